@@ -1,0 +1,25 @@
+//! Values that every other crate speaks about: element types, shapes, symbolic sizes, shared bytes, tensors.
+//!
+//! A [`Tensor`] is row-major and immutable once shared; strided views are an engine's private affair. Bytes are shared by
+//! reference count ([`bytes::Bytes`]), so a weight that is mapped from a file is never copied on its way to a kernel.
+//!
+//! This crate executes nothing and reads no file: the case-file format in [`bin`] works on byte slices.
+
+pub mod bin;
+mod buffer;
+mod cast;
+mod compare;
+mod dtype;
+mod expr;
+mod shape;
+mod tensor;
+
+pub use buffer::AlignedBytes;
+pub use bytes::Bytes;
+pub use cast::cast;
+pub use compare::{Mismatch, Tolerance, compare};
+pub use dtype::{Bool, DType, DTypeClass, Element};
+pub use expr::{Atom, Expr, Symbol};
+pub use half::{bf16, f16};
+pub use shape::{Shape, broadcast, normalize_axis, numel, row_major_strides};
+pub use tensor::{Error, Tensor};
