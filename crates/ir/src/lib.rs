@@ -1,1 +1,55 @@
+//! The MLX graph: what a delegate program is, when it is valid, and who may run it.
+//!
+//! A [`Graph`] is chains of [`Node`]s over numbered slots. Tensor slots fall into five classes ([`SlotClass`]); value slots hold
+//! 32-bit integers. Every node is functional: it reads all operands, then binds new tensors to its result slots; `out` may be an
+//! operand, and temporary slots are reused for tensors of other shapes. Mutable buffers keep what the last run bound to them.
+//!
+//! Only [`check`] makes a [`Checked`] graph, and only a checked graph is executed or written. The checker proves every index of
+//! the file; shapes that depend on the call are proved by the same rules ([`infer`]) when the call's sizes are known.
+//!
+//! Everything that is said of a node follows from its row in the table ([`for_each_node`]) and its rule ([`Infer`]): slot walks,
+//! the text form ([`text`]), JSON ([`json`]) and the codec of the wire crate expand from the row; the compiler, the checker and
+//! engines share the rule. Fused nodes have decompositions into primitive ones ([`decompose`]).
+//!
+//! This crate sees no bytes and executes nothing.
+//!
+//! ```
+//! let graph: flambeau_ir::Graph = "\
+//! slots inputs=1 outputs=1 temps=1
+//! main 0
+//! input t0
+//! output t1
+//! meta t0 bf16[1..8,64]
+//! meta t1 bf16[1..8,64]
+//! chain 0
+//!   Sigmoid x=t0 out=t2
+//!   Multiply a=t0 b=t2 out=t1
+//! "
+//! .parse()?;
+//! let checked = flambeau_ir::check(graph)?;
+//! assert_eq!(checked.results()[0].to_string(), "bf16[?0,64]");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
+#![forbid(unsafe_code)]
+
+pub mod check;
+pub mod decompose;
+pub mod engine;
+pub mod field;
+pub mod graph;
+pub mod infer;
+pub mod json;
+pub mod limits;
+mod node;
+#[macro_use]
+mod nodes;
+#[cfg(test)]
+mod testing;
+pub mod text;
+
+pub use check::{CheckError, Checked, Content, check};
+pub use field::{ChainId, Field, Float, In, InOut, InVid, Index, Int, Out, OutVid, QuantMode, Role, SlotRef, Tid, Vid, VidOrTid};
+pub use graph::{Chain, Graph, MetaDim, SlotClass, SlotCounts, TensorMeta};
+pub use infer::{Dims, Infer, InferError, ShapeCx, Spec, promote, to_float};
+pub use node::*;

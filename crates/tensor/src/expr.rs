@@ -46,6 +46,15 @@ pub enum Atom {
     Opaque(Arc<str>),
 }
 
+impl Atom {
+    fn weight(&self) -> usize {
+        match self {
+            Atom::Symbol(_) | Atom::Opaque(_) => 1,
+            Atom::FloorDiv(a, b) | Atom::Mod(a, b) | Atom::Max(a, b) | Atom::Min(a, b) => 1 + a.weight() + b.weight(),
+        }
+    }
+}
+
 /// `coefficient * factors[0] * factors[1] * …`, the factors sorted.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Term {
@@ -100,6 +109,14 @@ impl Expr {
         }
     }
 
+    /// Number of terms and factors at all depths: what arithmetic on the expression costs. A known integer weighs one.
+    pub fn weight(&self) -> usize {
+        match self {
+            Expr::Int(_) => 1,
+            Expr::Sum(terms) => terms.iter().map(|t| 1 + t.factors.iter().map(Atom::weight).sum::<usize>()).sum(),
+        }
+    }
+
     /// The sum's terms as (coefficient, factors); a known integer is one term without factors.
     pub fn terms(&self) -> Vec<(i64, Vec<Atom>)> {
         self.to_terms().into_iter().map(|t| (t.coefficient, t.factors)).collect()
@@ -144,6 +161,9 @@ impl Expr {
     /// `self / divisor` rounded toward minus infinity. Division by a known zero gives an atom that does not evaluate.
     #[must_use]
     pub fn floor_div(&self, divisor: &Expr) -> Expr {
+        if let (Expr::Int(a), Expr::Int(d @ (..=-1 | 1..))) = (self, divisor) {
+            return Expr::Int(floor_div(*a, *d));
+        }
         if let Some(exact) = self.exact_div(divisor) {
             return exact;
         }
@@ -153,8 +173,9 @@ impl Expr {
             (Expr::Int(a), Some(d)) => Expr::Int(floor_div(*a, d)),
             (_, Some(d)) => {
                 // floor((d*x + r) / d) = x + floor(r / d)
-                let (whole, rest): (Vec<Term>, Vec<Term>) = self.to_terms().into_iter().partition(|t| t.coefficient % d == 0);
-                let whole = whole.into_iter().map(|t| Term { coefficient: t.coefficient / d, ..t }).collect();
+                let (whole, rest): (Vec<Term>, Vec<Term>) =
+                    self.to_terms().into_iter().partition(|t| t.coefficient.wrapping_rem(d) == 0);
+                let whole = whole.into_iter().map(|t| Term { coefficient: t.coefficient.wrapping_div(d), ..t }).collect();
                 match Expr::from_terms(rest) {
                     Expr::Int(r) => Expr::from_terms(whole) + Expr::Int(floor_div(r, d)),
                     rest => Expr::from_terms(whole) + opaque(rest),
@@ -179,7 +200,8 @@ impl Expr {
                 let at = factors.iter().position(|g| g == f)?;
                 factors.remove(at);
             }
-            (t.coefficient % by.coefficient == 0).then(|| Term { factors, coefficient: t.coefficient / by.coefficient })
+            let exact = t.coefficient.wrapping_rem(by.coefficient) == 0;
+            exact.then(|| Term { factors, coefficient: t.coefficient.wrapping_div(by.coefficient) })
         };
         self.to_terms().into_iter().map(divide).collect::<Option<Vec<_>>>().map(Expr::from_terms)
     }
@@ -187,18 +209,18 @@ impl Expr {
     /// Remainder with the sign of the divisor.
     #[must_use]
     pub fn modulo(&self, divisor: &Expr) -> Expr {
+        if let (Expr::Int(a), Expr::Int(d @ (..=-1 | 1..))) = (self, divisor) {
+            return Expr::Int(a.wrapping_sub(floor_div(*a, *d).wrapping_mul(*d)));
+        }
         if self.exact_div(divisor).is_some() {
             return Expr::Int(0);
         }
-        match (self, divisor.as_int()) {
-            (Expr::Int(a), Some(d)) if d != 0 => Expr::Int(a.wrapping_sub(floor_div(*a, d).wrapping_mul(d))),
-            _ => Expr::atom(Atom::Mod(self.clone(), divisor.clone())),
-        }
+        Expr::atom(Atom::Mod(self.clone(), divisor.clone()))
     }
 
     /// The larger of two.
     #[must_use]
-    pub fn max(&self, other: &Expr) -> Expr {
+    pub fn maximum(&self, other: &Expr) -> Expr {
         match (self.clone() - other.clone()).as_int() {
             Some(d) if d >= 0 => self.clone(),
             Some(_) => other.clone(),
@@ -208,7 +230,7 @@ impl Expr {
 
     /// The smaller of two.
     #[must_use]
-    pub fn min(&self, other: &Expr) -> Expr {
+    pub fn minimum(&self, other: &Expr) -> Expr {
         match (self.clone() - other.clone()).as_int() {
             Some(d) if d <= 0 => self.clone(),
             Some(_) => other.clone(),
@@ -295,8 +317,8 @@ fn substitute_atom(atom: &Atom, f: &dyn Fn(&Symbol) -> Option<Expr>) -> Option<E
             let b = b.substitute(f).filter(|b| !known_zero(b))?;
             a.substitute(f)?.modulo(&b)
         }
-        Atom::Max(a, b) => a.substitute(f)?.max(&b.substitute(f)?),
-        Atom::Min(a, b) => a.substitute(f)?.min(&b.substitute(f)?),
+        Atom::Max(a, b) => a.substitute(f)?.maximum(&b.substitute(f)?),
+        Atom::Min(a, b) => a.substitute(f)?.minimum(&b.substitute(f)?),
         Atom::Opaque(_) => return None,
     })
 }
@@ -462,6 +484,20 @@ mod tests {
     }
 
     #[test]
+    fn the_extreme_integers_divide_without_a_panic() {
+        let min = int(i64::MIN);
+        assert_eq!((min.floor_div(&int(-1)), min.modulo(&int(-1))), (min.clone(), int(0)));
+        assert_eq!((min.clone() * s("a")).exact_div(&int(-1)), Some(min * s("a")));
+    }
+
+    #[test]
+    fn weight_counts_terms_and_factors() {
+        let (a, b) = (s("a"), s("b"));
+        let weights = [int(7), a.clone(), a.clone() * b.clone() + int(1), a.floor_div(&b)].map(|e| e.weight());
+        assert_eq!(weights, [1, 2, 4, 6]);
+    }
+
+    #[test]
     fn bounds_hold_the_value() {
         let e = int(2) * s("a") - s("b") + int(1);
         assert_eq!(e.bounds(&|s| if s.name() == "a" { (1, 4) } else { (0, 3) }), (0, 9));
@@ -470,7 +506,7 @@ mod tests {
     proptest! {
         #[test]
         fn evaluation_agrees_with_integers(a in -50i64..50, b in 1i64..20, c in -9i64..9) {
-            let e = (s("a") * int(c) + s("b")).floor_div(&s("b")) + (s("a") + int(c)).modulo(&s("b")) * s("a").max(&int(c));
+            let e = (s("a") * int(c) + s("b")).floor_div(&s("b")) + (s("a") + int(c)).modulo(&s("b")) * s("a").maximum(&int(c));
             let want = (a * c + b).div_euclid(b) + (a + c).rem_euclid(b) * a.max(c);
             prop_assert_eq!(e.eval(&|s| Some(if s.name() == "a" { a } else { b })), Some(want));
         }

@@ -1,0 +1,165 @@
+//! Computing at compile time what does not depend on the inputs.
+//!
+//! Nodes whose operands are all small constants are run once, on the engine that the caller hands in. A constant that is only
+//! viewed differently stays one: views cost nothing at run time, and folding them would store the data twice.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use flambeau_ir::{
+    Node, Role, Slot, Tid, check,
+    engine::{Constants, Engine, LoadOptions, Value},
+};
+use flambeau_lower::{Constant, Flow, Origin, Recipe};
+use flambeau_tensor::{AlignedBytes, Bytes, Shape};
+
+use crate::{Error, materialize::materialize, slots, weights::Weights};
+
+/// Neither an operand nor a result of folding is larger than this.
+const MAX_BYTES: usize = 1 << 20;
+
+struct Folder<'f> {
+    flow: &'f Flow,
+    /// Slots whose contents are known, and whether computing was needed to know them.
+    known: HashMap<Tid, bool>,
+}
+
+/// Replaces slots that hold the same in every run by constants.
+pub(crate) fn fold(flow: &mut Flow, weights: &Weights<'_>, engine: &dyn Engine) -> Result<(), Error> {
+    let folder = Folder { flow, known: HashMap::new() }.run();
+    let (nodes, results) = folder.selection();
+    if results.is_empty() {
+        return Ok(());
+    }
+    let chain = nodes.iter().map(|&i| flow.chains[0][i].clone()).collect();
+    let part = Flow {
+        chains: vec![chain],
+        tensors: flow.tensors.clone(),
+        results: results.iter().map(|&t| Slot::Tensor(t)).collect(),
+        ..Flow::default()
+    };
+    for (t, constant) in results.iter().zip(run(part, weights, engine)?) {
+        flow.tensors[t.0 as usize].origin = Origin::Constant(Arc::new(constant));
+    }
+    let folded: HashSet<Tid> = results.into_iter().collect();
+    flow.chains[0].retain(|entry| !writes_any(&entry.node, &folded));
+    Ok(())
+}
+
+fn writes_any(node: &Node, slots: &HashSet<Tid>) -> bool {
+    let mut any = false;
+    node.walk(&mut |role, slot| any |= role != Role::Read && matches!(slot, Slot::Tensor(t) if slots.contains(&t)));
+    any
+}
+
+impl Folder<'_> {
+    fn run(mut self) -> Self {
+        for (t, info) in self.flow.tensors.iter().enumerate() {
+            if let Origin::Constant(c) = &info.origin
+                && c.shape.iter().product::<usize>() * c.dtype.size() <= MAX_BYTES
+            {
+                self.known.insert(Tid(t as u32), false);
+            }
+        }
+        for entry in &self.flow.chains[0] {
+            self.visit(&entry.node);
+        }
+        self
+    }
+
+    fn visit(&mut self, node: &Node) {
+        // Unpacking stays with the reader, and randomness with the run; chains are not worth the trouble.
+        let excluded = matches!(node, Node::Dequantize(_) | Node::RandomBits(_) | Node::BroadcastTo(_) | Node::UpdateAndAttend(_));
+        let (mut foldable, mut computed) = (!excluded && node.chains().is_empty(), !is_view(node));
+        let mut results = Vec::new();
+        node.walk(&mut |role, slot| match (role, slot) {
+            (Role::Write, Slot::Tensor(t)) => results.push(t),
+            (_, Slot::Tensor(t)) => match self.known.get(&t) {
+                Some(by_computing) => computed |= by_computing,
+                None => foldable = false,
+            },
+            (_, Slot::Value(_)) => foldable = false,
+        });
+        let small = |t: &Tid| {
+            let spec = self.flow.spec(*t);
+            spec.shape().is_some_and(|s| s.iter().product::<usize>() * spec.dtype.size() <= MAX_BYTES)
+        };
+        if foldable && results.iter().all(small) {
+            self.known.extend(results.into_iter().map(|t| (t, computed)));
+        }
+    }
+
+    /// Nodes to run, and the computed slots that something else reads.
+    fn selection(&self) -> (Vec<usize>, Vec<Tid>) {
+        let is_known = |node: &Node| {
+            let mut all = true;
+            node.walk(&mut |role, slot| all &= role == Role::Read || matches!(slot, Slot::Tensor(t) if self.known.contains_key(&t)));
+            all
+        };
+        let main = &self.flow.chains[0];
+        let nodes: Vec<usize> = (0..main.len()).filter(|&i| is_known(&main[i].node)).collect();
+        let inside: HashSet<usize> = nodes.iter().copied().collect();
+        let mut wanted: HashSet<Tid> = HashSet::new();
+        let mut want = |slot: Slot| {
+            if let Slot::Tensor(t) = slot {
+                wanted.insert(t);
+            }
+        };
+        self.flow.results.iter().copied().for_each(&mut want);
+        self.flow.buffers.iter().for_each(|b| want(Slot::Tensor(b.1)));
+        let others = main.iter().enumerate().filter(|(i, _)| !inside.contains(i)).map(|(_, e)| e);
+        for entry in others.chain(self.flow.chains.iter().skip(1).flatten()) {
+            entry.node.walk(&mut |role, slot| {
+                if role != Role::Write {
+                    want(slot);
+                }
+            });
+        }
+        let mut results: Vec<Tid> = wanted.into_iter().filter(|t| self.known.get(t) == Some(&true)).collect();
+        results.sort_unstable();
+        (nodes, results)
+    }
+}
+
+/// Nodes that only look at their operand differently.
+fn is_view(node: &Node) -> bool {
+    matches!(
+        node,
+        Node::Transpose(_) | Node::Reshape(_) | Node::ExpandDims(_) | Node::Squeeze(_) | Node::Slice(_) | Node::IdCopy(_) | Node::Contiguous(_)
+    )
+}
+
+struct Materialized<'w> {
+    constants: HashMap<String, Arc<Constant>>,
+    weights: &'w Weights<'w>,
+}
+
+impl Constants for Materialized<'_> {
+    fn get(&self, key: &str) -> Option<Bytes> {
+        let tensor = materialize(self.constants.get(key)?, self.weights).ok()?;
+        Some(tensor.bytes().clone())
+    }
+}
+
+fn run(mut part: Flow, weights: &Weights<'_>, engine: &dyn Engine) -> Result<Vec<Constant>, Error> {
+    let text = |e: &dyn std::fmt::Display| Error::Fold(e.to_string());
+    flambeau_lower::drop_unread(&mut part);
+    let specs: Vec<_> = part.results.iter().filter_map(|s| if let Slot::Tensor(t) = s { Some((*t, part.spec(*t).clone())) } else { None }).collect();
+    let slotted = slots::assign(part, "fold", &[]);
+    let graph = Arc::new(check(slotted.graph).map_err(|e| text(&e))?);
+    let source = Materialized { constants: slotted.constants.into_iter().collect(), weights };
+    let mut session = engine.load(graph, &source, &LoadOptions::default()).map_err(|e| text(&e))?;
+    let values = session.run(&[]).map_err(|e| text(&e))?;
+    let constant = |((t, spec), value): (&(Tid, flambeau_ir::Spec), Value)| match value {
+        Value::Tensor(tensor) if tensor.dtype() == spec.dtype => Ok(Constant {
+            name: format!("_folded_{}", t.0),
+            dtype: tensor.dtype(),
+            shape: Shape::from_slice(tensor.shape()),
+            recipe: Recipe::Literal(AlignedBytes::copy_of(tensor.bytes()).into_bytes()),
+        }),
+        _ => Err(Error::Fold("a folded constant has another type than inferred".to_owned())),
+    };
+    specs.iter().zip(values).map(constant).collect()
+}

@@ -1,0 +1,230 @@
+//! Calls that are not lowered one for one: statements of fact, sub-graphs, writes.
+
+use std::collections::{HashMap, HashSet};
+
+use flambeau_lower::{Arg, Call};
+use flambeau_pt2::{Argument, Exported, Graph, InputSpec, Node, OutputSpec, View, Weight};
+
+use crate::trace::bare;
+
+/// How to treat a call.
+pub(crate) enum Special<'a> {
+    /// Lower it by its rule.
+    Plain,
+    /// It only states what capture assumed, or computes such a statement.
+    Fact,
+    /// It reads a field of a quantized weight.
+    Field,
+    /// It runs a sub-graph once.
+    Inline(&'a Graph),
+    /// It writes to the named operand what the target's functional form computes.
+    Write { target: String, written: &'static str },
+    Refused(String),
+}
+
+/// Comparisons of symbolic integers: only statements of fact read them in programs that can be lowered.
+const PREDICATES: [&str; 9] = [
+    "_operator.eq",
+    "_operator.ne",
+    "_operator.le",
+    "_operator.ge",
+    "_operator.lt",
+    "_operator.gt",
+    "_operator.and_",
+    "_operator.or_",
+    "torch.sym_not",
+];
+
+const FACTS: [&str; 5] = [
+    "aten._assert_scalar.default",
+    "aten._assert_tensor_metadata.default",
+    "aten._assert_async.msg",
+    "aten.sym_constrain_range.default",
+    "aten.sym_constrain_range_for_size.default",
+];
+
+/// How to treat a call.
+pub(crate) fn special(node: &Node) -> Special<'_> {
+    let target = bare(&node.target);
+    if PREDICATES.contains(&target) || FACTS.contains(&target) {
+        return Special::Fact;
+    }
+    match target {
+        "export.access_subclass_inner_tensor.default" => return Special::Field,
+        "higher_order.wrap_with_set_grad_enabled" => return body(node),
+        "higher_order.wrap_with_autocast" => {
+            // Operands: device, dtype, enabled, cache, graph, …
+            return match node.inputs.get(2).and_then(|i| i.arg.as_bool()) {
+                Some(false) => body(node),
+                _ => Special::Refused("autocast changes element types behind the program's back".to_owned()),
+            };
+        }
+        _ => {}
+    }
+    match write(target) {
+        Some((target, written)) => Special::Write { target, written },
+        None => Special::Plain,
+    }
+}
+
+fn body(node: &Node) -> Special<'_> {
+    let graph = node.inputs.iter().find_map(|i| if let Argument::Graph(sub) = &i.arg { Some(&sub.graph) } else { None });
+    graph.map_or_else(|| Special::Refused("it has no sub-graph".to_owned()), Special::Inline)
+}
+
+/// The functional form of an operator that writes to an operand, and that operand.
+fn write(target: &str) -> Option<(String, &'static str)> {
+    match target {
+        "mlx.kv_cache_update.default" => return Some((target.to_owned(), "cache")),
+        "mlx.gated_delta_rule.default" | "aten.detach_.default" => return None,
+        "aten.fill_.Scalar" | "aten.fill_.Tensor" => return Some(("aten.full_like.default".to_owned(), "self")),
+        "aten.zero_.default" => return Some(("aten.zeros_like.default".to_owned(), "self")),
+        _ => {}
+    }
+    let (name, overload) = target.strip_prefix("aten.")?.split_once('.')?;
+    let functional = name.strip_suffix('_').filter(|n| !n.starts_with("__") && !n.is_empty())?;
+    Some((format!("aten.{functional}.{overload}"), "self"))
+}
+
+/// The call with the arguments as its functional form names them.
+pub(crate) fn functional_arguments(mut call: Call) -> Call {
+    if call.target == "aten.full_like.default" {
+        for (name, _) in &mut call.args {
+            if name == "value" {
+                *name = "fill_value".to_owned();
+            }
+        }
+        // A fill from a tensor is a copy of it.
+        if matches!(call.arg("fill_value"), Some(Arg::Tensor(_))) {
+            call.target = "aten.copy.default".to_owned();
+            for (name, _) in call.args.iter_mut().filter(|(n, _)| n == "fill_value") {
+                *name = "src".to_owned();
+            }
+        }
+    }
+    call
+}
+
+/// Whether the call's results share memory with its first operand.
+pub(crate) fn is_view(node: &Node) -> bool {
+    const VIEWS: [&str; 30] = [
+        "alias",
+        "chunk",
+        "contiguous",
+        "detach",
+        "detach_",
+        "diagonal",
+        "expand",
+        "expand_as",
+        "flatten",
+        "lift_fresh_copy",
+        "mT",
+        "movedim",
+        "narrow",
+        "numpy_T",
+        "permute",
+        "reshape",
+        "select",
+        "slice",
+        "split",
+        "split_with_sizes",
+        "squeeze",
+        "swapaxes",
+        "t",
+        "to",
+        "transpose",
+        "unbind",
+        "unflatten",
+        "unsqueeze",
+        "view",
+        "view_as",
+    ];
+    let target = bare(&node.target);
+    let name = target.strip_prefix("aten.").and_then(|t| t.split('.').next());
+    name.is_some_and(|n| VIEWS.contains(&n)) && !is_conversion(node)
+}
+
+/// A `to` that changes the element type makes a new tensor; one that does not is the same tensor.
+fn is_conversion(node: &Node) -> bool {
+    bare(&node.target).starts_with("aten.to.") && node.arg("dtype").is_some()
+}
+
+/// Names that anything in the graph reads.
+pub(crate) fn used_names(graph: &Graph) -> HashSet<String> {
+    let mut used = HashSet::new();
+    let operands = graph.nodes.iter().filter(|n| !matches!(special(n), Special::Fact)).flat_map(|n| &n.inputs).map(|i| &i.arg);
+    for argument in operands.chain(&graph.outputs) {
+        used.extend(argument.names().into_iter().map(str::to_owned));
+    }
+    used
+}
+
+/// Stored tensors that the program writes to.
+pub(crate) fn mutated_weights(exported: &Exported) -> HashSet<&View> {
+    let mut stored: HashMap<&str, &View> = HashMap::new();
+    let mut by_name: HashMap<&str, &View> = HashMap::new();
+    for spec in &exported.signature.inputs {
+        let (InputSpec::Parameter { arg, name } | InputSpec::Buffer { arg, name, .. } | InputSpec::TensorConstant { arg, name }) = spec
+        else {
+            continue;
+        };
+        if let Some(Weight::Strided(view)) = exported.weight_of(spec) {
+            stored.insert(arg, view);
+            by_name.insert(name, view);
+        }
+    }
+    let mut mutated = HashSet::new();
+    for output in &exported.signature.outputs {
+        if let OutputSpec::BufferMutation { name, .. } | OutputSpec::ParameterMutation { name, .. } = output {
+            mutated.extend(by_name.get(name.as_str()));
+        }
+    }
+    mutated_in(&exported.graph, &stored, &mut mutated);
+    mutated
+}
+
+/// Follows views and renamings through a graph and its sub-graphs to the tensors that writes reach.
+fn mutated_in<'a>(graph: &Graph, stored: &HashMap<&str, &'a View>, mutated: &mut HashSet<&'a View>) {
+    let mut roots: HashMap<&str, &'a View> = stored.iter().map(|(n, v)| (*n, *v)).collect();
+    for node in &graph.nodes {
+        let first = node.inputs.first().and_then(|i| i.arg.as_tensor());
+        match special(node) {
+            Special::Write { written, .. } => {
+                let root = node.arg(written).and_then(Argument::as_tensor).and_then(|n| roots.get(n).copied());
+                if let Some(root) = root {
+                    mutated.insert(root);
+                    roots.extend(node.output_names().into_iter().map(|n| (n, root)));
+                }
+            }
+            Special::Inline(body) => {
+                let after = node.inputs.iter().skip_while(|i| !matches!(i.arg, Argument::Graph(_))).skip(1);
+                let operands = after.flat_map(|i| i.arg.names());
+                let inner = body.inputs.iter().flat_map(Argument::names);
+                let inside = inner.zip(operands).filter_map(|(i, o)| Some((i, *roots.get(o)?))).collect();
+                mutated_in(body, &inside, mutated);
+            }
+            _ if is_view(node) => {
+                if let Some(root) = first.and_then(|n| roots.get(n).copied()) {
+                    roots.extend(node.output_names().into_iter().map(|n| (n, root)));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_have_functional_forms() {
+        let check = |target, want: Option<&str>| assert_eq!(write(target).map(|w| w.0).as_deref(), want, "{target}");
+        check("aten.add_.Tensor", Some("aten.add.Tensor"));
+        check("aten.copy_.default", Some("aten.copy.default"));
+        check("aten.fill_.Scalar", Some("aten.full_like.default"));
+        check("aten.__and__.Tensor", None);
+        check("aten.add.Tensor", None);
+        check("mlx.kv_cache_update.default", Some("mlx.kv_cache_update.default"));
+    }
+}

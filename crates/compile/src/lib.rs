@@ -1,0 +1,111 @@
+//! From exported programs to `.pte` files.
+//!
+//! A program is traced call by call into a flow ([`flambeau_lower::Flow`]): writes to buffers and views become values, every
+//! call goes through its rule, and a call that no rule takes is kept with its reason for the report. The flow is then quantized
+//! if asked, fused, folded, given slots, checked, and wrapped into a method. Weights are recipes until the file is written; there
+//! each one is read, repacked, written and dropped in turn.
+//!
+//! The crate knows no engine: constant folding runs on the [`flambeau_ir::engine::Engine`] that the caller hands in.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod fold;
+mod inline;
+mod materialize;
+mod method;
+mod pack;
+mod quantize;
+mod report;
+mod scatter;
+mod slots;
+mod trace;
+mod weights;
+
+use std::io::Write;
+
+use flambeau_ir::engine::Engine;
+pub use flambeau_lower::Scheme;
+use flambeau_pt2::Exported;
+use flambeau_wire::{ProgramWriter, pte::EValue};
+
+pub use crate::{
+    error::Error,
+    quantize::{Quantize, SchemeName},
+    report::{CallReport, MethodReport, Outcome, Report},
+};
+use crate::{method::Compiled, weights::Weights};
+
+/// What a user decides about a compilation.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Quantizes weights of linear layers that the program does not quantize itself.
+    pub linear: Option<Scheme>,
+    /// Quantizes embedding tables that the program does not quantize itself.
+    pub embedding: Option<Scheme>,
+}
+
+/// A program that is ready to be written.
+#[derive(Debug)]
+pub struct Output<'a> {
+    methods: Vec<(Compiled, Weights<'a>)>,
+    /// Methods without inputs: name and values.
+    constants: Vec<(String, Vec<EValue>)>,
+    /// Further named data, such as a tokenizer.
+    attachments: Vec<(String, flambeau_tensor::Bytes)>,
+    /// What became of every call.
+    pub report: Report,
+}
+
+/// Compiles methods, each given by name.
+///
+/// # Errors
+/// [`Error::Refused`] lists every call that cannot be expressed in nodes; other errors are about the program as a whole.
+pub fn compile<'a>(methods: &[(&str, &'a Exported)], options: &Options, folder: &dyn Engine) -> Result<Output<'a>, Error> {
+    let mut output = Output { methods: Vec::new(), constants: Vec::new(), attachments: Vec::new(), report: Report::default() };
+    let mut ordered = methods.to_vec();
+    ordered.sort_by_key(|(name, _)| *name);
+    let mut refused = Vec::new();
+    for (i, (name, exported)) in ordered.iter().enumerate() {
+        let (report, compiled) = method::compile(name, i, exported, options, folder)?;
+        refused.extend(report.refused().cloned());
+        output.report.methods.push(report);
+        output.methods.extend(compiled);
+    }
+    if refused.is_empty() { Ok(output) } else { Err(Error::Refused { calls: refused, report: Box::new(output.report) }) }
+}
+
+impl Output<'_> {
+    /// Adds a method without inputs that returns these values.
+    pub fn constant_method(&mut self, name: impl Into<String>, values: Vec<EValue>) {
+        self.constants.push((name.into(), values));
+    }
+
+    /// Adds data under a key of its own.
+    pub fn attach(&mut self, key: impl Into<String>, data: flambeau_tensor::Bytes) {
+        self.attachments.push((key.into(), data));
+    }
+
+    /// Writes the file: header, methods, then one weight after the other. Returns the number of bytes.
+    ///
+    /// # Errors
+    /// [`Error::Write`], and [`Error::Weight`] for a weight that cannot be read.
+    pub fn write(&self, out: &mut dyn Write) -> Result<u64, Error> {
+        let mut writer = ProgramWriter::new();
+        for (compiled, weights) in &self.methods {
+            compiled.add_to(&mut writer, weights)?;
+        }
+        for (name, values) in &self.constants {
+            writer.constant_method(name, values.clone());
+        }
+        for (key, data) in &self.attachments {
+            writer.named(key, flambeau_wire::Blob::from_bytes(data.clone()))?;
+        }
+        Ok(writer.write(out)?)
+    }
+
+    /// The checked graph of each delegate, in the order in which they are written.
+    pub fn graphs(&self) -> impl Iterator<Item = &flambeau_ir::Checked> {
+        self.methods.iter().map(|(compiled, _)| &*compiled.graph)
+    }
+}

@@ -1,0 +1,136 @@
+//! Carrying out constants' recipes.
+
+use std::sync::Arc;
+
+use flambeau_lower::{Constant, Recipe};
+use flambeau_tensor::{AlignedBytes, Bytes, DType, Shape, Tensor, cast, row_major_strides};
+
+use crate::{Error, pack, quantize, weights::Weights};
+
+/// The elements of a constant. Nothing is kept: an operand is read, used and dropped.
+pub(crate) fn materialize(constant: &Constant, weights: &Weights<'_>) -> Result<Tensor, Error> {
+    let of = |operand: &Arc<Constant>| materialize(operand, weights);
+    let fail = |what: String| Error::Weight { name: constant.name.clone(), what };
+    let tensor = match &constant.recipe {
+        Recipe::Stored(number) => weights.read(*number)?,
+        Recipe::Literal(bytes) => wrap(constant, bytes.clone())?,
+        Recipe::Cast(x) => cast(&of(x)?, constant.dtype).map_err(|e| fail(e.to_string()))?,
+        Recipe::Reshape(x) | Recipe::Reinterpret(x) => wrap(constant, of(x)?.bytes().clone())?,
+        Recipe::Permute(x, perm) => permute(&of(x)?, perm).map_err(|e| fail(e.to_string()))?,
+        Recipe::Concat(parts, axis) => {
+            let parts = parts.iter().map(of).collect::<Result<Vec<_>, _>>()?;
+            wrap(constant, concat(&parts, *axis))?
+        }
+        Recipe::Reciprocal(x) => map_floats(&of(x)?, |v| 1.0 / v).map_err(|e| fail(e.to_string()))?,
+        Recipe::Repeat(x, factor) => wrap(constant, repeat(&of(x)?, *factor))?,
+        Recipe::PackSigned { codes, bits } => wrap(constant, pack::pack_signed(&of(codes)?, *bits).map_err(fail)?)?,
+        Recipe::AffineBias { scale, zero_point, bits } => {
+            let zero_point = zero_point.as_ref().map(of).transpose()?;
+            pack::affine_bias(&of(scale)?, zero_point.as_ref(), *bits).map_err(fail)?
+        }
+        Recipe::Quantize { weight, scheme, part } => quantize::part(&of(weight)?, *scheme, *part).map_err(fail)?,
+    };
+    if tensor.dtype() != constant.dtype || tensor.shape() != &constant.shape[..] {
+        let (dtype, shape) = (tensor.dtype(), tensor.shape());
+        return Err(fail(format!("its recipe gives {dtype} {shape:?} instead of {} {:?}", constant.dtype, constant.shape)));
+    }
+    Ok(tensor)
+}
+
+/// What makes a constant's contents unique: equal texts mean equal bytes.
+pub(crate) fn identity(constant: &Constant, weights: &Weights<'_>) -> String {
+    let of = |operand: &Arc<Constant>| identity(operand, weights);
+    let (dtype, shape) = (constant.dtype, &constant.shape);
+    match &constant.recipe {
+        Recipe::Stored(number) => weights.identity(*number),
+        Recipe::Literal(bytes) => format!("literal {dtype} {shape:?} {bytes:?}"),
+        Recipe::Cast(x) => format!("cast {dtype} ({})", of(x)),
+        Recipe::Reshape(x) | Recipe::Reinterpret(x) => of(x),
+        Recipe::Permute(x, perm) => format!("permute {perm:?} ({})", of(x)),
+        Recipe::Concat(parts, axis) => format!("concat {axis} {:?}", parts.iter().map(of).collect::<Vec<_>>()),
+        Recipe::Reciprocal(x) => format!("reciprocal ({})", of(x)),
+        Recipe::Repeat(x, factor) => format!("repeat {factor} ({})", of(x)),
+        Recipe::PackSigned { codes, bits } => format!("pack {bits} ({})", of(codes)),
+        Recipe::AffineBias { scale, zero_point, bits } => {
+            format!("bias {bits} ({}) {:?}", of(scale), zero_point.as_ref().map(of))
+        }
+        Recipe::Quantize { weight, scheme, part } => format!("quantize {scheme:?} {part:?} ({})", of(weight)),
+    }
+}
+
+fn wrap(constant: &Constant, bytes: Bytes) -> Result<Tensor, Error> {
+    Tensor::new(constant.dtype, &constant.shape, bytes)
+        .map(|t| t.aligned())
+        .map_err(|e| Error::Weight { name: constant.name.clone(), what: e.to_string() })
+}
+
+/// Axis `i` of the result is axis `perm[i]` of `x`.
+fn permute(x: &Tensor, perm: &[usize]) -> Result<Tensor, flambeau_tensor::Error> {
+    let shape: Shape = perm.iter().map(|&p| x.shape()[p]).collect();
+    let strides = row_major_strides(x.shape());
+    let strides: Vec<usize> = perm.iter().map(|&p| strides[p].unsigned_abs()).collect();
+    let size = x.dtype().size();
+    let mut out = AlignedBytes::zeroed(x.bytes().len());
+    let mut index = vec![0usize; shape.len()];
+    for element in out.as_mut_slice().chunks_exact_mut(size) {
+        let at: usize = index.iter().zip(&strides).map(|(i, s)| i * s).sum();
+        element.copy_from_slice(&x.bytes()[at * size..(at + 1) * size]);
+        for d in (0..shape.len()).rev() {
+            index[d] += 1;
+            if index[d] < shape[d] {
+                break;
+            }
+            index[d] = 0;
+        }
+    }
+    Tensor::new(x.dtype(), &shape, out.into_bytes())
+}
+
+/// Joins tensors that agree in all other axes.
+fn concat(parts: &[Tensor], axis: usize) -> Bytes {
+    let outer: usize = parts.first().map_or(0, |p| p.shape()[..axis].iter().product());
+    let mut out = Vec::with_capacity(parts.iter().map(|p| p.bytes().len()).sum());
+    for row in 0..outer {
+        for part in parts {
+            let len = part.bytes().len() / outer;
+            out.extend_from_slice(&part.bytes()[row * len..(row + 1) * len]);
+        }
+    }
+    out.into()
+}
+
+fn repeat(x: &Tensor, factor: usize) -> Bytes {
+    let size = x.dtype().size();
+    let mut out = Vec::with_capacity(x.bytes().len() * factor);
+    for element in x.bytes().chunks_exact(size) {
+        for _ in 0..factor {
+            out.extend_from_slice(element);
+        }
+    }
+    out.into()
+}
+
+/// Applies a function in f32 to a float tensor.
+fn map_floats(x: &Tensor, f: impl Fn(f32) -> f32) -> Result<Tensor, flambeau_tensor::Error> {
+    let wide = cast(x, DType::F32)?;
+    let values: Vec<f32> = wide.as_slice::<f32>()?.iter().map(|&v| f(v)).collect();
+    cast(&Tensor::from_slice(&values, x.shape())?, x.dtype())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permutation_moves_elements() {
+        let x = Tensor::from_slice(&[1i32, 2, 3, 4, 5, 6], &[2, 3]).unwrap();
+        let y = permute(&x, &[1, 0]).unwrap();
+        assert_eq!((y.shape(), y.as_slice::<i32>().unwrap()), (&[3, 2][..], &[1, 4, 2, 5, 3, 6][..]));
+    }
+
+    #[test]
+    fn joining_interleaves_rows() {
+        let part = |v: &[u8], n| Tensor::from_slice(v, &[2, n]).unwrap();
+        assert_eq!(&concat(&[part(&[1, 2], 1), part(&[3, 4, 5, 6], 2)], 1)[..], [1, 3, 4, 2, 5, 6]);
+    }
+}

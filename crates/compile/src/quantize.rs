@@ -1,0 +1,309 @@
+//! Quantizing weights that the program holds as floats.
+
+use std::{collections::HashMap, sync::Arc};
+
+use flambeau_ir::{Dequantize, In, Index, Node, Out, QuantMode, SlotRef, Spec, Tid};
+use flambeau_lower::{Constant, Flow, FlowNode, Origin, QuantPart, Recipe, Scheme, TensorInfo};
+use flambeau_tensor::{AlignedBytes, DType, Shape, Tensor, cast};
+
+use crate::{Options, pack::pack};
+
+/// Reads a scheme from its name on the command line.
+pub trait SchemeName: Sized {
+    /// `2w`, `3w`, `4w`, `5w`, `6w`, `8w` with a group size, or `nvfp4`, `mxfp4`, `mxfp8`, whose groups are fixed.
+    ///
+    /// # Errors
+    /// Says which names and group sizes there are.
+    fn from_name(name: &str, group_size: Option<u32>) -> Result<Self, String>;
+}
+
+/// Group size of affine schemes where none is given.
+const DEFAULT_GROUP: u32 = 64;
+
+impl SchemeName for Scheme {
+    fn from_name(name: &str, group_size: Option<u32>) -> Result<Scheme, String> {
+        let fixed = |mode, bits, group| match group_size {
+            Some(g) if g != group => Err(format!("{name} has groups of {group}, not {g}")),
+            _ => Ok(Scheme { mode, bits, group_size: group }),
+        };
+        let bits = match name {
+            "nvfp4" => return fixed(QuantMode::Nvfp4, 4, 16),
+            "mxfp4" => return fixed(QuantMode::Mxfp4, 4, 32),
+            "mxfp8" => return fixed(QuantMode::Mxfp8, 8, 32),
+            "2w" => 2,
+            "3w" => 3,
+            "4w" => 4,
+            "5w" => 5,
+            "6w" => 6,
+            "8w" => 8,
+            _ => return Err(format!("unknown quantization `{name}`, expected 2w, 3w, 4w, 5w, 6w, 8w, nvfp4, mxfp4 or mxfp8")),
+        };
+        let group_size = group_size.unwrap_or(DEFAULT_GROUP);
+        if ![32, 64, 128].contains(&group_size) {
+            return Err(format!("group size {group_size} is not one of 32, 64, 128"));
+        }
+        Ok(Scheme { mode: QuantMode::Affine, bits, group_size })
+    }
+}
+
+/// Which weights of a program to quantize.
+pub type Quantize = Options;
+
+/// Puts a `Dequantize` node behind every float weight that the options name; fusions then read the packed form directly.
+pub(crate) fn quantize(flow: &mut Flow, options: &Options) {
+    let mut done: HashMap<(Tid, Scheme), Tid> = HashMap::new();
+    let mut front = Vec::new();
+    let transposed = transposed_weights(flow);
+    let chain = std::mem::take(&mut flow.chains[0]);
+    let mut rerouted = Vec::with_capacity(chain.len());
+    for mut entry in chain {
+        let request = match &entry.node {
+            Node::Transpose(n) if transposed.contains(&n.out.0) => options.linear.map(|s| (n.x.0, s)),
+            Node::Take(n) if n.axis == 0 && matches!(n.index, Index::Tid(_)) => options.embedding.map(|s| (n.x.0, s)),
+            _ => None,
+        };
+        if let Some((weight, scheme)) = request
+            && let Some(constant) = quantizable(flow, weight, scheme)
+        {
+            let unpacked = *done.entry((weight, scheme)).or_insert_with(|| unpack(flow, &constant, scheme, entry.call, &mut front));
+            entry.node.walk_mut(&mut |_, slot| {
+                if let SlotRef::Tensor(t) = slot
+                    && *t == weight
+                {
+                    *t = unpacked;
+                }
+            });
+        }
+        rerouted.push(entry);
+    }
+    front.extend(rerouted);
+    flow.chains[0] = front;
+}
+
+/// Transposed constants that only matrix products read: the weights of linear layers.
+fn transposed_weights(flow: &Flow) -> Vec<Tid> {
+    let products = flow.chains.iter().flatten().filter_map(|e| if let Node::Addmm(n) = &e.node { Some(n.mat2.0) } else { None });
+    products.collect()
+}
+
+/// The float matrix behind a slot whose rows the scheme can pack.
+fn quantizable(flow: &Flow, weight: Tid, scheme: Scheme) -> Option<Arc<Constant>> {
+    let constant = flow.constant(weight)?;
+    let fits = constant.shape.len() == 2
+        && matches!(constant.dtype, DType::F32 | DType::F16 | DType::BF16)
+        && constant.shape[1].is_multiple_of(scheme.group_size as usize)
+        && (constant.shape[1] * usize::from(scheme.bits)).is_multiple_of(32);
+    fits.then(|| constant.clone())
+}
+
+fn unpack(flow: &mut Flow, weight: &Arc<Constant>, scheme: Scheme, call: u32, front: &mut Vec<FlowNode>) -> Tid {
+    let (rows, columns) = (weight.shape[0], weight.shape[1]);
+    let groups = columns / scheme.group_size as usize;
+    let affine = scheme.mode == QuantMode::Affine;
+    let mut part = |part, suffix: &str, dtype, n| {
+        let recipe = Recipe::Quantize { weight: weight.clone(), scheme, part };
+        let name = format!("{}_{suffix}", weight.name);
+        let constant = Constant { name, dtype, shape: Shape::from_slice(&[rows, n]), recipe };
+        add(flow, constant.spec(), Origin::Constant(Arc::new(constant)))
+    };
+    let words = part(QuantPart::Codes, "packed", DType::U32, columns * usize::from(scheme.bits) / 32);
+    let scales = part(QuantPart::Scales, "scales", if affine { weight.dtype } else { DType::U8 }, groups);
+    let biases = affine.then(|| part(QuantPart::Biases, "biases", weight.dtype, groups));
+    let out = add(flow, weight.spec(), Origin::Node);
+    let node = Dequantize {
+        w: In(words),
+        scales: In(scales),
+        out: Out(out),
+        biases: biases.map(In),
+        group_size: scheme.group_size as i32,
+        bits: i32::from(scheme.bits),
+        mode: scheme.mode,
+        global_scale: None,
+        dtype: Some(weight.dtype),
+    };
+    front.push(FlowNode { node: node.into(), call });
+    out
+}
+
+fn add(flow: &mut Flow, spec: Spec, origin: Origin) -> Tid {
+    flow.tensors.push(TensorInfo { spec, origin });
+    Tid(flow.tensors.len() as u32 - 1)
+}
+
+/// One part of a quantized matrix `[N, K]`.
+pub(crate) fn part(weight: &Tensor, scheme: Scheme, part: QuantPart) -> Result<Tensor, String> {
+    let text = |e: flambeau_tensor::Error| e.to_string();
+    let wide = cast(weight, DType::F32).map_err(text)?;
+    let values = wide.as_slice::<f32>().map_err(text)?;
+    let (rows, columns) = (weight.shape()[0], weight.shape()[1]);
+    let group = scheme.group_size as usize;
+    let groups: Vec<Group> = values.chunks_exact(group).map(|g| Group::fit(g, scheme, weight.dtype())).collect();
+    let small = [rows, columns / group];
+    let floats = |f: &dyn Fn(&Group) -> f32| -> Result<Tensor, String> {
+        let list: Vec<f32> = groups.iter().map(f).collect();
+        Tensor::from_slice(&list, &small).and_then(|t| cast(&t, weight.dtype())).map_err(text)
+    };
+    match part {
+        QuantPart::Codes => {
+            let bytes = pack(values.len(), scheme.bits, |i| groups[i / group].code(values[i], scheme));
+            Tensor::new(DType::U32, &[rows, columns * usize::from(scheme.bits) / 32], bytes).map_err(text)
+        }
+        QuantPart::Scales if scheme.mode == QuantMode::Affine => floats(&|g| g.scale),
+        QuantPart::Scales => {
+            let codes: Vec<u8> = groups.iter().map(|g| g.scale_code).collect();
+            Tensor::new(DType::U8, &small, AlignedBytes::copy_of(&codes).into_bytes()).map_err(text)
+        }
+        QuantPart::Biases => floats(&|g| g.bias),
+    }
+}
+
+/// Parameters of one group.
+struct Group {
+    scale: f32,
+    bias: f32,
+    /// The stored byte of the scale in the float modes.
+    scale_code: u8,
+}
+
+/// Magnitudes of E2M1 codes 0 to 7; codes 8 to 15 are their negatives.
+const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+
+impl Group {
+    /// The best parameters by the modes' own rules, rounded as they are stored.
+    fn fit(values: &[f32], scheme: Scheme, dtype: DType) -> Group {
+        let peak = values.iter().fold(0f32, |m, v| m.max(v.abs()));
+        match scheme.mode {
+            QuantMode::Affine => Group::fit_affine(values, scheme.bits, dtype),
+            QuantMode::Nvfp4 => {
+                let scale_code = encode_e4m3(peak / 6.0);
+                Group { scale: decode_e4m3(scale_code), bias: 0.0, scale_code }
+            }
+            QuantMode::Mxfp4 => Group::power_of_two(peak, 2),
+            QuantMode::Mxfp8 => Group::power_of_two(peak, 8),
+        }
+    }
+
+    /// Range over steps, anchored so that the end of larger magnitude and zero are both exact: MLX's affine rule.
+    fn fit_affine(values: &[f32], bits: u8, dtype: DType) -> Group {
+        let (low, high) = values.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(l, h), &v| (l.min(v), h.max(v)));
+        let steps = f32::from(u8::MAX >> (8 - bits));
+        let width = ((high - low) / steps).max(1e-7);
+        let (edge, scale) = if low.abs() > high.abs() { (low, width) } else { (high, -width) };
+        let anchor = (edge / scale).round_ties_even();
+        let (scale, bias) = if anchor == 0.0 { (scale, 0.0) } else { (edge / anchor, edge) };
+        Group { scale: round_to(scale, dtype), bias: round_to(bias, dtype), scale_code: 0 }
+    }
+
+    /// A power of two that puts the peak into the element type's last binade; `top` is that binade's exponent.
+    fn power_of_two(peak: f32, top: i32) -> Group {
+        let exponent = if peak > 0.0 { peak.log2().floor() as i32 - top } else { -127 };
+        let exponent = exponent.clamp(-127, 127);
+        Group { scale: (exponent as f32).exp2(), bias: 0.0, scale_code: (exponent + 127) as u8 }
+    }
+
+    fn code(&self, value: f32, scheme: Scheme) -> u8 {
+        let scaled = if self.scale == 0.0 { 0.0 } else { (value - self.bias) / self.scale };
+        match (scheme.mode, scheme.bits) {
+            (QuantMode::Affine, bits) => scaled.round_ties_even().clamp(0.0, f32::from(u8::MAX >> (8 - bits))) as u8,
+            (_, 4) => encode_e2m1(scaled),
+            _ => encode_e4m3(scaled),
+        }
+    }
+}
+
+fn round_to(value: f32, dtype: DType) -> f32 {
+    match dtype {
+        DType::BF16 => half::bf16::from_f32(value).to_f32(),
+        DType::F16 => half::f16::from_f32(value).to_f32(),
+        _ => value,
+    }
+}
+
+/// The nearest code, ties to the even one.
+fn encode_e2m1(value: f32) -> u8 {
+    let magnitude = value.abs();
+    let mut best = 0u8;
+    for code in 1..8u8 {
+        let (old, new) = ((magnitude - E2M1[usize::from(best)]).abs(), (magnitude - E2M1[usize::from(code)]).abs());
+        if new < old || (new == old && code % 2 == 0) {
+            best = code;
+        }
+    }
+    if value.is_sign_negative() && best != 0 { best | 8 } else { best }
+}
+
+/// E4M3 (finite, bias 7), saturating at 448, ties to even.
+fn encode_e4m3(value: f32) -> u8 {
+    let sign = if value.is_sign_negative() { 0x80 } else { 0 };
+    let magnitude = value.abs().min(448.0);
+    // Steps of 2^-9 below the smallest normal, of an eighth of the binade above.
+    let exponent = if magnitude < f32::powi(2.0, -6) { -6 } else { magnitude.log2().floor() as i32 };
+    let step = ((exponent - 3) as f32).exp2();
+    let steps = (magnitude / step).round_ties_even() as i32;
+    // Rounding up may carry into the next binade, which the integer form does by itself.
+    sign | (((exponent + 6) * 8 + steps) as u8)
+}
+
+fn decode_e4m3(code: u8) -> f32 {
+    let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
+    let magnitude = if exponent == 0 { mantissa * f32::powi(2.0, -9) } else { (1.0 + mantissa / 8.0) * f32::powi(2.0, exponent - 7) };
+    if code & 0x80 != 0 { -magnitude } else { magnitude }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn e4m3_codes_round_trip() {
+        for code in (0..=0x7e).chain(0x80..=0xfe) {
+            let value = decode_e4m3(code);
+            assert_eq!(encode_e4m3(value), code, "{value}");
+        }
+        assert_eq!((encode_e4m3(1e9), encode_e4m3(-1e9)), (0x7e, 0xfe));
+    }
+
+    #[test]
+    fn e2m1_takes_the_nearest_code() {
+        for (value, code) in [(0.2, 0), (0.25, 0), (0.26, 1), (2.5, 4), (5.0, 6), (9.0, 7), (-3.1, 13), (-0.1, 0)] {
+            assert_eq!(encode_e2m1(value), code, "{value}");
+        }
+    }
+
+    fn error(scheme: &str) -> f32 {
+        let scheme = Scheme::from_name(scheme, None).unwrap();
+        let values: Vec<f32> = (0..128).map(|i| ((i * 37 % 101) as f32 - 50.0) / 50.0).collect();
+        let group = scheme.group_size as usize;
+        let decode = |g: &Group, v: f32| match (scheme.mode, scheme.bits) {
+            (QuantMode::Affine, _) => f32::from(g.code(v, scheme)) * g.scale + g.bias,
+            (_, 4) => {
+                let code = g.code(v, scheme);
+                let magnitude = E2M1[usize::from(code & 7)] * g.scale;
+                if code & 8 != 0 { -magnitude } else { magnitude }
+            }
+            _ => decode_e4m3(g.code(v, scheme)) * g.scale,
+        };
+        let worst = |c: &[f32]| {
+            let g = Group::fit(c, scheme, DType::F32);
+            c.iter().map(|&v| (decode(&g, v) - v).abs()).fold(0f32, f32::max)
+        };
+        values.chunks(group).map(worst).fold(0f32, f32::max)
+    }
+
+    #[test]
+    fn more_bits_are_closer() {
+        for (scheme, bound) in [("2w", 0.4), ("3w", 0.16), ("4w", 0.075), ("5w", 0.035), ("6w", 0.018), ("8w", 0.005)] {
+            assert!(error(scheme) <= bound, "{scheme}: {}", error(scheme));
+        }
+        for (scheme, bound) in [("nvfp4", 0.2), ("mxfp4", 0.3), ("mxfp8", 0.04)] {
+            assert!(error(scheme) <= bound, "{scheme}: {}", error(scheme));
+        }
+    }
+
+    #[test]
+    fn names_say_what_there_is() {
+        assert!(Scheme::from_name("7w", None).unwrap_err().contains("expected 2w"));
+        assert!(Scheme::from_name("4w", Some(48)).unwrap_err().contains("32, 64, 128"));
+        assert!(Scheme::from_name("nvfp4", Some(32)).unwrap_err().contains("groups of 16"));
+    }
+}

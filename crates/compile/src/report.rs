@@ -1,0 +1,102 @@
+//! What became of every call of a program.
+
+use std::{collections::BTreeMap, fmt};
+
+use flambeau_pt2::SourceLocation;
+use serde_json::{Value, json};
+
+/// What became of a call.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// Expressed by these nodes.
+    Lowered(Vec<&'static str>),
+    /// Needs no node: a view that folded away, a constant, a part of a fused node, a statement of fact.
+    Absorbed,
+    /// Cannot be expressed, and why.
+    Refused(String),
+}
+
+/// One call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallReport {
+    pub target: String,
+    /// Label of the call in the program.
+    pub name: String,
+    pub source: SourceLocation,
+    pub outcome: Outcome,
+}
+
+/// One method.
+#[derive(Clone, Debug, Default)]
+pub struct MethodReport {
+    pub name: String,
+    pub calls: Vec<CallReport>,
+    /// Number of nodes that the method runs, the init chain included.
+    pub nodes: usize,
+}
+
+/// A whole program.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    pub methods: Vec<MethodReport>,
+}
+
+impl fmt::Display for CallReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (`{}`)", self.target, self.name)?;
+        let source = self.source.to_string();
+        if !source.is_empty() {
+            write!(f, " at {source}")?;
+        }
+        match &self.outcome {
+            Outcome::Lowered(nodes) => write!(f, " → {}", nodes.join(" ")),
+            Outcome::Absorbed => Ok(()),
+            Outcome::Refused(reason) => write!(f, ": {reason}"),
+        }
+    }
+}
+
+impl MethodReport {
+    /// Calls that cannot be expressed.
+    pub fn refused(&self) -> impl Iterator<Item = &CallReport> {
+        self.calls.iter().filter(|c| matches!(c.outcome, Outcome::Refused(_)))
+    }
+
+    /// One line per operator: how many calls, and what they became.
+    pub fn table(&self) -> String {
+        let mut rows: BTreeMap<(&str, String), usize> = BTreeMap::new();
+        for call in &self.calls {
+            let outcome = match &call.outcome {
+                Outcome::Lowered(nodes) => nodes.join(" "),
+                Outcome::Absorbed => "–".to_owned(),
+                Outcome::Refused(reason) => format!("refused: {reason}"),
+            };
+            *rows.entry((&call.target, outcome)).or_default() += 1;
+        }
+        let width = rows.keys().map(|(target, _)| target.len()).max().unwrap_or(0);
+        let mut text = format!("method {}: {} calls, {} nodes\n", self.name, self.calls.len(), self.nodes);
+        for ((target, outcome), count) in rows {
+            text.push_str(&format!("  {count:>5}  {target:<width$}  {outcome}\n"));
+        }
+        text
+    }
+}
+
+impl Report {
+    /// Every call of every method, as JSON.
+    pub fn to_json(&self) -> Value {
+        let call = |c: &CallReport| {
+            let mut entry = json!({ "target": c.target, "name": c.name, "source": c.source.to_string() });
+            match &c.outcome {
+                Outcome::Lowered(nodes) => entry["nodes"] = json!(nodes),
+                Outcome::Absorbed => entry["nodes"] = json!([]),
+                Outcome::Refused(reason) => entry["refused"] = json!(reason),
+            }
+            entry
+        };
+        let method = |m: &MethodReport| {
+            json!({ "name": m.name, "nodes": m.nodes, "calls": m.calls.iter().map(call).collect::<Vec<_>>() })
+        };
+        json!({ "methods": self.methods.iter().map(method).collect::<Vec<_>>() })
+    }
+}

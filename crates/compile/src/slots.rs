@@ -1,0 +1,338 @@
+//! From virtual slots to numbered ones.
+//!
+//! Constants, inputs, outputs and buffers get the numbers of their classes; everything else lives in temporary slots that are
+//! reused as soon as nothing reads them. A buffer's next contents are written straight into its slot where the old contents have
+//! no later reader, so that updating a cache moves only what changed.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use flambeau_ir::{Graph, IdCopy, In, MetaDim, Node, Out, Role, Slot, SlotCounts, SlotRef, TensorMeta, Tid, Vid};
+use flambeau_lower::{Constant, Flow, Origin};
+use flambeau_tensor::Expr;
+
+/// Sizes above this are written as unbounded, as ExecuTorch does.
+const MAX_BOUND: i64 = 1 << 30;
+
+/// A graph with what it needs around it.
+#[derive(Debug)]
+pub(crate) struct Slotted {
+    pub(crate) graph: Graph,
+    /// The constants, in slot order; the graph's names are their keys.
+    pub(crate) constants: Vec<(String, Arc<Constant>)>,
+    /// Numbers of the method inputs that the graph takes, in the order of its input map.
+    pub(crate) inputs: Vec<u32>,
+}
+
+/// What a class of slots is numbered by.
+#[derive(Default)]
+struct Numbering {
+    tensors: HashMap<Tid, Tid>,
+    values: HashMap<Vid, Vid>,
+}
+
+/// Gives every slot of a flow its number. Keys of named data start with `prefix`; buffers are named by `buffer_names`.
+pub(crate) fn assign(mut flow: Flow, prefix: &str, buffer_names: &[String]) -> Slotted {
+    let written_back = write_back(&mut flow);
+    let outputs = separate_outputs(&mut flow, &written_back);
+    let reads = read_slots(&flow);
+    let of_origin = |want: &dyn Fn(&Origin) -> bool| -> Vec<Tid> {
+        let live = (0..flow.tensors.len()).map(|t| Tid(t as u32)).filter(|t| reads.contains(&Slot::Tensor(*t)));
+        live.filter(|t| want(&flow.tensors[t.0 as usize].origin)).collect()
+    };
+    let constants = of_origin(&|o| matches!(o, Origin::Constant(_)));
+    let mut inputs = of_origin(&|o| matches!(o, Origin::Input(_)));
+    inputs.sort_by_key(|t| input_number(&flow, *t));
+    let fixed = [constants.len(), inputs.len(), outputs.len(), flow.buffers.len()].map(|n| n as u32);
+    let mut numbering = Numbering::default();
+    let buffers: Vec<Tid> = flow.buffers.iter().map(|b| b.0).collect();
+    let in_order = constants.iter().chain(&inputs).chain(&outputs).chain(&buffers);
+    for (i, &t) in in_order.enumerate() {
+        numbering.tensors.insert(t, Tid(i as u32));
+    }
+    for (&t, &buffer) in &written_back {
+        let slot = numbering.tensors[&flow.buffers[buffer].0];
+        numbering.tensors.insert(t, slot);
+    }
+    let first_temp = fixed.iter().sum();
+    let temps = number_temps(&flow, &mut numbering, first_temp);
+    number_values(&flow, &mut numbering);
+    let [n_constants, n_inputs, n_outputs, n_buffers] = fixed;
+    let slots = SlotCounts { constants: n_constants, inputs: n_inputs, outputs: n_outputs, buffers: n_buffers, temps };
+    let meta_of = |t: &Tid| meta(&flow, *t);
+    let meta = constants.iter().chain(&inputs).chain(&outputs).chain(&buffers).map(meta_of).collect();
+    let keys = unique_keys(&flow, &constants, prefix);
+    let mut names: Vec<(String, Slot)> =
+        keys.iter().zip(&constants).map(|((key, _), t)| (key.clone(), Slot::Tensor(numbering.tensors[t]))).collect();
+    names.extend(buffer_names.iter().zip(&buffers).map(|(n, t)| (format!("{prefix}/{n}"), Slot::Tensor(numbering.tensors[t]))));
+    let (input_slots, input_numbers) = input_map(&flow, &inputs, &numbering);
+    let renumbered = |slot: &Slot| match slot {
+        Slot::Tensor(t) => Slot::Tensor(numbering.tensors[t]),
+        Slot::Value(v) => Slot::Value(numbering.values[v]),
+    };
+    let graph = Graph {
+        slots,
+        values: numbering.values.len() as u32,
+        main: 0,
+        init: None,
+        inputs: input_slots,
+        outputs: flow.results.iter().map(renumbered).collect(),
+        buffers: buffers.iter().map(|t| numbering.tensors[t]).collect(),
+        names,
+        meta,
+        chains: flow.chains.iter().map(|c| c.iter().map(|e| renumber(e.node.clone(), &numbering)).collect()).collect(),
+    };
+    Slotted { graph, constants: keys, inputs: input_numbers }
+}
+
+fn input_number(flow: &Flow, t: Tid) -> u32 {
+    match flow.tensors[t.0 as usize].origin {
+        Origin::Input(n) => n,
+        _ => u32::MAX,
+    }
+}
+
+/// Tensor and integer inputs together, by number.
+fn input_map(flow: &Flow, tensors: &[Tid], numbering: &Numbering) -> (Vec<Slot>, Vec<u32>) {
+    let tensors = tensors.iter().map(|t| (input_number(flow, *t), Slot::Tensor(numbering.tensors[t])));
+    let values = flow.value_inputs.iter().filter_map(|(n, v)| Some((*n, Slot::Value(*numbering.values.get(v)?))));
+    let mut all: Vec<(u32, Slot)> = tensors.chain(values).collect();
+    all.sort_by_key(|(n, _)| *n);
+    let (numbers, slots) = all.into_iter().unzip();
+    (slots, numbers)
+}
+
+/// Lets buffers' next contents be written in place, and appends copies where that is not possible.
+///
+/// Returns the slots that stand for a buffer, with the buffer's number.
+fn write_back(flow: &mut Flow) -> HashMap<Tid, usize> {
+    let mut in_place = HashMap::new();
+    for b in 0..flow.buffers.len() {
+        let (before, after) = flow.buffers[b];
+        match versions(flow, before, after).filter(|v| v.iter().all(|t| !in_place.contains_key(t))) {
+            Some(versions) => in_place.extend(versions.into_iter().map(|t| (t, b))),
+            None => {
+                let call = flow.chains[0].last().map_or(0, |e| e.call);
+                let slot = Tid(flow.tensors.len() as u32);
+                let spec = flow.spec(before).clone();
+                flow.tensors.push(flambeau_lower::TensorInfo { spec, origin: Origin::Node });
+                let node = IdCopy { x: In(after), out: Out(slot) }.into();
+                flow.chains[0].push(flambeau_lower::FlowNode { node, call });
+                in_place.insert(slot, b);
+            }
+        }
+    }
+    in_place
+}
+
+/// The chain of updates from a buffer's old contents to its new ones, if each overwrites the one before after its last read.
+fn versions(flow: &Flow, before: Tid, after: Tid) -> Option<Vec<Tid>> {
+    let main = &flow.chains[0];
+    let mut chain = Vec::new();
+    let mut at = after;
+    let mut next_write = main.len();
+    while at != before {
+        let i = main.iter().position(|e| writes(&e.node, at))?;
+        let previous = match &main[i].node {
+            Node::SliceUpdate(n) => n.dst.0,
+            Node::IndexCopy(n) => n.dst.0,
+            _ => return None,
+        };
+        if read_later(flow, at, next_write) || flow.results.contains(&Slot::Tensor(at)) {
+            return None;
+        }
+        chain.push(at);
+        next_write = i;
+        at = previous;
+    }
+    (!read_later(flow, before, next_write)).then_some(chain)
+}
+
+/// Whether a main-chain node after number `from` reads the slot, or a chain that such a node runs does.
+fn read_later(flow: &Flow, t: Tid, from: usize) -> bool {
+    let mut stack: Vec<&Node> = flow.chains[0].iter().skip(from + 1).map(|e| &e.node).collect();
+    while let Some(node) = stack.pop() {
+        if reads(node, t) {
+            return true;
+        }
+        stack.extend(node.chains().iter().flat_map(|c| flow.chains[c.0 as usize].iter().map(|e| &e.node)));
+    }
+    false
+}
+
+fn touches(node: &Node, role_is: impl Fn(Role) -> bool, t: Tid) -> bool {
+    let mut found = false;
+    node.walk(&mut |role, slot| found |= role_is(role) && slot == Slot::Tensor(t));
+    found
+}
+
+fn reads(node: &Node, t: Tid) -> bool {
+    touches(node, |r| r != Role::Write, t)
+}
+
+fn writes(node: &Node, t: Tid) -> bool {
+    touches(node, |r| r != Role::Read, t)
+}
+
+/// Makes every tensor result a slot of its own that a node writes; returns these slots.
+fn separate_outputs(flow: &mut Flow, written_back: &HashMap<Tid, usize>) -> Vec<Tid> {
+    let mut seen = HashSet::new();
+    let mut outputs = Vec::new();
+    for i in 0..flow.results.len() {
+        let Slot::Tensor(t) = flow.results[i] else { continue };
+        let own = matches!(flow.tensors[t.0 as usize].origin, Origin::Node) && !written_back.contains_key(&t) && seen.insert(t);
+        let slot = if own { t } else { copy_of(flow, t) };
+        flow.results[i] = Slot::Tensor(slot);
+        outputs.push(slot);
+    }
+    outputs
+}
+
+fn copy_of(flow: &mut Flow, t: Tid) -> Tid {
+    let slot = Tid(flow.tensors.len() as u32);
+    let spec = flow.spec(t).clone();
+    flow.tensors.push(flambeau_lower::TensorInfo { spec, origin: Origin::Node });
+    let call = flow.chains[0].last().map_or(0, |e| e.call);
+    let node = IdCopy { x: In(t), out: Out(slot) }.into();
+    flow.chains[0].push(flambeau_lower::FlowNode { node, call });
+    slot
+}
+
+/// Every slot that a node or a result reads.
+fn read_slots(flow: &Flow) -> HashSet<Slot> {
+    let mut all: HashSet<Slot> = flow.results.iter().copied().collect();
+    for entry in flow.chains.iter().flatten() {
+        entry.node.walk(&mut |role, slot| {
+            if role != Role::Write {
+                all.insert(slot);
+            }
+        });
+    }
+    all
+}
+
+/// Numbers temporary slots of all chains, reusing each after its last reader. Returns how many there are.
+fn number_temps(flow: &Flow, numbering: &mut Numbering, first: u32) -> u32 {
+    let last_read = last_reads(flow);
+    let mut free: Vec<u32> = Vec::new();
+    let mut next = first;
+    // Slots of sub-chains are never reused: they may run many times, or not at all.
+    for entry in flow.chains.iter().skip(1).flatten() {
+        entry.node.walk(&mut |_, slot| claim(slot, numbering, &mut Vec::new(), &mut next));
+    }
+    for (i, entry) in flow.chains[0].iter().enumerate() {
+        let dies = |slot: Slot| matches!(slot, Slot::Tensor(t) if last_read.get(&t) == Some(&i));
+        let mut released = Vec::new();
+        entry.node.walk(&mut |role, slot| {
+            if let (Role::Read, Slot::Tensor(t), true) = (role, slot, dies(slot))
+                && let Some(n) = numbering.tensors.get(&t).filter(|n| n.0 >= first)
+                && !released.contains(&n.0)
+            {
+                released.push(n.0);
+            }
+        });
+        // A node reads all operands before it writes, so a result may take a dying operand's slot.
+        free.extend(released);
+        free.sort_unstable_by(|a, b| b.cmp(a));
+        entry.node.walk(&mut |role, slot| {
+            if role != Role::Read {
+                claim(slot, numbering, &mut free, &mut next);
+            }
+        });
+        // A result that nothing reads is free at once.
+        entry.node.walk(&mut |role, slot| {
+            if let (Role::Write, Slot::Tensor(t)) = (role, slot)
+                && !last_read.contains_key(&t)
+                && let Some(n) = numbering.tensors.get(&t).filter(|n| n.0 >= first)
+            {
+                free.push(n.0);
+            }
+        });
+    }
+    next - first
+}
+
+fn claim(slot: Slot, numbering: &mut Numbering, free: &mut Vec<u32>, next: &mut u32) {
+    if let Slot::Tensor(t) = slot {
+        numbering.tensors.entry(t).or_insert_with(|| {
+            Tid(free.pop().unwrap_or_else(|| {
+                *next += 1;
+                *next - 1
+            }))
+        });
+    }
+}
+
+/// By slot, the last main-chain node that reads it, itself or through a chain that it runs.
+fn last_reads(flow: &Flow) -> HashMap<Tid, usize> {
+    let mut last = HashMap::new();
+    for (i, entry) in flow.chains[0].iter().enumerate() {
+        let mut stack = vec![&entry.node];
+        while let Some(node) = stack.pop() {
+            node.walk(&mut |role, slot| {
+                if let (Role::Read | Role::ReadWrite, Slot::Tensor(t)) = (role, slot) {
+                    last.insert(t, i);
+                }
+            });
+            stack.extend(node.chains().iter().flat_map(|c| flow.chains[c.0 as usize].iter().map(|e| &e.node)));
+        }
+    }
+    last
+}
+
+fn number_values(flow: &Flow, numbering: &mut Numbering) {
+    let mut number = |v: Vid| {
+        let next = Vid(numbering.values.len() as u32);
+        numbering.values.entry(v).or_insert(next);
+    };
+    for entry in flow.chains.iter().flatten() {
+        entry.node.walk(&mut |_, slot| {
+            if let Slot::Value(v) = slot {
+                number(v);
+            }
+        });
+    }
+    for slot in &flow.results {
+        if let Slot::Value(v) = slot {
+            number(*v);
+        }
+    }
+}
+
+fn renumber(mut node: Node, numbering: &Numbering) -> Node {
+    node.walk_mut(&mut |_, slot| match slot {
+        SlotRef::Tensor(t) => *t = numbering.tensors.get(t).copied().unwrap_or(*t),
+        SlotRef::Value(v) => *v = numbering.values.get(v).copied().unwrap_or(*v),
+    });
+    node
+}
+
+fn meta(flow: &Flow, t: Tid) -> TensorMeta {
+    let spec = flow.spec(t);
+    TensorMeta::row_major(spec.dtype, spec.dims.iter().map(|d| meta_dim(flow, d)).collect())
+}
+
+fn meta_dim(flow: &Flow, dim: &Expr) -> MetaDim {
+    if let Some(v) = dim.as_int() {
+        return MetaDim::Static(u32::try_from(v).unwrap_or(0));
+    }
+    let (min, max) = flow.bounds(dim);
+    let min = u32::try_from(min.max(0)).unwrap_or(0);
+    MetaDim::Dynamic { min, max: (max <= MAX_BOUND).then(|| u32::try_from(max.max(0)).unwrap_or(0)) }
+}
+
+/// Keys of the constants: equal names of different constants get numbers.
+fn unique_keys(flow: &Flow, constants: &[Tid], prefix: &str) -> Vec<(String, Arc<Constant>)> {
+    let mut taken = HashSet::new();
+    let mut keys = Vec::new();
+    for constant in constants.iter().filter_map(|t| flow.constant(*t)) {
+        let plain = format!("{prefix}/{}", constant.name);
+        let numbered = (1..).map(|n| format!("{plain}.{n}"));
+        let key = std::iter::once(plain.clone()).chain(numbered).find(|k| !taken.contains(k)).unwrap_or_default();
+        taken.insert(key.clone());
+        keys.push((key, constant.clone()));
+    }
+    keys
+}

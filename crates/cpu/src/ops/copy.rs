@@ -1,0 +1,99 @@
+//! Copies, casts and fills that other nodes need.
+
+use std::sync::Arc;
+
+use flambeau_ir::Tid;
+use flambeau_kernels::{Pool, cast as kernels, elementwise};
+use flambeau_tensor::{AlignedBytes, DType, Shape, Tensor};
+
+use super::{any_dtype, bits_dtype, float_dtype};
+use crate::{
+    array::{Array, Storage},
+    cx::{Cx, Machine},
+    error::{OpError, Result},
+};
+
+/// The same storage under the unsigned type of its element size, for nodes that only move elements.
+pub(crate) fn bits(mut array: Array) -> Array {
+    array.dtype = match array.dtype.size() {
+        1 => DType::U8,
+        2 => DType::U16,
+        4 => DType::U32,
+        _ => DType::U64,
+    };
+    array
+}
+
+/// `out[i] = x[i]`, same type, `x` broadcast to `out`.
+pub(crate) fn copy_into(pool: &Pool, x: &Array, out: &mut Array) -> Result<()> {
+    let (x, dtype) = (bits(x.clone()), out.dtype);
+    out.dtype = x.dtype;
+    let result = bits_dtype!(x.dtype, T => Ok(elementwise::copy(pool, &x.view::<T>()?, &mut out.view_mut::<T>()?)?));
+    out.dtype = dtype;
+    result
+}
+
+/// A row-major copy of `x`.
+pub(crate) fn duplicate(cx: &mut Cx<'_>, x: &Array) -> Result<Array> {
+    let mut out = cx.alloc(x.dtype, &x.shape)?;
+    copy_into(&cx.pool(), x, &mut out)?;
+    Ok(out)
+}
+
+/// `x` itself if it is row-major, else a copy.
+pub(crate) fn contiguous(cx: &mut Cx<'_>, x: Array) -> Result<Array> {
+    if x.is_contiguous() { Ok(x) } else { duplicate(cx, &x) }
+}
+
+/// `x` in `dtype`: itself if it has that type, else converted. Axes along which `x` repeats one element stay that way.
+pub(crate) fn cast(cx: &mut Cx<'_>, x: &Array, dtype: DType) -> Result<Array> {
+    if x.dtype == dtype {
+        return Ok(x.clone());
+    }
+    let repeats = |(&d, &s): (&usize, &isize)| if s == 0 && d > 0 { 1 } else { d };
+    let once: Shape = x.shape.iter().zip(&x.strides).map(repeats).collect();
+    let mut out = cx.alloc(dtype, &once)?;
+    cast_into(&cx.pool(), &x.restrided(once, x.strides.clone(), x.offset), &mut out)?;
+    out.broadcast(&x.shape).ok_or_else(|| OpError::TooLarge(x.shape.clone()))
+}
+
+/// `out[i] = x[i]` in the type of `out`, `x` broadcast to `out`.
+pub(crate) fn cast_into(pool: &Pool, x: &Array, out: &mut Array) -> Result<()> {
+    if x.dtype == out.dtype {
+        return copy_into(pool, x, out);
+    }
+    if x.dtype.is_float() && out.dtype.is_float() {
+        return float_dtype!(x.dtype, S => float_dtype!(out.dtype, D => {
+            Ok(kernels::cast_float::<S, D>(pool, &x.view()?, &mut out.view_mut()?)?)
+        }));
+    }
+    if x.dtype == DType::U16 {
+        return cast_u16(pool, x, out);
+    }
+    any_dtype!(x.dtype, S => any_dtype!(out.dtype, D => Ok(kernels::cast::<S, D>(pool, &x.view()?, &mut out.view_mut()?)?)))
+}
+
+/// Sixteen-bit random words, the only `u16` in a graph.
+fn cast_u16(pool: &Pool, x: &Array, out: &mut Array) -> Result<()> {
+    let words: Vec<u32> = x.slice::<u16>()?.iter().map(|&w| u32::from(w)).collect();
+    let wide = Tensor::from_slice(&words, &x.shape).map_err(|e| OpError::value(e.to_string()))?;
+    cast_into(pool, &Array::from_tensor(&wide), out)
+}
+
+/// `value`, narrowed from f32 by the rules of casts, in every element of `out`.
+pub(crate) fn fill(pool: &Pool, value: f32, out: &mut Array) -> Result<()> {
+    let value = Array::from_tensor(&Tensor::scalar(value));
+    cast_into(pool, &value, out)
+}
+
+/// Zeros in every element of a row-major array of a buffer's declared type and shape.
+pub(crate) fn zeros_of_meta(m: &mut Machine, tid: Tid) -> Result<Array> {
+    let meta = m.graph.meta.get(tid.0 as usize).ok_or_else(|| OpError::value("it has no metadata"))?;
+    let shape = meta.static_shape().ok_or_else(|| OpError::value("its shape is not static"))?;
+    let mut out = m.arena.alloc(meta.dtype, &shape)?;
+    if let Some(Storage::Owned(bytes)) = Arc::get_mut(&mut out.data) {
+        // A fresh allocation comes zeroed from the system page by page; touching it now would cost memory never used.
+        *bytes = AlignedBytes::zeroed(bytes.len());
+    }
+    Ok(out)
+}

@@ -1,0 +1,187 @@
+//! Products with, and rows of, weights in GGUF's blocks of 256.
+
+use flambeau_ir as ir;
+use flambeau_tensor::DType;
+use half::f16;
+
+use super::{input, input_as, need_shape, output, template};
+use crate::{
+    array::Array,
+    cx::Cx,
+    error::{OpError, Result},
+    ops::index::integers,
+};
+
+/// Weights of a block.
+const BLOCK: usize = 256;
+
+/// A block format.
+pub(super) trait Format {
+    const BYTES: usize;
+    /// Whether rows outside of the table are zeros rather than errors.
+    const ZERO_OUTSIDE: bool = false;
+    fn unpack(block: &[u8], out: &mut [f32; BLOCK]);
+}
+
+/// 4 bits, 8 groups with 6-bit scales and minima.
+pub(super) struct Q4K;
+/// As [`Q4K`] with a fifth bit.
+pub(super) struct Q5K;
+/// 6 bits, 16 groups with 8-bit scales.
+pub(super) struct Q6K;
+
+fn half_at(block: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+}
+
+/// Scale and minimum of group `j`, packed in twelve bytes.
+fn scale_min(j: usize, s: &[u8]) -> (f32, f32) {
+    let (scale, min) = match j.checked_sub(4) {
+        None => (s[j] & 63, s[j + 4] & 63),
+        Some(i) => ((s[j + 4] & 15) | (s[i] >> 6) << 4, (s[j + 4] >> 4) | (s[j] >> 6) << 4),
+    };
+    (scale.into(), min.into())
+}
+
+/// The formats with minima: `high(group, l)` gives the bits above the low four.
+fn unpack_with_minima(block: &[u8], codes: &[u8], high: impl Fn(usize, usize) -> u8, out: &mut [f32; BLOCK]) {
+    let (d, d_min) = (half_at(block, 0), half_at(block, 2));
+    for (group, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        let (scale, min) = scale_min(group, &block[4..16]);
+        for (l, w) in out.iter_mut().enumerate() {
+            let byte = codes[32 * (group / 2) + l];
+            let low = if group % 2 == 0 { byte & 15 } else { byte >> 4 };
+            *w = d * scale * f32::from(low | high(group, l) << 4) - d_min * min;
+        }
+    }
+}
+
+impl Format for Q4K {
+    const BYTES: usize = 144;
+    const ZERO_OUTSIDE: bool = true;
+    fn unpack(block: &[u8], out: &mut [f32; BLOCK]) {
+        unpack_with_minima(block, &block[16..144], |_, _| 0, out);
+    }
+}
+
+impl Format for Q5K {
+    const BYTES: usize = 176;
+    fn unpack(block: &[u8], out: &mut [f32; BLOCK]) {
+        unpack_with_minima(block, &block[48..176], |group, l| block[16 + l] >> group & 1, out);
+    }
+}
+
+impl Format for Q6K {
+    const BYTES: usize = 210;
+    fn unpack(block: &[u8], out: &mut [f32; BLOCK]) {
+        let (low, high, scales, d) = (&block[..128], &block[128..192], &block[192..208], half_at(block, 208));
+        for (i, w) in out.iter_mut().enumerate() {
+            let (half, group, l) = (i / 128, i / 32 % 4, i % 32);
+            let byte = low[64 * half + 32 * (group % 2) + l];
+            let nibble = if group < 2 { byte & 15 } else { byte >> 4 };
+            let code = nibble | (high[32 * half + l] >> (2 * group) & 3) << 4;
+            let scale = f32::from(scales[8 * half + 2 * group + l / 16] as i8);
+            *w = d * scale * (f32::from(code) - 32.0);
+        }
+    }
+}
+
+/// The table's rows of bytes, `[rows, K / 256 · bytes]`, and their number.
+fn table<F: Format>(node: &ir::MetalKernel, cx: &mut Cx<'_>, index: usize, k: usize) -> Result<(Array, usize)> {
+    let weight = input(node, cx, index)?;
+    if weight.dtype != DType::U8 || !k.is_multiple_of(BLOCK) || weight.rank() != 2 {
+        return Err(OpError::value(format!("weights {:?} of {} for rows of {k}", weight.shape, weight.dtype)));
+    }
+    let rows = weight.shape[0];
+    need_shape("weight", &weight, &[rows, k / BLOCK * F::BYTES])?;
+    Ok((input_as(node, cx, index, DType::U8)?, rows))
+}
+
+fn unpack_row<F: Format>(row: &[u8], out: &mut [f32]) {
+    let (blocks, _) = out.as_chunks_mut::<BLOCK>();
+    row.chunks_exact(F::BYTES).zip(blocks).for_each(|(block, out)| F::unpack(block, out));
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut parts = [0.0f32; 16];
+    for (a, b) in a.as_chunks::<16>().0.iter().zip(b.as_chunks::<16>().0) {
+        (0..16).for_each(|i| parts[i] = a[i].mul_add(b[i], parts[i]));
+    }
+    parts.iter().sum()
+}
+
+/// `x @ weightᵀ + bias`: x `[.., K]`, weight `[N, ..]`, bias `[N]`, in f32.
+pub(super) fn linear<F: Format>(node: &ir::MetalKernel, cx: &mut Cx<'_>) -> Result<()> {
+    let (n, k) = (template(node, "N")?, template(node, "K")?);
+    let (weight, rows) = table::<F>(node, cx, 1, k)?;
+    let x = input_as(node, cx, 0, DType::F32)?;
+    if rows != n || x.shape.last() != Some(&k) {
+        return Err(OpError::value(format!("`x` {:?} and {rows} rows of weights, expected {n} of {k}", x.shape)));
+    }
+    let bias = if node.inputs.len() > 2 { Some(input_as(node, cx, 2, DType::F32)?) } else { None };
+    bias.as_ref().map_or(Ok(()), |b| need_shape("bias", b, &[n]))?;
+    let bias = bias.as_ref().map(|b| b.slice::<f32>()).transpose()?;
+    let m = x.numel() / k;
+    // One row of weights serves every row of x, so results come out transposed.
+    let mut y = cx.alloc(DType::F32, &[n, m])?;
+    let (x, weight) = (x.slice::<f32>()?, weight.slice::<u8>()?);
+    let stride = weight.len() / n;
+    cx.pool().run_chunks(y.slice_mut::<f32>()?, 8 * m.max(1), |task, chunk| {
+        let mut row = vec![0.0; k];
+        for (i, out) in chunk.chunks_mut(m.max(1)).enumerate() {
+            let at = 8 * task + i;
+            unpack_row::<F>(&weight[at * stride..(at + 1) * stride], &mut row);
+            let bias = bias.map_or(0.0, |b| b[at]);
+            out.iter_mut().zip(x.chunks(k)).for_each(|(o, x)| *o = dot(x, &row) + bias);
+        }
+    });
+    output(node, cx, 0, &y.permute(&[1, 0]))
+}
+
+/// Rows of the table: weight `[V, ..]`, indices of any shape, result `[.., K]`.
+pub(super) fn embedding<F: Format>(node: &ir::MetalKernel, cx: &mut Cx<'_>) -> Result<()> {
+    let k = template(node, "K")?;
+    let (weight, rows) = table::<F>(node, cx, 0, k)?;
+    let indices = input(node, cx, 1)?;
+    let indices = integers(cx, &indices)?;
+    let mut y = cx.alloc(DType::F32, &[indices.len(), k])?;
+    let weight = weight.slice::<u8>()?;
+    let stride = k / BLOCK * F::BYTES;
+    for (out, &index) in y.slice_mut::<f32>()?.chunks_mut(k).zip(&indices) {
+        match usize::try_from(index).ok().filter(|&i| i < rows) {
+            Some(row) => unpack_row::<F>(&weight[row * stride..(row + 1) * stride], out),
+            None if F::ZERO_OUTSIDE => out.fill(0.0),
+            None => return Err(OpError::Index { index, size: rows }),
+        }
+    }
+    output(node, cx, 0, &y)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Unpacks a block whose only non-zero bytes are given, and checks the elements given.
+    fn check<F: Format>(bytes: &[(usize, u8)], expected: &[(usize, f32)]) {
+        let mut block = vec![0; F::BYTES];
+        bytes.iter().for_each(|&(at, b)| block[at] = b);
+        let mut out = [0.0; BLOCK];
+        F::unpack(&block, &mut out);
+        expected.iter().for_each(|&(at, v)| assert_eq!(out[at], v, "element {at}"));
+    }
+
+    #[test]
+    fn codes_scales_and_minima_stand_where_the_formats_put_them() {
+        let [d, d_min] = [f16::from_f32(0.5).to_le_bytes(), f16::from_f32(0.25).to_le_bytes()];
+        let head = [(0, d[0]), (1, d[1]), (2, d_min[0]), (3, d_min[1])];
+        // Group 1: scale 3, minimum 2. Group 5: scale 0x21, minimum 0x13.
+        let scales = [(4 + 1, 3 | 0x80), (4 + 5, 2 | 0x40), (4 + 9, 0x31)];
+        let q4 = [&head[..], &scales, &[(16 + 7, 0xa0), (16 + 64 + 9, 0x50)]].concat();
+        check::<Q4K>(&q4, &[(32 + 7, 0.5 * 3.0 * 10.0 - 0.5), (160 + 9, 0.5 * 33.0 * 5.0 - 0.25 * 19.0), (0, 0.0)]);
+        let q5 = [&head[..], &scales, &[(48 + 7, 0xa0), (16 + 7, 0b10)]].concat();
+        check::<Q5K>(&q5, &[(32 + 7, 0.5 * 3.0 * 26.0 - 0.5)]);
+        // Half 1, group 3, element 20: low nibble byte 64 + 32 + 20, high bits byte 128 + 32 + 20, scale 8 + 6 + 1.
+        let q6 = [(208, d[0]), (209, d[1]), (116, 0x70), (180, 0xc0), (192 + 15, (-2i8) as u8)];
+        check::<Q6K>(&q6, &[(128 + 96 + 20, 0.5 * -2.0 * (7.0 + 48.0 - 32.0)), (0, 0.0)]);
+    }
+}

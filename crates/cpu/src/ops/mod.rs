@@ -1,0 +1,53 @@
+//! The nodes, by family.
+
+mod attention;
+mod control;
+mod conv;
+pub(crate) mod copy;
+mod create;
+mod elementwise;
+mod index;
+mod int_math;
+mod linalg;
+mod metal;
+mod norm;
+mod quantized;
+pub(crate) mod random;
+mod reduce;
+mod scalar;
+pub(crate) mod shape;
+mod sort;
+mod update;
+mod walk;
+
+/// Runs `$body` with `$t` bound to the Rust type of an array of any element type that graphs carry.
+macro_rules! any_dtype {
+    ($dtype:expr, $t:ident => $body:expr) => {
+        flambeau_tensor::with_dtype!($dtype, $t in [U8, I8, I16, I32, I64, U32, F16, BF16, F32, Bool] => $body,
+            else => Err($crate::error::OpError::DType($dtype)))
+    };
+}
+
+/// As `any_dtype!`, for integers.
+macro_rules! int_dtype {
+    ($dtype:expr, $t:ident => $body:expr) => {
+        flambeau_tensor::with_dtype!($dtype, $t in [U8, I8, I16, I32, I64, U32] => $body,
+            else => Err($crate::error::OpError::DType($dtype)))
+    };
+}
+
+/// As `any_dtype!`, for floats.
+macro_rules! float_dtype {
+    ($dtype:expr, $t:ident => $body:expr) => {
+        flambeau_tensor::with_dtype!($dtype, $t in [F32, BF16, F16] => $body, else => Err($crate::error::OpError::DType($dtype)))
+    };
+}
+
+/// As `any_dtype!`, for arrays seen as bare bits (see [`copy::bits`]).
+macro_rules! bits_dtype {
+    ($dtype:expr, $t:ident => $body:expr) => {
+        flambeau_tensor::with_dtype!($dtype, $t in [U8, U16, U32, U64] => $body, else => Err($crate::error::OpError::DType($dtype)))
+    };
+}
+
+pub(crate) use {any_dtype, bits_dtype, float_dtype, int_dtype};

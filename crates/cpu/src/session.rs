@@ -1,0 +1,200 @@
+//! A loaded graph with its own buffers.
+
+use std::{sync::Arc, time::Instant};
+
+use flambeau_ir::{
+    ChainId, Node, Slot, Tid,
+    engine::{EngineError, Session, Value},
+};
+use flambeau_tensor::{Bytes, Tensor};
+
+use crate::{
+    array::{Array, Storage},
+    cx::Machine,
+    error::{At, OpError, Result},
+    eval, ops,
+};
+
+/// Results that use less than this part of their storage are copied out of it.
+const LEND_SHARE: usize = 2;
+
+/// Calls and nanoseconds by node tag.
+#[derive(Debug)]
+pub(crate) struct Profile([(u64, u64); 256]);
+
+impl Profile {
+    pub(crate) fn new() -> Profile {
+        Profile([(0, 0); 256])
+    }
+}
+
+/// A session of the CPU engine.
+#[derive(Debug)]
+pub(crate) struct CpuSession {
+    pub(crate) machine: Machine,
+    /// What the init chain left in buffers; empty where it is zero.
+    pub(crate) initial: Vec<(Tid, Option<Array>)>,
+}
+
+/// Runs a chain's instructions in order.
+///
+/// # Errors
+/// The first failure, with its place.
+pub(crate) fn run_chain(m: &mut Machine, chain: ChainId) -> Result<()> {
+    let (graph, plan) = (Arc::clone(&m.graph), Arc::clone(&m.plan));
+    let (nodes, steps) = match (graph.chains.get(chain.0 as usize), plan.chains.get(chain.0 as usize)) {
+        (Some(nodes), Some(steps)) => (nodes, steps),
+        _ => return Err(OpError::value(format!("there is no chain {}", chain.0))),
+    };
+    for (i, (node, step)) in nodes.iter().zip(steps).enumerate() {
+        let start = m.profile.is_some().then(Instant::now);
+        let mut cx = m.cx(&step.dying);
+        if let Err(error) = eval::eval(node, &mut cx) {
+            return Err(located(error, chain.0, i, node));
+        }
+        for &tid in &step.drops {
+            m.empty(tid);
+        }
+        if let (Some(start), Some(profile)) = (start, &mut m.profile) {
+            let entry = &mut profile.0[usize::from(node.tag())];
+            *entry = (entry.0 + 1, entry.1 + start.elapsed().as_nanos() as u64);
+        }
+    }
+    Ok(())
+}
+
+/// The innermost place wins: an instruction that runs a chain passes on where that chain failed.
+fn located(error: OpError, chain: u32, instruction: usize, node: &Node) -> OpError {
+    match error {
+        OpError::At(_) => error,
+        cause => OpError::At(Box::new(At { chain, instruction: instruction as u32, node: node.name(), cause })),
+    }
+}
+
+/// The error as the seam states it.
+pub(crate) fn engine_error(error: OpError) -> EngineError {
+    match error {
+        OpError::At(at) => {
+            EngineError::Node { chain: at.chain, instruction: at.instruction, node: at.node, what: at.cause.to_string() }
+        }
+        other => EngineError::Arguments(other.to_string()),
+    }
+}
+
+/// Storage that a caller holds as a result.
+struct Lent(Arc<Storage>);
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes()
+    }
+}
+
+impl CpuSession {
+    fn bind(&mut self, inputs: &[Value]) -> Result<(), EngineError> {
+        let m = &mut self.machine;
+        let graph = Arc::clone(&m.graph);
+        if inputs.len() != graph.inputs.len() {
+            let (expected, found) = (graph.inputs.len(), inputs.len());
+            return Err(EngineError::Arguments(format!("expected {expected} inputs, found {found}")));
+        }
+        for (i, (slot, value)) in graph.inputs.iter().zip(inputs).enumerate() {
+            let refuse = |expected: &str| EngineError::Arguments(format!("input {i}: expected {expected}"));
+            match (slot, value) {
+                (Slot::Tensor(tid), Value::Tensor(tensor)) => {
+                    if let Some(meta) = graph.meta.get(tid.0 as usize)
+                        && meta.dtype != tensor.dtype()
+                    {
+                        return Err(refuse(&format!("a tensor of {}, found {}", meta.dtype, tensor.dtype())));
+                    }
+                    m.set(*tid, Array::from_tensor(tensor));
+                }
+                (Slot::Value(vid), Value::Int(v)) => {
+                    if let Some(value) = m.env.values.get_mut(vid.0 as usize) {
+                        *value = Some(*v);
+                    }
+                }
+                (Slot::Tensor(_), Value::Int(_)) => return Err(refuse("a tensor, found an integer")),
+                (Slot::Value(_), Value::Tensor(_)) => return Err(refuse("an integer, found a tensor")),
+            }
+        }
+        Ok(())
+    }
+
+    fn results(&mut self, lent: &mut Vec<Arc<Storage>>) -> Result<Vec<Value>> {
+        let graph = Arc::clone(&self.machine.graph);
+        graph.outputs.iter().map(|slot| self.result(*slot, lent)).collect()
+    }
+
+    /// A result as the caller sees it; its storage is listed in `lent`.
+    fn result(&mut self, slot: Slot, lent: &mut Vec<Arc<Storage>>) -> Result<Value> {
+        let mut cx = self.machine.cx(&[]);
+        let tid = match slot {
+            Slot::Tensor(tid) => tid,
+            Slot::Value(vid) => return cx.value(vid).map(Value::Int),
+        };
+        let array = cx.get_slot(tid)?;
+        let dtype = cx.m.graph.meta.get(tid.0 as usize).map_or(array.dtype, |meta| meta.dtype);
+        let array = ops::copy::cast(&mut cx, &array, dtype)?;
+        let mut array = ops::copy::contiguous(&mut cx, array)?;
+        let used = array.numel() * dtype.size();
+        if used * LEND_SHARE < array.data.bytes().len() {
+            array = ops::copy::duplicate(&mut cx, &array)?;
+        }
+        lent.push(Arc::clone(&array.data));
+        let start = if used == 0 { 0 } else { array.offset * dtype.size() };
+        let bytes = Bytes::from_owner(Lent(Arc::clone(&array.data))).slice(start..start + used);
+        Tensor::new(dtype, &array.shape, bytes).map(Value::Tensor).map_err(|e| OpError::value(e.to_string()))
+    }
+
+    /// Empties every slot that does not last from run to run.
+    fn clear(&mut self) {
+        let m = &mut self.machine;
+        let (first, slots) = (m.graph.slots.constants, m.graph.slots);
+        for tid in (first..first + slots.inputs + slots.outputs).chain(slots.non_temp() as u32..slots.total() as u32) {
+            m.empty(Tid(tid));
+        }
+        m.env.values.fill(None);
+    }
+}
+
+impl Session for CpuSession {
+    fn run(&mut self, inputs: &[Value]) -> Result<Vec<Value>, EngineError> {
+        self.machine.arena.collect();
+        let (main, mut lent) = (ChainId(self.machine.graph.main), Vec::new());
+        let result = self
+            .bind(inputs)
+            .and_then(|()| run_chain(&mut self.machine, main).map_err(engine_error))
+            .and_then(|()| self.results(&mut lent).map_err(engine_error));
+        self.clear();
+        lent.into_iter().for_each(|data| self.machine.arena.lend(data));
+        result
+    }
+
+    fn reset(&mut self) {
+        let m = &mut self.machine;
+        for (tid, initial) in &self.initial {
+            if let Some(array) = initial {
+                m.set(*tid, array.clone());
+            } else if let Some(array) = m.env.tensors.get_mut(tid.0 as usize).and_then(Option::take) {
+                // A run may have bound an array of another shape or type: the metadata says what a fresh buffer is.
+                m.arena.free(array);
+                if let Ok(zeros) = ops::copy::zeros_of_meta(m, *tid) {
+                    m.set(*tid, zeros);
+                }
+            }
+        }
+        // The cache needs nothing: a step reads only positions before its own end, which the new sequence writes again.
+    }
+
+    fn take_profile(&mut self) -> Vec<(&'static str, u64, u64)> {
+        let Some(profile) = &mut self.machine.profile else { return Vec::new() };
+        let taken = std::mem::replace(profile, Profile::new());
+        Node::ALL
+            .iter()
+            .map(|info| (info.name, taken.0[usize::from(info.tag)]))
+            .filter(|(_, (calls, _))| *calls > 0)
+            .map(|(name, (calls, ns))| (name, calls, ns))
+            .collect()
+    }
+}

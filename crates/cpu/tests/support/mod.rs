@@ -1,0 +1,131 @@
+//! Runs case folders: a program that ExecuTorch wrote, its inputs, and PyTorch's results.
+
+use std::{
+    collections::HashMap,
+    fs,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
+    sync::Arc,
+};
+
+use flambeau_cpu::CpuEngine;
+use flambeau_ir::{
+    check,
+    engine::{Constants, Engine, KvCacheConfig, KvLayer, LoadOptions, Value},
+};
+use flambeau_tensor::{Bytes, DType, Tolerance, bin, cast, compare};
+use flambeau_wire::{
+    mlx,
+    pte::{EValue, ExecutionPlan, Instruction, Program, read_program},
+};
+
+/// What came of a case.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    Passed,
+    /// The case has nothing to compare with, or needs more than one delegate call.
+    Skipped(String),
+    Failed(String),
+}
+
+struct Named<'a>(&'a Program);
+
+impl Constants for Named<'_> {
+    fn get(&self, key: &str) -> Option<Bytes> {
+        self.0.named(key)
+    }
+}
+
+/// Runs one case folder; a panic is a failure like any other.
+pub fn run_case(engine: &CpuEngine, folder: &Path) -> Outcome {
+    match catch_unwind(AssertUnwindSafe(|| try_case(engine, folder))) {
+        Ok(Ok(outcome)) => outcome,
+        Ok(Err(what)) => Outcome::Failed(what),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+            Outcome::Failed(format!("panic: {}", text.unwrap_or_default()))
+        }
+    }
+}
+
+fn read(folder: &Path, name: &str) -> Result<Bytes, String> {
+    fs::read(folder.join(name)).map(Bytes::from).map_err(|e| format!("{name}: {e}"))
+}
+
+fn try_case(engine: &CpuEngine, folder: &Path) -> Result<Outcome, String> {
+    let text = |e: &dyn std::fmt::Display| e.to_string();
+    let case: serde_json::Value = serde_json::from_slice(&read(folder, "case.json")?).map_err(|e| text(&e))?;
+    let program = read_program(&read(folder, "model.pte")?).map_err(|e| text(&e))?;
+    let plan = program.plan("forward").ok_or("no method `forward`")?;
+    let inputs = bin::read(&read(folder, "input.bin")?).map_err(|e| text(&e))?;
+    let instructions: Vec<&Instruction> = plan.chains.iter().flat_map(|c| &c.instructions).collect();
+    let [Instruction::DelegateCall { delegate, args }] = instructions[..] else {
+        return Ok(Outcome::Skipped(format!("{} outer instructions", instructions.len())));
+    };
+    let payload = program.delegate_payload(&plan.delegates[*delegate as usize]);
+    let graph = Arc::new(check(mlx::decode(&payload).map_err(|e| text(&e))?).map_err(|e| text(&e))?);
+    let options = LoadOptions { kv_cache: kv_cache(&case["kv_cache"]), ..LoadOptions::default() };
+    let mut session = engine.load(Arc::clone(&graph), &Named(&program), &options).map_err(|e| text(&e))?;
+    let mut values = bind_inputs(plan, inputs)?;
+    let (ins, outs) = args.split_at(graph.inputs.len());
+    let arguments = ins.iter().map(|i| argument(plan, &values, *i)).collect::<Result<Vec<_>, _>>()?;
+    let results = session.run(&arguments).map_err(|e| text(&e))?;
+    values.extend(outs.iter().copied().zip(results));
+    if case["skip_comparison"] == true {
+        return Ok(Outcome::Skipped("nothing to compare with".into()));
+    }
+    let number = |key: &str| case[key].as_f64().unwrap_or(0.0);
+    let tolerance = Tolerance { relative: number("rtol"), absolute: number("atol") };
+    compare_outputs(plan, &values, &read(folder, "expected_output.bin")?, tolerance)?;
+    Ok(Outcome::Passed)
+}
+
+fn bind_inputs(plan: &ExecutionPlan, inputs: Vec<flambeau_tensor::Tensor>) -> Result<HashMap<u32, Value>, String> {
+    let tensors = plan.inputs.iter().filter(|&&i| matches!(plan.values[i as usize], EValue::Tensor(_)));
+    let tensors: Vec<u32> = tensors.copied().collect();
+    if tensors.len() != inputs.len() {
+        return Err(format!("the method takes {} tensors, the case has {}", tensors.len(), inputs.len()));
+    }
+    Ok(tensors.into_iter().zip(inputs.into_iter().map(Value::Tensor)).collect())
+}
+
+fn argument(plan: &ExecutionPlan, values: &HashMap<u32, Value>, index: u32) -> Result<Value, String> {
+    if let Some(value) = values.get(&index) {
+        return Ok(value.clone());
+    }
+    match &plan.values[index as usize] {
+        EValue::Int(v) => i32::try_from(*v).map(Value::Int).map_err(|e| e.to_string()),
+        other => Err(format!("argument {index} is {other:?}")),
+    }
+}
+
+fn compare_outputs(
+    plan: &ExecutionPlan,
+    values: &HashMap<u32, Value>,
+    expected: &Bytes,
+    tolerance: Tolerance,
+) -> Result<(), String> {
+    let expected = bin::read(expected).map_err(|e| e.to_string())?;
+    let outputs: Vec<u32> =
+        plan.outputs.iter().copied().filter(|&i| matches!(plan.values[i as usize], EValue::Tensor(_))).collect();
+    if outputs.len() != expected.len() {
+        return Err(format!("the method gives {} tensors, the case has {}", outputs.len(), expected.len()));
+    }
+    for (i, (index, expected)) in outputs.iter().zip(&expected).enumerate() {
+        let Some(Value::Tensor(actual)) = values.get(index) else { return Err(format!("output {i} is not a tensor")) };
+        let EValue::Tensor(declared) = &plan.values[*index as usize] else { continue };
+        let actual = cast(actual, declared.dtype).map_err(|e| e.to_string())?;
+        compare(&actual, expected, tolerance).map_err(|e| format!("output {i}: {e}"))?;
+    }
+    Ok(())
+}
+
+/// `capacity,n_layers,n_kv_heads,head_dim[,kv_dtype]`.
+fn kv_cache(spec: &serde_json::Value) -> Option<KvCacheConfig> {
+    let numbers: Vec<usize> = spec.as_str()?.split(',').filter_map(|n| n.parse().ok()).collect();
+    let [capacity, n_layers, n_kv_heads, head_dim, ref dtype @ ..] = numbers[..] else { return None };
+    let layers = vec![KvLayer { window: None, n_kv_heads, head_dim }; n_layers];
+    let dtype = dtype.first().and_then(|&d| DType::from_code(d as i8)).unwrap_or(DType::F32);
+    Some(KvCacheConfig { capacity, layers, dtype, max_write: None })
+}

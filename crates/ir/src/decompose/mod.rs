@@ -1,0 +1,106 @@
+//! Fused nodes as primitive ones: the fallback of engines that lack a node, and the oracle of its tests.
+//!
+//! A decomposition computes in f32 and rounds once at the end, so it is at least as exact as the node it stands for, and its
+//! result has the node's element type. It works on symbolic sizes. The fresh temporary and value slots it needs stand after
+//! those of the graph.
+
+mod activation;
+mod attention;
+mod build;
+mod norm;
+mod quantized;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+
+use self::build::Build;
+use crate::{
+    Checked, Graph, In, InferError, Node, Role, Slot,
+    check::{CheckError, check, flow},
+    infer::Env,
+};
+
+type Result<T, E = InferError> = std::result::Result<T, E>;
+
+/// The graph with every fused node replaced for which `wanted` says so. Nodes without a decomposition stay, as do nodes that are
+/// run with operands of different types or ranks in different places.
+///
+/// # Errors
+/// If the graph has not enough slot numbers left.
+pub fn decompose(graph: &Checked, wanted: &dyn Fn(&Node) -> bool) -> Result<Checked, CheckError> {
+    let mut found: HashMap<(usize, usize), Option<Replacement>> = HashMap::new();
+    flow::check(graph, &mut |chain, instruction, node, env| {
+        if wanted(node) {
+            let replacement = replace(graph, node, env);
+            let entry = found.entry((chain, instruction)).or_insert_with(|| replacement.clone());
+            if *entry != replacement {
+                *entry = None;
+            }
+        }
+    })?;
+    let mut out: Graph = Graph::clone(graph);
+    let (mut temps, mut values) = (0, 0);
+    for (c, chain) in out.chains.iter_mut().enumerate() {
+        let nodes = std::mem::take(chain);
+        for (i, node) in nodes.into_iter().enumerate() {
+            match found.remove(&(c, i)).flatten() {
+                Some(replacement) => {
+                    (temps, values) = (replacement.temps.max(temps), replacement.values.max(values));
+                    chain.extend(replacement.nodes);
+                }
+                None => chain.push(node),
+            }
+        }
+    }
+    out.slots.temps += temps;
+    out.values += values;
+    check(out)
+}
+
+/// What stands for a node.
+#[derive(Clone, PartialEq)]
+struct Replacement {
+    nodes: Vec<Node>,
+    /// Fresh slots that the nodes use.
+    temps: u32,
+    values: u32,
+}
+
+/// The primitive nodes for a fused one, given what its operands hold; `None` if it is primitive, or if a rule cannot be followed
+/// on these operands (a softmax over no elements, say).
+fn replace(graph: &Graph, node: &Node, env: &Env) -> Option<Replacement> {
+    let (first_temp, first_value) = (u32::try_from(graph.slots.total()).ok()?, graph.values);
+    let mut build = Build::new(operands(node, env)?, first_temp, first_value);
+    let (result, out) = match node {
+        Node::Silu(n) => (activation::silu(&mut build, n), n.out),
+        Node::Gelu(n) => (activation::gelu(&mut build, n), n.out),
+        Node::Softmax(n) => (norm::softmax(&mut build, n), n.out),
+        Node::LogSumExp(n) => (norm::log_sum_exp(&mut build, n), n.out),
+        Node::RMSNorm(n) => (norm::rms_norm(&mut build, n), n.out),
+        Node::LayerNorm(n) => (norm::layer_norm(&mut build, n), n.out),
+        Node::Rope(n) => (attention::rope(&mut build, n), n.out),
+        Node::Sdpa(n) => (attention::sdpa(&mut build, n), n.out),
+        Node::QuantizedMatmul(n) => (quantized::matmul(&mut build, n), n.out),
+        Node::GatherQmm(n) => (quantized::gather(&mut build, n), n.out),
+        _ => return None,
+    };
+    let result: In = result.ok()?;
+    let (nodes, temps, values) = build.finish(result, out);
+    Some(Replacement { nodes, temps, values })
+}
+
+/// What the slots hold that the node reads.
+fn operands(node: &Node, env: &Env) -> Option<Env> {
+    let mut own = env.beside();
+    let mut complete = true;
+    node.walk(&mut |role, slot| {
+        if role != Role::Write {
+            complete &= match slot {
+                Slot::Tensor(tid) => env.get(tid).map(|spec| own.replace(tid, Some(spec.clone()))).is_some(),
+                Slot::Value(vid) => env.get_value(vid).map(|value| own.replace_value(vid, Some(value.clone()))).is_some(),
+            };
+        }
+    });
+    complete.then_some(own)
+}

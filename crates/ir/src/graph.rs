@@ -1,0 +1,171 @@
+//! The delegate program as plain data: chains of nodes over numbered slots.
+
+use flambeau_tensor::DType;
+
+use crate::{
+    field::{Tid, Vid},
+    node::{Node, Slot},
+};
+
+/// What a tensor slot is. The classes occupy consecutive ranges of slot numbers in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SlotClass {
+    /// Bound to named data when the program is loaded; only the init chain may replace it.
+    Constant,
+    Input,
+    Output,
+    /// Zero at load, kept from run to run.
+    Buffer,
+    /// Means nothing outside of one run; numbers are reused freely.
+    Temp,
+}
+
+/// Number of tensor slots of each class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlotCounts {
+    pub constants: u32,
+    pub inputs: u32,
+    pub outputs: u32,
+    pub buffers: u32,
+    pub temps: u32,
+}
+
+impl SlotCounts {
+    /// Number of tensor slots; the sum cannot overflow 64 bits.
+    pub fn total(&self) -> u64 {
+        self.non_temp() + u64::from(self.temps)
+    }
+
+    /// Number of slots that have metadata: all but the temporary ones.
+    pub fn non_temp(&self) -> u64 {
+        [self.constants, self.inputs, self.outputs, self.buffers].iter().map(|&n| u64::from(n)).sum()
+    }
+
+    /// Class of a slot, or `None` if it is out of range.
+    pub fn class(&self, tid: Tid) -> Option<SlotClass> {
+        let ends = [
+            (self.constants, SlotClass::Constant),
+            (self.inputs, SlotClass::Input),
+            (self.outputs, SlotClass::Output),
+            (self.buffers, SlotClass::Buffer),
+            (self.temps, SlotClass::Temp),
+        ];
+        let mut rest = u64::from(tid.0);
+        for (count, class) in ends {
+            match rest.checked_sub(u64::from(count)) {
+                None => return Some(class),
+                Some(r) => rest = r,
+            }
+        }
+        None
+    }
+}
+
+/// One size of a tensor's metadata.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MetaDim {
+    Static(u32),
+    /// Known at run time; `max` absent means unbounded.
+    Dynamic {
+        min: u32,
+        max: Option<u32>,
+    },
+}
+
+/// Declared shape and element type of a slot that is not temporary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorMeta {
+    pub shape: Vec<MetaDim>,
+    pub dtype: DType,
+    /// Outermost to innermost; `None` for row-major tensors of rank 0 (and where a writer leaves it out).
+    pub dim_order: Option<Vec<u8>>,
+}
+
+impl TensorMeta {
+    /// Row-major metadata of a static shape.
+    pub fn fixed(dtype: DType, shape: &[u32]) -> TensorMeta {
+        TensorMeta::row_major(dtype, shape.iter().map(|&d| MetaDim::Static(d)).collect())
+    }
+
+    /// Row-major metadata.
+    pub fn row_major(dtype: DType, shape: Vec<MetaDim>) -> TensorMeta {
+        let dim_order = (!shape.is_empty()).then(|| (0..shape.len() as u8).collect());
+        TensorMeta { shape, dtype, dim_order }
+    }
+
+    /// The shape, if every size is static.
+    pub fn static_shape(&self) -> Option<Vec<usize>> {
+        self.shape
+            .iter()
+            .map(|d| match d {
+                MetaDim::Static(n) => Some(*n as usize),
+                MetaDim::Dynamic { .. } => None,
+            })
+            .collect()
+    }
+}
+
+/// A sequence of nodes.
+pub type Chain = Vec<Node>;
+
+/// A delegate program. Nothing about it has been verified: see [`check`](crate::check).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Graph {
+    pub slots: SlotCounts,
+    /// Number of value slots.
+    pub values: u32,
+    pub chains: Vec<Chain>,
+    /// Index of the chain that a run executes.
+    pub main: u32,
+    /// Index of the chain that loading executes; it alone may write constants.
+    pub init: Option<u32>,
+    /// Slots that receive the delegate call's first arguments, in order.
+    pub inputs: Vec<Slot>,
+    /// Slots whose contents are the call's remaining arguments, in order.
+    pub outputs: Vec<Slot>,
+    /// Tensor slots that keep their contents between runs.
+    pub buffers: Vec<Tid>,
+    /// Names of slots. A constant's name is the key of its data.
+    pub names: Vec<(String, Slot)>,
+    /// Metadata by tensor slot number, for all but the temporary ones.
+    pub meta: Vec<TensorMeta>,
+}
+
+impl Graph {
+    /// Number of nodes in all chains.
+    pub fn node_count(&self) -> usize {
+        self.chains.iter().map(Vec::len).sum()
+    }
+
+    /// Slot number of the `i`-th slot of a class.
+    pub fn slot(&self, class: SlotClass, i: u32) -> Tid {
+        let s = &self.slots;
+        let before = [0, s.constants, s.inputs, s.outputs, s.buffers];
+        Tid(before[..=class as usize].iter().fold(i, |n, &count| n.saturating_add(count)))
+    }
+
+    /// The name last given to a slot.
+    pub fn name_of(&self, slot: Slot) -> Option<&str> {
+        self.names.iter().rev().find(|(_, s)| *s == slot).map(|(n, _)| n.as_str())
+    }
+
+    /// Every value slot number is below this.
+    pub fn has_value(&self, vid: Vid) -> bool {
+        vid.0 < self.values
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_occupy_consecutive_ranges() {
+        let slots = SlotCounts { constants: 2, inputs: 0, outputs: 1, buffers: 1, temps: 1 };
+        let classes: Vec<_> = (0..6).map(|i| slots.class(Tid(i))).collect();
+        use SlotClass::*;
+        assert_eq!(classes, [Some(Constant), Some(Constant), Some(Output), Some(Buffer), Some(Temp), None]);
+        let graph = Graph { slots, ..Graph::default() };
+        assert_eq!((graph.slot(Output, 0), graph.slot(Buffer, 0), graph.slot(Temp, 0)), (Tid(2), Tid(3), Tid(4)));
+    }
+}

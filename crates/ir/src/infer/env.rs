@@ -1,0 +1,115 @@
+//! A plain environment for inference on symbolic sizes.
+
+use std::collections::HashMap;
+
+use flambeau_tensor::{Expr, Symbol};
+
+use super::{InferError, Result, ShapeCx, Spec};
+use crate::field::{Tid, Vid};
+
+/// What every slot holds, with sizes that may be symbolic; unknown integers are fresh symbols `?0`, `?1`, ….
+///
+/// Memory follows the slots that are set, not their numbers.
+#[derive(Clone, Debug, Default)]
+pub struct Env {
+    specs: HashMap<Tid, Spec>,
+    values: HashMap<Vid, Expr>,
+    ranges: HashMap<Symbol, (i64, i64)>,
+    fresh: u64,
+}
+
+impl Env {
+    /// An environment in which nothing is set.
+    pub fn new() -> Env {
+        Env::default()
+    }
+
+    /// An environment in which nothing is set, and whose fresh symbols are none of those made here so far.
+    pub fn beside(&self) -> Env {
+        Env { fresh: self.fresh, ..Env::default() }
+    }
+
+    /// A fresh symbol with bounds, both included.
+    pub fn fresh(&mut self, min: i64, max: i64) -> Expr {
+        let symbol = self.fresh_symbol();
+        self.declare(symbol.clone(), min, max);
+        Expr::symbol(symbol)
+    }
+
+    fn fresh_symbol(&mut self) -> Symbol {
+        self.fresh += 1;
+        Symbol::new(&format!("?{}", self.fresh - 1))
+    }
+
+    /// States the bounds of a symbol, both included. A symbol without a statement is any 32-bit integer.
+    pub fn declare(&mut self, symbol: Symbol, min: i64, max: i64) {
+        self.ranges.insert(symbol, (min, max));
+    }
+
+    /// The bounds of a symbol.
+    pub fn range(&self, symbol: &Symbol) -> (i64, i64) {
+        self.ranges.get(symbol).copied().unwrap_or((i64::from(i32::MIN), i64::from(i32::MAX)))
+    }
+
+    /// What a tensor slot holds, if anything was written to it.
+    pub fn get(&self, tid: Tid) -> Option<&Spec> {
+        self.specs.get(&tid)
+    }
+
+    /// What a value slot holds, if anything was written to it.
+    pub fn get_value(&self, vid: Vid) -> Option<&Expr> {
+        self.values.get(&vid)
+    }
+
+    /// Sets or forgets what a tensor slot holds, and returns what it held.
+    pub fn replace(&mut self, tid: Tid, spec: Option<Spec>) -> Option<Spec> {
+        match spec {
+            Some(spec) => self.specs.insert(tid, spec),
+            None => self.specs.remove(&tid),
+        }
+    }
+
+    /// Sets or forgets what a value slot holds, and returns what it held.
+    pub fn replace_value(&mut self, vid: Vid, value: Option<Expr>) -> Option<Expr> {
+        match value {
+            Some(value) => self.values.insert(vid, value),
+            None => self.values.remove(&vid),
+        }
+    }
+
+    /// Forgets what the other tensor slots hold.
+    pub fn retain_tensors(&mut self, keep: &dyn Fn(Tid) -> bool) {
+        self.specs.retain(|&tid, _| keep(tid));
+    }
+
+    /// Forgets what every value slot holds.
+    pub fn forget_values(&mut self) {
+        self.values.clear();
+    }
+}
+
+impl ShapeCx for Env {
+    fn spec(&self, tid: Tid) -> Result<Spec> {
+        self.get(tid).cloned().ok_or(InferError::Unset(tid))
+    }
+
+    fn value(&self, vid: Vid) -> Result<Expr> {
+        self.get_value(vid).cloned().ok_or(InferError::UnsetValue(vid))
+    }
+
+    fn set(&mut self, tid: Tid, spec: Spec) {
+        self.replace(tid, Some(spec));
+    }
+
+    fn set_value(&mut self, vid: Vid, value: Expr) {
+        self.replace_value(vid, Some(value));
+    }
+
+    fn unknown(&mut self) -> Expr {
+        Expr::symbol(self.fresh_symbol())
+    }
+
+    fn bounds(&self, size: &Expr) -> (i64, i64) {
+        size.bounds(&|s| self.range(s))
+    }
+}

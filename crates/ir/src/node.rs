@@ -1,0 +1,221 @@
+//! Node structs and the [`Node`] enum, expanded from the table.
+
+use std::fmt;
+
+use flambeau_tensor::DType;
+use serde_json::Value;
+
+use crate::field::{ChainId, Field, Float, In, InOut, InVid, Index, Int, Out, OutVid, QuantMode, Role, SlotRef, VidOrTid};
+
+/// One field of a node, for tables and messages.
+#[derive(Clone, Copy, Debug)]
+pub struct FieldInfo {
+    /// Field name.
+    pub name: &'static str,
+    /// Type as the table writes it.
+    pub ty: &'static str,
+    /// Default as the table writes it; `None` if the field has none.
+    pub default: Option<&'static str>,
+}
+
+/// What is known of a kind of node without an instance.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeInfo {
+    /// Union tag on the wire.
+    pub tag: u8,
+    /// Name, without the schema's `Node` suffix.
+    pub name: &'static str,
+    /// What it computes.
+    pub doc: &'static str,
+    /// Fields in wire order.
+    pub fields: &'static [FieldInfo],
+}
+
+macro_rules! default_text {
+    () => {
+        None
+    };
+    ($default:expr) => {
+        Some(stringify!($default))
+    };
+}
+
+/// A field that JSON omits: absent options, and values equal to the table's default.
+fn is_implied(value: &Value, default: Option<&Value>) -> bool {
+    // Zeros of both signs are equal, and only one of them is the default.
+    let negative = |v: &Value| v.as_f64().is_some_and(f64::is_sign_negative);
+    value.is_null() || default.is_some_and(|d| d == value && negative(d) == negative(value))
+}
+
+macro_rules! implied_json {
+    ($ty:ty) => {
+        None
+    };
+    ($ty:ty, []) => {
+        Some(Value::Array(Vec::new()))
+    };
+    ($ty:ty, $default:expr) => {
+        Some(<$ty as Field>::to_json(&$default))
+    };
+}
+
+macro_rules! define_nodes {
+    ($(#[doc = $doc:literal] $tag:literal $name:ident { $($field:ident: $ty:ty $(= $default:tt)?),* $(,)? };)*) => {
+        $(
+            #[doc = $doc]
+            #[derive(Clone, Debug, PartialEq)]
+            #[allow(missing_docs, reason = "the row's doc names every field")]
+            pub struct $name { $(pub $field: $ty),* }
+
+            impl From<$name> for Node {
+                fn from(node: $name) -> Node {
+                    Node::$name(node)
+                }
+            }
+        )*
+
+        /// A node of any kind.
+        #[derive(Clone, Debug, PartialEq)]
+        #[allow(clippy::large_enum_variant, reason = "one box for foreign kernels would be a special case in every expansion")]
+        pub enum Node { $(#[doc = $doc] $name($name)),* }
+
+        impl Node {
+            /// Every kind of node, in the order of the table.
+            pub const ALL: &'static [NodeInfo] = &[$(NodeInfo {
+                tag: $tag,
+                name: stringify!($name),
+                doc: $doc,
+                fields: &[$(FieldInfo { name: stringify!($field), ty: stringify!($ty), default: default_text!($($default)?) }),*],
+            }),*];
+
+            /// Union tag on the wire.
+            pub fn tag(&self) -> u8 {
+                match self { $(Node::$name(_) => $tag),* }
+            }
+
+            /// Name, without the schema's `Node` suffix.
+            pub fn name(&self) -> &'static str {
+                match self { $(Node::$name(_) => stringify!($name)),* }
+            }
+
+            /// Calls `f` on every slot, in field order. Slots may be renumbered through the references.
+            pub fn walk_mut(&mut self, f: &mut dyn FnMut(Role, SlotRef<'_>)) {
+                match self { $(Node::$name(_node) => { $(_node.$field.walk(f);)* }),* }
+            }
+
+            /// Number of values in all fields, lists entry by entry: what looking at the node costs.
+            pub fn entries(&self) -> usize {
+                match self { $(Node::$name(_node) => { 1 $(+ _node.$field.entries())* }),* }
+            }
+
+            /// Fields with their JSON values, in wire order, without those that the table's defaults imply.
+            pub fn fields(&self) -> Vec<(&'static str, Value)> {
+                let mut out = Vec::new();
+                match self { $(Node::$name(_node) => {
+                    $({
+                        let value = _node.$field.to_json();
+                        let default: Option<Value> = implied_json!($ty $(, $default)?);
+                        if !is_implied(&value, default.as_ref()) {
+                            out.push((stringify!($field), value));
+                        }
+                    })*
+                }),* }
+                out
+            }
+
+            /// The node of that name with fields looked up by `field`; `None` if the name is unknown, a field is missing or
+            /// a value has the wrong form.
+            pub fn from_fields(name: &str, field: &dyn Fn(&str) -> Option<Value>) -> Option<Node> {
+                match name {
+                    $(stringify!($name) => Some(Node::$name($name { $($field: {
+                        let default: Option<Value> = implied_json!($ty $(, $default)?);
+                        let value = field(stringify!($field)).or(default).unwrap_or(Value::Null);
+                        <$ty as Field>::from_json(&value)?
+                    }),* })),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+for_each_node!(define_nodes);
+
+use crate::for_each_node;
+
+impl Node {
+    /// Calls `f` on every slot that the node names, in field order.
+    pub fn walk(&self, f: &mut dyn FnMut(Role, Slot)) {
+        // The walk never changes a slot, and cloning a node is cheap beside what callers do with the answer.
+        self.clone().walk_mut(&mut |role, slot| match slot {
+            SlotRef::Tensor(t) => f(role, Slot::Tensor(*t)),
+            SlotRef::Value(v) => f(role, Slot::Value(*v)),
+        });
+    }
+
+    /// Chains that the node runs.
+    pub fn chains(&self) -> Vec<ChainId> {
+        match self {
+            Node::If(n) => vec![n.then_chain_idx, n.else_chain_idx],
+            Node::Scan(n) => vec![n.body_chain_idx],
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// A slot of either space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Slot {
+    Tensor(crate::Tid),
+    Value(crate::Vid),
+}
+
+impl fmt::Display for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Slot::Tensor(tid) => tid.fmt(f),
+            Slot::Value(vid) => vid.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Tid, Vid};
+
+    #[test]
+    fn tags_count_from_one() {
+        assert_eq!(Node::ALL.len(), 136);
+        for (i, info) in Node::ALL.iter().enumerate() {
+            assert_eq!(usize::from(info.tag), i + 1);
+        }
+    }
+
+    #[test]
+    fn walks_meet_slots_in_field_order() {
+        let node = Node::from(crate::Slice {
+            x: In(Tid(4)),
+            out: Out(Tid(5)),
+            axis: Int::Lit(0),
+            start: Int::Vid(Vid(1)),
+            stop: Int::Lit(9),
+            step: 1,
+        });
+        let mut met = Vec::new();
+        node.walk(&mut |role, slot| met.push((role, slot)));
+        assert_eq!(
+            met,
+            [(Role::Read, Slot::Tensor(Tid(4))), (Role::Write, Slot::Tensor(Tid(5))), (Role::Read, Slot::Value(Vid(1)))]
+        );
+    }
+
+    #[test]
+    fn implied_fields_are_omitted_and_come_back() {
+        let node = Node::from(crate::Sum { x: In(Tid(0)), out: Out(Tid(1)), axes: vec![], keepdims: false });
+        let fields = node.fields();
+        assert_eq!(fields.len(), 2);
+        let back = Node::from_fields("Sum", &|f| fields.iter().find(|x| x.0 == f).map(|x| x.1.clone()));
+        assert_eq!(back, Some(node));
+    }
+}

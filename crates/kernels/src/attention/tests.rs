@@ -1,0 +1,151 @@
+use half::{bf16, f16};
+
+use super::*;
+use crate::testing::{Precision, Rng, assert_close, assert_threads_agree, isas};
+
+/// Batch, query heads, key heads, queries, keys, depth, width of values.
+type Sizes = [usize; 7];
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    None,
+    Causal,
+    Bool,
+    Add,
+}
+
+fn expected<T: Float>(q: &View<T>, k: &View<T>, v: &View<T>, mask: &Mask, scale: f64, s: Sizes) -> Vec<f64> {
+    let [batch, heads, kv, tq, tk, d, dv] = s;
+    let mut out = Vec::new();
+    let at = |x: &View<T>, i: [usize; 4]| f64::from(x.get(&i).unwrap().to_f32());
+    for i in 0..batch * heads * tq {
+        let (b, h, t) = (i / tq / heads, i / tq % heads, i % tq);
+        let g = h / (heads / kv);
+        let score = |j: usize| {
+            let dot: f64 = (0..d).map(|p| at(q, [b, h, t, p]) * at(k, [b, g, j, p])).sum::<f64>() * scale;
+            match mask {
+                Mask::Causal if j + tq > t + tk => f64::NEG_INFINITY,
+                Mask::Bool(m) if !m.broadcast_to(&[batch, heads, tq, tk]).unwrap().get(&[b, h, t, j]).unwrap().get() => {
+                    f64::NEG_INFINITY
+                }
+                Mask::Add(FloatView::F32(m)) => {
+                    dot + f64::from(*m.broadcast_to(&[batch, heads, tq, tk]).unwrap().get(&[b, h, t, j]).unwrap())
+                }
+                _ => dot,
+            }
+        };
+        let scores: Vec<f64> = (0..tk).map(score).collect();
+        let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let weights: Vec<f64> = scores.iter().map(|s| if top.is_finite() { (s - top).exp() } else { 0.0 }).collect();
+        let total: f64 = weights.iter().sum::<f64>().max(1e-300);
+        out.extend((0..dv).map(|p| (0..tk).map(|j| weights[j] * at(v, [b, g, j, p])).sum::<f64>() / total));
+    }
+    out
+}
+
+fn check<T: Precision>(pool: &Pool, s: Sizes, kind: Kind, strided: bool) {
+    let [batch, heads, kv, tq, tk, d, dv] = s;
+    let mut rng = Rng::new(s.iter().sum::<usize>() as u64);
+    let (q, k, v): (Vec<T>, Vec<T>, Vec<T>) =
+        (rng.floats(batch * heads * tq * d), rng.floats(batch * kv * tk * d), rng.floats(batch * kv * tk * dv));
+    let allowed: Vec<Bool> = (0..heads * tq * tk).map(|_| Bool::from(rng.below(3) > 0)).collect();
+    let added: Vec<f32> = rng.floats(tq * tk);
+    // Keys and values as `[B, T, H, D]` seen as `[B, H, T, D]`, as a projection leaves them.
+    let view = |x: &'_ [T], h: usize, t: usize, d: usize| -> Vec<isize> {
+        let _ = x;
+        if strided {
+            [t * h * d, d, h * d, 1].map(|s| s as isize).to_vec()
+        } else {
+            [h * t * d, t * d, d, 1].map(|s| s as isize).to_vec()
+        }
+    };
+    let q = View::new(&q, &[batch, heads, tq, d], &view(&q, heads, tq, d), 0).unwrap();
+    let k = View::new(&k, &[batch, kv, tk, d], &view(&k, kv, tk, d), 0).unwrap();
+    let v = View::new(&v, &[batch, kv, tk, dv], &view(&v, kv, tk, dv), 0).unwrap();
+    let mask = match kind {
+        Kind::None => Mask::None,
+        Kind::Causal => Mask::Causal,
+        Kind::Bool => Mask::Bool(View::contiguous(&allowed, &[heads, tq, tk]).unwrap()),
+        Kind::Add => Mask::Add(View::contiguous(&added, &[tq, tk]).unwrap().into()),
+    };
+    let mut out = vec![T::from_f32(f32::NAN); batch * heads * tq * dv];
+    let scale = 0.7;
+    let mut view = ViewMut::contiguous(&mut out, &[batch, heads, tq, dv]).unwrap();
+    attention(pool, &q, (&k, &v), &mut view, scale, &mask).unwrap();
+    let expected = expected(&q, &k, &v, &mask, f64::from(scale), s);
+    assert_close(&format!("{:?} {s:?} {kind:?} {strided}", pool.isa()), &out, &expected, 4e-6);
+}
+
+#[test]
+fn attention_matches_the_definition() {
+    let sizes = [
+        [1, 2, 2, 1, 5, 8, 8],
+        [2, 4, 2, 1, 130, 64, 64],
+        [1, 6, 2, 2, 33, 20, 12],
+        [1, 3, 3, 7, 7, 16, 16],
+        [1, 4, 2, 40, 200, 24, 40],
+        [2, 2, 1, 50, 50, 33, 7],
+        [1, 1, 1, 9, 4, 8, 8],
+        [1, 2, 1, 1, 1300, 16, 16],
+        [1, 2, 1, 3, 1, 4, 4],
+    ];
+    for pool in isas() {
+        for s in sizes {
+            for kind in [Kind::None, Kind::Causal, Kind::Bool, Kind::Add] {
+                for strided in [false, true] {
+                    check::<f32>(&pool, s, kind, strided);
+                }
+                check::<bf16>(&pool, s, kind, true);
+                check::<f16>(&pool, s, kind, false);
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_that_see_nothing_are_zero() {
+    let ones = [1f32; 64];
+    let x = View::contiguous(&ones, &[1, 1, 16, 4]).unwrap();
+    let no = [Bool(0)];
+    let masks = [
+        Mask::Bool(View::new(&no, &[1], &[1], 0).unwrap()),
+        Mask::Add(View::new(&[f32::NEG_INFINITY], &[1, 1], &[1, 1], 0).unwrap().into()),
+    ];
+    for mask in masks {
+        let mut out = [7f32; 64];
+        attention(&Pool::new(1), &x, (&x, &x), &mut ViewMut::contiguous(&mut out, &[1, 1, 16, 4]).unwrap(), 1.0, &mask).unwrap();
+        assert_eq!(out, [0.0; 64]);
+    }
+}
+
+#[test]
+fn thread_counts_agree() {
+    let mut rng = Rng::new(1);
+    for (tq, tk) in [(1, 2000), (70, 90)] {
+        let (q, k): (Vec<f32>, Vec<f32>) = (rng.floats(4 * tq * 32), rng.floats(2 * tk * 32));
+        assert_threads_agree(|pool| {
+            let mut out = vec![0f32; 4 * tq * 32];
+            let q = View::contiguous(&q, &[1, 4, tq, 32]).unwrap();
+            let k = View::contiguous(&k, &[1, 2, tk, 32]).unwrap();
+            let mut view = ViewMut::contiguous(&mut out, &[1, 4, tq, 32]).unwrap();
+            attention(pool, &q, (&k, &k), &mut view, 0.2, &Mask::Causal).unwrap();
+            out
+        });
+    }
+}
+
+#[test]
+fn sizes_are_checked() {
+    let data = [0f32; 256];
+    let run = |q: &[usize], k: &[usize], v: &[usize]| {
+        let mut out = [0f32; 256];
+        let view = |s: &[usize]| View::contiguous(&data, s).unwrap();
+        let mut out = ViewMut::contiguous(&mut out, q).unwrap();
+        attention(&Pool::new(1), &view(q), (&view(k), &view(v)), &mut out, 1.0, &Mask::None).is_ok()
+    };
+    assert!(run(&[1, 4, 2, 8], &[1, 2, 3, 8], &[1, 2, 3, 8]));
+    assert!(!run(&[1, 3, 2, 8], &[1, 2, 3, 8], &[1, 2, 3, 8]));
+    assert!(!run(&[1, 4, 2, 8], &[1, 2, 3, 4], &[1, 2, 3, 8]));
+    assert!(!run(&[1, 4, 2, 8], &[1, 2, 3, 8], &[1, 2, 4, 8]));
+    assert!(!run(&[1, 4, 2, 8], &[1, 0, 3, 8], &[1, 0, 3, 8]));
+}

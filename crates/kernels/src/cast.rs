@@ -1,0 +1,130 @@
+//! Element type conversion with MLX's rules.
+
+use flambeau_tensor::{Bool, Element};
+use half::{bf16, f16};
+
+use crate::{Error, Float, Pool, View, ViewMut, elementwise};
+
+/// Conversion of one element: floats truncate toward zero (out of range: the low bits of the saturated 64-bit integer; NaN: 0),
+/// integers wrap, halves round to nearest even, and anything non-zero (NaN too) is true.
+pub trait CastTo<D>: Element {
+    /// The converted value.
+    fn cast_to(self) -> D;
+}
+
+macro_rules! int_to_int {
+    ($from:ty => $($to:ty),*) => { $(impl CastTo<$to> for $from {
+        #[inline(always)]
+        fn cast_to(self) -> $to { self as $to }
+    })* };
+}
+
+macro_rules! ints {
+    ($($t:ty),*) => { $(
+        int_to_int!($t => u8, i8, i16, u16, i32, u32, i64, f32);
+        impl CastTo<f16> for $t {
+            #[inline(always)]
+            fn cast_to(self) -> f16 { <f16 as Float>::from_f32(self as f32) }
+        }
+        impl CastTo<bf16> for $t {
+            #[inline(always)]
+            fn cast_to(self) -> bf16 { <bf16 as Float>::from_f32(self as f32) }
+        }
+        impl CastTo<Bool> for $t {
+            #[inline(always)]
+            fn cast_to(self) -> Bool { Bool::from(self != 0) }
+        }
+        impl CastTo<$t> for Bool {
+            #[inline(always)]
+            fn cast_to(self) -> $t { self.get() as $t }
+        }
+        impl CastTo<$t> for f32 {
+            #[inline(always)]
+            fn cast_to(self) -> $t { self as i64 as $t }
+        }
+        impl CastTo<$t> for f16 {
+            #[inline(always)]
+            fn cast_to(self) -> $t { Float::to_f32(self) as i64 as $t }
+        }
+        impl CastTo<$t> for bf16 {
+            #[inline(always)]
+            fn cast_to(self) -> $t { Float::to_f32(self) as i64 as $t }
+        }
+    )* };
+}
+ints!(u8, i8, i16, u16, i32, u32, i64);
+
+macro_rules! float_to_float {
+    ($from:ty => $($to:ty),*) => { $(impl CastTo<$to> for $from {
+        #[inline(always)]
+        fn cast_to(self) -> $to { <$to as Float>::from_f32(Float::to_f32(self)) }
+    })* };
+}
+float_to_float!(f32 => f32, f16, bf16);
+float_to_float!(f16 => f32, bf16);
+float_to_float!(bf16 => f32, f16);
+
+macro_rules! same {
+    ($($t:ty),*) => { $(impl CastTo<$t> for $t {
+        #[inline(always)]
+        fn cast_to(self) -> $t { self }
+    })* };
+}
+same!(f16, bf16, Bool);
+
+macro_rules! bool_and_float {
+    ($($t:ty),*) => { $(
+        impl CastTo<Bool> for $t {
+            #[inline(always)]
+            fn cast_to(self) -> Bool { Bool::from(Float::to_f32(self) != 0.0) }
+        }
+        impl CastTo<$t> for Bool {
+            #[inline(always)]
+            fn cast_to(self) -> $t { <$t as Float>::from_f32(f32::from(u8::from(self.get()))) }
+        }
+    )* };
+}
+bool_and_float!(f32, f16, bf16);
+
+/// `out[i] = x[i]` in another element type.
+///
+/// # Errors
+/// [`Error::Broadcast`] if `x` does not broadcast to `out`.
+pub fn cast<S: CastTo<D>, D: Element>(pool: &Pool, x: &View<S>, out: &mut ViewMut<D>) -> Result<(), Error> {
+    elementwise::map(pool, x, out, S::cast_to)
+}
+
+/// [`cast`] between float types, whole vectors at a time.
+///
+/// # Errors
+/// [`Error::Broadcast`] if `x` does not broadcast to `out`.
+pub fn cast_float<S: Float, D: Float>(pool: &Pool, x: &View<S>, out: &mut ViewMut<D>) -> Result<(), Error> {
+    elementwise::map_float(pool, x, out, |x| x)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check<S: CastTo<D>, D: Element + PartialEq>(from: &[S], to: &[D]) {
+        let mut out = to.to_vec();
+        out.reverse();
+        let n = from.len();
+        let x = View::contiguous(from, &[n]).unwrap();
+        cast(&Pool::new(1), &x, &mut ViewMut::contiguous(&mut out, &[n]).unwrap()).unwrap();
+        assert_eq!(out, to);
+    }
+
+    #[test]
+    fn conversions_follow_mlx() {
+        check(&[-1.5f32, f32::NAN, 300.7, -1.0], &[255u8, 0, 44, 255]);
+        check(&[-1.5f32, 3e9, 2.9], &[-1i64, 3_000_000_000, 2]);
+        check(&[f32::NAN, -0.0, 1e-40], &[Bool(1), Bool(0), Bool(1)]);
+        check(&[300i64, -1], &[44i8, -1]);
+        check(&[1.0 + 1.0 / 512.0, 70000.0f32], &[f16::from_f32(1.0 + 1.0 / 512.0), f16::INFINITY]);
+        check(&[1.0f32 + 1.0 / 256.0, 1.0 + 3.0 / 256.0], &[bf16::ONE, bf16::from_f32(1.015625)]);
+        check(&[Bool(7)], &[1.0f32]);
+        check(&[u32::MAX], &[-1i32]);
+        check(&[bf16::from_f32(-2.5)], &[-2i32]);
+    }
+}

@@ -1,0 +1,160 @@
+//! Float operands whose type is a value, so that kernels are compiled once and here, not once per combination and user.
+
+use half::{bf16, f16};
+
+use crate::{
+    Float, FloatView, View,
+    simd::{Cpu, Isa, Kernel, load_partial, store_partial},
+};
+use flambeau_tensor::DType;
+
+/// A pointer to floats of one of the three types. Whoever uses one vouches for the memory behind it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum FloatPtr {
+    F32(*mut f32),
+    F16(*mut f16),
+    BF16(*mut bf16),
+}
+
+// SAFETY: it is only dereferenced in unsafe functions, whose callers vouch for exclusive or read-only use.
+unsafe impl Sync for FloatPtr {}
+// SAFETY: as above.
+unsafe impl Send for FloatPtr {}
+
+/// Runs `$body` with `$p` bound to the typed pointer.
+macro_rules! with_float {
+    ($ptr:expr, $p:ident => $body:expr) => {
+        match $ptr {
+            $crate::convert::FloatPtr::F32($p) => $body,
+            $crate::convert::FloatPtr::F16($p) => $body,
+            $crate::convert::FloatPtr::BF16($p) => $body,
+        }
+    };
+}
+pub(crate) use with_float;
+
+impl FloatPtr {
+    pub(crate) fn of<T: Float>(p: *mut T) -> FloatPtr {
+        match T::DTYPE {
+            DType::F16 => FloatPtr::F16(p.cast()),
+            DType::BF16 => FloatPtr::BF16(p.cast()),
+            _ => FloatPtr::F32(p.cast()),
+        }
+    }
+
+    /// For reading only.
+    pub(crate) fn reading<T: Float>(p: *const T) -> FloatPtr {
+        FloatPtr::of(p.cast_mut())
+    }
+
+    /// # Safety
+    /// The pointer stays inside its allocation.
+    pub(crate) unsafe fn offset(self, n: isize) -> FloatPtr {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                FloatPtr::F32(p) => FloatPtr::F32(p.offset(n)),
+                FloatPtr::F16(p) => FloatPtr::F16(p.offset(n)),
+                FloatPtr::BF16(p) => FloatPtr::BF16(p.offset(n)),
+            }
+        }
+    }
+
+    /// Bytes of an element.
+    pub(crate) fn size(self) -> usize {
+        if matches!(self, FloatPtr::F32(_)) { 4 } else { 2 }
+    }
+
+    /// Reads `to.len()` elements, `step` apart.
+    ///
+    /// # Safety
+    /// They are readable.
+    pub(crate) unsafe fn read(self, cpu: Cpu, step: isize, to: &mut [f32]) {
+        // SAFETY: the caller's promise.
+        with_float!(self, p => cpu.dispatch(Read(p.cast_const(), step, to)));
+    }
+
+    /// Writes `from`, `step` apart, rounded to nearest even.
+    ///
+    /// # Safety
+    /// The elements are writable, and no other thread touches them.
+    pub(crate) unsafe fn write(self, cpu: Cpu, step: isize, from: &[f32]) {
+        // SAFETY: the caller's promise.
+        with_float!(self, p => cpu.dispatch(Write(p, step, from)));
+    }
+}
+
+/// `View` with its type as a value.
+pub(crate) fn float_view<'a, T: Float>(view: &View<'a, T>) -> FloatView<'a> {
+    match T::DTYPE {
+        DType::F16 => FloatView::F16(view.reinterpret()),
+        DType::BF16 => FloatView::BF16(view.reinterpret()),
+        _ => FloatView::F32(view.reinterpret()),
+    }
+}
+
+/// `x` as `f32`.
+pub(crate) fn to_f32<T: Float>(cpu: Cpu, x: &[T]) -> Vec<f32> {
+    let mut out = vec![0.0; x.len()];
+    // SAFETY: the slices are of one length.
+    unsafe { FloatPtr::reading(x.as_ptr()).read(cpu, 1, &mut out) };
+    out
+}
+
+struct Read<'a, T>(*const T, isize, &'a mut [f32]);
+
+impl<T: Float> Kernel for Read<'_, T> {
+    type Out = ();
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        let Read(p, step, to) = self;
+        if step != 1 {
+            for (i, slot) in to.iter_mut().enumerate() {
+                // SAFETY: `FloatPtr::read`'s caller vouches for the elements.
+                *slot = unsafe { (*p.offset(i as isize * step)).to_f32() };
+            }
+            return;
+        }
+        let whole = to.len() / I::LANES * I::LANES;
+        for i in (0..whole).step_by(I::LANES) {
+            // SAFETY: as above; the vector is inside `to`.
+            unsafe { isa.store(to.as_mut_ptr().add(i), T::load(isa, p.add(i))) };
+        }
+        let rest = to.len() - whole;
+        if rest > 0 {
+            let mut lanes = [0.0; 16];
+            // SAFETY: `rest` elements are left; LANES is at most 16.
+            unsafe { isa.store(lanes.as_mut_ptr(), load_partial(isa, p.add(whole), rest)) };
+            to[whole..].copy_from_slice(&lanes[..rest]);
+        }
+    }
+}
+
+struct Write<'a, T>(*mut T, isize, &'a [f32]);
+
+impl<T: Float> Kernel for Write<'_, T> {
+    type Out = ();
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        let Write(p, step, from) = self;
+        if step != 1 {
+            for (i, &x) in from.iter().enumerate() {
+                // SAFETY: `FloatPtr::write`'s caller vouches for the elements.
+                unsafe { *p.offset(i as isize * step) = T::from_f32(x) };
+            }
+            return;
+        }
+        let whole = from.len() / I::LANES * I::LANES;
+        for i in (0..whole).step_by(I::LANES) {
+            // SAFETY: as above; the vector is inside `from`.
+            unsafe { T::store(isa, p.add(i), isa.load(from.as_ptr().add(i))) };
+        }
+        let rest = from.len() - whole;
+        if rest > 0 {
+            let mut lanes = [0.0; 16];
+            lanes[..rest].copy_from_slice(&from[whole..]);
+            // SAFETY: `rest` elements are left; LANES is at most 16.
+            unsafe { store_partial(isa, p.add(whole), isa.load(lanes.as_ptr()), rest) };
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! Maps over one, two or three broadcast operands, copies and fills.
+//!
+//! Every function writes all of `out`; operands broadcast to its shape. A result does not depend on the number of threads.
+
+use flambeau_tensor::{Bool, Element};
+
+use crate::{
+    Error, Float, Pool, View, ViewMut,
+    simd::{Isa, Kernel, load_partial, store_partial},
+    view::Walk,
+};
+
+/// Elements of a task.
+const GRAIN: usize = 1 << 14;
+
+/// Elements that are widened to `f32` at a time.
+const BLOCK: usize = 64;
+
+/// What happens to one innermost run: operand `i` starts `at[i]` elements from its origin and steps by `step[i]`.
+pub(crate) trait Runs<const N: usize>: Sync {
+    /// # Safety
+    /// The `n` elements of each operand are valid, and no other thread touches those that are written.
+    unsafe fn run<I: Isa>(&self, isa: I, at: [isize; N], step: [isize; N], n: usize);
+}
+
+struct Task<'a, const N: usize, R> {
+    walk: &'a Walk<N>,
+    start: usize,
+    end: usize,
+    runs: &'a R,
+}
+
+impl<const N: usize, R: Runs<N>> Kernel for Task<'_, N, R> {
+    type Out = ();
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        let step = self.walk.inner();
+        // SAFETY: the walk stays inside the views it was made from, and tasks cover disjoint ranges of it.
+        self.walk.runs(self.start, self.end, |at, n| unsafe { self.runs.run(isa, at, step, n) });
+    }
+}
+
+/// Runs `runs` over the whole walk, in parallel.
+///
+/// # Safety
+/// The operands that `runs` holds have the shape and strides that `walk` was made from; the written one is injective.
+pub(crate) unsafe fn execute<const N: usize, R: Runs<N>>(pool: &Pool, walk: &Walk<N>, runs: &R) {
+    pool.run_ranges(walk.len(), GRAIN, |r| pool.dispatch(Task { walk, start: r.start, end: r.end, runs }));
+}
+
+/// Pointers that tasks share.
+struct Ptr<T>(*const T);
+struct PtrMut<T>(*mut T);
+// SAFETY: tasks only read through it, and elements are `Sync`.
+unsafe impl<T> Sync for Ptr<T> {}
+// SAFETY: tasks write disjoint elements, which are `Send`.
+unsafe impl<T> Sync for PtrMut<T> {}
+
+struct Map<A, C, F>(PtrMut<C>, Ptr<A>, F);
+
+impl<A: Element, C: Element, F: Fn(A) -> C + Sync> Runs<2> for Map<A, C, F> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(&self, _: I, at: [isize; 2], step: [isize; 2], n: usize) {
+        // SAFETY: the caller's promise, here and below.
+        let (c, a) = unsafe { (self.0.0.offset(at[0]), self.1.0.offset(at[1])) };
+        match step {
+            // SAFETY: as above.
+            [1, 1] => (0..n).for_each(|i| unsafe { *c.add(i) = self.2(*a.add(i)) }),
+            [1, 0] => {
+                // SAFETY: as above.
+                let value = unsafe { self.2(*a) };
+                // SAFETY: as above.
+                (0..n).for_each(|i| unsafe { *c.add(i) = value });
+            }
+            // SAFETY: as above.
+            [t, s] => (0..n as isize).for_each(|i| unsafe { *c.offset(i * t) = self.2(*a.offset(i * s)) }),
+        }
+    }
+}
+
+struct Zip<A, B, C, F>(PtrMut<C>, Ptr<A>, Ptr<B>, F);
+
+impl<A: Element, B: Element, C: Element, F: Fn(A, B) -> C + Sync> Runs<3> for Zip<A, B, C, F> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(&self, _: I, at: [isize; 3], step: [isize; 3], n: usize) {
+        // SAFETY: the caller's promise, here and below.
+        let (c, a, b) = unsafe { (self.0.0.offset(at[0]), self.1.0.offset(at[1]), self.2.0.offset(at[2])) };
+        match step {
+            // SAFETY: as above.
+            [1, 1, 1] => (0..n).for_each(|i| unsafe { *c.add(i) = self.3(*a.add(i), *b.add(i)) }),
+            [1, 1, 0] => {
+                // SAFETY: as above.
+                let b = unsafe { *b };
+                // SAFETY: as above.
+                (0..n).for_each(|i| unsafe { *c.add(i) = self.3(*a.add(i), b) });
+            }
+            [1, 0, 1] => {
+                // SAFETY: as above.
+                let a = unsafe { *a };
+                // SAFETY: as above.
+                (0..n).for_each(|i| unsafe { *c.add(i) = self.3(a, *b.add(i)) });
+            }
+            // SAFETY: as above.
+            [t, s, r] => (0..n as isize)
+                .for_each(|i| unsafe { *c.offset(i * t) = self.3(*a.offset(i * s), *b.offset(i * r)) }),
+        }
+    }
+}
+
+struct Zip3<A, B, D, C, F>(PtrMut<C>, Ptr<A>, Ptr<B>, Ptr<D>, F);
+
+impl<A: Element, B: Element, D: Element, C: Element, F: Fn(A, B, D) -> C + Sync> Runs<4> for Zip3<A, B, D, C, F> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(&self, _: I, at: [isize; 4], step: [isize; 4], n: usize) {
+        // SAFETY: the caller's promise, here and below.
+        let (c, a) = unsafe { (self.0.0.offset(at[0]), self.1.0.offset(at[1])) };
+        // SAFETY: as above.
+        let (b, d) = unsafe { (self.2.0.offset(at[2]), self.3.0.offset(at[3])) };
+        if step == [1; 4] {
+            // SAFETY: as above.
+            return (0..n).for_each(|i| unsafe { *c.add(i) = self.4(*a.add(i), *b.add(i), *d.add(i)) });
+        }
+        let [t, s, r, q] = step;
+        for i in 0..n as isize {
+            // SAFETY: as above.
+            unsafe { *c.offset(i * t) = self.4(*a.offset(i * s), *b.offset(i * r), *d.offset(i * q)) };
+        }
+    }
+}
+
+/// Reads up to [`BLOCK`] elements from `p` with a stride into `f32`s.
+///
+/// # Safety
+/// The elements are readable.
+#[inline(always)]
+unsafe fn widen<T: Float, I: Isa>(isa: I, p: *const T, step: isize, n: usize, to: &mut [f32; BLOCK]) {
+    if step != 1 {
+        for (i, slot) in to.iter_mut().enumerate().take(n) {
+            // SAFETY: the caller's promise.
+            *slot = unsafe { (*p.offset(i as isize * step)).to_f32() };
+        }
+        return;
+    }
+    let mut i = 0;
+    while i < n {
+        let left = n - i;
+        // SAFETY: the caller's promise; BLOCK is a multiple of LANES, so a vector at `i` fits the buffer.
+        unsafe {
+            let v = if left >= I::LANES { T::load(isa, p.add(i)) } else { load_partial(isa, p.add(i), left) };
+            isa.store(to.as_mut_ptr().add(i), v);
+        }
+        i += I::LANES;
+    }
+}
+
+/// The reverse of [`widen`], rounding.
+///
+/// # Safety
+/// The elements are writable.
+#[inline(always)]
+unsafe fn narrow<T: Float, I: Isa>(isa: I, p: *mut T, step: isize, n: usize, from: &[f32; BLOCK]) {
+    if step != 1 {
+        for (i, &x) in from.iter().enumerate().take(n) {
+            // SAFETY: the caller's promise.
+            unsafe { *p.offset(i as isize * step) = T::from_f32(x) };
+        }
+        return;
+    }
+    let mut i = 0;
+    while i < n {
+        let left = n - i;
+        // SAFETY: as in `widen`.
+        unsafe {
+            let v = isa.load(from.as_ptr().add(i));
+            if left >= I::LANES { T::store(isa, p.add(i), v) } else { store_partial(isa, p.add(i), v, left) }
+        }
+        i += I::LANES;
+    }
+}
+
+struct MapFloat<A, C, F>(PtrMut<C>, Ptr<A>, F);
+
+impl<A: Float, C: Float, F: Fn(&mut [f32; BLOCK]) + Sync> Runs<2> for MapFloat<A, C, F> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(&self, isa: I, at: [isize; 2], step: [isize; 2], n: usize) {
+        let mut block = [0.0; BLOCK];
+        for i in (0..n).step_by(BLOCK) {
+            let (m, i) = (BLOCK.min(n - i), i as isize);
+            // SAFETY: the caller's promise.
+            unsafe {
+                widen(isa, self.1.0.offset(at[1] + i * step[1]), step[1], m, &mut block);
+                (self.2)(&mut block);
+                narrow(isa, self.0.0.offset(at[0] + i * step[0]), step[0], m, &block);
+            }
+        }
+    }
+}
+
+struct ZipFloat<A, B, C, F>(PtrMut<C>, Ptr<A>, Ptr<B>, F);
+
+impl<A: Float, B: Float, C: Float, F: Fn(f32, f32) -> f32 + Sync> Runs<3> for ZipFloat<A, B, C, F> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(&self, isa: I, at: [isize; 3], step: [isize; 3], n: usize) {
+        let (mut a, mut b) = ([0.0; BLOCK], [0.0; BLOCK]);
+        for i in (0..n).step_by(BLOCK) {
+            let (m, i) = (BLOCK.min(n - i), i as isize);
+            // SAFETY: the caller's promise.
+            unsafe {
+                widen(isa, self.1.0.offset(at[1] + i * step[1]), step[1], m, &mut a);
+                widen(isa, self.2.0.offset(at[2] + i * step[2]), step[2], m, &mut b);
+                a.iter_mut().zip(&b).for_each(|(a, &b)| *a = self.3(*a, b));
+                narrow(isa, self.0.0.offset(at[0] + i * step[0]), step[0], m, &a);
+            }
+        }
+    }
+}
+
+/// `out[i] = f(x[i])`.
+///
+/// # Errors
+/// [`Error::Broadcast`] if `x` does not broadcast to `out`.
+pub fn map<A: Element, C: Element, F: Fn(A) -> C + Sync>(
+    pool: &Pool,
+    x: &View<A>,
+    out: &mut ViewMut<C>,
+    f: F,
+) -> Result<(), Error> {
+    let x = x.broadcast_to(out.shape())?;
+    let walk = Walk::new(out.shape(), [out.strides(), x.strides()]);
+    // SAFETY: the walk is made from these views.
+    unsafe { execute(pool, &walk, &Map(PtrMut(out.origin()), Ptr(x.origin()), f)) };
+    Ok(())
+}
+
+/// `out[i] = f(a[i], b[i])`.
+///
+/// # Errors
+/// [`Error::Broadcast`] if an operand does not broadcast to `out`.
+pub fn zip<A: Element, B: Element, C: Element, F: Fn(A, B) -> C + Sync>(
+    pool: &Pool,
+    a: &View<A>,
+    b: &View<B>,
+    out: &mut ViewMut<C>,
+    f: F,
+) -> Result<(), Error> {
+    let (a, b) = (a.broadcast_to(out.shape())?, b.broadcast_to(out.shape())?);
+    let walk = Walk::new(out.shape(), [out.strides(), a.strides(), b.strides()]);
+    // SAFETY: the walk is made from these views.
+    unsafe { execute(pool, &walk, &Zip(PtrMut(out.origin()), Ptr(a.origin()), Ptr(b.origin()), f)) };
+    Ok(())
+}
+
+/// `out[i] = f(a[i], b[i], d[i])`.
+///
+/// # Errors
+/// [`Error::Broadcast`] if an operand does not broadcast to `out`.
+pub fn zip3<A: Element, B: Element, D: Element, C: Element, F: Fn(A, B, D) -> C + Sync>(
+    pool: &Pool,
+    (a, b, d): (&View<A>, &View<B>, &View<D>),
+    out: &mut ViewMut<C>,
+    f: F,
+) -> Result<(), Error> {
+    let (a, b, d) = (a.broadcast_to(out.shape())?, b.broadcast_to(out.shape())?, d.broadcast_to(out.shape())?);
+    let walk = Walk::new(out.shape(), [out.strides(), a.strides(), b.strides(), d.strides()]);
+    let runs = Zip3(PtrMut(out.origin()), Ptr(a.origin()), Ptr(b.origin()), Ptr(d.origin()), f);
+    // SAFETY: the walk is made from these views.
+    unsafe { execute(pool, &walk, &runs) };
+    Ok(())
+}
+
+/// `out[i] = condition[i] ? a[i] : b[i]`.
+///
+/// # Errors
+/// [`Error::Broadcast`] if an operand does not broadcast to `out`.
+pub fn select<T: Element>(
+    pool: &Pool,
+    condition: &View<Bool>,
+    a: &View<T>,
+    b: &View<T>,
+    out: &mut ViewMut<T>,
+) -> Result<(), Error> {
+    zip3(pool, (condition, a, b), out, |c, a, b| if c.get() { a } else { b })
+}
+
+/// `out[i] = f(x[i])` in `f32`, rounded once to the output's type.
+///
+/// # Errors
+/// [`Error::Broadcast`] if `x` does not broadcast to `out`.
+pub fn map_float<A: Float, C: Float, F: Fn(f32) -> f32 + Sync>(
+    pool: &Pool,
+    x: &View<A>,
+    out: &mut ViewMut<C>,
+    f: F,
+) -> Result<(), Error> {
+    map_blocks(pool, x, out, |block| block.iter_mut().for_each(|x| *x = f(*x)))
+}
+
+/// [`map_float`] with a function of whole blocks, some of whose elements may be unused.
+pub(crate) fn map_blocks<A: Float, C: Float, F: Fn(&mut [f32; BLOCK]) + Sync>(
+    pool: &Pool,
+    x: &View<A>,
+    out: &mut ViewMut<C>,
+    f: F,
+) -> Result<(), Error> {
+    let x = x.broadcast_to(out.shape())?;
+    let walk = Walk::new(out.shape(), [out.strides(), x.strides()]);
+    // SAFETY: the walk is made from these views.
+    unsafe { execute(pool, &walk, &MapFloat(PtrMut(out.origin()), Ptr(x.origin()), f)) };
+    Ok(())
+}
+
+/// `out[i] = f(a[i], b[i])` in `f32`, rounded once to the output's type.
+///
+/// # Errors
+/// [`Error::Broadcast`] if an operand does not broadcast to `out`.
+pub fn zip_float<A: Float, B: Float, C: Float, F: Fn(f32, f32) -> f32 + Sync>(
+    pool: &Pool,
+    a: &View<A>,
+    b: &View<B>,
+    out: &mut ViewMut<C>,
+    f: F,
+) -> Result<(), Error> {
+    let (a, b) = (a.broadcast_to(out.shape())?, b.broadcast_to(out.shape())?);
+    let walk = Walk::new(out.shape(), [out.strides(), a.strides(), b.strides()]);
+    // SAFETY: the walk is made from these views.
+    unsafe { execute(pool, &walk, &ZipFloat(PtrMut(out.origin()), Ptr(a.origin()), Ptr(b.origin()), f)) };
+    Ok(())
+}
+
+/// `data[i] = f(data[i])`.
+pub fn map_in_place<T: Element, F: Fn(T) -> T + Sync>(pool: &Pool, data: &mut [T], f: F) {
+    pool.run_chunks(data, GRAIN, |_, chunk| chunk.iter_mut().for_each(|x| *x = f(*x)));
+}
+
+/// `out[i] = x[i]`, from any strides to any strides.
+///
+/// # Errors
+/// [`Error::Broadcast`] if `x` does not broadcast to `out`.
+pub fn copy<T: Element>(pool: &Pool, x: &View<T>, out: &mut ViewMut<T>) -> Result<(), Error> {
+    map(pool, x, out, |x| x)
+}
+
+/// The elements of `x` in row-major order, written to the front of `out`.
+///
+/// # Errors
+/// [`Error::View`] if `out` is too short.
+pub fn copy_to_slice<T: Element>(pool: &Pool, x: &View<T>, out: &mut [T]) -> Result<(), Error> {
+    copy(pool, x, &mut ViewMut::contiguous(out, x.shape())?)
+}
+
+#[cfg(test)]
+mod tests;

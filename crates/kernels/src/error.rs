@@ -1,0 +1,56 @@
+//! What a kernel refuses.
+
+use flambeau_tensor::Shape;
+
+/// Why a kernel did not run. Nothing has been written when one is returned.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Some index of a view would lie outside its data.
+    #[error("a view of shape {shape:?} reaches outside its {len} elements")]
+    View {
+        /// The view's sizes.
+        shape: Shape,
+        /// Elements in the slice.
+        len: usize,
+    },
+    /// A writable view in which two indices may name one element.
+    #[error("a writable view of shape {shape:?} may overlap itself")]
+    Overlap {
+        /// The view's sizes.
+        shape: Shape,
+    },
+    /// A size differs from what the other operands ask for.
+    #[error("{what}: expected {expected}, found {found}")]
+    Size {
+        /// Operand and quantity.
+        what: &'static str,
+        /// What the other operands ask for.
+        expected: usize,
+        /// What was given.
+        found: usize,
+    },
+    /// A shape does not broadcast to another.
+    #[error("{what}: shape {found:?} does not broadcast to {expected:?}")]
+    Broadcast {
+        /// The operand.
+        what: &'static str,
+        /// The target shape.
+        expected: Shape,
+        /// The operand's shape.
+        found: Shape,
+    },
+    /// A parameter is outside its domain.
+    #[error("{what} must not be {found}")]
+    Parameter {
+        /// The parameter.
+        what: &'static str,
+        /// Its value.
+        found: i64,
+    },
+}
+
+/// `Ok` where `expected == found`.
+pub(crate) fn same(what: &'static str, expected: usize, found: usize) -> Result<(), Error> {
+    if expected == found { Ok(()) } else { Err(Error::Size { what, expected, found }) }
+}

@@ -1,0 +1,149 @@
+use half::{bf16, f16};
+
+use crate::{
+    Float, Pool, View, ViewMut,
+    math::{Unary, unary, unary_in_place},
+    testing::isas,
+};
+
+/// Σ of the error function's series or continued fraction in `f64`, good to 1e-15.
+fn erf(x: f64) -> f64 {
+    let a = x.abs();
+    if a < 2.5 {
+        let (mut term, mut sum) = (a, a);
+        for n in 1..80 {
+            term *= -a * a / f64::from(n);
+            sum += term / f64::from(2 * n + 1);
+        }
+        return (sum * std::f64::consts::FRAC_2_SQRT_PI).copysign(x);
+    }
+    let fraction = (1..60).rev().fold(0.0, |f, n| f64::from(n) / 2.0 / (a + f));
+    (1.0 - (-a * a).exp() / ((a + fraction) * std::f64::consts::PI.sqrt())).copysign(x)
+}
+
+fn exact(op: Unary, x: f64) -> f64 {
+    match op {
+        Unary::Exp => x.exp(),
+        Unary::Log => x.ln(),
+        Unary::Tanh => x.tanh(),
+        Unary::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+        Unary::Silu if x == f64::NEG_INFINITY => 0.0,
+        Unary::Silu => x / (1.0 + (-x).exp()),
+        Unary::Gelu if x == f64::NEG_INFINITY => 0.0,
+        Unary::Gelu => 0.5 * x * (1.0 + erf(x / 2f64.sqrt())),
+        Unary::GeluTanh if x == f64::NEG_INFINITY => 0.0,
+        Unary::GeluTanh => {
+            let y = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+            x / (1.0 + (-2.0 * y).exp())
+        }
+        Unary::Erf => erf(x),
+        Unary::Sin => x.sin(),
+        Unary::Cos => x.cos(),
+        Unary::Sqrt => x.sqrt(),
+        Unary::Rsqrt => 1.0 / x.sqrt(),
+        Unary::Reciprocal => 1.0 / x,
+        Unary::Square => x * x,
+        Unary::Tan => x.tan(),
+        Unary::Asin => x.asin(),
+        Unary::Acos => x.acos(),
+        Unary::Atan => x.atan(),
+        Unary::Sinh => x.sinh(),
+        Unary::Cosh => x.cosh(),
+        Unary::Asinh => x.asinh(),
+        Unary::Acosh => x.acosh(),
+        Unary::Atanh => x.atanh(),
+        Unary::Log2 => x.log2(),
+        Unary::Log10 => x.log10(),
+        Unary::Log1p => x.ln_1p(),
+        Unary::Expm1 => x.exp_m1(),
+    }
+}
+
+/// Bound in units in the last place, and an absolute one for a negative argument as a function of it.
+fn bound(op: Unary, x: f64) -> (f64, f64) {
+    let negative = x < 0.0;
+    match op {
+        Unary::Sqrt | Unary::Reciprocal | Unary::Square => (0.5, 0.0),
+        Unary::Rsqrt => (1.5, 0.0),
+        Unary::Exp | Unary::Log | Unary::Sin | Unary::Cos => (2.0, 0.0),
+        Unary::Tanh | Unary::Sigmoid => (3.0, 0.0),
+        Unary::Erf => (4.0, 0.0),
+        Unary::Silu => (4.0, x.abs() * 2f64.powi(-149)),
+        Unary::Gelu => (4.0, if negative { 2f64.powi(-24) * x.abs() } else { 0.0 }),
+        Unary::GeluTanh => (8.0 + 4.0 * x * x, x.abs() * 2f64.powi(-149)),
+        _ => (4.0, 0.0),
+    }
+}
+
+fn ulp(y: f64) -> f64 {
+    let y = (y.abs() as f32).clamp(f32::MIN_POSITIVE, f32::MAX);
+    f64::from(f32::from_bits(y.to_bits() + 1)) - f64::from(y)
+}
+
+const ALL: [Unary; 29] = [
+    Unary::Exp, Unary::Log, Unary::Tanh, Unary::Sigmoid, Unary::Silu, Unary::Gelu, Unary::GeluTanh, Unary::Erf, Unary::Sin,
+    Unary::Cos, Unary::Sqrt, Unary::Rsqrt, Unary::Reciprocal, Unary::Square, Unary::Tan, Unary::Asin, Unary::Acos, Unary::Atan,
+    Unary::Sinh, Unary::Cosh, Unary::Asinh, Unary::Acosh, Unary::Atanh, Unary::Log2, Unary::Log10, Unary::Log1p, Unary::Expm1,
+    Unary::Exp, Unary::Log,
+];
+
+fn check(pool: &Pool, op: Unary, inputs: &[f32]) {
+    let mut out = inputs.to_vec();
+    unary_in_place(pool, op, &mut out);
+    let slack = if pool.isa() == crate::IsaKind::Portable { 1.0 } else { 0.0 };
+    let mut worst = (0.0, 0.0);
+    for (&x, &found) in inputs.iter().zip(&out) {
+        let e = exact(op, f64::from(x));
+        if e.is_nan() || found.is_nan() {
+            assert!(e.is_nan() && found.is_nan(), "{op:?}({x}) is {found} instead of {e}");
+            continue;
+        }
+        if (e as f32).is_infinite() || found.is_infinite() {
+            assert!(e as f32 == found, "{op:?}({x}) is {found} instead of {e}");
+            continue;
+        }
+        let (ulps, absolute) = bound(op, f64::from(x));
+        let error = (f64::from(found) - e).abs();
+        let units = (error - absolute) / ulp(e);
+        if units > worst.0 {
+            worst = (units, x.into());
+        }
+        assert!(units <= ulps + slack, "{:?} {op:?}({x}) is {found} instead of {e}: {units} units", pool.isa());
+    }
+}
+
+#[test]
+fn functions_keep_their_bounds_on_all_half_inputs() {
+    let f16s: Vec<f32> = (0..=u16::MAX).map(|b| Float::to_f32(f16::from_bits(b))).collect();
+    let bf16s: Vec<f32> = (0..=u16::MAX).map(|b| Float::to_f32(bf16::from_bits(b))).collect();
+    for pool in isas() {
+        for op in ALL {
+            check(&pool, op, &f16s);
+            check(&pool, op, &bf16s);
+        }
+    }
+}
+
+#[test]
+fn functions_keep_their_bounds_between_half_inputs() {
+    // Every 40 961st bit pattern, with low mantissa bits set as no half has them.
+    let inputs: Vec<f32> = (0..u32::MAX / 40_961).map(|i| f32::from_bits(i * 40_961)).collect();
+    for pool in isas() {
+        for op in [Unary::Exp, Unary::Log, Unary::Tanh, Unary::Sigmoid, Unary::Silu, Unary::Erf, Unary::Sin, Unary::Cos] {
+            check(&pool, op, &inputs);
+        }
+    }
+}
+
+#[test]
+fn halves_round_once() {
+    let x: Vec<bf16> = (0..=u16::MAX).map(bf16::from_bits).collect();
+    let mut out = vec![bf16::ZERO; x.len()];
+    let view = View::contiguous(&x, &[x.len()]).unwrap();
+    unary(&Pool::new(2), Unary::Exp, &view, &mut ViewMut::contiguous(&mut out, &[65536]).unwrap()).unwrap();
+    for (x, y) in x.iter().zip(&out) {
+        let expected = bf16::from_f64(x.to_f64().exp());
+        let near = (i32::from(expected.to_bits()) - i32::from(y.to_bits())).abs() <= 1;
+        assert!(near || (expected.is_nan() && y.is_nan()), "exp({x}) is {y} instead of {expected}");
+    }
+}

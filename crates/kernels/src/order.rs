@@ -1,0 +1,188 @@
+//! Sorting and running sums along one axis.
+
+use std::cmp::Ordering;
+
+use flambeau_tensor::Element;
+use smallvec::SmallVec;
+
+use crate::{
+    Error, Pool, View,
+    error::same,
+    pool::Parts,
+    reduce::{Numeric, Ordered},
+};
+
+/// Lines along an axis: their starts in the input, and in a row-major output.
+struct Lines<'a, T> {
+    x: &'a View<'a, T>,
+    axis: usize,
+}
+
+impl<'a, T: Element> Lines<'a, T> {
+    fn new(x: &'a View<'a, T>, axis: usize, out: usize) -> Result<Lines<'a, T>, Error> {
+        if axis >= x.rank() {
+            return Err(Error::Parameter { what: "axis", found: axis as i64 });
+        }
+        same("outputs", x.len(), out)?;
+        Ok(Lines { x, axis })
+    }
+
+    /// Calls `f(line, write)` for each line, where `write(i, value)` puts element `i` of the line's output.
+    fn run<O: Send>(&self, pool: &Pool, out: &mut [O], f: impl Fn(&[T], &mut dyn FnMut(usize, O)) + Sync) {
+        let shape = self.x.shape();
+        let length = shape[self.axis];
+        let inner: usize = shape[self.axis + 1..].iter().product();
+        let parts = Parts::new(out);
+        let lines = if length == 0 { 0 } else { self.x.len() / length };
+        pool.run_ranges(lines, (4096 / length.max(1)).max(1), |r| {
+            let mut line = Vec::with_capacity(length);
+            for i in r {
+                line.clear();
+                let base = self.start(i);
+                let step = self.x.strides()[self.axis];
+                // SAFETY: the indices are inside the view.
+                line.extend((0..length as isize).map(|j| unsafe { *self.x.origin().offset(base + j * step) }));
+                let first = i / inner * inner * length + i % inner;
+                f(&line, &mut |j, value| {
+                    let at = first + j * inner;
+                    // SAFETY: each element of the output belongs to one line.
+                    unsafe { parts.slice(at..at + 1)[0] = value };
+                });
+            }
+        });
+    }
+
+    /// Offset of line `i`, numbered row-major over the other axes.
+    fn start(&self, mut i: usize) -> isize {
+        let mut offset = 0;
+        for axis in (0..self.x.rank()).rev().filter(|&a| a != self.axis) {
+            offset += (i % self.x.shape()[axis]) as isize * self.x.strides()[axis];
+            i /= self.x.shape()[axis];
+        }
+        offset
+    }
+}
+
+/// Ascending, NaN last.
+fn compare<T: Ordered>(a: T, b: T) -> Ordering {
+    if a.less(b) {
+        Ordering::Less
+    } else if b.less(a) {
+        Ordering::Greater
+    } else {
+        a.is_nan().cmp(&b.is_nan())
+    }
+}
+
+/// `x` in ascending order along `axis`, stable, NaN last; `out` is row-major in the shape of `x`.
+///
+/// # Errors
+/// [`Error::Parameter`] or [`Error::Size`] if `axis` or the length of `out` is wrong.
+pub fn sort<T: Ordered>(pool: &Pool, x: &View<T>, axis: usize, out: &mut [T]) -> Result<(), Error> {
+    Lines::new(x, axis, out.len())?.run(pool, out, |line, write| {
+        let mut line: SmallVec<[T; 64]> = SmallVec::from_slice(line);
+        line.sort_by(|&a, &b| compare(a, b));
+        line.iter().enumerate().for_each(|(i, &v)| write(i, v));
+    });
+    Ok(())
+}
+
+/// The permutation that [`sort`] applies, as indices along `axis`.
+///
+/// # Errors
+/// As [`sort`].
+pub fn argsort<T: Ordered>(pool: &Pool, x: &View<T>, axis: usize, out: &mut [u32]) -> Result<(), Error> {
+    Lines::new(x, axis, out.len())?.run(pool, out, |line, write| {
+        let mut order: Vec<(T, u32)> = line.iter().copied().zip(0..).collect();
+        order.sort_by(|a, b| compare(a.0, b.0));
+        order.iter().enumerate().for_each(|(i, &(_, v))| write(i, v));
+    });
+    Ok(())
+}
+
+/// Running sums along `axis`: of the elements up to each one, or strictly before it; from the end if `reverse`. Floats
+/// accumulate in `f32`; the result has the type of a sum, which narrows to that of `x` by wrapping.
+///
+/// # Errors
+/// As [`sort`].
+pub fn cumsum<T: Numeric>(
+    pool: &Pool,
+    x: &View<T>,
+    axis: usize,
+    (reverse, inclusive): (bool, bool),
+    out: &mut [T::Sum],
+) -> Result<(), Error> {
+    Lines::new(x, axis, out.len())?.run(pool, out, |line, write| {
+        let mut total = T::constant(0);
+        for i in 0..line.len() {
+            let at = if reverse { line.len() - 1 - i } else { i };
+            let next = T::add(total, line[at].widen());
+            write(at, T::narrow(if inclusive { next } else { total }));
+            total = next;
+        }
+    });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+
+    use super::*;
+
+    fn check(x: &[f32], sorted: &[f32], order: &[u32]) {
+        let n = x.len();
+        for threads in 1..3 {
+            let pool = Pool::new(threads);
+            let view = View::contiguous(x, &[n]).unwrap();
+            let (mut s, mut o) = (vec![0.0; n], vec![0; n]);
+            sort(&pool, &view, 0, &mut s).unwrap();
+            argsort(&pool, &view, 0, &mut o).unwrap();
+            assert_eq!(format!("{s:?}"), format!("{sorted:?}"));
+            assert_eq!(o, order);
+        }
+    }
+
+    #[test]
+    fn sorting_is_stable_with_nan_last() {
+        let nan = f32::NAN;
+        check(&[3.0, nan, -1.0, 3.0, -0.0, 0.0], &[-1.0, -0.0, 0.0, 3.0, 3.0, nan], &[2, 4, 5, 0, 3, 1]);
+        check(&[nan, 1.0, nan, f32::INFINITY], &[1.0, f32::INFINITY, nan, nan], &[1, 3, 0, 2]);
+        check(&[], &[], &[]);
+    }
+
+    #[test]
+    fn lines_run_along_any_axis_of_any_view() {
+        let data = [5i32, 1, 4, 2, 6, 3];
+        let x = View::contiguous(&data, &[2, 3]).unwrap();
+        let mut out = [0; 6];
+        sort(&Pool::new(1), &x, 0, &mut out).unwrap();
+        assert_eq!(out, [2, 1, 3, 5, 6, 4]);
+        sort(&Pool::new(1), &x.permute(&[1, 0]).unwrap(), 0, &mut out).unwrap();
+        assert_eq!(out, [1, 2, 4, 3, 5, 6]);
+        assert!(sort(&Pool::new(1), &x, 2, &mut out).is_err());
+    }
+
+    #[test]
+    fn running_sums_go_either_way() {
+        let x = [1u8, 200, 100];
+        let x = View::contiguous(&x, &[3]).unwrap();
+        let run = |reverse, inclusive| {
+            let mut out = [0; 3];
+            cumsum(&Pool::new(1), &x, 0, (reverse, inclusive), &mut out).unwrap();
+            out
+        };
+        assert_eq!(run(false, true), [1, 201, 301]);
+        assert_eq!(run(false, false), [0, 1, 201]);
+        assert_eq!(run(true, true), [301, 300, 100]);
+        assert_eq!(run(true, false), [300, 100, 0]);
+    }
+
+    #[test]
+    fn halves_accumulate_in_full_precision() {
+        let x = [bf16::from_f32(256.0), bf16::ONE, bf16::ONE];
+        let mut out = [bf16::ZERO; 3];
+        cumsum(&Pool::new(1), &View::contiguous(&x, &[3]).unwrap(), 0, (false, true), &mut out).unwrap();
+        assert_eq!(out.map(bf16::to_f32), [256.0, 256.0, 258.0]);
+    }
+}

@@ -1,0 +1,363 @@
+//! One explicit thread pool with cheap fork-join.
+//!
+//! Work is cut into numbered tasks by the shape of the problem, never by the number of workers, and every task writes its own
+//! part of the output; so a result does not depend on the number of threads. Workers spin for a moment after a job, in case the
+//! next follows at once, and then sleep. A worker that is not there in time (asleep, or off the CPU) is not waited for: only
+//! workers that have entered a job hold up its end.
+
+use std::{
+    any::Any,
+    cell::UnsafeCell,
+    fmt,
+    marker::PhantomData,
+    ops::Range,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::{
+        Arc, Condvar, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*},
+    },
+    thread::{self, JoinHandle},
+};
+
+use crate::simd::{Cpu, IsaKind, Kernel};
+
+/// Idle looks at the gate before a worker sleeps: some tens of microseconds.
+const SPINS: u32 = 2000;
+
+/// Gate bit: the job is open for workers to enter. The bits below count the workers inside, those above number the job.
+const OPEN: u64 = 1 << 16;
+const INSIDE: u64 = OPEN - 1;
+const TICKET: u64 = OPEN << 1;
+
+/// A borrowed `Fn(usize)` without its lifetime.
+#[derive(Clone, Copy)]
+struct Job {
+    call: unsafe fn(*const (), usize),
+    data: *const (),
+    tasks: usize,
+}
+
+struct Shared {
+    gate: AtomicU64,
+    job: UnsafeCell<Job>,
+    next: AtomicUsize,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    sleepers: AtomicUsize,
+    lock: Mutex<()>,
+    wake: Condvar,
+    stop: AtomicBool,
+}
+
+// SAFETY: `job` is written only by the caller that holds `Pool::owner` while the gate is closed and nobody is inside, and read
+// only by workers that entered through the open gate; the gate's atomics order the two.
+unsafe impl Sync for Shared {}
+// SAFETY: the pointers in `job` are dereferenced only while the caller of `run` keeps their target alive.
+unsafe impl Send for Shared {}
+
+/// A pool of threads, and the instruction set that its kernels use.
+pub struct Pool {
+    shared: Arc<Shared>,
+    owner: Mutex<()>,
+    workers: Vec<JoinHandle<()>>,
+    cpu: Cpu,
+}
+
+impl Pool {
+    /// A pool of `threads` threads, the caller's included; 0 means one per available core.
+    pub fn new(threads: usize) -> Pool {
+        Pool::with_cpu(threads, Cpu::detect())
+    }
+
+    /// Like [`Pool::new`] with kernels held to `kind`, or `None` if this CPU lacks it.
+    pub fn with_isa(threads: usize, kind: IsaKind) -> Option<Pool> {
+        Cpu::of(kind).map(|cpu| Pool::with_cpu(threads, cpu))
+    }
+
+    fn with_cpu(threads: usize, cpu: Cpu) -> Pool {
+        let threads = if threads == 0 { thread::available_parallelism().map_or(1, usize::from) } else { threads };
+        let shared = Arc::new(Shared {
+            gate: AtomicU64::new(0),
+            job: UnsafeCell::new(Job { call: |_, _| {}, data: std::ptr::null(), tasks: 0 }),
+            next: AtomicUsize::new(0),
+            panic: Mutex::new(None),
+            sleepers: AtomicUsize::new(0),
+            lock: Mutex::new(()),
+            wake: Condvar::new(),
+            stop: AtomicBool::new(false),
+        });
+        let spawn = |i: usize| {
+            let shared = Arc::clone(&shared);
+            thread::Builder::new().name(format!("kernel-{i}")).spawn(move || shared.work()).ok()
+        };
+        // Where the system refuses a thread the pool is smaller: results do not depend on its size.
+        let workers = (1..threads.min(INSIDE as usize)).map_while(spawn).collect();
+        Pool { shared, owner: Mutex::new(()), workers, cpu }
+    }
+
+    /// Number of threads, the caller's included.
+    pub fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// The instruction set that kernels use.
+    pub fn isa(&self) -> IsaKind {
+        self.cpu.kind()
+    }
+
+    /// What the CPU is proven to have.
+    pub(crate) fn cpu(&self) -> Cpu {
+        self.cpu
+    }
+
+    /// Runs `kernel` on this thread with the pool's instruction set.
+    #[inline(always)]
+    pub(crate) fn dispatch<K: Kernel>(&self, kernel: K) -> K::Out {
+        self.cpu.dispatch(kernel)
+    }
+
+    /// Calls `f(0)` … `f(tasks - 1)`, each once, in any order and on any threads; returns when all are done.
+    ///
+    /// While another thread, or an outer task, is using the pool, all tasks run on the calling thread.
+    ///
+    /// # Panics
+    /// If a task panics, after the others have ended.
+    pub fn run<F: Fn(usize) + Sync>(&self, tasks: usize, f: F) {
+        let owner = if tasks > 1 && !self.workers.is_empty() { self.owner.try_lock().ok() } else { None };
+        if owner.is_none() {
+            (0..tasks).for_each(f);
+            return;
+        }
+        unsafe fn call<F: Fn(usize)>(data: *const (), task: usize) {
+            // SAFETY: `data` is the `&F` that `run` below stored, alive until `run` returns.
+            unsafe { (*data.cast::<F>())(task) }
+        }
+        self.shared.fork_join(Job { call: call::<F>, data: (&raw const f).cast(), tasks }, self.workers.len());
+        let payload = self.shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(owner);
+        if let Some(payload) = payload {
+            resume_unwind(payload);
+        }
+    }
+
+    /// Cuts `0..len` into ranges of `grain` (the last may be short) and calls `f` for each, in parallel.
+    pub fn run_ranges<F: Fn(Range<usize>) + Sync>(&self, len: usize, grain: usize, f: F) {
+        let grain = grain.max(1);
+        self.run(len.div_ceil(grain), |i| f(i * grain..len.min((i + 1) * grain)));
+    }
+
+    /// Cuts `data` into chunks of `grain` elements and calls `f(chunk number, chunk)` for each, in parallel.
+    pub fn run_chunks<T: Send, F: Fn(usize, &mut [T]) + Sync>(&self, data: &mut [T], grain: usize, f: F) {
+        let grain = grain.max(1);
+        let parts = Parts::new(data);
+        self.run_ranges(parts.len, grain, |r| {
+            // SAFETY: the ranges are disjoint and inside the slice.
+            let chunk = unsafe { parts.slice(r.clone()) };
+            f(r.start / grain, chunk);
+        });
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, SeqCst);
+        drop(self.shared.lock.lock());
+        self.shared.wake.notify_all();
+        for worker in self.workers.drain(..) {
+            // A worker catches every panic of its tasks, so there is nothing to learn from the result.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("threads", &self.threads()).field("isa", &self.isa()).finish()
+    }
+}
+
+impl Shared {
+    fn fork_join(&self, job: Job, workers: usize) {
+        // SAFETY: the caller holds `owner`, the gate is closed and nobody is inside.
+        unsafe { *self.job.get() = job };
+        self.next.store(0, Relaxed);
+        let before = self.gate.load(Relaxed);
+        self.gate.store((before & !(OPEN | INSIDE)).wrapping_add(TICKET) | OPEN, SeqCst);
+        self.rouse(workers.min(job.tasks - 1));
+        self.take_tasks(job);
+        self.gate.fetch_and(!OPEN, AcqRel);
+        let mut looks = 0u32;
+        while self.gate.load(Acquire) & INSIDE != 0 {
+            looks += 1;
+            if looks.is_multiple_of(SPINS) { thread::yield_now() } else { std::hint::spin_loop() }
+        }
+    }
+
+    fn rouse(&self, wanted: usize) {
+        if self.sleepers.load(SeqCst) == 0 {
+            return;
+        }
+        drop(self.lock.lock());
+        (0..wanted).for_each(|_| self.wake.notify_one());
+    }
+
+    fn take_tasks(&self, job: Job) {
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            loop {
+                let task = self.next.fetch_add(1, Relaxed);
+                if task >= job.tasks {
+                    break;
+                }
+                // SAFETY: `run` keeps the closure alive until every worker has left, and `F: Sync`.
+                unsafe { (job.call)(job.data, task) };
+            }
+        }));
+        if let Err(payload) = result {
+            self.next.store(job.tasks, Relaxed);
+            self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(payload);
+        }
+    }
+
+    fn work(&self) {
+        let mut seen = 0;
+        while let Some(ticket) = self.enter(seen) {
+            seen = ticket;
+            // SAFETY: this worker is inside the open job, so the caller does not write it.
+            let job = unsafe { *self.job.get() };
+            self.take_tasks(job);
+            self.gate.fetch_sub(1, Release);
+        }
+    }
+
+    /// Waits for an open job other than `seen` and enters it; `None` when the pool ends.
+    fn enter(&self, seen: u64) -> Option<u64> {
+        let mut spins = 0;
+        loop {
+            if self.stop.load(Relaxed) {
+                return None;
+            }
+            let gate = self.gate.load(Acquire);
+            let ticket = gate / TICKET;
+            if gate & OPEN != 0 && ticket != seen {
+                if self.gate.compare_exchange_weak(gate, gate + 1, AcqRel, Relaxed).is_ok() {
+                    return Some(ticket);
+                }
+                continue;
+            }
+            spins += 1;
+            if spins < SPINS {
+                std::hint::spin_loop();
+            } else {
+                self.sleep(seen);
+                spins = 0;
+            }
+        }
+    }
+
+    fn sleep(&self, seen: u64) {
+        let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        self.sleepers.fetch_add(1, SeqCst);
+        // The caller publishes a job before it looks for sleepers, and this worker counts itself before it looks for a job: one
+        // of the two sees the other.
+        let gate = self.gate.load(SeqCst);
+        if !(gate & OPEN != 0 && gate / TICKET != seen) && !self.stop.load(SeqCst) {
+            drop(self.wake.wait(guard));
+        }
+        self.sleepers.fetch_sub(1, SeqCst);
+    }
+}
+
+/// A mutable slice that parallel tasks write disjoint ranges of.
+#[derive(Debug)]
+pub(crate) struct Parts<'a, T> {
+    data: *mut T,
+    len: usize,
+    life: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: `slice` makes its callers promise disjoint ranges, so elements move between threads as with `&mut T`.
+unsafe impl<T: Send> Sync for Parts<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Send for Parts<'_, T> {}
+
+impl<'a, T> Parts<'a, T> {
+    pub(crate) fn new(data: &'a mut [T]) -> Parts<'a, T> {
+        Parts { data: data.as_mut_ptr(), len: data.len(), life: PhantomData }
+    }
+
+    /// # Safety
+    /// No two live ranges overlap.
+    #[allow(clippy::mut_from_ref, reason = "disjointness is the caller's promise")]
+    pub(crate) unsafe fn slice(&self, range: Range<usize>) -> &mut [T] {
+        assert!(range.start <= range.end && range.end <= self.len, "a task's part lies inside the whole");
+        // SAFETY: inside the slice by the assertion, exclusive by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.data.add(range.start), range.end - range.start) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_task_runs_once() {
+        for threads in 1..5 {
+            let pool = Pool::new(threads);
+            for tasks in [0, 1, 2, 7, 1000] {
+                let counts: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
+                pool.run(tasks, |i| {
+                    counts[i].fetch_add(1, SeqCst);
+                });
+                assert!(counts.iter().all(|c| c.load(SeqCst) == 1), "{threads} threads, {tasks} tasks");
+            }
+        }
+    }
+
+    #[test]
+    fn many_short_jobs_follow_each_other() {
+        let pool = Pool::new(3);
+        let mut data = vec![0u32; 64];
+        for _ in 0..5000 {
+            pool.run_chunks(&mut data, 8, |_, chunk| chunk.iter_mut().for_each(|x| *x += 1));
+        }
+        assert!(data.iter().all(|&x| x == 5000));
+    }
+
+    #[test]
+    fn sleeping_workers_wake_up() {
+        let pool = Pool::new(2);
+        for _ in 0..20 {
+            thread::sleep(std::time::Duration::from_millis(2));
+            let hits = AtomicUsize::new(0);
+            pool.run(100, |_| {
+                hits.fetch_add(1, SeqCst);
+            });
+            assert_eq!(hits.load(SeqCst), 100);
+        }
+    }
+
+    #[test]
+    fn nested_and_concurrent_runs_finish() {
+        let pool = Pool::new(2);
+        let hits = AtomicUsize::new(0);
+        thread::scope(|s| {
+            for _ in 0..3 {
+                s.spawn(|| {
+                    for _ in 0..50 {
+                        pool.run(4, |_| pool.run(3, |_| _ = hits.fetch_add(1, SeqCst)));
+                    }
+                });
+            }
+        });
+        assert_eq!(hits.load(SeqCst), 3 * 50 * 12);
+    }
+
+    #[test]
+    fn a_panicking_task_reaches_the_caller_and_leaves_the_pool_usable() {
+        let pool = Pool::new(2);
+        let result = catch_unwind(AssertUnwindSafe(|| pool.run(10, |i| assert_ne!(i, 7))));
+        assert!(result.is_err());
+        let hits = AtomicUsize::new(0);
+        pool.run(10, |_| _ = hits.fetch_add(1, SeqCst));
+        assert_eq!(hits.load(SeqCst), 10);
+    }
+}

@@ -1,0 +1,328 @@
+//! The reductions.
+
+use flambeau_tensor::{Bool, Element};
+use half::{bf16, f16};
+
+use super::{Reducer, reduce};
+use crate::{Error, Float, Pool, View, cast::CastTo, error::same};
+
+/// Types that add and multiply: floats in `f32`, integers wrapping.
+pub trait Numeric: Element {
+    /// Type of a running total.
+    type Acc: Copy + Send + Sync;
+    /// Type of a sum: the float itself, or an integer of at least 32 bits.
+    type Sum: Element;
+    /// 0 or 1.
+    fn constant(x: u8) -> Self::Acc;
+    /// Exact.
+    fn widen(self) -> Self::Acc;
+    /// `a + b`
+    fn add(a: Self::Acc, b: Self::Acc) -> Self::Acc;
+    /// `a · b`
+    fn mul(a: Self::Acc, b: Self::Acc) -> Self::Acc;
+    /// Rounds or wraps.
+    fn narrow(a: Self::Acc) -> Self::Sum;
+}
+
+macro_rules! integers {
+    ($($t:ty => $sum:ty),*) => { $(impl Numeric for $t {
+        type Acc = $sum;
+        type Sum = $sum;
+        #[inline(always)]
+        fn constant(x: u8) -> $sum { x.into() }
+        #[inline(always)]
+        fn widen(self) -> $sum { self.cast_to() }
+        #[inline(always)]
+        fn add(a: $sum, b: $sum) -> $sum { a.wrapping_add(b) }
+        #[inline(always)]
+        fn mul(a: $sum, b: $sum) -> $sum { a.wrapping_mul(b) }
+        #[inline(always)]
+        fn narrow(a: $sum) -> $sum { a }
+    })* };
+}
+integers!(u8 => u32, u16 => u32, u32 => u32, i8 => i32, i16 => i32, i32 => i32, i64 => i64, Bool => i32);
+
+macro_rules! floats {
+    ($($t:ty),*) => { $(impl Numeric for $t {
+        type Acc = f32;
+        type Sum = $t;
+        #[inline(always)]
+        fn constant(x: u8) -> f32 { x.into() }
+        #[inline(always)]
+        fn widen(self) -> f32 { Float::to_f32(self) }
+        #[inline(always)]
+        fn add(a: f32, b: f32) -> f32 { a + b }
+        #[inline(always)]
+        fn mul(a: f32, b: f32) -> f32 { a * b }
+        #[inline(always)]
+        fn narrow(a: f32) -> $t { <$t as Float>::from_f32(a) }
+    })* };
+}
+floats!(f32, f16, bf16);
+
+/// Types with an order in which NaN comes last.
+pub trait Ordered: Element {
+    /// Is it NaN?
+    fn is_nan(self) -> bool;
+    /// `self < other`; false if either is NaN.
+    fn less(self, other: Self) -> bool;
+}
+
+macro_rules! ordered {
+    ($($t:ty: $key:expr, $nan:expr);*) => { $(impl Ordered for $t {
+        #[inline(always)]
+        fn is_nan(self) -> bool { $nan(self) }
+        #[inline(always)]
+        fn less(self, other: $t) -> bool { $key(self) < $key(other) }
+    })* };
+}
+ordered!(u8: |x| x, |_| false; u16: |x| x, |_| false; u32: |x| x, |_| false; i8: |x| x, |_| false; i16: |x| x, |_| false;
+    i32: |x| x, |_| false; i64: |x| x, |_| false; Bool: |x: Bool| x.get(), |_| false;
+    f32: |x| x, f32::is_nan; f16: <f16 as Float>::to_f32, f16::is_nan; bf16: <bf16 as Float>::to_f32, bf16::is_nan);
+
+struct Total;
+struct Product;
+
+macro_rules! arithmetic {
+    ($($r:ty: $start:expr, $op:ident);*) => { $(impl<T: Numeric> Reducer<T> for $r {
+        type Acc = T::Acc;
+        #[inline(always)]
+        fn empty(&self) -> T::Acc { T::constant($start) }
+        #[inline(always)]
+        fn step(&self, acc: T::Acc, x: T, _: usize, _: usize) -> T::Acc { T::$op(acc, x.widen()) }
+        #[inline(always)]
+        fn join(&self, a: T::Acc, b: T::Acc) -> T::Acc { T::$op(a, b) }
+    })* };
+}
+arithmetic!(Total: 0, add; Product: 1, mul);
+
+/// Writes the results.
+fn finish<A: Copy, O>(results: &[A], out: &mut [O], f: impl Fn(A) -> O) -> Result<(), Error> {
+    same("outputs of a reduction", results.len(), out.len())?;
+    out.iter_mut().zip(results).for_each(|(o, &r)| *o = f(r));
+    Ok(())
+}
+
+/// Elements that one output reduces.
+fn count<T>(x: &View<T>, axes: &[usize]) -> usize {
+    axes.iter().filter_map(|&a| x.shape().get(a)).product()
+}
+
+/// Σ x over `axes`; `out` holds the kept axes row-major. Nothing sums to 0.
+///
+/// # Errors
+/// [`Error::Parameter`] or [`Error::Size`] if an axis is out of range or repeated, or `out` has another length.
+pub fn sum<T: Numeric>(pool: &Pool, x: &View<T>, axes: &[usize], out: &mut [T::Sum]) -> Result<(), Error> {
+    finish(&reduce(pool, x, axes, &Total)?, out, T::narrow)
+}
+
+/// Π x over `axes`; nothing multiplies to 1.
+///
+/// # Errors
+/// As [`sum`].
+pub fn prod<T: Numeric>(pool: &Pool, x: &View<T>, axes: &[usize], out: &mut [T::Sum]) -> Result<(), Error> {
+    finish(&reduce(pool, x, axes, &Product)?, out, T::narrow)
+}
+
+/// Mean over `axes`; NaN where there is nothing.
+///
+/// # Errors
+/// As [`sum`].
+pub fn mean<T: Float + Numeric<Acc = f32>>(pool: &Pool, x: &View<T>, axes: &[usize], out: &mut [T]) -> Result<(), Error> {
+    let n = count(x, axes) as f32;
+    finish(&reduce(pool, x, axes, &Total)?, out, |s| T::from_f32(s / n))
+}
+
+/// Σ (x − mean[out])²
+struct Deviations(Vec<f32>);
+
+impl<T: Float> Reducer<T> for Deviations {
+    type Acc = f32;
+    #[inline(always)]
+    fn empty(&self) -> f32 {
+        0.0
+    }
+    #[inline(always)]
+    fn step(&self, acc: f32, x: T, _: usize, out: usize) -> f32 {
+        let d = x.to_f32() - self.0[out];
+        acc + d * d
+    }
+    #[inline(always)]
+    fn join(&self, a: f32, b: f32) -> f32 {
+        a + b
+    }
+}
+
+/// Σ (x − mean)² / max(n − ddof, 0) over `axes`.
+///
+/// # Errors
+/// As [`sum`].
+pub fn var<T: Float + Numeric<Acc = f32>>(
+    pool: &Pool,
+    x: &View<T>,
+    axes: &[usize],
+    ddof: i32,
+    out: &mut [T],
+) -> Result<(), Error> {
+    let n = count(x, axes);
+    let means = reduce(pool, x, axes, &Total)?.into_iter().map(|s| s / n as f32).collect();
+    let divisor = (n as f64 - f64::from(ddof)).max(0.0) as f32;
+    finish(&reduce(pool, x, axes, &Deviations(means))?, out, |s| T::from_f32(s / divisor))
+}
+
+/// The best element and its number; `MAX` for the largest. NaN beats all, and the first of equals wins.
+struct Best<const MAX: bool>;
+
+impl<const MAX: bool> Best<MAX> {
+    #[inline(always)]
+    fn better<T: Ordered>((a, i): (T, usize), (b, j): (T, usize)) -> bool {
+        if a.is_nan() || b.is_nan() {
+            return a.is_nan() && (!b.is_nan() || i < j);
+        }
+        let strictly = if MAX { b.less(a) } else { a.less(b) };
+        strictly || (i < j && !(if MAX { a.less(b) } else { b.less(a) }))
+    }
+}
+
+impl<T: Ordered, const MAX: bool> Reducer<T> for Best<MAX> {
+    type Acc = Option<(T, usize)>;
+    #[inline(always)]
+    fn empty(&self) -> Self::Acc {
+        None
+    }
+    #[inline(always)]
+    fn step(&self, acc: Self::Acc, x: T, i: usize, _: usize) -> Self::Acc {
+        self.join(acc, Some((x, i)))
+    }
+    #[inline(always)]
+    fn join(&self, a: Self::Acc, b: Self::Acc) -> Self::Acc {
+        match (a, b) {
+            (Some(a), Some(b)) => Some(if Self::better(b, a) { b } else { a }),
+            (a, b) => a.or(b),
+        }
+    }
+}
+
+fn extreme<T: Ordered, const MAX: bool>(pool: &Pool, x: &View<T>, axes: &[usize], out: &mut [T]) -> Result<(), Error> {
+    if count(x, axes) == 0 && !out.is_empty() {
+        return Err(Error::Size { what: "elements of a maximum or minimum", expected: 1, found: 0 });
+    }
+    let best = reduce(pool, x, axes, &Best::<MAX>)?;
+    same("outputs of a reduction", best.len(), out.len())?;
+    out.iter_mut().zip(best).for_each(|(o, b)| {
+        if let Some((value, _)) = b {
+            *o = value;
+        }
+    });
+    Ok(())
+}
+
+/// Largest element over `axes`; NaN if there is one.
+///
+/// # Errors
+/// As [`sum`]; [`Error::Size`] where nothing is reduced to something.
+pub fn max<T: Ordered>(pool: &Pool, x: &View<T>, axes: &[usize], out: &mut [T]) -> Result<(), Error> {
+    extreme::<T, true>(pool, x, axes, out)
+}
+
+/// Smallest element over `axes`; NaN if there is one.
+///
+/// # Errors
+/// As [`max`].
+pub fn min<T: Ordered>(pool: &Pool, x: &View<T>, axes: &[usize], out: &mut [T]) -> Result<(), Error> {
+    extreme::<T, false>(pool, x, axes, out)
+}
+
+fn arg<T: Ordered, const MAX: bool>(pool: &Pool, x: &View<T>, axes: &[usize], out: &mut [u32]) -> Result<(), Error> {
+    if count(x, axes) == 0 && !out.is_empty() {
+        return Err(Error::Size { what: "elements of an argmax or argmin", expected: 1, found: 0 });
+    }
+    finish(&reduce(pool, x, axes, &Best::<MAX>)?, out, |b| b.map_or(0, |(_, i)| i as u32))
+}
+
+/// Number of the largest element over `axes` (row-major among them); the first NaN if there is one, the first of equals.
+///
+/// # Errors
+/// As [`max`].
+pub fn argmax<T: Ordered>(pool: &Pool, x: &View<T>, axes: &[usize], out: &mut [u32]) -> Result<(), Error> {
+    arg::<T, true>(pool, x, axes, out)
+}
+
+/// Number of the smallest element over `axes`; else as [`argmax`].
+///
+/// # Errors
+/// As [`max`].
+pub fn argmin<T: Ordered>(pool: &Pool, x: &View<T>, axes: &[usize], out: &mut [u32]) -> Result<(), Error> {
+    arg::<T, false>(pool, x, axes, out)
+}
+
+/// `ALL` or any.
+struct Truth<const ALL: bool>;
+
+impl<T: CastTo<Bool>, const ALL: bool> Reducer<T> for Truth<ALL> {
+    type Acc = bool;
+    #[inline(always)]
+    fn empty(&self) -> bool {
+        ALL
+    }
+    #[inline(always)]
+    fn step(&self, acc: bool, x: T, _: usize, _: usize) -> bool {
+        if ALL { acc & x.cast_to().get() } else { acc | x.cast_to().get() }
+    }
+    #[inline(always)]
+    fn join(&self, a: bool, b: bool) -> bool {
+        if ALL { a & b } else { a | b }
+    }
+}
+
+/// Whether any element over `axes` is non-zero; false for none.
+///
+/// # Errors
+/// As [`sum`].
+pub fn any<T: CastTo<Bool>>(pool: &Pool, x: &View<T>, axes: &[usize], out: &mut [Bool]) -> Result<(), Error> {
+    finish(&reduce(pool, x, axes, &Truth::<false>)?, out, Bool::from)
+}
+
+/// Whether all elements over `axes` are non-zero; true for none.
+///
+/// # Errors
+/// As [`sum`].
+pub fn all<T: CastTo<Bool>>(pool: &Pool, x: &View<T>, axes: &[usize], out: &mut [Bool]) -> Result<(), Error> {
+    finish(&reduce(pool, x, axes, &Truth::<true>)?, out, Bool::from)
+}
+
+/// Σ e^(x − top[out])
+struct Exponentials(Vec<f32>);
+
+impl<T: Float> Reducer<T> for Exponentials {
+    type Acc = f32;
+    #[inline(always)]
+    fn empty(&self) -> f32 {
+        0.0
+    }
+    #[inline(always)]
+    fn step(&self, acc: f32, x: T, _: usize, out: usize) -> f32 {
+        let (x, top) = (x.to_f32(), self.0[out]);
+        // Equal infinities have no difference; their ratio counts as one.
+        acc + if x == top { 1.0 } else { (x - top).exp() }
+    }
+    #[inline(always)]
+    fn join(&self, a: f32, b: f32) -> f32 {
+        a + b
+    }
+}
+
+/// ln Σ eˣ over `axes`; −∞ for none or only −∞.
+///
+/// # Errors
+/// As [`sum`].
+pub fn logsumexp<T: Float + Ordered>(pool: &Pool, x: &View<T>, axes: &[usize], out: &mut [T]) -> Result<(), Error> {
+    let best = reduce(pool, x, axes, &Best::<true>)?;
+    let tops: Vec<f32> = best.into_iter().map(|b| b.map_or(f32::NEG_INFINITY, |(x, _)| x.to_f32())).collect();
+    let sums = reduce(pool, x, axes, &Exponentials(tops.clone()))?;
+    same("outputs of a reduction", sums.len(), out.len())?;
+    for ((o, top), sum) in out.iter_mut().zip(tops).zip(sums) {
+        *o = T::from_f32(if top == f32::NEG_INFINITY { top } else { top + sum.ln() });
+    }
+    Ok(())
+}

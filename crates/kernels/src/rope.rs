@@ -1,0 +1,179 @@
+//! Rotary position embedding.
+
+use crate::{
+    Error, Float, FloatView, Pool, Strides, View, ViewMut,
+    convert::{FloatPtr, float_view},
+    error::same,
+    math::{Unary, unary_in_place},
+    pool::Parts,
+    simd::{Isa, Kernel},
+};
+
+/// How positions turn into rotations.
+#[derive(Clone, Copy, Debug)]
+pub struct Rope<'a> {
+    /// Leading elements of a head that rotate; even.
+    pub dims: usize,
+    /// Pairs are `(2i, 2i+1)` if true, else `(i, i + dims/2)`.
+    pub traditional: bool,
+    /// Frequencies are `base^(−2i/dims)` where `periods` is absent.
+    pub base: f32,
+    /// Factor of the position.
+    pub scale: f32,
+    /// `[dims/2]` reciprocals of the frequencies.
+    pub periods: Option<&'a [f32]>,
+}
+
+/// Rotates each head of `x` `[B, H, T, D]` by its position `(t + offset) · scale`; `offsets` has one entry, or one a batch.
+///
+/// Angles, sines and cosines are `f32`, and so are the products until they are stored.
+///
+/// # Errors
+/// [`Error::Size`] if the ranks, `dims`, `offsets` or `periods` do not fit, [`Error::Parameter`] for odd `dims`.
+pub fn rope<T: Float>(
+    pool: &Pool,
+    x: &View<T>,
+    offsets: &[i32],
+    rope: &Rope,
+    out: &mut ViewMut<T>,
+) -> Result<(), Error> {
+    same("rank of a rotated tensor", 4, x.rank())?;
+    if x.shape() != out.shape() {
+        return Err(Error::Broadcast { what: "rotated tensor", expected: out.shape().into(), found: x.shape().into() });
+    }
+    let (half, width) = (rope.dims / 2, x.shape()[3]);
+    if rope.dims % 2 == 1 || rope.dims > width {
+        return Err(Error::Parameter { what: "dims of a rotation", found: rope.dims as i64 });
+    }
+    if offsets.len() != 1 {
+        same("offsets of a rotation", x.shape()[0], offsets.len())?;
+    }
+    if let Some(periods) = rope.periods {
+        same("periods of a rotation", half, periods.len())?;
+    }
+    if x.is_empty() {
+        return Ok(());
+    }
+    let frequencies: Vec<f32> = match rope.periods {
+        Some(periods) => periods.iter().map(|p| 1.0 / p).collect(),
+        None => (0..half).map(|i| f64::from(rope.base).powf(-(i as f64) / half as f64) as f32).collect(),
+    };
+    let steps = x.shape()[2];
+    let table = Table::new(pool, offsets, steps, rope.scale, &frequencies);
+    let strides: Strides = out.strides().into();
+    let traditional = rope.traditional;
+    match (float_view(x), FloatPtr::of(out.origin())) {
+        (FloatView::F32(x), FloatPtr::F32(out)) => Rotate { x, out, strides, table, traditional }.run(pool),
+        (FloatView::F16(x), FloatPtr::F16(out)) => Rotate { x, out, strides, table, traditional }.run(pool),
+        (FloatView::BF16(x), FloatPtr::BF16(out)) => Rotate { x, out, strides, table, traditional }.run(pool),
+        // Both have the type `T`.
+        _ => {}
+    }
+    Ok(())
+}
+
+/// `[offset][t][cos … sin …]`
+struct Table {
+    numbers: Vec<f32>,
+    half: usize,
+    steps: usize,
+    offsets: usize,
+}
+
+impl Table {
+    fn new(pool: &Pool, offsets: &[i32], steps: usize, scale: f32, frequencies: &[f32]) -> Table {
+        let half = frequencies.len();
+        let mut numbers = vec![0.0; offsets.len() * steps * 2 * half];
+        let parts = Parts::new(&mut numbers);
+        pool.run_ranges(offsets.len() * steps, 64, |r| {
+            for row in r {
+                // SAFETY: each row is written by one task.
+                let line = unsafe { parts.slice(row * 2 * half..(row + 1) * 2 * half) };
+                let position = i64::from(offsets[row / steps]) + (row % steps) as i64;
+                let position = position as f32 * scale;
+                let (cos, sin) = line.split_at_mut(half);
+                cos.iter_mut().zip(frequencies).for_each(|(slot, &f)| *slot = position * f);
+                sin.copy_from_slice(cos);
+                unary_in_place(pool, Unary::Cos, cos);
+                unary_in_place(pool, Unary::Sin, sin);
+            }
+        });
+        Table { numbers, half, steps, offsets: offsets.len() }
+    }
+
+    fn row(&self, batch: usize, t: usize) -> (&[f32], &[f32]) {
+        let batch = if self.offsets == 1 { 0 } else { batch };
+        self.numbers[(batch * self.steps + t) * 2 * self.half..][..2 * self.half].split_at(self.half)
+    }
+}
+
+struct Rotate<'a, T> {
+    x: View<'a, T>,
+    out: *mut T,
+    strides: Strides,
+    table: Table,
+    traditional: bool,
+}
+
+// SAFETY: tasks write disjoint rows through `out`; the rest is shared.
+unsafe impl<T: Sync> Sync for Rotate<'_, T> {}
+
+struct Rows<'a, T>(&'a Rotate<'a, T>, std::ops::Range<usize>);
+
+impl<T: Float> Kernel for Rows<'_, T> {
+    type Out = ();
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        let Rows(task, rows) = self;
+        let (shape, s, o) = (task.x.shape(), task.x.strides(), &task.strides[..]);
+        for row in rows {
+            let (t, head, batch) = (row % shape[2], row / shape[2] % shape[1], row / shape[2] / shape[1]);
+            let index = [batch as isize, head as isize, t as isize];
+            let at = |s: &[isize]| (0..3).map(|i| index[i] * s[i]).sum::<isize>();
+            // SAFETY: the row's index is inside both views; each row is written by one task.
+            unsafe {
+                let (from, to) = (task.x.origin().offset(at(s)), task.out.offset(at(o)));
+                let (cos, sin) = task.table.row(batch, t);
+                task.rotate(isa, (from, s[3]), (to, o[3]), cos, sin);
+                for d in 2 * task.table.half as isize..shape[3] as isize {
+                    *to.offset(d * o[3]) = *from.offset(d * s[3]);
+                }
+            }
+        }
+    }
+}
+
+impl<T: Float> Rotate<'_, T> {
+    fn run(&self, pool: &Pool) {
+        let width = self.x.shape()[3];
+        pool.run_ranges(self.x.len() / width, (8192 / width).max(1), |r| pool.dispatch(Rows(self, r)));
+    }
+
+    /// # Safety
+    /// Both rows have `2 · half` elements at their steps.
+    #[inline(always)]
+    unsafe fn rotate<I: Isa>(&self, isa: I, (x, step): (*const T, isize), (y, out_step): (*mut T, isize), cos: &[f32], sin: &[f32]) {
+        let half = self.table.half;
+        let mut i = 0;
+        // SAFETY: the caller's promise, here and below.
+        unsafe {
+            while !self.traditional && step == 1 && out_step == 1 && i + I::LANES <= half {
+                let (a, b) = (T::load(isa, x.add(i)), T::load(isa, x.add(half + i)));
+                let (c, s) = (isa.load(cos.as_ptr().add(i)), isa.load(sin.as_ptr().add(i)));
+                T::store(isa, y.add(i), isa.sub(isa.mul(a, c), isa.mul(b, s)));
+                T::store(isa, y.add(half + i), isa.add(isa.mul(a, s), isa.mul(b, c)));
+                i += I::LANES;
+            }
+            for i in i..half {
+                let (p, q) = if self.traditional { (2 * i, 2 * i + 1) } else { (i, half + i) };
+                let (p, q) = (p as isize, q as isize);
+                let (a, b) = ((*x.offset(p * step)).to_f32(), (*x.offset(q * step)).to_f32());
+                *y.offset(p * out_step) = T::from_f32(a * cos[i] - b * sin[i]);
+                *y.offset(q * out_step) = T::from_f32(a * sin[i] + b * cos[i]);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

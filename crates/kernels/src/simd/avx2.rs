@@ -1,0 +1,106 @@
+//! AVX2 with FMA and F16C: eight lanes.
+
+use std::arch::x86_64::*;
+
+use super::{Isa, IsaKind, Kernel};
+
+/// Proof that the CPU has AVX2, FMA and F16C.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Avx2(());
+
+impl Avx2 {
+    pub(crate) fn detect() -> Option<Avx2> {
+        let found = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
+        found.then_some(Avx2(()))
+    }
+
+    #[inline(always)]
+    pub(crate) fn enter<K: Kernel>(self, kernel: K) -> K::Out {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn inner<K: Kernel>(isa: Avx2, kernel: K) -> K::Out {
+            kernel.run(isa)
+        }
+        // SAFETY: `self` proves these features.
+        unsafe { inner(self, kernel) }
+    }
+}
+
+#[inline(always)]
+unsafe fn halves(a: __m256) -> (__m128, __m128) {
+    // SAFETY: only called from methods whose `self` proves AVX.
+    unsafe { (_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a)) }
+}
+
+impl Isa for Avx2 {
+    type V = __m256;
+    type U = __m256i;
+    type M = __m256;
+    const LANES: usize = 8;
+    const KIND: IsaKind = IsaKind::Avx2;
+
+    memory_methods! {
+        fn load(p: *const f32) -> __m256 = _mm256_loadu_ps(p);
+        fn store(p: *mut f32, v: __m256) = _mm256_storeu_ps(p, v);
+        fn load_bf16(p: *const u16) -> __m256 =
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()))));
+        fn store_u16(p: *mut u16, v: __m256i) = {
+            let low = _mm256_and_si256(v, _mm256_set1_epi32(0xffff));
+            let packed = _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256::<1>(low));
+            _mm_storeu_si128(p.cast(), packed)
+        };
+        fn load_f16(p: *const u16) -> __m256 = _mm256_cvtph_ps(_mm_loadu_si128(p.cast()));
+        fn store_f16(p: *mut u16, v: __m256) = _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v));
+        fn load_u(p: *const u32) -> __m256i = _mm256_loadu_si256(p.cast());
+        fn load_u_strided(p: *const u32, stride: usize) -> __m256i = {
+            let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+            _mm256_i32gather_epi32::<4>(p.cast(), _mm256_mullo_epi32(lanes, _mm256_set1_epi32(stride as i32)))
+        };
+    }
+    methods! {
+        fn splat(x: f32) -> __m256 = _mm256_set1_ps(x);
+        fn add(a: __m256, b: __m256) -> __m256 = _mm256_add_ps(a, b);
+        fn sub(a: __m256, b: __m256) -> __m256 = _mm256_sub_ps(a, b);
+        fn mul(a: __m256, b: __m256) -> __m256 = _mm256_mul_ps(a, b);
+        fn div(a: __m256, b: __m256) -> __m256 = _mm256_div_ps(a, b);
+        fn fma(a: __m256, b: __m256, c: __m256) -> __m256 = _mm256_fmadd_ps(a, b, c);
+        fn max(a: __m256, b: __m256) -> __m256 = _mm256_max_ps(a, b);
+        fn min(a: __m256, b: __m256) -> __m256 = _mm256_min_ps(a, b);
+        fn sqrt(a: __m256) -> __m256 = _mm256_sqrt_ps(a);
+        fn round(a: __m256) -> __m256 = _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a);
+        fn sum(a: __m256) -> f32 = {
+            let (low, high) = halves(a);
+            let four = _mm_add_ps(low, high);
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        };
+        fn max_lane(a: __m256) -> f32 = {
+            let (low, high) = halves(a);
+            let four = _mm_max_ps(low, high);
+            let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        };
+        fn bits(a: __m256) -> __m256i = _mm256_castps_si256(a);
+        fn from_bits(a: __m256i) -> __m256 = _mm256_castsi256_ps(a);
+        fn splat_u(x: u32) -> __m256i = _mm256_set1_epi32(x as i32);
+        fn and(a: __m256i, b: __m256i) -> __m256i = _mm256_and_si256(a, b);
+        fn or(a: __m256i, b: __m256i) -> __m256i = _mm256_or_si256(a, b);
+        fn add_u(a: __m256i, b: __m256i) -> __m256i = _mm256_add_epi32(a, b);
+        fn sub_u(a: __m256i, b: __m256i) -> __m256i = _mm256_sub_epi32(a, b);
+        fn shl(a: __m256i, n: u32) -> __m256i = _mm256_sllv_epi32(a, _mm256_set1_epi32(n as i32));
+        fn shr(a: __m256i, n: u32) -> __m256i = _mm256_srlv_epi32(a, _mm256_set1_epi32(n as i32));
+        fn int_to_float(a: __m256i) -> __m256 = _mm256_cvtepi32_ps(a);
+        fn float_to_int(a: __m256) -> __m256i = _mm256_cvtps_epi32(a);
+        fn lookup16(a: __m256i, table: &[f32; 16]) -> __m256 = {
+            let low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr()), a);
+            let high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr().add(8)), a);
+            _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32::<28>(a)))
+        };
+        fn permute(a: __m256, from: __m256i) -> __m256 = _mm256_permutevar8x32_ps(a, from);
+        fn permute_u(a: __m256i, from: __m256i) -> __m256i = _mm256_permutevar8x32_epi32(a, from);
+        fn shl_each(a: __m256i, n: __m256i) -> __m256i = _mm256_sllv_epi32(a, n);
+        fn shr_each(a: __m256i, n: __m256i) -> __m256i = _mm256_srlv_epi32(a, n);
+        fn lt(a: __m256, b: __m256) -> __m256 = _mm256_cmp_ps::<_CMP_LT_OQ>(a, b);
+        fn is_nan(a: __m256) -> __m256 = _mm256_cmp_ps::<_CMP_UNORD_Q>(a, a);
+        fn select(m: __m256, a: __m256, b: __m256) -> __m256 = _mm256_blendv_ps(b, a, m);
+    }
+}

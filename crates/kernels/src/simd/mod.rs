@@ -1,0 +1,262 @@
+//! Vectors of `f32` lanes over several instruction sets, from one source per kernel.
+//!
+//! A value of an [`Isa`] type proves that the CPU has that instruction set: only [`Cpu::detect`] and [`Cpu::of`] make one. A
+//! kernel is a [`Kernel`] whose `run` is generic over the `Isa` and `#[inline(always)]`, as is all that it calls in a hot loop;
+//! [`Cpu::dispatch`] compiles it once per instruction set inside a function that enables it.
+
+#[macro_use]
+mod methods;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod float;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod portable;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512::{Avx512, DotBf16};
+pub use float::Float;
+pub(crate) use float::{load_partial, store_partial};
+
+/// An instruction set that kernels are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum IsaKind {
+    /// Plain Rust, vectorised by the compiler for the target's baseline.
+    Portable,
+    /// x86-64 with AVX2, FMA and F16C.
+    Avx2,
+    /// x86-64 with AVX-512 F, BW, DQ and VL; BF16 dot products where the CPU has them.
+    Avx512,
+    /// 64-bit Arm.
+    Neon,
+}
+
+impl IsaKind {
+    /// All kinds, slowest first.
+    pub const ALL: [IsaKind; 4] = [IsaKind::Portable, IsaKind::Avx2, IsaKind::Avx512, IsaKind::Neon];
+}
+
+/// Vector operations of one instruction set. Lane `i` of a result depends on lane `i` of the operands unless stated.
+pub trait Isa: Copy + Send + Sync + 'static {
+    /// `LANES` values of `f32`.
+    type V: Copy;
+    /// `LANES` words of 32 bits.
+    type U: Copy;
+    /// A choice per lane.
+    type M: Copy;
+    /// Lanes of a vector; a power of two, at most 16.
+    const LANES: usize;
+    /// Which instruction set this is.
+    const KIND: IsaKind;
+
+    /// All lanes `x`.
+    fn splat(self, x: f32) -> Self::V;
+    /// # Safety
+    /// `LANES` elements are readable at `p`, of any alignment.
+    unsafe fn load(self, p: *const f32) -> Self::V;
+    /// # Safety
+    /// `LANES` elements are writable at `p`, of any alignment.
+    unsafe fn store(self, p: *mut f32, v: Self::V);
+    /// Loads `LANES` bf16 bit patterns.
+    /// # Safety
+    /// As [`Isa::load`].
+    unsafe fn load_bf16(self, p: *const u16) -> Self::V;
+    /// Stores the low 16 bits of each lane.
+    /// # Safety
+    /// As [`Isa::store`].
+    unsafe fn store_u16(self, p: *mut u16, v: Self::U);
+    /// Loads `LANES` f16 bit patterns.
+    /// # Safety
+    /// As [`Isa::load`].
+    unsafe fn load_f16(self, p: *const u16) -> Self::V;
+    /// Stores as f16, rounded to nearest even.
+    /// # Safety
+    /// As [`Isa::store`].
+    unsafe fn store_f16(self, p: *mut u16, v: Self::V);
+
+    /// `a + b`
+    fn add(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a - b`
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a * b`
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a / b`
+    fn div(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a * b + c`, in one rounding where the hardware can.
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// The larger; unspecified which if one is NaN.
+    fn max(self, a: Self::V, b: Self::V) -> Self::V;
+    /// The smaller; unspecified which if one is NaN.
+    fn min(self, a: Self::V, b: Self::V) -> Self::V;
+    /// Square root, correctly rounded.
+    fn sqrt(self, a: Self::V) -> Self::V;
+    /// Nearest integer, ties to even; for magnitudes below 2^22.
+    fn round(self, a: Self::V) -> Self::V;
+    /// Sum of all lanes, in an order fixed per instruction set.
+    fn sum(self, a: Self::V) -> f32;
+    /// Largest lane.
+    fn max_lane(self, a: Self::V) -> f32;
+
+    /// The bit patterns.
+    fn bits(self, a: Self::V) -> Self::U;
+    /// The values with these bit patterns.
+    fn from_bits(self, a: Self::U) -> Self::V;
+    /// All lanes `x`.
+    fn splat_u(self, x: u32) -> Self::U;
+    /// # Safety
+    /// As [`Isa::load`].
+    unsafe fn load_u(self, p: *const u32) -> Self::U;
+    /// Lane `i` is `p[i * stride]`.
+    /// # Safety
+    /// Those elements are readable; `LANES * stride` is below 2^31.
+    unsafe fn load_u_strided(self, p: *const u32, stride: usize) -> Self::U;
+    /// `a & b`
+    fn and(self, a: Self::U, b: Self::U) -> Self::U;
+    /// `a | b`
+    fn or(self, a: Self::U, b: Self::U) -> Self::U;
+    /// `a + b`, wrapping.
+    fn add_u(self, a: Self::U, b: Self::U) -> Self::U;
+    /// `a - b`, wrapping.
+    fn sub_u(self, a: Self::U, b: Self::U) -> Self::U;
+    /// `a << n` for `n < 32`.
+    fn shl(self, a: Self::U, n: u32) -> Self::U;
+    /// `a >> n`, zero filled, for `n < 32`.
+    fn shr(self, a: Self::U, n: u32) -> Self::U;
+    /// Two's complement integers to floats.
+    fn int_to_float(self, a: Self::U) -> Self::V;
+    /// Integral floats within `i32` to integers.
+    fn float_to_int(self, a: Self::V) -> Self::U;
+    /// Entry `a & 15` of the table.
+    fn lookup16(self, a: Self::U, table: &[f32; 16]) -> Self::V;
+    /// Lane `i` is lane `from[i]` of `a`; indices below `LANES`.
+    fn permute(self, a: Self::V, from: Self::U) -> Self::V;
+    /// Lane `i` is lane `from[i]` of `a`; indices below `LANES`.
+    fn permute_u(self, a: Self::U, from: Self::U) -> Self::U;
+    /// `a << n[i]`; zero where `n[i]` is 32.
+    fn shl_each(self, a: Self::U, n: Self::U) -> Self::U;
+    /// `a >> n[i]`, zero filled, for `n[i]` up to 31.
+    fn shr_each(self, a: Self::U, n: Self::U) -> Self::U;
+    /// `a & 15` as floats.
+    #[inline(always)]
+    fn nibble(self, a: Self::U) -> Self::V {
+        self.int_to_float(self.and(a, self.splat_u(15)))
+    }
+
+    /// `a < b`
+    fn lt(self, a: Self::V, b: Self::V) -> Self::M;
+    /// Is it NaN?
+    fn is_nan(self, a: Self::V) -> Self::M;
+    /// `m ? a : b`
+    fn select(self, m: Self::M, a: Self::V, b: Self::V) -> Self::V;
+
+    /// Lane `i` is `i`.
+    #[inline(always)]
+    fn lane_numbers(self) -> Self::U {
+        const NUMBERS: [u32; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+        // SAFETY: LANES is at most 16.
+        unsafe { self.load_u(NUMBERS.as_ptr()) }
+    }
+    /// `|a|`
+    #[inline(always)]
+    fn abs(self, a: Self::V) -> Self::V {
+        self.from_bits(self.and(self.bits(a), self.splat_u(0x7fff_ffff)))
+    }
+    /// `|a|` with the sign of `sign`.
+    #[inline(always)]
+    fn copysign(self, a: Self::V, sign: Self::V) -> Self::V {
+        let sign = self.and(self.bits(sign), self.splat_u(0x8000_0000));
+        self.from_bits(self.or(self.bits(self.abs(a)), sign))
+    }
+    /// `-a`
+    #[inline(always)]
+    fn neg(self, a: Self::V) -> Self::V {
+        self.sub(self.splat(-0.0), a)
+    }
+    /// Stores as bf16, rounded to nearest even.
+    /// # Safety
+    /// As [`Isa::store`].
+    #[inline(always)]
+    unsafe fn store_bf16(self, p: *mut u16, v: Self::V) {
+        let bits = self.bits(v);
+        let even = self.and(self.shr(bits, 16), self.splat_u(1));
+        let rounded = self.shr(self.add_u(bits, self.add_u(even, self.splat_u(0x7fff))), 16);
+        let quiet = self.or(self.shr(bits, 16), self.splat_u(0x40));
+        let out = self.bits(self.select(self.is_nan(v), self.from_bits(quiet), self.from_bits(rounded)));
+        // SAFETY: the caller's promise.
+        unsafe { self.store_u16(p, out) }
+    }
+}
+
+/// A computation that is compiled once per instruction set.
+pub trait Kernel {
+    /// What it returns.
+    type Out;
+    /// The computation; mark it `#[inline(always)]`.
+    fn run<I: Isa>(self, isa: I) -> Self::Out;
+}
+
+/// An instruction set that the CPU has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cpu {
+    Portable(portable::Portable),
+    #[cfg(target_arch = "x86_64")]
+    Avx2(avx2::Avx2),
+    #[cfg(target_arch = "x86_64")]
+    Avx512(avx512::Avx512),
+    #[cfg(target_arch = "aarch64")]
+    Neon(neon::Neon),
+}
+
+impl Cpu {
+    /// The fastest that this CPU has.
+    pub(crate) fn detect() -> Cpu {
+        IsaKind::ALL.iter().rev().find_map(|&kind| Cpu::of(kind)).unwrap_or(Cpu::Portable(portable::Portable))
+    }
+
+    /// This one, if the CPU has it.
+    pub(crate) fn of(kind: IsaKind) -> Option<Cpu> {
+        match kind {
+            IsaKind::Portable => Some(Cpu::Portable(portable::Portable)),
+            #[cfg(target_arch = "x86_64")]
+            IsaKind::Avx2 => avx2::Avx2::detect().map(Cpu::Avx2),
+            #[cfg(target_arch = "x86_64")]
+            IsaKind::Avx512 => avx512::Avx512::detect().map(Cpu::Avx512),
+            #[cfg(target_arch = "aarch64")]
+            IsaKind::Neon => Some(Cpu::Neon(neon::Neon::new())),
+            #[allow(unreachable_patterns, reason = "which kinds are left depends on the target")]
+            _ => None,
+        }
+    }
+
+    pub(crate) fn kind(self) -> IsaKind {
+        struct Kind;
+        impl Kernel for Kind {
+            type Out = IsaKind;
+            fn run<I: Isa>(self, _: I) -> IsaKind {
+                I::KIND
+            }
+        }
+        self.dispatch(Kind)
+    }
+
+    /// Runs `kernel` with this instruction set enabled.
+    #[inline(always)]
+    pub(crate) fn dispatch<K: Kernel>(self, kernel: K) -> K::Out {
+        match self {
+            Cpu::Portable(isa) => kernel.run(isa),
+            #[cfg(target_arch = "x86_64")]
+            Cpu::Avx2(isa) => isa.enter(kernel),
+            #[cfg(target_arch = "x86_64")]
+            Cpu::Avx512(isa) => isa.enter(kernel),
+            #[cfg(target_arch = "aarch64")]
+            Cpu::Neon(isa) => kernel.run(isa),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+use half::{bf16, f16};
+
+use super::*;
+use crate::testing::isas;
+
+/// Rounds every pattern of `f32` that matters to 16 bits and back.
+struct RoundTrip<'a, T>(&'a [f32], &'a mut [T]);
+
+impl<T: Float> Kernel for RoundTrip<'_, T> {
+    type Out = ();
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        for (x, y) in self.0.chunks(I::LANES).zip(self.1.chunks_mut(I::LANES)) {
+            // SAFETY: the chunks are as long as they say.
+            unsafe {
+                let v = load_partial(isa, x.as_ptr(), x.len());
+                store_partial(isa, y.as_mut_ptr(), v, y.len());
+            }
+        }
+    }
+}
+
+fn check<T: Float>(expected: impl Fn(f32) -> T) {
+    let halves = (0..=u16::MAX).map(|b| u32::from(b) << 16);
+    let inputs: Vec<f32> = halves
+        .flat_map(|b| [b, b | 0x7fff, b | 0x8000, b | 0x8001, b | 0xefff, b | 0x1000, b | 0x3000])
+        .map(f32::from_bits)
+        .collect();
+    for pool in isas() {
+        let mut out = vec![T::from_f32(0.0); inputs.len()];
+        pool.dispatch(RoundTrip(&inputs, &mut out));
+        for (&x, &y) in inputs.iter().zip(&out) {
+            let (e, f) = (expected(x).to_f32(), y.to_f32());
+            assert!(e.to_bits() == f.to_bits() || (e.is_nan() && f.is_nan()), "{:?}: {x} gives {f} instead of {e}", pool.isa());
+        }
+    }
+}
+
+#[test]
+fn stores_round_to_nearest_even() {
+    check::<bf16>(bf16::from_f32);
+    check::<f16>(f16::from_f32);
+    check::<f32>(|x| x);
+}
+
+/// Each operation on lanes against its definition.
+struct Lanes;
+
+impl Kernel for Lanes {
+    type Out = ();
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        let (a, b): ([f32; 16], [f32; 16]) = (std::array::from_fn(|i| i as f32 - 7.5), std::array::from_fn(|i| 3.0 - i as f32));
+        let words: [u32; 80] = std::array::from_fn(|i| (i as u32).wrapping_mul(0x9e37_79b9));
+        let table: [f32; 16] = std::array::from_fn(|i| (i * i) as f32);
+        // SAFETY: the arrays are at least LANES long.
+        let (x, y, w) = unsafe { (isa.load(a.as_ptr()), isa.load(b.as_ptr()), isa.load_u(words.as_ptr())) };
+        let same = |what: &str, v: I::V, f: &dyn Fn(usize) -> f32| {
+            let mut out = [0.0; 16];
+            // SAFETY: the array is at least LANES long.
+            unsafe { isa.store(out.as_mut_ptr(), v) };
+            (0..I::LANES).for_each(|i| assert_eq!(out[i], f(i), "{what} {:?} lane {i}", I::KIND));
+        };
+        let small = |u: I::U| isa.int_to_float(isa.and(u, isa.splat_u(0xffff)));
+        same("add", isa.add(x, y), &|i| a[i] + b[i]);
+        same("max", isa.max(x, y), &|i| a[i].max(b[i]));
+        same("min", isa.min(x, y), &|i| a[i].min(b[i]));
+        same("fma", isa.fma(x, y, x), &|i| a[i] * b[i] + a[i]);
+        same("round", isa.round(x), &|i| a[i].round_ties_even());
+        same("abs", isa.abs(x), &|i| a[i].abs());
+        same("copysign", isa.copysign(x, y), &|i| a[i].copysign(b[i]));
+        same("lt", isa.select(isa.lt(x, y), x, y), &|i| if a[i] < b[i] { a[i] } else { b[i] });
+        same("lookup", isa.lookup16(w, &table), &|i| table[(words[i] & 15) as usize]);
+        same("nibble", isa.nibble(w), &|i| (words[i] & 15) as f32);
+        same("shr", small(isa.shr(w, 9)), &|i| (words[i] >> 9 & 0xffff) as f32);
+        same("shl", small(isa.shl(w, 3)), &|i| (words[i] << 3 & 0xffff) as f32);
+        same("shr_each", small(isa.shr_each(w, isa.lane_numbers())), &|i| (words[i] >> i & 0xffff) as f32);
+        same("shl_each", small(isa.shl_each(w, isa.splat_u(32))), &|_| 0.0);
+        let reversed = isa.sub_u(isa.splat_u(I::LANES as u32 - 1), isa.lane_numbers());
+        same("permute", isa.permute(x, reversed), &|i| a[I::LANES - 1 - i]);
+        same("permute_u", small(isa.permute_u(w, reversed)), &|i| (words[I::LANES - 1 - i] & 0xffff) as f32);
+        // SAFETY: `5 · LANES` words are readable.
+        let strided = unsafe { isa.load_u_strided(words.as_ptr(), 5) };
+        same("strided", small(strided), &|i| (words[5 * i] & 0xffff) as f32);
+        assert_eq!(isa.sum(x), a[..I::LANES].iter().sum::<f32>());
+        assert_eq!(isa.max_lane(y), 3.0);
+    }
+}
+
+#[test]
+fn operations_match_their_definition() {
+    isas().iter().for_each(|pool| pool.dispatch(Lanes));
+}

@@ -1,0 +1,118 @@
+//! Packed weights read where they are used instead of unpacked first.
+
+use flambeau_ir::{Add, Dequantize, In, Index, Node, QuantMode, QuantizedMatmul, Take, Tid};
+
+use super::Rewrite;
+use crate::lower::NEW;
+
+/// The `Dequantize` behind a slot, looking through the cast that a wider computation type puts on it.
+fn dequantized(m: &Rewrite<'_>, t: Tid) -> Option<Dequantize> {
+    match m.def(m.uncast(t))? {
+        Node::Dequantize(d) if d.global_scale.is_none() => Some(d.clone()),
+        _ => None,
+    }
+}
+
+/// `x @ dequantize(w)ᵀ [+ bias]`, w `[N, K * bits / 32]`.
+pub(super) fn linear(m: &mut Rewrite<'_>, root: &Node) -> Option<()> {
+    let Node::Addmm(n) = root else { return None };
+    let Node::Transpose(t) = m.def(n.mat2.0)? else { return None };
+    let swapped = t.perm == [1, 0] || t.perm == [-1, -2];
+    let plain = n.bias.is_none() || (n.alpha == 1.0 && n.beta == 1.0);
+    let d = dequantized(m, t.x.0).filter(|_| swapped && plain)?;
+    // Products take affine groups of 32 and more; smaller ones are for lookups.
+    if d.mode == QuantMode::Affine && d.group_size < 32 {
+        return None;
+    }
+    let product = QuantizedMatmul {
+        x: n.mat1,
+        w: d.w,
+        scales: d.scales,
+        out: NEW,
+        biases: d.biases,
+        group_size: d.group_size,
+        bits: d.bits,
+        mode: d.mode,
+        transpose: true,
+    };
+    match n.bias {
+        None => m.finish(n.out, product),
+        Some(bias) => {
+            let product = m.emit(product)?;
+            m.finish(n.out, Add { a: In(product), b: bias, out: NEW })
+        }
+    }
+}
+
+/// Rows of a packed table: look up the packed rows, then unpack only those.
+pub(super) fn embedding(m: &mut Rewrite<'_>, root: &Node) -> Option<()> {
+    let Node::Take(n) = root else { return None };
+    let (Index::Tid(_), 0) = (n.index, n.axis) else { return None };
+    let d = dequantized(m, n.x.0)?;
+    let rows = |m: &mut Rewrite<'_>, x: In| m.emit(Take { x, out: NEW, index: n.index, axis: 0 }).map(In);
+    let (w, scales) = (rows(m, d.w)?, rows(m, d.scales)?);
+    let biases = match d.biases {
+        Some(b) => Some(rows(m, b)?),
+        None => None,
+    };
+    m.finish(n.out, Dequantize { w, scales, biases, out: NEW, dtype: Some(m.dtype(n.out.0)), ..d })
+}
+
+#[cfg(test)]
+mod tests {
+    use flambeau_ir::Tid;
+    use flambeau_tensor::{
+        DType::{self, BF16, I8, I64},
+        Expr,
+    };
+
+    use crate::{Arg, fusions::testing::Program};
+
+    fn packed(p: &mut Program, group: i64) -> Tid {
+        let codes = p.weight("codes", I8, &[32, 64]);
+        let scale = p.weight("scale", BF16, &[32, (64 / group) as usize]);
+        let args = [
+            ("input", Arg::Tensor(codes)),
+            ("block_size", Arg::Ints(vec![Expr::Int(1), Expr::Int(group)])),
+            ("scale", Arg::Tensor(scale)),
+            ("quant_min", Arg::Int(Expr::Int(-8))),
+            ("quant_max", Arg::Int(Expr::Int(7))),
+            ("output_dtype", Arg::DType(BF16)),
+        ];
+        let args = args.into_iter().map(|(n, a)| (n.to_owned(), a)).collect();
+        p.call_args("torchao.dequantize_affine.default", args, BF16, &[32, 64])
+    }
+
+    fn linear(group: i64, with_bias: bool) -> Vec<&'static str> {
+        let mut p = Program::new();
+        let (x, w, b) = (p.input("x", BF16, &[1, 0, 64]), packed(&mut p, group), p.weight("b", BF16, &[32]));
+        let operands = [("input", x), ("weight", w), ("bias", b)];
+        let out = p.call("aten.linear.default", &operands[..if with_bias { 3 } else { 2 }], BF16, &[1, 0, 32]);
+        p.result(out);
+        p.fused()
+    }
+
+    #[test]
+    fn a_linear_reads_packed_words() {
+        assert_eq!(linear(32, false), ["QuantizedMatmul"]);
+        assert_eq!(linear(64, true), ["QuantizedMatmul", "Add"]);
+    }
+
+    #[test]
+    fn groups_too_small_for_products_are_unpacked() {
+        assert_eq!(linear(16, false), ["Dequantize", "Transpose", "Addmm"]);
+    }
+
+    fn lookup(dtype: DType) -> Vec<&'static str> {
+        let mut p = Program::new();
+        let (w, i) = (packed(&mut p, 16), p.input("i", I64, &[1, 0]));
+        let out = p.call("aten.embedding.default", &[("weight", w), ("indices", i)], dtype, &[1, 0, 64]);
+        p.result(out);
+        p.fused()
+    }
+
+    #[test]
+    fn a_lookup_unpacks_only_its_rows() {
+        assert_eq!(lookup(BF16), ["Take", "Take", "Take", "Dequantize"]);
+    }
+}

@@ -1,0 +1,495 @@
+//! The builder that rules write to.
+
+use std::{collections::HashMap, sync::Arc};
+
+use flambeau_ir::{
+    AddInt, AsType, ExpandDims, Float, FloorDivideInt, Full, In, Infer, InferError, Int, ModInt, MultiplyInt, Node, Out, OutVid,
+    Reshape, Role, ShapeCx, Slot, SlotRef, Spec, SubtractInt, SymSize, Tid, Transpose, Vid,
+};
+use flambeau_tensor::{AlignedBytes, Atom, DType, Expr, Shape, Symbol, Tensor};
+
+use crate::{
+    Arg, Call, Constant, Item, Origin, Range, Recipe, Refuse, TensorInfo,
+    call::unsupported,
+    flow::{Flow, FlowNode},
+    rules::rule_for,
+    simplify::simplify,
+};
+
+/// Stands for "a new slot" in a node that is handed to [`Lower::emit`].
+pub(crate) const NEW: Out = Out(Tid(u32::MAX));
+
+/// Stands for "a new value slot" in a node that is handed to [`Lower::emit_value`].
+pub(crate) const NEW_VALUE: OutVid = OutVid(Vid(u32::MAX));
+
+/// Grows a [`Flow`] call by call. Equal nodes are emitted once, and nodes that change nothing not at all.
+#[derive(Debug, Default)]
+pub struct Lower {
+    flow: Flow,
+    /// Indices of the chains being written, innermost last.
+    open: Vec<usize>,
+    /// What each open chain computes already: node without results → results.
+    known: Vec<HashMap<String, Vec<Slot>>>,
+    /// Value slots by content, for those that the main chain sets.
+    values: HashMap<Expr, Vid>,
+    /// Constants by type, shape and literal bytes.
+    literals: HashMap<(DType, Shape, Vec<u8>), Tid>,
+    /// Chain and place of the node that writes a slot.
+    producers: HashMap<Tid, (usize, usize)>,
+    n_unknown: u32,
+    call: u32,
+}
+
+/// A state to go back to.
+#[derive(Debug)]
+struct Mark {
+    nodes: Vec<usize>,
+    tensors: usize,
+    values: usize,
+}
+
+impl Lower {
+    /// An empty flow with one open chain.
+    pub fn new() -> Lower {
+        let flow = Flow { chains: vec![Vec::new()], ..Flow::default() };
+        Lower { flow, open: vec![0], known: vec![HashMap::new()], ..Lower::default() }
+    }
+
+    /// The flow so far.
+    pub fn flow(&self) -> &Flow {
+        &self.flow
+    }
+
+    /// The finished flow.
+    pub fn into_flow(self) -> Flow {
+        self.flow
+    }
+
+    /// States the bounds of a symbol.
+    pub fn set_range(&mut self, symbol: Symbol, range: Range) {
+        self.flow.ranges.insert(symbol, range);
+    }
+
+    /// A slot that is not written by a node.
+    pub fn slot(&mut self, spec: Spec, origin: Origin) -> Tid {
+        self.flow.tensors.push(TensorInfo { spec, origin });
+        Tid(self.flow.tensors.len() as u32 - 1)
+    }
+
+    /// A slot for an integer argument with that content.
+    pub fn value_input(&mut self, argument: u32, content: Expr) -> Vid {
+        let vid = Vid(self.flow.values.len() as u32);
+        self.flow.values.push(content.clone());
+        self.flow.value_inputs.push((argument, vid));
+        self.values.insert(content, vid);
+        vid
+    }
+
+    /// A constant slot. Literals with equal type, shape and bytes share one.
+    pub fn constant(&mut self, constant: Constant) -> Tid {
+        let key = match &constant.recipe {
+            Recipe::Literal(bytes) if bytes.len() <= 64 => Some((constant.dtype, constant.shape.clone(), bytes.to_vec())),
+            _ => None,
+        };
+        if let Some(t) = key.as_ref().and_then(|k| self.literals.get(k)) {
+            return *t;
+        }
+        let t = self.slot(constant.spec(), Origin::Constant(Arc::new(constant)));
+        if let Some(key) = key {
+            self.literals.insert(key, t);
+        }
+        t
+    }
+
+    /// Element type and sizes of a slot.
+    pub fn spec(&self, t: Tid) -> &Spec {
+        self.flow.spec(t)
+    }
+
+    /// The node of an open chain that writes a slot.
+    pub(crate) fn producer(&self, t: Tid) -> Option<&Node> {
+        let &(chain, at) = self.producers.get(&t)?;
+        self.open.contains(&chain).then(|| &self.flow.chains[chain][at].node)
+    }
+
+    /// Lowers one call; `id` is its number for reports. The results have the types that the program states.
+    ///
+    /// # Errors
+    /// The reason why the call cannot be expressed in nodes; the flow is then as it was.
+    pub fn call(&mut self, call: &Call, id: u32) -> Result<Vec<Item>, Refuse> {
+        let row = rule_for(&call.target).ok_or(Refuse::NoRule)?;
+        let reads = call.args.iter().filter_map(|(_, a)| if let Arg::Tensor(t) = a { Some(self.spec(*t).dtype) } else { None });
+        let writes = call.outputs.iter().filter(|o| o.used).map(|o| o.dtype);
+        if let Some(dtype) = reads.chain(writes).find(|d| !d.is_node_dtype()) {
+            return Err(Refuse::DType(dtype));
+        }
+        self.call = id;
+        let mark = self.mark();
+        let result = (row.rule)(self, call).and_then(|items| self.conform(items, call));
+        if result.is_err() {
+            self.rewind(&mark);
+        }
+        result
+    }
+
+    /// Casts results to the types that the program records, and refuses results of another shape.
+    fn conform(&mut self, mut items: Vec<Item>, call: &Call) -> Result<Vec<Item>, Refuse> {
+        let mut i = 0;
+        for item in &mut items {
+            match item {
+                Item::Tensor(t) => *t = self.conform_one(*t, call, &mut i)?,
+                Item::Tensors(list) => {
+                    for t in list {
+                        *t = self.conform_one(*t, call, &mut i)?;
+                    }
+                }
+                Item::None => i += 1,
+                Item::Int(_) => {}
+            }
+        }
+        Ok(items)
+    }
+
+    fn conform_one(&mut self, t: Tid, call: &Call, i: &mut usize) -> Result<Tid, Refuse> {
+        let Some(out) = call.outputs.get(*i) else { return Ok(t) };
+        *i += 1;
+        let dims = &self.spec(t).dims;
+        let differs = dims.len() != out.dims.len() || dims.iter().zip(&out.dims).any(|(a, b)| a.known_eq(b) == Some(false));
+        if differs && out.used {
+            return unsupported(format!("the rule for it gives shape {dims:?} where the program has {:?}", out.dims));
+        }
+        if out.used { self.cast(t, out.dtype) } else { Ok(t) }
+    }
+
+    fn mark(&self) -> Mark {
+        let nodes = self.flow.chains.iter().map(Vec::len).collect();
+        Mark { nodes, tensors: self.flow.tensors.len(), values: self.flow.values.len() }
+    }
+
+    fn rewind(&mut self, mark: &Mark) {
+        self.flow.chains.truncate(mark.nodes.len());
+        for (chain, &n) in self.flow.chains.iter_mut().zip(&mark.nodes) {
+            chain.truncate(n);
+        }
+        self.open.retain(|&c| c < mark.nodes.len());
+        self.known.truncate(self.open.len());
+        let (tensors, values) = (mark.tensors, mark.values);
+        let old = |s: &Slot| match s {
+            Slot::Tensor(t) => (t.0 as usize) < tensors,
+            Slot::Value(v) => (v.0 as usize) < values,
+        };
+        for scope in &mut self.known {
+            scope.retain(|_, slots| slots.iter().all(old));
+        }
+        self.values.retain(|_, v| (v.0 as usize) < values);
+        self.literals.retain(|_, t| (t.0 as usize) < tensors);
+        self.producers.retain(|t, _| (t.0 as usize) < tensors);
+        self.flow.tensors.truncate(tensors);
+        self.flow.values.truncate(values);
+    }
+
+    /// Adds a node whose results are written as [`NEW`]; returns its first tensor result.
+    pub(crate) fn emit(&mut self, node: impl Into<Node>) -> Result<Tid, Refuse> {
+        let node = node.into();
+        if let Some(t) = simplify(self, &node)? {
+            return Ok(t);
+        }
+        match self.emit_all(node)?.first() {
+            Some(Slot::Tensor(t)) => Ok(*t),
+            _ => unsupported("the node has no tensor result"),
+        }
+    }
+
+    /// Adds a node whose result is an integer written as [`NEW_VALUE`].
+    pub(crate) fn emit_value(&mut self, node: impl Into<Node>) -> Result<Vid, Refuse> {
+        match self.emit_all(node.into())?.first() {
+            Some(Slot::Value(v)) => Ok(*v),
+            _ => unsupported("the node has no integer result"),
+        }
+    }
+
+    /// Adds a node as it is, unless an equal one is known; returns all its results.
+    pub(crate) fn emit_all(&mut self, mut node: Node) -> Result<Vec<Slot>, Refuse> {
+        let repeatable = !matches!(node, Node::RandomBits(_) | Node::If(_) | Node::Scan(_) | Node::UpdateAndAttend(_));
+        let key = format!("{node:?}");
+        if repeatable && let Some(slots) = self.known.iter().find_map(|scope| scope.get(&key)) {
+            return Ok(slots.clone());
+        }
+        let slots = self.fill_results(&mut node);
+        infer_into(&mut self.flow, &mut self.n_unknown, &node)?;
+        let main = self.open.len() == 1;
+        for slot in &slots {
+            if let Slot::Value(v) = slot
+                && main
+            {
+                self.values.entry(self.flow.values[v.0 as usize].clone()).or_insert(*v);
+            }
+        }
+        let (chain, call) = (self.open[self.open.len() - 1], self.call);
+        for slot in &slots {
+            if let Slot::Tensor(t) = slot {
+                self.producers.insert(*t, (chain, self.flow.chains[chain].len()));
+            }
+        }
+        self.flow.chains[chain].push(FlowNode { node, call });
+        if repeatable && let Some(scope) = self.known.last_mut() {
+            scope.insert(key, slots.clone());
+        }
+        Ok(slots)
+    }
+
+    fn fill_results(&mut self, node: &mut Node) -> Vec<Slot> {
+        let mut slots = Vec::new();
+        let flow = &mut self.flow;
+        let blank = || Spec::fixed(DType::F32, &[]);
+        node.walk_mut(&mut |role, slot| match (role, slot) {
+            (Role::Write, SlotRef::Tensor(t)) if *t == NEW.0 => {
+                *t = Tid(flow.tensors.len() as u32);
+                flow.tensors.push(TensorInfo { spec: blank(), origin: Origin::Node });
+                slots.push(Slot::Tensor(*t));
+            }
+            (Role::Write, SlotRef::Value(v)) if *v == NEW_VALUE.0 => {
+                *v = Vid(flow.values.len() as u32);
+                flow.values.push(Expr::Int(0));
+                slots.push(Slot::Value(*v));
+            }
+            _ => {}
+        });
+        slots
+    }
+
+    /// Runs `body` with a new chain open and returns the chain's number with what `body` returned.
+    ///
+    /// Slots that the body needs to write for others to read are made before by [`Lower::slot`] with [`Origin::Node`].
+    pub(crate) fn chain<T>(&mut self, body: impl FnOnce(&mut Lower) -> Result<T, Refuse>) -> Result<(u32, T), Refuse> {
+        let chain = self.flow.chains.len();
+        self.flow.chains.push(Vec::new());
+        self.open.push(chain);
+        self.known.push(HashMap::new());
+        let result = body(self);
+        self.open.pop();
+        self.known.pop();
+        Ok((chain as u32, result?))
+    }
+
+    /// A slot that holds the size: a literal if it is known, else a value slot that nodes compute from tensor shapes.
+    pub(crate) fn int(&mut self, size: &Expr) -> Result<Int, Refuse> {
+        if let Some(v) = size.as_int() {
+            return Ok(Int::Lit(v));
+        }
+        self.vid(size).map(Int::Vid)
+    }
+
+    /// The value slot of a size that a method returns.
+    ///
+    /// # Errors
+    /// If nodes cannot compute the size, or if it is known and needs no slot.
+    pub fn size_slot(&mut self, size: &Expr) -> Result<Vid, Refuse> {
+        self.vid(size)
+    }
+
+    /// Several sizes.
+    pub(crate) fn ints(&mut self, sizes: &[Expr]) -> Result<Vec<Int>, Refuse> {
+        sizes.iter().map(|e| self.int(e)).collect()
+    }
+
+    /// A value slot that holds a size which is not known.
+    pub(crate) fn vid(&mut self, size: &Expr) -> Result<Vid, Refuse> {
+        if let Some(vid) = self.values.get(size) {
+            return Ok(*vid);
+        }
+        match size.as_atom() {
+            Some(Atom::Symbol(_)) => self.size_of_some_tensor(size),
+            Some(Atom::FloorDiv(a, b)) => {
+                let (a, b) = (self.int(a)?, self.int(b)?);
+                self.emit_value(FloorDivideInt { a, b, out: NEW_VALUE })
+            }
+            Some(Atom::Mod(a, b)) => {
+                let (a, b) = (self.int(a)?, self.int(b)?);
+                self.emit_value(ModInt { a, b, out: NEW_VALUE })
+            }
+            Some(_) => unsupported(format!("the size {size} cannot be computed by graph nodes")),
+            None => self.sum(size),
+        }
+    }
+
+    fn size_of_some_tensor(&mut self, size: &Expr) -> Result<Vid, Refuse> {
+        let from = |inputs: bool| {
+            self.flow.tensors.iter().enumerate().find_map(|(t, info)| {
+                let fits = matches!(info.origin, Origin::Input(_)) == inputs && !matches!(info.origin, Origin::Constant(_));
+                let dim = info.spec.dims.iter().position(|d| d == size).filter(|_| fits)?;
+                Some((Tid(t as u32), dim as i32))
+            })
+        };
+        match from(true).or_else(|| from(false)) {
+            Some((a, dim)) => self.emit_value(SymSize { a: In(a), dim, out: NEW_VALUE }),
+            None => unsupported(format!("no tensor has the size {size}")),
+        }
+    }
+
+    fn sum(&mut self, size: &Expr) -> Result<Vid, Refuse> {
+        let mut terms = size.terms();
+        // Constants sort first; starting from a symbolic term saves the addition to zero.
+        terms.sort_by_key(|(coefficient, factors)| (factors.is_empty(), *coefficient < 0));
+        let mut total: Option<Int> = None;
+        for (coefficient, factors) in terms {
+            let mut product: Option<Int> = None;
+            for factor in factors {
+                let factor = Int::Vid(self.vid(&Expr::atom(factor))?);
+                product = Some(self.times(product, factor)?);
+            }
+            let magnitude = coefficient.saturating_abs();
+            let term = match product {
+                Some(p) if magnitude == 1 => p,
+                p => self.times(p, Int::Lit(magnitude))?,
+            };
+            total = Some(match total {
+                None if coefficient < 0 => Int::Vid(self.emit_value(SubtractInt { a: Int::Lit(0), b: term, out: NEW_VALUE })?),
+                None => term,
+                Some(a) if coefficient < 0 => Int::Vid(self.emit_value(SubtractInt { a, b: term, out: NEW_VALUE })?),
+                Some(a) => Int::Vid(self.emit_value(AddInt { a, b: term, out: NEW_VALUE })?),
+            });
+        }
+        match total {
+            Some(Int::Vid(v)) => Ok(v),
+            _ => unsupported(format!("the size {size} is not symbolic")),
+        }
+    }
+
+    fn times(&mut self, a: Option<Int>, b: Int) -> Result<Int, Refuse> {
+        match a {
+            None => Ok(b),
+            Some(a) => Ok(Int::Vid(self.emit_value(MultiplyInt { a, b, out: NEW_VALUE })?)),
+        }
+    }
+
+    /// A rank-0 constant of that value and type.
+    pub(crate) fn number(&mut self, value: f64, dtype: DType) -> Result<Tid, Refuse> {
+        self.filled(value, dtype, &[])
+    }
+
+    /// A constant of that shape with every element equal.
+    pub(crate) fn filled(&mut self, value: f64, dtype: DType, shape: &[usize]) -> Result<Tid, Refuse> {
+        let n = shape.iter().product();
+        let wide = Tensor::from_slice(&vec![value; n], shape).map_err(|e| Refuse::Unsupported(e.to_string()))?;
+        let narrow = flambeau_tensor::cast(&wide, dtype).map_err(|_| Refuse::DType(dtype))?;
+        Ok(self.literal(&format!("_scalar_{value}_{dtype}"), narrow))
+    }
+
+    /// A constant with these integers.
+    pub(crate) fn integers(&mut self, name: &str, values: &[i64], dtype: DType) -> Result<Tid, Refuse> {
+        let wide = Tensor::from_slice(values, &[values.len()]).map_err(|e| Refuse::Unsupported(e.to_string()))?;
+        let narrow = flambeau_tensor::cast(&wide, dtype).map_err(|_| Refuse::DType(dtype))?;
+        Ok(self.literal(name, narrow))
+    }
+
+    /// A constant with these floats in row-major order.
+    pub(crate) fn floats(&mut self, name: &str, values: &[f32], shape: &[usize]) -> Result<Tid, Refuse> {
+        let tensor = Tensor::from_slice(values, shape).map_err(|e| Refuse::Unsupported(e.to_string()))?;
+        Ok(self.literal(name, tensor))
+    }
+
+    fn literal(&mut self, name: &str, tensor: Tensor) -> Tid {
+        let bytes = AlignedBytes::copy_of(tensor.bytes()).into_bytes();
+        let shape = Shape::from_slice(tensor.shape());
+        self.constant(Constant { name: name.to_owned(), dtype: tensor.dtype(), shape, recipe: Recipe::Literal(bytes) })
+    }
+
+    /// A tensor of that type: a tensor argument cast to it, a number as a rank-0 constant, a symbolic integer as a fill.
+    pub(crate) fn operand(&mut self, call: &Call, param: &str, dtype: DType) -> Result<Tid, Refuse> {
+        match call.arg(param) {
+            Some(Arg::Tensor(t)) => self.cast(*t, dtype),
+            Some(Arg::Int(e)) if e.as_int().is_none() => {
+                let v = Float::Vid(self.vid(e)?);
+                self.emit(Full { out: NEW, shape: Vec::new(), v, scalar_type: dtype })
+            }
+            Some(_) => {
+                let value = call.float_or(param, 0.0)?;
+                self.number(value, dtype)
+            }
+            None => Err(Refuse::Missing(param.to_owned())),
+        }
+    }
+
+    /// `t` in that element type.
+    pub(crate) fn cast(&mut self, t: Tid, dtype: DType) -> Result<Tid, Refuse> {
+        self.emit(AsType { x: In(t), out: NEW, scalar_type: dtype })
+    }
+
+    /// `t` with these sizes, all of them stated.
+    pub(crate) fn reshape(&mut self, t: Tid, dims: &[Expr]) -> Result<Tid, Refuse> {
+        if *self.spec(t).dims == *dims {
+            return Ok(t);
+        }
+        // One unknown size is left to the engine to infer, which saves computing it.
+        let unknown: Vec<usize> = (0..dims.len()).filter(|&i| dims[i].as_int().is_none()).collect();
+        let inferred = match unknown[..] {
+            [only] if dims.iter().all(|d| d.as_int() != Some(0)) => Some(only),
+            _ => None,
+        };
+        let size = |(i, d): (usize, &Expr)| if inferred == Some(i) { Ok(Int::Lit(-1)) } else { self.int(d) };
+        let shape = dims.iter().enumerate().map(size).collect::<Result<_, _>>()?;
+        let out = self.emit(Reshape { x: In(t), out: NEW, shape })?;
+        Ok(out)
+    }
+
+    /// `t` with its axes permuted.
+    pub(crate) fn permute(&mut self, t: Tid, perm: &[usize]) -> Result<Tid, Refuse> {
+        self.emit(Transpose { x: In(t), out: NEW, perm: perm.iter().map(|&p| p as i32).collect() })
+    }
+
+    /// `t` with an axis of size 1 inserted.
+    pub(crate) fn unsqueeze(&mut self, t: Tid, axis: usize) -> Result<Tid, Refuse> {
+        self.emit(ExpandDims { x: In(t), out: NEW, axis: axis as i32 })
+    }
+
+    /// A tensor derived from a constant, as a new constant.
+    pub(crate) fn derived(&mut self, constant: Constant) -> Tid {
+        self.constant(constant)
+    }
+
+    /// The axis an argument names, counted from the front.
+    pub(crate) fn axis(&self, call: &Call, param: &str, default: i64, rank: usize) -> Result<usize, Refuse> {
+        let axis = call.int_or(param, default)?;
+        // PyTorch lets rank-0 tensors pass for rank 1 here.
+        flambeau_tensor::normalize_axis(axis, rank.max(1)).ok_or(Refuse::Infer(InferError::Axis { axis, rank }))
+    }
+}
+
+/// Records what a node's results hold.
+pub(crate) fn infer_into(flow: &mut Flow, n_unknown: &mut u32, node: &Node) -> Result<(), InferError> {
+    node.infer(&mut FlowCx { flow, n_unknown })
+}
+
+/// Inference on a flow: results get the specs that rules find; what only running can tell is a fresh symbol.
+struct FlowCx<'a> {
+    flow: &'a mut Flow,
+    n_unknown: &'a mut u32,
+}
+
+impl ShapeCx for FlowCx<'_> {
+    fn spec(&self, tid: Tid) -> Result<Spec, InferError> {
+        self.flow.tensors.get(tid.0 as usize).map(|t| t.spec.clone()).ok_or(InferError::Unset(tid))
+    }
+
+    fn value(&self, vid: Vid) -> Result<Expr, InferError> {
+        self.flow.values.get(vid.0 as usize).cloned().ok_or(InferError::UnsetValue(vid))
+    }
+
+    fn set(&mut self, tid: Tid, spec: Spec) {
+        if let Some(info) = self.flow.tensors.get_mut(tid.0 as usize) {
+            info.spec = spec;
+        }
+    }
+
+    fn set_value(&mut self, vid: Vid, value: Expr) {
+        if let Some(slot) = self.flow.values.get_mut(vid.0 as usize) {
+            *slot = value;
+        }
+    }
+
+    fn unknown(&mut self) -> Expr {
+        *self.n_unknown += 1;
+        Expr::symbol(Symbol::new(&format!("?{}", self.n_unknown)))
+    }
+}

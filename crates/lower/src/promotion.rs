@@ -1,0 +1,63 @@
+//! PyTorch's type promotion, for calls whose computation type the program does not record.
+
+use flambeau_tensor::{DType, DTypeClass};
+
+/// How an operand takes part in promotion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operand {
+    /// A tensor with at least one dim.
+    Tensor(DType),
+    /// A rank-0 tensor: it widens others only from a lower category.
+    ZeroDim(DType),
+    /// A Python number: only its category counts.
+    Number(DTypeClass),
+}
+
+/// The type that an elementwise operation computes in.
+///
+/// The category of tensors with dims decides; rank-0 tensors and then numbers matter only where they raise the category.
+pub fn result_type(operands: &[Operand]) -> DType {
+    let join = |pick: &dyn Fn(&Operand) -> Option<DType>| operands.iter().filter_map(pick).reduce(torch_promote);
+    let dims = join(&|o| if let Operand::Tensor(d) = o { Some(*d) } else { None });
+    let zero_dims = join(&|o| if let Operand::ZeroDim(d) = o { Some(*d) } else { None });
+    let numbers = join(&|o| if let Operand::Number(c) = o { Some(default_of(*c)) } else { None });
+    [zero_dims, numbers].into_iter().flatten().fold(dims, |acc, d| match acc {
+        Some(a) if a.class() >= d.class() => Some(a),
+        Some(a) => Some(torch_promote(a, d)),
+        None => Some(d),
+    })
+    .unwrap_or(DType::F32)
+}
+
+fn default_of(class: DTypeClass) -> DType {
+    match class {
+        DTypeClass::Bool => DType::Bool,
+        DTypeClass::Integer => DType::I64,
+        DTypeClass::Float => DType::F32,
+    }
+}
+
+/// Promotion of two tensors of equal standing: like MLX's, but an integer never widens a half type and u8 with i8 gives i16.
+fn torch_promote(a: DType, b: DType) -> DType {
+    if a == DType::F64 || b == DType::F64 {
+        return DType::F64;
+    }
+    flambeau_ir::promote(a, b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Operand::*, *};
+
+    #[test]
+    fn numbers_and_rank_zero_only_raise_the_category() {
+        use DType::*;
+        assert_eq!(result_type(&[Tensor(BF16), Number(DTypeClass::Float)]), BF16);
+        assert_eq!(result_type(&[Tensor(BF16), ZeroDim(F32)]), BF16);
+        assert_eq!(result_type(&[Tensor(I32), Number(DTypeClass::Float)]), F32);
+        assert_eq!(result_type(&[Tensor(I32), Number(DTypeClass::Integer)]), I32);
+        assert_eq!(result_type(&[Tensor(Bool), Number(DTypeClass::Integer)]), I64);
+        assert_eq!(result_type(&[ZeroDim(F16), Number(DTypeClass::Float)]), F16);
+        assert_eq!(result_type(&[Tensor(F16), Tensor(BF16)]), F32);
+    }
+}

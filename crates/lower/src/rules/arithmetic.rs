@@ -1,0 +1,307 @@
+//! Elementwise arithmetic that takes more than one node.
+
+use flambeau_tensor::DType;
+
+use super::{
+    RuleRow,
+    activation::input,
+    one,
+    ops::{self, Emitted},
+    row,
+};
+use crate::{Arg, Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
+use flambeau_ir::{Clip, In, Int, Roll, Tid};
+
+type Items = Result<Vec<Item>, Refuse>;
+
+/// The two operands in the type of the result.
+fn operands(cx: &mut Lower, call: &Call) -> Result<(Tid, Tid), Refuse> {
+    let dtype = call.out(0)?.dtype;
+    Ok((cx.operand(call, "self", dtype)?, cx.operand(call, "other", dtype)?))
+}
+
+/// A number argument that multiplies; absent means 1.
+fn factor(cx: &mut Lower, call: &Call, x: Tid, param: &str) -> Emitted {
+    ops::mul_number(cx, x, call.float_or(param, 1.0)?)
+}
+
+fn addcmul(cx: &mut Lower, call: &Call) -> Items {
+    let dtype = call.out(0)?.dtype;
+    let [x, a, b] = ["self", "tensor1", "tensor2"].map(|p| cx.operand(call, p, dtype));
+    let product = ops::mul(cx, a?, b?)?;
+    let product = factor(cx, call, product, "value")?;
+    one(ops::add(cx, x?, product)?)
+}
+
+fn addcdiv(cx: &mut Lower, call: &Call) -> Items {
+    let dtype = call.out(0)?.dtype;
+    let [x, a, b] = ["self", "tensor1", "tensor2"].map(|p| cx.operand(call, p, dtype));
+    let quotient = ops::div(cx, a?, b?)?;
+    let quotient = factor(cx, call, quotient, "value")?;
+    one(ops::add(cx, x?, quotient)?)
+}
+
+/// `self + weight * (end - self)`.
+fn lerp(cx: &mut Lower, call: &Call) -> Items {
+    let dtype = call.out(0)?.dtype;
+    let [x, end, weight] = ["self", "end", "weight"].map(|p| cx.operand(call, p, dtype));
+    let (x, weight) = (x?, weight?);
+    let way = ops::sub(cx, end?, x)?;
+    let step = ops::mul(cx, way, weight)?;
+    one(ops::add(cx, x, step)?)
+}
+
+fn hypot(cx: &mut Lower, call: &Call) -> Items {
+    let (a, b) = operands(cx, call)?;
+    let (a, b) = (ops::square(cx, a)?, ops::square(cx, b)?);
+    let total = ops::add(cx, a, b)?;
+    one(ops::sqrt(cx, total)?)
+}
+
+fn exp2(cx: &mut Lower, call: &Call) -> Items {
+    let x = input(cx, call)?;
+    let two = ops::number_like(cx, x, 2.0)?;
+    one(ops::power(cx, two, x)?)
+}
+
+/// The remainder of the magnitudes, which is exact, with the sign of the dividend.
+fn fmod(cx: &mut Lower, call: &Call) -> Items {
+    let (a, b) = operands(cx, call)?;
+    let (abs_a, abs_b) = (ops::abs(cx, a)?, ops::abs(cx, b)?);
+    let rest = ops::remainder(cx, abs_a, abs_b)?;
+    let sign = ops::sign(cx, a)?;
+    one(ops::mul(cx, sign, rest)?)
+}
+
+fn frac(cx: &mut Lower, call: &Call) -> Items {
+    let x = input(cx, call)?;
+    let whole = ops::trunc(cx, x)?;
+    one(ops::sub(cx, x, whole)?)
+}
+
+/// Largest finite value of a floating type.
+fn largest(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => 65504.0,
+        DType::BF16 => f64::from(f32::from_bits(0x7f7f_0000)),
+        _ => f64::from(f32::MAX),
+    }
+}
+
+fn nan_to_num(cx: &mut Lower, call: &Call) -> Items {
+    let x = input(cx, call)?;
+    let dtype = cx.spec(x).dtype;
+    if !dtype.is_float() {
+        return one(x);
+    }
+    let nan = ops::number_like(cx, x, call.float_or("nan", 0.0)?)?;
+    let is_nan = ops::ne(cx, x, x)?;
+    let (posinf, neginf) = (call.float_opt("posinf")?, call.float_opt("neginf")?);
+    let finite = match (posinf, neginf) {
+        (None, None) => ops::clip(cx, x, -largest(dtype), largest(dtype))?,
+        _ => {
+            let top = replace(cx, x, x, f64::INFINITY, posinf.unwrap_or_else(|| largest(dtype)))?;
+            replace(cx, x, top, f64::NEG_INFINITY, neginf.unwrap_or_else(|| -largest(dtype)))?
+        }
+    };
+    one(ops::select(cx, is_nan, nan, finite)?)
+}
+
+/// `value` where `x` is `what`, `y` elsewhere.
+fn replace(cx: &mut Lower, x: Tid, y: Tid, what: f64, value: f64) -> Emitted {
+    let (what, value) = (ops::number_like(cx, x, what)?, ops::number_like(cx, x, value)?);
+    let hit = ops::eq(cx, x, what)?;
+    ops::select(cx, hit, value, y)
+}
+
+/// Compares with an infinity; integers are all finite.
+fn against_infinity(cx: &mut Lower, call: &Call, compare: fn(&mut Lower, Tid, Tid) -> Emitted, bound: f64, magnitude: bool) -> Items {
+    let x = call.tensor("self")?;
+    if !cx.spec(x).dtype.is_float() {
+        let dims = cx.spec(x).dims.to_vec();
+        let finite = f64::from(u8::from(magnitude && bound > 0.0));
+        return one(ops::full(cx, finite, &dims, DType::Bool)?);
+    }
+    let bound = ops::number_like(cx, x, bound)?;
+    let y = if magnitude { ops::abs(cx, x)? } else { x };
+    one(compare(cx, y, bound)?)
+}
+
+fn isfinite(cx: &mut Lower, call: &Call) -> Items {
+    against_infinity(cx, call, ops::lt, f64::INFINITY, true)
+}
+
+fn isposinf(cx: &mut Lower, call: &Call) -> Items {
+    against_infinity(cx, call, ops::eq, f64::INFINITY, false)
+}
+
+fn isneginf(cx: &mut Lower, call: &Call) -> Items {
+    against_infinity(cx, call, ops::eq, f64::NEG_INFINITY, false)
+}
+
+/// `self * log(other)`, 0 where `self` is 0 unless `other` is NaN.
+fn product_with_log(cx: &mut Lower, call: &Call, log: fn(&mut Lower, Tid) -> Emitted) -> Items {
+    let (x, y) = operands(cx, call)?;
+    let zero = ops::number_like(cx, x, 0.0)?;
+    let (is_zero, is_number) = (ops::eq(cx, x, zero)?, ops::eq(cx, y, y)?);
+    let vanishes = ops::logical_and(cx, is_zero, is_number)?;
+    let log = log(cx, y)?;
+    let product = ops::mul(cx, x, log)?;
+    one(ops::select(cx, vanishes, zero, product)?)
+}
+
+fn xlogy(cx: &mut Lower, call: &Call) -> Items {
+    product_with_log(cx, call, ops::log)
+}
+
+fn xlog1py(cx: &mut Lower, call: &Call) -> Items {
+    product_with_log(cx, call, |cx, y| cx.emit(flambeau_ir::Log1p { x: In(y), out: NEW }))
+}
+
+/// `log2(2^a + 2^b)`.
+fn logaddexp2(cx: &mut Lower, call: &Call) -> Items {
+    let (a, b) = operands(cx, call)?;
+    let ln2 = std::f64::consts::LN_2;
+    let (a, b) = (ops::mul_number(cx, a, ln2)?, ops::mul_number(cx, b, ln2)?);
+    let natural = ops::logaddexp(cx, a, b)?;
+    one(ops::div_number(cx, natural, ln2)?)
+}
+
+/// The larger or smaller of two, a number before NaN.
+fn number_first(cx: &mut Lower, call: &Call, pick: fn(&mut Lower, Tid, Tid) -> Emitted) -> Items {
+    let (a, b) = operands(cx, call)?;
+    let picked = pick(cx, a, b)?;
+    if !cx.spec(a).dtype.is_float() {
+        return one(picked);
+    }
+    let (a_nan, b_nan) = (ops::ne(cx, a, a)?, ops::ne(cx, b, b)?);
+    let picked = ops::select(cx, b_nan, a, picked)?;
+    one(ops::select(cx, a_nan, b, picked)?)
+}
+
+fn fmax(cx: &mut Lower, call: &Call) -> Items {
+    number_first(cx, call, ops::maximum)
+}
+
+fn fmin(cx: &mut Lower, call: &Call) -> Items {
+    number_first(cx, call, ops::minimum)
+}
+
+/// `sin(pi x) / (pi x)`, 1 at 0.
+fn sinc(cx: &mut Lower, call: &Call) -> Items {
+    let x = input(cx, call)?;
+    let (zero, unit) = (ops::number_like(cx, x, 0.0)?, ops::number_like(cx, x, 1.0)?);
+    let angle = ops::mul_number(cx, x, std::f64::consts::PI)?;
+    let sine = ops::sin(cx, angle)?;
+    let ratio = ops::div(cx, sine, angle)?;
+    let at_zero = ops::eq(cx, x, zero)?;
+    one(ops::select(cx, at_zero, unit, ratio)?)
+}
+
+fn deg2rad(cx: &mut Lower, call: &Call) -> Items {
+    let x = input(cx, call)?;
+    one(ops::mul_number(cx, x, std::f64::consts::PI / 180.0)?)
+}
+
+fn rad2deg(cx: &mut Lower, call: &Call) -> Items {
+    let x = input(cx, call)?;
+    one(ops::mul_number(cx, x, 180.0 / std::f64::consts::PI)?)
+}
+
+/// `2^shift` in the type of the result.
+fn power_of_two(cx: &mut Lower, call: &Call) -> Emitted {
+    let dtype = call.out(0)?.dtype;
+    if let Some(Arg::Int(_)) = call.arg("other") {
+        let shift = call.int("other")?;
+        let bits = 8 * dtype.size() as i64 - 1;
+        if !(0..bits).contains(&shift) || shift > 30 {
+            return unsupported(format!("a shift by {shift} bits of {dtype} elements"));
+        }
+        return cx.number((1_i64 << shift) as f64, dtype);
+    }
+    let shift = cx.operand(call, "other", dtype)?;
+    let two = ops::number_like(cx, shift, 2.0)?;
+    ops::power(cx, two, shift)
+}
+
+fn left_shift(cx: &mut Lower, call: &Call) -> Items {
+    let (x, scale) = (input(cx, call)?, power_of_two(cx, call)?);
+    one(ops::mul(cx, x, scale)?)
+}
+
+fn right_shift(cx: &mut Lower, call: &Call) -> Items {
+    let (x, scale) = (input(cx, call)?, power_of_two(cx, call)?);
+    one(ops::floor_div(cx, x, scale)?)
+}
+
+/// Vector product of three-element axes.
+fn cross(cx: &mut Lower, call: &Call) -> Items {
+    let (a, b) = operands(cx, call)?;
+    let axis = match call.arg("dim") {
+        Some(_) => cx.axis(call, "dim", -1, cx.spec(a).rank())?,
+        None if call.target == "aten.linalg_cross.default" => cx.spec(a).rank().saturating_sub(1),
+        None => {
+            let three = cx.spec(a).dims.iter().position(|d| d.as_int() == Some(3));
+            three.ok_or_else(|| Refuse::Unsupported("no axis has three elements".into()))?
+        }
+    };
+    let mut turned = |x: Tid, by: i64| cx.emit(Roll { x: In(x), out: NEW, shift: vec![Int::Lit(by)], axes: vec![axis as i32] });
+    let (a1, a2, b1, b2) = (turned(a, -1)?, turned(a, -2)?, turned(b, -1)?, turned(b, -2)?);
+    let (left, right) = (ops::mul(cx, a1, b2)?, ops::mul(cx, a2, b1)?);
+    one(ops::sub(cx, left, right)?)
+}
+
+/// Bounds that are tensors or numbers, either absent.
+fn clamp(cx: &mut Lower, call: &Call) -> Items {
+    let dtype = call.out(0)?.dtype;
+    let x = cx.operand(call, "self", dtype)?;
+    let a_min = call.arg("min").map(|_| cx.operand(call, "min", dtype)).transpose()?.map(In);
+    let a_max = call.arg("max").map(|_| cx.operand(call, "max", dtype)).transpose()?.map(In);
+    one(cx.emit(Clip { x: In(x), out: NEW, a_min, a_max })?)
+}
+
+pub(super) const ROWS: &[RuleRow] = &[
+    row("aten.__lshift__.Scalar", "self other", left_shift),
+    row("aten.__lshift__.Tensor", "self other", left_shift),
+    row("aten.__rshift__.Scalar", "self other", right_shift),
+    row("aten.__rshift__.Tensor", "self other", right_shift),
+    row("aten.addcdiv.default", "self tensor1 tensor2 value", addcdiv),
+    row("aten.addcmul.default", "self tensor1 tensor2 value", addcmul),
+    row("aten.bitwise_left_shift.Tensor", "self other", left_shift),
+    row("aten.bitwise_left_shift.Tensor_Scalar", "self other", left_shift),
+    row("aten.bitwise_right_shift.Tensor", "self other", right_shift),
+    row("aten.bitwise_right_shift.Tensor_Scalar", "self other", right_shift),
+    row("aten.clamp.Tensor", "self min max", clamp),
+    row("aten.clamp.default", "self min max", clamp),
+    row("aten.clamp_max.Tensor", "self max", clamp),
+    row("aten.clamp_max.default", "self max", clamp),
+    row("aten.clamp_min.Tensor", "self min", clamp),
+    row("aten.clamp_min.default", "self min", clamp),
+    row("aten.clip.Tensor", "self min max", clamp),
+    row("aten.clip.default", "self min max", clamp),
+    row("aten.cross.default", "self other dim", cross),
+    row("aten.deg2rad.default", "self", deg2rad),
+    row("aten.exp2.default", "self", exp2),
+    row("aten.fmax.default", "self other", fmax),
+    row("aten.fmin.default", "self other", fmin),
+    row("aten.fmod.Scalar", "self other", fmod),
+    row("aten.fmod.Tensor", "self other", fmod),
+    row("aten.frac.default", "self", frac),
+    row("aten.hypot.default", "self other", hypot),
+    row("aten.isfinite.default", "self", isfinite),
+    row("aten.isneginf.default", "self", isneginf),
+    row("aten.isposinf.default", "self", isposinf),
+    row("aten.lerp.Scalar", "self end weight", lerp),
+    row("aten.lerp.Tensor", "self end weight", lerp),
+    row("aten.linalg_cross.default", "self other dim", cross),
+    row("aten.logaddexp2.default", "self other", logaddexp2),
+    row("aten.nan_to_num.default", "self nan posinf neginf", nan_to_num),
+    row("aten.rad2deg.default", "self", rad2deg),
+    row("aten.sinc.default", "self", sinc),
+    row("aten.special_exp2.default", "self", exp2),
+    row("aten.special_xlog1py.default", "self other", xlog1py),
+    row("aten.special_xlogy.default", "self other", xlogy),
+    row("aten.xlogy.Scalar_Other", "self other", xlogy),
+    row("aten.xlogy.Scalar_Self", "self other", xlogy),
+    row("aten.xlogy.Tensor", "self other", xlogy),
+];

@@ -1,0 +1,180 @@
+//! Attention, rotary embedding and key/value caches.
+
+use flambeau_ir::{
+    IndexCopy, In, Int, ModInt, Rope, Sdpa, SliceUpdate, Squeeze, SubtractInt, SymSize, AddInt, Tid, UpdateAndAttend, VidOrTid,
+};
+use flambeau_tensor::{DType, Expr};
+
+use super::{RuleRow, one, row, shape::slice_axis};
+use crate::{
+    Call, Item, Lower, Refuse,
+    call::unsupported,
+    lower::{NEW, NEW_VALUE},
+};
+
+type Items = Result<Vec<Item>, Refuse>;
+
+/// Scale of the scores: given, or one over the square root of the head size.
+fn scale_of(cx: &Lower, call: &Call, q: Tid) -> Result<f32, Refuse> {
+    match call.float_opt("scale")? {
+        Some(scale) => Ok(scale as f32),
+        None => match cx.spec(q).dims.last().and_then(Expr::as_int) {
+            Some(d) if d > 0 => Ok((1.0 / (d as f64).sqrt()) as f32),
+            _ => Err(Refuse::Dynamic { param: "head size".into(), found: "symbolic".into() }),
+        },
+    }
+}
+
+/// An additive mask must have the type of the scores; a boolean one is used as it is.
+fn mask_of(cx: &mut Lower, call: &Call, param: &str, dtype: DType) -> Result<Option<Tid>, Refuse> {
+    match call.tensor_opt(param)? {
+        Some(mask) if cx.spec(mask).dtype != DType::Bool => cx.cast(mask, dtype).map(Some),
+        mask => Ok(mask),
+    }
+}
+
+fn sdpa(cx: &mut Lower, call: &Call) -> Items {
+    if call.float_or("dropout_p", 0.0)? != 0.0 {
+        return unsupported("attention with dropout");
+    }
+    let dtype = call.out(0)?.dtype;
+    let [mut q, mut k, mut v] = ["query", "key", "value"].map(|p| cx.operand(call, p, dtype));
+    let rank = cx.spec(*q.as_ref().map_err(Clone::clone)?).rank();
+    if !(2..=4).contains(&rank) {
+        return unsupported(format!("attention over tensors of rank {rank}"));
+    }
+    for t in [&mut q, &mut k, &mut v] {
+        for _ in rank..4 {
+            *t = Ok(cx.unsqueeze(t.clone()?, 0)?);
+        }
+    }
+    let (q, mut k, mut v) = (q?, k?, v?);
+    let scale = scale_of(cx, call, q)?;
+    let causal = call.bool_or("is_causal", false)?;
+    let mask = mask_of(cx, call, "attn_mask", dtype)?;
+    if causal {
+        (k, v) = align_causal(cx, q, k, v)?;
+    }
+    let out = cx.emit(Sdpa { q: In(q), k: In(k), v: In(v), out: NEW, scale, mask: mask.map(In), causal })?;
+    if rank == 4 {
+        return one(out);
+    }
+    one(cx.emit(Squeeze { x: In(out), out: NEW, dims: (0..4 - rank as i32).collect() })?)
+}
+
+/// PyTorch aligns the causal triangle to the first key, MLX to the last: keys beyond the queries are cut off.
+fn align_causal(cx: &mut Lower, q: Tid, k: Tid, v: Tid) -> Result<(Tid, Tid), Refuse> {
+    let (n_q, n_k) = (cx.spec(q).dims[2].clone(), cx.spec(k).dims[2].clone());
+    let excess = n_k.clone() - n_q.clone();
+    match cx.flow().bounds(&excess) {
+        (0, 0) => Ok((k, v)),
+        (low, _) if low >= 0 => {
+            let zero = Expr::Int(0);
+            Ok((slice_axis(cx, k, 2, &zero, &n_q, 1)?, slice_axis(cx, v, 2, &zero, &n_q, 1)?))
+        }
+        _ => unsupported(format!("causal attention of {n_q} queries over {n_k} keys")),
+    }
+}
+
+fn custom_sdpa(cx: &mut Lower, call: &Call) -> Items {
+    if call.float_or("dropout_p", 0.0)? != 0.0 {
+        return unsupported("attention with dropout");
+    }
+    let dtype = call.out(0)?.dtype;
+    let (q, k, v) = (cx.operand(call, "query", dtype)?, cx.operand(call, "key", dtype)?, cx.operand(call, "value", dtype)?);
+    let causal = call.bool_or("is_causal", false)?;
+    let mask = if causal { None } else { mask_of(cx, call, "attn_mask", dtype)? };
+    let stop = call.size("start_pos")? + cx.spec(q).dims[2].clone();
+    let zero = Expr::Int(0);
+    let (k, v) = (slice_axis(cx, k, 2, &zero, &stop, 1)?, slice_axis(cx, v, 2, &zero, &stop, 1)?);
+    let scale = scale_of(cx, call, q)?;
+    one(cx.emit(Sdpa { q: In(q), k: In(k), v: In(v), out: NEW, scale, mask: mask.map(In), causal })?)
+}
+
+/// The new contents of the cache. The operator's own result is a dummy; callers bind the cache to what this returns.
+fn kv_cache_update(cx: &mut Lower, call: &Call) -> Items {
+    let (cache, new) = (call.tensor("cache")?, call.tensor("new_values")?);
+    let start = call.size("start_pos")?;
+    let n_new = cx.spec(new).dims[2].clone();
+    let ring_size = call.int_or("ring_size", 0)?;
+    if ring_size != 0 {
+        return one(ring_update(cx, cache, new, &start, ring_size)?);
+    }
+    let (start, stop) = (cx.int(&start)?, cx.int(&(start.clone() + n_new))?);
+    one(update_axis(cx, cache, new, 2, start, stop)?)
+}
+
+/// `dst` with `start..stop` of an axis replaced.
+pub(super) fn update_axis(cx: &mut Lower, dst: Tid, update: Tid, axis: i64, start: Int, stop: Int) -> Result<Tid, Refuse> {
+    cx.emit(SliceUpdate { dst: In(dst), update: In(update), out: NEW, axis: Int::Lit(axis), start, stop, step: 1 })
+}
+
+/// Writes at `start mod ring_size`; what does not fit before the end wraps to the front. Either part may be empty.
+fn ring_update(cx: &mut Lower, cache: Tid, new: Tid, start: &Expr, ring_size: i64) -> Result<Tid, Refuse> {
+    let start = cx.int(start)?;
+    let at = Int::Vid(cx.emit_value(ModInt { a: start, b: Int::Lit(ring_size), out: NEW_VALUE })?);
+    let room = Int::Vid(cx.emit_value(SubtractInt { a: Int::Lit(ring_size), b: at, out: NEW_VALUE })?);
+    let n_new = cx.int(&cx.spec(new).dims[2].clone())?;
+    let slice = |cx: &mut Lower, start, stop| {
+        cx.emit(flambeau_ir::Slice { x: In(new), out: NEW, axis: Int::Lit(2), start, stop, step: 1 })
+    };
+    let head = slice(cx, Int::Lit(0), room)?;
+    let n_head = Int::Vid(cx.emit_value(SymSize { a: In(head), dim: 2, out: NEW_VALUE })?);
+    let tail = slice(cx, n_head, n_new)?;
+    let head_end = Int::Vid(cx.emit_value(AddInt { a: at, b: n_head, out: NEW_VALUE })?);
+    let n_tail = Int::Vid(cx.emit_value(SubtractInt { a: n_new, b: n_head, out: NEW_VALUE })?);
+    let cache = update_axis(cx, cache, head, 2, at, head_end)?;
+    update_axis(cx, cache, tail, 2, Int::Lit(0), n_tail)
+}
+
+fn index_copy(cx: &mut Lower, call: &Call) -> Items {
+    let (x, index, source) = (call.tensor("self")?, call.tensor("index")?, call.tensor("source")?);
+    let dtype = cx.spec(x).dtype;
+    let (index, source) = (cx.cast(index, DType::I64)?, cx.cast(source, dtype)?);
+    let axis = cx.axis(call, "dim", 0, cx.spec(x).rank())? as i32;
+    let index = if cx.spec(index).rank() == 0 { cx.unsqueeze(index, 0)? } else { index };
+    one(cx.emit(IndexCopy { dst: In(x), update: In(source), indices: In(index), out: NEW, axis })?)
+}
+
+fn rope(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("x")?;
+    let offset = match cx.int(&call.size("pos")?)? {
+        Int::Vid(v) => VidOrTid::Vid(v),
+        Int::Lit(v) => VidOrTid::Tid(cx.number(v as f64, DType::I32)?),
+    };
+    let freqs = call.tensor_opt("freqs")?;
+    if freqs.is_some_and(|f| cx.spec(f).rank() != 1) {
+        return unsupported("rotary angles given per position");
+    }
+    let freqs = freqs.map(|f| cx.cast(f, DType::F32)).transpose()?.map(In);
+    let (base, scale) = (call.float_or("base", 500_000.0)? as f32, call.float_or("scale", 1.0)? as f32);
+    let traditional = call.bool_or("traditional", false)?;
+    one(cx.emit(Rope { x: In(x), out: NEW, dims: call.int("dims")? as i32, offset, freqs, traditional, base, scale })?)
+}
+
+fn update_and_attend(cx: &mut Lower, call: &Call) -> Items {
+    let [q, k, v, position] = ["q", "k", "v", "position"].map(|p| call.tensor(p));
+    one(cx.emit(UpdateAndAttend {
+        q: In(q?),
+        k: In(k?),
+        v: In(v?),
+        position: In(position?),
+        out: NEW,
+        layer_id: Some(call.int("layer_id")? as i32),
+        scale: Some(call.float_or("scale", 1.0)? as f32),
+        out_dtype: call.dtype_opt("out_dtype")?,
+    })?)
+}
+
+pub(super) const ROWS: &[RuleRow] = &[
+    row("aten.index_copy.default", "self dim index source", index_copy),
+    row(
+        "aten.scaled_dot_product_attention.default",
+        "query key value attn_mask dropout_p is_causal scale enable_gqa",
+        sdpa,
+    ),
+    row("kvcache.update_and_attend.default", "q k v position layer_id scale out_dtype", update_and_attend),
+    row("mlx.custom_sdpa.default", "query key value start_pos attn_mask dropout_p is_causal scale", custom_sdpa),
+    row("mlx.kv_cache_update.default", "cache new_values start_pos ring_size", kv_cache_update),
+    row("mlx.rope.default", "x dims pos traditional base scale freqs", rope),
+];

@@ -1,0 +1,271 @@
+//! Convolutions. Nodes want channels last; weights that are constants are permuted while the program is written.
+
+use flambeau_ir::{Conv1D, Conv2D, Conv3D, ConvTranspose1D, ConvTranspose2D, ConvTranspose3D, In, Tid};
+use flambeau_tensor::Expr;
+
+use super::{
+    RuleRow, one,
+    ops::{self, Emitted},
+    row,
+};
+use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW, simplify::permuted_constant};
+
+type Items = Result<Vec<Item>, Refuse>;
+
+/// Grouped 3-D convolutions become one node a group, up to this many.
+const MAX_GROUP_NODES: usize = 64;
+
+/// How a convolution walks, one entry per spatial axis.
+struct Walk {
+    stride: Vec<i32>,
+    padding: Vec<i32>,
+    dilation: Vec<i32>,
+    output_padding: Vec<i32>,
+    groups: i32,
+    transposed: bool,
+}
+
+/// An argument with one entry per axis, or one for all.
+fn per_axis(call: &Call, param: &str, default: i32, n: usize) -> Result<Vec<i32>, Refuse> {
+    let given = call.ints_opt(param)?.unwrap_or_default();
+    let narrow = |&v: &i64| i32::try_from(v).map_err(|_| Refuse::Unsupported(format!("`{param}` of {v}")));
+    let given = given.iter().map(narrow).collect::<Result<Vec<_>, _>>()?;
+    match given.len() {
+        0 => Ok(vec![default; n]),
+        1 => Ok(vec![given[0]; n]),
+        len if len == n => Ok(given),
+        len => unsupported(format!("`{param}` has {len} entries for {n} axes")),
+    }
+}
+
+fn walk(call: &Call, n: usize, transposed: bool) -> Result<Walk, Refuse> {
+    let strings = matches!(call.arg("padding"), Some(crate::Arg::Str(_)));
+    let padding = if strings { vec![0; n] } else { per_axis(call, "padding", 0, n)? };
+    Ok(Walk {
+        stride: per_axis(call, "stride", 1, n)?,
+        padding,
+        dilation: per_axis(call, "dilation", 1, n)?,
+        output_padding: per_axis(call, "output_padding", 0, n)?,
+        groups: i32::try_from(call.int_or("groups", 1)?).unwrap_or(0),
+        transposed,
+    })
+}
+
+/// A constant permuted by recipe, anything else by a node.
+fn permuted(cx: &mut Lower, t: Tid, perm: &[usize]) -> Emitted {
+    match permuted_constant(cx, t, perm, "channel_last") {
+        Some(t) => Ok(t),
+        None => cx.permute(t, perm),
+    }
+}
+
+/// `[N, C, S..]` to `[N, S.., C]`, or back.
+fn channels_last(cx: &mut Lower, x: Tid, n: usize) -> Emitted {
+    let perm: Vec<usize> = [0].into_iter().chain(2..n + 2).chain([1]).collect();
+    cx.permute(x, &perm)
+}
+
+fn channels_first(cx: &mut Lower, x: Tid, n: usize) -> Emitted {
+    let perm: Vec<usize> = [0, n + 1].into_iter().chain(1..n + 1).collect();
+    cx.permute(x, &perm)
+}
+
+/// `[O, I/G, K..]` to `[O, K.., I/G]`.
+fn weight_last(cx: &mut Lower, w: Tid, n: usize) -> Emitted {
+    let perm: Vec<usize> = [0].into_iter().chain(2..n + 2).chain([1]).collect();
+    permuted(cx, w, &perm)
+}
+
+/// `[I, O/G, K..]` to `[O, K.., I/G]`.
+fn transposed_weight_last(cx: &mut Lower, w: Tid, n: usize, groups: i32) -> Emitted {
+    if groups == 1 {
+        let perm: Vec<usize> = [1].into_iter().chain(2..n + 2).chain([0]).collect();
+        return permuted(cx, w, &perm);
+    }
+    let dims = cx.spec(w).dims.to_vec();
+    let g = Expr::Int(i64::from(groups));
+    let Some(per_group) = dims[0].exact_div(&g) else { return unsupported("input channels do not divide into groups") };
+    let split = [&[g.clone(), per_group.clone()], &dims[1..]].concat();
+    let split = cx.reshape(w, &split)?;
+    let perm: Vec<usize> = [0, 2].into_iter().chain(3..n + 3).chain([1]).collect();
+    let moved = permuted(cx, split, &perm)?;
+    let joined = [&[g * dims[1].clone()], &dims[2..], &[per_group]].concat();
+    cx.reshape(moved, &joined)
+}
+
+/// One node over channels-last operands.
+fn node(cx: &mut Lower, x: Tid, w: Tid, walk: &Walk, groups: i32) -> Emitted {
+    let (x, w, out) = (In(x), In(w), NEW);
+    match (walk.transposed, &walk.stride[..], &walk.padding[..], &walk.dilation[..], &walk.output_padding[..]) {
+        (false, &[stride], &[padding], &[dilation], _) => cx.emit(Conv1D { x, w, out, stride, padding, dilation, groups }),
+        (false, &[stride_h, stride_w], &[padding_h, padding_w], &[dilation_h, dilation_w], _) => {
+            cx.emit(Conv2D { x, w, out, stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w, groups })
+        }
+        (false, &[stride_d, stride_h, stride_w], &[padding_d, padding_h, padding_w], &[dilation_d, dilation_h, dilation_w], _) => {
+            cx.emit(Conv3D {
+                x,
+                w,
+                out,
+                stride_d,
+                stride_h,
+                stride_w,
+                padding_d,
+                padding_h,
+                padding_w,
+                dilation_d,
+                dilation_h,
+                dilation_w,
+                groups,
+            })
+        }
+        (true, &[stride], &[padding], &[dilation], &[output_padding]) => {
+            cx.emit(ConvTranspose1D { x, w, out, stride, padding, dilation, output_padding, groups })
+        }
+        (
+            true,
+            &[stride_h, stride_w],
+            &[padding_h, padding_w],
+            &[dilation_h, dilation_w],
+            &[output_padding_h, output_padding_w],
+        ) => cx.emit(ConvTranspose2D {
+            x,
+            w,
+            out,
+            stride_h,
+            stride_w,
+            padding_h,
+            padding_w,
+            dilation_h,
+            dilation_w,
+            output_padding_h,
+            output_padding_w,
+            groups,
+        }),
+        (
+            true,
+            &[stride_d, stride_h, stride_w],
+            &[padding_d, padding_h, padding_w],
+            &[dilation_d, dilation_h, dilation_w],
+            &[output_padding_d, output_padding_h, output_padding_w],
+        ) => cx.emit(ConvTranspose3D {
+            x,
+            w,
+            out,
+            stride_d,
+            stride_h,
+            stride_w,
+            padding_d,
+            padding_h,
+            padding_w,
+            dilation_d,
+            dilation_h,
+            dilation_w,
+            output_padding_d,
+            output_padding_h,
+            output_padding_w,
+            groups,
+        }),
+        _ => unsupported("convolution over other than one to three axes"),
+    }
+}
+
+/// Nodes over three axes have one group: more are as many convolutions of slices.
+fn grouped(cx: &mut Lower, x: Tid, w: Tid, walk: &Walk) -> Emitted {
+    let groups = usize::try_from(walk.groups).unwrap_or(0);
+    if walk.stride.len() < 3 || groups <= 1 {
+        return node(cx, x, w, walk, walk.groups);
+    }
+    if groups > MAX_GROUP_NODES {
+        return unsupported(format!("a 3-D convolution in {groups} groups"));
+    }
+    let last = cx.spec(x).rank() - 1;
+    let (xs, ws) = (ops::split_evenly(cx, x, groups, last)?, ops::split_evenly(cx, w, groups, 0)?);
+    let parts = xs.into_iter().zip(ws).map(|(x, w)| node(cx, x, w, walk, 1)).collect::<Result<Vec<_>, _>>()?;
+    ops::concat(cx, &parts, last)
+}
+
+/// Zeros that keep the sizes under stride 1: the larger half comes last.
+fn pad_same(cx: &mut Lower, x: Tid, w: Tid, walk: &mut Walk) -> Emitted {
+    if walk.stride.iter().any(|&s| s != 1) {
+        return unsupported("`same` padding with a stride");
+    }
+    let kernel = ops::known("kernel size", &cx.spec(w).dims[1..=walk.stride.len()])?;
+    let totals: Vec<i64> = kernel.iter().zip(&walk.dilation).map(|(k, &d)| i64::from(d) * (k - 1)).collect();
+    if totals.iter().all(|t| t % 2 == 0) {
+        walk.padding = totals.iter().map(|t| (t / 2) as i32).collect();
+        return Ok(x);
+    }
+    let none = (Expr::Int(0), Expr::Int(0));
+    let mut widths = vec![none.clone()];
+    widths.extend(totals.iter().map(|t| (Expr::Int(t / 2), Expr::Int(t - t / 2))));
+    widths.push(none);
+    ops::pad(cx, x, &widths, "constant", 0.0)
+}
+
+/// A convolution over `n` axes with or without a batch axis.
+fn convolve(cx: &mut Lower, call: &Call, n: usize, transposed: bool) -> Items {
+    let dtype = call.out(0)?.dtype;
+    let (mut x, w) = (cx.operand(call, "input", dtype)?, cx.operand(call, "weight", dtype)?);
+    let batched = cx.spec(x).rank() == n + 2;
+    if !batched {
+        x = cx.unsqueeze(x, 0)?;
+    }
+    if cx.spec(x).rank() != n + 2 || cx.spec(w).rank() != n + 2 {
+        return unsupported(format!("operands do not have {n} spatial axes"));
+    }
+    let mut walk = walk(call, n, transposed)?;
+    let w = if transposed { transposed_weight_last(cx, w, n, walk.groups)? } else { weight_last(cx, w, n)? };
+    let mut x = channels_last(cx, x, n)?;
+    match call.arg("padding") {
+        Some(crate::Arg::Str(name)) if name == "same" => x = pad_same(cx, x, w, &mut walk)?,
+        Some(crate::Arg::Str(name)) if name != "valid" => return unsupported(format!("padding {name:?}")),
+        _ => {}
+    }
+    let mut y = grouped(cx, x, w, &walk)?;
+    if call.arg("bias").is_some() {
+        let bias = cx.operand(call, "bias", dtype)?;
+        y = ops::add(cx, y, bias)?;
+    }
+    let y = channels_first(cx, y, n)?;
+    one(if batched { y } else { cx.emit(flambeau_ir::Squeeze { x: In(y), out: NEW, dims: vec![0] })? })
+}
+
+macro_rules! convolutions {
+    ($($name:ident($n:literal, $transposed:literal);)*) => { $(
+        fn $name(cx: &mut Lower, call: &Call) -> Items {
+            convolve(cx, call, $n, $transposed)
+        }
+    )* };
+}
+
+convolutions! {
+    conv1d(1, false);
+    conv2d(2, false);
+    conv3d(3, false);
+    conv_transpose1d(1, true);
+    conv_transpose2d(2, true);
+    conv_transpose3d(3, true);
+}
+
+fn convolution(cx: &mut Lower, call: &Call) -> Items {
+    let n = cx.spec(call.tensor("weight")?).rank().saturating_sub(2);
+    convolve(cx, call, n, call.bool_or("transposed", false)?)
+}
+
+pub(super) const ROWS: &[RuleRow] = &[
+    row(
+        "aten._convolution.default",
+        "input weight bias stride padding dilation transposed output_padding groups benchmark deterministic cudnn_enabled allow_tf32",
+        convolution,
+    ),
+    row("aten.conv1d.default", "input weight bias stride padding dilation groups", conv1d),
+    row("aten.conv1d.padding", "input weight bias stride padding dilation groups", conv1d),
+    row("aten.conv2d.default", "input weight bias stride padding dilation groups", conv2d),
+    row("aten.conv2d.padding", "input weight bias stride padding dilation groups", conv2d),
+    row("aten.conv3d.default", "input weight bias stride padding dilation groups", conv3d),
+    row("aten.conv3d.padding", "input weight bias stride padding dilation groups", conv3d),
+    row("aten.conv_transpose1d.default", "input weight bias stride padding output_padding groups dilation", conv_transpose1d),
+    row("aten.conv_transpose2d.input", "input weight bias stride padding output_padding groups dilation", conv_transpose2d),
+    row("aten.conv_transpose3d.input", "input weight bias stride padding output_padding groups dilation", conv_transpose3d),
+    row("aten.convolution.default", "input weight bias stride padding dilation transposed output_padding groups", convolution),
+];

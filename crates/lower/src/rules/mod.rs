@@ -1,0 +1,80 @@
+//! The rule table: one row per PyTorch operator, in files by family.
+//!
+//! A row names the operator, its parameters in schema order (so that positional calls can be read as well), and the rule. Rules
+//! obey four laws: they look at metadata only; they emit nodes whose result equals PyTorch's for every input that the metadata
+//! admits, or refuse; they never emit a node that a simpler one could replace; and they leave storage layout to engines.
+
+mod attention;
+mod create;
+mod elementwise;
+mod index;
+mod linalg;
+mod norm;
+mod ops;
+mod quantized;
+mod reduce;
+mod scalar;
+mod shape;
+
+use crate::{Call, Item, Lower, Refuse};
+
+/// Emits nodes for a call and returns its results.
+pub type Rule = fn(&mut Lower, &Call) -> Result<Vec<Item>, Refuse>;
+
+/// One operator.
+#[derive(Clone, Copy, Debug)]
+pub struct RuleRow {
+    /// Target without the `torch.ops.` prefix.
+    pub target: &'static str,
+    /// Parameter names in schema order, separated by spaces.
+    pub params: &'static str,
+    pub rule: Rule,
+}
+
+/// Shorthand for a row.
+const fn row(target: &'static str, params: &'static str, rule: Rule) -> RuleRow {
+    RuleRow { target, params, rule }
+}
+
+const FAMILIES: &[&[RuleRow]] = &[
+    attention::ROWS,
+    create::ROWS,
+    elementwise::ROWS,
+    index::ROWS,
+    linalg::ROWS,
+    norm::ROWS,
+    quantized::ROWS,
+    reduce::ROWS,
+    scalar::ROWS,
+    shape::ROWS,
+];
+
+/// Every row, family by family.
+pub fn rule_rows() -> impl Iterator<Item = &'static RuleRow> {
+    FAMILIES.iter().flat_map(|rows| rows.iter())
+}
+
+/// The row of a target.
+pub fn rule_for(target: &str) -> Option<&'static RuleRow> {
+    rule_rows().find(|row| row.target == target)
+}
+
+/// One tensor result.
+fn one(t: flambeau_ir::Tid) -> Result<Vec<Item>, Refuse> {
+    Ok(vec![Item::Tensor(t)])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_target_has_one_row() {
+        let mut seen = HashSet::new();
+        for row in rule_rows() {
+            assert!(seen.insert(row.target), "{} has two rows", row.target);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Normalisation layers and softmax.
+
+use flambeau_ir::{Add, In, LayerNorm, LogSumExp, Multiply, RMSNorm, Softmax, Subtract, Tid};
+use flambeau_tensor::{DType, Expr};
+
+use super::{RuleRow, one, row};
+use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
+
+type Items = Result<Vec<Item>, Refuse>;
+
+/// `x` with its last `n` axes joined, and the sizes to come back to.
+fn join_last(cx: &mut Lower, x: Tid, n: usize) -> Result<(Tid, Vec<Expr>), Refuse> {
+    let dims = cx.spec(x).dims.to_vec();
+    let lead = dims.len().checked_sub(n).ok_or_else(|| Refuse::Unsupported("normalized shape is longer than the input's".into()))?;
+    let joined = dims[lead..].iter().cloned().fold(Expr::Int(1), |p, d| p * d);
+    let flat = [&dims[..lead], &[joined]].concat();
+    Ok((cx.reshape(x, &flat)?, dims))
+}
+
+fn layer_norm_parts(cx: &mut Lower, call: &Call) -> Result<Tid, Refuse> {
+    let x = call.tensor("input")?;
+    let n = call.sizes("normalized_shape")?.len();
+    let eps = call.float_or("eps", 1e-5)? as f32;
+    let dtype = cx.spec(x).dtype;
+    let weight = call.tensor_opt("weight")?.map(|w| cx.cast(w, dtype)).transpose()?;
+    let bias = call.tensor_opt("bias")?.map(|b| cx.cast(b, dtype)).transpose()?;
+    if n == 1 {
+        return cx.emit(LayerNorm { x: In(x), out: NEW, weight: weight.map(In), bias: bias.map(In), eps });
+    }
+    let (flat, dims) = join_last(cx, x, n)?;
+    let normed = cx.emit(LayerNorm { x: In(flat), out: NEW, weight: None, bias: None, eps })?;
+    let mut y = cx.reshape(normed, &dims)?;
+    if let Some(w) = weight {
+        y = cx.emit(Multiply { a: In(y), b: In(w), out: NEW })?;
+    }
+    if let Some(b) = bias {
+        y = cx.emit(Add { a: In(y), b: In(b), out: NEW })?;
+    }
+    Ok(y)
+}
+
+fn layer_norm(cx: &mut Lower, call: &Call) -> Items {
+    one(layer_norm_parts(cx, call)?)
+}
+
+fn native_layer_norm(cx: &mut Lower, call: &Call) -> Items {
+    if call.is_used(1) || call.is_used(2) {
+        return unsupported("the mean or the reciprocal deviation is used");
+    }
+    Ok(vec![Item::Tensor(layer_norm_parts(cx, call)?), Item::None, Item::None])
+}
+
+/// PyTorch's epsilon where none is given: the spacing of the element type at 1.
+fn machine_epsilon(dtype: DType) -> f32 {
+    match dtype {
+        DType::F16 => f32::powi(2.0, -10),
+        DType::BF16 => f32::powi(2.0, -7),
+        _ => f32::EPSILON,
+    }
+}
+
+fn rms_norm(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("input")?;
+    let n = call.sizes("normalized_shape")?.len();
+    let dtype = cx.spec(x).dtype;
+    let eps = call.float_opt("eps")?.map_or(machine_epsilon(dtype), |e| e as f32);
+    let weight = call.tensor_opt("weight")?.map(|w| cx.cast(w, dtype)).transpose()?;
+    if n == 1 {
+        return one(cx.emit(RMSNorm { x: In(x), weight: weight.map(In), out: NEW, eps })?);
+    }
+    let (flat, dims) = join_last(cx, x, n)?;
+    let normed = cx.emit(RMSNorm { x: In(flat), weight: None, out: NEW, eps })?;
+    let y = cx.reshape(normed, &dims)?;
+    match weight {
+        Some(w) => one(cx.emit(Multiply { a: In(y), b: In(w), out: NEW })?),
+        None => one(y),
+    }
+}
+
+/// Softmax in the type of the result, along an axis moved last where MLX treats the last one better.
+fn softmax(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let axis = cx.axis(call, "dim", -1, cx.spec(x).rank())?;
+    let x = cx.cast(x, call.out(0)?.dtype)?;
+    if cx.spec(x).rank() == 0 {
+        return one(cx.number(1.0, call.out(0)?.dtype)?);
+    }
+    one(cx.emit(Softmax { x: In(x), out: NEW, axis: axis as i32, precise: true })?)
+}
+
+fn log_softmax(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let axis = cx.axis(call, "dim", -1, cx.spec(x).rank())?;
+    let x = cx.cast(x, call.out(0)?.dtype)?;
+    let total = cx.emit(LogSumExp { x: In(x), out: NEW, axes: vec![axis as i32], keepdims: true })?;
+    one(cx.emit(Subtract { a: In(x), b: In(total), out: NEW })?)
+}
+
+pub(super) const ROWS: &[RuleRow] = &[
+    row("aten._log_softmax.default", "self dim half_to_float", log_softmax),
+    row("aten._softmax.default", "self dim half_to_float", softmax),
+    row("aten.layer_norm.default", "input normalized_shape weight bias eps cudnn_enable", layer_norm),
+    row("aten.log_softmax.int", "self dim dtype", log_softmax),
+    row("aten.native_layer_norm.default", "input normalized_shape weight bias eps", native_layer_norm),
+    row("aten.rms_norm.default", "input normalized_shape weight eps", rms_norm),
+    row("aten.softmax.int", "self dim dtype", softmax),
+];

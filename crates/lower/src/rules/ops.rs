@@ -1,0 +1,247 @@
+//! Shorthand for nodes that rules are made of: operands in, result out.
+
+use flambeau_ir::{
+    ARange, Abs, Add, All, Any, Argmax, Argsort, AsStrided, AsType, Clip, Concatenate, Cos, Cumsum, Divide, Equal, Erf, Exp, Expm1,
+    Flip, Float, FloorDivide, Full, Greater, GreaterEqual, In, Index, Int, Less, LessEqual, Log, LogAddExp, LogicalAnd, LogicalNot,
+    LogicalOr, Max, Maximum, Mean, Min, Minimum, Multiply, Neg, Node, NotEqual, Pad, Power, Prod, Reciprocal, Remainder, Rsqrt,
+    ScatterAdd, Sigmoid, Sign, Sin, Slot, Softmax, Sort, Split, Sqrt, Square, Subtract, Sum, Take, TakeAlongAxis, Tanh, Tid, Trunc,
+    Var, Where,
+};
+use flambeau_tensor::{DType, Expr};
+
+use crate::{Lower, Refuse, call::unsupported, lower::NEW};
+
+pub(super) type Emitted = Result<Tid, Refuse>;
+
+macro_rules! unary {
+    ($($name:ident => $node:ident),* $(,)?) => { $(
+        pub(super) fn $name(cx: &mut Lower, x: Tid) -> Emitted {
+            cx.emit($node { x: In(x), out: NEW })
+        }
+    )* };
+}
+
+unary! {
+    abs => Abs, cos => Cos, erf => Erf, exp => Exp, expm1 => Expm1, log => Log, logical_not => LogicalNot, neg => Neg,
+    reciprocal => Reciprocal, rsqrt => Rsqrt, sigmoid => Sigmoid, sign => Sign, sin => Sin, sqrt => Sqrt, square => Square,
+    tanh => Tanh, trunc => Trunc,
+}
+
+macro_rules! binary {
+    ($($name:ident => $node:ident),* $(,)?) => { $(
+        pub(super) fn $name(cx: &mut Lower, a: Tid, b: Tid) -> Emitted {
+            cx.emit($node { a: In(a), b: In(b), out: NEW })
+        }
+    )* };
+}
+
+binary! {
+    add => Add, div => Divide, eq => Equal, ge => GreaterEqual, gt => Greater, le => LessEqual, logaddexp => LogAddExp,
+    logical_and => LogicalAnd, logical_or => LogicalOr, lt => Less, maximum => Maximum, minimum => Minimum, mul => Multiply,
+    ne => NotEqual, power => Power, remainder => Remainder, sub => Subtract,
+}
+
+macro_rules! reduction {
+    ($($name:ident => $node:ident),* $(,)?) => { $(
+        pub(super) fn $name(cx: &mut Lower, x: Tid, axes: &[usize], keepdims: bool) -> Emitted {
+            cx.emit($node { x: In(x), out: NEW, axes: axes.iter().map(|&a| a as i32).collect(), keepdims })
+        }
+    )* };
+}
+
+reduction! { all => All, any => Any, max => Max, mean => Mean, min => Min, prod => Prod, sum => Sum }
+
+macro_rules! along_axis {
+    ($($name:ident => $node:ident),* $(,)?) => { $(
+        pub(super) fn $name(cx: &mut Lower, x: Tid, axis: usize) -> Emitted {
+            cx.emit($node { x: In(x), out: NEW, axis: axis as i32 })
+        }
+    )* };
+}
+
+along_axis! { argsort => Argsort, sort => Sort }
+
+/// Quotient of integers toward minus infinity.
+///
+/// Other runtimes compute it through floats, so a cast to the same type follows that this one could do without.
+pub(super) fn floor_div(cx: &mut Lower, a: Tid, b: Tid) -> Emitted {
+    let quotient = cx.emit(FloorDivide { a: In(a), b: In(b), out: NEW })?;
+    let scalar_type = cx.spec(quotient).dtype;
+    if scalar_type.is_float() {
+        return Ok(quotient);
+    }
+    first(&cx.emit_all(Node::AsType(AsType { x: In(quotient), out: NEW, scalar_type }))?)
+}
+
+fn first(slots: &[Slot]) -> Emitted {
+    match slots.first() {
+        Some(Slot::Tensor(t)) => Ok(*t),
+        _ => unsupported("the node has no tensor result"),
+    }
+}
+
+/// Biased variance.
+pub(super) fn variance(cx: &mut Lower, x: Tid, axes: &[usize], keepdims: bool, ddof: i32) -> Emitted {
+    cx.emit(Var { x: In(x), out: NEW, axes: axes.iter().map(|&a| a as i32).collect(), keepdims, ddof })
+}
+
+pub(super) fn argmax(cx: &mut Lower, x: Tid, axis: usize, keepdims: bool) -> Emitted {
+    cx.emit(Argmax { x: In(x), out: NEW, axis: axis as i32, keepdims })
+}
+
+/// `condition ? x : y`.
+pub(super) fn select(cx: &mut Lower, condition: Tid, x: Tid, y: Tid) -> Emitted {
+    cx.emit(Where { condition: In(condition), x: In(x), y: In(y), out: NEW })
+}
+
+/// A rank-0 constant of the type of `x`.
+pub(super) fn number_like(cx: &mut Lower, x: Tid, value: f64) -> Emitted {
+    let dtype = cx.spec(x).dtype;
+    cx.number(value, dtype)
+}
+
+pub(super) fn add_number(cx: &mut Lower, x: Tid, value: f64) -> Emitted {
+    if value == 0.0 {
+        return Ok(x);
+    }
+    let value = number_like(cx, x, value)?;
+    add(cx, x, value)
+}
+
+pub(super) fn mul_number(cx: &mut Lower, x: Tid, value: f64) -> Emitted {
+    if value == 1.0 {
+        return Ok(x);
+    }
+    let value = number_like(cx, x, value)?;
+    mul(cx, x, value)
+}
+
+pub(super) fn div_number(cx: &mut Lower, x: Tid, value: f64) -> Emitted {
+    if value == 1.0 {
+        return Ok(x);
+    }
+    let value = number_like(cx, x, value)?;
+    div(cx, x, value)
+}
+
+/// `value - x`.
+pub(super) fn number_minus(cx: &mut Lower, value: f64, x: Tid) -> Emitted {
+    let value = number_like(cx, x, value)?;
+    sub(cx, value, x)
+}
+
+pub(super) fn clip(cx: &mut Lower, x: Tid, low: f64, high: f64) -> Emitted {
+    let (low, high) = (number_like(cx, x, low)?, number_like(cx, x, high)?);
+    cx.emit(Clip { x: In(x), out: NEW, a_min: Some(In(low)), a_max: Some(In(high)) })
+}
+
+pub(super) fn concat(cx: &mut Lower, tensors: &[Tid], axis: usize) -> Emitted {
+    match tensors {
+        [only] => Ok(*only),
+        _ => cx.emit(Concatenate { tensors: tensors.iter().map(|&t| In(t)).collect(), out: NEW, axis: axis as i32 }),
+    }
+}
+
+pub(super) fn cumsum(cx: &mut Lower, x: Tid, axis: usize) -> Emitted {
+    cx.emit(Cumsum { x: In(x), out: NEW, axis: axis as i32, reverse: false, inclusive: true })
+}
+
+pub(super) fn flip(cx: &mut Lower, x: Tid, axis: usize) -> Emitted {
+    cx.emit(Flip { x: In(x), out: NEW, axes: vec![axis as i32] })
+}
+
+pub(super) fn softmax(cx: &mut Lower, x: Tid, axis: usize) -> Emitted {
+    cx.emit(Softmax { x: In(x), out: NEW, axis: axis as i32, precise: true })
+}
+
+/// The axis replaced by the shape of `index`.
+pub(super) fn take(cx: &mut Lower, x: Tid, index: Tid, axis: usize) -> Emitted {
+    cx.emit(Take { x: In(x), out: NEW, index: Index::Tid(index), axis: axis as i32 })
+}
+
+/// One element of the axis, which goes away.
+pub(super) fn take_one(cx: &mut Lower, x: Tid, index: i64, axis: usize) -> Emitted {
+    cx.emit(Take { x: In(x), out: NEW, index: Index::Lit(index), axis: axis as i32 })
+}
+
+pub(super) fn take_along(cx: &mut Lower, x: Tid, indices: Tid, axis: usize) -> Emitted {
+    cx.emit(TakeAlongAxis { x: In(x), indices: In(indices), out: NEW, axis: axis as i32 })
+}
+
+pub(super) fn scatter_add(cx: &mut Lower, x: Tid, indices: Tid, updates: Tid, axis: usize) -> Emitted {
+    cx.emit(ScatterAdd { x: In(x), indices: In(indices), updates: In(updates), out: NEW, axis: axis as i32 })
+}
+
+/// Every element `value`.
+pub(super) fn full(cx: &mut Lower, value: f64, dims: &[Expr], scalar_type: DType) -> Emitted {
+    let shape = cx.ints(dims)?;
+    cx.emit(Full { out: NEW, shape, v: Float::Lit(value), scalar_type })
+}
+
+/// `[0, 1, .., n)`.
+pub(super) fn count(cx: &mut Lower, n: &Expr, scalar_type: DType) -> Emitted {
+    let stop = cx.int(n)?;
+    cx.emit(ARange { out: NEW, start: Int::Lit(0), stop, step: Int::Lit(1), scalar_type: Some(scalar_type) })
+}
+
+/// Parts of these lengths along an axis.
+pub(super) fn split(cx: &mut Lower, x: Tid, lengths: &[Expr], axis: usize) -> Result<Vec<Tid>, Refuse> {
+    if lengths.len() == 1 {
+        return Ok(vec![x]);
+    }
+    let sizes = cx.ints(lengths)?;
+    let slots = cx.emit_all(Node::Split(Split { x: In(x), outs: vec![NEW; lengths.len()], sizes, axis: axis as i32 }))?;
+    Ok(slots.into_iter().filter_map(|s| if let Slot::Tensor(t) = s { Some(t) } else { None }).collect())
+}
+
+/// Parts of equal length along an axis of a size that is known to be a multiple of `n`.
+pub(super) fn split_evenly(cx: &mut Lower, x: Tid, n: usize, axis: usize) -> Result<Vec<Tid>, Refuse> {
+    let size = &cx.spec(x).dims[axis];
+    match size.exact_div(&Expr::Int(n as i64)) {
+        Some(part) => split(cx, x, &vec![part; n], axis),
+        None => unsupported(format!("an axis of {size} elements does not divide into {n} parts")),
+    }
+}
+
+/// `x` with (before, after) elements added on each axis.
+pub(super) fn pad(cx: &mut Lower, x: Tid, widths: &[(Expr, Expr)], mode: &str, constant_value: f64) -> Emitted {
+    if widths.iter().all(|(lo, hi)| *lo == Expr::Int(0) && *hi == Expr::Int(0)) {
+        return Ok(x);
+    }
+    let flat: Vec<Expr> = widths.iter().flat_map(|(lo, hi)| [lo.clone(), hi.clone()]).collect();
+    let pad_width = cx.ints(&flat)?;
+    cx.emit(Pad { x: In(x), out: NEW, pad_width, mode: mode.to_owned(), constant_value: constant_value as f32 })
+}
+
+/// A view of the row-major `x`.
+pub(super) fn as_strided(cx: &mut Lower, x: Tid, dims: &[Expr], strides: &[Expr], offset: u64) -> Emitted {
+    let (shape, strides) = (cx.ints(dims)?, cx.ints(strides)?);
+    cx.emit(AsStrided { x: In(x), out: NEW, shape, strides, offset })
+}
+
+/// A vector laid along one axis of a tensor of that rank.
+pub(super) fn along(cx: &mut Lower, vector: Tid, axis: usize, rank: usize) -> Emitted {
+    let mut dims = vec![Expr::Int(1); rank];
+    if let (Some(dim), Some(n)) = (dims.get_mut(axis), cx.spec(vector).dims.first()) {
+        *dim = n.clone();
+    }
+    cx.reshape(vector, &dims)
+}
+
+/// The axes moved so that `axis` is last.
+pub(super) fn axis_last(cx: &mut Lower, x: Tid, axis: usize) -> Emitted {
+    let mut perm: Vec<usize> = (0..cx.spec(x).rank()).filter(|&a| a != axis).collect();
+    perm.push(axis);
+    cx.permute(x, &perm)
+}
+
+/// Product of sizes.
+pub(super) fn volume(dims: &[Expr]) -> Expr {
+    dims.iter().cloned().fold(Expr::Int(1), |n, d| n * d)
+}
+
+/// Sizes that must be known at compile time.
+pub(super) fn known(what: &str, dims: &[Expr]) -> Result<Vec<i64>, Refuse> {
+    let one = |d: &Expr| d.as_int().ok_or_else(|| Refuse::Dynamic { param: what.to_owned(), found: d.to_string() });
+    dims.iter().map(one).collect()
+}

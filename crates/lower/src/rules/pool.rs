@@ -1,0 +1,402 @@
+//! Pooling: windows as a strided view, then one reduction over them.
+
+use flambeau_ir::Tid;
+use flambeau_tensor::{DType, Expr};
+
+use super::{
+    RuleRow, one,
+    ops::{self, Emitted},
+    resize::apply_matrix,
+    row,
+    shape::slice_axis,
+};
+use crate::{Call, Item, Lower, Refuse, call::unsupported};
+
+type Items = Result<Vec<Item>, Refuse>;
+
+/// One pooled axis.
+#[derive(Clone)]
+struct Axis {
+    size: Expr,
+    kernel: i64,
+    stride: i64,
+    padding: i64,
+    dilation: i64,
+    /// Number of windows.
+    out: Expr,
+}
+
+impl Axis {
+    fn span(&self) -> i64 {
+        self.dilation * (self.kernel - 1) + 1
+    }
+
+    /// Elements to add at the end, so that the last window fits: negative if some are never looked at.
+    fn extra(&self) -> Expr {
+        (self.out.clone() - Expr::Int(1)) * Expr::Int(self.stride) + Expr::Int(self.span() - self.padding) - self.size.clone()
+    }
+
+    /// Whether windows tile the axis.
+    fn tiles(&self) -> bool {
+        self.kernel == self.stride && self.padding == 0 && self.dilation == 1
+    }
+}
+
+/// A call's windows over the last `n` axes.
+struct Windows {
+    x: Tid,
+    axes: Vec<Axis>,
+    ceil_mode: bool,
+}
+
+fn listed(call: &Call, param: &str, n: usize) -> Result<Option<Vec<i64>>, Refuse> {
+    let list = call.ints_opt(param)?.filter(|l| !l.is_empty());
+    list.map(|l| match l.len() {
+        1 => Ok(vec![l[0]; n]),
+        len if len == n => Ok(l),
+        len => unsupported(format!("`{param}` has {len} entries for {n} axes")),
+    })
+    .transpose()
+}
+
+/// Windows of which the last may start inside of the input only.
+fn ceil_count(size: i64, axis: &Axis) -> i64 {
+    let room = size + 2 * axis.padding - axis.span();
+    let n = (room + axis.stride - 1).div_euclid(axis.stride) + 1;
+    if (n - 1) * axis.stride >= size + axis.padding { n - 1 } else { n }
+}
+
+impl Windows {
+    fn new(cx: &Lower, call: &Call, x: Tid, n: usize) -> Result<Windows, Refuse> {
+        let rank = cx.spec(x).rank();
+        if rank < n {
+            return unsupported(format!("pooling {n} axes of a tensor of rank {rank}"));
+        }
+        let kernel = listed(call, "kernel_size", n)?.ok_or_else(|| Refuse::Missing("kernel_size".into()))?;
+        let stride = listed(call, "stride", n)?.unwrap_or_else(|| kernel.clone());
+        let padding = listed(call, "padding", n)?.unwrap_or_else(|| vec![0; n]);
+        let dilation = listed(call, "dilation", n)?.unwrap_or_else(|| vec![1; n]);
+        let ceil_mode = call.bool_or("ceil_mode", false)?;
+        let mut axes = Vec::with_capacity(n);
+        for i in 0..n {
+            let size = cx.spec(x).dims[rank - n + i].clone();
+            let (kernel, stride, padding, dilation) = (kernel[i], stride[i], padding[i], dilation[i]);
+            if kernel < 1 || stride < 1 || padding < 0 || dilation < 1 {
+                return unsupported(format!("windows of {kernel} with stride {stride}, padding {padding}, dilation {dilation}"));
+            }
+            let mut axis = Axis { size, kernel, stride, padding, dilation, out: Expr::Int(0) };
+            axis.out = match (ceil_mode, axis.size.as_int()) {
+                (true, Some(size)) => Expr::Int(ceil_count(size, &axis)),
+                (true, None) => return unsupported("windows counted upward along a symbolic axis"),
+                (false, _) => {
+                    let room = axis.size.clone() + Expr::Int(2 * padding - axis.span());
+                    room.floor_div(&Expr::Int(stride)) + Expr::Int(1)
+                }
+            };
+            axes.push(axis);
+        }
+        Ok(Windows { x, axes, ceil_mode })
+    }
+
+    /// Sizes before the pooled axes.
+    fn lead(&self, cx: &Lower) -> Vec<Expr> {
+        let dims = &cx.spec(self.x).dims;
+        dims[..dims.len() - self.axes.len()].to_vec()
+    }
+
+    fn out_dims(&self) -> Vec<Expr> {
+        self.axes.iter().map(|a| a.out.clone()).collect()
+    }
+
+    /// The windows and the axes to reduce: `[.., O1, K1, O2, K2 ..]` if they tile, else `[.., O1, O2, .., K1, K2 ..]`.
+    fn view(&self, cx: &mut Lower, fill: f64) -> Result<(Tid, Vec<usize>), Refuse> {
+        let lead = self.lead(cx);
+        let (n, at) = (self.axes.len(), lead.len());
+        if self.axes.iter().all(|a| a.tiles() && a.extra().as_int().is_none_or(|e| e <= 0)) {
+            let mut x = self.x;
+            let mut dims = lead;
+            for (i, axis) in self.axes.iter().enumerate() {
+                x = slice_axis(cx, x, at + i, &Expr::Int(0), &(axis.out.clone() * Expr::Int(axis.kernel)), 1)?;
+                dims.extend([axis.out.clone(), Expr::Int(axis.kernel)]);
+            }
+            return Ok((cx.reshape(x, &dims)?, (0..n).map(|i| at + 2 * i + 1).collect()));
+        }
+        let (x, sizes) = self.padded(cx, fill)?;
+        let mut dims = [&lead[..], &self.out_dims()].concat();
+        dims.extend(self.axes.iter().map(|a| Expr::Int(a.kernel)));
+        let all = [&lead[..], &sizes].concat();
+        let unit: Vec<Expr> = (0..all.len()).map(|i| ops::volume(&all[i + 1..])).collect();
+        let mut strides = unit[..at].to_vec();
+        strides.extend(self.axes.iter().zip(&unit[at..]).map(|(a, u)| u.clone() * Expr::Int(a.stride)));
+        strides.extend(self.axes.iter().zip(&unit[at..]).map(|(a, u)| u.clone() * Expr::Int(a.dilation)));
+        let view = ops::as_strided(cx, x, &dims, &strides, 0)?;
+        Ok((view, (at + n..at + 2 * n).collect()))
+    }
+
+    /// `x` with padding at both ends, and the padded sizes.
+    fn padded(&self, cx: &mut Lower, fill: f64) -> Result<(Tid, Vec<Expr>), Refuse> {
+        let none = (Expr::Int(0), Expr::Int(0));
+        let mut widths = vec![none; cx.spec(self.x).rank() - self.axes.len()];
+        let mut sizes = Vec::new();
+        for axis in &self.axes {
+            // Beyond a symbolic end the stated padding always suffices.
+            let hi = axis.extra().as_int().map_or(axis.padding, |e| e.max(0));
+            widths.push((Expr::Int(axis.padding), Expr::Int(hi)));
+            sizes.push(axis.size.clone() + Expr::Int(axis.padding + hi));
+        }
+        Ok((ops::pad(cx, self.x, &widths, "constant", fill)?, sizes))
+    }
+}
+
+fn lowest(cx: &Lower, x: Tid) -> f64 {
+    match cx.spec(x).dtype {
+        DType::I64 => i64::MIN as f64,
+        DType::I32 => f64::from(i32::MIN),
+        DType::I16 => f64::from(i16::MIN),
+        DType::I8 => f64::from(i8::MIN),
+        DType::U8 | DType::U32 | DType::Bool => 0.0,
+        _ => f64::NEG_INFINITY,
+    }
+}
+
+fn max_of(cx: &mut Lower, windows: &Windows) -> Emitted {
+    let fill = lowest(cx, windows.x);
+    let (view, axes) = windows.view(cx, fill)?;
+    ops::max(cx, view, &axes, false)
+}
+
+fn max_pool(cx: &mut Lower, call: &Call, n: usize) -> Items {
+    let x = call.tensor("self")?;
+    let windows = Windows::new(cx, call, x, n)?;
+    let values = if call.is_used(0) { Item::Tensor(max_of(cx, &windows)?) } else { Item::None };
+    if call.outputs.len() < 2 {
+        return Ok(vec![values]);
+    }
+    let indices = if call.is_used(1) { Item::Tensor(max_indices(cx, &windows)?) } else { Item::None };
+    Ok(vec![values, indices])
+}
+
+/// Place of each window's largest element in the unpadded plane.
+fn max_indices(cx: &mut Lower, windows: &Windows) -> Emitted {
+    let fill = lowest(cx, windows.x);
+    let out = ops::known("pooled sizes", &windows.out_dims())?;
+    let sizes: Vec<Expr> = windows.axes.iter().map(|a| a.size.clone()).collect();
+    let sizes = ops::known("pooled sizes", &sizes)?;
+    let (view, axes) = windows.view(cx, fill)?;
+    let lead = windows.lead(cx);
+    let (n, at) = (windows.axes.len(), lead.len());
+    let kept: Vec<usize> = (0..at + 2 * n).filter(|a| !axes.contains(a)).collect();
+    let view = cx.permute(view, &[&kept[..], &axes].concat())?;
+    let kernel: Vec<i64> = windows.axes.iter().map(|a| a.kernel).collect();
+    let flat = [&lead[..], &windows.out_dims(), &[Expr::Int(kernel.iter().product())]].concat();
+    let flat = cx.reshape(view, &flat)?;
+    let best = ops::argmax(cx, flat, at + n, false)?;
+    let unit: Vec<i64> = (0..n).map(|i| sizes[i + 1..].iter().product()).collect();
+    let place = |counts: &[i64], step: &dyn Fn(usize, i64) -> i64| -> Vec<i64> {
+        let total = counts.iter().product::<i64>();
+        let digit = |p: i64, i: usize| (p / counts[i + 1..].iter().product::<i64>()) % counts[i];
+        (0..total).map(|p| (0..n).map(|i| unit[i] * step(i, digit(p, i))).sum()).collect()
+    };
+    let within = place(&kernel, &|i, k| windows.axes[i].dilation * k);
+    let origin = place(&out, &|i, o| windows.axes[i].stride * o - windows.axes[i].padding);
+    let within = cx.integers("_pool_offsets", &within, DType::I64)?;
+    let origin = cx.integers("_pool_origins", &origin, DType::I64)?;
+    let origin = cx.reshape(origin, &windows.out_dims())?;
+    let offset = ops::take(cx, within, best, 0)?;
+    ops::add(cx, offset, origin)
+}
+
+/// How many elements each window of an axis divides by.
+fn window_counts(axis: &Axis, size: i64, out: i64, include_pad: bool) -> Vec<f32> {
+    let count = |o: i64| {
+        let start = o * axis.stride - axis.padding;
+        let end = (start + axis.kernel).min(size + axis.padding);
+        if include_pad { end - start } else { end.min(size) - start.max(0) }
+    };
+    (0..out).map(|o| count(o).max(1) as f32).collect()
+}
+
+fn avg_pool(cx: &mut Lower, call: &Call, n: usize) -> Items {
+    let x = cx.operand(call, "self", call.out(0)?.dtype)?;
+    let windows = Windows::new(cx, call, x, n)?;
+    let include_pad = call.bool_or("count_include_pad", true)?;
+    let divisor = call.float_opt("divisor_override")?;
+    let padded = windows.axes.iter().any(|a| a.padding > 0);
+    let uneven = windows.ceil_mode && windows.axes.iter().any(|a| a.extra().as_int().is_none_or(|e| e > a.padding));
+    let (view, axes) = windows.view(cx, 0.0)?;
+    if divisor.is_none() && !uneven && (include_pad || !padded) {
+        return one(ops::mean(cx, view, &axes, false)?);
+    }
+    let sum = ops::sum(cx, view, &axes, false)?;
+    if let Some(divisor) = divisor {
+        return one(ops::div_number(cx, sum, divisor)?);
+    }
+    let mut counts = vec![1.0_f32];
+    let mut shape = Vec::new();
+    for axis in &windows.axes {
+        let [size, out] = ops::known("pooled sizes", &[axis.size.clone(), axis.out.clone()])?[..] else { continue };
+        let own = window_counts(axis, size, out, include_pad);
+        counts = counts.iter().flat_map(|c| own.iter().map(move |o| c * o)).collect();
+        shape.push(own.len());
+    }
+    let counts = cx.floats("_pool_counts", &counts, &shape)?;
+    let counts = cx.cast(counts, cx.spec(sum).dtype)?;
+    one(ops::div(cx, sum, counts)?)
+}
+
+/// First and last-but-one element of bin `i` of `out` over `size` elements.
+fn bin(i: i64, size: i64, out: i64) -> (i64, i64) {
+    (i * size / out, ((i + 1) * size + out - 1) / out)
+}
+
+/// What an adaptive pooling comes down to.
+enum Adaptive {
+    /// One bin on every axis.
+    Global,
+    /// Equal bins: (kernel = stride) by axis.
+    Even(Vec<i64>),
+    /// Bins of different lengths: (size, bins) by axis.
+    Uneven(Vec<(i64, i64)>),
+}
+
+fn adaptive(cx: &Lower, call: &Call, x: Tid, n: usize) -> Result<Adaptive, Refuse> {
+    let rank = cx.spec(x).rank();
+    if rank < n {
+        return unsupported(format!("pooling {n} axes of a tensor of rank {rank}"));
+    }
+    let out = listed(call, "output_size", n)?.ok_or_else(|| Refuse::Missing("output_size".into()))?;
+    if out.iter().all(|&o| o == 1) {
+        return Ok(Adaptive::Global);
+    }
+    if out.iter().any(|&o| o < 1) {
+        return unsupported("an empty result");
+    }
+    let sizes = ops::known("pooled sizes", &cx.spec(x).dims[rank - n..])?;
+    if sizes.iter().zip(&out).all(|(s, o)| s % o == 0) {
+        return Ok(Adaptive::Even(sizes.iter().zip(&out).map(|(s, o)| s / o).collect()));
+    }
+    Ok(Adaptive::Uneven(sizes.into_iter().zip(out).collect()))
+}
+
+/// Reshapes equal bins into axes of their own.
+fn even_bins(cx: &mut Lower, x: Tid, kernels: &[i64]) -> Result<(Tid, Vec<usize>), Refuse> {
+    let axes = |cx: &Lower| {
+        let dims = &cx.spec(x).dims;
+        let at = dims.len() - kernels.len();
+        let axis = |(i, &kernel): (usize, &i64)| {
+            let size = dims[at + i].clone();
+            let out = size.floor_div(&Expr::Int(kernel));
+            Axis { size, kernel, stride: kernel, padding: 0, dilation: 1, out }
+        };
+        kernels.iter().enumerate().map(axis).collect()
+    };
+    let windows = Windows { x, axes: axes(cx), ceil_mode: false };
+    windows.view(cx, 0.0)
+}
+
+fn adaptive_avg_pool(cx: &mut Lower, call: &Call, n: usize) -> Items {
+    let mut x = call.tensor("self")?;
+    let rank = cx.spec(x).rank();
+    let pooled: Vec<usize> = (rank.saturating_sub(n)..rank).collect();
+    match adaptive(cx, call, x, n)? {
+        Adaptive::Global => one(ops::mean(cx, x, &pooled, true)?),
+        Adaptive::Even(kernels) => {
+            let (view, axes) = even_bins(cx, x, &kernels)?;
+            one(ops::mean(cx, view, &axes, false)?)
+        }
+        Adaptive::Uneven(axes) => {
+            x = cx.cast(x, DType::F32)?;
+            for (&axis, (size, out)) in pooled.iter().zip(axes) {
+                let mut matrix = vec![0.0; (size * out) as usize];
+                for i in 0..out {
+                    let (start, end) = bin(i, size, out);
+                    for j in start..end {
+                        matrix[(i * size + j) as usize] = 1.0 / (end - start) as f32;
+                    }
+                }
+                x = apply_matrix(cx, x, axis, "_adaptive_mean", &matrix, out as usize)?;
+            }
+            one(x)
+        }
+    }
+}
+
+fn adaptive_max_pool(cx: &mut Lower, call: &Call, n: usize) -> Items {
+    if call.is_used(1) {
+        return unsupported("the places of the largest elements are used");
+    }
+    let mut x = call.tensor("self")?;
+    let rank = cx.spec(x).rank();
+    let pooled: Vec<usize> = (rank.saturating_sub(n)..rank).collect();
+    let values = match adaptive(cx, call, x, n)? {
+        Adaptive::Global => ops::max(cx, x, &pooled, true)?,
+        Adaptive::Even(kernels) => {
+            let (view, axes) = even_bins(cx, x, &kernels)?;
+            ops::max(cx, view, &axes, false)?
+        }
+        Adaptive::Uneven(axes) => {
+            for (&axis, (size, out)) in pooled.iter().zip(axes) {
+                x = max_of_bins(cx, x, axis, size, out)?;
+            }
+            x
+        }
+    };
+    Ok(vec![Item::Tensor(values), Item::None])
+}
+
+/// Bins filled up to equal lengths with their last element, which leaves the largest one alone.
+fn max_of_bins(cx: &mut Lower, x: Tid, axis: usize, size: i64, out: i64) -> Emitted {
+    let bins: Vec<(i64, i64)> = (0..out).map(|i| bin(i, size, out)).collect();
+    let longest = bins.iter().map(|(s, e)| e - s).max().unwrap_or(1);
+    let index: Vec<i64> = bins.iter().flat_map(|&(s, e)| (0..longest).map(move |j| (s + j).min(e - 1))).collect();
+    let index = cx.integers(&format!("_adaptive_bins_{size}_{out}"), &index, DType::I32)?;
+    let index = cx.reshape(index, &[Expr::Int(out), Expr::Int(longest)])?;
+    let taken = ops::take(cx, x, index, axis)?;
+    ops::max(cx, taken, &[axis + 1], false)
+}
+
+macro_rules! pools {
+    ($($name:ident => $rule:ident($n:literal);)*) => { $(
+        fn $name(cx: &mut Lower, call: &Call) -> Items {
+            $rule(cx, call, $n)
+        }
+    )* };
+}
+
+pools! {
+    adaptive_avg_pool1d => adaptive_avg_pool(1);
+    adaptive_avg_pool2d => adaptive_avg_pool(2);
+    adaptive_avg_pool3d => adaptive_avg_pool(3);
+    adaptive_max_pool1d => adaptive_max_pool(1);
+    adaptive_max_pool2d => adaptive_max_pool(2);
+    adaptive_max_pool3d => adaptive_max_pool(3);
+    avg_pool1d => avg_pool(1);
+    avg_pool2d => avg_pool(2);
+    avg_pool3d => avg_pool(3);
+    max_pool1d => max_pool(1);
+    max_pool2d => max_pool(2);
+    max_pool3d => max_pool(3);
+}
+
+const MAX: &str = "self kernel_size stride padding dilation ceil_mode";
+const AVG: &str = "self kernel_size stride padding ceil_mode count_include_pad divisor_override";
+
+pub(super) const ROWS: &[RuleRow] = &[
+    row("aten._adaptive_avg_pool2d.default", "self output_size", adaptive_avg_pool2d),
+    row("aten._adaptive_avg_pool3d.default", "self output_size", adaptive_avg_pool3d),
+    row("aten.adaptive_avg_pool1d.default", "self output_size", adaptive_avg_pool1d),
+    row("aten.adaptive_avg_pool2d.default", "self output_size", adaptive_avg_pool2d),
+    row("aten.adaptive_avg_pool3d.default", "self output_size", adaptive_avg_pool3d),
+    row("aten.adaptive_max_pool1d.default", "self output_size", adaptive_max_pool1d),
+    row("aten.adaptive_max_pool2d.default", "self output_size", adaptive_max_pool2d),
+    row("aten.adaptive_max_pool3d.default", "self output_size", adaptive_max_pool3d),
+    row("aten.avg_pool1d.default", "self kernel_size stride padding ceil_mode count_include_pad", avg_pool1d),
+    row("aten.avg_pool2d.default", AVG, avg_pool2d),
+    row("aten.avg_pool3d.default", AVG, avg_pool3d),
+    row("aten.max_pool1d.default", MAX, max_pool1d),
+    row("aten.max_pool1d_with_indices.default", MAX, max_pool1d),
+    row("aten.max_pool2d.default", MAX, max_pool2d),
+    row("aten.max_pool2d_with_indices.default", MAX, max_pool2d),
+    row("aten.max_pool3d.default", MAX, max_pool3d),
+    row("aten.max_pool3d_with_indices.default", MAX, max_pool3d),
+];

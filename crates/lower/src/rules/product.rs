@@ -1,0 +1,321 @@
+//! Products that contract axes other than the last of one matrix with the first of the other.
+
+use flambeau_ir::Tid;
+use flambeau_tensor::Expr;
+
+use super::{
+    RuleRow,
+    linalg::product,
+    one,
+    ops::{self, Emitted},
+    reduce::norm_of,
+    row,
+};
+use crate::{Call, Item, Lower, Refuse, call::unsupported};
+
+type Items = Result<Vec<Item>, Refuse>;
+
+/// A tensor with a label on each axis.
+#[derive(Clone)]
+struct Labelled {
+    t: Tid,
+    labels: Vec<u32>,
+}
+
+impl Labelled {
+    fn size(&self, cx: &Lower, label: u32) -> Expr {
+        let at = self.labels.iter().position(|&l| l == label);
+        at.and_then(|a| cx.spec(self.t).dims.get(a).cloned()).unwrap_or(Expr::Int(1))
+    }
+
+    /// Axes of the labels in their order; labels that the tensor lacks become axes of size 1.
+    fn arranged(&self, cx: &mut Lower, order: &[u32]) -> Emitted {
+        let own: Vec<u32> = order.iter().copied().filter(|l| self.labels.contains(l)).collect();
+        let perm: Vec<usize> = own.iter().filter_map(|l| self.labels.iter().position(|k| k == l)).collect();
+        let moved = cx.permute(self.t, &perm)?;
+        let dims: Vec<Expr> = order.iter().map(|&l| self.size(cx, l)).collect();
+        cx.reshape(moved, &dims)
+    }
+
+    /// Sums over the labels that nobody wants.
+    fn reduced(self, cx: &mut Lower, wanted: impl Fn(u32) -> bool) -> Result<Labelled, Refuse> {
+        let axes: Vec<usize> = (0..self.labels.len()).filter(|&a| !wanted(self.labels[a])).collect();
+        if axes.is_empty() {
+            return Ok(self);
+        }
+        let t = ops::sum(cx, self.t, &axes, false)?;
+        Ok(Labelled { t, labels: self.labels.into_iter().filter(|&l| wanted(l)).collect() })
+    }
+
+    /// Equal labels on several axes stand for their diagonal.
+    fn without_repeats(mut self, cx: &mut Lower) -> Result<Labelled, Refuse> {
+        while let Some((a, b)) = first_repeat(&self.labels) {
+            let label = self.labels[a];
+            self.t = super::diagonal::diagonal_of(cx, self.t, 0, a, b)?;
+            self.labels.remove(b);
+            self.labels.remove(a);
+            self.labels.push(label);
+        }
+        Ok(self)
+    }
+}
+
+fn first_repeat(labels: &[u32]) -> Option<(usize, usize)> {
+    (0..labels.len()).find_map(|a| (a + 1..labels.len()).find(|&b| labels[b] == labels[a]).map(|b| (a, b)))
+}
+
+/// Contracts the labels that both have and nobody wants.
+fn contract(cx: &mut Lower, a: Labelled, b: Labelled, wanted: &dyn Fn(u32) -> bool) -> Result<Labelled, Refuse> {
+    let a = a.reduced(cx, |l| wanted(l) || b.labels.contains(&l))?;
+    let b = b.reduced(cx, |l| wanted(l) || a.labels.contains(&l))?;
+    let one = |t: &Labelled, l: u32| t.size(cx, l) == Expr::Int(1);
+    let shared: Vec<u32> = a.labels.iter().copied().filter(|l| b.labels.contains(l)).collect();
+    if shared.iter().any(|&l| !wanted(l) && one(&a, l) != one(&b, l)) {
+        return unsupported("a contraction that broadcasts");
+    }
+    let batch: Vec<u32> = shared.iter().copied().filter(|&l| wanted(l)).collect();
+    let inner: Vec<u32> = shared.into_iter().filter(|&l| !wanted(l)).collect();
+    let rows: Vec<u32> = a.labels.iter().copied().filter(|l| !b.labels.contains(l)).collect();
+    let columns: Vec<u32> = b.labels.iter().copied().filter(|l| !a.labels.contains(l)).collect();
+    let labels = [&batch[..], &rows, &columns].concat();
+    if inner.is_empty() {
+        let (x, y) = (a.arranged(cx, &labels)?, b.arranged(cx, &labels)?);
+        return Ok(Labelled { t: ops::mul(cx, x, y)?, labels });
+    }
+    let sizes = |cx: &Lower, t: &Labelled, ls: &[u32]| ls.iter().map(|&l| t.size(cx, l)).collect::<Vec<_>>();
+    let (m, k, n) = (sizes(cx, &a, &rows), sizes(cx, &a, &inner), sizes(cx, &b, &columns));
+    let (batch_a, batch_b) = (sizes(cx, &a, &batch), sizes(cx, &b, &batch));
+    let x = a.arranged(cx, &[&batch[..], &rows, &inner].concat())?;
+    let x = cx.reshape(x, &[&batch_a[..], &[ops::volume(&m), ops::volume(&k)]].concat())?;
+    let y = b.arranged(cx, &[&batch[..], &inner, &columns].concat())?;
+    let y = cx.reshape(y, &[&batch_b[..], &[ops::volume(&k), ops::volume(&n)]].concat())?;
+    let xy = product(cx, x, y)?;
+    let lead = cx.spec(xy).dims[..batch.len()].to_vec();
+    Ok(Labelled { t: cx.reshape(xy, &[&lead[..], &m, &n].concat())?, labels })
+}
+
+/// First label that stands for an axis of an ellipsis; letters come before.
+const ELLIPSIS: u32 = 0x11_0000;
+
+/// Labels of one operand's axes, ellipsis axes counted from the right.
+fn labels_of(term: &str, rank: usize) -> Result<Vec<u32>, Refuse> {
+    let term: String = term.chars().filter(|c| !c.is_whitespace()).collect();
+    let letters = |s: &str| s.chars().map(|c| c as u32).collect::<Vec<_>>();
+    match term.split_once("...") {
+        None => Ok(letters(&term)),
+        Some((before, after)) => {
+            let (before, after) = (letters(before), letters(after));
+            let n = rank.checked_sub(before.len() + after.len());
+            let Some(n) = n else { return unsupported(format!("{term:?} has more labels than axes")) };
+            let dots = (0..n as u32).rev().map(|i| ELLIPSIS + i);
+            Ok(before.into_iter().chain(dots).chain(after).collect())
+        }
+    }
+}
+
+/// Labels of the result of an equation without an arrow: ellipsis, then those that occur once in order.
+fn implied_output(operands: &[Labelled]) -> Vec<u32> {
+    let all: Vec<u32> = operands.iter().flat_map(|o| o.labels.iter().copied()).collect();
+    let mut out: Vec<u32> = all.iter().copied().filter(|&l| l >= ELLIPSIS || all.iter().filter(|&&k| k == l).count() == 1).collect();
+    out.sort_by_key(|&l| (l < ELLIPSIS, if l < ELLIPSIS { i64::from(l) } else { -i64::from(l) }));
+    out.dedup();
+    out
+}
+
+fn einsum(cx: &mut Lower, call: &Call) -> Items {
+    let dtype = call.out(0)?.dtype;
+    let equation = call.str_or("equation", "")?.to_owned();
+    let tensors = call.tensors("tensors")?;
+    let (inputs, output) = equation.split_once("->").map_or((&equation[..], None), |(i, o)| (i, Some(o)));
+    let terms: Vec<&str> = inputs.split(',').collect();
+    if terms.len() != tensors.len() {
+        return unsupported(format!("{} terms for {} operands", terms.len(), tensors.len()));
+    }
+    let mut operands = Vec::new();
+    for (term, t) in terms.into_iter().zip(tensors) {
+        let t = cx.cast(t, dtype)?;
+        let labels = labels_of(term, cx.spec(t).rank())?;
+        if labels.len() != cx.spec(t).rank() {
+            return unsupported(format!("{term:?} does not label {} axes", cx.spec(t).rank()));
+        }
+        operands.push(Labelled { t, labels }.without_repeats(cx)?);
+    }
+    let n_dots = operands.iter().flat_map(|o| &o.labels).filter(|&&l| l >= ELLIPSIS).map(|&l| (l - ELLIPSIS) as usize + 1).max();
+    let output = match output {
+        Some(o) => labels_of(o, o.chars().filter(|c| c.is_alphabetic()).count() + n_dots.unwrap_or(0))?,
+        None => implied_output(&operands),
+    };
+    let mut rest = operands.into_iter();
+    let Some(mut total) = rest.next() else { return unsupported("an equation without operands") };
+    let mut rest: Vec<Labelled> = rest.collect();
+    while !rest.is_empty() {
+        let next = rest.remove(0);
+        let wanted = |l: u32| output.contains(&l) || rest.iter().any(|o| o.labels.contains(&l));
+        total = contract(cx, total, next, &wanted)?;
+    }
+    let total = total.reduced(cx, |l| output.contains(&l))?;
+    one(total.arranged(cx, &output)?)
+}
+
+fn tensordot(cx: &mut Lower, call: &Call) -> Items {
+    let dtype = call.out(0)?.dtype;
+    let (a, b) = (cx.operand(call, "self", dtype)?, cx.operand(call, "other", dtype)?);
+    let label = |cx: &Lower, t: Tid, param: &str, from: u32| {
+        let rank = cx.spec(t).rank();
+        let mut labels: Vec<u32> = (0..rank as u32).map(|i| from + i).collect();
+        for (i, axis) in call.ints(param)?.into_iter().enumerate() {
+            let axis = flambeau_tensor::normalize_axis(axis, rank).ok_or_else(|| Refuse::Missing(param.to_owned()))?;
+            labels[axis] = i as u32;
+        }
+        Ok::<_, Refuse>(Labelled { t, labels })
+    };
+    let (a, b) = (label(cx, a, "dims_self", 1000)?, label(cx, b, "dims_other", 2000)?);
+    let output: Vec<u32> = [&a.labels[..], &b.labels].concat().into_iter().filter(|&l| l >= 1000).collect();
+    let total = contract(cx, a, b, &|l| l >= 1000)?;
+    one(total.arranged(cx, &output)?)
+}
+
+/// The two named operands in the type of the result.
+fn pair(cx: &mut Lower, call: &Call, a: &str, b: &str) -> Result<(Tid, Tid), Refuse> {
+    let dtype = call.out(0)?.dtype;
+    Ok((cx.operand(call, a, dtype)?, cx.operand(call, b, dtype)?))
+}
+
+fn outer(cx: &mut Lower, call: &Call) -> Items {
+    let (a, b) = pair(cx, call, "self", "vec2")?;
+    let a = cx.unsqueeze(a, 1)?;
+    one(ops::mul(cx, a, b)?)
+}
+
+/// The sum of products, also of integers.
+fn dot(cx: &mut Lower, call: &Call) -> Items {
+    let other = if call.arg("tensor").is_some() { "tensor" } else { "other" };
+    let (a, b) = pair(cx, call, "self", other)?;
+    if cx.spec(a).dtype.is_float() {
+        return one(product(cx, a, b)?);
+    }
+    let products = ops::mul(cx, a, b)?;
+    one(ops::sum(cx, products, &[], false)?)
+}
+
+fn mv(cx: &mut Lower, call: &Call) -> Items {
+    let (a, b) = pair(cx, call, "self", "vec")?;
+    one(product(cx, a, b)?)
+}
+
+/// Contracts the last axes of both.
+fn inner(cx: &mut Lower, call: &Call) -> Items {
+    let (a, b) = pair(cx, call, "self", "other")?;
+    let label = |cx: &Lower, t: Tid, from: u32| {
+        let mut labels: Vec<u32> = (0..cx.spec(t).rank() as u32).map(|i| from + i).collect();
+        labels.pop();
+        labels.push(0);
+        Labelled { t, labels }
+    };
+    if cx.spec(a).rank() == 0 || cx.spec(b).rank() == 0 {
+        return one(ops::mul(cx, a, b)?);
+    }
+    let (a, b) = (label(cx, a, 1000), label(cx, b, 2000));
+    let output: Vec<u32> = [&a.labels[..], &b.labels].concat().into_iter().filter(|&l| l != 0).collect();
+    let total = contract(cx, a, b, &|l| l != 0)?;
+    one(total.arranged(cx, &output)?)
+}
+
+/// `input1[.., i] weight[o, i, j] input2[.., j] + bias[o]`.
+fn bilinear(cx: &mut Lower, call: &Call) -> Items {
+    let (a, b) = pair(cx, call, "input1", "input2")?;
+    let weight = cx.operand(call, "weight", call.out(0)?.dtype)?;
+    let lead: Vec<u32> = (1000..1000 + cx.spec(a).rank() as u32 - 1).collect();
+    let labelled = |t: Tid, last: u32| Labelled { t, labels: lead.iter().copied().chain([last]).collect() };
+    let (a, b) = (labelled(a, 1), labelled(b, 2));
+    let weight = Labelled { t: weight, labels: vec![0, 1, 2] };
+    let half = contract(cx, a, weight, &|l| l != 1)?;
+    let total = contract(cx, half, b, &|l| l != 1 && l != 2)?;
+    let y = total.arranged(cx, &lead.iter().copied().chain([0]).collect::<Vec<_>>())?;
+    match call.arg("bias") {
+        Some(_) => {
+            let bias = cx.operand(call, "bias", cx.spec(y).dtype)?;
+            one(ops::add(cx, y, bias)?)
+        }
+        None => one(y),
+    }
+}
+
+/// Distances between all rows of `[.., P, M]` and `[.., R, M]`.
+fn cdist(cx: &mut Lower, call: &Call) -> Items {
+    let (a, b) = pair(cx, call, "x1", "x2")?;
+    let p = call.float_or("p", 2.0)?;
+    let (n, m) = (cx.spec(a).rank(), cx.spec(b).rank());
+    if n < 2 || m < 2 {
+        return unsupported("distances of tensors that are no matrices");
+    }
+    let (a, b) = (cx.unsqueeze(a, n - 1)?, cx.unsqueeze(b, m - 2)?);
+    let apart = ops::sub(cx, a, b)?;
+    let last = cx.spec(apart).rank() - 1;
+    one(norm_of(cx, apart, p, &[last], false)?)
+}
+
+fn pairwise_distance(cx: &mut Lower, call: &Call) -> Items {
+    let (a, b) = pair(cx, call, "x1", "x2")?;
+    let apart = ops::sub(cx, a, b)?;
+    let apart = ops::add_number(cx, apart, call.float_or("eps", 1e-6)?)?;
+    let last = cx.spec(apart).rank().saturating_sub(1);
+    one(norm_of(cx, apart, call.float_or("p", 2.0)?, &[last], call.bool_or("keepdim", false)?)?)
+}
+
+/// `sum(a b) / (max(|a|, eps) max(|b|, eps))`.
+fn cosine_similarity(cx: &mut Lower, call: &Call) -> Items {
+    let (a, b) = pair(cx, call, "x1", "x2")?;
+    let rank = cx.spec(a).rank().max(cx.spec(b).rank());
+    let axis = cx.axis(call, "dim", 1, rank)?;
+    let eps = cx.number(call.float_or("eps", 1e-8)?, cx.spec(a).dtype)?;
+    let products = ops::mul(cx, a, b)?;
+    let dot = ops::sum(cx, products, &[axis], false)?;
+    let mut length = |t: Tid| {
+        let own = (axis + cx.spec(t).rank()).checked_sub(rank);
+        let norm = match own {
+            Some(own) => norm_of(cx, t, 2.0, &[own], false)?,
+            None => ops::abs(cx, t)?,
+        };
+        ops::maximum(cx, norm, eps)
+    };
+    let (a, b) = (length(a)?, length(b)?);
+    let lengths = ops::mul(cx, a, b)?;
+    one(ops::div(cx, dot, lengths)?)
+}
+
+fn trilinear(cx: &mut Lower, call: &Call) -> Items {
+    let dtype = call.out(0)?.dtype;
+    let mut total: Option<Tid> = None;
+    for (input, expand) in [("i1", "expand1"), ("i2", "expand2"), ("i3", "expand3")] {
+        let mut t = cx.operand(call, input, dtype)?;
+        for axis in call.ints(expand)? {
+            t = cx.unsqueeze(t, usize::try_from(axis).unwrap_or(0))?;
+        }
+        total = Some(match total {
+            None => t,
+            Some(product) => ops::mul(cx, product, t)?,
+        });
+    }
+    let total = total.ok_or_else(|| Refuse::Missing("i1".to_owned()))?;
+    let axes: Vec<usize> = call.ints("sumdim")?.into_iter().filter_map(|a| usize::try_from(a).ok()).collect();
+    one(if axes.is_empty() { total } else { ops::sum(cx, total, &axes, false)? })
+}
+
+pub(super) const ROWS: &[RuleRow] = &[
+    row("aten._cdist_forward.default", "x1 x2 p compute_mode", cdist),
+    row("aten._euclidean_dist.default", "x1 x2", cdist),
+    row("aten._trilinear.default", "i1 i2 i3 expand1 expand2 expand3 sumdim unroll_dim", trilinear),
+    row("aten.bilinear.default", "input1 input2 weight bias", bilinear),
+    row("aten.cdist.default", "x1 x2 p compute_mode", cdist),
+    row("aten.cosine_similarity.default", "x1 x2 dim eps", cosine_similarity),
+    row("aten.dot.default", "self tensor", dot),
+    row("aten.einsum.default", "equation tensors path", einsum),
+    row("aten.ger.default", "self vec2", outer),
+    row("aten.inner.default", "self other", inner),
+    row("aten.mv.default", "self vec", mv),
+    row("aten.outer.default", "self vec2", outer),
+    row("aten.pairwise_distance.default", "x1 x2 p eps keepdim", pairwise_distance),
+    row("aten.tensordot.default", "self other dims_self dims_other", tensordot),
+    row("aten.vdot.default", "self other", dot),
+];

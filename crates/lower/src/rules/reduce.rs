@@ -1,0 +1,246 @@
+//! Reductions.
+
+use flambeau_ir::{All, Any, Argmax, Argmin, In, LogSumExp, Max, Mean, Min, Prod, Std, Sum, Tid, Var};
+use flambeau_tensor::DType;
+
+use super::{RuleRow, one, ops, row};
+use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
+
+type Items = Result<Vec<Item>, Refuse>;
+
+/// The axes that `dim` names; none given means all.
+pub(super) fn axes(cx: &Lower, call: &Call, x: Tid) -> Result<Vec<i32>, Refuse> {
+    let rank = cx.spec(x).rank();
+    let listed = call.ints_opt("dim")?.unwrap_or_default();
+    let one = |&axis: &i64| {
+        flambeau_tensor::normalize_axis(axis, rank.max(1)).ok_or(Refuse::Infer(flambeau_ir::InferError::Axis { axis, rank }))
+    };
+    let axes = listed.iter().map(one).collect::<Result<Vec<_>, _>>()?;
+    Ok(if rank == 0 { Vec::new() } else { axes.into_iter().map(|a| a as i32).collect() })
+}
+
+/// Reductions that accumulate in the type of the result.
+macro_rules! reductions {
+    ($($name:ident => $node:ident, $cast:expr;)*) => { $(
+        fn $name(cx: &mut Lower, call: &Call) -> Items {
+            let x = call.tensor("self")?;
+            let x = if $cast { cx.cast(x, call.out(0)?.dtype)? } else { x };
+            let axes = axes(cx, call, x)?;
+            one(cx.emit($node { x: In(x), out: NEW, axes, keepdims: call.bool_or("keepdim", false)? })?)
+        }
+    )* };
+}
+
+reductions! {
+    sum => Sum, true;
+    mean => Mean, true;
+    prod => Prod, true;
+    amax => Max, false;
+    amin => Min, false;
+    any => Any, false;
+    all => All, false;
+}
+
+fn logsumexp(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let x = cx.cast(x, call.out(0)?.dtype)?;
+    let mut axes = axes(cx, call, x)?;
+    if axes.is_empty() {
+        // An empty list reduces nothing in the graph, and everything in PyTorch.
+        axes = (0..cx.spec(x).rank() as i32).collect();
+    }
+    one(cx.emit(LogSumExp { x: In(x), out: NEW, axes, keepdims: call.bool_or("keepdim", false)? })?)
+}
+
+/// Divisor correction: `correction`, or `unbiased` in the older form.
+fn correction(call: &Call) -> Result<i32, Refuse> {
+    match call.arg("unbiased") {
+        Some(_) => Ok(i32::from(call.bool_or("unbiased", true)?)),
+        None => {
+            let correction = call.float_or("correction", 1.0)?;
+            if correction.fract() != 0.0 || !(0.0..1e6).contains(&correction) {
+                return unsupported(format!("a correction of {correction}"));
+            }
+            Ok(correction as i32)
+        }
+    }
+}
+
+fn var(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let (axes, keepdims, ddof) = (axes(cx, call, x)?, call.bool_or("keepdim", false)?, correction(call)?);
+    one(cx.emit(Var { x: In(x), out: NEW, axes, keepdims, ddof })?)
+}
+
+fn std(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let (axes, keepdims, ddof) = (axes(cx, call, x)?, call.bool_or("keepdim", false)?, correction(call)?);
+    one(cx.emit(Std { x: In(x), out: NEW, axes, keepdims, ddof })?)
+}
+
+fn var_mean(cx: &mut Lower, call: &Call) -> Items {
+    let mut items = if call.is_used(0) { var(cx, call)? } else { vec![Item::None] };
+    items.extend(if call.is_used(1) { mean_of(cx, call)? } else { vec![Item::None] });
+    Ok(items)
+}
+
+fn std_mean(cx: &mut Lower, call: &Call) -> Items {
+    let mut items = if call.is_used(0) { std(cx, call)? } else { vec![Item::None] };
+    items.extend(if call.is_used(1) { mean_of(cx, call)? } else { vec![Item::None] });
+    Ok(items)
+}
+
+fn mean_of(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let axes = axes(cx, call, x)?;
+    one(cx.emit(Mean { x: In(x), out: NEW, axes, keepdims: call.bool_or("keepdim", false)? })?)
+}
+
+fn count_nonzero(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let axes = axes(cx, call, x)?;
+    let zero = ops::number_like(cx, x, 0.0)?;
+    let counted = ops::ne(cx, x, zero)?;
+    one(cx.emit(Sum { x: In(counted), out: NEW, axes, keepdims: false })?)
+}
+
+fn aminmax(cx: &mut Lower, call: &Call) -> Items {
+    let mut items = if call.is_used(0) { amin(cx, call)? } else { vec![Item::None] };
+    items.extend(if call.is_used(1) { amax(cx, call)? } else { vec![Item::None] });
+    Ok(items)
+}
+
+/// Largest or smallest element along an axis, and the index of the first one.
+macro_rules! extreme_with_index {
+    ($($name:ident => $value:ident, $index:ident;)*) => { $(
+        fn $name(cx: &mut Lower, call: &Call) -> Items {
+            let x = call.tensor("self")?;
+            if cx.spec(x).rank() == 0 {
+                return Ok(vec![Item::Tensor(x), Item::Tensor(cx.number(0.0, DType::I64)?)]);
+            }
+            let axis = cx.axis(call, "dim", 0, cx.spec(x).rank())? as i32;
+            let keepdims = call.bool_or("keepdim", false)?;
+            let mut items = vec![Item::None, Item::None];
+            if call.is_used(0) {
+                items[0] = Item::Tensor(cx.emit($value { x: In(x), out: NEW, axes: vec![axis], keepdims })?);
+            }
+            if call.is_used(1) {
+                items[1] = Item::Tensor(cx.emit($index { x: In(x), out: NEW, axis, keepdims })?);
+            }
+            Ok(items)
+        }
+    )* };
+}
+
+extreme_with_index! {
+    max_dim => Max, Argmax;
+    min_dim => Min, Argmin;
+}
+
+/// The norm of order `p` over `axes` (all if empty): `sum(|x|^p)^(1/p)`.
+pub(super) fn norm_of(cx: &mut Lower, x: Tid, p: f64, axes: &[usize], keepdims: bool) -> Result<Tid, Refuse> {
+    if p == 2.0 {
+        let squares = ops::square(cx, x)?;
+        let total = ops::sum(cx, squares, axes, keepdims)?;
+        return ops::sqrt(cx, total);
+    }
+    let magnitude = ops::abs(cx, x)?;
+    match p {
+        f64::INFINITY => ops::max(cx, magnitude, axes, keepdims),
+        f64::NEG_INFINITY => ops::min(cx, magnitude, axes, keepdims),
+        0.0 => {
+            let zero = ops::number_like(cx, x, 0.0)?;
+            let counted = ops::ne(cx, x, zero)?;
+            let dtype = cx.spec(x).dtype;
+            let counted = cx.cast(counted, dtype)?;
+            ops::sum(cx, counted, axes, keepdims)
+        }
+        1.0 => ops::sum(cx, magnitude, axes, keepdims),
+        _ => {
+            let order = ops::number_like(cx, x, p)?;
+            let powers = ops::power(cx, magnitude, order)?;
+            let total = ops::sum(cx, powers, axes, keepdims)?;
+            let root = ops::number_like(cx, x, 1.0 / p)?;
+            ops::power(cx, total, root)
+        }
+    }
+}
+
+/// Halves are summed in f32, where their squares do not overflow.
+fn vector_norm(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let x = cx.cast(x, DType::F32)?;
+    let axes: Vec<usize> = axes(cx, call, x)?.into_iter().map(|a| a as usize).collect();
+    let p = if call.arg("p").is_some() { call.float_or("p", 2.0)? } else { call.float_or("ord", 2.0)? };
+    one(norm_of(cx, x, p, &axes, call.bool_or("keepdim", false)?)?)
+}
+
+/// Index of an extreme; over all elements when no axis is given.
+macro_rules! extreme_index {
+    ($($name:ident => $node:ident;)*) => { $(
+        fn $name(cx: &mut Lower, call: &Call) -> Items {
+            let x = call.tensor("self")?;
+            let keepdims = call.bool_or("keepdim", false)?;
+            if call.arg("dim").is_some() {
+                let axis = cx.axis(call, "dim", 0, cx.spec(x).rank())? as i32;
+                return one(cx.emit($node { x: In(x), out: NEW, axis, keepdims })?);
+            }
+            let numel = cx.spec(x).numel();
+            let flat = cx.reshape(x, &[numel])?;
+            let index = cx.emit($node { x: In(flat), out: NEW, axis: 0, keepdims: false })?;
+            let dims = call.out(0)?.dims.clone();
+            one(cx.reshape(index, &dims)?)
+        }
+    )* };
+}
+
+extreme_index! {
+    argmax => Argmax;
+    argmin => Argmin;
+}
+
+pub(super) const ROWS: &[RuleRow] = &[
+    row("aten.all.default", "self", all),
+    row("aten.all.dim", "self dim keepdim", all),
+    row("aten.all.dims", "self dim keepdim", all),
+    row("aten.amax.default", "self dim keepdim", amax),
+    row("aten.amin.default", "self dim keepdim", amin),
+    row("aten.any.default", "self", any),
+    row("aten.any.dim", "self dim keepdim", any),
+    row("aten.any.dims", "self dim keepdim", any),
+    row("aten.argmax.default", "self dim keepdim", argmax),
+    row("aten.argmin.default", "self dim keepdim", argmin),
+    row("aten.logsumexp.default", "self dim keepdim", logsumexp),
+    row("aten.max.default", "self", amax),
+    row("aten.mean.default", "self dtype", mean),
+    row("aten.mean.dim", "self dim keepdim dtype", mean),
+    row("aten.min.default", "self", amin),
+    row("aten.prod.default", "self dtype", prod),
+    row("aten.prod.dim_int", "self dim keepdim dtype", prod),
+    row("aten.std.correction", "self dim correction keepdim", std),
+    row("aten.std.dim", "self dim unbiased keepdim", std),
+    row("aten.sum.default", "self dtype", sum),
+    row("aten.sum.dim_IntList", "self dim keepdim dtype", sum),
+    row("aten.var.correction", "self dim correction keepdim", var),
+    row("aten.var.dim", "self dim unbiased keepdim", var),
+    row("aten.aminmax.default", "self dim keepdim", aminmax),
+    row("aten.count_nonzero.default", "self dim", count_nonzero),
+    row("aten.count_nonzero.dim_IntList", "self dim", count_nonzero),
+    row("aten.frobenius_norm.dim", "self dim keepdim", vector_norm),
+    row("aten.linalg_vector_norm.default", "self ord dim keepdim dtype", vector_norm),
+    row("aten.max.dim", "self dim keepdim", max_dim),
+    row("aten.min.dim", "self dim keepdim", min_dim),
+    row("aten.norm.Scalar", "self p", vector_norm),
+    row("aten.norm.ScalarOpt_dim", "self p dim keepdim", vector_norm),
+    row("aten.norm.ScalarOpt_dim_dtype", "self p dim keepdim dtype", vector_norm),
+    row("aten.norm.ScalarOpt_dtype", "self p dtype", vector_norm),
+    row("aten.special_logsumexp.default", "self dim keepdim", logsumexp),
+    row("aten.std.default", "self unbiased", std),
+    row("aten.std_mean.correction", "self dim correction keepdim", std_mean),
+    row("aten.std_mean.default", "self unbiased", std_mean),
+    row("aten.std_mean.dim", "self dim unbiased keepdim", std_mean),
+    row("aten.var.default", "self unbiased", var),
+    row("aten.var_mean.correction", "self dim correction keepdim", var_mean),
+    row("aten.var_mean.default", "self unbiased", var_mean),
+    row("aten.var_mean.dim", "self dim unbiased keepdim", var_mean),
+];

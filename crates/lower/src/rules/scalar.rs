@@ -1,0 +1,75 @@
+//! Integers that shapes are made of, and calls that exist only to state facts.
+
+use flambeau_ir::{In, ItemInt};
+use flambeau_tensor::Expr;
+
+use super::{RuleRow, row};
+use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW_VALUE};
+
+type Items = Result<Vec<Item>, Refuse>;
+
+fn sym_size(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let axis = cx.axis(call, "dim", 0, cx.spec(x).rank())?;
+    match cx.spec(x).dims.get(axis) {
+        Some(size) => Ok(vec![Item::Int(size.clone())]),
+        None => unsupported("a rank-0 tensor has no sizes"),
+    }
+}
+
+fn item(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    if cx.spec(x).dtype.is_float() {
+        return unsupported("value slots hold integers, not floats");
+    }
+    let vid = cx.emit_value(ItemInt { x: In(x), out: NEW_VALUE })?;
+    Ok(vec![Item::Int(cx.flow().values[vid.0 as usize].clone())])
+}
+
+macro_rules! arithmetic {
+    ($($name:ident($a:ident, $b:ident) => $value:expr;)*) => { $(
+        fn $name(_: &mut Lower, call: &Call) -> Items {
+            let ($a, $b) = (call.size("a")?, call.size("b")?);
+            Ok(vec![Item::Int($value)])
+        }
+    )* };
+}
+
+arithmetic! {
+    add(a, b) => a + b;
+    sub(a, b) => a - b;
+    mul(a, b) => a * b;
+    floordiv(a, b) => a.floor_div(&b);
+    modulo(a, b) => a.modulo(&b);
+    maximum(a, b) => a.maximum(&b);
+    minimum(a, b) => a.minimum(&b);
+}
+
+fn neg(_: &mut Lower, call: &Call) -> Items {
+    Ok(vec![Item::Int(Expr::Int(-1) * call.size("a")?)])
+}
+
+/// Calls that only state what the exporter assumed.
+fn nothing(_: &mut Lower, _: &Call) -> Items {
+    Ok(Vec::new())
+}
+
+pub(super) const ROWS: &[RuleRow] = &[
+    row("_operator.add", "a b", add),
+    row("_operator.floordiv", "a b", floordiv),
+    row("_operator.mod", "a b", modulo),
+    row("_operator.mul", "a b", mul),
+    row("_operator.neg", "a", neg),
+    row("_operator.pos", "a", |_, call| Ok(vec![Item::Int(call.size("a")?)])),
+    row("_operator.sub", "a b", sub),
+    row("torch.sym_max", "a b", maximum),
+    row("torch.sym_min", "a b", minimum),
+    row("aten._assert_async.msg", "self assert_msg", nothing),
+    row("aten._assert_scalar.default", "self assert_msg", nothing),
+    row("aten._assert_tensor_metadata.default", "a size stride dtype device layout", nothing),
+    row("aten.item.default", "self", item),
+    row("aten._local_scalar_dense.default", "self", item),
+    row("aten.sym_constrain_range.default", "size min max", nothing),
+    row("aten.sym_constrain_range_for_size.default", "size min max", nothing),
+    row("aten.sym_size.int", "self dim", sym_size),
+];

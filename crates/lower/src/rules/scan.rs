@@ -1,0 +1,163 @@
+//! Running totals: `Cumsum`, and loops over slices where no node does it.
+
+use flambeau_ir::{IdCopy, In, InOut, Node, Out, Scan, Spec, Tid};
+use flambeau_tensor::{DType, Expr};
+
+use super::{
+    RuleRow, one,
+    ops::{self, Emitted},
+    row,
+};
+use crate::{Call, Item, Lower, Origin, Refuse, lower::NEW};
+
+type Items = Result<Vec<Item>, Refuse>;
+
+/// What a loop's body sees and makes.
+pub(super) struct Step {
+    /// The carried tensors' next values, in their order.
+    pub(super) carry: Vec<Tid>,
+    /// What is collected of this step.
+    pub(super) collect: Vec<Tid>,
+}
+
+/// Runs `body(slices, carried)` for each index of `axis` of `originals`.
+///
+/// Returns the last carried values, and for each collected tensor the steps' values stacked along `axis`.
+pub(super) fn scan(
+    cx: &mut Lower,
+    originals: &[Tid],
+    axis: usize,
+    init: &[Tid],
+    body: impl FnOnce(&mut Lower, &[Tid], &[Tid]) -> Result<Step, Refuse>,
+) -> Result<(Vec<Tid>, Vec<Tid>), Refuse> {
+    let steps = originals.first().and_then(|&t| cx.spec(t).dims.get(axis).cloned());
+    let Some(steps) = steps else { return crate::call::unsupported("a loop over an axis that the tensor lacks") };
+    let sliced: Vec<Tid> = originals.iter().map(|&t| without_axis(cx, t, axis)).collect();
+    let carried: Vec<Tid> = init.iter().map(|&t| blank(cx, t)).collect();
+    for (&from, &to) in init.iter().zip(&carried) {
+        copy(cx, from, to)?;
+    }
+    let (chain, outputs) = cx.chain(|cx| {
+        let step = body(cx, &sliced, &carried)?;
+        let outputs: Vec<Tid> = step.collect.iter().map(|&t| blank(cx, t)).collect();
+        for (&from, &to) in step.collect.iter().zip(&outputs).chain(step.carry.iter().zip(&carried)) {
+            copy(cx, from, to)?;
+        }
+        Ok(outputs)
+    })?;
+    cx.emit_all(Node::Scan(Scan {
+        originals: originals.iter().map(|&t| In(t)).collect(),
+        sliced: sliced.iter().map(|&t| Out(t)).collect(),
+        outputs: outputs.iter().map(|&t| InOut(t)).collect(),
+        carry: carried.iter().map(|&t| InOut(t)).collect(),
+        body_chain_idx: flambeau_ir::ChainId(chain),
+        scan_axis: axis as i32,
+    }))?;
+    for &t in &outputs {
+        let mut spec = cx.spec(t).clone();
+        spec.dims.insert(axis.min(spec.dims.len()), steps.clone());
+        cx.set_spec(t, spec);
+    }
+    Ok((carried, outputs))
+}
+
+fn without_axis(cx: &mut Lower, t: Tid, axis: usize) -> Tid {
+    let mut spec = cx.spec(t).clone();
+    if axis < spec.rank() {
+        spec.dims.remove(axis);
+    }
+    cx.slot(spec, Origin::Node)
+}
+
+fn blank(cx: &mut Lower, like: Tid) -> Tid {
+    let spec: Spec = cx.spec(like).clone();
+    cx.slot(spec, Origin::Node)
+}
+
+/// Puts a value into a slot that other chains read.
+pub(super) fn copy(cx: &mut Lower, from: Tid, to: Tid) -> Result<(), Refuse> {
+    cx.emit_all(Node::IdCopy(IdCopy { x: In(from), out: Out(to) })).map(drop)
+}
+
+/// The operand in the type of the first result, and its axis.
+fn operand(cx: &mut Lower, call: &Call) -> Result<(Tid, usize), Refuse> {
+    let x = cx.operand(call, "self", call.out(0)?.dtype)?;
+    Ok((x, cx.axis(call, "dim", 0, cx.spec(x).rank())?))
+}
+
+/// `value` in the shape of one slice.
+fn start(cx: &mut Lower, x: Tid, axis: usize, value: f64) -> Emitted {
+    let mut spec = cx.spec(x).clone();
+    spec.dims.remove(axis);
+    ops::full(cx, value, &spec.dims, spec.dtype)
+}
+
+fn cumsum(cx: &mut Lower, call: &Call) -> Items {
+    let (x, axis) = operand(cx, call)?;
+    if cx.spec(x).rank() == 0 {
+        return one(x);
+    }
+    one(ops::cumsum(cx, x, axis)?)
+}
+
+fn running(cx: &mut Lower, call: &Call, from: f64, combine: fn(&mut Lower, Tid, Tid) -> Emitted) -> Items {
+    let (x, axis) = operand(cx, call)?;
+    if cx.spec(x).rank() == 0 {
+        return one(x);
+    }
+    let init = start(cx, x, axis, from)?;
+    let (_, out) = scan(cx, &[x], axis, &[init], |cx, slices, carried| {
+        let next = combine(cx, carried[0], slices[0])?;
+        Ok(Step { carry: vec![next], collect: vec![next] })
+    })?;
+    one(out[0])
+}
+
+fn cumprod(cx: &mut Lower, call: &Call) -> Items {
+    running(cx, call, 1.0, ops::mul)
+}
+
+fn logcumsumexp(cx: &mut Lower, call: &Call) -> Items {
+    running(cx, call, f64::NEG_INFINITY, ops::logaddexp)
+}
+
+/// Running extreme with the index of its last occurrence; NaN beats every number.
+fn running_extreme(cx: &mut Lower, call: &Call, at_least: fn(&mut Lower, Tid, Tid) -> Emitted) -> Items {
+    let (x, axis) = operand(cx, call)?;
+    let rank = cx.spec(x).rank();
+    if rank == 0 {
+        return Ok(vec![Item::Tensor(x), Item::Tensor(cx.number(0.0, DType::I64)?)]);
+    }
+    let n = cx.spec(x).dims[axis].clone();
+    let positions = ops::count(cx, &n, DType::I64)?;
+    let positions = ops::along(cx, positions, axis, rank)?;
+    let best = super::shape::slice_axis(cx, x, axis, &Expr::Int(0), &Expr::Int(1), 1)?;
+    let best = cx.emit(flambeau_ir::Squeeze { x: In(best), out: NEW, dims: vec![axis as i32] })?;
+    let mut dims = cx.spec(x).dims.clone();
+    dims.remove(axis);
+    let at = ops::full(cx, 0.0, &dims, DType::I64)?;
+    let (_, out) = scan(cx, &[x, positions], axis, &[best, at], |cx, slices, carried| {
+        let (now, position, best, at) = (slices[0], slices[1], carried[0], carried[1]);
+        let (newer, is_nan) = (at_least(cx, now, best)?, ops::ne(cx, now, now)?);
+        let newer = ops::logical_or(cx, newer, is_nan)?;
+        let (best, at) = (ops::select(cx, newer, now, best)?, ops::select(cx, newer, position, at)?);
+        Ok(Step { carry: vec![best, at], collect: vec![best, at] })
+    })?;
+    Ok(vec![Item::Tensor(out[0]), Item::Tensor(out[1])])
+}
+
+fn cummax(cx: &mut Lower, call: &Call) -> Items {
+    running_extreme(cx, call, ops::ge)
+}
+
+fn cummin(cx: &mut Lower, call: &Call) -> Items {
+    running_extreme(cx, call, ops::le)
+}
+
+pub(super) const ROWS: &[RuleRow] = &[
+    row("aten.cummax.default", "self dim", cummax),
+    row("aten.cummin.default", "self dim", cummin),
+    row("aten.cumprod.default", "self dim dtype", cumprod),
+    row("aten.cumsum.default", "self dim dtype", cumsum),
+    row("aten.logcumsumexp.default", "self dim", logcumsumexp),
+];

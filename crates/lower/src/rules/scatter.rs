@@ -1,0 +1,378 @@
+//! Writes by index.
+//!
+//! PyTorch leaves open which of several writes to one place wins. All but the sums choose one here: the last along the axis.
+
+use flambeau_ir::{In, IndexCopy, Tid};
+use flambeau_tensor::{DType, Expr};
+
+use super::{
+    RuleRow, one,
+    ops::{self, Emitted},
+    row,
+    shape::{expand_to, slice_axis},
+};
+use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
+
+type Items = Result<Vec<Item>, Refuse>;
+
+/// Comparing every index with every place is fine up to this many pairs per row.
+const MAX_PAIRS: i64 = 1 << 17;
+
+/// A scatter's operands, with `x` cut to the extents that the index reaches.
+struct Scatter {
+    x: Tid,
+    /// i64 or smaller, as given.
+    index: Tid,
+    axis: usize,
+    /// What to write the result back into, innermost last: tensor, axis, extent.
+    outer: Vec<(Tid, usize, Expr)>,
+}
+
+impl Scatter {
+    fn new(cx: &mut Lower, call: &Call) -> Result<Scatter, Refuse> {
+        let dtype = call.out(0)?.dtype;
+        let (mut x, mut index) = (cx.operand(call, "self", dtype)?, call.tensor("index")?);
+        let axis = cx.axis(call, "dim", 0, cx.spec(x).rank())?;
+        if cx.spec(x).rank() == 0 {
+            x = cx.unsqueeze(x, 0)?;
+        }
+        if cx.spec(index).rank() == 0 {
+            index = cx.unsqueeze(index, 0)?;
+        }
+        let rank = cx.spec(x).rank();
+        if cx.spec(index).rank() != rank {
+            return unsupported("index and tensor have different ranks");
+        }
+        let mut outer = Vec::new();
+        for other in (0..rank).filter(|&a| a != axis) {
+            let extent = cx.spec(index).dims[other].clone();
+            if cx.spec(x).dims[other] != extent {
+                outer.push((x, other, extent.clone()));
+                x = slice_axis(cx, x, other, &Expr::Int(0), &extent, 1)?;
+            }
+        }
+        Ok(Scatter { x, index, axis, outer })
+    }
+
+    /// The source cut to the extents of the index.
+    fn source(&self, cx: &mut Lower, call: &Call) -> Emitted {
+        let mut src = cx.operand(call, "src", cx.spec(self.x).dtype)?;
+        if cx.spec(src).rank() == 0 {
+            src = cx.unsqueeze(src, 0)?;
+        }
+        for axis in 0..cx.spec(self.index).rank() {
+            let extent = cx.spec(self.index).dims[axis].clone();
+            if cx.spec(src).dims[axis] != extent {
+                src = slice_axis(cx, src, axis, &Expr::Int(0), &extent, 1)?;
+            }
+        }
+        Ok(src)
+    }
+
+    /// Puts the result where `x` was cut from.
+    fn finish(self, cx: &mut Lower, call: &Call, mut result: Tid) -> Items {
+        for (whole, axis, extent) in self.outer.into_iter().rev() {
+            let stop = cx.int(&extent)?;
+            result = super::attention::update_axis(cx, whole, result, axis as i64, flambeau_ir::Int::Lit(0), stop)?;
+        }
+        one(cx.reshape(result, &call.out(0)?.dims)?)
+    }
+
+    /// How many indices name each place.
+    fn counts(&self, cx: &mut Lower) -> Emitted {
+        let spec = cx.spec(self.x).clone();
+        let zeros = ops::full(cx, 0.0, &spec.dims, DType::F32)?;
+        let index_dims = cx.spec(self.index).dims.to_vec();
+        let ones = ops::full(cx, 1.0, &index_dims, DType::F32)?;
+        ops::scatter_add(cx, zeros, self.index, ones, self.axis)
+    }
+
+    /// Whether any index names each place.
+    fn hits(&self, cx: &mut Lower) -> Emitted {
+        let counts = self.counts(cx)?;
+        let zero = ops::number_like(cx, counts, 0.0)?;
+        ops::gt(cx, counts, zero)
+    }
+
+    /// `[.., S, P, ..]`: whether index `s` names place `p` of the axis.
+    fn pairs(&self, cx: &mut Lower) -> Emitted {
+        let (n, places) = (&cx.spec(self.index).dims[self.axis], &cx.spec(self.x).dims[self.axis]);
+        match (n.as_int(), places.as_int()) {
+            (Some(n), Some(places)) if n.saturating_mul(places) <= MAX_PAIRS => {}
+            _ => return unsupported(format!("a scatter of {n} elements into {places} places")),
+        }
+        let (places, rank) = (places.clone(), cx.spec(self.x).rank());
+        let index = wrapped(cx, self.index, &places)?;
+        let index = cx.unsqueeze(index, self.axis + 1)?;
+        let dtype = cx.spec(index).dtype;
+        let range = ops::count(cx, &places, dtype)?;
+        let range = ops::along(cx, range, self.axis + 1, rank + 1)?;
+        ops::eq(cx, index, range)
+    }
+}
+
+/// Negative indices count from the end.
+fn wrapped(cx: &mut Lower, index: Tid, size: &Expr) -> Emitted {
+    let dtype = cx.spec(index).dtype;
+    let size = match size.as_int() {
+        Some(n) => cx.number(n as f64, dtype)?,
+        None => {
+            let v = flambeau_ir::Float::Vid(cx.vid(size)?);
+            cx.emit(flambeau_ir::Full { out: NEW, shape: Vec::new(), v, scalar_type: dtype })?
+        }
+    };
+    ops::remainder(cx, index, size)
+}
+
+fn scatter_add(cx: &mut Lower, call: &Call) -> Items {
+    let scatter = Scatter::new(cx, call)?;
+    let src = scatter.source(cx, call)?;
+    let sum = ops::scatter_add(cx, scatter.x, scatter.index, src, scatter.axis)?;
+    scatter.finish(cx, call, sum)
+}
+
+fn scatter_value(cx: &mut Lower, call: &Call) -> Items {
+    let scatter = Scatter::new(cx, call)?;
+    let value = cx.operand(call, "value", cx.spec(scatter.x).dtype)?;
+    let hits = scatter.hits(cx)?;
+    let result = ops::select(cx, hits, value, scatter.x)?;
+    scatter.finish(cx, call, result)
+}
+
+/// Finds for each place the last index that names it, and takes the source from there.
+fn scatter_src(cx: &mut Lower, call: &Call) -> Items {
+    let scatter = Scatter::new(cx, call)?;
+    let src = scatter.source(cx, call)?;
+    let (axis, rank) = (scatter.axis, cx.spec(scatter.x).rank());
+    let pairs = scatter.pairs(cx)?;
+    let n = cx.spec(scatter.index).dims[axis].clone();
+    let positions = ops::count(cx, &n, DType::I32)?;
+    let positions = ops::along(cx, positions, axis, rank + 1)?;
+    let none = cx.number(-1.0, DType::I32)?;
+    let candidates = ops::select(cx, pairs, positions, none)?;
+    let last = ops::max(cx, candidates, &[axis], false)?;
+    let zero = cx.number(0.0, DType::I32)?;
+    let hit = ops::ge(cx, last, zero)?;
+    let value = ops::take_along(cx, src, last, axis)?;
+    let result = ops::select(cx, hit, value, scatter.x)?;
+    scatter.finish(cx, call, result)
+}
+
+fn scatter_reduce(cx: &mut Lower, call: &Call) -> Items {
+    let scatter = Scatter::new(cx, call)?;
+    let src = match call.arg("src") {
+        Some(_) => scatter.source(cx, call)?,
+        None => {
+            let value = cx.operand(call, "value", cx.spec(scatter.x).dtype)?;
+            let dims = cx.spec(scatter.index).dims.to_vec();
+            expand_to(cx, value, &dims)?
+        }
+    };
+    let own = call.bool_or("include_self", true)?;
+    let reduced = match call.str_or("reduce", "")? {
+        "sum" | "add" => reduce_sum(cx, &scatter, src, own)?,
+        "mean" => reduce_mean(cx, &scatter, src, own)?,
+        "prod" | "multiply" => reduce_pairs(cx, &scatter, src, own, 1.0, ops::prod, ops::mul)?,
+        "amax" => reduce_pairs(cx, &scatter, src, own, f64::NEG_INFINITY, ops::max, ops::maximum)?,
+        "amin" => reduce_pairs(cx, &scatter, src, own, f64::INFINITY, ops::min, ops::minimum)?,
+        other => return unsupported(format!("reduction {other:?}")),
+    };
+    scatter.finish(cx, call, reduced)
+}
+
+/// `x` with the places that are written to cleared, unless they take part themselves.
+fn base(cx: &mut Lower, scatter: &Scatter, own: bool) -> Emitted {
+    if own {
+        return Ok(scatter.x);
+    }
+    let hits = scatter.hits(cx)?;
+    let zero = ops::number_like(cx, scatter.x, 0.0)?;
+    ops::select(cx, hits, zero, scatter.x)
+}
+
+fn reduce_sum(cx: &mut Lower, scatter: &Scatter, src: Tid, own: bool) -> Emitted {
+    let base = base(cx, scatter, own)?;
+    ops::scatter_add(cx, base, scatter.index, src, scatter.axis)
+}
+
+fn reduce_mean(cx: &mut Lower, scatter: &Scatter, src: Tid, own: bool) -> Emitted {
+    let sum = reduce_sum(cx, scatter, src, own)?;
+    let counts = scatter.counts(cx)?;
+    let counts = if own {
+        ops::add_number(cx, counts, 1.0)?
+    } else {
+        let unit = ops::number_like(cx, counts, 1.0)?;
+        ops::maximum(cx, counts, unit)?
+    };
+    let dtype = cx.spec(scatter.x).dtype;
+    let counts = cx.cast(counts, dtype)?;
+    if dtype.is_float() { ops::div(cx, sum, counts) } else { ops::floor_div(cx, sum, counts) }
+}
+
+fn reduce_pairs(
+    cx: &mut Lower,
+    scatter: &Scatter,
+    src: Tid,
+    own: bool,
+    neutral: f64,
+    reduce: fn(&mut Lower, Tid, &[usize], bool) -> Emitted,
+    combine: fn(&mut Lower, Tid, Tid) -> Emitted,
+) -> Emitted {
+    if neutral.is_infinite() && !cx.spec(scatter.x).dtype.is_float() {
+        return unsupported("an extreme over scattered integers");
+    }
+    let pairs = scatter.pairs(cx)?;
+    let neutral = ops::number_like(cx, scatter.x, neutral)?;
+    let spread = cx.unsqueeze(src, scatter.axis + 1)?;
+    let candidates = ops::select(cx, pairs, spread, neutral)?;
+    let reduced = reduce(cx, candidates, &[scatter.axis], false)?;
+    if own {
+        return combine(cx, scatter.x, reduced);
+    }
+    let hits = ops::any(cx, pairs, &[scatter.axis], false)?;
+    ops::select(cx, hits, reduced, scatter.x)
+}
+
+/// A list of indices along one axis, as i64 of rank 1.
+fn index_list(cx: &mut Lower, call: &Call) -> Emitted {
+    let index = call.tensor("index")?;
+    let index = cx.cast(index, DType::I64)?;
+    if cx.spec(index).rank() == 0 { cx.unsqueeze(index, 0) } else { Ok(index) }
+}
+
+fn index_add(cx: &mut Lower, call: &Call) -> Items {
+    let dtype = call.out(0)?.dtype;
+    let (x, source) = (cx.operand(call, "self", dtype)?, cx.operand(call, "source", dtype)?);
+    let rank = cx.spec(x).rank();
+    if rank == 0 {
+        return unsupported("an indexed sum into a rank-0 tensor");
+    }
+    let axis = cx.axis(call, "dim", 0, rank)?;
+    let source = ops::mul_number(cx, source, call.float_or("alpha", 1.0)?)?;
+    let index = index_list(cx, call)?;
+    one(add_at(cx, x, index, source, axis)?)
+}
+
+/// `x[.., index[i], ..] += source[.., i, ..]`.
+fn add_at(cx: &mut Lower, x: Tid, index: Tid, source: Tid, axis: usize) -> Emitted {
+    let dims = cx.spec(source).dims.to_vec();
+    let index = ops::along(cx, index, axis, dims.len())?;
+    let index = expand_to(cx, index, &dims)?;
+    ops::scatter_add(cx, x, index, source, axis)
+}
+
+/// `x[.., index[i], ..] = update[.., i, ..]`.
+fn copy_at(cx: &mut Lower, x: Tid, index: Tid, update: Tid, axis: usize) -> Emitted {
+    cx.emit(IndexCopy { dst: In(x), update: In(update), indices: In(index), out: NEW, axis: axis as i32 })
+}
+
+fn index_fill(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let rank = cx.spec(x).rank();
+    if rank == 0 {
+        return unsupported("an indexed fill of a rank-0 tensor");
+    }
+    let axis = cx.axis(call, "dim", 0, rank)?;
+    let index = index_list(cx, call)?;
+    let value = cx.operand(call, "value", cx.spec(x).dtype)?;
+    let mut dims = cx.spec(x).dims.to_vec();
+    dims[axis] = cx.spec(index).dims[0].clone();
+    let update = expand_to(cx, value, &dims)?;
+    one(copy_at(cx, x, index, update, axis)?)
+}
+
+/// `x[indices] = values`: adjacent indexed axes are joined into one, whose places are written.
+fn index_put(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let dtype = cx.spec(x).dtype;
+    let values = cx.operand(call, "values", dtype)?;
+    let indices = call.tensors_opt("indices")?;
+    let given: Vec<(usize, Tid)> = indices.iter().enumerate().filter_map(|(a, t)| t.map(|t| (a, t))).collect();
+    let Some(&(first, head)) = given.first() else { return one(x) };
+    if given.iter().any(|(_, t)| matches!(cx.spec(*t).dtype, DType::Bool | DType::U8)) {
+        return masked_put(cx, call, x, &given, values);
+    }
+    if given.windows(2).any(|w| w[1].0 != w[0].0 + 1) {
+        return unsupported("a write by indices of axes that are not adjacent");
+    }
+    let spec = cx.spec(x).clone();
+    let (lead, rest) = (&spec.dims[..first], &spec.dims[first + given.len()..]);
+    let joined = &spec.dims[first..first + given.len()];
+    let index = if given.len() == 1 { head } else { linear_index(cx, &given, joined)? };
+    let index = cx.cast(index, DType::I64)?;
+    let index_dims = cx.spec(index).dims.to_vec();
+    let values = expand_to(cx, values, &[lead, &index_dims, rest].concat())?;
+    let n = ops::volume(&index_dims);
+    let index = cx.reshape(index, std::slice::from_ref(&n))?;
+    let values = cx.reshape(values, &[lead, &[n], rest].concat())?;
+    let flat = cx.reshape(x, &[lead, &[ops::volume(joined)], rest].concat())?;
+    let put = if call.bool_or("accumulate", false)? { add_at } else { copy_at };
+    let result = put(cx, flat, index, values, first)?;
+    one(cx.reshape(result, &spec.dims)?)
+}
+
+/// Places of several indexed axes in the one that joins them.
+fn linear_index(cx: &mut Lower, given: &[(usize, Tid)], sizes: &[Expr]) -> Emitted {
+    let mut linear: Option<Tid> = None;
+    for (&(_, index), size) in given.iter().zip(sizes) {
+        let index = cx.cast(index, DType::I64)?;
+        let index = wrapped(cx, index, size)?;
+        linear = Some(match linear {
+            None => index,
+            Some(outer) => {
+                let Some(size) = size.as_int() else { return unsupported("a write by several indices along a symbolic axis") };
+                let outer = ops::mul_number(cx, outer, size as f64)?;
+                ops::add(cx, outer, index)?
+            }
+        });
+    }
+    linear.ok_or_else(|| Refuse::Missing("indices[0]".to_owned()))
+}
+
+/// `x[mask] = value` for one value.
+fn masked_put(cx: &mut Lower, call: &Call, x: Tid, given: &[(usize, Tid)], values: Tid) -> Items {
+    let &[(axis, mask)] = given else { return unsupported("a write by several masks") };
+    let rank = cx.spec(x).rank();
+    if axis != 0 || cx.spec(values).numel() != Expr::Int(1) || call.bool_or("accumulate", false)? {
+        return unsupported("a write of several values by a mask depends on the data");
+    }
+    let mut mask = mask;
+    while cx.spec(mask).rank() < rank {
+        mask = cx.unsqueeze(mask, cx.spec(mask).rank())?;
+    }
+    let value = cx.reshape(values, &[])?;
+    one(ops::select(cx, mask, value, x)?)
+}
+
+/// The `n`-th true place takes the `n`-th element of the source.
+fn masked_scatter(cx: &mut Lower, call: &Call) -> Items {
+    let dtype = call.out(0)?.dtype;
+    let (x, source) = (cx.operand(call, "self", dtype)?, cx.operand(call, "source", dtype)?);
+    let dims = call.out(0)?.dims.clone();
+    let mask = call.tensor("mask")?;
+    let mask = expand_to(cx, mask, &dims)?;
+    let flat = cx.reshape(mask, &[ops::volume(&dims)])?;
+    let numbers = cx.cast(flat, DType::I32)?;
+    let totals = ops::cumsum(cx, numbers, 0)?;
+    let places = ops::add_number(cx, totals, -1.0)?;
+    let n = cx.spec(source).numel();
+    let source = cx.reshape(source, &[n])?;
+    let taken = ops::take(cx, source, places, 0)?;
+    let taken = cx.reshape(taken, &dims)?;
+    one(ops::select(cx, mask, taken, x)?)
+}
+
+pub(super) const ROWS: &[RuleRow] = &[
+    row("aten._unsafe_index_put.default", "self indices values accumulate", index_put),
+    row("aten.index_add.default", "self dim index source alpha", index_add),
+    row("aten.index_fill.int_Scalar", "self dim index value", index_fill),
+    row("aten.index_fill.int_Tensor", "self dim index value", index_fill),
+    row("aten.index_put.default", "self indices values accumulate", index_put),
+    row("aten.masked_scatter.default", "self mask source", masked_scatter),
+    row("aten.scatter.reduce", "self dim index src reduce", scatter_reduce),
+    row("aten.scatter.src", "self dim index src", scatter_src),
+    row("aten.scatter.value", "self dim index value", scatter_value),
+    row("aten.scatter.value_reduce", "self dim index value reduce", scatter_reduce),
+    row("aten.scatter_add.default", "self dim index src", scatter_add),
+    row("aten.scatter_reduce.two", "self dim index src reduce include_self", scatter_reduce),
+];

@@ -1,0 +1,429 @@
+//! Views, casts, copies, joins and splits.
+
+use flambeau_ir::{
+    BroadcastTo, Concatenate, Flip, In, InferError, Int, Out, Repeat, Roll, Slice, Split, Squeeze, Stack, Take, Tid, Tile, Tril, Triu,
+};
+use flambeau_tensor::{Expr, normalize_axis};
+
+use super::{RuleRow, one, row};
+use crate::{
+    Arg, Call, Item, Lower, Refuse,
+    call::unsupported,
+    lower::NEW,
+};
+
+type Items = Result<Vec<Item>, Refuse>;
+
+/// Calls whose result is their operand: layout, aliasing and training-only operators.
+fn same(_: &mut Lower, call: &Call) -> Items {
+    one(call.tensor("self")?)
+}
+
+fn same_input(_: &mut Lower, call: &Call) -> Items {
+    if call.bool_or("train", false)? {
+        return unsupported("dropout in training mode");
+    }
+    one(call.tensor("input")?)
+}
+
+fn to_dtype(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    one(cx.cast(x, call.out(0)?.dtype)?)
+}
+
+fn copy(cx: &mut Lower, call: &Call) -> Items {
+    let (x, src) = (call.tensor("self")?, call.tensor("src")?);
+    let dtype = cx.spec(x).dtype;
+    let src = cx.cast(src, dtype)?;
+    let dims = cx.spec(x).dims.to_vec();
+    one(expand_to(cx, src, &dims)?)
+}
+
+/// `x` broadcast to these sizes.
+pub(super) fn expand_to(cx: &mut Lower, x: Tid, dims: &[Expr]) -> Result<Tid, Refuse> {
+    if *cx.spec(x).dims == *dims {
+        return Ok(x);
+    }
+    let shape = cx.ints(dims)?;
+    cx.emit(BroadcastTo { x: In(x), out: NEW, shape })
+}
+
+/// The sizes of a reshape with its one -1 resolved.
+pub(super) fn resolved(cx: &Lower, x: Tid, sizes: &[Expr]) -> Result<Vec<Expr>, Refuse> {
+    let rest = sizes.iter().filter(|d| d.as_int() != Some(-1)).fold(Expr::Int(1), |n, d| n * d.clone());
+    let numel = cx.spec(x).numel();
+    let infer = || match rest.as_int() {
+        Some(0) => unsupported("a size cannot be inferred from an empty shape"),
+        _ => Ok(numel.exact_div(&rest).unwrap_or_else(|| numel.floor_div(&rest))),
+    };
+    sizes.iter().map(|d| if d.as_int() == Some(-1) { infer() } else { Ok(d.clone()) }).collect()
+}
+
+fn view(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let param = if call.arg("size").is_some() { "size" } else { "shape" };
+    let dims = resolved(cx, x, &call.sizes(param)?)?;
+    one(cx.reshape(x, &dims)?)
+}
+
+fn flatten(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let dims = cx.spec(x).dims.to_vec();
+    if dims.is_empty() {
+        return one(cx.reshape(x, &[Expr::Int(1)])?);
+    }
+    let (start, end) = (cx.axis(call, "start_dim", 0, dims.len())?, cx.axis(call, "end_dim", -1, dims.len())?);
+    let joined = dims[start..=end].iter().cloned().fold(Expr::Int(1), |n, d| n * d);
+    let dims = [&dims[..start], &[joined], &dims[end + 1..]].concat();
+    one(cx.reshape(x, &dims)?)
+}
+
+fn unflatten(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let dims = cx.spec(x).dims.to_vec();
+    let at = cx.axis(call, "dim", 0, dims.len())?;
+    let sizes = call.sizes("sizes")?;
+    let rest = sizes.iter().filter(|d| d.as_int() != Some(-1)).fold(Expr::Int(1), |n, d| n * d.clone());
+    let split = sizes.iter().map(|d| if d.as_int() == Some(-1) { dims[at].floor_div(&rest) } else { d.clone() }).collect::<Vec<_>>();
+    let dims = [&dims[..at], &split, &dims[at + 1..]].concat();
+    one(cx.reshape(x, &dims)?)
+}
+
+fn axes(cx: &Lower, call: &Call, param: &str, rank: usize) -> Result<Vec<usize>, Refuse> {
+    let _ = cx;
+    let one = |&axis: &i64| normalize_axis(axis, rank).ok_or(Refuse::Infer(InferError::Axis { axis, rank }));
+    call.ints(param)?.iter().map(one).collect()
+}
+
+fn permute(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let perm = axes(cx, call, "dims", cx.spec(x).rank())?;
+    one(cx.permute(x, &perm)?)
+}
+
+fn transpose(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let rank = cx.spec(x).rank();
+    let mut perm: Vec<usize> = (0..rank).collect();
+    if rank > 0 {
+        perm.swap(cx.axis(call, "dim0", 0, rank)?, cx.axis(call, "dim1", 1, rank)?);
+    }
+    one(cx.permute(x, &perm)?)
+}
+
+fn t(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let perm: Vec<usize> = (0..cx.spec(x).rank()).rev().collect();
+    one(cx.permute(x, &perm)?)
+}
+
+fn matrix_transpose(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let rank = cx.spec(x).rank();
+    let mut perm: Vec<usize> = (0..rank).collect();
+    if rank < 2 {
+        return unsupported("a matrix transpose needs two dims");
+    }
+    perm.swap(rank - 2, rank - 1);
+    one(cx.permute(x, &perm)?)
+}
+
+fn movedim(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let rank = cx.spec(x).rank();
+    let (source, destination) = (axes(cx, call, "source", rank)?, axes(cx, call, "destination", rank)?);
+    let mut perm = vec![usize::MAX; rank];
+    for (&s, &d) in source.iter().zip(&destination) {
+        perm[d] = s;
+    }
+    let mut rest = (0..rank).filter(|a| !source.contains(a));
+    for p in &mut perm {
+        if *p == usize::MAX {
+            *p = rest.next().unwrap_or(0);
+        }
+    }
+    one(cx.permute(x, &perm)?)
+}
+
+fn unsqueeze(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let at = cx.axis(call, "dim", 0, cx.spec(x).rank() + 1)?;
+    one(cx.unsqueeze(x, at)?)
+}
+
+/// Drops those of `wanted` that have size 1; PyTorch ignores the others.
+fn squeeze_axes(cx: &mut Lower, x: Tid, wanted: &[usize]) -> Items {
+    let dims = &cx.spec(x).dims;
+    let dims: Vec<i32> = wanted.iter().filter(|&&a| dims.get(a).is_some_and(|d| d.as_int() == Some(1))).map(|&a| a as i32).collect();
+    if dims.is_empty() {
+        return one(x);
+    }
+    one(cx.emit(Squeeze { x: In(x), out: NEW, dims })?)
+}
+
+fn squeeze(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let rank = cx.spec(x).rank();
+    let wanted = match call.arg("dim") {
+        None => (0..rank).collect(),
+        Some(Arg::Int(_)) => vec![cx.axis(call, "dim", 0, rank)?],
+        Some(_) => axes(cx, call, "dim", rank)?,
+    };
+    squeeze_axes(cx, x, &wanted)
+}
+
+fn expand(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let sizes = call.sizes("size")?;
+    let dims = &cx.spec(x).dims;
+    let lead = sizes.len().saturating_sub(dims.len());
+    let keep = |(i, d): (usize, &Expr)| if d.as_int() == Some(-1) && i >= lead { dims[i - lead].clone() } else { d.clone() };
+    let target: Vec<Expr> = sizes.iter().enumerate().map(keep).collect();
+    one(expand_to(cx, x, &target)?)
+}
+
+fn expand_as(cx: &mut Lower, call: &Call) -> Items {
+    let dims = cx.spec(call.tensor("other")?).dims.to_vec();
+    one(expand_to(cx, call.tensor("self")?, &dims)?)
+}
+
+/// A slice bound: an axis end is what PyTorch writes as the largest integer.
+fn bound(cx: &mut Lower, size: &Expr) -> Result<Int, Refuse> {
+    cx.int(size)
+}
+
+/// `x[start:stop]` along an axis; absent bounds mean the ends.
+pub(super) fn slice_axis(cx: &mut Lower, x: Tid, axis: usize, start: &Expr, stop: &Expr, step: i32) -> Result<Tid, Refuse> {
+    let (start, stop) = (bound(cx, start)?, bound(cx, stop)?);
+    cx.emit(Slice { x: In(x), out: NEW, axis: Int::Lit(axis as i64), start, stop, step })
+}
+
+fn slice(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let axis = cx.axis(call, "dim", 0, cx.spec(x).rank())?;
+    let start = call.size_opt("start")?.unwrap_or(Expr::Int(0));
+    let stop = call.size_opt("end")?.unwrap_or(Expr::Int(i64::MAX));
+    one(slice_axis(cx, x, axis, &start, &stop, call.int_or("step", 1)? as i32)?)
+}
+
+fn narrow(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let axis = cx.axis(call, "dim", 0, cx.spec(x).rank())?;
+    let (start, length) = (call.size("start")?, call.size("length")?);
+    let stop = start.clone() + length;
+    one(slice_axis(cx, x, axis, &start, &stop, 1)?)
+}
+
+fn select(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let axis = cx.axis(call, "dim", 0, cx.spec(x).rank())?;
+    let index = match cx.int(&call.size("index")?)? {
+        Int::Lit(v) => flambeau_ir::Index::Lit(v),
+        Int::Vid(v) => flambeau_ir::Index::Vid(v),
+    };
+    one(cx.emit(Take { x: In(x), out: NEW, index, axis: axis as i32 })?)
+}
+
+/// PyTorch lets an empty rank-1 tensor join anything.
+fn joinable(cx: &Lower, tensors: Vec<Tid>) -> Vec<Tid> {
+    let legacy_empty = |t: &Tid| cx.spec(*t).rank() == 1 && cx.spec(*t).dims[0].as_int() == Some(0);
+    let kept: Vec<Tid> = tensors.iter().copied().filter(|t| !legacy_empty(t)).collect();
+    if kept.is_empty() { tensors } else { kept }
+}
+
+fn cat(cx: &mut Lower, call: &Call) -> Items {
+    let tensors = joinable(cx, call.tensors("tensors")?);
+    let dtype = call.out(0)?.dtype;
+    let tensors = tensors.into_iter().map(|t| cx.cast(t, dtype)).collect::<Result<Vec<_>, _>>()?;
+    let first = *tensors.first().ok_or_else(|| Refuse::Missing("tensors[0]".to_owned()))?;
+    let axis = cx.axis(call, "dim", 0, cx.spec(first).rank())? as i32;
+    if tensors.len() == 1 {
+        return one(first);
+    }
+    one(cx.emit(Concatenate { tensors: tensors.into_iter().map(In).collect(), out: NEW, axis })?)
+}
+
+fn stack(cx: &mut Lower, call: &Call) -> Items {
+    let dtype = call.out(0)?.dtype;
+    let tensors = call.tensors("tensors")?.into_iter().map(|t| cx.cast(t, dtype)).collect::<Result<Vec<_>, _>>()?;
+    let rank = tensors.first().map_or(0, |&t| cx.spec(t).rank());
+    let axis = cx.axis(call, "dim", 0, rank + 1)? as i32;
+    one(cx.emit(Stack { tensors: tensors.into_iter().map(In).collect(), out: NEW, axis })?)
+}
+
+/// Sections of these lengths along an axis.
+fn sections(cx: &mut Lower, x: Tid, axis: usize, lengths: &[Expr]) -> Items {
+    if lengths.len() == 1 {
+        return Ok(vec![Item::Tensors(vec![x])]);
+    }
+    let sizes = cx.ints(lengths)?;
+    let outs: Vec<Out> = lengths.iter().map(|_| NEW).collect();
+    let slots = cx.emit_all(Split { x: In(x), outs, sizes, axis: axis as i32 }.into())?;
+    let tensors = slots.into_iter().filter_map(|s| if let flambeau_ir::Slot::Tensor(t) = s { Some(t) } else { None });
+    Ok(vec![Item::Tensors(tensors.collect())])
+}
+
+fn split_with_sizes(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let axis = cx.axis(call, "dim", 0, cx.spec(x).rank())?;
+    let param = if call.arg("split_sizes").is_some() { "split_sizes" } else { "split_size" };
+    sections(cx, x, axis, &call.sizes(param)?)
+}
+
+/// Lengths of chunks of `chunk` that cover a known size.
+fn chunk_lengths(total: i64, chunk: i64) -> Vec<Expr> {
+    (0..total).step_by(chunk.max(1) as usize).map(|start| Expr::Int(chunk.min(total - start))).collect()
+}
+
+fn known_size(cx: &Lower, x: Tid, axis: usize) -> Result<i64, Refuse> {
+    let size = &cx.spec(x).dims[axis];
+    size.as_int().ok_or_else(|| Refuse::Dynamic { param: format!("size {axis}"), found: size.to_string() })
+}
+
+fn split(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let axis = cx.axis(call, "dim", 0, cx.spec(x).rank())?;
+    let lengths = chunk_lengths(known_size(cx, x, axis)?, call.int("split_size")?);
+    sections(cx, x, axis, &lengths)
+}
+
+fn chunk(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let axis = cx.axis(call, "dim", 0, cx.spec(x).rank())?;
+    let total = known_size(cx, x, axis)?;
+    let n = call.int("chunks")?.max(1);
+    sections(cx, x, axis, &chunk_lengths(total, (total + n - 1) / n))
+}
+
+fn unbind(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let axis = cx.axis(call, "dim", 0, cx.spec(x).rank())?;
+    let n = known_size(cx, x, axis)?;
+    let element = |i| flambeau_ir::Index::Lit(i);
+    let parts = (0..n).map(|i| cx.emit(Take { x: In(x), out: NEW, index: element(i), axis: axis as i32 }));
+    Ok(vec![Item::Tensors(parts.collect::<Result<_, _>>()?)])
+}
+
+fn repeat(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let param = if call.arg("repeats").is_some() { "repeats" } else { "dims" };
+    let reps = cx.ints(&call.sizes(param)?)?;
+    one(cx.emit(Tile { x: In(x), out: NEW, reps })?)
+}
+
+fn repeat_interleave(cx: &mut Lower, call: &Call) -> Items {
+    let mut x = call.tensor("self")?;
+    let axis = match call.arg("dim") {
+        Some(_) => cx.axis(call, "dim", 0, cx.spec(x).rank())?,
+        None => {
+            let numel = cx.spec(x).numel();
+            x = cx.reshape(x, &[numel])?;
+            0
+        }
+    };
+    let repeats = cx.int(&call.size("repeats")?)?;
+    one(cx.emit(Repeat { x: In(x), out: NEW, repeats, axis: axis as i32 })?)
+}
+
+fn roll(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let shift = cx.ints(&call.sizes("shifts")?)?;
+    let spec = cx.spec(x).clone();
+    let axes: Vec<i32> = call.ints_opt("dims")?.unwrap_or_default().iter().map(|&a| a as i32).collect();
+    if axes.is_empty() {
+        let flat = cx.reshape(x, &[spec.numel()])?;
+        let rolled = cx.emit(Roll { x: In(flat), out: NEW, shift, axes: vec![0] })?;
+        return one(cx.reshape(rolled, &spec.dims)?);
+    }
+    one(cx.emit(Roll { x: In(x), out: NEW, shift, axes })?)
+}
+
+fn flip(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let axes: Vec<i32> = axes(cx, call, "dims", cx.spec(x).rank())?.into_iter().map(|a| a as i32).collect();
+    if axes.is_empty() {
+        return one(x);
+    }
+    one(cx.emit(Flip { x: In(x), out: NEW, axes })?)
+}
+
+fn tril(cx: &mut Lower, call: &Call) -> Items {
+    one(cx.emit(Tril { x: In(call.tensor("self")?), out: NEW, k: call.int_or("diagonal", 0)? as i32 })?)
+}
+
+fn triu(cx: &mut Lower, call: &Call) -> Items {
+    one(cx.emit(Triu { x: In(call.tensor("self")?), out: NEW, k: call.int_or("diagonal", 0)? as i32 })?)
+}
+
+pub(super) const ROWS: &[RuleRow] = &[
+    row("aten._to_copy.default", "self", to_dtype),
+    row("aten._unsafe_view.default", "self size", view),
+    row("aten.alias.default", "self", same),
+    row("aten.alias_copy.default", "self", same),
+    row("aten.broadcast_to.default", "self size", expand),
+    row("aten.cat.default", "tensors dim", cat),
+    row("aten.chunk.default", "self chunks dim", chunk),
+    row("aten.clone.default", "self memory_format", same),
+    row("aten.contiguous.default", "self memory_format", same),
+    row("aten.copy.default", "self src non_blocking", copy),
+    row("aten.detach.default", "self", same),
+    row("aten.dropout.default", "input p train", same_input),
+    row("aten.expand.default", "self size implicit", expand),
+    row("aten.expand_as.default", "self other", expand_as),
+    row("aten.expand_copy.default", "self size implicit", expand),
+    row("aten.flatten.using_ints", "self start_dim end_dim", flatten),
+    row("aten.flip.default", "self dims", flip),
+    row("aten.lift_fresh_copy.default", "self", same),
+    row("aten.mT.default", "self", matrix_transpose),
+    row("aten.movedim.int", "self source destination", movedim),
+    row("aten.movedim.intlist", "self source destination", movedim),
+    row("aten.narrow.default", "self dim start length", narrow),
+    row("aten.numpy_T.default", "self", t),
+    row("aten.permute.default", "self dims", permute),
+    row("aten.permute_copy.default", "self dims", permute),
+    row("aten.repeat.default", "self repeats", repeat),
+    row("aten.repeat_interleave.self_int", "self repeats dim output_size", repeat_interleave),
+    row("aten.reshape.default", "self shape", view),
+    row("aten.roll.default", "self shifts dims", roll),
+    row("aten.select.int", "self dim index", select),
+    row("aten.select_copy.int", "self dim index", select),
+    row("aten.slice.Tensor", "self dim start end step", slice),
+    row("aten.slice_copy.Tensor", "self dim start end step", slice),
+    row("aten.split.Tensor", "self split_size dim", split),
+    row("aten.split.sizes", "self split_size dim", split_with_sizes),
+    row("aten.split_with_sizes.default", "self split_sizes dim", split_with_sizes),
+    row("aten.split_with_sizes_copy.default", "self split_sizes dim", split_with_sizes),
+    row("aten.squeeze.default", "self", squeeze),
+    row("aten.squeeze.dim", "self dim", squeeze),
+    row("aten.squeeze.dims", "self dim", squeeze),
+    row("aten.squeeze_copy.dims", "self dim", squeeze),
+    row("aten.stack.default", "tensors dim", stack),
+    row("aten.swapaxes.default", "self axis0 axis1", |cx, call| {
+        let x = call.tensor("self")?;
+        let rank = cx.spec(x).rank();
+        let mut perm: Vec<usize> = (0..rank).collect();
+        perm.swap(cx.axis(call, "axis0", 0, rank)?, cx.axis(call, "axis1", 1, rank)?);
+        one(cx.permute(x, &perm)?)
+    }),
+    row("aten.t.default", "self", t),
+    row("aten.tile.default", "self dims", repeat),
+    row("aten.to.device", "self device dtype non_blocking copy memory_format", to_dtype),
+    row("aten.to.dtype", "self dtype non_blocking copy memory_format", to_dtype),
+    row("aten.to.dtype_layout", "self dtype layout device pin_memory non_blocking copy memory_format", to_dtype),
+    row("aten.to.other", "self other non_blocking copy memory_format", to_dtype),
+    row("aten.transpose.int", "self dim0 dim1", transpose),
+    row("aten.transpose_copy.int", "self dim0 dim1", transpose),
+    row("aten.tril.default", "self diagonal", tril),
+    row("aten.triu.default", "self diagonal", triu),
+    row("aten.type_as.default", "self other", to_dtype),
+    row("aten.unbind.int", "self dim", unbind),
+    row("aten.unflatten.int", "self dim sizes", unflatten),
+    row("aten.unsqueeze.default", "self dim", unsqueeze),
+    row("aten.unsqueeze_copy.default", "self dim", unsqueeze),
+    row("aten.view.default", "self size", view),
+    row("aten.view_as.default", "self other", |cx, call| {
+        let dims = cx.spec(call.tensor("other")?).dims.to_vec();
+        one(cx.reshape(call.tensor("self")?, &dims)?)
+    }),
+    row("aten.view_copy.default", "self size", view),
+];

@@ -1,0 +1,271 @@
+//! Sorting, selection by rank, and searches in sorted sequences.
+
+use flambeau_ir::{ArgPartition, In, Int, Partition, Slice, Tid};
+use flambeau_tensor::{DType, Expr};
+
+use super::{
+    RuleRow,
+    elementwise::promoted,
+    one,
+    ops::{self, Emitted},
+    row,
+};
+use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
+
+type Items = Result<Vec<Item>, Refuse>;
+
+/// From this size on, selecting the largest elements beats sorting all.
+const SELECT_FROM: i64 = 2048;
+
+/// The permutation that sorts, i64. Descending order keeps equal elements in their order too, with NaN first.
+fn order(cx: &mut Lower, x: Tid, axis: usize, descending: bool) -> Emitted {
+    if !descending {
+        return ops::argsort(cx, x, axis);
+    }
+    let n = cx.spec(x).dims[axis].clone();
+    let reversed = ops::flip(cx, x, axis)?;
+    let ascending = ops::argsort(cx, reversed, axis)?;
+    let descending = ops::flip(cx, ascending, axis)?;
+    let descending = cx.cast(descending, DType::I64)?;
+    let last = match n.as_int() {
+        Some(n) => cx.number((n - 1) as f64, DType::I64)?,
+        None => {
+            let v = flambeau_ir::Float::Vid(cx.vid(&(n - Expr::Int(1)))?);
+            cx.emit(flambeau_ir::Full { out: NEW, shape: Vec::new(), v, scalar_type: DType::I64 })?
+        }
+    };
+    ops::sub(cx, last, descending)
+}
+
+/// Rank-0 tensors are their own order.
+fn trivial(cx: &mut Lower, x: Tid) -> Items {
+    Ok(vec![Item::Tensor(x), Item::Tensor(cx.number(0.0, DType::I64)?)])
+}
+
+fn sort(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    if cx.spec(x).rank() == 0 {
+        return trivial(cx, x);
+    }
+    let axis = cx.axis(call, "dim", -1, cx.spec(x).rank())?;
+    let descending = call.bool_or("descending", false)?;
+    if !call.is_used(1) {
+        let mut values = ops::sort(cx, x, axis)?;
+        if descending {
+            values = ops::flip(cx, values, axis)?;
+        }
+        return Ok(vec![Item::Tensor(values), Item::None]);
+    }
+    let indices = order(cx, x, axis, descending)?;
+    let values = if call.is_used(0) { Item::Tensor(ops::take_along(cx, x, indices, axis)?) } else { Item::None };
+    Ok(vec![values, Item::Tensor(indices)])
+}
+
+fn argsort(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    if cx.spec(x).rank() == 0 {
+        return one(cx.number(0.0, DType::I64)?);
+    }
+    let axis = cx.axis(call, "dim", -1, cx.spec(x).rank())?;
+    one(order(cx, x, axis, call.bool_or("descending", false)?)?)
+}
+
+/// `x[start:stop:step]` with negative bounds as they stand.
+fn raw_slice(cx: &mut Lower, x: Tid, axis: usize, start: i64, stop: i64, step: i32) -> Emitted {
+    cx.emit(Slice { x: In(x), out: NEW, axis: Int::Lit(axis as i64), start: Int::Lit(start), stop: Int::Lit(stop), step })
+}
+
+/// The `k` last of an axis, last first; or the `k` first.
+fn extremes(cx: &mut Lower, sorted: Tid, axis: usize, k: &Expr, largest: bool) -> Emitted {
+    match k.as_int() {
+        Some(k) if largest => raw_slice(cx, sorted, axis, -1, -(k + 1), -1),
+        _ => {
+            let sorted = if largest { ops::flip(cx, sorted, axis)? } else { sorted };
+            super::shape::slice_axis(cx, sorted, axis, &Expr::Int(0), k, 1)
+        }
+    }
+}
+
+fn topk(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    if cx.spec(x).rank() == 0 {
+        return trivial(cx, x);
+    }
+    let axis = cx.axis(call, "dim", -1, cx.spec(x).rank())?;
+    let (k, largest) = (call.size("k")?, call.bool_or("largest", true)?);
+    let selects = cx.spec(x).dims[axis].as_int().is_none_or(|n| n >= SELECT_FROM);
+    if let Some(known) = k.as_int().filter(|&k| selects && k > 0) {
+        return select(cx, call, x, axis, known, largest);
+    }
+    if !call.is_used(1) {
+        let sorted = ops::sort(cx, x, axis)?;
+        return Ok(vec![Item::Tensor(extremes(cx, sorted, axis, &k, largest)?), Item::None]);
+    }
+    let sorted = ops::argsort(cx, x, axis)?;
+    let indices = extremes(cx, sorted, axis, &k, largest)?;
+    let values = if call.is_used(0) { Item::Tensor(ops::take_along(cx, x, indices, axis)?) } else { Item::None };
+    Ok(vec![values, Item::Tensor(indices)])
+}
+
+/// Partitions first, then sorts the few that were selected.
+fn select(cx: &mut Lower, call: &Call, x: Tid, axis: usize, k: i64, largest: bool) -> Items {
+    let kth = Int::Lit(if largest { -k } else { k - 1 });
+    let part = |cx: &mut Lower, t: Tid| if largest { raw_slice(cx, t, axis, -k, i64::MAX, 1) } else { raw_slice(cx, t, axis, 0, k, 1) };
+    let count = Expr::Int(k);
+    if !call.is_used(1) {
+        let partitioned = cx.emit(Partition { x: In(x), out: NEW, kth, axis: axis as i32 })?;
+        let selected = part(cx, partitioned)?;
+        let sorted = ops::sort(cx, selected, axis)?;
+        return Ok(vec![Item::Tensor(extremes(cx, sorted, axis, &count, largest)?), Item::None]);
+    }
+    let partitioned = cx.emit(ArgPartition { x: In(x), out: NEW, kth, axis: axis as i32 })?;
+    let selected = part(cx, partitioned)?;
+    let values = ops::take_along(cx, x, selected, axis)?;
+    let sorted = ops::argsort(cx, values, axis)?;
+    let best = extremes(cx, sorted, axis, &count, largest)?;
+    let indices = ops::take_along(cx, selected, best, axis)?;
+    let values = if call.is_used(0) { Item::Tensor(ops::take_along(cx, values, best, axis)?) } else { Item::None };
+    Ok(vec![values, Item::Tensor(indices)])
+}
+
+/// Results of a selection of one element, `index` `[.., 1, ..]` along the axis.
+fn selected(cx: &mut Lower, call: &Call, x: Tid, axis: usize, index: Tid) -> Items {
+    let keep = call.bool_or("keepdim", false)?;
+    let mut shape = |cx: &mut Lower, t: Tid| match keep {
+        true => Ok(t),
+        false => cx.emit(flambeau_ir::Squeeze { x: In(t), out: NEW, dims: vec![axis as i32] }),
+    };
+    let value = match call.is_used(0) {
+        true => {
+            let value = ops::take_along(cx, x, index, axis)?;
+            Item::Tensor(shape(cx, value)?)
+        }
+        false => Item::None,
+    };
+    Ok(vec![value, Item::Tensor(shape(cx, index)?)])
+}
+
+fn kthvalue(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    if cx.spec(x).rank() == 0 {
+        return trivial(cx, x);
+    }
+    let axis = cx.axis(call, "dim", -1, cx.spec(x).rank())?;
+    let k = call.int("k")?;
+    let order = ops::argsort(cx, x, axis)?;
+    let index = raw_slice(cx, order, axis, k - 1, k, 1)?;
+    selected(cx, call, x, axis, index)
+}
+
+fn axis_size(cx: &Lower, x: Tid, axis: usize) -> Result<i64, Refuse> {
+    let size = &cx.spec(x).dims[axis];
+    size.as_int().filter(|&n| n > 0).ok_or_else(|| Refuse::Dynamic { param: format!("size {axis}"), found: size.to_string() })
+}
+
+/// The lower of the two middle elements; NaN if there is one.
+fn median_dim(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    if cx.spec(x).rank() == 0 {
+        return trivial(cx, x);
+    }
+    let axis = cx.axis(call, "dim", -1, cx.spec(x).rank())?;
+    let n = axis_size(cx, x, axis)?;
+    let middle = (n - 1) / 2;
+    let order = ops::argsort(cx, x, axis)?;
+    if !cx.spec(x).dtype.is_float() {
+        let index = raw_slice(cx, order, axis, middle, middle + 1, 1)?;
+        return selected(cx, call, x, axis, index);
+    }
+    let is_nan = ops::ne(cx, x, x)?;
+    let n_nan = ops::sum(cx, is_nan, &[axis], true)?;
+    let (zero, middle) = (cx.number(0.0, DType::I32)?, cx.number(middle as f64, DType::I32)?);
+    let any = ops::gt(cx, n_nan, zero)?;
+    let first_nan = ops::number_minus(cx, n as f64, n_nan)?;
+    let at = ops::select(cx, any, first_nan, middle)?;
+    let index = ops::take_along(cx, order, at, axis)?;
+    selected(cx, call, x, axis, index)
+}
+
+fn median(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let numel = cx.spec(x).numel();
+    let x = cx.reshape(x, &[numel])?;
+    let n = axis_size(cx, x, 0)?;
+    let sorted = ops::sort(cx, x, 0)?;
+    let middle = ops::take_one(cx, sorted, (n - 1) / 2, 0)?;
+    if !cx.spec(x).dtype.is_float() {
+        return one(middle);
+    }
+    let last = ops::take_one(cx, sorted, n - 1, 0)?;
+    let is_nan = ops::ne(cx, last, last)?;
+    one(ops::select(cx, is_nan, last, middle)?)
+}
+
+/// For each value, how many elements of the sorted sequence lie before its place; NaN comes after everything.
+fn places(cx: &mut Lower, sequence: Tid, values: Tid, right: bool) -> Emitted {
+    let values = cx.unsqueeze(values, cx.spec(values).rank())?;
+    let n = cx.spec(sequence).rank();
+    let sequence = if n > 1 { cx.unsqueeze(sequence, n - 1)? } else { sequence };
+    let beyond = if right { ops::gt(cx, sequence, values)? } else { ops::ge(cx, sequence, values)? };
+    let before = ops::logical_not(cx, beyond)?;
+    let last = cx.spec(before).rank() - 1;
+    ops::sum(cx, before, &[last], false)
+}
+
+fn search(cx: &mut Lower, call: &Call, sequence: &str, values: &str) -> Items {
+    if call.arg("sorter").is_some() {
+        return unsupported("a sequence that is sorted through indices");
+    }
+    let right = call.bool_or("right", false)? || call.str_or("side", "left")? == "right";
+    let dtype = promoted(cx, call, &[sequence, values])?;
+    let (sequence, values) = (cx.operand(call, sequence, dtype)?, cx.operand(call, values, dtype)?);
+    one(places(cx, sequence, values, right)?)
+}
+
+fn searchsorted(cx: &mut Lower, call: &Call) -> Items {
+    search(cx, call, "sorted_sequence", "self")
+}
+
+fn bucketize(cx: &mut Lower, call: &Call) -> Items {
+    search(cx, call, "boundaries", "self")
+}
+
+/// Whether each element occurs among the others.
+fn isin(cx: &mut Lower, call: &Call) -> Items {
+    let params = ["elements", "test_elements"].map(|p| if call.arg(p).is_some() { p } else { &p[..p.len() - 1] });
+    let dtype = promoted(cx, call, &params)?;
+    let (x, tests) = (cx.operand(call, params[0], dtype)?, cx.operand(call, params[1], dtype)?);
+    let found = if cx.spec(tests).rank() == 0 {
+        ops::eq(cx, x, tests)?
+    } else {
+        let n = cx.spec(tests).numel();
+        let tests = cx.reshape(tests, &[n])?;
+        let rank = cx.spec(x).rank();
+        let x = cx.unsqueeze(x, rank)?;
+        let hits = ops::eq(cx, x, tests)?;
+        ops::any(cx, hits, &[rank], false)?
+    };
+    one(if call.bool_or("invert", false)? { ops::logical_not(cx, found)? } else { found })
+}
+
+pub(super) const ROWS: &[RuleRow] = &[
+    row("aten.argsort.default", "self dim descending", argsort),
+    row("aten.argsort.stable", "self stable dim descending", argsort),
+    row("aten.bucketize.Scalar", "self boundaries out_int32 right", bucketize),
+    row("aten.bucketize.Tensor", "self boundaries out_int32 right", bucketize),
+    row("aten.isin.Scalar_Tensor", "element test_elements assume_unique invert", isin),
+    row("aten.isin.Tensor_Scalar", "elements test_element assume_unique invert", isin),
+    row("aten.isin.Tensor_Tensor", "elements test_elements assume_unique invert", isin),
+    row("aten.kthvalue.default", "self k dim keepdim", kthvalue),
+    row("aten.median.default", "self", median),
+    row("aten.median.dim", "self dim keepdim", median_dim),
+    row("aten.msort.default", "self", |cx, call| {
+        let x = call.tensor("self")?;
+        one(ops::sort(cx, x, 0)?)
+    }),
+    row("aten.searchsorted.Scalar", "sorted_sequence self out_int32 right side sorter", searchsorted),
+    row("aten.searchsorted.Tensor", "sorted_sequence self out_int32 right side sorter", searchsorted),
+    row("aten.sort.default", "self dim descending", sort),
+    row("aten.sort.stable", "self stable dim descending", sort),
+    row("aten.topk.default", "self k dim largest sorted", topk),
+];

@@ -1,0 +1,130 @@
+//! Members of a ZIP file as slices of its bytes.
+
+use std::{
+    fmt,
+    io::{Cursor, Read},
+    sync::Arc,
+};
+
+use flambeau_tensor::Bytes;
+use zip::{CompressionMethod, ZipArchive};
+
+use crate::{
+    Error, Result,
+    limits::{FREE_INFLATION, MAX_INFLATION_RATIO},
+};
+
+/// A ZIP file. Cloning is cheap.
+#[derive(Clone)]
+pub(crate) struct Container {
+    bytes: Bytes,
+    zip: ZipArchive<Cursor<Bytes>>,
+    /// The part of all names up to and with the first `/`, or empty.
+    root: Arc<str>,
+}
+
+/// Where a member's data lies.
+pub(crate) enum Member {
+    /// Uncompressed: a slice of the archive.
+    Stored(Bytes),
+    /// Compressed: to be inflated by [`Container::inflate`], and then so many bytes long.
+    Deflated { index: usize, len: usize },
+}
+
+impl fmt::Debug for Container {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Container({} members under {:?})", self.zip.len(), self.root)
+    }
+}
+
+impl Container {
+    pub(crate) fn open(bytes: Bytes) -> Result<Container> {
+        let zip = ZipArchive::new(Cursor::new(bytes.clone())).map_err(|e| Error::Zip(e.to_string()))?;
+        let first = zip.name_for_index(0).and_then(|n| n.ok()).unwrap_or_default();
+        let root = first.split_once('/').map_or(String::new(), |(root, _)| format!("{root}/"));
+        Ok(Container { bytes, root: root.into(), zip })
+    }
+
+    /// The same members, named from the top of the file.
+    pub(crate) fn without_root(mut self) -> Container {
+        self.root = "".into();
+        self
+    }
+
+    /// Names of all members under the root, without it.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.zip.file_names_raw().filter_map(|raw| std::str::from_utf8(raw).ok()?.strip_prefix(&*self.root))
+    }
+
+    pub(crate) fn contains(&self, name: &str) -> bool {
+        self.index(name).is_some()
+    }
+
+    fn index(&self, name: &str) -> Option<usize> {
+        self.zip.index_for_name_raw(format!("{}{name}", self.root).as_bytes())
+    }
+
+    /// The member of that name under the root.
+    pub(crate) fn member(&self, name: &str) -> Result<Member> {
+        let index = self.index(name).ok_or_else(|| Error::MissingMember(format!("{}{name}", self.root)))?;
+        let entry = self.zip.by_index_data(index).map_err(|e| Error::member(name, e.to_string()))?;
+        if entry.encrypted() {
+            return Err(Error::member(name, "is encrypted"));
+        }
+        let too_large = |_| Error::member(name, format!("{} bytes do not fit the address space", entry.size()));
+        let len = usize::try_from(entry.size()).map_err(too_large)?;
+        match entry.compression() {
+            CompressionMethod::Stored => self.stored(name, entry.header_start(), len).map(Member::Stored),
+            CompressionMethod::Deflated => {
+                let limit = (self.bytes.len() as u64).saturating_mul(MAX_INFLATION_RATIO).saturating_add(FREE_INFLATION);
+                if entry.size() > limit {
+                    return Err(Error::limit(format!("inflated bytes of member `{name}`"), entry.size(), limit));
+                }
+                Ok(Member::Deflated { index, len })
+            }
+            other => Err(Error::member(name, format!("expected stored or deflated data, found method {other}"))),
+        }
+    }
+
+    /// The size stands in the central directory, the data's place follows from the local header.
+    fn stored(&self, name: &str, header: u64, len: usize) -> Result<Bytes> {
+        const HEADER_LEN: usize = 30;
+        let local = usize::try_from(header).ok().and_then(|at| Some((at, self.bytes.get(at..at.checked_add(HEADER_LEN)?)?)));
+        let (at, local) = local.ok_or_else(|| Error::member(name, format!("header at byte {header} is outside of the file")))?;
+        if !local.starts_with(b"PK\x03\x04") {
+            return Err(Error::member(name, format!("no local header at byte {header}")));
+        }
+        let (name_len, extra_len) = (u16::from_le_bytes([local[26], local[27]]), u16::from_le_bytes([local[28], local[29]]));
+        let start = at + HEADER_LEN + usize::from(name_len) + usize::from(extra_len);
+        match start.checked_add(len) {
+            Some(end) if end <= self.bytes.len() => Ok(self.bytes.slice(start..end)),
+            _ => Err(Error::member(name, format!("{len} bytes at byte {start} pass the end of the file, {}", self.bytes.len()))),
+        }
+    }
+
+    /// The data of a compressed member.
+    pub(crate) fn inflate(&self, name: &str, index: usize, len: usize) -> Result<Bytes> {
+        let mut zip = self.zip.clone();
+        let file = zip.by_index(index).map_err(|e| Error::member(name, e.to_string()))?;
+        let mut out = Vec::new();
+        file.take(len as u64).read_to_end(&mut out).map_err(|e| Error::member(name, e.to_string()))?;
+        if out.len() != len {
+            return Err(Error::member(name, format!("expected {len} bytes, found {}", out.len())));
+        }
+        Ok(out.into())
+    }
+
+    /// The data of a member, inflated at once if need be.
+    pub(crate) fn read(&self, name: &str) -> Result<Bytes> {
+        match self.member(name)? {
+            Member::Stored(bytes) => Ok(bytes),
+            Member::Deflated { index, len } => self.inflate(name, index, len),
+        }
+    }
+
+    /// The data of a member as text without surrounding space.
+    pub(crate) fn read_text(&self, name: &str) -> Result<String> {
+        let bytes = self.read(name)?;
+        Ok(String::from_utf8_lossy(bytes.get(..64).unwrap_or(&bytes)).trim().to_owned())
+    }
+}

@@ -1,0 +1,52 @@
+//! Pickled tensors. The machine builds values, and knows a fixed list of constructors; it runs nothing.
+
+mod machine;
+mod torch;
+
+use flambeau_tensor::Bytes;
+use indexmap::IndexMap;
+
+use crate::{Error, Result, Weight, container::Container, limits::MAX_PICKLE_BYTES};
+
+use machine::Machine;
+use torch::{Global, Loader};
+
+/// The tensor that `torch.save` wrote into `bytes`. `id` names it in messages and heads its storages' ids.
+pub(crate) fn load_tensor(bytes: Bytes, id: &str) -> Result<Weight> {
+    let (machine, root) = run(bytes, id)?;
+    let name = |_| Error::Pickle { member: id.into(), offset: 0, what: format!("expected a tensor, found {}", machine.kind(root)) };
+    machine.weight(root).map_err(name)
+}
+
+/// The map of tensors that `torch.save` wrote into `bytes`.
+pub(crate) fn load_map(bytes: Bytes, id: &str) -> Result<IndexMap<String, Weight>> {
+    let fault = |what: String| Error::Pickle { member: id.into(), offset: 0, what };
+    let (machine, root) = run(bytes, id)?;
+    let entries = machine.dict(root).ok_or_else(|| fault(format!("expected a dict, found {}", machine.kind(root))))?;
+    let mut out = IndexMap::with_capacity(entries.len());
+    for &(key, value) in entries {
+        let key = machine.text(key).ok_or_else(|| fault(format!("expected a text as key, found {}", machine.kind(key))))?;
+        let weight = machine.weight(value).map_err(|what| fault(format!("entry `{key}`: {what}")))?;
+        out.insert(key.to_owned(), weight);
+    }
+    Ok(out)
+}
+
+fn run(bytes: Bytes, id: &str) -> Result<(Machine<Loader>, machine::Value<Global>)> {
+    let container = Container::open(bytes)?;
+    if container.contains("byteorder") && container.read_text("byteorder")? != "little" {
+        return Err(Error::member(id, "expected little-endian storages"));
+    }
+    let pickle = container.read("data.pkl")?;
+    if pickle.len() > MAX_PICKLE_BYTES {
+        return Err(Error::limit(format!("bytes of pickle `{id}`"), pickle.len(), MAX_PICKLE_BYTES));
+    }
+    let mut machine = Machine::new(Loader::new(container, id));
+    match machine.run(&pickle) {
+        Ok(root) => Ok((machine, root)),
+        Err((offset, what)) => Err(Error::Pickle { member: id.into(), offset, what }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,318 @@
+//! The stack machine of pickle protocol 2. Containers live in one arena, so nothing nests in memory.
+
+use std::collections::HashMap;
+
+/// A stack value: small, containers and texts by index into the arena.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Value<G> {
+    None,
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Text(usize),
+    Tuple(usize),
+    List(usize),
+    Dict(usize),
+    Global(G),
+    /// Made by a constructor of the host.
+    Object(usize),
+}
+
+/// What the machine runs for.
+pub(super) trait Host: Sized {
+    type Global: Copy + PartialEq + std::fmt::Debug;
+    type Object;
+
+    /// The constructor or constant of that name, if it is allowed.
+    fn global(&self, module: &str, name: &str) -> Option<Self::Global>;
+    /// `global(*args)`.
+    fn reduce(
+        machine: &mut Machine<Self>,
+        global: Self::Global,
+        args: &[Value<Self::Global>],
+    ) -> Result<Value<Self::Global>, String>;
+    /// The object behind a persistent id.
+    fn persistent(machine: &mut Machine<Self>, id: Value<Self::Global>) -> Result<Value<Self::Global>, String>;
+}
+
+type Pair<G> = (Value<G>, Value<G>);
+
+pub(super) struct Machine<H: Host> {
+    pub(super) host: H,
+    stack: Vec<Value<H::Global>>,
+    marks: Vec<usize>,
+    memo: HashMap<u32, Value<H::Global>>,
+    texts: Vec<String>,
+    lists: Vec<Vec<Value<H::Global>>>,
+    dicts: Vec<Vec<Pair<H::Global>>>,
+    pub(super) objects: Vec<H::Object>,
+}
+
+/// Reads the operands of instructions.
+struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], String> {
+        let end = self.at.checked_add(len).filter(|&end| end <= self.bytes.len()).ok_or("the pickle ends too early")?;
+        let out = &self.bytes[self.at..end];
+        self.at = end;
+        Ok(out)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
+        self.take(N)?.try_into().map_err(|_| "the pickle ends too early".to_owned())
+    }
+
+    fn byte(&mut self) -> Result<u8, String> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    fn line(&mut self) -> Result<&'a str, String> {
+        let len = self.bytes[self.at..].iter().position(|&b| b == b'\n').ok_or("a name without end")?;
+        let line = self.take(len)?;
+        self.at += 1;
+        std::str::from_utf8(line).map_err(|_| "a name that is not text".to_owned())
+    }
+}
+
+impl<H: Host> Machine<H> {
+    pub(super) fn new(host: H) -> Machine<H> {
+        Machine {
+            host,
+            stack: Vec::new(),
+            marks: Vec::new(),
+            memo: HashMap::new(),
+            texts: Vec::new(),
+            lists: Vec::new(),
+            dicts: Vec::new(),
+            objects: Vec::new(),
+        }
+    }
+
+    /// Runs to the end and gives the result, or the byte and the reason of a fault.
+    pub(super) fn run(&mut self, pickle: &[u8]) -> Result<Value<H::Global>, (usize, String)> {
+        let mut cursor = Cursor { bytes: pickle, at: 0 };
+        loop {
+            let at = cursor.at;
+            if let Some(result) = self.step(&mut cursor).map_err(|what| (at, what))? {
+                return Ok(result);
+            }
+        }
+    }
+
+    /// One instruction; the result at the last one.
+    fn step(&mut self, c: &mut Cursor<'_>) -> Result<Option<Value<H::Global>>, String> {
+        let value = match c.byte()? {
+            0x80 => return if c.byte()? <= 2 { Ok(None) } else { Err("expected protocol 2 or less".into()) },
+            b'.' => return self.pop().map(Some),
+            b'(' => {
+                self.marks.push(self.stack.len());
+                return Ok(None);
+            }
+            b'q' => return self.remember(u32::from(c.byte()?)),
+            b'r' => return self.remember(u32::from_le_bytes(c.array()?)),
+            b'h' => self.recall(u32::from(c.byte()?))?,
+            b'j' => self.recall(u32::from_le_bytes(c.array()?))?,
+            b'N' => Value::None,
+            0x88 => Value::Bool(true),
+            0x89 => Value::Bool(false),
+            b'J' => Value::Int(i64::from(i32::from_le_bytes(c.array()?))),
+            b'K' => Value::Int(i64::from(c.byte()?)),
+            b'M' => Value::Int(i64::from(u16::from_le_bytes(c.array()?))),
+            0x8a => long(c)?,
+            b'G' => Value::Float(f64::from_be_bytes(c.array()?)),
+            b'X' => {
+                let len = u32::from_le_bytes(c.array()?) as usize;
+                let text = std::str::from_utf8(c.take(len)?).map_err(|_| "a text that is not UTF-8")?;
+                self.new_text(text)
+            }
+            b'c' => {
+                let (module, name) = (c.line()?, c.line()?);
+                let refuse = || format!("`{module} {name}` is not among the constructors that tensors need");
+                Value::Global(self.host.global(module, name).ok_or_else(refuse)?)
+            }
+            other => return self.step_container(other).map(|()| None),
+        };
+        self.stack.push(value);
+        Ok(None)
+    }
+
+    /// The instructions without operands that build containers and objects.
+    fn step_container(&mut self, opcode: u8) -> Result<(), String> {
+        let value = match opcode {
+            b')' => self.new_tuple(Vec::new()),
+            0x85..=0x87 => {
+                let len = usize::from(opcode - 0x84);
+                let from = self.stack.len().checked_sub(len).ok_or("the stack is empty")?;
+                let items = self.stack.split_off(from);
+                self.new_tuple(items)
+            }
+            b't' => {
+                let items = self.pop_to_mark()?;
+                self.new_tuple(items)
+            }
+            b'}' => self.new_dict(),
+            b']' => {
+                self.lists.push(Vec::new());
+                Value::List(self.lists.len() - 1)
+            }
+            b'a' => {
+                let item = self.pop()?;
+                return self.append(vec![item]);
+            }
+            b'e' => {
+                let items = self.pop_to_mark()?;
+                return self.append(items);
+            }
+            b's' => {
+                let (value, key) = (self.pop()?, self.pop()?);
+                return self.set_items(&[key, value]);
+            }
+            b'u' => {
+                let items = self.pop_to_mark()?;
+                return self.set_items(&items);
+            }
+            b'R' => {
+                let (args, callee) = (self.pop()?, self.pop()?);
+                let Value::Global(global) = callee else { return Err(format!("cannot call {}", self.kind(callee))) };
+                let args = self.tuple(args).ok_or("expected a tuple of arguments")?.to_vec();
+                H::reduce(self, global, &args)?
+            }
+            // The state of an ordered dict is its `_metadata`, which says nothing about tensors.
+            b'b' => {
+                self.pop()?;
+                return match self.stack.last() {
+                    Some(Value::Dict(_)) => Ok(()),
+                    _ => Err("cannot set the state of anything but a dict".into()),
+                };
+            }
+            b'Q' => {
+                let id = self.pop()?;
+                H::persistent(self, id)?
+            }
+            other => return Err(format!("instruction {other:#04x} is not known")),
+        };
+        self.stack.push(value);
+        Ok(())
+    }
+
+    fn pop(&mut self) -> Result<Value<H::Global>, String> {
+        self.stack.pop().ok_or_else(|| "the stack is empty".into())
+    }
+
+    fn pop_to_mark(&mut self) -> Result<Vec<Value<H::Global>>, String> {
+        let mark = self.marks.pop().filter(|&m| m <= self.stack.len()).ok_or("no mark on the stack")?;
+        Ok(self.stack.split_off(mark))
+    }
+
+    fn remember(&mut self, slot: u32) -> Result<Option<Value<H::Global>>, String> {
+        let &top = self.stack.last().ok_or("the stack is empty")?;
+        self.memo.insert(slot, top);
+        Ok(None)
+    }
+
+    fn recall(&self, slot: u32) -> Result<Value<H::Global>, String> {
+        self.memo.get(&slot).copied().ok_or_else(|| format!("memo {slot} is empty"))
+    }
+
+    fn append(&mut self, items: Vec<Value<H::Global>>) -> Result<(), String> {
+        match self.stack.last() {
+            Some(&Value::List(at)) if at < self.lists.len() => {
+                self.lists[at].extend(items);
+                Ok(())
+            }
+            _ => Err("expected a list to append to".into()),
+        }
+    }
+
+    fn set_items(&mut self, items: &[Value<H::Global>]) -> Result<(), String> {
+        let Some(&Value::Dict(at)) = self.stack.last() else { return Err("expected a dict to write to".into()) };
+        let dict = self.dicts.get_mut(at).ok_or("expected a dict to write to")?;
+        for pair in items.chunks(2) {
+            let [key, value] = *pair else { return Err("a key without value".into()) };
+            dict.push((key, value));
+        }
+        Ok(())
+    }
+
+    pub(super) fn new_text(&mut self, text: &str) -> Value<H::Global> {
+        self.texts.push(text.to_owned());
+        Value::Text(self.texts.len() - 1)
+    }
+
+    fn new_tuple(&mut self, items: Vec<Value<H::Global>>) -> Value<H::Global> {
+        self.lists.push(items);
+        Value::Tuple(self.lists.len() - 1)
+    }
+
+    pub(super) fn new_dict(&mut self) -> Value<H::Global> {
+        self.dicts.push(Vec::new());
+        Value::Dict(self.dicts.len() - 1)
+    }
+
+    pub(super) fn new_object(&mut self, object: H::Object) -> Value<H::Global> {
+        self.objects.push(object);
+        Value::Object(self.objects.len() - 1)
+    }
+
+    pub(super) fn text(&self, value: Value<H::Global>) -> Option<&str> {
+        match value {
+            Value::Text(at) => self.texts.get(at).map(String::as_str),
+            _ => None,
+        }
+    }
+
+    pub(super) fn tuple(&self, value: Value<H::Global>) -> Option<&[Value<H::Global>]> {
+        match value {
+            Value::Tuple(at) => self.lists.get(at).map(Vec::as_slice),
+            _ => None,
+        }
+    }
+
+    pub(super) fn list(&self, value: Value<H::Global>) -> Option<&[Value<H::Global>]> {
+        match value {
+            Value::List(at) => self.lists.get(at).map(Vec::as_slice),
+            other => self.tuple(other),
+        }
+    }
+
+    /// Entries in the order of writing; a key that was written twice stands twice.
+    pub(super) fn dict(&self, value: Value<H::Global>) -> Option<&[Pair<H::Global>]> {
+        match value {
+            Value::Dict(at) => self.dicts.get(at).map(Vec::as_slice),
+            _ => None,
+        }
+    }
+
+    /// What a value is, for messages.
+    pub(super) fn kind(&self, value: Value<H::Global>) -> String {
+        match value {
+            Value::None => "None".into(),
+            Value::Bool(_) => "a bool".into(),
+            Value::Int(_) => "an integer".into(),
+            Value::Float(_) => "a float".into(),
+            Value::Text(_) => "a text".into(),
+            Value::Tuple(_) => "a tuple".into(),
+            Value::List(_) => "a list".into(),
+            Value::Dict(_) => "a dict".into(),
+            Value::Global(global) => format!("{global:?}"),
+            Value::Object(_) => "an object".into(),
+        }
+    }
+}
+
+/// A two's complement integer of any length, here at most eight bytes.
+fn long<G>(c: &mut Cursor<'_>) -> Result<Value<G>, String> {
+    let len = usize::from(c.byte()?);
+    let digits = c.take(len)?;
+    if len > 8 {
+        return Err(format!("expected an integer of at most 8 bytes, found {len}"));
+    }
+    let fill = if digits.last().is_some_and(|&b| b >= 0x80) { 0xff } else { 0 };
+    let mut bytes = [fill; 8];
+    bytes[..len].copy_from_slice(digits);
+    Ok(Value::Int(i64::from_le_bytes(bytes)))
+}

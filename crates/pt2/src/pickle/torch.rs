@@ -1,0 +1,253 @@
+//! The constructors of tensors.
+
+use flambeau_tensor::DType;
+use indexmap::IndexMap;
+
+use crate::{
+    Attribute, ScalarType, Storage, Subclass, View, Weight,
+    container::Container,
+    limits::{MAX_ATTRIBUTE_BYTES, MAX_ATTRIBUTE_ITEMS, MAX_RANK},
+};
+
+use super::machine::{Host, Machine, Value};
+
+/// Gives the machine its constructors and the storages beside the pickle.
+pub(super) struct Loader {
+    container: Container,
+    id: String,
+}
+
+impl Loader {
+    pub(super) fn new(container: Container, id: &str) -> Loader {
+        Loader { container, id: id.into() }
+    }
+}
+
+/// A name that a pickle may use.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Global {
+    RebuildFromType,
+    RebuildWrapperSubclass,
+    RebuildTensor,
+    RebuildTensorTyped,
+    RebuildParameter,
+    OrderedDict,
+    Size,
+    Device,
+    GetLayout,
+    /// Class of a storage, with the type of its elements; untyped ones count bytes.
+    StorageClass(Option<DType>),
+    /// An element type by PyTorch's name.
+    DType(&'static str),
+    /// The class of ordinary tensors.
+    PlainTensor,
+    SubclassType(&'static str),
+}
+
+const CONSTRUCTORS: [(&str, &str, Global); 23] = [
+    ("torch._tensor", "_rebuild_from_type_v2", Global::RebuildFromType),
+    ("torch._utils", "_rebuild_wrapper_subclass", Global::RebuildWrapperSubclass),
+    ("torch._utils", "_rebuild_tensor_v2", Global::RebuildTensor),
+    ("torch._utils", "_rebuild_tensor_v3", Global::RebuildTensorTyped),
+    ("torch._utils", "_rebuild_parameter", Global::RebuildParameter),
+    ("collections", "OrderedDict", Global::OrderedDict),
+    ("torch", "Size", Global::Size),
+    ("torch", "device", Global::Device),
+    ("torch.serialization", "_get_layout", Global::GetLayout),
+    ("torch", "FloatStorage", Global::StorageClass(Some(DType::F32))),
+    ("torch", "HalfStorage", Global::StorageClass(Some(DType::F16))),
+    ("torch", "BFloat16Storage", Global::StorageClass(Some(DType::BF16))),
+    ("torch", "CharStorage", Global::StorageClass(Some(DType::I8))),
+    ("torch", "ByteStorage", Global::StorageClass(Some(DType::U8))),
+    ("torch", "ShortStorage", Global::StorageClass(Some(DType::I16))),
+    ("torch", "IntStorage", Global::StorageClass(Some(DType::I32))),
+    ("torch", "LongStorage", Global::StorageClass(Some(DType::I64))),
+    ("torch", "BoolStorage", Global::StorageClass(Some(DType::Bool))),
+    ("torch", "DoubleStorage", Global::StorageClass(Some(DType::F64))),
+    ("torch.storage", "UntypedStorage", Global::StorageClass(None)),
+    ("torch", "Tensor", Global::PlainTensor),
+    ("torch.nn.parameter", "Parameter", Global::PlainTensor),
+    ("torch.nn.parameter", "Buffer", Global::PlainTensor),
+];
+
+const SUBCLASSES: [(&str, &str); 6] = [
+    ("torchao.quantization", "IntxUnpackedToInt8Tensor"),
+    ("torchao.quantization", "Int8Tensor"),
+    ("executorch.extension.llm.export.int4", "ExportableInt4Tensor"),
+    ("executorch.extension.llm.export.nvfp4", "ExportableNVFP4Tensor"),
+    ("executorch.extension.llm.export.mx", "ExportableMXTensor"),
+    ("executorch.extension.llm.export.gguf", "ExportableGGUFTensor"),
+];
+
+/// Element types below one byte, which occur as attributes only.
+const SMALL_TYPES: [&str; 14] =
+    ["int1", "int2", "int3", "int4", "int5", "int6", "int7", "uint1", "uint2", "uint3", "uint4", "uint5", "uint6", "uint7"];
+
+pub(super) enum Object {
+    Storage { storage: Storage, dtype: Option<DType> },
+    Tensor(View),
+    Foreign { dtype: ScalarType, shape: Vec<usize> },
+    Subclass(Box<Subclass>),
+}
+
+type Val = Value<Global>;
+
+impl Host for Loader {
+    type Global = Global;
+    type Object = Object;
+
+    fn global(&self, module: &str, name: &str) -> Option<Global> {
+        if let Some(row) = CONSTRUCTORS.iter().find(|row| row.0 == module && row.1 == name) {
+            return Some(row.2);
+        }
+        if let Some(row) = SUBCLASSES.iter().find(|row| row.0 == module && row.1 == name) {
+            return Some(Global::SubclassType(row.1));
+        }
+        if module != "torch" {
+            return None;
+        }
+        let small = SMALL_TYPES.iter().find(|&&small| small == name).copied();
+        small.or_else(|| ScalarType::from_torch_name(name).map(ScalarType::torch_name)).map(Global::DType)
+    }
+
+    fn reduce(m: &mut Machine<Loader>, global: Global, args: &[Val]) -> Result<Val, String> {
+        match (global, args) {
+            (Global::OrderedDict, []) => Ok(m.new_dict()),
+            (Global::Size | Global::Device | Global::GetLayout, [only, ..]) => Ok(*only),
+            (Global::RebuildParameter, [data, ..]) => Ok(*data),
+            (Global::RebuildTensor, [storage, offset, size, stride, ..]) => m.rebuild(*storage, *offset, *size, *stride, None),
+            (Global::RebuildTensorTyped, [storage, offset, size, stride, _, _, dtype, ..]) => {
+                m.rebuild(*storage, *offset, *size, *stride, Some(m.scalar_type(*dtype)?))
+            }
+            (Global::RebuildFromType, [func, class, args, state]) => m.rebuild_from_type(*func, *class, *args, *state),
+            _ => Err(format!("cannot call {global:?} with {} arguments", args.len())),
+        }
+    }
+
+    fn persistent(m: &mut Machine<Loader>, id: Val) -> Result<Val, String> {
+        let Some(&[tag, Value::Global(Global::StorageClass(dtype)), key, ..]) = m.tuple(id) else {
+            return Err("expected a storage's id".into());
+        };
+        let key = m.text(key).filter(|_| m.text(tag) == Some("storage")).ok_or("expected a storage's id")?.to_owned();
+        let id = format!("{}:{key}", m.host.id);
+        let storage = Storage::member(&m.host.container, &format!("data/{key}"), id).map_err(|e| e.to_string())?;
+        Ok(m.new_object(Object::Storage { storage, dtype }))
+    }
+}
+
+impl Machine<Loader> {
+    fn scalar_type(&self, value: Val) -> Result<ScalarType, String> {
+        match value {
+            Value::Global(Global::DType(name)) => {
+                ScalarType::from_torch_name(name).ok_or_else(|| format!("no tensor can have elements of type {name}"))
+            }
+            other => Err(format!("expected an element type, found {}", self.kind(other))),
+        }
+    }
+
+    fn size(&self, value: Val) -> Result<usize, String> {
+        match value {
+            Value::Int(v) => usize::try_from(v).map_err(|_| format!("expected a size, found {v}")),
+            other => Err(format!("expected a size, found {}", self.kind(other))),
+        }
+    }
+
+    fn sizes(&self, value: Val) -> Result<Vec<usize>, String> {
+        let items = self.list(value).ok_or_else(|| format!("expected sizes, found {}", self.kind(value)))?;
+        if items.len() > MAX_RANK {
+            return Err(format!("{} dims exceed the limit of {MAX_RANK}", items.len()));
+        }
+        items.iter().map(|&v| self.size(v)).collect()
+    }
+
+    fn rebuild(&mut self, storage: Val, offset: Val, size: Val, stride: Val, dtype: Option<ScalarType>) -> Result<Val, String> {
+        let object = match storage {
+            Value::Object(at) => self.objects.get(at),
+            _ => None,
+        };
+        let Some(Object::Storage { storage, dtype: stored }) = object else { return Err("expected a storage".into()) };
+        let dtype = dtype.or(stored.map(ScalarType::Known)).ok_or("an untyped storage without element type")?;
+        let shape = self.sizes(size)?;
+        let Some(dtype) = dtype.dtype() else { return Ok(self.new_object(Object::Foreign { dtype, shape })) };
+        let view = View { dtype, shape, strides: self.sizes(stride)?, offset: self.size(offset)?, storage: storage.clone() };
+        view.check_extent().map_err(|e| e.to_string())?;
+        Ok(self.new_object(Object::Tensor(view)))
+    }
+
+    fn rebuild_from_type(&mut self, func: Val, class: Val, args: Val, state: Val) -> Result<Val, String> {
+        let args = self.tuple(args).ok_or("expected a tuple of arguments")?.to_vec();
+        match (func, class) {
+            (Value::Global(Global::RebuildWrapperSubclass), Value::Global(Global::SubclassType(class))) => {
+                let [_, dtype, size, ..] = args[..] else { return Err(format!("too few arguments for {class}")) };
+                let subclass = self.subclass(class, dtype, size, state).map_err(|what| format!("{class}: {what}"))?;
+                Ok(self.new_object(Object::Subclass(Box::new(subclass))))
+            }
+            (Value::Global(func @ (Global::RebuildTensor | Global::RebuildTensorTyped)), Value::Global(Global::PlainTensor)) => {
+                Loader::reduce(self, func, &args)
+            }
+            _ => Err(format!("cannot rebuild {} by {}", self.kind(class), self.kind(func))),
+        }
+    }
+
+    fn subclass(&self, class: &str, dtype: Val, size: Val, state: Val) -> Result<Subclass, String> {
+        let entries = self.dict(state).ok_or("expected a dict of fields")?;
+        if entries.len() > MAX_ATTRIBUTE_ITEMS {
+            return Err(format!("{} fields exceed the limit of {MAX_ATTRIBUTE_ITEMS}", entries.len()));
+        }
+        let (mut tensors, mut attributes) = (IndexMap::new(), IndexMap::new());
+        for &(key, value) in entries {
+            let key = self.text(key).ok_or("expected a text as key")?;
+            if key.starts_with('_') {
+                continue;
+            }
+            match value {
+                Value::Object(at) => match self.objects.get(at) {
+                    Some(Object::Tensor(view)) => drop(tensors.insert(key.to_owned(), view.clone())),
+                    _ => return Err(format!("field `{key}` is neither a plain tensor nor a scalar")),
+                },
+                other => {
+                    let attribute = self.attribute(other, true).map_err(|what| format!("field `{key}`: {what}"))?;
+                    attributes.insert(key.to_owned(), attribute);
+                }
+            }
+        }
+        let (dtype, shape) = (self.scalar_type(dtype)?, self.sizes(size)?);
+        Ok(Subclass { class: class.to_owned(), dtype, shape, tensors, attributes })
+    }
+
+    fn attribute(&self, value: Val, lists: bool) -> Result<Attribute, String> {
+        Ok(match value {
+            Value::None => Attribute::None,
+            Value::Bool(v) => Attribute::Bool(v),
+            Value::Int(v) => Attribute::Int(v),
+            Value::Float(v) => Attribute::Float(v),
+            Value::Global(Global::DType(name)) => Attribute::DType(name.to_owned()),
+            Value::Text(_) => match self.text(value) {
+                Some(text) if text.len() <= MAX_ATTRIBUTE_BYTES => Attribute::Text(text.to_owned()),
+                _ => return Err(format!("a text exceeds the limit of {MAX_ATTRIBUTE_BYTES} bytes")),
+            },
+            Value::Tuple(_) | Value::List(_) if lists => {
+                let items = self.list(value).unwrap_or_default();
+                if items.len() > MAX_ATTRIBUTE_ITEMS {
+                    return Err(format!("{} items exceed the limit of {MAX_ATTRIBUTE_ITEMS}", items.len()));
+                }
+                Attribute::List(items.iter().map(|&v| self.attribute(v, false)).collect::<Result<_, _>>()?)
+            }
+            other => return Err(format!("expected a scalar, found {}", self.kind(other))),
+        })
+    }
+
+    /// The tensor that a value is.
+    pub(super) fn weight(&self, value: Val) -> Result<Weight, String> {
+        let object = match value {
+            Value::Object(at) => self.objects.get(at),
+            _ => None,
+        };
+        match object {
+            Some(Object::Tensor(view)) => Ok(Weight::Strided(view.clone())),
+            Some(Object::Subclass(subclass)) => Ok(Weight::Subclass(subclass.clone())),
+            Some(Object::Foreign { dtype, shape }) => Ok(Weight::Foreign { dtype: *dtype, shape: shape.clone() }),
+            Some(Object::Storage { .. }) | None => Err(format!("expected a tensor, found {}", self.kind(value))),
+        }
+    }
+}

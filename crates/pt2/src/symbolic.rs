@@ -1,0 +1,138 @@
+//! Symbolic scalars: sympy's constructor syntax (`Add(Symbol('s77', integer=True), Integer(1))`) and Python's (`s77 + 1`).
+//!
+//! Integers become [`Expr`]. A detour through floats is undone where its result is that of an integer division; any other
+//! becomes an opaque atom with its text, which is still comparable and printable, but not evaluable.
+
+mod eval;
+mod syntax;
+
+use std::{fmt, sync::Arc};
+
+use flambeau_tensor::Expr;
+
+use crate::{
+    Error, Result,
+    limits::{MAX_EXPR_BYTES, MAX_EXPR_NODES},
+};
+
+/// A relation between integers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Comparison {
+    Eq,
+    Ne,
+    Lt,
+    Le,
+    Gt,
+    Ge,
+}
+
+/// A boolean that may depend on symbols.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum SymBool {
+    Known(bool),
+    Compare(Comparison, Expr, Expr),
+    And(Vec<SymBool>),
+    Or(Vec<SymBool>),
+    Not(Box<SymBool>),
+    /// A condition outside of this algebra, by its text.
+    Opaque(Arc<str>),
+}
+
+impl SymBool {
+    /// The value under an assignment of the symbols, if it can be told.
+    pub fn eval(&self, value_of: &dyn Fn(&flambeau_tensor::Symbol) -> Option<i64>) -> Option<bool> {
+        match self {
+            SymBool::Known(value) => Some(*value),
+            SymBool::Compare(op, a, b) => Some(op.holds(a.eval(value_of)?, b.eval(value_of)?)),
+            SymBool::And(all) => all.iter().try_fold(true, |acc, c| Some(acc & c.eval(value_of)?)),
+            SymBool::Or(any) => any.iter().try_fold(false, |acc, c| Some(acc | c.eval(value_of)?)),
+            SymBool::Not(c) => c.eval(value_of).map(|v| !v),
+            SymBool::Opaque(_) => None,
+        }
+    }
+}
+
+impl Comparison {
+    /// Whether `a` stands in this relation to `b`.
+    pub fn holds(self, a: i64, b: i64) -> bool {
+        match self {
+            Comparison::Eq => a == b,
+            Comparison::Ne => a != b,
+            Comparison::Lt => a < b,
+            Comparison::Le => a <= b,
+            Comparison::Gt => a > b,
+            Comparison::Ge => a >= b,
+        }
+    }
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Comparison::Eq => "==",
+            Comparison::Ne => "!=",
+            Comparison::Lt => "<",
+            Comparison::Le => "<=",
+            Comparison::Gt => ">",
+            Comparison::Ge => ">=",
+        })
+    }
+}
+
+impl fmt::Display for SymBool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |f: &mut fmt::Formatter<'_>, items: &[SymBool], by: &str| {
+            items.iter().enumerate().try_for_each(|(i, item)| write!(f, "{}({item})", if i > 0 { by } else { "" }))
+        };
+        match self {
+            SymBool::Known(value) => write!(f, "{value}"),
+            SymBool::Compare(op, a, b) => write!(f, "{a} {op} {b}"),
+            SymBool::And(all) => list(f, all, " & "),
+            SymBool::Or(any) => list(f, any, " | "),
+            SymBool::Not(c) => write!(f, "~({c})"),
+            SymBool::Opaque(text) => f.write_str(text),
+        }
+    }
+}
+
+/// A float that may depend on symbols.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SymFloat {
+    Known(f64),
+    /// An expression by its text.
+    Expr(Arc<str>),
+}
+
+/// The integer expression that `text` writes.
+///
+/// # Errors
+/// [`Error::Expression`] with the byte where it goes wrong, [`Error::Limit`] if it is too long.
+pub fn parse_int(text: &str) -> Result<Expr> {
+    let value = parse(text)?;
+    Ok(value.into_int(text))
+}
+
+/// The boolean expression that `text` writes.
+///
+/// # Errors
+/// As [`parse_int`].
+pub fn parse_bool(text: &str) -> Result<SymBool> {
+    let value = parse(text)?;
+    Ok(value.into_bool(text))
+}
+
+fn parse(text: &str) -> Result<eval::Value> {
+    if text.len() > MAX_EXPR_BYTES {
+        return Err(Error::limit("bytes of a symbolic expression", text.len(), MAX_EXPR_BYTES));
+    }
+    syntax::Parser::new(text).parse().map_err(|fault| {
+        if fault.what == syntax::TOO_MANY {
+            return Error::limit("operands of a symbolic expression", MAX_EXPR_NODES + 1, MAX_EXPR_NODES);
+        }
+        let shown = text.char_indices().nth(200).map_or(text, |(end, _)| &text[..end]);
+        Error::Expression { offset: fault.offset, what: fault.what, text: shown.to_owned() }
+    })
+}
+
+#[cfg(test)]
+mod tests;

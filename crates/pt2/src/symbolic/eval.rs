@@ -1,0 +1,336 @@
+//! Meaning of the constructors and operators.
+
+use std::sync::Arc;
+
+use flambeau_tensor::{Atom, Expr, Symbol};
+
+use super::{Comparison, SymBool};
+use crate::limits::{MAX_EXPR_DEGREE, MAX_EXPR_TERMS};
+
+/// What a sub-expression is known to be.
+#[derive(Clone, Debug)]
+pub(super) enum Value {
+    Int(Expr),
+    /// An exact quotient that no rounding has touched, such as a true division of integers.
+    Ratio(Expr, Expr),
+    Bool(SymBool),
+    /// Anything else, by its text.
+    Opaque(Arc<str>),
+}
+
+pub(super) enum Arg<'a> {
+    Value(Value),
+    Text(&'a str),
+    /// The key of an argument `key=value`; no value changes a meaning here.
+    Keyword(&'a str),
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Infix {
+    Add,
+    Sub,
+    Mul,
+    TrueDiv,
+    FloorDiv,
+    Mod,
+    Pow,
+    Compare(Comparison),
+    And,
+    Or,
+}
+
+impl Value {
+    fn opaque(text: &str) -> Value {
+        Value::Opaque(text.into())
+    }
+
+    /// A decimal literal: an integer, or a float that a small fraction states exactly.
+    pub(super) fn number(text: &str) -> Option<Value> {
+        if let Ok(v) = text.parse() {
+            return Some(Value::Int(Expr::Int(v)));
+        }
+        text.parse().ok().map(|v| float(v, text))
+    }
+
+    pub(super) fn into_int(self, text: &str) -> Expr {
+        let opaque = |text: &str| Expr::atom(Atom::Opaque(text.trim().into()));
+        match self {
+            Value::Int(e) => e,
+            Value::Ratio(num, den) => num.exact_div(&den).unwrap_or_else(|| opaque(text)),
+            Value::Bool(_) => opaque(text),
+            Value::Opaque(text) => opaque(&text),
+        }
+    }
+
+    pub(super) fn into_bool(self, text: &str) -> SymBool {
+        match self {
+            Value::Bool(b) => b,
+            _ => SymBool::Opaque(text.trim().into()),
+        }
+    }
+
+    /// Numerator and denominator of an exact number.
+    fn ratio(&self) -> Option<(Expr, Expr)> {
+        match self {
+            Value::Int(e) => Some((e.clone(), Expr::Int(1))),
+            Value::Ratio(num, den) => Some((num.clone(), den.clone())),
+            _ => None,
+        }
+    }
+}
+
+/// `value` as a fraction with a power of two below it, if products with sizes stay exact in a double.
+fn float(value: f64, text: &str) -> Value {
+    const DENOMINATOR: i64 = 1 << 16;
+    const LARGEST: f64 = 1e9;
+    let scaled = value * DENOMINATOR as f64;
+    if !(value.abs() < LARGEST && scaled.fract() == 0.0) {
+        return Value::opaque(text);
+    }
+    let num = scaled as i64;
+    let shift = num.trailing_zeros().min(DENOMINATOR.trailing_zeros());
+    quotient(Expr::Int(num >> shift), Expr::Int(DENOMINATOR >> shift))
+}
+
+fn quotient(num: Expr, den: Expr) -> Value {
+    match den {
+        Expr::Int(1) => Value::Int(num),
+        den => Value::Ratio(num, den),
+    }
+}
+
+/// A value that is written as a bare name.
+pub(super) fn name(text: &str) -> Value {
+    match text {
+        "true" | "True" => Value::Bool(SymBool::Known(true)),
+        "false" | "False" => Value::Bool(SymBool::Known(false)),
+        "oo" | "int_oo" | "inf" | "nan" | "zoo" | "pi" | "E" => Value::opaque(text),
+        _ => Value::Int(Expr::symbol(Symbol::new(text))),
+    }
+}
+
+fn terms(e: &Expr) -> usize {
+    match e {
+        Expr::Int(_) => 1,
+        Expr::Sum(terms) => terms.len(),
+    }
+}
+
+fn degree(e: &Expr) -> usize {
+    e.terms().iter().map(|(_, factors)| factors.len()).max().unwrap_or(0)
+}
+
+fn product(a: &Expr, b: &Expr) -> Option<Expr> {
+    let small = terms(a).checked_mul(terms(b))? <= MAX_EXPR_TERMS && degree(a) + degree(b) <= MAX_EXPR_DEGREE;
+    small.then(|| a.clone() * b.clone())
+}
+
+fn sum(a: &Expr, b: &Expr) -> Option<Expr> {
+    (terms(a) + terms(b) <= MAX_EXPR_TERMS).then(|| a.clone() + b.clone())
+}
+
+fn add(a: &Value, b: &Value) -> Option<Value> {
+    let ((n, d), (m, e)) = (a.ratio()?, b.ratio()?);
+    if d == e {
+        return Some(quotient(sum(&n, &m)?, d));
+    }
+    // Denominators that are symbolic would occur several times in the result and so grow without bound.
+    let (d_int, e_int) = (Expr::Int(d.as_int()?), Expr::Int(e.as_int()?));
+    Some(quotient(sum(&product(&n, &e_int)?, &product(&m, &d_int)?)?, product(&d_int, &e_int)?))
+}
+
+fn mul(a: &Value, b: &Value) -> Option<Value> {
+    let ((n, d), (m, e)) = (a.ratio()?, b.ratio()?);
+    Some(quotient(product(&n, &m)?, product(&d, &e)?))
+}
+
+fn true_div(a: &Value, b: &Value) -> Option<Value> {
+    let ((n, d), (m, e)) = (a.ratio()?, b.ratio()?);
+    if m.as_int() == Some(0) {
+        return None;
+    }
+    Some(quotient(product(&n, &e)?, product(&d, &m)?))
+}
+
+fn floor_div(a: &Value, b: &Value) -> Option<Value> {
+    let quotient = true_div(a, b)?;
+    floor(&quotient)
+}
+
+fn floor(v: &Value) -> Option<Value> {
+    let (num, den) = v.ratio()?;
+    Some(Value::Int(num.floor_div(&den)))
+}
+
+fn ceil(v: &Value) -> Option<Value> {
+    let (num, den) = v.ratio()?;
+    Some(Value::Int(match den.as_int() {
+        Some(d) if d > 0 => (num + Expr::Int(d - 1)).floor_div(&den),
+        _ => -((-num).floor_div(&den)),
+    }))
+}
+
+/// Rounding toward zero, where that is rounding down: neither operand can be negative.
+fn trunc(v: &Value) -> Option<Value> {
+    let (num, den) = v.ratio()?;
+    if den.as_int() == Some(1) {
+        return Some(Value::Int(num));
+    }
+    let smallest = |e: &Expr| e.bounds(&|s| if is_size(s) { (0, i64::MAX) } else { (i64::MIN, i64::MAX) }).0;
+    (smallest(&num) >= 0 && smallest(&den) >= 0).then(|| Value::Int(num.floor_div(&den)))
+}
+
+/// Whether a symbol stands for a size of an input: the exporter names those `s` and a number.
+fn is_size(symbol: &Symbol) -> bool {
+    symbol.name().strip_prefix('s').is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+}
+
+fn power(base: &Value, exponent: &Value) -> Option<Value> {
+    let (Value::Int(base), Value::Int(Expr::Int(n))) = (base, exponent) else { return None };
+    // A power of an atom holds the atom several times; nested, that would grow without bound.
+    let plain = base.terms().iter().all(|(_, factors)| factors.iter().all(|f| matches!(f, Atom::Symbol(_))));
+    let n = usize::try_from(*n).ok().filter(|&n| n <= MAX_EXPR_DEGREE && (plain || n <= 1))?;
+    (0..n).try_fold(Expr::Int(1), |acc, _| product(&acc, base)).map(Value::Int)
+}
+
+fn compare(op: Comparison, a: &Value, b: &Value) -> Option<Value> {
+    let ((n, d), (m, e)) = (a.ratio()?, b.ratio()?);
+    (d.as_int() == Some(1) && e.as_int() == Some(1)).then_some(())?;
+    let known = (n.clone() - m.clone()).as_int().map(|d| SymBool::Known(op.holds(d, 0)));
+    Some(Value::Bool(known.unwrap_or(SymBool::Compare(op, n, m))))
+}
+
+pub(super) fn infix(op: Infix, a: Value, b: Value, text: &str) -> Value {
+    let value = match op {
+        Infix::Add => add(&a, &b),
+        Infix::Sub => mul(&b, &Value::Int(Expr::Int(-1))).and_then(|b| add(&a, &b)),
+        Infix::Mul => mul(&a, &b),
+        Infix::TrueDiv => true_div(&a, &b),
+        Infix::FloorDiv => floor_div(&a, &b),
+        Infix::Mod => modulo(&a, &b),
+        Infix::Pow => power(&a, &b),
+        Infix::Compare(op) => compare(op, &a, &b),
+        Infix::And | Infix::Or => {
+            let both = vec![a.into_bool(text), b.into_bool(text)];
+            Some(Value::Bool(if op == Infix::And { SymBool::And(both) } else { SymBool::Or(both) }))
+        }
+    };
+    value.unwrap_or_else(|| Value::opaque(text))
+}
+
+fn modulo(a: &Value, b: &Value) -> Option<Value> {
+    match (a, b) {
+        (Value::Int(a), Value::Int(b)) if b.as_int() != Some(0) => Some(Value::Int(a.modulo(b))),
+        _ => None,
+    }
+}
+
+pub(super) fn negate(v: Value, text: &str) -> Value {
+    mul(&v, &Value::Int(Expr::Int(-1))).unwrap_or_else(|| Value::opaque(text))
+}
+
+pub(super) fn not(v: Value, inner: &str) -> Value {
+    Value::Bool(match v.into_bool(inner) {
+        SymBool::Known(value) => SymBool::Known(!value),
+        other => SymBool::Not(Box::new(other)),
+    })
+}
+
+/// The value of `head(args)`, whose own text is `text`.
+pub(super) fn call(head: &str, args: Vec<Arg<'_>>, text: &str) -> Result<Value, String> {
+    if let Some(literal) = literal(head, &args) {
+        return literal.ok_or_else(|| format!("malformed `{head}`"));
+    }
+    let mut values = Vec::with_capacity(args.len());
+    for arg in args {
+        match arg {
+            Arg::Value(v) => values.push(v),
+            Arg::Text(_) => return Err(format!("`{head}` takes no text")),
+            Arg::Keyword("evaluate") => {}
+            Arg::Keyword(key) => return Err(format!("`{head}` takes no `{key}`")),
+        }
+    }
+    Ok(apply(head, values, text)?.unwrap_or_else(|| Value::opaque(text)))
+}
+
+/// `Symbol`, `Integer`, `Float`: the heads whose arguments are texts. `None` for any other head.
+fn literal(head: &str, args: &[Arg<'_>]) -> Option<Option<Value>> {
+    let value = match (head, args.first()) {
+        ("Symbol" | "Dummy", Some(Arg::Text(name))) => Some(Value::Int(Expr::symbol(Symbol::new(name)))),
+        ("Integer", Some(Arg::Value(v @ Value::Int(Expr::Int(_))))) => Some(v.clone()),
+        ("Float", Some(Arg::Text(digits))) => digits.parse().ok().map(|v| float(v, digits)),
+        ("Float", Some(Arg::Value(v))) => Some(v.clone()),
+        ("Symbol" | "Dummy" | "Integer" | "Float", _) => None,
+        _ => return None,
+    };
+    Some(value)
+}
+
+fn apply(head: &str, mut values: Vec<Value>, text: &str) -> Result<Option<Value>, String> {
+    if let Some(value) = apply_nary(head, &mut values, text) {
+        return Ok(value);
+    }
+    Ok(match (head, &values[..]) {
+        ("Rational" | "IntTrueDiv" | "FloatTrueDiv", [a, b]) => true_div(a, b),
+        ("Pow" | "PowByNatural", [a, b]) => power(a, b),
+        ("FloorDiv" | "CleanDiv", [a, b]) => floor_div(a, b).or_else(|| Some(Value::Int(Value::opaque(text).into_int(text)))),
+        ("CeilDiv", [a, b]) => true_div(a, b).and_then(|q| ceil(&q)),
+        ("Mod" | "PythonMod", [a, b]) => modulo(a, b),
+        ("ModularIndexing", [x, d, m]) => floor_div(x, d).and_then(|q| modulo(&q, m)),
+        ("LShift", [a, b]) => two_to(b).and_then(|p| mul(a, &p)),
+        ("RShift", [a, b]) => two_to(b).and_then(|p| floor_div(a, &p)),
+        ("Identity" | "ToFloat", [x]) => Some(x.clone()),
+        ("FloorToInt" | "floor" | "math.floor", [x]) => Some(rounded(floor(x), text)),
+        ("CeilToInt" | "ceiling" | "math.ceil", [x]) => Some(rounded(ceil(x), text)),
+        ("TruncToInt" | "TruncToFloat" | "math.trunc", [x]) => Some(rounded(trunc(x), text)),
+        ("RoundToInt", [x]) => Some(rounded(x.ratio().filter(|r| r.1.as_int() == Some(1)).map(|r| Value::Int(r.0)), text)),
+        ("Equality" | "Eq", [a, b]) => compare(Comparison::Eq, a, b),
+        ("Unequality" | "Ne", [a, b]) => compare(Comparison::Ne, a, b),
+        ("GreaterThan" | "Ge", [a, b]) => compare(Comparison::Ge, a, b),
+        ("LessThan" | "Le", [a, b]) => compare(Comparison::Le, a, b),
+        ("StrictGreaterThan" | "Gt", [a, b]) => compare(Comparison::Gt, a, b),
+        ("StrictLessThan" | "Lt", [a, b]) => compare(Comparison::Lt, a, b),
+        ("Not", [_]) => values.pop().map(|v| not(v, text)),
+        ("Where" | "Piecewise" | "ExprCondPair" | "FloatPow" | "RoundDecimal" | "Abs", _) => None,
+        _ if head.starts_with("OpaqueUnaryFn_") || head.starts_with("BitwiseFn_") => None,
+        _ => return Err(format!("`{head}` with {} operands is not known", values.len())),
+    })
+}
+
+/// An integer in any case: the exact one, else an opaque one.
+fn rounded(exact: Option<Value>, text: &str) -> Value {
+    exact.unwrap_or_else(|| Value::Int(Value::opaque(text).into_int(text)))
+}
+
+fn two_to(v: &Value) -> Option<Value> {
+    match v {
+        Value::Int(Expr::Int(n @ 0..=62)) => Some(Value::Int(Expr::Int(1 << n))),
+        _ => None,
+    }
+}
+
+/// Heads that take any number of operands. `None` for any other head.
+fn apply_nary(head: &str, values: &mut Vec<Value>, text: &str) -> Option<Option<Value>> {
+    let fold = |zero: i64, f: fn(&Value, &Value) -> Option<Value>| {
+        values.iter().try_fold(Value::Int(Expr::Int(zero)), |acc, v| f(&acc, v))
+    };
+    let extreme = |f: fn(&Expr, &Expr) -> Expr| {
+        let as_int = |v: &Value| match v {
+            Value::Int(e) => Some(e.clone()),
+            _ => None,
+        };
+        let (first, rest) = values.split_first()?;
+        rest.iter().try_fold(as_int(first)?, |acc, v| Some(f(&acc, &as_int(v)?))).map(Value::Int)
+    };
+    Some(match head {
+        "Add" => fold(0, add),
+        "Mul" => fold(1, mul),
+        "Max" => extreme(Expr::maximum),
+        "Min" => extreme(Expr::minimum),
+        "And" | "Or" => {
+            let all = std::mem::take(values).into_iter().map(|v| v.into_bool(text)).collect();
+            Some(Value::Bool(if head == "And" { SymBool::And(all) } else { SymBool::Or(all) }))
+        }
+        _ => return None,
+    })
+}

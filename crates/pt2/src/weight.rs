@@ -1,0 +1,419 @@
+//! Weights: views of storages, and quantized tensors made of several.
+
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
+
+use flambeau_tensor::{AlignedBytes, Bytes, DType, Tensor, numel};
+use indexmap::IndexMap;
+
+use crate::{
+    Error, Result, ScalarType,
+    container::{Container, Member},
+    limits::{FREE_EXPANSION, MAX_EXPANSION_RATIO},
+};
+
+/// A run of bytes that tensors view. Two with the same id in one archive are the same bytes, also where tensors write to them.
+#[derive(Clone, Debug)]
+pub struct Storage {
+    id: Arc<str>,
+    len: usize,
+    source: Source,
+}
+
+#[derive(Clone)]
+enum Source {
+    Bytes(Bytes),
+    Deflated(Arc<Deflated>),
+    Computed(Arc<Produce>),
+}
+
+type Produce = dyn Fn() -> Result<Bytes, String> + Send + Sync;
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Source::Bytes(_) => "Bytes",
+            Source::Deflated(_) => "Deflated",
+            Source::Computed(_) => "Computed",
+        })
+    }
+}
+
+/// A compressed member, inflated when it is first read.
+#[derive(Debug)]
+struct Deflated {
+    container: Container,
+    index: usize,
+    bytes: OnceLock<Bytes>,
+}
+
+impl Storage {
+    /// A storage over `bytes`. Equal ids must mean the same storage within one program.
+    pub fn new(id: impl Into<Arc<str>>, bytes: Bytes) -> Storage {
+        Storage { id: id.into(), len: bytes.len(), source: Source::Bytes(bytes) }
+    }
+
+    /// A storage of `len` bytes that `produce` makes from something smaller or differently packed, anew each time they are
+    /// asked for: nothing is held between. Equal ids must mean the same storage within one program.
+    pub fn computed(
+        id: impl Into<Arc<str>>,
+        len: usize,
+        produce: impl Fn() -> Result<Bytes, String> + Send + Sync + 'static,
+    ) -> Storage {
+        Storage { id: id.into(), len, source: Source::Computed(Arc::new(produce)) }
+    }
+
+    /// The storage in member `name` of `container`.
+    pub(crate) fn member(container: &Container, name: &str, id: String) -> Result<Storage> {
+        Ok(match container.member(name)? {
+            Member::Stored(bytes) => Storage::new(id, bytes),
+            Member::Deflated { index, len } => {
+                let deflated = Deflated { container: container.clone(), index, bytes: OnceLock::new() };
+                Storage { id: id.into(), len, source: Source::Deflated(Arc::new(deflated)) }
+            }
+        })
+    }
+
+    /// Its identity within one program: the place in the archive.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The bytes: a slice of the archive, unless it is compressed or computed.
+    ///
+    /// # Errors
+    /// [`Error::Member`] if a compressed member is damaged, [`Error::Tensor`] if computing fails.
+    pub fn bytes(&self) -> Result<Bytes> {
+        match &self.source {
+            Source::Bytes(bytes) => Ok(bytes.clone()),
+            Source::Deflated(deflated) => match deflated.bytes.get() {
+                Some(bytes) => Ok(bytes.clone()),
+                None => {
+                    let bytes = deflated.container.inflate(&self.id, deflated.index, self.len)?;
+                    Ok(deflated.bytes.get_or_init(|| bytes).clone())
+                }
+            },
+            Source::Computed(produce) => match produce() {
+                Ok(bytes) if bytes.len() == self.len => Ok(bytes),
+                Ok(bytes) => Err(Error::tensor(&self.id, format!("expected {} computed bytes, found {}", self.len, bytes.len()))),
+                Err(what) => Err(Error::tensor(&self.id, what)),
+            },
+        }
+    }
+}
+
+impl PartialEq for Storage {
+    fn eq(&self, other: &Storage) -> bool {
+        self.id == other.id
+    }
+}
+
+impl Eq for Storage {}
+
+impl std::hash::Hash for Storage {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.id.hash(state);
+    }
+}
+
+/// A strided view of a storage; strides and offset count elements. Equal views alias: they are one tensor, so that a write to
+/// one is a write to the other.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct View {
+    pub dtype: DType,
+    pub shape: Vec<usize>,
+    pub strides: Vec<usize>,
+    pub offset: usize,
+    pub storage: Storage,
+}
+
+impl View {
+    /// A row-major view of a whole storage.
+    pub fn row_major(dtype: DType, shape: Vec<usize>, storage: Storage) -> View {
+        let strides = flambeau_tensor::row_major_strides(&shape).iter().map(|&s| s.unsigned_abs()).collect();
+        View { dtype, shape, strides, offset: 0, storage }
+    }
+
+    /// Whether the elements lie in row-major order without gaps.
+    pub fn is_contiguous(&self) -> bool {
+        let mut expected = 1usize;
+        for (&size, &stride) in self.shape.iter().zip(&self.strides).rev() {
+            if size == 0 {
+                return true;
+            }
+            if size != 1 && stride != expected {
+                return false;
+            }
+            expected = expected.saturating_mul(size);
+        }
+        true
+    }
+
+    /// The elements as a row-major tensor [shape]: a slice of the storage where they lie so, else a copy.
+    ///
+    /// # Errors
+    /// [`Error::Tensor`] if they pass the end of the storage, [`Error::Limit`] if a repeating view is too large to write out.
+    pub fn tensor(&self) -> Result<Tensor> {
+        let size = self.dtype.size();
+        let len = self.check_extent()?;
+        let bytes = self.storage.bytes()?;
+        let data = if len == 0 {
+            Bytes::new()
+        } else if self.is_contiguous() {
+            let start = self.offset.saturating_mul(size);
+            let pass = || self.error("passes the end of its storage");
+            let end = start.checked_add(len).filter(|&end| end <= bytes.len()).ok_or_else(pass)?;
+            bytes.slice(start..end)
+        } else {
+            let mut out = AlignedBytes::zeroed(len);
+            match size {
+                1 => self.gather::<1>(&bytes, out.as_mut_slice()),
+                2 => self.gather::<2>(&bytes, out.as_mut_slice()),
+                4 => self.gather::<4>(&bytes, out.as_mut_slice()),
+                _ => self.gather::<8>(&bytes, out.as_mut_slice()),
+            }
+            out.into_bytes()
+        };
+        Tensor::new(self.dtype, &self.shape, data).map_err(|e| self.error(e.to_string()))
+    }
+
+    fn error(&self, what: impl Into<String>) -> Error {
+        Error::tensor(&self.storage.id, what)
+    }
+
+    /// Bytes of the row-major tensor, after checking that every element lies in the storage.
+    pub(crate) fn check_extent(&self) -> Result<usize> {
+        let size = self.dtype.size();
+        if self.shape.len() != self.strides.len() {
+            return Err(self.error(format!("{} sizes but {} strides", self.shape.len(), self.strides.len())));
+        }
+        let too_large = || self.error(format!("shape {:?} is too large", self.shape));
+        let len =
+            numel(&self.shape).and_then(|n| n.checked_mul(size)).filter(|&n| isize::try_from(n).is_ok()).ok_or_else(too_large)?;
+        if len == 0 {
+            return Ok(0);
+        }
+        let reach = |last: usize, (&n, &stride): (&usize, &usize)| last.checked_add((n - 1).checked_mul(stride)?);
+        let last = self.shape.iter().zip(&self.strides).try_fold(self.offset, reach);
+        let end = last.and_then(|last| last.checked_add(1)?.checked_mul(size)).ok_or_else(too_large)?;
+        if end > self.storage.len {
+            let (shape, strides, offset) = (&self.shape, &self.strides, self.offset);
+            let place = format!("shape {shape:?}, strides {strides:?}, offset {offset}");
+            return Err(
+                self.error(format!("{} view of {place} reaches byte {end} of a storage of {}", self.dtype, self.storage.len))
+            );
+        }
+        let limit = self.storage.len.saturating_mul(MAX_EXPANSION_RATIO).saturating_add(FREE_EXPANSION);
+        if len > limit {
+            return Err(Error::limit(format!("bytes of repeating tensor `{}`", self.storage.id), len, limit));
+        }
+        Ok(len)
+    }
+
+    /// Copies the elements of `N` bytes in row-major order. The extent has been checked.
+    fn gather<const N: usize>(&self, from: &[u8], to: &mut [u8]) {
+        let (Some(&inner), Some(&step)) = (self.shape.last(), self.strides.last()) else { return };
+        let outer = self.shape.len() - 1;
+        let mut index = vec![0usize; outer];
+        let mut base = self.offset;
+        for row in to.chunks_exact_mut(inner * N) {
+            for (i, element) in row.chunks_exact_mut(N).enumerate() {
+                let at = (base + i * step) * N;
+                element.copy_from_slice(&from[at..at + N]);
+            }
+            for d in (0..outer).rev() {
+                index[d] += 1;
+                // Past the end of a dim the sum may leave the storage, and comes back before it is used.
+                base = base.wrapping_add(self.strides[d]);
+                if index[d] < self.shape[d] {
+                    break;
+                }
+                base = base.wrapping_sub(self.strides[d].wrapping_mul(self.shape[d]));
+                index[d] = 0;
+            }
+        }
+    }
+}
+
+/// A scalar field of a tensor subclass.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Attribute {
+    None,
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    /// Text, a device or a layout.
+    Text(String),
+    /// PyTorch's name of an element type, without `torch.`: also those below one byte, such as `int4`.
+    DType(String),
+    List(Vec<Attribute>),
+}
+
+/// A quantized tensor: named tensors and scalars of a class that gives them a meaning.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Subclass {
+    /// The class without its module, such as `IntxUnpackedToInt8Tensor`.
+    pub class: String,
+    /// Element type after dequantization.
+    pub dtype: ScalarType,
+    /// Shape after dequantization.
+    pub shape: Vec<usize>,
+    pub tensors: IndexMap<String, View>,
+    pub attributes: IndexMap<String, Attribute>,
+}
+
+/// A parameter, buffer or constant.
+#[derive(Clone, PartialEq)]
+pub enum Weight {
+    Strided(View),
+    Subclass(Box<Subclass>),
+    /// A tensor whose element type cannot be stored here, such as a complex one.
+    Foreign {
+        dtype: ScalarType,
+        shape: Vec<usize>,
+    },
+}
+
+impl fmt::Debug for Weight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let class = match self {
+            Weight::Subclass(s) => &s.class,
+            _ => "Weight",
+        };
+        write!(f, "{class}({} {:?})", self.dtype(), self.shape())
+    }
+}
+
+impl Weight {
+    /// A weight of its own over a row-major tensor. `id` must differ from that of every other storage of the program.
+    pub fn from_tensor(id: impl Into<Arc<str>>, tensor: &Tensor) -> Weight {
+        Weight::Strided(View::row_major(tensor.dtype(), tensor.shape().to_vec(), Storage::new(id, tensor.bytes().clone())))
+    }
+
+    /// Element type as the graph sees it: that of a quantized tensor after dequantization.
+    pub fn dtype(&self) -> ScalarType {
+        match self {
+            Weight::Strided(view) => view.dtype.into(),
+            Weight::Subclass(subclass) => subclass.dtype,
+            Weight::Foreign { dtype, .. } => *dtype,
+        }
+    }
+
+    /// Shape as the graph sees it.
+    pub fn shape(&self) -> &[usize] {
+        match self {
+            Weight::Strided(view) => &view.shape,
+            Weight::Subclass(subclass) => &subclass.shape,
+            Weight::Foreign { shape, .. } => shape,
+        }
+    }
+
+    /// The elements of an ordinary tensor, row-major.
+    ///
+    /// # Errors
+    /// As [`View::tensor`]; [`Error::Unsupported`] for a quantized tensor, [`Error::ElementType`] for a foreign one.
+    pub fn tensor(&self) -> Result<Tensor> {
+        match self {
+            Weight::Strided(view) => view.tensor(),
+            Weight::Subclass(s) => Err(Error::Unsupported(format!("a {} has no elements of its own, only fields", s.class))),
+            Weight::Foreign { dtype, shape } => {
+                Err(Error::ElementType { name: format!("tensor of shape {shape:?}"), dtype: *dtype })
+            }
+        }
+    }
+
+    /// Whether both hold the same values: the same view, or equal fields. Tied quantized weights are stored once per name, so
+    /// their bytes are compared.
+    ///
+    /// # Errors
+    /// As [`View::tensor`].
+    pub fn same_value(&self, other: &Weight) -> Result<bool> {
+        let (Weight::Subclass(a), Weight::Subclass(b)) = (self, other) else { return Ok(self == other) };
+        let alike = a.class == b.class && a.dtype == b.dtype && a.shape == b.shape && a.attributes == b.attributes;
+        if !alike || a.tensors.len() != b.tensors.len() {
+            return Ok(false);
+        }
+        for ((name_a, x), (name_b, y)) in a.tensors.iter().zip(&b.tensors) {
+            let same = name_a == name_b && x.dtype == y.dtype && x.shape == y.shape;
+            if !same || (x != y && x.tensor()?.bytes() != y.tensor()?.bytes()) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn view(shape: &[usize], strides: &[usize], offset: usize, elements: usize) -> View {
+        let bytes: Vec<u8> = (0..elements as u16).flat_map(u16::to_le_bytes).collect();
+        View {
+            dtype: DType::U16,
+            shape: shape.to_vec(),
+            strides: strides.to_vec(),
+            offset,
+            storage: Storage::new("s", bytes.into()),
+        }
+    }
+
+    fn elements(v: &View) -> Result<Vec<u16>> {
+        let t = v.tensor()?;
+        Ok(t.bytes().chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect())
+    }
+
+    #[test]
+    fn strided_views_become_row_major() {
+        let check = |v: View, want: &[u16]| assert_eq!(elements(&v).unwrap(), want);
+        check(view(&[2, 3], &[3, 1], 0, 6), &[0, 1, 2, 3, 4, 5]);
+        check(view(&[3, 2], &[1, 3], 0, 6), &[0, 3, 1, 4, 2, 5]);
+        check(view(&[2, 2], &[3, 1], 1, 6), &[1, 2, 4, 5]);
+        check(view(&[2, 3], &[0, 1], 0, 3), &[0, 1, 2, 0, 1, 2]);
+        check(view(&[2, 1, 2], &[2, 77, 1], 0, 4), &[0, 1, 2, 3]);
+        check(view(&[], &[], 3, 4), &[3]);
+        check(view(&[0, 4], &[9, 9], 50, 4), &[]);
+    }
+
+    #[test]
+    fn contiguous_views_share_the_bytes() {
+        let v = view(&[2, 2], &[2, 1], 1, 6);
+        assert_eq!(v.tensor().unwrap().bytes().as_ptr(), v.storage.bytes().unwrap()[2..].as_ptr());
+    }
+
+    #[test]
+    fn views_outside_of_the_storage_are_refused() {
+        let check = |v: View, want: &str| assert!(elements(&v).unwrap_err().to_string().contains(want), "{want}");
+        check(view(&[2, 3], &[3, 1], 1, 6), "reaches byte 14 of a storage of 12");
+        check(view(&[2], &[usize::MAX], 1, 6), "too large");
+        check(view(&[usize::MAX, usize::MAX], &[0, 0], 0, 6), "too large");
+        check(view(&[1 << 40], &[0], 0, 1), "exceeds the limit");
+        check(view(&[2, 2], &[1], 0, 6), "2 sizes but 1 strides");
+    }
+
+    proptest! {
+        #[test]
+        fn any_view_is_read_or_refused(shape in prop::collection::vec(0usize..5, 0..4), strides in prop::collection::vec(0usize..9, 0..4), offset in 0usize..9) {
+            let v = view(&shape, &strides, offset, 20);
+            if let Ok(values) = elements(&v) {
+                prop_assert_eq!(values.len(), shape.iter().product::<usize>());
+                let at = |i: usize| (0..shape.len()).rev().fold((i, offset), |(rest, at), d| (rest / shape[d], at + rest % shape[d] * strides[d])).1;
+                prop_assert!(values.iter().enumerate().all(|(i, &v)| usize::from(v) == at(i)));
+            }
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! What can go wrong while a model generates.
+
+/// Why a model cannot be used, or a generation failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Loading or running the program failed.
+    #[error(transparent)]
+    Runtime(#[from] flambeau_runtime::Error),
+
+    /// Tokenizing or sampling failed.
+    #[error(transparent)]
+    Text(#[from] flambeau_text::Error),
+
+    /// The method is no language model that this crate knows how to call.
+    #[error("method `{method}` is no language model: {what}")]
+    Signature { method: String, what: String },
+
+    /// The method gave something that is no row of logits.
+    #[error("method `{method}` gave {found}, expected logits [.., V] in a float type")]
+    Logits { method: String, found: String },
+
+    /// The prompt alone is longer than the context.
+    #[error("the prompt has {prompt} tokens, and the model's context holds {context}")]
+    PromptTooLong { prompt: usize, context: usize },
+
+    /// There is nothing to begin with.
+    #[error("the prompt has no tokens")]
+    EmptyPrompt,
+}

@@ -1,0 +1,14 @@
+//! Loops over methods: language models that generate text.
+//!
+//! [`llm::LanguageModel`] adapts the signatures and metadata of exported models to "tokens in, logits out"; [`llm::generate`] is
+//! the loop of prefill, sampling, stopping and streaming around it. Clocks, seeds and cancellation are passed in.
+
+#![forbid(unsafe_code)]
+
+mod error;
+pub mod llm;
+
+pub use error::Error;
+
+/// Shorthand of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,9 @@
+//! Language models.
+
+mod generate;
+mod metadata;
+mod model;
+
+pub use generate::{Finish, Generation, Request, Stats, generate};
+pub use metadata::Metadata;
+pub use model::{LanguageModel, ModelOptions};

@@ -1,0 +1,222 @@
+//! The loop: prefill, sample, stop, stream.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use flambeau_text::{Sampler, SamplingParams, StopMatcher, Tokenizer};
+
+use super::LanguageModel;
+use crate::{Error, Result};
+
+/// What to generate.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Token ids of the prompt.
+    pub prompt: Vec<u32>,
+    /// Most tokens to generate; the context may end earlier.
+    pub max_new_tokens: usize,
+    pub sampling: SamplingParams,
+    /// Texts that end generation and are not part of the result.
+    pub stop: Vec<String>,
+    /// Token ids that end generation, besides the tokenizer's.
+    pub stop_ids: Vec<u32>,
+    /// Whether token ids that end generation are treated as any other.
+    pub ignore_eos: bool,
+}
+
+impl Default for Request {
+    fn default() -> Request {
+        Request {
+            prompt: Vec::new(),
+            max_new_tokens: 128,
+            sampling: SamplingParams::default(),
+            stop: Vec::new(),
+            stop_ids: Vec::new(),
+            ignore_eos: false,
+        }
+    }
+}
+
+/// Why generation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// The model ended its text, or a stop text came.
+    Stop,
+    /// The requested number of tokens is reached.
+    Length,
+    /// The model's caches are full.
+    Context,
+    /// The caller asked for it.
+    Cancelled,
+}
+
+/// Numbers about a generation.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stats {
+    pub prompt_tokens: usize,
+    /// Tokens that were sampled, one that ended the text included.
+    pub generated_tokens: usize,
+    /// From the beginning to the logits after the prompt's last token.
+    pub prefill: Duration,
+    /// From the beginning to the first token.
+    pub first_token: Option<Duration>,
+    /// From the first token to the end.
+    pub decode: Duration,
+}
+
+impl Stats {
+    /// Prompt tokens per second.
+    pub fn prefill_rate(&self) -> Option<f64> {
+        rate(self.prompt_tokens, self.prefill)
+    }
+
+    /// Generated tokens per second, not counting the first one, which the prefill pays for.
+    pub fn decode_rate(&self) -> Option<f64> {
+        rate(self.generated_tokens.saturating_sub(1), self.decode)
+    }
+}
+
+fn rate(count: usize, time: Duration) -> Option<f64> {
+    (count > 0 && !time.is_zero()).then(|| count as f64 / time.as_secs_f64())
+}
+
+/// The outcome of a generation.
+#[derive(Clone, Debug)]
+pub struct Generation {
+    /// Text without the prompt, without special tokens, and without the stop text.
+    pub text: String,
+    /// Ids that were sampled, one that ended the text included.
+    pub ids: Vec<u32>,
+    pub finish: Finish,
+    pub stats: Stats,
+}
+
+/// Continues a prompt. The model keeps what its caches held before: [`LanguageModel::reset`] begins anew.
+///
+/// `on_text` gets the text piece by piece; `now` is the time since any fixed moment; `cancelled` is looked at between steps.
+///
+/// # Errors
+/// The prompt is empty or does not fit the context, a parameter is out of range, or the model fails.
+pub fn generate(
+    model: &mut LanguageModel,
+    tokenizer: &Tokenizer,
+    request: &Request,
+    now: &dyn Fn() -> Duration,
+    cancelled: &AtomicBool,
+    on_text: &mut dyn FnMut(&str),
+) -> Result<Generation> {
+    let start = now();
+    let mut run = Run::new(tokenizer, request)?;
+    let prompt = request.prompt.as_slice();
+    check_room(model, prompt.len())?;
+    let mut stats = Stats { prompt_tokens: prompt.len(), ..Stats::default() };
+    let mut logits = Vec::new();
+    for chunk in prompt.chunks(model.chunk()) {
+        if cancelled.load(Ordering::Relaxed) {
+            stats.prefill = now().saturating_sub(start);
+            return run.end(Finish::Cancelled, stats, on_text);
+        }
+        logits = model.step(chunk)?;
+    }
+    stats.prefill = now().saturating_sub(start);
+    let mut first = start;
+    let finish = loop {
+        if cancelled.load(Ordering::Relaxed) {
+            break Finish::Cancelled;
+        }
+        if run.ids.len() >= request.max_new_tokens {
+            break Finish::Length;
+        }
+        let (id, stop) = run.next(&logits, on_text)?;
+        if stats.first_token.is_none() {
+            first = now();
+            stats.first_token = Some(first.saturating_sub(start));
+        }
+        if stop {
+            break Finish::Stop;
+        }
+        if run.ids.len() >= request.max_new_tokens {
+            break Finish::Length;
+        }
+        if model.room() == Some(0) {
+            break Finish::Context;
+        }
+        logits = model.step(&[id])?;
+    };
+    stats.decode = if stats.first_token.is_some() { now().saturating_sub(first) } else { Duration::ZERO };
+    run.end(finish, stats, on_text)
+}
+
+fn check_room(model: &LanguageModel, prompt: usize) -> Result<()> {
+    match model.room() {
+        _ if prompt == 0 => Err(Error::EmptyPrompt),
+        Some(room) if prompt > room => {
+            Err(Error::PromptTooLong { prompt: prompt + model.position(), context: room + model.position() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The state of one generation.
+struct Run<'a> {
+    tokenizer: &'a Tokenizer,
+    request: &'a Request,
+    sampler: Sampler,
+    stream: flambeau_text::DetokenizeStream,
+    stops: StopMatcher,
+    history: Vec<u32>,
+    ids: Vec<u32>,
+    text: String,
+}
+
+impl<'a> Run<'a> {
+    fn new(tokenizer: &'a Tokenizer, request: &'a Request) -> Result<Run<'a>> {
+        Ok(Run {
+            tokenizer,
+            request,
+            sampler: Sampler::new(request.sampling.clone())?,
+            stream: tokenizer.stream(true),
+            stops: StopMatcher::new(&request.stop)?,
+            history: request.prompt.clone(),
+            ids: Vec::new(),
+            text: String::new(),
+        })
+    }
+
+    /// Samples a token and shows its text; true if it ends the text.
+    fn next(&mut self, logits: &[f32], on_text: &mut dyn FnMut(&str)) -> Result<(u32, bool)> {
+        let id = self.sampler.sample(logits, &self.history)?;
+        self.ids.push(id);
+        self.history.push(id);
+        let ends = self.tokenizer.is_eos(id) || self.request.stop_ids.contains(&id);
+        if ends && !self.request.ignore_eos {
+            return Ok((id, true));
+        }
+        let piece = self.stream.push(id)?;
+        let step = self.stops.push(&piece);
+        self.show(&step.text, on_text);
+        Ok((id, step.stopped.is_some()))
+    }
+
+    fn show(&mut self, text: &str, on_text: &mut dyn FnMut(&str)) {
+        if !text.is_empty() {
+            self.text.push_str(text);
+            on_text(text);
+        }
+    }
+
+    /// Shows what was held back, and sums up.
+    fn end(mut self, finish: Finish, mut stats: Stats, on_text: &mut dyn FnMut(&str)) -> Result<Generation> {
+        let rest = self.stream.finish()?;
+        let step = self.stops.push(&rest);
+        self.show(&step.text, on_text);
+        if self.stops.stopped().is_none() {
+            let held = self.stops.finish();
+            self.show(&held, on_text);
+        }
+        stats.generated_tokens = self.ids.len();
+        Ok(Generation { text: self.text, ids: self.ids, finish, stats })
+    }
+}

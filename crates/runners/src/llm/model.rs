@@ -1,0 +1,257 @@
+//! A method as a language model: tokens in, logits of the next token out.
+
+use std::sync::Arc;
+
+use flambeau_runtime::{DimSpec, Engine, LoadOptions, Method, Program, TensorSpec, Value, ValueSpec};
+use flambeau_tensor::{DType, Tensor, cast};
+
+use super::Metadata;
+use crate::{Error, Result};
+
+/// How to load a language model.
+#[derive(Clone, Debug, Default)]
+pub struct ModelOptions {
+    /// Method to use; without a name it is `forward`, or the only method that computes something.
+    pub method: Option<String>,
+    /// Most tokens of one step; without it as the program says.
+    pub chunk: Option<usize>,
+    /// Positions of a cache that the program does not keep itself; without it as the program says.
+    pub context: Option<usize>,
+}
+
+/// How a method wants positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Positions {
+    /// It counts for itself.
+    None,
+    /// One per token, in a tensor of this rank.
+    Each { rank: usize },
+    /// That of the step's first token, in a tensor of this rank.
+    First { rank: usize },
+}
+
+/// Which input is what.
+#[derive(Clone, Copy, Debug)]
+struct Signature {
+    tokens: usize,
+    tokens_dtype: DType,
+    positions: Positions,
+    position_dtype: DType,
+    /// Most tokens of one step.
+    longest: Option<usize>,
+    /// Whether every step takes exactly `longest` tokens.
+    fixed: bool,
+}
+
+/// A loaded language model and the sequence in its caches.
+#[derive(Debug)]
+pub struct LanguageModel {
+    method: Method,
+    signature: Signature,
+    metadata: Metadata,
+    chunk: usize,
+    position: usize,
+}
+
+/// A step takes no more tokens than this where the program sets no bound.
+const LONGEST_STEP: usize = 512;
+
+impl LanguageModel {
+    /// Loads a model.
+    ///
+    /// # Errors
+    /// The program cannot be loaded, or the method's inputs are not tokens and positions.
+    pub fn load(program: &Program, engine: &Arc<dyn Engine>, options: &ModelOptions) -> Result<LanguageModel> {
+        let name = method_name(program, options.method.as_deref())?;
+        let mut metadata = Metadata::of(program);
+        metadata.context = options.context.filter(|_| !metadata.cache.is_empty()).or(metadata.context);
+        let mut load = LoadOptions::default();
+        load.kv_cache = metadata.cache_config(output_dtype(program, &name));
+        let method = program.method(&name, engine, &load)?;
+        let what = |what| Error::Signature { method: name.clone(), what };
+        let signature = read_signature(method.inputs()).map_err(what)?;
+        let asked = options.chunk.or(metadata.chunk).unwrap_or(LONGEST_STEP).max(1);
+        let chunk = if signature.fixed { signature.longest.unwrap_or(1) } else { asked.min(signature.longest.unwrap_or(asked)) };
+        if signature.fixed && chunk != 1 {
+            return Err(what(format!("every step takes exactly {chunk} tokens; export it with a dynamic number of tokens")));
+        }
+        Ok(LanguageModel { method, signature, metadata, chunk: chunk.max(1), position: 0 })
+    }
+
+    /// What the program says of the model.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// The method behind the model.
+    pub fn method(&mut self) -> &mut Method {
+        &mut self.method
+    }
+
+    /// Most tokens of one step.
+    pub fn chunk(&self) -> usize {
+        self.chunk
+    }
+
+    /// Number of tokens in the caches.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Tokens that still fit; `None` if the program states no bound.
+    pub fn room(&self) -> Option<usize> {
+        self.metadata.context.map(|context| context.saturating_sub(self.position))
+    }
+
+    /// Forgets the sequence.
+    pub fn reset(&mut self) {
+        self.method.reset();
+        self.position = 0;
+    }
+
+    /// Appends up to [`chunk`](Self::chunk) tokens and returns the logits `[V]` of the token after the last one.
+    ///
+    /// # Errors
+    /// The method fails, or its result is no logits.
+    pub fn step(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
+        let inputs = self.inputs(tokens)?;
+        let outputs = self.method.run(&inputs)?;
+        self.position += tokens.len();
+        self.logits(outputs.first())
+    }
+
+    fn inputs(&self, tokens: &[u32]) -> Result<Vec<Value>> {
+        let s = &self.signature;
+        let ids: Vec<i64> = tokens.iter().map(|&t| i64::from(t)).collect();
+        let ids = self.tensor(&ids, &[1, tokens.len()], s.tokens_dtype)?;
+        let start = self.position as i64;
+        let shape = |rank: usize, n: usize| {
+            let mut shape = vec![1; rank];
+            if let Some(last) = shape.last_mut() {
+                *last = n;
+            }
+            shape
+        };
+        let positions = match s.positions {
+            Positions::None => return Ok(vec![ids.into()]),
+            Positions::Each { rank } => {
+                let each: Vec<i64> = (start..start + tokens.len() as i64).collect();
+                self.tensor(&each, &shape(rank, each.len()), s.position_dtype)?
+            }
+            Positions::First { rank } => self.tensor(&[start], &shape(rank, 1), s.position_dtype)?,
+        };
+        Ok(if s.tokens == 0 { vec![ids.into(), positions.into()] } else { vec![positions.into(), ids.into()] })
+    }
+
+    fn tensor(&self, values: &[i64], shape: &[usize], dtype: DType) -> Result<Tensor> {
+        let fail = |e: flambeau_tensor::Error| Error::Signature { method: self.method.name().to_owned(), what: e.to_string() };
+        cast(&Tensor::from_slice(values, shape).map_err(fail)?, dtype).map_err(fail)
+    }
+
+    /// The last row of `[1, S, V]`, `[1, V]` or `[V]`.
+    fn logits(&self, output: Option<&Value>) -> Result<Vec<f32>> {
+        let found = || output.map_or_else(|| "nothing".into(), Value::describe);
+        let bad = || Error::Logits { method: self.method.name().to_owned(), found: found() };
+        let tensor = output.and_then(Value::as_tensor).filter(|t| t.dtype().is_float()).ok_or_else(bad)?;
+        let vocab = tensor.shape().last().copied().filter(|&v| v > 0 && tensor.numel() >= v).ok_or_else(bad)?;
+        let size = vocab * tensor.dtype().size();
+        let last = tensor.bytes().slice(tensor.bytes().len() - size..);
+        let row = Tensor::new(tensor.dtype(), &[vocab], last).and_then(|row| cast(&row.aligned(), DType::F32));
+        let row = row.map_err(|_| bad())?;
+        row.as_slice::<f32>().map(<[f32]>::to_vec).map_err(|_| bad())
+    }
+}
+
+fn method_name(program: &Program, asked: Option<&str>) -> Result<String> {
+    if let Some(name) = asked {
+        return Ok(name.to_owned());
+    }
+    let names: Vec<&str> = program.computing_methods().collect();
+    match names.as_slice() {
+        names if names.contains(&"forward") => Ok("forward".to_owned()),
+        [only] => Ok((*only).to_owned()),
+        names => {
+            let what = format!("name the method to use, the program has {}", names.join(", "));
+            Err(Error::Signature { method: "forward".into(), what })
+        }
+    }
+}
+
+/// The type of the first output as the file states it: that in which the model computes.
+fn output_dtype(program: &Program, name: &str) -> DType {
+    program.output_dtype(name).filter(|d| d.is_float()).unwrap_or(DType::BF16)
+}
+
+fn is_integer(spec: &TensorSpec) -> bool {
+    matches!(spec.dtype, DType::I32 | DType::I64)
+}
+
+/// Tokens are `[1, S]`; positions are one per token or a single one, in either order of inputs.
+fn read_signature(inputs: &[ValueSpec]) -> Result<Signature, String> {
+    let listed = || inputs.iter().map(ValueSpec::to_string).collect::<Vec<_>>().join(", ");
+    let unfit = || format!("expected tokens i64[1, S] and positions i64[S] or i64[1], found ({})", listed());
+    let specs: Vec<&TensorSpec> = inputs.iter().filter_map(ValueSpec::tensor).filter(|s| is_integer(s)).collect();
+    if specs.len() != inputs.len() || specs.is_empty() || specs.len() > 2 {
+        return Err(unfit());
+    }
+    let is_tokens = |spec: &TensorSpec| spec.dims.len() == 2 && spec.dims.first().is_some_and(|d| d.admits(1));
+    let named = |i: usize| inputs.get(i).and_then(|s| s.name.as_deref()).is_some_and(|n| n.contains("pos"));
+    let tokens = match specs.as_slice() {
+        [_, second] if is_tokens(second) && (named(0) || !specs.first().is_some_and(|s| is_tokens(s))) => 1,
+        _ => 0,
+    };
+    let spec = specs.get(tokens).filter(|s| is_tokens(s)).ok_or_else(unfit)?;
+    let steps = spec.dims.last().copied().ok_or_else(unfit)?;
+    let (positions, position_dtype) = match specs.get(1 - tokens) {
+        None => (Positions::None, DType::I64),
+        Some(p) => {
+            let rank = p.dims.len();
+            let each = p.dims.last().is_some_and(|d| *d == steps || matches!(d, DimSpec::UpTo(_)));
+            (if each { Positions::Each { rank } } else { Positions::First { rank } }, p.dtype)
+        }
+    };
+    let fixed = matches!(steps, DimSpec::Fixed(_));
+    Ok(Signature { tokens, tokens_dtype: spec.dtype, positions, position_dtype, longest: steps.max(), fixed })
+}
+
+#[cfg(test)]
+mod tests {
+    use flambeau_runtime::ValueKind;
+
+    use super::*;
+
+    fn input(name: &str, dtype: DType, dims: &[DimSpec]) -> ValueSpec {
+        ValueSpec { name: Some(name.into()), kind: ValueKind::Tensor(TensorSpec { dtype, dims: dims.to_vec() }) }
+    }
+
+    #[test]
+    fn known_signatures_are_told_apart() {
+        let (one, many) = (DimSpec::Fixed(1), DimSpec::UpTo(Some(512)));
+        let check = |inputs: &[ValueSpec], tokens, positions, longest, fixed| {
+            let s = read_signature(inputs).unwrap();
+            assert_eq!((s.tokens, s.positions, s.longest, s.fixed), (tokens, positions, Some(longest), fixed));
+        };
+        let tokens = |d| input("input_ids", DType::I64, &[one, d]);
+        let cache_position = |d| input("cache_position", DType::I64, &[d]);
+        check(&[tokens(many), cache_position(many)], 0, Positions::Each { rank: 1 }, 512, false);
+        check(&[cache_position(many), tokens(many)], 1, Positions::Each { rank: 1 }, 512, false);
+        check(&[tokens(many), cache_position(one)], 0, Positions::First { rank: 1 }, 512, false);
+        check(&[tokens(one), cache_position(one)], 0, Positions::Each { rank: 1 }, 1, true);
+        check(&[input("position_ids", DType::I64, &[one, many]), tokens(many)], 1, Positions::Each { rank: 2 }, 512, false);
+        check(&[tokens(many)], 0, Positions::None, 512, false);
+    }
+
+    #[test]
+    fn other_signatures_are_refused_with_what_was_found() {
+        let many = DimSpec::UpTo(Some(8));
+        for inputs in [
+            vec![],
+            vec![input("x", DType::F32, &[DimSpec::Fixed(1), many])],
+            vec![input("x", DType::I64, &[many])],
+            vec![input("a", DType::I64, &[DimSpec::Fixed(2), many]), input("b", DType::I64, &[many])],
+        ] {
+            let message = read_signature(&inputs).unwrap_err();
+            assert!(message.contains("expected tokens"), "{message}");
+        }
+    }
+}

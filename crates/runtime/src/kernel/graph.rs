@@ -1,0 +1,135 @@
+//! From one operator call to a graph.
+
+use std::{collections::HashMap, sync::Arc};
+
+use flambeau_ir::{
+    Checked, Graph, IdCopy, In, MetaDim, Node, Out, Slot, SlotCounts, SlotRef, Spec, TensorMeta, Tid, check,
+};
+use flambeau_lower::{Arg, Call, Flow, Item, Lower, Origin, OutMeta, Recipe, RuleRow};
+use flambeau_tensor::{Bytes, DType, Expr, Symbol};
+use flambeau_wire::pte::{EValue, ExecutionPlan};
+
+use super::Signature;
+
+/// The checked graph of a call, and the bytes of its constants by name.
+pub(super) fn build(
+    plan: &ExecutionPlan,
+    row: &RuleRow,
+    signature: &Signature,
+    results: &[u32],
+) -> Result<(Arc<Checked>, HashMap<String, Bytes>), String> {
+    let mut lower = Lower::new();
+    for (i, (dtype, shape)) in signature.tensors.iter().enumerate() {
+        lower.slot(Spec::fixed(*dtype, shape), Origin::Input(i as u32));
+    }
+    let items = lower.call(&call(plan, row, signature, results), 0).map_err(|e| e.to_string())?;
+    let mut tensors = Vec::new();
+    for item in items {
+        match item {
+            Item::Tensor(t) => tensors.push(t),
+            Item::Tensors(list) => tensors.extend(list),
+            other => return Err(format!("its result is {other:?}, expected tensors")),
+        }
+    }
+    if tensors.len() != results.len() {
+        return Err(format!("it gives {} tensors, and {} are expected", tensors.len(), results.len()));
+    }
+    let (graph, literals) = assemble(lower.into_flow(), &tensors, signature.tensors.len())?;
+    Ok((Arc::new(check(graph).map_err(|e| e.to_string())?), literals))
+}
+
+fn call(plan: &ExecutionPlan, row: &RuleRow, signature: &Signature, results: &[u32]) -> Call {
+    let args = row.params.split_whitespace().zip(&signature.args).map(|(name, arg)| (name.to_owned(), typed(name, arg)));
+    let outputs = results.iter().map(|&at| out_meta(plan, at)).collect();
+    Call { target: row.target.to_owned(), args: args.collect(), outputs }
+}
+
+/// Element types are plain numbers in a plan.
+fn typed(name: &str, arg: &Arg) -> Arg {
+    match arg {
+        Arg::Int(Expr::Int(code)) if name == "dtype" || name == "output_dtype" => {
+            i8::try_from(*code).ok().and_then(DType::from_code).map_or(Arg::Opaque("dtype"), Arg::DType)
+        }
+        other => other.clone(),
+    }
+}
+
+/// What a plan says of a result; sizes that may change are symbols that agree with everything.
+fn out_meta(plan: &ExecutionPlan, at: u32) -> OutMeta {
+    let Some(EValue::Tensor(t)) = plan.values.get(at as usize) else {
+        return OutMeta { dtype: DType::F32, dims: Vec::new(), used: false };
+    };
+    let dim = |(i, &size): (usize, &u32)| {
+        if t.dynamic { Expr::symbol(Symbol::new(&format!("r{at}_{i}"))) } else { Expr::Int(size.into()) }
+    };
+    OutMeta { dtype: t.dtype, dims: t.sizes.iter().enumerate().map(dim).collect(), used: true }
+}
+
+fn meta(spec: &Spec) -> TensorMeta {
+    let dim = |d: &Expr| match d.as_int().and_then(|v| u32::try_from(v).ok()) {
+        Some(n) => MetaDim::Static(n),
+        None => MetaDim::Dynamic { min: 0, max: None },
+    };
+    TensorMeta::row_major(spec.dtype, spec.dims.iter().map(dim).collect())
+}
+
+/// Numbers the slots of a flow: constants, inputs, outputs, temporaries. Inputs are the flow's first slots.
+fn assemble(flow: Flow, results: &[Tid], inputs: usize) -> Result<(Graph, HashMap<String, Bytes>), String> {
+    let is_constant = |t: &usize| matches!(flow.tensors[*t].origin, Origin::Constant(_));
+    let constants: Vec<usize> = (0..flow.tensors.len()).filter(is_constant).collect();
+    let slots = SlotCounts {
+        constants: constants.len() as u32,
+        inputs: inputs as u32,
+        outputs: results.len() as u32,
+        buffers: 0,
+        temps: (flow.tensors.len() - constants.len() - inputs) as u32,
+    };
+    let mut graph = Graph { slots, values: flow.values.len() as u32, ..Graph::default() };
+    let mut literals = HashMap::new();
+    let mut number = vec![Tid(0); flow.tensors.len()];
+    for (i, &t) in constants.iter().enumerate() {
+        let Origin::Constant(constant) = &flow.tensors[t].origin else { continue };
+        let Recipe::Literal(bytes) = &constant.recipe else {
+            return Err(format!("its constant `{}` has to be computed", constant.name));
+        };
+        let key = format!("{i}/{}", constant.name);
+        number[t] = Tid(i as u32);
+        graph.names.push((key.clone(), Slot::Tensor(number[t])));
+        literals.insert(key, bytes.clone());
+        graph.meta.push(meta(&flow.tensors[t].spec));
+    }
+    let (first_input, first_output) = (slots.constants, slots.constants + slots.inputs);
+    for t in 0..inputs {
+        number[t] = Tid(first_input + t as u32);
+        graph.inputs.push(Slot::Tensor(number[t]));
+        graph.meta.push(meta(&flow.tensors[t].spec));
+    }
+    let mut temp = first_output + slots.outputs;
+    for t in (inputs..flow.tensors.len()).filter(|t| !is_constant(t)) {
+        number[t] = Tid(temp);
+        temp += 1;
+    }
+    graph.chains = flow.chains.iter().map(|chain| chain.iter().map(|n| renumbered(&n.node, &number)).collect()).collect();
+    for (i, &result) in results.iter().enumerate() {
+        let (out, from) = (Tid(first_output + i as u32), result.0 as usize);
+        let x = *number.get(from).ok_or("a result is no slot of the flow")?;
+        graph.outputs.push(Slot::Tensor(out));
+        graph.meta.push(meta(&flow.tensors[from].spec));
+        if let Some(main) = graph.chains.first_mut() {
+            main.push(IdCopy { x: In(x), out: Out(out) }.into());
+        }
+    }
+    Ok((graph, literals))
+}
+
+fn renumbered(node: &Node, number: &[Tid]) -> Node {
+    let mut node = node.clone();
+    node.walk_mut(&mut |_, slot| {
+        if let SlotRef::Tensor(t) = slot
+            && let Some(new) = number.get(t.0 as usize)
+        {
+            *t = *new;
+        }
+    });
+    node
+}

@@ -1,0 +1,30 @@
+//! ExecuTorch programs that run: files, methods, and the instructions around delegates.
+//!
+//! A [`Program`] is a mapped `.pte` file, with a `.ptd` file of weights if there is one. A [`Method`] is one of its entry points,
+//! loaded on an [`Engine`](flambeau_ir::engine::Engine): delegates become sessions, kernel calls become graphs of a few nodes for
+//! the same engine by the rules that the compiler uses. Every method has its own mutable state; weights are shared with the file.
+//!
+//! Nothing here reads the environment, keeps global state or looks at a clock.
+
+#![deny(unsafe_code)]
+
+mod error;
+mod kernel;
+mod map;
+mod method;
+mod prim;
+mod program;
+mod registry;
+mod run;
+mod value;
+
+pub use error::Error;
+pub use flambeau_ir::engine::{Engine, EngineError, KvCacheConfig, KvLayer, LoadOptions};
+pub use map::map_file;
+pub use method::Method;
+pub use program::{MLX_BACKEND, Program};
+pub use registry::Engines;
+pub use value::{DimSpec, TensorSpec, Value, ValueKind, ValueSpec};
+
+/// Shorthand of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,52 @@
+//! Files as shared bytes: the one place of this crate that needs `unsafe`.
+
+#![allow(unsafe_code, reason = "mapping a file is unsafe by its nature: others can change the file")]
+
+use std::{
+    fs::{self, File},
+    path::Path,
+};
+
+use flambeau_tensor::Bytes;
+
+use crate::{Error, Result};
+
+/// The contents of a file, mapped if it is a regular one, else read to its end.
+///
+/// # Errors
+/// [`Error::Io`] names the path.
+pub fn map_file(path: &Path) -> Result<Bytes> {
+    let fail = |source| Error::Io { path: path.to_owned(), source };
+    let file = File::open(path).map_err(fail)?;
+    let metadata = file.metadata().map_err(fail)?;
+    if metadata.is_dir() {
+        return Err(fail(std::io::Error::from(std::io::ErrorKind::IsADirectory)));
+    }
+    if !metadata.is_file() || metadata.len() == 0 {
+        return fs::read(path).map(Bytes::from).map_err(fail);
+    }
+    // SAFETY: the map is private and read-only, and lives as long as the bytes that it backs. Decoding checks every number it
+    // reads at the time it reads it, so a file that another process changes meanwhile gives wrong values, not wrong memory
+    // accesses; one that is cut short ends the process with a bus error, as with every mapped file.
+    let map = unsafe { memmap2::Mmap::map(&file) }.map_err(fail)?;
+    Ok(Bytes::from_owner(map))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_mapped_and_failures_name_the_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.bin");
+        for contents in [&b""[..], b"abc"] {
+            fs::write(&path, contents).unwrap();
+            assert_eq!(map_file(&path).unwrap(), contents);
+        }
+        for bad in [dir.path().join("none.bin"), dir.path().to_owned()] {
+            let message = map_file(&bad).unwrap_err().to_string();
+            assert!(message.contains(&bad.display().to_string()), "{message}");
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! One entry point of a program, loaded on an engine.
+
+use std::{collections::HashMap, fmt, sync::Arc};
+
+use flambeau_ir::{
+    Checked, MetaDim, Slot, TensorMeta,
+    engine::{Engine, LoadOptions, Session},
+};
+use flambeau_tensor::Tensor;
+use flambeau_wire::pte::{EValue, ExecutionPlan, Instruction, TensorValue};
+
+use crate::{
+    DimSpec, Error, Program, Result, TensorSpec, Value, ValueKind, ValueSpec,
+    kernel::{Kernel, items},
+    run,
+};
+
+/// A delegate that is ready to run.
+pub(crate) struct Delegate {
+    pub(crate) graph: Arc<Checked>,
+    pub(crate) session: Box<dyn Session>,
+}
+
+/// A loaded method with its own mutable state. Weights are shared with all other methods of the program.
+pub struct Method {
+    pub(crate) program: Program,
+    pub(crate) plan: usize,
+    pub(crate) engine: Arc<dyn Engine>,
+    inputs: Vec<ValueSpec>,
+    outputs: Vec<ValueSpec>,
+    pub(crate) delegates: Vec<Delegate>,
+    /// By chain and instruction.
+    pub(crate) kernels: HashMap<(usize, usize), Kernel>,
+    /// What each value holds when a run begins.
+    initial: Vec<Option<Value>>,
+    /// Values that runs hand on to later runs, and what they hold after loading.
+    state: Vec<(usize, Option<Value>)>,
+}
+
+impl fmt::Debug for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Method").field("name", &self.name()).field("inputs", &self.inputs).field("outputs", &self.outputs).finish()
+    }
+}
+
+impl Program {
+    /// Loads a method on an engine. Each call gives a method with mutable state of its own.
+    ///
+    /// # Errors
+    /// There is no such method, it needs another backend, a delegate's graph is invalid, the engine lacks nodes, weights are
+    /// missing, or no rule covers an operator outside of the delegates.
+    pub fn method(&self, name: &str, engine: &Arc<dyn Engine>, options: &LoadOptions) -> Result<Method> {
+        let index = self.plan_index(name)?;
+        let plan = &self.file().plans[index];
+        let mut delegates = Vec::with_capacity(plan.delegates.len());
+        for i in 0..plan.delegates.len() {
+            let graph = self.checked(index, i)?;
+            let session = engine.load(Arc::clone(&graph), self, options);
+            let session = session.map_err(|source| Error::Load { method: name.to_owned(), delegate: i, source })?;
+            delegates.push(Delegate { graph, session });
+        }
+        check_calls(plan, &delegates)?;
+        let kernels = load_kernels(plan, engine)?;
+        let mut initial = Vec::with_capacity(plan.values.len());
+        for i in 0..plan.values.len() {
+            let place = || format!(", value {i}");
+            let value = self.initial(plan, i as u32).map_err(|what| Error::Method { method: name.to_owned(), place: place(), what });
+            initial.push(value?);
+        }
+        let state = find_state(plan, &delegates, &kernels, &mut initial);
+        let inputs = plan.inputs.iter().map(|&v| spec_of(plan, &delegates, &kernels, v, true)).collect();
+        let outputs = plan.outputs.iter().map(|&v| spec_of(plan, &delegates, &kernels, v, false)).collect();
+        let engine = Arc::clone(engine);
+        Ok(Method { program: self.clone(), plan: index, engine, inputs, outputs, delegates, kernels, initial, state })
+    }
+}
+
+impl Method {
+    /// The method's name.
+    pub fn name(&self) -> &str {
+        &self.program.file().plans[self.plan].name
+    }
+
+    /// The program that the method belongs to.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// What [`Method::run`] takes.
+    pub fn inputs(&self) -> &[ValueSpec] {
+        &self.inputs
+    }
+
+    /// What [`Method::run`] returns.
+    pub fn outputs(&self) -> &[ValueSpec] {
+        &self.outputs
+    }
+
+    /// Number of nodes in all delegates.
+    pub fn node_count(&self) -> usize {
+        self.delegates.iter().map(|d| d.graph.node_count()).sum()
+    }
+
+    /// Runs the method. Mutable state is kept for the next run.
+    ///
+    /// # Errors
+    /// The arguments do not fit, or an instruction fails; after the latter, state may be partly updated.
+    pub fn run(&mut self, inputs: &[Value]) -> Result<Vec<Value>> {
+        self.check_inputs(inputs)?;
+        let program = self.program.clone();
+        let plan = &program.file().plans[self.plan];
+        let mut cells = self.initial.clone();
+        for (&at, value) in plan.inputs.iter().zip(inputs) {
+            cells[at as usize] = Some(value.clone());
+        }
+        run::execute(self, plan, &mut cells)?;
+        let mut outputs = Vec::with_capacity(plan.outputs.len());
+        for (i, &at) in plan.outputs.iter().enumerate() {
+            let value = cells.get(at as usize).cloned().flatten();
+            let what = || Error::Method { method: plan.name.clone(), place: format!(", output {i}"), what: "nothing sets it".into() };
+            outputs.push(value.ok_or_else(what)?);
+        }
+        for (at, _) in &self.state {
+            self.initial[*at] = cells[*at].take();
+        }
+        Ok(outputs)
+    }
+
+    fn check_inputs(&self, inputs: &[Value]) -> Result<()> {
+        let method = || self.name().to_owned();
+        if inputs.len() != self.inputs.len() {
+            return Err(Error::ArgumentCount { method: method(), expected: self.inputs.len(), found: inputs.len() });
+        }
+        let misfit = self.inputs.iter().zip(inputs).enumerate().find(|(_, (spec, value))| !spec.admits(value));
+        misfit.map_or(Ok(()), |(index, (spec, value))| {
+            let name = spec.name.as_deref().map(|n| format!(" (`{}`)", n.escape_debug())).unwrap_or_default();
+            Err(Error::Argument { method: method(), index, name, expected: spec.to_string(), found: value.describe() })
+        })
+    }
+
+    /// Sets all mutable state back to what loading left.
+    pub fn reset(&mut self) {
+        self.delegates.iter_mut().for_each(|d| d.session.reset());
+        for (at, value) in &self.state {
+            self.initial[*at].clone_from(value);
+        }
+    }
+
+    /// Time per node since the last call, if the engine measures: (node name, calls, nanoseconds), slowest first.
+    pub fn take_profile(&mut self) -> Vec<(&'static str, u64, u64)> {
+        let mut total: Vec<(&'static str, u64, u64)> = Vec::new();
+        for (name, calls, time) in self.delegates.iter_mut().flat_map(|d| d.session.take_profile()) {
+            match total.iter_mut().find(|row| row.0 == name) {
+                Some(row) => (row.1, row.2) = (row.1 + calls, row.2 + time),
+                None => total.push((name, calls, time)),
+            }
+        }
+        total.sort_by_key(|row| std::cmp::Reverse(row.2));
+        total
+    }
+}
+
+/// Every instruction with its place.
+fn instructions(plan: &ExecutionPlan) -> impl Iterator<Item = ((usize, usize), &Instruction)> {
+    let chains = plan.chains.iter().enumerate();
+    chains.flat_map(|(c, chain)| chain.instructions.iter().enumerate().map(move |(i, instruction)| ((c, i), instruction)))
+}
+
+fn failed(plan: &ExecutionPlan, (chain, instruction): (usize, usize), what: String) -> Error {
+    Error::Method { method: plan.name.clone(), place: format!(", chain {chain}, instruction {instruction}"), what }
+}
+
+/// Nothing in a delegate call separates inputs from outputs: the graph's counts do.
+fn check_calls(plan: &ExecutionPlan, delegates: &[Delegate]) -> Result<()> {
+    for (place, instruction) in instructions(plan) {
+        if let Instruction::DelegateCall { delegate, args } = instruction {
+            let Some(Delegate { graph, .. }) = delegates.get(*delegate as usize) else {
+                return Err(failed(plan, place, format!("there is no delegate {delegate}")));
+            };
+            let (inputs, outputs) = (graph.inputs.len(), graph.outputs.len());
+            if args.len() != inputs + outputs {
+                let found = args.len();
+                let what = format!("delegate {delegate} takes {inputs} inputs and {outputs} outputs, found {found} arguments");
+                return Err(failed(plan, place, what));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn load_kernels(plan: &ExecutionPlan, engine: &Arc<dyn Engine>) -> Result<HashMap<(usize, usize), Kernel>> {
+    let mut kernels = HashMap::new();
+    for (place, instruction) in instructions(plan) {
+        if let Instruction::KernelCall { op, args } = instruction {
+            let kernel = Kernel::load(plan, *op, args, engine);
+            kernels.insert(place, kernel.map_err(|what| failed(plan, place, what))?);
+        }
+    }
+    Ok(kernels)
+}
+
+/// Values that an instruction reads and writes.
+fn accesses(
+    plan: &ExecutionPlan,
+    delegates: &[Delegate],
+    kernels: &HashMap<(usize, usize), Kernel>,
+    place: (usize, usize),
+    instruction: &Instruction,
+) -> (Vec<u32>, Vec<u32>) {
+    let split = |args: &[u32], inputs: usize| {
+        let (reads, writes) = args.split_at(inputs.min(args.len()));
+        (items(plan, reads), items(plan, writes))
+    };
+    match instruction {
+        Instruction::KernelCall { args, .. } => split(args, kernels.get(&place).map_or(0, |k| k.inputs)),
+        Instruction::DelegateCall { delegate, args } => {
+            split(args, delegates.get(*delegate as usize).map_or(0, |d| d.graph.inputs.len()))
+        }
+        Instruction::MoveCall { from, to } => (vec![*from], vec![*to]),
+        Instruction::JumpFalse { cond, .. } => (vec![*cond], vec![]),
+        Instruction::Free { value } => (vec![], vec![*value]),
+    }
+}
+
+/// Finds the values that live from run to run, and fills them: planned tensors that are written but have initial contents, or
+/// that are read before anything writes them.
+fn find_state(
+    plan: &ExecutionPlan,
+    delegates: &[Delegate],
+    kernels: &HashMap<(usize, usize), Kernel>,
+    initial: &mut [Option<Value>],
+) -> Vec<(usize, Option<Value>)> {
+    let mut written = vec![false; plan.values.len()];
+    let mut state = vec![false; plan.values.len()];
+    plan.inputs.iter().for_each(|&i| written[i as usize] = true);
+    for (place, instruction) in instructions(plan) {
+        let (reads, writes) = accesses(plan, delegates, kernels, place, instruction);
+        for at in reads.into_iter().map(|at| at as usize) {
+            if let Some(EValue::Tensor(t)) = plan.values.get(at) {
+                state[at] |= initial[at].is_none() && !written[at] && t.allocation.is_some();
+            }
+        }
+        for at in writes.into_iter().map(|at| at as usize) {
+            written[at] = true;
+            state[at] |= matches!(plan.values.get(at), Some(EValue::Tensor(_))) && initial[at].is_some();
+        }
+    }
+    let found: Vec<usize> = (0..state.len()).filter(|&at| state[at]).collect();
+    for &at in &found {
+        if let (None, Some(EValue::Tensor(t))) = (&initial[at], plan.values.get(at)) {
+            initial[at] = zeros(t).map(Value::Tensor);
+        }
+    }
+    found.into_iter().map(|at| (at, initial[at].clone())).collect()
+}
+
+fn zeros(t: &TensorValue) -> Option<Tensor> {
+    let shape: Vec<usize> = t.sizes.iter().map(|&d| d as usize).collect();
+    Tensor::zeros(t.dtype, &shape).ok()
+}
+
+/// What the plan, and the metadata of a delegate that the value is handed to or comes from, say of a value.
+fn spec_of(
+    plan: &ExecutionPlan,
+    delegates: &[Delegate],
+    kernels: &HashMap<(usize, usize), Kernel>,
+    value: u32,
+    is_input: bool,
+) -> ValueSpec {
+    let slot = instructions(plan).find_map(|(_, instruction)| {
+        let Instruction::DelegateCall { delegate, args } = instruction else { return None };
+        let graph = &delegates.get(*delegate as usize)?.graph;
+        let (first, slots) = if is_input { (0, &graph.inputs) } else { (graph.inputs.len(), &graph.outputs) };
+        let at = args.iter().skip(first).take(slots.len()).position(|&a| a == value)?;
+        slots.get(at).map(|&slot| (graph, slot))
+    });
+    let name = slot.and_then(|(graph, slot)| graph.name_of(slot)).map(str::to_owned);
+    let meta = slot.and_then(|(graph, slot)| match slot {
+        Slot::Tensor(tid) => graph.meta.get(tid.0 as usize),
+        Slot::Value(_) => None,
+    });
+    let used = || instructions(plan).any(|(place, i)| accesses(plan, delegates, kernels, place, i).0.contains(&value));
+    let kind = match plan.values.get(value as usize) {
+        Some(EValue::Tensor(t)) => ValueKind::Tensor(tensor_spec(t, meta)),
+        Some(EValue::Int(_)) if !is_input || used() => ValueKind::Int,
+        Some(EValue::Int(v)) => ValueKind::Fixed(Value::Int(*v)),
+        Some(EValue::Bool(v)) => ValueKind::Fixed(Value::Bool(*v)),
+        Some(EValue::Double(v)) => ValueKind::Fixed(Value::Double(*v)),
+        Some(EValue::String(v)) => ValueKind::Fixed(Value::String(v.clone())),
+        _ => ValueKind::Fixed(Value::None),
+    };
+    ValueSpec { name, kind }
+}
+
+fn tensor_spec(t: &TensorValue, meta: Option<&TensorMeta>) -> TensorSpec {
+    let meta = meta.filter(|m| m.shape.len() == t.sizes.len());
+    let dim = |(i, &size): (usize, &u32)| match meta.and_then(|m| m.shape.get(i)) {
+        _ if !t.dynamic => DimSpec::Fixed(size as usize),
+        Some(MetaDim::Static(n)) => DimSpec::Fixed(*n as usize),
+        Some(MetaDim::Dynamic { max, .. }) => DimSpec::UpTo(max.map(|max| max as usize)),
+        None => DimSpec::UpTo(Some(size as usize)),
+    };
+    TensorSpec { dtype: t.dtype, dims: t.sizes.iter().enumerate().map(dim).collect() }
+}

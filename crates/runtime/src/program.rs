@@ -1,0 +1,210 @@
+//! A program: a `.pte` file and the data that may lie beside it.
+
+use std::{
+    path::Path,
+    sync::{Arc, OnceLock},
+};
+
+use flambeau_ir::{Checked, Graph, check, engine::Constants};
+use flambeau_tensor::{Bytes, DType, Tensor};
+use flambeau_wire::{
+    mlx,
+    ptd::{self, DataFile},
+    pte::{self, Delegate, EValue, ExecutionPlan, TensorValue},
+    read_program,
+};
+
+use crate::{Error, Result, Value, map_file};
+
+/// Name under which programs ask for the MLX delegate.
+pub const MLX_BACKEND: &str = "MLXBackend";
+
+/// An opened program. Cloning shares everything.
+#[derive(Clone, Debug)]
+pub struct Program {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    file: pte::Program,
+    data: Option<DataFile>,
+    /// Checked graphs by plan and delegate, made when they are first needed.
+    graphs: Vec<Vec<OnceLock<Arc<Checked>>>>,
+}
+
+/// Finds constants by key: data beside the program goes before data inside it.
+impl Constants for Program {
+    fn get(&self, key: &str) -> Option<Bytes> {
+        self.named(key)
+    }
+}
+
+impl Program {
+    /// Maps a `.pte` file. Weights stay in the file until they are used.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is not a valid program.
+    pub fn open(path: impl AsRef<Path>) -> Result<Program> {
+        let path = path.as_ref();
+        let file = read_program(&map_file(path)?).map_err(|source| Error::File { path: path.to_owned(), source })?;
+        Ok(Program::new(file))
+    }
+
+    /// A program in memory; the bytes are shared, not copied.
+    ///
+    /// # Errors
+    /// The bytes are not a valid program.
+    pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Program> {
+        Ok(Program::new(read_program(&bytes.into())?))
+    }
+
+    fn new(file: pte::Program) -> Program {
+        let graphs = file.plans.iter().map(|plan| plan.delegates.iter().map(|_| OnceLock::new()).collect()).collect();
+        Program { shared: Arc::new(Shared { file, data: None, graphs }) }
+    }
+
+    /// The same program with the data of a `.ptd` file, which goes before the program's own.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is not a valid data file.
+    pub fn with_data(self, path: impl AsRef<Path>) -> Result<Program> {
+        let path = path.as_ref();
+        let bytes = map_file(path)?;
+        let data = ptd::read_data_file(&bytes).map_err(|source| Error::File { path: path.to_owned(), source })?;
+        Ok(self.with_data_file(data))
+    }
+
+    /// The same program with data that was read already.
+    #[must_use]
+    pub fn with_data_file(self, data: DataFile) -> Program {
+        let mut program = Program::new(self.shared.file.clone());
+        if let Some(shared) = Arc::get_mut(&mut program.shared) {
+            shared.data = Some(data);
+        }
+        program
+    }
+
+    /// Everything the file says.
+    pub fn file(&self) -> &pte::Program {
+        &self.shared.file
+    }
+
+    /// Names of all methods, constant ones included, in the file's order.
+    pub fn method_names(&self) -> impl Iterator<Item = &str> {
+        self.file().plans.iter().map(|plan| plan.name.as_str())
+    }
+
+    /// Names of the methods that compute something.
+    pub fn computing_methods(&self) -> impl Iterator<Item = &str> {
+        self.file().plans.iter().filter(|plan| !is_constant(plan)).map(|plan| plan.name.as_str())
+    }
+
+    /// Data by key, shared with its file.
+    pub fn named(&self, key: &str) -> Option<Bytes> {
+        self.shared.data.as_ref().and_then(|data| data.get(key)).or_else(|| self.file().named(key))
+    }
+
+    /// The values that a constant method returns, such as `get_max_seq_len`; `None` if there is no such method, or if it has
+    /// inputs or instructions.
+    pub fn constant(&self, method: &str) -> Option<Vec<Value>> {
+        let plan = self.file().plan(method).filter(|plan| is_constant(plan))?;
+        plan.outputs.iter().map(|&i| self.initial(plan, i).ok().flatten()).collect()
+    }
+
+    /// The one integer that a constant method returns.
+    pub fn constant_int(&self, method: &str) -> Option<i64> {
+        match self.constant(method)?.as_slice() {
+            [one] => one.as_int(),
+            _ => None,
+        }
+    }
+
+    /// Element type of a method's first result, if that is a tensor; nothing is loaded to find out.
+    pub fn output_dtype(&self, method: &str) -> Option<DType> {
+        let plan = self.file().plan(method)?;
+        match plan.values.get(*plan.outputs.first()? as usize)? {
+            EValue::Tensor(t) => Some(t.dtype),
+            _ => None,
+        }
+    }
+
+    /// Position of a method.
+    pub(crate) fn plan_index(&self, name: &str) -> Result<usize> {
+        self.file().plans.iter().position(|plan| plan.name == name).ok_or_else(|| {
+            let names: Vec<String> = self.method_names().map(|n| format!("`{}`", n.escape_debug())).collect();
+            let found = if names.is_empty() { "no methods".to_owned() } else { names.join(", ") };
+            Error::NoMethod { name: name.to_owned(), found }
+        })
+    }
+
+    /// A delegate's graph as the file has it, not checked.
+    ///
+    /// # Errors
+    /// [`Error::ForeignDelegate`] for another backend, [`Error::Payload`] if the payload cannot be decoded.
+    pub fn graph(&self, plan: &ExecutionPlan, index: usize, delegate: &Delegate) -> Result<Graph> {
+        if delegate.id != MLX_BACKEND {
+            return Err(Error::ForeignDelegate { method: plan.name.clone(), id: delegate.id.escape_debug().to_string() });
+        }
+        let payload = self.file().delegate_payload(delegate);
+        mlx::decode(&payload).map_err(|source| Error::Payload { method: plan.name.clone(), delegate: index, source })
+    }
+
+    /// A delegate's graph, decoded and checked once for all sessions.
+    pub(crate) fn checked(&self, plan_index: usize, index: usize) -> Result<Arc<Checked>> {
+        let plan = self.file().plans.get(plan_index);
+        let cell = self.shared.graphs.get(plan_index).and_then(|graphs| graphs.get(index));
+        let (Some(plan), Some(cell)) = (plan, cell) else {
+            return Err(Error::NoMethod { name: format!("{plan_index}/{index}"), found: String::new() });
+        };
+        if let Some(graph) = cell.get() {
+            return Ok(Arc::clone(graph));
+        }
+        let graph = self.graph(plan, index, &plan.delegates[index])?;
+        let graph = check(graph).map_err(|source| Error::Graph { method: plan.name.clone(), delegate: index, source })?;
+        Ok(Arc::clone(cell.get_or_init(|| Arc::new(graph))))
+    }
+
+    /// What a value holds before a method runs; `None` for tensors that have no contents yet, and for lists.
+    pub(crate) fn initial(&self, plan: &ExecutionPlan, index: u32) -> Result<Option<Value>, String> {
+        Ok(match plan.values.get(index as usize) {
+            Some(EValue::None) => Some(Value::None),
+            Some(EValue::Int(v)) => Some(Value::Int(*v)),
+            Some(EValue::Bool(v)) => Some(Value::Bool(*v)),
+            Some(EValue::Double(v)) => Some(Value::Double(*v)),
+            Some(EValue::String(v)) => Some(Value::String(v.clone())),
+            Some(EValue::Tensor(t)) => self.tensor(t)?.map(Value::Tensor),
+            _ => None,
+        })
+    }
+
+    /// The elements that the files hold for a tensor.
+    fn tensor(&self, value: &TensorValue) -> Result<Option<Tensor>, String> {
+        let bytes = if value.is_external() { Some(self.external(value)?) } else { self.file().tensor_data(value) };
+        let Some(bytes) = bytes else { return Ok(None) };
+        if !value.dim_order.iter().enumerate().all(|(i, &d)| i == usize::from(d)) {
+            return Err(format!("constant tensors in the dim order {:?} are not supported", value.dim_order));
+        }
+        let shape: Vec<usize> = value.sizes.iter().map(|&d| d as usize).collect();
+        Tensor::new(value.dtype, &shape, bytes).map(|t| Some(t.aligned())).map_err(|e| e.to_string())
+    }
+
+    fn external(&self, value: &TensorValue) -> Result<Bytes, String> {
+        let key = value.extra.as_ref().and_then(|e| e.fully_qualified_name.as_deref()).unwrap_or_default();
+        let missing = || format!("the data of `{key}` lies in a .ptd file; give it with the program");
+        let data = self.shared.data.as_ref().ok_or_else(missing)?;
+        let layout = data.entries.get(key).ok_or_else(missing)?.layout.as_ref();
+        let fits = layout.is_some_and(|l| l.dtype == value.dtype && l.sizes == value.sizes && l.dim_order == value.dim_order);
+        if !fits {
+            let expected = format!("{}{:?}", value.dtype, value.sizes);
+            let found = layout.map_or("no layout".into(), |l| format!("{}{:?}", l.dtype, l.sizes));
+            return Err(format!("external data `{key}`: expected {expected}, found {found}"));
+        }
+        data.get(key).ok_or_else(missing)
+    }
+}
+
+/// Whether a method only returns values that stand in the file.
+pub(crate) fn is_constant(plan: &ExecutionPlan) -> bool {
+    plan.inputs.is_empty() && plan.chains.iter().all(|chain| chain.instructions.is_empty())
+}

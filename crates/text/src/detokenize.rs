@@ -1,0 +1,280 @@
+//! Token ids to text, one id at a time.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use tokenizers::DecoderWrapper;
+
+use crate::error::Result;
+use crate::tokenizer::Shared;
+
+/// How a tokenizer's decoder is carried out incrementally.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum DecodePlan {
+    /// Tokens are bytes written in the GPT-2 alphabet; the text is the lossy UTF-8 reading of all of them.
+    ByteLevel,
+    /// Each token is text, after replacements; tokens like `<0x0A>` may stand for bytes.
+    Pieces {
+        /// Text to be replaced in each token, with its replacement.
+        replace: Vec<(String, String)>,
+        /// Whether `<0xHH>` is a byte.
+        byte_tokens: bool,
+        /// This character is dropped this many times at the beginning of the text.
+        strip: Option<(char, usize)>,
+    },
+    /// Any other decoder: the last few tokens are decoded again with each new one.
+    Window,
+}
+
+impl DecodePlan {
+    pub(crate) fn of(decoder: Option<&DecoderWrapper>) -> Self {
+        let Some(Ok(json)) = decoder.map(serde_json::to_value) else { return Self::Window };
+        match kind(&json) {
+            "ByteLevel" => Self::ByteLevel,
+            "Sequence" => json["decoders"].as_array().and_then(|steps| Self::of_steps(steps)).unwrap_or(Self::Window),
+            "ByteFallback" | "Fuse" | "Replace" => Self::of_steps(std::slice::from_ref(&json)).unwrap_or(Self::Window),
+            _ => Self::Window,
+        }
+    }
+
+    fn of_steps(steps: &[Value]) -> Option<Self> {
+        if let [only] = steps
+            && kind(only) == "ByteLevel"
+        {
+            return Some(Self::ByteLevel);
+        }
+        let (mut replace, mut byte_tokens, mut fused, mut strip) = (Vec::new(), false, false, None);
+        for step in steps {
+            match kind(step) {
+                "Replace" if !fused && !byte_tokens => {
+                    replace.push((step["pattern"]["String"].as_str()?.to_owned(), step["content"].as_str()?.to_owned()));
+                }
+                "ByteFallback" if !fused => byte_tokens = true,
+                "Fuse" => fused = true,
+                "Strip" if fused && strip.is_none() && step["stop"].as_u64()? == 0 => {
+                    let start = usize::try_from(step["start"].as_u64()?).ok()?;
+                    strip = Some((step["content"].as_str()?.chars().next()?, start));
+                }
+                _ => return None,
+            }
+        }
+        Some(Self::Pieces { replace, byte_tokens, strip })
+    }
+}
+
+fn kind(decoder: &Value) -> &str {
+    decoder["type"].as_str().unwrap_or_default()
+}
+
+/// Decodes a sequence of token ids that arrives one by one.
+///
+/// The texts returned, joined, are what [`Tokenizer::decode`](crate::Tokenizer::decode) gives for the whole sequence,
+/// for every tokenizer whose decoder works token by token (byte-level BPE and SentencePiece-like ones). A character
+/// whose bytes are spread over several tokens is held back until it is complete.
+pub struct DetokenizeStream {
+    shared: Arc<Shared>,
+    skip_special: bool,
+    /// Bytes of a character that is not yet complete.
+    pending: Vec<u8>,
+    /// How often the decoder's `strip` may still apply.
+    strip_left: usize,
+    window: Window,
+}
+
+impl DetokenizeStream {
+    pub(crate) fn new(shared: Arc<Shared>, skip_special: bool) -> Self {
+        let strip_left = match shared.plan {
+            DecodePlan::Pieces { strip: Some((_, times)), .. } => times,
+            _ => 0,
+        };
+        Self { shared, skip_special, pending: Vec::new(), strip_left, window: Window::default() }
+    }
+
+    /// Takes the next id and returns the text that is now certain, often none or more than one token's.
+    ///
+    /// # Errors
+    /// The tokenizer's decoder fails.
+    pub fn push(&mut self, id: u32) -> Result<String> {
+        let shared = Arc::clone(&self.shared);
+        if let DecodePlan::Window = shared.plan {
+            return self.window.push(&shared, id, self.skip_special);
+        }
+        let Some(piece) = shared.piece(id, self.skip_special) else { return Ok(String::new()) };
+        let mut out = String::new();
+        match &shared.plan {
+            DecodePlan::Pieces { replace, byte_tokens, strip } => self.push_piece(piece, replace, *byte_tokens, *strip, &mut out),
+            _ => {
+                push_byte_level(&piece, &mut self.pending);
+                take_complete(&mut self.pending, Damage::Sequence, &mut out);
+            }
+        }
+        Ok(out)
+    }
+
+    /// Ends the sequence: what was held back comes out, incomplete characters as U+FFFD.
+    ///
+    /// # Errors
+    /// The tokenizer's decoder fails.
+    pub fn finish(&mut self) -> Result<String> {
+        let mut out = String::new();
+        match self.shared.plan {
+            DecodePlan::Window => return self.window.finish(&self.shared, self.skip_special),
+            DecodePlan::Pieces { .. } => take_all(&mut self.pending, Damage::Byte, &mut out),
+            DecodePlan::ByteLevel => take_all(&mut self.pending, Damage::Sequence, &mut out),
+        }
+        Ok(out)
+    }
+
+    fn push_piece(
+        &mut self,
+        mut piece: String,
+        replace: &[(String, String)],
+        byte_tokens: bool,
+        strip: Option<(char, usize)>,
+        out: &mut String,
+    ) {
+        for (from, to) in replace {
+            if !from.is_empty() {
+                piece = piece.replace(from.as_str(), to);
+            }
+        }
+        if let Some(byte) = byte_token(&piece).filter(|_| byte_tokens) {
+            self.pending.push(byte);
+            take_complete(&mut self.pending, Damage::Byte, out);
+        } else {
+            take_all(&mut self.pending, Damage::Byte, out);
+            out.push_str(&piece);
+        }
+        if let Some((unwanted, _)) = strip.filter(|_| self.strip_left > 0) {
+            while self.strip_left > 0 && out.starts_with(unwanted) {
+                out.remove(0);
+                self.strip_left -= 1;
+            }
+            if !out.is_empty() {
+                self.strip_left = 0;
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for DetokenizeStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DetokenizeStream").field("plan", &self.shared.plan).field("pending", &self.pending).finish_non_exhaustive()
+    }
+}
+
+/// The byte that a token such as `<0x0A>` stands for.
+fn byte_token(piece: &str) -> Option<u8> {
+    let digits = piece.strip_prefix("<0x")?.strip_suffix('>')?;
+    if digits.len() == 2 { u8::from_str_radix(digits, 16).ok() } else { None }
+}
+
+/// The byte that a character of the GPT-2 alphabet stands for: printable Latin-1 stands for itself, and the other
+/// bytes in ascending order are the characters from U+0100 on.
+fn alphabet_byte(c: char) -> Option<u8> {
+    match u32::from(c) {
+        code @ (0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF) => u8::try_from(code).ok(),
+        code @ 0x100..=0x120 => u8::try_from(code - 0x100).ok(),
+        code @ 0x121..=0x142 => u8::try_from(code - 0x121 + 0x7F).ok(),
+        0x143 => Some(0xAD),
+        _ => None,
+    }
+}
+
+/// Appends the token's bytes; a token with a character outside of the alphabet stands for its own UTF-8 bytes.
+fn push_byte_level(piece: &str, bytes: &mut Vec<u8>) {
+    let before = bytes.len();
+    for c in piece.chars() {
+        let Some(byte) = alphabet_byte(c) else {
+            bytes.truncate(before);
+            bytes.extend_from_slice(piece.as_bytes());
+            return;
+        };
+        bytes.push(byte);
+    }
+}
+
+/// How many U+FFFD stand for bytes that are not UTF-8.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Damage {
+    /// One for each maximal beginning of a character, as `String::from_utf8_lossy` does.
+    Sequence,
+    /// One for each byte.
+    Byte,
+}
+
+/// Moves everything but an unfinished character at the end from `bytes` to `out`.
+fn take_complete(bytes: &mut Vec<u8>, damage: Damage, out: &mut String) {
+    let unfinished = match bytes.utf8_chunks().last() {
+        Some(chunk) if std::str::from_utf8(chunk.invalid()).is_err_and(|e| e.error_len().is_none()) => chunk.invalid().len(),
+        _ => 0,
+    };
+    let rest = bytes.split_off(bytes.len() - unfinished);
+    take_all(bytes, damage, out);
+    *bytes = rest;
+}
+
+/// Moves everything from `bytes` to `out`.
+fn take_all(bytes: &mut Vec<u8>, damage: Damage, out: &mut String) {
+    for chunk in bytes.utf8_chunks() {
+        out.push_str(chunk.valid());
+        let marks = match damage {
+            Damage::Sequence => usize::from(!chunk.invalid().is_empty()),
+            Damage::Byte => chunk.invalid().len(),
+        };
+        out.extend(std::iter::repeat_n(char::REPLACEMENT_CHARACTER, marks));
+    }
+    bytes.clear();
+}
+
+/// Decoding by repetition: the text of the last tokens, with and without the new one, tells what the new one adds.
+#[derive(Default)]
+struct Window {
+    ids: Vec<u32>,
+    /// Text of the first `shown_ids` of `ids`: what has been passed on.
+    shown: String,
+    shown_ids: usize,
+}
+
+/// Tokens that may wait for a character to become complete.
+const MAX_WAITING: usize = 32;
+
+impl Window {
+    fn push(&mut self, shared: &Shared, id: u32, skip_special: bool) -> Result<String> {
+        self.ids.push(id);
+        let text = shared.decode_whole(&self.ids, skip_special)?;
+        let waiting = self.ids.len() - self.shown_ids;
+        let unclear = text.ends_with(char::REPLACEMENT_CHARACTER) || text.len() <= self.shown.len();
+        if unclear && waiting < MAX_WAITING {
+            return Ok(String::new());
+        }
+        let delta = self.beyond_shown(&text);
+        if !delta.is_empty() {
+            self.ids.drain(..self.shown_ids);
+            self.shown = shared.decode_whole(&self.ids, skip_special)?;
+        } else {
+            self.shown = text;
+        }
+        self.shown_ids = self.ids.len();
+        Ok(delta)
+    }
+
+    fn finish(&mut self, shared: &Shared, skip_special: bool) -> Result<String> {
+        let text = shared.decode_whole(&self.ids, skip_special)?;
+        let delta = self.beyond_shown(&text);
+        *self = Self::default();
+        Ok(delta)
+    }
+
+    /// The part of `text` behind what it has in common with the text already shown, as whole characters.
+    fn beyond_shown(&self, text: &str) -> String {
+        let mut common = text.bytes().zip(self.shown.bytes()).take_while(|(a, b)| a == b).count();
+        while !text.is_char_boundary(common) {
+            common -= 1;
+        }
+        text[common..].to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests;

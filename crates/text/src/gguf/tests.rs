@@ -1,0 +1,126 @@
+use serde_json::Value;
+
+use super::GgufVocab;
+use crate::{Error, Tokenizer};
+
+fn fixture(name: &str) -> (Value, Tokenizer) {
+    let bytes: &[u8] = match name {
+        "gpt2" => include_bytes!("../../fixtures/byte_level.json"),
+        _ => include_bytes!("../../fixtures/sentence_piece.json"),
+    };
+    (serde_json::from_slice(bytes).unwrap(), Tokenizer::from_json(bytes).unwrap())
+}
+
+/// The metadata that a converter writes for the fixture.
+fn metadata(model: &str) -> (GgufVocab, Tokenizer) {
+    let (json, tokenizer) = fixture(model);
+    let n = tokenizer.vocab_size() as u32;
+    let tokens: Vec<String> = (0..n).map(|id| tokenizer.id_to_token(id).unwrap()).collect();
+    let merges = json["model"]["merges"].as_array().unwrap().iter();
+    let merges: Vec<String> = merges.map(|m| format!("{} {}", m[0].as_str().unwrap(), m[1].as_str().unwrap())).collect();
+    let kind = |id: u32, token: &str| match (tokenizer.is_special(id), token.starts_with("<0x")) {
+        (true, _) => 3,
+        (_, true) => 6,
+        _ => 1,
+    };
+    let token_types = (0..n).zip(&tokens).map(|(id, token)| kind(id, token)).collect();
+    let pre = Some("smollm".to_owned());
+    (
+        GgufVocab { model: model.into(), pre, tokens, token_types, merges, bos: Some(1), eos: Some(2), ..GgufVocab::default() },
+        tokenizer,
+    )
+}
+
+const TEXTS: [&str; 5] = ["Hello world 2024", " the  lazy dog\n\tx", "你好 🙂 Ωμ", "<s>a</s>", "<|im_start|>it's<|im_end|>"];
+
+#[test]
+fn byte_level_metadata_gives_the_same_tokenizer() {
+    let (vocab, original) = metadata("gpt2");
+    let rebuilt = Tokenizer::from_gguf(&vocab).unwrap();
+    for text in TEXTS {
+        let ids = original.encode(text, false).unwrap();
+        assert_eq!(rebuilt.encode(text, true).unwrap(), ids, "{text:?}");
+        assert_eq!(rebuilt.decode(&ids, false).unwrap(), text);
+    }
+    assert_eq!((rebuilt.bos_id(), rebuilt.eos_ids(), rebuilt.vocab_size()), (Some(1), [2].as_slice(), original.vocab_size()));
+}
+
+#[test]
+fn sentence_piece_metadata_works_with_merges_and_with_scores() {
+    let (mut vocab, original) = metadata("llama");
+    vocab.unk = Some(0);
+    let check = |vocab: &GgufVocab| {
+        let rebuilt = Tokenizer::from_gguf(vocab).unwrap();
+        for text in TEXTS {
+            let ids = original.encode(text, true).unwrap();
+            assert_eq!(rebuilt.encode(text, true).unwrap(), ids, "{text:?}");
+            assert_eq!(rebuilt.decode(&ids, true).unwrap(), original.decode(&ids, true).unwrap(), "{text:?}");
+        }
+    };
+    check(&vocab);
+    let made: Vec<String> = vocab.merges.iter().map(|m| m.replace(' ', "")).collect();
+    let rank = |token: &String| made.iter().position(|m| m == token).map_or(0.0, |rank| -(rank as f32) - 1.0);
+    vocab.scores = vocab.tokens.iter().map(rank).collect();
+    vocab.merges.clear();
+    check(&vocab);
+}
+
+#[test]
+fn user_defined_tokens_are_whole_but_not_skipped() {
+    let (mut vocab, _) = metadata("gpt2");
+    vocab.tokens.push("<tool>".into());
+    vocab.token_types.push(4);
+    let tokenizer = Tokenizer::from_gguf(&vocab).unwrap();
+    let ids = tokenizer.encode("<tool><|im_end|>", false).unwrap();
+    assert_eq!(ids, [vocab.tokens.len() as u32 - 1, 2]);
+    assert_eq!(tokenizer.decode(&ids, true).unwrap(), "<tool>");
+}
+
+#[test]
+fn every_pre_tokenizer_builds_and_round_trips() {
+    let (mut vocab, _) = metadata("gpt2");
+    for (names, ..) in super::PRE_TOKENIZERS {
+        for name in *names {
+            vocab.pre = Some((*name).to_owned());
+            let tokenizer = Tokenizer::from_gguf(&vocab).unwrap();
+            for text in TEXTS {
+                let ids = tokenizer.encode(text, false).unwrap();
+                assert_eq!(tokenizer.decode(&ids, false).unwrap(), text, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn begin_and_end_tokens_are_added_where_the_file_asks() {
+    let (mut vocab, _) = metadata("gpt2");
+    let check = |vocab: &GgufVocab, first: bool, last: bool| {
+        let ids = Tokenizer::from_gguf(vocab).unwrap().encode("x", true).unwrap();
+        assert_eq!((ids[0] == 1, ids[ids.len() - 1] == 2), (first, last));
+    };
+    check(&vocab, false, false);
+    vocab.add_bos = Some(true);
+    check(&vocab, true, false);
+    vocab.add_eos = Some(true);
+    check(&vocab, true, true);
+}
+
+#[test]
+fn inconsistent_metadata_is_refused() {
+    let check = |change: &dyn Fn(&mut GgufVocab), want: &str| {
+        let mut vocab = metadata("gpt2").0;
+        change(&mut vocab);
+        let message = Tokenizer::from_gguf(&vocab).unwrap_err().to_string();
+        assert!(message.contains(want), "{message}");
+    };
+    check(&|v| v.tokens.clear(), "expected 1 to 2^32 - 1 tokens, found 0");
+    check(&|v| v.token_types.truncate(3), "as many entries in token_type");
+    check(&|v| v.model = "bert".into(), "expected model gpt2 or llama, found \"bert\"");
+    check(&|v| v.eos = Some(360), "eos token id is 360, expected less than 360");
+    check(&|v| v.merges[1] = "ab".into(), "merge 1 is \"ab\", expected two pieces");
+    check(&|v| v.merges[1] = "qq zz".into(), "is no token");
+    check(&|v| (v.model, v.merges) = ("llama".into(), vec![]), "expected scores or merges");
+    let mut vocab = metadata("gpt2").0;
+    vocab.pre = Some("martian".into());
+    assert!(matches!(Tokenizer::from_gguf(&vocab), Err(Error::UnknownPreTokenizer { found, .. }) if found == "martian"));
+}

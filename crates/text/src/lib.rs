@@ -1,0 +1,30 @@
+//! Text in and text out: tokenizers, incremental detokenising, chat templates, sampling, stop strings.
+//!
+//! Nothing here knows a model or a program: token ids, logits and text are all that goes in and comes out. Files are
+//! passed as bytes, the clock and the seed as values; nothing reads the environment.
+//!
+//! Every input may be hostile. Third-party tokenizer code runs behind a barrier that turns its panics into errors, and
+//! chat templates run under limits on steps and bytes.
+#![forbid(unsafe_code)]
+
+mod clock;
+mod config;
+mod detokenize;
+mod error;
+mod gguf;
+mod rng;
+mod sampler;
+mod stop;
+mod template;
+mod tokenizer;
+
+pub use clock::Clock;
+pub use config::{GenerationDefaults, SpecialTokens, TokenizerFiles};
+pub use detokenize::DetokenizeStream;
+pub use error::{Error, Result};
+pub use gguf::GgufVocab;
+pub use rng::Rng;
+pub use sampler::{Sampler, SamplingParams, argmax, log_probabilities};
+pub use stop::{MAX_STOP_BYTES, MAX_STOP_STRINGS, StopMatcher, StopStep};
+pub use template::{ChatInput, ChatTemplate, message};
+pub use tokenizer::Tokenizer;

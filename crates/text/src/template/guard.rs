@@ -1,0 +1,289 @@
+//! Limits for templates that mean harm.
+//!
+//! The template engine counts steps, but one step can double a string. So every operation that makes text longer than
+//! its operands is replaced by one that first pays for the result out of a budget: the operators `+`, `~` and `*` in
+//! the compiled instructions, the filters and methods that repeat their arguments, and printing itself.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use minijinja::formatting::{FormatStyle, format};
+use minijinja::machinery::{Instruction, Instructions};
+use minijinja::value::{Kwargs, Rest, ValueKind};
+use minijinja::{Environment, Error, ErrorKind, Value};
+
+use super::json;
+use crate::clock::Clock;
+
+/// Bytes of text that any template may make in one rendering, counting intermediate results.
+const BASE_BYTES: u64 = 256 << 20;
+/// Further bytes for each byte of the conversation.
+const BYTES_PER_INPUT_BYTE: u64 = 256;
+/// Longest text that one operation may make.
+const MAX_VALUE_BYTES: u64 = 64 << 20;
+/// Most items that an operation on lists may make.
+const MAX_ITEMS: usize = 100_000;
+/// Largest width or precision in a format string.
+const MAX_FORMAT_NUMBER: u32 = 4096;
+
+/// What a rendering may still spend on making text.
+#[derive(Debug)]
+pub(super) struct Budget {
+    total: u64,
+    used: AtomicU64,
+    exceeded: AtomicBool,
+}
+
+fn refuse(what: &'static str) -> Error {
+    Error::new(ErrorKind::InvalidOperation, what)
+}
+
+impl Budget {
+    pub(super) fn new(input_bytes: u64) -> Self {
+        let total = BASE_BYTES.saturating_add(input_bytes.saturating_mul(BYTES_PER_INPUT_BYTE));
+        Self { total, used: AtomicU64::new(0), exceeded: AtomicBool::new(false) }
+    }
+
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// The limits in words.
+    pub(super) fn describe(&self) -> String {
+        format!("{MAX_VALUE_BYTES} bytes of text or {MAX_ITEMS} items in a value, {} bytes in all", self.total)
+    }
+
+    pub(super) fn exceeded(&self) -> bool {
+        self.exceeded.load(Ordering::Relaxed)
+    }
+
+    /// Pays for `bytes` of text.
+    fn charge(&self, bytes: usize) -> Result<(), Error> {
+        let bytes = bytes as u64;
+        let used = self.used.fetch_add(bytes.min(self.total), Ordering::Relaxed).saturating_add(bytes);
+        if bytes > MAX_VALUE_BYTES || used > self.total {
+            self.exceeded.store(true, Ordering::Relaxed);
+            return Err(refuse("the template makes too much text"));
+        }
+        Ok(())
+    }
+
+    /// The value as it would be printed.
+    fn text<'v>(&self, value: &'v Value) -> Result<Cow<'v, str>, Error> {
+        if let Some(text) = value.as_str() {
+            self.charge(text.len())?;
+            return Ok(Cow::Borrowed(text));
+        }
+        let mut out = Limited::new(self);
+        write!(out, "{value}").map_err(|_| refuse("the template makes too much text"))?;
+        Ok(Cow::Owned(out.into_text()))
+    }
+}
+
+/// Text that is paid for as it grows.
+pub(super) struct Limited<'b> {
+    budget: &'b Budget,
+    text: String,
+}
+
+impl<'b> Limited<'b> {
+    pub(super) fn new(budget: &'b Budget) -> Self {
+        Self { budget, text: String::new() }
+    }
+
+    pub(super) fn into_text(self) -> String {
+        self.text
+    }
+}
+
+impl std::fmt::Write for Limited<'_> {
+    fn write_str(&mut self, part: &str) -> std::fmt::Result {
+        let long = (self.text.len() + part.len()) as u64 > MAX_VALUE_BYTES;
+        self.budget.charge(if long { usize::MAX } else { part.len() }).map_err(|_| std::fmt::Error)?;
+        self.text.push_str(part);
+        Ok(())
+    }
+}
+
+/// Replaces the operators that can make text longer. Returns the length of the longest literal text.
+pub(super) fn install<'s>(main: &mut Instructions<'s>, blocks: &mut BTreeMap<&'s str, Instructions<'s>>) -> usize {
+    let mut longest = 0;
+    for code in std::iter::once(main).chain(blocks.values_mut()) {
+        let mut at = 0;
+        while let Some(instruction) = code.get_mut(at) {
+            let replacement = match instruction {
+                Instruction::Add => "guarded_add",
+                Instruction::Mul => "guarded_mul",
+                Instruction::StringConcat => "guarded_concat",
+                Instruction::EmitRaw(text) => {
+                    longest = longest.max(text.len());
+                    ""
+                }
+                _ => "",
+            };
+            if !replacement.is_empty() {
+                *instruction = Instruction::ApplyFilter(replacement, Some(2), u8::MAX);
+            }
+            at += 1;
+        }
+    }
+    longest
+}
+
+/// Gives the environment the functions of `transformers`, within limits.
+pub(super) fn environment(env: &mut Environment<'_>, budget: &Arc<Budget>, now: Option<Clock>) {
+    env.add_function("raise_exception", |message: String| -> Result<Value, Error> {
+        Err(Error::new(ErrorKind::InvalidOperation, message))
+    });
+    if let Some(now) = now {
+        env.add_function("strftime_now", move |format: String| now.format(&format));
+    }
+    for name in ["batch", "slice", "chain", "zip", "pprint", "urlencode"] {
+        env.remove_filter(name);
+    }
+    operators(env, budget);
+    filters(env, budget);
+    let paid = Arc::clone(budget);
+    env.set_unknown_method_callback(move |state, value, method, args| match (value.as_str(), method, args) {
+        (Some(text), "replace", [from, to, ..]) => {
+            paid.charge(replaced_len(text, from.as_str().unwrap_or_default(), to.as_str().unwrap_or_default()))?;
+            minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
+        }
+        (Some(glue), "join", [items]) => join(&paid, items, glue, None),
+        (Some(text), "format", args) => formatted(&paid, FormatStyle::StrFormat, text, args),
+        _ => {
+            paid.charge(value.as_str().map_or(0, str::len))?;
+            minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
+        }
+    });
+    let paid = Arc::clone(budget);
+    env.set_formatter(move |out, _, value| {
+        if value.is_undefined() {
+            return Ok(());
+        }
+        out.write_str(&paid.text(value)?).map_err(Error::from)
+    });
+}
+
+fn operators(env: &mut Environment<'_>, budget: &Arc<Budget>) {
+    let paid = Arc::clone(budget);
+    env.add_filter("guarded_concat", move |a: &Value, b: &Value| -> Result<Value, Error> {
+        let mut text = paid.text(a)?.into_owned();
+        text.push_str(&paid.text(b)?);
+        paid.charge(text.len())?;
+        Ok(Value::from(text))
+    });
+    let paid = Arc::clone(budget);
+    env.add_filter("guarded_add", move |a: Value, b: Value| -> Result<Value, Error> {
+        pay_for_items(&paid, a.len().unwrap_or(0).saturating_add(b.len().unwrap_or(0)), &a, &b)?;
+        paid.charge(a.as_str().map_or(0, str::len).saturating_add(b.as_str().map_or(0, str::len)))?;
+        operate("a + b", a, b)
+    });
+    let paid = Arc::clone(budget);
+    env.add_filter("guarded_mul", move |a: Value, b: Value| -> Result<Value, Error> {
+        let times = a.as_usize().or(b.as_usize()).unwrap_or(1);
+        let items = a.len().or(b.len()).unwrap_or(0);
+        pay_for_items(&paid, items.saturating_mul(times), &a, &b)?;
+        paid.charge(a.as_str().or(b.as_str()).map_or(0, str::len).saturating_mul(times))?;
+        operate("a * b", a, b)
+    });
+}
+
+/// Refuses lists that become too long; strings are paid for by their bytes.
+fn pay_for_items(budget: &Budget, items: usize, a: &Value, b: &Value) -> Result<(), Error> {
+    if a.as_str().is_some() || b.as_str().is_some() {
+        return Ok(());
+    }
+    budget.charge(if items > MAX_ITEMS { usize::MAX } else { items * 16 })
+}
+
+/// The engine's own operator on values that are known to be small enough.
+fn operate(expression: &'static str, a: Value, b: Value) -> Result<Value, Error> {
+    Environment::empty().compile_expression(expression)?.eval(Value::from_pairs([("a", a), ("b", b)]))
+}
+
+fn filters(env: &mut Environment<'_>, budget: &Arc<Budget>) {
+    let paid = Arc::clone(budget);
+    env.add_filter("tojson", move |value: &Value, indent: Option<usize>, args: Kwargs| -> Result<Value, Error> {
+        let args = match indent {
+            Some(indent) => Kwargs::from_iter([("indent", Value::from(indent))]),
+            None => args,
+        };
+        json::tojson(&paid, value, &args).map(Value::from)
+    });
+    let paid = Arc::clone(budget);
+    env.add_filter("replace", move |value: &Value, from: &str, to: &str| -> Result<Value, Error> {
+        let text = paid.text(value)?;
+        paid.charge(replaced_len(&text, from, to))?;
+        Ok(Value::from(text.replace(from, to)))
+    });
+    let paid = Arc::clone(budget);
+    env.add_filter("join", move |items: &Value, glue: Option<&str>, args: Kwargs| -> Result<Value, Error> {
+        let attribute: Option<&str> = args.get("attribute")?;
+        let named: Option<&str> = args.get("d")?;
+        args.assert_all_used()?;
+        join(&paid, items, glue.or(named).unwrap_or_default(), attribute)
+    });
+    let paid = Arc::clone(budget);
+    env.add_filter("format", move |text: &str, args: Rest<Value>| formatted(&paid, FormatStyle::Printf, text, &args));
+    let paid = Arc::clone(budget);
+    env.add_filter("indent", move |text: &str, width: Option<usize>, first: Option<bool>, blank: Option<bool>, args: Kwargs| {
+        let width = width.or(args.get("width")?).unwrap_or(4);
+        let first = first.or(args.get("first")?).unwrap_or(false);
+        let blank = blank.or(args.get("blank")?).unwrap_or(false);
+        args.assert_all_used()?;
+        paid.charge(text.split('\n').count().saturating_mul(width).saturating_add(text.len()))?;
+        Ok::<_, Error>(indented(text, width, first, blank))
+    });
+}
+
+fn indented(text: &str, width: usize, first: bool, blank: bool) -> String {
+    let pad = " ".repeat(width);
+    let line = |(at, line): (usize, &str)| {
+        let wanted = if at == 0 { first } else { blank || !line.is_empty() };
+        if wanted { format!("{pad}{line}") } else { line.to_owned() }
+    };
+    text.split('\n').enumerate().map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn replaced_len(text: &str, from: &str, to: &str) -> usize {
+    let grows = to.len().saturating_sub(from.len());
+    text.len().saturating_add(text.matches(from).count().saturating_mul(grows))
+}
+
+fn join(budget: &Budget, items: &Value, glue: &str, attribute: Option<&str>) -> Result<Value, Error> {
+    if matches!(items.kind(), ValueKind::Undefined | ValueKind::None) {
+        return Ok(Value::from(""));
+    }
+    let mut out = Limited::new(budget);
+    let long = |_| refuse("the template makes too much text");
+    for (at, item) in items.try_iter()?.enumerate() {
+        if at > 0 {
+            out.write_str(glue).map_err(long)?;
+        }
+        let item = match attribute {
+            Some(name) => item.get_attr(name)?,
+            None => item,
+        };
+        write!(out, "{item}").map_err(long)?;
+    }
+    Ok(Value::from(out.into_text()))
+}
+
+/// Formats after looking at the numbers in the format string, which are widths and precisions.
+fn formatted(budget: &Budget, style: FormatStyle, text: &str, args: &[Value]) -> Result<Value, Error> {
+    let fits = |digits: &str| digits.is_empty() || digits.parse::<u32>().is_ok_and(|n| n <= MAX_FORMAT_NUMBER);
+    if !text.split(|c: char| !c.is_ascii_digit()).all(fits) || text.contains('*') {
+        return Err(refuse("a width in the format string is too large"));
+    }
+    let fields = text.bytes().filter(|b| matches!(b, b'%' | b'{')).count();
+    let mut longest = MAX_FORMAT_NUMBER as usize;
+    for arg in args {
+        longest = longest.max(budget.text(arg)?.len());
+    }
+    budget.charge(fields.saturating_mul(longest).saturating_add(text.len()))?;
+    format(style, text, args).map(Value::from)
+}

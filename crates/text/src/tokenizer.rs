@@ -1,0 +1,225 @@
+//! Text to token ids and back.
+
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, OnceLock};
+
+use tokenizers::models::ModelWrapper;
+
+use crate::config::{SpecialTokens, TokenizerFiles};
+use crate::detokenize::{DecodePlan, DetokenizeStream};
+use crate::error::{Error, Result};
+use crate::gguf::GgufVocab;
+
+/// A tokenizer with the special tokens of its model. Cloning is cheap.
+#[derive(Clone)]
+pub struct Tokenizer {
+    shared: Arc<Shared>,
+    special: SpecialTokens,
+}
+
+/// What all clones and streams of a tokenizer read.
+pub(crate) struct Shared {
+    inner: tokenizers::Tokenizer,
+    /// The same tokenizer, blind to special tokens in text; made when it is first needed.
+    plain: OnceLock<tokenizers::Tokenizer>,
+    special_ids: HashSet<u32>,
+    vocab_size: usize,
+    pub(crate) plan: DecodePlan,
+}
+
+/// Texts of end tokens that are looked for when no file says what ends generation.
+const WELL_KNOWN_EOS: [&str; 9] =
+    ["<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>", "</s>", "<eos>", "<end_of_turn>", "<turn|>"];
+
+/// Runs third-party code that may panic on hostile tokenizer data, and turns a panic into an error message.
+fn guarded<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> std::result::Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(result) => result.map_err(|e| e.to_string()),
+        Err(_) => Err("its data is inconsistent".into()),
+    }
+}
+
+impl Tokenizer {
+    /// Reads the bytes of a `tokenizer.json`. Roles of special tokens are not in that file: there is no BOS, and what
+    /// ends generation is guessed from well-known token texts. Truncation, padding and dropout settings are ignored,
+    /// as they are for training.
+    ///
+    /// # Errors
+    /// The bytes are not a tokenizer.
+    pub fn from_json(bytes: &[u8]) -> Result<Self> {
+        Self::from_files(&TokenizerFiles { tokenizer: bytes, ..TokenizerFiles::default() })
+    }
+
+    /// Reads the files of a Hugging Face model folder.
+    ///
+    /// # Errors
+    /// `tokenizer.json` is not a tokenizer, or another file is not a JSON object.
+    pub fn from_files(files: &TokenizerFiles<'_>) -> Result<Self> {
+        let inner = guarded(|| tokenizers::Tokenizer::from_bytes(files.tokenizer)).map_err(Error::Tokenizer)?;
+        let shared = Shared::new(inner)?;
+        let mut special = SpecialTokens::from_files(files, |text| shared.inner.token_to_id(text))?;
+        if special.eos_ids.is_empty() {
+            let known = WELL_KNOWN_EOS.iter().filter_map(|text| shared.inner.token_to_id(text));
+            special.add_eos(known.filter(|id| shared.special_ids.contains(id)).collect::<Vec<_>>());
+        }
+        Ok(Self { shared: Arc::new(shared), special })
+    }
+
+    /// Builds the tokenizer that the metadata of a GGUF file describes.
+    ///
+    /// # Errors
+    /// The model or pre-tokenizer kind is not known, or the lists do not fit together.
+    pub fn from_gguf(vocab: &GgufVocab) -> Result<Self> {
+        let json = vocab.to_tokenizer_json()?;
+        let inner = guarded(|| tokenizers::Tokenizer::from_bytes(&json)).map_err(Error::Gguf)?;
+        Ok(Self { shared: Arc::new(Shared::new(inner)?), special: vocab.special_tokens() })
+    }
+
+    /// The tokenizer as the bytes of a `tokenizer.json`: the same tokenizer always gives the same bytes. Roles of
+    /// special tokens go into a `tokenizer_config.json`, see [`SpecialTokens::to_config_json`].
+    ///
+    /// # Errors
+    /// The tokenizer library cannot write it.
+    pub fn to_json(&self) -> Result<Vec<u8>> {
+        guarded(|| self.shared.inner.to_string(false)).map(String::into_bytes).map_err(Error::Tokenizer)
+    }
+
+    /// Replaces what ends generation, where a program says it better than the files.
+    #[must_use]
+    pub fn with_eos_ids(mut self, ids: impl IntoIterator<Item = u32>) -> Self {
+        self.special.eos_ids.clear();
+        self.special.add_eos(ids);
+        self
+    }
+
+    /// Token ids of `text`. Special tokens that are spelled out in the text are recognised. With `add_special` the ids
+    /// that the model puts around a sequence (such as BOS) are added.
+    ///
+    /// # Errors
+    /// The tokenizer cannot represent the text.
+    pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
+        Self::encode_by(&self.shared.inner, text, add_special)
+    }
+
+    /// Token ids of text that comes from outside: special tokens spelled out in it are encoded as ordinary text.
+    ///
+    /// # Errors
+    /// As for [`encode`](Self::encode).
+    pub fn encode_plain(&self, text: &str) -> Result<Vec<u32>> {
+        let plain = self.shared.plain.get_or_init(|| {
+            let mut plain = self.shared.inner.clone();
+            plain.set_encode_special_tokens(true);
+            plain
+        });
+        Self::encode_by(plain, text, false)
+    }
+
+    fn encode_by(inner: &tokenizers::Tokenizer, text: &str, add_special: bool) -> Result<Vec<u32>> {
+        let encoding = guarded(|| inner.encode_fast(text, add_special)).map_err(Error::Encode)?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Text of `ids`; ids that the tokenizer does not know give no text. Bytes that are no UTF-8 become U+FFFD.
+    ///
+    /// # Errors
+    /// The tokenizer's decoder fails.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
+        if let DecodePlan::Window = self.shared.plan {
+            return self.shared.decode_whole(ids, skip_special);
+        }
+        let mut stream = self.stream(skip_special);
+        let mut text = String::new();
+        for &id in ids {
+            text.push_str(&stream.push(id)?);
+        }
+        text.push_str(&stream.finish()?);
+        Ok(text)
+    }
+
+    /// Begins to decode ids one by one.
+    pub fn stream(&self, skip_special: bool) -> DetokenizeStream {
+        DetokenizeStream::new(Arc::clone(&self.shared), skip_special)
+    }
+
+    /// Id of the token with this text.
+    pub fn token_to_id(&self, token: &str) -> Option<u32> {
+        self.shared.inner.token_to_id(token)
+    }
+
+    /// The token's own text, in the alphabet of the tokenizer: not fit to be shown, see [`decode`](Self::decode).
+    pub fn id_to_token(&self, id: u32) -> Option<String> {
+        self.shared.inner.id_to_token(id)
+    }
+
+    /// True if the token is left out by `skip_special`.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.shared.special_ids.contains(&id)
+    }
+
+    /// The special tokens by role.
+    pub fn special(&self) -> &SpecialTokens {
+        &self.special
+    }
+
+    /// Id of the token that begins a sequence.
+    pub fn bos_id(&self) -> Option<u32> {
+        self.special.bos_id
+    }
+
+    /// Ids that end generation.
+    pub fn eos_ids(&self) -> &[u32] {
+        &self.special.eos_ids
+    }
+
+    /// True if `id` ends generation.
+    pub fn is_eos(&self, id: u32) -> bool {
+        self.special.eos_ids.contains(&id)
+    }
+
+    /// One more than the largest token id. The model's logits may be longer, as vocabularies get padded.
+    pub fn vocab_size(&self) -> usize {
+        self.shared.vocab_size
+    }
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokenizer").field("vocab_size", &self.shared.vocab_size).field("special", &self.special).finish()
+    }
+}
+
+impl Shared {
+    fn new(mut inner: tokenizers::Tokenizer) -> Result<Self> {
+        inner.with_padding(None);
+        guarded(|| inner.with_truncation(None).map(|_| ())).map_err(Error::Tokenizer)?;
+        if let ModelWrapper::BPE(bpe) = inner.get_model()
+            && bpe.dropout.is_some()
+        {
+            let mut steady = bpe.clone();
+            steady.dropout = None;
+            inner.with_model(steady);
+        }
+        let special = inner.get_added_tokens_decoder();
+        let special_ids = special.iter().filter(|(_, token)| token.special).map(|(&id, _)| id).collect();
+        let vocab_size = inner.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1);
+        let plan = DecodePlan::of(inner.get_decoder());
+        Ok(Self { inner, plain: OnceLock::new(), special_ids, vocab_size, plan })
+    }
+
+    /// The token's text for decoding; `None` if the id is unknown or is to be skipped.
+    pub(crate) fn piece(&self, id: u32, skip_special: bool) -> Option<String> {
+        if skip_special && self.special_ids.contains(&id) {
+            return None;
+        }
+        self.inner.get_added_vocabulary().simple_id_to_token(id).or_else(|| self.inner.id_to_token(id))
+    }
+
+    /// Decodes a whole sequence by the tokenizer library.
+    pub(crate) fn decode_whole(&self, ids: &[u32], skip_special: bool) -> Result<String> {
+        guarded(|| self.inner.decode(ids, skip_special)).map_err(Error::Decode)
+    }
+}
+
+#[cfg(test)]
+mod tests;

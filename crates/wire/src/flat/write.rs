@@ -1,0 +1,109 @@
+//! Building FlatBuffers table by table. A [`Row`] collects a table's fields; children are written before it.
+
+use flatbuffers::{FlatBufferBuilder, Push, UnionWIPOffset, WIPOffset};
+
+use super::Field;
+
+/// Where a finished table, vector or string lies.
+pub(crate) type Offset = WIPOffset<UnionWIPOffset>;
+
+/// The contents of one field. Structs of one number are that number.
+#[derive(Clone, Copy)]
+pub(crate) enum Value {
+    Bool(bool),
+    U8(u8),
+    I8(i8),
+    I32(i32),
+    U32(u32),
+    I64(i64),
+    U64(u64),
+    F32(f32),
+    F64(f64),
+    Offset(Offset),
+}
+
+macro_rules! from_scalars {
+    ($($ty:ty => $variant:ident),*) => { $(impl From<$ty> for Value {
+        fn from(v: $ty) -> Value {
+            Value::$variant(v)
+        }
+    })* };
+}
+from_scalars!(bool => Bool, u8 => U8, i8 => I8, i32 => I32, u32 => U32, i64 => I64, u64 => U64, f32 => F32, f64 => F64, Offset => Offset);
+
+/// The fields of a table that is about to be written.
+#[derive(Default)]
+pub(crate) struct Row(Vec<(u16, Value)>);
+
+impl Row {
+    /// Sets a field.
+    pub(crate) fn set(mut self, field: Field, value: impl Into<Value>) -> Row {
+        self.put(field, value);
+        self
+    }
+
+    /// Sets a field unless the value is the one that its absence means.
+    pub(crate) fn set_unless<T: Into<Value> + PartialEq>(self, field: Field, value: T, default: T) -> Row {
+        if value == default { self } else { self.set(field, value) }
+    }
+
+    /// Sets a field in place.
+    pub(crate) fn put(&mut self, field: Field, value: impl Into<Value>) {
+        self.0.push((field.id, value.into()));
+    }
+}
+
+/// A FlatBuffer under construction.
+#[derive(Default)]
+pub(crate) struct FlatWriter(FlatBufferBuilder<'static>);
+
+impl FlatWriter {
+    /// Writes a table.
+    pub(crate) fn table(&mut self, row: Row) -> Offset {
+        let b = &mut self.0;
+        let start = b.start_table();
+        for (id, value) in row.0 {
+            let slot = 4 + 2 * id;
+            match value {
+                Value::Bool(v) => b.push_slot_always(slot, v),
+                Value::U8(v) => b.push_slot_always(slot, v),
+                Value::I8(v) => b.push_slot_always(slot, v),
+                Value::I32(v) => b.push_slot_always(slot, v),
+                Value::U32(v) => b.push_slot_always(slot, v),
+                Value::I64(v) => b.push_slot_always(slot, v),
+                Value::U64(v) => b.push_slot_always(slot, v),
+                Value::F32(v) => b.push_slot_always(slot, v),
+                Value::F64(v) => b.push_slot_always(slot, v),
+                Value::Offset(v) => b.push_slot_always(slot, v),
+            }
+        }
+        b.end_table(start).as_union_value()
+    }
+
+    /// Writes a string, or finds it if it was written before.
+    pub(crate) fn string(&mut self, text: &str) -> Offset {
+        self.0.create_shared_string(text).as_union_value()
+    }
+
+    /// Writes a vector of numbers.
+    pub(crate) fn scalars<T: Push<Output = T> + Copy + 'static>(&mut self, items: &[T]) -> Offset {
+        self.0.create_vector(items).as_union_value()
+    }
+
+    /// Writes a vector of offsets.
+    pub(crate) fn offsets(&mut self, items: &[Offset]) -> Offset {
+        self.0.create_vector(items).as_union_value()
+    }
+
+    /// Writes a vector of what `write` makes of the items.
+    pub(crate) fn each<T>(&mut self, items: &[T], mut write: impl FnMut(&mut Self, &T) -> Offset) -> Offset {
+        let offsets: Vec<Offset> = items.iter().map(|item| write(self, item)).collect();
+        self.offsets(&offsets)
+    }
+
+    /// The bytes, with `root` as the root table.
+    pub(crate) fn finish(mut self, root: Offset, identifier: Option<&str>) -> Vec<u8> {
+        self.0.finish(root, identifier);
+        self.0.finished_data().to_vec()
+    }
+}

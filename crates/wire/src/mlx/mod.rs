@@ -1,0 +1,39 @@
+//! The MLX delegate payload: a 24-byte header and a FlatBuffer that holds one [`Graph`].
+
+mod field;
+mod graph;
+mod header;
+mod node;
+mod schema;
+
+use flambeau_ir::{Checked, Graph};
+
+use crate::{
+    error::Error,
+    flat::{Flat, FlatWriter},
+};
+
+const FORMAT: &str = "MLX payload";
+
+/// Reads a payload. The graph's indices are not verified: see [`flambeau_ir::check()`].
+///
+/// # Errors
+/// If the bytes are not a payload, break the encoding's rules, or exceed a limit; offsets count from the payload's first byte.
+pub fn decode(payload: &[u8]) -> Result<Graph, Error> {
+    let flat = Flat::new(FORMAT, header::strip(payload)?, header::SIZE as u64);
+    graph::read(flat.root()?)
+}
+
+/// Writes a payload. Its length is a multiple of 16.
+pub fn encode(graph: &Checked) -> Vec<u8> {
+    encode_unchecked(graph)
+}
+
+fn encode_unchecked(graph: &Graph) -> Vec<u8> {
+    let mut out = FlatWriter::default();
+    let root = graph::write(&mut out, graph);
+    header::wrap(&out.finish(root, None))
+}
+
+#[cfg(test)]
+mod tests;

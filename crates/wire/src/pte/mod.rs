@@ -1,0 +1,19 @@
+//! ExecuTorch programs: `.pte` files.
+
+mod check;
+mod encode;
+mod header;
+mod plan;
+mod program;
+mod read;
+mod schema;
+mod write;
+
+pub use program::*;
+pub use read::read_program;
+pub use write::ProgramWriter;
+
+const FORMAT: &str = "an ExecuTorch program";
+
+#[cfg(test)]
+mod tests;

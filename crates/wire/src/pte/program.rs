@@ -1,0 +1,322 @@
+//! A program as plain data.
+
+use flambeau_tensor::{Bytes, DType};
+use indexmap::IndexMap;
+
+use crate::segment::Segment;
+
+/// A `.pte` file.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Program {
+    /// Methods; their names are distinct.
+    pub plans: Vec<ExecutionPlan>,
+    /// Segment of each key. Several keys may share one.
+    pub named_data: IndexMap<String, u32>,
+    /// Segments; segment 0 usually holds the constants.
+    pub segments: Vec<Segment>,
+    /// Where constant tensors lie.
+    pub constants: Constants,
+    /// Where initial contents of planned tensors lie; only the first entry is ever used.
+    pub mutable_data: Vec<Subsegment>,
+    /// Delegate payloads that stand inside the program's own tables.
+    pub inline_payloads: Vec<Bytes>,
+}
+
+/// Where constant tensors lie.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Constants {
+    /// There are none.
+    #[default]
+    None,
+    /// At offsets in a segment; entry 0 is a placeholder.
+    Segment(Subsegment),
+    /// Inside the program's tables, as files older than segments have them; entry 0 is a placeholder.
+    Inline(Vec<Bytes>),
+}
+
+/// Offsets in a segment; entry 0 is a placeholder.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Subsegment {
+    /// Index of the segment.
+    pub segment: u32,
+    /// Byte offsets from the segment's first byte.
+    pub offsets: Vec<u64>,
+}
+
+/// A method.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ExecutionPlan {
+    /// Method name.
+    pub name: String,
+    /// How Python flattens arguments and results; informational, but always written, for some readers demand it.
+    pub container: ContainerMeta,
+    /// The value table. All value indices point here.
+    pub values: Vec<EValue>,
+    /// Value indices of the inputs.
+    pub inputs: Vec<u32>,
+    /// Value indices of the outputs.
+    pub outputs: Vec<u32>,
+    /// Instruction sequences; at least one.
+    pub chains: Vec<Chain>,
+    /// Kernels that instructions name by index.
+    pub operators: Vec<Operator>,
+    /// Delegates that instructions name by index.
+    pub delegates: Vec<Delegate>,
+    /// Bytes of each memory arena; entry 0 is a placeholder.
+    pub non_const_buffer_sizes: Vec<u64>,
+    /// Devices of arenas; empty if all are on the CPU.
+    pub devices: Vec<BufferDevice>,
+}
+
+/// JSON pytrees of a method's arguments and results.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerMeta {
+    pub inputs: String,
+    pub outputs: String,
+}
+
+/// The device of an arena.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BufferDevice {
+    /// Arena, as an index into `non_const_buffer_sizes`.
+    pub buffer: u32,
+    pub device: Device,
+}
+
+/// A device as the file states it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Device {
+    /// 0 CPU, 1 CUDA.
+    pub kind: i8,
+    pub index: i8,
+}
+
+/// A value: an argument, a result, or an intermediate.
+#[derive(Clone, Debug, PartialEq)]
+pub enum EValue {
+    None,
+    Int(i64),
+    Bool(bool),
+    Double(f64),
+    Tensor(Box<TensorValue>),
+    String(String),
+    /// Indices of `Int` values, so that a list follows sizes that change.
+    IntList(Vec<u32>),
+    DoubleList(Vec<f64>),
+    BoolList(Vec<bool>),
+    /// Indices of `Tensor` values with lower indices than the list.
+    TensorList(Vec<u32>),
+    /// Indices of `Tensor` values, or none.
+    OptionalTensorList(Vec<Option<u32>>),
+}
+
+/// A tensor without its elements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorValue {
+    pub dtype: DType,
+    /// The shape, or its upper bound if dynamic.
+    pub sizes: Vec<u32>,
+    /// Axes from outermost to innermost: a permutation.
+    pub dim_order: Vec<u8>,
+    pub requires_grad: bool,
+    /// PyTorch's layout number; 0 is strided.
+    pub layout: i8,
+    /// Whether the shape is only an upper bound.
+    pub dynamic: bool,
+    /// Entry of the constants or of the initial contents; 0 is none.
+    pub data_buffer_idx: u32,
+    /// Place in an arena; `None` if the memory is not planned.
+    pub allocation: Option<Allocation>,
+    /// Name and location, where the writer gave them.
+    pub extra: Option<ExtraTensorInfo>,
+}
+
+/// A place in an arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    /// Arena, as an index into `non_const_buffer_sizes`; never 0.
+    pub memory_id: u32,
+    /// Byte offset in the arena.
+    pub offset: u64,
+}
+
+/// What else is known of a tensor.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExtraTensorInfo {
+    /// Entry of the mutable data segments; readers use the first in any case.
+    pub mutable_data_segments_idx: u64,
+    /// Key of external data, or the attribute's name.
+    pub fully_qualified_name: Option<String>,
+    /// Whether the data lies in an external file under that name.
+    pub external: bool,
+    pub device: Device,
+}
+
+/// A sequence of instructions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chain {
+    /// Not used by any runtime.
+    pub inputs: Vec<i32>,
+    /// Not used by any runtime.
+    pub outputs: Vec<i32>,
+    pub instructions: Vec<Instruction>,
+}
+
+/// One step of a method. Indices are those of the method's values, operators and delegates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Instruction {
+    /// Runs a kernel. Arguments follow the operator's schema, then the results again.
+    KernelCall { op: u32, args: Vec<u32> },
+    /// Runs a delegate: inputs, then outputs.
+    DelegateCall { delegate: u32, args: Vec<u32> },
+    /// Copies a value, not the tensor's data.
+    MoveCall { from: u32, to: u32 },
+    /// Continues at `destination` of the same chain if the condition is false; its length means the end.
+    JumpFalse { cond: u32, destination: u32 },
+    /// Drops a tensor's data.
+    Free { value: u32 },
+}
+
+/// A kernel's name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Operator {
+    /// Such as `aten::add`.
+    pub name: String,
+    /// Such as `out`; may be empty.
+    pub overload: String,
+}
+
+impl Operator {
+    /// The name that kernels are registered under: `name` or `name.overload`.
+    pub fn full_name(&self) -> String {
+        if self.overload.is_empty() { self.name.clone() } else { format!("{}.{}", self.name, self.overload) }
+    }
+}
+
+/// A part of a method that a backend runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Delegate {
+    /// Backend name, such as `MLXBackend`.
+    pub id: String,
+    /// Where the payload lies.
+    pub data: DelegateData,
+    pub compile_specs: Vec<CompileSpec>,
+}
+
+/// Where a delegate's payload lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DelegateData {
+    /// Entry of [`Program::inline_payloads`].
+    Inline(u32),
+    /// Entry of [`Program::segments`].
+    Segment(u32),
+}
+
+impl Default for DelegateData {
+    fn default() -> Self {
+        DelegateData::Inline(0)
+    }
+}
+
+/// A setting for a backend's compiler.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CompileSpec {
+    pub key: String,
+    pub value: Bytes,
+}
+
+impl Program {
+    /// The method of that name.
+    pub fn plan(&self, name: &str) -> Option<&ExecutionPlan> {
+        self.plans.iter().find(|p| p.name == name)
+    }
+
+    /// Bytes of a segment; empty if there is no such segment.
+    pub fn segment(&self, index: u32) -> Bytes {
+        self.segments.get(index as usize).map(|s| s.data.clone()).unwrap_or_default()
+    }
+
+    /// A delegate's payload, shared with the file.
+    pub fn delegate_payload(&self, delegate: &Delegate) -> Bytes {
+        match delegate.data {
+            DelegateData::Inline(i) => self.inline_payloads.get(i as usize).cloned().unwrap_or_default(),
+            DelegateData::Segment(i) => self.segment(i),
+        }
+    }
+
+    /// The data of a key, shared with the file. Neither type nor shape is stored with it.
+    pub fn named(&self, key: &str) -> Option<Bytes> {
+        self.named_data.get(key).map(|&segment| self.segment(segment))
+    }
+
+    /// The elements of a constant tensor, or the initial ones of a planned tensor, shared with the file; `None` if the file has none.
+    pub fn tensor_data(&self, tensor: &TensorValue) -> Option<Bytes> {
+        if tensor.data_buffer_idx == 0 || tensor.is_external() {
+            return None;
+        }
+        let index = tensor.data_buffer_idx as usize;
+        let bytes = match (&self.constants, tensor.allocation) {
+            (_, Some(_)) => self.subsegment(self.mutable_data.first()?, index),
+            (Constants::None, None) => None,
+            (Constants::Segment(constants), None) => self.subsegment(constants, index),
+            (Constants::Inline(buffers), None) => buffers.get(index).cloned(),
+        }?;
+        let len = usize::try_from(tensor.nbytes()?).ok().filter(|&n| n <= bytes.len())?;
+        Some(bytes.slice(..len))
+    }
+
+    /// From an entry's offset to the end of its segment.
+    fn subsegment(&self, of: &Subsegment, index: usize) -> Option<Bytes> {
+        let start = usize::try_from(*of.offsets.get(index)?).ok()?;
+        let data = self.segment(of.segment);
+        (start <= data.len()).then(|| data.slice(start..))
+    }
+}
+
+impl ExecutionPlan {
+    /// A method without inputs that returns `values`, such as `get_max_seq_len`.
+    ///
+    /// A Python list is returned as one value for each of its elements.
+    pub fn constant(name: impl Into<String>, values: Vec<EValue>) -> ExecutionPlan {
+        ExecutionPlan {
+            name: name.into(),
+            outputs: (0..values.len() as u32).collect(),
+            values,
+            chains: vec![Chain::default()],
+            non_const_buffer_sizes: vec![0],
+            ..ExecutionPlan::default()
+        }
+    }
+}
+
+impl TensorValue {
+    /// A row-major tensor of a static shape without memory.
+    pub fn new(dtype: DType, sizes: &[u32]) -> TensorValue {
+        TensorValue {
+            dtype,
+            sizes: sizes.to_vec(),
+            dim_order: (0..sizes.len() as u8).collect(),
+            requires_grad: false,
+            layout: 0,
+            dynamic: false,
+            data_buffer_idx: 0,
+            allocation: None,
+            extra: None,
+        }
+    }
+
+    /// Number of elements, at the upper bound if dynamic; `None` if it overflows 64 bits.
+    pub fn numel(&self) -> Option<u64> {
+        self.sizes.iter().try_fold(1u64, |n, &d| n.checked_mul(d.into()))
+    }
+
+    /// Number of bytes, at the upper bound if dynamic; `None` if it overflows 64 bits.
+    pub fn nbytes(&self) -> Option<u64> {
+        self.numel()?.checked_mul(self.dtype.size() as u64)
+    }
+
+    /// Whether the elements lie in an external data file.
+    pub fn is_external(&self) -> bool {
+        self.extra.as_ref().is_some_and(|e| e.external)
+    }
+}

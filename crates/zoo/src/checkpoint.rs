@@ -1,0 +1,86 @@
+//! A model as it was published: config, tensors, tokenizer.
+
+use flambeau_tensor::{Bytes, DType};
+use indexmap::IndexMap;
+
+use crate::{
+    Config, Result, Source, folder,
+    gguf::{self, Gguf, GgufVocab},
+};
+
+/// What a tokenizer can be built from.
+#[derive(Clone, Debug)]
+pub enum TokenizerSource {
+    /// Files of a Hugging Face folder by name: `tokenizer.json`, `tokenizer_config.json`, … as far as they are there.
+    Files(Vec<(String, Bytes)>),
+    /// The vocabulary inside of a GGUF file.
+    Gguf(Box<GgufVocab>),
+}
+
+/// A config with the tensors that it speaks of, by the names of Hugging Face checkpoints.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    config: Config,
+    tensors: IndexMap<String, Source>,
+    tokenizer: TokenizerSource,
+}
+
+/// The embedding, which may also serve as head.
+pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
+pub(crate) const HEAD: &str = "lm_head.weight";
+
+impl Checkpoint {
+    /// Joins parts that were read elsewhere. Tensors bear the names of Hugging Face checkpoints, such as
+    /// `model.layers.0.mlp.up_proj.weight`; those that the family does not read are ignored.
+    ///
+    /// # Errors
+    /// None at present; the shapes are checked when the program is built.
+    pub fn new(mut config: Config, tensors: IndexMap<String, Source>, tokenizer: TokenizerSource) -> Result<Checkpoint> {
+        config.tied = Some(config.tied.unwrap_or(!tensors.contains_key(HEAD)));
+        Ok(Checkpoint { config, tensors, tokenizer })
+    }
+
+    /// Reads a Hugging Face folder, given as its files: `config.json`, `model.safetensors` or the index with its shards, and
+    /// what is there of `generation_config.json` and the tokenizer. Folders in MLX's own quantization are taken too.
+    ///
+    /// # Errors
+    /// [`crate::Error::MissingFile`], [`crate::Error::File`], [`crate::Error::Family`] and [`crate::Error::Key`].
+    pub fn from_folder(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
+        folder::checkpoint(files)
+    }
+
+    /// Reads a GGUF file of version 2 or 3.
+    ///
+    /// # Errors
+    /// [`crate::Error::Gguf`] and [`crate::Error::Limit`] for a damaged file, [`crate::Error::Family`], [`crate::Error::Key`] and
+    /// [`crate::Error::Tensor`] for a model that cannot be taken.
+    pub fn from_gguf(bytes: Bytes) -> Result<Checkpoint> {
+        let file = Gguf::parse(bytes)?;
+        let config = gguf::config(&file)?;
+        let tensors = gguf::sources(&file, &config)?;
+        Checkpoint::new(config, tensors, TokenizerSource::Gguf(Box::new(gguf::vocab(&file)?)))
+    }
+
+    /// The hyperparameters.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// All tensors.
+    pub fn tensors(&self) -> &IndexMap<String, Source> {
+        &self.tensors
+    }
+
+    /// What the tokenizer can be built from.
+    pub fn tokenizer(&self) -> &TokenizerSource {
+        &self.tokenizer
+    }
+
+    /// The type of activations where the caller has no wish: that of a Hugging Face checkpoint, else `bf16`, whose range is
+    /// that of `f32`.
+    pub fn default_dtype(&self) -> DType {
+        let embedding = || self.tensors.get(EMBEDDING).map(Source::dtype).filter(|_| matches!(self.tokenizer, TokenizerSource::Files(_)));
+        let stated = self.config.dtype.or_else(embedding);
+        stated.filter(|d| matches!(d, DType::F32 | DType::F16 | DType::BF16)).unwrap_or(DType::BF16)
+    }
+}

@@ -1,0 +1,176 @@
+//! Hugging Face folders, as named files.
+
+use flambeau_tensor::{Bytes, DType};
+use indexmap::IndexMap;
+use safetensors::{Dtype, SafeTensors};
+use serde_json::{Map, Value};
+
+use crate::{Checkpoint, Error, Result, Source, TokenizerSource, checkpoint, family, fields::Fields, limits::MAX_JSON_BYTES};
+
+const CONFIG: &str = "config.json";
+const GENERATION: &str = "generation_config.json";
+const WEIGHTS: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+/// Files that a tokenizer and its chat template may need.
+const TOKENIZER: [&str; 11] = [
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tekken.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    GENERATION,
+];
+
+/// The files by their last path component.
+struct Folder(IndexMap<String, Bytes>);
+
+impl Folder {
+    fn json(&self, name: &str) -> Result<Option<Map<String, Value>>> {
+        let Some(bytes) = self.0.get(name) else { return Ok(None) };
+        if bytes.len() > MAX_JSON_BYTES {
+            return Err(Error::limit("bytes of a JSON file", bytes.len() as u64, MAX_JSON_BYTES as u64));
+        }
+        serde_json::from_slice(bytes).map(Some).map_err(|e| Error::file(name, e))
+    }
+
+    /// Files with weights: those that the index names, or the only one, or all that there are.
+    fn weight_files(&self) -> Result<Vec<String>> {
+        if let Some(index) = self.json(INDEX)? {
+            let map = index.get("weight_map").and_then(Value::as_object);
+            let map = map.ok_or_else(|| Error::file(INDEX, "expected an object `weight_map`"))?;
+            let mut files: Vec<String> = map.values().filter_map(Value::as_str).map(str::to_owned).collect();
+            files.sort();
+            files.dedup();
+            return Ok(files);
+        }
+        if self.0.contains_key(WEIGHTS) {
+            return Ok(vec![WEIGHTS.into()]);
+        }
+        let files: Vec<String> = self.0.keys().filter(|name| name.ends_with(".safetensors")).cloned().collect();
+        if files.is_empty() { Err(Error::MissingFile(WEIGHTS.into())) } else { Ok(files) }
+    }
+
+    fn tensors(&self) -> Result<IndexMap<String, Stored>> {
+        let mut out = IndexMap::new();
+        for name in self.weight_files()? {
+            let bytes = self.0.get(&name).ok_or_else(|| Error::MissingFile(name.clone()))?;
+            let (header, metadata) = SafeTensors::read_metadata(bytes).map_err(|e| Error::file(&name, e))?;
+            let start = header.saturating_add(8);
+            for key in metadata.offset_keys() {
+                let Some(info) = metadata.info(&key) else { continue };
+                let (from, to) = info.data_offsets;
+                let range = start.checked_add(from).zip(start.checked_add(to)).filter(|&(from, to)| from <= to && to <= bytes.len());
+                let (from, to) = range.ok_or_else(|| Error::file(&name, format!("tensor `{key}` passes the end of the file")))?;
+                out.insert(key, Stored { dtype: info.dtype, shape: info.shape.clone(), bytes: bytes.slice(from..to) });
+            }
+        }
+        Ok(out)
+    }
+}
+
+/// A tensor of a safetensors file.
+struct Stored {
+    dtype: Dtype,
+    shape: Vec<usize>,
+    bytes: Bytes,
+}
+
+fn dtype(dtype: Dtype) -> Option<DType> {
+    Some(match dtype {
+        Dtype::BOOL => DType::Bool,
+        Dtype::U8 => DType::U8,
+        Dtype::I8 => DType::I8,
+        Dtype::U16 => DType::U16,
+        Dtype::I16 => DType::I16,
+        Dtype::U32 => DType::U32,
+        Dtype::I32 => DType::I32,
+        Dtype::U64 => DType::U64,
+        Dtype::I64 => DType::I64,
+        Dtype::F16 => DType::F16,
+        Dtype::BF16 => DType::BF16,
+        Dtype::F32 => DType::F32,
+        Dtype::F64 => DType::F64,
+        _ => return None,
+    })
+}
+
+/// How MLX's own checkpoints are packed: defaults, and other values for single modules.
+struct Packing<'a> {
+    fields: Option<Fields<'a>>,
+}
+
+impl<'a> Packing<'a> {
+    /// From `quantization`; schemes of other tools are refused by name.
+    fn new(f: &Fields<'a>) -> Result<Packing<'a>> {
+        if let Some(other) = f.child("quantization_config")?
+            && let Some(method) = other.text("quant_method")?
+        {
+            return Err(Error::key("quantization_config.quant_method", "no quantization or MLX's own", method));
+        }
+        Ok(Packing { fields: f.child("quantization")? })
+    }
+
+    /// The packed tensor of a module `[rows, words]` with its scales and biases.
+    fn source(&self, module: &str, words: &Stored, tensors: &IndexMap<String, Stored>) -> Result<Source> {
+        let name = format!("{module}.weight");
+        let part = |part: &str| {
+            let key = format!("{module}.{part}");
+            tensors.get(&key).ok_or(Error::MissingTensor(key))
+        };
+        let Some(all) = &self.fields else {
+            return Err(Error::tensor(name, "floats, for there is no `quantization` in config.json", "u32 words"));
+        };
+        let own = all.get(module).filter(|v| v.is_object()).map(|_| all.child(module)).transpose()?.flatten();
+        let fields = own.as_ref().unwrap_or(all);
+        if let Some(mode) = fields.text("mode")?.filter(|&m| m != "affine") {
+            return Err(fields.error("mode", format!("affine, not {mode}")));
+        }
+        let (bits, group) = (fields.size("bits")?, fields.size("group_size")?);
+        let (scales, biases) = (part("scales")?, part("biases")?);
+        let scale = dtype(scales.dtype).filter(|_| scales.dtype == biases.dtype);
+        let scale = scale.ok_or_else(|| Error::tensor(&name, "scales and biases of one float type", format!("{:?} and {:?}", scales.dtype, biases.dtype)))?;
+        let mut shape = words.shape.clone();
+        if let Some(last) = shape.last_mut() {
+            *last = last.saturating_mul(32) / bits;
+        }
+        Source::packed(&name, shape, [words.bytes.clone(), scales.bytes.clone(), biases.bytes.clone()], scale, bits, group)
+    }
+}
+
+/// The checkpoint in these files.
+pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
+    let base = |name: String| name.rsplit(['/', '\\']).next().map(str::to_owned).unwrap_or(name);
+    let folder = Folder(files.into_iter().map(|(name, bytes)| (base(name), bytes)).collect());
+    let map = folder.json(CONFIG)?.ok_or_else(|| Error::MissingFile(CONFIG.into()))?;
+    let fields = Fields::new(&map);
+    let mut config = family::config(&fields)?;
+    if let Some(generation) = folder.json(GENERATION)? {
+        let generation = Fields::new(&generation);
+        config.bos = generation.ints("bos_token_id")?.first().copied().or(config.bos);
+        for id in generation.ints("eos_token_id")? {
+            if !config.eos.contains(&id) {
+                config.eos.push(id);
+            }
+        }
+    }
+    let packing = Packing::new(&fields)?;
+    let stored = folder.tensors()?;
+    let mut tensors = IndexMap::with_capacity(stored.len());
+    for (name, tensor) in &stored {
+        let source = match (name.strip_suffix(".weight"), tensor.dtype) {
+            (Some(module), Dtype::U32) => packing.source(module, tensor, &stored)?,
+            (_, other) => match dtype(other) {
+                Some(dtype) => Source::plain(name, dtype, tensor.shape.clone(), tensor.bytes.clone())?,
+                None => continue,
+            },
+        };
+        tensors.insert(name.clone(), source);
+    }
+    let tokenizer = folder.0.into_iter().filter(|(name, _)| TOKENIZER.contains(&name.as_str())).collect();
+    checkpoint::Checkpoint::new(config, tensors, TokenizerSource::Files(tokenizer))
+}

@@ -1,0 +1,214 @@
+//! The container.
+
+use flambeau_tensor::{Bytes, numel};
+use indexmap::IndexMap;
+
+use super::{Array, Kind, Value, reader::Reader};
+use crate::{
+    Error, Result, Source,
+    limits::{MAX_GGUF_ALIGNMENT, MAX_GGUF_ENTRIES, MAX_GGUF_NAME_BYTES, MAX_GGUF_RANK, MAX_GGUF_TENSORS},
+};
+
+const ALIGNMENT: &str = "general.alignment";
+const DEFAULT_ALIGNMENT: u64 = 32;
+/// Fewest bytes of a metadata entry and of a tensor's description.
+const LEAST_ENTRY: usize = 13;
+const LEAST_TENSOR: usize = 24;
+
+/// A parsed GGUF file. Tensors and numeric arrays are slices of its bytes.
+#[derive(Clone, Debug)]
+pub struct Gguf {
+    pub version: u32,
+    pub metadata: IndexMap<String, Value>,
+    pub tensors: IndexMap<String, TensorInfo>,
+}
+
+/// A tensor of a GGUF file.
+#[derive(Clone, Debug)]
+pub struct TensorInfo {
+    /// Outermost first, as PyTorch writes it.
+    pub shape: Vec<usize>,
+    pub kind: Kind,
+    /// Byte offset in the file.
+    pub offset: usize,
+    /// The stored bytes; for types of unknown size everything up to the end of the file.
+    pub bytes: Bytes,
+}
+
+impl Gguf {
+    /// Reads the header and checks that every tensor lies in the file.
+    ///
+    /// # Errors
+    /// [`Error::Gguf`] with the offset where the file breaks its format, [`Error::Limit`] for a count that is out of proportion.
+    pub fn parse(bytes: Bytes) -> Result<Gguf> {
+        let mut r = Reader::new(bytes.clone());
+        let version = read_version(&mut r)?;
+        let n_tensors = r.count("tensors", MAX_GGUF_TENSORS, LEAST_TENSOR)?;
+        let n_entries = r.count("metadata entries", MAX_GGUF_ENTRIES, LEAST_ENTRY)?;
+        let mut metadata = IndexMap::new();
+        for _ in 0..n_entries {
+            let at = r.offset();
+            let key = r.text("metadata key", MAX_GGUF_NAME_BYTES)?;
+            let value = Value::read(&mut r)?;
+            if let Some(_first) = metadata.insert(key.clone(), value) {
+                return Err(Error::Gguf { offset: at, what: format!("metadata key `{key}` occurs twice") });
+            }
+        }
+        let described = (0..n_tensors).map(|_| Described::read(&mut r)).collect::<Result<Vec<_>>>()?;
+        let alignment = alignment(&metadata)?;
+        let start = (r.offset() as u64).next_multiple_of(alignment);
+        let mut tensors = IndexMap::with_capacity(described.len());
+        for tensor in described {
+            let (at, name) = (tensor.at, tensor.name.clone());
+            let info = tensor.locate(&bytes, start, alignment)?;
+            if let Some(_first) = tensors.insert(name.clone(), info) {
+                return Err(Error::Gguf { offset: at, what: format!("tensor `{name}` occurs twice") });
+            }
+        }
+        Ok(Gguf { version, metadata, tensors })
+    }
+
+    /// The tensor of that name, if the file has it.
+    ///
+    /// # Errors
+    /// [`Error::Tensor`] for a type without an affine form.
+    pub fn source(&self, name: &str) -> Result<Option<Source>> {
+        let Some(info) = self.tensors.get(name) else { return Ok(None) };
+        let (shape, bytes) = (info.shape.clone(), info.bytes.clone());
+        match info.kind {
+            Kind::Plain(dtype) => Source::plain(name, dtype, shape, bytes).map(Some),
+            Kind::Blocks(block) => Source::blocks(name, block, shape, bytes).map(Some),
+            Kind::Other(_) => Err(Error::tensor(name, "a plain type or Q2_K to Q8_0", info.kind.name())),
+        }
+    }
+
+    fn typed<T>(&self, key: &str, expected: &str, get: impl Fn(&Value) -> Option<T>) -> Result<Option<T>> {
+        let Some(value) = self.metadata.get(key) else { return Ok(None) };
+        get(value).map(Some).ok_or_else(|| Error::key(key, expected, value.describe()))
+    }
+
+    /// The integer under a key, if there is one.
+    ///
+    /// # Errors
+    /// [`Error::Key`] for a value of another kind. The same holds for the other readers.
+    pub fn int(&self, key: &str) -> Result<Option<i64>> {
+        self.typed(key, "an integer", |v| if let Value::Int(v) = v { Some(*v) } else { None })
+    }
+
+    /// The number under a key.
+    pub fn float(&self, key: &str) -> Result<Option<f64>> {
+        self.typed(key, "a number", |v| match v {
+            Value::Float(v) => Some(*v),
+            Value::Int(v) => Some(*v as f64),
+            _ => None,
+        })
+    }
+
+    /// The boolean under a key.
+    pub fn bool(&self, key: &str) -> Result<Option<bool>> {
+        self.typed(key, "a boolean", |v| if let Value::Bool(v) = v { Some(*v) } else { None })
+    }
+
+    /// The text under a key.
+    pub fn text(&self, key: &str) -> Result<Option<&str>> {
+        match self.metadata.get(key) {
+            None => Ok(None),
+            Some(Value::Text(text)) => Ok(Some(text)),
+            Some(other) => Err(Error::key(key, "a text", other.describe())),
+        }
+    }
+
+    /// The texts under a key; none if the key is missing.
+    pub fn texts(&self, key: &str) -> Result<&[String]> {
+        match self.metadata.get(key) {
+            None => Ok(&[]),
+            Some(Value::Array(Array::Texts(texts))) => Ok(texts),
+            Some(Value::Array(array)) if array.is_empty() => Ok(&[]),
+            Some(other) => Err(Error::key(key, "an array of texts", other.describe())),
+        }
+    }
+
+    /// The numbers under a key, each converted by `get`; none if the key is missing.
+    pub fn numbers<T>(&self, key: &str, get: impl Fn(Value) -> Option<T>) -> Result<Vec<T>> {
+        match self.metadata.get(key) {
+            None => Ok(Vec::new()),
+            Some(Value::Array(Array::Numbers(numbers))) => {
+                let all: Option<Vec<T>> = numbers.iter().map(get).collect();
+                all.ok_or_else(|| Error::key(key, "numbers of another type", "an array with others"))
+            }
+            Some(Value::Array(array)) if array.is_empty() => Ok(Vec::new()),
+            Some(other) => Err(Error::key(key, "an array of numbers", other.describe())),
+        }
+    }
+}
+
+fn read_version(r: &mut Reader) -> Result<u32> {
+    let magic = r.take(4, "magic")?;
+    if magic != &b"GGUF"[..] {
+        return Err(Error::Gguf { offset: 0, what: format!("expected the magic `GGUF`, found {:?}", &magic[..]) });
+    }
+    match r.u32("version")? {
+        version @ (2 | 3) => Ok(version),
+        version if (2..=3).contains(&version.swap_bytes()) => {
+            Err(Error::Gguf { offset: 4, what: "expected a little-endian file, found a big-endian one".into() })
+        }
+        version => Err(Error::Gguf { offset: 4, what: format!("expected version 2 or 3, found {version}") }),
+    }
+}
+
+fn alignment(metadata: &IndexMap<String, Value>) -> Result<u64> {
+    match metadata.get(ALIGNMENT) {
+        None => Ok(DEFAULT_ALIGNMENT),
+        Some(&Value::Int(v)) if v > 0 && v as u64 <= MAX_GGUF_ALIGNMENT && v % 8 == 0 => Ok(v as u64),
+        Some(other) => Err(Error::key(ALIGNMENT, format!("a multiple of 8 up to {MAX_GGUF_ALIGNMENT}"), other.describe())),
+    }
+}
+
+/// A tensor as the header describes it.
+struct Described {
+    /// Where the header does.
+    at: usize,
+    name: String,
+    shape: Vec<usize>,
+    kind: Kind,
+    offset: u64,
+}
+
+impl Described {
+    fn read(r: &mut Reader) -> Result<Described> {
+        let at = r.offset();
+        let name = r.text("tensor name", MAX_GGUF_NAME_BYTES)?;
+        let rank = r.u32("tensor rank")?;
+        if rank > MAX_GGUF_RANK {
+            return Err(Error::limit("dims of a tensor", u64::from(rank), u64::from(MAX_GGUF_RANK)));
+        }
+        let mut shape = Vec::with_capacity(rank as usize);
+        for _ in 0..rank {
+            let size = r.u64("tensor size")?;
+            shape.push(usize::try_from(size).map_err(|_| r.error(format!("size {size} of tensor `{name}` is too large")))?);
+        }
+        shape.reverse();
+        let kind = Kind::from_number(r.u32("tensor type")?);
+        Ok(Described { at, name, shape, kind, offset: r.u64("tensor offset")? })
+    }
+
+    fn locate(self, file: &Bytes, start: u64, alignment: u64) -> Result<TensorInfo> {
+        let fault = |what: String| Error::Gguf { offset: self.at, what: format!("tensor `{}`: {what}", self.name) };
+        if !self.offset.is_multiple_of(alignment) {
+            return Err(fault(format!("expected an offset at a multiple of {alignment}, found {}", self.offset)));
+        }
+        let offset = start.checked_add(self.offset).and_then(|o| usize::try_from(o).ok()).filter(|&o| o <= file.len());
+        let offset = offset.ok_or_else(|| fault(format!("offset {} is past the end of the file", self.offset)))?;
+        let len = match self.kind.block() {
+            None => file.len() - offset,
+            Some((elements, bytes)) => {
+                let whole = elements == 1 || self.shape.last().is_some_and(|cols| cols.is_multiple_of(elements));
+                let len = numel(&self.shape).filter(|_| whole).and_then(|n| (n / elements).checked_mul(bytes));
+                len.ok_or_else(|| fault(format!("shape {:?} is not whole blocks of {}", self.shape, self.kind.name())))?
+            }
+        };
+        let end = offset.checked_add(len).filter(|&end| end <= file.len());
+        let end = end.ok_or_else(|| fault(format!("its {len} bytes pass the end of the file of {}", file.len())))?;
+        Ok(TensorInfo { shape: self.shape, kind: self.kind, offset, bytes: file.slice(offset..end) })
+    }
+}

@@ -1,0 +1,68 @@
+//! The tokenizer inside of a GGUF file, as plain data.
+
+use super::{Gguf, Value};
+use crate::{Error, Result};
+
+/// The `tokenizer.*` metadata. Missing keys are empty lists or `None`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GgufVocab {
+    /// `model`: `gpt2` (byte-level BPE with merges), `llama` (SentencePiece with scores), …
+    pub model: String,
+    /// `pre`: kind of pre-tokenizer.
+    pub pre: Option<String>,
+    /// Text of each id.
+    pub tokens: Vec<String>,
+    /// One a token, or none.
+    pub scores: Vec<f32>,
+    /// One a token, or none: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
+    pub token_types: Vec<i32>,
+    /// Pairs as `left right`, in order of rank.
+    pub merges: Vec<String>,
+    pub bos: Option<u32>,
+    pub eos: Option<u32>,
+    /// Ids that end a turn or a message.
+    pub other_eos: Vec<u32>,
+    pub unk: Option<u32>,
+    pub pad: Option<u32>,
+    pub add_bos: Option<bool>,
+    pub add_eos: Option<bool>,
+    pub add_space_prefix: Option<bool>,
+    /// `tokenizer.chat_template`, a Jinja text.
+    pub chat_template: Option<String>,
+}
+
+/// The vocabulary in the file's metadata.
+///
+/// # Errors
+/// [`Error::Key`] for a value of the wrong kind.
+pub(crate) fn vocab(file: &Gguf) -> Result<GgufVocab> {
+    let key = |name: &str| format!("tokenizer.ggml.{name}");
+    let id = |name: &str| -> Result<Option<u32>> {
+        let value = file.int(&key(name))?;
+        // Some writers store minus one for "none".
+        value.filter(|&v| v != -1).map(|v| u32::try_from(v).map_err(|_| Error::key(key(name), "a token id", v))).transpose()
+    };
+    let float = |v: Value| match v {
+        Value::Float(v) => Some(v as f32),
+        Value::Int(v) => Some(v as f32),
+        _ => None,
+    };
+    let int = |v: Value| if let Value::Int(v) = v { i32::try_from(v).ok() } else { None };
+    Ok(GgufVocab {
+        model: file.text(&key("model"))?.unwrap_or_default().to_owned(),
+        pre: file.text(&key("pre"))?.map(str::to_owned),
+        tokens: file.texts(&key("tokens"))?.to_vec(),
+        scores: file.numbers(&key("scores"), float)?,
+        token_types: file.numbers(&key("token_type"), int)?,
+        merges: file.texts(&key("merges"))?.to_vec(),
+        bos: id("bos_token_id")?,
+        eos: id("eos_token_id")?,
+        other_eos: [id("eot_token_id")?, id("eom_token_id")?].into_iter().flatten().collect(),
+        unk: id("unknown_token_id")?,
+        pad: id("padding_token_id")?,
+        add_bos: file.bool(&key("add_bos_token"))?,
+        add_eos: file.bool(&key("add_eos_token"))?,
+        add_space_prefix: file.bool(&key("add_space_prefix"))?,
+        chat_template: file.text("tokenizer.chat_template")?.map(str::to_owned),
+    })
+}

@@ -1,0 +1,39 @@
+//! Model families as functions from a checkpoint to an exported program, without Python.
+//!
+//! A [`Checkpoint`] is a config, named tensors and a tokenizer, out of a Hugging Face folder or a GGUF file. [`build`] writes the
+//! family's forward pass as the graph that PyTorch's capture of it would be, and names what a runner must know as constant
+//! methods. Nothing is read from disk here: callers hand in bytes, mapped or not, and tensors stay slices of them. What must be
+//! cast, reordered or repacked is made when a consumer asks for its bytes and dropped after it.
+//!
+//! Quantized GGUF blocks keep their codes: each supported kind has an exact affine form (`scale * code + bias` a group), which
+//! enters the program as `flambeau.dequantize_packed`.
+
+#![forbid(unsafe_code)]
+
+mod affine;
+mod block;
+mod builder;
+mod checkpoint;
+mod config;
+mod decoder;
+mod error;
+mod family;
+mod fields;
+mod folder;
+mod model;
+mod rope;
+mod source;
+
+pub mod gguf;
+pub mod limits;
+
+pub use block::Block;
+pub use checkpoint::{Checkpoint, TokenizerSource};
+pub use config::{Biases, Config, Family};
+pub use error::Error;
+pub use model::{Logits, MetaValue, Model, Options, ScalePrecision, build};
+pub use rope::{Rope, Scaling};
+pub use source::{Data, Rows, Source};
+
+/// Shorthand of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

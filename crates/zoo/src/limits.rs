@@ -1,0 +1,26 @@
+//! Bounds on what a checkpoint may ask for. Each is far above what real models need.
+
+/// Tensors of a GGUF file.
+pub const MAX_GGUF_TENSORS: u64 = 1 << 17;
+/// Metadata entries of a GGUF file.
+pub const MAX_GGUF_ENTRIES: u64 = 1 << 16;
+/// Elements of a GGUF metadata array.
+pub const MAX_GGUF_ARRAY: u64 = 1 << 24;
+/// Bytes of a GGUF key or tensor name.
+pub const MAX_GGUF_NAME_BYTES: u64 = 1 << 10;
+/// Bytes of a GGUF text value, such as a chat template.
+pub const MAX_GGUF_TEXT_BYTES: u64 = 16 << 20;
+/// Dims of a GGUF tensor.
+pub const MAX_GGUF_RANK: u32 = 8;
+/// Largest alignment of GGUF tensor data.
+pub const MAX_GGUF_ALIGNMENT: u64 = 1 << 20;
+/// Bytes of `config.json`, an index or another JSON file that is parsed.
+pub const MAX_JSON_BYTES: usize = 64 << 20;
+/// Decoder layers of a model.
+pub const MAX_LAYERS: usize = 1 << 12;
+/// Width, heads, vocabulary and other sizes of a config.
+pub const MAX_SIZE: usize = 1 << 24;
+/// Elements of an attention head.
+pub const MAX_HEAD_DIM: usize = 1 << 14;
+/// Positions of a key/value cache.
+pub const MAX_POSITIONS: usize = 1 << 24;

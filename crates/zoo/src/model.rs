@@ -1,0 +1,139 @@
+//! From a checkpoint and options to a program.
+
+use flambeau_pt2::Exported;
+use flambeau_tensor::DType;
+
+use crate::{
+    Checkpoint, Error, Result, TokenizerSource,
+    decoder::{Decoder, Plan},
+    limits::MAX_POSITIONS,
+};
+
+/// Most tokens of a call where the caller has no wish.
+const DEFAULT_CHUNK: usize = 512;
+/// Rows of the caches where the caller has no wish and the model has seen more.
+const DEFAULT_POSITIONS: usize = 2048;
+
+/// Which positions of a call get logits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Logits {
+    /// `[1, 1, vocab]`: the last one, which is all that generation reads.
+    #[default]
+    Last,
+    /// `[1, s, vocab]`: every one, as ExecuTorch's exporter gives them.
+    All,
+}
+
+/// In which float type packed weights keep scales and biases.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ScalePrecision {
+    /// The narrowest that holds them exactly: `f16` for GGUF's 32-element blocks, `f32` for its 256-element ones, whose scales
+    /// are products; for MLX's checkpoints the stored one. Products with activations of another type then run in `f32`.
+    #[default]
+    Exact,
+    /// The type of the activations: rounded, which GPU kernels of one type prefer.
+    Activations,
+    /// `f32`: exact for any block, also where an `f16` bias would overflow.
+    F32,
+}
+
+/// What to build. The defaults suit generation.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Type of activations and caches: `f32`, `f16` or `bf16`; by default that of the checkpoint, `bf16` for GGUF.
+    pub dtype: Option<DType>,
+    /// Tokens that the caches hold; by default 2048 or what the model was trained for, whichever is less.
+    pub max_seq_len: Option<usize>,
+    /// Most tokens of a call; by default 512 or `max_seq_len`, whichever is less.
+    pub prefill_chunk: Option<usize>,
+    pub logits: Logits,
+    pub scales: ScalePrecision,
+}
+
+/// The value of a constant method.
+#[derive(Clone, Debug, PartialEq)]
+pub enum MetaValue {
+    Bool(bool),
+    Int(i64),
+    /// Several results of one method.
+    Ints(Vec<i64>),
+    Text(String),
+}
+
+/// A program with what a runner must know.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// `input_ids` i64 [1, s], `cache_position` i64 [s] (consecutive) → logits in the type of the activations. s is 1 to the
+    /// prefill chunk. State: `key_cache_i` and `value_cache_i` [1, Hk, max_seq_len, D].
+    pub exported: Exported,
+    /// Constant methods by name.
+    pub metadata: Vec<(String, MetaValue)>,
+    pub tokenizer: TokenizerSource,
+}
+
+/// Builds the forward pass of a checkpoint. No weight is read: the program's weights are slices of the checkpoint, or make
+/// their bytes when asked.
+///
+/// # Errors
+/// [`Error::Option`] for an option out of range, [`Error::MissingTensor`] and [`Error::Tensor`] for a checkpoint that does not
+/// fit its config.
+pub fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model> {
+    let plan = plan(checkpoint, options)?;
+    let (decoder, ids) = Decoder::new(checkpoint, plan)?;
+    let exported = decoder.write(&ids)?;
+    Ok(Model { exported, metadata: metadata(checkpoint, plan), tokenizer: checkpoint.tokenizer().clone() })
+}
+
+fn plan(checkpoint: &Checkpoint, options: &Options) -> Result<Plan> {
+    let config = checkpoint.config();
+    let ranged = |option, value: usize, high: usize| match value {
+        v if (1..=high).contains(&v) => Ok(v),
+        v => Err(Error::Option { option, expected: format!("1 to {high}"), found: v.to_string() }),
+    };
+    let seen = config.window.map_or(config.positions, |w| w.min(config.positions));
+    let positions = ranged("max_seq_len", options.max_seq_len.unwrap_or(seen.min(DEFAULT_POSITIONS)), MAX_POSITIONS)?;
+    // Keys out of the window would have to be hidden, which the flat caches do not do.
+    if let Some(window) = config.window.filter(|&w| positions > w) {
+        let expected = format!("at most the model's attention window of {window}");
+        return Err(Error::Option { option: "max_seq_len", expected, found: positions.to_string() });
+    }
+    let chunk = ranged("prefill_chunk", options.prefill_chunk.unwrap_or(DEFAULT_CHUNK.min(positions)), positions)?;
+    let dtype = options.dtype.unwrap_or(checkpoint.default_dtype());
+    if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
+        return Err(Error::Option { option: "dtype", expected: "f32, f16 or bf16".into(), found: dtype.to_string() });
+    }
+    let scales = match options.scales {
+        ScalePrecision::Exact => None,
+        ScalePrecision::Activations => Some(dtype),
+        ScalePrecision::F32 => Some(DType::F32),
+    };
+    Ok(Plan { dtype, scales, positions, chunk, logits: options.logits })
+}
+
+/// The constant methods that ExecuTorch's runners and ours ask for.
+fn metadata(checkpoint: &Checkpoint, plan: Plan) -> Vec<(String, MetaValue)> {
+    let c = checkpoint.config();
+    let int = |v: usize| MetaValue::Int(v as i64);
+    let positions = int(plan.positions);
+    let mut out = vec![
+        ("get_model_type", MetaValue::Text(c.family.name().into())),
+        ("get_dtype", MetaValue::Int(i64::from(plan.dtype.code()))),
+        ("get_max_seq_len", positions.clone()),
+        ("get_max_context_len", positions.clone()),
+        ("get_max_ctx_len", positions),
+        ("get_prefill_chunk_size", int(plan.chunk)),
+        ("get_max_batch_size", int(1)),
+        ("get_vocab_size", int(c.vocab)),
+        ("get_n_layers", int(c.layers)),
+        ("get_n_kv_heads", int(c.kv_heads)),
+        ("get_head_dim", int(c.head_dim)),
+        ("use_kv_cache", MetaValue::Bool(true)),
+        ("use_sdpa_with_kv_cache", MetaValue::Bool(false)),
+        ("enable_dynamic_shape", MetaValue::Bool(true)),
+    ];
+    out.extend(c.bos.map(|id| ("get_bos_id", MetaValue::Int(id))));
+    if !c.eos.is_empty() {
+        out.push(("get_eos_ids", MetaValue::Ints(c.eos.clone())));
+    }
+    out.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}

@@ -1,0 +1,259 @@
+//! Tensors of a checkpoint as they are stored, and the weights that programs make of them.
+
+use flambeau_pt2::{Storage, View, Weight};
+use flambeau_tensor::{AlignedBytes, Bytes, DType, Tensor, cast, numel};
+
+use crate::{
+    Block, Error, Result,
+    affine::{BlockMatrix, Part},
+};
+
+/// In which order a file holds the rows of a matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// As the program takes them.
+    Plain,
+    /// Per head of that many rows, pairs of rotary partners side by side, where the program takes the first partners of all
+    /// pairs and then the second.
+    Interleaved(usize),
+}
+
+impl Rows {
+    /// The stored row behind row `row` of the program.
+    pub(crate) fn source(self, row: usize) -> usize {
+        match self {
+            Rows::Plain => row,
+            Rows::Interleaved(head) => {
+                let (start, at, pairs) = (row / head * head, row % head, head / 2);
+                start + at % pairs * 2 + at / pairs
+            }
+        }
+    }
+}
+
+/// How a tensor's elements are stored.
+#[derive(Clone, Debug)]
+pub enum Data {
+    /// Row-major elements.
+    Plain { dtype: DType, bytes: Bytes },
+    /// GGUF blocks along the last axis.
+    Blocks { block: Block, bytes: Bytes },
+    /// MLX's packed form: `words [rows, cols·bits/32]` u32, `scales` and `biases [rows, cols/group]` of one float type.
+    Packed { words: Bytes, scales: Bytes, biases: Bytes, dtype: DType, bits: usize, group: usize },
+}
+
+/// A named tensor of a checkpoint. Cloning shares the bytes.
+#[derive(Clone, Debug)]
+pub struct Source {
+    shape: Vec<usize>,
+    data: Data,
+    rows: Rows,
+}
+
+/// What a program reads for a tensor.
+#[derive(Clone, Debug)]
+pub(crate) enum Read {
+    Plain(Weight),
+    Packed { words: Weight, scales: Weight, biases: Weight, bits: usize, group: usize },
+}
+
+impl Source {
+    /// Elements, row-major.
+    ///
+    /// # Errors
+    /// [`Error::Tensor`] if the bytes do not fill the shape.
+    pub fn plain(name: &str, dtype: DType, shape: Vec<usize>, bytes: Bytes) -> Result<Source> {
+        let want = numel(&shape).and_then(|n| n.checked_mul(dtype.size()));
+        if want != Some(bytes.len()) {
+            return Err(Error::tensor(name, format!("{dtype} elements of shape {shape:?}"), format!("{} bytes", bytes.len())));
+        }
+        Ok(Source { shape, data: Data::Plain { dtype, bytes }, rows: Rows::Plain })
+    }
+
+    /// Blocks along the last axis.
+    ///
+    /// # Errors
+    /// [`Error::Tensor`] if the rows are not whole blocks or the bytes do not fill the shape.
+    pub fn blocks(name: &str, block: Block, shape: Vec<usize>, bytes: Bytes) -> Result<Source> {
+        let cols = shape.last().copied().unwrap_or(1);
+        let n = numel(&shape).filter(|_| cols.is_multiple_of(block.elements()) && !shape.is_empty());
+        let want = n.and_then(|n| (n / block.elements()).checked_mul(block.bytes()));
+        if want != Some(bytes.len()) {
+            return Err(Error::tensor(name, format!("whole {block:?} blocks of shape {shape:?}"), format!("{} bytes", bytes.len())));
+        }
+        Ok(Source { shape, data: Data::Blocks { block, bytes }, rows: Rows::Plain })
+    }
+
+    /// MLX's packed form of a matrix `[rows, cols]`; `scales` and `biases` hold elements of `dtype`.
+    ///
+    /// # Errors
+    /// [`Error::Tensor`] if bits or group are not MLX's, or the parts do not fit the shape.
+    pub fn packed(name: &str, shape: Vec<usize>, [words, scales, biases]: [Bytes; 3], dtype: DType, bits: usize, group: usize) -> Result<Source> {
+        let known = matches!(bits, 2 | 3 | 4 | 5 | 6 | 8) && matches!(group, 16 | 32 | 64 | 128) && dtype.is_float() && dtype.size() > 1;
+        let cols = shape.last().copied().unwrap_or(0);
+        let n = numel(&shape).filter(|_| known && cols.is_multiple_of(group) && (cols % 32 * bits).is_multiple_of(32));
+        let fits = n.is_some_and(|n| n / 8 * bits == words.len() && n / group * dtype.size() == scales.len() && scales.len() == biases.len());
+        if !fits {
+            let found = format!("{bits} bits in groups of {group} with {}, {} and {} bytes", words.len(), scales.len(), biases.len());
+            return Err(Error::tensor(name, format!("words, {dtype} scales and biases of a packed {shape:?}"), found));
+        }
+        Ok(Source { shape, data: Data::Packed { words, scales, biases, dtype, bits, group }, rows: Rows::Plain })
+    }
+
+    /// The same tensor, stored with interleaved rotary rows, `head` of them a head.
+    ///
+    /// # Errors
+    /// [`Error::Tensor`] if its rows are not whole heads of even size, or it is packed.
+    pub fn interleaved(self, name: &str, head: usize) -> Result<Source> {
+        let whole = head > 0 && head.is_multiple_of(2) && self.shape.first().is_some_and(|rows| rows.is_multiple_of(head));
+        match self.data {
+            Data::Plain { .. } | Data::Blocks { .. } if whole && self.shape.len() <= 2 => Ok(Source { rows: Rows::Interleaved(head), ..self }),
+            _ => Err(Error::tensor(name, format!("rows in heads of {head}"), format!("{} of shape {:?}", self.kind(), self.shape))),
+        }
+    }
+
+    /// Shape of the values, outermost first.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// How the elements are stored.
+    pub fn data(&self) -> &Data {
+        &self.data
+    }
+
+    /// Element type, or that of the scales.
+    pub fn dtype(&self) -> DType {
+        match &self.data {
+            Data::Plain { dtype, .. } | Data::Packed { dtype, .. } => *dtype,
+            Data::Blocks { block, .. } => block.exact_scales(),
+        }
+    }
+
+    /// What the elements are, for messages.
+    pub fn kind(&self) -> String {
+        match &self.data {
+            Data::Plain { dtype, .. } => dtype.to_string(),
+            Data::Blocks { block, .. } => format!("{block:?}"),
+            Data::Packed { bits, group, .. } => format!("packed {bits} bits in groups of {group}"),
+        }
+    }
+
+    /// Rows and columns of the matrix that it is, leading axes joined.
+    fn matrix(&self) -> (usize, usize) {
+        let cols = self.shape.last().copied().unwrap_or(1);
+        (self.shape[..self.shape.len().saturating_sub(1)].iter().product(), cols)
+    }
+
+    /// Rows `from..from + n` of the first axis. They share the bytes.
+    pub(crate) fn slice(&self, from: usize, n: usize) -> Option<Source> {
+        let rows = *self.shape.first()?;
+        let end = from.checked_add(n).filter(|&end| end <= rows && self.rows == Rows::Plain)?;
+        let cut = |bytes: &Bytes| {
+            let stride = bytes.len() / rows.max(1);
+            bytes.slice(from * stride..end * stride)
+        };
+        let data = match &self.data {
+            Data::Plain { dtype, bytes } => Data::Plain { dtype: *dtype, bytes: cut(bytes) },
+            Data::Blocks { block, bytes } => Data::Blocks { block: *block, bytes: cut(bytes) },
+            Data::Packed { words, scales, biases, dtype, bits, group } => {
+                let (words, scales, biases) = (cut(words), cut(scales), cut(biases));
+                Data::Packed { words, scales, biases, dtype: *dtype, bits: *bits, group: *group }
+            }
+        };
+        let shape = std::iter::once(n).chain(self.shape[1..].iter().copied()).collect();
+        Some(Source { shape, data, rows: self.rows })
+    }
+
+    /// The values as `f32`, for small tensors that the build itself reads.
+    pub(crate) fn values(&self, name: &str) -> Result<Vec<f32>> {
+        let fault = |e: &dyn ToString| Error::tensor(name, "readable float elements", e.to_string());
+        let Data::Plain { dtype, bytes } = &self.data else { return Err(fault(&self.kind())) };
+        let tensor = Tensor::new(*dtype, &self.shape, bytes.clone()).and_then(|t| cast(&t, DType::F32)).map_err(|e| fault(&e))?;
+        Ok(tensor.aligned().as_slice::<f32>().map_err(|e| fault(&e))?.to_vec())
+    }
+
+    /// The weights of a program whose activations are `dtype`, under storage ids that start with `id`. Plain elements become
+    /// `dtype`; packed ones keep their codes, with scales of type `scales` (`None`: the exact one).
+    ///
+    /// # Errors
+    /// [`Error::Tensor`] for elements that are no floats.
+    pub(crate) fn read(&self, id: &str, dtype: DType, scales: Option<DType>) -> Result<Read> {
+        match &self.data {
+            Data::Plain { dtype: from, .. } if !from.is_float() || from.size() == 1 => {
+                Err(Error::tensor(id, "elements of 16, 32 or 64 bit floats", from.to_string()))
+            }
+            Data::Plain { dtype: from, bytes } => Ok(Read::Plain(self.plain_weight(id, *from, bytes, dtype))),
+            Data::Blocks { block, bytes } => {
+                let (rows, cols) = self.matrix();
+                let matrix = BlockMatrix { block: *block, bytes: bytes.clone(), rows, cols, order: self.rows };
+                Ok(block_weights(id, &self.shape, matrix, scales.unwrap_or(block.exact_scales())))
+            }
+            Data::Packed { words, scales: s, biases: b, dtype: from, bits, group } => {
+                let to = scales.unwrap_or(*from);
+                let param = |id: String, bytes: &Bytes| {
+                    let shape = with_last(&self.shape, self.matrix().1 / group);
+                    Source { shape, data: Data::Plain { dtype: *from, bytes: bytes.clone() }, rows: Rows::Plain }
+                        .plain_weight(&id, *from, bytes, to)
+                };
+                let shape = with_last(&self.shape, self.matrix().1 * bits / 32);
+                let storage = Storage::new(format!("{id}.words"), words.clone());
+                Ok(Read::Packed {
+                    words: Weight::Strided(View::row_major(DType::U32, shape, storage)),
+                    scales: param(format!("{id}.scales"), s),
+                    biases: param(format!("{id}.biases"), b),
+                    bits: *bits,
+                    group: *group,
+                })
+            }
+        }
+    }
+
+    fn plain_weight(&self, id: &str, from: DType, bytes: &Bytes, to: DType) -> Weight {
+        let shape = self.shape.clone();
+        if from == to && self.rows == Rows::Plain {
+            return Weight::Strided(View::row_major(to, shape, Storage::new(id, bytes.clone())));
+        }
+        let (bytes, order) = (bytes.clone(), self.rows);
+        let len = bytes.len() / from.size() * to.size();
+        let produce = move || {
+            let bytes = reordered(&bytes, shape.first().copied().unwrap_or(1), order);
+            let tensor = Tensor::new(from, &shape, bytes).and_then(|t| cast(&t, to)).map_err(|e| e.to_string())?;
+            Ok(tensor.bytes().clone())
+        };
+        Weight::Strided(View::row_major(to, self.shape.clone(), Storage::computed(id, len, produce)))
+    }
+}
+
+/// `bytes` with its `rows` equal rows in the program's order.
+fn reordered(bytes: &Bytes, rows: usize, order: Rows) -> Bytes {
+    let stride = bytes.len() / rows.max(1);
+    if order == Rows::Plain || stride == 0 {
+        return bytes.clone();
+    }
+    let mut out = AlignedBytes::zeroed(bytes.len());
+    for (row, out) in out.as_mut_slice().chunks_exact_mut(stride).enumerate() {
+        let at = order.source(row) * stride;
+        out.copy_from_slice(&bytes[at..at + stride]);
+    }
+    out.into_bytes()
+}
+
+fn with_last(shape: &[usize], last: usize) -> Vec<usize> {
+    let lead = &shape[..shape.len().saturating_sub(1)];
+    lead.iter().copied().chain(std::iter::once(last)).collect()
+}
+
+fn block_weights(id: &str, shape: &[usize], matrix: BlockMatrix, scales: DType) -> Read {
+    let (words, groups) = (matrix.words_per_row(), matrix.groups_per_row());
+    let (bits, group, rows) = (matrix.block.bits(), matrix.block.group(), matrix.rows);
+    let weight = |dtype, last, storage| Weight::Strided(View::row_major(dtype, with_last(shape, last), storage));
+    let param = |name: &str, part: Part| {
+        let matrix = matrix.clone();
+        let produce = move || matrix.params(part, scales);
+        weight(scales, groups, Storage::computed(format!("{id}.{name}"), rows * groups * scales.size(), produce))
+    };
+    let (scales, biases) = (param("scales", Part::Scale), param("biases", Part::Bias));
+    let storage = Storage::computed(format!("{id}.words"), rows * words * 4, move || Ok(matrix.words()));
+    Read::Packed { words: weight(DType::U32, words, storage), scales, biases, bits, group }
+}

@@ -1,0 +1,244 @@
+//! Hugging Face folders, made here: every family builds, and complaints name their key.
+
+use std::collections::BTreeMap;
+
+use flambeau_tensor::{Bytes, DType, Tensor, bf16, cast};
+use flambeau_zoo::{Checkpoint, Error, Model, Options, TokenizerSource, build};
+use safetensors::{Dtype, tensor::TensorView};
+use serde_json::{Value, json};
+
+const HIDDEN: usize = 64;
+const FFN: usize = 96;
+const VOCAB: usize = 32;
+const HEADS: usize = 4;
+const KV: usize = 2;
+const DIM: usize = 16;
+
+fn config(family: &str) -> Value {
+    json!({
+        "model_type": family, "hidden_size": HIDDEN, "intermediate_size": FFN, "num_hidden_layers": 2, "num_attention_heads": HEADS,
+        "num_key_value_heads": KV, "head_dim": DIM, "vocab_size": VOCAB, "max_position_embeddings": 256, "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": true, "torch_dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": [2, 3], "hidden_act": "silu",
+    })
+}
+
+/// Names and shapes of the tensors that a family stores.
+fn shapes(family: &str) -> BTreeMap<String, Vec<usize>> {
+    let mut out = BTreeMap::from([("model.embed_tokens.weight".into(), vec![VOCAB, HIDDEN]), ("model.norm.weight".into(), vec![HIDDEN])]);
+    for layer in 0..2 {
+        let mut add = |name: &str, shape: &[usize]| out.insert(format!("model.layers.{layer}.{name}"), shape.to_vec());
+        add("input_layernorm.weight", &[HIDDEN]);
+        add("post_attention_layernorm.weight", &[HIDDEN]);
+        add("self_attn.o_proj.weight", &[HIDDEN, HEADS * DIM]);
+        add("mlp.down_proj.weight", &[HIDDEN, FFN]);
+        if family == "phi3" {
+            add("self_attn.qkv_proj.weight", &[(HEADS + 2 * KV) * DIM, HIDDEN]);
+            add("mlp.gate_up_proj.weight", &[2 * FFN, HIDDEN]);
+            continue;
+        }
+        for (part, heads) in [("q", HEADS), ("k", KV), ("v", KV)] {
+            add(&format!("self_attn.{part}_proj.weight"), &[heads * DIM, HIDDEN]);
+            if family == "qwen2" {
+                add(&format!("self_attn.{part}_proj.bias"), &[heads * DIM]);
+            }
+        }
+        if family == "qwen3" {
+            add("self_attn.q_norm.weight", &[DIM]);
+            add("self_attn.k_norm.weight", &[DIM]);
+        }
+        add("mlp.gate_proj.weight", &[FFN, HIDDEN]);
+        add("mlp.up_proj.weight", &[FFN, HIDDEN]);
+    }
+    out
+}
+
+/// A safetensors file whose elements count up, so that a slice tells where it is from.
+fn weights(shapes: &BTreeMap<String, Vec<usize>>) -> Bytes {
+    let ramp = |shape: &[usize]| -> Vec<u8> {
+        (0..shape.iter().product::<usize>()).flat_map(|i| bf16::from_f32((i / HIDDEN) as f32).to_le_bytes()).collect()
+    };
+    let data: Vec<_> = shapes.iter().map(|(name, shape)| (name, shape, ramp(shape))).collect();
+    let views = data.iter().map(|(name, shape, bytes)| (name.as_str(), TensorView::new(Dtype::BF16, (*shape).clone(), bytes).unwrap()));
+    safetensors::serialize(views, None).unwrap().into()
+}
+
+fn folder(config: &Value, weights: Bytes) -> Vec<(String, Bytes)> {
+    let file = |name: &str, text: String| (format!("some/where/{name}"), Bytes::from(text.into_bytes()));
+    let generation = json!({"eos_token_id": [3, 4]});
+    vec![
+        file("config.json", config.to_string()),
+        file("generation_config.json", generation.to_string()),
+        file("tokenizer.json", "{}".into()),
+        ("some/where/model.safetensors".into(), weights),
+    ]
+}
+
+fn built(config: &Value, options: &Options) -> Result<Model, Error> {
+    let family = config["model_type"].as_str().unwrap_or_default();
+    let checkpoint = Checkpoint::from_folder(folder(config, weights(&shapes(family))))?;
+    build(&checkpoint, options)
+}
+
+/// The config with some keys set.
+fn with(family: &str, keys: Value) -> Value {
+    let mut config = config(family);
+    let (Value::Object(map), Value::Object(keys)) = (&mut config, keys) else { unreachable!() };
+    map.extend(keys);
+    config
+}
+
+fn values(t: &Tensor) -> Vec<f32> {
+    cast(t, DType::F32).unwrap().aligned().as_slice::<f32>().unwrap().to_vec()
+}
+
+#[test]
+fn every_family_builds() {
+    let check = |family: &str, targets: &[(&str, usize)]| {
+        let model = built(&config(family), &Options::default()).unwrap();
+        model.exported.graph.check().unwrap();
+        for &(op, want) in targets {
+            let found = model.exported.graph.nodes.iter().filter(|n| n.target == format!("torch.ops.{op}")).count();
+            assert_eq!(found, want, "{op} of {family}");
+        }
+        let logits = model.exported.graph.outputs[0].as_tensor().unwrap();
+        assert_eq!(model.exported.graph.tensor(logits).unwrap().dtype, DType::BF16);
+        assert!(matches!(&model.tokenizer, TokenizerSource::Files(files) if files.len() == 2));
+    };
+    check("llama", &[("aten.linear.default", 15), ("aten.rms_norm.default", 5)]);
+    check("qwen2", &[("aten.linear.default", 15), ("aten.rms_norm.default", 5)]);
+    check("qwen3", &[("aten.linear.default", 15), ("aten.rms_norm.default", 9)]);
+    check("phi3", &[("aten.linear.default", 15), ("aten.rms_norm.default", 5)]);
+}
+
+#[test]
+fn joined_projections_are_slices_of_the_file() {
+    let model = built(&config("phi3"), &Options::default()).unwrap();
+    let weight = |name: &str| model.exported.weights[&format!("model.layers.1.{name}.weight")].tensor().unwrap();
+    let check = |name: &str, rows: usize, first: usize| {
+        let t = weight(name);
+        assert_eq!((t.shape(), values(&t)[0]), (&[rows, HIDDEN][..], first as f32), "{name}");
+    };
+    check("self_attn.qkv_proj.q", HEADS * DIM, 0);
+    check("self_attn.qkv_proj.k", KV * DIM, HEADS * DIM);
+    check("self_attn.qkv_proj.v", KV * DIM, (HEADS + KV) * DIM);
+    check("mlp.gate_up_proj.gate", FFN, 0);
+    check("mlp.gate_up_proj.up", FFN, FFN);
+}
+
+#[test]
+fn weights_follow_the_type_of_the_activations() {
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let model = built(&config("llama"), &Options { dtype: Some(dtype), ..Options::default() }).unwrap();
+        let weights = model.exported.weights.values().map(|w| w.tensor().unwrap());
+        assert!(weights.into_iter().all(|t| t.dtype() == dtype));
+    }
+}
+
+#[test]
+fn scaled_frequencies_become_constants() {
+    let llama3 = json!({"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64, "rope_theta": 5e5});
+    let longrope = json!({"type": "longrope", "short_factor": vec![1.0; 6], "long_factor": vec![2.0; 6]});
+    let check = |config: &Value, names: &[&str]| {
+        let model = built(config, &Options::default()).unwrap();
+        for name in ["rope_periods", "rope_amplitude"] {
+            assert_eq!(model.exported.constants.contains_key(name), names.contains(&name), "{name}");
+        }
+        model.exported
+    };
+    let exported = check(&with("llama", json!({"rope_parameters": llama3})), &["rope_periods"]);
+    let periods = values(&exported.constants["rope_periods"].tensor().unwrap());
+    assert!((periods[2] - 1.0 / 0.00117518846).abs() < 1e-2, "{periods:?}");
+    let phi = with("phi3", json!({"rope_scaling": longrope, "partial_rotary_factor": 0.75, "original_max_position_embeddings": 64}));
+    let exported = check(&phi, &["rope_periods", "rope_amplitude"]);
+    let amplitude = values(&exported.constants["rope_amplitude"].tensor().unwrap());
+    assert_eq!((amplitude[11] > 1.3, amplitude[12]), (true, 1.0));
+    check(&config("llama"), &[]);
+}
+
+#[test]
+fn complaints_name_the_key() {
+    let check = |config: Value, want: &str| {
+        let error = built(&config, &Options::default()).unwrap_err().to_string();
+        assert!(error.contains(want), "{error:?} does not say {want:?}");
+    };
+    check(with("llama", json!({"model_type": "gemma3_text"})), "family `gemma3_text` is not supported: expected one of llama, qwen2, qwen3, phi3");
+    check(with("llama", json!({"hidden_size": null})), "key `hidden_size`: expected an integer, found nothing");
+    check(with("llama", json!({"hidden_size": -4})), "key `hidden_size`: expected an integer from 1");
+    check(with("llama", json!({"num_key_value_heads": 3})), "key `num_key_value_heads`: expected a divisor of the 4");
+    check(with("llama", json!({"hidden_act": "gelu"})), "key `hidden_act`: expected silu, found gelu");
+    check(with("llama", json!({"rope_scaling": {"rope_type": "dynamic"}})), "key `rope_scaling.rope_type`: expected default, linear");
+    check(with("phi3", json!({"rope_scaling": {"type": "longrope", "short_factor": [1]}})), "key `rope_scaling.short_factor`: expected a list of 8");
+    check(with("llama", json!({"quantization_config": {"quant_method": "gptq"}})), "key `quantization_config.quant_method`");
+    check(with("llama", json!({"tie_word_embeddings": false})), "tensor `lm_head.weight` is missing");
+    check(with("llama", json!({"vocab_size": 33})), "tensor `model.embed_tokens.weight`: expected shape [33, 64], found [32, 64]");
+    check(with("qwen3", json!({"num_hidden_layers": 3})), "tensor `model.layers.2.input_layernorm.weight` is missing");
+}
+
+#[test]
+fn options_are_held_against_the_model() {
+    let check = |config: Value, options: Options, want: &str| {
+        let error = built(&config, &options).unwrap_err().to_string();
+        assert!(error.contains(want), "{error:?} does not say {want:?}");
+    };
+    let none = Options::default();
+    check(config("llama"), Options { max_seq_len: Some(0), ..none }, "option max_seq_len");
+    check(config("llama"), Options { prefill_chunk: Some(257), ..none }, "option prefill_chunk: expected 1 to 256");
+    check(config("llama"), Options { dtype: Some(DType::I32), ..none }, "option dtype: expected f32, f16 or bf16");
+    let windowed = with("phi3", json!({"sliding_window": 32}));
+    check(windowed, Options { max_seq_len: Some(64), ..none }, "attention window of 32");
+}
+
+#[test]
+fn shards_are_joined_by_their_index() {
+    let all = shapes("llama");
+    let (a, b): (BTreeMap<_, _>, BTreeMap<_, _>) = all.into_iter().partition(|(name, _)| name.contains("layers.0"));
+    let entries = a.keys().map(|k| (k.clone(), json!("a.safetensors"))).chain(b.keys().map(|k| (k.clone(), json!("b.safetensors"))));
+    let index = json!({"weight_map": entries.collect::<serde_json::Map<_, _>>()});
+    let file = |name: &str, bytes: Bytes| (name.to_owned(), bytes);
+    let config = file("config.json", config("llama").to_string().into_bytes().into());
+    let index = file("model.safetensors.index.json", index.to_string().into_bytes().into());
+    let (a, b) = (file("a.safetensors", weights(&a)), file("b.safetensors", weights(&b)));
+    let whole = Checkpoint::from_folder(vec![config.clone(), index.clone(), a.clone(), b]).unwrap();
+    build(&whole, &Options::default()).unwrap();
+    let error = Checkpoint::from_folder(vec![config, index, a]).unwrap_err();
+    assert_eq!(error.to_string(), "the folder has no b.safetensors");
+}
+
+#[test]
+fn folders_in_mlx_quantization_keep_their_codes() {
+    let mut tensors: BTreeMap<String, (Dtype, Vec<usize>)> = shapes("llama").into_iter().map(|(n, s)| (n, (Dtype::BF16, s))).collect();
+    let up = "model.layers.0.mlp.up_proj";
+    tensors.insert(format!("{up}.weight"), (Dtype::U32, vec![FFN, HIDDEN / 8]));
+    tensors.insert(format!("{up}.scales"), (Dtype::BF16, vec![FFN, HIDDEN / 32]));
+    tensors.insert(format!("{up}.biases"), (Dtype::BF16, vec![FFN, HIDDEN / 32]));
+    let zeros = |(dtype, shape): &(Dtype, Vec<usize>)| vec![0u8; shape.iter().product::<usize>() * dtype.bitsize() / 8];
+    let data: Vec<_> = tensors.iter().map(|(name, t)| (name, t, zeros(t))).collect();
+    let views = data.iter().map(|(name, t, bytes)| (name.as_str(), TensorView::new(t.0, t.1.clone(), bytes).unwrap()));
+    let bytes: Bytes = safetensors::serialize(views, None).unwrap().into();
+    let packed = with("llama", json!({"quantization": {"group_size": 32, "bits": 4}, "quantization_config": {"group_size": 32, "bits": 4}}));
+    let checkpoint = Checkpoint::from_folder(folder(&packed, bytes.clone())).unwrap();
+    let model = build(&checkpoint, &Options::default()).unwrap();
+    let weight = |part: &str| model.exported.weights[&format!("{up}.weight.{part}")].tensor().unwrap();
+    assert_eq!((weight("words").shape(), weight("scales").dtype()), (&[FFN, HIDDEN / 8][..], DType::BF16));
+    let error = Checkpoint::from_folder(folder(&with("llama", json!({"quantization": {"group_size": 32, "bits": 5}})), bytes.clone())).unwrap_err();
+    assert!(error.to_string().starts_with(&format!("tensor `{up}.weight`: expected words")), "{error}");
+    let error = Checkpoint::from_folder(folder(&config("llama"), bytes)).unwrap_err();
+    assert!(error.to_string().contains("no `quantization` in config.json"), "{error}");
+}
+
+#[test]
+fn damaged_files_are_refused_by_name() {
+    let check = |name: &str, bytes: &[u8], want: &str| {
+        let mut files = folder(&config("llama"), weights(&shapes("llama")));
+        for file in files.iter_mut().filter(|f| f.0.ends_with(name)) {
+            file.1 = Bytes::copy_from_slice(bytes);
+        }
+        let error = Checkpoint::from_folder(files).unwrap_err().to_string();
+        assert!(error.contains(want), "{error:?} does not say {want:?}");
+    };
+    check("/config.json", b"{", "file `config.json`");
+    check("/config.json", b"[]", "file `config.json`");
+    check("model.safetensors", b"\xff\xff\xff\xff\xff\xff\xff\xff", "file `model.safetensors`");
+    check("model.safetensors", b"", "file `model.safetensors`");
+    assert_eq!(Checkpoint::from_folder(Vec::new()).unwrap_err().to_string(), "the folder has no config.json");
+}
