@@ -24,11 +24,13 @@ struct Folder<'f> {
     flow: &'f Flow,
     /// Slots whose contents are known, and whether computing was needed to know them.
     known: HashMap<Tid, bool>,
+    /// Slots that several nodes write, as loops do with what they carry.
+    rewritten: HashSet<Tid>,
 }
 
 /// Replaces slots that hold the same in every run by constants.
 pub(crate) fn fold(flow: &mut Flow, weights: &Weights<'_>, engine: &dyn Engine) -> Result<(), Error> {
-    let folder = Folder { flow, known: HashMap::new() }.run();
+    let folder = Folder { flow, known: HashMap::new(), rewritten: rewritten(flow) }.run();
     let (nodes, results) = folder.selection();
     if results.is_empty() {
         return Ok(());
@@ -46,6 +48,17 @@ pub(crate) fn fold(flow: &mut Flow, weights: &Weights<'_>, engine: &dyn Engine) 
     let folded: HashSet<Tid> = results.into_iter().collect();
     flow.chains[0].retain(|entry| !writes_any(&entry.node, &folded));
     Ok(())
+}
+
+fn rewritten(flow: &Flow) -> HashSet<Tid> {
+    let (mut seen, mut again) = (HashSet::new(), HashSet::new());
+    for entry in flow.chains.iter().flatten() {
+        entry.node.walk(&mut |role, slot| match (role, slot) {
+            (Role::Write | Role::ReadWrite, Slot::Tensor(t)) if !seen.insert(t) => drop(again.insert(t)),
+            _ => {}
+        });
+    }
+    again
 }
 
 fn writes_any(node: &Node, slots: &HashSet<Tid>) -> bool {
@@ -86,7 +99,7 @@ impl Folder<'_> {
             let spec = self.flow.spec(*t);
             spec.shape().is_some_and(|s| s.iter().product::<usize>() * spec.dtype.size() <= MAX_BYTES)
         };
-        if foldable && results.iter().all(small) {
+        if foldable && results.iter().all(|t| small(t) && !self.rewritten.contains(t)) {
             self.known.extend(results.into_iter().map(|t| (t, computed)));
         }
     }

@@ -19,6 +19,7 @@ mod quantize;
 mod report;
 mod scatter;
 mod slots;
+mod subclass;
 mod trace;
 mod weights;
 

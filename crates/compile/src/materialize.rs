@@ -28,6 +28,10 @@ pub(crate) fn materialize(constant: &Constant, weights: &Weights<'_>) -> Result<
             let zero_point = zero_point.as_ref().map(of).transpose()?;
             pack::affine_bias(&of(scale)?, zero_point.as_ref(), *bits).map_err(fail)?
         }
+        Recipe::Formula(formula, operands) => {
+            let operands = operands.iter().map(of).collect::<Result<Vec<_>, _>>()?;
+            formula.evaluate(&operands, constant.dtype, &constant.shape).map_err(fail)?
+        }
         Recipe::Quantize { weight, scheme, part } => quantize::part(&of(weight)?, *scheme, *part).map_err(fail)?,
     };
     if tensor.dtype() != constant.dtype || tensor.shape() != &constant.shape[..] {
@@ -53,6 +57,9 @@ pub(crate) fn identity(constant: &Constant, weights: &Weights<'_>) -> String {
         Recipe::PackSigned { codes, bits } => format!("pack {bits} ({})", of(codes)),
         Recipe::AffineBias { scale, zero_point, bits } => {
             format!("bias {bits} ({}) {:?}", of(scale), zero_point.as_ref().map(of))
+        }
+        Recipe::Formula(formula, operands) => {
+            format!("{formula:?} {dtype} {:?}", operands.iter().map(of).collect::<Vec<_>>())
         }
         Recipe::Quantize { weight, scheme, part } => format!("quantize {scheme:?} {part:?} ({})", of(weight)),
     }

@@ -15,7 +15,7 @@ use crate::{
     Error,
     inline::{self, Special},
     report::{CallReport, Outcome},
-    scatter,
+    scatter, subclass,
     weights::Weights,
 };
 
@@ -84,6 +84,8 @@ pub(crate) struct Trace<'a> {
     /// Constants and buffers by what they view: equal views are one tensor.
     views: HashMap<&'a View, TensorValue>,
     symbols: HashMap<Symbol, Expr>,
+    /// Quantized weights that calls read as plain tensors, by name in the model.
+    unpacked: HashMap<&'a str, Tid>,
     used: HashSet<String>,
     mutated: HashSet<&'a View>,
     pub(crate) buffers: Vec<Buffer<'a>>,
@@ -109,6 +111,7 @@ impl<'a> Trace<'a> {
             bases: Vec::new(),
             views: HashMap::new(),
             symbols: HashMap::new(),
+            unpacked: HashMap::new(),
             used: inline::used_names(&exported.graph),
             mutated: inline::mutated_weights(exported),
             buffers: Vec::new(),
@@ -513,6 +516,9 @@ impl<'a> Trace<'a> {
 
     /// The slot that holds a value's contents now; a view is made again if its base was written since.
     pub(crate) fn current(&mut self, name: &str) -> Result<Tid, Refuse> {
+        if let Some(Value::Subclass(weight, subclass)) = self.resolve(name) {
+            return self.unpack(weight, subclass);
+        }
         let (name, value) = self.tensor(name)?;
         let version = self.bases[value.base];
         let Some((_, node, at)) = value.view.clone().filter(|_| value.version != version) else { return Ok(value.tid) };
@@ -526,6 +532,30 @@ impl<'a> Trace<'a> {
         let tid = tensors.into_iter().nth(at).ok_or_else(|| Refuse::Unsupported("a view lost one of its parts".to_owned()))?;
         self.values.insert(name, Value::Tensor(TensorValue { tid, version, ..value }));
         Ok(tid)
+    }
+
+    /// A quantized weight read as a plain tensor: its class's own dequantization of its fields.
+    fn unpack(&mut self, weight: &'a str, subclass: &'a flambeau_pt2::Subclass) -> Result<Tid, Refuse> {
+        if let Some(tid) = self.unpacked.get(weight) {
+            return Ok(*tid);
+        }
+        let (target, scalars) = subclass::dequantization(subclass)?;
+        let mut args = Vec::new();
+        for (field, view) in &subclass.tensors {
+            let slot = self.weight_slot(&format!("{weight}.{field}"), view).map_err(|e| Refuse::Unsupported(e.to_string()))?;
+            args.push((subclass::parameter(target, field).to_owned(), Arg::Tensor(slot.tid)));
+        }
+        args.extend(scalars);
+        let dtype = subclass.dtype.dtype().ok_or_else(|| Refuse::Unsupported(format!("element type {:?}", subclass.dtype)))?;
+        let dims = subclass.shape.iter().map(|&d| Expr::Int(d as i64)).collect();
+        let call = Call { target: target.to_owned(), args, outputs: vec![OutMeta { dtype, dims, used: true }] };
+        match self.lower.call(&call, self.calls.len() as u32)?.first() {
+            Some(Item::Tensor(tid)) => {
+                self.unpacked.insert(weight, *tid);
+                Ok(*tid)
+            }
+            _ => Err(Refuse::Unsupported(format!("`{weight}` cannot be dequantized"))),
+        }
     }
 
     fn arg(&mut self, argument: &Argument) -> Result<Arg, Refuse> {

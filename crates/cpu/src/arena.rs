@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use flambeau_tensor::{AlignedBytes, DType, Shape, numel};
+use flambeau_tensor::{AlignedBytes, DType, numel};
 
 use crate::{
     array::{Array, Storage},
@@ -43,7 +43,7 @@ impl Arena {
         let bytes = numel(shape)
             .and_then(|n| n.checked_mul(dtype.size()))
             .filter(|&n| n <= MAX_TENSOR_BYTES)
-            .ok_or_else(|| OpError::TooLarge(Shape::from_slice(shape)))?;
+            .ok_or_else(|| OpError::too_large(shape))?;
         let (class, size) = class_of(bytes);
         let recycled = self.free.get_mut(class).and_then(Vec::pop);
         let data = recycled.unwrap_or_else(|| Arc::new(Storage::Owned(AlignedBytes::zeroed(size))));

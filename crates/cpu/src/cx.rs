@@ -133,7 +133,13 @@ impl Cx<'_> {
     /// What a slot holds, shared.
     pub(crate) fn get_slot(&self, tid: Tid) -> Result<Array> {
         let array = self.m.env.tensors.get(tid.0 as usize).and_then(Option::as_ref);
-        array.cloned().ok_or(OpError::Infer(InferError::Unset(tid)))
+        array.cloned().ok_or_else(|| InferError::Unset(tid).into())
+    }
+
+    /// Sizes of an operand.
+    pub(crate) fn shape(&self, slot: In) -> Result<&[usize]> {
+        let array = self.m.env.tensors.get(slot.0.0 as usize).and_then(Option::as_ref);
+        array.map(|a| &a.shape[..]).ok_or_else(|| InferError::Unset(slot.0).into())
     }
 
     /// An optional operand.
@@ -147,7 +153,7 @@ impl Cx<'_> {
             return self.get(slot);
         }
         let array = self.m.env.tensors.get_mut(slot.0.0 as usize).and_then(Option::take);
-        array.ok_or(OpError::Infer(InferError::Unset(slot.0)))
+        array.ok_or_else(|| InferError::Unset(slot.0).into())
     }
 
     /// Element type and shape that the rule decided for a result.
@@ -155,7 +161,7 @@ impl Cx<'_> {
         let (_, spec) = self.m.specs.iter().rev().find(|s| s.0 == slot.0).ok_or(OpError::Open(slot.0))?;
         let shape = spec.shape().ok_or(OpError::Open(slot.0))?;
         if numel(&shape).is_none_or(|n| n > MAX_ELEMENTS) {
-            return Err(OpError::TooLarge(shape));
+            return Err(OpError::too_large(&shape));
         }
         Ok(OutSpec { dtype: spec.dtype, shape })
     }
@@ -192,7 +198,7 @@ impl Cx<'_> {
     /// A value slot's content.
     pub(crate) fn value(&self, vid: Vid) -> Result<i32> {
         let value = self.m.env.values.get(vid.0 as usize).copied().flatten();
-        value.ok_or(OpError::Infer(InferError::UnsetValue(vid)))
+        value.ok_or_else(|| InferError::UnsetValue(vid).into())
     }
 
     /// Binds an integer result.

@@ -53,12 +53,7 @@ impl Engine for CpuEngine {
         "cpu"
     }
 
-    fn load(
-        &self,
-        graph: Arc<Checked>,
-        constants: &dyn Constants,
-        options: &LoadOptions,
-    ) -> Result<Box<dyn Session>, EngineError> {
+    fn load(&self, graph: Arc<Checked>, constants: &dyn Constants, options: &LoadOptions) -> Result<Box<dyn Session>, EngineError> {
         refuse_lacking(&graph)?;
         let plan = Arc::new(Plan::new(&graph));
         let kv = options.kv_cache.as_ref().map(KvCache::new).transpose().map_err(engine_error)?;

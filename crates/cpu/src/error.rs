@@ -1,24 +1,25 @@
 //! What goes wrong while a node runs.
 
 use flambeau_ir::InferError;
-use flambeau_tensor::{DType, Shape};
+use flambeau_tensor::DType;
 
-/// Why a node did not run. The session adds the chain, the instruction and the node's name.
+/// Why a node did not run. The session adds the chain, the instruction and the node's name. Long causes are boxed: every step of
+/// the interpreter returns this type.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpError {
     /// The node's rule refuses its operands.
     #[error(transparent)]
-    Infer(#[from] InferError),
+    Infer(Box<InferError>),
     /// A kernel refuses its operands.
     #[error(transparent)]
-    Kernel(#[from] flambeau_kernels::Error),
+    Kernel(Box<flambeau_kernels::Error>),
     /// The node does not take this element type.
     #[error("it does not take {0}")]
     DType(DType),
     /// A tensor would be larger than the engine allows.
     #[error("a tensor of shape {0:?} is too large")]
-    TooLarge(Shape),
+    TooLarge(Box<[usize]>),
     /// The rule left a size open that running should have decided.
     #[error("the shape of {0} is not known")]
     Open(flambeau_ir::Tid),
@@ -51,7 +52,24 @@ pub struct At {
     pub cause: OpError,
 }
 
+impl From<InferError> for OpError {
+    fn from(error: InferError) -> OpError {
+        OpError::Infer(Box::new(error))
+    }
+}
+
+impl From<flambeau_kernels::Error> for OpError {
+    fn from(error: flambeau_kernels::Error) -> OpError {
+        OpError::Kernel(Box::new(error))
+    }
+}
+
 impl OpError {
+    /// An [`OpError::TooLarge`].
+    pub(crate) fn too_large(shape: &[usize]) -> OpError {
+        OpError::TooLarge(shape.into())
+    }
+
     /// An [`OpError::Value`].
     pub(crate) fn value(what: impl Into<String>) -> OpError {
         OpError::Value(what.into())

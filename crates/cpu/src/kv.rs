@@ -37,7 +37,7 @@ pub(crate) struct Span {
 
 fn zeros(dtype: DType, shape: [usize; 4]) -> Result<Array> {
     let bytes = flambeau_tensor::numel(&shape).and_then(|n| n.checked_mul(dtype.size()));
-    let bytes = bytes.filter(|&n| n <= 1 << 40).ok_or_else(|| OpError::TooLarge(shape.as_slice().into()))?;
+    let bytes = bytes.filter(|&n| n <= 1 << 40).ok_or_else(|| OpError::too_large(&shape))?;
     Ok(Array::row_major(dtype, &shape, std::sync::Arc::new(Storage::Owned(AlignedBytes::zeroed(bytes)))))
 }
 
@@ -60,7 +60,9 @@ impl KvCache {
                 return Err(OpError::value("a cache layer needs a window, heads and a head size above zero"));
             }
             let slots = match layer.window {
-                Some(window) => ring_slots(window, config.max_write).ok_or_else(|| OpError::value("a cache window is too large"))?,
+                Some(window) => {
+                    ring_slots(window, config.max_write).ok_or_else(|| OpError::value("a cache window is too large"))?
+                }
                 None => config.capacity.min(INITIAL_CAPACITY),
             };
             Layer::new(layer, config.dtype, slots)

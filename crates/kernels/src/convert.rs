@@ -93,14 +93,6 @@ pub(crate) fn float_view<'a, T: Float>(view: &View<'a, T>) -> FloatView<'a> {
     }
 }
 
-/// `x` as `f32`.
-pub(crate) fn to_f32<T: Float>(cpu: Cpu, x: &[T]) -> Vec<f32> {
-    let mut out = vec![0.0; x.len()];
-    // SAFETY: the slices are of one length.
-    unsafe { FloatPtr::reading(x.as_ptr()).read(cpu, 1, &mut out) };
-    out
-}
-
 struct Read<'a, T>(*const T, isize, &'a mut [f32]);
 
 impl<T: Float> Kernel for Read<'_, T> {

@@ -101,8 +101,7 @@ impl<A: Element, B: Element, C: Element, F: Fn(A, B) -> C + Sync> Runs<3> for Zi
                 (0..n).for_each(|i| unsafe { *c.add(i) = self.3(a, *b.add(i)) });
             }
             // SAFETY: as above.
-            [t, s, r] => (0..n as isize)
-                .for_each(|i| unsafe { *c.offset(i * t) = self.3(*a.offset(i * s), *b.offset(i * r)) }),
+            [t, s, r] => (0..n as isize).for_each(|i| unsafe { *c.offset(i * t) = self.3(*a.offset(i * s), *b.offset(i * r)) }),
         }
     }
 }

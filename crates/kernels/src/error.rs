@@ -1,7 +1,5 @@
 //! What a kernel refuses.
 
-use flambeau_tensor::Shape;
-
 /// Why a kernel did not run. Nothing has been written when one is returned.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -10,7 +8,7 @@ pub enum Error {
     #[error("a view of shape {shape:?} reaches outside its {len} elements")]
     View {
         /// The view's sizes.
-        shape: Shape,
+        shape: Vec<usize>,
         /// Elements in the slice.
         len: usize,
     },
@@ -18,7 +16,7 @@ pub enum Error {
     #[error("a writable view of shape {shape:?} may overlap itself")]
     Overlap {
         /// The view's sizes.
-        shape: Shape,
+        shape: Vec<usize>,
     },
     /// A size differs from what the other operands ask for.
     #[error("{what}: expected {expected}, found {found}")]
@@ -36,9 +34,9 @@ pub enum Error {
         /// The operand.
         what: &'static str,
         /// The target shape.
-        expected: Shape,
+        expected: Vec<usize>,
         /// The operand's shape.
-        found: Shape,
+        found: Vec<usize>,
     },
     /// A parameter is outside its domain.
     #[error("{what} must not be {found}")]

@@ -8,9 +8,9 @@ mod operand;
 use flambeau_tensor::Shape;
 
 use crate::{Error, Float, Pool, View, ViewMut, convert::FloatPtr, error::same, view::Walk};
-pub(crate) use block::{KC, Sink, Source, multiply};
+pub(crate) use block::{Sink, Source, multiply};
 pub(crate) use micro::{accumulate, tile};
-pub(crate) use operand::Dense;
+pub(crate) use operand::{Dense, pack_columns};
 
 /// A float view of any of the three types.
 #[derive(Clone, Debug)]

@@ -26,8 +26,8 @@ mod testing;
 pub mod view;
 
 pub use error::Error;
-pub use gemm::FloatView;
 pub use flambeau_tensor::{Bool, DType, Element, bf16, f16};
+pub use gemm::FloatView;
 pub use pool::Pool;
 pub use simd::{Float, IsaKind};
 pub use view::{Strides, View, ViewMut};

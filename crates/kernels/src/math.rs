@@ -15,8 +15,8 @@ pub(crate) use functions::exp;
 /// A float function of one operand.
 ///
 /// Bounds are the largest error in units in the last place of the `f32` result over all finite `f16` and `bf16` inputs, against
-/// the exact value, with the hardware's fused multiply-add; the portable path may be one unit worse. Results below the smallest
-/// normal `f32` are exact to one denormal step. Those marked "libm" are computed one by one by the platform's library.
+/// the exact value, with the hardware's fused multiply-add; the portable path may be one unit worse. Where a factor falls below
+/// the smallest normal `f32`, one denormal step of it is added. Those marked "libm" are computed one by one by the platform's library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unary {
@@ -30,9 +30,9 @@ pub enum Unary {
     Sigmoid,
     /// x·sigmoid(x): 4.
     Silu,
-    /// x·(1+erf(x/√2))/2: 4, plus 2⁻²⁵ absolute for negative x.
+    /// x·(1+erf(x/√2))/2: 4, plus 2⁻²⁴·|x| absolute for negative x.
     Gelu,
-    /// x·(1+tanh(√(2/π)(x+0.044715x³)))/2: 8, plus 2⁻²⁴·|x| absolute for negative x.
+    /// x·(1+tanh(√(2/π)(x+0.044715x³)))/2: 8 + 4x², the last from the exponential's argument.
     GeluTanh,
     /// Error function: 4.
     Erf,

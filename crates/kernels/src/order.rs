@@ -33,7 +33,7 @@ impl<'a, T: Element> Lines<'a, T> {
         let length = shape[self.axis];
         let inner: usize = shape[self.axis + 1..].iter().product();
         let parts = Parts::new(out);
-        let lines = if length == 0 { 0 } else { self.x.len() / length };
+        let lines = self.x.len().checked_div(length).unwrap_or(0);
         pool.run_ranges(lines, (4096 / length.max(1)).max(1), |r| {
             let mut line = Vec::with_capacity(length);
             for i in r {

@@ -259,7 +259,8 @@ impl Shared {
         // The caller publishes a job before it looks for sleepers, and this worker counts itself before it looks for a job: one
         // of the two sees the other.
         let gate = self.gate.load(SeqCst);
-        if !(gate & OPEN != 0 && gate / TICKET != seen) && !self.stop.load(SeqCst) {
+        let open = gate & OPEN != 0 && gate / TICKET != seen;
+        if !open && !self.stop.load(SeqCst) {
             drop(self.wake.wait(guard));
         }
         self.sleepers.fetch_sub(1, SeqCst);

@@ -195,7 +195,11 @@ pub fn linear<X: Float, Y: Float>(pool: &Pool, x: &[X], w: &QMatrix, out: &mut [
     let m = rows_of(x.len(), w.cols, "activations")?;
     same("outputs", m * w.rows, out.len())?;
     let (x, out) = (FloatPtr::reading(x.as_ptr()), FloatPtr::of(out.as_mut_ptr()));
-    if m < GEMM_ROWS { gemv::linear(pool, x, w, m, out) } else { gemm::linear(pool, x, w, m, out) }
+    if m < GEMM_ROWS {
+        gemv::linear(pool, x, w, m, out)
+    } else {
+        gemm::linear(pool, x, w, m, out)
+    }
     Ok(())
 }
 
@@ -239,13 +243,7 @@ pub struct Gather<'a> {
 ///
 /// # Errors
 /// [`Error::Size`] if the operands do not fit, [`Error::Parameter`] for an index out of range.
-pub fn gather_linear<X: Float, Y: Float>(
-    pool: &Pool,
-    x: &[X],
-    w: &QMatrix,
-    gather: &Gather,
-    out: &mut [Y],
-) -> Result<(), Error> {
+pub fn gather_linear<X: Float, Y: Float>(pool: &Pool, x: &[X], w: &QMatrix, gather: &Gather, out: &mut [Y]) -> Result<(), Error> {
     let expert_rows = rows_of(w.rows, gather.experts, "rows of the stacked weights")?;
     let (k, n) = if gather.transpose { (w.cols, expert_rows) } else { (expert_rows, w.cols) };
     let matrices = rows_of(x.len(), gather.rows * k, "gathered activations")?;
@@ -266,7 +264,11 @@ pub fn gather_linear<X: Float, Y: Float>(
         }
         let part = w.rows_from(expert * expert_rows, expert_rows);
         let out = &mut out[start * gather.rows * n..][..run * gather.rows * n];
-        if gather.transpose { linear(pool, &batch, &part, out)? } else { matmul(pool, &batch, &part, out)? }
+        if gather.transpose {
+            linear(pool, &batch, &part, out)?
+        } else {
+            matmul(pool, &batch, &part, out)?
+        }
         start += run;
     }
     Ok(())

@@ -7,7 +7,13 @@ mod ops;
 use flambeau_tensor::{Element, Shape};
 use smallvec::SmallVec;
 
-use crate::{Error, Pool, View, error::same, pool::Parts, simd::{Isa, Kernel}, view::Walk};
+use crate::{
+    Error, Pool, View,
+    error::same,
+    pool::Parts,
+    simd::{Isa, Kernel},
+    view::Walk,
+};
 pub use ops::{Numeric, Ordered, all, any, argmax, argmin, logsumexp, max, mean, min, prod, sum, var};
 
 /// Elements that one task reads at least.
@@ -170,9 +176,7 @@ impl<T: Element, R: Reducer<T>> Task<'_, T, R> {
         plan.reduced.runs(self.elements.start, self.elements.end, |[at], n| {
             for i in 0..n {
                 // SAFETY: the walks stay inside the view, where these outputs' elements are neighbours.
-                let line = unsafe {
-                    std::slice::from_raw_parts(plan.x.origin().offset(base + at + i as isize * step), width)
-                };
+                let line = unsafe { std::slice::from_raw_parts(plan.x.origin().offset(base + at + i as isize * step), width) };
                 for (j, (acc, &x)) in accs.iter_mut().zip(line).enumerate() {
                     *acc = r.step(*acc, x, number + i, out + j);
                 }

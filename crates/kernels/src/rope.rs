@@ -30,13 +30,7 @@ pub struct Rope<'a> {
 ///
 /// # Errors
 /// [`Error::Size`] if the ranks, `dims`, `offsets` or `periods` do not fit, [`Error::Parameter`] for odd `dims`.
-pub fn rope<T: Float>(
-    pool: &Pool,
-    x: &View<T>,
-    offsets: &[i32],
-    rope: &Rope,
-    out: &mut ViewMut<T>,
-) -> Result<(), Error> {
+pub fn rope<T: Float>(pool: &Pool, x: &View<T>, offsets: &[i32], rope: &Rope, out: &mut ViewMut<T>) -> Result<(), Error> {
     same("rank of a rotated tensor", 4, x.rank())?;
     if x.shape() != out.shape() {
         return Err(Error::Broadcast { what: "rotated tensor", expected: out.shape().into(), found: x.shape().into() });
@@ -152,7 +146,14 @@ impl<T: Float> Rotate<'_, T> {
     /// # Safety
     /// Both rows have `2 · half` elements at their steps.
     #[inline(always)]
-    unsafe fn rotate<I: Isa>(&self, isa: I, (x, step): (*const T, isize), (y, out_step): (*mut T, isize), cos: &[f32], sin: &[f32]) {
+    unsafe fn rotate<I: Isa>(
+        &self,
+        isa: I,
+        (x, step): (*const T, isize),
+        (y, out_step): (*mut T, isize),
+        cos: &[f32],
+        sin: &[f32],
+    ) {
         let half = self.table.half;
         let mut i = 0;
         // SAFETY: the caller's promise, here and below.

@@ -50,7 +50,7 @@ fn reach(shape: &[usize], strides: &[isize], offset: usize) -> Option<Option<(us
 }
 
 fn check(shape: &[usize], strides: &[isize], offset: usize, len: usize) -> Result<(), Error> {
-    let refuse = || Error::View { shape: Shape::from_slice(shape), len };
+    let refuse = || Error::View { shape: shape.to_vec(), len };
     if shape.len() != strides.len() {
         return Err(refuse());
     }
@@ -159,8 +159,7 @@ impl<'a, T> View<'a, T> {
     /// # Errors
     /// [`Error::Broadcast`] if the shapes do not fit.
     pub fn broadcast_to(&self, shape: &[usize]) -> Result<View<'a, T>, Error> {
-        let refuse =
-            || Error::Broadcast { what: "view", expected: Shape::from_slice(shape), found: Shape::from_slice(&self.shape) };
+        let refuse = || Error::Broadcast { what: "view", expected: shape.to_vec(), found: self.shape.to_vec() };
         let lead = shape.len().checked_sub(self.rank()).ok_or_else(refuse)?;
         let mut strides = Strides::from_elem(0, shape.len());
         for (i, &d) in self.shape.iter().enumerate() {
@@ -214,7 +213,7 @@ impl<'a, T> ViewMut<'a, T> {
     pub fn new(data: &'a mut [T], shape: &[usize], strides: &[isize], offset: usize) -> Result<ViewMut<'a, T>, Error> {
         check(shape, strides, offset, data.len())?;
         if !is_injective(shape, strides) {
-            return Err(Error::Overlap { shape: Shape::from_slice(shape) });
+            return Err(Error::Overlap { shape: shape.to_vec() });
         }
         let offset = if shape.contains(&0) { 0 } else { offset };
         // SAFETY: as in `View::new`.
@@ -335,9 +334,7 @@ impl<const N: usize> Walk<N> {
             for axis in (0..last).rev() {
                 let index = (rest % self.shape[axis]) as isize;
                 rest /= self.shape[axis];
-                for i in 0..N {
-                    offset[i] += index * self.strides[axis][i];
-                }
+                offset.iter_mut().zip(self.strides[axis]).for_each(|(o, s)| *o += index * s);
             }
             let n = (inner - column).min(end - at);
             f(offset, n);

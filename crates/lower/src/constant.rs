@@ -7,6 +7,8 @@ use std::sync::Arc;
 use flambeau_ir::{QuantMode, Spec};
 use flambeau_tensor::{Bytes, DType, Shape};
 
+use crate::Formula;
+
 /// A constant tensor.
 #[derive(Clone, Debug)]
 pub struct Constant {
@@ -42,6 +44,8 @@ pub enum Recipe {
     PackSigned { codes: Arc<Constant>, bits: u8 },
     /// `-scale * (zero_point + 2^(bits-1))` in the scale's type; without a zero point it counts as zero.
     AffineBias { scale: Arc<Constant>, zero_point: Option<Arc<Constant>>, bits: u8 },
+    /// A formula of the operands.
+    Formula(Formula, Vec<Arc<Constant>>),
     /// One part of a weight `[.., N, K]` quantized along its last axis.
     Quantize { weight: Arc<Constant>, scheme: Scheme, part: QuantPart },
 }

@@ -3,6 +3,10 @@
 use std::{collections::HashMap, sync::Arc};
 
 use flambeau_ir::{
+    ItemInt,
+    If,
+    IdCopy,
+    ChainId,
     AddInt, AsType, ExpandDims, Float, FloorDivideInt, Full, In, Infer, InferError, Int, ModInt, MultiplyInt, Node, Out, OutVid,
     Reshape, Role, ShapeCx, Slot, SlotRef, Spec, SubtractInt, SymSize, Tid, Transpose, Vid,
 };
@@ -36,6 +40,8 @@ pub struct Lower {
     literals: HashMap<(DType, Shape, Vec<u8>), Tid>,
     /// Chain and place of the node that writes a slot.
     producers: HashMap<Tid, (usize, usize)>,
+    /// Integers that are zero exactly if a rank-0 tensor is, so that nobody has to read it.
+    flags: HashMap<Tid, Int>,
     n_unknown: u32,
     call: u32,
 }
@@ -106,6 +112,23 @@ impl Lower {
         self.flow.spec(t)
     }
 
+    /// States what a slot holds once the chains that write it have run.
+    pub(crate) fn set_spec(&mut self, t: Tid, spec: Spec) {
+        if let Some(info) = self.flow.tensors.get_mut(t.0 as usize) {
+            info.spec = spec;
+        }
+    }
+
+    /// An integer that is zero exactly if a rank-0 tensor is.
+    pub(crate) fn flag(&self, t: Tid) -> Option<Int> {
+        self.flags.get(&t).copied()
+    }
+
+    /// States that a rank-0 tensor is zero exactly if an integer is.
+    pub(crate) fn set_flag(&mut self, t: Tid, value: Int) {
+        self.flags.insert(t, value);
+    }
+
     /// The node of an open chain that writes a slot.
     pub(crate) fn producer(&self, t: Tid) -> Option<&Node> {
         let &(chain, at) = self.producers.get(&t)?;
@@ -118,7 +141,13 @@ impl Lower {
     /// The reason why the call cannot be expressed in nodes; the flow is then as it was.
     pub fn call(&mut self, call: &Call, id: u32) -> Result<Vec<Item>, Refuse> {
         let row = rule_for(&call.target).ok_or(Refuse::NoRule)?;
-        let reads = call.args.iter().filter_map(|(_, a)| if let Arg::Tensor(t) = a { Some(self.spec(*t).dtype) } else { None });
+        // 8-bit floats exist as packed constants only, which their own rules reinterpret.
+        let carried = |t: &Tid| {
+            let dtype = self.spec(*t).dtype;
+            let packed = matches!(dtype, DType::F8E4M3 | DType::F8E5M2 | DType::F8E8M0) && self.flow.constant(*t).is_some();
+            if packed { None } else { Some(dtype) }
+        };
+        let reads = call.args.iter().filter_map(|(_, a)| if let Arg::Tensor(t) = a { carried(t) } else { None });
         let writes = call.outputs.iter().filter(|o| o.used).map(|o| o.dtype);
         if let Some(dtype) = reads.chain(writes).find(|d| !d.is_node_dtype()) {
             return Err(Refuse::DType(dtype));
@@ -184,6 +213,7 @@ impl Lower {
         self.values.retain(|_, v| (v.0 as usize) < values);
         self.literals.retain(|_, t| (t.0 as usize) < tensors);
         self.producers.retain(|t, _| (t.0 as usize) < tensors);
+        self.flags.retain(|t, _| (t.0 as usize) < tensors);
         self.flow.tensors.truncate(tensors);
         self.flow.values.truncate(values);
     }
@@ -262,14 +292,57 @@ impl Lower {
     ///
     /// Slots that the body needs to write for others to read are made before by [`Lower::slot`] with [`Origin::Node`].
     pub(crate) fn chain<T>(&mut self, body: impl FnOnce(&mut Lower) -> Result<T, Refuse>) -> Result<(u32, T), Refuse> {
+        let chain = self.open_chain();
+        let result = body(self);
+        self.close_chain();
+        Ok((chain, result?))
+    }
+
+    /// Begins a chain: calls are lowered into it until [`Lower::close_chain`]. Returns its number.
+    pub fn open_chain(&mut self) -> u32 {
         let chain = self.flow.chains.len();
         self.flow.chains.push(Vec::new());
         self.open.push(chain);
         self.known.push(HashMap::new());
-        let result = body(self);
-        self.open.pop();
-        self.known.pop();
-        Ok((chain as u32, result?))
+        chain as u32
+    }
+
+    /// Ends the innermost chain.
+    pub fn close_chain(&mut self) {
+        if self.open.len() > 1 {
+            self.open.pop();
+            self.known.pop();
+        }
+    }
+
+    /// Puts the contents of `from` into `to`, a slot made by [`Lower::slot`].
+    ///
+    /// # Errors
+    /// As for every node: if `from` holds nothing.
+    pub fn copy(&mut self, from: Tid, to: Tid) -> Result<(), Refuse> {
+        self.emit_all(Node::IdCopy(IdCopy { x: In(from), out: Out(to) })).map(drop)
+    }
+
+    /// Runs chain `then` if `condition`, a tensor of one boolean or integer, is not zero, else chain `otherwise`.
+    ///
+    /// # Errors
+    /// If the condition has another type or more elements.
+    pub fn branch(&mut self, condition: Tid, then: u32, otherwise: u32) -> Result<(), Refuse> {
+        let condition = Int::Vid(self.emit_value(ItemInt { x: In(condition), out: NEW_VALUE })?);
+        let (then_chain_idx, else_chain_idx) = (ChainId(then), ChainId(otherwise));
+        self.emit_all(Node::If(If { cond: condition, then_chain_idx, else_chain_idx })).map(drop)
+    }
+
+    /// A size as a rank-0 tensor, i64.
+    ///
+    /// # Errors
+    /// If nodes cannot compute the size.
+    pub fn size_tensor(&mut self, size: &Expr) -> Result<Tid, Refuse> {
+        let value = match self.int(size)? {
+            Int::Lit(v) => return self.integers("_size", &[v], DType::I64).and_then(|t| self.reshape(t, &[])),
+            Int::Vid(v) => Float::Vid(v),
+        };
+        self.emit(Full { out: NEW, shape: Vec::new(), v: value, scalar_type: DType::I64 })
     }
 
     /// A slot that holds the size: a literal if it is known, else a value slot that nodes compute from tensor shapes.

@@ -21,12 +21,15 @@ pub fn result_type(operands: &[Operand]) -> DType {
     let dims = join(&|o| if let Operand::Tensor(d) = o { Some(*d) } else { None });
     let zero_dims = join(&|o| if let Operand::ZeroDim(d) = o { Some(*d) } else { None });
     let numbers = join(&|o| if let Operand::Number(c) = o { Some(default_of(*c)) } else { None });
-    [zero_dims, numbers].into_iter().flatten().fold(dims, |acc, d| match acc {
-        Some(a) if a.class() >= d.class() => Some(a),
-        Some(a) => Some(torch_promote(a, d)),
-        None => Some(d),
-    })
-    .unwrap_or(DType::F32)
+    [zero_dims, numbers]
+        .into_iter()
+        .flatten()
+        .fold(dims, |acc, d| match acc {
+            Some(a) if a.class() >= d.class() => Some(a),
+            Some(a) => Some(torch_promote(a, d)),
+            None => Some(d),
+        })
+        .unwrap_or(DType::F32)
 }
 
 fn default_of(class: DTypeClass) -> DType {

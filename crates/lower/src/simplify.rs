@@ -8,10 +8,7 @@ use std::sync::Arc;
 use flambeau_ir::{AsType, BroadcastTo, ExpandDims, In, Int, Node, Reshape, Slice, Spec, Squeeze, Tid, Transpose};
 use flambeau_tensor::{DType, Expr, Shape, normalize_axis};
 
-use crate::{
-    Constant, Lower, Origin, Recipe, Refuse,
-    lower::NEW,
-};
+use crate::{Constant, Lower, Origin, Recipe, Refuse, lower::NEW};
 
 /// A slot that holds what `node` would compute, if there is one without it.
 pub(crate) fn simplify(lower: &mut Lower, node: &Node) -> Result<Option<Tid>, Refuse> {

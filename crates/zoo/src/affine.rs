@@ -87,7 +87,8 @@ impl BlockMatrix {
                     self.block.affine(block, pairs);
                     for (&(scale, bias), out) in pairs.iter().zip(out.chunks_exact_mut(size)) {
                         let value = if part == Part::Scale { scale } else { bias };
-                        store(value, dtype, out).ok_or_else(|| format!("row {r} has the {} {value}, too large for {dtype}", part.name()))?;
+                        store(value, dtype, out)
+                            .ok_or_else(|| format!("row {r} has the {} {value}, too large for {dtype}", part.name()))?;
                     }
                 }
             }

@@ -1,8 +1,8 @@
 //! Writes the graph of a program call by call.
 
 use flambeau_pt2::{
-    Argument, Exported, Graph, InputSpec, Metadata, NamedArgument, Node, OutputSpec, Range, Signature, Storage, SymArg, TensorMeta, View,
-    Weight,
+    Argument, Exported, Graph, InputSpec, Metadata, NamedArgument, Node, OutputSpec, Range, Signature, Storage, SymArg, TensorMeta,
+    View, Weight,
 };
 use flambeau_tensor::{AlignedBytes, DType, Expr, Symbol, Tensor, numel};
 use indexmap::IndexMap;
@@ -106,7 +106,8 @@ impl Builder {
     /// [`Error::Option`] if it cannot be addressed.
     pub(crate) fn buffer(&mut self, name: &str, dtype: DType, shape: Vec<usize>) -> Result<Val> {
         let len = numel(&shape).and_then(|n| n.checked_mul(dtype.size())).filter(|&n| isize::try_from(n).is_ok());
-        let too_large = || Error::Option { option: "max_seq_len", expected: "a smaller cache".into(), found: format!("{shape:?} {dtype}") };
+        let too_large =
+            || Error::Option { option: "max_seq_len", expected: "a smaller cache".into(), found: format!("{shape:?} {dtype}") };
         let len = len.ok_or_else(too_large)?;
         let zeros = Storage::computed(name, len, move || Ok(AlignedBytes::zeroed(len).into_bytes()));
         let weight = Weight::Strided(View::row_major(dtype, shape, zeros));

@@ -79,7 +79,8 @@ impl Checkpoint {
     /// The type of activations where the caller has no wish: that of a Hugging Face checkpoint, else `bf16`, whose range is
     /// that of `f32`.
     pub fn default_dtype(&self) -> DType {
-        let embedding = || self.tensors.get(EMBEDDING).map(Source::dtype).filter(|_| matches!(self.tokenizer, TokenizerSource::Files(_)));
+        let embedding =
+            || self.tensors.get(EMBEDDING).map(Source::dtype).filter(|_| matches!(self.tokenizer, TokenizerSource::Files(_)));
         let stated = self.config.dtype.or_else(embedding);
         stated.filter(|d| matches!(d, DType::F32 | DType::F16 | DType::BF16)).unwrap_or(DType::BF16)
     }

@@ -207,14 +207,16 @@ fn scaling(c: &Fields, f: &Fields, dims: usize, positions: usize) -> Result<Scal
                 return Err(c.error(key, "no such key"));
             }
             let factor = c.positive("factor")?;
-            let (beta_fast, beta_slow) = (c.positive_opt("beta_fast")?.unwrap_or(32.0), c.positive_opt("beta_slow")?.unwrap_or(1.0));
+            let (beta_fast, beta_slow) =
+                (c.positive_opt("beta_fast")?.unwrap_or(32.0), c.positive_opt("beta_slow")?.unwrap_or(1.0));
             let (truncate, amplitude) = (c.bool_or("truncate", true)?, c.positive_opt("attention_factor")?);
             let amplitude = amplitude.unwrap_or(yarn_amplitude(factor));
             Ok(Scaling::Yarn { factor, original: original()?, beta_fast, beta_slow, truncate, amplitude })
         }
         "longrope" | "su" => {
             let original = original()?;
-            let amplitude = c.positive_opt("attention_factor")?.unwrap_or(longrope_amplitude(positions as f64 / original, original));
+            let amplitude =
+                c.positive_opt("attention_factor")?.unwrap_or(longrope_amplitude(positions as f64 / original, original));
             let (short, long) = (c.positives("short_factor", dims / 2)?, c.positives("long_factor", dims / 2)?);
             Ok(Scaling::LongRope { short, long, original: original as usize, amplitude })
         }

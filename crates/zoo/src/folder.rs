@@ -64,7 +64,8 @@ impl Folder {
             for key in metadata.offset_keys() {
                 let Some(info) = metadata.info(&key) else { continue };
                 let (from, to) = info.data_offsets;
-                let range = start.checked_add(from).zip(start.checked_add(to)).filter(|&(from, to)| from <= to && to <= bytes.len());
+                let range =
+                    start.checked_add(from).zip(start.checked_add(to)).filter(|&(from, to)| from <= to && to <= bytes.len());
                 let (from, to) = range.ok_or_else(|| Error::file(&name, format!("tensor `{key}` passes the end of the file")))?;
                 out.insert(key, Stored { dtype: info.dtype, shape: info.shape.clone(), bytes: bytes.slice(from..to) });
             }
@@ -133,7 +134,9 @@ impl<'a> Packing<'a> {
         let (bits, group) = (fields.size("bits")?, fields.size("group_size")?);
         let (scales, biases) = (part("scales")?, part("biases")?);
         let scale = dtype(scales.dtype).filter(|_| scales.dtype == biases.dtype);
-        let scale = scale.ok_or_else(|| Error::tensor(&name, "scales and biases of one float type", format!("{:?} and {:?}", scales.dtype, biases.dtype)))?;
+        let scale = scale.ok_or_else(|| {
+            Error::tensor(&name, "scales and biases of one float type", format!("{:?} and {:?}", scales.dtype, biases.dtype))
+        })?;
         let mut shape = words.shape.clone();
         if let Some(last) = shape.last_mut() {
             *last = last.saturating_mul(32) / bits;

@@ -79,7 +79,11 @@ impl Source {
         let n = numel(&shape).filter(|_| cols.is_multiple_of(block.elements()) && !shape.is_empty());
         let want = n.and_then(|n| (n / block.elements()).checked_mul(block.bytes()));
         if want != Some(bytes.len()) {
-            return Err(Error::tensor(name, format!("whole {block:?} blocks of shape {shape:?}"), format!("{} bytes", bytes.len())));
+            return Err(Error::tensor(
+                name,
+                format!("whole {block:?} blocks of shape {shape:?}"),
+                format!("{} bytes", bytes.len()),
+            ));
         }
         Ok(Source { shape, data: Data::Blocks { block, bytes }, rows: Rows::Plain })
     }
@@ -88,13 +92,24 @@ impl Source {
     ///
     /// # Errors
     /// [`Error::Tensor`] if bits or group are not MLX's, or the parts do not fit the shape.
-    pub fn packed(name: &str, shape: Vec<usize>, [words, scales, biases]: [Bytes; 3], dtype: DType, bits: usize, group: usize) -> Result<Source> {
-        let known = matches!(bits, 2 | 3 | 4 | 5 | 6 | 8) && matches!(group, 16 | 32 | 64 | 128) && dtype.is_float() && dtype.size() > 1;
+    pub fn packed(
+        name: &str,
+        shape: Vec<usize>,
+        [words, scales, biases]: [Bytes; 3],
+        dtype: DType,
+        bits: usize,
+        group: usize,
+    ) -> Result<Source> {
+        let known =
+            matches!(bits, 2 | 3 | 4 | 5 | 6 | 8) && matches!(group, 16 | 32 | 64 | 128) && dtype.is_float() && dtype.size() > 1;
         let cols = shape.last().copied().unwrap_or(0);
         let n = numel(&shape).filter(|_| known && cols.is_multiple_of(group) && (cols % 32 * bits).is_multiple_of(32));
-        let fits = n.is_some_and(|n| n / 8 * bits == words.len() && n / group * dtype.size() == scales.len() && scales.len() == biases.len());
+        let fits = n.is_some_and(|n| {
+            n / 8 * bits == words.len() && n / group * dtype.size() == scales.len() && scales.len() == biases.len()
+        });
         if !fits {
-            let found = format!("{bits} bits in groups of {group} with {}, {} and {} bytes", words.len(), scales.len(), biases.len());
+            let found =
+                format!("{bits} bits in groups of {group} with {}, {} and {} bytes", words.len(), scales.len(), biases.len());
             return Err(Error::tensor(name, format!("words, {dtype} scales and biases of a packed {shape:?}"), found));
         }
         Ok(Source { shape, data: Data::Packed { words, scales, biases, dtype, bits, group }, rows: Rows::Plain })
@@ -107,7 +122,9 @@ impl Source {
     pub fn interleaved(self, name: &str, head: usize) -> Result<Source> {
         let whole = head > 0 && head.is_multiple_of(2) && self.shape.first().is_some_and(|rows| rows.is_multiple_of(head));
         match self.data {
-            Data::Plain { .. } | Data::Blocks { .. } if whole && self.shape.len() <= 2 => Ok(Source { rows: Rows::Interleaved(head), ..self }),
+            Data::Plain { .. } | Data::Blocks { .. } if whole && self.shape.len() <= 2 => {
+                Ok(Source { rows: Rows::Interleaved(head), ..self })
+            }
             _ => Err(Error::tensor(name, format!("rows in heads of {head}"), format!("{} of shape {:?}", self.kind(), self.shape))),
         }
     }

@@ -24,7 +24,8 @@ fn config(family: &str) -> Value {
 
 /// Names and shapes of the tensors that a family stores.
 fn shapes(family: &str) -> BTreeMap<String, Vec<usize>> {
-    let mut out = BTreeMap::from([("model.embed_tokens.weight".into(), vec![VOCAB, HIDDEN]), ("model.norm.weight".into(), vec![HIDDEN])]);
+    let mut out =
+        BTreeMap::from([("model.embed_tokens.weight".into(), vec![VOCAB, HIDDEN]), ("model.norm.weight".into(), vec![HIDDEN])]);
     for layer in 0..2 {
         let mut add = |name: &str, shape: &[usize]| out.insert(format!("model.layers.{layer}.{name}"), shape.to_vec());
         add("input_layernorm.weight", &[HIDDEN]);
@@ -58,7 +59,8 @@ fn weights(shapes: &BTreeMap<String, Vec<usize>>) -> Bytes {
         (0..shape.iter().product::<usize>()).flat_map(|i| bf16::from_f32((i / HIDDEN) as f32).to_le_bytes()).collect()
     };
     let data: Vec<_> = shapes.iter().map(|(name, shape)| (name, shape, ramp(shape))).collect();
-    let views = data.iter().map(|(name, shape, bytes)| (name.as_str(), TensorView::new(Dtype::BF16, (*shape).clone(), bytes).unwrap()));
+    let views =
+        data.iter().map(|(name, shape, bytes)| (name.as_str(), TensorView::new(Dtype::BF16, (*shape).clone(), bytes).unwrap()));
     safetensors::serialize(views, None).unwrap().into()
 }
 
@@ -148,7 +150,8 @@ fn scaled_frequencies_become_constants() {
     let exported = check(&with("llama", json!({"rope_parameters": llama3})), &["rope_periods"]);
     let periods = values(&exported.constants["rope_periods"].tensor().unwrap());
     assert!((periods[2] - 1.0 / 0.00117518846).abs() < 1e-2, "{periods:?}");
-    let phi = with("phi3", json!({"rope_scaling": longrope, "partial_rotary_factor": 0.75, "original_max_position_embeddings": 64}));
+    let phi =
+        with("phi3", json!({"rope_scaling": longrope, "partial_rotary_factor": 0.75, "original_max_position_embeddings": 64}));
     let exported = check(&phi, &["rope_periods", "rope_amplitude"]);
     let amplitude = values(&exported.constants["rope_amplitude"].tensor().unwrap());
     assert_eq!((amplitude[11] > 1.3, amplitude[12]), (true, 1.0));
@@ -161,13 +164,22 @@ fn complaints_name_the_key() {
         let error = built(&config, &Options::default()).unwrap_err().to_string();
         assert!(error.contains(want), "{error:?} does not say {want:?}");
     };
-    check(with("llama", json!({"model_type": "gemma3_text"})), "family `gemma3_text` is not supported: expected one of llama, qwen2, qwen3, phi3");
+    check(
+        with("llama", json!({"model_type": "gemma3_text"})),
+        "family `gemma3_text` is not supported: expected one of llama, qwen2, qwen3, phi3",
+    );
     check(with("llama", json!({"hidden_size": null})), "key `hidden_size`: expected an integer, found nothing");
     check(with("llama", json!({"hidden_size": -4})), "key `hidden_size`: expected an integer from 1");
     check(with("llama", json!({"num_key_value_heads": 3})), "key `num_key_value_heads`: expected a divisor of the 4");
     check(with("llama", json!({"hidden_act": "gelu"})), "key `hidden_act`: expected silu, found gelu");
-    check(with("llama", json!({"rope_scaling": {"rope_type": "dynamic"}})), "key `rope_scaling.rope_type`: expected default, linear");
-    check(with("phi3", json!({"rope_scaling": {"type": "longrope", "short_factor": [1]}})), "key `rope_scaling.short_factor`: expected a list of 8");
+    check(
+        with("llama", json!({"rope_scaling": {"rope_type": "dynamic"}})),
+        "key `rope_scaling.rope_type`: expected default, linear",
+    );
+    check(
+        with("phi3", json!({"rope_scaling": {"type": "longrope", "short_factor": [1]}})),
+        "key `rope_scaling.short_factor`: expected a list of 8",
+    );
     check(with("llama", json!({"quantization_config": {"quant_method": "gptq"}})), "key `quantization_config.quant_method`");
     check(with("llama", json!({"tie_word_embeddings": false})), "tensor `lm_head.weight` is missing");
     check(with("llama", json!({"vocab_size": 33})), "tensor `model.embed_tokens.weight`: expected shape [33, 64], found [32, 64]");
@@ -192,7 +204,8 @@ fn options_are_held_against_the_model() {
 fn shards_are_joined_by_their_index() {
     let all = shapes("llama");
     let (a, b): (BTreeMap<_, _>, BTreeMap<_, _>) = all.into_iter().partition(|(name, _)| name.contains("layers.0"));
-    let entries = a.keys().map(|k| (k.clone(), json!("a.safetensors"))).chain(b.keys().map(|k| (k.clone(), json!("b.safetensors"))));
+    let entries =
+        a.keys().map(|k| (k.clone(), json!("a.safetensors"))).chain(b.keys().map(|k| (k.clone(), json!("b.safetensors"))));
     let index = json!({"weight_map": entries.collect::<serde_json::Map<_, _>>()});
     let file = |name: &str, bytes: Bytes| (name.to_owned(), bytes);
     let config = file("config.json", config("llama").to_string().into_bytes().into());
@@ -206,7 +219,8 @@ fn shards_are_joined_by_their_index() {
 
 #[test]
 fn folders_in_mlx_quantization_keep_their_codes() {
-    let mut tensors: BTreeMap<String, (Dtype, Vec<usize>)> = shapes("llama").into_iter().map(|(n, s)| (n, (Dtype::BF16, s))).collect();
+    let mut tensors: BTreeMap<String, (Dtype, Vec<usize>)> =
+        shapes("llama").into_iter().map(|(n, s)| (n, (Dtype::BF16, s))).collect();
     let up = "model.layers.0.mlp.up_proj";
     tensors.insert(format!("{up}.weight"), (Dtype::U32, vec![FFN, HIDDEN / 8]));
     tensors.insert(format!("{up}.scales"), (Dtype::BF16, vec![FFN, HIDDEN / 32]));
@@ -215,12 +229,15 @@ fn folders_in_mlx_quantization_keep_their_codes() {
     let data: Vec<_> = tensors.iter().map(|(name, t)| (name, t, zeros(t))).collect();
     let views = data.iter().map(|(name, t, bytes)| (name.as_str(), TensorView::new(t.0, t.1.clone(), bytes).unwrap()));
     let bytes: Bytes = safetensors::serialize(views, None).unwrap().into();
-    let packed = with("llama", json!({"quantization": {"group_size": 32, "bits": 4}, "quantization_config": {"group_size": 32, "bits": 4}}));
+    let packed =
+        with("llama", json!({"quantization": {"group_size": 32, "bits": 4}, "quantization_config": {"group_size": 32, "bits": 4}}));
     let checkpoint = Checkpoint::from_folder(folder(&packed, bytes.clone())).unwrap();
     let model = build(&checkpoint, &Options::default()).unwrap();
     let weight = |part: &str| model.exported.weights[&format!("{up}.weight.{part}")].tensor().unwrap();
     assert_eq!((weight("words").shape(), weight("scales").dtype()), (&[FFN, HIDDEN / 8][..], DType::BF16));
-    let error = Checkpoint::from_folder(folder(&with("llama", json!({"quantization": {"group_size": 32, "bits": 5}})), bytes.clone())).unwrap_err();
+    let error =
+        Checkpoint::from_folder(folder(&with("llama", json!({"quantization": {"group_size": 32, "bits": 5}})), bytes.clone()))
+            .unwrap_err();
     assert!(error.to_string().starts_with(&format!("tensor `{up}.weight`: expected words")), "{error}");
     let error = Checkpoint::from_folder(folder(&config("llama"), bytes)).unwrap_err();
     assert!(error.to_string().contains("no `quantization` in config.json"), "{error}");

@@ -26,9 +26,20 @@ fn the_fixture_becomes_a_program_with_its_state_and_methods() {
     let exported = &model.exported;
     exported.graph.check().unwrap();
     let count = |op: &str| exported.graph.nodes.iter().filter(|n| n.target == format!("torch.ops.{op}")).count();
-    let ops = ["aten.linear.default", "aten.embedding.default", "mlx.rope.default", "mlx.kv_cache_update.default", "mlx.custom_sdpa.default", "aten.rms_norm.default"];
+    let ops = [
+        "aten.linear.default",
+        "aten.embedding.default",
+        "mlx.rope.default",
+        "mlx.kv_cache_update.default",
+        "mlx.custom_sdpa.default",
+        "aten.rms_norm.default",
+    ];
     assert_eq!(ops.map(count), [15, 1, 4, 4, 2, 5]);
-    assert_eq!(count("flambeau.dequantize_packed.default"), 1 + 14 - 2 + 1, "embedding and head, and all but one f16 and one bf16 matrix");
+    assert_eq!(
+        count("flambeau.dequantize_packed.default"),
+        1 + 14 - 2 + 1,
+        "embedding and head, and all but one f16 and one bf16 matrix"
+    );
     let logits = exported.graph.tensor(exported.graph.outputs[0].as_tensor().unwrap()).unwrap();
     assert_eq!((logits.dtype, format!("{:?}", logits.sizes)), (DType::BF16, "[1, 1, 32]".into()));
     assert_eq!(exported.constants["key_cache_1"].shape(), [1, 2, 128, 16]);
@@ -73,7 +84,10 @@ fn scales_take_the_type_that_is_asked_for() {
 fn the_vocabulary_is_plain_data() {
     let checkpoint = tiny();
     let TokenizerSource::Gguf(vocab) = checkpoint.tokenizer() else { panic!("no vocabulary") };
-    assert_eq!((vocab.model.as_str(), vocab.pre.as_deref(), vocab.tokens.len(), vocab.token_types[0]), ("gpt2", Some("smollm"), 32, 3));
+    assert_eq!(
+        (vocab.model.as_str(), vocab.pre.as_deref(), vocab.tokens.len(), vocab.token_types[0]),
+        ("gpt2", Some("smollm"), 32, 3)
+    );
     assert_eq!((&vocab.merges[1], vocab.bos, vocab.eos, vocab.add_bos), (&"t 2".to_owned(), Some(0), Some(1), Some(false)));
     assert_eq!(vocab.chat_template.as_deref(), Some("{{ messages }}"));
 }
@@ -103,7 +117,10 @@ fn complaints_name_the_place_and_the_remedy() {
     check(replaced(b"GGUF\x03\0\0\0", b"GGUF\0\0\0\x03"), "big-endian");
     check(replaced(b"GGUF\x03", b"GGUF\x01"), "expected version 2 or 3, found 1");
     check(replaced(b"llama.block_count", b"llama.block_kount"), "key `llama.block_count`: expected an integer, found nothing");
-    check(replaced(b"\x05\0\0\0\0\0\0\0llama\x11", b"\x05\0\0\0\0\0\0\0gemma\x11"), "`gemma` is not supported: expected one of llama, qwen2, qwen3");
+    check(
+        replaced(b"\x05\0\0\0\0\0\0\0llama\x11", b"\x05\0\0\0\0\0\0\0gemma\x11"),
+        "`gemma` is not supported: expected one of llama, qwen2, qwen3",
+    );
     check(replaced(b"blk.1.ffn_up.weight", b"blk.1.ffn_xx.weight"), "tensor `model.layers.1.mlp.up_proj.weight` is missing");
     check(replaced(b"blk.1.ffn_up.weight", b"blk.0.ffn_up.weight"), "tensor `blk.0.ffn_up.weight` occurs twice");
     check(Bytes::from_static(&TINY[..TINY.len() - 1]), "pass the end of the file");

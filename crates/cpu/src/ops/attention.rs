@@ -4,13 +4,7 @@ use flambeau_ir as ir;
 use flambeau_kernels::attention::{Mask, attention};
 use flambeau_tensor::{Bool, DType};
 
-use super::{
-    copy::cast,
-    float_dtype,
-    index::integers,
-    linalg::float_view,
-    shape::join,
-};
+use super::{copy::cast, float_dtype, index::integers, linalg::float_view, shape::join};
 use crate::{
     array::Array,
     cx::Cx,

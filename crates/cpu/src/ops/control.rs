@@ -56,13 +56,7 @@ impl Eval for ir::Scan {
 }
 
 /// Writes what a slot holds after step `t` into its stack along a new axis.
-fn collect(
-    cx: &mut Cx<'_>,
-    stack: &mut Option<Array>,
-    (output, axis): (ir::InOut, i32),
-    t: usize,
-    steps: usize,
-) -> Result<()> {
+fn collect(cx: &mut Cx<'_>, stack: &mut Option<Array>, (output, axis): (ir::InOut, i32), t: usize, steps: usize) -> Result<()> {
     let mut value = cx.get_slot(output.0)?;
     let axis = axis_of(axis.into(), value.rank() + 1)?;
     value.shape.insert(axis, 1);

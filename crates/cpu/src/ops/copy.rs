@@ -54,7 +54,7 @@ pub(crate) fn cast(cx: &mut Cx<'_>, x: &Array, dtype: DType) -> Result<Array> {
     let once: Shape = x.shape.iter().zip(&x.strides).map(repeats).collect();
     let mut out = cx.alloc(dtype, &once)?;
     cast_into(&cx.pool(), &x.restrided(once, x.strides.clone(), x.offset), &mut out)?;
-    out.broadcast(&x.shape).ok_or_else(|| OpError::TooLarge(x.shape.clone()))
+    out.broadcast(&x.shape).ok_or_else(|| OpError::too_large(&x.shape))
 }
 
 /// `out[i] = x[i]` in the type of `out`, `x` broadcast to `out`.

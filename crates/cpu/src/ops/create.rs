@@ -44,7 +44,7 @@ fn full(cx: &mut Cx<'_>, value: ir::Float, spec: &OutSpec) -> Result<Array> {
     };
     let mut one = cx.alloc(spec.dtype, &[])?;
     fill(&cx.pool(), value, &mut one)?;
-    one.broadcast(&spec.shape).ok_or_else(|| OpError::TooLarge(spec.shape.clone()))
+    one.broadcast(&spec.shape).ok_or_else(|| OpError::too_large(&spec.shape))
 }
 
 impl Eval for ir::Full {

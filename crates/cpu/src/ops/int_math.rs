@@ -4,8 +4,6 @@ use flambeau_tensor::Element;
 
 /// An integer element type.
 pub(crate) trait Int: Element + Ord {
-    const ZERO: Self;
-    const ONE: Self;
     fn add(self, b: Self) -> Self;
     fn sub(self, b: Self) -> Self;
     fn mul(self, b: Self) -> Self;
@@ -27,8 +25,6 @@ pub(crate) trait Int: Element + Ord {
 
 macro_rules! ints {
     ($($t:ty),*) => { $(impl Int for $t {
-        const ZERO: Self = 0;
-        const ONE: Self = 1;
         #[inline(always)]
         fn add(self, b: Self) -> Self { self.wrapping_add(b) }
         #[inline(always)]

@@ -109,10 +109,12 @@ impl Eval for ir::GatherMm {
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let spec = cx.out(self.out)?;
         let (a, b) = (cx.get(self.a)?, cx.get(self.b)?);
-        let a = cast(cx, &a, spec.dtype)?;
+        let (a, b) = (cast(cx, &a, spec.dtype)?, float(cx, b)?);
         if self.lhs_indices.is_none() && self.rhs_indices.is_none() {
-            let mut y = cx.alloc(spec.dtype, &spec.shape)?;
+            let (a, b, shape) = as_matrices(a, b, &spec.shape);
+            let mut y = cx.alloc(spec.dtype, &shape)?;
             product(&cx.pool(), &a, &b, &mut y, &Epilogue::default())?;
+            y.set_shape(&spec.shape);
             cx.put(self.out, y);
             return Ok(());
         }

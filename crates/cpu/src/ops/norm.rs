@@ -8,10 +8,9 @@ use flambeau_kernels::{
 use flambeau_tensor::{DType, Shape};
 
 use super::{
-    copy::{cast, contiguous},
+    copy::{cast, cast_into, contiguous},
     float_dtype,
     linalg::float_view,
-    reduce::axis_last,
     shape::{axis_of, reshape},
 };
 use crate::{
@@ -53,6 +52,17 @@ impl Eval for ir::LayerNorm {
         let bias = bias.as_ref().map(float_view).transpose()?;
         by_rows!(cx, self, |x, width, y| norm::layer_norm(&pool, x, width, (weight.as_ref(), bias.as_ref()), self.eps, y))
     }
+}
+
+/// A row-major copy of `x` in `dtype` with `axis` innermost, and how to see it in the old order.
+fn axis_last(cx: &mut Cx<'_>, x: &Array, axis: usize, dtype: DType) -> Result<(Array, Shape)> {
+    let last = x.rank() - 1;
+    let perm: Shape = (0..x.rank()).filter(|&i| i != axis).chain([axis]).collect();
+    let back: Shape = (0..x.rank()).map(|i| if i == axis { last } else { i - usize::from(i > axis) }).collect();
+    let x = x.permute(&perm);
+    let mut rows = cx.alloc(dtype, &x.shape)?;
+    cast_into(&cx.pool(), &x, &mut rows)?;
+    Ok((rows, back))
 }
 
 impl Eval for ir::Softmax {

@@ -111,15 +111,13 @@ impl Eval for ir::QuantizedMatmul {
             let x = contiguous(cx, x)?;
             let mut y = cx.alloc(spec.dtype, &spec.shape)?;
             let matrix = packed.matrix()?;
-            float_dtype!(spec.dtype, T => Ok(if self.transpose {
-                quant::linear::<T, T>(&cx.pool(), x.slice()?, &matrix, y.slice_mut()?)?;
-            } else {
-                quant::matmul::<T, T>(&cx.pool(), x.slice()?, &matrix, y.slice_mut()?)?;
-            }))?;
+            float_dtype!(spec.dtype, T => {
+                let multiply = if self.transpose { quant::linear::<T, T> } else { quant::matmul::<T, T> };
+                Ok(multiply(&cx.pool(), x.slice()?, &matrix, y.slice_mut()?)?)
+            })?;
             y
         } else {
-            let lead = Shape::from_slice(&spec.shape[..spec.shape.len() - 2]);
-            gathered(cx, &x, &packed, (None, None), self.transpose, (&spec.shape, &lead))?
+            gathered(cx, &x, &packed, (None, None), self.transpose, &spec.shape)?
         };
         cx.put(self.out, y);
         Ok(())
@@ -132,9 +130,7 @@ impl Eval for ir::GatherQmm {
         let packed = Packed::new(cx, [self.w, self.scales], self.biases, (self.mode, self.group_size, self.bits))?;
         let x = cx.get(self.x)?;
         let x = cast(cx, &x, spec.dtype)?;
-        let lead = Shape::from_slice(&spec.shape[..spec.shape.len() - 2]);
-        let indices = (self.lhs_indices, self.rhs_indices);
-        let y = gathered(cx, &x, &packed, indices, self.transpose, (&spec.shape, &lead))?;
+        let y = gathered(cx, &x, &packed, (self.lhs_indices, self.rhs_indices), self.transpose, &spec.shape)?;
         cx.put(self.out, y);
         Ok(())
     }
@@ -147,9 +143,15 @@ fn gathered(
     packed: &Packed,
     (lhs, rhs): (Option<ir::In>, Option<ir::In>),
     transpose: bool,
-    (shape, lead): (&[usize], &[usize]),
+    shape: &[usize],
 ) -> Result<Array> {
-    let x = contiguous(cx, x.clone())?;
+    let mut x = contiguous(cx, x.clone())?;
+    // A vector counts as one row, which the result lacks.
+    let matrix_axes = if x.rank() == 1 { 1 } else { 2 };
+    if x.rank() == 1 {
+        x.set_shape(&[1, x.numel()]);
+    }
+    let lead = &shape[..shape.len().saturating_sub(matrix_axes)];
     let batch = |s: &[usize]| Shape::from_slice(&s[..s.len().saturating_sub(2)]);
     let (batch_x, batch_w) = (batch(&x.shape), batch(&packed.w.shape));
     let [lhs, rhs] = gather_indices(cx, (lhs, &batch_x), (rhs, &batch_w), lead)?;

@@ -38,8 +38,8 @@ integer_nodes! {
 impl Eval for ir::SymSize {
     const HAS_RULE: bool = false;
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let a = cx.get(self.a)?;
-        let size = a.shape[axis_of(self.dim.into(), a.rank())?];
+        let shape = cx.shape(self.a)?;
+        let size = shape[axis_of(self.dim.into(), shape.len())?];
         cx.put_value(self.out, narrow(size as i64)?);
         Ok(())
     }

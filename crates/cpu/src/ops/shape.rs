@@ -14,7 +14,7 @@ use crate::{
 
 /// An axis that the rule has accepted.
 pub(crate) fn axis_of(axis: i64, rank: usize) -> Result<usize> {
-    normalize_axis(axis, rank).ok_or(OpError::Infer(ir::InferError::Axis { axis, rank }))
+    normalize_axis(axis, rank).ok_or_else(|| ir::InferError::Axis { axis, rank }.into())
 }
 
 /// Runs `f` on a region of `out`: `count` entries of each listed axis from `start`, `step` apart.
@@ -63,7 +63,10 @@ impl Eval for ir::IdCopy {
 impl Eval for ir::Contiguous {
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let x = cx.take(self.x)?;
-        let x = contiguous(cx, x)?;
+        // Nodes read any strides, so rows that are whole need no copy: a slice of a long cache stays a view.
+        let has_rows = x.shape.iter().zip(&x.strides).next_back().is_none_or(|(&d, &s)| s == 1 || d == 1);
+        let is_spread = x.strides.contains(&0);
+        let x = if has_rows && !is_spread { x } else { contiguous(cx, x)? };
         cx.put(self.out, x);
         Ok(())
     }

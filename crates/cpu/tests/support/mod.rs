@@ -10,10 +10,10 @@ use std::{
 
 use flambeau_cpu::CpuEngine;
 use flambeau_ir::{
-    check,
+    Graph, check,
     engine::{Constants, Engine, KvCacheConfig, KvLayer, LoadOptions, Value},
 };
-use flambeau_tensor::{Bytes, DType, Tolerance, bin, cast, compare};
+use flambeau_tensor::{Bytes, DType, Tensor, Tolerance, bin, cast, compare};
 use flambeau_wire::{
     mlx,
     pte::{EValue, ExecutionPlan, Instruction, Program, read_program},
@@ -21,7 +21,7 @@ use flambeau_wire::{
 
 /// What came of a case.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     Passed,
     /// The case has nothing to compare with, or needs more than one delegate call.
     Skipped(String),
@@ -37,7 +37,7 @@ impl Constants for Named<'_> {
 }
 
 /// Runs one case folder; a panic is a failure like any other.
-pub fn run_case(engine: &CpuEngine, folder: &Path) -> Outcome {
+pub(crate) fn run_case(engine: &CpuEngine, folder: &Path) -> Outcome {
     match catch_unwind(AssertUnwindSafe(|| try_case(engine, folder))) {
         Ok(Ok(outcome)) => outcome,
         Ok(Err(what)) => Outcome::Failed(what),
@@ -49,39 +49,70 @@ pub fn run_case(engine: &CpuEngine, folder: &Path) -> Outcome {
     }
 }
 
+/// A case as its files state it.
+pub(crate) struct Case {
+    pub(crate) program: Program,
+    pub(crate) inputs: Vec<Tensor>,
+    facts: serde_json::Value,
+}
+
 fn read(folder: &Path, name: &str) -> Result<Bytes, String> {
     fs::read(folder.join(name)).map(Bytes::from).map_err(|e| format!("{name}: {e}"))
 }
 
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+impl Case {
+    pub(crate) fn open(folder: &Path) -> Result<Case, String> {
+        let facts = serde_json::from_slice(&read(folder, "case.json")?).map_err(text)?;
+        let program = read_program(&read(folder, "model.pte")?).map_err(text)?;
+        Ok(Case { program, inputs: bin::read(&read(folder, "input.bin")?).map_err(text)?, facts })
+    }
+
+    fn plan(&self) -> Result<&ExecutionPlan, String> {
+        self.program.plan("forward").ok_or_else(|| "no method `forward`".to_owned())
+    }
+
+    /// The only delegate call: its graph and its arguments, or `None` if the method does more than that.
+    pub(crate) fn delegate_call(&self) -> Result<Option<(Graph, Vec<u32>)>, String> {
+        let plan = self.plan()?;
+        let instructions: Vec<&Instruction> = plan.chains.iter().flat_map(|c| &c.instructions).collect();
+        let [Instruction::DelegateCall { delegate, args }] = instructions[..] else { return Ok(None) };
+        let payload = self.program.delegate_payload(&plan.delegates[*delegate as usize]);
+        Ok(Some((mlx::decode(&payload).map_err(text)?, args.clone())))
+    }
+
+    /// Loads and runs a graph with the case's inputs; the method's values afterwards.
+    pub(crate) fn run(&self, engine: &CpuEngine, graph: Graph, args: &[u32]) -> Result<HashMap<u32, Value>, String> {
+        let graph = Arc::new(check(graph).map_err(text)?);
+        let options = LoadOptions { kv_cache: kv_cache(&self.facts["kv_cache"]) };
+        let mut session = engine.load(Arc::clone(&graph), &Named(&self.program), &options).map_err(text)?;
+        let mut values = bind_inputs(self.plan()?, self.inputs.clone())?;
+        let (ins, outs) = args.split_at(graph.inputs.len().min(args.len()));
+        let arguments = ins.iter().map(|i| argument(self.plan()?, &values, *i)).collect::<Result<Vec<_>, _>>()?;
+        values.extend(outs.iter().copied().zip(session.run(&arguments).map_err(text)?));
+        Ok(values)
+    }
+}
+
 fn try_case(engine: &CpuEngine, folder: &Path) -> Result<Outcome, String> {
-    let text = |e: &dyn std::fmt::Display| e.to_string();
-    let case: serde_json::Value = serde_json::from_slice(&read(folder, "case.json")?).map_err(|e| text(&e))?;
-    let program = read_program(&read(folder, "model.pte")?).map_err(|e| text(&e))?;
-    let plan = program.plan("forward").ok_or("no method `forward`")?;
-    let inputs = bin::read(&read(folder, "input.bin")?).map_err(|e| text(&e))?;
-    let instructions: Vec<&Instruction> = plan.chains.iter().flat_map(|c| &c.instructions).collect();
-    let [Instruction::DelegateCall { delegate, args }] = instructions[..] else {
-        return Ok(Outcome::Skipped(format!("{} outer instructions", instructions.len())));
+    let case = Case::open(folder)?;
+    let Some((graph, args)) = case.delegate_call()? else {
+        return Ok(Outcome::Skipped("the method does more than one delegate call".into()));
     };
-    let payload = program.delegate_payload(&plan.delegates[*delegate as usize]);
-    let graph = Arc::new(check(mlx::decode(&payload).map_err(|e| text(&e))?).map_err(|e| text(&e))?);
-    let options = LoadOptions { kv_cache: kv_cache(&case["kv_cache"]), ..LoadOptions::default() };
-    let mut session = engine.load(Arc::clone(&graph), &Named(&program), &options).map_err(|e| text(&e))?;
-    let mut values = bind_inputs(plan, inputs)?;
-    let (ins, outs) = args.split_at(graph.inputs.len());
-    let arguments = ins.iter().map(|i| argument(plan, &values, *i)).collect::<Result<Vec<_>, _>>()?;
-    let results = session.run(&arguments).map_err(|e| text(&e))?;
-    values.extend(outs.iter().copied().zip(results));
-    if case["skip_comparison"] == true {
+    let values = case.run(engine, graph, &args)?;
+    if case.facts["skip_comparison"] == true {
         return Ok(Outcome::Skipped("nothing to compare with".into()));
     }
-    let number = |key: &str| case[key].as_f64().unwrap_or(0.0);
+    let number = |key: &str| case.facts[key].as_f64().unwrap_or(0.0);
     let tolerance = Tolerance { relative: number("rtol"), absolute: number("atol") };
-    compare_outputs(plan, &values, &read(folder, "expected_output.bin")?, tolerance)?;
+    compare_outputs(case.plan()?, &values, &read(folder, "expected_output.bin")?, tolerance)?;
     Ok(Outcome::Passed)
 }
 
-fn bind_inputs(plan: &ExecutionPlan, inputs: Vec<flambeau_tensor::Tensor>) -> Result<HashMap<u32, Value>, String> {
+fn bind_inputs(plan: &ExecutionPlan, inputs: Vec<Tensor>) -> Result<HashMap<u32, Value>, String> {
     let tensors = plan.inputs.iter().filter(|&&i| matches!(plan.values[i as usize], EValue::Tensor(_)));
     let tensors: Vec<u32> = tensors.copied().collect();
     if tensors.len() != inputs.len() {

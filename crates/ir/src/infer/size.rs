@@ -34,6 +34,9 @@ fn broadcast_dim(a: &Expr, b: &Expr) -> Option<Expr> {
 /// # Errors
 /// [`InferError::Broadcast`] if two known sizes do not fit.
 pub fn broadcast(a: &[Expr], b: &[Expr]) -> Result<Dims> {
+    if a == b {
+        return Ok(a.into());
+    }
     let one = Expr::Int(1);
     let rank = a.len().max(b.len());
     let at = |s: &'_ [Expr], i: usize| (i + s.len()).checked_sub(rank).and_then(|j| s.get(j).cloned()).unwrap_or(one.clone());

@@ -173,9 +173,8 @@ impl<S: Float> Tile<'_, S> {
                     for d in (0..whole).step_by(I::LANES) {
                         sum = isa.fma(isa.load(q.as_ptr().add(d)), S::load(isa, k.offset(key as isize * down).add(d)), sum);
                     }
-                    let rest: f32 = (whole..depth)
-                        .map(|d| q[d] * (*k.offset(key as isize * down + d as isize * across)).to_f32())
-                        .sum();
+                    let rest: f32 =
+                        (whole..depth).map(|d| q[d] * (*k.offset(key as isize * down + d as isize * across)).to_f32()).sum();
                     scores[row * KEYS + slot] = isa.sum(sum) + rest;
                 }
             }
@@ -205,9 +204,8 @@ impl<S: Float> Tile<'_, S> {
         let (query, head) = self.place(row);
         let visible = self.visible(query).clamp(keys.start, keys.end) - keys.start;
         scores[visible..].fill(f32::NEG_INFINITY);
-        let base = |s: &[isize]| {
-            self.batch as isize * s[0] + head as isize * s[1] + query as isize * s[2] + keys.start as isize * s[3]
-        };
+        let base =
+            |s: &[isize]| self.batch as isize * s[0] + head as isize * s[1] + query as isize * s[2] + keys.start as isize * s[3];
         match &self.problem.mask {
             Mask::Bool(view) => {
                 let (at, step) = (base(view.strides()), view.strides()[3]);
@@ -300,14 +298,7 @@ impl<S: Float> Tile<'_, S> {
     }
 
     #[inline(always)]
-    fn add_by_panel<I: Isa>(
-        &self,
-        isa: I,
-        keys: Range<usize>,
-        scratch: &mut Scratch,
-        values: &mut [f32],
-        state: &mut State,
-    ) {
+    fn add_by_panel<I: Isa>(&self, isa: I, keys: Range<usize>, scratch: &mut Scratch, values: &mut [f32], state: &mut State) {
         let p = self.problem;
         let (mr, vectors) = tile(I::KIND);
         let nr = vectors * I::LANES;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{
     FloatView,
-    block::{Sink, Source, multiply},
+    block::{KC, Sink, Source, multiply},
     gemv,
 };
 use crate::{
@@ -44,10 +44,62 @@ impl Dense {
 
 impl Source for Dense {
     fn pack(&self, cpu: Cpu, k: Range<usize>, n: Range<usize>, width: usize, panel: &mut [f32]) {
-        with_float!(self.origin, p => cpu.dispatch(Pack { origin: p.cast_const(), step: self.step, k, n, width, panel }));
+        if self.step[1] == 1 {
+            with_float!(self.origin, p => cpu.dispatch(Pack { origin: p.cast_const(), step: self.step, k, n, width, panel }));
+            return;
+        }
+        pack_columns(cpu, k, n, width, panel, |column, k, to| {
+            // SAFETY: the columns are inside the matrix.
+            unsafe { self.at(k.start, column).read(cpu, self.step[0], to) };
+        });
     }
 }
 
+/// Columns that are turned together; divides the width of every panel.
+const TURN: usize = 8;
+
+/// Packs a panel of a matrix that is read by columns: `read` writes elements `k` of a column.
+pub(crate) fn pack_columns(
+    cpu: Cpu,
+    k: Range<usize>,
+    n: Range<usize>,
+    width: usize,
+    panel: &mut [f32],
+    read: impl Fn(usize, Range<usize>, &mut [f32]),
+) {
+    let mut columns = [[0.0; KC]; TURN];
+    for (part, panel) in panel.chunks_mut(KC * width).enumerate() {
+        let k = k.start + part * KC..k.end.min(k.start + (part + 1) * KC);
+        for first in (0..width).step_by(TURN) {
+            for (c, column) in columns.iter_mut().enumerate() {
+                let (column, at) = (&mut column[..k.len()], n.start + first + c);
+                if at < n.end { read(at, k.clone(), column) } else { column.fill(0.0) }
+            }
+            cpu.dispatch(Turn { columns: &columns, panel, width, first });
+        }
+    }
+}
+
+/// `panel[k][first + c] = columns[c][k]`
+struct Turn<'a> {
+    columns: &'a [[f32; KC]; TURN],
+    panel: &'a mut [f32],
+    width: usize,
+    first: usize,
+}
+
+impl Kernel for Turn<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<I: Isa>(self, _: I) {
+        for (k, line) in self.panel.chunks_exact_mut(self.width).enumerate().take(KC) {
+            let values: [f32; TURN] = std::array::from_fn(|c| self.columns[c][k]);
+            line[self.first..self.first + TURN].copy_from_slice(&values);
+        }
+    }
+}
+
+/// Packs a matrix whose rows are contiguous.
 struct Pack<'a, T> {
     origin: *const T,
     step: [isize; 2],
@@ -61,18 +113,8 @@ impl<T: Float> Kernel for Pack<'_, T> {
     type Out = ();
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let Pack { origin, step: [down, across], k, n, width, panel } = self;
+        let Pack { origin, step: [down, _], k, n, width, panel } = self;
         let count = n.len();
-        if across != 1 {
-            for j in 0..width {
-                for (line, k) in panel.chunks_exact_mut(width).zip(k.clone()) {
-                    let at = k as isize * down + (n.start + j) as isize * across;
-                    // SAFETY: inside the matrix.
-                    line[j] = if j < count { unsafe { (*origin.offset(at)).to_f32() } } else { 0.0 };
-                }
-            }
-            return;
-        }
         for (line, k) in panel.chunks_exact_mut(width).zip(k) {
             // SAFETY: row `k` is inside the matrix.
             let from = unsafe { origin.offset(k as isize * down + n.start as isize) };

@@ -33,9 +33,8 @@ fn check<A: Precision, B: Precision>(pool: &Pool, [m, n, k]: [usize; 3], la: Lay
     };
     matmul(pool, &a, &b, &mut ViewMut::contiguous(&mut out, &[m, n]).unwrap(), &epilogue).unwrap();
     let value = |i: usize, j: usize| {
-        let sum: f64 = (0..k)
-            .map(|p| f64::from(a.get(&[i, p]).unwrap().to_f32()) * f64::from(b.get(&[p, j]).unwrap().to_f32()))
-            .sum();
+        let sum: f64 =
+            (0..k).map(|p| f64::from(a.get(&[i, p]).unwrap().to_f32()) * f64::from(b.get(&[p, j]).unwrap().to_f32())).sum();
         if bias { 0.5 * sum + 2.0 * f64::from(row[j]) } else { sum }
     };
     let expected: Vec<f64> = (0..m * n).map(|i| value(i / n, i % n)).collect();

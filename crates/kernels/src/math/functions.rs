@@ -65,7 +65,7 @@ fn polynomial<I: Isa, const N: usize>(isa: I, x: I::V, coefficients: [f32; N]) -
 /// 2ⁿ for integral `n` in `-126..=127`.
 #[inline(always)]
 fn power_of_two<I: Isa>(isa: I, n: I::V) -> I::V {
-    isa.from_bits(isa.shl(isa.add_u(isa.float_to_int(n), isa.splat_u(127)), 23))
+    isa.with_bits(isa.shl(isa.add_u(isa.float_to_int(n), isa.splat_u(127)), 23))
 }
 
 /// eˣ: x = n·ln 2 + r with |r| ≤ ln 2 / 2, then a polynomial in r. Overflows to ∞, keeps NaN.
@@ -92,13 +92,23 @@ pub(crate) fn log<I: Isa>(isa: I, x: I::V) -> I::V {
     // An arithmetic shift through the sign-extending trick: the exponent field is biased to stay positive.
     let n = isa.sub_u(isa.shr(isa.add_u(bits, isa.splat_u(128 << 23)), 23), isa.splat_u(128));
     let n = isa.int_to_float(n);
-    let m = isa.from_bits(isa.add_u(isa.and(bits, isa.splat_u(0x007f_ffff)), isa.splat_u(0x3f35_04f3)));
+    let m = isa.with_bits(isa.add_u(isa.and(bits, isa.splat_u(0x007f_ffff)), isa.splat_u(0x3f35_04f3)));
     let n = isa.select(tiny, isa.sub(n, isa.splat(23.0)), n);
     let f = isa.sub(m, isa.splat(1.0));
     let p = polynomial(
         isa,
         f,
-        [0.069_716_12, -0.114_797_34, 0.116_854_2, -0.124_256_87, 0.142_490_58, -0.166_678_03, 0.200_007_16, -0.249_999_97, 0.333_333_3],
+        [
+            0.069_716_12,
+            -0.114_797_34,
+            0.116_854_2,
+            -0.124_256_87,
+            0.142_490_58,
+            -0.166_678_03,
+            0.200_007_16,
+            -0.249_999_97,
+            0.333_333_3,
+        ],
     );
     let square = isa.mul(f, f);
     let y = isa.fma(isa.mul(square, f), p, isa.mul(n, isa.splat(-2.121_944_4e-4)));
@@ -117,11 +127,7 @@ pub(crate) fn log<I: Isa>(isa: I, x: I::V) -> I::V {
 pub(crate) fn tanh<I: Isa>(isa: I, x: I::V) -> I::V {
     let a = isa.abs(x);
     let s = isa.mul(x, x);
-    let p = polynomial(
-        isa,
-        s,
-        [2.370_765_7e-3, -8.410_07e-3, 2.178_832_1e-2, -5.396_155_3e-2, 0.133_333_13, -0.333_333_34],
-    );
+    let p = polynomial(isa, s, [2.370_765_7e-3, -8.410_07e-3, 2.178_832_1e-2, -5.396_155_3e-2, 0.133_333_13, -0.333_333_34]);
     let near = isa.fma(isa.mul(x, s), p, x);
     let e = exp(isa, isa.min(isa.add(a, a), isa.splat(40.0)));
     let far = isa.sub(isa.splat(1.0), isa.div(isa.splat(2.0), isa.add(e, isa.splat(1.0))));
@@ -163,16 +169,8 @@ pub(crate) fn erf<I: Isa>(isa: I, x: I::V) -> I::V {
 }
 
 /// ln(erfc t)/t on [1, 4].
-const ERF_TAIL: [f32; 8] = [
-    1.166_032_5e-6,
-    -3.659_301e-5,
-    5.157_455_5e-4,
-    -4.373_922_5e-3,
-    2.530_860_2e-2,
-    -0.108_091_91,
-    -0.633_971_45,
-    -1.128_957_3,
-];
+const ERF_TAIL: [f32; 8] =
+    [1.166_032_5e-6, -3.659_301e-5, 5.157_455_5e-4, -4.373_922_5e-3, 2.530_860_2e-2, -0.108_091_91, -0.633_971_45, -1.128_957_3];
 
 #[inline(always)]
 pub(crate) fn gelu<I: Isa>(isa: I, x: I::V) -> I::V {
@@ -186,7 +184,7 @@ pub(crate) fn gelu<I: Isa>(isa: I, x: I::V) -> I::V {
 pub(crate) fn gelu_tanh<I: Isa>(isa: I, x: I::V) -> I::V {
     let x = isa.select(isa.lt(x, isa.splat(-1e4)), isa.splat(-1e4), x);
     let cubic = isa.fma(isa.mul(isa.mul(x, x), isa.splat(0.044_715)), x, x);
-    isa.mul(x, sigmoid(isa, isa.mul(cubic, isa.splat(1.595_769_1))))
+    isa.mul(x, sigmoid(isa, isa.mul(cubic, isa.splat(1.595_769))))
 }
 
 /// Largest angle whose reduction by three parts of π/2 keeps full precision.
@@ -221,8 +219,8 @@ fn sin_cos<I: Isa>(isa: I, x: I::V, cosine: bool) -> I::V {
     let odd = isa.int_to_float(isa.and(quadrant, isa.splat_u(1)));
     let y = isa.select(isa.lt(isa.splat(0.5), odd), cos, sine);
     let sign = isa.shl(isa.and(quadrant, isa.splat_u(2)), 30);
-    let flipped = isa.from_bits(isa.add_u(isa.bits(y), sign));
-    isa.from_bits(isa.bits(flipped))
+    let flipped = isa.with_bits(isa.add_u(isa.bits(y), sign));
+    isa.with_bits(isa.bits(flipped))
 }
 
 #[cfg(test)]

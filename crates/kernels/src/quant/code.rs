@@ -11,6 +11,8 @@ pub(super) trait Code: Copy + Send + Sync + 'static {
     const BITS: u32;
     const WORDS: usize;
     const CODES: usize;
+    /// The values of all codes in bf16, where they are exact and few.
+    const TABLE: Option<[u16; 32]> = None;
 
     /// The value of the low `BITS` bits of each lane; the bits above are noise.
     fn value<I: Isa>(isa: I, low: I::U) -> I::V;
@@ -43,11 +45,25 @@ impl<const B: u32> Code for Bits<B> {
         _ => 1,
     };
     const CODES: usize = Self::WORDS * 32 / B as usize;
+    const TABLE: Option<[u16; 32]> = if B == 4 { Some(bf16_table(&DIGITS)) } else { None };
 
     #[inline(always)]
     fn value<I: Isa>(isa: I, low: I::U) -> I::V {
         if B == 4 { isa.nibble(low) } else { isa.int_to_float(isa.and(low, isa.splat_u((1 << B) - 1))) }
     }
+}
+
+const DIGITS: [f32; 16] = [0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.];
+
+/// Values that are exact in bf16, twice over.
+const fn bf16_table(values: &[f32; 16]) -> [u16; 32] {
+    let mut table = [0; 32];
+    let mut i = 0;
+    while i < 32 {
+        table[i] = (values[i % 16].to_bits() >> 16) as u16;
+        i += 1;
+    }
+    table
 }
 
 const E2M1: [f32; 16] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
@@ -60,6 +76,7 @@ impl Code for Fp4 {
     const BITS: u32 = 4;
     const WORDS: usize = 1;
     const CODES: usize = 8;
+    const TABLE: Option<[u16; 32]> = Some(bf16_table(&E2M1));
 
     #[inline(always)]
     fn value<I: Isa>(isa: I, low: I::U) -> I::V {
@@ -81,7 +98,7 @@ impl Code for Fp8 {
         let magnitude = isa.shl(isa.and(low, isa.splat_u(0x7f)), 20);
         let sign = isa.shl(isa.and(low, isa.splat_u(0x80)), 24);
         // The exponent bias is 7 instead of 127; the product is exact, for subnormal codes too.
-        isa.mul(isa.from_bits(isa.or(magnitude, sign)), isa.splat(f32::from_bits((127 + 120) << 23)))
+        isa.mul(isa.with_bits(isa.or(magnitude, sign)), isa.splat(f32::from_bits((127 + 120) << 23)))
     }
 }
 

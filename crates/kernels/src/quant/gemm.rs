@@ -9,7 +9,7 @@ use super::{
 use crate::{
     Pool,
     convert::FloatPtr,
-    gemm::{Dense, KC, Sink, Source, multiply},
+    gemm::{Dense, Sink, Source, multiply, pack_columns},
     simd::{Cpu, Isa, Kernel},
 };
 
@@ -69,18 +69,7 @@ struct Transposed<'a, C>(&'a QMatrix<'a>, PhantomData<C>);
 
 impl<C: Code> Source for Transposed<'_, C> {
     fn pack(&self, cpu: Cpu, k: Range<usize>, n: Range<usize>, width: usize, panel: &mut [f32]) {
-        let mut values = [0.0; KC];
-        for j in 0..width {
-            let values = &mut values[..k.len()];
-            if n.start + j < n.end {
-                read::<C>(cpu, self.0, n.start + j, k.start, values);
-            } else {
-                values.fill(0.0);
-            }
-            for (line, &v) in panel.chunks_exact_mut(width).zip(&*values) {
-                line[j] = v;
-            }
-        }
+        pack_columns(cpu, k, n, width, panel, |row, k, to| read::<C>(cpu, self.0, row, k.start, to));
     }
 }
 

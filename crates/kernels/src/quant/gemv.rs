@@ -4,6 +4,9 @@
 //! activations are laid out to match (`x[block][j][lane]`) once per call, so that no code ever moves between lanes. Products
 //! are summed without scale over one vector of words, in which a lane stays within one group, and then scaled.
 
+#[cfg_attr(not(target_arch = "x86_64"), path = "gemv/no_pairs.rs")]
+mod pairs;
+
 use std::{marker::PhantomData, ops::Range};
 
 use smallvec::SmallVec;
@@ -45,18 +48,27 @@ pub(super) fn linear(pool: &Pool, x: FloatPtr, w: &QMatrix, m: usize, out: Float
     let mut natural = vec![0.0; m * w.cols];
     // SAFETY: the caller's promise.
     unsafe { x.read(cpu, 1, &mut natural) };
-    with_code!(w.format, C => linear_with::<C>(pool, &natural, w, m, out));
+    let exact = matches!(x, FloatPtr::BF16(_));
+    with_code!(w.format, C => linear_with::<C>(pool, &natural, exact, w, m, out));
 }
 
-fn linear_with<C: Code>(pool: &Pool, x: &[f32], w: &QMatrix, m: usize, out: FloatPtr) {
+/// `exact`: the activations are bf16.
+fn linear_with<C: Code>(pool: &Pool, x: &[f32], exact: bool, w: &QMatrix, m: usize, out: FloatPtr) {
     let cpu = pool.cpu();
     let by_row = w.format.group() < C::CODES;
-    let prepared = cpu.dispatch(Prepare { x, w, m, codes: if by_row { 1 } else { C::CODES } });
+    let mut prepared = cpu.dispatch(Prepare { x, w, m, codes: if by_row { 1 } else { C::CODES } });
+    let dot = if exact && C::TABLE.is_some() { pairs::Dot::of(cpu) } else { None };
+    if dot.is_some() {
+        prepared.pair_up();
+    }
     let grain = (TASK_BYTES / (w.row_words() * 4).max(1)).next_multiple_of(ROWS).max(ROWS);
     pool.run_ranges(w.rows, grain, |rows| {
         let mut results: SmallVec<[f32; 512]> = SmallVec::from_elem(0.0, rows.len() * m);
         let task = Task::<C> { w, m, x: &prepared, rows: rows.clone(), by_row, results: &mut results, code: PhantomData };
-        cpu.dispatch(task);
+        match dot {
+            Some(dot) => dot.run(task),
+            None => cpu.dispatch(task),
+        }
         for (i, line) in results.chunks_exact(rows.len()).enumerate() {
             // SAFETY: tasks own disjoint columns of every row of the output.
             unsafe { out.offset((i * w.rows + rows.start) as isize).write(cpu, 1, line) };
@@ -122,7 +134,37 @@ struct GroupNumbers {
 impl<C: Code> Kernel for Task<'_, C> {
     type Out = ();
     #[inline(always)]
-    fn run<I: Isa>(mut self, isa: I) {
+    fn run<I: Isa>(self, isa: I) {
+        self.all_rows(isa, Lanes);
+    }
+}
+
+/// How codes of one vector of words meet their activations.
+trait Products<C, I: Isa>: Copy {
+    /// Codes that one element of the prepared activations stands for.
+    const CODES: usize;
+
+    /// Unscaled products of one vector of words in each of `NR` rows, `stride` words apart.
+    ///
+    /// # Safety
+    /// Those words, and `MR` blocks of activations `x_stride` apart, are readable.
+    unsafe fn sums<const MR: usize, const NR: usize>(
+        self,
+        isa: I,
+        words: *const u32,
+        stride: usize,
+        x: *const f32,
+        x_stride: usize,
+    ) -> [[I::V; NR]; MR];
+}
+
+/// One product a lane, in `f32`.
+#[derive(Clone, Copy)]
+struct Lanes;
+
+impl<C: Code> Task<'_, C> {
+    #[inline(always)]
+    fn all_rows<I: Isa, P: Products<C, I>>(mut self, isa: I, products: P) {
         let groups = self.w.row_groups();
         let zeros = || SmallVec::from_elem(0.0, ROWS * groups + 16);
         let mut numbers = GroupNumbers { scales: zeros(), biases: zeros() };
@@ -145,21 +187,21 @@ impl<C: Code> Kernel for Task<'_, C> {
                 unsafe {
                     if self.m - m >= 4 {
                         while row + 2 <= count {
-                            self.tile::<I, 4, 2>(isa, m, first, row, &numbers);
+                            self.tile::<I, P, 4, 2>(isa, products, m, first, row, &numbers);
                             row += 2;
                         }
                         while row < count {
-                            self.tile::<I, 4, 1>(isa, m, first, row, &numbers);
+                            self.tile::<I, P, 4, 1>(isa, products, m, first, row, &numbers);
                             row += 1;
                         }
                         m += 4;
                     } else {
                         while row + 4 <= count {
-                            self.tile::<I, 1, 4>(isa, m, first, row, &numbers);
+                            self.tile::<I, P, 1, 4>(isa, products, m, first, row, &numbers);
                             row += 4;
                         }
                         while row < count {
-                            self.tile::<I, 1, 1>(isa, m, first, row, &numbers);
+                            self.tile::<I, P, 1, 1>(isa, products, m, first, row, &numbers);
                             row += 1;
                         }
                         m += 1;
@@ -177,9 +219,10 @@ impl<C: Code> Task<'_, C> {
     /// # Safety
     /// All of them exist, and `numbers` starts at weight row `first`.
     #[inline(always)]
-    unsafe fn tile<I: Isa, const MR: usize, const NR: usize>(
+    unsafe fn tile<I: Isa, P: Products<C, I>, const MR: usize, const NR: usize>(
         &mut self,
         isa: I,
+        products: P,
         m: usize,
         first: usize,
         row: usize,
@@ -203,9 +246,9 @@ impl<C: Code> Task<'_, C> {
             let scales = numbers.scales.as_ptr().add(row * groups);
             for b in 0..full {
                 let at = words.add(b * block_words);
-                let sums = block_sums::<C, I, MR, NR>(isa, at, row_words, xs.add(b * block), x.stride);
+                let sums = products.sums::<MR, NR>(isa, at, row_words, xs.add(b * block / P::CODES), x.stride);
                 for r in 0..NR {
-                    let scale = isa.permute(isa.load(scales.add(r * groups + (b * block >> shift))), scale_lane);
+                    let scale = isa.permute(isa.load(scales.add(r * groups + ((b * block) >> shift))), scale_lane);
                     for i in 0..MR {
                         total[i][r] = isa.fma(sums[i][r], scale, total[i][r]);
                     }
@@ -223,12 +266,12 @@ impl<C: Code> Task<'_, C> {
                     }
                     (at, stride) = (spill.as_ptr().cast(), 16 * MAX_WORDS);
                 }
-                let sums = block_sums::<C, I, MR, NR>(isa, at, stride, xs.add(full * block), x.stride);
+                let sums = products.sums::<MR, NR>(isa, at, stride, xs.add(full * block / P::CODES), x.stride);
                 // Lanes beyond the row must not see the next row's scale, which may be infinite.
                 let valid = (w.cols - full * block).div_ceil(C::CODES) as f32;
                 let inside = isa.lt(isa.int_to_float(isa.lane_numbers()), isa.splat(valid));
                 for r in 0..NR {
-                    let scale = isa.permute(isa.load(scales.add(r * groups + (full * block >> shift))), scale_lane);
+                    let scale = isa.permute(isa.load(scales.add(r * groups + ((full * block) >> shift))), scale_lane);
                     let scale = isa.select(inside, scale, isa.splat(0.0));
                     for i in 0..MR {
                         total[i][r] = isa.fma(sums[i][r], scale, total[i][r]);
@@ -267,9 +310,9 @@ impl<C: Code> Task<'_, C> {
                 unsafe {
                     let bias = isa.load(biases.add(r * groups + g));
                     let bias = if groups - g < I::LANES { isa.select(inside, bias, isa.splat(0.0)) } else { bias };
-                    for i in 0..MR {
+                    for (i, total) in total.iter_mut().enumerate() {
                         let sum = isa.load(self.x.sums.as_ptr().add((m + i) * self.x.sum_stride + g));
-                        total[i][r] = isa.fma(bias, sum, total[i][r]);
+                        total[r] = isa.fma(bias, sum, total[r]);
                     }
                 }
             }
@@ -298,38 +341,55 @@ impl<C: Code> Task<'_, C> {
     }
 }
 
-/// Unscaled products of one vector of words in each of `NR` rows, `stride` words apart.
-///
-/// # Safety
-/// Those words, and `MR` blocks of activations `x_stride` apart, are readable.
-#[inline(always)]
-unsafe fn block_sums<C: Code, I: Isa, const MR: usize, const NR: usize>(
-    isa: I,
-    words: *const u32,
-    stride: usize,
-    x: *const f32,
-    x_stride: usize,
-) -> [[I::V; NR]; MR] {
-    let mut sums = [[isa.splat(0.0); NR]; MR];
-    let mut packed = [[isa.splat_u(0); MAX_WORDS]; NR];
-    for (r, packed) in packed.iter_mut().enumerate() {
-        for (i, word) in packed.iter_mut().enumerate().take(C::WORDS) {
-            // SAFETY: the caller's promise.
-            *word = unsafe {
-                let at = words.add(r * stride + i);
-                if C::WORDS == 1 { isa.load_u(at) } else { isa.load_u_strided(at, C::WORDS) }
-            };
-        }
-    }
-    for j in 0..C::CODES {
-        for r in 0..NR {
-            let q = C::decode(isa, &packed[r], j);
-            for i in 0..MR {
+impl<C: Code, I: Isa> Products<C, I> for Lanes {
+    const CODES: usize = 1;
+
+    #[inline(always)]
+    unsafe fn sums<const MR: usize, const NR: usize>(
+        self,
+        isa: I,
+        words: *const u32,
+        stride: usize,
+        x: *const f32,
+        x_stride: usize,
+    ) -> [[I::V; NR]; MR] {
+        let mut sums = [[isa.splat(0.0); NR]; MR];
+        let mut packed = [[isa.splat_u(0); MAX_WORDS]; NR];
+        for (r, packed) in packed.iter_mut().enumerate() {
+            for (i, word) in packed.iter_mut().enumerate().take(C::WORDS) {
                 // SAFETY: the caller's promise.
-                let x = unsafe { isa.load(x.add(i * x_stride + j * I::LANES)) };
-                sums[i][r] = isa.fma(x, q, sums[i][r]);
+                *word = unsafe {
+                    let at = words.add(r * stride + i);
+                    if C::WORDS == 1 { isa.load_u(at) } else { isa.load_u_strided(at, C::WORDS) }
+                };
             }
         }
+        for j in 0..C::CODES {
+            for r in 0..NR {
+                let q = C::decode(isa, &packed[r], j);
+                for (i, sums) in sums.iter_mut().enumerate() {
+                    // SAFETY: the caller's promise.
+                    let x = unsafe { isa.load(x.add(i * x_stride + j * I::LANES)) };
+                    sums[r] = isa.fma(x, q, sums[r]);
+                }
+            }
+        }
+        sums
     }
-    sums
+}
+
+impl Prepared {
+    /// Joins codes `j` and `j + 4` of each lane's eight into one word of two bf16, in place; halves the stride.
+    fn pair_up(&mut self) {
+        const LANES: usize = 16;
+        let pair = |a: f32, b: f32| f32::from_bits(a.to_bits() >> 16 | (b.to_bits() & 0xffff_0000));
+        let half = self.x.len() / 2;
+        for i in 0..half {
+            let (block, at) = (i / (4 * LANES), i % (4 * LANES));
+            let from = block * 8 * LANES + at;
+            self.x[i] = pair(self.x[from], self.x[from + 4 * LANES]);
+        }
+        self.x.truncate(half);
+        self.stride /= 2;
+    }
 }

@@ -46,7 +46,8 @@ impl<S: Scale> Owned<S> {
         let groups = rows * cols / format.group();
         let affine = matches!(format, Format::Affine { .. });
         let count = if affine { groups } else { 0 };
-        let codes = (0..groups).map(|_| if format == Format::Nvfp4 { 40 + rng.below(30) } else { 120 + rng.below(6) } as u8).collect();
+        let codes =
+            (0..groups).map(|_| if format == Format::Nvfp4 { 40 + rng.below(30) } else { 120 + rng.below(6) } as u8).collect();
         Owned { format, words, scales: rng.floats(count), biases: rng.floats(count), codes, size: [rows, cols] }
     }
 
@@ -113,7 +114,11 @@ fn check<X: Precision, S: Scale>(pool: &Pool, format: Format, [m, n, k]: [usize;
     let w = Owned::<S>::new(&mut rng, format, if transpose { [n, k] } else { [k, n] });
     let x: Vec<X> = rng.floats(m * k);
     let mut out = vec![X::from_f32(f32::NAN); m * n];
-    if transpose { linear(pool, &x, &w.view(), &mut out).unwrap() } else { matmul(pool, &x, &w.view(), &mut out).unwrap() }
+    if transpose {
+        linear(pool, &x, &w.view(), &mut out).unwrap()
+    } else {
+        matmul(pool, &x, &w.view(), &mut out).unwrap()
+    }
     let (expected, size) = product(&x, &w, m, transpose);
     let what = format!("{:?} {format:?} [{m}, {n}, {k}] transpose {transpose}", pool.isa());
     assert_close(&what, &out, &expected, size * 2f64.powi(-22));

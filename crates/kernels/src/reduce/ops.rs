@@ -157,13 +157,7 @@ impl<T: Float> Reducer<T> for Deviations {
 ///
 /// # Errors
 /// As [`sum`].
-pub fn var<T: Float + Numeric<Acc = f32>>(
-    pool: &Pool,
-    x: &View<T>,
-    axes: &[usize],
-    ddof: i32,
-    out: &mut [T],
-) -> Result<(), Error> {
+pub fn var<T: Float + Numeric<Acc = f32>>(pool: &Pool, x: &View<T>, axes: &[usize], ddof: i32, out: &mut [T]) -> Result<(), Error> {
     let n = count(x, axes);
     let means = reduce(pool, x, axes, &Total)?.into_iter().map(|s| s / n as f32).collect();
     let divisor = (n as f64 - f64::from(ddof)).max(0.0) as f32;

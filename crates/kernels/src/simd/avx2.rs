@@ -80,7 +80,7 @@ impl Isa for Avx2 {
             _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)))
         };
         fn bits(a: __m256) -> __m256i = _mm256_castps_si256(a);
-        fn from_bits(a: __m256i) -> __m256 = _mm256_castsi256_ps(a);
+        fn with_bits(a: __m256i) -> __m256 = _mm256_castsi256_ps(a);
         fn splat_u(x: u32) -> __m256i = _mm256_set1_epi32(x as i32);
         fn and(a: __m256i, b: __m256i) -> __m256i = _mm256_and_si256(a, b);
         fn or(a: __m256i, b: __m256i) -> __m256i = _mm256_or_si256(a, b);

@@ -12,6 +12,29 @@ pub(crate) struct Avx512(());
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DotBf16(());
 
+/// A computation that uses BF16 dot products.
+pub(crate) trait DotKernel {
+    type Out;
+    /// Mark it `#[inline(always)]`.
+    fn run(self, isa: Avx512, dot: DotBf16) -> Self::Out;
+}
+
+impl DotBf16 {
+    /// Each lane of `sum` plus the products of both halves of its words, as bf16.
+    #[inline(always)]
+    pub(crate) fn accumulate(self, sum: __m512, a: __m512i, b: __m512i) -> __m512 {
+        // SAFETY: `self` proves the instruction; the types are of one size, and any bits are valid in both.
+        unsafe { _mm512_dpbf16_ps(sum, std::mem::transmute::<__m512i, __m512bh>(a), std::mem::transmute::<__m512i, __m512bh>(b)) }
+    }
+
+    /// Entry `a & 31` of the table for each 16-bit half.
+    #[inline(always)]
+    pub(crate) fn lookup32(self, a: __m512i, table: &[u16; 32]) -> __m512i {
+        // SAFETY: AVX-512 BW comes with `self`; the table is as long as a vector.
+        unsafe { _mm512_permutexvar_epi16(a, _mm512_loadu_si512(table.as_ptr().cast())) }
+    }
+}
+
 impl Avx512 {
     pub(crate) fn detect() -> Option<Avx512> {
         let found = is_x86_feature_detected!("avx512f")
@@ -21,6 +44,17 @@ impl Avx512 {
             && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("f16c");
         found.then_some(Avx512(()))
+    }
+
+    /// [`Avx512::enter`] with BF16 enabled as well.
+    #[inline(always)]
+    pub(crate) fn enter_with_dot<K: DotKernel>(self, dot: DotBf16, kernel: K) -> K::Out {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c,bmi2,popcnt,lzcnt")]
+        fn inner<K: DotKernel>(isa: Avx512, dot: DotBf16, kernel: K) -> K::Out {
+            kernel.run(isa, dot)
+        }
+        // SAFETY: `self` and `dot` prove the AVX-512 features; every CPU with them has the older ones.
+        unsafe { inner(self, dot, kernel) }
     }
 
     pub(crate) fn dot_bf16(self) -> Option<DotBf16> {
@@ -74,7 +108,7 @@ impl Isa for Avx512 {
         fn sum(a: __m512) -> f32 = _mm512_reduce_add_ps(a);
         fn max_lane(a: __m512) -> f32 = _mm512_reduce_max_ps(a);
         fn bits(a: __m512) -> __m512i = _mm512_castps_si512(a);
-        fn from_bits(a: __m512i) -> __m512 = _mm512_castsi512_ps(a);
+        fn with_bits(a: __m512i) -> __m512 = _mm512_castsi512_ps(a);
         fn splat_u(x: u32) -> __m512i = _mm512_set1_epi32(x as i32);
         fn and(a: __m512i, b: __m512i) -> __m512i = _mm512_and_si512(a, b);
         fn or(a: __m512i, b: __m512i) -> __m512i = _mm512_or_si512(a, b);

@@ -17,7 +17,7 @@ mod neon;
 mod portable;
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use avx512::{Avx512, DotBf16};
+pub(crate) use avx512::{Avx512, DotBf16, DotKernel};
 pub use float::Float;
 pub(crate) use float::{load_partial, store_partial};
 
@@ -104,7 +104,7 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// The bit patterns.
     fn bits(self, a: Self::V) -> Self::U;
     /// The values with these bit patterns.
-    fn from_bits(self, a: Self::U) -> Self::V;
+    fn with_bits(self, a: Self::U) -> Self::V;
     /// All lanes `x`.
     fn splat_u(self, x: u32) -> Self::U;
     /// # Safety
@@ -163,13 +163,13 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// `|a|`
     #[inline(always)]
     fn abs(self, a: Self::V) -> Self::V {
-        self.from_bits(self.and(self.bits(a), self.splat_u(0x7fff_ffff)))
+        self.with_bits(self.and(self.bits(a), self.splat_u(0x7fff_ffff)))
     }
     /// `|a|` with the sign of `sign`.
     #[inline(always)]
     fn copysign(self, a: Self::V, sign: Self::V) -> Self::V {
         let sign = self.and(self.bits(sign), self.splat_u(0x8000_0000));
-        self.from_bits(self.or(self.bits(self.abs(a)), sign))
+        self.with_bits(self.or(self.bits(self.abs(a)), sign))
     }
     /// `-a`
     #[inline(always)]
@@ -185,7 +185,7 @@ pub trait Isa: Copy + Send + Sync + 'static {
         let even = self.and(self.shr(bits, 16), self.splat_u(1));
         let rounded = self.shr(self.add_u(bits, self.add_u(even, self.splat_u(0x7fff))), 16);
         let quiet = self.or(self.shr(bits, 16), self.splat_u(0x40));
-        let out = self.bits(self.select(self.is_nan(v), self.from_bits(quiet), self.from_bits(rounded)));
+        let out = self.bits(self.select(self.is_nan(v), self.with_bits(quiet), self.with_bits(rounded)));
         // SAFETY: the caller's promise.
         unsafe { self.store_u16(p, out) }
     }

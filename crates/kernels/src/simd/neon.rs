@@ -59,7 +59,7 @@ impl Isa for Neon {
         fn sum(a: float32x4_t) -> f32 = vaddvq_f32(a);
         fn max_lane(a: float32x4_t) -> f32 = vmaxvq_f32(a);
         fn bits(a: float32x4_t) -> uint32x4_t = vreinterpretq_u32_f32(a);
-        fn from_bits(a: uint32x4_t) -> float32x4_t = vreinterpretq_f32_u32(a);
+        fn with_bits(a: uint32x4_t) -> float32x4_t = vreinterpretq_f32_u32(a);
         fn splat_u(x: u32) -> uint32x4_t = vdupq_n_u32(x);
         fn and(a: uint32x4_t, b: uint32x4_t) -> uint32x4_t = vandq_u32(a, b);
         fn or(a: uint32x4_t, b: uint32x4_t) -> uint32x4_t = vorrq_u32(a, b);

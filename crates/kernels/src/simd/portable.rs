@@ -125,7 +125,7 @@ impl Isa for Portable {
         map(a, f32::to_bits)
     }
     #[inline(always)]
-    fn from_bits(self, a: [u32; N]) -> [f32; N] {
+    fn with_bits(self, a: [u32; N]) -> [f32; N] {
         map(a, f32::from_bits)
     }
     #[inline(always)]

@@ -125,7 +125,8 @@ fn angles_of(m: &Rewrite<'_>, angles: Tid) -> Option<(Tid, Tid)> {
         Node::Multiply(n) => (n.a.0, n.b.0),
         _ => return None,
     };
-    let is_frequency = |t: Tid| m.constant(t).is_some_and(|c| c.dtype == DType::F32 && c.shape.iter().filter(|&&d| d != 1).count() <= 1);
+    let is_frequency =
+        |t: Tid| m.constant(t).is_some_and(|c| c.dtype == DType::F32 && c.shape.iter().filter(|&&d| d != 1).count() <= 1);
     let (frequencies, positions) = if is_frequency(a) { (a, b) } else { (b, a) };
     let positions = m.unview(m.uncast(m.unview(positions)));
     let integers = matches!(m.dtype(positions), DType::I64 | DType::I32) && m.dims(positions).len() == 1;
@@ -169,7 +170,8 @@ mod tests {
             call(&mut p, "aten.unsqueeze.default", narrow, &[("dim", 1)], BF16, &[1, 1, 0, 8])
         });
         let sizes = Arg::Ints(vec![Expr::Int(1), Expr::Int(-1), Expr::Int(3), Expr::Int(8)]);
-        let q = p.call_args("aten.view.default", vec![("self".into(), Arg::Tensor(q)), ("size".into(), sizes)], BF16, &[1, 0, 3, 8]);
+        let q =
+            p.call_args("aten.view.default", vec![("self".into(), Arg::Tensor(q)), ("size".into(), sizes)], BF16, &[1, 0, 3, 8]);
         let q = call(&mut p, "aten.transpose.int", q, &[("dim0", 1), ("dim1", 2)], BF16, &[1, 3, 0, 8]);
         let low = call(&mut p, "aten.slice.Tensor", q, &[("dim", 3), ("start", 0), ("end", split)], BF16, &[1, 3, 0, split]);
         let args = [("dim", 3), ("start", split), ("end", i64::MAX)];

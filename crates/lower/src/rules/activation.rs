@@ -155,19 +155,6 @@ fn log_sigmoid(cx: &mut Lower, call: &Call) -> Items {
     one(ops::neg(cx, soft)?)
 }
 
-fn softsign(cx: &mut Lower, call: &Call) -> Items {
-    let x = input(cx, call)?;
-    let magnitude = ops::abs(cx, x)?;
-    let divisor = ops::add_number(cx, magnitude, 1.0)?;
-    one(ops::div(cx, x, divisor)?)
-}
-
-fn tanhshrink(cx: &mut Lower, call: &Call) -> Items {
-    let x = input(cx, call)?;
-    let t = ops::tanh(cx, x)?;
-    one(ops::sub(cx, x, t)?)
-}
-
 fn hardshrink(cx: &mut Lower, call: &Call) -> Items {
     let x = input(cx, call)?;
     let (zero, bound) = (ops::number_like(cx, x, 0.0)?, ops::number_like(cx, x, call.float_or("lambd", 0.5)?)?);
@@ -252,8 +239,6 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.silu.default", "self", silu),
     row("aten.softplus.default", "self beta threshold", softplus),
     row("aten.softshrink.default", "self lambd", softshrink),
-    row("aten.softsign.default", "self", softsign),
     row("aten.special_logit.default", "self eps", logit),
-    row("aten.tanhshrink.default", "self", tanhshrink),
     row("aten.threshold.default", "self threshold value", threshold),
 ];

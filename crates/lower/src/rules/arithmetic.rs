@@ -67,7 +67,11 @@ fn exp2(cx: &mut Lower, call: &Call) -> Items {
 /// The remainder of the magnitudes, which is exact, with the sign of the dividend.
 fn fmod(cx: &mut Lower, call: &Call) -> Items {
     let (a, b) = operands(cx, call)?;
-    let (abs_a, abs_b) = (ops::abs(cx, a)?, ops::abs(cx, b)?);
+    let abs_a = ops::abs(cx, a)?;
+    let abs_b = match cx.flow().scalar(b) {
+        Some(known) => ops::number_like(cx, b, known.abs())?,
+        None => ops::abs(cx, b)?,
+    };
     let rest = ops::remainder(cx, abs_a, abs_b)?;
     let sign = ops::sign(cx, a)?;
     one(ops::mul(cx, sign, rest)?)
@@ -115,7 +119,13 @@ fn replace(cx: &mut Lower, x: Tid, y: Tid, what: f64, value: f64) -> Emitted {
 }
 
 /// Compares with an infinity; integers are all finite.
-fn against_infinity(cx: &mut Lower, call: &Call, compare: fn(&mut Lower, Tid, Tid) -> Emitted, bound: f64, magnitude: bool) -> Items {
+fn against_infinity(
+    cx: &mut Lower,
+    call: &Call,
+    compare: fn(&mut Lower, Tid, Tid) -> Emitted,
+    bound: f64,
+    magnitude: bool,
+) -> Items {
     let x = call.tensor("self")?;
     if !cx.spec(x).dtype.is_float() {
         let dims = cx.spec(x).dims.to_vec();

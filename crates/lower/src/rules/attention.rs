@@ -1,7 +1,7 @@
 //! Attention, rotary embedding and key/value caches.
 
 use flambeau_ir::{
-    IndexCopy, In, Int, ModInt, Rope, Sdpa, SliceUpdate, Squeeze, SubtractInt, SymSize, AddInt, Tid, UpdateAndAttend, VidOrTid,
+    AddInt, In, IndexCopy, Int, ModInt, Rope, Sdpa, SliceUpdate, Squeeze, SubtractInt, SymSize, Tid, UpdateAndAttend, VidOrTid,
 };
 use flambeau_tensor::{DType, Expr};
 
@@ -115,9 +115,8 @@ fn ring_update(cx: &mut Lower, cache: Tid, new: Tid, start: &Expr, ring_size: i6
     let at = Int::Vid(cx.emit_value(ModInt { a: start, b: Int::Lit(ring_size), out: NEW_VALUE })?);
     let room = Int::Vid(cx.emit_value(SubtractInt { a: Int::Lit(ring_size), b: at, out: NEW_VALUE })?);
     let n_new = cx.int(&cx.spec(new).dims[2].clone())?;
-    let slice = |cx: &mut Lower, start, stop| {
-        cx.emit(flambeau_ir::Slice { x: In(new), out: NEW, axis: Int::Lit(2), start, stop, step: 1 })
-    };
+    let slice =
+        |cx: &mut Lower, start, stop| cx.emit(flambeau_ir::Slice { x: In(new), out: NEW, axis: Int::Lit(2), start, stop, step: 1 });
     let head = slice(cx, Int::Lit(0), room)?;
     let n_head = Int::Vid(cx.emit_value(SymSize { a: In(head), dim: 2, out: NEW_VALUE })?);
     let tail = slice(cx, n_head, n_new)?;
@@ -168,11 +167,7 @@ fn update_and_attend(cx: &mut Lower, call: &Call) -> Items {
 
 pub(super) const ROWS: &[RuleRow] = &[
     row("aten.index_copy.default", "self dim index source", index_copy),
-    row(
-        "aten.scaled_dot_product_attention.default",
-        "query key value attn_mask dropout_p is_causal scale enable_gqa",
-        sdpa,
-    ),
+    row("aten.scaled_dot_product_attention.default", "query key value attn_mask dropout_p is_causal scale enable_gqa", sdpa),
     row("kvcache.update_and_attend.default", "q k v position layer_id scale out_dtype", update_and_attend),
     row("mlx.custom_sdpa.default", "query key value start_pos attn_mask dropout_p is_causal scale", custom_sdpa),
     row("mlx.kv_cache_update.default", "cache new_values start_pos ring_size", kv_cache_update),

@@ -3,7 +3,7 @@
 use flambeau_ir::{ARange, Float, Full, FullLike, In, Int};
 use flambeau_tensor::{DType, Expr};
 
-use super::{RuleRow, one, row};
+use super::{RuleRow, one, row, shape::expand_to};
 use crate::{Arg, Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
@@ -102,20 +102,97 @@ fn eye(cx: &mut Lower, call: &Call) -> Items {
     one(cx.cast(diagonal, call.out(0)?.dtype)?)
 }
 
+/// Memory whose contents nobody may rely on.
+fn empty(cx: &mut Lower, call: &Call) -> Items {
+    full_of(cx, call, Float::Lit(0.0), &call.out(0)?.dims)
+}
+
+/// The tensor's shape filled with a number or a rank-0 tensor.
+fn fill_all(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    match call.arg("value") {
+        Some(Arg::Tensor(_)) => {
+            let value = cx.operand(call, "value", call.out(0)?.dtype)?;
+            let dims = cx.spec(x).dims.to_vec();
+            one(expand_to(cx, value, &dims)?)
+        }
+        _ => {
+            let v = fill(cx, call, "value")?;
+            like(cx, call, v)
+        }
+    }
+}
+
+/// A constant of known elements.
+fn listed(cx: &mut Lower, call: &Call, name: &str, values: &[f32]) -> Items {
+    let made = cx.floats(name, values, &[values.len()])?;
+    one(cx.cast(made, call.out(0)?.dtype)?)
+}
+
+/// Points of a line, counted from the nearer end.
+fn line(call: &Call) -> Result<Vec<f32>, Refuse> {
+    let (start, end) = (call.float_or("start", 0.0)?, call.float_or("end", 0.0)?);
+    let steps = call.int("steps")?.clamp(0, 1 << 24);
+    let step = if steps > 1 { (end - start) / (steps - 1) as f64 } else { 0.0 };
+    let point = |i: i64| if i < steps / 2 { start + step * i as f64 } else { end - step * (steps - 1 - i) as f64 };
+    Ok(if steps == 1 { vec![start as f32] } else { (0..steps).map(|i| point(i) as f32).collect() })
+}
+
+fn linspace(cx: &mut Lower, call: &Call) -> Items {
+    let points = line(call)?;
+    listed(cx, call, "_linspace", &points)
+}
+
+fn logspace(cx: &mut Lower, call: &Call) -> Items {
+    let base = call.float_or("base", 10.0)?;
+    let points: Vec<f32> = line(call)?.into_iter().map(|p| base.powf(f64::from(p)) as f32).collect();
+    listed(cx, call, "_logspace", &points)
+}
+
+/// Rows and columns of a triangle's elements, `[2, n]`.
+fn triangle_indices(cx: &mut Lower, call: &Call, inside: fn(i64, i64) -> bool) -> Items {
+    let (rows, columns, offset) = (call.int("row")?, call.int("col")?, call.int_or("offset", 0)?);
+    if rows.saturating_mul(columns) > 1 << 24 {
+        return unsupported(format!("a triangle of {rows} by {columns}"));
+    }
+    let places = (0..rows).flat_map(|r| (0..columns).map(move |c| (r, c)));
+    let places: Vec<(i64, i64)> = places.filter(|&(r, c)| inside(c - r, offset)).collect();
+    let flat: Vec<i64> = places.iter().map(|p| p.0).chain(places.iter().map(|p| p.1)).collect();
+    let flat = cx.integers("_triangle", &flat, DType::I64)?;
+    one(cx.reshape(flat, &[Expr::Int(2), Expr::Int(places.len() as i64)])?)
+}
+
 pub(super) const ROWS: &[RuleRow] = &[
-    row("aten.arange.default", "end", arange),
-    row("aten.arange.start", "start end", arange),
-    row("aten.arange.start_step", "start end step", arange),
-    row("aten.eye.default", "n", eye),
-    row("aten.eye.m", "n m", eye),
-    row("aten.full.default", "size fill_value", full),
-    row("aten.full_like.default", "self fill_value", full_like),
-    row("aten.new_full.default", "self size fill_value", full),
-    row("aten.new_ones.default", "self size", ones),
-    row("aten.new_zeros.default", "self size", zeros),
-    row("aten.ones.default", "size", ones),
-    row("aten.ones_like.default", "self", ones_like),
-    row("aten.scalar_tensor.default", "s", scalar_tensor),
-    row("aten.zeros.default", "size", zeros),
-    row("aten.zeros_like.default", "self", zeros_like),
+    row("aten.arange.default", "end dtype layout device pin_memory", arange),
+    row("aten.arange.start", "start end dtype layout device pin_memory", arange),
+    row("aten.arange.start_step", "start end step dtype layout device pin_memory", arange),
+    row("aten.eye.default", "n dtype layout device pin_memory", eye),
+    row("aten.eye.m", "n m dtype layout device pin_memory", eye),
+    row("aten.full.default", "size fill_value dtype layout device pin_memory", full),
+    row("aten.full_like.default", "self fill_value dtype layout device pin_memory memory_format", full_like),
+    row("aten.new_full.default", "self size fill_value dtype layout device pin_memory", full),
+    row("aten.new_ones.default", "self size dtype layout device pin_memory", ones),
+    row("aten.new_zeros.default", "self size dtype layout device pin_memory", zeros),
+    row("aten.ones.default", "size dtype layout device pin_memory", ones),
+    row("aten.ones_like.default", "self dtype layout device pin_memory memory_format", ones_like),
+    row("aten.scalar_tensor.default", "s dtype layout device pin_memory", scalar_tensor),
+    row("aten.zeros.default", "size dtype layout device pin_memory", zeros),
+    row("aten.zeros_like.default", "self dtype layout device pin_memory memory_format", zeros_like),
+    row("aten.empty.memory_format", "size dtype layout device pin_memory memory_format", empty),
+    row("aten.empty_like.default", "self dtype layout device pin_memory memory_format", empty),
+    row("aten.empty_permuted.default", "size physical_layout dtype layout device pin_memory", empty),
+    row("aten.empty_strided.default", "size stride dtype layout device pin_memory", empty),
+    row("aten.fill.Scalar", "self value", fill_all),
+    row("aten.fill.Tensor", "self value", fill_all),
+    row("aten.linspace.default", "start end steps dtype layout device pin_memory", linspace),
+    row("aten.logspace.default", "start end steps base dtype layout device pin_memory", logspace),
+    row("aten.new_empty.default", "self size dtype layout device pin_memory", empty),
+    row("aten.new_empty_strided.default", "self size stride dtype layout device pin_memory", empty),
+    row("aten.tril_indices.default", "row col offset dtype layout device pin_memory", |cx, call| {
+        triangle_indices(cx, call, |distance, offset| distance <= offset)
+    }),
+    row("aten.triu_indices.default", "row col offset dtype layout device pin_memory", |cx, call| {
+        triangle_indices(cx, call, |distance, offset| distance >= offset)
+    }),
+    row("aten.zero.default", "self", zeros_like),
 ];

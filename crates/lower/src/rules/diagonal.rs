@@ -86,7 +86,15 @@ fn diag_embed(cx: &mut Lower, call: &Call) -> Items {
     let (a, b) = (cx.axis(call, "dim1", -2, rank)?, cx.axis(call, "dim2", -1, rank)?);
     let matrix = embedded(cx, x, call.int_or("offset", 0)?)?;
     let mut lead = 0..rank - 2;
-    let source = |axis: usize| if axis == a { rank - 2 } else if axis == b { rank - 1 } else { lead.next().unwrap_or(0) };
+    let source = |axis: usize| {
+        if axis == a {
+            rank - 2
+        } else if axis == b {
+            rank - 1
+        } else {
+            lead.next().unwrap_or(0)
+        }
+    };
     let perm: Vec<usize> = (0..rank).map(source).collect();
     one(cx.permute(matrix, &perm)?)
 }

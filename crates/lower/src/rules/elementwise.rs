@@ -1,20 +1,15 @@
 //! Elementwise operators: unary, binary, comparisons, selection, activations.
 
 use flambeau_ir::{
-    Abs, Add, Arccos, Arccosh, Arcsin, Arcsinh, Arctan, Arctanh, Atan2, BitwiseAnd, BitwiseInvert, BitwiseOr, BitwiseXor, Ceil, Cos,
-    Cosh, Divide, Equal, Erf, Exp, Expm1, Floor, Greater, GreaterEqual, In, Less, LessEqual, Log, Log1p, Log2, Log10, LogAddExp,
-    LogicalAnd, LogicalNot, LogicalOr, Maximum, Minimum, Multiply, Neg, Node, NotEqual, Power, Reciprocal, Remainder, Round, Rsqrt,
-    Sigmoid, Sign, Sin, Sinh, Sqrt, Square, Subtract, Tan, Tanh, Tid, Trunc, Where,
+    Abs, Add, Arccos, Arccosh, Arcsin, Arcsinh, Arctan, Arctanh, Atan2, BitwiseAnd, BitwiseInvert, BitwiseOr, BitwiseXor, Ceil,
+    Cos, Cosh, Divide, Equal, Erf, Exp, Expm1, Floor, Greater, GreaterEqual, In, Less, LessEqual, Log, Log1p, Log2, Log10,
+    LogAddExp, LogicalAnd, LogicalNot, LogicalOr, Maximum, Minimum, Multiply, Neg, Node, NotEqual, Power, Reciprocal, Remainder,
+    Round, Rsqrt, Sigmoid, Sign, Sin, Sinh, Sqrt, Square, Subtract, Tan, Tanh, Tid, Trunc, Where,
 };
 use flambeau_tensor::{DType, DTypeClass};
 
 use super::{RuleRow, one, ops, row};
-use crate::{
-    Arg, Call, Item, Lower, Operand, Refuse,
-    call::unsupported,
-    lower::NEW,
-    result_type,
-};
+use crate::{Arg, Call, Item, Lower, Operand, Refuse, call::unsupported, lower::NEW, result_type};
 
 type Items = Result<Vec<Item>, Refuse>;
 
@@ -173,7 +168,8 @@ fn pow(cx: &mut Lower, call: &Call) -> Items {
 
 fn bitwise_not(cx: &mut Lower, call: &Call) -> Items {
     let x = In(call.tensor("self")?);
-    let node: Node = if call.out(0)?.dtype == DType::Bool { LogicalNot { x, out: NEW }.into() } else { BitwiseInvert { x, out: NEW }.into() };
+    let node: Node =
+        if call.out(0)?.dtype == DType::Bool { LogicalNot { x, out: NEW }.into() } else { BitwiseInvert { x, out: NEW }.into() };
     one(cx.emit(node)?)
 }
 

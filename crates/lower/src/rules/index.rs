@@ -1,9 +1,9 @@
 //! Lookups and writes by index.
 
 use flambeau_ir::{In, Index, SliceUpdate, Take, TakeAlongAxis};
-use flambeau_tensor::Expr;
+use flambeau_tensor::{DType, Expr};
 
-use super::{RuleRow, one, row, shape::expand_to};
+use super::{RuleRow, one, ops, row, shape::expand_to};
 use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
@@ -47,7 +47,15 @@ fn slice_scatter(cx: &mut Lower, call: &Call) -> Items {
     let dtype = cx.spec(x).dtype;
     let src = cx.cast(src, dtype)?;
     let step = call.int_or("step", 1)? as i32;
-    one(cx.emit(SliceUpdate { dst: In(x), update: In(src), out: NEW, axis: flambeau_ir::Int::Lit(axis as i64), start, stop, step })?)
+    one(cx.emit(SliceUpdate {
+        dst: In(x),
+        update: In(src),
+        out: NEW,
+        axis: flambeau_ir::Int::Lit(axis as i64),
+        start,
+        stop,
+        step,
+    })?)
 }
 
 /// Writes one slice of an axis; the counterpart of `select`.
@@ -70,7 +78,7 @@ fn index(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let indices = call.tensors_opt("indices")?;
     let given: Vec<(usize, flambeau_ir::Tid)> = indices.iter().enumerate().filter_map(|(a, t)| t.map(|t| (a, t))).collect();
-    if given.iter().any(|(_, t)| cx.spec(*t).dtype == flambeau_tensor::DType::Bool) {
+    if given.iter().any(|(_, t)| matches!(cx.spec(*t).dtype, DType::Bool | DType::U8)) {
         return unsupported("a boolean index makes a size that depends on the data");
     }
     match given[..] {
@@ -102,12 +110,83 @@ fn gather_elements(cx: &mut Lower, call: &Call, x: flambeau_ir::Tid, given: &[(u
     let rest: Vec<Expr> = kept.iter().map(|&a| spec.dims[a].clone()).collect();
     let flat = cx.reshape(gathered, &[common, rest].concat())?;
     let lead = if adjacent { kept.iter().filter(|&&a| a < axes[0]).count() } else { 0 };
-    let order = |i: usize| if i < lead { n_index + i } else if i < lead + n_index { i - lead } else { i };
+    let order = |i: usize| {
+        if i < lead {
+            n_index + i
+        } else if i < lead + n_index {
+            i - lead
+        } else {
+            i
+        }
+    };
     let perm: Vec<usize> = (0..n_index + kept.len()).map(order).collect();
     let out = cx.permute(flat, &perm)?;
     let dims = call.out(0)?.dims.clone();
     one(if cx.spec(out).rank() == dims.len() { out } else { expand_to(cx, out, &dims)? })
 }
+
+/// Elements of the flattened tensor.
+fn take(cx: &mut Lower, call: &Call) -> Items {
+    let (x, index) = (call.tensor("self")?, call.tensor("index")?);
+    let numel = cx.spec(x).numel();
+    let flat = cx.reshape(x, &[numel])?;
+    one(ops::take(cx, flat, index, 0)?)
+}
+
+fn take_along_dim(cx: &mut Lower, call: &Call) -> Items {
+    let (x, indices) = (call.tensor("self")?, call.tensor("indices")?);
+    if call.arg("dim").is_some() {
+        let axis = cx.axis(call, "dim", 0, cx.spec(x).rank())?;
+        return one(ops::take_along(cx, x, indices, axis)?);
+    }
+    let (n, m) = (cx.spec(x).numel(), cx.spec(indices).numel());
+    let (x, indices) = (cx.reshape(x, &[n])?, cx.reshape(indices, &[m])?);
+    one(ops::take(cx, x, indices, 0)?)
+}
+
+fn one_hot(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let n = call.int_or("num_classes", -1)?;
+    if n < 1 {
+        return unsupported("a number of classes that depends on the data; state `num_classes`");
+    }
+    let (rank, dtype) = (cx.spec(x).rank(), cx.spec(x).dtype);
+    let x = cx.unsqueeze(x, rank)?;
+    let classes = ops::count(cx, &Expr::Int(n), dtype)?;
+    one(ops::eq(cx, x, classes)?)
+}
+
+/// Sums, means or maxima of looked-up rows, where every bag is known to have the same length.
+fn embedding_bag(cx: &mut Lower, call: &Call) -> Items {
+    if (1..4).any(|i| call.is_used(i)) || call.int_or("padding_idx", -1)? >= 0 {
+        return unsupported("bags with padding, or whose counts are used");
+    }
+    let (weight, indices, offsets) = (call.tensor("weight")?, call.tensor("indices")?, call.tensor("offsets")?);
+    let length = match cx.producer(offsets) {
+        Some(flambeau_ir::Node::ARange(r)) if r.start == flambeau_ir::Int::Lit(0) => match r.step {
+            flambeau_ir::Int::Lit(step) if step > 0 => step,
+            _ => return unsupported("bags of unknown lengths"),
+        },
+        _ => return unsupported("bags of unknown lengths"),
+    };
+    let count = cx.spec(indices).numel();
+    let Some(bags) = count.exact_div(&Expr::Int(length)) else { return unsupported("bags of different lengths") };
+    let indices = cx.reshape(indices, &[bags.clone(), Expr::Int(length)])?;
+    let mut rows = ops::take(cx, weight, indices, 0)?;
+    if call.arg("per_sample_weights").is_some() {
+        let weights = cx.operand(call, "per_sample_weights", cx.spec(rows).dtype)?;
+        let weights = cx.reshape(weights, &[bags, Expr::Int(length), Expr::Int(1)])?;
+        rows = ops::mul(cx, rows, weights)?;
+    }
+    let bag = match call.int_or("mode", 0)? {
+        0 => ops::sum(cx, rows, &[1], false)?,
+        1 => ops::mean(cx, rows, &[1], false)?,
+        _ => ops::max(cx, rows, &[1], false)?,
+    };
+    Ok(vec![Item::Tensor(bag), Item::None, Item::None, Item::None])
+}
+
+const BAG: &str = "weight indices offsets scale_grad_by_freq mode sparse per_sample_weights include_last_offset padding_idx";
 
 pub(super) const ROWS: &[RuleRow] = &[
     row("aten.embedding.default", "weight indices padding_idx scale_grad_by_freq sparse", embedding),
@@ -116,4 +195,11 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.index_select.default", "self dim index", index_select),
     row("aten.select_scatter.default", "self src dim index", select_scatter),
     row("aten.slice_scatter.default", "self src dim start end step", slice_scatter),
+    row("aten._embedding_bag.default", BAG, embedding_bag),
+    row("aten._embedding_bag_forward_only.default", BAG, embedding_bag),
+    row("aten._unsafe_index.Tensor", "self indices", index),
+    row("aten.embedding_bag.padding_idx", BAG, embedding_bag),
+    row("aten.one_hot.default", "self num_classes", one_hot),
+    row("aten.take.default", "self index", take),
+    row("aten.take_along_dim.default", "self indices dim", take_along_dim),
 ];

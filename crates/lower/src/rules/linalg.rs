@@ -1,8 +1,8 @@
 //! Matrix products.
 
-use flambeau_ir::{Add, Addmm, In, Tid};
+use flambeau_ir::{Addmm, In, Tid};
 
-use super::{RuleRow, one, row};
+use super::{RuleRow, one, ops, row};
 use crate::{Call, Item, Lower, Refuse, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
@@ -53,7 +53,31 @@ fn addmv(cx: &mut Lower, call: &Call) -> Items {
     let dtype = call.out(0)?.dtype;
     let (a, b) = (cx.operand(call, "mat", dtype)?, cx.operand(call, "vec", dtype)?);
     let (mv, bias) = (product(cx, a, b)?, cx.operand(call, "self", dtype)?);
-    one(cx.emit(Add { a: In(mv), b: In(bias), out: NEW })?)
+    one(weighted_sum(cx, call, mv, bias)?)
+}
+
+/// `alpha * product + beta * bias`.
+fn weighted_sum(cx: &mut Lower, call: &Call, product: Tid, bias: Tid) -> Result<Tid, Refuse> {
+    let product = ops::mul_number(cx, product, call.float_or("alpha", 1.0)?)?;
+    let bias = ops::mul_number(cx, bias, call.float_or("beta", 1.0)?)?;
+    ops::add(cx, product, bias)
+}
+
+fn addr(cx: &mut Lower, call: &Call) -> Items {
+    let dtype = call.out(0)?.dtype;
+    let (a, b, bias) = (cx.operand(call, "vec1", dtype)?, cx.operand(call, "vec2", dtype)?, cx.operand(call, "self", dtype)?);
+    let a = cx.unsqueeze(a, 1)?;
+    let product = ops::mul(cx, a, b)?;
+    one(weighted_sum(cx, call, product, bias)?)
+}
+
+fn addbmm(cx: &mut Lower, call: &Call) -> Items {
+    let dtype = call.out(0)?.dtype;
+    let (a, b) = (cx.operand(call, "batch1", dtype)?, cx.operand(call, "batch2", dtype)?);
+    let bias = cx.operand(call, "self", dtype)?;
+    let products = product(cx, a, b)?;
+    let total = ops::sum(cx, products, &[0], false)?;
+    one(weighted_sum(cx, call, total, bias)?)
 }
 
 pub(super) const ROWS: &[RuleRow] = &[
@@ -64,4 +88,7 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.linear.default", "input weight bias", linear),
     row("aten.matmul.default", "self other", matmul),
     row("aten.mm.default", "self mat2", matmul),
+    row("aten.addbmm.default", "self batch1 batch2 beta alpha", addbmm),
+    row("aten.addr.default", "self vec1 vec2 beta alpha", addr),
+    row("aten.linalg_matmul.default", "self other", matmul),
 ];

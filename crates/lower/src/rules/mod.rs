@@ -4,18 +4,40 @@
 //! obey four laws: they look at metadata only; they emit nodes whose result equals PyTorch's for every input that the metadata
 //! admits, or refuse; they never emit a node that a simpler one could replace; and they leave storage layout to engines.
 
+mod activation;
+mod arithmetic;
+mod arrange;
 mod attention;
+mod conv;
 mod create;
+mod delta;
+mod diagonal;
 mod elementwise;
 mod index;
 mod linalg;
+mod moe;
 mod norm;
 mod ops;
+mod packed;
+mod pad;
+mod pool;
+mod product;
 mod quantized;
+mod random;
+mod recurrent;
 mod reduce;
+mod refused;
+mod resize;
+mod sample;
 mod scalar;
+mod scan;
+mod scatter;
 mod shape;
+mod sort;
+mod statistics;
+mod window;
 
+pub use self::scan::Loop;
 use crate::{Call, Item, Lower, Refuse};
 
 /// Emits nodes for a call and returns its results.
@@ -37,16 +59,37 @@ const fn row(target: &'static str, params: &'static str, rule: Rule) -> RuleRow 
 }
 
 const FAMILIES: &[&[RuleRow]] = &[
+    activation::ROWS,
+    arithmetic::ROWS,
+    arrange::ROWS,
     attention::ROWS,
+    conv::ROWS,
     create::ROWS,
+    delta::ROWS,
+    diagonal::ROWS,
     elementwise::ROWS,
     index::ROWS,
     linalg::ROWS,
+    moe::ROWS,
     norm::ROWS,
+    packed::ROWS,
+    pad::ROWS,
+    pool::ROWS,
+    product::ROWS,
     quantized::ROWS,
+    random::ROWS,
+    recurrent::ROWS,
     reduce::ROWS,
+    refused::ROWS,
+    resize::ROWS,
+    sample::ROWS,
     scalar::ROWS,
+    scan::ROWS,
+    scatter::ROWS,
     shape::ROWS,
+    sort::ROWS,
+    statistics::ROWS,
+    window::ROWS,
 ];
 
 /// Every row, family by family.
@@ -65,7 +108,10 @@ fn one(t: flambeau_ir::Tid) -> Result<Vec<Item>, Refuse> {
 }
 
 #[cfg(test)]
-mod tests {
+mod tests;
+
+#[cfg(test)]
+mod table {
     use std::collections::HashSet;
 
     use super::*;

@@ -3,7 +3,7 @@
 use flambeau_ir::{Add, In, LayerNorm, LogSumExp, Multiply, RMSNorm, Softmax, Subtract, Tid};
 use flambeau_tensor::{DType, Expr};
 
-use super::{RuleRow, one, row};
+use super::{RuleRow, one, ops, row};
 use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
@@ -11,7 +11,8 @@ type Items = Result<Vec<Item>, Refuse>;
 /// `x` with its last `n` axes joined, and the sizes to come back to.
 fn join_last(cx: &mut Lower, x: Tid, n: usize) -> Result<(Tid, Vec<Expr>), Refuse> {
     let dims = cx.spec(x).dims.to_vec();
-    let lead = dims.len().checked_sub(n).ok_or_else(|| Refuse::Unsupported("normalized shape is longer than the input's".into()))?;
+    let lead =
+        dims.len().checked_sub(n).ok_or_else(|| Refuse::Unsupported("normalized shape is longer than the input's".into()))?;
     let joined = dims[lead..].iter().cloned().fold(Expr::Int(1), |p, d| p * d);
     let flat = [&dims[..lead], &[joined]].concat();
     Ok((cx.reshape(x, &flat)?, dims))
@@ -96,6 +97,30 @@ fn log_softmax(cx: &mut Lower, call: &Call) -> Items {
     one(cx.emit(Subtract { a: In(x), b: In(total), out: NEW })?)
 }
 
+fn fused_rms_norm(cx: &mut Lower, call: &Call) -> Items {
+    if call.is_used(1) {
+        return unsupported("the reciprocal deviation is used");
+    }
+    let mut items = rms_norm(cx, call)?;
+    items.push(Item::None);
+    Ok(items)
+}
+
+/// Softmax of which rows that are minus infinity throughout are 0.
+fn safe_softmax(cx: &mut Lower, call: &Call) -> Items {
+    let x = cx.operand(call, "self", call.out(0)?.dtype)?;
+    let axis = cx.axis(call, "dim", -1, cx.spec(x).rank())?;
+    if cx.spec(x).rank() == 0 {
+        return unsupported("a masked softmax over a rank-0 tensor");
+    }
+    let lowest = ops::number_like(cx, x, f64::NEG_INFINITY)?;
+    let masked = ops::eq(cx, x, lowest)?;
+    let empty = ops::all(cx, masked, &[axis], true)?;
+    let y = ops::softmax(cx, x, axis)?;
+    let zero = ops::number_like(cx, x, 0.0)?;
+    one(ops::select(cx, empty, zero, y)?)
+}
+
 pub(super) const ROWS: &[RuleRow] = &[
     row("aten._log_softmax.default", "self dim half_to_float", log_softmax),
     row("aten._softmax.default", "self dim half_to_float", softmax),
@@ -104,4 +129,6 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.native_layer_norm.default", "input normalized_shape weight bias eps", native_layer_norm),
     row("aten.rms_norm.default", "input normalized_shape weight eps", rms_norm),
     row("aten.softmax.int", "self dim dtype", softmax),
+    row("aten._fused_rms_norm.default", "input normalized_shape weight eps", fused_rms_norm),
+    row("aten._safe_softmax.default", "self dim dtype", safe_softmax),
 ];

@@ -1,11 +1,10 @@
 //! Shorthand for nodes that rules are made of: operands in, result out.
 
 use flambeau_ir::{
-    ARange, Abs, Add, All, Any, Argmax, Argsort, AsStrided, AsType, Clip, Concatenate, Cos, Cumsum, Divide, Equal, Erf, Exp, Expm1,
-    Flip, Float, FloorDivide, Full, Greater, GreaterEqual, In, Index, Int, Less, LessEqual, Log, LogAddExp, LogicalAnd, LogicalNot,
-    LogicalOr, Max, Maximum, Mean, Min, Minimum, Multiply, Neg, Node, NotEqual, Pad, Power, Prod, Reciprocal, Remainder, Rsqrt,
-    ScatterAdd, Sigmoid, Sign, Sin, Slot, Softmax, Sort, Split, Sqrt, Square, Subtract, Sum, Take, TakeAlongAxis, Tanh, Tid, Trunc,
-    Var, Where,
+    ARange, Abs, Add, All, Any, Argmax, Argsort, AsStrided, AsType, Clip, Concatenate, Cos, Cumsum, Divide, Equal, Expm1, Flip,
+    Float, FloorDivide, Full, Greater, GreaterEqual, In, Index, Int, Less, LessEqual, Log, LogAddExp, LogicalAnd, LogicalNot,
+    LogicalOr, Max, Maximum, Mean, Min, Minimum, Multiply, Neg, Node, NotEqual, Pad, Power, Prod, Remainder, Rsqrt, ScatterAdd,
+    Sigmoid, Sign, Sin, Slot, Softmax, Sort, Split, Sqrt, Square, Subtract, Sum, Take, TakeAlongAxis, Tanh, Tid, Trunc, Var, Where,
 };
 use flambeau_tensor::{DType, Expr};
 
@@ -22,8 +21,8 @@ macro_rules! unary {
 }
 
 unary! {
-    abs => Abs, cos => Cos, erf => Erf, exp => Exp, expm1 => Expm1, log => Log, logical_not => LogicalNot, neg => Neg,
-    reciprocal => Reciprocal, rsqrt => Rsqrt, sigmoid => Sigmoid, sign => Sign, sin => Sin, sqrt => Sqrt, square => Square,
+    abs => Abs, cos => Cos, expm1 => Expm1, log => Log, logical_not => LogicalNot, neg => Neg,
+    rsqrt => Rsqrt, sigmoid => Sigmoid, sign => Sign, sin => Sin, sqrt => Sqrt, square => Square,
     tanh => Tanh, trunc => Trunc,
 }
 

@@ -116,7 +116,8 @@ fn labels_of(term: &str, rank: usize) -> Result<Vec<u32>, Refuse> {
 /// Labels of the result of an equation without an arrow: ellipsis, then those that occur once in order.
 fn implied_output(operands: &[Labelled]) -> Vec<u32> {
     let all: Vec<u32> = operands.iter().flat_map(|o| o.labels.iter().copied()).collect();
-    let mut out: Vec<u32> = all.iter().copied().filter(|&l| l >= ELLIPSIS || all.iter().filter(|&&k| k == l).count() == 1).collect();
+    let mut out: Vec<u32> =
+        all.iter().copied().filter(|&l| l >= ELLIPSIS || all.iter().filter(|&&k| k == l).count() == 1).collect();
     out.sort_by_key(|&l| (l < ELLIPSIS, if l < ELLIPSIS { i64::from(l) } else { -i64::from(l) }));
     out.dedup();
     out

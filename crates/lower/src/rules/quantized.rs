@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use flambeau_ir::{Dequantize, In, QuantMode, Tid};
-use flambeau_tensor::{DType, Shape};
+use flambeau_tensor::{DType, Expr, Shape};
 
-use super::{RuleRow, one, row};
+use super::{RuleRow, one, ops, row};
 use crate::{Call, Constant, Item, Lower, Recipe, Refuse, call::unsupported, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
 
 /// Group sizes that packed products take, largest first.
-const GROUPS: [usize; 4] = [128, 64, 32, 16];
+pub(super) const GROUPS: [usize; 4] = [128, 64, 32, 16];
 
-fn constant(cx: &Lower, call: &Call, param: &str) -> Result<Arc<Constant>, Refuse> {
+pub(super) fn constant(cx: &Lower, call: &Call, param: &str) -> Result<Arc<Constant>, Refuse> {
     let t = call.tensor(param)?;
     cx.flow().constant(t).cloned().ok_or_else(|| Refuse::Unsupported(format!("`{param}` is not a constant")))
 }
@@ -24,7 +24,7 @@ fn bits_of(low: i64, high: i64) -> Option<u8> {
 }
 
 /// A constant's elements repeated along the last axis, itself for a factor of one.
-fn repeated(c: Arc<Constant>, factor: usize) -> Arc<Constant> {
+pub(super) fn repeated(c: Arc<Constant>, factor: usize) -> Arc<Constant> {
     if factor == 1 {
         return c;
     }
@@ -35,42 +35,123 @@ fn repeated(c: Arc<Constant>, factor: usize) -> Arc<Constant> {
     Arc::new(Constant { name: format!("{}_regrouped", c.name), dtype: c.dtype, shape, recipe: Recipe::Repeat(c, factor) })
 }
 
-/// The packed form of `scale * (codes - zero_point)`: codes `[.., K]` i8, one scale per group of the last axis.
-fn dequantize_affine(cx: &mut Lower, call: &Call) -> Items {
-    let codes = constant(cx, call, "input")?;
-    let block = call.ints("block_size")?;
-    let rank = codes.shape.len();
-    let last = *codes.shape.last().unwrap_or(&0);
-    let Some(bits) = bits_of(call.int("quant_min")?, call.int("quant_max")?).filter(|&b| b != 7) else {
-        return unsupported("codes are not a full signed range of 2, 3, 4, 5, 6 or 8 bits");
-    };
-    if codes.dtype != DType::I8 || rank < 2 || block.len() != rank || block[..rank - 1].iter().any(|&b| b != 1) {
-        return unsupported("only i8 codes grouped along the last axis can be packed");
+/// Codes, block lengths and parameters of `dequantize_affine`.
+struct Affine {
+    codes: Arc<Constant>,
+    block: Vec<usize>,
+    bits: u8,
+}
+
+/// The range of codes, the whole of their type's by default.
+fn code_range(call: &Call, codes: DType) -> Result<(i64, i64), Refuse> {
+    let whole = if codes == DType::U8 { (0, 255) } else { (-128, 127) };
+    Ok((call.int_or("quant_min", whole.0)?, call.int_or("quant_max", whole.1)?))
+}
+
+/// The parts of a weight that can be packed; `None` if it has to be unpacked by arithmetic.
+fn packable(cx: &Lower, call: &Call) -> Result<Option<Affine>, Refuse> {
+    let t = call.tensor("input")?;
+    let Some(codes) = cx.flow().constant(t).cloned() else { return Ok(None) };
+    let (low, high) = code_range(call, codes.dtype)?;
+    let block: Vec<usize> = call.ints("block_size")?.into_iter().map(|b| usize::try_from(b).unwrap_or(0)).collect();
+    let params = ["scale", "zero_point"].map(|p| call.tensor_opt(p).map(|t| t.is_none_or(|t| cx.flow().constant(t).is_some())));
+    let [scale, zero_point] = params;
+    let Some(bits) = bits_of(low, high).filter(|&b| b != 7) else { return Ok(None) };
+    let fits = codes.dtype == DType::I8 && codes.shape.len() >= 2 && block.len() == codes.shape.len() && scale? && zero_point?;
+    Ok(fits.then_some(Affine { codes, block, bits }))
+}
+
+/// The one axis along which elements share a scale.
+fn grouped_axis(block: &[usize]) -> Option<usize> {
+    let mut axes = (0..block.len()).filter(|&a| block[a] != 1);
+    axes.next().filter(|_| axes.next().is_none())
+}
+
+/// A constant's axes in another order, itself if that changes nothing.
+fn permuted(c: Arc<Constant>, perm: &[usize]) -> Arc<Constant> {
+    if perm.iter().enumerate().all(|(i, &p)| i == p) {
+        return c;
     }
-    let stored = usize::try_from(block[rank - 1]).unwrap_or(0);
+    let shape: Shape = perm.iter().map(|&p| c.shape[p]).collect();
+    Arc::new(Constant { name: format!("{}_last", c.name), dtype: c.dtype, shape, recipe: Recipe::Permute(c, perm.to_vec()) })
+}
+
+/// `scale * (codes - zero_point)`: packed if the format allows, with the grouped axis last; else by arithmetic.
+fn dequantize_affine(cx: &mut Lower, call: &Call) -> Items {
+    let Some(affine) = packable(cx, call)? else { return by_arithmetic(cx, call) };
+    let Some(axis) = grouped_axis(&affine.block) else { return by_arithmetic(cx, call) };
+    let (size, stored) = (affine.codes.shape[axis], affine.block[axis]);
     let group = GROUPS.into_iter().find(|g| stored > 0 && stored % g == 0);
-    let Some(group) = group.filter(|_| last % stored == 0 && last * usize::from(bits) % 32 == 0) else {
-        return unsupported(format!("groups of {stored} over {last} elements cannot be packed"));
+    let Some(group) = group.filter(|_| size % stored == 0 && size * usize::from(affine.bits) % 32 == 0) else {
+        return by_arithmetic(cx, call);
     };
-    let factor = stored / group;
-    let mut groups = codes.shape.clone();
-    groups[rank - 1] = last / stored;
-    let shaped = |c: Arc<Constant>| if c.shape == groups { c } else { Arc::new(c.reshaped(&groups)) };
-    let scale = repeated(shaped(constant(cx, call, "scale")?), factor);
+    let rank = affine.block.len();
+    let perm: Vec<usize> = (0..rank).filter(|&a| a != axis).chain([axis]).collect();
+    let mut grid = affine.codes.shape.clone();
+    grid[axis] = size / stored;
+    let parameter = |c: Arc<Constant>| {
+        let shaped = if c.shape == grid { c } else { Arc::new(c.reshaped(&grid)) };
+        repeated(permuted(shaped, &perm), stored / group)
+    };
+    let scale = parameter(constant(cx, call, "scale")?);
     let zero_point = match call.tensor_opt("zero_point")? {
-        Some(_) => Some(repeated(shaped(constant(cx, call, "zero_point")?), factor)),
+        Some(_) => Some(parameter(constant(cx, call, "zero_point")?)),
         None => None,
     };
-    let dtype = call.dtype_opt("output_dtype")?.unwrap_or(DType::F32);
-    let parts = packed(cx, &codes, scale, zero_point, bits);
-    one(dequantize(cx, parts, group as i32, i32::from(bits), dtype)?)
+    let parts = packed(cx, &permuted(affine.codes, &perm), scale, zero_point, affine.bits);
+    let last = dequantize(cx, parts, group as i32, i32::from(affine.bits), output_dtype(call, DType::F32)?)?;
+    let back: Vec<usize> = (0..rank)
+        .map(|a| {
+            if a < axis {
+                a
+            } else if a == axis {
+                rank - 1
+            } else {
+                a - 1
+            }
+        })
+        .collect();
+    one(cx.permute(last, &back)?)
+}
+
+pub(super) fn output_dtype(call: &Call, default: DType) -> Result<DType, Refuse> {
+    Ok(call.dtype_opt("output_dtype")?.unwrap_or(default))
+}
+
+/// Each block as an axis of its own beside the axis that counts blocks.
+fn by_arithmetic(cx: &mut Lower, call: &Call) -> Items {
+    let dtype = output_dtype(call, DType::F32)?;
+    let x = call.tensor("input")?;
+    let dims = cx.spec(x).dims.to_vec();
+    let block = call.ints("block_size")?;
+    if block.len() != dims.len() || block.iter().any(|&b| b < 1) {
+        return unsupported(format!("blocks {block:?} of a tensor of rank {}", dims.len()));
+    }
+    let (mut split, mut grid) = (Vec::new(), Vec::new());
+    for (d, &b) in dims.iter().zip(&block) {
+        let Some(count) = d.exact_div(&Expr::Int(b)) else { return unsupported(format!("blocks of {b} over {d} elements")) };
+        split.extend([count.clone(), Expr::Int(b)]);
+        grid.extend([count, Expr::Int(1)]);
+    }
+    let codes = cx.cast(x, DType::F32)?;
+    let mut y = cx.reshape(codes, &split)?;
+    if call.arg("zero_point").is_some() {
+        let zero_point = cx.operand(call, "zero_point", DType::F32)?;
+        let zero_point = cx.reshape(zero_point, &grid)?;
+        y = ops::sub(cx, y, zero_point)?;
+    }
+    let scale = cx.operand(call, "scale", DType::F32)?;
+    let scale = cx.reshape(scale, &grid)?;
+    let y = ops::mul(cx, y, scale)?;
+    let y = cx.reshape(y, &dims)?;
+    one(cx.cast(y, dtype)?)
 }
 
 /// Slots of a packed weight.
-struct Packed {
-    words: Tid,
-    scales: Tid,
-    biases: Tid,
+pub(super) struct Packed {
+    pub(super) words: Tid,
+    pub(super) scales: Tid,
+    pub(super) biases: Tid,
 }
 
 fn packed(cx: &mut Lower, codes: &Arc<Constant>, scale: Arc<Constant>, zero_point: Option<Arc<Constant>>, bits: u8) -> Packed {
@@ -88,7 +169,7 @@ fn packed(cx: &mut Lower, codes: &Arc<Constant>, scale: Arc<Constant>, zero_poin
     Packed { words, scales, biases }
 }
 
-fn dequantize(cx: &mut Lower, parts: Packed, group_size: i32, bits: i32, dtype: DType) -> Result<Tid, Refuse> {
+pub(super) fn dequantize(cx: &mut Lower, parts: Packed, group_size: i32, bits: i32, dtype: DType) -> Result<Tid, Refuse> {
     cx.emit(Dequantize {
         w: In(parts.words),
         scales: In(parts.scales),

@@ -22,10 +22,17 @@ const LEAD: usize = 2;
 enum Kind {
     Nearest,
     NearestExact,
-    Linear { align_corners: bool },
-    Cubic { align_corners: bool },
+    Linear {
+        align_corners: bool,
+    },
+    Cubic {
+        align_corners: bool,
+    },
     /// Support (1 linear, 2 cubic) grows with the scale.
-    Antialiased { support: i64, align_corners: bool },
+    Antialiased {
+        support: i64,
+        align_corners: bool,
+    },
 }
 
 /// One resampled axis.
@@ -40,7 +47,13 @@ impl Axis {
     /// Input elements per output element.
     fn scale(&self, align_corners: bool) -> f32 {
         match self.factor {
-            _ if align_corners => if self.out > 1 { (self.size - 1) as f32 / (self.out - 1) as f32 } else { 0.0 },
+            _ if align_corners => {
+                if self.out > 1 {
+                    (self.size - 1) as f32 / (self.out - 1) as f32
+                } else {
+                    0.0
+                }
+            }
             Some(factor) if factor > 0.0 => (1.0 / factor) as f32,
             _ => self.size as f32 / self.out as f32,
         }

@@ -49,6 +49,15 @@ fn neg(_: &mut Lower, call: &Call) -> Items {
     Ok(vec![Item::Int(Expr::Int(-1) * call.size("a")?)])
 }
 
+/// A small known power.
+fn power(_: &mut Lower, call: &Call) -> Items {
+    let (base, exponent) = (call.size("a")?, call.int("b")?);
+    if !(0..=8).contains(&exponent) {
+        return unsupported(format!("a size to the power of {exponent}"));
+    }
+    Ok(vec![Item::Int((0..exponent).fold(Expr::Int(1), |n, _| n * base.clone()))])
+}
+
 /// Calls that only state what the exporter assumed.
 fn nothing(_: &mut Lower, _: &Call) -> Items {
     Ok(Vec::new())
@@ -72,4 +81,18 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.sym_constrain_range.default", "size min max", nothing),
     row("aten.sym_constrain_range_for_size.default", "size min max", nothing),
     row("aten.sym_size.int", "self dim", sym_size),
+    // Truth values of sizes feed assertions only.
+    row("_operator.eq", "a b", nothing),
+    row("_operator.ge", "a b", nothing),
+    row("_operator.gt", "a b", nothing),
+    row("_operator.le", "a b", nothing),
+    row("_operator.lt", "a b", nothing),
+    row("_operator.ne", "a b", nothing),
+    row("_operator.and_", "a b", nothing),
+    row("_operator.or_", "a b", nothing),
+    row("_operator.pow", "a b", power),
+    row("torch.sym_not", "a", nothing),
+    row("aten._assert_async.default", "self", nothing),
+    row("aten._functional_assert_async.msg", "self assert_msg dep_token", nothing),
+    row("aten.sym_numel.default", "self", |cx, call| Ok(vec![Item::Int(cx.spec(call.tensor("self")?).numel())])),
 ];

@@ -1,6 +1,6 @@
 //! Running totals: `Cumsum`, and loops over slices where no node does it.
 
-use flambeau_ir::{IdCopy, In, InOut, Node, Out, Scan, Spec, Tid};
+use flambeau_ir::{In, InOut, Node, Out, Scan, Spec, Tid};
 use flambeau_tensor::{DType, Expr};
 
 use super::{
@@ -20,6 +20,78 @@ pub(super) struct Step {
     pub(super) collect: Vec<Tid>,
 }
 
+/// A loop over the slices of tensors along an axis, of which the body is being lowered.
+#[derive(Debug)]
+pub struct Loop {
+    originals: Vec<Tid>,
+    axis: usize,
+    steps: Expr,
+    chain: u32,
+    /// One slice of each tensor, without the axis.
+    pub sliced: Vec<Tid>,
+    /// What is carried from step to step.
+    pub carried: Vec<Tid>,
+}
+
+impl Loop {
+    /// Begins a loop over `axis` of `originals` that carries tensors from `init` on: what is lowered until [`Loop::end`] is its body.
+    ///
+    /// # Errors
+    /// If there is no original, or the first has no such axis.
+    pub fn begin(cx: &mut Lower, originals: &[Tid], axis: usize, init: &[Tid]) -> Result<Loop, Refuse> {
+        let steps = originals.first().and_then(|&t| cx.spec(t).dims.get(axis).cloned());
+        let Some(steps) = steps else { return crate::call::unsupported("a loop over an axis that the tensor lacks") };
+        let sliced: Vec<Tid> = originals.iter().map(|&t| without_axis(cx, t, axis)).collect();
+        let carried: Vec<Tid> = init.iter().map(|&t| blank(cx, t)).collect();
+        for (&from, &to) in init.iter().zip(&carried) {
+            cx.copy(from, to)?;
+        }
+        let chain = cx.open_chain();
+        Ok(Loop { originals: originals.to_vec(), axis, steps, chain, sliced, carried })
+    }
+
+    /// Gives up the loop: its body is left empty.
+    pub fn abandon(self, cx: &mut Lower) {
+        cx.close_chain();
+    }
+
+    /// Ends the body, which computed the carried tensors' next values and what is collected of a step.
+    ///
+    /// Returns the slots of the collected tensors: the steps' values stacked along the axis. The last carried values are in
+    /// [`Loop::carried`].
+    ///
+    /// # Errors
+    /// If a value is not of the body, or the originals have different numbers of slices.
+    pub fn end(&self, cx: &mut Lower, carry: &[Tid], collect: &[Tid]) -> Result<Vec<Tid>, Refuse> {
+        let outputs: Vec<Tid> = collect.iter().map(|&t| blank(cx, t)).collect();
+        // A value may be one carried tensor's next and another's present: all are read before any is written.
+        let mut next = carry.to_vec();
+        for t in next.iter_mut().filter(|t| self.carried.contains(t)) {
+            let held = blank(cx, *t);
+            cx.copy(*t, held)?;
+            *t = held;
+        }
+        let pairs = collect.iter().zip(&outputs).chain(next.iter().zip(&self.carried));
+        let copied = pairs.into_iter().try_for_each(|(&from, &to)| cx.copy(from, to));
+        cx.close_chain();
+        copied?;
+        cx.emit_all(Node::Scan(Scan {
+            originals: self.originals.iter().map(|&t| In(t)).collect(),
+            sliced: self.sliced.iter().map(|&t| Out(t)).collect(),
+            outputs: outputs.iter().map(|&t| InOut(t)).collect(),
+            carry: self.carried.iter().map(|&t| InOut(t)).collect(),
+            body_chain_idx: flambeau_ir::ChainId(self.chain),
+            scan_axis: self.axis as i32,
+        }))?;
+        for &t in &outputs {
+            let mut spec = cx.spec(t).clone();
+            spec.dims.insert(self.axis.min(spec.dims.len()), self.steps.clone());
+            cx.set_spec(t, spec);
+        }
+        Ok(outputs)
+    }
+}
+
 /// Runs `body(slices, carried)` for each index of `axis` of `originals`.
 ///
 /// Returns the last carried values, and for each collected tensor the steps' values stacked along `axis`.
@@ -30,35 +102,17 @@ pub(super) fn scan(
     init: &[Tid],
     body: impl FnOnce(&mut Lower, &[Tid], &[Tid]) -> Result<Step, Refuse>,
 ) -> Result<(Vec<Tid>, Vec<Tid>), Refuse> {
-    let steps = originals.first().and_then(|&t| cx.spec(t).dims.get(axis).cloned());
-    let Some(steps) = steps else { return crate::call::unsupported("a loop over an axis that the tensor lacks") };
-    let sliced: Vec<Tid> = originals.iter().map(|&t| without_axis(cx, t, axis)).collect();
-    let carried: Vec<Tid> = init.iter().map(|&t| blank(cx, t)).collect();
-    for (&from, &to) in init.iter().zip(&carried) {
-        copy(cx, from, to)?;
-    }
-    let (chain, outputs) = cx.chain(|cx| {
-        let step = body(cx, &sliced, &carried)?;
-        let outputs: Vec<Tid> = step.collect.iter().map(|&t| blank(cx, t)).collect();
-        for (&from, &to) in step.collect.iter().zip(&outputs).chain(step.carry.iter().zip(&carried)) {
-            copy(cx, from, to)?;
+    let frame = Loop::begin(cx, originals, axis, init)?;
+    match body(cx, &frame.sliced, &frame.carried) {
+        Ok(step) => {
+            let outputs = frame.end(cx, &step.carry, &step.collect)?;
+            Ok((frame.carried, outputs))
         }
-        Ok(outputs)
-    })?;
-    cx.emit_all(Node::Scan(Scan {
-        originals: originals.iter().map(|&t| In(t)).collect(),
-        sliced: sliced.iter().map(|&t| Out(t)).collect(),
-        outputs: outputs.iter().map(|&t| InOut(t)).collect(),
-        carry: carried.iter().map(|&t| InOut(t)).collect(),
-        body_chain_idx: flambeau_ir::ChainId(chain),
-        scan_axis: axis as i32,
-    }))?;
-    for &t in &outputs {
-        let mut spec = cx.spec(t).clone();
-        spec.dims.insert(axis.min(spec.dims.len()), steps.clone());
-        cx.set_spec(t, spec);
+        Err(reason) => {
+            frame.abandon(cx);
+            Err(reason)
+        }
     }
-    Ok((carried, outputs))
 }
 
 fn without_axis(cx: &mut Lower, t: Tid, axis: usize) -> Tid {
@@ -76,7 +130,7 @@ fn blank(cx: &mut Lower, like: Tid) -> Tid {
 
 /// Puts a value into a slot that other chains read.
 pub(super) fn copy(cx: &mut Lower, from: Tid, to: Tid) -> Result<(), Refuse> {
-    cx.emit_all(Node::IdCopy(IdCopy { x: In(from), out: Out(to) })).map(drop)
+    cx.copy(from, to)
 }
 
 /// The operand in the type of the first result, and its axis.

@@ -1,16 +1,13 @@
 //! Views, casts, copies, joins and splits.
 
 use flambeau_ir::{
-    BroadcastTo, Concatenate, Flip, In, InferError, Int, Out, Repeat, Roll, Slice, Split, Squeeze, Stack, Take, Tid, Tile, Tril, Triu,
+    BroadcastTo, Concatenate, Flip, In, InferError, Int, Out, Repeat, Roll, Slice, Split, Squeeze, Stack, Take, Tid, Tile, Tril,
+    Triu,
 };
 use flambeau_tensor::{Expr, normalize_axis};
 
 use super::{RuleRow, one, row};
-use crate::{
-    Arg, Call, Item, Lower, Refuse,
-    call::unsupported,
-    lower::NEW,
-};
+use crate::{Arg, Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
 
@@ -84,7 +81,8 @@ fn unflatten(cx: &mut Lower, call: &Call) -> Items {
     let at = cx.axis(call, "dim", 0, dims.len())?;
     let sizes = call.sizes("sizes")?;
     let rest = sizes.iter().filter(|d| d.as_int() != Some(-1)).fold(Expr::Int(1), |n, d| n * d.clone());
-    let split = sizes.iter().map(|d| if d.as_int() == Some(-1) { dims[at].floor_div(&rest) } else { d.clone() }).collect::<Vec<_>>();
+    let split =
+        sizes.iter().map(|d| if d.as_int() == Some(-1) { dims[at].floor_div(&rest) } else { d.clone() }).collect::<Vec<_>>();
     let dims = [&dims[..at], &split, &dims[at + 1..]].concat();
     one(cx.reshape(x, &dims)?)
 }
@@ -154,7 +152,8 @@ fn unsqueeze(cx: &mut Lower, call: &Call) -> Items {
 /// Drops those of `wanted` that have size 1; PyTorch ignores the others.
 fn squeeze_axes(cx: &mut Lower, x: Tid, wanted: &[usize]) -> Items {
     let dims = &cx.spec(x).dims;
-    let dims: Vec<i32> = wanted.iter().filter(|&&a| dims.get(a).is_some_and(|d| d.as_int() == Some(1))).map(|&a| a as i32).collect();
+    let dims: Vec<i32> =
+        wanted.iter().filter(|&&a| dims.get(a).is_some_and(|d| d.as_int() == Some(1))).map(|&a| a as i32).collect();
     if dims.is_empty() {
         return one(x);
     }
@@ -275,6 +274,12 @@ fn chunk_lengths(total: i64, chunk: i64) -> Vec<Expr> {
     (0..total).step_by(chunk.max(1) as usize).map(|start| Expr::Int(chunk.min(total - start))).collect()
 }
 
+/// Lengths of the parts that the program records.
+fn recorded_lengths(call: &Call, axis: usize) -> Option<Vec<Expr>> {
+    let lengths = call.outputs.iter().map(|o| o.dims.get(axis).cloned()).collect::<Option<Vec<_>>>()?;
+    (!lengths.is_empty()).then_some(lengths)
+}
+
 fn known_size(cx: &Lower, x: Tid, axis: usize) -> Result<i64, Refuse> {
     let size = &cx.spec(x).dims[axis];
     size.as_int().ok_or_else(|| Refuse::Dynamic { param: format!("size {axis}"), found: size.to_string() })
@@ -283,16 +288,22 @@ fn known_size(cx: &Lower, x: Tid, axis: usize) -> Result<i64, Refuse> {
 fn split(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let axis = cx.axis(call, "dim", 0, cx.spec(x).rank())?;
-    let lengths = chunk_lengths(known_size(cx, x, axis)?, call.int("split_size")?);
+    let lengths = match (cx.spec(x).dims[axis].as_int(), call.size("split_size")?.as_int()) {
+        (Some(total), Some(chunk)) => chunk_lengths(total, chunk),
+        _ => recorded_lengths(call, axis).ok_or_else(|| Refuse::Unsupported("an unknown number of parts".into()))?,
+    };
     sections(cx, x, axis, &lengths)
 }
 
 fn chunk(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let axis = cx.axis(call, "dim", 0, cx.spec(x).rank())?;
-    let total = known_size(cx, x, axis)?;
     let n = call.int("chunks")?.max(1);
-    sections(cx, x, axis, &chunk_lengths(total, (total + n - 1) / n))
+    let lengths = match cx.spec(x).dims[axis].as_int() {
+        Some(total) => chunk_lengths(total, (total + n - 1) / n),
+        None => recorded_lengths(call, axis).ok_or_else(|| Refuse::Unsupported("an unknown number of parts".into()))?,
+    };
+    sections(cx, x, axis, &lengths)
 }
 
 fn unbind(cx: &mut Lower, call: &Call) -> Items {
@@ -356,7 +367,7 @@ fn triu(cx: &mut Lower, call: &Call) -> Items {
 }
 
 pub(super) const ROWS: &[RuleRow] = &[
-    row("aten._to_copy.default", "self", to_dtype),
+    row("aten._to_copy.default", "self dtype layout device pin_memory non_blocking memory_format", to_dtype),
     row("aten._unsafe_view.default", "self size", view),
     row("aten.alias.default", "self", same),
     row("aten.alias_copy.default", "self", same),
@@ -426,4 +437,47 @@ pub(super) const ROWS: &[RuleRow] = &[
         one(cx.reshape(call.tensor("self")?, &dims)?)
     }),
     row("aten.view_copy.default", "self size", view),
+    row("aten._reshape_alias.default", "self size stride", view),
+    row("aten._shape_as_tensor.default", "self", |cx, call| {
+        let dims = cx.spec(call.tensor("self")?).dims.to_vec();
+        let sizes = dims.iter().map(|d| d.as_int()).collect::<Option<Vec<_>>>();
+        match sizes {
+            Some(sizes) => one(cx.integers("_shape", &sizes, flambeau_tensor::DType::I64)?),
+            None => unsupported("a symbolic shape as a tensor"),
+        }
+    }),
+    row("aten.adjoint.default", "self", matrix_transpose),
+    row("aten.alpha_dropout.default", "input p train", same_input),
+    row("aten.concat.default", "tensors dim", cat),
+    row("aten.concatenate.default", "tensors dim", cat),
+    row("aten.detach_.default", "self", same),
+    row("aten.detach_copy.default", "self", same),
+    row("aten.feature_dropout.default", "input p train", same_input),
+    row("aten.lift.default", "self", same),
+    row("aten.lift_fresh.default", "self", same),
+    row("aten.moveaxis.int", "self source destination", movedim),
+    row("aten.moveaxis.intlist", "self source destination", movedim),
+    row("aten.narrow_copy.default", "self dim start length", narrow),
+    row("aten.native_dropout.default", "input p train", |cx, call| {
+        if call.is_used(1) {
+            return unsupported("the mask of a dropout is used");
+        }
+        let mut items = same_input(cx, call)?;
+        items.push(Item::None);
+        Ok(items)
+    }),
+    row("aten.positive.default", "self", same),
+    row("aten.ravel.default", "self", flatten),
+    row("aten.real.default", "self", same),
+    row("aten.resolve_conj.default", "self", same),
+    row("aten.resolve_neg.default", "self", same),
+    row("aten.squeeze_copy.default", "self", squeeze),
+    row("aten.squeeze_copy.dim", "self dim", squeeze),
+    row("aten.split_copy.Tensor", "self split_size dim", split),
+    row("aten.swapdims.default", "self dim0 dim1", transpose),
+    row("aten.t_copy.default", "self", t),
+    row("aten.unbind_copy.int", "self dim", unbind),
+    row("aten.unsafe_chunk.default", "self chunks dim", chunk),
+    row("aten.unsafe_split.Tensor", "self split_size dim", split),
+    row("aten.unsafe_split_with_sizes.default", "self split_sizes dim", split_with_sizes),
 ];

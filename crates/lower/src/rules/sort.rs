@@ -110,7 +110,8 @@ fn topk(cx: &mut Lower, call: &Call) -> Items {
 /// Partitions first, then sorts the few that were selected.
 fn select(cx: &mut Lower, call: &Call, x: Tid, axis: usize, k: i64, largest: bool) -> Items {
     let kth = Int::Lit(if largest { -k } else { k - 1 });
-    let part = |cx: &mut Lower, t: Tid| if largest { raw_slice(cx, t, axis, -k, i64::MAX, 1) } else { raw_slice(cx, t, axis, 0, k, 1) };
+    let part =
+        |cx: &mut Lower, t: Tid| if largest { raw_slice(cx, t, axis, -k, i64::MAX, 1) } else { raw_slice(cx, t, axis, 0, k, 1) };
     let count = Expr::Int(k);
     if !call.is_used(1) {
         let partitioned = cx.emit(Partition { x: In(x), out: NEW, kth, axis: axis as i32 })?;
@@ -131,7 +132,7 @@ fn select(cx: &mut Lower, call: &Call, x: Tid, axis: usize, k: i64, largest: boo
 /// Results of a selection of one element, `index` `[.., 1, ..]` along the axis.
 fn selected(cx: &mut Lower, call: &Call, x: Tid, axis: usize, index: Tid) -> Items {
     let keep = call.bool_or("keepdim", false)?;
-    let mut shape = |cx: &mut Lower, t: Tid| match keep {
+    let shape = |cx: &mut Lower, t: Tid| match keep {
         true => Ok(t),
         false => cx.emit(flambeau_ir::Squeeze { x: In(t), out: NEW, dims: vec![axis as i32] }),
     };

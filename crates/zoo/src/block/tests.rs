@@ -16,7 +16,11 @@ fn naive(kind: Block, b: &[u8], i: usize) -> f32 {
     let fifth = |at: usize, i: usize| (u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]) >> i & 1) as i32 * 16;
     let pair = |j: usize| {
         let s = &b[4..16];
-        if j < 4 { (s[j] & 63, s[j + 4] & 63) } else { ((s[j + 4] & 15) + (s[j - 4] / 64) * 16, (s[j + 4] / 16) + (s[j] / 64) * 16) }
+        if j < 4 {
+            (s[j] & 63, s[j + 4] & 63)
+        } else {
+            ((s[j + 4] & 15) + (s[j - 4] / 64) * 16, (s[j + 4] / 16) + (s[j] / 64) * 16)
+        }
     };
     let (n, l, j) = (i / 128, i % 32, i % 128 / 32);
     match kind {
@@ -107,7 +111,8 @@ fn biases_beyond_half_precision_are_refused_there_and_exact_in_single() {
 
 #[test]
 fn blocks_must_fill_the_shape() {
-    let check = |shape: &[usize], len: usize| assert!(Source::blocks("w", Block::Q4_0, shape.to_vec(), vec![0; len].into()).is_err());
+    let check =
+        |shape: &[usize], len: usize| assert!(Source::blocks("w", Block::Q4_0, shape.to_vec(), vec![0; len].into()).is_err());
     check(&[1, 33], 18);
     check(&[2, 32], 18);
     check(&[], 18);

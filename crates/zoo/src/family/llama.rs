@@ -1,10 +1,6 @@
 //! Llama: the plain decoder.
 
-use crate::{
-    Config, Family, Result,
-    config::Biases,
-    fields::Fields,
-};
+use crate::{Config, Family, Result, config::Biases, fields::Fields};
 
 pub(super) fn config(f: &Fields) -> Result<Config> {
     let attention = f.bool_or("attention_bias", false)?;

@@ -123,7 +123,9 @@ fn scaling(file: &Gguf, keys: &Keys, dims: usize) -> Result<Scaling> {
         return Ok(Scaling::Divisors(values.into_iter().map(f64::from).collect()));
     }
     let key = keys.key("rope.scaling.type");
-    let factor = || keys.positive_opt("rope.scaling.factor")?.ok_or_else(|| Error::key(keys.key("rope.scaling.factor"), "a number", "nothing"));
+    let factor = || {
+        keys.positive_opt("rope.scaling.factor")?.ok_or_else(|| Error::key(keys.key("rope.scaling.factor"), "a number", "nothing"))
+    };
     match file.text(&key)?.unwrap_or("none") {
         "none" => Ok(Scaling::None),
         "linear" => Ok(Scaling::Linear { factor: factor()? }),

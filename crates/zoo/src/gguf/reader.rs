@@ -68,7 +68,8 @@ impl Reader {
         let n = self.count(what, limit, 1)?;
         let start = self.at;
         let bytes = self.take(n, what)?;
-        let text = std::str::from_utf8(&bytes).map_err(|e| Error::Gguf { offset: start + e.valid_up_to(), what: format!("{what} is not UTF-8") })?;
+        let text = std::str::from_utf8(&bytes)
+            .map_err(|e| Error::Gguf { offset: start + e.valid_up_to(), what: format!("{what} is not UTF-8") })?;
         Ok(text.to_owned())
     }
 }

@@ -3,12 +3,12 @@
 use flambeau_ir as ir;
 use flambeau_tensor::DType;
 
-use super::{input, input_as, need_shape, output, template};
+use super::{dot, input, input_as, need_shape, output, template};
 use crate::{
     array::Array,
     cx::Cx,
     error::{OpError, Result},
-    ops::{copy::copy_into, index::integers, reduce::sum},
+    ops::{copy::copy_into, index::integers},
 };
 
 /// q, k `[B, T, Hk, Dk]`, v `[B, T, Hv, Dv]`, g, beta `[B, T, Hv]`, state `[B, Hv, Dv, Dk]`; per step `S = g·S`,
@@ -61,11 +61,6 @@ pub(super) fn gated_delta_step(node: &ir::MetalKernel, cx: &mut Cx<'_>) -> Resul
 }
 
 fn step(state: &mut [f32], [q, k]: [&[f32]; 2], v: &[f32], g: f32, beta: f32, y: &mut [f32]) {
-    let mut products = vec![0.0; k.len()];
-    let mut dot = |row: &[f32], x: &[f32]| {
-        products.iter_mut().zip(row.iter().zip(x)).for_each(|(p, (a, b))| *p = a * b);
-        sum(&products)
-    };
     for ((row, &v), y) in state.chunks_mut(k.len()).zip(v).zip(y) {
         row.iter_mut().for_each(|s| *s *= g);
         let delta = (v - dot(row, k)) * beta;

@@ -4,7 +4,7 @@ use flambeau_ir as ir;
 use flambeau_tensor::DType;
 use half::f16;
 
-use super::{input, input_as, need_shape, output, template};
+use super::{dot, input, input_as, need_shape, output, template};
 use crate::{
     array::Array,
     cx::Cx,
@@ -100,14 +100,6 @@ fn table<F: Format>(node: &ir::MetalKernel, cx: &mut Cx<'_>, index: usize, k: us
 fn unpack_row<F: Format>(row: &[u8], out: &mut [f32]) {
     let (blocks, _) = out.as_chunks_mut::<BLOCK>();
     row.chunks_exact(F::BYTES).zip(blocks).for_each(|(block, out)| F::unpack(block, out));
-}
-
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let mut parts = [0.0f32; 16];
-    for (a, b) in a.as_chunks::<16>().0.iter().zip(b.as_chunks::<16>().0) {
-        (0..16).for_each(|i| parts[i] = a[i].mul_add(b[i], parts[i]));
-    }
-    parts.iter().sum()
 }
 
 /// `x @ weightᵀ + bias`: x `[.., K]`, weight `[N, ..]`, bias `[N]`, in f32.

@@ -153,3 +153,14 @@ fn need_shape(name: &str, x: &Array, expected: &[usize]) -> Result<()> {
     }
     Err(OpError::value(format!("`{name}` has shape {:?}, expected {expected:?}", x.shape)))
 }
+
+/// Sum of products in sixteen interleaved parts: fast, and more accurate than one.
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let ((a, a_tail), (b, b_tail)) = (a.as_chunks::<16>(), b.as_chunks::<16>());
+    let mut parts = [0.0f32; 16];
+    for (a, b) in a.iter().zip(b) {
+        (0..16).for_each(|i| parts[i] += a[i] * b[i]);
+    }
+    let tail: f32 = a_tail.iter().zip(b_tail).map(|(a, b)| a * b).sum();
+    parts.iter().sum::<f32>() + tail
+}

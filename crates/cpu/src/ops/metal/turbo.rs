@@ -3,11 +3,10 @@
 use flambeau_ir as ir;
 use flambeau_tensor::DType;
 
-use super::{input, input_as, output, template};
+use super::{dot, input, input_as, output, template};
 use crate::{
     cx::Cx,
     error::{OpError, Result},
-    ops::reduce::sum,
 };
 
 /// Entries of the codebook.
@@ -29,8 +28,7 @@ pub(super) fn norm(node: &ir::MetalKernel, cx: &mut Cx<'_>) -> Result<()> {
         let first = task * (GRAIN / width).max(1);
         for (i, slot) in chunk.iter_mut().enumerate() {
             let row = &x[(first + i) * width..(first + i + 1) * width];
-            let squares: Vec<f32> = row.iter().map(|v| v * v).collect();
-            *slot = sum(&squares).sqrt();
+            *slot = dot(row, row).sqrt();
         }
     });
     output(node, cx, 0, &y)

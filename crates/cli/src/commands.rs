@@ -1,0 +1,10 @@
+//! The subcommands.
+
+pub(crate) mod bench;
+pub(crate) mod compile;
+pub(crate) mod conformance;
+pub(crate) mod export;
+pub(crate) mod generate;
+pub(crate) mod inspect;
+pub(crate) mod pull;
+pub(crate) mod run;

@@ -1,0 +1,164 @@
+//! `flambeau compile`: archives of `torch.export` to a program.
+
+use std::{path::PathBuf, process::ExitCode, time::Instant};
+
+use anyhow::{Context, Result, bail};
+use flambeau::{
+    compile::{self, Options, Output, Report, Scheme, SchemeName},
+    pt2::{Archive, Exported},
+};
+
+use crate::{engine::EngineArgs, failure::usage, files, memory};
+
+/// Compile .pt2 files of torch.export into a .pte file
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  flambeau compile model.pt2 -o model.pte --qlinear 4w --qembedding 8w\n  \
+    flambeau compile --method encode=enc.pt2 --method decode=dec.pt2 -o model.pte\n  \
+    flambeau compile model.pt2 --dry-run --report report.json")]
+pub(crate) struct Args {
+    /// Archive to compile; a single one becomes the method `forward`, several are named after their files
+    #[arg(value_name = "IN.pt2")]
+    inputs: Vec<PathBuf>,
+
+    /// Program to write; `-` is stdout
+    #[arg(short, long, value_name = "OUT.pte", required_unless_present = "dry_run")]
+    output: Option<PathBuf>,
+
+    /// Compile FILE as the method NAME; repeat it for more
+    #[arg(long = "method", value_name = "NAME=FILE")]
+    methods: Vec<String>,
+
+    #[command(flatten)]
+    quantize: QuantizeArgs,
+
+    /// Fail unless every call is delegated. This compiler always does
+    #[arg(long)]
+    require_full: bool,
+
+    /// Write no program; print what would become of each operator
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Write what became of every call, with its place in the source
+    #[arg(long, value_name = "FILE.json")]
+    report: Option<PathBuf>,
+
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+/// How float weights are quantized.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct QuantizeArgs {
+    /// Quantize weights of linear layers: 2w, 3w, 4w, 5w, 6w, 8w, nvfp4, mxfp4 or mxfp8
+    #[arg(long, value_name = "SCHEME")]
+    qlinear: Option<String>,
+
+    /// Quantize embedding tables; the same schemes
+    #[arg(long, value_name = "SCHEME")]
+    qembedding: Option<String>,
+
+    /// Weights that share a scale: 32, 64 or 128
+    #[arg(long, value_name = "N", alias = "qlinear-group-size")]
+    group_size: Option<u32>,
+}
+
+impl QuantizeArgs {
+    pub(crate) fn options(&self) -> Result<Options> {
+        let scheme = |name: &Option<String>| {
+            name.as_deref().map(|name| Scheme::from_name(name, self.group_size)).transpose().map_err(usage)
+        };
+        let mut options = Options::default();
+        options.linear = scheme(&self.qlinear)?;
+        options.embedding = scheme(&self.qembedding)?;
+        if self.group_size.is_some() && options.linear.is_none() && options.embedding.is_none() {
+            return Err(usage("--group-size needs --qlinear or --qembedding"));
+        }
+        Ok(options)
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let start = Instant::now();
+    let options = args.quantize.options()?;
+    let engine = args.engine.engine(false)?;
+    let programs: Vec<(String, Exported)> =
+        named_files(args)?.into_iter().map(|(name, path)| Ok((name, read(&path)?))).collect::<Result<_>>()?;
+    let methods: Vec<(&str, &Exported)> = programs.iter().map(|(name, program)| (name.as_str(), program)).collect();
+    match compile::compile(&methods, &options, &*engine) {
+        Ok(output) => {
+            write_report(args, &output.report)?;
+            if let Some(path) = args.output.as_deref().filter(|_| !args.dry_run) {
+                write_program(&output, path, start)?;
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(compile::Error::Refused { calls, report }) => {
+            write_report(args, &report)?;
+            Err(compile::Error::Refused { calls, report }.into())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Writes a program, and tells its size and how long it took.
+pub(crate) fn write_program(output: &Output<'_>, path: &std::path::Path, start: Instant) -> Result<()> {
+    let size = files::write(path, |out| Ok(output.write(out)?))?;
+    let peak = memory::peak().map(|peak| format!(", peak memory {}", memory::human(peak))).unwrap_or_default();
+    eprintln!("wrote {} ({}) in {:.1} s{peak}", path.display(), memory::human(size), start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+fn named_files(args: &Args) -> Result<Vec<(String, PathBuf)>> {
+    let mut list = Vec::new();
+    for path in &args.inputs {
+        let stem = || path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+        let name = if args.inputs.len() == 1 && args.methods.is_empty() { "forward".to_owned() } else { stem() };
+        list.push((name, path.clone()));
+    }
+    for text in &args.methods {
+        match text.split_once('=') {
+            Some((name, file)) if !name.is_empty() && !file.is_empty() => list.push((name.to_owned(), file.into())),
+            _ => return Err(usage(format!("--method {text}: expected NAME=FILE"))),
+        }
+    }
+    if list.is_empty() {
+        return Err(usage("no .pt2 file is given; see --help"));
+    }
+    for (i, (name, _)) in list.iter().enumerate() {
+        if list.iter().take(i).any(|(other, _)| other == name) {
+            return Err(usage(format!("two methods are called `{name}`; name them with --method NAME=FILE")));
+        }
+    }
+    Ok(list)
+}
+
+fn read(path: &std::path::Path) -> Result<Exported> {
+    let archive = Archive::open(files::read(path)?).with_context(|| path.display().to_string())?;
+    archive.only_program().with_context(|| path.display().to_string())
+}
+
+fn write_report(args: &Args, report: &Report) -> Result<()> {
+    if let Some(path) = &args.report {
+        files::write(path, |out| Ok(writeln!(out, "{:#}", report.to_json())?))?;
+    }
+    let to_stdout = args.output.as_deref().is_some_and(files::is_standard) && !args.dry_run;
+    if args.json {
+        if to_stdout {
+            bail!("the program and the report cannot both go to stdout; use --report FILE.json");
+        }
+        return files::print_json(&report.to_json());
+    }
+    for method in &report.methods {
+        if args.dry_run {
+            files::print_line(method.table().trim_end())?;
+        } else {
+            eprintln!("method {}: {} calls, {} nodes", method.name, method.calls.len(), method.nodes);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,106 @@
+//! One case folder.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::{Context, Result, bail};
+use flambeau::{
+    compile, pt2,
+    runtime::{Engine, LoadOptions, Program, Value},
+    tensor::{Bytes, Tensor, Tolerance, bin, compare},
+};
+use serde_json::Value as Json;
+
+use super::Outcome;
+use crate::{
+    files, kv_cache,
+    shape::{self, Named},
+};
+
+/// Which program of a case to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum From {
+    Pte,
+    Pt2,
+}
+
+/// A case folder's description.
+pub(crate) struct Case {
+    folder: PathBuf,
+    /// The operator, or `model` where there is no single one.
+    pub(crate) family: String,
+    tolerance: Tolerance,
+    /// Whether the outputs are not to be compared; the program must run nevertheless.
+    skip_comparison: bool,
+    kv_cache: Option<String>,
+}
+
+impl Case {
+    /// Reads `case.json`.
+    pub(crate) fn read(folder: &Path) -> Result<Case> {
+        let path = folder.join("case.json");
+        let json: Json = serde_json::from_slice(&files::read(&path)?).with_context(|| path.display().to_string())?;
+        let number = |key: &str| json[key].as_f64().unwrap_or(1e-5);
+        Ok(Case {
+            folder: folder.to_owned(),
+            family: json["op"].as_str().unwrap_or("model").to_owned(),
+            tolerance: Tolerance { relative: number("rtol"), absolute: number("atol") },
+            skip_comparison: json["skip_comparison"].as_bool().unwrap_or(false),
+            kv_cache: json["kv_cache"].as_str().map(str::to_owned),
+        })
+    }
+
+    /// Runs the case.
+    pub(crate) fn run(&self, from: From, engine: &Arc<dyn Engine>) -> Result<Outcome> {
+        let file = self.folder.join(if from == From::Pte { "model.pte" } else { "model.pt2" });
+        if !file.is_file() {
+            return Ok(Outcome::Skipped(format!("there is no {}", file.display())));
+        }
+        let program = match from {
+            From::Pte => Program::open(&file)?,
+            From::Pt2 => Program::from_bytes(compiled(&file, engine)?)?,
+        };
+        let mut options = LoadOptions::default();
+        options.kv_cache = self.kv_cache.as_deref().map(kv_cache::parse).transpose()?;
+        let mut method = program.method("forward", engine, &options)?;
+        let inputs = self.tensors("input.bin")?.into_iter().map(|tensor| Named { name: None, tensor }).collect();
+        let inputs = shape::arguments(method.inputs(), inputs)?;
+        let outputs = method.run(&inputs)?;
+        if !self.skip_comparison {
+            self.compare(&outputs)?;
+        }
+        Ok(Outcome::Passed)
+    }
+
+    fn tensors(&self, name: &str) -> Result<Vec<Tensor>> {
+        let path = self.folder.join(name);
+        bin::read(&files::read(&path)?).with_context(|| path.display().to_string())
+    }
+
+    fn compare(&self, outputs: &[Value]) -> Result<()> {
+        let expected = self.tensors("expected_output.bin")?;
+        if outputs.len() != expected.len() {
+            bail!("{} outputs, expected {}", outputs.len(), expected.len());
+        }
+        for (i, (output, expected)) in outputs.iter().zip(&expected).enumerate() {
+            let tensor = match output {
+                Value::Tensor(t) => t.clone(),
+                Value::Int(v) => Tensor::scalar(*v),
+                other => bail!("output {i} is {}, expected a tensor", other.describe()),
+            };
+            compare(&tensor, expected, self.tolerance).with_context(|| format!("output {i}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// The bytes of the program that the compiler makes of an archive.
+fn compiled(file: &Path, engine: &Arc<dyn Engine>) -> Result<Bytes> {
+    let exported = pt2::Archive::open(files::read(file)?)?.only_program()?;
+    let output = compile::compile(&[("forward", &exported)], &compile::Options::default(), &**engine)?;
+    let mut bytes = Vec::new();
+    output.write(&mut bytes)?;
+    Ok(Bytes::from(bytes))
+}

@@ -1,0 +1,148 @@
+//! `flambeau export`: checkpoints to programs, without Python.
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Instant,
+};
+
+use anyhow::{Context, Result};
+use flambeau::{
+    compile::{self, Output},
+    tensor::{Bytes, DType},
+    text::Tokenizer,
+    wire::pte::EValue,
+    zoo::{self, Checkpoint, Logits, MetaValue, TokenizerSource},
+};
+
+use super::compile::{QuantizeArgs, write_program};
+use crate::{
+    engine::EngineArgs,
+    failure::{hint, usage},
+    files, gguf, hub,
+    tokenizer::TEXT_FILES,
+};
+
+/// Turn a Hugging Face folder or a GGUF file into a .pte file, without Python
+///
+/// The program carries the tokenizer, so that `flambeau generate` needs nothing else.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  flambeau export ./SmolLM2-135M-Instruct -o smollm2.pte --qlinear 4w --qembedding 8w\n  \
+    flambeau export model-Q4_1.gguf -o model.pte")]
+pub(crate) struct Args {
+    /// Model folder, GGUF file, or name of a model in the local Hugging Face cache
+    #[arg(value_name = "MODEL")]
+    model: String,
+
+    /// Program to write; `-` is stdout
+    #[arg(short, long, value_name = "OUT.pte")]
+    output: PathBuf,
+
+    /// Type of activations and caches: f32, f16 or bf16; by default the checkpoint's
+    #[arg(long, value_name = "TYPE")]
+    dtype: Option<String>,
+
+    /// Tokens that the caches hold
+    #[arg(long, value_name = "N", alias = "max-ctx-len", alias = "max-seq-length")]
+    max_seq_len: Option<usize>,
+
+    /// Most tokens of one step
+    #[arg(long, value_name = "N", alias = "prefill-chunk-size")]
+    prefill_chunk: Option<usize>,
+
+    /// Compute logits of all positions instead of the last one
+    #[arg(long)]
+    all_logits: bool,
+
+    #[command(flatten)]
+    quantize: QuantizeArgs,
+
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let start = Instant::now();
+    let quantize = args.quantize.options()?;
+    let mut options = zoo::Options::default();
+    options.dtype = args.dtype.as_deref().map(dtype).transpose()?;
+    options.max_seq_len = args.max_seq_len;
+    options.prefill_chunk = args.prefill_chunk;
+    if args.all_logits {
+        options.logits = Logits::All;
+    }
+    let checkpoint = open(&args.model)?;
+    let model = zoo::build(&checkpoint, &options)?;
+    let engine = args.engine.engine(false)?;
+    let mut output = compile::compile(&[("forward", &model.exported)], &quantize, &*engine)?;
+    for (name, value) in &model.metadata {
+        output.constant_method(name, values(value));
+    }
+    attach_tokenizer(&mut output, &model.tokenizer)?;
+    write_program(&output, &args.output, start)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn dtype(name: &str) -> Result<DType> {
+    match name {
+        "f32" | "fp32" | "float32" => Ok(DType::F32),
+        "f16" | "fp16" | "float16" => Ok(DType::F16),
+        "bf16" | "bfloat16" => Ok(DType::BF16),
+        _ => Err(usage(format!("--dtype {name}: expected f32, f16 or bf16"))),
+    }
+}
+
+/// Opens a checkpoint by path, or by name in the local cache.
+fn open(model: &str) -> Result<Checkpoint> {
+    let path = Path::new(model);
+    let found = if path.exists() { None } else { hub::Hub::from_environment().cached(&hub::ModelName::parse(model)?)? };
+    if !path.exists() && found.is_none() {
+        let missing = anyhow::anyhow!("there is no file or folder {model}, and no model of that name in the local cache");
+        return Err(hint(missing, format!("fetch it with `flambeau pull {model}`")));
+    }
+    let path = found.as_deref().unwrap_or(path);
+    let checkpoint = if path.is_dir() { Checkpoint::from_folder(folder_files(path)?) } else { Checkpoint::from_gguf(files::read(path)?) };
+    checkpoint.with_context(|| path.display().to_string())
+}
+
+/// The files of a model folder that a checkpoint may consist of, mapped.
+fn folder_files(folder: &Path) -> Result<Vec<(String, Bytes)>> {
+    let mut list = Vec::new();
+    for entry in std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        let path = entry?.path();
+        let Some(name) = path.file_name().and_then(|n| n.to_str()).map(str::to_owned) else { continue };
+        let wanted = path.extension().and_then(|e| e.to_str()).is_some_and(|e| ["json", "safetensors", "jinja"].contains(&e));
+        if wanted && path.is_file() {
+            list.push((name, files::read(&path)?));
+        }
+    }
+    list.sort_by(|a, b| a.0.cmp(&b.0));
+    Ok(list)
+}
+
+fn values(value: &MetaValue) -> Vec<EValue> {
+    match value {
+        MetaValue::Bool(v) => vec![EValue::Bool(*v)],
+        MetaValue::Int(v) => vec![EValue::Int(*v)],
+        MetaValue::Ints(list) => list.iter().map(|&v| EValue::Int(v)).collect(),
+        MetaValue::Text(v) => vec![EValue::String(v.clone())],
+    }
+}
+
+/// Stores the tokenizer under the names of the files that it comes from, or would come from.
+fn attach_tokenizer(output: &mut Output<'_>, tokenizer: &TokenizerSource) -> Result<()> {
+    match tokenizer {
+        TokenizerSource::Files(list) => {
+            for (name, bytes) in list.iter().filter(|(name, _)| TEXT_FILES.contains(&name.as_str())) {
+                output.attach(name, bytes.clone());
+            }
+        }
+        TokenizerSource::Gguf(vocab) => {
+            let tokenizer = Tokenizer::from_gguf(&gguf::vocab(vocab)).context("the GGUF file's tokenizer")?;
+            output.attach(TEXT_FILES[0], tokenizer.to_json()?.into());
+            let config = tokenizer.special().to_config_json(vocab.chat_template.as_deref());
+            output.attach(TEXT_FILES[1], config.into());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,179 @@
+//! `flambeau run`: one method on tensors from files.
+
+use std::{
+    path::PathBuf,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use flambeau::{
+    runtime::{LoadOptions, Method, Program, Value},
+    tensor::{DType, Tensor, cast},
+};
+use serde_json::{Value as Json, json};
+
+use crate::{engine::EngineArgs, failure::usage, files, kv_cache, shape, tensors};
+
+/// Run a method of a .pte file on tensors from files
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  flambeau run model.pte --input x.npy --input mask.npy -o y.safetensors")]
+pub(crate) struct Args {
+    /// Program to run
+    #[arg(value_name = "FILE.pte")]
+    program: PathBuf,
+
+    /// Weights that lie outside of the program
+    #[arg(long, value_name = "FILE.ptd")]
+    data: Option<PathBuf>,
+
+    /// Method to run
+    #[arg(long, value_name = "NAME", default_value = "forward", alias = "method-name")]
+    method: String,
+
+    /// File with inputs: .bin, .npy, .npz or .safetensors; repeat it for more, `-` reads .bin from stdin
+    #[arg(short, long = "input", value_name = "FILE")]
+    inputs: Vec<PathBuf>,
+
+    /// File for the outputs: .bin, .npy, .npz or .safetensors; `-` writes .bin to stdout
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Cache for programs that keep none: capacity,layers,kv_heads,head_dim[,dtype]
+    #[arg(long, value_name = "SPEC")]
+    kv_cache: Option<String>,
+
+    #[command(flatten)]
+    engine: EngineArgs,
+
+    /// Run N times and print the time of each run
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    repeat: usize,
+
+    /// Print the time of each kind of node
+    #[arg(long)]
+    profile: bool,
+
+    /// Print a JSON object instead of lines
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if args.repeat == 0 {
+        return Err(usage("--repeat must be at least 1"));
+    }
+    if let Some(path) = &args.output {
+        tensors::check_format(path)?;
+    }
+    let mut program = Program::open(&args.program)?;
+    if let Some(data) = &args.data {
+        program = program.with_data(data)?;
+    }
+    let mut options = LoadOptions::default();
+    options.kv_cache = args.kv_cache.as_deref().map(kv_cache::parse).transpose()?;
+    let mut method = program.method(&args.method, &args.engine.engine(args.profile)?, &options)?;
+    let mut inputs = Vec::new();
+    for path in &args.inputs {
+        inputs.extend(tensors::read(path)?);
+    }
+    let inputs = shape::arguments(method.inputs(), inputs)?;
+    let (outputs, times) = timed_runs(&mut method, &inputs, args.repeat)?;
+    if let Some(path) = &args.output {
+        tensors::write(path, &named(&method, &outputs))?;
+    }
+    let to_stdout = args.output.as_deref().is_some_and(files::is_standard);
+    if args.json && !to_stdout {
+        files::print_json(&json!({ "outputs": describe_all(&method, &outputs), "seconds": seconds(&times) }))?;
+    } else if args.output.is_none() {
+        print_outputs(&method, &outputs)?;
+    }
+    report(args, &mut method, &times);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn timed_runs(method: &mut Method, inputs: &[Value], repeat: usize) -> Result<(Vec<Value>, Vec<Duration>)> {
+    let mut times = Vec::with_capacity(repeat.min(1 << 16));
+    let mut outputs = Vec::new();
+    for i in 0..repeat {
+        if i > 0 {
+            method.reset();
+        }
+        let start = Instant::now();
+        outputs = method.run(inputs)?;
+        times.push(start.elapsed());
+    }
+    Ok((outputs, times))
+}
+
+fn seconds(times: &[Duration]) -> Vec<f64> {
+    times.iter().map(Duration::as_secs_f64).collect()
+}
+
+fn report(args: &Args, method: &mut Method, times: &[Duration]) {
+    if args.repeat > 1 {
+        let mut sorted = seconds(times);
+        sorted.sort_by(f64::total_cmp);
+        if let (Some(min), Some(median), Some(max)) = (sorted.first(), sorted.get(sorted.len() / 2), sorted.last()) {
+            eprintln!("{} runs: min {min:.6} s, median {median:.6} s, max {max:.6} s", sorted.len());
+        }
+    }
+    if args.profile {
+        eprintln!("{:>10} {:>8}  node", "µs", "calls");
+        for (name, calls, time) in method.take_profile() {
+            eprintln!("{:>10.1} {calls:>8}  {name}", time as f64 / 1e3);
+        }
+    }
+}
+
+fn output_name(method: &Method, i: usize) -> String {
+    method.outputs().get(i).and_then(|s| s.name.clone()).unwrap_or_else(|| format!("output{i}"))
+}
+
+/// Outputs as tensors; integers are rank-0 tensors.
+fn named(method: &Method, outputs: &[Value]) -> Vec<(String, Tensor)> {
+    let tensor = |value: &Value| match value {
+        Value::Tensor(t) => Some(t.clone()),
+        other => other.as_int().map(Tensor::scalar),
+    };
+    outputs.iter().enumerate().filter_map(|(i, v)| Some((output_name(method, i), tensor(v)?))).collect()
+}
+
+fn print_outputs(method: &Method, outputs: &[Value]) -> Result<()> {
+    for (i, value) in outputs.iter().enumerate() {
+        let name = output_name(method, i);
+        let Value::Tensor(tensor) = value else {
+            files::print_line(format_args!("{name}: {}", value.describe()))?;
+            continue;
+        };
+        let shown = first_elements(tensor);
+        let dots = if tensor.numel() > shown.len() { ", …" } else { "" };
+        let shown: Vec<String> = shown.iter().map(f64::to_string).collect();
+        files::print_line(format_args!("{name}: {} = {}{dots}", value.describe(), shown.join(", ")))?;
+    }
+    Ok(())
+}
+
+fn first_elements(tensor: &Tensor) -> Vec<f64> {
+    const SHOWN: usize = 8;
+    let wide = cast(tensor, DType::F64).ok();
+    let list = wide.as_ref().and_then(|t| t.as_slice::<f64>().ok()).unwrap_or_default();
+    list.iter().take(SHOWN).copied().collect()
+}
+
+/// Types, shapes and values of outputs; values that JSON has no number for are null.
+fn describe_all(method: &Method, outputs: &[Value]) -> Vec<Json> {
+    let describe = |(i, value): (usize, &Value)| {
+        let name = output_name(method, i);
+        match value {
+            Value::Tensor(t) => {
+                json!({ "name": name, "dtype": t.dtype().name(), "shape": t.shape(), "first": first_elements(t) })
+            }
+            Value::Bool(v) => json!({ "name": name, "value": v }),
+            Value::Double(v) => json!({ "name": name, "value": v }),
+            Value::String(v) => json!({ "name": name, "value": v }),
+            other => json!({ "name": name, "value": other.as_int() }),
+        }
+    };
+    outputs.iter().enumerate().map(describe).collect()
+}

@@ -1,0 +1,91 @@
+//! Errors as people read them: one line, and a hint where there is one.
+
+use std::{fmt, io, process::ExitCode};
+
+/// Exit code for wrong usage.
+pub(crate) const USAGE: u8 = 2;
+
+/// Exit code after an interruption, as shells have it.
+pub(crate) const INTERRUPTED: u8 = 130;
+
+/// A mistake in the command line that the parser cannot see.
+#[derive(Debug)]
+pub(crate) struct Usage(pub(crate) String);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// An error with advice.
+#[derive(Debug)]
+struct Hinted {
+    error: anyhow::Error,
+    hint: String,
+}
+
+impl fmt::Display for Hinted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&text(&self.error))
+    }
+}
+
+impl std::error::Error for Hinted {}
+
+/// A mistake in the command line.
+pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
+    Usage(message.into()).into()
+}
+
+/// The error with advice on what to do.
+pub(crate) fn hint(error: impl Into<anyhow::Error>, hint: impl Into<String>) -> anyhow::Error {
+    Hinted { error: error.into(), hint: hint.into() }.into()
+}
+
+/// The messages of an error and its causes; causes that the message above them repeats are left out.
+pub(crate) fn text(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+    }
+    text
+}
+
+/// Whether the reader of stdout has gone, which is no failure.
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe))
+}
+
+/// Prints an error to stderr and gives the exit code.
+pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+    if is_closed_pipe(error) {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("error: {}", text(error));
+    if let Some(hinted) = error.downcast_ref::<Hinted>() {
+        eprintln!("hint: {}", hinted.hint);
+    }
+    let usage = error.downcast_ref::<Usage>().is_some();
+    ExitCode::from(if usage { USAGE } else { 1 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_are_told_once() {
+        let inner = anyhow::anyhow!("disk full");
+        assert_eq!(text(&inner.context("cannot write a.bin")), "cannot write a.bin: disk full");
+        let twice = anyhow::anyhow!("disk full").context("cannot write: disk full");
+        assert_eq!(text(&twice), "cannot write: disk full");
+    }
+}

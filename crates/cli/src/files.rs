@@ -1,0 +1,88 @@
+//! Reading and writing files: `-` is stdin or stdout, and a file is written beside its place and then renamed.
+
+use std::{
+    io::{self, BufWriter, Read, Write},
+    path::Path,
+};
+
+use anyhow::{Context, Result};
+use flambeau::tensor::Bytes;
+
+/// The path that stands for stdin or stdout.
+pub(crate) fn is_standard(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// The contents of a file, mapped where possible, or of stdin.
+pub(crate) fn read(path: &Path) -> Result<Bytes> {
+    if is_standard(path) {
+        let mut bytes = Vec::new();
+        io::stdin().lock().read_to_end(&mut bytes).context("cannot read stdin")?;
+        return Ok(Bytes::from(bytes));
+    }
+    Ok(flambeau::runtime::map_file(path)?)
+}
+
+/// Writes a file as a whole or not at all; stdout gets the bytes as they come.
+pub(crate) fn write<T>(path: &Path, produce: impl FnOnce(&mut dyn Write) -> Result<T>) -> Result<T> {
+    if is_standard(path) {
+        let mut out = BufWriter::new(io::stdout().lock());
+        let value = produce(&mut out)?;
+        out.flush().context("cannot write to stdout")?;
+        return Ok(value);
+    }
+    let place = || format!("cannot write {}", path.display());
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".flambeau-").suffix(".partial");
+    readable_by_others(&mut builder);
+    let mut file = builder.tempfile_in(folder).with_context(place)?;
+    let value = {
+        let mut out = BufWriter::with_capacity(1 << 20, file.as_file_mut());
+        let value = produce(&mut out)?;
+        out.flush().with_context(place)?;
+        value
+    };
+    file.persist(path).map_err(|e| e.error).with_context(place)?;
+    Ok(value)
+}
+
+/// Temporary files are private by default; results should be as any file that a program creates.
+fn readable_by_others(builder: &mut tempfile::Builder<'_, '_>) {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        builder.permissions(std::fs::Permissions::from_mode(0o666));
+    }
+    #[cfg(not(unix))]
+    let _ = builder;
+}
+
+/// Prints a line of a result.
+pub(crate) fn print_line(line: impl std::fmt::Display) -> Result<()> {
+    Ok(writeln!(io::stdout().lock(), "{line}")?)
+}
+
+/// Prints a JSON result.
+pub(crate) fn print_json(value: &serde_json::Value) -> Result<()> {
+    print_line(format_args!("{value:#}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_write_leaves_no_trace() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out.bin");
+        let failed = write(&path, |out| {
+            out.write_all(b"half")?;
+            anyhow::bail!("stop")
+        });
+        let failed: Result<()> = failed;
+        assert!(failed.is_err() && std::fs::read_dir(dir.path()).unwrap().next().is_none());
+        write(&path, |out| Ok(out.write_all(b"whole")?)).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"whole");
+    }
+}

@@ -1,0 +1,111 @@
+//! The command line of Flambeau: results on stdout, everything else on stderr, exit codes 0, 1 and 2 (usage).
+
+#![forbid(unsafe_code)]
+
+mod commands;
+mod engine;
+mod failure;
+mod files;
+mod gguf;
+mod hub;
+mod kv_cache;
+mod memory;
+mod npy;
+pub mod op_test_runner;
+mod progress;
+mod shape;
+mod tensors;
+mod tokenizer;
+
+use std::{ffi::OsString, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+
+use crate::commands::{bench, compile, conformance, export, generate, inspect, pull, run};
+
+/// Compile, run and inspect ExecuTorch programs whose work is delegated to MLX.
+///
+/// Results go to stdout, everything else to stderr; `-` is stdin or stdout. Exit codes: 0 success, 1 failure, 2 wrong usage.
+#[derive(Debug, Parser)]
+#[command(name = "flambeau", version, propagate_version = true, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Compile(compile::Args),
+    Export(export::Args),
+    Run(run::Args),
+    Inspect(inspect::Args),
+    Generate(generate::Args),
+    Bench(bench::Args),
+    Conformance(conformance::Args),
+    Pull(pull::Args),
+}
+
+/// Runs the command line; the first argument is the program's name.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(kebab(args)) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help that cannot be printed has no reader.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { failure::USAGE } else { 0 });
+        }
+    };
+    let result = match &cli.command {
+        Command::Compile(args) => compile::run(args),
+        Command::Export(args) => export::run(args),
+        Command::Run(args) => run::run(args),
+        Command::Inspect(args) => inspect::run(args),
+        Command::Generate(args) => generate::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Conformance(args) => conformance::run(args),
+        Command::Pull(args) => pull::run(args),
+    };
+    result.unwrap_or_else(|error| failure::report(&error))
+}
+
+/// Long flags with `-` where some people type `_`; what follows `=` or a lone `--` is left alone.
+fn kebab(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut plain = false;
+    let fix = |arg: OsString| {
+        plain |= arg == "--";
+        match arg.to_str().filter(|text| !plain && text.starts_with("--") && !text.contains(char::is_whitespace)) {
+            Some(text) => match text.split_once('=') {
+                Some((flag, value)) => format!("{}={value}", flag.replace('_', "-")).into(),
+                None => text.replace('_', "-").into(),
+            },
+            None => arg,
+        }
+    };
+    args.into_iter().map(fix).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_teaches_by_example() {
+        for command in Cli::command().get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains(&format!("flambeau {}", command.get_name())), "{} has no example", command.get_name());
+        }
+    }
+
+    #[test]
+    fn underscores_in_flags_are_dashes() {
+        let fixed = kebab(["f", "--max_new_tokens", "3", "--a_b=c_d", "x_y", "--", "--k_l"].map(OsString::from));
+        assert_eq!(fixed, ["f", "--max-new-tokens", "3", "--a-b=c_d", "x_y", "--", "--k_l"].map(OsString::from));
+    }
+}

@@ -1,0 +1,44 @@
+//! Memory of this process.
+
+/// Most memory that the process has held so far, in bytes; `None` where the system does not tell.
+pub(crate) fn peak() -> Option<u64> {
+    peak_of(&std::fs::read_to_string("/proc/self/status").ok()?)
+}
+
+fn peak_of(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// A number of bytes for people.
+pub(crate) fn human(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peak_is_read_from_the_status_text() {
+        assert_eq!(peak_of("Name:\tx\nVmHWM:\t  12 kB\nVmRSS:\t 3 kB\n"), Some(12288));
+        assert_eq!(peak_of("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn sizes_are_shown_in_fitting_units() {
+        let shown: Vec<String> = [0, 1023, 1536, 5 << 20, 3 << 40].into_iter().map(human).collect();
+        assert_eq!(shown, ["0 B", "1023 B", "1.5 KiB", "5.0 MiB", "3.0 TiB"]);
+    }
+}

@@ -1,0 +1,23 @@
+//! Progress bars: on a terminal only.
+
+use std::io::IsTerminal;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+fn bar(length: u64, template: &str) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(length).with_style(style)
+}
+
+/// A bar that counts things.
+pub(crate) fn count(length: u64) -> ProgressBar {
+    bar(length, "{bar:40} {pos}/{len} {wide_msg}")
+}
+
+/// A bar that counts bytes.
+pub(crate) fn bytes(length: u64) -> ProgressBar {
+    bar(length, "{bar:30} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {wide_msg}")
+}

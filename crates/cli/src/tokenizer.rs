@@ -1,0 +1,71 @@
+//! Where the tokenizer of a program is found.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use flambeau::{
+    runtime::Program,
+    tensor::Bytes,
+    text::{ChatTemplate, Tokenizer, TokenizerFiles},
+};
+
+use crate::failure::hint;
+
+/// Files that concern text: in a model folder, and as keys of named data in a program.
+pub(crate) const TEXT_FILES: [&str; 5] =
+    ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "chat_template.jinja"];
+
+/// A tokenizer with its chat template, if there is one.
+pub(crate) struct TextModel {
+    pub(crate) tokenizer: Tokenizer,
+    pub(crate) template: Option<ChatTemplate>,
+}
+
+/// Finds the tokenizer: at the path given, inside the program, or beside it.
+pub(crate) fn find(program: &Program, program_path: &Path, given: Option<&Path>) -> Result<TextModel> {
+    if let Some(path) = given {
+        return from_folder(&tokenizer_file(path)).with_context(|| format!("tokenizer {}", path.display()));
+    }
+    if program.named(TEXT_FILES[0]).is_some() {
+        return build(&|name| Ok(program.named(name))).context("the program's own tokenizer");
+    }
+    let beside = program_path.parent().unwrap_or(Path::new("")).join(TEXT_FILES[0]);
+    if beside.is_file() {
+        return from_folder(&beside).with_context(|| format!("tokenizer {}", beside.display()));
+    }
+    let missing = anyhow::anyhow!("there is no tokenizer in {} and no tokenizer.json beside it", program_path.display());
+    Err(hint(missing, "give one with --tokenizer FILE_OR_FOLDER"))
+}
+
+fn tokenizer_file(path: &Path) -> PathBuf {
+    if path.is_dir() { path.join(TEXT_FILES[0]) } else { path.to_owned() }
+}
+
+/// Reads a `tokenizer.json` and what lies beside it.
+fn from_folder(tokenizer: &Path) -> Result<TextModel> {
+    let folder = tokenizer.parent().unwrap_or(Path::new(""));
+    build(&|name| {
+        let path = if name == TEXT_FILES[0] { tokenizer.to_owned() } else { folder.join(name) };
+        if name != TEXT_FILES[0] && !path.is_file() {
+            return Ok(None);
+        }
+        let bytes = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        Ok(Some(Bytes::from(bytes)))
+    })
+}
+
+fn build(read: &dyn Fn(&str) -> Result<Option<Bytes>>) -> Result<TextModel> {
+    let [tokenizer, config, special, generation, template] = TEXT_FILES.map(read);
+    let Some(tokenizer) = tokenizer? else { bail!("there is no tokenizer.json") };
+    let (config, special, generation, template) = (config?, special?, generation?, template?);
+    let files = TokenizerFiles {
+        tokenizer: &tokenizer,
+        tokenizer_config: config.as_deref(),
+        special_tokens_map: special.as_deref(),
+        generation_config: generation.as_deref(),
+        chat_template: template.as_deref().map(std::str::from_utf8).transpose().context("chat_template.jinja")?,
+    };
+    let tokenizer = Tokenizer::from_files(&files)?;
+    let template = ChatTemplate::from_files(&files, tokenizer.special(), None)?;
+    Ok(TextModel { tokenizer, template })
+}

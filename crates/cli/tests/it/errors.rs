@@ -1,0 +1,94 @@
+//! Commands that fail: exit code, one line that says what is wrong, and nothing half-written.
+
+use flambeau::tensor::{DType, Tensor};
+
+use crate::{
+    flambeau, op_test_runner,
+    program::{bytes, floats, write, write_tensor},
+};
+
+fn check(args: &[&str], code: i32, parts: &[&str]) {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = std::fs::read(write(dir.path())).unwrap();
+    std::fs::write(dir.path().join("short.pte"), &whole[..whole.len() - 1]).unwrap();
+    std::fs::write(dir.path().join("foreign.pte"), bytes("XnnpackBackend")).unwrap();
+    std::fs::write(dir.path().join("text.txt"), "no program").unwrap();
+    write_tensor(dir.path(), "x.bin", floats(&[1.0, 2.0], &[2]));
+    write_tensor(dir.path(), "rank.bin", floats(&[1.0, 2.0], &[1, 2]));
+    write_tensor(dir.path(), "long.bin", floats(&[1.0, 2.0, 3.0], &[3]));
+    write_tensor(dir.path(), "ints.bin", Tensor::zeros(DType::I32, &[2]).unwrap());
+    let names = || {
+        let mut names: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let before = names();
+    let done = flambeau(dir.path(), args);
+    assert_eq!(done.code, code, "{args:?}\n{}{}", done.stdout, done.stderr);
+    for part in parts {
+        assert!(done.stderr.contains(part), "`{part}` is not in: {}", done.stderr);
+    }
+    assert!(code == 2 || done.stderr.starts_with("error: "), "{}", done.stderr);
+    assert_eq!((done.stdout.as_str(), names()), ("", before), "{args:?}");
+}
+
+#[test]
+fn damaged_and_foreign_programs_are_named() {
+    check(&["run", "short.pte", "-i", "x.bin"], 1, &["short.pte", "truncated"]);
+    check(&["run", "text.txt", "-i", "x.bin"], 1, &["text.txt"]);
+    check(&["run", "none.pte", "-i", "x.bin"], 1, &["none.pte"]);
+    check(&["run", "foreign.pte", "-i", "x.bin"], 1, &["XnnpackBackend", "MLXBackend"]);
+    check(&["run", "add.pte", "--method", "backward", "-i", "x.bin"], 1, &["backward", "`forward`"]);
+    check(&["inspect", "text.txt"], 1, &["text.txt", "GGUF"]);
+    check(&["inspect", "short.pte"], 1, &["short.pte", "truncated"]);
+}
+
+#[test]
+fn unfit_inputs_are_named_with_what_is_expected() {
+    check(&["run", "add.pte", "-i", "ints.bin"], 1, &["input 0", "f32[2]", "i32[2]"]);
+    check(&["run", "add.pte", "-i", "rank.bin"], 1, &["input 0", "f32[2]", "f32[1, 2]"]);
+    check(&["run", "add.pte", "-i", "long.bin"], 1, &["input 0", "f32[2]", "f32[3]"]);
+    check(&["run", "add.pte"], 1, &["takes 1 inputs", "found 0"]);
+    check(&["run", "add.pte", "-i", "x.bin", "-i", "x.bin"], 1, &["takes 1 inputs", "found 2"]);
+}
+
+#[test]
+fn outputs_that_cannot_be_written_are_named() {
+    check(&["run", "add.pte", "-i", "x.bin", "-o", "no/such/folder/y.bin"], 1, &["cannot write no/such/folder/y.bin"]);
+}
+
+#[test]
+fn wrong_usage_exits_with_2() {
+    for args in [
+        &["frobnicate"][..],
+        &[],
+        &["run"],
+        &["run", "add.pte", "--engine", "abacus"],
+        &["run", "add.pte", "--threads", "0"],
+        &["run", "add.pte", "--repeat", "0"],
+        &["run", "add.pte", "-i", "text.txt"],
+        &["run", "add.pte", "-i", "x.bin", "-o", "y.txt"],
+        &["generate", "add.pte"],
+        &["generate", "add.pte", "-p", "x", "--temperature=-1"],
+        &["compile", "a.pt2"],
+        &["compile", "a.pt2", "-o", "a.pte", "--qlinear", "9w"],
+        &["conformance", "cases", "--from", "onnx"],
+        &["pull", "not-a-model"],
+    ] {
+        check(args, 2, &[]);
+    }
+}
+
+#[test]
+fn generate_says_what_it_lacks() {
+    check(&["generate", "add.pte", "-p", "hello"], 1, &["no tokenizer", "hint: ", "--tokenizer"]);
+}
+
+#[test]
+fn op_test_runner_fails_with_1() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path());
+    let done = op_test_runner(dir.path(), &["--pte", "add.pte", "--input", "none.bin", "--output", "y.bin"]);
+    assert_eq!(done.code, 1);
+    assert!(done.stderr.contains("none.bin") && !dir.path().join("y.bin").exists(), "{}", done.stderr);
+}

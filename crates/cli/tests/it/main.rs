@@ -1,0 +1,43 @@
+//! The binaries as people run them, on programs that the tests write.
+
+mod errors;
+mod program;
+mod pull;
+mod results;
+
+use std::{
+    path::Path,
+    process::{Command, Output, Stdio},
+};
+
+/// What a finished command left.
+struct Finished {
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+fn finished(output: Output) -> Finished {
+    Finished {
+        code: output.status.code().unwrap_or(-1),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// The `flambeau` command in a folder, with an environment that knows no hub.
+fn command(folder: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_flambeau"));
+    command.args(args).current_dir(folder).stdin(Stdio::null()).env("HF_HOME", folder.join("no-hub")).env_remove("HF_HUB_CACHE");
+    command.env_remove("HF_TOKEN").env_remove("HF_HUB_OFFLINE").env_remove("TRANSFORMERS_OFFLINE");
+    command
+}
+
+fn flambeau(folder: &Path, args: &[&str]) -> Finished {
+    finished(command(folder, args).output().expect("the binary runs"))
+}
+
+fn op_test_runner(folder: &Path, args: &[&str]) -> Finished {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_op_test_runner"));
+    finished(command.args(args).current_dir(folder).output().expect("the binary runs"))
+}

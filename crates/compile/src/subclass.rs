@@ -1,0 +1,73 @@
+//! Tensor classes that keep a quantized weight as fields, and the operators that turn them back into numbers.
+
+use flambeau_lower::{Arg, Refuse};
+use flambeau_pt2::{Attribute, Subclass};
+use flambeau_tensor::{DType, Expr};
+
+/// The dequantizing operator of a class, with its arguments that are not tensors.
+///
+/// # Errors
+/// For classes without one.
+pub(crate) fn dequantization(weight: &Subclass) -> Result<(&'static str, Vec<(String, Arg)>), Refuse> {
+    let dtype = weight.dtype.dtype().map_or(DType::F32, |d| d);
+    let int = |name: &str, default: i64| match weight.attributes.get(name) {
+        Some(Attribute::Int(v)) => *v,
+        _ => default,
+    };
+    let text = |name: &str| match weight.attributes.get(name) {
+        Some(Attribute::Text(s) | Attribute::DType(s)) => s.clone(),
+        _ => String::new(),
+    };
+    let mut args = vec![("output_dtype", Arg::DType(dtype))];
+    let number = |v: i64| Arg::Int(Expr::Int(v));
+    let target = match weight.class.as_str() {
+        "IntxUnpackedToInt8Tensor" => {
+            let bits = text("target_dtype").strip_prefix("int").and_then(|b| b.parse::<u32>().ok()).filter(|b| (2..=8).contains(b));
+            let bits = bits.ok_or_else(|| Refuse::Unsupported(format!("codes of type {}", text("target_dtype"))))?;
+            let half = 1i64 << (bits - 1);
+            args.push(("block_size", block_size(weight)));
+            args.extend([("quant_min", number(-half)), ("quant_max", number(half - 1))]);
+            "torchao.dequantize_affine.default"
+        }
+        "ExportableInt4Tensor" => {
+            args.push(("group_size", number(int("group_size", 32))));
+            "torchao.dequantize_int4_tensor.default"
+        }
+        "ExportableNVFP4Tensor" => {
+            args.push(("block_size", number(int("block_size", 16))));
+            "torchao.dequantize_nvfp4.default"
+        }
+        "ExportableMXTensor" => {
+            let element = match text("elem_dtype").as_str() {
+                "float8_e4m3fn" => DType::F8E4M3,
+                "float8_e5m2" => DType::F8E5M2,
+                other => return Err(Refuse::Unsupported(format!("MX elements of type {other}"))),
+            };
+            args.extend([("elem_dtype", Arg::DType(element)), ("block_size", number(int("block_size", 32)))]);
+            "torchao.dequantize_mx.default"
+        }
+        "ExportableGGUFTensor" => {
+            args.push(("ggml_type", Arg::Str(text("ggml_type"))));
+            "torchao.dequantize_gguf.default"
+        }
+        other => return Err(Refuse::Unsupported(format!("a weight of class {other} has no dequantization here"))),
+    };
+    Ok((target, args.into_iter().map(|(n, a)| (n.to_owned(), a)).collect()))
+}
+
+fn block_size(weight: &Subclass) -> Arg {
+    let size = |a: &Attribute| if let Attribute::Int(v) = a { Expr::Int(*v) } else { Expr::Int(0) };
+    match weight.attributes.get("block_size") {
+        Some(Attribute::List(list)) => Arg::Ints(list.iter().map(size).collect()),
+        _ => Arg::None,
+    }
+}
+
+/// The operator's parameter that takes a field.
+pub(crate) fn parameter<'f>(target: &str, field: &'f str) -> &'f str {
+    match (target, field) {
+        ("torchao.dequantize_affine.default", "qdata") => "input",
+        ("torchao.dequantize_gguf.default", "raw") => "weight",
+        _ => field,
+    }
+}

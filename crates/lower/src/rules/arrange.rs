@@ -1,0 +1,194 @@
+//! Compositions of views and joins, and differences of neighbours.
+
+use flambeau_ir::{Flip, In, Tid};
+use flambeau_tensor::{DType, Expr};
+
+use super::{
+    RuleRow, one,
+    ops::{self, Emitted},
+    row,
+    shape::{expand_to, slice_axis},
+};
+use crate::{Call, Item, Lower, Origin, Recipe, Refuse, call::unsupported, lower::NEW};
+
+type Items = Result<Vec<Item>, Refuse>;
+
+/// Differences of neighbours, `n` times; of booleans, whether they differ.
+fn diff(cx: &mut Lower, call: &Call) -> Items {
+    let dtype = call.out(0)?.dtype;
+    let x = cx.operand(call, "self", dtype)?;
+    let axis = cx.axis(call, "dim", -1, cx.spec(x).rank())?;
+    let mut parts = vec![x];
+    if call.arg("prepend").is_some() {
+        parts.insert(0, cx.operand(call, "prepend", dtype)?);
+    }
+    if call.arg("append").is_some() {
+        parts.push(cx.operand(call, "append", dtype)?);
+    }
+    let mut x = ops::concat(cx, &parts, axis)?;
+    for _ in 0..call.int_or("n", 1)? {
+        let last = cx.spec(x).dims[axis].clone() - Expr::Int(1);
+        let later = slice_axis(cx, x, axis, &Expr::Int(1), &Expr::Int(i64::MAX), 1)?;
+        let earlier = slice_axis(cx, x, axis, &Expr::Int(0), &last, 1)?;
+        x = if dtype == DType::Bool { ops::ne(cx, later, earlier)? } else { ops::sub(cx, later, earlier)? };
+    }
+    one(x)
+}
+
+/// Tensors with at least `rank` dims, in the type of the result.
+fn raised(cx: &mut Lower, call: &Call, raise: fn(&mut Lower, Tid) -> Emitted) -> Result<Vec<Tid>, Refuse> {
+    let dtype = call.out(0)?.dtype;
+    call.tensors("tensors")?.into_iter().map(|t| cx.cast(t, dtype).and_then(|t| raise(cx, t))).collect()
+}
+
+fn at_least_1d(cx: &mut Lower, t: Tid) -> Emitted {
+    if cx.spec(t).rank() == 0 { cx.unsqueeze(t, 0) } else { Ok(t) }
+}
+
+fn at_least_2d(cx: &mut Lower, t: Tid) -> Emitted {
+    let t = at_least_1d(cx, t)?;
+    if cx.spec(t).rank() == 1 { cx.unsqueeze(t, 0) } else { Ok(t) }
+}
+
+fn at_least_3d(cx: &mut Lower, t: Tid) -> Emitted {
+    let t = at_least_2d(cx, t)?;
+    if cx.spec(t).rank() == 2 { cx.unsqueeze(t, 2) } else { Ok(t) }
+}
+
+fn hstack(cx: &mut Lower, call: &Call) -> Items {
+    let tensors = raised(cx, call, at_least_1d)?;
+    let axis = usize::from(tensors.first().is_some_and(|&t| cx.spec(t).rank() > 1));
+    one(ops::concat(cx, &tensors, axis)?)
+}
+
+fn vstack(cx: &mut Lower, call: &Call) -> Items {
+    let tensors = raised(cx, call, at_least_2d)?;
+    one(ops::concat(cx, &tensors, 0)?)
+}
+
+fn dstack(cx: &mut Lower, call: &Call) -> Items {
+    let tensors = raised(cx, call, at_least_3d)?;
+    one(ops::concat(cx, &tensors, 2)?)
+}
+
+fn column_stack(cx: &mut Lower, call: &Call) -> Items {
+    let column = |cx: &mut Lower, t: Tid| {
+        let t = at_least_1d(cx, t)?;
+        if cx.spec(t).rank() == 1 { cx.unsqueeze(t, 1) } else { Ok(t) }
+    };
+    let tensors = raised(cx, call, column)?;
+    one(ops::concat(cx, &tensors, 1)?)
+}
+
+/// Each vector along its own axis of the common grid; `xy` swaps the first two axes.
+fn meshgrid(cx: &mut Lower, call: &Call) -> Items {
+    let mut axes: Vec<usize> = (0..call.tensors("tensors")?.len()).collect();
+    if call.str_or("indexing", "ij")? == "xy" && axes.len() >= 2 {
+        axes.swap(0, 1);
+    }
+    let n = axes.len();
+    let mut dims = vec![Expr::Int(1); n];
+    let mut vectors = Vec::new();
+    for (t, &axis) in call.tensors("tensors")?.into_iter().zip(&axes) {
+        let t = at_least_1d(cx, t)?;
+        dims[axis] = cx.spec(t).dims[0].clone();
+        vectors.push(ops::along(cx, t, axis, n)?);
+    }
+    let grids = vectors.into_iter().map(|t| expand_to(cx, t, &dims)).collect::<Result<Vec<_>, _>>()?;
+    Ok(vec![Item::Tensors(grids)])
+}
+
+/// Quarter turns in the plane of two axes.
+fn rot90(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let rank = cx.spec(x).rank();
+    let plane = call.ints_opt("dims")?.unwrap_or_else(|| vec![0, 1]);
+    let axis = |a: i64| flambeau_tensor::normalize_axis(a, rank).ok_or_else(|| Refuse::Missing("dims".to_owned()));
+    let [a, b] = plane[..] else { return unsupported("a rotation in other than a plane") };
+    let (a, b) = (axis(a)?, axis(b)?);
+    let mut swapped: Vec<usize> = (0..rank).collect();
+    swapped.swap(a, b);
+    let turned = match call.int_or("k", 1)?.rem_euclid(4) {
+        0 => x,
+        1 => {
+            let flipped = ops::flip(cx, x, b)?;
+            cx.permute(flipped, &swapped)?
+        }
+        2 => cx.emit(Flip { x: In(x), out: NEW, axes: vec![a as i32, b as i32] })?,
+        _ => {
+            let moved = cx.permute(x, &swapped)?;
+            ops::flip(cx, moved, b)?
+        }
+    };
+    one(turned)
+}
+
+fn flip_axis(cx: &mut Lower, call: &Call, axis: usize) -> Items {
+    let x = call.tensor("self")?;
+    one(ops::flip(cx, x, axis)?)
+}
+
+/// Parts of nearly equal length, or parts that end at given places.
+fn tensor_split(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let axis = cx.axis(call, "dim", 0, cx.spec(x).rank())?;
+    let [size] = ops::known("split size", &[cx.spec(x).dims[axis].clone()])?[..] else { return unsupported("one size") };
+    let ends: Vec<i64> = match call.arg("indices") {
+        Some(_) => {
+            let place = |i: i64| if i < 0 { (i + size).max(0) } else { i.min(size) };
+            call.ints("indices")?.into_iter().map(place).chain([size]).collect()
+        }
+        None => {
+            let n = call.int("sections")?.max(1);
+            (1..=n).map(|i| i * (size / n) + i.min(size % n)).collect()
+        }
+    };
+    let starts = [0].into_iter().chain(ends.iter().copied());
+    let parts = starts.zip(&ends).map(|(start, &end)| slice_axis(cx, x, axis, &Expr::Int(start), &Expr::Int(end.max(start)), 1));
+    Ok(vec![Item::Tensors(parts.collect::<Result<_, _>>()?)])
+}
+
+/// Strides over a tensor whose memory is known to be row-major: an argument or a constant.
+fn as_strided(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    if matches!(cx.flow().tensors[x.0 as usize].origin, Origin::Node) {
+        return unsupported("strides over a computed tensor, whose layout a graph does not fix");
+    }
+    let offset = u64::try_from(call.int_or("storage_offset", 0)?).map_err(|_| Refuse::Missing("storage_offset".to_owned()))?;
+    one(ops::as_strided(cx, x, &call.sizes("size")?, &call.sizes("stride")?, offset)?)
+}
+
+/// The same bits as another type of the same size: constants only.
+fn view_dtype(cx: &mut Lower, call: &Call) -> Items {
+    let (x, dtype) = (call.tensor("self")?, call.out(0)?.dtype);
+    if cx.spec(x).dtype == dtype {
+        return one(x);
+    }
+    match cx.flow().constant(x).cloned() {
+        Some(c) if c.dtype.size() == dtype.size() => {
+            let name = format!("{}_as_{dtype}", c.name);
+            let shape = c.shape.clone();
+            one(cx.derived(crate::Constant { name, dtype, shape, recipe: Recipe::Reinterpret(c) }))
+        }
+        _ => unsupported("bits of a computed tensor read as another type"),
+    }
+}
+
+pub(super) const ROWS: &[RuleRow] = &[
+    row("aten.as_strided.default", "self size stride storage_offset", as_strided),
+    row("aten.as_strided_copy.default", "self size stride storage_offset", as_strided),
+    row("aten.column_stack.default", "tensors", column_stack),
+    row("aten.diff.default", "self n dim prepend append", diff),
+    row("aten.dstack.default", "tensors", dstack),
+    row("aten.fliplr.default", "self", |cx, call| flip_axis(cx, call, 1)),
+    row("aten.flipud.default", "self", |cx, call| flip_axis(cx, call, 0)),
+    row("aten.hstack.default", "tensors", hstack),
+    row("aten.meshgrid.default", "tensors", meshgrid),
+    row("aten.meshgrid.indexing", "tensors indexing", meshgrid),
+    row("aten.rot90.default", "self k dims", rot90),
+    row("aten.tensor_split.indices", "self indices dim", tensor_split),
+    row("aten.tensor_split.sections", "self sections dim", tensor_split),
+    row("aten.view.dtype", "self dtype", view_dtype),
+    row("aten.view_copy.dtype", "self dtype", view_dtype),
+    row("aten.vstack.default", "tensors", vstack),
+];

@@ -1,0 +1,210 @@
+//! Normalisation by statistics over channels and groups, and weights normalised by their length.
+
+use std::sync::Arc;
+
+use flambeau_ir::{In, LayerNorm, Tid};
+use flambeau_tensor::Expr;
+
+use super::{
+    RuleRow, one,
+    ops::{self, Emitted},
+    row,
+};
+use crate::{Call, Constant, Formula, Item, Lower, Recipe, Refuse, call::unsupported, lower::NEW};
+
+type Items = Result<Vec<Item>, Refuse>;
+
+/// `[C]` laid along the channel axis.
+fn along_channels(cx: &mut Lower, call: &Call, param: &str, x: Tid) -> Result<Option<Tid>, Refuse> {
+    if call.arg(param).is_none() {
+        return Ok(None);
+    }
+    let vector = cx.operand(call, param, cx.spec(x).dtype)?;
+    ops::along(cx, vector, 1, cx.spec(x).rank()).map(Some)
+}
+
+/// `x * weight + bias`, each where there is one.
+fn affine(cx: &mut Lower, call: &Call, x: Tid) -> Emitted {
+    let (weight, bias) = (along_channels(cx, call, "weight", x)?, along_channels(cx, call, "bias", x)?);
+    let scaled = weight.map_or(Ok(x), |w| ops::mul(cx, x, w))?;
+    bias.map_or(Ok(scaled), |b| ops::add(cx, scaled, b))
+}
+
+/// `(x - mean) / sqrt(variance + eps)`.
+fn standardised(cx: &mut Lower, x: Tid, mean: Tid, variance: Tid, eps: f64) -> Emitted {
+    let centred = ops::sub(cx, x, mean)?;
+    let shifted = ops::add_number(cx, variance, eps)?;
+    let scale = ops::rsqrt(cx, shifted)?;
+    ops::mul(cx, centred, scale)
+}
+
+fn constant(cx: &Lower, call: &Call, param: &str) -> Result<Option<Arc<Constant>>, Refuse> {
+    Ok(call.tensor_opt(param)?.and_then(|t| cx.flow().constant(t).cloned()))
+}
+
+/// The whole layer as one scale and one shift per channel, made while the program is written.
+fn folded(cx: &mut Lower, call: &Call, x: Tid, names: [&str; 2], eps: f64) -> Result<Option<Tid>, Refuse> {
+    let (Some(mean), Some(variance)) = (constant(cx, call, names[0])?, constant(cx, call, names[1])?) else { return Ok(None) };
+    let (weight, bias) = (constant(cx, call, "weight")?, constant(cx, call, "bias")?);
+    if weight.is_none() != call.arg("weight").is_none() || bias.is_none() != call.arg("bias").is_none() {
+        return Ok(None);
+    }
+    let named = |suffix: &str, of: &Constant, recipe| Constant {
+        name: format!("{}_{suffix}", of.name),
+        dtype: flambeau_tensor::DType::F32,
+        shape: of.shape.clone(),
+        recipe,
+    };
+    let operands = [variance.clone()].into_iter().chain(weight).collect();
+    let scale = Arc::new(named("norm_scale", &variance, Recipe::Formula(Formula::NormScale { eps: eps as f32 }, operands)));
+    let operands = [mean.clone(), scale.clone()].into_iter().chain(bias).collect();
+    let shift = named("norm_shift", &mean, Recipe::Formula(Formula::NormShift, operands));
+    let (scale, shift) = (cx.derived(Arc::unwrap_or_clone(scale)), cx.derived(shift));
+    let (dtype, rank) = (cx.spec(x).dtype, cx.spec(x).rank());
+    let mut place = |t: Tid| {
+        let t = cx.cast(t, dtype)?;
+        ops::along(cx, t, 1, rank)
+    };
+    let (scale, shift) = (place(scale)?, place(shift)?);
+    let scaled = ops::mul(cx, x, scale)?;
+    ops::add(cx, scaled, shift).map(Some)
+}
+
+fn by_running_statistics(cx: &mut Lower, call: &Call, x: Tid) -> Emitted {
+    let eps = call.float_or("eps", 1e-5)?;
+    if let Some(y) = folded(cx, call, x, ["running_mean", "running_var"], eps)? {
+        return Ok(y);
+    }
+    let mean = along_channels(cx, call, "running_mean", x)?;
+    let variance = along_channels(cx, call, "running_var", x)?;
+    let (Some(mean), Some(variance)) = (mean, variance) else { return unsupported("running statistics are missing") };
+    let y = standardised(cx, x, mean, variance, eps)?;
+    affine(cx, call, y)
+}
+
+/// Over everything but the channels.
+fn by_own_statistics(cx: &mut Lower, call: &Call, x: Tid) -> Emitted {
+    let axes: Vec<usize> = (0..cx.spec(x).rank()).filter(|&a| a != 1).collect();
+    let (mean, variance) = (ops::mean(cx, x, &axes, true)?, ops::variance(cx, x, &axes, true, 0)?);
+    let y = standardised(cx, x, mean, variance, call.float_or("eps", 1e-5)?)?;
+    affine(cx, call, y)
+}
+
+fn batch_input(cx: &mut Lower, call: &Call) -> Emitted {
+    let x = cx.operand(call, "input", call.out(0)?.dtype)?;
+    if cx.spec(x).rank() < 2 { unsupported("an input without channels") } else { Ok(x) }
+}
+
+fn batch_norm(cx: &mut Lower, call: &Call) -> Items {
+    let x = batch_input(cx, call)?;
+    if call.arg("running_mean").is_none() {
+        return one(by_own_statistics(cx, call, x)?);
+    }
+    if call.bool_or("training", false)? {
+        return unsupported("batch normalisation in training mode; call `eval()` before the export");
+    }
+    one(by_running_statistics(cx, call, x)?)
+}
+
+/// As `batch_norm`, with saved statistics that nothing may read.
+fn native_batch_norm(cx: &mut Lower, call: &Call) -> Items {
+    if call.is_used(1) || call.is_used(2) {
+        return unsupported("the saved statistics are used");
+    }
+    let mut items = batch_norm(cx, call)?;
+    items.resize(call.outputs.len().max(1), Item::None);
+    Ok(items)
+}
+
+/// Statistics over each group of channels of each entry of the batch.
+fn grouped(cx: &mut Lower, call: &Call, x: Tid, groups: i64) -> Emitted {
+    let dims = cx.spec(x).dims.to_vec();
+    if dims.len() < 2 {
+        return unsupported("an input without channels");
+    }
+    let groups = Expr::Int(groups);
+    let Some(per_group) = dims[1].exact_div(&groups) else {
+        return unsupported(format!("{} channels in {groups} groups", dims[1]));
+    };
+    let flat = cx.reshape(x, &[dims[0].clone(), groups, per_group * ops::volume(&dims[2..])])?;
+    let eps = call.float_or("eps", 1e-5)? as f32;
+    let normed = cx.emit(LayerNorm { x: In(flat), out: NEW, weight: None, bias: None, eps })?;
+    let y = cx.reshape(normed, &dims)?;
+    affine(cx, call, y)
+}
+
+fn group_norm(cx: &mut Lower, call: &Call) -> Items {
+    let x = cx.operand(call, "input", call.out(0)?.dtype)?;
+    one(grouped(cx, call, x, call.int("num_groups")?)?)
+}
+
+fn native_group_norm(cx: &mut Lower, call: &Call) -> Items {
+    if call.is_used(1) || call.is_used(2) {
+        return unsupported("the mean or the reciprocal deviation is used");
+    }
+    let x = cx.operand(call, "input", call.out(0)?.dtype)?;
+    Ok(vec![Item::Tensor(grouped(cx, call, x, call.int("group")?)?), Item::None, Item::None])
+}
+
+fn instance_norm(cx: &mut Lower, call: &Call) -> Items {
+    let x = batch_input(cx, call)?;
+    if !call.bool_or("use_input_stats", true)? {
+        return one(by_running_statistics(cx, call, x)?);
+    }
+    let channels = &cx.spec(x).dims[1];
+    let Some(channels) = channels.as_int() else { return unsupported(format!("{channels} channels")) };
+    one(grouped(cx, call, x, channels)?)
+}
+
+/// `v * g / |v|`, the length taken over every axis but `dim` (over all for -1).
+fn weight_norm(cx: &mut Lower, call: &Call) -> Items {
+    let v = cx.operand(call, "v", call.out(0)?.dtype)?;
+    let g = cx.operand(call, "g", cx.spec(v).dtype)?;
+    let kept = usize::try_from(call.int_or("dim", 0)?).ok();
+    let axes: Vec<usize> = (0..cx.spec(v).rank()).filter(|&a| Some(a) != kept).collect();
+    let weight = match (cx.flow().constant(v).cloned(), cx.flow().constant(g).cloned()) {
+        (Some(v), Some(g)) => {
+            let name = format!("{}_normed", v.name);
+            let (dtype, shape) = (v.dtype, v.shape.clone());
+            cx.derived(Constant { name, dtype, shape, recipe: Recipe::Formula(Formula::WeightNorm { dim: kept }, vec![v, g]) })
+        }
+        _ => {
+            let squares = ops::square(cx, v)?;
+            let total = ops::sum(cx, squares, &axes, true)?;
+            let length = ops::rsqrt(cx, total)?;
+            let factor = ops::mul(cx, g, length)?;
+            ops::mul(cx, v, factor)?
+        }
+    };
+    if call.is_used(1) {
+        return unsupported("the lengths themselves are used");
+    }
+    let mut items = vec![Item::Tensor(weight)];
+    items.resize(call.outputs.len().max(1), Item::None);
+    Ok(items)
+}
+
+pub(super) const ROWS: &[RuleRow] = &[
+    row(
+        "aten._native_batch_norm_legit.default",
+        "input weight bias running_mean running_var training momentum eps",
+        native_batch_norm,
+    ),
+    row("aten._native_batch_norm_legit.no_stats", "input weight bias training momentum eps", native_batch_norm),
+    row(
+        "aten._native_batch_norm_legit_no_training.default",
+        "input weight bias running_mean running_var momentum eps",
+        native_batch_norm,
+    ),
+    row("aten._weight_norm.default", "v g dim", weight_norm),
+    row("aten._weight_norm_interface.default", "v g dim", weight_norm),
+    row("aten.batch_norm.default", "input weight bias running_mean running_var training momentum eps cudnn_enabled", batch_norm),
+    row("aten.group_norm.default", "input num_groups weight bias eps cudnn_enabled", group_norm),
+    row(
+        "aten.instance_norm.default",
+        "input weight bias running_mean running_var use_input_stats momentum eps cudnn_enabled",
+        instance_norm,
+    ),
+    row("aten.native_batch_norm.default", "input weight bias running_mean running_var training momentum eps", native_batch_norm),
+    row("aten.native_group_norm.default", "input weight bias N C HxW group eps", native_group_norm),
+];

@@ -1,0 +1,285 @@
+//! What rules emit: nodes and result shapes, family by family.
+
+use flambeau_ir::Spec;
+use flambeau_tensor::{DType, Expr, Symbol};
+
+use crate::{Arg, Call, Item, Lower, Origin, OutMeta, Refuse, rule_for};
+
+/// Sizes by words: a number or a symbol's name.
+fn dims(text: &str) -> Vec<Expr> {
+    text.split_whitespace().map(|w| w.parse().map_or_else(|_| Expr::symbol(Symbol::new(w)), Expr::Int)).collect()
+}
+
+fn tensor(cx: &mut Lower, text: &str) -> flambeau_ir::Tid {
+    let (dtype, sizes) = text.split_once(' ').unwrap_or((text, ""));
+    let n = cx.flow().tensors.len() as u32;
+    let spec = Spec { dtype: DType::from_name(dtype).unwrap(), dims: dims(sizes).into_iter().collect() };
+    cx.slot(spec, Origin::Input(n))
+}
+
+/// An argument by text: `f32 2 3` a tensor, `{f32 2; f32 3}` tensors, `[1 2]` integers, `'x'` a string, else a number.
+fn argument(cx: &mut Lower, text: &str) -> Arg {
+    if let Some(list) = text.strip_prefix('{') {
+        let one = |t: &str| if t == "None" { None } else { Some(t.to_owned()) };
+        let list: Vec<Option<String>> = list.trim_end_matches('}').split("; ").map(one).collect();
+        return Arg::Tensors(list.into_iter().map(|t| t.map(|t| tensor(cx, &t))).collect());
+    }
+    if let Some(list) = text.strip_prefix('[') {
+        return Arg::Ints(dims(list.trim_end_matches(']')));
+    }
+    if let Some(text) = text.strip_prefix('\'') {
+        return Arg::Str(text.trim_end_matches('\'').to_owned());
+    }
+    match text {
+        "true" | "false" => Arg::Bool(text == "true"),
+        _ if text.parse::<i64>().is_ok() => Arg::Int(Expr::Int(text.parse().unwrap())),
+        _ if text.parse::<f64>().is_ok() => Arg::Float(text.parse().unwrap()),
+        _ => Arg::Tensor(tensor(cx, text)),
+    }
+}
+
+/// Lowers `target` with arguments `name=value, ..`; `outs` are the recorded results, unused ones marked by `-`.
+fn lower(target: &str, args: &str, outs: &[&str]) -> (Lower, Result<Vec<Item>, Refuse>) {
+    let mut cx = Lower::new();
+    let args = args.split(", ").filter(|a| !a.is_empty()).map(|a| a.split_once('=').unwrap());
+    let args: Vec<(String, Arg)> = args.map(|(name, value)| (name.to_owned(), argument(&mut cx, value))).collect();
+    let params = rule_for(target).unwrap_or_else(|| panic!("{target} has a row")).params;
+    for (name, _) in &args {
+        assert!(params.split(' ').any(|p| p == name), "{target} has the parameter {name}");
+    }
+    let outputs = outs.iter().map(|text| {
+        let (dtype, sizes) = text.trim_start_matches('-').split_once(' ').unwrap_or((text.trim_start_matches('-'), ""));
+        OutMeta { dtype: DType::from_name(dtype).unwrap(), dims: dims(sizes), used: !text.starts_with('-') }
+    });
+    let call = Call { target: target.to_owned(), args, outputs: outputs.collect() };
+    let result = cx.call(&call, 0);
+    (cx, result)
+}
+
+/// The nodes emitted, chains after the first in brackets; and that results have the recorded shapes exactly.
+fn check(target: &str, args: &str, outs: &[&str], want: &str) {
+    let (cx, result) = lower(target, args, outs);
+    let items = result.unwrap_or_else(|e| panic!("{target}({args}): {e}"));
+    let names = |chain: &Vec<crate::FlowNode>| chain.iter().map(|n| n.node.name()).collect::<Vec<_>>().join(" ");
+    let mut found = names(&cx.flow().chains[0]);
+    for chain in &cx.flow().chains[1..] {
+        found += &format!(" [{}]", names(chain));
+    }
+    assert_eq!(found, want, "{target}({args})");
+    let tensors = items.iter().flat_map(|item| match item {
+        Item::Tensor(t) => vec![Some(*t)],
+        Item::Tensors(list) => list.iter().copied().map(Some).collect(),
+        _ => vec![None],
+    });
+    for (t, out) in tensors.zip(outs) {
+        let Some(t) = t else { continue };
+        let spec = cx.spec(t);
+        let shown = format!("{} {}", spec.dtype, spec.dims.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "));
+        if !out.starts_with('-') {
+            assert_eq!(shown.trim_end(), *out, "{target}({args})");
+        }
+    }
+}
+
+fn refuses(target: &str, args: &str, outs: &[&str], reason: &str) {
+    let (cx, result) = lower(target, args, outs);
+    let error = result.expect_err(target).to_string();
+    assert!(error.contains(reason), "{target}({args}): {error}");
+    assert_eq!(cx.flow().node_count(), 0, "{target} leaves nodes behind");
+}
+
+#[test]
+fn activations() {
+    let x = "self=f32 s 4";
+    check("aten.elu.default", x, &["f32 s 4"], "Greater Expm1 Where");
+    check("aten.selu.default", x, &["f32 s 4"], "Greater Expm1 Multiply Multiply Where");
+    check("aten.leaky_relu.default", x, &["f32 s 4"], "Multiply Maximum");
+    check("aten.leaky_relu.default", &format!("{x}, negative_slope=1.5"), &["f32 s 4"], "Multiply GreaterEqual Where");
+    check("aten.hardswish.default", x, &["f32 s 4"], "Add Clip Multiply Divide");
+    check("aten.softplus.default", x, &["f32 s 4"], "LogAddExp");
+    check(
+        "aten.softplus.default",
+        &format!("{x}, beta=2.0, threshold=1.0"),
+        &["f32 s 4"],
+        "Multiply LogAddExp Divide Greater Where",
+    );
+    check("aten.mish.default", x, &["f32 s 4"], "LogAddExp Tanh Multiply");
+    check("aten.glu.default", x, &["f32 s 2"], "Split Sigmoid Multiply");
+    check("aten.prelu.default", "self=f32 s 4 2, weight=f32 4", &["f32 s 4 2"], "Reshape Greater Multiply Where");
+    refuses("aten.rrelu.default", "self=f32 2, training=true", &["f32 2"], "training");
+}
+
+#[test]
+fn arithmetic() {
+    check("aten.fmod.Scalar", "self=f32 3, other=2.0", &["f32 3"], "Abs Remainder Sign Multiply");
+    check("aten.nan_to_num.default", "self=f16 3", &["f16 3"], "NotEqual Clip Where");
+    check("aten.isfinite.default", "self=f32 3", &["bool 3"], "Abs Less");
+    check("aten.__rshift__.Scalar", "self=i32 3, other=2", &["i32 3"], "FloorDivide AsType");
+    check("aten.lerp.Scalar", "self=f32 3, end=f32 3, weight=0.5", &["f32 3"], "Subtract Multiply Add");
+    refuses("aten.__lshift__.Scalar", "self=i32 3, other=40", &["i32 3"], "shift");
+}
+
+#[test]
+fn reductions_and_scans() {
+    check("aten.max.dim", "self=f32 s 3, dim=1", &["f32 s", "i64 s"], "Max Argmax AsType");
+    check("aten.max.dim", "self=f32 s 3, dim=1", &["-f32 s", "i64 s"], "Argmax AsType");
+    check("aten.var_mean.correction", "self=f32 2 3, dim=[1]", &["f32 2", "f32 2"], "Var Mean");
+    check("aten.linalg_vector_norm.default", "self=f32 2 3, dim=[-1]", &["f32 2"], "Square Sum Sqrt");
+    check("aten.cumsum.default", "self=bool 2 s, dim=1", &["i64 2 s"], "AsType Cumsum");
+    check("aten.cumprod.default", "self=f32 2 s, dim=1", &["f32 2 s"], "Full IdCopy Scan [Multiply IdCopy IdCopy]");
+    refuses("aten.var.correction", "self=f32 3, correction=0.5", &["f32"], "correction");
+}
+
+#[test]
+fn sorting() {
+    check("aten.sort.default", "self=f32 2 s", &["f32 2 s", "-i64 2 s"], "Sort");
+    check("aten.argsort.default", "self=f32 2 3, descending=true", &["i64 2 3"], "Flip Argsort Flip AsType Subtract");
+    check("aten.topk.default", "self=f32 2 9, k=3", &["f32 2 3", "i64 2 3"], "Argsort Slice TakeAlongAxis AsType");
+    check("aten.topk.default", "self=f32 2 9, k=3, largest=false", &["f32 2 3", "-i64 2 3"], "Sort Slice");
+    check(
+        "aten.topk.default",
+        "self=f32 2 4096, k=3",
+        &["-f32 2 3", "i64 2 3"],
+        "ArgPartition Slice TakeAlongAxis Argsort Slice TakeAlongAxis AsType",
+    );
+    check("aten.median.default", "self=i32 5", &["i32"], "Sort Take");
+    check("aten.bucketize.Tensor", "self=f32 s, boundaries=f32 4", &["i64 s"], "ExpandDims GreaterEqual LogicalNot Sum AsType");
+}
+
+#[test]
+fn writes_by_index() {
+    check("aten.scatter_add.default", "self=f32 4 3, dim=0, index=i64 2 3, src=f32 5 3", &["f32 4 3"], "Slice ScatterAdd");
+    check(
+        "aten.scatter.value",
+        "self=f32 4 3, dim=0, index=i64 2 3, value=1.0",
+        &["f32 4 3"],
+        "Full Full ScatterAdd Greater Where",
+    );
+    check("aten.index_put.default", "self=f32 4 3, indices={i64 2}, values=f32 2 3", &["f32 4 3"], "IndexCopy");
+    check(
+        "aten.index_put.default",
+        "self=f32 4 3, indices={i64 2; i64 2}, values=f32 2, accumulate=true",
+        &["f32 4 3"],
+        "Remainder Remainder Multiply Add Reshape ScatterAdd Reshape",
+    );
+    check("aten.index_put.default", "self=f32 4 3, indices={bool 4}, values=f32", &["f32 4 3"], "ExpandDims Where");
+    check("aten.index_fill.int_Scalar", "self=f32 4 3, dim=1, index=i64 2, value=0.0", &["f32 4 3"], "BroadcastTo IndexCopy");
+    refuses("aten.index_put.default", "self=f32 4, indices={bool 4}, values=f32 2", &["f32 4"], "mask");
+    refuses("aten.nonzero.default", "self=f32 4", &["i64 u 1"], "depends on the data");
+}
+
+#[test]
+fn convolutions() {
+    let conv = "Transpose Transpose Conv2D Add Transpose";
+    check("aten.conv2d.default", "input=f32 n 3 8 8, weight=f32 4 3 3 3, bias=f32 4", &["f32 n 4 6 6"], conv);
+    check("aten.conv2d.padding", "input=f32 n 3 8 8, weight=f32 4 3 3 3, bias=f32 4, padding='same'", &["f32 n 4 8 8"], conv);
+    check(
+        "aten.conv1d.padding",
+        "input=f32 3 8, weight=f32 4 3 4, padding='same'",
+        &["f32 4 8"],
+        "ExpandDims Transpose Transpose Pad Conv1D Transpose Squeeze",
+    );
+    check(
+        "aten.conv_transpose1d.default",
+        "input=f32 1 4 5, weight=f32 4 3 2, stride=[2], groups=2",
+        &["f32 1 6 10"],
+        "Reshape Transpose Reshape Transpose ConvTranspose1D Transpose",
+    );
+    refuses("aten.conv1d.padding", "input=f32 1 3 8, weight=f32 4 3 3, padding='same', stride=[2]", &["f32 1 4 4"], "stride");
+}
+
+#[test]
+fn pooling() {
+    check("aten.max_pool2d.default", "self=f32 n 3 8 8, kernel_size=[2 2], stride=[2 2]", &["f32 n 3 4 4"], "Reshape Max");
+    check(
+        "aten.max_pool2d.default",
+        "self=f32 2 3 8 8, kernel_size=[3], stride=[2], padding=[1]",
+        &["f32 2 3 4 4"],
+        "Pad AsStrided Max",
+    );
+    check("aten.max_pool1d.default", "self=f32 3 7, kernel_size=[2], ceil_mode=true", &["f32 3 4"], "Pad AsStrided Max");
+    check(
+        "aten.avg_pool2d.default",
+        "self=f32 1 3 8 8, kernel_size=[3], stride=[2], padding=[1], count_include_pad=false",
+        &["f32 1 3 4 4"],
+        "Pad AsStrided Sum Divide",
+    );
+    check("aten.adaptive_avg_pool2d.default", "self=f32 n 3 h w, output_size=[1 1]", &["f32 n 3 1 1"], "Mean");
+    check("aten.adaptive_avg_pool1d.default", "self=f32 n 3 7, output_size=[2]", &["f32 n 3 2"], "Addmm");
+    refuses("aten.adaptive_max_pool1d.default", "self=f32 3 7, output_size=[2]", &["f32 3 2", "i64 3 2"], "places");
+}
+
+#[test]
+fn resampling_and_padding() {
+    check("aten.upsample_nearest2d.vec", "input=f32 n 3 4 4, output_size=[8 8]", &["f32 n 3 8 8"], "Take Take");
+    check(
+        "aten.upsample_bilinear2d.vec",
+        "input=f32 n 3 4 4, output_size=[8 8], align_corners=false",
+        &["f32 n 3 8 8"],
+        "Addmm Addmm",
+    );
+    check("aten.pad.default", "self=f32 2 5, pad=[1 2]", &["f32 2 8"], "Pad");
+    check("aten.pad.default", "self=f32 2 5, pad=[-1 2]", &["f32 2 6"], "Slice Pad");
+    check("aten.pad.default", "self=f32 2 5, pad=[1 2], mode='reflect'", &["f32 2 8"], "Take");
+    check("aten.pad.default", "self=f32 2 s, pad=[1 0], mode='circular'", &[], "Slice Concatenate");
+}
+
+#[test]
+fn norms() {
+    check(
+        "aten.group_norm.default",
+        "input=f32 2 4 h, num_groups=2, weight=f32 4, bias=f32 4",
+        &["f32 2 4 h"],
+        "Reshape LayerNorm Reshape Reshape Reshape Multiply Add",
+    );
+    check("aten.instance_norm.default", "input=f32 2 4 3, use_input_stats=true", &["f32 2 4 3"], "LayerNorm");
+    refuses("aten.batch_norm.default", "input=f32 2 3, running_mean=f32 3, running_var=f32 3, training=true", &["f32 2 3"], "eval");
+}
+
+#[test]
+fn products() {
+    check("aten.einsum.default", "equation='bij,bjk->bik', tensors={f32 b 2 3; f32 b 3 4}", &["f32 b 2 4"], "Addmm");
+    check("aten.einsum.default", "equation='i,j', tensors={f32 2; f32 3}", &["f32 2 3"], "Reshape Reshape Multiply");
+    check("aten.einsum.default", "equation='ii->i', tensors={f32 3 3}", &["f32 3"], "Reshape Take");
+    check("aten.outer.default", "self=f32 2, vec2=f32 s", &["f32 2 s"], "ExpandDims Multiply");
+    check("aten.trace.default", "self=f32 3 3", &["f32"], "Reshape Take Sum");
+}
+
+#[test]
+fn recurrences() {
+    let lstm = "input=f32 b t 3, hx={f32 1 b 4; f32 1 b 4}, params={f32 16 3; f32 16 4; f32 16; f32 16}, batch_first=true";
+    check(
+        "aten.lstm.input",
+        lstm,
+        &["f32 b t 4", "f32 1 b 4", "-f32 1 b 4"],
+        "Take Take Transpose Addmm Add Transpose IdCopy IdCopy Scan ExpandDims \
+         [Addmm Split Sigmoid Sigmoid Tanh Sigmoid Multiply Multiply Add Tanh Multiply IdCopy IdCopy IdCopy]",
+    );
+    check(
+        "aten.rnn_tanh_cell.default",
+        "input=f32 b 3, hx=f32 b 4, w_ih=f32 4 3, w_hh=f32 4 4",
+        &["f32 b 4"],
+        "Transpose Addmm Transpose Addmm Tanh",
+    );
+}
+
+#[test]
+fn experts_and_sampling() {
+    let gather = |n: &str, cutoff: i64| format!("x=f32 {n} 8, expert_indices=i64 {n} 2, top_k=2, sort_cutoff={cutoff}");
+    let outs = ["f32 8 1 8", "i32 8", "i32", "i32 8"];
+    check(
+        "mlx.moe_gather_inputs.default",
+        &gather("4", 1),
+        &outs,
+        "Reshape Argsort AsType Argsort AsType Take AsType FloorDivide AsType Take ExpandDims Full",
+    );
+    check("mlx.moe_gather_inputs.default", &gather("4", 16), &outs, "Repeat Reshape AsType ExpandDims Full ARange");
+    let (cx, result) = lower("mlx.moe_gather_inputs.default", &gather("n", 4), &["f32 2*n 1 8"; 0]);
+    assert_eq!((result.unwrap().len(), cx.flow().chains.len()), (4, 3));
+    let (cx, result) = lower("mlx.sample.default", "logits=f32 1 9, temperature=f32, top_k=i64, top_p=f32, seed=i64", &["i64 1"]);
+    result.unwrap();
+    let all: Vec<&str> = cx.flow().chains.iter().flatten().map(|n| n.node.name()).collect();
+    for (name, n) in [("If", 1), ("RandomBits", 1), ("Argmax", 2), ("ItemInt", 3), ("Softmax", 1), ("Sort", 2), ("Where", 3)] {
+        assert_eq!(all.iter().filter(|a| **a == name).count(), n, "{name}");
+    }
+}
