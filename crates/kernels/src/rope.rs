@@ -26,7 +26,8 @@ pub struct Rope<'a> {
 
 /// Rotates each head of `x` `[B, H, T, D]` by its position `(t + offset) · scale`; `offsets` has one entry, or one a batch.
 ///
-/// Angles, sines and cosines are `f32`, and so are the products until they are stored.
+/// Angles are `f32`. Sines and cosines, and each product, are rounded to the element type: PyTorch model code and MLX's own CPU
+/// path round there, so half-precision results agree with theirs bit by bit where the sines do.
 ///
 /// # Errors
 /// [`Error::Size`] if the ranks, `dims`, `offsets` or `periods` do not fit, [`Error::Parameter`] for odd `dims`.
@@ -53,7 +54,7 @@ pub fn rope<T: Float>(pool: &Pool, x: &View<T>, offsets: &[i32], rope: &Rope, ou
         None => (0..half).map(|i| f64::from(rope.base).powf(-(i as f64) / half as f64) as f32).collect(),
     };
     let steps = x.shape()[2];
-    let table = Table::new(pool, offsets, steps, rope.scale, &frequencies);
+    let table = Table::new(pool, offsets, steps, rope.scale, &frequencies, T::round);
     let strides: Strides = out.strides().into();
     let traditional = rope.traditional;
     match (float_view(x), FloatPtr::of(out.origin())) {
@@ -75,7 +76,7 @@ struct Table {
 }
 
 impl Table {
-    fn new(pool: &Pool, offsets: &[i32], steps: usize, scale: f32, frequencies: &[f32]) -> Table {
+    fn new(pool: &Pool, offsets: &[i32], steps: usize, scale: f32, frequencies: &[f32], round: fn(f32) -> f32) -> Table {
         let half = frequencies.len();
         let mut numbers = vec![0.0; offsets.len() * steps * 2 * half];
         let parts = Parts::new(&mut numbers);
@@ -90,6 +91,7 @@ impl Table {
                 sin.copy_from_slice(cos);
                 unary_in_place(pool, Unary::Cos, cos);
                 unary_in_place(pool, Unary::Sin, sin);
+                cos.iter_mut().chain(sin).for_each(|v| *v = round(*v));
             }
         });
         Table { numbers, half, steps, offsets: offsets.len() }
@@ -161,16 +163,17 @@ impl<T: Float> Rotate<'_, T> {
             while !self.traditional && step == 1 && out_step == 1 && i + I::LANES <= half {
                 let (a, b) = (T::load(isa, x.add(i)), T::load(isa, x.add(half + i)));
                 let (c, s) = (isa.load(cos.as_ptr().add(i)), isa.load(sin.as_ptr().add(i)));
-                T::store(isa, y.add(i), isa.sub(isa.mul(a, c), isa.mul(b, s)));
-                T::store(isa, y.add(half + i), isa.add(isa.mul(a, s), isa.mul(b, c)));
+                let product = |a, b| T::round_lanes(isa, isa.mul(a, b));
+                T::store(isa, y.add(i), isa.sub(product(a, c), product(b, s)));
+                T::store(isa, y.add(half + i), isa.add(product(a, s), product(b, c)));
                 i += I::LANES;
             }
             for i in i..half {
                 let (p, q) = if self.traditional { (2 * i, 2 * i + 1) } else { (i, half + i) };
                 let (p, q) = (p as isize, q as isize);
                 let (a, b) = ((*x.offset(p * step)).to_f32(), (*x.offset(q * step)).to_f32());
-                *y.offset(p * out_step) = T::from_f32(a * cos[i] - b * sin[i]);
-                *y.offset(q * out_step) = T::from_f32(a * sin[i] + b * cos[i]);
+                *y.offset(p * out_step) = T::from_f32(T::round(a * cos[i]) - T::round(b * sin[i]));
+                *y.offset(q * out_step) = T::from_f32(T::round(a * sin[i]) + T::round(b * cos[i]));
             }
         }
     }

@@ -113,7 +113,8 @@ impl Kernel {
         let (action, inputs) = if let Some(prim) = Prim::named(&name) {
             (Action::Prim(prim), prim.arity())
         } else {
-            let k = result_count(args).ok_or_else(|| format!("operator `{}`: its results are not repeated", name.escape_debug()))?;
+            let k =
+                result_count(args).ok_or_else(|| format!("operator `{}`: its results are not repeated", name.escape_debug()))?;
             let inputs = args.len() - 2 * k;
             let rule = || find_rule(&operator.name, &operator.overload, inputs).map(Action::Rule);
             let action = if name.starts_with("executorch_prim::et_view.") { Some(Action::View) } else { rule() };
@@ -136,9 +137,7 @@ impl Kernel {
     fn fixed_signature(&self, plan: &ExecutionPlan, args: &[u32]) -> Option<Signature> {
         let inputs = args.get(..self.inputs)?;
         let seen = |at: u32| match plan.values.get(at as usize) {
-            Some(EValue::Tensor(t)) if !t.dynamic => {
-                Ok(Seen::Tensor(t.dtype, t.sizes.iter().map(|&d| d as usize).collect()))
-            }
+            Some(EValue::Tensor(t)) if !t.dynamic => Ok(Seen::Tensor(t.dtype, t.sizes.iter().map(|&d| d as usize).collect())),
             Some(EValue::Int(v)) => Ok(Seen::Value(Value::Int(*v))),
             Some(EValue::Bool(v)) => Ok(Seen::Value(Value::Bool(*v))),
             Some(EValue::Double(v)) => Ok(Seen::Value(Value::Double(*v))),
@@ -270,8 +269,7 @@ fn view(plan: &ExecutionPlan, inputs: &[u32], results: &[u32], cells: &mut [Opti
 
 /// The tensor with these sizes, one of which may be -1.
 fn reshape(tensor: &Tensor, sizes: &[i64]) -> Result<Tensor, String> {
-    let known: Option<usize> =
-        sizes.iter().filter(|&&d| d != -1).try_fold(1usize, |n, &d| n.checked_mul(usize::try_from(d).ok()?));
+    let known: Option<usize> = sizes.iter().filter(|&&d| d != -1).try_fold(1usize, |n, &d| n.checked_mul(usize::try_from(d).ok()?));
     let known = known.ok_or_else(|| format!("the sizes {sizes:?} are no shape"))?;
     let inferred = tensor.numel().checked_div(known).unwrap_or(0);
     let shape: Vec<usize> = sizes.iter().map(|&d| usize::try_from(d).unwrap_or(inferred)).collect();

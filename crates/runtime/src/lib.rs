@@ -16,6 +16,7 @@ mod prim;
 mod program;
 mod registry;
 mod run;
+mod state;
 mod value;
 
 pub use error::Error;

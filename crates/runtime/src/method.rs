@@ -64,7 +64,8 @@ impl Program {
         let mut initial = Vec::with_capacity(plan.values.len());
         for i in 0..plan.values.len() {
             let place = || format!(", value {i}");
-            let value = self.initial(plan, i as u32).map_err(|what| Error::Method { method: name.to_owned(), place: place(), what });
+            let value =
+                self.initial(plan, i as u32).map_err(|what| Error::Method { method: name.to_owned(), place: place(), what });
             initial.push(value?);
         }
         let state = find_state(plan, &delegates, &kernels, &mut initial);
@@ -117,7 +118,8 @@ impl Method {
         let mut outputs = Vec::with_capacity(plan.outputs.len());
         for (i, &at) in plan.outputs.iter().enumerate() {
             let value = cells.get(at as usize).cloned().flatten();
-            let what = || Error::Method { method: plan.name.clone(), place: format!(", output {i}"), what: "nothing sets it".into() };
+            let what =
+                || Error::Method { method: plan.name.clone(), place: format!(", output {i}"), what: "nothing sets it".into() };
             outputs.push(value.ok_or_else(what)?);
         }
         for (at, _) in &self.state {

@@ -184,7 +184,9 @@ mod tests {
         let spec = TensorSpec { dtype: DType::I64, dims: vec![DimSpec::Fixed(1), DimSpec::UpTo(Some(4))] };
         let check = |dtype, shape: &[usize]| spec.admits(&Tensor::zeros(dtype, shape).unwrap());
         assert!(check(DType::I64, &[1, 4]) && check(DType::I64, &[1, 1]));
-        assert!(!check(DType::I64, &[1, 5]) && !check(DType::I64, &[2, 4]) && !check(DType::I64, &[4]) && !check(DType::I32, &[1, 4]));
+        assert!(
+            !check(DType::I64, &[1, 5]) && !check(DType::I64, &[2, 4]) && !check(DType::I64, &[4]) && !check(DType::I32, &[1, 4])
+        );
         assert_eq!(spec.to_string(), "i64[1, ..4]");
     }
 
@@ -192,6 +194,8 @@ mod tests {
     fn fixed_numbers_fit_within_a_tolerance() {
         let fits = |a, b| ValueSpec { name: None, kind: ValueKind::Fixed(a) }.admits(&b);
         assert!(fits(Value::Double(1.0), Value::Double(1.00005)) && !fits(Value::Double(1.0), Value::Double(1.01)));
-        assert!(fits(Value::Int(3), Value::Int(3)) && !fits(Value::Int(3), Value::Int(4)) && !fits(Value::Int(1), Value::Bool(true)));
+        assert!(
+            fits(Value::Int(3), Value::Int(3)) && !fits(Value::Int(3), Value::Int(4)) && !fits(Value::Int(1), Value::Bool(true))
+        );
     }
 }

@@ -228,6 +228,8 @@ impl<S: Float> Tile<'_, S> {
     }
 
     /// Turns scores into weights relative to the row's maximum so far, and rescales what the row has.
+    ///
+    /// Weights are rounded to the element type and their sum is not, as PyTorch's half-precision kernels do it.
     #[inline(always)]
     fn soften<I: Isa>(&self, isa: I, scores: &mut [f32], row: &mut [f32]) {
         let mut top = isa.splat(f32::NEG_INFINITY);
@@ -249,7 +251,7 @@ impl<S: Float> Tile<'_, S> {
                 let hidden = isa.lt(score, isa.splat(f32::MIN));
                 let weight = isa.select(hidden, isa.splat(0.0), exp(isa, isa.sub(score, base)));
                 total = isa.add(total, weight);
-                isa.store(lanes.as_mut_ptr(), weight);
+                isa.store(lanes.as_mut_ptr(), S::round_lanes(isa, weight));
             }
         }
         if row[0] < top {

@@ -11,6 +11,22 @@ pub trait Float: Element {
     fn to_f32(self) -> f32;
     /// Rounded to nearest even.
     fn from_f32(x: f32) -> Self;
+    /// `x` rounded to this type and widened again.
+    #[inline(always)]
+    fn round(x: f32) -> f32 {
+        Self::from_f32(x).to_f32()
+    }
+    /// Each lane rounded to this type and widened again.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn round_lanes<I: Isa>(isa: I, v: I::V) -> I::V {
+        let mut lanes = [Self::from_f32(0.0); 16];
+        // SAFETY: LANES is at most 16.
+        unsafe {
+            Self::store(isa, lanes.as_mut_ptr(), v);
+            Self::load(isa, lanes.as_ptr())
+        }
+    }
     /// # Safety
     /// `I::LANES` elements are readable at `p`.
     #[doc(hidden)]
@@ -29,6 +45,10 @@ impl Float for f32 {
     #[inline(always)]
     fn from_f32(x: f32) -> f32 {
         x
+    }
+    #[inline(always)]
+    fn round_lanes<I: Isa>(_: I, v: I::V) -> I::V {
+        v
     }
     #[inline(always)]
     unsafe fn load<I: Isa>(isa: I, p: *const f32) -> I::V {

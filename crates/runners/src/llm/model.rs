@@ -68,6 +68,8 @@ impl LanguageModel {
         let mut load = LoadOptions::default();
         load.kv_cache = metadata.cache_config(output_dtype(program, &name));
         let method = program.method(&name, engine, &load)?;
+        // Files without metadata still show how long their caches are.
+        metadata.context = [metadata.context, method.cache_len()].into_iter().flatten().min();
         let what = |what| Error::Signature { method: name.clone(), what };
         let signature = read_signature(method.inputs()).map_err(what)?;
         let asked = options.chunk.or(metadata.chunk).unwrap_or(LONGEST_STEP).max(1);
@@ -98,7 +100,7 @@ impl LanguageModel {
         self.position
     }
 
-    /// Tokens that still fit; `None` if the program states no bound.
+    /// Tokens that still fit; `None` if neither the program's metadata nor its caches state a bound.
     pub fn room(&self) -> Option<usize> {
         self.metadata.context.map(|context| context.saturating_sub(self.position))
     }

@@ -2,9 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use flambeau_ir::{
-    Checked, Graph, IdCopy, In, MetaDim, Node, Out, Slot, SlotCounts, SlotRef, Spec, TensorMeta, Tid, check,
-};
+use flambeau_ir::{Checked, Graph, IdCopy, In, MetaDim, Node, Out, Slot, SlotCounts, SlotRef, Spec, TensorMeta, Tid, check};
 use flambeau_lower::{Arg, Call, Flow, Item, Lower, Origin, OutMeta, Recipe, RuleRow};
 use flambeau_tensor::{Bytes, DType, Expr, Symbol};
 use flambeau_wire::pte::{EValue, ExecutionPlan};
