@@ -75,8 +75,7 @@ fn run(flags: &Flags) -> Result<()> {
     let need = |path: &Option<PathBuf>, name| path.clone().ok_or_else(|| usage(format!("--{name} is missing; see --help")));
     let (pte, input, output) = (need(&flags.pte, "pte")?, need(&flags.input, "input")?, need(&flags.output, "output")?);
     let engine = flambeau::engines(None, false).get("cpu")?;
-    let mut options = LoadOptions::default();
-    options.kv_cache = flags.kv_cache.as_deref().map(kv_cache::parse).transpose()?;
+    let options = LoadOptions { kv_cache: flags.kv_cache.as_deref().map(kv_cache::parse).transpose()? };
     let mut method = Program::open(&pte)?.method("forward", &engine, &options)?;
     let inputs = bin::read(&files::read(&input)?).with_context(|| input.display().to_string())?;
     let inputs = shape::arguments(method.inputs(), inputs.into_iter().map(|tensor| Named { name: None, tensor }).collect())?;

@@ -21,11 +21,14 @@ pub(crate) fn arguments(specs: &[ValueSpec], tensors: Vec<Named>) -> Result<Vec<
         bail!("the method takes {} inputs ({}), found {}", open.len(), listed.join(", "), tensors.len());
     }
     let mut tensors = ordered(&open, tensors).into_iter();
-    specs.iter().map(|spec| match &spec.kind {
-        ValueKind::Fixed(value) => Ok(value.clone()),
-        ValueKind::Int => tensors.next().map_or(Ok(Value::None), |n| integer(&n.tensor)),
-        ValueKind::Tensor(_) => Ok(tensors.next().map_or(Value::None, |n| Value::Tensor(n.tensor))),
-    }).collect()
+    specs
+        .iter()
+        .map(|spec| match &spec.kind {
+            ValueKind::Fixed(value) => Ok(value.clone()),
+            ValueKind::Int => tensors.next().map_or(Ok(Value::None), |n| integer(&n.tensor)),
+            ValueKind::Tensor(_) => Ok(tensors.next().map_or(Value::None, |n| Value::Tensor(n.tensor))),
+        })
+        .collect()
 }
 
 fn ordered(specs: &[&ValueSpec], mut tensors: Vec<Named>) -> Vec<Named> {

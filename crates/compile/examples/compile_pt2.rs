@@ -17,7 +17,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().collect();
     let [_, input, output, schemes @ ..] = &args[..] else { return Err("expected IN.pt2 OUT.pte".into()) };
     let scheme = |i: usize| schemes.get(i).map(|s| Scheme::from_name(s, None)).transpose();
-    let options = Options { linear: scheme(0)?, embedding: scheme(1)? };
+    let options = Options { linear: scheme(0)?, embedding: scheme(1)?, ..Options::default() };
     let start = Instant::now();
     let program = Archive::open(fs::read(input)?.into())?.only_program()?;
     let read = start.elapsed();

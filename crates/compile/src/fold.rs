@@ -108,7 +108,9 @@ impl Folder<'_> {
     fn selection(&self) -> (Vec<usize>, Vec<Tid>) {
         let is_known = |node: &Node| {
             let mut all = true;
-            node.walk(&mut |role, slot| all &= role == Role::Read || matches!(slot, Slot::Tensor(t) if self.known.contains_key(&t)));
+            node.walk(&mut |role, slot| {
+                all &= role == Role::Read || matches!(slot, Slot::Tensor(t) if self.known.contains_key(&t))
+            });
             all
         };
         let main = &self.flow.chains[0];
@@ -140,7 +142,13 @@ impl Folder<'_> {
 fn is_view(node: &Node) -> bool {
     matches!(
         node,
-        Node::Transpose(_) | Node::Reshape(_) | Node::ExpandDims(_) | Node::Squeeze(_) | Node::Slice(_) | Node::IdCopy(_) | Node::Contiguous(_)
+        Node::Transpose(_)
+            | Node::Reshape(_)
+            | Node::ExpandDims(_)
+            | Node::Squeeze(_)
+            | Node::Slice(_)
+            | Node::IdCopy(_)
+            | Node::Contiguous(_)
     )
 }
 
@@ -159,7 +167,11 @@ impl Constants for Materialized<'_> {
 fn run(mut part: Flow, weights: &Weights<'_>, engine: &dyn Engine) -> Result<Vec<Constant>, Error> {
     let text = |e: &dyn std::fmt::Display| Error::Fold(e.to_string());
     flambeau_lower::drop_unread(&mut part);
-    let specs: Vec<_> = part.results.iter().filter_map(|s| if let Slot::Tensor(t) = s { Some((*t, part.spec(*t).clone())) } else { None }).collect();
+    let specs: Vec<_> = part
+        .results
+        .iter()
+        .filter_map(|s| if let Slot::Tensor(t) = s { Some((*t, part.spec(*t).clone())) } else { None })
+        .collect();
     let slotted = slots::assign(part, "fold", &[]);
     let graph = Arc::new(check(slotted.graph).map_err(|e| text(&e))?);
     let source = Materialized { constants: slotted.constants.into_iter().collect(), weights };

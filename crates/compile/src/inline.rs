@@ -17,12 +17,31 @@ pub(crate) enum Special<'a> {
     Field,
     /// It runs a sub-graph once.
     Inline(&'a Graph),
-    /// It writes to the named operand what the target's functional form computes.
-    Write { target: String, written: &'static str },
+    /// It compares sizes.
+    Predicate,
+    /// It runs one of two sub-graphs.
+    Cond,
+    /// It runs a sub-graph for each slice of tensors.
+    Scan,
+    /// It names an operator that writes to its operands, and gives what that would write as results.
+    Functionalized,
+    /// It writes to an operand.
+    Write(Effect),
     Refused(String),
 }
 
-/// Comparisons of symbolic integers: only statements of fact read them in programs that can be lowered.
+/// A call that writes to an operand.
+#[derive(Debug)]
+pub(crate) struct Effect {
+    /// The functional form, which gives the new contents behind its other results.
+    pub(crate) target: String,
+    /// The operand.
+    pub(crate) written: &'static str,
+    /// How many other results there are.
+    pub(crate) results: usize,
+}
+
+/// Comparisons of symbolic integers.
 const PREDICATES: [&str; 9] = [
     "_operator.eq",
     "_operator.ne",
@@ -46,8 +65,11 @@ const FACTS: [&str; 5] = [
 /// How to treat a call.
 pub(crate) fn special(node: &Node) -> Special<'_> {
     let target = bare(&node.target);
-    if PREDICATES.contains(&target) || FACTS.contains(&target) {
+    if FACTS.contains(&target) {
         return Special::Fact;
+    }
+    if PREDICATES.contains(&target) {
+        return Special::Predicate;
     }
     match target {
         "export.access_subclass_inner_tensor.default" => return Special::Field,
@@ -59,12 +81,19 @@ pub(crate) fn special(node: &Node) -> Special<'_> {
                 _ => Special::Refused("autocast changes element types behind the program's back".to_owned()),
             };
         }
+        "higher_order.cond" => return Special::Cond,
+        "higher_order.scan" => return Special::Scan,
+        "higher_order.auto_functionalized_v2" => return Special::Functionalized,
+        "higher_order.while_loop" => {
+            let reason = "how often the loop runs depends on the data, which a graph cannot express; use a scan over a fixed number of steps";
+            return Special::Refused(reason.to_owned());
+        }
+        _ if target.starts_with("higher_order.") => {
+            return Special::Refused("this kind of control flow has no form in a graph".to_owned());
+        }
         _ => {}
     }
-    match write(target) {
-        Some((target, written)) => Special::Write { target, written },
-        None => Special::Plain,
-    }
+    write(target).map_or(Special::Plain, Special::Write)
 }
 
 fn body(node: &Node) -> Special<'_> {
@@ -72,18 +101,20 @@ fn body(node: &Node) -> Special<'_> {
     graph.map_or_else(|| Special::Refused("it has no sub-graph".to_owned()), Special::Inline)
 }
 
-/// The functional form of an operator that writes to an operand, and that operand.
-fn write(target: &str) -> Option<(String, &'static str)> {
+/// What an operator writes, if it writes to an operand.
+pub(crate) fn write(target: &str) -> Option<Effect> {
+    let effect = |target: &str, written, results| Some(Effect { target: target.to_owned(), written, results });
     match target {
-        "mlx.kv_cache_update.default" => return Some((target.to_owned(), "cache")),
-        "mlx.gated_delta_rule.default" | "aten.detach_.default" => return None,
-        "aten.fill_.Scalar" | "aten.fill_.Tensor" => return Some(("aten.full_like.default".to_owned(), "self")),
-        "aten.zero_.default" => return Some(("aten.zeros_like.default".to_owned(), "self")),
+        "mlx.kv_cache_update.default" => return effect(target, "cache", 0),
+        "mlx.gated_delta_rule.default" => return effect(target, "state", 1),
+        "aten.detach_.default" => return None,
+        "aten.fill_.Scalar" | "aten.fill_.Tensor" => return effect("aten.full_like.default", "self", 0),
+        "aten.zero_.default" => return effect("aten.zeros_like.default", "self", 0),
         _ => {}
     }
     let (name, overload) = target.strip_prefix("aten.")?.split_once('.')?;
     let functional = name.strip_suffix('_').filter(|n| !n.starts_with("__") && !n.is_empty())?;
-    Some((format!("aten.{functional}.{overload}"), "self"))
+    effect(&format!("aten.{functional}.{overload}"), "self", 0)
 }
 
 /// The call with the arguments as its functional form names them.
@@ -152,7 +183,12 @@ fn is_conversion(node: &Node) -> bool {
 /// Names that anything in the graph reads.
 pub(crate) fn used_names(graph: &Graph) -> HashSet<String> {
     let mut used = HashSet::new();
-    let operands = graph.nodes.iter().filter(|n| !matches!(special(n), Special::Fact)).flat_map(|n| &n.inputs).map(|i| &i.arg);
+    let operands = graph
+        .nodes
+        .iter()
+        .filter(|n| !matches!(special(n), Special::Fact | Special::Predicate))
+        .flat_map(|n| &n.inputs)
+        .map(|i| &i.arg);
     for argument in operands.chain(&graph.outputs) {
         used.extend(argument.names().into_iter().map(str::to_owned));
     }
@@ -164,7 +200,8 @@ pub(crate) fn mutated_weights(exported: &Exported) -> HashSet<&View> {
     let mut stored: HashMap<&str, &View> = HashMap::new();
     let mut by_name: HashMap<&str, &View> = HashMap::new();
     for spec in &exported.signature.inputs {
-        let (InputSpec::Parameter { arg, name } | InputSpec::Buffer { arg, name, .. } | InputSpec::TensorConstant { arg, name }) = spec
+        let (InputSpec::Parameter { arg, name } | InputSpec::Buffer { arg, name, .. } | InputSpec::TensorConstant { arg, name }) =
+            spec
         else {
             continue;
         };
@@ -189,8 +226,8 @@ fn mutated_in<'a>(graph: &Graph, stored: &HashMap<&str, &'a View>, mutated: &mut
     for node in &graph.nodes {
         let first = node.inputs.first().and_then(|i| i.arg.as_tensor());
         match special(node) {
-            Special::Write { written, .. } => {
-                let root = node.arg(written).and_then(Argument::as_tensor).and_then(|n| roots.get(n).copied());
+            Special::Write(effect) => {
+                let root = node.arg(effect.written).and_then(Argument::as_tensor).and_then(|n| roots.get(n).copied());
                 if let Some(root) = root {
                     mutated.insert(root);
                     roots.extend(node.output_names().into_iter().map(|n| (n, root)));
@@ -219,7 +256,7 @@ mod tests {
 
     #[test]
     fn writes_have_functional_forms() {
-        let check = |target, want: Option<&str>| assert_eq!(write(target).map(|w| w.0).as_deref(), want, "{target}");
+        let check = |target, want: Option<&str>| assert_eq!(write(target).map(|w| w.target).as_deref(), want, "{target}");
         check("aten.add_.Tensor", Some("aten.add.Tensor"));
         check("aten.copy_.default", Some("aten.copy.default"));
         check("aten.fill_.Scalar", Some("aten.full_like.default"));

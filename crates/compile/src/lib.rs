@@ -14,11 +14,16 @@ mod fold;
 mod inline;
 mod materialize;
 mod method;
+mod outer;
+mod outside;
 mod pack;
+mod plan_memory;
+mod portable;
 mod quantize;
 mod report;
 mod scatter;
 mod slots;
+mod split;
 mod subclass;
 mod trace;
 mod weights;
@@ -44,6 +49,10 @@ pub struct Options {
     pub linear: Option<Scheme>,
     /// Quantizes embedding tables that the program does not quantize itself.
     pub embedding: Option<Scheme>,
+    /// Refuses calls that nodes cannot express instead of leaving them to ExecuTorch's portable kernels.
+    pub require_full: bool,
+    /// Operators that are left to portable kernels although nodes could express them, such as `aten.sin.default`.
+    pub undelegated: Vec<String>,
 }
 
 /// A program that is ready to be written.
@@ -73,7 +82,19 @@ pub fn compile<'a>(methods: &[(&str, &'a Exported)], options: &Options, folder: 
         output.report.methods.push(report);
         output.methods.extend(compiled);
     }
+    weights::unify(&mut output.methods.iter_mut().map(|(_, weights)| weights).collect::<Vec<_>>())?;
     if refused.is_empty() { Ok(output) } else { Err(Error::Refused { calls: refused, report: Box::new(output.report) }) }
+}
+
+/// What would become of every call, without compiling: no weight is read, and refusals are part of the report.
+///
+/// # Errors
+/// About the program as a whole.
+pub fn dry_run(methods: &[(&str, &Exported)], options: &Options) -> Result<Report, Error> {
+    let mut ordered = methods.to_vec();
+    ordered.sort_by_key(|(name, _)| *name);
+    let methods = ordered.iter().map(|(name, exported)| method::report(name, exported, options)).collect::<Result<_, _>>()?;
+    Ok(Report { methods })
 }
 
 impl Output<'_> {
@@ -107,6 +128,6 @@ impl Output<'_> {
 
     /// The checked graph of each delegate, in the order in which they are written.
     pub fn graphs(&self) -> impl Iterator<Item = &flambeau_ir::Checked> {
-        self.methods.iter().map(|(compiled, _)| &*compiled.graph)
+        self.methods.iter().flat_map(|(compiled, _)| &compiled.graphs).map(|graph| &**graph)
     }
 }

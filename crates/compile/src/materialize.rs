@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use flambeau_lower::{Constant, Recipe};
 use flambeau_tensor::{AlignedBytes, Bytes, DType, Shape, Tensor, cast, row_major_strides};
+use sha2::{Digest, Sha256};
 
 use crate::{Error, pack, quantize, weights::Weights};
 
@@ -21,7 +22,7 @@ pub(crate) fn materialize(constant: &Constant, weights: &Weights<'_>) -> Result<
             let parts = parts.iter().map(of).collect::<Result<Vec<_>, _>>()?;
             wrap(constant, concat(&parts, *axis))?
         }
-        Recipe::Reciprocal(x) => map_floats(&of(x)?, |v| 1.0 / v).map_err(|e| fail(e.to_string()))?,
+        Recipe::Reciprocal(x) => map_floats(&of(x)?, reciprocal).map_err(|e| fail(e.to_string()))?,
         Recipe::Repeat(x, factor) => wrap(constant, repeat(&of(x)?, *factor))?,
         Recipe::PackSigned { codes, bits } => wrap(constant, pack::pack_signed(&of(codes)?, *bits).map_err(fail)?)?,
         Recipe::AffineBias { scale, zero_point, bits } => {
@@ -47,7 +48,7 @@ pub(crate) fn identity(constant: &Constant, weights: &Weights<'_>) -> String {
     let (dtype, shape) = (constant.dtype, &constant.shape);
     match &constant.recipe {
         Recipe::Stored(number) => weights.identity(*number),
-        Recipe::Literal(bytes) => format!("literal {dtype} {shape:?} {bytes:?}"),
+        Recipe::Literal(bytes) => format!("literal {dtype} {shape:?} {:?}", Sha256::digest(bytes)),
         Recipe::Cast(x) => format!("cast {dtype} ({})", of(x)),
         Recipe::Reshape(x) | Recipe::Reinterpret(x) => of(x),
         Recipe::Permute(x, perm) => format!("permute {perm:?} ({})", of(x)),
@@ -115,6 +116,12 @@ fn repeat(x: &Tensor, factor: usize) -> Bytes {
         }
     }
     out.into()
+}
+
+/// The number whose reciprocal is `v` once more, where f32 has one: readers invert it back.
+fn reciprocal(v: f32) -> f32 {
+    let nearest = 1.0 / v;
+    [nearest, nearest.next_up(), nearest.next_down()].into_iter().find(|r| 1.0 / r == v).unwrap_or(nearest)
 }
 
 /// Applies a function in f32 to a float tensor.

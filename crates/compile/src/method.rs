@@ -3,40 +3,50 @@
 use std::{collections::HashMap, sync::Arc};
 
 use flambeau_ir::{Checked, Graph, IdCopy, In, MetaDim, Node, Out, Slot, SlotClass, Tid, check, engine::Engine};
-use flambeau_lower::{Constant, Flow, Recipe, fuse};
-use flambeau_pt2::{Argument, Exported};
+use flambeau_lower::{Constant, Flow, Recipe, drop_unread, fuse};
+use flambeau_pt2::Exported;
 use flambeau_tensor::Shape;
 use flambeau_wire::{
     Blob, ProgramWriter, mlx,
-    pte::{Allocation, Chain, ContainerMeta, Delegate, EValue, ExecutionPlan, Instruction, TensorValue},
+    pte::{EValue, ExecutionPlan},
 };
 
 use crate::{
     Error, Options,
     fold::fold,
     materialize::{identity, materialize},
+    outer::{Outer, Step},
+    outside::Outside,
     quantize::quantize,
     report::{MethodReport, Outcome},
     slots::{self, Slotted},
-    trace::{Buffer, MethodInput, MethodOutput, Trace},
+    split::split,
+    trace::{Buffer, Trace},
     weights::Weights,
 };
-
-/// Name under which ExecuTorch registers its MLX delegate.
-const BACKEND: &str = "MLXBackend";
-
-/// Planned tensors start at multiples of this, in bytes.
-const PLAN_ALIGNMENT: u64 = 16;
-
-/// Stand-in for the upper bound of a size that has none, in a plan's tensors.
-const UNBOUNDED: u32 = 1 << 16;
 
 /// A compiled method.
 #[derive(Debug)]
 pub(crate) struct Compiled {
-    pub(crate) graph: Arc<Checked>,
+    pub(crate) graphs: Vec<Arc<Checked>>,
     plan: ExecutionPlan,
+    /// Named constants of the delegates.
     constants: Vec<(String, Arc<Constant>)>,
+    /// Values of the plan that are constants.
+    outer_constants: Vec<(u32, Arc<Constant>)>,
+}
+
+/// Traces a method without compiling it: what would become of each call.
+pub(crate) fn report(name: &str, exported: &Exported, options: &Options) -> Result<MethodReport, Error> {
+    let trace = Trace::run(exported, options)?;
+    let mut report = reported(name, &trace);
+    if report.refused().next().is_none() {
+        let (mut flow, trace) = trace.into_flow()?;
+        run_passes(&mut flow, &trace.outside, options);
+        report.nodes = flow.node_count();
+        attribute(&mut report, &flow, exported);
+    }
+    Ok(report)
 }
 
 /// Compiles one method. Nothing but the report comes back if a call was refused.
@@ -47,26 +57,93 @@ pub(crate) fn compile<'a>(
     options: &Options,
     folder: &dyn Engine,
 ) -> Result<(MethodReport, Option<(Compiled, Weights<'a>)>), Error> {
-    let trace = Trace::run(exported)?;
-    let mut report = MethodReport { name: name.to_owned(), calls: trace.calls.clone(), nodes: 0 };
+    let trace = Trace::run(exported, options)?;
+    let mut report = reported(name, &trace);
     if report.refused().next().is_some() {
         return Ok((report, None));
     }
     let (mut flow, trace) = trace.into_flow()?;
-    quantize(&mut flow, options);
-    fuse(&mut flow);
+    let own = flow.results.len();
+    run_passes(&mut flow, &trace.outside, options);
     fold(&mut flow, &trace.weights, folder)?;
-    flambeau_lower::drop_unread(&mut flow);
+    drop_unread(&mut flow);
+    flow.results.truncate(own);
     attribute(&mut report, &flow, exported);
-    let buffer_names: Vec<String> = trace.buffers.iter().map(|b| b.name.clone()).collect();
-    let mut slotted = slots::assign(flow, &format!("{number:04x}"), &buffer_names);
-    let initial = initial_contents(&mut slotted, &trace.buffers)?;
-    slotted.constants.splice(0..0, initial);
-    report.nodes = slotted.graph.node_count();
-    let plan = plan(name, exported, &slotted, &trace);
-    let graph = check(slotted.graph).map_err(|e| Error::Check(e.to_string()))?;
-    let compiled = Compiled { graph: Arc::new(graph), plan, constants: slotted.constants };
+    let prefix = format!("{number:04x}");
+    let compiled = match trace.outside[..] {
+        [] => whole(name, exported, flow, &trace, &prefix)?,
+        _ => parts(name, exported, &flow, &trace, &prefix)?,
+    };
+    report.nodes = compiled.graphs.iter().map(|g| g.node_count()).sum();
     Ok((report, Some((compiled, trace.weights))))
+}
+
+fn reported(name: &str, trace: &Trace<'_>) -> MethodReport {
+    let mut calls = trace.calls.clone();
+    for call in &trace.outside {
+        if let Some(report) = calls.get_mut(call.call as usize) {
+            report.outcome = Outcome::Outside(format!("{}.{}", call.row.name, call.row.overload));
+        }
+    }
+    MethodReport { name: name.to_owned(), calls, nodes: 0 }
+}
+
+/// Quantizes and fuses; what kernel calls read counts as results.
+fn run_passes(flow: &mut Flow, outside: &[Outside], options: &Options) {
+    flow.results.extend(outside.iter().flat_map(Outside::reads));
+    quantize(flow, options);
+    fuse(flow);
+}
+
+/// A method of one delegate.
+fn whole(name: &str, exported: &Exported, flow: Flow, trace: &Trace<'_>, prefix: &str) -> Result<Compiled, Error> {
+    let buffers: Vec<&Buffer<'_>> = trace.buffers.iter().collect();
+    let results = flow.results.clone();
+    let slotted = slotted(flow.clone(), prefix, &buffers)?;
+    let mut outer = Outer::new(&flow, &trace.inputs);
+    outer.step(&Step::Delegate(&slotted, &results));
+    let (plan, outer_constants) = outer.finish(name, exported, &trace.outputs, true);
+    let graph = check(slotted.graph).map_err(|e| Error::Check(e.to_string()))?;
+    Ok(Compiled { graphs: vec![Arc::new(graph)], plan, constants: slotted.constants, outer_constants })
+}
+
+/// A method of several delegates with kernel calls between them.
+fn parts(name: &str, exported: &Exported, flow: &Flow, trace: &Trace<'_>, prefix: &str) -> Result<Compiled, Error> {
+    let names: Vec<String> = trace.buffers.iter().map(|b| b.name.clone()).collect();
+    let kernel_results: Vec<Tid> = trace.outside.iter().flat_map(|c| c.results.iter().copied()).collect();
+    let first = trace.inputs.len() as u32;
+    let split = split(flow, &trace.outside, &names, first + kernel_results.len() as u32)?;
+    let mut numbers: Vec<(u32, Slot)> = (first..).zip(kernel_results.into_iter().map(Slot::Tensor)).collect();
+    numbers.extend(split.crossing);
+    let mut outer = Outer::new(flow, &trace.inputs);
+    let mut compiled =
+        Compiled { graphs: Vec::new(), plan: ExecutionPlan::default(), constants: Vec::new(), outer_constants: Vec::new() };
+    let mut parts = split.parts.into_iter().peekable();
+    for level in 0..=trace.outside.len() {
+        if let Some(part) = parts.next_if(|p| p.level == level) {
+            numbers.iter().for_each(|&(number, slot)| outer.number(number, slot));
+            let buffers: Vec<&Buffer<'_>> = part.buffers.iter().map(|&b| &trace.buffers[b]).collect();
+            let prefix = if level == 0 { prefix.to_owned() } else { format!("{prefix}.{level}") };
+            let results = part.flow.results.clone();
+            let slotted = slotted(part.flow, &prefix, &buffers)?;
+            outer.step(&Step::Delegate(&slotted, &results));
+            compiled.constants.extend(slotted.constants);
+            compiled.graphs.push(Arc::new(check(slotted.graph).map_err(|e| Error::Check(e.to_string()))?));
+        }
+        for (call, _) in trace.outside.iter().zip(&split.levels).filter(|(_, l)| **l == level) {
+            outer.step(&Step::Kernel(call));
+        }
+    }
+    (compiled.plan, compiled.outer_constants) = outer.finish(name, exported, &trace.outputs, false);
+    Ok(compiled)
+}
+
+fn slotted(flow: Flow, prefix: &str, buffers: &[&Buffer<'_>]) -> Result<Slotted, Error> {
+    let names: Vec<String> = buffers.iter().map(|b| b.name.clone()).collect();
+    let mut slotted = slots::assign(flow, prefix, &names);
+    let initial = initial_contents(&mut slotted, buffers)?;
+    slotted.constants.splice(0..0, initial);
+    Ok(slotted)
 }
 
 /// Says of each call which nodes came from it, and where it stands in the user's code.
@@ -88,7 +165,7 @@ fn attribute(report: &mut MethodReport, flow: &Flow, exported: &Exported) {
 }
 
 /// Buffers start at zero; other initial contents become constants that the init chain copies in.
-fn initial_contents(slotted: &mut Slotted, buffers: &[Buffer<'_>]) -> Result<Vec<(String, Arc<Constant>)>, Error> {
+fn initial_contents(slotted: &mut Slotted, buffers: &[&Buffer<'_>]) -> Result<Vec<(String, Arc<Constant>)>, Error> {
     let mut added = Vec::new();
     let mut copies = Vec::new();
     for (i, buffer) in buffers.iter().enumerate() {
@@ -96,7 +173,15 @@ fn initial_contents(slotted: &mut Slotted, buffers: &[Buffer<'_>]) -> Result<Vec
         if tensor.bytes().iter().all(|&b| b == 0) {
             continue;
         }
-        let key = format!("{}_initial", slotted.graph.names.iter().find(|(n, _)| n.ends_with(&format!("/{}", buffer.name))).map_or(buffer.name.as_str(), |(n, _)| n));
+        let key = format!(
+            "{}_initial",
+            slotted
+                .graph
+                .names
+                .iter()
+                .find(|(n, _)| n.ends_with(&format!("/{}", buffer.name)))
+                .map_or(buffer.name.as_str(), |(n, _)| n)
+        );
         let recipe = Recipe::Literal(tensor.bytes().clone());
         let shape = Shape::from_slice(tensor.shape());
         added.push((key, Arc::new(Constant { name: buffer.name.clone(), dtype: tensor.dtype(), shape, recipe })));
@@ -143,115 +228,33 @@ fn insert_constants(graph: &mut Graph, added: &[(String, Arc<Constant>)]) {
     graph.names.splice(0..0, names);
 }
 
-/// The outer program: inputs and outputs in one arena, and one call of the delegate.
-fn plan(name: &str, exported: &Exported, slotted: &Slotted, trace: &Trace<'_>) -> ExecutionPlan {
-    let mut planner = Planner { values: Vec::new(), arena: 0 };
-    let graph = &slotted.graph;
-    let mut method_inputs = Vec::new();
-    for (number, input) in trace.inputs.iter().enumerate() {
-        let slot = slotted.inputs.iter().position(|&n| n as usize == number).map(|i| graph.inputs[i]);
-        let index = match (input, slot) {
-            (MethodInput::Tensor { .. }, Some(Slot::Tensor(t))) => planner.tensor(&graph.meta[t.0 as usize]),
-            // An input that nothing reads is still part of the signature.
-            (MethodInput::Tensor { spec, .. }, _) => planner.tensor(&unread_meta(spec)),
-            (MethodInput::Int { content, .. }, _) => planner.value(EValue::Int(content.as_int().unwrap_or(1))),
-            (MethodInput::Constant(argument), _) => planner.value(constant_value(argument)),
-        };
-        method_inputs.push(index);
-    }
-    let mut args: Vec<u32> = slotted.inputs.iter().map(|&n| method_inputs[n as usize]).collect();
-    let results: Vec<u32> = graph
-        .outputs
-        .iter()
-        .map(|slot| match slot {
-            Slot::Tensor(t) => planner.tensor(&graph.meta[t.0 as usize]),
-            Slot::Value(_) => planner.value(EValue::Int(0)),
-        })
-        .collect();
-    args.extend(&results);
-    let outputs = trace.outputs.iter().map(|o| match o {
-        MethodOutput::Result(i) => results[*i],
-        MethodOutput::Constant(argument) => planner.value(constant_value(argument)),
-    });
-    let outputs = outputs.collect();
-    ExecutionPlan {
-        name: name.to_owned(),
-        container: ContainerMeta { inputs: exported.in_spec.clone(), outputs: exported.out_spec.clone() },
-        inputs: method_inputs,
-        outputs,
-        chains: vec![Chain { instructions: vec![Instruction::DelegateCall { delegate: 0, args }], ..Chain::default() }],
-        operators: Vec::new(),
-        delegates: vec![Delegate { id: BACKEND.to_owned(), ..Delegate::default() }],
-        non_const_buffer_sizes: vec![0, planner.arena],
-        devices: Vec::new(),
-        values: planner.values,
-    }
-}
-
-fn unread_meta(spec: &flambeau_ir::Spec) -> flambeau_ir::TensorMeta {
-    let dim = |d: &flambeau_tensor::Expr| match d.as_int() {
-        Some(v) => MetaDim::Static(u32::try_from(v).unwrap_or(0)),
-        None => MetaDim::Dynamic { min: 0, max: None },
-    };
-    flambeau_ir::TensorMeta::row_major(spec.dtype, spec.dims.iter().map(dim).collect())
-}
-
-fn constant_value(argument: &Argument) -> EValue {
-    match argument {
-        Argument::Int(v) => EValue::Int(*v),
-        Argument::Float(v) => EValue::Double(*v),
-        Argument::Bool(v) => EValue::Bool(*v),
-        Argument::String(s) => EValue::String(s.clone()),
-        _ => EValue::None,
-    }
-}
-
-/// Values of a plan and the arena that their tensors share.
-struct Planner {
-    values: Vec<EValue>,
-    arena: u64,
-}
-
-impl Planner {
-    fn value(&mut self, value: EValue) -> u32 {
-        self.values.push(value);
-        self.values.len() as u32 - 1
-    }
-
-    /// A tensor at its upper bound, with memory of its own.
-    fn tensor(&mut self, meta: &flambeau_ir::TensorMeta) -> u32 {
-        let bound = |d: &MetaDim| match d {
-            MetaDim::Static(n) => *n,
-            MetaDim::Dynamic { max, .. } => max.unwrap_or(UNBOUNDED),
-        };
-        let sizes: Vec<u32> = meta.shape.iter().map(bound).collect();
-        let dynamic = meta.shape.iter().any(|d| matches!(d, MetaDim::Dynamic { .. }));
-        let offset = self.arena;
-        let mut tensor = TensorValue::new(meta.dtype, &sizes);
-        tensor.dynamic = dynamic;
-        tensor.allocation = Some(Allocation { memory_id: 1, offset });
-        self.arena = (offset + tensor.nbytes().unwrap_or(0)).next_multiple_of(PLAN_ALIGNMENT);
-        self.value(EValue::Tensor(Box::new(tensor)))
-    }
-}
-
 impl Compiled {
     /// Adds the method and its weights to a file under construction.
     pub(crate) fn add_to<'w>(&'w self, writer: &mut ProgramWriter<'w>, weights: &'w Weights<'_>) -> Result<(), Error> {
-        writer.method(self.plan.clone(), vec![Blob::from_bytes(mlx::encode(&self.graph))])?;
+        let mut plan = self.plan.clone();
+        for (value, constant) in &self.outer_constants {
+            let index = writer.constant(blob(constant, weights));
+            if let Some(EValue::Tensor(tensor)) = plan.values.get_mut(*value as usize) {
+                tensor.data_buffer_idx = index;
+            }
+        }
+        let payloads = self.graphs.iter().map(|graph| Blob::from_bytes(mlx::encode(graph))).collect();
+        writer.method(plan, payloads)?;
         for (key, constant) in &self.constants {
-            let blob = match &constant.recipe {
-                Recipe::Literal(bytes) => Blob::from_bytes(bytes.clone()),
-                _ => {
-                    let len = constant.shape.iter().product::<usize>() * constant.dtype.size();
-                    Blob::lazy(len as u64, identity(constant, weights).as_bytes(), move |out| {
-                        let tensor = materialize(constant, weights).map_err(std::io::Error::other)?;
-                        out.write_all(tensor.bytes())
-                    })
-                }
-            };
-            writer.named(key.clone(), blob)?;
+            writer.named(key.clone(), blob(constant, weights))?;
         }
         Ok(())
     }
+}
+
+/// A constant's bytes, made when they are written.
+fn blob<'w>(constant: &'w Constant, weights: &'w Weights<'_>) -> Blob<'w> {
+    if let Recipe::Literal(bytes) = &constant.recipe {
+        return Blob::from_bytes(bytes.clone());
+    }
+    let len = constant.shape.iter().product::<usize>() * constant.dtype.size();
+    Blob::lazy(len as u64, identity(constant, weights).as_bytes(), move |out| {
+        let tensor = materialize(constant, weights).map_err(std::io::Error::other)?;
+        out.write_all(tensor.bytes())
+    })
 }

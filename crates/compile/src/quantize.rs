@@ -246,7 +246,8 @@ fn encode_e4m3(value: f32) -> u8 {
 
 fn decode_e4m3(code: u8) -> f32 {
     let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
-    let magnitude = if exponent == 0 { mantissa * f32::powi(2.0, -9) } else { (1.0 + mantissa / 8.0) * f32::powi(2.0, exponent - 7) };
+    let magnitude =
+        if exponent == 0 { mantissa * f32::powi(2.0, -9) } else { (1.0 + mantissa / 8.0) * f32::powi(2.0, exponent - 7) };
     if code & 0x80 != 0 { -magnitude } else { magnitude }
 }
 
@@ -292,7 +293,8 @@ mod tests {
 
     #[test]
     fn more_bits_are_closer() {
-        for (scheme, bound) in [("2w", 0.5), ("3w", 0.17), ("4w", 0.075), ("5w", 0.035), ("6w", 0.018), ("8w", 0.005)] {
+        // Anchoring one end may cost the other a whole step of the range, 2 / (2^bits - 1).
+        for (scheme, bound) in [("2w", 0.67), ("3w", 0.29), ("4w", 0.134), ("5w", 0.065), ("6w", 0.032), ("8w", 0.008)] {
             assert!(error(scheme) <= bound, "{scheme}: {}", error(scheme));
         }
         for (scheme, bound) in [("nvfp4", 0.2), ("mxfp4", 0.3), ("mxfp8", 0.04)] {

@@ -35,6 +35,7 @@ struct Numbering {
 
 /// Gives every slot of a flow its number. Keys of named data start with `prefix`; buffers are named by `buffer_names`.
 pub(crate) fn assign(mut flow: Flow, prefix: &str, buffer_names: &[String]) -> Slotted {
+    save_old_contents(&mut flow);
     let written_back = write_back(&mut flow);
     let outputs = separate_outputs(&mut flow, &written_back);
     let reads = read_slots(&flow);
@@ -102,6 +103,18 @@ fn input_map(flow: &Flow, tensors: &[Tid], numbering: &Numbering) -> (Vec<Slot>,
     all.sort_by_key(|(n, _)| *n);
     let (numbers, slots) = all.into_iter().unzip();
     (slots, numbers)
+}
+
+/// Copies buffers' old contents that a run returns before anything overwrites them.
+fn save_old_contents(flow: &mut Flow) {
+    let changed: HashSet<Tid> = flow.buffers.iter().filter(|b| b.0 != b.1).map(|b| b.0).collect();
+    for i in 0..flow.results.len() {
+        if let Slot::Tensor(t) = flow.results[i]
+            && changed.contains(&t)
+        {
+            flow.results[i] = Slot::Tensor(copy_of(flow, t));
+        }
+    }
 }
 
 /// Lets buffers' next contents be written in place, and appends copies where that is not possible.
@@ -309,7 +322,8 @@ fn renumber(mut node: Node, numbering: &Numbering) -> Node {
     node
 }
 
-fn meta(flow: &Flow, t: Tid) -> TensorMeta {
+/// What a plan says of a slot.
+pub(crate) fn meta(flow: &Flow, t: Tid) -> TensorMeta {
     let spec = flow.spec(t);
     TensorMeta::row_major(spec.dtype, spec.dims.iter().map(|d| meta_dim(flow, d)).collect())
 }

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
-use flambeau_pt2::View;
+use flambeau_pt2::{Storage, View};
 use flambeau_tensor::Tensor;
+use sha2::{Digest, Sha256};
 
 use crate::Error;
 
@@ -12,6 +13,8 @@ use crate::Error;
 pub(crate) struct Weights<'a> {
     views: Vec<&'a View>,
     numbers: HashMap<&'a View, usize>,
+    /// What stands for a storage in a file of several methods, by its identity in the own archive.
+    labels: HashMap<&'a str, String>,
 }
 
 impl<'a> Weights<'a> {
@@ -31,10 +34,101 @@ impl<'a> Weights<'a> {
         Ok(view.tensor()?.aligned())
     }
 
-    /// What makes the weight's contents unique within its archive.
+    /// What makes the weight's contents unique within a file.
     pub(crate) fn identity(&self, number: usize) -> String {
         self.views.get(number).map_or_else(String::new, |v| {
-            format!("{} {} {:?} {:?} {}", v.storage.id(), v.dtype, v.shape, v.strides, v.offset)
+            let storage = self.labels.get(v.storage.id()).map_or_else(|| v.storage.id(), String::as_str);
+            format!("{storage} {} {:?} {:?} {}", v.dtype, v.shape, v.strides, v.offset)
         })
+    }
+}
+
+/// A storage that was met before.
+struct Known<'a> {
+    storage: &'a Storage,
+    method: usize,
+    label: String,
+    digest: Option<[u8; 32]>,
+}
+
+/// Gives storages of several methods names that are equal where the bytes are.
+///
+/// Storages of one archive are recognized as such; those of different archives are read and compared by their digest, if
+/// there is another of the same length.
+///
+/// # Errors
+/// If a storage cannot be read.
+pub(crate) fn unify<'a>(methods: &mut [&mut Weights<'a>]) -> Result<(), Error> {
+    if methods.len() < 2 {
+        return Ok(());
+    }
+    let mut known: HashMap<usize, Vec<Known<'a>>> = HashMap::new();
+    for (method, weights) in methods.iter_mut().enumerate() {
+        for view in weights.views.clone() {
+            let storage = &view.storage;
+            if weights.labels.contains_key(storage.id()) {
+                continue;
+            }
+            let alike = known.entry(storage.len()).or_default();
+            let label = label(storage, method, alike)?;
+            weights.labels.insert(storage.id(), label);
+        }
+    }
+    Ok(())
+}
+
+/// The label of a storage beside others of its length.
+fn label<'a>(storage: &'a Storage, method: usize, alike: &mut Vec<Known<'a>>) -> Result<String, Error> {
+    if let Some(same) = alike.iter().find(|k| k.storage.is_same(storage)) {
+        return Ok(same.label.clone());
+    }
+    let mut own = None;
+    for other in alike.iter_mut().filter(|k| k.method != method) {
+        let mine = match own {
+            Some(digest) => digest,
+            None => *own.insert(digest(storage)?),
+        };
+        let theirs = match other.digest {
+            Some(digest) => digest,
+            None => *other.digest.insert(digest(other.storage)?),
+        };
+        if mine == theirs {
+            return Ok(other.label.clone());
+        }
+    }
+    let label = format!("{method}:{}", storage.id());
+    alike.push(Known { storage, method, label: label.clone(), digest: own });
+    Ok(label)
+}
+
+fn digest(storage: &Storage) -> Result<[u8; 32], Error> {
+    Ok(Sha256::digest(storage.bytes()?).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use flambeau_tensor::DType;
+
+    use super::*;
+
+    fn view(id: &str, bytes: Vec<u8>) -> View {
+        let n = bytes.len();
+        View { dtype: DType::U8, shape: vec![n], strides: vec![1], offset: 0, storage: Storage::new(id, bytes.into()) }
+    }
+
+    #[test]
+    fn weights_of_several_archives_are_one_only_if_their_bytes_are() {
+        let (a, b) = (view("w0", vec![1, 2, 3]), view("w1", vec![4, 5]));
+        let check = |other: View, same_as_a: bool| {
+            let (mut first, mut second) = (Weights::default(), Weights::default());
+            (first.add(&a), first.add(&b), second.add(&other));
+            unify(&mut [&mut first, &mut second]).unwrap();
+            assert_eq!(second.identity(0) == first.identity(0), same_as_a, "{other:?}");
+            assert_ne!(second.identity(0), first.identity(1));
+        };
+        check(a.clone(), true);
+        check(view("another", vec![1, 2, 3]), true);
+        check(view("w0", vec![1, 2, 4]), false);
+        check(view("w0", vec![1, 2]), false);
     }
 }

@@ -3,12 +3,8 @@
 use std::{collections::HashMap, sync::Arc};
 
 use flambeau_ir::{
-    ItemInt,
-    If,
-    IdCopy,
-    ChainId,
-    AddInt, AsType, ExpandDims, Float, FloorDivideInt, Full, In, Infer, InferError, Int, ModInt, MultiplyInt, Node, Out, OutVid,
-    Reshape, Role, ShapeCx, Slot, SlotRef, Spec, SubtractInt, SymSize, Tid, Transpose, Vid,
+    AddInt, AsType, ChainId, ExpandDims, Float, FloorDivideInt, Full, IdCopy, If, In, Infer, InferError, Int, ItemInt, ModInt,
+    MultiplyInt, Node, Out, OutVid, Reshape, Role, ShapeCx, Slot, SlotRef, Spec, SubtractInt, SymSize, Tid, Transpose, Vid,
 };
 use flambeau_tensor::{AlignedBytes, Atom, DType, Expr, Shape, Symbol, Tensor};
 

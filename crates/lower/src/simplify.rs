@@ -40,7 +40,7 @@ fn constant(lower: &Lower, t: In) -> Option<Arc<Constant>> {
 }
 
 /// The node that writes a slot in the main chain or an open one.
-fn producer<'a>(lower: &'a Lower, t: In) -> Option<&'a Node> {
+fn producer(lower: &Lower, t: In) -> Option<&Node> {
     lower.producer(t.0)
 }
 

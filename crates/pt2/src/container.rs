@@ -7,7 +7,10 @@ use std::{
 };
 
 use flambeau_tensor::Bytes;
-use zip::{CompressionMethod, ZipArchive};
+use zip::{
+    CompressionMethod, ZipArchive,
+    read::{ArchiveOffset, Config},
+};
 
 use crate::{
     Error, Result,
@@ -39,7 +42,9 @@ impl fmt::Debug for Container {
 
 impl Container {
     pub(crate) fn open(bytes: Bytes) -> Result<Container> {
-        let zip = ZipArchive::new(Cursor::new(bytes.clone())).map_err(|e| Error::Zip(e.to_string()))?;
+        // The archive starts with the file: to look for another start would find that of an archive which is a member.
+        let config = Config { archive_offset: ArchiveOffset::Known(0) };
+        let zip = ZipArchive::with_config(config, Cursor::new(bytes.clone())).map_err(|e| Error::Zip(e.to_string()))?;
         let first = zip.name_for_index(0).and_then(|n| n.ok()).unwrap_or_default();
         let root = first.split_once('/').map_or(String::new(), |(root, _)| format!("{root}/"));
         Ok(Container { bytes, root: root.into(), zip })

@@ -81,6 +81,16 @@ impl Storage {
         &self.id
     }
 
+    /// Whether both are known to be the same bytes without reading any, also across programs and archives.
+    pub fn is_same(&self, other: &Storage) -> bool {
+        match (&self.source, &other.source) {
+            (Source::Bytes(a), Source::Bytes(b)) => a.as_ptr() == b.as_ptr() && a.len() == b.len(),
+            (Source::Deflated(a), Source::Deflated(b)) => Arc::ptr_eq(a, b),
+            (Source::Computed(a), Source::Computed(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+
     /// Number of bytes.
     pub fn len(&self) -> usize {
         self.len

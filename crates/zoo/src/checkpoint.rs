@@ -31,13 +31,11 @@ pub(crate) const HEAD: &str = "lm_head.weight";
 
 impl Checkpoint {
     /// Joins parts that were read elsewhere. Tensors bear the names of Hugging Face checkpoints, such as
-    /// `model.layers.0.mlp.up_proj.weight`; those that the family does not read are ignored.
-    ///
-    /// # Errors
-    /// None at present; the shapes are checked when the program is built.
-    pub fn new(mut config: Config, tensors: IndexMap<String, Source>, tokenizer: TokenizerSource) -> Result<Checkpoint> {
+    /// `model.layers.0.mlp.up_proj.weight`; those that the family does not read are ignored. Shapes are checked when the program
+    /// is built.
+    pub fn new(mut config: Config, tensors: IndexMap<String, Source>, tokenizer: TokenizerSource) -> Checkpoint {
         config.tied = Some(config.tied.unwrap_or(!tensors.contains_key(HEAD)));
-        Ok(Checkpoint { config, tensors, tokenizer })
+        Checkpoint { config, tensors, tokenizer }
     }
 
     /// Reads a Hugging Face folder, given as its files: `config.json`, `model.safetensors` or the index with its shards, and
@@ -58,7 +56,7 @@ impl Checkpoint {
         let file = Gguf::parse(bytes)?;
         let config = gguf::config(&file)?;
         let tensors = gguf::sources(&file, &config)?;
-        Checkpoint::new(config, tensors, TokenizerSource::Gguf(Box::new(gguf::vocab(&file)?)))
+        Ok(Checkpoint::new(config, tensors, TokenizerSource::Gguf(Box::new(gguf::vocab(&file)?))))
     }
 
     /// The hyperparameters.

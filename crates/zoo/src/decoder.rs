@@ -99,7 +99,8 @@ impl<'a> Decoder<'a> {
     fn matrix(&mut self, name: &str, source: &Source) -> Result<Val> {
         Ok(match source.read(name, self.plan.dtype, self.plan.scales)? {
             Read::Plain(weight) => self.b.parameter(name, weight),
-            Read::Packed { words, scales, biases, bits, group } => {
+            Read::Packed { parts, bits, group } => {
+                let [words, scales, biases] = *parts;
                 let words = self.b.parameter(&format!("{name}.words"), words);
                 let scales = self.b.parameter(&format!("{name}.scales"), scales);
                 let biases = self.b.parameter(&format!("{name}.biases"), biases);

@@ -5,7 +5,7 @@ use indexmap::IndexMap;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value};
 
-use crate::{Checkpoint, Error, Result, Source, TokenizerSource, checkpoint, family, fields::Fields, limits::MAX_JSON_BYTES};
+use crate::{Checkpoint, Error, Result, Source, TokenizerSource, family, fields::Fields, limits::MAX_JSON_BYTES};
 
 const CONFIG: &str = "config.json";
 const GENERATION: &str = "generation_config.json";
@@ -175,5 +175,5 @@ pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
         tensors.insert(name.clone(), source);
     }
     let tokenizer = folder.0.into_iter().filter(|(name, _)| TOKENIZER.contains(&name.as_str())).collect();
-    checkpoint::Checkpoint::new(config, tensors, TokenizerSource::Files(tokenizer))
+    Ok(Checkpoint::new(config, tensors, TokenizerSource::Files(tokenizer)))
 }

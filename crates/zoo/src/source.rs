@@ -54,7 +54,12 @@ pub struct Source {
 #[derive(Clone, Debug)]
 pub(crate) enum Read {
     Plain(Weight),
-    Packed { words: Weight, scales: Weight, biases: Weight, bits: usize, group: usize },
+    /// Words, scales and biases.
+    Packed {
+        parts: Box<[Weight; 3]>,
+        bits: usize,
+        group: usize,
+    },
 }
 
 impl Source {
@@ -215,13 +220,9 @@ impl Source {
                 };
                 let shape = with_last(&self.shape, self.matrix().1 * bits / 32);
                 let storage = Storage::new(format!("{id}.words"), words.clone());
-                Ok(Read::Packed {
-                    words: Weight::Strided(View::row_major(DType::U32, shape, storage)),
-                    scales: param(format!("{id}.scales"), s),
-                    biases: param(format!("{id}.biases"), b),
-                    bits: *bits,
-                    group: *group,
-                })
+                let words = Weight::Strided(View::row_major(DType::U32, shape, storage));
+                let (scales, biases) = (param(format!("{id}.scales"), s), param(format!("{id}.biases"), b));
+                Ok(Read::Packed { parts: Box::new([words, scales, biases]), bits: *bits, group: *group })
             }
         }
     }
@@ -272,5 +273,5 @@ fn block_weights(id: &str, shape: &[usize], matrix: BlockMatrix, scales: DType) 
     };
     let (scales, biases) = (param("scales", Part::Scale), param("biases", Part::Bias));
     let storage = Storage::computed(format!("{id}.words"), rows * words * 4, move || Ok(matrix.words()));
-    Read::Packed { words: weight(DType::U32, words, storage), scales, biases, bits, group }
+    Read::Packed { parts: Box::new([weight(DType::U32, words, storage), scales, biases]), bits, group }
 }

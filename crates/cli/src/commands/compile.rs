@@ -31,7 +31,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     quantize: QuantizeArgs,
 
-    /// Fail unless every call is delegated. This compiler always does
+    /// Fail if a call cannot be delegated, instead of leaving it to ExecuTorch's portable kernels
     #[arg(long)]
     require_full: bool,
 
@@ -69,12 +69,9 @@ pub(crate) struct QuantizeArgs {
 
 impl QuantizeArgs {
     pub(crate) fn options(&self) -> Result<Options> {
-        let scheme = |name: &Option<String>| {
-            name.as_deref().map(|name| Scheme::from_name(name, self.group_size)).transpose().map_err(usage)
-        };
-        let mut options = Options::default();
-        options.linear = scheme(&self.qlinear)?;
-        options.embedding = scheme(&self.qembedding)?;
+        let scheme =
+            |name: &Option<String>| name.as_deref().map(|name| Scheme::from_name(name, self.group_size)).transpose().map_err(usage);
+        let options = Options { linear: scheme(&self.qlinear)?, embedding: scheme(&self.qembedding)?, ..Options::default() };
         if self.group_size.is_some() && options.linear.is_none() && options.embedding.is_none() {
             return Err(usage("--group-size needs --qlinear or --qembedding"));
         }
@@ -84,7 +81,8 @@ impl QuantizeArgs {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let start = Instant::now();
-    let options = args.quantize.options()?;
+    let mut options = args.quantize.options()?;
+    options.require_full = args.require_full;
     let engine = args.engine.engine(false)?;
     let programs: Vec<(String, Exported)> =
         named_files(args)?.into_iter().map(|(name, path)| Ok((name, read(&path)?))).collect::<Result<_>>()?;

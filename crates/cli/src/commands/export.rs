@@ -63,14 +63,15 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let start = Instant::now();
-    let quantize = args.quantize.options()?;
-    let mut options = zoo::Options::default();
-    options.dtype = args.dtype.as_deref().map(dtype).transpose()?;
-    options.max_seq_len = args.max_seq_len;
-    options.prefill_chunk = args.prefill_chunk;
-    if args.all_logits {
-        options.logits = Logits::All;
-    }
+    let mut quantize = args.quantize.options()?;
+    quantize.require_full = true;
+    let options = zoo::Options {
+        dtype: args.dtype.as_deref().map(dtype).transpose()?,
+        max_seq_len: args.max_seq_len,
+        prefill_chunk: args.prefill_chunk,
+        logits: if args.all_logits { Logits::All } else { Logits::Last },
+        ..zoo::Options::default()
+    };
     let checkpoint = open(&args.model)?;
     let model = zoo::build(&checkpoint, &options)?;
     let engine = args.engine.engine(false)?;
@@ -101,7 +102,8 @@ fn open(model: &str) -> Result<Checkpoint> {
         return Err(hint(missing, format!("fetch it with `flambeau pull {model}`")));
     }
     let path = found.as_deref().unwrap_or(path);
-    let checkpoint = if path.is_dir() { Checkpoint::from_folder(folder_files(path)?) } else { Checkpoint::from_gguf(files::read(path)?) };
+    let checkpoint =
+        if path.is_dir() { Checkpoint::from_folder(folder_files(path)?) } else { Checkpoint::from_gguf(files::read(path)?) };
     checkpoint.with_context(|| path.display().to_string())
 }
 

@@ -47,7 +47,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     } else if kind(0, b"GGUF") {
         data::describe_gguf(bytes.clone())
     } else {
-        bail!("{}: neither a .pte, .ptd, .pt2 nor GGUF file; it begins with {:02x?}", args.file.display(), &bytes[..bytes.len().min(8)]);
+        bail!(
+            "{}: neither a .pte, .ptd, .pt2 nor GGUF file; it begins with {:02x?}",
+            args.file.display(),
+            &bytes[..bytes.len().min(8)]
+        );
     };
     let description = description.with_context(|| args.file.display().to_string())?;
     if args.json {

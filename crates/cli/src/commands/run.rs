@@ -70,8 +70,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(data) = &args.data {
         program = program.with_data(data)?;
     }
-    let mut options = LoadOptions::default();
-    options.kv_cache = args.kv_cache.as_deref().map(kv_cache::parse).transpose()?;
+    let options = LoadOptions { kv_cache: args.kv_cache.as_deref().map(kv_cache::parse).transpose()? };
     let mut method = program.method(&args.method, &args.engine.engine(args.profile)?, &options)?;
     let mut inputs = Vec::new();
     for path in &args.inputs {

@@ -129,14 +129,16 @@ impl Hub {
 /// Appends a response to what is there already, or begins anew.
 fn save(mut response: Response<Body>, part: &Path, remote: &Remote, from: u64) -> Result<()> {
     let place = || format!("cannot write {}", part.display());
-    let mut file = OpenOptions::new().create(true).write(true).append(from > 0).truncate(from == 0).open(part).with_context(place)?;
+    let mut file =
+        OpenOptions::new().create(true).write(true).append(from > 0).truncate(from == 0).open(part).with_context(place)?;
     let bar = progress::bytes(remote.size.unwrap_or(0));
     bar.set_message(remote.name.clone());
     bar.set_position(from);
     let mut reader = response.body_mut().with_config().limit(u64::MAX).reader();
     let mut buffer = vec![0; 1 << 18];
     loop {
-        let n = reader.read(&mut buffer).with_context(|| format!("{}: the download broke off; run the command again", remote.name))?;
+        let n =
+            reader.read(&mut buffer).with_context(|| format!("{}: the download broke off; run the command again", remote.name))?;
         if n == 0 {
             break;
         }

@@ -58,7 +58,9 @@ fn op_test_runner_takes_both_forms_of_flags() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path());
     write_tensor(dir.path(), "x.bin", floats(&[0.0, 1.0], &[2]));
-    for args in [&["--pte", "add.pte", "--input", "x.bin", "--output", "y.bin"][..], &["-pte=add.pte", "-input=x.bin", "-output=y.bin"]] {
+    for args in
+        [&["--pte", "add.pte", "--input", "x.bin", "--output", "y.bin"][..], &["-pte=add.pte", "-input=x.bin", "-output=y.bin"]]
+    {
         let done = op_test_runner(dir.path(), args);
         assert_eq!(done.code, 0, "{}", done.stderr);
         assert_eq!(output(dir.path(), "y.bin"), [1.0, 2.0]);

@@ -23,7 +23,7 @@ fn reinterpreted(cx: &mut Lower, c: &Arc<Constant>, dtype: DType, suffix: &str) 
         return Ok(cx.derived(Constant::clone(c)));
     }
     let bytes = c.shape.last().map_or(0, |n| n * c.dtype.size());
-    if bytes % dtype.size() != 0 {
+    if !bytes.is_multiple_of(dtype.size()) {
         return unsupported(format!("rows of {bytes} bytes as {dtype}"));
     }
     let shape = with_last(&c.shape, bytes / dtype.size());

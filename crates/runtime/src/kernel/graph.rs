@@ -97,15 +97,14 @@ fn assemble(flow: Flow, results: &[Tid], inputs: usize) -> Result<(Graph, HashMa
         graph.meta.push(meta(&flow.tensors[t].spec));
     }
     let (first_input, first_output) = (slots.constants, slots.constants + slots.inputs);
-    for t in 0..inputs {
-        number[t] = Tid(first_input + t as u32);
-        graph.inputs.push(Slot::Tensor(number[t]));
-        graph.meta.push(meta(&flow.tensors[t].spec));
+    for ((number, info), tid) in number.iter_mut().zip(&flow.tensors).take(inputs).zip((first_input..).map(Tid)) {
+        *number = tid;
+        graph.inputs.push(Slot::Tensor(tid));
+        graph.meta.push(meta(&info.spec));
     }
-    let mut temp = first_output + slots.outputs;
-    for t in (inputs..flow.tensors.len()).filter(|t| !is_constant(t)) {
-        number[t] = Tid(temp);
-        temp += 1;
+    let temps = (first_output + slots.outputs..).map(Tid);
+    for (t, tid) in (inputs..flow.tensors.len()).filter(|t| !is_constant(t)).zip(temps) {
+        number[t] = tid;
     }
     graph.chains = flow.chains.iter().map(|chain| chain.iter().map(|n| renumbered(&n.node, &number)).collect()).collect();
     for (i, &result) in results.iter().enumerate() {

@@ -144,7 +144,7 @@ impl Gguf {
 
 fn read_version(r: &mut Reader) -> Result<u32> {
     let magic = r.take(4, "magic")?;
-    if magic != &b"GGUF"[..] {
+    if magic[..] != *b"GGUF" {
         return Err(Error::Gguf { offset: 0, what: format!("expected the magic `GGUF`, found {:?}", &magic[..]) });
     }
     match r.u32("version")? {

@@ -62,8 +62,7 @@ impl Case {
             From::Pte => Program::open(&file)?,
             From::Pt2 => Program::from_bytes(compiled(&file, engine)?)?,
         };
-        let mut options = LoadOptions::default();
-        options.kv_cache = self.kv_cache.as_deref().map(kv_cache::parse).transpose()?;
+        let options = LoadOptions { kv_cache: self.kv_cache.as_deref().map(kv_cache::parse).transpose()? };
         let mut method = program.method("forward", engine, &options)?;
         let inputs = self.tensors("input.bin")?.into_iter().map(|tensor| Named { name: None, tensor }).collect();
         let inputs = shape::arguments(method.inputs(), inputs)?;

@@ -24,10 +24,12 @@ pub(crate) fn describe(bytes: Bytes, calls: bool) -> Result<Description> {
 
 fn program(name: &str, exported: &Exported, calls: bool, lines: &mut Vec<String>) -> Json {
     lines.push(format!("program {name} (torch {}, {} calls)", exported.torch_version, exported.graph.nodes.len()));
-    let tensor = |value: &str| exported.graph.tensor(value).map_or_else(
-        |e| e.to_string(),
-        |meta| format!("{}[{}]", meta.dtype, meta.sizes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
-    );
+    let tensor = |value: &str| {
+        exported.graph.tensor(value).map_or_else(
+            |e| e.to_string(),
+            |meta| format!("{}[{}]", meta.dtype, meta.sizes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
+        )
+    };
     let mut inputs = Vec::new();
     let (mut parameters, mut buffers, mut constants) = (0, 0, 0);
     for spec in &exported.signature.inputs {
@@ -39,16 +41,25 @@ fn program(name: &str, exported: &Exported, calls: bool, lines: &mut Vec<String>
             _ => {}
         }
     }
-    let outputs: Vec<String> = exported.signature.outputs.iter().flat_map(|spec| match spec {
-        OutputSpec::UserOutput(arg) => arg.names().iter().map(|n| format!("{n}: {}", tensor(n))).collect(),
-        _ => Vec::new(),
-    }).collect();
+    let outputs: Vec<String> = exported
+        .signature
+        .outputs
+        .iter()
+        .flat_map(|spec| match spec {
+            OutputSpec::UserOutput(arg) => arg.names().iter().map(|n| format!("{n}: {}", tensor(n))).collect(),
+            _ => Vec::new(),
+        })
+        .collect();
     inputs.iter().for_each(|v| lines.push(format!("  input {v}")));
     outputs.iter().for_each(|v| lines.push(format!("  output {v}")));
-    let ranges: Vec<String> = exported.ranges.iter().map(|(symbol, range)| {
-        let end = |v: Option<i64>| v.map_or_else(String::new, |v| v.to_string());
-        format!("{}: {}..{}", symbol.name(), end(range.0), end(range.1))
-    }).collect();
+    let ranges: Vec<String> = exported
+        .ranges
+        .iter()
+        .map(|(symbol, range)| {
+            let end = |v: Option<i64>| v.map_or_else(String::new, |v| v.to_string());
+            format!("{}: {}..{}", symbol.name(), end(range.0), end(range.1))
+        })
+        .collect();
     ranges.iter().for_each(|v| lines.push(format!("  size {v}")));
     let bytes: u64 = exported.weights.values().chain(exported.constants.values()).map(weight_bytes).sum();
     lines.push(format!("  {parameters} parameters, {buffers} buffers, {constants} constants, {} at most", human(bytes)));

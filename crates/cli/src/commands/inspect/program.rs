@@ -17,7 +17,12 @@ pub(crate) fn describe(bytes: Bytes, nodes: bool) -> Result<Description> {
     let size = bytes.len();
     let program = Program::from_bytes(bytes)?;
     let named: u64 = segments_size(&program);
-    let mut lines = vec![format!("ExecuTorch program, {}, {} keys of named data ({})", human(size as u64), program.file().named_data.len(), human(named))];
+    let mut lines = vec![format!(
+        "ExecuTorch program, {}, {} keys of named data ({})",
+        human(size as u64),
+        program.file().named_data.len(),
+        human(named)
+    )];
     let (mut methods, mut constants) = (Vec::new(), serde_json::Map::new());
     for plan in &program.file().plans {
         match program.constant(&plan.name) {
@@ -82,8 +87,11 @@ fn method(program: &Program, plan: &ExecutionPlan, nodes: bool, lines: &mut Vec<
     let operators: Vec<String> = kernel_calls(plan);
     let kernels = histogram(operators.iter().map(String::as_str));
     kernels.iter().for_each(|(name, count)| lines.push(format!("  kernel {name}: {count} calls")));
-    let delegates: Vec<Json> =
-        plan.delegates.iter().enumerate().map(|(i, d)| {
+    let delegates: Vec<Json> = plan
+        .delegates
+        .iter()
+        .enumerate()
+        .map(|(i, d)| {
             let payload = program.file().delegate_payload(d).len();
             lines.push(format!("  delegate {i}: {}, payload {}", d.id.escape_debug(), human(payload as u64)));
             if d.id != MLX_BACKEND {
@@ -96,7 +104,8 @@ fn method(program: &Program, plan: &ExecutionPlan, nodes: bool, lines: &mut Vec<
                     json!({ "id": d.id, "payload_bytes": payload, "error": error.to_string() })
                 }
             }
-        }).collect();
+        })
+        .collect();
     json!({ "name": plan.name, "inputs": inputs, "outputs": outputs, "planned_bytes": arenas,
             "kernels": histogram_json(&kernels), "delegates": delegates })
 }
@@ -116,18 +125,33 @@ fn delegate(program: &Program, graph: Graph, payload: usize, nodes: bool, lines:
             Slot::Tensor(tid) if graph.slots.class(*tid) == Some(class) => Some((name, *tid)),
             _ => None,
         });
-        slots.map(|(name, tid)| match class {
-            SlotClass::Constant => program.named(name).map_or(0, |b| b.len() as u64),
-            _ => meta_bytes(&graph, tid.0 as usize),
-        }).sum()
+        slots
+            .map(|(name, tid)| match class {
+                SlotClass::Constant => program.named(name).map_or(0, |b| b.len() as u64),
+                _ => meta_bytes(&graph, tid.0 as usize),
+            })
+            .sum()
     };
     let (constants, buffers) = (class_bytes(SlotClass::Constant), class_bytes(SlotClass::Buffer));
     let s = graph.slots;
-    lines.push(format!("    {} constants ({}), {} mutable buffers ({}), {} temporaries", s.constants, human(constants), s.buffers, human(buffers), s.temps));
+    lines.push(format!(
+        "    {} constants ({}), {} mutable buffers ({}), {} temporaries",
+        s.constants,
+        human(constants),
+        s.buffers,
+        human(buffers),
+        s.temps
+    ));
     lines.push(format!("    {} nodes in {} chains", graph.node_count(), graph.chains.len()));
     let mut chains = Vec::new();
     for (i, chain) in graph.chains.iter().enumerate() {
-        let role = if i as u32 == graph.main { " (main)" } else if graph.init == Some(i as u32) { " (init)" } else { "" };
+        let role = if i as u32 == graph.main {
+            " (main)"
+        } else if graph.init == Some(i as u32) {
+            " (init)"
+        } else {
+            ""
+        };
         let counts = histogram(chain.iter().map(|node| node.name()));
         lines.push(format!("    chain {i}{role}: {} nodes", chain.len()));
         counts.iter().for_each(|(name, count)| lines.push(format!("      {count:>6}  {name}")));

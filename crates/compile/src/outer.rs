@@ -1,0 +1,280 @@
+//! The outer program: the method's values, and the calls of delegates and kernels in order.
+
+use std::{collections::HashMap, sync::Arc};
+
+use flambeau_ir::{MetaDim, Slot, TensorMeta};
+use flambeau_lower::{Constant, Flow};
+use flambeau_pt2::{Argument, Exported};
+use flambeau_wire::pte::{Allocation, Chain, ContainerMeta, Delegate, EValue, ExecutionPlan, Instruction, Operator, TensorValue};
+
+use crate::{
+    outside::{self, Outside, Size},
+    plan_memory::{Request, place},
+    slots::{self, Slotted},
+    trace::{MethodInput, MethodOutput},
+};
+
+/// Name under which ExecuTorch registers its MLX delegate.
+const BACKEND: &str = "MLXBackend";
+
+/// Stand-in for the upper bound of a size that has none, in a plan's tensors.
+const UNBOUNDED: u32 = 1 << 16;
+
+/// One instruction.
+pub(crate) enum Step<'s> {
+    /// A delegate, with the flow's slots that its results stand for.
+    Delegate(&'s Slotted, &'s [Slot]),
+    Kernel(&'s Outside),
+}
+
+/// A plan under construction.
+pub(crate) struct Outer<'f> {
+    flow: &'f Flow,
+    values: Vec<EValue>,
+    /// Values by slot.
+    known: HashMap<Slot, u32>,
+    /// Values by the number that delegates know arguments by.
+    numbered: HashMap<u32, u32>,
+    /// When each tensor value with memory of its own is needed.
+    lives: HashMap<u32, (usize, usize)>,
+    /// Values that are constants.
+    pub(crate) constants: Vec<(u32, Arc<Constant>)>,
+    operators: Vec<Operator>,
+    instructions: Vec<Instruction>,
+    delegates: Vec<Delegate>,
+    inputs: Vec<u32>,
+    /// Values of the last delegate's results, in order.
+    results: Vec<u32>,
+}
+
+impl<'f> Outer<'f> {
+    /// A plan with the method's inputs.
+    pub(crate) fn new(flow: &'f Flow, inputs: &[MethodInput]) -> Outer<'f> {
+        let mut outer = Outer {
+            flow,
+            values: Vec::new(),
+            known: HashMap::new(),
+            numbered: HashMap::new(),
+            lives: HashMap::new(),
+            constants: Vec::new(),
+            operators: Vec::new(),
+            instructions: Vec::new(),
+            delegates: Vec::new(),
+            inputs: Vec::new(),
+            results: Vec::new(),
+        };
+        for (number, input) in inputs.iter().enumerate() {
+            let value = match input {
+                MethodInput::Tensor(t) => outer.slot(Slot::Tensor(*t)),
+                MethodInput::Int { slot, content } => {
+                    let value = outer.value(EValue::Int(content.as_int().unwrap_or(1)));
+                    outer.known.insert(Slot::Value(*slot), value);
+                    value
+                }
+                MethodInput::Constant(argument) => outer.value(constant_value(argument)),
+            };
+            outer.numbered.insert(number as u32, value);
+            outer.inputs.push(value);
+        }
+        outer
+    }
+
+    fn value(&mut self, value: EValue) -> u32 {
+        self.values.push(value);
+        self.values.len() as u32 - 1
+    }
+
+    /// A value of its own for a slot: a tensor at its upper bound, or an integer.
+    fn fresh(&mut self, slot: Slot) -> u32 {
+        match slot {
+            Slot::Value(_) => self.value(EValue::Int(0)),
+            Slot::Tensor(t) => {
+                let tensor = tensor_value(&slots::meta(self.flow, t));
+                let value = self.value(EValue::Tensor(Box::new(tensor)));
+                self.lives.insert(value, (self.instructions.len(), self.instructions.len()));
+                value
+            }
+        }
+    }
+
+    /// The value of a slot; one that no instruction made so far is new.
+    fn slot(&mut self, slot: Slot) -> u32 {
+        if let Some(&value) = self.known.get(&slot) {
+            self.touch(value);
+            return value;
+        }
+        let constant = if let Slot::Tensor(t) = slot { self.flow.constant(t).cloned() } else { None };
+        let value = match constant {
+            Some(constant) => {
+                let sizes: Vec<u32> = constant.shape.iter().map(|&d| u32::try_from(d).unwrap_or(u32::MAX)).collect();
+                let value = self.value(EValue::Tensor(Box::new(TensorValue::new(constant.dtype, &sizes))));
+                self.constants.push((value, constant));
+                value
+            }
+            None => self.fresh(slot),
+        };
+        self.known.insert(slot, value);
+        value
+    }
+
+    /// Keeps a tensor alive until now.
+    fn touch(&mut self, value: u32) {
+        if let Some((_, last)) = self.lives.get_mut(&value) {
+            *last = self.instructions.len();
+        }
+    }
+
+    /// States which slot an argument number stands for.
+    pub(crate) fn number(&mut self, number: u32, slot: Slot) {
+        if let Some(&value) = self.known.get(&slot) {
+            self.numbered.insert(number, value);
+        }
+    }
+
+    /// Appends an instruction.
+    pub(crate) fn step(&mut self, step: &Step<'_>) {
+        // Instructions count from one: the inputs are there before the first.
+        match step {
+            Step::Delegate(slotted, results) => self.delegate(slotted, results),
+            Step::Kernel(call) => self.kernel(call),
+        }
+    }
+
+    fn delegate(&mut self, slotted: &Slotted, results: &[Slot]) {
+        self.instructions.push(Instruction::DelegateCall { delegate: self.delegates.len() as u32, args: Vec::new() });
+        let mut args: Vec<u32> = slotted.inputs.iter().filter_map(|n| self.numbered.get(n).copied()).collect();
+        args.iter().for_each(|&value| self.touch(value));
+        self.results.clear();
+        for &slot in results {
+            let value = self.fresh(slot);
+            self.known.entry(slot).or_insert(value);
+            self.results.push(value);
+        }
+        args.extend(&self.results);
+        if let Some(Instruction::DelegateCall { args: place, .. }) = self.instructions.last_mut() {
+            *place = args;
+        }
+        self.delegates.push(Delegate { id: BACKEND.to_owned(), ..Delegate::default() });
+    }
+
+    fn kernel(&mut self, call: &Outside) {
+        let operator = Operator { name: call.row.name.to_owned(), overload: call.row.overload.to_owned() };
+        let op = self.operators.iter().position(|o| *o == operator).unwrap_or_else(|| {
+            self.operators.push(operator);
+            self.operators.len() - 1
+        });
+        self.instructions.push(Instruction::KernelCall { op: op as u32, args: Vec::new() });
+        let mut all: Vec<u32> = call.args.iter().map(|a| self.argument(a)).collect();
+        let results: Vec<u32> = call.results.iter().map(|&t| self.slot(Slot::Tensor(t))).collect();
+        all.extend(&results);
+        // The results again, as what the call returns: one tensor, or a list of them.
+        all.push(if let [one] = results[..] { one } else { self.value(EValue::TensorList(results)) });
+        if let Some(Instruction::KernelCall { args, .. }) = self.instructions.last_mut() {
+            *args = all;
+        }
+    }
+
+    fn argument(&mut self, argument: &outside::Argument) -> u32 {
+        match argument {
+            outside::Argument::Tensor(t) => self.slot(Slot::Tensor(*t)),
+            outside::Argument::Tensors(list) => {
+                let items = list.iter().map(|t| self.slot(Slot::Tensor(*t))).collect();
+                self.value(EValue::TensorList(items))
+            }
+            outside::Argument::Gaps(list) => {
+                let items = list.iter().map(|t| t.map(|t| self.slot(Slot::Tensor(t)))).collect();
+                self.value(EValue::OptionalTensorList(items))
+            }
+            outside::Argument::Size(size) => self.size(size),
+            outside::Argument::Sizes(list) => {
+                let items = list.iter().map(|s| self.size(s)).collect();
+                self.value(EValue::IntList(items))
+            }
+            outside::Argument::Value(value) => self.value(value.clone()),
+        }
+    }
+
+    fn size(&mut self, size: &Size) -> u32 {
+        match size {
+            Size::Known(v) => self.value(EValue::Int(*v)),
+            Size::Slot(v) => self.slot(Slot::Value(*v)),
+        }
+    }
+
+    /// The finished plan. A fully delegated method returns its delegate's results, any other the values of its result slots.
+    pub(crate) fn finish(
+        mut self,
+        name: &str,
+        exported: &Exported,
+        outputs: &[MethodOutput],
+        whole: bool,
+    ) -> (ExecutionPlan, Vec<(u32, Arc<Constant>)>) {
+        let outputs: Vec<u32> = outputs
+            .iter()
+            .map(|output| match output {
+                MethodOutput::Constant(argument) => self.value(constant_value(argument)),
+                MethodOutput::Result(i) if whole => self.results[*i],
+                MethodOutput::Result(i) => self.slot(self.flow.results[*i]),
+            })
+            .collect();
+        let end = self.instructions.len() + 1;
+        for value in &outputs {
+            if let Some((_, last)) = self.lives.get_mut(value) {
+                *last = end;
+            }
+        }
+        let arena = self.plan_memory();
+        let plan = ExecutionPlan {
+            name: name.to_owned(),
+            container: ContainerMeta { inputs: exported.in_spec.clone(), outputs: exported.out_spec.clone() },
+            inputs: self.inputs,
+            outputs,
+            chains: vec![Chain { instructions: self.instructions, ..Chain::default() }],
+            operators: self.operators,
+            delegates: self.delegates,
+            non_const_buffer_sizes: vec![0, arena],
+            devices: Vec::new(),
+            values: self.values,
+        };
+        (plan, self.constants)
+    }
+
+    /// Gives every tensor its place; returns the size of the arena.
+    fn plan_memory(&mut self) -> u64 {
+        let mut lives: Vec<(u32, (usize, usize))> = self.lives.iter().map(|(v, life)| (*v, *life)).collect();
+        lives.sort_unstable();
+        let bytes = |value: &EValue| if let EValue::Tensor(t) = value { t.nbytes().unwrap_or(0).min(1 << 48) } else { 0 };
+        let request =
+            |&(value, (first, last)): &(u32, (usize, usize))| Request { bytes: bytes(&self.values[value as usize]), first, last };
+        let requests: Vec<Request> = lives.iter().map(request).collect();
+        let (offsets, arena) = place(&requests);
+        for ((value, _), offset) in lives.iter().zip(offsets) {
+            if let EValue::Tensor(t) = &mut self.values[*value as usize] {
+                t.allocation = Some(Allocation { memory_id: 1, offset });
+            }
+        }
+        arena
+    }
+}
+
+/// A tensor at its upper bound.
+fn tensor_value(meta: &TensorMeta) -> TensorValue {
+    let bound = |d: &MetaDim| match d {
+        MetaDim::Static(n) => *n,
+        MetaDim::Dynamic { max, .. } => max.unwrap_or(UNBOUNDED),
+    };
+    let sizes: Vec<u32> = meta.shape.iter().map(bound).collect();
+    let mut tensor = TensorValue::new(meta.dtype, &sizes);
+    tensor.dynamic = meta.shape.iter().any(|d| matches!(d, MetaDim::Dynamic { .. }));
+    tensor
+}
+
+fn constant_value(argument: &Argument) -> EValue {
+    match argument {
+        Argument::Int(v) => EValue::Int(*v),
+        Argument::Float(v) => EValue::Double(*v),
+        Argument::Bool(v) => EValue::Bool(*v),
+        Argument::String(s) => EValue::String(s.clone()),
+        _ => EValue::None,
+    }
+}

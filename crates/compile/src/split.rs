@@ -1,0 +1,301 @@
+//! Cutting a flow where calls stay outside of delegates.
+//!
+//! Every node has a level: that of the nodes that it reads from, and one more than that of the kernel calls that it reads from.
+//! The nodes of a level become one delegate; between two of them run the kernel calls that wait for the first. A buffer lives in
+//! one delegate, so whatever reads its old contents or makes its new ones has one level.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use flambeau_ir::{Node, Role, Slot, Tid};
+use flambeau_lower::{Flow, FlowNode, Origin};
+
+use crate::{Error, outside::Outside};
+
+/// One delegate's share of a flow.
+#[derive(Debug)]
+pub(crate) struct Part {
+    /// Its results are what others read.
+    pub(crate) flow: Flow,
+    pub(crate) level: usize,
+    /// Numbers of its buffers in the whole flow.
+    pub(crate) buffers: Vec<usize>,
+}
+
+/// Delegates and kernel calls, with what passes between them.
+#[derive(Debug)]
+pub(crate) struct Split {
+    pub(crate) parts: Vec<Part>,
+    /// By kernel call, the level after whose delegate it runs.
+    pub(crate) levels: Vec<usize>,
+    /// Argument numbers of slots that pass from one delegate to another.
+    pub(crate) crossing: Vec<(u32, Slot)>,
+}
+
+/// Every slot that a node or a chain that it runs touches.
+fn walk(flow: &Flow, node: &Node, visit: &mut dyn FnMut(Role, Slot)) {
+    node.walk(&mut |role, slot| visit(role, slot));
+    for chain in node.chains() {
+        for entry in flow.chains.get(chain.0 as usize).into_iter().flatten() {
+            walk(flow, &entry.node, visit);
+        }
+    }
+}
+
+/// Main-chain nodes that read nothing but constants: each delegate that needs one has its own, for to pass what they make from
+/// one delegate to another would copy weights in every run.
+fn free_nodes(flow: &Flow) -> Vec<bool> {
+    let mut known: HashSet<Slot> = HashSet::new();
+    let constant = |slot: &Slot| matches!(slot, Slot::Tensor(t) if flow.constant(*t).is_some());
+    let mut free = Vec::with_capacity(flow.chains[0].len());
+    for entry in &flow.chains[0] {
+        let mut only_constants =
+            entry.node.chains().is_empty() && !matches!(entry.node, Node::RandomBits(_) | Node::UpdateAndAttend(_));
+        let (mut reads, mut made) = (0, Vec::new());
+        entry.node.walk(&mut |role, slot| match role {
+            Role::Write => made.push(slot),
+            _ => {
+                reads += 1;
+                only_constants &= constant(&slot) || known.contains(&slot);
+            }
+        });
+        only_constants &= reads > 0;
+        if only_constants {
+            known.extend(made);
+        }
+        free.push(only_constants);
+    }
+    free
+}
+
+struct Levels<'f> {
+    flow: &'f Flow,
+    outside: &'f [Outside],
+    slots: HashMap<Slot, usize>,
+    nodes: Vec<usize>,
+    calls: Vec<usize>,
+    buffers: Vec<usize>,
+    changed: bool,
+}
+
+impl Levels<'_> {
+    fn level(&self, slot: Slot) -> usize {
+        self.slots.get(&slot).copied().unwrap_or(0)
+    }
+
+    fn raise(&mut self, slot: Slot, level: usize) {
+        let old = self.slots.entry(slot).or_insert(0);
+        self.changed |= *old < level;
+        *old = level.max(*old);
+    }
+
+    /// One look at everything; levels only ever rise.
+    fn pass(&mut self) {
+        let flow = self.flow;
+        for (i, entry) in flow.chains[0].iter().enumerate() {
+            let mut level = self.nodes[i];
+            walk(flow, &entry.node, &mut |role, slot| {
+                if role != Role::Write {
+                    level = level.max(self.level(slot));
+                }
+            });
+            self.changed |= level > self.nodes[i];
+            self.nodes[i] = level;
+            let mut written = Vec::new();
+            walk(flow, &entry.node, &mut |role, slot| written.extend((role != Role::Read).then_some(slot)));
+            written.into_iter().for_each(|slot| self.raise(slot, level));
+        }
+        for (i, call) in self.outside.iter().enumerate() {
+            self.calls[i] = call.reads().into_iter().map(|s| self.level(s)).fold(self.calls[i], usize::max);
+            let after = self.calls[i] + 1;
+            call.results.iter().for_each(|t| self.raise(Slot::Tensor(*t), after));
+        }
+        for (b, &(before, after)) in flow.buffers.iter().enumerate() {
+            let mut level = self.level(Slot::Tensor(before)).max(self.level(Slot::Tensor(after)));
+            for (i, entry) in flow.chains[0].iter().enumerate() {
+                walk(flow, &entry.node, &mut |role, slot| {
+                    let involved = (role != Role::Write && slot == Slot::Tensor(before))
+                        || (role != Role::Read && slot == Slot::Tensor(after));
+                    if involved {
+                        level = level.max(self.nodes[i]);
+                    }
+                });
+            }
+            self.raise(Slot::Tensor(before), level);
+            self.buffers[b] = level;
+            let maker = flow.chains[0].iter().position(|e| writes(flow, &e.node, after));
+            if let Some(i) = maker {
+                self.changed |= self.nodes[i] < level;
+                self.nodes[i] = self.nodes[i].max(level);
+            }
+        }
+    }
+}
+
+fn writes(flow: &Flow, node: &Node, t: Tid) -> bool {
+    let mut found = false;
+    walk(flow, node, &mut |role, slot| found |= role != Role::Read && slot == Slot::Tensor(t));
+    found
+}
+
+/// Cuts a flow at its kernel calls. Numbers from `first` on are free for arguments that pass between delegates.
+///
+/// # Errors
+/// If a buffer would have to live in two delegates.
+pub(crate) fn split(flow: &Flow, outside: &[Outside], names: &[String], first: u32) -> Result<Split, Error> {
+    let mut levels = Levels {
+        flow,
+        outside,
+        slots: HashMap::new(),
+        nodes: vec![0; flow.chains[0].len()],
+        calls: vec![0; outside.len()],
+        buffers: vec![0; flow.buffers.len()],
+        changed: true,
+    };
+    while std::mem::take(&mut levels.changed) {
+        levels.pass();
+        if let Some(b) = levels.buffers.iter().position(|&l| l > outside.len()) {
+            let name = names.get(b).map_or("", String::as_str);
+            let reason = "is read before a call that stays outside of the delegate and written after it, and cannot live in both";
+            return Err(Error::Program(format!("buffer `{name}` {reason}; use --require-full to see what stays outside")));
+        }
+        if levels.nodes.iter().any(|&l| l > outside.len()) {
+            return Err(Error::Program("calls outside of delegates wait for each other".to_owned()));
+        }
+    }
+    let free = free_nodes(flow);
+    let mut nodes: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (i, &level) in levels.nodes.iter().enumerate().filter(|(i, _)| !free[*i]) {
+        nodes.entry(level).or_default().push(i);
+    }
+    for (b, &(before, after)) in flow.buffers.iter().enumerate() {
+        if before != after {
+            nodes.entry(levels.buffers[b]).or_default();
+        }
+    }
+    let needed = needed_outside(flow, outside);
+    if needed.iter().any(|slot| made_by_free(flow, &free, *slot)) {
+        nodes.entry(0).or_default();
+    }
+    let mut parts: Vec<Part> = Vec::new();
+    let mut crossing: Vec<(u32, Slot)> = Vec::new();
+    let shares: Vec<Share> = nodes
+        .iter()
+        .map(|(&level, nodes)| {
+            let asked: HashSet<Slot> = if level == 0 { needed.clone() } else { HashSet::new() };
+            let nodes = with_free(flow, &free, nodes, asked);
+            Share::new(flow, level, &nodes, &levels.buffers)
+        })
+        .collect();
+    for (i, share) in shares.iter().enumerate() {
+        let others = shares.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, s)| s);
+        let read: HashSet<Slot> = others.flat_map(|s| s.reads.iter().copied()).chain(needed.iter().copied()).collect();
+        let own = |s: &Slot| !made_by_free(flow, &free, *s) || (share.level == 0 && needed.contains(s));
+        let mut results: Vec<Slot> = share.makes.iter().copied().filter(|s| read.contains(s) && own(s)).collect();
+        results.dedup();
+        for &slot in &results {
+            crossing.push((first + crossing.len() as u32, slot));
+        }
+        parts.push(share.part(flow, results, &crossing));
+    }
+    Ok(Split { parts, levels: levels.calls, crossing })
+}
+
+fn made_by_free(flow: &Flow, free: &[bool], slot: Slot) -> bool {
+    let Slot::Tensor(t) = slot else { return false };
+    flow.chains[0].iter().zip(free).any(|(e, free)| *free && writes(flow, &e.node, t))
+}
+
+/// The nodes, in order, with the free ones that they or `asked` need.
+fn with_free(flow: &Flow, free: &[bool], nodes: &[usize], asked: HashSet<Slot>) -> Vec<usize> {
+    let mut wanted = asked;
+    let mut all: Vec<usize> = nodes.to_vec();
+    let reads = |i: usize, wanted: &mut HashSet<Slot>| {
+        walk(flow, &flow.chains[0][i].node, &mut |role, slot| {
+            if role != Role::Write {
+                wanted.insert(slot);
+            }
+        });
+    };
+    nodes.iter().for_each(|&i| reads(i, &mut wanted));
+    for i in (0..free.len()).rev().filter(|&i| free[i]) {
+        let mut needed = false;
+        walk(flow, &flow.chains[0][i].node, &mut |role, slot| needed |= role != Role::Read && wanted.contains(&slot));
+        if needed {
+            all.push(i);
+            reads(i, &mut wanted);
+        }
+    }
+    all.sort_unstable();
+    all
+}
+
+/// Slots that kernel calls and the method's caller need.
+fn needed_outside(flow: &Flow, outside: &[Outside]) -> HashSet<Slot> {
+    flow.results.iter().copied().chain(outside.iter().flat_map(Outside::reads)).collect()
+}
+
+/// What one delegate runs, reads and makes.
+struct Share {
+    level: usize,
+    nodes: Vec<FlowNode>,
+    buffers: Vec<usize>,
+    reads: HashSet<Slot>,
+    /// In order of making, old contents of buffers first.
+    makes: Vec<Slot>,
+}
+
+impl Share {
+    fn new(flow: &Flow, level: usize, nodes: &[usize], buffer_levels: &[usize]) -> Share {
+        let buffers: Vec<usize> = (0..flow.buffers.len()).filter(|&b| buffer_levels[b] == level).collect();
+        let mut reads: HashSet<Slot> = buffers.iter().map(|&b| Slot::Tensor(flow.buffers[b].1)).collect();
+        let mut seen = HashSet::new();
+        let mut makes = Vec::new();
+        let own = buffers.iter().map(|&b| Slot::Tensor(flow.buffers[b].0));
+        makes.extend(own.filter(|s| seen.insert(*s)));
+        for &i in nodes {
+            walk(flow, &flow.chains[0][i].node, &mut |role, slot| {
+                if role != Role::Write {
+                    reads.insert(slot);
+                }
+                if role != Role::Read && seen.insert(slot) {
+                    makes.push(slot);
+                }
+            });
+        }
+        Share { level, nodes: nodes.iter().map(|&i| flow.chains[0][i].clone()).collect(), buffers, reads, makes }
+    }
+
+    fn part(&self, flow: &Flow, results: Vec<Slot>, crossing: &[(u32, Slot)]) -> Part {
+        let mut reached = HashSet::new();
+        let mut stack: Vec<&Node> = self.nodes.iter().map(|e| &e.node).collect();
+        while let Some(node) = stack.pop() {
+            for chain in node.chains().into_iter().filter(|c| reached.insert(c.0 as usize)).collect::<Vec<_>>() {
+                stack.extend(flow.chains.get(chain.0 as usize).into_iter().flatten().map(|e| &e.node));
+            }
+        }
+        let chain = |i: usize| match i {
+            0 => self.nodes.clone(),
+            i if reached.contains(&i) => flow.chains[i].clone(),
+            _ => Vec::new(),
+        };
+        let mut tensors = flow.tensors.clone();
+        let mut value_inputs = flow.value_inputs.clone();
+        let made: HashSet<Slot> = self.makes.iter().copied().collect();
+        for &(number, slot) in crossing.iter().filter(|(_, s)| !made.contains(s)) {
+            match slot {
+                Slot::Tensor(t) => tensors[t.0 as usize].origin = Origin::Input(number),
+                Slot::Value(v) => value_inputs.push((number, v)),
+            }
+        }
+        let part = Flow {
+            chains: (0..flow.chains.len()).map(chain).collect(),
+            tensors,
+            values: flow.values.clone(),
+            results,
+            buffers: self.buffers.iter().map(|&b| flow.buffers[b]).collect(),
+            value_inputs,
+            ranges: flow.ranges.clone(),
+        };
+        Part { flow: part, level: self.level, buffers: self.buffers.clone() }
+    }
+}

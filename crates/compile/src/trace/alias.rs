@@ -1,0 +1,208 @@
+//! Which values share memory, and what each of them holds now.
+
+use std::rc::Rc;
+
+use flambeau_ir::Tid;
+use flambeau_lower::{Arg, Call, Item, OutMeta, Refuse};
+use flambeau_pt2::{Argument, Graph, Node, Subclass};
+use flambeau_tensor::Expr;
+
+use super::{Trace, Value, nothing, self_arg};
+use crate::{
+    inline::{self, Effect},
+    scatter, subclass,
+};
+
+/// A tensor value.
+#[derive(Clone, Debug)]
+pub(crate) struct TensorValue<'a> {
+    pub(super) tid: Tid,
+    pub(super) base: usize,
+    /// Version of the base that `tid` shows.
+    pub(super) version: u32,
+    /// For a view: what it is a view of.
+    pub(super) view: Option<Rc<ViewOf<'a>>>,
+}
+
+/// How a view came to be, so that it can be made again.
+#[derive(Debug)]
+pub(crate) struct ViewOf<'a> {
+    /// The value that it is a view of.
+    pub(super) parent: String,
+    pub(super) node: &'a Node,
+    pub(super) graph: &'a Graph,
+    /// The name space of the node's operands.
+    pub(super) scope: String,
+    /// Which of the call's results it is.
+    pub(super) at: usize,
+}
+
+impl<'a> Trace<'a> {
+    pub(super) fn new_base(&mut self, tid: Tid) -> TensorValue<'a> {
+        self.bases.push(0);
+        TensorValue { tid, base: self.bases.len() - 1, version: 0, view: None }
+    }
+
+    /// A value with renamings followed.
+    pub(super) fn resolve(&self, key: &str) -> Option<Value<'a>> {
+        match self.values.get(key)? {
+            Value::Same(other) => self.resolve(other),
+            value => Some(value.clone()),
+        }
+    }
+
+    /// A call that writes to one of its operands: the functional form, then a new version of what it wrote to.
+    pub(super) fn write_call(&mut self, graph: &Graph, node: &Node, effect: &Effect) {
+        let Some(name) = node.arg(effect.written).and_then(Argument::as_tensor).map(|n| self.key(n)) else {
+            return self.refuse(node, "it writes to something that is not a tensor".to_owned());
+        };
+        match self.try_write(graph, node, effect, &name) {
+            Ok(results) => {
+                let results = results.into_iter().map(Some).chain(std::iter::repeat(None));
+                for (out, result) in node.output_names().into_iter().zip(results) {
+                    let value = match result {
+                        Some(tid) => Value::Tensor(self.new_base(tid)),
+                        None => Value::Same(name.clone()),
+                    };
+                    self.values.insert(self.key(out), value);
+                }
+                self.report(node, crate::Outcome::Absorbed);
+            }
+            Err(reason) => self.fail(node, &reason),
+        }
+    }
+
+    /// The results that the call has besides what it writes.
+    fn try_write(&mut self, graph: &Graph, node: &Node, effect: &Effect, name: &str) -> Result<Vec<Tid>, Refuse> {
+        let before = self.current(name)?;
+        let spec = self.lower.spec(before).clone();
+        let mut call = self.call_of(graph, node, &effect.target)?;
+        let written = OutMeta { dtype: spec.dtype, dims: spec.dims.to_vec(), used: true };
+        call.outputs.truncate(effect.results);
+        call.outputs.push(written);
+        let id = self.calls.len() as u32;
+        let mut items = self.lower_call(&inline::functional_arguments(call), id)?;
+        let Some(Item::Tensor(t)) = items.get(effect.results) else {
+            return Err(Refuse::Unsupported("its functional form has no tensor result".to_owned()));
+        };
+        self.assign(name, *t)?;
+        items.truncate(effect.results);
+        Ok(items.into_iter().filter_map(|i| if let Item::Tensor(t) = i { Some(t) } else { None }).collect())
+    }
+
+    /// Makes `tid` the contents of a value, and of everything that shares its memory.
+    pub(super) fn assign(&mut self, key: &str, tid: Tid) -> Result<(), Refuse> {
+        let (key, value) = self.tensor(key)?;
+        let version = match value.view.clone() {
+            None => {
+                if let Some(reason) = self.guards.get(&value.base) {
+                    return Err(Refuse::Unsupported(reason.clone()));
+                }
+                self.bases[value.base] += 1;
+                self.bases[value.base]
+            }
+            Some(view) => {
+                let whole = self.current(&view.parent)?;
+                let id = self.calls.len() as u32;
+                let read = |a: &Argument| self_arg(&self.values, &view.scope, a);
+                let whole = scatter::into_parent(&mut self.lower, view.node, view.at, whole, tid, id, read)?;
+                self.assign(&view.parent, whole)?;
+                self.bases[value.base]
+            }
+        };
+        self.values.insert(key, Value::Tensor(TensorValue { tid, version, ..value }));
+        Ok(())
+    }
+
+    /// A base that nothing may write to, and why.
+    pub(super) fn guarded_base(&mut self, tid: Tid, reason: String) -> TensorValue<'a> {
+        let value = self.new_base(tid);
+        self.guards.insert(value.base, reason);
+        value
+    }
+
+    /// The tensor behind a key, with the key that holds it.
+    fn tensor(&self, key: &str) -> Result<(String, TensorValue<'a>), Refuse> {
+        match self.values.get(key) {
+            Some(Value::Tensor(t)) => Ok((key.to_owned(), t.clone())),
+            Some(Value::Same(other)) => self.tensor(other),
+            Some(Value::Absent(reason)) => Err(Refuse::Unsupported(reason.clone())),
+            Some(Value::Subclass(weight, s)) => {
+                Err(Refuse::Unsupported(format!("`{weight}` is a {}, read as a plain tensor", s.class)))
+            }
+            Some(Value::Int(_)) => Err(Refuse::Unsupported(format!("`{key}` is an integer, read as a tensor"))),
+            Some(Value::Bool(_)) => Err(Refuse::Unsupported(format!("`{key}` is a condition on sizes, read as a tensor"))),
+            None => Err(Refuse::Unsupported(format!("`{key}` has no value"))),
+        }
+    }
+
+    /// The slot that holds a value's contents now; a view is made again if its base was written since.
+    pub(super) fn current(&mut self, key: &str) -> Result<Tid, Refuse> {
+        if let Some(Value::Subclass(weight, subclass)) = self.resolve(key) {
+            return self.unpack(weight, subclass);
+        }
+        let (key, value) = self.tensor(key)?;
+        let version = self.bases[value.base];
+        let Some(view) = value.view.clone().filter(|_| value.version != version) else { return Ok(value.tid) };
+        let outside = std::mem::replace(&mut self.scope, view.scope.clone());
+        let items = self.lower_node(view.graph, view.node);
+        self.scope = outside;
+        let tensors = items?.into_iter().flat_map(|item| match item {
+            Item::Tensor(t) => vec![t],
+            Item::Tensors(list) => list,
+            _ => Vec::new(),
+        });
+        let tid = tensors.into_iter().nth(view.at).ok_or_else(|| Refuse::Unsupported("a view lost one of its parts".to_owned()))?;
+        self.values.insert(key, Value::Tensor(TensorValue { tid, version, ..value }));
+        Ok(tid)
+    }
+
+    /// A quantized weight read as a plain tensor: its class's own dequantization of its fields.
+    fn unpack(&mut self, weight: &'a str, subclass: &'a Subclass) -> Result<Tid, Refuse> {
+        if let Some(tid) = self.unpacked.get(weight) {
+            return Ok(*tid);
+        }
+        let (target, scalars) = subclass::dequantization(subclass)?;
+        let mut args = Vec::new();
+        for (field, view) in &subclass.tensors {
+            let slot = self.weight_slot(&format!("{weight}.{field}"), view).map_err(|e| Refuse::Unsupported(e.to_string()))?;
+            args.push((subclass::parameter(target, field).to_owned(), Arg::Tensor(slot.tid)));
+        }
+        args.extend(scalars);
+        let dtype = subclass.dtype.dtype().ok_or_else(|| Refuse::Unsupported(format!("element type {:?}", subclass.dtype)))?;
+        let dims = subclass.shape.iter().map(|&d| Expr::Int(d as i64)).collect();
+        let call = Call { target: target.to_owned(), args, outputs: vec![OutMeta { dtype, dims, used: true }] };
+        match self.lower.call(&call, self.calls.len() as u32)?.first() {
+            Some(Item::Tensor(tid)) => {
+                self.unpacked.insert(weight, *tid);
+                Ok(*tid)
+            }
+            _ => Err(Refuse::Unsupported(format!("`{weight}` cannot be dequantized"))),
+        }
+    }
+
+    /// The value of a call's result: a view of `parent` if the call makes views.
+    pub(super) fn result_value(
+        &mut self,
+        tid: Tid,
+        parent: Option<&str>,
+        graph: &'a Graph,
+        node: &'a Node,
+        at: usize,
+    ) -> TensorValue<'a> {
+        match parent.and_then(|p| Some((p, self.resolve(p)?))) {
+            Some((name, Value::Tensor(p))) => {
+                let view = ViewOf { parent: name.to_owned(), node, graph, scope: self.scope.clone(), at };
+                TensorValue { tid, base: p.base, version: self.bases[p.base], view: Some(Rc::new(view)) }
+            }
+            _ => self.new_base(tid),
+        }
+    }
+
+    /// Makes the results of a call absent without a reason of their own.
+    pub(super) fn lose(&mut self, node: &Node) {
+        for name in node.output_names() {
+            self.values.insert(self.key(name), nothing());
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What a program's inputs and outputs stand for.
+
+use flambeau_ir::{Slot, Spec, Tid};
+use flambeau_lower::{Constant, Origin, Recipe};
+use flambeau_pt2::{Argument, InputSpec, OutputSpec, SymArg, View, Weight};
+use flambeau_tensor::{Expr, Shape};
+
+use super::{Buffer, MethodInput, MethodOutput, TensorValue, Trace, Value, lost};
+use crate::{
+    Error,
+    report::{CallReport, Outcome},
+};
+
+/// Stored weights with at most this many elements are read while tracing, so that rules can see their values.
+const MAX_LITERAL: usize = 16;
+
+impl<'a> Trace<'a> {
+    pub(super) fn bind_input(&mut self, argument: &Argument, spec: &'a InputSpec) -> Result<(), Error> {
+        match spec {
+            InputSpec::Parameter { arg, name } | InputSpec::Buffer { arg, name, .. } | InputSpec::TensorConstant { arg, name } => {
+                let weight = self.exported.weight_of(spec);
+                let weight = weight.ok_or_else(|| Error::Program(format!("`{name}` has no data in the archive")))?;
+                self.bind_weight(arg, name, weight)
+            }
+            InputSpec::UserInput(user) => self.bind_user_input(user),
+            InputSpec::ConstantInput { value, .. } => {
+                self.inputs.push(MethodInput::Constant(value.clone()));
+                Ok(())
+            }
+            InputSpec::Token { .. } => Ok(()),
+            InputSpec::CustomObj { name, .. } => {
+                for n in argument.names() {
+                    self.values.insert(n.to_owned(), Value::Absent(format!("`{name}` is a script object")));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn bind_weight(&mut self, arg: &str, name: &'a str, weight: &'a Weight) -> Result<(), Error> {
+        let value = match weight {
+            Weight::Strided(view) => Value::Tensor(self.weight_slot(name, view)?),
+            Weight::Subclass(subclass) => Value::Subclass(name, subclass),
+            Weight::Foreign { dtype, .. } => Value::Absent(format!("`{name}` has element type {dtype:?}")),
+        };
+        self.values.insert(arg.to_owned(), value);
+        if let Value::Tensor(t) = &self.values[arg]
+            && let Origin::Buffer(i) = self.lower.flow().tensors[t.tid.0 as usize].origin
+            && self.buffers[i as usize].value.is_empty()
+        {
+            self.buffers[i as usize].value = arg.to_owned();
+        }
+        Ok(())
+    }
+
+    /// The slot of a stored tensor: a mutable buffer if the program writes to it, else a constant.
+    pub(super) fn weight_slot(&mut self, name: &str, view: &'a View) -> Result<TensorValue<'a>, Error> {
+        if let Some(value) = self.views.get(view) {
+            return Ok(value.clone());
+        }
+        let value = if self.mutated.contains(view) {
+            let i = self.buffers.len() as u32;
+            let before = self.lower.slot(Spec::fixed(view.dtype, &view.shape), Origin::Buffer(i));
+            self.buffers.push(Buffer { name: name.to_owned(), before, initial: view, value: String::new() });
+            self.new_base(before)
+        } else {
+            let tid = self.constant(name, view)?;
+            match self.lower.flow().constant(tid).map(|c| &c.recipe) {
+                Some(Recipe::Stored(_)) => self.guarded_base(tid, format!("it writes to the constant `{name}`")),
+                _ => self.new_base(tid),
+            }
+        };
+        self.views.insert(view, value.clone());
+        Ok(value)
+    }
+
+    fn constant(&mut self, name: &str, view: &'a View) -> Result<Tid, Error> {
+        let shape = Shape::from_slice(&view.shape);
+        let small = view.shape.iter().product::<usize>() <= MAX_LITERAL && view.dtype.is_node_dtype();
+        let recipe = if small { Recipe::Literal(view.tensor()?.bytes().clone()) } else { Recipe::Stored(self.weights.add(view)) };
+        Ok(self.lower.constant(Constant { name: name.to_owned(), dtype: view.dtype, shape, recipe }))
+    }
+
+    fn bind_user_input(&mut self, argument: &Argument) -> Result<(), Error> {
+        let number = self.inputs.len() as u32;
+        match argument {
+            Argument::Tensor(name) => {
+                let meta = self.exported.graph.tensor(name)?;
+                let spec = Spec { dtype: meta.dtype, dims: meta.sizes.iter().map(|e| self.expr(e)).collect() };
+                let tid = self.lower.slot(spec, Origin::Input(number));
+                self.inputs.push(MethodInput::Tensor(tid));
+                let reason = "it writes to an input of the method, which only sees a copy; return the new contents instead";
+                let value = self.guarded_base(tid, reason.to_owned());
+                self.values.insert(name.clone(), Value::Tensor(value));
+                Ok(())
+            }
+            Argument::SymInt(SymArg::Name(name)) => {
+                let content = self.exported.graph.sym_ints.get(name).cloned();
+                let content = content.ok_or_else(|| Error::Program(format!("nothing is known of input `{name}`")))?;
+                let slot = self.lower.value_input(number, content.clone());
+                self.inputs.push(MethodInput::Int { slot, content: content.clone() });
+                self.values.insert(name.clone(), Value::Int(content));
+                Ok(())
+            }
+            literal => {
+                self.inputs.push(MethodInput::Constant(literal.clone()));
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn bind_outputs(&mut self) -> Result<(), Error> {
+        let exported = self.exported;
+        let outputs = exported.graph.outputs.iter().zip(&exported.signature.outputs);
+        for (argument, spec) in outputs {
+            match spec {
+                OutputSpec::UserOutput(_) | OutputSpec::LossOutput { .. } => self.bind_output(argument)?,
+                OutputSpec::BufferMutation { arg, name } => self.bind_mutation(arg, name)?,
+                OutputSpec::Token { .. } => {}
+                OutputSpec::UserInputMutation { name, .. } => self.refuse_output(
+                    "user_input_mutation",
+                    name,
+                    "the program writes to this input, of which a method only sees a copy; return the new contents instead",
+                ),
+                OutputSpec::ParameterMutation { name, .. } => {
+                    self.refuse_output("parameter_mutation", name, "the program writes to this parameter; register it as a buffer")
+                }
+                OutputSpec::GradientToParameter { name, .. } | OutputSpec::GradientToUserInput { name, .. } => {
+                    self.refuse_output("gradient", name, "gradients are for training");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn bind_output(&mut self, argument: &Argument) -> Result<(), Error> {
+        let slot = match argument {
+            Argument::Tensor(name) | Argument::OptionalTensor(Some(name)) => match self.resolve(name) {
+                // What made it absent has been reported.
+                Some(Value::Absent(reason)) if reason.is_empty() => return Ok(()),
+                _ => Slot::Tensor(self.current(name).map_err(lost)?),
+            },
+            Argument::SymInt(SymArg::Name(name)) => match self.values.get(name).cloned() {
+                Some(Value::Int(Expr::Int(v))) => {
+                    self.outputs.push(MethodOutput::Constant(Argument::Int(v)));
+                    return Ok(());
+                }
+                Some(Value::Int(e)) => Slot::Value(self.lower.size_slot(&e).map_err(lost)?),
+                Some(Value::Absent(reason)) if reason.is_empty() => return Ok(()),
+                _ => return Err(Error::Program(format!("output `{name}` has no value"))),
+            },
+            literal => {
+                if let Some(name) = literal.names().first() {
+                    self.refuse_output("output", name, "only tensors, integers and constants can be returned");
+                }
+                self.outputs.push(MethodOutput::Constant(literal.clone()));
+                return Ok(());
+            }
+        };
+        self.outputs.push(MethodOutput::Result(self.results.len()));
+        self.results.push(slot);
+        Ok(())
+    }
+
+    /// Reports an output that a method cannot have.
+    fn refuse_output(&mut self, kind: &str, name: &str, reason: &str) {
+        let outcome = Outcome::Refused(reason.to_owned());
+        self.calls.push(CallReport { target: kind.to_owned(), name: name.to_owned(), source: Default::default(), outcome });
+    }
+
+    /// A functional program's statement of what a buffer holds afterwards.
+    fn bind_mutation(&mut self, arg: &str, name: &str) -> Result<(), Error> {
+        let exported = self.exported;
+        let weight = exported.weights.get(name).or_else(|| exported.constants.get(name));
+        let buffer = self.buffers.iter_mut().find(|b| matches!(weight, Some(Weight::Strided(v)) if v == b.initial));
+        match buffer {
+            Some(buffer) => buffer.value = arg.to_owned(),
+            None => return Err(Error::Program(format!("the mutated buffer `{name}` is not an input"))),
+        }
+        Ok(())
+    }
+}

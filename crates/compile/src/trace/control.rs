@@ -1,0 +1,420 @@
+//! Calls of sub-graphs, and calls that only say which operator writes where.
+//!
+//! A sub-graph has a name space of its own: its names are kept under the caller's label, so that values that outlive the call
+//! (views of an operand, say) stay readable.
+
+use flambeau_ir::{Spec, Tid};
+use flambeau_lower::{Arg, Call, Item, Loop, OutMeta, Refuse};
+use flambeau_pt2::{Argument, Comparison, Graph, Node, SymArg, SymBool};
+use flambeau_tensor::{DType, Expr};
+
+use super::{Trace, Value, nothing};
+use crate::{Error, Outcome, inline};
+
+fn refuse<T>(reason: impl Into<String>) -> Result<T, Refuse> {
+    Err(Refuse::Unsupported(reason.into()))
+}
+
+/// The sub-graphs among a call's operands.
+fn bodies(node: &Node) -> Vec<&Graph> {
+    node.inputs.iter().filter_map(|i| if let Argument::Graph(sub) = &i.arg { Some(&sub.graph) } else { None }).collect()
+}
+
+/// The operands after the last sub-graph, one entry per argument.
+fn after_graphs(node: &Node) -> impl Iterator<Item = &Argument> {
+    let last = node.inputs.iter().rposition(|i| matches!(i.arg, Argument::Graph(_)));
+    node.inputs.iter().skip(last.map_or(usize::MAX, |l| l + 1)).map(|i| &i.arg)
+}
+
+impl<'a> Trace<'a> {
+    /// Runs a sub-graph in place: its inputs are the operands, its outputs the call's results.
+    pub(super) fn inline(&mut self, node: &'a Node, body: &'a Graph) -> Result<(), Error> {
+        let operands: Vec<Value<'a>> = after_graphs(node).flat_map(Argument::names).map(|n| self.operand(n)).collect();
+        self.report(node, Outcome::Absorbed);
+        let results = self.run_body(node, "", body, operands)?;
+        for (out, value) in node.output_names().into_iter().zip(results) {
+            self.values.insert(self.key(out), value);
+        }
+        Ok(())
+    }
+
+    /// A name of the current name space as a sub-graph's operand.
+    fn operand(&self, name: &str) -> Value<'a> {
+        let key = self.key(name);
+        match self.values.get(&key) {
+            Some(Value::Tensor(_)) => Value::Same(key),
+            Some(value) => value.clone(),
+            None => nothing(),
+        }
+    }
+
+    /// Lowers a sub-graph's calls and returns its outputs. `part` tells the sub-graphs of one call apart.
+    fn run_body(&mut self, node: &Node, part: &str, body: &'a Graph, operands: Vec<Value<'a>>) -> Result<Vec<Value<'a>>, Error> {
+        let label = node.name.as_deref().unwrap_or("call");
+        let scope = format!("{}{label}{part}/", self.scope);
+        let outside = std::mem::replace(&mut self.scope, scope);
+        self.used.extend(inline::used_names(body));
+        for (name, value) in body.inputs.iter().flat_map(Argument::names).zip(operands) {
+            self.values.insert(self.key(name), value);
+        }
+        let done = self.run_graph(body);
+        let results = body.outputs.iter().map(|o| self.body_output(o)).collect();
+        self.scope = outside;
+        done.map(|()| results)
+    }
+
+    fn body_output(&self, output: &Argument) -> Value<'a> {
+        match output {
+            Argument::Int(v) | Argument::SymInt(SymArg::Literal(v)) => Value::Int(Expr::Int(*v)),
+            other => other.names().first().map_or_else(nothing, |n| self.operand(n)),
+        }
+    }
+
+    /// A condition: only the branch that is taken runs.
+    pub(super) fn cond(&mut self, graph: &'a Graph, node: &'a Node) -> Result<(), Error> {
+        let [then, otherwise] = bodies(node)[..] else {
+            self.refuse(node, "it does not have two branches".to_owned());
+            return Ok(());
+        };
+        let condition = match node.inputs.first().map(|i| &i.arg) {
+            Some(Argument::Tensor(name)) => self.current(&self.key(name)).map(Truth::Tensor),
+            Some(Argument::SymBool(SymArg::Name(name)) | Argument::CustomObj { name, .. }) => {
+                match self.values.get(&self.key(name)) {
+                    Some(Value::Bool(b)) => self.truth(&b.clone()),
+                    _ => refuse(format!("`{name}` is no condition that nodes can compute")),
+                }
+            }
+            Some(other) => {
+                other.as_bool().map(Truth::Known).ok_or_else(|| Refuse::Unsupported("its condition is no boolean".to_owned()))
+            }
+            None => refuse("it has no condition"),
+        };
+        match condition {
+            Ok(Truth::Known(taken)) => self.inline(node, if taken { then } else { otherwise })?,
+            Ok(Truth::Tensor(t)) => match self.branches(graph, node, t, then, otherwise)? {
+                Ok(()) => {}
+                Err(reason) => self.fail(node, &reason),
+            },
+            Err(reason) => self.fail(node, &reason),
+        }
+        Ok(())
+    }
+
+    fn branches(
+        &mut self,
+        graph: &'a Graph,
+        node: &'a Node,
+        condition: Tid,
+        then: &'a Graph,
+        otherwise: &'a Graph,
+    ) -> Result<Result<(), Refuse>, Error> {
+        let metas: Vec<OutMeta> = node.outputs.iter().flat_map(|o| self.metas(graph, o)).collect();
+        let slots: Vec<(Tid, OutMeta)> = metas.into_iter().map(|m| (self.blank(&m), m)).collect();
+        if slots.len() != node.output_names().len() {
+            return Ok(refuse("it has results that are not tensors"));
+        }
+        let mut chains = Vec::new();
+        let mut reason = None;
+        for (part, body) in [(".then", then), (".else", otherwise)] {
+            let chain = self.lower.open_chain();
+            let done = self.in_chain(node, |trace| {
+                let operands: Vec<_> = after_graphs(node).flat_map(Argument::names).map(|n| trace.operand(n)).collect();
+                let results = trace.run_body(node, part, body, operands)?;
+                Ok(trace.leave(results, &slots))
+            });
+            self.lower.close_chain();
+            reason = reason.or(done?.err());
+            chains.push(chain);
+        }
+        if let Some(reason) = reason {
+            return Ok(Err(reason));
+        }
+        if let Err(reason) = self.lower.branch(condition, chains[0], chains[1]) {
+            return Ok(Err(reason));
+        }
+        for (name, (tid, _)) in node.output_names().into_iter().zip(slots) {
+            let value = self.new_base(tid);
+            self.values.insert(self.key(name), Value::Tensor(value));
+        }
+        self.report(node, Outcome::Absorbed);
+        Ok(Ok(()))
+    }
+
+    fn blank(&mut self, meta: &OutMeta) -> Tid {
+        let spec = Spec { dtype: meta.dtype, dims: meta.dims.iter().cloned().collect() };
+        self.lower.slot(spec, flambeau_lower::Origin::Node)
+    }
+
+    /// Lowers into the open chain what only that chain can rely on: whatever is learnt there is forgotten afterwards.
+    fn in_chain<T>(
+        &mut self,
+        node: &Node,
+        body: impl FnOnce(&mut Self) -> Result<Result<T, Refuse>, Error>,
+    ) -> Result<Result<T, Refuse>, Error> {
+        let (values, unpacked, symbols) = (self.values.clone(), self.unpacked.clone(), self.symbols.clone());
+        let bases = self.bases.clone();
+        self.depth += 1;
+        let done = body(self)?;
+        self.depth -= 1;
+        (self.values, self.unpacked, self.symbols) = (values, unpacked, symbols);
+        let writes = self.bases.iter().zip(&bases).any(|(now, before)| now != before);
+        if writes && done.is_ok() {
+            return Ok(refuse(format!(
+                "a branch of `{}` writes to a tensor that exists outside of it",
+                node.name.as_deref().unwrap_or("it")
+            )));
+        }
+        Ok(done)
+    }
+
+    /// Copies a branch's results into the slots that both branches fill.
+    fn leave(&mut self, results: Vec<Value<'a>>, slots: &[(Tid, OutMeta)]) -> Result<(), Refuse> {
+        if results.len() != slots.len() {
+            return refuse(format!("a branch gives {} results, expected {}", results.len(), slots.len()));
+        }
+        for (value, (slot, meta)) in results.into_iter().zip(slots) {
+            let tid = self.tensor_of(value)?;
+            let spec = self.lower.spec(tid);
+            let fits =
+                spec.dims.len() == meta.dims.len() && spec.dims.iter().zip(&meta.dims).all(|(a, b)| a.known_eq(b) != Some(false));
+            if !fits || spec.dtype != meta.dtype {
+                return refuse(format!(
+                    "a branch gives {} {:?} where {} {:?} is expected",
+                    spec.dtype, spec.dims, meta.dtype, meta.dims
+                ));
+            }
+            self.lower.copy(tid, *slot)?;
+        }
+        Ok(())
+    }
+
+    /// The slot behind a sub-graph's output.
+    fn tensor_of(&mut self, value: Value<'a>) -> Result<Tid, Refuse> {
+        match value {
+            Value::Same(key) => self.current(&key),
+            Value::Tensor(t) => Ok(t.tid),
+            Value::Absent(reason) => refuse(reason),
+            Value::Int(e) => self.lower.size_tensor(&e),
+            _ => refuse("a sub-graph gives something that is not a tensor"),
+        }
+    }
+
+    /// A loop over the first axis of tensors.
+    pub(super) fn scan(&mut self, node: &'a Node) -> Result<(), Error> {
+        let lists: Vec<Vec<&str>> = after_graphs(node).map(Argument::names).collect();
+        let (&[body], [init, xs, additional @ ..]) = (&bodies(node)[..], &lists[..]) else {
+            self.refuse(node, "it is not a sub-graph with what it carries, scans and reads".to_owned());
+            return Ok(());
+        };
+        let slots =
+            |trace: &mut Self, names: &[&str]| names.iter().map(|n| trace.current(&trace.key(n))).collect::<Result<Vec<_>, _>>();
+        let begun = slots(self, init).and_then(|init| {
+            let xs = slots(self, xs)?;
+            Loop::begin(&mut self.lower, &xs, 0, &init)
+        });
+        let frame = match begun {
+            Ok(frame) => frame,
+            Err(reason) => {
+                self.fail(node, &reason);
+                return Ok(());
+            }
+        };
+        let done = self.in_chain(node, |trace| {
+            let own: Vec<Tid> = frame.carried.iter().chain(&frame.sliced).copied().collect();
+            let mut operands: Vec<Value<'a>> = own.into_iter().map(|t| Value::Tensor(trace.new_base(t))).collect();
+            operands.extend(additional.iter().flatten().map(|n| trace.operand(n)));
+            let results = trace.run_body(node, ".body", body, operands)?;
+            Ok(results.into_iter().map(|v| trace.tensor_of(v)).collect::<Result<Vec<Tid>, Refuse>>())
+        })?;
+        let ended = match done {
+            Ok(results) if results.len() >= init.len() => {
+                let (carry, collect) = results.split_at(init.len());
+                frame.end(&mut self.lower, carry, collect)
+            }
+            other => {
+                let reason = other.err().unwrap_or_else(|| Refuse::Unsupported("its body gives too few results".to_owned()));
+                frame.abandon(&mut self.lower);
+                return Ok(self.fail(node, &reason));
+            }
+        };
+        match ended {
+            Ok(stacked) => {
+                let last: Vec<Tid> = frame.carried.iter().copied().chain(stacked).collect();
+                for (name, tid) in node.output_names().into_iter().zip(last) {
+                    let value = self.new_base(tid);
+                    self.values.insert(self.key(name), Value::Tensor(value));
+                }
+                self.report(node, Outcome::Absorbed);
+            }
+            Err(reason) => self.fail(node, &reason),
+        }
+        Ok(())
+    }
+
+    /// A functional program's form of a call that writes to its operands: results, then each base's new contents.
+    pub(super) fn functionalized(&mut self, graph: &'a Graph, node: &'a Node) {
+        match self.try_functionalized(graph, node) {
+            Ok(()) => self.report(node, Outcome::Absorbed),
+            Err(reason) => self.fail(node, &reason),
+        }
+    }
+
+    fn try_functionalized(&mut self, graph: &'a Graph, node: &'a Node) -> Result<(), Refuse> {
+        let operator =
+            node.inputs.iter().find_map(|i| if let Argument::Operator(target) = &i.arg { Some(super::bare(target)) } else { None });
+        let operator = operator.ok_or_else(|| Refuse::Unsupported("it names no operator".to_owned()))?;
+        let Some(effect) = inline::write(operator).filter(|_| !operator.starts_with("aten.")) else {
+            return refuse(format!("{operator} writes to its operands and has no functional form here"));
+        };
+        let bases: Vec<&str> = node.arg("_all_bases").map(Argument::names).unwrap_or_default();
+        let mut args = Vec::new();
+        for input in node.inputs.iter().filter(|i| !i.name.is_empty() && !i.name.starts_with('_')) {
+            args.push((input.name.clone(), self.arg(&input.arg)?));
+        }
+        let prefix = format!("_{}_", effect.written);
+        let own = |i: &&flambeau_pt2::NamedArgument| {
+            i.name.starts_with(&prefix) && !matches!(i.name.strip_prefix(&prefix), Some("base_index" | "alias"))
+        };
+        if let Some(view) = node.inputs.iter().find(own) {
+            return refuse(format!("{operator} writes to a view of a tensor (`{}`)", view.name));
+        }
+        let at = node.arg(&format!("{prefix}base_index")).and_then(Argument::as_int).and_then(|i| usize::try_from(i).ok());
+        let (Some(base), 1) = (at.and_then(|i| bases.get(i)), bases.len()) else {
+            return refuse(format!("{operator} writes to {} tensors, expected one", bases.len()));
+        };
+        let before = self.current(&self.key(base))?;
+        args.push((effect.written.to_owned(), Arg::Tensor(before)));
+        let spec = self.lower.spec(before).clone();
+        let mut outputs: Vec<OutMeta> = node.outputs.iter().take(effect.results).flat_map(|o| self.metas(graph, o)).collect();
+        outputs.push(OutMeta { dtype: spec.dtype, dims: spec.dims.to_vec(), used: true });
+        let items = self.lower_call(&Call { target: effect.target, args, outputs }, self.calls.len() as u32)?;
+        let tensors: Vec<Tid> = items.iter().filter_map(|i| if let Item::Tensor(t) = i { Some(*t) } else { None }).collect();
+        self.bind_functionalized(node, effect.results, &tensors)
+    }
+
+    /// The last result is the base's new contents; operators without results of their own have a dummy in front of it.
+    fn bind_functionalized(&mut self, node: &Node, results: usize, tensors: &[Tid]) -> Result<(), Refuse> {
+        let names: Vec<&str> = node.output_names();
+        let Some((after, own)) = names.split_last() else { return refuse("it has no result") };
+        let Some(new) = tensors.get(results) else { return refuse("its functional form has no tensor result") };
+        for (i, name) in own.iter().enumerate() {
+            let value = match tensors.get(i).filter(|_| i < results) {
+                Some(t) => Value::Tensor(self.new_base(*t)),
+                None => Value::Absent("the result of a write carries nothing".to_owned()),
+            };
+            self.values.insert(self.key(name), value);
+        }
+        let value = self.new_base(*new);
+        self.values.insert(self.key(after), Value::Tensor(value));
+        Ok(())
+    }
+
+    /// Records a condition on sizes; nodes compute it only if something needs it.
+    pub(super) fn predicate(&mut self, graph: &Graph, node: &Node) {
+        for name in node.output_names() {
+            let value = match graph.sym_bools.get(name).and_then(|c| self.condition(c)) {
+                Some(condition) => Value::Bool(condition),
+                None => Value::Absent(format!("`{name}` is a condition that nodes cannot compute")),
+            };
+            self.values.insert(self.key(name), value);
+        }
+        self.report(node, Outcome::Absorbed);
+    }
+
+    /// An archived condition with the symbols that this trace has identified; `None` if it is outside of the algebra.
+    fn condition(&self, c: &SymBool) -> Option<SymBool> {
+        let all = |list: &[SymBool]| list.iter().map(|c| self.condition(c)).collect::<Option<Vec<_>>>();
+        Some(match c {
+            SymBool::Known(b) => SymBool::Known(*b),
+            SymBool::Compare(op, a, b) => SymBool::Compare(*op, self.expr(a), self.expr(b)),
+            SymBool::And(list) => SymBool::And(all(list)?),
+            SymBool::Or(list) => SymBool::Or(all(list)?),
+            SymBool::Not(c) => SymBool::Not(Box::new(self.condition(c)?)),
+            SymBool::Opaque(_) => return None,
+        })
+    }
+
+    /// The value of a condition: known from the bounds of its sizes, or a rank-0 tensor of booleans.
+    fn truth(&mut self, condition: &SymBool) -> Result<Truth, Refuse> {
+        let (list, is_and) = match condition {
+            SymBool::Known(b) => return Ok(Truth::Known(*b)),
+            SymBool::Compare(op, a, b) => return self.compare(*op, a, b),
+            SymBool::Not(c) => {
+                return match self.truth(c)? {
+                    Truth::Known(b) => Ok(Truth::Known(!b)),
+                    Truth::Tensor(t) => self.boolean("aten.logical_not.default", vec![("self", Arg::Tensor(t))]),
+                };
+            }
+            SymBool::And(list) => (list, true),
+            SymBool::Or(list) => (list, false),
+            SymBool::Opaque(text) => return refuse(format!("the condition {text} cannot be computed by nodes")),
+        };
+        let mut total = Truth::Known(is_and);
+        for c in list {
+            total = match (total, self.truth(c)?) {
+                (Truth::Known(b), other) | (other, Truth::Known(b)) => {
+                    if b == is_and {
+                        other
+                    } else {
+                        Truth::Known(!is_and)
+                    }
+                }
+                (Truth::Tensor(a), Truth::Tensor(b)) => {
+                    let target = if is_and { "aten.logical_and.default" } else { "aten.logical_or.default" };
+                    self.boolean(target, vec![("self", Arg::Tensor(a)), ("other", Arg::Tensor(b))])?
+                }
+            };
+        }
+        Ok(total)
+    }
+
+    fn compare(&mut self, op: Comparison, a: &Expr, b: &Expr) -> Result<Truth, Refuse> {
+        let (low, high) = self.lower.flow().bounds(&(a.clone() - b.clone()));
+        let holds = [op.holds(low, 0), op.holds(high, 0)];
+        let decided = match op {
+            Comparison::Eq | Comparison::Ne => low == high || low > 0 || high < 0,
+            _ => holds[0] == holds[1],
+        };
+        if decided {
+            return Ok(Truth::Known(holds[0]));
+        }
+        let target = match op {
+            Comparison::Eq => "aten.eq.Tensor",
+            Comparison::Ne => "aten.ne.Tensor",
+            Comparison::Lt => "aten.lt.Tensor",
+            Comparison::Le => "aten.le.Tensor",
+            Comparison::Gt => "aten.gt.Tensor",
+            Comparison::Ge => "aten.ge.Tensor",
+        };
+        let (a, b) = (self.lower.size_tensor(a)?, self.lower.size_tensor(b)?);
+        self.boolean(target, vec![("self", Arg::Tensor(a)), ("other", Arg::Tensor(b))])
+    }
+
+    fn boolean(&mut self, target: &str, args: Vec<(&str, Arg)>) -> Result<Truth, Refuse> {
+        let args = args.into_iter().map(|(n, a)| (n.to_owned(), a)).collect();
+        let outputs = vec![OutMeta { dtype: DType::Bool, dims: Vec::new(), used: true }];
+        match self.lower.call(&Call { target: target.to_owned(), args, outputs }, self.calls.len() as u32)?.first() {
+            Some(Item::Tensor(t)) => Ok(Truth::Tensor(*t)),
+            _ => refuse("a comparison has no result"),
+        }
+    }
+}
+
+/// What is known of a condition.
+enum Truth {
+    Known(bool),
+    Tensor(Tid),
+}
+
+impl Trace<'_> {
+    /// A condition as an argument: only one that is decided by the bounds of its sizes can be.
+    pub(super) fn known_condition(&mut self, name: &str) -> Result<Arg, Refuse> {
+        match self.values.get(&self.key(name)).cloned() {
+            Some(Value::Bool(c)) => match self.truth(&c)? {
+                Truth::Known(b) => Ok(Arg::Bool(b)),
+                Truth::Tensor(t) => Ok(Arg::Tensor(t)),
+            },
+            _ => refuse(format!("`{name}` is no condition that nodes can compute")),
+        }
+    }
+}

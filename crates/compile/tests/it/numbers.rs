@@ -1,0 +1,72 @@
+//! Compiled programs give PyTorch's numbers.
+
+use flambeau_compile::{Options, compile};
+use flambeau_ir::Node;
+
+use crate::support::{check_runs, compiled, engine, exported, method};
+
+fn check(name: &str) {
+    let bytes = compiled(name, &Options { require_full: true, ..Options::default() }).unwrap_or_else(|e| panic!("{name}: {e}"));
+    check_runs(&mut method(bytes, "forward"), name);
+}
+
+#[test]
+fn branches_on_tensors_and_on_sizes() {
+    check("cond_tensor");
+    check("cond_size");
+}
+
+#[test]
+fn scans_swap_what_they_carry() {
+    check("scan");
+}
+
+#[test]
+fn writes_through_views_reach_buffers_and_stale_views() {
+    check("writes");
+    check("writes_aten");
+}
+
+#[test]
+fn caches_of_both_dialects() {
+    check("cache");
+    check("kv_train");
+    check("kv_aten");
+}
+
+#[test]
+fn slots_are_reused_without_harm() {
+    check("chain");
+}
+
+#[test]
+fn folded_tables_keep_their_values() {
+    check("layers");
+}
+
+fn count(name: &str, is: fn(&Node) -> bool) -> usize {
+    let program = exported(name);
+    let output = compile(&[("forward", &program)], &Options::default(), &*engine()).unwrap();
+    output.graphs().map(|g| g.chains.iter().flatten().filter(|n| is(n)).count()).sum()
+}
+
+#[test]
+fn caches_are_updated_in_place() {
+    for name in ["cache", "kv_train", "kv_aten"] {
+        assert_eq!(count(name, |n| matches!(n, Node::SliceUpdate(_))), 1, "{name}");
+        assert_eq!(count(name, |n| matches!(n, Node::IdCopy(_))), 0, "{name}");
+    }
+}
+
+#[test]
+fn what_depends_on_no_input_is_folded() {
+    assert_eq!(count("layers", |n| matches!(n, Node::Sin(_))), 0);
+}
+
+#[test]
+fn conditions_become_if_nodes_and_scans_scan_nodes() {
+    for (name, ifs, scans) in [("cond_tensor", 1, 0), ("cond_size", 1, 0), ("scan", 0, 1)] {
+        assert_eq!(count(name, |n| matches!(n, Node::If(_))), ifs, "{name}");
+        assert_eq!(count(name, |n| matches!(n, Node::Scan(_))), scans, "{name}");
+    }
+}

@@ -1,0 +1,64 @@
+//! What users are told.
+
+use flambeau_compile::{Error, Options, Scheme, SchemeName, compile, dry_run};
+
+use crate::support::{compiled, engine, exported, written};
+
+fn refusal(name: &str) -> String {
+    match compiled(name, &Options::default()) {
+        Err(error) => error.to_string(),
+        Ok(_) => panic!("{name} was compiled"),
+    }
+}
+
+#[test]
+fn refusals_name_the_call_its_line_and_the_reason() {
+    let check = |name: &str, parts: &[&str]| {
+        let text = refusal(name);
+        for part in parts {
+            assert!(text.contains(part), "{name}: `{part}` is missing in: {text}");
+        }
+    };
+    check("refused", &["1 calls", "aten.special_zeta.default", "make.py", "no rule for this operator"]);
+    check("loop", &["higher_order.while_loop", "depends on the data"]);
+    check("mutated_input", &["aten.add_.Tensor", "writes to an input"]);
+    check("mutated_input_aten", &["user_input_mutation", "`x`", "writes to this input"]);
+}
+
+#[test]
+fn dry_runs_report_without_compiling() {
+    let (good, bad) = (exported("nonzero"), exported("refused"));
+    let report = dry_run(&[("b", &bad), ("a", &good)], &Options::default()).unwrap();
+    let names: Vec<&str> = report.methods.iter().map(|m| m.name.as_str()).collect();
+    assert_eq!(names, ["a", "b"]);
+    assert_eq!((report.methods[0].refused().count(), report.methods[0].outside().count()), (0, 1));
+    assert_eq!((report.methods[1].refused().count(), report.methods[1].nodes), (1, 0));
+    let full = dry_run(&[("a", &good)], &Options { require_full: true, ..Options::default() }).unwrap();
+    assert_eq!(full.methods[0].refused().count(), 1);
+}
+
+#[test]
+fn quantized_weights_are_smaller_and_named_for_their_parts() {
+    let program = exported("layers");
+    let sizes = |options: Options| {
+        let output = compile(&[("forward", &program)], &options, &*engine()).unwrap();
+        let names: Vec<String> = output.graphs().flat_map(|g| g.names.iter().map(|(n, _)| n.clone())).collect();
+        (written(&output).len(), names)
+    };
+    let scheme = |name: &str| Some(Scheme::from_name(name, None).unwrap());
+    let (plain, _) = sizes(Options::default());
+    let (linear, names) = sizes(Options { linear: scheme("4w"), ..Options::default() });
+    assert!(names.iter().any(|n| n == "0000/l.weight_packed") && names.iter().any(|n| n == "0000/e.weight"), "{names:?}");
+    let (both, names) = sizes(Options { linear: scheme("4w"), embedding: scheme("8w"), ..Options::default() });
+    assert!(!names.iter().any(|n| n == "0000/e.weight"), "{names:?}");
+    assert!(both < linear && linear < plain, "{plain} → {linear} → {both}");
+}
+
+#[test]
+fn errors_count_all_refusals_of_all_methods() {
+    let (a, b) = (exported("refused"), exported("loop"));
+    let Err(Error::Refused { calls, report }) = compile(&[("a", &a), ("b", &b)], &Options::default(), &*engine()) else {
+        panic!("it was compiled")
+    };
+    assert_eq!((calls.len(), report.methods.len()), (2, 2));
+}
