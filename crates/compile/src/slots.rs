@@ -105,7 +105,7 @@ fn input_map(flow: &Flow, tensors: &[Tid], numbering: &Numbering) -> (Vec<Slot>,
     (slots, numbers)
 }
 
-/// Copies buffers' old contents that a run returns before anything overwrites them.
+/// Copies buffers' old contents that a run returns, or leaves in another buffer, before anything overwrites them.
 fn save_old_contents(flow: &mut Flow) {
     let changed: HashSet<Tid> = flow.buffers.iter().filter(|b| b.0 != b.1).map(|b| b.0).collect();
     for i in 0..flow.results.len() {
@@ -113,6 +113,12 @@ fn save_old_contents(flow: &mut Flow) {
             && changed.contains(&t)
         {
             flow.results[i] = Slot::Tensor(copy_of(flow, t));
+        }
+    }
+    for i in 0..flow.buffers.len() {
+        let (before, after) = flow.buffers[i];
+        if before != after && changed.contains(&after) {
+            flow.buffers[i].1 = copy_of(flow, after);
         }
     }
 }
@@ -153,7 +159,8 @@ fn versions(flow: &Flow, before: Tid, after: Tid) -> Option<Vec<Tid>> {
             Node::IndexCopy(n) => n.dst.0,
             _ => return None,
         };
-        if read_later(flow, at, next_write) || flow.results.contains(&Slot::Tensor(at)) {
+        let left_elsewhere = at != after && flow.buffers.iter().any(|b| b.1 == at);
+        if left_elsewhere || read_later(flow, at, next_write) || flow.results.contains(&Slot::Tensor(at)) {
             return None;
         }
         chain.push(at);
@@ -350,3 +357,6 @@ fn unique_keys(flow: &Flow, constants: &[Tid], prefix: &str) -> Vec<(String, Arc
     }
     keys
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,11 +4,14 @@ use flambeau_lower::{Arg, Refuse};
 use flambeau_pt2::{Attribute, Subclass};
 use flambeau_tensor::{DType, Expr};
 
+/// An operator's target with those of its arguments that are not tensors.
+type Scalars = (&'static str, Vec<(String, Arg)>);
+
 /// The dequantizing operator of a class, with its arguments that are not tensors.
 ///
 /// # Errors
 /// For classes without one.
-pub(crate) fn dequantization(weight: &Subclass) -> Result<(&'static str, Vec<(String, Arg)>), Refuse> {
+pub(crate) fn dequantization(weight: &Subclass) -> Result<Scalars, Refuse> {
     let dtype = weight.dtype.dtype().map_or(DType::F32, |d| d);
     let int = |name: &str, default: i64| match weight.attributes.get(name) {
         Some(Attribute::Int(v)) => *v,

@@ -121,7 +121,9 @@ mod tests {
         let (a, b) = (view("w0", vec![1, 2, 3]), view("w1", vec![4, 5]));
         let check = |other: View, same_as_a: bool| {
             let (mut first, mut second) = (Weights::default(), Weights::default());
-            (first.add(&a), first.add(&b), second.add(&other));
+            first.add(&a);
+            first.add(&b);
+            second.add(&other);
             unify(&mut [&mut first, &mut second]).unwrap();
             assert_eq!(second.identity(0) == first.identity(0), same_as_a, "{other:?}");
             assert_ne!(second.identity(0), first.identity(1));

@@ -234,7 +234,8 @@ impl<'a> Trace<'a> {
             other => {
                 let reason = other.err().unwrap_or_else(|| Refuse::Unsupported("its body gives too few results".to_owned()));
                 frame.abandon(&mut self.lower);
-                return Ok(self.fail(node, &reason));
+                self.fail(node, &reason);
+                return Ok(());
             }
         };
         match ended {
