@@ -37,7 +37,7 @@ use flambeau_wire::{ProgramWriter, pte::EValue};
 
 pub use crate::{
     error::Error,
-    quantize::{Quantize, SchemeName},
+    quantize::SchemeName,
     report::{CallReport, MethodReport, Outcome, Report},
 };
 use crate::{method::Compiled, weights::Weights};

@@ -46,9 +46,6 @@ impl SchemeName for Scheme {
     }
 }
 
-/// Which weights of a program to quantize.
-pub type Quantize = Options;
-
 /// Puts a `Dequantize` node behind every float weight that the options name; fusions then read the packed form directly.
 pub(crate) fn quantize(flow: &mut Flow, options: &Options) {
     let mut done: HashMap<(Tid, Scheme), Tid> = HashMap::new();

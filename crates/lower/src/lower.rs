@@ -512,11 +512,6 @@ impl Lower {
         self.emit(ExpandDims { x: In(t), out: NEW, axis: axis as i32 })
     }
 
-    /// A tensor derived from a constant, as a new constant.
-    pub(crate) fn derived(&mut self, constant: Constant) -> Tid {
-        self.constant(constant)
-    }
-
     /// The axis an argument names, counted from the front.
     pub(crate) fn axis(&self, call: &Call, param: &str, default: i64, rank: usize) -> Result<usize, Refuse> {
         let axis = call.int_or(param, default)?;

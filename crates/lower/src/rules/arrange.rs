@@ -168,7 +168,7 @@ fn view_dtype(cx: &mut Lower, call: &Call) -> Items {
         Some(c) if c.dtype.size() == dtype.size() => {
             let name = format!("{}_as_{dtype}", c.name);
             let shape = c.shape.clone();
-            one(cx.derived(crate::Constant { name, dtype, shape, recipe: Recipe::Reinterpret(c) }))
+            one(cx.constant(crate::Constant { name, dtype, shape, recipe: Recipe::Reinterpret(c) }))
         }
         _ => unsupported("bits of a computed tensor read as another type"),
     }

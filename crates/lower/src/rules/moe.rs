@@ -182,7 +182,7 @@ fn packed_codes(cx: &mut Lower, codes: &Arc<Constant>, bits: u8) -> Emitted {
         return unsupported("rows that are no whole number of words");
     }
     *last = row_bits / 32;
-    Ok(cx.derived(Constant { name, dtype: DType::U32, shape, recipe }))
+    Ok(cx.constant(Constant { name, dtype: DType::U32, shape, recipe }))
 }
 
 /// `x @ (codes * scales + biases)`, as PyTorch's operator defines it: codes are signed, and biases are added.
@@ -207,8 +207,8 @@ fn gather_qmm(cx: &mut Lower, call: &Call) -> Items {
         }
         None => (scale.name.clone(), Recipe::AffineBias { scale: scale.clone(), zero_point: None, bits }),
     };
-    let biases = cx.derived(Constant { name: format!("{name}_to_biases"), dtype, shape: scale.shape.clone(), recipe });
-    let scales = cx.derived(Arc::unwrap_or_clone(scale));
+    let biases = cx.constant(Constant { name: format!("{name}_to_biases"), dtype, shape: scale.shape.clone(), recipe });
+    let scales = cx.constant(Arc::unwrap_or_clone(scale));
     let (sorted_indices, sorted_indices_flag) = sorted_fields(cx, call)?;
     one(cx.emit(GatherQmm {
         x: In(x),

@@ -20,14 +20,14 @@ type Items = Result<Vec<Item>, Refuse>;
 /// The same bytes as another type.
 fn reinterpreted(cx: &mut Lower, c: &Arc<Constant>, dtype: DType, suffix: &str) -> Emitted {
     if c.dtype == dtype {
-        return Ok(cx.derived(Constant::clone(c)));
+        return Ok(cx.constant(Constant::clone(c)));
     }
     let bytes = c.shape.last().map_or(0, |n| n * c.dtype.size());
     if !bytes.is_multiple_of(dtype.size()) {
         return unsupported(format!("rows of {bytes} bytes as {dtype}"));
     }
     let shape = with_last(&c.shape, bytes / dtype.size());
-    Ok(cx.derived(Constant { name: format!("{}_{suffix}", c.name), dtype, shape, recipe: Recipe::Reinterpret(c.clone()) }))
+    Ok(cx.constant(Constant { name: format!("{}_{suffix}", c.name), dtype, shape, recipe: Recipe::Reinterpret(c.clone()) }))
 }
 
 /// Blocks `[N, bytes]` repacked as codes with a scale and a bias per group, in the output's type.
@@ -43,7 +43,7 @@ fn dequantize_gguf(cx: &mut Lower, call: &Call) -> Items {
     let weights = bytes / format.block_bytes() * format.block_len();
     let mut part = |part: QuantPart, dtype: DType, last: usize, suffix: &str| {
         let recipe = Recipe::Formula(Formula::Gguf { format, part }, vec![blocks.clone()]);
-        cx.derived(Constant { name: format!("{}_{suffix}", blocks.name), dtype, shape: with_last(&blocks.shape, last), recipe })
+        cx.constant(Constant { name: format!("{}_{suffix}", blocks.name), dtype, shape: with_last(&blocks.shape, last), recipe })
     };
     let (bits, group) = (usize::from(format.bits()), format.group_size());
     let parts = Packed {
@@ -73,9 +73,9 @@ fn dequantize_int4(cx: &mut Lower, call: &Call) -> Items {
     let name = format!("{}_to_biases", zero_point.name);
     let (scale, zero_point) = (turned(scale), turned(zero_point));
     let recipe = Recipe::Formula(Formula::NegatedProduct, vec![scale.clone(), zero_point]);
-    let biases = cx.derived(Constant { name, dtype: scale.dtype, shape: scale.shape.clone(), recipe });
+    let biases = cx.constant(Constant { name, dtype: scale.dtype, shape: scale.shape.clone(), recipe });
     let words = reinterpreted(cx, &codes, DType::U32, "int4_to_packed")?;
-    let scales = cx.derived(Arc::unwrap_or_clone(scale));
+    let scales = cx.constant(Arc::unwrap_or_clone(scale));
     one(dequantize(cx, Packed { words, scales, biases }, group as i32, 4, output_dtype(call, DType::BF16)?)?)
 }
 

@@ -161,11 +161,11 @@ fn packed(cx: &mut Lower, codes: &Arc<Constant>, scale: Arc<Constant>, zero_poin
     }
     let name = format!("{}_to_packed", codes.name);
     let recipe = Recipe::PackSigned { codes: codes.clone(), bits };
-    let words = cx.derived(Constant { name, dtype: DType::U32, shape, recipe });
+    let words = cx.constant(Constant { name, dtype: DType::U32, shape, recipe });
     let bias_name = format!("{}_to_biases", zero_point.as_ref().unwrap_or(&scale).name);
     let recipe = Recipe::AffineBias { scale: scale.clone(), zero_point, bits };
-    let biases = cx.derived(Constant { name: bias_name, dtype: scale.dtype, shape: scale.shape.clone(), recipe });
-    let scales = cx.derived(Arc::unwrap_or_clone(scale));
+    let biases = cx.constant(Constant { name: bias_name, dtype: scale.dtype, shape: scale.shape.clone(), recipe });
+    let scales = cx.constant(Arc::unwrap_or_clone(scale));
     Packed { words, scales, biases }
 }
 

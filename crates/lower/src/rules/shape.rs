@@ -87,15 +87,14 @@ fn unflatten(cx: &mut Lower, call: &Call) -> Items {
     one(cx.reshape(x, &dims)?)
 }
 
-fn axes(cx: &Lower, call: &Call, param: &str, rank: usize) -> Result<Vec<usize>, Refuse> {
-    let _ = cx;
+fn axes(call: &Call, param: &str, rank: usize) -> Result<Vec<usize>, Refuse> {
     let one = |&axis: &i64| normalize_axis(axis, rank).ok_or(Refuse::Infer(InferError::Axis { axis, rank }));
     call.ints(param)?.iter().map(one).collect()
 }
 
 fn permute(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
-    let perm = axes(cx, call, "dims", cx.spec(x).rank())?;
+    let perm = axes(call, "dims", cx.spec(x).rank())?;
     one(cx.permute(x, &perm)?)
 }
 
@@ -129,7 +128,7 @@ fn matrix_transpose(cx: &mut Lower, call: &Call) -> Items {
 fn movedim(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let rank = cx.spec(x).rank();
-    let (source, destination) = (axes(cx, call, "source", rank)?, axes(cx, call, "destination", rank)?);
+    let (source, destination) = (axes(call, "source", rank)?, axes(call, "destination", rank)?);
     let mut perm = vec![usize::MAX; rank];
     for (&s, &d) in source.iter().zip(&destination) {
         perm[d] = s;
@@ -166,7 +165,7 @@ fn squeeze(cx: &mut Lower, call: &Call) -> Items {
     let wanted = match call.arg("dim") {
         None => (0..rank).collect(),
         Some(Arg::Int(_)) => vec![cx.axis(call, "dim", 0, rank)?],
-        Some(_) => axes(cx, call, "dim", rank)?,
+        Some(_) => axes(call, "dim", rank)?,
     };
     squeeze_axes(cx, x, &wanted)
 }
@@ -186,14 +185,9 @@ fn expand_as(cx: &mut Lower, call: &Call) -> Items {
     one(expand_to(cx, call.tensor("self")?, &dims)?)
 }
 
-/// A slice bound: an axis end is what PyTorch writes as the largest integer.
-fn bound(cx: &mut Lower, size: &Expr) -> Result<Int, Refuse> {
-    cx.int(size)
-}
-
 /// `x[start:stop]` along an axis; absent bounds mean the ends.
 pub(super) fn slice_axis(cx: &mut Lower, x: Tid, axis: usize, start: &Expr, stop: &Expr, step: i32) -> Result<Tid, Refuse> {
-    let (start, stop) = (bound(cx, start)?, bound(cx, stop)?);
+    let (start, stop) = (cx.int(start)?, cx.int(stop)?);
     cx.emit(Slice { x: In(x), out: NEW, axis: Int::Lit(axis as i64), start, stop, step })
 }
 
@@ -351,7 +345,7 @@ fn roll(cx: &mut Lower, call: &Call) -> Items {
 
 fn flip(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
-    let axes: Vec<i32> = axes(cx, call, "dims", cx.spec(x).rank())?.into_iter().map(|a| a as i32).collect();
+    let axes: Vec<i32> = axes(call, "dims", cx.spec(x).rank())?.into_iter().map(|a| a as i32).collect();
     if axes.is_empty() {
         return one(x);
     }

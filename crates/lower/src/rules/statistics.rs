@@ -59,7 +59,7 @@ fn folded(cx: &mut Lower, call: &Call, x: Tid, names: [&str; 2], eps: f64) -> Re
     let scale = Arc::new(named("norm_scale", &variance, Recipe::Formula(Formula::NormScale { eps: eps as f32 }, operands)));
     let operands = [mean.clone(), scale.clone()].into_iter().chain(bias).collect();
     let shift = named("norm_shift", &mean, Recipe::Formula(Formula::NormShift, operands));
-    let (scale, shift) = (cx.derived(Arc::unwrap_or_clone(scale)), cx.derived(shift));
+    let (scale, shift) = (cx.constant(Arc::unwrap_or_clone(scale)), cx.constant(shift));
     let (dtype, rank) = (cx.spec(x).dtype, cx.spec(x).rank());
     let mut place = |t: Tid| {
         let t = cx.cast(t, dtype)?;
@@ -166,7 +166,7 @@ fn weight_norm(cx: &mut Lower, call: &Call) -> Items {
         (Some(v), Some(g)) => {
             let name = format!("{}_normed", v.name);
             let (dtype, shape) = (v.dtype, v.shape.clone());
-            cx.derived(Constant { name, dtype, shape, recipe: Recipe::Formula(Formula::WeightNorm { dim: kept }, vec![v, g]) })
+            cx.constant(Constant { name, dtype, shape, recipe: Recipe::Formula(Formula::WeightNorm { dim: kept }, vec![v, g]) })
         }
         _ => {
             let squares = ops::square(cx, v)?;
