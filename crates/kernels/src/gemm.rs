@@ -10,7 +10,7 @@ use flambeau_tensor::Shape;
 use crate::{Error, Float, Pool, View, ViewMut, convert::FloatPtr, error::same, view::Walk};
 pub(crate) use block::{Sink, Source, multiply};
 pub(crate) use micro::{accumulate, tile};
-pub(crate) use operand::{Dense, pack_columns};
+pub(crate) use operand::{Dense, dense_linear, pack_columns};
 
 /// A float view of any of the three types.
 #[derive(Clone, Debug)]
@@ -51,6 +51,15 @@ impl<'a> FloatView<'a> {
             FloatView::F16(v) => FloatView::F16(v.broadcast_to(shape)?),
             FloatView::BF16(v) => FloatView::BF16(v.broadcast_to(shape)?),
         })
+    }
+
+    /// Element 0, for reading.
+    pub(crate) fn origin(&self) -> FloatPtr {
+        match self {
+            FloatView::F32(v) => FloatPtr::reading(v.origin()),
+            FloatView::F16(v) => FloatPtr::reading(v.origin()),
+            FloatView::BF16(v) => FloatPtr::reading(v.origin()),
+        }
     }
 
     pub(crate) fn strides(&self) -> &[isize] {

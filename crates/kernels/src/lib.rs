@@ -12,6 +12,7 @@ mod convert;
 pub mod elementwise;
 mod error;
 pub mod gemm;
+pub mod linear;
 pub mod math;
 pub mod norm;
 pub mod order;

@@ -10,8 +10,9 @@ mod gemv;
 use flambeau_tensor::DType;
 use half::{bf16, f16};
 
-use crate::{Error, Float, Pool, convert::FloatPtr, error::same};
+use crate::{Error, Float, Pool, convert::FloatPtr, error::same, gemm::Sink};
 pub use dequant::{dequantize, dequantize_rows};
+use gemm::Rows;
 
 /// How values are coded. A row is one little-endian bit stream, lowest bits first, in whole `u32` words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,13 +195,13 @@ const GEMM_ROWS: usize = 12;
 pub fn linear<X: Float, Y: Float>(pool: &Pool, x: &[X], w: &QMatrix, out: &mut [Y]) -> Result<(), Error> {
     let m = rows_of(x.len(), w.cols, "activations")?;
     same("outputs", m * w.rows, out.len())?;
-    let (x, out) = (FloatPtr::reading(x.as_ptr()), FloatPtr::of(out.as_mut_ptr()));
-    if m < GEMM_ROWS {
-        gemv::linear(pool, x, w, m, out)
-    } else {
-        gemm::linear(pool, x, w, m, out)
-    }
+    product(pool, FloatPtr::reading(x.as_ptr()), w, m, &Rows { origin: FloatPtr::of(out.as_mut_ptr()), stride: w.rows });
     Ok(())
+}
+
+/// `x[m, cols] · wᵀ` into `out`; `x` has these elements, row-major.
+pub(crate) fn product(pool: &Pool, x: FloatPtr, w: &QMatrix, m: usize, out: &dyn Sink) {
+    if m < GEMM_ROWS { gemv::linear(pool, x, w, m, out) } else { gemm::linear(pool, x, w, m, out) }
 }
 
 /// `out[M, N] = x[M, K] · w`, with `w` being `[K, N]` and its groups running along N.

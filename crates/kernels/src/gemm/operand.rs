@@ -179,6 +179,15 @@ pub(super) struct Product<'a> {
     pub(super) out: Output<'a>,
 }
 
+/// `a[m, k] · b[k, n]` into `out`, for `b` whose rows need not be contiguous.
+pub(crate) fn dense_linear(pool: &Pool, size: [usize; 3], a: &Dense, b: &Dense, out: &dyn Sink) {
+    if size[0] < GEMM_ROWS && b.step[0] == 1 {
+        gemv::by_rows(pool, size, a, b, out);
+    } else {
+        multiply(pool, size, a, b, out);
+    }
+}
+
 /// Rows of `a` from which panels pay off.
 const GEMM_ROWS: usize = 8;
 

@@ -14,9 +14,9 @@ use crate::{
 };
 
 /// A row-major output.
-struct Rows {
-    origin: FloatPtr,
-    stride: usize,
+pub(super) struct Rows {
+    pub(super) origin: FloatPtr,
+    pub(super) stride: usize,
 }
 
 impl Sink for Rows {
@@ -26,12 +26,11 @@ impl Sink for Rows {
     }
 }
 
-/// `out[m, rows] = x[m, cols] · wᵀ`; both pointers have these elements, row-major.
-pub(super) fn linear(pool: &Pool, x: FloatPtr, w: &QMatrix, m: usize, out: FloatPtr) {
-    let sink = Rows { origin: out, stride: w.rows };
+/// `x[m, cols] · wᵀ` into `out`; `x` has these elements, row-major.
+pub(super) fn linear(pool: &Pool, x: FloatPtr, w: &QMatrix, m: usize, out: &dyn Sink) {
     // SAFETY: the caller's promise.
     let x = unsafe { Dense::new(x, [w.cols as isize, 1]) };
-    with_code!(w.format, C => multiply(pool, [m, w.rows, w.cols], &x, &Transposed::<C>(w, PhantomData), &sink));
+    with_code!(w.format, C => multiply(pool, [m, w.rows, w.cols], &x, &Transposed::<C>(w, PhantomData), out));
 }
 
 /// `out[m, cols] = x[m, rows] · w`; both pointers have these elements, row-major.

@@ -18,6 +18,7 @@ use super::{
 use crate::{
     Pool,
     convert::FloatPtr,
+    gemm::Sink,
     simd::{Isa, Kernel},
 };
 
@@ -39,8 +40,8 @@ struct Prepared {
     sum_stride: usize,
 }
 
-/// `out[m, rows] = x[m, cols] · wᵀ`; both pointers have these elements, row-major.
-pub(super) fn linear(pool: &Pool, x: FloatPtr, w: &QMatrix, m: usize, out: FloatPtr) {
+/// `x[m, cols] · wᵀ` into `out`; `x` has these elements, row-major.
+pub(super) fn linear(pool: &Pool, x: FloatPtr, w: &QMatrix, m: usize, out: &dyn Sink) {
     if w.rows == 0 || m == 0 {
         return;
     }
@@ -53,7 +54,7 @@ pub(super) fn linear(pool: &Pool, x: FloatPtr, w: &QMatrix, m: usize, out: Float
 }
 
 /// `exact`: the activations are bf16.
-fn linear_with<C: Code>(pool: &Pool, x: &[f32], exact: bool, w: &QMatrix, m: usize, out: FloatPtr) {
+fn linear_with<C: Code>(pool: &Pool, x: &[f32], exact: bool, w: &QMatrix, m: usize, out: &dyn Sink) {
     let cpu = pool.cpu();
     let by_row = w.format.group() < C::CODES;
     let mut prepared = cpu.dispatch(Prepare { x, w, m, codes: if by_row { 1 } else { C::CODES } });
@@ -71,7 +72,7 @@ fn linear_with<C: Code>(pool: &Pool, x: &[f32], exact: bool, w: &QMatrix, m: usi
         }
         for (i, line) in results.chunks_exact(rows.len()).enumerate() {
             // SAFETY: tasks own disjoint columns of every row of the output.
-            unsafe { out.offset((i * w.rows + rows.start) as isize).write(cpu, 1, line) };
+            unsafe { out.store(cpu, i, rows.start, line) };
         }
     });
 }

@@ -1,0 +1,187 @@
+use half::{bf16, f16};
+
+use super::*;
+use crate::{
+    elementwise::zip_float,
+    math::unary,
+    quant::{Format, Scales},
+    testing::{Precision, Rng, assert_threads_agree, isas},
+};
+
+/// Owned operands of a gated layer and of two others that share its input.
+struct Case<T> {
+    size: [usize; 3],
+    x: Vec<T>,
+    floats: Vec<T>,
+    words: Vec<u32>,
+    scales: Vec<T>,
+    bias: Vec<f32>,
+    residual: Vec<T>,
+}
+
+fn none() -> After<'static> {
+    After::default()
+}
+
+const FORMAT: Format = Format::Affine { bits: 4, group: 32 };
+
+impl<T: Precision> Case<T>
+where
+    for<'a> FloatView<'a>: From<View<'a, T>>,
+{
+    fn new([m, n, k]: [usize; 3]) -> Case<T> {
+        let mut rng = Rng::new((m + n * 3 + k) as u64);
+        Case {
+            size: [m, n, k],
+            x: rng.floats(m * k),
+            floats: rng.floats(n * k),
+            words: (0..n * k / 8).map(|_| rng.word()).collect(),
+            scales: rng.floats(n * k / 32),
+            bias: rng.floats(n),
+            residual: rng.floats(m * n),
+        }
+    }
+
+    fn scales(&self) -> Scales<'_> {
+        match FloatView::from(View::contiguous(&self.scales, &[self.scales.len()]).unwrap()) {
+            FloatView::F32(v) => Scales::F32(v.as_slice().unwrap()),
+            FloatView::F16(v) => Scales::F16(v.as_slice().unwrap()),
+            FloatView::BF16(v) => Scales::BF16(v.as_slice().unwrap()),
+        }
+    }
+
+    fn weight(&self, codes: bool) -> Weight<'_> {
+        let [_, n, k] = self.size;
+        if codes {
+            Weight::Codes(QMatrix::new(FORMAT, &self.words, self.scales(), Some(self.scales()), [n, k]).unwrap())
+        } else {
+            Weight::Float(View::contiguous(&self.floats, &[n, k]).unwrap().into())
+        }
+    }
+
+    fn bias(&self) -> FloatView<'_> {
+        View::contiguous(&self.bias, &[self.bias.len()]).unwrap().into()
+    }
+
+    fn matrix<'a>(&self, data: &'a [T]) -> View<'a, T> {
+        View::contiguous(data, &[self.size[0], self.size[1]]).unwrap()
+    }
+
+    fn run(&self, pool: &Pool, after: After<'_>, codes: bool) -> Vec<T> {
+        let [m, n, k] = self.size;
+        let mut out = self.residual.clone();
+        let layer = Layer { weight: self.weight(codes), after, out: ViewMut::contiguous(&mut out, &[m, n]).unwrap() };
+        layers(pool, &View::contiguous(&self.x, &[m, k]).unwrap(), &mut [layer]).unwrap();
+        out
+    }
+
+    fn zip(&self, pool: &Pool, a: &[T], b: &[T], f: impl Fn(f32, f32) -> f32 + Sync) -> Vec<T> {
+        let mut out = a.to_vec();
+        let shape = [self.size[0], self.size[1]];
+        zip_float(pool, &self.matrix(a), &self.matrix(b), &mut ViewMut::contiguous(&mut out, &shape).unwrap(), f).unwrap();
+        out
+    }
+
+    fn activated(&self, pool: &Pool, op: Unary, x: &[T]) -> Vec<T> {
+        let mut out = x.to_vec();
+        let shape = [self.size[0], self.size[1]];
+        unary(pool, op, &self.matrix(x), &mut ViewMut::contiguous(&mut out, &shape).unwrap()).unwrap();
+        out
+    }
+}
+
+/// A fused layer against its steps, bit for bit.
+fn check<T: Precision>(pool: &Pool, size: [usize; 3])
+where
+    for<'a> FloatView<'a>: From<View<'a, T>>,
+{
+    let case = Case::<T>::new(size);
+    let bytes = |v: &[T]| bytemuck::cast_slice::<T, u8>(v).to_vec();
+    for codes in [false, true] {
+        let same = |what: &str, found: &[T], expected: &[T]| {
+            assert!(bytes(found) == bytes(expected), "{:?} {size:?} codes {codes}: {what}", pool.isa());
+        };
+        let plain = case.run(pool, none(), codes);
+        let biased = case.run(pool, After { bias: Some(case.bias()), ..none() }, codes);
+        let active = case.activated(pool, Unary::Silu, &biased);
+        let found = case.run(pool, After { bias: Some(case.bias()), activation: Some(Unary::Silu), ..none() }, codes);
+        same("bias and activation", &found, &active);
+        let sum = case.zip(pool, &case.residual, &plain, |a, b| a + b);
+        same("residual in place", &case.run(pool, After { residual: Residual::Out, ..none() }, codes), &sum);
+        let view = || case.matrix(&case.residual).into();
+        same("residual beside", &case.run(pool, After { residual: Residual::View(view()), ..none() }, codes), &sum);
+        let other = case.run(pool, none(), !codes);
+        let gate = case.activated(pool, Unary::GeluTanh, &other);
+        let gated = case.zip(pool, &case.zip(pool, &gate, &plain, |a, b| a * b), &case.residual, |a, b| a + b);
+        let make = || Gate { weight: case.weight(!codes), bias: None, activation: Unary::GeluTanh };
+        let found = case.run(pool, After { gate: Some(make()), residual: Residual::Out, ..none() }, codes);
+        same("gate and residual", &found, &gated);
+    }
+}
+
+#[test]
+fn a_layer_has_the_bits_of_its_steps() {
+    for pool in isas() {
+        for size in [[1, 70, 64], [3, 5, 96], [9, 37, 160], [40, 70, 96]] {
+            check::<f32>(&pool, size);
+            check::<bf16>(&pool, size);
+            check::<f16>(&pool, size);
+        }
+    }
+}
+
+/// Three layers of one input, of two kinds of weight and one strided output, against the same layers alone.
+#[test]
+fn layers_of_one_input_do_not_touch_each_other() {
+    for (pool, m) in isas().into_iter().flat_map(|p| [(Pool::with_isa(2, p.isa()).unwrap(), 1), (p, 33)]) {
+        let case = Case::<bf16>::new([m, 50, 128]);
+        let alone = [case.run(&pool, none(), true), case.run(&pool, none(), false)];
+        let (mut a, mut b, mut c) = (vec![bf16::ZERO; m * 50], vec![bf16::ZERO; m * 50], vec![bf16::ZERO; m * 120]);
+        let mut all = [
+            Layer { weight: case.weight(true), after: none(), out: ViewMut::contiguous(&mut a, &[m, 50]).unwrap() },
+            Layer { weight: case.weight(false), after: none(), out: ViewMut::contiguous(&mut b, &[m, 50]).unwrap() },
+            Layer { weight: case.weight(true), after: none(), out: ViewMut::new(&mut c, &[m, 50], &[120, 2], 7).unwrap() },
+        ];
+        layers(&pool, &View::contiguous(&case.x, &[m, 128]).unwrap(), &mut all).unwrap();
+        assert_eq!((&a, &b), (&alone[0], &alone[1]));
+        for i in 0..m * 120 {
+            let inside = i % 120 >= 7 && (i % 120 - 7) % 2 == 0 && (i % 120 - 7) / 2 < 50;
+            let expected = if inside { alone[0][i / 120 * 50 + (i % 120 - 7) / 2] } else { bf16::ZERO };
+            assert_eq!(c[i], expected, "{:?} element {i}", pool.isa());
+        }
+    }
+}
+
+#[test]
+fn thread_counts_agree() {
+    for m in [1, 6, 50] {
+        let case = Case::<bf16>::new([m, 300, 256]);
+        let make = || Gate { weight: case.weight(false), bias: Some(case.bias()), activation: Unary::Silu };
+        assert_threads_agree(|pool| case.run(pool, After { gate: Some(make()), ..none() }, true));
+    }
+}
+
+#[test]
+fn operands_that_do_not_fit_are_refused() {
+    let case = Case::<f32>::new([2, 8, 64]);
+    let pool = Pool::new(1);
+    let refused = |x: [usize; 2], out: [usize; 2], after: After<'_>| {
+        let (data, mut y) = (vec![0f32; x[0] * x[1]], vec![7f32; out[0] * out[1]]);
+        let layer = Layer { weight: case.weight(true), after, out: ViewMut::contiguous(&mut y, &out).unwrap() };
+        let result = layers(&pool, &View::contiguous(&data, &x).unwrap(), &mut [layer]);
+        assert!(result.is_ok() || y.iter().all(|&y| y == 7.0));
+        result.is_err()
+    };
+    assert!(!refused([2, 64], [2, 8], none()));
+    assert!(refused([2, 32], [2, 8], none()));
+    assert!(refused([3, 64], [2, 8], none()));
+    assert!(refused([2, 64], [2, 9], none()));
+    let short = [0f32; 7];
+    let short = || View::contiguous(&short, &[7]).unwrap().into();
+    assert!(refused([2, 64], [2, 8], After { bias: Some(short()), ..none() }));
+    assert!(refused([2, 64], [2, 8], After { residual: Residual::View(short()), ..none() }));
+    let narrow = [0f32; 8 * 32];
+    let narrow = || Weight::Float(View::contiguous(&narrow, &[8, 32]).unwrap().into());
+    let gate = Gate { weight: narrow(), bias: None, activation: Unary::Silu };
+    assert!(refused([2, 64], [2, 8], After { gate: Some(gate), ..none() }));
+}
