@@ -41,6 +41,7 @@ pub mod graph;
 pub mod infer;
 pub mod json;
 pub mod limits;
+mod metal;
 mod node;
 #[macro_use]
 mod nodes;
@@ -52,4 +53,5 @@ pub use check::{CheckError, Checked, Content, check};
 pub use field::{ChainId, Field, Float, In, InOut, InVid, Index, Int, Out, OutVid, QuantMode, Role, SlotRef, Tid, Vid, VidOrTid};
 pub use graph::{Chain, Graph, MetaDim, SlotClass, SlotCounts, TensorMeta};
 pub use infer::{Dims, Infer, InferError, ShapeCx, Spec, promote, to_float};
+pub use metal::{GgufBlock, KnownKernel};
 pub use node::*;

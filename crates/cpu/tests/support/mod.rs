@@ -8,7 +8,6 @@ use std::{
     sync::Arc,
 };
 
-use flambeau_cpu::CpuEngine;
 use flambeau_ir::{
     Graph, check,
     engine::{Constants, Engine, KvCacheConfig, KvLayer, LoadOptions, Value},
@@ -37,7 +36,7 @@ impl Constants for Named<'_> {
 }
 
 /// Runs one case folder; a panic is a failure like any other.
-pub(crate) fn run_case(engine: &CpuEngine, folder: &Path) -> Outcome {
+pub(crate) fn run_case(engine: &dyn Engine, folder: &Path) -> Outcome {
     match catch_unwind(AssertUnwindSafe(|| try_case(engine, folder))) {
         Ok(Ok(outcome)) => outcome,
         Ok(Err(what)) => Outcome::Failed(what),
@@ -85,7 +84,7 @@ impl Case {
     }
 
     /// Loads and runs a graph with the case's inputs; the method's values afterwards.
-    pub(crate) fn run(&self, engine: &CpuEngine, graph: Graph, args: &[u32]) -> Result<HashMap<u32, Value>, String> {
+    pub(crate) fn run(&self, engine: &dyn Engine, graph: Graph, args: &[u32]) -> Result<HashMap<u32, Value>, String> {
         let graph = Arc::new(check(graph).map_err(text)?);
         let options = LoadOptions { kv_cache: kv_cache(&self.facts["kv_cache"]) };
         let mut session = engine.load(Arc::clone(&graph), &Named(&self.program), &options).map_err(text)?;
@@ -97,7 +96,7 @@ impl Case {
     }
 }
 
-fn try_case(engine: &CpuEngine, folder: &Path) -> Result<Outcome, String> {
+fn try_case(engine: &dyn Engine, folder: &Path) -> Result<Outcome, String> {
     let case = Case::open(folder)?;
     let Some((graph, args)) = case.delegate_call()? else {
         return Ok(Outcome::Skipped("the method does more than one delegate call".into()));

@@ -1,10 +1,10 @@
-//! Metal kernels that the engine knows: those that ExecuTorch's exporter emits, by name, operands and template arguments.
+//! The Metal kernels that are known without their text.
 
 mod delta;
 mod gguf;
 mod turbo;
 
-use flambeau_ir as ir;
+use flambeau_ir::{self as ir, GgufBlock, KnownKernel};
 use flambeau_tensor::DType;
 
 use super::copy::{cast, cast_into, contiguous};
@@ -15,82 +15,26 @@ use crate::{
     eval::Eval,
 };
 
-/// A known kernel.
-struct Known {
-    name: &'static str,
-    /// Names of the operands; those after the first `required` may be absent.
-    inputs: &'static [&'static str],
-    required: usize,
-    outputs: usize,
-    templates: &'static [&'static str],
-    run: fn(&ir::MetalKernel, &mut Cx<'_>) -> Result<()>,
-}
-
-const fn known(
-    name: &'static str,
-    inputs: &'static [&'static str],
-    templates: &'static [&'static str],
-    run: fn(&ir::MetalKernel, &mut Cx<'_>) -> Result<()>,
-) -> Known {
-    Known { name, inputs, required: inputs.len(), outputs: 1, templates, run }
-}
-
-const fn linear(
-    name: &'static str,
-    templates: &'static [&'static str],
-    run: fn(&ir::MetalKernel, &mut Cx<'_>) -> Result<()>,
-) -> Known {
-    Known { required: 2, ..known(name, &["x", "weight", "bias"], templates, run) }
-}
-
-const KNOWN: &[Known] = &[
-    Known {
-        outputs: 2,
-        ..known(
-            "gated_delta_step",
-            &["q", "k", "v", "g", "beta", "state_in", "T"],
-            &["InT", "Dk", "Dv", "Hk", "Hv"],
-            delta::gated_delta_step,
-        )
-    },
-    known("tq_norm", &["x"], &["InT", "D"], turbo::norm),
-    known("tq4_compress", &["values", "boundaries"], &["InT", "B"], turbo::compress),
-    known("tq_dequant", &["packed", "norms", "centroids"], &["InT", "D"], turbo::dequantize),
-    linear("gguf_q4k_matvec", &["InT", "OutT", "N", "K", "NSG"], gguf::linear::<gguf::Q4K>),
-    linear("gguf_q5k_matvec", &["InT", "OutT", "N", "K", "NSG"], gguf::linear::<gguf::Q5K>),
-    linear("gguf_q6k_matvec", &["InT", "N", "K", "NSG"], gguf::linear::<gguf::Q6K>),
-    linear("gguf_q4k_matmul", &["InT", "OutT", "N", "K"], gguf::linear::<gguf::Q4K>),
-    linear("gguf_q5k_matmul", &["InT", "OutT", "N", "K"], gguf::linear::<gguf::Q5K>),
-    linear("gguf_q6k_matmul", &["InT", "N", "K"], gguf::linear::<gguf::Q6K>),
-    known("gguf_q4k_embedding", &["weight", "indices"], &["OutT", "K", "V"], gguf::embedding::<gguf::Q4K>),
-    known("gguf_q5k_embedding", &["weight", "indices"], &["OutT", "K"], gguf::embedding::<gguf::Q5K>),
-    known("gguf_q6k_embedding", &["weight", "indices"], &["OutT", "K"], gguf::embedding::<gguf::Q6K>),
-];
-
-/// The element-wise sum of ExecuTorch's tests. A name so plain says little, so the text, without its spaces, must be this.
-const SUM_TEXT: &str = "uintidx=thread_position_in_grid.x;if(idx<a_shape[0]){out[idx]=a[idx]+b[idx];}";
-const SUM: Known = known("vadd", &["a", "b"], &[], add);
-
-fn find(node: &ir::MetalKernel) -> Option<&'static Known> {
-    let fits = |k: &&Known| {
-        k.name == node.name
-            && (k.required..=k.inputs.len()).contains(&node.inputs.len())
-            && node.input_names == k.inputs[..node.inputs.len()]
-            && node.template_arg_names == k.templates
-            && node.outputs.len() == k.outputs
-    };
-    let is_sum = || node.source.split_whitespace().collect::<String>() == SUM_TEXT;
-    KNOWN.iter().find(fits).or_else(|| Some(&SUM).filter(|k| fits(k) && is_sum()))
-}
-
 impl Eval for ir::MetalKernel {
     fn is_supported(&self) -> bool {
-        find(self).is_some()
+        self.known().is_some()
     }
 
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let known = find(self).ok_or_else(|| OpError::value(format!("kernel `{}` is not known", self.name)))?;
-        (known.run)(self, cx)
+        match self.known() {
+            Some(KnownKernel::GatedDeltaStep) => delta::gated_delta_step(self, cx),
+            Some(KnownKernel::RowNorm) => turbo::norm(self, cx),
+            Some(KnownKernel::CodebookCompress) => turbo::compress(self, cx),
+            Some(KnownKernel::CodebookExpand) => turbo::dequantize(self, cx),
+            Some(KnownKernel::GgufLinear(GgufBlock::Q4K)) => gguf::linear::<gguf::Q4K>(self, cx),
+            Some(KnownKernel::GgufLinear(GgufBlock::Q5K)) => gguf::linear::<gguf::Q5K>(self, cx),
+            Some(KnownKernel::GgufLinear(GgufBlock::Q6K)) => gguf::linear::<gguf::Q6K>(self, cx),
+            Some(KnownKernel::GgufEmbedding(GgufBlock::Q4K)) => gguf::embedding::<gguf::Q4K>(self, cx),
+            Some(KnownKernel::GgufEmbedding(GgufBlock::Q5K)) => gguf::embedding::<gguf::Q5K>(self, cx),
+            Some(KnownKernel::GgufEmbedding(GgufBlock::Q6K)) => gguf::embedding::<gguf::Q6K>(self, cx),
+            Some(KnownKernel::Sum) => add(self, cx),
+            None => Err(OpError::value(format!("kernel `{}` is not known", self.name))),
+        }
     }
 }
 
@@ -141,9 +85,7 @@ fn output(node: &ir::MetalKernel, cx: &mut Cx<'_>, index: usize, y: &Array) -> R
 
 /// A template argument that is a size.
 fn template(node: &ir::MetalKernel, name: &str) -> Result<usize> {
-    let at = node.template_arg_names.iter().position(|n| n == name);
-    let value = at.and_then(|i| node.template_arg_values.get(i)).and_then(|&v| usize::try_from(v).ok());
-    value.filter(|&v| v > 0).ok_or_else(|| OpError::value(format!("template argument `{name}` is not a size")))
+    node.template_size(name).ok_or_else(|| OpError::value(format!("template argument `{name}` is not a size")))
 }
 
 /// Refuses an operand of another shape.

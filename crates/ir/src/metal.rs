@@ -1,0 +1,109 @@
+//! Which kernel a `MetalKernel` node is: ExecuTorch's exporter emits a handful, told apart by name, operands and template arguments.
+
+use crate::MetalKernel;
+
+/// A kernel that engines know how to compute without its text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KnownKernel {
+    /// The gated delta rule of linear attention: q, k `[B, T, Hk, Dk]`, v `[B, T, Hv, Dv]`, g, beta `[B, T, Hv]`, state
+    /// `[B, Hv, Dv, Dk]`, T; per step `S = g·S`, `S += (v − S·k)·beta ⊗ k`, `y = S·q`, all in f32. Results: y, and the last state.
+    GatedDeltaStep,
+    /// Euclidean length of each row of `D`: x `[.., D]`, result `[.., 1]`.
+    RowNorm,
+    /// Two codes a byte, the even element's in the high half: a value's code is the number of the 15 boundaries below it.
+    CodebookCompress,
+    /// Entries of a codebook of 16 times the row's norm: packed `[.., D/2]`, norms `[.., 1]`, result `[.., D]`.
+    CodebookExpand,
+    /// `x @ weightᵀ + bias` with rows in GGUF blocks: x `[.., K]`, weight `[N, ..]`, bias `[N]`.
+    GgufLinear(GgufBlock),
+    /// Rows of a table in GGUF blocks: weight `[V, ..]`, indices of any shape, result `[.., K]`.
+    GgufEmbedding(GgufBlock),
+    /// The element-wise sum of ExecuTorch's tests.
+    Sum,
+}
+
+/// A block format of 256 weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum GgufBlock {
+    /// 4 bits, 8 groups with 6-bit scales and minima, 144 bytes.
+    Q4K,
+    /// As [`GgufBlock::Q4K`] with a fifth bit, 176 bytes.
+    Q5K,
+    /// 6 bits, 16 groups with 8-bit scales, 210 bytes.
+    Q6K,
+}
+
+/// A row of the table: a kernel's name, operands (those after the first `required` may be absent), results, template arguments.
+struct Row {
+    kernel: KnownKernel,
+    name: &'static str,
+    inputs: &'static [&'static str],
+    required: usize,
+    outputs: usize,
+    templates: &'static [&'static str],
+}
+
+const fn row(kernel: KnownKernel, name: &'static str, inputs: &'static [&'static str], templates: &'static [&'static str]) -> Row {
+    Row { kernel, name, inputs, required: inputs.len(), outputs: 1, templates }
+}
+
+const fn linear(block: GgufBlock, name: &'static str, templates: &'static [&'static str]) -> Row {
+    Row { required: 2, ..row(KnownKernel::GgufLinear(block), name, &["x", "weight", "bias"], templates) }
+}
+
+const fn embedding(block: GgufBlock, name: &'static str, templates: &'static [&'static str]) -> Row {
+    row(KnownKernel::GgufEmbedding(block), name, &["weight", "indices"], templates)
+}
+
+const ROWS: &[Row] = &[
+    Row {
+        outputs: 2,
+        ..row(
+            KnownKernel::GatedDeltaStep,
+            "gated_delta_step",
+            &["q", "k", "v", "g", "beta", "state_in", "T"],
+            &["InT", "Dk", "Dv", "Hk", "Hv"],
+        )
+    },
+    row(KnownKernel::RowNorm, "tq_norm", &["x"], &["InT", "D"]),
+    row(KnownKernel::CodebookCompress, "tq4_compress", &["values", "boundaries"], &["InT", "B"]),
+    row(KnownKernel::CodebookExpand, "tq_dequant", &["packed", "norms", "centroids"], &["InT", "D"]),
+    linear(GgufBlock::Q4K, "gguf_q4k_matvec", &["InT", "OutT", "N", "K", "NSG"]),
+    linear(GgufBlock::Q5K, "gguf_q5k_matvec", &["InT", "OutT", "N", "K", "NSG"]),
+    linear(GgufBlock::Q6K, "gguf_q6k_matvec", &["InT", "N", "K", "NSG"]),
+    linear(GgufBlock::Q4K, "gguf_q4k_matmul", &["InT", "OutT", "N", "K"]),
+    linear(GgufBlock::Q5K, "gguf_q5k_matmul", &["InT", "OutT", "N", "K"]),
+    linear(GgufBlock::Q6K, "gguf_q6k_matmul", &["InT", "N", "K"]),
+    embedding(GgufBlock::Q4K, "gguf_q4k_embedding", &["OutT", "K", "V"]),
+    embedding(GgufBlock::Q5K, "gguf_q5k_embedding", &["OutT", "K"]),
+    embedding(GgufBlock::Q6K, "gguf_q6k_embedding", &["OutT", "K"]),
+];
+
+/// A name so plain says little, so the text, without its spaces, must be this.
+const SUM: Row = row(KnownKernel::Sum, "vadd", &["a", "b"], &[]);
+const SUM_TEXT: &str = "uintidx=thread_position_in_grid.x;if(idx<a_shape[0]){out[idx]=a[idx]+b[idx];}";
+
+impl Row {
+    fn fits(&self, node: &MetalKernel) -> bool {
+        self.name == node.name
+            && (self.required..=self.inputs.len()).contains(&node.inputs.len())
+            && node.input_names == self.inputs[..node.inputs.len()]
+            && node.template_arg_names == self.templates
+            && node.outputs.len() == self.outputs
+    }
+}
+
+impl MetalKernel {
+    /// The kernel that the node is, if it is a known one.
+    pub fn known(&self) -> Option<KnownKernel> {
+        let is_sum = || SUM.fits(self) && self.source.split_whitespace().collect::<String>() == SUM_TEXT;
+        let row = ROWS.iter().find(|row| row.fits(self)).or_else(|| is_sum().then_some(&SUM));
+        row.map(|row| row.kernel)
+    }
+
+    /// A template argument that is a size.
+    pub fn template_size(&self, name: &str) -> Option<usize> {
+        let at = self.template_arg_names.iter().position(|n| n == name)?;
+        self.template_arg_values.get(at).and_then(|&v| usize::try_from(v).ok()).filter(|&v| v > 0)
+    }
+}
