@@ -5,17 +5,20 @@ use std::sync::Arc;
 use anyhow::Result;
 use flambeau::runtime::Engine;
 
-use crate::failure::usage;
+use crate::{failure::usage, mlx::MlxArgs};
 
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct EngineArgs {
-    /// Engine that runs the program.
+    /// Engine that runs the program: cpu or mlx.
     #[arg(long, value_name = "NAME", default_value = "cpu")]
     pub(crate) engine: String,
 
     /// Threads of the engine; one per core if not given.
     #[arg(short, long, value_name = "N", alias = "cpu-threads")]
     pub(crate) threads: Option<usize>,
+
+    #[command(flatten)]
+    pub(crate) mlx: MlxArgs,
 }
 
 impl EngineArgs {
@@ -23,6 +26,9 @@ impl EngineArgs {
     pub(crate) fn engine(&self, profile: bool) -> Result<Arc<dyn Engine>> {
         if self.threads == Some(0) {
             return Err(usage("--threads must be at least 1"));
+        }
+        if self.engine == "mlx" {
+            return self.mlx.engine();
         }
         flambeau::engines(self.threads, profile).get(&self.engine).map_err(|e| usage(e.to_string()))
     }

@@ -10,6 +10,7 @@ mod gguf;
 mod hub;
 mod kv_cache;
 mod memory;
+mod mlx;
 mod npy;
 pub mod op_test_runner;
 mod progress;

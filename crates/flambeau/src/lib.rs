@@ -28,6 +28,8 @@ pub use flambeau_cpu as cpu;
 pub use flambeau_ir as ir;
 /// From PyTorch calls to nodes.
 pub use flambeau_lower as lower;
+/// The MLX engine, which needs an installed MLX at run time.
+pub use flambeau_mlx as mlx;
 /// The archives that `torch.export.save` writes.
 pub use flambeau_pt2 as pt2;
 /// Generation loops.

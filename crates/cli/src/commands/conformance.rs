@@ -148,13 +148,18 @@ fn read_expected(path: &Path) -> Result<BTreeSet<String>> {
 fn run_all(args: &Args, cases: &[(String, PathBuf)]) -> Result<Vec<Done>> {
     let jobs = args.jobs.unwrap_or_else(cores).clamp(1, cases.len().max(1));
     let threads = args.engine.threads.unwrap_or_else(|| (cores() / jobs).max(1));
+    // Workers with engines of their own would contend for one device.
+    let shared = if args.engine.engine == "mlx" { Some(args.engine.engine(false)?) } else { None };
     let bar = progress::count(cases.len() as u64);
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(cases.len())));
     let quiet = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));
     let result = std::thread::scope(|scope| {
         let work = || -> Result<()> {
-            let engine = EngineArgs { threads: Some(threads), ..args.engine.clone() }.engine(false)?;
+            let engine = match &shared {
+                Some(engine) => std::sync::Arc::clone(engine),
+                None => EngineArgs { threads: Some(threads), ..args.engine.clone() }.engine(false)?,
+            };
             while let Some((name, folder)) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
                 bar.set_message(name.clone());
                 let start = Instant::now();

@@ -1,0 +1,5 @@
+// One translation unit: MLX's headers are parsed once.
+#include "core.cpp"
+#include "math.cpp"
+#include "neural.cpp"
+#include "shape.cpp"

@@ -1,0 +1,268 @@
+//! What a node sees while it runs.
+
+use std::sync::Arc;
+
+use flambeau_ir::{Checked, In, InferError, Int, Node, Out, OutVid, ShapeCx, Spec, Tid, Vid};
+use flambeau_tensor::{DType, Expr, Shape, Tensor};
+use smallvec::SmallVec;
+
+use crate::{
+    Device,
+    error::{OpError, Result},
+    eval::Support,
+    ffi::{Api, Array},
+    kv::KvCache,
+    ops::{metal::Kernels, random::KeySequence},
+};
+
+/// What a tensor slot holds.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) array: Array,
+    pub(crate) dtype: DType,
+    pub(crate) shape: Shape,
+    /// The elements, where the host has them and they are few: what reads integers need not wait for the device.
+    pub(crate) host: Option<Tensor>,
+}
+
+/// Largest number of bytes that [`Slot::host`] keeps.
+pub(crate) const MAX_HOST_BYTES: usize = 1 << 12;
+
+impl Slot {
+    /// An array with what is known of it.
+    pub(crate) fn new(array: Array, dtype: DType, shape: Shape) -> Slot {
+        Slot { array, dtype, shape, host: None }
+    }
+
+    /// The tensor's array; small ones stay readable on the host.
+    ///
+    /// # Errors
+    /// If MLX refuses the tensor.
+    pub(crate) fn from_tensor(api: Api, tensor: &Tensor) -> Result<Slot> {
+        let array = Array::from_tensor(api, tensor)?;
+        let host = (tensor.bytes().len() <= MAX_HOST_BYTES).then(|| tensor.clone());
+        Ok(Slot { array, dtype: tensor.dtype(), shape: Shape::from_slice(tensor.shape()), host })
+    }
+
+    /// Another handle to the same array.
+    pub(crate) fn share(&self) -> Result<Slot> {
+        let array = self.array.share()?;
+        Ok(Slot { array, dtype: self.dtype, shape: self.shape.clone(), host: self.host.clone() })
+    }
+
+    /// Number of axes.
+    pub(crate) fn rank(&self) -> usize {
+        self.shape.len()
+    }
+}
+
+/// Contents of the slots.
+#[derive(Debug, Default)]
+pub(crate) struct Env {
+    pub(crate) tensors: Vec<Option<Slot>>,
+    pub(crate) values: Vec<Option<i32>>,
+}
+
+/// Everything that lasts from node to node.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    pub(crate) graph: Arc<Checked>,
+    pub(crate) api: Api,
+    pub(crate) device: Device,
+    pub(crate) support: Support,
+    pub(crate) env: Env,
+    pub(crate) kv: Option<KvCache>,
+    pub(crate) keys: KeySequence,
+    pub(crate) kernels: Kernels,
+    /// Results of the running node as its rule decided them.
+    specs: SmallVec<[(Tid, Spec); 2]>,
+}
+
+/// Element type and shape of a result.
+#[derive(Clone, Debug)]
+pub(crate) struct OutSpec {
+    pub(crate) dtype: DType,
+    pub(crate) shape: Shape,
+}
+
+/// The running node's view of the machine.
+#[derive(Debug)]
+pub(crate) struct Cx<'a> {
+    pub(crate) m: &'a mut Machine,
+}
+
+impl Machine {
+    pub(crate) fn new(graph: Arc<Checked>, api: Api, device: Device, support: Support, kv: Option<KvCache>) -> Machine {
+        let tensors = (0..graph.slots.total()).map(|_| None).collect();
+        let env = Env { tensors, values: vec![None; graph.values as usize] };
+        let (keys, kernels) = (KeySequence::default(), Kernels::default());
+        Machine { graph, api, device, support, env, kv, keys, kernels, specs: SmallVec::new() }
+    }
+
+    /// Runs a node's rule on the actual sizes and keeps what it says of the results.
+    pub(crate) fn infer(&mut self, node: &Node) -> Result<()> {
+        self.specs.clear();
+        let mut rule = Rule { env: &self.env, specs: &mut self.specs };
+        flambeau_ir::Infer::infer(node, &mut rule)?;
+        Ok(())
+    }
+
+    pub(crate) fn set(&mut self, tid: Tid, slot: Slot) {
+        if let Some(place) = self.env.tensors.get_mut(tid.0 as usize) {
+            *place = Some(slot);
+        }
+    }
+
+    pub(crate) fn empty(&mut self, tid: Tid) {
+        if let Some(place) = self.env.tensors.get_mut(tid.0 as usize) {
+            *place = None;
+        }
+    }
+}
+
+/// The caller's half of inference: slots hold arrays of known sizes.
+struct Rule<'a> {
+    env: &'a Env,
+    specs: &'a mut SmallVec<[(Tid, Spec); 2]>,
+}
+
+impl ShapeCx for Rule<'_> {
+    fn spec(&self, tid: Tid) -> Result<Spec, InferError> {
+        if let Some((_, spec)) = self.specs.iter().rev().find(|s| s.0 == tid) {
+            return Ok(spec.clone());
+        }
+        let slot = self.env.tensors.get(tid.0 as usize).and_then(Option::as_ref).ok_or(InferError::Unset(tid))?;
+        Ok(Spec::fixed(slot.dtype, &slot.shape))
+    }
+
+    fn value(&self, vid: Vid) -> Result<Expr, InferError> {
+        let value = self.env.values.get(vid.0 as usize).copied().flatten().ok_or(InferError::UnsetValue(vid))?;
+        Ok(Expr::Int(i64::from(value)))
+    }
+
+    fn set(&mut self, tid: Tid, spec: Spec) {
+        self.specs.push((tid, spec));
+    }
+
+    fn set_value(&mut self, _: Vid, _: Expr) {}
+
+    fn unknown(&mut self) -> Expr {
+        // Only scalar nodes produce values, and they run without their rule.
+        Expr::Int(0)
+    }
+}
+
+impl Cx<'_> {
+    pub(crate) fn api(&self) -> Api {
+        self.m.api
+    }
+
+    /// Whether MLX's own CPU backend computes: its half-precision kernels round after every step.
+    pub(crate) fn is_cpu(&self) -> bool {
+        self.m.device == Device::Cpu
+    }
+
+    /// What an operand holds, shared.
+    pub(crate) fn get(&self, slot: In) -> Result<Slot> {
+        self.get_slot(slot.0)
+    }
+
+    /// What a slot holds, shared.
+    pub(crate) fn get_slot(&self, tid: Tid) -> Result<Slot> {
+        self.peek(tid)?.share()
+    }
+
+    /// What a slot holds.
+    pub(crate) fn peek(&self, tid: Tid) -> Result<&Slot> {
+        let slot = self.m.env.tensors.get(tid.0 as usize).and_then(Option::as_ref);
+        slot.ok_or_else(|| InferError::Unset(tid).into())
+    }
+
+    /// An optional operand.
+    pub(crate) fn get_opt(&self, slot: Option<In>) -> Result<Option<Slot>> {
+        slot.map(|s| self.get(s)).transpose()
+    }
+
+    /// An operand's array in an element type.
+    pub(crate) fn get_as(&self, slot: In, dtype: DType) -> Result<Array> {
+        let slot = self.peek(slot.0)?;
+        cast(slot, dtype)
+    }
+
+    /// An optional operand's array in an element type.
+    pub(crate) fn get_opt_as(&self, slot: Option<In>, dtype: DType) -> Result<Option<Array>> {
+        slot.map(|s| self.get_as(s, dtype)).transpose()
+    }
+
+    /// Element type and shape that the rule decided for a result.
+    pub(crate) fn out(&self, slot: Out) -> Result<OutSpec> {
+        let (_, spec) = self.m.specs.iter().rev().find(|s| s.0 == slot.0).ok_or(OpError::Open(slot.0))?;
+        let shape = spec.shape().ok_or(OpError::Open(slot.0))?;
+        Ok(OutSpec { dtype: spec.dtype, shape })
+    }
+
+    /// Binds a result that the rule has decided: converted to its type where MLX chose another.
+    ///
+    /// # Errors
+    /// If MLX made another shape.
+    pub(crate) fn put(&mut self, slot: Out, array: Array) -> Result<()> {
+        let spec = self.out(slot)?;
+        let (dtype, shape) = array.spec()?;
+        if shape != spec.shape {
+            let (found, expected) = (&shape[..], &spec.shape[..]);
+            return Err(OpError::value(format!("MLX made shape {found:?}, expected {expected:?}")));
+        }
+        let array = if dtype == spec.dtype { array } else { array.cast(spec.dtype)? };
+        self.m.set(slot.0, Slot::new(array, spec.dtype, shape));
+        Ok(())
+    }
+
+    /// Binds a result whose elements the host knows.
+    pub(crate) fn put_host(&mut self, slot: Out, array: Array, host: Option<Tensor>) -> Result<()> {
+        self.put(slot, array)?;
+        if let Some(bound) = self.m.env.tensors.get_mut(slot.0.0 as usize).and_then(Option::as_mut) {
+            bound.host = host.filter(|h| h.dtype() == bound.dtype && h.shape() == &bound.shape[..]);
+        }
+        Ok(())
+    }
+
+    /// The elements of a slot: from the host's copy, or computed now.
+    pub(crate) fn read(&self, tid: Tid) -> Result<Tensor> {
+        let slot = self.peek(tid)?;
+        match &slot.host {
+            Some(host) => Ok(host.clone()),
+            None => Ok(slot.array.unary(crate::ffi::Unary::Contiguous)?.to_tensor()?),
+        }
+    }
+
+    /// A literal, clamped to 32 bits as every size is, or a value slot's content.
+    pub(crate) fn int(&self, int: Int) -> Result<i64> {
+        match int {
+            Int::Lit(v) => Ok(v.clamp(i64::from(i32::MIN), i64::from(i32::MAX))),
+            Int::Vid(vid) => self.value(vid).map(i64::from),
+        }
+    }
+
+    /// A value slot's content.
+    pub(crate) fn value(&self, vid: Vid) -> Result<i32> {
+        let value = self.m.env.values.get(vid.0 as usize).copied().flatten();
+        value.ok_or_else(|| InferError::UnsetValue(vid).into())
+    }
+
+    /// Binds an integer result.
+    pub(crate) fn put_value(&mut self, slot: OutVid, value: i32) {
+        if let Some(v) = self.m.env.values.get_mut(slot.0.0 as usize) {
+            *v = Some(value);
+        }
+    }
+
+    /// A rank-0 array.
+    pub(crate) fn scalar(&self, value: f64, dtype: DType) -> Result<Array> {
+        Ok(Array::full(self.api(), &[], value, dtype)?)
+    }
+}
+
+/// The slot's array in an element type.
+pub(crate) fn cast(slot: &Slot, dtype: DType) -> Result<Array> {
+    Ok(if slot.dtype == dtype { slot.array.share()? } else { slot.array.cast(dtype)? })
+}

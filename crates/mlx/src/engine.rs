@@ -1,0 +1,223 @@
+//! The engine: loads libmlx, binds constants and buffers, runs the init chain.
+
+use std::{
+    collections::HashMap,
+    path::Path,
+    sync::{Arc, Mutex, Weak},
+};
+
+use flambeau_ir::{
+    Checked, Graph, Node, Slot as GraphSlot, Tid,
+    engine::{Constants, Engine, EngineError, LoadOptions, Session},
+};
+use flambeau_tensor::{DType, Shape, Tensor};
+
+use crate::{
+    Device, Error,
+    cx::Slot,
+    eval::{self, Support},
+    ffi::{Api, Array, Binary, Memory},
+    locate::is_supported,
+    owner::Owner,
+    session::{MlxSession, State, engine_error},
+};
+
+/// How the engine uses MLX.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Where to compute; `None` takes the first GPU, or the CPU where there is none.
+    pub device: Option<Device>,
+    /// Whether Metal kernels that Flambeau does not know may run their source text.
+    pub allow_custom_kernels: bool,
+    /// Bytes of freed memory that MLX may keep for reuse; `None` leaves MLX's own limit.
+    pub cache_limit: Option<u64>,
+    /// Bytes that stay resident on Metal; `None` leaves MLX's own limit.
+    pub wired_limit: Option<u64>,
+    /// Bytes that MLX may use; `None` leaves MLX's own limit.
+    pub memory_limit: Option<u64>,
+}
+
+/// Runs graphs on MLX. All sessions of an engine take turns on its device's thread and share the constants of a program.
+#[derive(Debug)]
+pub struct MlxEngine {
+    api: Api,
+    device: Device,
+    support: Support,
+    owner: Arc<Owner>,
+    uploaded: Uploads,
+}
+
+/// Constants on the device by their bytes' place in memory, as long as a session uses them.
+pub(crate) type Uploads = Arc<Mutex<HashMap<Key, Weak<Upload>>>>;
+
+/// Address, type and shape of a constant's bytes.
+pub(crate) type Key = (usize, DType, Shape);
+
+/// A constant on the device. It keeps the bytes, so that nothing else can lie at their address.
+#[derive(Debug)]
+pub(crate) struct Upload {
+    array: Mutex<Array>,
+    _tensor: Tensor,
+}
+
+impl MlxEngine {
+    /// Loads the compiled shim at `path` (see [`Shim`](crate::Shim)) with the libmlx that it links to.
+    ///
+    /// # Errors
+    /// [`Error::Load`] if it does not load, [`Error::Version`] if libmlx is not the one whose headers the shim saw,
+    /// [`Error::Device`] if the device is not there, [`Error::Probe`] if a first computation fails.
+    pub fn load(path: &Path, options: &Options) -> Result<MlxEngine, Error> {
+        let api = Api::load(path)?;
+        let version = api.version(false);
+        if !is_supported(&version)
+            || api.version(true) != version.split(['+', 'd']).next().unwrap_or_default().trim_end_matches('.')
+        {
+            return Err(Error::Version { path: path.to_owned(), version });
+        }
+        let fail = |what: String| Error::Probe { version: version.clone(), what };
+        let limits = [
+            (Memory::SetLimit, options.memory_limit),
+            (Memory::SetCacheLimit, options.cache_limit),
+            (Memory::SetWiredLimit, options.wired_limit),
+        ];
+        for (what, limit) in limits {
+            if let Some(limit) = limit {
+                api.memory(what, limit).map_err(|e| fail(e.to_string()))?;
+            }
+        }
+        let first_gpu = || api.device_count(true).ok().filter(|&n| n > 0).map(|_| Device::Gpu(0));
+        let device = options.device.or_else(first_gpu).unwrap_or_default();
+        let owner = Owner::start(api, device)?;
+        let probed = owner.call(move || probe(api)).unwrap_or_else(|_| Err("the probe panicked".into()));
+        probed.map_err(fail)?;
+        let has_metal = cfg!(target_os = "macos") && device != Device::Cpu;
+        let support = Support { has_metal, allows_custom: options.allow_custom_kernels };
+        Ok(MlxEngine { api, device, support, owner: Arc::new(owner), uploaded: Uploads::default() })
+    }
+
+    /// Version of the loaded libmlx.
+    pub fn version(&self) -> String {
+        self.api.version(false)
+    }
+
+    /// Where it computes.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// The devices that the loaded libmlx offers, each with what MLX says of it, `key=value` by line.
+    pub fn devices(&self) -> Vec<(Device, String)> {
+        let gpus = self.api.device_count(true).unwrap_or(0);
+        let all = std::iter::once(Device::Cpu).chain((0..gpus as u32).map(Device::Gpu));
+        all.map(|device| (device, self.api.device_info(device).unwrap_or_default())).collect()
+    }
+
+    /// Array handles that are alive in the process: none once every session is dropped and its work is done.
+    pub fn live_arrays(&self) -> i64 {
+        // After what is queued.
+        let _ = self.owner.call(|| ());
+        self.api.live_arrays()
+    }
+
+    /// Bytes that MLX uses.
+    pub fn active_memory(&self) -> u64 {
+        let _ = self.owner.call(|| ());
+        self.api.memory(Memory::Active, 0).unwrap_or(0)
+    }
+
+    /// Gives memory that MLX keeps for reuse back to the system.
+    pub fn clear_cache(&self) {
+        let api = self.api;
+        self.owner.post(move || drop(api.memory(Memory::ClearCache, 0)));
+    }
+}
+
+/// A computation whose result is known.
+fn probe(api: Api) -> Result<(), String> {
+    let run = || {
+        let tensor = Tensor::from_slice(&[1.5f32, -2.0], &[2]).map_err(|e| crate::ffi::Failure(e.to_string()))?;
+        let x = Array::from_tensor(api, &tensor)?;
+        x.binary(Binary::Add, &x)?.to_tensor()
+    };
+    let tensor = run().map_err(|e| e.to_string())?;
+    match tensor.as_slice::<f32>() {
+        Ok([3.0, -4.0]) => Ok(()),
+        other => Err(format!("1.5 + 1.5 and -2 - 2 came out as {other:?}")),
+    }
+}
+
+impl Engine for MlxEngine {
+    fn name(&self) -> &'static str {
+        "mlx"
+    }
+
+    fn load(&self, graph: Arc<Checked>, constants: &dyn Constants, options: &LoadOptions) -> Result<Box<dyn Session>, EngineError> {
+        refuse_lacking(&graph, &self.support)?;
+        let tensors = constants_of(&graph, constants)?;
+        let (api, device, support, uploaded) = (self.api, self.device, self.support, Arc::clone(&self.uploaded));
+        let kv = options.kv_cache.clone();
+        let load = move || {
+            let uploads = upload(api, &uploaded, tensors)?;
+            State::new(graph, (api, device, support), kv.as_ref(), uploads).map_err(engine_error)
+        };
+        let lost = |_| Err(EngineError::Arguments("loading panicked".into()));
+        let state = self.owner.call(load).unwrap_or_else(lost)?;
+        Ok(Box::new(MlxSession::new(Arc::clone(&self.owner), state)))
+    }
+}
+
+fn refuse_lacking(graph: &Graph, support: &Support) -> Result<(), EngineError> {
+    let mut nodes: Vec<String> = Vec::new();
+    for node in graph.chains.iter().flatten().filter(|n| !eval::is_supported(n, support)) {
+        let name = match node {
+            Node::MetalKernel(kernel) => format!("MetalKernel `{}`", kernel.name),
+            node => node.name().to_owned(),
+        };
+        if !nodes.contains(&name) {
+            nodes.push(name);
+        }
+    }
+    if nodes.is_empty() { Ok(()) } else { Err(EngineError::Unsupported { engine: "mlx", nodes }) }
+}
+
+/// The constants by slot number.
+fn constants_of(graph: &Graph, constants: &dyn Constants) -> Result<Vec<Tensor>, EngineError> {
+    let mut names: Vec<Option<&str>> = vec![None; graph.slots.constants as usize];
+    for (name, slot) in &graph.names {
+        if let GraphSlot::Tensor(tid) = slot
+            && let Some(entry) = names.get_mut(tid.0 as usize)
+        {
+            *entry = Some(name);
+        }
+    }
+    let bind = |(name, tid): (Option<&str>, Tid)| {
+        let key = name.map_or_else(|| tid.to_string(), str::to_owned);
+        let fail = |what: String| EngineError::Constant { key: key.clone(), what };
+        let name = name.ok_or_else(|| fail("the program gives it no name".into()))?;
+        let meta = graph.meta.get(tid.0 as usize).ok_or_else(|| fail("it has no metadata".into()))?;
+        let shape = meta.static_shape().ok_or_else(|| fail("its shape is not static".into()))?;
+        let bytes = constants.get(name).ok_or_else(|| fail("its data is missing".into()))?;
+        Tensor::new(meta.dtype, &shape, bytes).map_err(|e| fail(e.to_string()))
+    };
+    names.into_iter().zip((0..).map(Tid)).map(bind).collect()
+}
+
+/// The constants on the device, in order: those that another session brought there, and the rest brought now.
+fn upload(api: Api, known: &Uploads, tensors: Vec<Tensor>) -> Result<Vec<(Slot, Arc<Upload>)>, EngineError> {
+    let mut known = known.lock().unwrap_or_else(|e| e.into_inner());
+    known.retain(|_, upload| upload.strong_count() > 0);
+    let bring = |tensor: Tensor| {
+        let key = (tensor.bytes().as_ptr() as usize, tensor.dtype(), Shape::from_slice(tensor.shape()));
+        if let Some(upload) = known.get(&key).and_then(Weak::upgrade) {
+            let array = upload.array.lock().unwrap_or_else(|e| e.into_inner()).share()?;
+            let mut slot = Slot::new(array, tensor.dtype(), key.2);
+            slot.host = (tensor.bytes().len() <= crate::cx::MAX_HOST_BYTES).then_some(tensor);
+            return Ok((slot, upload));
+        }
+        let slot = Slot::from_tensor(api, &tensor)?;
+        let upload = Arc::new(Upload { array: Mutex::new(slot.array.share()?), _tensor: tensor });
+        known.insert(key, Arc::downgrade(&upload));
+        Ok((slot, upload))
+    };
+    tensors.into_iter().map(bring).collect::<crate::error::Result<_>>().map_err(engine_error)
+}

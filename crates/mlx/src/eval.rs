@@ -1,0 +1,51 @@
+//! The engine's half of every node.
+
+use flambeau_ir::{Node, for_each_node};
+
+use crate::{cx::Cx, error::Result};
+
+/// How the engine runs a kind of node.
+pub(crate) trait Eval {
+    /// Whether the node's rule decides its results. Nodes that produce integers or run chains do without.
+    const HAS_RULE: bool = true;
+
+    /// Whether the engine can run this node.
+    fn is_supported(&self, _context: &Support) -> bool {
+        true
+    }
+
+    /// Reads the operands and binds the results, which MLX computes later.
+    ///
+    /// # Errors
+    /// If the operands' values break the node's contract; types and shapes have passed the rule.
+    fn eval(&self, cx: &mut Cx<'_>) -> Result<()>;
+}
+
+/// What support of a node may depend on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Support {
+    /// Whether Metal source can run.
+    pub(crate) has_metal: bool,
+    /// Whether source text that the engine does not know may run.
+    pub(crate) allows_custom: bool,
+}
+
+macro_rules! dispatch_eval {
+    ($(#[doc = $doc:literal] $tag:literal $name:ident { $($fields:tt)* };)*) => {
+        /// Whether the engine can run the node.
+        pub(crate) fn is_supported(node: &Node, support: &Support) -> bool {
+            match node { $(Node::$name(n) => n.is_supported(support)),* }
+        }
+
+        /// Runs a node: its rule on the actual sizes, then its implementation.
+        pub(crate) fn eval(node: &Node, cx: &mut Cx<'_>) -> Result<()> {
+            match node { $(Node::$name(n) => {
+                if <flambeau_ir::$name as Eval>::HAS_RULE {
+                    cx.m.infer(node)?;
+                }
+                n.eval(cx)
+            }),* }
+        }
+    };
+}
+for_each_node!(dispatch_eval);

@@ -1,0 +1,179 @@
+//! The only unsafe room of the crate: the loaded shim behind safe types.
+//!
+//! - [`Api`]: the loaded shim, which stays loaded until the process ends, for MLX keeps threads of its own.
+//! - [`Array`]: a handle to an array of MLX, freed when it is dropped. Operations are lazy: they extend MLX's graph until
+//!   something evaluates it.
+//! - [`Kernel`] and [`Closure`]: custom kernels and compiled functions.
+//!
+//! MLX binds its streams to threads. Operations work on a thread that has chosen a device with [`Api::use_device`], and arrays of
+//! one device belong to one such thread; elsewhere operations fail with a message. Handles may be dropped on any thread, since
+//! that touches nothing but reference counts and MLX's allocator, which has a lock.
+
+#![allow(unsafe_code, reason = "calls through C pointers; nothing outside of this module is unsafe")]
+#![allow(dead_code, reason = "the door mirrors the shim, all of which tests reach")]
+
+mod array;
+mod closure;
+mod kernel;
+mod ops;
+mod table;
+
+use std::{
+    ffi::{CStr, c_char, c_int},
+    fmt,
+    path::Path,
+    ptr,
+};
+
+use self::table::{Raw, Table};
+pub(crate) use self::{
+    array::Array,
+    kernel::{Kernel, KernelText, Launch, Template},
+    ops::{ArgReduce, Axes, Binary, ConvAxis, Order, QuantLayout, Reduce, Unary},
+};
+use crate::{Device, Error};
+
+/// The message of a failed call.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("MLX: {0}")]
+pub(crate) struct Failure(pub(crate) String);
+
+/// Result of a call.
+pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
+
+/// The loaded shim.
+#[derive(Clone, Copy)]
+pub(crate) struct Api(&'static Table);
+
+impl fmt::Debug for Api {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Api({})", self.version(false))
+    }
+}
+
+/// Calls an entry of the table and turns its status into a result.
+macro_rules! call {
+    ($api:expr, $entry:ident($($arg:expr),* $(,)?)) => {{
+        let api: $crate::ffi::Api = $api;
+        // SAFETY: pointers come from live borrows that outlive the call, handles are owned by arrays that are borrowed, and the
+        // entry writes nothing but the results it is given.
+        let status = unsafe { (api.0.$entry)($($arg),*) };
+        api.status(status)
+    }};
+}
+use call;
+
+/// What to read or change about memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub(crate) enum Memory {
+    /// Bytes in use.
+    Active = 0,
+    /// Most bytes in use since the start or the last reset.
+    Peak = 1,
+    /// Freed bytes that MLX keeps for reuse.
+    Cache = 2,
+    SetLimit = 3,
+    SetCacheLimit = 4,
+    SetWiredLimit = 5,
+    ClearCache = 6,
+    ResetPeak = 7,
+}
+
+impl Api {
+    /// Loads the shim and what it links to.
+    ///
+    /// # Errors
+    /// [`Error::Load`] if the system's loader refuses it or an entry is missing.
+    pub(crate) fn load(path: &Path) -> std::result::Result<Api, Error> {
+        let refuse = |e: libloading::Error| Error::Load { path: path.to_owned(), what: e.to_string() };
+        // SAFETY: the file is the shim that this crate compiled from its own source (`shim.rs` names it by the source's hash);
+        // its initialisers and those of libmlx need nothing from us.
+        let library = unsafe { libloading::Library::new(path) }.map_err(refuse)?;
+        // SAFETY: as above: the table mirrors the shim's header.
+        let table = unsafe { Table::new(library) }.map_err(refuse)?;
+        Ok(Api(Box::leak(Box::new(table))))
+    }
+
+    fn status(self, status: c_int) -> Result<()> {
+        if status == 0 {
+            return Ok(());
+        }
+        // SAFETY: the message is a terminated string that lives until this thread's next call.
+        Err(Failure(unsafe { text((self.0.fl_error)()) }))
+    }
+
+    /// Version of libmlx, or of the headers that the shim was compiled with.
+    pub(crate) fn version(self, compiled: bool) -> String {
+        // SAFETY: the entry returns a terminated string that is never freed.
+        unsafe { text((self.0.fl_version)(c_int::from(compiled))) }
+    }
+
+    /// Number of devices of a kind.
+    pub(crate) fn device_count(self, is_gpu: bool) -> Result<usize> {
+        let mut count = 0;
+        call!(self, fl_device_count(c_int::from(is_gpu), &raw mut count))?;
+        Ok(usize::try_from(count).unwrap_or(0))
+    }
+
+    /// What MLX says of a device, `key=value` by line.
+    pub(crate) fn device_info(self, device: Device) -> Result<String> {
+        let mut buffer = [0 as c_char; 4096];
+        let (is_gpu, index) = device.parts();
+        call!(self, fl_device_info(is_gpu, index, buffer.as_mut_ptr(), buffer.len()))?;
+        // SAFETY: the entry terminates what it writes.
+        Ok(unsafe { text(buffer.as_ptr()) })
+    }
+
+    /// Makes the calling thread one that works on the device, on a stream of its own.
+    pub(crate) fn use_device(self, device: Device) -> Result<()> {
+        let (is_gpu, index) = device.parts();
+        call!(self, fl_use_device(is_gpu, index))
+    }
+
+    /// Reads or changes something about MLX's memory, which is one for the process.
+    pub(crate) fn memory(self, what: Memory, value: u64) -> Result<u64> {
+        let mut out = 0;
+        call!(self, fl_memory(what as c_int, value, &raw mut out))?;
+        Ok(out)
+    }
+
+    /// Number of array handles that are not freed, in the whole process.
+    pub(crate) fn live_arrays(self) -> i64 {
+        // SAFETY: the entry only reads a counter.
+        unsafe { (self.0.fl_live_arrays)() }
+    }
+
+    /// Waits until everything submitted on this thread's stream is done.
+    pub(crate) fn synchronize(self) -> Result<()> {
+        call!(self, fl_synchronize())
+    }
+
+    /// Computes the arrays and all they depend on.
+    pub(crate) fn eval<'a>(self, arrays: impl IntoIterator<Item = &'a Array>) -> Result<()> {
+        let handles: Vec<Raw> = arrays.into_iter().map(Array::raw).collect();
+        call!(self, fl_eval(handles[..].into(), 0))
+    }
+
+    /// Submits the computation of the arrays and all they depend on.
+    pub(crate) fn submit<'a>(self, arrays: impl IntoIterator<Item = &'a Array>) -> Result<()> {
+        let handles: Vec<Raw> = arrays.into_iter().map(Array::raw).collect();
+        call!(self, fl_eval(handles[..].into(), 1))
+    }
+
+    /// An array from an entry that makes one.
+    fn make(self, entry: impl FnOnce(*mut Raw) -> Result<()>) -> Result<Array> {
+        let mut raw = ptr::null_mut();
+        entry(&raw mut raw)?;
+        Ok(Array::own(self, raw))
+    }
+}
+
+/// The text behind a pointer.
+///
+/// # Safety
+/// The pointer must be that of a terminated string.
+unsafe fn text(pointer: *const c_char) -> String {
+    // SAFETY: the caller vouches for it.
+    unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
+}

@@ -1,0 +1,171 @@
+//! The entries of the shim, as `shim/flambeau_mlx.h` declares them.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use libloading::Library;
+
+/// An array that the shim owns.
+pub(super) type Raw = *mut c_void;
+
+/// Gives a context back.
+pub(super) type Release = unsafe extern "C" fn(*mut c_void);
+
+/// A function that MLX traces.
+pub(super) type Traced = unsafe extern "C" fn(*mut c_void, *const Raw, usize, *mut Raw, usize) -> c_int;
+
+/// A list of integers that lives as long as its slice.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Ints {
+    data: *const i64,
+    len: usize,
+}
+
+impl From<&[i64]> for Ints {
+    fn from(list: &[i64]) -> Ints {
+        Ints { data: list.as_ptr(), len: list.len() }
+    }
+}
+
+/// A list of borrowed arrays that lives as long as its slice.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Arrays {
+    data: *const Raw,
+    len: usize,
+}
+
+impl From<&[Raw]> for Arrays {
+    fn from(list: &[Raw]) -> Arrays {
+        Arrays { data: list.as_ptr(), len: list.len() }
+    }
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Quant {
+    pub(super) group_size: i32,
+    pub(super) bits: i32,
+    pub(super) mode: *const c_char,
+}
+
+#[repr(C)]
+pub(super) struct KernelText {
+    pub(super) is_cuda: i32,
+    pub(super) name: *const c_char,
+    pub(super) source: *const c_char,
+    pub(super) header: *const c_char,
+    pub(super) inputs: *const *const c_char,
+    pub(super) n_inputs: usize,
+    pub(super) outputs: *const *const c_char,
+    pub(super) n_outputs: usize,
+    pub(super) row_contiguous: i32,
+    pub(super) atomic_outputs: i32,
+    pub(super) shared_memory: i32,
+}
+
+#[repr(C)]
+pub(super) struct Launch {
+    pub(super) shapes: *const i64,
+    pub(super) ranks: *const usize,
+    pub(super) dtypes: *const i32,
+    pub(super) n_outputs: usize,
+    pub(super) grid: [i32; 3],
+    pub(super) threads: [i32; 3],
+    pub(super) template_names: *const *const c_char,
+    pub(super) template_kinds: *const i32,
+    pub(super) template_values: *const i32,
+    pub(super) n_templates: usize,
+    pub(super) has_init: i32,
+    pub(super) init: f32,
+}
+
+macro_rules! table {
+    ($(fn $name:ident($($arg:ty),* $(,)?) $(-> $ret:ty)?;)*) => {
+        /// Pointers to the entries, and the library that holds them.
+        pub(super) struct Table {
+            $(pub(super) $name: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
+            _library: Library,
+        }
+
+        impl Table {
+            /// Looks every entry up.
+            ///
+            /// # Safety
+            /// The library must be the shim, built from the header that this table mirrors.
+            pub(super) unsafe fn new(library: Library) -> Result<Table, libloading::Error> {
+                Ok(Table {
+                    // SAFETY: the caller vouches for the types.
+                    $($name: *unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) }?,)*
+                    _library: library,
+                })
+            }
+        }
+    };
+}
+
+table! {
+    fn fl_error() -> *const c_char;
+    fn fl_fail(*const c_char) -> c_int;
+    fn fl_version(c_int) -> *const c_char;
+    fn fl_device_count(c_int, *mut i64) -> c_int;
+    fn fl_device_info(c_int, c_int, *mut c_char, usize) -> c_int;
+    fn fl_use_device(c_int, c_int) -> c_int;
+    fn fl_memory(c_int, u64, *mut u64) -> c_int;
+    fn fl_live_arrays() -> i64;
+    fn fl_array_new(*mut c_void, Ints, c_int, Release, *mut c_void, *mut Raw) -> c_int;
+    fn fl_array_clone(Raw, *mut Raw) -> c_int;
+    fn fl_array_free(Raw);
+    fn fl_array_spec(Raw, *mut i64, usize, *mut usize, *mut c_int) -> c_int;
+    fn fl_array_data(Raw, *mut *const c_void, *mut usize) -> c_int;
+    fn fl_eval(Arrays, c_int) -> c_int;
+    fn fl_wait(Raw) -> c_int;
+    fn fl_synchronize() -> c_int;
+    fn fl_compile(Traced, *mut c_void, Release, usize, *mut Raw) -> c_int;
+    fn fl_closure_call(Raw, Arrays, *mut Raw) -> c_int;
+    fn fl_closure_free(Raw);
+
+    fn fl_unary(c_int, Raw, *mut Raw) -> c_int;
+    fn fl_binary(c_int, Raw, Raw, *mut Raw) -> c_int;
+    fn fl_where(Raw, Raw, Raw, *mut Raw) -> c_int;
+    fn fl_round(Raw, c_int, *mut Raw) -> c_int;
+    fn fl_astype(Raw, c_int, *mut Raw) -> c_int;
+    fn fl_view(Raw, c_int, *mut Raw) -> c_int;
+    fn fl_reduce(c_int, Raw, Ints, c_int, c_int, *mut Raw) -> c_int;
+    fn fl_arg_reduce(c_int, Raw, c_int, c_int, *mut Raw) -> c_int;
+    fn fl_order(c_int, Raw, c_int, c_int, *mut Raw) -> c_int;
+    fn fl_cumsum(Raw, c_int, c_int, c_int, *mut Raw) -> c_int;
+    fn fl_softmax(Raw, c_int, c_int, *mut Raw) -> c_int;
+
+    fn fl_full(Ints, f64, c_int, *mut Raw) -> c_int;
+    fn fl_arange(f64, f64, f64, c_int, *mut Raw) -> c_int;
+    fn fl_random_bits(Ints, c_int, Raw, *mut Raw) -> c_int;
+    fn fl_reform(c_int, Raw, Ints, *mut Raw) -> c_int;
+    fn fl_as_strided(Raw, Ints, Ints, u64, *mut Raw) -> c_int;
+    fn fl_slice(Raw, Ints, Ints, Ints, *mut Raw) -> c_int;
+    fn fl_slice_update(Raw, Raw, Ints, Ints, Ints, *mut Raw) -> c_int;
+    fn fl_slice_at(Raw, Raw, Ints, Ints, *mut Raw) -> c_int;
+    fn fl_slice_update_at(Raw, Raw, Raw, Ints, *mut Raw) -> c_int;
+    fn fl_join(c_int, Arrays, c_int, *mut Raw) -> c_int;
+    fn fl_pad(Raw, Ints, Ints, Raw, *const c_char, *mut Raw) -> c_int;
+    fn fl_repeat(Raw, c_int, c_int, *mut Raw) -> c_int;
+    fn fl_triangle(c_int, Raw, c_int, *mut Raw) -> c_int;
+    fn fl_roll(Raw, c_int, c_int, *mut Raw) -> c_int;
+    fn fl_along_axis(c_int, Raw, Raw, Raw, c_int, *mut Raw) -> c_int;
+    fn fl_gather(Raw, Arrays, Ints, Ints, *mut Raw) -> c_int;
+    fn fl_scatter(Raw, Arrays, Raw, Ints, *mut Raw) -> c_int;
+
+    fn fl_addmm(Raw, Raw, Raw, f32, f32, *mut Raw) -> c_int;
+    fn fl_gather_mm(Raw, Raw, Raw, Raw, c_int, *mut Raw) -> c_int;
+    fn fl_quantized_matmul(Raw, Raw, Raw, Raw, c_int, Quant, *mut Raw) -> c_int;
+    fn fl_gather_qmm(Raw, Raw, Raw, Raw, Raw, Raw, c_int, Quant, c_int, *mut Raw) -> c_int;
+    fn fl_dequantize(Raw, Raw, Raw, Quant, *mut Raw) -> c_int;
+    fn fl_from_fp8(Raw, c_int, *mut Raw) -> c_int;
+    fn fl_conv(Raw, Raw, Ints, Ints, Ints, Ints, Ints, c_int, c_int, *mut Raw) -> c_int;
+    fn fl_norm(c_int, Raw, Raw, Raw, f32, *mut Raw) -> c_int;
+    fn fl_rope(Raw, c_int, c_int, f32, f32, Raw, Raw, *mut Raw) -> c_int;
+    fn fl_attention(Raw, Raw, Raw, f32, *const c_char, Raw, *mut Raw) -> c_int;
+    fn fl_kernel_new(*const KernelText, *mut Raw) -> c_int;
+    fn fl_kernel_call(Raw, Arrays, *const Launch, *mut Raw) -> c_int;
+    fn fl_kernel_free(Raw);
+}

@@ -1,0 +1,75 @@
+//! The MLX engine: checked graphs on libmlx, which is found and loaded at run time.
+//!
+//! Nothing of MLX is needed to build this crate. [`Search`] finds an installed MLX; [`Shim`] compiles the C interface that this
+//! crate carries (`shim/`) against its headers, once for each version, and keeps the result in a cache; [`MlxEngine`] loads it.
+//!
+//! - `ffi`: the loaded shim behind safe types; the only unsafe code.
+//! - `owner`: one thread for each device owns its arrays and works through a queue, so that any number of sessions and threads
+//!   take turns without locks.
+//! - `cx`, `eval`, `ops`: the nodes, by family. A node without an [`Eval`](eval::Eval) does not build. Nodes extend MLX's lazy
+//!   graph; a run computes its outputs and buffers together at the end.
+//! - `session`: a graph with its buffers. A buffer has one handle, so that MLX updates its storage in place.
+
+#![deny(unsafe_code)]
+
+mod cx;
+mod engine;
+mod error;
+mod eval;
+mod ffi;
+mod kv;
+mod locate;
+mod ops;
+mod owner;
+mod session;
+mod shim;
+
+use std::{ffi::c_int, fmt, str::FromStr};
+
+pub use engine::{MlxEngine, Options};
+pub use error::Error;
+pub use locate::{Install, Search};
+pub use shim::Shim;
+
+/// Where MLX computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Device {
+    /// MLX's CPU backend.
+    #[default]
+    Cpu,
+    /// A GPU, by index: Metal on a Mac, CUDA elsewhere.
+    Gpu(u32),
+}
+
+impl Device {
+    fn parts(self) -> (c_int, c_int) {
+        match self {
+            Device::Cpu => (0, 0),
+            Device::Gpu(index) => (1, c_int::try_from(index).unwrap_or(c_int::MAX)),
+        }
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Device::Cpu => f.write_str("cpu"),
+            Device::Gpu(index) => write!(f, "gpu:{index}"),
+        }
+    }
+}
+
+impl FromStr for Device {
+    type Err = Error;
+
+    /// `cpu`, `gpu` or `gpu:N`.
+    fn from_str(text: &str) -> Result<Device, Error> {
+        let refuse = || Error::Device { device: text.to_owned(), what: "expected cpu, gpu or gpu:N".into() };
+        match text.split_once(':') {
+            None if text == "cpu" => Ok(Device::Cpu),
+            None if text == "gpu" => Ok(Device::Gpu(0)),
+            Some(("gpu", index)) => index.parse().map(Device::Gpu).map_err(|_| refuse()),
+            _ => Err(refuse()),
+        }
+    }
+}

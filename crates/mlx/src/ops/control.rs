@@ -1,0 +1,69 @@
+//! Nodes that run chains.
+
+use flambeau_ir as ir;
+
+use super::{reduce::axis_of, shape::Window};
+use crate::{
+    cx::{Cx, Slot},
+    error::{OpError, Result},
+    eval::Eval,
+    ffi::Array,
+    session::run_chain,
+};
+
+impl Eval for ir::If {
+    const HAS_RULE: bool = false;
+    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        let chain = if cx.int(self.cond)? != 0 { self.then_chain_idx } else { self.else_chain_idx };
+        run_chain(cx.m, chain)
+    }
+}
+
+impl Eval for ir::Scan {
+    const HAS_RULE: bool = false;
+    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        let originals = self.originals.iter().map(|&o| cx.get(o)).collect::<Result<Vec<_>>>()?;
+        let mut steps = None;
+        for original in &originals {
+            let n = original.shape[axis_of(self.scan_axis.into(), original.rank())?];
+            if steps.is_some_and(|s| s != n) {
+                return Err(OpError::value("the scanned tensors have different lengths"));
+            }
+            steps = Some(n);
+        }
+        let steps = steps.filter(|&n| n > 0).ok_or_else(|| OpError::value("there is nothing to scan"))?;
+        let mut stacks: Vec<Vec<Slot>> = self.outputs.iter().map(|_| Vec::with_capacity(steps)).collect();
+        for t in 0..steps {
+            for (original, &slice) in originals.iter().zip(&self.sliced) {
+                let axis = axis_of(self.scan_axis.into(), original.rank())?;
+                let part = Window::whole(&original.shape).narrow(axis, t, 1, 1).of(&original.array)?;
+                let mut shape = original.shape.clone();
+                shape.remove(axis);
+                let part = part.squeeze(&[axis as i64])?;
+                cx.m.set(slice.0, Slot::new(part, original.dtype, shape));
+            }
+            run_chain(cx.m, self.body_chain_idx)?;
+            for (stack, &output) in stacks.iter_mut().zip(&self.outputs) {
+                stack.push(cx.get_slot(output.0)?);
+            }
+        }
+        for (stack, &output) in stacks.into_iter().zip(&self.outputs) {
+            let whole = stacked(cx, stack, output, self.scan_axis)?;
+            cx.m.set(output.0, whole);
+        }
+        Ok(())
+    }
+}
+
+/// What a slot held after each step, along a new axis.
+fn stacked(cx: &Cx<'_>, parts: Vec<Slot>, output: ir::InOut, axis: i32) -> Result<Slot> {
+    let first = parts.first().ok_or_else(|| OpError::value("there is nothing to stack"))?;
+    let (dtype, mut shape, steps) = (first.dtype, first.shape.clone(), parts.len());
+    if parts.iter().any(|p| p.dtype != dtype || p.shape != shape) {
+        return Err(OpError::value(format!("{} changes its type or shape from step to step", output.0)));
+    }
+    let axis = axis_of(axis.into(), shape.len() + 1)?;
+    shape.insert(axis, steps);
+    let arrays: Vec<Array> = parts.into_iter().map(|p| p.array).collect();
+    Ok(Slot::new(Array::stack(cx.api(), &arrays, axis as i32)?, dtype, shape))
+}

@@ -1,0 +1,179 @@
+//! Nodes that read elements at given indices. MLX checks no index: those that the host knows are proved, all others clamped.
+
+use flambeau_ir as ir;
+use flambeau_tensor::{DType, Element, Tensor, with_dtype};
+
+use super::{reduce::axis_of, shape::Window};
+use crate::{
+    cx::{Cx, Slot},
+    error::{OpError, Result},
+    eval::Eval,
+    ffi::{Array, Axes, Binary},
+};
+
+/// An index into `n` elements; negative ones count from the end.
+pub(super) fn wrap(index: i64, n: usize) -> Result<usize> {
+    let at = if index < 0 { index + n as i64 } else { index };
+    usize::try_from(at).ok().filter(|&i| i < n).ok_or(OpError::Index { index, size: n })
+}
+
+/// The elements of an integer or bool tensor.
+pub(super) fn integers(tensor: &Tensor) -> Result<Vec<i64>> {
+    let tensor = tensor.aligned();
+    if tensor.dtype() == DType::Bool {
+        let all = tensor.as_slice::<flambeau_tensor::Bool>().map_err(|e| OpError::value(e.to_string()))?;
+        return Ok(all.iter().map(|v| v.get().into()).collect());
+    }
+    with_dtype!(tensor.dtype(), T in [U8, I8, I16, I32, I64, U32] => widened::<T>(&tensor), else => Err(OpError::DType(tensor.dtype())))
+}
+
+fn widened<T: Element + Into<i64>>(tensor: &Tensor) -> Result<Vec<i64>> {
+    let all = tensor.as_slice::<T>().map_err(|e| OpError::value(e.to_string()))?;
+    Ok(all.iter().map(|&v| v.into()).collect())
+}
+
+/// Integers of another integer type that holds them all.
+pub(super) fn host_cast(host: &Tensor, dtype: DType) -> Option<Tensor> {
+    let all = integers(host).ok()?;
+    match dtype {
+        DType::I64 => Tensor::from_slice(&all, host.shape()).ok(),
+        DType::I32 => {
+            let all = all.iter().map(|&v| i32::try_from(v).ok()).collect::<Option<Vec<_>>>()?;
+            Tensor::from_slice(&all, host.shape()).ok()
+        }
+        _ => None,
+    }
+}
+
+/// Indices into an axis of `n` elements that are safe to use, as i32.
+///
+/// # Errors
+/// If the host knows them and one is out of range.
+pub(super) fn safe_indices(cx: &Cx<'_>, indices: &Slot, n: usize) -> Result<Array> {
+    safe_starts(cx, indices, n, n.saturating_sub(1))
+}
+
+/// Starts of slices into an axis of `n` elements, none above `last`.
+fn safe_starts(cx: &Cx<'_>, indices: &Slot, n: usize, last: usize) -> Result<Array> {
+    if let Some(host) = &indices.host {
+        let all = integers(host)?.iter().map(|&i| wrap(i, n)).collect::<Result<Vec<_>>>()?;
+        if let Some(&at) = all.iter().find(|&&at| at > last) {
+            return Err(OpError::Index { index: at as i64, size: n });
+        }
+        let all: Vec<i32> = all.into_iter().map(|i| i as i32).collect();
+        let tensor = Tensor::from_slice(&all, host.shape()).map_err(|e| OpError::value(e.to_string()))?;
+        return Ok(Array::from_tensor(cx.api(), &tensor)?);
+    }
+    if n == 0 && !indices.shape.contains(&0) {
+        return Err(OpError::Index { index: 0, size: 0 });
+    }
+    let (zero, last) = (cx.scalar(0.0, DType::I64)?, cx.scalar(last as f64, DType::I64)?);
+    let all = indices.array.cast(DType::I64)?;
+    let wrapped = all.binary(Binary::Add, &cx.scalar(n as f64, DType::I64)?)?;
+    let all = all.binary(Binary::Less, &zero)?.choose(&wrapped, &all)?;
+    Ok(all.binary(Binary::Maximum, &zero)?.binary(Binary::Minimum, &last)?.cast(DType::I32)?)
+}
+
+impl Eval for ir::Take {
+    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        let x = cx.get(self.x)?;
+        let axis = axis_of(self.axis.into(), x.rank())?;
+        let single = match self.index {
+            ir::Index::Lit(v) => Some(cx.int(ir::Int::Lit(v))?),
+            ir::Index::Vid(v) => Some(cx.value(v)?.into()),
+            ir::Index::Tid(_) => None,
+        };
+        match (single, self.index) {
+            (Some(index), _) => {
+                let at = wrap(index, x.shape[axis])?;
+                let part = Window::whole(&x.shape).narrow(axis, at, 1, 1).of(&x.array)?;
+                let host = x.host.as_ref().and_then(|h| host_element(h, at));
+                cx.put_host(self.out, part.squeeze(&[axis as i64])?, host)
+            }
+            (None, ir::Index::Tid(tid)) => {
+                let indices = safe_indices(cx, cx.peek(tid)?, x.shape[axis])?;
+                let y = take_rows(cx, self.out, &x, &indices, axis)?;
+                cx.put(self.out, y)
+            }
+            (None, _) => Err(OpError::value("the index is neither a number nor a tensor")),
+        }
+    }
+}
+
+fn take_rows(cx: &Cx<'_>, out: ir::Out, x: &Slot, indices: &Array, axis: usize) -> Result<Array> {
+    let spec = cx.out(out)?;
+    if spec.shape.contains(&0) {
+        return Ok(Array::full(cx.api(), &spec.shape, 0.0, spec.dtype)?);
+    }
+    Ok(x.array.take(indices, axis as i32)?)
+}
+
+/// One element of a vector that the host knows.
+fn host_element(host: &Tensor, at: usize) -> Option<Tensor> {
+    let size = host.dtype().size();
+    (host.rank() == 1).then(|| Tensor::new(host.dtype(), &[], host.bytes().slice(at * size..(at + 1) * size)).ok())?
+}
+
+impl Eval for ir::TakeAlongAxis {
+    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        let x = cx.get(self.x)?;
+        let axis = axis_of(self.axis.into(), x.rank())?;
+        let spec = cx.out(self.out)?;
+        let y = if spec.shape.contains(&0) {
+            Array::full(cx.api(), &spec.shape, 0.0, spec.dtype)?
+        } else {
+            let indices = safe_indices(cx, cx.peek(self.indices.0)?, x.shape[axis])?;
+            let mut whole = spec.shape.clone();
+            whole[axis] = x.shape[axis];
+            x.array.broadcast(&whole)?.take_along_axis(&indices.broadcast(&spec.shape)?, axis as i32)?
+        };
+        cx.put(self.out, y)
+    }
+}
+
+impl Eval for ir::Gather {
+    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        let x = cx.get(self.x)?;
+        let spec = cx.out(self.out)?;
+        if spec.shape.contains(&0) {
+            let y = Array::full(cx.api(), &spec.shape, 0.0, spec.dtype)?;
+            return cx.put(self.out, y);
+        }
+        let (mut indices, mut axes) = (Vec::new(), Axes::new());
+        for (&list, &axis) in self.indices.iter().zip(&self.axes) {
+            let axis = axis_of(axis.into(), x.rank())?;
+            let n = x.shape[axis];
+            let size = usize::try_from(self.slice_sizes[axis]).unwrap_or(0);
+            indices.push(safe_starts(cx, cx.peek(list.0)?, n, n.saturating_sub(size))?);
+            axes.push(axis as i64);
+        }
+        let sizes: Axes = self.slice_sizes.iter().map(|&s| s.into()).collect();
+        let y = x.array.gather(&indices, &axes, &sizes)?;
+        cx.put(self.out, y)
+    }
+}
+
+impl Eval for ir::ScatterAdd {
+    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        let x = cx.get(self.x)?;
+        let axis = axis_of(self.axis.into(), x.rank())?;
+        let indices = cx.get(self.indices)?;
+        let mut shape = indices.shape.clone();
+        for (i, d) in shape.iter_mut().enumerate() {
+            *d = if i == axis { *d } else { x.shape[i] };
+        }
+        if shape.contains(&0) {
+            return cx.put(self.out, x.array);
+        }
+        let indices = safe_indices(cx, &indices, x.shape[axis])?.broadcast(&shape)?;
+        // Sums of half precision, and "or" of bools, through a type whose sum is exact or atomic on every backend.
+        let through = match x.dtype {
+            DType::F16 | DType::BF16 => DType::F32,
+            DType::Bool | DType::U8 | DType::I8 | DType::I16 => DType::I32,
+            d => d,
+        };
+        let updates = cx.get_as(self.updates, x.dtype)?.cast(through)?.broadcast(&shape)?;
+        let y = x.array.cast(through)?.scatter_add(&indices, &updates, axis as i32)?;
+        cx.put(self.out, y)
+    }
+}

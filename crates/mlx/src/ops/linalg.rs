@@ -1,0 +1,76 @@
+//! Matrix products.
+
+use flambeau_ir as ir;
+use flambeau_tensor::{DType, Shape};
+
+use super::index::safe_indices;
+use crate::{
+    cx::{Cx, Slot},
+    error::Result,
+    eval::Eval,
+    ffi::{Array, Binary},
+};
+
+/// The type that products of a result's type are computed in. MLX's CPU keeps sums of half precision in half precision.
+pub(super) fn product_type(cx: &Cx<'_>, dtype: DType) -> DType {
+    if cx.is_cpu() { DType::F32 } else { dtype }
+}
+
+impl Eval for ir::Addmm {
+    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        let spec = cx.out(self.out)?;
+        let through = product_type(cx, spec.dtype);
+        let (a, b) = (cx.get_as(self.mat1, through)?, cx.get_as(self.mat2, through)?);
+        let y = match cx.get_opt_as(self.bias, through)? {
+            None => a.binary(Binary::Matmul, &b)?,
+            Some(bias) => {
+                let is_matrix = cx.peek(self.mat1.0)?.rank() >= 2 && cx.peek(self.mat2.0)?.rank() >= 2;
+                if is_matrix {
+                    bias.addmm(&a, &b, self.alpha, self.beta)?
+                } else {
+                    let product = a.binary(Binary::Matmul, &b)?;
+                    let scaled = product.binary(Binary::Multiply, &cx.scalar(self.alpha.into(), through)?)?;
+                    scaled.binary(Binary::Add, &bias.binary(Binary::Multiply, &cx.scalar(self.beta.into(), through)?)?)?
+                }
+            }
+        };
+        cx.put(self.out, y)
+    }
+}
+
+/// An index list into the matrices of an operand; clamped, for MLX checks none.
+pub(super) fn matrix_indices(cx: &Cx<'_>, slot: Option<ir::In>, batch: &[usize]) -> Result<Option<Array>> {
+    let Some(slot) = slot else { return Ok(None) };
+    let indices = safe_indices(cx, cx.peek(slot.0)?, batch.iter().product())?;
+    Ok(Some(indices.cast(DType::U32)?))
+}
+
+/// Sizes of all axes but the last two.
+pub(super) fn batch_of(x: &Slot) -> Shape {
+    Shape::from_slice(&x.shape[..x.rank().saturating_sub(2)])
+}
+
+/// Whether MLX may rely on sorted indices. Only a hint: MLX gives wrong results for a wrong one, so a flag of the program is
+/// believed only where the host can prove it.
+pub(super) fn is_sorted(cx: &Cx<'_>, stated: bool, flag: Option<ir::Int>, indices: Option<ir::In>) -> Result<bool> {
+    let stated = flag.map_or(Ok(stated), |f| Ok::<_, crate::error::OpError>(cx.int(f)? != 0))?;
+    let known = indices.map(|i| cx.peek(i.0)).transpose()?.and_then(|slot| slot.host.as_ref());
+    Ok(stated && known.is_some_and(|host| super::index::integers(host).is_ok_and(|all| all.is_sorted())))
+}
+
+impl Eval for ir::GatherMm {
+    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        let spec = cx.out(self.out)?;
+        let through = product_type(cx, spec.dtype);
+        let (a, b) = (cx.get_as(self.a, through)?, cx.get_as(self.b, through)?);
+        if self.lhs_indices.is_none() && self.rhs_indices.is_none() {
+            let y = a.binary(Binary::Matmul, &b)?;
+            return cx.put(self.out, y);
+        }
+        let lhs = matrix_indices(cx, self.lhs_indices, &batch_of(cx.peek(self.a.0)?))?;
+        let rhs = matrix_indices(cx, self.rhs_indices, &batch_of(cx.peek(self.b.0)?))?;
+        let sorted = is_sorted(cx, self.sorted_indices, self.sorted_indices_flag, self.rhs_indices)?;
+        let y = a.gather_mm(&b, lhs.as_ref(), rhs.as_ref(), sorted)?;
+        cx.put(self.out, y)
+    }
+}

@@ -1,0 +1,18 @@
+//! The nodes, by family.
+
+mod attention;
+mod control;
+mod conv;
+mod create;
+mod elementwise;
+mod index;
+mod linalg;
+pub(crate) mod metal;
+mod norm;
+mod quantized;
+pub(crate) mod random;
+mod reduce;
+mod scalar;
+pub(crate) mod shape;
+mod sort;
+mod update;

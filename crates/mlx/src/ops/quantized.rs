@@ -1,0 +1,121 @@
+//! Nodes over packed weights.
+
+use flambeau_ir as ir;
+use flambeau_tensor::DType;
+
+use super::linalg::{batch_of, is_sorted, matrix_indices, product_type};
+use crate::{
+    cx::Cx,
+    error::Result,
+    eval::Eval,
+    ffi::{Array, Binary, QuantLayout},
+};
+
+/// The nvfp4 global scale counts in units of the largest product of a code and a scale.
+const NVFP4_RANGE: f64 = 448.0 * 6.0;
+
+/// Packed weights and what unpacks them.
+struct Packed {
+    layout: QuantLayout,
+    w: Array,
+    scales: Array,
+    biases: Option<Array>,
+}
+
+impl Packed {
+    /// Scales and biases that are numbers of their own come in `dtype`.
+    fn new(
+        cx: &Cx<'_>,
+        [w, scales]: [ir::In; 2],
+        biases: Option<ir::In>,
+        (mode, group_size, bits): (ir::QuantMode, i32, i32),
+        dtype: DType,
+    ) -> Result<Packed> {
+        let layout = QuantLayout { group_size, bits, mode: mode.name() };
+        let scales = if mode == ir::QuantMode::Affine { cx.get_as(scales, dtype)? } else { cx.get(scales)?.array };
+        Ok(Packed { layout, w: cx.get(w)?.array, scales, biases: cx.get_opt_as(biases, dtype)? })
+    }
+
+    fn unpack(&self) -> Result<Array> {
+        Ok(self.w.dequantize(&self.scales, self.biases.as_ref(), self.layout)?)
+    }
+
+    /// Whether MLX multiplies such weights without unpacking them.
+    fn multiplies(&self) -> bool {
+        self.layout.mode != "affine" || self.layout.group_size >= 32
+    }
+}
+
+impl Eval for ir::Dequantize {
+    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        let spec = cx.out(self.out)?;
+        let format = (self.mode, self.group_size, self.bits);
+        let own = cx.peek(self.scales.0)?.dtype;
+        let dtype = self.biases.map_or(Ok(own), |b| Ok::<_, crate::error::OpError>(ir::promote(own, cx.peek(b.0)?.dtype)))?;
+        let through = if cx.is_cpu() && dtype.is_float() { DType::F32 } else { dtype };
+        let mut y = Packed::new(cx, [self.w, self.scales], self.biases, format, through)?.unpack()?;
+        if let Some(global) = cx.get_opt_as(self.global_scale, DType::F32)? {
+            let scale = global.reshape(&[])?.binary(Binary::Multiply, &cx.scalar(1.0 / NVFP4_RANGE, DType::F32)?)?;
+            y = y.cast(DType::F32)?.binary(Binary::Multiply, &scale)?;
+        }
+        debug_assert!(spec.dtype.is_float());
+        cx.put(self.out, y)
+    }
+}
+
+/// `x @ w` with the weights unpacked first, for layouts that MLX multiplies in no other way.
+fn unpacked(x: &Array, packed: &Packed, transpose: bool, dtype: DType) -> Result<(Array, Array)> {
+    let w = packed.unpack()?.cast(dtype)?;
+    Ok((x.share()?, if transpose { transposed(&w)? } else { w }))
+}
+
+/// The last two axes exchanged.
+fn transposed(w: &Array) -> Result<Array> {
+    let rank = w.spec()?.1.len();
+    let mut perm: crate::ffi::Axes = (0..rank as i64).collect();
+    perm.swap(rank - 1, rank - 2);
+    Ok(w.transpose(&perm)?)
+}
+
+impl Eval for ir::QuantizedMatmul {
+    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        let spec = cx.out(self.out)?;
+        let through = product_type(cx, spec.dtype);
+        let packed = Packed::new(cx, [self.w, self.scales], self.biases, (self.mode, self.group_size, self.bits), through)?;
+        let x = cx.get_as(self.x, through)?;
+        let y = if packed.multiplies() {
+            // A vector counts as one row, which the result lacks.
+            let x = if cx.peek(self.x.0)?.rank() == 1 { x.expand_dims(0)? } else { x };
+            let y = x.quantized_matmul([&packed.w, &packed.scales], packed.biases.as_ref(), self.transpose, packed.layout)?;
+            y.reshape(&spec.shape)?
+        } else {
+            let (x, w) = unpacked(&x, &packed, self.transpose, through)?;
+            x.binary(Binary::Matmul, &w)?
+        };
+        cx.put(self.out, y)
+    }
+}
+
+impl Eval for ir::GatherQmm {
+    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        let spec = cx.out(self.out)?;
+        let through = product_type(cx, spec.dtype);
+        let packed = Packed::new(cx, [self.w, self.scales], self.biases, (self.mode, self.group_size, self.bits), through)?;
+        let x = cx.get_as(self.x, through)?;
+        let lhs = matrix_indices(cx, self.lhs_indices, &batch_of(cx.peek(self.x.0)?))?;
+        let rhs = matrix_indices(cx, self.rhs_indices, &batch_of(cx.peek(self.w.0)?))?;
+        let sorted = is_sorted(cx, self.sorted_indices, self.sorted_indices_flag, self.rhs_indices)?;
+        let plain = lhs.is_none() && rhs.is_none();
+        let y = if plain && packed.multiplies() {
+            x.quantized_matmul([&packed.w, &packed.scales], packed.biases.as_ref(), self.transpose, packed.layout)?
+        } else if packed.multiplies() {
+            let (lists, flags) = ([lhs.as_ref(), rhs.as_ref()], (self.transpose, sorted));
+            x.gather_qmm([&packed.w, &packed.scales], packed.biases.as_ref(), lists, flags, packed.layout)?
+        } else {
+            let (x, w) = unpacked(&x, &packed, self.transpose, through)?;
+            if plain { x.binary(Binary::Matmul, &w)? } else { x.gather_mm(&w, lhs.as_ref(), rhs.as_ref(), sorted)? }
+        };
+        let y = y.reshape(&spec.shape)?;
+        cx.put(self.out, y)
+    }
+}

@@ -1,0 +1,49 @@
+//! Random bits.
+
+use flambeau_ir as ir;
+use flambeau_tensor::{DType, Tensor};
+
+use crate::{
+    cx::Cx,
+    error::{OpError, Result},
+    eval::Eval,
+    ffi::{Api, Array},
+};
+
+/// Keys for draws without a seed: each draw splits the state. A session starts from seed 0, so that its runs can be repeated.
+#[derive(Debug, Default)]
+pub(crate) struct KeySequence(Option<Array>);
+
+/// The key `[2]` of a seed.
+fn key(api: Api, seed: i32) -> Result<Array> {
+    let wide = i64::from(seed) as u64;
+    let words = Tensor::from_slice(&[(wide >> 32) as u32, wide as u32], &[2]).map_err(|e| OpError::value(e.to_string()))?;
+    Ok(Array::from_tensor(api, &words)?)
+}
+
+impl KeySequence {
+    fn draw(&mut self, api: Api) -> Result<Array> {
+        let state = self.0.take().map_or_else(|| key(api, 0), Ok)?;
+        let split = state.random_bits(&[2, 2], 4)?;
+        let row = |i: i64| Ok::<_, OpError>(split.slice(&[i, 0], &[i + 1, 2], &[1, 1])?.reshape(&[2])?);
+        self.0 = Some(row(0)?);
+        row(1)
+    }
+}
+
+impl Eval for ir::RandomBits {
+    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        let spec = cx.out(self.out)?;
+        let api = cx.api();
+        let key = match self.seed {
+            Some(seed) => key(api, cx.value(seed.0)?)?,
+            None => cx.m.keys.draw(api)?,
+        };
+        let y = if spec.shape.contains(&0) {
+            Array::full(api, &spec.shape, 0.0, DType::U32)?
+        } else {
+            key.random_bits(&spec.shape, self.width)?
+        };
+        cx.put(self.out, y)
+    }
+}

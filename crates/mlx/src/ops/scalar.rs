@@ -1,0 +1,79 @@
+//! Nodes that compute 32-bit integers, on the host.
+
+use flambeau_ir as ir;
+
+use super::{index::integers, reduce::axis_of};
+use crate::{
+    cx::Cx,
+    error::{OpError, Result},
+    eval::Eval,
+};
+
+fn narrow(value: i64) -> Result<i32> {
+    i32::try_from(value).map_err(|_| OpError::value(format!("{value} does not fit 32 bits")))
+}
+
+/// `a mod b` with the sign of `b`.
+fn floor_rem(a: i64, b: i64) -> Option<i64> {
+    let r = a.checked_rem_euclid(b)?;
+    Some(if r != 0 && b < 0 { r + b } else { r })
+}
+
+/// `floor(a / b)`.
+fn floor_div(a: i64, b: i64) -> Option<i64> {
+    Some((a - floor_rem(a, b)?) / b)
+}
+
+macro_rules! integer_nodes {
+    ($($node:ident: $f:expr;)*) => { $(impl Eval for ir::$node {
+        const HAS_RULE: bool = false;
+        fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+            let f: fn(i64, i64) -> Option<i64> = $f;
+            let (a, b) = (cx.int(self.a)?, cx.int(self.b)?);
+            let value = f(a, b).ok_or_else(|| OpError::value(format!("divides {a} by zero")))?;
+            cx.put_value(self.out, narrow(value)?);
+            Ok(())
+        }
+    })* };
+}
+
+integer_nodes! {
+    AddInt: |a, b| Some(a + b);
+    SubtractInt: |a, b| Some(a - b);
+    MultiplyInt: |a, b| Some(a * b);
+    FloorDivideInt: floor_div;
+    ModInt: floor_rem;
+}
+
+impl Eval for ir::SymSize {
+    const HAS_RULE: bool = false;
+    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        let shape = &cx.peek(self.a.0)?.shape;
+        let size = shape[axis_of(self.dim.into(), shape.len())?];
+        cx.put_value(self.out, narrow(size as i64)?);
+        Ok(())
+    }
+}
+
+impl Eval for ir::ItemInt {
+    const HAS_RULE: bool = false;
+    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        let x = cx.read(self.x.0)?;
+        match integers(&x)?[..] {
+            [value] => cx.put_value(self.out, value as i32),
+            _ => return Err(OpError::value(format!("expected one element, found shape {:?}", x.shape()))),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn division_follows_the_divisor_sign() {
+        for (a, b, q, r) in [(7i64, 2i64, 3, 1), (-7, 2, -4, 1), (7, -2, -4, -1), (-7, -2, 3, -1), (-6, -2, 3, 0), (6, -2, -3, 0)] {
+            assert_eq!(super::floor_div(a, b), Some(q), "{a} / {b}");
+            assert_eq!(super::floor_rem(a, b), Some(r), "{a} mod {b}");
+        }
+    }
+}

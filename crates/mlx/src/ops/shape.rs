@@ -1,0 +1,295 @@
+//! Nodes that move elements without computing.
+
+use flambeau_ir as ir;
+use flambeau_tensor::Tensor;
+
+use super::reduce::axis_of;
+use crate::{
+    cx::{Cx, Slot},
+    error::{OpError, Result},
+    eval::Eval,
+    ffi::{Array, Axes, Unary},
+};
+
+impl Eval for ir::Noop {
+    const HAS_RULE: bool = false;
+    fn eval(&self, _: &mut Cx<'_>) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Eval for ir::IdCopy {
+    const HAS_RULE: bool = false;
+    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        if self.x.0 != self.out.0 {
+            let x = cx.get(self.x)?;
+            cx.m.set(self.out.0, x);
+        }
+        Ok(())
+    }
+}
+
+impl Eval for ir::Contiguous {
+    /// Nodes read any strides, and results are made row-major when they leave.
+    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        let x = cx.get(self.x)?;
+        cx.put_host(self.out, x.array, x.host)
+    }
+}
+
+macro_rules! reshapes {
+    ($($node:ident)*) => { $(impl Eval for ir::$node {
+        fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+            let shape = cx.out(self.out)?.shape;
+            let x = cx.get(self.x)?;
+            let host = x.host.as_ref().and_then(|h| h.reshape(&shape).ok());
+            let y = x.array.reshape(&shape)?;
+            cx.put_host(self.out, y, host)
+        }
+    })* };
+}
+reshapes!(Reshape ExpandDims Squeeze);
+
+impl Eval for ir::Transpose {
+    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        let x = cx.get(self.x)?;
+        let perm = self.perm.iter().map(|&p| Ok(axis_of(p.into(), x.rank())? as i64)).collect::<Result<Axes>>()?;
+        let y = x.array.transpose(&perm)?;
+        cx.put(self.out, y)
+    }
+}
+
+impl Eval for ir::BroadcastTo {
+    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        let shape = cx.out(self.out)?.shape;
+        let y = cx.get(self.x)?.array.broadcast(&shape)?;
+        cx.put(self.out, y)
+    }
+}
+
+impl Eval for ir::AsStrided {
+    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        let shape = cx.out(self.out)?.shape;
+        let x = cx.get(self.x)?;
+        let strides = self.strides.iter().map(|&s| cx.int(s)).collect::<Result<Axes>>()?;
+        let (mut low, mut high) = (i128::from(self.offset), i128::from(self.offset));
+        for (&d, &s) in shape.iter().zip(&strides) {
+            let span = (d as i128 - 1) * i128::from(s);
+            if span < 0 { low += span } else { high += span }
+        }
+        let n: usize = x.shape.iter().product();
+        if shape.contains(&0) {
+            let y = Array::full(cx.api(), &shape, 0.0, x.dtype)?;
+            return cx.put(self.out, y);
+        }
+        if low < 0 || high >= n as i128 {
+            return Err(OpError::value(format!("elements {low} to {high} of a tensor of {n} are asked for")));
+        }
+        let flat = x.array.reshape(&[n])?;
+        let y = if strides.iter().all(|&s| s >= 0) {
+            flat.as_strided(&shape, &strides, self.offset)?
+        } else {
+            // MLX refuses negative strides; the elements' places are then listed.
+            let mut places = cx.scalar(self.offset as f64, flambeau_tensor::DType::I64)?;
+            for (i, (&d, &s)) in shape.iter().zip(&strides).enumerate() {
+                let along = Array::arange(cx.api(), 0.0, d as f64, 1.0, flambeau_tensor::DType::I64)?;
+                let along = along.binary(crate::ffi::Binary::Multiply, &cx.scalar(s as f64, flambeau_tensor::DType::I64)?)?;
+                let mut view = vec![1; shape.len()];
+                view[i] = d;
+                places = places.binary(crate::ffi::Binary::Add, &along.reshape(&view)?)?;
+            }
+            flat.take(&places, 0)?
+        };
+        cx.put(self.out, y)
+    }
+}
+
+/// Start, stop and step of every axis, as MLX takes them: whole but for those that are changed.
+pub(super) struct Window {
+    pub(super) start: Axes,
+    pub(super) stop: Axes,
+    pub(super) step: Axes,
+}
+
+impl Window {
+    /// All of a shape.
+    pub(super) fn whole(shape: &[usize]) -> Window {
+        Window {
+            start: Axes::from_elem(0, shape.len()),
+            stop: shape.iter().map(|&d| d as i64).collect(),
+            step: Axes::from_elem(1, shape.len()),
+        }
+    }
+
+    /// `count` entries of an axis from `start`, `step` apart.
+    pub(super) fn narrow(mut self, axis: usize, start: usize, count: usize, step: i64) -> Window {
+        let (n, start) = (self.stop[axis], start as i64);
+        let end = start + step * count as i64;
+        self.start[axis] = start;
+        // Before the first element: MLX wraps a negative stop, so that it must be past the front twice.
+        self.stop[axis] = if step < 0 && end < 0 { end - n } else { end };
+        self.step[axis] = step;
+        self
+    }
+
+    pub(super) fn of(&self, x: &Array) -> Result<Array> {
+        Ok(x.slice(&self.start, &self.stop, &self.step)?)
+    }
+
+    pub(super) fn update(&self, x: &Array, update: &Array) -> Result<Array> {
+        Ok(x.slice_update(update, &self.start, &self.stop, &self.step)?)
+    }
+}
+
+/// First index of a slice of `count` entries: ends wrap once and clamp.
+fn slice_start(start: i64, n: usize, step: i32) -> usize {
+    let n = n as i64;
+    let start = if start < 0 { start + n } else { start };
+    start.clamp(0, if step > 0 { n } else { (n - 1).max(0) }) as usize
+}
+
+/// `count` entries of the last axis of integers that the host knows.
+fn host_slice(host: &Tensor, start: usize, count: usize) -> Option<Tensor> {
+    let size = host.dtype().size();
+    (host.rank() == 1)
+        .then(|| Tensor::new(host.dtype(), &[count], host.bytes().slice(start * size..(start + count) * size)).ok())?
+}
+
+impl Eval for ir::Slice {
+    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        let spec = cx.out(self.out)?;
+        let (axis, start) = (cx.int(self.axis)?, cx.int(self.start)?);
+        let x = cx.get(self.x)?;
+        let axis = axis_of(axis, x.rank())?;
+        let (start, count) = (slice_start(start, x.shape[axis], self.step), spec.shape[axis]);
+        let host = x.host.as_ref().filter(|_| self.step == 1 && count > 0).and_then(|h| host_slice(h, start, count));
+        let y = if spec.shape.contains(&0) {
+            Array::full(cx.api(), &spec.shape, 0.0, spec.dtype)?
+        } else {
+            // The last entry decides the stop, so that a step beyond it does not.
+            Window::whole(&x.shape).narrow(axis, start, count, self.step.into()).of(&x.array)?
+        };
+        cx.put_host(self.out, y, host)
+    }
+}
+
+impl Eval for ir::Flip {
+    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        let x = cx.get(self.x)?;
+        let mut window = Window::whole(&x.shape);
+        for &axis in &self.axes {
+            let axis = axis_of(axis.into(), x.rank())?;
+            if x.shape[axis] > 0 {
+                window = window.narrow(axis, x.shape[axis] - 1, x.shape[axis], -1);
+            }
+        }
+        let y = window.of(&x.array)?;
+        cx.put(self.out, y)
+    }
+}
+
+impl Eval for ir::Split {
+    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        let x = cx.get(self.x)?;
+        let axis = axis_of(self.axis.into(), x.rank())?;
+        let mut start = 0;
+        for &out in &self.outs {
+            let count = cx.out(out)?.shape[axis];
+            let part = Window::whole(&x.shape).narrow(axis, start, count, 1).of(&x.array)?;
+            cx.put(out, part)?;
+            start += count;
+        }
+        Ok(())
+    }
+}
+
+fn operands(cx: &Cx<'_>, slots: &[ir::In], out: ir::Out) -> Result<Vec<Array>> {
+    let dtype = cx.out(out)?.dtype;
+    slots.iter().map(|&t| cx.get_as(t, dtype)).collect()
+}
+
+impl Eval for ir::Concatenate {
+    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        let parts = operands(cx, &self.tensors, self.out)?;
+        let y = match &parts[..] {
+            [only] => only.share()?,
+            _ => Array::concatenate(cx.api(), &parts, self.axis)?,
+        };
+        cx.put(self.out, y)
+    }
+}
+
+impl Eval for ir::Stack {
+    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        let parts = operands(cx, &self.tensors, self.out)?;
+        let y = Array::stack(cx.api(), &parts, self.axis)?;
+        cx.put(self.out, y)
+    }
+}
+
+/// A result without elements, which no operation of MLX need make.
+fn empty(cx: &mut Cx<'_>, out: ir::Out) -> Result<bool> {
+    let spec = cx.out(out)?;
+    if !spec.shape.contains(&0) {
+        return Ok(false);
+    }
+    let y = Array::full(cx.api(), &spec.shape, 0.0, spec.dtype)?;
+    cx.put(out, y)?;
+    Ok(true)
+}
+
+impl Eval for ir::Tile {
+    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        if empty(cx, self.out)? {
+            return Ok(());
+        }
+        let reps = self.reps.iter().map(|&r| cx.int(r)).collect::<Result<Axes>>()?;
+        let y = cx.get(self.x)?.array.tile(&reps)?;
+        cx.put(self.out, y)
+    }
+}
+
+impl Eval for ir::Repeat {
+    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        if empty(cx, self.out)? {
+            return Ok(());
+        }
+        let repeats = cx.int(self.repeats)? as i32;
+        let x = cx.get(self.x)?;
+        let y = x.array.repeat(repeats, axis_of(self.axis.into(), x.rank())? as i32)?;
+        cx.put(self.out, y)
+    }
+}
+
+impl Eval for ir::Roll {
+    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        let Slot { mut array, shape, .. } = cx.get(self.x)?;
+        for (&axis, &shift) in self.axes.iter().zip(&self.shift) {
+            let (axis, shift) = (axis_of(axis.into(), shape.len())?, cx.int(shift)?);
+            if shape[axis] > 0 {
+                array = array.roll(shift.rem_euclid(shape[axis] as i64) as i32, axis as i32)?;
+            }
+        }
+        cx.put(self.out, array)
+    }
+}
+
+impl Eval for ir::Pad {
+    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        let widths = self.pad_width.iter().map(|&w| cx.int(w).map(|v| v.max(0))).collect::<Result<Axes>>()?;
+        let x = cx.get(self.x)?;
+        let (low, high): (Axes, Axes) = widths.chunks(2).map(|w| (w[0], w.get(1).copied().unwrap_or(0))).unzip();
+        let is_edge = self.mode == "edge";
+        if is_edge && x.shape.iter().zip(low.iter().zip(&high)).any(|(&d, (l, h))| d == 0 && l + h > 0) {
+            return Err(OpError::value("an empty axis has no edge to repeat"));
+        }
+        let value = cx.scalar(self.constant_value.into(), flambeau_tensor::DType::F32)?.cast(x.dtype)?;
+        let y = x.array.pad(&low, &high, &value, if is_edge { "edge" } else { "constant" })?;
+        cx.put(self.out, y)
+    }
+}
+
+/// `x` in row-major storage of its own.
+pub(super) fn dense(x: &Array) -> Result<Array> {
+    Ok(x.unary(Unary::Contiguous)?)
+}

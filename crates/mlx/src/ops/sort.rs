@@ -1,0 +1,25 @@
+//! Nodes that order elements.
+
+use flambeau_ir as ir;
+
+use super::reduce::axis_of;
+use crate::{cx::Cx, error::Result, eval::Eval, ffi::Order};
+
+/// A partition is a whole sort: the order inside of its halves is then the same on every device.
+macro_rules! orders {
+    ($($node:ident: $op:ident;)*) => { $(impl Eval for ir::$node {
+        fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+            let x = cx.get(self.x)?;
+            let axis = axis_of(self.axis.into(), x.rank())? as i32;
+            let y = x.array.order(Order::$op, axis)?;
+            cx.put(self.out, y)
+        }
+    })* };
+}
+
+orders! {
+    Sort: Sort;
+    Argsort: Argsort;
+    Partition: Sort;
+    ArgPartition: Argsort;
+}

@@ -1,0 +1,70 @@
+//! The thread that owns a device.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::mpsc::{Sender, channel, sync_channel},
+    thread,
+};
+
+use crate::{Device, Error, ffi::Api};
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A queue of jobs and the thread that works through it in order. The thread ends with its owner.
+#[derive(Debug)]
+pub(crate) struct Owner {
+    jobs: Sender<Job>,
+}
+
+/// The thread did not answer: its job panicked.
+#[derive(Debug)]
+pub(crate) struct Lost;
+
+impl Owner {
+    /// Starts the thread and gives it the device.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if MLX has no such device.
+    pub(crate) fn start(api: Api, device: Device) -> Result<Owner, Error> {
+        let refuse = |what: String| Error::Device { device: device.to_string(), what };
+        let (jobs, queue) = channel::<Job>();
+        let (ready, is_ready) = sync_channel(1);
+        let work = move || {
+            let chosen = api.use_device(device);
+            let works = chosen.is_ok();
+            // Who started the thread may have gone, and then nobody sends jobs either.
+            let _ = ready.send(chosen);
+            while works && let Ok(job) = queue.recv() {
+                // A job that panics drops its channel, which tells who waits for it.
+                let _ = catch_unwind(AssertUnwindSafe(job));
+            }
+        };
+        thread::Builder::new().name(format!("mlx {device}")).spawn(work).map_err(|e| refuse(e.to_string()))?;
+        match is_ready.recv() {
+            Ok(Ok(())) => Ok(Owner { jobs }),
+            Ok(Err(failure)) => Err(refuse(failure.to_string())),
+            Err(_) => Err(refuse("its thread ended".into())),
+        }
+    }
+
+    /// Runs `job` on the thread and waits for what it returns.
+    ///
+    /// # Errors
+    /// [`Lost`] if the job panics.
+    pub(crate) fn call<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Result<T, Lost> {
+        let (reply, answer) = sync_channel(1);
+        self.post(move || {
+            // Nobody waits if the caller was torn down, and then the value is dropped here.
+            let _ = reply.send(job());
+        });
+        answer.recv().map_err(|_| Lost)
+    }
+
+    /// Queues `job` without waiting.
+    pub(crate) fn post(&self, job: impl FnOnce() + Send + 'static) {
+        if let Err(unsent) = self.jobs.send(Box::new(job)) {
+            // The thread is gone: what the job holds is dropped here.
+            drop(unsent);
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Every program of the conformance folders on an installed MLX, if both are there.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+#[path = "support/mod.rs"]
+mod installed;
+#[path = "../../cpu/tests/support/mod.rs"]
+mod support;
+
+use support::{Outcome, run_case};
+
+/// The case folders of an archive, in order; none if there is no such archive.
+fn folders(name: &str) -> Vec<PathBuf> {
+    let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/conformance").join(format!("{name}.tar.xz"));
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mlx-cases");
+    if !archive.exists() {
+        eprintln!("no conformance archive `{name}` beside the repository");
+        return Vec::new();
+    }
+    if !target.join(name).exists() {
+        fs::create_dir_all(&target).expect("the folder is made");
+        let status = Command::new("tar").arg("-xJf").arg(&archive).arg("-C").arg(&target).status().expect("tar runs");
+        assert!(status.success(), "{} does not unpack", archive.display());
+    }
+    let entries = fs::read_dir(target.join(name)).expect("the folder lists");
+    let mut folders: Vec<PathBuf> = entries.map(|e| e.expect("the entry reads").path()).collect();
+    folders.sort();
+    folders
+}
+
+/// Runs every case of an archive; only those whose names start with a word of `skipped` may be left out.
+fn check(name: &str, at_least: usize, skipped: &[&str]) {
+    let Some(engine) = installed::engine() else { return };
+    let folders = folders(name);
+    let (mut passed, mut wrong) = (0, Vec::new());
+    for folder in &folders {
+        let case = folder.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        match run_case(&engine, folder) {
+            Outcome::Passed => passed += 1,
+            Outcome::Skipped(_) if skipped.iter().any(|s| case.starts_with(s)) => {}
+            outcome => wrong.push(format!("{case}: {outcome:?}")),
+        }
+    }
+    assert!(wrong.is_empty(), "{} cases:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(folders.is_empty() || passed >= at_least, "only {passed} cases ran");
+}
+
+#[test]
+fn operators_agree_with_pytorch() {
+    // Random samples have nothing to compare with.
+    check("ops", 708, &["sample_"]);
+}
+
+#[test]
+fn models_agree_with_pytorch() {
+    // These call kernels outside of their delegates, which is not the engine's work.
+    check("models", 25, &["bert_mask", "electra", "roberta"]);
+}
