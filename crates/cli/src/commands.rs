@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod compile;
 pub(crate) mod conformance;
+pub(crate) mod doctor;
 pub(crate) mod export;
 pub(crate) mod generate;
 pub(crate) mod inspect;

@@ -22,7 +22,7 @@ use std::{ffi::OsString, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{bench, compile, conformance, export, generate, inspect, pull, run};
+use crate::commands::{bench, compile, conformance, doctor, export, generate, inspect, pull, run};
 
 /// Compile, run and inspect ExecuTorch programs whose work is delegated to MLX.
 ///
@@ -44,6 +44,7 @@ enum Command {
     Bench(bench::Args),
     Conformance(conformance::Args),
     Pull(pull::Args),
+    Doctor(doctor::Args),
 }
 
 /// Runs the command line; the first argument is the program's name.
@@ -65,6 +66,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Bench(args) => bench::run(args),
         Command::Conformance(args) => conformance::run(args),
         Command::Pull(args) => pull::run(args),
+        Command::Doctor(args) => doctor::run(args),
     };
     result.unwrap_or_else(|error| failure::report(&error))
 }

@@ -9,15 +9,18 @@ use flambeau::{
 };
 
 use crate::{
+    engine::EngineArgs,
     failure::{self, usage},
     files, kv_cache,
+    mlx::MlxArgs,
     shape::{self, Named},
 };
 
 const HELP: &str = "\
 Runs the method `forward` of a .pte file on the tensors of a .bin file.
 
-Usage: op_test_runner --pte FILE --input FILE --output FILE [--kv-cache SPEC] [--verbose]
+Usage: op_test_runner --pte FILE --input FILE --output FILE [--kv-cache SPEC] [--engine cpu|mlx] [--device DEVICE]
+       [--mlx-path DIR] [--verbose]
 
 Flags may begin with one dash, and take their value after `=` or as the next argument.
 SPEC is capacity,layers,kv_heads,head_dim[,dtype].
@@ -31,6 +34,9 @@ struct Flags {
     input: Option<PathBuf>,
     output: Option<PathBuf>,
     kv_cache: Option<String>,
+    engine: Option<String>,
+    device: Option<String>,
+    mlx_path: Option<PathBuf>,
     verbose: bool,
     help: bool,
 }
@@ -60,6 +66,9 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Flags> {
             "input" => flags.input = Some(value()?.into()),
             "output" => flags.output = Some(value()?.into()),
             "kv-cache" => flags.kv_cache = Some(value()?.to_string_lossy().into_owned()),
+            "engine" => flags.engine = Some(value()?.to_string_lossy().into_owned()),
+            "device" => flags.device = Some(value()?.to_string_lossy().into_owned()),
+            "mlx-path" => flags.mlx_path = Some(value()?.into()),
             "verbose" => flags.verbose = inline.is_none_or(|v| v == "true" || v == "1"),
             "help" | "h" => flags.help = true,
             _ => return Err(unknown()),
@@ -74,7 +83,12 @@ fn run(flags: &Flags) -> Result<()> {
     }
     let need = |path: &Option<PathBuf>, name| path.clone().ok_or_else(|| usage(format!("--{name} is missing; see --help")));
     let (pte, input, output) = (need(&flags.pte, "pte")?, need(&flags.input, "input")?, need(&flags.output, "output")?);
-    let engine = flambeau::engines(None, false).get("cpu")?;
+    let engine = EngineArgs {
+        engine: flags.engine.clone().unwrap_or_else(|| "cpu".into()),
+        threads: None,
+        mlx: MlxArgs { device: flags.device.clone(), mlx_path: flags.mlx_path.clone(), ..MlxArgs::default() },
+    };
+    let engine = engine.engine(false)?;
     let options = LoadOptions { kv_cache: flags.kv_cache.as_deref().map(kv_cache::parse).transpose()? };
     let mut method = Program::open(&pte)?.method("forward", &engine, &options)?;
     let inputs = bin::read(&files::read(&input)?).with_context(|| input.display().to_string())?;

@@ -191,6 +191,7 @@ int fl_memory(int op, uint64_t value, uint64_t* out) {
       case 5: *out = mx::set_wired_limit(value); break;
       case 6: mx::clear_cache(); *out = 0; break;
       case 7: mx::reset_peak_memory(); *out = 0; break;
+      case 8: *out = mx::get_memory_limit(); break;
       default: throw std::invalid_argument("memory operation is unknown");
     }
   });

@@ -10,7 +10,7 @@ use crate::{
     Device,
     error::{OpError, Result},
     eval::Support,
-    ffi::{Api, Array},
+    ffi::{Api, Array, Memory},
     kv::KvCache,
     ops::{metal::Kernels, random::KeySequence},
 };
@@ -74,6 +74,8 @@ pub(crate) struct Machine {
     pub(crate) kv: Option<KvCache>,
     pub(crate) keys: KeySequence,
     pub(crate) kernels: Kernels,
+    /// Bytes that one tensor may take. MLX on a CPU does not survive an allocation that the system refuses.
+    limit: u64,
     /// Results of the running node as its rule decided them.
     specs: SmallVec<[(Tid, Spec); 2]>,
 }
@@ -96,7 +98,8 @@ impl Machine {
         let tensors = (0..graph.slots.total()).map(|_| None).collect();
         let env = Env { tensors, values: vec![None; graph.values as usize] };
         let (keys, kernels) = (KeySequence::default(), Kernels::default());
-        Machine { graph, api, device, support, env, kv, keys, kernels, specs: SmallVec::new() }
+        let limit = api.memory(Memory::Limit, 0).unwrap_or(u64::MAX);
+        Machine { graph, api, device, support, env, kv, keys, kernels, limit, specs: SmallVec::new() }
     }
 
     /// Runs a node's rule on the actual sizes and keeps what it says of the results.
@@ -204,13 +207,17 @@ impl Cx<'_> {
     /// Binds a result that the rule has decided: converted to its type where MLX chose another.
     ///
     /// # Errors
-    /// If MLX made another shape.
+    /// If MLX made another shape, or the tensor is larger than MLX's memory limit.
     pub(crate) fn put(&mut self, slot: Out, array: Array) -> Result<()> {
         let spec = self.out(slot)?;
         let (dtype, shape) = array.spec()?;
         if shape != spec.shape {
             let (found, expected) = (&shape[..], &spec.shape[..]);
             return Err(OpError::value(format!("MLX made shape {found:?}, expected {expected:?}")));
+        }
+        let bytes = shape.iter().fold(spec.dtype.size() as u64, |n, &d| n.saturating_mul(d as u64));
+        if bytes > self.m.limit {
+            return Err(OpError::value(format!("a tensor of {bytes} bytes, where MLX may allocate {}", self.m.limit)));
         }
         let array = if dtype == spec.dtype { array } else { array.cast(spec.dtype)? };
         self.m.set(slot.0, Slot::new(array, spec.dtype, shape));

@@ -37,6 +37,17 @@ pub struct Options {
     pub memory_limit: Option<u64>,
 }
 
+/// Bytes of memory that MLX holds for the whole process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// In arrays.
+    pub active: u64,
+    /// Most in arrays at one time.
+    pub peak: u64,
+    /// Freed, and kept for reuse.
+    pub cached: u64,
+}
+
 /// Runs graphs on MLX. All sessions of an engine take turns on its device's thread and share the constants of a program.
 #[derive(Debug)]
 pub struct MlxEngine {
@@ -119,10 +130,17 @@ impl MlxEngine {
         self.api.live_arrays()
     }
 
-    /// Bytes that MLX uses.
-    pub fn active_memory(&self) -> u64 {
+    /// What MLX holds now, and held at most since the last [`MlxEngine::reset_peak`].
+    pub fn memory(&self) -> MemoryUse {
         let _ = self.owner.call(|| ());
-        self.api.memory(Memory::Active, 0).unwrap_or(0)
+        let read = |what| self.api.memory(what, 0).unwrap_or(0);
+        MemoryUse { active: read(Memory::Active), peak: read(Memory::Peak), cached: read(Memory::Cache) }
+    }
+
+    /// Begins a new measurement of [`MemoryUse::peak`].
+    pub fn reset_peak(&self) {
+        let _ = self.owner.call(|| ());
+        let _ = self.api.memory(Memory::ResetPeak, 0);
     }
 
     /// Gives memory that MLX keeps for reuse back to the system.

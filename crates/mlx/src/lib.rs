@@ -26,7 +26,7 @@ mod shim;
 
 use std::{ffi::c_int, fmt, str::FromStr};
 
-pub use engine::{MlxEngine, Options};
+pub use engine::{MemoryUse, MlxEngine, Options};
 pub use error::Error;
 pub use locate::{Install, Search};
 pub use shim::Shim;

@@ -78,6 +78,7 @@ pub(crate) enum Memory {
     SetWiredLimit = 5,
     ClearCache = 6,
     ResetPeak = 7,
+    Limit = 8,
 }
 
 impl Api {

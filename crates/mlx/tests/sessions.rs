@@ -1,0 +1,272 @@
+//! What sessions on an installed MLX promise beyond the numbers of single nodes.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard},
+    thread,
+};
+
+use flambeau_ir::{
+    Add, BroadcastTo, Chain, Checked, Graph, IdCopy, In, Int, MetalKernel, Multiply, Node, Out, Slice, SliceUpdate, Slot,
+    SlotCounts, TensorMeta, Tid, Vid, check,
+    engine::{Constants, Engine, EngineError, LoadOptions, Session, Value},
+};
+use flambeau_mlx::{MlxEngine, Options};
+use flambeau_tensor::{Bytes, DType, Tensor};
+
+#[path = "support/mod.rs"]
+mod installed;
+
+/// MLX counts memory for the whole process, so that tests take turns.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// One constant `c`.
+struct Data(Bytes);
+
+impl Data {
+    fn new(values: &[f32]) -> Data {
+        Data(values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>().into())
+    }
+}
+
+impl Constants for Data {
+    fn get(&self, key: &str) -> Option<Bytes> {
+        (key == "c").then(|| self.0.clone())
+    }
+}
+
+/// Slots: constant 0 `c` `[4]`, input 1 `[4]`, output 2 `[4]`, buffer 3 `[4]`, temporaries from 4; value 0 is the second input.
+fn graph(chains: Vec<Chain>, init: Option<u32>) -> Arc<Checked> {
+    let slots = SlotCounts { constants: 1, inputs: 1, outputs: 1, buffers: 1, temps: 4 };
+    let graph = Graph {
+        slots,
+        values: 1,
+        chains,
+        main: 0,
+        init,
+        inputs: vec![Slot::Tensor(Tid(1)), Slot::Value(Vid(0))],
+        outputs: vec![Slot::Tensor(Tid(2))],
+        buffers: vec![Tid(3)],
+        names: vec![("c".into(), Slot::Tensor(Tid(0)))],
+        meta: vec![TensorMeta::fixed(DType::F32, &[4]); 4],
+    };
+    Arc::new(check(graph).expect("the graph is sound"))
+}
+
+fn load(engine: &MlxEngine, graph: &Arc<Checked>, constant: f32) -> Box<dyn Session> {
+    engine.load(Arc::clone(graph), &Data::new(&[constant; 4]), &LoadOptions::default()).expect("the graph loads")
+}
+
+fn run(session: &mut Box<dyn Session>, x: [f32; 4], v: i32) -> Result<Vec<f32>, EngineError> {
+    let x = Tensor::from_slice(&x, &[4]).expect("four elements");
+    match &session.run(&[Value::Tensor(x), Value::Int(v)])?[..] {
+        [Value::Tensor(y)] => Ok(y.as_slice::<f32>().expect("f32 elements").to_vec()),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn add(a: u32, b: u32, out: u32) -> Node {
+    Add { a: In(Tid(a)), b: In(Tid(b)), out: Out(Tid(out)) }.into()
+}
+
+fn multiply(a: u32, b: u32, out: u32) -> Node {
+    Multiply { a: In(Tid(a)), b: In(Tid(b)), out: Out(Tid(out)) }.into()
+}
+
+fn copy(x: u32, out: u32) -> Node {
+    IdCopy { x: In(Tid(x)), out: Out(Tid(out)) }.into()
+}
+
+fn update(dst: u32, from: u32, at: i64, out: u32) -> Node {
+    let (start, stop) = (Int::Lit(at), Int::Lit(at + 1));
+    SliceUpdate { dst: In(Tid(dst)), update: In(Tid(from)), out: Out(Tid(out)), axis: Int::Lit(0), start, stop, step: 1 }.into()
+}
+
+fn first(x: u32, out: u32) -> Node {
+    Slice { x: In(Tid(x)), out: Out(Tid(out)), axis: Int::Lit(0), start: Int::Lit(0), stop: Int::Lit(1), step: 1 }.into()
+}
+
+#[test]
+fn buffers_start_at_zero_last_and_reset() {
+    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    let mut s = load(&engine, &graph(vec![vec![add(3, 1, 3), copy(3, 2)]], None), 0.0);
+    assert_eq!(run(&mut s, [1.0; 4], 0).unwrap(), [1.0; 4]);
+    assert_eq!(run(&mut s, [1.0; 4], 0).unwrap(), [2.0; 4]);
+    s.reset();
+    assert_eq!(run(&mut s, [5.0; 4], 0).unwrap(), [5.0; 4]);
+}
+
+#[test]
+fn init_chains_replace_constants_and_fill_buffers() {
+    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    let chains = vec![vec![add(3, 0, 2), add(3, 1, 3)], vec![add(0, 0, 0), copy(0, 3)]];
+    let mut s = load(&engine, &graph(chains, Some(1)), 3.0);
+    for _ in 0..2 {
+        assert_eq!(run(&mut s, [1.0; 4], 0).unwrap(), [12.0; 4]);
+        assert_eq!(run(&mut s, [1.0; 4], 0).unwrap(), [13.0; 4]);
+        s.reset();
+    }
+}
+
+#[test]
+fn aliases_keep_what_they_were_made_of() {
+    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    // The buffer takes the input, 4 remembers the buffer, the buffer changes, and 4 is what comes out.
+    let chain = vec![copy(1, 3), copy(3, 4), first(1, 5), update(3, 5, 3, 3), copy(4, 2)];
+    let mut s = load(&engine, &graph(vec![chain], None), 0.0);
+    let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[4]).unwrap();
+    for _ in 0..2 {
+        s.run(&[Value::Tensor(x.clone()), Value::Int(0)]).unwrap();
+        // What the caller gave is never written, although the buffer took it over.
+        assert_eq!(x.as_slice::<f32>().unwrap(), [1.0, 2.0, 3.0, 4.0]);
+    }
+    assert_eq!(run(&mut s, [1.0, 2.0, 3.0, 4.0], 0).unwrap(), [1.0, 2.0, 3.0, 4.0]);
+}
+
+#[test]
+fn results_outlive_the_buffers_they_alias() {
+    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    let mut s = load(&engine, &graph(vec![vec![first(1, 5), update(3, 5, 2, 3), copy(3, 2)]], None), 0.0);
+    let x = |v: f32| [Value::Tensor(Tensor::from_slice(&[v; 4], &[4]).unwrap()), Value::Int(0)];
+    let held = s.run(&x(7.0)).unwrap();
+    s.run(&x(8.0)).unwrap();
+    let [Value::Tensor(held)] = &held[..] else { panic!("one tensor") };
+    assert_eq!(held.as_slice::<f32>().unwrap(), [0.0, 0.0, 7.0, 0.0]);
+}
+
+/// A graph whose buffer is `[rows, 1024]`, of which a run replaces row 0 by the input and returns it.
+fn cache_graph(rows: u32) -> Arc<Checked> {
+    let slots = SlotCounts { constants: 0, inputs: 1, outputs: 1, buffers: 1, temps: 0 };
+    let row = TensorMeta::fixed(DType::F32, &[1, 1024]);
+    let graph = Graph {
+        slots,
+        chains: vec![vec![update(2, 0, 0, 2), first(2, 1)]],
+        inputs: vec![Slot::Tensor(Tid(0))],
+        outputs: vec![Slot::Tensor(Tid(1))],
+        buffers: vec![Tid(2)],
+        meta: vec![row.clone(), row, TensorMeta::fixed(DType::F32, &[rows, 1024])],
+        ..Graph::default()
+    };
+    Arc::new(check(graph).expect("the graph is sound"))
+}
+
+#[test]
+fn caches_are_written_in_place() {
+    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    let rows = 1 << 14;
+    let mut s = engine.load(cache_graph(rows), &Data::new(&[]), &LoadOptions::default()).expect("the graph loads");
+    let x = Value::Tensor(Tensor::from_slice(&[1.0f32; 1024], &[1, 1024]).unwrap());
+    // The first run gives the zeros storage of their own.
+    s.run(std::slice::from_ref(&x)).unwrap();
+    engine.reset_peak();
+    let before = engine.memory();
+    s.run(std::slice::from_ref(&x)).unwrap();
+    let grown = engine.memory().peak.saturating_sub(before.active);
+    assert!(grown < u64::from(rows) * 1024, "a run took {grown} bytes beside a buffer of {}", rows * 4096);
+}
+
+#[test]
+fn threads_share_an_engine_and_leave_nothing_behind() {
+    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    let before = (engine.live_arrays(), engine.memory().active);
+    // y = (buffer + x) * c, buffer = y
+    let shared = graph(vec![vec![add(3, 1, 4), multiply(4, 0, 2), copy(1, 3)]], None);
+    let one = Data::new(&[2.0; 4]);
+    thread::scope(|scope| {
+        for i in 0..50u8 {
+            let (engine, shared, one) = (&engine, &shared, &one);
+            scope.spawn(move || {
+                let (constant, mut s) = if i % 2 == 0 {
+                    (2.0, engine.load(Arc::clone(shared), one, &LoadOptions::default()).expect("the graph loads"))
+                } else {
+                    let own = graph(vec![vec![add(3, 1, 4), multiply(4, 0, 2), copy(1, 3)]], None);
+                    (f32::from(i), load(engine, &own, f32::from(i)))
+                };
+                let mut last = 0.0;
+                for n in 0..100u8 {
+                    let x = f32::from(n) + f32::from(i);
+                    assert_eq!(run(&mut s, [x; 4], 0).unwrap(), [(x + last) * constant; 4], "thread {i}, run {n}");
+                    last = x;
+                }
+            });
+        }
+    });
+    assert_eq!((engine.live_arrays(), engine.memory().active), before);
+}
+
+#[test]
+fn a_failed_run_leaves_the_session_and_its_memory_usable() {
+    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    let before = engine.live_arrays();
+    // A result of the size of value 0 times 2^29 floats.
+    let wide = BroadcastTo { x: In(Tid(1)), out: Out(Tid(4)), shape: vec![Int::Vid(Vid(0)), Int::Lit(1 << 27), Int::Lit(-1)] };
+    let zero = Slice { x: In(Tid(5)), out: Out(Tid(6)), axis: Int::Lit(0), start: Int::Lit(0), stop: Int::Lit(1), step: 1 };
+    let flat = flambeau_ir::Reshape { x: In(Tid(7)), out: Out(Tid(2)), shape: vec![Int::Lit(4)] };
+    let row = Slice { x: In(Tid(6)), out: Out(Tid(7)), axis: Int::Lit(1), start: Int::Lit(0), stop: Int::Lit(1), step: 1 };
+    let chain = vec![add(3, 1, 3), wide.into(), add(4, 4, 5), zero.into(), row.into(), flat.into()];
+    let mut s = load(&engine, &graph(vec![chain], None), 0.0);
+    let error = run(&mut s, [1.0; 4], 31).expect_err("62 GiB are too many").to_string();
+    assert!(error.to_lowercase().contains("alloc"), "{error}");
+    let error = run(&mut s, [1.0; 4], -2).expect_err("a negative size").to_string();
+    assert!(error.contains("BroadcastTo"), "{error}");
+    let mut other = load(&engine, &graph(vec![vec![add(1, 0, 2)]], None), 1.0);
+    assert_eq!(run(&mut other, [1.0; 4], 0).unwrap(), [2.0; 4]);
+    s.reset();
+    drop((s, other));
+    assert_eq!(engine.live_arrays(), before);
+}
+
+#[test]
+fn dropping_an_engine_lets_its_sessions_finish() {
+    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    let mut sessions: Vec<_> = (0..4).map(|_| load(&engine, &graph(vec![vec![add(1, 0, 2)]], None), 1.0)).collect();
+    let last = sessions.pop();
+    thread::scope(|scope| {
+        for mut s in sessions {
+            scope.spawn(move || (0..50).for_each(|_| assert_eq!(run(&mut s, [1.0; 4], 0).unwrap(), [2.0; 4])));
+        }
+        drop(last);
+        drop(engine);
+    });
+}
+
+#[test]
+fn unknown_kernels_are_refused_by_name() {
+    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    let kernel = MetalKernel {
+        name: "mystery".into(),
+        source: "out[0] = 1;".into(),
+        inputs: vec![In(Tid(1))],
+        outputs: vec![Out(Tid(2))],
+        grid: vec![Int::Lit(1); 3],
+        threadgroup: vec![Int::Lit(1); 3],
+        header: None,
+        input_names: vec!["x".into()],
+        output_names: vec!["out".into()],
+        ensure_row_contiguous: true,
+        atomic_outputs: false,
+        output_shapes_flat: vec![Int::Lit(4)],
+        output_shape_lengths: vec![1],
+        output_dtypes: vec![DType::F32],
+        template_arg_names: vec![],
+        template_arg_kinds: vec![],
+        template_arg_values: vec![],
+        init_value: None,
+    };
+    let result = engine.load(graph(vec![vec![kernel.into()]], None), &Data::new(&[0.0; 4]), &LoadOptions::default());
+    let error = result.err().expect("the kernel is refused").to_string();
+    assert!(error.contains("`mystery`"), "{error}");
+}
+
+#[test]
+fn devices_and_libraries_that_are_not_there_are_named() {
+    let (_turn, Some(shim)) = (alone(), installed::shim()) else { return };
+    let options = Options { device: Some("gpu:7".parse().expect("a device")), ..Options::default() };
+    let error = MlxEngine::load(&shim, &options).err().expect("there is no such GPU").to_string();
+    assert!(error.contains("gpu:7"), "{error}");
+    let error =
+        MlxEngine::load(&shim.with_extension("gone"), &Options::default()).err().expect("there is no such file").to_string();
+    assert!(error.contains("cannot load") && error.contains("gone"), "{error}");
+}
