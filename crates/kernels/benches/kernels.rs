@@ -30,6 +30,21 @@ fn report(name: &str, seconds: f64, bytes: usize, flops: usize) {
     println!("{name:<44} {:>9.1} us {rate:>8.1} GB/s {work:>8.1} GFLOP/s", seconds * 1e6);
 }
 
+/// Bytes a second that all threads together can read.
+fn bandwidth(pool: &Pool) {
+    let data: Vec<u64> = (0..COLD_BYTES as u64 / 4).collect();
+    let seconds = best(|| {
+        pool.run_ranges(data.len(), 1 << 16, |r| {
+            let sums = data[r].chunks_exact(32).fold([0u64; 32], |mut sums, part| {
+                sums.iter_mut().zip(part).for_each(|(s, x)| *s ^= x);
+                sums
+            });
+            black_box(sums);
+        });
+    });
+    report("reading memory", seconds, data.len() * 8, 0);
+}
+
 /// Enough copies that none is found in a cache.
 const COLD_BYTES: usize = 96 << 20;
 
@@ -51,6 +66,22 @@ fn quantized(pool: &Pool, bits: u32, [m, n, k]: [usize; 3], cold: bool) {
     });
     let state = if cold { "cold" } else { "warm" };
     report(&format!("{bits}-bit [{m},{k}]x[{n},{k}] {state}"), seconds, bytes, 2 * m * n * k);
+}
+
+/// Four bits against `f32` activations.
+fn single(pool: &Pool, [m, n, k]: [usize; 3]) {
+    let (words, bytes) = (n * k / 8, n * k / 2 + n * k / 64 * 8);
+    let copies = COLD_BYTES.div_ceil(bytes);
+    let codes: Vec<u32> = (0..words * copies).map(|i| (i as u32).wrapping_mul(0x9e37_79b9)).collect();
+    let (scales, x, mut out, mut turn) = (vec![0.01f32; n * k / 64], vec![1f32; m * k], vec![0f32; m * n], 0);
+    let seconds = best(|| {
+        let part = &codes[turn % copies * words..][..words];
+        let format = Format::Affine { bits: 4, group: 64 };
+        let w = QMatrix::new(format, part, Scales::F32(&scales), Some(Scales::F32(&scales)), [n, k]).expect("sizes fit");
+        linear(pool, black_box(&x), &w, &mut out).expect("sizes fit");
+        turn += 1;
+    });
+    report(&format!("4-bit f32 [{m},{k}]x[{n},{k}] cold"), seconds, bytes, 2 * m * n * k);
 }
 
 fn dense(pool: &Pool, [m, n, k]: [usize; 3], cold: bool) {
@@ -123,6 +154,7 @@ fn main() {
         None => Pool::new(threads),
     };
     println!("{pool:?}");
+    bandwidth(&pool);
     for cold in [false, true] {
         quantized(&pool, 4, [1, 1536, 576], cold);
         quantized(&pool, 4, [1, 8192, 2048], cold);
@@ -133,11 +165,16 @@ fn main() {
     for bits in [2, 3, 5, 6] {
         quantized(&pool, bits, [1, 8192, 2048], true);
     }
+    single(&pool, [1, 8192, 2048]);
     quantized(&pool, 4, [4, 8192, 2048], true);
     quantized(&pool, 4, [128, 2048, 2048], false);
     dense(&pool, [128, 2048, 2048], false);
     square(&pool, 512);
+    quantized(&pool, 4, [512, 1536, 576], false);
+    dense(&pool, [512, 1536, 576], false);
+    square(&pool, 1024);
     heads(&pool, 1, 1024);
+    heads(&pool, 1, 4096);
     heads(&pool, 128, 128);
     heads(&pool, 512, 512);
     small(&pool);

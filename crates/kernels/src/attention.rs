@@ -2,16 +2,18 @@
 
 mod tile;
 
-use flambeau_tensor::{Bool, Shape};
+use std::ops::Range;
+
+use flambeau_tensor::{Bool, DType, Shape};
 
 use crate::{
     Error, Float, FloatView, Pool, View, ViewMut,
     convert::{FloatPtr, float_view},
     error::same,
-    pool::Parts,
-    simd::{Isa, Kernel},
+    pool::{Parts, Team},
+    simd::Cpu,
 };
-use tile::{State, Tile};
+use tile::{Join, State, Tile, WriteState, scratch_words};
 
 /// Which keys a query sees.
 #[derive(Clone, Debug)]
@@ -21,20 +23,19 @@ pub enum Mask<'a> {
     None,
     /// Key `j` for query `i` where `j ≤ i + (Tk − Tq)`.
     Causal,
+    /// As [`Mask::Causal`], and only the last so many of these.
+    Window(usize),
     /// Those that are true; broadcasts to `[B, Hq, Tq, Tk]`.
     Bool(View<'a, Bool>),
     /// All, with a number added to the score; broadcasts to `[B, Hq, Tq, Tk]`.
     Add(FloatView<'a>),
 }
 
-/// Query rows (time by heads of a group) of a tile; a multiple of the register tile's rows of every instruction set.
+/// Query rows (time by heads of a group) of a tile.
 const ROWS: usize = 48;
 
-/// Up to this many query rows, keys are read as they lie instead of being packed.
-const FEW: usize = 8;
-
 /// Keys of a task where there are few query rows.
-const SPLIT: usize = 512;
+const SPLIT: usize = 256;
 
 /// `out[B, Hq, Tq, Dv] = softmax(scale · q·kᵀ + mask) · v` for q `[B, Hq, Tq, D]`, k `[B, Hkv, Tk, D]`, v `[B, Hkv, Tk, Dv]`.
 ///
@@ -89,6 +90,8 @@ struct Problem<'a, S> {
     /// Width of keys, and of values.
     depth: usize,
     width: usize,
+    /// Whether all operands are bf16.
+    pairs: bool,
 }
 
 impl<'a, S: Float> Problem<'a, S> {
@@ -124,8 +127,12 @@ impl<'a, S: Float> Problem<'a, S> {
             Mask::Add(view) => Mask::Add(view.broadcast_to(&full)?),
             other => other.clone(),
         };
+        if let Mask::Window(0) = mask {
+            return Err(Error::Parameter { what: "size of an attention window", found: 0 });
+        }
         let group = heads.checked_div(kv_heads).unwrap_or(0);
-        Ok(Problem { q, k, v, out, scale, mask, batch, kv_heads, group, queries, keys, depth, width })
+        let pairs = matches!(q, FloatView::BF16(_)) && S::DTYPE == DType::BF16;
+        Ok(Problem { q, k, v, out, scale, mask, batch, kv_heads, group, queries, keys, depth, width, pairs })
     }
 
     /// Query rows of one key head, time-major.
@@ -133,67 +140,74 @@ impl<'a, S: Float> Problem<'a, S> {
         self.queries * self.group
     }
 
+    /// Keys that a query can see at most.
+    fn visible(&self, query: usize) -> Range<usize> {
+        let end = (query + 1 + self.keys).saturating_sub(self.queries).min(self.keys);
+        match self.mask {
+            Mask::Causal => 0..end,
+            Mask::Window(size) => end.saturating_sub(size)..end,
+            _ => 0..self.keys,
+        }
+    }
+
     fn run(&self, pool: &Pool) {
         if self.out.shape.contains(&0) {
             return;
         }
-        let cpu = pool.cpu();
+        let mut team = pool.team();
+        let cpu = team.cpu();
         let tiles = self.rows().div_ceil(ROWS);
-        let few = self.rows() <= FEW;
-        let splits = if few { self.keys.div_ceil(SPLIT).max(1) } else { 1 };
-        let tasks = self.batch * self.kv_heads * tiles * splits;
-        let width = State::width(self.width);
-        let rows = ROWS.min(self.rows());
-        let mut states = vec![0.0; if splits > 1 { tasks * rows * width } else { 0 }];
-        let parts = Parts::new(&mut states);
-        pool.run(tasks, |task| {
-            let (part, tile) = (task % splits, task / splits % tiles);
-            let head = task / splits / tiles;
-            let tile = Tile {
-                problem: self,
-                cpu,
-                batch: head / self.kv_heads,
-                kv_head: head % self.kv_heads,
-                rows: tile * ROWS..self.rows().min((tile + 1) * ROWS),
-                keys: part * SPLIT..if splits > 1 { self.keys.min((part + 1) * SPLIT) } else { self.keys },
-                few,
-            };
-            let state = cpu.dispatch(&tile);
-            if splits == 1 {
-                tile.finish(&state.numbers);
-            } else {
-                // SAFETY: each task has its own range.
-                let to = unsafe { parts.slice(task * rows * width..(task + 1) * rows * width) };
-                to.copy_from_slice(&state.numbers);
-            }
+        let first = self.visible(0).start / SPLIT;
+        let splits = if tiles == 1 { self.keys.div_ceil(SPLIT).saturating_sub(first).max(1) } else { 1 };
+        let heads = self.batch * self.kv_heads;
+        let rows = ROWS.min(self.rows()).next_multiple_of(cpu.lanes());
+        let size = State::len(self.width, rows);
+        let words = scratch_words(cpu, rows, self.depth, self.width);
+        let mut states = team.take(if splits > 1 { heads * splits * size } else { 0 });
+        let parts = Parts::new(states.words());
+        team.run(heads * tiles * splits, words, |task, scratch| {
+            // Late tiles see the most keys: they go first.
+            let (part, tile, head) = (task % splits, tiles - 1 - task / splits % tiles, task / splits / tiles);
+            let keys = if splits > 1 { (first + part) * SPLIT..self.keys.min((first + part + 1) * SPLIT) } else { 0..self.keys };
+            // SAFETY: each task has its own range.
+            let state = (splits > 1).then(|| bytemuck::cast_slice_mut(unsafe { parts.slice(task * size..(task + 1) * size) }));
+            let rows = tile * ROWS..self.rows().min((tile + 1) * ROWS);
+            let tile = self.tile(cpu, head, rows, keys, scratch, state);
+            if self.pairs { cpu.dispatch_dot(tile) } else { cpu.dispatch(tile) }
         });
         if splits > 1 {
-            self.merge(pool, &states, splits);
+            self.merge(&mut team, states.words(), [splits, size, rows], words);
         }
+        team.give_back(states);
+    }
+
+    fn tile<'t>(
+        &'t self,
+        cpu: Cpu,
+        head: usize,
+        rows: Range<usize>,
+        keys: Range<usize>,
+        scratch: &'t mut [u32],
+        state: Option<&'t mut [f32]>,
+    ) -> Tile<'t, S> {
+        let (batch, kv_head) = (head / self.kv_heads, head % self.kv_heads);
+        Tile { problem: self, cpu, batch, kv_head, rows, keys, scratch, state }
     }
 
     /// Joins the parts of the keys, in order.
-    fn merge(&self, pool: &Pool, states: &[f32], splits: usize) {
-        let width = State::width(self.width);
-        pool.run(self.batch * self.kv_heads, |head| {
-            let size = self.rows() * width;
-            let parts = &states[head * splits * size..(head + 1) * splits * size];
-            let mut whole = parts[..size].to_vec();
-            for part in parts[size..].chunks_exact(size) {
-                State::join(&mut whole, part, self.width);
+    fn merge(&self, team: &mut Team, states: &mut [u32], [splits, size, rows]: [usize; 3], words: usize) {
+        let cpu = team.cpu();
+        let parts = Parts::new(states);
+        team.run(self.batch * self.kv_heads, words, |head, scratch| {
+            // SAFETY: each head has its own range.
+            let states = unsafe { parts.slice(head * splits * size..(head + 1) * splits * size) };
+            let (whole, rest) = bytemuck::cast_slice_mut::<u32, f32>(states).split_at_mut(size);
+            for part in rest.chunks_exact(size) {
+                cpu.dispatch(Join { whole, part, width: self.width, rows });
             }
-            let (batch, kv_head) = (head / self.kv_heads, head % self.kv_heads);
-            let tile = Tile { problem: self, cpu: pool.cpu(), batch, kv_head, rows: 0..self.rows(), keys: 0..0, few: true };
-            tile.finish(&whole);
+            let tile = self.tile(cpu, head, 0..self.rows(), 0..0, scratch, None);
+            cpu.dispatch(WriteState { tile, joined: whole, rows });
         });
-    }
-}
-
-impl<S: Float> Kernel for &Tile<'_, S> {
-    type Out = State;
-    #[inline(always)]
-    fn run<I: Isa>(self, isa: I) -> State {
-        self.compute(isa)
     }
 }
 

@@ -60,6 +60,11 @@ impl FloatPtr {
         }
     }
 
+    /// The memory as words.
+    pub(crate) fn words(self) -> *const u32 {
+        with_float!(self, p => p.cast_const().cast())
+    }
+
     /// Bytes of an element.
     pub(crate) fn size(self) -> usize {
         if matches!(self, FloatPtr::F32(_)) { 4 } else { 2 }
@@ -107,17 +112,45 @@ impl<T: Float> Kernel for Read<'_, T> {
             }
             return;
         }
-        let whole = to.len() / I::LANES * I::LANES;
+        // SAFETY: as above.
+        unsafe { read_line(isa, p, to) };
+    }
+}
+
+/// `to[i] = p[i]`
+///
+/// # Safety
+/// As many elements are readable.
+#[inline(always)]
+pub(crate) unsafe fn read_line<T: Float, I: Isa>(isa: I, p: *const T, to: &mut [f32]) {
+    let whole = to.len() / I::LANES * I::LANES;
+    // SAFETY: the caller's promise; vectors lie inside `to`.
+    unsafe {
         for i in (0..whole).step_by(I::LANES) {
-            // SAFETY: as above; the vector is inside `to`.
-            unsafe { isa.store(to.as_mut_ptr().add(i), T::load(isa, p.add(i))) };
+            isa.store(to.as_mut_ptr().add(i), T::load(isa, p.add(i)));
         }
         let rest = to.len() - whole;
         if rest > 0 {
-            let mut lanes = [0.0; 16];
-            // SAFETY: `rest` elements are left; LANES is at most 16.
-            unsafe { isa.store(lanes.as_mut_ptr(), load_partial(isa, p.add(whole), rest)) };
-            to[whole..].copy_from_slice(&lanes[..rest]);
+            store_partial(isa, to.as_mut_ptr().add(whole), load_partial(isa, p.add(whole), rest), rest);
+        }
+    }
+}
+
+/// `p[i] = from[i]`, rounded to nearest even.
+///
+/// # Safety
+/// As many elements are writable.
+#[inline(always)]
+pub(crate) unsafe fn write_line<T: Float, I: Isa>(isa: I, p: *mut T, from: &[f32]) {
+    let whole = from.len() / I::LANES * I::LANES;
+    // SAFETY: the caller's promise; vectors lie inside `from`.
+    unsafe {
+        for i in (0..whole).step_by(I::LANES) {
+            T::store(isa, p.add(i), isa.load(from.as_ptr().add(i)));
+        }
+        let rest = from.len() - whole;
+        if rest > 0 {
+            store_partial(isa, p.add(whole), load_partial(isa, from.as_ptr().add(whole), rest), rest);
         }
     }
 }
@@ -136,17 +169,7 @@ impl<T: Float> Kernel for Write<'_, T> {
             }
             return;
         }
-        let whole = from.len() / I::LANES * I::LANES;
-        for i in (0..whole).step_by(I::LANES) {
-            // SAFETY: as above; the vector is inside `from`.
-            unsafe { T::store(isa, p.add(i), isa.load(from.as_ptr().add(i))) };
-        }
-        let rest = from.len() - whole;
-        if rest > 0 {
-            let mut lanes = [0.0; 16];
-            lanes[..rest].copy_from_slice(&from[whole..]);
-            // SAFETY: `rest` elements are left; LANES is at most 16.
-            unsafe { store_partial(isa, p.add(whole), isa.load(lanes.as_ptr()), rest) };
-        }
+        // SAFETY: as above.
+        unsafe { write_line(isa, p, from) };
     }
 }

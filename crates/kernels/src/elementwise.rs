@@ -2,12 +2,12 @@
 //!
 //! Every function writes all of `out`; operands broadcast to its shape. A result does not depend on the number of threads.
 
-use flambeau_tensor::{Bool, Element};
+use flambeau_tensor::{Bool, DType, Element};
 
 use crate::{
     Error, Float, Pool, View, ViewMut,
     simd::{Isa, Kernel, load_partial, store_partial},
-    view::Walk,
+    view::{Turned, Walk},
 };
 
 /// Elements of a task.
@@ -200,6 +200,19 @@ struct ZipFloat<A, B, C, F>(PtrMut<C>, Ptr<A>, Ptr<B>, F);
 impl<A: Float, B: Float, C: Float, F: Fn(f32, f32) -> f32 + Sync> Runs<3> for ZipFloat<A, B, C, F> {
     #[inline(always)]
     unsafe fn run<I: Isa>(&self, isa: I, at: [isize; 3], step: [isize; 3], n: usize) {
+        let single = [A::DTYPE, B::DTYPE, C::DTYPE] == [DType::F32; 3];
+        if single && step[0] == 1 && step[1] == 1 && (step[2] == 1 || step[2] == 0) {
+            // SAFETY: the caller's promise; all three types are `f32`.
+            unsafe {
+                let (c, a) = (self.0.0.offset(at[0]).cast::<f32>(), self.1.0.offset(at[1]).cast::<f32>());
+                let b = self.2.0.offset(at[2]).cast::<f32>();
+                if step[2] == 0 {
+                    let b = *b;
+                    return (0..n).for_each(|i| *c.add(i) = self.3(*a.add(i), b));
+                }
+                return (0..n).for_each(|i| *c.add(i) = self.3(*a.add(i), *b.add(i)));
+            }
+        }
         let (mut a, mut b) = ([0.0; BLOCK], [0.0; BLOCK]);
         for i in (0..n).step_by(BLOCK) {
             let (m, i) = (BLOCK.min(n - i), i as isize);
@@ -336,7 +349,43 @@ pub fn map_in_place<T: Element, F: Fn(T) -> T + Sync>(pool: &Pool, data: &mut [T
 /// # Errors
 /// [`Error::Broadcast`] if `x` does not broadcast to `out`.
 pub fn copy<T: Element>(pool: &Pool, x: &View<T>, out: &mut ViewMut<T>) -> Result<(), Error> {
-    map(pool, x, out, |x| x)
+    let x = x.broadcast_to(out.shape())?;
+    let walk = Walk::new(out.shape(), [out.strides(), x.strides()]);
+    match walk.turned() {
+        // SAFETY: the walk is made from these views.
+        Some(turned) => unsafe { copy_turned(pool, &turned, PtrMut(out.origin()), Ptr(x.origin())) },
+        None => map(pool, &x, out, |x| x)?,
+    }
+    Ok(())
+}
+
+/// Rows and columns of a block of a turned copy.
+const TURN: usize = 32;
+
+/// Copies matrices whose rows are columns of the source, in blocks that both sides find in the cache.
+///
+/// # Safety
+/// The walk's shape and strides are those of `to` and `from`, of which the first is injective.
+unsafe fn copy_turned<T: Element>(pool: &Pool, turned: &Turned<2>, to: PtrMut<T>, from: Ptr<T>) {
+    let [rows, columns] = turned.size;
+    let (down, across) = (rows.div_ceil(TURN), columns.div_ceil(TURN));
+    let (to, from) = (&to, &from);
+    pool.run_ranges(turned.lead.len() * down, (GRAIN / (TURN * columns)).max(1), |tasks| {
+        for task in tasks {
+            turned.lead.runs(task / down, task / down + 1, |at, _| {
+                let first = task % down * TURN;
+                for block in 0..across {
+                    for i in first..rows.min(first + TURN) {
+                        for j in block * TURN..columns.min((block + 1) * TURN) {
+                            let [t, f] = [0, 1].map(|o| at[o] + i as isize * turned.step[0][o] + j as isize * turned.step[1][o]);
+                            // SAFETY: the caller's promise.
+                            unsafe { *to.0.offset(t) = *from.0.offset(f) };
+                        }
+                    }
+                }
+            });
+        }
+    });
 }
 
 /// The elements of `x` in row-major order, written to the front of `out`.

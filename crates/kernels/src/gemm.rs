@@ -1,16 +1,19 @@
 //! Dense matrix products over strided operands, `f32` accumulation.
 
 mod block;
+mod few;
+mod finish;
 mod gemv;
-mod micro;
 mod operand;
+mod tile;
 
 use flambeau_tensor::Shape;
 
-use crate::{Error, Float, Pool, View, ViewMut, convert::FloatPtr, error::same, view::Walk};
-pub(crate) use block::{Sink, Source, multiply};
-pub(crate) use micro::{accumulate, tile};
-pub(crate) use operand::{Dense, dense_linear, pack_columns};
+use crate::{Error, Float, Pool, View, ViewMut, convert::FloatPtr, error::same, pool::Team, view::Walk};
+pub(crate) use block::{Job, multiply as blocks};
+pub(crate) use finish::{Beside, Finish};
+pub(crate) use operand::{Columns, Dense, Operand};
+pub(crate) use tile::{Inputs, MAX_ROWS, accumulate, tile};
 
 /// A float view of any of the three types.
 #[derive(Clone, Debug)]
@@ -139,29 +142,97 @@ pub fn matmul<A: Float, B: Float, C: Float>(
     let last = |s: &[isize]| [s[rank - 2], s[rank - 1]];
     let (a_step, b_step, out_step) = (last(a.strides()), last(b.strides()), last(out.strides()));
     let out_origin = out.origin();
-    let step = batch.inner();
     let rows_fold = fold_batch(&batch, [m, k], a_step, out_step, bias.as_ref().map(|v| last(v.strides())));
-    batch.runs(0, if rows_fold { 1 } else { batch.len() }, |at, count| {
-        for i in 0..if rows_fold { 1 } else { count as isize } {
-            // SAFETY: `at` and `step` walk the leading axes of the views, so each origin is inside its data.
-            let product = unsafe {
-                operand::Product {
-                    size: [if rows_fold { m * batch.len() } else { m }, n, k],
-                    a: Dense::new(FloatPtr::reading(a.origin().offset(at[0] + i * step[0])), a_step),
-                    b: Dense::new(FloatPtr::reading(b.origin().offset(at[1] + i * step[1])), b_step),
-                    out: operand::Output {
-                        origin: FloatPtr::of(out_origin.offset(at[2] + i * step[2])),
-                        step: out_step,
-                        alpha: epilogue.alpha,
-                        beta: epilogue.beta,
-                        bias: bias.as_ref().map(|v| (v, at[3] + i * step[3], last(v.strides()))),
-                    },
-                }
-            };
-            product.run(pool);
-        }
-    });
+    let size = [if rows_fold { m * batch.len() } else { m }, n, k];
+    let products = Products { size, a: FloatPtr::reading(a.origin()), a_step, b: FloatPtr::reading(b.origin()), b_step };
+    let finish = Finish { alpha: epilogue.alpha, beta: epilogue.beta, ..Finish::plain(FloatPtr::of(out_origin), out_step) };
+    let count = if rows_fold { 1 } else { batch.len() };
+    let one = |i: usize| {
+        batch.runs(i, i + 1, |at, _| {
+            // SAFETY: `at` lies on the leading axes of the views, so each origin is inside its data.
+            unsafe { products.run(pool, at, finish, bias.as_ref()) };
+        });
+    };
+    // Small products are not worth a fork-join each.
+    if count > 1 && m * n * k < SMALL {
+        pool.run(count, one)
+    } else {
+        (0..count).for_each(one)
+    }
     Ok(())
+}
+
+/// Multiplications of a product that one thread does.
+const SMALL: usize = 1 << 20;
+
+/// What the products of a batch share.
+struct Products {
+    /// m, n, k
+    size: [usize; 3],
+    a: FloatPtr,
+    a_step: [isize; 2],
+    b: FloatPtr,
+    b_step: [isize; 2],
+}
+
+impl Products {
+    /// The product whose matrices start at these offsets of `a`, `b`, output and bias.
+    ///
+    /// # Safety
+    /// They are inside their data, which is that of the product's sizes.
+    unsafe fn run(&self, pool: &Pool, at: [isize; 4], finish: Finish, bias: Option<&FloatView>) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let a = Dense::new(self.a.offset(at[0]), self.a_step);
+            let b = Dense::new(self.b.offset(at[1]), self.b_step);
+            let out = Beside { origin: finish.out.origin.offset(at[2]), step: finish.out.step };
+            let finish = Finish { out, bias: bias.map(|view| Beside::of(view, at[3])), ..finish };
+            product(&mut pool.team(), self.size, &a, &b, finish);
+        }
+    }
+}
+
+/// `a[m, k] · b[k, n]`
+///
+/// # Safety
+/// The operands have these sizes.
+unsafe fn product(team: &mut Team, [m, n, k]: [usize; 3], a: &Dense, b: &Dense, finish: Finish) {
+    let turned = Job { rows: n, operand: Operand::Dense(b.transposed()), gate: None, finish, turned: true };
+    // SAFETY: the caller's promise.
+    unsafe {
+        if b.step[0] == 1 || k == 1 {
+            linear(team, [m, k], a, &[turned]);
+        } else if m <= few::FEW && b.step[1] == 1 {
+            let (rows, stride) = few::widen(team, a, m, k);
+            gemv::by_columns(team, [m, n, k], rows.as_floats(), stride, b, &finish);
+            team.give_back(rows);
+        } else if n <= few::FEW && a.step[1] == 1 {
+            let job = Job { rows: m, operand: Operand::Dense(*a), finish: finish.turned(), ..turned };
+            few::multiply(team, [n, k], &b.transposed(), &[job]);
+        } else {
+            let job = Job { rows: m, operand: Operand::Dense(*a), turned: false, ..turned };
+            blocks(team, [n, k], Columns::Lines(Operand::Dense(*b)), &[job]);
+        }
+    }
+}
+
+/// Every job's `x · rowsᵀ` for `x` `[m, k]`: rows of the jobs are columns of their outputs.
+///
+/// # Safety
+/// The operands have these sizes.
+pub(crate) unsafe fn linear(team: &mut Team, [m, k]: [usize; 2], x: &Dense, jobs: &[Job]) {
+    if m == 0 {
+        return;
+    }
+    let operands = || jobs.iter().flat_map(|j| std::iter::once(&j.operand).chain(&j.gate));
+    // SAFETY: the caller's promise.
+    unsafe {
+        if m <= few::FEW && operands().all(few::readable) {
+            few::multiply(team, [m, k], x, jobs);
+        } else {
+            blocks(team, [m, k], Columns::Rows(Operand::Dense(*x)), jobs);
+        }
+    }
 }
 
 /// Whether the batch is only more rows of `a` against one `b`, as in a linear layer over `[batch, time, features]`.

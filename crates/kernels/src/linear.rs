@@ -1,18 +1,15 @@
 //! Linear layers: several weights over one input, and what follows each product done while it is at hand.
 
-mod finish;
-
-use flambeau_tensor::Shape;
+use smallvec::SmallVec;
 
 use crate::{
     Error, Float, FloatView, Pool, View, ViewMut,
     convert::FloatPtr,
     error::same,
-    gemm::{Dense, dense_linear},
+    gemm::{self, Beside, Dense, Finish, Job, Operand},
     math::Unary,
-    quant::{self, QMatrix},
+    quant::QMatrix,
 };
-use finish::Finish;
 
 /// A weight matrix `[N, K]`, used transposed.
 #[derive(Clone, Debug)]
@@ -95,47 +92,61 @@ pub struct Layer<'a, Y> {
 pub fn layers<X: Float, Y: Float>(pool: &Pool, x: &View<X>, layers: &mut [Layer<'_, Y>]) -> Result<(), Error> {
     same("rank of a linear layer's input", 2, x.rank())?;
     let [m, k] = [x.shape()[0], x.shape()[1]];
-    let finishes = layers.iter_mut().map(|layer| Finish::new(layer, [m, k])).collect::<Result<Vec<_>, _>>()?;
-    let dense: Vec<X> = if x.as_slice().is_none() { gather(x) } else { Vec::new() };
-    let x = x.as_slice().unwrap_or(&dense);
-    for (layer, mut finish) in layers.iter().zip(finishes) {
-        if finish.is_empty() {
-            continue;
-        }
-        let mut gate = Vec::new();
-        if let Some(Gate { weight, activation, .. }) = &layer.after.gate {
-            gate = vec![Y::from_f32(0.0); finish.len()];
-            let part = finish.gate_part(*activation, FloatPtr::of(gate.as_mut_ptr()));
-            product(pool, x, [m, k], weight, &part);
-            finish.gate = Some(FloatPtr::reading(gate.as_ptr()));
-        }
-        product(pool, x, [m, k], &layer.weight, &finish);
-        drop(gate);
+    let mut jobs: SmallVec<[Job; 4]> = SmallVec::new();
+    for layer in layers.iter_mut() {
+        jobs.push(layer.job([m, k])?);
     }
+    // SAFETY: the views are inside their data and borrowed until the end; sizes are checked above.
+    unsafe {
+        gemm::linear(&mut pool.team(), [m, k], &Dense::new(FloatPtr::reading(x.origin()), [x.strides()[0], x.strides()[1]]), &jobs)
+    };
     Ok(())
 }
 
-fn gather<X: Float>(x: &View<X>) -> Vec<X> {
-    let [m, k] = [x.shape()[0], x.shape()[1]];
-    (0..m * k).filter_map(|i| x.get(&[i / k, i % k]).copied()).collect()
-}
-
-fn product<X: Float>(pool: &Pool, x: &[X], [m, k]: [usize; 2], weight: &Weight, to: &Finish) {
-    let x = FloatPtr::reading(x.as_ptr());
-    match weight {
-        Weight::Codes(w) => quant::product(pool, x, w, m, to),
-        Weight::Float(w) => {
-            let (n, step) = (w.shape()[0], w.strides());
-            // SAFETY: `x` is `[m, k]`, and the weight's view is inside its data.
-            let (a, b) = unsafe { (Dense::new(x, [k as isize, 1]), Dense::new(w.origin(), [step[1], step[0]])) };
-            dense_linear(pool, [m, n, k], &a, &b, to);
+impl<'a> Weight<'a> {
+    fn operand(&self) -> Operand<'a> {
+        match self {
+            Weight::Codes(w) => Operand::Codes(*w),
+            // SAFETY: the view is inside its data, borrowed for `'a`.
+            Weight::Float(w) => Operand::Dense(unsafe { Dense::new(w.origin(), [w.strides()[0], w.strides()[1]]) }),
         }
     }
 }
 
-/// A view's sizes as a shape.
-fn full(m: usize, n: usize) -> Shape {
-    Shape::from_slice(&[m, n])
+impl<'a, Y: Float> Layer<'a, Y> {
+    /// Checks all operands against an input `[m, k]`.
+    fn job(&mut self, [m, k]: [usize; 2]) -> Result<Job<'a>, Error> {
+        let [n, depth] = self.weight.size()?;
+        same("depth of a linear weight", k, depth)?;
+        same("rank of a linear layer's output", 2, self.out.shape().len())?;
+        same("rows of a linear layer's output", m, self.out.shape()[0])?;
+        same("columns of a linear layer's output", n, self.out.shape()[1])?;
+        let step = [self.out.strides()[0], self.out.strides()[1]];
+        let mut finish = Finish::plain(FloatPtr::of(self.out.origin()), step);
+        finish.bias = beside(self.after.bias.as_ref(), [m, n])?;
+        finish.activation = self.after.activation;
+        if let Some(Gate { weight, bias, activation }) = &self.after.gate {
+            let [gate_n, gate_k] = weight.size()?;
+            same("rows of a gate's weight", n, gate_n)?;
+            same("depth of a gate's weight", k, gate_k)?;
+            finish.gate = Some((*activation, beside(bias.as_ref(), [m, n])?));
+        }
+        finish.residual = match &self.after.residual {
+            Residual::None => None,
+            Residual::Out => Some(finish.out),
+            Residual::View(view) => beside(Some(view), [m, n])?,
+        };
+        let gate = self.after.gate.as_ref().map(|g| g.weight.operand());
+        Ok(Job { rows: n, operand: self.weight.operand(), gate, finish, turned: true })
+    }
+}
+
+/// An operand broadcast to the output.
+fn beside(view: Option<&FloatView>, shape: [usize; 2]) -> Result<Option<Beside>, Error> {
+    let Some(view) = view else { return Ok(None) };
+    let view = view.broadcast_to(&shape)?;
+    // SAFETY: offset 0 is inside any view that has elements, and nothing is read of one that has none.
+    Ok(Some(unsafe { Beside::of(&view, 0) }))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::{
     elementwise::map_blocks,
     simd::{Cpu, Isa, Kernel},
 };
-pub(crate) use functions::exp;
+pub(crate) use functions::{activate, exp};
 
 /// A float function of one operand.
 ///
@@ -30,6 +30,8 @@ pub enum Unary {
     Sigmoid,
     /// x·sigmoid(x): 4.
     Silu,
+    /// max(x, 0): exact; NaN stays.
+    Relu,
     /// x·(1+erf(x/√2))/2: 4, plus 2⁻²⁴·|x| absolute for negative x.
     Gelu,
     /// x·(1+tanh(√(2/π)(x+0.044715x³)))/2: 8 + 4x², the last from the exponential's argument.
@@ -89,11 +91,6 @@ pub fn unary<A: Float, C: Float>(pool: &Pool, op: Unary, x: &View<A>, out: &mut 
         (FloatView::BF16(x), FloatPtr::BF16(_)) => map_blocks(pool, &x, &mut out.reinterpret::<bf16>(), block),
         _ => map_blocks(pool, x, out, block),
     }
-}
-
-/// `block[i] = op(block[i])`
-pub(crate) fn apply_block(cpu: Cpu, op: Unary, block: &mut [f32; 64]) {
-    cpu.dispatch(Apply(op, block));
 }
 
 struct Apply<'a>(Unary, &'a mut [f32; 64]);

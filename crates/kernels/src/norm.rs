@@ -1,8 +1,10 @@
 //! Normalisation and softmax along the last axis.
 
+use std::ops::Range;
+
 use crate::{
     Error, Float, FloatView, Pool,
-    convert::FloatPtr,
+    convert::{FloatPtr, read_line, with_float, write_line},
     error::same,
     math::exp,
     simd::{Isa, Kernel},
@@ -75,7 +77,9 @@ fn vector(view: &FloatView, width: usize) -> Result<Vec<f32>, Error> {
     same("length of a norm's weight", width, view.shape()[0])?;
     let step = view.strides()[0];
     // SAFETY: the index is inside the view.
-    Ok((0..width).map(|i| unsafe { view.at(i as isize * step) }).collect())
+    let mut values: Vec<f32> = (0..width).map(|i| unsafe { view.at(i as isize * step) }).collect();
+    values.resize(width.next_multiple_of(16), 0.0);
+    Ok(values)
 }
 
 fn rows<X: Float, Y: Float>(pool: &Pool, x: &[X], width: usize, out: &mut [Y], row: Row) -> Result<(), Error> {
@@ -90,38 +94,43 @@ fn rows<X: Float, Y: Float>(pool: &Pool, x: &[X], width: usize, out: &mut [Y], r
 
 /// Both pointers have `[count, width]` elements.
 fn all_rows(pool: &Pool, x: FloatPtr, out: FloatPtr, [count, width]: [usize; 2], row: Row) {
-    let cpu = pool.cpu();
-    pool.run_ranges(count, (GRAIN / width).max(1), |rows| {
-        let mut values = vec![0.0; width.next_multiple_of(16)];
-        for i in rows {
-            let at = (i * width) as isize;
-            values[width..].fill(0.0);
-            // SAFETY: row `i` is inside both operands, and belongs to one task.
-            unsafe { x.offset(at).read(cpu, 1, &mut values[..width]) };
-            cpu.dispatch(OneRow { values: &mut values, width, row });
-            // SAFETY: as above.
-            unsafe { out.offset(at).write(cpu, 1, &values[..width]) };
-        }
+    let (grain, padded) = ((GRAIN / width).max(1), width.next_multiple_of(16));
+    let mut team = pool.team();
+    let cpu = team.cpu();
+    team.run(count.div_ceil(grain), padded, |task, scratch| {
+        let values = bytemuck::cast_slice_mut(&mut scratch[..padded]);
+        cpu.dispatch(Rows { x, out, rows: task * grain..count.min((task + 1) * grain), values, width, row });
     });
 }
 
-/// A row, zero padded to a multiple of 16, in place.
-struct OneRow<'a> {
+/// Some rows, each of which becomes `values`, zero padded to a multiple of 16, on its way.
+struct Rows<'a> {
+    x: FloatPtr,
+    out: FloatPtr,
+    rows: Range<usize>,
     values: &'a mut [f32],
     width: usize,
     row: Row<'a>,
 }
 
-impl Kernel for OneRow<'_> {
+impl Kernel for Rows<'_> {
     type Out = ();
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let OneRow { values, width, row } = self;
-        match row {
-            Row::Rms { eps, weight } => rms(isa, values, width, eps, weight),
-            Row::Layer { eps, weight, bias } => layer(isa, values, width, eps, weight, bias),
-            Row::Softmax => soft(isa, values, width, false),
-            Row::LogSoftmax => soft(isa, values, width, true),
+        let Rows { x, out, rows, values, width, row } = self;
+        for i in rows {
+            let at = i * width;
+            values[width..].fill(0.0);
+            // SAFETY: row `i` is inside both operands, and belongs to one task.
+            unsafe { with_float!(x, p => read_line(isa, p.add(at).cast_const(), &mut values[..width])) };
+            match row {
+                Row::Rms { eps, weight } => rms(isa, values, width, eps, weight),
+                Row::Layer { eps, weight, bias } => layer(isa, values, width, eps, weight, bias),
+                Row::Softmax => soft(isa, values, width, false),
+                Row::LogSoftmax => soft(isa, values, width, true),
+            }
+            // SAFETY: as above.
+            unsafe { with_float!(out, p => write_line(isa, p.add(at), &values[..width])) };
         }
     }
 }
@@ -149,29 +158,36 @@ fn update<I: Isa>(isa: I, values: &mut [f32], f: impl Fn(I::V) -> I::V) {
 #[inline(always)]
 fn rms<I: Isa>(isa: I, values: &mut [f32], width: usize, eps: f32, weight: Option<&[f32]>) {
     let squares = total(isa, values, |isa, x, sum| isa.fma(x, x, sum));
-    let factor = isa.splat(1.0 / (squares / width as f32 + eps).sqrt());
-    update(isa, values, |x| isa.mul(x, factor));
-    affine(values, weight, None);
+    let factor = 1.0 / (squares / width as f32 + eps).sqrt();
+    affine(isa, values, [0.0, factor], weight, None);
 }
 
 #[inline(always)]
 fn layer<I: Isa>(isa: I, values: &mut [f32], width: usize, eps: f32, weight: Option<&[f32]>, bias: Option<&[f32]>) {
-    let mean = isa.splat(total(isa, values, |isa, x, sum| isa.add(x, sum)) / width as f32);
-    update(isa, values, |x| isa.sub(x, mean));
-    values[width..].fill(0.0);
-    let squares = total(isa, values, |isa, x, sum| isa.fma(x, x, sum));
-    let factor = isa.splat(1.0 / (squares / width as f32 + eps).sqrt());
-    update(isa, values, |x| isa.mul(x, factor));
-    affine(values, weight, bias);
+    let mean = total(isa, values, |isa, x, sum| isa.add(x, sum)) / width as f32;
+    let means = isa.splat(mean);
+    values[width..].fill(mean);
+    let squares = total(isa, values, |isa, x, sum| isa.fma(isa.sub(x, means), isa.sub(x, means), sum));
+    let factor = 1.0 / (squares / width as f32 + eps).sqrt();
+    affine(isa, values, [mean, factor], weight, bias);
 }
 
+/// `x = (x − mean) · factor · weight + bias`; weight and bias are padded as the values are.
 #[inline(always)]
-fn affine(values: &mut [f32], weight: Option<&[f32]>, bias: Option<&[f32]>) {
-    if let Some(weight) = weight {
-        values.iter_mut().zip(weight).for_each(|(x, &w)| *x *= w);
-    }
-    if let Some(bias) = bias {
-        values.iter_mut().zip(bias).for_each(|(x, &b)| *x += b);
+fn affine<I: Isa>(isa: I, values: &mut [f32], [mean, factor]: [f32; 2], weight: Option<&[f32]>, bias: Option<&[f32]>) {
+    let (mean, factor) = (isa.splat(mean), isa.splat(factor));
+    for (i, lanes) in values.chunks_exact_mut(I::LANES).enumerate() {
+        // SAFETY: the chunk is LANES long, and weight and bias are as long as the values.
+        unsafe {
+            let mut x = isa.mul(isa.sub(isa.load(lanes.as_ptr()), mean), factor);
+            if let Some(weight) = weight {
+                x = isa.mul(x, isa.load(weight[i * I::LANES..][..I::LANES].as_ptr()));
+            }
+            if let Some(bias) = bias {
+                x = isa.add(x, isa.load(bias[i * I::LANES..][..I::LANES].as_ptr()));
+            }
+            isa.store(lanes.as_mut_ptr(), x);
+        }
     }
 }
 

@@ -13,13 +13,17 @@ use std::{
     ops::Range,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{
-        Arc, Condvar, Mutex, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*},
     },
     thread::{self, JoinHandle},
 };
 
+mod scratch;
+
 use crate::simd::{Cpu, IsaKind, Kernel};
+use scratch::Arena;
+pub(crate) use scratch::{Scratch, Team};
 
 /// Idle looks at the gate before a worker sleeps: some tens of microseconds.
 const SPINS: u32 = 2000;
@@ -32,7 +36,8 @@ const TICKET: u64 = OPEN << 1;
 /// A borrowed `Fn(usize)` without its lifetime.
 #[derive(Clone, Copy)]
 struct Job {
-    call: unsafe fn(*const (), usize),
+    /// Data, task, worker.
+    call: unsafe fn(*const (), usize, usize),
     data: *const (),
     tasks: usize,
 }
@@ -45,6 +50,9 @@ struct Shared {
     sleepers: AtomicUsize,
     lock: Mutex<()>,
     wake: Condvar,
+    /// Whether the caller of `run` sleeps until nobody is inside.
+    joining: AtomicBool,
+    left: Condvar,
     stop: AtomicBool,
 }
 
@@ -57,7 +65,7 @@ unsafe impl Send for Shared {}
 /// A pool of threads, and the instruction set that its kernels use.
 pub struct Pool {
     shared: Arc<Shared>,
-    owner: Mutex<()>,
+    owner: Mutex<Arena>,
     workers: Vec<JoinHandle<()>>,
     cpu: Cpu,
 }
@@ -77,21 +85,23 @@ impl Pool {
         let threads = if threads == 0 { thread::available_parallelism().map_or(1, usize::from) } else { threads };
         let shared = Arc::new(Shared {
             gate: AtomicU64::new(0),
-            job: UnsafeCell::new(Job { call: |_, _| {}, data: std::ptr::null(), tasks: 0 }),
+            job: UnsafeCell::new(Job { call: |_, _, _| {}, data: std::ptr::null(), tasks: 0 }),
             next: AtomicUsize::new(0),
             panic: Mutex::new(None),
             sleepers: AtomicUsize::new(0),
             lock: Mutex::new(()),
             wake: Condvar::new(),
+            joining: AtomicBool::new(false),
+            left: Condvar::new(),
             stop: AtomicBool::new(false),
         });
         let spawn = |i: usize| {
             let shared = Arc::clone(&shared);
-            thread::Builder::new().name(format!("kernel-{i}")).spawn(move || shared.work()).ok()
+            thread::Builder::new().name(format!("kernel-{i}")).spawn(move || shared.work(i)).ok()
         };
         // Where the system refuses a thread the pool is smaller: results do not depend on its size.
         let workers = (1..threads.min(INSIDE as usize)).map_while(spawn).collect();
-        Pool { shared, owner: Mutex::new(()), workers, cpu }
+        Pool { shared, owner: Mutex::new(Arena::default()), workers, cpu }
     }
 
     /// Number of threads, the caller's included.
@@ -122,21 +132,46 @@ impl Pool {
     /// # Panics
     /// If a task panics, after the others have ended.
     pub fn run<F: Fn(usize) + Sync>(&self, tasks: usize, f: F) {
-        let owner = if tasks > 1 && !self.workers.is_empty() { self.owner.try_lock().ok() } else { None };
+        let owner = if tasks > 1 { self.lease() } else { None };
         if owner.is_none() {
             (0..tasks).for_each(f);
             return;
         }
-        unsafe fn call<F: Fn(usize)>(data: *const (), task: usize) {
-            // SAFETY: `data` is the `&F` that `run` below stored, alive until `run` returns.
-            unsafe { (*data.cast::<F>())(task) }
-        }
-        self.shared.fork_join(Job { call: call::<F>, data: (&raw const f).cast(), tasks }, self.workers.len());
-        let payload = self.shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let panic = self.fork_join(tasks, &|task, _| f(task));
         drop(owner);
-        if let Some(payload) = payload {
+        if let Some(payload) = panic {
             resume_unwind(payload);
         }
+    }
+
+    /// The right to use the workers, if nobody has it.
+    fn lease(&self) -> Option<MutexGuard<'_, Arena>> {
+        match self.owner.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(guard)) => Some(guard.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Calls `f(task, worker)` for each task, for the holder of the lease; returns a task's panic.
+    fn fork_join<F: Fn(usize, usize) + Sync>(&self, tasks: usize, f: &F) -> Option<Box<dyn Any + Send>> {
+        unsafe fn call<F: Fn(usize, usize)>(data: *const (), task: usize, worker: usize) {
+            // SAFETY: `data` is the `&F` that `fork_join` stored, alive until it returns.
+            unsafe { (*data.cast::<F>())(task, worker) }
+        }
+        let job = Job { call: call::<F>, data: std::ptr::from_ref(f).cast(), tasks };
+        if tasks < 2 || self.workers.is_empty() {
+            self.shared.next.store(0, Relaxed);
+            self.shared.take_tasks(job, 0);
+        } else {
+            self.shared.fork_join(job, self.workers.len());
+        }
+        self.shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// The pool for one kernel call, with scratch memory that outlives it.
+    pub(crate) fn team(&self) -> Team<'_> {
+        Team { pool: self, lease: self.lease(), own: Arena::default() }
     }
 
     /// Cuts `0..len` into ranges of `grain` (the last may be short) and calls `f` for each, in parallel.
@@ -183,12 +218,35 @@ impl Shared {
         let before = self.gate.load(Relaxed);
         self.gate.store((before & !(OPEN | INSIDE)).wrapping_add(TICKET) | OPEN, SeqCst);
         self.rouse(workers.min(job.tasks - 1));
-        self.take_tasks(job);
+        self.take_tasks(job, 0);
         self.gate.fetch_and(!OPEN, AcqRel);
-        let mut looks = 0u32;
-        while self.gate.load(Acquire) & INSIDE != 0 {
-            looks += 1;
-            if looks.is_multiple_of(SPINS) { thread::yield_now() } else { std::hint::spin_loop() }
+        for _ in 0..SPINS {
+            if self.gate.load(Acquire) & INSIDE == 0 {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        self.join();
+    }
+
+    /// Sleeps until nobody is inside. A worker that takes that long is off the CPU: spinning would only use up this thread's
+    /// share of its own.
+    fn join(&self) {
+        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        // A leaving worker counts itself out before it looks for this flag, and this thread sets it before it looks for workers:
+        // one of the two sees the other.
+        self.joining.store(true, SeqCst);
+        while self.gate.load(SeqCst) & INSIDE != 0 {
+            guard = self.left.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.joining.store(false, SeqCst);
+    }
+
+    fn leave(&self) {
+        let before = self.gate.fetch_sub(1, SeqCst);
+        if before & INSIDE == 1 && self.joining.load(SeqCst) {
+            drop(self.lock.lock());
+            self.left.notify_all();
         }
     }
 
@@ -200,7 +258,7 @@ impl Shared {
         (0..wanted).for_each(|_| self.wake.notify_one());
     }
 
-    fn take_tasks(&self, job: Job) {
+    fn take_tasks(&self, job: Job, worker: usize) {
         let result = catch_unwind(AssertUnwindSafe(|| {
             loop {
                 let task = self.next.fetch_add(1, Relaxed);
@@ -208,7 +266,7 @@ impl Shared {
                     break;
                 }
                 // SAFETY: `run` keeps the closure alive until every worker has left, and `F: Sync`.
-                unsafe { (job.call)(job.data, task) };
+                unsafe { (job.call)(job.data, task, worker) };
             }
         }));
         if let Err(payload) = result {
@@ -217,14 +275,14 @@ impl Shared {
         }
     }
 
-    fn work(&self) {
+    fn work(&self, worker: usize) {
         let mut seen = 0;
         while let Some(ticket) = self.enter(seen) {
             seen = ticket;
             // SAFETY: this worker is inside the open job, so the caller does not write it.
             let job = unsafe { *self.job.get() };
-            self.take_tasks(job);
-            self.gate.fetch_sub(1, Release);
+            self.take_tasks(job, worker);
+            self.leave();
         }
     }
 

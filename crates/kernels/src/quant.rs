@@ -1,18 +1,25 @@
 //! Matrices of packed codes: products that read them directly, and dequantization.
 //!
-//! A product is exact in the sense of W4A16: codes meet the activations as they are, and sums run in `f32`.
+//! A product is exact in the sense of W4A16: codes meet the activations as they are, and sums run in `f32`. Where many rows of
+//! bf16 are multiplied, weights are dequantized to bf16 first, the type of the activations.
 
 mod code;
 mod dequant;
-mod gemm;
 mod gemv;
 
 use flambeau_tensor::DType;
 use half::{bf16, f16};
+use smallvec::SmallVec;
 
-use crate::{Error, Float, Pool, convert::FloatPtr, error::same, gemm::Sink};
+use crate::{
+    Error, Float, Pool,
+    convert::FloatPtr,
+    error::same,
+    gemm::{self, Columns, Dense, Finish, Job, Operand},
+};
+pub(crate) use dequant::read;
 pub use dequant::{dequantize, dequantize_rows};
-use gemm::Rows;
+pub(crate) use gemv::{Kind, Prepared, number_words, rows_times};
 
 /// How values are coded. A row is one little-endian bit stream, lowest bits first, in whole `u32` words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,13 +187,15 @@ impl<'a> QMatrix<'a> {
         self.cols * self.format.bits() as usize / 32
     }
 
+    /// Bytes of a row's words.
+    pub(crate) fn row_bytes(&self) -> usize {
+        4 * self.row_words()
+    }
+
     fn row_groups(&self) -> usize {
         self.cols / self.format.group()
     }
 }
-
-/// Rows of `x` from which a product unpacks the codes into panels instead of reading them once for each few rows.
-const GEMM_ROWS: usize = 12;
 
 /// `out[M, N] = x[M, K] · wᵀ`, with `w` being `[N, K]`.
 ///
@@ -195,13 +204,21 @@ const GEMM_ROWS: usize = 12;
 pub fn linear<X: Float, Y: Float>(pool: &Pool, x: &[X], w: &QMatrix, out: &mut [Y]) -> Result<(), Error> {
     let m = rows_of(x.len(), w.cols, "activations")?;
     same("outputs", m * w.rows, out.len())?;
-    product(pool, FloatPtr::reading(x.as_ptr()), w, m, &Rows { origin: FloatPtr::of(out.as_mut_ptr()), stride: w.rows });
+    let job = job(*w, &mut *out, w.rows);
+    // SAFETY: `x` is `[m, cols]`.
+    unsafe { gemm::linear(&mut pool.team(), [m, w.cols], &row_major(x, w.cols), &[job]) };
     Ok(())
 }
 
-/// `x[m, cols] · wᵀ` into `out`; `x` has these elements, row-major.
-pub(crate) fn product(pool: &Pool, x: FloatPtr, w: &QMatrix, m: usize, out: &dyn Sink) {
-    if m < GEMM_ROWS { gemv::linear(pool, x, w, m, out) } else { gemm::linear(pool, x, w, m, out) }
+fn row_major<X: Float>(x: &[X], cols: usize) -> Dense {
+    // SAFETY: every element of a row-major matrix of `cols` columns is inside the slice, which outlives the product.
+    unsafe { Dense::new(FloatPtr::reading(x.as_ptr()), [cols as isize, 1]) }
+}
+
+/// A product by `wᵀ` that goes to row-major `out`.
+fn job<'a, Y: Float>(w: QMatrix<'a>, out: &mut [Y], columns: usize) -> Job<'a> {
+    let finish = Finish::plain(FloatPtr::of(out.as_mut_ptr()), [columns as isize, 1]);
+    Job { rows: w.rows, operand: Operand::Codes(w), gate: None, finish, turned: true }
 }
 
 /// `out[M, N] = x[M, K] · w`, with `w` being `[K, N]` and its groups running along N.
@@ -211,7 +228,11 @@ pub(crate) fn product(pool: &Pool, x: FloatPtr, w: &QMatrix, m: usize, out: &dyn
 pub fn matmul<X: Float, Y: Float>(pool: &Pool, x: &[X], w: &QMatrix, out: &mut [Y]) -> Result<(), Error> {
     let m = rows_of(x.len(), w.rows, "activations")?;
     same("outputs", m * w.cols, out.len())?;
-    gemm::matmul(pool, FloatPtr::reading(x.as_ptr()), w, m, FloatPtr::of(out.as_mut_ptr()));
+    let finish = Finish::plain(FloatPtr::of(out.as_mut_ptr()), [w.cols as isize, 1]);
+    let operand = Operand::Dense(row_major(x, w.rows));
+    let job = Job { rows: m, operand, gate: None, finish, turned: false };
+    // SAFETY: the operands have these sizes.
+    unsafe { gemm::blocks(&mut pool.team(), [w.cols, w.rows], Columns::Lines(Operand::Codes(*w)), &[job]) };
     Ok(())
 }
 
@@ -240,7 +261,8 @@ pub struct Gather<'a> {
 }
 
 /// `out[i] = x[lhs[i]] · w[rhs[i]]` (transposed where the gather says so): `x` is `[A, M, K]`, `w` stacks E matrices by rows,
-/// `out` is `[I, M, N]`. Neighbouring products that share a weight matrix are computed together.
+/// `out` is `[I, M, N]`. Neighbouring products that share a weight matrix, or all if they share
+/// the activations, are computed together.
 ///
 /// # Errors
 /// [`Error::Size`] if the operands do not fit, [`Error::Parameter`] for an index out of range.
@@ -253,6 +275,15 @@ pub fn gather_linear<X: Float, Y: Float>(pool: &Pool, x: &[X], w: &QMatrix, gath
     let outside = |index: &[u32], len: usize| index.iter().find(|&&i| i as usize >= len).copied();
     if let Some(i) = outside(gather.lhs, matrices).or(outside(gather.rhs, gather.experts)) {
         return Err(Error::Parameter { what: "gather index", found: i64::from(i) });
+    }
+    if gather.transpose && gather.lhs.iter().all(|&i| i == gather.lhs[0]) && n > 0 {
+        let x = &x[gather.lhs[0] as usize * gather.rows * k..][..gather.rows * k];
+        let part = |e: u32| w.rows_from(e as usize * expert_rows, expert_rows);
+        let jobs: SmallVec<[Job; 8]> =
+            gather.rhs.iter().zip(out.chunks_exact_mut(gather.rows * n)).map(|(&e, out)| job(part(e), out, n)).collect();
+        // SAFETY: `x` is `[rows, k]`, and each output `[rows, n]`.
+        unsafe { gemm::linear(&mut pool.team(), [gather.rows, k], &row_major(x, k), &jobs) };
+        return Ok(());
     }
     let mut start = 0;
     let mut batch: Vec<X> = Vec::new();

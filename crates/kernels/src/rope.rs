@@ -163,9 +163,10 @@ impl<T: Float> Rotate<'_, T> {
             while !self.traditional && step == 1 && out_step == 1 && i + I::LANES <= half {
                 let (a, b) = (T::load(isa, x.add(i)), T::load(isa, x.add(half + i)));
                 let (c, s) = (isa.load(cos.as_ptr().add(i)), isa.load(sin.as_ptr().add(i)));
-                let product = |a, b| T::round_lanes(isa, isa.mul(a, b));
-                T::store(isa, y.add(i), isa.sub(product(a, c), product(b, s)));
-                T::store(isa, y.add(half + i), isa.add(product(a, s), product(b, c)));
+                let (ac, bs) = (T::round_lanes(isa, isa.mul(a, c)), T::round_lanes(isa, isa.mul(b, s)));
+                let (sa, cb) = (T::round_lanes(isa, isa.mul(a, s)), T::round_lanes(isa, isa.mul(b, c)));
+                T::store(isa, y.add(i), isa.sub(ac, bs));
+                T::store(isa, y.add(half + i), isa.add(sa, cb));
                 i += I::LANES;
             }
             for i in i..half {

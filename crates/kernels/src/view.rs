@@ -316,6 +316,20 @@ impl<const N: usize> Walk<N> {
         self.shape.len() == 1
     }
 
+    /// For a copy to operand 0: its two innermost axes, if the other operand's are the wrong way round and long enough to matter.
+    pub(crate) fn turned(&self) -> Option<Turned<N>> {
+        let n = self.shape.len();
+        let (outer, inner) = (n.checked_sub(2)?, n - 1);
+        let size = [self.shape[outer], self.shape[inner]];
+        let wrong = self.strides[outer][N - 1] == 1 && self.strides[inner][N - 1] != 1;
+        let mut lead = Walk { shape: self.shape[..outer].into(), strides: self.strides[..outer].into() };
+        if lead.shape.is_empty() {
+            lead.shape.push(1);
+            lead.strides.push([0; N]);
+        }
+        (wrong && size[0] >= 8 && size[1] >= 8).then(|| Turned { lead, size, step: [self.strides[outer], self.strides[inner]] })
+    }
+
     /// Strides of the innermost axis.
     pub(crate) fn inner(&self) -> [isize; N] {
         self.strides[self.strides.len() - 1]
@@ -341,6 +355,15 @@ impl<const N: usize> Walk<N> {
             at += n;
         }
     }
+}
+
+/// A walk whose two innermost axes are looked at together.
+#[derive(Debug)]
+pub(crate) struct Turned<const N: usize> {
+    pub(crate) lead: Walk<N>,
+    pub(crate) size: [usize; 2],
+    /// Strides of the outer and the inner one.
+    pub(crate) step: [[isize; N]; 2],
 }
 
 #[cfg(test)]

@@ -1,45 +1,72 @@
-//! One tile of queries against a range of keys.
+//! A tile of query rows against a range of keys. Query rows run through the lanes; keys, and columns of values, are broadcast.
 
 use std::ops::Range;
 
-use smallvec::SmallVec;
-
-use super::{FEW, Mask, Problem, ROWS};
+use super::{Mask, Problem};
 use crate::{
     Float, View,
     convert::FloatPtr,
-    gemm::{Dense, Source, accumulate, tile},
+    gemm::{Dense, Inputs, MAX_ROWS, Operand, accumulate, tile},
     math::exp,
-    simd::{Cpu, Isa},
+    simd::{Cpu, Isa, Kernel},
 };
 
 /// Keys looked at together.
 const KEYS: usize = 128;
 
-/// Rows of a tile on their way: `[row][maximum, sum of exponentials, weighted sum of values …]`.
-pub(super) struct State {
-    pub(super) numbers: Vec<f32>,
-}
+/// What a tile has gathered: `[value column][row]`, then a row of maxima and one of sums of exponentials.
+pub(super) struct State;
 
 impl State {
-    /// Numbers of a row.
-    pub(super) fn width(values: usize) -> usize {
-        2 + values
+    /// Elements of a state of `rows` rows.
+    pub(super) fn len(width: usize, rows: usize) -> usize {
+        (width + 2) * rows
     }
+}
 
-    /// Adds the keys of `part` to those of `whole`.
-    pub(super) fn join(whole: &mut [f32], part: &[f32], values: usize) {
-        let width = State::width(values);
-        for (a, b) in whole.chunks_exact_mut(width).zip(part.chunks_exact(width)) {
-            let top = a[0].max(b[0]);
-            if top == f32::NEG_INFINITY {
-                continue;
+/// Adds the keys that `part` has seen to those of `whole`.
+pub(super) struct Join<'a> {
+    pub(super) whole: &'a mut [f32],
+    pub(super) part: &'a [f32],
+    pub(super) width: usize,
+    /// Rows of both, a multiple of LANES.
+    pub(super) rows: usize,
+}
+
+impl Kernel for Join<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        let Join { whole, part, width, rows } = self;
+        assert!(whole.len() >= State::len(width, rows) && part.len() >= State::len(width, rows), "states have one size");
+        for r in (0..rows).step_by(I::LANES) {
+            // SAFETY: by the assertion.
+            unsafe {
+                let (a, b) = (whole.as_mut_ptr().add(r), part.as_ptr().add(r));
+                let tops = (isa.load(a.add(width * rows)), isa.load(b.add(width * rows)));
+                let top = isa.max(tops.0, tops.1);
+                let base = finite(isa, top);
+                let (fa, fb) = (weight(isa, tops.0, base), weight(isa, tops.1, base));
+                isa.store(a.add(width * rows), top);
+                for i in (0..width).chain([width + 1]) {
+                    let (a, b) = (a.add(i * rows), isa.load(b.add(i * rows)));
+                    isa.store(a, isa.fma(b, fb, isa.mul(isa.load(a), fa)));
+                }
             }
-            let (fa, fb) = ((a[0] - top).exp(), (b[0] - top).exp());
-            a[0] = top;
-            a[1..].iter_mut().zip(&b[1..]).for_each(|(a, &b)| *a = *a * fa + b * fb);
         }
     }
+}
+
+/// `x`, or 0 where it is −∞.
+#[inline(always)]
+fn finite<I: Isa>(isa: I, x: I::V) -> I::V {
+    isa.select(isa.lt(x, isa.splat(f32::MIN)), isa.splat(0.0), x)
+}
+
+/// e^(score − base), 0 for a score of −∞.
+#[inline(always)]
+fn weight<I: Isa>(isa: I, score: I::V, base: I::V) -> I::V {
+    isa.select(isa.lt(score, isa.splat(f32::MIN)), isa.splat(0.0), exp(isa, isa.sub(score, base)))
 }
 
 pub(super) struct Tile<'a, S> {
@@ -50,20 +77,118 @@ pub(super) struct Tile<'a, S> {
     /// Row `r` is query `r / group` of head `kv_head · group + r % group`.
     pub(super) rows: Range<usize>,
     pub(super) keys: Range<usize>,
-    /// Whether keys are read as they lie.
-    pub(super) few: bool,
+    pub(super) scratch: &'a mut [u32],
+    /// Where the state goes; without one the result is written.
+    pub(super) state: Option<&'a mut [f32]>,
 }
 
-/// Buffers of a tile.
-struct Scratch {
-    /// `[row][depth]`, or in panels `[panel][depth][row]`; scaled.
-    q: Vec<f32>,
-    /// `[row][KEYS]`
-    scores: Vec<f32>,
-    /// Panels of keys or values.
-    packed: Vec<f32>,
-    /// Panels `[panel][key][row]` of weights.
-    weights: Vec<f32>,
+/// Sizes that all parts of a tile's work share.
+#[derive(Clone, Copy)]
+struct Shape {
+    /// Rows, padded to a multiple of LANES.
+    rows: usize,
+    depth: usize,
+    width: usize,
+    /// Whether words are pairs of bf16.
+    pairs: bool,
+}
+
+impl Shape {
+    fn query_words(self) -> usize {
+        self.depth.next_multiple_of(32) * self.rows
+    }
+
+    fn key_words(self) -> usize {
+        MAX_ROWS * self.depth.next_multiple_of(16)
+    }
+
+    fn score_words(self) -> usize {
+        (KEYS + MAX_ROWS) * self.rows
+    }
+
+    fn value_words(self) -> usize {
+        KEYS * self.width.next_multiple_of(16)
+    }
+
+    fn state_words(self) -> usize {
+        State::len(self.width, self.rows)
+    }
+
+    fn line_words(self) -> usize {
+        16 * self.width.next_multiple_of(16).max(self.depth.next_multiple_of(32)).max(KEYS)
+    }
+}
+
+/// Scratch of a tile of at most `rows` rows.
+pub(super) fn scratch_words(cpu: Cpu, rows: usize, depth: usize, width: usize) -> usize {
+    let s = Shape { rows: rows.next_multiple_of(cpu.lanes()), depth, width, pairs: false };
+    s.query_words() + s.key_words() + 2 * s.score_words() + s.value_words() + s.state_words() + s.line_words() + 2 * s.rows
+}
+
+/// The pieces of a tile's scratch.
+struct Buffers<'a> {
+    /// `[step][row]`
+    queries: &'a mut [u32],
+    /// Rows of keys that do not lie ready.
+    keys: &'a mut [u32],
+    /// `[key][row]`
+    scores: &'a mut [f32],
+    /// Likewise, or `[key pair][row]`; before that the mask.
+    weights: &'a mut [u32],
+    /// `[key][column]` or `[key pair][column]`
+    values: &'a mut [u32],
+    /// `[column][row]`, maxima, sums.
+    state: &'a mut [f32],
+    /// Rows that are turned.
+    lines: &'a mut [f32],
+    /// Keys that each row can see: the first, and the one after the last.
+    bounds: &'a mut [f32],
+}
+
+impl<'a> Buffers<'a> {
+    fn new(scratch: &'a mut [u32], s: Shape) -> Buffers<'a> {
+        let (queries, rest) = scratch.split_at_mut(s.query_words());
+        let (keys, rest) = rest.split_at_mut(s.key_words());
+        let (scores, rest) = rest.split_at_mut(s.score_words());
+        let (weights, rest) = rest.split_at_mut(s.score_words());
+        let (values, rest) = rest.split_at_mut(s.value_words());
+        let (state, rest) = rest.split_at_mut(s.state_words());
+        let (lines, rest) = rest.split_at_mut(s.line_words());
+        let floats = |words: &'a mut [u32]| bytemuck::cast_slice_mut::<u32, f32>(words);
+        let (scores, state, lines) = (floats(scores), floats(state), floats(lines));
+        Buffers { queries, keys, scores, weights, values, state, lines, bounds: floats(rest) }
+    }
+}
+
+impl<S: Float> Kernel for Tile<'_, S> {
+    type Out = ();
+    #[inline(always)]
+    fn run<I: Isa>(mut self, isa: I) {
+        let p = self.problem;
+        let pairs = I::DOT && p.pairs;
+        let rows = self.rows.len().next_multiple_of(I::LANES);
+        let s = Shape { rows, depth: p.depth, width: p.width, pairs };
+        let scratch = std::mem::take(&mut self.scratch);
+        let mut b = Buffers::new(scratch, s);
+        b.state[..p.width * rows].fill(0.0);
+        b.state[p.width * rows..][..rows].fill(f32::NEG_INFINITY);
+        b.state[(p.width + 1) * rows..][..rows].fill(0.0);
+        self.pack_queries(isa, s, &mut b);
+        let seen = self.bounds(s, &mut b);
+        for start in seen.clone().step_by(KEYS) {
+            let keys = start..seen.end.min(start + KEYS);
+            self.scores(isa, s, keys.clone(), &mut b);
+            let masked = self.read_mask(isa, s, keys.clone(), &mut b);
+            for r in (0..rows).step_by(I::LANES) {
+                self.soften(isa, s, (keys.clone(), masked), r, &mut b);
+            }
+            self.add_values(isa, s, keys, &mut b);
+        }
+        match self.state.take() {
+            Some(to) => to.copy_from_slice(&b.state[..State::len(p.width, rows)]),
+            None => self.finish(isa, b.state, b.lines, rows),
+        }
+    }
 }
 
 impl<S: Float> Tile<'_, S> {
@@ -73,276 +198,308 @@ impl<S: Float> Tile<'_, S> {
         (row / self.problem.group, self.kv_head * self.problem.group + row % self.problem.group)
     }
 
-    /// Keys that a query can see at most.
+    /// Packs the queries, `[step][row]`.
     #[inline(always)]
-    fn visible(&self, query: usize) -> usize {
-        let p = self.problem;
-        match p.mask {
-            Mask::Causal => (query + 1 + p.keys).saturating_sub(p.queries).min(p.keys),
-            _ => p.keys,
-        }
-    }
-
-    #[inline(always)]
-    pub(super) fn compute<I: Isa>(&self, isa: I) -> State {
-        let p = self.problem;
-        let (mr, vectors) = tile(I::KIND);
-        let count = self.rows.len();
-        let padded = count.next_multiple_of(mr);
-        let width = State::width(p.width);
-        let mut state = State { numbers: vec![0.0; count * width] };
-        state.numbers.chunks_exact_mut(width).for_each(|row| row[0] = f32::NEG_INFINITY);
-        let columns = p.width.max(KEYS).next_multiple_of(vectors * I::LANES);
-        let packed = if self.few { 0 } else { columns * p.depth.max(KEYS) };
-        let mut scratch = Scratch {
-            q: vec![0.0; padded * p.depth],
-            scores: vec![0.0; padded * KEYS],
-            packed: vec![0.0; packed],
-            weights: vec![0.0; if self.few { 0 } else { padded * KEYS }],
-        };
-        self.read_queries(if self.few { 1 } else { mr }, &mut scratch.q);
-        let (last, _) = self.place(self.rows.end - 1);
-        let end = self.keys.end.min(self.visible(last));
-        let mut values = vec![0.0; if self.few { 0 } else { padded * columns }];
-        let mut start = self.keys.start;
-        while start < end {
-            let keys = start..end.min(start + KEYS);
-            if self.few {
-                self.scores_by_dot(isa, &scratch.q, keys.clone(), &mut scratch.scores);
-            } else {
-                self.scores_by_panel(isa, keys.clone(), &mut scratch);
+    fn pack_queries<I: Isa>(&self, isa: I, s: Shape, b: &mut Buffers) {
+        let (q, steps) = (self.problem.q, s.depth.next_multiple_of(32));
+        let from = q.strides();
+        for first in (0..s.rows).step_by(I::LANES) {
+            for (lane, line) in b.lines.chunks_exact_mut(steps).enumerate().take(I::LANES) {
+                line.fill(0.0);
+                let row = self.rows.start + first + lane;
+                if row < self.rows.end {
+                    let (query, head) = self.place(row);
+                    let base = self.batch as isize * from[0] + head as isize * from[1] + query as isize * from[2];
+                    // SAFETY: the row is inside the view.
+                    unsafe { q.origin().offset(base).read(self.cpu, from[3], &mut line[..s.depth]) };
+                }
             }
-            for row in 0..count {
-                let scores = &mut scratch.scores[row * KEYS..][..KEYS];
-                self.mask(self.rows.start + row, keys.clone(), scores);
-                self.soften(isa, scores, &mut state.numbers[row * width..][..width]);
-            }
-            if self.few {
-                self.add_by_row(isa, keys.clone(), &scratch.scores, &mut state);
-            } else {
-                self.add_by_panel(isa, keys.clone(), &mut scratch, &mut values, &mut state);
-            }
-            start = keys.end;
-        }
-        state
-    }
-
-    /// Reads the queries, scaled, in panels of `mr` rows.
-    #[inline(always)]
-    fn read_queries(&self, mr: usize, to: &mut [f32]) {
-        let (q, depth) = (self.problem.q, self.problem.depth);
-        let s = q.strides();
-        for (i, row) in self.rows.clone().enumerate() {
-            let (query, head) = self.place(row);
-            let base = self.batch as isize * s[0] + head as isize * s[1] + query as isize * s[2];
-            let to = &mut to[i / mr * mr * depth + i % mr..];
-            for d in 0..depth {
-                // SAFETY: the index is inside the view.
-                to[d * mr] = unsafe { q.at(base + d as isize * s[3]) } * self.problem.scale;
-            }
-        }
-    }
-
-    /// The matrix of this head in `view`: its origin, and its strides by position and by depth.
-    #[inline(always)]
-    fn matrix(&self, view: &View<S>) -> (*const S, [isize; 2]) {
-        let s = view.strides();
-        // SAFETY: batch and head are inside the view.
-        let origin = unsafe { view.origin().offset(self.batch as isize * s[0] + self.kv_head as isize * s[1]) };
-        (origin, [s[2], s[3]])
-    }
-
-    /// The same as the operand of a product.
-    fn dense(&self, view: &View<S>) -> Dense {
-        let (origin, step) = self.matrix(view);
-        // SAFETY: the view's life covers the tile's.
-        unsafe { Dense::new(FloatPtr::reading(origin), step) }
-    }
-
-    #[inline(always)]
-    fn scores_by_dot<I: Isa>(&self, isa: I, q: &[f32], keys: Range<usize>, scores: &mut [f32]) {
-        let depth = self.problem.depth;
-        let (k, [down, across]) = self.matrix(self.problem.k);
-        let whole = if across == 1 { depth / I::LANES * I::LANES } else { 0 };
-        for (slot, key) in keys.enumerate() {
-            for row in 0..self.rows.len() {
-                let q = &q[row * depth..][..depth];
-                let mut sum = isa.splat(0.0);
-                // SAFETY: `key` and all columns are inside the matrix; `q` is `depth` long.
-                unsafe {
-                    for d in (0..whole).step_by(I::LANES) {
-                        sum = isa.fma(isa.load(q.as_ptr().add(d)), S::load(isa, k.offset(key as isize * down).add(d)), sum);
+            // SAFETY: lines hold LANES rows of `steps`, which is a multiple of twice the lanes; so do the queries.
+            unsafe {
+                let (lines, to) = (b.lines.as_mut_ptr(), b.queries.as_mut_ptr().add(first));
+                if s.pairs {
+                    for i in (0..I::LANES * steps).step_by(I::LANES) {
+                        isa.store_bf16(lines.cast::<u16>().add(i), isa.load(lines.add(i)));
                     }
-                    let rest: f32 =
-                        (whole..depth).map(|d| q[d] * (*k.offset(key as isize * down + d as isize * across)).to_f32()).sum();
-                    scores[row * KEYS + slot] = isa.sum(sum) + rest;
+                }
+                let words = if s.pairs { steps / 2 } else { steps };
+                for step in (0..words).step_by(I::LANES) {
+                    isa.transpose(lines.cast::<u32>().add(step), words, to.add(step * s.rows), s.rows);
                 }
             }
         }
     }
 
+    /// Notes what each row can see; returns the keys that any can.
+    fn bounds(&self, s: Shape, b: &mut Buffers) -> Range<usize> {
+        let p = self.problem;
+        let mut seen = (usize::MAX, 0);
+        for r in 0..s.rows {
+            let (query, _) = self.place((self.rows.start + r).min(self.rows.end - 1));
+            let own = p.visible(query);
+            seen = (seen.0.min(own.start), seen.1.max(own.end));
+            (b.bounds[r], b.bounds[s.rows + r]) = (own.start as f32, own.end as f32);
+        }
+        seen.0.clamp(self.keys.start, self.keys.end)..seen.1.clamp(self.keys.start, self.keys.end)
+    }
+
+    /// The matrix of this head in `view`.
+    fn matrix(&self, view: &View<S>) -> Dense {
+        let s = view.strides();
+        // SAFETY: batch and head are inside the view, whose life covers the tile's.
+        unsafe {
+            let origin = view.origin().offset(self.batch as isize * s[0] + self.kv_head as isize * s[1]);
+            Dense::new(FloatPtr::reading(origin), [s[2], s[3]])
+        }
+    }
+
+    /// `scores[key][row]`, unscaled.
     #[inline(always)]
-    fn scores_by_panel<I: Isa>(&self, isa: I, keys: Range<usize>, scratch: &mut Scratch) {
-        let depth = self.problem.depth;
+    fn scores<I: Isa>(&self, isa: I, s: Shape, keys: Range<usize>, b: &mut Buffers) {
         let (mr, vectors) = tile(I::KIND);
-        let nr = vectors * I::LANES;
-        let k = self.dense(self.problem.k).transposed();
-        scratch.scores.fill(0.0);
-        for first in (0..keys.len()).step_by(nr) {
-            let panel = &mut scratch.packed[..depth * nr];
-            k.pack(self.cpu, 0..depth, keys.start + first..keys.end.min(keys.start + first + nr), nr, panel);
-            for (a, c) in scratch.q.chunks_exact(mr * depth.max(1)).zip(scratch.scores.chunks_exact_mut(mr * KEYS)) {
-                // SAFETY: both panels hold `depth` steps; KEYS is a multiple of `nr`, so the tile is inside `c`.
-                unsafe { accumulate(isa, depth, a.as_ptr(), panel.as_ptr(), c.as_mut_ptr().add(first), KEYS) };
+        let k = Operand::Dense(self.matrix(self.problem.k));
+        for key in keys.clone().step_by(mr) {
+            // SAFETY: these keys are inside the matrix.
+            let rows = unsafe { k.rows(self.cpu, key..keys.end, (s.depth, s.pairs), mr, b.keys) };
+            let steps = if s.pairs { s.depth.div_ceil(2) } else { s.depth };
+            for r in (0..s.rows).step_by(vectors * I::LANES) {
+                let panel = b.queries[r..].as_ptr();
+                let x = Inputs { rows: &rows, row_step: 1, steps, panel, panel_step: s.rows, pairs: s.pairs };
+                let c = &mut b.scores[(key - keys.start) * s.rows + r..];
+                // SAFETY: the scores have room for a tile more than KEYS.
+                unsafe { accumulate(isa, &x, vectors.min((s.rows - r) / I::LANES), c.as_mut_ptr(), s.rows, false) };
             }
         }
     }
 
-    /// Adds the mask to the scores of `row`; keys it cannot see, and those beyond the range, get −∞.
+    /// Lays the mask out as `[key][row]` where the weights will be; `false` if there is none.
     #[inline(always)]
-    fn mask(&self, row: usize, keys: Range<usize>, scores: &mut [f32]) {
+    fn read_mask<I: Isa>(&self, isa: I, s: Shape, keys: Range<usize>, b: &mut Buffers) -> bool {
+        if !matches!(self.problem.mask, Mask::Bool(_) | Mask::Add(_)) {
+            return false;
+        }
+        for first in (0..s.rows).step_by(I::LANES) {
+            for (lane, line) in b.lines.chunks_exact_mut(KEYS).enumerate().take(I::LANES) {
+                let row = (self.rows.start + first + lane).min(self.rows.end - 1);
+                self.mask_line(row, keys.clone(), &mut line[..keys.len()]);
+            }
+            for key in (0..keys.len()).step_by(I::LANES) {
+                // SAFETY: lines hold LANES rows of KEYS, a multiple of LANES, and the weights as many.
+                unsafe {
+                    let to = b.weights.as_mut_ptr().add(key * s.rows + first);
+                    isa.transpose(b.lines.as_ptr().add(key).cast(), KEYS, to, s.rows);
+                }
+            }
+        }
+        true
+    }
+
+    /// What is added to the scores of `row`.
+    fn mask_line(&self, row: usize, keys: Range<usize>, to: &mut [f32]) {
         let (query, head) = self.place(row);
-        let visible = self.visible(query).clamp(keys.start, keys.end) - keys.start;
-        scores[visible..].fill(f32::NEG_INFINITY);
         let base =
             |s: &[isize]| self.batch as isize * s[0] + head as isize * s[1] + query as isize * s[2] + keys.start as isize * s[3];
         match &self.problem.mask {
             Mask::Bool(view) => {
                 let (at, step) = (base(view.strides()), view.strides()[3]);
-                for (j, score) in scores[..visible].iter_mut().enumerate() {
+                for (j, to) in to.iter_mut().enumerate() {
                     // SAFETY: the index is inside the view.
-                    if unsafe { !(*view.origin().offset(at + j as isize * step)).get() } {
-                        *score = f32::NEG_INFINITY;
-                    }
+                    let seen = unsafe { (*view.origin().offset(at + j as isize * step)).get() };
+                    *to = if seen { 0.0 } else { f32::NEG_INFINITY };
                 }
             }
             Mask::Add(view) => {
-                let (at, step) = (base(view.strides()), view.strides()[3]);
-                for (j, score) in scores[..visible].iter_mut().enumerate() {
-                    // SAFETY: the index is inside the view.
-                    *score += unsafe { view.at(at + j as isize * step) };
-                }
+                // SAFETY: the index is inside the view.
+                unsafe { view.origin().offset(base(view.strides())).read(self.cpu, view.strides()[3], to) };
             }
-            Mask::None | Mask::Causal => {}
+            _ => {}
         }
     }
 
-    /// Turns scores into weights relative to the row's maximum so far, and rescales what the row has.
+    /// Turns the scores of a vector of rows into weights relative to the rows' maxima so far, and rescales what the rows have.
     ///
     /// Weights are rounded to the element type and their sum is not, as PyTorch's half-precision kernels do it.
     #[inline(always)]
-    fn soften<I: Isa>(&self, isa: I, scores: &mut [f32], row: &mut [f32]) {
-        let mut top = isa.splat(f32::NEG_INFINITY);
-        for lanes in scores.chunks_exact(I::LANES) {
-            // SAFETY: the chunk is LANES long.
-            top = unsafe { isa.max(top, isa.load(lanes.as_ptr())) };
-        }
-        let top = isa.max_lane(top).max(row[0]);
-        if top == f32::NEG_INFINITY {
-            scores.fill(0.0);
-            return;
-        }
-        let base = isa.splat(top);
-        let mut total = isa.splat(0.0);
-        for lanes in scores.chunks_exact_mut(I::LANES) {
-            // SAFETY: the chunk is LANES long.
-            unsafe {
-                let score = isa.load(lanes.as_ptr());
-                let hidden = isa.lt(score, isa.splat(f32::MIN));
-                let weight = isa.select(hidden, isa.splat(0.0), exp(isa, isa.sub(score, base)));
-                total = isa.add(total, weight);
-                isa.store(lanes.as_mut_ptr(), S::round_lanes(isa, weight));
+    fn soften<I: Isa>(&self, isa: I, s: Shape, (keys, masked): (Range<usize>, bool), r: usize, b: &mut Buffers) {
+        let (width, rows, count) = (s.width, s.rows, keys.len());
+        let bounds = |i: usize| b.bounds[i * rows + r..][..I::LANES].iter().copied();
+        let cut = bounds(0).any(|x| x > keys.start as f32) || bounds(1).any(|x| x < keys.end as f32);
+        // SAFETY: all buffers have `rows` elements a line, of which a vector starts at `r`.
+        unsafe {
+            let (scores, weights) = (b.scores.as_mut_ptr().add(r), b.weights.as_mut_ptr().add(r));
+            let (first, end) = (isa.load(b.bounds.as_ptr().add(r)), isa.load(b.bounds.as_ptr().add(rows + r)));
+            let (scale, hidden) = (isa.splat(self.problem.scale), isa.splat(f32::NEG_INFINITY));
+            let state = b.state.as_mut_ptr().add(r);
+            let before = isa.load(state.add(width * rows));
+            let mut top = before;
+            for key in 0..count {
+                let at = scores.add(key * rows);
+                let mut score = isa.mul(isa.load(at), scale);
+                if masked {
+                    score = isa.add(score, isa.load(weights.add(key * rows).cast()));
+                }
+                if cut {
+                    let key = isa.splat((keys.start + key) as f32);
+                    score = isa.select(isa.lt(key, end), score, hidden);
+                    score = isa.select(isa.lt(key, first), hidden, score);
+                }
+                top = isa.max(top, score);
+                isa.store(at, score);
             }
+            let base = finite(isa, top);
+            let factor = weight(isa, before, base);
+            isa.store(state.add(width * rows), top);
+            for column in 0..width {
+                let at = state.add(column * rows);
+                isa.store(at, isa.mul(isa.load(at), factor));
+            }
+            let mut total = isa.mul(isa.load(state.add((width + 1) * rows)), factor);
+            if s.pairs {
+                isa.store(scores.add(count * rows), hidden);
+                for key in (0..count).step_by(2) {
+                    let low = weight(isa, isa.load(scores.add(key * rows)), base);
+                    let high = weight(isa, isa.load(scores.add((key + 1) * rows)), base);
+                    total = isa.add(total, isa.add(low, high));
+                    let word = isa.or(isa.bf16_bits(low), isa.shl(isa.bf16_bits(high), 16));
+                    isa.store(weights.add(key / 2 * rows).cast(), isa.with_bits(word));
+                }
+            } else {
+                for key in 0..count {
+                    let w = weight(isa, isa.load(scores.add(key * rows)), base);
+                    total = isa.add(total, w);
+                    isa.store(weights.add(key * rows).cast(), S::round_lanes(isa, w));
+                }
+            }
+            isa.store(state.add((width + 1) * rows), total);
         }
-        if row[0] < top {
-            let factor = (row[0] - top).exp();
-            row[1..].iter_mut().for_each(|x| *x *= factor);
-            row[0] = top;
-        }
-        row[1] += isa.sum(total);
     }
 
+    /// Adds the weighted values of `keys` to the state.
     #[inline(always)]
-    fn add_by_row<I: Isa>(&self, isa: I, keys: Range<usize>, weights: &[f32], state: &mut State) {
-        let p = self.problem;
-        let (v, [down, across]) = self.matrix(p.v);
-        let width = State::width(p.width);
-        let whole = if across == 1 { p.width / I::LANES * I::LANES } else { 0 };
-        for row in 0..self.rows.len() {
-            let weights = &weights[row * KEYS..][..keys.len()];
-            let to = &mut state.numbers[row * width + 2..][..p.width];
-            let mut d = 0;
-            while d < whole {
-                let vectors = ((whole - d) / I::LANES).min(4);
-                let mut sums = [isa.splat(0.0); 4];
-                // SAFETY: `vectors` vectors from column `d` on are inside the matrix and inside `to`.
+    fn add_values<I: Isa>(&self, isa: I, s: Shape, keys: Range<usize>, b: &mut Buffers) {
+        let (mr, vectors) = tile(I::KIND);
+        let v = self.matrix(self.problem.v);
+        let (from, row_step) = match v.origin {
+            FloatPtr::F32(p) if v.step[1] == 1 && v.step[0] >= 0 => {
+                // SAFETY: the first key is inside the matrix.
+                (unsafe { p.offset(keys.start as isize * v.step[0]) }.cast_const().cast::<u32>(), v.step[0] as usize)
+            }
+            _ => {
+                self.lay_out_values(isa, s, keys.clone(), b);
+                (b.values.as_ptr(), s.width.next_multiple_of(16))
+            }
+        };
+        let steps = if s.pairs { keys.len().div_ceil(2) } else { keys.len() };
+        for column in (0..s.width).step_by(mr) {
+            // SAFETY: the columns are inside the matrix.
+            let rows: [*const u32; MAX_ROWS] = std::array::from_fn(|i| unsafe { from.add((column + i).min(s.width - 1)) });
+            let whole = column + mr <= s.width;
+            for r in (0..s.rows).step_by(vectors * I::LANES) {
+                let panel = b.weights[r..].as_ptr();
+                let x = Inputs { rows: &rows, row_step, steps, panel, panel_step: s.rows, pairs: s.pairs };
+                let vectors = vectors.min((s.rows - r) / I::LANES);
+                // SAFETY: the state has these columns; a tile that has more goes to the scores, which are not needed any more.
                 unsafe {
-                    for (key, &weight) in keys.clone().zip(weights) {
-                        let factor = isa.splat(weight);
-                        let from = v.offset(key as isize * down).add(d);
-                        for (i, sum) in sums.iter_mut().enumerate().take(vectors) {
-                            *sum = isa.fma(factor, S::load(isa, from.add(i * I::LANES)), *sum);
+                    let to = b.state.as_mut_ptr().add(column * s.rows + r);
+                    if whole {
+                        accumulate(isa, &x, vectors, to, s.rows, true);
+                    } else {
+                        let spare = b.scores.as_mut_ptr();
+                        accumulate(isa, &x, vectors, spare, s.rows, false);
+                        for (i, v) in (0..s.width - column).flat_map(|i| (0..vectors).map(move |v| (i, v * I::LANES))) {
+                            let to = to.add(i * s.rows + v);
+                            isa.store(to, isa.add(isa.load(to), isa.load(spare.add(i * s.rows + v))));
                         }
                     }
-                    for (i, &sum) in sums.iter().enumerate().take(vectors) {
-                        let at = to.as_mut_ptr().add(d + i * I::LANES);
-                        isa.store(at, isa.add(isa.load(at), sum));
-                    }
                 }
-                d += vectors * I::LANES;
-            }
-            for (d, to) in to.iter_mut().enumerate().skip(whole) {
-                // SAFETY: inside the matrix.
-                let value = |key: usize| unsafe { (*v.offset(key as isize * down + d as isize * across)).to_f32() };
-                *to += keys.clone().zip(weights).map(|(key, &w)| w * value(key)).sum::<f32>();
             }
         }
     }
 
+    /// Values as words, `[key][column]` or `[key pair][column]`.
     #[inline(always)]
-    fn add_by_panel<I: Isa>(&self, isa: I, keys: Range<usize>, scratch: &mut Scratch, values: &mut [f32], state: &mut State) {
-        let p = self.problem;
-        let (mr, vectors) = tile(I::KIND);
-        let nr = vectors * I::LANES;
-        let (depth, stride) = (keys.len(), p.width.next_multiple_of(nr));
-        for (scores, panel) in scratch.scores.chunks_exact(mr * KEYS).zip(scratch.weights.chunks_exact_mut(mr * KEYS)) {
-            for key in 0..depth {
-                for i in 0..mr {
-                    panel[key * mr + i] = scores[i * KEYS + key];
-                }
+    fn lay_out_values<I: Isa>(&self, isa: I, s: Shape, keys: Range<usize>, b: &mut Buffers) {
+        let (padded, step) = (s.width.next_multiple_of(16), if s.pairs { 2 } else { 1 });
+        for (i, line) in b.values.chunks_exact_mut(padded).enumerate().take(keys.len().div_ceil(step)) {
+            let key = keys.start + i * step;
+            for (c, to) in line.chunks_exact_mut(I::LANES).enumerate() {
+                let low = self.value(isa, key, c * I::LANES, keys.end);
+                let word = if s.pairs {
+                    // Values are bf16 here: their bits are the high half of the lane.
+                    isa.or(isa.shr(isa.bits(low), 16), isa.bits(self.value(isa, key + 1, c * I::LANES, keys.end)))
+                } else {
+                    isa.bits(low)
+                };
+                // SAFETY: the chunk is LANES long.
+                unsafe { isa.store(to.as_mut_ptr().cast(), isa.with_bits(word)) };
             }
-        }
-        let v = self.dense(p.v);
-        let rows = scratch.weights.len() / KEYS;
-        let values = &mut values[..rows * stride];
-        values.fill(0.0);
-        for first in (0..p.width).step_by(nr) {
-            let panel = &mut scratch.packed[..depth * nr];
-            v.pack(self.cpu, keys.clone(), first..p.width.min(first + nr), nr, panel);
-            for (a, c) in scratch.weights.chunks_exact(mr * KEYS).zip(values.chunks_exact_mut(mr * stride)) {
-                // SAFETY: both panels hold `depth` steps, and the tile is inside `c`.
-                unsafe { accumulate(isa, depth, a.as_ptr(), panel.as_ptr(), c.as_mut_ptr().add(first), stride) };
-            }
-        }
-        let width = State::width(p.width);
-        for (row, values) in state.numbers.chunks_exact_mut(width).zip(values.chunks_exact(stride)) {
-            row[2..].iter_mut().zip(values).for_each(|(to, &x)| *to += x);
         }
     }
 
-    /// Writes the rows of `numbers` to the output.
-    pub(super) fn finish(&self, numbers: &[f32]) {
+    /// Values of one key from `column` on, zeros beyond the last and from key `end` on.
+    #[inline(always)]
+    fn value<I: Isa>(&self, isa: I, key: usize, column: usize, end: usize) -> I::V {
+        let v = self.problem.v;
+        let (width, s) = (self.problem.width, v.strides());
+        if key >= end || column >= width {
+            return isa.splat(0.0);
+        }
+        let at = self.batch as isize * s[0] + self.kv_head as isize * s[1] + key as isize * s[2] + column as isize * s[3];
+        // SAFETY: key and columns are inside the view.
+        unsafe {
+            let at = v.origin().offset(at);
+            if s[3] == 1 && width - column >= I::LANES {
+                return S::load(isa, at);
+            }
+            let mut lanes = [0.0; 16];
+            for (l, lane) in lanes.iter_mut().enumerate().take((width - column).min(I::LANES)) {
+                *lane = (*at.offset(l as isize * s[3])).to_f32();
+            }
+            isa.load(lanes.as_ptr())
+        }
+    }
+
+    /// Writes the rows of `state` to the output.
+    #[inline(always)]
+    pub(super) fn finish<I: Isa>(&self, isa: I, state: &[f32], lines: &mut [f32], rows: usize) {
         let p = self.problem;
-        for (row, numbers) in self.rows.clone().zip(numbers.chunks_exact(State::width(p.width))) {
-            let (query, head) = self.place(row);
-            let s = p.out.strides;
-            let base = self.batch as isize * s[0] + head as isize * s[1] + query as isize * s[2];
-            let factor = if numbers[1] == 0.0 { 0.0 } else { 1.0 / numbers[1] };
-            let line: SmallVec<[f32; 256]> = numbers[2..].iter().map(|x| x * factor).collect();
-            // SAFETY: the row is inside the output, and rows belong to one tile.
-            unsafe { p.out.origin.offset(base).write(self.cpu, s[3], &line) };
+        let stride = p.width.next_multiple_of(16);
+        for first in (0..self.rows.len()).step_by(I::LANES) {
+            // SAFETY: the state has a vector of rows from `first` on in each of its lines.
+            let factor = unsafe {
+                let sum = isa.load(state.as_ptr().add((p.width + 1) * rows + first));
+                let none = isa.lt(sum, isa.splat(f32::MIN_POSITIVE));
+                isa.select(none, isa.splat(0.0), isa.div(isa.splat(1.0), sum))
+            };
+            let mut factors = [0.0; 16];
+            // SAFETY: LANES is at most 16.
+            unsafe { isa.store(factors.as_mut_ptr(), factor) };
+            for lane in 0..I::LANES.min(self.rows.len() - first) {
+                let line = &mut lines[lane * stride..][..p.width];
+                let column = state[first + lane..].iter().step_by(rows);
+                line.iter_mut().zip(column).for_each(|(to, &x)| *to = x * factors[lane]);
+                let (query, head) = self.place(self.rows.start + first + lane);
+                let s = p.out.strides;
+                let base = self.batch as isize * s[0] + head as isize * s[1] + query as isize * s[2];
+                // SAFETY: the row is inside the output, and rows belong to one tile.
+                unsafe { p.out.origin.offset(base).write(self.cpu, s[3], line) };
+            }
         }
     }
 }
 
-const _: () = assert!(FEW <= ROWS && ROWS.is_multiple_of(12) && ROWS.is_multiple_of(8) && KEYS.is_multiple_of(32));
+/// Writes a state that parts were joined into.
+pub(super) struct WriteState<'a, S> {
+    pub(super) tile: Tile<'a, S>,
+    pub(super) joined: &'a [f32],
+    pub(super) rows: usize,
+}
+
+impl<S: Float> Kernel for WriteState<'_, S> {
+    type Out = ();
+    #[inline(always)]
+    fn run<I: Isa>(mut self, isa: I) {
+        let lines = bytemuck::cast_slice_mut(std::mem::take(&mut self.tile.scratch));
+        self.tile.finish(isa, self.joined, lines, self.rows);
+    }
+}

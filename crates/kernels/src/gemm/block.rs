@@ -1,121 +1,211 @@
-//! The blocked product over packed panels.
+//! The blocked product of rows, read where they lie, and columns, packed into panels.
 //!
-//! `a` is packed once, in parallel; then each task owns a block of the output, packs its columns of `b` a stretch of K at a time,
-//! and runs the register tile over them. Blocks follow from the sizes alone.
+//! Columns are packed once for all jobs that share them, some panels at a time; then each task owns a block of one job's output
+//! and runs the register tile over all of K. Blocks follow from the sizes alone.
 
 use std::ops::Range;
 
-use super::{micro, operand::Dense};
+use super::{
+    finish::{Finish, Lines},
+    operand::{Columns, Operand, words},
+    tile::{Inputs, accumulate, tile},
+};
 use crate::{
-    Float, Pool,
-    convert::with_float,
+    pool::{Parts, Team},
     simd::{Cpu, Isa, Kernel},
 };
 
-/// Steps of K between visits to the output.
-pub(crate) const KC: usize = 256;
+/// Rows of a task: whole tiles and whole vectors of every instruction set.
+const ROWS: usize = 48;
 
-/// Rows and columns of a task's block of the output.
-const MC: usize = 240;
-const NC: usize = 64;
+/// Columns of a task, about.
+const COLUMNS: usize = 288;
 
-/// The right operand of a product, `[k, n]`.
-pub(crate) trait Source: Sync {
-    /// Writes rows `k`, columns `n`, to `panel` as `[k.len()][width]`, zero beyond `n`. `width` is a multiple of LANES.
-    fn pack(&self, cpu: Cpu, k: Range<usize>, n: Range<usize>, width: usize, panel: &mut [f32]);
+/// Columns that are packed before they are used.
+const CHUNK: usize = 4 * COLUMNS;
+
+/// A product with the shared columns.
+#[derive(Clone, Copy)]
+pub(crate) struct Job<'a> {
+    pub(crate) rows: usize,
+    pub(crate) operand: Operand<'a>,
+    /// Of the same size.
+    pub(crate) gate: Option<Operand<'a>>,
+    pub(crate) finish: Finish,
+    /// Whether rows of the product are columns of the output.
+    pub(crate) turned: bool,
 }
 
-/// Where a product goes.
-pub(crate) trait Sink: Sync {
-    /// Takes `row` as the elements from `(i, j)` on.
-    ///
-    /// # Safety
-    /// They are inside the output, and no other task stores them.
-    unsafe fn store(&self, cpu: Cpu, i: usize, j: usize, row: &[f32]);
-}
-
-/// `out[m, n] = a[m, k] · b[k, n]`.
-pub(crate) fn multiply(pool: &Pool, size: [usize; 3], a: &Dense, b: &dyn Source, out: &dyn Sink) {
-    let [m, n, k] = size;
-    let cpu = pool.cpu();
-    let (mr, _) = micro::tile(pool.isa());
-    let mut packed = vec![0.0; m.next_multiple_of(mr) * k];
-    pool.run_chunks(&mut packed, (mr * k).max(1), |panel, to| {
-        let rows = panel * mr..m.min(panel * mr + mr);
-        with_float!(a.origin, p => cpu.dispatch(PackA { a: p.cast_const(), step: a.step, rows, mr, to }));
-    });
-    let mc = m.div_ceil(m.div_ceil(MC).max(1)).next_multiple_of(mr);
-    let across = n.div_ceil(NC);
-    pool.run(m.div_ceil(mc) * across, |task| {
-        let (row, column) = (task / across * mc, task % across * NC);
-        let (rows, columns) = (row..m.min(row + mc), column..n.min(column + NC));
-        cpu.dispatch(Block { a: &packed, b, out, cpu, k, rows, columns });
-    });
-}
-
-/// Packs one panel of `a`: `[k][mr]`, zero beyond `rows`.
-struct PackA<'a, A> {
-    a: *const A,
-    step: [isize; 2],
-    rows: Range<usize>,
-    mr: usize,
-    to: &'a mut [f32],
-}
-
-impl<A: Float> Kernel for PackA<'_, A> {
-    type Out = ();
-    #[inline(always)]
-    fn run<I: Isa>(self, _: I) {
-        for (i, row) in self.rows.enumerate() {
-            // SAFETY: the row is inside the matrix.
-            let from = unsafe { self.a.offset(row as isize * self.step[0]) };
-            for (p, to) in self.to.chunks_exact_mut(self.mr).enumerate() {
-                // SAFETY: as above.
-                to[i] = unsafe { (*from.offset(p as isize * self.step[1])).to_f32() };
+/// Computes every job's `rows · columns` over `k` steps; `n` is the number of columns.
+///
+/// # Safety
+/// The operands have these sizes.
+pub(crate) unsafe fn multiply(team: &mut Team, [n, k]: [usize; 2], columns: Columns, jobs: &[Job]) {
+    let cpu = team.cpu();
+    let operands = jobs.iter().flat_map(|j| std::iter::once(j.operand).chain(j.gate));
+    let pairs = cpu.has_dot() && columns.fits_pairs() && operands.clone().all(|o| o.fits_pairs());
+    let depth = (k, pairs);
+    let panels = Panels::new(cpu, depth);
+    let row_words = operands.map(|o| o.row_words(k, pairs)).max().unwrap_or(0);
+    let mut packed = team.take(panels.words(CHUNK.min(n)));
+    for start in (0..n).step_by(CHUNK) {
+        let chunk = start..n.min(start + CHUNK);
+        let count = chunk.len().div_ceil(panels.width);
+        let parts = Parts::new(packed.words());
+        team.run(count, 0, |panel, _| {
+            let first = panel * panels.width;
+            let width = panels.width_of(chunk.len() - first);
+            let at = panels.words(first);
+            // SAFETY: each panel has its own words; the columns are inside the operand.
+            unsafe {
+                let to = parts.slice(at..at + width * panels.steps);
+                columns.pack(cpu, depth, start + first..chunk.end, width, to);
             }
-        }
+        });
+        let across = panels.groups(chunk.len());
+        let blocks = |job: &Job| job.rows.div_ceil(ROWS) * across;
+        let scratch = tile(cpu.kind()).0 * row_words + 2 * ROWS * panels.group_columns(chunk.len()) + 2 * 16 * ROWS;
+        let total = jobs.iter().map(blocks).sum();
+        team.run(total, scratch, |task, scratch| {
+            let mut task = task;
+            let Some(job) = jobs.iter().find(|job| {
+                let own = task < blocks(job);
+                task -= if own { 0 } else { blocks(job) };
+                own
+            }) else {
+                return;
+            };
+            let columns = panels.group(task % across, chunk.len());
+            let rows = task / across * ROWS..job.rows.min(task / across * ROWS + ROWS);
+            let block = Block { job, cpu, panels, packed: packed.as_words(), rows, columns, start, row_words, scratch };
+            if pairs { cpu.dispatch_dot(block) } else { cpu.dispatch(block) }
+        });
+    }
+    team.give_back(packed);
+}
+
+/// How columns are cut into panels.
+#[derive(Clone, Copy)]
+struct Panels {
+    lanes: usize,
+    /// Columns of a panel; the last may be narrower.
+    width: usize,
+    depth: (usize, bool),
+    /// Room for the steps of a panel.
+    steps: usize,
+}
+
+impl Panels {
+    fn new(cpu: Cpu, depth: (usize, bool)) -> Panels {
+        let lanes = cpu.lanes();
+        let steps = words(depth.0, depth.1).next_multiple_of(16);
+        Panels { lanes, width: tile(cpu.kind()).1 * lanes, depth, steps }
+    }
+
+    fn width_of(&self, left: usize) -> usize {
+        left.next_multiple_of(self.lanes).min(self.width)
+    }
+
+    /// Words of the panels of `columns` columns.
+    fn words(&self, columns: usize) -> usize {
+        columns.next_multiple_of(self.lanes) * self.steps
+    }
+
+    fn groups(&self, columns: usize) -> usize {
+        columns.div_ceil(COLUMNS)
+    }
+
+    /// Columns of a full group, in whole panels.
+    fn group_columns(&self, columns: usize) -> usize {
+        columns.div_ceil(self.groups(columns).max(1)).next_multiple_of(self.width)
+    }
+
+    fn group(&self, i: usize, columns: usize) -> Range<usize> {
+        let size = self.group_columns(columns);
+        (i * size).min(columns)..columns.min((i + 1) * size)
     }
 }
 
 struct Block<'a> {
-    a: &'a [f32],
-    b: &'a dyn Source,
-    out: &'a dyn Sink,
+    job: &'a Job<'a>,
     cpu: Cpu,
-    k: usize,
+    panels: Panels,
+    packed: &'a [u32],
     rows: Range<usize>,
+    /// Of the chunk.
     columns: Range<usize>,
+    /// First column of the chunk.
+    start: usize,
+    row_words: usize,
+    scratch: &'a mut [u32],
 }
 
 impl Kernel for Block<'_> {
     type Out = ();
     #[inline(always)]
-    fn run<I: Isa>(self, isa: I) {
-        let (mr, vectors) = micro::tile(I::KIND);
-        let nr = vectors * I::LANES;
-        let panels = self.columns.len().div_ceil(nr);
-        let stride = panels * nr;
-        let mut sums = vec![0.0; self.rows.len().next_multiple_of(mr) * stride];
-        let mut packed = vec![0.0; KC.min(self.k) * stride];
-        for k in (0..self.k).step_by(KC) {
-            let depth = KC.min(self.k - k);
-            for (panel, to) in packed.chunks_exact_mut(depth * nr).take(panels).enumerate() {
-                let first = self.columns.start + panel * nr;
-                self.b.pack(self.cpu, k..k + depth, first..self.columns.end.min(first + nr), nr, to);
+    fn run<I: Isa>(mut self, isa: I) {
+        if self.columns.is_empty() {
+            return;
+        }
+        let stride = self.panels.group_columns(self.columns.len().max(1)).max(self.columns.len().next_multiple_of(I::LANES));
+        let scratch = std::mem::take(&mut self.scratch);
+        let (buffer, rest) = scratch.split_at_mut(tile(I::KIND).0 * self.row_words);
+        let (sums, rest) = rest.split_at_mut(ROWS * stride);
+        let (gate_sums, lines) = rest.split_at_mut(if self.job.gate.is_some() { ROWS * stride } else { 0 });
+        let (sums, gate_sums) = (bytemuck::cast_slice_mut(sums), bytemuck::cast_slice_mut(gate_sums));
+        self.products(isa, &self.job.operand, buffer, sums, stride);
+        if let Some(gate) = &self.job.gate {
+            self.products(isa, gate, buffer, gate_sums, stride);
+        }
+        let gate = self.job.gate.map(|_| &*gate_sums);
+        if self.job.turned {
+            self.store_turned(isa, sums, gate, stride, bytemuck::cast_slice_mut(lines));
+        } else {
+            let lines = Lines { data: sums, gate, stride, size: [self.rows.len(), self.columns.len()] };
+            // SAFETY: the block is inside the output, and blocks are disjoint.
+            unsafe { self.job.finish.store(self.cpu, self.rows.start, self.start + self.columns.start, lines) };
+        }
+    }
+}
+
+impl Block<'_> {
+    #[inline(always)]
+    fn products<I: Isa>(&self, isa: I, operand: &Operand, buffer: &mut [u32], sums: &mut [f32], stride: usize) {
+        let (mr, _) = tile(I::KIND);
+        let (k, pairs) = self.panels.depth;
+        for first in self.rows.clone().step_by(mr) {
+            // SAFETY: the rows are inside the operand; `buffer` holds a tile's.
+            let rows = unsafe { operand.rows(self.cpu, first..self.rows.end, (k, pairs), mr, buffer) };
+            for column in self.columns.clone().step_by(self.panels.width) {
+                let width = self.panels.width_of(self.columns.end - column);
+                let panel = self.packed[self.panels.words(column)..].as_ptr();
+                let x = Inputs { rows: &rows, row_step: 1, steps: words(k, pairs), panel, panel_step: width, pairs };
+                let c = &mut sums[(first - self.rows.start) * stride + column - self.columns.start..];
+                // SAFETY: rows and panel hold these steps; `sums` has room for whole tiles.
+                unsafe { accumulate(isa, &x, width / I::LANES, c.as_mut_ptr(), stride, false) };
             }
-            for (i, lines) in sums.chunks_exact_mut(mr * stride).enumerate() {
-                let a = &self.a[(self.rows.start + i * mr) * self.k + k * mr..][..depth * mr];
-                for (panel, b) in packed.chunks_exact(depth * nr).take(panels).enumerate() {
-                    // SAFETY: both panels hold `depth` steps, and the tile is inside `lines`.
+        }
+    }
+
+    /// Stores columns of the product as rows of the output, a vector's worth at a time.
+    #[inline(always)]
+    fn store_turned<I: Isa>(&self, isa: I, sums: &[f32], gate: Option<&[f32]>, stride: usize, lines: &mut [f32]) {
+        let (lines, gate_lines) = lines.split_at_mut(16 * ROWS);
+        for column in (0..self.columns.len()).step_by(I::LANES) {
+            for (from, to) in [(Some(sums), &mut *lines), (gate, &mut *gate_lines)] {
+                let Some(from) = from else { continue };
+                for row in (0..self.rows.len()).step_by(I::LANES) {
+                    // SAFETY: ROWS and the stride are multiples of LANES, so the blocks are inside both.
                     unsafe {
-                        micro::accumulate(isa, depth, a.as_ptr(), b.as_ptr(), lines.as_mut_ptr().add(panel * nr), stride);
+                        let from = from.as_ptr().add(row * stride + column);
+                        isa.transpose(from.cast(), stride, to.as_mut_ptr().add(row).cast(), ROWS);
                     }
                 }
             }
-        }
-        for (line, i) in sums.chunks_exact(stride).zip(self.rows) {
+            let size = [I::LANES.min(self.columns.len() - column), self.rows.len()];
+            let lines = Lines { data: lines, gate: gate.map(|_| &*gate_lines), stride: ROWS, size };
             // SAFETY: the block is inside the output, and blocks are disjoint.
-            unsafe { self.out.store(self.cpu, i, self.columns.start, &line[..self.columns.len()]) };
+            unsafe { self.job.finish.store(self.cpu, self.start + self.columns.start + column, self.rows.start, lines) };
         }
     }
 }

@@ -1,136 +1,184 @@
-//! Products of few rows: each element of `b` is read once, in the order it lies.
+//! Products of few rows of dense operands: each element of the larger one is read once, in the order it lies.
 
-use super::{block::Sink, operand::Dense};
+use std::ops::Range;
+
+use half::bf16;
+
+use super::{
+    finish::{Finish, Lines},
+    operand::Dense,
+};
 use crate::{
-    Float, Pool,
+    Float,
     convert::with_float,
+    pool::Team,
     simd::{Cpu, Isa, Kernel, load_partial},
 };
-
-/// Bytes of `b` a task reads.
-const TASK_BYTES: usize = 64 << 10;
 
 /// Columns a task of [`by_columns`] owns.
 const COLUMNS: usize = 128;
 
-/// The rows of `a` as `f32`, one after the other.
-fn gather_rows(cpu: Cpu, m: usize, k: usize, a: &Dense) -> Vec<f32> {
-    let mut rows = vec![0.0; m * k];
-    for (i, row) in rows.chunks_exact_mut(k.max(1)).enumerate() {
-        // SAFETY: row `i` has `k` elements.
-        unsafe { a.at(i, 0).read(cpu, a.step[1], row) };
-    }
-    rows
+/// Rows of activations, in words, that dense rows are multiplied with.
+#[derive(Clone, Copy)]
+pub(crate) struct FewRows {
+    /// `f32`, or pairs of bf16 where the weights are bf16 too.
+    pub(crate) words: *const u32,
+    pub(crate) pairs: bool,
+    /// Words between rows.
+    pub(crate) stride: usize,
+    pub(crate) m: usize,
+    pub(crate) k: usize,
 }
 
-/// For `b` whose columns are contiguous (a linear layer's weight): dot products.
-pub(super) fn by_rows(pool: &Pool, [m, n, k]: [usize; 3], a: &Dense, b: &Dense, out: &dyn Sink) {
-    let cpu = pool.cpu();
-    let rows = gather_rows(cpu, m, k, a);
-    let grain = (TASK_BYTES / (k * b.origin.size()).max(1)).next_multiple_of(4).max(4);
-    pool.run_ranges(n, grain, |columns| {
-        let mut results = vec![0.0; m * columns.len()];
-        let first = columns.start;
-        let (size, step) = ([m, k, columns.len()], b.step[1]);
-        // SAFETY: the columns are inside the matrix.
-        let b = unsafe { b.at(0, first) };
-        with_float!(b, p => cpu.dispatch(Dots { size, rows: &rows, b: p.cast_const(), step, out: &mut results }));
-        for (i, line) in results.chunks_exact(columns.len()).enumerate() {
-            // SAFETY: tasks own disjoint columns.
-            unsafe { out.store(cpu, i, first, line) };
-        }
+/// `to[m][row] = x[m] · w[row]` for rows of `w`, whose elements are contiguous.
+///
+/// # Safety
+/// The rows are inside `w` and have `k` elements, as those of `x`.
+pub(crate) unsafe fn dots(cpu: Cpu, x: FewRows, w: &Dense, rows: Range<usize>, to: &mut [f32]) {
+    let (step, count) = (w.step[0], rows.len());
+    // SAFETY: the caller's promise.
+    with_float!(unsafe { w.at(rows.start, 0) }, p => {
+        let dots = Dots { x, w: p.cast_const(), step, count, out: to };
+        if x.pairs { cpu.dispatch_dot(dots) } else { cpu.dispatch(dots) }
     });
 }
 
-struct Dots<'a, B> {
-    /// m, k, columns
-    size: [usize; 3],
-    rows: &'a [f32],
-    b: *const B,
-    /// Between columns.
+struct Dots<'a, W> {
+    x: FewRows,
+    w: *const W,
+    /// Between rows of `w`.
     step: isize,
-    /// `[m][column]`
+    count: usize,
+    /// `[m][row]`
     out: &'a mut [f32],
 }
 
-impl<B: Float> Kernel for Dots<'_, B> {
+impl<W: Float> Kernel for Dots<'_, W> {
     type Out = ();
     #[inline(always)]
     fn run<I: Isa>(mut self, isa: I) {
-        let mut j = 0;
-        while j < self.size[2] {
-            let wide = j + 4 <= self.size[2];
+        // One row of weights after the other, in the order they lie: several at a time halve the speed of memory.
+        for row in 0..self.count {
             let mut i = 0;
-            while i < self.size[0] {
-                let tall = i + 4 <= self.size[0];
+            while i < self.x.m {
                 // SAFETY: rows and columns lie inside the operands.
-                unsafe {
-                    match (tall, wide) {
-                        (true, true) => self.tile::<I, 4, 4>(isa, i, j),
-                        (true, false) => self.tile::<I, 4, 1>(isa, i, j),
-                        (false, true) => self.tile::<I, 1, 4>(isa, i, j),
-                        (false, false) => self.tile::<I, 1, 1>(isa, i, j),
+                i += unsafe {
+                    match (self.x.m - i, I::DOT && self.x.pairs) {
+                        (4.., true) => self.tile::<I, 4, true>(isa, i, row),
+                        (2.., true) => self.tile::<I, 2, true>(isa, i, row),
+                        (_, true) => self.tile::<I, 1, true>(isa, i, row),
+                        (4.., false) => self.tile::<I, 4, false>(isa, i, row),
+                        (2.., false) => self.tile::<I, 2, false>(isa, i, row),
+                        (_, false) => self.tile::<I, 1, false>(isa, i, row),
                     }
-                }
-                i += if tall { 4 } else { 1 };
+                };
             }
-            j += if wide { 4 } else { 1 };
         }
     }
 }
 
-impl<B: Float> Dots<'_, B> {
+impl<W: Float> Dots<'_, W> {
+    /// `MR` rows of `x` from `i` on with row `row` of `w`; returns `MR`.
+    ///
     /// # Safety
-    /// `MR` rows from `i` on and `NR` columns from `j` on are inside the operands.
+    /// They are inside the operands.
     #[inline(always)]
-    unsafe fn tile<I: Isa, const MR: usize, const NR: usize>(&mut self, isa: I, i: usize, j: usize) {
-        let k = self.size[1];
-        let mut sums = [[isa.splat(0.0); NR]; MR];
-        let x = self.rows[i * k..].as_ptr();
+    unsafe fn tile<I: Isa, const MR: usize, const PAIRS: bool>(&mut self, isa: I, i: usize, row: usize) -> usize {
+        let (k, width) = (self.x.k, if PAIRS { 2 * I::LANES } else { I::LANES });
+        // Four sums, so that additions need not wait for each other.
+        let mut sums = [[isa.splat(0.0); 4]; MR];
+        let (whole, fours) = (k / width * width, k / (4 * width) * 4 * width);
+        let (per_word, stride) = (if PAIRS { 2 } else { 1 }, self.x.stride);
         // SAFETY: the caller's promise.
-        let columns: [*const B; NR] = std::array::from_fn(|c| unsafe { self.b.offset((j + c) as isize * self.step) });
-        let mut p = 0;
-        while p < k {
-            // SAFETY: `LANES` or the `k - p` remaining elements of each row and column are readable.
-            unsafe {
-                let whole = k - p >= I::LANES;
-                let mut xs = [isa.splat(0.0); MR];
-                for (r, xs) in xs.iter_mut().enumerate() {
-                    let at = x.add(r * k + p);
-                    *xs = if whole { isa.load(at) } else { load_partial(isa, at, k - p) };
-                }
-                for c in 0..NR {
-                    let at = columns[c].add(p);
-                    let w = if whole { B::load(isa, at) } else { load_partial(isa, at, k - p) };
-                    for r in 0..MR {
-                        sums[r][c] = isa.fma(xs[r], w, sums[r][c]);
+        unsafe {
+            let w = self.w.offset(row as isize * self.step);
+            let x = self.x.words.add(i * stride);
+            for p in (0..fours).step_by(4 * width) {
+                for c in 0..4 {
+                    let p = p + c * width;
+                    let weights = load::<I, W, PAIRS>(isa, w.add(p));
+                    for (r, sums) in sums.iter_mut().enumerate() {
+                        sums[c] = combine::<I, PAIRS>(isa, isa.load_u(x.add(r * stride + p / per_word)), weights, sums[c]);
                     }
                 }
             }
-            p += I::LANES;
+            for p in (fours..whole).step_by(width) {
+                let weights = load::<I, W, PAIRS>(isa, w.add(p));
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    sums[0] = combine::<I, PAIRS>(isa, isa.load_u(x.add(r * stride + p / per_word)), weights, sums[0]);
+                }
+            }
+            if whole < k {
+                let weights = load_rest::<I, W, PAIRS>(isa, w.add(whole), k - whole);
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    let at = x.add(r * stride + whole / per_word);
+                    let x = if PAIRS {
+                        load_rest::<I, bf16, true>(isa, at.cast(), k - whole)
+                    } else {
+                        load_rest::<I, f32, false>(isa, at.cast(), k - whole)
+                    };
+                    sums[1] = combine::<I, PAIRS>(isa, x, weights, sums[1]);
+                }
+            }
         }
-        for (r, sums) in sums.iter().enumerate() {
-            let at = (i + r) * self.size[2] + j;
-            self.out[at..at + NR].iter_mut().zip(sums).for_each(|(o, &s)| *o = isa.sum(s));
+        for (r, &[a, b, c, d]) in sums.iter().enumerate() {
+            self.out[(i + r) * self.count + row] = isa.sum(isa.add(isa.add(a, b), isa.add(c, d)));
+        }
+        MR
+    }
+}
+
+/// A vector of words at `p`.
+///
+/// # Safety
+/// They are readable.
+#[inline(always)]
+unsafe fn load<I: Isa, W: Float, const PAIRS: bool>(isa: I, p: *const W) -> I::U {
+    // SAFETY: the caller's promise.
+    unsafe { if PAIRS { isa.load_u(p.cast()) } else { isa.bits(W::load(isa, p)) } }
+}
+
+/// The first `n` elements at `p`, zeros beyond.
+///
+/// # Safety
+/// They are readable, and fewer than a vector of words holds.
+#[inline(always)]
+unsafe fn load_rest<I: Isa, W: Float, const PAIRS: bool>(isa: I, p: *const W, n: usize) -> I::U {
+    // SAFETY: the caller's promise; 32 halves are 16 words, and LANES is at most 16.
+    unsafe {
+        if PAIRS {
+            let mut halves = [0u16; 32];
+            std::ptr::copy_nonoverlapping(p.cast(), halves.as_mut_ptr(), n);
+            isa.load_u(halves.as_ptr().cast())
+        } else {
+            isa.bits(load_partial(isa, p, n))
         }
     }
 }
 
-/// For `b` whose rows are contiguous: rows of `b` are added up, each by its factor.
-pub(super) fn by_columns(pool: &Pool, [m, n, k]: [usize; 3], a: &Dense, b: &Dense, out: &dyn Sink) {
-    let cpu = pool.cpu();
-    let rows = gather_rows(cpu, m, k, a);
-    pool.run_ranges(n, COLUMNS, |columns| {
-        let (first, count) = (columns.start, columns.len());
-        let step = b.step[0];
+#[inline(always)]
+fn combine<I: Isa, const PAIRS: bool>(isa: I, x: I::U, w: I::U, sum: I::V) -> I::V {
+    if PAIRS { isa.dot_bf16(sum, x, w) } else { isa.fma(isa.with_bits(x), isa.with_bits(w), sum) }
+}
+
+/// `x[m, k] · b[k, n]` for `b` whose rows are contiguous: they are added up, each by its factor. `rows` holds `x` as `f32`, each row
+/// `stride` apart.
+///
+/// # Safety
+/// The operands have these sizes.
+pub(super) unsafe fn by_columns(team: &mut Team, [m, n, k]: [usize; 3], rows: &[f32], stride: usize, b: &Dense, finish: &Finish) {
+    let cpu = team.cpu();
+    team.run(n.div_ceil(COLUMNS), 0, |task, _| {
+        let (first, count) = (task * COLUMNS, COLUMNS.min(n - task * COLUMNS));
         // SAFETY: the columns are inside the matrix.
-        let b = unsafe { b.at(0, first) };
+        let from = unsafe { b.at(0, first) };
         for i in 0..m {
             let mut line = [0.0; COLUMNS];
-            let (line, row) = (&mut line[..count], &rows[i * k..(i + 1) * k]);
-            with_float!(b, p => cpu.dispatch(Axpy { row, b: p.cast_const(), step, line }));
+            let (line, row) = (&mut line[..count], &rows[i * stride..][..k]);
+            with_float!(from, p => cpu.dispatch(Axpy { row, b: p.cast_const(), step: b.step[0], line }));
+            let lines = Lines { data: line, gate: None, stride: count, size: [1, count] };
             // SAFETY: tasks own disjoint columns.
-            unsafe { out.store(cpu, i, first, line) };
+            unsafe { finish.store(cpu, i, first, lines) };
         }
     });
 }

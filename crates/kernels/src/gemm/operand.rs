@@ -1,23 +1,19 @@
-//! Strided operands of a dense product.
+//! Operands of a product, and how they become words.
 
 use std::ops::Range;
 
-use super::{
-    FloatView,
-    block::{KC, Sink, Source, multiply},
-    gemv,
-};
+use super::tile::MAX_ROWS;
 use crate::{
-    Float, Pool,
-    convert::{FloatPtr, with_float},
-    simd::{Cpu, Isa, Kernel, load_partial},
+    convert::FloatPtr,
+    quant::QMatrix,
+    simd::{Cpu, Isa, Kernel},
 };
 
 /// A matrix by origin and strides of its two axes. Whoever makes one vouches that all its elements are readable for its life.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dense {
-    pub(super) origin: FloatPtr,
-    pub(super) step: [isize; 2],
+    pub(crate) origin: FloatPtr,
+    pub(crate) step: [isize; 2],
 }
 
 impl Dense {
@@ -31,7 +27,7 @@ impl Dense {
     ///
     /// # Safety
     /// The element is inside the matrix.
-    pub(super) unsafe fn at(&self, i: usize, j: usize) -> FloatPtr {
+    pub(crate) unsafe fn at(&self, i: usize, j: usize) -> FloatPtr {
         // SAFETY: the caller's promise.
         unsafe { self.origin.offset(i as isize * self.step[0] + j as isize * self.step[1]) }
     }
@@ -42,170 +38,247 @@ impl Dense {
     }
 }
 
-impl Source for Dense {
-    fn pack(&self, cpu: Cpu, k: Range<usize>, n: Range<usize>, width: usize, panel: &mut [f32]) {
-        if self.step[1] == 1 {
-            with_float!(self.origin, p => cpu.dispatch(Pack { origin: p.cast_const(), step: self.step, k, n, width, panel }));
-            return;
+/// A matrix of a product, read row by row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Operand<'a> {
+    Dense(Dense),
+    Codes(QMatrix<'a>),
+}
+
+/// Elements that are read at a time; a multiple of every vector's pairs.
+pub(crate) const STRETCH: usize = 256;
+
+impl Operand<'_> {
+    /// Elements `k` of row `i`; for codes `k` starts at a multiple of 16.
+    ///
+    /// # Safety
+    /// They are inside the matrix.
+    unsafe fn read(&self, cpu: Cpu, i: usize, k: Range<usize>, to: &mut [f32]) {
+        match self {
+            // SAFETY: the caller's promise.
+            Operand::Dense(d) => unsafe { d.at(i, k.start).read(cpu, d.step[1], &mut to[..k.len()]) },
+            Operand::Codes(w) => crate::quant::read(cpu, w, i, k.start, &mut to[..k.len()]),
         }
-        pack_columns(cpu, k, n, width, panel, |column, k, to| {
-            // SAFETY: the columns are inside the matrix.
-            unsafe { self.at(k.start, column).read(cpu, self.step[0], to) };
-        });
+    }
+
+    /// Whether a pair of bf16 loses nothing of this operand, or no more than its scale's type does.
+    pub(crate) fn fits_pairs(&self) -> bool {
+        match self {
+            Operand::Dense(d) => matches!(d.origin, FloatPtr::BF16(_)),
+            Operand::Codes(_) => true,
+        }
+    }
+
+    /// The words of a row where they lie ready.
+    fn words_in_place(&self, k: usize, pairs: bool) -> Option<Dense> {
+        match self {
+            Operand::Dense(d) if d.step[1] == 1 || k == 1 => match d.origin {
+                FloatPtr::F32(_) if !pairs => Some(*d),
+                FloatPtr::BF16(_) if pairs && k.is_multiple_of(2) => Some(*d),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Words of `buffer` that [`Operand::rows`] needs for each row.
+    pub(crate) fn row_words(&self, k: usize, pairs: bool) -> usize {
+        if self.words_in_place(k, pairs).is_some() { 0 } else { words(k, pairs).next_multiple_of(16) }
+    }
+
+    /// Pointers to the words of `count` rows from `first` on, those beyond `rows` repeating the last.
+    ///
+    /// # Safety
+    /// The matrix has `rows` rows of `k` elements. The pointers are good as long as the operand and `buffer`.
+    pub(crate) unsafe fn rows(
+        &self,
+        cpu: Cpu,
+        Range { start: first, end: rows }: Range<usize>,
+        (k, pairs): (usize, bool),
+        count: usize,
+        buffer: &mut [u32],
+    ) -> [*const u32; MAX_ROWS] {
+        let last = rows - 1;
+        if let Some(d) = self.words_in_place(k, pairs) {
+            // SAFETY: these rows are inside the matrix.
+            return std::array::from_fn(|i| unsafe { d.at((first + i.min(count - 1)).min(last), 0).words() });
+        }
+        let width = self.row_words(k, pairs);
+        for (i, to) in buffer.chunks_exact_mut(width.max(1)).enumerate().take(count.min(rows - first)) {
+            // SAFETY: the row is inside the matrix.
+            unsafe { self.row_to_words(cpu, first + i, k, pairs, to) };
+        }
+        std::array::from_fn(|i| buffer[(i.min(count - 1)).min(last - first) * width..].as_ptr())
+    }
+
+    /// # Safety
+    /// Row `i` has `k` elements.
+    unsafe fn row_to_words(&self, cpu: Cpu, i: usize, k: usize, pairs: bool, to: &mut [u32]) {
+        let mut values = [0.0; STRETCH];
+        for start in (0..k).step_by(STRETCH) {
+            let part = start..k.min(start + STRETCH);
+            // SAFETY: the caller's promise.
+            unsafe { self.read(cpu, i, part.clone(), &mut values) };
+            values[part.len()..].fill(0.0);
+            let to = &mut to[words(start, pairs)..];
+            let len = words(part.len(), pairs).next_multiple_of(16).min(to.len());
+            cpu.dispatch_dot(ToWords { values: &values, pairs, to: &mut to[..len] });
+        }
     }
 }
 
-/// Columns that are turned together; divides the width of every panel.
-const TURN: usize = 8;
+/// Words that hold `k` elements.
+pub(crate) fn words(k: usize, pairs: bool) -> usize {
+    if pairs { k.div_ceil(2) } else { k }
+}
 
-/// Packs a panel of a matrix that is read by columns: `read` writes elements `k` of a column.
-pub(crate) fn pack_columns(
-    cpu: Cpu,
-    k: Range<usize>,
-    n: Range<usize>,
-    width: usize,
-    panel: &mut [f32],
-    read: impl Fn(usize, Range<usize>, &mut [f32]),
-) {
-    let mut columns = [[0.0; KC]; TURN];
-    for (part, panel) in panel.chunks_mut(KC * width).enumerate() {
-        let k = k.start + part * KC..k.end.min(k.start + (part + 1) * KC);
-        for first in (0..width).step_by(TURN) {
-            for (c, column) in columns.iter_mut().enumerate() {
-                let (column, at) = (&mut column[..k.len()], n.start + first + c);
-                if at < n.end { read(at, k.clone(), column) } else { column.fill(0.0) }
+/// `to` is a multiple of 16 words.
+struct ToWords<'a> {
+    values: &'a [f32; STRETCH],
+    pairs: bool,
+    to: &'a mut [u32],
+}
+
+impl Kernel for ToWords<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        let to = self.to.as_mut_ptr();
+        let len = if self.pairs { 2 * self.to.len() } else { self.to.len() };
+        for at in (0..len).step_by(I::LANES) {
+            // SAFETY: `to` has room for `len` elements, a multiple of LANES and at most STRETCH.
+            unsafe {
+                let v = isa.load(self.values.as_ptr().add(at));
+                if self.pairs { isa.store_bf16(to.cast::<u16>().add(at), v) } else { isa.store(to.cast::<f32>().add(at), v) }
             }
-            cpu.dispatch(Turn { columns: &columns, panel, width, first });
         }
     }
 }
 
-/// `panel[k][first + c] = columns[c][k]`
+/// The columns of a product.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Columns<'a> {
+    /// Column `j` is row `j` of the operand.
+    Rows(Operand<'a>),
+    /// Element `k` of all columns is row `k` of the operand.
+    Lines(Operand<'a>),
+}
+
+impl Columns<'_> {
+    pub(crate) fn fits_pairs(&self) -> bool {
+        match self {
+            Columns::Rows(o) | Columns::Lines(o) => o.fits_pairs(),
+        }
+    }
+
+    /// Packs up to `width` of columns `n`, zeros beyond them, as `[step][width]` words; `panel` has room for a multiple of 16 steps.
+    ///
+    /// # Safety
+    /// The columns are inside the operand and have `k` elements.
+    pub(crate) unsafe fn pack(&self, cpu: Cpu, (k, pairs): (usize, bool), n: Range<usize>, width: usize, panel: &mut [u32]) {
+        let n = n.start..n.end.min(n.start + width);
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Columns::Rows(o) => pack_rows(cpu, o, (k, pairs), n, width, panel),
+                Columns::Lines(o) => pack_lines(cpu, o, (k, pairs), n, width, panel),
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As [`Columns::pack`].
+unsafe fn pack_rows(cpu: Cpu, o: &Operand, (k, pairs): (usize, bool), n: Range<usize>, width: usize, panel: &mut [u32]) {
+    let mut block = [[0u32; STRETCH]; 16];
+    for start in (0..k).step_by(STRETCH) {
+        let len = STRETCH.min(k - start);
+        for first in (0..width).step_by(16) {
+            for (c, line) in block.iter_mut().enumerate() {
+                let column = n.start + first + c;
+                line.fill(0);
+                if column < n.end {
+                    let mut values = [0.0; STRETCH];
+                    // SAFETY: the caller's promise.
+                    unsafe { o.read(cpu, column, start..start + len, &mut values) };
+                    let len = words(len, pairs).next_multiple_of(16);
+                    cpu.dispatch_dot(ToWords { values: &values, pairs, to: &mut line[..len] });
+                }
+            }
+            let (steps, panel) = (words(len, pairs), &mut panel[words(start, pairs) * width + first..]);
+            cpu.dispatch(Turn { block: &block, steps, columns: 16.min(width - first), width, panel });
+        }
+    }
+}
+
+/// `panel[step][c] = block[c][step]`
 struct Turn<'a> {
-    columns: &'a [[f32; KC]; TURN],
-    panel: &'a mut [f32],
+    block: &'a [[u32; STRETCH]; 16],
+    steps: usize,
+    columns: usize,
     width: usize,
-    first: usize,
+    panel: &'a mut [u32],
 }
 
 impl Kernel for Turn<'_> {
     type Out = ();
     #[inline(always)]
-    fn run<I: Isa>(self, _: I) {
-        for (k, line) in self.panel.chunks_exact_mut(self.width).enumerate().take(KC) {
-            let values: [f32; TURN] = std::array::from_fn(|c| self.columns[c][k]);
-            line[self.first..self.first + TURN].copy_from_slice(&values);
+    fn run<I: Isa>(self, isa: I) {
+        let whole = self.steps.next_multiple_of(I::LANES);
+        assert!((whole - 1) * self.width + self.columns <= self.panel.len(), "a panel has room for whole blocks");
+        for c in (0..self.columns).step_by(I::LANES) {
+            for step in (0..whole).step_by(I::LANES) {
+                // SAFETY: the block is inside `block`, and inside the panel by the assertion.
+                unsafe {
+                    let from = self.block.as_ptr().cast::<u32>().add(c * STRETCH + step);
+                    isa.transpose(from, STRETCH, self.panel.as_mut_ptr().add(step * self.width + c), self.width);
+                }
+            }
         }
     }
 }
 
-/// Packs a matrix whose rows are contiguous.
-struct Pack<'a, T> {
-    origin: *const T,
-    step: [isize; 2],
-    k: Range<usize>,
-    n: Range<usize>,
-    width: usize,
-    panel: &'a mut [f32],
+/// # Safety
+/// As [`Columns::pack`].
+unsafe fn pack_lines(cpu: Cpu, o: &Operand, (k, pairs): (usize, bool), n: Range<usize>, width: usize, panel: &mut [u32]) {
+    let (mut low, mut high) = ([0.0; STRETCH], [0.0; STRETCH]);
+    for (step, to) in panel.chunks_exact_mut(width).enumerate().take(words(k, pairs)) {
+        // SAFETY: the caller's promise; a panel is not wider than a stretch.
+        unsafe {
+            if pairs {
+                o.read(cpu, 2 * step, n.clone(), &mut low);
+                if 2 * step + 1 < k { o.read(cpu, 2 * step + 1, n.clone(), &mut high) } else { high.fill(0.0) }
+            } else {
+                o.read(cpu, step, n.clone(), &mut low);
+            }
+        }
+        cpu.dispatch(Interleave { low: &low, high: pairs.then_some(&high), to });
+    }
 }
 
-impl<T: Float> Kernel for Pack<'_, T> {
+struct Interleave<'a> {
+    low: &'a [f32; STRETCH],
+    high: Option<&'a [f32; STRETCH]>,
+    to: &'a mut [u32],
+}
+
+impl Kernel for Interleave<'_> {
     type Out = ();
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let Pack { origin, step: [down, _], k, n, width, panel } = self;
-        let count = n.len();
-        for (line, k) in panel.chunks_exact_mut(width).zip(k) {
-            // SAFETY: row `k` is inside the matrix.
-            let from = unsafe { origin.offset(k as isize * down + n.start as isize) };
-            for j in (0..width).step_by(I::LANES) {
-                let left = count.saturating_sub(j);
-                // SAFETY: columns `n` are inside the matrix; `width` is a multiple of LANES.
-                unsafe {
-                    let v = match left {
-                        0 => isa.splat(0.0),
-                        _ if left >= I::LANES => T::load(isa, from.add(j)),
-                        _ => load_partial(isa, from.add(j), left),
-                    };
-                    isa.store(line.as_mut_ptr().add(j), v);
-                }
+        for (i, to) in self.to.chunks_exact_mut(I::LANES).enumerate() {
+            // SAFETY: `to` is not longer than a stretch.
+            unsafe {
+                let low = isa.load(self.low.as_ptr().add(i * I::LANES));
+                let word = match self.high {
+                    Some(high) => {
+                        let high = isa.load(high.as_ptr().add(i * I::LANES));
+                        isa.or(isa.bf16_bits(low), isa.shl(isa.bf16_bits(high), 16))
+                    }
+                    None => isa.bits(low),
+                };
+                isa.store(to.as_mut_ptr().cast(), isa.with_bits(word));
             }
-        }
-    }
-}
-
-/// Where a dense product goes.
-#[derive(Clone)]
-pub(super) struct Output<'a> {
-    pub(super) origin: FloatPtr,
-    pub(super) step: [isize; 2],
-    pub(super) alpha: f32,
-    pub(super) beta: f32,
-    /// View, offset of this matrix in it, strides.
-    pub(super) bias: Option<(&'a FloatView<'a>, isize, [isize; 2])>,
-}
-
-impl Sink for Output<'_> {
-    unsafe fn store(&self, cpu: Cpu, i: usize, j: usize, row: &[f32]) {
-        // SAFETY: the caller's promise.
-        let to = unsafe { self.origin.offset(i as isize * self.step[0] + j as isize * self.step[1]) };
-        if self.bias.is_none() && self.alpha == 1.0 {
-            // SAFETY: the caller's promise.
-            return unsafe { to.write(cpu, self.step[1], row) };
-        }
-        let mut done = [0.0; 64];
-        for (c, part) in row.chunks(done.len()).enumerate() {
-            let done = &mut done[..part.len()];
-            done.iter_mut().zip(part).for_each(|(d, &x)| *d = self.alpha * x);
-            if let Some((view, base, step)) = &self.bias {
-                let at = base + i as isize * step[0] + (j + 64 * c) as isize * step[1];
-                for (d, x) in done.iter_mut().enumerate() {
-                    // SAFETY: the element is inside the output, to which the bias is broadcast.
-                    *x += self.beta * unsafe { view.at(at + d as isize * step[1]) };
-                }
-            }
-            // SAFETY: the caller's promise.
-            unsafe { to.offset(64 * c as isize * self.step[1]).write(cpu, self.step[1], done) };
-        }
-    }
-}
-
-/// One product `out[m, n] = a[m, k] · b[k, n]`.
-pub(super) struct Product<'a> {
-    /// m, n, k
-    pub(super) size: [usize; 3],
-    pub(super) a: Dense,
-    pub(super) b: Dense,
-    pub(super) out: Output<'a>,
-}
-
-/// `a[m, k] · b[k, n]` into `out`, for `b` whose rows need not be contiguous.
-pub(crate) fn dense_linear(pool: &Pool, size: [usize; 3], a: &Dense, b: &Dense, out: &dyn Sink) {
-    if size[0] < GEMM_ROWS && b.step[0] == 1 {
-        gemv::by_rows(pool, size, a, b, out);
-    } else {
-        multiply(pool, size, a, b, out);
-    }
-}
-
-/// Rows of `a` from which panels pay off.
-const GEMM_ROWS: usize = 8;
-
-impl Product<'_> {
-    pub(super) fn run(self, pool: &Pool) {
-        let [m, n, k] = self.size;
-        if m < GEMM_ROWS && self.b.step[0] == 1 {
-            gemv::by_rows(pool, self.size, &self.a, &self.b, &self.out);
-        } else if m < GEMM_ROWS && self.b.step[1] == 1 {
-            gemv::by_columns(pool, self.size, &self.a, &self.b, &self.out);
-        } else if n < GEMM_ROWS && m >= GEMM_ROWS && self.a.step[1] == 1 {
-            // The transposed product is a matrix-vector one.
-            let turn = |s: [isize; 2]| [s[1], s[0]];
-            let bias = self.out.bias.map(|(v, at, s)| (v, at, turn(s)));
-            let out = Output { step: turn(self.out.step), bias, ..self.out };
-            gemv::by_rows(pool, [n, m, k], &self.b.transposed(), &self.a.transposed(), &out);
-        } else {
-            multiply(pool, self.size, &self.a, &self.b, &self.out);
         }
     }
 }

@@ -56,6 +56,8 @@ fn products_match_the_definition() {
             }
         }
         check::<f32, f32>(&pool, [250, 65, 513], Rows, Columns, false);
+        check::<bf16, bf16>(&pool, [17, 1300, 35], Rows, Rows, false);
+        check::<bf16, bf16>(&pool, [1300, 50, 34], Rows, Columns, false);
         check::<f32, f32>(&pool, [2, 3, 0], Rows, Columns, true);
     }
 }

@@ -27,6 +27,7 @@ pub(super) fn apply<I: Isa>(isa: I, op: Unary, block: &mut [f32; 64]) {
         Unary::Tanh => vector!(tanh),
         Unary::Sigmoid => vector!(sigmoid),
         Unary::Silu => vector!(silu),
+        Unary::Relu => vector!(relu),
         Unary::Gelu => vector!(gelu),
         Unary::GeluTanh => vector!(gelu_tanh),
         Unary::Erf => vector!(erf),
@@ -52,6 +53,45 @@ pub(super) fn apply<I: Isa>(isa: I, op: Unary, block: &mut [f32; 64]) {
     }
 }
 
+/// `op` of one vector.
+#[inline(always)]
+pub(crate) fn activate<I: Isa>(isa: I, op: Unary, v: I::V) -> I::V {
+    match op {
+        Unary::Silu => silu(isa, v),
+        Unary::Gelu => gelu(isa, v),
+        Unary::GeluTanh => gelu_tanh(isa, v),
+        Unary::Relu => relu(isa, v),
+        Unary::Sigmoid => sigmoid(isa, v),
+        Unary::Tanh => tanh(isa, v),
+        _ => {
+            let mut block = [0.0; 64];
+            // SAFETY: a block is longer than a vector.
+            unsafe {
+                isa.store(block.as_mut_ptr(), v);
+                Rare(op, &mut block).apply(isa);
+                isa.load(block.as_ptr())
+            }
+        }
+    }
+}
+
+struct Rare<'a>(Unary, &'a mut [f32; 64]);
+
+impl Rare<'_> {
+    /// Out of line: few products are followed by one of these.
+    #[cold]
+    #[inline(never)]
+    fn apply<I: Isa>(self, isa: I) {
+        apply(isa, self.0, self.1);
+    }
+}
+
+/// max(x, 0); NaN stays.
+#[inline(always)]
+fn relu<I: Isa>(isa: I, x: I::V) -> I::V {
+    isa.select(isa.lt(x, isa.splat(0.0)), isa.splat(0.0), x)
+}
+
 /// Horner's rule, highest power first.
 #[inline(always)]
 fn polynomial<I: Isa, const N: usize>(isa: I, x: I::V, coefficients: [f32; N]) -> I::V {
@@ -60,12 +100,6 @@ fn polynomial<I: Isa, const N: usize>(isa: I, x: I::V, coefficients: [f32; N]) -
         y = isa.fma(y, x, isa.splat(c));
     }
     y
-}
-
-/// 2ⁿ for integral `n` in `-126..=127`.
-#[inline(always)]
-fn power_of_two<I: Isa>(isa: I, n: I::V) -> I::V {
-    isa.with_bits(isa.shl(isa.add_u(isa.float_to_int(n), isa.splat_u(127)), 23))
 }
 
 /// eˣ: x = n·ln 2 + r with |r| ≤ ln 2 / 2, then a polynomial in r. Overflows to ∞, keeps NaN.
@@ -77,9 +111,7 @@ pub(crate) fn exp<I: Isa>(isa: I, x: I::V) -> I::V {
     let r = isa.fma(n, isa.splat(2.121_944_4e-4), r);
     let p = polynomial(isa, r, [1.989_100_1e-4, 1.393_366_7e-3, 8.333_31e-3, 4.166_646_3e-2, 0.166_666_67, 0.5]);
     let y = isa.add(isa.splat(1.0), isa.fma(isa.mul(r, r), p, r));
-    // Two factors, since 2ⁿ itself may lie outside the normal range.
-    let half = isa.round(isa.mul(n, isa.splat(0.5)));
-    let y = isa.mul(isa.mul(y, power_of_two(isa, half)), power_of_two(isa, isa.sub(n, half)));
+    let y = isa.scale_by_power(y, n);
     isa.select(isa.is_nan(x), x, y)
 }
 

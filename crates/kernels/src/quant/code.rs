@@ -3,35 +3,53 @@
 use super::{Format, QMatrix, Scales};
 use crate::{
     Float,
-    simd::{Isa, load_partial},
+    simd::{Isa, load_partial, store_partial},
 };
 
-/// One way to code values. A lane of a vector takes `WORDS` words, which hold `CODES` whole codes.
+/// One way to code values.
 pub(super) trait Code: Copy + Send + Sync + 'static {
     const BITS: u32;
-    const WORDS: usize;
-    const CODES: usize;
-    /// The values of all codes in bf16, where they are exact and few.
-    const TABLE: Option<[u16; 32]> = None;
+    /// Whether a word holds whole codes.
+    const WHOLE: bool = 32 % Self::BITS == 0;
+    /// Codes of a word.
+    const CODES: usize = 32 / Self::BITS as usize;
+    /// The value in bf16 as a sum of table entries, where that is exact: for each, where in the code its five bits start. Bits
+    /// that do not belong to the code make no difference.
+    const PARTS: &[(u32, [u16; 32])];
 
     /// The value of the low `BITS` bits of each lane; the bits above are noise.
     fn value<I: Isa>(isa: I, low: I::U) -> I::V;
 
-    /// Code `j` of each lane.
-    #[inline(always)]
-    fn decode<I: Isa>(isa: I, words: &[I::U; MAX_WORDS], j: usize) -> I::V {
-        let bit = j as u32 * Self::BITS;
-        let (word, shift) = ((bit / 32) as usize, bit % 32);
-        let mut low = if shift == 0 { words[word] } else { isa.shr(words[word], shift) };
-        if shift + Self::BITS > 32 {
-            low = isa.or(low, isa.shl(words[word + 1], 32 - shift));
-        }
-        Self::value(isa, low)
-    }
+    /// Codes in their order, one a lane, from bit `bit` of the stream on, a multiple of 4.
+    ///
+    /// # Safety
+    /// 16 bytes are readable from the byte on that the bit is in.
+    unsafe fn at<I: Isa>(isa: I, stream: *const u8, bit: usize) -> I::U;
+
+    /// Codes in their order, one a half.
+    ///
+    /// # Safety
+    /// 32 bytes are readable.
+    unsafe fn halves_at<I: Isa>(isa: I, stream: *const u8) -> I::U;
 }
 
-/// The most words that a lane takes.
-pub(super) const MAX_WORDS: usize = 5;
+/// Reading streams of `$bits` bits.
+macro_rules! streams {
+    ($bits:expr) => {
+        #[inline(always)]
+        unsafe fn at<I: Isa>(isa: I, stream: *const u8, bit: usize) -> I::U {
+            // SAFETY: the caller's promise.
+            let codes = unsafe { isa.spread::<{ $bits }>(stream.add(bit / 8)) };
+            // With fewer than eight lanes, vectors may start inside a byte.
+            if I::LANES < 8 && bit % 8 != 0 { isa.shr(codes, (bit % 8) as u32) } else { codes }
+        }
+        #[inline(always)]
+        unsafe fn halves_at<I: Isa>(isa: I, stream: *const u8) -> I::U {
+            // SAFETY: the caller's promise.
+            unsafe { isa.spread_halves::<{ $bits }>(stream) }
+        }
+    };
+}
 
 /// Unsigned integers.
 #[derive(Clone, Copy)]
@@ -39,13 +57,12 @@ pub(super) struct Bits<const B: u32>;
 
 impl<const B: u32> Code for Bits<B> {
     const BITS: u32 = B;
-    const WORDS: usize = match B {
-        3 | 5 => B as usize,
-        6 => 3,
-        _ => 1,
+    const PARTS: &[(u32, [u16; 32])] = match B {
+        6 => &[(0, integers(5, 0)), (5, integers(1, 5))],
+        8 => &[(0, integers(4, 0)), (4, integers(4, 4))],
+        _ => &[(0, integers(B, 0))],
     };
-    const CODES: usize = Self::WORDS * 32 / B as usize;
-    const TABLE: Option<[u16; 32]> = if B == 4 { Some(bf16_table(&DIGITS)) } else { None };
+    streams!(B);
 
     #[inline(always)]
     fn value<I: Isa>(isa: I, low: I::U) -> I::V {
@@ -53,7 +70,18 @@ impl<const B: u32> Code for Bits<B> {
     }
 }
 
-const DIGITS: [f32; 16] = [0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.];
+/// The low `bits` bits of the index, times 2^`shift`, in bf16.
+const fn integers(bits: u32, shift: u32) -> [u16; 32] {
+    let mut table = [0; 32];
+    let mut i = 0;
+    while i < 32 {
+        table[i as usize] = ((((i & ((1 << bits) - 1)) << shift) as f32).to_bits() >> 16) as u16;
+        i += 1;
+    }
+    table
+}
+
+const E2M1: [f32; 16] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
 /// Values that are exact in bf16, twice over.
 const fn bf16_table(values: &[f32; 16]) -> [u16; 32] {
@@ -66,17 +94,14 @@ const fn bf16_table(values: &[f32; 16]) -> [u16; 32] {
     table
 }
 
-const E2M1: [f32; 16] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
-
 /// E2M1.
 #[derive(Clone, Copy)]
 pub(super) struct Fp4;
 
 impl Code for Fp4 {
     const BITS: u32 = 4;
-    const WORDS: usize = 1;
-    const CODES: usize = 8;
-    const TABLE: Option<[u16; 32]> = Some(bf16_table(&E2M1));
+    const PARTS: &[(u32, [u16; 32])] = &[(0, bf16_table(&E2M1))];
+    streams!(4);
 
     #[inline(always)]
     fn value<I: Isa>(isa: I, low: I::U) -> I::V {
@@ -90,8 +115,8 @@ pub(super) struct Fp8;
 
 impl Code for Fp8 {
     const BITS: u32 = 8;
-    const WORDS: usize = 1;
-    const CODES: usize = 4;
+    const PARTS: &[(u32, [u16; 32])] = &[];
+    streams!(8);
 
     #[inline(always)]
     fn value<I: Isa>(isa: I, low: I::U) -> I::V {
@@ -106,11 +131,11 @@ impl Code for Fp8 {
 macro_rules! with_code {
     ($format:expr, $code:ident => $body:expr) => {
         match ($format, $format.bits()) {
-            (Format::Nvfp4 | Format::Mxfp4, _) => {
+            (crate::quant::Format::Nvfp4 | crate::quant::Format::Mxfp4, _) => {
                 type $code = crate::quant::code::Fp4;
                 $body
             }
-            (Format::Mxfp8, _) => {
+            (crate::quant::Format::Mxfp8, _) => {
                 type $code = crate::quant::code::Fp8;
                 $body
             }
@@ -186,65 +211,42 @@ pub(super) fn widen<T: Float, I: Isa>(isa: I, from: &[T], to: &mut [f32]) {
     }
 }
 
-/// Writes values `cols` of row `row` to `to`, dequantized; `start` is a multiple of 16.
+/// Writes values `start..` of row `row` to `to`, dequantized; `start` is a multiple of 16 or of LANES.
 #[inline(always)]
 pub(super) fn read_row<C: Code, I: Isa>(isa: I, w: &QMatrix, row: usize, start: usize, to: &mut [f32]) {
-    let words = &w.words[row * w.row_words()..(row + 1) * w.row_words()];
+    let words = &w.words[row * w.row_words()..];
     let group = w.format.group();
-    let lane_bits = scale_lanes::<I, C>(isa, isa.lane_numbers());
-    let mut spill = [0u32; 16];
-    let (mut scale, mut bias) = ([0.0], [0.0]);
-    for (i, run) in to.chunks_mut(I::LANES).enumerate() {
-        let col = start + i * I::LANES;
-        if i == 0 || col.is_multiple_of(group) {
-            let at = row * w.row_groups() + col / group;
-            read_scales(isa, w.format, w.scales, at, &mut scale);
-            if let Some(biases) = w.biases {
-                read_scales(isa, w.format, biases, at, &mut bias);
+    let (mut at, len) = (0, to.len());
+    while at < len {
+        let col = start + at;
+        let end = len.min(at + group - col % group);
+        let (mut scale, mut bias) = ([0.0], [0.0]);
+        let number = row * w.row_groups() + col / group;
+        read_scales(isa, w.format, w.scales, number, &mut scale);
+        if let Some(biases) = w.biases {
+            read_scales(isa, w.format, biases, number, &mut bias);
+        }
+        let (scale, bias) = (isa.splat(scale[0]), isa.splat(bias[0]));
+        for at in (at..end).step_by(I::LANES) {
+            let bit = (start + at) * C::BITS as usize;
+            let mut spill = [0u32; 5];
+            let rest = &words[bit / 32..];
+            // SAFETY: 16 bytes are readable from the bit's word on, so from its byte on unless it is in the last of five words.
+            let codes = unsafe {
+                if rest.len() >= 5 {
+                    C::at(isa, words.as_ptr().cast(), bit)
+                } else {
+                    spill[..rest.len()].copy_from_slice(rest);
+                    C::at(isa, spill.as_ptr().cast(), bit % 32)
+                }
+            };
+            let value = isa.fma(C::value(isa, codes), scale, bias);
+            // SAFETY: what is stored ends at `end`, inside `to`.
+            unsafe {
+                let to = to.as_mut_ptr().add(at);
+                if end - at >= I::LANES { isa.store(to, value) } else { store_partial(isa, to, value, end - at) }
             }
         }
-        let bit = col * C::BITS as usize;
-        let rest = &words[bit / 32..];
-        let source = if rest.len() >= I::LANES {
-            rest.as_ptr()
-        } else {
-            spill[..rest.len()].copy_from_slice(rest);
-            spill.as_ptr()
-        };
-        // SAFETY: LANES words are readable there.
-        let packed = unsafe { isa.load_u(source) };
-        let at = isa.add_u(lane_bits, isa.splat_u(bit as u32 % 32));
-        let q = C::value(isa, unpack::<I, C>(isa, packed, at));
-        let value = isa.fma(q, isa.splat(scale[0]), isa.splat(bias[0]));
-        let mut lanes = [0.0; 16];
-        // SAFETY: LANES is at most 16.
-        unsafe { isa.store(lanes.as_mut_ptr(), value) };
-        run.copy_from_slice(&lanes[..run.len()]);
+        at = end;
     }
-}
-
-/// Lane numbers times `BITS`.
-#[inline(always)]
-fn scale_lanes<I: Isa, C: Code>(isa: I, lanes: I::U) -> I::U {
-    let mut sum = isa.splat_u(0);
-    for bit in 0..4 {
-        if C::BITS >> bit & 1 == 1 {
-            sum = isa.add_u(sum, isa.shl(lanes, bit));
-        }
-    }
-    sum
-}
-
-/// The bits of `packed` from bit `at` on, in the low part of each lane.
-#[inline(always)]
-fn unpack<I: Isa, C: Code>(isa: I, packed: I::U, at: I::U) -> I::U {
-    let word = isa.shr(at, 5);
-    let shift = isa.and(at, isa.splat_u(31));
-    let low = isa.shr_each(isa.permute_u(packed, word), shift);
-    if 32 % C::BITS == 0 {
-        return low;
-    }
-    let last = isa.splat_u(I::LANES as u32 - 1);
-    let next = isa.and(isa.add_u(word, isa.splat_u(1)), last);
-    isa.or(low, isa.shl_each(isa.permute_u(packed, next), isa.sub_u(isa.splat_u(32), shift)))
 }

@@ -1,7 +1,17 @@
 //! Dequantization of whole rows.
 
-use super::{Format, QMatrix, code::with_code, gemm::read};
-use crate::{Error, Float, Pool, convert::FloatPtr, error::same, simd::Cpu};
+use std::marker::PhantomData;
+
+use super::{
+    QMatrix,
+    code::{Code, read_row, with_code},
+};
+use crate::{
+    Error, Float, Pool,
+    convert::FloatPtr,
+    error::same,
+    simd::{Cpu, Isa, Kernel},
+};
 
 /// Values unpacked at a time.
 const SEGMENT: usize = 256;
@@ -47,8 +57,29 @@ fn write_row(cpu: Cpu, w: &QMatrix, row: usize, out: FloatPtr) {
     let mut values = [0.0; SEGMENT];
     for start in (0..w.cols).step_by(SEGMENT) {
         let values = &mut values[..SEGMENT.min(w.cols - start)];
-        with_code!(w.format, C => read::<C>(cpu, w, row, start, values));
+        read(cpu, w, row, start, values);
         // SAFETY: the caller's promise.
         unsafe { out.offset(start as isize).write(cpu, 1, values) };
+    }
+}
+
+/// `to` = columns `start..` of a row, dequantized. `start` is a multiple of 16 or of the vector's lanes.
+pub(crate) fn read(cpu: Cpu, w: &QMatrix, row: usize, start: usize, to: &mut [f32]) {
+    with_code!(w.format, C => cpu.dispatch(ReadRow::<C> { w, row, start, to, code: PhantomData }));
+}
+
+struct ReadRow<'a, C> {
+    w: &'a QMatrix<'a>,
+    row: usize,
+    start: usize,
+    to: &'a mut [f32],
+    code: PhantomData<C>,
+}
+
+impl<C: Code> Kernel for ReadRow<'_, C> {
+    type Out = ();
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        read_row::<C, I>(isa, self.w, self.row, self.start, self.to);
     }
 }

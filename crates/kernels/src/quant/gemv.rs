@@ -1,377 +1,263 @@
 //! Products of few rows: packed words are read once and go straight into registers.
 //!
-//! A vector of words holds `LANES · CODES` consecutive codes, lane by lane; code `j` of all lanes comes out with one shift. The
-//! activations are laid out to match (`x[block][j][lane]`) once per call, so that no code ever moves between lanes. Products
-//! are summed without scale over one vector of words, in which a lane stays within one group, and then scaled.
+//! Where a word holds whole codes, a vector of words holds `LANES · CODES` consecutive ones, lane by lane; code `j` of all lanes
+//! comes out with one shift, and the activations are laid out to match once per call, so that no code moves between lanes.
+//! Other codes are spread over the lanes in their order. Products are summed without scale over a block, in which a lane stays
+//! within one group, and then scaled; biases meet the sums of the groups' activations.
+//!
+//! Against bf16 activations codes become bf16, which is exact, and the BF16 dot product takes two at a time; subnormal
+//! activations then count as zero.
 
-#[cfg_attr(not(target_arch = "x86_64"), path = "gemv/no_pairs.rs")]
-mod pairs;
-
-use std::{marker::PhantomData, ops::Range};
-
-use smallvec::SmallVec;
+use std::{marker::PhantomData, mem::MaybeUninit, ops::Range};
 
 use super::{
-    Format, QMatrix,
-    code::{Code, MAX_WORDS, read_row, read_scales, with_code},
+    QMatrix,
+    code::{Code, read_scales, with_code},
 };
 use crate::{
-    Pool,
-    convert::FloatPtr,
-    gemm::Sink,
-    simd::{Isa, Kernel},
+    pool::{Scratch, Team},
+    simd::{Cpu, Isa, Kernel},
 };
-
-/// Bytes of packed words a task reads.
-const TASK_BYTES: usize = 48 << 10;
 
 /// Rows whose scales are widened together.
 const ROWS: usize = 16;
 
+/// The most bytes of a block, with what reading it may touch beyond.
+const BLOCK_BYTES: usize = 128 + 32;
+
+/// How activations are laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kind {
+    /// Codes of a lane; 1: activations are in their order.
+    codes: usize,
+    /// Whether words are pairs of bf16.
+    pairs: bool,
+    group: usize,
+}
+
+impl Kind {
+    /// `exact`: the activations are bf16.
+    pub(crate) fn of(cpu: Cpu, w: &QMatrix, exact: bool) -> Kind {
+        with_code!(w.format, C => Kind {
+            codes: if C::WHOLE { C::CODES } else { 1 },
+            pairs: exact && cpu.has_dot() && !C::PARTS.is_empty(),
+            group: w.format.group(),
+        })
+    }
+}
+
 /// Activations in the order that the codes come in, and their sums by group.
-struct Prepared {
-    /// `[m][block][code][lane]`, zero beyond K.
-    x: Vec<f32>,
-    /// Elements of one row of `x`.
+pub(crate) struct Prepared {
+    pub(crate) kind: Kind,
+    data: Scratch,
+    m: usize,
+    /// Words of one row.
     stride: usize,
-    /// `[m][group]`, each row padded with zeros to a multiple of 16.
-    sums: Vec<f32>,
-    /// Elements of one row of `sums`.
+    /// Where the sums start, `[m][group]`, each row padded with zeros.
+    sums: usize,
     sum_stride: usize,
 }
 
-/// `x[m, cols] · wᵀ` into `out`; `x` has these elements, row-major.
-pub(super) fn linear(pool: &Pool, x: FloatPtr, w: &QMatrix, m: usize, out: &dyn Sink) {
-    if w.rows == 0 || m == 0 {
-        return;
+impl Prepared {
+    /// Of `x`, `[m, k]` with rows `x_stride` apart and zeros from `k` on.
+    pub(crate) fn new(team: &mut Team, kind: Kind, x: &[f32], x_stride: usize, [m, k]: [usize; 2]) -> Prepared {
+        let cpu = team.cpu();
+        let block = cpu.lanes() * kind.codes;
+        let padded = k.next_multiple_of(block.max(32));
+        let stride = if kind.pairs { padded / 2 } else { padded };
+        let sum_stride = (k / kind.group).next_multiple_of(16);
+        let mut data = team.take(m * (stride + sum_stride));
+        let (words, sums) = data.words().split_at_mut(m * stride);
+        for i in 0..m {
+            let (x, to) = (&x[i * x_stride..][..x_stride], &mut words[i * stride..][..stride]);
+            let sums = bytemuck::cast_slice_mut(&mut sums[i * sum_stride..][..sum_stride]);
+            cpu.dispatch(LayOut { x, k, kind, to, sums });
+        }
+        Prepared { kind, data, m, stride, sums: m * stride, sum_stride }
     }
-    let cpu = pool.cpu();
-    let mut natural = vec![0.0; m * w.cols];
-    // SAFETY: the caller's promise.
-    unsafe { x.read(cpu, 1, &mut natural) };
-    let exact = matches!(x, FloatPtr::BF16(_));
-    with_code!(w.format, C => linear_with::<C>(pool, &natural, exact, w, m, out));
+
+    pub(crate) fn give_back(self, team: &mut Team) {
+        team.give_back(self.data);
+    }
 }
 
-/// `exact`: the activations are bf16.
-fn linear_with<C: Code>(pool: &Pool, x: &[f32], exact: bool, w: &QMatrix, m: usize, out: &dyn Sink) {
-    let cpu = pool.cpu();
-    let by_row = w.format.group() < C::CODES;
-    let mut prepared = cpu.dispatch(Prepare { x, w, m, codes: if by_row { 1 } else { C::CODES } });
-    let dot = if exact && C::TABLE.is_some() { pairs::Dot::of(cpu) } else { None };
-    if dot.is_some() {
-        prepared.pair_up();
-    }
-    let grain = (TASK_BYTES / (w.row_words() * 4).max(1)).next_multiple_of(ROWS).max(ROWS);
-    pool.run_ranges(w.rows, grain, |rows| {
-        let mut results: SmallVec<[f32; 512]> = SmallVec::from_elem(0.0, rows.len() * m);
-        let task = Task::<C> { w, m, x: &prepared, rows: rows.clone(), by_row, results: &mut results, code: PhantomData };
-        match dot {
-            Some(dot) => dot.run(task),
-            None => cpu.dispatch(task),
-        }
-        for (i, line) in results.chunks_exact(rows.len()).enumerate() {
-            // SAFETY: tasks own disjoint columns of every row of the output.
-            unsafe { out.store(cpu, i, rows.start, line) };
-        }
-    });
-}
-
-struct Prepare<'a> {
+struct LayOut<'a> {
     x: &'a [f32],
-    w: &'a QMatrix<'a>,
-    m: usize,
-    /// Codes of a lane; with 1 the order stays.
-    codes: usize,
+    k: usize,
+    kind: Kind,
+    to: &'a mut [u32],
+    sums: &'a mut [f32],
 }
 
-impl Kernel for Prepare<'_> {
-    type Out = Prepared;
+impl Kernel for LayOut<'_> {
+    type Out = ();
     #[inline(always)]
-    fn run<I: Isa>(self, isa: I) -> Prepared {
-        let (k, group, groups, codes) = (self.w.cols, self.w.format.group(), self.w.row_groups(), self.codes);
-        let block = I::LANES * codes;
-        let stride = k.next_multiple_of(block);
-        let sum_stride = groups.next_multiple_of(16);
-        let mut p = Prepared { x: vec![0.0; self.m * stride], stride, sums: vec![0.0; self.m * sum_stride], sum_stride };
-        for (i, row) in self.x.chunks_exact(k).enumerate() {
-            let sums = &mut p.sums[i * sum_stride..][..groups];
-            for (sum, part) in sums.iter_mut().zip(row.chunks_exact(group)) {
-                let mut total = isa.splat(0.0);
-                for lanes in part.chunks_exact(I::LANES) {
-                    // SAFETY: the chunk is LANES long; a group is a multiple of 16.
-                    total = isa.add(total, unsafe { isa.load(lanes.as_ptr()) });
-                }
-                *sum = isa.sum(total);
+    fn run<I: Isa>(self, isa: I) {
+        let LayOut { x, k, kind: Kind { codes, pairs, group }, to, sums } = self;
+        sums.fill(0.0);
+        for (sum, part) in sums.iter_mut().zip(x[..k].chunks_exact(group)) {
+            let mut total = isa.splat(0.0);
+            for lanes in part.chunks_exact(I::LANES) {
+                // SAFETY: the chunk is LANES long; a group is a multiple of 16.
+                total = isa.add(total, unsafe { isa.load(lanes.as_ptr()) });
             }
-            let to = &mut p.x[i * stride..][..stride];
-            for (from, to) in row.chunks(block).zip(to.chunks_exact_mut(block)) {
-                for (lane, from) in from.chunks(codes).enumerate() {
-                    from.iter().enumerate().for_each(|(j, &x)| to[j * I::LANES + lane] = x);
+            *sum = isa.sum(total);
+        }
+        // Words of a lane, how far apart its activations lie in `x`, and where the other one of a pair is.
+        let (each, step, other) = match (codes, pairs) {
+            (1, false) => (1, 1, 0),
+            (1, true) => (1, 2, 1),
+            (_, false) => (codes, codes, 0),
+            (_, true) => (codes / 2, codes, codes / 2),
+        };
+        for (b, to) in to.chunks_exact_mut(I::LANES * each).enumerate() {
+            for (j, to) in to.chunks_exact_mut(I::LANES).enumerate() {
+                let from = &x[b * I::LANES * step + j..];
+                assert!(from.len() >= I::LANES * step - (step - 1) + other, "activations are padded");
+                // SAFETY: by the assertion; the chunk is LANES long.
+                unsafe {
+                    let from = from.as_ptr().cast::<u32>();
+                    let mut word = if step == 1 { isa.load_u(from) } else { isa.load_u_strided(from, step) };
+                    if pairs {
+                        let high = isa.and(isa.load_u_strided(from.add(other), step), isa.splat_u(0xffff_0000));
+                        word = isa.or(isa.shr(word, 16), high);
+                    }
+                    isa.store(to.as_mut_ptr().cast(), isa.with_bits(word));
                 }
             }
         }
-        p
     }
+}
+
+/// Words of scratch that [`rows_times`] needs.
+pub(crate) fn number_words(w: &QMatrix) -> usize {
+    2 * (ROWS * w.row_groups() + 16)
+}
+
+/// `to[m][row] = x[m] · w[row]`
+pub(crate) fn rows_times(cpu: Cpu, w: &QMatrix, x: &Prepared, rows: Range<usize>, numbers: &mut [u32], to: &mut [f32]) {
+    let half = ROWS * w.row_groups() + 16;
+    let (scales, biases) = numbers[..2 * half].split_at_mut(half);
+    let (scales, biases) = (bytemuck::cast_slice_mut(scales), bytemuck::cast_slice_mut(biases));
+    with_code!(w.format, C => {
+        let task = Task::<C> { w, x, rows, scales, biases, out: to, code: PhantomData };
+        if x.kind.pairs { cpu.dispatch_dot(task) } else { cpu.dispatch(task) }
+    });
 }
 
 struct Task<'a, C> {
     w: &'a QMatrix<'a>,
-    m: usize,
     x: &'a Prepared,
     rows: Range<usize>,
-    by_row: bool,
+    /// Of [`ROWS`] rows, followed by a vector of anything.
+    scales: &'a mut [f32],
+    biases: &'a mut [f32],
     /// `[m][row]`
-    results: &'a mut [f32],
+    out: &'a mut [f32],
     code: PhantomData<C>,
-}
-
-/// Scales and biases of [`ROWS`] rows, followed by a vector of zeros.
-struct GroupNumbers {
-    scales: SmallVec<[f32; 1024]>,
-    biases: SmallVec<[f32; 1024]>,
 }
 
 impl<C: Code> Kernel for Task<'_, C> {
     type Out = ();
     #[inline(always)]
-    fn run<I: Isa>(self, isa: I) {
-        self.all_rows(isa, Lanes);
-    }
-}
-
-/// How codes of one vector of words meet their activations.
-trait Products<C, I: Isa>: Copy {
-    /// Codes that one element of the prepared activations stands for.
-    const CODES: usize;
-
-    /// Unscaled products of one vector of words in each of `NR` rows, `stride` words apart.
-    ///
-    /// # Safety
-    /// Those words, and `MR` blocks of activations `x_stride` apart, are readable.
-    unsafe fn sums<const MR: usize, const NR: usize>(
-        self,
-        isa: I,
-        words: *const u32,
-        stride: usize,
-        x: *const f32,
-        x_stride: usize,
-    ) -> [[I::V; NR]; MR];
-}
-
-/// One product a lane, in `f32`.
-#[derive(Clone, Copy)]
-struct Lanes;
-
-impl<C: Code> Task<'_, C> {
-    #[inline(always)]
-    fn all_rows<I: Isa, P: Products<C, I>>(mut self, isa: I, products: P) {
+    fn run<I: Isa>(mut self, isa: I) {
         let groups = self.w.row_groups();
-        let zeros = || SmallVec::from_elem(0.0, ROWS * groups + 16);
-        let mut numbers = GroupNumbers { scales: zeros(), biases: zeros() };
-        let mut first = self.rows.start;
-        while first < self.rows.end {
+        for first in self.rows.clone().step_by(ROWS) {
             let count = ROWS.min(self.rows.end - first);
-            if self.by_row {
-                (first..first + count).for_each(|row| self.one_row(isa, row));
-                first += count;
-                continue;
-            }
-            read_scales(isa, self.w.format, self.w.scales, first * groups, &mut numbers.scales[..count * groups]);
+            read_scales(isa, self.w.format, self.w.scales, first * groups, &mut self.scales[..count * groups]);
             if let Some(biases) = self.w.biases {
-                read_scales(isa, self.w.format, biases, first * groups, &mut numbers.biases[..count * groups]);
+                read_scales(isa, self.w.format, biases, first * groups, &mut self.biases[..count * groups]);
             }
-            let mut m = 0;
-            while m < self.m {
-                let mut row = 0;
-                // SAFETY: the rows and columns lie inside the operands; `numbers` holds these rows.
-                unsafe {
-                    if self.m - m >= 4 {
-                        while row + 2 <= count {
-                            self.tile::<I, P, 4, 2>(isa, products, m, first, row, &numbers);
-                            row += 2;
-                        }
-                        while row < count {
-                            self.tile::<I, P, 4, 1>(isa, products, m, first, row, &numbers);
-                            row += 1;
-                        }
-                        m += 4;
-                    } else {
-                        while row + 4 <= count {
-                            self.tile::<I, P, 1, 4>(isa, products, m, first, row, &numbers);
-                            row += 4;
-                        }
-                        while row < count {
-                            self.tile::<I, P, 1, 1>(isa, products, m, first, row, &numbers);
-                            row += 1;
-                        }
-                        m += 1;
-                    }
-                }
+            let rows = first..first + count;
+            if I::DOT && self.x.kind.pairs {
+                if C::WHOLE { self.all::<I, LanePairs>(isa, rows) } else { self.all::<I, OrderPairs>(isa, rows) }
+            } else if C::WHOLE {
+                self.all::<I, Lanes>(isa, rows)
+            } else {
+                self.all::<I, Order>(isa, rows)
             }
-            first += count;
         }
     }
 }
 
-impl<C: Code> Task<'_, C> {
-    /// `MR` activation rows from `m` on with `NR` weight rows from `first + row` on.
+/// How the codes of a block meet their activations.
+trait Products<C> {
+    /// Codes of a block.
+    fn block<I: Isa>(group: usize) -> usize;
+    /// Bytes that reading a block may touch beyond it.
+    const BEYOND: usize;
+    /// Codes of a word of activations.
+    const PER_WORD: usize;
+    /// The group, counted from the block's first, that a lane's codes belong to.
+    fn group_of(lane: usize, group: usize) -> usize;
+
+    /// Unscaled products of one block of a row with `MR` rows of activations.
     ///
     /// # Safety
-    /// All of them exist, and `numbers` starts at weight row `first`.
-    #[inline(always)]
-    unsafe fn tile<I: Isa, P: Products<C, I>, const MR: usize, const NR: usize>(
-        &mut self,
-        isa: I,
-        products: P,
-        m: usize,
-        first: usize,
-        row: usize,
-        numbers: &GroupNumbers,
-    ) {
-        let (w, x) = (self.w, self.x);
-        let (groups, row_words, group) = (w.row_groups(), w.row_words(), w.format.group());
-        // Groups are powers of two: a division would cost as much as the block.
-        let shift = group.trailing_zeros();
-        let block_words = I::LANES * C::WORDS;
-        let block = I::LANES * C::CODES;
-        let full = row_words / block_words;
-        let scale_lane: [u32; 16] = std::array::from_fn(|lane| ((lane % I::LANES) * C::CODES / group) as u32);
-        let mut total = [[isa.splat(0.0); NR]; MR];
-        // SAFETY: every pointer stays inside the rows that the caller vouches for, the padded activations, or `numbers` with
-        // its vector of zeros; LANES is at most 16.
-        unsafe {
-            let scale_lane = isa.load_u(scale_lane.as_ptr());
-            let words = w.words.as_ptr().add((first + row) * row_words);
-            let xs = x.x.as_ptr().add(m * x.stride);
-            let scales = numbers.scales.as_ptr().add(row * groups);
-            for b in 0..full {
-                let at = words.add(b * block_words);
-                let sums = products.sums::<MR, NR>(isa, at, row_words, xs.add(b * block / P::CODES), x.stride);
-                for r in 0..NR {
-                    let scale = isa.permute(isa.load(scales.add(r * groups + ((b * block) >> shift))), scale_lane);
-                    for i in 0..MR {
-                        total[i][r] = isa.fma(sums[i][r], scale, total[i][r]);
-                    }
-                }
-            }
-            if full * block_words < row_words {
-                let rest = row_words - full * block_words;
-                let mut spill = [[0u32; 16 * MAX_WORDS]; NR];
-                let end = (first + row + NR - 1) * row_words + (full + 1) * block_words;
-                let (mut at, mut stride) = (words.add(full * block_words), row_words);
-                // Words of the next row do no harm, since they meet zeros; but there may be no next row.
-                if end > w.words.len() {
-                    for (r, spill) in spill.iter_mut().enumerate() {
-                        std::ptr::copy_nonoverlapping(at.add(r * row_words), spill.as_mut_ptr(), rest);
-                    }
-                    (at, stride) = (spill.as_ptr().cast(), 16 * MAX_WORDS);
-                }
-                let sums = products.sums::<MR, NR>(isa, at, stride, xs.add(full * block / P::CODES), x.stride);
-                // Lanes beyond the row must not see the next row's scale, which may be infinite.
-                let valid = (w.cols - full * block).div_ceil(C::CODES) as f32;
-                let inside = isa.lt(isa.int_to_float(isa.lane_numbers()), isa.splat(valid));
-                for r in 0..NR {
-                    let scale = isa.permute(isa.load(scales.add(r * groups + ((full * block) >> shift))), scale_lane);
-                    let scale = isa.select(inside, scale, isa.splat(0.0));
-                    for i in 0..MR {
-                        total[i][r] = isa.fma(sums[i][r], scale, total[i][r]);
-                    }
-                }
-            }
-            if w.biases.is_some() {
-                self.add_biases::<I, MR, NR>(isa, m, numbers.biases.as_ptr().add(row * groups), &mut total);
-            }
-        }
-        let out_row = first + row - self.rows.start;
-        for (i, total) in total.iter().enumerate() {
-            for (r, &t) in total.iter().enumerate() {
-                self.results[(m + i) * self.rows.len() + out_row + r] = isa.sum(t);
-            }
-        }
-    }
-
-    /// Adds Σ bias · (sum of the group's activations).
-    ///
-    /// # Safety
-    /// `biases` points at `NR` rows of group numbers, followed by a vector of readable elements.
-    #[inline(always)]
-    unsafe fn add_biases<I: Isa, const MR: usize, const NR: usize>(
-        &self,
-        isa: I,
-        m: usize,
-        biases: *const f32,
-        total: &mut [[I::V; NR]; MR],
-    ) {
-        let groups = self.w.row_groups();
-        for g in (0..groups).step_by(I::LANES) {
-            let inside = isa.lt(isa.int_to_float(isa.lane_numbers()), isa.splat((groups - g) as f32));
-            for r in 0..NR {
-                // SAFETY: the caller's promise; rows of `sums` are padded to a multiple of 16.
-                unsafe {
-                    let bias = isa.load(biases.add(r * groups + g));
-                    let bias = if groups - g < I::LANES { isa.select(inside, bias, isa.splat(0.0)) } else { bias };
-                    for (i, total) in total.iter_mut().enumerate() {
-                        let sum = isa.load(self.x.sums.as_ptr().add((m + i) * self.x.sum_stride + g));
-                        total[r] = isa.fma(bias, sum, total[r]);
-                    }
-                }
-            }
-        }
-    }
-
-    /// A weight row whose lanes would straddle groups: dequantized, then multiplied.
-    #[inline(always)]
-    fn one_row<I: Isa>(&mut self, isa: I, row: usize) {
-        let mut totals: SmallVec<[I::V; 16]> = SmallVec::from_elem(isa.splat(0.0), self.m);
-        let mut values = [0.0; 256];
-        for start in (0..self.w.cols).step_by(256) {
-            let values = &mut values[..256.min(self.w.cols - start)];
-            read_row::<C, I>(isa, self.w, row, start, values);
-            for (m, total) in totals.iter_mut().enumerate() {
-                let x = &self.x.x[m * self.x.stride + start..][..values.len()];
-                for (x, v) in x.chunks_exact(I::LANES).zip(values.chunks_exact(I::LANES)) {
-                    // SAFETY: both chunks are LANES long.
-                    unsafe { *total = isa.fma(isa.load(x.as_ptr()), isa.load(v.as_ptr()), *total) };
-                }
-            }
-        }
-        for (m, &total) in totals.iter().enumerate() {
-            self.results[m * self.rows.len() + row - self.rows.start] = isa.sum(total);
-        }
-    }
+    /// The block, with [`Products::BEYOND`] bytes, and the activations, `x_stride` apart, are readable.
+    unsafe fn sums<I: Isa, const MR: usize>(isa: I, stream: *const u8, x: *const u32, x_stride: usize, block: usize) -> [I::V; MR];
 }
 
-impl<C: Code, I: Isa> Products<C, I> for Lanes {
-    const CODES: usize = 1;
+/// Words of whole codes, `f32` activations.
+struct Lanes;
+/// Words of whole codes, pairs of bf16.
+struct LanePairs;
+/// Codes in their order, `f32` activations.
+struct Order;
+/// Codes in their order, pairs of bf16.
+struct OrderPairs;
+
+impl<C: Code> Products<C> for Lanes {
+    fn block<I: Isa>(_: usize) -> usize {
+        I::LANES * C::CODES
+    }
+    const BEYOND: usize = 0;
+    const PER_WORD: usize = 1;
+    fn group_of(lane: usize, group: usize) -> usize {
+        lane * C::CODES / group
+    }
 
     #[inline(always)]
-    unsafe fn sums<const MR: usize, const NR: usize>(
-        self,
-        isa: I,
-        words: *const u32,
-        stride: usize,
-        x: *const f32,
-        x_stride: usize,
-    ) -> [[I::V; NR]; MR] {
-        let mut sums = [[isa.splat(0.0); NR]; MR];
-        let mut packed = [[isa.splat_u(0); MAX_WORDS]; NR];
-        for (r, packed) in packed.iter_mut().enumerate() {
-            for (i, word) in packed.iter_mut().enumerate().take(C::WORDS) {
-                // SAFETY: the caller's promise.
-                *word = unsafe {
-                    let at = words.add(r * stride + i);
-                    if C::WORDS == 1 { isa.load_u(at) } else { isa.load_u_strided(at, C::WORDS) }
-                };
-            }
-        }
+    unsafe fn sums<I: Isa, const MR: usize>(isa: I, stream: *const u8, x: *const u32, x_stride: usize, _: usize) -> [I::V; MR] {
+        let mut sums = [isa.splat(0.0); MR];
+        // SAFETY: the caller's promise, here and below.
+        let packed = unsafe { isa.load_u(stream.cast()) };
         for j in 0..C::CODES {
-            for r in 0..NR {
-                let q = C::decode(isa, &packed[r], j);
-                for (i, sums) in sums.iter_mut().enumerate() {
-                    // SAFETY: the caller's promise.
-                    let x = unsafe { isa.load(x.add(i * x_stride + j * I::LANES)) };
-                    sums[r] = isa.fma(x, q, sums[r]);
+            // SAFETY: as above.
+            let x: [I::V; MR] = std::array::from_fn(|i| unsafe { isa.load(x.add(i * x_stride + j * I::LANES).cast()) });
+            let low = if j == 0 { packed } else { isa.shr(packed, j as u32 * C::BITS) };
+            let q = C::value(isa, low);
+            for i in 0..MR {
+                sums[i] = isa.fma(x[i], q, sums[i]);
+            }
+        }
+        sums
+    }
+}
+
+impl<C: Code> Products<C> for LanePairs {
+    fn block<I: Isa>(_: usize) -> usize {
+        I::LANES * C::CODES
+    }
+    const BEYOND: usize = 0;
+    const PER_WORD: usize = 2;
+    fn group_of(lane: usize, group: usize) -> usize {
+        lane * C::CODES / group
+    }
+
+    #[inline(always)]
+    unsafe fn sums<I: Isa, const MR: usize>(isa: I, stream: *const u8, x: *const u32, x_stride: usize, _: usize) -> [I::V; MR] {
+        let mut sums = [isa.splat(0.0); MR];
+        // SAFETY: the caller's promise, here and below.
+        let packed = unsafe { isa.load_u(stream.cast()) };
+        for j in 0..C::CODES / 2 {
+            // SAFETY: as above.
+            let x: [I::U; MR] = std::array::from_fn(|i| unsafe { isa.load_u(x.add(i * x_stride + j * I::LANES)) });
+            for (shift, table) in C::PARTS {
+                // The other half's bits come in from above, where the table does not look.
+                let q = isa.lookup32(isa.shr(packed, j as u32 * C::BITS + shift), table);
+                for i in 0..MR {
+                    sums[i] = isa.dot_bf16(sums[i], x[i], q);
                 }
             }
         }
@@ -379,18 +265,170 @@ impl<C: Code, I: Isa> Products<C, I> for Lanes {
     }
 }
 
-impl Prepared {
-    /// Joins codes `j` and `j + 4` of each lane's eight into one word of two bf16, in place; halves the stride.
-    fn pair_up(&mut self) {
-        const LANES: usize = 16;
-        let pair = |a: f32, b: f32| f32::from_bits(a.to_bits() >> 16 | (b.to_bits() & 0xffff_0000));
-        let half = self.x.len() / 2;
-        for i in 0..half {
-            let (block, at) = (i / (4 * LANES), i % (4 * LANES));
-            let from = block * 8 * LANES + at;
-            self.x[i] = pair(self.x[from], self.x[from + 4 * LANES]);
+impl<C: Code> Products<C> for Order {
+    fn block<I: Isa>(group: usize) -> usize {
+        group
+    }
+    const BEYOND: usize = 16;
+    const PER_WORD: usize = 1;
+    fn group_of(_: usize, _: usize) -> usize {
+        0
+    }
+
+    #[inline(always)]
+    unsafe fn sums<I: Isa, const MR: usize>(isa: I, stream: *const u8, x: *const u32, x_stride: usize, block: usize) -> [I::V; MR] {
+        let mut sums = [isa.splat(0.0); MR];
+        for at in (0..block).step_by(I::LANES) {
+            // SAFETY: the caller's promise, here and below.
+            let x: [I::V; MR] = std::array::from_fn(|i| unsafe { isa.load(x.add(i * x_stride + at).cast()) });
+            // SAFETY: as above.
+            let q = C::value(isa, unsafe { C::at(isa, stream, at * C::BITS as usize) });
+            for i in 0..MR {
+                sums[i] = isa.fma(x[i], q, sums[i]);
+            }
         }
-        self.x.truncate(half);
-        self.stride /= 2;
+        sums
+    }
+}
+
+impl<C: Code> Products<C> for OrderPairs {
+    fn block<I: Isa>(group: usize) -> usize {
+        group.max(2 * I::LANES)
+    }
+    const BEYOND: usize = 32;
+    const PER_WORD: usize = 2;
+    fn group_of(lane: usize, group: usize) -> usize {
+        if group == 16 { lane / 8 } else { 0 }
+    }
+
+    #[inline(always)]
+    unsafe fn sums<I: Isa, const MR: usize>(isa: I, stream: *const u8, x: *const u32, x_stride: usize, block: usize) -> [I::V; MR] {
+        let mut sums = [isa.splat(0.0); MR];
+        for at in (0..block).step_by(2 * I::LANES) {
+            // SAFETY: the caller's promise, here and below.
+            let x: [I::U; MR] = std::array::from_fn(|i| unsafe { isa.load_u(x.add(i * x_stride + at / 2)) });
+            // SAFETY: as above.
+            let codes = unsafe { C::halves_at(isa, stream.add(at * C::BITS as usize / 8)) };
+            for (shift, table) in C::PARTS {
+                let q = isa.lookup32(isa.shr(codes, *shift), table);
+                for i in 0..MR {
+                    sums[i] = isa.dot_bf16(sums[i], x[i], q);
+                }
+            }
+        }
+        sums
+    }
+}
+
+/// Copies the `left` bytes of a block, with zeros after them, to where more may be read.
+///
+/// # Safety
+/// They are readable, and no more than the room.
+#[cold]
+#[inline(never)]
+unsafe fn copy_block(block: *const u8, left: usize, to: &mut MaybeUninit<[u8; BLOCK_BYTES]>) -> *const u8 {
+    let to = to.write([0; BLOCK_BYTES]);
+    // SAFETY: the caller's promise.
+    to[..left].copy_from_slice(unsafe { std::slice::from_raw_parts(block, left) });
+    to.as_ptr()
+}
+
+impl<C: Code> Task<'_, C> {
+    #[inline(always)]
+    fn all<I: Isa, P: Products<C>>(&mut self, isa: I, rows: Range<usize>) {
+        // One row of weights after the other, in the order they lie: several at a time halve the speed of memory.
+        for row in rows.clone() {
+            let mut m = 0;
+            while m < self.x.m {
+                // SAFETY: the rows lie inside the operands; `scales` and `biases` hold them.
+                m += unsafe {
+                    match self.x.m - m {
+                        4.. => self.tile::<I, P, 4>(isa, m, row, &rows),
+                        2.. => self.tile::<I, P, 2>(isa, m, row, &rows),
+                        _ => self.tile::<I, P, 1>(isa, m, row, &rows),
+                    }
+                };
+            }
+        }
+    }
+
+    /// `MR` activation rows from `m` on with weight row `row`, one of `rows`; returns `MR`.
+    ///
+    /// # Safety
+    /// They exist, and the numbers of `rows` are at hand.
+    #[inline(always)]
+    unsafe fn tile<I: Isa, P: Products<C>, const MR: usize>(&mut self, isa: I, m: usize, row: usize, rows: &Range<usize>) -> usize {
+        let (w, x) = (self.w, self.x);
+        let (groups, row_bytes, group) = (w.row_groups(), w.row_bytes(), w.format.group());
+        // Groups are powers of two: a division would cost as much as the block.
+        let shift = group.trailing_zeros();
+        let block = P::block::<I>(group);
+        let block_bytes = block * C::BITS as usize / 8;
+        let blocks = w.cols.div_ceil(block);
+        let lanes: [u32; 16] = std::array::from_fn(|lane| P::group_of(lane % I::LANES, group) as u32);
+        // Blocks that may be read as they lie, with what reading them touches: codes of the next row do no harm, since they meet
+        // zeros, but there may be no next row.
+        let room = size_of_val(w.words) - row * row_bytes;
+        let safe = blocks.min(room.saturating_sub(P::BEYOND) / block_bytes);
+        let mut spill = MaybeUninit::<[u8; BLOCK_BYTES]>::uninit();
+        let mut total = [isa.splat(0.0); MR];
+        // SAFETY: every pointer stays inside the rows that the caller vouches for, the padded activations, or the numbers with
+        // the vector after them; LANES is at most 16.
+        unsafe {
+            let lanes = isa.load_u(lanes.as_ptr());
+            let stream = w.words.as_ptr().cast::<u8>().add(row * row_bytes);
+            let scales = self.scales.as_ptr().add((row - rows.start) * groups);
+            let xs = x.data.as_words().as_ptr().add(m * x.stride);
+            for b in 0..blocks {
+                let at = if b < safe {
+                    stream.add(b * block_bytes)
+                } else {
+                    let left = block_bytes.min(row_bytes - b * block_bytes);
+                    copy_block(stream.add(b * block_bytes), left, &mut spill)
+                };
+                let sums = P::sums::<I, MR>(isa, at, xs.add(b * block / P::PER_WORD), x.stride, block);
+                let mut scale = isa.permute(isa.load(scales.add((b * block) >> shift)), lanes);
+                if (b + 1) * block > w.cols {
+                    // Lanes beyond the row must not see the next row's scale, which may be infinite.
+                    let valid = (w.cols - b * block).div_ceil(block / I::LANES) as f32;
+                    let inside = isa.lt(isa.int_to_float(isa.lane_numbers()), isa.splat(valid));
+                    scale = isa.select(inside, scale, isa.splat(0.0));
+                }
+                for i in 0..MR {
+                    total[i] = isa.fma(sums[i], scale, total[i]);
+                }
+            }
+            if w.biases.is_some() {
+                let biases = self.biases.as_ptr().add((row - rows.start) * groups);
+                self.add_biases(isa, m, biases, &mut total);
+            }
+        }
+        let (width, first) = (self.rows.len(), self.rows.start);
+        for (i, &total) in total.iter().enumerate() {
+            self.out[(m + i) * width + row - first] = isa.sum(total);
+        }
+        MR
+    }
+
+    /// Adds Σ bias · (sum of the group's activations).
+    ///
+    /// # Safety
+    /// `biases` points at a row of group numbers, followed by a vector of readable elements.
+    #[inline(always)]
+    unsafe fn add_biases<I: Isa, const MR: usize>(&self, isa: I, m: usize, biases: *const f32, total: &mut [I::V; MR]) {
+        let groups = self.w.row_groups();
+        let sums = &self.x.data.as_floats()[self.x.sums..];
+        for g in (0..groups).step_by(I::LANES) {
+            let inside = isa.lt(isa.int_to_float(isa.lane_numbers()), isa.splat((groups - g) as f32));
+            // SAFETY: the caller's promise; rows of `sums` are padded to a multiple of 16.
+            unsafe {
+                let bias = isa.load(biases.add(g));
+                let bias = if groups - g < I::LANES { isa.select(inside, bias, isa.splat(0.0)) } else { bias };
+                for (i, total) in total.iter_mut().enumerate() {
+                    let sum = isa.load(sums.as_ptr().add((m + i) * self.x.sum_stride + g));
+                    *total = isa.fma(bias, sum, *total);
+                }
+            }
+        }
     }
 }

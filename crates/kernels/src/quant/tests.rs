@@ -89,11 +89,11 @@ fn unit(format: Format) -> usize {
     if format.group() == 16 && !(format.bits() * 16).is_multiple_of(32) { 32 } else { format.group() }
 }
 
-/// `x · wᵀ` (or `x · w`) in `f64`, and the sum of magnitudes that bounds rounding.
-fn product<X: Float, S: Scale>(x: &[X], w: &Owned<S>, m: usize, transpose: bool) -> (Vec<f64>, f64) {
+/// `x · wᵀ` (or `x · w`) in `f64`, the sum of magnitudes that bounds rounding, and that of the terms.
+fn product<X: Float, S: Scale>(x: &[X], w: &Owned<S>, m: usize, transpose: bool) -> (Vec<f64>, f64, f64) {
     let [rows, cols] = w.size;
     let (n, k) = if transpose { (rows, cols) } else { (cols, rows) };
-    let mut largest = 0f64;
+    let (mut largest, mut terms_size) = (0f64, 0f64);
     let out = (0..m * n)
         .map(|i| {
             let terms = (0..k).map(|p| {
@@ -101,12 +101,12 @@ fn product<X: Float, S: Scale>(x: &[X], w: &Owned<S>, m: usize, transpose: bool)
                 // Codes and biases are summed apart: their magnitudes bound the error, not that of their sum.
                 (f64::from(x[i / n * k + p].to_f32()) * v, f64::from(x[i / n * k + p].to_f32()).abs() * 300.0)
             });
-            let (sum, size) = terms.fold((0.0, 0.0), |(a, b), (t, s)| (a + t, b + s));
-            largest = largest.max(size);
+            let (sum, size, terms) = terms.fold((0.0, 0.0, 0f64), |(a, b, c), (t, s)| (a + t, b + s, c + f64::abs(t)));
+            (largest, terms_size) = (largest.max(size), terms_size.max(terms));
             sum
         })
         .collect();
-    (out, largest)
+    (out, largest, terms_size)
 }
 
 fn check<X: Precision, S: Scale>(pool: &Pool, format: Format, [m, n, k]: [usize; 3], transpose: bool) {
@@ -119,9 +119,11 @@ fn check<X: Precision, S: Scale>(pool: &Pool, format: Format, [m, n, k]: [usize;
     } else {
         matmul(pool, &x, &w.view(), &mut out).unwrap()
     }
-    let (expected, size) = product(&x, &w, m, transpose);
+    let (expected, size, terms) = product(&x, &w, m, transpose);
+    // Where bf16 rows are multiplied by panels, so are weights rounded to bf16.
+    let rounded = X::DTYPE == flambeau_tensor::DType::BF16 && (m > 8 || !transpose);
     let what = format!("{:?} {format:?} [{m}, {n}, {k}] transpose {transpose}", pool.isa());
-    assert_close(&what, &out, &expected, size * 2f64.powi(-22));
+    assert_close(&what, &out, &expected, size * 2f64.powi(-22) + if rounded { terms / 256.0 } else { 0.0 });
 }
 
 #[test]

@@ -62,6 +62,8 @@ floats!(f32, f16, bf16);
 
 /// Types with an order in which NaN comes last.
 pub trait Ordered: Element {
+    /// No element is less, nor greater.
+    const ENDS: [Self; 2];
     /// Is it NaN?
     fn is_nan(self) -> bool;
     /// `self < other`; false if either is NaN.
@@ -69,16 +71,21 @@ pub trait Ordered: Element {
 }
 
 macro_rules! ordered {
-    ($($t:ty: $key:expr, $nan:expr);*) => { $(impl Ordered for $t {
+    ($($t:ty: $low:expr, $high:expr, $key:expr, $nan:expr);*) => { $(impl Ordered for $t {
+        const ENDS: [$t; 2] = [$low, $high];
         #[inline(always)]
         fn is_nan(self) -> bool { $nan(self) }
         #[inline(always)]
         fn less(self, other: $t) -> bool { $key(self) < $key(other) }
     })* };
 }
-ordered!(u8: |x| x, |_| false; u16: |x| x, |_| false; u32: |x| x, |_| false; i8: |x| x, |_| false; i16: |x| x, |_| false;
-    i32: |x| x, |_| false; i64: |x| x, |_| false; Bool: |x: Bool| x.get(), |_| false;
-    f32: |x| x, f32::is_nan; f16: <f16 as Float>::to_f32, f16::is_nan; bf16: <bf16 as Float>::to_f32, bf16::is_nan);
+ordered!(u8: u8::MIN, u8::MAX, |x| x, |_| false; u16: u16::MIN, u16::MAX, |x| x, |_| false;
+    u32: u32::MIN, u32::MAX, |x| x, |_| false; i8: i8::MIN, i8::MAX, |x| x, |_| false;
+    i16: i16::MIN, i16::MAX, |x| x, |_| false; i32: i32::MIN, i32::MAX, |x| x, |_| false;
+    i64: i64::MIN, i64::MAX, |x| x, |_| false; Bool: Bool(0), Bool(1), |x: Bool| x.get(), |_| false;
+    f32: f32::NEG_INFINITY, f32::INFINITY, |x| x, f32::is_nan;
+    f16: f16::NEG_INFINITY, f16::INFINITY, <f16 as Float>::to_f32, f16::is_nan;
+    bf16: bf16::NEG_INFINITY, bf16::INFINITY, <bf16 as Float>::to_f32, bf16::is_nan);
 
 struct Total;
 struct Product;
@@ -197,18 +204,31 @@ impl<T: Ordered, const MAX: bool> Reducer<T> for Best<MAX> {
     }
 }
 
+/// The largest (`MAX`) or smallest element; NaN if there is one.
+struct Extreme<const MAX: bool>;
+
+impl<T: Ordered, const MAX: bool> Reducer<T> for Extreme<MAX> {
+    type Acc = T;
+    #[inline(always)]
+    fn empty(&self) -> T {
+        T::ENDS[usize::from(!MAX)]
+    }
+    #[inline(always)]
+    fn step(&self, acc: T, x: T, _: usize, _: usize) -> T {
+        let better = if MAX { acc.less(x) } else { x.less(acc) };
+        if better | x.is_nan() { x } else { acc }
+    }
+    #[inline(always)]
+    fn join(&self, a: T, b: T) -> T {
+        Reducer::<T>::step(self, a, b, 0, 0)
+    }
+}
+
 fn extreme<T: Ordered, const MAX: bool>(pool: &Pool, x: &View<T>, axes: &[usize], out: &mut [T]) -> Result<(), Error> {
     if count(x, axes) == 0 && !out.is_empty() {
         return Err(Error::Size { what: "elements of a maximum or minimum", expected: 1, found: 0 });
     }
-    let best = reduce(pool, x, axes, &Best::<MAX>)?;
-    same("outputs of a reduction", best.len(), out.len())?;
-    out.iter_mut().zip(best).for_each(|(o, b)| {
-        if let Some((value, _)) = b {
-            *o = value;
-        }
-    });
-    Ok(())
+    finish(&reduce(pool, x, axes, &Extreme::<MAX>)?, out, |x| x)
 }
 
 /// Largest element over `axes`; NaN if there is one.
@@ -311,8 +331,7 @@ impl<T: Float> Reducer<T> for Exponentials {
 /// # Errors
 /// As [`sum`].
 pub fn logsumexp<T: Float + Ordered>(pool: &Pool, x: &View<T>, axes: &[usize], out: &mut [T]) -> Result<(), Error> {
-    let best = reduce(pool, x, axes, &Best::<true>)?;
-    let tops: Vec<f32> = best.into_iter().map(|b| b.map_or(f32::NEG_INFINITY, |(x, _)| x.to_f32())).collect();
+    let tops: Vec<f32> = reduce(pool, x, axes, &Extreme::<true>)?.into_iter().map(Float::to_f32).collect();
     let sums = reduce(pool, x, axes, &Exponentials(tops.clone()))?;
     same("outputs of a reduction", sums.len(), out.len())?;
     for ((o, top), sum) in out.iter_mut().zip(tops).zip(sums) {

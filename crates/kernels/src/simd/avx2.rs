@@ -31,12 +31,60 @@ unsafe fn halves(a: __m256) -> (__m128, __m128) {
     unsafe { (_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a)) }
 }
 
+/// Turns 4·4 words in each half.
+#[inline(always)]
+unsafe fn turn_halves([a, b, c, d]: [__m256i; 4]) -> [__m256i; 4] {
+    // SAFETY: only called from methods whose `self` proves AVX2.
+    unsafe {
+        let (ab, ab_high) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+        let (cd, cd_high) = (_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
+        [
+            _mm256_unpacklo_epi64(ab, cd),
+            _mm256_unpackhi_epi64(ab, cd),
+            _mm256_unpacklo_epi64(ab_high, cd_high),
+            _mm256_unpackhi_epi64(ab_high, cd_high),
+        ]
+    }
+}
+
 impl Isa for Avx2 {
     type V = __m256;
     type U = __m256i;
     type M = __m256;
     const LANES: usize = 8;
     const KIND: IsaKind = IsaKind::Avx2;
+
+    #[inline(always)]
+    unsafe fn spread<const BITS: u32>(self, p: *const u8) -> __m256i {
+        let lane = |i: u32| (i * BITS / 8) as i32 | ((i * BITS / 8 + 1) as i32) << 8 | 0x8080_0000_u32 as i32;
+        let shift = |i: u32| (i * BITS % 8) as i32;
+        // SAFETY: `self` proves the instructions; the caller vouches for 16 bytes.
+        unsafe {
+            let stream = _mm256_broadcastsi128_si256(_mm_loadu_si128(p.cast()));
+            let bytes = _mm256_setr_epi32(lane(0), lane(1), lane(2), lane(3), lane(4), lane(5), lane(6), lane(7));
+            let shifts = _mm256_setr_epi32(shift(0), shift(1), shift(2), shift(3), shift(4), shift(5), shift(6), shift(7));
+            _mm256_srlv_epi32(_mm256_shuffle_epi8(stream, bytes), shifts)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(self, from: *const u32, from_step: usize, to: *mut u32, to_step: usize) {
+        // SAFETY: the caller vouches for the memory; `self` proves the instructions.
+        unsafe {
+            let (mut top, mut bottom) = ([_mm256_setzero_si256(); 4], [_mm256_setzero_si256(); 4]);
+            for i in 0..4 {
+                top[i] = _mm256_loadu_si256(from.add(i * from_step).cast());
+                bottom[i] = _mm256_loadu_si256(from.add((4 + i) * from_step).cast());
+            }
+            let (top, bottom) = (turn_halves(top), turn_halves(bottom));
+            for c in 0..4 {
+                let (low, high) =
+                    (_mm256_permute2x128_si256::<0x20>(top[c], bottom[c]), _mm256_permute2x128_si256::<0x31>(top[c], bottom[c]));
+                _mm256_storeu_si256(to.add(c * to_step).cast(), low);
+                _mm256_storeu_si256(to.add((4 + c) * to_step).cast(), high);
+            }
+        }
+    }
 
     memory_methods! {
         fn load(p: *const f32) -> __m256 = _mm256_loadu_ps(p);

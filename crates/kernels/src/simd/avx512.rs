@@ -4,67 +4,28 @@ use std::arch::x86_64::*;
 
 use super::{Isa, IsaKind, Kernel};
 
-/// Proof that the CPU has AVX-512 F, BW, DQ and VL (and AVX2, FMA, F16C).
+/// Proof that the CPU has AVX-512 F, BW, DQ and VL (and AVX2, FMA, F16C); with `DOT`, BF16 as well.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Avx512(());
+pub(crate) struct Avx512<const DOT: bool>(());
 
-/// Proof that the CPU has AVX-512 BF16 as well.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct DotBf16(());
-
-/// A computation that uses BF16 dot products.
-pub(crate) trait DotKernel {
-    type Out;
-    /// Mark it `#[inline(always)]`.
-    fn run(self, isa: Avx512, dot: DotBf16) -> Self::Out;
-}
-
-impl DotBf16 {
-    /// Each lane of `sum` plus the products of both halves of its words, as bf16.
-    #[inline(always)]
-    pub(crate) fn accumulate(self, sum: __m512, a: __m512i, b: __m512i) -> __m512 {
-        // SAFETY: `self` proves the instruction; the types are of one size, and any bits are valid in both.
-        unsafe { _mm512_dpbf16_ps(sum, std::mem::transmute::<__m512i, __m512bh>(a), std::mem::transmute::<__m512i, __m512bh>(b)) }
-    }
-
-    /// Entry `a & 31` of the table for each 16-bit half.
-    #[inline(always)]
-    pub(crate) fn lookup32(self, a: __m512i, table: &[u16; 32]) -> __m512i {
-        // SAFETY: AVX-512 BW comes with `self`; the table is as long as a vector.
-        unsafe { _mm512_permutexvar_epi16(a, _mm512_loadu_si512(table.as_ptr().cast())) }
-    }
-}
-
-impl Avx512 {
-    pub(crate) fn detect() -> Option<Avx512> {
+impl<const DOT: bool> Avx512<DOT> {
+    pub(crate) fn detect() -> Option<Avx512<DOT>> {
         let found = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("f16c");
+            && is_x86_feature_detected!("f16c")
+            && (!DOT || is_x86_feature_detected!("avx512bf16"));
         found.then_some(Avx512(()))
     }
+}
 
-    /// [`Avx512::enter`] with BF16 enabled as well.
-    #[inline(always)]
-    pub(crate) fn enter_with_dot<K: DotKernel>(self, dot: DotBf16, kernel: K) -> K::Out {
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c,bmi2,popcnt,lzcnt")]
-        fn inner<K: DotKernel>(isa: Avx512, dot: DotBf16, kernel: K) -> K::Out {
-            kernel.run(isa, dot)
-        }
-        // SAFETY: `self` and `dot` prove the AVX-512 features; every CPU with them has the older ones.
-        unsafe { inner(self, dot, kernel) }
-    }
-
-    pub(crate) fn dot_bf16(self) -> Option<DotBf16> {
-        is_x86_feature_detected!("avx512bf16").then_some(DotBf16(()))
-    }
-
+impl Avx512<false> {
     #[inline(always)]
     pub(crate) fn enter<K: Kernel>(self, kernel: K) -> K::Out {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi2,popcnt,lzcnt")]
-        fn inner<K: Kernel>(isa: Avx512, kernel: K) -> K::Out {
+        fn inner<K: Kernel>(isa: Avx512<false>, kernel: K) -> K::Out {
             kernel.run(isa)
         }
         // SAFETY: `self` proves the AVX-512 features; every CPU with them has the older ones.
@@ -72,12 +33,171 @@ impl Avx512 {
     }
 }
 
-impl Isa for Avx512 {
+impl Avx512<true> {
+    #[inline(always)]
+    pub(crate) fn enter<K: Kernel>(self, kernel: K) -> K::Out {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c,bmi2,popcnt,lzcnt")]
+        fn inner<K: Kernel>(isa: Avx512<true>, kernel: K) -> K::Out {
+            kernel.run(isa)
+        }
+        // SAFETY: as without BF16.
+        unsafe { inner(self, kernel) }
+    }
+}
+
+/// For each word of 16 (each half of 32), the bytes around its first bit and how far to shift them, in 128-bit quarters.
+struct Spread {
+    bytes: [u8; 64],
+    words: [u32; 16],
+    halves: [u16; 32],
+    quarters: [u32; 16],
+    half_bytes: [u8; 64],
+}
+
+impl Spread {
+    const fn new(bits: usize) -> Spread {
+        let mut s = Spread { bytes: [0; 64], words: [0; 16], halves: [0; 32], quarters: [0; 16], half_bytes: [0; 64] };
+        let mut i = 0;
+        while i < 16 {
+            let bit = i * bits;
+            s.words[i] = (bit % 8) as u32;
+            s.bytes[4 * i] = (bit / 8) as u8;
+            // A code reaches into the next byte at most; the rest of the word is noise.
+            s.bytes[4 * i + 1] = if bit / 8 < 15 { (bit / 8 + 1) as u8 } else { 15 };
+            s.bytes[4 * i + 2] = 0x80;
+            s.bytes[4 * i + 3] = 0x80;
+            i += 1;
+        }
+        let mut q = 0;
+        while q < 4 {
+            let first = q * bits / 4;
+            let mut d = 0;
+            while d < 4 {
+                s.quarters[4 * q + d] = if first + d < 8 { (first + d) as u32 } else { 7 };
+                d += 1;
+            }
+            let mut h = 0;
+            while h < 8 {
+                let bit = (q * bits - 4 * first) * 8 + h * bits;
+                s.halves[8 * q + h] = (bit % 8) as u16;
+                s.half_bytes[2 * (8 * q + h)] = (bit / 8) as u8;
+                s.half_bytes[2 * (8 * q + h) + 1] = if bit / 8 < 15 { (bit / 8 + 1) as u8 } else { 15 };
+                h += 1;
+            }
+            q += 1;
+        }
+        s
+    }
+}
+
+/// Turns 4·4 words in each quarter.
+#[inline(always)]
+unsafe fn turn_quarters([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
+    // SAFETY: only called from methods whose `self` proves AVX-512.
+    unsafe {
+        let (ab, ab_high) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+        let (cd, cd_high) = (_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+        [
+            _mm512_unpacklo_epi64(ab, cd),
+            _mm512_unpackhi_epi64(ab, cd),
+            _mm512_unpacklo_epi64(ab_high, cd_high),
+            _mm512_unpackhi_epi64(ab_high, cd_high),
+        ]
+    }
+}
+
+impl<const DOT: bool> Isa for Avx512<DOT> {
     type V = __m512;
     type U = __m512i;
     type M = __mmask16;
     const LANES: usize = 16;
     const KIND: IsaKind = IsaKind::Avx512;
+    const DOT: bool = DOT;
+
+    #[inline(always)]
+    unsafe fn spread<const BITS: u32>(self, p: *const u8) -> __m512i {
+        const { assert!(BITS <= 8) };
+        let table = const { &Spread::new(BITS as usize) };
+        // SAFETY: `self` proves the instructions; the caller vouches for 16 bytes.
+        unsafe {
+            let stream = _mm512_broadcast_i32x4(_mm_loadu_si128(p.cast()));
+            let near = _mm512_shuffle_epi8(stream, _mm512_loadu_si512(table.bytes.as_ptr().cast()));
+            _mm512_srlv_epi32(near, _mm512_loadu_si512(table.words.as_ptr().cast()))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn spread_halves<const BITS: u32>(self, p: *const u8) -> __m512i {
+        const { assert!(BITS <= 8) };
+        let table = const { &Spread::new(BITS as usize) };
+        // SAFETY: `self` proves the instructions; the caller vouches for 32 bytes.
+        unsafe {
+            let stream = _mm512_castsi256_si512(_mm256_loadu_si256(p.cast()));
+            let quarters = _mm512_permutexvar_epi32(_mm512_loadu_si512(table.quarters.as_ptr().cast()), stream);
+            let near = _mm512_shuffle_epi8(quarters, _mm512_loadu_si512(table.half_bytes.as_ptr().cast()));
+            _mm512_srlv_epi16(near, _mm512_loadu_si512(table.halves.as_ptr().cast()))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_bf16(self, p: *mut u16, v: __m512) {
+        // SAFETY: the caller vouches for the memory; `self` proves the instructions, BF16 where `DOT`.
+        unsafe {
+            if DOT {
+                let rounded = std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(v));
+                _mm256_storeu_si256(p.cast(), rounded);
+            } else {
+                self.store_u16(p, self.bf16_bits(v));
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(self, from: *const u32, from_step: usize, to: *mut u32, to_step: usize) {
+        // SAFETY: the caller vouches for the memory; `self` proves the instructions.
+        unsafe {
+            let mut fours = [[_mm512_setzero_si512(); 4]; 4];
+            for (f, four) in fours.iter_mut().enumerate() {
+                for (i, row) in four.iter_mut().enumerate() {
+                    *row = _mm512_loadu_si512(from.add((4 * f + i) * from_step).cast());
+                }
+                *four = turn_quarters(*four);
+            }
+            let [first, second, third, fourth] = fours;
+            for (c, (((a, b), c4), d)) in first.into_iter().zip(second).zip(third).zip(fourth).enumerate() {
+                // Quarter `q` of each belongs to column `4q + c`.
+                let (low, high) = (_mm512_shuffle_i32x4::<0b01_00_01_00>(a, b), _mm512_shuffle_i32x4::<0b11_10_11_10>(a, b));
+                let (low2, high2) = (_mm512_shuffle_i32x4::<0b01_00_01_00>(c4, d), _mm512_shuffle_i32x4::<0b11_10_11_10>(c4, d));
+                let columns = [
+                    _mm512_shuffle_i32x4::<0b10_00_10_00>(low, low2),
+                    _mm512_shuffle_i32x4::<0b11_01_11_01>(low, low2),
+                    _mm512_shuffle_i32x4::<0b10_00_10_00>(high, high2),
+                    _mm512_shuffle_i32x4::<0b11_01_11_01>(high, high2),
+                ];
+                for (q, column) in columns.into_iter().enumerate() {
+                    _mm512_storeu_si512(to.add((4 * q + c) * to_step).cast(), column);
+                }
+            }
+        }
+    }
+
+    methods! {
+        fn dot_bf16(sum: __m512, a: __m512i, b: __m512i) -> __m512 = {
+            if DOT {
+                // Any bits are valid in both types, which are of one size.
+                _mm512_dpbf16_ps(sum, std::mem::transmute::<__m512i, __m512bh>(a), std::mem::transmute::<__m512i, __m512bh>(b))
+            } else {
+                let lows = (_mm512_slli_epi32::<16>(a), _mm512_slli_epi32::<16>(b));
+                let mask = _mm512_set1_epi32(0xffff_0000_u32 as i32);
+                let highs = (_mm512_and_si512(a, mask), _mm512_and_si512(b, mask));
+                let sum = _mm512_fmadd_ps(_mm512_castsi512_ps(lows.0), _mm512_castsi512_ps(lows.1), sum);
+                _mm512_fmadd_ps(_mm512_castsi512_ps(highs.0), _mm512_castsi512_ps(highs.1), sum)
+            }
+        };
+        fn lookup32(a: __m512i, table: &[u16; 32]) -> __m512i =
+            _mm512_permutexvar_epi16(a, _mm512_loadu_si512(table.as_ptr().cast()));
+        fn scale_by_power(y: __m512, n: __m512) -> __m512 = _mm512_scalef_ps(y, n);
+    }
 
     memory_methods! {
         fn load(p: *const f32) -> __m512 = _mm512_loadu_ps(p);

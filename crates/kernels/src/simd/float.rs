@@ -74,6 +74,10 @@ impl Float for bf16 {
         bf16::from_bits(if x.is_nan() { (bits >> 16) as u16 | 0x40 } else { rounded })
     }
     #[inline(always)]
+    fn round_lanes<I: Isa>(isa: I, v: I::V) -> I::V {
+        isa.with_bits(isa.shl(isa.bf16_bits(v), 16))
+    }
+    #[inline(always)]
     unsafe fn load<I: Isa>(isa: I, p: *const bf16) -> I::V {
         // SAFETY: the caller's promise; bf16 is a transparent u16.
         unsafe { isa.load_bf16(p.cast()) }

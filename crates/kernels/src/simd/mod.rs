@@ -16,8 +16,6 @@ mod float;
 mod neon;
 mod portable;
 
-#[cfg(target_arch = "x86_64")]
-pub(crate) use avx512::{Avx512, DotBf16, DotKernel};
 pub use float::Float;
 pub(crate) use float::{load_partial, store_partial};
 
@@ -146,6 +144,82 @@ pub trait Isa: Copy + Send + Sync + 'static {
         self.int_to_float(self.and(a, self.splat_u(15)))
     }
 
+    /// Whether [`Isa::dot_bf16`] is one instruction; it then takes subnormals for zero, as does [`Isa::store_bf16`].
+    const DOT: bool = false;
+    /// Each lane of `sum` plus the products of both halves of its words, as bf16.
+    #[inline(always)]
+    fn dot_bf16(self, sum: Self::V, a: Self::U, b: Self::U) -> Self::V {
+        let lows = (self.with_bits(self.shl(a, 16)), self.with_bits(self.shl(b, 16)));
+        let mask = self.splat_u(0xffff_0000);
+        let highs = (self.with_bits(self.and(a, mask)), self.with_bits(self.and(b, mask)));
+        self.fma(highs.0, highs.1, self.fma(lows.0, lows.1, sum))
+    }
+    /// Entry `h & 31` of the table for each 16-bit half `h`.
+    #[inline(always)]
+    fn lookup32(self, a: Self::U, table: &[u16; 32]) -> Self::U {
+        self.map_words(a, |w| u32::from(table[w as usize & 31]) | u32::from(table[(w >> 16) as usize & 31]) << 16)
+    }
+    /// Each word through memory.
+    #[inline(always)]
+    fn map_words(self, a: Self::U, f: impl Fn(u32) -> u32) -> Self::U {
+        let mut words = [0u32; 16];
+        // SAFETY: LANES is at most 16.
+        unsafe {
+            self.store(words.as_mut_ptr().cast(), self.with_bits(a));
+            self.load_u(words.map(f).as_ptr())
+        }
+    }
+    /// Lane `i` holds, in its low bits, bits `i·BITS..` of the stream at `p`; at least `BITS`, the others are noise.
+    /// # Safety
+    /// 16 bytes are readable at `p`; `BITS` is 1 to 8.
+    #[inline(always)]
+    unsafe fn spread<const BITS: u32>(self, p: *const u8) -> Self::U {
+        // SAFETY: the caller's promise.
+        let stream = u128::from_le_bytes(unsafe { p.cast::<[u8; 16]>().read_unaligned() });
+        let words: [u32; 16] = std::array::from_fn(|i| (stream >> (i as u32 * BITS)) as u32);
+        // SAFETY: LANES is at most 16.
+        unsafe { self.load_u(words.as_ptr()) }
+    }
+    /// Half `i` holds, in its low bits, bits `i·BITS..` of the stream at `p`; at least `BITS`, the others are noise.
+    /// # Safety
+    /// 32 bytes are readable at `p`; `BITS` is 1 to 8.
+    #[inline(always)]
+    unsafe fn spread_halves<const BITS: u32>(self, p: *const u8) -> Self::U {
+        let mut halves = [0u16; 32];
+        for (i, half) in halves.iter_mut().enumerate().take(2 * Self::LANES) {
+            let bit = i * BITS as usize;
+            // SAFETY: the caller's promise: the last half is `bit / 8 ≤ 31`, and its second byte is only read where it counts.
+            unsafe {
+                let low = u32::from(*p.add(bit / 8));
+                let high = if bit % 8 + BITS as usize > 8 { u32::from(*p.add(bit / 8 + 1)) } else { 0 };
+                *half = ((low | high << 8) >> (bit % 8)) as u16;
+            }
+        }
+        // SAFETY: 32 halves are 16 words, and LANES is at most 16.
+        unsafe { self.load_u(halves.as_ptr().cast()) }
+    }
+    /// Turns a block of `LANES · LANES` words: `to[j · to_step + i] = from[i · from_step + j]`.
+    /// # Safety
+    /// All of them are readable and writable.
+    #[inline(always)]
+    unsafe fn transpose(self, from: *const u32, from_step: usize, to: *mut u32, to_step: usize) {
+        for i in 0..Self::LANES {
+            for j in 0..Self::LANES {
+                // SAFETY: the caller's promise.
+                unsafe { *to.add(j * to_step + i) = *from.add(i * from_step + j) };
+            }
+        }
+    }
+    /// `y · 2ⁿ` for integral `n` of magnitude up to 252.
+    #[inline(always)]
+    fn scale_by_power(self, y: Self::V, n: Self::V) -> Self::V {
+        // Two factors, since 2ⁿ itself may lie outside the normal range.
+        let half = self.round(self.mul(n, self.splat(0.5)));
+        let first = self.shl(self.add_u(self.float_to_int(half), self.splat_u(127)), 23);
+        let second = self.shl(self.add_u(self.float_to_int(self.sub(n, half)), self.splat_u(127)), 23);
+        self.mul(self.mul(y, self.with_bits(first)), self.with_bits(second))
+    }
+
     /// `a < b`
     fn lt(self, a: Self::V, b: Self::V) -> Self::M;
     /// Is it NaN?
@@ -176,18 +250,22 @@ pub trait Isa: Copy + Send + Sync + 'static {
     fn neg(self, a: Self::V) -> Self::V {
         self.sub(self.splat(-0.0), a)
     }
+    /// The bf16 nearest to each lane, ties to even, in the low half of the word.
+    #[inline(always)]
+    fn bf16_bits(self, v: Self::V) -> Self::U {
+        let bits = self.bits(v);
+        let even = self.and(self.shr(bits, 16), self.splat_u(1));
+        let rounded = self.shr(self.add_u(bits, self.add_u(even, self.splat_u(0x7fff))), 16);
+        let quiet = self.or(self.shr(bits, 16), self.splat_u(0x40));
+        self.bits(self.select(self.is_nan(v), self.with_bits(quiet), self.with_bits(rounded)))
+    }
     /// Stores as bf16, rounded to nearest even.
     /// # Safety
     /// As [`Isa::store`].
     #[inline(always)]
     unsafe fn store_bf16(self, p: *mut u16, v: Self::V) {
-        let bits = self.bits(v);
-        let even = self.and(self.shr(bits, 16), self.splat_u(1));
-        let rounded = self.shr(self.add_u(bits, self.add_u(even, self.splat_u(0x7fff))), 16);
-        let quiet = self.or(self.shr(bits, 16), self.splat_u(0x40));
-        let out = self.bits(self.select(self.is_nan(v), self.with_bits(quiet), self.with_bits(rounded)));
         // SAFETY: the caller's promise.
-        unsafe { self.store_u16(p, out) }
+        unsafe { self.store_u16(p, self.bf16_bits(v)) }
     }
 }
 
@@ -206,7 +284,7 @@ pub(crate) enum Cpu {
     #[cfg(target_arch = "x86_64")]
     Avx2(avx2::Avx2),
     #[cfg(target_arch = "x86_64")]
-    Avx512(avx512::Avx512),
+    Avx512(avx512::Avx512<false>, Option<avx512::Avx512<true>>),
     #[cfg(target_arch = "aarch64")]
     Neon(neon::Neon),
 }
@@ -224,7 +302,7 @@ impl Cpu {
             #[cfg(target_arch = "x86_64")]
             IsaKind::Avx2 => avx2::Avx2::detect().map(Cpu::Avx2),
             #[cfg(target_arch = "x86_64")]
-            IsaKind::Avx512 => avx512::Avx512::detect().map(Cpu::Avx512),
+            IsaKind::Avx512 => avx512::Avx512::detect().map(|isa| Cpu::Avx512(isa, avx512::Avx512::detect())),
             #[cfg(target_arch = "aarch64")]
             IsaKind::Neon => Some(Cpu::Neon(neon::Neon::new())),
             #[allow(unreachable_patterns, reason = "which kinds are left depends on the target")]
@@ -243,6 +321,37 @@ impl Cpu {
         self.dispatch(Kind)
     }
 
+    /// Lanes of a vector.
+    pub(crate) fn lanes(self) -> usize {
+        struct Lanes;
+        impl Kernel for Lanes {
+            type Out = usize;
+            fn run<I: Isa>(self, _: I) -> usize {
+                I::LANES
+            }
+        }
+        self.dispatch(Lanes)
+    }
+
+    /// Whether [`Cpu::dispatch_dot`] has the BF16 dot product.
+    pub(crate) fn has_dot(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Cpu::Avx512(_, dot) => dot.is_some(),
+            _ => false,
+        }
+    }
+
+    /// [`Cpu::dispatch`] with the BF16 dot product, where the CPU has it.
+    #[inline(always)]
+    pub(crate) fn dispatch_dot<K: Kernel>(self, kernel: K) -> K::Out {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Cpu::Avx512(_, Some(isa)) => isa.enter(kernel),
+            _ => self.dispatch(kernel),
+        }
+    }
+
     /// Runs `kernel` with this instruction set enabled.
     #[inline(always)]
     pub(crate) fn dispatch<K: Kernel>(self, kernel: K) -> K::Out {
@@ -251,7 +360,7 @@ impl Cpu {
             #[cfg(target_arch = "x86_64")]
             Cpu::Avx2(isa) => isa.enter(kernel),
             #[cfg(target_arch = "x86_64")]
-            Cpu::Avx512(isa) => isa.enter(kernel),
+            Cpu::Avx512(isa, _) => isa.enter(kernel),
             #[cfg(target_arch = "aarch64")]
             Cpu::Neon(isa) => kernel.run(isa),
         }

@@ -82,12 +82,59 @@ impl Kernel for Lanes {
         // SAFETY: `5 · LANES` words are readable.
         let strided = unsafe { isa.load_u_strided(words.as_ptr(), 5) };
         same("strided", small(strided), &|i| (words[5 * i] & 0xffff) as f32);
+        same("spread", low::<I, 5>(isa, &words), &|i| stream(&words, 5, i));
+        same("spread halves", halves::<I, 3>(isa, &words), &|i| stream(&words, 3, 2 * i) + 64.0 * stream(&words, 3, 2 * i + 1));
+        same("spread halves", halves::<I, 6>(isa, &words), &|i| stream(&words, 6, 2 * i) + 64.0 * stream(&words, 6, 2 * i + 1));
+        let half = |w: u32| (w & 31) * (w & 31);
+        let squares: [u16; 32] = std::array::from_fn(|i| (i * i) as u16);
+        same("lookup32", isa.int_to_float(isa.lookup32(w, &squares)), &|i| (half(words[i]) | half(words[i] >> 16) << 16) as f32);
+        let pair = |x: f32, y: f32| x.to_bits() >> 16 | (y.to_bits() & 0xffff_0000);
+        let (p, q) = (words.map(|w| pair((w & 15) as f32, (w >> 4 & 15) as f32)), words.map(|w| pair(3.0, (w >> 8 & 15) as f32)));
+        // SAFETY: the arrays are at least LANES long.
+        let dot = unsafe { isa.dot_bf16(x, isa.load_u(p.as_ptr()), isa.load_u(q.as_ptr())) };
+        same("dot", dot, &|i| a[i] + 3.0 * (words[i] & 15) as f32 + ((words[i] >> 4 & 15) * (words[i] >> 8 & 15)) as f32);
+        turned(isa);
         assert_eq!(isa.sum(x), a[..I::LANES].iter().sum::<f32>());
         assert_eq!(isa.max_lane(y), 3.0);
     }
 }
 
+/// Number `i` of `bits` bits in a stream.
+fn stream(words: &[u32], bits: usize, i: usize) -> f32 {
+    (0..bits).map(|b| (words[(i * bits + b) / 32] >> ((i * bits + b) % 32) & 1) << b).sum::<u32>() as f32
+}
+
+#[inline(always)]
+fn low<I: Isa, const BITS: u32>(isa: I, words: &[u32]) -> I::V {
+    // SAFETY: more than 16 bytes are readable.
+    let spread = unsafe { isa.spread::<BITS>(words.as_ptr().cast()) };
+    isa.int_to_float(isa.and(spread, isa.splat_u((1 << BITS) - 1)))
+}
+
+/// Both halves of each lane, six bits apart.
+#[inline(always)]
+fn halves<I: Isa, const BITS: u32>(isa: I, words: &[u32]) -> I::V {
+    // SAFETY: more than 32 bytes are readable.
+    let spread = unsafe { isa.spread_halves::<BITS>(words.as_ptr().cast()) };
+    let mask = isa.splat_u((1 << BITS) - 1);
+    isa.int_to_float(isa.or(isa.and(spread, mask), isa.shl(isa.and(isa.shr(spread, 16), mask), 6)))
+}
+
+#[inline(always)]
+fn turned<I: Isa>(isa: I) {
+    let from: [u32; 16 * 20] = std::array::from_fn(|i| i as u32);
+    let mut to = [0; 16 * 18];
+    // SAFETY: both hold 16 rows at their steps.
+    unsafe { isa.transpose(from.as_ptr(), 20, to.as_mut_ptr(), 18) };
+    for (i, j) in (0..I::LANES).flat_map(|i| (0..I::LANES).map(move |j| (i, j))) {
+        assert_eq!(to[j * 18 + i], from[i * 20 + j], "{:?} {i} {j}", I::KIND);
+    }
+}
+
 #[test]
 fn operations_match_their_definition() {
-    isas().iter().for_each(|pool| pool.dispatch(Lanes));
+    isas().iter().for_each(|pool| {
+        pool.dispatch(Lanes);
+        pool.cpu().dispatch_dot(Lanes);
+    });
 }

@@ -29,6 +29,13 @@ fn exact(op: Unary, x: f64) -> f64 {
         Unary::Sigmoid => 1.0 / (1.0 + (-x).exp()),
         Unary::Silu if x == f64::NEG_INFINITY => 0.0,
         Unary::Silu => x / (1.0 + (-x).exp()),
+        Unary::Relu => {
+            if x < 0.0 {
+                0.0
+            } else {
+                x
+            }
+        }
         Unary::Gelu if x == f64::NEG_INFINITY => 0.0,
         Unary::Gelu => 0.5 * x * (1.0 + erf(x / 2f64.sqrt())),
         Unary::GeluTanh if x == f64::NEG_INFINITY => 0.0,
@@ -63,7 +70,7 @@ fn exact(op: Unary, x: f64) -> f64 {
 fn bound(op: Unary, x: f64) -> (f64, f64) {
     let negative = x < 0.0;
     match op {
-        Unary::Sqrt | Unary::Reciprocal | Unary::Square => (0.5, 0.0),
+        Unary::Sqrt | Unary::Reciprocal | Unary::Square | Unary::Relu => (0.5, 0.0),
         Unary::Rsqrt => (1.5, 0.0),
         Unary::Exp | Unary::Log | Unary::Sin | Unary::Cos => (2.0, 0.0),
         Unary::Tanh | Unary::Sigmoid => (3.0, 0.0),
@@ -80,12 +87,13 @@ fn ulp(y: f64) -> f64 {
     f64::from(f32::from_bits(y.to_bits() + 1)) - f64::from(y)
 }
 
-const ALL: [Unary; 29] = [
+const ALL: [Unary; 30] = [
     Unary::Exp,
     Unary::Log,
     Unary::Tanh,
     Unary::Sigmoid,
     Unary::Silu,
+    Unary::Relu,
     Unary::Gelu,
     Unary::GeluTanh,
     Unary::Erf,

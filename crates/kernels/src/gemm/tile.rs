@@ -1,0 +1,106 @@
+//! The innermost kernel: a tile of the product held in registers.
+//!
+//! Rows are broadcast from where they lie; columns run through the lanes of packed panels. A word is one `f32`, or two bf16 that
+//! follow each other along K.
+
+use crate::simd::{Isa, IsaKind};
+
+/// The most rows of a tile.
+pub(crate) const MAX_ROWS: usize = 8;
+
+/// Rows, and vectors of columns, of the register tile.
+pub(crate) const fn tile(kind: IsaKind) -> (usize, usize) {
+    match kind {
+        IsaKind::Avx512 => (8, 3),
+        IsaKind::Avx2 => (6, 2),
+        IsaKind::Neon => (8, 2),
+        IsaKind::Portable => (4, 1),
+    }
+}
+
+/// What a tile multiplies.
+#[derive(Clone, Copy)]
+pub(crate) struct Inputs<'a> {
+    /// First word of each row; as many as the tile has rows.
+    pub(crate) rows: &'a [*const u32],
+    /// Words between steps of a row.
+    pub(crate) row_step: usize,
+    pub(crate) steps: usize,
+    pub(crate) panel: *const u32,
+    /// Words between steps of the panel.
+    pub(crate) panel_step: usize,
+    /// Whether words are pairs of bf16.
+    pub(crate) pairs: bool,
+}
+
+/// `c[row, column] = Σ rows · panel`, or added to it, for `vectors` vectors of columns, at most the tile's; rows of `c` are
+/// `stride` apart.
+///
+/// # Safety
+/// Rows and panel hold `steps` words, and the tile is writable.
+#[inline(always)]
+pub(crate) unsafe fn accumulate<I: Isa>(isa: I, x: &Inputs, vectors: usize, c: *mut f32, stride: usize, add: bool) {
+    // SAFETY: the caller's promise; the sizes are those of `tile`.
+    unsafe {
+        match (I::KIND, vectors) {
+            (IsaKind::Avx512, 1) => step::<I, 8, 1>(isa, x, c, stride, add),
+            (IsaKind::Avx512, 2) => step::<I, 8, 2>(isa, x, c, stride, add),
+            (IsaKind::Avx512, _) => step::<I, 8, 3>(isa, x, c, stride, add),
+            (IsaKind::Avx2, 1) => step::<I, 6, 1>(isa, x, c, stride, add),
+            (IsaKind::Avx2, _) => step::<I, 6, 2>(isa, x, c, stride, add),
+            (IsaKind::Neon, 1) => step::<I, 8, 1>(isa, x, c, stride, add),
+            (IsaKind::Neon, _) => step::<I, 8, 2>(isa, x, c, stride, add),
+            (IsaKind::Portable, _) => step::<I, 4, 1>(isa, x, c, stride, add),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn step<I: Isa, const MR: usize, const NV: usize>(isa: I, x: &Inputs, c: *mut f32, stride: usize, add: bool) {
+    // SAFETY: the caller's promise. The loops differ in what the compiler knows about a row's steps.
+    let sums = unsafe {
+        match (x.pairs, x.row_step) {
+            (true, 1) => products::<I, MR, NV, true>(isa, x, 1),
+            (true, n) => products::<I, MR, NV, true>(isa, x, n),
+            (false, 1) => products::<I, MR, NV, false>(isa, x, 1),
+            (false, n) => products::<I, MR, NV, false>(isa, x, n),
+        }
+    };
+    for (i, sums) in sums.iter().enumerate() {
+        for (v, &sum) in sums.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let at = c.add(i * stride + v * I::LANES);
+                isa.store(at, if add { isa.add(isa.load(at), sum) } else { sum });
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn products<I: Isa, const MR: usize, const NV: usize, const PAIRS: bool>(
+    isa: I,
+    x: &Inputs,
+    row_step: usize,
+) -> [[I::V; NV]; MR] {
+    let mut sums = [[isa.splat(0.0); NV]; MR];
+    let rows: [*const u32; MR] = std::array::from_fn(|i| x.rows[i]);
+    for p in 0..x.steps {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let panel = x.panel.add(p * x.panel_step);
+            let columns: [I::U; NV] = std::array::from_fn(|v| isa.load_u(panel.add(v * I::LANES)));
+            for (row, sums) in rows.iter().zip(&mut sums) {
+                let word = isa.splat_u(row.add(p * row_step).read_unaligned());
+                for (sum, &column) in sums.iter_mut().zip(&columns) {
+                    *sum = if PAIRS {
+                        isa.dot_bf16(*sum, word, column)
+                    } else {
+                        isa.fma(isa.with_bits(word), isa.with_bits(column), *sum)
+                    };
+                }
+            }
+        }
+    }
+    sums
+}

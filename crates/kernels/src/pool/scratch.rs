@@ -1,0 +1,113 @@
+//! Memory that kernels need for the length of a call, kept by the pool, so that a steady loop allocates nothing.
+
+use std::{any::Any, cell::UnsafeCell, panic::resume_unwind, sync::MutexGuard};
+
+use bytemuck::{Pod, Zeroable};
+
+use super::Pool;
+use crate::simd::Cpu;
+
+/// A cache line, so that no vector straddles two.
+#[derive(Clone, Copy, Zeroable, Pod)]
+#[repr(C, align(64))]
+struct Line([u32; 16]);
+
+/// Words of unspecified content.
+#[derive(Default)]
+pub(crate) struct Scratch(Vec<Line>);
+
+impl Scratch {
+    fn of(mut self, words: usize) -> Scratch {
+        let lines = words.div_ceil(16);
+        if self.0.len() < lines {
+            self.0.resize(lines, Line::zeroed());
+        }
+        self
+    }
+
+    pub(crate) fn words(&mut self) -> &mut [u32] {
+        bytemuck::cast_slice_mut(&mut self.0)
+    }
+
+    pub(crate) fn as_words(&self) -> &[u32] {
+        bytemuck::cast_slice(&self.0)
+    }
+
+    pub(crate) fn as_floats(&self) -> &[f32] {
+        bytemuck::cast_slice(&self.0)
+    }
+}
+
+/// Scratch of a pool: what calls have given back, and one piece for each thread.
+#[derive(Default)]
+pub(super) struct Arena {
+    free: Vec<Scratch>,
+    locals: Vec<Local>,
+}
+
+#[derive(Default)]
+struct Local(UnsafeCell<Scratch>);
+
+// SAFETY: a worker only touches the piece of its own number, and each number is one thread's for the length of a job.
+unsafe impl Sync for Local {}
+
+/// A pool in the hands of one kernel call. Where the pool is in use, everything runs on the calling thread.
+pub(crate) struct Team<'p> {
+    pub(super) pool: &'p Pool,
+    pub(super) lease: Option<MutexGuard<'p, Arena>>,
+    pub(super) own: Arena,
+}
+
+impl Team<'_> {
+    pub(crate) fn cpu(&self) -> Cpu {
+        self.pool.cpu()
+    }
+
+    fn arena(&mut self) -> &mut Arena {
+        match &mut self.lease {
+            Some(lease) => lease,
+            None => &mut self.own,
+        }
+    }
+
+    /// At least `words` words that all tasks may share.
+    pub(crate) fn take(&mut self, words: usize) -> Scratch {
+        self.arena().free.pop().unwrap_or_default().of(words)
+    }
+
+    /// Keeps scratch for the next call.
+    pub(crate) fn give_back(&mut self, scratch: Scratch) {
+        self.arena().free.push(scratch);
+    }
+
+    /// Calls `f(task, scratch)` for each task, in parallel; the scratch is the thread's own and has at least `words` words.
+    ///
+    /// # Panics
+    /// If a task panics, after the others have ended.
+    pub(crate) fn run<F: Fn(usize, &mut [u32]) + Sync>(&mut self, tasks: usize, words: usize, f: F) {
+        let threads = if self.lease.is_some() { self.pool.threads() } else { 1 };
+        let locals = &mut self.arena().locals;
+        if locals.len() < threads {
+            locals.resize_with(threads, Local::default);
+        }
+        for local in locals.iter_mut() {
+            let scratch = std::mem::take(local.0.get_mut());
+            *local.0.get_mut() = scratch.of(words);
+        }
+        if let Some(payload) = self.run_prepared(tasks, &f) {
+            resume_unwind(payload);
+        }
+    }
+
+    fn run_prepared<F: Fn(usize, &mut [u32]) + Sync>(&self, tasks: usize, f: &F) -> Option<Box<dyn Any + Send>> {
+        let arena = self.lease.as_deref().unwrap_or(&self.own);
+        let locals = &arena.locals;
+        // SAFETY: this thread is the worker whose number it passes, so nobody else has this piece.
+        let call = |task: usize, worker: usize| f(task, unsafe { (*locals[worker].0.get()).words() });
+        if self.lease.is_some() {
+            return self.pool.fork_join(tasks, &call);
+        }
+        (0..tasks).for_each(|task| call(task, 0));
+        None
+    }
+}
