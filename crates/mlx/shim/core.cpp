@@ -192,6 +192,7 @@ int fl_memory(int op, uint64_t value, uint64_t* out) {
       case 6: mx::clear_cache(); *out = 0; break;
       case 7: mx::reset_peak_memory(); *out = 0; break;
       case 8: *out = mx::get_memory_limit(); break;
+      case 9: mx::set_compile_mode(mx::CompileMode::no_fuse); *out = 0; break;
       default: throw std::invalid_argument("memory operation is unknown");
     }
   });

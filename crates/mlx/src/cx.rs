@@ -13,6 +13,7 @@ use crate::{
     ffi::{Api, Array, Memory},
     kv::KvCache,
     ops::{metal::Kernels, random::KeySequence},
+    trace::{Origin, Origins, Padded, Trace},
 };
 
 /// What a tensor slot holds.
@@ -23,6 +24,10 @@ pub(crate) struct Slot {
     pub(crate) shape: Shape,
     /// The elements, where the host has them and they are few: what reads integers need not wait for the device.
     pub(crate) host: Option<Tensor>,
+    /// Where the only element comes from, in a trace that leaves it open.
+    pub(crate) origin: Option<Origin>,
+    /// What a trace leaves open of the length.
+    pub(crate) padded: Option<Padded>,
 }
 
 /// Largest number of bytes that [`Slot::host`] keeps.
@@ -31,7 +36,7 @@ pub(crate) const MAX_HOST_BYTES: usize = 1 << 12;
 impl Slot {
     /// An array with what is known of it.
     pub(crate) fn new(array: Array, dtype: DType, shape: Shape) -> Slot {
-        Slot { array, dtype, shape, host: None }
+        Slot { array, dtype, shape, host: None, origin: None, padded: None }
     }
 
     /// The tensor's array; small ones stay readable on the host.
@@ -41,13 +46,14 @@ impl Slot {
     pub(crate) fn from_tensor(api: Api, tensor: &Tensor) -> Result<Slot> {
         let array = Array::from_tensor(api, tensor)?;
         let host = (tensor.bytes().len() <= MAX_HOST_BYTES).then(|| tensor.clone());
-        Ok(Slot { array, dtype: tensor.dtype(), shape: Shape::from_slice(tensor.shape()), host })
+        Ok(Slot { host, ..Slot::new(array, tensor.dtype(), Shape::from_slice(tensor.shape())) })
     }
 
     /// Another handle to the same array.
     pub(crate) fn share(&self) -> Result<Slot> {
         let array = self.array.share()?;
-        Ok(Slot { array, dtype: self.dtype, shape: self.shape.clone(), host: self.host.clone() })
+        let (shape, host) = (self.shape.clone(), self.host.clone());
+        Ok(Slot { array, dtype: self.dtype, shape, host, origin: self.origin, padded: self.padded })
     }
 
     /// Number of axes.
@@ -61,6 +67,7 @@ impl Slot {
 pub(crate) struct Env {
     pub(crate) tensors: Vec<Option<Slot>>,
     pub(crate) values: Vec<Option<i32>>,
+    pub(crate) origins: Origins,
 }
 
 /// Everything that lasts from node to node.
@@ -74,6 +81,8 @@ pub(crate) struct Machine {
     pub(crate) kv: Option<KvCache>,
     pub(crate) keys: KeySequence,
     pub(crate) kernels: Kernels,
+    /// Present while a run is traced.
+    pub(crate) trace: Option<Trace>,
     /// Bytes that one tensor may take. MLX on a CPU does not survive an allocation that the system refuses.
     limit: u64,
     /// Results of the running node as its rule decided them.
@@ -96,10 +105,11 @@ pub(crate) struct Cx<'a> {
 impl Machine {
     pub(crate) fn new(graph: Arc<Checked>, api: Api, device: Device, support: Support, kv: Option<KvCache>) -> Machine {
         let tensors = (0..graph.slots.total()).map(|_| None).collect();
-        let env = Env { tensors, values: vec![None; graph.values as usize] };
+        let count = graph.values as usize;
+        let env = Env { tensors, values: vec![None; count], origins: vec![None; count] };
         let (keys, kernels) = (KeySequence::default(), Kernels::default());
         let limit = api.memory(Memory::Limit, 0).unwrap_or(u64::MAX);
-        Machine { graph, api, device, support, env, kv, keys, kernels, limit, specs: SmallVec::new() }
+        Machine { graph, api, device, support, env, kv, keys, kernels, trace: None, limit, specs: SmallVec::new() }
     }
 
     /// Runs a node's rule on the actual sizes and keeps what it says of the results.
@@ -224,10 +234,11 @@ impl Cx<'_> {
         Ok(())
     }
 
-    /// Binds a result whose elements the host knows.
-    pub(crate) fn put_host(&mut self, slot: Out, array: Array, host: Option<Tensor>) -> Result<()> {
+    /// Binds a result whose elements the host knows, or whose only element a trace leaves open.
+    pub(crate) fn put_host(&mut self, slot: Out, array: Array, host: Option<Tensor>, origin: Option<Origin>) -> Result<()> {
         self.put(slot, array)?;
         if let Some(bound) = self.m.env.tensors.get_mut(slot.0.0 as usize).and_then(Option::as_mut) {
+            bound.origin = origin.filter(|_| bound.shape.iter().all(|&d| d == 1));
             bound.host = host.filter(|h| h.dtype() == bound.dtype && h.shape() == &bound.shape[..]);
         }
         Ok(())
@@ -261,6 +272,7 @@ impl Cx<'_> {
         if let Some(v) = self.m.env.values.get_mut(slot.0.0 as usize) {
             *v = Some(value);
         }
+        self.put_open(slot, None);
     }
 
     /// A rank-0 array.

@@ -3,7 +3,10 @@
 use std::{
     collections::HashMap,
     path::Path,
-    sync::{Arc, Mutex, Weak},
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use flambeau_ir::{
@@ -27,6 +30,9 @@ use crate::{
 pub struct Options {
     /// Where to compute; `None` takes the first GPU, or the CPU where there is none.
     pub device: Option<Device>,
+    /// Whether runs of a signature that comes again are compiled; `None`: on GPUs. On MLX's CPU backend a compiled run is only kept,
+    /// not fused, in the whole process.
+    pub compile: Option<bool>,
     /// Whether Metal kernels that Flambeau does not know may run their source text.
     pub allow_custom_kernels: bool,
     /// Bytes of freed memory that MLX may keep for reuse; `None` leaves MLX's own limit.
@@ -54,6 +60,8 @@ pub struct MlxEngine {
     api: Api,
     device: Device,
     support: Support,
+    compiles: bool,
+    compiled_runs: Arc<AtomicU64>,
     owner: Arc<Owner>,
     uploaded: Uploads,
 }
@@ -103,7 +111,13 @@ impl MlxEngine {
         probed.map_err(fail)?;
         let has_metal = cfg!(target_os = "macos") && device != Device::Cpu;
         let support = Support { has_metal, allows_custom: options.allow_custom_kernels };
-        Ok(MlxEngine { api, device, support, owner: Arc::new(owner), uploaded: Uploads::default() })
+        // On a CPU, MLX compiles C++ for every function, which takes longer than it saves.
+        let compiles = options.compile.unwrap_or(device != Device::Cpu);
+        if device == Device::Cpu && compiles {
+            api.fuse_nothing().map_err(|e| fail(e.to_string()))?;
+        }
+        let compiled_runs = Arc::new(AtomicU64::new(0));
+        Ok(MlxEngine { api, device, support, compiles, compiled_runs, owner: Arc::new(owner), uploaded: Uploads::default() })
     }
 
     /// Version of the loaded libmlx.
@@ -143,6 +157,11 @@ impl MlxEngine {
         let _ = self.api.memory(Memory::ResetPeak, 0);
     }
 
+    /// Runs of the engine's sessions that built no graph, because one of their signature was compiled.
+    pub fn compiled_runs(&self) -> u64 {
+        self.compiled_runs.load(Ordering::Relaxed)
+    }
+
     /// Gives memory that MLX keeps for reuse back to the system.
     pub fn clear_cache(&self) {
         let api = self.api;
@@ -173,10 +192,11 @@ impl Engine for MlxEngine {
         refuse_lacking(&graph, &self.support)?;
         let tensors = constants_of(&graph, constants)?;
         let (api, device, support, uploaded) = (self.api, self.device, self.support, Arc::clone(&self.uploaded));
+        let compiles = self.compiles.then(|| Arc::clone(&self.compiled_runs));
         let kv = options.kv_cache.clone();
         let load = move || {
             let uploads = upload(api, &uploaded, tensors)?;
-            State::new(graph, (api, device, support), kv.as_ref(), uploads).map_err(engine_error)
+            State::new(graph, (api, device, support, compiles), kv.as_ref(), uploads).map_err(engine_error)
         };
         let lost = |_| Err(EngineError::Arguments("loading panicked".into()));
         let state = self.owner.call(load).unwrap_or_else(lost)?;

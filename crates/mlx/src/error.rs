@@ -12,7 +12,7 @@ use crate::ffi::Failure;
 #[non_exhaustive]
 pub enum Error {
     /// No MLX was found.
-    #[error("no MLX was found; looked at {}. Install it with `pip install mlx` (on Linux: `mlx[cpu]` or `mlx[cuda13]`) or pass --mlx-path", list(.0))]
+    #[error("no MLX was found; looked at {}; install it with `pip install mlx` (on Linux: `mlx[cpu]`, or `mlx[cuda13]` for NVIDIA GPUs), or pass --mlx-path", list(.0))]
     Missing(Vec<PathBuf>),
     /// The folder holds no MLX.
     #[error("{path} holds no MLX: {what}")]
@@ -21,7 +21,9 @@ pub enum Error {
     #[error("MLX {version} in {path} is not supported; versions 0.30 to 0.32 are")]
     Version { path: PathBuf, version: String },
     /// The C++ compiler is missing or refuses the shim.
-    #[error("cannot compile the MLX shim: {0}")]
+    #[error(
+        "cannot compile the C interface to MLX: {0}; it needs a compiler of C++20, by the name c++, g++ or clang++, or in $CXX"
+    )]
     Compile(String),
     /// The shim or libmlx does not load.
     #[error("cannot load {path}: {what}")]

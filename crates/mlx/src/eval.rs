@@ -39,6 +39,9 @@ macro_rules! dispatch_eval {
 
         /// Runs a node: its rule on the actual sizes, then its implementation.
         pub(crate) fn eval(node: &Node, cx: &mut Cx<'_>) -> Result<()> {
+            if cx.m.trace.is_some() {
+                crate::trace::admit(node, cx)?;
+            }
             match node { $(Node::$name(n) => {
                 if <flambeau_ir::$name as Eval>::HAS_RULE {
                     cx.m.infer(node)?;

@@ -8,6 +8,7 @@
 //!   take turns without locks.
 //! - `cx`, `eval`, `ops`: the nodes, by family. A node without an [`Eval`](eval::Eval) does not build. Nodes extend MLX's lazy
 //!   graph; a run computes its outputs and buffers together at the end.
+//! - `trace`: a run as a compiled function, for signatures that come again.
 //! - `session`: a graph with its buffers. A buffer has one handle, so that MLX updates its storage in place.
 
 #![deny(unsafe_code)]
@@ -23,6 +24,7 @@ mod ops;
 mod owner;
 mod session;
 mod shim;
+mod trace;
 
 use std::{ffi::c_int, fmt, str::FromStr};
 

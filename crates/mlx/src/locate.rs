@@ -96,6 +96,8 @@ impl Install {
         let roots = roots(path);
         let with_headers = roots.iter().find(|r| r.join("include/mlx/version.h").is_file());
         let root = with_headers.ok_or_else(|| refuse("there is no include/mlx/version.h"))?;
+        // The compiled shim names the library's folder, and must find it from everywhere.
+        let root = root.canonicalize().map_err(|source| Error::Io { path: root.clone(), source })?;
         let library = LIBRARIES.iter().map(|name| root.join("lib").join(name)).find(|p| p.is_file());
         let library = library.ok_or_else(|| refuse("there is no lib/libmlx.so or lib/libmlx.dylib"))?;
         let include = root.join("include");

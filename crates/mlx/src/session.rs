@@ -1,6 +1,9 @@
 //! A loaded graph with its own buffers.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use flambeau_ir::{
     ChainId, Checked, Node, Slot as GraphSlot, SlotClass, Tid,
@@ -17,6 +20,7 @@ use crate::{
     ffi::{Api, Array, Unary},
     kv::KvCache,
     owner::Owner,
+    trace::Traces,
 };
 
 /// All mutable buffers of a session together.
@@ -80,6 +84,9 @@ pub(crate) struct State {
     machine: Machine,
     /// What the init chain left in buffers; empty where it is zero.
     initial: Vec<(Tid, Option<Slot>)>,
+    traces: Traces,
+    /// Present if runs of a signature that comes again are compiled: their count.
+    compiles: Option<Arc<AtomicU64>>,
     /// Keeps the constants shared.
     _uploads: Vec<Arc<Upload>>,
 }
@@ -134,7 +141,7 @@ impl State {
     /// Binds constants and buffers and runs the init chain.
     pub(crate) fn new(
         graph: Arc<Checked>,
-        (api, device, support): (Api, Device, Support),
+        (api, device, support, compiles): (Api, Device, Support, Option<Arc<AtomicU64>>),
         kv: Option<&KvCacheConfig>,
         uploads: Vec<(Slot, Arc<Upload>)>,
     ) -> Result<Box<State>> {
@@ -153,15 +160,18 @@ impl State {
             api.eval(&constants)?;
         }
         let initial = buffers.into_iter().map(|tid| Ok((tid, written(&machine, tid)?))).collect::<Result<_>>()?;
-        Ok(Box::new(State { machine, initial, _uploads: kept }))
+        Ok(Box::new(State { machine, initial, traces: Traces::default(), compiles, _uploads: kept }))
     }
 
     fn run(&mut self, inputs: &[Value]) -> Result<Vec<Value>, EngineError> {
+        if let Some(result) = self.run_compiled(inputs) {
+            return result.map_err(engine_error);
+        }
         let main = ChainId(self.machine.graph.main);
         // MLX may not write memory that callers own, and takes a lone handle for leave to do so.
         let held = self.bind(inputs)?;
         let result = run_chain(&mut self.machine, main).and_then(|()| self.finish()).map_err(engine_error);
-        self.clear();
+        clear(&mut self.machine);
         drop(held);
         if result.is_err() {
             self.settle();
@@ -169,23 +179,32 @@ impl State {
         result
     }
 
+    /// Runs a compiled form of the main chain; `None` if there is none for these inputs.
+    fn run_compiled(&mut self, inputs: &[Value]) -> Option<Result<Vec<Value>>> {
+        let count = self.compiles.clone().filter(|_| self.check_inputs(inputs).is_ok())?;
+        let outputs = match self.traces.run(&mut self.machine, inputs)? {
+            Ok(outputs) => outputs,
+            Err(error) => return Some(Err(error)),
+        };
+        let computed = self.buffers().and_then(|buffers| {
+            self.machine.api.eval(outputs.iter().chain(&buffers))?;
+            outputs.iter().map(|array| Ok(Value::Tensor(array.to_tensor()?))).collect()
+        });
+        if computed.is_err() {
+            self.settle();
+        }
+        count.fetch_add(1, Ordering::Relaxed);
+        Some(computed)
+    }
+
     fn bind(&mut self, inputs: &[Value]) -> Result<Vec<Array>, EngineError> {
+        self.check_inputs(inputs)?;
         let m = &mut self.machine;
         let graph = Arc::clone(&m.graph);
-        if inputs.len() != graph.inputs.len() {
-            let (expected, found) = (graph.inputs.len(), inputs.len());
-            return Err(EngineError::Arguments(format!("expected {expected} inputs, found {found}")));
-        }
         let mut held = Vec::with_capacity(inputs.len());
-        for (i, (slot, value)) in graph.inputs.iter().zip(inputs).enumerate() {
-            let refuse = |expected: &str| EngineError::Arguments(format!("input {i}: expected {expected}"));
+        for (slot, value) in graph.inputs.iter().zip(inputs) {
             match (slot, value) {
                 (GraphSlot::Tensor(tid), Value::Tensor(tensor)) => {
-                    if let Some(meta) = graph.meta.get(tid.0 as usize)
-                        && meta.dtype != tensor.dtype()
-                    {
-                        return Err(refuse(&format!("a tensor of {}, found {}", meta.dtype, tensor.dtype())));
-                    }
                     let slot = Slot::from_tensor(m.api, tensor).map_err(engine_error)?;
                     held.push(slot.array.share().map_err(|e| engine_error(e.into()))?);
                     m.set(*tid, slot);
@@ -195,11 +214,33 @@ impl State {
                         *value = Some(*v);
                     }
                 }
-                (GraphSlot::Tensor(_), Value::Int(_)) => return Err(refuse("a tensor, found an integer")),
-                (GraphSlot::Value(_), Value::Tensor(_)) => return Err(refuse("an integer, found a tensor")),
+                _ => return Err(EngineError::Arguments("an input has the wrong kind".into())),
             }
         }
         Ok(held)
+    }
+
+    fn check_inputs(&self, inputs: &[Value]) -> Result<(), EngineError> {
+        let graph = &self.machine.graph;
+        if inputs.len() != graph.inputs.len() {
+            let (expected, found) = (graph.inputs.len(), inputs.len());
+            return Err(EngineError::Arguments(format!("expected {expected} inputs, found {found}")));
+        }
+        for (i, (slot, value)) in graph.inputs.iter().zip(inputs).enumerate() {
+            let refuse = |expected: &str| Err(EngineError::Arguments(format!("input {i}: expected {expected}")));
+            match (slot, value) {
+                (GraphSlot::Tensor(tid), Value::Tensor(tensor)) => match graph.meta.get(tid.0 as usize) {
+                    Some(meta) if meta.dtype != tensor.dtype() => {
+                        return refuse(&format!("a tensor of {}, found {}", meta.dtype, tensor.dtype()));
+                    }
+                    _ => {}
+                },
+                (GraphSlot::Value(_), Value::Int(_)) => {}
+                (GraphSlot::Tensor(_), Value::Int(_)) => return refuse("a tensor, found an integer"),
+                (GraphSlot::Value(_), Value::Tensor(_)) => return refuse("an integer, found a tensor"),
+            }
+        }
+        Ok(())
     }
 
     /// Computes outputs and buffers together, and copies the outputs out.
@@ -218,7 +259,7 @@ impl State {
             });
         }
         // Only then do intermediate arrays have no handle but MLX's own, so that MLX may reuse their storage.
-        self.clear();
+        clear(&mut self.machine);
         let buffers = self.buffers()?;
         let arrays = results.iter().filter_map(|result| match result {
             Pending::Array(array) => Some(array),
@@ -268,16 +309,16 @@ impl State {
         (0..self.initial.len()).for_each(|i| self.restore(i));
         // The cache needs nothing: a step reads only positions before its own end, which the new sequence writes again.
     }
+}
 
-    /// Empties every slot that does not last from run to run.
-    fn clear(&mut self) {
-        let m = &mut self.machine;
-        let (first, slots) = (m.graph.slots.constants, m.graph.slots);
-        for tid in (first..first + slots.inputs + slots.outputs).chain(slots.non_temp() as u32..slots.total() as u32) {
-            m.empty(Tid(tid));
-        }
-        m.env.values.fill(None);
+/// Empties every slot that does not last from run to run.
+pub(crate) fn clear(m: &mut Machine) {
+    let (first, slots) = (m.graph.slots.constants, m.graph.slots);
+    for tid in (first..first + slots.inputs + slots.outputs).chain(slots.non_temp() as u32..slots.total() as u32) {
+        m.empty(Tid(tid));
     }
+    m.env.values.fill(None);
+    m.env.origins.fill(None);
 }
 
 /// A handle to what a slot holds, if it holds something.

@@ -8,10 +8,6 @@ use serde_json::{Value, json};
 
 use crate::{engine::cores, failure, files, mlx::MlxArgs};
 
-/// What to do where there is no MLX.
-const REMEDY: &str = "install it with `pip install mlx` (on Linux: `mlx[cpu]`, or `mlx[cuda13]` for NVIDIA GPUs), or pass --mlx-path; \
-                      its C interface is compiled with c++, g++, clang++ or $CXX";
-
 /// Say which engines work here: where MLX was found, its version and its devices
 ///
 /// The first look at an installed MLX compiles its C interface, which takes some seconds.
@@ -101,7 +97,6 @@ fn as_lines(found: &Found) -> Vec<String> {
         }
         Err(error) => {
             lines.push(format!("mlx      does not work: {error}"));
-            lines.push(format!("         {REMEDY}"));
         }
     }
     lines.extend(found.passed_over.iter().map(|(path, why)| format!("         passed over {}: {why}", path.display())));

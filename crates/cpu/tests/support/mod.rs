@@ -10,7 +10,7 @@ use std::{
 
 use flambeau_ir::{
     Graph, check,
-    engine::{Constants, Engine, KvCacheConfig, KvLayer, LoadOptions, Value},
+    engine::{Constants, Engine, KvCacheConfig, KvLayer, LoadOptions, Session, Value},
 };
 use flambeau_tensor::{Bytes, DType, Tensor, Tolerance, bin, cast, compare};
 use flambeau_wire::{
@@ -83,15 +83,22 @@ impl Case {
         Ok(Some((mlx::decode(&payload).map_err(text)?, args.clone())))
     }
 
-    /// Loads and runs a graph with the case's inputs; the method's values afterwards.
-    pub(crate) fn run(&self, engine: &dyn Engine, graph: Graph, args: &[u32]) -> Result<HashMap<u32, Value>, String> {
+    /// A graph loaded for the case, and the call's arguments.
+    pub(crate) fn load(&self, engine: &dyn Engine, graph: Graph, args: &[u32]) -> Result<(Box<dyn Session>, Vec<Value>), String> {
         let graph = Arc::new(check(graph).map_err(text)?);
         let options = LoadOptions { kv_cache: kv_cache(&self.facts["kv_cache"]) };
-        let mut session = engine.load(Arc::clone(&graph), &Named(&self.program), &options).map_err(text)?;
+        let session = engine.load(Arc::clone(&graph), &Named(&self.program), &options).map_err(text)?;
+        let values = bind_inputs(self.plan()?, self.inputs.clone())?;
+        let ins = args.iter().take(graph.inputs.len());
+        Ok((session, ins.map(|i| argument(self.plan()?, &values, *i)).collect::<Result<_, _>>()?))
+    }
+
+    /// Loads and runs a graph with the case's inputs; the method's values afterwards.
+    pub(crate) fn run(&self, engine: &dyn Engine, graph: Graph, args: &[u32]) -> Result<HashMap<u32, Value>, String> {
         let mut values = bind_inputs(self.plan()?, self.inputs.clone())?;
-        let (ins, outs) = args.split_at(graph.inputs.len().min(args.len()));
-        let arguments = ins.iter().map(|i| argument(self.plan()?, &values, *i)).collect::<Result<Vec<_>, _>>()?;
-        values.extend(outs.iter().copied().zip(session.run(&arguments).map_err(text)?));
+        let (mut session, arguments) = self.load(engine, graph, args)?;
+        let outs = args.iter().skip(arguments.len()).copied();
+        values.extend(outs.zip(session.run(&arguments).map_err(text)?));
         Ok(values)
     }
 }

@@ -28,6 +28,7 @@ use std::{
 use self::table::{Raw, Table};
 pub(crate) use self::{
     array::Array,
+    closure::Closure,
     kernel::{Kernel, KernelText, Launch, Template},
     ops::{ArgReduce, Axes, Binary, ConvAxis, Order, QuantLayout, Reduce, Unary},
 };
@@ -79,6 +80,7 @@ pub(crate) enum Memory {
     ClearCache = 6,
     ResetPeak = 7,
     Limit = 8,
+    FuseNothing = 9,
 }
 
 impl Api {
@@ -143,6 +145,11 @@ impl Api {
     pub(crate) fn live_arrays(self) -> i64 {
         // SAFETY: the entry only reads a counter.
         unsafe { (self.0.fl_live_arrays)() }
+    }
+
+    /// Compiled functions are kept as they are, without kernels of their own; for the whole process.
+    pub(crate) fn fuse_nothing(self) -> Result<()> {
+        self.memory(Memory::FuseNothing, 0).map(drop)
     }
 
     /// Waits until everything submitted on this thread's stream is done.

@@ -13,16 +13,16 @@ use crate::{
 };
 
 /// What a query sees.
-pub(crate) enum Visible {
+enum Visible<'a> {
     All,
     /// Keys up to its own position, the last query being aligned with the last key.
     Causal,
     /// Where a bool mask is true, or with an additive mask.
-    Masked(Slot),
+    Masked(&'a Slot),
 }
 
 /// Attention in the type of `q`, queries without any visible key giving zeros as PyTorch's do.
-fn attend(cx: &Cx<'_>, q: &Array, [k, v]: [&Array; 2], scale: f32, visible: &Visible, counts: [usize; 2]) -> Result<Array> {
+fn attend(cx: &Cx<'_>, q: &Array, [k, v]: [&Array; 2], scale: f32, visible: &Visible<'_>, counts: [usize; 2]) -> Result<Array> {
     let [queries, keys] = counts;
     match visible {
         Visible::All => Ok(q.attention([k, v], scale, "", None)?),
@@ -56,12 +56,17 @@ impl Eval for ir::Sdpa {
         let spec = cx.out(self.out)?;
         let through = product_type(cx, spec.dtype);
         let (q, k, v) = (cx.get_as(self.q, through)?, cx.get_as(self.k, through)?, cx.get_as(self.v, through)?);
-        let visible = match cx.get_opt(self.mask)? {
+        let mask = cx.get_opt(self.mask)?;
+        let visible = match &mask {
             Some(mask) => Visible::Masked(mask),
             None if self.causal => Visible::Causal,
             None => Visible::All,
         };
         let counts = [spec.shape[2], cx.peek(self.k.0)?.shape[2]];
+        if let Some(mask) = open_mask(cx, self)? {
+            let y = q.attention([&k, &v], self.scale, "array", Some(&mask))?;
+            return cx.put(self.out, y);
+        }
         let y = if spec.shape.contains(&0) || counts[1] == 0 {
             Array::full(cx.api(), &spec.shape, 0.0, spec.dtype)?
         } else {
@@ -69,6 +74,30 @@ impl Eval for ir::Sdpa {
         };
         cx.put(self.out, y)
     }
+}
+
+/// Which keys of an open number a query sees, as a mask over the padded ones; `None` if their number is known.
+///
+/// # Errors
+/// If a trace cannot leave it open.
+fn open_mask(cx: &mut Cx<'_>, node: &ir::Sdpa) -> Result<Option<Array>> {
+    let [q, k, v] = [cx.peek(node.q.0)?, cx.peek(node.k.0)?, cx.peek(node.v.0)?];
+    let padded = match [q.padded, k.padded, v.padded] {
+        [None, None, None] => return Ok(None),
+        [None, Some(k), Some(v)] if k == v && k.axis == 2 && node.mask.is_none() => k,
+        _ => return Err(OpError::value("cannot trace such an attention")),
+    };
+    let (queries, keys) = (q.shape[2], k.array.spec()?.1[2]);
+    let length = cx.open_array(padded.length)?;
+    let column = Array::arange(cx.api(), 0.0, keys as f64, 1.0, DType::I32)?.reshape(&[1, 1, 1, keys])?;
+    let end = if node.causal {
+        // The last query is aligned with the last key.
+        let row = Array::arange(cx.api(), 1.0 - queries as f64, 1.0, 1.0, DType::I32)?.reshape(&[1, 1, queries, 1])?;
+        length.binary(Binary::Add, &row)?
+    } else {
+        length
+    };
+    Ok(Some(column.binary(Binary::Less, &end)?))
 }
 
 /// `[T, S]`: whether key `j` lies in the window of query `i`, the last query being aligned with the last key.
@@ -92,8 +121,12 @@ impl Eval for ir::UpdateAndAttend {
         let cache = cx.m.kv.as_mut().ok_or_else(|| OpError::value("the session was loaded without a cache"))?;
         let span = cache.update(api, layer, position, [&k, &v])?;
         let (queries, keys) = (q.shape[2], span.count);
+        let mask;
         let visible = match span.window {
-            Some(window) => Visible::Masked(band(cx, queries, keys, window)?),
+            Some(window) => {
+                mask = band(cx, queries, keys, window)?;
+                Visible::Masked(&mask)
+            }
             None if queries == 1 => Visible::All,
             None => Visible::Causal,
         };

@@ -348,6 +348,6 @@ impl Eval for ir::AsType {
         let x = cx.get(self.x)?;
         let y = cast(&x, self.scalar_type)?;
         let host = x.host.as_ref().and_then(|h| crate::ops::index::host_cast(h, self.scalar_type));
-        cx.put_host(self.out, y, host)
+        cx.put_host(self.out, y, host, x.origin)
     }
 }

@@ -18,7 +18,7 @@ pub(super) fn wrap(index: i64, n: usize) -> Result<usize> {
 }
 
 /// The elements of an integer or bool tensor.
-pub(super) fn integers(tensor: &Tensor) -> Result<Vec<i64>> {
+pub(crate) fn integers(tensor: &Tensor) -> Result<Vec<i64>> {
     let tensor = tensor.aligned();
     if tensor.dtype() == DType::Bool {
         let all = tensor.as_slice::<flambeau_tensor::Bool>().map_err(|e| OpError::value(e.to_string()))?;
@@ -87,8 +87,9 @@ impl Eval for ir::Take {
             (Some(index), _) => {
                 let at = wrap(index, x.shape[axis])?;
                 let part = Window::whole(&x.shape).narrow(axis, at, 1, 1).of(&x.array)?;
-                let host = x.host.as_ref().and_then(|h| host_element(h, at));
-                cx.put_host(self.out, part.squeeze(&[axis as i64])?, host)
+                let host = x.host.as_ref().filter(|_| axis == 0).and_then(|h| host_row(h, at));
+                let origin = x.origin;
+                cx.put_host(self.out, part.squeeze(&[axis as i64])?, host, origin)
             }
             (None, ir::Index::Tid(tid)) => {
                 let indices = safe_indices(cx, cx.peek(tid)?, x.shape[axis])?;
@@ -108,10 +109,11 @@ fn take_rows(cx: &Cx<'_>, out: ir::Out, x: &Slot, indices: &Array, axis: usize) 
     Ok(x.array.take(indices, axis as i32)?)
 }
 
-/// One element of a vector that the host knows.
-fn host_element(host: &Tensor, at: usize) -> Option<Tensor> {
-    let size = host.dtype().size();
-    (host.rank() == 1).then(|| Tensor::new(host.dtype(), &[], host.bytes().slice(at * size..(at + 1) * size)).ok())?
+/// One entry of the first axis of what the host knows.
+fn host_row(host: &Tensor, at: usize) -> Option<Tensor> {
+    let (_, rest) = host.shape().split_first()?;
+    let size = rest.iter().product::<usize>() * host.dtype().size();
+    Tensor::new(host.dtype(), rest, host.bytes().slice(at * size..(at + 1) * size)).ok()
 }
 
 impl Eval for ir::TakeAlongAxis {

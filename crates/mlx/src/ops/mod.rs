@@ -16,3 +16,5 @@ mod scalar;
 pub(crate) mod shape;
 mod sort;
 mod update;
+
+pub(crate) use index::integers;

@@ -46,7 +46,10 @@ impl Eval for ir::Rope {
         // MLX's CPU rounds sines and cosines to the operand's type.
         let x = cx.get_as(self.x, if cx.is_cpu() { DType::F32 } else { spec.dtype })?;
         let offset = match self.offset {
-            ir::VidOrTid::Vid(vid) => cx.scalar(cx.value(vid)?.into(), DType::I32)?,
+            ir::VidOrTid::Vid(vid) => match cx.origin(vid) {
+                Some(origin) => cx.open_array(origin)?,
+                None => cx.scalar(cx.value(vid)?.into(), DType::I32)?,
+            },
             ir::VidOrTid::Tid(tid) => {
                 let slot = cx.peek(tid)?;
                 let offset = slot.array.cast(DType::I32)?;

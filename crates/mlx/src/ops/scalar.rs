@@ -7,6 +7,7 @@ use crate::{
     cx::Cx,
     error::{OpError, Result},
     eval::Eval,
+    trace::Origin,
 };
 
 fn narrow(value: i64) -> Result<i32> {
@@ -38,19 +39,51 @@ macro_rules! integer_nodes {
 }
 
 integer_nodes! {
-    AddInt: |a, b| Some(a + b);
-    SubtractInt: |a, b| Some(a - b);
     MultiplyInt: |a, b| Some(a * b);
     FloorDivideInt: floor_div;
     ModInt: floor_rem;
 }
 
+/// What is open of `a + sign * b`.
+///
+/// # Errors
+/// If it is more than one integer and a constant.
+fn open_sum(cx: &Cx<'_>, [a, b]: [ir::Int; 2], sign: i64) -> Result<Option<Origin>> {
+    match (cx.origin_of(a), cx.origin_of(b)) {
+        (None, None) => Ok(None),
+        (Some(origin), None) => Ok(Some(Origin { offset: origin.offset + sign * cx.int(b)?, ..origin })),
+        (None, Some(origin)) if sign == 1 => Ok(Some(Origin { offset: origin.offset + cx.int(a)?, ..origin })),
+        _ => Err(OpError::value("cannot trace such a sum")),
+    }
+}
+
+macro_rules! sum_nodes {
+    ($($node:ident: $sign:literal;)*) => { $(impl Eval for ir::$node {
+        const HAS_RULE: bool = false;
+        fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+            const SIGN: i64 = $sign;
+            let value = cx.int(self.a)? + SIGN * cx.int(self.b)?;
+            let origin = open_sum(cx, [self.a, self.b], SIGN)?;
+            cx.put_value(self.out, narrow(value)?);
+            cx.put_open(self.out, origin);
+            Ok(())
+        }
+    })* };
+}
+
+sum_nodes! {
+    AddInt: 1;
+    SubtractInt: -1;
+}
+
 impl Eval for ir::SymSize {
     const HAS_RULE: bool = false;
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let shape = &cx.peek(self.a.0)?.shape;
-        let size = shape[axis_of(self.dim.into(), shape.len())?];
+        let slot = cx.peek(self.a.0)?;
+        let axis = axis_of(self.dim.into(), slot.rank())?;
+        let (size, origin) = (slot.shape[axis], slot.padded.filter(|p| p.axis == axis).map(|p| p.length));
         cx.put_value(self.out, narrow(size as i64)?);
+        cx.put_open(self.out, origin);
         Ok(())
     }
 }
@@ -58,6 +91,12 @@ impl Eval for ir::SymSize {
 impl Eval for ir::ItemInt {
     const HAS_RULE: bool = false;
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        if let Some(origin) = cx.peek(self.x.0)?.origin {
+            let value = cx.trace()?.value(origin)?;
+            cx.put_value(self.out, narrow(value)?);
+            cx.put_open(self.out, Some(origin));
+            return Ok(());
+        }
         let x = cx.read(self.x.0)?;
         match integers(&x)?[..] {
             [value] => cx.put_value(self.out, value as i32),

@@ -9,6 +9,7 @@ use crate::{
     error::{OpError, Result},
     eval::Eval,
     ffi::{Array, Axes, Unary},
+    trace::{BUCKET, Origin, Padded},
 };
 
 impl Eval for ir::Noop {
@@ -33,7 +34,11 @@ impl Eval for ir::Contiguous {
     /// Nodes read any strides, and results are made row-major when they leave.
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let x = cx.get(self.x)?;
-        cx.put_host(self.out, x.array, x.host)
+        if x.padded.is_some() {
+            cx.m.set(self.out.0, x);
+            return Ok(());
+        }
+        cx.put_host(self.out, x.array, x.host, x.origin)
     }
 }
 
@@ -44,7 +49,7 @@ macro_rules! reshapes {
             let x = cx.get(self.x)?;
             let host = x.host.as_ref().and_then(|h| h.reshape(&shape).ok());
             let y = x.array.reshape(&shape)?;
-            cx.put_host(self.out, y, host)
+            cx.put_host(self.out, y, host, x.origin)
         }
     })* };
 }
@@ -161,6 +166,9 @@ impl Eval for ir::Slice {
         let (axis, start) = (cx.int(self.axis)?, cx.int(self.start)?);
         let x = cx.get(self.x)?;
         let axis = axis_of(axis, x.rank())?;
+        if let Some(open) = Open::of(cx, self.axis, [self.start, self.stop], self.step)? {
+            return open.slice(cx, self.out, &x, axis);
+        }
         let (start, count) = (slice_start(start, x.shape[axis], self.step), spec.shape[axis]);
         let host = x.host.as_ref().filter(|_| self.step == 1 && count > 0).and_then(|h| host_slice(h, start, count));
         let y = if spec.shape.contains(&0) {
@@ -169,8 +177,67 @@ impl Eval for ir::Slice {
             // The last entry decides the stop, so that a step beyond it does not.
             Window::whole(&x.shape).narrow(axis, start, count, self.step.into()).of(&x.array)?
         };
-        cx.put_host(self.out, y, host)
+        cx.put_host(self.out, y, host, None)
     }
+}
+
+/// A slice with an end that a trace leaves open.
+pub(super) enum Open {
+    /// From the beginning to an open end.
+    Prefix(Origin),
+    /// Of a size that is known, from an open start.
+    At(Origin),
+}
+
+impl Open {
+    /// What is open of a slice; `None` if nothing is.
+    ///
+    /// # Errors
+    /// If a trace cannot leave it open.
+    pub(super) fn of(cx: &Cx<'_>, axis: ir::Int, [start, stop]: [ir::Int; 2], step: i32) -> Result<Option<Open>> {
+        if cx.m.trace.is_none() || [axis, start, stop].iter().all(|&i| cx.origin_of(i).is_none()) {
+            return Ok(None);
+        }
+        match (cx.origin_of(axis), cx.origin_of(start), cx.origin_of(stop), step) {
+            (None, None, Some(stop), 1) if cx.int(start)? == 0 => Ok(Some(Open::Prefix(stop))),
+            (None, Some(start), Some(stop), 1) if start.input == stop.input => Ok(Some(Open::At(start))),
+            _ => Err(OpError::value("cannot trace a slice with such ends")),
+        }
+    }
+
+    fn slice(self, cx: &mut Cx<'_>, out: ir::Out, x: &Slot, axis: usize) -> Result<()> {
+        let (spec, n) = (cx.out(out)?, x.shape[axis]);
+        match self {
+            Open::Prefix(length) => {
+                let count = spec.shape[axis];
+                if cx.trace()?.value(length)? != count as i64 || count == 0 {
+                    return Err(OpError::value("cannot trace a slice past the end"));
+                }
+                let below = (count - 1) / BUCKET * BUCKET;
+                let bucket = (below + BUCKET).min(n);
+                cx.trace()?.guard(length, below as i64 + 1, bucket as i64);
+                let array = Window::whole(&x.shape).narrow(axis, 0, bucket, 1).of(&x.array)?;
+                let padded = Some(Padded { axis, length });
+                cx.m.set(out.0, Slot { padded, ..Slot::new(array, spec.dtype, spec.shape) });
+                Ok(())
+            }
+            Open::At(start) => {
+                let start = start_array(cx, start, n, spec.shape[axis])?;
+                let y = x.array.slice_at(&start, &[axis as i64], &spec.shape)?;
+                cx.put(out, y)
+            }
+        }
+    }
+}
+
+/// The open start of a region of `count` of `n` entries, as an array `[1]`.
+pub(super) fn start_array(cx: &mut Cx<'_>, start: Origin, n: usize, count: usize) -> Result<Array> {
+    let (at, last) = (cx.trace()?.value(start)?, n as i64 - count as i64);
+    if !(0..=last).contains(&at) {
+        return Err(OpError::value("cannot trace a region past the end"));
+    }
+    cx.trace()?.guard(start, 0, last);
+    Ok(cx.open_array(start)?.reshape(&[1])?)
 }
 
 impl Eval for ir::Flip {

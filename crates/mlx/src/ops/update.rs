@@ -6,7 +6,7 @@ use flambeau_tensor::DType;
 use super::{
     index::{integers, safe_indices, wrap},
     reduce::axis_of,
-    shape::Window,
+    shape::{Open, Window, start_array},
 };
 use crate::{
     cx::Cx,
@@ -26,11 +26,20 @@ impl Eval for ir::SliceUpdate {
         let (start, stop) = (clamp(start), clamp(stop));
         let count = stop.saturating_sub(start).div_ceil(step);
         if count == 0 || spec.shape.contains(&0) {
-            return cx.put_host(self.out, dst.array, dst.host);
+            return cx.put_host(self.out, dst.array, dst.host, dst.origin);
         }
         let mut region = spec.shape.clone();
         region[axis] = count;
         let update = cx.get_as(self.update, spec.dtype)?.broadcast(&region)?;
+        match Open::of(cx, self.axis, [self.start, self.stop], self.step)? {
+            Some(Open::At(origin)) => {
+                let at = start_array(cx, origin, spec.shape[axis], count)?;
+                let y = dst.array.slice_update_at(&update, &at, &[axis as i64])?;
+                return cx.put(self.out, y);
+            }
+            Some(Open::Prefix(_)) => return Err(OpError::value("cannot trace an update of open length")),
+            None => {}
+        }
         let mut window = Window::whole(&spec.shape).narrow(axis, start, count, step as i64);
         // The stop may not pass the end where the last step does.
         window.stop[axis] = window.stop[axis].min(n);
@@ -46,7 +55,7 @@ impl Eval for ir::IndexCopy {
         let (dst, indices) = (cx.get(self.dst)?, cx.get(self.indices)?);
         let count = indices.shape.iter().product::<usize>();
         if count == 0 || spec.shape.contains(&0) {
-            return cx.put_host(self.out, dst.array, dst.host);
+            return cx.put_host(self.out, dst.array, dst.host, dst.origin);
         }
         let update = cx.get_as(self.update, spec.dtype)?;
         if let Some(host) = &indices.host {

@@ -1,6 +1,13 @@
-//! The MLX that `scripts/mlx.sh` installs below the target folder.
+//! The MLX that `scripts/install-mlx.sh` installs below the target folder, and the cases to run on it.
 
-use std::path::{Path, PathBuf};
+#![allow(dead_code, reason = "every test file uses its part")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Mutex,
+};
 
 use flambeau_mlx::{Device, MlxEngine, Options, Search, Shim};
 
@@ -11,7 +18,7 @@ pub(crate) fn shim() -> Option<PathBuf> {
     let install = match (Search { path, ..Search::default() }).find() {
         Ok(install) => install,
         Err(error) => {
-            eprintln!("skipped: {error}; scripts/mlx.sh installs MLX for these tests");
+            eprintln!("skipped: {error}; scripts/install-mlx.sh installs MLX for these tests");
             return None;
         }
     };
@@ -21,6 +28,32 @@ pub(crate) fn shim() -> Option<PathBuf> {
 
 /// An engine on MLX's CPU backend.
 pub(crate) fn engine() -> Option<MlxEngine> {
-    let options = Options { device: Some(Device::Cpu), ..Options::default() };
+    engine_that(false)
+}
+
+/// An engine on MLX's CPU backend, with or without compiled runs.
+pub(crate) fn engine_that(compiles: bool) -> Option<MlxEngine> {
+    let options = Options { device: Some(Device::Cpu), compile: Some(compiles), ..Options::default() };
     Some(MlxEngine::load(&shim()?, &options).expect("the engine loads"))
+}
+
+/// The case folders of an archive, in order; none if there is no such archive.
+pub(crate) fn case_folders(name: &str) -> Vec<PathBuf> {
+    static UNPACKING: Mutex<()> = Mutex::new(());
+    let _alone = UNPACKING.lock();
+    let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/conformance").join(format!("{name}.tar.xz"));
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mlx-cases");
+    if !archive.exists() {
+        eprintln!("no conformance archive `{name}` beside the repository");
+        return Vec::new();
+    }
+    if !target.join(name).exists() {
+        fs::create_dir_all(&target).expect("the folder is made");
+        let status = Command::new("tar").arg("-xJf").arg(&archive).arg("-C").arg(&target).status().expect("tar runs");
+        assert!(status.success(), "{} does not unpack", archive.display());
+    }
+    let entries = fs::read_dir(target.join(name)).expect("the folder lists");
+    let mut folders: Vec<PathBuf> = entries.map(|e| e.expect("the entry reads").path()).collect();
+    folders.sort();
+    folders
 }

@@ -1,41 +1,17 @@
 //! Every program of the conformance folders on an installed MLX, if both are there.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
-
-#[path = "support/mod.rs"]
+#[path = "../support/mod.rs"]
 mod installed;
-#[path = "../../cpu/tests/support/mod.rs"]
+#[path = "../../../cpu/tests/support/mod.rs"]
 mod support;
+mod traces;
 
 use support::{Outcome, run_case};
-
-/// The case folders of an archive, in order; none if there is no such archive.
-fn folders(name: &str) -> Vec<PathBuf> {
-    let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/conformance").join(format!("{name}.tar.xz"));
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mlx-cases");
-    if !archive.exists() {
-        eprintln!("no conformance archive `{name}` beside the repository");
-        return Vec::new();
-    }
-    if !target.join(name).exists() {
-        fs::create_dir_all(&target).expect("the folder is made");
-        let status = Command::new("tar").arg("-xJf").arg(&archive).arg("-C").arg(&target).status().expect("tar runs");
-        assert!(status.success(), "{} does not unpack", archive.display());
-    }
-    let entries = fs::read_dir(target.join(name)).expect("the folder lists");
-    let mut folders: Vec<PathBuf> = entries.map(|e| e.expect("the entry reads").path()).collect();
-    folders.sort();
-    folders
-}
 
 /// Runs every case of an archive; only those whose names start with a word of `skipped` may be left out.
 fn check(name: &str, at_least: usize, skipped: &[&str]) {
     let Some(engine) = installed::engine() else { return };
-    let folders = folders(name);
+    let folders = installed::case_folders(name);
     let (mut passed, mut wrong) = (0, Vec::new());
     for folder in &folders {
         let case = folder.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();

@@ -1,0 +1,383 @@
+//! One run of the main chain as a function that MLX compiles, so that later runs of the same signature build nothing.
+//!
+//! A program's sizes depend on the call: a language model writes its cache at the position it is given and reads the cache up to
+//! there. A trace keeps such integers open. An integer tensor of one element among the inputs has an [`Origin`], and so has what
+//! nodes compute from it; the few nodes that may read an open integer use it as an array. A slice that ends at an open integer is
+//! [`Padded`]: its array is longer than it, by less than [`BUCKET`], and attention masks the rest. Every other node that reads
+//! something open ends the trace, and the signature runs node by node as before.
+
+use std::sync::{Arc, Mutex};
+
+use flambeau_ir::{ChainId, Node, Role, Slot as GraphSlot, Tid, Vid, engine::Value};
+use flambeau_tensor::{DType, Shape};
+
+use crate::{
+    cx::{Cx, Machine, Slot, cast},
+    error::{OpError, Result},
+    ffi::{Api, Array, Binary, Closure, Failure, Unary},
+    session::run_chain,
+};
+
+/// Step in which padded slices grow: a sequence needs a new trace so often.
+pub(crate) const BUCKET: usize = 256;
+
+/// Traces of one signature; a longer sequence replaces the oldest.
+const MAX_TRACES: usize = 8;
+
+/// Signatures that are kept apart.
+const MAX_SIGNATURES: usize = 32;
+
+/// An integer that a run decides: that of an input, plus a constant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Origin {
+    pub(crate) input: usize,
+    pub(crate) offset: i64,
+}
+
+/// The array is longer on `axis` than the slot, whose length is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Padded {
+    pub(crate) axis: usize,
+    pub(crate) length: Origin,
+}
+
+/// What must hold of an open integer for a trace to be valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Guard {
+    origin: Origin,
+    low: i64,
+    high: i64,
+}
+
+/// The trace being made.
+#[derive(Debug)]
+pub(crate) struct Trace {
+    /// The open integers by input: MLX's stand-in, and the value of the run that is traced.
+    open: Vec<Option<(Array, i64)>>,
+    guards: Vec<Guard>,
+}
+
+impl Trace {
+    /// The value in the run that is traced.
+    pub(crate) fn value(&self, origin: Origin) -> Result<i64> {
+        let open = self.open.get(origin.input).and_then(Option::as_ref);
+        open.map(|(_, value)| value + origin.offset).ok_or_else(|| OpError::value("an open integer is unknown"))
+    }
+
+    /// The integer as an array of i32, of rank 0.
+    pub(crate) fn array(&self, api: Api, origin: Origin) -> Result<Array> {
+        let open = self.open.get(origin.input).and_then(Option::as_ref);
+        let (array, _) = open.ok_or_else(|| OpError::value("an open integer is unknown"))?;
+        let scalar = array.reshape(&[])?.cast(DType::I32)?;
+        Ok(scalar.binary(Binary::Add, &Array::full(api, &[], origin.offset as f64, DType::I32)?)?)
+    }
+
+    /// Makes the trace valid only where the integer lies in the range, both ends included.
+    pub(crate) fn guard(&mut self, origin: Origin, low: i64, high: i64) {
+        let guard = Guard { origin, low, high };
+        if !self.guards.contains(&guard) {
+            self.guards.push(guard);
+        }
+    }
+}
+
+/// Refuses a node that would fix something open.
+pub(crate) fn admit(node: &Node, cx: &Cx<'_>) -> Result<()> {
+    let takes_values =
+        matches!(node, Node::AddInt(_) | Node::SubtractInt(_) | Node::Slice(_) | Node::SliceUpdate(_) | Node::Rope(_));
+    let takes_padded = matches!(node, Node::Sdpa(_) | Node::Contiguous(_) | Node::IdCopy(_) | Node::SymSize(_));
+    let mut fault = match node {
+        Node::UpdateAndAttend(_) => Some("a cache outside of the graph"),
+        Node::RandomBits(n) if n.seed.is_none() => Some("a draw without a seed"),
+        _ => None,
+    };
+    node.walk(&mut |role, slot| match slot {
+        _ if role == Role::Write => {}
+        flambeau_ir::Slot::Value(vid) if !takes_values && cx.origin(vid).is_some() => fault = Some("an open integer"),
+        flambeau_ir::Slot::Tensor(tid) if !takes_padded && cx.peek(tid).is_ok_and(|s| s.padded.is_some()) => {
+            fault = Some("a tensor of open length");
+        }
+        _ => {}
+    });
+    fault.map_or(Ok(()), |what| Err(OpError::value(format!("cannot trace {what}"))))
+}
+
+/// A compiled run.
+#[derive(Debug)]
+struct Compiled {
+    closure: Closure,
+    guards: Vec<Guard>,
+}
+
+/// What is known of a signature.
+#[derive(Debug, Default)]
+struct Known {
+    runs: u32,
+    refused: bool,
+    compiled: Vec<Compiled>,
+}
+
+/// Types and shapes of tensor inputs; integers by value.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Input {
+    Tensor(DType, Shape),
+    Int(i32),
+}
+
+/// The compiled runs of a session.
+#[derive(Debug, Default)]
+pub(crate) struct Traces {
+    known: Vec<(Vec<Input>, Known)>,
+}
+
+/// The integers that a trace leaves open, by input.
+fn open_integers(inputs: &[Value]) -> Vec<Option<i64>> {
+    let open = |input: &Value| match input {
+        Value::Tensor(t) if t.numel() == 1 && matches!(t.dtype(), DType::I32 | DType::I64) => {
+            crate::ops::integers(t).ok().and_then(|all| all.first().copied())
+        }
+        _ => None,
+    };
+    inputs.iter().map(open).collect()
+}
+
+fn holds(guards: &[Guard], open: &[Option<i64>]) -> bool {
+    guards.iter().all(|g| {
+        let value = open.get(g.origin.input).copied().flatten().map(|v| v + g.origin.offset);
+        value.is_some_and(|v| (g.low..=g.high).contains(&v))
+    })
+}
+
+/// Buffers that the main chain, or a chain that it runs, writes.
+fn written_buffers(m: &Machine) -> Vec<Tid> {
+    let (mut todo, mut seen, mut written) = (vec![ChainId(m.graph.main)], Vec::new(), Vec::new());
+    while let Some(chain) = todo.pop() {
+        if seen.contains(&chain) {
+            continue;
+        }
+        seen.push(chain);
+        for node in m.graph.chains.get(chain.0 as usize).into_iter().flatten() {
+            todo.extend(node.chains());
+            node.walk(&mut |role, slot| {
+                if let GraphSlot::Tensor(tid) = slot
+                    && role != Role::Read
+                    && m.graph.buffers.contains(&tid)
+                    && !written.contains(&tid)
+                {
+                    written.push(tid);
+                }
+            });
+        }
+    }
+    written
+}
+
+impl Traces {
+    /// Runs the main chain compiled: the outputs, in order, and the written buffers bound. `None` if the run must go node by node.
+    ///
+    /// # Errors
+    /// If MLX fails; the buffers are then as before.
+    pub(crate) fn run(&mut self, m: &mut Machine, inputs: &[Value]) -> Option<Result<Vec<Array>>> {
+        let signature = inputs.iter().map(|input| match input {
+            Value::Tensor(t) => Input::Tensor(t.dtype(), Shape::from_slice(t.shape())),
+            Value::Int(v) => Input::Int(*v),
+        });
+        let signature: Vec<Input> = signature.collect();
+        let at = self.known.iter().position(|k| k.0 == signature).unwrap_or_else(|| {
+            if self.known.len() == MAX_SIGNATURES {
+                self.known.remove(0);
+            }
+            self.known.push((signature, Known::default()));
+            self.known.len() - 1
+        });
+        let known = &mut self.known[at].1;
+        known.runs = known.runs.saturating_add(1);
+        // A signature that comes once, as a prompt's length does, is not worth a trace.
+        if known.refused || known.runs < 2 {
+            return None;
+        }
+        let open = open_integers(inputs);
+        let written = written_buffers(m);
+        let arrays = match arguments(m, inputs, &written) {
+            Ok(arrays) => arrays,
+            Err(error) => return Some(Err(error)),
+        };
+        let compiled = known.compiled.iter().position(|c| holds(&c.guards, &open));
+        let result = match compiled {
+            Some(i) => known.compiled[i].closure.call(&arrays).map_err(OpError::from),
+            None => match compile(m, inputs, &open, &written, &arrays) {
+                Ok((compiled, results)) => {
+                    if known.compiled.len() == MAX_TRACES {
+                        known.compiled.remove(0);
+                    }
+                    known.compiled.push(compiled);
+                    Ok(results)
+                }
+                Err(_) => {
+                    // Where one run was traced, another that is not is an exception, such as a position past the end.
+                    known.refused = known.compiled.is_empty();
+                    return None;
+                }
+            },
+        };
+        drop(arrays);
+        Some(result.and_then(|results| bind(m, results, &written)))
+    }
+}
+
+/// Inputs, then written buffers. The buffers keep their handles in the slots, in case the run fails.
+fn arguments(m: &Machine, inputs: &[Value], written: &[Tid]) -> Result<Vec<Array>> {
+    let mut arrays = Vec::with_capacity(inputs.len() + written.len());
+    for input in inputs {
+        if let Value::Tensor(tensor) = input {
+            arrays.push(Array::from_tensor(m.api, tensor)?);
+        }
+    }
+    for &tid in written {
+        let slot = m.env.tensors.get(tid.0 as usize).and_then(Option::as_ref);
+        arrays.push(slot.ok_or_else(|| OpError::value(format!("buffer {tid} is empty")))?.array.share()?);
+    }
+    Ok(arrays)
+}
+
+/// Takes the written buffers off the results.
+fn bind(m: &mut Machine, mut results: Vec<Array>, written: &[Tid]) -> Result<Vec<Array>> {
+    let buffers = results.split_off(results.len() - written.len());
+    for (&tid, array) in written.iter().zip(buffers) {
+        let (dtype, shape) = array.spec()?;
+        m.set(tid, Slot::new(array, dtype, shape));
+    }
+    Ok(results)
+}
+
+/// Traces the run and calls it for the first time.
+fn compile(
+    m: &mut Machine,
+    inputs: &[Value],
+    open: &[Option<i64>],
+    written: &[Tid],
+    arrays: &[Array],
+) -> Result<(Compiled, Vec<Array>)> {
+    let before = written.iter().map(|&tid| Cx { m: &mut *m }.get_slot(tid)).collect::<Result<Vec<_>>>()?;
+    let lent = Lent { inputs: inputs.to_vec(), open: open.to_vec(), written: written.to_vec(), guards: Vec::new() };
+    let api = m.api;
+    let placeholder = Machine::new(Arc::clone(&m.graph), m.api, m.device, m.support, None);
+    let cell = Arc::new(Mutex::new(Some((std::mem::replace(m, placeholder), lent))));
+    let results = m.graph.outputs.len() + written.len();
+    let inside = Arc::clone(&cell);
+    let body = move |traced: Vec<Array>| {
+        let mut cell = inside.lock().unwrap_or_else(|e| e.into_inner());
+        // MLX keeps what it traced; a second call would be for another signature.
+        let (machine, lent) = cell.as_mut().ok_or_else(|| Failure("a compiled run met another signature".into()))?;
+        lent.trace(machine, traced).map_err(|e| Failure(e.to_string()))
+    };
+    let called = Closure::compile(api, results, body).and_then(|closure| closure.call(arrays).map(|results| (closure, results)));
+    let guards = match cell.lock().unwrap_or_else(|e| e.into_inner()).take() {
+        Some((machine, lent)) => {
+            *m = machine;
+            lent.guards
+        }
+        None => return Err(OpError::value("the trace was lost")),
+    };
+    m.trace = None;
+    for (&tid, slot) in written.iter().zip(before) {
+        m.set(tid, slot);
+    }
+    let (closure, results) = called?;
+    Ok((Compiled { closure, guards }, results))
+}
+
+/// What a trace needs besides the machine.
+struct Lent {
+    inputs: Vec<Value>,
+    open: Vec<Option<i64>>,
+    written: Vec<Tid>,
+    guards: Vec<Guard>,
+}
+
+impl Lent {
+    /// Runs the main chain on MLX's stand-ins.
+    fn trace(&mut self, m: &mut Machine, traced: Vec<Array>) -> Result<Vec<Array>> {
+        let graph = Arc::clone(&m.graph);
+        let mut traced = traced.into_iter();
+        let mut next = || traced.next().ok_or_else(|| OpError::value("an argument is missing"));
+        let mut trace = Trace { open: Vec::new(), guards: Vec::new() };
+        for ((slot, value), open) in graph.inputs.iter().zip(&self.inputs).zip(&self.open) {
+            match (slot, value) {
+                (GraphSlot::Tensor(tid), Value::Tensor(tensor)) => {
+                    let array = next()?;
+                    let mut slot = Slot::new(array.share()?, tensor.dtype(), Shape::from_slice(tensor.shape()));
+                    slot.origin = open.map(|_| Origin { input: trace.open.len(), offset: 0 });
+                    trace.open.push(open.map(|value| (array, value)));
+                    m.set(*tid, slot);
+                }
+                (GraphSlot::Value(vid), Value::Int(v)) => {
+                    trace.open.push(None);
+                    if let Some(value) = m.env.values.get_mut(vid.0 as usize) {
+                        *value = Some(*v);
+                    }
+                }
+                _ => return Err(OpError::value("an argument has the wrong kind")),
+            }
+        }
+        for &tid in &self.written {
+            let array = next()?;
+            let (dtype, shape) = array.spec()?;
+            m.set(tid, Slot::new(array, dtype, shape));
+        }
+        m.trace = Some(trace);
+        run_chain(m, ChainId(graph.main))?;
+        self.guards = m.trace.take().map(|t| t.guards).unwrap_or_default();
+        let mut results = Vec::new();
+        for slot in &graph.outputs {
+            let GraphSlot::Tensor(tid) = *slot else { return Err(OpError::value("cannot trace an integer result")) };
+            let slot = Cx { m: &mut *m }.get_slot(tid)?;
+            if slot.padded.is_some() {
+                return Err(OpError::value("cannot trace a result of open length"));
+            }
+            let dtype = graph.meta.get(tid.0 as usize).map_or(slot.dtype, |meta| meta.dtype);
+            results.push(cast(&slot, dtype)?.unary(Unary::Contiguous)?);
+        }
+        for &tid in &self.written {
+            results.push(Cx { m: &mut *m }.get_slot(tid)?.array);
+        }
+        crate::session::clear(m);
+        Ok(results)
+    }
+}
+
+/// Origins of value slots, beside their values.
+pub(crate) type Origins = Vec<Option<Origin>>;
+
+impl Cx<'_> {
+    /// Where a value slot's content comes from, if a trace leaves it open.
+    pub(crate) fn origin(&self, vid: Vid) -> Option<Origin> {
+        self.m.env.origins.get(vid.0 as usize).copied().flatten()
+    }
+
+    /// The origin of an operand.
+    pub(crate) fn origin_of(&self, int: flambeau_ir::Int) -> Option<Origin> {
+        match int {
+            flambeau_ir::Int::Lit(_) => None,
+            flambeau_ir::Int::Vid(vid) => self.origin(vid),
+        }
+    }
+
+    /// The trace being made; there are no origins without one.
+    pub(crate) fn trace(&mut self) -> Result<&mut Trace> {
+        self.m.trace.as_mut().ok_or_else(|| OpError::value("there is no trace"))
+    }
+
+    /// Binds an integer result that a trace leaves open.
+    pub(crate) fn put_open(&mut self, slot: flambeau_ir::OutVid, origin: Option<Origin>) {
+        if let Some(place) = self.m.env.origins.get_mut(slot.0.0 as usize) {
+            *place = origin;
+        }
+    }
+
+    /// The open integer as an array of i32.
+    pub(crate) fn open_array(&mut self, origin: Origin) -> Result<Array> {
+        let api = self.api();
+        self.trace()?.array(api, origin)
+    }
+}
