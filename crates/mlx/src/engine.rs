@@ -19,9 +19,10 @@ use crate::{
     Device, Error,
     cx::Slot,
     eval::{self, Support},
-    ffi::{Api, Array, Binary, Memory},
+    ffi::{Api, Array, Memory},
     locate::is_supported,
     owner::Owner,
+    probe,
     session::{MlxSession, State, engine_error},
 };
 
@@ -107,10 +108,11 @@ impl MlxEngine {
         let first_gpu = || api.device_count(true).ok().filter(|&n| n > 0).map(|_| Device::Gpu(0));
         let device = options.device.or_else(first_gpu).unwrap_or_default();
         let owner = Owner::start(api, device)?;
-        let probed = owner.call(move || probe(api)).unwrap_or_else(|_| Err("the probe panicked".into()));
-        probed.map_err(fail)?;
+        let lost = || "the first computation panicked".to_owned();
+        owner.call(move || probe::computes(api)).unwrap_or_else(|_| Err(lost())).map_err(fail)?;
+        let multiplies_float_codes = owner.call(move || probe::multiplies_float_codes(api)).map_err(|_| fail(lost()))?;
         let has_metal = cfg!(target_os = "macos") && device != Device::Cpu;
-        let support = Support { has_metal, allows_custom: options.allow_custom_kernels };
+        let support = Support { has_metal, multiplies_float_codes, allows_custom: options.allow_custom_kernels };
         // On a CPU, MLX compiles C++ for every function, which takes longer than it saves.
         let compiles = options.compile.unwrap_or(device != Device::Cpu);
         if device == Device::Cpu && compiles {
@@ -166,20 +168,6 @@ impl MlxEngine {
     pub fn clear_cache(&self) {
         let api = self.api;
         self.owner.post(move || drop(api.memory(Memory::ClearCache, 0)));
-    }
-}
-
-/// A computation whose result is known.
-fn probe(api: Api) -> Result<(), String> {
-    let run = || {
-        let tensor = Tensor::from_slice(&[1.5f32, -2.0], &[2]).map_err(|e| crate::ffi::Failure(e.to_string()))?;
-        let x = Array::from_tensor(api, &tensor)?;
-        x.binary(Binary::Add, &x)?.to_tensor()
-    };
-    let tensor = run().map_err(|e| e.to_string())?;
-    match tensor.as_slice::<f32>() {
-        Ok([3.0, -4.0]) => Ok(()),
-        other => Err(format!("1.5 + 1.5 and -2 - 2 came out as {other:?}")),
     }
 }
 

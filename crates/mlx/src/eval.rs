@@ -26,6 +26,8 @@ pub(crate) trait Eval {
 pub(crate) struct Support {
     /// Whether Metal source can run.
     pub(crate) has_metal: bool,
+    /// Whether products with weights in nvfp4, mxfp4 and mxfp8 come out right.
+    pub(crate) multiplies_float_codes: bool,
     /// Whether source text that the engine does not know may run.
     pub(crate) allows_custom: bool,
 }

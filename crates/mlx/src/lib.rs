@@ -22,6 +22,7 @@ mod kv;
 mod locate;
 mod ops;
 mod owner;
+mod probe;
 mod session;
 mod shim;
 mod trace;

@@ -20,6 +20,8 @@ struct Packed {
     w: Array,
     scales: Array,
     biases: Option<Array>,
+    /// Whether MLX multiplies such weights without unpacking them.
+    multiplies: bool,
 }
 
 impl Packed {
@@ -33,16 +35,15 @@ impl Packed {
     ) -> Result<Packed> {
         let layout = QuantLayout { group_size, bits, mode: mode.name() };
         let scales = if mode == ir::QuantMode::Affine { cx.get_as(scales, dtype)? } else { cx.get(scales)?.array };
-        Ok(Packed { layout, w: cx.get(w)?.array, scales, biases: cx.get_opt_as(biases, dtype)? })
+        let multiplies = match mode {
+            ir::QuantMode::Affine => group_size >= 32,
+            _ => cx.m.support.multiplies_float_codes,
+        };
+        Ok(Packed { layout, w: cx.get(w)?.array, scales, biases: cx.get_opt_as(biases, dtype)?, multiplies })
     }
 
     fn unpack(&self) -> Result<Array> {
         Ok(self.w.dequantize(&self.scales, self.biases.as_ref(), self.layout)?)
-    }
-
-    /// Whether MLX multiplies such weights without unpacking them.
-    fn multiplies(&self) -> bool {
-        self.layout.mode != "affine" || self.layout.group_size >= 32
     }
 }
 
@@ -83,7 +84,7 @@ impl Eval for ir::QuantizedMatmul {
         let through = product_type(cx, spec.dtype);
         let packed = Packed::new(cx, [self.w, self.scales], self.biases, (self.mode, self.group_size, self.bits), through)?;
         let x = cx.get_as(self.x, through)?;
-        let y = if packed.multiplies() {
+        let y = if packed.multiplies {
             // A vector counts as one row, which the result lacks.
             let x = if cx.peek(self.x.0)?.rank() == 1 { x.expand_dims(0)? } else { x };
             let y = x.quantized_matmul([&packed.w, &packed.scales], packed.biases.as_ref(), self.transpose, packed.layout)?;
@@ -106,9 +107,9 @@ impl Eval for ir::GatherQmm {
         let rhs = matrix_indices(cx, self.rhs_indices, &batch_of(cx.peek(self.w.0)?))?;
         let sorted = is_sorted(cx, self.sorted_indices, self.sorted_indices_flag, self.rhs_indices)?;
         let plain = lhs.is_none() && rhs.is_none();
-        let y = if plain && packed.multiplies() {
+        let y = if plain && packed.multiplies {
             x.quantized_matmul([&packed.w, &packed.scales], packed.biases.as_ref(), self.transpose, packed.layout)?
-        } else if packed.multiplies() {
+        } else if packed.multiplies {
             let (lists, flags) = ([lhs.as_ref(), rhs.as_ref()], (self.transpose, sorted));
             x.gather_qmm([&packed.w, &packed.scales], packed.biases.as_ref(), lists, flags, packed.layout)?
         } else {

@@ -2,6 +2,7 @@
 
 #[path = "../support/mod.rs"]
 mod installed;
+mod kernels;
 #[path = "../../../cpu/tests/support/mod.rs"]
 mod support;
 mod traces;
