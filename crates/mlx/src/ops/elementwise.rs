@@ -189,15 +189,22 @@ pair_nodes! {
     Minimum: Minimum;
     BitwiseAnd: BitwiseAnd;
     BitwiseOr: BitwiseOr;
-    BitwiseXor: BitwiseXor;
 }
 
-impl Eval for ir::Subtract {
-    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let (a, b, dtype) = pair(cx, self.a, self.b, self.out)?;
-        let y = a.binary(if dtype == DType::Bool { Binary::NotEqual } else { Binary::Subtract }, &b)?;
-        cx.put(self.out, y)
-    }
+/// Bools that differ; the bits of MLX's true and false are not always 1 and 0.
+macro_rules! differ_nodes {
+    ($($node:ident: $op:ident;)*) => { $(impl Eval for ir::$node {
+        fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+            let (a, b, dtype) = pair(cx, self.a, self.b, self.out)?;
+            let y = a.binary(if dtype == DType::Bool { Binary::NotEqual } else { Binary::$op }, &b)?;
+            cx.put(self.out, y)
+        }
+    })* };
+}
+
+differ_nodes! {
+    Subtract: Subtract;
+    BitwiseXor: BitwiseXor;
 }
 
 macro_rules! float_pair_nodes {

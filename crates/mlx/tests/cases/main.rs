@@ -1,5 +1,8 @@
 //! Every program of the conformance folders on an installed MLX, if both are there.
 
+mod changed;
+#[path = "../../../cpu/tests/support/changes.rs"]
+mod changes;
 #[path = "../support/mod.rs"]
 mod installed;
 mod kernels;
