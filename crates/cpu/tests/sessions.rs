@@ -203,3 +203,30 @@ fn measured_sessions_count_their_nodes() {
     assert_eq!(counts, [("Add", 2)]);
     assert!(s.take_profile().is_empty());
 }
+
+#[test]
+fn threads_share_an_engine() {
+    let engine = CpuEngine::new(Some(2));
+    // y = (buffer + x) * c, buffer = x
+    let multiply: Node = Multiply { a: In(Tid(4)), b: In(Tid(0)), out: Out(Tid(2)) }.into();
+    let program =
+        || Arc::new(check(graph(vec![vec![add(3, 1, 4), multiply.clone(), copy(1, 3)]], None)).expect("the graph is sound"));
+    let shared = program();
+    std::thread::scope(|scope| {
+        for i in 0..50u8 {
+            let (engine, shared, program) = (&engine, &shared, &program);
+            scope.spawn(move || {
+                let graph = if i % 2 == 0 { Arc::clone(shared) } else { program() };
+                let constant = f32::from(i % 7);
+                let data = Data(vec![("c", vec![constant; 4])]);
+                let mut s = engine.load(graph, &data, &LoadOptions::default()).expect("the graph loads");
+                let mut last = 0.0;
+                for n in 0..100u8 {
+                    let x = f32::from(n) + f32::from(i);
+                    assert_eq!(run(&mut s, [x; 4], 0).unwrap(), [(x + last) * constant; 4], "thread {i}, run {n}");
+                    last = x;
+                }
+            });
+        }
+    });
+}
