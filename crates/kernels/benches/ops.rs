@@ -12,14 +12,12 @@ use flambeau_kernels::{
     gemm::{Epilogue, matmul},
     linear::{After, Gate, Layer, Weight, layers},
     math::{Unary, unary},
-    norm, order,
-    quant::{Format, QMatrix, Scales, dequantize_rows},
-    reduce,
+    norm, order, reduce,
     rope::{Rope, rope},
 };
 
 /// Seconds a case is repeated for.
-const SPAN: f64 = 0.15;
+const SPAN: f64 = 0.4;
 
 struct Bench {
     pool: Pool,
@@ -220,18 +218,6 @@ fn convolutions(b: &Bench) {
     }
 }
 
-fn embedding(b: &Bench) {
-    let (rows, cols) = (49152, 576);
-    let words: Vec<u32> = (0..rows * cols / 8).map(|i| (i as u32).wrapping_mul(0x9e37_79b9)).collect();
-    let scales = vec![bf16::ONE; rows * cols / 64];
-    let (ids, mut y) = ((0..512).map(|i| i * 91 % 49152).collect::<Vec<u32>>(), numbers::<bf16>(512 * cols));
-    let format = Format::Affine { bits: 4, group: 64 };
-    b.time("embedding", "embedding 4-bit 512", |pool| {
-        let w = QMatrix::new(format, &words, Scales::BF16(&scales), Some(Scales::BF16(&scales)), [rows, cols]);
-        dequantize_rows(pool, &w.expect("sizes fit"), black_box(&ids), &mut y).expect("sizes fit");
-    });
-}
-
 fn main() {
     let mut filters: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
     let threads = filters.iter().position(|a| a.parse::<usize>().is_ok()).map_or(0, |i| filters.remove(i).parse().unwrap_or(0));
@@ -260,5 +246,4 @@ fn main() {
     elements::<bf16>(&b, "bf16");
     casts(&b);
     convolutions(&b);
-    embedding(&b);
 }

@@ -81,6 +81,8 @@ struct Geometry {
     in_channels: usize,
     out_channels: usize,
     groups: usize,
+    /// Of a transposed convolution; 1 otherwise.
+    strides: [usize; 3],
     /// `[axis][output position][tap]`: input position, or `usize::MAX`.
     sources: [Vec<usize>; 3],
 }
@@ -102,6 +104,7 @@ impl Conv<'_> {
             in_channels: x[n + 1],
             out_channels: w[0],
             groups: self.groups,
+            strides: [1; 3],
             sources: [vec![0], vec![0], vec![0]],
         };
         let left_over = |c: usize| c.checked_rem(self.groups).unwrap_or(usize::MAX);
@@ -115,6 +118,7 @@ impl Conv<'_> {
                 return Err(Error::Parameter { what: "stride or dilation of a convolution", found: 0 });
             }
             let at = 3 - n + i;
+            g.strides[at] = if self.transposed { axis.stride } else { 1 };
             (g.input[at], g.taps[at]) = (x[i + 1], w[i + 1]);
             let size = axis.output(x[i + 1], w[i + 1], self.transposed);
             g.output[at] = size.ok_or(Error::Parameter { what: "size of a convolution's output", found: -1 })?;
@@ -190,6 +194,9 @@ fn grouped<T: Float>(pool: &Pool, x: &[T], w: &[T], g: &Geometry, out: &mut [T])
     let (ci, co) = (g.in_channels / g.groups, g.out_channels / g.groups);
     let depth = g.tap_count() * ci;
     let rows = g.batch * g.positions();
+    if let Some(phases) = Phases::of(g) {
+        return phases.multiply(pool, x, w, g, out);
+    }
     if g.is_pointwise() {
         let a = View::contiguous(x, &[rows, ci])?;
         let b = View::new(w, &[depth, co], &[1, depth as isize], 0)?;
@@ -210,6 +217,95 @@ fn grouped<T: Float>(pool: &Pool, x: &[T], w: &[T], g: &Geometry, out: &mut [T])
         }
     }
     Ok(())
+}
+
+/// How the outputs of one axis of a transposed convolution fall into phases: outputs of a phase read through the same taps.
+struct Phase {
+    /// Output positions.
+    outputs: Vec<usize>,
+    /// Taps that any of them reads through.
+    taps: Vec<usize>,
+}
+
+/// Phases of each axis, where many taps read nothing.
+struct Phases([Vec<Phase>; 3]);
+
+impl Phases {
+    fn of(g: &Geometry) -> Option<Phases> {
+        if g.groups != 1 || g.strides.iter().all(|&s| s == 1) {
+            return None;
+        }
+        let phases = std::array::from_fn(|a| {
+            let reads = |o: usize, t: usize| g.sources[a][o * g.taps[a] + t] != usize::MAX;
+            (0..g.strides[a].min(g.output[a]))
+                .map(|first| {
+                    let outputs: Vec<usize> = (first..g.output[a]).step_by(g.strides[a]).collect();
+                    let taps = (0..g.taps[a]).filter(|&t| outputs.iter().any(|&o| reads(o, t))).collect();
+                    Phase { outputs, taps }
+                })
+                .collect()
+        });
+        Some(Phases(phases))
+    }
+
+    /// One product a combination of phases, with those rows of patches and weights that count.
+    fn multiply<T: Float>(&self, pool: &Pool, x: &[T], w: &[T], g: &Geometry, out: &mut [T]) -> Result<(), Error> {
+        let [a, b, c] = &self.0;
+        let (mut patches, mut filters, mut results) = (Vec::new(), Vec::new(), Vec::new());
+        for (a, b, c) in a.iter().flat_map(|a| b.iter().flat_map(move |b| c.iter().map(move |c| (a, b, c)))) {
+            let taps: Vec<[usize; 3]> = product3([&a.taps, &b.taps, &c.taps]).collect();
+            let positions: Vec<[usize; 3]> = product3([&a.outputs, &b.outputs, &c.outputs]).collect();
+            let (ci, co, depth) = (g.in_channels, g.out_channels, taps.len() * g.in_channels);
+            filters.clear();
+            for filter in w.chunks_exact(g.tap_count() * ci) {
+                taps.iter().for_each(|t| filters.extend_from_slice(&filter[g.tap(*t) * ci..][..ci]));
+            }
+            let rows = g.batch * positions.len();
+            patches.resize(rows * depth, T::from_f32(0.0));
+            results.resize(rows * co, T::from_f32(0.0));
+            pool.run_chunks(&mut patches[..rows * depth], 16 * depth.max(1), |i, chunk| {
+                for (r, patch) in chunk.chunks_exact_mut(depth.max(1)).enumerate() {
+                    g.phase_patch(x, (16 * i + r) / positions.len(), positions[(16 * i + r) % positions.len()], &taps, patch);
+                }
+            });
+            let left = View::contiguous(&patches[..rows * depth], &[rows, depth])?;
+            let right = View::new(&filters, &[depth, co], &[1, depth as isize], 0)?;
+            let mut to = ViewMut::contiguous(&mut results[..rows * co], &[rows, co])?;
+            matmul(pool, &left, &right, &mut to, &Epilogue::default())?;
+            for (i, line) in results[..rows * co].chunks_exact(co).enumerate() {
+                let [p, q, r] = positions[i % positions.len()];
+                let at = i / positions.len() * g.positions() + (p * g.output[1] + q) * g.output[2] + r;
+                out[at * co..][..co].copy_from_slice(line);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// All triples, the last varying fastest.
+fn product3([a, b, c]: [&[usize]; 3]) -> impl Iterator<Item = [usize; 3]> {
+    a.iter().flat_map(move |&i| b.iter().flat_map(move |&j| c.iter().map(move |&k| [i, j, k])))
+}
+
+impl Geometry {
+    /// Number of a tap in a filter.
+    fn tap(&self, [i, j, k]: [usize; 3]) -> usize {
+        (i * self.taps[1] + j) * self.taps[2] + k
+    }
+
+    /// The inputs of image `n` that output `position` reads through `taps`.
+    fn phase_patch<T: Float>(&self, x: &[T], n: usize, position: [usize; 3], taps: &[[usize; 3]], to: &mut [T]) {
+        let (ci, image) = (self.in_channels, self.input.iter().product::<usize>());
+        for (tap, to) in taps.iter().zip(to.chunks_exact_mut(ci.max(1))) {
+            let [i, j, k]: [usize; 3] = std::array::from_fn(|a| self.sources[a][position[a] * self.taps[a] + tap[a]]);
+            if i == usize::MAX || j == usize::MAX || k == usize::MAX {
+                to.fill(T::from_f32(0.0));
+            } else {
+                let source = n * image + (i * self.input[1] + j) * self.input[2] + k;
+                to.copy_from_slice(&x[source * ci..][..ci]);
+            }
+        }
+    }
 }
 
 /// Writes the patches of outputs from `first` on, `[output][tap][channel]`.

@@ -367,25 +367,59 @@ const TURN: usize = 32;
 /// # Safety
 /// The walk's shape and strides are those of `to` and `from`, of which the first is injective.
 unsafe fn copy_turned<T: Element>(pool: &Pool, turned: &Turned<2>, to: PtrMut<T>, from: Ptr<T>) {
-    let [rows, columns] = turned.size;
-    let (down, across) = (rows.div_ceil(TURN), columns.div_ceil(TURN));
+    let down = turned.size[0].div_ceil(TURN);
     let (to, from) = (&to, &from);
-    pool.run_ranges(turned.lead.len() * down, (GRAIN / (TURN * columns)).max(1), |tasks| {
+    pool.run_ranges(turned.lead.len() * down, (GRAIN / (TURN * turned.size[1])).max(1), |tasks| {
         for task in tasks {
             turned.lead.runs(task / down, task / down + 1, |at, _| {
-                let first = task % down * TURN;
-                for block in 0..across {
-                    for i in first..rows.min(first + TURN) {
-                        for j in block * TURN..columns.min((block + 1) * TURN) {
-                            let [t, f] = [0, 1].map(|o| at[o] + i as isize * turned.step[0][o] + j as isize * turned.step[1][o]);
-                            // SAFETY: the caller's promise.
-                            unsafe { *to.0.offset(t) = *from.0.offset(f) };
-                        }
-                    }
+                // SAFETY: the caller's promise; tasks write disjoint rows.
+                unsafe {
+                    let band = Band { to: to.0.offset(at[0]), from: from.0.offset(at[1]), turned, first: task % down * TURN };
+                    pool.dispatch(band);
                 }
             });
         }
     });
+}
+
+/// [`TURN`] rows of a turned copy from `first` on.
+struct Band<'a, T> {
+    to: *mut T,
+    from: *const T,
+    turned: &'a Turned<2>,
+    first: usize,
+}
+
+impl<T: Element> Kernel for Band<'_, T> {
+    type Out = ();
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        let ([rows, columns], [[to_row, _], [to_column, from_column]]) = (self.turned.size, self.turned.step);
+        let end = rows.min(self.first + TURN);
+        for column in (0..columns).step_by(TURN) {
+            let stop = columns.min(column + TURN);
+            // SAFETY: rows and columns are inside both operands; those of the source are one element apart along rows.
+            unsafe {
+                let from = self.from.add(self.first).offset(column as isize * from_column);
+                let to = self.to.offset(self.first as isize * to_row + column as isize * to_column);
+                let whole = end - self.first == TURN && stop - column == TURN;
+                if size_of::<T>() == 4 && whole && to_column == 1 && to_row >= 0 && from_column >= 0 {
+                    for (i, j) in (0..TURN).step_by(I::LANES).flat_map(|i| (0..TURN).step_by(I::LANES).map(move |j| (i, j))) {
+                        let from = from.add(i).offset(j as isize * from_column);
+                        let to = to.offset(i as isize * to_row).add(j);
+                        isa.transpose(from.cast(), from_column as usize, to.cast(), to_row as usize);
+                    }
+                    continue;
+                }
+                for j in 0..(stop - column) as isize {
+                    let (from, to) = (from.offset(j * from_column), to.offset(j * to_column));
+                    for i in 0..end - self.first {
+                        *to.offset(i as isize * to_row) = *from.add(i);
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// The elements of `x` in row-major order, written to the front of `out`.

@@ -72,22 +72,6 @@ impl<'a> FloatView<'a> {
             FloatView::BF16(v) => v.strides(),
         }
     }
-
-    /// The element `offset` elements from the origin.
-    ///
-    /// # Safety
-    /// Some index inside the shape lies at that offset.
-    #[inline(always)]
-    pub(crate) unsafe fn at(&self, offset: isize) -> f32 {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match self {
-                FloatView::F32(v) => *v.origin().offset(offset),
-                FloatView::F16(v) => Float::to_f32(*v.origin().offset(offset)),
-                FloatView::BF16(v) => Float::to_f32(*v.origin().offset(offset)),
-            }
-        }
-    }
 }
 
 /// What happens to a product before it is stored: `alpha · (a·b) + beta · bias`.
@@ -163,7 +147,7 @@ pub fn matmul<A: Float, B: Float, C: Float>(
 }
 
 /// Multiplications of a product that one thread does.
-const SMALL: usize = 1 << 20;
+const SMALL: usize = 1 << 22;
 
 /// What the products of a batch share.
 struct Products {

@@ -7,7 +7,7 @@ use crate::{
     convert::{FloatPtr, read_line, with_float, write_line},
     error::same,
     math::exp,
-    simd::{Isa, Kernel},
+    simd::{Cpu, Isa, Kernel},
 };
 
 /// Elements of a task.
@@ -34,7 +34,7 @@ pub fn rms_norm<X: Float, Y: Float>(
     eps: f32,
     out: &mut [Y],
 ) -> Result<(), Error> {
-    let weight = weight.map(|w| vector(w, width)).transpose()?;
+    let weight = weight.map(|w| vector(pool.cpu(), w, width)).transpose()?;
     rows(pool, x, width, out, Row::Rms { eps, weight: weight.as_deref() })
 }
 
@@ -50,8 +50,8 @@ pub fn layer_norm<X: Float, Y: Float>(
     eps: f32,
     out: &mut [Y],
 ) -> Result<(), Error> {
-    let weight = weight.map(|w| vector(w, width)).transpose()?;
-    let bias = bias.map(|b| vector(b, width)).transpose()?;
+    let weight = weight.map(|w| vector(pool.cpu(), w, width)).transpose()?;
+    let bias = bias.map(|b| vector(pool.cpu(), b, width)).transpose()?;
     rows(pool, x, width, out, Row::Layer { eps, weight: weight.as_deref(), bias: bias.as_deref() })
 }
 
@@ -72,12 +72,12 @@ pub fn log_softmax<X: Float, Y: Float>(pool: &Pool, x: &[X], width: usize, out: 
 }
 
 /// The elements of a `[width]` view.
-fn vector(view: &FloatView, width: usize) -> Result<Vec<f32>, Error> {
+fn vector(cpu: Cpu, view: &FloatView, width: usize) -> Result<Vec<f32>, Error> {
     same("rank of a norm's weight", 1, view.shape().len())?;
     same("length of a norm's weight", width, view.shape()[0])?;
-    let step = view.strides()[0];
-    // SAFETY: the index is inside the view.
-    let mut values: Vec<f32> = (0..width).map(|i| unsafe { view.at(i as isize * step) }).collect();
+    let mut values = vec![0.0; width];
+    // SAFETY: the view has `width` elements at this step.
+    unsafe { view.origin().read(cpu, view.strides()[0], &mut values) };
     values.resize(width.next_multiple_of(16), 0.0);
     Ok(values)
 }

@@ -174,10 +174,19 @@ impl<T: Element, R: Reducer<T>> Task<'_, T, R> {
         let mut accs = [r.empty(); COLUMNS];
         let mut number = self.elements.start;
         plan.reduced.runs(self.elements.start, self.elements.end, |[at], n| {
-            for i in 0..n {
-                // SAFETY: the walks stay inside the view, where these outputs' elements are neighbours.
-                let line = unsafe { std::slice::from_raw_parts(plan.x.origin().offset(base + at + i as isize * step), width) };
-                for (j, (acc, &x)) in accs.iter_mut().zip(line).enumerate() {
+            // SAFETY: the walks stay inside the view, where these outputs' elements are neighbours.
+            let line =
+                |i: usize| unsafe { std::slice::from_raw_parts(plan.x.origin().offset(base + at + i as isize * step), width) };
+            let fours = n / 4 * 4;
+            for i in (0..fours).step_by(4) {
+                let [a, b, c, d] = [line(i), line(i + 1), line(i + 2), line(i + 3)];
+                for (j, acc) in accs[..width].iter_mut().enumerate() {
+                    let two = r.step(r.step(*acc, a[j], number + i, out + j), b[j], number + i + 1, out + j);
+                    *acc = r.step(r.step(two, c[j], number + i + 2, out + j), d[j], number + i + 3, out + j);
+                }
+            }
+            for i in fours..n {
+                for (j, (acc, &x)) in accs.iter_mut().zip(line(i)).enumerate() {
                     *acc = r.step(*acc, x, number + i, out + j);
                 }
             }

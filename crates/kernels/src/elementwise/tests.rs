@@ -91,3 +91,28 @@ fn shapes_are_checked() {
     assert!(copy(&Pool::new(1), &x, &mut ViewMut::contiguous(&mut out, &[3, 2]).unwrap()).is_err());
     assert!(copy_to_slice(&Pool::new(1), &x, &mut out[..5]).is_err());
 }
+
+/// Copies of matrices whose rows become columns, in whole blocks and in rests, under leading axes.
+fn check_turned<T: Element + From<u8> + PartialEq>(pool: &Pool, [lead, rows, columns]: [usize; 3]) {
+    let from: Vec<T> = (0..lead * rows * columns).map(|i| T::from((i * 7 % 251) as u8)).collect();
+    let x = View::contiguous(&from, &[lead, columns, rows]).unwrap().permute(&[0, 2, 1]).unwrap();
+    let (mut out, mut spread) = (vec![T::from(0); from.len()], vec![T::from(0); 2 * from.len()]);
+    copy_to_slice(pool, &x, &mut out).unwrap();
+    let steps = [2 * rows * columns, 2 * columns, 2].map(|s| s as isize);
+    copy(pool, &x, &mut ViewMut::new(&mut spread, &[lead, rows, columns], &steps, 0).unwrap()).unwrap();
+    for i in 0..out.len() {
+        let index = [i / columns / rows, i / columns % rows, i % columns];
+        assert_eq!((Some(&out[i]), Some(&spread[2 * i])), (x.get(&index), x.get(&index)), "{:?} {index:?}", pool.isa());
+    }
+}
+
+#[test]
+fn turned_copies_move_every_element() {
+    for pool in isas() {
+        for size in [[1, 64, 96], [2, 70, 33], [3, 8, 9], [1, 200, 8]] {
+            check_turned::<f32>(&pool, size);
+            check_turned::<u16>(&pool, size);
+            check_turned::<i64>(&pool, size);
+        }
+    }
+}

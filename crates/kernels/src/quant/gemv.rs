@@ -188,8 +188,8 @@ trait Products<C> {
     const BEYOND: usize;
     /// Codes of a word of activations.
     const PER_WORD: usize;
-    /// The group, counted from the block's first, that a lane's codes belong to.
-    fn group_of(lane: usize, group: usize) -> usize;
+    /// The group, counted from the block's first, that a lane's codes belong to, for groups of 2^`shift`.
+    fn group_of(lane: usize, shift: u32) -> usize;
 
     /// Unscaled products of one block of a row with `MR` rows of activations.
     ///
@@ -213,8 +213,8 @@ impl<C: Code> Products<C> for Lanes {
     }
     const BEYOND: usize = 0;
     const PER_WORD: usize = 1;
-    fn group_of(lane: usize, group: usize) -> usize {
-        lane * C::CODES / group
+    fn group_of(lane: usize, shift: u32) -> usize {
+        (lane * C::CODES) >> shift
     }
 
     #[inline(always)]
@@ -241,8 +241,8 @@ impl<C: Code> Products<C> for LanePairs {
     }
     const BEYOND: usize = 0;
     const PER_WORD: usize = 2;
-    fn group_of(lane: usize, group: usize) -> usize {
-        lane * C::CODES / group
+    fn group_of(lane: usize, shift: u32) -> usize {
+        (lane * C::CODES) >> shift
     }
 
     #[inline(always)]
@@ -271,7 +271,7 @@ impl<C: Code> Products<C> for Order {
     }
     const BEYOND: usize = 16;
     const PER_WORD: usize = 1;
-    fn group_of(_: usize, _: usize) -> usize {
+    fn group_of(_: usize, _: u32) -> usize {
         0
     }
 
@@ -297,8 +297,8 @@ impl<C: Code> Products<C> for OrderPairs {
     }
     const BEYOND: usize = 32;
     const PER_WORD: usize = 2;
-    fn group_of(lane: usize, group: usize) -> usize {
-        if group == 16 { lane / 8 } else { 0 }
+    fn group_of(lane: usize, shift: u32) -> usize {
+        if shift == 4 { lane / 8 } else { 0 }
     }
 
     #[inline(always)]
@@ -337,27 +337,38 @@ impl<C: Code> Task<'_, C> {
     #[inline(always)]
     fn all<I: Isa, P: Products<C>>(&mut self, isa: I, rows: Range<usize>) {
         // One row of weights after the other, in the order they lie: several at a time halve the speed of memory.
+        let shift = self.w.format.group().trailing_zeros();
+        let lanes: [u32; 16] = std::array::from_fn(|lane| P::group_of(lane % I::LANES, shift) as u32);
+        // SAFETY: LANES is at most 16.
+        let lanes = unsafe { isa.load_u(lanes.as_ptr()) };
         for row in rows.clone() {
             let mut m = 0;
             while m < self.x.m {
                 // SAFETY: the rows lie inside the operands; `scales` and `biases` hold them.
                 m += unsafe {
                     match self.x.m - m {
-                        4.. => self.tile::<I, P, 4>(isa, m, row, &rows),
-                        2.. => self.tile::<I, P, 2>(isa, m, row, &rows),
-                        _ => self.tile::<I, P, 1>(isa, m, row, &rows),
+                        4.. => self.tile::<I, P, 4>(isa, m, row, &rows, lanes),
+                        2.. => self.tile::<I, P, 2>(isa, m, row, &rows, lanes),
+                        _ => self.tile::<I, P, 1>(isa, m, row, &rows, lanes),
                     }
                 };
             }
         }
     }
 
-    /// `MR` activation rows from `m` on with weight row `row`, one of `rows`; returns `MR`.
+    /// `MR` activation rows from `m` on with weight row `row`, one of `rows`; returns `MR`. `lanes` holds each lane's group.
     ///
     /// # Safety
     /// They exist, and the numbers of `rows` are at hand.
     #[inline(always)]
-    unsafe fn tile<I: Isa, P: Products<C>, const MR: usize>(&mut self, isa: I, m: usize, row: usize, rows: &Range<usize>) -> usize {
+    unsafe fn tile<I: Isa, P: Products<C>, const MR: usize>(
+        &mut self,
+        isa: I,
+        m: usize,
+        row: usize,
+        rows: &Range<usize>,
+        lanes: I::U,
+    ) -> usize {
         let (w, x) = (self.w, self.x);
         let (groups, row_bytes, group) = (w.row_groups(), w.row_bytes(), w.format.group());
         // Groups are powers of two: a division would cost as much as the block.
@@ -365,7 +376,6 @@ impl<C: Code> Task<'_, C> {
         let block = P::block::<I>(group);
         let block_bytes = block * C::BITS as usize / 8;
         let blocks = w.cols.div_ceil(block);
-        let lanes: [u32; 16] = std::array::from_fn(|lane| P::group_of(lane % I::LANES, group) as u32);
         // Blocks that may be read as they lie, with what reading them touches: codes of the next row do no harm, since they meet
         // zeros, but there may be no next row.
         let room = size_of_val(w.words) - row * row_bytes;
@@ -373,9 +383,8 @@ impl<C: Code> Task<'_, C> {
         let mut spill = MaybeUninit::<[u8; BLOCK_BYTES]>::uninit();
         let mut total = [isa.splat(0.0); MR];
         // SAFETY: every pointer stays inside the rows that the caller vouches for, the padded activations, or the numbers with
-        // the vector after them; LANES is at most 16.
+        // the vector after them.
         unsafe {
-            let lanes = isa.load_u(lanes.as_ptr());
             let stream = w.words.as_ptr().cast::<u8>().add(row * row_bytes);
             let scales = self.scales.as_ptr().add((row - rows.start) * groups);
             let xs = x.data.as_words().as_ptr().add(m * x.stride);
