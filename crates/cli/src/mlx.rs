@@ -22,6 +22,18 @@ pub(crate) struct MlxArgs {
     /// Let the mlx engine run Metal kernels of a program that Flambeau does not know
     #[arg(long)]
     pub(crate) allow_custom_kernels: bool,
+
+    /// Build every run of the mlx engine node by node, also those that could be compiled once
+    #[arg(long)]
+    pub(crate) no_mlx_compile: bool,
+
+    /// MiB of freed memory that MLX may keep for reuse
+    #[arg(long, value_name = "MIB")]
+    pub(crate) mlx_cache_limit: Option<u64>,
+
+    /// MiB that MLX keeps resident on an Apple GPU
+    #[arg(long, value_name = "MIB")]
+    pub(crate) mlx_wired_limit: Option<u64>,
 }
 
 fn variable(name: &str) -> Option<PathBuf> {
@@ -57,7 +69,15 @@ impl MlxArgs {
             eprintln!("compiling the C interface to MLX {} (once)", shim.install.version);
         }
         let device = self.device.as_deref().map(str::parse).transpose()?;
-        let options = Options { device, allow_custom_kernels: self.allow_custom_kernels, ..Options::default() };
+        let bytes = |mib: Option<u64>| mib.map(|m| m.saturating_mul(1 << 20));
+        let options = Options {
+            device,
+            compile: self.no_mlx_compile.then_some(false),
+            allow_custom_kernels: self.allow_custom_kernels,
+            cache_limit: bytes(self.mlx_cache_limit),
+            wired_limit: bytes(self.mlx_wired_limit),
+            memory_limit: None,
+        };
         Ok(MlxEngine::load(&shim.build()?, &options)?)
     }
 }
