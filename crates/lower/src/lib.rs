@@ -19,6 +19,7 @@ mod lower;
 mod promotion;
 mod rules;
 mod simplify;
+mod sizes;
 
 pub use call::{Arg, Call, Item, OutMeta, Refuse};
 pub use constant::{Constant, QuantPart, Recipe, Scheme};

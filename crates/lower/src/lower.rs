@@ -3,10 +3,10 @@
 use std::{collections::HashMap, sync::Arc};
 
 use flambeau_ir::{
-    AddInt, AsType, ChainId, ExpandDims, Float, FloorDivideInt, Full, IdCopy, If, In, Infer, InferError, Int, ItemInt, ModInt,
-    MultiplyInt, Node, Out, OutVid, Reshape, Role, ShapeCx, Slot, SlotRef, Spec, SubtractInt, SymSize, Tid, Transpose, Vid,
+    AsType, ChainId, ExpandDims, Float, Full, IdCopy, If, In, Infer, InferError, Int, ItemInt, Node, Out, OutVid, Reshape, Role,
+    ShapeCx, Slot, SlotRef, Spec, Tid, Transpose, Vid,
 };
-use flambeau_tensor::{AlignedBytes, Atom, DType, Expr, Shape, Symbol, Tensor};
+use flambeau_tensor::{AlignedBytes, DType, Expr, Shape, Symbol, Tensor};
 
 use crate::{
     Arg, Call, Constant, Item, Origin, Range, Recipe, Refuse, TensorInfo,
@@ -123,6 +123,21 @@ impl Lower {
     /// States that a rank-0 tensor is zero exactly if an integer is.
     pub(crate) fn set_flag(&mut self, t: Tid, value: Int) {
         self.flags.insert(t, value);
+    }
+
+    /// The value slot that the main chain sets to a size.
+    pub(crate) fn known_value(&self, size: &Expr) -> Option<Vid> {
+        self.values.get(size).copied()
+    }
+
+    /// States the content of a value slot that only running can tell.
+    pub(crate) fn know_value(&mut self, vid: Vid, content: &Expr) {
+        if let Some(slot) = self.flow.values.get_mut(vid.0 as usize) {
+            *slot = content.clone();
+        }
+        if self.open.len() == 1 {
+            self.values.insert(content.clone(), vid);
+        }
     }
 
     /// The node of an open chain that writes a slot.
@@ -329,109 +344,6 @@ impl Lower {
         self.emit_all(Node::If(If { cond: condition, then_chain_idx, else_chain_idx })).map(drop)
     }
 
-    /// A size as a rank-0 tensor, i64.
-    ///
-    /// # Errors
-    /// If nodes cannot compute the size.
-    pub fn size_tensor(&mut self, size: &Expr) -> Result<Tid, Refuse> {
-        let value = match self.int(size)? {
-            Int::Lit(v) => return self.integers("_size", &[v], DType::I64).and_then(|t| self.reshape(t, &[])),
-            Int::Vid(v) => Float::Vid(v),
-        };
-        self.emit(Full { out: NEW, shape: Vec::new(), v: value, scalar_type: DType::I64 })
-    }
-
-    /// A slot that holds the size: a literal if it is known, else a value slot that nodes compute from tensor shapes.
-    pub(crate) fn int(&mut self, size: &Expr) -> Result<Int, Refuse> {
-        if let Some(v) = size.as_int() {
-            return Ok(Int::Lit(v));
-        }
-        self.vid(size).map(Int::Vid)
-    }
-
-    /// The value slot of a size that a method returns.
-    ///
-    /// # Errors
-    /// If nodes cannot compute the size, or if it is known and needs no slot.
-    pub fn size_slot(&mut self, size: &Expr) -> Result<Vid, Refuse> {
-        self.vid(size)
-    }
-
-    /// Several sizes.
-    pub(crate) fn ints(&mut self, sizes: &[Expr]) -> Result<Vec<Int>, Refuse> {
-        sizes.iter().map(|e| self.int(e)).collect()
-    }
-
-    /// A value slot that holds a size which is not known.
-    pub(crate) fn vid(&mut self, size: &Expr) -> Result<Vid, Refuse> {
-        if let Some(vid) = self.values.get(size) {
-            return Ok(*vid);
-        }
-        match size.as_atom() {
-            Some(Atom::Symbol(_)) => self.size_of_some_tensor(size),
-            Some(Atom::FloorDiv(a, b)) => {
-                let (a, b) = (self.int(a)?, self.int(b)?);
-                self.emit_value(FloorDivideInt { a, b, out: NEW_VALUE })
-            }
-            Some(Atom::Mod(a, b)) => {
-                let (a, b) = (self.int(a)?, self.int(b)?);
-                self.emit_value(ModInt { a, b, out: NEW_VALUE })
-            }
-            Some(_) => unsupported(format!("the size {size} cannot be computed by graph nodes")),
-            None => self.sum(size),
-        }
-    }
-
-    fn size_of_some_tensor(&mut self, size: &Expr) -> Result<Vid, Refuse> {
-        let from = |inputs: bool| {
-            self.flow.tensors.iter().enumerate().find_map(|(t, info)| {
-                let fits = matches!(info.origin, Origin::Input(_)) == inputs && !matches!(info.origin, Origin::Constant(_));
-                let dim = info.spec.dims.iter().position(|d| d == size).filter(|_| fits)?;
-                Some((Tid(t as u32), dim as i32))
-            })
-        };
-        match from(true).or_else(|| from(false)) {
-            Some((a, dim)) => self.emit_value(SymSize { a: In(a), dim, out: NEW_VALUE }),
-            None => unsupported(format!("no tensor has the size {size}")),
-        }
-    }
-
-    fn sum(&mut self, size: &Expr) -> Result<Vid, Refuse> {
-        let mut terms = size.terms();
-        // Constants sort first; starting from a symbolic term saves the addition to zero.
-        terms.sort_by_key(|(coefficient, factors)| (factors.is_empty(), *coefficient < 0));
-        let mut total: Option<Int> = None;
-        for (coefficient, factors) in terms {
-            let mut product: Option<Int> = None;
-            for factor in factors {
-                let factor = Int::Vid(self.vid(&Expr::atom(factor))?);
-                product = Some(self.times(product, factor)?);
-            }
-            let magnitude = coefficient.saturating_abs();
-            let term = match product {
-                Some(p) if magnitude == 1 => p,
-                p => self.times(p, Int::Lit(magnitude))?,
-            };
-            total = Some(match total {
-                None if coefficient < 0 => Int::Vid(self.emit_value(SubtractInt { a: Int::Lit(0), b: term, out: NEW_VALUE })?),
-                None => term,
-                Some(a) if coefficient < 0 => Int::Vid(self.emit_value(SubtractInt { a, b: term, out: NEW_VALUE })?),
-                Some(a) => Int::Vid(self.emit_value(AddInt { a, b: term, out: NEW_VALUE })?),
-            });
-        }
-        match total {
-            Some(Int::Vid(v)) => Ok(v),
-            _ => unsupported(format!("the size {size} is not symbolic")),
-        }
-    }
-
-    fn times(&mut self, a: Option<Int>, b: Int) -> Result<Int, Refuse> {
-        match a {
-            None => Ok(b),
-            Some(a) => Ok(Int::Vid(self.emit_value(MultiplyInt { a, b, out: NEW_VALUE })?)),
-        }
-    }
-
     /// A rank-0 constant of that value and type.
     pub(crate) fn number(&mut self, value: f64, dtype: DType) -> Result<Tid, Refuse> {
         self.filled(value, dtype, &[])
@@ -515,8 +427,7 @@ impl Lower {
     /// The axis an argument names, counted from the front.
     pub(crate) fn axis(&self, call: &Call, param: &str, default: i64, rank: usize) -> Result<usize, Refuse> {
         let axis = call.int_or(param, default)?;
-        // PyTorch lets rank-0 tensors pass for rank 1 here.
-        flambeau_tensor::normalize_axis(axis, rank.max(1)).ok_or(Refuse::Infer(InferError::Axis { axis, rank }))
+        flambeau_tensor::normalize_axis(axis, rank).ok_or(Refuse::Infer(InferError::Axis { axis, rank }))
     }
 }
 

@@ -208,7 +208,13 @@ fn logit(cx: &mut Lower, call: &Call) -> Items {
     let mut x = input(cx, call)?;
     if let Some(eps) = call.float_opt("eps")?.filter(|&e| e >= 0.0) {
         let (low, high) = (ops::number_like(cx, x, eps)?, ops::number_like(cx, x, 1.0 - eps)?);
+        let whole = x;
         x = cx.emit(Clip { x: In(x), out: NEW, a_min: Some(In(low)), a_max: Some(In(high)) })?;
+        if eps > 0.5 {
+            // The ends have changed places, and PyTorch looks at the lower one first.
+            let below = ops::lt(cx, whole, low)?;
+            x = ops::select(cx, below, low, x)?;
+        }
     }
     let rest = ops::number_minus(cx, 1.0, x)?;
     let odds = ops::div(cx, x, rest)?;

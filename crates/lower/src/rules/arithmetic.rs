@@ -26,7 +26,7 @@ fn factor(cx: &mut Lower, call: &Call, x: Tid, param: &str) -> Emitted {
 }
 
 fn addcmul(cx: &mut Lower, call: &Call) -> Items {
-    let dtype = call.out(0)?.dtype;
+    let dtype = ops::wide(call.out(0)?.dtype);
     let [x, a, b] = ["self", "tensor1", "tensor2"].map(|p| cx.operand(call, p, dtype));
     let product = ops::mul(cx, a?, b?)?;
     let product = factor(cx, call, product, "value")?;
@@ -34,7 +34,7 @@ fn addcmul(cx: &mut Lower, call: &Call) -> Items {
 }
 
 fn addcdiv(cx: &mut Lower, call: &Call) -> Items {
-    let dtype = call.out(0)?.dtype;
+    let dtype = ops::wide(call.out(0)?.dtype);
     let [x, a, b] = ["self", "tensor1", "tensor2"].map(|p| cx.operand(call, p, dtype));
     let quotient = ops::div(cx, a?, b?)?;
     let quotient = factor(cx, call, quotient, "value")?;
@@ -43,7 +43,7 @@ fn addcdiv(cx: &mut Lower, call: &Call) -> Items {
 
 /// `self + weight * (end - self)`.
 fn lerp(cx: &mut Lower, call: &Call) -> Items {
-    let dtype = call.out(0)?.dtype;
+    let dtype = ops::wide(call.out(0)?.dtype);
     let [x, end, weight] = ["self", "end", "weight"].map(|p| cx.operand(call, p, dtype));
     let (x, weight) = (x?, weight?);
     let way = ops::sub(cx, end?, x)?;
@@ -51,11 +51,23 @@ fn lerp(cx: &mut Lower, call: &Call) -> Items {
     one(ops::add(cx, x, step)?)
 }
 
+/// `m sqrt(1 + (n / m)^2)` with `m` the larger magnitude: squares of the operands would overflow.
 fn hypot(cx: &mut Lower, call: &Call) -> Items {
     let (a, b) = operands(cx, call)?;
-    let (a, b) = (ops::square(cx, a)?, ops::square(cx, b)?);
-    let total = ops::add(cx, a, b)?;
-    one(ops::sqrt(cx, total)?)
+    let (a, b) = (ops::abs(cx, a)?, ops::abs(cx, b)?);
+    let (most, least) = (ops::maximum(cx, a, b)?, ops::minimum(cx, a, b)?);
+    let ratio = ops::div(cx, least, most)?;
+    let squared = ops::square(cx, ratio)?;
+    let grown = ops::add_number(cx, squared, 1.0)?;
+    let root = ops::sqrt(cx, grown)?;
+    let length = ops::mul(cx, most, root)?;
+    // The ratio means nothing where both are zero or one is infinite, even beside NaN.
+    let (zero, infinite) = (ops::number_like(cx, most, 0.0)?, ops::number_like(cx, most, f64::INFINITY)?);
+    let vanishes = ops::eq(cx, most, zero)?;
+    let length = ops::select(cx, vanishes, most, length)?;
+    let (a, b) = (ops::eq(cx, a, infinite)?, ops::eq(cx, b, infinite)?);
+    let diverges = ops::logical_or(cx, a, b)?;
+    one(ops::select(cx, diverges, infinite, length)?)
 }
 
 fn exp2(cx: &mut Lower, call: &Call) -> Items {
@@ -265,8 +277,18 @@ fn cross(cx: &mut Lower, call: &Call) -> Items {
 fn clamp(cx: &mut Lower, call: &Call) -> Items {
     let dtype = call.out(0)?.dtype;
     let x = cx.operand(call, "self", dtype)?;
-    let a_min = call.arg("min").map(|_| cx.operand(call, "min", dtype)).transpose()?.map(In);
-    let a_max = call.arg("max").map(|_| cx.operand(call, "max", dtype)).transpose()?.map(In);
+    // A number that the type cannot hold does not bound it.
+    let bounds = |param: &str, beyond: fn(f64, DType) -> bool| match call.arg(param) {
+        Some(Arg::Int(e)) => e.as_int().is_none_or(|v| !beyond(v as f64, dtype)),
+        found => found.is_some(),
+    };
+    let has_min = bounds("min", |v, dtype| v <= ops::lowest(dtype));
+    let has_max = bounds("max", |v, dtype| v >= ops::highest(dtype));
+    if !has_min && !has_max {
+        return one(x);
+    }
+    let a_min = has_min.then(|| cx.operand(call, "min", dtype)).transpose()?.map(In);
+    let a_max = has_max.then(|| cx.operand(call, "max", dtype)).transpose()?.map(In);
     one(cx.emit(Clip { x: In(x), out: NEW, a_min, a_max })?)
 }
 

@@ -55,6 +55,62 @@ fn at_least_3d(cx: &mut Lower, t: Tid) -> Emitted {
     if cx.spec(t).rank() == 2 { cx.unsqueeze(t, 2) } else { Ok(t) }
 }
 
+/// Raises one tensor, or each of a list.
+fn at_least(cx: &mut Lower, call: &Call, raise: fn(&mut Lower, Tid) -> Emitted) -> Items {
+    if call.arg("self").is_some() {
+        return one(raise(cx, call.tensor("self")?)?);
+    }
+    let raised = call.tensors("tensors")?.into_iter().map(|t| raise(cx, t));
+    Ok(vec![Item::Tensors(raised.collect::<Result<_, _>>()?)])
+}
+
+/// Matrices along the diagonal of a matrix of zeros.
+fn block_diag(cx: &mut Lower, call: &Call) -> Items {
+    let blocks = raised(cx, call, at_least_2d)?;
+    let columns: Vec<Expr> = blocks.iter().map(|&t| cx.spec(t).dims[1].clone()).collect();
+    let mut rows = Vec::new();
+    for (i, &block) in blocks.iter().enumerate() {
+        let widths = (ops::total_of(&columns[..i]), ops::total_of(&columns[i + 1..]));
+        rows.push(ops::pad(cx, block, &[(Expr::Int(0), Expr::Int(0)), widths], "constant", 0.0)?);
+    }
+    one(ops::concat(cx, &rows, 0)?)
+}
+
+/// All combinations of the vectors' elements, one a row.
+fn cartesian_prod(cx: &mut Lower, call: &Call) -> Items {
+    let vectors = call.tensors("tensors")?;
+    if let [only] = vectors[..] {
+        return one(only);
+    }
+    let sizes: Vec<Expr> = vectors.iter().map(|&t| cx.spec(t).numel()).collect();
+    let total = ops::volume(&sizes);
+    let mut columns = Vec::new();
+    for (axis, &t) in vectors.iter().enumerate() {
+        let laid = ops::along(cx, t, axis, sizes.len())?;
+        let grid = expand_to(cx, laid, &sizes)?;
+        columns.push(cx.reshape(grid, &[total.clone(), Expr::Int(1)])?);
+    }
+    one(ops::concat(cx, &columns, 1)?)
+}
+
+/// Every axis rolled by half its size, up or down.
+fn shifted(cx: &mut Lower, call: &Call, up: bool) -> Items {
+    let x = call.tensor("self")?;
+    let rank = cx.spec(x).rank();
+    let axes = match call.ints_opt("dim")? {
+        Some(list) => list.into_iter().map(|a| flambeau_tensor::normalize_axis(a, rank)).collect::<Option<Vec<_>>>(),
+        None => Some((0..rank).collect()),
+    };
+    let Some(axes) = axes else { return unsupported("an axis that the tensor lacks") };
+    let sizes: Vec<Expr> = axes.iter().map(|&a| cx.spec(x).dims[a].clone()).collect();
+    let sizes = ops::known("shifted sizes", &sizes)?;
+    if axes.is_empty() {
+        return one(x);
+    }
+    let shift = sizes.iter().map(|&n| flambeau_ir::Int::Lit(if up { n / 2 } else { (n + 1) / 2 })).collect();
+    one(cx.emit(flambeau_ir::Roll { x: In(x), out: NEW, shift, axes: axes.iter().map(|&a| a as i32).collect() })?)
+}
+
 fn hstack(cx: &mut Lower, call: &Call) -> Items {
     let tensors = raised(cx, call, at_least_1d)?;
     let axis = usize::from(tensors.first().is_some_and(|&t| cx.spec(t).rank() > 1));
@@ -128,23 +184,48 @@ fn flip_axis(cx: &mut Lower, call: &Call, axis: usize) -> Items {
     one(ops::flip(cx, x, axis)?)
 }
 
+fn hsplit(cx: &mut Lower, call: &Call) -> Items {
+    let axis = usize::from(cx.spec(call.tensor("self")?).rank() > 1);
+    split_axis(cx, call, axis)
+}
+
 /// Parts of nearly equal length, or parts that end at given places.
 fn tensor_split(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let axis = cx.axis(call, "dim", 0, cx.spec(x).rank())?;
     let [size] = ops::known("split size", &[cx.spec(x).dims[axis].clone()])?[..] else { return unsupported("one size") };
     let ends: Vec<i64> = match call.arg("indices") {
-        Some(_) => {
-            let place = |i: i64| if i < 0 { (i + size).max(0) } else { i.min(size) };
-            call.ints("indices")?.into_iter().map(place).chain([size]).collect()
-        }
-        None => {
-            let n = call.int("sections")?.max(1);
-            (1..=n).map(|i| i * (size / n) + i.min(size % n)).collect()
-        }
+        Some(_) => ends_at(&call.ints("indices")?, size),
+        None => even_ends(call.int("sections")?, size),
     };
+    parts(cx, x, axis, &ends)
+}
+
+/// The places where parts end that begin at `indices`.
+fn ends_at(indices: &[i64], size: i64) -> Vec<i64> {
+    let place = |&i: &i64| if i < 0 { (i + size).max(0) } else { i.min(size) };
+    indices.iter().map(place).chain([size]).collect()
+}
+
+fn even_ends(n: i64, size: i64) -> Vec<i64> {
+    let n = n.max(1);
+    (1..=n).map(|i| i * (size / n) + i.min(size % n)).collect()
+}
+
+/// Splits the axis that the operator's name stands for.
+fn split_axis(cx: &mut Lower, call: &Call, axis: usize) -> Items {
+    let x = call.tensor("self")?;
+    let [size] = ops::known("split size", &[cx.spec(x).dims[axis].clone()])?[..] else { return unsupported("one size") };
+    let ends = match call.arg("indices") {
+        Some(_) => ends_at(&call.ints("indices")?, size),
+        None => even_ends(call.int("sections")?, size),
+    };
+    parts(cx, x, axis, &ends)
+}
+
+fn parts(cx: &mut Lower, x: Tid, axis: usize, ends: &[i64]) -> Items {
     let starts = [0].into_iter().chain(ends.iter().copied());
-    let parts = starts.zip(&ends).map(|(start, &end)| slice_axis(cx, x, axis, &Expr::Int(start), &Expr::Int(end.max(start)), 1));
+    let parts = starts.zip(ends).map(|(start, &end)| slice_axis(cx, x, axis, &Expr::Int(start), &Expr::Int(end.max(start)), 1));
     Ok(vec![Item::Tensors(parts.collect::<Result<_, _>>()?)])
 }
 
@@ -177,7 +258,23 @@ fn view_dtype(cx: &mut Lower, call: &Call) -> Items {
 pub(super) const ROWS: &[RuleRow] = &[
     row("aten.as_strided.default", "self size stride storage_offset", as_strided),
     row("aten.as_strided_copy.default", "self size stride storage_offset", as_strided),
+    row("aten.atleast_1d.Sequence", "tensors", |cx, call| at_least(cx, call, at_least_1d)),
+    row("aten.atleast_1d.default", "self", |cx, call| at_least(cx, call, at_least_1d)),
+    row("aten.atleast_2d.Sequence", "tensors", |cx, call| at_least(cx, call, at_least_2d)),
+    row("aten.atleast_2d.default", "self", |cx, call| at_least(cx, call, at_least_2d)),
+    row("aten.atleast_3d.Sequence", "tensors", |cx, call| at_least(cx, call, at_least_3d)),
+    row("aten.atleast_3d.default", "self", |cx, call| at_least(cx, call, at_least_3d)),
+    row("aten.block_diag.default", "tensors", block_diag),
+    row("aten.cartesian_prod.default", "tensors", cartesian_prod),
     row("aten.column_stack.default", "tensors", column_stack),
+    row("aten.dsplit.array", "self indices", |cx, call| split_axis(cx, call, 2)),
+    row("aten.dsplit.int", "self sections", |cx, call| split_axis(cx, call, 2)),
+    row("aten.fft_fftshift.default", "self dim", |cx, call| shifted(cx, call, true)),
+    row("aten.fft_ifftshift.default", "self dim", |cx, call| shifted(cx, call, false)),
+    row("aten.hsplit.array", "self indices", hsplit),
+    row("aten.hsplit.int", "self sections", hsplit),
+    row("aten.vsplit.array", "self indices", |cx, call| split_axis(cx, call, 0)),
+    row("aten.vsplit.int", "self sections", |cx, call| split_axis(cx, call, 0)),
     row("aten.diff.default", "self n dim prepend append", diff),
     row("aten.dstack.default", "tensors", dstack),
     row("aten.fliplr.default", "self", |cx, call| flip_axis(cx, call, 1)),

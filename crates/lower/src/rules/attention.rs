@@ -5,7 +5,7 @@ use flambeau_ir::{
 };
 use flambeau_tensor::{DType, Expr};
 
-use super::{RuleRow, one, row, shape::slice_axis};
+use super::{RuleRow, lifted, one, row, shape::slice_axis};
 use crate::{
     Call, Item, Lower, Refuse,
     call::unsupported,
@@ -40,18 +40,24 @@ fn sdpa(cx: &mut Lower, call: &Call) -> Items {
     let dtype = call.out(0)?.dtype;
     let [mut q, mut k, mut v] = ["query", "key", "value"].map(|p| cx.operand(call, p, dtype));
     let rank = cx.spec(*q.as_ref().map_err(Clone::clone)?).rank();
-    if !(2..=4).contains(&rank) {
+    if rank < 2 {
         return unsupported(format!("attention over tensors of rank {rank}"));
+    }
+    if rank > 4 {
+        return folded_sdpa(cx, call, [q?, k?, v?]);
     }
     for t in [&mut q, &mut k, &mut v] {
         for _ in rank..4 {
             *t = Ok(cx.unsqueeze(t.clone()?, 0)?);
         }
     }
-    let (q, mut k, mut v) = (q?, k?, v?);
+    let [q, mut k, mut v] = equal_batches(cx, [q?, k?, v?])?;
     let scale = scale_of(cx, call, q)?;
-    let causal = call.bool_or("is_causal", false)?;
-    let mask = mask_of(cx, call, "attn_mask", dtype)?;
+    let mut causal = call.bool_or("is_causal", false)?;
+    let mut mask = mask_of(cx, call, "attn_mask", dtype)?;
+    if causal && more_queries(cx, q, k) {
+        (causal, mask) = (false, Some(lower_triangle(cx, q, k)?));
+    }
     if causal {
         (k, v) = align_causal(cx, q, k, v)?;
     }
@@ -60,6 +66,57 @@ fn sdpa(cx: &mut Lower, call: &Call) -> Items {
         return one(out);
     }
     one(cx.emit(Squeeze { x: In(out), out: NEW, dims: (0..4 - rank as i32).collect() })?)
+}
+
+/// The leading axes of more than four joined into the batch; the mask must not tell them apart.
+fn folded_sdpa(cx: &mut Lower, call: &Call, tensors: [Tid; 3]) -> Items {
+    if call.tensor_opt("attn_mask")?.is_some_and(|m| cx.spec(m).rank() > 2) {
+        return unsupported("attention over tensors of more than four axes with a mask of more than two");
+    }
+    let dims = cx.spec(tensors[0]).dims.to_vec();
+    let lead = dims.len() - 3;
+    let mut inner = call.clone();
+    for (param, t) in ["query", "key", "value"].into_iter().zip(tensors) {
+        let own = cx.spec(t).dims.to_vec();
+        if own.len() != dims.len() || own[..lead] != dims[..lead] {
+            return unsupported("attention over tensors whose leading axes differ");
+        }
+        let folded = cx.reshape(t, &[&[super::ops::volume(&own[..lead])], &own[lead..]].concat())?;
+        inner.args.iter_mut().filter(|(name, _)| name == param).for_each(|(_, arg)| *arg = crate::Arg::Tensor(folded));
+    }
+    let items = sdpa(cx, &inner)?;
+    let Some(Item::Tensor(out)) = items.first() else { return Ok(items) };
+    one(cx.reshape(*out, &call.out(0)?.dims)?)
+}
+
+/// A batch of one entry serves every entry of the others.
+fn equal_batches(cx: &mut Lower, mut tensors: [Tid; 3]) -> Result<[Tid; 3], Refuse> {
+    let unit = |d: &Expr| d.as_int() == Some(1);
+    let batches = tensors.map(|t| cx.spec(t).dims[0].clone());
+    if let Some(batch) = batches.iter().find(|d| !unit(d)).cloned() {
+        for (t, own) in tensors.iter_mut().zip(&batches) {
+            if unit(own) {
+                let mut dims = cx.spec(*t).dims.to_vec();
+                dims[0] = batch.clone();
+                *t = super::shape::expand_to(cx, *t, &dims)?;
+            }
+        }
+    }
+    Ok(tensors)
+}
+
+/// Whether there are known to be more queries than keys.
+fn more_queries(cx: &Lower, q: Tid, k: Tid) -> bool {
+    let excess = cx.spec(q).dims[2].clone() - cx.spec(k).dims[2].clone();
+    cx.flow().bounds(&excess).0 > 0
+}
+
+/// `[queries, keys]`: query `i` sees keys up to `i`.
+fn lower_triangle(cx: &mut Lower, q: Tid, k: Tid) -> Result<Tid, Refuse> {
+    let (n_q, n_k) = (cx.spec(q).dims[2].clone(), cx.spec(k).dims[2].clone());
+    let (queries, keys) = (super::ops::count(cx, &n_q, DType::I32)?, super::ops::count(cx, &n_k, DType::I32)?);
+    let queries = cx.unsqueeze(queries, 1)?;
+    super::ops::ge(cx, queries, keys)
 }
 
 /// PyTorch aligns the causal triangle to the first key, MLX to the last: keys beyond the queries are cut off.
@@ -166,7 +223,7 @@ fn update_and_attend(cx: &mut Lower, call: &Call) -> Items {
 }
 
 pub(super) const ROWS: &[RuleRow] = &[
-    row("aten.index_copy.default", "self dim index source", index_copy),
+    row("aten.index_copy.default", "self dim index source", |cx, call| lifted(cx, call, &["self", "source"], index_copy)),
     row("aten.scaled_dot_product_attention.default", "query key value attn_mask dropout_p is_causal scale enable_gqa", sdpa),
     row("kvcache.update_and_attend.default", "q k v position layer_id scale out_dtype", update_and_attend),
     row("mlx.custom_sdpa.default", "query key value start_pos attn_mask dropout_p is_causal scale", custom_sdpa),

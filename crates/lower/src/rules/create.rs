@@ -84,9 +84,10 @@ fn arange(cx: &mut Lower, call: &Call) -> Items {
 fn fractional_range(cx: &mut Lower, call: &Call, dtype: DType) -> Items {
     let (start, stop, step) = (call.float_or("start", 0.0)?, call.float_or("end", 0.0)?, call.float_or("step", 1.0)?);
     let n = ((stop - start) / step).ceil().max(0.0) as usize;
-    let values: Vec<f32> = (0..n).map(|i| (start + i as f64 * step) as f32).collect();
-    let range = cx.floats(&format!("_arange_{start}_{stop}_{step}"), &values, &[n])?;
-    one(cx.cast(range, dtype)?)
+    // Integers step by whole numbers from a whole start; only their count looks at the fractions.
+    let at = |i: usize| if dtype.is_float() { start + i as f64 * step } else { start.trunc() + i as f64 * step.trunc() };
+    let values: Vec<f64> = (0..n).map(at).collect();
+    listed(cx, call, &format!("_arange_{start}_{stop}_{step}"), &values)
 }
 
 fn eye(cx: &mut Lower, call: &Call) -> Items {
@@ -123,19 +124,28 @@ fn fill_all(cx: &mut Lower, call: &Call) -> Items {
     }
 }
 
-/// A constant of known elements.
-fn listed(cx: &mut Lower, call: &Call, name: &str, values: &[f32]) -> Items {
-    let made = cx.floats(name, values, &[values.len()])?;
-    one(cx.cast(made, call.out(0)?.dtype)?)
+/// A constant of known elements, cut to whole numbers for integers.
+fn listed(cx: &mut Lower, call: &Call, name: &str, values: &[f64]) -> Items {
+    let dtype = call.out(0)?.dtype;
+    if dtype.is_float() {
+        let narrow: Vec<f32> = values.iter().map(|&v| v as f32).collect();
+        let made = cx.floats(name, &narrow, &[values.len()])?;
+        return one(cx.cast(made, dtype)?);
+    }
+    let whole: Vec<i64> = values.iter().map(|&v| v as i64).collect();
+    one(cx.integers(name, &whole, dtype)?)
 }
 
 /// Points of a line, counted from the nearer end.
-fn line(call: &Call) -> Result<Vec<f32>, Refuse> {
-    let (start, end) = (call.float_or("start", 0.0)?, call.float_or("end", 0.0)?);
+fn line(call: &Call) -> Result<Vec<f64>, Refuse> {
+    let (mut start, mut end) = (call.float_or("start", 0.0)?, call.float_or("end", 0.0)?);
+    if !call.out(0)?.dtype.is_float() {
+        (start, end) = (start.trunc(), end.trunc());
+    }
     let steps = call.int("steps")?.clamp(0, 1 << 24);
     let step = if steps > 1 { (end - start) / (steps - 1) as f64 } else { 0.0 };
     let point = |i: i64| if i < steps / 2 { start + step * i as f64 } else { end - step * (steps - 1 - i) as f64 };
-    Ok(if steps == 1 { vec![start as f32] } else { (0..steps).map(|i| point(i) as f32).collect() })
+    Ok(if steps == 1 { vec![start] } else { (0..steps).map(point).collect() })
 }
 
 fn linspace(cx: &mut Lower, call: &Call) -> Items {
@@ -145,7 +155,7 @@ fn linspace(cx: &mut Lower, call: &Call) -> Items {
 
 fn logspace(cx: &mut Lower, call: &Call) -> Items {
     let base = call.float_or("base", 10.0)?;
-    let points: Vec<f32> = line(call)?.into_iter().map(|p| base.powf(f64::from(p)) as f32).collect();
+    let points: Vec<f64> = line(call)?.into_iter().map(|p| base.powf(p)).collect();
     listed(cx, call, "_logspace", &points)
 }
 

@@ -63,6 +63,66 @@ fn diagonal(cx: &mut Lower, call: &Call) -> Items {
     one(diagonal_of(cx, x, call.int_or("offset", 0)?, a, b)?)
 }
 
+/// `x` with its diagonal replaced; the counterpart of `diagonal`.
+fn diagonal_scatter(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let rank = cx.spec(x).rank();
+    let (a, b) = (cx.axis(call, "dim1", 0, rank)?, cx.axis(call, "dim2", 1, rank)?);
+    let src = cx.operand(call, "src", cx.spec(x).dtype)?;
+    one(with_diagonal(cx, x, src, call.int_or("offset", 0)?, a, b)?)
+}
+
+/// `src` `[.., n]` in place of the elements `(i, i + offset)` of two axes.
+fn with_diagonal(cx: &mut Lower, x: Tid, src: Tid, offset: i64, a: usize, b: usize) -> Emitted {
+    let dims = cx.spec(x).dims.to_vec();
+    let (rows, columns) = (dims[a].clone(), dims[b].clone());
+    let [n_rows, n_columns] = ops::known("diagonal sizes", &[rows.clone(), columns.clone()])?[..] else {
+        return unsupported("a diagonal of one axis");
+    };
+    let (first_row, first_column) = ((-offset).max(0), offset.max(0));
+    let n = (n_rows - first_row).min(n_columns - first_column).max(0);
+    if n == 0 {
+        return Ok(x);
+    }
+    // Row `i` finds its element at place `i` of the diagonal shifted down to its first row.
+    let last = cx.spec(src).rank() - 1;
+    let mut widths = vec![(Expr::Int(0), Expr::Int(0)); last + 1];
+    widths[last] = (Expr::Int(first_row), Expr::Int(n_rows - first_row - n));
+    let column = ops::pad(cx, src, &widths, "constant", 0.0)?;
+    let column = cx.unsqueeze(column, last + 1)?;
+    let rest: Vec<usize> = (0..dims.len()).filter(|&i| i != a && i != b).collect();
+    let perm = [&rest[..], &[a, b]].concat();
+    let moved = cx.permute(x, &perm)?;
+    let (i, j) = (ops::count(cx, &rows, DType::I32)?, ops::count(cx, &columns, DType::I32)?);
+    let i = cx.unsqueeze(i, 1)?;
+    let target = ops::add_number(cx, i, offset as f64)?;
+    let on = ops::eq(cx, target, j)?;
+    let put = ops::select(cx, on, column, moved)?;
+    let back: Vec<usize> = (0..perm.len()).filter_map(|axis| perm.iter().position(|&p| p == axis)).collect();
+    cx.permute(put, &back)
+}
+
+/// One value on the whole diagonal of a matrix; `wrap` would go on below a square.
+fn fill_diagonal(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let dims = cx.spec(x).dims.to_vec();
+    if dims.len() != 2 || call.bool_or("wrap", false)? {
+        return unsupported("a diagonal that wraps, or of other than a matrix");
+    }
+    let (i, j) = (ops::count(cx, &dims[0], DType::I32)?, ops::count(cx, &dims[1], DType::I32)?);
+    let i = cx.unsqueeze(i, 1)?;
+    let on = ops::eq(cx, i, j)?;
+    let value = cx.operand(call, "fill_value", cx.spec(x).dtype)?;
+    one(ops::select(cx, on, value, x)?)
+}
+
+fn diagflat(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let numel = cx.spec(x).numel();
+    let flat = cx.reshape(x, &[numel])?;
+    one(embedded(cx, flat, call.int_or("offset", 0)?)?)
+}
+
 fn linalg_diagonal(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("A")?;
     let rank = cx.spec(x).rank();
@@ -108,8 +168,11 @@ fn trace(cx: &mut Lower, call: &Call) -> Items {
 pub(super) const ROWS: &[RuleRow] = &[
     row("aten.diag.default", "self diagonal", diag),
     row("aten.diag_embed.default", "self offset dim1 dim2", diag_embed),
+    row("aten.diagflat.default", "self offset", diagflat),
     row("aten.diagonal.default", "self offset dim1 dim2", diagonal),
     row("aten.diagonal_copy.default", "self offset dim1 dim2", diagonal),
+    row("aten.diagonal_scatter.default", "self src offset dim1 dim2", diagonal_scatter),
+    row("aten.fill_diagonal.default", "self fill_value wrap", fill_diagonal),
     row("aten.linalg_diagonal.default", "A offset dim1 dim2", linalg_diagonal),
     row("aten.trace.default", "self", trace),
 ];

@@ -123,13 +123,16 @@ fn rsub(cx: &mut Lower, call: &Call) -> Items {
 }
 
 fn floor_divide(cx: &mut Lower, call: &Call) -> Items {
-    let dtype = call.out(0)?.dtype;
+    let dtype = ops::wide(call.out(0)?.dtype);
     let (a, b) = (cx.operand(call, "self", dtype)?, cx.operand(call, "other", dtype)?);
     one(ops::floor_div(cx, a, b)?)
 }
 
 fn div_mode(cx: &mut Lower, call: &Call) -> Items {
-    let dtype = call.out(0)?.dtype;
+    // PyTorch rounds the quotient of two tensors of halves before it cuts it, and only that one.
+    let number = call.tensor("other").map_or(true, |t| cx.spec(t).rank() == 0);
+    let cuts = call.str_or("rounding_mode", "")? == "trunc";
+    let dtype = if cuts && !number { call.out(0)?.dtype } else { ops::wide(call.out(0)?.dtype) };
     let (a, b) = (cx.operand(call, "self", dtype)?, cx.operand(call, "other", dtype)?);
     match call.str_or("rounding_mode", "")? {
         "" => one(cx.emit(Divide { a: In(a), b: In(b), out: NEW })?),
@@ -163,7 +166,24 @@ fn pow(cx: &mut Lower, call: &Call) -> Items {
         return one(cx.emit(Square { x: In(a), out: NEW })?);
     }
     let b = cx.operand(call, "exponent", dtype)?;
-    one(cx.emit(Power { a: In(a), b: In(b), out: NEW })?)
+    let power = cx.emit(Power { a: In(a), b: In(b), out: NEW })?;
+    if dtype.is_float() || matches!(dtype, DType::U8 | DType::Bool) || exponent.is_some_and(|e| e >= 0.0) {
+        return one(power);
+    }
+    one(inverse_powers(cx, a, b, power)?)
+}
+
+/// Negative powers of integers are zero but for those of 1 and -1.
+fn inverse_powers(cx: &mut Lower, a: Tid, b: Tid, power: Tid) -> Result<Tid, Refuse> {
+    let [zero, unit, two] = [0.0, 1.0, 2.0].map(|v| ops::number_like(cx, a, v));
+    let (zero, unit) = (zero?, unit?);
+    let magnitude = ops::abs(cx, a)?;
+    let (inverse, is_unit) = (ops::lt(cx, b, zero)?, ops::eq(cx, magnitude, unit)?);
+    let odd = ops::remainder(cx, b, two?)?;
+    let even = ops::eq(cx, odd, zero)?;
+    let own = ops::select(cx, even, unit, a)?;
+    let applies = ops::logical_and(cx, inverse, is_unit)?;
+    ops::select(cx, applies, own, power)
 }
 
 fn bitwise_not(cx: &mut Lower, call: &Call) -> Items {

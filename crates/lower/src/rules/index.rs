@@ -1,9 +1,9 @@
 //! Lookups and writes by index.
 
-use flambeau_ir::{In, Index, SliceUpdate, Take, TakeAlongAxis};
+use flambeau_ir::{In, Index, SliceUpdate, Take, TakeAlongAxis, Tid};
 use flambeau_tensor::{DType, Expr};
 
-use super::{RuleRow, one, ops, row, shape::expand_to};
+use super::{RuleRow, lifted, one, ops, row, shape::expand_to};
 use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
@@ -24,6 +24,10 @@ fn index_select(cx: &mut Lower, call: &Call) -> Items {
 fn gather(cx: &mut Lower, call: &Call) -> Items {
     let (mut x, index) = (call.tensor("self")?, call.tensor("index")?);
     let rank = cx.spec(x).rank();
+    if cx.spec(index).numel().as_int() == Some(0) {
+        let (dims, dtype) = (cx.spec(index).dims.to_vec(), cx.spec(x).dtype);
+        return one(ops::full(cx, 0.0, &dims, dtype)?);
+    }
     if rank == 0 || cx.spec(index).rank() != rank {
         return unsupported("gather from or by a rank-0 tensor");
     }
@@ -77,7 +81,7 @@ fn select_scatter(cx: &mut Lower, call: &Call) -> Items {
 fn index(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let indices = call.tensors_opt("indices")?;
-    let given: Vec<(usize, flambeau_ir::Tid)> = indices.iter().enumerate().filter_map(|(a, t)| t.map(|t| (a, t))).collect();
+    let given: Vec<(usize, Tid)> = indices.iter().enumerate().filter_map(|(a, t)| t.map(|t| (a, t))).collect();
     if given.iter().any(|(_, t)| matches!(cx.spec(*t).dtype, DType::Bool | DType::U8)) {
         return unsupported("a boolean index makes a size that depends on the data");
     }
@@ -88,7 +92,7 @@ fn index(cx: &mut Lower, call: &Call) -> Items {
     }
 }
 
-fn gather_elements(cx: &mut Lower, call: &Call, x: flambeau_ir::Tid, given: &[(usize, flambeau_ir::Tid)]) -> Items {
+fn gather_elements(cx: &mut Lower, call: &Call, x: Tid, given: &[(usize, Tid)]) -> Items {
     let spec = cx.spec(x).clone();
     let axes: Vec<usize> = given.iter().map(|(a, _)| *a).collect();
     let adjacent = axes.windows(2).all(|w| w[1] == w[0] + 1);
@@ -156,21 +160,42 @@ fn one_hot(cx: &mut Lower, call: &Call) -> Items {
     one(ops::eq(cx, x, classes)?)
 }
 
-/// Sums, means or maxima of looked-up rows, where every bag is known to have the same length.
+/// The length of all bags, if offsets are known to be that far apart.
+fn bag_length(cx: &Lower, offsets: Tid) -> Option<i64> {
+    match cx.producer(offsets) {
+        Some(flambeau_ir::Node::ARange(r)) if r.start == flambeau_ir::Int::Lit(0) => match r.step {
+            flambeau_ir::Int::Lit(step) if step > 0 => Some(step),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The row that does not count, if there is one. Only the public operator counts it from the end.
+fn padding_of(cx: &Lower, call: &Call) -> Result<Option<i64>, Refuse> {
+    let Some(_) = call.arg("padding_idx") else { return Ok(None) };
+    let row = call.int("padding_idx")?;
+    if row >= 0 {
+        return Ok(Some(row));
+    }
+    if call.target != "aten.embedding_bag.padding_idx" {
+        return Ok(None);
+    }
+    let rows = cx.spec(call.tensor("weight")?).dims.first().and_then(Expr::as_int);
+    rows.map(|n| Some(n + row)).ok_or_else(|| Refuse::Dynamic { param: "number of rows".into(), found: "symbolic".into() })
+}
+
+/// Sums, means or maxima of looked-up rows.
 fn embedding_bag(cx: &mut Lower, call: &Call) -> Items {
-    if (1..4).any(|i| call.is_used(i)) || call.int_or("padding_idx", -1)? >= 0 {
-        return unsupported("bags with padding, or whose counts are used");
+    if (1..4).any(|i| call.is_used(i)) {
+        return unsupported("the counts of bags are used");
     }
     let (weight, indices, offsets) = (call.tensor("weight")?, call.tensor("indices")?, call.tensor("offsets")?);
-    let length = match cx.producer(offsets) {
-        Some(flambeau_ir::Node::ARange(r)) if r.start == flambeau_ir::Int::Lit(0) => match r.step {
-            flambeau_ir::Int::Lit(step) if step > 0 => step,
-            _ => return unsupported("bags of unknown lengths"),
-        },
-        _ => return unsupported("bags of unknown lengths"),
-    };
+    let whole = padding_of(cx, call)?.is_none() && !call.bool_or("include_last_offset", false)?;
+    let length = bag_length(cx, offsets).filter(|_| whole);
     let count = cx.spec(indices).numel();
-    let Some(bags) = count.exact_div(&Expr::Int(length)) else { return unsupported("bags of different lengths") };
+    let bags = length.and_then(|n| Some((n, count.exact_div(&Expr::Int(n))?)));
+    let Some((length, bags)) = bags else { return uneven_bags(cx, call) };
     let indices = cx.reshape(indices, &[bags.clone(), Expr::Int(length)])?;
     let mut rows = ops::take(cx, weight, indices, 0)?;
     if call.arg("per_sample_weights").is_some() {
@@ -186,13 +211,77 @@ fn embedding_bag(cx: &mut Lower, call: &Call) -> Items {
     Ok(vec![Item::Tensor(bag), Item::None, Item::None, Item::None])
 }
 
+/// `[B, L]`: whether bag `b` holds the `l`-th looked-up row; with `open` the last one holds all that are left.
+fn bag_members(cx: &mut Lower, call: &Call, indices: Tid, offsets: Tid, open: bool) -> Result<Tid, Refuse> {
+    let offsets = cx.cast(offsets, DType::I64)?;
+    let (count, given) = (cx.spec(indices).numel(), cx.spec(offsets).dims[0].clone());
+    let (mut starts, mut bags) = (offsets, given.clone());
+    if call.bool_or("include_last_offset", false)? {
+        bags = given.clone() - Expr::Int(1);
+        starts = super::shape::slice_axis(cx, offsets, 0, &Expr::Int(0), &bags, 1)?;
+    }
+    let ends = if bags != given && !open {
+        super::shape::slice_axis(cx, offsets, 0, &Expr::Int(1), &given, 1)?
+    } else {
+        let later = super::shape::slice_axis(cx, offsets, 0, &Expr::Int(1), &bags, 1)?;
+        let end = cx.size_tensor(&count)?;
+        let end = cx.reshape(end, &[Expr::Int(1)])?;
+        ops::concat(cx, &[later, end], 0)?
+    };
+    let places = ops::count(cx, &count, DType::I64)?;
+    let (starts, ends) = (cx.unsqueeze(starts, 1)?, cx.unsqueeze(ends, 1)?);
+    let (begun, open) = (ops::ge(cx, places, starts)?, ops::lt(cx, places, ends)?);
+    let members = ops::logical_and(cx, begun, open)?;
+    let Some(padding) = padding_of(cx, call)? else { return Ok(members) };
+    let padding = ops::number_like(cx, indices, padding as f64)?;
+    let counts = ops::ne(cx, indices, padding)?;
+    ops::logical_and(cx, members, counts)
+}
+
+/// Bags that begin at offsets which only a run knows.
+fn uneven_bags(cx: &mut Lower, call: &Call) -> Items {
+    let (weight, indices, offsets) = (call.tensor("weight")?, call.tensor("indices")?, call.tensor("offsets")?);
+    let count = cx.spec(indices).numel();
+    let indices = cx.reshape(indices, std::slice::from_ref(&count))?;
+    let rows = ops::take(cx, weight, indices, 0)?;
+    let mut rows = cx.cast(rows, ops::wide(cx.spec(rows).dtype))?;
+    let dtype = cx.spec(rows).dtype;
+    if call.arg("per_sample_weights").is_some() {
+        let weights = cx.operand(call, "per_sample_weights", dtype)?;
+        let weights = cx.reshape(weights, &[count, Expr::Int(1)])?;
+        rows = ops::mul(cx, rows, weights)?;
+    }
+    let members = bag_members(cx, call, indices, offsets, false)?;
+    let mode = call.int_or("mode", 0)?;
+    let weights = cx.cast(members, dtype)?;
+    // PyTorch divides by what is left for the last bag, even where a last offset says that it ends before.
+    let counted = if mode == 1 { bag_members(cx, call, indices, offsets, true)? } else { members };
+    let counted = cx.cast(counted, dtype)?;
+    let lengths = ops::sum(cx, counted, &[1], true)?;
+    let bag = if mode == 2 {
+        let members = cx.unsqueeze(members, 2)?;
+        let lowest = ops::number_like(cx, rows, f64::NEG_INFINITY)?;
+        let candidates = ops::select(cx, members, rows, lowest)?;
+        let most = ops::max(cx, candidates, &[1], false)?;
+        let zero = ops::number_like(cx, rows, 0.0)?;
+        let empty = ops::eq(cx, lengths, zero)?;
+        ops::select(cx, empty, zero, most)?
+    } else {
+        let sum = super::linalg::product(cx, weights, rows)?;
+        let unit = ops::number_like(cx, rows, 1.0)?;
+        let divisor = ops::maximum(cx, lengths, unit)?;
+        if mode == 1 { ops::div(cx, sum, divisor)? } else { sum }
+    };
+    Ok(vec![Item::Tensor(bag), Item::None, Item::None, Item::None])
+}
+
 const BAG: &str = "weight indices offsets scale_grad_by_freq mode sparse per_sample_weights include_last_offset padding_idx";
 
 pub(super) const ROWS: &[RuleRow] = &[
     row("aten.embedding.default", "weight indices padding_idx scale_grad_by_freq sparse", embedding),
-    row("aten.gather.default", "self dim index sparse_grad", gather),
+    row("aten.gather.default", "self dim index sparse_grad", |cx, call| lifted(cx, call, &["self", "index"], gather)),
     row("aten.index.Tensor", "self indices", index),
-    row("aten.index_select.default", "self dim index", index_select),
+    row("aten.index_select.default", "self dim index", |cx, call| lifted(cx, call, &["self"], index_select)),
     row("aten.select_scatter.default", "self src dim index", select_scatter),
     row("aten.slice_scatter.default", "self src dim start end step", slice_scatter),
     row("aten._embedding_bag.default", BAG, embedding_bag),
@@ -201,5 +290,5 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.embedding_bag.padding_idx", BAG, embedding_bag),
     row("aten.one_hot.default", "self num_classes", one_hot),
     row("aten.take.default", "self index", take),
-    row("aten.take_along_dim.default", "self indices dim", take_along_dim),
+    row("aten.take_along_dim.default", "self indices dim", |cx, call| lifted(cx, call, &["self", "indices"], take_along_dim)),
 ];

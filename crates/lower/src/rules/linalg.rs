@@ -3,18 +3,43 @@
 use flambeau_ir::{Addmm, In, Tid};
 
 use super::{RuleRow, one, ops, row};
-use crate::{Call, Item, Lower, Refuse, lower::NEW};
+use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
 
+/// Integers are multiplied pair by pair; more pairs than this would take memory out of proportion.
+const MAX_PAIRS: i64 = 1 << 24;
+
 /// `a @ b` with neither bias nor scaling.
 pub(super) fn product(cx: &mut Lower, a: Tid, b: Tid) -> Result<Tid, Refuse> {
+    if !cx.spec(a).dtype.is_float() {
+        return integer_product(cx, a, b);
+    }
     cx.emit(Addmm { mat1: In(a), mat2: In(b), out: NEW, bias: None, alpha: 1.0, beta: 1.0 })
+}
+
+/// The product node is for floats: integers are multiplied and summed, which is exact.
+fn integer_product(cx: &mut Lower, a: Tid, b: Tid) -> Result<Tid, Refuse> {
+    let (dtype, n, m) = (cx.spec(a).dtype, cx.spec(a).rank(), cx.spec(b).rank());
+    // [.., M, K, 1] by [.., 1, K, N]; a vector lacks its own axis.
+    let b = if n >= 2 && m >= 2 { cx.unsqueeze(b, m - 2)? } else { b };
+    let a = if m >= 2 { cx.unsqueeze(a, n)? } else { a };
+    let pairs = ops::mul(cx, a, b)?;
+    if let Some(count) = cx.spec(pairs).numel().as_int().filter(|&c| c > MAX_PAIRS) {
+        return unsupported(format!("a product of integers with {count} pairs; compute it in floats"));
+    }
+    let axis = cx.spec(pairs).rank() - if m >= 2 { 2 } else { 1 };
+    let total = ops::sum(cx, pairs, &[axis], false)?;
+    cx.cast(total, dtype)
 }
 
 /// `x @ wᵀ + bias`, w `[N, K]`; the transposition is a view that engines see through.
 pub(super) fn linear_of(cx: &mut Lower, x: Tid, w: Tid, bias: Option<Tid>) -> Result<Tid, Refuse> {
     let transposed = if cx.spec(w).rank() == 2 { cx.permute(w, &[1, 0])? } else { w };
+    if !cx.spec(x).dtype.is_float() {
+        let y = product(cx, x, transposed)?;
+        return bias.map_or(Ok(y), |b| ops::add(cx, y, b));
+    }
     cx.emit(Addmm { mat1: In(x), mat2: In(transposed), out: NEW, bias: bias.map(In), alpha: 1.0, beta: 1.0 })
 }
 
@@ -36,7 +61,12 @@ fn matmul(cx: &mut Lower, call: &Call) -> Items {
 fn addmm_of(cx: &mut Lower, call: &Call, a: &str, b: &str) -> Items {
     let dtype = call.out(0)?.dtype;
     let (alpha, beta) = (call.float_or("alpha", 1.0)? as f32, call.float_or("beta", 1.0)? as f32);
-    let (mat1, mat2) = (In(cx.operand(call, a, dtype)?), In(cx.operand(call, b, dtype)?));
+    let (a, b) = (cx.operand(call, a, dtype)?, cx.operand(call, b, dtype)?);
+    if beta == 0.0 || !dtype.is_float() {
+        let product = product(cx, a, b)?;
+        return one(weighted_sum(cx, call, product)?);
+    }
+    let (mat1, mat2) = (In(a), In(b));
     let bias = Some(In(cx.operand(call, "self", dtype)?));
     one(cx.emit(Addmm { mat1, mat2, out: NEW, bias, alpha, beta })?)
 }
@@ -52,32 +82,37 @@ fn baddbmm(cx: &mut Lower, call: &Call) -> Items {
 fn addmv(cx: &mut Lower, call: &Call) -> Items {
     let dtype = call.out(0)?.dtype;
     let (a, b) = (cx.operand(call, "mat", dtype)?, cx.operand(call, "vec", dtype)?);
-    let (mv, bias) = (product(cx, a, b)?, cx.operand(call, "self", dtype)?);
-    one(weighted_sum(cx, call, mv, bias)?)
+    let mv = product(cx, a, b)?;
+    one(weighted_sum(cx, call, mv)?)
 }
 
-/// `alpha * product + beta * bias`.
-fn weighted_sum(cx: &mut Lower, call: &Call, product: Tid, bias: Tid) -> Result<Tid, Refuse> {
+/// `alpha * product + beta * self`; with a `beta` of zero not even NaN in `self` counts.
+fn weighted_sum(cx: &mut Lower, call: &Call, product: Tid) -> Result<Tid, Refuse> {
     let product = ops::mul_number(cx, product, call.float_or("alpha", 1.0)?)?;
-    let bias = ops::mul_number(cx, bias, call.float_or("beta", 1.0)?)?;
+    let beta = call.float_or("beta", 1.0)?;
+    if beta == 0.0 {
+        return super::shape::expand_to(cx, product, &call.out(0)?.dims);
+    }
+    let bias = cx.operand(call, "self", cx.spec(product).dtype)?;
+    let bias = ops::mul_number(cx, bias, beta)?;
     ops::add(cx, product, bias)
 }
 
 fn addr(cx: &mut Lower, call: &Call) -> Items {
     let dtype = call.out(0)?.dtype;
-    let (a, b, bias) = (cx.operand(call, "vec1", dtype)?, cx.operand(call, "vec2", dtype)?, cx.operand(call, "self", dtype)?);
+    let (a, b) = (cx.operand(call, "vec1", dtype)?, cx.operand(call, "vec2", dtype)?);
     let a = cx.unsqueeze(a, 1)?;
     let product = ops::mul(cx, a, b)?;
-    one(weighted_sum(cx, call, product, bias)?)
+    one(weighted_sum(cx, call, product)?)
 }
 
 fn addbmm(cx: &mut Lower, call: &Call) -> Items {
     let dtype = call.out(0)?.dtype;
     let (a, b) = (cx.operand(call, "batch1", dtype)?, cx.operand(call, "batch2", dtype)?);
-    let bias = cx.operand(call, "self", dtype)?;
     let products = product(cx, a, b)?;
     let total = ops::sum(cx, products, &[0], false)?;
-    one(weighted_sum(cx, call, total, bias)?)
+    let total = cx.cast(total, dtype)?;
+    one(weighted_sum(cx, call, total)?)
 }
 
 pub(super) const ROWS: &[RuleRow] = &[

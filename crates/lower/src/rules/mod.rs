@@ -13,8 +13,10 @@ mod create;
 mod delta;
 mod diagonal;
 mod elementwise;
+mod grid;
 mod index;
 mod linalg;
+mod loss;
 mod moe;
 mod norm;
 mod ops;
@@ -34,8 +36,11 @@ mod scan;
 mod scatter;
 mod shape;
 mod sort;
+mod special;
 mod statistics;
 mod window;
+
+use std::{collections::HashMap, sync::LazyLock};
 
 pub use self::scan::Loop;
 use crate::{Call, Item, Lower, Refuse};
@@ -68,8 +73,10 @@ const FAMILIES: &[&[RuleRow]] = &[
     delta::ROWS,
     diagonal::ROWS,
     elementwise::ROWS,
+    grid::ROWS,
     index::ROWS,
     linalg::ROWS,
+    loss::ROWS,
     moe::ROWS,
     norm::ROWS,
     packed::ROWS,
@@ -88,6 +95,7 @@ const FAMILIES: &[&[RuleRow]] = &[
     scatter::ROWS,
     shape::ROWS,
     sort::ROWS,
+    special::ROWS,
     statistics::ROWS,
     window::ROWS,
 ];
@@ -99,7 +107,32 @@ pub fn rule_rows() -> impl Iterator<Item = &'static RuleRow> {
 
 /// The row of a target.
 pub fn rule_for(target: &str) -> Option<&'static RuleRow> {
-    rule_rows().find(|row| row.target == target)
+    static BY_TARGET: LazyLock<HashMap<&str, &RuleRow>> = LazyLock::new(|| rule_rows().map(|row| (row.target, row)).collect());
+    BY_TARGET.get(target).copied()
+}
+
+/// Runs a rule that needs an axis on tensors of rank 0 as if they had one axis of one element.
+fn lifted(cx: &mut Lower, call: &Call, tensors: &[&str], rule: Rule) -> Result<Vec<Item>, Refuse> {
+    let flat = |cx: &Lower, t| cx.spec(t).rank() == 0;
+    let named: Vec<_> = tensors.iter().filter_map(|p| Some((*p, call.tensor_opt(p).ok().flatten()?))).collect();
+    if !named.iter().any(|&(_, t)| flat(cx, t)) {
+        return rule(cx, call);
+    }
+    let mut raised = call.clone();
+    for (param, t) in named {
+        if flat(cx, t) {
+            let t = cx.unsqueeze(t, 0)?;
+            raised.args.iter_mut().filter(|(name, _)| name == param).for_each(|(_, arg)| *arg = crate::Arg::Tensor(t));
+        }
+    }
+    raised.outputs.iter_mut().filter(|o| o.dims.is_empty()).for_each(|o| o.dims.push(1.into()));
+    let mut items = rule(cx, &raised)?;
+    for (item, out) in items.iter_mut().zip(&call.outputs) {
+        if let Item::Tensor(t) = item {
+            *t = cx.reshape(*t, &out.dims)?;
+        }
+    }
+    Ok(items)
 }
 
 /// One tensor result.

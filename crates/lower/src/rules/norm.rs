@@ -1,9 +1,9 @@
 //! Normalisation layers and softmax.
 
-use flambeau_ir::{Add, In, LayerNorm, LogSumExp, Multiply, RMSNorm, Softmax, Subtract, Tid};
+use flambeau_ir::{In, LayerNorm, LogSumExp, RMSNorm, Softmax, Subtract, Tid};
 use flambeau_tensor::{DType, Expr};
 
-use super::{RuleRow, one, ops, row};
+use super::{RuleRow, lifted, one, ops, row};
 use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
@@ -25,19 +25,20 @@ fn layer_norm_parts(cx: &mut Lower, call: &Call) -> Result<Tid, Refuse> {
     let dtype = cx.spec(x).dtype;
     let weight = call.tensor_opt("weight")?.map(|w| cx.cast(w, dtype)).transpose()?;
     let bias = call.tensor_opt("bias")?.map(|b| cx.cast(b, dtype)).transpose()?;
-    if n == 1 {
-        return cx.emit(LayerNorm { x: In(x), out: NEW, weight: weight.map(In), bias: bias.map(In), eps });
-    }
     let (flat, dims) = join_last(cx, x, n)?;
-    let normed = cx.emit(LayerNorm { x: In(flat), out: NEW, weight: None, bias: None, eps })?;
-    let mut y = cx.reshape(normed, &dims)?;
-    if let Some(w) = weight {
-        y = cx.emit(Multiply { a: In(y), b: In(w), out: NEW })?;
-    }
-    if let Some(b) = bias {
-        y = cx.emit(Add { a: In(y), b: In(b), out: NEW })?;
-    }
-    Ok(y)
+    let mut joined = |t: Option<Tid>| t.map(|t| join_last(cx, t, n).map(|(t, _)| In(t))).transpose();
+    let (weight, bias) = (joined(weight)?, joined(bias)?);
+    let y = cx.emit(LayerNorm { x: In(flat), out: NEW, weight, bias, eps })?;
+    cx.reshape(y, &dims)
+}
+
+/// Mean and reciprocal deviation over the last `n` axes, which stay with size 1, in f32.
+fn layer_statistics(cx: &mut Lower, call: &Call, eps: f64) -> Result<[Tid; 2], Refuse> {
+    let x = call.tensor("input")?;
+    let (n, rank) = (call.sizes("normalized_shape")?.len(), cx.spec(x).rank());
+    let x = cx.cast(x, DType::F32)?;
+    let axes: Vec<usize> = (rank.saturating_sub(n)..rank).collect();
+    super::statistics::moments(cx, x, &axes, eps)
 }
 
 fn layer_norm(cx: &mut Lower, call: &Call) -> Items {
@@ -45,10 +46,15 @@ fn layer_norm(cx: &mut Lower, call: &Call) -> Items {
 }
 
 fn native_layer_norm(cx: &mut Lower, call: &Call) -> Items {
-    if call.is_used(1) || call.is_used(2) {
-        return unsupported("the mean or the reciprocal deviation is used");
+    let mut items = vec![Item::None; 3];
+    if call.is_used(0) {
+        items[0] = Item::Tensor(layer_norm_parts(cx, call)?);
     }
-    Ok(vec![Item::Tensor(layer_norm_parts(cx, call)?), Item::None, Item::None])
+    if call.is_used(1) || call.is_used(2) {
+        let [mean, deviation] = layer_statistics(cx, call, call.float_or("eps", 1e-5)?)?;
+        (items[1], items[2]) = (Item::Tensor(mean), Item::Tensor(deviation));
+    }
+    Ok(items)
 }
 
 /// PyTorch's epsilon where none is given: the spacing of the element type at 1.
@@ -66,26 +72,20 @@ fn rms_norm(cx: &mut Lower, call: &Call) -> Items {
     let dtype = cx.spec(x).dtype;
     let eps = call.float_opt("eps")?.map_or(machine_epsilon(dtype), |e| e as f32);
     let weight = call.tensor_opt("weight")?.map(|w| cx.cast(w, dtype)).transpose()?;
-    if n == 1 {
-        return one(cx.emit(RMSNorm { x: In(x), weight: weight.map(In), out: NEW, eps })?);
-    }
     let (flat, dims) = join_last(cx, x, n)?;
-    let normed = cx.emit(RMSNorm { x: In(flat), weight: None, out: NEW, eps })?;
-    let y = cx.reshape(normed, &dims)?;
-    match weight {
-        Some(w) => one(cx.emit(Multiply { a: In(y), b: In(w), out: NEW })?),
-        None => one(y),
-    }
+    let weight = weight.map(|w| join_last(cx, w, n)).transpose()?.map(|(w, _)| In(w));
+    let y = cx.emit(RMSNorm { x: In(flat), weight, out: NEW, eps })?;
+    one(cx.reshape(y, &dims)?)
 }
 
 /// Softmax in the type of the result, along an axis moved last where MLX treats the last one better.
 fn softmax(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
-    let axis = cx.axis(call, "dim", -1, cx.spec(x).rank())?;
     let x = cx.cast(x, call.out(0)?.dtype)?;
     if cx.spec(x).rank() == 0 {
         return one(cx.number(1.0, call.out(0)?.dtype)?);
     }
+    let axis = cx.axis(call, "dim", -1, cx.spec(x).rank())?;
     one(cx.emit(Softmax { x: In(x), out: NEW, axis: axis as i32, precise: true })?)
 }
 
@@ -93,6 +93,9 @@ fn log_softmax(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let axis = cx.axis(call, "dim", -1, cx.spec(x).rank())?;
     let x = cx.cast(x, call.out(0)?.dtype)?;
+    if cx.spec(x).numel().as_int() == Some(0) {
+        return one(x);
+    }
     let total = cx.emit(LogSumExp { x: In(x), out: NEW, axes: vec![axis as i32], keepdims: true })?;
     one(cx.emit(Subtract { a: In(x), b: In(total), out: NEW })?)
 }
@@ -109,10 +112,10 @@ fn fused_rms_norm(cx: &mut Lower, call: &Call) -> Items {
 /// Softmax of which rows that are minus infinity throughout are 0.
 fn safe_softmax(cx: &mut Lower, call: &Call) -> Items {
     let x = cx.operand(call, "self", call.out(0)?.dtype)?;
-    let axis = cx.axis(call, "dim", -1, cx.spec(x).rank())?;
     if cx.spec(x).rank() == 0 {
         return unsupported("a masked softmax over a rank-0 tensor");
     }
+    let axis = cx.axis(call, "dim", -1, cx.spec(x).rank())?;
     let lowest = ops::number_like(cx, x, f64::NEG_INFINITY)?;
     let masked = ops::eq(cx, x, lowest)?;
     let empty = ops::all(cx, masked, &[axis], true)?;
@@ -122,10 +125,10 @@ fn safe_softmax(cx: &mut Lower, call: &Call) -> Items {
 }
 
 pub(super) const ROWS: &[RuleRow] = &[
-    row("aten._log_softmax.default", "self dim half_to_float", log_softmax),
+    row("aten._log_softmax.default", "self dim half_to_float", |cx, call| lifted(cx, call, &["self"], log_softmax)),
     row("aten._softmax.default", "self dim half_to_float", softmax),
     row("aten.layer_norm.default", "input normalized_shape weight bias eps cudnn_enable", layer_norm),
-    row("aten.log_softmax.int", "self dim dtype", log_softmax),
+    row("aten.log_softmax.int", "self dim dtype", |cx, call| lifted(cx, call, &["self"], log_softmax)),
     row("aten.native_layer_norm.default", "input normalized_shape weight bias eps", native_layer_norm),
     row("aten.rms_norm.default", "input normalized_shape weight eps", rms_norm),
     row("aten.softmax.int", "self dim dtype", softmax),

@@ -234,9 +234,45 @@ pub(super) fn axis_last(cx: &mut Lower, x: Tid, axis: usize) -> Emitted {
     cx.permute(x, &perm)
 }
 
+/// What no element of a type is below.
+pub(super) fn lowest(dtype: DType) -> f64 {
+    match dtype {
+        DType::I64 => i64::MIN as f64,
+        DType::I32 => f64::from(i32::MIN),
+        DType::I16 => f64::from(i16::MIN),
+        DType::I8 => f64::from(i8::MIN),
+        DType::U8 | DType::U32 | DType::Bool => 0.0,
+        _ => f64::NEG_INFINITY,
+    }
+}
+
+/// What no element of a type is above.
+pub(super) fn highest(dtype: DType) -> f64 {
+    match dtype {
+        DType::I64 => i64::MAX as f64,
+        DType::I32 => f64::from(i32::MAX),
+        DType::I16 => f64::from(i16::MAX),
+        DType::I8 => f64::from(i8::MAX),
+        DType::U8 => f64::from(u8::MAX),
+        DType::U32 => f64::from(u32::MAX),
+        DType::Bool => 1.0,
+        _ => f64::INFINITY,
+    }
+}
+
+/// The type in which PyTorch computes elements of a type that it stores in 16 bits.
+pub(super) fn wide(dtype: DType) -> DType {
+    if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype }
+}
+
 /// Product of sizes.
 pub(super) fn volume(dims: &[Expr]) -> Expr {
     dims.iter().cloned().fold(Expr::Int(1), |n, d| n * d)
+}
+
+/// Sum of sizes.
+pub(super) fn total_of(dims: &[Expr]) -> Expr {
+    dims.iter().cloned().fold(Expr::Int(0), |n, d| n + d)
 }
 
 /// Sizes that must be known at compile time.

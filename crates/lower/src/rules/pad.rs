@@ -51,8 +51,13 @@ fn constant(cx: &mut Lower, x: Tid, list: &[Expr], value: f64) -> Items {
     one(ops::pad(cx, x, &widths, "constant", value)?)
 }
 
+/// Repeats the ends. What a negative width cuts off still counts as an end where the other side grows.
 fn replicate(cx: &mut Lower, x: Tid, list: &[Expr]) -> Items {
     let mut widths = widths(cx, x, list)?;
+    let known = cx.spec(x).dims.iter().all(|d| d.as_int().is_some_and(|n| n > 0));
+    if known && widths.iter().any(|(lo, hi)| [lo, hi].iter().any(|w| w.as_int().is_some_and(|w| w < 0))) {
+        return continued(cx, x, list, |i, n| i.clamp(0, n - 1), wrapped_ends);
+    }
     let x = crop(cx, x, &mut widths)?;
     one(ops::pad(cx, x, &widths, "edge", 0.0)?)
 }
@@ -119,9 +124,17 @@ fn in_mode(cx: &mut Lower, x: Tid, list: &[Expr], mode: &str, value: f64) -> Ite
         "constant" => constant(cx, x, list, value),
         "reflect" => continued(cx, x, list, mirrored, mirrored_ends),
         "replicate" => replicate(cx, x, list),
-        "circular" => continued(cx, x, list, wrapped, wrapped_ends),
+        "circular" => circular(cx, x, list),
         other => unsupported(format!("padding mode {other:?}")),
     }
+}
+
+/// Continues what negative widths leave.
+fn circular(cx: &mut Lower, x: Tid, list: &[Expr]) -> Items {
+    let mut widths = widths(cx, x, list)?;
+    let x = crop(cx, x, &mut widths)?;
+    let rest: Vec<Expr> = widths.into_iter().rev().flat_map(|(lo, hi)| [lo, hi]).collect();
+    continued(cx, x, &rest, wrapped, wrapped_ends)
 }
 
 fn pad(cx: &mut Lower, call: &Call) -> Items {

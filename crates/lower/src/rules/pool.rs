@@ -148,19 +148,8 @@ impl Windows {
     }
 }
 
-fn lowest(cx: &Lower, x: Tid) -> f64 {
-    match cx.spec(x).dtype {
-        DType::I64 => i64::MIN as f64,
-        DType::I32 => f64::from(i32::MIN),
-        DType::I16 => f64::from(i16::MIN),
-        DType::I8 => f64::from(i8::MIN),
-        DType::U8 | DType::U32 | DType::Bool => 0.0,
-        _ => f64::NEG_INFINITY,
-    }
-}
-
 fn max_of(cx: &mut Lower, windows: &Windows) -> Emitted {
-    let fill = lowest(cx, windows.x);
+    let fill = ops::lowest(cx.spec(windows.x).dtype);
     let (view, axes) = windows.view(cx, fill)?;
     ops::max(cx, view, &axes, false)
 }
@@ -178,7 +167,7 @@ fn max_pool(cx: &mut Lower, call: &Call, n: usize) -> Items {
 
 /// Place of each window's largest element in the unpadded plane.
 fn max_indices(cx: &mut Lower, windows: &Windows) -> Emitted {
-    let fill = lowest(cx, windows.x);
+    let fill = ops::lowest(cx.spec(windows.x).dtype);
     let out = ops::known("pooled sizes", &windows.out_dims())?;
     let sizes: Vec<Expr> = windows.axes.iter().map(|a| a.size.clone()).collect();
     let sizes = ops::known("pooled sizes", &sizes)?;
@@ -321,9 +310,41 @@ fn adaptive_avg_pool(cx: &mut Lower, call: &Call, n: usize) -> Items {
     }
 }
 
+/// Every bin's elements gathered by a constant index into the plane, bins filled up with their last element.
+fn adaptive_max_places(cx: &mut Lower, call: &Call, n: usize) -> Items {
+    let x = call.tensor("self")?;
+    let dims = cx.spec(x).dims.to_vec();
+    let (lead, plane) = dims.split_at(dims.len() - n);
+    let sizes = ops::known("pooled sizes", plane)?;
+    let out = call.out(0)?.dims[lead.len()..].to_vec();
+    let counts = ops::known("pooled sizes", &out)?;
+    let (mut table, mut cells, mut longest) = (vec![vec![0_i64]], 1_i64, 1_i64);
+    for (&size, &count) in sizes.iter().zip(&counts) {
+        let bins: Vec<(i64, i64)> = (0..count).map(|i| bin(i, size, count)).collect();
+        let length = bins.iter().map(|(s, e)| e - s).max().unwrap_or(1);
+        let place = |outer: i64, &(s, e): &(i64, i64)| (0..length).map(|j| outer * size + (s + j).min(e - 1)).collect::<Vec<_>>();
+        let spread = |cell: &Vec<i64>, b| cell.iter().flat_map(|&outer| place(outer, b)).collect::<Vec<_>>();
+        table = table.iter().flat_map(|cell| bins.iter().map(move |b| spread(cell, b)).collect::<Vec<_>>()).collect();
+        (cells, longest) = (cells * count, longest * length);
+    }
+    let table = cx.integers("_adaptive_places", &table.concat(), DType::I64)?;
+    let index = cx.reshape(table, &[Expr::Int(cells), Expr::Int(longest)])?;
+    let flat = cx.reshape(x, &[lead, &[ops::volume(plane)]].concat())?;
+    let taken = ops::take(cx, flat, index, lead.len())?;
+    let axis = lead.len() + 1;
+    let (largest, best) = (ops::max(cx, taken, &[axis], false)?, ops::argmax(cx, taken, axis, false)?);
+    let best = cx.cast(best, DType::I64)?;
+    let rows: Vec<i64> = (0..cells).map(|c| c * longest).collect();
+    let rows = cx.integers("_adaptive_rows", &rows, DType::I64)?;
+    let at = ops::add(cx, best, rows)?;
+    let places = ops::take(cx, table, at, 0)?;
+    let shape = [lead, &out].concat();
+    Ok(vec![Item::Tensor(cx.reshape(largest, &shape)?), Item::Tensor(cx.reshape(places, &shape)?)])
+}
+
 fn adaptive_max_pool(cx: &mut Lower, call: &Call, n: usize) -> Items {
     if call.is_used(1) {
-        return unsupported("the places of the largest elements are used");
+        return adaptive_max_places(cx, call, n);
     }
     let mut x = call.tensor("self")?;
     let rank = cx.spec(x).rank();

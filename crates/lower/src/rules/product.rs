@@ -4,7 +4,7 @@ use flambeau_ir::Tid;
 use flambeau_tensor::Expr;
 
 use super::{
-    RuleRow,
+    RuleRow, lifted,
     linalg::product,
     one,
     ops::{self, Emitted},
@@ -47,6 +47,15 @@ impl Labelled {
         Ok(Labelled { t, labels: self.labels.into_iter().filter(|&l| wanted(l)).collect() })
     }
 
+    /// Drops axes of one element that the other operand sums over more: each sum is then of that operand alone.
+    fn without_units(self, cx: &mut Lower, other: &Labelled, wanted: &dyn Fn(u32) -> bool) -> Result<Labelled, Refuse> {
+        let unit = |t: &Labelled, l: u32| t.size(cx, l) == Expr::Int(1);
+        let drops = |l: &u32| other.labels.contains(l) && !wanted(*l) && unit(&self, *l) && !unit(other, *l);
+        let kept: Vec<u32> = self.labels.iter().copied().filter(|l| !drops(l)).collect();
+        let dims: Vec<Expr> = kept.iter().map(|&l| self.size(cx, l)).collect();
+        Ok(Labelled { t: cx.reshape(self.t, &dims)?, labels: kept })
+    }
+
     /// Equal labels on several axes stand for their diagonal.
     fn without_repeats(mut self, cx: &mut Lower) -> Result<Labelled, Refuse> {
         while let Some((a, b)) = first_repeat(&self.labels) {
@@ -66,13 +75,10 @@ fn first_repeat(labels: &[u32]) -> Option<(usize, usize)> {
 
 /// Contracts the labels that both have and nobody wants.
 fn contract(cx: &mut Lower, a: Labelled, b: Labelled, wanted: &dyn Fn(u32) -> bool) -> Result<Labelled, Refuse> {
+    let (a, b) = (a.clone().without_units(cx, &b, wanted)?, b.without_units(cx, &a, wanted)?);
     let a = a.reduced(cx, |l| wanted(l) || b.labels.contains(&l))?;
     let b = b.reduced(cx, |l| wanted(l) || a.labels.contains(&l))?;
-    let one = |t: &Labelled, l: u32| t.size(cx, l) == Expr::Int(1);
     let shared: Vec<u32> = a.labels.iter().copied().filter(|l| b.labels.contains(l)).collect();
-    if shared.iter().any(|&l| !wanted(l) && one(&a, l) != one(&b, l)) {
-        return unsupported("a contraction that broadcasts");
-    }
     let batch: Vec<u32> = shared.iter().copied().filter(|&l| wanted(l)).collect();
     let inner: Vec<u32> = shared.into_iter().filter(|&l| !wanted(l)).collect();
     let rows: Vec<u32> = a.labels.iter().copied().filter(|l| !b.labels.contains(l)).collect();
@@ -114,8 +120,7 @@ fn labels_of(term: &str, rank: usize) -> Result<Vec<u32>, Refuse> {
 }
 
 /// Labels of the result of an equation without an arrow: ellipsis, then those that occur once in order.
-fn implied_output(operands: &[Labelled]) -> Vec<u32> {
-    let all: Vec<u32> = operands.iter().flat_map(|o| o.labels.iter().copied()).collect();
+fn implied_output(all: &[u32]) -> Vec<u32> {
     let mut out: Vec<u32> =
         all.iter().copied().filter(|&l| l >= ELLIPSIS || all.iter().filter(|&&k| k == l).count() == 1).collect();
     out.sort_by_key(|&l| (l < ELLIPSIS, if l < ELLIPSIS { i64::from(l) } else { -i64::from(l) }));
@@ -132,19 +137,20 @@ fn einsum(cx: &mut Lower, call: &Call) -> Items {
     if terms.len() != tensors.len() {
         return unsupported(format!("{} terms for {} operands", terms.len(), tensors.len()));
     }
-    let mut operands = Vec::new();
+    let (mut operands, mut all) = (Vec::new(), Vec::new());
     for (term, t) in terms.into_iter().zip(tensors) {
         let t = cx.cast(t, dtype)?;
         let labels = labels_of(term, cx.spec(t).rank())?;
         if labels.len() != cx.spec(t).rank() {
             return unsupported(format!("{term:?} does not label {} axes", cx.spec(t).rank()));
         }
+        all.extend(labels.iter().copied());
         operands.push(Labelled { t, labels }.without_repeats(cx)?);
     }
     let n_dots = operands.iter().flat_map(|o| &o.labels).filter(|&&l| l >= ELLIPSIS).map(|&l| (l - ELLIPSIS) as usize + 1).max();
     let output = match output {
         Some(o) => labels_of(o, o.chars().filter(|c| c.is_alphabetic()).count() + n_dots.unwrap_or(0))?,
-        None => implied_output(&operands),
+        None => implied_output(&all),
     };
     let mut rest = operands.into_iter();
     let Some(mut total) = rest.next() else { return unsupported("an equation without operands") };
@@ -242,6 +248,81 @@ fn bilinear(cx: &mut Lower, call: &Call) -> Items {
     }
 }
 
+/// `[a0 b, a1 b, ..]` on every axis.
+fn kron(cx: &mut Lower, call: &Call) -> Items {
+    let (a, b) = pair(cx, call, "self", "other")?;
+    let rank = cx.spec(a).rank().max(cx.spec(b).rank());
+    let mut spread = |t: Tid, outer: bool| {
+        let dims = cx.spec(t).dims.to_vec();
+        let lead = vec![Expr::Int(1); rank - dims.len()];
+        let pairs = lead.into_iter().chain(dims).flat_map(|d| if outer { [d, Expr::Int(1)] } else { [Expr::Int(1), d] });
+        cx.reshape(t, &pairs.collect::<Vec<_>>())
+    };
+    let (a, b) = (spread(a, true)?, spread(b, false)?);
+    let products = ops::mul(cx, a, b)?;
+    one(cx.reshape(products, &call.out(0)?.dims)?)
+}
+
+fn vecdot(cx: &mut Lower, call: &Call) -> Items {
+    let (a, b) = pair(cx, call, "x", "y")?;
+    let products = ops::mul(cx, a, b)?;
+    let axis = cx.axis(call, "dim", -1, cx.spec(products).rank())?;
+    one(ops::sum(cx, products, &[axis], false)?)
+}
+
+/// Products of matrices from the left on; a vector may stand at either end.
+fn multi_dot(cx: &mut Lower, call: &Call) -> Items {
+    let dtype = call.out(0)?.dtype;
+    let mut total: Option<Tid> = None;
+    for t in call.tensors("tensors")? {
+        let t = cx.cast(t, dtype)?;
+        total = Some(match total {
+            None => t,
+            Some(product_so_far) => product(cx, product_so_far, t)?,
+        });
+    }
+    one(total.ok_or_else(|| Refuse::Missing("tensors[0]".to_owned()))?)
+}
+
+/// Powers of square matrices, by squaring.
+fn matrix_power(cx: &mut Lower, call: &Call) -> Items {
+    let dtype = call.out(0)?.dtype;
+    let mut square = cx.operand(call, "self", dtype)?;
+    let mut n = call.int("n")?;
+    if n < 1 {
+        return unsupported(format!("power {n} of a matrix"));
+    }
+    let mut total: Option<Tid> = None;
+    while n > 0 {
+        if n % 2 == 1 {
+            total = Some(match total {
+                None => square,
+                Some(t) => product(cx, t, square)?,
+            });
+        }
+        n /= 2;
+        if n > 0 {
+            square = product(cx, square, square)?;
+        }
+    }
+    one(total.unwrap_or(square))
+}
+
+/// Distances between all pairs of rows, each pair once.
+fn pdist(cx: &mut Lower, call: &Call) -> Items {
+    let x = cx.operand(call, "self", call.out(0)?.dtype)?;
+    let n = cx.spec(x).dims.first().and_then(Expr::as_int);
+    let Some(n) = n.filter(|&n| n <= 4096) else { return unsupported("distances of an unknown or large number of rows") };
+    let pairs: Vec<(i64, i64)> = (0..n).flat_map(|i| (i + 1..n).map(move |j| (i, j))).collect();
+    let mut side = |pick: fn(&(i64, i64)) -> i64| {
+        let index = cx.integers("_pairs", &pairs.iter().map(pick).collect::<Vec<_>>(), flambeau_tensor::DType::I32)?;
+        ops::take(cx, x, index, 0)
+    };
+    let (a, b) = (side(|p| p.0)?, side(|p| p.1)?);
+    let apart = ops::sub(cx, a, b)?;
+    one(norm_of(cx, apart, call.float_or("p", 2.0)?, &[1], false)?)
+}
+
 /// Distances between all rows of `[.., P, M]` and `[.., R, M]`.
 fn cdist(cx: &mut Lower, call: &Call) -> Items {
     let (a, b) = pair(cx, call, "x1", "x2")?;
@@ -257,8 +338,10 @@ fn cdist(cx: &mut Lower, call: &Call) -> Items {
 }
 
 fn pairwise_distance(cx: &mut Lower, call: &Call) -> Items {
-    let (a, b) = pair(cx, call, "x1", "x2")?;
+    let dtype = super::elementwise::promoted(cx, call, &["x1", "x2"])?;
+    let (a, b) = (cx.operand(call, "x1", dtype)?, cx.operand(call, "x2", dtype)?);
     let apart = ops::sub(cx, a, b)?;
+    let apart = cx.cast(apart, call.out(0)?.dtype)?;
     let apart = ops::add_number(cx, apart, call.float_or("eps", 1e-6)?)?;
     let last = cx.spec(apart).rank().saturating_sub(1);
     one(norm_of(cx, apart, call.float_or("p", 2.0)?, &[last], call.bool_or("keepdim", false)?)?)
@@ -266,9 +349,16 @@ fn pairwise_distance(cx: &mut Lower, call: &Call) -> Items {
 
 /// `sum(a b) / (max(|a|, eps) max(|b|, eps))`.
 fn cosine_similarity(cx: &mut Lower, call: &Call) -> Items {
-    let (a, b) = pair(cx, call, "x1", "x2")?;
+    let (mut a, mut b) = pair(cx, call, "x1", "x2")?;
     let rank = cx.spec(a).rank().max(cx.spec(b).rank());
     let axis = cx.axis(call, "dim", 1, rank)?;
+    // An axis that one operand only broadcasts along counts for its length as often as for the other's.
+    let sizes = [a, b].map(|t| (axis + cx.spec(t).rank()).checked_sub(rank).map_or(Expr::Int(1), |i| cx.spec(t).dims[i].clone()));
+    if sizes[0] != sizes[1] {
+        let common = ops::mul(cx, a, b)?;
+        let dims = cx.spec(common).dims.to_vec();
+        (a, b) = (super::shape::expand_to(cx, a, &dims)?, super::shape::expand_to(cx, b, &dims)?);
+    }
     let eps = cx.number(call.float_or("eps", 1e-8)?, cx.spec(a).dtype)?;
     let products = ops::mul(cx, a, b)?;
     let dot = ops::sum(cx, products, &[axis], false)?;
@@ -309,14 +399,21 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten._trilinear.default", "i1 i2 i3 expand1 expand2 expand3 sumdim unroll_dim", trilinear),
     row("aten.bilinear.default", "input1 input2 weight bias", bilinear),
     row("aten.cdist.default", "x1 x2 p compute_mode", cdist),
-    row("aten.cosine_similarity.default", "x1 x2 dim eps", cosine_similarity),
+    row("aten.cosine_similarity.default", "x1 x2 dim eps", |cx, call| lifted(cx, call, &["x1", "x2"], cosine_similarity)),
     row("aten.dot.default", "self tensor", dot),
     row("aten.einsum.default", "equation tensors path", einsum),
     row("aten.ger.default", "self vec2", outer),
     row("aten.inner.default", "self other", inner),
+    row("aten.kron.default", "self other", kron),
+    row("aten.linalg_matrix_power.default", "self n", matrix_power),
+    row("aten.linalg_multi_dot.default", "tensors", multi_dot),
+    row("aten.linalg_vecdot.default", "x y dim", vecdot),
+    row("aten.matrix_power.default", "self n", matrix_power),
     row("aten.mv.default", "self vec", mv),
     row("aten.outer.default", "self vec2", outer),
     row("aten.pairwise_distance.default", "x1 x2 p eps keepdim", pairwise_distance),
+    row("aten.pdist.default", "self p", pdist),
+    row("aten._pdist_forward.default", "self p", pdist),
     row("aten.tensordot.default", "self other dims_self dims_other", tensordot),
     row("aten.vdot.default", "self other", dot),
 ];

@@ -1,10 +1,10 @@
 //! Reductions.
 
 use flambeau_ir::{All, Any, Argmax, Argmin, In, LogSumExp, Max, Mean, Min, Prod, Std, Sum, Tid, Var};
-use flambeau_tensor::DType;
+use flambeau_tensor::{DType, Expr};
 
-use super::{RuleRow, one, ops, row};
-use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
+use super::{RuleRow, lifted, one, ops, row};
+use crate::{Call, Item, Lower, Refuse, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
 
@@ -53,29 +53,70 @@ fn logsumexp(cx: &mut Lower, call: &Call) -> Items {
 }
 
 /// Divisor correction: `correction`, or `unbiased` in the older form.
-fn correction(call: &Call) -> Result<i32, Refuse> {
+fn correction(call: &Call) -> Result<f64, Refuse> {
     match call.arg("unbiased") {
-        Some(_) => Ok(i32::from(call.bool_or("unbiased", true)?)),
-        None => {
-            let correction = call.float_or("correction", 1.0)?;
-            if correction.fract() != 0.0 || !(0.0..1e6).contains(&correction) {
-                return unsupported(format!("a correction of {correction}"));
-            }
-            Ok(correction as i32)
-        }
+        Some(_) => Ok(f64::from(u8::from(call.bool_or("unbiased", true)?))),
+        None => call.float_or("correction", 1.0),
     }
+}
+
+/// A correction as nodes take it.
+fn whole_correction(correction: f64) -> Option<i32> {
+    (correction.fract() == 0.0 && (0.0..1e6).contains(&correction)).then_some(correction as i32)
+}
+
+/// The variance with another divisor than nodes have: the biased one times `n / max(n - correction, 0)`.
+fn corrected_var(cx: &mut Lower, call: &Call, correction: f64) -> Result<Tid, Refuse> {
+    let x = call.tensor("self")?;
+    let (axes, keepdims) = (axes(cx, call, x)?, call.bool_or("keepdim", false)?);
+    let dims = &cx.spec(x).dims;
+    let counted = |a: &usize| axes.is_empty() || axes.contains(&(*a as i32));
+    let sizes: Vec<Expr> = (0..dims.len()).filter(counted).map(|a| dims[a].clone()).collect();
+    let n: i64 = ops::known("reduced sizes", &sizes)?.iter().product();
+    let biased = cx.emit(Var { x: In(x), out: NEW, axes, keepdims, ddof: 0 })?;
+    ops::mul_number(cx, biased, n as f64 / (n as f64 - correction).max(0.0))
 }
 
 fn var(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
-    let (axes, keepdims, ddof) = (axes(cx, call, x)?, call.bool_or("keepdim", false)?, correction(call)?);
+    let correction = correction(call)?;
+    let Some(ddof) = whole_correction(correction) else { return one(corrected_var(cx, call, correction)?) };
+    let (axes, keepdims) = (axes(cx, call, x)?, call.bool_or("keepdim", false)?);
     one(cx.emit(Var { x: In(x), out: NEW, axes, keepdims, ddof })?)
 }
 
 fn std(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
-    let (axes, keepdims, ddof) = (axes(cx, call, x)?, call.bool_or("keepdim", false)?, correction(call)?);
+    let correction = correction(call)?;
+    let Some(ddof) = whole_correction(correction) else {
+        let variance = corrected_var(cx, call, correction)?;
+        return one(ops::sqrt(cx, variance)?);
+    };
+    let (axes, keepdims) = (axes(cx, call, x)?, call.bool_or("keepdim", false)?);
     one(cx.emit(Std { x: In(x), out: NEW, axes, keepdims, ddof })?)
+}
+
+/// The operand in the type of the result with 0 for NaN, the places of numbers, and the axes.
+fn without_nan(cx: &mut Lower, call: &Call) -> Result<(Tid, Tid, Vec<usize>), Refuse> {
+    let x = call.tensor("self")?;
+    let axes = axes(cx, call, x)?.into_iter().map(|a| a as usize).collect();
+    let number = ops::eq(cx, x, x)?;
+    let zero = ops::number_like(cx, x, 0.0)?;
+    let x = ops::select(cx, number, x, zero)?;
+    Ok((cx.cast(x, call.out(0)?.dtype)?, number, axes))
+}
+
+fn nansum(cx: &mut Lower, call: &Call) -> Items {
+    let (x, _, axes) = without_nan(cx, call)?;
+    one(ops::sum(cx, x, &axes, call.bool_or("keepdim", false)?)?)
+}
+
+fn nanmean(cx: &mut Lower, call: &Call) -> Items {
+    let (x, number, axes) = without_nan(cx, call)?;
+    let keepdims = call.bool_or("keepdim", false)?;
+    let counted = cx.cast(number, cx.spec(x).dtype)?;
+    let (total, count) = (ops::sum(cx, x, &axes, keepdims)?, ops::sum(cx, counted, &axes, keepdims)?);
+    one(ops::div(cx, total, count)?)
 }
 
 fn var_mean(cx: &mut Lower, call: &Call) -> Items {
@@ -175,6 +216,27 @@ fn vector_norm(cx: &mut Lower, call: &Call) -> Items {
     one(norm_of(cx, x, p, &axes, call.bool_or("keepdim", false)?)?)
 }
 
+fn dist(cx: &mut Lower, call: &Call) -> Items {
+    let dtype = call.out(0)?.dtype;
+    let (a, b) = (cx.operand(call, "self", dtype)?, cx.operand(call, "other", dtype)?);
+    let apart = ops::sub(cx, a, b)?;
+    one(norm_of(cx, apart, call.float_or("p", 2.0)?, &[], false)?)
+}
+
+/// Undoes a broadcast: sums over the axes that it made or stretched.
+fn sum_to_size(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let (dims, target) = (cx.spec(x).dims.to_vec(), call.out(0)?.dims.clone());
+    let lead = dims.len().saturating_sub(target.len());
+    let stretched = |a: &usize| *a < lead || (target[a - lead].as_int() == Some(1) && dims[*a].as_int() != Some(1));
+    let axes: Vec<usize> = (0..dims.len()).filter(stretched).collect();
+    if axes.is_empty() {
+        return one(x);
+    }
+    let sum = ops::sum(cx, x, &axes, true)?;
+    one(cx.reshape(sum, &target)?)
+}
+
 /// Index of an extreme; over all elements when no axis is given.
 macro_rules! extreme_index {
     ($($name:ident => $node:ident;)*) => { $(
@@ -208,8 +270,8 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.any.default", "self", any),
     row("aten.any.dim", "self dim keepdim", any),
     row("aten.any.dims", "self dim keepdim", any),
-    row("aten.argmax.default", "self dim keepdim", argmax),
-    row("aten.argmin.default", "self dim keepdim", argmin),
+    row("aten.argmax.default", "self dim keepdim", |cx, call| lifted(cx, call, &["self"], argmax)),
+    row("aten.argmin.default", "self dim keepdim", |cx, call| lifted(cx, call, &["self"], argmin)),
     row("aten.logsumexp.default", "self dim keepdim", logsumexp),
     row("aten.max.default", "self", amax),
     row("aten.mean.default", "self dtype", mean),
@@ -228,6 +290,10 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.count_nonzero.dim_IntList", "self dim", count_nonzero),
     row("aten.frobenius_norm.dim", "self dim keepdim", vector_norm),
     row("aten.linalg_vector_norm.default", "self ord dim keepdim dtype", vector_norm),
+    row("aten.dist.default", "self other p", dist),
+    row("aten.nanmean.default", "self dim keepdim dtype", nanmean),
+    row("aten.nansum.default", "self dim keepdim dtype", nansum),
+    row("aten.sum_to_size.default", "self size", sum_to_size),
     row("aten.max.dim", "self dim keepdim", max_dim),
     row("aten.min.dim", "self dim keepdim", min_dim),
     row("aten.norm.Scalar", "self p", vector_norm),

@@ -196,12 +196,69 @@ fn factors(call: &Call, n: usize) -> Result<Vec<Option<f64>>, Refuse> {
 }
 
 /// A symbolic axis can be resampled where every element is repeated as often.
-fn repeat_whole(cx: &mut Lower, x: Tid, at: usize, factor: Option<f64>, kind: Kind) -> Emitted {
+fn repeat_whole(cx: &mut Lower, x: Tid, at: usize, target: &Expr, factor: Option<f64>, kind: Kind) -> Emitted {
     match factor {
         Some(f) if f.fract() == 0.0 && f >= 1.0 && matches!(kind, Kind::Nearest | Kind::NearestExact) => {
             cx.emit(Repeat { x: In(x), out: NEW, repeats: Int::Lit(f as i64), axis: at as i32 })
         }
-        _ => unsupported("resampling a symbolic axis by other than repetition"),
+        _ => resample_symbolic(cx, x, at, target, factor, kind),
+    }
+}
+
+/// Places in the input computed from the sizes that a run has.
+fn resample_symbolic(cx: &mut Lower, x: Tid, at: usize, target: &Expr, factor: Option<f64>, kind: Kind) -> Emitted {
+    let size = cx.spec(x).dims[at].clone();
+    let float = |cx: &mut Lower, size: &Expr| {
+        let size = cx.size_tensor(size)?;
+        cx.cast(size, DType::F32)
+    };
+    let last = float(cx, &(size.clone() - Expr::Int(1)))?;
+    let zero = cx.number(0.0, DType::F32)?;
+    let places = ops::count(cx, target, DType::F32)?;
+    let aligned = matches!(kind, Kind::Linear { align_corners: true });
+    let scale = match factor.filter(|_| !aligned) {
+        Some(factor) => cx.number(1.0 / factor, DType::F32)?,
+        None => {
+            let shift = i64::from(aligned);
+            let (from, to) = (float(cx, &(size - Expr::Int(shift)))?, float(cx, &(target.clone() - Expr::Int(shift)))?);
+            let unit = cx.number(1.0, DType::F32)?;
+            let to = ops::maximum(cx, to, unit)?;
+            ops::div(cx, from, to)?
+        }
+    };
+    let half = if matches!(kind, Kind::NearestExact | Kind::Linear { align_corners: false }) { 0.5 } else { 0.0 };
+    let shifted = ops::add_number(cx, places, half)?;
+    let source = ops::mul(cx, shifted, scale)?;
+    let clip =
+        |cx: &mut Lower, t: Tid| cx.emit(flambeau_ir::Clip { x: In(t), out: NEW, a_min: Some(In(zero)), a_max: Some(In(last)) });
+    match kind {
+        Kind::Nearest | Kind::NearestExact => {
+            let low = cx.emit(flambeau_ir::Floor { x: In(source), out: NEW })?;
+            let low = clip(cx, low)?;
+            let index = cx.cast(low, DType::I32)?;
+            ops::take(cx, x, index, at)
+        }
+        Kind::Linear { .. } => {
+            let source = ops::add_number(cx, source, -half)?;
+            let source = ops::maximum(cx, source, zero)?;
+            let low = cx.emit(flambeau_ir::Floor { x: In(source), out: NEW })?;
+            let low = clip(cx, low)?;
+            let part = ops::sub(cx, source, low)?;
+            let part = ops::clip(cx, part, 0.0, 1.0)?;
+            let next = ops::add_number(cx, low, 1.0)?;
+            let next = clip(cx, next)?;
+            let rank = cx.spec(x).rank();
+            let rest = ops::number_minus(cx, 1.0, part)?;
+            let mut side = |index: Tid, weight: Tid| {
+                let index = cx.cast(index, DType::I32)?;
+                let taken = ops::take(cx, x, index, at)?;
+                let weight = ops::along(cx, weight, at, rank)?;
+                ops::mul(cx, taken, weight)
+            };
+            let (near, far) = (side(low, rest)?, side(next, part)?);
+            ops::add(cx, near, far)
+        }
+        Kind::Cubic { .. } | Kind::Antialiased { .. } => unsupported("cubic or antialiased resampling of a symbolic axis"),
     }
 }
 
@@ -211,6 +268,7 @@ fn resample(cx: &mut Lower, call: &Call, n: usize, kind: Kind) -> Items {
     if cx.spec(x).rank() != LEAD + n {
         return unsupported(format!("resampling {n} axes of a tensor of rank {}", cx.spec(x).rank()));
     }
+    let stored = cx.spec(x).dtype;
     if !matches!(kind, Kind::Nearest | Kind::NearestExact) {
         x = cx.cast(x, DType::F32)?;
     }
@@ -224,8 +282,13 @@ fn resample(cx: &mut Lower, call: &Call, n: usize, kind: Kind) -> Items {
             (Some(size), Some(out)) if size > 0 && out > 0 => {
                 interpolate(cx, x, at, &Axis { size, out, factor: factors[i] }, kind)?
             }
-            _ => repeat_whole(cx, x, at, factors[i], kind)?,
+            _ => repeat_whole(cx, x, at, target, factors[i], kind)?,
         };
+    }
+    if !stored.is_float() && cx.spec(x).dtype.is_float() {
+        // Integers are rounded, and overshoot is cut to what the type holds.
+        let whole = cx.emit(flambeau_ir::Round { x: In(x), out: NEW, decimals: 0 })?;
+        x = ops::clip(cx, whole, ops::lowest(stored), ops::highest(stored))?;
     }
     one(x)
 }

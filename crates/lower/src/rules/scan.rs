@@ -136,7 +136,8 @@ pub(super) fn copy(cx: &mut Lower, from: Tid, to: Tid) -> Result<(), Refuse> {
 /// The operand in the type of the first result, and its axis.
 fn operand(cx: &mut Lower, call: &Call) -> Result<(Tid, usize), Refuse> {
     let x = cx.operand(call, "self", call.out(0)?.dtype)?;
-    Ok((x, cx.axis(call, "dim", 0, cx.spec(x).rank())?))
+    // Rank-0 tensors pass for rank 1 here.
+    Ok((x, cx.axis(call, "dim", 0, cx.spec(x).rank().max(1))?))
 }
 
 /// `value` in the shape of one slice.
@@ -156,7 +157,7 @@ fn cumsum(cx: &mut Lower, call: &Call) -> Items {
 
 fn running(cx: &mut Lower, call: &Call, from: f64, combine: fn(&mut Lower, Tid, Tid) -> Emitted) -> Items {
     let (x, axis) = operand(cx, call)?;
-    if cx.spec(x).rank() == 0 {
+    if cx.spec(x).rank() == 0 || cx.spec(x).numel().as_int() == Some(0) {
         return one(x);
     }
     let init = start(cx, x, axis, from)?;

@@ -6,7 +6,7 @@ use flambeau_ir::{In, IndexCopy, Tid};
 use flambeau_tensor::{DType, Expr};
 
 use super::{
-    RuleRow, one,
+    RuleRow, lifted, one,
     ops::{self, Emitted},
     row,
     shape::{expand_to, slice_axis},
@@ -32,7 +32,7 @@ impl Scatter {
     fn new(cx: &mut Lower, call: &Call) -> Result<Scatter, Refuse> {
         let dtype = call.out(0)?.dtype;
         let (mut x, mut index) = (cx.operand(call, "self", dtype)?, call.tensor("index")?);
-        let axis = cx.axis(call, "dim", 0, cx.spec(x).rank())?;
+        let axis = cx.axis(call, "dim", 0, cx.spec(x).rank().max(1))?;
         if cx.spec(x).rank() == 0 {
             x = cx.unsqueeze(x, 0)?;
         }
@@ -143,6 +143,11 @@ fn scatter_value(cx: &mut Lower, call: &Call) -> Items {
 fn scatter_src(cx: &mut Lower, call: &Call) -> Items {
     let scatter = Scatter::new(cx, call)?;
     let src = scatter.source(cx, call)?;
+    let result = last_written(cx, &scatter, src)?;
+    scatter.finish(cx, call, result)
+}
+
+fn last_written(cx: &mut Lower, scatter: &Scatter, src: Tid) -> Emitted {
     let (axis, rank) = (scatter.axis, cx.spec(scatter.x).rank());
     let pairs = scatter.pairs(cx)?;
     let n = cx.spec(scatter.index).dims[axis].clone();
@@ -154,8 +159,7 @@ fn scatter_src(cx: &mut Lower, call: &Call) -> Items {
     let zero = cx.number(0.0, DType::I32)?;
     let hit = ops::ge(cx, last, zero)?;
     let value = ops::take_along(cx, src, last, axis)?;
-    let result = ops::select(cx, hit, value, scatter.x)?;
-    scatter.finish(cx, call, result)
+    ops::select(cx, hit, value, scatter.x)
 }
 
 fn scatter_reduce(cx: &mut Lower, call: &Call) -> Items {
@@ -168,15 +172,36 @@ fn scatter_reduce(cx: &mut Lower, call: &Call) -> Items {
             expand_to(cx, value, &dims)?
         }
     };
+    let reduced = reduced(cx, call, &scatter, src)?;
+    scatter.finish(cx, call, reduced)
+}
+
+/// The reduction that the call names.
+fn reduced(cx: &mut Lower, call: &Call, scatter: &Scatter, src: Tid) -> Emitted {
     let own = call.bool_or("include_self", true)?;
+    let dtype = cx.spec(scatter.x).dtype;
     let reduced = match call.str_or("reduce", "")? {
-        "sum" | "add" => reduce_sum(cx, &scatter, src, own)?,
-        "mean" => reduce_mean(cx, &scatter, src, own)?,
-        "prod" | "multiply" => reduce_pairs(cx, &scatter, src, own, 1.0, ops::prod, ops::mul)?,
-        "amax" => reduce_pairs(cx, &scatter, src, own, f64::NEG_INFINITY, ops::max, ops::maximum)?,
-        "amin" => reduce_pairs(cx, &scatter, src, own, f64::INFINITY, ops::min, ops::minimum)?,
+        "sum" | "add" => reduce_sum(cx, scatter, src, own)?,
+        "mean" => reduce_mean(cx, scatter, src, own)?,
+        "prod" | "multiply" => reduce_pairs(cx, scatter, src, own, 1.0, ops::prod, ops::mul)?,
+        "amax" => reduce_pairs(cx, scatter, src, own, ops::lowest(dtype), ops::max, ops::maximum)?,
+        "amin" => reduce_pairs(cx, scatter, src, own, ops::highest(dtype), ops::min, ops::minimum)?,
         other => return unsupported(format!("reduction {other:?}")),
     };
+    cx.cast(reduced, dtype)
+}
+
+/// Rows of the source reduced into the places that a list of indices names.
+fn index_reduce(cx: &mut Lower, call: &Call) -> Items {
+    let dtype = call.out(0)?.dtype;
+    let (x, src) = (cx.operand(call, "self", dtype)?, cx.operand(call, "source", dtype)?);
+    let axis = cx.axis(call, "dim", 0, cx.spec(x).rank())?;
+    let index = index_list(cx, call)?;
+    let dims = cx.spec(src).dims.to_vec();
+    let index = ops::along(cx, index, axis, dims.len())?;
+    let index = expand_to(cx, index, &dims)?;
+    let scatter = Scatter { x, index, axis, outer: Vec::new() };
+    let reduced = reduced(cx, call, &scatter, src)?;
     scatter.finish(cx, call, reduced)
 }
 
@@ -218,19 +243,30 @@ fn reduce_pairs(
     reduce: fn(&mut Lower, Tid, &[usize], bool) -> Emitted,
     combine: fn(&mut Lower, Tid, Tid) -> Emitted,
 ) -> Emitted {
-    if neutral.is_infinite() && !cx.spec(scatter.x).dtype.is_float() {
-        return unsupported("an extreme over scattered integers");
-    }
     let pairs = scatter.pairs(cx)?;
     let neutral = ops::number_like(cx, scatter.x, neutral)?;
     let spread = cx.unsqueeze(src, scatter.axis + 1)?;
     let candidates = ops::select(cx, pairs, spread, neutral)?;
     let reduced = reduce(cx, candidates, &[scatter.axis], false)?;
+    let reduced = cx.cast(reduced, cx.spec(scatter.x).dtype)?;
     if own {
         return combine(cx, scatter.x, reduced);
     }
     let hits = ops::any(cx, pairs, &[scatter.axis], false)?;
     ops::select(cx, hits, reduced, scatter.x)
+}
+
+/// Elements put back where a pooling over the last `n` axes found them; zeros elsewhere.
+fn max_unpool(cx: &mut Lower, call: &Call, n: usize) -> Items {
+    let (x, index) = (call.tensor("self")?, call.tensor("indices")?);
+    let (dims, out) = (cx.spec(x).dims.to_vec(), call.out(0)?.dims.clone());
+    let lead = dims.len().saturating_sub(n);
+    let flat = |dims: &[Expr]| [&dims[..lead], &[ops::volume(&dims[lead..])]].concat();
+    let (src, index) = (cx.reshape(x, &flat(&dims))?, cx.reshape(index, &flat(&dims))?);
+    let zeros = ops::full(cx, 0.0, &flat(&out), cx.spec(src).dtype)?;
+    let scatter = Scatter { x: zeros, index, axis: lead, outer: Vec::new() };
+    let result = last_written(cx, &scatter, src)?;
+    one(cx.reshape(result, &out)?)
 }
 
 /// A list of indices along one axis, as i64 of rank 1.
@@ -244,9 +280,6 @@ fn index_add(cx: &mut Lower, call: &Call) -> Items {
     let dtype = call.out(0)?.dtype;
     let (x, source) = (cx.operand(call, "self", dtype)?, cx.operand(call, "source", dtype)?);
     let rank = cx.spec(x).rank();
-    if rank == 0 {
-        return unsupported("an indexed sum into a rank-0 tensor");
-    }
     let axis = cx.axis(call, "dim", 0, rank)?;
     let source = ops::mul_number(cx, source, call.float_or("alpha", 1.0)?)?;
     let index = index_list(cx, call)?;
@@ -269,9 +302,6 @@ fn copy_at(cx: &mut Lower, x: Tid, index: Tid, update: Tid, axis: usize) -> Emit
 fn index_fill(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let rank = cx.spec(x).rank();
-    if rank == 0 {
-        return unsupported("an indexed fill of a rank-0 tensor");
-    }
     let axis = cx.axis(call, "dim", 0, rank)?;
     let index = index_list(cx, call)?;
     let value = cx.operand(call, "value", cx.spec(x).dtype)?;
@@ -281,24 +311,39 @@ fn index_fill(cx: &mut Lower, call: &Call) -> Items {
     one(copy_at(cx, x, index, update, axis)?)
 }
 
-/// `x[indices] = values`: adjacent indexed axes are joined into one, whose places are written.
+/// `x[indices] = values`. The dims of indices of separate axes lead in `values`, so these axes are moved to the front first.
 fn index_put(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let dtype = cx.spec(x).dtype;
     let values = cx.operand(call, "values", dtype)?;
     let indices = call.tensors_opt("indices")?;
     let given: Vec<(usize, Tid)> = indices.iter().enumerate().filter_map(|(a, t)| t.map(|t| (a, t))).collect();
-    let Some(&(first, head)) = given.first() else { return one(x) };
+    if given.is_empty() {
+        return one(x);
+    }
     if given.iter().any(|(_, t)| matches!(cx.spec(*t).dtype, DType::Bool | DType::U8)) {
         return masked_put(cx, call, x, &given, values);
     }
-    if given.windows(2).any(|w| w[1].0 != w[0].0 + 1) {
-        return unsupported("a write by indices of axes that are not adjacent");
+    let accumulate = call.bool_or("accumulate", false)?;
+    if given.windows(2).all(|w| w[1].0 == w[0].0 + 1) {
+        return one(put_at(cx, x, &given, values, accumulate)?);
     }
+    let axes: Vec<usize> = given.iter().map(|g| g.0).collect();
+    let perm: Vec<usize> = axes.iter().copied().chain((0..cx.spec(x).rank()).filter(|a| !axes.contains(a))).collect();
+    let leading: Vec<(usize, Tid)> = given.iter().enumerate().map(|(at, g)| (at, g.1)).collect();
+    let moved = cx.permute(x, &perm)?;
+    let put = put_at(cx, moved, &leading, values, accumulate)?;
+    let back: Vec<usize> = (0..perm.len()).filter_map(|a| perm.iter().position(|&p| p == a)).collect();
+    one(cx.permute(put, &back)?)
+}
+
+/// A write by indices of adjacent axes, which are joined into one.
+fn put_at(cx: &mut Lower, x: Tid, given: &[(usize, Tid)], values: Tid, accumulate: bool) -> Emitted {
+    let Some(&(first, head)) = given.first() else { return Ok(x) };
     let spec = cx.spec(x).clone();
     let (lead, rest) = (&spec.dims[..first], &spec.dims[first + given.len()..]);
     let joined = &spec.dims[first..first + given.len()];
-    let index = if given.len() == 1 { head } else { linear_index(cx, &given, joined)? };
+    let index = if given.len() == 1 { head } else { linear_index(cx, given, joined)? };
     let index = cx.cast(index, DType::I64)?;
     let index_dims = cx.spec(index).dims.to_vec();
     let values = expand_to(cx, values, &[lead, &index_dims, rest].concat())?;
@@ -306,9 +351,9 @@ fn index_put(cx: &mut Lower, call: &Call) -> Items {
     let index = cx.reshape(index, std::slice::from_ref(&n))?;
     let values = cx.reshape(values, &[lead, &[n], rest].concat())?;
     let flat = cx.reshape(x, &[lead, &[ops::volume(joined)], rest].concat())?;
-    let put = if call.bool_or("accumulate", false)? { add_at } else { copy_at };
+    let put = if accumulate { add_at } else { copy_at };
     let result = put(cx, flat, index, values, first)?;
-    one(cx.reshape(result, &spec.dims)?)
+    cx.reshape(result, &spec.dims)
 }
 
 /// Places of several indexed axes in the one that joins them.
@@ -329,19 +374,34 @@ fn linear_index(cx: &mut Lower, given: &[(usize, Tid)], sizes: &[Expr]) -> Emitt
     linear.ok_or_else(|| Refuse::Missing("indices[0]".to_owned()))
 }
 
-/// `x[mask] = value` for one value.
+/// `x[mask] = values`: one value for all true places, or one after the other.
 fn masked_put(cx: &mut Lower, call: &Call, x: Tid, given: &[(usize, Tid)], values: Tid) -> Items {
     let &[(axis, mask)] = given else { return unsupported("a write by several masks") };
-    let rank = cx.spec(x).rank();
-    if axis != 0 || cx.spec(values).numel() != Expr::Int(1) || call.bool_or("accumulate", false)? {
-        return unsupported("a write of several values by a mask depends on the data");
+    let dims = cx.spec(x).dims.to_vec();
+    if axis != 0 {
+        return unsupported("a write by a mask of other than the first axes");
     }
-    let mut mask = mask;
-    while cx.spec(mask).rank() < rank {
+    let mut mask = cx.cast(mask, DType::Bool)?;
+    let rest = dims.len().saturating_sub(cx.spec(mask).rank());
+    while cx.spec(mask).rank() < dims.len() {
         mask = cx.unsqueeze(mask, cx.spec(mask).rank())?;
     }
-    let value = cx.reshape(values, &[])?;
-    one(ops::select(cx, mask, value, x)?)
+    // Without an axis of its own for the true places, every one of them takes the same values.
+    let mut values = values;
+    if cx.spec(values).rank() > rest && cx.spec(values).dims[0] == Expr::Int(1) {
+        let dims = cx.spec(values).dims[1..].to_vec();
+        values = cx.reshape(values, &dims)?;
+    }
+    if cx.spec(values).rank() > rest {
+        if call.bool_or("accumulate", false)? {
+            return unsupported("a sum of several values by a mask");
+        }
+        return one(scatter_by_mask(cx, x, mask, values)?);
+    }
+    if call.bool_or("accumulate", false)? {
+        values = ops::add(cx, x, values)?;
+    }
+    one(ops::select(cx, mask, values, x)?)
 }
 
 /// The `n`-th true place takes the `n`-th element of the source.
@@ -350,6 +410,12 @@ fn masked_scatter(cx: &mut Lower, call: &Call) -> Items {
     let (x, source) = (cx.operand(call, "self", dtype)?, cx.operand(call, "source", dtype)?);
     let dims = call.out(0)?.dims.clone();
     let mask = call.tensor("mask")?;
+    let x = expand_to(cx, x, &dims)?;
+    one(scatter_by_mask(cx, x, mask, source)?)
+}
+
+fn scatter_by_mask(cx: &mut Lower, x: Tid, mask: Tid, source: Tid) -> Emitted {
+    let dims = cx.spec(x).dims.to_vec();
     let mask = expand_to(cx, mask, &dims)?;
     let flat = cx.reshape(mask, &[ops::volume(&dims)])?;
     let numbers = cx.cast(flat, DType::I32)?;
@@ -359,16 +425,21 @@ fn masked_scatter(cx: &mut Lower, call: &Call) -> Items {
     let source = cx.reshape(source, &[n])?;
     let taken = ops::take(cx, source, places, 0)?;
     let taken = cx.reshape(taken, &dims)?;
-    one(ops::select(cx, mask, taken, x)?)
+    ops::select(cx, mask, taken, x)
 }
 
 pub(super) const ROWS: &[RuleRow] = &[
     row("aten._unsafe_index_put.default", "self indices values accumulate", index_put),
-    row("aten.index_add.default", "self dim index source alpha", index_add),
-    row("aten.index_fill.int_Scalar", "self dim index value", index_fill),
-    row("aten.index_fill.int_Tensor", "self dim index value", index_fill),
+    row("aten.index_add.default", "self dim index source alpha", |cx, call| lifted(cx, call, &["self", "source"], index_add)),
+    row("aten.index_fill.int_Scalar", "self dim index value", |cx, call| lifted(cx, call, &["self"], index_fill)),
+    row("aten.index_fill.int_Tensor", "self dim index value", |cx, call| lifted(cx, call, &["self"], index_fill)),
     row("aten.index_put.default", "self indices values accumulate", index_put),
+    row("aten.index_reduce.default", "self dim index source reduce include_self", |cx, call| {
+        lifted(cx, call, &["self", "source"], index_reduce)
+    }),
     row("aten.masked_scatter.default", "self mask source", masked_scatter),
+    row("aten.max_unpool2d.default", "self indices output_size", |cx, call| max_unpool(cx, call, 2)),
+    row("aten.max_unpool3d.default", "self indices output_size stride padding", |cx, call| max_unpool(cx, call, 3)),
     row("aten.scatter.reduce", "self dim index src reduce", scatter_reduce),
     row("aten.scatter.src", "self dim index src", scatter_src),
     row("aten.scatter.value", "self dim index value", scatter_value),

@@ -63,6 +63,11 @@ fn view(cx: &mut Lower, call: &Call) -> Items {
     one(cx.reshape(x, &dims)?)
 }
 
+fn view_as(cx: &mut Lower, call: &Call) -> Items {
+    let dims = cx.spec(call.tensor("other")?).dims.to_vec();
+    one(cx.reshape(call.tensor("self")?, &dims)?)
+}
+
 fn flatten(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let dims = cx.spec(x).dims.to_vec();
@@ -87,13 +92,17 @@ fn unflatten(cx: &mut Lower, call: &Call) -> Items {
     one(cx.reshape(x, &dims)?)
 }
 
+/// The axes that a list names; rank-0 tensors pass for rank 1 here.
 fn axes(call: &Call, param: &str, rank: usize) -> Result<Vec<usize>, Refuse> {
-    let one = |&axis: &i64| normalize_axis(axis, rank).ok_or(Refuse::Infer(InferError::Axis { axis, rank }));
+    let one = |&axis: &i64| normalize_axis(axis, rank.max(1)).ok_or(Refuse::Infer(InferError::Axis { axis, rank }));
     call.ints(param)?.iter().map(one).collect()
 }
 
 fn permute(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
+    if cx.spec(x).rank() == 0 {
+        return one(x);
+    }
     let perm = axes(call, "dims", cx.spec(x).rank())?;
     one(cx.permute(x, &perm)?)
 }
@@ -128,6 +137,9 @@ fn matrix_transpose(cx: &mut Lower, call: &Call) -> Items {
 fn movedim(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let rank = cx.spec(x).rank();
+    if rank == 0 {
+        return one(x);
+    }
     let (source, destination) = (axes(call, "source", rank)?, axes(call, "destination", rank)?);
     let mut perm = vec![usize::MAX; rank];
     for (&s, &d) in source.iter().zip(&destination) {
@@ -164,7 +176,7 @@ fn squeeze(cx: &mut Lower, call: &Call) -> Items {
     let rank = cx.spec(x).rank();
     let wanted = match call.arg("dim") {
         None => (0..rank).collect(),
-        Some(Arg::Int(_)) => vec![cx.axis(call, "dim", 0, rank)?],
+        Some(Arg::Int(_)) => vec![cx.axis(call, "dim", 0, rank.max(1))?],
         Some(_) => axes(call, "dim", rank)?,
     };
     squeeze_axes(cx, x, &wanted)
@@ -346,7 +358,7 @@ fn roll(cx: &mut Lower, call: &Call) -> Items {
 fn flip(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let axes: Vec<i32> = axes(call, "dims", cx.spec(x).rank())?.into_iter().map(|a| a as i32).collect();
-    if axes.is_empty() {
+    if axes.is_empty() || cx.spec(x).rank() == 0 {
         return one(x);
     }
     one(cx.emit(Flip { x: In(x), out: NEW, axes })?)
@@ -426,10 +438,7 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.unsqueeze.default", "self dim", unsqueeze),
     row("aten.unsqueeze_copy.default", "self dim", unsqueeze),
     row("aten.view.default", "self size", view),
-    row("aten.view_as.default", "self other", |cx, call| {
-        let dims = cx.spec(call.tensor("other")?).dims.to_vec();
-        one(cx.reshape(call.tensor("self")?, &dims)?)
-    }),
+    row("aten.view_as.default", "self other", view_as),
     row("aten.view_copy.default", "self size", view),
     row("aten._reshape_alias.default", "self size stride", view),
     row("aten._shape_as_tensor.default", "self", |cx, call| {
@@ -441,6 +450,11 @@ pub(super) const ROWS: &[RuleRow] = &[
         }
     }),
     row("aten.adjoint.default", "self", matrix_transpose),
+    row("aten.conj.default", "self", same),
+    row("aten.conj_physical.default", "self", same),
+    row("aten.mH.default", "self", matrix_transpose),
+    row("aten.matrix_H.default", "self", matrix_transpose),
+    row("aten.reshape_as.default", "self other", view_as),
     row("aten.alpha_dropout.default", "input p train", same_input),
     row("aten.concat.default", "tensors dim", cat),
     row("aten.concatenate.default", "tensors dim", cat),

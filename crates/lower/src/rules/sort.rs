@@ -14,6 +14,9 @@ use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
 
+/// Up to this many elements are compared with each other.
+const MAX_COMPARED: i64 = 1024;
+
 /// From this size on, selecting the largest elements beats sorting all.
 const SELECT_FROM: i64 = 2048;
 
@@ -170,18 +173,20 @@ fn median_dim(cx: &mut Lower, call: &Call) -> Items {
         return trivial(cx, x);
     }
     let axis = cx.axis(call, "dim", -1, cx.spec(x).rank())?;
-    let n = axis_size(cx, x, axis)?;
-    let middle = (n - 1) / 2;
+    let n = cx.spec(x).dims[axis].clone();
+    let middle = (n.clone() - Expr::Int(1)).floor_div(&Expr::Int(2));
     let order = ops::argsort(cx, x, axis)?;
     if !cx.spec(x).dtype.is_float() {
-        let index = raw_slice(cx, order, axis, middle, middle + 1, 1)?;
+        let next = middle.clone() + Expr::Int(1);
+        let index = super::shape::slice_axis(cx, order, axis, &middle, &next, 1)?;
         return selected(cx, call, x, axis, index);
     }
     let is_nan = ops::ne(cx, x, x)?;
     let n_nan = ops::sum(cx, is_nan, &[axis], true)?;
-    let (zero, middle) = (cx.number(0.0, DType::I32)?, cx.number(middle as f64, DType::I32)?);
+    let n_nan = cx.cast(n_nan, DType::I64)?;
+    let (zero, middle, n) = (cx.number(0.0, DType::I64)?, cx.size_tensor(&middle)?, cx.size_tensor(&n)?);
     let any = ops::gt(cx, n_nan, zero)?;
-    let first_nan = ops::number_minus(cx, n as f64, n_nan)?;
+    let first_nan = ops::sub(cx, n, n_nan)?;
     let at = ops::select(cx, any, first_nan, middle)?;
     let index = ops::take_along(cx, order, at, axis)?;
     selected(cx, call, x, axis, index)
@@ -200,6 +205,106 @@ fn median(cx: &mut Lower, call: &Call) -> Items {
     let last = ops::take_one(cx, sorted, n - 1, 0)?;
     let is_nan = ops::ne(cx, last, last)?;
     one(ops::select(cx, is_nan, last, middle)?)
+}
+
+/// As `median_dim` among the numbers only: NaN where there are none.
+fn nanmedian_dim(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    if cx.spec(x).rank() == 0 {
+        return trivial(cx, x);
+    }
+    let axis = cx.axis(call, "dim", -1, cx.spec(x).rank())?;
+    let index = middle_number(cx, x, axis)?;
+    selected(cx, call, x, axis, index)
+}
+
+fn nanmedian(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let numel = cx.spec(x).numel();
+    let x = cx.reshape(x, &[numel])?;
+    let index = middle_number(cx, x, 0)?;
+    let value = ops::take(cx, x, index, 0)?;
+    one(cx.reshape(value, &[])?)
+}
+
+/// The place of the lower middle one of the numbers along an axis, which stays with size 1.
+fn middle_number(cx: &mut Lower, x: Tid, axis: usize) -> Emitted {
+    let order = ops::argsort(cx, x, axis)?;
+    let number = ops::eq(cx, x, x)?;
+    let count = ops::sum(cx, number, &[axis], true)?;
+    let count = cx.cast(count, DType::I64)?;
+    let (unit, zero, two) = (cx.number(1.0, DType::I64)?, cx.number(0.0, DType::I64)?, cx.number(2.0, DType::I64)?);
+    let before = ops::sub(cx, count, unit)?;
+    let middle = ops::floor_div(cx, before, two)?;
+    let at = ops::maximum(cx, middle, zero)?;
+    ops::take_along(cx, order, at, axis)
+}
+
+/// The most frequent element, of several the smallest. PyTorch does not say which of its places it gives.
+fn mode(cx: &mut Lower, call: &Call) -> Items {
+    if call.is_used(1) {
+        return unsupported("the place of the most frequent element, of which there may be several, is used");
+    }
+    let x = call.tensor("self")?;
+    if cx.spec(x).rank() == 0 {
+        return trivial(cx, x);
+    }
+    let axis = cx.axis(call, "dim", -1, cx.spec(x).rank())?;
+    let n = axis_size(cx, x, axis)?;
+    if n > MAX_COMPARED {
+        return unsupported(format!("the most frequent of {n} elements"));
+    }
+    let sorted = ops::sort(cx, x, axis)?;
+    let (a, b) = (cx.unsqueeze(sorted, axis)?, cx.unsqueeze(sorted, axis + 1)?);
+    let equal = ops::eq(cx, a, b)?;
+    let counts = ops::sum(cx, equal, &[axis + 1], false)?;
+    let best = ops::argmax(cx, counts, axis, true)?;
+    let values = ops::take_along(cx, sorted, best, axis)?;
+    let dims = call.out(0)?.dims.clone();
+    Ok(vec![Item::Tensor(cx.reshape(values, &dims)?), Item::None])
+}
+
+/// Values between sorted elements, of which each has its share of the axis below it.
+fn quantile(cx: &mut Lower, call: &Call) -> Items {
+    let x = cx.operand(call, "self", call.out(0)?.dtype)?;
+    let q = call.float_or("q", 0.5)?;
+    let keep = call.bool_or("keepdim", false)?;
+    let (x, axis) = match call.arg("dim") {
+        Some(_) => (x, cx.axis(call, "dim", 0, cx.spec(x).rank())?),
+        None => {
+            let numel = cx.spec(x).numel();
+            (cx.reshape(x, &[numel])?, 0)
+        }
+    };
+    if cx.spec(x).rank() == 0 {
+        return one(x);
+    }
+    let n = axis_size(cx, x, axis)?;
+    let at = q * (n - 1) as f64;
+    let (low, high) = (at.floor(), at.ceil());
+    let part = match call.str_or("interpolation", "linear")? {
+        "linear" => at - low,
+        "lower" => 0.0,
+        "higher" => 1.0,
+        "midpoint" => 0.5,
+        "nearest" => at.round_ties_even() - low,
+        other => return unsupported(format!("interpolation {other:?}")),
+    };
+    let sorted = ops::sort(cx, x, axis)?;
+    let below = raw_slice(cx, sorted, axis, low as i64, low as i64 + 1, 1)?;
+    let above = raw_slice(cx, sorted, axis, high as i64, high as i64 + 1, 1)?;
+    let way = ops::sub(cx, above, below)?;
+    let step = ops::mul_number(cx, way, part)?;
+    let value = if low == high { below } else { ops::add(cx, below, step)? };
+    let is_nan = ops::ne(cx, x, x)?;
+    let any = ops::any(cx, is_nan, &[axis], true)?;
+    let nan = ops::number_like(cx, x, f64::NAN)?;
+    let value = ops::select(cx, any, nan, value)?;
+    let dims = call.out(0)?.dims.clone();
+    if keep && cx.spec(value).rank() != dims.len() && cx.spec(value).numel() != Expr::Int(1) {
+        return unsupported("a quantile over all elements that keeps their axes");
+    }
+    one(cx.reshape(value, &dims)?)
 }
 
 /// For each value, how many elements of the sorted sequence lie before its place; NaN comes after everything.
@@ -260,6 +365,10 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.kthvalue.default", "self k dim keepdim", kthvalue),
     row("aten.median.default", "self", median),
     row("aten.median.dim", "self dim keepdim", median_dim),
+    row("aten.mode.default", "self dim keepdim", mode),
+    row("aten.nanmedian.default", "self", nanmedian),
+    row("aten.nanmedian.dim", "self dim keepdim", nanmedian_dim),
+    row("aten.quantile.scalar", "self q dim keepdim interpolation", quantile),
     row("aten.msort.default", "self", |cx, call| {
         let x = call.tensor("self")?;
         one(ops::sort(cx, x, 0)?)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use flambeau_ir::{In, LayerNorm, Tid};
-use flambeau_tensor::Expr;
+use flambeau_tensor::{DType, Expr};
 
 use super::{
     RuleRow, one,
@@ -51,7 +51,7 @@ fn folded(cx: &mut Lower, call: &Call, x: Tid, names: [&str; 2], eps: f64) -> Re
     }
     let named = |suffix: &str, of: &Constant, recipe| Constant {
         name: format!("{}_{suffix}", of.name),
-        dtype: flambeau_tensor::DType::F32,
+        dtype: DType::F32,
         shape: of.shape.clone(),
         recipe,
     };
@@ -82,16 +82,34 @@ fn by_running_statistics(cx: &mut Lower, call: &Call, x: Tid) -> Emitted {
     affine(cx, call, y)
 }
 
+/// Mean and reciprocal deviation `1 / sqrt(variance + eps)` over axes that stay with size 1.
+pub(super) fn moments(cx: &mut Lower, x: Tid, axes: &[usize], eps: f64) -> Result<[Tid; 2], Refuse> {
+    let (mean, variance) = (ops::mean(cx, x, axes, true)?, ops::variance(cx, x, axes, true, 0)?);
+    let shifted = ops::add_number(cx, variance, eps)?;
+    Ok([mean, ops::rsqrt(cx, shifted)?])
+}
+
+/// Everything but the channels.
+fn around_channels(cx: &Lower, x: Tid) -> Vec<usize> {
+    (0..cx.spec(x).rank()).filter(|&a| a != 1).collect()
+}
+
 /// Over everything but the channels.
 fn by_own_statistics(cx: &mut Lower, call: &Call, x: Tid) -> Emitted {
-    let axes: Vec<usize> = (0..cx.spec(x).rank()).filter(|&a| a != 1).collect();
-    let (mean, variance) = (ops::mean(cx, x, &axes, true)?, ops::variance(cx, x, &axes, true, 0)?);
-    let y = standardised(cx, x, mean, variance, call.float_or("eps", 1e-5)?)?;
+    let axes = around_channels(cx, x);
+    let [mean, scale] = moments(cx, x, &axes, call.float_or("eps", 1e-5)?)?;
+    let centred = ops::sub(cx, x, mean)?;
+    let y = ops::mul(cx, centred, scale)?;
     affine(cx, call, y)
 }
 
+/// The operand in f32, in which PyTorch scales and shifts halves too.
+fn wide_input(cx: &mut Lower, call: &Call) -> Emitted {
+    cx.operand(call, "input", DType::F32)
+}
+
 fn batch_input(cx: &mut Lower, call: &Call) -> Emitted {
-    let x = cx.operand(call, "input", call.out(0)?.dtype)?;
+    let x = wide_input(cx, call)?;
     if cx.spec(x).rank() < 2 { unsupported("an input without channels") } else { Ok(x) }
 }
 
@@ -106,13 +124,25 @@ fn batch_norm(cx: &mut Lower, call: &Call) -> Items {
     one(by_running_statistics(cx, call, x)?)
 }
 
-/// As `batch_norm`, with saved statistics that nothing may read.
+/// As `batch_norm`; the saved statistics are those of the batch in training mode and empty otherwise.
 fn native_batch_norm(cx: &mut Lower, call: &Call) -> Items {
-    if call.is_used(1) || call.is_used(2) {
-        return unsupported("the saved statistics are used");
-    }
     let mut items = batch_norm(cx, call)?;
     items.resize(call.outputs.len().max(1), Item::None);
+    if !call.is_used(1) && !call.is_used(2) {
+        return Ok(items);
+    }
+    let channels = call.out(1)?.dims.clone();
+    let saved = if channels.iter().any(|d| d.as_int() == Some(0)) {
+        let empty = ops::full(cx, 0.0, &channels, call.out(1)?.dtype)?;
+        [empty, empty]
+    } else {
+        let x = batch_input(cx, call)?;
+        let axes = around_channels(cx, x);
+        moments(cx, x, &axes, call.float_or("eps", 1e-5)?)?
+    };
+    for (item, t) in items[1..].iter_mut().zip(saved) {
+        *item = Item::Tensor(cx.reshape(t, &channels)?);
+    }
     Ok(items)
 }
 
@@ -134,16 +164,26 @@ fn grouped(cx: &mut Lower, call: &Call, x: Tid, groups: i64) -> Emitted {
 }
 
 fn group_norm(cx: &mut Lower, call: &Call) -> Items {
-    let x = cx.operand(call, "input", call.out(0)?.dtype)?;
+    let x = wide_input(cx, call)?;
     one(grouped(cx, call, x, call.int("num_groups")?)?)
 }
 
 fn native_group_norm(cx: &mut Lower, call: &Call) -> Items {
+    let x = wide_input(cx, call)?;
+    let groups = call.int("group")?;
+    let mut items = vec![Item::Tensor(grouped(cx, call, x, groups)?), Item::None, Item::None];
     if call.is_used(1) || call.is_used(2) {
-        return unsupported("the mean or the reciprocal deviation is used");
+        let dims = call.out(1)?.dims.clone();
+        let numel = cx.spec(x).numel();
+        let [n, g] = &dims[..] else { return unsupported("statistics of other than batch and groups") };
+        let Some(rest) = numel.exact_div(&(n.clone() * g.clone())) else { return unsupported("groups of unknown size") };
+        let flat = cx.reshape(x, &[n.clone(), g.clone(), rest])?;
+        let saved = moments(cx, flat, &[2], call.float_or("eps", 1e-5)?)?;
+        for (item, t) in items[1..].iter_mut().zip(saved) {
+            *item = Item::Tensor(cx.reshape(t, &dims)?);
+        }
     }
-    let x = cx.operand(call, "input", call.out(0)?.dtype)?;
-    Ok(vec![Item::Tensor(grouped(cx, call, x, call.int("group")?)?), Item::None, Item::None])
+    Ok(items)
 }
 
 fn instance_norm(cx: &mut Lower, call: &Call) -> Items {

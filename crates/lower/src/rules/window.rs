@@ -27,12 +27,22 @@ fn axis_size(cx: &Lower, x: Tid, axis: usize) -> Result<i64, Refuse> {
 
 /// Windows of an axis, their elements as a new last axis.
 fn unfold(cx: &mut Lower, call: &Call) -> Items {
-    let mut x = call.tensor("self")?;
+    let x = call.tensor("self")?;
     if cx.spec(x).rank() == 0 {
-        x = cx.unsqueeze(x, 0)?;
+        return one(cx.unsqueeze(x, 0)?);
     }
     let axis = cx.axis(call, "dimension", 0, cx.spec(x).rank())?;
     let (size, step) = (call.int("size")?, call.int("step")?.max(1));
+    let total = cx.spec(x).dims[axis].clone();
+    if total.as_int().is_none() {
+        let windows = (total - Expr::Int(size)).floor_div(&Expr::Int(step)) + Expr::Int(1);
+        let (starts, places) = (ops::count(cx, &windows, DType::I32)?, ops::count(cx, &Expr::Int(size), DType::I32)?);
+        let starts = ops::mul_number(cx, starts, step as f64)?;
+        let starts = cx.unsqueeze(starts, 1)?;
+        let table = ops::add(cx, starts, places)?;
+        let taken = ops::take(cx, x, table, axis)?;
+        return one(ops::axis_last(cx, taken, axis + 1)?);
+    }
     let windows = (axis_size(cx, x, axis)? - size).div_euclid(step) + 1;
     let table = index_table(cx, "_unfold", windows.max(0), size, |w, i| w * step + i)?;
     let taken = ops::take(cx, x, table, axis)?;

@@ -1,0 +1,265 @@
+//! Sampling of images at places that a grid names.
+
+use flambeau_ir::{In, Round, Tid};
+use flambeau_tensor::{DType, Expr};
+
+use super::{
+    RuleRow, one,
+    ops::{self, Emitted},
+    row,
+};
+use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
+
+type Items = Result<Vec<Item>, Refuse>;
+
+/// What lies outside of the image.
+#[derive(Clone, Copy, PartialEq)]
+enum Outside {
+    Zeros,
+    Border,
+    Reflection,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Mode {
+    Linear,
+    Nearest,
+    Cubic,
+}
+
+/// The image as rows of channels, and how to look at it.
+struct Image {
+    /// `[N * D1 * D2 .., C]`
+    rows: Tid,
+    batch: Expr,
+    sizes: Vec<i64>,
+    outside: Outside,
+    align_corners: bool,
+}
+
+/// A place along one axis: its index, and whether it lies inside where that is not certain.
+#[derive(Clone, Copy)]
+struct Place {
+    index: Tid,
+    inside: Option<Tid>,
+}
+
+impl Image {
+    fn new(cx: &mut Lower, call: &Call, x: Tid) -> Result<Image, Refuse> {
+        let dims = cx.spec(x).dims.to_vec();
+        let rank = dims.len();
+        let sizes = ops::known("image sizes", &dims[2..])?;
+        let outside = match call.int_or("padding_mode", 0)? {
+            0 => Outside::Zeros,
+            1 => Outside::Border,
+            2 => Outside::Reflection,
+            other => return unsupported(format!("padding mode {other}")),
+        };
+        let perm: Vec<usize> = [0].into_iter().chain(2..rank).chain([1]).collect();
+        let last = cx.permute(x, &perm)?;
+        let count = dims[0].clone() * Expr::Int(sizes.iter().product());
+        let rows = cx.reshape(last, &[count, dims[1].clone()])?;
+        Ok(Image { rows, batch: dims[0].clone(), sizes, outside, align_corners: call.bool_or("align_corners", false)? })
+    }
+
+    /// Grid coordinates from -1 to 1 as places in an axis.
+    fn place(&self, cx: &mut Lower, grid: Tid, size: i64) -> Emitted {
+        let shifted = ops::add_number(cx, grid, 1.0)?;
+        if self.align_corners {
+            return ops::mul_number(cx, shifted, (size - 1) as f64 / 2.0);
+        }
+        let scaled = ops::mul_number(cx, shifted, size as f64)?;
+        let from_half = ops::add_number(cx, scaled, -1.0)?;
+        ops::mul_number(cx, from_half, 0.5)
+    }
+
+    /// Places outside moved to where they are looked up instead.
+    fn folded(&self, cx: &mut Lower, at: Tid, size: i64) -> Emitted {
+        let last = (size - 1) as f64;
+        match self.outside {
+            Outside::Zeros => Ok(at),
+            Outside::Border => ops::clip(cx, at, 0.0, last),
+            Outside::Reflection => {
+                let (low, span) = if self.align_corners { (0.0, last) } else { (-0.5, size as f64) };
+                if span == 0.0 {
+                    return ops::mul_number(cx, at, 0.0);
+                }
+                let shifted = ops::add_number(cx, at, -low)?;
+                let distance = ops::abs(cx, shifted)?;
+                // Within a period of two spans the second one runs backward.
+                let period = ops::number_like(cx, distance, 2.0 * span)?;
+                let along = ops::remainder(cx, distance, period)?;
+                let back = ops::number_minus(cx, 2.0 * span, along)?;
+                let near = ops::minimum(cx, along, back)?;
+                let place = ops::add_number(cx, near, low)?;
+                ops::clip(cx, place, 0.0, last)
+            }
+        }
+    }
+
+    /// A whole place as an index.
+    fn tap(&self, cx: &mut Lower, at: Tid, size: i64) -> Result<Place, Refuse> {
+        let within = ops::clip(cx, at, 0.0, (size - 1) as f64)?;
+        let inside = match self.outside {
+            Outside::Zeros => Some(ops::eq(cx, at, within)?),
+            _ => None,
+        };
+        Ok(Place { index: cx.cast(within, DType::I64)?, inside })
+    }
+
+    /// The channels at one place on each axis, 0 outside: `[N, .., C]`.
+    fn look_up(&self, cx: &mut Lower, places: &[Place]) -> Emitted {
+        let rank = places.first().map_or(0, |p| cx.spec(p.index).rank());
+        let entries = ops::count(cx, &self.batch, DType::I64)?;
+        let mut flat = ops::along(cx, entries, 0, rank)?;
+        let mut inside: Option<Tid> = None;
+        for (place, &size) in places.iter().zip(&self.sizes) {
+            let outer = ops::mul_number(cx, flat, size as f64)?;
+            flat = ops::add(cx, outer, place.index)?;
+            inside = match (inside, place.inside) {
+                (Some(a), Some(b)) => Some(ops::logical_and(cx, a, b)?),
+                (a, b) => a.or(b),
+            };
+        }
+        let found = ops::take(cx, self.rows, flat, 0)?;
+        let Some(inside) = inside else { return Ok(found) };
+        let zero = ops::number_like(cx, found, 0.0)?;
+        let inside = cx.unsqueeze(inside, rank)?;
+        ops::select(cx, inside, found, zero)
+    }
+
+    /// Places and weights along one axis of what a sample blends.
+    fn taps(&self, cx: &mut Lower, at: Tid, size: i64, mode: Mode) -> Result<Vec<(Place, Option<Tid>)>, Refuse> {
+        if mode == Mode::Nearest {
+            let at = self.folded(cx, at, size)?;
+            let whole = cx.emit(Round { x: In(at), out: NEW, decimals: 0 })?;
+            return Ok(vec![(self.tap(cx, whole, size)?, None)]);
+        }
+        let at = if mode == Mode::Linear { self.folded(cx, at, size)? } else { at };
+        let low = cx.emit(flambeau_ir::Floor { x: In(at), out: NEW })?;
+        let part = ops::sub(cx, at, low)?;
+        if mode == Mode::Linear {
+            let rest = ops::number_minus(cx, 1.0, part)?;
+            let next = ops::add_number(cx, low, 1.0)?;
+            return Ok(vec![(self.tap(cx, low, size)?, Some(rest)), (self.tap(cx, next, size)?, Some(part))]);
+        }
+        let mut taps = Vec::new();
+        for step in -1..=2 {
+            let place = ops::add_number(cx, low, f64::from(step))?;
+            let place = self.folded(cx, place, size)?;
+            let weight = cubic(cx, part, step)?;
+            taps.push((self.tap(cx, place, size)?, Some(weight)));
+        }
+        Ok(taps)
+    }
+
+    /// All combinations of taps, weighted and summed.
+    fn blend(&self, cx: &mut Lower, taps: &[Vec<(Place, Option<Tid>)>]) -> Emitted {
+        let mut total: Option<Tid> = None;
+        let count = taps.iter().map(Vec::len).product::<usize>();
+        for mut at in 0..count {
+            let (mut places, mut weight): (Vec<Place>, Option<Tid>) = (Vec::new(), None);
+            for axis in taps {
+                let (place, own) = axis[at % axis.len()];
+                at /= axis.len();
+                places.push(place);
+                weight = match (weight, own) {
+                    (Some(a), Some(b)) => Some(ops::mul(cx, a, b)?),
+                    (a, b) => a.or(b),
+                };
+            }
+            let mut found = self.look_up(cx, &places)?;
+            if let Some(weight) = weight {
+                let weight = cx.unsqueeze(weight, cx.spec(weight).rank())?;
+                found = ops::mul(cx, found, weight)?;
+            }
+            total = Some(match total {
+                Some(sum) => ops::add(cx, sum, found)?,
+                None => found,
+            });
+        }
+        total.ok_or_else(|| Refuse::Missing("grid".to_owned()))
+    }
+}
+
+/// Weight of the tap `step` places from the lower neighbour, `part` being the way to the next one.
+fn cubic(cx: &mut Lower, part: Tid, step: i32) -> Emitted {
+    const A: f64 = -0.75;
+    let distance = match step {
+        ..=0 => ops::add_number(cx, part, f64::from(-step))?,
+        _ => ops::number_minus(cx, f64::from(step), part)?,
+    };
+    // Coefficients from the highest power on.
+    let polynomial = if (0..=1).contains(&step) { [A + 2.0, -(A + 3.0), 0.0, 1.0] } else { [A, -5.0 * A, 8.0 * A, -4.0 * A] };
+    let mut value = ops::mul_number(cx, distance, polynomial[0])?;
+    for (i, &coefficient) in polynomial[1..].iter().enumerate() {
+        value = ops::add_number(cx, value, coefficient)?;
+        if i < 2 {
+            value = ops::mul(cx, value, distance)?;
+        }
+    }
+    Ok(value)
+}
+
+/// `input` `[N, C, ..]` at the places of `grid` `[N, .., axes]`, whose last axis counts from the innermost one.
+fn grid_sampler(cx: &mut Lower, call: &Call) -> Items {
+    let (x, grid) = (cx.operand(call, "input", DType::F32)?, cx.operand(call, "grid", DType::F32)?);
+    let (n, rank) = (cx.spec(x).rank().saturating_sub(2), cx.spec(grid).rank());
+    if n == 0 || rank != n + 2 {
+        return unsupported("a grid that does not fit the image");
+    }
+    let mode = match call.int_or("interpolation_mode", 0)? {
+        0 => Mode::Linear,
+        1 => Mode::Nearest,
+        2 => Mode::Cubic,
+        other => return unsupported(format!("interpolation mode {other}")),
+    };
+    let image = Image::new(cx, call, x)?;
+    let mut taps = Vec::new();
+    for axis in 0..n {
+        let coordinate = ops::take_one(cx, grid, (n - 1 - axis) as i64, rank - 1)?;
+        let at = image.place(cx, coordinate, image.sizes[axis])?;
+        taps.push(image.taps(cx, at, image.sizes[axis], mode)?);
+    }
+    let sampled = image.blend(cx, &taps)?;
+    let perm: Vec<usize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
+    one(cx.permute(sampled, &perm)?)
+}
+
+/// Places of a regular grid under `theta` `[N, axes, axes + 1]`.
+fn affine_grid(cx: &mut Lower, call: &Call) -> Items {
+    let theta = cx.operand(call, "theta", DType::F32)?;
+    let sizes = ops::known("size", &call.sizes("size")?)?;
+    let align_corners = call.bool_or("align_corners", false)?;
+    let [_, _, plane @ ..] = &sizes[..] else { return unsupported("a grid without axes") };
+    let points = |size: i64| -> Vec<f32> {
+        let step = if size > 1 { 2.0 / (size - 1) as f64 } else { 0.0 };
+        let reach = if align_corners { 1.0 } else { (size - 1) as f64 / size as f64 };
+        let at = |i: i64| if size > 1 { (-1.0 + i as f64 * step) * reach } else { 0.0 };
+        (0..size).map(|i| at(i) as f32).collect()
+    };
+    let axes: Vec<Vec<f32>> = plane.iter().map(|&s| points(s)).collect();
+    let count: i64 = plane.iter().product();
+    let mut base = Vec::with_capacity(count as usize * (plane.len() + 1));
+    for cell in 0..count {
+        for axis in (0..plane.len()).rev() {
+            let inner: i64 = plane[axis + 1..].iter().product();
+            base.push(axes[axis][(cell / inner % plane[axis]) as usize]);
+        }
+        base.push(1.0);
+    }
+    let base = cx.floats("_affine_grid", &base, &[count as usize, plane.len() + 1])?;
+    let turned = cx.permute(theta, &[0, 2, 1])?;
+    let grid = super::linalg::product(cx, base, turned)?;
+    let dims = call.out(0)?.dims.clone();
+    one(cx.reshape(grid, &dims)?)
+}
+
+const SAMPLER: &str = "input grid interpolation_mode padding_mode align_corners";
+
+pub(super) const ROWS: &[RuleRow] = &[
+    row("aten.affine_grid_generator.default", "theta size align_corners", affine_grid),
+    row("aten.grid_sampler.default", SAMPLER, grid_sampler),
+    row("aten.grid_sampler_2d.default", SAMPLER, grid_sampler),
+    row("aten.grid_sampler_3d.default", SAMPLER, grid_sampler),
+];

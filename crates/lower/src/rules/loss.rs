@@ -1,0 +1,312 @@
+//! Losses, which some models compute beside their results.
+
+use flambeau_ir::{In, LogSumExp, Tid};
+use flambeau_tensor::{DType, Expr};
+
+use super::{
+    RuleRow, one,
+    ops::{self, Emitted},
+    row,
+};
+use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
+
+type Items = Result<Vec<Item>, Refuse>;
+
+/// The mean, the sum, or the elements themselves.
+fn reduced(cx: &mut Lower, call: &Call, elements: Tid) -> Emitted {
+    match call.int_or("reduction", 1)? {
+        0 => Ok(elements),
+        1 => ops::mean(cx, elements, &[], false),
+        2 => ops::sum(cx, elements, &[], false),
+        other => unsupported(format!("reduction {other}")),
+    }
+}
+
+fn pair(cx: &mut Lower, call: &Call) -> Result<(Tid, Tid), Refuse> {
+    let dtype = call.out(0)?.dtype;
+    Ok((cx.operand(call, "self", dtype)?, cx.operand(call, "target", dtype)?))
+}
+
+fn mse(cx: &mut Lower, call: &Call) -> Items {
+    let (x, target) = pair(cx, call)?;
+    let apart = ops::sub(cx, x, target)?;
+    let squares = ops::square(cx, apart)?;
+    one(reduced(cx, call, squares)?)
+}
+
+fn l1(cx: &mut Lower, call: &Call) -> Items {
+    let (x, target) = pair(cx, call)?;
+    let apart = ops::sub(cx, x, target)?;
+    let apart = ops::abs(cx, apart)?;
+    one(reduced(cx, call, apart)?)
+}
+
+/// A parabola up to `bound`, a line beyond; `scale` divides the parabola and is what the line is shifted by.
+fn rounded_l1(cx: &mut Lower, call: &Call, bound: f64, huber: bool) -> Items {
+    let (x, target) = pair(cx, call)?;
+    let apart = ops::sub(cx, x, target)?;
+    let apart = ops::abs(cx, apart)?;
+    if bound == 0.0 && !huber {
+        return one(reduced(cx, call, apart)?);
+    }
+    let squares = ops::square(cx, apart)?;
+    let parabola = ops::mul_number(cx, squares, if huber { 0.5 } else { 0.5 / bound })?;
+    let shifted = ops::add_number(cx, apart, -0.5 * bound)?;
+    let line = if huber { ops::mul_number(cx, shifted, bound)? } else { shifted };
+    let bound = ops::number_like(cx, apart, bound)?;
+    let near = if huber { ops::le(cx, apart, bound)? } else { ops::lt(cx, apart, bound)? };
+    let elements = ops::select(cx, near, parabola, line)?;
+    one(reduced(cx, call, elements)?)
+}
+
+fn smooth_l1(cx: &mut Lower, call: &Call) -> Items {
+    rounded_l1(cx, call, call.float_or("beta", 1.0)?, false)
+}
+
+fn huber(cx: &mut Lower, call: &Call) -> Items {
+    rounded_l1(cx, call, call.float_or("delta", 1.0)?, true)
+}
+
+/// `target (ln(target) - x)`, or `e^target (target - x)` where the target is a logarithm itself.
+fn kl_div(cx: &mut Lower, call: &Call) -> Items {
+    let (x, target) = pair(cx, call)?;
+    if call.bool_or("log_target", false)? {
+        let apart = ops::sub(cx, target, x)?;
+        let weight = cx.emit(flambeau_ir::Exp { x: In(target), out: NEW })?;
+        let elements = ops::mul(cx, weight, apart)?;
+        return one(reduced(cx, call, elements)?);
+    }
+    let zero = ops::number_like(cx, target, 0.0)?;
+    let log = ops::log(cx, target)?;
+    let own = ops::mul(cx, target, log)?;
+    let none = ops::eq(cx, target, zero)?;
+    let own = ops::select(cx, none, zero, own)?;
+    let cross = ops::mul(cx, target, x)?;
+    let elements = ops::sub(cx, own, cross)?;
+    one(reduced(cx, call, elements)?)
+}
+
+/// `ln(1 + e^(-target x))`.
+fn soft_margin(cx: &mut Lower, call: &Call) -> Items {
+    let (x, target) = pair(cx, call)?;
+    let product = ops::mul(cx, x, target)?;
+    let negative = ops::neg(cx, product)?;
+    let zero = ops::number_like(cx, x, 0.0)?;
+    let elements = ops::logaddexp(cx, negative, zero)?;
+    one(reduced(cx, call, elements)?)
+}
+
+fn weighted(cx: &mut Lower, call: &Call, elements: Tid) -> Emitted {
+    match call.arg("weight") {
+        Some(_) => {
+            let weight = cx.operand(call, "weight", cx.spec(elements).dtype)?;
+            ops::mul(cx, elements, weight)
+        }
+        None => Ok(elements),
+    }
+}
+
+/// `-(y ln(x) + (1 - y) ln(1 - x))`, the logarithms not below -100.
+fn binary_cross_entropy(cx: &mut Lower, call: &Call) -> Items {
+    let (x, target) = pair(cx, call)?;
+    let floor = ops::number_like(cx, x, -100.0)?;
+    let (rest, unlikely) = (ops::number_minus(cx, 1.0, x)?, ops::number_minus(cx, 1.0, target)?);
+    let (hit, miss) = (ops::log(cx, x)?, ops::log(cx, rest)?);
+    let (hit, miss) = (ops::maximum(cx, hit, floor)?, ops::maximum(cx, miss, floor)?);
+    let (a, b) = (ops::mul(cx, target, hit)?, ops::mul(cx, unlikely, miss)?);
+    let sum = ops::add(cx, a, b)?;
+    let elements = ops::neg(cx, sum)?;
+    let elements = weighted(cx, call, elements)?;
+    one(reduced(cx, call, elements)?)
+}
+
+/// `(1 - y) x + (1 + (p - 1) y) ln(1 + e^-x)`.
+fn binary_cross_entropy_with_logits(cx: &mut Lower, call: &Call) -> Items {
+    let (x, target) = pair(cx, call)?;
+    let negative = ops::neg(cx, x)?;
+    let zero = ops::number_like(cx, x, 0.0)?;
+    let mut soft = ops::logaddexp(cx, negative, zero)?;
+    if call.arg("pos_weight").is_some() {
+        let weight = cx.operand(call, "pos_weight", cx.spec(x).dtype)?;
+        let excess = ops::add_number(cx, weight, -1.0)?;
+        let scale = ops::mul(cx, excess, target)?;
+        let scale = ops::add_number(cx, scale, 1.0)?;
+        soft = ops::mul(cx, soft, scale)?;
+    }
+    let unlikely = ops::number_minus(cx, 1.0, target)?;
+    let line = ops::mul(cx, unlikely, x)?;
+    let elements = ops::add(cx, line, soft)?;
+    let elements = weighted(cx, call, elements)?;
+    one(reduced(cx, call, elements)?)
+}
+
+/// What a class costs: its weight at each target, 0 where the target is ignored.
+fn class_weights(cx: &mut Lower, call: &Call, target: Tid, dtype: DType) -> Result<(Tid, Tid), Refuse> {
+    let ignored = ops::number_like(cx, target, call.int_or("ignore_index", -100)? as f64)?;
+    let counts = ops::ne(cx, target, ignored)?;
+    let zero = ops::number_like(cx, target, 0.0)?;
+    let class = ops::select(cx, counts, target, zero)?;
+    let weight = match call.arg("weight") {
+        Some(_) => {
+            let weight = cx.operand(call, "weight", dtype)?;
+            let own = ops::take(cx, weight, class, 0)?;
+            let none = ops::number_like(cx, own, 0.0)?;
+            ops::select(cx, counts, own, none)?
+        }
+        None => cx.cast(counts, dtype)?,
+    };
+    Ok((class, weight))
+}
+
+/// Means of classes are by weight.
+fn weighted_mean(cx: &mut Lower, call: &Call, elements: Tid, weights: Tid) -> Emitted {
+    if call.int_or("reduction", 1)? != 1 {
+        return reduced(cx, call, elements);
+    }
+    let (total, weight) = (ops::sum(cx, elements, &[], false)?, ops::sum(cx, weights, &[], false)?);
+    ops::div(cx, total, weight)
+}
+
+/// `-weight[target] x[target]` over the axis of classes, which is the first for one entry and else the second.
+fn nll_of(cx: &mut Lower, call: &Call, x: Tid, target: Tid) -> Result<(Tid, Tid), Refuse> {
+    let axis = usize::from(cx.spec(x).rank() > 1);
+    let (class, weights) = class_weights(cx, call, target, cx.spec(x).dtype)?;
+    let index = cx.unsqueeze(class, axis)?;
+    let found = ops::take_along(cx, x, index, axis)?;
+    let dims = cx.spec(weights).dims.to_vec();
+    let found = cx.reshape(found, &dims)?;
+    let cost = ops::mul(cx, found, weights)?;
+    Ok((ops::neg(cx, cost)?, weights))
+}
+
+fn nll(cx: &mut Lower, call: &Call) -> Items {
+    let x = cx.operand(call, "self", call.out(0)?.dtype)?;
+    let (elements, weights) = nll_of(cx, call, x, call.tensor("target")?)?;
+    if call.outputs.len() > 1 && call.is_used(1) {
+        return unsupported("the total weight is used");
+    }
+    let mut items = vec![Item::Tensor(weighted_mean(cx, call, elements, weights)?)];
+    items.resize(call.outputs.len().max(1), Item::None);
+    Ok(items)
+}
+
+fn cross_entropy(cx: &mut Lower, call: &Call) -> Items {
+    let x = cx.operand(call, "self", call.out(0)?.dtype)?;
+    let axis = usize::from(cx.spec(x).rank() > 1);
+    let total = cx.emit(LogSumExp { x: In(x), out: NEW, axes: vec![axis as i32], keepdims: true })?;
+    let logs = ops::sub(cx, x, total)?;
+    let (target, smoothing) = (call.tensor("target")?, call.float_or("label_smoothing", 0.0)?);
+    if cx.spec(target).dtype.is_float() {
+        return soft_targets(cx, call, logs, target, axis, smoothing);
+    }
+    let (elements, weights) = nll_of(cx, call, logs, target)?;
+    let hard = weighted_mean(cx, call, elements, weights)?;
+    if smoothing == 0.0 {
+        return one(hard);
+    }
+    let classes = cx.spec(x).dims[axis].clone();
+    let Some(n) = classes.as_int() else { return unsupported(format!("label smoothing over {classes} classes")) };
+    let spread = class_costs(cx, call, logs, axis)?;
+    let spread = ops::sum(cx, spread, &[axis], false)?;
+    let counted = class_weights(cx, &without_weight(call), target, cx.spec(x).dtype)?.1;
+    let spread = ops::mul(cx, spread, counted)?;
+    let spread = ops::neg(cx, spread)?;
+    let spread = weighted_mean(cx, call, spread, weights)?;
+    let hard = ops::mul_number(cx, hard, 1.0 - smoothing)?;
+    let soft = ops::mul_number(cx, spread, smoothing / n as f64)?;
+    one(ops::add(cx, hard, soft)?)
+}
+
+fn without_weight(call: &Call) -> Call {
+    let mut call = call.clone();
+    call.args.retain(|(name, _)| name != "weight");
+    call
+}
+
+/// Logarithms times the weights of their classes.
+fn class_costs(cx: &mut Lower, call: &Call, logs: Tid, axis: usize) -> Emitted {
+    if call.arg("weight").is_none() {
+        return Ok(logs);
+    }
+    let weight = cx.operand(call, "weight", cx.spec(logs).dtype)?;
+    let weight = ops::along(cx, weight, axis, cx.spec(logs).rank())?;
+    ops::mul(cx, logs, weight)
+}
+
+/// Targets that are probabilities of every class; the mean counts entries.
+fn soft_targets(cx: &mut Lower, call: &Call, logs: Tid, target: Tid, axis: usize, smoothing: f64) -> Items {
+    let mut target = cx.cast(target, cx.spec(logs).dtype)?;
+    if smoothing > 0.0 {
+        let classes = cx.spec(logs).dims[axis].clone();
+        let Some(n) = classes.as_int() else { return unsupported(format!("label smoothing over {classes} classes")) };
+        let kept = ops::mul_number(cx, target, 1.0 - smoothing)?;
+        target = ops::add_number(cx, kept, smoothing / n as f64)?;
+    }
+    let costs = class_costs(cx, call, logs, axis)?;
+    let products = ops::mul(cx, costs, target)?;
+    let sums = ops::sum(cx, products, &[axis], false)?;
+    let elements = ops::neg(cx, sums)?;
+    one(reduced(cx, call, elements)?)
+}
+
+/// `e^x - target x` or `x - target ln(x + eps)`.
+fn poisson_nll(cx: &mut Lower, call: &Call) -> Items {
+    let dtype = call.out(0)?.dtype;
+    let (x, target) = (cx.operand(call, "input", dtype)?, cx.operand(call, "target", dtype)?);
+    if call.bool_or("full", false)? {
+        return unsupported("Stirling's term");
+    }
+    let (rate, log) = if call.bool_or("log_input", true)? {
+        (cx.emit(flambeau_ir::Exp { x: In(x), out: NEW })?, x)
+    } else {
+        let shifted = ops::add_number(cx, x, call.float_or("eps", 1e-8)?)?;
+        (x, ops::log(cx, shifted)?)
+    };
+    let cross = ops::mul(cx, target, log)?;
+    let elements = ops::sub(cx, rate, cross)?;
+    one(reduced(cx, call, elements)?)
+}
+
+/// `max(0, margin - target (a - b))`.
+fn margin_ranking(cx: &mut Lower, call: &Call) -> Items {
+    let dtype = call.out(0)?.dtype;
+    let [a, b, target] = ["input1", "input2", "target"].map(|p| cx.operand(call, p, dtype));
+    let apart = ops::sub(cx, a?, b?)?;
+    let signed = ops::mul(cx, apart, target?)?;
+    let short = ops::number_minus(cx, call.float_or("margin", 0.0)?, signed)?;
+    let zero = ops::number_like(cx, short, 0.0)?;
+    let elements = ops::maximum(cx, short, zero)?;
+    one(reduced(cx, call, elements)?)
+}
+
+/// Tensors broadcast to their common shape.
+fn broadcast_tensors(cx: &mut Lower, call: &Call) -> Items {
+    let dims: Vec<Vec<Expr>> = call.outputs.iter().map(|o| o.dims.clone()).collect();
+    let tensors = call.tensors("tensors")?;
+    let spread = tensors.into_iter().zip(dims).map(|(t, dims)| super::shape::expand_to(cx, t, &dims));
+    Ok(vec![Item::Tensors(spread.collect::<Result<_, _>>()?)])
+}
+
+pub(super) const ROWS: &[RuleRow] = &[
+    row("aten.binary_cross_entropy.default", "self target weight reduction", binary_cross_entropy),
+    row(
+        "aten.binary_cross_entropy_with_logits.default",
+        "self target weight pos_weight reduction",
+        binary_cross_entropy_with_logits,
+    ),
+    row("aten.broadcast_tensors.default", "tensors", broadcast_tensors),
+    row("aten.cross_entropy_loss.default", "self target weight reduction ignore_index label_smoothing", cross_entropy),
+    row("aten.huber_loss.default", "self target reduction delta", huber),
+    row("aten.kl_div.default", "self target reduction log_target", kl_div),
+    row("aten.l1_loss.default", "self target reduction", l1),
+    row("aten.margin_ranking_loss.default", "input1 input2 target margin reduction", margin_ranking),
+    row("aten.mse_loss.default", "self target reduction", mse),
+    row("aten.nll_loss.default", "self target weight reduction ignore_index", nll),
+    row("aten.nll_loss2d.default", "self target weight reduction ignore_index", nll),
+    row("aten.nll_loss2d_forward.default", "self target weight reduction ignore_index", nll),
+    row("aten.nll_loss_forward.default", "self target weight reduction ignore_index", nll),
+    row("aten.nll_loss_nd.default", "self target weight reduction ignore_index", nll),
+    row("aten.poisson_nll_loss.default", "input target log_input full eps reduction", poisson_nll),
+    row("aten.smooth_l1_loss.default", "self target reduction beta", smooth_l1),
+    row("aten.soft_margin_loss.default", "self target reduction", soft_margin),
+];

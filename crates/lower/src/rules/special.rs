@@ -1,0 +1,241 @@
+//! Elementwise functions that models rarely use, integrals by trapezoids, and window functions.
+
+use flambeau_ir::{Erf, In, Tid};
+use flambeau_tensor::{DType, Expr};
+
+use super::{
+    RuleRow,
+    activation::input,
+    elementwise::promoted,
+    one,
+    ops::{self, Emitted},
+    row,
+    shape::slice_axis,
+};
+use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
+
+type Items = Result<Vec<Item>, Refuse>;
+
+/// The two operands in the type of the result.
+fn operands(cx: &mut Lower, call: &Call) -> Result<(Tid, Tid), Refuse> {
+    let dtype = call.out(0)?.dtype;
+    Ok((cx.operand(call, "self", dtype)?, cx.operand(call, "other", dtype)?))
+}
+
+/// Whether each element is below zero, counting minus zero: only its reciprocal tells that one.
+fn is_negative(cx: &mut Lower, x: Tid) -> Emitted {
+    let zero = ops::number_like(cx, x, 0.0)?;
+    let below = ops::lt(cx, x, zero)?;
+    if !cx.spec(x).dtype.is_float() {
+        return Ok(below);
+    }
+    let inverse = cx.emit(flambeau_ir::Reciprocal { x: In(x), out: NEW })?;
+    let inverse_below = ops::lt(cx, inverse, zero)?;
+    ops::logical_or(cx, below, inverse_below)
+}
+
+fn signbit(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    if cx.spec(x).dtype == DType::Bool {
+        let dims = cx.spec(x).dims.to_vec();
+        return one(ops::full(cx, 0.0, &dims, DType::Bool)?);
+    }
+    one(is_negative(cx, x)?)
+}
+
+/// The magnitude of one with the sign of the other.
+fn copysign(cx: &mut Lower, call: &Call) -> Items {
+    let (a, b) = operands(cx, call)?;
+    let magnitude = ops::abs(cx, a)?;
+    let negated = ops::neg(cx, magnitude)?;
+    let negative = is_negative(cx, b)?;
+    one(ops::select(cx, negative, negated, magnitude)?)
+}
+
+/// 0 below zero, 1 above, and the given value at zero.
+fn heaviside(cx: &mut Lower, call: &Call) -> Items {
+    let dtype = call.out(0)?.dtype;
+    let (x, values) = (cx.operand(call, "self", dtype)?, cx.operand(call, "values", dtype)?);
+    let zero = ops::number_like(cx, x, 0.0)?;
+    let (above, at) = (ops::gt(cx, x, zero)?, ops::eq(cx, x, zero)?);
+    let step = cx.cast(above, dtype)?;
+    one(ops::select(cx, at, values, step)?)
+}
+
+/// `|a - b| <= atol + rtol |b|`, or equal.
+fn isclose(cx: &mut Lower, call: &Call) -> Items {
+    let (rtol, atol) = (call.float_or("rtol", 1e-5)?, call.float_or("atol", 1e-8)?);
+    let dtype = promoted(cx, call, &["self", "other"])?;
+    let (a, b) = (cx.operand(call, "self", dtype)?, cx.operand(call, "other", dtype)?);
+    let mut close = ops::eq(cx, a, b)?;
+    if call.bool_or("equal_nan", false)? && dtype.is_float() {
+        let (a_nan, b_nan) = (ops::ne(cx, a, a)?, ops::ne(cx, b, b)?);
+        let both = ops::logical_and(cx, a_nan, b_nan)?;
+        close = ops::logical_or(cx, close, both)?;
+    }
+    if rtol == 0.0 && atol == 0.0 {
+        return one(close);
+    }
+    let (a, b) = (cx.cast(a, DType::F32)?, cx.cast(b, DType::F32)?);
+    let apart = ops::sub(cx, a, b)?;
+    let apart = ops::abs(cx, apart)?;
+    let scale = ops::abs(cx, b)?;
+    let allowed = ops::mul_number(cx, scale, rtol)?;
+    let allowed = ops::add_number(cx, allowed, atol)?;
+    let near = ops::le(cx, apart, allowed)?;
+    // An infinite distance is never near.
+    let infinite = ops::number_like(cx, apart, f64::INFINITY)?;
+    let finite = ops::lt(cx, apart, infinite)?;
+    let near = ops::logical_and(cx, near, finite)?;
+    one(ops::logical_or(cx, close, near)?)
+}
+
+/// `self * 2^other`.
+fn ldexp(cx: &mut Lower, call: &Call) -> Items {
+    let (a, b) = operands(cx, call)?;
+    let two = ops::number_like(cx, b, 2.0)?;
+    let scale = ops::power(cx, two, b)?;
+    one(ops::mul(cx, a, scale)?)
+}
+
+fn float_power(cx: &mut Lower, call: &Call) -> Items {
+    let dtype = call.out(0)?.dtype;
+    let (a, b) = (cx.operand(call, "self", dtype)?, cx.operand(call, "exponent", dtype)?);
+    one(ops::power(cx, a, b)?)
+}
+
+/// The angle of a real number: 0 or pi.
+fn angle(cx: &mut Lower, call: &Call) -> Items {
+    let x = input(cx, call)?;
+    let (zero, pi) = (ops::number_like(cx, x, 0.0)?, ops::number_like(cx, x, std::f64::consts::PI)?);
+    let (below, nan) = (ops::lt(cx, x, zero)?, ops::ne(cx, x, x)?);
+    let turned = ops::select(cx, below, pi, zero)?;
+    one(ops::select(cx, nan, x, turned)?)
+}
+
+/// `-x ln(x)`: 0 at 0, minus infinity below.
+fn entr(cx: &mut Lower, call: &Call) -> Items {
+    let x = input(cx, call)?;
+    let (zero, lowest) = (ops::number_like(cx, x, 0.0)?, ops::number_like(cx, x, f64::NEG_INFINITY)?);
+    let (at, below) = (ops::eq(cx, x, zero)?, ops::lt(cx, x, zero)?);
+    let log = ops::log(cx, x)?;
+    let product = ops::mul(cx, x, log)?;
+    let curve = ops::neg(cx, product)?;
+    let curve = ops::select(cx, at, zero, curve)?;
+    one(ops::select(cx, below, lowest, curve)?)
+}
+
+/// Every element of a real tensor is real.
+fn isreal(cx: &mut Lower, call: &Call) -> Items {
+    let dims = cx.spec(call.tensor("self")?).dims.to_vec();
+    one(ops::full(cx, 1.0, &dims, DType::Bool)?)
+}
+
+/// The normal distribution's integral, by the error function of the smaller tail.
+fn ndtr(cx: &mut Lower, call: &Call) -> Items {
+    let x = input(cx, call)?;
+    let scaled = ops::mul_number(cx, x, std::f64::consts::FRAC_1_SQRT_2)?;
+    let erf = cx.emit(Erf { x: In(scaled), out: NEW })?;
+    let grown = ops::add_number(cx, erf, 1.0)?;
+    one(ops::mul_number(cx, grown, 0.5)?)
+}
+
+/// Areas of the trapezoids between neighbours along an axis.
+fn trapezoids(cx: &mut Lower, call: &Call) -> Result<(Tid, usize), Refuse> {
+    let dtype = call.out(0)?.dtype;
+    let y = cx.operand(call, "y", dtype)?;
+    let axis = cx.axis(call, "dim", -1, cx.spec(y).rank())?;
+    let n = cx.spec(y).dims[axis].clone();
+    let mut neighbours = |t: Tid, axis: usize| {
+        let last = n.clone() - Expr::Int(1);
+        let earlier = slice_axis(cx, t, axis, &Expr::Int(0), &last, 1)?;
+        Ok::<_, Refuse>((earlier, slice_axis(cx, t, axis, &Expr::Int(1), &n, 1)?))
+    };
+    let (left, right) = neighbours(y, axis)?;
+    let Some(_) = call.arg("x") else {
+        let sum = ops::add(cx, left, right)?;
+        return Ok((ops::mul_number(cx, sum, call.float_or("dx", 1.0)? / 2.0)?, axis));
+    };
+    let x = cx.operand(call, "x", dtype)?;
+    let rank = cx.spec(y).rank();
+    let x = if cx.spec(x).rank() == 1 { ops::along(cx, x, axis, rank)? } else { x };
+    if cx.spec(x).rank() != rank {
+        return unsupported("points of another rank than the values");
+    }
+    let n = cx.spec(x).dims[axis].clone();
+    let last = n.clone() - Expr::Int(1);
+    let (from, to) = (slice_axis(cx, x, axis, &Expr::Int(0), &last, 1)?, slice_axis(cx, x, axis, &Expr::Int(1), &n, 1)?);
+    let (sum, width) = (ops::add(cx, left, right)?, ops::sub(cx, to, from)?);
+    let areas = ops::mul(cx, sum, width)?;
+    Ok((ops::mul_number(cx, areas, 0.5)?, axis))
+}
+
+fn trapezoid(cx: &mut Lower, call: &Call) -> Items {
+    let (areas, axis) = trapezoids(cx, call)?;
+    one(ops::sum(cx, areas, &[axis], false)?)
+}
+
+fn cumulative_trapezoid(cx: &mut Lower, call: &Call) -> Items {
+    let (areas, axis) = trapezoids(cx, call)?;
+    one(ops::cumsum(cx, areas, axis)?)
+}
+
+/// A constant window of cosines: `sum over k of a[k] cos(2 pi k n / N)`.
+fn window(cx: &mut Lower, call: &Call, coefficients: &[f64]) -> Items {
+    let n = call.int("window_length")?;
+    if !(0..=1 << 24).contains(&n) {
+        return unsupported(format!("a window of {n} elements"));
+    }
+    let period = if call.bool_or("periodic", true)? { n } else { n - 1 };
+    let term = |i: i64, k: usize| (2.0 * std::f64::consts::PI * k as f64 * i as f64 / period as f64).cos();
+    let at = |i: i64| coefficients.iter().enumerate().map(|(k, a)| a * term(i, k)).sum::<f64>() as f32;
+    let values: Vec<f32> = if n == 1 { vec![1.0] } else { (0..n).map(at).collect() };
+    let made = cx.floats("_window", &values, &[values.len()])?;
+    one(cx.cast(made, call.out(0)?.dtype)?)
+}
+
+fn hann(cx: &mut Lower, call: &Call) -> Items {
+    window(cx, call, &[0.5, -0.5])
+}
+
+fn hamming(cx: &mut Lower, call: &Call) -> Items {
+    let (alpha, beta) = (call.float_or("alpha", 0.54)?, call.float_or("beta", 0.46)?);
+    window(cx, call, &[alpha, -beta])
+}
+
+fn blackman(cx: &mut Lower, call: &Call) -> Items {
+    window(cx, call, &[0.42, -0.5, 0.08])
+}
+
+const WINDOW: &str = "window_length dtype layout device pin_memory";
+const PERIODIC: &str = "window_length periodic dtype layout device pin_memory";
+
+pub(super) const ROWS: &[RuleRow] = &[
+    row("aten.angle.default", "self", angle),
+    row("aten.blackman_window.default", WINDOW, blackman),
+    row("aten.blackman_window.periodic", PERIODIC, blackman),
+    row("aten.copysign.Scalar", "self other", copysign),
+    row("aten.copysign.Tensor", "self other", copysign),
+    row("aten.cumulative_trapezoid.dx", "y dx dim", cumulative_trapezoid),
+    row("aten.cumulative_trapezoid.x", "y x dim", cumulative_trapezoid),
+    row("aten.float_power.Scalar", "self exponent", float_power),
+    row("aten.float_power.Tensor_Scalar", "self exponent", float_power),
+    row("aten.float_power.Tensor_Tensor", "self exponent", float_power),
+    row("aten.hamming_window.default", WINDOW, hamming),
+    row("aten.hamming_window.periodic", PERIODIC, hamming),
+    row("aten.hamming_window.periodic_alpha", "window_length periodic alpha dtype layout device pin_memory", hamming),
+    row("aten.hamming_window.periodic_alpha_beta", "window_length periodic alpha beta dtype layout device pin_memory", hamming),
+    row("aten.hann_window.default", WINDOW, hann),
+    row("aten.hann_window.periodic", PERIODIC, hann),
+    row("aten.heaviside.default", "self values", heaviside),
+    row("aten.isclose.default", "self other rtol atol equal_nan", isclose),
+    row("aten.isreal.default", "self", isreal),
+    row("aten.ldexp.Tensor", "self other", ldexp),
+    row("aten.signbit.default", "self", signbit),
+    row("aten.special_entr.default", "self", entr),
+    row("aten.special_ndtr.default", "self", ndtr),
+    row("aten.trapezoid.dx", "y dx dim", trapezoid),
+    row("aten.trapezoid.x", "y x dim", trapezoid),
+    row("aten.trapz.dx", "y dx dim", trapezoid),
+    row("aten.trapz.x", "y x dim", trapezoid),
+];
