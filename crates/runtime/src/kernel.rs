@@ -3,7 +3,9 @@
 //! The operator's functional form is looked up in the rule table of the compiler; its rule gives a graph of a few nodes, and the
 //! engine of the method runs it. Shapes are those of the actual call, so a graph serves until they change.
 
+mod data;
 mod graph;
+mod wide;
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -14,6 +16,7 @@ use flambeau_wire::pte::{EValue, ExecutionPlan};
 
 use crate::{
     Value,
+    kernel::data::Data,
     prim::Prim,
     run::{read, set, set_tensor},
 };
@@ -24,6 +27,9 @@ enum Action {
     Prim(Prim),
     /// `executorch_prim::et_view`: another shape of the same elements.
     View,
+    Data(Data),
+    /// The rule's operator on 64-bit floats.
+    Wide(&'static RuleRow),
     Rule(&'static RuleRow),
 }
 
@@ -45,6 +51,8 @@ pub(crate) struct Signature {
     tensors: Vec<(DType, Vec<usize>)>,
     /// Tensors are numbered as in `tensors`.
     args: Vec<Arg>,
+    /// Whether 64-bit integers stand for floats, of which only the bits are moved.
+    stands_in: bool,
 }
 
 /// What is known of a value when a signature is made.
@@ -74,9 +82,18 @@ pub(crate) fn items(plan: &ExecutionPlan, args: &[u32]) -> Vec<u32> {
     all
 }
 
-/// Number of results: they stand at the end twice, as arguments and as return values.
-fn result_count(args: &[u32]) -> Option<usize> {
-    (1..=args.len() / 2).find(|&k| args[args.len() - k..] == args[args.len() - 2 * k..args.len() - k])
+/// Number of results and of values that stand for them at the end: they are arguments first, and then return values, either one
+/// by one or as one list.
+fn result_count(plan: &ExecutionPlan, args: &[u32]) -> Option<(usize, usize)> {
+    if let Some((last, before)) = args.split_last()
+        && let Some(EValue::TensorList(list)) = plan.values.get(*last as usize)
+        && !list.is_empty()
+        && before.ends_with(list)
+    {
+        return Some((list.len(), list.len() + 1));
+    }
+    let twice = |k: &usize| args[args.len() - k..] == args[args.len() - 2 * k..args.len() - k];
+    (1..=args.len() / 2).find(twice).map(|k| (k, 2 * k))
 }
 
 /// The rule of an operator's functional form. An out-variant is named after it: `add.Scalar_out` writes what `add.Scalar` returns.
@@ -112,21 +129,31 @@ impl Kernel {
         let name = operator.full_name();
         let (action, inputs) = if let Some(prim) = Prim::named(&name) {
             (Action::Prim(prim), prim.arity())
+        } else if let Some(Data::Copy) = Data::named(&name) {
+            (Action::Data(Data::Copy), args.len().saturating_sub(1))
         } else {
-            let k =
-                result_count(args).ok_or_else(|| format!("operator `{}`: its results are not repeated", name.escape_debug()))?;
-            let inputs = args.len() - 2 * k;
+            let count = result_count(plan, args);
+            let (_, tail) = count.ok_or_else(|| format!("operator `{}`: its results are not repeated", name.escape_debug()))?;
+            let inputs = args.len() - tail;
             let rule = || find_rule(&operator.name, &operator.overload, inputs).map(Action::Rule);
-            let action = if name.starts_with("executorch_prim::et_view.") { Some(Action::View) } else { rule() };
+            let data = Data::named(&name).map(Action::Data);
+            let action = if name.starts_with("executorch_prim::et_view.") { Some(Action::View) } else { data.or_else(rule) };
             (action.ok_or_else(|| format!("operator `{}`: {}", name.escape_debug(), Refuse::NoRule))?, inputs)
         };
         let results = args.get(inputs..).unwrap_or_default();
         let results = match action {
-            Action::Prim(_) => results,
-            _ => &results[..results.len() / 2],
+            Action::Prim(_) | Action::Data(Data::Copy) => results,
+            _ => &results[..result_count(plan, args).map_or(0, |(k, _)| k)],
+        };
+        let is_wide = |at: &u32| matches!(plan.values.get(*at as usize), Some(EValue::Tensor(t)) if t.dtype == DType::F64);
+        let action = match action {
+            Action::Rule(row) if items(plan, args).iter().any(is_wide) => Action::Wide(row),
+            other => other,
         };
         let mut kernel = Kernel { name, action, inputs, results: items(plan, results), ready: None };
-        if let (Action::Rule(row), Some(signature)) = (&kernel.action, kernel.fixed_signature(plan, args)) {
+        if let (Action::Rule(row), Some(signature)) = (&kernel.action, kernel.fixed_signature(plan, args))
+            && !takes_masks(row)
+        {
             let session = kernel.build(plan, row, &signature, engine)?;
             kernel.ready = Some((signature, session));
         }
@@ -179,7 +206,7 @@ impl Kernel {
                 _ => scalar(seen, at)?,
             });
         }
-        Ok((Signature { tensors, args }, values))
+        Ok((Signature { tensors, args, stands_in: false }, values))
     }
 
     fn build(
@@ -192,6 +219,29 @@ impl Kernel {
         let place = |what: String| format!("operator `{}`: {what}", self.name.escape_debug());
         let (graph, literals) = graph::build(plan, row, signature, &self.results).map_err(place)?;
         engine.load(graph, &Literals(literals), &LoadOptions::default()).map_err(|e| place(e.to_string()))
+    }
+
+    /// Runs a call on 64-bit floats.
+    fn run_wide(
+        &self,
+        plan: &ExecutionPlan,
+        row: &'static RuleRow,
+        inputs: &[u32],
+        cells: &mut [Option<Value>],
+    ) -> Result<(), String> {
+        let place = |what| format!("operator `{}`: {what}", self.name.escape_debug());
+        let seen = |at: u32| match read(cells, at)? {
+            Value::Tensor(t) => Ok(Seen::Tensor(t.dtype(), t.shape().to_vec())),
+            other => Ok(Seen::Value(other.clone())),
+        };
+        let (signature, values) = self.signature(plan, inputs, &seen)?;
+        let mut tensors = Vec::with_capacity(values.len());
+        for at in values {
+            tensors.extend(read(cells, at)?.as_tensor().cloned());
+        }
+        let result = wide::Call { row, args: &signature.args, tensors: &tensors }.eval().map_err(place)?;
+        let [to] = self.results[..] else { return Err(place("it has other than one result".to_owned())) };
+        set_tensor(plan, cells, to, result)
     }
 
     /// Runs the call.
@@ -210,32 +260,93 @@ impl Kernel {
                 return self.results.iter().try_for_each(|&at| set(cells, at, value.clone()));
             }
             Action::View => return view(plan, inputs, &self.results, cells),
-            Action::Rule(row) => *row,
+            Action::Data(data) => {
+                let operands: Vec<&Value> = inputs.iter().map(|&at| read(cells, at)).collect::<Result<_, _>>()?;
+                let place = |what| format!("operator `{}`: {what}", self.name.escape_debug());
+                let tensor = data.eval(&operands).map_err(place)?;
+                return self.results.iter().try_for_each(|&at| set_tensor(plan, cells, at, tensor.clone()));
+            }
+            Action::Wide(row) if !wide::moves(row) => return self.run_wide(plan, row, inputs, cells),
+            Action::Wide(row) | Action::Rule(row) => *row,
         };
         let seen = |at: u32| match read(cells, at)? {
             Value::Tensor(t) => Ok(Seen::Tensor(t.dtype(), t.shape().to_vec())),
             other => Ok(Seen::Value(other.clone())),
         };
-        let (signature, tensors) = self.signature(plan, inputs, &seen)?;
+        let (mut signature, tensors) = self.signature(plan, inputs, &seen)?;
+        let mut arguments = Vec::with_capacity(tensors.len());
+        for at in tensors {
+            if let Value::Tensor(t) = read(cells, at)? {
+                arguments.push(t.clone());
+            }
+        }
+        if matches!(self.action, Action::Wide(_)) {
+            stand_in(&mut signature, &mut arguments)?;
+        }
+        if takes_masks(row) {
+            places_for_masks(&mut signature, &mut arguments)?;
+        }
+        let stands_in = signature.stands_in;
         if self.ready.as_ref().is_none_or(|(known, _)| *known != signature) {
             let session = self.build(plan, row, &signature, engine)?;
             self.ready = Some((signature, session));
         }
-        let mut arguments = Vec::with_capacity(tensors.len());
-        for at in tensors {
-            if let Value::Tensor(t) = read(cells, at)? {
-                arguments.push(EngineValue::Tensor(t.clone()));
-            }
-        }
+        let arguments: Vec<EngineValue> = arguments.into_iter().map(EngineValue::Tensor).collect();
         let (_, session) = self.ready.as_mut().ok_or("the kernel is not loaded")?;
         let results = session.run(&arguments).map_err(|e| format!("operator `{}`: {e}", self.name.escape_debug()))?;
         for (&at, result) in self.results.iter().zip(results) {
             if let EngineValue::Tensor(tensor) = result {
+                let tensor = if stands_in { reinterpreted(&tensor, DType::I64, DType::F64)? } else { tensor };
                 set_tensor(plan, cells, at, tensor)?;
             }
         }
         Ok(())
     }
+}
+
+/// The same bits as another element type, if the tensor has the first one.
+fn reinterpreted(tensor: &Tensor, from: DType, to: DType) -> Result<Tensor, String> {
+    if tensor.dtype() != from {
+        return Ok(tensor.clone());
+    }
+    Tensor::new(to, tensor.shape(), tensor.bytes().clone()).map_err(|e| e.to_string())
+}
+
+/// Integers of the same bits in the place of 64-bit floats.
+fn stand_in(signature: &mut Signature, tensors: &mut [Tensor]) -> Result<(), String> {
+    signature.stands_in = true;
+    for (tensor, (dtype, _)) in tensors.iter_mut().zip(&mut signature.tensors) {
+        *tensor = reinterpreted(tensor, DType::F64, DType::I64)?;
+        *dtype = tensor.dtype();
+    }
+    Ok(())
+}
+
+/// Whether indices may be masks, of which only a run knows the places.
+fn takes_masks(row: &RuleRow) -> bool {
+    matches!(row.target, "aten.index.Tensor" | "aten.index_put.default")
+}
+
+/// Indices by masks become indices by the places of their true elements, one for each axis of a mask.
+fn places_for_masks(signature: &mut Signature, tensors: &mut Vec<Tensor>) -> Result<(), String> {
+    for arg in &mut signature.args {
+        let Arg::Tensors(list) = arg else { continue };
+        let mut places = Vec::with_capacity(list.len());
+        for index in std::mem::take(list) {
+            let mask = index.and_then(|t| tensors.get(t.0 as usize)).filter(|t| matches!(t.dtype(), DType::Bool | DType::U8));
+            let Some(mask) = mask.cloned() else {
+                places.push(index);
+                continue;
+            };
+            for column in data::mask_indices(&mask)? {
+                places.push(Some(flambeau_ir::Tid(tensors.len() as u32)));
+                signature.tensors.push((column.dtype(), column.shape().to_vec()));
+                tensors.push(column);
+            }
+        }
+        *list = places;
+    }
+    Ok(())
 }
 
 fn integer(seen: &dyn Fn(u32) -> Result<Seen, String>, at: u32) -> Result<Expr, String> {
@@ -296,9 +407,12 @@ mod tests {
 
     #[test]
     fn results_stand_twice_at_the_end() {
-        assert_eq!(result_count(&[1, 2, 3, 3]), Some(1));
-        assert_eq!(result_count(&[1, 4, 5, 4, 5]), Some(2));
-        assert_eq!(result_count(&[1, 2, 3]), None);
-        assert_eq!(result_count(&[]), None);
+        let list = EValue::TensorList(vec![4, 5]);
+        let plan = ExecutionPlan { values: vec![EValue::None, list], ..ExecutionPlan::default() };
+        assert_eq!(result_count(&plan, &[0, 2, 3, 3]), Some((1, 2)));
+        assert_eq!(result_count(&plan, &[0, 4, 5, 4, 5]), Some((2, 4)));
+        assert_eq!(result_count(&plan, &[0, 4, 5, 1]), Some((2, 3)));
+        assert_eq!(result_count(&plan, &[0, 2, 3]), None);
+        assert_eq!(result_count(&plan, &[]), None);
     }
 }

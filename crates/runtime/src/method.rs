@@ -35,6 +35,9 @@ pub struct Method {
     initial: Vec<Option<Value>>,
     /// Values that runs hand on to later runs, and what they hold after loading.
     state: Vec<(usize, Option<Value>)>,
+    /// Inputs that instructions write to, by number and value.
+    overwritten: Vec<(usize, usize)>,
+    written: Vec<(usize, Value)>,
 }
 
 impl fmt::Debug for Method {
@@ -72,7 +75,9 @@ impl Program {
         let inputs = plan.inputs.iter().map(|&v| spec_of(plan, &delegates, &kernels, v, true)).collect();
         let outputs = plan.outputs.iter().map(|&v| spec_of(plan, &delegates, &kernels, v, false)).collect();
         let engine = Arc::clone(engine);
-        Ok(Method { program: self.clone(), plan: index, engine, inputs, outputs, delegates, kernels, initial, state })
+        let overwritten = overwritten(plan, &delegates, &kernels);
+        let (program, written) = (self.clone(), Vec::new());
+        Ok(Method { program, plan: index, engine, inputs, outputs, delegates, kernels, initial, state, overwritten, written })
     }
 }
 
@@ -122,10 +127,17 @@ impl Method {
                 || Error::Method { method: plan.name.clone(), place: format!(", output {i}"), what: "nothing sets it".into() };
             outputs.push(value.ok_or_else(what)?);
         }
+        self.written.clear();
+        self.written.extend(self.overwritten.iter().filter_map(|&(input, at)| Some((input, cells[at].clone()?))));
         for (at, _) in &self.state {
             self.initial[*at] = cells[*at].take();
         }
         Ok(outputs)
+    }
+
+    /// Inputs that the last run wrote to, by number, with their new contents. The caller's own tensors stay as they were.
+    pub fn written_inputs(&self) -> &[(usize, Value)] {
+        &self.written
     }
 
     fn check_inputs(&self, inputs: &[Value]) -> Result<()> {
@@ -222,6 +234,15 @@ fn accesses(
         Instruction::JumpFalse { cond, .. } => (vec![*cond], vec![]),
         Instruction::Free { value } => (vec![], vec![*value]),
     }
+}
+
+fn overwritten(plan: &ExecutionPlan, delegates: &[Delegate], kernels: &HashMap<(usize, usize), Kernel>) -> Vec<(usize, usize)> {
+    let written: Vec<u32> = instructions(plan)
+        .filter(|(_, i)| !matches!(i, Instruction::Free { .. }))
+        .flat_map(|(place, i)| accesses(plan, delegates, kernels, place, i).1)
+        .collect();
+    let inputs = plan.inputs.iter().enumerate();
+    inputs.filter(|(_, at)| written.contains(at)).map(|(i, &at)| (i, at as usize)).collect()
 }
 
 /// Finds the values that live from run to run, and fills them: planned tensors that are written but have initial contents, or

@@ -38,7 +38,11 @@ pub(super) fn build(
 
 fn call(plan: &ExecutionPlan, row: &RuleRow, signature: &Signature, results: &[u32]) -> Call {
     let args = row.params.split_whitespace().zip(&signature.args).map(|(name, arg)| (name.to_owned(), typed(name, arg)));
-    let outputs = results.iter().map(|&at| out_meta(plan, at)).collect();
+    let stored = |meta: OutMeta| match meta.dtype {
+        DType::F64 if signature.stands_in => OutMeta { dtype: DType::I64, ..meta },
+        _ => meta,
+    };
+    let outputs = results.iter().map(|&at| stored(out_meta(plan, at))).collect();
     Call { target: row.target.to_owned(), args: args.collect(), outputs }
 }
 

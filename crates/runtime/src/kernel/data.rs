@@ -1,0 +1,170 @@
+//! Kernels whose result's size depends on the elements of their operands. Graphs have no place for them.
+
+use flambeau_tensor::{Bool, DType, Tensor, cast};
+
+use crate::Value;
+
+/// An operator of this kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Data {
+    /// Places of the elements that are not zero, `[count, rank]`.
+    Nonzero,
+    /// The elements at the true places of a mask.
+    MaskedSelect,
+    /// Each index as often as its element says.
+    RepeatInterleave,
+    /// The first operand takes the contents of the second.
+    Copy,
+}
+
+impl Data {
+    /// The operator of that full name.
+    pub(crate) fn named(name: &str) -> Option<Data> {
+        Some(match name {
+            "aten::nonzero.out" => Data::Nonzero,
+            "aten::masked_select.out" => Data::MaskedSelect,
+            "aten::repeat_interleave.Tensor_out" => Data::RepeatInterleave,
+            "aten::copy_" => Data::Copy,
+            _ => return None,
+        })
+    }
+
+    /// The result.
+    pub(crate) fn eval(self, args: &[&Value]) -> Result<Tensor, String> {
+        match (self, args) {
+            (Data::Nonzero, [Value::Tensor(x)]) => nonzero(x),
+            (Data::MaskedSelect, [Value::Tensor(x), Value::Tensor(mask)]) => masked_select(x, mask),
+            (Data::RepeatInterleave, [Value::Tensor(repeats), ..]) => repeat_interleave(repeats),
+            (Data::Copy, [Value::Tensor(to), Value::Tensor(from), ..]) => {
+                broadcast(from, to.shape()).and_then(|t| cast(&t, to.dtype()).map_err(|e| e.to_string()))
+            }
+            (_, args) => {
+                let found: Vec<String> = args.iter().map(|a| a.describe()).collect();
+                Err(format!("arguments are {}", found.join(", ")))
+            }
+        }
+    }
+}
+
+fn text(error: impl ToString) -> String {
+    error.to_string()
+}
+
+/// Which elements are not zero, in row-major order.
+fn truths(x: &Tensor) -> Result<Vec<bool>, String> {
+    let mask = cast(x, DType::Bool).map_err(text)?;
+    Ok(mask.as_slice::<Bool>().map_err(text)?.iter().map(|b| b.get()).collect())
+}
+
+/// Where the elements that are not zero stand.
+fn nonzero(x: &Tensor) -> Result<Tensor, String> {
+    let (places, rank) = (true_places(x)?, x.rank());
+    let flat: Vec<i64> = places.concat();
+    Tensor::from_slice(&flat, &[places.len(), rank]).map_err(text)
+}
+
+fn true_places(x: &Tensor) -> Result<Vec<Vec<i64>>, String> {
+    let shape = x.shape();
+    let place = |mut i: usize| {
+        let mut place = vec![0; shape.len()];
+        for (at, &size) in place.iter_mut().zip(shape).rev() {
+            *at = (i % size.max(1)) as i64;
+            i /= size.max(1);
+        }
+        place
+    };
+    Ok(truths(x)?.into_iter().enumerate().filter(|(_, t)| *t).map(|(i, _)| place(i)).collect())
+}
+
+/// A mask as one index for each of its axes.
+pub(super) fn mask_indices(mask: &Tensor) -> Result<Vec<Tensor>, String> {
+    let places = true_places(mask)?;
+    let column = |axis: usize| places.iter().map(|p| p[axis]).collect::<Vec<i64>>();
+    (0..mask.rank()).map(|axis| Tensor::from_slice(&column(axis), &[places.len()]).map_err(text)).collect()
+}
+
+fn masked_select(x: &Tensor, mask: &Tensor) -> Result<Tensor, String> {
+    let shape = common_shape(x.shape(), mask.shape())?;
+    let (x, mask) = (broadcast(x, &shape)?, broadcast(mask, &shape)?);
+    let size = x.dtype().size();
+    let kept = truths(&mask)?;
+    let bytes: Vec<u8> = x.bytes().chunks_exact(size).zip(&kept).filter(|(_, k)| **k).flat_map(|(e, _)| e.to_vec()).collect();
+    let count = kept.iter().filter(|k| **k).count();
+    Tensor::new(x.dtype(), &[count], bytes.into()).map(|t| t.aligned()).map_err(text)
+}
+
+fn repeat_interleave(repeats: &Tensor) -> Result<Tensor, String> {
+    /// More results than this are not a model's.
+    const MAX: i64 = 1 << 28;
+    let wide = cast(repeats, DType::I64).map_err(text)?;
+    let counts = wide.as_slice::<i64>().map_err(text)?;
+    let total = counts.iter().try_fold(0i64, |n, &c| n.checked_add(c).filter(|&n| c >= 0 && n <= MAX));
+    total.ok_or_else(|| format!("a count is negative, or they are over {MAX} together"))?;
+    let indices: Vec<i64> = counts.iter().enumerate().flat_map(|(i, &c)| std::iter::repeat_n(i as i64, c as usize)).collect();
+    Tensor::from_slice(&indices, &[indices.len()]).map_err(text)
+}
+
+pub(super) fn common_shape(a: &[usize], b: &[usize]) -> Result<Vec<usize>, String> {
+    let rank = a.len().max(b.len());
+    let size = |s: &[usize], i: usize| (i + s.len()).checked_sub(rank).map_or(1, |i| s[i]);
+    let one = |i| match (size(a, i), size(b, i)) {
+        (x, y) if x == y || y == 1 => Ok(x),
+        (1, y) => Ok(y),
+        (x, y) => Err(format!("sizes {x} and {y} do not go together")),
+    };
+    (0..rank).map(one).collect()
+}
+
+/// The tensor repeated along axes of size 1 and new ones in front.
+pub(super) fn broadcast(x: &Tensor, shape: &[usize]) -> Result<Tensor, String> {
+    if x.shape() == shape {
+        return Ok(x.clone());
+    }
+    if common_shape(x.shape(), shape)? != shape {
+        return Err(format!("shape {:?} does not broadcast to {shape:?}", x.shape()));
+    }
+    let (own, lead) = (x.shape(), shape.len() - x.rank());
+    let mut strides = vec![0; shape.len()];
+    let mut unit = 1;
+    for (i, &size) in own.iter().enumerate().rev() {
+        strides[lead + i] = if size == 1 { 0 } else { unit };
+        unit *= size;
+    }
+    let (size, bytes) = (x.dtype().size(), x.bytes());
+    let count: usize = shape.iter().product();
+    let mut out = Vec::with_capacity(count * size);
+    for i in 0..count {
+        let (mut rest, mut from) = (i, 0);
+        for (&n, &stride) in shape.iter().zip(&strides).rev() {
+            from += rest % n * stride;
+            rest /= n;
+        }
+        out.extend_from_slice(&bytes[from * size..(from + 1) * size]);
+    }
+    Tensor::new(x.dtype(), shape, out.into()).map(|t| t.aligned()).map_err(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(op: Data, args: &[Tensor], shape: &[usize], elements: &[f64]) {
+        let args: Vec<Value> = args.iter().cloned().map(Value::Tensor).collect();
+        let found = op.eval(&args.iter().collect::<Vec<_>>()).unwrap();
+        let wide = cast(&found, DType::F64).unwrap();
+        assert_eq!((found.shape(), wide.as_slice::<f64>().unwrap()), (shape, elements), "{op:?}");
+    }
+
+    #[test]
+    fn the_data_decides_how_much_comes_out() {
+        let x = Tensor::from_slice(&[0.0f32, 3.0, -1.0, 0.0], &[2, 2]).unwrap();
+        check(Data::Nonzero, std::slice::from_ref(&x), &[2, 2], &[0.0, 1.0, 1.0, 0.0]);
+        check(Data::Nonzero, &[Tensor::scalar(5i64)], &[1, 0], &[]);
+        let mask = Tensor::from_slice(&[1u8, 0], &[2]).unwrap();
+        check(Data::MaskedSelect, &[x.clone(), mask], &[2], &[0.0, -1.0]);
+        check(Data::RepeatInterleave, &[Tensor::from_slice(&[2i32, 0, 1], &[3]).unwrap()], &[3], &[0.0, 0.0, 2.0]);
+        check(Data::Copy, &[Tensor::zeros(DType::I64, &[2, 2]).unwrap(), x], &[2, 2], &[0.0, 3.0, -1.0, 0.0]);
+        let bad = Tensor::from_slice(&[-1i64], &[1]).unwrap();
+        assert!(Data::RepeatInterleave.eval(&[&Value::Tensor(bad)]).is_err());
+    }
+}
