@@ -3,7 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use flambeau_lower::{Arg, Call};
-use flambeau_pt2::{Argument, Exported, Graph, InputSpec, Node, OutputSpec, View, Weight};
+use flambeau_pt2::{Argument, Exported, Graph, InputSpec, Node, OutputSpec, TensorMeta, View, Weight};
+use flambeau_tensor::Expr;
 
 use crate::trace::bare;
 
@@ -23,6 +24,8 @@ pub(crate) enum Special<'a> {
     Cond,
     /// It runs a sub-graph for each slice of tensors.
     Scan,
+    /// It runs a sub-graph as long as another one says.
+    While,
     /// It names an operator that writes to its operands, and gives what that would write as results.
     Functionalized,
     /// It writes to an operand.
@@ -82,12 +85,9 @@ pub(crate) fn special(node: &Node) -> Special<'_> {
             };
         }
         "higher_order.cond" => return Special::Cond,
-        "higher_order.scan" => return Special::Scan,
+        "higher_order.scan" | "higher_order.map_impl" => return Special::Scan,
         "higher_order.auto_functionalized_v2" => return Special::Functionalized,
-        "higher_order.while_loop" => {
-            let reason = "how often the loop runs depends on the data, which a graph cannot express; use a scan over a fixed number of steps";
-            return Special::Refused(reason.to_owned());
-        }
+        "higher_order.while_loop" => return Special::While,
         _ if target.starts_with("higher_order.") => {
             return Special::Refused("this kind of control flow has no form in a graph".to_owned());
         }
@@ -104,6 +104,9 @@ fn body(node: &Node) -> Special<'_> {
 /// What an operator writes, if it writes to an operand.
 pub(crate) fn write(target: &str) -> Option<Effect> {
     let effect = |target: &str, written, results| Some(Effect { target: target.to_owned(), written, results });
+    if functional(target) != target {
+        return None;
+    }
     match target {
         "mlx.kv_cache_update.default" => return effect(target, "cache", 0),
         "mlx.gated_delta_rule.default" => return effect(target, "state", 1),
@@ -115,6 +118,21 @@ pub(crate) fn write(target: &str) -> Option<Effect> {
     let (name, overload) = target.strip_prefix("aten.")?.split_once('.')?;
     let functional = name.strip_suffix('_').filter(|n| !n.starts_with("__") && !n.is_empty())?;
     effect(&format!("aten.{functional}.{overload}"), "self", 0)
+}
+
+/// In-place calls that change a tensor's shape and nothing in it, as the views that they amount to.
+pub(crate) fn functional(target: &str) -> &str {
+    match target {
+        "aten.squeeze_.default" => "aten.squeeze.default",
+        "aten.squeeze_.dim" => "aten.squeeze.dim",
+        "aten.squeeze_.dims" => "aten.squeeze.dims",
+        "aten.swapaxes_.default" => "aten.swapaxes.default",
+        "aten.swapdims_.default" => "aten.swapdims.default",
+        "aten.t_.default" => "aten.t.default",
+        "aten.transpose_.default" => "aten.transpose.int",
+        "aten.unsqueeze_.default" => "aten.unsqueeze.default",
+        other => other,
+    }
 }
 
 /// The call with the arguments as its functional form names them.
@@ -137,7 +155,7 @@ pub(crate) fn functional_arguments(mut call: Call) -> Call {
 }
 
 /// Whether the call's results share memory with its first operand.
-pub(crate) fn is_view(node: &Node) -> bool {
+pub(crate) fn is_view(graph: &Graph, node: &Node) -> bool {
     const VIEWS: [&str; 30] = [
         "alias",
         "chunk",
@@ -148,7 +166,6 @@ pub(crate) fn is_view(node: &Node) -> bool {
         "expand",
         "expand_as",
         "flatten",
-        "lift_fresh_copy",
         "mT",
         "movedim",
         "narrow",
@@ -161,6 +178,7 @@ pub(crate) fn is_view(node: &Node) -> bool {
         "split_with_sizes",
         "squeeze",
         "swapaxes",
+        "swapdims",
         "t",
         "to",
         "transpose",
@@ -170,14 +188,34 @@ pub(crate) fn is_view(node: &Node) -> bool {
         "view",
         "view_as",
     ];
-    let target = bare(&node.target);
+    let target = functional(bare(&node.target));
     let name = target.strip_prefix("aten.").and_then(|t| t.split('.').next());
-    name.is_some_and(|n| VIEWS.contains(&n)) && !is_conversion(node)
+    name.is_some_and(|n| VIEWS.contains(&n) && !copies(graph, node, n))
 }
 
-/// A `to` that changes the element type makes a new tensor; one that does not is the same tensor.
-fn is_conversion(node: &Node) -> bool {
-    bare(&node.target).starts_with("aten.to.") && node.arg("dtype").is_some()
+/// Whether a call that shares memory where it can makes a new tensor here.
+fn copies(graph: &Graph, node: &Node, name: &str) -> bool {
+    let given = node.inputs.first().and_then(|i| i.arg.as_tensor()).and_then(|n| graph.tensors.get(n));
+    let made = node.output_names().first().and_then(|n| graph.tensors.get(*n));
+    let (Some(given), Some(made)) = (given, made) else { return false };
+    match name {
+        "to" => given.dtype != made.dtype || node.arg("copy").and_then(Argument::as_bool) == Some(true),
+        "contiguous" => !is_row_major(given),
+        // What is not row-major itself must be a view; what has become so is a copy.
+        "reshape" | "flatten" => !is_row_major(given) && is_row_major(made),
+        _ => false,
+    }
+}
+
+fn is_row_major(meta: &TensorMeta) -> bool {
+    let mut unit = Expr::Int(1);
+    for (size, stride) in meta.sizes.iter().zip(&meta.strides).rev() {
+        if size.as_int() != Some(1) && *stride != unit {
+            return false;
+        }
+        unit = unit * size.clone();
+    }
+    true
 }
 
 /// Names that anything in the graph reads.
@@ -240,7 +278,7 @@ fn mutated_in<'a>(graph: &Graph, stored: &HashMap<&str, &'a View>, mutated: &mut
                 let inside = inner.zip(operands).filter_map(|(i, o)| Some((i, *roots.get(o)?))).collect();
                 mutated_in(body, &inside, mutated);
             }
-            _ if is_view(node) => {
+            _ if is_view(graph, node) => {
                 if let Some(root) = first.and_then(|n| roots.get(n).copied()) {
                     roots.extend(node.output_names().into_iter().map(|n| (n, root)));
                 }

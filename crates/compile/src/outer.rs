@@ -165,6 +165,13 @@ impl<'f> Outer<'f> {
         });
         self.instructions.push(Instruction::KernelCall { op: op as u32, args: Vec::new() });
         let mut all: Vec<u32> = call.args.iter().map(|a| self.argument(a)).collect();
+        if call.row.is_in_place() {
+            all.extend(all.first().copied());
+            if let Some(Instruction::KernelCall { args, .. }) = self.instructions.last_mut() {
+                *args = all;
+            }
+            return;
+        }
         let results: Vec<u32> = call.results.iter().map(|&t| self.slot(Slot::Tensor(t))).collect();
         all.extend(&results);
         // The results again, as what the call returns: one tensor, or a list of them.

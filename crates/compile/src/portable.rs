@@ -33,6 +33,11 @@ pub(crate) struct Param {
 }
 
 impl Row {
+    /// Whether the kernel writes to its first operand and has no results of its own.
+    pub(crate) fn is_in_place(&self) -> bool {
+        self.overload.is_empty()
+    }
+
     /// The parameters in the order in which the kernel takes them.
     pub(crate) fn params(&self) -> impl Iterator<Item = Param> {
         self.params.split_whitespace().map(|text| {
@@ -61,6 +66,8 @@ const fn two(target: &'static str, name: &'static str, overload: &'static str, p
 }
 
 const ROWS: &[Row] = &[
+    // The contents of an input that the program writes to: the kernel returns its first operand.
+    row("aten.copy_.default", "aten::copy_", "", "self src non_blocking=false"),
     // Results whose size depends on the data.
     row("aten.nonzero.default", "aten::nonzero", "out", "self"),
     row("aten.masked_select.default", "aten::masked_select", "out", "self mask"),

@@ -5,7 +5,7 @@ use flambeau_lower::{Arg, Call, Item, Lower, OutMeta, Refuse};
 use flambeau_pt2::{Argument, Node};
 use flambeau_tensor::Expr;
 
-use crate::trace::bare;
+use crate::{inline::functional, trace::bare};
 
 /// `whole` with the part that `view` selects replaced by `part`; `at` counts the view's results.
 pub(crate) fn into_parent(
@@ -17,13 +17,13 @@ pub(crate) fn into_parent(
     id: u32,
     mut read: impl FnMut(&Argument) -> Result<Arg, Refuse>,
 ) -> Result<Tid, Refuse> {
-    let target = bare(&view.target);
+    let target = functional(bare(&view.target));
     let name = target.strip_prefix("aten.").and_then(|t| t.split('.').next()).unwrap_or(target);
     let mut given = |param: &str| view.arg(param).map(&mut read).transpose();
     let dim = given("dim")?.unwrap_or(Arg::Int(Expr::Int(0)));
     let sizes = Arg::Ints(lower.spec(whole).dims.to_vec());
     let (target, extra) = match name {
-        "alias" | "contiguous" | "detach" | "detach_" | "lift_fresh_copy" | "to" => return Ok(part),
+        "alias" | "contiguous" | "detach" | "detach_" | "to" => return Ok(part),
         "slice" => {
             let mut extra = vec![("dim", dim)];
             for param in ["start", "end", "step"] {
@@ -42,11 +42,22 @@ pub(crate) fn into_parent(
             let index = given("index")?.unwrap_or(Arg::Int(Expr::Int(0)));
             ("aten.select_scatter.default", vec![("dim", dim), ("index", index)])
         }
+        "diagonal" => {
+            let mut extra = Vec::new();
+            for param in ["offset", "dim1", "dim2"] {
+                extra.extend(given(param)?.map(|v| (param, v)));
+            }
+            ("aten.diagonal_scatter.default", extra)
+        }
+        "split" | "chunk" | "split_with_sizes" => {
+            let (start, end) = part_bounds(lower, &dim, &mut given, at, whole, part)?;
+            ("aten.slice_scatter.default", vec![("dim", dim), ("start", Arg::Int(start)), ("end", Arg::Int(end))])
+        }
         "unbind" => ("aten.select_scatter.default", vec![("dim", dim), ("index", Arg::Int(Expr::Int(at as i64)))]),
         "view" | "reshape" | "flatten" | "unflatten" | "unsqueeze" | "squeeze" | "view_as" => {
             return run(lower, "aten.view.default", vec![("self", Arg::Tensor(part)), ("size", sizes)], whole, id);
         }
-        "transpose" | "t" | "swapaxes" | "mT" | "numpy_T" => {
+        "transpose" | "t" | "swapaxes" | "swapdims" | "mT" | "numpy_T" => {
             let mut args = vec![("self", Arg::Tensor(part))];
             for param in ["dim0", "dim1", "axis0", "axis1"] {
                 args.extend(given(param)?.map(|v| (param, v)));
@@ -63,6 +74,38 @@ pub(crate) fn into_parent(
     let mut args = vec![("self", Arg::Tensor(whole)), ("src", Arg::Tensor(part))];
     args.extend(extra);
     run(lower, target, args, whole, id)
+}
+
+/// Where the `at`-th part of a split begins and ends.
+fn part_bounds(
+    lower: &Lower,
+    dim: &Arg,
+    given: &mut dyn FnMut(&str) -> Result<Option<Arg>, Refuse>,
+    at: usize,
+    whole: Tid,
+    part: Tid,
+) -> Result<(Expr, Expr), Refuse> {
+    let unknown = || Refuse::Unsupported("a write through a part of unknown place".to_owned());
+    let dims = &lower.spec(whole).dims;
+    let axis = match dim {
+        Arg::Int(e) => e.as_int().and_then(|d| flambeau_tensor::normalize_axis(d, dims.len())),
+        _ => None,
+    };
+    let (size, own) = axis.and_then(|a| Some((dims.get(a)?, lower.spec(part).dims.get(a)?))).ok_or_else(unknown)?;
+    let listed = given("split_sizes")?;
+    let start = match (listed, given("split_size")?, given("chunks")?) {
+        (Some(Arg::Ints(sizes)), ..) | (_, Some(Arg::Ints(sizes)), _) => {
+            sizes.iter().take(at).cloned().fold(Expr::Int(0), |n, s| n + s)
+        }
+        (_, Some(Arg::Int(each)), _) => each * Expr::Int(at as i64),
+        (.., Some(Arg::Int(chunks))) => {
+            let (size, chunks) = (size.as_int().ok_or_else(unknown)?, chunks.as_int().filter(|&c| c > 0).ok_or_else(unknown)?);
+            Expr::Int((size + chunks - 1) / chunks * at as i64)
+        }
+        _ => return Err(unknown()),
+    };
+    let end = start.clone() + own.clone();
+    Ok((start, end))
 }
 
 /// The permutation that undoes `dims`.

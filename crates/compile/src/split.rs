@@ -106,6 +106,12 @@ impl Levels<'_> {
         }
         for (i, call) in self.outside.iter().enumerate() {
             self.calls[i] = call.reads().into_iter().map(|s| self.level(s)).fold(self.calls[i], usize::max);
+            if call.row.is_in_place() {
+                // Whatever reads the old contents comes first.
+                let last = self.nodes.iter().chain(&self.buffers).copied().max().unwrap_or(0);
+                self.changed |= last > self.calls[i];
+                self.calls[i] = self.calls[i].max(last);
+            }
             let after = self.calls[i] + 1;
             call.results.iter().for_each(|t| self.raise(Slot::Tensor(*t), after));
         }

@@ -1,13 +1,14 @@
 //! What a program's inputs and outputs stand for.
 
 use flambeau_ir::{Slot, Spec, Tid};
-use flambeau_lower::{Constant, Origin, Recipe};
+use flambeau_lower::{Arg, Call, Constant, Origin, OutMeta, Recipe, Refuse};
 use flambeau_pt2::{Argument, InputSpec, OutputSpec, SymArg, View, Weight};
 use flambeau_tensor::{Expr, Shape};
 
 use super::{Buffer, MethodInput, MethodOutput, TensorValue, Trace, Value, lost};
 use crate::{
     Error,
+    outside::Outside,
     report::{CallReport, Outcome},
 };
 
@@ -89,8 +90,8 @@ impl<'a> Trace<'a> {
                 let spec = Spec { dtype: meta.dtype, dims: meta.sizes.iter().map(|e| self.expr(e)).collect() };
                 let tid = self.lower.slot(spec, Origin::Input(number));
                 self.inputs.push(MethodInput::Tensor(tid));
-                let reason = "it writes to an input of the method, which only sees a copy; return the new contents instead";
-                let value = self.guarded_base(tid, reason.to_owned());
+                let value = self.new_base(tid);
+                self.input_bases.push((name.clone(), tid, value.base));
                 self.values.insert(name.clone(), Value::Tensor(value));
                 Ok(())
             }
@@ -117,11 +118,7 @@ impl<'a> Trace<'a> {
                 OutputSpec::UserOutput(_) | OutputSpec::LossOutput { .. } => self.bind_output(argument)?,
                 OutputSpec::BufferMutation { arg, name } => self.bind_mutation(arg, name)?,
                 OutputSpec::Token { .. } => {}
-                OutputSpec::UserInputMutation { name, .. } => self.refuse_output(
-                    "user_input_mutation",
-                    name,
-                    "the program writes to this input, of which a method only sees a copy; return the new contents instead",
-                ),
+                OutputSpec::UserInputMutation { arg, name } => self.bind_input_mutation(arg, name),
                 OutputSpec::ParameterMutation { name, .. } => {
                     self.refuse_output("parameter_mutation", name, "the program writes to this parameter; register it as a buffer")
                 }
@@ -130,6 +127,51 @@ impl<'a> Trace<'a> {
                 }
             }
         }
+        self.write_inputs_back();
+        Ok(())
+    }
+
+    /// A functional program's statement of what an input holds afterwards.
+    fn bind_input_mutation(&mut self, arg: &str, name: &str) {
+        let given = self.input_bases.iter().find(|(n, ..)| n == name).map(|(_, tid, _)| *tid);
+        let done = match (given, self.current(arg)) {
+            (Some(given), Ok(new)) => self.copy_to_input(given, new),
+            (None, _) => Err(Refuse::Unsupported(format!("`{name}` is no tensor input"))),
+            (_, Err(reason)) => Err(reason),
+        };
+        if let Err(reason) = done {
+            self.refuse_output("user_input_mutation", name, &reason.to_string());
+        }
+    }
+
+    /// What the program wrote to inputs is copied into them outside of the delegates, as their callers expect.
+    fn write_inputs_back(&mut self) {
+        for (name, given, base) in self.input_bases.clone() {
+            if self.bases.get(base) == Some(&0) {
+                continue;
+            }
+            let done = self.current(&name).and_then(|new| self.copy_to_input(given, new));
+            if let Err(reason) = done {
+                self.refuse_output("user_input_mutation", &name, &reason.to_string());
+            }
+        }
+    }
+
+    fn copy_to_input(&mut self, given: Tid, new: Tid) -> Result<(), Refuse> {
+        if given == new {
+            return Ok(());
+        }
+        let spec = self.lower.spec(given).clone();
+        let args = vec![("self".to_owned(), Arg::Tensor(given)), ("src".to_owned(), Arg::Tensor(new))];
+        let outputs = vec![OutMeta { dtype: spec.dtype, dims: spec.dims.to_vec(), used: false }];
+        let call = Call { target: "aten.copy_.default".to_owned(), args, outputs };
+        let reason = "it writes to an input of the method, which a delegate only sees a copy of; return the new contents instead";
+        if !self.may_fall_back {
+            return Err(Refuse::Unsupported(reason.to_owned()));
+        }
+        let first = self.next_outside();
+        let outside = Outside::new(&mut self.lower, &call, u32::MAX, first, Refuse::Unsupported(reason.to_owned()))?;
+        self.outside.push(outside);
         Ok(())
     }
 

@@ -11,6 +11,9 @@ use flambeau_tensor::{DType, Expr};
 use super::{Trace, Value, nothing};
 use crate::{Error, Outcome, inline};
 
+/// A counted loop of more steps than this is left alone.
+const MAX_STEPS: i64 = 1 << 20;
+
 fn refuse<T>(reason: impl Into<String>) -> Result<T, Refuse> {
     Err(Refuse::Unsupported(reason.into()))
 }
@@ -201,15 +204,17 @@ impl<'a> Trace<'a> {
 
     /// A loop over the first axis of tensors.
     pub(super) fn scan(&mut self, node: &'a Node) -> Result<(), Error> {
-        let lists: Vec<Vec<&str>> = after_graphs(node).map(Argument::names).collect();
+        let mut lists: Vec<Vec<&str>> = after_graphs(node).map(Argument::names).collect();
+        if super::bare(&node.target) == "higher_order.map_impl" {
+            // A map carries nothing from step to step.
+            lists.insert(0, Vec::new());
+        }
         let (&[body], [init, xs, additional @ ..]) = (&bodies(node)[..], &lists[..]) else {
             self.refuse(node, "it is not a sub-graph with what it carries, scans and reads".to_owned());
             return Ok(());
         };
-        let slots =
-            |trace: &mut Self, names: &[&str]| names.iter().map(|n| trace.current(&trace.key(n))).collect::<Result<Vec<_>, _>>();
-        let begun = slots(self, init).and_then(|init| {
-            let xs = slots(self, xs)?;
+        let begun = self.slots(init).and_then(|init| {
+            let xs = self.slots(xs)?;
             Loop::begin(&mut self.lower, &xs, 0, &init)
         });
         let frame = match begun {
@@ -219,16 +224,34 @@ impl<'a> Trace<'a> {
                 return Ok(());
             }
         };
+        let own: Vec<Tid> = frame.carried.iter().chain(&frame.sliced).copied().collect();
+        self.steps(node, body, frame, own, additional)
+    }
+
+    /// What names of the current name space hold.
+    fn slots(&mut self, names: &[&str]) -> Result<Vec<Tid>, Refuse> {
+        names.iter().map(|n| self.current(&self.key(n))).collect()
+    }
+
+    /// The body of a loop that was begun, with `own` as its first operands; binds what comes out.
+    fn steps(
+        &mut self,
+        node: &'a Node,
+        body: &'a Graph,
+        frame: Loop,
+        own: Vec<Tid>,
+        additional: &[Vec<&str>],
+    ) -> Result<(), Error> {
         let done = self.in_chain(node, |trace| {
-            let own: Vec<Tid> = frame.carried.iter().chain(&frame.sliced).copied().collect();
             let mut operands: Vec<Value<'a>> = own.into_iter().map(|t| Value::Tensor(trace.new_base(t))).collect();
             operands.extend(additional.iter().flatten().map(|n| trace.operand(n)));
             let results = trace.run_body(node, ".body", body, operands)?;
             Ok(results.into_iter().map(|v| trace.tensor_of(v)).collect::<Result<Vec<Tid>, Refuse>>())
         })?;
+        let n_carried = frame.carried.len();
         let ended = match done {
-            Ok(results) if results.len() >= init.len() => {
-                let (carry, collect) = results.split_at(init.len());
+            Ok(results) if results.len() >= n_carried => {
+                let (carry, collect) = results.split_at(n_carried);
                 frame.end(&mut self.lower, carry, collect)
             }
             other => {
@@ -250,6 +273,72 @@ impl<'a> Trace<'a> {
             Err(reason) => self.fail(node, &reason),
         }
         Ok(())
+    }
+
+    /// A loop with a condition. One that counts from a constant to a constant is a scan over that many steps.
+    pub(super) fn while_loop(&mut self, node: &'a Node) -> Result<(), Error> {
+        let lists: Vec<Vec<&str>> = after_graphs(node).map(Argument::names).collect();
+        let (&[condition, body], [init, additional @ ..]) = (&bodies(node)[..], &lists[..]) else {
+            self.refuse(node, "it is not a condition and a body with what they carry and read".to_owned());
+            return Ok(());
+        };
+        let begun = self.slots(init).and_then(|init| {
+            let steps = self.counted(condition, body, &init).ok_or_else(|| {
+                let reason = "how often the loop runs depends on the data, which a graph cannot express; use a scan over a fixed number of steps";
+                Refuse::Unsupported(reason.to_owned())
+            })?;
+            let outputs = vec![OutMeta { dtype: DType::I64, dims: vec![Expr::Int(steps)], used: true }];
+            let args = vec![("end".to_owned(), Arg::Int(Expr::Int(steps)))];
+            let call = Call { target: "aten.arange.default".to_owned(), args, outputs };
+            match self.lower.call(&call, self.calls.len() as u32)?.first() {
+                Some(Item::Tensor(counter)) => Loop::begin(&mut self.lower, &[*counter], 0, &init),
+                _ => refuse("a count has no result"),
+            }
+        });
+        match begun {
+            Ok(frame) => {
+                let own = frame.carried.clone();
+                self.steps(node, body, frame, own, additional)
+            }
+            Err(reason) => {
+                self.fail(node, &reason);
+                Ok(())
+            }
+        }
+    }
+
+    /// The number of steps of a loop that runs while one carried integer, which each step changes by a constant, is below (or above)
+    /// a constant.
+    fn counted(&self, condition: &Graph, body: &Graph, init: &[Tid]) -> Option<i64> {
+        let verdict = *condition.outputs.first()?.names().first()?;
+        let test = condition.nodes.iter().find(|n| n.output_names().first() == Some(&verdict))?;
+        let counter = test.inputs.first()?.arg.as_tensor()?;
+        let place = |graph: &Graph, name: &str| graph.inputs.iter().position(|i| i.names().first() == Some(&name));
+        let at = place(condition, counter)?;
+        let bound = test.inputs.get(1)?.arg.as_int()?;
+        let next = *body.outputs.get(at)?.names().first()?;
+        let change = body.nodes.iter().find(|n| n.output_names().first() == Some(&next))?;
+        let changed = change.inputs.first()?.arg.as_tensor()?;
+        let by = change.inputs.get(1)?.arg.as_int()?;
+        let step = match super::bare(&change.target) {
+            "aten.add.Tensor" | "aten.add.Scalar" if change.inputs.len() == 2 => by,
+            "aten.sub.Tensor" | "aten.sub.Scalar" if change.inputs.len() == 2 => by.checked_neg()?,
+            _ => return None,
+        };
+        let start = *init.get(at)?;
+        if place(body, changed) != Some(at) || self.lower.spec(start).dtype.is_float() {
+            return None;
+        }
+        let start = self.lower.flow().scalar(start)? as i64;
+        let distance = bound.checked_sub(start)?;
+        let steps = match (super::bare(&test.target), step.signum()) {
+            ("aten.lt.Scalar" | "aten.lt.Tensor", 1) => distance.checked_add(step - 1)? / step,
+            ("aten.le.Scalar" | "aten.le.Tensor", 1) => distance.checked_add(step)? / step,
+            ("aten.gt.Scalar" | "aten.gt.Tensor", -1) => distance.checked_add(step + 1)? / step,
+            ("aten.ge.Scalar" | "aten.ge.Tensor", -1) => distance.checked_add(step)? / step,
+            _ => return None,
+        };
+        (1..=MAX_STEPS).contains(&steps).then_some(steps)
     }
 
     /// A functional program's form of a call that writes to its operands: results, then each base's new contents.

@@ -22,6 +22,17 @@ fn scans_swap_what_they_carry() {
 }
 
 #[test]
+fn counted_loops_and_maps_are_scans() {
+    check("loop");
+    check("map");
+}
+
+#[test]
+fn only_what_shares_memory_is_written() {
+    check("aliases");
+}
+
+#[test]
 fn writes_through_views_reach_buffers_and_stale_views() {
     check("writes");
     check("writes_aten");
@@ -32,6 +43,38 @@ fn caches_of_both_dialects() {
     check("cache");
     check("kv_train");
     check("kv_aten");
+}
+
+#[test]
+fn experts_are_chosen_by_token() {
+    check("experts");
+    check("experts_dense");
+}
+
+#[test]
+fn recurrences_of_200_steps() {
+    check("lstm_200");
+    check("lstm_200_bf16");
+    check("gru_200");
+    check("lstm_both_ways");
+}
+
+#[test]
+fn attention_rows_without_keys_are_zero() {
+    check("padding");
+    check("padding_bf16");
+}
+
+#[test]
+fn weights_of_2_to_8_bits() {
+    check("widths_f32");
+    check("widths_f16");
+    check("widths_bf16");
+}
+
+#[test]
+fn floats_read_out_of_tensors_stay_tensors() {
+    check("item");
 }
 
 #[test]

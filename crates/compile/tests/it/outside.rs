@@ -1,10 +1,10 @@
 //! Calls outside of delegates.
 
 use flambeau_compile::{Error, Options, Outcome, compile};
-use flambeau_runtime::Program;
+use flambeau_runtime::{Program, Value};
 use flambeau_wire::pte::{EValue, Instruction};
 
-use crate::support::{check_runs, compiled, engine, exported, method};
+use crate::support::{check_runs, compiled, engine, exported, method, runs};
 
 fn without(targets: &[&str]) -> Options {
     Options { undelegated: targets.iter().map(|t| (*t).to_owned()).collect(), ..Options::default() }
@@ -75,10 +75,28 @@ fn sizes_that_depend_on_the_data_are_left_to_kernels() {
 }
 
 #[test]
+fn results_as_long_as_the_data_says_are_read_by_nodes_again() {
+    check_runs(&mut method(compiled("selected", &Options::default()).unwrap(), "forward"), "selected");
+}
+
+#[test]
+fn written_inputs_take_their_new_contents() {
+    for name in ["mutated_input", "mutated_input_aten"] {
+        let mut method = method(compiled(name, &Options::default()).unwrap(), "forward");
+        check_runs(&mut method, name);
+        let (given, _) = runs(name).remove(0);
+        let [(0, Value::Tensor(new))] = method.written_inputs() else { panic!("{name}: {:?}", method.written_inputs()) };
+        let (old, new) = (given[0].as_slice::<f32>().unwrap(), new.as_slice::<f32>().unwrap());
+        assert!(old.iter().zip(new).all(|(a, b)| a + 1.0 == *b), "{name}: {old:?} became {new:?}");
+    }
+}
+
+#[test]
 fn element_types_without_nodes_are_left_to_kernels() {
     let bytes = compiled("double", &Options::default()).unwrap();
     assert_eq!(calls(&bytes).0, 0, "delegates");
     assert!(calls(&bytes).1 >= 7, "kernel calls");
+    check_runs(&mut method(bytes, "forward"), "double");
 }
 
 #[test]

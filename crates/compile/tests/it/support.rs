@@ -79,7 +79,12 @@ pub(crate) fn check_runs(method: &mut Method, name: &str) {
 pub(crate) fn close(found: &Tensor, expected: &Tensor, place: &str) {
     assert_eq!((found.dtype(), found.shape()), (expected.dtype(), expected.shape()), "{place}");
     let wide = |t: &Tensor| cast(t, DType::F64).unwrap().as_slice::<f64>().unwrap().to_vec();
+    let tolerance = match found.dtype() {
+        DType::BF16 => 2e-2,
+        DType::F16 => 2e-3,
+        _ => 1e-5,
+    };
     for (k, (a, b)) in wide(found).into_iter().zip(wide(expected)).enumerate() {
-        assert!((a - b).abs() <= 1e-5 + 1e-5 * b.abs(), "{place}, element {k}: expected {b}, found {a}");
+        assert!((a - b).abs() <= tolerance * (1.0 + b.abs()), "{place}, element {k}: expected {b}, found {a}");
     }
 }
