@@ -100,7 +100,6 @@ fn result_count(plan: &ExecutionPlan, args: &[u32]) -> Option<(usize, usize)> {
 /// Where only `out` is left, or the functional overload has a longer name, the number of arguments decides.
 fn find_rule(name: &str, overload: &str, inputs: usize) -> Option<&'static RuleRow> {
     let functional = match name {
-        "dim_order_ops::_to_dim_order_copy" => "aten._to_copy".to_owned(),
         "dim_order_ops::_clone_dim_order" | "dim_order_ops::_empty_dim_order" => "aten.clone".to_owned(),
         _ => name.replace("::", ".").trim_end_matches('_').to_owned(),
     };

@@ -1,4 +1,4 @@
-//! Kernels whose result's size depends on the elements of their operands. Graphs have no place for them.
+//! Kernels that graphs have no place for: results as long as the elements of the operands say, copies and conversions.
 
 use flambeau_tensor::{Bool, DType, Tensor, cast};
 
@@ -15,6 +15,8 @@ pub(crate) enum Data {
     RepeatInterleave,
     /// The first operand takes the contents of the second.
     Copy,
+    /// The same numbers in the element type of the result, whichever that is.
+    Convert,
 }
 
 impl Data {
@@ -25,6 +27,7 @@ impl Data {
             "aten::masked_select.out" => Data::MaskedSelect,
             "aten::repeat_interleave.Tensor_out" => Data::RepeatInterleave,
             "aten::copy_" => Data::Copy,
+            "aten::_to_copy.out" | "dim_order_ops::_to_dim_order_copy.out" => Data::Convert,
             _ => return None,
         })
     }
@@ -35,6 +38,7 @@ impl Data {
             (Data::Nonzero, [Value::Tensor(x)]) => nonzero(x),
             (Data::MaskedSelect, [Value::Tensor(x), Value::Tensor(mask)]) => masked_select(x, mask),
             (Data::RepeatInterleave, [Value::Tensor(repeats), ..]) => repeat_interleave(repeats),
+            (Data::Convert, [Value::Tensor(x), ..]) => Ok(x.clone()),
             (Data::Copy, [Value::Tensor(to), Value::Tensor(from), ..]) => {
                 broadcast(from, to.shape()).and_then(|t| cast(&t, to.dtype()).map_err(|e| e.to_string()))
             }
