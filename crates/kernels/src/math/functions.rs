@@ -176,11 +176,10 @@ pub(crate) fn sigmoid<I: Isa>(isa: I, x: I::V) -> I::V {
     isa.div(numerator, isa.add(one, e))
 }
 
+/// x·sigmoid(x); NaN at −∞, as in PyTorch.
 #[inline(always)]
 pub(crate) fn silu<I: Isa>(isa: I, x: I::V) -> I::V {
-    // The clamp keeps −∞·0 from being NaN; sigmoid is zero in f32 from there on.
-    let finite = isa.select(isa.lt(x, isa.splat(-1e4)), isa.splat(-1e4), x);
-    isa.mul(finite, sigmoid(isa, x))
+    isa.mul(x, sigmoid(isa, x))
 }
 
 /// x + x·p(x²) below 1; above, 1 − e^(x·q(x)).
@@ -206,7 +205,6 @@ const ERF_TAIL: [f32; 8] =
 
 #[inline(always)]
 pub(crate) fn gelu<I: Isa>(isa: I, x: I::V) -> I::V {
-    let x = isa.select(isa.lt(x, isa.splat(-1e4)), isa.splat(-1e4), x);
     let e = erf(isa, isa.mul(x, isa.splat(std::f32::consts::FRAC_1_SQRT_2)));
     isa.mul(isa.mul(isa.splat(0.5), x), isa.add(isa.splat(1.0), e))
 }
@@ -214,7 +212,6 @@ pub(crate) fn gelu<I: Isa>(isa: I, x: I::V) -> I::V {
 /// x·sigmoid(2y) is the same as x·(1+tanh y)/2, without its cancellation for negative x.
 #[inline(always)]
 pub(crate) fn gelu_tanh<I: Isa>(isa: I, x: I::V) -> I::V {
-    let x = isa.select(isa.lt(x, isa.splat(-1e4)), isa.splat(-1e4), x);
     let cubic = isa.fma(isa.mul(isa.mul(x, x), isa.splat(0.044_715)), x, x);
     isa.mul(x, sigmoid(isa, isa.mul(cubic, isa.splat(1.595_769))))
 }
