@@ -7,8 +7,8 @@ use crate::{
     field::{Float, In, Int, VidOrTid},
     infer::promote,
     node::{
-        ARange, Addmm, Concatenate, Cos, FloorDivideInt, Full, LessEqual, Power, Reciprocal, Repeat, Reshape, Rope, Sdpa, Sin,
-        Slice, Stack, SubtractInt, Transpose, Where,
+        ARange, Addmm, Concatenate, Cos, FloorDivideInt, Full, LessEqual, Max, NotEqual, Power, Reciprocal, Repeat, Reshape, Rope,
+        Sdpa, Sin, Slice, Stack, SubtractInt, Transpose, Where,
     },
 };
 
@@ -141,12 +141,18 @@ pub(super) fn sdpa(b: &mut Build, n: &Sdpa) -> Result<In> {
         None if n.causal => Some(causal(b, q, k)?),
         None => None,
     };
+    let hidden = b.scalar(f32::NEG_INFINITY, DType::F32)?;
     if let Some(condition) = kept {
-        // Lowest, not minus infinity: a query that sees nothing gets the mean of all values, as in MLX without fused kernels.
-        let lowest = b.scalar(f32::MIN, DType::F32)?;
-        scores = b.emit(|out| Where { condition, x: scores, y: lowest, out })?;
+        scores = b.emit(|out| Where { condition, x: scores, y: hidden, out })?;
     }
     let weights = softmax_f32(b, scores, -1)?;
-    let y = b.emit(|out| Addmm { mat1: weights, mat2: v, out, bias: None, alpha: 1.0, beta: 1.0 })?;
+    let mut y = b.emit(|out| Addmm { mat1: weights, mat2: v, out, bias: None, alpha: 1.0, beta: 1.0 })?;
+    if kept.is_some() || n.mask.is_some() {
+        // A query that sees no key gets zeros, as in PyTorch.
+        let highest = b.emit(|out| Max { x: scores, out, axes: vec![-1], keepdims: true })?;
+        let condition = b.emit(|out| NotEqual { a: highest, b: hidden, out })?;
+        let zero = b.scalar(0.0, DType::F32)?;
+        y = b.emit(|out| Where { condition, x: y, y: zero, out })?;
+    }
     b.cast(y, dtype)
 }
