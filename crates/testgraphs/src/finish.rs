@@ -1,0 +1,111 @@
+//! From provisional slots to the slots of a graph.
+
+use std::collections::HashMap;
+
+use flambeau_ir::{Graph, Node, Slot, SlotCounts, SlotRef, TensorMeta, Tid, Vid, check, engine::Value};
+
+use crate::{Growing, Sample, Source};
+
+impl Growing {
+    /// The graph with its arguments; `None` if the checker, which knows less of sizes, refuses it, or if there is no result.
+    pub(crate) fn finish(self) -> Option<Sample> {
+        let results = self.results();
+        if results.is_empty() {
+            return None;
+        }
+        let inputs: Vec<u32> =
+            (0..self.tensors.len() as u32).filter(|&t| matches!(self.tensors[t as usize], Source::Input(_))).collect();
+        let mut numbers: HashMap<Tid, Tid> = HashMap::new();
+        for &t in inputs.iter().chain(&results) {
+            numbers.insert(Tid(t), Tid(numbers.len() as u32));
+        }
+        let fixed = numbers.len() as u32;
+        let temps = self.number_temps(&mut numbers, fixed);
+        let mut chains = self.chains.clone();
+        for node in chains.iter_mut().flatten() {
+            node.walk_mut(&mut |_, slot| {
+                if let SlotRef::Tensor(t) = slot {
+                    *t = numbers.get(t).copied().unwrap_or(*t);
+                }
+            });
+        }
+        let given = |v: &u32| self.values[*v as usize].is_some();
+        let values: Vec<u32> = (0..self.values.len() as u32).filter(given).collect();
+        let meta = inputs.iter().chain(&results).map(|&t| {
+            let spec = self.env.get(Tid(t))?;
+            let shape: Vec<u32> = spec.shape()?.iter().map(|&n| n as u32).collect();
+            Some(TensorMeta::fixed(spec.dtype, &shape))
+        });
+        let graph = Graph {
+            slots: SlotCounts { inputs: inputs.len() as u32, outputs: results.len() as u32, temps, ..SlotCounts::default() },
+            values: self.values.len() as u32,
+            chains,
+            inputs: (0..inputs.len() as u32)
+                .map(|i| Slot::Tensor(Tid(i)))
+                .chain(values.iter().map(|&v| Slot::Value(Vid(v))))
+                .collect(),
+            outputs: (inputs.len() as u32..fixed).map(|i| Slot::Tensor(Tid(i))).collect(),
+            meta: meta.collect::<Option<_>>()?,
+            ..Graph::default()
+        };
+        let tensors = inputs.iter().filter_map(|&t| match &self.tensors[t as usize] {
+            Source::Input(tensor) => Some(Value::Tensor(tensor.clone())),
+            Source::Node => None,
+        });
+        let arguments = tensors.chain(values.iter().filter_map(|&v| self.values[v as usize].map(Value::Int))).collect();
+        let tainted = results.iter().map(|&t| self.tainted.contains(&Tid(t))).collect();
+        Some(Sample { graph: check(graph).ok()?, inputs: arguments, tainted })
+    }
+
+    /// What nodes wrote and no node reads, and some of the rest.
+    fn results(&self) -> Vec<u32> {
+        let mut rng = self.rng.clone();
+        let written =
+            |t: &u32| matches!(self.tensors[*t as usize], Source::Node) && self.env.get(Tid(*t)).and_then(|s| s.shape()).is_some();
+        let all = (0..self.tensors.len() as u32).filter(written);
+        all.filter(|&t| !self.read.contains(&Tid(t)) || rng.usize(..4) == 0).collect()
+    }
+
+    /// Numbers for the remaining slots, used again once their contents are no longer read. Returns how many there are.
+    fn number_temps(&self, numbers: &mut HashMap<Tid, Tid>, first: u32) -> u32 {
+        let mut last: HashMap<Tid, usize> = HashMap::new();
+        // Branches run where their node stands; what they touch lives from the start to the end.
+        let mut everywhere = Vec::new();
+        for (chain, nodes) in self.chains.iter().enumerate() {
+            for (at, node) in nodes.iter().enumerate() {
+                touch(node, &mut |t| if chain == 0 { _ = last.insert(t, at) } else { everywhere.push(t) });
+            }
+        }
+        let (mut count, mut free) = (0, Vec::new());
+        for &t in &everywhere {
+            numbers.entry(t).or_insert_with(|| {
+                count += 1;
+                Tid(first + count - 1)
+            });
+        }
+        for (at, node) in self.chains[0].iter().enumerate() {
+            touch(node, &mut |t| {
+                numbers.entry(t).or_insert_with(|| {
+                    free.pop().unwrap_or_else(|| {
+                        count += 1;
+                        Tid(first + count - 1)
+                    })
+                });
+            });
+            touch(node, &mut |t| {
+                if last.get(&t) == Some(&at) && numbers[&t].0 >= first && !everywhere.contains(&t) && !free.contains(&numbers[&t]) {
+                    free.push(numbers[&t]);
+                }
+            });
+        }
+        count
+    }
+}
+
+fn touch(node: &Node, f: &mut dyn FnMut(Tid)) {
+    node.walk(&mut |_, slot| {
+        if let Slot::Tensor(t) = slot {
+            f(t);
+        }
+    });
+}

@@ -1,0 +1,369 @@
+//! Nodes whose operands must fit each other.
+
+use flambeau_ir::{
+    Addmm, ChainId, Conv1D, Conv2D, Conv3D, ConvTranspose1D, ConvTranspose2D, ConvTranspose3D, Dequantize, Gather, GatherMm,
+    GatherQmm, IdCopy, If, In, Index, IndexCopy, Int, LayerNorm, Neg, Node, Out, QuantMode, QuantizedMatmul, RMSNorm, RandomBits,
+    Rope, ScatterAdd, Sdpa, SliceUpdate, Split, Square, Take, TakeAlongAxis, Tid, VidOrTid,
+};
+use flambeau_tensor::DType;
+
+use crate::Growing;
+
+/// A node of this kind with fresh operands beside existing ones. The outer `None`: there is no recipe. The inner: not now.
+pub(crate) fn draw(g: &mut Growing, name: &str) -> Option<Option<Node>> {
+    Some(match name {
+        "Addmm" => Some(addmm(g)),
+        "Conv1D" | "Conv2D" | "Conv3D" => Some(conv(g, name)),
+        "ConvTranspose1D" | "ConvTranspose2D" | "ConvTranspose3D" => Some(conv_transpose(g, name)),
+        "Dequantize" | "QuantizedMatmul" | "GatherQmm" => Some(quantized(g, name)),
+        "GatherMm" => Some(gather_mm(g)),
+        "RMSNorm" | "LayerNorm" => norm(g, name),
+        "Rope" => Some(rope(g)),
+        "Sdpa" => Some(sdpa(g)),
+        "Take" | "TakeAlongAxis" | "Gather" | "ScatterAdd" | "IndexCopy" => indexed(g, name),
+        "SliceUpdate" => slice_update(g),
+        "Split" => split(g),
+        "If" => branch(g),
+        "RandomBits" => Some(random_bits(g)),
+        _ => return None,
+    })
+}
+
+fn addmm(g: &mut Growing) -> Node {
+    let dtype = g.float();
+    let [m, k, n] = [0; 3].map(|_| g.rng.usize(1..7));
+    let batch: Vec<usize> = if g.rng.bool() { vec![g.rng.usize(1..4)] } else { Vec::new() };
+    let mat1 = g.input(dtype, &[&batch[..], &[m, k]].concat());
+    let mat2 = g.input(dtype, &[k, n]);
+    let bias = g.rng.bool().then(|| In(g.input(dtype, &[n])));
+    let [alpha, beta] = [0; 2].map(|_| g.rng.i32(-2..3) as f32);
+    Addmm { mat1: In(mat1), mat2: In(mat2), out: Out(g.out()), bias, alpha, beta }.into()
+}
+
+/// Operands of a convolution over `dims` axes, and its number of groups.
+fn conv_operands(g: &mut Growing, dims: usize, grouped: bool) -> (In, In, i32) {
+    let dtype = g.float();
+    let groups = if grouped { g.rng.usize(1..3) } else { 1 };
+    let (ci, co) = (groups * g.rng.usize(1..4), groups * g.rng.usize(1..4));
+    let spatial: Vec<usize> = (0..dims).map(|_| g.rng.usize(4..8)).collect();
+    let kernel: Vec<usize> = (0..dims).map(|_| g.rng.usize(1..4)).collect();
+    let batch = g.rng.usize(1..3);
+    let x = g.input(dtype, &[&[batch], &spatial[..], &[ci]].concat());
+    let w = g.input(dtype, &[&[co], &kernel[..], &[ci / groups]].concat());
+    (In(x), In(w), groups as i32)
+}
+
+fn conv(g: &mut Growing, name: &str) -> Node {
+    let dims = usize::from(name.as_bytes()[4] - b'0');
+    let (x, w, groups) = conv_operands(g, dims, dims < 3);
+    let mut small = |from: i32| [0; 3].map(|_| g.rng.i32(from..from + 2));
+    let (s, p, d) = (small(1), small(0), small(1));
+    let out = Out(g.out());
+    match dims {
+        1 => Conv1D { x, w, out, stride: s[0], padding: p[0], dilation: d[0], groups }.into(),
+        2 => Conv2D {
+            x,
+            w,
+            out,
+            stride_h: s[0],
+            stride_w: s[1],
+            padding_h: p[0],
+            padding_w: p[1],
+            dilation_h: d[0],
+            dilation_w: d[1],
+            groups,
+        }
+        .into(),
+        _ => Conv3D {
+            x,
+            w,
+            out,
+            stride_d: s[0],
+            stride_h: s[1],
+            stride_w: s[2],
+            padding_d: p[0],
+            padding_h: p[1],
+            padding_w: p[2],
+            dilation_d: d[0],
+            dilation_h: d[1],
+            dilation_w: d[2],
+            groups,
+        }
+        .into(),
+    }
+}
+
+fn conv_transpose(g: &mut Growing, name: &str) -> Node {
+    let dims = usize::from(name.as_bytes()[13] - b'0');
+    let (x, w, groups) = conv_operands(g, dims, dims < 3);
+    let mut small = |from: i32| [0; 3].map(|_| g.rng.i32(from..from + 2));
+    let (s, p, d) = (small(1), small(0), small(1));
+    let op = [0, 1, 2].map(|i| if s[i] > 1 { g.rng.i32(0..2) } else { 0 });
+    let out = Out(g.out());
+    match dims {
+        1 => ConvTranspose1D { x, w, out, stride: s[0], padding: p[0], dilation: d[0], output_padding: op[0], groups }.into(),
+        2 => ConvTranspose2D {
+            x,
+            w,
+            out,
+            stride_h: s[0],
+            stride_w: s[1],
+            padding_h: p[0],
+            padding_w: p[1],
+            dilation_h: d[0],
+            dilation_w: d[1],
+            output_padding_h: op[0],
+            output_padding_w: op[1],
+            groups,
+        }
+        .into(),
+        _ => ConvTranspose3D {
+            x,
+            w,
+            out,
+            stride_d: s[0],
+            stride_h: s[1],
+            stride_w: s[2],
+            padding_d: p[0],
+            padding_h: p[1],
+            padding_w: p[2],
+            dilation_d: d[0],
+            dilation_h: d[1],
+            dilation_w: d[2],
+            output_padding_d: op[0],
+            output_padding_h: op[1],
+            output_padding_w: op[2],
+            groups,
+        }
+        .into(),
+    }
+}
+
+/// Packed weights `[lead.., N, K]`: codes, scales, biases, and how they are packed.
+struct Packed {
+    w: In,
+    scales: In,
+    biases: Option<In>,
+    mode: QuantMode,
+    bits: i32,
+    group_size: i32,
+}
+
+fn packed(g: &mut Growing, lead: &[usize], n: usize, k: usize, dtype: DType) -> Packed {
+    let (mode, bits, group_size) = match g.rng.usize(..6) {
+        0 => (QuantMode::Nvfp4, 4, 16),
+        1 => (QuantMode::Mxfp4, 4, 32),
+        2 => (QuantMode::Mxfp8, 8, 32),
+        _ => (QuantMode::Affine, [2, 3, 4, 5, 6, 8][g.rng.usize(..6)], [32, 64][g.rng.usize(..2)]),
+    };
+    let rows = [lead, &[n]].concat();
+    let words: Vec<u32> = (0..rows.iter().product::<usize>() * k * bits as usize / 32).map(|_| g.rng.u32(..)).collect();
+    let words = mask_specials(words, mode);
+    let w = flambeau_tensor::Tensor::from_slice(&words, &[&rows[..], &[k * bits as usize / 32]].concat()).expect("as many words");
+    let w = g.given(w);
+    let groups = [&rows[..], &[k / group_size as usize]].concat();
+    let (scales, biases) = if mode == QuantMode::Affine {
+        (g.input(dtype, &groups), Some(In(g.input(dtype, &groups))))
+    } else {
+        // Scales are powers of two around 1 (bias 127), or 8-bit floats around 1 (bias 7).
+        let around = if mode == QuantMode::Nvfp4 { 0x38 } else { 127 };
+        let codes: Vec<u8> = (0..groups.iter().product()).map(|_| around + g.rng.u8(..2)).collect();
+        (g.given(flambeau_tensor::Tensor::from_slice(&codes, &groups).expect("as many codes")), None)
+    };
+    Packed { w: In(w), scales: In(scales), biases, mode, bits, group_size }
+}
+
+/// 8-bit floats have codes that stand for no number.
+fn mask_specials(words: Vec<u32>, mode: QuantMode) -> Vec<u32> {
+    if mode == QuantMode::Mxfp8 { words.into_iter().map(|w| w & 0xbfbf_bfbf).collect() } else { words }
+}
+
+fn quantized(g: &mut Growing, name: &str) -> Node {
+    let dtype = g.float();
+    let (n, k, m) = (g.rng.usize(1..3) * 8, 64 * g.rng.usize(1..3), g.rng.usize(1..6));
+    let experts = g.rng.usize(1..4);
+    let lead: &[usize] = if name == "GatherQmm" { &[experts] } else { &[] };
+    let Packed { w, scales, biases, mode, bits, group_size } = packed(g, lead, n, k, dtype);
+    match name {
+        "Dequantize" => {
+            let dtype = (biases.is_none() || g.rng.bool()).then_some(dtype);
+            Dequantize { w, scales, out: Out(g.out()), biases, group_size, bits, mode, global_scale: None, dtype }.into()
+        }
+        "QuantizedMatmul" => {
+            let x = In(g.input(dtype, &[m, k]));
+            QuantizedMatmul { x, w, scales, out: Out(g.out()), biases, group_size, bits, mode, transpose: true }.into()
+        }
+        _ => {
+            let tokens = g.rng.usize(1..4);
+            let x = In(g.input(dtype, &[tokens, 1, k]));
+            let rhs_indices = Some(In(g.indices(DType::U32, &[tokens], experts)));
+            GatherQmm {
+                x,
+                w,
+                scales,
+                out: Out(g.out()),
+                mode,
+                biases,
+                lhs_indices: None,
+                rhs_indices,
+                transpose: true,
+                group_size,
+                bits,
+                sorted_indices: false,
+                sorted_indices_flag: None,
+            }
+            .into()
+        }
+    }
+}
+
+fn gather_mm(g: &mut Growing) -> Node {
+    let dtype = g.float();
+    let [m, k, n, batch, experts] = [0; 5].map(|_| g.rng.usize(1..5));
+    let a = In(g.input(dtype, &[batch, m, k]));
+    let b = In(g.input(dtype, &[experts, k, n]));
+    let rhs_indices = Some(In(g.indices(DType::U32, &[batch], experts)));
+    let lhs_indices = g.rng.bool().then(|| In(g.indices(DType::U32, &[batch], batch)));
+    GatherMm { a, b, out: Out(g.out()), lhs_indices, rhs_indices, sorted_indices: false, sorted_indices_flag: None }.into()
+}
+
+fn norm(g: &mut Growing, name: &str) -> Option<Node> {
+    let x = g.any_float();
+    let width = *g.shape_of(x).last()?;
+    let dtype = g.env.get(x)?.dtype;
+    let vector = |g: &mut Growing| g.rng.bool().then(|| In(g.input(dtype, &[width])));
+    let (weight, bias) = (vector(g), vector(g));
+    let (x, out, eps) = (In(x), Out(g.out()), 1e-5);
+    Some(if name == "RMSNorm" { RMSNorm { x, weight, out, eps }.into() } else { LayerNorm { x, out, weight, bias, eps }.into() })
+}
+
+fn rope(g: &mut Growing) -> Node {
+    let dtype = g.float();
+    let dims = 2 * g.rng.usize(1..4);
+    let [batch, heads, steps, more] = [0; 4].map(|_| g.rng.usize(1..4));
+    let x = In(g.input(dtype, &[batch, heads, steps, dims + more - 1]));
+    let freqs = (g.rng.usize(..3) == 0).then(|| {
+        let periods: Vec<f32> = (0..dims / 2).map(|_| 1.0 + g.rng.f32() * 9.0).collect();
+        In(g.given(flambeau_tensor::Tensor::from_slice(&periods, &[dims / 2]).expect("as many periods")))
+    });
+    let offset = g.rng.i32(0..9);
+    let offset = VidOrTid::Vid(g.fresh_value(Some(offset)));
+    Rope { x, out: Out(g.out()), dims: dims as i32, offset, freqs, traditional: g.rng.bool(), base: 10000.0, scale: 1.0 }.into()
+}
+
+fn sdpa(g: &mut Growing) -> Node {
+    let dtype = g.float();
+    let [batch, kv_heads, group, tq, more, half] = [0; 6].map(|_| g.rng.usize(1..4));
+    let (tk, width) = (tq + more - 1, 4 * half);
+    let q = In(g.input(dtype, &[batch, kv_heads * group, tq, width]));
+    let [k, v] = [0; 2].map(|_| In(g.input(dtype, &[batch, kv_heads, tk, width])));
+    let (mask, causal) = match g.rng.usize(..4) {
+        0 => (Some(In(g.input(dtype, &[1, 1, tq, tk]))), false),
+        1 => (Some(In(g.input(DType::Bool, &[batch, 1, tq, tk]))), false),
+        2 => (None, true),
+        _ => (None, false),
+    };
+    Sdpa { q, k, v, out: Out(g.out()), scale: 0.5, mask, causal }.into()
+}
+
+/// Nodes that read indices, which must lie within an axis of what they index.
+fn indexed(g: &mut Growing, name: &str) -> Option<Node> {
+    let x = g.any();
+    let shape = g.shape_of(x);
+    if shape.is_empty() || shape.contains(&0) {
+        return None;
+    }
+    let axis = g.rng.usize(..shape.len());
+    let size = shape[axis];
+    let signed = if g.rng.bool() { axis as i32 } else { axis as i32 - shape.len() as i32 };
+    let dtype = g.env.get(x)?.dtype;
+    let count = g.rng.usize(1..4);
+    let mut changed = shape.clone();
+    changed[axis] = count;
+    Some(match name {
+        "Take" => {
+            let rank = g.rng.usize(..3);
+            let index = g.indices(DType::I32, &[count, 2][..rank], size);
+            Take { x: In(x), out: Out(g.out()), index: Index::Tid(index), axis: signed }.into()
+        }
+        "TakeAlongAxis" => {
+            let indices = In(g.indices(DType::I64, &changed, size));
+            TakeAlongAxis { x: In(x), indices, out: Out(g.out()), axis: signed }.into()
+        }
+        "Gather" => {
+            let indices = vec![In(g.indices(DType::I32, &[count], size))];
+            let sizes = shape.iter().enumerate().map(|(i, &n)| if i == axis { 1 } else { n as i32 }).collect();
+            Gather { x: In(x), indices, out: Out(g.out()), axes: vec![axis as i32], slice_sizes: sizes }.into()
+        }
+        "ScatterAdd" => {
+            let (indices, updates) = (In(g.indices(DType::I64, &changed, size)), In(g.input(dtype, &changed)));
+            ScatterAdd { x: In(x), indices, updates, out: Out(g.out()), axis: signed }.into()
+        }
+        _ => {
+            let (indices, update) = (In(g.indices(DType::I64, &[count], size)), In(g.input(dtype, &changed)));
+            IndexCopy { dst: In(x), update, indices, out: Out(g.out()), axis: signed }.into()
+        }
+    })
+}
+
+fn slice_update(g: &mut Growing) -> Option<Node> {
+    let dst = g.any();
+    let mut shape = g.shape_of(dst);
+    if shape.is_empty() || shape.contains(&0) {
+        return None;
+    }
+    let axis = g.rng.usize(..shape.len());
+    let start = g.rng.usize(..shape[axis]);
+    let count = g.rng.usize(1..=shape[axis] - start);
+    shape[axis] = count;
+    let dtype = g.dtype();
+    let update = In(g.input(dtype, &shape));
+    let (start, stop) = (g.int(start as i64), g.int((start + count) as i64));
+    Some(SliceUpdate { dst: In(dst), update, out: Out(g.out()), axis: Int::Lit(axis as i64), start, stop, step: 1 }.into())
+}
+
+fn split(g: &mut Growing) -> Option<Node> {
+    let x = g.any();
+    let shape = g.shape_of(x);
+    if shape.is_empty() || shape.contains(&0) {
+        return None;
+    }
+    let axis = g.rng.usize(..shape.len());
+    let chunk = g.rng.usize(1..=shape[axis]);
+    let outs = (0..shape[axis].div_ceil(chunk)).map(|_| Out(g.out())).collect();
+    Some(Split { x: In(x), outs, sizes: vec![Int::Lit(chunk as i64)], axis: axis as i32 }.into())
+}
+
+/// Two branches that leave a value of one shape in one slot.
+fn branch(g: &mut Growing) -> Option<Node> {
+    let x = g.any_float();
+    let spec = g.env.get(x)?.clone();
+    if g.tainted.contains(&x) {
+        return None;
+    }
+    let out = g.out();
+    let one = |g: &mut Growing, x: Tid| -> Node {
+        match g.rng.usize(..3) {
+            0 => Neg { x: In(x), out: Out(out) }.into(),
+            1 => Square { x: In(x), out: Out(out) }.into(),
+            _ => IdCopy { x: In(x), out: Out(out) }.into(),
+        }
+    };
+    let first = g.chains.len() as u32;
+    for _ in 0..2 {
+        let node = one(g, x);
+        g.chains.push(vec![node]);
+    }
+    let condition = g.rng.i64(0..2);
+    let cond = g.int(condition);
+    g.env.replace(out, Some(spec));
+    g.read.insert(x);
+    Some(If { cond, then_chain_idx: ChainId(first), else_chain_idx: ChainId(first + 1) }.into())
+}
+
+fn random_bits(g: &mut Growing) -> Node {
+    let seed = g.rng.i32(0..100);
+    let shape = g.shape().into_iter().map(|n| Int::Lit(n as i64)).collect();
+    let seed = Some(flambeau_ir::InVid(g.fresh_value(Some(seed))));
+    RandomBits { out: Out(g.out()), shape, seed, width: [1, 2, 4][g.rng.usize(..3)] }.into()
+}
