@@ -61,7 +61,8 @@ pub(crate) struct Args {
 /// What became of a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    Passed,
+    /// With remarks about the program's form.
+    Passed(Vec<String>),
     Failed(String),
     Skipped(String),
 }
@@ -69,16 +70,16 @@ pub(crate) enum Outcome {
 impl Outcome {
     fn name(&self) -> &'static str {
         match self {
-            Outcome::Passed => "passed",
+            Outcome::Passed(_) => "passed",
             Outcome::Failed(_) => "failed",
             Outcome::Skipped(_) => "skipped",
         }
     }
 
-    fn reason(&self) -> &str {
+    fn reason(&self) -> String {
         match self {
-            Outcome::Passed => "",
-            Outcome::Failed(reason) | Outcome::Skipped(reason) => reason,
+            Outcome::Passed(notes) => notes.join("; "),
+            Outcome::Failed(reason) | Outcome::Skipped(reason) => reason.clone(),
         }
     }
 }
@@ -111,7 +112,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         if expected.contains(&case.name) {
             case.outcome = match &case.outcome {
                 Outcome::Failed(reason) => Outcome::Skipped(format!("expected to fail: {reason}")),
-                Outcome::Passed => Outcome::Failed("it is expected to fail, and passes".into()),
+                Outcome::Passed(_) => Outcome::Failed("it is expected to fail, and passes".into()),
                 other => other.clone(),
             };
         }

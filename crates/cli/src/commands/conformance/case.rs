@@ -1,13 +1,16 @@
 //! One case folder.
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use anyhow::{Context, Result, bail};
 use flambeau::{
-    compile, pt2,
+    compile,
+    ir::{Graph, Node},
+    pt2,
     runtime::{Engine, LoadOptions, Program, Value},
     tensor::{Bytes, Tensor, Tolerance, bin, compare},
 };
@@ -35,7 +38,14 @@ pub(crate) struct Case {
     /// Whether the outputs are not to be compared; the program must run nevertheless.
     skip_comparison: bool,
     kv_cache: Option<String>,
+    /// Delegates that the program must come to.
+    segments: Option<u64>,
+    /// How often nodes occur in ExecuTorch's file, by name without `Node`.
+    node_counts: BTreeMap<String, u64>,
 }
+
+/// A case's graphs: all delegates of all methods.
+pub(crate) struct Graphs(pub(crate) Vec<Graph>);
 
 impl Case {
     /// Reads `case.json`.
@@ -49,6 +59,8 @@ impl Case {
             tolerance: Tolerance { relative: number("rtol"), absolute: number("atol") },
             skip_comparison: json["skip_comparison"].as_bool().unwrap_or(false),
             kv_cache: json["kv_cache"].as_str().map(str::to_owned),
+            segments: json["mlx_segments"].as_u64(),
+            node_counts: json["node_counts"].as_object().map(node_counts).unwrap_or_default(),
         })
     }
 
@@ -62,6 +74,13 @@ impl Case {
             From::Pte => Program::open(&file)?,
             From::Pt2 => Program::from_bytes(compiled(&file, engine)?)?,
         };
+        let graphs = Graphs::of(&program)?;
+        if let Some(segments) = self.segments
+            && segments != graphs.0.len() as u64
+        {
+            bail!("{} delegates, expected {segments}", graphs.0.len());
+        }
+        let notes = if from == From::Pt2 { self.compare_counts(&graphs)? } else { Vec::new() };
         let options = LoadOptions { kv_cache: self.kv_cache.as_deref().map(kv_cache::parse).transpose()? };
         let mut method = program.method("forward", engine, &options)?;
         let inputs = self.tensors("input.bin")?.into_iter().map(|tensor| Named { name: None, tensor }).collect();
@@ -70,7 +89,20 @@ impl Case {
         if !self.skip_comparison {
             self.compare(&outputs)?;
         }
-        Ok(Outcome::Passed)
+        Ok(Outcome::Passed(notes))
+    }
+
+    /// Where node counts differ from the stated ones in a program of fewer nodes than ExecuTorch's.
+    fn compare_counts(&self, graphs: &Graphs) -> Result<Vec<String>> {
+        let differ = self.node_counts.iter().filter(|&(name, &count)| graphs.count(name) != count);
+        let differ: Vec<String> = differ.map(|(name, count)| format!("{} {name}, stated {count}", graphs.count(name))).collect();
+        if !differ.is_empty() {
+            let (ours, peers) = (graphs.total(), Graphs::of(&Program::open(self.folder.join("model.pte"))?)?.total());
+            if ours >= peers {
+                bail!("{} in {ours} nodes, ExecuTorch's file has {peers}", differ.join("; "));
+            }
+        }
+        Ok(differ)
     }
 
     fn tensors(&self, name: &str) -> Result<Vec<Tensor>> {
@@ -96,6 +128,30 @@ impl Case {
         }
         Ok(())
     }
+}
+
+impl Graphs {
+    pub(crate) fn of(program: &Program) -> Result<Graphs> {
+        let delegates =
+            program.file().plans.iter().flat_map(|plan| plan.delegates.iter().enumerate().map(move |(i, d)| (plan, i, d)));
+        Ok(Graphs(delegates.map(|(plan, i, delegate)| program.graph(plan, i, delegate)).collect::<Result<_, _>>()?))
+    }
+
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.0.iter().flat_map(|graph| graph.chains.iter().flatten())
+    }
+
+    fn count(&self, name: &str) -> u64 {
+        self.nodes().filter(|node| node.name() == name).count() as u64
+    }
+
+    fn total(&self) -> usize {
+        self.0.iter().map(Graph::node_count).sum()
+    }
+}
+
+fn node_counts(json: &serde_json::Map<String, Json>) -> BTreeMap<String, u64> {
+    json.iter().filter_map(|(name, count)| Some((name.trim_end_matches("Node").to_owned(), count.as_u64()?))).collect()
 }
 
 /// The bytes of the program that the compiler makes of an archive.
