@@ -39,7 +39,7 @@ use std::fmt;
 
 use flambeau_tensor::Expr;
 
-use crate::{Graph, InferError, Slot, SlotClass, Spec, Tid};
+use crate::{Graph, InferError, Node, Slot, SlotClass, Spec, Tid, infer::Env};
 
 /// A graph that [`check`] has accepted, with what it found out on the way.
 #[derive(Clone, Debug)]
@@ -58,6 +58,12 @@ impl Checked {
     /// are those that nodes produce; a caller may ask for others (see [`Session::run`](crate::engine::Session::run)).
     pub fn results(&self) -> &[Content] {
         &self.results
+    }
+
+    /// Calls `f` on every node that a run can reach, in order, with what slots hold before it.
+    pub fn visit(&self, f: &mut dyn FnMut(&Node, &Env)) {
+        let seen = flow::check(&self.graph, &mut |_, _, node, env| f(node, env));
+        debug_assert!(seen.is_ok(), "the graph was accepted before");
     }
 }
 

@@ -1,0 +1,57 @@
+//! `docs/ops.md` tells of every node and every call, and of what the conformance cases exercise.
+
+mod survey;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use flambeau::{ir::Node, lower};
+
+fn committed() -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/ops.md")).expect("docs/ops.md reads")
+}
+
+/// The unpacked cases of an archive beside the repository, if it is there.
+fn cases(name: &str) -> Option<PathBuf> {
+    let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/conformance").join(format!("{name}.tar.xz"));
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    if !archive.exists() {
+        eprintln!("skipped: no conformance archive `{name}` beside the repository");
+        return None;
+    }
+    if !target.join(name).exists() {
+        let status = Command::new("tar").arg("-xJf").arg(&archive).arg("-C").arg(target).status().expect("tar runs");
+        assert!(status.success(), "{} does not unpack", archive.display());
+    }
+    Some(target.join(name))
+}
+
+#[test]
+fn every_node_and_call_has_its_line() {
+    let text = committed();
+    let lines = |columns: &str| text.lines().filter(|line| line.starts_with(columns)).count();
+    for info in Node::ALL {
+        assert_eq!(lines(&survey::node_columns(info)), 1, "{}", info.name);
+    }
+    for row in lower::rule_rows() {
+        assert_eq!(lines(&survey::call_column(row.target)), 1, "{}", row.target);
+    }
+    let rows =
+        text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| tag") && !line.starts_with("| call")).count();
+    assert_eq!(rows, Node::ALL.len() + lower::rule_rows().count(), "nothing else has a line");
+}
+
+#[test]
+fn the_table_tells_what_the_cases_exercise() {
+    let mut found = survey::Survey::default();
+    for name in ["ops", "models"] {
+        let Some(folder) = cases(name) else { return };
+        found.add_cases(&folder).expect("the cases compile");
+    }
+    for (line, (found, committed)) in found.to_markdown().lines().zip(committed().lines()).enumerate() {
+        assert_eq!(found, committed, "docs/ops.md, line {}: generate it anew", line + 1);
+    }
+}
