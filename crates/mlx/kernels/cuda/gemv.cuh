@@ -1,0 +1,251 @@
+// One row times up to three matrices of affine codes or of 16-bit floats, bound by memory.
+//
+// A warp computes R rows of a matrix at once; its lanes read 16 bytes of each row per step, and read the next step's while they
+// multiply. The vector stands in shared memory as f32, in the order in which lanes read it. A code becomes a float without a
+// conversion: its bits are put into the mantissa of 2^23, at bit 15 or above, and the vector is scaled by the inverse power of
+// two. The 2^23 that every product then carries leaves with one subtraction a group. Lanes past the end of a row read its last
+// bytes again and multiply them by the zeros that stand there in shared memory.
+
+template <typename T>
+struct Matrix {
+  const void* w;
+  const T* scales;
+  const T* biases;
+  T* y;
+  int rows;
+};
+
+template <typename T, int BITS, int GROUP, int R, int WARPS>
+struct Gemv {
+  static constexpr int kCodes = 128 / BITS;
+  static constexpr int kQuads = kCodes / 4;
+  static constexpr int kParts = BITS == 16 || GROUP >= kCodes ? 1 : kCodes / GROUP;
+  static constexpr bool kScaled = BITS != 16;
+
+  struct Step {
+    uint4 w[R];
+    T scale[R][kParts];
+    T bias[R][kParts];
+  };
+
+  int k;
+  int chunks;
+  int passes;
+  float4* xs;
+  float2* sums;
+
+  __device__ Gemv(float* shared, int k) : k(k), chunks(k / kCodes), passes((chunks + 31) / 32) {
+    xs = reinterpret_cast<float4*>(shared);
+    sums = reinterpret_cast<float2*>(xs + passes * 32 * kQuads);
+  }
+
+  __device__ static float code(const uint4& v, int j) {
+    if constexpr (BITS == 16) {
+      return wide_at<T>(v, j);
+    } else {
+      constexpr int per_byte = 8 / BITS;
+      constexpr unsigned ones = (1u << BITS) - 1;
+      int byte = j / per_byte % 4;
+      unsigned w = word(v, j / per_byte / 4);
+      unsigned moved = byte == 0 ? w << 15 : byte == 1 ? w << 7 : byte == 2 ? w >> 1 : w >> 9;
+      return __uint_as_float((moved & (ones << (15 + j % per_byte * BITS))) | 0x4B000000u);
+    }
+  }
+
+  __device__ static constexpr float input_scale(int j) {
+    constexpr int per_byte = BITS == 16 ? 1 : 8 / BITS;
+    return BITS == 16 ? 1.0f : 1.0f / static_cast<float>(1 << (15 + j % per_byte * (BITS % 16)));
+  }
+
+  // Puts the vector into shared memory, times `norm` if there is one; returns the factor that RMS normalisation owes.
+  __device__ float stage(const T* x, const T* norm, float eps) {
+    float squares = 0.0f;
+    for (int c = threadIdx.x; c < passes * 32; c += WARPS * 32) {
+      squares += stage_chunk(x, norm, c);
+    }
+    __syncthreads();
+    if (norm == nullptr) {
+      return 1.0f;
+    }
+    __shared__ float total[WARPS];
+    for (int d = 16; d > 0; d /= 2) {
+      squares += __shfl_xor_sync(~0u, squares, d);
+    }
+    total[threadIdx.x / 32] = squares;
+    __syncthreads();
+    float sum = 0.0f;
+    for (int i = 0; i < WARPS; ++i) {
+      sum += total[i];
+    }
+    return rsqrtf(sum / k + eps);
+  }
+
+  __device__ float stage_chunk(const T* x, const T* norm, int c) {
+    float4* to = xs + c / 32 * kQuads * 32 + c % 32;
+    float squares = 0.0f;
+    float sum[kParts] = {};
+    float offset[kParts] = {};
+#pragma unroll
+    for (int h = 0; h < kCodes / 8; ++h) {
+      uint4 v = make_uint4(0, 0, 0, 0);
+      uint4 g = v;
+      if (c < chunks) {
+        v = *reinterpret_cast<const uint4*>(x + c * kCodes + h * 8);
+        if (norm != nullptr) {
+          g = *reinterpret_cast<const uint4*>(norm + c * kCodes + h * 8);
+        }
+      }
+      float scaled[8];
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        float value = wide_at<T>(v, j);
+        squares += value * value;
+        if (norm != nullptr) {
+          value *= wide_at<T>(g, j);
+        }
+        scaled[j] = value * input_scale(j);
+        int part = (h * 8 + j) * kParts / kCodes;
+        sum[part] += value;
+        offset[part] += scaled[j] * 8388608.0f;
+      }
+      to[(2 * h) * 32] = make_float4(scaled[0], scaled[1], scaled[2], scaled[3]);
+      to[(2 * h + 1) * 32] = make_float4(scaled[4], scaled[5], scaled[6], scaled[7]);
+    }
+    if constexpr (kScaled) {
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) {
+        sums[(c / 32 * kParts + i) * 32 + c % 32] = make_float2(sum[i], offset[i]);
+      }
+    }
+    return squares;
+  }
+
+  // Reads pass `p` of the rows that begin at `row`; rows from `split` on stand in `second`.
+  __device__ void load(Step& s, const Matrix<T>& first, const Matrix<T>& second, int row, int split, int p) const {
+    int c = min(p * 32 + static_cast<int>(threadIdx.x) % 32, chunks - 1);
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+      const Matrix<T>& at = r < split ? first : second;
+      size_t line = row + (r < split ? r : r - split);
+      s.w[r] = load_once(static_cast<const uint4*>(at.w) + line * chunks + c);
+      if constexpr (kScaled) {
+#pragma unroll
+        for (int i = 0; i < kParts; ++i) {
+          size_t group = line * (k / GROUP) + c * kCodes / GROUP + i;
+          s.scale[r][i] = at.scales[group];
+          s.bias[r][i] = at.biases[group];
+        }
+      }
+    }
+  }
+
+  __device__ void multiply(const Step& s, int p, float (&y)[R]) const {
+    int lane = threadIdx.x % 32;
+    const float4* x = xs + p * kQuads * 32 + lane;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      float dot[R] = {};
+#pragma unroll
+      for (int q = i * kQuads / kParts; q < (i + 1) * kQuads / kParts; ++q) {
+        float4 v = x[q * 32];
+#pragma unroll
+        for (int r = 0; r < R; ++r) {
+          dot[r] = fmaf(v.x, code(s.w[r], 4 * q), dot[r]);
+          dot[r] = fmaf(v.y, code(s.w[r], 4 * q + 1), dot[r]);
+          dot[r] = fmaf(v.z, code(s.w[r], 4 * q + 2), dot[r]);
+          dot[r] = fmaf(v.w, code(s.w[r], 4 * q + 3), dot[r]);
+        }
+      }
+      float2 sum = make_float2(0.0f, 0.0f);
+      if constexpr (kScaled) {
+        sum = sums[(p * kParts + i) * 32 + lane];
+      }
+#pragma unroll
+      for (int r = 0; r < R; ++r) {
+        if constexpr (kScaled) {
+          y[r] += static_cast<float>(s.scale[r][i]) * (dot[r] - sum.y) + static_cast<float>(s.bias[r][i]) * sum.x;
+        } else {
+          y[r] += dot[r];
+        }
+      }
+    }
+  }
+};
+
+// y = [residual +] act(norm(x) W). With GATED, `a` is the gate and `b` the other factor of one result: silu(A x) * (B x).
+// Rows of each matrix are a multiple of R. Dynamic shared memory: k rounded up to 32 steps of 16 bytes of codes, 4 bytes each,
+// and for codes 8 bytes a group of each lane's step.
+template <typename T, int BITS, int GROUP, int R, int WARPS, bool GATED>
+__device__ inline void gemv(
+    const T* x, const T* norm, float eps, const T* residual, int k, Matrix<T> a, Matrix<T> b, Matrix<T> c) {
+  extern __shared__ float shared[];
+  using G = Gemv<T, BITS, GROUP, R, WARPS>;
+  G g(shared, k);
+  constexpr int kTile = GATED ? R / 2 : R;
+  int lane = threadIdx.x % 32;
+  int total = GATED ? a.rows : a.rows + b.rows + c.rows;
+  int stride = gridDim.x * WARPS * kTile;
+  int row = (blockIdx.x * WARPS + threadIdx.x / 32) * kTile;
+
+  auto pick = [&](int& line) {
+    if (GATED || line < a.rows) {
+      return a;
+    }
+    line -= a.rows;
+    if (line < b.rows) {
+      return b;
+    }
+    line -= b.rows;
+    return c;
+  };
+  auto fetch = [&](typename G::Step& s, int at, int p) {
+    if (at < total) {
+      int line = at;
+      Matrix<T> first = pick(line);
+      g.load(s, first, b, line, kTile, p);
+    }
+  };
+
+  typename G::Step now;
+  typename G::Step next;
+  fetch(now, row, 0);
+  float factor = g.stage(x, norm, eps);
+  float y[R] = {};
+  int p = 0;
+  while (row < total) {
+    int next_p = p + 1 == g.passes ? 0 : p + 1;
+    int next_row = next_p == 0 ? row + stride : row;
+    fetch(next, next_row, next_p);
+    g.multiply(now, p, y);
+    if (next_p == 0) {
+      int line = row;
+      Matrix<T> at = pick(line);
+#pragma unroll
+      for (int r = 0; r < R; ++r) {
+        for (int d = 16; d > 0; d /= 2) {
+          y[r] += __shfl_xor_sync(~0u, y[r], d);
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < kTile; ++r) {
+        if (lane == r) {
+          float value = y[r] * factor;
+          if constexpr (GATED) {
+            value = silu(value) * (y[kTile + r] * factor);
+          }
+          if (residual != nullptr) {
+            value = static_cast<float>(static_cast<T>(value)) + static_cast<float>(residual[row + r]);
+          }
+          at.y[line + r] = static_cast<T>(value);
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < R; ++r) {
+        y[r] = 0.0f;
+      }
+    }
+    now = next;
+    row = next_row;
+    p = next_p;
+  }
+}
