@@ -11,6 +11,7 @@ use crate::{
     error::{OpError, Result},
     eval::Support,
     ffi::{Api, Array, Memory},
+    fused::Plan,
     kv::KvCache,
     ops::{metal::Kernels, random::KeySequence},
     trace::{Origin, Origins, Padded, Trace},
@@ -85,6 +86,8 @@ pub(crate) struct Machine {
     pub(crate) trace: Option<Trace>,
     /// Bytes that one tensor may take. MLX on a CPU does not survive an allocation that the system refuses.
     limit: u64,
+    /// Runs of nodes that have kernels of their own; on CUDA only.
+    pub(crate) fused: Option<Plan>,
     /// Results of the running node as its rule decided them.
     specs: SmallVec<[(Tid, Spec); 2]>,
 }
@@ -109,7 +112,8 @@ impl Machine {
         let env = Env { tensors, values: vec![None; count], origins: vec![None; count] };
         let (keys, kernels) = (KeySequence::default(), Kernels::default());
         let limit = api.memory(Memory::Limit, 0).unwrap_or(u64::MAX);
-        Machine { graph, api, device, support, env, kv, keys, kernels, trace: None, limit, specs: SmallVec::new() }
+        let fused = (device != Device::Cpu && !cfg!(target_os = "macos")).then(|| Plan::of(&graph));
+        Machine { graph, api, device, support, env, kv, keys, kernels, fused, trace: None, limit, specs: SmallVec::new() }
     }
 
     /// Runs a node's rule on the actual sizes and keeps what it says of the results.
@@ -173,6 +177,11 @@ impl Cx<'_> {
     /// Whether MLX's own CPU backend computes: its half-precision kernels round after every step.
     pub(crate) fn is_cpu(&self) -> bool {
         self.m.device == Device::Cpu
+    }
+
+    /// Whether MLX's CUDA backend computes.
+    pub(crate) fn is_cuda(&self) -> bool {
+        !self.is_cpu() && !cfg!(target_os = "macos")
     }
 
     /// What an operand holds, shared.

@@ -18,6 +18,7 @@ mod engine;
 mod error;
 mod eval;
 mod ffi;
+mod fused;
 mod kv;
 mod locate;
 mod ops;

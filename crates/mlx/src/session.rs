@@ -18,6 +18,7 @@ use crate::{
     error::{At, OpError, Result},
     eval::{self, Support},
     ffi::{Api, Array, Unary},
+    fused::Plan,
     kv::KvCache,
     owner::Owner,
     trace::Traces,
@@ -98,13 +99,29 @@ pub(crate) struct State {
 pub(crate) fn run_chain(m: &mut Machine, chain: ChainId) -> Result<()> {
     let graph = Arc::clone(&m.graph);
     let nodes = graph.chains.get(chain.0 as usize).ok_or_else(|| OpError::value(format!("there is no chain {}", chain.0)))?;
-    for (i, node) in nodes.iter().enumerate() {
-        let mut cx = crate::cx::Cx { m: &mut *m };
-        if let Err(error) = eval::eval(node, &mut cx) {
-            return Err(located(error, chain.0, i, node));
+    let mut plan = if chain.0 == graph.main { m.fused.take() } else { None };
+    let mut at = 0;
+    let mut run = || {
+        while let Some(node) = nodes.get(at) {
+            let fused = match &mut plan {
+                Some(plan) => plan.run(m, at)?,
+                None => None,
+            };
+            at = match fused {
+                Some(next) => next,
+                None => eval::eval(node, &mut crate::cx::Cx { m: &mut *m }).map(|()| at + 1)?,
+            };
         }
+        Ok(())
+    };
+    let result = run();
+    if plan.is_some() {
+        m.fused = plan;
     }
-    Ok(())
+    result.map_err(|error| match nodes.get(at) {
+        Some(node) => located(error, chain.0, at, node),
+        None => error,
+    })
 }
 
 /// The innermost place wins: an instruction that runs a chain passes on where that chain failed.
@@ -160,6 +177,8 @@ impl State {
             api.eval(&constants)?;
         }
         let initial = buffers.into_iter().map(|tid| Ok((tid, written(&machine, tid)?))).collect::<Result<_>>()?;
+        // Steps with kernels of their own take their position from the host.
+        let compiles = compiles.filter(|_| !machine.fused.as_ref().is_some_and(Plan::attends));
         Ok(Box::new(State { machine, initial, traces: Traces::default(), compiles, _uploads: kept }))
     }
 

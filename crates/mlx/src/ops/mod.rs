@@ -5,7 +5,7 @@ mod control;
 mod conv;
 mod create;
 mod elementwise;
-mod index;
+pub(crate) mod index;
 mod linalg;
 pub(crate) mod metal;
 mod norm;
