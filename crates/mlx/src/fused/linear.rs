@@ -306,7 +306,7 @@ fn rows_of(m: &Machine, weights: &Weights, dtype: DType, k: usize) -> Option<usi
         Format::Float => (w.dtype == dtype && columns == k).then_some(rows),
         Format::Coded { bits, group } => {
             let holds = |s: &Slot| s.dtype == dtype && s.shape[..] == [rows, k / group];
-            let fits = w.dtype == DType::U32 && columns * 32 == k * bits && k % group == 0;
+            let fits = w.dtype == DType::U32 && columns * 32 == k * bits && k.is_multiple_of(group);
             (fits && holds(slot(1)?) && holds(slot(2)?)).then_some(rows)
         }
     }
