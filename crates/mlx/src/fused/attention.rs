@@ -251,7 +251,7 @@ fn split(source: Tid, shape: &[Int]) -> Option<Heads> {
     let [lead @ .., dim] = shape else { return None };
     let ones = |i: &&Int| !matches!(i, Int::Lit(1 | -1) | Int::Vid(_));
     let mut rest = lead.iter().filter(ones);
-    let count = literal(*rest.next()?)?;
+    let count = rest.next().map_or(Some(1), |&count| literal(count))?;
     if lead.len() != 3 || rest.next().is_some() {
         return None;
     }
