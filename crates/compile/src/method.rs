@@ -81,7 +81,7 @@ pub(crate) fn compile<'a>(
 fn reported(name: &str, trace: &Trace<'_>) -> MethodReport {
     let mut calls = trace.calls.clone();
     for call in &trace.outside {
-        if let Some(report) = calls.get_mut(call.call as usize) {
+        if let Some(report) = calls.get_mut(call.call as usize).filter(|r| !matches!(r.outcome, Outcome::Refused(_))) {
             report.outcome = Outcome::Outside(format!("{}.{}", call.row.name, call.row.overload));
         }
     }

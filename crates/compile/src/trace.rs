@@ -268,7 +268,11 @@ impl<'a> Trace<'a> {
             return Err(Refuse::Unsupported(format!("its result has element type {dtype}, which has no place in an MLX graph")));
         }
         let id = self.calls.len() as u32;
+        let before = self.outside.len();
         if let Some(items) = self.unbound_lengths(&call, id) {
+            if items.is_err() {
+                self.outside.truncate(before);
+            }
             return items;
         }
         self.lower_call(&call, id)
