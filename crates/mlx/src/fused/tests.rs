@@ -1,7 +1,7 @@
 use super::*;
 
 /// One decoder layer: its linear layers are lines that begin with `@`, then operand, matrix and result.
-const LAYER: &str = "\
+const LAYER: &str = "
   RMSNorm x=t23 weight=t0 out=t28 eps=0.00001
   @ t28 1 t29
   @ t28 4 t30
