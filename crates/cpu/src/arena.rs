@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// No single tensor may take more; a program's literal sizes must not be able to exhaust the machine.
-const MAX_TENSOR_BYTES: usize = 1 << 34;
+pub(crate) const MAX_TENSOR_BYTES: usize = 1 << 34;
 
 /// Smallest storage: one cache line.
 const MIN_BYTES: usize = 64;
@@ -44,10 +44,14 @@ impl Arena {
             .and_then(|n| n.checked_mul(dtype.size()))
             .filter(|&n| n <= MAX_TENSOR_BYTES)
             .ok_or_else(|| OpError::too_large(shape))?;
+        Ok(Array::row_major(dtype, shape, self.storage(bytes)))
+    }
+
+    /// At least `bytes` bytes with arbitrary contents, which nobody else sees.
+    pub(crate) fn storage(&mut self, bytes: usize) -> Arc<Storage> {
         let (class, size) = class_of(bytes);
         let recycled = self.free.get_mut(class).and_then(Vec::pop);
-        let data = recycled.unwrap_or_else(|| Arc::new(Storage::Owned(AlignedBytes::zeroed(size))));
-        Ok(Array::row_major(dtype, shape, data))
+        recycled.unwrap_or_else(|| Arc::new(Storage::Owned(AlignedBytes::zeroed(size))))
     }
 
     /// Takes back what nobody else sees.
@@ -55,7 +59,8 @@ impl Arena {
         self.free_storage(array.data);
     }
 
-    fn free_storage(&mut self, mut data: Arc<Storage>) {
+    /// As [`free`](Self::free), for bare storage.
+    pub(crate) fn free_storage(&mut self, mut data: Arc<Storage>) {
         let Some(Storage::Owned(bytes)) = Arc::get_mut(&mut data) else { return };
         let (class, size) = class_of(bytes.len());
         if size != bytes.len() {

@@ -1,7 +1,10 @@
 //! Attention, over operands and over the session's cache.
 
 use flambeau_ir as ir;
-use flambeau_kernels::attention::{Mask, attention};
+use flambeau_kernels::{
+    Pool,
+    attention::{Mask, attention},
+};
 use flambeau_tensor::{Bool, DType};
 
 use super::{copy::cast, float_dtype, index::integers, linalg::float_view, shape::join};
@@ -17,10 +20,25 @@ fn attend(cx: &mut Cx<'_>, q: &Array, [k, v]: [&Array; 2], scale: f32, mask: &Ma
     let [batch, heads, time, _] = q.shape[..] else { return Err(OpError::value("`q` does not have rank 4")) };
     let width = v.shape.last().copied().unwrap_or(0);
     let mut y = cx.alloc(q.dtype, &[batch, heads, time, width])?;
-    float_dtype!(q.dtype, T => float_dtype!(k.dtype, S => {
-        Ok(attention::<T, S>(&cx.pool(), &q.view()?, (&k.view()?, &v.view()?), &mut y.view_mut()?, scale, mask)?)
-    }))?;
+    attend_into(&cx.pool(), [q, k, v], scale, mask, &mut y)?;
     Ok(y)
+}
+
+/// Attention of `q` over `k` and `v` of one type, which may differ from that of `q`, in the type of `q`.
+pub(crate) fn attend_into(pool: &Pool, [q, k, v]: [&Array; 3], scale: f32, mask: &Mask<'_>, y: &mut Array) -> Result<()> {
+    float_dtype!(q.dtype, T => float_dtype!(k.dtype, S => {
+        Ok(attention::<T, S>(pool, &q.view()?, (&k.view()?, &v.view()?), &mut y.view_mut()?, scale, mask)?)
+    }))
+}
+
+/// A mask operand, boolean or floating, as the kernel takes it; without one, `causal` decides.
+pub(crate) fn mask_of(mask: Option<&Array>, causal: bool) -> Result<Mask<'_>> {
+    Ok(match mask {
+        Some(mask) if mask.dtype == DType::Bool => Mask::Bool(mask.view()?),
+        Some(mask) => Mask::Add(float_view(mask)?),
+        None if causal => Mask::Causal,
+        None => Mask::None,
+    })
 }
 
 impl Eval for ir::Sdpa {
@@ -36,14 +54,7 @@ impl Eval for ir::Sdpa {
             Some(mask) => Some(cast(cx, mask, q.dtype)?),
             None => None,
         };
-        let mask = match &mask {
-            Some(mask) if mask.dtype == DType::Bool => Mask::Bool(mask.view()?),
-            Some(mask) => Mask::Add(float_view(mask)?),
-            None if self.causal => Mask::Causal,
-            None => Mask::None,
-        };
-        let y = attend(cx, &q, [&k, &v], self.scale, &mask)?;
-        drop(mask);
+        let y = attend(cx, &q, [&k, &v], self.scale, &mask_of(mask.as_ref(), self.causal)?)?;
         cx.put(self.out, y);
         Ok(())
     }

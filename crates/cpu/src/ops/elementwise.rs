@@ -2,10 +2,12 @@
 
 use flambeau_ir as ir;
 use flambeau_kernels::{
+    Pool,
     elementwise::{map, map_float, select, zip, zip_float},
     math::{Unary, unary},
 };
 use flambeau_tensor::{Bool, DType};
+use smallvec::{SmallVec, smallvec};
 
 use super::{
     bits_dtype,
@@ -14,26 +16,105 @@ use super::{
     int_math::Int,
 };
 use crate::{
+    array::Array,
     cx::Cx,
     error::{OpError, Result},
     eval::Eval,
 };
 
+/// The element type in which a node reads its operands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Reads {
+    /// That of its result.
+    AsResult,
+    /// That of the operand.
+    AsIs,
+    /// The common type of all operands, numbers in any case.
+    Common,
+    Bool,
+}
+
+/// What a node computes at each place: its operands, how it reads them, and the loop over the places.
+pub(crate) struct Pointwise {
+    pub(crate) ins: SmallVec<[ir::In; 3]>,
+    pub(crate) out: ir::Out,
+    pub(crate) reads: Reads,
+    pub(crate) run: fn(&Pool, &[&Array], &mut Array) -> Result<()>,
+}
+
+impl Pointwise {
+    /// The element type in which operand `i` of these types is read, the result having type `out`.
+    pub(crate) fn operand_type(&self, types: &[DType], i: usize, out: DType) -> DType {
+        match self.reads {
+            Reads::AsResult => out,
+            Reads::AsIs => types[i],
+            Reads::Bool => DType::Bool,
+            Reads::Common => match types.iter().copied().reduce(ir::promote) {
+                None | Some(DType::Bool) => DType::U8,
+                Some(common) => common,
+            },
+        }
+    }
+
+    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        let spec = cx.out(self.out)?;
+        let found = self.ins.iter().map(|&x| cx.get(x)).collect::<Result<SmallVec<[Array; 3]>>>()?;
+        let types: SmallVec<[DType; 3]> = found.iter().map(|x| x.dtype).collect();
+        let mut ins: SmallVec<[Array; 3]> = SmallVec::new();
+        for (i, x) in found.iter().enumerate() {
+            ins.push(cast(cx, x, self.operand_type(&types, i, spec.dtype))?);
+        }
+        let mut y = cx.alloc(spec.dtype, &spec.shape)?;
+        let refs: SmallVec<[&Array; 3]> = ins.iter().collect();
+        (self.run)(&cx.pool(), &refs, &mut y)?;
+        cx.put(self.out, y);
+        Ok(())
+    }
+}
+
+/// A node that is nothing but a [`Pointwise`].
+trait Simple {
+    fn parts(&self) -> Pointwise;
+}
+
+macro_rules! simple_nodes {
+    ($($node:ident)*) => {
+        $(impl Eval for ir::$node {
+            fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+                self.parts().eval(cx)
+            }
+        })*
+
+        /// What the node computes at each place, if that is all it does.
+        pub(crate) fn pointwise(node: &ir::Node) -> Option<Pointwise> {
+            match node {
+                $(ir::Node::$node(n) => Some(n.parts()),)*
+                _ => None,
+            }
+        }
+    };
+}
+
+simple_nodes! {
+    Silu Sigmoid Tanh Rsqrt Log Exp Sin Cos Tan Arcsin Arccos Arctan Sinh Cosh Arcsinh Arccosh Arctanh Log2 Log10 Log1p Erf Expm1
+    Reciprocal Sqrt Gelu
+    Floor Ceil Trunc Square Abs Neg Sign BitwiseInvert
+    Add Subtract Multiply Maximum Minimum FloorDivide Remainder Power BitwiseAnd BitwiseOr BitwiseXor
+    Divide Atan2 LogAddExp
+    Less LessEqual Greater GreaterEqual Equal NotEqual
+    LogicalAnd LogicalOr LogicalNot
+}
+
 /// A float function of the operand in the result's type.
-fn float_function(cx: &mut Cx<'_>, op: Unary, x: ir::In, out: ir::Out) -> Result<()> {
-    let spec = cx.out(out)?;
-    let x = cx.get(x)?;
-    let x = cast(cx, &x, spec.dtype)?;
-    let mut y = cx.alloc(spec.dtype, &spec.shape)?;
-    float_dtype!(spec.dtype, T => Ok(unary::<T, T>(&cx.pool(), op, &x.view()?, &mut y.view_mut()?)?))?;
-    cx.put(out, y);
-    Ok(())
+fn float_function(pool: &Pool, op: Unary, x: &Array, y: &mut Array) -> Result<()> {
+    float_dtype!(y.dtype, T => Ok(unary::<T, T>(pool, op, &x.view()?, &mut y.view_mut()?)?))
 }
 
 macro_rules! float_functions {
-    ($($node:ident: $op:ident;)*) => { $(impl Eval for ir::$node {
-        fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-            float_function(cx, Unary::$op, self.x, self.out)
+    ($($node:ident: $op:ident;)*) => { $(impl Simple for ir::$node {
+        fn parts(&self) -> Pointwise {
+            let run = |pool: &Pool, ins: &[&Array], y: &mut Array| float_function(pool, Unary::$op, ins[0], y);
+            Pointwise { ins: smallvec![self.x], out: self.out, reads: Reads::AsResult, run }
         }
     })* };
 }
@@ -65,10 +146,13 @@ float_functions! {
     Sqrt: Sqrt;
 }
 
-impl Eval for ir::Gelu {
-    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let op = if self.approximate == "tanh" { Unary::GeluTanh } else { Unary::Gelu };
-        float_function(cx, op, self.x, self.out)
+impl Simple for ir::Gelu {
+    fn parts(&self) -> Pointwise {
+        let run: fn(&Pool, &[&Array], &mut Array) -> Result<()> = match self.approximate.as_str() {
+            "tanh" => |pool, ins, y| float_function(pool, Unary::GeluTanh, ins[0], y),
+            _ => |pool, ins, y| float_function(pool, Unary::Gelu, ins[0], y),
+        };
+        Pointwise { ins: smallvec![self.x], out: self.out, reads: Reads::AsResult, run }
     }
 }
 
@@ -82,28 +166,24 @@ trait Keep: Copy + Sync {
     }
 }
 
-fn keep(cx: &mut Cx<'_>, x: ir::In, out: ir::Out, f: impl Keep) -> Result<()> {
-    let x = cx.get(x)?;
-    let mut y = cx.alloc_out(out)?;
-    let pool = cx.pool();
+fn keep(pool: &Pool, x: &Array, y: &mut Array, f: impl Keep) -> Result<()> {
     match x.dtype {
         DType::Bool => {
             let table = [f.bool(false)?, f.bool(true)?];
-            map::<Bool, Bool, _>(&pool, &x.view()?, &mut y.view_mut()?, |v| table[usize::from(v.get())].into())?;
+            map::<Bool, Bool, _>(pool, &x.view()?, &mut y.view_mut()?, |v| table[usize::from(v.get())].into())?;
         }
         d if d.is_float() => {
-            float_dtype!(d, T => Ok(map_float::<T, T, _>(&pool, &x.view()?, &mut y.view_mut()?, |v| f.float(v))?))?;
+            float_dtype!(d, T => Ok(map_float::<T, T, _>(pool, &x.view()?, &mut y.view_mut()?, |v| f.float(v))?))?;
         }
-        d => int_dtype!(d, T => Ok(map::<T, T, _>(&pool, &x.view()?, &mut y.view_mut()?, |v| f.int(v))?))?,
+        d => int_dtype!(d, T => Ok(map::<T, T, _>(pool, &x.view()?, &mut y.view_mut()?, |v| f.int(v))?))?,
     }
-    cx.put(out, y);
     Ok(())
 }
 
 macro_rules! keep_nodes {
     ($($node:ident: |$x:ident| $float:expr, $int:expr, $bool:expr;)*) => { $(
-        impl Eval for ir::$node {
-            fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        impl Simple for ir::$node {
+            fn parts(&self) -> Pointwise {
                 #[derive(Clone, Copy)]
                 struct F;
                 impl Keep for F {
@@ -113,7 +193,8 @@ macro_rules! keep_nodes {
                     fn int<T: Int>(self, $x: T) -> T { $int }
                     fn bool(self, $x: bool) -> Result<bool> { $bool }
                 }
-                keep(cx, self.x, self.out, F)
+                let run = |pool: &Pool, ins: &[&Array], y: &mut Array| keep(pool, ins[0], y, F);
+                Pointwise { ins: smallvec![self.x], out: self.out, reads: Reads::AsIs, run }
             }
         }
     )* };
@@ -155,7 +236,10 @@ impl Eval for ir::Round {
         let f = RoundTo { scale: 10f32.powi(self.decimals) };
         let x = cx.get(self.x)?;
         if self.decimals == 0 || x.dtype.is_float() {
-            return keep(cx, self.x, self.out, f);
+            let mut y = cx.alloc_out(self.out)?;
+            keep(&cx.pool(), &x, &mut y, f)?;
+            cx.put(self.out, y);
+            return Ok(());
         }
         let wide = cast(cx, &x, DType::F32)?;
         let mut rounded = cx.alloc(DType::F32, &x.shape)?;
@@ -173,32 +257,26 @@ trait Pair: Copy + Sync {
     fn bool(self, a: bool, b: bool) -> bool;
 }
 
-/// `out = f(a, b)` in the result's type.
-fn pair(cx: &mut Cx<'_>, a: ir::In, b: ir::In, out: ir::Out, f: impl Pair) -> Result<()> {
-    let spec = cx.out(out)?;
-    let (a, b) = (cx.get(a)?, cx.get(b)?);
-    let (a, b) = (cast(cx, &a, spec.dtype)?, cast(cx, &b, spec.dtype)?);
-    let mut y = cx.alloc(spec.dtype, &spec.shape)?;
-    let pool = cx.pool();
-    match spec.dtype {
+/// `y = f(a, b)`, all of one type.
+fn pair(pool: &Pool, a: &Array, b: &Array, y: &mut Array, f: impl Pair) -> Result<()> {
+    match y.dtype {
         DType::Bool => {
-            zip::<Bool, Bool, Bool, _>(&pool, &a.view()?, &b.view()?, &mut y.view_mut()?, |a, b| f.bool(a.get(), b.get()).into())?;
+            zip::<Bool, Bool, Bool, _>(pool, &a.view()?, &b.view()?, &mut y.view_mut()?, |a, b| f.bool(a.get(), b.get()).into())?;
         }
         d if d.is_float() => float_dtype!(d, T => {
-            Ok(zip_float::<T, T, T, _>(&pool, &a.view()?, &b.view()?, &mut y.view_mut()?, |a, b| f.float(a, b))?)
+            Ok(zip_float::<T, T, T, _>(pool, &a.view()?, &b.view()?, &mut y.view_mut()?, |a, b| f.float(a, b))?)
         })?,
         d => int_dtype!(d, T => {
-            Ok(zip::<T, T, T, _>(&pool, &a.view()?, &b.view()?, &mut y.view_mut()?, |a, b| f.int(a, b))?)
+            Ok(zip::<T, T, T, _>(pool, &a.view()?, &b.view()?, &mut y.view_mut()?, |a, b| f.int(a, b))?)
         })?,
     }
-    cx.put(out, y);
     Ok(())
 }
 
 macro_rules! pair_nodes {
     ($($node:ident: |$a:ident, $b:ident| $float:expr, $int:expr, $bool:expr;)*) => { $(
-        impl Eval for ir::$node {
-            fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        impl Simple for ir::$node {
+            fn parts(&self) -> Pointwise {
                 #[derive(Clone, Copy)]
                 struct F;
                 impl Pair for F {
@@ -209,7 +287,8 @@ macro_rules! pair_nodes {
                     #[inline(always)]
                     fn bool(self, $a: bool, $b: bool) -> bool { $bool }
                 }
-                pair(cx, self.a, self.b, self.out, F)
+                let run = |pool: &Pool, ins: &[&Array], y: &mut Array| pair(pool, ins[0], ins[1], y, F);
+                Pointwise { ins: smallvec![self.a, self.b], out: self.out, reads: Reads::AsResult, run }
             }
         }
     )* };
@@ -235,23 +314,16 @@ fn no_bits(_: f32, _: f32) -> f32 {
     f32::NAN
 }
 
-/// `out = f(a, b)` in the result's type, which is floating whatever the operands are.
-fn float_pair(cx: &mut Cx<'_>, (a, b): (ir::In, ir::In), out: ir::Out, f: impl Fn(f32, f32) -> f32 + Sync) -> Result<()> {
-    let spec = cx.out(out)?;
-    let (a, b) = (cx.get(a)?, cx.get(b)?);
-    let (a, b) = (cast(cx, &a, spec.dtype)?, cast(cx, &b, spec.dtype)?);
-    let mut y = cx.alloc(spec.dtype, &spec.shape)?;
-    float_dtype!(spec.dtype, T => {
-        Ok(zip_float::<T, T, T, _>(&cx.pool(), &a.view()?, &b.view()?, &mut y.view_mut()?, f)?)
-    })?;
-    cx.put(out, y);
-    Ok(())
+/// `y = f(a, b)`, all of one floating type.
+fn float_pair(pool: &Pool, a: &Array, b: &Array, y: &mut Array, f: impl Fn(f32, f32) -> f32 + Sync) -> Result<()> {
+    float_dtype!(y.dtype, T => Ok(zip_float::<T, T, T, _>(pool, &a.view()?, &b.view()?, &mut y.view_mut()?, f)?))
 }
 
 macro_rules! float_pair_nodes {
-    ($($node:ident: $f:expr;)*) => { $(impl Eval for ir::$node {
-        fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-            float_pair(cx, (self.a, self.b), self.out, $f)
+    ($($node:ident: $f:expr;)*) => { $(impl Simple for ir::$node {
+        fn parts(&self) -> Pointwise {
+            let run = |pool: &Pool, ins: &[&Array], y: &mut Array| float_pair(pool, ins[0], ins[1], y, $f);
+            Pointwise { ins: smallvec![self.a, self.b], out: self.out, reads: Reads::AsResult, run }
         }
     })* };
 }
@@ -286,32 +358,24 @@ trait Compare: Copy + Sync {
     fn test<T: PartialOrd>(self, a: T, b: T) -> bool;
 }
 
-fn compare(cx: &mut Cx<'_>, a: ir::In, b: ir::In, out: ir::Out, f: impl Compare) -> Result<()> {
-    let (a, b) = (cx.get(a)?, cx.get(b)?);
-    let common = match ir::promote(a.dtype, b.dtype) {
-        DType::Bool => DType::U8,
-        d => d,
-    };
-    let (a, b) = (cast(cx, &a, common)?, cast(cx, &b, common)?);
-    let mut y = cx.alloc_out(out)?;
-    flambeau_tensor::with_dtype!(common, T in [U8, I8, I16, I32, I64, U32, F16, BF16, F32] => {
-        Ok(zip::<T, T, Bool, _>(&cx.pool(), &a.view()?, &b.view()?, &mut y.view_mut()?, |a, b| f.test(a, b).into())?)
-    }, else => Err(OpError::DType(common)))?;
-    cx.put(out, y);
-    Ok(())
+fn compare(pool: &Pool, a: &Array, b: &Array, y: &mut Array, f: impl Compare) -> Result<()> {
+    flambeau_tensor::with_dtype!(a.dtype, T in [U8, I8, I16, I32, I64, U32, F16, BF16, F32] => {
+        Ok(zip::<T, T, Bool, _>(pool, &a.view()?, &b.view()?, &mut y.view_mut()?, |a, b| f.test(a, b).into())?)
+    }, else => Err(OpError::DType(a.dtype)))
 }
 
 macro_rules! compare_nodes {
     ($($node:ident: $op:tt;)*) => { $(
-        impl Eval for ir::$node {
-            fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+        impl Simple for ir::$node {
+            fn parts(&self) -> Pointwise {
                 #[derive(Clone, Copy)]
                 struct F;
                 impl Compare for F {
                     #[inline(always)]
                     fn test<T: PartialOrd>(self, a: T, b: T) -> bool { a $op b }
                 }
-                compare(cx, self.a, self.b, self.out, F)
+                let run = |pool: &Pool, ins: &[&Array], y: &mut Array| compare(pool, ins[0], ins[1], y, F);
+                Pointwise { ins: smallvec![self.a, self.b], out: self.out, reads: Reads::Common, run }
             }
         }
     )* };
@@ -326,30 +390,29 @@ compare_nodes! {
     NotEqual: !=;
 }
 
-fn logical(cx: &mut Cx<'_>, a: ir::In, b: ir::In, out: ir::Out, f: impl Fn(bool, bool) -> bool + Sync) -> Result<()> {
-    let (a, b) = (cx.get(a)?, cx.get(b)?);
-    let (a, b) = (cast(cx, &a, DType::Bool)?, cast(cx, &b, DType::Bool)?);
-    let mut y = cx.alloc_out(out)?;
-    zip::<Bool, Bool, Bool, _>(&cx.pool(), &a.view()?, &b.view()?, &mut y.view_mut()?, |a, b| f(a.get(), b.get()).into())?;
-    cx.put(out, y);
+fn logical(pool: &Pool, a: &Array, b: &Array, y: &mut Array, f: impl Fn(bool, bool) -> bool + Sync) -> Result<()> {
+    zip::<Bool, Bool, Bool, _>(pool, &a.view()?, &b.view()?, &mut y.view_mut()?, |a, b| f(a.get(), b.get()).into())?;
     Ok(())
 }
 
-impl Eval for ir::LogicalAnd {
-    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        logical(cx, self.a, self.b, self.out, |a, b| a & b)
+impl Simple for ir::LogicalAnd {
+    fn parts(&self) -> Pointwise {
+        let run = |pool: &Pool, ins: &[&Array], y: &mut Array| logical(pool, ins[0], ins[1], y, |a, b| a & b);
+        Pointwise { ins: smallvec![self.a, self.b], out: self.out, reads: Reads::Bool, run }
     }
 }
 
-impl Eval for ir::LogicalOr {
-    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        logical(cx, self.a, self.b, self.out, |a, b| a | b)
+impl Simple for ir::LogicalOr {
+    fn parts(&self) -> Pointwise {
+        let run = |pool: &Pool, ins: &[&Array], y: &mut Array| logical(pool, ins[0], ins[1], y, |a, b| a | b);
+        Pointwise { ins: smallvec![self.a, self.b], out: self.out, reads: Reads::Bool, run }
     }
 }
 
-impl Eval for ir::LogicalNot {
-    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        logical(cx, self.x, self.x, self.out, |a, _| !a)
+impl Simple for ir::LogicalNot {
+    fn parts(&self) -> Pointwise {
+        let run = |pool: &Pool, ins: &[&Array], y: &mut Array| logical(pool, ins[0], ins[0], y, |a, _| !a);
+        Pointwise { ins: smallvec![self.x], out: self.out, reads: Reads::Bool, run }
     }
 }
 

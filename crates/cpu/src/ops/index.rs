@@ -32,6 +32,11 @@ pub(crate) fn wrap(index: i64, n: usize) -> Result<usize> {
 /// The elements of an integer array in row-major order.
 pub(crate) fn integers(cx: &mut Cx<'_>, x: &Array) -> Result<SmallVec<[i64; 8]>> {
     let x = contiguous(cx, x.clone())?;
+    listed(&x)
+}
+
+/// The elements of a row-major integer array.
+pub(crate) fn listed(x: &Array) -> Result<SmallVec<[i64; 8]>> {
     int_dtype!(x.dtype, T => Ok(x.slice::<T>()?.iter().map(|v| v.to_i64()).collect()))
 }
 
@@ -48,10 +53,9 @@ impl Eval for ir::Take {
             (Some(index), _) => x.narrow(axis, wrap(index, x.shape[axis])?, 1, 1).drop_axis(axis),
             (None, ir::Index::Tid(tid)) => {
                 let indices = cx.get_slot(tid)?;
-                let indices = integers(cx, &indices)?;
-                let rows = indices.iter().map(|&i| wrap(i, x.shape[axis])).collect::<Result<SmallVec<[usize; 8]>>>()?;
+                let indices = contiguous(cx, indices)?;
                 let mut y = cx.alloc_out(self.out)?;
-                take_rows(&cx.pool(), &x, axis, &rows, &mut y)?;
+                take_listed(&cx.pool(), &x, axis, &indices, &mut y)?;
                 y
             }
             (None, _) => return Err(OpError::value("the index is neither a number nor a tensor")),
@@ -59,6 +63,12 @@ impl Eval for ir::Take {
         cx.put(self.out, y);
         Ok(())
     }
+}
+
+/// The entries of `axis` of `x` that the row-major `indices` list.
+pub(crate) fn take_listed(pool: &Pool, x: &Array, axis: usize, indices: &Array, out: &mut Array) -> Result<()> {
+    let rows = listed(indices)?.iter().map(|&i| wrap(i, x.shape[axis])).collect::<Result<SmallVec<[usize; 8]>>>()?;
+    take_rows(pool, x, axis, &rows, out)
 }
 
 /// `out[.., j, ..] = x[.., rows[j], ..]`, `out` row-major, its axes in place of `axis` flattened.

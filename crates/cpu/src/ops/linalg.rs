@@ -33,7 +33,7 @@ pub(crate) fn product(pool: &Pool, a: &Array, b: &Array, y: &mut Array, epilogue
 }
 
 /// `a @ b` by numpy's rules, vectors included: the operands as matrices and the result's shape with both matrix axes.
-fn as_matrices(mut a: Array, mut b: Array, out: &[usize]) -> (Array, Array, Shape) {
+pub(crate) fn as_matrices(mut a: Array, mut b: Array, out: &[usize]) -> (Array, Array, Shape) {
     let mut shape = Shape::from_slice(out);
     if b.rank() == 1 {
         b.shape.push(1);
@@ -48,28 +48,33 @@ fn as_matrices(mut a: Array, mut b: Array, out: &[usize]) -> (Array, Array, Shap
     (a, b, shape)
 }
 
+/// The bias broadcast to the result's shape, seen with both matrix axes.
+pub(crate) fn as_bias(bias: &Array, out: &[usize], matrices: &[usize]) -> Result<Array> {
+    let full = bias.broadcast(out).ok_or_else(|| OpError::value("the bias does not broadcast"))?;
+    // Inserted matrix axes have size 1, so the broadcast view reshapes without a copy.
+    Ok(full.reshaped(matrices).unwrap_or(full))
+}
+
+/// `y = alpha · a·b + beta · bias` over matrices; without a bias, `y = a·b`.
+pub(crate) fn affine(pool: &Pool, [a, b]: [&Array; 2], bias: Option<&Array>, [alpha, beta]: [f32; 2], y: &mut Array) -> Result<()> {
+    let epilogue = match bias {
+        Some(bias) => Epilogue { alpha, beta, bias: Some(float_view(bias)?) },
+        None => Epilogue::default(),
+    };
+    product(pool, a, b, y, &epilogue)
+}
+
 impl Eval for ir::Addmm {
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let spec = cx.out(self.out)?;
         let (a, b) = (cx.get(self.mat1)?, cx.get(self.mat2)?);
         let (a, b, shape) = as_matrices(cast(cx, &a, spec.dtype)?, float(cx, b)?, &spec.shape);
-        let bias = cx.get_opt(self.bias)?;
-        let bias = match &bias {
-            Some(bias) => {
-                let bias = float(cx, bias.clone())?;
-                let full = bias.broadcast(&spec.shape).ok_or_else(|| OpError::value("the bias does not broadcast"))?;
-                // Inserted matrix axes have size 1, so the broadcast view reshapes without a copy.
-                Some(full.reshaped(&shape).unwrap_or(full))
-            }
+        let bias = match cx.get_opt(self.bias)? {
+            Some(bias) => Some(as_bias(&float(cx, bias)?, &spec.shape, &shape)?),
             None => None,
         };
         let mut y = cx.alloc(spec.dtype, &shape)?;
-        let epilogue = match &bias {
-            Some(bias) => Epilogue { alpha: self.alpha, beta: self.beta, bias: Some(float_view(bias)?) },
-            None => Epilogue::default(),
-        };
-        product(&cx.pool(), &a, &b, &mut y, &epilogue)?;
-        drop(epilogue);
+        affine(&cx.pool(), [&a, &b], bias.as_ref(), [self.alpha, self.beta], &mut y)?;
         y.set_shape(&spec.shape);
         cx.put(self.out, y);
         Ok(())

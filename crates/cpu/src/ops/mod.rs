@@ -1,23 +1,23 @@
 //! The nodes, by family.
 
-mod attention;
+pub(crate) mod attention;
 mod control;
 mod conv;
 pub(crate) mod copy;
 mod create;
-mod elementwise;
-mod index;
+pub(crate) mod elementwise;
+pub(crate) mod index;
 mod int_math;
-mod linalg;
+pub(crate) mod linalg;
 mod metal;
-mod norm;
-mod quantized;
+pub(crate) mod norm;
+pub(crate) mod quantized;
 pub(crate) mod random;
 mod reduce;
 mod scalar;
 pub(crate) mod shape;
 mod sort;
-mod update;
+pub(crate) mod update;
 mod walk;
 
 /// Runs `$body` with `$t` bound to the Rust type of an array of any element type that graphs carry.

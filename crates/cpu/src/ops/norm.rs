@@ -2,7 +2,7 @@
 
 use flambeau_ir as ir;
 use flambeau_kernels::{
-    norm,
+    Pool, norm,
     rope::{Rope, rope},
 };
 use flambeau_tensor::{DType, Shape};
@@ -20,37 +20,57 @@ use crate::{
     eval::Eval,
 };
 
-/// Runs a kernel on the rows of `x` in the type of the result.
+/// Runs a kernel on the rows of `$x`, row-major.
 macro_rules! by_rows {
-    ($cx:ident, $self:ident, |$x:ident, $width:ident, $y:ident| $kernel:expr) => {{
-        let spec = $cx.out($self.out)?;
-        let x = $cx.get($self.x)?;
-        let x = contiguous($cx, x)?;
-        let mut y = $cx.alloc(spec.dtype, &spec.shape)?;
-        let $width = x.shape.last().copied().unwrap_or(1);
-        float_dtype!(x.dtype, X => float_dtype!(spec.dtype, Y => {
-            let ($x, $y) = (x.slice::<X>()?, y.slice_mut::<Y>()?);
+    ($pool:expr, |$x:ident, $width:ident, $y:ident| $kernel:expr) => {{
+        let $width = $x.shape.last().copied().unwrap_or(1);
+        float_dtype!($x.dtype, X => float_dtype!($y.dtype, Y => {
+            let ($x, $y) = ($x.slice::<X>()?, $y.slice_mut::<Y>()?);
             Ok($kernel?)
-        }))?;
-        $cx.put($self.out, y);
-        Ok(())
+        }))
     }};
+}
+
+/// Root-mean-square normalisation of the rows of `x`, which is row-major.
+pub(crate) fn rms_norm(pool: &Pool, x: &Array, weight: Option<&Array>, eps: f32, y: &mut Array) -> Result<()> {
+    let weight = weight.map(float_view).transpose()?;
+    by_rows!(pool, |x, width, y| norm::rms_norm(pool, x, width, weight.as_ref(), eps, y))
+}
+
+/// Normalisation of the rows of `x`, which is row-major.
+pub(crate) fn layer_norm(pool: &Pool, x: &Array, affine: [Option<&Array>; 2], eps: f32, y: &mut Array) -> Result<()> {
+    let [weight, bias] = affine;
+    let (weight, bias) = (weight.map(float_view).transpose()?, bias.map(float_view).transpose()?);
+    by_rows!(pool, |x, width, y| norm::layer_norm(pool, x, width, (weight.as_ref(), bias.as_ref()), eps, y))
+}
+
+/// Softmax of the rows of `x`, which is row-major and of the type of `y`.
+pub(crate) fn softmax(pool: &Pool, x: &Array, y: &mut Array) -> Result<()> {
+    by_rows!(pool, |x, width, y| norm::softmax(pool, x, width, y))
 }
 
 impl Eval for ir::RMSNorm {
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let (pool, weight) = (cx.pool(), cx.get_opt(self.weight)?);
-        let weight = weight.as_ref().map(float_view).transpose()?;
-        by_rows!(cx, self, |x, width, y| norm::rms_norm(&pool, x, width, weight.as_ref(), self.eps, y))
+        let (spec, weight) = (cx.out(self.out)?, cx.get_opt(self.weight)?);
+        let x = cx.get(self.x)?;
+        let x = contiguous(cx, x)?;
+        let mut y = cx.alloc(spec.dtype, &spec.shape)?;
+        rms_norm(&cx.pool(), &x, weight.as_ref(), self.eps, &mut y)?;
+        cx.put(self.out, y);
+        Ok(())
     }
 }
 
 impl Eval for ir::LayerNorm {
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let (pool, weight, bias) = (cx.pool(), cx.get_opt(self.weight)?, cx.get_opt(self.bias)?);
-        let weight = weight.as_ref().map(float_view).transpose()?;
-        let bias = bias.as_ref().map(float_view).transpose()?;
-        by_rows!(cx, self, |x, width, y| norm::layer_norm(&pool, x, width, (weight.as_ref(), bias.as_ref()), self.eps, y))
+        let spec = cx.out(self.out)?;
+        let (weight, bias) = (cx.get_opt(self.weight)?, cx.get_opt(self.bias)?);
+        let x = cx.get(self.x)?;
+        let x = contiguous(cx, x)?;
+        let mut y = cx.alloc(spec.dtype, &spec.shape)?;
+        layer_norm(&cx.pool(), &x, [weight.as_ref(), bias.as_ref()], self.eps, &mut y)?;
+        cx.put(self.out, y);
+        Ok(())
     }
 }
 
@@ -79,8 +99,7 @@ impl Eval for ir::Softmax {
             axis_last(cx, &x, axis, through)?
         };
         let mut y = cx.alloc(through, &x.shape)?;
-        let width = spec.shape[axis];
-        float_dtype!(through, T => Ok(norm::softmax::<T, T>(&cx.pool(), x.slice()?, width, y.slice_mut()?)?))?;
+        softmax(&cx.pool(), &x, &mut y)?;
         let y = cast(cx, &y, spec.dtype)?;
         cx.put(self.out, if is_last { y } else { y.permute(&back) });
         Ok(())
@@ -97,12 +116,31 @@ fn offsets(cx: &mut Cx<'_>, offset: ir::VidOrTid) -> Result<smallvec::SmallVec<[
     Ok(super::index::integers(cx, &offset)?.iter().map(|&v| v as i32).collect())
 }
 
-/// `x` `[B, .., T, D]` as `[B, H, T, D]`.
-fn heads(cx: &mut Cx<'_>, x: &Array) -> Result<Array> {
-    let [batch, ref middle @ .., time, depth] = x.shape[..] else {
-        return Err(OpError::value(format!("the operand has rank {}, expected at least 3", x.rank())));
+/// `[B, .., T, D]` as `[B, H, T, D]`.
+pub(crate) fn heads(shape: &[usize]) -> Result<[usize; 4]> {
+    let [batch, ref middle @ .., time, depth] = *shape else {
+        return Err(OpError::value(format!("the operand has rank {}, expected at least 3", shape.len())));
     };
-    reshape(cx, x, &[batch, middle.iter().product(), time, depth])
+    Ok([batch, middle.iter().product(), time, depth])
+}
+
+/// Rotates `x` `[B, H, T, D]` into `y` of the same sizes; `periods` are f32 and row-major.
+pub(crate) fn rotate(
+    pool: &Pool,
+    node: &ir::Rope,
+    x: &Array,
+    offsets: &[i32],
+    periods: Option<&Array>,
+    y: &mut Array,
+) -> Result<()> {
+    let rotation = Rope {
+        dims: usize::try_from(node.dims).map_err(|_| OpError::value("dims is negative"))?,
+        traditional: node.traditional,
+        base: node.base,
+        scale: node.scale,
+        periods: periods.map(|p| p.slice::<f32>()).transpose()?,
+    };
+    float_dtype!(y.dtype, T => Ok(rope::<T>(pool, &x.view()?, offsets, &rotation, &mut y.view_mut()?)?))
 }
 
 impl Eval for ir::Rope {
@@ -117,17 +155,9 @@ impl Eval for ir::Rope {
             None => None,
         };
         let x = cx.get(self.x)?;
-        let x = heads(cx, &x)?;
+        let x = reshape(cx, &x, &heads(&x.shape)?)?;
         let mut y = cx.alloc(spec.dtype, &x.shape)?;
-        let dims = usize::try_from(self.dims).map_err(|_| OpError::value("dims is negative"))?;
-        let rotation = Rope {
-            dims,
-            traditional: self.traditional,
-            base: self.base,
-            scale: self.scale,
-            periods: periods.as_ref().map(|p| p.slice::<f32>()).transpose()?,
-        };
-        float_dtype!(spec.dtype, T => Ok(rope::<T>(&cx.pool(), &x.view()?, &offsets, &rotation, &mut y.view_mut()?)?))?;
+        rotate(&cx.pool(), self, &x, &offsets, periods.as_ref(), &mut y)?;
         y.set_shape(&spec.shape);
         cx.put(self.out, y);
         Ok(())

@@ -1,7 +1,10 @@
 //! Nodes over packed weights.
 
 use flambeau_ir as ir;
-use flambeau_kernels::quant::{self, Format, Gather, QMatrix, Scales};
+use flambeau_kernels::{
+    Pool,
+    quant::{self, Format, Gather, QMatrix, Scales},
+};
 use flambeau_tensor::{DType, Shape};
 
 use super::{
@@ -18,6 +21,37 @@ use crate::{
 
 /// The nvfp4 global scale counts in units of the largest product of a code and a scale.
 const NVFP4_RANGE: f32 = 448.0 * 6.0;
+
+/// The packing that a node's attributes name.
+pub(crate) fn format_of(mode: ir::QuantMode, group: i32, bits: i32) -> Format {
+    match mode {
+        ir::QuantMode::Affine => Format::Affine { bits: bits as u32, group: group as usize },
+        ir::QuantMode::Nvfp4 => Format::Nvfp4,
+        ir::QuantMode::Mxfp4 => Format::Mxfp4,
+        ir::QuantMode::Mxfp8 => Format::Mxfp8,
+    }
+}
+
+/// Packed weights and what unpacks them, row-major, as one matrix.
+pub(crate) fn matrix<'a>(format: Format, [w, scale]: [&'a Array; 2], biases: Option<&'a Array>) -> Result<QMatrix<'a>> {
+    let cols = scale.shape.last().map_or(0, |groups| groups * format.group());
+    let rows = w.shape[..w.rank() - 1].iter().product();
+    let biases = biases.map(scales).transpose()?;
+    Ok(QMatrix::new(format, w.slice()?, scales(scale)?, biases, [rows, cols])?)
+}
+
+/// `y = x · w`, or `x · wᵀ` if `transpose`, all row-major.
+pub(crate) fn multiply(pool: &Pool, x: &Array, w: &QMatrix<'_>, transpose: bool, y: &mut Array) -> Result<()> {
+    float_dtype!(y.dtype, T => {
+        let multiply = if transpose { quant::linear::<T, T> } else { quant::matmul::<T, T> };
+        Ok(multiply(pool, x.slice()?, w, y.slice_mut()?)?)
+    })
+}
+
+/// The unpacked elements of `w` in the type of `y`, which is row-major.
+pub(crate) fn dequantize(pool: &Pool, w: &QMatrix<'_>, y: &mut Array) -> Result<()> {
+    float_dtype!(y.dtype, T => Ok(quant::dequantize::<T>(pool, w, y.slice_mut()?)?))
+}
 
 /// Packed weights and what unpacks them, row-major.
 struct Packed {
@@ -44,12 +78,7 @@ impl Packed {
         biases: Option<ir::In>,
         (mode, group, bits): (ir::QuantMode, i32, i32),
     ) -> Result<Packed> {
-        let format = match mode {
-            ir::QuantMode::Affine => Format::Affine { bits: bits as u32, group: group as usize },
-            ir::QuantMode::Nvfp4 => Format::Nvfp4,
-            ir::QuantMode::Mxfp4 => Format::Mxfp4,
-            ir::QuantMode::Mxfp8 => Format::Mxfp8,
-        };
+        let format = format_of(mode, group, bits);
         let mut read = |slot: ir::In| {
             let x = cx.get(slot)?;
             contiguous(cx, x)
@@ -58,22 +87,9 @@ impl Packed {
         Ok(Packed { format, w, scales, biases: biases.map(read).transpose()? })
     }
 
-    /// Sizes of the unpacked tensor.
-    fn shape(&self) -> Shape {
-        let mut shape = self.w.shape.clone();
-        if let (Some(last), Some(groups)) = (shape.last_mut(), self.scales.shape.last()) {
-            *last = groups * self.format.group();
-        }
-        shape
-    }
-
     /// All rows as one matrix.
     fn matrix(&self) -> Result<QMatrix<'_>> {
-        let shape = self.shape();
-        let cols = shape.last().copied().unwrap_or(0);
-        let rows = shape[..shape.len() - 1].iter().product();
-        let biases = self.biases.as_ref().map(scales).transpose()?;
-        Ok(QMatrix::new(self.format, self.w.slice()?, scales(&self.scales)?, biases, [rows, cols])?)
+        matrix(self.format, [&self.w, &self.scales], self.biases.as_ref())
     }
 }
 
@@ -91,7 +107,7 @@ impl Eval for ir::Dequantize {
         let through = if global.is_some() { DType::F32 } else { spec.dtype };
         let mut y = cx.alloc(through, &spec.shape)?;
         let pool = cx.pool();
-        float_dtype!(through, T => Ok(quant::dequantize::<T>(&pool, &packed.matrix()?, y.slice_mut()?)?))?;
+        dequantize(&pool, &packed.matrix()?, &mut y)?;
         if let Some(global) = global {
             flambeau_kernels::elementwise::map_in_place::<f32, _>(&pool, y.slice_mut()?, |v| v * global);
         }
@@ -110,11 +126,7 @@ impl Eval for ir::QuantizedMatmul {
         let y = if packed.w.rank() == 2 {
             let x = contiguous(cx, x)?;
             let mut y = cx.alloc(spec.dtype, &spec.shape)?;
-            let matrix = packed.matrix()?;
-            float_dtype!(spec.dtype, T => {
-                let multiply = if self.transpose { quant::linear::<T, T> } else { quant::matmul::<T, T> };
-                Ok(multiply(&cx.pool(), x.slice()?, &matrix, y.slice_mut()?)?)
-            })?;
+            multiply(&cx.pool(), &x, &packed.matrix()?, self.transpose, &mut y)?;
             y
         } else {
             gathered(cx, &x, &packed, (None, None), self.transpose, &spec.shape)?

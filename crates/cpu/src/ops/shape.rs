@@ -126,7 +126,7 @@ impl Eval for ir::AsStrided {
 }
 
 /// First index of a slice of `count` entries: ends wrap once and clamp.
-fn slice_start(start: i64, n: usize, step: i32) -> usize {
+pub(crate) fn slice_start(start: i64, n: usize, step: i32) -> usize {
     let n = n as i64;
     let start = if start < 0 { start + n } else { start };
     start.clamp(0, if step > 0 { n } else { (n - 1).max(0) }) as usize

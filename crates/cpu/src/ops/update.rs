@@ -1,6 +1,7 @@
 //! Nodes that replace part of a tensor: in place where nobody else sees it, on a copy elsewhere.
 
 use flambeau_ir as ir;
+use flambeau_kernels::Pool;
 
 use super::{
     copy::{cast_into, duplicate},
@@ -21,6 +22,26 @@ fn writable(cx: &mut Cx<'_>, dst: ir::In) -> Result<Array> {
     if dst.is_unique() && dst.is_contiguous() { Ok(dst) } else { duplicate(cx, &dst) }
 }
 
+/// The entries of an axis of `n` that a slice with these bounds names: the first, how many. Negative bounds count from the end.
+pub(crate) fn slice_of(start: i64, stop: i64, step: usize, n: usize) -> (usize, usize) {
+    let n = n as i64;
+    let clamp = |v: i64| (if v < 0 { v + n } else { v }).clamp(0, n) as usize;
+    let (start, stop) = (clamp(start), clamp(stop));
+    (start, stop.saturating_sub(start).div_ceil(step))
+}
+
+/// Writes `update` over the listed rows of `axis` of `dst`; ascending runs are written at once.
+pub(crate) fn copy_rows(pool: &Pool, dst: &mut Array, axis: usize, rows: &[usize], update: &Array) -> Result<()> {
+    let mut i = 0;
+    while i < rows.len() {
+        let count = 1 + rows[i..].windows(2).take_while(|w| w[1] == w[0] + 1).count();
+        let part = update.narrow(axis, i, count, 1);
+        with_region(dst, &[(axis, rows[i], count, 1)], |region| cast_into(pool, &part, region))?;
+        i += count;
+    }
+    Ok(())
+}
+
 impl Eval for ir::SliceUpdate {
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let (axis, start, stop) = (cx.int(self.axis)?, cx.int(self.start)?, cx.int(self.stop)?);
@@ -28,10 +49,7 @@ impl Eval for ir::SliceUpdate {
         let step = usize::try_from(self.step).ok().filter(|&s| s > 0).ok_or_else(|| OpError::value("the step is not positive"))?;
         let rank = cx.out(self.out)?.shape.len();
         let axis = axis_of(axis, rank)?;
-        let n = cx.out(self.out)?.shape[axis] as i64;
-        let clamp = |v: i64| (if v < 0 { v + n } else { v }).clamp(0, n) as usize;
-        let (start, stop) = (clamp(start), clamp(stop));
-        let count = stop.saturating_sub(start).div_ceil(step);
+        let (start, count) = slice_of(start, stop, step, cx.out(self.out)?.shape[axis]);
         if count == 0 {
             let dst = cx.take(self.dst)?;
             cx.put(self.out, dst);
@@ -59,18 +77,7 @@ impl Eval for ir::IndexCopy {
             return Ok(());
         }
         let mut dst = writable(cx, self.dst)?;
-        let pool = cx.pool();
-        let mut write = |i: usize, count: usize| {
-            let part = update.narrow(axis, i, count, 1);
-            with_region(&mut dst, &[(axis, rows[i], count, 1)], |region| cast_into(&pool, &part, region))
-        };
-        let (mut i, mut result) = (0, Ok(()));
-        while i < rows.len() && result.is_ok() {
-            // Ascending runs are written at once.
-            let count = 1 + rows[i..].windows(2).take_while(|w| w[1] == w[0] + 1).count();
-            result = write(i, count);
-            i += count;
-        }
+        let result = copy_rows(&cx.pool(), &mut dst, axis, &rows, &update);
         // A buffer stays bound when the update does not fit it.
         cx.put(if result.is_ok() { self.out } else { ir::Out(self.dst.0) }, dst);
         result
