@@ -16,7 +16,7 @@ use crate::{
     kv::KvCache,
     ops::copy::zeros_of_meta,
     plan::Plan,
-    session::{CpuSession, Profile, engine_error, run_chain},
+    session::{CpuSession, Profile, Tapes, engine_error, run_chain},
 };
 
 /// All mutable buffers of a session together.
@@ -73,7 +73,7 @@ impl Engine for CpuEngine {
             .map(|tid| (tid, kept(tid).then(|| machine.env.tensors.get(tid.0 as usize).cloned().flatten()).flatten()))
             .collect();
         machine.profile = self.profile.then(Profile::new);
-        Ok(Box::new(CpuSession { machine, initial }))
+        Ok(Box::new(CpuSession { machine, tapes: Tapes::default(), initial }))
     }
 }
 

@@ -1,6 +1,9 @@
 //! A loaded graph with its own buffers.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use flambeau_ir::{
     ChainId, Node, Slot, Tid,
@@ -13,6 +16,7 @@ use crate::{
     cx::Machine,
     error::{At, OpError, Result},
     eval, ops,
+    tape::{self, Frame, Tape},
 };
 
 /// Results that use less than this part of their storage are copied out of it.
@@ -26,12 +30,52 @@ impl Profile {
     pub(crate) fn new() -> Profile {
         Profile([(0, 0); 256])
     }
+
+    /// Counts a call of a node.
+    pub(crate) fn add(&mut self, node: &Node, time: Duration) {
+        let (calls, nanoseconds) = &mut self.0[usize::from(node.tag())];
+        (*calls, *nanoseconds) = (*calls + 1, *nanoseconds + time.as_nanos() as u64);
+    }
+}
+
+/// Tapes that a session keeps, one for each set of input shapes that it met last.
+const TAPES: usize = 4;
+
+/// How runs of a session go.
+#[derive(Debug, Default)]
+pub(crate) struct Tapes {
+    /// The latest first.
+    tapes: Vec<Tape>,
+    frame: Frame,
+    /// Runs go node by node: no tape can follow this graph.
+    is_refused: bool,
+}
+
+impl Tapes {
+    /// The tape for the bound inputs, laid out now if there is none; `None` if the run has to go node by node.
+    fn tape(&mut self, m: &Machine) -> Option<(&mut Tape, &mut Frame)> {
+        if self.is_refused || !tape::buffers_lie_plainly(m) {
+            return None;
+        }
+        match self.tapes.iter().position(|tape| tape.fits(m)) {
+            Some(0) => {}
+            Some(i) => self.tapes[..=i].rotate_right(1),
+            None => {
+                let tape = tape::build(m, &self.frame);
+                self.is_refused = tape.is_none();
+                self.tapes.truncate(TAPES - 1);
+                self.tapes.insert(0, tape?);
+            }
+        }
+        Some((&mut self.tapes[0], &mut self.frame))
+    }
 }
 
 /// A session of the CPU engine.
 #[derive(Debug)]
 pub(crate) struct CpuSession {
     pub(crate) machine: Machine,
+    pub(crate) tapes: Tapes,
     /// What the init chain left in buffers; empty where it is zero.
     pub(crate) initial: Vec<(Tid, Option<Array>)>,
 }
@@ -56,15 +100,14 @@ pub(crate) fn run_chain(m: &mut Machine, chain: ChainId) -> Result<()> {
             m.empty(tid);
         }
         if let (Some(start), Some(profile)) = (start, &mut m.profile) {
-            let entry = &mut profile.0[usize::from(node.tag())];
-            *entry = (entry.0 + 1, entry.1 + start.elapsed().as_nanos() as u64);
+            profile.add(node, start.elapsed());
         }
     }
     Ok(())
 }
 
 /// The innermost place wins: an instruction that runs a chain passes on where that chain failed.
-fn located(error: OpError, chain: u32, instruction: usize, node: &Node) -> OpError {
+pub(crate) fn located(error: OpError, chain: u32, instruction: usize, node: &Node) -> OpError {
     match error {
         OpError::At(_) => error,
         cause => OpError::At(Box::new(At { chain, instruction: instruction as u32, node: node.name(), cause })),
@@ -121,6 +164,13 @@ impl CpuSession {
         Ok(())
     }
 
+    fn run_main(&mut self, main: ChainId) -> Result<()> {
+        match self.tapes.tape(&self.machine) {
+            Some((tape, frame)) => tape.run(&mut self.machine, frame),
+            None => run_chain(&mut self.machine, main),
+        }
+    }
+
     fn results(&mut self, lent: &mut Vec<Arc<Storage>>) -> Result<Vec<Value>> {
         let graph = Arc::clone(&self.machine.graph);
         graph.outputs.iter().map(|slot| self.result(*slot, lent)).collect()
@@ -164,7 +214,7 @@ impl Session for CpuSession {
         let (main, mut lent) = (ChainId(self.machine.graph.main), Vec::new());
         let result = self
             .bind(inputs)
-            .and_then(|()| run_chain(&mut self.machine, main).map_err(engine_error))
+            .and_then(|()| self.run_main(main).map_err(engine_error))
             .and_then(|()| self.results(&mut lent).map_err(engine_error));
         self.clear();
         lent.into_iter().for_each(|data| self.machine.arena.lend(data));
