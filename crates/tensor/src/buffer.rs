@@ -1,27 +1,28 @@
 //! Owned bytes whose address is a multiple of 64: a whole cache line, and the widest vector register.
 
-#![allow(unsafe_code, reason = "aligned storage needs a layout that Vec<u8> cannot state")]
-
 use std::fmt;
 
 use bytes::Bytes;
 
-/// One cache line; the unit in which [`AlignedBytes`] allocates.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
+/// One cache line, and the widest vector register.
+const LINE: usize = 64;
 
 /// A zero-initialised byte buffer aligned to 64 bytes.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub struct AlignedBytes {
-    lines: Vec<Line>,
+    /// The bytes, with room before them up to the first multiple of a line.
+    raw: Vec<u8>,
+    start: usize,
     len: usize,
 }
 
 impl AlignedBytes {
-    /// `len` zero bytes. The allocation comes zeroed from the operating system where it can.
+    /// `len` zero bytes. A large allocation comes zeroed from the operating system, page by page as it is touched.
     pub fn zeroed(len: usize) -> AlignedBytes {
-        AlignedBytes { lines: vec![Line([0; 64]); len.div_ceil(64)], len }
+        let raw = vec![0; len + LINE - 1];
+        // A vector that never grows stays where it is, wherever its owner moves.
+        let start = raw.as_ptr().addr().wrapping_neg() % LINE;
+        AlignedBytes { raw, start, len }
     }
 
     /// A copy of `bytes`.
@@ -43,19 +44,23 @@ impl AlignedBytes {
 
     /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: `lines` holds at least `len` initialised bytes, and `u8` has no alignment or validity demands.
-        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
+        &self.raw[self.start..self.start + self.len]
     }
 
     /// The bytes, writable.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: as in `as_slice`; the borrow of `self` is exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
+        &mut self.raw[self.start..self.start + self.len]
     }
 
     /// The same storage as shared bytes, without a copy.
     pub fn into_bytes(self) -> Bytes {
         Bytes::from_owner(self)
+    }
+}
+
+impl Clone for AlignedBytes {
+    fn clone(&self) -> AlignedBytes {
+        AlignedBytes::copy_of(self.as_slice())
     }
 }
 

@@ -5,6 +5,8 @@
 //!
 //! This crate executes nothing and reads no file: the case-file format in [`bin`] works on byte slices.
 
+#![forbid(unsafe_code)]
+
 pub mod bin;
 mod buffer;
 mod cast;
