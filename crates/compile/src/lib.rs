@@ -53,6 +53,8 @@ pub struct Options {
     pub require_full: bool,
     /// Operators that are left to portable kernels although nodes could express them, such as `aten.sin.default`.
     pub undelegated: Vec<String>,
+    /// Threads that pack a weight; `None` means one per core.
+    pub threads: Option<usize>,
 }
 
 /// A program that is ready to be written.
@@ -83,6 +85,7 @@ pub fn compile<'a>(methods: &[(&str, &'a Exported)], options: &Options, folder: 
         output.methods.extend(compiled);
     }
     weights::unify(&mut output.methods.iter_mut().map(|(_, weights)| weights).collect::<Vec<_>>())?;
+    output.methods.iter_mut().for_each(|(_, weights)| weights.set_threads(options.threads));
     if refused.is_empty() { Ok(output) } else { Err(Error::Refused { calls: refused, report: Box::new(output.report) }) }
 }
 

@@ -33,7 +33,9 @@ pub(crate) fn materialize(constant: &Constant, weights: &Weights<'_>) -> Result<
             let operands = operands.iter().map(of).collect::<Result<Vec<_>, _>>()?;
             formula.evaluate(&operands, constant.dtype, &constant.shape).map_err(fail)?
         }
-        Recipe::Quantize { weight, scheme, part } => quantize::part(&of(weight)?, *scheme, *part).map_err(fail)?,
+        Recipe::Quantize { weight, scheme, part } => {
+            quantize::part(&of(weight)?, *scheme, *part, weights.threads()).map_err(fail)?
+        }
     };
     if tensor.dtype() != constant.dtype || tensor.shape() != &constant.shape[..] {
         let (dtype, shape) = (tensor.dtype(), tensor.shape());

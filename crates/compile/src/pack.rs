@@ -15,7 +15,12 @@ pub(crate) fn pack_signed(codes: &Tensor, bits: u8) -> Result<Bytes, String> {
 /// `n` codes as a bit stream. Rows need no padding, because a row's bits fill whole words.
 pub(crate) fn pack(n: usize, bits: u8, code: impl Fn(usize) -> u8) -> Bytes {
     let mut out = AlignedBytes::zeroed(n * usize::from(bits) / 8);
-    let bytes = out.as_mut_slice();
+    pack_into(bits, code, out.as_mut_slice());
+    out.into_bytes()
+}
+
+/// As many codes as fill `bytes`.
+pub(crate) fn pack_into(bits: u8, code: impl Fn(usize) -> u8, bytes: &mut [u8]) {
     match bits {
         8 => bytes.iter_mut().enumerate().for_each(|(i, b)| *b = code(i)),
         4 => bytes.iter_mut().enumerate().for_each(|(i, b)| *b = (code(2 * i) & 15) | (code(2 * i + 1) << 4)),
@@ -29,7 +34,6 @@ pub(crate) fn pack(n: usize, bits: u8, code: impl Fn(usize) -> u8) -> Bytes {
             chunk.copy_from_slice(&stream.to_le_bytes()[..usize::from(bits)]);
         }),
     }
-    out.into_bytes()
 }
 
 /// `-scale * (zero_point + 2^(bits-1))`, computed and rounded in the scale's type.

@@ -4,9 +4,9 @@ use std::{collections::HashMap, sync::Arc};
 
 use flambeau_ir::{Dequantize, In, Index, Node, Out, QuantMode, SlotRef, Spec, Tid};
 use flambeau_lower::{Constant, Flow, FlowNode, Origin, QuantPart, Recipe, Scheme, TensorInfo};
-use flambeau_tensor::{AlignedBytes, DType, Shape, Tensor, cast};
+use flambeau_tensor::{AlignedBytes, DType, Shape, Tensor};
 
-use crate::{Options, pack::pack};
+use crate::{Options, pack::pack_into};
 
 /// Reads a scheme from its name on the command line.
 pub trait SchemeName: Sized {
@@ -127,31 +127,96 @@ fn add(flow: &mut Flow, spec: Spec, origin: Origin) -> Tid {
     Tid(flow.tensors.len() as u32 - 1)
 }
 
-/// One part of a quantized matrix `[N, K]`.
-pub(crate) fn part(weight: &Tensor, scheme: Scheme, part: QuantPart) -> Result<Tensor, String> {
-    let text = |e: flambeau_tensor::Error| e.to_string();
-    let wide = cast(weight, DType::F32).map_err(text)?;
-    let values = wide.as_slice::<f32>().map_err(text)?;
+/// One part of a quantized matrix `[N, K]`, by several threads. Each holds one row of floats at a time.
+pub(crate) fn part(weight: &Tensor, scheme: Scheme, part: QuantPart, threads: usize) -> Result<Tensor, String> {
     let (rows, columns) = (weight.shape()[0], weight.shape()[1]);
+    let (bits, group) = (usize::from(scheme.bits), scheme.group_size as usize);
+    let groups = columns / group;
+    let (dtype, width) = match part {
+        QuantPart::Codes => (DType::U32, columns * bits / 32),
+        QuantPart::Scales if scheme.mode != QuantMode::Affine => (DType::U8, groups),
+        QuantPart::Scales | QuantPart::Biases => (weight.dtype(), groups),
+    };
+    let mut out = AlignedBytes::zeroed(rows * width * dtype.size());
+    let source = weight.bytes();
+    let row_bytes = columns * weight.dtype().size();
+    rows_in_parallel(out.as_mut_slice(), width * dtype.size(), threads, |first, out| {
+        let (mut values, mut codes) = (vec![0.0; columns], vec![0; columns]);
+        for (i, out) in out.chunks_exact_mut(width * dtype.size()).enumerate() {
+            widen(&source[(first + i) * row_bytes..][..row_bytes], weight.dtype(), &mut values);
+            row_part(&values, &mut codes, (scheme, weight.dtype()), part, out);
+        }
+    });
+    Tensor::new(dtype, &[rows, width], out.into_bytes()).map_err(|e| e.to_string())
+}
+
+/// Cuts `out` into runs of rows, one for each thread; `f` gets the number of a run's first row, and the run.
+fn rows_in_parallel(out: &mut [u8], row_bytes: usize, threads: usize, f: impl Fn(usize, &mut [u8]) + Sync) {
+    let rows = out.len() / row_bytes.max(1);
+    let run = rows.div_ceil(threads.max(1)).max(1);
+    std::thread::scope(|scope| {
+        let mut runs = out.chunks_mut(run * row_bytes.max(1)).enumerate();
+        let own = runs.next();
+        for (i, part) in runs {
+            let f = &f;
+            scope.spawn(move || f(i * run, part));
+        }
+        if let Some((_, part)) = own {
+            f(0, part);
+        }
+    });
+}
+
+/// Floats of any of the three types as f32.
+fn widen(bytes: &[u8], dtype: DType, to: &mut [f32]) {
+    let halves = bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]));
+    match dtype {
+        DType::BF16 => to.iter_mut().zip(halves).for_each(|(v, b)| *v = f32::from_bits(u32::from(b) << 16)),
+        DType::F16 => to.iter_mut().zip(halves).for_each(|(v, b)| *v = half::f16::from_bits(b).to_f32()),
+        _ => {
+            let words = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+            to.iter_mut().zip(words).for_each(|(v, w)| *v = w);
+        }
+    }
+}
+
+/// One row of a part. `codes` is scratch of as many elements as `values`.
+fn row_part(values: &[f32], codes: &mut [u8], (scheme, dtype): (Scheme, DType), part: QuantPart, out: &mut [u8]) {
     let group = scheme.group_size as usize;
-    let groups: Vec<Group> = values.chunks_exact(group).map(|g| Group::fit(g, scheme, weight.dtype())).collect();
-    let small = [rows, columns / group];
-    let floats = |f: &dyn Fn(&Group) -> f32| -> Result<Tensor, String> {
-        let list: Vec<f32> = groups.iter().map(f).collect();
-        Tensor::from_slice(&list, &small).and_then(|t| cast(&t, weight.dtype())).map_err(text)
+    let fitted = values.chunks_exact(group).map(|values| Group::fit(values, scheme, dtype));
+    let numbers = |out: &mut [u8], list: &mut dyn Iterator<Item = f32>| {
+        for (out, number) in out.chunks_exact_mut(dtype.size()).zip(list) {
+            match dtype {
+                DType::BF16 => out.copy_from_slice(&half::bf16::from_f32(number).to_le_bytes()),
+                DType::F16 => out.copy_from_slice(&half::f16::from_f32(number).to_le_bytes()),
+                _ => out.copy_from_slice(&number.to_le_bytes()),
+            }
+        }
     };
     match part {
         QuantPart::Codes => {
-            let bytes = pack(values.len(), scheme.bits, |i| groups[i / group].code(values[i], scheme));
-            Tensor::new(DType::U32, &[rows, columns * usize::from(scheme.bits) / 32], bytes).map_err(text)
+            for ((group, values), codes) in fitted.zip(values.chunks_exact(group)).zip(codes.chunks_exact_mut(group)) {
+                group.codes(values, scheme, codes);
+            }
+            pack_into(scheme.bits, |i| codes[i], out);
         }
-        QuantPart::Scales if scheme.mode == QuantMode::Affine => floats(&|g| g.scale),
-        QuantPart::Scales => {
-            let codes: Vec<u8> = groups.iter().map(|g| g.scale_code).collect();
-            Tensor::new(DType::U8, &small, AlignedBytes::copy_of(&codes).into_bytes()).map_err(text)
-        }
-        QuantPart::Biases => floats(&|g| g.bias),
+        QuantPart::Scales if scheme.mode == QuantMode::Affine => numbers(out, &mut fitted.map(|g| g.scale)),
+        QuantPart::Scales => out.iter_mut().zip(fitted).for_each(|(out, g)| *out = g.scale_code),
+        QuantPart::Biases => numbers(out, &mut fitted.map(|g| g.bias)),
     }
+}
+
+/// Lowest and highest value; NaN counts as neither.
+fn range(values: &[f32]) -> (f32, f32) {
+    const LANES: usize = 16;
+    let (mut low, mut high) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES]);
+    let (blocks, rest) = values.as_chunks::<LANES>();
+    for block in blocks {
+        low.iter_mut().zip(block).for_each(|(l, &v)| *l = if v < *l { v } else { *l });
+        high.iter_mut().zip(block).for_each(|(h, &v)| *h = if v > *h { v } else { *h });
+    }
+    let all = |lanes: [f32; LANES]| lanes.into_iter().chain(rest.iter().copied());
+    (all(low).fold(f32::INFINITY, f32::min), all(high).fold(f32::NEG_INFINITY, f32::max))
 }
 
 /// Parameters of one group.
@@ -168,21 +233,21 @@ const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 impl Group {
     /// The best parameters by the modes' own rules, rounded as they are stored.
     fn fit(values: &[f32], scheme: Scheme, dtype: DType) -> Group {
-        let peak = values.iter().fold(0f32, |m, v| m.max(v.abs()));
+        let peak = || values.iter().fold(0f32, |m, v| m.max(v.abs()));
         match scheme.mode {
             QuantMode::Affine => Group::fit_affine(values, scheme.bits, dtype),
             QuantMode::Nvfp4 => {
-                let scale_code = encode_e4m3(peak / 6.0);
+                let scale_code = encode_e4m3(peak() / 6.0);
                 Group { scale: decode_e4m3(scale_code), bias: 0.0, scale_code }
             }
-            QuantMode::Mxfp4 => Group::power_of_two(peak, 2),
-            QuantMode::Mxfp8 => Group::power_of_two(peak, 8),
+            QuantMode::Mxfp4 => Group::power_of_two(peak(), 2),
+            QuantMode::Mxfp8 => Group::power_of_two(peak(), 8),
         }
     }
 
     /// Range over steps, anchored so that the end of larger magnitude and zero are both exact: MLX's affine rule.
     fn fit_affine(values: &[f32], bits: u8, dtype: DType) -> Group {
-        let (low, high) = values.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(l, h), &v| (l.min(v), h.max(v)));
+        let (low, high) = range(values);
         let steps = f32::from(u8::MAX >> (8 - bits));
         let width = ((high - low) / steps).max(1e-7);
         let (edge, scale) = if low.abs() > high.abs() { (low, width) } else { (high, -width) };
@@ -196,6 +261,22 @@ impl Group {
         let exponent = if peak > 0.0 { peak.log2().floor() as i32 - top } else { -127 };
         let exponent = exponent.clamp(-127, 127);
         Group { scale: (exponent as f32).exp2(), bias: 0.0, scale_code: (exponent + 127) as u8 }
+    }
+
+    /// The codes of the group's values.
+    fn codes(&self, values: &[f32], scheme: Scheme, codes: &mut [u8]) {
+        if scheme.mode != QuantMode::Affine || self.scale == 0.0 {
+            codes.iter_mut().zip(values).for_each(|(code, &value)| *code = self.code(value, scheme));
+            return;
+        }
+        let (scale, bias, top) = (self.scale, self.bias, f32::from(u8::MAX >> (8 - scheme.bits)));
+        for (code, &value) in codes.iter_mut().zip(values) {
+            // Clamping to whole numbers first gives what rounding first would, and leaves a number to which adding 1.5·2²³ rounds,
+            // ties to even, as the instruction does that not every processor has.
+            const ROUND: f32 = 12_582_912.0;
+            let scaled = ((value - bias) / scale).clamp(0.0, top);
+            *code = (scaled + ROUND - ROUND) as u8;
+        }
     }
 
     fn code(&self, value: f32, scheme: Scheme) -> u8 {
@@ -296,6 +377,35 @@ mod tests {
         }
         for (scheme, bound) in [("nvfp4", 0.2), ("mxfp4", 0.3), ("mxfp8", 0.126)] {
             assert!(error(scheme) <= bound, "{scheme}: {}", error(scheme));
+        }
+    }
+
+    #[test]
+    fn parts_are_the_same_for_any_number_of_threads() {
+        let values: Vec<f32> = (0..7 * 128).map(|i| ((i * 7919 % 1009) as f32 - 504.0) / 97.0).collect();
+        let values = Tensor::from_slice(&values, &[7, 128]).unwrap();
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
+            let weight = flambeau_tensor::cast(&values, dtype).unwrap();
+            for name in ["2w", "3w", "4w", "6w", "8w", "nvfp4", "mxfp8"] {
+                let scheme = Scheme::from_name(name, None).unwrap();
+                for which in [QuantPart::Codes, QuantPart::Scales, QuantPart::Biases] {
+                    let [one, many] = [1, 3].map(|threads| part(&weight, scheme, which, threads).unwrap());
+                    assert_eq!((one.shape(), one.bytes()), (many.shape(), many.bytes()), "{name}, {dtype}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn whole_groups_get_the_codes_of_their_values() {
+        let values: Vec<f32> = (0..64).map(|i| ((i * 37 % 101) as f32 - 50.0) / 50.0).chain([f32::NAN, 1e9]).collect();
+        for name in ["2w", "4w", "8w", "mxfp4"] {
+            let scheme = Scheme::from_name(name, None).unwrap();
+            let group = Group::fit(&values[..32], scheme, DType::F32);
+            let mut codes = vec![0; values.len()];
+            group.codes(&values, scheme, &mut codes);
+            let each: Vec<u8> = values.iter().map(|&v| group.code(v, scheme)).collect();
+            assert_eq!(codes, each, "{name}");
         }
     }
 

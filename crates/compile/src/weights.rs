@@ -15,9 +15,21 @@ pub(crate) struct Weights<'a> {
     numbers: HashMap<&'a View, usize>,
     /// What stands for a storage in a file of several methods, by its identity in the own archive.
     labels: HashMap<&'a str, String>,
+    /// Threads that work on a weight; `None` means one per core.
+    threads: Option<usize>,
 }
 
 impl<'a> Weights<'a> {
+    /// Sets how many threads work on a weight.
+    pub(crate) fn set_threads(&mut self, threads: Option<usize>) {
+        self.threads = threads;
+    }
+
+    /// How many threads work on a weight.
+    pub(crate) fn threads(&self) -> usize {
+        self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+    }
+
     /// The number of a view.
     pub(crate) fn add(&mut self, view: &'a View) -> usize {
         let next = self.views.len();

@@ -56,6 +56,11 @@ fn convert<S: Convert, D: Convert>(x: &Tensor) -> Result<Tensor, Error> {
     Tensor::from_slice(&out, x.shape())
 }
 
+fn widen<S: Element + Into<f32>>(x: &Tensor) -> Result<Tensor, Error> {
+    let out: Vec<f32> = x.as_slice::<S>()?.iter().map(|&v| v.into()).collect();
+    Tensor::from_slice(&out, x.shape())
+}
+
 /// `x` with its elements converted to `dtype`; the same tensor if it has that type already.
 ///
 /// Float to integer truncates toward zero and saturates to 64 bits before narrowing wraps; NaN becomes 0. Anything to bool
@@ -66,6 +71,12 @@ fn convert<S: Convert, D: Convert>(x: &Tensor) -> Result<Tensor, Error> {
 pub fn cast(x: &Tensor, dtype: DType) -> Result<Tensor, Error> {
     if x.dtype() == dtype {
         return Ok(x.clone());
+    }
+    // The way that logits and weights go: no need to pass through f64.
+    match (x.dtype(), dtype) {
+        (DType::BF16, DType::F32) => return widen::<bf16>(x),
+        (DType::F16, DType::F32) => return widen::<f16>(x),
+        _ => {}
     }
     let refuse = || Error::Cast { from: x.dtype(), to: dtype };
     let x = x.aligned();

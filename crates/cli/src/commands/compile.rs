@@ -83,6 +83,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let start = Instant::now();
     let mut options = args.quantize.options()?;
     options.require_full = args.require_full;
+    options.threads = args.engine.threads;
     let engine = args.engine.engine(false)?;
     let programs: Vec<(String, Exported)> =
         named_files(args)?.into_iter().map(|(name, path)| Ok((name, read(&path)?))).collect::<Result<_>>()?;
