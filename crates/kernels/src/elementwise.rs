@@ -2,6 +2,8 @@
 //!
 //! Every function writes all of `out`; operands broadcast to its shape. A result does not depend on the number of threads.
 
+pub mod chain;
+
 use flambeau_tensor::{Bool, DType, Element};
 
 use crate::{
