@@ -1,4 +1,5 @@
-//! Storage of dead arrays, kept by size for the results to come, so that a steady loop allocates nothing.
+//! Storage of dead arrays, kept by size for the results to come, so that a steady loop allocates nothing. What some runs in a
+//! row had no use for goes back to the system, so that a long prompt does not hold its memory through the answer.
 
 use std::sync::Arc;
 
@@ -18,10 +19,15 @@ const MIN_BYTES: usize = 64;
 /// Classes within one doubling of the size.
 const STEPS: usize = 4;
 
+/// Runs after which unused storage goes back to the system.
+const KEEP: u64 = 8;
+
 /// Free storage by size class, and storage lent to callers as results.
 #[derive(Debug, Default)]
 pub(crate) struct Arena {
-    free: Vec<Vec<Arc<Storage>>>,
+    /// With the number of the run that used it last, oldest first.
+    free: Vec<Vec<(u64, Arc<Storage>)>>,
+    run: u64,
     lent: Vec<Arc<Storage>>,
 }
 
@@ -51,7 +57,7 @@ impl Arena {
     pub(crate) fn storage(&mut self, bytes: usize) -> Arc<Storage> {
         let (class, size) = class_of(bytes);
         let recycled = self.free.get_mut(class).and_then(Vec::pop);
-        recycled.unwrap_or_else(|| Arc::new(Storage::Owned(AlignedBytes::zeroed(size))))
+        recycled.map_or_else(|| Arc::new(Storage::Owned(AlignedBytes::zeroed(size))), |(_, data)| data)
     }
 
     /// Takes back what nobody else sees.
@@ -69,7 +75,7 @@ impl Arena {
         if self.free.len() <= class {
             self.free.resize_with(class + 1, Vec::new);
         }
-        self.free[class].push(data);
+        self.free[class].push((self.run, data));
     }
 
     /// Remembers storage that only a caller holds besides `data`, to take it back when the caller is done.
@@ -80,10 +86,22 @@ impl Arena {
         }
     }
 
-    /// Takes back what callers have let go of.
+    /// Begins a run: takes back what callers have let go of, and gives up what the last runs did not use.
     pub(crate) fn collect(&mut self) {
-        for data in std::mem::take(&mut self.lent) {
-            if Arc::strong_count(&data) == 1 { self.free_storage(data) } else { self.lent.push(data) }
+        self.run += 1;
+        let mut i = 0;
+        while i < self.lent.len() {
+            if Arc::strong_count(&self.lent[i]) == 1 {
+                let data = self.lent.swap_remove(i);
+                self.free_storage(data);
+            } else {
+                i += 1;
+            }
+        }
+        let oldest = self.run.saturating_sub(KEEP);
+        for class in &mut self.free {
+            let unused = class.iter().take_while(|(run, _)| *run < oldest).count();
+            class.drain(..unused);
         }
     }
 }
@@ -113,6 +131,21 @@ mod tests {
         assert_ne!(b.data.bytes().as_ptr(), address);
         arena.free(alias);
         assert_eq!(arena.alloc(DType::I64, &[50]).unwrap().data.bytes().as_ptr(), address);
+    }
+
+    #[test]
+    fn storage_that_runs_do_not_use_is_given_up() {
+        let mut arena = Arena::default();
+        let [large, small] = [1 << 20, 64].map(|n| arena.alloc(DType::U8, &[n]).unwrap());
+        arena.free(large);
+        arena.free(small);
+        for _ in 0..KEEP + 1 {
+            arena.collect();
+            let small = arena.alloc(DType::U8, &[64]).unwrap();
+            arena.free(small);
+        }
+        let held: Vec<usize> = arena.free.iter().flatten().map(|(_, data)| data.bytes().len()).collect();
+        assert_eq!(held, [64]);
     }
 
     #[test]

@@ -54,6 +54,17 @@ impl Engine for CpuEngine {
     }
 
     fn load(&self, graph: Arc<Checked>, constants: &dyn Constants, options: &LoadOptions) -> Result<Box<dyn Session>, EngineError> {
+        Ok(Box::new(self.session(graph, constants, options)?))
+    }
+}
+
+impl CpuEngine {
+    pub(crate) fn session(
+        &self,
+        graph: Arc<Checked>,
+        constants: &dyn Constants,
+        options: &LoadOptions,
+    ) -> Result<CpuSession, EngineError> {
         refuse_lacking(&graph)?;
         let plan = Arc::new(Plan::new(&graph));
         let kv = options.kv_cache.as_ref().map(KvCache::new).transpose().map_err(engine_error)?;
@@ -73,7 +84,7 @@ impl Engine for CpuEngine {
             .map(|tid| (tid, kept(tid).then(|| machine.env.tensors.get(tid.0 as usize).cloned().flatten()).flatten()))
             .collect();
         machine.profile = self.profile.then(Profile::new);
-        Ok(Box::new(CpuSession { machine, tapes: Tapes::default(), initial }))
+        Ok(CpuSession { machine, tapes: Tapes::default(), initial })
     }
 }
 

@@ -1,13 +1,10 @@
 //! A loaded graph with its own buffers.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Instant};
 
 use flambeau_ir::{
     ChainId, Node, Slot, Tid,
-    engine::{EngineError, Session, Value},
+    engine::{EngineError, Session, Span, Value},
 };
 use flambeau_tensor::{Bytes, Tensor};
 
@@ -16,25 +13,38 @@ use crate::{
     cx::Machine,
     error::{At, OpError, Result},
     eval, ops,
-    tape::{self, Frame, Tape},
+    tape::{self, Frame, Tape, Wanted},
 };
 
 /// Results that use less than this part of their storage are copied out of it.
 const LEND_SHARE: usize = 2;
 
-/// Calls and nanoseconds by node tag.
+/// Steps that a session remembers: half a minute of a small model, some tens of megabytes.
+const MAX_SPANS: usize = 1 << 20;
+
+/// What steps took.
 #[derive(Debug)]
-pub(crate) struct Profile([(u64, u64); 256]);
+pub(crate) struct Profile {
+    begin: Instant,
+    /// Calls and nanoseconds by node tag.
+    nodes: [(u64, u64); 256],
+    spans: Vec<Span>,
+}
 
 impl Profile {
     pub(crate) fn new() -> Profile {
-        Profile([(0, 0); 256])
+        Profile { begin: Instant::now(), nodes: [(0, 0); 256], spans: Vec::new() }
     }
 
-    /// Counts a call of a node.
-    pub(crate) fn add(&mut self, node: &Node, time: Duration) {
-        let (calls, nanoseconds) = &mut self.0[usize::from(node.tag())];
-        (*calls, *nanoseconds) = (*calls + 1, *nanoseconds + time.as_nanos() as u64);
+    /// Counts a step that began at `start`; `node` is the last of those that it ran.
+    pub(crate) fn add(&mut self, node: &Node, name: Arc<str>, start: Instant, [bytes, flops]: [u64; 2]) {
+        let time = start.elapsed().as_nanos() as u64;
+        let (calls, nanoseconds) = &mut self.nodes[usize::from(node.tag())];
+        (*calls, *nanoseconds) = (*calls + 1, *nanoseconds + time);
+        if self.spans.len() < MAX_SPANS {
+            let start = start.duration_since(self.begin).as_nanos() as u64;
+            self.spans.push(Span { name, start, time, bytes, flops });
+        }
     }
 }
 
@@ -48,20 +58,26 @@ pub(crate) struct Tapes {
     tapes: Vec<Tape>,
     frame: Frame,
     /// Runs go node by node: no tape can follow this graph.
-    is_refused: bool,
+    pub(crate) is_refused: bool,
 }
 
 impl Tapes {
+    /// Number of steps of the latest tape.
+    #[cfg(test)]
+    pub(crate) fn steps(&self) -> usize {
+        self.tapes.first().map_or(0, Tape::len)
+    }
+
     /// The tape for the bound inputs, laid out now if there is none; `None` if the run has to go node by node.
-    fn tape(&mut self, m: &Machine) -> Option<(&mut Tape, &mut Frame)> {
+    fn tape(&mut self, m: &Machine, wanted: Wanted) -> Option<(&mut Tape, &mut Frame)> {
         if self.is_refused || !tape::buffers_lie_plainly(m) {
             return None;
         }
-        match self.tapes.iter().position(|tape| tape.fits(m)) {
+        match self.tapes.iter().position(|tape| tape.fits(m, wanted)) {
             Some(0) => {}
             Some(i) => self.tapes[..=i].rotate_right(1),
             None => {
-                let tape = tape::build(m, &self.frame);
+                let tape = tape::build(m, &self.frame, wanted);
                 self.is_refused = tape.is_none();
                 self.tapes.truncate(TAPES - 1);
                 self.tapes.insert(0, tape?);
@@ -100,7 +116,7 @@ pub(crate) fn run_chain(m: &mut Machine, chain: ChainId) -> Result<()> {
             m.empty(tid);
         }
         if let (Some(start), Some(profile)) = (start, &mut m.profile) {
-            profile.add(node, start.elapsed());
+            profile.add(node, node.name().into(), start, [0, 0]);
         }
     }
     Ok(())
@@ -164,8 +180,8 @@ impl CpuSession {
         Ok(())
     }
 
-    fn run_main(&mut self, main: ChainId) -> Result<()> {
-        match self.tapes.tape(&self.machine) {
+    fn run_main(&mut self, main: ChainId, wanted: Wanted) -> Result<()> {
+        match self.tapes.tape(&self.machine, wanted) {
             Some((tape, frame)) => tape.run(&mut self.machine, frame),
             None => run_chain(&mut self.machine, main),
         }
@@ -197,6 +213,18 @@ impl CpuSession {
         Tensor::new(dtype, &array.shape, bytes).map(Value::Tensor).map_err(|e| OpError::value(e.to_string()))
     }
 
+    fn run_for(&mut self, inputs: &[Value], wanted: Wanted) -> Result<Vec<Value>, EngineError> {
+        self.machine.arena.collect();
+        let (main, mut lent) = (ChainId(self.machine.graph.main), Vec::new());
+        let result = self
+            .bind(inputs)
+            .and_then(|()| self.run_main(main, wanted).map_err(engine_error))
+            .and_then(|()| self.results(&mut lent).map_err(engine_error));
+        self.clear();
+        lent.into_iter().for_each(|data| self.machine.arena.lend(data));
+        result
+    }
+
     /// Empties every slot that does not last from run to run.
     fn clear(&mut self) {
         let m = &mut self.machine;
@@ -210,15 +238,11 @@ impl CpuSession {
 
 impl Session for CpuSession {
     fn run(&mut self, inputs: &[Value]) -> Result<Vec<Value>, EngineError> {
-        self.machine.arena.collect();
-        let (main, mut lent) = (ChainId(self.machine.graph.main), Vec::new());
-        let result = self
-            .bind(inputs)
-            .and_then(|()| self.run_main(main).map_err(engine_error))
-            .and_then(|()| self.results(&mut lent).map_err(engine_error));
-        self.clear();
-        lent.into_iter().for_each(|data| self.machine.arena.lend(data));
-        result
+        self.run_for(inputs, Wanted::All)
+    }
+
+    fn run_last(&mut self, inputs: &[Value]) -> Result<Vec<Value>, EngineError> {
+        self.run_for(inputs, Wanted::Last)
     }
 
     fn reset(&mut self) {
@@ -239,12 +263,16 @@ impl Session for CpuSession {
 
     fn take_profile(&mut self) -> Vec<(&'static str, u64, u64)> {
         let Some(profile) = &mut self.machine.profile else { return Vec::new() };
-        let taken = std::mem::replace(profile, Profile::new());
+        let taken = std::mem::replace(&mut profile.nodes, [(0, 0); 256]);
         Node::ALL
             .iter()
-            .map(|info| (info.name, taken.0[usize::from(info.tag)]))
+            .map(|info| (info.name, taken[usize::from(info.tag)]))
             .filter(|(_, (calls, _))| *calls > 0)
             .map(|(name, (calls, ns))| (name, calls, ns))
             .collect()
+    }
+
+    fn take_spans(&mut self) -> Vec<Span> {
+        self.machine.profile.as_mut().map(|profile| std::mem::take(&mut profile.spans)).unwrap_or_default()
     }
 }

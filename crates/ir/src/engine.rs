@@ -66,6 +66,21 @@ pub enum EngineError {
     Node { chain: u32, instruction: u32, node: &'static str, what: String },
 }
 
+/// What one step of a measured run took.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Span {
+    /// The nodes that the step ran.
+    pub name: Arc<str>,
+    /// Nanoseconds from the session's loading to the step's begin.
+    pub start: u64,
+    /// Nanoseconds that the step took.
+    pub time: u64,
+    /// Bytes of operands and results, each counted once.
+    pub bytes: u64,
+    /// Floating-point operations of products; 0 where a step is none.
+    pub flops: u64,
+}
+
 /// Runs checked graphs.
 pub trait Engine: Send + Sync {
     /// Name on the command line.
@@ -87,11 +102,26 @@ pub trait Session: Send {
     /// After an error, buffers may be partly updated.
     fn run(&mut self, inputs: &[Value]) -> Result<Vec<Value>, EngineError>;
 
+    /// As [`run`](Self::run), for a caller that reads only the last entry of each result along its second-to-last axis, as one
+    /// does who wants the logits of the next token. An engine may leave the others out; that axis then has size 1.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    fn run_last(&mut self, inputs: &[Value]) -> Result<Vec<Value>, EngineError> {
+        self.run(inputs)
+    }
+
     /// Sets every mutable buffer and cache back to what loading left.
     fn reset(&mut self);
 
     /// Time per node since the last call, if the session was asked to measure: (node name, calls, nanoseconds).
     fn take_profile(&mut self) -> Vec<(&'static str, u64, u64)> {
+        Vec::new()
+    }
+
+    /// Every step since the last call, if the session was asked to measure and measures steps. A session may give up the
+    /// latest ones when there are very many.
+    fn take_spans(&mut self) -> Vec<Span> {
         Vec::new()
     }
 }

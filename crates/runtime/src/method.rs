@@ -12,7 +12,7 @@ use flambeau_wire::pte::{EValue, ExecutionPlan, Instruction, TensorValue};
 use crate::{
     DimSpec, Error, Program, Result, TensorSpec, Value, ValueKind, ValueSpec,
     kernel::{Kernel, items},
-    run,
+    run::{self, Wanted},
 };
 
 /// A delegate that is ready to run.
@@ -112,6 +112,20 @@ impl Method {
     /// # Errors
     /// The arguments do not fit, or an instruction fails; after the latter, state may be partly updated.
     pub fn run(&mut self, inputs: &[Value]) -> Result<Vec<Value>> {
+        self.run_for(inputs, Wanted::All)
+    }
+
+    /// As [`run`](Self::run), for a caller that reads only the last entry of each result along its second-to-last axis. Where
+    /// the method is a single call of a delegate, the engine may leave the others out; that axis then has size 1.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_last(&mut self, inputs: &[Value]) -> Result<Vec<Value>> {
+        let instructions = self.program.file().plans[self.plan].chains.iter().map(|chain| chain.instructions.len());
+        self.run_for(inputs, if instructions.sum::<usize>() == 1 { Wanted::Last } else { Wanted::All })
+    }
+
+    fn run_for(&mut self, inputs: &[Value], wanted: Wanted) -> Result<Vec<Value>> {
         self.check_inputs(inputs)?;
         let program = self.program.clone();
         let plan = &program.file().plans[self.plan];
@@ -119,7 +133,7 @@ impl Method {
         for (&at, value) in plan.inputs.iter().zip(inputs) {
             cells[at as usize] = Some(value.clone());
         }
-        run::execute(self, plan, &mut cells)?;
+        run::execute(self, plan, &mut cells, wanted)?;
         let mut outputs = Vec::with_capacity(plan.outputs.len());
         for (i, &at) in plan.outputs.iter().enumerate() {
             let value = cells.get(at as usize).cloned().flatten();
@@ -158,6 +172,11 @@ impl Method {
         for (at, value) in &self.state {
             self.initial[*at].clone_from(value);
         }
+    }
+
+    /// Every step of the delegates since the last call, if the engine was asked to measure and measures steps.
+    pub fn take_spans(&mut self) -> Vec<flambeau_ir::engine::Span> {
+        self.delegates.iter_mut().flat_map(|d| d.session.take_spans()).collect()
     }
 
     /// Time per node since the last call, if the engine measures: (node name, calls, nanoseconds), slowest first.

@@ -9,8 +9,16 @@ use crate::{Error, Method, Result, Value};
 /// Instructions of one run, the bound that ExecuTorch sets.
 const MAX_INSTRUCTIONS: u64 = 10_000_000;
 
+/// What the caller reads of delegates' results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    All,
+    /// The last entry along the second-to-last axis.
+    Last,
+}
+
 /// Runs all chains of a method, one after the other.
-pub(crate) fn execute(method: &mut Method, plan: &ExecutionPlan, cells: &mut [Option<Value>]) -> Result<()> {
+pub(crate) fn execute(method: &mut Method, plan: &ExecutionPlan, cells: &mut [Option<Value>], wanted: Wanted) -> Result<()> {
     let mut count = 0u64;
     for (c, chain) in plan.chains.iter().enumerate() {
         let mut at = 0;
@@ -19,7 +27,7 @@ pub(crate) fn execute(method: &mut Method, plan: &ExecutionPlan, cells: &mut [Op
             if count > MAX_INSTRUCTIONS {
                 return Err(Error::Endless { method: plan.name.clone(), max: MAX_INSTRUCTIONS });
             }
-            let next = step(method, plan, (c, at), instruction, cells);
+            let next = step(method, plan, (c, at), instruction, cells, wanted);
             let fail = |what| Error::Run { method: plan.name.clone(), chain: c, instruction: at, what };
             at = next.map_err(fail)?.unwrap_or(at + 1);
         }
@@ -34,9 +42,10 @@ fn step(
     place: (usize, usize),
     instruction: &Instruction,
     cells: &mut [Option<Value>],
+    wanted: Wanted,
 ) -> Result<Option<usize>, String> {
     match instruction {
-        Instruction::DelegateCall { delegate, args } => call_delegate(method, plan, *delegate as usize, args, cells)?,
+        Instruction::DelegateCall { delegate, args } => call_delegate(method, plan, *delegate as usize, args, cells, wanted)?,
         Instruction::KernelCall { args, .. } => {
             let engine = std::sync::Arc::clone(&method.engine);
             let kernel = method.kernels.get_mut(&place).ok_or("the kernel is not loaded")?;
@@ -100,6 +109,7 @@ fn call_delegate(
     index: usize,
     args: &[u32],
     cells: &mut [Option<Value>],
+    wanted: Wanted,
 ) -> Result<(), String> {
     let delegate = method.delegates.get_mut(index).ok_or_else(|| format!("there is no delegate {index}"))?;
     let (inputs, outputs) = args.split_at(delegate.graph.inputs.len().min(args.len()));
@@ -111,7 +121,11 @@ fn call_delegate(
             other => return Err(format!("delegate {index} cannot take {}", other.describe())),
         });
     }
-    let results = delegate.session.run(&arguments).map_err(|e| format!("delegate {index}: {e}"))?;
+    let results = match wanted {
+        Wanted::All => delegate.session.run(&arguments),
+        Wanted::Last => delegate.session.run_last(&arguments),
+    };
+    let results = results.map_err(|e| format!("delegate {index}: {e}"))?;
     if results.len() != outputs.len() {
         return Err(format!("delegate {index} gave {} results, expected {}", results.len(), outputs.len()));
     }

@@ -34,12 +34,17 @@ pub(crate) enum Reads {
     Bool,
 }
 
+/// A loop over all places: operands, result.
+type Run = fn(&Pool, &[&Array], &mut Array) -> Result<()>;
+
 /// What a node computes at each place: its operands, how it reads them, and the loop over the places.
 pub(crate) struct Pointwise {
     pub(crate) ins: SmallVec<[ir::In; 3]>,
     pub(crate) out: ir::Out,
     pub(crate) reads: Reads,
-    pub(crate) run: fn(&Pool, &[&Array], &mut Array) -> Result<()>,
+    /// What it is, if it is a float function.
+    pub(crate) function: Option<Unary>,
+    pub(crate) run: Run,
 }
 
 impl Pointwise {
@@ -114,7 +119,7 @@ macro_rules! float_functions {
     ($($node:ident: $op:ident;)*) => { $(impl Simple for ir::$node {
         fn parts(&self) -> Pointwise {
             let run = |pool: &Pool, ins: &[&Array], y: &mut Array| float_function(pool, Unary::$op, ins[0], y);
-            Pointwise { ins: smallvec![self.x], out: self.out, reads: Reads::AsResult, run }
+            Pointwise { ins: smallvec![self.x], out: self.out, reads: Reads::AsResult, function: Some(Unary::$op), run }
         }
     })* };
 }
@@ -148,11 +153,11 @@ float_functions! {
 
 impl Simple for ir::Gelu {
     fn parts(&self) -> Pointwise {
-        let run: fn(&Pool, &[&Array], &mut Array) -> Result<()> = match self.approximate.as_str() {
-            "tanh" => |pool, ins, y| float_function(pool, Unary::GeluTanh, ins[0], y),
-            _ => |pool, ins, y| float_function(pool, Unary::Gelu, ins[0], y),
+        let (op, run): (_, Run) = match self.approximate.as_str() {
+            "tanh" => (Unary::GeluTanh, |pool, ins, y| float_function(pool, Unary::GeluTanh, ins[0], y)),
+            _ => (Unary::Gelu, |pool, ins, y| float_function(pool, Unary::Gelu, ins[0], y)),
         };
-        Pointwise { ins: smallvec![self.x], out: self.out, reads: Reads::AsResult, run }
+        Pointwise { ins: smallvec![self.x], out: self.out, reads: Reads::AsResult, function: Some(op), run }
     }
 }
 
@@ -194,7 +199,7 @@ macro_rules! keep_nodes {
                     fn bool(self, $x: bool) -> Result<bool> { $bool }
                 }
                 let run = |pool: &Pool, ins: &[&Array], y: &mut Array| keep(pool, ins[0], y, F);
-                Pointwise { ins: smallvec![self.x], out: self.out, reads: Reads::AsIs, run }
+                Pointwise { ins: smallvec![self.x], out: self.out, reads: Reads::AsIs, function: None, run }
             }
         }
     )* };
@@ -288,7 +293,7 @@ macro_rules! pair_nodes {
                     fn bool(self, $a: bool, $b: bool) -> bool { $bool }
                 }
                 let run = |pool: &Pool, ins: &[&Array], y: &mut Array| pair(pool, ins[0], ins[1], y, F);
-                Pointwise { ins: smallvec![self.a, self.b], out: self.out, reads: Reads::AsResult, run }
+                Pointwise { ins: smallvec![self.a, self.b], out: self.out, reads: Reads::AsResult, function: None, run }
             }
         }
     )* };
@@ -323,7 +328,7 @@ macro_rules! float_pair_nodes {
     ($($node:ident: $f:expr;)*) => { $(impl Simple for ir::$node {
         fn parts(&self) -> Pointwise {
             let run = |pool: &Pool, ins: &[&Array], y: &mut Array| float_pair(pool, ins[0], ins[1], y, $f);
-            Pointwise { ins: smallvec![self.a, self.b], out: self.out, reads: Reads::AsResult, run }
+            Pointwise { ins: smallvec![self.a, self.b], out: self.out, reads: Reads::AsResult, function: None, run }
         }
     })* };
 }
@@ -375,7 +380,7 @@ macro_rules! compare_nodes {
                     fn test<T: PartialOrd>(self, a: T, b: T) -> bool { a $op b }
                 }
                 let run = |pool: &Pool, ins: &[&Array], y: &mut Array| compare(pool, ins[0], ins[1], y, F);
-                Pointwise { ins: smallvec![self.a, self.b], out: self.out, reads: Reads::Common, run }
+                Pointwise { ins: smallvec![self.a, self.b], out: self.out, reads: Reads::Common, function: None, run }
             }
         }
     )* };
@@ -398,21 +403,21 @@ fn logical(pool: &Pool, a: &Array, b: &Array, y: &mut Array, f: impl Fn(bool, bo
 impl Simple for ir::LogicalAnd {
     fn parts(&self) -> Pointwise {
         let run = |pool: &Pool, ins: &[&Array], y: &mut Array| logical(pool, ins[0], ins[1], y, |a, b| a & b);
-        Pointwise { ins: smallvec![self.a, self.b], out: self.out, reads: Reads::Bool, run }
+        Pointwise { ins: smallvec![self.a, self.b], out: self.out, reads: Reads::Bool, function: None, run }
     }
 }
 
 impl Simple for ir::LogicalOr {
     fn parts(&self) -> Pointwise {
         let run = |pool: &Pool, ins: &[&Array], y: &mut Array| logical(pool, ins[0], ins[1], y, |a, b| a | b);
-        Pointwise { ins: smallvec![self.a, self.b], out: self.out, reads: Reads::Bool, run }
+        Pointwise { ins: smallvec![self.a, self.b], out: self.out, reads: Reads::Bool, function: None, run }
     }
 }
 
 impl Simple for ir::LogicalNot {
     fn parts(&self) -> Pointwise {
         let run = |pool: &Pool, ins: &[&Array], y: &mut Array| logical(pool, ins[0], ins[0], y, |a, _| !a);
-        Pointwise { ins: smallvec![self.x], out: self.out, reads: Reads::Bool, run }
+        Pointwise { ins: smallvec![self.x], out: self.out, reads: Reads::Bool, function: None, run }
     }
 }
 

@@ -7,7 +7,10 @@ use flambeau_kernels::Pool;
 use flambeau_tensor::{DType, Expr, Shape};
 
 use super::{
-    Action, Call, Frame, Kept, Sizes, Step, Tape, Work, calls, has_shape, input_shapes,
+    Action, Call, Flops, Frame, Kept, Sizes, Step, Tape, Wanted, Work, calls,
+    chain::{self, Chain},
+    has_shape, input_shapes,
+    linear::{self, Linear},
     value::{Place, Val},
     views,
 };
@@ -19,11 +22,26 @@ use crate::{
     ops::copy::{cast_into, copy_into},
 };
 
+/// What a slot holds.
+#[derive(Clone, Debug)]
+enum Known {
+    Ready(Val),
+    /// What no step computes before somebody reads it.
+    PutOff(PutOff),
+}
+
+/// What is computed together with what comes after it.
+#[derive(Clone, Debug)]
+pub(super) enum PutOff {
+    Linear(Box<Linear>),
+    Chain(Chain),
+}
+
 /// What is known while the chain is walked.
 pub(super) struct Builder<'a> {
     pub(super) m: &'a Machine,
     pub(super) env: Env,
-    slots: Vec<Option<Val>>,
+    slots: Vec<Option<Known>>,
     steps: Vec<Step>,
     /// Handle and bytes of each scratch storage.
     scratch: Vec<(Rc<usize>, usize)>,
@@ -36,7 +54,7 @@ pub(super) struct Builder<'a> {
 
 /// The tape for the bound inputs; `None` where runs do not follow one: the chain runs others, or a buffer is replaced while its
 /// old contents are in use.
-pub(crate) fn build(m: &Machine, frame: &Frame) -> Option<Tape> {
+pub(crate) fn build(m: &Machine, frame: &Frame, wanted: Wanted) -> Option<Tape> {
     let mut b = Builder {
         m,
         env: Env::new(),
@@ -50,7 +68,7 @@ pub(crate) fn build(m: &Machine, frame: &Frame) -> Option<Tape> {
     };
     b.seed();
     b.walk().ok()?;
-    b.finish().ok()
+    b.finish(wanted).ok()
 }
 
 /// A run that no tape can follow.
@@ -70,7 +88,7 @@ impl Builder<'_> {
             };
             let array = if matches!(place, Place::Constant) { array.clone() } else { self.bare(array) };
             self.env.replace(tid, Some(Spec::fixed(array.dtype, &array.shape)));
-            self.slots[tid.0 as usize] = Some(Val { place, sizes: Sizes::Fixed, array });
+            self.slots[tid.0 as usize] = Some(Known::Ready(Val { place, sizes: Sizes::Fixed, array }));
         }
         for slot in &self.m.graph.inputs {
             if let Slot::Value(vid) = slot {
@@ -105,7 +123,8 @@ impl Builder<'_> {
         if let Node::Slice(slice) = node {
             self.open(slice)?;
         }
-        let _ = self.integers(node) || views::lower(self, node)? || calls::lower(self, node)? || self.as_it_is(node)?;
+        let is_put_off = self.integers(node) || linear::lower(self, node)? || chain::lower(self, node)?;
+        let _ = is_put_off || views::lower(self, node)? || calls::lower(self, node)? || self.as_it_is(node)?;
         Ok(())
     }
 
@@ -185,7 +204,7 @@ impl Builder<'_> {
             if !fits || self.is_seen(tid, &[tid]) {
                 return refuse("a buffer changes its form, or while it is in use");
             }
-            self.slots[tid.0 as usize] = Some(Val { place: Place::Slot(tid), sizes, array });
+            self.slots[tid.0 as usize] = Some(Known::Ready(Val { place: Place::Slot(tid), sizes, array }));
             return Ok(Kept { tid, held: None, expected });
         }
         self.check_writable(tid)?;
@@ -195,14 +214,14 @@ impl Builder<'_> {
             Rc::clone(&self.held[self.held.len() - 1])
         });
         let held = Some(*number);
-        self.slots[tid.0 as usize] = Some(Val { place: Place::Held(number), sizes, array });
+        self.slots[tid.0 as usize] = Some(Known::Ready(Val { place: Place::Held(number), sizes, array }));
         Ok(Kept { tid, held, expected })
     }
 
     /// Whether a slot other than those listed shows part of a buffer.
     pub(super) fn is_seen(&self, buffer: Tid, except: &[Tid]) -> bool {
         let mut shown = (0..).map(Tid).zip(&self.slots).filter(|(tid, _)| !except.contains(tid));
-        shown.any(|(_, val)| val.as_ref().is_some_and(|val| val.is_in(buffer)))
+        shown.any(|(_, known)| matches!(known, Some(Known::Ready(val)) if val.is_in(buffer)))
     }
 
     /// Whether the value shows all of a buffer as it lies.
@@ -243,23 +262,79 @@ impl Builder<'_> {
     }
 
     pub(super) fn push(&mut self, action: Action) {
-        self.steps.push(Step { node: self.at, action });
+        let name = self.name();
+        self.push_named(name, action);
     }
 
-    /// What an operand holds.
-    pub(super) fn get(&self, slot: In) -> Result<Val> {
-        let val = self.slots.get(slot.0.0 as usize).and_then(Option::clone);
-        val.ok_or_else(|| flambeau_ir::InferError::Unset(slot.0).into())
+    /// Name of the node being walked.
+    pub(super) fn name(&self) -> Arc<str> {
+        self.m.graph.chains[self.m.graph.main as usize][self.at].name().into()
+    }
+
+    fn push_named(&mut self, name: Arc<str>, action: Action) {
+        self.steps.push(Step { node: self.at, name, action });
+    }
+
+    /// What an operand holds; computed now, if it was put off.
+    pub(super) fn get(&mut self, slot: In) -> Result<Val> {
+        match self.put_off_in(slot).cloned() {
+            Some(PutOff::Linear(_)) => {
+                let slots = linear::together(self, slot);
+                let linears: Vec<Linear> = slots.iter().filter_map(|&tid| self.linear_in(In(tid)).cloned()).collect();
+                for (tid, val) in slots.into_iter().zip(linear::compute(self, &linears)?) {
+                    self.slots[tid.0 as usize] = Some(Known::Ready(val));
+                }
+            }
+            Some(PutOff::Chain(chain)) => {
+                let val = chain::compute(self, &chain)?;
+                self.slots[slot.0.0 as usize] = Some(Known::Ready(val));
+            }
+            None => {}
+        }
+        match self.slots.get(slot.0.0 as usize) {
+            Some(Some(Known::Ready(val))) => Ok(val.clone()),
+            _ => Err(flambeau_ir::InferError::Unset(slot.0).into()),
+        }
     }
 
     /// What an operand holds, if its sizes and strides are known.
-    pub(super) fn fixed(&self, slot: In) -> Result<Option<Val>> {
+    pub(super) fn fixed(&mut self, slot: In) -> Result<Option<Val>> {
         self.get(slot).map(|val| val.is_fixed().then_some(val))
     }
 
     /// As [`fixed`](Self::fixed), for an operand that may be left out: `Some(None)` if it is.
-    pub(super) fn fixed_opt(&self, slot: Option<In>) -> Result<Option<Option<Val>>> {
+    pub(super) fn fixed_opt(&mut self, slot: Option<In>) -> Result<Option<Option<Val>>> {
         slot.map_or(Ok(Some(None)), |slot| Ok(self.fixed(slot)?.map(Some)))
+    }
+
+    /// What is put off in a slot.
+    pub(super) fn put_off_in(&self, slot: In) -> Option<&PutOff> {
+        match self.slots.get(slot.0.0 as usize) {
+            Some(Some(Known::PutOff(put_off))) => Some(put_off),
+            _ => None,
+        }
+    }
+
+    /// The layer put off in a slot.
+    pub(super) fn linear_in(&self, slot: In) -> Option<&Linear> {
+        self.put_off_in(slot).and_then(|put_off| if let PutOff::Linear(linear) = put_off { Some(&**linear) } else { None })
+    }
+
+    /// All layers put off.
+    pub(super) fn linears(&self) -> impl Iterator<Item = (Tid, &Linear)> {
+        (0..self.slots.len() as u32).map(Tid).filter_map(|tid| Some((tid, self.linear_in(In(tid))?)))
+    }
+
+    /// Whether the node being walked is the last to read the slot's value, and names it once.
+    pub(super) fn is_dying(&self, tid: Tid) -> bool {
+        self.m.plan.chains[self.m.graph.main as usize][self.at].dying.contains(&tid)
+    }
+
+    /// Binds a result that is computed when somebody reads it.
+    pub(super) fn put_off(&mut self, slot: Out, what: PutOff) -> Result<()> {
+        self.check_writable(slot.0)?;
+        self.slots[slot.0.0 as usize] = Some(Known::PutOff(what));
+        Ok(())
     }
 
     /// Binds a result.
@@ -268,13 +343,13 @@ impl Builder<'_> {
     /// If the slot is one that only nodes as they are may write.
     pub(super) fn put(&mut self, slot: Out, val: Val) -> Result<()> {
         self.check_writable(slot.0)?;
-        self.slots[slot.0.0 as usize] = Some(val);
+        self.slots[slot.0.0 as usize] = Some(Known::Ready(val));
         Ok(())
     }
 
     /// Binds a buffer to what already lies in its slot.
     pub(super) fn put_in_place(&mut self, slot: Out, val: Val) {
-        self.slots[slot.0.0 as usize] = Some(val);
+        self.slots[slot.0.0 as usize] = Some(Known::Ready(val));
     }
 
     /// An integer that the shapes decide.
@@ -321,12 +396,21 @@ impl Builder<'_> {
         work: impl Fn(&Pool, &[Array], &mut Array) -> Result<()> + Send + 'static,
     ) -> Result<Val> {
         let work: Work = Box::new(move |pool, ins, outs| work(pool, ins, &mut outs[0]));
-        let mut outs = self.call_many(ins, &[(dtype, shape)], work)?;
+        let name = self.name();
+        // Only attention reads an operand of its kind many times over.
+        let flops = if &*name == "Sdpa" { Flops::Attention } else { Flops::Known(0) };
+        let mut outs = self.call_many(ins, &[(dtype, shape)], work, (name, flops))?;
         outs.pop().ok_or_else(|| OpError::value("a call has no result"))
     }
 
     /// A call with any number of results.
-    pub(super) fn call_many(&mut self, ins: &[&Val], outs: &[(DType, &[usize])], work: Work) -> Result<Vec<Val>> {
+    pub(super) fn call_many(
+        &mut self,
+        ins: &[&Val],
+        outs: &[(DType, &[usize])],
+        work: Work,
+        (name, flops): (Arc<str>, Flops),
+    ) -> Result<Vec<Val>> {
         let operands: Vec<_> = ins.iter().map(|val| val.operand()).collect();
         let results = outs.iter().map(|(dtype, shape)| self.scratch(*dtype, shape)).collect::<Result<Vec<Val>>>()?;
         let targets = results.iter().filter_map(|val| match &val.place {
@@ -335,12 +419,13 @@ impl Builder<'_> {
         });
         let call = Call {
             work,
+            flops,
             places: operands.iter().map(|o| (o.source, o.sizes)).collect(),
             ins: operands.into_iter().map(|o| o.array).collect(),
             targets: targets.collect(),
             outs: results.iter().map(|val| val.array.clone()).collect(),
         };
-        self.push(Action::Call(call));
+        self.push_named(name, Action::Call(call));
         Ok(results)
     }
 
@@ -373,11 +458,21 @@ impl Builder<'_> {
         self.windows.len() - 1
     }
 
-    fn finish(self) -> Result<Tape> {
+    /// Leaves out all but the last row of a layer that nobody has read yet.
+    fn keep_last(&mut self, tid: Tid) {
+        if let Some(Some(Known::PutOff(PutOff::Linear(linear)))) = self.slots.get_mut(tid.0 as usize) {
+            linear.keep_last();
+        }
+    }
+
+    fn finish(mut self, wanted: Wanted) -> Result<Tape> {
         let m = self.m;
         let mut results = Vec::new();
         for slot in &m.graph.outputs {
             if let Slot::Tensor(tid) = slot {
+                if wanted == Wanted::Last {
+                    self.keep_last(*tid);
+                }
                 let val = self.get(In(*tid))?;
                 if !val.is_in(*tid) && m.graph.slots.class(*tid) != Some(SlotClass::Constant) {
                     results.push((*tid, val.operand()));
@@ -385,13 +480,13 @@ impl Builder<'_> {
             }
         }
         for tid in self.m.graph.buffers.iter() {
-            let stays = self.slots[tid.0 as usize].as_ref().is_some_and(|val| val.is_in(*tid));
+            let stays = matches!(&self.slots[tid.0 as usize], Some(Known::Ready(val)) if val.is_in(*tid));
             if !stays {
                 return refuse("a buffer ends elsewhere");
             }
         }
         let inputs = input_shapes(m).map(|array| array.map(|a| (a.dtype, a.shape.clone()))).collect();
         let scratch = self.scratch.iter().map(|(_, bytes)| *bytes).collect();
-        Ok(Tape { inputs, steps: self.steps, scratch, held: self.held.len(), windows: self.windows, results })
+        Ok(Tape { inputs, wanted, steps: self.steps, scratch, held: self.held.len(), windows: self.windows, results })
     }
 }

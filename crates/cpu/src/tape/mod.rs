@@ -7,9 +7,15 @@
 
 mod build;
 mod calls;
+mod chain;
+mod linear;
 mod replay;
+#[cfg(test)]
+mod tests;
 mod value;
 mod views;
+
+use std::sync::Arc;
 
 use flambeau_ir::{Int, Slot, Tid, Vid};
 use flambeau_kernels::Pool;
@@ -17,6 +23,14 @@ use flambeau_tensor::{DType, Shape};
 
 pub(crate) use self::{build::build, replay::Frame};
 use crate::{array::Array, cx::Machine, error::Result};
+
+/// What the caller reads of the results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    All,
+    /// The last entry along the second-to-last axis.
+    Last,
+}
 
 /// Where an operand lies when a tape runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -53,14 +67,41 @@ struct Operand {
 /// What a call does with its operands; results are row-major and alone see their storage.
 type Work = Box<dyn Fn(&Pool, &[Array], &mut [Array]) -> Result<()> + Send>;
 
+/// Floating-point operations of a call, for those who measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flops {
+    Known(u64),
+    /// Those of attention over the sizes that the operands have when it runs.
+    Attention,
+}
+
 /// A kernel call on operands that get their storage before it and lose it after it.
 struct Call {
     work: Work,
+    flops: Flops,
     places: Vec<(Source, Sizes)>,
     ins: Vec<Array>,
     /// Scratch numbers of the results.
     targets: Vec<usize>,
     outs: Vec<Array>,
+}
+
+impl Call {
+    /// Bytes of all operands and results, and floating-point operations.
+    fn cost(&self) -> [u64; 2] {
+        let bytes = self.ins.iter().chain(&self.outs).map(|array| array.numel() * array.dtype.size());
+        let flops = match (self.flops, &self.ins[..]) {
+            (Flops::Known(flops), _) => flops,
+            (Flops::Attention, [q, k, v, ..]) => {
+                let width = |array: &Array| array.shape.last().copied().unwrap_or(0);
+                let queries = q.numel() / width(q).max(1);
+                let keys = k.shape.get(2).copied().unwrap_or(0);
+                2 * (queries * keys * (width(q) + width(v))) as u64
+            }
+            (Flops::Attention, _) => 0,
+        };
+        [bytes.sum::<usize>() as u64, flops]
+    }
 }
 
 impl std::fmt::Debug for Call {
@@ -126,10 +167,11 @@ enum Action {
     Update(Update, Vec<Operand>),
 }
 
-/// A step, and the node that it belongs to.
+/// A step, and the node that it belongs to: the last of those that `name` lists.
 #[derive(Debug)]
 struct Step {
     node: usize,
+    name: Arc<str>,
     action: Action,
 }
 
@@ -137,6 +179,7 @@ struct Step {
 #[derive(Debug)]
 pub(crate) struct Tape {
     inputs: Vec<Option<(DType, Shape)>>,
+    wanted: Wanted,
     steps: Vec<Step>,
     /// Bytes of each scratch storage.
     scratch: Vec<usize>,
@@ -156,13 +199,21 @@ fn input_shapes(m: &Machine) -> impl Iterator<Item = Option<&Array>> {
 }
 
 impl Tape {
+    /// Number of steps.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.steps.len()
+    }
+
     /// Whether the tape was laid out for inputs like those that are bound.
-    pub(crate) fn fits(&self, m: &Machine) -> bool {
-        self.inputs.iter().zip(input_shapes(m)).all(|(known, found)| match (known, found) {
+    pub(crate) fn fits(&self, m: &Machine, wanted: Wanted) -> bool {
+        let mut shapes = self.inputs.iter().zip(input_shapes(m));
+        let fits = shapes.all(|(known, found)| match (known, found) {
             (Some((dtype, shape)), Some(array)) => *dtype == array.dtype && *shape == array.shape,
             (None, None) => true,
             _ => false,
-        })
+        });
+        fits && self.wanted == wanted
     }
 }
 

@@ -238,7 +238,7 @@ impl Tape {
 
     fn all_steps(&mut self, m: &mut Machine, frame: &mut Frame) -> Result<()> {
         let mut parts = Parts { windows: &mut self.windows, scratch: &self.scratch };
-        for Step { node, action } in &mut self.steps {
+        for Step { node, name, action } in &mut self.steps {
             let start = m.profile.is_some().then(Instant::now);
             let result = match action {
                 Action::Call(call) => frame.call(m, &mut parts, call),
@@ -255,7 +255,8 @@ impl Tape {
                 let at = &graph.chains[graph.main as usize][*node];
                 result.map_err(|error| located(error, ChainId(graph.main).0, *node, at))?;
                 if let (Some(start), Some(profile)) = (start, &mut m.profile) {
-                    profile.add(at, start.elapsed());
+                    let cost = if let Action::Call(call) = action { call.cost() } else { [0, 0] };
+                    profile.add(at, Arc::clone(name), start, cost);
                 }
             }
         }

@@ -141,7 +141,7 @@ fn split(b: &mut Builder<'_>, n: &flambeau_ir::Split) -> Result<bool> {
 
 /// The buffer whose slot holds the whole of `dst`, if the update may happen there: nothing else shows it, and the result takes
 /// the buffer's place at once or before anybody looks at the buffer again.
-fn updated_buffer(b: &Builder<'_>, dst: In, out: Out) -> Result<Option<Tid>> {
+fn updated_buffer(b: &mut Builder<'_>, dst: In, out: Out) -> Result<Option<Tid>> {
     let val = b.get(dst)?;
     let super::value::Place::Slot(buffer) = val.place else { return Ok(None) };
     let is_buffer = b.m.graph.slots.class(buffer) == Some(SlotClass::Buffer);

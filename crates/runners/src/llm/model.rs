@@ -116,7 +116,7 @@ impl LanguageModel {
     /// The method fails, or its result is no logits.
     pub fn step(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
         let inputs = self.inputs(tokens)?;
-        let outputs = self.method.run(&inputs)?;
+        let outputs = self.method.run_last(&inputs)?;
         self.position += tokens.len();
         self.logits(outputs.first())
     }

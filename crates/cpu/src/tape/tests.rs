@@ -1,0 +1,185 @@
+use std::sync::Arc;
+
+use flambeau_ir::{
+    Graph, check,
+    engine::{Constants, LoadOptions, Session, Value},
+};
+use flambeau_tensor::{Bytes, DType, Tensor, cast};
+
+use crate::{CpuEngine, session::CpuSession};
+
+/// Constants that differ from element to element, by the number that their name ends in.
+struct Noise<'a>(&'a Graph);
+
+impl Constants for Noise<'_> {
+    fn get(&self, key: &str) -> Option<Bytes> {
+        let tid: usize = key.strip_prefix('c')?.parse().ok()?;
+        let meta = self.0.meta.get(tid)?;
+        let shape = meta.static_shape()?;
+        let n: usize = shape.iter().product();
+        let mut state = 0x9e37_79b9u32.wrapping_mul(tid as u32 + 1) | 1;
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            state
+        };
+        if meta.dtype == DType::U32 {
+            let words: Vec<u8> = (0..n).flat_map(|_| next().to_le_bytes()).collect();
+            return Some(words.into());
+        }
+        let values: Vec<f32> = (0..n).map(|_| (next() >> 8) as f32 / (1 << 25) as f32 - 0.2).collect();
+        let tensor = Tensor::from_slice(&values, &shape).and_then(|t| cast(&t, meta.dtype)).ok()?;
+        Some(tensor.bytes().clone())
+    }
+}
+
+/// A decoder of one layer over caches of 16 positions: float and packed weights, rotated heads, gated layer, residuals.
+const DECODER: &str = "\
+slots constants=13 inputs=2 outputs=1 buffers=2 temps=10 values=4
+main 0
+input t13
+input t14
+output t15
+buffer t16
+buffer t17
+meta t0 T[96,64]
+meta t1 T[64]
+meta t2 T[64,64]
+meta t3 T[32,64]
+meta t4 T[32,64]
+meta t5 T[64,64]
+meta t6 T[128,64]
+meta t7 T[128,64]
+meta t8 u32[64,16]
+meta t9 T[64,2]
+meta t10 T[64,2]
+meta t11 T[32]
+meta t12 T[64]
+meta t13 i64[1,1..16]
+meta t14 i64[1..16]
+meta t15 T[1,1..16,96]
+meta t16 T[1,1,16,32]
+meta t17 T[1,1,16,32]
+chain 0
+  Take x=t0 out=t18 index=t13 axis=0
+  RMSNorm x=t18 weight=t1 out=t19 eps=0.00001
+  Transpose x=t2 out=t20 perm=[1,0]
+  Transpose x=t3 out=t21 perm=[1,0]
+  Transpose x=t4 out=t22 perm=[1,0]
+  Addmm mat1=t19 mat2=t20 out=t20 bias=t12
+  Addmm mat1=t19 mat2=t21 out=t21 bias=t11
+  Addmm mat1=t19 mat2=t22 out=t22
+  Reshape x=t20 out=t20 shape=[1,-1,2,32]
+  Transpose x=t20 out=t20 perm=[0,2,1,3]
+  Rope x=t20 out=t20 dims=32 offset=t14 base=10000.0
+  Reshape x=t21 out=t21 shape=[1,-1,1,32]
+  Transpose x=t21 out=t21 perm=[0,2,1,3]
+  Rope x=t21 out=t21 dims=32 offset=t14 base=10000.0
+  Reshape x=t22 out=t22 shape=[1,-1,1,32]
+  Transpose x=t22 out=t22 perm=[0,2,1,3]
+  Take x=t14 out=t23 index=0 axis=0
+  ItemInt x=t23 out=v0
+  SymSize a=t13 dim=1 out=v1
+  AddInt a=v0 b=v1 out=v2
+  SliceUpdate dst=t16 update=t21 out=t16 axis=2 start=v0 stop=v2
+  IndexCopy dst=t17 update=t22 indices=t14 out=t24 axis=2
+  IdCopy x=t24 out=t17
+  Slice x=t16 out=t21 axis=2 start=0 stop=v2
+  Slice x=t17 out=t22 axis=2 start=0 stop=v2
+  Sdpa q=t20 k=t21 v=t22 out=t20 scale=0.25 causal=true
+  Transpose x=t20 out=t20 perm=[0,2,1,3]
+  Reshape x=t20 out=t20 shape=[1,-1,64]
+  Transpose x=t5 out=t21 perm=[1,0]
+  Addmm mat1=t20 mat2=t21 out=t20
+  Add a=t20 b=t18 out=t18
+  RMSNorm x=t18 weight=t1 out=t19 eps=0.00001
+  Transpose x=t6 out=t21 perm=[1,0]
+  Transpose x=t7 out=t22 perm=[1,0]
+  Addmm mat1=t19 mat2=t21 out=t21
+  Silu x=t21 out=t21
+  Addmm mat1=t19 mat2=t22 out=t22
+  Multiply a=t21 b=t22 out=t21
+  QuantizedMatmul x=t21 w=t8 scales=t9 biases=t10 out=t21 group_size=64 bits=4 mode=affine transpose=true
+  Add a=t18 b=t21 out=t18
+  RMSNorm x=t18 weight=t1 out=t18 eps=0.00001
+  Transpose x=t0 out=t21 perm=[1,0]
+  Addmm mat1=t18 mat2=t21 out=t15
+";
+
+fn graph(text: &str, dtype: &str) -> Graph {
+    let mut graph: Graph = text.replace(" T[", &format!(" {dtype}[")).parse().expect("the text is a graph");
+    graph.names = (0..graph.slots.constants).map(|i| (format!("c{i}"), flambeau_ir::Slot::Tensor(flambeau_ir::Tid(i)))).collect();
+    graph
+}
+
+fn session(graph: &Graph, node_by_node: bool) -> CpuSession {
+    let checked = Arc::new(check(graph.clone()).expect("the graph is sound"));
+    let mut session = CpuEngine::new(Some(2)).session(checked, &Noise(graph), &LoadOptions::default()).expect("it loads");
+    session.tapes.is_refused = node_by_node;
+    session
+}
+
+fn tokens(start: usize, count: usize) -> Vec<Value> {
+    let ids: Vec<i64> = (start..start + count).map(|i| (i * 37 % 96) as i64).collect();
+    let positions: Vec<i64> = (start as i64..(start + count) as i64).collect();
+    let tensors = [Tensor::from_slice(&ids, &[1, count]), Tensor::from_slice(&positions, &[count])];
+    tensors.map(|t| Value::Tensor(t.expect("the counts agree"))).to_vec()
+}
+
+fn only(values: Vec<Value>) -> Tensor {
+    match &values[..] {
+        [Value::Tensor(tensor)] => tensor.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Runs both ways over steps of these lengths; every result must have the same bits.
+fn check_steps(text: &str, dtype: &str, steps: &[usize]) {
+    let graph = graph(text, dtype);
+    let (mut taped, mut plain) = (session(&graph, false), session(&graph, true));
+    for round in 0..2 {
+        let mut position = 0;
+        for &count in steps {
+            let inputs = tokens(position, count);
+            let [a, b] = [&mut taped, &mut plain].map(|s| only(s.run(&inputs).expect("the step runs")));
+            assert_eq!((a.shape(), a.bytes()), (b.shape(), b.bytes()), "{dtype}, round {round}, {count} from {position}");
+            position += count;
+        }
+        assert!(!taped.tapes.is_refused, "no tape follows the graph");
+        taped.reset();
+        plain.reset();
+    }
+}
+
+#[test]
+fn taped_runs_have_the_bits_of_node_by_node_runs() {
+    for dtype in ["f32", "bf16", "f16"] {
+        check_steps(DECODER, dtype, &[3, 1, 1, 4, 1, 3]);
+    }
+}
+
+#[test]
+fn the_last_row_alone_has_the_bits_it_has_among_all() {
+    for dtype in ["f32", "bf16"] {
+        let graph = graph(DECODER, dtype);
+        let (mut all, mut last) = (session(&graph, false), session(&graph, false));
+        for (position, count) in [(0, 5), (5, 1), (6, 2)] {
+            let whole = only(all.run(&tokens(position, count)).expect("the step runs"));
+            let row = only(last.run_last(&tokens(position, count)).expect("the step runs"));
+            assert_eq!(row.shape(), [1, 1, 96]);
+            let size = row.bytes().len();
+            assert_eq!(row.bytes()[..], whole.bytes()[whole.bytes().len() - size..], "{dtype}, {count} from {position}");
+        }
+    }
+}
+
+#[test]
+fn a_decoder_runs_in_few_steps() {
+    let graph = graph(DECODER, "bf16");
+    let mut session = session(&graph, false);
+    session.run(&tokens(0, 1)).expect("the step runs");
+    // Lookup, three norms, q with k and v, two rotations, attention, its residual layer, the gated layer, its residual layer, the
+    // logits: 12 kernels; two updates, two windows, three integers, and the position's view as a node.
+    assert!(session.tapes.steps() <= 20, "{} steps", session.tapes.steps());
+}
