@@ -13,6 +13,7 @@ mod memory;
 mod mlx;
 mod npy;
 pub mod op_test_runner;
+mod profile;
 mod progress;
 mod shape;
 mod tensors;

@@ -9,7 +9,7 @@ use flambeau::{
 };
 use serde_json::{Value as Json, json};
 
-use crate::{engine::EngineArgs, failure::usage, files, progress};
+use crate::{engine::EngineArgs, failure::usage, files, profile::ProfileArgs, progress};
 
 /// Measure the speed of a language model
 ///
@@ -44,6 +44,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     engine: EngineArgs,
+
+    #[command(flatten)]
+    profile: ProfileArgs,
 
     /// How to print results
     #[arg(short, long, value_name = "FORMAT", default_value = "md")]
@@ -107,7 +110,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let tests: Vec<Test> = args.prompts.iter().map(|&n| Test::Prompt(n)).chain(generate).filter(|t| t.tokens() > 0).collect();
     let program = Program::open(&args.program)?;
     let options = ModelOptions { chunk: args.prefill_chunk, ..ModelOptions::default() };
-    let mut model = LanguageModel::load(&program, &args.engine.engine(false)?, &options)?;
+    let engine = args.engine.engine(args.profile.is_wanted())?;
+    let mut model = LanguageModel::load(&program, &engine, &options)?;
     if let Some((room, test)) = model.room().and_then(|room| Some((room, tests.iter().find(|t| t.room() > room)?))) {
         bail!("{test} takes {} positions, the model's context has {room}", test.room());
     }
@@ -119,6 +123,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     bar.finish_and_clear();
     print(args, &rows)?;
+    args.profile.report(model.method(), &*engine)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -23,6 +23,7 @@ use crate::{
     engine::EngineArgs,
     failure::{INTERRUPTED, usage},
     files, memory,
+    profile::ProfileArgs,
     tokenizer::{self, TextModel},
 };
 
@@ -109,6 +110,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     engine: EngineArgs,
 
+    #[command(flatten)]
+    profile: ProfileArgs,
+
     /// Print a JSON object with text, token ids and statistics at the end
     #[arg(long)]
     json: bool,
@@ -131,7 +135,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let text = tokenizer::find(&program, &args.program, args.tokenizer.as_deref())?;
     let prompt = encode(args, &text)?;
     let options = ModelOptions { method: args.method.clone(), chunk: args.prefill_chunk, context: args.ctx_size };
-    let mut model = LanguageModel::load(&program, &args.engine.engine(false)?, &options)?;
+    let engine = args.engine.engine(args.profile.is_wanted())?;
+    let mut model = LanguageModel::load(&program, &engine, &options)?;
     let request = Request {
         prompt,
         max_new_tokens: args.max_new_tokens,
@@ -148,6 +153,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if !args.quiet {
         print_stats(&generation.stats);
     }
+    args.profile.report(model.method(), &*engine)?;
     Ok(if generation.finish == Finish::Cancelled { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 

@@ -13,7 +13,7 @@ use flambeau::{
 };
 use serde_json::{Value as Json, json};
 
-use crate::{engine::EngineArgs, failure::usage, files, kv_cache, shape, tensors};
+use crate::{engine::EngineArgs, failure::usage, files, kv_cache, profile::ProfileArgs, shape, tensors};
 
 /// Run a method of a .pte file on tensors from files
 #[derive(Debug, clap::Args)]
@@ -50,9 +50,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1)]
     repeat: usize,
 
-    /// Print the time of each kind of node
-    #[arg(long)]
-    profile: bool,
+    #[command(flatten)]
+    profile: ProfileArgs,
 
     /// Print a JSON object instead of lines
     #[arg(long)]
@@ -71,7 +70,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         program = program.with_data(data)?;
     }
     let options = LoadOptions { kv_cache: args.kv_cache.as_deref().map(kv_cache::parse).transpose()? };
-    let mut method = program.method(&args.method, &args.engine.engine(args.profile)?, &options)?;
+    let engine = args.engine.engine(args.profile.is_wanted())?;
+    let mut method = program.method(&args.method, &engine, &options)?;
     let mut inputs = Vec::new();
     for path in &args.inputs {
         inputs.extend(tensors::read(path)?);
@@ -87,7 +87,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     } else if args.output.is_none() {
         print_outputs(&method, &outputs)?;
     }
-    report(args, &mut method, &times);
+    report(args, &times);
+    args.profile.report(&mut method, &*engine)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -109,18 +110,12 @@ fn seconds(times: &[Duration]) -> Vec<f64> {
     times.iter().map(Duration::as_secs_f64).collect()
 }
 
-fn report(args: &Args, method: &mut Method, times: &[Duration]) {
+fn report(args: &Args, times: &[Duration]) {
     if args.repeat > 1 {
         let mut sorted = seconds(times);
         sorted.sort_by(f64::total_cmp);
         if let (Some(min), Some(median), Some(max)) = (sorted.first(), sorted.get(sorted.len() / 2), sorted.last()) {
             eprintln!("{} runs: min {min:.6} s, median {median:.6} s, max {max:.6} s", sorted.len());
-        }
-    }
-    if args.profile {
-        eprintln!("{:>10} {:>8}  node", "µs", "calls");
-        for (name, calls, time) in method.take_profile() {
-            eprintln!("{:>10.1} {calls:>8}  {name}", time as f64 / 1e3);
         }
     }
 }

@@ -1,0 +1,142 @@
+//! What the steps of a run took: a table with rates beside what the machine reaches, and a trace.
+
+mod ceilings;
+
+use std::{collections::HashMap, io::Write, path::PathBuf};
+
+use anyhow::Result;
+use flambeau::{
+    ir::engine::{Engine, Span},
+    runtime::Method,
+};
+use serde_json::json;
+
+use self::ceilings::Ceilings;
+use crate::files;
+
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ProfileArgs {
+    /// Print the time of each kind of step, and its bytes and operations a second beside what this machine reaches
+    #[arg(long)]
+    profile: bool,
+
+    /// Write every step to a file that Perfetto and Chrome's tracing page show
+    #[arg(long, value_name = "FILE.json")]
+    trace: Option<PathBuf>,
+}
+
+/// Steps of one name together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Total {
+    calls: u64,
+    time: u64,
+    bytes: u64,
+    flops: u64,
+}
+
+impl ProfileArgs {
+    /// Whether the engine has to measure.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.profile || self.trace.is_some()
+    }
+
+    /// Prints and writes what was asked for, of all steps since the method was loaded.
+    pub(crate) fn report(&self, method: &mut Method, engine: &dyn Engine) -> Result<()> {
+        if !self.is_wanted() {
+            return Ok(());
+        }
+        let (spans, nodes) = (method.take_spans(), method.take_profile());
+        if let Some(path) = &self.trace {
+            files::write(path, |out| write_trace(&spans, out))?;
+        }
+        if self.profile && spans.is_empty() {
+            eprintln!("{:>10} {:>8}  node", "µs", "calls");
+            nodes.iter().for_each(|(name, calls, time)| eprintln!("{:>10.1} {calls:>8}  {name}", *time as f64 / 1e3));
+        } else if self.profile {
+            let ceilings = Ceilings::measure(engine)?;
+            eprintln!("this machine reads {:.1} GB/s and computes {:.0} GFLOP/s", ceilings.bytes / 1e9, ceilings.flops / 1e9);
+            table(&spans, &ceilings).iter().for_each(|line| eprintln!("{line}"));
+        }
+        Ok(())
+    }
+}
+
+/// Totals by name, slowest first.
+fn totals(spans: &[Span]) -> Vec<(&str, Total)> {
+    let mut totals: HashMap<&str, Total> = HashMap::new();
+    for span in spans {
+        let total = totals.entry(&span.name).or_default();
+        let Total { calls, time, bytes, flops } = *total;
+        *total = Total { calls: calls + 1, time: time + span.time, bytes: bytes + span.bytes, flops: flops + span.flops };
+    }
+    let mut list: Vec<_> = totals.into_iter().collect();
+    list.sort_by_key(|(name, total)| (std::cmp::Reverse(total.time), *name));
+    list
+}
+
+fn table(spans: &[Span], ceilings: &Ceilings) -> Vec<String> {
+    let totals = totals(spans);
+    let whole: u64 = totals.iter().map(|(_, total)| total.time).sum();
+    let share = |part: f64, whole: f64| if whole > 0.0 { 100.0 * part / whole } else { 0.0 };
+    let mut lines = vec![format!("{:>10} {:>8} {:>6} {:>14} {:>16}  step", "ms", "calls", "%", "GB/s", "GFLOP/s")];
+    for (name, total) in &totals {
+        let seconds = total.time.max(1) as f64 / 1e9;
+        let (bytes, flops) = (total.bytes as f64 / seconds, total.flops as f64 / seconds);
+        let rate = |value: f64, ceiling: f64, digits: usize| match value {
+            0.0 => "-".to_owned(),
+            value => format!("{:.digits$} ({:.0} %)", value / 1e9, share(value, ceiling)),
+        };
+        lines.push(format!(
+            "{:>10.2} {:>8} {:>6.1} {:>14} {:>16}  {name}",
+            total.time as f64 / 1e6,
+            total.calls,
+            share(total.time as f64, whole as f64),
+            rate(bytes, ceilings.bytes, 1),
+            rate(flops, ceilings.flops, 0),
+        ));
+    }
+    lines
+}
+
+/// Complete events of one thread, times in microseconds.
+fn write_trace(spans: &[Span], out: &mut dyn Write) -> Result<()> {
+    write!(out, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
+    for (i, span) in spans.iter().enumerate() {
+        let event = json!({
+            "name": &*span.name, "ph": "X", "pid": 1, "tid": 1,
+            "ts": span.start as f64 / 1e3, "dur": span.time as f64 / 1e3,
+            "args": { "bytes": span.bytes, "flops": span.flops },
+        });
+        write!(out, "{}\n{event}", if i == 0 { "" } else { "," })?;
+    }
+    Ok(writeln!(out, "]}}")?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(name: &str, start: u64, time: u64, bytes: u64, flops: u64) -> Span {
+        Span { name: name.into(), start, time, bytes, flops }
+    }
+
+    #[test]
+    fn steps_of_one_name_are_one_line_slowest_first() {
+        let spans = [span("a", 0, 1000, 500, 0), span("b", 1000, 5000, 10_000, 40_000), span("a", 6000, 1000, 500, 0)];
+        let lines = table(&spans, &Ceilings { bytes: 4e9, flops: 16e9 });
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(words(&lines[1]), ["0.01", "1", "71.4", "2.0", "(50", "%)", "8", "(50", "%)", "b"]);
+        assert_eq!(words(&lines[2]), ["0.00", "2", "28.6", "0.5", "(12", "%)", "-", "a"]);
+        assert_eq!(lines.len(), 3);
+    }
+
+    #[test]
+    fn traces_are_json_with_an_event_for_each_step() {
+        let mut out = Vec::new();
+        write_trace(&[span("a \"b\"", 1500, 250, 1, 2), span("c", 2000, 1, 0, 0)], &mut out).unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        let first = &json["traceEvents"][0];
+        assert_eq!((first["name"].as_str(), first["ts"].as_f64(), first["dur"].as_f64()), (Some("a \"b\""), Some(1.5), Some(0.25)));
+        assert_eq!(json["traceEvents"].as_array().map(Vec::len), Some(2));
+    }
+}
