@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use flambeau_kernels::{Strides, View, ViewMut};
+use flambeau_kernels::{
+    Strides, View, ViewMut,
+    elementwise::whole::{AnyView, AnyViewMut},
+};
 use flambeau_tensor::{AlignedBytes, Bytes, DType, Element, Shape, Tensor, row_major_strides};
 
 use crate::error::{OpError, Result};
@@ -88,6 +91,16 @@ impl Array {
     /// The elements as a kernel's view.
     pub(crate) fn view<T: Element>(&self) -> Result<View<'_, T>> {
         Ok(View::new(self.all()?, &self.shape, &self.strides, self.offset)?)
+    }
+
+    /// The elements as a view whose type is a value.
+    pub(crate) fn any(&self) -> Result<AnyView<'_>> {
+        crate::ops::any_dtype!(self.dtype, T => Ok(self.view::<T>()?.into()))
+    }
+
+    /// The elements as a writable view whose type is a value; an error if another array sees the storage.
+    pub(crate) fn any_mut(&mut self) -> Result<AnyViewMut<'_>> {
+        crate::ops::any_dtype!(self.dtype, T => Ok(self.view_mut::<T>()?.into()))
     }
 
     /// The elements in row-major order; an error unless they lie so.

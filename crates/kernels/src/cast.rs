@@ -86,13 +86,7 @@ macro_rules! bool_and_float {
 }
 bool_and_float!(f32, f16, bf16);
 
-/// `out[i] = x[i]` in another element type.
-///
-/// # Errors
-/// [`Error::Broadcast`] if `x` does not broadcast to `out`.
-pub fn cast<S: CastTo<D>, D: Element>(pool: &Pool, x: &View<S>, out: &mut ViewMut<D>) -> Result<(), Error> {
-    elementwise::map(pool, x, out, S::cast_to)
-}
+pub use crate::elementwise::whole::cast;
 
 /// [`cast`] between float types, whole vectors at a time.
 ///
@@ -105,13 +99,18 @@ pub fn cast_float<S: Float, D: Float>(pool: &Pool, x: &View<S>, out: &mut ViewMu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::elementwise::whole::{AnyView, AnyViewMut};
 
-    fn check<S: CastTo<D>, D: Element + PartialEq>(from: &[S], to: &[D]) {
+    fn check<S: Element, D: Element + PartialEq>(from: &[S], to: &[D])
+    where
+        for<'a> AnyView<'a>: From<View<'a, S>>,
+        for<'a> AnyViewMut<'a>: From<ViewMut<'a, D>>,
+    {
         let mut out = to.to_vec();
         out.reverse();
         let n = from.len();
         let x = View::contiguous(from, &[n]).unwrap();
-        cast(&Pool::new(1), &x, &mut ViewMut::contiguous(&mut out, &[n]).unwrap()).unwrap();
+        cast(&Pool::new(1), &x.into(), &mut ViewMut::contiguous(&mut out, &[n]).unwrap().into()).unwrap();
         assert_eq!(out, to);
     }
 

@@ -3,6 +3,7 @@
 //! Every function writes all of `out`; operands broadcast to its shape. A result does not depend on the number of threads.
 
 pub mod chain;
+pub mod whole;
 
 use flambeau_tensor::{Bool, DType, Element};
 

@@ -6,7 +6,7 @@ use flambeau_ir::Tid;
 use flambeau_kernels::{Pool, cast as kernels, elementwise};
 use flambeau_tensor::{AlignedBytes, DType, Shape, Tensor};
 
-use super::{any_dtype, bits_dtype, float_dtype};
+use super::{bits_dtype, float_dtype};
 use crate::{
     array::{Array, Storage},
     cx::{Cx, Machine},
@@ -70,7 +70,7 @@ pub(crate) fn cast_into(pool: &Pool, x: &Array, out: &mut Array) -> Result<()> {
     if x.dtype == DType::U16 {
         return cast_u16(pool, x, out);
     }
-    any_dtype!(x.dtype, S => any_dtype!(out.dtype, D => Ok(kernels::cast::<S, D>(pool, &x.view()?, &mut out.view_mut()?)?)))
+    Ok(kernels::cast(pool, &x.any()?, &mut out.any_mut()?)?)
 }
 
 /// Sixteen-bit random words, the only `u16` in a graph.

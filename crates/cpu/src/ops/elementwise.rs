@@ -3,16 +3,20 @@
 use flambeau_ir as ir;
 use flambeau_kernels::{
     Pool,
-    elementwise::{map, map_float, select, zip, zip_float},
+    elementwise::{
+        map_float, select,
+        whole::{Floats, Ints, map_ints, test_floats, zip_ints},
+        zip_float,
+    },
     math::{Unary, unary},
 };
-use flambeau_tensor::{Bool, DType};
+use flambeau_tensor::DType;
 use smallvec::{SmallVec, smallvec};
 
 use super::{
     bits_dtype,
     copy::{bits, cast},
-    float_dtype, int_dtype,
+    float_dtype,
     int_math::Int,
 };
 use crate::{
@@ -175,12 +179,14 @@ fn keep(pool: &Pool, x: &Array, y: &mut Array, f: impl Keep) -> Result<()> {
     match x.dtype {
         DType::Bool => {
             let table = [f.bool(false)?, f.bool(true)?];
-            map::<Bool, Bool, _>(pool, &x.view()?, &mut y.view_mut()?, |v| table[usize::from(v.get())].into())?;
+            map_ints(pool, &x.any()?, &mut y.any_mut()?, &|block| {
+                block.iter_mut().for_each(|v| *v = table[usize::from(*v != 0)].into());
+            })?;
         }
         d if d.is_float() => {
             float_dtype!(d, T => Ok(map_float::<T, T, _>(pool, &x.view()?, &mut y.view_mut()?, |v| f.float(v))?))?;
         }
-        d => int_dtype!(d, T => Ok(map::<T, T, _>(pool, &x.view()?, &mut y.view_mut()?, |v| f.int(v))?))?,
+        _ => map_ints(pool, &x.any()?, &mut y.any_mut()?, &|block| block.iter_mut().for_each(|v| *v = f.int(*v)))?,
     }
     Ok(())
 }
@@ -265,14 +271,14 @@ trait Pair: Copy + Sync {
 /// `y = f(a, b)`, all of one type.
 fn pair(pool: &Pool, a: &Array, b: &Array, y: &mut Array, f: impl Pair) -> Result<()> {
     match y.dtype {
-        DType::Bool => {
-            zip::<Bool, Bool, Bool, _>(pool, &a.view()?, &b.view()?, &mut y.view_mut()?, |a, b| f.bool(a.get(), b.get()).into())?;
-        }
         d if d.is_float() => float_dtype!(d, T => {
             Ok(zip_float::<T, T, T, _>(pool, &a.view()?, &b.view()?, &mut y.view_mut()?, |a, b| f.float(a, b))?)
         })?,
-        d => int_dtype!(d, T => {
-            Ok(zip::<T, T, T, _>(pool, &a.view()?, &b.view()?, &mut y.view_mut()?, |a, b| f.int(a, b))?)
+        DType::Bool => zip_ints(pool, &a.any()?, &b.any()?, &mut y.any_mut()?, &|a, b| {
+            a.iter_mut().zip(b).for_each(|(a, b)| *a = f.bool(*a != 0, *b != 0).into());
+        })?,
+        _ => zip_ints(pool, &a.any()?, &b.any()?, &mut y.any_mut()?, &|a, b| {
+            a.iter_mut().zip(b).for_each(|(a, b)| *a = f.int(*a, *b));
         })?,
     }
     Ok(())
@@ -360,13 +366,18 @@ fn log_add_exp(a: f32, b: f32) -> f32 {
 
 /// A comparison of two operands in their common type.
 trait Compare: Copy + Sync {
-    fn test<T: PartialOrd>(self, a: T, b: T) -> bool;
+    fn test<T: PartialOrd>(self, a: &T, b: &T) -> bool;
 }
 
 fn compare(pool: &Pool, a: &Array, b: &Array, y: &mut Array, f: impl Compare) -> Result<()> {
-    flambeau_tensor::with_dtype!(a.dtype, T in [U8, I8, I16, I32, I64, U32, F16, BF16, F32] => {
-        Ok(zip::<T, T, Bool, _>(pool, &a.view()?, &b.view()?, &mut y.view_mut()?, |a, b| f.test(a, b).into())?)
-    }, else => Err(OpError::DType(a.dtype)))
+    let (is_float, a, b, mut y) = (a.dtype.is_float(), a.any()?, b.any()?, y.any_mut()?);
+    if is_float {
+        let test = |a: &Floats, b: &Floats, y: &mut Ints| {
+            y.iter_mut().zip(a).zip(b).for_each(|((y, a), b)| *y = f.test(a, b).into());
+        };
+        return Ok(test_floats(pool, &a, &b, &mut y, &test)?);
+    }
+    Ok(zip_ints(pool, &a, &b, &mut y, &|a, b| a.iter_mut().zip(b).for_each(|(a, b)| *a = f.test(&*a, b).into()))?)
 }
 
 macro_rules! compare_nodes {
@@ -377,7 +388,7 @@ macro_rules! compare_nodes {
                 struct F;
                 impl Compare for F {
                     #[inline(always)]
-                    fn test<T: PartialOrd>(self, a: T, b: T) -> bool { a $op b }
+                    fn test<T: PartialOrd>(self, a: &T, b: &T) -> bool { a $op b }
                 }
                 let run = |pool: &Pool, ins: &[&Array], y: &mut Array| compare(pool, ins[0], ins[1], y, F);
                 Pointwise { ins: smallvec![self.a, self.b], out: self.out, reads: Reads::Common, function: None, run }
@@ -396,8 +407,8 @@ compare_nodes! {
 }
 
 fn logical(pool: &Pool, a: &Array, b: &Array, y: &mut Array, f: impl Fn(bool, bool) -> bool + Sync) -> Result<()> {
-    zip::<Bool, Bool, Bool, _>(pool, &a.view()?, &b.view()?, &mut y.view_mut()?, |a, b| f(a.get(), b.get()).into())?;
-    Ok(())
+    let f = |a: &mut Ints, b: &Ints| a.iter_mut().zip(b).for_each(|(a, b)| *a = f(*a != 0, *b != 0).into());
+    Ok(zip_ints(pool, &a.any()?, &b.any()?, &mut y.any_mut()?, &f)?)
 }
 
 impl Simple for ir::LogicalAnd {
@@ -448,18 +459,13 @@ impl Eval for ir::Clip {
             let mut next = cx.alloc(spec.dtype, &spec.shape)?;
             let pool = cx.pool();
             match spec.dtype {
-                DType::Bool => zip::<Bool, Bool, Bool, _>(&pool, &y.view()?, &bound.view()?, &mut next.view_mut()?, |a, b| {
-                    if is_min { a.get() | b.get() } else { a.get() & b.get() }.into()
-                })?,
                 d if d.is_float() => float_dtype!(d, T => {
                     Ok(zip_float::<T, T, T, _>(&pool, &y.view()?, &bound.view()?, &mut next.view_mut()?, |a, b| {
                         if a.is_nan() || (if is_min { a > b } else { a < b }) { a } else { b }
                     })?)
                 })?,
-                d => int_dtype!(d, T => {
-                    Ok(zip::<T, T, T, _>(&pool, &y.view()?, &bound.view()?, &mut next.view_mut()?, |a, b| {
-                        if is_min { a.max(b) } else { a.min(b) }
-                    })?)
+                _ => zip_ints(&pool, &y.any()?, &bound.any()?, &mut next.any_mut()?, &|a, b| {
+                    a.iter_mut().zip(b).for_each(|(a, b)| *a = if is_min { (*a).max(*b) } else { (*a).min(*b) });
                 })?,
             }
             cx.free(std::mem::replace(&mut y, next));
