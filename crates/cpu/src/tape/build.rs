@@ -397,8 +397,11 @@ impl Builder<'_> {
     ) -> Result<Val> {
         let work: Work = Box::new(move |pool, ins, outs| work(pool, ins, &mut outs[0]));
         let name = self.name();
-        // Only attention reads an operand of its kind many times over.
-        let flops = if &*name == "Sdpa" { Flops::Attention } else { Flops::Known(0) };
+        let flops = match &*name {
+            "Sdpa" => Flops::Attention,
+            "Take" => Flops::Lookup,
+            _ => Flops::Known(0),
+        };
         let mut outs = self.call_many(ins, &[(dtype, shape)], work, (name, flops))?;
         outs.pop().ok_or_else(|| OpError::value("a call has no result"))
     }

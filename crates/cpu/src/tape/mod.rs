@@ -67,9 +67,11 @@ struct Operand {
 /// What a call does with its operands; results are row-major and alone see their storage.
 type Work = Box<dyn Fn(&Pool, &[Array], &mut [Array]) -> Result<()> + Send>;
 
-/// Floating-point operations of a call, for those who measure.
+/// Floating-point operations of a call, and what it reads, for those who measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flops {
+    /// None, and of its first operand it reads as much as it writes.
+    Lookup,
     Known(u64),
     /// Those of attention over the sizes that the operands have when it runs.
     Attention,
@@ -89,7 +91,11 @@ struct Call {
 impl Call {
     /// Bytes of all operands and results, and floating-point operations.
     fn cost(&self) -> [u64; 2] {
-        let bytes = self.ins.iter().chain(&self.outs).map(|array| array.numel() * array.dtype.size());
+        let size = |array: &Array| array.numel() * array.dtype.size();
+        let whole = usize::from(self.flops == Flops::Lookup);
+        let written: usize = self.outs.iter().map(size).sum();
+        let read: usize = self.ins.iter().skip(whole).map(size).sum();
+        let bytes = read + written * (1 + whole);
         let flops = match (self.flops, &self.ins[..]) {
             (Flops::Known(flops), _) => flops,
             (Flops::Attention, [q, k, v, ..]) => {
@@ -98,9 +104,9 @@ impl Call {
                 let keys = k.shape.get(2).copied().unwrap_or(0);
                 2 * (queries * keys * (width(q) + width(v))) as u64
             }
-            (Flops::Attention, _) => 0,
+            (Flops::Attention | Flops::Lookup, _) => 0,
         };
-        [bytes.sum::<usize>() as u64, flops]
+        [bytes as u64, flops]
     }
 }
 
