@@ -93,6 +93,11 @@ pub fn unary<A: Float, C: Float>(pool: &Pool, op: Unary, x: &View<A>, out: &mut 
     }
 }
 
+/// `block[i] = op(block[i])`
+pub(crate) fn apply_block(cpu: Cpu, op: Unary, block: &mut [f32; 64]) {
+    cpu.dispatch(Apply(op, block));
+}
+
 struct Apply<'a>(Unary, &'a mut [f32; 64]);
 
 impl Kernel for Apply<'_> {
