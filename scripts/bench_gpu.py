@@ -61,7 +61,7 @@ def make(folder: pathlib.Path, config: dict) -> None:
 
 
 def flambeau(program: str, file: pathlib.Path, mlx_path: str | None) -> dict:
-    command = [program, "bench", str(file), "-p", str(PROMPT), "-n", str(GENERATED), "-r", "3", "--engine", "mlx", "--json"]
+    command = [program, "bench", str(file), "-p", str(PROMPT), "-n", str(GENERATED), "-r", "3", "--engine", "mlx", "--output", "json"]
     command += ["--mlx-path", mlx_path] if mlx_path else []
     rows = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     return {row["test"][:2]: row["tps_median"] for row in rows}
