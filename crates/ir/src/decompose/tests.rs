@@ -75,12 +75,12 @@ fn attention() {
         &["f32[1,4,1..9,8]", "f32[1,2,5,8]", "f32[1,2,5,8]"],
         "Sdpa q=t0 k=t1 v=t2 out=t3 scale=0.5 causal=true",
         "Repeat Repeat Full Multiply Transpose Addmm SymSize SubtractInt ARange ExpandDims ARange LessEqual Full Where Max Subtract \
-         Exp Sum Divide Addmm",
+         Exp Sum Divide Addmm Max NotEqual Full Where",
     );
     check_kinds(
         &["f32[1,2,3,8]", "f32[1,2,5,8]", "f32[1,2,5,4]", "f16[3,5]"],
         "Sdpa q=t0 k=t1 v=t2 out=t4 scale=0.5 mask=t3",
-        "Full Multiply Transpose Addmm AsType Add Max Subtract Exp Sum Divide Addmm",
+        "Full Multiply Transpose Addmm AsType Add Full Max Subtract Exp Sum Divide Addmm Max NotEqual Full Where",
     );
 }
 
