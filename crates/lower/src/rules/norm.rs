@@ -92,7 +92,8 @@ fn softmax(cx: &mut Lower, call: &Call) -> Items {
 fn log_softmax(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let axis = cx.axis(call, "dim", -1, cx.spec(x).rank())?;
-    let x = cx.cast(x, call.out(0)?.dtype)?;
+    // The difference of halves would lose what makes small logarithms.
+    let x = cx.cast(x, ops::wide(call.out(0)?.dtype))?;
     if cx.spec(x).numel().as_int() == Some(0) {
         return one(x);
     }
