@@ -57,23 +57,30 @@ def models():
         programs[name] = HOME / f"smollm2-{name}.pte"
         if not programs[name].exists():
             run([FLAMBEAU, "export", folder, "-o", programs[name], *options], stdout=subprocess.DEVNULL)
-    xnnpack = HOME / "xnnpack-8da4w.pte"
-    if not xnnpack.exists():
+    return gguf, folder, programs
+
+
+def xnnpack_program(folder):
+    """Path of the program for XNNPACK, which does not exist if the export fails."""
+    path = HOME / "xnnpack-8da4w.pte"
+    if not path.exists():
         say("exporting for XNNPACK, 8da4w (minutes)")
-        if subprocess.run([PYTHON, __file__, "--worker", "export_xnnpack", folder, xnnpack]).returncode != 0:
+        if subprocess.run([PYTHON, __file__, "--worker", "export_xnnpack", folder, path]).returncode != 0:
             say("the export for XNNPACK failed; it is left out")
-    return gguf, folder, programs, xnnpack
+    return path
 
 
-def contenders(threads):
-    gguf, folder, programs, xnnpack = models()
+def contenders(threads, wanted):
+    gguf, folder, programs = models()
     worker = [PYTHON, __file__, "--threads", threads, "--worker"]
     table = {f"Flambeau {name}": [*flambeau(program, threads)] for name, program in programs.items()}
     table["llama.cpp Q4_1"] = [*worker, "llama_cpp", gguf]
     table["PyTorch bf16"] = [*worker, "pytorch", folder, "bfloat16"]
     table["PyTorch f32"] = [*worker, "pytorch", folder, "float32"]
-    if xnnpack.exists():
-        table["ExecuTorch XNNPACK 8da4w"] = [*worker, "xnnpack", xnnpack]
+    table["ExecuTorch XNNPACK 8da4w"] = [*worker, "xnnpack", HOME / "xnnpack-8da4w.pte"]
+    table = {name: command for name, command in table.items() if wanted(name)}
+    if "ExecuTorch XNNPACK 8da4w" in table and not xnnpack_program(folder).exists():
+        del table["ExecuTorch XNNPACK 8da4w"]
     return table
 
 
@@ -115,9 +122,7 @@ def main():
     if not FLAMBEAU.exists():
         sys.exit(f"{FLAMBEAU} is missing: cargo build --release -p flambeau-cli")
     install()
-    table = contenders(args.threads)
-    if args.only:
-        table = {n: c for n, c in table.items() if any(part in n for part in args.only.split(","))}
+    table = contenders(args.threads, lambda name: not args.only or any(part in name for part in args.only.split(",")))
     results = {name: [] for name in table}
     for number in range(args.rounds):
         for name, command in table.items():
