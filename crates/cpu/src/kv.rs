@@ -1,6 +1,9 @@
 //! The cache behind `UpdateAndAttend` nodes.
 
-use flambeau_ir::engine::{KvCacheConfig, KvLayer};
+use flambeau_ir::{
+    engine::KvCacheConfig,
+    kv::{KvLayout, Runs},
+};
 use flambeau_kernels::Pool;
 use flambeau_tensor::{AlignedBytes, DType};
 
@@ -10,13 +13,10 @@ use crate::{
     ops::{copy::cast_into, shape::with_region},
 };
 
-/// Positions for which a layer without a window holds storage at first; it doubles as needed.
-const INITIAL_CAPACITY: usize = 512;
-
 /// Keys and values of every layer of one sequence.
 #[derive(Debug)]
 pub(crate) struct KvCache {
-    config: KvCacheConfig,
+    layout: KvLayout,
     layers: Vec<Layer>,
 }
 
@@ -29,8 +29,8 @@ struct Layer {
 
 /// What a query of one step attends to.
 pub(crate) struct Span {
-    /// Physical runs of slots that hold the keys, oldest first: start and length, the second possibly empty.
-    pub(crate) runs: [(usize, usize); 2],
+    /// Slots that hold the keys.
+    pub(crate) runs: Runs,
     /// The layer's window, if keys inside the span lie outside of it for some of the step's queries.
     pub(crate) window: Option<usize>,
 }
@@ -41,41 +41,18 @@ fn zeros(dtype: DType, shape: [usize; 4]) -> Result<Array> {
     Ok(Array::row_major(dtype, &shape, std::sync::Arc::new(Storage::Owned(AlignedBytes::zeroed(bytes)))))
 }
 
-/// Slots of a windowed layer: every key that some query of a step still sees, and the step's own.
-fn ring_slots(window: usize, max_write: Option<usize>) -> Option<usize> {
-    window.checked_add(max_write.unwrap_or(window))?.checked_sub(1)
-}
-
 impl KvCache {
     /// An empty cache.
     ///
     /// # Errors
     /// For a capacity, window, head count or head size of zero, a type that is not floating, or sizes beyond the address space.
     pub(crate) fn new(config: &KvCacheConfig) -> Result<KvCache> {
-        if config.capacity == 0 || config.max_write == Some(0) || !config.dtype.is_float() {
-            return Err(OpError::value("the cache needs a capacity, a step size above zero and a float type"));
-        }
-        let layers = config.layers.iter().map(|layer| {
-            if layer.window == Some(0) || layer.n_kv_heads == 0 || layer.head_dim == 0 {
-                return Err(OpError::value("a cache layer needs a window, heads and a head size above zero"));
-            }
-            let slots = match layer.window {
-                Some(window) => {
-                    ring_slots(window, config.max_write).ok_or_else(|| OpError::value("a cache window is too large"))?
-                }
-                None => config.capacity.min(INITIAL_CAPACITY),
-            };
-            Layer::new(layer, config.dtype, slots)
-        });
-        Ok(KvCache { config: config.clone(), layers: layers.collect::<Result<_>>()? })
-    }
-
-    /// The layer's index, and its configuration. A configuration of one layer serves all.
-    fn layer(&self, id: i32) -> Result<(usize, &KvLayer)> {
-        let id = usize::try_from(id).map_err(|_| OpError::value("the layer id is negative"))?;
-        let layer = self.config.layers.get(id);
-        let count = self.config.layers.len();
-        layer.map(|l| (id, l)).ok_or_else(|| OpError::value(format!("layer {id} of a cache with {count} layers")))
+        let layout = KvLayout::new(config)?;
+        let layers = layout
+            .pools()
+            .map(|shape| Ok(Layer { pools: [zeros(config.dtype, shape)?, zeros(config.dtype, shape)?], slots: shape[2] }));
+        let layers = layers.collect::<Result<_>>()?;
+        Ok(KvCache { layout, layers })
     }
 
     /// Writes `k` and `v` `[1, heads, T, head_dim]` from `position` on, and says which slots the step reads.
@@ -83,62 +60,29 @@ impl KvCache {
     /// # Errors
     /// If they do not fit the layer, or the step reaches beyond the capacity.
     pub(crate) fn update(&mut self, pool: &Pool, id: i32, position: i64, [k, v]: [&Array; 2]) -> Result<Span> {
-        let (index, layer) = self.layer(id)?;
-        let (window, expected) = (layer.window, [1, layer.n_kv_heads, k.shape.get(2).copied().unwrap_or(0), layer.head_dim]);
-        if k.shape[..] != expected || v.shape[..] != expected {
-            return Err(OpError::value(format!("keys {:?} and values {:?}, expected {expected:?}", k.shape, v.shape)));
-        }
-        let count = expected[2];
-        let capacity = self.config.capacity;
-        let position = usize::try_from(position).map_err(|_| OpError::value("the position is negative"))?;
-        let end = position.checked_add(count).filter(|&e| e <= capacity);
-        let end = end.ok_or_else(|| OpError::value(format!("{count} positions from {position} exceed the capacity {capacity}")))?;
-        if window.is_some_and(|w| count > self.config.max_write.unwrap_or(w)) {
-            return Err(OpError::value(format!("a step of {count} positions is too long for the layer's window")));
-        }
+        let index = self.layout.index(id)?;
         let storage = &mut self.layers[index];
-        if window.is_none() {
-            storage.grow(pool, end, capacity)?;
-        }
-        let slots = storage.slots;
+        let step = self.layout.step(index, storage.slots, position, [&k.shape, &v.shape])?;
+        storage.grow(pool, step.slots)?;
         let mut done = 0;
-        for (start, n) in runs(position, count, slots) {
+        for (start, n) in step.writes {
             for (to, from) in storage.pools.iter_mut().zip([k, v]) {
                 with_region(to, &[(2, start, n, 1)], |region| cast_into(pool, &from.narrow(2, done, n, 1), region))?;
             }
             done += n;
         }
-        let first = window.map_or(0, |w| (position + 1).saturating_sub(w));
-        let window = window.filter(|&w| w < end - first && count > 1);
-        Ok(Span { runs: runs(first, end - first, slots), window })
+        Ok(Span { runs: step.reads, window: step.window })
     }
 
     /// The layer's pools of keys and values.
     pub(crate) fn pools(&self, id: i32) -> Result<[Array; 2]> {
-        let (index, _) = self.layer(id)?;
-        Ok(self.layers[index].pools.clone())
+        Ok(self.layers[self.layout.index(id)?].pools.clone())
     }
-}
-
-/// The physical runs of logical positions `start..start + count` modulo `slots`.
-fn runs(start: usize, count: usize, slots: usize) -> [(usize, usize); 2] {
-    let at = start % slots;
-    let first = count.min(slots - at);
-    [(at, first), (0, count - first)]
 }
 
 impl Layer {
-    fn new(layer: &KvLayer, dtype: DType, slots: usize) -> Result<Layer> {
-        let shape = [1, layer.n_kv_heads, slots, layer.head_dim];
-        Ok(Layer { pools: [zeros(dtype, shape)?, zeros(dtype, shape)?], slots })
-    }
-
-    /// Doubles the storage until `end` positions fit, up to `capacity`.
-    fn grow(&mut self, pool: &Pool, end: usize, capacity: usize) -> Result<()> {
-        let mut slots = self.slots;
-        while slots < end {
-            slots = slots.saturating_mul(2).min(capacity);
-        }
+    /// Makes room for `slots` positions, keeping those that are there.
+    fn grow(&mut self, pool: &Pool, slots: usize) -> Result<()> {
         if slots == self.slots {
             return Ok(());
         }
@@ -154,6 +98,7 @@ impl Layer {
 
 #[cfg(test)]
 mod tests {
+    use flambeau_ir::engine::KvLayer;
     use flambeau_tensor::Tensor;
 
     use super::*;

@@ -40,6 +40,7 @@ pub mod field;
 pub mod graph;
 pub mod infer;
 pub mod json;
+pub mod kv;
 pub mod limits;
 mod metal;
 mod node;
