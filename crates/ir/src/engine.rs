@@ -81,6 +81,50 @@ pub struct Span {
     pub flops: u64,
 }
 
+/// How a token is drawn from logits `[V]`: the largest wins, or one is drawn from what the bounds leave of their softmax, in
+/// the order temperature, top-k, top-p, min-p. NaN counts as −∞.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Draw {
+    /// 0 takes the largest logit, the lowest id on a tie.
+    pub temperature: f32,
+    /// Number of tokens kept; 0 keeps all.
+    pub top_k: usize,
+    /// Probability mass kept, in (0, 1].
+    pub top_p: f32,
+    /// Least probability in units of the largest one, in [0, 1].
+    pub min_p: f32,
+    /// A random number in [0, 1): the token where the running sum of probabilities passes it.
+    pub unit: f32,
+}
+
+/// A run of a language model whose result is a token.
+#[derive(Clone, Debug)]
+pub struct TokenRun {
+    /// As [`Session::run`] takes them.
+    pub inputs: Vec<Value>,
+    /// The input that is replaced by the token of the run submitted before, in the element type and shape, of one element, that it
+    /// has in `inputs`.
+    pub fed: Option<usize>,
+    /// The result whose last row along the last axis holds the logits.
+    pub logits: usize,
+    pub draw: Draw,
+}
+
+/// A session that begins a run before the token of the one before is read.
+pub trait Ahead {
+    /// Begins a run behind those submitted before, and does not wait. Its failure is told to who receives its token.
+    fn submit(&mut self, run: TokenRun);
+
+    /// Waits for the token of the oldest run that is not received yet.
+    ///
+    /// # Errors
+    /// The run failed, its logits hold no number greater than −∞, or there is no such run.
+    fn receive(&mut self) -> Result<u32, EngineError>;
+
+    /// Gives up the runs that are not received. What they wrote lies at positions behind those that were received.
+    fn forget(&mut self);
+}
+
 /// Runs checked graphs.
 pub trait Engine: Send + Sync {
     /// Name on the command line.
@@ -109,6 +153,12 @@ pub trait Session: Send {
     /// As [`run`](Self::run).
     fn run_last(&mut self, inputs: &[Value]) -> Result<Vec<Value>, EngineError> {
         self.run(inputs)
+    }
+
+    /// The session as one that can run ahead, if the engine draws tokens where it computes and the graph
+    /// [can be taken back](crate::Graph::is_rewindable).
+    fn ahead(&mut self) -> Option<&mut dyn Ahead> {
+        None
     }
 
     /// Sets every mutable buffer and cache back to what loading left.

@@ -3,7 +3,7 @@
 use flambeau_tensor::DType;
 
 use crate::{
-    field::{Tid, Vid},
+    field::{Int, Role, Tid, Vid},
     node::{Node, Slot},
 };
 
@@ -149,6 +149,26 @@ impl Graph {
         self.names.iter().rev().find(|(_, s)| *s == slot).map(|(n, _)| n.as_str())
     }
 
+    /// Whether a run can be taken back by running again from an earlier position: all that lasts is written to places which the
+    /// caller names, so that the next run overwrites it. A state that every run carries on, and a draw without a seed, cannot.
+    pub fn is_rewindable(&self) -> bool {
+        let constant = |tid: Tid| self.slots.class(tid) == Some(SlotClass::Constant);
+        self.chains.iter().enumerate().filter(|&(i, _)| self.init != Some(i as u32)).flat_map(|(_, nodes)| nodes).all(|node| {
+            let placed = match node {
+                Node::SliceUpdate(n) => matches!(n.start, Int::Vid(_)),
+                Node::IndexCopy(n) => !constant(n.indices.0),
+                Node::RandomBits(n) => return n.seed.is_some(),
+                _ => false,
+            };
+            let mut lasts = false;
+            node.walk(&mut |role, slot| match slot {
+                Slot::Tensor(tid) => lasts |= role != Role::Read && self.slots.class(tid) == Some(SlotClass::Buffer),
+                Slot::Value(_) => {}
+            });
+            placed || !lasts
+        })
+    }
+
     /// Every value slot number is below this.
     pub fn has_value(&self, vid: Vid) -> bool {
         vid.0 < self.values
@@ -167,5 +187,20 @@ mod tests {
         assert_eq!(classes, [Some(Constant), Some(Constant), Some(Output), Some(Buffer), Some(Temp), None]);
         let graph = Graph { slots, ..Graph::default() };
         assert_eq!((graph.slot(Output, 0), graph.slot(Buffer, 0), graph.slot(Temp, 0)), (Tid(2), Tid(3), Tid(4)));
+    }
+
+    #[test]
+    fn runs_that_write_where_the_caller_says_can_be_taken_back() {
+        let check = |nodes: &str, expected: bool| {
+            let text = format!("slots constants=1 inputs=1 outputs=1 buffers=1 temps=0 values=1\nmain 0\nchain 0\n{nodes}");
+            assert_eq!(text.parse::<Graph>().unwrap().is_rewindable(), expected, "{nodes}");
+        };
+        check("  SliceUpdate dst=t3 update=t1 out=t3 axis=0 start=v0 stop=4 step=1", true);
+        check("  SliceUpdate dst=t3 update=t1 out=t3 axis=0 start=0 stop=4 step=1", false);
+        check("  IndexCopy dst=t3 update=t1 indices=t1 out=t3 axis=0", true);
+        check("  IndexCopy dst=t3 update=t1 indices=t0 out=t3 axis=0", false);
+        check("  Add a=t3 b=t1 out=t3", false);
+        check("  Add a=t3 b=t1 out=t2", true);
+        check("  RandomBits shape=[4] width=4 out=t2", false);
     }
 }

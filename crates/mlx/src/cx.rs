@@ -14,6 +14,7 @@ use crate::{
     fused::Plan,
     kv::KvCache,
     ops::{metal::Kernels, random::KeySequence},
+    session::Fed,
     trace::{Origin, Origins, Padded, Trace},
 };
 
@@ -48,6 +49,11 @@ impl Slot {
         let array = Array::from_tensor(api, tensor)?;
         let host = (tensor.bytes().len() <= MAX_HOST_BYTES).then(|| tensor.clone());
         Ok(Slot { host, ..Slot::new(array, tensor.dtype(), Shape::from_slice(tensor.shape())) })
+    }
+
+    /// An input that lies on the device, in the type and shape of what it replaces.
+    pub(crate) fn fed(fed: &Fed, replaced: &Tensor) -> Result<Slot> {
+        Ok(Slot::new(fed.array.share()?, replaced.dtype(), Shape::from_slice(replaced.shape())))
     }
 
     /// Another handle to the same array.

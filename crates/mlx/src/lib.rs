@@ -13,6 +13,7 @@
 
 #![deny(unsafe_code)]
 
+mod ahead;
 mod cx;
 mod engine;
 mod error;

@@ -1,18 +1,19 @@
 //! A loaded graph with its own buffers.
 
 use std::sync::{
-    Arc,
+    Arc, Mutex,
     atomic::{AtomicU64, Ordering},
 };
 
 use flambeau_ir::{
     ChainId, Checked, Node, Slot as GraphSlot, SlotClass, Tid,
-    engine::{EngineError, KvCacheConfig, Session, Value},
+    engine::{Ahead, EngineError, KvCacheConfig, Session, Value},
 };
 use flambeau_tensor::Shape;
 
 use crate::{
     Device,
+    ahead::InFlight,
     cx::{Machine, Slot, cast},
     engine::Upload,
     error::{At, OpError, Result},
@@ -27,36 +28,58 @@ use crate::{
 /// All mutable buffers of a session together.
 const MAX_BUFFER_BYTES: u64 = 1 << 36;
 
-/// A session of the MLX engine. Its state lives on the device's thread while it runs.
+/// A session of the MLX engine. Its state lives on the device's thread.
 #[derive(Debug)]
 pub(crate) struct MlxSession {
     owner: Arc<Owner>,
-    state: Option<Box<State>>,
+    state: Arc<Mutex<Option<Box<State>>>>,
+    is_rewindable: bool,
 }
 
 impl MlxSession {
     pub(crate) fn new(owner: Arc<Owner>, state: Box<State>) -> MlxSession {
-        MlxSession { owner, state: Some(state) }
+        let is_rewindable = state.machine.graph.is_rewindable();
+        MlxSession { owner, state: Arc::new(Mutex::new(Some(state))), is_rewindable }
     }
 
     /// Runs `f` on the state, on the device's thread.
-    fn with_state<T: Send + 'static>(&mut self, f: impl FnOnce(&mut State) -> T + Send + 'static) -> Result<T, EngineError> {
-        let lost = || EngineError::Arguments("an earlier run of this session panicked; load the program again".into());
-        let mut state = self.state.take().ok_or_else(lost)?;
-        let done = self.owner.call(move || {
-            let result = f(&mut state);
-            (state, result)
-        });
-        let (state, result) = done.map_err(|_| lost())?;
-        self.state = Some(state);
-        Ok(result)
+    pub(crate) fn with_state<T: Send + 'static>(
+        &mut self,
+        f: impl FnOnce(&mut State) -> T + Send + 'static,
+    ) -> Result<T, EngineError> {
+        let state = Arc::clone(&self.state);
+        let done = self.owner.call(move || on(&state, f));
+        done.ok()
+            .flatten()
+            .ok_or_else(|| EngineError::Arguments("an earlier run of this session panicked; load the program again".into()))
     }
+
+    /// As [`MlxSession::with_state`], without waiting.
+    pub(crate) fn post(&mut self, f: impl FnOnce(&mut State) + Send + 'static) {
+        let state = Arc::clone(&self.state);
+        // A session that has lost its state says so to who waits next.
+        self.owner.post(move || on(&state, f).unwrap_or_default());
+    }
+}
+
+/// Runs `f` on the state, unless a panic took it.
+fn on<T>(state: &Mutex<Option<Box<State>>>, f: impl FnOnce(&mut State) -> T) -> Option<T> {
+    state.lock().ok()?.as_mut().map(|state| f(state))
 }
 
 impl Session for MlxSession {
     fn run(&mut self, inputs: &[Value]) -> Result<Vec<Value>, EngineError> {
         let inputs = inputs.to_vec();
-        self.with_state(move |state| state.run(&inputs))?
+        self.with_state(move |state| state.run(&inputs, Wanted::All))?
+    }
+
+    fn run_last(&mut self, inputs: &[Value]) -> Result<Vec<Value>, EngineError> {
+        let inputs = inputs.to_vec();
+        self.with_state(move |state| state.run(&inputs, Wanted::Last))?
+    }
+
+    fn ahead(&mut self) -> Option<&mut dyn Ahead> {
+        if self.is_rewindable { Some(self) } else { None }
     }
 
     fn reset(&mut self) {
@@ -67,27 +90,51 @@ impl Session for MlxSession {
 
 impl Drop for MlxSession {
     fn drop(&mut self) {
-        if let Some(state) = self.state.take() {
-            self.owner.post(move || drop(state));
-        }
+        let state = Arc::clone(&self.state);
+        self.owner.post(move || drop(state.lock().unwrap_or_else(|e| e.into_inner()).take()));
     }
 }
 
+/// What the caller reads of the results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    All,
+    /// The last entry along the second-to-last axis.
+    Last,
+}
+
 /// A result before it is computed.
-enum Pending {
+#[derive(Debug)]
+pub(crate) enum Pending {
     Array(Array),
     Int(i32),
+}
+
+/// A run before it is computed.
+#[derive(Debug)]
+pub(crate) struct Built {
+    pub(crate) results: Vec<Pending>,
+    /// Handles to what callers own: MLX may write the memory of a lone handle, and decides so when it is told to compute.
+    _inputs: Vec<Array>,
+}
+
+/// An input that lies on the device already.
+#[derive(Debug)]
+pub(crate) struct Fed {
+    pub(crate) input: usize,
+    pub(crate) array: Array,
 }
 
 /// What a session keeps from run to run.
 #[derive(Debug)]
 pub(crate) struct State {
-    machine: Machine,
+    pub(crate) machine: Machine,
     /// What the init chain left in buffers; empty where it is zero.
     initial: Vec<(Tid, Option<Slot>)>,
     traces: Traces,
     /// Present if runs of a signature that comes again are compiled: their count.
     compiles: Option<Arc<AtomicU64>>,
+    pub(crate) in_flight: InFlight,
     /// Keeps the constants shared.
     _uploads: Vec<Arc<Upload>>,
 }
@@ -179,52 +226,84 @@ impl State {
         let initial = buffers.into_iter().map(|tid| Ok((tid, written(&machine, tid)?))).collect::<Result<_>>()?;
         // Steps with kernels of their own take their position from the host.
         let compiles = compiles.filter(|_| !machine.fused.as_ref().is_some_and(Plan::attends));
-        Ok(Box::new(State { machine, initial, traces: Traces::default(), compiles, _uploads: kept }))
+        Ok(Box::new(State {
+            machine,
+            initial,
+            traces: Traces::default(),
+            compiles,
+            in_flight: InFlight::default(),
+            _uploads: kept,
+        }))
     }
 
-    fn run(&mut self, inputs: &[Value]) -> Result<Vec<Value>, EngineError> {
-        if let Some(result) = self.run_compiled(inputs) {
-            return result.map_err(engine_error);
-        }
-        let main = ChainId(self.machine.graph.main);
-        // MLX may not write memory that callers own, and takes a lone handle for leave to do so.
-        let held = self.bind(inputs)?;
-        let result = run_chain(&mut self.machine, main).and_then(|()| self.finish()).map_err(engine_error);
-        clear(&mut self.machine);
-        drop(held);
+    fn run(&mut self, inputs: &[Value], wanted: Wanted) -> Result<Vec<Value>, EngineError> {
+        let built = self.build(inputs, None)?;
+        let result = self.compute(built, wanted).map_err(engine_error);
         if result.is_err() {
             self.settle();
         }
         result
     }
 
-    /// Runs a compiled form of the main chain; `None` if there is none for these inputs.
-    fn run_compiled(&mut self, inputs: &[Value]) -> Option<Result<Vec<Value>>> {
-        let count = self.compiles.clone().filter(|_| self.check_inputs(inputs).is_ok())?;
-        let outputs = match self.traces.run(&mut self.machine, inputs)? {
-            Ok(outputs) => outputs,
-            Err(error) => return Some(Err(error)),
-        };
-        let computed = self.buffers().and_then(|buffers| {
-            self.machine.api.eval(outputs.iter().chain(&buffers))?;
-            outputs.iter().map(|array| Ok(Value::Tensor(array.to_tensor()?))).collect()
-        });
-        if computed.is_err() {
+    /// The run as arrays that MLX has not computed yet. After a failure, buffers are as before where they cannot be computed.
+    pub(crate) fn build(&mut self, inputs: &[Value], fed: Option<&Fed>) -> Result<Built, EngineError> {
+        self.check_inputs(inputs)?;
+        if let Some(result) = self.build_compiled(inputs, fed) {
+            return result.map_err(engine_error);
+        }
+        let held = self.bind(inputs, fed)?;
+        let main = ChainId(self.machine.graph.main);
+        let results = run_chain(&mut self.machine, main).and_then(|()| self.results()).map_err(engine_error);
+        // Only then do intermediate arrays have no handle but MLX's own, so that MLX may reuse their storage.
+        clear(&mut self.machine);
+        if results.is_err() {
             self.settle();
         }
-        count.fetch_add(1, Ordering::Relaxed);
-        Some(computed)
+        Ok(Built { results: results?, _inputs: held })
     }
 
-    fn bind(&mut self, inputs: &[Value]) -> Result<Vec<Array>, EngineError> {
-        self.check_inputs(inputs)?;
+    /// The run by a compiled form of the main chain; `None` if there is none for these inputs.
+    fn build_compiled(&mut self, inputs: &[Value], fed: Option<&Fed>) -> Option<Result<Built>> {
+        let count = self.compiles.clone()?;
+        let traced = self.traces.run(&mut self.machine, inputs, fed)?;
+        count.fetch_add(1, Ordering::Relaxed);
+        Some(traced.map(|(outputs, held)| Built { results: outputs.into_iter().map(Pending::Array).collect(), _inputs: held }))
+    }
+
+    /// Computes results and buffers together, and copies the results out.
+    fn compute(&mut self, built: Built, wanted: Wanted) -> Result<Vec<Value>> {
+        let mut results = Vec::with_capacity(built.results.len());
+        for result in built.results {
+            results.push(match result {
+                Pending::Array(array) if wanted == Wanted::Last => Pending::Array(last_entry(&array)?),
+                other => other,
+            });
+        }
+        let buffers = self.buffers()?;
+        let arrays = results.iter().filter_map(|result| match result {
+            Pending::Array(array) => Some(array),
+            Pending::Int(_) => None,
+        });
+        self.machine.api.eval(arrays.chain(&buffers))?;
+        let read = |result| match result {
+            Pending::Array(array) => Ok(Value::Tensor(array.to_tensor()?)),
+            Pending::Int(value) => Ok(Value::Int(value)),
+        };
+        results.into_iter().map(read).collect()
+    }
+
+    fn bind(&mut self, inputs: &[Value], fed: Option<&Fed>) -> Result<Vec<Array>, EngineError> {
         let m = &mut self.machine;
         let graph = Arc::clone(&m.graph);
         let mut held = Vec::with_capacity(inputs.len());
-        for (slot, value) in graph.inputs.iter().zip(inputs) {
+        for (i, (slot, value)) in graph.inputs.iter().zip(inputs).enumerate() {
             match (slot, value) {
                 (GraphSlot::Tensor(tid), Value::Tensor(tensor)) => {
-                    let slot = Slot::from_tensor(m.api, tensor).map_err(engine_error)?;
+                    let slot = match fed.filter(|fed| fed.input == i) {
+                        Some(fed) => Slot::fed(fed, tensor),
+                        None => Slot::from_tensor(m.api, tensor),
+                    };
+                    let slot = slot.map_err(engine_error)?;
                     held.push(slot.array.share().map_err(|e| engine_error(e.into()))?);
                     m.set(*tid, slot);
                 }
@@ -262,38 +341,25 @@ impl State {
         Ok(())
     }
 
-    /// Computes outputs and buffers together, and copies the outputs out.
-    fn finish(&mut self) -> Result<Vec<Value>> {
+    /// The results of the main chain, which has run.
+    fn results(&mut self) -> Result<Vec<Pending>> {
         let graph = Arc::clone(&self.machine.graph);
-        let mut results = Vec::with_capacity(graph.outputs.len());
-        for slot in &graph.outputs {
+        let result = |slot: &GraphSlot| {
             let cx = crate::cx::Cx { m: &mut self.machine };
-            results.push(match *slot {
+            Ok(match *slot {
                 GraphSlot::Value(vid) => Pending::Int(cx.value(vid)?),
                 GraphSlot::Tensor(tid) => {
                     let slot = cx.peek(tid)?;
                     let dtype = graph.meta.get(tid.0 as usize).map_or(slot.dtype, |meta| meta.dtype);
                     Pending::Array(cast(slot, dtype)?.unary(Unary::Contiguous)?)
                 }
-            });
-        }
-        // Only then do intermediate arrays have no handle but MLX's own, so that MLX may reuse their storage.
-        clear(&mut self.machine);
-        let buffers = self.buffers()?;
-        let arrays = results.iter().filter_map(|result| match result {
-            Pending::Array(array) => Some(array),
-            Pending::Int(_) => None,
-        });
-        self.machine.api.eval(arrays.chain(&buffers))?;
-        let read = |result| match result {
-            Pending::Array(array) => Ok(Value::Tensor(array.to_tensor()?)),
-            Pending::Int(value) => Ok(Value::Int(value)),
+            })
         };
-        results.into_iter().map(read).collect()
+        graph.outputs.iter().map(result).collect()
     }
 
     /// Handles to everything that lasts.
-    fn buffers(&self) -> Result<Vec<Array>> {
+    pub(crate) fn buffers(&self) -> Result<Vec<Array>> {
         let mut arrays: Vec<Array> =
             self.initial.iter().filter_map(|(tid, _)| handle(&self.machine, *tid).transpose()).collect::<Result<_>>()?;
         if let Some(kv) = &self.machine.kv {
@@ -303,7 +369,7 @@ impl State {
     }
 
     /// After a failure: buffers that cannot be computed are as loading left them.
-    fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         let tids: Vec<Tid> = self.initial.iter().map(|(tid, _)| *tid).collect();
         for (i, tid) in tids.into_iter().enumerate() {
             let computed = handle(&self.machine, tid).and_then(|array| Ok(self.machine.api.eval(&array)?));
@@ -325,9 +391,20 @@ impl State {
     }
 
     fn reset(&mut self) {
+        self.in_flight = InFlight::default();
         (0..self.initial.len()).for_each(|i| self.restore(i));
         // The cache needs nothing: a step reads only positions before its own end, which the new sequence writes again.
     }
+}
+
+/// The last entry along the second-to-last axis, as an array of the same rank.
+pub(crate) fn last_entry(array: &Array) -> Result<Array> {
+    let (_, shape) = array.spec()?;
+    let Some(axis) = shape.len().checked_sub(2).filter(|&axis| shape[axis] > 1) else { return Ok(array.share()?) };
+    let mut start = vec![0; shape.len()];
+    start[axis] = shape[axis] as i64 - 1;
+    let stop: Vec<i64> = shape.iter().map(|&d| d as i64).collect();
+    Ok(array.slice(&start, &stop, &vec![1; shape.len()])?.unary(Unary::Contiguous)?)
 }
 
 /// Empties every slot that does not last from run to run.

@@ -15,7 +15,7 @@ use crate::{
     cx::{Cx, Machine, Slot, cast},
     error::{OpError, Result},
     ffi::{Api, Array, Binary, Closure, Failure, Unary},
-    session::run_chain,
+    session::{Fed, run_chain},
 };
 
 /// Step in which padded slices grow: a sequence needs a new trace so often.
@@ -124,21 +124,25 @@ enum Input {
     Int(i32),
 }
 
+/// Outputs, and handles to the inputs.
+pub(crate) type Results = (Vec<Array>, Vec<Array>);
+
 /// The compiled runs of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Traces {
     known: Vec<(Vec<Input>, Known)>,
 }
 
-/// The integers that a trace leaves open, by input.
-fn open_integers(inputs: &[Value]) -> Vec<Option<i64>> {
-    let open = |input: &Value| match input {
+/// The integers that a trace leaves open, by input. The host does not know one that lies on the device.
+fn open_integers(inputs: &[Value], fed: Option<&Fed>) -> Vec<Option<i64>> {
+    let open = |(i, input): (usize, &Value)| match input {
+        _ if fed.is_some_and(|fed| fed.input == i) => None,
         Value::Tensor(t) if t.numel() == 1 && matches!(t.dtype(), DType::I32 | DType::I64) => {
             crate::ops::integers(t).ok().and_then(|all| all.first().copied())
         }
         _ => None,
     };
-    inputs.iter().map(open).collect()
+    inputs.iter().enumerate().map(open).collect()
 }
 
 fn holds(guards: &[Guard], open: &[Option<i64>]) -> bool {
@@ -173,11 +177,12 @@ fn written_buffers(m: &Machine) -> Vec<Tid> {
 }
 
 impl Traces {
-    /// Runs the main chain compiled: the outputs, in order, and the written buffers bound. `None` if the run must go node by node.
+    /// Runs the main chain compiled: the outputs, in order, with handles to the inputs, and the written buffers bound. `None` if the
+    /// run must go node by node.
     ///
     /// # Errors
     /// If MLX fails; the buffers are then as before.
-    pub(crate) fn run(&mut self, m: &mut Machine, inputs: &[Value]) -> Option<Result<Vec<Array>>> {
+    pub(crate) fn run(&mut self, m: &mut Machine, inputs: &[Value], fed: Option<&Fed>) -> Option<Result<Results>> {
         let signature = inputs.iter().map(|input| match input {
             Value::Tensor(t) => Input::Tensor(t.dtype(), Shape::from_slice(t.shape())),
             Value::Int(v) => Input::Int(*v),
@@ -196,9 +201,9 @@ impl Traces {
         if known.refused || known.runs < 2 {
             return None;
         }
-        let open = open_integers(inputs);
+        let open = open_integers(inputs, fed);
         let written = written_buffers(m);
-        let arrays = match arguments(m, inputs, &written) {
+        let mut arrays = match arguments(m, inputs, fed, &written) {
             Ok(arrays) => arrays,
             Err(error) => return Some(Err(error)),
         };
@@ -220,17 +225,19 @@ impl Traces {
                 }
             },
         };
-        drop(arrays);
-        Some(result.and_then(|results| bind(m, results, &written)))
+        arrays.truncate(arrays.len() - written.len());
+        Some(result.and_then(|results| Ok((bind(m, results, &written)?, arrays))))
     }
 }
 
 /// Inputs, then written buffers. The buffers keep their handles in the slots, in case the run fails.
-fn arguments(m: &Machine, inputs: &[Value], written: &[Tid]) -> Result<Vec<Array>> {
+fn arguments(m: &Machine, inputs: &[Value], fed: Option<&Fed>, written: &[Tid]) -> Result<Vec<Array>> {
     let mut arrays = Vec::with_capacity(inputs.len() + written.len());
-    for input in inputs {
-        if let Value::Tensor(tensor) = input {
-            arrays.push(Array::from_tensor(m.api, tensor)?);
+    for (i, input) in inputs.iter().enumerate() {
+        match (input, fed.filter(|fed| fed.input == i)) {
+            (Value::Tensor(_), Some(fed)) => arrays.push(fed.array.share()?),
+            (Value::Tensor(tensor), None) => arrays.push(Array::from_tensor(m.api, tensor)?),
+            (Value::Int(_), _) => {}
         }
     }
     for &tid in written {

@@ -1,9 +1,6 @@
 //! What sessions on an installed MLX promise beyond the numbers of single nodes.
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard},
-    thread,
-};
+use std::{sync::Arc, thread};
 
 use flambeau_ir::{
     Add, BroadcastTo, Chain, Checked, Graph, IdCopy, In, Int, MetalKernel, Multiply, Node, Out, Slice, SliceUpdate, Slot,
@@ -16,11 +13,7 @@ use flambeau_tensor::{Bytes, DType, Tensor};
 #[path = "support/mod.rs"]
 mod installed;
 
-/// MLX counts memory for the whole process, so that tests take turns.
-fn alone() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(|e| e.into_inner())
-}
+use installed::alone;
 
 /// One constant `c`.
 struct Data(Bytes);

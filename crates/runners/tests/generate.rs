@@ -12,9 +12,9 @@ use flambeau_runners::{
     Error,
     llm::{Finish, Generation, LanguageModel, ModelOptions, Request, generate},
 };
-use flambeau_runtime::{Engine, Program};
+use flambeau_runtime::{Draw, Engine, Program};
 use flambeau_tensor::DType;
-use flambeau_text::Tokenizer;
+use flambeau_text::{SamplingParams, Tokenizer};
 use flambeau_wire::{
     Blob, ProgramWriter, mlx,
     pte::{Allocation, Chain, Delegate, EValue, ExecutionPlan, Instruction, TensorValue},
@@ -36,6 +36,9 @@ meta t3 f32[1,2..3,4]
 chain 0
   Take x=t0 out=t3 index=t1 axis=0
 "#;
+
+#[path = "../../mlx/tests/support/mod.rs"]
+mod installed;
 
 const WORDS: [&str; 4] = ["a", "b", "c", "</s>"];
 
@@ -89,9 +92,18 @@ fn tokenizer() -> Tokenizer {
     Tokenizer::from_json(json.to_string().as_bytes()).unwrap()
 }
 
+/// An engine that samples here, and one that draws tokens itself if it is installed: both give the same.
 fn run(program: &Program, request: &Request, cancelled: bool) -> Result<(Generation, String), Error> {
-    let engine: Arc<dyn Engine> = Arc::new(CpuEngine::new(Some(1)));
-    let mut model = LanguageModel::load(program, &engine, &ModelOptions::default())?;
+    let result = run_on(&(Arc::new(CpuEngine::new(Some(1))) as Arc<dyn Engine>), program, request, cancelled);
+    if let (Ok((done, _)), Some(mlx)) = (&result, installed::engine()) {
+        let (ahead, _) = run_on(&(Arc::new(mlx) as Arc<dyn Engine>), program, request, cancelled)?;
+        assert_eq!((&ahead.ids, &ahead.text, ahead.finish), (&done.ids, &done.text, done.finish));
+    }
+    result
+}
+
+fn run_on(engine: &Arc<dyn Engine>, program: &Program, request: &Request, cancelled: bool) -> Result<(Generation, String), Error> {
+    let mut model = LanguageModel::load(program, engine, &ModelOptions::default())?;
     let clock = Cell::new(0);
     let now = || {
         clock.set(clock.get() + 1);
@@ -133,6 +145,31 @@ fn stop_texts_the_context_and_the_caller_end_generation() {
     assert_eq!((done.ids.len(), done.finish), (0, Finish::Cancelled));
     let ignored = Request { ignore_eos: true, ..request(&[2], 2) };
     assert_eq!(run(&program(true, 100), &ignored, false).unwrap().0.ids.len(), 2);
+}
+
+#[test]
+fn drawn_tokens_follow_the_seed() {
+    for seed in 0..20 {
+        let sampling = SamplingParams { temperature: 1.5, top_p: 0.95, seed, ..SamplingParams::default() };
+        let (done, _) = run(&program(true, 100), &Request { sampling, ..request(&[0, 1], 30) }, false).unwrap();
+        assert!(!done.ids.is_empty());
+    }
+}
+
+#[test]
+fn a_model_goes_on_behind_what_it_received() {
+    let Some(mlx) = installed::engine() else { return };
+    let engine: Arc<dyn Engine> = Arc::new(mlx);
+    let mut model = LanguageModel::load(&program(false, 100), &engine, &ModelOptions::default()).unwrap();
+    assert!(model.runs_ahead());
+    let greedy = Draw { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, unit: 0.0 };
+    model.submit(&[0, 1], greedy).unwrap();
+    model.submit_next(greedy).unwrap();
+    assert_eq!((model.receive().unwrap(), model.position()), (2, 3));
+    model.forget();
+    assert_eq!(model.position(), 2);
+    assert_eq!(model.step(&[2]).unwrap(), [1.0, 0.0, 0.0, 0.0]);
+    assert!(model.receive().unwrap_err().to_string().contains("no submitted run"));
 }
 
 #[test]

@@ -8,6 +8,7 @@
 
 #![deny(unsafe_code)]
 
+mod ahead;
 mod error;
 mod kernel;
 mod map;
@@ -20,7 +21,7 @@ mod state;
 mod value;
 
 pub use error::Error;
-pub use flambeau_ir::engine::{Engine, EngineError, KvCacheConfig, KvLayer, LoadOptions};
+pub use flambeau_ir::engine::{Draw, Engine, EngineError, KvCacheConfig, KvLayer, LoadOptions};
 pub use map::map_file;
 pub use method::Method;
 pub use program::{MLX_BACKEND, Program};

@@ -129,10 +129,7 @@ impl Method {
         self.check_inputs(inputs)?;
         let program = self.program.clone();
         let plan = &program.file().plans[self.plan];
-        let mut cells = self.initial.clone();
-        for (&at, value) in plan.inputs.iter().zip(inputs) {
-            cells[at as usize] = Some(value.clone());
-        }
+        let mut cells = self.cells(inputs);
         run::execute(self, plan, &mut cells, wanted)?;
         let mut outputs = Vec::with_capacity(plan.outputs.len());
         for (i, &at) in plan.outputs.iter().enumerate() {
@@ -154,7 +151,21 @@ impl Method {
         &self.written
     }
 
-    fn check_inputs(&self, inputs: &[Value]) -> Result<()> {
+    /// What each value holds when a run with these inputs begins.
+    pub(crate) fn cells(&self, inputs: &[Value]) -> Vec<Option<Value>> {
+        let mut cells = self.initial.clone();
+        for (&at, value) in self.program.file().plans[self.plan].inputs.iter().zip(inputs) {
+            cells[at as usize] = Some(value.clone());
+        }
+        cells
+    }
+
+    /// Whether the outer instructions hand nothing on from run to run, and write to no input.
+    pub(crate) fn carries_nothing(&self) -> bool {
+        self.state.is_empty() && self.overwritten.is_empty()
+    }
+
+    pub(crate) fn check_inputs(&self, inputs: &[Value]) -> Result<()> {
         let method = || self.name().to_owned();
         if inputs.len() != self.inputs.len() {
             return Err(Error::ArgumentCount { method: method(), expected: self.inputs.len(), found: inputs.len() });

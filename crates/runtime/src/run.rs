@@ -103,6 +103,16 @@ fn truth(value: &Value) -> Result<bool, String> {
     }
 }
 
+/// What a delegate is called with.
+pub(crate) fn arguments(delegate: usize, inputs: &[u32], cells: &[Option<Value>]) -> Result<Vec<EngineValue>, String> {
+    let argument = |&at: &u32| match read(cells, at)? {
+        Value::Tensor(t) => Ok(EngineValue::Tensor(t.clone())),
+        Value::Int(v) => i32::try_from(*v).map(EngineValue::Int).map_err(|_| format!("the integer {v} does not fit 32 bits")),
+        other => Err(format!("delegate {delegate} cannot take {}", other.describe())),
+    };
+    inputs.iter().map(argument).collect()
+}
+
 fn call_delegate(
     method: &mut Method,
     plan: &ExecutionPlan,
@@ -113,14 +123,7 @@ fn call_delegate(
 ) -> Result<(), String> {
     let delegate = method.delegates.get_mut(index).ok_or_else(|| format!("there is no delegate {index}"))?;
     let (inputs, outputs) = args.split_at(delegate.graph.inputs.len().min(args.len()));
-    let mut arguments = Vec::with_capacity(inputs.len());
-    for &at in inputs {
-        arguments.push(match read(cells, at)? {
-            Value::Tensor(t) => EngineValue::Tensor(t.clone()),
-            Value::Int(v) => EngineValue::Int(i32::try_from(*v).map_err(|_| format!("the integer {v} does not fit 32 bits"))?),
-            other => return Err(format!("delegate {index} cannot take {}", other.describe())),
-        });
-    }
+    let arguments = arguments(index, inputs, cells)?;
     let results = match wanted {
         Wanted::All => delegate.session.run(&arguments),
         Wanted::Last => delegate.session.run_last(&arguments),

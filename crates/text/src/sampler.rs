@@ -18,7 +18,8 @@ use crate::rng::Rng;
 /// 5. `p = softmax(z)` over what is left;
 /// 6. top-p: the fewest tokens of largest `p` whose sum reaches `top_p` stay;
 /// 7. min-p: tokens with `p < min_p · max p` go;
-/// 8. one token is drawn with probability proportional to its `p`.
+/// 8. one token is drawn with probability proportional to its `p`: the first one, by descending `p` if top-k or top-p removed some
+///    and by id otherwise, at which the running sum of `p` passes a random share of the whole.
 ///
 /// NaN counts as −∞: such a token is never chosen. If a logit is +∞, only tokens with +∞ can be chosen.
 #[derive(Debug, Clone, PartialEq)]
@@ -124,6 +125,16 @@ impl Sampler {
         &self.params
     }
 
+    /// The random number in [0, 1) behind the next choice, for a caller who chooses elsewhere by the same parameters; `None` if the
+    /// choice depends on the history or on the logit bias.
+    pub fn draw_elsewhere(&mut self) -> Option<f32> {
+        if self.params.adjusts_logits() {
+            return None;
+        }
+        let below_one = 1.0 - f32::EPSILON / 2.0;
+        Some(if self.params.temperature == 0.0 { 0.0 } else { (self.rng.next_unit() as f32).min(below_one) })
+    }
+
     /// Chooses the next token id from `logits` `[V]`; `history` are the ids so far, which only the penalties read.
     ///
     /// # Errors
@@ -182,6 +193,7 @@ impl Sampler {
         if k > 0 && k < self.candidates.len() {
             self.candidates.select_nth_unstable_by(k - 1, larger_first);
             self.candidates.truncate(k);
+            self.candidates.sort_unstable_by(larger_first);
         }
     }
 

@@ -5,7 +5,7 @@ use std::{fmt, path::PathBuf, process::ExitCode, time::Instant};
 use anyhow::{Result, bail};
 use flambeau::{
     runners::llm::{LanguageModel, ModelOptions},
-    runtime::Program,
+    runtime::{Draw, Program},
 };
 use serde_json::{Value as Json, json};
 
@@ -14,7 +14,8 @@ use crate::{engine::EngineArgs, failure::usage, files, profile::ProfileArgs, pro
 /// Measure the speed of a language model
 ///
 /// One test per number: `pp512` feeds a prompt of 512 tokens, `tg128` generates 128 tokens one by one, and `tg128@d1024` does so
-/// with 1,024 tokens already in the cache. Every test runs once unmeasured, then `--repetitions` times; the median counts.
+/// with 1,024 tokens already in the cache. Engines that draw tokens themselves generate greedily, the others are fed arbitrary tokens
+/// and give their logits. Every test runs once unmeasured, then `--repetitions` times; the median counts.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flambeau bench smollm2.pte -p 128,512 -n 128 -d 0,1024 -r 5 --threads 2 -o md")]
 pub(crate) struct Args {
@@ -140,6 +141,21 @@ fn feed(model: &mut LanguageModel, count: usize) -> Result<()> {
     Ok(())
 }
 
+/// As `flambeau generate` does it: where the engine draws tokens, each step is submitted before the token of the one before is read.
+fn generate(model: &mut LanguageModel, count: usize) -> Result<()> {
+    if !model.runs_ahead() {
+        return (0..count).try_for_each(|i| Ok(model.step(&[token(model, i)]).map(|_| ())?));
+    }
+    let greedy = Draw { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, unit: 0.0 };
+    model.submit(&[token(model, 0)], greedy)?;
+    for _ in 1..count {
+        model.submit_next(greedy)?;
+        model.receive()?;
+    }
+    model.receive()?;
+    Ok(())
+}
+
 /// Tokens per second of each repetition, in ascending order.
 fn measure(model: &mut LanguageModel, test: Test, repetitions: usize, done: &mut dyn FnMut()) -> Result<Vec<f64>> {
     let mut rates = Vec::with_capacity(repetitions.min(1 << 16));
@@ -154,9 +170,7 @@ fn measure(model: &mut LanguageModel, test: Test, repetitions: usize, done: &mut
             Test::Generate { tokens, depth } => {
                 feed(model, depth)?;
                 let start = Instant::now();
-                for i in 0..tokens {
-                    model.step(&[token(model, i)])?;
-                }
+                generate(model, tokens)?;
                 start
             }
         };

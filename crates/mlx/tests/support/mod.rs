@@ -6,10 +6,16 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
-    sync::Mutex,
+    sync::{Mutex, MutexGuard},
 };
 
 use flambeau_mlx::{Device, MlxEngine, Options, Search, Shim};
+
+/// MLX counts memory for the whole process, so that tests take turns.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(|e| e.into_inner())
+}
 
 /// The compiled shim of the installed MLX; `None`, with a word about it, if there is none.
 pub(crate) fn shim() -> Option<PathBuf> {

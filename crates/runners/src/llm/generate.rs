@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use flambeau_runtime::Draw;
 use flambeau_text::{Sampler, SamplingParams, StopMatcher, Tokenizer};
 
 use super::LanguageModel;
@@ -109,18 +110,12 @@ pub fn generate(
 ) -> Result<Generation> {
     let start = now();
     let mut run = Run::new(tokenizer, request)?;
-    let prompt = request.prompt.as_slice();
-    check_room(model, prompt.len())?;
-    let mut stats = Stats { prompt_tokens: prompt.len(), ..Stats::default() };
-    let mut logits = Vec::new();
-    for chunk in prompt.chunks(model.chunk()) {
-        if cancelled.load(Ordering::Relaxed) {
-            stats.prefill = now().saturating_sub(start);
-            return run.end(Finish::Cancelled, stats, on_text);
-        }
-        logits = model.step(chunk)?;
-    }
+    model.forget();
+    check_room(model, request.prompt.len())?;
+    let mut stats = Stats { prompt_tokens: request.prompt.len(), ..Stats::default() };
+    let source = run.prefill(model, cancelled)?;
     stats.prefill = now().saturating_sub(start);
+    let Some(mut source) = source else { return run.end(Finish::Cancelled, stats, on_text) };
     let mut first = start;
     let finish = loop {
         if cancelled.load(Ordering::Relaxed) {
@@ -129,24 +124,40 @@ pub fn generate(
         if run.ids.len() >= request.max_new_tokens {
             break Finish::Length;
         }
-        let (id, stop) = run.next(&logits, on_text)?;
+        let is_last = run.ids.len() + 1 == request.max_new_tokens;
+        let is_full = model.room() == Some(0);
+        let id = run.next(model, &source, !is_last && !is_full)?;
         if stats.first_token.is_none() {
             first = now();
             stats.first_token = Some(first.saturating_sub(start));
+            if matches!(source, Source::Engine) {
+                stats.prefill = first.saturating_sub(start);
+            }
         }
-        if stop {
+        if run.push(id, on_text)? {
             break Finish::Stop;
         }
-        if run.ids.len() >= request.max_new_tokens {
+        if is_last {
             break Finish::Length;
         }
-        if model.room() == Some(0) {
+        if is_full {
             break Finish::Context;
         }
-        logits = model.step(&[id])?;
+        if let Source::Logits(logits) = &mut source {
+            *logits = model.step(&[id])?;
+        }
     };
+    model.forget();
     stats.decode = if stats.first_token.is_some() { now().saturating_sub(first) } else { Duration::ZERO };
     run.end(finish, stats, on_text)
+}
+
+/// Where the next token comes from.
+enum Source {
+    /// It is sampled here.
+    Logits(Vec<f32>),
+    /// The engine draws it, and begins the step after it before it is read.
+    Engine,
 }
 
 fn check_room(model: &LanguageModel, prompt: usize) -> Result<()> {
@@ -185,19 +196,56 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Samples a token and shows its text; true if it ends the text.
-    fn next(&mut self, logits: &[f32], on_text: &mut dyn FnMut(&str)) -> Result<(u32, bool)> {
-        let id = self.sampler.sample(logits, &self.history)?;
+    /// The engine's draw of the next token; `None` where it depends on more than the logits.
+    fn draw(&mut self) -> Option<Draw> {
+        let unit = self.sampler.draw_elsewhere()?;
+        let &SamplingParams { temperature, top_k, top_p, min_p, .. } = self.sampler.params();
+        Some(Draw { temperature, top_k, top_p, min_p, unit })
+    }
+
+    /// Feeds the prompt; `None` if the caller cancels.
+    fn prefill(&mut self, model: &mut LanguageModel, cancelled: &AtomicBool) -> Result<Option<Source>> {
+        let mut draw = if model.runs_ahead() { self.draw() } else { None };
+        let mut logits = Vec::new();
+        let mut chunks = self.request.prompt.chunks(model.chunk()).peekable();
+        while let Some(chunk) = chunks.next() {
+            if cancelled.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            if let Some(draw) = draw.take_if(|_| chunks.peek().is_none()) {
+                model.submit(chunk, draw)?;
+                return Ok(Some(Source::Engine));
+            }
+            logits = model.step(chunk)?;
+        }
+        Ok(Some(Source::Logits(logits)))
+    }
+
+    /// The next token. An engine that draws it gets the step behind it first, if there is to be one.
+    fn next(&mut self, model: &mut LanguageModel, source: &Source, goes_on: bool) -> Result<u32> {
+        match source {
+            Source::Logits(logits) => Ok(self.sampler.sample(logits, &self.history)?),
+            Source::Engine => {
+                if let Some(draw) = if goes_on { self.draw() } else { None } {
+                    model.submit_next(draw)?;
+                }
+                model.receive()
+            }
+        }
+    }
+
+    /// Takes a token and shows its text; true if it ends the text.
+    fn push(&mut self, id: u32, on_text: &mut dyn FnMut(&str)) -> Result<bool> {
         self.ids.push(id);
         self.history.push(id);
         let ends = self.tokenizer.is_eos(id) || self.request.stop_ids.contains(&id);
         if ends && !self.request.ignore_eos {
-            return Ok((id, true));
+            return Ok(true);
         }
         let piece = self.stream.push(id)?;
         let step = self.stops.push(&piece);
         self.show(&step.text, on_text);
-        Ok((id, step.stopped.is_some()))
+        Ok(step.stopped.is_some())
     }
 
     fn show(&mut self, text: &str, on_text: &mut dyn FnMut(&str)) {

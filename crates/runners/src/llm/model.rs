@@ -1,8 +1,8 @@
 //! A method as a language model: tokens in, logits of the next token out.
 
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
 
-use flambeau_runtime::{DimSpec, Engine, LoadOptions, Method, Program, TensorSpec, Value, ValueSpec};
+use flambeau_runtime::{DimSpec, Draw, Engine, LoadOptions, Method, Program, TensorSpec, Value, ValueKind, ValueSpec};
 use flambeau_tensor::{DType, Tensor, cast};
 
 use super::Metadata;
@@ -51,6 +51,8 @@ pub struct LanguageModel {
     metadata: Metadata,
     chunk: usize,
     position: usize,
+    /// Tokens of the steps that are submitted and not received, oldest first.
+    in_flight: VecDeque<usize>,
 }
 
 /// A step takes no more tokens than this where the program sets no bound.
@@ -76,7 +78,8 @@ impl LanguageModel {
         if signature.fixed && chunk != 1 {
             return Err(what(format!("every step takes exactly {chunk} tokens; export it with a dynamic number of tokens")));
         }
-        Ok(LanguageModel { method, signature, metadata, chunk: chunk.max(1), position: 0 })
+        let (chunk, in_flight) = (chunk.max(1), VecDeque::new());
+        Ok(LanguageModel { method, signature, metadata, chunk, position: 0, in_flight })
     }
 
     /// What the program says of the model.
@@ -107,6 +110,7 @@ impl LanguageModel {
     /// Forgets the sequence.
     pub fn reset(&mut self) {
         self.method.reset();
+        self.in_flight.clear();
         self.position = 0;
     }
 
@@ -115,10 +119,60 @@ impl LanguageModel {
     /// # Errors
     /// The method fails, or its result is no logits.
     pub fn step(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
+        self.forget();
         let inputs = self.inputs(tokens)?;
         let outputs = self.method.run_last(&inputs)?;
         self.position += tokens.len();
         self.logits(outputs.first())
+    }
+
+    /// Whether steps can be submitted before the token of the one before is known. The program then takes its positions from outside.
+    pub fn runs_ahead(&mut self) -> bool {
+        let is_float = |spec: &ValueSpec| matches!(&spec.kind, ValueKind::Tensor(t) if t.dtype.is_float());
+        let gives_logits = self.method.outputs().first().is_some_and(is_float);
+        gives_logits && self.signature.positions != Positions::None && self.method.runs_ahead()
+    }
+
+    /// Submits a step of up to [`chunk`](Self::chunk) tokens; the engine draws the token after the last one.
+    ///
+    /// # Errors
+    /// The model does not [run ahead](Self::runs_ahead). A failure of the step is told by [`receive`](Self::receive).
+    pub fn submit(&mut self, tokens: &[u32], draw: Draw) -> Result<()> {
+        self.submit_step(tokens, None, draw)
+    }
+
+    /// As [`submit`](Self::submit), for a step that takes the token drawn by the one before.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    pub fn submit_next(&mut self, draw: Draw) -> Result<()> {
+        self.submit_step(&[0], Some(self.signature.tokens), draw)
+    }
+
+    fn submit_step(&mut self, tokens: &[u32], fed: Option<usize>, draw: Draw) -> Result<()> {
+        let inputs = self.inputs(tokens)?;
+        self.method.submit(&inputs, fed, draw)?;
+        self.position += tokens.len();
+        self.in_flight.push_back(tokens.len());
+        Ok(())
+    }
+
+    /// The token that the oldest submitted step leads to.
+    ///
+    /// # Errors
+    /// The step failed, or none is submitted.
+    pub fn receive(&mut self) -> Result<u32> {
+        let token = self.method.receive()?;
+        self.in_flight.pop_front();
+        Ok(token)
+    }
+
+    /// Takes back the steps whose tokens are not received.
+    pub fn forget(&mut self) {
+        if !self.in_flight.is_empty() {
+            self.method.forget();
+            self.position -= self.in_flight.drain(..).sum::<usize>();
+        }
     }
 
     fn inputs(&self, tokens: &[u32]) -> Result<Vec<Value>> {
@@ -217,8 +271,6 @@ fn read_signature(inputs: &[ValueSpec]) -> Result<Signature, String> {
 
 #[cfg(test)]
 mod tests {
-    use flambeau_runtime::ValueKind;
-
     use super::*;
 
     fn input(name: &str, dtype: DType, dims: &[DimSpec]) -> ValueSpec {

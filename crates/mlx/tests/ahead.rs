@@ -1,0 +1,193 @@
+//! Runs that are submitted before the token of the one before is read.
+
+use std::sync::Arc;
+
+use flambeau_ir::{
+    Graph, check,
+    engine::{Constants, Draw, Engine, LoadOptions, Session, TokenRun, Value},
+};
+use flambeau_mlx::MlxEngine;
+use flambeau_tensor::{Bytes, Tensor};
+use flambeau_text::{Rng, Sampler, SamplingParams};
+
+#[path = "support/mod.rs"]
+mod installed;
+
+use installed::alone;
+
+const VOCAB: usize = 50;
+
+/// Token and position, and logits that depend on all tokens so far: the sum of their rows of the table.
+const HISTORY: &str = r#"slots constants=1 inputs=2 outputs=1 buffers=1 temps=2 values=0
+main 0
+input t1
+input t2
+output t3
+buffer t4
+name t0 "table"
+meta t0 f32[50,50]
+meta t1 i64[1,1]
+meta t2 i64[1]
+meta t3 f32[1,50]
+meta t4 f32[8,50]
+chain 0
+  Take x=t0 out=t5 index=t1 axis=0
+  Reshape x=t5 out=t6 shape=[1,50]
+  IndexCopy dst=t4 update=t6 indices=t2 out=t4 axis=0
+  Sum x=t4 out=t3 axes=[0] keepdims=true
+"#;
+
+/// Logits go in and out.
+const LOGITS: &str = r#"slots constants=0 inputs=1 outputs=1 buffers=0 temps=0 values=0
+main 0
+input t0
+output t1
+meta t0 f32[1,2,50]
+meta t1 f32[1,2,50]
+chain 0
+  IdCopy x=t0 out=t1
+"#;
+
+struct Table(Vec<f32>);
+
+impl Table {
+    fn new() -> Table {
+        let mut rng = Rng::new(3);
+        Table((0..VOCAB * VOCAB).map(|_| rng.next_unit() as f32).collect())
+    }
+}
+
+impl Constants for Table {
+    fn get(&self, _: &str) -> Option<Bytes> {
+        Some(self.0.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>().into())
+    }
+}
+
+fn load(engine: &MlxEngine, graph: &str) -> Box<dyn Session> {
+    let graph = check(graph.parse::<Graph>().expect("the text is a graph")).expect("the graph is sound");
+    engine.load(Arc::new(graph), &Table::new(), &LoadOptions::default()).expect("the graph loads")
+}
+
+fn step(token: i64, position: i64) -> Vec<Value> {
+    let tensor = |v: i64, shape: &[usize]| Value::Tensor(Tensor::from_slice(&[v], shape).expect("one element"));
+    vec![tensor(token, &[1, 1]), tensor(position, &[1])]
+}
+
+const GREEDY: Draw = Draw { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, unit: 0.0 };
+
+fn submit(session: &mut Box<dyn Session>, inputs: Vec<Value>, fed: Option<usize>) {
+    session.ahead().expect("the session runs ahead").submit(TokenRun { inputs, fed, logits: 0, draw: GREEDY });
+}
+
+fn receive(session: &mut Box<dyn Session>) -> Result<u32, String> {
+    session.ahead().expect("the session runs ahead").receive().map_err(|e| e.to_string())
+}
+
+/// What the table says, one token after the other.
+fn expected(first: usize, count: usize) -> Vec<u32> {
+    let (table, mut sums, mut token) = (Table::new().0, [0.0f32; VOCAB], first);
+    let next = |_| {
+        for (sum, v) in sums.iter_mut().zip(&table[token * VOCAB..]) {
+            *sum += v;
+        }
+        token = (0..VOCAB).max_by(|&a, &b| sums[a].total_cmp(&sums[b])).expect("a vocabulary");
+        token as u32
+    };
+    (0..count).map(next).collect()
+}
+
+#[test]
+fn tokens_feed_the_runs_behind_them() {
+    let _turn = alone();
+    for compiles in [false, true] {
+        let Some(engine) = installed::engine_that(compiles) else { return };
+        let mut session = load(&engine, HISTORY);
+        for _ in 0..2 {
+            let mut tokens = Vec::new();
+            submit(&mut session, step(7, 0), None);
+            for position in 1..8 {
+                // The token that is named here is not the one that is taken.
+                submit(&mut session, step(0, position), Some(0));
+                tokens.push(receive(&mut session).unwrap());
+            }
+            tokens.push(receive(&mut session).unwrap());
+            assert_eq!(tokens, expected(7, 8), "compiled: {compiles}");
+            session.reset();
+        }
+        assert_eq!(engine.compiled_runs() > 0, compiles);
+        drop(session);
+        assert_eq!(engine.live_arrays(), 0);
+    }
+}
+
+#[test]
+fn runs_that_nobody_receives_are_taken_back() {
+    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    let mut session = load(&engine, HISTORY);
+    submit(&mut session, step(7, 0), None);
+    submit(&mut session, step(0, 1), Some(0));
+    let first = receive(&mut session).unwrap();
+    session.ahead().expect("the session runs ahead").forget();
+    assert!(receive(&mut session).unwrap_err().contains("no submitted run"));
+    submit(&mut session, step(first.into(), 1), None);
+    assert_eq!(vec![first, receive(&mut session).unwrap()], expected(7, 2));
+}
+
+#[test]
+fn failures_reach_who_receives() {
+    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    let mut session = load(&engine, HISTORY);
+    submit(&mut session, step(7, 0), Some(0));
+    submit(&mut session, step(7, 0)[..1].to_vec(), None);
+    submit(&mut session, step(7, 0), None);
+    assert!(receive(&mut session).unwrap_err().contains("there is no run before"));
+    assert!(receive(&mut session).unwrap_err().contains("expected 2 inputs"));
+    assert_eq!(receive(&mut session).unwrap(), expected(7, 1)[0]);
+    let mut logits = load(&engine, LOGITS);
+    submit(&mut logits, vec![Value::Tensor(Tensor::from_slice(&[f32::NAN; 2 * VOCAB], &[1, 2, VOCAB]).unwrap())], None);
+    assert!(receive(&mut logits).unwrap_err().contains("no logit"));
+}
+
+#[test]
+fn tokens_are_drawn_as_the_sampler_draws_them() {
+    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    let mut session = load(&engine, LOGITS);
+    let mut rng = Rng::new(11);
+    let base = SamplingParams::default();
+    for (case, params) in [
+        base.clone(),
+        SamplingParams { temperature: 1.0, ..base.clone() },
+        SamplingParams { temperature: 0.3, top_k: 5, ..base.clone() },
+        SamplingParams { temperature: 1.5, top_k: 1000, ..base.clone() },
+        SamplingParams { temperature: 2.0, top_p: 0.7, ..base.clone() },
+        SamplingParams { temperature: 1.0, min_p: 0.2, ..base.clone() },
+        SamplingParams { temperature: 1.2, top_k: 20, top_p: 0.9, min_p: 0.05, ..base.clone() },
+        SamplingParams { temperature: 0.7, top_k: 1, ..base },
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut sampler = Sampler::new(params.clone()).unwrap();
+        for round in 0..40 {
+            let mut logits: Vec<f32> = (0..2 * VOCAB).map(|_| (rng.next_unit() * 8.0 - 4.0) as f32).collect();
+            (logits[VOCAB + 3], logits[VOCAB + 4]) = (f32::NAN, f32::NEG_INFINITY);
+            if round % 10 == 9 {
+                logits[VOCAB + 30] = f32::INFINITY;
+            }
+            let unit = sampler.clone().draw_elsewhere().expect("no penalty");
+            let SamplingParams { temperature, top_k, top_p, min_p, .. } = params;
+            let inputs = vec![Value::Tensor(Tensor::from_slice(&logits, &[1, 2, VOCAB]).unwrap())];
+            let draw = Draw { temperature, top_k, top_p, min_p, unit };
+            session.ahead().unwrap().submit(TokenRun { inputs, fed: None, logits: 0, draw });
+            let expected = sampler.sample(&logits[VOCAB..], &[]).unwrap();
+            assert_eq!(receive(&mut session).unwrap(), expected, "case {case}, round {round}");
+        }
+    }
+}
+
+#[test]
+fn a_state_that_every_run_carries_on_forbids_running_ahead() {
+    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    let counts = HISTORY.replace("IndexCopy dst=t4 update=t6 indices=t2 out=t4 axis=0", "Add a=t4 b=t6 out=t4");
+    assert!(load(&engine, &counts).ahead().is_none());
+}
