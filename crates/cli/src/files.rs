@@ -38,13 +38,39 @@ pub(crate) fn write<T>(path: &Path, produce: impl FnOnce(&mut dyn Write) -> Resu
     readable_by_others(&mut builder);
     let mut file = builder.tempfile_in(folder).with_context(place)?;
     let value = {
-        let mut out = BufWriter::with_capacity(1 << 20, file.as_file_mut());
+        let mut out = Blocks { data: Vec::with_capacity(BLOCK), to: file.as_file_mut() };
         let value = produce(&mut out)?;
         out.flush().with_context(place)?;
         value
     };
     file.persist(path).map_err(|e| e.error).with_context(place)?;
     Ok(value)
+}
+
+/// Bytes of a large page on most systems, a multiple of it on the others.
+const BLOCK: usize = 2 << 20;
+
+/// Writes in whole blocks, so that the system can keep the file in large pages, which those who map it then get.
+struct Blocks<W> {
+    data: Vec<u8>,
+    to: W,
+}
+
+impl<W: Write> Write for Blocks<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.data.len() == BLOCK {
+            self.flush()?;
+        }
+        let taken = bytes.len().min(BLOCK - self.data.len());
+        self.data.extend_from_slice(&bytes[..taken]);
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.write_all(&self.data)?;
+        self.data.clear();
+        self.to.flush()
+    }
 }
 
 /// Temporary files are private by default; results should be as any file that a program creates.
@@ -71,6 +97,31 @@ pub(crate) fn print_json(value: &serde_json::Value) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Notes how much each write brings.
+    struct Sizes(Vec<usize>);
+
+    impl Write for Sizes {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.push(bytes.len());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn blocks_are_written_whole() {
+        let mut sizes = Sizes(Vec::new());
+        let mut out = Blocks { data: Vec::new(), to: &mut sizes };
+        for size in [1, BLOCK, 10, 2 * BLOCK, 7] {
+            out.write_all(&vec![0; size]).unwrap();
+        }
+        out.flush().unwrap();
+        assert_eq!(sizes.0, [BLOCK, BLOCK, BLOCK, 18]);
+    }
 
     #[test]
     fn a_failed_write_leaves_no_trace() {

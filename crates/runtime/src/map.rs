@@ -29,6 +29,10 @@ pub fn map_file(path: &Path) -> Result<Bytes> {
     // reads at the time it reads it, so a file that another process changes meanwhile gives wrong values, not wrong memory
     // accesses; one that is cut short ends the process with a bus error, as with every mapped file.
     let map = unsafe { memmap2::Mmap::map(&file) }.map_err(fail)?;
+    // Weights are streamed from one end to the other: with small pages the walks through the page table show. What is not in
+    // memory yet is then read in large pages; a system that has none is no worse off.
+    #[cfg(target_os = "linux")]
+    let _ = map.advise(memmap2::Advice::HugePage);
     Ok(Bytes::from_owner(map))
 }
 
