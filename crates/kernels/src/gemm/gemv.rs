@@ -12,7 +12,7 @@ use crate::{
     Float,
     convert::with_float,
     pool::Team,
-    simd::{Cpu, Isa, Kernel, load_partial},
+    simd::{AHEAD, Cpu, Isa, Kernel, load_partial},
 };
 
 /// Columns a task of [`by_columns`] owns.
@@ -96,6 +96,7 @@ impl<W: Float> Dots<'_, W> {
             for p in (0..fours).step_by(4 * width) {
                 for c in 0..4 {
                     let p = p + c * width;
+                    isa.prefetch(w.add(p).cast::<u8>().wrapping_add(AHEAD));
                     let weights = load::<I, W, PAIRS>(isa, w.add(p));
                     for (r, sums) in sums.iter_mut().enumerate() {
                         sums[c] = combine::<I, PAIRS>(isa, isa.load_u(x.add(r * stride + p / per_word)), weights, sums[c]);

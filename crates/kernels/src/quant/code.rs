@@ -179,6 +179,22 @@ fn e8m0(code: u8) -> f32 {
     f32::from_bits(if code == 0 { 1 << 22 } else { u32::from(code) << 23 })
 }
 
+impl Scales<'_> {
+    /// Begins to bring `count` entries from `start` on near the core; they need not exist.
+    #[inline(always)]
+    pub(super) fn prefetch<I: Isa>(&self, isa: I, start: usize, count: usize) {
+        let (data, size) = match self {
+            Scales::F32(s) => (s.as_ptr().cast::<u8>(), 4),
+            Scales::F16(s) => (s.as_ptr().cast(), 2),
+            Scales::BF16(s) => (s.as_ptr().cast(), 2),
+            Scales::U8(s) => (s.as_ptr(), 1),
+        };
+        for at in (start * size..(start + count) * size).step_by(64) {
+            isa.prefetch(data.wrapping_add(at));
+        }
+    }
+}
+
 /// Writes entries `start..start + n` of `scales` to `to`, as `f32`.
 #[inline(always)]
 pub(super) fn read_scales<I: Isa>(isa: I, format: Format, scales: Scales, start: usize, to: &mut [f32]) {

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     pool::{Scratch, Team},
-    simd::{Cpu, Isa, Kernel},
+    simd::{AHEAD, Cpu, Isa, Kernel},
 };
 
 /// Rows whose scales are widened together.
@@ -164,8 +164,10 @@ impl<C: Code> Kernel for Task<'_, C> {
         let groups = self.w.row_groups();
         for first in self.rows.clone().step_by(ROWS) {
             let count = ROWS.min(self.rows.end - first);
+            self.w.scales.prefetch(isa, (first + 2 * ROWS) * groups, ROWS * groups);
             read_scales(isa, self.w.format, self.w.scales, first * groups, &mut self.scales[..count * groups]);
             if let Some(biases) = self.w.biases {
+                biases.prefetch(isa, (first + 2 * ROWS) * groups, ROWS * groups);
                 read_scales(isa, self.w.format, biases, first * groups, &mut self.biases[..count * groups]);
             }
             let rows = first..first + count;
@@ -333,111 +335,192 @@ unsafe fn copy_block(block: *const u8, left: usize, to: &mut MaybeUninit<[u8; BL
     to.as_ptr()
 }
 
+/// What the rows of a task share.
+#[derive(Clone, Copy)]
+struct Common<I: Isa> {
+    isa: I,
+    /// The row whose numbers come first.
+    first: usize,
+    /// Each lane's group.
+    lanes: I::U,
+    /// Lanes of a row's last block that lie inside the row.
+    inside: I::M,
+    /// Lanes of the last vector of groups that are groups.
+    groups: I::M,
+}
+
 impl<C: Code> Task<'_, C> {
     #[inline(always)]
     fn all<I: Isa, P: Products<C>>(&mut self, isa: I, rows: Range<usize>) {
-        // One row of weights after the other, in the order they lie: several at a time halve the speed of memory.
-        let shift = self.w.format.group().trailing_zeros();
+        let (group, cols) = (self.w.format.group(), self.w.cols);
+        let shift = group.trailing_zeros();
+        let block = P::block::<I>(group);
         let lanes: [u32; 16] = std::array::from_fn(|lane| P::group_of(lane % I::LANES, shift) as u32);
-        // SAFETY: LANES is at most 16.
-        let lanes = unsafe { isa.load_u(lanes.as_ptr()) };
-        for row in rows.clone() {
-            let mut m = 0;
-            while m < self.x.m {
-                // SAFETY: the rows lie inside the operands; `scales` and `biases` hold them.
-                m += unsafe {
-                    match self.x.m - m {
-                        4.. => self.tile::<I, P, 4>(isa, m, row, &rows, lanes),
-                        2.. => self.tile::<I, P, 2>(isa, m, row, &rows, lanes),
-                        _ => self.tile::<I, P, 1>(isa, m, row, &rows, lanes),
-                    }
-                };
-            }
+        let below = |n: usize| isa.lt(isa.int_to_float(isa.lane_numbers()), isa.splat(n as f32));
+        let common = Common {
+            isa,
+            first: rows.start,
+            // SAFETY: LANES is at most 16.
+            lanes: unsafe { isa.load_u(lanes.as_ptr()) },
+            inside: below((cols % block).div_ceil(block / I::LANES)),
+            groups: below(self.w.row_groups().wrapping_sub(1) % I::LANES + 1),
+        };
+        let mut row = rows.start;
+        while row < rows.end {
+            // SAFETY: the rows lie inside the operands; `scales` and `biases` hold them.
+            row += unsafe {
+                match (self.x.m, rows.end - row) {
+                    (1, 4..) => self.four::<I, P>(&common, row),
+                    _ => self.one::<I, P>(&common, row),
+                }
+            };
         }
     }
 
-    /// `MR` activation rows from `m` on with weight row `row`, one of `rows`; returns `MR`. `lanes` holds each lane's group.
+    /// One activation row with four weight rows from `row` on.
     ///
     /// # Safety
-    /// They exist, and the numbers of `rows` are at hand.
+    /// They exist, and their numbers are at hand.
     #[inline(always)]
-    unsafe fn tile<I: Isa, P: Products<C>, const MR: usize>(
-        &mut self,
-        isa: I,
+    unsafe fn four<I: Isa, P: Products<C>>(&mut self, common: &Common<I>, row: usize) -> usize {
+        // SAFETY: the caller's promise.
+        let ([[a], [b]], [[c], [d]]) =
+            unsafe { (self.tile::<I, P, 1, 2>(common, 0, row), self.tile::<I, P, 1, 2>(common, 0, row + 2)) };
+        let at = row - self.rows.start;
+        self.out[at..at + 4].copy_from_slice(&common.isa.sum4([a, b, c, d]));
+        4
+    }
+
+    /// All activation rows with weight row `row`.
+    ///
+    /// # Safety
+    /// It exists, and its numbers are at hand.
+    #[inline(always)]
+    unsafe fn one<I: Isa, P: Products<C>>(&mut self, common: &Common<I>, row: usize) -> usize {
+        let mut m = 0;
+        while m < self.x.m {
+            // SAFETY: the caller's promise.
+            m += unsafe {
+                match self.x.m - m {
+                    4.. => self.rows_of_one::<I, P, 4>(common, m, row),
+                    2.. => self.rows_of_one::<I, P, 2>(common, m, row),
+                    _ => self.rows_of_one::<I, P, 1>(common, m, row),
+                }
+            };
+        }
+        1
+    }
+
+    /// `MR` activation rows from `m` on with weight row `row`; returns `MR`.
+    ///
+    /// # Safety
+    /// They exist, and the numbers are at hand.
+    #[inline(always)]
+    unsafe fn rows_of_one<I: Isa, P: Products<C>, const MR: usize>(&mut self, common: &Common<I>, m: usize, row: usize) -> usize {
+        // SAFETY: the caller's promise.
+        let [totals] = unsafe { self.tile::<I, P, MR, 1>(common, m, row) };
+        let (width, first) = (self.rows.len(), self.rows.start);
+        for (i, &total) in totals.iter().enumerate() {
+            self.out[(m + i) * width + row - first] = common.isa.sum(total);
+        }
+        MR
+    }
+
+    /// `R` weight rows from `row` on with `MR` activation rows from `m` on.
+    ///
+    /// # Safety
+    /// They exist, and the numbers are at hand.
+    #[inline(always)]
+    unsafe fn tile<I: Isa, P: Products<C>, const MR: usize, const R: usize>(
+        &self,
+        common: &Common<I>,
         m: usize,
         row: usize,
-        rows: &Range<usize>,
-        lanes: I::U,
-    ) -> usize {
-        let (w, x) = (self.w, self.x);
+    ) -> [[I::V; MR]; R] {
+        let (w, x, isa) = (self.w, self.x, common.isa);
         let (groups, row_bytes, group) = (w.row_groups(), w.row_bytes(), w.format.group());
         // Groups are powers of two: a division would cost as much as the block.
         let shift = group.trailing_zeros();
         let block = P::block::<I>(group);
         let block_bytes = block * C::BITS as usize / 8;
-        let blocks = w.cols.div_ceil(block);
-        // Blocks that may be read as they lie, with what reading them touches: codes of the next row do no harm, since they meet
-        // zeros, but there may be no next row.
-        let room = size_of_val(w.words) - row * row_bytes;
-        let safe = blocks.min(room.saturating_sub(P::BEYOND) / block_bytes);
-        let mut spill = MaybeUninit::<[u8; BLOCK_BYTES]>::uninit();
-        let mut total = [isa.splat(0.0); MR];
+        let whole = w.cols / block;
+        // Blocks of the last row that may be read as they lie, with what reading them touches: codes of the next row do no harm,
+        // since they meet zeros, but there may be no next row.
+        let room = size_of_val(w.words) - (row + R - 1) * row_bytes;
+        let safe = w.cols.div_ceil(block).min(room.saturating_sub(P::BEYOND) / block_bytes);
+        let mut total = [[isa.splat(0.0); MR]; R];
         // SAFETY: every pointer stays inside the rows that the caller vouches for, the padded activations, or the numbers with
-        // the vector after them.
+        // the vector after them; any address may be asked for ahead.
         unsafe {
             let stream = w.words.as_ptr().cast::<u8>().add(row * row_bytes);
-            let scales = self.scales.as_ptr().add((row - rows.start) * groups);
+            let scales = self.scales.as_ptr().add((row - common.first) * groups);
             let xs = x.data.as_words().as_ptr().add(m * x.stride);
-            for b in 0..blocks {
-                let at = if b < safe {
-                    stream.add(b * block_bytes)
-                } else {
-                    let left = block_bytes.min(row_bytes - b * block_bytes);
-                    copy_block(stream.add(b * block_bytes), left, &mut spill)
-                };
-                let sums = P::sums::<I, MR>(isa, at, xs.add(b * block / P::PER_WORD), x.stride, block);
-                let mut scale = isa.permute(isa.load(scales.add((b * block) >> shift)), lanes);
-                if (b + 1) * block > w.cols {
-                    // Lanes beyond the row must not see the next row's scale, which may be infinite.
-                    let valid = (w.cols - b * block).div_ceil(block / I::LANES) as f32;
-                    let inside = isa.lt(isa.int_to_float(isa.lane_numbers()), isa.splat(valid));
-                    scale = isa.select(inside, scale, isa.splat(0.0));
+            let sums = |b: usize, at: *const u8| P::sums::<I, MR>(isa, at, xs.add(b * block / P::PER_WORD), x.stride, block);
+            let scale = |b: usize, r: usize| isa.permute(isa.load(scales.add(r * groups + ((b * block) >> shift))), common.lanes);
+            for b in 0..whole.min(safe) {
+                for (r, total) in total.iter_mut().enumerate() {
+                    let at = stream.add(r * row_bytes + b * block_bytes);
+                    isa.prefetch(at.wrapping_add(AHEAD));
+                    add(isa, total, sums(b, at), scale(b, r));
                 }
-                for i in 0..MR {
-                    total[i] = isa.fma(sums[i], scale, total[i]);
+            }
+            for b in whole.min(safe)..w.cols.div_ceil(block) {
+                let mut spill = MaybeUninit::<[u8; BLOCK_BYTES]>::uninit();
+                for (r, total) in total.iter_mut().enumerate() {
+                    let mut at = stream.add(r * row_bytes + b * block_bytes);
+                    isa.prefetch(at.wrapping_add(AHEAD));
+                    if b >= safe {
+                        at = copy_block(at, block_bytes.min(row_bytes - b * block_bytes), &mut spill);
+                    }
+                    // Lanes beyond the row must not see the next row's scale, which may be infinite.
+                    let scale = scale(b, r);
+                    let scale = if b < whole { scale } else { isa.select(common.inside, scale, isa.splat(0.0)) };
+                    add(isa, total, sums(b, at), scale);
                 }
             }
             if w.biases.is_some() {
-                let biases = self.biases.as_ptr().add((row - rows.start) * groups);
-                self.add_biases(isa, m, biases, &mut total);
+                let biases = self.biases.as_ptr().add((row - common.first) * groups);
+                self.add_biases(common, m, biases, &mut total);
             }
         }
-        let (width, first) = (self.rows.len(), self.rows.start);
-        for (i, &total) in total.iter().enumerate() {
-            self.out[(m + i) * width + row - first] = isa.sum(total);
-        }
-        MR
+        total
     }
 
     /// Adds Σ bias · (sum of the group's activations).
     ///
     /// # Safety
-    /// `biases` points at a row of group numbers, followed by a vector of readable elements.
+    /// `biases` points at `R` rows of group numbers, followed by a vector of readable elements.
     #[inline(always)]
-    unsafe fn add_biases<I: Isa, const MR: usize>(&self, isa: I, m: usize, biases: *const f32, total: &mut [I::V; MR]) {
-        let groups = self.w.row_groups();
+    unsafe fn add_biases<I: Isa, const MR: usize, const R: usize>(
+        &self,
+        common: &Common<I>,
+        m: usize,
+        biases: *const f32,
+        total: &mut [[I::V; MR]; R],
+    ) {
+        let (groups, isa) = (self.w.row_groups(), common.isa);
         let sums = &self.x.data.as_floats()[self.x.sums..];
         for g in (0..groups).step_by(I::LANES) {
-            let inside = isa.lt(isa.int_to_float(isa.lane_numbers()), isa.splat((groups - g) as f32));
-            // SAFETY: the caller's promise; rows of `sums` are padded to a multiple of 16.
-            unsafe {
-                let bias = isa.load(biases.add(g));
-                let bias = if groups - g < I::LANES { isa.select(inside, bias, isa.splat(0.0)) } else { bias };
-                for (i, total) in total.iter_mut().enumerate() {
-                    let sum = isa.load(sums.as_ptr().add((m + i) * self.x.sum_stride + g));
-                    *total = isa.fma(bias, sum, *total);
+            for (r, total) in total.iter_mut().enumerate() {
+                // SAFETY: the caller's promise; rows of `sums` are padded to a multiple of 16.
+                unsafe {
+                    let bias = isa.load(biases.add(r * groups + g));
+                    let is_last = groups - g <= I::LANES;
+                    let bias = if is_last { isa.select(common.groups, bias, isa.splat(0.0)) } else { bias };
+                    for (i, total) in total.iter_mut().enumerate() {
+                        let sum = isa.load(sums.as_ptr().add((m + i) * self.x.sum_stride + g));
+                        *total = isa.fma(bias, sum, *total);
+                    }
                 }
             }
         }
+    }
+}
+
+/// `total += sums · scale`
+#[inline(always)]
+fn add<I: Isa, const MR: usize>(isa: I, total: &mut [I::V; MR], sums: [I::V; MR], scale: I::V) {
+    for (total, sum) in total.iter_mut().zip(sums) {
+        *total = isa.fma(sum, scale, *total);
     }
 }

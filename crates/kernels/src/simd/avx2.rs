@@ -55,6 +55,12 @@ impl Isa for Avx2 {
     const KIND: IsaKind = IsaKind::Avx2;
 
     #[inline(always)]
+    fn prefetch(self, p: *const u8) {
+        // SAFETY: nothing is read.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn spread<const BITS: u32>(self, p: *const u8) -> __m256i {
         let lane = |i: u32| (i * BITS / 8) as i32 | ((i * BITS / 8 + 1) as i32) << 8 | 0x8080_0000_u32 as i32;
         let shift = |i: u32| (i * BITS % 8) as i32;

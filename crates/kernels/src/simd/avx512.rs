@@ -115,6 +115,29 @@ impl<const DOT: bool> Isa for Avx512<DOT> {
     const DOT: bool = DOT;
 
     #[inline(always)]
+    fn prefetch(self, p: *const u8) {
+        // SAFETY: nothing is read.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
+    }
+
+    #[inline(always)]
+    fn sum4(self, [a, b, c, d]: [__m512; 4]) -> [f32; 4] {
+        let mut sums = [0.0; 4];
+        // SAFETY: `self` proves the instructions; four floats are writable.
+        unsafe {
+            let ab = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b));
+            let cd = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(c, d), _mm512_shuffle_f32x4::<0xee>(c, d));
+            // A quarter of the vector for each.
+            let fours = _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(ab, cd), _mm512_shuffle_f32x4::<0xdd>(ab, cd));
+            let twos = _mm512_add_ps(fours, _mm512_permute_ps::<0x4e>(fours));
+            let ones = _mm512_add_ps(twos, _mm512_permute_ps::<0xb1>(twos));
+            let firsts = _mm512_maskz_compress_ps(0x1111, ones);
+            _mm_storeu_ps(sums.as_mut_ptr(), _mm512_castps512_ps128(firsts));
+        }
+        sums
+    }
+
+    #[inline(always)]
     unsafe fn spread<const BITS: u32>(self, p: *const u8) -> __m512i {
         const { assert!(BITS <= 8) };
         let table = const { &Spread::new(BITS as usize) };

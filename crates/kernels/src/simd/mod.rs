@@ -38,6 +38,9 @@ impl IsaKind {
     pub const ALL: [IsaKind; 4] = [IsaKind::Portable, IsaKind::Avx2, IsaKind::Avx512, IsaKind::Neon];
 }
 
+/// Bytes from where a stream is read to where it is asked for ahead.
+pub(crate) const AHEAD: usize = 4096;
+
 /// Vector operations of one instruction set. Lane `i` of a result depends on lane `i` of the operands unless stated.
 pub trait Isa: Copy + Send + Sync + 'static {
     /// `LANES` values of `f32`.
@@ -96,6 +99,14 @@ pub trait Isa: Copy + Send + Sync + 'static {
     fn round(self, a: Self::V) -> Self::V;
     /// Sum of all lanes, in an order fixed per instruction set.
     fn sum(self, a: Self::V) -> f32;
+    /// [`Isa::sum`] of four vectors, to the bit.
+    #[inline(always)]
+    fn sum4(self, a: [Self::V; 4]) -> [f32; 4] {
+        a.map(|a| self.sum(a))
+    }
+    /// Begins to bring the cache line at `p`, any address, into the core's second-level cache, where there is a way to ask.
+    #[inline(always)]
+    fn prefetch(self, _p: *const u8) {}
     /// Largest lane.
     fn max_lane(self, a: Self::V) -> f32;
 

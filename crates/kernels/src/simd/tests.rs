@@ -96,6 +96,8 @@ impl Kernel for Lanes {
         turned(isa);
         assert_eq!(isa.sum(x), a[..I::LANES].iter().sum::<f32>());
         assert_eq!(isa.max_lane(y), 3.0);
+        let thirds = [3.0, 7.0, 0.3, 1e-3].map(|d| isa.div(x, isa.splat(d)));
+        assert_eq!(isa.sum4(thirds).map(f32::to_bits), thirds.map(|v| isa.sum(v).to_bits()));
     }
 }
 
