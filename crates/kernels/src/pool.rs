@@ -1,9 +1,10 @@
 //! One explicit thread pool with cheap fork-join.
 //!
 //! Work is cut into numbered tasks by the shape of the problem, never by the number of workers, and every task writes its own
-//! part of the output; so a result does not depend on the number of threads. Workers spin for a moment after a job, in case the
-//! next follows at once, and then sleep. A worker that is not there in time (asleep, or off the CPU) is not waited for: only
-//! workers that have entered a job hold up its end.
+//! part of the output; so a result does not depend on the number of threads. Each thread begins with a run of neighbouring tasks,
+//! whose operands follow one another in memory, and then helps the others with theirs. Workers spin for a moment after a job, in
+//! case the next follows at once, and then sleep. A worker that is not there in time (asleep, or off the CPU) is not waited for:
+//! only workers that have entered a job hold up its end.
 
 use std::{
     any::Any,
@@ -33,19 +34,28 @@ const OPEN: u64 = 1 << 16;
 const INSIDE: u64 = OPEN - 1;
 const TICKET: u64 = OPEN << 1;
 
+/// The tasks that a thread begins with, in a cache line (and the one fetched with it) of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Share {
+    /// The next one, for whoever comes.
+    next: AtomicUsize,
+    end: AtomicUsize,
+}
+
 /// A borrowed `Fn(usize)` without its lifetime.
 #[derive(Clone, Copy)]
 struct Job {
     /// Data, task, worker.
     call: unsafe fn(*const (), usize, usize),
     data: *const (),
-    tasks: usize,
 }
 
 struct Shared {
     gate: AtomicU64,
     job: UnsafeCell<Job>,
-    next: AtomicUsize,
+    /// One a thread.
+    shares: Box<[Share]>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     sleepers: AtomicUsize,
     lock: Mutex<()>,
@@ -85,8 +95,8 @@ impl Pool {
         let threads = if threads == 0 { thread::available_parallelism().map_or(1, usize::from) } else { threads };
         let shared = Arc::new(Shared {
             gate: AtomicU64::new(0),
-            job: UnsafeCell::new(Job { call: |_, _, _| {}, data: std::ptr::null(), tasks: 0 }),
-            next: AtomicUsize::new(0),
+            job: UnsafeCell::new(Job { call: |_, _, _| {}, data: std::ptr::null() }),
+            shares: (0..threads.clamp(1, INSIDE as usize)).map(|_| Share::default()).collect(),
             panic: Mutex::new(None),
             sleepers: AtomicUsize::new(0),
             lock: Mutex::new(()),
@@ -100,7 +110,7 @@ impl Pool {
             thread::Builder::new().name(format!("kernel-{i}")).spawn(move || shared.work(i)).ok()
         };
         // Where the system refuses a thread the pool is smaller: results do not depend on its size.
-        let workers = (1..threads.min(INSIDE as usize)).map_while(spawn).collect();
+        let workers = (1..shared.shares.len()).map_while(spawn).collect();
         Pool { shared, owner: Mutex::new(Arena::default()), workers, cpu }
     }
 
@@ -159,12 +169,13 @@ impl Pool {
             // SAFETY: `data` is the `&F` that `fork_join` stored, alive until it returns.
             unsafe { (*data.cast::<F>())(task, worker) }
         }
-        let job = Job { call: call::<F>, data: std::ptr::from_ref(f).cast(), tasks };
-        if tasks < 2 || self.workers.is_empty() {
-            self.shared.next.store(0, Relaxed);
+        let job = Job { call: call::<F>, data: std::ptr::from_ref(f).cast() };
+        let helpers = self.workers.len().min(tasks.saturating_sub(1));
+        self.shared.deal(tasks, helpers + 1);
+        if helpers == 0 {
             self.shared.take_tasks(job, 0);
         } else {
-            self.shared.fork_join(job, self.workers.len());
+            self.shared.fork_join(job, helpers);
         }
         self.shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -211,13 +222,21 @@ impl fmt::Debug for Pool {
 }
 
 impl Shared {
-    fn fork_join(&self, job: Job, workers: usize) {
+    /// Gives each of the first `threads` threads its tasks; for the holder of `owner`, while nobody is inside.
+    fn deal(&self, tasks: usize, threads: usize) {
+        for (i, share) in self.shares.iter().enumerate() {
+            let start = |i: usize| tasks * i.min(threads) / threads;
+            share.next.store(start(i), Relaxed);
+            share.end.store(start(i + 1), Relaxed);
+        }
+    }
+
+    fn fork_join(&self, job: Job, helpers: usize) {
         // SAFETY: the caller holds `owner`, the gate is closed and nobody is inside.
         unsafe { *self.job.get() = job };
-        self.next.store(0, Relaxed);
         let before = self.gate.load(Relaxed);
         self.gate.store((before & !(OPEN | INSIDE)).wrapping_add(TICKET) | OPEN, SeqCst);
-        self.rouse(workers.min(job.tasks - 1));
+        self.rouse(helpers);
         self.take_tasks(job, 0);
         self.gate.fetch_and(!OPEN, AcqRel);
         for _ in 0..SPINS {
@@ -258,19 +277,24 @@ impl Shared {
         (0..wanted).for_each(|_| self.wake.notify_one());
     }
 
+    /// Does the tasks of a worker's own share, then what is left of the others'.
     fn take_tasks(&self, job: Job, worker: usize) {
         let result = catch_unwind(AssertUnwindSafe(|| {
-            loop {
-                let task = self.next.fetch_add(1, Relaxed);
-                if task >= job.tasks {
-                    break;
+            let (before, own) = self.shares.split_at(worker);
+            for share in own.iter().chain(before) {
+                loop {
+                    let task = share.next.fetch_add(1, Relaxed);
+                    if task >= share.end.load(Relaxed) {
+                        break;
+                    }
+                    // SAFETY: `run` keeps the closure alive until every worker has left, and `F: Sync`.
+                    unsafe { (job.call)(job.data, task, worker) };
                 }
-                // SAFETY: `run` keeps the closure alive until every worker has left, and `F: Sync`.
-                unsafe { (job.call)(job.data, task, worker) };
             }
         }));
         if let Err(payload) = result {
-            self.next.store(job.tasks, Relaxed);
+            // Nobody begins another one.
+            self.shares.iter().for_each(|share| share.next.store(share.end.load(Relaxed), Relaxed));
             self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(payload);
         }
     }

@@ -21,7 +21,7 @@ use crate::{
 pub(crate) const FEW: usize = 8;
 
 /// Bytes of weights a task reads.
-const TASK_BYTES: usize = 64 << 10;
+const TASK_BYTES: usize = 16 << 10;
 
 /// Rows of activations as `f32`, zeros to a multiple of this many.
 const PAD: usize = 256;
