@@ -1,5 +1,6 @@
 //! Scaled dot product attention with an online softmax: scores are never held as a whole.
 
+mod one;
 mod tile;
 
 use std::ops::Range;
@@ -13,6 +14,7 @@ use crate::{
     pool::{Parts, Team},
     simd::Cpu,
 };
+use one::One;
 use tile::{Join, State, Tile, WriteState, scratch_words};
 
 /// Which keys a query sees.
@@ -162,7 +164,9 @@ impl<'a, S: Float> Problem<'a, S> {
         let heads = self.batch * self.kv_heads;
         let rows = ROWS.min(self.rows()).next_multiple_of(cpu.lanes());
         let size = State::len(self.width, rows);
-        let words = scratch_words(cpu, rows, self.depth, self.width);
+        let most = SPLIT.min(self.keys);
+        let (alone, one) = (self.is_alone(), one::scratch_words([self.group, self.depth, self.width, most]));
+        let words = scratch_words(cpu, rows, self.depth, self.width).max(if alone { one } else { 0 });
         let mut states = team.take(if splits > 1 { heads * splits * size } else { 0 });
         let parts = Parts::new(states.words());
         team.run(heads * tiles * splits, words, |task, scratch| {
@@ -173,12 +177,28 @@ impl<'a, S: Float> Problem<'a, S> {
             let state = (splits > 1).then(|| bytemuck::cast_slice_mut(unsafe { parts.slice(task * size..(task + 1) * size) }));
             let rows = tile * ROWS..self.rows().min((tile + 1) * ROWS);
             let tile = self.tile(cpu, head, rows, keys, scratch, state);
-            if self.pairs { cpu.dispatch_dot(tile) } else { cpu.dispatch(tile) }
+            match (alone, self.pairs) {
+                (true, true) => cpu.dispatch_dot(One { tile, most }),
+                (true, false) => cpu.dispatch(One { tile, most }),
+                (false, true) => cpu.dispatch_dot(tile),
+                (false, false) => cpu.dispatch(tile),
+            }
         });
         if splits > 1 {
             self.merge(&mut team, states.words(), [splits, size, rows], words);
         }
         team.give_back(states);
+    }
+
+    /// Whether each head has one query, with few heads a group, and keys and values lie as [`One`] reads them.
+    fn is_alone(&self) -> bool {
+        let rows_lie = self.k.strides()[3] == 1 && self.v.strides()[3] == 1;
+        self.queries == 1 && self.group <= one::MOST_HEADS && rows_lie
+    }
+
+    /// Whether the mask says of each key what is added to its score.
+    fn is_masked(&self) -> bool {
+        matches!(self.mask, Mask::Bool(_) | Mask::Add(_))
     }
 
     fn tile<'t>(

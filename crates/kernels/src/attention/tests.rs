@@ -11,9 +11,13 @@ type Sizes = [usize; 7];
 enum Kind {
     None,
     Causal,
+    Window,
     Bool,
     Add,
 }
+
+/// Keys of a window.
+const WINDOW: usize = 40;
 
 fn expected<T: Float>(q: &View<T>, k: &View<T>, v: &View<T>, mask: &Mask, scale: f64, s: Sizes) -> Vec<f64> {
     let [batch, heads, kv, tq, tk, d, dv] = s;
@@ -25,7 +29,8 @@ fn expected<T: Float>(q: &View<T>, k: &View<T>, v: &View<T>, mask: &Mask, scale:
         let score = |j: usize| {
             let dot: f64 = (0..d).map(|p| at(q, [b, h, t, p]) * at(k, [b, g, j, p])).sum::<f64>() * scale;
             match mask {
-                Mask::Causal if j + tq > t + tk => f64::NEG_INFINITY,
+                Mask::Causal | Mask::Window(_) if j + tq > t + tk => f64::NEG_INFINITY,
+                Mask::Window(size) if j + tq + size <= t + tk => f64::NEG_INFINITY,
                 Mask::Bool(m) if !m.broadcast_to(&[batch, heads, tq, tk]).unwrap().get(&[b, h, t, j]).unwrap().get() => {
                     f64::NEG_INFINITY
                 }
@@ -66,6 +71,7 @@ fn check<T: Precision>(pool: &Pool, s: Sizes, kind: Kind, strided: bool) {
     let mask = match kind {
         Kind::None => Mask::None,
         Kind::Causal => Mask::Causal,
+        Kind::Window => Mask::Window(WINDOW),
         Kind::Bool => Mask::Bool(View::contiguous(&allowed, &[heads, tq, tk]).unwrap()),
         Kind::Add => Mask::Add(View::contiguous(&added, &[tq, tk]).unwrap().into()),
     };
@@ -95,10 +101,13 @@ fn attention_matches_the_definition() {
         [1, 1, 1, 9, 4, 8, 8],
         [1, 2, 1, 1, 1300, 16, 16],
         [1, 2, 1, 3, 1, 4, 4],
+        [1, 3, 1, 1, 70, 64, 64],
+        [2, 16, 2, 1, 300, 32, 20],
+        [1, 9, 1, 1, 40, 32, 48],
     ];
     for pool in isas() {
         for s in sizes {
-            for kind in [Kind::None, Kind::Causal, Kind::Bool, Kind::Add] {
+            for kind in [Kind::None, Kind::Causal, Kind::Window, Kind::Bool, Kind::Add] {
                 for strided in [false, true] {
                     check::<f32>(&pool, s, kind, strided);
                 }

@@ -59,13 +59,13 @@ impl Kernel for Join<'_> {
 
 /// `x`, or 0 where it is −∞.
 #[inline(always)]
-fn finite<I: Isa>(isa: I, x: I::V) -> I::V {
+pub(super) fn finite<I: Isa>(isa: I, x: I::V) -> I::V {
     isa.select(isa.lt(x, isa.splat(f32::MIN)), isa.splat(0.0), x)
 }
 
 /// e^(score − base), 0 for a score of −∞.
 #[inline(always)]
-fn weight<I: Isa>(isa: I, score: I::V, base: I::V) -> I::V {
+pub(super) fn weight<I: Isa>(isa: I, score: I::V, base: I::V) -> I::V {
     isa.select(isa.lt(score, isa.splat(f32::MIN)), isa.splat(0.0), exp(isa, isa.sub(score, base)))
 }
 
@@ -295,7 +295,7 @@ impl<S: Float> Tile<'_, S> {
     }
 
     /// What is added to the scores of `row`.
-    fn mask_line(&self, row: usize, keys: Range<usize>, to: &mut [f32]) {
+    pub(super) fn mask_line(&self, row: usize, keys: Range<usize>, to: &mut [f32]) {
         let (query, head) = self.place(row);
         let base =
             |s: &[isize]| self.batch as isize * s[0] + head as isize * s[1] + query as isize * s[2] + keys.start as isize * s[3];

@@ -1,0 +1,292 @@
+//! A single query of every head, as in generation: keys run through the lanes of the scores, columns through those of the values,
+//! and the heads of a group share what is read.
+
+use std::ops::Range;
+
+use super::tile::{State, Tile, finite, weight};
+use crate::{
+    Float,
+    simd::{Isa, Kernel, load_partial},
+};
+
+/// The largest group: the rows of larger ones fill the lanes.
+pub(super) const MOST_HEADS: usize = 8;
+
+/// Heads of a group that values are weighted for at once.
+const HEADS: usize = 4;
+
+/// Widens queries to a multiple of this many elements.
+const PAD: usize = 32;
+
+/// Sizes that all parts of the work share.
+#[derive(Clone, Copy)]
+struct Shape {
+    heads: usize,
+    depth: usize,
+    width: usize,
+    /// Most keys.
+    keys: usize,
+}
+
+impl Shape {
+    fn query_words(self) -> usize {
+        self.heads * self.depth.next_multiple_of(PAD)
+    }
+
+    /// Elements of a head's scores.
+    fn line(self) -> usize {
+        self.keys.next_multiple_of(16)
+    }
+
+    /// Elements of a head's result.
+    fn result(self) -> usize {
+        self.width.next_multiple_of(16)
+    }
+}
+
+/// Scratch for `heads` heads of a group and at most `keys` keys.
+pub(super) fn scratch_words([heads, depth, width, keys]: [usize; 4]) -> usize {
+    let s = Shape { heads, depth, width, keys };
+    s.query_words() + heads * (2 * s.line() + s.result())
+}
+
+/// A tile whose rows are the heads of a group, for one query whose operands have contiguous rows.
+pub(super) struct One<'a, S> {
+    pub(super) tile: Tile<'a, S>,
+    /// Most keys that any task sees.
+    pub(super) most: usize,
+}
+
+impl<S: Float> Kernel for One<'_, S> {
+    type Out = ();
+    #[inline(always)]
+    fn run<I: Isa>(mut self, isa: I) {
+        let p = self.tile.problem;
+        let s = Shape { heads: p.group, depth: p.depth, width: p.width, keys: self.most };
+        let pairs = I::DOT && p.pairs && p.depth.is_multiple_of(PAD);
+        let visible = p.visible(0);
+        let start = self.tile.keys.start.max(visible.start);
+        let keys = start..self.tile.keys.end.min(visible.end).max(start);
+        let (queries, rest) = std::mem::take(&mut self.tile.scratch).split_at_mut(s.query_words());
+        let (scores, rest) = bytemuck::cast_slice_mut::<u32, f32>(rest).split_at_mut(s.heads * s.line());
+        let (masks, results) = rest.split_at_mut(s.heads * s.line());
+        self.lay_out_queries(s, pairs, queries);
+        if pairs {
+            self.scores::<I, true>(isa, s, queries, keys.clone(), scores);
+        } else {
+            self.scores::<I, false>(isa, s, queries, keys.clone(), scores);
+        }
+        let mut sums = [[0.0; 2]; MOST_HEADS];
+        for (head, sums) in sums.iter_mut().enumerate().take(s.heads) {
+            let lines = (&mut scores[head * s.line()..][..s.line()], &mut masks[head * s.line()..][..s.line()]);
+            *sums = self.soften(isa, head, keys.clone(), lines);
+        }
+        for first in (0..s.heads).step_by(HEADS) {
+            let (scores, to) = (&scores[first * s.line()..], &mut results[first * s.result()..]);
+            match s.heads - first {
+                1 => self.values::<I, 1>(isa, s, keys.clone(), scores, to),
+                2 => self.values::<I, 2>(isa, s, keys.clone(), scores, to),
+                3 => self.values::<I, 3>(isa, s, keys.clone(), scores, to),
+                _ => self.values::<I, HEADS>(isa, s, keys.clone(), scores, to),
+            }
+        }
+        self.finish(isa, s, results, &sums[..s.heads]);
+    }
+}
+
+impl<S: Float> One<'_, S> {
+    /// Queries as `f32` or as pairs of bf16, each padded with zeros.
+    #[inline(always)]
+    fn lay_out_queries(&self, s: Shape, pairs: bool, to: &mut [u32]) {
+        let (t, q) = (&self.tile, self.tile.problem.q);
+        let from = q.strides();
+        for (head, line) in to.chunks_exact_mut(s.depth.next_multiple_of(PAD)).enumerate() {
+            line[s.depth..].fill(0);
+            let at = t.batch as isize * from[0] + (t.kv_head * s.heads + head) as isize * from[1];
+            // SAFETY: the row is inside the view.
+            unsafe { q.origin().offset(at).read(t.cpu, from[3], bytemuck::cast_slice_mut(&mut line[..s.depth])) };
+            if pairs {
+                for i in 0..line.len() / 2 {
+                    line[i] = line[2 * i] >> 16 | (line[2 * i + 1] & 0xffff_0000);
+                }
+            }
+        }
+    }
+
+    /// `to[head][key]`: products of queries and keys.
+    #[inline(always)]
+    fn scores<I: Isa, const PAIRS: bool>(&self, isa: I, s: Shape, queries: &[u32], keys: Range<usize>, to: &mut [f32]) {
+        let (k, padded) = (self.tile.problem.k, s.depth.next_multiple_of(PAD));
+        let strides = k.strides();
+        let base = self.tile.batch as isize * strides[0] + self.tile.kv_head as isize * strides[1];
+        // SAFETY: keys of the tile are inside the view.
+        let key = |i: usize| unsafe { k.origin().offset(base + i as isize * strides[2]) };
+        for first in keys.clone().step_by(4) {
+            // Beyond the last key it is taken again, and what comes of it is not looked at.
+            let rows: [*const S; 4] = std::array::from_fn(|i| key((first + i).min(keys.end - 1)));
+            for head in 0..s.heads {
+                let query = queries[head * padded..][..padded].as_ptr();
+                // SAFETY: keys have `depth` elements, queries as many and zeros up to `padded`.
+                let sums = unsafe { products::<I, S, PAIRS>(isa, query, rows, s.depth) };
+                to[head * s.line() + first - keys.start..][..4].copy_from_slice(&isa.sum4(sums));
+            }
+        }
+    }
+
+    /// Turns scores into weights; returns their largest score and their sum.
+    ///
+    /// Weights are rounded to the element type and their sum is not, as where there are many queries.
+    #[inline(always)]
+    fn soften<I: Isa>(&self, isa: I, head: usize, keys: Range<usize>, (scores, mask): (&mut [f32], &mut [f32])) -> [f32; 2] {
+        let (count, p) = (keys.len(), self.tile.problem);
+        let masked = p.is_masked();
+        if masked {
+            self.tile.mask_line(head, keys, &mut mask[..count]);
+        }
+        let (scale, hidden) = (isa.splat(p.scale), isa.splat(f32::NEG_INFINITY));
+        let (mut top, mut total) = (hidden, isa.splat(0.0));
+        // SAFETY: lines hold whole vectors.
+        unsafe {
+            for i in (0..count).step_by(I::LANES) {
+                let at = scores.as_mut_ptr().add(i);
+                let mut score = isa.mul(isa.load(at), scale);
+                if masked {
+                    score = isa.add(score, isa.load(mask.as_ptr().add(i)));
+                }
+                if count - i < I::LANES {
+                    let inside = isa.lt(isa.int_to_float(isa.lane_numbers()), isa.splat((count - i) as f32));
+                    score = isa.select(inside, score, hidden);
+                }
+                top = isa.max(top, score);
+                isa.store(at, score);
+            }
+            let top = isa.max_lane(top);
+            let base = finite(isa, isa.splat(top));
+            for i in (0..count).step_by(I::LANES) {
+                let at = scores.as_mut_ptr().add(i);
+                let w = weight(isa, isa.load(at), base);
+                total = isa.add(total, w);
+                isa.store(at, S::round_lanes(isa, w));
+            }
+            [top, isa.sum(total)]
+        }
+    }
+
+    /// `to[head][column]`: weighted values for `H` heads.
+    #[inline(always)]
+    fn values<I: Isa, const H: usize>(&self, isa: I, s: Shape, keys: Range<usize>, weights: &[f32], to: &mut [f32]) {
+        // As many sums as registers hold beside the values.
+        if I::LANES == 16 {
+            self.columns::<I, H, 4>(isa, s, keys, weights, to);
+        } else {
+            self.columns::<I, H, 2>(isa, s, keys, weights, to);
+        }
+    }
+
+    #[inline(always)]
+    fn columns<I: Isa, const H: usize, const C: usize>(
+        &self,
+        isa: I,
+        s: Shape,
+        keys: Range<usize>,
+        weights: &[f32],
+        to: &mut [f32],
+    ) {
+        let v = self.tile.problem.v;
+        let strides = v.strides();
+        let base = self.tile.batch as isize * strides[0] + self.tile.kv_head as isize * strides[1];
+        assert!(weights.len() >= (H - 1) * s.line() + keys.len() && to.len() >= H * s.result(), "lines are as long as they say");
+        let mut column = 0;
+        while column < s.width {
+            let whole = s.width - column >= C * I::LANES;
+            let rest = (s.width - column).min(I::LANES);
+            let mut sums = [[isa.splat(0.0); C]; H];
+            // SAFETY: keys and columns are inside the view; lines by the assertion, of which a vector fits from any column on that
+            // is a multiple of LANES.
+            unsafe {
+                for (i, key) in keys.clone().enumerate() {
+                    let at = v.origin().offset(base + key as isize * strides[2]).add(column);
+                    let load = |c: usize| match whole {
+                        true => S::load(isa, at.add(c * I::LANES)),
+                        false if c == 0 => load_partial(isa, at, rest),
+                        false => isa.splat(0.0),
+                    };
+                    let values: [I::V; C] = std::array::from_fn(load);
+                    for (h, sums) in sums.iter_mut().enumerate() {
+                        let w = isa.splat(*weights.as_ptr().add(h * s.line() + i));
+                        for (sum, &value) in sums.iter_mut().zip(&values) {
+                            *sum = isa.fma(w, value, *sum);
+                        }
+                    }
+                }
+                for (h, sums) in sums.iter().enumerate() {
+                    for (c, &sum) in sums.iter().enumerate().take(if whole { C } else { 1 }) {
+                        isa.store(to.as_mut_ptr().add(h * s.result() + column + c * I::LANES), sum);
+                    }
+                }
+            }
+            column += if whole { C * I::LANES } else { rest };
+        }
+    }
+
+    /// Writes results, or the state if parts of the keys are joined later.
+    #[inline(always)]
+    fn finish<I: Isa>(&mut self, _: I, s: Shape, results: &mut [f32], sums: &[[f32; 2]]) {
+        let rows = s.heads.next_multiple_of(I::LANES);
+        if let Some(state) = self.tile.state.take() {
+            let state = &mut state[..State::len(s.width, rows)];
+            state.fill(0.0);
+            state[s.width * rows..][..rows].fill(f32::NEG_INFINITY);
+            for (head, &[top, sum]) in sums.iter().enumerate() {
+                let line = &results[head * s.result()..][..s.width];
+                let column = state[head..].iter_mut().step_by(rows);
+                column.zip(line.iter().chain(&[top, sum])).for_each(|(to, &x)| *to = x);
+            }
+            return;
+        }
+        let (t, out) = (&self.tile, &self.tile.problem.out);
+        for (head, &[_, sum]) in sums.iter().enumerate() {
+            let line = &mut results[head * s.result()..][..s.width];
+            let factor = if sum < f32::MIN_POSITIVE { 0.0 } else { 1.0 / sum };
+            line.iter_mut().for_each(|x| *x *= factor);
+            let at = t.batch as isize * out.strides[0] + (t.kv_head * s.heads + head) as isize * out.strides[1];
+            // SAFETY: the row is inside the output, and heads belong to one task.
+            unsafe { out.origin.offset(at).write(t.cpu, out.strides[3], line) };
+        }
+    }
+}
+
+/// Products of a query with four keys, to be summed over the lanes.
+///
+/// # Safety
+/// `depth` elements of each key are readable, and of the query as many words, or half as many where they are `PAIRS`.
+#[inline(always)]
+unsafe fn products<I: Isa, S: Float, const PAIRS: bool>(isa: I, query: *const u32, keys: [*const S; 4], depth: usize) -> [I::V; 4] {
+    let mut sums = [isa.splat(0.0); 4];
+    // SAFETY: the caller's promise.
+    unsafe {
+        if PAIRS {
+            for at in (0..depth).step_by(2 * I::LANES) {
+                let q = isa.load_u(query.add(at / 2));
+                for (sum, key) in sums.iter_mut().zip(keys) {
+                    *sum = isa.dot_bf16(*sum, q, isa.load_u(key.add(at).cast()));
+                }
+            }
+            return sums;
+        }
+        let whole = depth / I::LANES * I::LANES;
+        for at in (0..whole).step_by(I::LANES) {
+            let q = isa.load(query.add(at).cast());
+            for (sum, key) in sums.iter_mut().zip(keys) {
+                *sum = isa.fma(q, S::load(isa, key.add(at)), *sum);
+            }
+        }
+        if whole < depth {
+            let q = isa.load(query.add(whole).cast());
+            for (sum, key) in sums.iter_mut().zip(keys) {
+                *sum = isa.fma(q, load_partial(isa, key.add(whole), depth - whole), *sum);
+            }
+        }
+    }
+    sums
+}
