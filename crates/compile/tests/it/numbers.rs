@@ -2,8 +2,9 @@
 
 use flambeau_compile::{Options, compile};
 use flambeau_ir::Node;
+use flambeau_runtime::Value;
 
-use crate::support::{check_runs, compiled, engine, exported, method};
+use crate::support::{check_runs, compiled, engine, exported, method, runs};
 
 fn check(name: &str) {
     let bytes = compiled(name, &Options { require_full: true, ..Options::default() }).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -85,6 +86,46 @@ fn slots_are_reused_without_harm() {
 #[test]
 fn folded_tables_keep_their_values() {
     check("layers");
+}
+
+/// Compiles a fixture and expects every result bit for bit.
+fn check_exact(name: &str) {
+    let bytes = compiled(name, &Options { require_full: true, ..Options::default() }).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let mut method = method(bytes, "forward");
+    for (inputs, expected) in runs(name) {
+        let inputs: Vec<Value> = inputs.into_iter().map(Value::Tensor).collect();
+        let found = method.run(&inputs).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(found.len(), expected.len(), "{name}");
+        for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            let Value::Tensor(found) = found else { panic!("{name}, result {i} is no tensor") };
+            assert_eq!((found.dtype(), found.shape()), (expected.dtype(), expected.shape()), "{name}, result {i}");
+            let differ = found.bytes().iter().zip(expected.bytes()).position(|(a, b)| a != b);
+            assert_eq!(differ, None, "{name}, result {i}: first byte that differs");
+        }
+    }
+}
+
+#[test]
+fn resampled_bytes_are_pytorchs() {
+    check_exact("resized");
+    check_exact("shrunk");
+}
+
+#[test]
+fn grids_of_halves_are_placed_as_pytorch_rounds() {
+    check_exact("sampled_f16");
+    check_exact("sampled_bf16");
+}
+
+#[test]
+fn halves_are_rounded_where_pytorch_rounds_them() {
+    check("rounded_f16");
+    check("rounded_bf16");
+}
+
+#[test]
+fn integers_wrap_around_before_they_become_floats() {
+    check_exact("wrapped");
 }
 
 fn count(name: &str, is: fn(&Node) -> bool) -> usize {

@@ -44,6 +44,9 @@ struct Place {
     inside: Option<Tid>,
 }
 
+/// A place along one axis, and its weight if that is not 1.
+type Tap = (Place, Option<Tid>);
+
 impl Image {
     fn new(cx: &mut Lower, call: &Call, x: Tid) -> Result<Image, Refuse> {
         let dims = cx.spec(x).dims.to_vec();
@@ -62,15 +65,26 @@ impl Image {
         Ok(Image { rows, batch: dims[0].clone(), sizes, outside, align_corners: call.bool_or("align_corners", false)? })
     }
 
-    /// Grid coordinates from -1 to 1 as places in an axis.
+    /// Grid coordinates from -1 to 1 as places in an axis, by PyTorch's steps: on volumes it multiplies by the size before it halves.
     fn place(&self, cx: &mut Lower, grid: Tid, size: i64) -> Emitted {
         let shifted = ops::add_number(cx, grid, 1.0)?;
-        if self.align_corners {
-            return ops::mul_number(cx, shifted, (size - 1) as f64 / 2.0);
+        let reach = (size - i64::from(self.align_corners)) as f64;
+        match (self.sizes.len() > 2, self.align_corners) {
+            (false, true) => ops::mul_number(cx, shifted, reach / 2.0),
+            (false, false) => {
+                let scaled = ops::mul_number(cx, shifted, reach / 2.0)?;
+                ops::add_number(cx, scaled, -0.5)
+            }
+            (true, true) => {
+                let half = ops::mul_number(cx, shifted, 0.5)?;
+                ops::mul_number(cx, half, reach)
+            }
+            (true, false) => {
+                let scaled = ops::mul_number(cx, shifted, reach)?;
+                let from_half = ops::add_number(cx, scaled, -1.0)?;
+                ops::mul_number(cx, from_half, 0.5)
+            }
         }
-        let scaled = ops::mul_number(cx, shifted, size as f64)?;
-        let from_half = ops::add_number(cx, scaled, -1.0)?;
-        ops::mul_number(cx, from_half, 0.5)
     }
 
     /// Places outside moved to where they are looked up instead.
@@ -87,8 +101,10 @@ impl Image {
                 let shifted = ops::add_number(cx, at, -low)?;
                 let distance = ops::abs(cx, shifted)?;
                 // Within a period of two spans the second one runs backward.
-                let period = ops::number_like(cx, distance, 2.0 * span)?;
-                let along = ops::remainder(cx, distance, period)?;
+                let periods = ops::div_number(cx, distance, 2.0 * span)?;
+                let whole = ops::trunc(cx, periods)?;
+                let whole = ops::mul_number(cx, whole, 2.0 * span)?;
+                let along = ops::sub(cx, distance, whole)?;
                 let back = ops::number_minus(cx, 2.0 * span, along)?;
                 let near = ops::minimum(cx, along, back)?;
                 let place = ops::add_number(cx, near, low)?;
@@ -129,7 +145,7 @@ impl Image {
     }
 
     /// Places and weights along one axis of what a sample blends.
-    fn taps(&self, cx: &mut Lower, at: Tid, size: i64, mode: Mode) -> Result<Vec<(Place, Option<Tid>)>, Refuse> {
+    fn taps(&self, cx: &mut Lower, at: Tid, size: i64, mode: Mode) -> Result<Vec<Tap>, Refuse> {
         if mode == Mode::Nearest {
             let at = self.folded(cx, at, size)?;
             let whole = cx.emit(Round { x: In(at), out: NEW, decimals: 0 })?;
@@ -139,8 +155,8 @@ impl Image {
         let low = cx.emit(flambeau_ir::Floor { x: In(at), out: NEW })?;
         let part = ops::sub(cx, at, low)?;
         if mode == Mode::Linear {
-            let rest = ops::number_minus(cx, 1.0, part)?;
             let next = ops::add_number(cx, low, 1.0)?;
+            let rest = if self.sizes.len() > 2 { ops::sub(cx, next, at)? } else { ops::number_minus(cx, 1.0, part)? };
             return Ok(vec![(self.tap(cx, low, size)?, Some(rest)), (self.tap(cx, next, size)?, Some(part))]);
         }
         let mut taps = Vec::new();
@@ -153,33 +169,52 @@ impl Image {
         Ok(taps)
     }
 
-    /// All combinations of taps, weighted and summed.
-    fn blend(&self, cx: &mut Lower, taps: &[Vec<(Place, Option<Tid>)>]) -> Emitted {
+    /// All combinations of taps, the last axis fastest, each times the product of its weights, summed.
+    fn blend(&self, cx: &mut Lower, taps: &[Vec<Tap>]) -> Emitted {
         let mut total: Option<Tid> = None;
-        let count = taps.iter().map(Vec::len).product::<usize>();
-        for mut at in 0..count {
-            let (mut places, mut weight): (Vec<Place>, Option<Tid>) = (Vec::new(), None);
-            for axis in taps {
-                let (place, own) = axis[at % axis.len()];
-                at /= axis.len();
-                places.push(place);
-                weight = match (weight, own) {
-                    (Some(a), Some(b)) => Some(ops::mul(cx, a, b)?),
-                    (a, b) => a.or(b),
-                };
+        for number in 0..taps.iter().map(Vec::len).product::<usize>() {
+            let (mut rest, mut chosen) = (number, Vec::new());
+            for axis in taps.iter().rev() {
+                chosen.push(axis[rest % axis.len()]);
+                rest /= axis.len();
             }
-            let mut found = self.look_up(cx, &places)?;
-            if let Some(weight) = weight {
-                let weight = cx.unsqueeze(weight, cx.spec(weight).rank())?;
-                found = ops::mul(cx, found, weight)?;
-            }
-            total = Some(match total {
-                Some(sum) => ops::add(cx, sum, found)?,
-                None => found,
-            });
+            let places: Vec<Place> = chosen.iter().rev().map(|tap| tap.0).collect();
+            let weight = chosen.iter().filter_map(|tap| tap.1).map(Ok).reduce(|a, b| ops::mul(cx, a?, b?)).transpose()?;
+            let found = self.look_up(cx, &places)?;
+            total = Some(weighted(cx, total, found, weight)?);
         }
-        total.ok_or_else(|| Refuse::Missing("grid".to_owned()))
+        total.ok_or_else(no_grid)
     }
+
+    /// Rows blended first, then the column of their results: as many roundings as PyTorch's cubic sampling has.
+    fn blend_rows(&self, cx: &mut Lower, rows: &[Tap], columns: &[Tap]) -> Emitted {
+        let mut total: Option<Tid> = None;
+        for &(row, row_weight) in rows {
+            let mut sum: Option<Tid> = None;
+            for &(column, weight) in columns {
+                let found = self.look_up(cx, &[row, column])?;
+                sum = Some(weighted(cx, sum, found, weight)?);
+            }
+            total = Some(weighted(cx, total, sum.ok_or_else(no_grid)?, row_weight)?);
+        }
+        total.ok_or_else(no_grid)
+    }
+}
+
+fn no_grid() -> Refuse {
+    Refuse::Missing("grid".to_owned())
+}
+
+/// `sum + found * weight`, the weight one per place of `found` `[N, .., C]`.
+fn weighted(cx: &mut Lower, sum: Option<Tid>, found: Tid, weight: Option<Tid>) -> Emitted {
+    let part = match weight {
+        Some(weight) => {
+            let weight = cx.unsqueeze(weight, cx.spec(weight).rank())?;
+            ops::mul(cx, found, weight)?
+        }
+        None => found,
+    };
+    sum.map_or(Ok(part), |sum| ops::add(cx, sum, part))
 }
 
 /// Weight of the tap `step` places from the lower neighbour, `part` being the way to the next one.
@@ -203,7 +238,9 @@ fn cubic(cx: &mut Lower, part: Tid, step: i32) -> Emitted {
 
 /// `input` `[N, C, ..]` at the places of `grid` `[N, .., axes]`, whose last axis counts from the innermost one.
 fn grid_sampler(cx: &mut Lower, call: &Call) -> Items {
-    let (x, grid) = (cx.operand(call, "input", DType::F32)?, cx.operand(call, "grid", DType::F32)?);
+    // PyTorch computes in the type of the operands, halves included: places round as they do there.
+    let dtype = call.out(0)?.dtype;
+    let (x, grid) = (cx.operand(call, "input", dtype)?, cx.operand(call, "grid", dtype)?);
     let (n, rank) = (cx.spec(x).rank().saturating_sub(2), cx.spec(grid).rank());
     if n == 0 || rank != n + 2 {
         return unsupported("a grid that does not fit the image");
@@ -221,7 +258,11 @@ fn grid_sampler(cx: &mut Lower, call: &Call) -> Items {
         let at = image.place(cx, coordinate, image.sizes[axis])?;
         taps.push(image.taps(cx, at, image.sizes[axis], mode)?);
     }
-    let sampled = image.blend(cx, &taps)?;
+    let sampled = match (mode, &taps[..]) {
+        (Mode::Cubic, [rows, columns]) => image.blend_rows(cx, rows, columns)?,
+        (Mode::Cubic, _) => return unsupported("cubic sampling of other than two axes"),
+        (Mode::Linear | Mode::Nearest, taps) => image.blend(cx, taps)?,
+    };
     let perm: Vec<usize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
     one(cx.permute(sampled, &perm)?)
 }

@@ -106,13 +106,40 @@ fn addr(cx: &mut Lower, call: &Call) -> Items {
     one(weighted_sum(cx, call, product)?)
 }
 
+/// Up to this many products `addbmm` adds one after the other, each sum rounded as PyTorch rounds it.
+const MAX_ADDED: i64 = 32;
+
 fn addbmm(cx: &mut Lower, call: &Call) -> Items {
     let dtype = call.out(0)?.dtype;
     let (a, b) = (cx.operand(call, "batch1", dtype)?, cx.operand(call, "batch2", dtype)?);
+    if let Some(count @ 1..=MAX_ADDED) = cx.spec(a).dims[0].as_int().filter(|_| dtype.is_float()) {
+        return one(add_products(cx, call, [a, b], count)?);
+    }
     let products = product(cx, a, b)?;
+    let products = cx.cast(products, ops::wide(dtype))?;
     let total = ops::sum(cx, products, &[0], false)?;
     let total = cx.cast(total, dtype)?;
     one(weighted_sum(cx, call, total)?)
+}
+
+/// `beta * self + alpha * (a[0] b[0] + a[1] b[1] + ..)`.
+fn add_products(cx: &mut Lower, call: &Call, [a, b]: [Tid; 2], count: i64) -> Result<Tid, Refuse> {
+    let (alpha, mut beta) = (call.float_or("alpha", 1.0)? as f32, call.float_or("beta", 1.0)? as f32);
+    let mut bias = if beta == 0.0 { None } else { Some(cx.operand(call, "self", call.out(0)?.dtype)?) };
+    let mut total = None;
+    for i in 0..count {
+        let (mat1, mat2) = (ops::take_one(cx, a, i, 0)?, ops::take_one(cx, b, i, 0)?);
+        let (mat1, mat2) = (In(mat1), In(mat2));
+        let sum = match bias {
+            Some(bias) => cx.emit(Addmm { mat1, mat2, out: NEW, bias: Some(In(bias)), alpha, beta })?,
+            None => {
+                let product = cx.emit(Addmm { mat1, mat2, out: NEW, bias: None, alpha: 1.0, beta: 1.0 })?;
+                ops::mul_number(cx, product, f64::from(alpha))?
+            }
+        };
+        (bias, beta, total) = (Some(sum), 1.0, Some(sum));
+    }
+    total.ok_or_else(|| Refuse::Missing("batch1".to_owned()))
 }
 
 pub(super) const ROWS: &[RuleRow] = &[

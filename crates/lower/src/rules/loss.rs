@@ -1,10 +1,12 @@
 //! Losses, which some models compute beside their results.
 
-use flambeau_ir::{In, LogSumExp, Tid};
+use flambeau_ir::{Exp, In, Log1p, LogSumExp, Tid};
 use flambeau_tensor::{DType, Expr};
 
 use super::{
-    RuleRow, one,
+    RuleRow,
+    elementwise::promoted,
+    one,
     ops::{self, Emitted},
     row,
 };
@@ -72,7 +74,7 @@ fn kl_div(cx: &mut Lower, call: &Call) -> Items {
     let (x, target) = pair(cx, call)?;
     if call.bool_or("log_target", false)? {
         let apart = ops::sub(cx, target, x)?;
-        let weight = cx.emit(flambeau_ir::Exp { x: In(target), out: NEW })?;
+        let weight = cx.emit(Exp { x: In(target), out: NEW })?;
         let elements = ops::mul(cx, weight, apart)?;
         return one(reduced(cx, call, elements)?);
     }
@@ -86,13 +88,13 @@ fn kl_div(cx: &mut Lower, call: &Call) -> Items {
     one(reduced(cx, call, elements)?)
 }
 
-/// `ln(1 + e^(-target x))`.
+/// `ln(1 + e^(-target x))`, infinite where the power is, as it is in PyTorch.
 fn soft_margin(cx: &mut Lower, call: &Call) -> Items {
     let (x, target) = pair(cx, call)?;
     let product = ops::mul(cx, x, target)?;
     let negative = ops::neg(cx, product)?;
-    let zero = ops::number_like(cx, x, 0.0)?;
-    let elements = ops::logaddexp(cx, negative, zero)?;
+    let power = cx.emit(Exp { x: In(negative), out: NEW })?;
+    let elements = cx.emit(Log1p { x: In(power), out: NEW })?;
     one(reduced(cx, call, elements)?)
 }
 
@@ -257,7 +259,7 @@ fn poisson_nll(cx: &mut Lower, call: &Call) -> Items {
         return unsupported("Stirling's term");
     }
     let (rate, log) = if call.bool_or("log_input", true)? {
-        (cx.emit(flambeau_ir::Exp { x: In(x), out: NEW })?, x)
+        (cx.emit(Exp { x: In(x), out: NEW })?, x)
     } else {
         let shifted = ops::add_number(cx, x, call.float_or("eps", 1e-8)?)?;
         (x, ops::log(cx, shifted)?)
@@ -267,13 +269,15 @@ fn poisson_nll(cx: &mut Lower, call: &Call) -> Items {
     one(reduced(cx, call, elements)?)
 }
 
-/// `max(0, margin - target (a - b))`.
+/// `max(0, margin - target (a - b))`, the product in the type of the operands: integers wrap around before the margin is added.
 fn margin_ranking(cx: &mut Lower, call: &Call) -> Items {
-    let dtype = call.out(0)?.dtype;
-    let [a, b, target] = ["input1", "input2", "target"].map(|p| cx.operand(call, p, dtype));
-    let apart = ops::sub(cx, a?, b?)?;
-    let signed = ops::mul(cx, apart, target?)?;
-    let short = ops::number_minus(cx, call.float_or("margin", 0.0)?, signed)?;
+    let params = ["input1", "input2", "target"];
+    let dtype = promoted(cx, call, &params)?;
+    let [a, b, target] = params.map(|p| cx.operand(call, p, dtype));
+    let apart = ops::sub(cx, b?, a?)?;
+    let signed = ops::mul(cx, target?, apart)?;
+    let signed = cx.cast(signed, call.out(0)?.dtype)?;
+    let short = ops::add_number(cx, signed, call.float_or("margin", 0.0)?)?;
     let zero = ops::number_like(cx, short, 0.0)?;
     let elements = ops::maximum(cx, short, zero)?;
     one(reduced(cx, call, elements)?)

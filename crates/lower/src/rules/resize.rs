@@ -1,8 +1,11 @@
 //! Resampling of images and signals: interpolation along each axis in turn.
 
-use flambeau_ir::{In, Int, Repeat, Tid};
-use flambeau_tensor::{DType, Expr};
+mod taps;
 
+use flambeau_ir::{In, Int, Repeat, Tid};
+use flambeau_tensor::{DType, Expr, Tensor, cast};
+
+use self::taps::{Axis, Kind, Tap};
 use super::{
     RuleRow, one,
     ops::{self, Emitted},
@@ -17,107 +20,6 @@ const MATRIX_UP_TO: i64 = 96;
 
 /// Places before the leading axes: batch and channels.
 const LEAD: usize = 2;
-
-#[derive(Clone, Copy, PartialEq)]
-enum Kind {
-    Nearest,
-    NearestExact,
-    Linear {
-        align_corners: bool,
-    },
-    Cubic {
-        align_corners: bool,
-    },
-    /// Support (1 linear, 2 cubic) grows with the scale.
-    Antialiased {
-        support: i64,
-        align_corners: bool,
-    },
-}
-
-/// One resampled axis.
-struct Axis {
-    size: i64,
-    out: i64,
-    /// The factor that the caller gave, if it is to be used rather than the ratio of the sizes.
-    factor: Option<f64>,
-}
-
-impl Axis {
-    /// Input elements per output element.
-    fn scale(&self, align_corners: bool) -> f32 {
-        match self.factor {
-            _ if align_corners => {
-                if self.out > 1 {
-                    (self.size - 1) as f32 / (self.out - 1) as f32
-                } else {
-                    0.0
-                }
-            }
-            Some(factor) if factor > 0.0 => (1.0 / factor) as f32,
-            _ => self.size as f32 / self.out as f32,
-        }
-    }
-
-    /// Place in the input of an output element.
-    fn source(&self, i: i64, align_corners: bool) -> f32 {
-        let scale = self.scale(align_corners);
-        if align_corners { scale * i as f32 } else { scale * (i as f32 + 0.5) - 0.5 }
-    }
-
-    fn nearest(&self, exact: bool) -> Vec<i64> {
-        let (scale, shift) = (self.scale(false), if exact { 0.5 } else { 0.0 });
-        let place = |i: i64| ((((i as f32) + shift) * scale).floor() as i64).clamp(0, self.size - 1);
-        (0..self.out).map(place).collect()
-    }
-
-    /// (index, weight) of what each output element is made of.
-    fn taps(&self, kind: Kind) -> Vec<Vec<(i64, f32)>> {
-        (0..self.out).map(|i| self.tap(i, kind)).collect()
-    }
-
-    fn tap(&self, i: i64, kind: Kind) -> Vec<(i64, f32)> {
-        let inside = |j: i64| j.clamp(0, self.size - 1);
-        match kind {
-            Kind::Nearest | Kind::NearestExact => Vec::new(),
-            Kind::Linear { align_corners } => {
-                let at = self.source(i, align_corners).max(0.0);
-                let low = (at.floor() as i64).min(self.size - 1);
-                let part = (at - low as f32).clamp(0.0, 1.0);
-                vec![(low, 1.0 - part), (inside(low + 1), part)]
-            }
-            Kind::Cubic { align_corners } => {
-                let at = self.source(i, align_corners);
-                let (low, part) = (at.floor(), at - at.floor());
-                let weight = |j: i64| (inside(low as i64 + j), cubic((part - j as f32).abs(), -0.75));
-                (-1..=2).map(weight).collect()
-            }
-            Kind::Antialiased { support, align_corners } => self.antialiased(i, support, align_corners),
-        }
-    }
-
-    fn antialiased(&self, i: i64, support: i64, align_corners: bool) -> Vec<(i64, f32)> {
-        let scale = self.scale(align_corners);
-        let stretch = scale.max(1.0);
-        let reach = support as f32 * stretch;
-        let center = scale * (i as f32 + 0.5);
-        let first = ((center - reach + 0.5) as i64).max(0);
-        let last = ((center + reach + 0.5) as i64).min(self.size);
-        let filter = |x: f32| if support == 1 { (1.0 - x.abs()).max(0.0) } else { cubic(x.abs(), -0.5) };
-        let weights: Vec<(i64, f32)> = (first..last).map(|j| (j, filter((j as f32 - center + 0.5) / stretch))).collect();
-        let total: f32 = weights.iter().map(|w| w.1).sum();
-        weights.into_iter().map(|(j, w)| (j, w / total)).collect()
-    }
-}
-
-/// The cubic convolution kernel of parameter `a` at distance `x`.
-fn cubic(x: f32, a: f32) -> f32 {
-    match x {
-        x if x <= 1.0 => ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0,
-        x if x < 2.0 => ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a,
-        _ => 0.0,
-    }
-}
 
 /// `x` with `axis` replaced by its product with a constant matrix `[rows, size]`.
 pub(super) fn apply_matrix(cx: &mut Lower, x: Tid, axis: usize, name: &str, matrix: &[f32], rows: usize) -> Emitted {
@@ -136,13 +38,13 @@ pub(super) fn apply_matrix(cx: &mut Lower, x: Tid, axis: usize, name: &str, matr
     cx.reshape(product, &[lead, &[Expr::Int(rows as i64)], rest].concat())
 }
 
-/// Blends two neighbours.
-fn blend(cx: &mut Lower, x: Tid, axis: usize, taps: &[Vec<(i64, f32)>]) -> Emitted {
+/// Blends as many neighbours as the taps have.
+fn blend(cx: &mut Lower, x: Tid, axis: usize, taps: &[Tap<f32>]) -> Emitted {
     let rank = cx.spec(x).rank();
     let mut total: Option<Tid> = None;
-    for side in 0..2 {
-        let index: Vec<i64> = taps.iter().map(|t| t[side].0).collect();
-        let weights: Vec<f32> = taps.iter().map(|t| t[side].1).collect();
+    for side in 0..taps.iter().map(Vec::len).max().unwrap_or(0) {
+        let side = |tap: &Tap<f32>| tap.get(side).copied().unwrap_or((tap.first().map_or(0, |t| t.0), 0.0));
+        let (index, weights): (Vec<i64>, Vec<f32>) = taps.iter().map(side).unzip();
         let index = cx.integers("_resize_index", &index, DType::I32)?;
         let weights = cx.floats("_resize_weight", &weights, &[taps.len()])?;
         let weights = ops::along(cx, weights, axis, rank)?;
@@ -156,28 +58,99 @@ fn blend(cx: &mut Lower, x: Tid, axis: usize, taps: &[Vec<(i64, f32)>]) -> Emitt
     Ok(total.unwrap_or(x))
 }
 
-fn interpolate(cx: &mut Lower, x: Tid, at: usize, axis: &Axis, kind: Kind) -> Emitted {
-    if let Kind::Nearest | Kind::NearestExact = kind {
-        let index = axis.nearest(kind == Kind::NearestExact);
-        if index.iter().copied().eq(0..axis.size) {
-            return Ok(x);
-        }
-        let index = cx.integers(&format!("_upsample_{}_{}", axis.size, axis.out), &index, DType::I32)?;
-        return ops::take(cx, x, index, at);
-    }
-    let taps = axis.taps(kind);
-    let same = |(i, tap): (usize, &Vec<(i64, f32)>)| tap.iter().all(|&(j, w)| w == 0.0 || (j == i as i64 && w == 1.0));
-    if axis.size == axis.out && taps.iter().enumerate().all(same) {
-        return Ok(x);
-    }
-    if axis.size > MATRIX_UP_TO && matches!(kind, Kind::Linear { .. }) {
-        return blend(cx, x, at, &taps);
+/// Sums of the neighbours by weight.
+fn mix(cx: &mut Lower, x: Tid, at: usize, axis: &Axis, kind: Kind, taps: &[Tap<f32>]) -> Emitted {
+    if axis.size > MATRIX_UP_TO && !matches!(kind, Kind::Antialiased { .. }) {
+        return blend(cx, x, at, taps);
     }
     let mut matrix = vec![0.0; (axis.size * axis.out) as usize];
     for (i, (j, weight)) in taps.iter().enumerate().flat_map(|(i, tap)| tap.iter().map(move |t| (i, t))) {
         matrix[i * axis.size as usize + *j as usize] += weight;
     }
     apply_matrix(cx, x, at, "_resize", &matrix, axis.out as usize)
+}
+
+/// Copies of the nearest elements.
+fn copy_nearest(cx: &mut Lower, x: Tid, at: usize, axis: &Axis, exact: bool) -> Emitted {
+    let index = axis.nearest(exact);
+    if index.iter().copied().eq(0..axis.size) {
+        return Ok(x);
+    }
+    let index = cx.integers(&format!("_upsample_{}_{}", axis.size, axis.out), &index, DType::I32)?;
+    ops::take(cx, x, index, at)
+}
+
+/// Weights as PyTorch keeps them beside images of 16-bit elements: in those elements' type, the lower neighbour's being what
+/// the rounded upper one leaves.
+fn round_weights(taps: &mut [Tap<f32>], kind: Kind, dtype: DType) -> Result<(), Refuse> {
+    let round = |values: Vec<f32>| -> Result<Vec<f32>, Refuse> {
+        let fail = |e: flambeau_tensor::Error| Refuse::Unsupported(e.to_string());
+        let narrow = Tensor::from_slice(&values, &[values.len()]).and_then(|t| cast(&t, dtype)).map_err(fail)?;
+        cast(&narrow, DType::F32).and_then(|t| Ok(t.as_slice::<f32>()?.to_vec())).map_err(fail)
+    };
+    for tap in taps {
+        match (&mut tap[..], kind) {
+            ([low, high], Kind::Linear { .. }) => {
+                high.1 = round(vec![high.1])?[0];
+                low.1 = round(vec![1.0 - high.1])?[0];
+            }
+            (tap, _) => {
+                let rounded = round(tap.iter().map(|w| w.1).collect())?;
+                tap.iter_mut().zip(rounded).for_each(|(w, r)| w.1 = r);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The axis of an f32 image, whose elements `stored` says the type of, resampled to a known size.
+fn interpolate(cx: &mut Lower, x: Tid, at: usize, axis: &Axis, kind: Kind, stored: DType) -> Emitted {
+    match kind {
+        Kind::Nearest | Kind::NearestExact => return copy_nearest(cx, x, at, axis, kind == Kind::NearestExact),
+        Kind::Linear { .. } if axis.size == axis.out => return Ok(x),
+        _ if axis.size == axis.out && stored == DType::U8 => return Ok(x),
+        _ => {}
+    }
+    if stored == DType::U8 {
+        return interpolate_bytes(cx, x, at, axis, kind);
+    }
+    let mut taps = axis.taps(kind);
+    let same = |(i, tap): (usize, &Tap<f32>)| tap.iter().all(|&(j, w)| w == 0.0 || (j == i as i64 && w == 1.0));
+    if axis.size == axis.out && taps.iter().enumerate().all(same) {
+        return Ok(x);
+    }
+    // Images bilinearly resampled have f32 weights whatever their type.
+    let is_plane = cx.spec(x).rank() == LEAD + 2;
+    if ops::wide(stored) != stored && !(is_plane && matches!(kind, Kind::Linear { .. })) {
+        round_weights(&mut taps, kind, stored)?;
+    }
+    mix(cx, x, at, axis, kind, &taps)
+}
+
+/// Most binary digits that products of bytes may have after the point for their sums to be exact in f32.
+const EXACT_BITS: u32 = 15;
+
+/// Bytes, held as f32, resampled in fixed point: every sum is exact, and is rounded and cut to bytes once.
+fn interpolate_bytes(cx: &mut Lower, x: Tid, at: usize, axis: &Axis, kind: Kind) -> Emitted {
+    let fixed = axis.fixed(kind);
+    let part = |of: fn(i32) -> i32, bits: u32| {
+        let unit = f32::powi(0.5, bits as i32);
+        let scaled = |tap: &Tap<i32>| tap.iter().map(|&(j, w)| (j, of(w) as f32 * unit)).collect();
+        fixed.taps.iter().map(scaled).collect::<Vec<Tap<f32>>>()
+    };
+    let sum = if fixed.bits <= EXACT_BITS {
+        mix(cx, x, at, axis, kind, &part(|w| w, fixed.bits))?
+    } else {
+        // In two halves. What the lower one has beyond whole units of the upper one cannot change how the sum rounds.
+        let (high, low) = (part(|w| w >> 8, fixed.bits - 8), part(|w| w & 0xff, 8));
+        let (high, low) = (mix(cx, x, at, axis, kind, &high)?, mix(cx, x, at, axis, kind, &low)?);
+        let carry = cx.emit(flambeau_ir::Floor { x: In(low), out: NEW })?;
+        let carry = ops::mul_number(cx, carry, f64::powi(0.5, fixed.bits as i32 - 8))?;
+        ops::add(cx, high, carry)?
+    };
+    let shifted = ops::add_number(cx, sum, 0.5)?;
+    let rounded = cx.emit(flambeau_ir::Floor { x: In(shifted), out: NEW })?;
+    ops::clip(cx, rounded, 0.0, 255.0)
 }
 
 /// Factors by axis: `scale_factors`, or `scales_d`, `scales_h`, `scales_w` (`scales` for one axis).
@@ -269,7 +242,11 @@ fn resample(cx: &mut Lower, call: &Call, n: usize, kind: Kind) -> Items {
         return unsupported(format!("resampling {n} axes of a tensor of rank {}", cx.spec(x).rank()));
     }
     let stored = cx.spec(x).dtype;
-    if !matches!(kind, Kind::Nearest | Kind::NearestExact) {
+    let copies = matches!(kind, Kind::Nearest | Kind::NearestExact);
+    if !copies {
+        if !stored.is_float() && (stored != DType::U8 || n != 2) {
+            return unsupported(format!("blending elements of {stored} along {n} axes"));
+        }
         x = cx.cast(x, DType::F32)?;
     }
     let factors = factors(call, n)?;
@@ -280,15 +257,11 @@ fn resample(cx: &mut Lower, call: &Call, n: usize, kind: Kind) -> Items {
         let Some(target) = out.get(at) else { return unsupported("a result of another rank") };
         x = match (cx.spec(x).dims[at].as_int(), target.as_int()) {
             (Some(size), Some(out)) if size > 0 && out > 0 => {
-                interpolate(cx, x, at, &Axis { size, out, factor: factors[i] }, kind)?
+                interpolate(cx, x, at, &Axis { size, out, factor: factors[i] }, kind, stored)?
             }
+            _ if !copies && !stored.is_float() => return unsupported("blending integers along a symbolic axis"),
             _ => repeat_whole(cx, x, at, target, factors[i], kind)?,
         };
-    }
-    if !stored.is_float() && cx.spec(x).dtype.is_float() {
-        // Integers are rounded, and overshoot is cut to what the type holds.
-        let whole = cx.emit(flambeau_ir::Round { x: In(x), out: NEW, decimals: 0 })?;
-        x = ops::clip(cx, whole, ops::lowest(stored), ops::highest(stored))?;
     }
     one(x)
 }

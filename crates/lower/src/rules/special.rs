@@ -140,44 +140,79 @@ fn ndtr(cx: &mut Lower, call: &Call) -> Items {
     one(ops::mul_number(cx, grown, 0.5)?)
 }
 
-/// Areas of the trapezoids between neighbours along an axis.
-fn trapezoids(cx: &mut Lower, call: &Call) -> Result<(Tid, usize), Refuse> {
-    let dtype = call.out(0)?.dtype;
-    let y = cx.operand(call, "y", dtype)?;
-    let axis = cx.axis(call, "dim", -1, cx.spec(y).rank())?;
-    let n = cx.spec(y).dims[axis].clone();
-    let mut neighbours = |t: Tid, axis: usize| {
-        let last = n.clone() - Expr::Int(1);
-        let earlier = slice_axis(cx, t, axis, &Expr::Int(0), &last, 1)?;
-        Ok::<_, Refuse>((earlier, slice_axis(cx, t, axis, &Expr::Int(1), &n, 1)?))
-    };
-    let (left, right) = neighbours(y, axis)?;
-    let Some(_) = call.arg("x") else {
-        let sum = ops::add(cx, left, right)?;
-        return Ok((ops::mul_number(cx, sum, call.float_or("dx", 1.0)? / 2.0)?, axis));
-    };
-    let x = cx.operand(call, "x", dtype)?;
-    let rank = cx.spec(y).rank();
-    let x = if cx.spec(x).rank() == 1 { ops::along(cx, x, axis, rank)? } else { x };
-    if cx.spec(x).rank() != rank {
-        return unsupported("points of another rank than the values");
-    }
-    let n = cx.spec(x).dims[axis].clone();
+/// The entries but the last and the entries but the first of an axis.
+fn neighbours(cx: &mut Lower, t: Tid, axis: usize) -> Result<[Tid; 2], Refuse> {
+    let n = cx.spec(t).dims[axis].clone();
     let last = n.clone() - Expr::Int(1);
-    let (from, to) = (slice_axis(cx, x, axis, &Expr::Int(0), &last, 1)?, slice_axis(cx, x, axis, &Expr::Int(1), &n, 1)?);
-    let (sum, width) = (ops::add(cx, left, right)?, ops::sub(cx, to, from)?);
-    let areas = ops::mul(cx, sum, width)?;
-    Ok((ops::mul_number(cx, areas, 0.5)?, axis))
+    Ok([slice_axis(cx, t, axis, &Expr::Int(0), &last, 1)?, slice_axis(cx, t, axis, &Expr::Int(1), &n, 1)?])
 }
 
+/// Values, and points where they are given, of an integral. Integers stay integers, whose sums and products wrap around.
+struct Curve {
+    y: Tid,
+    x: Option<Tid>,
+    axis: usize,
+}
+
+impl Curve {
+    fn new(cx: &mut Lower, call: &Call) -> Result<Curve, Refuse> {
+        let params: &[&str] = if call.arg("x").is_some() { &["y", "x"] } else { &["y"] };
+        let dtype = promoted(cx, call, params)?;
+        let y = cx.operand(call, "y", dtype)?;
+        let rank = cx.spec(y).rank();
+        let axis = cx.axis(call, "dim", -1, rank)?;
+        let x = call.arg("x").map(|_| cx.operand(call, "x", dtype)).transpose()?;
+        let x = match x {
+            Some(x) if cx.spec(x).rank() == 1 => Some(ops::along(cx, x, axis, rank)?),
+            Some(x) if cx.spec(x).rank() != rank => return unsupported("points of another rank than the values"),
+            x => x,
+        };
+        Ok(Curve { y, x, axis })
+    }
+
+    /// Twice the areas of the trapezoids between neighbours, in the type of the result.
+    fn areas(&self, cx: &mut Lower, call: &Call) -> Emitted {
+        let [left, right] = neighbours(cx, self.y, self.axis)?;
+        let mut areas = ops::add(cx, left, right)?;
+        if let Some(x) = self.x {
+            let [from, to] = neighbours(cx, x, self.axis)?;
+            let widths = ops::sub(cx, to, from)?;
+            areas = ops::mul(cx, areas, widths)?;
+        }
+        cx.cast(areas, call.out(0)?.dtype)
+    }
+}
+
+/// Under points at equal distances the ends count half.
 fn trapezoid(cx: &mut Lower, call: &Call) -> Items {
-    let (areas, axis) = trapezoids(cx, call)?;
-    one(ops::sum(cx, areas, &[axis], false)?)
+    let (curve, dtype) = (Curve::new(cx, call)?, call.out(0)?.dtype);
+    let axis = curve.axis;
+    if curve.x.is_some() {
+        let areas = curve.areas(cx, call)?;
+        let total = ops::sum(cx, areas, &[axis], false)?;
+        return one(ops::mul_number(cx, total, 0.5)?);
+    }
+    if cx.spec(curve.y).dims[axis].as_int() == Some(0) {
+        return one(ops::full(cx, 0.0, &call.out(0)?.dims.clone(), dtype)?);
+    }
+    let (first, last) = (ops::take_one(cx, curve.y, 0, axis)?, ops::take_one(cx, curve.y, -1, axis)?);
+    let ends = ops::add(cx, first, last)?;
+    let ends = cx.cast(ends, dtype)?;
+    let ends = ops::mul_number(cx, ends, 0.5)?;
+    let wide = if dtype == cx.spec(curve.y).dtype { dtype } else { DType::I64 };
+    let all = cx.cast(curve.y, wide)?;
+    let all = ops::sum(cx, all, &[axis], false)?;
+    let all = cx.cast(all, dtype)?;
+    let rest = ops::sub(cx, all, ends)?;
+    one(ops::mul_number(cx, rest, call.float_or("dx", 1.0)?)?)
 }
 
 fn cumulative_trapezoid(cx: &mut Lower, call: &Call) -> Items {
-    let (areas, axis) = trapezoids(cx, call)?;
-    one(ops::cumsum(cx, areas, axis)?)
+    let curve = Curve::new(cx, call)?;
+    let areas = curve.areas(cx, call)?;
+    let sums = ops::cumsum(cx, areas, curve.axis)?;
+    let width = if curve.x.is_some() { 1.0 } else { call.float_or("dx", 1.0)? };
+    one(ops::mul_number(cx, sums, width / 2.0)?)
 }
 
 /// A constant window of cosines: `sum over k of a[k] cos(2 pi k n / N)`.

@@ -94,10 +94,41 @@ fn around_channels(cx: &Lower, x: Tid) -> Vec<usize> {
     (0..cx.spec(x).rank()).filter(|&a| a != 1).collect()
 }
 
+/// The type in which PyTorch keeps a batch's statistics: that of the layer's parameters, or else of its input.
+fn kept_type(cx: &Lower, call: &Call) -> Result<DType, Refuse> {
+    for param in ["weight", "running_mean"] {
+        if let Some(t) = call.tensor_opt(param)? {
+            return Ok(cx.spec(t).dtype);
+        }
+    }
+    Ok(cx.spec(call.tensor("input")?).dtype)
+}
+
+/// As [`moments`], rounded to the type that keeps them. In bf16 the sum of squares and the variance are rounded on the way.
+fn kept_moments(cx: &mut Lower, call: &Call, x: Tid, axes: &[usize]) -> Result<[Tid; 2], Refuse> {
+    let (kept, eps) = (kept_type(cx, call)?, call.float_or("eps", 1e-5)?);
+    let round = |cx: &mut Lower, t: Tid, dtype: DType| {
+        let t = cx.cast(t, dtype)?;
+        cx.cast(t, DType::F32)
+    };
+    let (mean, mut variance) = (ops::mean(cx, x, axes, true)?, ops::variance(cx, x, axes, true, 0)?);
+    if kept == DType::BF16 {
+        let sizes: Vec<Expr> = axes.iter().map(|&a| cx.spec(x).dims[a].clone()).collect();
+        if let Some(count) = ops::volume(&sizes).as_int() {
+            let total = ops::mul_number(cx, variance, count as f64)?;
+            let total = round(cx, total, kept)?;
+            variance = ops::div_number(cx, total, count as f64)?;
+        }
+        variance = round(cx, variance, kept)?;
+    }
+    let shifted = ops::add_number(cx, variance, eps)?;
+    let scale = ops::rsqrt(cx, shifted)?;
+    Ok([round(cx, mean, kept)?, round(cx, scale, kept)?])
+}
+
 /// Over everything but the channels.
-fn by_own_statistics(cx: &mut Lower, call: &Call, x: Tid) -> Emitted {
-    let axes = around_channels(cx, x);
-    let [mean, scale] = moments(cx, x, &axes, call.float_or("eps", 1e-5)?)?;
+fn by_own_statistics(cx: &mut Lower, call: &Call, x: Tid, axes: &[usize]) -> Emitted {
+    let [mean, scale] = kept_moments(cx, call, x, axes)?;
     let centred = ops::sub(cx, x, mean)?;
     let y = ops::mul(cx, centred, scale)?;
     affine(cx, call, y)
@@ -116,7 +147,8 @@ fn batch_input(cx: &mut Lower, call: &Call) -> Emitted {
 fn batch_norm(cx: &mut Lower, call: &Call) -> Items {
     let x = batch_input(cx, call)?;
     if call.arg("running_mean").is_none() {
-        return one(by_own_statistics(cx, call, x)?);
+        let axes = around_channels(cx, x);
+        return one(by_own_statistics(cx, call, x, &axes)?);
     }
     if call.bool_or("training", false)? {
         return unsupported("batch normalisation in training mode; call `eval()` before the export");
@@ -138,7 +170,7 @@ fn native_batch_norm(cx: &mut Lower, call: &Call) -> Items {
     } else {
         let x = batch_input(cx, call)?;
         let axes = around_channels(cx, x);
-        moments(cx, x, &axes, call.float_or("eps", 1e-5)?)?
+        kept_moments(cx, call, x, &axes)?
     };
     for (item, t) in items[1..].iter_mut().zip(saved) {
         *item = Item::Tensor(cx.reshape(t, &channels)?);
@@ -190,6 +222,10 @@ fn instance_norm(cx: &mut Lower, call: &Call) -> Items {
     let x = batch_input(cx, call)?;
     if !call.bool_or("use_input_stats", true)? {
         return one(by_running_statistics(cx, call, x)?);
+    }
+    if kept_type(cx, call)? != DType::F32 {
+        let axes: Vec<usize> = (2..cx.spec(x).rank()).collect();
+        return one(by_own_statistics(cx, call, x, &axes)?);
     }
     let channels = &cx.spec(x).dims[1];
     let Some(channels) = channels.as_int() else { return unsupported(format!("{channels} channels")) };
