@@ -10,9 +10,9 @@ mod tile;
 use flambeau_tensor::Shape;
 
 use crate::{Error, Float, Pool, View, ViewMut, convert::FloatPtr, error::same, pool::Team, view::Walk};
-pub(crate) use block::{Job, multiply as blocks};
+pub(crate) use block::{Job, Panels, multiply as blocks};
 pub(crate) use finish::{Beside, Finish};
-pub(crate) use operand::{Columns, Dense, Operand};
+pub(crate) use operand::{Columns, Dense, Operand, words};
 pub(crate) use tile::{Inputs, MAX_ROWS, accumulate, tile};
 
 /// A float view of any of the three types.

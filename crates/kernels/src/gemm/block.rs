@@ -18,8 +18,11 @@ use crate::{
 /// Rows of a task: whole tiles and whole vectors of every instruction set.
 const ROWS: usize = 48;
 
-/// Columns of a task, about.
+/// Columns of a task, at most about.
 const COLUMNS: usize = 288;
+
+/// Words of a task's columns, about: half of a second-level cache.
+const GROUP_WORDS: usize = 1 << 17;
 
 /// Columns that are packed before they are used.
 const CHUNK: usize = 4 * COLUMNS;
@@ -63,7 +66,8 @@ pub(crate) unsafe fn multiply(team: &mut Team, [n, k]: [usize; 2], columns: Colu
             }
         });
         let across = panels.groups(chunk.len());
-        let blocks = |job: &Job| job.rows.div_ceil(ROWS) * across;
+        let down = |job: &Job| job.rows.div_ceil(ROWS);
+        let blocks = |job: &Job| down(job) * across;
         let scratch = tile(cpu.kind()).0 * row_words + 2 * ROWS * panels.group_columns(chunk.len()) + 2 * 16 * ROWS;
         let total = jobs.iter().map(blocks).sum();
         team.run(total, scratch, |task, scratch| {
@@ -75,8 +79,9 @@ pub(crate) unsafe fn multiply(team: &mut Team, [n, k]: [usize; 2], columns: Colu
             }) else {
                 return;
             };
-            let columns = panels.group(task % across, chunk.len());
-            let rows = task / across * ROWS..job.rows.min(task / across * ROWS + ROWS);
+            let columns = panels.group(task / down(job), chunk.len());
+            let first = task % down(job) * ROWS;
+            let rows = first..job.rows.min(first + ROWS);
             let block = Block { job, cpu, panels, packed: packed.as_words(), rows, columns, start, row_words, scratch };
             if pairs { cpu.dispatch_dot(block) } else { cpu.dispatch(block) }
         });
@@ -86,33 +91,40 @@ pub(crate) unsafe fn multiply(team: &mut Team, [n, k]: [usize; 2], columns: Colu
 
 /// How columns are cut into panels.
 #[derive(Clone, Copy)]
-struct Panels {
+pub(crate) struct Panels {
     lanes: usize,
     /// Columns of a panel; the last may be narrower.
-    width: usize,
+    pub(crate) width: usize,
     depth: (usize, bool),
     /// Room for the steps of a panel.
-    steps: usize,
+    pub(crate) steps: usize,
 }
 
 impl Panels {
-    fn new(cpu: Cpu, depth: (usize, bool)) -> Panels {
+    pub(crate) fn new(cpu: Cpu, depth: (usize, bool)) -> Panels {
         let lanes = cpu.lanes();
         let steps = words(depth.0, depth.1).next_multiple_of(16);
         Panels { lanes, width: tile(cpu.kind()).1 * lanes, depth, steps }
     }
 
-    fn width_of(&self, left: usize) -> usize {
+    /// Panels for few columns in all, as equal in width as whole vectors allow.
+    pub(crate) fn even(cpu: Cpu, depth: (usize, bool), columns: usize) -> Panels {
+        let panels = Panels::new(cpu, depth);
+        let width = columns.div_ceil(columns.div_ceil(panels.width).max(1)).next_multiple_of(panels.lanes);
+        Panels { width, ..panels }
+    }
+
+    pub(crate) fn width_of(&self, left: usize) -> usize {
         left.next_multiple_of(self.lanes).min(self.width)
     }
 
     /// Words of the panels of `columns` columns.
-    fn words(&self, columns: usize) -> usize {
+    pub(crate) fn words(&self, columns: usize) -> usize {
         columns.next_multiple_of(self.lanes) * self.steps
     }
 
     fn groups(&self, columns: usize) -> usize {
-        columns.div_ceil(COLUMNS)
+        columns.div_ceil((GROUP_WORDS / self.steps.max(1) / self.width * self.width).clamp(self.width, COLUMNS))
     }
 
     /// Columns of a full group, in whole panels.
@@ -179,7 +191,7 @@ impl Block<'_> {
             for column in self.columns.clone().step_by(self.panels.width) {
                 let width = self.panels.width_of(self.columns.end - column);
                 let panel = self.packed[self.panels.words(column)..].as_ptr();
-                let x = Inputs { rows: &rows, row_step: 1, steps: words(k, pairs), panel, panel_step: width, pairs };
+                let x = Inputs { rows: &rows, runs: 1, row_step: 1, steps: words(k, pairs), panel, panel_step: width, pairs };
                 let c = &mut sums[(first - self.rows.start) * stride + column - self.columns.start..];
                 // SAFETY: rows and panel hold these steps; `sums` has room for whole tiles.
                 unsafe { accumulate(isa, &x, width / I::LANES, c.as_mut_ptr(), stride, false) };

@@ -2,11 +2,14 @@
 
 use std::ops::Range;
 
+use half::bf16;
+
 use super::tile::MAX_ROWS;
 use crate::{
+    Float,
     convert::FloatPtr,
     quant::QMatrix,
-    simd::{Cpu, Isa, Kernel},
+    simd::{Cpu, Isa, Kernel, load_partial},
 };
 
 /// A matrix by origin and strides of its two axes. Whoever makes one vouches that all its elements are readable for its life.
@@ -191,18 +194,26 @@ impl Columns<'_> {
 /// As [`Columns::pack`].
 unsafe fn pack_rows(cpu: Cpu, o: &Operand, (k, pairs): (usize, bool), n: Range<usize>, width: usize, panel: &mut [u32]) {
     let mut block = [[0u32; STRETCH]; 16];
+    let ready = o.words_in_place(k, pairs);
     for start in (0..k).step_by(STRETCH) {
         let len = STRETCH.min(k - start);
         for first in (0..width).step_by(16) {
             for (c, line) in block.iter_mut().enumerate() {
-                let column = n.start + first + c;
-                line.fill(0);
-                if column < n.end {
+                let (column, count) = (n.start + first + c, words(len, pairs));
+                line[..count.next_multiple_of(16)].fill(0);
+                if column >= n.end {
+                    continue;
+                }
+                if let Some(d) = ready {
+                    // SAFETY: the caller's promise; words lie ready, of whatever alignment.
+                    unsafe {
+                        std::ptr::copy_nonoverlapping(d.at(column, start).words().cast::<u8>(), line.as_mut_ptr().cast(), 4 * count)
+                    };
+                } else {
                     let mut values = [0.0; STRETCH];
                     // SAFETY: the caller's promise.
                     unsafe { o.read(cpu, column, start..start + len, &mut values) };
-                    let len = words(len, pairs).next_multiple_of(16);
-                    cpu.dispatch_dot(ToWords { values: &values, pairs, to: &mut line[..len] });
+                    cpu.dispatch_dot(ToWords { values: &values, pairs, to: &mut line[..count.next_multiple_of(16)] });
                 }
             }
             let (steps, panel) = (words(len, pairs), &mut panel[words(start, pairs) * width + first..]);
@@ -241,6 +252,11 @@ impl Kernel for Turn<'_> {
 /// # Safety
 /// As [`Columns::pack`].
 unsafe fn pack_lines(cpu: Cpu, o: &Operand, (k, pairs): (usize, bool), n: Range<usize>, width: usize, panel: &mut [u32]) {
+    if let Operand::Dense(d @ Dense { origin: FloatPtr::BF16(_), step: [_, 1] }) = o
+        && pairs
+    {
+        return cpu.dispatch(Pair { lines: *d, k, n, width, panel });
+    }
     let (mut low, mut high) = ([0.0; STRETCH], [0.0; STRETCH]);
     for (step, to) in panel.chunks_exact_mut(width).enumerate().take(words(k, pairs)) {
         // SAFETY: the caller's promise; a panel is not wider than a stretch.
@@ -253,6 +269,43 @@ unsafe fn pack_lines(cpu: Cpu, o: &Operand, (k, pairs): (usize, bool), n: Range<
             }
         }
         cpu.dispatch(Interleave { low: &low, high: pairs.then_some(&high), to });
+    }
+}
+
+/// `panel[step][c]` is elements `2 · step` and the next one of column `n[c]`, for lines of bf16 whose columns are neighbours.
+struct Pair<'a> {
+    /// It has `k` lines and columns `n`.
+    lines: Dense,
+    k: usize,
+    n: Range<usize>,
+    width: usize,
+    panel: &'a mut [u32],
+}
+
+impl Kernel for Pair<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        let FloatPtr::BF16(origin) = self.lines.origin else { return };
+        for (step, to) in self.panel.chunks_exact_mut(self.width).enumerate().take(self.k.div_ceil(2)) {
+            for (c, to) in to.chunks_exact_mut(I::LANES).enumerate() {
+                let column = self.n.start + c * I::LANES;
+                let count = I::LANES.min(self.n.end.saturating_sub(column));
+                let line = |i: usize| {
+                    if i >= self.k || count == 0 {
+                        return isa.splat_u(0);
+                    }
+                    // SAFETY: these elements are inside the operand.
+                    unsafe {
+                        let p = origin.cast_const().offset(i as isize * self.lines.step[0] + column as isize);
+                        isa.bits(if count == I::LANES { bf16::load(isa, p) } else { load_partial(isa, p, count) })
+                    }
+                };
+                let word = isa.or(isa.shr(line(2 * step), 16), line(2 * step + 1));
+                // SAFETY: the chunk is LANES long.
+                unsafe { isa.store(to.as_mut_ptr().cast(), isa.with_bits(word)) };
+            }
+        }
     }
 }
 

@@ -21,8 +21,10 @@ pub(crate) const fn tile(kind: IsaKind) -> (usize, usize) {
 /// What a tile multiplies.
 #[derive(Clone, Copy)]
 pub(crate) struct Inputs<'a> {
-    /// First word of each row; as many as the tile has rows.
+    /// First word of each row of each run; as many a run as the tile has rows.
     pub(crate) rows: &'a [*const u32],
+    /// Stretches of `steps` words whose products are summed; their steps follow each other in the panel.
+    pub(crate) runs: usize,
     /// Words between steps of a row.
     pub(crate) row_step: usize,
     pub(crate) steps: usize,
@@ -37,7 +39,7 @@ pub(crate) struct Inputs<'a> {
 /// `stride` apart.
 ///
 /// # Safety
-/// Rows and panel hold `steps` words, and the tile is writable.
+/// Rows hold `steps` words and the panel those of all runs, and the tile is writable.
 #[inline(always)]
 pub(crate) unsafe fn accumulate<I: Isa>(isa: I, x: &Inputs, vectors: usize, c: *mut f32, stride: usize, add: bool) {
     // SAFETY: the caller's promise; the sizes are those of `tile`.
@@ -84,20 +86,22 @@ unsafe fn products<I: Isa, const MR: usize, const NV: usize, const PAIRS: bool>(
     row_step: usize,
 ) -> [[I::V; NV]; MR] {
     let mut sums = [[isa.splat(0.0); NV]; MR];
-    let rows: [*const u32; MR] = std::array::from_fn(|i| x.rows[i]);
-    for p in 0..x.steps {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let panel = x.panel.add(p * x.panel_step);
-            let columns: [I::U; NV] = std::array::from_fn(|v| isa.load_u(panel.add(v * I::LANES)));
-            for (row, sums) in rows.iter().zip(&mut sums) {
-                let word = isa.splat_u(row.add(p * row_step).read_unaligned());
-                for (sum, &column) in sums.iter_mut().zip(&columns) {
-                    *sum = if PAIRS {
-                        isa.dot_bf16(*sum, word, column)
-                    } else {
-                        isa.fma(isa.with_bits(word), isa.with_bits(column), *sum)
-                    };
+    for run in 0..x.runs {
+        let rows: [*const u32; MR] = std::array::from_fn(|i| x.rows[run * MR + i]);
+        for p in 0..x.steps {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let panel = x.panel.add((run * x.steps + p) * x.panel_step);
+                let columns: [I::U; NV] = std::array::from_fn(|v| isa.load_u(panel.add(v * I::LANES)));
+                for (row, sums) in rows.iter().zip(&mut sums) {
+                    let word = isa.splat_u(row.add(p * row_step).read_unaligned());
+                    for (sum, &column) in sums.iter_mut().zip(&columns) {
+                        *sum = if PAIRS {
+                            isa.dot_bf16(*sum, word, column)
+                        } else {
+                            isa.fma(isa.with_bits(word), isa.with_bits(column), *sum)
+                        };
+                    }
                 }
             }
         }
