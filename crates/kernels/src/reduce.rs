@@ -2,9 +2,11 @@
 //!
 //! The order of accumulation follows from the shape and the strides alone. Floats accumulate in `f32`.
 
+mod fold;
 mod ops;
 
-use flambeau_tensor::{Element, Shape};
+use flambeau_tensor::{DType, Element, Shape};
+use half::{bf16, f16};
 use smallvec::SmallVec;
 
 use crate::{
@@ -14,6 +16,7 @@ use crate::{
     simd::{Isa, Kernel},
     view::Walk,
 };
+use fold::Fold;
 pub use ops::{Numeric, Ordered, all, any, argmax, argmin, logsumexp, max, mean, min, prod, sum, var};
 
 /// Elements that one task reads at least.
@@ -31,6 +34,12 @@ const COLUMNS: usize = 64;
 /// A way to reduce elements `T`.
 pub(crate) trait Reducer<T>: Sync {
     type Acc: Copy + Send + Sync;
+    /// How whole vectors of floats reduce to a float, where this is such a reduction.
+    const FOLD: Option<Fold> = None;
+    /// The result that such a float stands for.
+    fn folded(&self, _: f32) -> Self::Acc {
+        self.empty()
+    }
     /// The result of no elements.
     fn empty(&self) -> Self::Acc;
     /// Adds element `x`, the `i`th of output `out`.
@@ -73,7 +82,8 @@ pub(crate) fn reduce<T: Element, R: Reducer<T>>(
         });
         return Ok(results.chunks_exact(parts).map(|p| p[1..].iter().fold(p[0], |a, &b| reducer.join(a, b))).collect());
     }
-    let grain = (GRAIN / count).max(1).next_multiple_of(if outputs >= 2 * COLUMNS { COLUMNS } else { 1 });
+    let columns = if R::FOLD.is_some() && T::DTYPE.is_float() { fold::VECTORS * pool.cpu().lanes() } else { COLUMNS };
+    let grain = (GRAIN / count).max(1).next_multiple_of(if outputs >= 2 * columns { columns } else { 1 });
     pool.run_ranges(outputs, grain, |r| {
         // SAFETY: the ranges are disjoint.
         let slot = unsafe { slots.slice(r.clone()) };
@@ -109,7 +119,15 @@ struct Task<'a, T, R: Reducer<T>> {
 impl<T: Element, R: Reducer<T>> Kernel for Task<'_, T, R> {
     type Out = ();
     #[inline(always)]
-    fn run<I: Isa>(mut self, _: I) {
+    fn run<I: Isa>(mut self, isa: I) {
+        if R::FOLD.is_some() {
+            match T::DTYPE {
+                DType::F32 => return self.fold::<f32, I>(isa),
+                DType::F16 => return self.fold::<f16, I>(isa),
+                DType::BF16 => return self.fold::<bf16, I>(isa),
+                _ => {}
+            }
+        }
         let ([across], [along]) = (self.plan.kept.inner(), self.plan.reduced.inner());
         let mut slot = 0;
         let plan = self.plan;

@@ -338,10 +338,22 @@ impl<const N: usize> Walk<N> {
     /// Calls `f(offsets of each operand, run length)` for the innermost runs that make up elements `start..end` of the space.
     #[inline(always)]
     pub(crate) fn runs(&self, start: usize, end: usize, mut f: impl FnMut([isize; N], usize)) {
+        for (offsets, n) in self.each_run(start, end) {
+            f(offsets, n);
+        }
+    }
+
+    /// What [`Walk::runs`] calls its function with. A loop's body keeps the instruction set of the function around it, which a
+    /// closure does not when it is too long to be inlined.
+    #[inline(always)]
+    pub(crate) fn each_run(&self, start: usize, end: usize) -> impl Iterator<Item = ([isize; N], usize)> {
         let last = self.shape.len() - 1;
         let inner = self.shape[last];
         let mut at = start;
-        while at < end {
+        std::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
             let column = at % inner;
             let mut rest = at / inner;
             let mut offset: [isize; N] = std::array::from_fn(|i| column as isize * self.strides[last][i]);
@@ -351,9 +363,9 @@ impl<const N: usize> Walk<N> {
                 offset.iter_mut().zip(self.strides[axis]).for_each(|(o, s)| *o += index * s);
             }
             let n = (inner - column).min(end - at);
-            f(offset, n);
             at += n;
-        }
+            Some((offset, n))
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 use flambeau_tensor::{Bool, Element};
 use half::{bf16, f16};
 
-use super::{Reducer, reduce};
+use super::{Fold, Reducer, reduce};
 use crate::{Error, Float, Pool, View, cast::CastTo, error::same};
 
 /// Types that add and multiply: floats in `f32`, integers wrapping.
@@ -22,6 +22,8 @@ pub trait Numeric: Element {
     fn mul(a: Self::Acc, b: Self::Acc) -> Self::Acc;
     /// Rounds or wraps.
     fn narrow(a: Self::Acc) -> Self::Sum;
+    /// The total `x` of floats.
+    fn of_float(x: f32) -> Self::Acc;
 }
 
 macro_rules! integers {
@@ -38,6 +40,8 @@ macro_rules! integers {
         fn mul(a: $sum, b: $sum) -> $sum { a.wrapping_mul(b) }
         #[inline(always)]
         fn narrow(a: $sum) -> $sum { a }
+        #[inline(always)]
+        fn of_float(x: f32) -> $sum { x as $sum }
     })* };
 }
 integers!(u8 => u32, u16 => u32, u32 => u32, i8 => i32, i16 => i32, i32 => i32, i64 => i64, Bool => i32);
@@ -56,6 +60,8 @@ macro_rules! floats {
         fn mul(a: f32, b: f32) -> f32 { a * b }
         #[inline(always)]
         fn narrow(a: f32) -> $t { <$t as Float>::from_f32(a) }
+        #[inline(always)]
+        fn of_float(x: f32) -> f32 { x }
     })* };
 }
 floats!(f32, f16, bf16);
@@ -68,31 +74,38 @@ pub trait Ordered: Element {
     fn is_nan(self) -> bool;
     /// `self < other`; false if either is NaN.
     fn less(self, other: Self) -> bool;
+    /// The element of the value `x`.
+    fn of_float(x: f32) -> Self;
 }
 
 macro_rules! ordered {
-    ($($t:ty: $low:expr, $high:expr, $key:expr, $nan:expr);*) => { $(impl Ordered for $t {
+    ($($t:ty: $low:expr, $high:expr, $key:expr, $nan:expr, $of:expr);*) => { $(impl Ordered for $t {
         const ENDS: [$t; 2] = [$low, $high];
         #[inline(always)]
         fn is_nan(self) -> bool { $nan(self) }
         #[inline(always)]
         fn less(self, other: $t) -> bool { $key(self) < $key(other) }
+        #[inline(always)]
+        fn of_float(x: f32) -> $t { $of(x) }
     })* };
 }
-ordered!(u8: u8::MIN, u8::MAX, |x| x, |_| false; u16: u16::MIN, u16::MAX, |x| x, |_| false;
-    u32: u32::MIN, u32::MAX, |x| x, |_| false; i8: i8::MIN, i8::MAX, |x| x, |_| false;
-    i16: i16::MIN, i16::MAX, |x| x, |_| false; i32: i32::MIN, i32::MAX, |x| x, |_| false;
-    i64: i64::MIN, i64::MAX, |x| x, |_| false; Bool: Bool(0), Bool(1), |x: Bool| x.get(), |_| false;
-    f32: f32::NEG_INFINITY, f32::INFINITY, |x| x, f32::is_nan;
-    f16: f16::NEG_INFINITY, f16::INFINITY, <f16 as Float>::to_f32, f16::is_nan;
-    bf16: bf16::NEG_INFINITY, bf16::INFINITY, <bf16 as Float>::to_f32, bf16::is_nan);
+ordered!(u8: u8::MIN, u8::MAX, |x| x, |_| false, |x| x as u8; u16: u16::MIN, u16::MAX, |x| x, |_| false, |x| x as u16;
+    u32: u32::MIN, u32::MAX, |x| x, |_| false, |x| x as u32; i8: i8::MIN, i8::MAX, |x| x, |_| false, |x| x as i8;
+    i16: i16::MIN, i16::MAX, |x| x, |_| false, |x| x as i16; i32: i32::MIN, i32::MAX, |x| x, |_| false, |x| x as i32;
+    i64: i64::MIN, i64::MAX, |x| x, |_| false, |x| x as i64; Bool: Bool(0), Bool(1), |x: Bool| x.get(), |_| false, |x| Bool::from(x != 0.0);
+    f32: f32::NEG_INFINITY, f32::INFINITY, |x| x, f32::is_nan, |x| x;
+    f16: f16::NEG_INFINITY, f16::INFINITY, <f16 as Float>::to_f32, f16::is_nan, <f16 as Float>::from_f32;
+    bf16: bf16::NEG_INFINITY, bf16::INFINITY, <bf16 as Float>::to_f32, bf16::is_nan, <bf16 as Float>::from_f32);
 
 struct Total;
 struct Product;
 
 macro_rules! arithmetic {
-    ($($r:ty: $start:expr, $op:ident);*) => { $(impl<T: Numeric> Reducer<T> for $r {
+    ($($r:ty: $start:expr, $op:ident, $fold:expr);*) => { $(impl<T: Numeric> Reducer<T> for $r {
         type Acc = T::Acc;
+        const FOLD: Option<Fold> = $fold;
+        #[inline(always)]
+        fn folded(&self, x: f32) -> T::Acc { T::of_float(x) }
         #[inline(always)]
         fn empty(&self) -> T::Acc { T::constant($start) }
         #[inline(always)]
@@ -101,7 +114,7 @@ macro_rules! arithmetic {
         fn join(&self, a: T::Acc, b: T::Acc) -> T::Acc { T::$op(a, b) }
     })* };
 }
-arithmetic!(Total: 0, add; Product: 1, mul);
+arithmetic!(Total: 0, add, Some(Fold::Sum); Product: 1, mul, None);
 
 /// Writes the results.
 fn finish<A: Copy, O>(results: &[A], out: &mut [O], f: impl Fn(A) -> O) -> Result<(), Error> {
@@ -209,6 +222,11 @@ struct Extreme<const MAX: bool>;
 
 impl<T: Ordered, const MAX: bool> Reducer<T> for Extreme<MAX> {
     type Acc = T;
+    const FOLD: Option<Fold> = Some(if MAX { Fold::Max } else { Fold::Min });
+    #[inline(always)]
+    fn folded(&self, x: f32) -> T {
+        T::of_float(x)
+    }
     #[inline(always)]
     fn empty(&self) -> T {
         T::ENDS[usize::from(!MAX)]
