@@ -1,13 +1,17 @@
 //! Normalisation and softmax along the last axis.
 
+mod scale;
+
 use std::ops::Range;
+
+use scale::{Scale, scale, vector};
 
 use crate::{
     Error, Float, FloatView, Pool,
     convert::{FloatPtr, read_line, with_float, write_line},
     error::same,
     math::exp,
-    simd::{Cpu, Isa, Kernel},
+    simd::{Isa, Kernel},
 };
 
 /// Elements of a task.
@@ -16,8 +20,7 @@ const GRAIN: usize = 1 << 13;
 /// What is done to each row.
 #[derive(Clone, Copy)]
 enum Row<'a> {
-    Rms { eps: f32, weight: Option<&'a [f32]> },
-    Layer { eps: f32, weight: Option<&'a [f32]>, bias: Option<&'a [f32]> },
+    Scale(Scale<'a>),
     Softmax,
     LogSoftmax,
 }
@@ -35,7 +38,7 @@ pub fn rms_norm<X: Float, Y: Float>(
     out: &mut [Y],
 ) -> Result<(), Error> {
     let weight = weight.map(|w| vector(pool.cpu(), w, width)).transpose()?;
-    rows(pool, x, width, out, Row::Rms { eps, weight: weight.as_deref() })
+    rows(pool, x, width, out, Row::Scale(Scale { centre: false, eps, weight: weight.as_deref(), bias: None }))
 }
 
 /// `out = (x − mean) · (var + eps)^−½ · weight + bias` for each row of `width` elements, in `f32`; the variance is biased.
@@ -52,7 +55,7 @@ pub fn layer_norm<X: Float, Y: Float>(
 ) -> Result<(), Error> {
     let weight = weight.map(|w| vector(pool.cpu(), w, width)).transpose()?;
     let bias = bias.map(|b| vector(pool.cpu(), b, width)).transpose()?;
-    rows(pool, x, width, out, Row::Layer { eps, weight: weight.as_deref(), bias: bias.as_deref() })
+    rows(pool, x, width, out, Row::Scale(Scale { centre: true, eps, weight: weight.as_deref(), bias: bias.as_deref() }))
 }
 
 /// `out = eˣ / Σ eˣ` for each row of `width` elements, in `f32`. A row of −∞ gives NaN.
@@ -71,17 +74,6 @@ pub fn log_softmax<X: Float, Y: Float>(pool: &Pool, x: &[X], width: usize, out: 
     rows(pool, x, width, out, Row::LogSoftmax)
 }
 
-/// The elements of a `[width]` view.
-fn vector(cpu: Cpu, view: &FloatView, width: usize) -> Result<Vec<f32>, Error> {
-    same("rank of a norm's weight", 1, view.shape().len())?;
-    same("length of a norm's weight", width, view.shape()[0])?;
-    let mut values = vec![0.0; width];
-    // SAFETY: the view has `width` elements at this step.
-    unsafe { view.origin().read(cpu, view.strides()[0], &mut values) };
-    values.resize(width.next_multiple_of(16), 0.0);
-    Ok(values)
-}
-
 fn rows<X: Float, Y: Float>(pool: &Pool, x: &[X], width: usize, out: &mut [Y], row: Row) -> Result<(), Error> {
     same("elements of the output", x.len(), out.len())?;
     if width == 0 || x.is_empty() {
@@ -94,7 +86,8 @@ fn rows<X: Float, Y: Float>(pool: &Pool, x: &[X], width: usize, out: &mut [Y], r
 
 /// Both pointers have `[count, width]` elements.
 fn all_rows(pool: &Pool, x: FloatPtr, out: FloatPtr, [count, width]: [usize; 2], row: Row) {
-    let (grain, padded) = ((GRAIN / width).max(1), width.next_multiple_of(16));
+    let grain = (GRAIN / width).max(1);
+    let padded = if matches!(row, Row::Scale(_)) { 0 } else { width.next_multiple_of(16) };
     let mut team = pool.team();
     let cpu = team.cpu();
     team.run(count.div_ceil(grain), padded, |task, scratch| {
@@ -119,18 +112,24 @@ impl Kernel for Rows<'_> {
     fn run<I: Isa>(self, isa: I) {
         let Rows { x, out, rows, values, width, row } = self;
         for i in rows {
-            let at = i * width;
-            values[width..].fill(0.0);
             // SAFETY: row `i` is inside both operands, and belongs to one task.
-            unsafe { with_float!(x, p => read_line(isa, p.add(at).cast_const(), &mut values[..width])) };
-            match row {
-                Row::Rms { eps, weight } => rms(isa, values, width, eps, weight),
-                Row::Layer { eps, weight, bias } => layer(isa, values, width, eps, weight, bias),
-                Row::Softmax => soft(isa, values, width, false),
-                Row::LogSoftmax => soft(isa, values, width, true),
+            let (x, out) = unsafe { (x.offset((i * width) as isize), out.offset((i * width) as isize)) };
+            if let Row::Scale(s) = &row {
+                // SAFETY: as above.
+                unsafe {
+                    with_float!(x, x => with_float!(out, out => {
+                        let (x, out) = (std::slice::from_raw_parts(x, width), std::slice::from_raw_parts_mut(out, width));
+                        scale(isa, x, out, s)
+                    }))
+                };
+                continue;
             }
+            values[width..].fill(0.0);
             // SAFETY: as above.
-            unsafe { with_float!(out, p => write_line(isa, p.add(at), &values[..width])) };
+            unsafe { with_float!(x, p => read_line(isa, p.cast_const(), &mut values[..width])) };
+            soft(isa, values, width, matches!(row, Row::LogSoftmax));
+            // SAFETY: as above.
+            unsafe { with_float!(out, p => write_line(isa, p, &values[..width])) };
         }
     }
 }
@@ -152,42 +151,6 @@ fn update<I: Isa>(isa: I, values: &mut [f32], f: impl Fn(I::V) -> I::V) {
     for lanes in values.chunks_exact_mut(I::LANES) {
         // SAFETY: the chunk is LANES long.
         unsafe { isa.store(lanes.as_mut_ptr(), f(isa.load(lanes.as_ptr()))) };
-    }
-}
-
-#[inline(always)]
-fn rms<I: Isa>(isa: I, values: &mut [f32], width: usize, eps: f32, weight: Option<&[f32]>) {
-    let squares = total(isa, values, |isa, x, sum| isa.fma(x, x, sum));
-    let factor = 1.0 / (squares / width as f32 + eps).sqrt();
-    affine(isa, values, [0.0, factor], weight, None);
-}
-
-#[inline(always)]
-fn layer<I: Isa>(isa: I, values: &mut [f32], width: usize, eps: f32, weight: Option<&[f32]>, bias: Option<&[f32]>) {
-    let mean = total(isa, values, |isa, x, sum| isa.add(x, sum)) / width as f32;
-    let means = isa.splat(mean);
-    values[width..].fill(mean);
-    let squares = total(isa, values, |isa, x, sum| isa.fma(isa.sub(x, means), isa.sub(x, means), sum));
-    let factor = 1.0 / (squares / width as f32 + eps).sqrt();
-    affine(isa, values, [mean, factor], weight, bias);
-}
-
-/// `x = (x − mean) · factor · weight + bias`; weight and bias are padded as the values are.
-#[inline(always)]
-fn affine<I: Isa>(isa: I, values: &mut [f32], [mean, factor]: [f32; 2], weight: Option<&[f32]>, bias: Option<&[f32]>) {
-    let (mean, factor) = (isa.splat(mean), isa.splat(factor));
-    for (i, lanes) in values.chunks_exact_mut(I::LANES).enumerate() {
-        // SAFETY: the chunk is LANES long, and weight and bias are as long as the values.
-        unsafe {
-            let mut x = isa.mul(isa.sub(isa.load(lanes.as_ptr()), mean), factor);
-            if let Some(weight) = weight {
-                x = isa.mul(x, isa.load(weight[i * I::LANES..][..I::LANES].as_ptr()));
-            }
-            if let Some(bias) = bias {
-                x = isa.add(x, isa.load(bias[i * I::LANES..][..I::LANES].as_ptr()));
-            }
-            isa.store(lanes.as_mut_ptr(), x);
-        }
     }
 }
 

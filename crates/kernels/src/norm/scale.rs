@@ -1,0 +1,98 @@
+//! Rows that are shifted and scaled: read for their sums, and once more to write them.
+
+use std::borrow::Cow;
+
+use crate::{
+    Error, Float, FloatView,
+    error::same,
+    simd::{Cpu, Isa, store_partial},
+};
+
+/// What is done to a row.
+#[derive(Clone, Copy)]
+pub(super) struct Scale<'a> {
+    /// Whether the mean is taken away first.
+    pub(super) centre: bool,
+    pub(super) eps: f32,
+    /// As long as a row.
+    pub(super) weight: Option<&'a [f32]>,
+    /// As long as a row.
+    pub(super) bias: Option<&'a [f32]>,
+}
+
+/// The elements of a `[width]` view.
+pub(super) fn vector<'a>(cpu: Cpu, view: &'a FloatView, width: usize) -> Result<Cow<'a, [f32]>, Error> {
+    same("rank of a norm's weight", 1, view.shape().len())?;
+    same("length of a norm's weight", width, view.shape()[0])?;
+    if let FloatView::F32(view) = view
+        && let Some(elements) = view.as_slice()
+    {
+        return Ok(elements.into());
+    }
+    let mut values = vec![0.0; width];
+    // SAFETY: the view has `width` elements at this step.
+    unsafe { view.origin().read(cpu, view.strides()[0], &mut values) };
+    Ok(values.into())
+}
+
+/// Up to a vector of a row; lanes behind its end are `fill`.
+#[inline(always)]
+fn lanes<X: Float, I: Isa>(isa: I, x: &[X], fill: f32) -> I::V {
+    if x.len() >= I::LANES {
+        // SAFETY: the slice is as long as a vector.
+        return unsafe { X::load(isa, x.as_ptr()) };
+    }
+    let mut values = [fill; 16];
+    values.iter_mut().zip(x).for_each(|(v, x)| *v = x.to_f32());
+    // SAFETY: LANES is at most 16.
+    unsafe { isa.load(values.as_ptr()) }
+}
+
+/// Σ f(x); `fill` is an element that adds nothing.
+#[inline(always)]
+fn total<X: Float, I: Isa>(isa: I, row: &[X], fill: f32, f: impl Fn(I::V, I::V) -> I::V) -> f32 {
+    let mut sums = [isa.splat(0.0); 4];
+    let fours = row.chunks_exact(4 * I::LANES);
+    let rest = fours.remainder();
+    for four in fours {
+        for (i, sum) in sums.iter_mut().enumerate() {
+            // SAFETY: the chunk is four vectors long.
+            *sum = unsafe { f(X::load(isa, four.as_ptr().add(i * I::LANES)), *sum) };
+        }
+    }
+    for (part, sum) in rest.chunks(I::LANES).zip(&mut sums) {
+        *sum = f(lanes(isa, part, fill), *sum);
+    }
+    isa.sum(isa.add(isa.add(sums[0], sums[1]), isa.add(sums[2], sums[3])))
+}
+
+/// `out = (x − mean) · (mean((x − mean)²) + eps)^−½ · weight + bias`, with a mean of 0 where it stays.
+#[inline(always)]
+pub(super) fn scale<X: Float, Y: Float, I: Isa>(isa: I, row: &[X], out: &mut [Y], s: &Scale) {
+    let n = row.len() as f32;
+    let mean = if s.centre { total(isa, row, 0.0, |x, sum| isa.add(x, sum)) / n } else { 0.0 };
+    let means = isa.splat(mean);
+    let squares = total(isa, row, mean, |x, sum| {
+        let x = isa.sub(x, means);
+        isa.fma(x, x, sum)
+    });
+    let factors = isa.splat(1.0 / (squares / n + s.eps).sqrt());
+    for (i, out) in out.chunks_mut(I::LANES).enumerate() {
+        let at = i * I::LANES;
+        let mut x = isa.mul(isa.sub(lanes(isa, &row[at..], 0.0), means), factors);
+        if let Some(weight) = s.weight {
+            x = isa.mul(x, lanes(isa, &weight[at..], 0.0));
+        }
+        if let Some(bias) = s.bias {
+            x = isa.add(x, lanes(isa, &bias[at..], 0.0));
+        }
+        // SAFETY: the chunk is as long as it says.
+        unsafe {
+            if out.len() == I::LANES {
+                Y::store(isa, out.as_mut_ptr(), x)
+            } else {
+                store_partial(isa, out.as_mut_ptr(), x, out.len())
+            }
+        }
+    }
+}
