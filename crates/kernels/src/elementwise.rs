@@ -5,7 +5,7 @@
 pub mod chain;
 pub mod whole;
 
-use flambeau_tensor::{Bool, DType, Element};
+use flambeau_tensor::{Bool, Element};
 
 use crate::{
     Error, Float, Pool, View, ViewMut,
@@ -18,6 +18,9 @@ const GRAIN: usize = 1 << 14;
 
 /// Elements that are widened to `f32` at a time.
 const BLOCK: usize = 64;
+
+/// Lanes of the widest vector.
+const MOST_LANES: usize = 16;
 
 /// What happens to one innermost run: operand `i` starts `at[i]` elements from its origin and steps by `step[i]`.
 pub(crate) trait Runs<const N: usize>: Sync {
@@ -180,6 +183,75 @@ unsafe fn narrow<T: Float, I: Isa>(isa: I, p: *mut T, step: isize, n: usize, fro
     }
 }
 
+/// `c[i] = f(a[i])`
+///
+/// # Safety
+/// Both have `n` elements.
+#[inline(always)]
+unsafe fn map_lanes<A: Float, C: Float, I: Isa>(isa: I, c: *mut C, a: *const A, n: usize, f: impl Fn(f32) -> f32) {
+    let whole = n / I::LANES * I::LANES;
+    let mut x = [0.0; MOST_LANES];
+    // SAFETY: the caller's promise; the array holds a vector.
+    unsafe {
+        for i in (0..whole).step_by(I::LANES) {
+            isa.store(x.as_mut_ptr(), A::load(isa, a.add(i)));
+            x[..I::LANES].iter_mut().for_each(|x| *x = f(*x));
+            C::store(isa, c.add(i), isa.load(x.as_ptr()));
+        }
+        (whole..n).for_each(|i| *c.add(i) = C::from_f32(f((*a.add(i)).to_f32())));
+    }
+}
+
+/// `c[i] = f(a[i], b[i])`, or `b[0]` for all where it is `fixed`.
+///
+/// # Safety
+/// All three have `n` elements; a fixed `b` has one.
+#[inline(always)]
+unsafe fn zip_lanes<A: Float, B: Float, C: Float, I: Isa>(
+    isa: I,
+    c: *mut C,
+    a: *const A,
+    b: *const B,
+    fixed: bool,
+    n: usize,
+    f: &impl Fn(f32, f32) -> f32,
+) {
+    // SAFETY: the caller's promise; the arrays hold a vector.
+    unsafe {
+        if fixed {
+            let b = (*b).to_f32();
+            return map_lanes(isa, c, a, n, |a| f(a, b));
+        }
+        let whole = n / I::LANES * I::LANES;
+        let (mut x, mut y) = ([0.0; MOST_LANES], [0.0; MOST_LANES]);
+        for i in (0..whole).step_by(I::LANES) {
+            isa.store(x.as_mut_ptr(), A::load(isa, a.add(i)));
+            isa.store(y.as_mut_ptr(), B::load(isa, b.add(i)));
+            x[..I::LANES].iter_mut().zip(&y[..I::LANES]).for_each(|(x, &y)| *x = f(*x, y));
+            C::store(isa, c.add(i), isa.load(x.as_ptr()));
+        }
+        (whole..n).for_each(|i| *c.add(i) = C::from_f32(f((*a.add(i)).to_f32(), (*b.add(i)).to_f32())));
+    }
+}
+
+struct MapLanes<A, C, F>(PtrMut<C>, Ptr<A>, F);
+
+impl<A: Float, C: Float, F: Fn(f32) -> f32 + Sync> Runs<2> for MapLanes<A, C, F> {
+    #[inline(always)]
+    unsafe fn run<I: Isa>(&self, isa: I, at: [isize; 2], step: [isize; 2], n: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (c, a) = (self.0.0.offset(at[0]), self.1.0.offset(at[1]));
+            if step == [1, 1] {
+                return map_lanes(isa, c, a, n, &self.2);
+            }
+            for i in 0..n as isize {
+                *c.offset(i * step[0]) = C::from_f32(self.2((*a.offset(i * step[1])).to_f32()));
+            }
+        }
+    }
+}
+
 struct MapFloat<A, C, F>(PtrMut<C>, Ptr<A>, F);
 
 impl<A: Float, C: Float, F: Fn(&mut [f32; BLOCK]) + Sync> Runs<2> for MapFloat<A, C, F> {
@@ -203,18 +275,12 @@ struct ZipFloat<A, B, C, F>(PtrMut<C>, Ptr<A>, Ptr<B>, F);
 impl<A: Float, B: Float, C: Float, F: Fn(f32, f32) -> f32 + Sync> Runs<3> for ZipFloat<A, B, C, F> {
     #[inline(always)]
     unsafe fn run<I: Isa>(&self, isa: I, at: [isize; 3], step: [isize; 3], n: usize) {
-        let single = [A::DTYPE, B::DTYPE, C::DTYPE] == [DType::F32; 3];
-        if single && step[0] == 1 && step[1] == 1 && (step[2] == 1 || step[2] == 0) {
-            // SAFETY: the caller's promise; all three types are `f32`.
-            unsafe {
-                let (c, a) = (self.0.0.offset(at[0]).cast::<f32>(), self.1.0.offset(at[1]).cast::<f32>());
-                let b = self.2.0.offset(at[2]).cast::<f32>();
-                if step[2] == 0 {
-                    let b = *b;
-                    return (0..n).for_each(|i| *c.add(i) = self.3(*a.add(i), b));
-                }
-                return (0..n).for_each(|i| *c.add(i) = self.3(*a.add(i), *b.add(i)));
-            }
+        if step[0] == 1 && step[1] == 1 && (step[2] == 1 || step[2] == 0) {
+            // SAFETY: the caller's promise.
+            return unsafe {
+                let (c, a) = (self.0.0.offset(at[0]), self.1.0.offset(at[1]));
+                zip_lanes(isa, c, a, self.2.0.offset(at[2]), step[2] == 0, n, &self.3)
+            };
         }
         let (mut a, mut b) = ([0.0; BLOCK], [0.0; BLOCK]);
         for i in (0..n).step_by(BLOCK) {
@@ -307,7 +373,11 @@ pub fn map_float<A: Float, C: Float, F: Fn(f32) -> f32 + Sync>(
     out: &mut ViewMut<C>,
     f: F,
 ) -> Result<(), Error> {
-    map_blocks(pool, x, out, |block| block.iter_mut().for_each(|x| *x = f(*x)))
+    let x = x.broadcast_to(out.shape())?;
+    let walk = Walk::new(out.shape(), [out.strides(), x.strides()]);
+    // SAFETY: the walk is made from these views.
+    unsafe { execute(pool, &walk, &MapLanes(PtrMut(out.origin()), Ptr(x.origin()), f)) };
+    Ok(())
 }
 
 /// [`map_float`] with a function of whole blocks, some of whose elements may be unused.
