@@ -32,7 +32,7 @@ pub enum Unary {
     Silu,
     /// max(x, 0): exact; NaN stays.
     Relu,
-    /// x·(1+erf(x/√2))/2: 4, plus 2⁻²⁴·|x| absolute for negative x.
+    /// x·(1+erf(x/√2))/2: 4, plus 2⁻²²·|x| absolute for negative x.
     Gelu,
     /// x·(1+tanh(√(2/π)(x+0.044715x³)))/2: 8 + 4x², the last from the exponential's argument.
     GeluTanh,

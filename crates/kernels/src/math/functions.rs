@@ -203,11 +203,22 @@ pub(crate) fn erf<I: Isa>(isa: I, x: I::V) -> I::V {
 const ERF_TAIL: [f32; 8] =
     [1.166_032_5e-6, -3.659_301e-5, 5.157_455_5e-4, -4.373_922_5e-3, 2.530_860_2e-2, -0.108_091_91, -0.633_971_45, -1.128_957_3];
 
+/// x·(½ + r) with the normal distribution's r = erf(x/√2)/2 as a quotient of polynomials, which reaches ½ at the clamp.
 #[inline(always)]
 pub(crate) fn gelu<I: Isa>(isa: I, x: I::V) -> I::V {
-    let e = erf(isa, isa.mul(x, isa.splat(std::f32::consts::FRAC_1_SQRT_2)));
-    isa.mul(isa.mul(isa.splat(0.5), x), isa.add(isa.splat(1.0), e))
+    let half = isa.splat(0.5);
+    let c = isa.max(isa.min(x, isa.splat(GELU_END)), isa.splat(-GELU_END));
+    let s = isa.mul(c, c);
+    let r = isa.div(isa.mul(c, polynomial(isa, s, GELU_UPPER)), polynomial(isa, s, GELU_LOWER));
+    isa.mul(x, isa.add(half, isa.max(isa.min(r, half), isa.splat(-0.5))))
 }
+
+/// Where erf(x/√2)/2 rounds to ½.
+const GELU_END: f32 = 5.5;
+
+const GELU_UPPER: [f32; 6] = [2.275_722_9e-8, 6.352_735e-6, 1.688_15e-4, 4.677_232_3e-3, 3.385_107_5e-2, 0.398_942_24];
+
+const GELU_LOWER: [f32; 6] = [1.197_755e-6, 7.364_701e-5, 1.884_395_8e-3, 2.864_514_3e-2, 0.251_517_98, 1.0];
 
 /// x·sigmoid(2y) is the same as x·(1+tanh y)/2, without its cancellation for negative x.
 #[inline(always)]
