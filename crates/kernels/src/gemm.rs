@@ -200,7 +200,7 @@ unsafe fn product(team: &mut Team, [m, n, k]: [usize; 3], a: &Dense, b: &Dense, 
     }
 }
 
-/// Every job's `x · rowsᵀ` for `x` `[m, k]`: rows of the jobs are columns of their outputs.
+/// Every job's `x · rowsᵀ` for `x` `[m, k]`: rows of the jobs are columns of their outputs, and the jobs are turned.
 ///
 /// # Safety
 /// The operands have these sizes.
@@ -213,6 +213,12 @@ pub(crate) unsafe fn linear(team: &mut Team, [m, k]: [usize; 2], x: &Dense, jobs
     unsafe {
         if m <= few::FEW && operands().all(few::readable) {
             few::multiply(team, [m, k], x, jobs);
+        } else if jobs.iter().all(|j| j.gate.is_none() && j.rows < m) {
+            // The shorter side is packed; the longer one is read where it lies, and nothing is turned on its way out.
+            for job in jobs {
+                let own = Job { rows: m, operand: Operand::Dense(*x), turned: false, ..*job };
+                blocks(team, [job.rows, k], Columns::Rows(job.operand), &[own]);
+            }
         } else {
             blocks(team, [m, k], Columns::Rows(Operand::Dense(*x)), jobs);
         }

@@ -58,6 +58,18 @@ impl Phase {
         let reads = self.reads(i);
         reads.first().is_some_and(|&first| first != usize::MAX && reads.last() == Some(&(first + reads.len() - 1)))
     }
+
+    /// The inputs between what one of these outputs reads on this, the last, axis and what the next reads, where they lie in one
+    /// line and read something through every tap.
+    #[inline(always)]
+    fn step_of(&self, places: &[Place]) -> Option<usize> {
+        let (first, last) = (places.first()?, places.last()?);
+        let [from, to] = [first, last].map(|p| self.reads(p.o[2]));
+        let in_line = first.image == last.image && first.o[..2] == last.o[..2];
+        let reads_all = !from.contains(&usize::MAX) && !to.contains(&usize::MAX);
+        // Sources are linear in the output's number, so that what holds at both ends holds between them.
+        (in_line && reads_all && !from.is_empty()).then(|| (to[0] - from[0]) / (places.len() - 1).max(1))
+    }
 }
 
 /// `out` is not empty.
@@ -157,7 +169,11 @@ impl Part<'_> {
             .flat_map(|&i| b.iter().map(move |&j| i * self.g.taps[1] + j))
             .flat_map(|ij| c.iter().map(move |&k| ij * self.g.taps[2] + k))
             .collect();
-        own.chunks_exact((all * ci).max(1)).flat_map(|f| taps.iter().flat_map(move |t| &f[t * ci..(t + 1) * ci])).copied().collect()
+        let mut filters = Vec::with_capacity(co * taps.len() * ci);
+        for filter in own.chunks_exact((all * ci).max(1)) {
+            taps.iter().for_each(|t| filters.extend_from_slice(&filter[t * ci..(t + 1) * ci]));
+        }
+        filters.into()
     }
 
     /// The outputs of these numbers.
@@ -218,7 +234,7 @@ impl Kernel for Task<'_> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
         let (mr, _) = tile(I::KIND);
-        let mut pointers = Vec::new();
+        let mut pointers = Vec::with_capacity(ROWS * self.part.tap_count());
         let places = self.part.places(self.rows.clone());
         let mut tiles = Vec::new();
         for places in places.chunks(mr) {
@@ -250,8 +266,10 @@ impl Task<'_> {
         let joined = g.groups == 1 && places.iter().all(|p| c.in_line(p.o[2]));
         let across = if joined { 1 } else { c.taps.len() };
         let runs = a.taps.len() * b.taps.len() * across;
-        pointers.resize(at + runs * mr, self.zeros.as_ptr());
-        for row in 0..mr {
+        let nothing = self.zeros.as_ptr();
+        pointers.resize(at + runs * mr, nothing);
+        let step = c.step_of(places);
+        for row in 0..if step.is_some() { 1 } else { mr } {
             let Place { image, o, .. } = places[row.min(places.len() - 1)];
             let ([p, q, r], mut slot) = ([a.reads(o[0]), b.reads(o[1]), &c.reads(o[2])[..across]], at + row);
             for &i in p {
@@ -266,6 +284,13 @@ impl Task<'_> {
                         slot += mr;
                     }
                 }
+            }
+        }
+        for rows in pointers[at..].chunks_exact_mut(mr).take(if step.is_some() { runs } else { 0 }) {
+            let (first, step) = (rows[0], words(step.unwrap_or(0) * g.in_channels, part.pairs));
+            for (row, pointer) in rows.iter_mut().enumerate().take(if first == nothing { 0 } else { mr }) {
+                // SAFETY: a line's outputs that read inputs read them at even distances.
+                *pointer = unsafe { first.add(row.min(places.len() - 1) * step) };
             }
         }
         let steps = words(if joined { c.taps.len() * ci } else { ci }, part.pairs);
