@@ -89,7 +89,7 @@ fn run(flags: &Flags) -> Result<()> {
         mlx: MlxArgs { device: flags.device.clone(), mlx_path: flags.mlx_path.clone(), ..MlxArgs::default() },
     };
     let engine = engine.engine(false)?;
-    let options = LoadOptions { kv_cache: flags.kv_cache.as_deref().map(kv_cache::parse).transpose()? };
+    let options = LoadOptions { kv_cache: flags.kv_cache.as_deref().map(kv_cache::parse).transpose()?, ..LoadOptions::default() };
     let mut method = Program::open(&pte)?.method("forward", &engine, &options)?;
     let inputs = bin::read(&files::read(&input)?).with_context(|| input.display().to_string())?;
     let inputs = shape::arguments(method.inputs(), inputs.into_iter().map(|tensor| Named { name: None, tensor }).collect())?;

@@ -233,6 +233,24 @@ pub(crate) fn used_names(graph: &Graph) -> HashSet<String> {
     used
 }
 
+/// Names of the buffers that any of these programs writes to: in all of them they are state.
+pub(crate) fn state_names(programs: &[&Exported]) -> HashSet<String> {
+    let written = |exported: &&Exported| {
+        let mutated = mutated_weights(exported);
+        let is_written = |view: &View| mutated.contains(view);
+        stored_buffers(exported).filter(|(_, view)| is_written(view)).map(|(name, _)| name.to_owned()).collect::<Vec<_>>()
+    };
+    programs.iter().flat_map(written).collect()
+}
+
+/// Buffers by name.
+pub(crate) fn stored_buffers(exported: &Exported) -> impl Iterator<Item = (&str, &View)> {
+    exported.signature.inputs.iter().filter_map(|spec| match (spec, exported.weight_of(spec)) {
+        (InputSpec::Buffer { name, .. }, Some(Weight::Strided(view))) => Some((name.as_str(), view)),
+        _ => None,
+    })
+}
+
 /// Stored tensors that the program writes to.
 pub(crate) fn mutated_weights(exported: &Exported) -> HashSet<&View> {
     let mut stored: HashMap<&str, &View> = HashMap::new();

@@ -28,7 +28,7 @@ mod subclass;
 mod trace;
 mod weights;
 
-use std::io::Write;
+use std::{collections::HashSet, io::Write};
 
 use flambeau_ir::engine::Engine;
 pub use flambeau_lower::Scheme;
@@ -69,7 +69,8 @@ pub struct Output<'a> {
     pub report: Report,
 }
 
-/// Compiles methods, each given by name.
+/// Compiles methods, each given by name. A buffer that one of them writes to is state in all that have a buffer of that name, so
+/// that they can share it when they are loaded.
 ///
 /// # Errors
 /// [`Error::Refused`] lists every call that cannot be expressed in nodes; other errors are about the program as a whole.
@@ -77,9 +78,10 @@ pub fn compile<'a>(methods: &[(&str, &'a Exported)], options: &Options, folder: 
     let mut output = Output { methods: Vec::new(), constants: Vec::new(), attachments: Vec::new(), report: Report::default() };
     let mut ordered = methods.to_vec();
     ordered.sort_by_key(|(name, _)| *name);
+    let state = state_of(&ordered);
     let mut refused = Vec::new();
     for (i, (name, exported)) in ordered.iter().enumerate() {
-        let (report, compiled) = method::compile(name, i, exported, options, folder)?;
+        let (report, compiled) = method::compile((name, i), exported, options, &state, folder)?;
         refused.extend(report.refused().cloned());
         output.report.methods.push(report);
         output.methods.extend(compiled);
@@ -96,8 +98,16 @@ pub fn compile<'a>(methods: &[(&str, &'a Exported)], options: &Options, folder: 
 pub fn dry_run(methods: &[(&str, &Exported)], options: &Options) -> Result<Report, Error> {
     let mut ordered = methods.to_vec();
     ordered.sort_by_key(|(name, _)| *name);
-    let methods = ordered.iter().map(|(name, exported)| method::report(name, exported, options)).collect::<Result<_, _>>()?;
+    let state = state_of(&ordered);
+    let report = |(name, exported): &(&str, &Exported)| method::report(name, exported, options, &state);
+    let methods = ordered.iter().map(report).collect::<Result<_, _>>()?;
     Ok(Report { methods })
+}
+
+/// Names of the buffers that any method writes to.
+fn state_of(methods: &[(&str, &Exported)]) -> HashSet<String> {
+    let programs: Vec<&Exported> = methods.iter().map(|(_, exported)| *exported).collect();
+    inline::state_names(&programs)
 }
 
 impl Output<'_> {

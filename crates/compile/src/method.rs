@@ -1,6 +1,9 @@
 //! One method: from an exported program to a plan with its delegate.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use flambeau_ir::{Checked, Graph, IdCopy, In, MetaDim, Node, Out, Slot, SlotClass, Tid, check, engine::Engine};
 use flambeau_lower::{Constant, Flow, Recipe, drop_unread, fuse};
@@ -37,8 +40,8 @@ pub(crate) struct Compiled {
 }
 
 /// Traces a method without compiling it: what would become of each call.
-pub(crate) fn report(name: &str, exported: &Exported, options: &Options) -> Result<MethodReport, Error> {
-    let trace = Trace::run(exported, options)?;
+pub(crate) fn report(name: &str, exported: &Exported, options: &Options, state: &HashSet<String>) -> Result<MethodReport, Error> {
+    let trace = Trace::run(exported, options, state)?;
     let mut report = reported(name, &trace);
     if report.refused().next().is_none() {
         let (mut flow, trace) = trace.into_flow()?;
@@ -49,15 +52,16 @@ pub(crate) fn report(name: &str, exported: &Exported, options: &Options) -> Resu
     Ok(report)
 }
 
-/// Compiles one method. Nothing but the report comes back if a call was refused.
+/// Compiles one method, the number giving its constants keys of their own and `state` naming the program's mutable buffers. Nothing
+/// but the report comes back if a call was refused.
 pub(crate) fn compile<'a>(
-    name: &str,
-    number: usize,
+    (name, number): (&str, usize),
     exported: &'a Exported,
     options: &Options,
+    state: &HashSet<String>,
     folder: &dyn Engine,
 ) -> Result<(MethodReport, Option<(Compiled, Weights<'a>)>), Error> {
-    let trace = Trace::run(exported, options)?;
+    let trace = Trace::run(exported, options, state)?;
     let mut report = reported(name, &trace);
     if report.refused().next().is_some() {
         return Ok((report, None));

@@ -109,8 +109,10 @@ pub(crate) fn bare(target: &str) -> &str {
 }
 
 impl<'a> Trace<'a> {
-    /// Traces a whole program. Calls that cannot be lowered are in `calls` with their reasons.
-    pub(crate) fn run(exported: &'a Exported, options: &Options) -> Result<Trace<'a>, Error> {
+    /// Traces a whole program, in which buffers of the names in `state` are mutable. Calls that cannot be lowered are in `calls`
+    /// with their reasons.
+    pub(crate) fn run(exported: &'a Exported, options: &Options, state: &HashSet<String>) -> Result<Trace<'a>, Error> {
+        let buffers = inline::stored_buffers(exported).filter(|(name, _)| state.contains(*name)).map(|(_, view)| view);
         let mut trace = Trace {
             exported,
             lower: Lower::new(),
@@ -128,7 +130,7 @@ impl<'a> Trace<'a> {
             symbols: HashMap::new(),
             unpacked: HashMap::new(),
             used: inline::used_names(&exported.graph),
-            mutated: inline::mutated_weights(exported),
+            mutated: inline::mutated_weights(exported).into_iter().chain(buffers).collect(),
             buffers: Vec::new(),
             inputs: Vec::new(),
             outputs: Vec::new(),

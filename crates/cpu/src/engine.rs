@@ -11,6 +11,7 @@ use flambeau_tensor::Tensor;
 
 use crate::{
     array::Array,
+    common::Common,
     cx::Machine,
     eval,
     kv::KvCache,
@@ -80,11 +81,12 @@ impl CpuEngine {
         };
         let kept = |tid: Tid| written.get(tid.0 as usize).copied().unwrap_or(false);
         let initial = buffers
-            .into_iter()
-            .map(|tid| (tid, kept(tid).then(|| machine.env.tensors.get(tid.0 as usize).cloned().flatten()).flatten()))
+            .iter()
+            .map(|&tid| (tid, kept(tid).then(|| machine.env.tensors.get(tid.0 as usize).cloned().flatten()).flatten()))
             .collect();
         machine.profile = self.profile.then(Profile::new);
-        Ok(CpuSession { machine, tapes: Tapes::default(), initial })
+        let common = options.shared.clone().map(|state| Common::join(&mut machine, &buffers, state)).transpose()?;
+        Ok(CpuSession { machine, tapes: Tapes::default(), initial, common })
     }
 }
 

@@ -55,6 +55,10 @@ impl KvCache {
         Ok(KvCache { layout, layers })
     }
 
+    pub(crate) fn config(&self) -> &KvCacheConfig {
+        self.layout.config()
+    }
+
     /// Writes `k` and `v` `[1, heads, T, head_dim]` from `position` on, and says which slots the step reads.
     ///
     /// # Errors

@@ -13,6 +13,7 @@
 
 mod arena;
 mod array;
+mod common;
 mod cx;
 mod engine;
 mod error;

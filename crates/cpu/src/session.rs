@@ -10,6 +10,7 @@ use flambeau_tensor::{Bytes, Tensor};
 
 use crate::{
     array::{Array, Storage},
+    common::Common,
     cx::Machine,
     error::{At, OpError, Result},
     eval, ops,
@@ -94,6 +95,8 @@ pub(crate) struct CpuSession {
     pub(crate) tapes: Tapes,
     /// What the init chain left in buffers; empty where it is zero.
     pub(crate) initial: Vec<(Tid, Option<Array>)>,
+    /// Present if buffers are shared; they lie there between runs.
+    pub(crate) common: Option<Common>,
 }
 
 /// Runs a chain's instructions in order.
@@ -213,6 +216,31 @@ impl CpuSession {
         Tensor::new(dtype, &array.shape, bytes).map(Value::Tensor).map_err(|e| OpError::value(e.to_string()))
     }
 
+    /// Runs `f` with every buffer bound, those that are shared included.
+    fn with_buffers<T>(&mut self, f: impl FnOnce(&mut CpuSession) -> T) -> T {
+        let Some(common) = self.common.take() else { return f(self) };
+        let result = common.with(self, f);
+        self.common = Some(common);
+        result
+    }
+
+    /// Sets buffers back to what loading left.
+    fn restore(&mut self) {
+        let m = &mut self.machine;
+        for (tid, initial) in &self.initial {
+            if let Some(array) = initial {
+                m.set(*tid, array.clone());
+            } else if let Some(array) = m.env.tensors.get_mut(tid.0 as usize).and_then(Option::take) {
+                // A run may have bound an array of another shape or type: the metadata says what a fresh buffer is.
+                m.arena.free(array);
+                if let Ok(zeros) = ops::copy::zeros_of_meta(m, *tid) {
+                    m.set(*tid, zeros);
+                }
+            }
+        }
+        // The cache needs nothing: a step reads only positions before its own end, which the new sequence writes again.
+    }
+
     fn run_for(&mut self, inputs: &[Value], wanted: Wanted) -> Result<Vec<Value>, EngineError> {
         self.machine.arena.collect();
         let (main, mut lent) = (ChainId(self.machine.graph.main), Vec::new());
@@ -238,27 +266,15 @@ impl CpuSession {
 
 impl Session for CpuSession {
     fn run(&mut self, inputs: &[Value]) -> Result<Vec<Value>, EngineError> {
-        self.run_for(inputs, Wanted::All)
+        self.with_buffers(|session| session.run_for(inputs, Wanted::All))
     }
 
     fn run_last(&mut self, inputs: &[Value]) -> Result<Vec<Value>, EngineError> {
-        self.run_for(inputs, Wanted::Last)
+        self.with_buffers(|session| session.run_for(inputs, Wanted::Last))
     }
 
     fn reset(&mut self) {
-        let m = &mut self.machine;
-        for (tid, initial) in &self.initial {
-            if let Some(array) = initial {
-                m.set(*tid, array.clone());
-            } else if let Some(array) = m.env.tensors.get_mut(tid.0 as usize).and_then(Option::take) {
-                // A run may have bound an array of another shape or type: the metadata says what a fresh buffer is.
-                m.arena.free(array);
-                if let Ok(zeros) = ops::copy::zeros_of_meta(m, *tid) {
-                    m.set(*tid, zeros);
-                }
-            }
-        }
-        // The cache needs nothing: a step reads only positions before its own end, which the new sequence writes again.
+        self.with_buffers(CpuSession::restore);
     }
 
     fn take_profile(&mut self) -> Vec<(&'static str, u64, u64)> {

@@ -1,8 +1,12 @@
 //! The seam between programs and engines: two object-safe traits, and nothing else crosses.
 
+mod shared;
+
 use std::sync::Arc;
 
 use flambeau_tensor::{Bytes, Tensor};
+
+pub use self::shared::{Cells, Held, SharedState, shared_name};
 
 use crate::Checked;
 
@@ -24,6 +28,8 @@ pub trait Constants {
 pub struct LoadOptions {
     /// Cache of `UpdateAndAttend` nodes; absent if the program has none.
     pub kv_cache: Option<KvCacheConfig>,
+    /// State in common with whatever else is loaded with it; `None`: each session has buffers and a cache of its own.
+    pub shared: Option<SharedState>,
 }
 
 /// Configuration of the cache behind `UpdateAndAttend` nodes.
@@ -137,7 +143,7 @@ pub trait Engine: Send + Sync {
     fn load(&self, graph: Arc<Checked>, constants: &dyn Constants, options: &LoadOptions) -> Result<Box<dyn Session>, EngineError>;
 }
 
-/// A loaded graph with its own mutable buffers.
+/// A loaded graph with its mutable buffers: its own, or those that its [`LoadOptions::shared`] holds.
 pub trait Session: Send {
     /// Runs the main chain. `inputs` and the result are in the order of the graph's input and output maps; results have the
     /// element types of the graph's metadata.

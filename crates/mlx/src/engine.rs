@@ -178,6 +178,9 @@ impl Engine for MlxEngine {
 
     fn load(&self, graph: Arc<Checked>, constants: &dyn Constants, options: &LoadOptions) -> Result<Box<dyn Session>, EngineError> {
         refuse_lacking(&graph, &self.support)?;
+        if options.shared.is_some() {
+            return Err(EngineError::Arguments("the mlx engine shares no state between methods".into()));
+        }
         let tensors = constants_of(&graph, constants)?;
         let (api, device, support, uploaded) = (self.api, self.device, self.support, Arc::clone(&self.uploaded));
         let compiles = self.compiles.then(|| Arc::clone(&self.compiled_runs));

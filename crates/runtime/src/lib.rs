@@ -2,13 +2,15 @@
 //!
 //! A [`Program`] is a mapped `.pte` file, with a `.ptd` file of weights if there is one. A [`Method`] is one of its entry points,
 //! loaded on an [`Engine`](flambeau_ir::engine::Engine): delegates become sessions, kernel calls become graphs of a few nodes for
-//! the same engine by the rules that the compiler uses. Every method has its own mutable state; weights are shared with the file.
+//! the same engine by the rules that the compiler uses. Weights are shared with the file; every method has mutable state of its own,
+//! or shares it with others by [`SharedState`].
 //!
 //! Nothing here reads the environment, keeps global state or looks at a clock.
 
 #![deny(unsafe_code)]
 
 mod ahead;
+mod common;
 mod error;
 mod kernel;
 mod map;
@@ -21,7 +23,7 @@ mod state;
 mod value;
 
 pub use error::Error;
-pub use flambeau_ir::engine::{Draw, Engine, EngineError, KvCacheConfig, KvLayer, LoadOptions};
+pub use flambeau_ir::engine::{Draw, Engine, EngineError, KvCacheConfig, KvLayer, LoadOptions, SharedState};
 pub use map::map_file;
 pub use method::Method;
 pub use program::{MLX_BACKEND, Program};

@@ -11,6 +11,7 @@ use flambeau_wire::pte::{EValue, ExecutionPlan, Instruction, TensorValue};
 
 use crate::{
     DimSpec, Error, Program, Result, TensorSpec, Value, ValueKind, ValueSpec,
+    common::Common,
     kernel::{Kernel, items},
     run::{self, Wanted},
 };
@@ -21,7 +22,8 @@ pub(crate) struct Delegate {
     pub(crate) session: Box<dyn Session>,
 }
 
-/// A loaded method with its own mutable state. Weights are shared with all other methods of the program.
+/// A loaded method. Weights are shared with all other methods of the program, and mutable state with those that were loaded with
+/// the same [`LoadOptions::shared`].
 pub struct Method {
     pub(crate) program: Program,
     pub(crate) plan: usize,
@@ -35,6 +37,8 @@ pub struct Method {
     initial: Vec<Option<Value>>,
     /// Values that runs hand on to later runs, and what they hold after loading.
     state: Vec<(usize, Option<Value>)>,
+    /// Where those of them that are shared lie between runs.
+    common: Common,
     /// Inputs that instructions write to, by number and value.
     overwritten: Vec<(usize, usize)>,
     written: Vec<(usize, Value)>,
@@ -47,7 +51,8 @@ impl fmt::Debug for Method {
 }
 
 impl Program {
-    /// Loads a method on an engine. Each call gives a method with mutable state of its own.
+    /// Loads a method on an engine. Each call gives a method with mutable state of its own, unless the options name state to share:
+    /// then buffers that methods call alike are one, wherever they lie.
     ///
     /// # Errors
     /// There is no such method, it needs another backend, a delegate's graph is invalid, the engine lacks nodes, weights are
@@ -71,13 +76,28 @@ impl Program {
                 self.initial(plan, i as u32).map_err(|what| Error::Method { method: name.to_owned(), place: place(), what });
             initial.push(value?);
         }
-        let state = find_state(plan, &delegates, &kernels, &mut initial);
+        let mut state = find_state(plan, &delegates, &kernels, &mut initial);
+        let common = Common::join(plan, options.shared.clone(), &mut state, &mut initial);
+        let common = common.map_err(|what| Error::Method { method: name.to_owned(), place: String::new(), what })?;
         let inputs = plan.inputs.iter().map(|&v| spec_of(plan, &delegates, &kernels, v, true)).collect();
         let outputs = plan.outputs.iter().map(|&v| spec_of(plan, &delegates, &kernels, v, false)).collect();
         let engine = Arc::clone(engine);
         let overwritten = overwritten(plan, &delegates, &kernels);
         let (program, written) = (self.clone(), Vec::new());
-        Ok(Method { program, plan: index, engine, inputs, outputs, delegates, kernels, initial, state, overwritten, written })
+        Ok(Method {
+            program,
+            plan: index,
+            engine,
+            inputs,
+            outputs,
+            delegates,
+            kernels,
+            initial,
+            state,
+            common,
+            overwritten,
+            written,
+        })
     }
 }
 
@@ -127,6 +147,11 @@ impl Method {
 
     fn run_for(&mut self, inputs: &[Value], wanted: Wanted) -> Result<Vec<Value>> {
         self.check_inputs(inputs)?;
+        let common = self.common.clone();
+        common.with(self, |method| &mut method.initial, |method| method.run_with_state(inputs, wanted))
+    }
+
+    fn run_with_state(&mut self, inputs: &[Value], wanted: Wanted) -> Result<Vec<Value>> {
         let program = self.program.clone();
         let plan = &program.file().plans[self.plan];
         let mut cells = self.cells(inputs);
@@ -180,9 +205,16 @@ impl Method {
     /// Sets all mutable state back to what loading left.
     pub fn reset(&mut self) {
         self.delegates.iter_mut().for_each(|d| d.session.reset());
-        for (at, value) in &self.state {
-            self.initial[*at].clone_from(value);
-        }
+        let common = self.common.clone();
+        common.with(
+            self,
+            |method| &mut method.initial,
+            |method| {
+                for (at, value) in &method.state {
+                    method.initial[*at].clone_from(value);
+                }
+            },
+        );
     }
 
     /// Every step of the delegates since the last call, if the engine was asked to measure and measures steps.

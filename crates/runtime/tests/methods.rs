@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use flambeau_cpu::CpuEngine;
 use flambeau_ir::{Graph, check};
-use flambeau_runtime::{Engine, Error, LoadOptions, Method, Program, Value};
+use flambeau_runtime::{Engine, Error, LoadOptions, Method, Program, SharedState, Value};
 use flambeau_tensor::{DType, Tensor};
 use flambeau_wire::{
     Blob, ProgramWriter, mlx,
@@ -190,4 +190,44 @@ fn an_endless_loop_ends() {
     let jump = Instruction::JumpFalse { cond: 0, destination: 0 };
     let mut method = load(plan(vec![EValue::Bool(false)], &[], &[0], vec![jump]), vec![], &[]).unwrap();
     assert!(matches!(method.run(&[]), Err(Error::Endless { .. })));
+}
+
+/// A kernel call over the input 0, the state 1, the factor 2 and the output 3, the state planned at this place.
+fn about_state(name: &str, (memory_id, offset): (u32, u64), args: &[u32], dtype: DType) -> ExecutionPlan {
+    let mut state = TensorValue::new(dtype, &[2]);
+    state.allocation = Some(Allocation { memory_id, offset });
+    let values = vec![planned(dtype, &[2]), EValue::Tensor(Box::new(state)), EValue::Int(1), planned(dtype, &[2])];
+    let output = args[args.len() - 1];
+    let mut plan = plan(values, &[0], &[output], vec![Instruction::KernelCall { op: 0, args: args.to_vec() }]);
+    plan.name = name.into();
+    plan.non_const_buffer_sizes.push(64);
+    plan.operators = kernels(&[("aten::add", "out")]);
+    plan
+}
+
+/// What `read` gives, for inputs of zeros, after two runs of `write` have each added one to the state.
+fn read_after_writes(read: ExecutionPlan, options: &LoadOptions) -> Result<Vec<f32>, Error> {
+    let mut writer = ProgramWriter::new();
+    writer.method(read, vec![]).unwrap();
+    writer.method(about_state("write", (2, 16), &[1, 0, 2, 1, 1], DType::F32), vec![]).unwrap();
+    let mut file = Vec::new();
+    writer.write(&mut file).unwrap();
+    let program = Program::from_bytes(file)?;
+    let mut write = program.method("write", &engine(), options)?;
+    let mut reader = program.method("read", &engine(), options)?;
+    write.run(&[floats(&[1.0; 2], &[2])])?;
+    write.run(&[floats(&[1.0; 2], &[2])])?;
+    reader.run(&[floats(&[0.0; 2], &[2])]).map(|results| self::read(&results[0]))
+}
+
+#[test]
+fn planned_state_is_shared_by_its_place() {
+    let plan = |place, dtype| about_state("read", place, &[1, 0, 2, 3, 3], dtype);
+    let shared = || LoadOptions { shared: Some(SharedState::default()), ..LoadOptions::default() };
+    assert_eq!(read_after_writes(plan((2, 16), DType::F32), &LoadOptions::default()).unwrap(), [0.0; 2]);
+    assert_eq!(read_after_writes(plan((2, 16), DType::F32), &shared()).unwrap(), [2.0; 2]);
+    assert_eq!(read_after_writes(plan((2, 32), DType::F32), &shared()).unwrap(), [0.0; 2]);
+    assert_eq!(read_after_writes(plan((1, 16), DType::F32), &shared()).unwrap(), [0.0; 2]);
+    let refused = read_after_writes(plan((2, 16), DType::I64), &shared()).unwrap_err().to_string();
+    assert!(refused.contains("arena 2, byte 16") && refused.contains("f32"), "{refused}");
 }

@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(data) = &args.data {
         program = program.with_data(data)?;
     }
-    let options = LoadOptions { kv_cache: args.kv_cache.as_deref().map(kv_cache::parse).transpose()? };
+    let options = LoadOptions { kv_cache: args.kv_cache.as_deref().map(kv_cache::parse).transpose()?, ..LoadOptions::default() };
     let engine = args.engine.engine(args.profile.is_wanted())?;
     let mut method = program.method(&args.method, &engine, &options)?;
     let mut inputs = Vec::new();

@@ -1,9 +1,10 @@
 //! Several methods in one file.
 
 use flambeau_compile::{Options, compile};
-use flambeau_runtime::Program;
+use flambeau_runtime::{LoadOptions, Method, Program, SharedState, Value};
+use flambeau_tensor::Tensor;
 
-use crate::support::{check_runs, engine, exported, method, written};
+use crate::support::{check_runs, close, engine, exported, method, runs, written};
 
 /// Named data and the segments that hold it.
 fn segments(bytes: &[u8]) -> (usize, usize) {
@@ -36,4 +37,57 @@ fn one_archive_as_two_methods_is_stored_once() {
     assert_eq!(segments(&two).1, segments(&one).1);
     assert_eq!(segments(&two).0, 2 * segments(&one).0);
     check_runs(&mut method(two, "b"), "layers");
+}
+
+/// The two programs of the `shared` fixture as methods of one file.
+fn two_methods() -> Program {
+    let (write, read) = (exported("shared_write"), exported("shared_read"));
+    let bytes = written(&compile(&[("write", &write), ("read", &read)], &Options::default(), &*engine()).unwrap());
+    Program::from_bytes(bytes).unwrap()
+}
+
+/// Runs the methods in turn and gives what each run of the second one returned.
+fn in_turn(options: &LoadOptions) -> Vec<Vec<Tensor>> {
+    let program = two_methods();
+    let [mut write, mut read] = ["write", "read"].map(|name| program.method(name, &engine(), options).unwrap());
+    let run = |method: &mut Method, inputs: &[Tensor]| -> Vec<Tensor> {
+        let inputs: Vec<Value> = inputs.iter().cloned().map(Value::Tensor).collect();
+        method.run(&inputs).unwrap().iter().map(|v| v.as_tensor().unwrap().clone()).collect()
+    };
+    let mut found = Vec::new();
+    for ((inputs, expected), (others, _)) in runs("shared_write").iter().zip(&runs("shared_read")) {
+        close(&run(&mut write, inputs)[0], &expected[0], "what the writing method returns");
+        found.push(run(&mut read, others));
+    }
+    write.reset();
+    found.push(run(&mut read, &runs("shared_read")[0].0));
+    found
+}
+
+#[test]
+fn methods_share_buffers_where_they_are_loaded_to() {
+    let found = in_turn(&LoadOptions { shared: Some(SharedState::default()), ..LoadOptions::default() });
+    for (found, (_, expected)) in found.iter().zip(&runs("shared_read")) {
+        for (found, expected) in found.iter().zip(expected) {
+            close(found, expected, "what the reading method returns");
+        }
+    }
+    let fresh = in_turn(&LoadOptions::default());
+    close(&found[3][0], &fresh[3][0], "after a reset of the other method");
+    close(&fresh[0][0], &fresh[3][0], "a method with state of its own");
+}
+
+#[test]
+fn state_is_shared_with_everything_loaded_with_it_and_in_one_shape() {
+    let program = two_methods();
+    let shared = SharedState::default();
+    let options = LoadOptions { shared: Some(shared.clone()), ..LoadOptions::default() };
+    program.method("write", &engine(), &options).unwrap();
+    shared.inside.join("state.table", "something else", || 0).unwrap();
+    program.method("read", &engine(), &options).expect("nobody writes to the table, so that it is no state");
+    let other = SharedState::default();
+    other.inside.join("state.total", "something else", || 0).unwrap();
+    let refused = program.method("read", &engine(), &LoadOptions { shared: Some(other), ..LoadOptions::default() });
+    let message = refused.unwrap_err().to_string();
+    assert!(message.contains("state.total") && message.contains("something else"), "{message}");
 }

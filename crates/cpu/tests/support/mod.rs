@@ -86,7 +86,7 @@ impl Case {
     /// A graph loaded for the case, and the call's arguments.
     pub(crate) fn load(&self, engine: &dyn Engine, graph: Graph, args: &[u32]) -> Result<(Box<dyn Session>, Vec<Value>), String> {
         let graph = Arc::new(check(graph).map_err(text)?);
-        let options = LoadOptions { kv_cache: kv_cache(&self.facts["kv_cache"]) };
+        let options = LoadOptions { kv_cache: kv_cache(&self.facts["kv_cache"]), ..LoadOptions::default() };
         let session = engine.load(Arc::clone(&graph), &Named(&self.program), &options).map_err(text)?;
         let values = bind_inputs(self.plan()?, self.inputs.clone())?;
         let ins = args.iter().take(graph.inputs.len());

@@ -67,7 +67,7 @@ impl LanguageModel {
         let name = method_name(program, options.method.as_deref())?;
         let mut metadata = Metadata::of(program);
         metadata.context = options.context.filter(|_| !metadata.cache.is_empty()).or(metadata.context);
-        let load = LoadOptions { kv_cache: metadata.cache_config(output_dtype(program, &name)) };
+        let load = LoadOptions { kv_cache: metadata.cache_config(output_dtype(program, &name)), ..LoadOptions::default() };
         let method = program.method(&name, engine, &load)?;
         // Files without metadata still show how long their caches are.
         metadata.context = [metadata.context, method.cache_len()].into_iter().flatten().min();

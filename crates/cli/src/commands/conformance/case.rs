@@ -81,7 +81,8 @@ impl Case {
             bail!("{} delegates, expected {segments}", graphs.0.len());
         }
         let notes = if from == From::Pt2 { self.compare_counts(&graphs)? } else { Vec::new() };
-        let options = LoadOptions { kv_cache: self.kv_cache.as_deref().map(kv_cache::parse).transpose()? };
+        let options =
+            LoadOptions { kv_cache: self.kv_cache.as_deref().map(kv_cache::parse).transpose()?, ..LoadOptions::default() };
         let mut method = program.method("forward", engine, &options)?;
         let inputs = self.tensors("input.bin")?.into_iter().map(|tensor| Named { name: None, tensor }).collect();
         let inputs = shape::arguments(method.inputs(), inputs)?;

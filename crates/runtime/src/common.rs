@@ -1,0 +1,71 @@
+//! State outside of delegates that methods share.
+
+use flambeau_ir::engine::SharedState;
+use flambeau_wire::pte::{EValue, ExecutionPlan, TensorValue};
+
+use crate::Value;
+
+/// The arena from which on exporters plan what methods share; the first is each method's own.
+const FIRST_SHARED_ARENA: u32 = 2;
+
+/// Where the shared values of a method lie between its runs.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Common {
+    state: Option<SharedState>,
+    /// By value: number of its place.
+    values: Vec<(usize, usize)>,
+}
+
+/// What methods call a value alike: its name, or its place in an arena that they share.
+fn shared_name(value: &TensorValue) -> Option<String> {
+    let place = value.allocation?;
+    let name = value.extra.as_ref().and_then(|extra| extra.fully_qualified_name.clone());
+    let at = || (place.memory_id >= FIRST_SHARED_ARENA).then(|| format!("arena {}, byte {}", place.memory_id, place.offset));
+    name.or_else(at)
+}
+
+impl Common {
+    /// Moves the values that `state` lists, and planned ones with initial contents, to their places in `shared`, unless others
+    /// have put theirs there. A value that this method only reads, and another writes, joins `state`.
+    ///
+    /// # Errors
+    /// If a place holds something else.
+    pub(crate) fn join(
+        plan: &ExecutionPlan,
+        shared: Option<SharedState>,
+        state: &mut Vec<(usize, Option<Value>)>,
+        initial: &mut [Option<Value>],
+    ) -> Result<Common, String> {
+        let Some(shared) = shared else { return Ok(Common::default()) };
+        let mut values = Vec::new();
+        for (at, value) in plan.values.iter().enumerate() {
+            let EValue::Tensor(tensor) = value else { continue };
+            let Some(name) = shared_name(tensor).filter(|_| initial[at].is_some()) else { continue };
+            if !state.iter().any(|(known, _)| *known == at) {
+                state.push((at, initial[at].clone()));
+            }
+            let kind = format!("{}{:?} outside of delegates", tensor.dtype, tensor.sizes);
+            values.push((at, shared.outside.join(&name, &kind, || initial[at].take())?));
+        }
+        Ok(Common { state: Some(shared), values })
+    }
+
+    /// Runs `f` on `owner` while its `values` hold the shared state and nobody else does.
+    pub(crate) fn with<O, T>(
+        &self,
+        owner: &mut O,
+        values: fn(&mut O) -> &mut Vec<Option<Value>>,
+        f: impl FnOnce(&mut O) -> T,
+    ) -> T {
+        let Some(state) = self.state.as_ref().filter(|_| !self.values.is_empty()) else { return f(owner) };
+        let mut held = state.outside.held();
+        let mut exchange = |owner: &mut O| {
+            let values = values(owner);
+            self.values.iter().for_each(|&(at, number)| held.swap(number, &mut values[at]));
+        };
+        exchange(owner);
+        let result = f(owner);
+        exchange(owner);
+        result
+    }
+}
