@@ -4,7 +4,7 @@
     bench_gpu.py FLAMBEAU WORK [--shapes 1b,8b] [--bits 4,16] [--mlx-path DIR]
 
 Writes checkpoints of the shapes of Llama-3.2-1B and Qwen3-8B under WORK, exports them, and measures both runners one after the
-other: a prompt of 2048 tokens, and 128 generated tokens. Needs torch, safetensors, mlx with a GPU backend, and mlx-lm.
+other: a prompt of 2048 tokens, 128 tokens generated from an empty context, and 128 generated behind that prompt. Needs torch, safetensors, mlx with a GPU backend, and mlx-lm.
 Prints a row per measurement as JSON.
 """
 
@@ -61,10 +61,11 @@ def make(folder: pathlib.Path, config: dict) -> None:
 
 
 def flambeau(program: str, file: pathlib.Path, mlx_path: str | None) -> dict:
-    command = [program, "bench", str(file), "-p", str(PROMPT), "-n", str(GENERATED), "-r", "3", "--engine", "mlx", "--output", "json"]
+    command = [program, "bench", str(file), "-p", str(PROMPT), "-n", str(GENERATED), "-d", f"0,{PROMPT}", "-r", "3", "--engine", "mlx", "--output", "json"]
     command += ["--mlx-path", mlx_path] if mlx_path else []
     rows = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-    return {row["test"][:2]: row["tps_median"] for row in rows}
+    names = {f"pp{PROMPT}": "pp", f"tg{GENERATED}": "tg", f"tg{GENERATED}@d{PROMPT}": "tg_after_prompt"}
+    return {names[row["test"]]: row["tps_median"] for row in rows}
 
 
 def mlx_lm(folder: pathlib.Path, config: dict, bits: int) -> dict:

@@ -2,6 +2,7 @@
 #include "common.h"
 
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <sstream>
@@ -176,6 +177,8 @@ int fl_use_device(int is_gpu, int index) {
     if (!mx::is_available(device)) {
       throw std::runtime_error("this build of MLX offers no such device");
     }
+    // MLX multiplies f32 matrices with 10 bits of mantissa unless it is told otherwise before its first product; PyTorch does not.
+    setenv("MLX_ENABLE_TF32", "0", /* overwrite */ 0);
     current = mx::new_stream(device);
   });
 }

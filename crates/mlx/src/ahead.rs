@@ -43,7 +43,11 @@ impl Ahead for MlxSession {
 impl State {
     fn submit(&mut self, run: &TokenRun) -> Result<Array, EngineError> {
         let fed = run.fed.map(|input| self.feed(input, &run.inputs)).transpose()?;
-        let built = self.build(&run.inputs, fed.as_ref())?;
+        let is_ahead = fed.is_some();
+        self.machine.fused.iter_mut().for_each(|plan| plan.is_ahead = is_ahead);
+        let built = self.build(&run.inputs, fed.as_ref());
+        self.machine.fused.iter_mut().for_each(|plan| plan.is_ahead = false);
+        let built = built?;
         let Some(Pending::Array(logits)) = built.results.get(run.logits) else {
             return Err(EngineError::Arguments(format!("result {} holds no logits", run.logits)));
         };

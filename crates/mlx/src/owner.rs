@@ -2,8 +2,9 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::mpsc::{Sender, channel, sync_channel},
+    sync::mpsc::{Receiver, RecvError, Sender, TryRecvError, channel, sync_channel},
     thread,
+    time::{Duration, Instant},
 };
 
 use crate::{Device, Error, ffi::Api};
@@ -14,6 +15,26 @@ type Job = Box<dyn FnOnce() + Send>;
 #[derive(Debug)]
 pub(crate) struct Owner {
     jobs: Sender<Job>,
+    spin: Duration,
+}
+
+/// How long a thread looks for an answer before it sleeps. Where a GPU computes, waking costs as much as many of its launches; on a
+/// CPU, MLX needs the core itself.
+fn spin_of(device: Device) -> Duration {
+    if device == Device::Cpu { Duration::ZERO } else { Duration::from_micros(200) }
+}
+
+/// The next message, looked for before it is slept for.
+fn receive<T>(from: &Receiver<T>, spin: Duration) -> Result<T, RecvError> {
+    let start = Instant::now();
+    while start.elapsed() < spin {
+        match from.try_recv() {
+            Ok(message) => return Ok(message),
+            Err(TryRecvError::Disconnected) => return Err(RecvError),
+            Err(TryRecvError::Empty) => std::hint::spin_loop(),
+        }
+    }
+    from.recv()
 }
 
 /// The thread did not answer: its job panicked.
@@ -29,19 +50,20 @@ impl Owner {
         let refuse = |what: String| Error::Device { device: device.to_string(), what };
         let (jobs, queue) = channel::<Job>();
         let (ready, is_ready) = sync_channel(1);
+        let spin = spin_of(device);
         let work = move || {
             let chosen = api.use_device(device);
             let works = chosen.is_ok();
             // Who started the thread may have gone, and then nobody sends jobs either.
             let _ = ready.send(chosen);
-            while works && let Ok(job) = queue.recv() {
+            while works && let Ok(job) = receive(&queue, spin) {
                 // A job that panics drops its channel, which tells who waits for it.
                 let _ = catch_unwind(AssertUnwindSafe(job));
             }
         };
         thread::Builder::new().name(format!("mlx {device}")).spawn(work).map_err(|e| refuse(e.to_string()))?;
         match is_ready.recv() {
-            Ok(Ok(())) => Ok(Owner { jobs }),
+            Ok(Ok(())) => Ok(Owner { jobs, spin }),
             Ok(Err(failure)) => Err(refuse(failure.to_string())),
             Err(_) => Err(refuse("its thread ended".into())),
         }
@@ -57,7 +79,7 @@ impl Owner {
             // Nobody waits if the caller was torn down, and then the value is dropped here.
             let _ = reply.send(job());
         });
-        answer.recv().map_err(|_| Lost)
+        receive(&answer, self.spin).map_err(|_| Lost)
     }
 
     /// Queues `job` without waiting.

@@ -19,7 +19,6 @@ use crate::{
     error::{At, OpError, Result},
     eval::{self, Support},
     ffi::{Api, Array, Unary},
-    fused::Plan,
     kv::KvCache,
     owner::Owner,
     trace::Traces,
@@ -224,8 +223,6 @@ impl State {
             api.eval(&constants)?;
         }
         let initial = buffers.into_iter().map(|tid| Ok((tid, written(&machine, tid)?))).collect::<Result<_>>()?;
-        // Steps with kernels of their own take their position from the host.
-        let compiles = compiles.filter(|_| !machine.fused.as_ref().is_some_and(Plan::attends));
         Ok(Box::new(State {
             machine,
             initial,

@@ -6,15 +6,16 @@
 use std::collections::HashMap;
 
 use flambeau_ir::{Int, Node, Role, Slice, SliceUpdate, Slot as GraphSlot, Tid, Vid, VidOrTid};
-use flambeau_tensor::{DType, Shape};
+use flambeau_tensor::{DType, Shape, Tensor};
 
 use super::{Kind, Made, Shared, Step, find::Scope, text, uses};
 use crate::{
     cx::{Cx, Machine, Slot},
-    error::Result,
+    error::{OpError, Result},
     eval,
     ffi::{Array, Kernel, KernelText, Launch},
     ops::index::integers,
+    trace::Origin,
 };
 
 /// Warps of a block.
@@ -66,6 +67,22 @@ pub(crate) struct Attention {
     kept: Vec<Node>,
     out: Tid,
     made: Made<DType>,
+}
+
+/// Where a step's token stands.
+#[derive(Clone, Copy, Debug)]
+struct Position {
+    value: i32,
+    /// Present in a trace that leaves it open.
+    open: Option<Origin>,
+}
+
+/// The only element of what the host has of a slot.
+fn only(slot: &Slot) -> Option<i64> {
+    match integers(slot.host.as_ref()?).ok()?[..] {
+        [only] => Some(only),
+        _ => None,
+    }
 }
 
 /// What is known while nodes are read.
@@ -273,7 +290,9 @@ impl Attention {
         for node in &self.kept {
             eval::eval(node, &mut Cx { m: &mut *m })?;
         }
-        let Some(position) = self.position(m) else {
+        let position = self.position(m);
+        // A trace cannot compute what it shares with later runs.
+        let Some(position) = position.filter(|_| m.trace.is_none() || shared.tickets.is_some()) else {
             rows.into_iter().for_each(|(tid, slot)| m.set(tid, slot));
             return Ok(false);
         };
@@ -284,11 +303,9 @@ impl Attention {
         Ok(true)
     }
 
-    fn launch(&self, m: &mut Machine, shared: &mut Shared, dtype: DType, position: i32, rows: &[Array; 3]) -> Result<()> {
+    fn launch(&self, m: &mut Machine, shared: &mut Shared, dtype: DType, position: Position, rows: &[Array; 3]) -> Result<()> {
         let Some((_, kernel)) = &self.made else { return Ok(()) };
-        if shared.position.as_ref().is_none_or(|(at, _)| *at != position) {
-            shared.position = Some((position, Array::full(m.api, &[1], position.into(), DType::I32)?));
-        }
+        let position = self.position_array(m, shared, position)?;
         if shared.tickets.is_none() {
             let tickets = Array::full(m.api, &[MAX_HEADS], 0.0, DType::U32)?;
             m.api.eval([&tickets])?;
@@ -299,7 +316,7 @@ impl Attention {
         constants.extend(self.q.rope.and_then(|r| r.periods));
         constants.extend(self.caches);
         inputs.extend(constants.iter().filter_map(|t| m.env.tensors[t.0 as usize].as_ref()).map(|s| &s.array));
-        inputs.extend(shared.position.iter().map(|(_, array)| array).chain(&shared.tickets));
+        inputs.extend(std::iter::once(&position).chain(&shared.tickets));
         let (heads, dim) = (self.q.count, self.q.dim);
         let out: Shape = [1, 1, heads * dim].as_slice().into();
         let parts: Shape = [heads * SPLITS * (dim + 2)].as_slice().into();
@@ -344,20 +361,48 @@ impl Attention {
         a == b || matches!((host(a), host(b)), (Some(x), Some(y)) if x.bytes()[..] == y.bytes()[..])
     }
 
-    /// The position of the step, if all that name it agree and the cache has room for it.
-    fn position(&self, m: &Machine) -> Option<i32> {
+    /// The position of the step, if all that name it agree and the cache has room for it. In a trace they agree in where they come
+    /// from.
+    fn position(&self, m: &Machine) -> Option<Position> {
         let value = |vid: Vid| m.env.values.get(vid.0 as usize).copied().flatten();
+        let origin = |vid: Vid| m.env.origins.get(vid.0 as usize).copied().flatten();
         let start = value(self.start)?;
-        let turned_by = match self.q.rope?.offset {
-            VidOrTid::Vid(vid) => value(vid)?,
+        let open = origin(self.start);
+        let (turned_by, turned_from) = match self.q.rope?.offset {
+            VidOrTid::Vid(vid) => (value(vid)?, origin(vid)),
             VidOrTid::Tid(tid) => {
-                let host = m.env.tensors.get(tid.0 as usize)?.as_ref()?.host.as_ref()?;
-                let [only] = integers(host).ok()?[..] else { return None };
-                i32::try_from(only).ok()?
+                let slot = m.env.tensors.get(tid.0 as usize)?.as_ref()?;
+                match (slot.origin, &m.trace) {
+                    (Some(origin), Some(trace)) => (i32::try_from(trace.value(origin).ok()?).ok()?, Some(origin)),
+                    _ => (i32::try_from(only(slot)?).ok()?, None),
+                }
             }
         };
-        let fits = turned_by == start && value(self.visible)? == start.checked_add(1)?;
-        (fits && (0..self.capacity as i32).contains(&start)).then_some(start)
+        let visible = origin(self.visible);
+        let same_origin = turned_from == open && visible == open.map(|o| Origin { offset: o.offset + 1, ..o });
+        let fits = same_origin && turned_by == start && value(self.visible)? == start.checked_add(1)?;
+        (fits && (0..self.capacity as i32).contains(&start)).then_some(Position { value: start, open })
+    }
+
+    /// The position on the device, i32 `[1]`.
+    fn position_array(&self, m: &mut Machine, shared: &mut Shared, position: Position) -> Result<Array> {
+        if let Some(origin) = position.open {
+            let mut cx = Cx { m };
+            cx.trace()?.guard(origin, 0, self.capacity as i64 - 1);
+            return Ok(cx.open_array(origin)?.reshape(&[1])?);
+        }
+        if let Some((at, array)) = &shared.position
+            && *at == position.value
+        {
+            return Ok(array.share()?);
+        }
+        let host = Tensor::from_slice(&[position.value], &[1]).map_err(|e| OpError::value(e.to_string()))?;
+        let array = Array::from_tensor(m.api, &host)?;
+        // What a trace makes does not outlast it.
+        if m.trace.is_none() {
+            shared.position = Some((position.value, array.share()?));
+        }
+        Ok(array)
     }
 
     fn kernel(&self, m: &Machine, dtype: DType) -> Result<Kernel> {

@@ -52,6 +52,8 @@ pub(crate) struct Plan {
     shared: Shared,
     /// Launches of this run.
     launches: usize,
+    /// Whether the device has work while the host builds this run: it then need not begin before the run is whole.
+    pub(crate) is_ahead: bool,
 }
 
 /// Launches after which the device begins to work, while the host goes on with the rest of the run.
@@ -82,19 +84,11 @@ impl Plan {
         Plan { steps, ..Plan::default() }
     }
 
-    /// Whether attention is among the steps.
-    pub(crate) fn attends(&self) -> bool {
-        self.steps.values().any(|step| matches!(step.kind, Kind::Attention(_)))
-    }
-
     /// Runs the step that begins at a node; where the next node stands, or `None` if the nodes have to run one by one.
     ///
     /// # Errors
     /// If MLX refuses the kernel.
     pub(crate) fn run(&mut self, m: &mut Machine, at: usize) -> Result<Option<usize>> {
-        if m.trace.is_some() {
-            return Ok(None);
-        }
         let Some(step) = self.steps.get_mut(&at) else { return Ok(None) };
         let done = match &mut step.kind {
             Kind::Linear(linear) => linear.run(m)?,
@@ -104,7 +98,9 @@ impl Plan {
             return Ok(None);
         }
         self.launches += 1;
-        if self.launches.is_multiple_of(LAUNCHES_TO_SUBMIT)
+        if m.trace.is_none()
+            && !self.is_ahead
+            && self.launches.is_multiple_of(LAUNCHES_TO_SUBMIT)
             && let Some(slot) = m.env.tensors.get(step.out().0 as usize).and_then(Option::as_ref)
         {
             m.api.submit([&slot.array])?;
