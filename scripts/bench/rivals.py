@@ -196,14 +196,13 @@ def worker_pytorch(threads, folder, dtype):
 
 
 def worker_export_xnnpack(_threads, folder, out):
-    from optimum.executorch import ExecuTorchModelForCausalLM
+    from optimum.exporters.executorch import main_export
 
-    model = ExecuTorchModelForCausalLM.from_pretrained(
-        folder, recipe="xnnpack", qlinear="8da4w", qembedding="8w", use_custom_sdpa=True, use_custom_kv_cache=True, max_seq_len=1024
-    )
-    model.save_pretrained(Path(out).parent / "xnnpack")
-    made = next((Path(out).parent / "xnnpack").glob("**/*.pte"))
-    made.rename(out)
+    made = Path(out).parent / "xnnpack"
+    quantized = {"qlinear": "8da4w", "qembedding": "8w"}
+    attention = {"use_custom_sdpa": True, "use_custom_kv_cache": True}
+    main_export(folder, task="text-generation", recipe="xnnpack", output_dir=made, max_seq_len=1024, **quantized, **attention)
+    next(made.glob("**/*.pte")).rename(out)
 
 
 def worker_xnnpack(_threads, program):
