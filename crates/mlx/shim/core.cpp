@@ -258,14 +258,6 @@ int fl_eval(fl_arrays list, int is_async) {
   return guard([&] { is_async ? mx::async_eval(arrays_of(list)) : mx::eval(arrays_of(list)); });
 }
 
-int fl_wait(fl_array a) {
-  return guard([&] { get(a).wait(); });
-}
-
-int fl_synchronize() {
-  return guard([] { mx::synchronize(stream()); });
-}
-
 int fl_compile(fl_function function, void* context, fl_release release, size_t n_out, fl_closure* out) {
   std::shared_ptr<Function> body(new Function{function, context, release, n_out});
   return guard([&] {

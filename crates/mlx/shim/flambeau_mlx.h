@@ -87,8 +87,6 @@ FL_API void fl_array_free(fl_array a);
 FL_API int fl_array_spec(fl_array a, int64_t* dims, size_t len, size_t* rank, int* dtype);
 FL_API int fl_array_data(fl_array a, const void** data, size_t* bytes);
 FL_API int fl_eval(fl_arrays list, int is_async);
-FL_API int fl_wait(fl_array a);
-FL_API int fl_synchronize();
 FL_API int fl_compile(fl_function function, void* context, fl_release release, size_t n_out, fl_closure* out);
 FL_API int fl_closure_call(fl_closure closure, fl_arrays in, fl_array* out);
 FL_API void fl_closure_free(fl_closure closure);
@@ -134,7 +132,6 @@ FL_API int fl_gather_qmm(
     fl_array x, fl_array w, fl_array scales, fl_array biases, fl_array lhs, fl_array rhs, int transpose, fl_quant quant,
     int sorted, fl_array* out);
 FL_API int fl_dequantize(fl_array w, fl_array scales, fl_array biases, fl_quant quant, fl_array* out);
-FL_API int fl_from_fp8(fl_array x, int dtype, fl_array* out);
 FL_API int fl_conv(
     fl_array x, fl_array w, fl_ints stride, fl_ints pad_low, fl_ints pad_high, fl_ints kernel_dilation, fl_ints input_dilation,
     int groups, int flip, fl_array* out);

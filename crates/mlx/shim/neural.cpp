@@ -73,10 +73,6 @@ int fl_dequantize(fl_array w, fl_array scales, fl_array biases, fl_quant q, fl_a
   return make(out, [&] { return dequantize(get(w), get(scales), biases, q); });
 }
 
-int fl_from_fp8(fl_array x, int dtype, fl_array* out) {
-  return make(out, [&] { return mx::from_fp8(get(x), dtype_of(dtype), stream()); });
-}
-
 int fl_conv(
     fl_array x, fl_array w, fl_ints stride, fl_ints pad_low, fl_ints pad_high, fl_ints kernel_dilation, fl_ints input_dilation,
     int groups, int flip, fl_array* out) {

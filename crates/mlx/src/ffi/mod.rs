@@ -10,7 +10,6 @@
 //! that touches nothing but reference counts and MLX's allocator, which has a lock.
 
 #![allow(unsafe_code, reason = "calls through C pointers; nothing outside of this module is unsafe")]
-#![allow(dead_code, reason = "the door mirrors the shim, family by family; the engine takes what it needs")]
 
 mod array;
 mod closure;
@@ -150,11 +149,6 @@ impl Api {
     /// Compiled functions are kept as they are, without kernels of their own; for the whole process.
     pub(crate) fn fuse_nothing(self) -> Result<()> {
         self.memory(Memory::FuseNothing, 0).map(drop)
-    }
-
-    /// Waits until everything submitted on this thread's stream is done.
-    pub(crate) fn synchronize(self) -> Result<()> {
-        call!(self, fl_synchronize())
     }
 
     /// Computes the arrays and all they depend on.

@@ -44,8 +44,6 @@ pub(crate) enum Unary {
     IsNan,
     /// The same elements in row-major storage.
     Contiguous,
-    /// A copy.
-    Copy,
 }
 
 /// Codes count in the order of the shim's table.

@@ -119,8 +119,6 @@ table! {
     fn fl_array_spec(Raw, *mut i64, usize, *mut usize, *mut c_int) -> c_int;
     fn fl_array_data(Raw, *mut *const c_void, *mut usize) -> c_int;
     fn fl_eval(Arrays, c_int) -> c_int;
-    fn fl_wait(Raw) -> c_int;
-    fn fl_synchronize() -> c_int;
     fn fl_compile(Traced, *mut c_void, Release, usize, *mut Raw) -> c_int;
     fn fl_closure_call(Raw, Arrays, *mut Raw) -> c_int;
     fn fl_closure_free(Raw);
@@ -160,7 +158,6 @@ table! {
     fn fl_quantized_matmul(Raw, Raw, Raw, Raw, c_int, Quant, *mut Raw) -> c_int;
     fn fl_gather_qmm(Raw, Raw, Raw, Raw, Raw, Raw, c_int, Quant, c_int, *mut Raw) -> c_int;
     fn fl_dequantize(Raw, Raw, Raw, Quant, *mut Raw) -> c_int;
-    fn fl_from_fp8(Raw, c_int, *mut Raw) -> c_int;
     fn fl_conv(Raw, Raw, Ints, Ints, Ints, Ints, Ints, c_int, c_int, *mut Raw) -> c_int;
     fn fl_norm(c_int, Raw, Raw, Raw, f32, *mut Raw) -> c_int;
     fn fl_rope(Raw, c_int, c_int, f32, f32, Raw, Raw, *mut Raw) -> c_int;
