@@ -178,16 +178,15 @@ impl Engine for MlxEngine {
 
     fn load(&self, graph: Arc<Checked>, constants: &dyn Constants, options: &LoadOptions) -> Result<Box<dyn Session>, EngineError> {
         refuse_lacking(&graph, &self.support)?;
-        if options.shared.is_some() {
-            return Err(EngineError::Arguments("the mlx engine shares no state between methods".into()));
-        }
         let tensors = constants_of(&graph, constants)?;
         let (api, device, support, uploaded) = (self.api, self.device, self.support, Arc::clone(&self.uploaded));
         let compiles = self.compiles.then(|| Arc::clone(&self.compiled_runs));
-        let kv = options.kv_cache.clone();
+        let (kv, shared, owner) = (options.kv_cache.clone(), options.shared.clone(), Arc::clone(&self.owner));
         let load = move || {
             let uploads = upload(api, &uploaded, tensors)?;
-            State::new(graph, (api, device, support, compiles), kv.as_ref(), uploads).map_err(engine_error)
+            let mut state = State::new(graph, (api, device, support, compiles), kv.as_ref(), uploads).map_err(engine_error)?;
+            shared.map_or(Ok(()), |shared| state.share(shared, owner))?;
+            Ok(state)
         };
         let lost = |_| Err(EngineError::Arguments("loading panicked".into()));
         let state = self.owner.call(load).unwrap_or_else(lost)?;

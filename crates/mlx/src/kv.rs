@@ -48,6 +48,10 @@ impl KvCache {
         Ok(KvCache { layout, layers })
     }
 
+    pub(crate) fn config(&self) -> &KvCacheConfig {
+        self.layout.config()
+    }
+
     /// Handles to every pool.
     pub(crate) fn arrays(&self) -> Result<Vec<Array>> {
         self.layers.iter().flat_map(|layer| &layer.pools).map(|pool| Ok(pool.share()?)).collect()

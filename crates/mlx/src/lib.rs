@@ -14,6 +14,7 @@
 #![deny(unsafe_code)]
 
 mod ahead;
+mod common;
 mod cx;
 mod engine;
 mod error;

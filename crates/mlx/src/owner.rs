@@ -3,7 +3,7 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::mpsc::{Receiver, RecvError, Sender, TryRecvError, channel, sync_channel},
-    thread,
+    thread::{self, ThreadId},
     time::{Duration, Instant},
 };
 
@@ -16,6 +16,7 @@ type Job = Box<dyn FnOnce() + Send>;
 pub(crate) struct Owner {
     jobs: Sender<Job>,
     spin: Duration,
+    thread: ThreadId,
 }
 
 /// How long a thread looks for an answer before it sleeps. Where a GPU computes, waking costs as much as many of its launches; on a
@@ -61,9 +62,9 @@ impl Owner {
                 let _ = catch_unwind(AssertUnwindSafe(job));
             }
         };
-        thread::Builder::new().name(format!("mlx {device}")).spawn(work).map_err(|e| refuse(e.to_string()))?;
+        let started = thread::Builder::new().name(format!("mlx {device}")).spawn(work).map_err(|e| refuse(e.to_string()))?;
         match is_ready.recv() {
-            Ok(Ok(())) => Ok(Owner { jobs, spin }),
+            Ok(Ok(())) => Ok(Owner { jobs, spin, thread: started.thread().id() }),
             Ok(Err(failure)) => Err(refuse(failure.to_string())),
             Err(_) => Err(refuse("its thread ended".into())),
         }
@@ -80,6 +81,13 @@ impl Owner {
             let _ = reply.send(job());
         });
         receive(&answer, self.spin).map_err(|_| Lost)
+    }
+
+    /// Drops a value on the thread: at once if that is the current one.
+    pub(crate) fn drop_there(&self, value: impl Send + 'static) {
+        if thread::current().id() != self.thread {
+            self.post(move || drop(value));
+        }
     }
 
     /// Queues `job` without waiting.

@@ -7,13 +7,14 @@ use std::sync::{
 
 use flambeau_ir::{
     ChainId, Checked, Node, Slot as GraphSlot, SlotClass, Tid,
-    engine::{Ahead, EngineError, KvCacheConfig, Session, Value},
+    engine::{Ahead, EngineError, KvCacheConfig, Session, SharedState, Value},
 };
 use flambeau_tensor::Shape;
 
 use crate::{
     Device,
     ahead::InFlight,
+    common::Common,
     cx::{Machine, Slot, cast},
     engine::Upload,
     error::{At, OpError, Result},
@@ -61,9 +62,9 @@ impl MlxSession {
     }
 }
 
-/// Runs `f` on the state, unless a panic took it.
+/// Runs `f` on the state, buffers that are shared included, unless a panic took it.
 fn on<T>(state: &Mutex<Option<Box<State>>>, f: impl FnOnce(&mut State) -> T) -> Option<T> {
-    state.lock().ok()?.as_mut().map(|state| f(state))
+    state.lock().ok()?.as_mut().map(|state| state.with_buffers(f))
 }
 
 impl Session for MlxSession {
@@ -134,6 +135,8 @@ pub(crate) struct State {
     /// Present if runs of a signature that comes again are compiled: their count.
     compiles: Option<Arc<AtomicU64>>,
     pub(crate) in_flight: InFlight,
+    /// Present if buffers are shared; they lie there between runs.
+    common: Option<Common>,
     /// Keeps the constants shared.
     _uploads: Vec<Arc<Upload>>,
 }
@@ -229,8 +232,27 @@ impl State {
             traces: Traces::default(),
             compiles,
             in_flight: InFlight::default(),
+            common: None,
             _uploads: kept,
         }))
+    }
+
+    /// Puts buffers and cache where others that are loaded with the same state find theirs.
+    ///
+    /// # Errors
+    /// If something else lies there.
+    pub(crate) fn share(&mut self, state: SharedState, owner: Arc<Owner>) -> Result<(), EngineError> {
+        let buffers: Vec<Tid> = self.initial.iter().map(|(tid, _)| *tid).collect();
+        self.common = Some(Common::join(&mut self.machine, &buffers, state, owner)?);
+        Ok(())
+    }
+
+    /// Runs `f` with every buffer bound, those that are shared included.
+    fn with_buffers<T>(&mut self, f: impl FnOnce(&mut State) -> T) -> T {
+        let Some(common) = self.common.take() else { return f(self) };
+        let result = common.with(self, |state| &mut state.machine, f);
+        self.common = Some(common);
+        result
     }
 
     fn run(&mut self, inputs: &[Value], wanted: Wanted) -> Result<Vec<Value>, EngineError> {

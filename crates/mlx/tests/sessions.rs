@@ -5,7 +5,7 @@ use std::{sync::Arc, thread};
 use flambeau_ir::{
     Add, BroadcastTo, Chain, Checked, Graph, IdCopy, In, Int, MetalKernel, Multiply, Node, Out, Slice, SliceUpdate, Slot,
     SlotCounts, TensorMeta, Tid, Vid, check,
-    engine::{Constants, Engine, EngineError, LoadOptions, Session, Value},
+    engine::{Constants, Engine, EngineError, LoadOptions, Session, SharedState, Value},
 };
 use flambeau_mlx::{MlxEngine, Options};
 use flambeau_tensor::{Bytes, DType, Tensor};
@@ -89,6 +89,30 @@ fn buffers_start_at_zero_last_and_reset() {
     assert_eq!(run(&mut s, [1.0; 4], 0).unwrap(), [2.0; 4]);
     s.reset();
     assert_eq!(run(&mut s, [5.0; 4], 0).unwrap(), [5.0; 4]);
+}
+
+#[test]
+fn sessions_share_buffers_of_one_name() {
+    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    let named = |prefix: &str, chain: Chain| {
+        let mut graph = (**graph(vec![chain], None)).clone();
+        graph.names.push((format!("{prefix}/total"), Slot::Tensor(Tid(3))));
+        Arc::new(check(graph).expect("the graph is sound"))
+    };
+    let (write, read) = (named("a", vec![add(3, 1, 3), copy(3, 2)]), named("b", vec![add(3, 1, 2)]));
+    let options = LoadOptions { shared: Some(SharedState::default()), ..LoadOptions::default() };
+    let load = |graph: &Arc<Checked>| engine.load(Arc::clone(graph), &Data::new(&[0.0; 4]), &options).expect("the graph loads");
+    let (mut writer, mut reader) = (load(&write), load(&read));
+    for total in [1.0, 2.0, 3.0] {
+        assert_eq!(run(&mut writer, [1.0; 4], 0).unwrap(), [total; 4]);
+        assert_eq!(run(&mut reader, [10.0; 4], 0).unwrap(), [total + 10.0; 4]);
+    }
+    drop(writer);
+    assert_eq!(run(&mut reader, [10.0; 4], 0).unwrap(), [13.0; 4]);
+    reader.reset();
+    assert_eq!(run(&mut load(&write), [5.0; 4], 0).unwrap(), [5.0; 4]);
+    drop((reader, options));
+    assert_eq!(engine.live_arrays(), 0);
 }
 
 #[test]
