@@ -9,7 +9,7 @@ use flambeau_ir::{
     engine::{Constants, Engine, EngineError, LoadOptions, Value},
 };
 use flambeau_tensor::{Bytes, DType, Tensor, cast};
-use flambeau_testgraphs::{Sample, kinds_drawn, sample};
+use flambeau_testgraphs::{Rounding, Sample, kinds_drawn, sample};
 
 const GRAPHS: u64 = 10_000;
 
@@ -75,7 +75,7 @@ fn check(engine: &CpuEngine, sample: &Sample) -> Result<(), String> {
 fn planned_and_plain_graphs_agree() {
     let (engine, mut wrong, mut kinds) = (CpuEngine::new(Some(2)), Vec::new(), BTreeMap::new());
     for seed in 0..GRAPHS {
-        let sample = sample(seed, 10);
+        let sample = sample(seed, 10, Rounding::OfFormulas);
         for node in sample.graph.chains.iter().flatten() {
             *kinds.entry(node.name()).or_insert(0) += 1;
         }

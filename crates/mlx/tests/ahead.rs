@@ -134,6 +134,23 @@ fn runs_that_nobody_receives_are_taken_back() {
 }
 
 #[test]
+fn sessions_that_go_with_runs_in_flight_leave_nothing() {
+    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    for resets in [false, true] {
+        let mut session = load(&engine, HISTORY);
+        submit(&mut session, step(7, 0), None);
+        (1..8).for_each(|position| submit(&mut session, step(0, position), Some(0)));
+        if resets {
+            session.reset();
+            submit(&mut session, step(7, 0), None);
+            assert_eq!(receive(&mut session).unwrap(), expected(7, 1)[0]);
+        }
+        drop(session);
+        assert_eq!((engine.live_arrays(), engine.memory().active), (0, 0));
+    }
+}
+
+#[test]
 fn failures_reach_who_receives() {
     let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
     let mut session = load(&engine, HISTORY);

@@ -71,11 +71,20 @@ const FUSED: &[&str] =
 /// Nodes that are never drawn: one needs a cache that the session is told of, one a kernel known by name, one a body of nodes.
 const LEFT_OUT: &[&str] = &["UpdateAndAttend", "MetalKernel", "Scan"];
 
+/// What may round differently between the two sides of a comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rounding {
+    /// Nodes that engines may compute by another formula.
+    OfFormulas,
+    /// Every node with a float result.
+    OfEngines,
+}
+
 /// A valid graph of up to `nodes` nodes for a seed; the same for the same arguments.
-pub fn sample(seed: u64, nodes: usize) -> Sample {
+pub fn sample(seed: u64, nodes: usize, rounding: Rounding) -> Sample {
     let mut rng = Rng::with_seed(seed);
     loop {
-        let mut growing = Growing::new(Rng::with_seed(rng.u64(..)));
+        let mut growing = Growing::new(Rng::with_seed(rng.u64(..)), rounding);
         growing.grow(nodes);
         if let Some(sample) = growing.finish() {
             return sample;
@@ -93,6 +102,7 @@ enum Source {
 /// A graph that is being drawn. Slot numbers are provisional: tensors and values in the order of their first use.
 struct Growing {
     rng: Rng,
+    rounding: Rounding,
     env: Env,
     tensors: Vec<Source>,
     /// Arguments for value inputs, by slot; `None` for values that nodes write.
@@ -104,9 +114,10 @@ struct Growing {
 }
 
 impl Growing {
-    fn new(rng: Rng) -> Growing {
+    fn new(rng: Rng, rounding: Rounding) -> Growing {
         let mut growing = Growing {
             rng,
+            rounding,
             env: Env::new(),
             tensors: Vec::new(),
             values: Vec::new(),
@@ -165,7 +176,12 @@ impl Growing {
         if !matches!(node, Node::If(_)) && node.infer(&mut self.env).is_err() || !writes.iter().all(|&t| self.is_small(t)) {
             return false;
         }
-        if tainted || FUSED.contains(&node.name()) {
+        let is_float = |t: &Tid| self.env.get(*t).is_some_and(|spec| spec.dtype.is_float());
+        let rounds = match self.rounding {
+            Rounding::OfFormulas => FUSED.contains(&node.name()),
+            Rounding::OfEngines => writes.iter().any(is_float),
+        };
+        if tainted || rounds {
             self.tainted.extend(writes);
         }
         self.read.extend(reads);

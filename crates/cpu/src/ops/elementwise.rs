@@ -246,7 +246,7 @@ impl Eval for ir::Round {
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let f = RoundTo { scale: 10f32.powi(self.decimals) };
         let x = cx.get(self.x)?;
-        if self.decimals == 0 || x.dtype.is_float() {
+        if self.decimals >= 0 || x.dtype.is_float() {
             let mut y = cx.alloc_out(self.out)?;
             keep(&cx.pool(), &x, &mut y, f)?;
             cx.put(self.out, y);

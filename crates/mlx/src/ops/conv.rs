@@ -2,7 +2,7 @@
 
 use flambeau_ir as ir;
 
-use super::linalg::product_type;
+use super::{linalg::product_type, shape::Window};
 use crate::{
     cx::Cx,
     error::Result,
@@ -19,7 +19,8 @@ struct Axis {
 }
 
 impl Axis {
-    /// As MLX's general convolution takes it, for a kernel of `taps`; `input` and `output` are the sizes of the axis.
+    /// As MLX's general convolution takes it, for a kernel of `taps`; `input` and `output` are the sizes of the axis. Padding that is
+    /// negative stands for results to leave out.
     fn general(self, taps: usize, (input, output): (usize, usize), transposed: bool) -> ConvAxis {
         if !transposed {
             return ConvAxis {
@@ -54,7 +55,16 @@ fn convolve(cx: &mut Cx<'_>, [x, w]: [ir::In; 2], out: ir::Out, axes: &[Axis], g
     let sizes = |i: usize| (from[i + 1], spec.shape[i + 1]);
     let axes: Vec<ConvAxis> = axes.iter().enumerate().map(|(i, a)| a.general(kernel[i + 1], sizes(i), transposed)).collect();
     let through = product_type(cx, spec.dtype);
-    let y = cx.get_as(x, through)?.conv(&cx.get_as(w, through)?, &axes, groups, transposed)?;
+    // MLX would take negative padding off the input before it spreads it out.
+    let padded: Vec<ConvAxis> =
+        axes.iter().map(|a| ConvAxis { pad_low: a.pad_low.max(0), pad_high: a.pad_high.max(0), ..*a }).collect();
+    let y = cx.get_as(x, through)?.conv(&cx.get_as(w, through)?, &padded, groups, transposed)?;
+    let mut window = Window::whole(&spec.shape);
+    for (i, axis) in axes.iter().enumerate() {
+        let low = (-axis.pad_low).max(0);
+        window = window.narrow(i + 1, low as usize, spec.shape[i + 1], 1);
+    }
+    let y = if axes.iter().any(|a| a.pad_low < 0 || a.pad_high < 0) { window.of(&y)? } else { y };
     cx.put(out, y)
 }
 

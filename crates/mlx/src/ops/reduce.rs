@@ -32,6 +32,9 @@ fn accumulator(x: DType, out: DType) -> DType {
 /// `x` reduced through `through`; a rank-0 operand is a vector of one element.
 fn reduce(x: &Slot, op: Reduce, axes: &[i32], keepdims: bool, (through, ddof): (DType, i32), out: &OutSpec) -> Result<Array> {
     let y = cast(x, through)?;
+    if out.shape.contains(&0) {
+        return Ok(Array::full(y.api(), &out.shape, 0.0, out.dtype)?);
+    }
     if x.rank() == 0 {
         return Ok(y.reshape(&[1])?.reduce(op, &[0], false, ddof)?);
     }
@@ -144,6 +147,10 @@ impl Eval for ir::Median {
 fn arg_reduce(cx: &mut Cx<'_>, op: ArgReduce, (x, out): (ir::In, ir::Out), axis: i32, keepdims: bool) -> Result<()> {
     let (x, spec) = (cx.get(x)?, cx.out(out)?);
     let axis = axis_of(axis.into(), x.rank())? as i32;
+    if spec.shape.contains(&0) {
+        let y = Array::full(cx.api(), &spec.shape, 0.0, spec.dtype)?;
+        return cx.put(out, y);
+    }
     let op_of = |values: &Array| values.arg_reduce(op, axis, keepdims);
     let y = if x.dtype.is_float() {
         // The first NaN wins: it is the first largest of "is not a number", if there is one.

@@ -90,7 +90,7 @@ impl Eval for ir::AsStrided {
         if low < 0 || high >= n as i128 {
             return Err(OpError::value(format!("elements {low} to {high} of a tensor of {n} are asked for")));
         }
-        let flat = x.array.reshape(&[n])?;
+        let flat = x.array.unary(Unary::Contiguous)?.reshape(&[n])?;
         let y = if strides.iter().all(|&s| s >= 0) {
             flat.as_strided(&shape, &strides, self.offset)?
         } else {
