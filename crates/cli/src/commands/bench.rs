@@ -144,7 +144,8 @@ fn feed(model: &mut LanguageModel, count: usize) -> Result<()> {
 /// As `flambeau generate` does it: where the engine draws tokens, each step is submitted before the token of the one before is read.
 fn generate(model: &mut LanguageModel, count: usize) -> Result<()> {
     if !model.runs_ahead() {
-        return (0..count).try_for_each(|i| Ok(model.step(&[token(model, i)]).map(|_| ())?));
+        let mut logits = Vec::new();
+        return (0..count).try_for_each(|i| Ok(model.step_into(&[token(model, i)], &mut logits)?));
     }
     let greedy = Draw { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, unit: 0.0 };
     model.submit(&[token(model, 0)], greedy)?;

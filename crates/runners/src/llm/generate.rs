@@ -144,7 +144,7 @@ pub fn generate(
             break Finish::Context;
         }
         if let Source::Logits(logits) = &mut source {
-            *logits = model.step(&[id])?;
+            model.step_into(&[id], logits)?;
         }
     };
     model.forget();
@@ -216,7 +216,7 @@ impl<'a> Run<'a> {
                 model.submit(chunk, draw)?;
                 return Ok(Some(Source::Engine));
             }
-            logits = model.step(chunk)?;
+            model.step_into(chunk, &mut logits)?;
         }
         Ok(Some(Source::Logits(logits)))
     }

@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use flambeau_runtime::{DimSpec, Draw, Engine, LoadOptions, Method, Program, TensorSpec, Value, ValueKind, ValueSpec};
-use flambeau_tensor::{DType, Tensor, cast};
+use flambeau_tensor::{DType, Tensor, bf16, cast};
 
 use super::Metadata;
 use crate::{Error, Result};
@@ -119,11 +119,21 @@ impl LanguageModel {
     /// # Errors
     /// The method fails, or its result is no logits.
     pub fn step(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
+        let mut logits = Vec::new();
+        self.step_into(tokens, &mut logits)?;
+        Ok(logits)
+    }
+
+    /// As [`step`](Self::step), with the logits in the place of what `logits` held.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step); `logits` then holds anything.
+    pub fn step_into(&mut self, tokens: &[u32], logits: &mut Vec<f32>) -> Result<()> {
         self.forget();
         let inputs = self.inputs(tokens)?;
         let outputs = self.method.run_last(&inputs)?;
         self.position += tokens.len();
-        self.logits(outputs.first())
+        self.read_logits(outputs.first(), logits)
     }
 
     /// Whether steps can be submitted before the token of the one before is known. The program then takes its positions from outside.
@@ -204,16 +214,21 @@ impl LanguageModel {
     }
 
     /// The last row of `[1, S, V]`, `[1, V]` or `[V]`.
-    fn logits(&self, output: Option<&Value>) -> Result<Vec<f32>> {
+    fn read_logits(&self, output: Option<&Value>, to: &mut Vec<f32>) -> Result<()> {
         let found = || output.map_or_else(|| "nothing".into(), Value::describe);
         let bad = || Error::Logits { method: self.method.name().to_owned(), found: found() };
         let tensor = output.and_then(Value::as_tensor).filter(|t| t.dtype().is_float()).ok_or_else(bad)?;
         let vocab = tensor.shape().last().copied().filter(|&v| v > 0 && tensor.numel() >= v).ok_or_else(bad)?;
         let size = vocab * tensor.dtype().size();
         let last = tensor.bytes().slice(tensor.bytes().len() - size..);
-        let row = Tensor::new(tensor.dtype(), &[vocab], last).and_then(|row| cast(&row.aligned(), DType::F32));
-        let row = row.map_err(|_| bad())?;
-        row.as_slice::<f32>().map(<[f32]>::to_vec).map_err(|_| bad())
+        let row = Tensor::new(tensor.dtype(), &[vocab], last).map_err(|_| bad())?.aligned();
+        to.clear();
+        let read = match row.dtype() {
+            DType::F32 => row.as_slice::<f32>().map(|row| to.extend_from_slice(row)),
+            DType::BF16 => row.as_slice::<bf16>().map(|row| to.extend(row.iter().map(|x| x.to_f32()))),
+            _ => cast(&row, DType::F32).and_then(|row| row.as_slice::<f32>().map(|row| to.extend_from_slice(row))),
+        };
+        read.map_err(|_| bad())
     }
 }
 
