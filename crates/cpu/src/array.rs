@@ -52,8 +52,24 @@ impl Array {
 
     /// The caller's tensor, without a copy where its bytes are aligned.
     pub(crate) fn from_tensor(tensor: &Tensor) -> Array {
+        Array::from_tensor_in(tensor, None)
+    }
+
+    /// As [`from_tensor`](Self::from_tensor), with a handle that is used again if nobody else holds it.
+    pub(crate) fn from_tensor_in(tensor: &Tensor, handle: Option<Arc<Storage>>) -> Array {
         let tensor = tensor.aligned();
-        Array::row_major(tensor.dtype(), tensor.shape(), Arc::new(Storage::Shared(tensor.bytes().clone())))
+        let contents = Storage::Shared(tensor.bytes().clone());
+        let data = match handle {
+            Some(mut handle) => match Arc::get_mut(&mut handle) {
+                Some(held) => {
+                    *held = contents;
+                    handle
+                }
+                None => Arc::new(contents),
+            },
+            None => Arc::new(contents),
+        };
+        Array::row_major(tensor.dtype(), tensor.shape(), data)
     }
 
     pub(crate) fn rank(&self) -> usize {

@@ -17,7 +17,7 @@ use crate::{
     kv::KvCache,
     ops::copy::zeros_of_meta,
     plan::Plan,
-    session::{CpuSession, Profile, Tapes, engine_error, run_chain},
+    session::{CpuSession, Profile, Spare, Tapes, engine_error, run_chain},
 };
 
 /// All mutable buffers of a session together.
@@ -86,7 +86,7 @@ impl CpuEngine {
             .collect();
         machine.profile = self.profile.then(Profile::new);
         let common = options.shared.clone().map(|state| Common::join(&mut machine, &buffers, state)).transpose()?;
-        Ok(CpuSession { machine, tapes: Tapes::default(), initial, common })
+        Ok(CpuSession { machine, tapes: Tapes::default(), initial, common, spare: Spare::default() })
     }
 }
 

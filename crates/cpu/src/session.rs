@@ -97,6 +97,16 @@ pub(crate) struct CpuSession {
     pub(crate) initial: Vec<(Tid, Option<Array>)>,
     /// Present if buffers are shared; they lie there between runs.
     pub(crate) common: Option<Common>,
+    pub(crate) spare: Spare,
+}
+
+/// What runs need again and again, kept from one to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Spare {
+    /// Handles of inputs that nobody holds, without contents.
+    inputs: Vec<Arc<Storage>>,
+    /// An empty list of results' storage.
+    lent: Vec<Arc<Storage>>,
 }
 
 /// Runs a chain's instructions in order.
@@ -169,7 +179,8 @@ impl CpuSession {
                     {
                         return Err(refuse(&format!("a tensor of {}, found {}", meta.dtype, tensor.dtype())));
                     }
-                    m.set(*tid, Array::from_tensor(tensor));
+                    let handle = self.spare.inputs.pop();
+                    m.set(*tid, Array::from_tensor_in(tensor, handle));
                 }
                 (Slot::Value(vid), Value::Int(v)) => {
                     if let Some(value) = m.env.values.get_mut(vid.0 as usize) {
@@ -243,13 +254,14 @@ impl CpuSession {
 
     fn run_for(&mut self, inputs: &[Value], wanted: Wanted) -> Result<Vec<Value>, EngineError> {
         self.machine.arena.collect();
-        let (main, mut lent) = (ChainId(self.machine.graph.main), Vec::new());
+        let (main, mut lent) = (ChainId(self.machine.graph.main), std::mem::take(&mut self.spare.lent));
         let result = self
             .bind(inputs)
             .and_then(|()| self.run_main(main, wanted).map_err(engine_error))
             .and_then(|()| self.results(&mut lent).map_err(engine_error));
         self.clear();
-        lent.into_iter().for_each(|data| self.machine.arena.lend(data));
+        lent.drain(..).for_each(|data| self.machine.arena.lend(data));
+        self.spare.lent = lent;
         result
     }
 
@@ -257,6 +269,14 @@ impl CpuSession {
     fn clear(&mut self) {
         let m = &mut self.machine;
         let (first, slots) = (m.graph.slots.constants, m.graph.slots);
+        let inputs = m.env.tensors.iter_mut().skip(first as usize).take(slots.inputs as usize);
+        for mut data in inputs.filter_map(|slot| Some(slot.take()?.data)) {
+            // What is still seen elsewhere stays as it is.
+            if let Some(contents @ Storage::Shared(_)) = Arc::get_mut(&mut data) {
+                *contents = Storage::Shared(Bytes::new());
+                self.spare.inputs.push(data);
+            }
+        }
         for tid in (first..first + slots.inputs + slots.outputs).chain(slots.non_temp() as u32..slots.total() as u32) {
             m.empty(Tid(tid));
         }

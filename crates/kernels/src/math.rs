@@ -110,7 +110,10 @@ impl Kernel for Apply<'_> {
 
 /// `data[i] = op(data[i])` on the calling thread.
 pub fn unary_in_place(pool: &Pool, op: Unary, data: &mut [f32]) {
-    let cpu: Cpu = pool.cpu();
+    apply_in_place(pool.cpu(), op, data);
+}
+
+pub(crate) fn apply_in_place(cpu: Cpu, op: Unary, data: &mut [f32]) {
     let (blocks, tail) = data.as_chunks_mut();
     blocks.iter_mut().for_each(|block| cpu.dispatch(Apply(op, block)));
     if !tail.is_empty() {

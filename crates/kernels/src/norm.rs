@@ -4,13 +4,14 @@ mod scale;
 
 use std::ops::Range;
 
-use scale::{Scale, scale, vector};
+use scale::{Line, Scale, scale};
 
 use crate::{
     Error, Float, FloatView, Pool,
     convert::{FloatPtr, read_line, with_float, write_line},
     error::same,
     math::exp,
+    pool::Team,
     simd::{Isa, Kernel},
 };
 
@@ -37,8 +38,7 @@ pub fn rms_norm<X: Float, Y: Float>(
     eps: f32,
     out: &mut [Y],
 ) -> Result<(), Error> {
-    let weight = weight.map(|w| vector(pool.cpu(), w, width)).transpose()?;
-    rows(pool, x, width, out, Row::Scale(Scale { centre: false, eps, weight: weight.as_deref(), bias: None }))
+    scaled(&mut pool.team(), x, width, [weight, None], (false, eps), out)
 }
 
 /// `out = (x − mean) · (var + eps)^−½ · weight + bias` for each row of `width` elements, in `f32`; the variance is biased.
@@ -53,9 +53,25 @@ pub fn layer_norm<X: Float, Y: Float>(
     eps: f32,
     out: &mut [Y],
 ) -> Result<(), Error> {
-    let weight = weight.map(|w| vector(pool.cpu(), w, width)).transpose()?;
-    let bias = bias.map(|b| vector(pool.cpu(), b, width)).transpose()?;
-    rows(pool, x, width, out, Row::Scale(Scale { centre: true, eps, weight: weight.as_deref(), bias: bias.as_deref() }))
+    scaled(&mut pool.team(), x, width, [weight, bias], (true, eps), out)
+}
+
+/// Rows by weight and bias; without their mean if `centre`.
+fn scaled<X: Float, Y: Float>(
+    team: &mut Team,
+    x: &[X],
+    width: usize,
+    lines: [Option<&FloatView>; 2],
+    (centre, eps): (bool, f32),
+    out: &mut [Y],
+) -> Result<(), Error> {
+    let weight = lines[0].map(|view| Line::new(team, view, width)).transpose()?;
+    let bias = lines[1].map(|view| Line::new(team, view, width)).transpose()?;
+    let lines = [weight, bias];
+    let [weight, bias] = [0, 1].map(|i| lines[i].as_ref().map(|line| line.elements(width)));
+    let result = rows(team, x, width, out, Row::Scale(Scale { centre, eps, weight, bias }));
+    lines.into_iter().flatten().for_each(|line| line.give_back(team));
+    result
 }
 
 /// `out = eˣ / Σ eˣ` for each row of `width` elements, in `f32`. A row of −∞ gives NaN.
@@ -63,7 +79,7 @@ pub fn layer_norm<X: Float, Y: Float>(
 /// # Errors
 /// [`Error::Size`] if the lengths do not fit.
 pub fn softmax<X: Float, Y: Float>(pool: &Pool, x: &[X], width: usize, out: &mut [Y]) -> Result<(), Error> {
-    rows(pool, x, width, out, Row::Softmax)
+    rows(&mut pool.team(), x, width, out, Row::Softmax)
 }
 
 /// `out = x − ln Σ eˣ` for each row of `width` elements, in `f32`.
@@ -71,24 +87,23 @@ pub fn softmax<X: Float, Y: Float>(pool: &Pool, x: &[X], width: usize, out: &mut
 /// # Errors
 /// [`Error::Size`] if the lengths do not fit.
 pub fn log_softmax<X: Float, Y: Float>(pool: &Pool, x: &[X], width: usize, out: &mut [Y]) -> Result<(), Error> {
-    rows(pool, x, width, out, Row::LogSoftmax)
+    rows(&mut pool.team(), x, width, out, Row::LogSoftmax)
 }
 
-fn rows<X: Float, Y: Float>(pool: &Pool, x: &[X], width: usize, out: &mut [Y], row: Row) -> Result<(), Error> {
+fn rows<X: Float, Y: Float>(team: &mut Team, x: &[X], width: usize, out: &mut [Y], row: Row) -> Result<(), Error> {
     same("elements of the output", x.len(), out.len())?;
     if width == 0 || x.is_empty() {
         return same("elements", 0, x.len());
     }
     same("elements left over by rows", 0, x.len() % width)?;
-    all_rows(pool, FloatPtr::reading(x.as_ptr()), FloatPtr::of(out.as_mut_ptr()), [x.len() / width, width], row);
+    all_rows(team, FloatPtr::reading(x.as_ptr()), FloatPtr::of(out.as_mut_ptr()), [x.len() / width, width], row);
     Ok(())
 }
 
 /// Both pointers have `[count, width]` elements.
-fn all_rows(pool: &Pool, x: FloatPtr, out: FloatPtr, [count, width]: [usize; 2], row: Row) {
+fn all_rows(team: &mut Team, x: FloatPtr, out: FloatPtr, [count, width]: [usize; 2], row: Row) {
     let grain = (GRAIN / width).max(1);
     let padded = if matches!(row, Row::Scale(_)) { 0 } else { width.next_multiple_of(16) };
-    let mut team = pool.team();
     let cpu = team.cpu();
     team.run(count.div_ceil(grain), padded, |task, scratch| {
         let values = bytemuck::cast_slice_mut(&mut scratch[..padded]);

@@ -4,10 +4,13 @@ use crate::{
     Error, Float, FloatView, Pool, Strides, View, ViewMut,
     convert::{FloatPtr, float_view},
     error::same,
-    math::{Unary, unary_in_place},
-    pool::Parts,
+    math::{Unary, apply_in_place},
+    pool::{Parts, Team},
     simd::{Isa, Kernel},
 };
+
+/// Rows of the table that a task computes.
+const ROWS: usize = 64;
 
 /// How positions turn into rotations.
 #[derive(Clone, Copy, Debug)]
@@ -49,57 +52,79 @@ pub fn rope<T: Float>(pool: &Pool, x: &View<T>, offsets: &[i32], rope: &Rope, ou
     if x.is_empty() {
         return Ok(());
     }
-    let frequencies: Vec<f32> = match rope.periods {
-        Some(periods) => periods.iter().map(|p| 1.0 / p).collect(),
-        None => (0..half).map(|i| f64::from(rope.base).powf(-(i as f64) / half as f64) as f32).collect(),
-    };
+    let mut team = pool.team();
     let steps = x.shape()[2];
-    let table = Table::new(pool, offsets, steps, rope.scale, &frequencies, T::round);
+    let mut frequencies = team.take(half);
+    let line: &mut [f32] = &mut bytemuck::cast_slice_mut(frequencies.words())[..half];
+    match rope.periods {
+        Some(periods) => line.iter_mut().zip(periods).for_each(|(f, p)| *f = 1.0 / p),
+        None => {
+            let frequency = |i: usize| f64::from(rope.base).powf(-(i as f64) / half as f64) as f32;
+            line.iter_mut().enumerate().for_each(|(i, f)| *f = frequency(i));
+        }
+    }
+    let mut numbers = team.take(offsets.len() * steps * 2 * half);
+    let angles = Angles { offsets, steps, scale: rope.scale, frequencies: line, round: T::round };
+    angles.fill(&mut team, bytemuck::cast_slice_mut(numbers.words()));
+    let table = Table { numbers: numbers.as_floats(), half, steps, offsets: offsets.len() };
     let strides: Strides = out.strides().into();
     let traditional = rope.traditional;
     match (float_view(x), FloatPtr::of(out.origin())) {
-        (FloatView::F32(x), FloatPtr::F32(out)) => Rotate { x, out, strides, table, traditional }.run(pool),
-        (FloatView::F16(x), FloatPtr::F16(out)) => Rotate { x, out, strides, table, traditional }.run(pool),
-        (FloatView::BF16(x), FloatPtr::BF16(out)) => Rotate { x, out, strides, table, traditional }.run(pool),
+        (FloatView::F32(x), FloatPtr::F32(out)) => Rotate { x, out, strides, table, traditional }.run(&mut team),
+        (FloatView::F16(x), FloatPtr::F16(out)) => Rotate { x, out, strides, table, traditional }.run(&mut team),
+        (FloatView::BF16(x), FloatPtr::BF16(out)) => Rotate { x, out, strides, table, traditional }.run(&mut team),
         // Both have the type `T`.
         _ => {}
     }
+    team.give_back(numbers);
+    team.give_back(frequencies);
     Ok(())
 }
 
 /// `[offset][t][cos … sin …]`
-struct Table {
-    numbers: Vec<f32>,
+#[derive(Clone, Copy)]
+struct Table<'a> {
+    numbers: &'a [f32],
     half: usize,
     steps: usize,
     offsets: usize,
 }
 
-impl Table {
-    fn new(pool: &Pool, offsets: &[i32], steps: usize, scale: f32, frequencies: &[f32], round: fn(f32) -> f32) -> Table {
-        let half = frequencies.len();
-        let mut numbers = vec![0.0; offsets.len() * steps * 2 * half];
-        let parts = Parts::new(&mut numbers);
-        pool.run_ranges(offsets.len() * steps, 64, |r| {
-            for row in r {
-                // SAFETY: each row is written by one task.
-                let line = unsafe { parts.slice(row * 2 * half..(row + 1) * 2 * half) };
-                let position = i64::from(offsets[row / steps]) + (row % steps) as i64;
-                let position = position as f32 * scale;
-                let (cos, sin) = line.split_at_mut(half);
-                cos.iter_mut().zip(frequencies).for_each(|(slot, &f)| *slot = position * f);
-                sin.copy_from_slice(cos);
-                unary_in_place(pool, Unary::Cos, cos);
-                unary_in_place(pool, Unary::Sin, sin);
-                cos.iter_mut().chain(sin).for_each(|v| *v = round(*v));
-            }
-        });
-        Table { numbers, half, steps, offsets: offsets.len() }
-    }
-
+impl Table<'_> {
     fn row(&self, batch: usize, t: usize) -> (&[f32], &[f32]) {
         let batch = if self.offsets == 1 { 0 } else { batch };
         self.numbers[(batch * self.steps + t) * 2 * self.half..][..2 * self.half].split_at(self.half)
+    }
+}
+
+/// What the numbers of a table are made of.
+struct Angles<'a> {
+    offsets: &'a [i32],
+    steps: usize,
+    scale: f32,
+    frequencies: &'a [f32],
+    round: fn(f32) -> f32,
+}
+
+impl Angles<'_> {
+    /// Writes a table.
+    fn fill(&self, team: &mut Team, numbers: &mut [f32]) {
+        let (half, count, cpu) = (self.frequencies.len(), self.offsets.len() * self.steps, team.cpu());
+        let parts = Parts::new(numbers);
+        team.run(count.div_ceil(ROWS), 0, |task, _| {
+            for row in task * ROWS..count.min((task + 1) * ROWS) {
+                // SAFETY: each row is written by one task.
+                let line = unsafe { parts.slice(row * 2 * half..(row + 1) * 2 * half) };
+                let position = i64::from(self.offsets[row / self.steps]) + (row % self.steps) as i64;
+                let position = position as f32 * self.scale;
+                let (cos, sin) = line.split_at_mut(half);
+                cos.iter_mut().zip(self.frequencies).for_each(|(slot, &f)| *slot = position * f);
+                sin.copy_from_slice(cos);
+                apply_in_place(cpu, Unary::Cos, cos);
+                apply_in_place(cpu, Unary::Sin, sin);
+                cos.iter_mut().chain(sin).for_each(|v| *v = (self.round)(*v));
+            }
+        });
     }
 }
 
@@ -107,7 +132,7 @@ struct Rotate<'a, T> {
     x: View<'a, T>,
     out: *mut T,
     strides: Strides,
-    table: Table,
+    table: Table<'a>,
     traditional: bool,
 }
 
@@ -140,9 +165,12 @@ impl<T: Float> Kernel for Rows<'_, T> {
 }
 
 impl<T: Float> Rotate<'_, T> {
-    fn run(&self, pool: &Pool) {
-        let width = self.x.shape()[3];
-        pool.run_ranges(self.x.len() / width, (8192 / width).max(1), |r| pool.dispatch(Rows(self, r)));
+    fn run(&self, team: &mut Team) {
+        let (width, cpu) = (self.x.shape()[3], team.cpu());
+        let (count, grain) = (self.x.len() / width, (8192 / width).max(1));
+        team.run(count.div_ceil(grain), 0, |task, _| {
+            cpu.dispatch(Rows(self, task * grain..count.min((task + 1) * grain)));
+        });
     }
 
     /// # Safety

@@ -1,11 +1,10 @@
 //! Rows that are shifted and scaled: read for their sums, and once more to write them.
 
-use std::borrow::Cow;
-
 use crate::{
     Error, Float, FloatView,
     error::same,
-    simd::{Cpu, Isa, store_partial},
+    pool::{Scratch, Team},
+    simd::{Isa, store_partial},
 };
 
 /// What is done to a row.
@@ -20,19 +19,43 @@ pub(super) struct Scale<'a> {
     pub(super) bias: Option<&'a [f32]>,
 }
 
-/// The elements of a `[width]` view.
-pub(super) fn vector<'a>(cpu: Cpu, view: &'a FloatView, width: usize) -> Result<Cow<'a, [f32]>, Error> {
-    same("rank of a norm's weight", 1, view.shape().len())?;
-    same("length of a norm's weight", width, view.shape()[0])?;
-    if let FloatView::F32(view) = view
-        && let Some(elements) = view.as_slice()
-    {
-        return Ok(elements.into());
+/// A norm's weight or bias.
+pub(super) enum Line<'a> {
+    /// As it lies.
+    There(&'a [f32]),
+    /// Widened; the rest of the scratch is anything.
+    Read(Scratch),
+}
+
+impl<'a> Line<'a> {
+    /// The elements of a `[width]` view.
+    pub(super) fn new(team: &mut Team, view: &'a FloatView, width: usize) -> Result<Line<'a>, Error> {
+        same("rank of a norm's weight", 1, view.shape().len())?;
+        same("length of a norm's weight", width, view.shape()[0])?;
+        if let FloatView::F32(view) = view
+            && let Some(elements) = view.as_slice()
+        {
+            return Ok(Line::There(elements));
+        }
+        let mut values = team.take(width);
+        let to: &mut [f32] = bytemuck::cast_slice_mut(values.words());
+        // SAFETY: the view has `width` elements at this step.
+        unsafe { view.origin().read(team.cpu(), view.strides()[0], &mut to[..width]) };
+        Ok(Line::Read(values))
     }
-    let mut values = vec![0.0; width];
-    // SAFETY: the view has `width` elements at this step.
-    unsafe { view.origin().read(cpu, view.strides()[0], &mut values) };
-    Ok(values.into())
+
+    pub(super) fn elements(&self, width: usize) -> &[f32] {
+        match self {
+            Line::There(elements) => elements,
+            Line::Read(values) => &values.as_floats()[..width],
+        }
+    }
+
+    pub(super) fn give_back(self, team: &mut Team) {
+        if let Line::Read(values) = self {
+            team.give_back(values);
+        }
+    }
 }
 
 /// Up to a vector of a row; lanes behind its end are `fill`.
