@@ -209,6 +209,8 @@ def worker_xnnpack(_threads, program):
     # XNNPACK's thread pool takes the number of cores.
     import torch
     from executorch.runtime import Runtime
+    # Both register operators that the program calls.
+    import executorch.kernels.quantized  # noqa: F401
     from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
 
     forward = Runtime.get().load_program(program).load_method("forward")
