@@ -21,6 +21,7 @@ use crate::{
     eval::{self, Support},
     ffi::{Api, Array, Unary},
     kv::KvCache,
+    ops::shape::Window,
     owner::Owner,
     trace::Traces,
 };
@@ -420,10 +421,8 @@ impl State {
 pub(crate) fn last_entry(array: &Array) -> Result<Array> {
     let (_, shape) = array.spec()?;
     let Some(axis) = shape.len().checked_sub(2).filter(|&axis| shape[axis] > 1) else { return Ok(array.share()?) };
-    let mut start = vec![0; shape.len()];
-    start[axis] = shape[axis] as i64 - 1;
-    let stop: Vec<i64> = shape.iter().map(|&d| d as i64).collect();
-    Ok(array.slice(&start, &stop, &vec![1; shape.len()])?.unary(Unary::Contiguous)?)
+    let last = Window::whole(&shape).narrow(axis, shape[axis] - 1, 1, 1).of(array)?;
+    Ok(last.unary(Unary::Contiguous)?)
 }
 
 /// Empties every slot that does not last from run to run.

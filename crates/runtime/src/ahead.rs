@@ -1,36 +1,23 @@
 //! Runs of a language model that begin before the token of the one before is read.
 
 use flambeau_ir::engine::{Ahead, Draw, TokenRun};
-use flambeau_wire::pte::{ExecutionPlan, Instruction};
+use flambeau_wire::pte::Instruction;
 
-use crate::{Error, Method, Result, Value, run};
-
-/// The only instruction of a method that runs ahead: a delegate's number, inputs and outputs by value.
-struct Call<'a> {
-    delegate: usize,
-    inputs: &'a [u32],
-    outputs: &'a [u32],
-}
-
-/// What calling delegates once, and nothing else, consists of.
-fn only_call<'a>(plan: &'a ExecutionPlan, inputs: usize) -> Option<Call<'a>> {
-    let mut instructions = plan.chains.iter().flat_map(|chain| &chain.instructions);
-    let (Some(Instruction::DelegateCall { delegate, args }), None) = (instructions.next(), instructions.next()) else {
-        return None;
-    };
-    let (inputs, outputs) = args.split_at(inputs.min(args.len()));
-    Some(Call { delegate: *delegate as usize, inputs, outputs })
-}
+use crate::{Error, Method, Result, Value, method::only_instruction, run};
 
 impl Method {
     /// The session to run ahead in, with what the call takes and returns; `None` where [`Method::runs_ahead`] is false.
     fn ahead(&mut self) -> Option<(&mut dyn Ahead, Vec<u32>, Vec<u32>)> {
         let program = self.program.clone();
-        let plan = &program.file().plans[self.plan];
-        let inputs = self.delegates.first()?.graph.inputs.len();
-        let call = only_call(plan, inputs).filter(|call| call.delegate == 0 && self.carries_nothing())?;
-        let (inputs, outputs) = (call.inputs.to_vec(), call.outputs.to_vec());
-        Some((self.delegates.first_mut()?.session.ahead()?, inputs, outputs))
+        let Some(Instruction::DelegateCall { delegate, args }) = only_instruction(&program.file().plans[self.plan]) else {
+            return None;
+        };
+        if !self.carries_nothing() {
+            return None;
+        }
+        let delegate = self.delegates.get_mut(*delegate as usize)?;
+        let (inputs, outputs) = args.split_at(delegate.graph.inputs.len().min(args.len()));
+        Some((delegate.session.ahead()?, inputs.to_vec(), outputs.to_vec()))
     }
 
     /// Whether [`Method::submit`] works: the method is one call of a delegate, its engine draws tokens where it computes, and runs

@@ -141,8 +141,8 @@ impl Method {
     /// # Errors
     /// As [`run`](Self::run).
     pub fn run_last(&mut self, inputs: &[Value]) -> Result<Vec<Value>> {
-        let instructions = self.program.file().plans[self.plan].chains.iter().map(|chain| chain.instructions.len());
-        self.run_for(inputs, if instructions.sum::<usize>() == 1 { Wanted::Last } else { Wanted::All })
+        let is_one_call = only_instruction(&self.program.file().plans[self.plan]).is_some();
+        self.run_for(inputs, if is_one_call { Wanted::Last } else { Wanted::All })
     }
 
     fn run_for(&mut self, inputs: &[Value], wanted: Wanted) -> Result<Vec<Value>> {
@@ -234,6 +234,12 @@ impl Method {
         total.sort_by_key(|row| std::cmp::Reverse(row.2));
         total
     }
+}
+
+/// The instruction of a plan that has no other.
+pub(crate) fn only_instruction(plan: &ExecutionPlan) -> Option<&Instruction> {
+    let mut instructions = instructions(plan).map(|(_, instruction)| instruction);
+    instructions.next().filter(|_| instructions.next().is_none())
 }
 
 /// Every instruction with its place.

@@ -3,6 +3,7 @@
 use flambeau_ir as ir;
 use flambeau_tensor::{DType, normalize_axis};
 
+use super::shape::Window;
 use crate::{
     cx::{Cx, OutSpec, Slot, cast},
     error::{OpError, Result},
@@ -114,11 +115,7 @@ fn sorted_rows(x: &Slot, axes: &[i32], through: DType) -> Result<(Array, usize)>
 fn column(rows: &Array, at: usize) -> Result<Array> {
     let (_, shape) = rows.spec()?;
     let last = shape.len() - 1;
-    let mut start: Axes = Axes::from_elem(0, shape.len());
-    let mut stop: Axes = shape.iter().map(|&d| d as i64).collect();
-    (start[last], stop[last]) = (at as i64, at as i64 + 1);
-    let step = Axes::from_elem(1, shape.len());
-    Ok(rows.slice(&start, &stop, &step)?.squeeze(&[last as i64])?)
+    Ok(Window::whole(&shape).narrow(last, at, 1, 1).of(rows)?.squeeze(&[last as i64])?)
 }
 
 impl Eval for ir::Median {

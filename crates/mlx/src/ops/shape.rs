@@ -110,7 +110,7 @@ impl Eval for ir::AsStrided {
 }
 
 /// Start, stop and step of every axis, as MLX takes them: whole but for those that are changed.
-pub(super) struct Window {
+pub(crate) struct Window {
     pub(super) start: Axes,
     pub(super) stop: Axes,
     pub(super) step: Axes,
@@ -118,7 +118,7 @@ pub(super) struct Window {
 
 impl Window {
     /// All of a shape.
-    pub(super) fn whole(shape: &[usize]) -> Window {
+    pub(crate) fn whole(shape: &[usize]) -> Window {
         Window {
             start: Axes::from_elem(0, shape.len()),
             stop: shape.iter().map(|&d| d as i64).collect(),
@@ -127,7 +127,7 @@ impl Window {
     }
 
     /// `count` entries of an axis from `start`, `step` apart.
-    pub(super) fn narrow(mut self, axis: usize, start: usize, count: usize, step: i64) -> Window {
+    pub(crate) fn narrow(mut self, axis: usize, start: usize, count: usize, step: i64) -> Window {
         let (n, start) = (self.stop[axis], start as i64);
         let end = start + step * count as i64;
         self.start[axis] = start;
@@ -137,7 +137,7 @@ impl Window {
         self
     }
 
-    pub(super) fn of(&self, x: &Array) -> Result<Array> {
+    pub(crate) fn of(&self, x: &Array) -> Result<Array> {
         Ok(x.slice(&self.start, &self.stop, &self.step)?)
     }
 
