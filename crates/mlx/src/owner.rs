@@ -3,7 +3,7 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::mpsc::{Receiver, RecvError, Sender, TryRecvError, channel, sync_channel},
-    thread::{self, ThreadId},
+    thread::{self, JoinHandle, ThreadId},
     time::{Duration, Instant},
 };
 
@@ -14,9 +14,22 @@ type Job = Box<dyn FnOnce() + Send>;
 /// A queue of jobs and the thread that works through it in order. The thread ends with its owner.
 #[derive(Debug)]
 pub(crate) struct Owner {
-    jobs: Sender<Job>,
+    /// Present until the owner goes.
+    jobs: Option<Sender<Job>>,
     spin: Duration,
     thread: ThreadId,
+    running: Option<JoinHandle<()>>,
+}
+
+impl Drop for Owner {
+    /// Waits for what is queued: a process that ends takes MLX apart, which nothing may use then.
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(running) = self.running.take().filter(|_| thread::current().id() != self.thread) {
+            // The thread catches every panic of its jobs.
+            let _ = running.join();
+        }
+    }
 }
 
 /// How long a thread looks for an answer before it sleeps. Where a GPU computes, waking costs as much as many of its launches; on a
@@ -64,7 +77,7 @@ impl Owner {
         };
         let started = thread::Builder::new().name(format!("mlx {device}")).spawn(work).map_err(|e| refuse(e.to_string()))?;
         match is_ready.recv() {
-            Ok(Ok(())) => Ok(Owner { jobs, spin, thread: started.thread().id() }),
+            Ok(Ok(())) => Ok(Owner { jobs: Some(jobs), spin, thread: started.thread().id(), running: Some(started) }),
             Ok(Err(failure)) => Err(refuse(failure.to_string())),
             Err(_) => Err(refuse("its thread ended".into())),
         }
@@ -92,9 +105,7 @@ impl Owner {
 
     /// Queues `job` without waiting.
     pub(crate) fn post(&self, job: impl FnOnce() + Send + 'static) {
-        if let Err(unsent) = self.jobs.send(Box::new(job)) {
-            // The thread is gone: what the job holds is dropped here.
-            drop(unsent);
-        }
+        // If the thread is gone, what the job holds is dropped here.
+        let _ = self.jobs.as_ref().map(|jobs| jobs.send(Box::new(job)));
     }
 }
