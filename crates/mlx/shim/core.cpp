@@ -183,6 +183,10 @@ int fl_use_device(int is_gpu, int index) {
   });
 }
 
+int fl_synchronize() {
+  return guard([&] { mx::synchronize(stream()); });
+}
+
 int fl_memory(int op, uint64_t value, uint64_t* out) {
   return guard([&] {
     switch (op) {

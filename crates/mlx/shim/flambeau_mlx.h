@@ -79,6 +79,7 @@ FL_API const char* fl_version(int compiled);
 FL_API int fl_device_count(int is_gpu, int64_t* out);
 FL_API int fl_device_info(int is_gpu, int index, char* text, size_t len);
 FL_API int fl_use_device(int is_gpu, int index);
+FL_API int fl_synchronize();
 FL_API int fl_memory(int op, uint64_t value, uint64_t* out);
 FL_API int64_t fl_live_arrays();
 FL_API int fl_array_new(void* data, fl_ints shape, int dtype, fl_release release, void* context, fl_array* out);

@@ -1,7 +1,5 @@
 //! Buffers and the cache that a session shares with others.
 
-use std::sync::Arc;
-
 use flambeau_ir::{
     Slot as GraphSlot, Tid,
     engine::{EngineError, SharedState, shared_name},
@@ -10,19 +8,19 @@ use flambeau_ir::{
 use crate::{
     cx::{Machine, Slot},
     kv::KvCache,
-    owner::Owner,
+    owner::Queue,
 };
 
 /// What a place holds between runs; it is dropped where MLX's arrays are.
 struct OnDevice<T: Send + 'static> {
-    owner: Arc<Owner>,
+    queue: Queue,
     content: Option<T>,
 }
 
 impl<T: Send + 'static> Drop for OnDevice<T> {
     fn drop(&mut self) {
         if let Some(content) = self.content.take() {
-            self.owner.drop_there(content);
+            self.queue.drop_there(content);
         }
     }
 }
@@ -31,7 +29,7 @@ impl<T: Send + 'static> Drop for OnDevice<T> {
 #[derive(Debug)]
 pub(crate) struct Common {
     state: SharedState,
-    owner: Arc<Owner>,
+    queue: Queue,
     buffers: Vec<(Tid, usize)>,
     kv: Option<usize>,
 }
@@ -41,22 +39,22 @@ impl Common {
     ///
     /// # Errors
     /// If a place holds something else.
-    pub(crate) fn join(m: &mut Machine, buffers: &[Tid], state: SharedState, owner: Arc<Owner>) -> Result<Common, EngineError> {
+    pub(crate) fn join(m: &mut Machine, buffers: &[Tid], state: SharedState, queue: Queue) -> Result<Common, EngineError> {
         let (cells, place) = (&state.inside, format!("on MLX's {}", m.device));
         let mut joined = Vec::with_capacity(buffers.len());
         for &tid in buffers {
             let Some(name) = m.graph.name_of(GraphSlot::Tensor(tid)).map(shared_name) else { continue };
             let content = m.env.tensors.get_mut(tid.0 as usize).and_then(Option::take);
             let kind = content.as_ref().map(|s| format!("{}{:?} {place}", s.dtype, s.shape.as_slice())).unwrap_or_default();
-            let own = OnDevice { owner: Arc::clone(&owner), content };
+            let own = OnDevice { queue: queue.clone(), content };
             joined.push((tid, cells.join(name, &kind, || own).map_err(EngineError::Arguments)?));
         }
         let kv = m.kv.take().map(|kv| {
             let kind = format!("{:?} {place}", kv.config());
-            cells.join("/cache", &kind, || OnDevice { owner: Arc::clone(&owner), content: Some(kv) })
+            cells.join("/cache", &kind, || OnDevice { queue: queue.clone(), content: Some(kv) })
         });
         let kv = kv.transpose().map_err(EngineError::Arguments)?;
-        Ok(Common { state, owner, buffers: joined, kv })
+        Ok(Common { state, queue, buffers: joined, kv })
     }
 
     /// Runs `f` on `session`, whose machine holds the shared state meanwhile, and nobody else does.
@@ -65,13 +63,13 @@ impl Common {
         let mut exchange = |m: &mut Machine| {
             for &(tid, number) in &self.buffers {
                 if let Some(slot) = m.env.tensors.get_mut(tid.0 as usize) {
-                    let mut lent = OnDevice::<Slot> { owner: Arc::clone(&self.owner), content: slot.take() };
+                    let mut lent = OnDevice::<Slot> { queue: self.queue.clone(), content: slot.take() };
                     held.swap(number, &mut lent);
                     *slot = lent.content.take();
                 }
             }
             if let Some(number) = self.kv {
-                let mut lent = OnDevice::<KvCache> { owner: Arc::clone(&self.owner), content: m.kv.take() };
+                let mut lent = OnDevice::<KvCache> { queue: self.queue.clone(), content: m.kv.take() };
                 held.swap(number, &mut lent);
                 m.kv = lent.content.take();
             }

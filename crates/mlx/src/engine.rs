@@ -109,8 +109,8 @@ impl MlxEngine {
         let device = options.device.or_else(first_gpu).unwrap_or_default();
         let owner = Owner::start(api, device)?;
         let lost = || "the first computation panicked".to_owned();
-        owner.call(move || probe::computes(api)).unwrap_or_else(|_| Err(lost())).map_err(fail)?;
-        let multiplies_float_codes = owner.call(move || probe::multiplies_float_codes(api)).map_err(|_| fail(lost()))?;
+        owner.queue.call(move || probe::computes(api)).unwrap_or_else(|_| Err(lost())).map_err(fail)?;
+        let multiplies_float_codes = owner.queue.call(move || probe::multiplies_float_codes(api)).map_err(|_| fail(lost()))?;
         let has_metal = cfg!(target_os = "macos") && device != Device::Cpu;
         let support = Support { has_metal, multiplies_float_codes, allows_custom: options.allow_custom_kernels };
         // On a CPU, MLX compiles C++ for every function, which takes longer than it saves.
@@ -142,20 +142,20 @@ impl MlxEngine {
     /// Array handles that are alive in the process: none once every session is dropped and its work is done.
     pub fn live_arrays(&self) -> i64 {
         // After what is queued.
-        let _ = self.owner.call(|| ());
+        let _ = self.owner.queue.call(|| ());
         self.api.live_arrays()
     }
 
     /// What MLX holds now, and held at most since the last [`MlxEngine::reset_peak`].
     pub fn memory(&self) -> MemoryUse {
-        let _ = self.owner.call(|| ());
+        let _ = self.owner.queue.call(|| ());
         let read = |what| self.api.memory(what, 0).unwrap_or(0);
         MemoryUse { active: read(Memory::Active), peak: read(Memory::Peak), cached: read(Memory::Cache) }
     }
 
     /// Begins a new measurement of [`MemoryUse::peak`].
     pub fn reset_peak(&self) {
-        let _ = self.owner.call(|| ());
+        let _ = self.owner.queue.call(|| ());
         let _ = self.api.memory(Memory::ResetPeak, 0);
     }
 
@@ -167,7 +167,7 @@ impl MlxEngine {
     /// Gives memory that MLX keeps for reuse back to the system.
     pub fn clear_cache(&self) {
         let api = self.api;
-        self.owner.post(move || drop(api.memory(Memory::ClearCache, 0)));
+        self.owner.queue.post(move || drop(api.memory(Memory::ClearCache, 0)));
     }
 }
 
@@ -181,15 +181,15 @@ impl Engine for MlxEngine {
         let tensors = constants_of(&graph, constants)?;
         let (api, device, support, uploaded) = (self.api, self.device, self.support, Arc::clone(&self.uploaded));
         let compiles = self.compiles.then(|| Arc::clone(&self.compiled_runs));
-        let (kv, shared, owner) = (options.kv_cache.clone(), options.shared.clone(), Arc::clone(&self.owner));
+        let (kv, shared, queue) = (options.kv_cache.clone(), options.shared.clone(), self.owner.queue.clone());
         let load = move || {
             let uploads = upload(api, &uploaded, tensors)?;
             let mut state = State::new(graph, (api, device, support, compiles), kv.as_ref(), uploads).map_err(engine_error)?;
-            shared.map_or(Ok(()), |shared| state.share(shared, owner))?;
+            shared.map_or(Ok(()), |shared| state.share(shared, queue))?;
             Ok(state)
         };
         let lost = |_| Err(EngineError::Arguments("loading panicked".into()));
-        let state = self.owner.call(load).unwrap_or_else(lost)?;
+        let state = self.owner.queue.call(load).unwrap_or_else(lost)?;
         Ok(Box::new(MlxSession::new(Arc::clone(&self.owner), state)))
     }
 }

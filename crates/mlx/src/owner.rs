@@ -11,21 +11,28 @@ use crate::{Device, Error, ffi::Api};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A queue of jobs and the thread that works through it in order. The thread ends with its owner.
+/// The thread that works through a queue of jobs in order, and ends with its owner.
 #[derive(Debug)]
 pub(crate) struct Owner {
-    /// Present until the owner goes.
-    jobs: Option<Sender<Job>>,
+    pub(crate) queue: Queue,
+    running: Option<JoinHandle<()>>,
+}
+
+/// The way to a device's thread. What lies on the device holds this and never the owner, which would wait for itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Queue {
+    /// Nothing stands for the end.
+    jobs: Sender<Option<Job>>,
     spin: Duration,
     thread: ThreadId,
-    running: Option<JoinHandle<()>>,
 }
 
 impl Drop for Owner {
     /// Waits for what is queued: a process that ends takes MLX apart, which nothing may use then.
     fn drop(&mut self) {
-        self.jobs = None;
-        if let Some(running) = self.running.take().filter(|_| thread::current().id() != self.thread) {
+        // A thread that has ended takes no message.
+        let _ = self.queue.jobs.send(None);
+        if let Some(running) = self.running.take() {
             // The thread catches every panic of its jobs.
             let _ = running.join();
         }
@@ -62,7 +69,7 @@ impl Owner {
     /// [`Error::Device`] if MLX has no such device.
     pub(crate) fn start(api: Api, device: Device) -> Result<Owner, Error> {
         let refuse = |what: String| Error::Device { device: device.to_string(), what };
-        let (jobs, queue) = channel::<Job>();
+        let (jobs, queue) = channel::<Option<Job>>();
         let (ready, is_ready) = sync_channel(1);
         let spin = spin_of(device);
         let work = move || {
@@ -70,19 +77,26 @@ impl Owner {
             let works = chosen.is_ok();
             // Who started the thread may have gone, and then nobody sends jobs either.
             let _ = ready.send(chosen);
-            while works && let Ok(job) = receive(&queue, spin) {
+            while works && let Ok(Some(job)) = receive(&queue, spin) {
                 // A job that panics drops its channel, which tells who waits for it.
                 let _ = catch_unwind(AssertUnwindSafe(job));
             }
+            // Runs that nobody waited for compute on threads of MLX's own. What failed in them has no reader any more.
+            let _ = api.synchronize();
         };
         let started = thread::Builder::new().name(format!("mlx {device}")).spawn(work).map_err(|e| refuse(e.to_string()))?;
         match is_ready.recv() {
-            Ok(Ok(())) => Ok(Owner { jobs: Some(jobs), spin, thread: started.thread().id(), running: Some(started) }),
+            Ok(Ok(())) => {
+                let queue = Queue { jobs, spin, thread: started.thread().id() };
+                Ok(Owner { queue, running: Some(started) })
+            }
             Ok(Err(failure)) => Err(refuse(failure.to_string())),
             Err(_) => Err(refuse("its thread ended".into())),
         }
     }
+}
 
+impl Queue {
     /// Runs `job` on the thread and waits for what it returns.
     ///
     /// # Errors
@@ -106,6 +120,6 @@ impl Owner {
     /// Queues `job` without waiting.
     pub(crate) fn post(&self, job: impl FnOnce() + Send + 'static) {
         // If the thread is gone, what the job holds is dropped here.
-        let _ = self.jobs.as_ref().map(|jobs| jobs.send(Box::new(job)));
+        let _ = self.jobs.send(Some(Box::new(job)));
     }
 }

@@ -22,7 +22,7 @@ use crate::{
     ffi::{Api, Array, Unary},
     kv::KvCache,
     ops::shape::Window,
-    owner::Owner,
+    owner::{Owner, Queue},
     trace::Traces,
 };
 
@@ -49,7 +49,7 @@ impl MlxSession {
         f: impl FnOnce(&mut State) -> T + Send + 'static,
     ) -> Result<T, EngineError> {
         let state = Arc::clone(&self.state);
-        let done = self.owner.call(move || on(&state, f));
+        let done = self.owner.queue.call(move || on(&state, f));
         done.ok()
             .flatten()
             .ok_or_else(|| EngineError::Arguments("an earlier run of this session panicked; load the program again".into()))
@@ -59,7 +59,7 @@ impl MlxSession {
     pub(crate) fn post(&mut self, f: impl FnOnce(&mut State) + Send + 'static) {
         let state = Arc::clone(&self.state);
         // A session that has lost its state says so to who waits next.
-        self.owner.post(move || on(&state, f).unwrap_or_default());
+        self.owner.queue.post(move || on(&state, f).unwrap_or_default());
     }
 }
 
@@ -92,7 +92,7 @@ impl Session for MlxSession {
 impl Drop for MlxSession {
     fn drop(&mut self) {
         let state = Arc::clone(&self.state);
-        self.owner.post(move || drop(state.lock().unwrap_or_else(|e| e.into_inner()).take()));
+        self.owner.queue.post(move || drop(state.lock().unwrap_or_else(|e| e.into_inner()).take()));
     }
 }
 
@@ -242,9 +242,9 @@ impl State {
     ///
     /// # Errors
     /// If something else lies there.
-    pub(crate) fn share(&mut self, state: SharedState, owner: Arc<Owner>) -> Result<(), EngineError> {
+    pub(crate) fn share(&mut self, state: SharedState, queue: Queue) -> Result<(), EngineError> {
         let buffers: Vec<Tid> = self.initial.iter().map(|(tid, _)| *tid).collect();
-        self.common = Some(Common::join(&mut self.machine, &buffers, state, owner)?);
+        self.common = Some(Common::join(&mut self.machine, &buffers, state, queue)?);
         Ok(())
     }
 

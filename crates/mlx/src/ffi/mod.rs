@@ -133,6 +133,11 @@ impl Api {
         call!(self, fl_use_device(is_gpu, index))
     }
 
+    /// Waits for everything that the calling thread has submitted.
+    pub(crate) fn synchronize(self) -> Result<()> {
+        call!(self, fl_synchronize())
+    }
+
     /// Reads or changes something about MLX's memory, which is one for the process.
     pub(crate) fn memory(self, what: Memory, value: u64) -> Result<u64> {
         let mut out = 0;

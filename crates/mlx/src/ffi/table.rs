@@ -111,6 +111,7 @@ table! {
     fn fl_device_count(c_int, *mut i64) -> c_int;
     fn fl_device_info(c_int, c_int, *mut c_char, usize) -> c_int;
     fn fl_use_device(c_int, c_int) -> c_int;
+    fn fl_synchronize() -> c_int;
     fn fl_memory(c_int, u64, *mut u64) -> c_int;
     fn fl_live_arrays() -> i64;
     fn fl_array_new(*mut c_void, Ints, c_int, Release, *mut c_void, *mut Raw) -> c_int;
