@@ -14,7 +14,7 @@ import mlx.nn as nn
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "crates/mlx/kernels/cuda"
 GEMV, ATTEND = ("".join((FOLDER / f"{name}.cuh").read_text() for name in ("common", other)) for other in ("gemv", "attend"))
-WARPS, SPLITS, CAPACITY, BF16 = 8, 16, 2304, "__nv_bfloat16"
+WARPS, SPLITS, SPLIT_ROWS, CAPACITY, BF16 = 8, 16, 128, 2304, "__nv_bfloat16"
 SHAPES = {
     "Llama-3.2-1B": dict(hidden=2048, inner=8192, layers=16, dim=64, norms=False, vocab=128256, base=5e5, eps=1e-5, tied=True),
     "Qwen3-8B": dict(hidden=4096, inner=12288, layers=36, dim=128, norms=True, vocab=151936, base=1e6, eps=1e-6, tied=False),
@@ -58,7 +58,7 @@ def attend(c, q, k, v, norms, keys, values, position, tickets):
         body = (
             f"extern __shared__ float shared[];Attend<{BF16}> s{{q,k,v,{'q_norm,k_norm' if norms else 'nullptr,nullptr'},nullptr,"
             f"const_cast<{BF16}*>(keys),const_cast<{BF16}*>(values),parts,out,const_cast<unsigned*>(tickets),{KV_HEADS},{CAPACITY},"
-            f"0,{SPLITS},*position,{dim ** -0.5}f,{math.log2(c['base'])}f,{c['eps']}f}};"
+            f"0,min({SPLITS},1+*position/{SPLIT_ROWS}),*position,{dim ** -0.5}f,{math.log2(c['base'])}f,{c['eps']}f}};"
             f"Attention<{BF16},{dim},{group},{WARPS}>(s,shared).run();")
         names = ["q", "k", "v"] + ["q_norm", "k_norm"] * bool(norms) + ["keys", "values", "position", "tickets"]
         kernels["attend", dim] = mx.fast.cuda_kernel(

@@ -187,6 +187,10 @@ struct Attention {
       int head = item / s.splits;
       attend(head, item % s.splits);
       gather(head, item % s.splits);
+      if (s.splits == 1) {
+        __syncthreads();
+        continue;
+      }
       __threadfence();
       __syncthreads();
       if (threadIdx.x == 0) {
@@ -206,12 +210,12 @@ struct Attention {
     int lane = threadIdx.x % 32;
     int part = lane % kLanes * 8;
     int first = s.window > 0 ? max(0, s.position + 1 - s.window) : 0;
-    int each = (s.position - first + s.splits - 1) / s.splits;
+    int each = (s.position + 1 - first + s.splits - 1) / s.splits;
     int from = first + split * each;
-    int to = min(from + each, s.position);
+    int to = min(from + each, s.position + 1);
     T* keys = s.keys + static_cast<size_t>(head) * s.capacity * D;
     T* values = s.values + static_cast<size_t>(head) * s.capacity * D;
-    bool newest = split == s.splits - 1;
+    bool newest = to == s.position + 1 && from < to;
 
     uint4 k[kAhead];
     uint4 v[kAhead];
@@ -223,7 +227,22 @@ struct Attention {
         inside[u] = row < to;
         size_t at = static_cast<size_t>(inside[u] ? row : 0) * D + part;
         k[u] = *reinterpret_cast<const uint4*>(keys + at);
-        v[u] = *reinterpret_cast<const uint4*>(values + at);
+        v[u] = *reinterpret_cast<const uint4*>(row == s.position ? s.v + head * D + part : values + at);
+      }
+    };
+    // The newest row goes from the projections into the cache, and into the sums without going through it.
+    auto put_newest = [&](int t) {
+#pragma unroll
+      for (int u = 0; u < kAhead; ++u) {
+        int row = t + u * kGroups + lane / kLanes;
+        if (row == s.position) {
+          k[u] = make_uint4(
+              narrow_pair(key[part], key[part + 1], T{}), narrow_pair(key[part + 2], key[part + 3], T{}),
+              narrow_pair(key[part + 4], key[part + 5], T{}), narrow_pair(key[part + 6], key[part + 7], T{}));
+          size_t at = static_cast<size_t>(row) * D + part;
+          *reinterpret_cast<uint4*>(keys + at) = k[u];
+          *reinterpret_cast<uint4*>(values + at) = v[u];
+        }
       }
     };
     int t = from + warp * kGroups * kAhead;
@@ -240,27 +259,14 @@ struct Attention {
     soft.clear();
 #pragma unroll 1
     while (t < to) {
+      if (newest) {
+        put_newest(t);
+      }
       soft.add(query + part, k, v, inside);
       t += WARPS * kGroups * kAhead;
       if (t < to) {
         read(t);
       }
-    }
-    if (newest && warp == 0) {
-#pragma unroll
-      for (int u = 0; u < kAhead; ++u) {
-        inside[u] = u == 0 && lane < kLanes;
-      }
-      k[0] = make_uint4(
-          narrow_pair(key[part], key[part + 1], T{}), narrow_pair(key[part + 2], key[part + 3], T{}),
-          narrow_pair(key[part + 4], key[part + 5], T{}), narrow_pair(key[part + 6], key[part + 7], T{}));
-      v[0] = *reinterpret_cast<const uint4*>(s.v + head * D + part);
-      if (inside[0]) {
-        size_t at = static_cast<size_t>(s.position) * D + part;
-        *reinterpret_cast<uint4*>(keys + at) = k[0];
-        *reinterpret_cast<uint4*>(values + at) = v[0];
-      }
-      soft.add(query + part, k, v, inside);
     }
     soft.merge_lanes();
     if (lane < kLanes) {
@@ -277,22 +283,27 @@ struct Attention {
     __syncthreads();
   }
 
-  // Merges the block's warps. Parts hold, for each range and query head, D sums, their total weight and its exponent.
+  // Merges the block's warps: into the result if there is one range. Parts hold, for each range and query head, D sums, their
+  // total weight and its exponent.
   __device__ void gather(int head, int split) {
     for (int i = threadIdx.x; i < HEADS * D; i += WARPS * 32) {
       int g = i / D;
       float top = -1e30f;
-#pragma unroll 4
+#pragma unroll
       for (int w = 0; w < WARPS; ++w) {
         top = fmaxf(top, tops[w * HEADS + g]);
       }
       float total = 0.0f;
       float value = 0.0f;
-#pragma unroll 4
+#pragma unroll
       for (int w = 0; w < WARPS; ++w) {
         float keep = exp2f(tops[w * HEADS + g] - top);
         total += totals[w * HEADS + g] * keep;
         value += sums[(w * HEADS + g) * D + i % D] * keep;
+      }
+      if (s.splits == 1) {
+        s.out[head * HEADS * D + i] = static_cast<T>(value / total);
+        continue;
       }
       float* at = s.parts + (static_cast<size_t>(head * HEADS + g) * s.splits + split) * kPart;
       __stcg(at + i % D, value);
@@ -303,24 +314,31 @@ struct Attention {
     }
   }
 
+  // Merges the ranges. What each weighs is read first, by as many threads as there are ranges of heads: the sums then arrive
+  // together instead of one behind the other.
   __device__ void merge(int head) {
+    const float* parts = s.parts + static_cast<size_t>(head * HEADS) * s.splits * kPart;
+    float2* weights = reinterpret_cast<float2*>(sums);
+    for (int i = threadIdx.x; i < HEADS * s.splits; i += WARPS * 32) {
+      weights[i] = make_float2(__ldcg(parts + i * kPart + D), __ldcg(parts + i * kPart + D + 1));
+    }
+    __syncthreads();
     for (int i = threadIdx.x; i < HEADS * D; i += WARPS * 32) {
-      int g = i / D;
-      const float* at = s.parts + static_cast<size_t>(head * HEADS + g) * s.splits * kPart;
+      const float2* weight = weights + i / D * s.splits;
+      const float* at = parts + i / D * s.splits * kPart + i % D;
       float top = -1e30f;
-#pragma unroll 4
       for (int p = 0; p < s.splits; ++p) {
-        top = fmaxf(top, __ldcg(at + p * kPart + D + 1));
+        top = fmaxf(top, weight[p].y);
       }
       float total = 0.0f;
       float value = 0.0f;
-#pragma unroll 4
+#pragma unroll 8
       for (int p = 0; p < s.splits; ++p) {
-        float keep = exp2f(__ldcg(at + p * kPart + D + 1) - top);
-        total += __ldcg(at + p * kPart + D) * keep;
-        value += __ldcg(at + p * kPart + i % D) * keep;
+        float keep = exp2f(weight[p].y - top);
+        total += weight[p].x * keep;
+        value += __ldcg(at + p * kPart) * keep;
       }
-      s.out[(head * HEADS + g) * D + i % D] = static_cast<T>(value / total);
+      s.out[head * HEADS * D + i] = static_cast<T>(value / total);
     }
   }
 };

@@ -20,8 +20,10 @@ use crate::{
 
 /// Warps of a block.
 const WARPS: usize = 8;
-/// Ranges of positions that blocks share out.
+/// Ranges of positions that blocks share out, at most.
 const SPLITS: usize = 16;
+/// Positions from which there are two ranges: to merge ranges costs more than to read so few.
+const SPLIT_ROWS: usize = 128;
 /// Key heads that there are counters for.
 const MAX_HEADS: usize = 64;
 
@@ -423,7 +425,7 @@ impl Attention {
         let log2_base = if rope.1 { 0.0 } else { rope.0 };
         let source = format!(
             "extern __shared__ float shared[];Attend<{ty}> s{{q,k,v,{norms},{periods},const_cast<{ty}*>(keys),const_cast<{ty}*>(values),\
-             parts,out,const_cast<unsigned*>(tickets),{},{},0,{SPLITS},*position,{:e}f,{log2_base:e}f,{eps:e}f}};\
+             parts,out,const_cast<unsigned*>(tickets),{},{},0,min({SPLITS},1+*position/{SPLIT_ROWS}),*position,{:e}f,{log2_base:e}f,{eps:e}f}};\
              Attention<{ty},{dim},{group},{WARPS}>(s,shared).run();",
             self.k.count, self.capacity, self.scale
         );
