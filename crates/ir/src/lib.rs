@@ -34,6 +34,7 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
+mod conv;
 pub mod decompose;
 pub mod engine;
 pub mod field;
@@ -51,6 +52,7 @@ mod testing;
 pub mod text;
 
 pub use check::{CheckError, Checked, Content, check};
+pub use conv::{ConvAxis, Convolution};
 pub use field::{ChainId, Field, Float, In, InOut, InVid, Index, Int, Out, OutVid, QuantMode, Role, SlotRef, Tid, Vid, VidOrTid};
 pub use graph::{Chain, Graph, MetaDim, SlotClass, SlotCounts, TensorMeta};
 pub use infer::{Dims, Infer, InferError, ShapeCx, Spec, promote, to_float};

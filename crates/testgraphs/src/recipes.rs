@@ -1,9 +1,9 @@
 //! Nodes whose operands must fit each other.
 
 use flambeau_ir::{
-    Addmm, ChainId, Conv1D, Conv2D, Conv3D, ConvTranspose1D, ConvTranspose2D, ConvTranspose3D, Dequantize, Gather, GatherMm,
-    GatherQmm, IdCopy, If, In, Index, IndexCopy, Int, LayerNorm, Neg, Node, Out, QuantMode, QuantizedMatmul, RMSNorm, RandomBits,
-    Rope, ScatterAdd, Sdpa, SliceUpdate, Split, Square, Take, TakeAlongAxis, Tid, VidOrTid,
+    Addmm, ChainId, ConvAxis, Convolution, Dequantize, Gather, GatherMm, GatherQmm, IdCopy, If, In, Index, IndexCopy, Int,
+    LayerNorm, Neg, Node, Out, QuantMode, QuantizedMatmul, RMSNorm, RandomBits, Rope, ScatterAdd, Sdpa, SliceUpdate, Split, Square,
+    Take, TakeAlongAxis, Tid, VidOrTid,
 };
 use flambeau_tensor::DType;
 
@@ -13,8 +13,7 @@ use crate::Growing;
 pub(crate) fn draw(g: &mut Growing, name: &str) -> Option<Option<Node>> {
     Some(match name {
         "Addmm" => Some(addmm(g)),
-        "Conv1D" | "Conv2D" | "Conv3D" => Some(conv(g, name)),
-        "ConvTranspose1D" | "ConvTranspose2D" | "ConvTranspose3D" => Some(conv_transpose(g, name)),
+        "Conv1D" | "Conv2D" | "Conv3D" | "ConvTranspose1D" | "ConvTranspose2D" | "ConvTranspose3D" => conv(g, name),
         "Dequantize" | "QuantizedMatmul" | "GatherQmm" => Some(quantized(g, name)),
         "GatherMm" => Some(gather_mm(g)),
         "RMSNorm" | "LayerNorm" => norm(g, name),
@@ -53,90 +52,17 @@ fn conv_operands(g: &mut Growing, dims: usize, grouped: bool) -> (In, In, i32) {
     (In(x), In(w), groups as i32)
 }
 
-fn conv(g: &mut Growing, name: &str) -> Node {
-    let dims = usize::from(name.as_bytes()[4] - b'0');
+fn conv(g: &mut Growing, name: &str) -> Option<Node> {
+    let transposed = name.starts_with("ConvTranspose");
+    let dims = usize::from(name.as_bytes()[name.len() - 2] - b'0');
     let (x, w, groups) = conv_operands(g, dims, dims < 3);
-    let mut small = |from: i32| [0; 3].map(|_| g.rng.i32(from..from + 2));
-    let (s, p, d) = (small(1), small(0), small(1));
-    let out = Out(g.out());
-    match dims {
-        1 => Conv1D { x, w, out, stride: s[0], padding: p[0], dilation: d[0], groups }.into(),
-        2 => Conv2D {
-            x,
-            w,
-            out,
-            stride_h: s[0],
-            stride_w: s[1],
-            padding_h: p[0],
-            padding_w: p[1],
-            dilation_h: d[0],
-            dilation_w: d[1],
-            groups,
-        }
-        .into(),
-        _ => Conv3D {
-            x,
-            w,
-            out,
-            stride_d: s[0],
-            stride_h: s[1],
-            stride_w: s[2],
-            padding_d: p[0],
-            padding_h: p[1],
-            padding_w: p[2],
-            dilation_d: d[0],
-            dilation_h: d[1],
-            dilation_w: d[2],
-            groups,
-        }
-        .into(),
-    }
-}
-
-fn conv_transpose(g: &mut Growing, name: &str) -> Node {
-    let dims = usize::from(name.as_bytes()[13] - b'0');
-    let (x, w, groups) = conv_operands(g, dims, dims < 3);
-    let mut small = |from: i32| [0; 3].map(|_| g.rng.i32(from..from + 2));
-    let (s, p, d) = (small(1), small(0), small(1));
-    let op = [0, 1, 2].map(|i| if s[i] > 1 { g.rng.i32(0..2) } else { 0 });
-    let out = Out(g.out());
-    match dims {
-        1 => ConvTranspose1D { x, w, out, stride: s[0], padding: p[0], dilation: d[0], output_padding: op[0], groups }.into(),
-        2 => ConvTranspose2D {
-            x,
-            w,
-            out,
-            stride_h: s[0],
-            stride_w: s[1],
-            padding_h: p[0],
-            padding_w: p[1],
-            dilation_h: d[0],
-            dilation_w: d[1],
-            output_padding_h: op[0],
-            output_padding_w: op[1],
-            groups,
-        }
-        .into(),
-        _ => ConvTranspose3D {
-            x,
-            w,
-            out,
-            stride_d: s[0],
-            stride_h: s[1],
-            stride_w: s[2],
-            padding_d: p[0],
-            padding_h: p[1],
-            padding_w: p[2],
-            dilation_d: d[0],
-            dilation_h: d[1],
-            dilation_w: d[2],
-            output_padding_d: op[0],
-            output_padding_h: op[1],
-            output_padding_w: op[2],
-            groups,
-        }
-        .into(),
-    }
+    let axis = |_| {
+        let [stride, padding, dilation] = [1, 0, 1].map(|from| g.rng.i32(from..from + 2));
+        let output_padding = if transposed && stride > 1 { g.rng.i32(0..2) } else { 0 };
+        ConvAxis { stride, padding, dilation, output_padding }
+    };
+    let axes = (0..dims).map(axis).collect();
+    Convolution { x, w, out: Out(g.out()), axes, groups, transposed }.node()
 }
 
 /// Packed weights `[lead.., N, K]`: codes, scales, biases, and how they are packed.

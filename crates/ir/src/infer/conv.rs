@@ -4,20 +4,11 @@ use flambeau_tensor::Expr;
 
 use super::{Dims, Infer, InferError, Result, ShapeCx, bad_attribute, need_float, need_rank, promote, size::unify};
 use crate::{
-    field::{In, Out},
+    conv::{ConvAxis, Convolution},
     node::{Conv1D, Conv2D, Conv3D, ConvTranspose1D, ConvTranspose2D, ConvTranspose3D},
 };
 
-/// One spatial axis.
-struct Axis {
-    stride: i32,
-    padding: i32,
-    dilation: i32,
-    /// Of transposed convolutions.
-    output_padding: i32,
-}
-
-impl Axis {
+impl ConvAxis {
     fn check(&self) -> Result<()> {
         let at_least = [("stride", self.stride, 1), ("dilation", self.dilation, 1)];
         let more = [("padding", self.padding, 0), ("output_padding", self.output_padding, 0)];
@@ -56,15 +47,9 @@ impl Axis {
     }
 }
 
-/// Which way a convolution maps sizes.
-#[derive(Clone, Copy)]
-enum Way {
-    Forward,
-    Transposed,
-}
-
-fn conv(cx: &mut dyn ShapeCx, x: In, w: In, out: Out, axes: &[Axis], groups: i32, way: Way) -> Result<()> {
-    let (x, w) = (cx.read(x)?, cx.read(w)?);
+fn conv(cx: &mut dyn ShapeCx, node: &Convolution) -> Result<()> {
+    let (axes, groups) = (&node.axes, node.groups);
+    let (x, w) = (cx.read(node.x)?, cx.read(node.w)?);
     need_rank("x", &x, axes.len() + 2)?;
     need_rank("w", &w, axes.len() + 2)?;
     let dtype = need_float("x", promote(x.dtype, w.dtype))?;
@@ -84,40 +69,20 @@ fn conv(cx: &mut dyn ShapeCx, x: In, w: In, out: Out, axes: &[Axis], groups: i32
         if *k == Expr::Int(0) {
             return Err(InferError::Shape("the kernel is empty".to_owned()));
         }
-        dims.push(match way {
-            Way::Forward => axis.forward(cx, l, k)?,
-            Way::Transposed => axis.transposed(cx, l, k)?,
-        });
+        dims.push(if node.transposed { axis.transposed(cx, l, k)? } else { axis.forward(cx, l, k)? });
     }
     dims.push(w.dims[0].clone());
-    cx.write(out, dtype, dims)
+    cx.write(node.out, dtype, dims)
 }
 
 macro_rules! convolutions {
-    ($($name:ident $way:ident [$(($stride:ident $padding:ident $dilation:ident $($output_padding:ident)?))*];)*) => { $(
-        impl Infer for $name {
+    ($($node:ident)*) => { $(
+        impl Infer for $node {
             fn infer(&self, cx: &mut dyn ShapeCx) -> Result<()> {
-                let axes = [$(Axis {
-                    stride: self.$stride,
-                    padding: self.$padding,
-                    dilation: self.$dilation,
-                    output_padding: 0 $(+ self.$output_padding)?,
-                }),*];
-                conv(cx, self.x, self.w, self.out, &axes, self.groups, Way::$way)
+                conv(cx, &self.convolution())
             }
         }
     )* };
 }
 
-convolutions! {
-    Conv1D Forward [(stride padding dilation)];
-    Conv2D Forward [(stride_h padding_h dilation_h) (stride_w padding_w dilation_w)];
-    Conv3D Forward [(stride_d padding_d dilation_d) (stride_h padding_h dilation_h) (stride_w padding_w dilation_w)];
-    ConvTranspose1D Transposed [(stride padding dilation output_padding)];
-    ConvTranspose2D Transposed [(stride_h padding_h dilation_h output_padding_h) (stride_w padding_w dilation_w output_padding_w)];
-    ConvTranspose3D Transposed [
-        (stride_d padding_d dilation_d output_padding_d)
-        (stride_h padding_h dilation_h output_padding_h)
-        (stride_w padding_w dilation_w output_padding_w)
-    ];
-}
+convolutions! { Conv1D Conv2D Conv3D ConvTranspose1D ConvTranspose2D ConvTranspose3D }

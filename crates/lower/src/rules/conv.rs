@@ -1,6 +1,6 @@
 //! Convolutions. Nodes want channels last; weights that are constants are permuted while the program is written.
 
-use flambeau_ir::{Conv1D, Conv2D, Conv3D, ConvTranspose1D, ConvTranspose2D, ConvTranspose3D, In, Tid};
+use flambeau_ir::{ConvAxis, Convolution, In, Tid};
 use flambeau_tensor::Expr;
 
 use super::{
@@ -17,10 +17,7 @@ const MAX_GROUP_NODES: usize = 64;
 
 /// How a convolution walks, one entry per spatial axis.
 struct Walk {
-    stride: Vec<i32>,
-    padding: Vec<i32>,
-    dilation: Vec<i32>,
-    output_padding: Vec<i32>,
+    axes: Vec<ConvAxis>,
     groups: i32,
     transposed: bool,
 }
@@ -41,14 +38,11 @@ fn per_axis(call: &Call, param: &str, default: i32, n: usize) -> Result<Vec<i32>
 fn walk(call: &Call, n: usize, transposed: bool) -> Result<Walk, Refuse> {
     let strings = matches!(call.arg("padding"), Some(crate::Arg::Str(_)));
     let padding = if strings { vec![0; n] } else { per_axis(call, "padding", 0, n)? };
-    Ok(Walk {
-        stride: per_axis(call, "stride", 1, n)?,
-        padding,
-        dilation: per_axis(call, "dilation", 1, n)?,
-        output_padding: per_axis(call, "output_padding", 0, n)?,
-        groups: i32::try_from(call.int_or("groups", 1)?).unwrap_or(0),
-        transposed,
-    })
+    let (stride, dilation) = (per_axis(call, "stride", 1, n)?, per_axis(call, "dilation", 1, n)?);
+    let grown = if transposed { per_axis(call, "output_padding", 0, n)? } else { vec![0; n] };
+    let axis = |i| ConvAxis { stride: stride[i], padding: padding[i], dilation: dilation[i], output_padding: grown[i] };
+    let groups = i32::try_from(call.int_or("groups", 1)?).unwrap_or(0);
+    Ok(Walk { axes: (0..n).map(axis).collect(), groups, transposed })
 }
 
 /// A constant permuted by recipe, anything else by a node.
@@ -95,84 +89,18 @@ fn transposed_weight_last(cx: &mut Lower, w: Tid, n: usize, groups: i32) -> Emit
 
 /// One node over channels-last operands.
 fn node(cx: &mut Lower, x: Tid, w: Tid, walk: &Walk, groups: i32) -> Emitted {
-    let (x, w, out) = (In(x), In(w), NEW);
-    match (walk.transposed, &walk.stride[..], &walk.padding[..], &walk.dilation[..], &walk.output_padding[..]) {
-        (false, &[stride], &[padding], &[dilation], _) => cx.emit(Conv1D { x, w, out, stride, padding, dilation, groups }),
-        (false, &[stride_h, stride_w], &[padding_h, padding_w], &[dilation_h, dilation_w], _) => {
-            cx.emit(Conv2D { x, w, out, stride_h, stride_w, padding_h, padding_w, dilation_h, dilation_w, groups })
-        }
-        (false, &[stride_d, stride_h, stride_w], &[padding_d, padding_h, padding_w], &[dilation_d, dilation_h, dilation_w], _) => {
-            cx.emit(Conv3D {
-                x,
-                w,
-                out,
-                stride_d,
-                stride_h,
-                stride_w,
-                padding_d,
-                padding_h,
-                padding_w,
-                dilation_d,
-                dilation_h,
-                dilation_w,
-                groups,
-            })
-        }
-        (true, &[stride], &[padding], &[dilation], &[output_padding]) => {
-            cx.emit(ConvTranspose1D { x, w, out, stride, padding, dilation, output_padding, groups })
-        }
-        (
-            true,
-            &[stride_h, stride_w],
-            &[padding_h, padding_w],
-            &[dilation_h, dilation_w],
-            &[output_padding_h, output_padding_w],
-        ) => cx.emit(ConvTranspose2D {
-            x,
-            w,
-            out,
-            stride_h,
-            stride_w,
-            padding_h,
-            padding_w,
-            dilation_h,
-            dilation_w,
-            output_padding_h,
-            output_padding_w,
-            groups,
-        }),
-        (
-            true,
-            &[stride_d, stride_h, stride_w],
-            &[padding_d, padding_h, padding_w],
-            &[dilation_d, dilation_h, dilation_w],
-            &[output_padding_d, output_padding_h, output_padding_w],
-        ) => cx.emit(ConvTranspose3D {
-            x,
-            w,
-            out,
-            stride_d,
-            stride_h,
-            stride_w,
-            padding_d,
-            padding_h,
-            padding_w,
-            dilation_d,
-            dilation_h,
-            dilation_w,
-            output_padding_d,
-            output_padding_h,
-            output_padding_w,
-            groups,
-        }),
-        _ => unsupported("convolution over other than one to three axes"),
+    let axes = walk.axes.iter().copied().collect();
+    let convolution = Convolution { x: In(x), w: In(w), out: NEW, axes, groups, transposed: walk.transposed };
+    match convolution.node() {
+        Some(node) => ops::first(&cx.emit_all(node)?),
+        None => unsupported("convolution over other than one to three axes"),
     }
 }
 
 /// Nodes over three axes have one group: more are as many convolutions of slices.
 fn grouped(cx: &mut Lower, x: Tid, w: Tid, walk: &Walk) -> Emitted {
     let groups = usize::try_from(walk.groups).unwrap_or(0);
-    if walk.stride.len() < 3 || groups <= 1 {
+    if walk.axes.len() < 3 || groups <= 1 {
         return node(cx, x, w, walk, walk.groups);
     }
     if groups > MAX_GROUP_NODES {
@@ -186,13 +114,13 @@ fn grouped(cx: &mut Lower, x: Tid, w: Tid, walk: &Walk) -> Emitted {
 
 /// Zeros that keep the sizes under stride 1: the larger half comes last.
 fn pad_same(cx: &mut Lower, x: Tid, w: Tid, walk: &mut Walk) -> Emitted {
-    if walk.stride.iter().any(|&s| s != 1) {
+    if walk.axes.iter().any(|axis| axis.stride != 1) {
         return unsupported("`same` padding with a stride");
     }
-    let kernel = ops::known("kernel size", &cx.spec(w).dims[1..=walk.stride.len()])?;
-    let totals: Vec<i64> = kernel.iter().zip(&walk.dilation).map(|(k, &d)| i64::from(d) * (k - 1)).collect();
+    let kernel = ops::known("kernel size", &cx.spec(w).dims[1..=walk.axes.len()])?;
+    let totals: Vec<i64> = kernel.iter().zip(&walk.axes).map(|(k, axis)| i64::from(axis.dilation) * (k - 1)).collect();
     if totals.iter().all(|t| t % 2 == 0) {
-        walk.padding = totals.iter().map(|t| (t / 2) as i32).collect();
+        walk.axes.iter_mut().zip(&totals).for_each(|(axis, t)| axis.padding = (t / 2) as i32);
         return Ok(x);
     }
     let none = (Expr::Int(0), Expr::Int(0));

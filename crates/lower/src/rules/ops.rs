@@ -72,7 +72,7 @@ pub(super) fn floor_div(cx: &mut Lower, a: Tid, b: Tid) -> Emitted {
     first(&cx.emit_all(Node::AsType(AsType { x: In(quotient), out: NEW, scalar_type }))?)
 }
 
-fn first(slots: &[Slot]) -> Emitted {
+pub(super) fn first(slots: &[Slot]) -> Emitted {
     match slots.first() {
         Some(Slot::Tensor(t)) => Ok(*t),
         _ => unsupported("the node has no tensor result"),
