@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""Speed of `flambeau bench --engine mlx` beside mlx-lm on the same random weights, on the machine's GPU.
+"""Speed of `flambeau bench --engine mlx` beside mlx-lm, and at 16 bits PyTorch, on the same random weights, on the machine's GPU.
 
-    bench_gpu.py FLAMBEAU WORK [--shapes 1b,8b] [--bits 4,16] [--mlx-path DIR]
+    bench_gpu.py FLAMBEAU WORK [--shapes 1b,8b] [--bits 4,16] [--mlx-path DIR] [--no-torch]
 
-Writes checkpoints of the shapes of Llama-3.2-1B and Qwen3-8B under WORK, exports them, and measures both runners one after the
-other: a prompt of 2048 tokens, 128 tokens generated from an empty context, and 128 generated behind that prompt. Needs torch, safetensors, mlx with a GPU backend, and mlx-lm.
-Prints a row per measurement as JSON.
+Writes checkpoints of the shapes of Llama-3.2-1B and Qwen3-8B under WORK, exports them, and measures the runners one after the
+other: a prompt of 2048 tokens, 128 tokens generated from an empty context, and 128 generated behind that prompt. Needs torch,
+safetensors, mlx with a GPU backend, and mlx-lm; PyTorch takes part where it sees a CUDA device. Prints a row per measurement as
+JSON.
 """
 
 import argparse
 import json
 import pathlib
 import subprocess
+import sys
 import time
 
 SHAPES = {
@@ -101,6 +103,17 @@ def mlx_lm(folder: pathlib.Path, config: dict, bits: int) -> dict:
         "tg_after_prompt": (GENERATED - 1) / statistics.median(after)}
 
 
+def pytorch(folder: pathlib.Path) -> dict | None:
+    """Eager and compiled, in a process of its own, whose memory is free for the others afterwards; `None` without CUDA."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    script = pathlib.Path(__file__).parent / "bench" / "gpu_torch.py"
+    command = [sys.executable, str(script), str(folder), "--prompt", str(PROMPT), "--generated", str(GENERATED)]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("flambeau")
@@ -108,6 +121,7 @@ def main() -> None:
     parser.add_argument("--shapes", default="1b,8b")
     parser.add_argument("--bits", default="4,16")
     parser.add_argument("--mlx-path")
+    parser.add_argument("--no-torch", action="store_true")
     args = parser.parse_args()
     for shape in args.shapes.split(","):
         folder = args.work / shape
@@ -123,7 +137,10 @@ def main() -> None:
             ours = flambeau(args.flambeau, file, args.mlx_path)
             file.unlink()
             theirs = mlx_lm(folder, SHAPES[shape], bits)
-            print(json.dumps(dict(shape=shape, bits=bits, export_s=round(exported, 1), flambeau=ours, mlx_lm=theirs)), flush=True)
+            row = dict(shape=shape, bits=bits, export_s=round(exported, 1), flambeau=ours, mlx_lm=theirs)
+            if bits == 16 and not args.no_torch:
+                row["pytorch"] = pytorch(folder)
+            print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":
