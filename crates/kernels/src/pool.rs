@@ -367,11 +367,6 @@ impl<'a, T> Parts<'a, T> {
         Parts { data: data.as_mut_ptr(), len: data.len(), life: PhantomData }
     }
 
-    /// Element 0. What is written through it is the caller's to vouch for.
-    pub(crate) fn origin(&self) -> *mut T {
-        self.data
-    }
-
     /// # Safety
     /// No two live ranges overlap.
     #[allow(clippy::mut_from_ref, reason = "disjointness is the caller's promise")]
