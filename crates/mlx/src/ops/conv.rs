@@ -39,13 +39,14 @@ fn convolve(cx: &mut Cx<'_>, node: &ir::Convolution) -> Result<()> {
     // MLX would take negative padding off the input before it spreads it out.
     let padded: Vec<ConvAxis> =
         axes.iter().map(|a| ConvAxis { pad_low: a.pad_low.max(0), pad_high: a.pad_high.max(0), ..*a }).collect();
-    let y = cx.get_as(node.x, through)?.conv(&cx.get_as(node.w, through)?, &padded, node.groups, node.transposed)?;
-    let mut window = Window::whole(&spec.shape);
-    for (i, axis) in axes.iter().enumerate() {
-        let low = (-axis.pad_low).max(0);
-        window = window.narrow(i + 1, low as usize, spec.shape[i + 1], 1);
+    let mut y = cx.get_as(node.x, through)?.conv(&cx.get_as(node.w, through)?, &padded, node.groups, node.transposed)?;
+    if axes.iter().any(|a| a.pad_low < 0 || a.pad_high < 0) {
+        let wanted = axes.iter().enumerate().fold(Window::whole(&spec.shape), |window, (i, a)| {
+            let low = (-a.pad_low).max(0) as usize;
+            window.narrow(i + 1, low, spec.shape[i + 1], 1)
+        });
+        y = wanted.of(&y)?;
     }
-    let y = if axes.iter().any(|a| a.pad_low < 0 || a.pad_high < 0) { window.of(&y)? } else { y };
     cx.put(node.out, y)
 }
 
