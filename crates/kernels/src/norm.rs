@@ -105,9 +105,9 @@ fn all_rows(team: &mut Team, x: FloatPtr, out: FloatPtr, [count, width]: [usize;
     let grain = (GRAIN / width).max(1);
     let padded = if matches!(row, Row::Scale(_)) { 0 } else { width.next_multiple_of(16) };
     let cpu = team.cpu();
-    team.run(count.div_ceil(grain), padded, |task, scratch| {
+    team.run_ranges(count, grain, padded, |rows, scratch| {
         let values = bytemuck::cast_slice_mut(&mut scratch[..padded]);
-        cpu.dispatch(Rows { x, out, rows: task * grain..count.min((task + 1) * grain), values, width, row });
+        cpu.dispatch(Rows { x, out, rows, values, width, row });
     });
 }
 

@@ -111,8 +111,8 @@ impl Angles<'_> {
     fn fill(&self, team: &mut Team, numbers: &mut [f32]) {
         let (half, count, cpu) = (self.frequencies.len(), self.offsets.len() * self.steps, team.cpu());
         let parts = Parts::new(numbers);
-        team.run(count.div_ceil(ROWS), 0, |task, _| {
-            for row in task * ROWS..count.min((task + 1) * ROWS) {
+        team.run_ranges(count, ROWS, 0, |rows, _| {
+            for row in rows {
                 // SAFETY: each row is written by one task.
                 let line = unsafe { parts.slice(row * 2 * half..(row + 1) * 2 * half) };
                 let position = i64::from(self.offsets[row / self.steps]) + (row % self.steps) as i64;
@@ -168,9 +168,7 @@ impl<T: Float> Rotate<'_, T> {
     fn run(&self, team: &mut Team) {
         let (width, cpu) = (self.x.shape()[3], team.cpu());
         let (count, grain) = (self.x.len() / width, (8192 / width).max(1));
-        team.run(count.div_ceil(grain), 0, |task, _| {
-            cpu.dispatch(Rows(self, task * grain..count.min((task + 1) * grain)));
-        });
+        team.run_ranges(count, grain, 0, |rows, _| cpu.dispatch(Rows(self, rows)));
     }
 
     /// # Safety

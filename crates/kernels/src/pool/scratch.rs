@@ -1,6 +1,6 @@
 //! Memory that kernels need for the length of a call, kept by the pool, so that a steady loop allocates nothing.
 
-use std::{any::Any, cell::UnsafeCell, panic::resume_unwind, sync::MutexGuard};
+use std::{any::Any, cell::UnsafeCell, ops::Range, panic::resume_unwind, sync::MutexGuard};
 
 use bytemuck::{Pod, Zeroable};
 
@@ -97,6 +97,11 @@ impl Team<'_> {
         if let Some(payload) = self.run_prepared(tasks, &f) {
             resume_unwind(payload);
         }
+    }
+
+    /// Cuts `0..len` into ranges of `grain` (the last may be short) and calls `f(range, scratch)` for each, as [`run`](Self::run).
+    pub(crate) fn run_ranges<F: Fn(Range<usize>, &mut [u32]) + Sync>(&mut self, len: usize, grain: usize, words: usize, f: F) {
+        self.run(len.div_ceil(grain), words, |i, scratch| f(i * grain..len.min((i + 1) * grain), scratch));
     }
 
     fn run_prepared<F: Fn(usize, &mut [u32]) + Sync>(&self, tasks: usize, f: &F) -> Option<Box<dyn Any + Send>> {
