@@ -8,6 +8,7 @@ mod failure;
 mod files;
 mod gguf;
 mod hub;
+mod interrupt;
 mod kv_cache;
 mod memory;
 mod mlx;

@@ -4,10 +4,7 @@ use std::{
     io::{Read, Write},
     path::PathBuf,
     process::ExitCode,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -22,7 +19,7 @@ use serde_json::json;
 use crate::{
     engine::EngineArgs,
     failure::{INTERRUPTED, usage},
-    files, memory,
+    files, interrupt, memory,
     profile::ProfileArgs,
     tokenizer::{self, TextModel},
 };
@@ -145,7 +142,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         stop_ids: model.metadata().eos.clone(),
         ignore_eos: args.ignore_eos,
     };
-    let cancelled = interrupt_flag()?;
+    let cancelled = interrupt::flag()?;
     let generation = stream(args, &mut model, &text, &request, &cancelled)?;
     if args.json {
         files::print_json(&to_json(&generation))?;
@@ -196,19 +193,6 @@ fn encode(args: &Args, text: &TextModel) -> Result<Vec<u32>> {
     chat.messages.push(message("user", &prompt));
     chat.extra.insert("enable_thinking".into(), args.think.into());
     Ok(text.tokenizer.encode(&template.render(&chat)?, false)?)
-}
-
-/// A flag that Ctrl-C sets; a second Ctrl-C ends the process at once.
-fn interrupt_flag() -> Result<Arc<AtomicBool>> {
-    let flag = Arc::new(AtomicBool::new(false));
-    let set = Arc::clone(&flag);
-    let handler = move || {
-        if set.swap(true, Ordering::Relaxed) {
-            std::process::exit(i32::from(INTERRUPTED));
-        }
-    };
-    ctrlc::set_handler(handler).context("cannot watch for Ctrl-C")?;
-    Ok(flag)
 }
 
 fn stream(
