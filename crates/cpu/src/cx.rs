@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use flambeau_ir::{Checked, In, InferError, Int, Node, Out, OutVid, ShapeCx, Spec, Tid, Vid};
+use flambeau_ir::{Checked, In, InferError, Int, Node, Out, OutVid, ShapeCx, Spec, Tid, Vid, engine::Profile};
 use flambeau_kernels::Pool;
 use flambeau_tensor::{DType, Expr, Shape, numel};
 use smallvec::SmallVec;
@@ -14,7 +14,6 @@ use crate::{
     kv::KvCache,
     ops::random::KeySequence,
     plan::Plan,
-    session::Profile,
 };
 
 /// More elements than this no view may have: work on a view grows with its elements, not with its storage.

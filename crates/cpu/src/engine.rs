@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use flambeau_ir::{
     ChainId, Checked, Graph, Node, Role, Slot, SlotClass, Tid,
-    engine::{Constants, Engine, EngineError, LoadOptions, Session},
+    engine::{Constants, Engine, EngineError, LoadOptions, Profile, Session},
 };
 use flambeau_kernels::Pool;
 use flambeau_tensor::Tensor;
@@ -17,7 +17,7 @@ use crate::{
     kv::KvCache,
     ops::copy::zeros_of_meta,
     plan::Plan,
-    session::{CpuSession, Profile, Spare, Tapes, engine_error, run_chain},
+    session::{CpuSession, Spare, Tapes, engine_error, run_chain},
 };
 
 /// All mutable buffers of a session together.
@@ -84,7 +84,7 @@ impl CpuEngine {
             .iter()
             .map(|&tid| (tid, kept(tid).then(|| machine.env.tensors.get(tid.0 as usize).cloned().flatten()).flatten()))
             .collect();
-        machine.profile = self.profile.then(Profile::new);
+        machine.profile = self.profile.then(Profile::default);
         let common = options.shared.clone().map(|state| Common::join(&mut machine, &buffers, state)).transpose()?;
         Ok(CpuSession { machine, tapes: Tapes::default(), initial, common, spare: Spare::default() })
     }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use flambeau_ir::{
     ChainId, Node, Slot, Tid,
-    engine::{EngineError, Session, Span, Value},
+    engine::{EngineError, Profile, Session, Span, Value},
 };
 use flambeau_tensor::{Bytes, Tensor};
 
@@ -19,35 +19,6 @@ use crate::{
 
 /// Results that use less than this part of their storage are copied out of it.
 const LEND_SHARE: usize = 2;
-
-/// Steps that a session remembers: half a minute of a small model, some tens of megabytes.
-const MAX_SPANS: usize = 1 << 20;
-
-/// What steps took.
-#[derive(Debug)]
-pub(crate) struct Profile {
-    begin: Instant,
-    /// Calls and nanoseconds by node tag.
-    nodes: [(u64, u64); 256],
-    spans: Vec<Span>,
-}
-
-impl Profile {
-    pub(crate) fn new() -> Profile {
-        Profile { begin: Instant::now(), nodes: [(0, 0); 256], spans: Vec::new() }
-    }
-
-    /// Counts a step that began at `start`; `node` is the last of those that it ran.
-    pub(crate) fn add(&mut self, node: &Node, name: Arc<str>, start: Instant, [bytes, flops]: [u64; 2]) {
-        let time = start.elapsed().as_nanos() as u64;
-        let (calls, nanoseconds) = &mut self.nodes[usize::from(node.tag())];
-        (*calls, *nanoseconds) = (*calls + 1, *nanoseconds + time);
-        if self.spans.len() < MAX_SPANS {
-            let start = start.duration_since(self.begin).as_nanos() as u64;
-            self.spans.push(Span { name, start, time, bytes, flops });
-        }
-    }
-}
 
 /// Tapes that a session keeps, one for each set of input shapes that it met last.
 const TAPES: usize = 4;
@@ -298,17 +269,10 @@ impl Session for CpuSession {
     }
 
     fn take_profile(&mut self) -> Vec<(&'static str, u64, u64)> {
-        let Some(profile) = &mut self.machine.profile else { return Vec::new() };
-        let taken = std::mem::replace(&mut profile.nodes, [(0, 0); 256]);
-        Node::ALL
-            .iter()
-            .map(|info| (info.name, taken[usize::from(info.tag)]))
-            .filter(|(_, (calls, _))| *calls > 0)
-            .map(|(name, (calls, ns))| (name, calls, ns))
-            .collect()
+        self.machine.profile.as_mut().map(Profile::take_nodes).unwrap_or_default()
     }
 
     fn take_spans(&mut self) -> Vec<Span> {
-        self.machine.profile.as_mut().map(|profile| std::mem::take(&mut profile.spans)).unwrap_or_default()
+        self.machine.profile.as_mut().map(Profile::take_spans).unwrap_or_default()
     }
 }

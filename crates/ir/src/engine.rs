@@ -1,12 +1,16 @@
 //! The seam between programs and engines: two object-safe traits, and nothing else crosses.
 
+mod profile;
 mod shared;
 
 use std::sync::Arc;
 
 use flambeau_tensor::{Bytes, Tensor};
 
-pub use self::shared::{Cells, Held, SharedState, shared_name};
+pub use self::{
+    profile::Profile,
+    shared::{Cells, Held, SharedState, shared_name},
+};
 
 use crate::Checked;
 

@@ -1,0 +1,54 @@
+//! What steps took, for engines that measure.
+
+use std::{sync::Arc, time::Instant};
+
+use super::Span;
+use crate::Node;
+
+/// Steps that a session remembers: half a minute of a small model, some tens of megabytes.
+const MAX_SPANS: usize = 1 << 20;
+
+/// The steps of a session, by node and in order.
+#[derive(Debug)]
+pub struct Profile {
+    begin: Instant,
+    /// Calls and nanoseconds by node tag.
+    nodes: [(u64, u64); 256],
+    spans: Vec<Span>,
+}
+
+impl Default for Profile {
+    /// Begins to measure now.
+    fn default() -> Profile {
+        Profile { begin: Instant::now(), nodes: [(0, 0); 256], spans: Vec::new() }
+    }
+}
+
+impl Profile {
+    /// Counts a step that began at `start` and ends now; `node` is the last of those that it ran.
+    pub fn add(&mut self, node: &Node, name: Arc<str>, start: Instant, [bytes, flops]: [u64; 2]) {
+        let time = start.elapsed().as_nanos() as u64;
+        let (calls, nanoseconds) = &mut self.nodes[usize::from(node.tag())];
+        (*calls, *nanoseconds) = (*calls + 1, *nanoseconds + time);
+        if self.spans.len() < MAX_SPANS {
+            let start = start.duration_since(self.begin).as_nanos() as u64;
+            self.spans.push(Span { name, start, time, bytes, flops });
+        }
+    }
+
+    /// What [`Session::take_profile`](super::Session::take_profile) answers.
+    pub fn take_nodes(&mut self) -> Vec<(&'static str, u64, u64)> {
+        let taken = std::mem::replace(&mut self.nodes, [(0, 0); 256]);
+        Node::ALL
+            .iter()
+            .map(|info| (info.name, taken[usize::from(info.tag)]))
+            .filter(|(_, (calls, _))| *calls > 0)
+            .map(|(name, (calls, ns))| (name, calls, ns))
+            .collect()
+    }
+
+    /// What [`Session::take_spans`](super::Session::take_spans) answers.
+    pub fn take_spans(&mut self) -> Vec<Span> {
+        std::mem::take(&mut self.spans)
+    }
+}
