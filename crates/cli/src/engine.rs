@@ -28,7 +28,7 @@ impl EngineArgs {
             return Err(usage("--threads must be at least 1"));
         }
         if self.engine == "mlx" {
-            return self.mlx.engine();
+            return Ok(Arc::new(self.mlx.load()?.with_profile(profile)));
         }
         flambeau::engines(self.threads, profile).get(&self.engine).map_err(|e| usage(e.to_string()))
     }

@@ -1,12 +1,9 @@
 //! An installed MLX, as the environment tells of it.
 
-use std::{env, path::PathBuf, sync::Arc};
+use std::{env, path::PathBuf};
 
 use anyhow::{Context, Result};
-use flambeau::{
-    mlx::{MlxEngine, Options, Search, Shim},
-    runtime::Engine,
-};
+use flambeau::mlx::{MlxEngine, Options, Search, Shim};
 
 /// Flags that choose an installed MLX and how it is used.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -58,11 +55,6 @@ impl MlxArgs {
     }
 
     /// The engine; the first use of an installed MLX compiles the shim, which takes some seconds.
-    pub(crate) fn engine(&self) -> Result<Arc<dyn Engine>> {
-        Ok(Arc::new(self.load()?))
-    }
-
-    /// As [`MlxArgs::engine`], with its own type.
     pub(crate) fn load(&self) -> Result<MlxEngine> {
         let shim = self.shim()?;
         if !shim.is_built() {

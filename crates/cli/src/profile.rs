@@ -16,7 +16,8 @@ use crate::files;
 
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ProfileArgs {
-    /// Print the time of each kind of step, and its bytes and operations a second beside what this machine reaches
+    /// Print the time of each kind of step, and its bytes and operations a second beside what this machine reaches. The mlx engine
+    /// then waits for the device after every step, which takes longer than its usual runs
     #[arg(long)]
     profile: bool,
 
@@ -46,6 +47,11 @@ impl ProfileArgs {
             return Ok(());
         }
         let (spans, nodes) = (method.take_spans(), method.take_profile());
+        if engine.name() == "mlx" {
+            eprintln!(
+                "measured step by step, each waited for: without --profile and --trace, runs overlap steps and take less time"
+            );
+        }
         if let Some(path) = &self.trace {
             files::write(path, |out| write_trace(&spans, out))?;
         }

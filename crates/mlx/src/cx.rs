@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use flambeau_ir::{Checked, In, InferError, Int, Node, Out, OutVid, ShapeCx, Spec, Tid, Vid};
+use flambeau_ir::{Checked, In, InferError, Int, Node, Out, OutVid, ShapeCx, Spec, Tid, Vid, engine::Profile};
 use flambeau_tensor::{DType, Expr, Shape, Tensor};
 use smallvec::SmallVec;
 
@@ -94,6 +94,8 @@ pub(crate) struct Machine {
     limit: u64,
     /// Runs of nodes that have kernels of their own; on CUDA only.
     pub(crate) fused: Option<Plan>,
+    /// Present if the session measures.
+    pub(crate) profile: Option<Profile>,
     /// Results of the running node as its rule decided them.
     specs: SmallVec<[(Tid, Spec); 2]>,
 }
@@ -119,7 +121,21 @@ impl Machine {
         let (keys, kernels) = (KeySequence::default(), Kernels::default());
         let limit = api.memory(Memory::Limit, 0).unwrap_or(u64::MAX);
         let fused = (device != Device::Cpu && !cfg!(target_os = "macos")).then(|| Plan::of(&graph));
-        Machine { graph, api, device, support, env, kv, keys, kernels, fused, trace: None, limit, specs: SmallVec::new() }
+        Machine {
+            graph,
+            api,
+            device,
+            support,
+            env,
+            kv,
+            keys,
+            kernels,
+            fused,
+            trace: None,
+            limit,
+            profile: None,
+            specs: SmallVec::new(),
+        }
     }
 
     /// Runs a node's rule on the actual sizes and keeps what it says of the results.

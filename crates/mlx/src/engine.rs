@@ -11,7 +11,7 @@ use std::{
 
 use flambeau_ir::{
     Checked, Graph, Node, Slot as GraphSlot, Tid,
-    engine::{Constants, Engine, EngineError, LoadOptions, Session},
+    engine::{Constants, Engine, EngineError, LoadOptions, Profile, Session},
 };
 use flambeau_tensor::{DType, Shape, Tensor};
 
@@ -65,6 +65,7 @@ pub struct MlxEngine {
     compiled_runs: Arc<AtomicU64>,
     owner: Arc<Owner>,
     uploaded: Uploads,
+    profile: bool,
 }
 
 /// Constants on the device by their bytes' place in memory, as long as a session uses them.
@@ -119,7 +120,16 @@ impl MlxEngine {
             api.fuse_nothing().map_err(|e| fail(e.to_string()))?;
         }
         let compiled_runs = Arc::new(AtomicU64::new(0));
-        Ok(MlxEngine { api, device, support, compiles, compiled_runs, owner: Arc::new(owner), uploaded: Uploads::default() })
+        let (owner, uploaded) = (Arc::new(owner), Uploads::default());
+        Ok(MlxEngine { api, device, support, compiles, compiled_runs, owner, uploaded, profile: false })
+    }
+
+    /// Whether sessions loaded from here on measure the time of each step: a node, or the kernel that computes several. They wait
+    /// for every step, compile no run and do not run ahead, so that a whole run takes longer than it does otherwise.
+    #[must_use]
+    pub fn with_profile(mut self, profile: bool) -> MlxEngine {
+        self.profile = profile;
+        self
     }
 
     /// Version of the loaded libmlx.
@@ -180,12 +190,14 @@ impl Engine for MlxEngine {
         refuse_lacking(&graph, &self.support)?;
         let tensors = constants_of(&graph, constants)?;
         let (api, device, support, uploaded) = (self.api, self.device, self.support, Arc::clone(&self.uploaded));
-        let compiles = self.compiles.then(|| Arc::clone(&self.compiled_runs));
+        let profile = self.profile;
+        let compiles = (self.compiles && !profile).then(|| Arc::clone(&self.compiled_runs));
         let (kv, shared, queue) = (options.kv_cache.clone(), options.shared.clone(), self.owner.queue.clone());
         let load = move || {
             let uploads = upload(api, &uploaded, tensors)?;
             let mut state = State::new(graph, (api, device, support, compiles), kv.as_ref(), uploads).map_err(engine_error)?;
             shared.map_or(Ok(()), |shared| state.share(shared, queue))?;
+            state.machine.profile = profile.then(Profile::default);
             Ok(state)
         };
         let lost = |_| Err(EngineError::Arguments("loading panicked".into()));

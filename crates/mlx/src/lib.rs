@@ -26,6 +26,7 @@ mod locate;
 mod ops;
 mod owner;
 mod probe;
+mod profile;
 mod session;
 mod shim;
 mod trace;

@@ -1,13 +1,16 @@
 //! A loaded graph with its own buffers.
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
 };
 
 use flambeau_ir::{
     ChainId, Checked, Node, Slot as GraphSlot, SlotClass, Tid,
-    engine::{Ahead, EngineError, KvCacheConfig, Session, SharedState, Value},
+    engine::{Ahead, EngineError, KvCacheConfig, Profile, Session, SharedState, Span, Value},
 };
 use flambeau_tensor::Shape;
 
@@ -23,6 +26,7 @@ use crate::{
     kv::KvCache,
     ops::shape::Window,
     owner::{Owner, Queue},
+    profile,
     trace::Traces,
 };
 
@@ -34,13 +38,13 @@ const MAX_BUFFER_BYTES: u64 = 1 << 36;
 pub(crate) struct MlxSession {
     owner: Arc<Owner>,
     state: Arc<Mutex<Option<Box<State>>>>,
-    is_rewindable: bool,
+    runs_ahead: bool,
 }
 
 impl MlxSession {
     pub(crate) fn new(owner: Arc<Owner>, state: Box<State>) -> MlxSession {
-        let is_rewindable = state.machine.graph.is_rewindable();
-        MlxSession { owner, state: Arc::new(Mutex::new(Some(state))), is_rewindable }
+        let runs_ahead = state.machine.graph.is_rewindable() && state.machine.profile.is_none();
+        MlxSession { owner, state: Arc::new(Mutex::new(Some(state))), runs_ahead }
     }
 
     /// Runs `f` on the state, on the device's thread.
@@ -80,12 +84,21 @@ impl Session for MlxSession {
     }
 
     fn ahead(&mut self) -> Option<&mut dyn Ahead> {
-        if self.is_rewindable { Some(self) } else { None }
+        if self.runs_ahead { Some(self) } else { None }
     }
 
     fn reset(&mut self) {
         // A session that has lost its state says so when it runs.
         let _ = self.with_state(State::reset);
+    }
+
+    fn take_profile(&mut self) -> Vec<(&'static str, u64, u64)> {
+        let taken = self.with_state(|state| state.machine.profile.as_mut().map(Profile::take_nodes));
+        taken.ok().flatten().unwrap_or_default()
+    }
+
+    fn take_spans(&mut self) -> Vec<Span> {
+        self.with_state(|state| state.machine.profile.as_mut().map(Profile::take_spans)).ok().flatten().unwrap_or_default()
     }
 }
 
@@ -153,14 +166,19 @@ pub(crate) fn run_chain(m: &mut Machine, chain: ChainId) -> Result<()> {
     let mut at = 0;
     let mut run = || {
         while let Some(node) = nodes.get(at) {
+            let start = m.profile.is_some().then(Instant::now);
             let fused = match &mut plan {
                 Some(plan) => plan.run(m, at)?,
                 None => None,
             };
-            at = match fused {
+            let next = match fused {
                 Some(next) => next,
                 None => eval::eval(node, &mut crate::cx::Cx { m: &mut *m }).map(|()| at + 1)?,
             };
+            if let Some(start) = start {
+                profile::finish(m, &nodes[at..next], start)?;
+            }
+            at = next;
         }
         Ok(())
     };

@@ -3,8 +3,8 @@
 use std::{sync::Arc, thread};
 
 use flambeau_ir::{
-    Add, BroadcastTo, Chain, Checked, Graph, IdCopy, In, Int, MetalKernel, Multiply, Node, Out, Slice, SliceUpdate, Slot,
-    SlotCounts, TensorMeta, Tid, Vid, check,
+    Add, BroadcastTo, Chain, ChainId, Checked, Graph, IdCopy, If, In, Int, MetalKernel, Multiply, Node, Out, Slice, SliceUpdate,
+    Slot, SlotCounts, TensorMeta, Tid, Vid, check,
     engine::{Constants, Engine, EngineError, LoadOptions, Session, SharedState, Value},
 };
 use flambeau_mlx::{MlxEngine, Options};
@@ -125,6 +125,56 @@ fn init_chains_replace_constants_and_fill_buffers() {
         assert_eq!(run(&mut s, [1.0; 4], 0).unwrap(), [13.0; 4]);
         s.reset();
     }
+}
+
+#[test]
+fn measured_sessions_tell_of_every_step_and_compute_the_same() {
+    let (_turn, Some(engine)) = (alone(), installed::engine_that(true)) else { return };
+    let branch = |chain: u32| If { cond: Int::Vid(Vid(0)), then_chain_idx: ChainId(chain), else_chain_idx: ChainId(chain + 1) };
+    let chains = vec![
+        vec![multiply(1, 0, 4), branch(1).into(), first(5, 6), update(3, 6, 1, 3), add(3, 5, 2)],
+        vec![add(4, 4, 5), add(5, 4, 5)],
+        vec![copy(4, 5)],
+    ];
+    let (graph, x) = (graph(chains, None), [1.0, 2.0, 3.0, 4.0]);
+    let runs = |session: &mut Box<dyn Session>| [1, 1, 0].map(|v| run(session, x, v).unwrap());
+    let expected = runs(&mut load(&engine, &graph, 2.0));
+    let engine = engine.with_profile(true);
+    let mut s = load(&engine, &graph, 2.0);
+    assert_eq!(runs(&mut s), expected);
+    assert!(s.ahead().is_none() && engine.compiled_runs() == 1);
+    let spans = s.take_spans();
+    let names: Vec<&str> = spans.iter().map(|span| &*span.name).collect();
+    let taken = ["Multiply", "Add", "Add", "Slice", "SliceUpdate", "Add"];
+    assert_eq!(names, [&taken[..], &taken, &["Multiply", "IdCopy", "Slice", "SliceUpdate", "Add"]].concat());
+    assert!(spans.windows(2).all(|pair| pair[0].start + pair[0].time <= pair[1].start));
+    // Two operands and a result of 16 bytes; a view moves nothing; one element is read and written.
+    assert_eq!([0, 3, 4].map(|i| (spans[i].bytes, spans[i].flops)), [(48, 0), (0, 0), (8, 0)]);
+    let counts: Vec<_> = s.take_profile().into_iter().map(|(name, calls, _)| (name, calls)).collect();
+    assert_eq!(counts, [("IdCopy", 1), ("Add", 7), ("Multiply", 3), ("Slice", 3), ("SliceUpdate", 3)]);
+    assert!(s.take_spans().is_empty() && s.take_profile().is_empty());
+}
+
+#[test]
+fn measured_products_count_their_operations() {
+    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    let graph: Graph = "slots constants=1 inputs=1 outputs=1 buffers=0 temps=0 values=0
+main 0
+input t1
+output t2
+name t0 \"c\"
+meta t0 f32[4,1]
+meta t1 f32[3,4]
+meta t2 f32[3,1]
+chain 0
+  Addmm mat1=t1 mat2=t0 out=t2
+"
+    .parse()
+    .unwrap();
+    let mut s = load(&engine.with_profile(true), &Arc::new(check(graph).unwrap()), 1.0);
+    s.run(&[Value::Tensor(Tensor::from_slice(&[1.0f32; 12], &[3, 4]).unwrap())]).unwrap();
+    let spans: Vec<_> = s.take_spans().into_iter().map(|span| (span.name.to_string(), span.bytes, span.flops)).collect();
+    assert_eq!(spans, [("Addmm".to_owned(), 4 * (12 + 4 + 3), 2 * 12)]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What an engine reaches on this machine: measured with two products, one that waits for memory and one that computes.
 
-use std::{sync::Arc, time::Instant};
+use std::{ops::RangeInclusive, sync::Arc, time::Instant};
 
 use anyhow::{Result, anyhow};
 use flambeau::{
@@ -21,11 +21,17 @@ pub(crate) struct Ceilings {
 /// Repetitions of each product; the fastest counts.
 const ROUNDS: usize = 5;
 
-/// Columns of the weight that is read from memory, and its rows: larger than caches are.
-const READ: [u32; 2] = [4096, 8192];
+/// Columns of the weight that is read from memory.
+const COLUMNS: u32 = 4096;
+
+/// Its rows: larger than caches of CPUs are, and up to 1 GiB where that takes no time.
+const ROWS: RangeInclusive<u32> = 8192..=65536;
 
 /// Rows of the square matrices that are multiplied.
-const COMPUTE: u32 = 1024;
+const SQUARE: RangeInclusive<u32> = 1024..=8192;
+
+/// Seconds that a product shall take, so that what it takes to begin one does not count.
+const LONG: f64 = 2e-3;
 
 /// The one constant: the same small number everywhere, in pages of its own.
 struct Filled(usize);
@@ -39,17 +45,27 @@ impl Constants for Filled {
 impl Ceilings {
     /// Measures on an engine, its threads included.
     pub(crate) fn measure(engine: &dyn Engine) -> Result<Ceilings> {
-        let [k, n] = READ;
-        let read = seconds(engine, DType::F32, [1, k, n])?;
-        let size = COMPUTE;
-        let compute = [DType::F32, DType::BF16].map(|dtype| seconds(engine, dtype, [size; 3]));
-        let [single, half] = compute;
-        let compute = single?.min(half?);
-        Ok(Ceilings { bytes: f64::from(k) * f64::from(n) * 4.0 / read, flops: 2.0 * f64::from(size).powi(3) / compute })
+        let read =
+            rate(ROWS, |rows| Ok((4.0 * f64::from(COLUMNS) * f64::from(rows), seconds(engine, DType::F32, [1, COLUMNS, rows])?)))?;
+        let square = |dtype| rate(SQUARE, |size| Ok((2.0 * f64::from(size).powi(3), seconds(engine, dtype, [size; 3])?)));
+        Ok(Ceilings { bytes: read, flops: square(DType::F32)?.max(square(DType::BF16)?) })
     }
 }
 
-/// Seconds of the fastest product `[m, k] · [n, k]ᵀ`.
+/// What `measure` reaches a second, from the amount and the time that it states for a size: the first, doubled until it takes long.
+fn rate(sizes: RangeInclusive<u32>, measure: impl Fn(u32) -> Result<(f64, f64)>) -> Result<f64> {
+    let mut size = *sizes.start();
+    loop {
+        let (amount, seconds) = measure(size)?;
+        if seconds >= LONG || size >= *sizes.end() {
+            return Ok(amount / seconds);
+        }
+        size *= 2;
+    }
+}
+
+/// Seconds of the fastest product `[m, k] · [n, k]ᵀ`: of the run's longest step where the engine measures steps, as what is around it
+/// may take as long.
 fn seconds(engine: &dyn Engine, dtype: DType, [m, k, n]: [u32; 3]) -> Result<f64> {
     let t = dtype.name();
     let graph: Graph = format!(
@@ -65,7 +81,9 @@ fn seconds(engine: &dyn Engine, dtype: DType, [m, k, n]: [u32; 3]) -> Result<f64
     for _ in 0..=ROUNDS {
         let start = Instant::now();
         session.run(&[Value::Tensor(x.clone())])?;
-        fastest = fastest.min(start.elapsed().as_secs_f64());
+        let whole = start.elapsed().as_secs_f64();
+        let longest = session.take_spans().iter().map(|span| span.time).max();
+        fastest = fastest.min(longest.map_or(whole, |nanoseconds| nanoseconds as f64 / 1e9));
     }
     Ok(fastest.max(f64::MIN_POSITIVE))
 }
@@ -73,6 +91,17 @@ fn seconds(engine: &dyn Engine, dtype: DType, [m, k, n]: [u32; 3]) -> Result<f64
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_grow_until_they_take_long() {
+        let check = |per_unit: f64, expected: f64| {
+            let found = rate(1..=8, |size| Ok((f64::from(size), f64::from(size) * per_unit + 1e-3))).unwrap();
+            assert!((found / expected - 1.0).abs() < 1e-9, "{per_unit}: {found} instead of {expected}");
+        };
+        check(1.0, 1.0 / 1.001);
+        check(3e-4, 4.0 / 2.2e-3);
+        check(0.0, 8.0 / 1e-3);
+    }
 
     #[test]
     fn products_of_every_shape_run() {
