@@ -6,4 +6,4 @@ mod model;
 
 pub use generate::{Finish, Generation, Request, Stats, generate};
 pub use metadata::Metadata;
-pub use model::{LanguageModel, ModelOptions};
+pub use model::{LanguageModel, ModelOptions, STEPS_AHEAD};

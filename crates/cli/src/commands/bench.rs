@@ -4,7 +4,7 @@ use std::{fmt, path::PathBuf, process::ExitCode, time::Instant};
 
 use anyhow::{Result, bail};
 use flambeau::{
-    runners::llm::{LanguageModel, ModelOptions},
+    runners::llm::{LanguageModel, ModelOptions, STEPS_AHEAD},
     runtime::{Draw, Program},
 };
 use serde_json::{Value as Json, json};
@@ -141,7 +141,7 @@ fn feed(model: &mut LanguageModel, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// As `flambeau generate` does it: where the engine draws tokens, each step is submitted before the token of the one before is read.
+/// As `flambeau generate` does it: where the engine draws tokens, steps are submitted before the tokens of those before are read.
 fn generate(model: &mut LanguageModel, count: usize) -> Result<()> {
     if !model.runs_ahead() {
         let mut logits = Vec::new();
@@ -149,11 +149,12 @@ fn generate(model: &mut LanguageModel, count: usize) -> Result<()> {
     }
     let greedy = Draw { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, unit: 0.0 };
     model.submit(&[token(model, 0)], greedy)?;
-    for _ in 1..count {
-        model.submit_next(greedy)?;
+    for received in 0..count {
+        while model.in_flight() < (count - received).min(1 + STEPS_AHEAD) {
+            model.submit_next(greedy)?;
+        }
         model.receive()?;
     }
-    model.receive()?;
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use std::{
 use flambeau_runtime::Draw;
 use flambeau_text::{Sampler, SamplingParams, StopMatcher, Tokenizer};
 
-use super::LanguageModel;
+use super::{LanguageModel, model::STEPS_AHEAD};
 use crate::{Error, Result};
 
 /// What to generate.
@@ -124,9 +124,9 @@ pub fn generate(
         if run.ids.len() >= request.max_new_tokens {
             break Finish::Length;
         }
+        let id = run.next(model, &source)?;
         let is_last = run.ids.len() + 1 == request.max_new_tokens;
-        let is_full = model.room() == Some(0);
-        let id = run.next(model, &source, !is_last && !is_full)?;
+        let is_full = model.room() == Some(0) && model.in_flight() == 0;
         if stats.first_token.is_none() {
             first = now();
             stats.first_token = Some(first.saturating_sub(start));
@@ -221,12 +221,18 @@ impl<'a> Run<'a> {
         Ok(Some(Source::Logits(logits)))
     }
 
-    /// The next token. An engine that draws it gets the step behind it first, if there is to be one.
-    fn next(&mut self, model: &mut LanguageModel, source: &Source, goes_on: bool) -> Result<u32> {
+    /// The next token. An engine that draws it gets the steps behind it first, as far as there are to be any: one before the first
+    /// token, which is waited for most.
+    fn next(&mut self, model: &mut LanguageModel, source: &Source) -> Result<u32> {
         match source {
             Source::Logits(logits) => Ok(self.sampler.sample(logits, &self.history)?),
             Source::Engine => {
-                if let Some(draw) = if goes_on { self.draw() } else { None } {
+                let taken = self.ids.len();
+                let most = (self.request.max_new_tokens - taken).min(1 + STEPS_AHEAD.min(1 + taken));
+                while model.in_flight() < most
+                    && model.room() != Some(0)
+                    && let Some(draw) = self.draw()
+                {
                     model.submit_next(draw)?;
                 }
                 model.receive()

@@ -55,6 +55,10 @@ pub struct LanguageModel {
     in_flight: VecDeque<usize>,
 }
 
+/// Steps to keep submitted behind the one whose token is waited for: with two, the device has work while the host, woken by a
+/// token, prepares more.
+pub const STEPS_AHEAD: usize = 2;
+
 /// A step takes no more tokens than this where the program sets no bound.
 const LONGEST_STEP: usize = 512;
 
@@ -175,6 +179,11 @@ impl LanguageModel {
         let token = self.method.receive()?;
         self.in_flight.pop_front();
         Ok(token)
+    }
+
+    /// Steps that are submitted and not received.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len()
     }
 
     /// Takes back the steps whose tokens are not received.
