@@ -23,8 +23,7 @@ if [ -z "$gguf" ]; then
 fi
 
 say "compiling $gguf (its 4-bit blocks keep their bits)"
-# Activations in f32: bf16 is too coarse for this small model, whose best two answers are often one bf16 step apart.
-target/release/flambeau export "$gguf" -o "$models/smollm2-4bit.pte" --dtype f32
+target/release/flambeau export "$gguf" -o "$models/smollm2-4bit.pte"
 
 say "asking: $question"
 target/release/flambeau generate "$models/smollm2-4bit.pte" -p "$question" --max-new-tokens 64

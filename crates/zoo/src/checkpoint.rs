@@ -74,12 +74,28 @@ impl Checkpoint {
         &self.tokenizer
     }
 
-    /// The type of activations where the caller has no wish: that of a Hugging Face checkpoint, else `bf16`, whose range is
-    /// that of `f32`.
+    /// The type of activations where the caller has no wish: that of a Hugging Face checkpoint, and of a GGUF file `bf16` if it
+    /// has such tensors, else `f16`. A block's scales are `f16`, and small models need its three more bits: the best two logits
+    /// are often closer than a step of `bf16`.
     pub fn default_dtype(&self) -> DType {
-        let embedding =
-            || self.tensors.get(EMBEDDING).map(Source::dtype).filter(|_| matches!(self.tokenizer, TokenizerSource::Files(_)));
-        let stated = self.config.dtype.or_else(embedding);
+        if let TokenizerSource::Gguf(_) = self.tokenizer {
+            let has_bf16 = self.tensors.values().any(|tensor| tensor.dtype() == DType::BF16);
+            return if has_bf16 { DType::BF16 } else { DType::F16 };
+        }
+        let stated = self.config.dtype.or_else(|| self.tensors.get(EMBEDDING).map(Source::dtype));
         stated.filter(|d| matches!(d, DType::F32 | DType::F16 | DType::BF16)).unwrap_or(DType::BF16)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gguf_files_without_bf16_compute_in_f16() {
+        let mut tiny = Checkpoint::from_gguf(Bytes::from_static(include_bytes!("../tests/data/tiny.gguf"))).unwrap();
+        assert_eq!(tiny.default_dtype(), DType::BF16);
+        tiny.tensors.retain(|_, tensor| tensor.dtype() != DType::BF16);
+        assert_eq!(tiny.default_dtype(), DType::F16);
     }
 }

@@ -40,7 +40,7 @@ pub enum ScalePrecision {
 /// What to build. The defaults suit generation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Type of activations and caches: `f32`, `f16` or `bf16`; by default that of the checkpoint, `bf16` for GGUF.
+    /// Type of activations and caches: `f32`, `f16` or `bf16`; by default [`Checkpoint::default_dtype`].
     pub dtype: Option<DType>,
     /// Tokens that the caches hold; by default 2048 or what the model was trained for, whichever is less.
     pub max_seq_len: Option<usize>,

@@ -38,7 +38,8 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "OUT.pte")]
     output: PathBuf,
 
-    /// Type of activations and caches: f32, f16 or bf16; by default the checkpoint's
+    /// Type of activations and caches: f32, f16 or bf16; by default the checkpoint's, and f16 for GGUF files without bf16 tensors.
+    /// A model whose activations pass 65504 gives NaN in f16: export it with f32
     #[arg(long, value_name = "TYPE")]
     dtype: Option<String>,
 
