@@ -251,8 +251,9 @@ mod tests {
         list
     }
 
-    fn bits<T: Float>(list: &[T]) -> Vec<u8> {
-        bytemuck::cast_slice(list).to_vec()
+    /// Bit patterns. Sign and payload of a NaN are the compiler's choice.
+    fn bits<T: Float>(list: &[T]) -> Vec<u32> {
+        list.iter().map(|x| x.to_f32()).map(|x| if x.is_nan() { f32::NAN } else { x }.to_bits()).collect()
     }
 
     /// `max(silu(a) · b, −a)` in one pass and in four.
