@@ -59,7 +59,7 @@ def attend(c, q, k, v, norms, keys, values, position, tickets):
             f"extern __shared__ float shared[];Attend<{BF16}> s{{q,k,v,{'q_norm,k_norm' if norms else 'nullptr,nullptr'},nullptr,"
             f"const_cast<{BF16}*>(keys),const_cast<{BF16}*>(values),parts,out,const_cast<unsigned*>(tickets),{KV_HEADS},{CAPACITY},"
             f"0,min({SPLITS},1+*position/{SPLIT_ROWS}),*position,{dim ** -0.5}f,{math.log2(c['base'])}f,{c['eps']}f}};"
-            f"Attention<{BF16},{dim},{group},{WARPS}>(s,shared).run();")
+            f"Attention<{BF16},{dim},{group},{WARPS}>(s,shared).run([]{{}});")
         names = ["q", "k", "v"] + ["q_norm", "k_norm"] * bool(norms) + ["keys", "values", "position", "tickets"]
         kernels["attend", dim] = mx.fast.cuda_kernel(
             name=f"attend_{dim}", input_names=names, output_names=["out", "parts"], source=body, header=ATTEND,

@@ -120,7 +120,7 @@ impl Machine {
         let env = Env { tensors, values: vec![None; count], origins: vec![None; count] };
         let (keys, kernels) = (KeySequence::default(), Kernels::default());
         let limit = api.memory(Memory::Limit, 0).unwrap_or(u64::MAX);
-        let fused = (device != Device::Cpu && !cfg!(target_os = "macos")).then(|| Plan::of(&graph));
+        let fused = (device != Device::Cpu && !cfg!(target_os = "macos")).then(|| Plan::of(&graph, support.fills_device));
         Machine {
             graph,
             api,

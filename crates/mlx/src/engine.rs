@@ -113,7 +113,8 @@ impl MlxEngine {
         owner.queue.call(move || probe::computes(api)).unwrap_or_else(|_| Err(lost())).map_err(fail)?;
         let multiplies_float_codes = owner.queue.call(move || probe::multiplies_float_codes(api)).map_err(|_| fail(lost()))?;
         let has_metal = cfg!(target_os = "macos") && device != Device::Cpu;
-        let support = Support { has_metal, multiplies_float_codes, allows_custom: options.allow_custom_kernels };
+        let (allows_custom, fills_device) = (options.allow_custom_kernels, owner.is_first());
+        let support = Support { has_metal, multiplies_float_codes, allows_custom, fills_device };
         // On a CPU, MLX compiles C++ for every function, which takes longer than it saves.
         let compiles = options.compile.unwrap_or(device != Device::Cpu);
         if device == Device::Cpu && compiles {

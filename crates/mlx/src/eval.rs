@@ -30,6 +30,8 @@ pub(crate) struct Support {
     pub(crate) multiplies_float_codes: bool,
     /// Whether source text that the engine does not know may run.
     pub(crate) allows_custom: bool,
+    /// Whether a launch may fill the device and wait for itself: no other thread of the process has launches there.
+    pub(crate) fills_device: bool,
 }
 
 macro_rules! dispatch_eval {

@@ -2,7 +2,10 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::mpsc::{Receiver, RecvError, Sender, TryRecvError, channel, sync_channel},
+    sync::{
+        Mutex, MutexGuard,
+        mpsc::{Receiver, RecvError, Sender, TryRecvError, channel, sync_channel},
+    },
     thread::{self, JoinHandle, ThreadId},
     time::{Duration, Instant},
 };
@@ -16,6 +19,15 @@ type Job = Box<dyn FnOnce() + Send>;
 pub(crate) struct Owner {
     pub(crate) queue: Queue,
     running: Option<JoinHandle<()>>,
+    /// The device, if it is this owner's before all others.
+    first_on: Option<Device>,
+}
+
+/// Devices that have an owner. A second one has a stream of its own, whose launches may run at the same time.
+static OWNED: Mutex<Vec<Device>> = Mutex::new(Vec::new());
+
+fn owned() -> MutexGuard<'static, Vec<Device>> {
+    OWNED.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 /// The way to a device's thread. What lies on the device holds this and never the owner, which would wait for itself.
@@ -35,6 +47,9 @@ impl Drop for Owner {
         if let Some(running) = self.running.take() {
             // The thread catches every panic of its jobs.
             let _ = running.join();
+        }
+        if let Some(device) = self.first_on {
+            owned().retain(|&other| other != device);
         }
     }
 }
@@ -88,11 +103,19 @@ impl Owner {
         match is_ready.recv() {
             Ok(Ok(())) => {
                 let queue = Queue { jobs, spin, thread: started.thread().id() };
-                Ok(Owner { queue, running: Some(started) })
+                let mut owned = owned();
+                let first_on = (!owned.contains(&device)).then_some(device);
+                owned.extend(first_on);
+                Ok(Owner { queue, running: Some(started), first_on })
             }
             Ok(Err(failure)) => Err(refuse(failure.to_string())),
             Err(_) => Err(refuse("its thread ended".into())),
         }
+    }
+
+    /// Whether no other owner had the device when this one started.
+    pub(crate) fn is_first(&self) -> bool {
+        self.first_on.is_some()
     }
 }
 

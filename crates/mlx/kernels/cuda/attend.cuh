@@ -180,12 +180,21 @@ struct Attention {
     sums = totals + WARPS * HEADS;
   }
 
-  __device__ void run() {
+  // `wait` returns when query, key and value are there; the cache is read before. A block without work waits all the same.
+  template <typename Wait>
+  __device__ void run(Wait wait) {
     __shared__ bool last;
+    if (blockIdx.x >= s.kv_heads * s.splits) {
+      wait();
+    }
 #pragma unroll 1
     for (int item = blockIdx.x; item < s.kv_heads * s.splits; item += gridDim.x) {
       int head = item / s.splits;
-      attend(head, item % s.splits);
+      attend(head, item % s.splits, [&] {
+        if (item == blockIdx.x) {
+          wait();
+        }
+      });
       gather(head, item % s.splits);
       if (s.splits == 1) {
         __syncthreads();
@@ -205,7 +214,8 @@ struct Attention {
     }
   }
 
-  __device__ void attend(int head, int split) {
+  template <typename Wait>
+  __device__ void attend(int head, int split, Wait wait) {
     int warp = threadIdx.x / 32;
     int lane = threadIdx.x % 32;
     int part = lane % kLanes * 8;
@@ -227,10 +237,11 @@ struct Attention {
         inside[u] = row < to;
         size_t at = static_cast<size_t>(inside[u] ? row : 0) * D + part;
         k[u] = *reinterpret_cast<const uint4*>(keys + at);
-        v[u] = *reinterpret_cast<const uint4*>(row == s.position ? s.v + head * D + part : values + at);
+        v[u] = *reinterpret_cast<const uint4*>(values + at);
       }
     };
     // The newest row goes from the projections into the cache, and into the sums without going through it.
+    uint4 fresh;
     auto put_newest = [&](int t) {
 #pragma unroll
       for (int u = 0; u < kAhead; ++u) {
@@ -240,6 +251,7 @@ struct Attention {
               narrow_pair(key[part], key[part + 1], T{}), narrow_pair(key[part + 2], key[part + 3], T{}),
               narrow_pair(key[part + 4], key[part + 5], T{}), narrow_pair(key[part + 6], key[part + 7], T{}));
           size_t at = static_cast<size_t>(row) * D + part;
+          v[u] = fresh;
           *reinterpret_cast<uint4*>(keys + at) = k[u];
           *reinterpret_cast<uint4*>(values + at) = v[u];
         }
@@ -247,6 +259,8 @@ struct Attention {
     };
     int t = from + warp * kGroups * kAhead;
     read(t);
+    wait();
+    fresh = *reinterpret_cast<const uint4*>(s.v + head * D + part);
     for (int g = warp; g <= HEADS; g += WARPS) {
       if (g < HEADS) {
         prepare_head<T, D>(s, s.q + (head * HEADS + g) * D, s.q_norm, s.scale * 1.44269504f, query + g * D);

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use flambeau_ir::{Int, Node, Role, Slice, SliceUpdate, Slot as GraphSlot, Tid, Vid, VidOrTid};
 use flambeau_tensor::{DType, Shape, Tensor};
 
-use super::{Kind, Made, Shared, Step, find::Scope, text, uses};
+use super::{Kind, Made, Shared, Step, find::Scope, linear::content, text, uses};
 use crate::{
     cx::{Cx, Machine, Slot},
     error::{OpError, Result},
@@ -21,28 +21,28 @@ use crate::{
 /// Warps of a block.
 const WARPS: usize = 8;
 /// Ranges of positions that blocks share out, at most.
-const SPLITS: usize = 16;
+pub(super) const SPLITS: usize = 16;
 /// Positions from which there are two ranges: to merge ranges costs more than to read so few.
-const SPLIT_ROWS: usize = 128;
+pub(super) const SPLIT_ROWS: usize = 128;
 /// Key heads that there are counters for.
-const MAX_HEADS: usize = 64;
+pub(super) const MAX_HEADS: usize = 64;
 
 /// A query, key or value on its way from a product to its use.
 #[derive(Clone, Debug, PartialEq)]
-struct Heads {
-    source: Tid,
-    count: usize,
-    dim: usize,
-    norm: Option<(Tid, f32)>,
-    rope: Option<Rotation>,
+pub(super) struct Heads {
+    pub(super) source: Tid,
+    pub(super) count: usize,
+    pub(super) dim: usize,
+    pub(super) norm: Option<(Tid, f32)>,
+    pub(super) rope: Option<Rotation>,
 }
 
 /// A rotary embedding.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Rotation {
+pub(super) struct Rotation {
     offset: VidOrTid,
-    periods: Option<Tid>,
-    base: f32,
+    pub(super) periods: Option<Tid>,
+    pub(super) base: f32,
 }
 
 /// What a slot holds inside the run of nodes.
@@ -56,24 +56,24 @@ enum Term {
 /// A fused attention step.
 #[derive(Debug)]
 pub(crate) struct Attention {
-    q: Heads,
-    k: Heads,
-    v: Heads,
-    caches: [Tid; 2],
-    capacity: usize,
-    scale: f32,
+    pub(super) q: Heads,
+    pub(super) k: Heads,
+    pub(super) v: Heads,
+    pub(super) caches: [Tid; 2],
+    pub(super) capacity: usize,
+    pub(super) scale: f32,
     /// First and last position that the step writes, and how many positions attention sees.
     start: Vid,
     visible: Vid,
     /// Nodes among the others that compute integers.
-    kept: Vec<Node>,
-    out: Tid,
+    pub(super) kept: Vec<Node>,
+    pub(super) out: Tid,
     made: Made<DType>,
 }
 
 /// Where a step's token stands.
-#[derive(Clone, Copy, Debug)]
-struct Position {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Position {
     value: i32,
     /// Present in a trace that leaves it open.
     open: Option<Origin>,
@@ -277,6 +277,14 @@ fn split(source: Tid, shape: &[Int]) -> Option<Heads> {
     Some(Heads { source, count, dim: literal(*dim)?, norm: None, rope: None })
 }
 
+/// Whether heads turn by the same periods: one constant, or two with the same content.
+fn same_periods(m: &Machine, one: &Heads, other: &Heads) -> bool {
+    let of = |h: &Heads| h.rope.and_then(|r| r.periods);
+    let (Some(a), Some(b)) = (of(one), of(other)) else { return true };
+    let host = |t: Tid| m.env.tensors.get(t.0 as usize).and_then(Option::as_ref).and_then(|s| s.host.as_ref());
+    a == b || matches!((host(a), host(b)), (Some(x), Some(y)) if x.bytes()[..] == y.bytes()[..])
+}
+
 impl Attention {
     /// Its result.
     pub(super) fn out(&self) -> Tid {
@@ -294,7 +302,7 @@ impl Attention {
         }
         let position = self.position(m);
         // A trace cannot compute what it shares with later runs.
-        let Some(position) = position.filter(|_| m.trace.is_none() || shared.tickets.is_some()) else {
+        let Some(position) = position.filter(|_| m.trace.is_none() || shared.counters.is_some()) else {
             rows.into_iter().for_each(|(tid, slot)| m.set(tid, slot));
             return Ok(false);
         };
@@ -308,17 +316,13 @@ impl Attention {
     fn launch(&self, m: &mut Machine, shared: &mut Shared, dtype: DType, position: Position, rows: &[Array; 3]) -> Result<()> {
         let Some((_, kernel)) = &self.made else { return Ok(()) };
         let position = self.position_array(m, shared, position)?;
-        if shared.tickets.is_none() {
-            let tickets = Array::full(m.api, &[MAX_HEADS], 0.0, DType::U32)?;
-            m.api.eval([&tickets])?;
-            shared.tickets = Some(tickets);
-        }
+        let counters = shared.counters(m.api)?;
         let mut inputs: Vec<&Array> = rows.iter().collect();
         let mut constants: Vec<Tid> = [&self.q, &self.k].iter().filter_map(|h| h.norm.map(|n| n.0)).collect();
         constants.extend(self.q.rope.and_then(|r| r.periods));
         constants.extend(self.caches);
         inputs.extend(constants.iter().filter_map(|t| m.env.tensors[t.0 as usize].as_ref()).map(|s| &s.array));
-        inputs.extend(std::iter::once(&position).chain(&shared.tickets));
+        inputs.extend([&position, &counters]);
         let (heads, dim) = (self.q.count, self.q.dim);
         let out: Shape = [1, 1, heads * dim].as_slice().into();
         let parts: Shape = [heads * SPLITS * (dim + 2)].as_slice().into();
@@ -334,38 +338,45 @@ impl Attention {
 
     /// The element type, if the slots hold one position.
     fn dtype(&self, m: &Machine) -> Option<DType> {
-        let holds = |tid: Tid, dtype: DType, count: usize| {
-            let slot = m.env.tensors.get(tid.0 as usize)?.as_ref()?;
-            (slot.dtype == dtype && slot.shape.iter().product::<usize>() == count).then_some(())
-        };
         let dtype = m.env.tensors.get(self.q.source.0 as usize)?.as_ref()?.dtype;
         text::type_name(dtype)?;
         for heads in [&self.q, &self.k, &self.v] {
-            holds(heads.source, dtype, heads.count * heads.dim)?;
+            content(m, heads.source, dtype, heads.count * heads.dim)?;
+        }
+        self.holds_constants(m, dtype).map(|()| dtype)
+    }
+
+    /// Whether constants and caches are of the type, and of the sizes that the program tells.
+    pub(super) fn holds_constants(&self, m: &Machine, dtype: DType) -> Option<()> {
+        for heads in [&self.q, &self.k] {
             if let Some((norm, _)) = heads.norm {
-                holds(norm, dtype, heads.dim)?;
+                content(m, norm, dtype, heads.dim)?;
             }
             if let Some(periods) = heads.rope.and_then(|r| r.periods) {
-                holds(periods, DType::F32, heads.dim / 2)?;
+                content(m, periods, DType::F32, heads.dim / 2)?;
             }
         }
         for cache in self.caches {
-            holds(cache, dtype, self.k.count * self.capacity * self.k.dim)?;
+            content(m, cache, dtype, self.k.count * self.capacity * self.k.dim)?;
         }
-        self.same_periods(m).then_some(dtype)
+        same_periods(m, &self.q, &self.k).then_some(())
     }
 
-    /// Whether query and key turn by the same periods: one constant, or two with the same content.
-    fn same_periods(&self, m: &Machine) -> bool {
-        let of = |h: &Heads| h.rope.and_then(|r| r.periods);
-        let (Some(a), Some(b)) = (of(&self.q), of(&self.k)) else { return true };
-        let host = |t: Tid| m.env.tensors.get(t.0 as usize).and_then(Option::as_ref).and_then(|s| s.host.as_ref());
-        a == b || matches!((host(a), host(b)), (Some(x), Some(y)) if x.bytes()[..] == y.bytes()[..])
+    /// Whether another attention has the same sizes and numbers.
+    pub(super) fn is_like(&self, other: &Attention) -> bool {
+        let of = |a: &Attention| (a.q.count, a.k.count, a.q.dim, a.capacity, a.scale, a.q.norm.map(|n| n.1));
+        let turn = |a: &Attention| a.q.rope.map(|r| (r.base, r.periods.is_some()));
+        of(self) == of(other) && turn(self) == turn(other)
+    }
+
+    /// Whether another attention turns by the same periods.
+    pub(super) fn turns_like(&self, other: &Attention, m: &Machine) -> bool {
+        same_periods(m, &self.q, &other.q)
     }
 
     /// The position of the step, if all that name it agree and the cache has room for it. In a trace they agree in where they come
     /// from.
-    fn position(&self, m: &Machine) -> Option<Position> {
+    pub(super) fn position(&self, m: &Machine) -> Option<Position> {
         let value = |vid: Vid| m.env.values.get(vid.0 as usize).copied().flatten();
         let origin = |vid: Vid| m.env.origins.get(vid.0 as usize).copied().flatten();
         let start = value(self.start)?;
@@ -387,7 +398,7 @@ impl Attention {
     }
 
     /// The position on the device, i32 `[1]`.
-    fn position_array(&self, m: &mut Machine, shared: &mut Shared, position: Position) -> Result<Array> {
+    pub(super) fn position_array(&self, m: &mut Machine, shared: &mut Shared, position: Position) -> Result<Array> {
         if let Some(origin) = position.open {
             let mut cx = Cx { m };
             cx.trace()?.guard(origin, 0, self.capacity as i64 - 1);
@@ -426,7 +437,7 @@ impl Attention {
         let source = format!(
             "extern __shared__ float shared[];Attend<{ty}> s{{q,k,v,{norms},{periods},const_cast<{ty}*>(keys),const_cast<{ty}*>(values),\
              parts,out,const_cast<unsigned*>(tickets),{},{},0,min({SPLITS},1+*position/{SPLIT_ROWS}),*position,{:e}f,{log2_base:e}f,{eps:e}f}};\
-             Attention<{ty},{dim},{group},{WARPS}>(s,shared).run();",
+             Attention<{ty},{dim},{group},{WARPS}>(s,shared).run([]{{}});",
             self.k.count, self.capacity, self.scale
         );
         let shared = (group * dim + dim + 2 * WARPS * group + WARPS * group * dim) * 4;

@@ -23,18 +23,28 @@ const MAX_SHARED: usize = 96 << 10;
 
 /// How a matrix is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
+pub(super) enum Format {
     /// The element type itself.
     Float,
     /// Affine codes.
     Coded { bits: usize, group: usize },
 }
 
+impl Format {
+    /// Bits of an element, and elements of a group as kernels state them.
+    pub(super) fn bits_and_group(self) -> (usize, usize) {
+        match self {
+            Format::Float => (16, 64),
+            Format::Coded { bits, group } => (bits, group),
+        }
+    }
+}
+
 /// A matrix: its values or codes, then scales and biases of codes.
 #[derive(Clone, Debug, PartialEq)]
-struct Weights {
-    format: Format,
-    slots: Vec<Tid>,
+pub(super) struct Weights {
+    pub(super) format: Format,
+    pub(super) slots: Vec<Tid>,
 }
 
 /// A product of `x` with a constant matrix.
@@ -47,12 +57,12 @@ struct Product {
 /// A fused linear step.
 #[derive(Debug)]
 pub(crate) struct Linear {
-    x: Tid,
-    norm: Option<(Tid, f32)>,
-    residual: Option<Tid>,
-    gated: bool,
-    weights: Vec<Weights>,
-    outs: Vec<Tid>,
+    pub(super) x: Tid,
+    pub(super) norm: Option<(Tid, f32)>,
+    pub(super) residual: Option<Tid>,
+    pub(super) gated: bool,
+    pub(super) weights: Vec<Weights>,
+    pub(super) outs: Vec<Tid>,
     made: Made<Sizes>,
 }
 
@@ -164,7 +174,7 @@ fn with_residual(scope: &Scope<'_>, p: Product, end: usize) -> (Linear, usize, V
 }
 
 /// A slot's content, if it has a type and a number of elements.
-fn content(m: &Machine, tid: Tid, dtype: DType, count: usize) -> Option<&Slot> {
+pub(super) fn content(m: &Machine, tid: Tid, dtype: DType, count: usize) -> Option<&Slot> {
     let slot = m.env.tensors.get(tid.0 as usize)?.as_ref()?;
     (slot.dtype == dtype && slot.shape.iter().product::<usize>() == count).then_some(slot)
 }
@@ -236,18 +246,12 @@ impl Linear {
     }
 
     fn bits_and_group(&self) -> (usize, usize) {
-        match self.weights.first().map(|w| w.format) {
-            Some(Format::Coded { bits, group }) => (bits, group),
-            _ => (16, 64),
-        }
+        self.weights.first().map_or(Format::Float, |w| w.format).bits_and_group()
     }
 
     /// Bytes that the row takes in shared memory, as the kernel lays it out.
     fn shared_memory(&self, sizes: &Sizes) -> usize {
-        let (bits, _) = self.bits_and_group();
-        let codes = 128 / bits;
-        let passes = (sizes.k / codes).div_ceil(32);
-        passes * 32 * codes * 4 + if bits == 16 { 0 } else { passes * 32 * 8 }
+        staged_bytes(self.bits_and_group().0, sizes.k)
     }
 
     fn kernel(&self, m: &Machine, sizes: &Sizes) -> Result<Kernel> {
@@ -297,8 +301,15 @@ impl Linear {
     }
 }
 
+/// Bytes of shared memory that a row of `k` elements takes as the kernels stage it.
+pub(super) fn staged_bytes(bits: usize, k: usize) -> usize {
+    let codes = 128 / bits;
+    let passes = (k / codes).div_ceil(32);
+    passes * 32 * codes * 4 + if bits == 16 { 0 } else { passes * 32 * 8 }
+}
+
 /// Rows of a matrix with `k` columns; `None` if its slots hold another.
-fn rows_of(m: &Machine, weights: &Weights, dtype: DType, k: usize) -> Option<usize> {
+pub(super) fn rows_of(m: &Machine, weights: &Weights, dtype: DType, k: usize) -> Option<usize> {
     let slot = |i: usize| m.env.tensors.get(weights.slots.get(i)?.0 as usize)?.as_ref();
     let w = slot(0)?;
     let &[rows, columns] = &w.shape[..] else { return None };

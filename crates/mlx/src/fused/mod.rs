@@ -1,11 +1,15 @@
-//! Runs of nodes that a CUDA device computes in one launch when a step has one token.
+//! Runs of nodes that a CUDA device computes in one launch when a step has one token: linear layers, attention, and whole decoder
+//! layers of those.
 //!
 //! A program's nodes stay what it consists of: a plan only says where a run of them begins that one kernel replaces. If a step
 //! does not fit the kernel (more tokens, other types), its nodes run one by one.
 
 mod attention;
 mod find;
+mod layers;
+mod layers_text;
 mod linear;
+mod residency;
 mod text;
 
 use std::collections::HashMap;
@@ -13,12 +17,15 @@ use std::collections::HashMap;
 use flambeau_ir::{Checked, Node, Slot as GraphSlot, Tid};
 
 pub(crate) use attention::Attention;
+use flambeau_tensor::DType;
+use layers::Layers;
 pub(crate) use linear::Linear;
+use residency::Residency;
 
 use crate::{
     cx::Machine,
     error::Result,
-    ffi::{Array, Kernel},
+    ffi::{Api, Array, Kernel},
 };
 
 /// A kernel for the nodes from where it stands up to `end`.
@@ -49,6 +56,8 @@ pub(crate) enum Kind {
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     steps: HashMap<usize, Step>,
+    /// Steps that one launch takes together.
+    layers: Option<Layers>,
     shared: Shared,
     /// Launches of this run.
     launches: usize,
@@ -64,13 +73,29 @@ const LAUNCHES_TO_SUBMIT: usize = 16;
 pub(crate) struct Shared {
     /// The position of the step's token, on the device.
     position: Option<(i32, Array)>,
-    /// Counters that every attention leaves at zero.
-    tickets: Option<Array>,
+    /// Counters that every launch leaves at zero: one for each key head, then what [`Layers`] need.
+    counters: Option<Array>,
+    /// What the device holds at a time.
+    device: Option<Residency>,
+}
+
+impl Shared {
+    fn counters(&mut self, api: Api) -> Result<Array> {
+        let counters = match self.counters.take() {
+            Some(counters) => counters,
+            None => {
+                let zeros = Array::full(api, &[attention::MAX_HEADS + layers_text::COUNTERS], 0.0, DType::U32)?;
+                api.eval([&zeros])?;
+                zeros
+            }
+        };
+        Ok(self.counters.insert(counters).share()?)
+    }
 }
 
 impl Plan {
-    /// Finds the steps of the main chain.
-    pub(crate) fn of(graph: &Checked) -> Plan {
+    /// Finds the steps of the main chain; layers of them only where a launch may fill the device.
+    pub(crate) fn of(graph: &Checked, fills_device: bool) -> Plan {
         let nodes = graph.chains.get(graph.main as usize).map_or(&[][..], |chain| &chain[..]);
         let scope = find::Scope::new(graph, nodes);
         let mut steps = HashMap::new();
@@ -81,7 +106,8 @@ impl Plan {
             steps.extend(step.map(|step| (at, step)));
             at = next;
         }
-        Plan { steps, ..Plan::default() }
+        let layers = fills_device.then(|| layers::find(&scope, &steps)).flatten();
+        Plan { steps, layers, ..Plan::default() }
     }
 
     /// Runs the step that begins at a node; where the next node stands, or `None` if the nodes have to run one by one.
@@ -89,6 +115,12 @@ impl Plan {
     /// # Errors
     /// If MLX refuses the kernel.
     pub(crate) fn run(&mut self, m: &mut Machine, at: usize) -> Result<Option<usize>> {
+        if let Some(layers) = &mut self.layers
+            && layers.at == at
+            && layers.run(m, &mut self.shared, &self.steps)?
+        {
+            return Ok(Some(layers.end));
+        }
         let Some(step) = self.steps.get_mut(&at) else { return Ok(None) };
         let done = match &mut step.kind {
             Kind::Linear(linear) => linear.run(m)?,

@@ -7,9 +7,10 @@ use flambeau_tensor::DType;
 const COMMON: &str = include_str!("../../kernels/cuda/common.cuh");
 const GEMV: &str = include_str!("../../kernels/cuda/gemv.cuh");
 const ATTEND: &str = include_str!("../../kernels/cuda/attend.cuh");
+const LAYERS: &str = include_str!("../../kernels/cuda/layers.cuh");
 
 /// Comments and indentation removed: MLX hashes the text at every launch.
-fn packed(parts: [&str; 2]) -> String {
+fn packed<const N: usize>(parts: [&str; N]) -> String {
     let mut text = String::new();
     for line in parts.iter().flat_map(|part| part.lines()) {
         let code = line.split("//").next().unwrap_or_default().trim();
@@ -31,6 +32,12 @@ pub(super) fn gemv() -> &'static str {
 pub(super) fn attend() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| packed([COMMON, ATTEND]))
+}
+
+/// Decoder layers in one launch.
+pub(super) fn layers() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| packed([COMMON, GEMV, ATTEND, LAYERS]))
 }
 
 /// CUDA's name of a 16-bit float type.

@@ -1,0 +1,72 @@
+//! How many blocks a CUDA device computes at the same time, and how much shared memory each may have.
+
+use flambeau_tensor::{DType, Shape};
+
+use crate::{
+    error::Result,
+    ffi::{Api, Kernel, KernelText, Launch},
+};
+
+/// What a device holds at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Residency {
+    /// Multiprocessors: as many blocks are resident, one on each.
+    pub(super) blocks: usize,
+    /// Bytes of shared memory that a block may have.
+    pub(super) shared_memory: usize,
+}
+
+/// Multiprocessors that are told apart.
+const MOST: usize = 1023;
+
+/// Blocks of the measurement: several for every multiprocessor of any device.
+const BLOCKS: i32 = 4096;
+
+/// Every block notes where it runs, and stays long enough that others go elsewhere.
+const SOURCE: &str = "unsigned at;asm volatile(\"mov.u32 %0, %%smid;\":\"=r\"(at));
+if(threadIdx.x==0&&at<1023)seen[at]=1;
+if(blockIdx.x==0&&threadIdx.x==0)seen[1023]=__CUDA_ARCH__;
+long long begin=clock64();while(clock64()-begin<2000){}";
+
+/// Bytes of shared memory of a block by compute capability (CUDA C++ Programming Guide, technical specifications), less what kernels
+/// declare by themselves. Zero where asynchronous copies are missing.
+fn shared_memory(capability: u32) -> usize {
+    let kib = match capability {
+        0..800 => return 0,
+        800 | 870 => 163,
+        900 | 1000 | 1030 | 1100 => 227,
+        _ => 99,
+    };
+    (kib - 1) << 10
+}
+
+/// Measures the current device. Fewer multiprocessors than there are may be found, never more.
+///
+/// # Errors
+/// If MLX fails.
+pub(super) fn measure(api: Api) -> Result<Residency> {
+    let kernel = Kernel::new(
+        api,
+        &KernelText {
+            is_cuda: true,
+            name: "flambeau_residency",
+            source: SOURCE,
+            header: "",
+            inputs: &[],
+            outputs: &["seen".to_owned()],
+            row_contiguous: true,
+            atomic_outputs: false,
+            shared_memory: 0,
+        },
+    )?;
+    let outputs = [(DType::U32, Shape::from_slice(&[MOST + 1]))];
+    let launch = Launch { outputs: &outputs, grid: [BLOCKS * 1024, 1, 1], threads: [1024, 1, 1], templates: &[], init: Some(0.0) };
+    let arrays = kernel.launch(&[], &launch)?;
+    let mut seen = Vec::new();
+    for array in &arrays {
+        seen = array.cast(DType::I32)?.to_tensor().map_err(crate::error::OpError::from).and_then(|t| crate::ops::integers(&t))?;
+    }
+    let capability = seen.get(MOST).map_or(0, |&v| u32::try_from(v).unwrap_or(0));
+    let blocks = seen.iter().take(MOST).filter(|&&v| v != 0).count();
+    Ok(Residency { blocks, shared_memory: shared_memory(capability) })
+}
