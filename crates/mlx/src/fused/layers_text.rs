@@ -286,3 +286,44 @@ fn source(sizes: &Sizes, attention: &Attention, eps: f32) -> String {
     );
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A model with 32 heads, 8 key heads and weights of `bits`, on 132 multiprocessors with `shared_memory` KiB for a block.
+    fn sizes([hidden, inner, dim, layers]: [usize; 4], bits: usize, shared_memory: usize) -> Sizes {
+        let device = Residency { blocks: 132, shared_memory: shared_memory << 10 };
+        let (dtype, group, heads, key_heads) = (DType::BF16, 64, 32, 8);
+        let (has_norms, has_periods) = (dim == 128, false);
+        Sizes { device, dtype, bits, group, layers, hidden, inner, heads, key_heads, dim, has_norms, has_periods }
+    }
+
+    const LLAMA_1B: [usize; 4] = [2048, 8192, 64, 16];
+    const QWEN_8B: [usize; 4] = [4096, 12288, 128, 36];
+
+    #[test]
+    fn models_of_one_and_eight_billion_weights_fit_a_block_of_99_kib() {
+        for shape in [LLAMA_1B, QWEN_8B] {
+            for bits in [4, 16] {
+                assert!(sizes(shape, bits, 98).fits(), "{shape:?} at {bits} bits");
+            }
+            assert!(!sizes(shape, 4, 48).fits(), "{shape:?} with too little shared memory");
+        }
+        let [hidden, inner, dim, _] = QWEN_8B;
+        assert!(!sizes([hidden, inner, dim, 1000], 4, 1024).fits(), "more arguments than a launch takes");
+        assert!(!sizes([hidden + 8, inner, dim, 36], 16, 226).fits(), "rows that are no whole steps");
+    }
+
+    #[test]
+    fn warps_share_what_a_block_computes() {
+        // Six tiles of two chunks: twelve halves are one round of sixteen warps. Thirty-two tiles fill every warp twice.
+        assert_eq!((share_out(6, 2), share_out(32, 2), share_out(1, 40)), ((1, 1), (0, 2), (4, 3)));
+        for shape in [LLAMA_1B, QWEN_8B] {
+            let (products, _) = sizes(shape, 4, 226).products();
+            for p in products {
+                assert!(p.each << p.ways >= p.chunks && p.partial * 132 >= p.tiles * ROWS, "{p:?}");
+            }
+        }
+    }
+}
