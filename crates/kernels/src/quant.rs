@@ -6,6 +6,7 @@
 mod code;
 mod dequant;
 mod gemv;
+mod pairs;
 
 use flambeau_tensor::DType;
 use half::{bf16, f16};
@@ -20,6 +21,7 @@ use crate::{
 pub(crate) use dequant::read;
 pub use dequant::{dequantize, dequantize_rows};
 pub(crate) use gemv::{Kind, Prepared, number_words, rows_times};
+pub(crate) use pairs::read_pairs;
 
 /// How values are coded. A row is one little-endian bit stream, lowest bits first, in whole `u32` words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,6 +5,8 @@
 
 use std::ops::Range;
 
+use smallvec::SmallVec;
+
 use super::{
     finish::{Finish, Lines},
     operand::{Columns, Operand, words},
@@ -21,8 +23,14 @@ const ROWS: usize = 48;
 /// Columns of a task, at most about.
 const COLUMNS: usize = 288;
 
+/// Columns of a task that makes the words of its rows, at most.
+const MANY_COLUMNS: usize = 2 * COLUMNS;
+
 /// Words of a task's columns, about: half of a second-level cache.
 const GROUP_WORDS: usize = 1 << 17;
+
+/// Words of the rows that a task holds, at most about: a quarter of a second-level cache.
+const HELD_WORDS: usize = 1 << 16;
 
 /// Columns that are packed before they are used.
 const CHUNK: usize = 4 * COLUMNS;
@@ -48,8 +56,8 @@ pub(crate) unsafe fn multiply(team: &mut Team, [n, k]: [usize; 2], columns: Colu
     let operands = jobs.iter().flat_map(|j| std::iter::once(j.operand).chain(j.gate));
     let pairs = cpu.has_dot() && columns.fits_pairs() && operands.clone().all(|o| o.fits_pairs());
     let depth = (k, pairs);
-    let panels = Panels::new(cpu, depth);
     let row_words = operands.map(|o| o.row_words(k, pairs)).max().unwrap_or(0);
+    let panels = Panels { are_rows_made: row_words > 0, ..Panels::new(cpu, depth) };
     let mut packed = team.take(panels.words(CHUNK.min(n)));
     for start in (0..n).step_by(CHUNK) {
         let chunk = start..n.min(start + CHUNK);
@@ -68,7 +76,8 @@ pub(crate) unsafe fn multiply(team: &mut Team, [n, k]: [usize; 2], columns: Colu
         let across = panels.groups(chunk.len());
         let down = |job: &Job| job.rows.div_ceil(ROWS);
         let blocks = |job: &Job| down(job) * across;
-        let scratch = tile(cpu.kind()).0 * row_words + 2 * ROWS * panels.group_columns(chunk.len()) + 2 * 16 * ROWS;
+        let scratch =
+            held_rows(row_words, tile(cpu.kind()).0) * row_words + 2 * ROWS * panels.group_columns(chunk.len()) + 2 * 16 * ROWS;
         let total = jobs.iter().map(blocks).sum();
         team.run(total, scratch, |task, scratch| {
             let mut task = task;
@@ -89,6 +98,12 @@ pub(crate) unsafe fn multiply(team: &mut Team, [n, k]: [usize; 2], columns: Colu
     team.give_back(packed);
 }
 
+/// Rows whose words are at hand together, in tiles of `tile`: one where they lie ready, otherwise as many as stay near the core, so
+/// that they are made once for all columns of the task.
+fn held_rows(row_words: usize, tile: usize) -> usize {
+    if row_words == 0 { tile } else { (HELD_WORDS / row_words / tile * tile).clamp(tile, ROWS) }
+}
+
 /// How columns are cut into panels.
 #[derive(Clone, Copy)]
 pub(crate) struct Panels {
@@ -96,6 +111,8 @@ pub(crate) struct Panels {
     /// Columns of a panel; the last may be narrower.
     pub(crate) width: usize,
     depth: (usize, bool),
+    /// Whether tasks make the words of their rows first, and pay for that with more columns.
+    are_rows_made: bool,
     /// Room for the steps of a panel.
     pub(crate) steps: usize,
 }
@@ -104,7 +121,7 @@ impl Panels {
     pub(crate) fn new(cpu: Cpu, depth: (usize, bool)) -> Panels {
         let lanes = cpu.lanes();
         let steps = words(depth.0, depth.1).next_multiple_of(16);
-        Panels { lanes, width: tile(cpu.kind()).1 * lanes, depth, steps }
+        Panels { lanes, width: tile(cpu.kind()).1 * lanes, depth, steps, are_rows_made: false }
     }
 
     /// Panels for few columns in all, as equal in width as whole vectors allow.
@@ -124,6 +141,9 @@ impl Panels {
     }
 
     fn groups(&self, columns: usize) -> usize {
+        if self.are_rows_made {
+            return columns.div_ceil(MANY_COLUMNS);
+        }
         columns.div_ceil((GROUP_WORDS / self.steps.max(1) / self.width * self.width).clamp(self.width, COLUMNS))
     }
 
@@ -161,7 +181,7 @@ impl Kernel for Block<'_> {
         }
         let stride = self.panels.group_columns(self.columns.len().max(1)).max(self.columns.len().next_multiple_of(I::LANES));
         let scratch = std::mem::take(&mut self.scratch);
-        let (buffer, rest) = scratch.split_at_mut(tile(I::KIND).0 * self.row_words);
+        let (buffer, rest) = scratch.split_at_mut(held_rows(self.row_words, tile(I::KIND).0) * self.row_words);
         let (sums, rest) = rest.split_at_mut(ROWS * stride);
         let (gate_sums, lines) = rest.split_at_mut(if self.job.gate.is_some() { ROWS * stride } else { 0 });
         let (sums, gate_sums) = (bytemuck::cast_slice_mut(sums), bytemuck::cast_slice_mut(gate_sums));
@@ -185,16 +205,25 @@ impl Block<'_> {
     fn products<I: Isa>(&self, isa: I, operand: &Operand, buffer: &mut [u32], sums: &mut [f32], stride: usize) {
         let (mr, _) = tile(I::KIND);
         let (k, pairs) = self.panels.depth;
-        for first in self.rows.clone().step_by(mr) {
-            // SAFETY: the rows are inside the operand; `buffer` holds a tile's.
-            let rows = unsafe { operand.rows(self.cpu, first..self.rows.end, (k, pairs), mr, buffer) };
+        let row_words = operand.row_words(k, pairs);
+        let held = held_rows(row_words, mr);
+        for first in self.rows.clone().step_by(held) {
+            let rows = first..self.rows.end.min(first + held);
+            let mut tiles = SmallVec::<[_; ROWS / 4]>::new();
+            for (i, first) in rows.clone().step_by(mr).enumerate() {
+                let buffer = &mut buffer[i * mr * row_words..];
+                // SAFETY: the rows are inside the operand; `buffer` holds those of all tiles.
+                tiles.push(unsafe { operand.rows(self.cpu, first..rows.end, (k, pairs), mr, buffer) });
+            }
             for column in self.columns.clone().step_by(self.panels.width) {
                 let width = self.panels.width_of(self.columns.end - column);
                 let panel = self.packed[self.panels.words(column)..].as_ptr();
-                let x = Inputs { rows: &rows, runs: 1, row_step: 1, steps: words(k, pairs), panel, panel_step: width, pairs };
-                let c = &mut sums[(first - self.rows.start) * stride + column - self.columns.start..];
-                // SAFETY: rows and panel hold these steps; `sums` has room for whole tiles.
-                unsafe { accumulate(isa, &x, width / I::LANES, c.as_mut_ptr(), stride, false) };
+                for (i, rows) in tiles.iter().enumerate() {
+                    let x = Inputs { rows, runs: 1, row_step: 1, steps: words(k, pairs), panel, panel_step: width, pairs };
+                    let c = &mut sums[(first - self.rows.start + i * mr) * stride + column - self.columns.start..];
+                    // SAFETY: rows and panel hold these steps; `sums` has room for whole tiles.
+                    unsafe { accumulate(isa, &x, width / I::LANES, c.as_mut_ptr(), stride, false) };
+                }
             }
         }
     }

@@ -117,6 +117,9 @@ impl Operand<'_> {
     /// # Safety
     /// Row `i` has `k` elements.
     unsafe fn row_to_words(&self, cpu: Cpu, i: usize, k: usize, pairs: bool, to: &mut [u32]) {
+        if let (Operand::Codes(w), true) = (self, pairs) {
+            return crate::quant::read_pairs(cpu, w, i, 0..k, to);
+        }
         let mut values = [0.0; STRETCH];
         for start in (0..k).step_by(STRETCH) {
             let part = start..k.min(start + STRETCH);
@@ -209,6 +212,8 @@ unsafe fn pack_rows(cpu: Cpu, o: &Operand, (k, pairs): (usize, bool), n: Range<u
                     unsafe {
                         std::ptr::copy_nonoverlapping(d.at(column, start).words().cast::<u8>(), line.as_mut_ptr().cast(), 4 * count)
                     };
+                } else if let (Operand::Codes(w), true) = (o, pairs) {
+                    crate::quant::read_pairs(cpu, w, column, start..start + len, line);
                 } else {
                     let mut values = [0.0; STRETCH];
                     // SAFETY: the caller's promise.
