@@ -16,6 +16,17 @@ pub(super) trait Code: Copy + Send + Sync + 'static {
     /// The value in bf16 as a sum of table entries, where that is exact: for each, where in the code its five bits start. Bits
     /// that do not belong to the code make no difference.
     const PARTS: &[(u32, [u16; 32])];
+    /// What [`Code::pair`] gives beyond the values.
+    const OFFSET: f32 = 0.0;
+
+    /// Halves that are the values of code `j` of the halves of each word, plus [`Code::OFFSET`], in bf16. For whole codes whose
+    /// value is one table entry.
+    #[inline(always)]
+    fn pair<I: Isa>(isa: I, packed: I::U, j: usize) -> I::U {
+        let (shift, table) = &Self::PARTS[0];
+        // The other half's bits come in from above, where the table does not look.
+        isa.lookup32(isa.shr(packed, j as u32 * Self::BITS + shift), table)
+    }
 
     /// The value of the low `BITS` bits of each lane; the bits above are noise.
     fn value<I: Isa>(isa: I, low: I::U) -> I::V;
@@ -62,7 +73,22 @@ impl<const B: u32> Code for Bits<B> {
         8 => &[(0, integers(4, 0)), (4, integers(4, 4))],
         _ => &[(0, integers(B, 0))],
     };
+    const OFFSET: f32 = if B == 2 || B == 4 { (1 << B) as f32 } else { 0.0 };
     streams!(B);
+
+    /// As the highest bits of a mantissa a code adds to a power of two: any execution unit can do that, few can look up.
+    #[inline(always)]
+    fn pair<I: Isa>(isa: I, packed: I::U, j: usize) -> I::U {
+        const MANTISSA: u32 = 7;
+        if Self::OFFSET == 0.0 {
+            let (shift, table) = &Self::PARTS[0];
+            return isa.lookup32(isa.shr(packed, j as u32 * B + shift), table);
+        }
+        let both = |half: u32| isa.splat_u(half | half << 16);
+        let (from, to) = (j as u32 * B, MANTISSA - B);
+        let moved = if from < to { isa.shl(packed, to - from) } else { isa.shr(packed, from - to) };
+        isa.or(isa.and(moved, both(((1 << B) - 1) << to)), both((127 + B) << MANTISSA))
+    }
 
     #[inline(always)]
     fn value<I: Isa>(isa: I, low: I::U) -> I::V {

@@ -8,6 +8,8 @@
 //! Against bf16 activations codes become bf16, which is exact, and the BF16 dot product takes two at a time; subnormal
 //! activations then count as zero.
 
+mod products;
+
 use std::{marker::PhantomData, mem::MaybeUninit, ops::Range};
 
 use super::{
@@ -18,9 +20,14 @@ use crate::{
     pool::{Scratch, Team},
     simd::{AHEAD, Cpu, Isa, Kernel},
 };
+use products::{LanePairs, Lanes, Order, OrderPairs, Products};
 
-/// Rows whose scales are widened together.
-const ROWS: usize = 16;
+/// Rows whose scales are widened together: some multiple of 16, for about this many scales.
+const NUMBERS: usize = 512;
+
+fn rows_at_hand(groups: usize) -> usize {
+    (NUMBERS / groups.max(1)).next_multiple_of(16).min(64)
+}
 
 /// The most bytes of a block, with what reading it may touch beyond.
 const BLOCK_BYTES: usize = 128 + 32;
@@ -131,12 +138,12 @@ impl Kernel for LayOut<'_> {
 
 /// Words of scratch that [`rows_times`] needs.
 pub(crate) fn number_words(w: &QMatrix) -> usize {
-    2 * (ROWS * w.row_groups() + 16)
+    2 * (rows_at_hand(w.row_groups()) * w.row_groups() + 16)
 }
 
 /// `to[m][row] = x[m] · w[row]`
 pub(crate) fn rows_times(cpu: Cpu, w: &QMatrix, x: &Prepared, rows: Range<usize>, numbers: &mut [u32], to: &mut [f32]) {
-    let half = ROWS * w.row_groups() + 16;
+    let half = rows_at_hand(w.row_groups()) * w.row_groups() + 16;
     let (scales, biases) = numbers[..2 * half].split_at_mut(half);
     let (scales, biases) = (bytemuck::cast_slice_mut(scales), bytemuck::cast_slice_mut(biases));
     with_code!(w.format, C => {
@@ -149,7 +156,7 @@ struct Task<'a, C> {
     w: &'a QMatrix<'a>,
     x: &'a Prepared,
     rows: Range<usize>,
-    /// Of [`ROWS`] rows, followed by a vector of anything.
+    /// Of the rows at hand, followed by a vector of anything.
     scales: &'a mut [f32],
     biases: &'a mut [f32],
     /// `[m][row]`
@@ -162,12 +169,13 @@ impl<C: Code> Kernel for Task<'_, C> {
     #[inline(always)]
     fn run<I: Isa>(mut self, isa: I) {
         let groups = self.w.row_groups();
-        for first in self.rows.clone().step_by(ROWS) {
-            let count = ROWS.min(self.rows.end - first);
-            self.w.scales.prefetch(isa, (first + 2 * ROWS) * groups, ROWS * groups);
+        let most = rows_at_hand(groups);
+        for first in self.rows.clone().step_by(most) {
+            let count = most.min(self.rows.end - first);
+            self.w.scales.prefetch(isa, (first + 2 * most) * groups, most * groups);
             read_scales(isa, self.w.format, self.w.scales, first * groups, &mut self.scales[..count * groups]);
             if let Some(biases) = self.w.biases {
-                biases.prefetch(isa, (first + 2 * ROWS) * groups, ROWS * groups);
+                biases.prefetch(isa, (first + 2 * most) * groups, most * groups);
                 read_scales(isa, self.w.format, biases, first * groups, &mut self.biases[..count * groups]);
             }
             let rows = first..first + count;
@@ -179,146 +187,6 @@ impl<C: Code> Kernel for Task<'_, C> {
                 self.all::<I, Order>(isa, rows)
             }
         }
-    }
-}
-
-/// How the codes of a block meet their activations.
-trait Products<C> {
-    /// Codes of a block.
-    fn block<I: Isa>(group: usize) -> usize;
-    /// Bytes that reading a block may touch beyond it.
-    const BEYOND: usize;
-    /// Codes of a word of activations.
-    const PER_WORD: usize;
-    /// The group, counted from the block's first, that a lane's codes belong to, for groups of 2^`shift`.
-    fn group_of(lane: usize, shift: u32) -> usize;
-
-    /// Unscaled products of one block of a row with `MR` rows of activations.
-    ///
-    /// # Safety
-    /// The block, with [`Products::BEYOND`] bytes, and the activations, `x_stride` apart, are readable.
-    unsafe fn sums<I: Isa, const MR: usize>(isa: I, stream: *const u8, x: *const u32, x_stride: usize, block: usize) -> [I::V; MR];
-}
-
-/// Words of whole codes, `f32` activations.
-struct Lanes;
-/// Words of whole codes, pairs of bf16.
-struct LanePairs;
-/// Codes in their order, `f32` activations.
-struct Order;
-/// Codes in their order, pairs of bf16.
-struct OrderPairs;
-
-impl<C: Code> Products<C> for Lanes {
-    fn block<I: Isa>(_: usize) -> usize {
-        I::LANES * C::CODES
-    }
-    const BEYOND: usize = 0;
-    const PER_WORD: usize = 1;
-    fn group_of(lane: usize, shift: u32) -> usize {
-        (lane * C::CODES) >> shift
-    }
-
-    #[inline(always)]
-    unsafe fn sums<I: Isa, const MR: usize>(isa: I, stream: *const u8, x: *const u32, x_stride: usize, _: usize) -> [I::V; MR] {
-        let mut sums = [isa.splat(0.0); MR];
-        // SAFETY: the caller's promise, here and below.
-        let packed = unsafe { isa.load_u(stream.cast()) };
-        for j in 0..C::CODES {
-            // SAFETY: as above.
-            let x: [I::V; MR] = std::array::from_fn(|i| unsafe { isa.load(x.add(i * x_stride + j * I::LANES).cast()) });
-            let low = if j == 0 { packed } else { isa.shr(packed, j as u32 * C::BITS) };
-            let q = C::value(isa, low);
-            for i in 0..MR {
-                sums[i] = isa.fma(x[i], q, sums[i]);
-            }
-        }
-        sums
-    }
-}
-
-impl<C: Code> Products<C> for LanePairs {
-    fn block<I: Isa>(_: usize) -> usize {
-        I::LANES * C::CODES
-    }
-    const BEYOND: usize = 0;
-    const PER_WORD: usize = 2;
-    fn group_of(lane: usize, shift: u32) -> usize {
-        (lane * C::CODES) >> shift
-    }
-
-    #[inline(always)]
-    unsafe fn sums<I: Isa, const MR: usize>(isa: I, stream: *const u8, x: *const u32, x_stride: usize, _: usize) -> [I::V; MR] {
-        let mut sums = [isa.splat(0.0); MR];
-        // SAFETY: the caller's promise, here and below.
-        let packed = unsafe { isa.load_u(stream.cast()) };
-        for j in 0..C::CODES / 2 {
-            // SAFETY: as above.
-            let x: [I::U; MR] = std::array::from_fn(|i| unsafe { isa.load_u(x.add(i * x_stride + j * I::LANES)) });
-            for (shift, table) in C::PARTS {
-                // The other half's bits come in from above, where the table does not look.
-                let q = isa.lookup32(isa.shr(packed, j as u32 * C::BITS + shift), table);
-                for i in 0..MR {
-                    sums[i] = isa.dot_bf16(sums[i], x[i], q);
-                }
-            }
-        }
-        sums
-    }
-}
-
-impl<C: Code> Products<C> for Order {
-    fn block<I: Isa>(group: usize) -> usize {
-        group
-    }
-    const BEYOND: usize = 16;
-    const PER_WORD: usize = 1;
-    fn group_of(_: usize, _: u32) -> usize {
-        0
-    }
-
-    #[inline(always)]
-    unsafe fn sums<I: Isa, const MR: usize>(isa: I, stream: *const u8, x: *const u32, x_stride: usize, block: usize) -> [I::V; MR] {
-        let mut sums = [isa.splat(0.0); MR];
-        for at in (0..block).step_by(I::LANES) {
-            // SAFETY: the caller's promise, here and below.
-            let x: [I::V; MR] = std::array::from_fn(|i| unsafe { isa.load(x.add(i * x_stride + at).cast()) });
-            // SAFETY: as above.
-            let q = C::value(isa, unsafe { C::at(isa, stream, at * C::BITS as usize) });
-            for i in 0..MR {
-                sums[i] = isa.fma(x[i], q, sums[i]);
-            }
-        }
-        sums
-    }
-}
-
-impl<C: Code> Products<C> for OrderPairs {
-    fn block<I: Isa>(group: usize) -> usize {
-        group.max(2 * I::LANES)
-    }
-    const BEYOND: usize = 32;
-    const PER_WORD: usize = 2;
-    fn group_of(lane: usize, shift: u32) -> usize {
-        if shift == 4 { lane / 8 } else { 0 }
-    }
-
-    #[inline(always)]
-    unsafe fn sums<I: Isa, const MR: usize>(isa: I, stream: *const u8, x: *const u32, x_stride: usize, block: usize) -> [I::V; MR] {
-        let mut sums = [isa.splat(0.0); MR];
-        for at in (0..block).step_by(2 * I::LANES) {
-            // SAFETY: the caller's promise, here and below.
-            let x: [I::U; MR] = std::array::from_fn(|i| unsafe { isa.load_u(x.add(i * x_stride + at / 2)) });
-            // SAFETY: as above.
-            let codes = unsafe { C::halves_at(isa, stream.add(at * C::BITS as usize / 8)) };
-            for (shift, table) in C::PARTS {
-                let q = isa.lookup32(isa.shr(codes, *shift), table);
-                for i in 0..MR {
-                    sums[i] = isa.dot_bf16(sums[i], x[i], q);
-                }
-            }
-        }
-        sums
     }
 }
 
@@ -341,12 +209,15 @@ struct Common<I: Isa> {
     isa: I,
     /// The row whose numbers come first.
     first: usize,
+    /// Groups of a row: a division would cost as much as a block.
+    groups: usize,
+    row_bytes: usize,
     /// Each lane's group.
     lanes: I::U,
     /// Lanes of a row's last block that lie inside the row.
     inside: I::M,
     /// Lanes of the last vector of groups that are groups.
-    groups: I::M,
+    last: I::M,
 }
 
 impl<C: Code> Task<'_, C> {
@@ -360,10 +231,12 @@ impl<C: Code> Task<'_, C> {
         let common = Common {
             isa,
             first: rows.start,
+            groups: self.w.row_groups(),
+            row_bytes: self.w.row_bytes(),
             // SAFETY: LANES is at most 16.
             lanes: unsafe { isa.load_u(lanes.as_ptr()) },
             inside: below((cols % block).div_ceil(block / I::LANES)),
-            groups: below(self.w.row_groups().wrapping_sub(1) % I::LANES + 1),
+            last: below(self.w.row_groups().wrapping_sub(1) % I::LANES + 1),
         };
         let mut row = rows.start;
         while row < rows.end {
@@ -384,8 +257,15 @@ impl<C: Code> Task<'_, C> {
     #[inline(always)]
     unsafe fn four<I: Isa, P: Products<C>>(&mut self, common: &Common<I>, row: usize) -> usize {
         // SAFETY: the caller's promise.
-        let ([[a], [b]], [[c], [d]]) =
-            unsafe { (self.tile::<I, P, 1, 2>(common, 0, row), self.tile::<I, P, 1, 2>(common, 0, row + 2)) };
+        let [[a], [b], [c], [d]] = unsafe {
+            if 4 * common.row_bytes <= AHEAD / 2 {
+                self.tile::<I, P, 1, 4>(common, 0, row)
+            } else {
+                // Four distant places are too many to be read ahead of by the processor itself.
+                let ([a, b], [c, d]) = (self.tile::<I, P, 1, 2>(common, 0, row), self.tile::<I, P, 1, 2>(common, 0, row + 2));
+                [a, b, c, d]
+            }
+        };
         let at = row - self.rows.start;
         self.out[at..at + 4].copy_from_slice(&common.isa.sum4([a, b, c, d]));
         4
@@ -437,9 +317,9 @@ impl<C: Code> Task<'_, C> {
         m: usize,
         row: usize,
     ) -> [[I::V; MR]; R] {
-        let (w, x, isa) = (self.w, self.x, common.isa);
-        let (groups, row_bytes, group) = (w.row_groups(), w.row_bytes(), w.format.group());
-        // Groups are powers of two: a division would cost as much as the block.
+        let (w, x) = (self.w, self.x);
+        let Common { isa, groups, row_bytes, .. } = *common;
+        let group = w.format.group();
         let shift = group.trailing_zeros();
         let block = P::block::<I>(group);
         let block_bytes = block * C::BITS as usize / 8;
@@ -455,58 +335,70 @@ impl<C: Code> Task<'_, C> {
             let stream = w.words.as_ptr().cast::<u8>().add(row * row_bytes);
             let scales = self.scales.as_ptr().add((row - common.first) * groups);
             let xs = x.data.as_words().as_ptr().add(m * x.stride);
-            let sums = |b: usize, at: *const u8| P::sums::<I, MR>(isa, at, xs.add(b * block / P::PER_WORD), x.stride, block);
+            let sums =
+                |b: usize, at: [*const u8; R]| P::sums::<I, MR, R>(isa, at, xs.add(b * block / P::PER_WORD), x.stride, block);
             let scale = |b: usize, r: usize| isa.permute(isa.load(scales.add(r * groups + ((b * block) >> shift))), common.lanes);
-            for b in 0..whole.min(safe) {
-                for (r, total) in total.iter_mut().enumerate() {
+            let at = |b: usize| -> [*const u8; R] {
+                std::array::from_fn(|r| {
                     let at = stream.add(r * row_bytes + b * block_bytes);
                     isa.prefetch(at.wrapping_add(AHEAD));
-                    add(isa, total, sums(b, at), scale(b, r));
+                    at
+                })
+            };
+            for b in 0..whole.min(safe) {
+                let sums = sums(b, at(b));
+                for (r, total) in total.iter_mut().enumerate() {
+                    add(isa, total, sums[r], scale(b, r));
                 }
             }
             for b in whole.min(safe)..w.cols.div_ceil(block) {
-                let mut spill = MaybeUninit::<[u8; BLOCK_BYTES]>::uninit();
-                for (r, total) in total.iter_mut().enumerate() {
-                    let mut at = stream.add(r * row_bytes + b * block_bytes);
-                    isa.prefetch(at.wrapping_add(AHEAD));
-                    if b >= safe {
-                        at = copy_block(at, block_bytes.min(row_bytes - b * block_bytes), &mut spill);
+                let mut spill = [MaybeUninit::<[u8; BLOCK_BYTES]>::uninit(); R];
+                let mut at = at(b);
+                if b >= safe {
+                    for (at, spill) in at.iter_mut().zip(&mut spill) {
+                        *at = copy_block(*at, block_bytes.min(row_bytes - b * block_bytes), spill);
                     }
+                }
+                let sums = sums(b, at);
+                for (r, total) in total.iter_mut().enumerate() {
                     // Lanes beyond the row must not see the next row's scale, which may be infinite.
                     let scale = scale(b, r);
                     let scale = if b < whole { scale } else { isa.select(common.inside, scale, isa.splat(0.0)) };
-                    add(isa, total, sums(b, at), scale);
+                    add(isa, total, sums[r], scale);
                 }
             }
             if w.biases.is_some() {
                 let biases = self.biases.as_ptr().add((row - common.first) * groups);
-                self.add_biases(common, m, biases, &mut total);
+                self.add_biases(common, m, (scales, biases, P::OFFSET), &mut total);
             }
         }
         total
     }
 
-    /// Adds Σ bias · (sum of the group's activations).
+    /// Adds Σ (bias − offset · scale) · (sum of the group's activations).
     ///
     /// # Safety
-    /// `biases` points at `R` rows of group numbers, followed by a vector of readable elements.
+    /// `scales` and `biases` point at `R` rows of group numbers, followed by a vector of readable elements.
     #[inline(always)]
     unsafe fn add_biases<I: Isa, const MR: usize, const R: usize>(
         &self,
         common: &Common<I>,
         m: usize,
-        biases: *const f32,
+        (scales, biases, offset): (*const f32, *const f32, f32),
         total: &mut [[I::V; MR]; R],
     ) {
-        let (groups, isa) = (self.w.row_groups(), common.isa);
+        let Common { isa, groups, .. } = *common;
         let sums = &self.x.data.as_floats()[self.x.sums..];
         for g in (0..groups).step_by(I::LANES) {
             for (r, total) in total.iter_mut().enumerate() {
                 // SAFETY: the caller's promise; rows of `sums` are padded to a multiple of 16.
                 unsafe {
-                    let bias = isa.load(biases.add(r * groups + g));
+                    let mut bias = isa.load(biases.add(r * groups + g));
+                    if offset != 0.0 {
+                        bias = isa.fma(isa.load(scales.add(r * groups + g)), isa.splat(-offset), bias);
+                    }
                     let is_last = groups - g <= I::LANES;
-                    let bias = if is_last { isa.select(common.groups, bias, isa.splat(0.0)) } else { bias };
+                    let bias = if is_last { isa.select(common.last, bias, isa.splat(0.0)) } else { bias };
                     for (i, total) in total.iter_mut().enumerate() {
                         let sum = isa.load(sums.as_ptr().add((m + i) * self.x.sum_stride + g));
                         *total = isa.fma(bias, sum, *total);

@@ -1,0 +1,187 @@
+//! Blocks of codes times activations.
+
+use crate::{quant::code::Code, simd::Isa};
+
+/// How the codes of a block meet their activations.
+pub(super) trait Products<C> {
+    /// Codes of a block.
+    fn block<I: Isa>(group: usize) -> usize;
+    /// Bytes that reading a block may touch beyond it.
+    const BEYOND: usize;
+    /// Codes of a word of activations.
+    const PER_WORD: usize;
+    /// What is added to every code before it is multiplied.
+    const OFFSET: f32 = 0.0;
+    /// The group, counted from the block's first, that a lane's codes belong to, for groups of 2^`shift`.
+    fn group_of(lane: usize, shift: u32) -> usize;
+
+    /// Unscaled products of one block of `R` rows with `MR` rows of activations.
+    ///
+    /// # Safety
+    /// The blocks, with [`Products::BEYOND`] bytes, and the activations, `x_stride` apart, are readable.
+    unsafe fn sums<I: Isa, const MR: usize, const R: usize>(
+        isa: I,
+        streams: [*const u8; R],
+        x: *const u32,
+        x_stride: usize,
+        block: usize,
+    ) -> [[I::V; MR]; R];
+}
+
+/// Words of whole codes, `f32` activations.
+pub(super) struct Lanes;
+/// Words of whole codes, pairs of bf16.
+pub(super) struct LanePairs;
+/// Codes in their order, `f32` activations.
+pub(super) struct Order;
+/// Codes in their order, pairs of bf16.
+pub(super) struct OrderPairs;
+
+impl<C: Code> Products<C> for Lanes {
+    fn block<I: Isa>(_: usize) -> usize {
+        I::LANES * C::CODES
+    }
+    const BEYOND: usize = 0;
+    const PER_WORD: usize = 1;
+    fn group_of(lane: usize, shift: u32) -> usize {
+        (lane * C::CODES) >> shift
+    }
+
+    #[inline(always)]
+    unsafe fn sums<I: Isa, const MR: usize, const R: usize>(
+        isa: I,
+        streams: [*const u8; R],
+        x: *const u32,
+        x_stride: usize,
+        _: usize,
+    ) -> [[I::V; MR]; R] {
+        let mut sums = [[isa.splat(0.0); MR]; R];
+        // SAFETY: the caller's promise, here and below.
+        let packed: [I::U; R] = streams.map(|stream| unsafe { isa.load_u(stream.cast()) });
+        for j in 0..C::CODES {
+            // SAFETY: as above.
+            let x: [I::V; MR] = std::array::from_fn(|i| unsafe { isa.load(x.add(i * x_stride + j * I::LANES).cast()) });
+            for (sums, &packed) in sums.iter_mut().zip(&packed) {
+                let low = if j == 0 { packed } else { isa.shr(packed, j as u32 * C::BITS) };
+                let q = C::value(isa, low);
+                for i in 0..MR {
+                    sums[i] = isa.fma(x[i], q, sums[i]);
+                }
+            }
+        }
+        sums
+    }
+}
+
+impl<C: Code> Products<C> for LanePairs {
+    fn block<I: Isa>(_: usize) -> usize {
+        I::LANES * C::CODES
+    }
+    const BEYOND: usize = 0;
+    const PER_WORD: usize = 2;
+    const OFFSET: f32 = C::OFFSET;
+    fn group_of(lane: usize, shift: u32) -> usize {
+        (lane * C::CODES) >> shift
+    }
+
+    #[inline(always)]
+    unsafe fn sums<I: Isa, const MR: usize, const R: usize>(
+        isa: I,
+        streams: [*const u8; R],
+        x: *const u32,
+        x_stride: usize,
+        _: usize,
+    ) -> [[I::V; MR]; R] {
+        let mut sums = [[isa.splat(0.0); MR]; R];
+        // SAFETY: the caller's promise, here and below.
+        let packed: [I::U; R] = streams.map(|stream| unsafe { isa.load_u(stream.cast()) });
+        for j in 0..C::CODES / 2 {
+            // SAFETY: as above.
+            let x: [I::U; MR] = std::array::from_fn(|i| unsafe { isa.load_u(x.add(i * x_stride + j * I::LANES)) });
+            for (sums, &packed) in sums.iter_mut().zip(&packed) {
+                let q = C::pair(isa, packed, j);
+                for i in 0..MR {
+                    sums[i] = isa.dot_bf16(sums[i], x[i], q);
+                }
+                for (shift, table) in C::PARTS.iter().skip(1) {
+                    let q = isa.lookup32(isa.shr(packed, j as u32 * C::BITS + shift), table);
+                    for i in 0..MR {
+                        sums[i] = isa.dot_bf16(sums[i], x[i], q);
+                    }
+                }
+            }
+        }
+        sums
+    }
+}
+
+impl<C: Code> Products<C> for Order {
+    fn block<I: Isa>(group: usize) -> usize {
+        group
+    }
+    const BEYOND: usize = 16;
+    const PER_WORD: usize = 1;
+    fn group_of(_: usize, _: u32) -> usize {
+        0
+    }
+
+    #[inline(always)]
+    unsafe fn sums<I: Isa, const MR: usize, const R: usize>(
+        isa: I,
+        streams: [*const u8; R],
+        x: *const u32,
+        x_stride: usize,
+        block: usize,
+    ) -> [[I::V; MR]; R] {
+        let mut sums = [[isa.splat(0.0); MR]; R];
+        for at in (0..block).step_by(I::LANES) {
+            // SAFETY: the caller's promise, here and below.
+            let x: [I::V; MR] = std::array::from_fn(|i| unsafe { isa.load(x.add(i * x_stride + at).cast()) });
+            for (sums, &stream) in sums.iter_mut().zip(&streams) {
+                // SAFETY: as above.
+                let q = C::value(isa, unsafe { C::at(isa, stream, at * C::BITS as usize) });
+                for i in 0..MR {
+                    sums[i] = isa.fma(x[i], q, sums[i]);
+                }
+            }
+        }
+        sums
+    }
+}
+
+impl<C: Code> Products<C> for OrderPairs {
+    fn block<I: Isa>(group: usize) -> usize {
+        group.max(2 * I::LANES)
+    }
+    const BEYOND: usize = 32;
+    const PER_WORD: usize = 2;
+    fn group_of(lane: usize, shift: u32) -> usize {
+        if shift == 4 { lane / 8 } else { 0 }
+    }
+
+    #[inline(always)]
+    unsafe fn sums<I: Isa, const MR: usize, const R: usize>(
+        isa: I,
+        streams: [*const u8; R],
+        x: *const u32,
+        x_stride: usize,
+        block: usize,
+    ) -> [[I::V; MR]; R] {
+        let mut sums = [[isa.splat(0.0); MR]; R];
+        for at in (0..block).step_by(2 * I::LANES) {
+            // SAFETY: the caller's promise, here and below.
+            let x: [I::U; MR] = std::array::from_fn(|i| unsafe { isa.load_u(x.add(i * x_stride + at / 2)) });
+            for (sums, &stream) in sums.iter_mut().zip(&streams) {
+                // SAFETY: as above.
+                let codes = unsafe { C::halves_at(isa, stream.add(at * C::BITS as usize / 8)) };
+                for (shift, table) in C::PARTS {
+                    let q = isa.lookup32(isa.shr(codes, *shift), table);
+                    for i in 0..MR {
+                        sums[i] = isa.dot_bf16(sums[i], x[i], q);
+                    }
+                }
+            }
+        }
+        sums
+    }
+}
