@@ -101,7 +101,7 @@ pub(crate) unsafe fn multiply(team: &mut Team, [n, k]: [usize; 2], columns: Colu
 /// Rows whose words are at hand together, in tiles of `tile`: one where they lie ready, otherwise as many as stay near the core, so
 /// that they are made once for all columns of the task.
 fn held_rows(row_words: usize, tile: usize) -> usize {
-    if row_words == 0 { tile } else { (HELD_WORDS / row_words / tile * tile).clamp(tile, ROWS) }
+    HELD_WORDS.checked_div(row_words).map_or(tile, |rows| (rows / tile * tile).clamp(tile, ROWS))
 }
 
 /// How columns are cut into panels.
