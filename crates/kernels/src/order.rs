@@ -52,6 +52,17 @@ impl<'a, T: Element> Lines<'a, T> {
         });
     }
 
+    /// Whether each line lies in one piece, and so does its output.
+    fn are_rows(&self) -> bool {
+        self.axis + 1 == self.x.rank() && self.x.strides()[self.axis] == 1
+    }
+
+    /// Line `i` of those that [`are_rows`](Self::are_rows).
+    fn row(&self, i: usize) -> &'a [T] {
+        // SAFETY: the elements of a line are inside the view, whose data is borrowed for `'a`, and follow each other.
+        unsafe { std::slice::from_raw_parts(self.x.origin().offset(self.start(i)), self.x.shape()[self.axis]) }
+    }
+
     /// Offset of line `i`, numbered row-major over the other axes.
     fn start(&self, mut i: usize) -> isize {
         let mut offset = 0;
@@ -112,7 +123,25 @@ pub fn cumsum<T: Numeric>(
     (reverse, inclusive): (bool, bool),
     out: &mut [T::Sum],
 ) -> Result<(), Error> {
-    Lines::new(x, axis, out.len())?.run(pool, out, |line, write| {
+    let lines = Lines::new(x, axis, out.len())?;
+    let length = x.shape()[axis];
+    if lines.are_rows() && length > 0 {
+        let rows = (4096 / length).next_multiple_of(TOGETHER);
+        pool.run_chunks(out, rows * length, |task, out| {
+            for (i, out) in out.chunks_mut(TOGETHER * length).enumerate() {
+                let first = task * rows + i * TOGETHER;
+                if out.len() == TOGETHER * length {
+                    sum_rows(std::array::from_fn::<_, TOGETHER, _>(|i| lines.row(first + i)), out, (reverse, inclusive));
+                } else {
+                    out.chunks_mut(length)
+                        .enumerate()
+                        .for_each(|(i, out)| sum_rows([lines.row(first + i)], out, (reverse, inclusive)));
+                }
+            }
+        });
+        return Ok(());
+    }
+    lines.run(pool, out, |line, write| {
         let mut total = T::constant(0);
         for i in 0..line.len() {
             let at = if reverse { line.len() - 1 - i } else { i };
@@ -122,6 +151,36 @@ pub fn cumsum<T: Numeric>(
         }
     });
     Ok(())
+}
+
+/// Lines that are summed at the same time, since each addition waits for the one before it in its line.
+const TOGETHER: usize = 4;
+
+/// Elements of each line that are at hand: lines that lie a power of two apart would push each other out of the cache.
+const STRETCH: usize = 64;
+
+/// Running sums of `N` rows of one length, which is not 0; `out` holds theirs one after the other.
+fn sum_rows<T: Numeric, const N: usize>(rows: [&[T]; N], out: &mut [T::Sum], (reverse, inclusive): (bool, bool)) {
+    let length = rows[0].len();
+    let (mut totals, mut at_hand) = ([T::constant(0); N], [[T::constant(0); STRETCH]; N]);
+    for begin in (0..length).step_by(STRETCH) {
+        let count = STRETCH.min(length - begin);
+        let start = if reverse { length - begin - count } else { begin };
+        for (line, row) in at_hand.iter_mut().zip(rows) {
+            line.iter_mut().zip(&row[start..start + count]).for_each(|(slot, x)| *slot = x.widen());
+        }
+        for i in 0..count {
+            let at = if reverse { count - 1 - i } else { i };
+            for (total, line) in totals.iter_mut().zip(&mut at_hand) {
+                let next = T::add(*total, line[at]);
+                line[at] = if inclusive { next } else { *total };
+                *total = next;
+            }
+        }
+        for (line, out) in at_hand.iter().zip(out.chunks_exact_mut(length)) {
+            out[start..start + count].iter_mut().zip(line).for_each(|(slot, &sum)| *slot = T::narrow(sum));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -176,6 +235,22 @@ mod tests {
         assert_eq!(run(false, false), [0, 1, 201]);
         assert_eq!(run(true, true), [301, 300, 100]);
         assert_eq!(run(true, false), [300, 100, 0]);
+    }
+
+    #[test]
+    fn rows_have_the_running_sums_that_columns_have() {
+        for (count, length) in [(1, 1), (3, 70), (4, 64), (9, 200), (70, 100)] {
+            let x: Vec<i32> = (0..(count * length) as i32).map(|i| i * 7919 % 1009 - 400).collect();
+            let rows = View::contiguous(&x, &[count, length]).unwrap();
+            let turned: Vec<i32> = (0..count * length).map(|i| x[i % count * length + i / count]).collect();
+            let columns = View::contiguous(&turned, &[length, count]).unwrap();
+            for order in [(false, false), (false, true), (true, false), (true, true)] {
+                let (mut a, mut b) = (vec![0; x.len()], vec![0; x.len()]);
+                cumsum(&Pool::new(2), &rows, 1, order, &mut a).unwrap();
+                cumsum(&Pool::new(2), &columns, 0, order, &mut b).unwrap();
+                assert!((0..x.len()).all(|i| a[i] == b[i % length * count + i / length]), "{count} × {length}, {order:?}");
+            }
+        }
     }
 
     #[test]
