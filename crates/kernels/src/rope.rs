@@ -1,5 +1,8 @@
 //! Rotary position embedding.
 
+use flambeau_tensor::DType;
+use smallvec::SmallVec;
+
 use crate::{
     Error, Float, FloatView, Pool, Strides, View, ViewMut,
     convert::{FloatPtr, float_view},
@@ -54,18 +57,21 @@ pub fn rope<T: Float>(pool: &Pool, x: &View<T>, offsets: &[i32], rope: &Rope, ou
     }
     let mut team = pool.team();
     let steps = x.shape()[2];
-    let mut frequencies = team.take(half);
-    let line: &mut [f32] = &mut bytemuck::cast_slice_mut(frequencies.words())[..half];
-    match rope.periods {
-        Some(periods) => line.iter_mut().zip(periods).for_each(|(f, p)| *f = 1.0 / p),
-        None => {
-            let frequency = |i: usize| f64::from(rope.base).powf(-(i as f64) / half as f64) as f32;
-            line.iter_mut().enumerate().for_each(|(i, f)| *f = frequency(i));
+    let key = key(T::DTYPE, rope, steps, offsets);
+    let numbers = team.recall(&key, offsets.len() * steps * 2 * half, |team, numbers| {
+        let mut frequencies = team.take(half);
+        let line: &mut [f32] = &mut bytemuck::cast_slice_mut(frequencies.words())[..half];
+        match rope.periods {
+            Some(periods) => line.iter_mut().zip(periods).for_each(|(f, p)| *f = 1.0 / p),
+            None => {
+                let frequency = |i: usize| f64::from(rope.base).powf(-(i as f64) / half as f64) as f32;
+                line.iter_mut().enumerate().for_each(|(i, f)| *f = frequency(i));
+            }
         }
-    }
-    let mut numbers = team.take(offsets.len() * steps * 2 * half);
-    let angles = Angles { offsets, steps, scale: rope.scale, frequencies: line, round: T::round };
-    angles.fill(&mut team, bytemuck::cast_slice_mut(numbers.words()));
+        let angles = Angles { offsets, steps, scale: rope.scale, frequencies: line, round: T::round };
+        angles.fill(team, bytemuck::cast_slice_mut(numbers));
+        team.give_back(frequencies);
+    });
     let table = Table { numbers: numbers.as_floats(), half, steps, offsets: offsets.len() };
     let strides: Strides = out.strides().into();
     let traditional = rope.traditional;
@@ -76,9 +82,17 @@ pub fn rope<T: Float>(pool: &Pool, x: &View<T>, offsets: &[i32], rope: &Rope, ou
         // Both have the type `T`.
         _ => {}
     }
-    team.give_back(numbers);
-    team.give_back(frequencies);
+    team.keep(&key, numbers);
     Ok(())
+}
+
+/// All that a table depends on: the layers of a model share it.
+fn key(dtype: DType, rope: &Rope, steps: usize, offsets: &[i32]) -> SmallVec<[u32; 160]> {
+    let fixed = [dtype.code() as u32, rope.dims as u32, rope.base.to_bits(), rope.scale.to_bits(), steps as u32];
+    let periods = rope.periods.unwrap_or_default();
+    let lists = [offsets.len() as u32, periods.len() as u32];
+    let offsets = offsets.iter().map(|&offset| offset as u32);
+    fixed.into_iter().chain(lists).chain(offsets).chain(periods.iter().map(|p| p.to_bits())).collect()
 }
 
 /// `[offset][t][cos … sin …]`

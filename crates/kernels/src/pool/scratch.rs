@@ -38,11 +38,23 @@ impl Scratch {
     }
 }
 
-/// Scratch of a pool: what calls have given back, and one piece for each thread.
+/// Results that are remembered.
+const KEPT: usize = 4;
+
+/// Scratch of a pool: what calls have given back, what they left for those after them, and one piece for each thread.
 #[derive(Default)]
 pub(super) struct Arena {
     free: Vec<Scratch>,
+    kept: Vec<Kept>,
     locals: Vec<Local>,
+}
+
+/// What a call has computed.
+#[derive(Default)]
+struct Kept {
+    /// All that it depends on.
+    key: Vec<u32>,
+    words: Scratch,
 }
 
 #[derive(Default)]
@@ -78,6 +90,36 @@ impl Team<'_> {
     /// Keeps scratch for the next call.
     pub(crate) fn give_back(&mut self, scratch: Scratch) {
         self.arena().free.push(scratch);
+    }
+
+    /// What `make` fills `words` words with, or what it filled them with for the same key not long ago; [`keep`](Self::keep) it. The
+    /// key tells everything that the words depend on.
+    pub(crate) fn recall(&mut self, key: &[u32], words: usize, make: impl FnOnce(&mut Self, &mut [u32])) -> Scratch {
+        let kept = &mut self.arena().kept;
+        if let Some(found) = kept.iter().position(|kept| kept.key == key) {
+            return std::mem::take(&mut kept[found].words);
+        }
+        let mut scratch = self.take(words);
+        make(self, &mut scratch.words()[..words]);
+        scratch
+    }
+
+    /// Keeps what [`recall`](Self::recall) gave for the next call, in the place of the oldest.
+    pub(crate) fn keep(&mut self, key: &[u32], words: Scratch) {
+        let Arena { kept, free, .. } = self.arena();
+        let place = kept.iter().position(|kept| kept.key == key);
+        let place = place.unwrap_or_else(|| {
+            if kept.len() < KEPT {
+                kept.push(Kept::default());
+            }
+            kept.len() - 1
+        });
+        // The first is the latest.
+        kept[..=place].rotate_right(1);
+        let Kept { key: last, words: old } = &mut kept[0];
+        last.clear();
+        last.extend_from_slice(key);
+        if old.as_words().is_empty() { *old = words } else { free.push(std::mem::replace(old, words)) }
     }
 
     /// Calls `f(task, scratch)` for each task, in parallel; the scratch is the thread's own and has at least `words` words.
