@@ -20,9 +20,11 @@ use std::{
     thread::{self, JoinHandle},
 };
 
+mod ahead;
 mod scratch;
 
 use crate::simd::{Cpu, IsaKind, Kernel};
+use ahead::{Ahead, Reader};
 use scratch::Arena;
 pub(crate) use scratch::{Scratch, Team};
 
@@ -64,6 +66,7 @@ struct Shared {
     joining: AtomicBool,
     left: Condvar,
     stop: AtomicBool,
+    ahead: Ahead,
 }
 
 // SAFETY: `job` is written only by the caller that holds `Pool::owner` while the gate is closed and nobody is inside, and read
@@ -104,6 +107,7 @@ impl Pool {
             joining: AtomicBool::new(false),
             left: Condvar::new(),
             stop: AtomicBool::new(false),
+            ahead: Ahead::default(),
         });
         let spawn = |i: usize| {
             let shared = Arc::clone(&shared);
@@ -183,6 +187,14 @@ impl Pool {
     /// The pool for one kernel call, with scratch memory that outlives it.
     pub(crate) fn team(&self) -> Team<'_> {
         Team { pool: self, lease: self.lease(), own: Arena::default() }
+    }
+
+    /// Names memory that jobs will read soon. Workers begin to bring it near while they have nothing else to do; of more than some
+    /// hundred kilobytes, or more than a handful of pieces, only the first.
+    pub fn expect<'a>(&self, pieces: impl IntoIterator<Item = &'a [u8]>) {
+        if !self.workers.is_empty() {
+            self.shared.ahead.set(pieces);
+        }
     }
 
     /// Cuts `0..len` into ranges of `grain` (the last may be short) and calls `f` for each, in parallel.
@@ -301,7 +313,8 @@ impl Shared {
 
     fn work(&self, worker: usize) {
         let mut seen = 0;
-        while let Some(ticket) = self.enter(seen) {
+        let mut reader = Reader::new(worker, self.shares.len());
+        while let Some(ticket) = self.enter(seen, &mut reader) {
             seen = ticket;
             // SAFETY: this worker is inside the open job, so the caller does not write it.
             let job = unsafe { *self.job.get() };
@@ -311,7 +324,7 @@ impl Shared {
     }
 
     /// Waits for an open job other than `seen` and enters it; `None` when the pool ends.
-    fn enter(&self, seen: u64) -> Option<u64> {
+    fn enter(&self, seen: u64, reader: &mut Reader) -> Option<u64> {
         let mut spins = 0;
         loop {
             if self.stop.load(Relaxed) {
@@ -323,6 +336,9 @@ impl Shared {
                 if self.gate.compare_exchange_weak(gate, gate + 1, AcqRel, Relaxed).is_ok() {
                     return Some(ticket);
                 }
+                continue;
+            }
+            if reader.step(&self.ahead) {
                 continue;
             }
             spins += 1;

@@ -11,6 +11,7 @@ use super::{
     chain::{self, Chain},
     has_shape, input_shapes,
     linear::{self, Linear},
+    next_weights,
     value::{Place, Val},
     views,
 };
@@ -490,6 +491,7 @@ impl Builder<'_> {
         }
         let inputs = input_shapes(m).map(|array| array.map(|a| (a.dtype, a.shape.clone()))).collect();
         let scratch = self.scratch.iter().map(|(_, bytes)| *bytes).collect();
-        Ok(Tape { inputs, wanted, steps: self.steps, scratch, held: self.held.len(), windows: self.windows, results })
+        let next = next_weights(&self.steps);
+        Ok(Tape { inputs, wanted, steps: self.steps, next, scratch, held: self.held.len(), windows: self.windows, results })
     }
 }

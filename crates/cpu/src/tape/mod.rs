@@ -110,6 +110,19 @@ impl Call {
     }
 }
 
+impl Call {
+    /// The weights of a product.
+    fn weights(&self) -> impl Iterator<Item = &[u8]> {
+        let is_product = matches!(self.flops, Flops::Known(1..));
+        let constants = self.ins.iter().zip(&self.places).filter(move |(_, (source, _))| is_product && *source == Source::Constant);
+        constants.map(|(array, _)| {
+            let bytes = array.data.bytes();
+            let start = (array.offset * array.dtype.size()).min(bytes.len());
+            &bytes[start..bytes.len().min(start + array.numel() * array.dtype.size())]
+        })
+    }
+}
+
 impl std::fmt::Debug for Call {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Call").field("places", &self.places).field("targets", &self.targets).finish_non_exhaustive()
@@ -181,12 +194,21 @@ struct Step {
     action: Action,
 }
 
+impl Step {
+    fn weights(&self) -> impl Iterator<Item = &[u8]> {
+        let call = if let Action::Call(call) = &self.action { Some(call) } else { None };
+        call.into_iter().flat_map(Call::weights)
+    }
+}
+
 /// A run of the main chain for one set of input shapes.
 #[derive(Debug)]
 pub(crate) struct Tape {
     inputs: Vec<Option<(DType, Shape)>>,
     wanted: Wanted,
     steps: Vec<Step>,
+    /// For each step that multiplies by weights, the next one, in this run or another.
+    next: Vec<Option<usize>>,
     /// Bytes of each scratch storage.
     scratch: Vec<usize>,
     /// Number of results that nodes leave.
@@ -202,6 +224,16 @@ fn input_shapes(m: &Machine) -> impl Iterator<Item = Option<&Array>> {
         Slot::Tensor(tid) => m.env.tensors.get(tid.0 as usize).and_then(Option::as_ref),
         Slot::Value(_) => None,
     })
+}
+
+/// Which step multiplies by weights after each that does.
+fn next_weights(steps: &[Step]) -> Vec<Option<usize>> {
+    let products: Vec<usize> = (0..steps.len()).filter(|&i| steps[i].weights().next().is_some()).collect();
+    let mut next = vec![None; steps.len()];
+    for (&i, &after) in products.iter().zip(products.iter().cycle().skip(1)) {
+        next[i] = Some(after);
+    }
+    next
 }
 
 impl Tape {

@@ -238,7 +238,8 @@ impl Tape {
 
     fn all_steps(&mut self, m: &mut Machine, frame: &mut Frame) -> Result<()> {
         let mut parts = Parts { windows: &mut self.windows, scratch: &self.scratch };
-        for Step { node, name, action } in &mut self.steps {
+        for i in 0..self.steps.len() {
+            let Step { node, name, action } = &mut self.steps[i];
             let start = m.profile.is_some().then(Instant::now);
             let result = match action {
                 Action::Call(call) => frame.call(m, &mut parts, call),
@@ -258,6 +259,9 @@ impl Tape {
                     let cost = if let Action::Call(call) = action { call.cost() } else { [0, 0] };
                     profile.add(at, Arc::clone(name), start, cost);
                 }
+            }
+            if let Some(next) = self.next[i] {
+                m.pool.expect(self.steps[next].weights());
             }
         }
         Ok(())

@@ -41,6 +41,19 @@ impl IsaKind {
 /// Bytes from where a stream is read to where it is asked for ahead.
 pub(crate) const AHEAD: usize = 4096;
 
+/// Begins to bring the cache line at `p`, any address, into the core's second-level cache, where there is a way to ask.
+#[inline(always)]
+pub(crate) fn prefetch(p: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: nothing is read.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T1>(p.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = p;
+}
+
 /// Vector operations of one instruction set. Lane `i` of a result depends on lane `i` of the operands unless stated.
 pub trait Isa: Copy + Send + Sync + 'static {
     /// `LANES` values of `f32`.
