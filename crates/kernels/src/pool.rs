@@ -2,9 +2,9 @@
 //!
 //! Work is cut into numbered tasks by the shape of the problem, never by the number of workers, and every task writes its own
 //! part of the output; so a result does not depend on the number of threads. Each thread begins with a run of neighbouring tasks,
-//! whose operands follow one another in memory, and then helps the others with theirs. Workers spin for a moment after a job, in
-//! case the next follows at once, and then sleep. A worker that is not there in time (asleep, or off the CPU) is not waited for:
-//! only workers that have entered a job hold up its end.
+//! whose operands follow one another in memory, and then helps the others with theirs. After a job, workers bring near what they
+//! are told that the next ones read, spin for a moment, in case one follows at once, and then sleep. A worker that is not there in
+//! time (asleep, or off the CPU) is not waited for: only workers that have entered a job hold up its end.
 
 use std::{
     any::Any,
