@@ -39,7 +39,7 @@ impl Scratch {
 }
 
 /// Results that are remembered.
-const KEPT: usize = 4;
+const KEPT: usize = 2;
 
 /// Scratch of a pool: what calls have given back, what they left for those after them, and one piece for each thread.
 #[derive(Default)]
@@ -96,30 +96,29 @@ impl Team<'_> {
     /// key tells everything that the words depend on.
     pub(crate) fn recall(&mut self, key: &[u32], words: usize, make: impl FnOnce(&mut Self, &mut [u32])) -> Scratch {
         let kept = &mut self.arena().kept;
-        if let Some(found) = kept.iter().position(|kept| kept.key == key) {
-            return std::mem::take(&mut kept[found].words);
+        let known = kept.iter().position(|kept| kept.key == key);
+        if known.is_none() && kept.len() < KEPT {
+            kept.push(Kept::default());
         }
-        let mut scratch = self.take(words);
-        make(self, &mut scratch.words()[..words]);
-        scratch
+        // The first is the latest, and the oldest makes room.
+        let place = known.unwrap_or(kept.len() - 1);
+        kept[..=place].rotate_right(1);
+        let found = std::mem::take(&mut kept[0].words);
+        if known.is_some() && found.as_words().len() >= words {
+            return found;
+        }
+        kept[0].key.clear();
+        kept[0].key.extend_from_slice(key);
+        let mut found = found.of(words);
+        make(self, &mut found.words()[..words]);
+        found
     }
 
-    /// Keeps what [`recall`](Self::recall) gave for the next call, in the place of the oldest.
+    /// Keeps what [`recall`](Self::recall) gave for the next call.
     pub(crate) fn keep(&mut self, key: &[u32], words: Scratch) {
-        let Arena { kept, free, .. } = self.arena();
-        let place = kept.iter().position(|kept| kept.key == key);
-        let place = place.unwrap_or_else(|| {
-            if kept.len() < KEPT {
-                kept.push(Kept::default());
-            }
-            kept.len() - 1
-        });
-        // The first is the latest.
-        kept[..=place].rotate_right(1);
-        let Kept { key: last, words: old } = &mut kept[0];
-        last.clear();
-        last.extend_from_slice(key);
-        if old.as_words().is_empty() { *old = words } else { free.push(std::mem::replace(old, words)) }
+        if let Some(kept) = self.arena().kept.iter_mut().find(|kept| kept.key == key) {
+            kept.words = words;
+        }
     }
 
     /// Calls `f(task, scratch)` for each task, in parallel; the scratch is the thread's own and has at least `words` words.
