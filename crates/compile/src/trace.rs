@@ -6,7 +6,9 @@
 
 mod alias;
 mod bind;
+mod calls;
 mod control;
+mod truth;
 
 use std::collections::{HashMap, HashSet};
 
@@ -230,150 +232,6 @@ impl<'a> Trace<'a> {
         Ok(())
     }
 
-    fn plain_call(&mut self, graph: &'a Graph, node: &'a Node) {
-        if let Some(name) = float_item(node) {
-            return self.float_item(node, name);
-        }
-        match self.lower_node(graph, node) {
-            Ok(items) => {
-                self.bind_results(graph, node, items);
-                self.report(node, Outcome::Absorbed);
-            }
-            Err(reason) => self.fail(node, &reason),
-        }
-    }
-
-    /// A float read out of a tensor stays a tensor of rank 0, which takes part in arithmetic as numbers do.
-    fn float_item(&mut self, node: &'a Node, name: &str) {
-        let source = node.inputs.first().and_then(|i| i.arg.as_tensor()).map(|n| self.key(n));
-        let value = source.ok_or_else(|| Refuse::Missing("self".to_owned())).and_then(|key| {
-            let x = self.current(&key)?;
-            let outputs = vec![OutMeta { dtype: DType::F32, dims: Vec::new(), used: true }];
-            let args = vec![("self".to_owned(), Arg::Tensor(x)), ("size".to_owned(), Arg::Ints(Vec::new()))];
-            self.lower.call(&Call { target: "aten.view.default".to_owned(), args, outputs }, self.calls.len() as u32)
-        });
-        match value.and_then(|items| tensor_arg(&items)) {
-            Ok(Arg::Tensor(t)) => {
-                let value = Value::Tensor(self.new_base(t));
-                self.values.insert(self.key(name), value);
-                self.report(node, Outcome::Absorbed);
-            }
-            Ok(_) => self.refuse(node, "it reads no tensor".to_owned()),
-            Err(reason) => self.fail(node, &reason),
-        }
-    }
-
-    fn lower_node(&mut self, graph: &Graph, node: &Node) -> Result<Vec<Item>, Refuse> {
-        let call = self.call_of(graph, node, inline::functional(bare(&node.target)))?;
-        let foreign = node.output_names().into_iter().find_map(|n| graph.foreign_tensors.get(n).filter(|_| self.used.contains(n)));
-        if let Some(dtype) = foreign {
-            return Err(Refuse::Unsupported(format!("its result has element type {dtype}, which has no place in an MLX graph")));
-        }
-        let id = self.calls.len() as u32;
-        let before = self.outside.len();
-        if let Some(items) = self.unbound_lengths(&call, id) {
-            if items.is_err() {
-                self.outside.truncate(before);
-            }
-            return items;
-        }
-        self.lower_call(&call, id)
-    }
-
-    /// Calls made of one whose result's size depends on the data, and of one that nodes can express.
-    fn unbound_lengths(&mut self, call: &Call, id: u32) -> Option<Result<Vec<Item>, Refuse>> {
-        let first = call.outputs.first()?;
-        match (&call.target[..], call.arg("repeats")) {
-            ("aten.repeat_interleave.self_Tensor", Some(Arg::Tensor(t))) if self.lower.flow().constant(*t).is_none() => {
-                Some(self.repeat_by_tensor(call, id))
-            }
-            ("aten.nonzero_numpy.default", _) => {
-                let rank = Expr::Int(call.outputs.len() as i64);
-                let outputs = vec![OutMeta { dtype: DType::I64, dims: vec![first.dims.first()?.clone(), rank], used: true }];
-                let inner = Call { target: "aten.nonzero.default".to_owned(), args: call.args.clone(), outputs };
-                Some(self.lower_call(&inner, id).and_then(|items| {
-                    let args = vec![("self".to_owned(), tensor_arg(&items)?), ("dim".to_owned(), Arg::Int(Expr::Int(1)))];
-                    let call = Call { target: "aten.unbind.int".to_owned(), args, outputs: call.outputs.clone() };
-                    self.lower_call(&call, id)
-                }))
-            }
-            (_, _) if first.dtype == DType::F64 && call.arg("dtype").is_some() => self.converted_first(call, id),
-            _ => None,
-        }
-    }
-
-    /// Kernels compute in the type of their operand: one that the call converts is converted before.
-    fn converted_first(&mut self, call: &Call, id: u32) -> Option<Result<Vec<Item>, Refuse>> {
-        let x = call.tensor("self").ok().filter(|t| self.lower.spec(*t).dtype != DType::F64)?;
-        if call.target.starts_with("aten.to.") || call.target == "aten._to_copy.default" {
-            return None;
-        }
-        let dims = self.lower.spec(x).dims.to_vec();
-        let args = vec![("self".to_owned(), Arg::Tensor(x)), ("dtype".to_owned(), Arg::DType(DType::F64))];
-        let outputs = vec![OutMeta { dtype: DType::F64, dims, used: true }];
-        let wide = self.lower_call(&Call { target: "aten._to_copy.default".to_owned(), args, outputs }, id);
-        Some(wide.and_then(|items| {
-            let mut inner = call.clone();
-            let x = tensor_arg(&items)?;
-            inner.args.retain(|(name, _)| name != "dtype");
-            inner.args.iter_mut().filter(|(name, _)| name == "self").for_each(|(_, arg)| *arg = x.clone());
-            self.lower_call(&inner, id)
-        }))
-    }
-
-    fn repeat_by_tensor(&mut self, call: &Call, id: u32) -> Result<Vec<Item>, Refuse> {
-        let (mut x, repeats, out) = (call.tensor("self")?, call.tensor("repeats")?, call.out(0)?.clone());
-        let rank = self.lower.spec(x).rank();
-        let axis = match call.arg("dim") {
-            Some(_) => flambeau_tensor::normalize_axis(call.int("dim")?, rank).ok_or_else(|| Refuse::Missing("dim".to_owned()))?,
-            None => {
-                let numel = self.lower.spec(x).numel();
-                let args = vec![("self".to_owned(), Arg::Tensor(x)), ("size".to_owned(), Arg::Ints(vec![numel.clone()]))];
-                let spec = self.lower.spec(x).dtype;
-                let outputs = vec![OutMeta { dtype: spec, dims: vec![numel], used: true }];
-                x = match tensor_arg(&self.lower.call(&Call { target: "aten.view.default".to_owned(), args, outputs }, id)?)? {
-                    Arg::Tensor(t) => t,
-                    _ => x,
-                };
-                0
-            }
-        };
-        let count = out.dims.get(axis).cloned().ok_or_else(|| Refuse::Missing("dim".to_owned()))?;
-        let outputs = vec![OutMeta { dtype: DType::I64, dims: vec![count], used: true }];
-        let args = vec![("repeats".to_owned(), Arg::Tensor(repeats))];
-        let index = self.lower_call(&Call { target: "aten.repeat_interleave.Tensor".to_owned(), args, outputs }, id)?;
-        let args = vec![
-            ("self".to_owned(), Arg::Tensor(x)),
-            ("dim".to_owned(), Arg::Int(Expr::Int(axis as i64))),
-            ("index".to_owned(), tensor_arg(&index)?),
-        ];
-        self.lower_call(&Call { target: "aten.index_select.default".to_owned(), args, outputs: vec![out] }, id)
-    }
-
-    /// Lowers a call into nodes or, where that is allowed and possible, into a kernel call outside of delegates.
-    fn lower_call(&mut self, call: &Call, id: u32) -> Result<Vec<Item>, Refuse> {
-        let reason = match self.kept_out.iter().any(|t| bare(t) == call.target) {
-            true => Refuse::Unsupported("it was asked to stay outside of delegates".to_owned()),
-            false => match self.lower.call(call, id) {
-                Err(reason) => reason,
-                items => return items,
-            },
-        };
-        if !self.may_fall_back || self.depth > 0 {
-            return Err(reason);
-        }
-        let first = self.next_outside();
-        let outside = Outside::new(&mut self.lower, call, id, first, reason)?;
-        let items = outside.items(call);
-        self.outside.push(outside);
-        Ok(items)
-    }
-
-    /// The argument number of the next result of a kernel call.
-    fn next_outside(&self) -> u32 {
-        self.inputs.len() as u32 + self.outside.iter().map(|o| o.results.len() as u32).sum::<u32>()
-    }
-
     /// The call with its arguments read, under another target's name.
     fn call_of(&mut self, graph: &Graph, node: &Node, target: &str) -> Result<Call, Refuse> {
         let mut args = Vec::with_capacity(node.inputs.len());
@@ -468,22 +326,6 @@ impl<'a> Trace<'a> {
             Argument::SymFloat(SymArg::Name(name)) => self.current(&self.key(name)).map(Arg::Tensor),
             other => self_arg(&self.values, &self.scope, other),
         }
-    }
-}
-
-/// The name of a float that a call reads out of a tensor.
-fn float_item(node: &Node) -> Option<&str> {
-    match (bare(&node.target), node.outputs.first()?) {
-        ("aten.item.default" | "aten._local_scalar_dense.default", Argument::SymFloat(SymArg::Name(name))) => Some(name),
-        _ => None,
-    }
-}
-
-/// The first result as an argument.
-fn tensor_arg(items: &[Item]) -> Result<Arg, Refuse> {
-    match items.first() {
-        Some(Item::Tensor(t)) => Ok(Arg::Tensor(*t)),
-        _ => Err(Refuse::Missing("self".to_owned())),
     }
 }
 

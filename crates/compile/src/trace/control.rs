@@ -5,16 +5,16 @@
 
 use flambeau_ir::{Spec, Tid};
 use flambeau_lower::{Arg, Call, Item, Loop, OutMeta, Refuse};
-use flambeau_pt2::{Argument, Comparison, Graph, Node, SymArg, SymBool};
+use flambeau_pt2::{Argument, Graph, Node, SymArg};
 use flambeau_tensor::{DType, Expr};
 
-use super::{Trace, Value, nothing};
+use super::{Trace, Value, nothing, truth::Truth};
 use crate::{Error, Outcome, inline};
 
 /// A counted loop of more steps than this is left alone.
 const MAX_STEPS: i64 = 1 << 20;
 
-fn refuse<T>(reason: impl Into<String>) -> Result<T, Refuse> {
+pub(super) fn refuse<T>(reason: impl Into<String>) -> Result<T, Refuse> {
     Err(Refuse::Unsupported(reason.into()))
 }
 
@@ -397,114 +397,5 @@ impl<'a> Trace<'a> {
         let value = self.new_base(*new);
         self.values.insert(self.key(after), Value::Tensor(value));
         Ok(())
-    }
-
-    /// Records a condition on sizes; nodes compute it only if something needs it.
-    pub(super) fn predicate(&mut self, graph: &Graph, node: &Node) {
-        for name in node.output_names() {
-            let value = match graph.sym_bools.get(name).and_then(|c| self.condition(c)) {
-                Some(condition) => Value::Bool(condition),
-                None => Value::Absent(format!("`{name}` is a condition that nodes cannot compute")),
-            };
-            self.values.insert(self.key(name), value);
-        }
-        self.report(node, Outcome::Absorbed);
-    }
-
-    /// An archived condition with the symbols that this trace has identified; `None` if it is outside of the algebra.
-    fn condition(&self, c: &SymBool) -> Option<SymBool> {
-        let all = |list: &[SymBool]| list.iter().map(|c| self.condition(c)).collect::<Option<Vec<_>>>();
-        Some(match c {
-            SymBool::Known(b) => SymBool::Known(*b),
-            SymBool::Compare(op, a, b) => SymBool::Compare(*op, self.expr(a), self.expr(b)),
-            SymBool::And(list) => SymBool::And(all(list)?),
-            SymBool::Or(list) => SymBool::Or(all(list)?),
-            SymBool::Not(c) => SymBool::Not(Box::new(self.condition(c)?)),
-            SymBool::Opaque(_) => return None,
-        })
-    }
-
-    /// The value of a condition: known from the bounds of its sizes, or a rank-0 tensor of booleans.
-    fn truth(&mut self, condition: &SymBool) -> Result<Truth, Refuse> {
-        let (list, is_and) = match condition {
-            SymBool::Known(b) => return Ok(Truth::Known(*b)),
-            SymBool::Compare(op, a, b) => return self.compare(*op, a, b),
-            SymBool::Not(c) => {
-                return match self.truth(c)? {
-                    Truth::Known(b) => Ok(Truth::Known(!b)),
-                    Truth::Tensor(t) => self.boolean("aten.logical_not.default", vec![("self", Arg::Tensor(t))]),
-                };
-            }
-            SymBool::And(list) => (list, true),
-            SymBool::Or(list) => (list, false),
-            SymBool::Opaque(text) => return refuse(format!("the condition {text} cannot be computed by nodes")),
-        };
-        let mut total = Truth::Known(is_and);
-        for c in list {
-            total = match (total, self.truth(c)?) {
-                (Truth::Known(b), other) | (other, Truth::Known(b)) => {
-                    if b == is_and {
-                        other
-                    } else {
-                        Truth::Known(!is_and)
-                    }
-                }
-                (Truth::Tensor(a), Truth::Tensor(b)) => {
-                    let target = if is_and { "aten.logical_and.default" } else { "aten.logical_or.default" };
-                    self.boolean(target, vec![("self", Arg::Tensor(a)), ("other", Arg::Tensor(b))])?
-                }
-            };
-        }
-        Ok(total)
-    }
-
-    fn compare(&mut self, op: Comparison, a: &Expr, b: &Expr) -> Result<Truth, Refuse> {
-        let (low, high) = self.lower.flow().bounds(&(a.clone() - b.clone()));
-        let holds = [op.holds(low, 0), op.holds(high, 0)];
-        let decided = match op {
-            Comparison::Eq | Comparison::Ne => low == high || low > 0 || high < 0,
-            _ => holds[0] == holds[1],
-        };
-        if decided {
-            return Ok(Truth::Known(holds[0]));
-        }
-        let target = match op {
-            Comparison::Eq => "aten.eq.Tensor",
-            Comparison::Ne => "aten.ne.Tensor",
-            Comparison::Lt => "aten.lt.Tensor",
-            Comparison::Le => "aten.le.Tensor",
-            Comparison::Gt => "aten.gt.Tensor",
-            Comparison::Ge => "aten.ge.Tensor",
-        };
-        let (a, b) = (self.lower.size_tensor(a)?, self.lower.size_tensor(b)?);
-        self.boolean(target, vec![("self", Arg::Tensor(a)), ("other", Arg::Tensor(b))])
-    }
-
-    fn boolean(&mut self, target: &str, args: Vec<(&str, Arg)>) -> Result<Truth, Refuse> {
-        let args = args.into_iter().map(|(n, a)| (n.to_owned(), a)).collect();
-        let outputs = vec![OutMeta { dtype: DType::Bool, dims: Vec::new(), used: true }];
-        match self.lower.call(&Call { target: target.to_owned(), args, outputs }, self.calls.len() as u32)?.first() {
-            Some(Item::Tensor(t)) => Ok(Truth::Tensor(*t)),
-            _ => refuse("a comparison has no result"),
-        }
-    }
-}
-
-/// What is known of a condition.
-enum Truth {
-    Known(bool),
-    Tensor(Tid),
-}
-
-impl Trace<'_> {
-    /// A condition as an argument: only one that is decided by the bounds of its sizes can be.
-    pub(super) fn known_condition(&mut self, name: &str) -> Result<Arg, Refuse> {
-        match self.values.get(&self.key(name)).cloned() {
-            Some(Value::Bool(c)) => match self.truth(&c)? {
-                Truth::Known(b) => Ok(Arg::Bool(b)),
-                Truth::Tensor(t) => Ok(Arg::Tensor(t)),
-            },
-            _ => refuse(format!("`{name}` is no condition that nodes can compute")),
-        }
     }
 }
