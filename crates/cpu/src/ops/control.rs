@@ -23,18 +23,11 @@ impl Eval for ir::If {
 }
 
 impl Eval for ir::Scan {
-    const HAS_RULE: bool = false;
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let originals = self.originals.iter().map(|&o| cx.get(o)).collect::<Result<Vec<_>>>()?;
-        let mut steps = None;
-        for original in &originals {
-            let n = original.shape[axis_of(self.scan_axis.into(), original.rank())?];
-            if steps.is_some_and(|s| s != n) {
-                return Err(OpError::value("the scanned tensors have different lengths"));
-            }
-            steps = Some(n);
-        }
-        let steps = steps.filter(|&n| n > 0).ok_or_else(|| OpError::value("there is nothing to scan"))?;
+        // The rule has found that there are originals, and that all have as many steps.
+        let first = originals.first().ok_or_else(|| OpError::value("there is nothing to scan"))?;
+        let steps = first.shape[axis_of(self.scan_axis.into(), first.rank())?];
         let mut stacks: Vec<Option<Array>> = vec![None; self.outputs.len()];
         for t in 0..steps {
             for (original, &slice) in originals.iter().zip(&self.sliced) {
