@@ -68,6 +68,9 @@ pub enum EngineError {
     /// A constant is missing or has the wrong length.
     #[error("constant `{key}`: {what}")]
     Constant { key: String, what: String },
+    /// The device has no room for the program: what it needs, has and may hold.
+    #[error("out of memory: {0}")]
+    Memory(String),
     /// The call's arguments do not fit the program.
     #[error("{0}")]
     Arguments(String),

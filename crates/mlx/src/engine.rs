@@ -11,7 +11,7 @@ use std::{
 
 use flambeau_ir::{
     Checked, Graph, Node, Slot as GraphSlot, Tid,
-    engine::{Constants, Engine, EngineError, LoadOptions, Profile, Session},
+    engine::{Constants, Engine, EngineError, LoadOptions, Profile, Session, shared_name},
 };
 use flambeau_tensor::{DType, Shape, Tensor};
 
@@ -53,6 +53,8 @@ pub struct MemoryUse {
     pub peak: u64,
     /// Freed, and kept for reuse.
     pub cached: u64,
+    /// Most that arrays may take.
+    pub limit: u64,
 }
 
 /// Runs graphs on MLX. All sessions of an engine take turns on its device's thread and share the constants of a program.
@@ -161,7 +163,12 @@ impl MlxEngine {
     pub fn memory(&self) -> MemoryUse {
         let _ = self.owner.queue.call(|| ());
         let read = |what| self.api.memory(what, 0).unwrap_or(0);
-        MemoryUse { active: read(Memory::Active), peak: read(Memory::Peak), cached: read(Memory::Cache) }
+        MemoryUse {
+            active: read(Memory::Active),
+            peak: read(Memory::Peak),
+            cached: read(Memory::Cache),
+            limit: read(Memory::Limit),
+        }
     }
 
     /// Begins a new measurement of [`MemoryUse::peak`].
@@ -193,11 +200,15 @@ impl Engine for MlxEngine {
         let (api, device, support, uploaded) = (self.api, self.device, self.support, Arc::clone(&self.uploaded));
         let profile = self.profile;
         let compiles = (self.compiles && !profile).then(|| Arc::clone(&self.compiled_runs));
-        let (kv, shared, queue) = (options.kv_cache.clone(), options.shared.clone(), self.owner.queue.clone());
+        let (options, queue) = (options.clone(), self.owner.queue.clone());
         let load = move || {
+            // Metal reads constants where they lie.
+            let weights = if support.has_metal { 0 } else { new_bytes(&uploaded, &tensors) };
+            require_room(api, weights.saturating_add(state_bytes(&graph, &options)))?;
             let uploads = upload(api, &uploaded, tensors)?;
-            let mut state = State::new(graph, (api, device, support, compiles), kv.as_ref(), uploads).map_err(engine_error)?;
-            shared.map_or(Ok(()), |shared| state.share(shared, queue))?;
+            let mut state =
+                State::new(graph, (api, device, support, compiles), options.kv_cache.as_ref(), uploads).map_err(engine_error)?;
+            options.shared.map_or(Ok(()), |shared| state.share(shared, queue))?;
             state.machine.profile = profile.then(Profile::default);
             Ok(state)
         };
@@ -243,12 +254,52 @@ fn constants_of(graph: &Graph, constants: &dyn Constants) -> Result<Vec<Tensor>,
     names.into_iter().zip((0..).map(Tid)).map(bind).collect()
 }
 
+/// Bytes of the constants that no session has brought to the device yet.
+fn new_bytes(known: &Uploads, tensors: &[Tensor]) -> u64 {
+    let known = known.lock().unwrap_or_else(|e| e.into_inner());
+    let is_new = |tensor: &&Tensor| known.get(&key_of(tensor)).is_none_or(|upload| upload.strong_count() == 0);
+    tensors.iter().filter(is_new).map(|tensor| tensor.bytes().len() as u64).sum()
+}
+
+/// Bytes of the buffers and of the cache that no other session of the same state has already.
+fn state_bytes(graph: &Graph, options: &LoadOptions) -> u64 {
+    let is_there = |name: &str| options.shared.as_ref().is_some_and(|state| state.inside.has(name));
+    let buffers = graph.buffers.iter().filter_map(|&tid| {
+        let name = graph.name_of(GraphSlot::Tensor(tid)).map(shared_name);
+        let meta = graph.meta.get(tid.0 as usize).filter(|_| !name.is_some_and(is_there))?;
+        Some(meta.static_shape()?.iter().fold(meta.dtype.size() as u64, |n, &d| n.saturating_mul(d as u64)))
+    });
+    let cache = options.kv_cache.as_ref().filter(|_| !is_there("/cache")).map_or(0, |config| {
+        let position = config.layers.iter().map(|layer| layer.n_kv_heads as u64 * layer.head_dim as u64);
+        position.fold(0, u64::saturating_add).saturating_mul(2 * (config.dtype.size() * config.capacity) as u64)
+    });
+    buffers.fold(cache, u64::saturating_add)
+}
+
+/// Refuses a program that needs more than MLX may still allocate, before it takes any of it.
+fn require_room(api: Api, needed: u64) -> Result<(), EngineError> {
+    let read = |what, otherwise| api.memory(what, 0).unwrap_or(otherwise);
+    let (active, limit) = (read(Memory::Active, 0), read(Memory::Limit, u64::MAX));
+    if needed <= limit.saturating_sub(active) {
+        return Ok(());
+    }
+    let [needed, active, limit] = [needed, active, limit].map(|bytes| bytes.div_ceil(1 << 20));
+    Err(EngineError::Memory(format!(
+        "the program needs {needed} MiB for weights, buffers and caches, but arrays take {active} MiB of the {limit} MiB that MLX may \
+         allocate"
+    )))
+}
+
+fn key_of(tensor: &Tensor) -> Key {
+    (tensor.bytes().as_ptr() as usize, tensor.dtype(), Shape::from_slice(tensor.shape()))
+}
+
 /// The constants on the device, in order: those that another session brought there, and the rest brought now.
 fn upload(api: Api, known: &Uploads, tensors: Vec<Tensor>) -> Result<Vec<(Slot, Arc<Upload>)>, EngineError> {
     let mut known = known.lock().unwrap_or_else(|e| e.into_inner());
     known.retain(|_, upload| upload.strong_count() > 0);
     let bring = |tensor: Tensor| {
-        let key = (tensor.bytes().as_ptr() as usize, tensor.dtype(), Shape::from_slice(tensor.shape()));
+        let key = key_of(&tensor);
         if let Some(upload) = known.get(&key).and_then(Weak::upgrade) {
             let array = upload.array.lock().unwrap_or_else(|e| e.into_inner()).share()?;
             let mut slot = Slot::new(array, tensor.dtype(), key.2);

@@ -22,7 +22,7 @@ use crate::{
     engine::Upload,
     error::{At, OpError, Result},
     eval::{self, Support},
-    ffi::{Api, Array, Unary},
+    ffi::{Api, Array, Memory, Unary},
     kv::KvCache,
     ops::shape::Window,
     owner::{Owner, Queue},
@@ -275,8 +275,7 @@ impl State {
     }
 
     fn run(&mut self, inputs: &[Value], wanted: Wanted) -> Result<Vec<Value>, EngineError> {
-        let built = self.build(inputs, None)?;
-        let result = self.compute(built, wanted).map_err(engine_error);
+        let result = self.build(inputs, None).and_then(|built| self.compute(built, wanted).map_err(engine_error));
         if result.is_err() {
             self.settle();
         }
@@ -406,7 +405,8 @@ impl State {
         Ok(arrays)
     }
 
-    /// After a failure: buffers that cannot be computed are as loading left them.
+    /// After a failure: buffers that cannot be computed are as loading left them, and memory that the run had taken goes back to the
+    /// system, which may be short of it.
     pub(crate) fn settle(&mut self) {
         let tids: Vec<Tid> = self.initial.iter().map(|(tid, _)| *tid).collect();
         for (i, tid) in tids.into_iter().enumerate() {
@@ -415,6 +415,8 @@ impl State {
                 self.restore(i);
             }
         }
+        // The run's failure is what counts.
+        let _ = self.machine.api.memory(Memory::ClearCache, 0);
     }
 
     fn restore(&mut self, index: usize) {

@@ -7,7 +7,7 @@ use flambeau_ir::{
     Slot, SlotCounts, TensorMeta, Tid, Vid, check,
     engine::{Constants, Engine, EngineError, LoadOptions, Session, SharedState, Value},
 };
-use flambeau_mlx::{MlxEngine, Options};
+use flambeau_mlx::{Device, MlxEngine, Options};
 use flambeau_tensor::{Bytes, DType, Tensor};
 
 #[path = "support/mod.rs"]
@@ -277,6 +277,8 @@ fn a_failed_run_leaves_the_session_and_its_memory_usable() {
     let chain = vec![add(3, 1, 3), wide.into(), add(4, 4, 5), zero.into(), row.into(), flat.into()];
     let mut s = load(&engine, &graph(vec![chain], None), 0.0);
     let error = run(&mut s, [1.0; 4], 31).expect_err("62 GiB are too many").to_string();
+    // A constant and a buffer of 16 bytes.
+    assert_eq!((engine.memory().active, engine.memory().cached), (32, 0));
     assert!(error.to_lowercase().contains("alloc"), "{error}");
     let error = run(&mut s, [1.0; 4], -2).expect_err("a negative size").to_string();
     assert!(error.contains("BroadcastTo"), "{error}");
@@ -285,6 +287,31 @@ fn a_failed_run_leaves_the_session_and_its_memory_usable() {
     s.reset();
     drop((s, other));
     assert_eq!(engine.live_arrays(), 0);
+}
+
+#[test]
+fn programs_without_room_are_refused_before_they_take_any() {
+    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    let limit = engine.memory().limit;
+    let limited = |limit| {
+        let options = Options { device: Some(Device::Cpu), memory_limit: Some(limit), ..Options::default() };
+        MlxEngine::load(&installed::shim().expect("it was there before"), &options).expect("the engine loads")
+    };
+    let small = limited(3 << 20);
+    let load = |rows| small.load(cache_graph(rows), &Data::new(&[]), &LoadOptions::default());
+    let error = load(1024).err().expect("the cache takes 4 MiB").to_string();
+    let expected = "out of memory: the program needs 4 MiB for weights, buffers and caches, but arrays take 0 MiB of the 3 MiB";
+    assert!(error.starts_with(expected), "{error}");
+    assert_eq!((small.live_arrays(), small.memory().active), (0, 0));
+    let x = Value::Tensor(Tensor::from_slice(&[1.0f32; 1024], &[1, 1024]).unwrap());
+    let mut first = load(256).expect("the cache takes 1 MiB");
+    first.run(std::slice::from_ref(&x)).expect("there is room");
+    let error = load(600).err().expect("2.4 MiB are not left").to_string();
+    assert!(error.contains("needs 3 MiB") && error.contains("arrays take 1 MiB"), "{error}");
+    first.run(&[x]).expect("the session goes on");
+    drop(first);
+    drop(load(600).expect("there is room again"));
+    drop(limited(limit));
 }
 
 #[test]

@@ -52,6 +52,11 @@ impl Cells {
         }
     }
 
+    /// Whether there is a place of that name.
+    pub fn has(&self, name: &str) -> bool {
+        self.held().0.iter().any(|cell| cell.name == name)
+    }
+
     /// All places, for as long as nobody else may see them.
     pub fn held(&self) -> Held<'_> {
         Held(self.0.lock().unwrap_or_else(PoisonError::into_inner))
@@ -90,7 +95,9 @@ mod tests {
     fn places_are_joined_by_name_and_kind() {
         let cells = Cells::default();
         assert_eq!(cells.join("a", "i32", || 1), Ok(0));
+        assert!(!cells.has("b"));
         assert_eq!(cells.join("b", "i32", || 2), Ok(1));
+        assert!(cells.has("b"));
         assert_eq!(cells.join("a", "i32", || 3), Ok(0));
         assert!(cells.join("a", "f32", || 3).unwrap_err().contains("expected f32, found i32"));
         assert!(cells.join("a", "i32", || "text").is_err());

@@ -33,6 +33,11 @@ pub(crate) use self::{
 };
 use crate::{Device, Error};
 
+/// Whether MLX's message is that an allocator of its, CUDA's or C++'s has failed.
+fn is_of_memory(message: &str) -> bool {
+    ["malloc] ", "cudaMalloc", "bad_alloc", "out of memory"].iter().any(|part| message.contains(part))
+}
+
 /// The message of a failed call.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("MLX: {0}")]
@@ -102,7 +107,23 @@ impl Api {
             return Ok(());
         }
         // SAFETY: the message is a terminated string that lives until this thread's next call.
-        Err(Failure(unsafe { text((self.0.fl_error)()) }))
+        let what = unsafe { text((self.0.fl_error)()) };
+        Err(Failure(if is_of_memory(&what) { self.with_memory(&what) } else { what }))
+    }
+
+    /// The message of a failed allocation with what MLX holds.
+    fn with_memory(self, what: &str) -> String {
+        // Without the wrappers, whose failure would come here again.
+        let read = |which: Memory| {
+            let mut out = 0;
+            // SAFETY: the entry writes one integer.
+            let status = unsafe { (self.0.fl_memory)(which as c_int, 0, &raw mut out) };
+            (status == 0).then_some(out >> 20)
+        };
+        match (read(Memory::Active), read(Memory::Limit)) {
+            (Some(active), Some(limit)) => format!("out of memory: arrays take {active} MiB and may take {limit} MiB ({what})"),
+            _ => format!("out of memory ({what})"),
+        }
     }
 
     /// Version of libmlx, or of the headers that the shim was compiled with.
@@ -183,4 +204,19 @@ impl Api {
 unsafe fn text(pointer: *const c_char) -> String {
     // SAFETY: the caller vouches for it.
     unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_of_memory;
+
+    #[test]
+    fn failed_allocations_are_told_from_other_failures() {
+        let check = |message: &str, expected| assert_eq!(is_of_memory(message), expected, "{message}");
+        check("[malloc] Unable to allocate 4096 bytes.", true);
+        check("[metal::malloc] Attempting to allocate 4096 bytes which is greater than the maximum allowed buffer size", true);
+        check("cudaMallocManaged(&data, size) failed: out of memory", true);
+        check("std::bad_alloc", true);
+        check("[reshape] Cannot reshape array of size 4 into shape (3).", false);
+    }
 }
