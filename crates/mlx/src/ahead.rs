@@ -8,7 +8,7 @@ use flambeau_tensor::DType;
 use crate::{
     error::{OpError, Result},
     ffi::{Api, ArgReduce, Array, Binary, Order, Reduce, Unary},
-    session::{Fed, MlxSession, Pending, State, engine_error, last_entry},
+    session::{Built, Fed, MlxSession, Pending, State, engine_error, last_entry},
 };
 
 /// Submitted runs.
@@ -47,7 +47,17 @@ impl State {
         self.machine.fused.iter_mut().for_each(|plan| plan.is_ahead = is_ahead);
         let built = self.build(&run.inputs, fed.as_ref());
         self.machine.fused.iter_mut().for_each(|plan| plan.is_ahead = false);
-        let built = built?;
+        let submitted = built.and_then(|built| self.submit_built(&built, run));
+        if submitted.is_err() {
+            self.settle();
+        }
+        let (token, last) = submitted?;
+        self.in_flight.last = Some(last);
+        Ok(token)
+    }
+
+    /// Begins to compute a run and its token, of which there are two handles then.
+    fn submit_built(&self, built: &Built, run: &TokenRun) -> Result<(Array, Array), EngineError> {
         let Some(Pending::Array(logits)) = built.results.get(run.logits) else {
             return Err(EngineError::Arguments(format!("result {} holds no logits", run.logits)));
         };
@@ -57,13 +67,7 @@ impl State {
             self.machine.api.submit(std::iter::once(&token).chain(&buffers))?;
             Ok((token.share()?, token))
         };
-        let submitted: Result<_> = submit();
-        if submitted.is_err() {
-            self.settle();
-        }
-        let (token, last) = submitted.map_err(engine_error)?;
-        self.in_flight.last = Some(last);
-        Ok(token)
+        submit().map_err(engine_error)
     }
 
     /// The last run's token in place of an input.

@@ -282,7 +282,7 @@ impl State {
         result
     }
 
-    /// The run as arrays that MLX has not computed yet. After a failure, buffers are as before where they cannot be computed.
+    /// The run as arrays that MLX has not computed yet. After a failure, the caller [settles](State::settle).
     pub(crate) fn build(&mut self, inputs: &[Value], fed: Option<&Fed>) -> Result<Built, EngineError> {
         self.check_inputs(inputs)?;
         if let Some(result) = self.build_compiled(inputs, fed) {
@@ -293,9 +293,6 @@ impl State {
         let results = run_chain(&mut self.machine, main).and_then(|()| self.results()).map_err(engine_error);
         // Only then do intermediate arrays have no handle but MLX's own, so that MLX may reuse their storage.
         clear(&mut self.machine);
-        if results.is_err() {
-            self.settle();
-        }
         Ok(Built { results: results?, _inputs: held })
     }
 
