@@ -80,6 +80,21 @@ struct Gemv {
     return rsqrtf(sum / k + eps);
   }
 
+  // Element `j` of eight as lanes multiply it, times that of `norm` if there is one; adds to what is owed for the whole vector and for
+  // the element's group.
+  __device__ static float scale(
+      const uint4& v, const uint4& norm, bool has_norm, int j, float& squares, float& sum, float& offset) {
+    float value = wide_at<T>(v, j);
+    squares += value * value;
+    if (has_norm) {
+      value *= wide_at<T>(norm, j);
+    }
+    float scaled = value * input_scale(j);
+    sum += value;
+    offset += scaled * 8388608.0f;
+    return scaled;
+  }
+
   __device__ float stage_chunk(const T* x, const T* norm, int c) {
     float4* to = xs + c / 32 * kQuads * 32 + c % 32;
     float squares = 0.0f;
@@ -98,15 +113,8 @@ struct Gemv {
       float scaled[8];
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        float value = wide_at<T>(v, j);
-        squares += value * value;
-        if (norm != nullptr) {
-          value *= wide_at<T>(g, j);
-        }
-        scaled[j] = value * input_scale(j);
         int part = (h * 8 + j) * kParts / kCodes;
-        sum[part] += value;
-        offset[part] += scaled[j] * 8388608.0f;
+        scaled[j] = scale(v, g, norm != nullptr, j, squares, sum[part], offset[part]);
       }
       to[(2 * h) * 32] = make_float4(scaled[0], scaled[1], scaled[2], scaled[3]);
       to[(2 * h + 1) * 32] = make_float4(scaled[4], scaled[5], scaled[6], scaled[7]);

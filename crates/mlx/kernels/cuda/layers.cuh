@@ -82,7 +82,7 @@ template <typename T, int BITS, int GROUP, int PRODUCTS, int SLOTS>
 struct Ring {
   static constexpr bool kScaled = BITS != 16;
   // Bytes of the scales of one row of a chunk.
-  static constexpr int kScales = kScaled ? 4096 / BITS / (GROUP == 0 ? 1 : GROUP) * 2 : 0;
+  static constexpr int kScales = kScaled ? 4096 / BITS / GROUP * 2 : 0;
   static constexpr int kSlot = kRows * (kChunk + 2 * kScales);
   static constexpr int kPieces = kScales / 16;
   static constexpr int kMatrix = kScaled ? 3 : 1;
@@ -336,14 +336,7 @@ struct Decoder {
       float scaled[8];
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        float value = wide_at<T>(v, j);
-        squares += value * value;
-        if (norm != nullptr) {
-          value *= wide_at<T>(n, j);
-        }
-        scaled[j] = value * G::input_scale(j);
-        sum += value;
-        offset += scaled[j] * 8388608.0f;
+        scaled[j] = G::scale(v, n, norm != nullptr, j, squares, sum, offset);
       }
       float4* to = g.xs + c / 32 * G::kQuads * 32 + c % 32 + i % kLanes * 64;
       to[0] = make_float4(scaled[0], scaled[1], scaled[2], scaled[3]);

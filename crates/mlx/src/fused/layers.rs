@@ -74,7 +74,8 @@ impl<'a> Layer<'a> {
         let widens = gate_up.norm.is_some() && gate_up.gated && gate_up.x == o.outs[0];
         let narrows =
             down.norm.is_none() && down.weights.len() == 1 && down.x == gate_up.outs[0] && down.residual == Some(o.outs[0]);
-        (attends && returns && widens && narrows && layer.has_one_format()).then_some((layer, starts, next))
+        let is_one = layer.has_one_format() && layer.has_one_eps();
+        (attends && returns && widens && narrows && is_one).then_some((layer, starts, next))
     }
 
     fn linears(&self) -> [&'a Linear; 4] {
@@ -89,14 +90,18 @@ impl<'a> Layer<'a> {
         self.linears().iter().flat_map(|l| &l.weights).all(|w| w.format == self.format())
     }
 
-    fn eps(&self) -> [Option<f32>; 2] {
-        [self.qkv, self.gate_up].map(|l| l.norm.map(|n| n.1))
+    /// What the first norm adds to the mean of squares.
+    fn eps(&self) -> f32 {
+        self.qkv.norm.map_or(0.0, |n| n.1)
     }
 
-    /// Whether a layer behind this one differs in nothing that a launch is made for, as far as the program tells.
+    fn has_one_eps(&self) -> bool {
+        self.gate_up.norm.is_some_and(|n| n.1 == self.eps())
+    }
+
+    /// Whether another layer is the same in all that a launch is made for, as far as the program tells.
     fn is_like(&self, other: &Layer<'_>) -> bool {
-        let (eps, same) = (self.eps(), self.format() == other.format() && self.eps() == other.eps());
-        same && eps[0] == eps[1] && self.attention.is_like(other.attention)
+        self.format() == other.format() && self.eps() == other.eps() && self.attention.is_like(other.attention)
     }
 
     /// Constants and caches, in the order in which the kernel's text numbers them.
@@ -244,7 +249,7 @@ impl Layers {
             return Ok(false);
         };
         if self.made.as_ref().is_none_or(|(made, _)| *made != sizes) {
-            self.made = Some((sizes.clone(), layers_text::kernel(m, &sizes, layers[0].attention, layers[0].eps()[0])?));
+            self.made = Some((sizes.clone(), layers_text::kernel(m, &sizes, layers[0].attention, layers[0].eps())?));
         }
         self.launch(m, shared, &layers, x, position)?;
         Ok(true)

@@ -212,7 +212,7 @@ fn share_out(tiles: usize, chunks: usize) -> (u32, usize) {
 ///
 /// # Errors
 /// If MLX refuses it.
-pub(super) fn kernel(m: &Machine, sizes: &Sizes, attention: &Attention, eps: Option<f32>) -> Result<Kernel> {
+pub(super) fn kernel(m: &Machine, sizes: &Sizes, attention: &Attention, eps: f32) -> Result<Kernel> {
     let count = sizes.layers * sizes.layer_places();
     let mut inputs: Vec<String> = ["x", "position", "counters"].map(str::to_owned).into();
     inputs.extend(sizes.has_periods.then(|| "periods".to_owned()));
@@ -222,7 +222,7 @@ pub(super) fn kernel(m: &Machine, sizes: &Sizes, attention: &Attention, eps: Opt
         is_cuda: true,
         // MLX sets a kernel's shared memory when it first sees its name and text, so both tell all sizes.
         name: &format!("flambeau_layers_{}_{}_{memory}", sizes.bits, sizes.layers),
-        source: &source(sizes, attention, eps.unwrap_or(0.0)),
+        source: &source(sizes, attention, eps),
         header: text::layers(),
         inputs: &inputs,
         outputs: &["out", "scratch", "parts"].map(str::to_owned),

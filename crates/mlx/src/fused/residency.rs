@@ -22,12 +22,6 @@ const MOST: usize = 1023;
 /// Blocks of the measurement: several for every multiprocessor of any device.
 const BLOCKS: i32 = 4096;
 
-/// Every block notes where it runs, and stays long enough that others go elsewhere.
-const SOURCE: &str = "unsigned at;asm volatile(\"mov.u32 %0, %%smid;\":\"=r\"(at));
-if(threadIdx.x==0&&at<1023)seen[at]=1;
-if(blockIdx.x==0&&threadIdx.x==0)seen[1023]=__CUDA_ARCH__;
-long long begin=clock64();while(clock64()-begin<2000){}";
-
 /// Bytes of shared memory of a block by compute capability (CUDA C++ Programming Guide, technical specifications), less what kernels
 /// declare by themselves. Zero where asynchronous copies are missing.
 fn shared_memory(capability: u32) -> usize {
@@ -45,12 +39,19 @@ fn shared_memory(capability: u32) -> usize {
 /// # Errors
 /// If MLX fails.
 pub(super) fn measure(api: Api) -> Result<Residency> {
+    // Every block notes where it runs, and stays long enough that others go elsewhere.
+    let source = format!(
+        "unsigned at;asm volatile(\"mov.u32 %0, %%smid;\":\"=r\"(at));
+         if(threadIdx.x==0&&at<{MOST})seen[at]=1;
+         if(blockIdx.x==0&&threadIdx.x==0)seen[{MOST}]=__CUDA_ARCH__;
+         long long begin=clock64();while(clock64()-begin<2000){{}}"
+    );
     let kernel = Kernel::new(
         api,
         &KernelText {
             is_cuda: true,
             name: "flambeau_residency",
-            source: SOURCE,
+            source: &source,
             header: "",
             inputs: &[],
             outputs: &["seen".to_owned()],
@@ -61,11 +62,9 @@ pub(super) fn measure(api: Api) -> Result<Residency> {
     )?;
     let outputs = [(DType::U32, Shape::from_slice(&[MOST + 1]))];
     let launch = Launch { outputs: &outputs, grid: [BLOCKS * 1024, 1, 1], threads: [1024, 1, 1], templates: &[], init: Some(0.0) };
-    let arrays = kernel.launch(&[], &launch)?;
-    let mut seen = Vec::new();
-    for array in &arrays {
-        seen = array.cast(DType::I32)?.to_tensor().map_err(crate::error::OpError::from).and_then(|t| crate::ops::integers(&t))?;
-    }
+    let array = kernel.launch(&[], &launch)?.into_iter().next();
+    let seen = array.map(|array| array.cast(DType::I32)?.to_tensor()).transpose()?;
+    let seen = seen.map(|seen| crate::ops::integers(&seen)).transpose()?.unwrap_or_default();
     let capability = seen.get(MOST).map_or(0, |&v| u32::try_from(v).unwrap_or(0));
     let blocks = seen.iter().take(MOST).filter(|&&v| v != 0).count();
     Ok(Residency { blocks, shared_memory: shared_memory(capability) })
