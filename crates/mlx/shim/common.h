@@ -53,6 +53,9 @@ inline std::optional<mx::array> maybe(fl_array handle) {
   return handle ? std::optional<mx::array>(get(handle)) : std::nullopt;
 }
 
+// Computes the arrays and all they depend on. On MLX's CPU backend, a step for which the memory limit leaves no room is refused.
+void evaluate(const std::vector<mx::array>& wanted, bool is_async);
+
 // A new handle; the count of live ones grows.
 fl_array adopt(mx::array value);
 

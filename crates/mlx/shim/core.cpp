@@ -1,4 +1,4 @@
-// Errors, devices, memory, arrays, evaluation.
+// Errors, devices, memory, arrays, compiled functions.
 #include "common.h"
 
 #include <atomic>
@@ -249,17 +249,13 @@ int fl_array_spec(fl_array a, int64_t* dims, size_t len, size_t* rank, int* dtyp
 int fl_array_data(fl_array a, const void** data, size_t* bytes) {
   return guard([&] {
     auto& x = get(a);
-    x.eval();
+    evaluate({x}, /* is_async */ false);
     if (x.size() > 0 && !x.flags().row_contiguous) {
       throw std::runtime_error("the array is not row-major");
     }
     *data = x.size() > 0 ? x.data<char>() : nullptr;
     *bytes = x.nbytes();
   });
-}
-
-int fl_eval(fl_arrays list, int is_async) {
-  return guard([&] { is_async ? mx::async_eval(arrays_of(list)) : mx::eval(arrays_of(list)); });
 }
 
 int fl_compile(fl_function function, void* context, fl_release release, size_t n_out, fl_closure* out) {

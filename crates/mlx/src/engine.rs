@@ -40,7 +40,8 @@ pub struct Options {
     pub cache_limit: Option<u64>,
     /// Bytes that stay resident on Metal; `None` leaves MLX's own limit.
     pub wired_limit: Option<u64>,
-    /// Bytes that MLX may use; `None` leaves MLX's own limit.
+    /// Bytes that arrays may take together; `None` leaves MLX's own limit. A run that needs more ends with an error, save for what
+    /// kernels of MLX's CPU backend take for themselves.
     pub memory_limit: Option<u64>,
 }
 

@@ -57,6 +57,18 @@ impl KvCache {
         self.layers.iter().flat_map(|layer| &layer.pools).map(|pool| Ok(pool.share()?)).collect()
     }
 
+    /// After a failure: pools that cannot be computed are zero.
+    pub(crate) fn settle(&mut self, api: Api) {
+        let dtype = self.layout.config().dtype;
+        for pool in self.layers.iter_mut().flat_map(|layer| &mut layer.pools) {
+            if api.eval([&*pool]).is_err()
+                && let Ok(zeros) = pool.spec().and_then(|(_, shape)| Array::full(api, &shape, 0.0, dtype))
+            {
+                *pool = zeros;
+            }
+        }
+    }
+
     /// Writes `k` and `v` `[1, heads, T, head_dim]` from `position` on, and returns what the step reads.
     ///
     /// # Errors

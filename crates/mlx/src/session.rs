@@ -412,6 +412,9 @@ impl State {
                 self.restore(i);
             }
         }
+        if let Some(kv) = &mut self.machine.kv {
+            kv.settle(self.machine.api);
+        }
         // The run's failure is what counts.
         let _ = self.machine.api.memory(Memory::ClearCache, 0);
     }

@@ -11,10 +11,11 @@ use sha2::{Digest, Sha256};
 use crate::{Error, Install};
 
 /// The shim's files; the last one includes the others.
-const SOURCES: [(&str, &str); 7] = [
+const SOURCES: [(&str, &str); 8] = [
     ("flambeau_mlx.h", include_str!("../shim/flambeau_mlx.h")),
     ("common.h", include_str!("../shim/common.h")),
     ("core.cpp", include_str!("../shim/core.cpp")),
+    ("eval.cpp", include_str!("../shim/eval.cpp")),
     ("math.cpp", include_str!("../shim/math.cpp")),
     ("shape.cpp", include_str!("../shim/shape.cpp")),
     ("neural.cpp", include_str!("../shim/neural.cpp")),

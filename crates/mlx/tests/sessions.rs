@@ -3,9 +3,9 @@
 use std::{sync::Arc, thread};
 
 use flambeau_ir::{
-    Add, BroadcastTo, Chain, ChainId, Checked, Graph, IdCopy, If, In, Int, MetalKernel, Multiply, Node, Out, Slice, SliceUpdate,
-    Slot, SlotCounts, TensorMeta, Tid, Vid, check,
-    engine::{Constants, Engine, EngineError, LoadOptions, Session, SharedState, Value},
+    Add, BroadcastTo, Chain, ChainId, Checked, Concatenate, Graph, IdCopy, If, In, Int, MetalKernel, Multiply, Node, Out, Slice,
+    SliceUpdate, Slot, SlotCounts, TensorMeta, Tid, Vid, check,
+    engine::{Constants, Engine, EngineError, KvCacheConfig, KvLayer, LoadOptions, Session, SharedState, Value},
 };
 use flambeau_mlx::{Device, MlxEngine, Options};
 use flambeau_tensor::{Bytes, DType, Tensor};
@@ -289,15 +289,34 @@ fn a_failed_run_leaves_the_session_and_its_memory_usable() {
     assert_eq!(engine.live_arrays(), 0);
 }
 
-#[test]
-fn programs_without_room_are_refused_before_they_take_any() {
-    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
-    let limit = engine.memory().limit;
-    let limited = |limit| {
+/// An engine on MLX's CPU backend, while whose life arrays may take fewer bytes in the whole process.
+struct Limited {
+    engine: MlxEngine,
+    before: u64,
+}
+
+impl Limited {
+    fn to(bytes: u64) -> Option<Limited> {
+        let before = installed::engine()?.memory().limit;
+        Some(Limited { engine: Limited::engine(bytes), before })
+    }
+
+    fn engine(limit: u64) -> MlxEngine {
         let options = Options { device: Some(Device::Cpu), memory_limit: Some(limit), ..Options::default() };
         MlxEngine::load(&installed::shim().expect("it was there before"), &options).expect("the engine loads")
-    };
-    let small = limited(3 << 20);
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        drop(Limited::engine(self.before));
+    }
+}
+
+#[test]
+fn programs_without_room_are_refused_before_they_take_any() {
+    let (_turn, Some(small)) = (alone(), Limited::to(3 << 20)) else { return };
+    let small = &small.engine;
     let load = |rows| small.load(cache_graph(rows), &Data::new(&[]), &LoadOptions::default());
     let error = load(1024).err().expect("the cache takes 4 MiB").to_string();
     let expected = "out of memory: the program needs 4 MiB for weights, buffers and caches, but arrays take 0 MiB of the 3 MiB";
@@ -311,7 +330,104 @@ fn programs_without_room_are_refused_before_they_take_any() {
     first.run(&[x]).expect("the session goes on");
     drop(first);
     drop(load(600).expect("there is room again"));
-    drop(limited(limit));
+}
+
+/// A graph from `[1, 2^20]` to `[1]`: `steps` sums that need one another, and the last one's first element. If `joined`, it reads
+/// that element through all of them side by side.
+fn sums(steps: u32, joined: bool) -> Arc<Checked> {
+    let end = 2 + steps;
+    let next = |i: u32| add(if i == 0 { 0 } else { 1 + i }, 0, 2 + i);
+    let mut chain: Chain = (0..steps).map(next).collect();
+    if joined {
+        chain.push(Concatenate { tensors: (2..end).map(|t| In(Tid(t))).collect(), out: Out(Tid(end)), axis: 0 }.into());
+    }
+    let whole = if joined { end } else { end - 1 };
+    let column = |x, out| Slice {
+        x: In(Tid(x)),
+        out: Out(Tid(out)),
+        axis: Int::Lit(1),
+        start: Int::Lit(-1),
+        stop: Int::Lit(i64::MAX),
+        step: 1,
+    };
+    let row = Slice { axis: Int::Lit(0), start: Int::Lit(-1), ..column(end + 1, end + 2) };
+    let flat = flambeau_ir::Reshape { x: In(Tid(end + 2)), out: Out(Tid(1)), shape: vec![Int::Lit(1)] };
+    chain.extend([column(whole, end + 1).into(), row.into(), flat.into()]);
+    let graph = Graph {
+        slots: SlotCounts { constants: 0, inputs: 1, outputs: 1, buffers: 0, temps: steps + 3 },
+        chains: vec![chain],
+        inputs: vec![Slot::Tensor(Tid(0))],
+        outputs: vec![Slot::Tensor(Tid(1))],
+        meta: vec![TensorMeta::fixed(DType::F32, &[1, 1 << 20]), TensorMeta::fixed(DType::F32, &[1])],
+        ..Graph::default()
+    };
+    Arc::new(check(graph).expect("the graph is sound"))
+}
+
+#[test]
+fn runs_that_fit_only_in_part_are_refused_and_runs_that_fit_in_turn_are_not() {
+    let (_turn, Some(limited)) = (alone(), Limited::to(30 << 20)) else { return };
+    // Tensors of 4 MiB: six of them and all six joined take 48.
+    let small = &limited.engine;
+    let load = |graph: Arc<Checked>| small.load(graph, &Data::new(&[]), &LoadOptions::default()).expect("the graph loads");
+    let ones = [Value::Tensor(Tensor::from_slice(&vec![1.0f32; 1 << 20], &[1, 1 << 20]).unwrap())];
+    let last = |session: &mut Box<dyn Session>| match &session.run(&ones)?[..] {
+        [Value::Tensor(y)] => Ok::<_, EngineError>(y.as_slice::<f32>().unwrap()[0]),
+        other => panic!("{other:?}"),
+    };
+    let (mut joined, mut in_turn) = (load(sums(6, true)), load(sums(40, false)));
+    for _ in 0..2 {
+        let error = last(&mut joined).expect_err("48 MiB are more than 30").to_string();
+        let expected = ["out of memory: arrays take 2", "may take 30 MiB", "Concatenate needs 25165824 more bytes"];
+        assert!(expected.iter().all(|part| error.contains(part)), "{error}");
+        assert_eq!((small.memory().active, small.memory().cached), (0, 0));
+        small.reset_peak();
+        assert_eq!(last(&mut in_turn).expect("two sums at a time fit"), 41.0);
+        assert!(small.memory().peak <= 30 << 20, "{:?}", small.memory());
+    }
+    drop(limited);
+    assert_eq!(last(&mut joined).expect("there is room"), 7.0);
+}
+
+/// Attends to a cache whose values are the last of three sums of v0 times 4 MiB, two of which are joined.
+const CACHED: &str = "slots constants=0 inputs=2 outputs=1 buffers=0 temps=6 values=1
+main 0
+input t0
+input t1
+input v0
+output t2
+meta t0 f32[1,1,1,4]
+meta t1 i32[1]
+meta t2 f32[1,1,1,4]
+chain 0
+  BroadcastTo x=t0 out=t3 shape=[v0,1,262144,4]
+  Add a=t3 b=t3 out=t4
+  Add a=t4 b=t3 out=t5
+  Concatenate tensors=[t4,t5] out=t6 axis=0
+  Slice x=t6 out=t7 axis=0 start=-1 stop=100 step=1
+  Slice x=t7 out=t8 axis=2 start=0 stop=1 step=1
+  UpdateAndAttend q=t0 k=t0 v=t8 position=t1 out=t2 layer_id=0 scale=1.0
+";
+
+#[test]
+fn caches_are_usable_after_a_failed_run() {
+    let (_turn, Some(small)) = (alone(), Limited::to(30 << 20)) else { return };
+    let graph = Arc::new(check(CACHED.parse::<Graph>().expect("the text is a graph")).expect("the graph is sound"));
+    let layers = vec![KvLayer { window: None, n_kv_heads: 1, head_dim: 4 }];
+    let config = KvCacheConfig { capacity: 8, layers, dtype: DType::F32, max_write: None };
+    let options = LoadOptions { kv_cache: Some(config), ..LoadOptions::default() };
+    let mut session = small.engine.load(graph, &Data::new(&[]), &options).expect("the graph loads");
+    let mut run = |rows| {
+        let (x, at) = (Tensor::from_slice(&[1.0f32; 4], &[1, 1, 1, 4]).unwrap(), Tensor::from_slice(&[0i32], &[1]).unwrap());
+        match &session.run(&[Value::Tensor(x), Value::Tensor(at), Value::Int(rows)])?[..] {
+            [Value::Tensor(y)] => Ok::<_, EngineError>(y.as_slice::<f32>().unwrap().to_vec()),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(run(1).expect("16 MiB fit"), [3.0; 4]);
+    let error = run(3).expect_err("48 MiB do not fit").to_string();
+    assert!(error.contains("out of memory"), "{error}");
+    assert_eq!(run(1).expect("the session goes on"), [3.0; 4]);
 }
 
 #[test]

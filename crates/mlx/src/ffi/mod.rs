@@ -33,9 +33,9 @@ pub(crate) use self::{
 };
 use crate::{Device, Error};
 
-/// Whether MLX's message is that an allocator of its, CUDA's or C++'s has failed.
+/// Whether the message is that an allocator of MLX's, CUDA's or C++'s has failed, or the shim's that there is no room for a step.
 fn is_of_memory(message: &str) -> bool {
-    ["malloc] ", "cudaMalloc", "bad_alloc", "out of memory"].iter().any(|part| message.contains(part))
+    ["malloc] ", "cudaMalloc", "bad_alloc", "out of memory", " more bytes"].iter().any(|part| message.contains(part))
 }
 
 /// The message of a failed call.
@@ -217,6 +217,7 @@ mod tests {
         check("[metal::malloc] Attempting to allocate 4096 bytes which is greater than the maximum allowed buffer size", true);
         check("cudaMallocManaged(&data, size) failed: out of memory", true);
         check("std::bad_alloc", true);
+        check("Concatenate needs 4096 more bytes", true);
         check("[reshape] Cannot reshape array of size 4 into shape (3).", false);
     }
 }
