@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
-use flambeau_ir::{Checked, In, InferError, Int, Node, Out, OutVid, ShapeCx, Spec, Tid, Vid, engine::Profile};
+use flambeau_ir::{
+    Checked, In, InferError, Int, Node, Out, OutVid, Tid, Vid,
+    engine::Profile,
+    infer::run::{Contents, Decided},
+};
 use flambeau_kernels::Pool;
-use flambeau_tensor::{DType, Expr, Shape, numel};
-use smallvec::SmallVec;
+use flambeau_tensor::{DType, Shape, numel};
 
 use crate::{
     arena::Arena,
@@ -39,7 +42,7 @@ pub(crate) struct Machine {
     /// Present if the session measures.
     pub(crate) profile: Option<Profile>,
     /// Results of the running node as its rule decided them.
-    specs: SmallVec<[(Tid, Spec); 2]>,
+    decided: Decided,
 }
 
 /// Element type and shape of a result.
@@ -60,15 +63,12 @@ impl Machine {
     pub(crate) fn new(graph: Arc<Checked>, plan: Arc<Plan>, pool: Arc<Pool>, kv: Option<KvCache>) -> Machine {
         let env = Env { tensors: vec![None; graph.slots.total() as usize], values: vec![None; graph.values as usize] };
         let (arena, keys) = (Arena::default(), KeySequence::default());
-        Machine { graph, plan, pool, env, arena, kv, keys, profile: None, specs: SmallVec::new() }
+        Machine { graph, plan, pool, env, arena, kv, keys, profile: None, decided: Decided::default() }
     }
 
     /// Runs a node's rule on the actual sizes and keeps what it says of the results.
     pub(crate) fn infer(&mut self, node: &Node) -> Result<()> {
-        self.specs.clear();
-        let mut rule = Rule { env: &self.env, specs: &mut self.specs };
-        flambeau_ir::Infer::infer(node, &mut rule)?;
-        Ok(())
+        Ok(self.decided.run(node, &self.env)?)
     }
 
     /// The view of a node whose operands `dying` may be taken.
@@ -91,35 +91,14 @@ impl Machine {
     }
 }
 
-/// The caller's half of inference: slots hold arrays of known sizes.
-struct Rule<'a> {
-    env: &'a Env,
-    specs: &'a mut SmallVec<[(Tid, Spec); 2]>,
-}
-
-impl ShapeCx for Rule<'_> {
-    fn spec(&self, tid: Tid) -> Result<Spec, InferError> {
-        if let Some((_, spec)) = self.specs.iter().rev().find(|s| s.0 == tid) {
-            return Ok(spec.clone());
-        }
-        let array = self.env.tensors.get(tid.0 as usize).and_then(Option::as_ref).ok_or(InferError::Unset(tid))?;
-        Ok(Spec::fixed(array.dtype, &array.shape))
+impl Contents for Env {
+    fn tensor(&self, tid: Tid) -> Option<(DType, &[usize])> {
+        let array = self.tensors.get(tid.0 as usize)?.as_ref()?;
+        Some((array.dtype, &array.shape))
     }
 
-    fn value(&self, vid: Vid) -> Result<Expr, InferError> {
-        let value = self.env.values.get(vid.0 as usize).copied().flatten().ok_or(InferError::UnsetValue(vid))?;
-        Ok(Expr::Int(i64::from(value)))
-    }
-
-    fn set(&mut self, tid: Tid, spec: Spec) {
-        self.specs.push((tid, spec));
-    }
-
-    fn set_value(&mut self, _: Vid, _: Expr) {}
-
-    fn unknown(&mut self) -> Expr {
-        // Only scalar nodes produce values, and they run without their rule.
-        Expr::Int(0)
+    fn integer(&self, vid: Vid) -> Option<i32> {
+        self.values.get(vid.0 as usize).copied().flatten()
     }
 }
 
@@ -133,12 +112,6 @@ impl Cx<'_> {
     pub(crate) fn get_slot(&self, tid: Tid) -> Result<Array> {
         let array = self.m.env.tensors.get(tid.0 as usize).and_then(Option::as_ref);
         array.cloned().ok_or_else(|| InferError::Unset(tid).into())
-    }
-
-    /// Sizes of an operand.
-    pub(crate) fn shape(&self, slot: In) -> Result<&[usize]> {
-        let array = self.m.env.tensors.get(slot.0.0 as usize).and_then(Option::as_ref);
-        array.map(|a| &a.shape[..]).ok_or_else(|| InferError::Unset(slot.0).into())
     }
 
     /// An optional operand.
@@ -157,12 +130,11 @@ impl Cx<'_> {
 
     /// Element type and shape that the rule decided for a result.
     pub(crate) fn out(&self, slot: Out) -> Result<OutSpec> {
-        let (_, spec) = self.m.specs.iter().rev().find(|s| s.0 == slot.0).ok_or(OpError::Open(slot.0))?;
-        let shape = spec.shape().ok_or(OpError::Open(slot.0))?;
+        let (dtype, shape) = self.m.decided.tensor(slot).ok_or(OpError::Open(slot.0))?;
         if numel(&shape).is_none_or(|n| n > MAX_ELEMENTS) {
             return Err(OpError::too_large(&shape));
         }
-        Ok(OutSpec { dtype: spec.dtype, shape })
+        Ok(OutSpec { dtype, shape })
     }
 
     /// A row-major array with arbitrary contents.
@@ -188,16 +160,12 @@ impl Cx<'_> {
 
     /// A literal, clamped to 32 bits as every size is, or a value slot's content.
     pub(crate) fn int(&self, int: Int) -> Result<i64> {
-        match int {
-            Int::Lit(v) => Ok(v.clamp(i64::from(i32::MIN), i64::from(i32::MAX))),
-            Int::Vid(vid) => self.value(vid).map(i64::from),
-        }
+        Ok(self.m.env.int(int)?)
     }
 
     /// A value slot's content.
     pub(crate) fn value(&self, vid: Vid) -> Result<i32> {
-        let value = self.m.env.values.get(vid.0 as usize).copied().flatten();
-        value.ok_or_else(|| InferError::UnsetValue(vid).into())
+        Ok(self.m.env.value(vid)?)
     }
 
     /// Binds an integer result.
@@ -205,6 +173,13 @@ impl Cx<'_> {
         if let Some(v) = self.m.env.values.get_mut(slot.0.0 as usize) {
             *v = Some(value);
         }
+    }
+
+    /// Binds the integer that the rule decided.
+    pub(crate) fn put_decided(&mut self, slot: OutVid) -> Result<()> {
+        let value = self.m.decided.value(slot)?;
+        self.put_value(slot, value);
+        Ok(())
     }
 
     /// The pool, apart from the borrow of the machine.

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use flambeau_ir::{Checked, In, InferError, Int, Node, Out, OutVid, ShapeCx, Spec, Tid, Vid, engine::Profile};
-use flambeau_tensor::{DType, Expr, Shape, Tensor};
-use smallvec::SmallVec;
+use flambeau_ir::{
+    Checked, In, InferError, Int, Node, Out, OutVid, Tid, Vid,
+    engine::Profile,
+    infer::run::{Contents, Decided},
+};
+use flambeau_tensor::{DType, Shape, Tensor};
 
 use crate::{
     Device,
@@ -97,7 +100,7 @@ pub(crate) struct Machine {
     /// Present if the session measures.
     pub(crate) profile: Option<Profile>,
     /// Results of the running node as its rule decided them.
-    specs: SmallVec<[(Tid, Spec); 2]>,
+    decided: Decided,
 }
 
 /// Element type and shape of a result.
@@ -134,16 +137,13 @@ impl Machine {
             trace: None,
             limit,
             profile: None,
-            specs: SmallVec::new(),
+            decided: Decided::default(),
         }
     }
 
     /// Runs a node's rule on the actual sizes and keeps what it says of the results.
     pub(crate) fn infer(&mut self, node: &Node) -> Result<()> {
-        self.specs.clear();
-        let mut rule = Rule { env: &self.env, specs: &mut self.specs };
-        flambeau_ir::Infer::infer(node, &mut rule)?;
-        Ok(())
+        Ok(self.decided.run(node, &self.env)?)
     }
 
     pub(crate) fn set(&mut self, tid: Tid, slot: Slot) {
@@ -159,35 +159,14 @@ impl Machine {
     }
 }
 
-/// The caller's half of inference: slots hold arrays of known sizes.
-struct Rule<'a> {
-    env: &'a Env,
-    specs: &'a mut SmallVec<[(Tid, Spec); 2]>,
-}
-
-impl ShapeCx for Rule<'_> {
-    fn spec(&self, tid: Tid) -> Result<Spec, InferError> {
-        if let Some((_, spec)) = self.specs.iter().rev().find(|s| s.0 == tid) {
-            return Ok(spec.clone());
-        }
-        let slot = self.env.tensors.get(tid.0 as usize).and_then(Option::as_ref).ok_or(InferError::Unset(tid))?;
-        Ok(Spec::fixed(slot.dtype, &slot.shape))
+impl Contents for Env {
+    fn tensor(&self, tid: Tid) -> Option<(DType, &[usize])> {
+        let slot = self.tensors.get(tid.0 as usize)?.as_ref()?;
+        Some((slot.dtype, &slot.shape))
     }
 
-    fn value(&self, vid: Vid) -> Result<Expr, InferError> {
-        let value = self.env.values.get(vid.0 as usize).copied().flatten().ok_or(InferError::UnsetValue(vid))?;
-        Ok(Expr::Int(i64::from(value)))
-    }
-
-    fn set(&mut self, tid: Tid, spec: Spec) {
-        self.specs.push((tid, spec));
-    }
-
-    fn set_value(&mut self, _: Vid, _: Expr) {}
-
-    fn unknown(&mut self) -> Expr {
-        // Only scalar nodes produce values, and they run without their rule.
-        Expr::Int(0)
+    fn integer(&self, vid: Vid) -> Option<i32> {
+        self.values.get(vid.0 as usize).copied().flatten()
     }
 }
 
@@ -240,9 +219,8 @@ impl Cx<'_> {
 
     /// Element type and shape that the rule decided for a result.
     pub(crate) fn out(&self, slot: Out) -> Result<OutSpec> {
-        let (_, spec) = self.m.specs.iter().rev().find(|s| s.0 == slot.0).ok_or(OpError::Open(slot.0))?;
-        let shape = spec.shape().ok_or(OpError::Open(slot.0))?;
-        Ok(OutSpec { dtype: spec.dtype, shape })
+        let (dtype, shape) = self.m.decided.tensor(slot).ok_or(OpError::Open(slot.0))?;
+        Ok(OutSpec { dtype, shape })
     }
 
     /// Binds a result that the rule has decided: converted to its type where MLX chose another.
@@ -286,16 +264,12 @@ impl Cx<'_> {
 
     /// A literal, clamped to 32 bits as every size is, or a value slot's content.
     pub(crate) fn int(&self, int: Int) -> Result<i64> {
-        match int {
-            Int::Lit(v) => Ok(v.clamp(i64::from(i32::MIN), i64::from(i32::MAX))),
-            Int::Vid(vid) => self.value(vid).map(i64::from),
-        }
+        Ok(self.m.env.int(int)?)
     }
 
     /// A value slot's content.
     pub(crate) fn value(&self, vid: Vid) -> Result<i32> {
-        let value = self.m.env.values.get(vid.0 as usize).copied().flatten();
-        value.ok_or_else(|| InferError::UnsetValue(vid).into())
+        Ok(self.m.env.value(vid)?)
     }
 
     /// Binds an integer result.
@@ -304,6 +278,13 @@ impl Cx<'_> {
             *v = Some(value);
         }
         self.put_open(slot, None);
+    }
+
+    /// Binds the integer that the rule decided.
+    pub(crate) fn put_decided(&mut self, slot: OutVid) -> Result<()> {
+        let value = self.m.decided.value(slot)?;
+        self.put_value(slot, value);
+        Ok(())
     }
 
     /// A rank-0 array.

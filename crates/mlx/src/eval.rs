@@ -6,7 +6,7 @@ use crate::{cx::Cx, error::Result};
 
 /// How the engine runs a kind of node.
 pub(crate) trait Eval {
-    /// Whether the rule runs on the actual sizes first. Nodes that produce integers, and branches, do without.
+    /// Whether the rule runs on the actual sizes first. Nodes that only move what slots hold or run chains do without.
     const HAS_RULE: bool = true;
 
     /// Whether the engine can run this node.

@@ -23,11 +23,10 @@ impl Eval for ir::If {
 }
 
 impl Eval for ir::Scan {
+    const HAS_RULE: bool = false;
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let originals = self.originals.iter().map(|&o| cx.get(o)).collect::<Result<Vec<_>>>()?;
-        // The rule has found that there are originals, and that all have as many steps.
-        let first = originals.first().ok_or_else(|| OpError::value("there is nothing to scan"))?;
-        let steps = first.shape[axis_of(self.scan_axis.into(), first.rank())?];
+        let steps = ir::infer::run::steps_of(self, &cx.m.env)?;
         let mut stacks: Vec<Option<Array>> = vec![None; self.outputs.len()];
         for t in 0..steps {
             for (original, &slice) in originals.iter().zip(&self.sliced) {

@@ -3,47 +3,21 @@
 use flambeau_ir as ir;
 use flambeau_tensor::{Bool, DType};
 
-use super::{int_dtype, int_math::Int as _, shape::axis_of};
+use super::{int_dtype, int_math::Int as _};
 use crate::{
     cx::Cx,
     error::{OpError, Result},
     eval::Eval,
 };
 
-fn narrow(value: i64) -> Result<i32> {
-    i32::try_from(value).map_err(|_| OpError::value(format!("{value} does not fit 32 bits")))
-}
-
-macro_rules! integer_nodes {
-    ($($node:ident: $f:expr;)*) => { $(impl Eval for ir::$node {
-        const HAS_RULE: bool = false;
+macro_rules! decided_nodes {
+    ($($node:ident)*) => { $(impl Eval for ir::$node {
         fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-            let f: fn(i64, i64) -> Option<i64> = $f;
-            let (a, b) = (cx.int(self.a)?, cx.int(self.b)?);
-            let value = f(a, b).ok_or_else(|| OpError::value(format!("divides {a} by zero")))?;
-            cx.put_value(self.out, narrow(value)?);
-            Ok(())
+            cx.put_decided(self.out)
         }
     })* };
 }
-
-integer_nodes! {
-    AddInt: |a, b| Some(a + b);
-    SubtractInt: |a, b| Some(a - b);
-    MultiplyInt: |a, b| Some(a * b);
-    FloorDivideInt: |a, b| (b != 0).then(|| a.floor_div(b));
-    ModInt: |a, b| (b != 0).then(|| a.floor_rem(b));
-}
-
-impl Eval for ir::SymSize {
-    const HAS_RULE: bool = false;
-    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let shape = cx.shape(self.a)?;
-        let size = shape[axis_of(self.dim.into(), shape.len())?];
-        cx.put_value(self.out, narrow(size as i64)?);
-        Ok(())
-    }
-}
+decided_nodes! { AddInt SubtractInt MultiplyInt FloorDivideInt ModInt SymSize }
 
 impl Eval for ir::ItemInt {
     const HAS_RULE: bool = false;

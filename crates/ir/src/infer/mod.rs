@@ -21,6 +21,7 @@ mod index;
 mod linalg;
 mod norm;
 mod reduce;
+pub mod run;
 mod scalar;
 mod shape;
 mod size;

@@ -1,0 +1,189 @@
+//! Rules on the sizes of a run, as engines need them: every size is known, and each node's results are asked for one by one.
+
+use flambeau_tensor::{DType, Expr, Shape};
+use smallvec::SmallVec;
+
+use super::{Infer, InferError, Result, ShapeCx, Spec, control::scan_steps};
+use crate::{
+    Node,
+    field::{Int, Out, OutVid, Tid, Vid},
+    node::Scan,
+};
+
+/// What the slots of a running graph hold.
+pub trait Contents {
+    /// Element type and shape in a tensor slot; `None` if nothing has been written to it.
+    fn tensor(&self, tid: Tid) -> Option<(DType, &[usize])>;
+
+    /// The integer in a value slot; `None` if nothing has been written to it.
+    fn integer(&self, vid: Vid) -> Option<i32>;
+
+    /// The integer in a value slot.
+    ///
+    /// # Errors
+    /// If nothing has been written to it.
+    fn value(&self, vid: Vid) -> Result<i32> {
+        self.integer(vid).ok_or(InferError::UnsetValue(vid))
+    }
+
+    /// A literal, clamped to 32 bits as every size is, or a value slot's content.
+    ///
+    /// # Errors
+    /// If nothing has been written to the slot.
+    fn int(&self, int: Int) -> Result<i64> {
+        match int {
+            Int::Lit(v) => Ok(v.clamp(i64::from(i32::MIN), i64::from(i32::MAX))),
+            Int::Vid(vid) => self.value(vid).map(i64::from),
+        }
+    }
+}
+
+/// What the running node's rule says of its results.
+#[derive(Debug, Default)]
+pub struct Decided {
+    tensors: SmallVec<[(Tid, Spec); 2]>,
+    value: Option<(Vid, i32)>,
+}
+
+impl Decided {
+    /// Runs a node's rule in place of the one before.
+    ///
+    /// # Errors
+    /// If the rule refuses what the slots hold.
+    pub fn run(&mut self, node: &Node, contents: &impl Contents) -> Result<()> {
+        self.tensors.clear();
+        self.value = None;
+        node.infer(&mut Rule { contents, decided: self })
+    }
+
+    /// Element type and shape of a result; `None` if the rule has not decided them.
+    pub fn tensor(&self, slot: Out) -> Option<(DType, Shape)> {
+        let spec = self.spec(slot.0)?;
+        Some((spec.dtype, spec.shape()?))
+    }
+
+    /// An integer result, as far as operands' sizes and integers decide it.
+    ///
+    /// # Errors
+    /// If the rule has not decided it.
+    pub fn value(&self, slot: OutVid) -> Result<i32> {
+        let decided = self.value.filter(|(vid, _)| *vid == slot.0);
+        decided.map(|(_, value)| value).ok_or(InferError::UnsetValue(slot.0))
+    }
+
+    fn spec(&self, tid: Tid) -> Option<&Spec> {
+        self.tensors.iter().rev().find(|(decided, _)| *decided == tid).map(|(_, spec)| spec)
+    }
+}
+
+/// Number of times that a scan runs its body on what the slots hold.
+///
+/// # Errors
+/// As [`scan_steps`].
+pub fn steps_of(scan: &Scan, contents: &impl Contents) -> Result<usize> {
+    let steps = scan_steps(scan, &Rule { contents, decided: &mut Decided::default() })?;
+    let open = || InferError::Shape(format!("the number of a scan's steps is {steps}"));
+    steps.as_int().and_then(|n| usize::try_from(n).ok()).ok_or_else(open)
+}
+
+/// The caller's half of inference.
+struct Rule<'a, C> {
+    contents: &'a C,
+    decided: &'a mut Decided,
+}
+
+impl<C: Contents> ShapeCx for Rule<'_, C> {
+    fn spec(&self, tid: Tid) -> Result<Spec> {
+        if let Some(spec) = self.decided.spec(tid) {
+            return Ok(spec.clone());
+        }
+        let (dtype, shape) = self.contents.tensor(tid).ok_or(InferError::Unset(tid))?;
+        Ok(Spec::fixed(dtype, shape))
+    }
+
+    fn value(&self, vid: Vid) -> Result<Expr> {
+        self.contents.value(vid).map(|value| Expr::Int(value.into()))
+    }
+
+    fn set(&mut self, tid: Tid, spec: Spec) {
+        self.decided.tensors.push((tid, spec));
+    }
+
+    fn set_value(&mut self, vid: Vid, value: Expr) {
+        let value = value.as_int().and_then(|value| i32::try_from(value).ok());
+        self.decided.value = value.map(|value| (vid, value));
+    }
+
+    fn unknown(&mut self) -> Expr {
+        // Of nodes that read elements, whose engines know better.
+        Expr::Int(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{field::In, node};
+
+    /// Integers v0 and v1, and a tensor t0 `[3, 2]`.
+    struct Two(i32, i32);
+
+    impl Contents for Two {
+        fn tensor(&self, tid: Tid) -> Option<(DType, &[usize])> {
+            (tid == Tid(0)).then_some((DType::F32, &[3, 2]))
+        }
+
+        fn integer(&self, vid: Vid) -> Option<i32> {
+            [self.0, self.1].get(vid.0 as usize).copied()
+        }
+    }
+
+    fn result(node: &Node, contents: &Two) -> Result<i32> {
+        let mut decided = Decided::default();
+        decided.run(node, contents)?;
+        decided.value(OutVid(Vid(2)))
+    }
+
+    #[test]
+    fn integers_follow_from_integers() {
+        let (a, b, out) = (Int::Vid(Vid(0)), Int::Vid(Vid(1)), OutVid(Vid(2)));
+        let nodes: [Node; 5] = [
+            node::AddInt { a, b, out }.into(),
+            node::SubtractInt { a, b, out }.into(),
+            node::MultiplyInt { a, b, out }.into(),
+            node::FloorDivideInt { a, b, out }.into(),
+            node::ModInt { a, b, out }.into(),
+        ];
+        let check = |a, b, expected: [i32; 5]| {
+            let found = nodes.each_ref().map(|node| result(node, &Two(a, b)).expect("it fits 32 bits"));
+            assert_eq!(found, expected, "{a} and {b}");
+        };
+        check(7, 2, [9, 5, 14, 3, 1]);
+        check(-7, 2, [-5, -9, -14, -4, 1]);
+        check(7, -2, [5, 9, -14, -4, -1]);
+        check(-7, -2, [-9, -5, 14, 3, -1]);
+        check(-6, -2, [-8, -4, 12, 3, 0]);
+        check(6, -2, [4, 8, -12, -3, 0]);
+        let refused = |node: &Node, a, b| result(node, &Two(a, b)).expect_err("it is no integer").to_string();
+        assert_eq!(refused(&nodes[3], 5, 0), "divides 5 by zero");
+        assert_eq!(refused(&nodes[4], 5, 0), "divides 5 by zero");
+        assert_eq!(refused(&nodes[0], i32::MAX, 1), "2147483648 does not fit 32 bits");
+        let size = node::SymSize { a: In(Tid(0)), dim: -1, out };
+        assert_eq!(result(&size.into(), &Two(0, 0)), Ok(2));
+    }
+
+    #[test]
+    fn scans_count_their_steps() {
+        let scan = |originals: Vec<In>, scan_axis| Scan {
+            sliced: originals.iter().map(|_| Out(Tid(1))).collect(),
+            originals,
+            outputs: vec![],
+            carry: vec![],
+            scan_axis,
+            body_chain_idx: crate::field::ChainId(1),
+        };
+        let steps = |scan: Scan| steps_of(&scan, &Two(0, 0));
+        assert_eq!((steps(scan(vec![In(Tid(0))], 0)), steps(scan(vec![In(Tid(0))], -1))), (Ok(3), Ok(2)));
+        assert!(steps(scan(vec![], 0)).is_err() && steps(scan(vec![In(Tid(0))], 2)).is_err());
+    }
+}
