@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use flambeau_ir::{
-    ChainId, Checked, Graph, Node, Role, Slot, SlotClass, Tid,
-    engine::{Constants, Engine, EngineError, LoadOptions, Profile, Session},
+    ChainId, Checked, Tid,
+    engine::{Constants, Engine, EngineError, LoadOptions, Profile, Session, constants_of, refuse_lacking},
 };
 use flambeau_kernels::Pool;
-use flambeau_tensor::Tensor;
 
 use crate::{
     array::Array,
@@ -66,65 +65,29 @@ impl CpuEngine {
         constants: &dyn Constants,
         options: &LoadOptions,
     ) -> Result<CpuSession, EngineError> {
-        refuse_lacking(&graph)?;
+        refuse_lacking("cpu", &graph, eval::is_supported)?;
         let plan = Arc::new(Plan::new(&graph));
         let kv = options.kv_cache.as_ref().map(KvCache::new).transpose().map_err(engine_error)?;
         let mut machine = Machine::new(Arc::clone(&graph), plan, Arc::clone(&self.pool), kv);
-        bind_constants(&mut machine, constants)?;
+        for (tensor, tid) in constants_of(&graph, constants)?.iter().zip((0..).map(Tid)) {
+            machine.set(tid, Array::from_tensor(tensor));
+        }
         let buffers = bind_buffers(&mut machine)?;
         let written = match graph.init {
             Some(init) => {
                 run_chain(&mut machine, ChainId(init)).map_err(engine_error)?;
-                written_by(&graph, init)
+                graph.buffers_written_by(ChainId(init))
             }
             None => Vec::new(),
         };
-        let kept = |tid: Tid| written.get(tid.0 as usize).copied().unwrap_or(false);
         let initial = buffers
             .iter()
-            .map(|&tid| (tid, kept(tid).then(|| machine.env.tensors.get(tid.0 as usize).cloned().flatten()).flatten()))
+            .map(|&tid| (tid, written.contains(&tid).then(|| machine.env.tensors.get(tid.0 as usize).cloned().flatten()).flatten()))
             .collect();
         machine.profile = self.profile.then(Profile::default);
         let common = options.shared.clone().map(|state| Common::join(&mut machine, &buffers, state)).transpose()?;
         Ok(CpuSession { machine, tapes: Tapes::default(), initial, common, spare: Spare::default() })
     }
-}
-
-fn refuse_lacking(graph: &Graph) -> Result<(), EngineError> {
-    let mut nodes: Vec<String> = Vec::new();
-    for node in graph.chains.iter().flatten().filter(|n| !eval::is_supported(n)) {
-        let name = match node {
-            Node::MetalKernel(kernel) => format!("MetalKernel `{}`", kernel.name),
-            node => node.name().to_owned(),
-        };
-        if !nodes.contains(&name) {
-            nodes.push(name);
-        }
-    }
-    if nodes.is_empty() { Ok(()) } else { Err(EngineError::Unsupported { engine: "cpu", nodes }) }
-}
-
-fn bind_constants(m: &mut Machine, constants: &dyn Constants) -> Result<(), EngineError> {
-    let graph = Arc::clone(&m.graph);
-    let mut names: Vec<Option<&str>> = vec![None; graph.slots.constants as usize];
-    for (name, slot) in &graph.names {
-        if let Slot::Tensor(tid) = slot
-            && let Some(entry) = names.get_mut(tid.0 as usize)
-        {
-            *entry = Some(name);
-        }
-    }
-    for (name, tid) in names.into_iter().zip((0..).map(Tid)) {
-        let key = name.map_or_else(|| tid.to_string(), str::to_owned);
-        let fail = |what: String| EngineError::Constant { key: key.clone(), what };
-        let name = name.ok_or_else(|| fail("the program gives it no name".into()))?;
-        let meta = graph.meta.get(tid.0 as usize).ok_or_else(|| fail("it has no metadata".into()))?;
-        let shape = meta.static_shape().ok_or_else(|| fail("its shape is not static".into()))?;
-        let bytes = constants.get(name).ok_or_else(|| fail("its data is missing".into()))?;
-        let tensor = Tensor::new(meta.dtype, &shape, bytes).map_err(|e| fail(e.to_string()))?;
-        m.set(tid, Array::from_tensor(&tensor));
-    }
-    Ok(())
 }
 
 fn bind_buffers(m: &mut Machine) -> Result<Vec<Tid>, EngineError> {
@@ -142,27 +105,4 @@ fn bind_buffers(m: &mut Machine) -> Result<Vec<Tid>, EngineError> {
         m.set(tid, zeros);
     }
     Ok(buffers)
-}
-
-/// The slots that a chain and those it runs may write.
-fn written_by(graph: &Graph, chain: u32) -> Vec<bool> {
-    let mut written = vec![false; graph.slots.total() as usize];
-    let (mut seen, mut todo) = (vec![false; graph.chains.len()], vec![ChainId(chain)]);
-    while let Some(ChainId(chain)) = todo.pop() {
-        let Some(nodes) = graph.chains.get(chain as usize).filter(|_| !std::mem::replace(&mut seen[chain as usize], true)) else {
-            continue;
-        };
-        for node in nodes {
-            todo.extend(node.chains());
-            node.walk(&mut |role, slot| {
-                if let Slot::Tensor(tid) = slot
-                    && role != Role::Read
-                    && graph.slots.class(tid) == Some(SlotClass::Buffer)
-                {
-                    written[tid.0 as usize] = true;
-                }
-            });
-        }
-    }
-    written
 }

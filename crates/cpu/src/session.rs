@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use flambeau_ir::{
     ChainId, Node, Slot, Tid,
-    engine::{EngineError, Profile, Session, Span, Value},
+    engine::{Argument, EngineError, Profile, Session, Span, Value, arguments},
 };
 use flambeau_tensor::{Bytes, Tensor};
 
@@ -137,29 +137,17 @@ impl CpuSession {
     fn bind(&mut self, inputs: &[Value]) -> Result<(), EngineError> {
         let m = &mut self.machine;
         let graph = Arc::clone(&m.graph);
-        if inputs.len() != graph.inputs.len() {
-            let (expected, found) = (graph.inputs.len(), inputs.len());
-            return Err(EngineError::Arguments(format!("expected {expected} inputs, found {found}")));
-        }
-        for (i, (slot, value)) in graph.inputs.iter().zip(inputs).enumerate() {
-            let refuse = |expected: &str| EngineError::Arguments(format!("input {i}: expected {expected}"));
-            match (slot, value) {
-                (Slot::Tensor(tid), Value::Tensor(tensor)) => {
-                    if let Some(meta) = graph.meta.get(tid.0 as usize)
-                        && meta.dtype != tensor.dtype()
-                    {
-                        return Err(refuse(&format!("a tensor of {}, found {}", meta.dtype, tensor.dtype())));
-                    }
+        for argument in arguments(&graph, inputs)? {
+            match argument? {
+                Argument::Tensor(tid, tensor) => {
                     let handle = self.spare.inputs.pop();
-                    m.set(*tid, Array::from_tensor_in(tensor, handle));
+                    m.set(tid, Array::from_tensor_in(tensor, handle));
                 }
-                (Slot::Value(vid), Value::Int(v)) => {
+                Argument::Int(vid, v) => {
                     if let Some(value) = m.env.values.get_mut(vid.0 as usize) {
-                        *value = Some(*v);
+                        *value = Some(v);
                     }
                 }
-                (Slot::Tensor(_), Value::Int(_)) => return Err(refuse("a tensor, found an integer")),
-                (Slot::Value(_), Value::Tensor(_)) => return Err(refuse("an integer, found a tensor")),
             }
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! The seam between programs and engines: two object-safe traits, and nothing else crosses.
 
+mod binding;
 mod profile;
 mod shared;
 
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use flambeau_tensor::{Bytes, Tensor};
 
 pub use self::{
+    binding::{Argument, arguments, constants_of, refuse_lacking},
     profile::Profile,
     shared::{Cells, Held, SharedState, shared_name},
 };

@@ -3,7 +3,7 @@
 use flambeau_tensor::DType;
 
 use crate::{
-    field::{Int, Role, Tid, Vid},
+    field::{ChainId, Int, Role, Tid, Vid},
     node::{Node, Slot},
 };
 
@@ -169,6 +169,32 @@ impl Graph {
         })
     }
 
+    /// The buffers that a chain, or one that it runs, writes; each once, in the order of their first writes.
+    pub fn buffers_written_by(&self, chain: ChainId) -> Vec<Tid> {
+        let (mut todo, mut seen) = (vec![chain], vec![false; self.chains.len()]);
+        let (mut written, mut is_written) = (Vec::new(), vec![false; self.slots.buffers as usize]);
+        let first = self.slot(SlotClass::Buffer, 0).0;
+        while let Some(ChainId(chain)) = todo.pop() {
+            let Some(nodes) = self.chains.get(chain as usize).filter(|_| !std::mem::replace(&mut seen[chain as usize], true))
+            else {
+                continue;
+            };
+            for node in nodes {
+                todo.extend(node.chains());
+                node.walk(&mut |role, slot| {
+                    if let Slot::Tensor(tid) = slot
+                        && role != Role::Read
+                        && let Some(known) = tid.0.checked_sub(first).and_then(|i| is_written.get_mut(i as usize))
+                        && !std::mem::replace(known, true)
+                    {
+                        written.push(tid);
+                    }
+                });
+            }
+        }
+        written
+    }
+
     /// Every value slot number is below this.
     pub fn has_value(&self, vid: Vid) -> bool {
         vid.0 < self.values
@@ -187,6 +213,23 @@ mod tests {
         assert_eq!(classes, [Some(Constant), Some(Constant), Some(Output), Some(Buffer), Some(Temp), None]);
         let graph = Graph { slots, ..Graph::default() };
         assert_eq!((graph.slot(Output, 0), graph.slot(Buffer, 0), graph.slot(Temp, 0)), (Tid(2), Tid(3), Tid(4)));
+    }
+
+    #[test]
+    fn written_buffers_are_found_through_the_chains_that_run() {
+        let graph: Graph = "slots constants=0 inputs=1 outputs=1 buffers=3 temps=0 values=1\nmain 0\nchain 0\n  \
+            If cond=v0 then_chain_idx=1 else_chain_idx=0\n  Add a=t2 b=t0 out=t4\n  Add a=t4 b=t0 out=t4\nchain 1\n  \
+            Add a=t2 b=t0 out=t1\n  Add a=t2 b=t0 out=t2\nchain 2\n  Add a=t2 b=t0 out=t3\n"
+            .parse()
+            .unwrap();
+        let check = |chain, expected: &[u32]| {
+            let expected: Vec<Tid> = expected.iter().copied().map(Tid).collect();
+            assert_eq!(graph.buffers_written_by(ChainId(chain)), expected, "chain {chain}");
+        };
+        check(0, &[4, 2]);
+        check(1, &[2]);
+        check(2, &[3]);
+        check(7, &[]);
     }
 
     #[test]

@@ -10,8 +10,8 @@ use std::{
 };
 
 use flambeau_ir::{
-    Checked, Graph, Node, Slot as GraphSlot, Tid,
-    engine::{Constants, Engine, EngineError, LoadOptions, Profile, Session, shared_name},
+    Checked, Graph, Slot as GraphSlot,
+    engine::{Constants, Engine, EngineError, LoadOptions, Profile, Session, constants_of, refuse_lacking, shared_name},
 };
 use flambeau_tensor::{DType, Shape, Tensor};
 
@@ -196,7 +196,7 @@ impl Engine for MlxEngine {
     }
 
     fn load(&self, graph: Arc<Checked>, constants: &dyn Constants, options: &LoadOptions) -> Result<Box<dyn Session>, EngineError> {
-        refuse_lacking(&graph, &self.support)?;
+        refuse_lacking("mlx", &graph, |node| eval::is_supported(node, &self.support))?;
         let tensors = constants_of(&graph, constants)?;
         let (api, device, support, uploaded) = (self.api, self.device, self.support, Arc::clone(&self.uploaded));
         let profile = self.profile;
@@ -217,42 +217,6 @@ impl Engine for MlxEngine {
         let state = self.owner.queue.call(load).unwrap_or_else(lost)?;
         Ok(Box::new(MlxSession::new(Arc::clone(&self.owner), state)))
     }
-}
-
-fn refuse_lacking(graph: &Graph, support: &Support) -> Result<(), EngineError> {
-    let mut nodes: Vec<String> = Vec::new();
-    for node in graph.chains.iter().flatten().filter(|n| !eval::is_supported(n, support)) {
-        let name = match node {
-            Node::MetalKernel(kernel) => format!("MetalKernel `{}`", kernel.name),
-            node => node.name().to_owned(),
-        };
-        if !nodes.contains(&name) {
-            nodes.push(name);
-        }
-    }
-    if nodes.is_empty() { Ok(()) } else { Err(EngineError::Unsupported { engine: "mlx", nodes }) }
-}
-
-/// The constants by slot number.
-fn constants_of(graph: &Graph, constants: &dyn Constants) -> Result<Vec<Tensor>, EngineError> {
-    let mut names: Vec<Option<&str>> = vec![None; graph.slots.constants as usize];
-    for (name, slot) in &graph.names {
-        if let GraphSlot::Tensor(tid) = slot
-            && let Some(entry) = names.get_mut(tid.0 as usize)
-        {
-            *entry = Some(name);
-        }
-    }
-    let bind = |(name, tid): (Option<&str>, Tid)| {
-        let key = name.map_or_else(|| tid.to_string(), str::to_owned);
-        let fail = |what: String| EngineError::Constant { key: key.clone(), what };
-        let name = name.ok_or_else(|| fail("the program gives it no name".into()))?;
-        let meta = graph.meta.get(tid.0 as usize).ok_or_else(|| fail("it has no metadata".into()))?;
-        let shape = meta.static_shape().ok_or_else(|| fail("its shape is not static".into()))?;
-        let bytes = constants.get(name).ok_or_else(|| fail("its data is missing".into()))?;
-        Tensor::new(meta.dtype, &shape, bytes).map_err(|e| fail(e.to_string()))
-    };
-    names.into_iter().zip((0..).map(Tid)).map(bind).collect()
 }
 
 /// Bytes of the constants that no session has brought to the device yet.

@@ -10,7 +10,7 @@ use std::{
 
 use flambeau_ir::{
     ChainId, Checked, Node, Slot as GraphSlot, SlotClass, Tid,
-    engine::{Ahead, EngineError, KvCacheConfig, Profile, Session, SharedState, Span, Value},
+    engine::{Ahead, Argument, EngineError, KvCacheConfig, Profile, Session, SharedState, Span, Value, arguments},
 };
 use flambeau_tensor::Shape;
 
@@ -244,11 +244,13 @@ impl State {
                 (0..graph.slots.constants).map(Tid).filter_map(|t| handle(&machine, t).transpose()).collect::<Result<_>>()?;
             api.eval(&constants)?;
         }
-        let initial = buffers.into_iter().map(|tid| Ok((tid, written(&machine, tid)?))).collect::<Result<_>>()?;
+        let written = graph.init.map_or_else(Vec::new, |init| graph.buffers_written_by(ChainId(init)));
+        let left = |tid| if written.contains(&tid) { computed(&machine, tid) } else { Ok(None) };
+        let initial = buffers.into_iter().map(|tid| Ok((tid, left(tid)?))).collect::<Result<_>>()?;
         Ok(Box::new(State {
             machine,
             initial,
-            traces: Traces::default(),
+            traces: Traces::of(&graph),
             compiles,
             in_flight: InFlight::default(),
             common: None,
@@ -284,7 +286,7 @@ impl State {
 
     /// The run as arrays that MLX has not computed yet. After a failure, the caller [settles](State::settle).
     pub(crate) fn build(&mut self, inputs: &[Value], fed: Option<&Fed>) -> Result<Built, EngineError> {
-        self.check_inputs(inputs)?;
+        arguments(&self.machine.graph, inputs)?.try_for_each(|argument| argument.map(drop))?;
         if let Some(result) = self.build_compiled(inputs, fed) {
             return result.map_err(engine_error);
         }
@@ -330,49 +332,25 @@ impl State {
         let m = &mut self.machine;
         let graph = Arc::clone(&m.graph);
         let mut held = Vec::with_capacity(inputs.len());
-        for (i, (slot, value)) in graph.inputs.iter().zip(inputs).enumerate() {
-            match (slot, value) {
-                (GraphSlot::Tensor(tid), Value::Tensor(tensor)) => {
+        for (i, argument) in arguments(&graph, inputs)?.enumerate() {
+            match argument? {
+                Argument::Tensor(tid, tensor) => {
                     let slot = match fed.filter(|fed| fed.input == i) {
                         Some(fed) => Slot::fed(fed, tensor),
                         None => Slot::from_tensor(m.api, tensor),
                     };
                     let slot = slot.map_err(engine_error)?;
                     held.push(slot.array.share().map_err(|e| engine_error(e.into()))?);
-                    m.set(*tid, slot);
+                    m.set(tid, slot);
                 }
-                (GraphSlot::Value(vid), Value::Int(v)) => {
+                Argument::Int(vid, v) => {
                     if let Some(value) = m.env.values.get_mut(vid.0 as usize) {
-                        *value = Some(*v);
+                        *value = Some(v);
                     }
                 }
-                _ => return Err(EngineError::Arguments("an input has the wrong kind".into())),
             }
         }
         Ok(held)
-    }
-
-    fn check_inputs(&self, inputs: &[Value]) -> Result<(), EngineError> {
-        let graph = &self.machine.graph;
-        if inputs.len() != graph.inputs.len() {
-            let (expected, found) = (graph.inputs.len(), inputs.len());
-            return Err(EngineError::Arguments(format!("expected {expected} inputs, found {found}")));
-        }
-        for (i, (slot, value)) in graph.inputs.iter().zip(inputs).enumerate() {
-            let refuse = |expected: &str| Err(EngineError::Arguments(format!("input {i}: expected {expected}")));
-            match (slot, value) {
-                (GraphSlot::Tensor(tid), Value::Tensor(tensor)) => match graph.meta.get(tid.0 as usize) {
-                    Some(meta) if meta.dtype != tensor.dtype() => {
-                        return refuse(&format!("a tensor of {}, found {}", meta.dtype, tensor.dtype()));
-                    }
-                    _ => {}
-                },
-                (GraphSlot::Value(_), Value::Int(_)) => {}
-                (GraphSlot::Tensor(_), Value::Int(_)) => return refuse("a tensor, found an integer"),
-                (GraphSlot::Value(_), Value::Tensor(_)) => return refuse("an integer, found a tensor"),
-            }
-        }
-        Ok(())
     }
 
     /// The results of the main chain, which has run.
@@ -461,29 +439,13 @@ fn handle(m: &Machine, tid: Tid) -> Result<Option<Array>> {
     Ok(slot.map(|s| s.array.share()).transpose()?)
 }
 
-/// What the init chain left in a buffer, computed; `None` if no chain that runs at load writes it.
-fn written(m: &Machine, tid: Tid) -> Result<Option<Slot>> {
-    let writes = m.graph.init.is_some_and(|init| chain_writes(m, init, tid, 0));
-    if !writes {
-        return Ok(None);
-    }
+/// What a slot holds, computed.
+fn computed(m: &Machine, tid: Tid) -> Result<Option<Slot>> {
     let slot = m.env.tensors.get(tid.0 as usize).and_then(Option::as_ref).map(Slot::share).transpose()?;
     if let Some(slot) = &slot {
         m.api.eval([&slot.array])?;
     }
     Ok(slot)
-}
-
-/// Whether a chain, or one that it runs, writes the slot. The checker bounds the depth.
-fn chain_writes(m: &Machine, chain: u32, tid: Tid, depth: usize) -> bool {
-    let nodes = m.graph.chains.get(chain as usize);
-    nodes.into_iter().flatten().any(|node| {
-        let mut writes = false;
-        node.walk(&mut |role, slot| writes |= slot == GraphSlot::Tensor(tid) && role != flambeau_ir::Role::Read);
-        writes
-            || depth < flambeau_ir::limits::MAX_CHAIN_DEPTH as usize
-                && node.chains().iter().any(|c| chain_writes(m, c.0, tid, depth + 1))
-    })
 }
 
 fn bind_buffers(m: &mut Machine) -> Result<Vec<Tid>> {

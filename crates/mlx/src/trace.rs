@@ -8,7 +8,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use flambeau_ir::{ChainId, Node, Role, Slot as GraphSlot, Tid, Vid, engine::Value};
+use flambeau_ir::{ChainId, Graph, Node, Role, Slot as GraphSlot, Tid, Vid, engine::Value};
 use flambeau_tensor::{DType, Shape};
 
 use crate::{
@@ -128,9 +128,11 @@ enum Input {
 pub(crate) type Results = (Vec<Array>, Vec<Array>);
 
 /// The compiled runs of a session.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Traces {
     known: Vec<(Vec<Input>, Known)>,
+    /// The buffers that a run writes.
+    written: Vec<Tid>,
 }
 
 /// The integers that a trace leaves open, by input. The host does not know one that lies on the device.
@@ -152,31 +154,12 @@ fn holds(guards: &[Guard], open: &[Option<i64>]) -> bool {
     })
 }
 
-/// Buffers that the main chain, or a chain that it runs, writes.
-fn written_buffers(m: &Machine) -> Vec<Tid> {
-    let (mut todo, mut seen, mut written) = (vec![ChainId(m.graph.main)], Vec::new(), Vec::new());
-    while let Some(chain) = todo.pop() {
-        if seen.contains(&chain) {
-            continue;
-        }
-        seen.push(chain);
-        for node in m.graph.chains.get(chain.0 as usize).into_iter().flatten() {
-            todo.extend(node.chains());
-            node.walk(&mut |role, slot| {
-                if let GraphSlot::Tensor(tid) = slot
-                    && role != Role::Read
-                    && m.graph.buffers.contains(&tid)
-                    && !written.contains(&tid)
-                {
-                    written.push(tid);
-                }
-            });
-        }
-    }
-    written
-}
-
 impl Traces {
+    /// None yet, of the graph's main chain.
+    pub(crate) fn of(graph: &Graph) -> Traces {
+        Traces { known: Vec::new(), written: graph.buffers_written_by(ChainId(graph.main)) }
+    }
+
     /// Runs the main chain compiled: the outputs, in order, with handles to the inputs, and the written buffers bound. `None` if the
     /// run must go node by node.
     ///
@@ -202,15 +185,15 @@ impl Traces {
             return None;
         }
         let open = open_integers(inputs, fed);
-        let written = written_buffers(m);
-        let mut arrays = match arguments(m, inputs, fed, &written) {
+        let written = &self.written;
+        let mut arrays = match arguments(m, inputs, fed, written) {
             Ok(arrays) => arrays,
             Err(error) => return Some(Err(error)),
         };
         let compiled = known.compiled.iter().position(|c| holds(&c.guards, &open));
         let result = match compiled {
             Some(i) => known.compiled[i].closure.call(&arrays).map_err(OpError::from),
-            None => match compile(m, inputs, &open, &written, &arrays) {
+            None => match compile(m, inputs, &open, written, &arrays) {
                 Ok((compiled, results)) => {
                     if known.compiled.len() == MAX_TRACES {
                         known.compiled.remove(0);
@@ -226,7 +209,7 @@ impl Traces {
             },
         };
         arrays.truncate(arrays.len() - written.len());
-        Some(result.and_then(|results| Ok((bind(m, results, &written)?, arrays))))
+        Some(result.and_then(|results| Ok((bind(m, results, written)?, arrays))))
     }
 }
 
