@@ -1,72 +1,27 @@
 //! Every program of the conformance folders, if the folders are beside the repository.
 
 use std::{
-    fs,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
-    process::Command,
-    sync::Mutex,
 };
 
 use flambeau_cpu::CpuEngine;
+use flambeau_testcases::{Case, Dice, check, mutate, name_of};
 
-#[path = "support/changes.rs"]
-mod changes;
-mod support;
-use changes::{Dice, mutate};
-use support::{Case, Outcome, run_case};
-
-/// The case folders of an archive, in order; none if there is no such archive.
 fn folders(name: &str) -> Vec<PathBuf> {
-    static UNPACKING: Mutex<()> = Mutex::new(());
-    let _alone = UNPACKING.lock();
-    let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/conformance").join(format!("{name}.tar.xz"));
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    if !archive.exists() {
-        eprintln!("no conformance archive `{name}` beside the repository");
-        return Vec::new();
-    }
-    if !target.join(name).exists() {
-        let status = Command::new("tar").arg("-xJf").arg(&archive).arg("-C").arg(target).status().expect("tar runs");
-        assert!(status.success(), "{} does not unpack", archive.display());
-    }
-    let entries = fs::read_dir(target.join(name)).expect("the folder lists");
-    let mut folders: Vec<PathBuf> = entries.map(|e| e.expect("the entry reads").path()).collect();
-    folders.sort();
-    folders
-}
-
-fn name_of(folder: &Path) -> String {
-    folder.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
-}
-
-/// Runs every case of an archive; only those whose names start with a word of `skipped` may be left out.
-fn check(name: &str, at_least: usize, skipped: &[&str]) {
-    let engine = CpuEngine::new(Some(2));
-    let folders = folders(name);
-    let (mut passed, mut wrong) = (0, Vec::new());
-    for folder in &folders {
-        let case = name_of(folder);
-        match run_case(&engine, folder) {
-            Outcome::Passed => passed += 1,
-            Outcome::Skipped(_) if skipped.iter().any(|s| case.starts_with(s)) => {}
-            outcome => wrong.push(format!("{case}: {outcome:?}")),
-        }
-    }
-    assert!(wrong.is_empty(), "{} cases:\n{}", wrong.len(), wrong.join("\n"));
-    assert!(folders.is_empty() || passed >= at_least, "only {passed} cases ran");
+    flambeau_testcases::folders(name, Path::new(env!("CARGO_TARGET_TMPDIR")))
 }
 
 #[test]
 fn operators_agree_with_pytorch() {
     // Random samples have nothing to compare with.
-    check("ops", 708, &["sample_"]);
+    check(&CpuEngine::new(Some(2)), &folders("ops"), 708, &["sample_"]);
 }
 
 #[test]
 fn models_agree_with_pytorch() {
     // These call kernels outside of their delegates, which is not the engine's work.
-    check("models", 25, &["bert_mask", "electra", "roberta"]);
+    check(&CpuEngine::new(Some(2)), &folders("models"), 25, &["bert_mask", "electra", "roberta"]);
 }
 
 #[test]

@@ -4,10 +4,11 @@ use flambeau_ir::{Graph, Node};
 use serde_json::Value;
 
 /// Numbers that look random; the same on every run.
-pub(crate) struct Dice(pub(crate) u64);
+#[derive(Clone, Debug)]
+pub struct Dice(pub u64);
 
 impl Dice {
-    pub(crate) fn roll(&mut self, sides: usize) -> usize {
+    fn roll(&mut self, sides: usize) -> usize {
         self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         ((self.0 >> 33) as usize) % sides.max(1)
     }
@@ -34,8 +35,8 @@ fn changed(value: &Value, dice: &mut Dice, slots: usize) -> Value {
     }
 }
 
-/// Changes one field of one node.
-pub(crate) fn mutate(graph: &mut Graph, dice: &mut Dice) -> Option<()> {
+/// Changes one field of one node; `None` if the field drawn cannot be another.
+pub fn mutate(graph: &mut Graph, dice: &mut Dice) -> Option<()> {
     let slots = graph.slots.total() as usize;
     let at = dice.roll(graph.chains.len());
     let chain = graph.chains.get_mut(at)?;

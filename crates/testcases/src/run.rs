@@ -1,4 +1,4 @@
-//! Runs case folders: a program that ExecuTorch wrote, its inputs, and PyTorch's results.
+//! A case on an engine.
 
 use std::{
     collections::HashMap,
@@ -20,7 +20,7 @@ use flambeau_wire::{
 
 /// What came of a case.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Outcome {
+pub enum Outcome {
     Passed,
     /// The case has nothing to compare with, or needs more than one delegate call.
     Skipped(String),
@@ -36,7 +36,7 @@ impl Constants for Named<'_> {
 }
 
 /// Runs one case folder; a panic is a failure like any other.
-pub(crate) fn run_case(engine: &dyn Engine, folder: &Path) -> Outcome {
+pub fn run_case(engine: &dyn Engine, folder: &Path) -> Outcome {
     match catch_unwind(AssertUnwindSafe(|| try_case(engine, folder))) {
         Ok(Ok(outcome)) => outcome,
         Ok(Err(what)) => Outcome::Failed(what),
@@ -49,9 +49,10 @@ pub(crate) fn run_case(engine: &dyn Engine, folder: &Path) -> Outcome {
 }
 
 /// A case as its files state it.
-pub(crate) struct Case {
-    pub(crate) program: Program,
-    pub(crate) inputs: Vec<Tensor>,
+#[derive(Debug)]
+pub struct Case {
+    program: Program,
+    inputs: Vec<Tensor>,
     facts: serde_json::Value,
 }
 
@@ -64,7 +65,11 @@ fn text(error: impl std::fmt::Display) -> String {
 }
 
 impl Case {
-    pub(crate) fn open(folder: &Path) -> Result<Case, String> {
+    /// Reads the folder's files.
+    ///
+    /// # Errors
+    /// If one is missing or malformed.
+    pub fn open(folder: &Path) -> Result<Case, String> {
         let facts = serde_json::from_slice(&read(folder, "case.json")?).map_err(text)?;
         let program = read_program(&read(folder, "model.pte")?).map_err(text)?;
         Ok(Case { program, inputs: bin::read(&read(folder, "input.bin")?).map_err(text)?, facts })
@@ -75,7 +80,10 @@ impl Case {
     }
 
     /// The only delegate call: its graph and its arguments, or `None` if the method does more than that.
-    pub(crate) fn delegate_call(&self) -> Result<Option<(Graph, Vec<u32>)>, String> {
+    ///
+    /// # Errors
+    /// If there is no method `forward`, or the payload does not decode.
+    pub fn delegate_call(&self) -> Result<Option<(Graph, Vec<u32>)>, String> {
         let plan = self.plan()?;
         let instructions: Vec<&Instruction> = plan.chains.iter().flat_map(|c| &c.instructions).collect();
         let [Instruction::DelegateCall { delegate, args }] = instructions[..] else { return Ok(None) };
@@ -84,7 +92,10 @@ impl Case {
     }
 
     /// A graph loaded for the case, and the call's arguments.
-    pub(crate) fn load(&self, engine: &dyn Engine, graph: Graph, args: &[u32]) -> Result<(Box<dyn Session>, Vec<Value>), String> {
+    ///
+    /// # Errors
+    /// If the graph is not sound, the engine refuses it, or the case's inputs are not the method's.
+    pub fn load(&self, engine: &dyn Engine, graph: Graph, args: &[u32]) -> Result<(Box<dyn Session>, Vec<Value>), String> {
         let graph = Arc::new(check(graph).map_err(text)?);
         let options = LoadOptions { kv_cache: kv_cache(&self.facts["kv_cache"]), ..LoadOptions::default() };
         let session = engine.load(Arc::clone(&graph), &Named(&self.program), &options).map_err(text)?;
@@ -94,7 +105,10 @@ impl Case {
     }
 
     /// Loads and runs a graph with the case's inputs; the method's values afterwards.
-    pub(crate) fn run(&self, engine: &dyn Engine, graph: Graph, args: &[u32]) -> Result<HashMap<u32, Value>, String> {
+    ///
+    /// # Errors
+    /// As [`Case::load`], and if the run fails.
+    pub fn run(&self, engine: &dyn Engine, graph: Graph, args: &[u32]) -> Result<HashMap<u32, Value>, String> {
         let mut values = bind_inputs(self.plan()?, self.inputs.clone())?;
         let (mut session, arguments) = self.load(engine, graph, args)?;
         let outs = args.iter().skip(arguments.len()).copied();

@@ -2,31 +2,12 @@
 
 mod survey;
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fs, path::Path};
 
 use flambeau::{ir::Node, lower};
 
 fn committed() -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/ops.md")).expect("docs/ops.md reads")
-}
-
-/// The unpacked cases of an archive beside the repository, if it is there.
-fn cases(name: &str) -> Option<PathBuf> {
-    let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/conformance").join(format!("{name}.tar.xz"));
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    if !archive.exists() {
-        eprintln!("skipped: no conformance archive `{name}` beside the repository");
-        return None;
-    }
-    if !target.join(name).exists() {
-        let status = Command::new("tar").arg("-xJf").arg(&archive).arg("-C").arg(target).status().expect("tar runs");
-        assert!(status.success(), "{} does not unpack", archive.display());
-    }
-    Some(target.join(name))
 }
 
 #[test]
@@ -48,7 +29,7 @@ fn every_node_and_call_has_its_line() {
 fn the_table_tells_what_the_cases_exercise() {
     let mut found = survey::Survey::default();
     for name in ["ops", "models"] {
-        let Some(folder) = cases(name) else { return };
+        let Some(folder) = flambeau_testcases::unpacked(name, Path::new(env!("CARGO_TARGET_TMPDIR"))) else { return };
         found.add_cases(&folder).expect("the cases compile");
     }
     for (line, (found, committed)) in found.to_markdown().lines().zip(committed().lines()).enumerate() {

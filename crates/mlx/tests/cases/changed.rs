@@ -6,12 +6,9 @@ use flambeau_ir::{
     engine::{Engine, Value},
 };
 use flambeau_tensor::{Tolerance, compare};
+use flambeau_testcases::{Case, Dice, mutate};
 
-use crate::{
-    changes::{Dice, mutate},
-    installed,
-    support::Case,
-};
+use crate::installed;
 
 /// Changed programs to run for each case.
 const ROUNDS: usize = 4;

@@ -1,9 +1,10 @@
 //! The kernels of ExecuTorch's programs are those whose text may run.
 
 use flambeau_ir::{MetalKernel, Node};
+use flambeau_testcases::Case;
 use sha2::{Digest, Sha256};
 
-use crate::{installed, support};
+use crate::installed;
 
 /// Digests of the texts that may run, one a line with the kernel's name.
 const TRUSTED: &str = include_str!("../../src/ops/metal/trusted.txt");
@@ -21,7 +22,7 @@ fn digest(node: &MetalKernel) -> String {
 fn kernels_of_the_cases_are_trusted_by_their_text() {
     let mut missing = Vec::new();
     for folder in installed::case_folders("ops").into_iter().chain(installed::case_folders("models")) {
-        let case = support::Case::open(&folder).expect("the case opens");
+        let case = Case::open(&folder).expect("the case opens");
         let Some((graph, _)) = case.delegate_call().expect("the payload decodes") else { continue };
         for node in graph.chains.iter().flatten() {
             if let Node::MetalKernel(kernel) = node {

@@ -1,6 +1,6 @@
 //! Compiled runs give what runs node by node give.
 
-use std::{path::Path, sync::Arc};
+use std::sync::Arc;
 
 use flambeau_ir::{
     Graph, check,
@@ -8,8 +8,9 @@ use flambeau_ir::{
 };
 use flambeau_mlx::MlxEngine;
 use flambeau_tensor::{Bytes, DType, Tensor, Tolerance, compare};
+use flambeau_testcases::{Case, name_of};
 
-use crate::{installed, support};
+use crate::installed;
 
 /// An engine that compiles, and one that does not.
 fn engines() -> Option<[MlxEngine; 2]> {
@@ -35,7 +36,7 @@ fn every_case_that_runs_again_gives_the_same_again() {
     let mut wrong = Vec::new();
     let mut cases = 0;
     for folder in installed::case_folders("ops").into_iter().chain(installed::case_folders("models")) {
-        let case = support::Case::open(&folder).expect("the case opens");
+        let case = Case::open(&folder).expect("the case opens");
         let Some((graph, args)) = case.delegate_call().expect("the payload decodes") else { continue };
         let runs = |engine: &MlxEngine| -> Result<Vec<Vec<Value>>, String> {
             let (mut session, arguments) = case.load(engine, graph.clone(), &args)?;
@@ -54,10 +55,6 @@ fn every_case_that_runs_again_gives_the_same_again() {
     assert!(wrong.is_empty(), "{} cases:\n{}", wrong.len(), wrong.join("\n"));
     assert!(compiling.compiled_runs() >= cases, "{} compiled runs of {cases} cases", compiling.compiled_runs());
     assert_eq!(plain.compiled_runs(), 0);
-}
-
-fn name_of(folder: &Path) -> String {
-    folder.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 struct Nothing;

@@ -3,9 +3,7 @@
 #![allow(dead_code, reason = "every test file uses its part")]
 
 use std::{
-    fs,
     path::{Path, PathBuf},
-    process::Command,
     sync::{Mutex, MutexGuard},
 };
 
@@ -45,21 +43,5 @@ pub(crate) fn engine_that(compiles: bool) -> Option<MlxEngine> {
 
 /// The case folders of an archive, in order; none if there is no such archive.
 pub(crate) fn case_folders(name: &str) -> Vec<PathBuf> {
-    static UNPACKING: Mutex<()> = Mutex::new(());
-    let _alone = UNPACKING.lock();
-    let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/conformance").join(format!("{name}.tar.xz"));
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mlx-cases");
-    if !archive.exists() {
-        eprintln!("no conformance archive `{name}` beside the repository");
-        return Vec::new();
-    }
-    if !target.join(name).exists() {
-        fs::create_dir_all(&target).expect("the folder is made");
-        let status = Command::new("tar").arg("-xJf").arg(&archive).arg("-C").arg(&target).status().expect("tar runs");
-        assert!(status.success(), "{} does not unpack", archive.display());
-    }
-    let entries = fs::read_dir(target.join(name)).expect("the folder lists");
-    let mut folders: Vec<PathBuf> = entries.map(|e| e.expect("the entry reads").path()).collect();
-    folders.sort();
-    folders
+    flambeau_testcases::folders(name, Path::new(env!("CARGO_TARGET_TMPDIR")))
 }
