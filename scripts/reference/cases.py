@@ -5,6 +5,7 @@
 `flambeau conformance FOLDER --from pt2` runs them. A .bin file holds a u32 count, then per tensor u32 dtype, u32 rank, i32 sizes
 and the elements, all little-endian.
 """
+import argparse
 import copy
 import io
 import json
@@ -20,6 +21,20 @@ DTYPES = [torch.float32, torch.float16, torch.int32, torch.int64, torch.bfloat16
 
 # Relative and absolute tolerance by the widest-grained element type that a case computes in.
 TOLERANCE = {torch.float32: (1e-4, 1e-5), torch.float16: (2e-3, 1e-3), torch.bfloat16: (1.6e-2, 1e-2)}
+
+
+def arguments(doc):
+    """The command line of a script that writes cases: a folder, part of their names, and whether to decompose to core ATen."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--core", action="store_true")
+    return parser.parse_args()
+
+
+def reason(error):
+    """Why a case could not be written, in one line."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
 
 
 class Unrepresentable(Exception):

@@ -3,7 +3,6 @@
 
     module_cases.py OUT [--only TEXT] [--core]
 """
-import argparse
 import sys
 import traceback
 
@@ -29,11 +28,7 @@ def shapes(args, dyn):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out")
-    parser.add_argument("--only", default="")
-    parser.add_argument("--core", action="store_true")
-    args = parser.parse_args()
+    args = cases.arguments(__doc__)
     for group in GROUPS:
         torch.manual_seed(0)
         try:
@@ -52,7 +47,7 @@ def main():
             written += 1
         except Exception as error:
             failed += 1
-            print(f"not exported: {name}: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}", file=sys.stderr)
+            print(f"not exported: {name}: {cases.reason(error)}", file=sys.stderr)
     print(f"{written} written, {failed} not exported")
 
 

@@ -92,7 +92,7 @@ def groups(args, entry, short, dtype):
             continue
         except Exception as error:
             if len(group) == 1:
-                yield 0, f"{name}: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
+                yield 0, f"{name}: {cases.reason(error)}"
                 continue
         for i, sample in enumerate(group):
             name = f"{base}.{at + i}"
@@ -100,7 +100,7 @@ def groups(args, entry, short, dtype):
                 write(args.out, name, entry, [sample], args.core)
                 yield 1, None
             except Exception as error:
-                yield 0, f"{name}: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
+                yield 0, f"{name}: {cases.reason(error)}"
 
 
 def main():

@@ -5,7 +5,6 @@
 
 Needs the pinned `executorch` package with the generated files of its MLX backend. `--core` decomposes to core ATen first.
 """
-import argparse
 import importlib.util
 import sys
 import traceback
@@ -59,11 +58,7 @@ def write(out, op, name, config, core):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out")
-    parser.add_argument("--only", default="")
-    parser.add_argument("--core", action="store_true")
-    args = parser.parse_args()
+    args = cases.arguments(__doc__)
     written = failed = 0
     for op, name, config in configurations():
         if args.only not in name:
@@ -73,7 +68,7 @@ def main():
             written += 1
         except Exception as error:
             failed += 1
-            print(f"not exported: {name}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}", file=sys.stderr)
+            print(f"not exported: {name}: {cases.reason(error)}", file=sys.stderr)
             if args.only:
                 traceback.print_exc()
     print(f"{written} written, {failed} not exported")

@@ -5,7 +5,6 @@
 
 Needs the pinned `executorch` package and pytest. Inputs are the tests' own; tolerances are the suite's: 0.1 and 4e-2.
 """
-import argparse
 import importlib
 import itertools
 import pkgutil
@@ -51,11 +50,7 @@ def parameters(function):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out")
-    parser.add_argument("--only", default="")
-    parser.add_argument("--core", action="store_true")
-    args = parser.parse_args()
+    args = cases.arguments(__doc__)
     from executorch.backends.test.suite import operators
 
     written = failed = 0
@@ -71,7 +66,7 @@ def main():
                     function(recorder, **kwargs)
                 except Exception as error:
                     failed += 1
-                    print(f"not exported: {test}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}", file=sys.stderr)
+                    print(f"not exported: {test}: {cases.reason(error)}", file=sys.stderr)
                 written += recorder.n
     print(f"{written} written, {failed} not exported")
 
