@@ -9,6 +9,7 @@ mod files;
 mod gguf;
 mod hub;
 mod interrupt;
+mod kind;
 mod kv_cache;
 mod memory;
 mod mlx;

@@ -11,7 +11,9 @@ use flambeau::{
 use crate::{
     engine::EngineArgs,
     failure::{self, usage},
-    files, kv_cache,
+    files,
+    kind::Kind,
+    kv_cache,
     mlx::MlxArgs,
     shape::{self, Named},
 };
@@ -90,7 +92,7 @@ fn run(flags: &Flags) -> Result<()> {
     };
     let engine = engine.engine(false)?;
     let options = LoadOptions { kv_cache: flags.kv_cache.as_deref().map(kv_cache::parse).transpose()?, ..LoadOptions::default() };
-    let mut method = Program::open(&pte)?.method("forward", &engine, &options)?;
+    let mut method = Kind::Program.expect(&pte, || Ok(Program::open(&pte)?))?.method("forward", &engine, &options)?;
     let inputs = bin::read(&files::read(&input)?).with_context(|| input.display().to_string())?;
     let inputs = shape::arguments(method.inputs(), inputs.into_iter().map(|tensor| Named { name: None, tensor }).collect())?;
     let outputs = method.run(&inputs)?;

@@ -1,15 +1,15 @@
 //! `flambeau bench`: speed of prompt processing and of generation.
 
-use std::{fmt, path::PathBuf, process::ExitCode, time::Instant};
+use std::{fmt, process::ExitCode, time::Instant};
 
 use anyhow::{Result, bail};
 use flambeau::{
     runners::llm::{LanguageModel, ModelOptions, STEPS_AHEAD},
-    runtime::{Draw, Program},
+    runtime::Draw,
 };
 use serde_json::{Value as Json, json};
 
-use crate::{engine::EngineArgs, failure::usage, files, profile::ProfileArgs, progress};
+use crate::{engine::EngineArgs, failure::usage, files, kind::ProgramArgs, profile::ProfileArgs, progress};
 
 /// Measure the speed of a language model
 ///
@@ -19,9 +19,8 @@ use crate::{engine::EngineArgs, failure::usage, files, profile::ProfileArgs, pro
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flambeau bench smollm2.pte -p 128,512 -n 128 -d 0,1024 -r 5 --threads 2 -o md")]
 pub(crate) struct Args {
-    /// Program of the model
-    #[arg(value_name = "FILE.pte")]
-    program: PathBuf,
+    #[command(flatten)]
+    program: ProgramArgs,
 
     /// Tokens of the prompt; 0 leaves the test out
     #[arg(short = 'p', long = "prompt-tokens", value_name = "N,..", value_delimiter = ',', default_value = "512")]
@@ -109,7 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let generate = args.generate.iter().flat_map(|&tokens| args.depth.iter().map(move |&depth| Test::Generate { tokens, depth }));
     let tests: Vec<Test> = args.prompts.iter().map(|&n| Test::Prompt(n)).chain(generate).filter(|t| t.tokens() > 0).collect();
-    let program = Program::open(&args.program)?;
+    let program = args.program.open()?;
     let options = ModelOptions { chunk: args.prefill_chunk, ..ModelOptions::default() };
     let engine = args.engine.engine(args.profile.is_wanted())?;
     let mut model = LanguageModel::load(&program, &engine, &options)?;

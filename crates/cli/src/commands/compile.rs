@@ -8,7 +8,7 @@ use flambeau::{
     pt2::{Archive, Exported},
 };
 
-use crate::{engine::EngineArgs, failure::usage, files, memory};
+use crate::{engine::EngineArgs, failure::usage, files, kind::Kind, memory};
 
 /// Compile .pt2 files of torch.export into a .pte file
 #[derive(Debug, clap::Args)]
@@ -137,8 +137,10 @@ fn named_files(args: &Args) -> Result<Vec<(String, PathBuf)>> {
 }
 
 fn read(path: &std::path::Path) -> Result<Exported> {
-    let archive = Archive::open(files::read(path)?).with_context(|| path.display().to_string())?;
-    archive.only_program().with_context(|| path.display().to_string())
+    Kind::Archive.expect(path, || {
+        let archive = Archive::open(files::read(path)?).with_context(|| path.display().to_string())?;
+        archive.only_program().with_context(|| path.display().to_string())
+    })
 }
 
 fn write_report(args: &Args, report: &Report) -> Result<()> {

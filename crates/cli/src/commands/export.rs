@@ -20,6 +20,7 @@ use crate::{
     engine::EngineArgs,
     failure::{hint, usage},
     files, gguf, hub,
+    kind::Kind,
     tokenizer::TEXT_FILES,
 };
 
@@ -97,15 +98,23 @@ fn dtype(name: &str) -> Result<DType> {
 /// Opens a checkpoint by path, or by name in the local cache.
 fn open(model: &str) -> Result<Checkpoint> {
     let path = Path::new(model);
-    let found = if path.exists() { None } else { hub::Hub::from_environment().cached(&hub::ModelName::parse(model)?)? };
-    if !path.exists() && found.is_none() {
-        let missing = anyhow::anyhow!("there is no file or folder {model}, and no model of that name in the local cache");
-        return Err(hint(missing, format!("fetch it with `flambeau pull {model}`")));
-    }
+    let cached = || match hub::ModelName::parse(model) {
+        Ok(name) => match hub::Hub::from_environment().cached(&name)? {
+            Some(folder) => Ok(folder),
+            None => {
+                let missing = anyhow::anyhow!("there is no file or folder {model}, and no model of that name in the local cache");
+                Err(hint(missing, format!("fetch it with `flambeau pull {model}`")))
+            }
+        },
+        Err(_) => Err(anyhow::anyhow!("there is no file or folder {model}, and it is no model name, which is ORG/NAME")),
+    };
+    let found = if path.exists() { None } else { Some(cached()?) };
     let path = found.as_deref().unwrap_or(path);
-    let checkpoint =
-        if path.is_dir() { Checkpoint::from_folder(folder_files(path)?) } else { Checkpoint::from_gguf(files::read(path)?) };
-    checkpoint.with_context(|| path.display().to_string())
+    let place = || path.display().to_string();
+    if path.is_dir() {
+        return Checkpoint::from_folder(folder_files(path)?).with_context(place);
+    }
+    Kind::Gguf.expect(path, || Checkpoint::from_gguf(files::read(path)?).with_context(place))
 }
 
 /// The files of a model folder that a checkpoint may consist of, mapped.

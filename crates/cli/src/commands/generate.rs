@@ -11,7 +11,6 @@ use std::{
 use anyhow::{Context, Result};
 use flambeau::{
     runners::llm::{self, Finish, Generation, LanguageModel, ModelOptions, Request, Stats},
-    runtime::Program,
     text::{ChatInput, Clock, SamplingParams, message},
 };
 use serde_json::json;
@@ -19,7 +18,9 @@ use serde_json::json;
 use crate::{
     engine::EngineArgs,
     failure::{INTERRUPTED, usage},
-    files, interrupt, memory,
+    files, interrupt,
+    kind::ProgramArgs,
+    memory,
     profile::ProfileArgs,
     tokenizer::{self, TextModel},
 };
@@ -28,13 +29,8 @@ use crate::{
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flambeau generate smollm2.pte -p 'What is the capital of France?' -n 50")]
 pub(crate) struct Args {
-    /// Program of the model
-    #[arg(value_name = "FILE.pte")]
-    program: PathBuf,
-
-    /// Weights that lie outside of the program
-    #[arg(long, value_name = "FILE.ptd")]
-    data: Option<PathBuf>,
+    #[command(flatten)]
+    program: ProgramArgs,
 
     /// Text to continue or to answer; `-` reads stdin
     #[arg(short, long, value_name = "TEXT")]
@@ -125,11 +121,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let sampling = sampling(args);
     sampling.validate().map_err(|e| usage(e.to_string()))?;
-    let mut program = Program::open(&args.program)?;
-    if let Some(data) = &args.data {
-        program = program.with_data(data)?;
-    }
-    let text = tokenizer::find(&program, &args.program, args.tokenizer.as_deref())?;
+    let program = args.program.open()?;
+    let text = tokenizer::find(&program, &args.program.program, args.tokenizer.as_deref())?;
     let prompt = encode(args, &text)?;
     let options = ModelOptions { method: args.method.clone(), chunk: args.prefill_chunk, context: args.ctx_size };
     let engine = args.engine.engine(args.profile.is_wanted())?;

@@ -6,10 +6,13 @@ mod program;
 
 use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde_json::Value as Json;
 
-use crate::files;
+use crate::{
+    files,
+    kind::{Kind, unknown},
+};
 
 /// Show what is in a .pte, .ptd, .pt2 or GGUF file
 #[derive(Debug, clap::Args)]
@@ -37,21 +40,12 @@ pub(crate) struct Description {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let bytes = files::read(&args.file)?;
-    let kind = |at: usize, magic: &[u8]| bytes.get(at..at + magic.len()) == Some(magic);
-    let description = if kind(4, b"ET12") {
-        program::describe(bytes.clone(), args.nodes)
-    } else if kind(4, b"FT01") {
-        data::describe_data(&bytes)
-    } else if kind(0, b"PK\x03\x04") {
-        archive::describe(bytes.clone(), args.nodes)
-    } else if kind(0, b"GGUF") {
-        data::describe_gguf(bytes.clone())
-    } else {
-        bail!(
-            "{}: neither a .pte, .ptd, .pt2 nor GGUF file; it begins with {:02x?}",
-            args.file.display(),
-            &bytes[..bytes.len().min(8)]
-        );
+    let description = match Kind::of(&bytes) {
+        Some(Kind::Program) => program::describe(bytes.clone(), args.nodes),
+        Some(Kind::Data) => data::describe_data(&bytes),
+        Some(Kind::Archive) => archive::describe(bytes.clone(), args.nodes),
+        Some(Kind::Gguf) => data::describe_gguf(bytes.clone()),
+        None => return Err(unknown(&args.file, &bytes)),
     };
     let description = description.with_context(|| args.file.display().to_string())?;
     if args.json {

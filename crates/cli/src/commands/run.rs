@@ -8,24 +8,19 @@ use std::{
 
 use anyhow::Result;
 use flambeau::{
-    runtime::{LoadOptions, Method, Program, Value},
+    runtime::{LoadOptions, Method, Value},
     tensor::{DType, Tensor, cast},
 };
 use serde_json::{Value as Json, json};
 
-use crate::{engine::EngineArgs, failure::usage, files, kv_cache, profile::ProfileArgs, shape, tensors};
+use crate::{engine::EngineArgs, failure::usage, files, kind::ProgramArgs, kv_cache, profile::ProfileArgs, shape, tensors};
 
 /// Run a method of a .pte file on tensors from files
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flambeau run model.pte --input x.npy --input mask.npy -o y.safetensors")]
 pub(crate) struct Args {
-    /// Program to run
-    #[arg(value_name = "FILE.pte")]
-    program: PathBuf,
-
-    /// Weights that lie outside of the program
-    #[arg(long, value_name = "FILE.ptd")]
-    data: Option<PathBuf>,
+    #[command(flatten)]
+    program: ProgramArgs,
 
     /// Method to run
     #[arg(long, value_name = "NAME", default_value = "forward", alias = "method-name")]
@@ -65,10 +60,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(path) = &args.output {
         tensors::check_format(path)?;
     }
-    let mut program = Program::open(&args.program)?;
-    if let Some(data) = &args.data {
-        program = program.with_data(data)?;
-    }
+    let program = args.program.open()?;
     let options = LoadOptions { kv_cache: args.kv_cache.as_deref().map(kv_cache::parse).transpose()?, ..LoadOptions::default() };
     let engine = args.engine.engine(args.profile.is_wanted())?;
     let mut method = program.method(&args.method, &engine, &options)?;

@@ -13,6 +13,9 @@ fn check(args: &[&str], code: i32, parts: &[&str]) {
     std::fs::write(dir.path().join("short.pte"), &whole[..whole.len() - 1]).unwrap();
     std::fs::write(dir.path().join("foreign.pte"), bytes("XnnpackBackend")).unwrap();
     std::fs::write(dir.path().join("text.txt"), "no program").unwrap();
+    std::fs::write(dir.path().join("empty.pte"), "").unwrap();
+    std::fs::write(dir.path().join("archive.pt2"), b"PK\x03\x04 and little else").unwrap();
+    std::fs::write(dir.path().join("model.gguf"), b"GGUF and little else").unwrap();
     write_tensor(dir.path(), "x.bin", floats(&[1.0, 2.0], &[2]));
     write_tensor(dir.path(), "rank.bin", floats(&[1.0, 2.0], &[1, 2]));
     write_tensor(dir.path(), "long.bin", floats(&[1.0, 2.0, 3.0], &[3]));
@@ -40,7 +43,26 @@ fn damaged_and_foreign_programs_are_named() {
     check(&["run", "foreign.pte", "-i", "x.bin"], 1, &["XnnpackBackend", "MLXBackend"]);
     check(&["run", "add.pte", "--method", "backward", "-i", "x.bin"], 1, &["backward", "`forward`"]);
     check(&["inspect", "text.txt"], 1, &["text.txt", "GGUF"]);
+    check(&["inspect", "empty.pte"], 1, &["empty.pte is empty"]);
     check(&["inspect", "short.pte"], 1, &["short.pte", "truncated"]);
+}
+
+#[test]
+fn files_of_another_kind_are_told_apart_with_what_serves() {
+    for command in [&["run", "-i", "x.bin"][..], &["generate", "-p", "x"], &["bench"]] {
+        let on = |file| [command, &[file]].concat();
+        check(&on("archive.pt2"), 1, &["archive.pt2 is a torch.export archive", "hint: ", "flambeau compile archive.pt2"]);
+        check(&on("model.gguf"), 1, &["model.gguf is a GGUF file", "flambeau export model.gguf"]);
+        check(&on("empty.pte"), 1, &["empty.pte is empty"]);
+        check(&on("."), 1, &["cannot read .", "directory"]);
+    }
+    check(&["run", "add.pte", "--data", "add.pte"], 1, &["add.pte is an ExecuTorch program, expected an ExecuTorch data file"]);
+    check(&["compile", "add.pte", "-o", "b.pte"], 1, &["add.pte is an ExecuTorch program", "it is compiled"]);
+    check(&["compile", "model.gguf", "-o", "b.pte"], 1, &["flambeau export model.gguf"]);
+    check(&["compile", "archive.pt2", "-o", "b.pte"], 1, &["archive.pt2: not a readable zip archive"]);
+    check(&["export", "add.pte", "-o", "b.pte"], 1, &["add.pte is an ExecuTorch program, expected a GGUF file"]);
+    check(&["export", "nowhere", "-o", "b.pte"], 1, &["no file or folder nowhere", "ORG/NAME"]);
+    check(&["export", "org/model", "-o", "b.pte"], 1, &["no file or folder org/model", "flambeau pull org/model"]);
 }
 
 #[test]

@@ -1,0 +1,116 @@
+//! What a file is, by its first bytes, and what to do with one that a command does not take.
+
+use std::{
+    fmt, fs,
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Result, bail};
+use flambeau::runtime::Program;
+
+use crate::failure::hint;
+
+/// The files that Flambeau knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Program,
+    Data,
+    Archive,
+    Gguf,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Program => "an ExecuTorch program",
+            Kind::Data => "an ExecuTorch data file",
+            Kind::Archive => "a torch.export archive",
+            Kind::Gguf => "a GGUF file",
+        })
+    }
+}
+
+impl Kind {
+    /// Tells the kind from the first bytes.
+    pub(crate) fn of(bytes: &[u8]) -> Option<Kind> {
+        let has = |at: usize, magic: &[u8]| bytes.get(at..at + magic.len()) == Some(magic);
+        match () {
+            () if has(4, b"ET12") => Some(Kind::Program),
+            () if has(4, b"FT01") => Some(Kind::Data),
+            () if has(0, b"PK\x03\x04") => Some(Kind::Archive),
+            () if has(0, b"GGUF") => Some(Kind::Gguf),
+            () => None,
+        }
+    }
+
+    fn advice(self, path: &Path) -> String {
+        let path = path.display();
+        match self {
+            Kind::Program => format!("it is compiled: `flambeau run {path}`, or `flambeau inspect {path}` to see what is in it"),
+            Kind::Data => format!("it holds weights of a program: `--data {path}` beside the program"),
+            Kind::Archive => format!("make a program of it: `flambeau compile {path} -o FILE.pte`"),
+            Kind::Gguf => format!("make a program of it: `flambeau export {path} -o FILE.pte`"),
+        }
+    }
+
+    /// Reads a file as one of this kind. A failure on one of another kind says which it is and what serves.
+    ///
+    /// # Errors
+    /// What `read` fails with.
+    pub(crate) fn expect<T>(self, path: &Path, read: impl FnOnce() -> Result<T>) -> Result<T> {
+        read().map_err(|error| match begins(path) {
+            Ok(start) if start.is_empty() => anyhow::anyhow!("{} is empty, expected {self}", path.display()),
+            Ok(start) => match Kind::of(&start) {
+                Some(found) if found != self => {
+                    hint(anyhow::anyhow!("{} is {found}, expected {self}", path.display()), found.advice(path))
+                }
+                _ => error,
+            },
+            Err(_) => error,
+        })
+    }
+}
+
+/// The first bytes of a file; stdin cannot be looked at twice.
+fn begins(path: &Path) -> Result<Vec<u8>> {
+    if !path.is_file() {
+        bail!("{} is no file", path.display());
+    }
+    let mut start = Vec::new();
+    fs::File::open(path)?.take(8).read_to_end(&mut start)?;
+    Ok(start)
+}
+
+/// A program on the command line.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ProgramArgs {
+    /// Program, as `flambeau compile` and `flambeau export` write it
+    #[arg(value_name = "FILE.pte")]
+    pub(crate) program: PathBuf,
+
+    /// Weights that lie outside of the program
+    #[arg(long, value_name = "FILE.ptd")]
+    data: Option<PathBuf>,
+}
+
+impl ProgramArgs {
+    /// Opens the program with its weights.
+    pub(crate) fn open(&self) -> Result<Program> {
+        let program = Kind::Program.expect(&self.program, || Ok(Program::open(&self.program)?))?;
+        match &self.data {
+            Some(data) => Kind::Data.expect(data, || Ok(program.with_data(data)?)),
+            None => Ok(program),
+        }
+    }
+}
+
+/// Why a file is none that Flambeau knows.
+pub(crate) fn unknown(path: &Path, bytes: &[u8]) -> anyhow::Error {
+    if bytes.is_empty() {
+        return anyhow::anyhow!("{} is empty", path.display());
+    }
+    let start: Vec<String> = bytes.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    anyhow::anyhow!("neither a .pte, .ptd, .pt2 nor GGUF file; it begins with the bytes {}", start.join(" "))
+        .context(path.display().to_string())
+}
