@@ -5,16 +5,24 @@ use std::sync::Arc;
 use anyhow::Result;
 use flambeau::runtime::Engine;
 
-use crate::{failure::usage, mlx::MlxArgs};
+use crate::{count::positive, failure::usage, mlx::MlxArgs};
 
-#[derive(Clone, Debug, clap::Args)]
+/// An engine by its name on the command line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum EngineName {
+    #[default]
+    Cpu,
+    Mlx,
+}
+
+#[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct EngineArgs {
-    /// Engine that runs the program: cpu or mlx.
-    #[arg(long, value_name = "NAME", default_value = "cpu")]
-    pub(crate) engine: String,
+    /// Engine that computes
+    #[arg(help_heading = "Engine", long, value_name = "NAME", default_value = "cpu")]
+    pub(crate) engine: EngineName,
 
-    /// Threads of the engine; one per core if not given.
-    #[arg(short, long, value_name = "N", alias = "cpu-threads")]
+    /// Threads of the engine; one per core if not given
+    #[arg(help_heading = "Engine", short, long, value_name = "N", alias = "cpu-threads", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) threads: Option<usize>,
 
     #[command(flatten)]
@@ -24,13 +32,13 @@ pub(crate) struct EngineArgs {
 impl EngineArgs {
     /// The engine; with `profile` it measures the time of each node.
     pub(crate) fn engine(&self, profile: bool) -> Result<Arc<dyn Engine>> {
-        if self.threads == Some(0) {
-            return Err(usage("--threads must be at least 1"));
-        }
-        if self.engine == "mlx" {
+        if self.engine == EngineName::Mlx {
             return Ok(Arc::new(self.mlx.load()?.with_profile(profile)));
         }
-        flambeau::engines(self.threads, profile).get(&self.engine).map_err(|e| usage(e.to_string()))
+        if let Some(flag) = self.mlx.given() {
+            return Err(usage(format!("{flag} needs --engine mlx")));
+        }
+        Ok(flambeau::engines(self.threads, profile).get("cpu")?)
     }
 
     /// Number of threads that the engine uses.

@@ -1,12 +1,14 @@
 //! Reading and writing files: `-` is stdin or stdout, and a file is written beside its place and then renamed.
 
 use std::{
+    fs::File,
     io::{self, BufWriter, Read, Write},
     path::Path,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow, bail};
 use flambeau::tensor::Bytes;
+use tempfile::NamedTempFile;
 
 /// The path that stands for stdin or stdout.
 pub(crate) fn is_standard(path: &Path) -> bool {
@@ -32,11 +34,14 @@ pub(crate) fn write<T>(path: &Path, produce: impl FnOnce(&mut dyn Write) -> Resu
         return Ok(value);
     }
     let place = || format!("cannot write {}", path.display());
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".flambeau-").suffix(".partial");
-    readable_by_others(&mut builder);
-    let mut file = builder.tempfile_in(folder).with_context(place)?;
+    if is_special(path) {
+        // A pipe or a device is written to; a file in its place would end it.
+        let mut out = BufWriter::new(File::options().write(true).open(path).with_context(place)?);
+        let value = produce(&mut out)?;
+        out.flush().with_context(place)?;
+        return Ok(value);
+    }
+    let mut file = beside(path)?;
     let value = {
         let mut out = Blocks { data: Vec::with_capacity(BLOCK), to: file.as_file_mut() };
         let value = produce(&mut out)?;
@@ -45,6 +50,34 @@ pub(crate) fn write<T>(path: &Path, produce: impl FnOnce(&mut dyn Write) -> Resu
     };
     file.persist(path).map_err(|e| e.error).with_context(place)?;
     Ok(value)
+}
+
+/// Refuses a place where [`write`] could not write, before work begins whose result would be lost.
+pub(crate) fn check_place(path: &Path) -> Result<()> {
+    if !is_standard(path) && !is_special(path) {
+        beside(path)?;
+    }
+    Ok(())
+}
+
+/// Whether something other than a file or a folder is there.
+fn is_special(path: &Path) -> bool {
+    path.metadata().is_ok_and(|facts| !facts.is_file() && !facts.is_dir())
+}
+
+/// A new file in the folder of another.
+fn beside(path: &Path) -> Result<NamedTempFile> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".flambeau-").suffix(".partial");
+    readable_by_others(&mut builder);
+    if path.is_dir() {
+        bail!("cannot write {}: it is a folder", path.display());
+    }
+    builder.tempfile_in(folder).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => anyhow!("cannot write {}: there is no folder {}", path.display(), folder.display()),
+        kind => anyhow!("cannot write {}: {kind}", path.display()),
+    })
 }
 
 /// Bytes of a large page on most systems, a multiple of it on the others.
@@ -121,6 +154,22 @@ mod tests {
         }
         out.flush().unwrap();
         assert_eq!(sizes.0, [BLOCK, BLOCK, BLOCK, 18]);
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn pipes_are_written_to_and_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(made.success());
+        let reader = std::thread::spawn({
+            let path = path.clone();
+            move || std::fs::read(path).unwrap()
+        });
+        write(&path, |out| Ok(out.write_all(b"through")?)).unwrap();
+        assert_eq!(reader.join().unwrap(), b"through");
+        assert!(is_special(&path));
     }
 
     #[test]

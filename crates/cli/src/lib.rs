@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod commands;
+mod count;
 mod engine;
 mod failure;
 mod files;

@@ -3,33 +3,44 @@
 use std::{env, path::PathBuf};
 
 use anyhow::{Context, Result};
-use flambeau::mlx::{MlxEngine, Options, Search, Shim};
+use flambeau::mlx::{Device, MlxEngine, Options, Search, Shim};
+
+/// Flags that choose an installed MLX and a device of it.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct MlxPlace {
+    /// Where the mlx engine computes: cpu, gpu or gpu:N; the first GPU if not given, else the CPU
+    #[arg(help_heading = "Engine", long, value_name = "DEVICE")]
+    pub(crate) device: Option<Device>,
+
+    /// Installed MLX: a Python package, a virtual environment, or a prefix with include/ and lib/
+    #[arg(help_heading = "Engine", long, value_name = "DIR")]
+    pub(crate) mlx_path: Option<PathBuf>,
+}
 
 /// Flags that choose an installed MLX and how it is used.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct MlxArgs {
-    /// Where the mlx engine computes: cpu, gpu or gpu:N; the first GPU if not given, else the CPU
-    #[arg(long, value_name = "DEVICE")]
-    pub(crate) device: Option<String>,
-
-    /// Installed MLX: a Python package, a virtual environment, or a prefix with include/ and lib/
-    #[arg(long, value_name = "DIR")]
-    pub(crate) mlx_path: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) place: MlxPlace,
 
     /// Let the mlx engine run Metal kernels of a program that Flambeau does not know
-    #[arg(long)]
+    #[arg(help_heading = "Engine", long)]
     pub(crate) allow_custom_kernels: bool,
 
     /// Build every run of the mlx engine node by node, also those that could be compiled once
-    #[arg(long)]
+    #[arg(help_heading = "Engine", long)]
     pub(crate) no_mlx_compile: bool,
 
+    /// MiB that MLX's arrays may take together; a run that needs more ends with an error
+    #[arg(help_heading = "Engine", long, value_name = "MIB")]
+    pub(crate) mlx_memory_limit: Option<u64>,
+
     /// MiB of freed memory that MLX may keep for reuse
-    #[arg(long, value_name = "MIB")]
+    #[arg(help_heading = "Engine", long, value_name = "MIB")]
     pub(crate) mlx_cache_limit: Option<u64>,
 
     /// MiB that MLX keeps resident on an Apple GPU
-    #[arg(long, value_name = "MIB")]
+    #[arg(help_heading = "Engine", long, value_name = "MIB")]
     pub(crate) mlx_wired_limit: Option<u64>,
 }
 
@@ -38,12 +49,26 @@ fn variable(name: &str) -> Option<PathBuf> {
 }
 
 impl MlxArgs {
+    /// A flag that was given, of those that other engines do not take.
+    pub(crate) fn given(&self) -> Option<&'static str> {
+        let flags = [
+            (self.place.device.is_some(), "--device"),
+            (self.place.mlx_path.is_some(), "--mlx-path"),
+            (self.allow_custom_kernels, "--allow-custom-kernels"),
+            (self.no_mlx_compile, "--no-mlx-compile"),
+            (self.mlx_memory_limit.is_some(), "--mlx-memory-limit"),
+            (self.mlx_cache_limit.is_some(), "--mlx-cache-limit"),
+            (self.mlx_wired_limit.is_some(), "--mlx-wired-limit"),
+        ];
+        flags.into_iter().find_map(|(is_given, flag)| is_given.then_some(flag))
+    }
+
     /// Where to look: active environments, the interpreters on the search path, Homebrew.
     pub(crate) fn search(&self) -> Search {
         let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(variable).map(|home| home.join("bin/python"));
         let homebrew = variable("HOMEBREW_PREFIX").map_or_else(|| vec!["/opt/homebrew".into(), "/usr/local".into()], |p| vec![p]);
         Search {
-            path: self.mlx_path.clone(),
+            path: self.place.mlx_path.clone(),
             interpreters: active.chain(["python3", "python"].map(PathBuf::from)).collect(),
             prefixes: homebrew,
         }
@@ -60,15 +85,14 @@ impl MlxArgs {
         if !shim.is_built() {
             eprintln!("compiling the C interface to MLX {} (once)", shim.install.version);
         }
-        let device = self.device.as_deref().map(str::parse).transpose()?;
         let bytes = |mib: Option<u64>| mib.map(|m| m.saturating_mul(1 << 20));
         let options = Options {
-            device,
+            device: self.place.device,
             compile: self.no_mlx_compile.then_some(false),
             allow_custom_kernels: self.allow_custom_kernels,
             cache_limit: bytes(self.mlx_cache_limit),
             wired_limit: bytes(self.mlx_wired_limit),
-            memory_limit: None,
+            memory_limit: bytes(self.mlx_memory_limit),
         };
         Ok(MlxEngine::load(&shim.build()?, &options)?)
     }

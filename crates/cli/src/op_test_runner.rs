@@ -3,18 +3,19 @@
 use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result};
+use clap::ValueEnum;
 use flambeau::{
     runtime::{LoadOptions, Program, Value},
     tensor::{Tensor, bin},
 };
 
 use crate::{
-    engine::EngineArgs,
+    engine::{EngineArgs, EngineName},
     failure::{self, usage},
     files,
     kind::Kind,
     kv_cache,
-    mlx::MlxArgs,
+    mlx::{MlxArgs, MlxPlace},
     shape::{self, Named},
 };
 
@@ -85,13 +86,19 @@ fn run(flags: &Flags) -> Result<()> {
     }
     let need = |path: &Option<PathBuf>, name| path.clone().ok_or_else(|| usage(format!("--{name} is missing; see --help")));
     let (pte, input, output) = (need(&flags.pte, "pte")?, need(&flags.input, "input")?, need(&flags.output, "output")?);
-    let engine = EngineArgs {
-        engine: flags.engine.clone().unwrap_or_else(|| "cpu".into()),
-        threads: None,
-        mlx: MlxArgs { device: flags.device.clone(), mlx_path: flags.mlx_path.clone(), ..MlxArgs::default() },
+    let engine = match flags.engine.as_deref() {
+        None => EngineName::Cpu,
+        Some(name) => EngineName::from_str(name, false).map_err(|_| usage(format!("--engine {name}: expected cpu or mlx")))?,
     };
+    let device = flags.device.as_deref().map(str::parse).transpose();
+    let place =
+        MlxPlace { device: device.map_err(|e: flambeau::mlx::Error| usage(e.to_string()))?, mlx_path: flags.mlx_path.clone() };
+    let engine = EngineArgs { engine, mlx: MlxArgs { place, ..MlxArgs::default() }, ..EngineArgs::default() };
     let engine = engine.engine(false)?;
-    let options = LoadOptions { kv_cache: flags.kv_cache.as_deref().map(kv_cache::parse).transpose()?, ..LoadOptions::default() };
+    let options = LoadOptions {
+        kv_cache: flags.kv_cache.as_deref().map(kv_cache::parse).transpose().map_err(|e| usage(e.to_string()))?,
+        ..LoadOptions::default()
+    };
     let mut method = Kind::Program.expect(&pte, || Ok(Program::open(&pte)?))?.method("forward", &engine, &options)?;
     let inputs = bin::read(&files::read(&input)?).with_context(|| input.display().to_string())?;
     let inputs = shape::arguments(method.inputs(), inputs.into_iter().map(|tensor| Named { name: None, tensor }).collect())?;

@@ -41,6 +41,11 @@ impl ProfileArgs {
         self.profile || self.trace.is_some()
     }
 
+    /// Refuses a trace that could not be written.
+    pub(crate) fn check_place(&self) -> Result<()> {
+        self.trace.as_deref().map_or(Ok(()), files::check_place)
+    }
+
     /// Prints and writes what was asked for, of all steps since the method was loaded.
     pub(crate) fn report(&self, method: &mut Method, engine: &dyn Engine) -> Result<()> {
         if !self.is_wanted() {

@@ -73,15 +73,16 @@ fn read_safetensors(bytes: &Bytes) -> Result<Vec<Named>> {
     Ok(tensors)
 }
 
-/// Checks that a file's extension is one that [`write`] knows.
-pub(crate) fn check_format(path: &Path) -> Result<()> {
-    format_of(path).map(|_| ())
+/// Refuses a place where [`write`] could not write, and an extension that it does not know.
+pub(crate) fn check_place(path: &Path) -> Result<()> {
+    format_of(path)?;
+    files::check_place(path)
 }
 
 /// Writes tensors to a file, or as a `.bin` stream to stdout.
 pub(crate) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
     let format = format_of(path)?;
-    files::write(path, |out| match (format, tensors) {
+    let fill = |out: &mut dyn std::io::Write| match (format, tensors) {
         (Format::Bin, _) => {
             let list: Vec<Tensor> = tensors.iter().map(|(_, t)| t.clone()).collect();
             Ok(out.write_all(&bin::write(&list)?)?)
@@ -90,8 +91,8 @@ pub(crate) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
         (Format::Npy, _) => Err(usage(format!("a .npy file holds one tensor, found {}; write a .npz file", tensors.len()))),
         (Format::Npz, _) => npy::write_archive(tensors, out),
         (Format::Safetensors, _) => Ok(out.write_all(&to_safetensors(tensors)?)?),
-    })
-    .with_context(|| path.display().to_string())
+    };
+    files::write(path, |out| fill(out).with_context(|| path.display().to_string()))
 }
 
 fn to_safetensors(tensors: &[(String, Tensor)]) -> Result<Vec<u8>> {

@@ -5,11 +5,11 @@ use std::{fmt, process::ExitCode, time::Instant};
 use anyhow::{Result, bail};
 use flambeau::{
     runners::llm::{LanguageModel, ModelOptions, STEPS_AHEAD},
-    runtime::Draw,
+    runtime::{Draw, Engine},
 };
 use serde_json::{Value as Json, json};
 
-use crate::{engine::EngineArgs, failure::usage, files, kind::ProgramArgs, profile::ProfileArgs, progress};
+use crate::{count::positive, engine::EngineArgs, failure::usage, files, kind::ProgramArgs, profile::ProfileArgs, progress};
 
 /// Measure the speed of a language model
 ///
@@ -35,11 +35,11 @@ pub(crate) struct Args {
     depth: Vec<usize>,
 
     /// Measured repetitions of each test, after one that is not measured
-    #[arg(short = 'r', long, value_name = "N", default_value_t = 5)]
+    #[arg(short = 'r', long, value_name = "N", default_value_t = 5, value_parser = positive)]
     repetitions: usize,
 
     /// Most tokens that one step of the prompt takes
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive)]
     prefill_chunk: Option<usize>,
 
     #[command(flatten)]
@@ -51,6 +51,10 @@ pub(crate) struct Args {
     /// How to print results
     #[arg(short, long, value_name = "FORMAT", default_value = "md")]
     output: Format,
+
+    /// The same as `--output json`
+    #[arg(long, conflicts_with = "output")]
+    json: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -103,11 +107,12 @@ struct Measured {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    if args.repetitions == 0 {
-        return Err(usage("--repetitions must be at least 1"));
-    }
     let generate = args.generate.iter().flat_map(|&tokens| args.depth.iter().map(move |&depth| Test::Generate { tokens, depth }));
     let tests: Vec<Test> = args.prompts.iter().map(|&n| Test::Prompt(n)).chain(generate).filter(|t| t.tokens() > 0).collect();
+    if tests.is_empty() {
+        return Err(usage("nothing is left to measure: give -p or -n a number above 0"));
+    }
+    args.profile.check_place()?;
     let program = args.program.open()?;
     let options = ModelOptions { chunk: args.prefill_chunk, ..ModelOptions::default() };
     let engine = args.engine.engine(args.profile.is_wanted())?;
@@ -122,7 +127,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         rows.push(Measured { test, rates: measure(&mut model, test, args.repetitions, &mut || bar.inc(1))? });
     }
     bar.finish_and_clear();
-    print(args, &rows)?;
+    print(args, &*engine, &rows)?;
     args.profile.report(model.method(), &*engine)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -185,9 +190,10 @@ fn measure(model: &mut LanguageModel, test: Test, repetitions: usize, done: &mut
     Ok(rates)
 }
 
-fn print(args: &Args, rows: &[Measured]) -> Result<()> {
-    let (engine, threads) = (&args.engine.engine, args.engine.thread_count());
-    match args.output {
+fn print(args: &Args, engine: &dyn Engine, rows: &[Measured]) -> Result<()> {
+    let (engine, threads) = (engine.name(), args.engine.thread_count());
+    let format = if args.json { Format::Json } else { args.output };
+    match format {
         Format::Json => {
             let row = |m: &Measured| {
                 json!({
@@ -209,10 +215,10 @@ fn print(args: &Args, rows: &[Measured]) -> Result<()> {
     }
     for m in rows {
         let number = |rate: Option<f64>| format!("{:.2}", rate.unwrap_or_default());
-        let cells = [engine.clone(), threads.to_string(), m.test.to_string()].into_iter();
+        let cells = [engine.to_owned(), threads.to_string(), m.test.to_string()].into_iter();
         let numbers = [median(&m.rates), m.rates.first().copied(), m.rates.last().copied()].map(number);
         let cells: Vec<String> = cells.chain(numbers).collect();
-        let line = if args.output == Format::Csv { cells.join(",") } else { format!("| {} |", cells.join(" | ")) };
+        let line = if format == Format::Csv { cells.join(",") } else { format!("| {} |", cells.join(" | ")) };
         files::print_line(line)?;
     }
     Ok(())

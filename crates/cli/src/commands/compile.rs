@@ -84,6 +84,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut options = args.quantize.options()?;
     options.require_full = args.require_full;
     options.threads = args.engine.threads;
+    for path in [args.output.as_deref().filter(|_| !args.dry_run), args.report.as_deref()].into_iter().flatten() {
+        files::check_place(path)?;
+    }
     let engine = args.engine.engine(false)?;
     let programs: Vec<(String, Exported)> =
         named_files(args)?.into_iter().map(|(name, path)| Ok((name, read(&path)?))).collect::<Result<_>>()?;

@@ -20,7 +20,8 @@ use serde_json::json;
 
 use self::case::Case;
 use crate::{
-    engine::{EngineArgs, cores},
+    count::positive,
+    engine::{EngineArgs, EngineName, cores},
     failure, files, progress,
 };
 
@@ -39,7 +40,7 @@ pub(crate) struct Args {
     from: case::From,
 
     /// Cases that run at the same time; one per core if not given
-    #[arg(short, long, value_name = "N")]
+    #[arg(short, long, value_name = "N", value_parser = positive)]
     jobs: Option<usize>,
 
     /// Only cases whose name contains this text; repeat it for more
@@ -105,6 +106,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         bail!("{} holds no case folder (one with a case.json)", args.folder.display());
     }
     cases.retain(|(name, _)| args.filter.is_empty() || args.filter.iter().any(|text| name.contains(text.as_str())));
+    if cases.is_empty() {
+        bail!("no case below {} has `{}` in its name", args.folder.display(), args.filter.join("` or `"));
+    }
     cases.sort();
     let expected = args.expect.as_deref().map(read_expected).transpose()?.unwrap_or_default();
     let mut done = run_all(args, &cases)?;
@@ -150,7 +154,7 @@ fn run_all(args: &Args, cases: &[(String, PathBuf)]) -> Result<Vec<Done>> {
     let jobs = args.jobs.unwrap_or_else(cores).clamp(1, cases.len().max(1));
     let threads = args.engine.threads.unwrap_or_else(|| (cores() / jobs).max(1));
     // Workers with engines of their own would contend for one device.
-    let shared = if args.engine.engine == "mlx" { Some(args.engine.engine(false)?) } else { None };
+    let shared = if args.engine.engine == EngineName::Mlx { Some(args.engine.engine(false)?) } else { None };
     let bar = progress::count(cases.len() as u64);
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(cases.len())));
     let quiet = panic::take_hook();

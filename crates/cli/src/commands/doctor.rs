@@ -6,7 +6,11 @@ use anyhow::Result;
 use flambeau::mlx::Install;
 use serde_json::{Value, json};
 
-use crate::{engine::cores, failure, files, mlx::MlxArgs};
+use crate::{
+    engine::cores,
+    failure, files,
+    mlx::{MlxArgs, MlxPlace},
+};
 
 /// Say which engines work here: where MLX was found, its version and its devices
 ///
@@ -15,7 +19,7 @@ use crate::{engine::cores, failure, files, mlx::MlxArgs};
 #[command(after_help = "Example:\n  flambeau doctor --mlx-path .venv")]
 pub(crate) struct Args {
     #[command(flatten)]
-    mlx: MlxArgs,
+    place: MlxPlace,
 
     /// Print a JSON object instead of lines
     #[arg(long)]
@@ -51,14 +55,14 @@ fn examine(mlx: &MlxArgs) -> Found {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let found = examine(&args.mlx);
+    let found = examine(&MlxArgs { place: args.place.clone(), ..MlxArgs::default() });
     if args.json {
         files::print_json(&as_json(&found))?;
     } else {
         as_lines(&found).iter().try_for_each(files::print_line)?;
     }
     // Who names a place wants to know whether it serves; without one, MLX is an option among others.
-    let failed = args.mlx.mlx_path.is_some() && found.loaded.is_err();
+    let failed = args.place.mlx_path.is_some() && found.loaded.is_err();
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -99,6 +103,10 @@ fn as_lines(found: &Found) -> Vec<String> {
             lines.push(format!("mlx      does not work: {error}"));
         }
     }
-    lines.extend(found.passed_over.iter().map(|(path, why)| format!("         passed over {}: {why}", path.display())));
+    for (path, why) in &found.passed_over {
+        let path = path.display().to_string();
+        let why = if why.contains(&path) { why.clone() } else { format!("{path}: {why}") };
+        lines.push(format!("         passed over: {why}"));
+    }
     lines
 }

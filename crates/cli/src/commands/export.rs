@@ -17,6 +17,7 @@ use flambeau::{
 
 use super::compile::{QuantizeArgs, write_program};
 use crate::{
+    count::positive,
     engine::EngineArgs,
     failure::{hint, usage},
     files, gguf, hub,
@@ -45,11 +46,11 @@ pub(crate) struct Args {
     dtype: Option<String>,
 
     /// Tokens that the caches hold
-    #[arg(long, value_name = "N", alias = "max-ctx-len", alias = "max-seq-length")]
+    #[arg(long, value_name = "N", value_parser = positive, alias = "max-ctx-len", alias = "max-seq-length")]
     max_seq_len: Option<usize>,
 
     /// Most tokens of one step
-    #[arg(long, value_name = "N", alias = "prefill-chunk-size")]
+    #[arg(long, value_name = "N", value_parser = positive, alias = "prefill-chunk-size")]
     prefill_chunk: Option<usize>,
 
     /// Compute logits of all positions instead of the last one
@@ -74,6 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         logits: if args.all_logits { Logits::All } else { Logits::Last },
         ..zoo::Options::default()
     };
+    files::check_place(&args.output)?;
     let checkpoint = open(&args.model)?;
     let model = zoo::build(&checkpoint, &options)?;
     let engine = args.engine.engine(false)?;

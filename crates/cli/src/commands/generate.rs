@@ -16,6 +16,7 @@ use flambeau::{
 use serde_json::json;
 
 use crate::{
+    count::positive,
     engine::EngineArgs,
     failure::{INTERRUPTED, usage},
     files, interrupt,
@@ -61,7 +62,7 @@ pub(crate) struct Args {
     max_new_tokens: usize,
 
     /// Randomness; 0 always takes the most likely token
-    #[arg(long, value_name = "T", default_value_t = 0.0, alias = "temp")]
+    #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true, alias = "temp")]
     temperature: f32,
 
     /// Sample from the K most likely tokens only; 0 means all
@@ -69,15 +70,15 @@ pub(crate) struct Args {
     top_k: usize,
 
     /// Sample from the most likely tokens that make up this probability
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
     top_p: f32,
 
     /// Drop tokens below this part of the highest probability
-    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
     min_p: f32,
 
     /// Penalty on tokens that occurred already; 1 is none
-    #[arg(long, value_name = "R", default_value_t = 1.0)]
+    #[arg(long, value_name = "R", default_value_t = 1.0, allow_negative_numbers = true)]
     repeat_penalty: f32,
 
     /// Seed of the random numbers; without it each run differs
@@ -93,11 +94,11 @@ pub(crate) struct Args {
     ignore_eos: bool,
 
     /// Most tokens that one step of the prompt takes
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive)]
     prefill_chunk: Option<usize>,
 
     /// Positions of the cache, for programs that keep none themselves
-    #[arg(short = 'c', long, value_name = "N", alias = "kv-max-capacity")]
+    #[arg(short = 'c', long, value_name = "N", value_parser = positive, alias = "kv-max-capacity")]
     ctx_size: Option<usize>,
 
     #[command(flatten)]
@@ -116,11 +117,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    if args.prefill_chunk == Some(0) {
-        return Err(usage("--prefill-chunk must be at least 1"));
-    }
     let sampling = sampling(args);
     sampling.validate().map_err(|e| usage(e.to_string()))?;
+    args.profile.check_place()?;
     let program = args.program.open()?;
     let text = tokenizer::find(&program, &args.program.program, args.tokenizer.as_deref())?;
     let prompt = encode(args, &text)?;

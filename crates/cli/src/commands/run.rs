@@ -8,12 +8,12 @@ use std::{
 
 use anyhow::Result;
 use flambeau::{
-    runtime::{LoadOptions, Method, Value},
+    runtime::{KvCacheConfig, LoadOptions, Method, Value},
     tensor::{DType, Tensor, cast},
 };
 use serde_json::{Value as Json, json};
 
-use crate::{engine::EngineArgs, failure::usage, files, kind::ProgramArgs, kv_cache, profile::ProfileArgs, shape, tensors};
+use crate::{count::positive, engine::EngineArgs, files, kind::ProgramArgs, kv_cache, profile::ProfileArgs, shape, tensors};
 
 /// Run a method of a .pte file on tensors from files
 #[derive(Debug, clap::Args)]
@@ -35,14 +35,14 @@ pub(crate) struct Args {
     output: Option<PathBuf>,
 
     /// Cache for programs that keep none: capacity,layers,kv_heads,head_dim[,dtype]
-    #[arg(long, value_name = "SPEC")]
-    kv_cache: Option<String>,
+    #[arg(long, value_name = "SPEC", value_parser = kv_cache::parse)]
+    kv_cache: Option<KvCacheConfig>,
 
     #[command(flatten)]
     engine: EngineArgs,
 
     /// Run N times and print the time of each run
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = positive)]
     repeat: usize,
 
     #[command(flatten)]
@@ -54,14 +54,12 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    if args.repeat == 0 {
-        return Err(usage("--repeat must be at least 1"));
-    }
     if let Some(path) = &args.output {
-        tensors::check_format(path)?;
+        tensors::check_place(path)?;
     }
+    args.profile.check_place()?;
     let program = args.program.open()?;
-    let options = LoadOptions { kv_cache: args.kv_cache.as_deref().map(kv_cache::parse).transpose()?, ..LoadOptions::default() };
+    let options = LoadOptions { kv_cache: args.kv_cache.clone(), ..LoadOptions::default() };
     let engine = args.engine.engine(args.profile.is_wanted())?;
     let mut method = program.method(&args.method, &engine, &options)?;
     let mut inputs = Vec::new();

@@ -76,7 +76,16 @@ fn unfit_inputs_are_named_with_what_is_expected() {
 
 #[test]
 fn outputs_that_cannot_be_written_are_named() {
-    check(&["run", "add.pte", "-i", "x.bin", "-o", "no/such/folder/y.bin"], 1, &["cannot write no/such/folder/y.bin"]);
+    check(
+        &["run", "add.pte", "-i", "x.bin", "-o", "no/such/folder/y.bin"],
+        1,
+        &["cannot write no/such/folder/y.bin: there is no folder"],
+    );
+    check(&["run", "add.pte", "-i", "x.bin", "--trace", "no/t.json"], 1, &["cannot write no/t.json: there is no folder no"]);
+    check(&["compile", "none.pt2", "-o", "."], 1, &["cannot write .: it is a folder"]);
+    check(&["compile", "none.pt2", "-o", "no/a.pte"], 1, &["cannot write no/a.pte: there is no folder no"]);
+    check(&["compile", "none.pt2", "--dry-run", "--report", "no/r.json"], 1, &["cannot write no/r.json"]);
+    check(&["export", "none", "-o", "no/a.pte"], 1, &["cannot write no/a.pte"]);
 }
 
 #[test]
@@ -85,9 +94,6 @@ fn wrong_usage_exits_with_2() {
         &["frobnicate"][..],
         &[],
         &["run"],
-        &["run", "add.pte", "--engine", "abacus"],
-        &["run", "add.pte", "--threads", "0"],
-        &["run", "add.pte", "--repeat", "0"],
         &["run", "add.pte", "-i", "text.txt"],
         &["run", "add.pte", "-i", "x.bin", "-o", "y.txt"],
         &["generate", "add.pte"],
@@ -99,6 +105,18 @@ fn wrong_usage_exits_with_2() {
     ] {
         check(args, 2, &[]);
     }
+    let check = |args: &[&str], part| check(args, 2, &[part]);
+    check(&["run", "add.pte", "--engine", "abacus"], "possible values: cpu, mlx");
+    check(&["run", "add.pte", "--threads", "0"], "expected a whole number from 1");
+    check(&["run", "add.pte", "-t", "-1"], "'-1' for '--threads <N>'");
+    check(&["run", "add.pte", "--repeat", "0"], "expected a whole number from 1");
+    check(&["run", "add.pte", "--device", "gpu"], "--device needs --engine mlx");
+    check(&["run", "add.pte", "--engine", "mlx", "--device", "tpu"], "expected cpu, gpu or gpu:N");
+    check(&["run", "add.pte", "--kv-cache", "1,2"], "capacity,layers,kv_heads,head_dim");
+    check(&["generate", "add.pte", "-p", "x", "--temperature", "-1"], "temperature");
+    check(&["bench", "add.pte", "-p", "0", "-n", "0"], "nothing is left to measure");
+    check(&["export", "folder", "-o", "a.pte", "--max-seq-len", "0"], "--max-seq-len");
+    check(&["conformance", "cases", "--jobs", "0"], "--jobs");
 }
 
 #[test]

@@ -91,6 +91,8 @@ fn conformance_counts_cases_and_ends_with_the_sum() {
     };
     check(&[], 1, "2 passed, 1 failed, 0 skipped");
     check(&["--filter", "right"], 0, "1 passed, 0 failed, 0 skipped");
+    let none = flambeau(dir.path(), &["conformance", "cases", "--filter", "nothing"]);
+    assert!(none.code == 1 && none.stderr.contains("has `nothing` in its name"), "{}", none.stderr);
     check(&["--from", "pt2"], 0, "0 passed, 0 failed, 3 skipped");
     std::fs::write(dir.path().join("known.txt"), "wrong # differs by purpose\n").unwrap();
     check(&["--expect", "known.txt"], 0, "2 passed, 0 failed, 1 skipped");
