@@ -264,6 +264,8 @@ fn threads_share_an_engine_and_leave_nothing_behind() {
         }
     });
     assert_eq!((engine.live_arrays(), engine.memory().active), (0, 0));
+    engine.clear_cache();
+    assert_eq!(engine.memory().cached, 0);
 }
 
 #[test]
