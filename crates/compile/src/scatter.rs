@@ -7,6 +7,15 @@ use flambeau_tensor::Expr;
 
 use crate::{inline::functional, trace::bare};
 
+/// The parameters that a call gives, of those named.
+fn all_given(
+    given: &mut impl FnMut(&str) -> Result<Option<Arg>, Refuse>,
+    params: &[&'static str],
+) -> Result<Vec<(&'static str, Arg)>, Refuse> {
+    let present = params.iter().map(|&param| Ok(given(param)?.map(|value| (param, value))));
+    present.filter_map(Result::transpose).collect()
+}
+
 /// `whole` with the part that `view` selects replaced by `part`; `at` counts the view's results.
 pub(crate) fn into_parent(
     lower: &mut Lower,
@@ -25,11 +34,8 @@ pub(crate) fn into_parent(
     let (target, extra) = match name {
         "alias" | "contiguous" | "detach" | "detach_" | "to" => return Ok(part),
         "slice" => {
-            let mut extra = vec![("dim", dim)];
-            for param in ["start", "end", "step"] {
-                extra.extend(given(param)?.map(|v| (param, v)));
-            }
-            ("aten.slice_scatter.default", extra)
+            let bounds = all_given(&mut given, &["start", "end", "step"])?;
+            ("aten.slice_scatter.default", [vec![("dim", dim)], bounds].concat())
         }
         "narrow" => {
             let (Some(Arg::Int(start)), Some(Arg::Int(length))) = (given("start")?, given("length")?) else {
@@ -42,13 +48,7 @@ pub(crate) fn into_parent(
             let index = given("index")?.unwrap_or(Arg::Int(Expr::Int(0)));
             ("aten.select_scatter.default", vec![("dim", dim), ("index", index)])
         }
-        "diagonal" => {
-            let mut extra = Vec::new();
-            for param in ["offset", "dim1", "dim2"] {
-                extra.extend(given(param)?.map(|v| (param, v)));
-            }
-            ("aten.diagonal_scatter.default", extra)
-        }
+        "diagonal" => ("aten.diagonal_scatter.default", all_given(&mut given, &["offset", "dim1", "dim2"])?),
         "split" | "chunk" | "split_with_sizes" => {
             let (start, end) = part_bounds(lower, &dim, &mut given, at, whole, part)?;
             ("aten.slice_scatter.default", vec![("dim", dim), ("start", Arg::Int(start)), ("end", Arg::Int(end))])
@@ -58,11 +58,8 @@ pub(crate) fn into_parent(
             return run(lower, "aten.view.default", vec![("self", Arg::Tensor(part)), ("size", sizes)], whole, id);
         }
         "transpose" | "t" | "swapaxes" | "swapdims" | "mT" | "numpy_T" => {
-            let mut args = vec![("self", Arg::Tensor(part))];
-            for param in ["dim0", "dim1", "axis0", "axis1"] {
-                args.extend(given(param)?.map(|v| (param, v)));
-            }
-            return run(lower, target, args, whole, id);
+            let axes = all_given(&mut given, &["dim0", "dim1", "axis0", "axis1"])?;
+            return run(lower, target, [vec![("self", Arg::Tensor(part))], axes].concat(), whole, id);
         }
         "permute" => {
             let Some(Arg::Ints(dims)) = given("dims")? else { return Err(Refuse::Missing("dims".to_owned())) };

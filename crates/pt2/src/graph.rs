@@ -111,14 +111,6 @@ impl Argument {
         }
     }
 
-    /// The value, if this is a float or integer literal.
-    pub fn as_number(&self) -> Option<f64> {
-        match self {
-            Argument::Float(v) | Argument::SymFloat(SymArg::Literal(v)) => Some(*v),
-            other => other.as_int().map(|v| v as f64),
-        }
-    }
-
     /// The text, if this is one.
     pub fn as_str(&self) -> Option<&str> {
         match self {
@@ -185,11 +177,6 @@ impl NamedArgument {
     /// An operand passed by position.
     pub fn positional(name: impl Into<String>, arg: Argument) -> NamedArgument {
         NamedArgument { name: name.into(), passing: Passing::Positional, arg }
-    }
-
-    /// An operand passed by name.
-    pub fn keyword(name: impl Into<String>, arg: Argument) -> NamedArgument {
-        NamedArgument { name: name.into(), passing: Passing::Keyword, arg }
     }
 }
 

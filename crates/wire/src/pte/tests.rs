@@ -351,7 +351,10 @@ fn invalid_methods_are_refused_before_a_byte_is_written() {
         check(&|p| tensor(p, 5).allocation = allocation, &["values[5].allocation_info", what]);
     }
     check(&|p| p.devices[0].buffer = 2, &["non_const_buffer_device[0]"]);
+}
 
+#[test]
+fn methods_of_one_name_and_delegates_without_payloads_are_refused() {
     let mut twice = ProgramWriter::new();
     twice.constant_method("a", vec![]);
     twice.constant_method("a", vec![]);
