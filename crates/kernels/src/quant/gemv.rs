@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     pool::{Scratch, Team},
-    simd::{AHEAD, Cpu, Isa, Kernel},
+    simd::{Cpu, Isa, Kernel},
 };
 use products::{LanePairs, Lanes, Order, OrderPairs, Products};
 
@@ -28,6 +28,9 @@ const NUMBERS: usize = 512;
 fn rows_at_hand(groups: usize) -> usize {
     (NUMBERS / groups.max(1)).next_multiple_of(16).min(64)
 }
+
+/// Bytes from where words are read to where they are asked for ahead.
+const AHEAD: usize = 8192;
 
 /// The most bytes of a block, with what reading it may touch beyond.
 const BLOCK_BYTES: usize = 128 + 32;
@@ -261,7 +264,7 @@ impl<C: Code> Task<'_, C> {
             if 4 * common.row_bytes <= AHEAD / 2 {
                 self.tile::<I, P, 1, 4>(common, 0, row)
             } else {
-                // Four distant places are too many to be read ahead of by the processor itself.
+                // What is asked for ahead has to arrive before the rows after these are read.
                 let ([a, b], [c, d]) = (self.tile::<I, P, 1, 2>(common, 0, row), self.tile::<I, P, 1, 2>(common, 0, row + 2));
                 [a, b, c, d]
             }
@@ -338,11 +341,12 @@ impl<C: Code> Task<'_, C> {
             let sums =
                 |b: usize, at: [*const u8; R]| P::sums::<I, MR, R>(isa, at, xs.add(b * block / P::PER_WORD), x.stride, block);
             let scale = |b: usize, r: usize| isa.permute(isa.load(scales.add(r * groups + ((b * block) >> shift))), common.lanes);
+            // Memory is asked in the order of its addresses, although the rows are read side by side.
+            let ahead = stream.wrapping_add(AHEAD);
             let at = |b: usize| -> [*const u8; R] {
                 std::array::from_fn(|r| {
-                    let at = stream.add(r * row_bytes + b * block_bytes);
-                    isa.prefetch(at.wrapping_add(AHEAD));
-                    at
+                    isa.prefetch(ahead.wrapping_add((b * R + r) * block_bytes));
+                    stream.add(r * row_bytes + b * block_bytes)
                 })
             };
             for b in 0..whole.min(safe) {
