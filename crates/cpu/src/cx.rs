@@ -5,10 +5,10 @@ use std::sync::Arc;
 use flambeau_ir::{
     Checked, In, InferError, Int, Node, Out, OutVid, Tid, Vid,
     engine::Profile,
-    infer::run::{Contents, Decided},
+    infer::run::{Contents, Decided, OutSpec},
 };
 use flambeau_kernels::Pool;
-use flambeau_tensor::{DType, Shape, numel};
+use flambeau_tensor::{DType, numel};
 
 use crate::{
     arena::Arena,
@@ -43,13 +43,6 @@ pub(crate) struct Machine {
     pub(crate) profile: Option<Profile>,
     /// Results of the running node as its rule decided them.
     decided: Decided,
-}
-
-/// Element type and shape of a result.
-#[derive(Clone, Debug)]
-pub(crate) struct OutSpec {
-    pub(crate) dtype: DType,
-    pub(crate) shape: Shape,
 }
 
 /// The running node's view of the machine.
@@ -130,11 +123,11 @@ impl Cx<'_> {
 
     /// Element type and shape that the rule decided for a result.
     pub(crate) fn out(&self, slot: Out) -> Result<OutSpec> {
-        let (dtype, shape) = self.m.decided.tensor(slot).ok_or(OpError::Open(slot.0))?;
-        if numel(&shape).is_none_or(|n| n > MAX_ELEMENTS) {
-            return Err(OpError::too_large(&shape));
+        let spec = self.m.decided.tensor(slot).ok_or(OpError::Open(slot.0))?;
+        if numel(&spec.shape).is_none_or(|n| n > MAX_ELEMENTS) {
+            return Err(OpError::too_large(&spec.shape));
         }
-        Ok(OutSpec { dtype, shape })
+        Ok(spec)
     }
 
     /// A row-major array with arbitrary contents.

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use flambeau_cpu::CpuEngine;
 use flambeau_ir::{
-    Add, Chain, ChainId, Exp, Full, Graph, IdCopy, If, In, Int, MetalKernel, Multiply, Node, Out, Slice, SliceUpdate, Slot,
-    SlotCounts, TensorMeta, Tid, Vid, check,
+    Add, Chain, ChainId, Exp, Full, Graph, IdCopy, If, In, Int, Multiply, Node, Out, Slice, SliceUpdate, Slot, SlotCounts,
+    TensorMeta, Tid, Vid, check,
     engine::{Constants, Engine, EngineError, LoadOptions, Session, Value},
 };
 use flambeau_tensor::{Bytes, DType, Tensor};
+use flambeau_testcases::unknown_kernel;
 
 struct Data(Vec<(&'static str, Vec<f32>)>);
 
@@ -154,28 +155,8 @@ fn loading_names_what_is_missing() {
     let main = vec![add(0, 1, 2)];
     refused(graph(vec![main.clone()], None), &Data(vec![]), "constant `c`: its data is missing");
     refused(graph(vec![main], None), &Data(vec![("c", vec![1.0])]), "takes 16 bytes, found 4");
-    let kernel = MetalKernel {
-        name: "mystery".into(),
-        source: "out[0] = a[0];".into(),
-        inputs: vec![In(Tid(1))],
-        outputs: vec![Out(Tid(2))],
-        grid: vec![Int::Lit(1); 3],
-        threadgroup: vec![Int::Lit(1); 3],
-        header: None,
-        input_names: vec!["a".into()],
-        output_names: vec!["out".into()],
-        ensure_row_contiguous: true,
-        atomic_outputs: false,
-        output_shapes_flat: vec![Int::Lit(4)],
-        output_shape_lengths: vec![1],
-        output_dtypes: vec![DType::F32],
-        template_arg_names: vec![],
-        template_arg_kinds: vec![],
-        template_arg_values: vec![],
-        init_value: None,
-    };
     let message = "the cpu engine does not implement MetalKernel `mystery`";
-    refused(graph(vec![vec![kernel.into()]], None), &Data(vec![("c", vec![0.0; 4])]), message);
+    refused(graph(vec![vec![unknown_kernel(1, 2).into()]], None), &Data(vec![("c", vec![0.0; 4])]), message);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use flambeau_ir::{
     Checked, In, InferError, Int, Node, Out, OutVid, Tid, Vid,
     engine::Profile,
-    infer::run::{Contents, Decided},
+    infer::run::{Contents, Decided, OutSpec},
 };
 use flambeau_tensor::{DType, Shape, Tensor};
 
@@ -101,13 +101,6 @@ pub(crate) struct Machine {
     pub(crate) profile: Option<Profile>,
     /// Results of the running node as its rule decided them.
     decided: Decided,
-}
-
-/// Element type and shape of a result.
-#[derive(Clone, Debug)]
-pub(crate) struct OutSpec {
-    pub(crate) dtype: DType,
-    pub(crate) shape: Shape,
 }
 
 /// The running node's view of the machine.
@@ -219,8 +212,7 @@ impl Cx<'_> {
 
     /// Element type and shape that the rule decided for a result.
     pub(crate) fn out(&self, slot: Out) -> Result<OutSpec> {
-        let (dtype, shape) = self.m.decided.tensor(slot).ok_or(OpError::Open(slot.0))?;
-        Ok(OutSpec { dtype, shape })
+        self.m.decided.tensor(slot).ok_or(OpError::Open(slot.0))
     }
 
     /// Binds a result that the rule has decided: converted to its type where MLX chose another.

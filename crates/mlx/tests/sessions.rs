@@ -3,12 +3,13 @@
 use std::{sync::Arc, thread};
 
 use flambeau_ir::{
-    Add, BroadcastTo, Chain, ChainId, Checked, Concatenate, Graph, IdCopy, If, In, Int, MetalKernel, Multiply, Node, Out, Slice,
-    SliceUpdate, Slot, SlotCounts, TensorMeta, Tid, Vid, check,
+    Add, BroadcastTo, Chain, ChainId, Checked, Concatenate, Graph, IdCopy, If, In, Int, Multiply, Node, Out, Slice, SliceUpdate,
+    Slot, SlotCounts, TensorMeta, Tid, Vid, check,
     engine::{Constants, Engine, EngineError, KvCacheConfig, KvLayer, LoadOptions, Session, SharedState, Value},
 };
 use flambeau_mlx::{Device, MlxEngine, Options};
 use flambeau_tensor::{Bytes, DType, Tensor};
+use flambeau_testcases::unknown_kernel;
 
 #[path = "support/mod.rs"]
 mod installed;
@@ -449,27 +450,7 @@ fn dropping_an_engine_lets_its_sessions_finish() {
 #[test]
 fn unknown_kernels_are_refused_by_name() {
     let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
-    let kernel = MetalKernel {
-        name: "mystery".into(),
-        source: "out[0] = 1;".into(),
-        inputs: vec![In(Tid(1))],
-        outputs: vec![Out(Tid(2))],
-        grid: vec![Int::Lit(1); 3],
-        threadgroup: vec![Int::Lit(1); 3],
-        header: None,
-        input_names: vec!["x".into()],
-        output_names: vec!["out".into()],
-        ensure_row_contiguous: true,
-        atomic_outputs: false,
-        output_shapes_flat: vec![Int::Lit(4)],
-        output_shape_lengths: vec![1],
-        output_dtypes: vec![DType::F32],
-        template_arg_names: vec![],
-        template_arg_kinds: vec![],
-        template_arg_values: vec![],
-        init_value: None,
-    };
-    let result = engine.load(graph(vec![vec![kernel.into()]], None), &Data::new(&[0.0; 4]), &LoadOptions::default());
+    let result = engine.load(graph(vec![vec![unknown_kernel(1, 2).into()]], None), &Data::new(&[0.0; 4]), &LoadOptions::default());
     let error = result.err().map(|e| e.to_string()).unwrap_or_default();
     assert!(error.contains("`mystery`"), "{error}");
 }

@@ -14,7 +14,8 @@ use std::{
     process::Command,
 };
 
-use flambeau_ir::engine::Engine;
+use flambeau_ir::{In, Int, MetalKernel, Out, Tid, engine::Engine};
+use flambeau_tensor::DType;
 
 pub use self::{
     changes::{Dice, mutate},
@@ -60,6 +61,30 @@ pub fn folders(name: &str, target: &Path) -> Vec<PathBuf> {
 /// A case's name.
 pub fn name_of(folder: &Path) -> String {
     folder.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// A kernel from f32 `[4]` to f32 `[4]` that no engine knows, by the name `mystery`.
+pub fn unknown_kernel(input: u32, output: u32) -> MetalKernel {
+    MetalKernel {
+        name: "mystery".into(),
+        source: "out[0] = 1;".into(),
+        inputs: vec![In(Tid(input))],
+        outputs: vec![Out(Tid(output))],
+        grid: vec![Int::Lit(1); 3],
+        threadgroup: vec![Int::Lit(1); 3],
+        header: None,
+        input_names: vec!["x".into()],
+        output_names: vec!["out".into()],
+        ensure_row_contiguous: true,
+        atomic_outputs: false,
+        output_shapes_flat: vec![Int::Lit(4)],
+        output_shape_lengths: vec![1],
+        output_dtypes: vec![DType::F32],
+        template_arg_names: vec![],
+        template_arg_kinds: vec![],
+        template_arg_values: vec![],
+        init_value: None,
+    }
 }
 
 /// Runs every case; only those whose names start with a word of `skipped` may be left out.

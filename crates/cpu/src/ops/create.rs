@@ -1,6 +1,6 @@
 //! Nodes that make tensors out of numbers.
 
-use flambeau_ir as ir;
+use flambeau_ir::{self as ir, infer::run::OutSpec};
 use flambeau_tensor::{DType, Tensor, with_dtype};
 
 use super::{
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     array::Array,
-    cx::{Cx, OutSpec},
+    cx::Cx,
     error::{OpError, Result},
     eval::Eval,
 };

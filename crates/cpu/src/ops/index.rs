@@ -1,6 +1,6 @@
 //! Nodes that read elements at given indices.
 
-use flambeau_ir as ir;
+use flambeau_ir::{self as ir, infer::run::Contents};
 use flambeau_kernels::Pool;
 use flambeau_tensor::Shape;
 use smallvec::SmallVec;
@@ -44,11 +44,7 @@ impl Eval for ir::Take {
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let x = cx.get(self.x)?;
         let axis = axis_of(self.axis.into(), x.rank())?;
-        let single = match self.index {
-            ir::Index::Lit(v) => Some(cx.int(ir::Int::Lit(v))?),
-            ir::Index::Vid(v) => Some(cx.value(v)?.into()),
-            ir::Index::Tid(_) => None,
-        };
+        let single = cx.m.env.place(self.index)?;
         let y = match (single, self.index) {
             (Some(index), _) => x.narrow(axis, wrap(index, x.shape[axis])?, 1, 1).drop_axis(axis),
             (None, ir::Index::Tid(tid)) => {

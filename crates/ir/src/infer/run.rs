@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 use super::{Infer, InferError, Result, ShapeCx, Spec, control::scan_steps};
 use crate::{
     Node,
-    field::{Int, Out, OutVid, Tid, Vid},
-    node::Scan,
+    field::{ChainId, Index, Int, Out, OutVid, Tid, Vid},
+    node::{If, Scan},
 };
 
 /// What the slots of a running graph hold.
@@ -36,6 +36,33 @@ pub trait Contents {
             Int::Vid(vid) => self.value(vid).map(i64::from),
         }
     }
+
+    /// The place that an index names, if it is no tensor; literals as [`Contents::int`] takes them.
+    ///
+    /// # Errors
+    /// If nothing has been written to the slot.
+    fn place(&self, index: Index) -> Result<Option<i64>> {
+        match index {
+            Index::Lit(v) => self.int(Int::Lit(v)).map(Some),
+            Index::Vid(vid) => self.int(Int::Vid(vid)).map(Some),
+            Index::Tid(_) => Ok(None),
+        }
+    }
+
+    /// The chain that a branch runs.
+    ///
+    /// # Errors
+    /// If nothing has been written to the condition's slot.
+    fn chosen(&self, branch: &If) -> Result<ChainId> {
+        Ok(if self.int(branch.cond)? != 0 { branch.then_chain_idx } else { branch.else_chain_idx })
+    }
+}
+
+/// Element type and shape of a result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutSpec {
+    pub dtype: DType,
+    pub shape: Shape,
 }
 
 /// What the running node's rule says of its results.
@@ -57,9 +84,9 @@ impl Decided {
     }
 
     /// Element type and shape of a result; `None` if the rule has not decided them.
-    pub fn tensor(&self, slot: Out) -> Option<(DType, Shape)> {
+    pub fn tensor(&self, slot: Out) -> Option<OutSpec> {
         let spec = self.spec(slot.0)?;
-        Some((spec.dtype, spec.shape()?))
+        Some(OutSpec { dtype: spec.dtype, shape: spec.shape()? })
     }
 
     /// An integer result, as far as operands' sizes and integers decide it.
@@ -170,6 +197,16 @@ mod tests {
         assert_eq!(refused(&nodes[0], i32::MAX, 1), "2147483648 does not fit 32 bits");
         let size = node::SymSize { a: In(Tid(0)), dim: -1, out };
         assert_eq!(result(&size.into(), &Two(0, 0)), Ok(2));
+    }
+
+    #[test]
+    fn branches_and_indices_follow_their_slots() {
+        let branch = If { cond: Int::Vid(Vid(0)), then_chain_idx: ChainId(1), else_chain_idx: ChainId(2) };
+        assert_eq!((Two(5, 0).chosen(&branch), Two(0, 0).chosen(&branch)), (Ok(ChainId(1)), Ok(ChainId(2))));
+        let place = |index| Two(5, -1).place(index);
+        assert_eq!((place(Index::Lit(i64::MAX)), place(Index::Vid(Vid(1)))), (Ok(Some(i64::from(i32::MAX))), Ok(Some(-1))));
+        assert_eq!(place(Index::Tid(Tid(0))), Ok(None));
+        assert!(place(Index::Vid(Vid(9))).is_err());
     }
 
     #[test]

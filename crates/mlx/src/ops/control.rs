@@ -1,6 +1,6 @@
 //! Nodes that run chains.
 
-use flambeau_ir as ir;
+use flambeau_ir::{self as ir, infer::run::Contents};
 
 use super::{reduce::axis_of, shape::Window};
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
 impl Eval for ir::If {
     const HAS_RULE: bool = false;
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let chain = if cx.int(self.cond)? != 0 { self.then_chain_idx } else { self.else_chain_idx };
+        let chain = cx.m.env.chosen(self)?;
         run_chain(cx.m, chain)
     }
 }

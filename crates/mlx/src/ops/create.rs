@@ -1,10 +1,10 @@
 //! Nodes that make tensors out of numbers.
 
-use flambeau_ir as ir;
+use flambeau_ir::{self as ir, infer::run::OutSpec};
 use flambeau_tensor::DType;
 
 use crate::{
-    cx::{Cx, OutSpec},
+    cx::Cx,
     error::Result,
     eval::Eval,
     ffi::{Array, Binary},

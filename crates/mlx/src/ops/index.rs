@@ -1,6 +1,6 @@
 //! Nodes that read elements at given indices. MLX checks no index: those that the host knows are proved, all others clamped.
 
-use flambeau_ir as ir;
+use flambeau_ir::{self as ir, infer::run::Contents};
 use flambeau_tensor::{DType, Element, Tensor, with_dtype};
 
 use super::{reduce::axis_of, shape::Window};
@@ -78,11 +78,7 @@ impl Eval for ir::Take {
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let x = cx.get(self.x)?;
         let axis = axis_of(self.axis.into(), x.rank())?;
-        let single = match self.index {
-            ir::Index::Lit(v) => Some(cx.int(ir::Int::Lit(v))?),
-            ir::Index::Vid(v) => Some(cx.value(v)?.into()),
-            ir::Index::Tid(_) => None,
-        };
+        let single = cx.m.env.place(self.index)?;
         match (single, self.index) {
             (Some(index), _) => {
                 let at = wrap(index, x.shape[axis])?;

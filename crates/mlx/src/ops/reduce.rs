@@ -1,11 +1,11 @@
 //! Nodes that reduce axes, and running sums.
 
-use flambeau_ir as ir;
+use flambeau_ir::{self as ir, infer::run::OutSpec};
 use flambeau_tensor::{DType, normalize_axis};
 
 use super::shape::Window;
 use crate::{
-    cx::{Cx, OutSpec, Slot, cast},
+    cx::{Cx, Slot, cast},
     error::{OpError, Result},
     eval::Eval,
     ffi::{ArgReduce, Array, Axes, Binary, Order, Reduce, Unary},
