@@ -8,7 +8,7 @@ use flambeau_ir::{
 use flambeau_tensor::{Tolerance, compare};
 use flambeau_testcases::{Case, Dice, mutate};
 
-use crate::installed;
+use crate::{case_folders, installed};
 
 /// Changed programs to run for each case.
 const ROUNDS: usize = 4;
@@ -23,7 +23,7 @@ fn changed_programs_agree_with_the_cpu_engine_or_are_refused() {
     let Some(mlx) = installed::engine() else { return };
     let (cpu, mut dice) = (CpuEngine::new(Some(1)), Dice(7));
     let (mut wrong, mut runs, mut compared) = (Vec::new(), 0, 0);
-    for folder in installed::case_folders("ops") {
+    for folder in case_folders("ops") {
         let case = Case::open(&folder).expect("the case opens");
         let Some((graph, args)) = case.delegate_call().expect("the payload decodes") else { continue };
         for _ in 0..ROUNDS {

@@ -4,7 +4,7 @@ use flambeau_ir::{MetalKernel, Node};
 use flambeau_testcases::Case;
 use sha2::{Digest, Sha256};
 
-use crate::installed;
+use crate::case_folders;
 
 /// Digests of the texts that may run, one a line with the kernel's name.
 const TRUSTED: &str = include_str!("../../src/ops/metal/trusted.txt");
@@ -21,7 +21,7 @@ fn digest(node: &MetalKernel) -> String {
 #[test]
 fn kernels_of_the_cases_are_trusted_by_their_text() {
     let mut missing = Vec::new();
-    for folder in installed::case_folders("ops").into_iter().chain(installed::case_folders("models")) {
+    for folder in case_folders("ops").into_iter().chain(case_folders("models")) {
         let case = Case::open(&folder).expect("the case opens");
         let Some((graph, _)) = case.delegate_call().expect("the payload decodes") else { continue };
         for node in graph.chains.iter().flatten() {

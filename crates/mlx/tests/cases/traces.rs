@@ -10,7 +10,7 @@ use flambeau_mlx::MlxEngine;
 use flambeau_tensor::{Bytes, DType, Tensor, Tolerance, compare};
 use flambeau_testcases::{Case, name_of};
 
-use crate::installed;
+use crate::{case_folders, installed};
 
 /// An engine that compiles, and one that does not.
 fn engines() -> Option<[MlxEngine; 2]> {
@@ -35,7 +35,7 @@ fn every_case_that_runs_again_gives_the_same_again() {
     let Some([compiling, plain]) = engines() else { return };
     let mut wrong = Vec::new();
     let mut cases = 0;
-    for folder in installed::case_folders("ops").into_iter().chain(installed::case_folders("models")) {
+    for folder in case_folders("ops").into_iter().chain(case_folders("models")) {
         let case = Case::open(&folder).expect("the case opens");
         let Some((graph, args)) = case.delegate_call().expect("the payload decodes") else { continue };
         let runs = |engine: &MlxEngine| -> Result<Vec<Vec<Value>>, String> {

@@ -1,4 +1,4 @@
-//! The MLX that `scripts/install-mlx.sh` installs below the target folder, and the cases to run on it.
+//! The MLX that `scripts/install-mlx.sh` installs below the target folder.
 
 #![allow(dead_code, reason = "every test file uses its part")]
 
@@ -39,9 +39,4 @@ pub(crate) fn engine() -> Option<MlxEngine> {
 pub(crate) fn engine_that(compiles: bool) -> Option<MlxEngine> {
     let options = Options { device: Some(Device::Cpu), compile: Some(compiles), ..Options::default() };
     Some(MlxEngine::load(&shim()?, &options).expect("the engine loads"))
-}
-
-/// The case folders of an archive, in order; none if there is no such archive.
-pub(crate) fn case_folders(name: &str) -> Vec<PathBuf> {
-    flambeau_testcases::folders(name, Path::new(env!("CARGO_TARGET_TMPDIR")))
 }
