@@ -28,27 +28,23 @@ pub(crate) fn read(path: &Path) -> Result<Bytes> {
 /// Writes a file as a whole or not at all; stdout gets the bytes as they come.
 pub(crate) fn write<T>(path: &Path, produce: impl FnOnce(&mut dyn Write) -> Result<T>) -> Result<T> {
     if is_standard(path) {
-        let mut out = BufWriter::new(io::stdout().lock());
-        let value = produce(&mut out)?;
-        out.flush().context("cannot write to stdout")?;
-        return Ok(value);
+        return fill(BufWriter::new(io::stdout().lock()), produce, || "cannot write to stdout".to_owned());
     }
     let place = || format!("cannot write {}", path.display());
     if is_special(path) {
         // A pipe or a device is written to; a file in its place would end it.
-        let mut out = BufWriter::new(File::options().write(true).open(path).with_context(place)?);
-        let value = produce(&mut out)?;
-        out.flush().with_context(place)?;
-        return Ok(value);
+        return fill(BufWriter::new(File::options().write(true).open(path).with_context(place)?), produce, place);
     }
     let mut file = beside(path)?;
-    let value = {
-        let mut out = Blocks { data: Vec::with_capacity(BLOCK), to: file.as_file_mut() };
-        let value = produce(&mut out)?;
-        out.flush().with_context(place)?;
-        value
-    };
+    let value = fill(Blocks { data: Vec::with_capacity(BLOCK), to: file.as_file_mut() }, produce, place)?;
     file.persist(path).map_err(|e| e.error).with_context(place)?;
+    Ok(value)
+}
+
+/// Writes what `produce` makes to the end; `failure` says what could not be written if the last of it fails.
+fn fill<T>(mut out: impl Write, produce: impl FnOnce(&mut dyn Write) -> Result<T>, failure: impl FnOnce() -> String) -> Result<T> {
+    let value = produce(&mut out)?;
+    out.flush().with_context(failure)?;
     Ok(value)
 }
 
