@@ -12,8 +12,11 @@ use crate::{
     Float,
     convert::with_float,
     pool::Team,
-    simd::{AHEAD, Cpu, Isa, Kernel, load_partial},
+    simd::{Cpu, Isa, Kernel, load_partial},
 };
+
+/// Bytes from where a stream is read to where it is asked for ahead.
+const AHEAD: usize = 4096;
 
 /// Columns a task of [`by_columns`] owns.
 const COLUMNS: usize = 128;

@@ -38,9 +38,6 @@ impl IsaKind {
     pub const ALL: [IsaKind; 4] = [IsaKind::Portable, IsaKind::Avx2, IsaKind::Avx512, IsaKind::Neon];
 }
 
-/// Bytes from where a stream is read to where it is asked for ahead.
-pub(crate) const AHEAD: usize = 4096;
-
 /// Begins to bring the cache line at `p`, any address, into the core's second-level cache, where there is a way to ask.
 #[inline(always)]
 pub(crate) fn prefetch(p: *const u8) {

@@ -2,18 +2,22 @@
 
 use crate::{quant::code::Code, simd::Isa};
 
-/// How the codes of a block meet their activations.
-pub(super) trait Products<C> {
+/// How the codes of a block meet their activations. What is given here holds for blocks of one word a lane.
+pub(super) trait Products<C: Code> {
     /// Codes of a block.
-    fn block<I: Isa>(group: usize) -> usize;
+    fn block<I: Isa>(_group: usize) -> usize {
+        I::LANES * C::CODES
+    }
     /// Bytes that reading a block may touch beyond it.
-    const BEYOND: usize;
+    const BEYOND: usize = 0;
     /// Codes of a word of activations.
     const PER_WORD: usize;
     /// What is added to every code before it is multiplied.
     const OFFSET: f32 = 0.0;
     /// The group, counted from the block's first, that a lane's codes belong to, for groups of 2^`shift`.
-    fn group_of(lane: usize, shift: u32) -> usize;
+    fn group_of(lane: usize, shift: u32) -> usize {
+        (lane * C::CODES) >> shift
+    }
 
     /// Unscaled products of one block of `R` rows with `MR` rows of activations.
     ///
@@ -38,14 +42,7 @@ pub(super) struct Order;
 pub(super) struct OrderPairs;
 
 impl<C: Code> Products<C> for Lanes {
-    fn block<I: Isa>(_: usize) -> usize {
-        I::LANES * C::CODES
-    }
-    const BEYOND: usize = 0;
     const PER_WORD: usize = 1;
-    fn group_of(lane: usize, shift: u32) -> usize {
-        (lane * C::CODES) >> shift
-    }
 
     #[inline(always)]
     unsafe fn sums<I: Isa, const MR: usize, const R: usize>(
@@ -74,15 +71,8 @@ impl<C: Code> Products<C> for Lanes {
 }
 
 impl<C: Code> Products<C> for LanePairs {
-    fn block<I: Isa>(_: usize) -> usize {
-        I::LANES * C::CODES
-    }
-    const BEYOND: usize = 0;
     const PER_WORD: usize = 2;
     const OFFSET: f32 = C::OFFSET;
-    fn group_of(lane: usize, shift: u32) -> usize {
-        (lane * C::CODES) >> shift
-    }
 
     #[inline(always)]
     unsafe fn sums<I: Isa, const MR: usize, const R: usize>(
