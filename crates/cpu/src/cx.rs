@@ -15,8 +15,8 @@ use crate::{
     array::Array,
     error::{OpError, Result},
     kv::KvCache,
+    liveness::Liveness,
     ops::random::KeySequence,
-    plan::Plan,
 };
 
 /// More elements than this no view may have: work on a view grows with its elements, not with its storage.
@@ -33,7 +33,7 @@ pub(crate) struct Env {
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) graph: Arc<Checked>,
-    pub(crate) plan: Arc<Plan>,
+    pub(crate) liveness: Arc<Liveness>,
     pub(crate) pool: Arc<Pool>,
     pub(crate) env: Env,
     pub(crate) arena: Arena,
@@ -53,10 +53,10 @@ pub(crate) struct Cx<'a> {
 }
 
 impl Machine {
-    pub(crate) fn new(graph: Arc<Checked>, plan: Arc<Plan>, pool: Arc<Pool>, kv: Option<KvCache>) -> Machine {
+    pub(crate) fn new(graph: Arc<Checked>, liveness: Arc<Liveness>, pool: Arc<Pool>, kv: Option<KvCache>) -> Machine {
         let env = Env { tensors: vec![None; graph.slots.total() as usize], values: vec![None; graph.values as usize] };
         let (arena, keys) = (Arena::default(), KeySequence::default());
-        Machine { graph, plan, pool, env, arena, kv, keys, profile: None, decided: Decided::default() }
+        Machine { graph, liveness, pool, env, arena, kv, keys, profile: None, decided: Decided::default() }
     }
 
     /// Runs a node's rule on the actual sizes and keeps what it says of the results.

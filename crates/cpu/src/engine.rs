@@ -14,9 +14,9 @@ use crate::{
     cx::Machine,
     eval,
     kv::KvCache,
+    liveness::Liveness,
     ops::copy::zeros_of_meta,
-    plan::Plan,
-    session::{CpuSession, Spare, Tapes, engine_error, run_chain},
+    session::{CpuSession, PlanCache, Spare, engine_error, run_chain},
 };
 
 /// All mutable buffers of a session together.
@@ -66,9 +66,9 @@ impl CpuEngine {
         options: &LoadOptions,
     ) -> Result<CpuSession, EngineError> {
         refuse_lacking("cpu", &graph, eval::is_supported)?;
-        let plan = Arc::new(Plan::new(&graph));
+        let liveness = Arc::new(Liveness::new(&graph));
         let kv = options.kv_cache.as_ref().map(KvCache::new).transpose().map_err(engine_error)?;
-        let mut machine = Machine::new(Arc::clone(&graph), plan, Arc::clone(&self.pool), kv);
+        let mut machine = Machine::new(Arc::clone(&graph), liveness, Arc::clone(&self.pool), kv);
         for (tensor, tid) in constants_of(&graph, constants)?.iter().zip((0..).map(Tid)) {
             machine.set(tid, Array::from_tensor(tensor));
         }
@@ -86,7 +86,7 @@ impl CpuEngine {
             .collect();
         machine.profile = self.profile.then(Profile::default);
         let common = options.shared.clone().map(|state| Common::join(&mut machine, &buffers, state)).transpose()?;
-        Ok(CpuSession { machine, tapes: Tapes::default(), initial, common, spare: Spare::default() })
+        Ok(CpuSession { machine, plans: PlanCache::default(), initial, common, spare: Spare::default() })
     }
 }
 

@@ -3,8 +3,8 @@
 //! - `array`: what a tensor slot holds at run time, a strided view of shared storage. Transposes, slices and broadcasts make
 //!   views; a write goes to storage that nobody else sees, or to a copy.
 //! - `arena`: storage of dead slots, by size, for the results to come.
-//! - `plan`: when each slot dies.
-//! - `tape`: a run laid out ahead for given input shapes, which later runs replay.
+//! - `liveness`: when each slot dies.
+//! - `plan`: a run laid out ahead for given input shapes, which later runs execute.
 //! - `cx`: what a node sees while it runs: operands, results whose shapes the rules of [`flambeau_ir`] decided, the pool.
 //! - `ops`: the nodes, by family. A node without an [`Eval`](eval::Eval) does not build; one that is listed as lacking makes
 //!   loading refuse the graph.
@@ -19,10 +19,10 @@ mod engine;
 mod error;
 mod eval;
 mod kv;
+mod liveness;
 mod ops;
 mod plan;
 mod session;
-mod tape;
 
 pub use engine::CpuEngine;
 pub use error::{At, OpError};

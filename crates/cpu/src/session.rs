@@ -14,48 +14,48 @@ use crate::{
     cx::Machine,
     error::{At, OpError, Result},
     eval, ops,
-    tape::{self, Frame, Tape, Wanted},
+    plan::{self, OutputRows, RunPlan, Workspace},
 };
 
 /// Results that use less than this part of their storage are copied out of it.
 const LEND_SHARE: usize = 2;
 
-/// Tapes that a session keeps, one for each set of input shapes that it met last.
-const TAPES: usize = 4;
+/// Plans that a session keeps, one for each set of input shapes that it met last.
+const MAX_PLANS: usize = 4;
 
 /// How runs of a session go.
 #[derive(Debug, Default)]
-pub(crate) struct Tapes {
+pub(crate) struct PlanCache {
     /// The latest first.
-    tapes: Vec<Tape>,
-    frame: Frame,
-    /// Runs go node by node: no tape can follow this graph.
+    plans: Vec<RunPlan>,
+    workspace: Workspace,
+    /// Runs go node by node: no plan can follow this graph.
     pub(crate) is_refused: bool,
 }
 
-impl Tapes {
-    /// Number of steps of the latest tape.
+impl PlanCache {
+    /// Number of steps of the latest plan.
     #[cfg(test)]
     pub(crate) fn steps(&self) -> usize {
-        self.tapes.first().map_or(0, Tape::len)
+        self.plans.first().map_or(0, RunPlan::len)
     }
 
-    /// The tape for the bound inputs, laid out now if there is none; `None` if the run has to go node by node.
-    fn tape(&mut self, m: &Machine, wanted: Wanted) -> Option<(&mut Tape, &mut Frame)> {
-        if self.is_refused || !tape::buffers_lie_plainly(m) {
+    /// The plan for the bound inputs, laid out now if there is none; `None` if the run has to go node by node.
+    fn plan(&mut self, m: &Machine, rows: OutputRows) -> Option<(&mut RunPlan, &mut Workspace)> {
+        if self.is_refused || !plan::buffers_lie_plainly(m) {
             return None;
         }
-        match self.tapes.iter().position(|tape| tape.fits(m, wanted)) {
+        match self.plans.iter().position(|plan| plan.fits(m, rows)) {
             Some(0) => {}
-            Some(i) => self.tapes[..=i].rotate_right(1),
+            Some(i) => self.plans[..=i].rotate_right(1),
             None => {
-                let tape = tape::build(m, &self.frame, wanted);
-                self.is_refused = tape.is_none();
-                self.tapes.truncate(TAPES - 1);
-                self.tapes.insert(0, tape?);
+                let plan = plan::build(m, &self.workspace, rows);
+                self.is_refused = plan.is_none();
+                self.plans.truncate(MAX_PLANS - 1);
+                self.plans.insert(0, plan?);
             }
         }
-        Some((&mut self.tapes[0], &mut self.frame))
+        Some((&mut self.plans[0], &mut self.workspace))
     }
 }
 
@@ -63,7 +63,7 @@ impl Tapes {
 #[derive(Debug)]
 pub(crate) struct CpuSession {
     pub(crate) machine: Machine,
-    pub(crate) tapes: Tapes,
+    pub(crate) plans: PlanCache,
     /// What the init chain left in buffers; empty where it is zero.
     pub(crate) initial: Vec<(Tid, Option<Array>)>,
     /// Present if buffers are shared; they lie there between runs.
@@ -85,8 +85,8 @@ pub(crate) struct Spare {
 /// # Errors
 /// The first failure, with its place.
 pub(crate) fn run_chain(m: &mut Machine, chain: ChainId) -> Result<()> {
-    let (graph, plan) = (Arc::clone(&m.graph), Arc::clone(&m.plan));
-    let (nodes, steps) = match (graph.chains.get(chain.0 as usize), plan.chains.get(chain.0 as usize)) {
+    let (graph, liveness) = (Arc::clone(&m.graph), Arc::clone(&m.liveness));
+    let (nodes, steps) = match (graph.chains.get(chain.0 as usize), liveness.chains.get(chain.0 as usize)) {
         (Some(nodes), Some(steps)) => (nodes, steps),
         _ => return Err(OpError::value(format!("there is no chain {}", chain.0))),
     };
@@ -153,9 +153,9 @@ impl CpuSession {
         Ok(())
     }
 
-    fn run_main(&mut self, main: ChainId, wanted: Wanted) -> Result<()> {
-        match self.tapes.tape(&self.machine, wanted) {
-            Some((tape, frame)) => tape.run(&mut self.machine, frame),
+    fn run_main(&mut self, main: ChainId, rows: OutputRows) -> Result<()> {
+        match self.plans.plan(&self.machine, rows) {
+            Some((plan, workspace)) => plan.run(&mut self.machine, workspace),
             None => run_chain(&mut self.machine, main),
         }
     }
@@ -211,12 +211,12 @@ impl CpuSession {
         // The cache needs nothing: a step reads only positions before its own end, which the new sequence writes again.
     }
 
-    fn run_for(&mut self, inputs: &[Value], wanted: Wanted) -> Result<Vec<Value>, EngineError> {
+    fn run_for(&mut self, inputs: &[Value], rows: OutputRows) -> Result<Vec<Value>, EngineError> {
         self.machine.arena.collect();
         let (main, mut lent) = (ChainId(self.machine.graph.main), std::mem::take(&mut self.spare.lent));
         let result = self
             .bind(inputs)
-            .and_then(|()| self.run_main(main, wanted).map_err(engine_error))
+            .and_then(|()| self.run_main(main, rows).map_err(engine_error))
             .and_then(|()| self.results(&mut lent).map_err(engine_error));
         self.clear();
         lent.drain(..).for_each(|data| self.machine.arena.lend(data));
@@ -245,11 +245,11 @@ impl CpuSession {
 
 impl Session for CpuSession {
     fn run(&mut self, inputs: &[Value]) -> Result<Vec<Value>, EngineError> {
-        self.with_buffers(|session| session.run_for(inputs, Wanted::All))
+        self.with_buffers(|session| session.run_for(inputs, OutputRows::All))
     }
 
     fn run_last(&mut self, inputs: &[Value]) -> Result<Vec<Value>, EngineError> {
-        self.with_buffers(|session| session.run_for(inputs, Wanted::Last))
+        self.with_buffers(|session| session.run_for(inputs, OutputRows::Last))
     }
 
     fn reset(&mut self) {

@@ -1,224 +1,276 @@
-//! When each slot dies, worked out once at load.
+//! A run laid out ahead, for one set of input shapes: kernel calls whose operands have their places, shapes and strides.
+//!
+//! The first run with given input shapes walks the main chain once, on what is known of each slot, and writes down what is left
+//! to do (`build`). From then on views cost nothing, results lie in scratch storage whose reuse is decided, and constants are
+//! bound. Integers that only running tells stay open: slices that depend on them are windows whose bounds each run fills in, and
+//! what no call here covers runs as the node it is. Every later run with these shapes executes the plan.
 
-use flambeau_ir::{Chain, Graph, Node, Role, Slot, SlotClass, Tid};
-use smallvec::SmallVec;
-
-/// A few slots.
-pub(crate) type Slots = SmallVec<[Tid; 3]>;
-
-/// What happens to slots around one instruction.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Step {
-    /// Operands whose values nobody reads after this node and that it names once: it may take them and write in their place.
-    pub(crate) dying: Slots,
-    /// Slots to empty after the node.
-    pub(crate) drops: Slots,
-}
-
-/// The steps of every chain, parallel to the graph's chains.
-#[derive(Debug)]
-pub(crate) struct Plan {
-    pub(crate) chains: Vec<Vec<Step>>,
-}
-
-/// Who mentions a slot.
-#[derive(Clone, Copy, PartialEq)]
-enum Owner {
-    Nobody,
-    One(usize),
-    /// Several chains, or the call's caller: alive wherever another chain may run.
-    Shared,
-}
-
-impl Plan {
-    /// Plans every chain in one pass over its instructions.
-    ///
-    /// A slot that only one chain mentions is exact: it lives from a write to the last read before the next write. A slot that
-    /// several chains mention also lives up to each instruction that runs another chain, and past the end of its own, unless
-    /// no chain runs that one. Constants, and buffers past the end, always live.
-    pub(crate) fn new(graph: &Graph) -> Plan {
-        let slots = graph.slots.total() as usize;
-        let mut is_called = vec![false; graph.chains.len()];
-        for chain in graph.chains.iter().flatten().flat_map(Node::chains) {
-            if let Some(called) = is_called.get_mut(chain.0 as usize) {
-                *called = true;
-            }
-        }
-        let mut walk = Walk {
-            graph,
-            owners: owners(graph),
-            reads: vec![0; slots],
-            kills: vec![0; slots],
-            clock: 0,
-            base: 0,
-            call: 0,
-            is_called: false,
-        };
-        Plan { chains: graph.chains.iter().zip(is_called).map(|(chain, called)| walk.chain(chain, called)).collect() }
-    }
-}
-
-fn owners(graph: &Graph) -> Vec<Owner> {
-    let mut owners = vec![Owner::Nobody; graph.slots.total() as usize];
-    for (index, chain) in graph.chains.iter().enumerate() {
-        for node in chain {
-            node.walk(&mut |_, slot| {
-                if let Slot::Tensor(tid) = slot
-                    && let Some(owner) = owners.get_mut(tid.0 as usize)
-                {
-                    *owner = match *owner {
-                        Owner::Nobody => Owner::One(index),
-                        Owner::One(i) if i == index => Owner::One(i),
-                        _ => Owner::Shared,
-                    };
-                }
-            });
-        }
-    }
-    owners
-}
-
-/// Walks chains backwards. `clock` counts instructions; a slot lives if its youngest event since `base` is a read.
-struct Walk<'a> {
-    graph: &'a Graph,
-    owners: Vec<Owner>,
-    reads: Vec<u64>,
-    kills: Vec<u64>,
-    clock: u64,
-    /// Clock at the end of the chain; events before it belong to other chains.
-    base: u64,
-    /// Of the last instruction met that runs another chain.
-    call: u64,
-    /// Whether another chain runs this one, so that more than outputs and buffers survives its end.
-    is_called: bool,
-}
-
-impl Walk<'_> {
-    fn chain(&mut self, chain: &Chain, is_called: bool) -> Vec<Step> {
-        self.is_called = is_called;
-        (self.base, self.call) = (self.clock, 0);
-        let mut steps: Vec<Step> = chain.iter().rev().map(|node| self.step(node)).collect();
-        steps.reverse();
-        steps
-    }
-
-    /// Whether the slot's value is needed after the instruction being walked.
-    fn lives(&self, tid: Tid) -> bool {
-        let i = tid.0 as usize;
-        let is_shared = self.owners[i] == Owner::Shared;
-        let at_end = match self.graph.slots.class(tid) {
-            Some(SlotClass::Constant) => return true,
-            Some(SlotClass::Buffer | SlotClass::Output) => true,
-            Some(SlotClass::Input) => self.is_called,
-            _ => self.is_called && is_shared,
-        };
-        let used = self.reads[i].max(if is_shared { self.call } else { 0 });
-        let killed = self.kills[i];
-        if used.max(killed) <= self.base { at_end } else { used > killed }
-    }
-
-    fn step(&mut self, node: &Node) -> Step {
-        let (mut reads, mut writes) = (Slots::new(), Slots::new());
-        node.walk(&mut |role, slot| {
-            if let Slot::Tensor(tid) = slot {
-                if role != Role::Write {
-                    reads.push(tid);
-                }
-                if role != Role::Read {
-                    writes.push(tid);
-                }
-            }
-        });
-        let calls = matches!(node, Node::If(_) | Node::Scan(_));
-        let step = if calls { Step::default() } else { self.deaths(&reads, &writes) };
-        // Events of one instruction: it kills what it writes, then (walking backwards) needs what it reads. An instruction that
-        // runs other chains may leave slots as they were, so it kills nothing.
-        self.clock += 2;
-        if calls {
-            self.call = self.clock;
-        } else {
-            writes.iter().for_each(|t| self.kills[t.0 as usize] = self.clock - 1);
-        }
-        reads.iter().for_each(|t| self.reads[t.0 as usize] = self.clock);
-        step
-    }
-
-    /// What dies at an instruction that reads and writes these slots.
-    fn deaths(&self, reads: &Slots, writes: &Slots) -> Step {
-        let mut step = Step::default();
-        for &tid in writes {
-            if !self.lives(tid) && !step.drops.contains(&tid) {
-                step.drops.push(tid);
-            }
-        }
-        for &tid in reads {
-            let is_replaced = writes.contains(&tid) && self.graph.slots.class(tid) != Some(SlotClass::Constant);
-            if !is_replaced && self.lives(tid) {
-                continue;
-            }
-            if reads.iter().filter(|&&r| r == tid).count() == 1 {
-                step.dying.push(tid);
-            }
-            if !is_replaced && !step.drops.contains(&tid) {
-                step.drops.push(tid);
-            }
-        }
-        step
-    }
-}
-
+mod calls;
+mod execute;
+mod fused;
+mod linear;
+mod memref;
+mod planner;
 #[cfg(test)]
-mod tests {
-    use flambeau_ir::{Add, ChainId, Exp, IdCopy, If, In, Int, Out, SlotCounts, Vid};
+mod tests;
+mod views;
 
-    use super::*;
+use std::sync::Arc;
 
-    fn exp(x: u32, out: u32) -> Node {
-        Exp { x: In(Tid(x)), out: Out(Tid(out)) }.into()
+use flambeau_ir::{Int, Slot, Tid, Vid};
+use flambeau_kernels::Pool;
+use flambeau_tensor::{DType, Shape};
+
+pub(crate) use self::{execute::Workspace, planner::build};
+use crate::{array::Array, cx::Machine, error::Result};
+
+/// What the caller reads of the results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OutputRows {
+    All,
+    /// The last entry along the second-to-last axis.
+    Last,
+}
+
+/// Where an operand lies when a plan runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Location {
+    /// In the operand itself, since the plan was built.
+    Constant,
+    /// In the slot of an input or a buffer.
+    Slot(Tid),
+    /// In scratch storage, by number.
+    Scratch(usize),
+    /// In a result that a node left, by number.
+    Held(usize),
+}
+
+/// Where an operand's sizes and strides come from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Layout {
+    /// The operand itself.
+    Fixed,
+    /// A window, by number.
+    Window(usize),
+    /// Whatever array the location holds.
+    Whole,
+}
+
+/// An operand of a step. Unless it is constant, its array has storage only while the step runs.
+#[derive(Clone, Debug)]
+struct Operand {
+    location: Location,
+    layout: Layout,
+    array: Array,
+}
+
+/// What a call does with its operands; results are row-major and alone see their storage.
+type Work = Box<dyn Fn(&Pool, &[Array], &mut [Array]) -> Result<()> + Send>;
+
+/// Floating-point operations of a call, and what it reads, for those who measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flops {
+    /// None, and of its first operand it reads as much as it writes.
+    Lookup,
+    Known(u64),
+    /// Those of attention over the sizes that the operands have when it runs.
+    Attention,
+}
+
+/// A kernel call on operands that get their storage before it and lose it after it.
+struct Call {
+    work: Work,
+    flops: Flops,
+    places: Vec<(Location, Layout)>,
+    ins: Vec<Array>,
+    /// Scratch numbers of the results.
+    targets: Vec<usize>,
+    outs: Vec<Array>,
+}
+
+impl Call {
+    /// Bytes of all operands and results, and floating-point operations.
+    fn cost(&self) -> [u64; 2] {
+        let size = |array: &Array| array.numel() * array.dtype.size();
+        let whole = usize::from(self.flops == Flops::Lookup);
+        let written: usize = self.outs.iter().map(size).sum();
+        let read: usize = self.ins.iter().skip(whole).map(size).sum();
+        let bytes = read + written * (1 + whole);
+        let flops = match (self.flops, &self.ins[..]) {
+            (Flops::Known(flops), _) => flops,
+            (Flops::Attention, [q, k, v, ..]) => {
+                let width = |array: &Array| array.shape.last().copied().unwrap_or(0);
+                let queries = q.numel() / width(q).max(1);
+                let keys = k.shape.get(2).copied().unwrap_or(0);
+                2 * (queries * keys * (width(q) + width(v))) as u64
+            }
+            (Flops::Attention | Flops::Lookup, _) => 0,
+        };
+        [bytes as u64, flops]
+    }
+}
+
+impl Call {
+    /// The weights of a product.
+    fn weights(&self) -> impl Iterator<Item = &[u8]> {
+        let is_product = matches!(self.flops, Flops::Known(1..));
+        let constants =
+            self.ins.iter().zip(&self.places).filter(move |(_, (location, _))| is_product && *location == Location::Constant);
+        constants.map(|(array, _)| {
+            let bytes = array.data.bytes();
+            let start = (array.offset * array.dtype.size()).min(bytes.len());
+            &bytes[start..bytes.len().min(start + array.numel() * array.dtype.size())]
+        })
+    }
+}
+
+impl std::fmt::Debug for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Call").field("places", &self.places).field("targets", &self.targets).finish_non_exhaustive()
+    }
+}
+
+/// What becomes of a result of a node that runs as it is.
+#[derive(Clone, Debug)]
+struct Kept {
+    tid: Tid,
+    /// The number to hold it under; a buffer's new contents stay in their slot.
+    held: Option<usize>,
+    /// What later steps count on: element type and sizes, row-major from the start of the storage.
+    expected: Option<(DType, Shape)>,
+}
+
+/// A slice whose bounds depend on integers that only running tells.
+#[derive(Clone, Debug)]
+struct Window {
+    number: usize,
+    /// Layout and strides of what is sliced.
+    of: Array,
+    axis: usize,
+    start: Int,
+    stop: Int,
+    step: usize,
+}
+
+/// Part of a buffer that is replaced where it lies.
+#[derive(Clone, Debug)]
+struct Update {
+    buffer: Tid,
+    axis: usize,
+    rows: Rows,
+}
+
+/// The entries of an axis that an update replaces.
+#[derive(Clone, Copy, Debug)]
+enum Rows {
+    Slice {
+        start: Int,
+        stop: Int,
+        step: usize,
+    },
+    /// Those that the second operand lists.
+    Listed,
+}
+
+/// What a step does.
+#[derive(Debug)]
+enum Action {
+    Call(Call),
+    /// The node as it is, over operands bound to the slots that it names.
+    Node {
+        ins: Vec<(Tid, Operand)>,
+        outs: Vec<Kept>,
+    },
+    /// An integer that the shapes decide.
+    Set(Vid, i32),
+    Window(Window),
+    Update(Update, Vec<Operand>),
+}
+
+/// A step, and the node that it belongs to: the last of those that `name` lists.
+#[derive(Debug)]
+struct Step {
+    node: usize,
+    name: Arc<str>,
+    action: Action,
+}
+
+impl Step {
+    fn weights(&self) -> impl Iterator<Item = &[u8]> {
+        let call = if let Action::Call(call) = &self.action { Some(call) } else { None };
+        call.into_iter().flat_map(Call::weights)
+    }
+}
+
+/// A run of the main chain for one set of input shapes.
+#[derive(Debug)]
+pub(crate) struct RunPlan {
+    inputs: Vec<Option<(DType, Shape)>>,
+    rows: OutputRows,
+    steps: Vec<Step>,
+    /// For each step that multiplies by weights, the next one, in this run or another.
+    next: Vec<Option<usize>>,
+    /// Bytes of each scratch storage.
+    scratch: Vec<usize>,
+    /// Number of results that nodes leave.
+    held: usize,
+    /// What each window was last, by number.
+    windows: Vec<Array>,
+    results: Vec<(Tid, Operand)>,
+}
+
+/// Element types and shapes of the inputs as they are bound; integers have none.
+fn input_shapes(m: &Machine) -> impl Iterator<Item = Option<&Array>> {
+    m.graph.inputs.iter().map(|slot| match slot {
+        Slot::Tensor(tid) => m.env.tensors.get(tid.0 as usize).and_then(Option::as_ref),
+        Slot::Value(_) => None,
+    })
+}
+
+/// Which step multiplies by weights after each that does.
+fn next_weights(steps: &[Step]) -> Vec<Option<usize>> {
+    let products: Vec<usize> = (0..steps.len()).filter(|&i| steps[i].weights().next().is_some()).collect();
+    let mut next = vec![None; steps.len()];
+    for (&i, &after) in products.iter().zip(products.iter().cycle().skip(1)) {
+        next[i] = Some(after);
+    }
+    next
+}
+
+impl RunPlan {
+    /// Number of steps.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.steps.len()
     }
 
-    fn add(a: u32, b: u32, out: u32) -> Node {
-        Add { a: In(Tid(a)), b: In(Tid(b)), out: Out(Tid(out)) }.into()
+    /// Whether the plan was laid out for inputs like those that are bound.
+    pub(crate) fn fits(&self, m: &Machine, rows: OutputRows) -> bool {
+        let mut shapes = self.inputs.iter().zip(input_shapes(m));
+        let fits = shapes.all(|(known, found)| match (known, found) {
+            (Some((dtype, shape)), Some(array)) => *dtype == array.dtype && *shape == array.shape,
+            (None, None) => true,
+            _ => false,
+        });
+        fits && self.rows == rows
     }
+}
 
-    /// Slots: constant 0, input 1, output 2, buffer 3, temporaries from 4.
-    fn check(chains: Vec<Chain>, chain: usize, expected: &[(&[u32], &[u32])]) {
-        let slots = SlotCounts { constants: 1, inputs: 1, outputs: 1, buffers: 1, temps: 6 };
-        let plan = Plan::new(&Graph { slots, values: 1, chains, ..Graph::default() });
-        let got: Vec<(Vec<u32>, Vec<u32>)> = plan.chains[chain]
-            .iter()
-            .map(|s| (s.dying.iter().map(|t| t.0).collect(), s.drops.iter().map(|t| t.0).collect()))
-            .collect();
-        let expected: Vec<(Vec<u32>, Vec<u32>)> = expected.iter().map(|(a, b)| (a.to_vec(), b.to_vec())).collect();
-        assert_eq!(got, expected);
-    }
+/// Whether every buffer lies as plans count on: row-major, in the shape and type that the graph declares.
+pub(crate) fn buffers_lie_plainly(m: &Machine) -> bool {
+    let slots = m.graph.slots;
+    let first = slots.constants + slots.inputs + slots.outputs;
+    (first..first + slots.buffers).all(|tid| {
+        let array = m.env.tensors.get(tid as usize).and_then(Option::as_ref);
+        let meta = m.graph.meta.get(tid as usize);
+        array.zip(meta).is_some_and(|(array, meta)| {
+            array.offset == 0 && array.is_contiguous() && array.dtype == meta.dtype && has_shape(meta, &array.shape)
+        })
+    })
+}
 
-    #[test]
-    fn values_die_at_their_last_read() {
-        check(
-            vec![vec![exp(1, 4), add(4, 0, 5), add(5, 5, 4), exp(4, 2)]],
-            0,
-            &[(&[1], &[1]), (&[4], &[4]), (&[], &[5]), (&[4], &[4])],
-        );
-    }
-
-    #[test]
-    fn a_replaced_operand_dies_without_being_dropped() {
-        check(vec![vec![add(3, 1, 3), exp(3, 2)]], 0, &[(&[3, 1], &[1]), (&[], &[])]);
-    }
-
-    #[test]
-    fn results_that_nobody_reads_are_dropped() {
-        check(vec![vec![exp(1, 4), exp(1, 4), exp(4, 2)]], 0, &[(&[], &[4]), (&[1], &[1]), (&[4], &[4])]);
-    }
-
-    #[test]
-    fn slots_of_several_chains_live_until_the_last_call() {
-        let call: Node = If { cond: Int::Vid(Vid(0)), then_chain_idx: ChainId(1), else_chain_idx: ChainId(2) }.into();
-        let branch = |x| vec![exp(x, 6), exp(6, 5)];
-        let main = vec![exp(1, 4), exp(4, 7), call, IdCopy { x: In(Tid(5)), out: Out(Tid(2)) }.into(), exp(4, 5)];
-        let chains = vec![main, branch(4), branch(4)];
-        check(chains.clone(), 0, &[(&[1], &[1]), (&[], &[7]), (&[], &[]), (&[5], &[5]), (&[4], &[5, 4])]);
-        check(chains, 1, &[(&[], &[]), (&[], &[])]);
-    }
+/// Whether the metadata declares exactly this shape.
+fn has_shape(meta: &flambeau_ir::TensorMeta, shape: &[usize]) -> bool {
+    let is_size = |(dim, &n): (&flambeau_ir::MetaDim, &usize)| matches!(dim, flambeau_ir::MetaDim::Static(d) if *d as usize == n);
+    meta.shape.len() == shape.len() && meta.shape.iter().zip(shape).all(is_size)
 }

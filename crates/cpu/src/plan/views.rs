@@ -1,12 +1,12 @@
-//! Nodes that cost nothing when the tape runs, or next to nothing: views, windows, and updates of buffers in place.
+//! Nodes that cost nothing when the plan runs, or next to nothing: views, windows, and updates of buffers in place.
 
 use flambeau_ir::{In, Index, Node, Out, SlotClass, Tid};
 use flambeau_tensor::Shape;
 
 use super::{
-    Action, Rows, Sizes, Update, Window,
-    build::{Builder, refuse},
-    value::Val,
+    Action, Layout, Rows, Update, Window,
+    memref::MemRef,
+    planner::{Planner, unplannable},
 };
 use crate::{
     array::Array,
@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Follows a node that moves no element, or replaces part of a buffer. `false` if it is none, or its operands' sizes are open.
-pub(super) fn lower(b: &mut Builder<'_>, node: &Node) -> Result<bool> {
+pub(super) fn lower(b: &mut Planner<'_>, node: &Node) -> Result<bool> {
     match node {
         Node::Noop(_) => Ok(true),
         Node::IdCopy(n) => id_copy(b, n.x, n.out),
@@ -54,7 +54,7 @@ pub(super) fn lower(b: &mut Builder<'_>, node: &Node) -> Result<bool> {
 }
 
 /// A result that is another view of its operand; `f` gets the operand and the result's shape.
-fn view(b: &mut Builder<'_>, x: In, out: Out, f: impl Fn(&Array, &[usize]) -> Result<Array>) -> Result<bool> {
+fn view(b: &mut Planner<'_>, x: In, out: Out, f: impl Fn(&Array, &[usize]) -> Result<Array>) -> Result<bool> {
     let (Some(val), Some((_, shape))) = (b.fixed(x)?, b.spec(out)) else { return Ok(false) };
     if b.m.graph.slots.class(out.0) == Some(SlotClass::Buffer) {
         return Ok(false);
@@ -64,7 +64,7 @@ fn view(b: &mut Builder<'_>, x: In, out: Out, f: impl Fn(&Array, &[usize]) -> Re
     Ok(true)
 }
 
-fn id_copy(b: &mut Builder<'_>, x: In, out: Out) -> Result<bool> {
+fn id_copy(b: &mut Planner<'_>, x: In, out: Out) -> Result<bool> {
     let val = b.get(x)?;
     if b.m.graph.slots.class(out.0) != Some(SlotClass::Buffer) {
         b.put(out, val)?;
@@ -78,7 +78,7 @@ fn id_copy(b: &mut Builder<'_>, x: In, out: Out) -> Result<bool> {
     Ok(is_whole)
 }
 
-fn contiguous(b: &mut Builder<'_>, x: In, out: Out) -> Result<bool> {
+fn contiguous(b: &mut Planner<'_>, x: In, out: Out) -> Result<bool> {
     let Some(val) = b.fixed(x)? else { return Ok(false) };
     let has_rows = val.array.shape.iter().zip(&val.array.strides).next_back().is_none_or(|(&d, &s)| s == 1 || d == 1);
     let val = if has_rows && !val.array.strides.contains(&0) { val } else { b.contiguous(val)? };
@@ -86,7 +86,7 @@ fn contiguous(b: &mut Builder<'_>, x: In, out: Out) -> Result<bool> {
     Ok(true)
 }
 
-fn reshape(b: &mut Builder<'_>, x: In, out: Out) -> Result<bool> {
+fn reshape(b: &mut Planner<'_>, x: In, out: Out) -> Result<bool> {
     let (Some(val), Some((_, shape))) = (b.fixed(x)?, b.spec(out)) else { return Ok(false) };
     if b.m.graph.slots.class(out.0) == Some(SlotClass::Buffer) {
         return Ok(false);
@@ -97,7 +97,7 @@ fn reshape(b: &mut Builder<'_>, x: In, out: Out) -> Result<bool> {
 }
 
 /// The value in another shape with as many elements: a view, or else of a copy.
-pub(super) fn reshaped(b: &mut Builder<'_>, val: Val, shape: &[usize]) -> Result<Val> {
+pub(super) fn reshaped(b: &mut Planner<'_>, val: MemRef, shape: &[usize]) -> Result<MemRef> {
     if let Some(array) = val.array.reshaped(shape) {
         return Ok(val.seen(array));
     }
@@ -106,7 +106,7 @@ pub(super) fn reshaped(b: &mut Builder<'_>, val: Val, shape: &[usize]) -> Result
     Ok(copy)
 }
 
-fn slice(b: &mut Builder<'_>, n: &flambeau_ir::Slice) -> Result<bool> {
+fn slice(b: &mut Planner<'_>, n: &flambeau_ir::Slice) -> Result<bool> {
     let (Some(val), Some(axis)) = (b.fixed(n.x)?, b.int(n.axis)) else { return Ok(false) };
     let axis = axis_of(axis, val.array.rank())?;
     if let (Some(start), Some(_), Some((_, shape))) = (b.int(n.start), b.int(n.stop), b.spec(n.out)) {
@@ -121,11 +121,11 @@ fn slice(b: &mut Builder<'_>, n: &flambeau_ir::Slice) -> Result<bool> {
     array.shape[axis] = 0;
     let number = b.window(&array);
     b.push(Action::Window(Window { number, of: val.array.clone(), axis, start: n.start, stop: n.stop, step }));
-    b.put(n.out, Val { place: val.place, sizes: Sizes::Window(number), array })?;
+    b.put(n.out, MemRef { place: val.place, layout: Layout::Window(number), array })?;
     Ok(true)
 }
 
-fn split(b: &mut Builder<'_>, n: &flambeau_ir::Split) -> Result<bool> {
+fn split(b: &mut Planner<'_>, n: &flambeau_ir::Split) -> Result<bool> {
     let Some(val) = b.fixed(n.x)? else { return Ok(false) };
     let axis = axis_of(n.axis.into(), val.array.rank())?;
     let shapes: Option<Vec<_>> = n.outs.iter().map(|&out| b.spec(out)).collect();
@@ -141,9 +141,9 @@ fn split(b: &mut Builder<'_>, n: &flambeau_ir::Split) -> Result<bool> {
 
 /// The buffer whose slot holds the whole of `dst`, if the update may happen there: nothing else shows it, and the result takes
 /// the buffer's place at once or before anybody looks at the buffer again.
-fn updated_buffer(b: &mut Builder<'_>, dst: In, out: Out) -> Result<Option<Tid>> {
+fn updated_buffer(b: &mut Planner<'_>, dst: In, out: Out) -> Result<Option<Tid>> {
     let val = b.get(dst)?;
-    let super::value::Place::Slot(buffer) = val.place else { return Ok(None) };
+    let super::memref::Place::Slot(buffer) = val.place else { return Ok(None) };
     let is_buffer = b.m.graph.slots.class(buffer) == Some(SlotClass::Buffer);
     if !is_buffer || !b.is_whole(&val, buffer) {
         return Ok(None);
@@ -158,7 +158,7 @@ fn updated_buffer(b: &mut Builder<'_>, dst: In, out: Out) -> Result<Option<Tid>>
     Ok(Some(buffer))
 }
 
-fn bind_update(b: &mut Builder<'_>, buffer: Tid, dst: In, out: Out, update: Update, operands: &[&Val]) -> Result<bool> {
+fn bind_update(b: &mut Planner<'_>, buffer: Tid, dst: In, out: Out, update: Update, operands: &[&MemRef]) -> Result<bool> {
     let val = b.get(dst)?;
     b.push(Action::Update(update, operands.iter().map(|val| val.operand()).collect()));
     if out.0 == buffer {
@@ -169,23 +169,23 @@ fn bind_update(b: &mut Builder<'_>, buffer: Tid, dst: In, out: Out, update: Upda
     Ok(true)
 }
 
-fn slice_update(b: &mut Builder<'_>, n: &flambeau_ir::SliceUpdate) -> Result<bool> {
+fn slice_update(b: &mut Planner<'_>, n: &flambeau_ir::SliceUpdate) -> Result<bool> {
     let (Some(buffer), Some(axis)) = (updated_buffer(b, n.dst, n.out)?, b.int(n.axis)) else { return Ok(false) };
     let new = b.get(n.update)?;
     let Some(step) = usize::try_from(n.step).ok().filter(|&s| s > 0) else { return Ok(false) };
     if new.is_in(buffer) {
-        return refuse("a buffer is updated from itself");
+        return unplannable("a buffer is updated from itself");
     }
     let axis = axis_of(axis, b.get(n.dst)?.array.rank())?;
     let update = Update { buffer, axis, rows: Rows::Slice { start: n.start, stop: n.stop, step } };
     bind_update(b, buffer, n.dst, n.out, update, &[&new])
 }
 
-fn index_copy(b: &mut Builder<'_>, n: &flambeau_ir::IndexCopy) -> Result<bool> {
+fn index_copy(b: &mut Planner<'_>, n: &flambeau_ir::IndexCopy) -> Result<bool> {
     let Some(buffer) = updated_buffer(b, n.dst, n.out)? else { return Ok(false) };
     let (new, list) = (b.get(n.update)?, b.get(n.indices)?);
     if new.is_in(buffer) || list.is_in(buffer) {
-        return refuse("a buffer is updated from itself");
+        return unplannable("a buffer is updated from itself");
     }
     let axis = axis_of(n.axis.into(), b.get(n.dst)?.array.rank())?;
     bind_update(b, buffer, n.dst, n.out, Update { buffer, axis, rows: Rows::Listed }, &[&new, &list])

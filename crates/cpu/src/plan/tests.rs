@@ -116,7 +116,7 @@ fn graph(text: &str, dtype: &str) -> Graph {
 fn session(graph: &Graph, node_by_node: bool) -> CpuSession {
     let checked = Arc::new(check(graph.clone()).expect("the graph is sound"));
     let mut session = CpuEngine::new(Some(2)).session(checked, &Noise(graph), &LoadOptions::default()).expect("it loads");
-    session.tapes.is_refused = node_by_node;
+    session.plans.is_refused = node_by_node;
     session
 }
 
@@ -137,23 +137,23 @@ fn only(values: Vec<Value>) -> Tensor {
 /// Runs both ways over steps of these lengths; every result must have the same bits.
 fn check_steps(text: &str, dtype: &str, steps: &[usize]) {
     let graph = graph(text, dtype);
-    let (mut taped, mut plain) = (session(&graph, false), session(&graph, true));
+    let (mut planned, mut plain) = (session(&graph, false), session(&graph, true));
     for round in 0..2 {
         let mut position = 0;
         for &count in steps {
             let inputs = tokens(position, count);
-            let [a, b] = [&mut taped, &mut plain].map(|s| only(s.run(&inputs).expect("the step runs")));
+            let [a, b] = [&mut planned, &mut plain].map(|s| only(s.run(&inputs).expect("the step runs")));
             assert_eq!((a.shape(), a.bytes()), (b.shape(), b.bytes()), "{dtype}, round {round}, {count} from {position}");
             position += count;
         }
-        assert!(!taped.tapes.is_refused, "no tape follows the graph");
-        taped.reset();
+        assert!(!planned.plans.is_refused, "no plan follows the graph");
+        planned.reset();
         plain.reset();
     }
 }
 
 #[test]
-fn taped_runs_have_the_bits_of_node_by_node_runs() {
+fn planned_runs_have_the_bits_of_node_by_node_runs() {
     for dtype in ["f32", "bf16", "f16"] {
         check_steps(DECODER, dtype, &[3, 1, 1, 4, 1, 3]);
     }
@@ -185,7 +185,7 @@ fn a_decoder_runs_in_few_steps() {
     session.run(&tokens(0, 1)).expect("the step runs");
     // Lookup, three norms, q with k and v, two rotations, attention, its residual layer, the gated layer, its residual layer, the
     // logits: 12 kernels; two updates, two windows, three integers, and the position's view as a node.
-    assert!(session.tapes.steps() <= 20, "{} steps", session.tapes.steps());
+    assert!(session.plans.steps() <= 20, "{} steps", session.plans.steps());
 }
 
 #[test]

@@ -1,10 +1,10 @@
-//! What is known of a slot while a tape is built.
+//! What is known of a slot while a plan is built.
 
 use std::rc::Rc;
 
 use flambeau_ir::Tid;
 
-use super::{Operand, Sizes, Source};
+use super::{Layout, Location, Operand};
 use crate::array::Array;
 
 /// Where a value lies. Numbers are free for other values when the last handle on them is dropped.
@@ -18,32 +18,32 @@ pub(super) enum Place {
 
 /// A value with its place and its view of that place.
 #[derive(Clone, Debug)]
-pub(super) struct Val {
+pub(super) struct MemRef {
     pub(super) place: Place,
-    pub(super) sizes: Sizes,
-    /// Sizes and strides, if `sizes` is fixed; the storage, if it is constant.
+    pub(super) layout: Layout,
+    /// Sizes and strides, if `layout` is fixed; the storage, if it is constant.
     pub(super) array: Array,
 }
 
-impl Val {
+impl MemRef {
     /// The operand that reads it.
     pub(super) fn operand(&self) -> Operand {
-        let source = match &self.place {
-            Place::Constant => Source::Constant,
-            Place::Slot(tid) => Source::Slot(*tid),
-            Place::Scratch(number) => Source::Scratch(**number),
-            Place::Held(number) => Source::Held(**number),
+        let location = match &self.place {
+            Place::Constant => Location::Constant,
+            Place::Slot(tid) => Location::Slot(*tid),
+            Place::Scratch(number) => Location::Scratch(**number),
+            Place::Held(number) => Location::Held(**number),
         };
-        Operand { source, sizes: self.sizes, array: self.array.clone() }
+        Operand { location, layout: self.layout, array: self.array.clone() }
     }
 
     /// Another fixed view of the same place.
-    pub(super) fn seen(&self, array: Array) -> Val {
-        Val { place: self.place.clone(), sizes: Sizes::Fixed, array }
+    pub(super) fn seen(&self, array: Array) -> MemRef {
+        MemRef { place: self.place.clone(), layout: Layout::Fixed, array }
     }
 
     pub(super) fn is_fixed(&self) -> bool {
-        self.sizes == Sizes::Fixed
+        self.layout == Layout::Fixed
     }
 
     /// Whether it lies in the slot of a buffer or input.
@@ -52,7 +52,7 @@ impl Val {
     }
 
     /// Whether both are the same view of the same place.
-    pub(super) fn is_same(&self, other: &Val) -> bool {
+    pub(super) fn is_same(&self, other: &MemRef) -> bool {
         let same_place = match (&self.place, &other.place) {
             (Place::Constant, Place::Constant) => std::sync::Arc::ptr_eq(&self.array.data, &other.array.data),
             (Place::Slot(a), Place::Slot(b)) => a == b,

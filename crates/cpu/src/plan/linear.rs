@@ -1,4 +1,4 @@
-//! Linear layers, put off until it is known what follows them: an activation, a gate or a residual that nobody else reads is
+//! Linear layers, deferred until it is known what follows them: an activation, a gate or a residual that nobody else reads is
 //! done while the product is at hand, and layers of one input run as one call. Results have the bits of the nodes one by one.
 
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use smallvec::SmallVec;
 
 use super::{
     Flops, Work,
-    build::{Builder, PutOff},
-    value::{Place, Val},
+    memref::{MemRef, Place},
+    planner::{Deferred, Planner},
 };
 use crate::{
     array::Array,
@@ -42,19 +42,19 @@ enum Kind {
 #[derive(Clone, Debug)]
 struct Part {
     kind: Kind,
-    weight: Vec<Val>,
-    bias: Option<Val>,
+    weight: Vec<MemRef>,
+    bias: Option<MemRef>,
 }
 
 /// A linear layer that no step computes yet.
 #[derive(Clone, Debug)]
 pub(super) struct Linear {
     /// `[M, K]`, row-major.
-    x: Val,
+    x: MemRef,
     part: Part,
     activation: Option<Unary>,
     gate: Option<(Part, Unary)>,
-    residual: Option<Val>,
+    residual: Option<MemRef>,
     dtype: DType,
     /// Of the result, `[.., N]`.
     shape: Shape,
@@ -118,8 +118,8 @@ impl Linear {
     }
 }
 
-/// Follows a linear layer, or a node that goes into one put off before. `false` if it is neither.
-pub(super) fn lower(b: &mut Builder<'_>, node: &Node) -> Result<bool> {
+/// Follows a linear layer, or a node that goes into one deferred before. `false` if it is neither.
+pub(super) fn lower(b: &mut Planner<'_>, node: &Node) -> Result<bool> {
     let found = match node {
         Node::QuantizedMatmul(n) => packed(b, n)?.map(|linear| (n.out, linear)),
         Node::Addmm(n) => dense(b, n)?.map(|linear| (n.out, linear)),
@@ -137,12 +137,12 @@ pub(super) fn lower(b: &mut Builder<'_>, node: &Node) -> Result<bool> {
     if b.m.graph.slots.class(out.0) == Some(SlotClass::Buffer) {
         return Ok(false);
     }
-    b.put_off(out, PutOff::Linear(Box::new(linear)))?;
+    b.defer(out, Deferred::Linear(Box::new(linear)))?;
     Ok(true)
 }
 
 /// Whether a step may read the value later than its node stands.
-pub(super) fn stays(b: &Builder<'_>, val: &Val) -> bool {
+pub(super) fn stays(b: &Planner<'_>, val: &MemRef) -> bool {
     match val.place {
         Place::Slot(tid) => b.m.graph.slots.class(tid) != Some(SlotClass::Buffer),
         _ => true,
@@ -150,7 +150,7 @@ pub(super) fn stays(b: &Builder<'_>, val: &Val) -> bool {
 }
 
 /// The input as `[M, K]`.
-fn rows(b: &mut Builder<'_>, x: Val) -> Result<Option<Val>> {
+fn rows(b: &mut Planner<'_>, x: MemRef) -> Result<Option<MemRef>> {
     if !stays(b, &x) || x.array.shape.contains(&0) {
         return Ok(None);
     }
@@ -160,7 +160,7 @@ fn rows(b: &mut Builder<'_>, x: Val) -> Result<Option<Val>> {
     Ok(Some(x))
 }
 
-fn packed(b: &mut Builder<'_>, n: &ir::QuantizedMatmul) -> Result<Option<Linear>> {
+fn packed(b: &mut Planner<'_>, n: &ir::QuantizedMatmul) -> Result<Option<Linear>> {
     let (Some(x), Some((dtype, shape))) = (b.fixed(n.x)?, b.spec(n.out)) else { return Ok(None) };
     let mut weight = Vec::with_capacity(3);
     for slot in [Some(n.w), Some(n.scales), n.biases].into_iter().flatten() {
@@ -178,7 +178,7 @@ fn packed(b: &mut Builder<'_>, n: &ir::QuantizedMatmul) -> Result<Option<Linear>
     Ok(Some(Linear { x, part, activation: None, gate: None, residual: None, dtype, shape }))
 }
 
-fn dense(b: &mut Builder<'_>, n: &ir::Addmm) -> Result<Option<Linear>> {
+fn dense(b: &mut Planner<'_>, n: &ir::Addmm) -> Result<Option<Linear>> {
     let (Some(x), Some(w), Some(bias)) = (b.fixed(n.mat1)?, b.fixed(n.mat2)?, b.fixed_opt(n.bias)?) else { return Ok(None) };
     let Some((dtype, shape)) = b.spec(n.out) else { return Ok(None) };
     let is_plain = matches!(w.place, Place::Constant) && w.array.rank() == 2 && w.array.dtype.is_float();
@@ -209,7 +209,7 @@ fn dense(b: &mut Builder<'_>, n: &ir::Addmm) -> Result<Option<Linear>> {
 }
 
 /// An operand that broadcasts to `shape` `[.., N]`, seen as `[M, N]`.
-fn as_rows(val: &Val, shape: &[usize]) -> Option<Val> {
+fn as_rows(val: &MemRef, shape: &[usize]) -> Option<MemRef> {
     let n = shape.last().copied()?;
     let m = shape.iter().product::<usize>().checked_div(n)?;
     let full = val.array.broadcast(shape)?;
@@ -224,12 +224,12 @@ fn as_rows(val: &Val, shape: &[usize]) -> Option<Val> {
     Some(val.seen(seen))
 }
 
-/// The layer put off in a slot that the node alone reads, once.
-fn taken<'a>(b: &'a Builder<'_>, slot: In) -> Option<&'a Linear> {
+/// The layer deferred in a slot that the node alone reads, once.
+fn taken<'a>(b: &'a Planner<'_>, slot: In) -> Option<&'a Linear> {
     b.linear_in(slot).filter(|_| b.is_dying(slot.0))
 }
 
-fn activated(b: &mut Builder<'_>, node: &Node) -> Result<Option<(Out, Linear)>> {
+fn activated(b: &mut Planner<'_>, node: &Node) -> Result<Option<(Out, Linear)>> {
     let Some(parts) = pointwise(node) else { return Ok(None) };
     let (Some(op), &[x]) = (parts.function, &parts.ins[..]) else { return Ok(None) };
     let Some((dtype, _)) = b.spec(parts.out) else { return Ok(None) };
@@ -237,7 +237,7 @@ fn activated(b: &mut Builder<'_>, node: &Node) -> Result<Option<(Out, Linear)>> 
     Ok(linear.map(|linear| (parts.out, Linear { activation: Some(op), ..linear.clone() })))
 }
 
-fn gated(b: &mut Builder<'_>, a: In, c: In, out: Out) -> Result<Option<Linear>> {
+fn gated(b: &mut Planner<'_>, a: In, c: In, out: Out) -> Result<Option<Linear>> {
     let Some((dtype, shape)) = b.spec(out) else { return Ok(None) };
     let (Some(first), Some(second)) = (taken(b, a), taken(b, c)) else { return Ok(None) };
     let fits = |l: &Linear| l.dtype == dtype && l.shape == shape && l.gate.is_none() && l.residual.is_none();
@@ -248,7 +248,7 @@ fn gated(b: &mut Builder<'_>, a: In, c: In, out: Out) -> Result<Option<Linear>> 
     Ok(gate.activation.map(|op| Linear { gate: Some((gate.part.clone(), op)), ..main.clone() }))
 }
 
-fn residual(b: &mut Builder<'_>, added: In, product: In, out: Out) -> Result<Option<Linear>> {
+fn residual(b: &mut Planner<'_>, added: In, product: In, out: Out) -> Result<Option<Linear>> {
     let Some((dtype, shape)) = b.spec(out) else { return Ok(None) };
     let fits = |l: &&Linear| l.residual.is_none() && l.dtype == dtype && l.shape == shape;
     if added == product || taken(b, product).filter(fits).is_none() {
@@ -277,14 +277,14 @@ struct Entry {
     residual: Option<usize>,
 }
 
-fn operand<'a>(ins: &mut Vec<&'a Val>, val: Option<&'a Val>) -> Option<usize> {
+fn operand<'a>(ins: &mut Vec<&'a MemRef>, val: Option<&'a MemRef>) -> Option<usize> {
     val.map(|val| {
         ins.push(val);
         ins.len() - 1
     })
 }
 
-fn list<'a>(part: &'a Part, ins: &mut Vec<&'a Val>) -> At {
+fn list<'a>(part: &'a Part, ins: &mut Vec<&'a MemRef>) -> At {
     let weight = ins.len();
     ins.extend(&part.weight);
     At { kind: part.kind, weight, bias: operand(ins, part.bias.as_ref()) }
@@ -331,7 +331,7 @@ fn name(linears: &[Linear]) -> Arc<str> {
 }
 
 /// Computes layers of one input in one step; the results in their order.
-pub(super) fn compute(b: &mut Builder<'_>, linears: &[Linear]) -> Result<Vec<Val>> {
+pub(super) fn compute(b: &mut Planner<'_>, linears: &[Linear]) -> Result<Vec<MemRef>> {
     let Some(first) = linears.first() else { return Ok(Vec::new()) };
     let (mut ins, mut entries) = (vec![&first.x], Vec::with_capacity(linears.len()));
     for linear in linears {
@@ -352,7 +352,7 @@ pub(super) fn compute(b: &mut Builder<'_>, linears: &[Linear]) -> Result<Vec<Val
 }
 
 /// The slots whose layers run together with that in `slot`: those of the same input that nothing has gone into yet.
-pub(super) fn together(b: &Builder<'_>, slot: In) -> Vec<Tid> {
+pub(super) fn together(b: &Planner<'_>, slot: In) -> Vec<Tid> {
     let Some(asked) = b.linear_in(slot) else { return Vec::new() };
     let fits = |linear: &Linear| linear.is_bare() && linear.dtype == asked.dtype && linear.x.is_same(&asked.x);
     let mut slots = vec![slot.0];

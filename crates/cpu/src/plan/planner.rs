@@ -7,13 +7,12 @@ use flambeau_kernels::Pool;
 use flambeau_tensor::{DType, Expr, Shape};
 
 use super::{
-    Action, Call, Flops, Frame, Kept, Sizes, Step, Tape, Wanted, Work, calls,
-    chain::{self, Chain},
+    Action, Call, Flops, Kept, Layout, OutputRows, RunPlan, Step, Work, Workspace, calls,
+    fused::{self, Fused},
     has_shape, input_shapes,
     linear::{self, Linear},
-    next_weights,
-    value::{Place, Val},
-    views,
+    memref::{MemRef, Place},
+    next_weights, views,
 };
 use crate::{
     arena::MAX_TENSOR_BYTES,
@@ -25,24 +24,24 @@ use crate::{
 
 /// What a slot holds.
 #[derive(Clone, Debug)]
-enum Known {
-    Ready(Val),
+enum SlotState {
+    Ready(MemRef),
     /// What no step computes before somebody reads it.
-    PutOff(PutOff),
+    Deferred(Deferred),
 }
 
 /// What is computed together with what comes after it.
 #[derive(Clone, Debug)]
-pub(super) enum PutOff {
+pub(super) enum Deferred {
     Linear(Box<Linear>),
-    Chain(Chain),
+    Fused(Fused),
 }
 
 /// What is known while the chain is walked.
-pub(super) struct Builder<'a> {
+pub(super) struct Planner<'a> {
     pub(super) m: &'a Machine,
     pub(super) env: Env,
-    slots: Vec<Option<Known>>,
+    slots: Vec<Option<SlotState>>,
     steps: Vec<Step>,
     /// Handle and bytes of each scratch storage.
     scratch: Vec<(Rc<usize>, usize)>,
@@ -53,10 +52,10 @@ pub(super) struct Builder<'a> {
     nothing: Arc<Storage>,
 }
 
-/// The tape for the bound inputs; `None` where runs do not follow one: the chain runs others, or a buffer is replaced while its
+/// The plan for the bound inputs; `None` where runs do not follow one: the chain runs others, or a buffer is replaced while its
 /// old contents are in use.
-pub(crate) fn build(m: &Machine, frame: &Frame, wanted: Wanted) -> Option<Tape> {
-    let mut b = Builder {
+pub(crate) fn build(m: &Machine, workspace: &Workspace, rows: OutputRows) -> Option<RunPlan> {
+    let mut b = Planner {
         m,
         env: Env::new(),
         slots: vec![None; m.graph.slots.total() as usize],
@@ -65,19 +64,19 @@ pub(crate) fn build(m: &Machine, frame: &Frame, wanted: Wanted) -> Option<Tape> 
         held: Vec::new(),
         windows: Vec::new(),
         at: 0,
-        nothing: Arc::clone(&frame.nothing),
+        nothing: Arc::clone(&workspace.nothing),
     };
     b.seed();
     b.walk().ok()?;
-    b.finish(wanted).ok()
+    b.finish(rows).ok()
 }
 
-/// A run that no tape can follow.
-pub(super) fn refuse<T>(why: &str) -> Result<T> {
+/// A run that no plan can follow.
+pub(super) fn unplannable<T>(why: &str) -> Result<T> {
     Err(OpError::value(why))
 }
 
-impl Builder<'_> {
+impl Planner<'_> {
     /// Sets what holds values before the first node: constants, inputs, buffers.
     fn seed(&mut self) {
         let slots = self.m.graph.slots;
@@ -89,7 +88,7 @@ impl Builder<'_> {
             };
             let array = if matches!(place, Place::Constant) { array.clone() } else { self.bare(array) };
             self.env.replace(tid, Some(Spec::fixed(array.dtype, &array.shape)));
-            self.slots[tid.0 as usize] = Some(Known::Ready(Val { place, sizes: Sizes::Fixed, array }));
+            self.slots[tid.0 as usize] = Some(SlotState::Ready(MemRef { place, layout: Layout::Fixed, array }));
         }
         for slot in &self.m.graph.inputs {
             if let Slot::Value(vid) = slot {
@@ -106,9 +105,9 @@ impl Builder<'_> {
 
     fn walk(&mut self) -> Result<()> {
         let graph = Arc::clone(&self.m.graph);
-        let plan = Arc::clone(&self.m.plan);
+        let liveness = Arc::clone(&self.m.liveness);
         let main = graph.main as usize;
-        for (at, (node, step)) in graph.chains[main].iter().zip(&plan.chains[main]).enumerate() {
+        for (at, (node, step)) in graph.chains[main].iter().zip(&liveness.chains[main]).enumerate() {
             self.at = at;
             self.node(node)?;
             step.drops.iter().for_each(|tid| self.slots[tid.0 as usize] = None);
@@ -118,21 +117,21 @@ impl Builder<'_> {
 
     fn node(&mut self, node: &Node) -> Result<()> {
         if matches!(node, Node::If(_) | Node::Scan(_)) {
-            return refuse("it runs other chains");
+            return unplannable("it runs other chains");
         }
         node.infer(&mut self.env)?;
         if let Node::Slice(slice) = node {
             self.open(slice)?;
         }
-        let is_put_off = self.integers(node) || linear::lower(self, node)? || chain::lower(self, node)?;
-        let _ = is_put_off || views::lower(self, node)? || calls::lower(self, node)? || self.as_it_is(node)?;
+        let is_deferred = self.integers(node) || linear::lower(self, node)? || fused::lower(self, node)?;
+        let _ = is_deferred || views::lower(self, node)? || calls::lower(self, node)? || self.as_it_is(node)?;
         Ok(())
     }
 
     /// A slice with bounds that only running tells may be shorter than its rule assumes.
     fn open(&mut self, slice: &flambeau_ir::Slice) -> Result<()> {
-        let Some(axis) = self.int(slice.axis) else { return refuse("a slice's axis is not known") };
-        let Some(x) = self.env.get(slice.x.0) else { return refuse("a slice has no operand") };
+        let Some(axis) = self.int(slice.axis) else { return unplannable("a slice's axis is not known") };
+        let Some(x) = self.env.get(slice.x.0) else { return unplannable("a slice has no operand") };
         let axis = crate::ops::shape::axis_of(axis, x.rank())?;
         if self.int(slice.start).is_some() && self.int(slice.stop).is_some() && x.dims[axis].as_int().is_some() {
             return Ok(());
@@ -198,14 +197,14 @@ impl Builder<'_> {
             Some((dtype, shape)) => Array::row_major(*dtype, shape, Arc::clone(&self.nothing)),
             None => Array::row_major(DType::U8, &[0], Arc::clone(&self.nothing)),
         };
-        let sizes = if expected.is_some() { Sizes::Fixed } else { Sizes::Whole };
+        let layout = if expected.is_some() { Layout::Fixed } else { Layout::Whole };
         if class == Some(SlotClass::Buffer) {
             let meta = &self.m.graph.meta[tid.0 as usize];
             let fits = expected.as_ref().is_some_and(|(dtype, shape)| *dtype == meta.dtype && has_shape(meta, shape));
             if !fits || self.is_seen(tid, &[tid]) {
-                return refuse("a buffer changes its form, or while it is in use");
+                return unplannable("a buffer changes its form, or while it is in use");
             }
-            self.slots[tid.0 as usize] = Some(Known::Ready(Val { place: Place::Slot(tid), sizes, array }));
+            self.slots[tid.0 as usize] = Some(SlotState::Ready(MemRef { place: Place::Slot(tid), layout, array }));
             return Ok(Kept { tid, held: None, expected });
         }
         self.check_writable(tid)?;
@@ -215,18 +214,18 @@ impl Builder<'_> {
             Rc::clone(&self.held[self.held.len() - 1])
         });
         let held = Some(*number);
-        self.slots[tid.0 as usize] = Some(Known::Ready(Val { place: Place::Held(number), sizes, array }));
+        self.slots[tid.0 as usize] = Some(SlotState::Ready(MemRef { place: Place::Held(number), layout, array }));
         Ok(Kept { tid, held, expected })
     }
 
     /// Whether a slot other than those listed shows part of a buffer.
     pub(super) fn is_seen(&self, buffer: Tid, except: &[Tid]) -> bool {
         let mut shown = (0..).map(Tid).zip(&self.slots).filter(|(tid, _)| !except.contains(tid));
-        shown.any(|(_, known)| matches!(known, Some(Known::Ready(val)) if val.is_in(buffer)))
+        shown.any(|(_, known)| matches!(known, Some(SlotState::Ready(val)) if val.is_in(buffer)))
     }
 
     /// Whether the value shows all of a buffer as it lies.
-    pub(super) fn is_whole(&self, val: &Val, buffer: Tid) -> bool {
+    pub(super) fn is_whole(&self, val: &MemRef, buffer: Tid) -> bool {
         let array = &val.array;
         let is_plain = val.is_fixed() && array.offset == 0 && array.is_contiguous();
         is_plain && self.m.graph.meta.get(buffer.0 as usize).is_some_and(|meta| has_shape(meta, &array.shape))
@@ -252,13 +251,13 @@ impl Builder<'_> {
 
     /// Whether nobody reads the slot's value after the node being walked.
     pub(super) fn dies(&self, tid: Tid) -> bool {
-        self.m.plan.chains[self.m.graph.main as usize][self.at].drops.contains(&tid)
+        self.m.liveness.chains[self.m.graph.main as usize][self.at].drops.contains(&tid)
     }
 
     fn check_writable(&self, tid: Tid) -> Result<()> {
         match self.m.graph.slots.class(tid) {
             Some(SlotClass::Temp | SlotClass::Output) => Ok(()),
-            _ => refuse("it writes to an input, a constant or part of a buffer"),
+            _ => unplannable("it writes to an input, a constant or part of a buffer"),
         }
     }
 
@@ -276,65 +275,65 @@ impl Builder<'_> {
         self.steps.push(Step { node: self.at, name, action });
     }
 
-    /// What an operand holds; computed now, if it was put off.
-    pub(super) fn get(&mut self, slot: In) -> Result<Val> {
-        match self.put_off_in(slot).cloned() {
-            Some(PutOff::Linear(_)) => {
+    /// What an operand holds; computed now, if it was deferred.
+    pub(super) fn get(&mut self, slot: In) -> Result<MemRef> {
+        match self.deferred_in(slot).cloned() {
+            Some(Deferred::Linear(_)) => {
                 let slots = linear::together(self, slot);
                 let linears: Vec<Linear> = slots.iter().filter_map(|&tid| self.linear_in(In(tid)).cloned()).collect();
                 for (tid, val) in slots.into_iter().zip(linear::compute(self, &linears)?) {
-                    self.slots[tid.0 as usize] = Some(Known::Ready(val));
+                    self.slots[tid.0 as usize] = Some(SlotState::Ready(val));
                 }
             }
-            Some(PutOff::Chain(chain)) => {
-                let val = chain::compute(self, &chain)?;
-                self.slots[slot.0.0 as usize] = Some(Known::Ready(val));
+            Some(Deferred::Fused(fused)) => {
+                let val = fused::compute(self, &fused)?;
+                self.slots[slot.0.0 as usize] = Some(SlotState::Ready(val));
             }
             None => {}
         }
         match self.slots.get(slot.0.0 as usize) {
-            Some(Some(Known::Ready(val))) => Ok(val.clone()),
+            Some(Some(SlotState::Ready(val))) => Ok(val.clone()),
             _ => Err(flambeau_ir::InferError::Unset(slot.0).into()),
         }
     }
 
     /// What an operand holds, if its sizes and strides are known.
-    pub(super) fn fixed(&mut self, slot: In) -> Result<Option<Val>> {
+    pub(super) fn fixed(&mut self, slot: In) -> Result<Option<MemRef>> {
         self.get(slot).map(|val| val.is_fixed().then_some(val))
     }
 
     /// As [`fixed`](Self::fixed), for an operand that may be left out: `Some(None)` if it is.
-    pub(super) fn fixed_opt(&mut self, slot: Option<In>) -> Result<Option<Option<Val>>> {
+    pub(super) fn fixed_opt(&mut self, slot: Option<In>) -> Result<Option<Option<MemRef>>> {
         slot.map_or(Ok(Some(None)), |slot| Ok(self.fixed(slot)?.map(Some)))
     }
 
-    /// What is put off in a slot.
-    pub(super) fn put_off_in(&self, slot: In) -> Option<&PutOff> {
+    /// What is deferred in a slot.
+    pub(super) fn deferred_in(&self, slot: In) -> Option<&Deferred> {
         match self.slots.get(slot.0.0 as usize) {
-            Some(Some(Known::PutOff(put_off))) => Some(put_off),
+            Some(Some(SlotState::Deferred(defer))) => Some(defer),
             _ => None,
         }
     }
 
-    /// The layer put off in a slot.
+    /// The layer deferred in a slot.
     pub(super) fn linear_in(&self, slot: In) -> Option<&Linear> {
-        self.put_off_in(slot).and_then(|put_off| if let PutOff::Linear(linear) = put_off { Some(&**linear) } else { None })
+        self.deferred_in(slot).and_then(|defer| if let Deferred::Linear(linear) = defer { Some(&**linear) } else { None })
     }
 
-    /// All layers put off.
+    /// All deferred layers.
     pub(super) fn linears(&self) -> impl Iterator<Item = (Tid, &Linear)> {
         (0..self.slots.len() as u32).map(Tid).filter_map(|tid| Some((tid, self.linear_in(In(tid))?)))
     }
 
     /// Whether the node being walked is the last to read the slot's value, and names it once.
     pub(super) fn is_dying(&self, tid: Tid) -> bool {
-        self.m.plan.chains[self.m.graph.main as usize][self.at].dying.contains(&tid)
+        self.m.liveness.chains[self.m.graph.main as usize][self.at].dying.contains(&tid)
     }
 
     /// Binds a result that is computed when somebody reads it.
-    pub(super) fn put_off(&mut self, slot: Out, what: PutOff) -> Result<()> {
+    pub(super) fn defer(&mut self, slot: Out, what: Deferred) -> Result<()> {
         self.check_writable(slot.0)?;
-        self.slots[slot.0.0 as usize] = Some(Known::PutOff(what));
+        self.slots[slot.0.0 as usize] = Some(SlotState::Deferred(what));
         Ok(())
     }
 
@@ -342,15 +341,15 @@ impl Builder<'_> {
     ///
     /// # Errors
     /// If the slot is one that only nodes as they are may write.
-    pub(super) fn put(&mut self, slot: Out, val: Val) -> Result<()> {
+    pub(super) fn put(&mut self, slot: Out, val: MemRef) -> Result<()> {
         self.check_writable(slot.0)?;
-        self.slots[slot.0.0 as usize] = Some(Known::Ready(val));
+        self.slots[slot.0.0 as usize] = Some(SlotState::Ready(val));
         Ok(())
     }
 
     /// Binds a buffer to what already lies in its slot.
-    pub(super) fn put_in_place(&mut self, slot: Out, val: Val) {
-        self.slots[slot.0.0 as usize] = Some(Known::Ready(val));
+    pub(super) fn put_in_place(&mut self, slot: Out, val: MemRef) {
+        self.slots[slot.0.0 as usize] = Some(SlotState::Ready(val));
     }
 
     /// An integer that the shapes decide.
@@ -368,7 +367,7 @@ impl Builder<'_> {
     }
 
     /// A place for a row-major result.
-    fn scratch(&mut self, dtype: DType, shape: &[usize]) -> Result<Val> {
+    fn scratch(&mut self, dtype: DType, shape: &[usize]) -> Result<MemRef> {
         let bytes = flambeau_tensor::numel(shape).and_then(|n| n.checked_mul(dtype.size()));
         let bytes = bytes.filter(|&n| n <= MAX_TENSOR_BYTES).ok_or_else(|| OpError::too_large(shape))?;
         let free = self.scratch.iter_mut().filter(|(handle, _)| Rc::strong_count(handle) == 1);
@@ -386,16 +385,16 @@ impl Builder<'_> {
             }
         };
         let array = Array::row_major(dtype, shape, Arc::clone(&self.nothing));
-        Ok(Val { place: Place::Scratch(number), sizes: Sizes::Fixed, array })
+        Ok(MemRef { place: Place::Scratch(number), layout: Layout::Fixed, array })
     }
 
     /// A call with one result.
     pub(super) fn call(
         &mut self,
-        ins: &[&Val],
+        ins: &[&MemRef],
         (dtype, shape): (DType, &[usize]),
         work: impl Fn(&Pool, &[Array], &mut Array) -> Result<()> + Send + 'static,
-    ) -> Result<Val> {
+    ) -> Result<MemRef> {
         let work: Work = Box::new(move |pool, ins, outs| work(pool, ins, &mut outs[0]));
         let name = self.name();
         let flops = match &*name {
@@ -410,13 +409,13 @@ impl Builder<'_> {
     /// A call with any number of results.
     pub(super) fn call_many(
         &mut self,
-        ins: &[&Val],
+        ins: &[&MemRef],
         outs: &[(DType, &[usize])],
         work: Work,
         (name, flops): (Arc<str>, Flops),
-    ) -> Result<Vec<Val>> {
+    ) -> Result<Vec<MemRef>> {
         let operands: Vec<_> = ins.iter().map(|val| val.operand()).collect();
-        let results = outs.iter().map(|(dtype, shape)| self.scratch(*dtype, shape)).collect::<Result<Vec<Val>>>()?;
+        let results = outs.iter().map(|(dtype, shape)| self.scratch(*dtype, shape)).collect::<Result<Vec<MemRef>>>()?;
         let targets = results.iter().filter_map(|val| match &val.place {
             Place::Scratch(number) => Some(**number),
             _ => None,
@@ -424,7 +423,7 @@ impl Builder<'_> {
         let call = Call {
             work,
             flops,
-            places: operands.iter().map(|o| (o.source, o.sizes)).collect(),
+            places: operands.iter().map(|o| (o.location, o.layout)).collect(),
             ins: operands.into_iter().map(|o| o.array).collect(),
             targets: targets.collect(),
             outs: results.iter().map(|val| val.array.clone()).collect(),
@@ -434,7 +433,7 @@ impl Builder<'_> {
     }
 
     /// The value row-major: itself, or a copy.
-    pub(super) fn contiguous(&mut self, val: Val) -> Result<Val> {
+    pub(super) fn contiguous(&mut self, val: MemRef) -> Result<MemRef> {
         if val.array.is_contiguous() {
             return Ok(val);
         }
@@ -443,7 +442,7 @@ impl Builder<'_> {
     }
 
     /// The value in an element type: itself, or converted. Axes along which it repeats one element stay that way.
-    pub(super) fn in_type(&mut self, val: Val, dtype: DType) -> Result<Val> {
+    pub(super) fn in_type(&mut self, val: MemRef, dtype: DType) -> Result<MemRef> {
         if val.array.dtype == dtype {
             return Ok(val);
         }
@@ -464,17 +463,17 @@ impl Builder<'_> {
 
     /// Leaves out all but the last row of a layer that nobody has read yet.
     fn keep_last(&mut self, tid: Tid) {
-        if let Some(Some(Known::PutOff(PutOff::Linear(linear)))) = self.slots.get_mut(tid.0 as usize) {
+        if let Some(Some(SlotState::Deferred(Deferred::Linear(linear)))) = self.slots.get_mut(tid.0 as usize) {
             linear.keep_last();
         }
     }
 
-    fn finish(mut self, wanted: Wanted) -> Result<Tape> {
+    fn finish(mut self, rows: OutputRows) -> Result<RunPlan> {
         let m = self.m;
         let mut results = Vec::new();
         for slot in &m.graph.outputs {
             if let Slot::Tensor(tid) = slot {
-                if wanted == Wanted::Last {
+                if rows == OutputRows::Last {
                     self.keep_last(*tid);
                 }
                 let val = self.get(In(*tid))?;
@@ -484,14 +483,14 @@ impl Builder<'_> {
             }
         }
         for tid in self.m.graph.buffers.iter() {
-            let stays = matches!(&self.slots[tid.0 as usize], Some(Known::Ready(val)) if val.is_in(*tid));
+            let stays = matches!(&self.slots[tid.0 as usize], Some(SlotState::Ready(val)) if val.is_in(*tid));
             if !stays {
-                return refuse("a buffer ends elsewhere");
+                return unplannable("a buffer ends elsewhere");
             }
         }
         let inputs = input_shapes(m).map(|array| array.map(|a| (a.dtype, a.shape.clone()))).collect();
         let scratch = self.scratch.iter().map(|(_, bytes)| *bytes).collect();
         let next = next_weights(&self.steps);
-        Ok(Tape { inputs, wanted, steps: self.steps, next, scratch, held: self.held.len(), windows: self.windows, results })
+        Ok(RunPlan { inputs, rows, steps: self.steps, next, scratch, held: self.held.len(), windows: self.windows, results })
     }
 }

@@ -1,4 +1,4 @@
-//! Element-by-element nodes, put off until somebody else reads the result: those that only feed one another run as one pass, with
+//! Element-by-element nodes, deferred until somebody else reads the result: those that only feed one another run as one pass, with
 //! the bits of the nodes one by one.
 
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use flambeau_ir::{In, Node, Out, SlotClass};
 use flambeau_kernels::{
     Pool,
-    elementwise::chain::{MAX_INPUTS, MAX_STEPS, Op, Step, chain},
+    elementwise::chain::{self, MAX_INPUTS, MAX_STEPS, Op, Step},
     math::Unary,
 };
 use flambeau_tensor::{DType, Shape};
@@ -14,9 +14,9 @@ use smallvec::SmallVec;
 
 use super::{
     Flops, Work,
-    build::{Builder, PutOff},
     linear::stays,
-    value::Val,
+    memref::MemRef,
+    planner::{Deferred, Planner},
 };
 use crate::{
     array::Array,
@@ -26,9 +26,9 @@ use crate::{
 
 /// Nodes that no step computes yet.
 #[derive(Clone, Debug)]
-pub(super) struct Chain {
+pub(super) struct Fused {
     steps: Vec<Step>,
-    inputs: Vec<Val>,
+    inputs: Vec<MemRef>,
     dtype: DType,
     shape: Shape,
     name: String,
@@ -68,7 +68,7 @@ impl Each {
 }
 
 /// Follows a node that computes floats element by element. `false` if it does not, or its operands' sizes are open.
-pub(super) fn lower(b: &mut Builder<'_>, node: &Node) -> Result<bool> {
+pub(super) fn lower(b: &mut Planner<'_>, node: &Node) -> Result<bool> {
     let Some(Each { op, function, ins, out }) = Each::of(node) else { return Ok(false) };
     let Some((dtype, shape)) = b.spec(out).filter(|(dtype, shape)| dtype.is_float() && !shape.contains(&0)) else {
         return Ok(false);
@@ -76,7 +76,7 @@ pub(super) fn lower(b: &mut Builder<'_>, node: &Node) -> Result<bool> {
     if b.m.graph.slots.class(out.0) == Some(SlotClass::Buffer) || !ins.iter().all(|x| is_usable(b, *x)) {
         return Ok(false);
     }
-    let mut new = Chain { steps: Vec::new(), inputs: Vec::new(), dtype, shape, name: String::new() };
+    let mut new = Fused { steps: Vec::new(), inputs: Vec::new(), dtype, shape, name: String::new() };
     let mut read: SmallVec<[usize; 2]> = SmallVec::new();
     for (i, &x) in ins.iter().enumerate() {
         // Room for what the operands after this one need at least, their casts, and the node itself.
@@ -88,28 +88,28 @@ pub(super) fn lower(b: &mut Builder<'_>, node: &Node) -> Result<bool> {
     new.push(function.map_or_else(|| op(&read), |function| Op::Unary(function, read[0])), dtype);
     new.name += if new.name.is_empty() { "" } else { " + " };
     new.name += node.name();
-    b.put_off(out, PutOff::Chain(new))?;
+    b.defer(out, Deferred::Fused(new))?;
     Ok(true)
 }
 
 /// Whether an operand is floats of known sizes that will still be there.
-fn is_usable(b: &mut Builder<'_>, x: In) -> bool {
-    if let Some(PutOff::Chain(_)) = b.put_off_in(x) {
+fn is_usable(b: &mut Planner<'_>, x: In) -> bool {
+    if let Some(Deferred::Fused(_)) = b.deferred_in(x) {
         return true;
     }
     matches!(b.fixed(x), Ok(Some(val)) if val.array.dtype.is_float() && stays(b, &val))
 }
 
-impl Chain {
+impl Fused {
     fn push(&mut self, op: Op, dtype: DType) -> usize {
         self.steps.push(Step { op, dtype });
         self.steps.len() - 1
     }
 
-    /// Makes an operand part of the chain, with its own steps if only this node reads it; the number of its last step. `None` if
+    /// Makes an operand part of the pass, with its own steps if only this node reads it; the number of its last step. `None` if
     /// it has not the room, with `spare` steps and `more` operands to come.
-    fn take(&mut self, b: &mut Builder<'_>, x: In, spare: usize, more: usize) -> Result<Option<usize>> {
-        if let Some(PutOff::Chain(other)) = b.put_off_in(x).filter(|_| b.is_dying(x.0)) {
+    fn take(&mut self, b: &mut Planner<'_>, x: In, spare: usize, more: usize) -> Result<Option<usize>> {
+        if let Some(Deferred::Fused(other)) = b.deferred_in(x).filter(|_| b.is_dying(x.0)) {
             let fits = self.steps.len() + other.steps.len() + spare <= MAX_STEPS
                 && self.inputs.len() + other.inputs.len() + more <= MAX_INPUTS
                 && other.shape == self.shape;
@@ -127,7 +127,7 @@ impl Chain {
         Ok(Some(self.push(Op::Input(self.inputs.len() - 1), dtype)))
     }
 
-    fn append(&mut self, other: Chain) -> usize {
+    fn append(&mut self, other: Fused) -> usize {
         let (steps, inputs) = (self.steps.len(), self.inputs.len());
         for step in other.steps {
             let op = match step.op {
@@ -145,17 +145,17 @@ impl Chain {
     }
 }
 
-/// Computes a chain in one step.
-pub(super) fn compute(b: &mut Builder<'_>, put_off: &Chain) -> Result<Val> {
-    let steps = put_off.steps.clone();
+/// Computes fused nodes in one step.
+pub(super) fn compute(b: &mut Planner<'_>, fused: &Fused) -> Result<MemRef> {
+    let steps = fused.steps.clone();
     let work: Work = Box::new(move |pool, ins, outs| run(pool, &steps, ins, &mut outs[0]));
-    let ins: Vec<&Val> = put_off.inputs.iter().collect();
-    let name: Arc<str> = put_off.name.as_str().into();
-    let mut outs = b.call_many(&ins, &[(put_off.dtype, &put_off.shape)], work, (name, Flops::Known(0)))?;
-    outs.pop().ok_or_else(|| OpError::value("a chain has no result"))
+    let ins: Vec<&MemRef> = fused.inputs.iter().collect();
+    let name: Arc<str> = fused.name.as_str().into();
+    let mut outs = b.call_many(&ins, &[(fused.dtype, &fused.shape)], work, (name, Flops::Known(0)))?;
+    outs.pop().ok_or_else(|| OpError::value("fused nodes have no result"))
 }
 
 fn run(pool: &Pool, steps: &[Step], ins: &[Array], y: &mut Array) -> Result<()> {
     let views = ins.iter().map(float_view).collect::<Result<SmallVec<[_; MAX_INPUTS]>>>()?;
-    float_dtype!(y.dtype, T => Ok(chain::<T>(pool, steps, &views, &mut y.view_mut()?)?))
+    float_dtype!(y.dtype, T => Ok(chain::chain::<T>(pool, steps, &views, &mut y.view_mut()?)?))
 }

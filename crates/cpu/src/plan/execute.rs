@@ -1,4 +1,4 @@
-//! Running a tape.
+//! Running a plan.
 
 use std::{sync::Arc, time::Instant};
 
@@ -6,7 +6,7 @@ use flambeau_ir::{ChainId, InferError, Tid};
 use flambeau_tensor::AlignedBytes;
 use smallvec::SmallVec;
 
-use super::{Action, Call, Kept, Operand, Rows, Sizes, Source, Step, Tape, Update, Window};
+use super::{Action, Call, Kept, Layout, Location, Operand, Rows, RunPlan, Step, Update, Window};
 use crate::{
     array::{Array, Storage},
     cx::Machine,
@@ -21,41 +21,41 @@ use crate::{
     session::located,
 };
 
-/// What lies outside of slots while a tape runs.
+/// What lies outside of slots while a plan runs.
 #[derive(Debug)]
-pub(crate) struct Frame {
+pub(crate) struct Workspace {
     scratch: Vec<Option<Arc<Storage>>>,
     held: Vec<Option<Array>>,
     /// In place of the storage that an operand lacks between steps.
     pub(super) nothing: Arc<Storage>,
 }
 
-impl Default for Frame {
-    fn default() -> Frame {
+impl Default for Workspace {
+    fn default() -> Workspace {
         let nothing = Arc::new(Storage::Owned(AlignedBytes::zeroed(0)));
-        Frame { scratch: Vec::new(), held: Vec::new(), nothing }
+        Workspace { scratch: Vec::new(), held: Vec::new(), nothing }
     }
 }
 
-impl Frame {
+impl Workspace {
     /// Gives an operand its storage, and its sizes where they are open.
-    fn bind(&self, m: &Machine, windows: &[Array], (source, sizes): (Source, Sizes), array: &mut Array) -> Result<()> {
-        let held = match source {
-            Source::Constant => return Ok(()),
-            Source::Slot(tid) => m.env.tensors.get(tid.0 as usize).and_then(Option::as_ref),
-            Source::Held(i) => self.held.get(i).and_then(Option::as_ref),
-            Source::Scratch(i) => {
+    fn bind(&self, m: &Machine, windows: &[Array], (location, layout): (Location, Layout), array: &mut Array) -> Result<()> {
+        let held = match location {
+            Location::Constant => return Ok(()),
+            Location::Slot(tid) => m.env.tensors.get(tid.0 as usize).and_then(Option::as_ref),
+            Location::Held(i) => self.held.get(i).and_then(Option::as_ref),
+            Location::Scratch(i) => {
                 array.data = self.scratch.get(i).and_then(Option::clone).ok_or_else(unset)?;
                 None
             }
         };
-        match (held, sizes) {
-            (Some(held), Sizes::Whole) => *array = held.clone(),
+        match (held, layout) {
+            (Some(held), Layout::Whole) => *array = held.clone(),
             (Some(held), _) => array.data = Arc::clone(&held.data),
-            (None, _) if matches!(source, Source::Scratch(_)) => {}
+            (None, _) if matches!(location, Location::Scratch(_)) => {}
             (None, _) => return Err(unset()),
         }
-        if let Sizes::Window(number) = sizes {
+        if let Layout::Window(number) = layout {
             let window = &windows[number];
             array.shape.copy_from_slice(&window.shape);
             array.strides.copy_from_slice(&window.strides);
@@ -67,7 +67,7 @@ impl Frame {
     /// A copy of an operand that has storage.
     fn array(&self, m: &Machine, windows: &[Array], operand: &Operand) -> Result<Array> {
         let mut array = operand.array.clone();
-        self.bind(m, windows, (operand.source, operand.sizes), &mut array)?;
+        self.bind(m, windows, (operand.location, operand.layout), &mut array)?;
         Ok(array)
     }
 
@@ -78,19 +78,19 @@ impl Frame {
         found.filter(|data| Arc::strong_count(data) == 1).unwrap_or_else(|| m.arena.storage(bytes))
     }
 
-    fn call(&mut self, m: &mut Machine, tape: &mut Parts<'_>, call: &mut Call) -> Result<()> {
+    fn call(&mut self, m: &mut Machine, plan: &mut Parts<'_>, call: &mut Call) -> Result<()> {
         let mut result = Ok(());
         for (array, &place) in call.ins.iter_mut().zip(&call.places) {
-            result = result.and_then(|()| self.bind(m, tape.windows, place, array));
+            result = result.and_then(|()| self.bind(m, plan.windows, place, array));
         }
         for (array, &number) in call.outs.iter_mut().zip(&call.targets) {
             if result.is_ok() {
-                array.data = self.claim(m, number, tape.scratch[number]);
+                array.data = self.claim(m, number, plan.scratch[number]);
             }
         }
         let result = result.and_then(|()| (call.work)(&m.pool, &call.ins, &mut call.outs));
-        for (array, &(source, _)) in call.ins.iter_mut().zip(&call.places) {
-            if source != Source::Constant {
+        for (array, &(location, _)) in call.ins.iter_mut().zip(&call.places) {
+            if location != Location::Constant {
                 array.data = Arc::clone(&self.nothing);
             }
         }
@@ -147,14 +147,14 @@ impl Frame {
 
     fn update(&mut self, m: &mut Machine, windows: &[Array], update: &Update, operands: &mut [Operand]) -> Result<()> {
         for operand in operands.iter_mut() {
-            self.bind(m, windows, (operand.source, operand.sizes), &mut operand.array)?;
+            self.bind(m, windows, (operand.location, operand.layout), &mut operand.array)?;
         }
         let slot = m.env.tensors.get_mut(update.buffer.0 as usize);
         let mut dst = slot.and_then(Option::take).ok_or_else(|| OpError::from(InferError::Unset(update.buffer)))?;
         let result = replace(m, update, operands, &mut dst);
         // The buffer stays bound when the update does not fit it.
         m.set(update.buffer, dst);
-        for operand in operands.iter_mut().filter(|o| o.source != Source::Constant) {
+        for operand in operands.iter_mut().filter(|o| o.location != Location::Constant) {
             operand.array.data = Arc::clone(&self.nothing);
         }
         result
@@ -195,7 +195,7 @@ fn replace(m: &mut Machine, update: &Update, operands: &[Operand], dst: &mut Arr
     }
 }
 
-/// The parts of a tape that steps read while one of them runs.
+/// The parts of a plan that steps read while one of them runs.
 struct Parts<'a> {
     windows: &'a mut Vec<Array>,
     scratch: &'a [usize],
@@ -212,44 +212,44 @@ impl Parts<'_> {
     }
 }
 
-impl Tape {
+impl RunPlan {
     /// Runs the main chain on the bound inputs, and leaves the results in the slots of the outputs.
     ///
     /// # Errors
     /// The first failure, with its place.
-    pub(crate) fn run(&mut self, m: &mut Machine, frame: &mut Frame) -> Result<()> {
-        frame.scratch.clear();
+    pub(crate) fn run(&mut self, m: &mut Machine, workspace: &mut Workspace) -> Result<()> {
+        workspace.scratch.clear();
         for &bytes in &self.scratch {
-            frame.scratch.push(Some(m.arena.storage(bytes)));
+            workspace.scratch.push(Some(m.arena.storage(bytes)));
         }
-        frame.held.clear();
-        frame.held.resize_with(self.held, || None);
-        let result = self.all_steps(m, frame);
+        workspace.held.clear();
+        workspace.held.resize_with(self.held, || None);
+        let result = self.all_steps(m, workspace);
         let result = result.and_then(|()| {
             for (tid, operand) in &self.results {
-                let array = frame.array(m, &self.windows, operand)?;
+                let array = workspace.array(m, &self.windows, operand)?;
                 m.set(*tid, array);
             }
             Ok(())
         });
-        frame.release(m);
+        workspace.release(m);
         result
     }
 
-    fn all_steps(&mut self, m: &mut Machine, frame: &mut Frame) -> Result<()> {
+    fn all_steps(&mut self, m: &mut Machine, workspace: &mut Workspace) -> Result<()> {
         let mut parts = Parts { windows: &mut self.windows, scratch: &self.scratch };
         for i in 0..self.steps.len() {
             let Step { node, name, action } = &mut self.steps[i];
             let start = m.profile.is_some().then(Instant::now);
             let result = match action {
-                Action::Call(call) => frame.call(m, &mut parts, call),
-                Action::Node { ins, outs } => frame.node(m, parts.windows, *node, ins, outs),
+                Action::Call(call) => workspace.call(m, &mut parts, call),
+                Action::Node { ins, outs } => workspace.node(m, parts.windows, *node, ins, outs),
                 Action::Set(vid, value) => {
                     m.cx(&[]).put_value(flambeau_ir::OutVid(*vid), *value);
                     Ok(())
                 }
                 Action::Window(window) => parts.place(m, window),
-                Action::Update(update, operands) => frame.update(m, parts.windows, update, operands),
+                Action::Update(update, operands) => workspace.update(m, parts.windows, update, operands),
             };
             if result.is_err() || start.is_some() {
                 let graph = Arc::clone(&m.graph);

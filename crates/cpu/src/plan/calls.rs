@@ -5,7 +5,7 @@ use flambeau_kernels::Pool;
 use flambeau_tensor::DType;
 use smallvec::SmallVec;
 
-use super::{build::Builder, value::Val, views::reshaped};
+use super::{memref::MemRef, planner::Planner, views::reshaped};
 use crate::{
     array::Array,
     error::Result,
@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Follows a node that computes. `false` if it has no call here, or its operands' sizes are open.
-pub(super) fn lower(b: &mut Builder<'_>, node: &Node) -> Result<bool> {
+pub(super) fn lower(b: &mut Planner<'_>, node: &Node) -> Result<bool> {
     let lowered = match node {
         Node::QuantizedMatmul(n) => packed(b, n)?.map(|val| (n.out, val)),
         Node::Addmm(n) => addmm(b, n)?.map(|val| (n.out, val)),
@@ -49,10 +49,10 @@ pub(super) fn lower(b: &mut Builder<'_>, node: &Node) -> Result<bool> {
 }
 
 /// Element by element.
-fn each(b: &mut Builder<'_>, node: &Node) -> Result<Option<(Out, Val)>> {
+fn each(b: &mut Planner<'_>, node: &Node) -> Result<Option<(Out, MemRef)>> {
     let Some(parts) = pointwise(node) else { return Ok(None) };
     let Some((dtype, shape)) = b.spec(parts.out) else { return Ok(None) };
-    let mut ins: SmallVec<[Val; 3]> = SmallVec::new();
+    let mut ins: SmallVec<[MemRef; 3]> = SmallVec::new();
     for &slot in &parts.ins {
         let Some(val) = b.fixed(slot)? else { return Ok(None) };
         ins.push(val);
@@ -62,7 +62,7 @@ fn each(b: &mut Builder<'_>, node: &Node) -> Result<Option<(Out, Val)>> {
         *val = b.in_type(val.clone(), parts.operand_type(&types, i, dtype))?;
     }
     let run = parts.run;
-    let refs: SmallVec<[&Val; 3]> = ins.iter().collect();
+    let refs: SmallVec<[&MemRef; 3]> = ins.iter().collect();
     let val = b.call(&refs, (dtype, &shape), move |pool, ins, y| {
         let refs: SmallVec<[&Array; 3]> = ins.iter().collect();
         run(pool, &refs, y)
@@ -71,7 +71,7 @@ fn each(b: &mut Builder<'_>, node: &Node) -> Result<Option<(Out, Val)>> {
 }
 
 /// Packed weights and what unpacks them, row-major: words, scales and, where the format has them, biases.
-fn packed_operands(b: &mut Builder<'_>, slots: [Option<In>; 3]) -> Result<Option<Vec<Val>>> {
+fn packed_operands(b: &mut Planner<'_>, slots: [Option<In>; 3]) -> Result<Option<Vec<MemRef>>> {
     let mut out = Vec::with_capacity(3);
     for slot in slots.into_iter().flatten() {
         let Some(val) = b.fixed(slot)? else { return Ok(None) };
@@ -80,7 +80,7 @@ fn packed_operands(b: &mut Builder<'_>, slots: [Option<In>; 3]) -> Result<Option
     Ok(Some(out))
 }
 
-fn packed(b: &mut Builder<'_>, n: &ir::QuantizedMatmul) -> Result<Option<Val>> {
+fn packed(b: &mut Planner<'_>, n: &ir::QuantizedMatmul) -> Result<Option<MemRef>> {
     let (Some(x), Some((dtype, shape))) = (b.fixed(n.x)?, b.spec(n.out)) else { return Ok(None) };
     let Some(weights) = packed_operands(b, [Some(n.w), Some(n.scales), n.biases])? else { return Ok(None) };
     if weights[0].array.rank() != 2 || x.array.dtype != dtype {
@@ -88,31 +88,31 @@ fn packed(b: &mut Builder<'_>, n: &ir::QuantizedMatmul) -> Result<Option<Val>> {
     }
     let x = b.contiguous(x)?;
     let (format, transpose) = (format_of(n.mode, n.group_size, n.bits), n.transpose);
-    let ins: Vec<&Val> = std::iter::once(&x).chain(&weights).collect();
+    let ins: Vec<&MemRef> = std::iter::once(&x).chain(&weights).collect();
     let val = b.call(&ins, (dtype, &shape), move |pool, ins, y| {
         multiply(pool, &ins[0], &matrix(format, [&ins[1], &ins[2]], ins.get(3))?, transpose, y)
     })?;
     Ok(Some(val))
 }
 
-fn unpack(b: &mut Builder<'_>, n: &ir::Dequantize) -> Result<Option<Val>> {
+fn unpack(b: &mut Planner<'_>, n: &ir::Dequantize) -> Result<Option<MemRef>> {
     let Some((dtype, shape)) = b.spec(n.out) else { return Ok(None) };
     if n.global_scale.is_some() {
         return Ok(None);
     }
     let Some(weights) = packed_operands(b, [Some(n.w), Some(n.scales), n.biases])? else { return Ok(None) };
     let format = format_of(n.mode, n.group_size, n.bits);
-    let ins: Vec<&Val> = weights.iter().collect();
+    let ins: Vec<&MemRef> = weights.iter().collect();
     let val =
         b.call(&ins, (dtype, &shape), move |pool, ins, y| dequantize(pool, &matrix(format, [&ins[0], &ins[1]], ins.get(2))?, y))?;
     Ok(Some(val))
 }
 
-fn is_float(val: &Val) -> bool {
+fn is_float(val: &MemRef) -> bool {
     val.array.dtype.is_float()
 }
 
-fn addmm(b: &mut Builder<'_>, n: &ir::Addmm) -> Result<Option<Val>> {
+fn addmm(b: &mut Planner<'_>, n: &ir::Addmm) -> Result<Option<MemRef>> {
     let (Some(x), Some(w), Some(bias)) = (b.fixed(n.mat1)?, b.fixed(n.mat2)?, b.fixed_opt(n.bias)?) else { return Ok(None) };
     let Some((dtype, whole)) = b.spec(n.out) else { return Ok(None) };
     if !is_float(&w) || bias.as_ref().is_some_and(|bias| !is_float(bias)) {
@@ -125,29 +125,29 @@ fn addmm(b: &mut Builder<'_>, n: &ir::Addmm) -> Result<Option<Val>> {
         operands.push(bias.seen(as_bias(&bias.array, &whole, &shape)?));
     }
     let factors = [n.alpha, n.beta];
-    let ins: Vec<&Val> = operands.iter().collect();
+    let ins: Vec<&MemRef> = operands.iter().collect();
     let mut val = b.call(&ins, (dtype, &shape), move |pool, ins, y| affine(pool, [&ins[0], &ins[1]], ins.get(2), factors, y))?;
     val.array.set_shape(&whole);
     Ok(Some(val))
 }
 
-fn rms(b: &mut Builder<'_>, n: &ir::RMSNorm) -> Result<Option<Val>> {
+fn rms(b: &mut Planner<'_>, n: &ir::RMSNorm) -> Result<Option<MemRef>> {
     let (Some(x), Some(weight), Some((dtype, shape))) = (b.fixed(n.x)?, b.fixed_opt(n.weight)?, b.spec(n.out)) else {
         return Ok(None);
     };
     let x = b.contiguous(x)?;
-    let ins: Vec<&Val> = std::iter::once(&x).chain(&weight).collect();
+    let ins: Vec<&MemRef> = std::iter::once(&x).chain(&weight).collect();
     let eps = n.eps;
     b.call(&ins, (dtype, &shape), move |pool, ins, y| rms_norm(pool, &ins[0], ins.get(1), eps, y)).map(Some)
 }
 
-fn layer(b: &mut Builder<'_>, n: &ir::LayerNorm) -> Result<Option<Val>> {
+fn layer(b: &mut Planner<'_>, n: &ir::LayerNorm) -> Result<Option<MemRef>> {
     let (Some(x), Some(weight), Some(bias)) = (b.fixed(n.x)?, b.fixed_opt(n.weight)?, b.fixed_opt(n.bias)?) else {
         return Ok(None);
     };
     let Some((dtype, shape)) = b.spec(n.out) else { return Ok(None) };
     let x = b.contiguous(x)?;
-    let ins: Vec<&Val> = std::iter::once(&x).chain(&weight).chain(&bias).collect();
+    let ins: Vec<&MemRef> = std::iter::once(&x).chain(&weight).chain(&bias).collect();
     let (eps, has_weight, has_bias) = (n.eps, weight.is_some(), bias.is_some());
     let work = move |pool: &Pool, ins: &[Array], y: &mut Array| {
         let weight = ins.get(1).filter(|_| has_weight);
@@ -157,7 +157,7 @@ fn layer(b: &mut Builder<'_>, n: &ir::LayerNorm) -> Result<Option<Val>> {
 }
 
 /// Along the last axis.
-fn soft(b: &mut Builder<'_>, n: &ir::Softmax) -> Result<Option<Val>> {
+fn soft(b: &mut Planner<'_>, n: &ir::Softmax) -> Result<Option<MemRef>> {
     let (Some(x), Some((dtype, shape))) = (b.fixed(n.x)?, b.spec(n.out)) else { return Ok(None) };
     if !dtype.is_float() || axis_of(n.axis.into(), shape.len())? + 1 != shape.len() {
         return Ok(None);
@@ -167,7 +167,7 @@ fn soft(b: &mut Builder<'_>, n: &ir::Softmax) -> Result<Option<Val>> {
     b.call(&[&x], (dtype, &shape), |pool, ins, y| softmax(pool, &ins[0], y)).map(Some)
 }
 
-fn rope(b: &mut Builder<'_>, n: &ir::Rope) -> Result<Option<Val>> {
+fn rope(b: &mut Planner<'_>, n: &ir::Rope) -> Result<Option<MemRef>> {
     let VidOrTid::Tid(offset) = n.offset else { return Ok(None) };
     let (Some(x), Some(offset), Some(periods)) = (b.fixed(n.x)?, b.fixed(In(offset))?, b.fixed_opt(n.freqs)?) else {
         return Ok(None);
@@ -186,7 +186,7 @@ fn rope(b: &mut Builder<'_>, n: &ir::Rope) -> Result<Option<Val>> {
     };
     let sizes = heads(&x.array.shape)?;
     let x = reshaped(b, x, &sizes)?;
-    let ins: Vec<&Val> = [&x, &offset].into_iter().chain(&periods).collect();
+    let ins: Vec<&MemRef> = [&x, &offset].into_iter().chain(&periods).collect();
     let node = n.clone();
     let mut val = b.call(&ins, (dtype, &sizes), move |pool, ins, y| {
         let offsets: SmallVec<[i32; 8]> = listed(&ins[1])?.iter().map(|&v| v as i32).collect();
@@ -197,7 +197,7 @@ fn rope(b: &mut Builder<'_>, n: &ir::Rope) -> Result<Option<Val>> {
 }
 
 /// Keys, values and mask may have sizes that only running tells.
-fn sdpa(b: &mut Builder<'_>, n: &ir::Sdpa) -> Result<Option<Val>> {
+fn sdpa(b: &mut Planner<'_>, n: &ir::Sdpa) -> Result<Option<MemRef>> {
     let (Some(q), k, v) = (b.fixed(n.q)?, b.get(n.k)?, b.get(n.v)?) else { return Ok(None) };
     let Some((dtype, shape)) = b.spec(n.out) else { return Ok(None) };
     let mask = n.mask.map(|mask| b.get(mask)).transpose()?;
@@ -207,7 +207,7 @@ fn sdpa(b: &mut Builder<'_>, n: &ir::Sdpa) -> Result<Option<Val>> {
     if q.array.dtype != dtype || kv.is_none() || n.mask.is_some_and(|mask| !type_of(mask).is_some_and(is_usable)) {
         return Ok(None);
     }
-    let ins: Vec<&Val> = [&q, &k, &v].into_iter().chain(&mask).collect();
+    let ins: Vec<&MemRef> = [&q, &k, &v].into_iter().chain(&mask).collect();
     let (scale, causal) = (n.scale, n.causal);
     let work = move |pool: &Pool, ins: &[Array], y: &mut Array| {
         attend_into(pool, [&ins[0], &ins[1], &ins[2]], scale, &mask_of(ins.get(3), causal)?, y)
@@ -216,7 +216,7 @@ fn sdpa(b: &mut Builder<'_>, n: &ir::Sdpa) -> Result<Option<Val>> {
 }
 
 /// The rows that a tensor lists.
-fn take(b: &mut Builder<'_>, n: &ir::Take) -> Result<Option<Val>> {
+fn take(b: &mut Planner<'_>, n: &ir::Take) -> Result<Option<MemRef>> {
     let Index::Tid(indices) = n.index else { return Ok(None) };
     let (Some(x), Some(indices), Some((dtype, shape))) = (b.fixed(n.x)?, b.fixed(In(indices))?, b.spec(n.out)) else {
         return Ok(None);
@@ -226,7 +226,7 @@ fn take(b: &mut Builder<'_>, n: &ir::Take) -> Result<Option<Val>> {
     b.call(&[&x, &indices], (dtype, &shape), move |pool, ins, y| take_listed(pool, &ins[0], axis, &ins[1], y)).map(Some)
 }
 
-fn concatenate(b: &mut Builder<'_>, n: &ir::Concatenate) -> Result<Option<Val>> {
+fn concatenate(b: &mut Planner<'_>, n: &ir::Concatenate) -> Result<Option<MemRef>> {
     let Some((dtype, shape)) = b.spec(n.out) else { return Ok(None) };
     let mut parts = Vec::with_capacity(n.tensors.len());
     for &part in &n.tensors {
@@ -237,6 +237,6 @@ fn concatenate(b: &mut Builder<'_>, n: &ir::Concatenate) -> Result<Option<Val>> 
     if let [only] = &parts[..] {
         return Ok((only.array.dtype == dtype).then(|| only.clone()));
     }
-    let ins: Vec<&Val> = parts.iter().collect();
+    let ins: Vec<&MemRef> = parts.iter().collect();
     b.call(&ins, (dtype, &shape), move |pool, ins, y| join(pool, ins, axis, y)).map(Some)
 }
