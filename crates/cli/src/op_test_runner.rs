@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use flambeau::{
     runtime::{LoadOptions, Program, Value},
-    tensor::{Tensor, bin},
+    tensor::{Tensor, tensor_list},
 };
 
 use crate::{
@@ -100,7 +100,7 @@ fn run(flags: &Flags) -> Result<()> {
         ..LoadOptions::default()
     };
     let mut method = Kind::Program.expect(&pte, || Ok(Program::open(&pte)?))?.method("forward", &engine, &options)?;
-    let inputs = bin::read(&files::read(&input)?).with_context(|| input.display().to_string())?;
+    let inputs = tensor_list::read(&files::read(&input)?).with_context(|| input.display().to_string())?;
     let inputs = shape::arguments(method.inputs(), inputs.into_iter().map(|tensor| Named { name: None, tensor }).collect())?;
     let outputs = method.run(&inputs)?;
     if flags.verbose {
@@ -114,7 +114,7 @@ fn run(flags: &Flags) -> Result<()> {
             other => other.as_int().map(Tensor::scalar),
         })
         .collect();
-    files::write(&output, |out| Ok(out.write_all(&bin::write(&tensors)?)?))
+    files::write(&output, |out| Ok(out.write_all(&tensor_list::write(&tensors)?)?))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, path::Path};
 
 use anyhow::{Context, Result};
-use flambeau::tensor::{AlignedBytes, Bytes, DType, Tensor, bin};
+use flambeau::tensor::{AlignedBytes, Bytes, DType, Tensor, tensor_list};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 
 use crate::{failure::usage, files, npy, shape::Named};
@@ -52,7 +52,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Named>> {
     let bytes = files::read(path)?;
     let unnamed = |tensor| Named { name: None, tensor };
     let tensors = match format {
-        Format::Bin => bin::read(&bytes).map(|list| list.into_iter().map(unnamed).collect()).map_err(Into::into),
+        Format::Bin => tensor_list::read(&bytes).map(|list| list.into_iter().map(unnamed).collect()).map_err(Into::into),
         Format::Npy => npy::read(&bytes).map(|tensor| vec![unnamed(tensor)]),
         Format::Npz => npy::read_archive(&bytes),
         Format::Safetensors => read_safetensors(&bytes),
@@ -85,7 +85,7 @@ pub(crate) fn write(path: &Path, tensors: &[(String, Tensor)]) -> Result<()> {
     let fill = |out: &mut dyn std::io::Write| match (format, tensors) {
         (Format::Bin, _) => {
             let list: Vec<Tensor> = tensors.iter().map(|(_, t)| t.clone()).collect();
-            Ok(out.write_all(&bin::write(&list)?)?)
+            Ok(out.write_all(&tensor_list::write(&list)?)?)
         }
         (Format::Npy, [(_, only)]) => npy::write(only, out),
         (Format::Npy, _) => Err(usage(format!("a .npy file holds one tensor, found {}; write a .npz file", tensors.len()))),

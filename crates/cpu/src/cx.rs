@@ -5,7 +5,7 @@ use std::sync::Arc;
 use flambeau_ir::{
     Checked, In, InferError, Int, Node, Out, OutVid, Tid, Vid,
     engine::Profile,
-    infer::run::{Contents, Decided, OutSpec},
+    infer::run::{Contents, Inferred, OutSpec},
 };
 use flambeau_kernels::Pool;
 use flambeau_tensor::{DType, numel};
@@ -41,8 +41,8 @@ pub(crate) struct Machine {
     pub(crate) keys: KeySequence,
     /// Present if the session measures.
     pub(crate) profile: Option<Profile>,
-    /// Results of the running node as its rule decided them.
-    decided: Decided,
+    /// Inferred results of the running node.
+    inferred: Inferred,
 }
 
 /// The running node's view of the machine.
@@ -56,12 +56,12 @@ impl Machine {
     pub(crate) fn new(graph: Arc<Checked>, liveness: Arc<Liveness>, pool: Arc<Pool>, kv: Option<KvCache>) -> Machine {
         let env = Env { tensors: vec![None; graph.slots.total() as usize], values: vec![None; graph.values as usize] };
         let (arena, keys) = (Arena::default(), KeySequence::default());
-        Machine { graph, liveness, pool, env, arena, kv, keys, profile: None, decided: Decided::default() }
+        Machine { graph, liveness, pool, env, arena, kv, keys, profile: None, inferred: Inferred::default() }
     }
 
     /// Runs a node's rule on the actual sizes and keeps what it says of the results.
     pub(crate) fn infer(&mut self, node: &Node) -> Result<()> {
-        Ok(self.decided.run(node, &self.env)?)
+        Ok(self.inferred.run(node, &self.env)?)
     }
 
     /// The view of a node whose operands `dying` may be taken.
@@ -121,9 +121,9 @@ impl Cx<'_> {
         array.ok_or_else(|| InferError::Unset(slot.0).into())
     }
 
-    /// Element type and shape that the rule decided for a result.
+    /// Element type and shape that the rule inferred for a result.
     pub(crate) fn out(&self, slot: Out) -> Result<OutSpec> {
-        let spec = self.m.decided.tensor(slot).ok_or(OpError::Open(slot.0))?;
+        let spec = self.m.inferred.tensor(slot).ok_or(OpError::Open(slot.0))?;
         if numel(&spec.shape).is_none_or(|n| n > MAX_ELEMENTS) {
             return Err(OpError::too_large(&spec.shape));
         }
@@ -168,9 +168,9 @@ impl Cx<'_> {
         }
     }
 
-    /// Binds the integer that the rule decided.
-    pub(crate) fn put_decided(&mut self, slot: OutVid) -> Result<()> {
-        let value = self.m.decided.value(slot)?;
+    /// Binds the integer that the rule inferred.
+    pub(crate) fn put_inferred(&mut self, slot: OutVid) -> Result<()> {
+        let value = self.m.inferred.value(slot)?;
         self.put_value(slot, value);
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use flambeau_ir::{
     ChainId, Checked, Tid,
-    engine::{Constants, Engine, EngineError, LoadOptions, Profile, Session, constants_of, refuse_lacking},
+    engine::{Constants, Engine, EngineError, LoadOptions, Profile, Session, check_supported, constants_of},
 };
 use flambeau_kernels::Pool;
 
@@ -65,7 +65,7 @@ impl CpuEngine {
         constants: &dyn Constants,
         options: &LoadOptions,
     ) -> Result<CpuSession, EngineError> {
-        refuse_lacking("cpu", &graph, eval::is_supported)?;
+        check_supported("cpu", &graph, eval::is_supported)?;
         let liveness = Arc::new(Liveness::new(&graph));
         let kv = options.kv_cache.as_ref().map(KvCache::new).transpose().map_err(engine_error)?;
         let mut machine = Machine::new(Arc::clone(&graph), liveness, Arc::clone(&self.pool), kv);

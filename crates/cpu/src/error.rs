@@ -20,7 +20,7 @@ pub enum OpError {
     /// A tensor would be larger than the engine allows.
     #[error("a tensor of shape {0:?} is too large")]
     TooLarge(Box<[usize]>),
-    /// The rule left a size open that running should have decided.
+    /// The rule left a size open that must be known at run time.
     #[error("the shape of {0} is not known")]
     Open(flambeau_ir::Tid),
     /// An index lies outside of its axis.

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use flambeau_ir::{
     ChainId, Node, Slot, Tid,
-    engine::{Argument, EngineError, Profile, Session, Span, Value, arguments},
+    engine::{BoundInput, EngineError, Profile, Session, Span, Value, bind_inputs},
 };
 use flambeau_tensor::{Bytes, Tensor};
 
@@ -137,13 +137,13 @@ impl CpuSession {
     fn bind(&mut self, inputs: &[Value]) -> Result<(), EngineError> {
         let m = &mut self.machine;
         let graph = Arc::clone(&m.graph);
-        for argument in arguments(&graph, inputs)? {
-            match argument? {
-                Argument::Tensor(tid, tensor) => {
+        for input in bind_inputs(&graph, inputs)? {
+            match input? {
+                BoundInput::Tensor(tid, tensor) => {
                     let handle = self.spare.inputs.pop();
                     m.set(tid, Array::from_tensor_in(tensor, handle));
                 }
-                Argument::Int(vid, v) => {
+                BoundInput::Int(vid, v) => {
                     if let Some(value) = m.env.values.get_mut(vid.0 as usize) {
                         *value = Some(v);
                     }

@@ -9,7 +9,7 @@ use flambeau_ir::{
     engine::{Constants, Engine, EngineError, LoadOptions, Value},
 };
 use flambeau_tensor::{Bytes, DType, Tensor, cast};
-use flambeau_testgraphs::{Rounding, Sample, kinds_drawn, sample};
+use flambeau_testgraphs::{RandomGraph, Rounding, generated_nodes, random_graph};
 
 const GRAPHS: u64 = 10_000;
 
@@ -54,7 +54,7 @@ fn difference(found: &Tensor, expected: &Tensor, tainted: bool) -> Option<String
     Some(format!("element {at} is {}, expected {}", found[at], expected[at]))
 }
 
-fn check(engine: &CpuEngine, sample: &Sample) -> Result<(), String> {
+fn check(engine: &CpuEngine, sample: &RandomGraph) -> Result<(), String> {
     let plain = decompose(&sample.graph, &|_| true).map_err(|e| format!("decomposition: {e}"))?;
     let (planned, plain) = match (run(engine, &sample.graph, &sample.inputs), run(engine, &plain, &sample.inputs)) {
         (Ok(planned), Ok(plain)) => (planned, plain),
@@ -75,7 +75,7 @@ fn check(engine: &CpuEngine, sample: &Sample) -> Result<(), String> {
 fn planned_and_plain_graphs_agree() {
     let (engine, mut wrong, mut kinds) = (CpuEngine::new(Some(2)), Vec::new(), BTreeMap::new());
     for seed in 0..GRAPHS {
-        let sample = sample(seed, 10, Rounding::OfFormulas);
+        let sample = random_graph(seed, 10, Rounding::FusedNodes);
         for node in sample.graph.chains.iter().flatten() {
             *kinds.entry(node.name()).or_insert(0) += 1;
         }
@@ -84,7 +84,7 @@ fn planned_and_plain_graphs_agree() {
         }
     }
     assert!(wrong.is_empty(), "{} graphs differ:\n{}", wrong.len(), wrong.join("\n"));
-    for kind in kinds_drawn() {
+    for kind in generated_nodes() {
         assert!(kinds.get(kind).is_some_and(|&n| n >= 20), "{kind} hardly occurs: {:?}", kinds.get(kind));
     }
 }

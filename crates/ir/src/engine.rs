@@ -9,9 +9,9 @@ use std::sync::Arc;
 use flambeau_tensor::{Bytes, Tensor};
 
 pub use self::{
-    binding::{Argument, arguments, constants_of, refuse_lacking},
+    binding::{BoundInput, bind_inputs, check_supported, constants_of},
     profile::Profile,
-    shared::{Cells, Held, SharedState, shared_name},
+    shared::{SharedState, StateMap, StateMapGuard, shared_name},
 };
 
 use crate::Checked;
@@ -96,10 +96,9 @@ pub struct Span {
     pub flops: u64,
 }
 
-/// How a token is drawn from logits `[V]`: the largest wins, or one is drawn from what the bounds leave of their softmax, in
-/// the order temperature, top-k, top-p, min-p. NaN counts as −∞.
+/// How to sample one token from logits `[V]`: temperature, then top-k, top-p and min-p, in that order. NaN counts as −∞.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Draw {
+pub struct Sampling {
     /// 0 takes the largest logit, the lowest id on a tie.
     pub temperature: f32,
     /// Number of tokens kept; 0 keeps all.
@@ -108,36 +107,36 @@ pub struct Draw {
     pub top_p: f32,
     /// Least probability in units of the largest one, in [0, 1].
     pub min_p: f32,
-    /// A random number in [0, 1): the token where the running sum of probabilities passes it.
-    pub unit: f32,
+    /// A random number in [0, 1) for inverse-transform sampling: the token at which the cumulative probability exceeds it.
+    pub uniform: f32,
 }
 
-/// A run of a language model whose result is a token.
+/// One step of a language model that ends with a sampled token.
 #[derive(Clone, Debug)]
-pub struct TokenRun {
+pub struct DecodeStep {
     /// As [`Session::run`] takes them.
     pub inputs: Vec<Value>,
-    /// The input that is replaced by the token of the run submitted before, in the element type and shape, of one element, that it
-    /// has in `inputs`.
-    pub fed: Option<usize>,
+    /// The input that the token of the previous step replaces. `inputs` holds a tensor of one element there, whose element type and
+    /// shape the token takes.
+    pub feedback: Option<usize>,
     /// The result whose last row along the last axis holds the logits.
     pub logits: usize,
-    pub draw: Draw,
+    pub sampling: Sampling,
 }
 
-/// A session that begins a run before the token of the one before is read.
-pub trait Ahead {
-    /// Begins a run behind those submitted before, and does not wait. Its failure is told to who receives its token.
-    fn submit(&mut self, run: TokenRun);
+/// Decoding in which the device starts a step before the host has read the token of the previous one.
+pub trait PipelinedDecoding {
+    /// Enqueues a step and returns at once. If the step fails, the call that receives its token reports the error.
+    fn submit(&mut self, step: DecodeStep);
 
-    /// Waits for the token of the oldest run that is not received yet.
+    /// Waits for the token of the oldest step that is still in flight.
     ///
     /// # Errors
-    /// The run failed, its logits hold no number greater than −∞, or there is no such run.
+    /// The step failed, none of its logits exceeds −∞, or no step is in flight.
     fn receive(&mut self) -> Result<u32, EngineError>;
 
-    /// Gives up the runs that are not received. What they wrote lies at positions behind those that were received.
-    fn forget(&mut self);
+    /// Drops the steps in flight. What they wrote to caches lies behind the positions of the steps received.
+    fn cancel(&mut self);
 }
 
 /// Runs checked graphs.
@@ -170,9 +169,8 @@ pub trait Session: Send {
         self.run(inputs)
     }
 
-    /// The session as one that can run ahead, if the engine draws tokens where it computes and the graph
-    /// [can be taken back](crate::Graph::is_rewindable).
-    fn ahead(&mut self) -> Option<&mut dyn Ahead> {
+    /// Pipelined decoding, if the engine samples on its device and the graph is [rewindable](crate::Graph::is_rewindable).
+    fn pipelined(&mut self) -> Option<&mut dyn PipelinedDecoding> {
         None
     }
 

@@ -40,18 +40,18 @@ impl Common {
     /// # Errors
     /// If a place holds something else.
     pub(crate) fn join(m: &mut Machine, buffers: &[Tid], state: SharedState, queue: Queue) -> Result<Common, EngineError> {
-        let (cells, place) = (&state.inside, format!("on MLX's {}", m.device));
+        let (map, place) = (&state.engine, format!("on MLX's {}", m.device));
         let mut joined = Vec::with_capacity(buffers.len());
         for &tid in buffers {
             let Some(name) = m.graph.name_of(GraphSlot::Tensor(tid)).map(shared_name) else { continue };
             let content = m.env.tensors.get_mut(tid.0 as usize).and_then(Option::take);
             let kind = content.as_ref().map(|s| format!("{}{:?} {place}", s.dtype, s.shape.as_slice())).unwrap_or_default();
             let own = OnDevice { queue: queue.clone(), content };
-            joined.push((tid, cells.join(name, &kind, || own).map_err(EngineError::Arguments)?));
+            joined.push((tid, map.index_or_insert_with(name, &kind, || own).map_err(EngineError::Arguments)?));
         }
         let kv = m.kv.take().map(|kv| {
             let kind = format!("{:?} {place}", kv.config());
-            cells.join("/cache", &kind, || OnDevice { queue: queue.clone(), content: Some(kv) })
+            map.index_or_insert_with("/cache", &kind, || OnDevice { queue: queue.clone(), content: Some(kv) })
         });
         let kv = kv.transpose().map_err(EngineError::Arguments)?;
         Ok(Common { state, queue, buffers: joined, kv })
@@ -59,7 +59,7 @@ impl Common {
 
     /// Runs `f` on `session`, whose machine holds the shared state meanwhile, and nobody else does.
     pub(crate) fn with<S, T>(&self, session: &mut S, machine: fn(&mut S) -> &mut Machine, f: impl FnOnce(&mut S) -> T) -> T {
-        let mut held = self.state.inside.held();
+        let mut held = self.state.engine.lock();
         let mut exchange = |m: &mut Machine| {
             for &(tid, number) in &self.buffers {
                 if let Some(slot) = m.env.tensors.get_mut(tid.0 as usize) {

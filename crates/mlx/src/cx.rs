@@ -5,7 +5,7 @@ use std::sync::Arc;
 use flambeau_ir::{
     Checked, In, InferError, Int, Node, Out, OutVid, Tid, Vid,
     engine::Profile,
-    infer::run::{Contents, Decided, OutSpec},
+    infer::run::{Contents, Inferred, OutSpec},
 };
 use flambeau_tensor::{DType, Shape, Tensor};
 
@@ -17,7 +17,7 @@ use crate::{
     fused::Plan,
     kv::KvCache,
     ops::{metal::Kernels, random::KeySequence},
-    session::Fed,
+    session::Feedback,
     trace::{Origin, Origins, Padded, Trace},
 };
 
@@ -55,8 +55,8 @@ impl Slot {
     }
 
     /// An input that lies on the device, in the type and shape of what it replaces.
-    pub(crate) fn fed(fed: &Fed, replaced: &Tensor) -> Result<Slot> {
-        Ok(Slot::new(fed.array.share()?, replaced.dtype(), Shape::from_slice(replaced.shape())))
+    pub(crate) fn feedback(feedback: &Feedback, replaced: &Tensor) -> Result<Slot> {
+        Ok(Slot::new(feedback.array.share()?, replaced.dtype(), Shape::from_slice(replaced.shape())))
     }
 
     /// Another handle to the same array.
@@ -99,8 +99,8 @@ pub(crate) struct Machine {
     pub(crate) fused: Option<Plan>,
     /// Present if the session measures.
     pub(crate) profile: Option<Profile>,
-    /// Results of the running node as its rule decided them.
-    decided: Decided,
+    /// Inferred results of the running node.
+    inferred: Inferred,
 }
 
 /// The running node's view of the machine.
@@ -130,13 +130,13 @@ impl Machine {
             trace: None,
             limit,
             profile: None,
-            decided: Decided::default(),
+            inferred: Inferred::default(),
         }
     }
 
     /// Runs a node's rule on the actual sizes and keeps what it says of the results.
     pub(crate) fn infer(&mut self, node: &Node) -> Result<()> {
-        Ok(self.decided.run(node, &self.env)?)
+        Ok(self.inferred.run(node, &self.env)?)
     }
 
     pub(crate) fn set(&mut self, tid: Tid, slot: Slot) {
@@ -210,12 +210,12 @@ impl Cx<'_> {
         slot.map(|s| self.get_as(s, dtype)).transpose()
     }
 
-    /// Element type and shape that the rule decided for a result.
+    /// Element type and shape that the rule inferred for a result.
     pub(crate) fn out(&self, slot: Out) -> Result<OutSpec> {
-        self.m.decided.tensor(slot).ok_or(OpError::Open(slot.0))
+        self.m.inferred.tensor(slot).ok_or(OpError::Open(slot.0))
     }
 
-    /// Binds a result that the rule has decided: converted to its type where MLX chose another.
+    /// Binds a result that the rule has inferred: converted to its type where MLX chose another.
     ///
     /// # Errors
     /// If MLX made another shape, or the tensor is larger than MLX's memory limit.
@@ -272,9 +272,9 @@ impl Cx<'_> {
         self.put_open(slot, None);
     }
 
-    /// Binds the integer that the rule decided.
-    pub(crate) fn put_decided(&mut self, slot: OutVid) -> Result<()> {
-        let value = self.m.decided.value(slot)?;
+    /// Binds the integer that the rule inferred.
+    pub(crate) fn put_inferred(&mut self, slot: OutVid) -> Result<()> {
+        let value = self.m.inferred.value(slot)?;
         self.put_value(slot, value);
         Ok(())
     }

@@ -11,7 +11,7 @@ use std::{
 
 use flambeau_ir::{
     Checked, Graph, Slot as GraphSlot,
-    engine::{Constants, Engine, EngineError, LoadOptions, Profile, Session, constants_of, refuse_lacking, shared_name},
+    engine::{Constants, Engine, EngineError, LoadOptions, Profile, Session, check_supported, constants_of, shared_name},
 };
 use flambeau_tensor::{DType, Shape, Tensor};
 
@@ -129,7 +129,7 @@ impl MlxEngine {
     }
 
     /// Whether sessions loaded from here on measure the time of each step: a node, or the kernel that computes several. They wait
-    /// for every step, compile no run and do not run ahead, so that a whole run takes longer than it does otherwise.
+    /// for every step, compile no run and do not pipeline steps, so that a whole run takes longer than it does otherwise.
     #[must_use]
     pub fn with_profile(mut self, profile: bool) -> MlxEngine {
         self.profile = profile;
@@ -196,7 +196,7 @@ impl Engine for MlxEngine {
     }
 
     fn load(&self, graph: Arc<Checked>, constants: &dyn Constants, options: &LoadOptions) -> Result<Box<dyn Session>, EngineError> {
-        refuse_lacking("mlx", &graph, |node| eval::is_supported(node, &self.support))?;
+        check_supported("mlx", &graph, |node| eval::is_supported(node, &self.support))?;
         let tensors = constants_of(&graph, constants)?;
         let (api, device, support, uploaded) = (self.api, self.device, self.support, Arc::clone(&self.uploaded));
         let profile = self.profile;
@@ -228,7 +228,7 @@ fn new_bytes(known: &Uploads, tensors: &[Tensor]) -> u64 {
 
 /// Bytes of the buffers and of the cache that no other session of the same state has already.
 fn state_bytes(graph: &Graph, options: &LoadOptions) -> u64 {
-    let is_there = |name: &str| options.shared.as_ref().is_some_and(|state| state.inside.has(name));
+    let is_there = |name: &str| options.shared.as_ref().is_some_and(|state| state.engine.contains(name));
     let buffers = graph.buffers.iter().filter_map(|&tid| {
         let name = graph.name_of(GraphSlot::Tensor(tid)).map(shared_name);
         let meta = graph.meta.get(tid.0 as usize).filter(|_| !name.is_some_and(is_there))?;

@@ -55,7 +55,7 @@ pub(crate) enum OpError {
     /// The node does not take this element type.
     #[error("it does not take {0}")]
     DType(DType),
-    /// The rule left a size open that running should have decided.
+    /// The rule left a size open that must be known at run time.
     #[error("the shape of {0} is not known")]
     Open(flambeau_ir::Tid),
     /// An index lies outside of its axis.

@@ -13,7 +13,6 @@
 
 #![deny(unsafe_code)]
 
-mod ahead;
 mod common;
 mod cx;
 mod engine;
@@ -25,6 +24,7 @@ mod kv;
 mod locate;
 mod ops;
 mod owner;
+mod pipelined;
 mod probe;
 mod profile;
 mod session;

@@ -10,13 +10,12 @@ use std::{
 
 use flambeau_ir::{
     ChainId, Checked, Node, Slot as GraphSlot, SlotClass, Tid,
-    engine::{Ahead, Argument, EngineError, KvCacheConfig, Profile, Session, SharedState, Span, Value, arguments},
+    engine::{BoundInput, EngineError, KvCacheConfig, PipelinedDecoding, Profile, Session, SharedState, Span, Value, bind_inputs},
 };
 use flambeau_tensor::Shape;
 
 use crate::{
     Device,
-    ahead::InFlight,
     common::Common,
     cx::{Machine, Slot, cast},
     engine::Upload,
@@ -26,6 +25,7 @@ use crate::{
     kv::KvCache,
     ops::shape::Window,
     owner::{Owner, Queue},
+    pipelined::InFlight,
     profile,
     trace::Traces,
 };
@@ -38,13 +38,13 @@ const MAX_BUFFER_BYTES: u64 = 1 << 36;
 pub(crate) struct MlxSession {
     owner: Arc<Owner>,
     state: Arc<Mutex<Option<Box<State>>>>,
-    runs_ahead: bool,
+    can_pipeline: bool,
 }
 
 impl MlxSession {
     pub(crate) fn new(owner: Arc<Owner>, state: Box<State>) -> MlxSession {
-        let runs_ahead = state.machine.graph.is_rewindable() && state.machine.profile.is_none();
-        MlxSession { owner, state: Arc::new(Mutex::new(Some(state))), runs_ahead }
+        let can_pipeline = state.machine.graph.is_rewindable() && state.machine.profile.is_none();
+        MlxSession { owner, state: Arc::new(Mutex::new(Some(state))), can_pipeline }
     }
 
     /// Runs `f` on the state, on the device's thread.
@@ -83,8 +83,8 @@ impl Session for MlxSession {
         self.with_state(move |state| state.run(&inputs, Wanted::Last))?
     }
 
-    fn ahead(&mut self) -> Option<&mut dyn Ahead> {
-        if self.runs_ahead { Some(self) } else { None }
+    fn pipelined(&mut self) -> Option<&mut dyn PipelinedDecoding> {
+        if self.can_pipeline { Some(self) } else { None }
     }
 
     fn reset(&mut self) {
@@ -134,7 +134,7 @@ pub(crate) struct Built {
 
 /// An input that lies on the device already.
 #[derive(Debug)]
-pub(crate) struct Fed {
+pub(crate) struct Feedback {
     pub(crate) input: usize,
     pub(crate) array: Array,
 }
@@ -285,12 +285,12 @@ impl State {
     }
 
     /// The run as arrays that MLX has not computed yet. After a failure, the caller [settles](State::settle).
-    pub(crate) fn build(&mut self, inputs: &[Value], fed: Option<&Fed>) -> Result<Built, EngineError> {
-        arguments(&self.machine.graph, inputs)?.try_for_each(|argument| argument.map(drop))?;
-        if let Some(result) = self.build_compiled(inputs, fed) {
+    pub(crate) fn build(&mut self, inputs: &[Value], feedback: Option<&Feedback>) -> Result<Built, EngineError> {
+        bind_inputs(&self.machine.graph, inputs)?.try_for_each(|input| input.map(drop))?;
+        if let Some(result) = self.build_compiled(inputs, feedback) {
             return result.map_err(engine_error);
         }
-        let held = self.bind(inputs, fed)?;
+        let held = self.bind(inputs, feedback)?;
         let main = ChainId(self.machine.graph.main);
         let results = run_chain(&mut self.machine, main).and_then(|()| self.results()).map_err(engine_error);
         // Only then do intermediate arrays have no handle but MLX's own, so that MLX may reuse their storage.
@@ -299,9 +299,9 @@ impl State {
     }
 
     /// The run by a compiled form of the main chain; `None` if there is none for these inputs.
-    fn build_compiled(&mut self, inputs: &[Value], fed: Option<&Fed>) -> Option<Result<Built>> {
+    fn build_compiled(&mut self, inputs: &[Value], feedback: Option<&Feedback>) -> Option<Result<Built>> {
         let count = self.compiles.clone()?;
-        let traced = self.traces.run(&mut self.machine, inputs, fed)?;
+        let traced = self.traces.run(&mut self.machine, inputs, feedback)?;
         count.fetch_add(1, Ordering::Relaxed);
         Some(traced.map(|(outputs, held)| Built { results: outputs.into_iter().map(Pending::Array).collect(), _inputs: held }))
     }
@@ -328,22 +328,22 @@ impl State {
         results.into_iter().map(read).collect()
     }
 
-    fn bind(&mut self, inputs: &[Value], fed: Option<&Fed>) -> Result<Vec<Array>, EngineError> {
+    fn bind(&mut self, inputs: &[Value], feedback: Option<&Feedback>) -> Result<Vec<Array>, EngineError> {
         let m = &mut self.machine;
         let graph = Arc::clone(&m.graph);
         let mut held = Vec::with_capacity(inputs.len());
-        for (i, argument) in arguments(&graph, inputs)?.enumerate() {
-            match argument? {
-                Argument::Tensor(tid, tensor) => {
-                    let slot = match fed.filter(|fed| fed.input == i) {
-                        Some(fed) => Slot::fed(fed, tensor),
+        for (i, input) in bind_inputs(&graph, inputs)?.enumerate() {
+            match input? {
+                BoundInput::Tensor(tid, tensor) => {
+                    let slot = match feedback.filter(|feedback| feedback.input == i) {
+                        Some(feedback) => Slot::feedback(feedback, tensor),
                         None => Slot::from_tensor(m.api, tensor),
                     };
                     let slot = slot.map_err(engine_error)?;
                     held.push(slot.array.share().map_err(|e| engine_error(e.into()))?);
                     m.set(tid, slot);
                 }
-                Argument::Int(vid, v) => {
+                BoundInput::Int(vid, v) => {
                     if let Some(value) = m.env.values.get_mut(vid.0 as usize) {
                         *value = Some(v);
                     }

@@ -15,7 +15,7 @@ use crate::{
     cx::{Cx, Machine, Slot, cast},
     error::{OpError, Result},
     ffi::{Api, Array, Binary, Closure, Failure, Unary},
-    session::{Fed, run_chain},
+    session::{Feedback, run_chain},
 };
 
 /// Step in which padded slices grow: a sequence needs a new trace so often.
@@ -136,9 +136,9 @@ pub(crate) struct Traces {
 }
 
 /// The integers that a trace leaves open, by input. The host does not know one that lies on the device.
-fn open_integers(inputs: &[Value], fed: Option<&Fed>) -> Vec<Option<i64>> {
+fn open_integers(inputs: &[Value], feedback: Option<&Feedback>) -> Vec<Option<i64>> {
     let open = |(i, input): (usize, &Value)| match input {
-        _ if fed.is_some_and(|fed| fed.input == i) => None,
+        _ if feedback.is_some_and(|feedback| feedback.input == i) => None,
         Value::Tensor(t) if t.numel() == 1 && matches!(t.dtype(), DType::I32 | DType::I64) => {
             crate::ops::integers(t).ok().and_then(|all| all.first().copied())
         }
@@ -165,7 +165,7 @@ impl Traces {
     ///
     /// # Errors
     /// If MLX fails; the buffers are then as before.
-    pub(crate) fn run(&mut self, m: &mut Machine, inputs: &[Value], fed: Option<&Fed>) -> Option<Result<Results>> {
+    pub(crate) fn run(&mut self, m: &mut Machine, inputs: &[Value], feedback: Option<&Feedback>) -> Option<Result<Results>> {
         let signature = inputs.iter().map(|input| match input {
             Value::Tensor(t) => Input::Tensor(t.dtype(), Shape::from_slice(t.shape())),
             Value::Int(v) => Input::Int(*v),
@@ -184,9 +184,9 @@ impl Traces {
         if known.refused || known.runs < 2 {
             return None;
         }
-        let open = open_integers(inputs, fed);
+        let open = open_integers(inputs, feedback);
         let written = &self.written;
-        let mut arrays = match arguments(m, inputs, fed, written) {
+        let mut arrays = match arguments(m, inputs, feedback, written) {
             Ok(arrays) => arrays,
             Err(error) => return Some(Err(error)),
         };
@@ -214,11 +214,11 @@ impl Traces {
 }
 
 /// Inputs, then written buffers. The buffers keep their handles in the slots, in case the run fails.
-fn arguments(m: &Machine, inputs: &[Value], fed: Option<&Fed>, written: &[Tid]) -> Result<Vec<Array>> {
+fn arguments(m: &Machine, inputs: &[Value], feedback: Option<&Feedback>, written: &[Tid]) -> Result<Vec<Array>> {
     let mut arrays = Vec::with_capacity(inputs.len() + written.len());
     for (i, input) in inputs.iter().enumerate() {
-        match (input, fed.filter(|fed| fed.input == i)) {
-            (Value::Tensor(_), Some(fed)) => arrays.push(fed.array.share()?),
+        match (input, feedback.filter(|feedback| feedback.input == i)) {
+            (Value::Tensor(_), Some(feedback)) => arrays.push(feedback.array.share()?),
             (Value::Tensor(tensor), None) => arrays.push(Array::from_tensor(m.api, tensor)?),
             (Value::Int(_), _) => {}
         }

@@ -4,7 +4,7 @@ use std::{env, process::Command, sync::Arc};
 
 use flambeau_ir::{
     Graph, check,
-    engine::{Constants, Draw, Engine, LoadOptions, Session, SharedState, TokenRun, Value},
+    engine::{Constants, DecodeStep, Engine, LoadOptions, Sampling, Session, SharedState, Value},
 };
 use flambeau_mlx::MlxEngine;
 use flambeau_tensor::{Bytes, Tensor};
@@ -68,10 +68,10 @@ fn what_sessions_share_goes_after_their_engine() {
 fn submitted_runs_are_never_received() {
     let Some(engine) = installed::engine() else { return };
     let mut session = load(&engine, LONG, SharedState::default());
-    let draw = Draw { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, unit: 0.0 };
+    let sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, uniform: 0.0 };
     for _ in 0..8 {
         let inputs = vec![Value::Tensor(Tensor::from_slice(&[1.0f32], &[1, 1]).expect("one element"))];
-        session.ahead().expect("the session runs ahead").submit(TokenRun { inputs, fed: None, logits: 0, draw });
+        session.pipelined().expect("the session pipelines").submit(DecodeStep { inputs, feedback: None, logits: 0, sampling });
     }
 }
 

@@ -8,7 +8,7 @@ use flambeau_ir::{
     engine::{Constants, Engine, EngineError, LoadOptions, Value},
 };
 use flambeau_tensor::{Bytes, DType, Tensor, cast};
-use flambeau_testgraphs::{Rounding, Sample, sample};
+use flambeau_testgraphs::{RandomGraph, Rounding, random_graph};
 
 #[path = "support/mod.rs"]
 mod installed;
@@ -55,7 +55,7 @@ fn draws_sixteen_bits(graph: &Checked) -> bool {
     graph.chains.iter().flatten().any(|node| matches!(node, Node::RandomBits(n) if n.width == 2))
 }
 
-fn check(engines: [&dyn Engine; 2], sample: &Sample) -> Result<(), String> {
+fn check(engines: [&dyn Engine; 2], sample: &RandomGraph) -> Result<(), String> {
     let [found, expected] = engines.map(|engine| run(engine, &sample.graph, &sample.inputs));
     let (found, expected) = match (found, expected) {
         (Ok(found), Ok(expected)) => (found, expected),
@@ -77,7 +77,7 @@ fn mlx_and_the_cpu_engine_agree() {
     let Some(mlx) = installed::engine() else { return };
     let (cpu, mut wrong) = (CpuEngine::new(Some(2)), Vec::new());
     for seed in 0..GRAPHS {
-        let sample = sample(seed, 8, Rounding::OfEngines);
+        let sample = random_graph(seed, 8, Rounding::FloatNodes);
         if let Err(what) = check([&mlx, &cpu], &sample) {
             wrong.push(format!("seed {seed}: {what}\n{}", *sample.graph));
         }

@@ -143,7 +143,7 @@ fn measured_sessions_tell_of_every_step_and_compute_the_same() {
     let engine = engine.with_profile(true);
     let mut s = load(&engine, &graph, 2.0);
     assert_eq!(runs(&mut s), expected);
-    assert!(s.ahead().is_none() && engine.compiled_runs() == 1);
+    assert!(s.pipelined().is_none() && engine.compiled_runs() == 1);
     let spans = s.take_spans();
     let names: Vec<&str> = spans.iter().map(|span| &*span.name).collect();
     let taken = ["Multiply", "Add", "Add", "Slice", "SliceUpdate", "Add"];

@@ -4,6 +4,6 @@ mod generate;
 mod metadata;
 mod model;
 
-pub use generate::{Finish, Generation, Request, Stats, generate};
+pub use generate::{FinishReason, Generation, Request, Stats, generate};
 pub use metadata::Metadata;
-pub use model::{LanguageModel, ModelOptions, STEPS_AHEAD};
+pub use model::{LanguageModel, ModelOptions, PIPELINE_DEPTH};

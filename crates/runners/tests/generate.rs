@@ -10,9 +10,9 @@ use flambeau_cpu::CpuEngine;
 use flambeau_ir::{Graph, check};
 use flambeau_runners::{
     Error,
-    llm::{Finish, Generation, LanguageModel, ModelOptions, Request, generate},
+    llm::{FinishReason, Generation, LanguageModel, ModelOptions, Request, generate},
 };
-use flambeau_runtime::{Draw, Engine, Program};
+use flambeau_runtime::{Engine, Program, Sampling};
 use flambeau_tensor::DType;
 use flambeau_text::{SamplingParams, Tokenizer};
 use flambeau_wire::{
@@ -96,8 +96,8 @@ fn tokenizer() -> Tokenizer {
 fn run(program: &Program, request: &Request, cancelled: bool) -> Result<(Generation, String), Error> {
     let result = run_on(&(Arc::new(CpuEngine::new(Some(1))) as Arc<dyn Engine>), program, request, cancelled);
     if let (Ok((done, _)), Some(mlx)) = (&result, installed::engine()) {
-        let (ahead, _) = run_on(&(Arc::new(mlx) as Arc<dyn Engine>), program, request, cancelled)?;
-        assert_eq!((&ahead.ids, &ahead.text, ahead.finish), (&done.ids, &done.text, done.finish));
+        let (pipelined, _) = run_on(&(Arc::new(mlx) as Arc<dyn Engine>), program, request, cancelled)?;
+        assert_eq!((&pipelined.ids, &pipelined.text, pipelined.finish), (&done.ids, &done.text, done.finish));
     }
     result
 }
@@ -122,7 +122,7 @@ fn request(prompt: &[u32], max_new_tokens: usize) -> Request {
 #[test]
 fn text_goes_on_until_the_end_token() {
     let (done, streamed) = run(&program(true, 100), &request(&[0], 50), false).unwrap();
-    assert_eq!((done.ids.as_slice(), done.finish), (&[1, 2, 3][..], Finish::Stop));
+    assert_eq!((done.ids.as_slice(), done.finish), (&[1, 2, 3][..], FinishReason::Stop));
     assert_eq!((done.text.as_str(), streamed.as_str()), ("bc", "bc"));
     assert_eq!((done.stats.prompt_tokens, done.stats.generated_tokens), (1, 3));
     assert!(done.stats.prefill_rate().is_some() && done.stats.decode_rate().is_some() && done.stats.first_token.is_some());
@@ -131,18 +131,18 @@ fn text_goes_on_until_the_end_token() {
 #[test]
 fn long_prompts_are_taken_in_chunks() {
     let (done, _) = run(&program(false, 100), &request(&[0, 0, 0, 0, 0, 0, 1], 2), false).unwrap();
-    assert_eq!((done.ids.as_slice(), done.finish), (&[2, 0][..], Finish::Length));
+    assert_eq!((done.ids.as_slice(), done.finish), (&[2, 0][..], FinishReason::Length));
 }
 
 #[test]
 fn stop_texts_the_context_and_the_caller_end_generation() {
     let stop = Request { stop: vec!["ca".into()], ..request(&[0], 50) };
     let (done, streamed) = run(&program(false, 100), &stop, false).unwrap();
-    assert_eq!((done.text.as_str(), streamed.as_str(), done.finish), ("b", "b", Finish::Stop));
+    assert_eq!((done.text.as_str(), streamed.as_str(), done.finish), ("b", "b", FinishReason::Stop));
     let (done, _) = run(&program(false, 4), &request(&[0], 50), false).unwrap();
-    assert_eq!((done.ids.len(), done.finish), (4, Finish::Context));
+    assert_eq!((done.ids.len(), done.finish), (4, FinishReason::Context));
     let (done, _) = run(&program(false, 100), &request(&[0], 50), true).unwrap();
-    assert_eq!((done.ids.len(), done.finish), (0, Finish::Cancelled));
+    assert_eq!((done.ids.len(), done.finish), (0, FinishReason::Cancelled));
     let ignored = Request { ignore_eos: true, ..request(&[2], 2) };
     assert_eq!(run(&program(true, 100), &ignored, false).unwrap().0.ids.len(), 2);
 }
@@ -161,12 +161,12 @@ fn a_model_goes_on_behind_what_it_received() {
     let Some(mlx) = installed::engine() else { return };
     let engine: Arc<dyn Engine> = Arc::new(mlx);
     let mut model = LanguageModel::load(&program(false, 100), &engine, &ModelOptions::default()).unwrap();
-    assert!(model.runs_ahead());
-    let greedy = Draw { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, unit: 0.0 };
+    assert!(model.can_pipeline());
+    let greedy = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, uniform: 0.0 };
     model.submit(&[0, 1], greedy).unwrap();
     model.submit_next(greedy).unwrap();
     assert_eq!((model.receive().unwrap(), model.position()), (2, 3));
-    model.forget();
+    model.cancel();
     assert_eq!(model.position(), 2);
     assert_eq!(model.step(&[2]).unwrap(), [1.0, 0.0, 0.0, 0.0]);
     assert!(model.receive().unwrap_err().to_string().contains("no submitted run"));

@@ -45,7 +45,7 @@ impl Common {
                 state.push((at, initial[at].clone()));
             }
             let kind = format!("{}{:?} outside of delegates", tensor.dtype, tensor.sizes);
-            values.push((at, shared.outside.join(&name, &kind, || initial[at].take())?));
+            values.push((at, shared.program.index_or_insert_with(&name, &kind, || initial[at].take())?));
         }
         Ok(Common { state: Some(shared), values })
     }
@@ -58,7 +58,7 @@ impl Common {
         f: impl FnOnce(&mut O) -> T,
     ) -> T {
         let Some(state) = self.state.as_ref().filter(|_| !self.values.is_empty()) else { return f(owner) };
-        let mut held = state.outside.held();
+        let mut held = state.program.lock();
         let mut exchange = |owner: &mut O| {
             let values = values(owner);
             self.values.iter().for_each(|&(at, number)| held.swap(number, &mut values[at]));

@@ -9,12 +9,12 @@
 
 #![deny(unsafe_code)]
 
-mod ahead;
 mod common;
 mod error;
 mod kernel;
 mod map;
 mod method;
+mod pipelined;
 mod prim;
 mod program;
 mod registry;
@@ -23,7 +23,7 @@ mod state;
 mod value;
 
 pub use error::Error;
-pub use flambeau_ir::engine::{Draw, Engine, EngineError, KvCacheConfig, KvLayer, LoadOptions, SharedState};
+pub use flambeau_ir::engine::{Engine, EngineError, KvCacheConfig, KvLayer, LoadOptions, Sampling, SharedState};
 pub use map::map_file;
 pub use method::Method;
 pub use program::{MLX_BACKEND, Program};

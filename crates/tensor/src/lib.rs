@@ -3,11 +3,10 @@
 //! A [`Tensor`] is row-major and immutable once shared; strided views are an engine's private affair. Bytes are shared by
 //! reference count ([`bytes::Bytes`]), so a weight that is mapped from a file is never copied on its way to a kernel.
 //!
-//! This crate executes nothing and reads no file: the case-file format in [`bin`] works on byte slices.
+//! This crate executes nothing and reads no file: the case-file format in [`tensor_list`] works on byte slices.
 
 #![forbid(unsafe_code)]
 
-pub mod bin;
 mod buffer;
 mod cast;
 mod compare;
@@ -15,6 +14,7 @@ mod dtype;
 mod expr;
 mod shape;
 mod tensor;
+pub mod tensor_list;
 
 pub use buffer::AlignedBytes;
 pub use bytes::Bytes;

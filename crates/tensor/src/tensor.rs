@@ -25,7 +25,7 @@ pub enum Error {
     Cast { from: DType, to: DType },
     /// A tensor file breaks its format at the byte offset.
     #[error("tensor file, byte {offset}: {what}")]
-    Bin { offset: usize, what: &'static str },
+    TensorList { offset: usize, what: &'static str },
 }
 
 /// A row-major tensor. Cloning shares the bytes.

@@ -12,7 +12,7 @@ use flambeau_ir::{
     Graph, check,
     engine::{Constants, Engine, KvCacheConfig, KvLayer, LoadOptions, Session, Value},
 };
-use flambeau_tensor::{Bytes, DType, Tensor, Tolerance, bin, cast, compare};
+use flambeau_tensor::{Bytes, DType, Tensor, Tolerance, cast, compare, tensor_list};
 use flambeau_wire::{
     mlx,
     pte::{EValue, ExecutionPlan, Instruction, Program, read_program},
@@ -72,7 +72,7 @@ impl Case {
     pub fn open(folder: &Path) -> Result<Case, String> {
         let facts = serde_json::from_slice(&read(folder, "case.json")?).map_err(text)?;
         let program = read_program(&read(folder, "model.pte")?).map_err(text)?;
-        Ok(Case { program, inputs: bin::read(&read(folder, "input.bin")?).map_err(text)?, facts })
+        Ok(Case { program, inputs: tensor_list::read(&read(folder, "input.bin")?).map_err(text)?, facts })
     }
 
     fn plan(&self) -> Result<&ExecutionPlan, String> {
@@ -157,7 +157,7 @@ fn compare_outputs(
     expected: &Bytes,
     tolerance: Tolerance,
 ) -> Result<(), String> {
-    let expected = bin::read(expected).map_err(|e| e.to_string())?;
+    let expected = tensor_list::read(expected).map_err(|e| e.to_string())?;
     let outputs: Vec<u32> =
         plan.outputs.iter().copied().filter(|&i| matches!(plan.values[i as usize], EValue::Tensor(_))).collect();
     if outputs.len() != expected.len() {

@@ -5,25 +5,25 @@ use flambeau_ir::{
 };
 use flambeau_tensor::DType;
 
-use crate::Growing;
+use crate::Generator;
 
 /// A node whose fields are drawn one by one.
-struct Drawing<'g> {
-    g: &'g mut Growing,
+struct FieldCx<'g> {
+    g: &'g mut Generator,
     /// The first operand, which axes and shapes speak of.
     first: Option<Tid>,
 }
 
 /// A field type that can be drawn.
 trait Field: Sized {
-    fn draw(cx: &mut Drawing<'_>, name: &str) -> Self;
+    fn draw(cx: &mut FieldCx<'_>, name: &str) -> Self;
 }
 
 macro_rules! draw_nodes {
     ($(#[doc = $doc:literal] $tag:literal $name:ident { $($field:ident: $ty:ty $(= $default:tt)?),* $(,)? };)*) => {
         /// A node of the kind with this tag, which may not be valid here.
-        pub(crate) fn draw(g: &mut Growing, tag: u8) -> Node {
-            let _cx = &mut Drawing { g, first: None };
+        pub(crate) fn draw(g: &mut Generator, tag: u8) -> Node {
+            let _cx = &mut FieldCx { g, first: None };
             match tag {
                 $($tag => Node::from(flambeau_ir::$name { $($field: Field::draw(_cx, stringify!($field))),* }),)*
                 other => unreachable!("no node has tag {other}"),
@@ -33,7 +33,7 @@ macro_rules! draw_nodes {
 }
 for_each_node!(draw_nodes);
 
-impl Drawing<'_> {
+impl FieldCx<'_> {
     fn roll(&mut self, sides: usize) -> usize {
         self.g.rng.usize(..sides.max(1))
     }
@@ -98,25 +98,25 @@ impl Drawing<'_> {
 }
 
 impl Field for In {
-    fn draw(cx: &mut Drawing<'_>, _: &str) -> In {
+    fn draw(cx: &mut FieldCx<'_>, _: &str) -> In {
         In(cx.operand())
     }
 }
 
 impl Field for Out {
-    fn draw(cx: &mut Drawing<'_>, _: &str) -> Out {
+    fn draw(cx: &mut FieldCx<'_>, _: &str) -> Out {
         Out(cx.g.out())
     }
 }
 
 impl Field for InOut {
-    fn draw(cx: &mut Drawing<'_>, _: &str) -> InOut {
+    fn draw(cx: &mut FieldCx<'_>, _: &str) -> InOut {
         InOut(cx.g.out())
     }
 }
 
 impl Field for Vid {
-    fn draw(cx: &mut Drawing<'_>, _: &str) -> Vid {
+    fn draw(cx: &mut FieldCx<'_>, _: &str) -> Vid {
         let count = cx.g.values.len();
         let written: Vec<Vid> = (0..count).map(|i| Vid(i as u32)).filter(|&v| cx.g.env.get_value(v).is_some()).collect();
         match written.get(cx.roll(count + 1)) {
@@ -130,25 +130,25 @@ impl Field for Vid {
 }
 
 impl Field for InVid {
-    fn draw(cx: &mut Drawing<'_>, name: &str) -> InVid {
+    fn draw(cx: &mut FieldCx<'_>, name: &str) -> InVid {
         InVid(Vid::draw(cx, name))
     }
 }
 
 impl Field for OutVid {
-    fn draw(cx: &mut Drawing<'_>, _: &str) -> OutVid {
+    fn draw(cx: &mut FieldCx<'_>, _: &str) -> OutVid {
         OutVid(cx.g.fresh_value(None))
     }
 }
 
 impl Field for ChainId {
-    fn draw(_: &mut Drawing<'_>, _: &str) -> ChainId {
+    fn draw(_: &mut FieldCx<'_>, _: &str) -> ChainId {
         ChainId(0)
     }
 }
 
 impl Field for Int {
-    fn draw(cx: &mut Drawing<'_>, name: &str) -> Int {
+    fn draw(cx: &mut FieldCx<'_>, name: &str) -> Int {
         match name {
             _ if cx.roll(4) == 0 => Int::Vid(Vid::draw(cx, name)),
             "axis" => Int::Lit(cx.axis().into()),
@@ -160,19 +160,19 @@ impl Field for Int {
 }
 
 impl Field for Float {
-    fn draw(cx: &mut Drawing<'_>, name: &str) -> Float {
+    fn draw(cx: &mut FieldCx<'_>, name: &str) -> Float {
         if cx.roll(4) == 0 { Float::Vid(Vid::draw(cx, name)) } else { Float::Lit(f64::from(cx.g.rng.i32(-8..9)) / 4.0) }
     }
 }
 
 impl Field for VidOrTid {
-    fn draw(cx: &mut Drawing<'_>, name: &str) -> VidOrTid {
+    fn draw(cx: &mut FieldCx<'_>, name: &str) -> VidOrTid {
         VidOrTid::Vid(Vid::draw(cx, name))
     }
 }
 
 impl Field for Index {
-    fn draw(cx: &mut Drawing<'_>, name: &str) -> Index {
+    fn draw(cx: &mut FieldCx<'_>, name: &str) -> Index {
         match cx.roll(3) {
             0 => Index::Vid(Vid::draw(cx, name)),
             1 => Index::Tid(cx.g.any()),
@@ -182,7 +182,7 @@ impl Field for Index {
 }
 
 impl Field for i32 {
-    fn draw(cx: &mut Drawing<'_>, name: &str) -> i32 {
+    fn draw(cx: &mut FieldCx<'_>, name: &str) -> i32 {
         match name {
             "axis" | "dim" => cx.axis(),
             "step" => [1, 1, 2, -1][cx.roll(4)],
@@ -193,56 +193,56 @@ impl Field for i32 {
 }
 
 impl Field for i8 {
-    fn draw(cx: &mut Drawing<'_>, _: &str) -> i8 {
+    fn draw(cx: &mut FieldCx<'_>, _: &str) -> i8 {
         cx.g.rng.i8(..)
     }
 }
 
 impl Field for u64 {
-    fn draw(cx: &mut Drawing<'_>, _: &str) -> u64 {
+    fn draw(cx: &mut FieldCx<'_>, _: &str) -> u64 {
         cx.g.rng.u64(0..4)
     }
 }
 
 impl Field for f32 {
-    fn draw(cx: &mut Drawing<'_>, _: &str) -> f32 {
+    fn draw(cx: &mut FieldCx<'_>, _: &str) -> f32 {
         cx.g.rng.i32(-8..9) as f32 / 4.0
     }
 }
 
 impl Field for bool {
-    fn draw(cx: &mut Drawing<'_>, _: &str) -> bool {
+    fn draw(cx: &mut FieldCx<'_>, _: &str) -> bool {
         cx.g.rng.bool()
     }
 }
 
 impl Field for String {
-    fn draw(cx: &mut Drawing<'_>, name: &str) -> String {
+    fn draw(cx: &mut FieldCx<'_>, name: &str) -> String {
         let words: &[&str] = if name == "mode" { &["constant", "edge"] } else { &["none", "tanh"] };
         words[cx.roll(words.len())].to_owned()
     }
 }
 
 impl Field for DType {
-    fn draw(cx: &mut Drawing<'_>, _: &str) -> DType {
+    fn draw(cx: &mut FieldCx<'_>, _: &str) -> DType {
         cx.g.dtype()
     }
 }
 
 impl Field for QuantMode {
-    fn draw(cx: &mut Drawing<'_>, _: &str) -> QuantMode {
+    fn draw(cx: &mut FieldCx<'_>, _: &str) -> QuantMode {
         QuantMode::ALL[cx.roll(QuantMode::ALL.len())].0
     }
 }
 
 impl<T: Field> Field for Option<T> {
-    fn draw(cx: &mut Drawing<'_>, name: &str) -> Option<T> {
+    fn draw(cx: &mut FieldCx<'_>, name: &str) -> Option<T> {
         cx.g.rng.bool().then(|| T::draw(cx, name))
     }
 }
 
 impl Field for Vec<i32> {
-    fn draw(cx: &mut Drawing<'_>, name: &str) -> Vec<i32> {
+    fn draw(cx: &mut FieldCx<'_>, name: &str) -> Vec<i32> {
         let rank = cx.rank();
         let mut axes: Vec<i32> = (0..rank).collect();
         cx.g.rng.shuffle(&mut axes);
@@ -254,9 +254,9 @@ impl Field for Vec<i32> {
 }
 
 impl Field for Vec<Int> {
-    fn draw(cx: &mut Drawing<'_>, name: &str) -> Vec<Int> {
+    fn draw(cx: &mut FieldCx<'_>, name: &str) -> Vec<Int> {
         let rank = cx.rank() as usize;
-        let small = |cx: &mut Drawing<'_>, count: usize| (0..count).map(|_| cx.g.rng.i64(0..3)).collect();
+        let small = |cx: &mut FieldCx<'_>, count: usize| (0..count).map(|_| cx.g.rng.i64(0..3)).collect();
         let values: Vec<i64> = match name {
             "shape" => cx.target_shape(),
             "pad_width" => small(cx, 2 * rank),
@@ -267,15 +267,15 @@ impl Field for Vec<Int> {
 }
 
 impl Field for Vec<In> {
-    fn draw(cx: &mut Drawing<'_>, _: &str) -> Vec<In> {
+    fn draw(cx: &mut FieldCx<'_>, _: &str) -> Vec<In> {
         (0..cx.g.rng.usize(1..4)).map(|_| In(cx.operand())).collect()
     }
 }
 
-/// Results in a number that nothing here can know: recipes draw such nodes.
+/// Results in a number that nothing here can know: templates draw such nodes.
 macro_rules! draw_empty {
     ($($ty:ty)*) => { $(impl Field for $ty {
-        fn draw(_: &mut Drawing<'_>, _: &str) -> $ty {
+        fn draw(_: &mut FieldCx<'_>, _: &str) -> $ty {
             Vec::new()
         }
     })* };

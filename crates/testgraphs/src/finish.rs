@@ -4,11 +4,11 @@ use std::collections::HashMap;
 
 use flambeau_ir::{Graph, Node, Slot, SlotCounts, SlotRef, TensorMeta, Tid, Vid, check, engine::Value};
 
-use crate::{Growing, Sample, Source};
+use crate::{Generator, RandomGraph, Source};
 
-impl Growing {
+impl Generator {
     /// The graph with its arguments; `None` if the checker, which knows less of sizes, refuses it, or if there is no result.
-    pub(crate) fn finish(self) -> Option<Sample> {
+    pub(crate) fn finish(self) -> Option<RandomGraph> {
         let results = self.results();
         if results.is_empty() {
             return None;
@@ -54,7 +54,7 @@ impl Growing {
         });
         let arguments = tensors.chain(values.iter().filter_map(|&v| self.values[v as usize].map(Value::Int))).collect();
         let tainted = results.iter().map(|&t| self.tainted.contains(&Tid(t))).collect();
-        Some(Sample { graph: check(graph).ok()?, inputs: arguments, tainted })
+        Some(RandomGraph { graph: check(graph).ok()?, inputs: arguments, tainted })
     }
 
     /// What nodes wrote and no node reads, and some of the rest.

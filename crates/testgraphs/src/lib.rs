@@ -1,17 +1,17 @@
 //! Random valid graphs for property tests of engines.
 //!
-//! A graph grows node by node. Fields are drawn by type and name from the node table; nodes whose operands must fit each other
-//! (products, convolutions, attention, gathers) bring fresh inputs along. Whatever inference refuses is dropped and drawn again,
-//! so every graph is valid and every new row of the table takes part.
+//! A graph is generated node by node. Fields are drawn by type and name from the node table; nodes whose operands must fit each
+//! other (products, convolutions, attention, gathers) come from templates with fresh inputs. A node that inference refuses is dropped
+//! and another is drawn, so every graph is valid and every new row of the table takes part.
 //!
-//! Slots carry a taint: whether a node that engines may compute by another formula ([`flambeau_ir::decompose`]) contributed.
-//! Tainted values differ by rounding from engine to engine, so only nodes that keep small differences small read them.
+//! A slot is tainted if a node that engines may compute by another formula ([`flambeau_ir::decompose`]) contributed to it. Tainted
+//! values may differ by rounding between engines, so only well-conditioned nodes read them.
 
 #![forbid(unsafe_code)]
 
 mod fields;
 mod finish;
-mod recipes;
+mod templates;
 
 use std::collections::HashSet;
 
@@ -21,16 +21,16 @@ use flambeau_tensor::{DType, Tensor};
 
 /// A graph with arguments for it.
 #[derive(Clone, Debug)]
-pub struct Sample {
+pub struct RandomGraph {
     pub graph: Checked,
     pub inputs: Vec<Value>,
-    /// For each output, whether engines may differ by rounding; others must be equal bit by bit on engines that compute elements
-    /// alike.
+    /// For each output, whether engines may differ by rounding. The others must be equal bit by bit on engines that share their
+    /// element functions.
     pub tainted: Vec<bool>,
 }
 
-/// Nodes that keep differences by rounding small.
-const GENTLE: &[&str] = &[
+/// Nodes that do not amplify rounding differences of their operands.
+const WELL_CONDITIONED: &[&str] = &[
     "Abs",
     "Add",
     "AsStrided",
@@ -69,24 +69,24 @@ const FUSED: &[&str] =
     &["Silu", "Gelu", "Softmax", "LogSumExp", "RMSNorm", "LayerNorm", "Rope", "Sdpa", "QuantizedMatmul", "GatherQmm"];
 
 /// Nodes that are never drawn: one needs a cache that the session is told of, one a kernel known by name, one a body of nodes.
-const LEFT_OUT: &[&str] = &["UpdateAndAttend", "MetalKernel", "Scan"];
+const NOT_GENERATED: &[&str] = &["UpdateAndAttend", "MetalKernel", "Scan"];
 
-/// What may round differently between the two sides of a comparison.
+/// Which nodes may round differently on the two sides of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
     /// Nodes that engines may compute by another formula.
-    OfFormulas,
+    FusedNodes,
     /// Every node with a float result.
-    OfEngines,
+    FloatNodes,
 }
 
 /// A valid graph of up to `nodes` nodes for a seed; the same for the same arguments.
-pub fn sample(seed: u64, nodes: usize, rounding: Rounding) -> Sample {
+pub fn random_graph(seed: u64, nodes: usize, rounding: Rounding) -> RandomGraph {
     let mut rng = Rng::with_seed(seed);
     loop {
-        let mut growing = Growing::new(Rng::with_seed(rng.u64(..)), rounding);
-        growing.grow(nodes);
-        if let Some(sample) = growing.finish() {
+        let mut generator = Generator::new(Rng::with_seed(rng.u64(..)), rounding);
+        generator.generate(nodes);
+        if let Some(sample) = generator.finish() {
             return sample;
         }
     }
@@ -99,8 +99,8 @@ enum Source {
     Node,
 }
 
-/// A graph that is being drawn. Slot numbers are provisional: tensors and values in the order of their first use.
-struct Growing {
+/// A graph under construction. Slot numbers are provisional: tensors and values in the order of their first use.
+struct Generator {
     rng: Rng,
     rounding: Rounding,
     env: Env,
@@ -113,9 +113,9 @@ struct Growing {
     read: HashSet<Tid>,
 }
 
-impl Growing {
-    fn new(rng: Rng, rounding: Rounding) -> Growing {
-        let mut growing = Growing {
+impl Generator {
+    fn new(rng: Rng, rounding: Rounding) -> Generator {
+        let mut generator = Generator {
             rng,
             rounding,
             env: Env::new(),
@@ -125,27 +125,27 @@ impl Growing {
             tainted: HashSet::new(),
             read: HashSet::new(),
         };
-        for _ in 0..growing.rng.usize(1..4) {
-            let (dtype, shape) = (growing.dtype(), growing.shape());
-            growing.input(dtype, &shape);
+        for _ in 0..generator.rng.usize(1..4) {
+            let (dtype, shape) = (generator.dtype(), generator.shape());
+            generator.input(dtype, &shape);
         }
-        growing
+        generator
     }
 
-    fn grow(&mut self, nodes: usize) {
+    fn generate(&mut self, nodes: usize) {
         for _ in 0..self.rng.usize(1..=nodes.max(1)) {
-            // Few draws of an unlucky kind are a waste; another kind is drawn instead.
+            // A kind of node that fits nothing here soon gives way to another.
             while !(0..30).any(|_| self.try_node()) {}
         }
     }
 
     fn try_node(&mut self) -> bool {
         let info = &Node::ALL[self.rng.usize(..Node::ALL.len())];
-        if LEFT_OUT.contains(&info.name) {
+        if NOT_GENERATED.contains(&info.name) {
             return false;
         }
         let before = (self.tensors.len(), self.values.len(), self.chains.len());
-        let drawn = recipes::draw(self, info.name).unwrap_or_else(|| Some(fields::draw(self, info.tag)));
+        let drawn = templates::draw(self, info.name).unwrap_or_else(|| Some(fields::draw(self, info.tag)));
         let added = drawn.is_some_and(|node| self.add(node));
         if !added {
             self.tensors.truncate(before.0);
@@ -170,7 +170,7 @@ impl Growing {
         });
         let known = reads.iter().all(|&t| self.env.get(t).is_some());
         let tainted = reads.iter().any(|t| self.tainted.contains(t));
-        if !known || tainted && !GENTLE.contains(&node.name()) {
+        if !known || tainted && !WELL_CONDITIONED.contains(&node.name()) {
             return false;
         }
         if !matches!(node, Node::If(_)) && node.infer(&mut self.env).is_err() || !writes.iter().all(|&t| self.is_small(t)) {
@@ -178,8 +178,8 @@ impl Growing {
         }
         let is_float = |t: &Tid| self.env.get(*t).is_some_and(|spec| spec.dtype.is_float());
         let rounds = match self.rounding {
-            Rounding::OfFormulas => FUSED.contains(&node.name()),
-            Rounding::OfEngines => writes.iter().any(is_float),
+            Rounding::FusedNodes => FUSED.contains(&node.name()),
+            Rounding::FloatNodes => writes.iter().any(is_float),
         };
         if tainted || rounds {
             self.tainted.extend(writes);
@@ -292,7 +292,7 @@ fn elements(rng: &mut Rng, dtype: DType, count: usize) -> Tensor {
     flambeau_tensor::cast(&tensor, dtype).expect("small numbers")
 }
 
-/// Names of the kinds of node that samples consist of.
-pub fn kinds_drawn() -> impl Iterator<Item = &'static str> {
-    Node::ALL.iter().map(|info| info.name).filter(|name| !LEFT_OUT.contains(name))
+/// Names of the nodes that random graphs consist of.
+pub fn generated_nodes() -> impl Iterator<Item = &'static str> {
+    Node::ALL.iter().map(|info| info.name).filter(|name| !NOT_GENERATED.contains(name))
 }

@@ -4,8 +4,8 @@ use std::{fmt, process::ExitCode, time::Instant};
 
 use anyhow::{Result, bail};
 use flambeau::{
-    runners::llm::{LanguageModel, ModelOptions, STEPS_AHEAD},
-    runtime::{Draw, Engine},
+    runners::llm::{LanguageModel, ModelOptions, PIPELINE_DEPTH},
+    runtime::{Engine, Sampling},
 };
 use serde_json::{Value as Json, json};
 
@@ -147,14 +147,14 @@ fn feed(model: &mut LanguageModel, count: usize) -> Result<()> {
 
 /// As `flambeau generate` does it: where the engine draws tokens, steps are submitted before the tokens of those before are read.
 fn generate(model: &mut LanguageModel, count: usize) -> Result<()> {
-    if !model.runs_ahead() {
+    if !model.can_pipeline() {
         let mut logits = Vec::new();
         return (0..count).try_for_each(|i| Ok(model.step_into(&[token(model, i)], &mut logits)?));
     }
-    let greedy = Draw { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, unit: 0.0 };
+    let greedy = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, uniform: 0.0 };
     model.submit(&[token(model, 0)], greedy)?;
     for received in 0..count {
-        while model.in_flight() < (count - received).min(1 + STEPS_AHEAD) {
+        while model.in_flight() < (count - received).min(1 + PIPELINE_DEPTH) {
             model.submit_next(greedy)?;
         }
         model.receive()?;

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use flambeau::{
-    runners::llm::{self, Finish, Generation, LanguageModel, ModelOptions, Request, Stats},
+    runners::llm::{self, FinishReason, Generation, LanguageModel, ModelOptions, Request, Stats},
     text::{ChatInput, Clock, SamplingParams, message},
 };
 use serde_json::json;
@@ -143,7 +143,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         print_stats(&generation.stats);
     }
     args.profile.report(model.method(), &*engine)?;
-    Ok(if generation.finish == Finish::Cancelled { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+    Ok(if generation.finish == FinishReason::Cancelled { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
 fn sampling(args: &Args) -> SamplingParams {
@@ -237,9 +237,9 @@ fn to_json(generation: &Generation) -> serde_json::Value {
         "text": generation.text,
         "ids": generation.ids,
         "finish_reason": match generation.finish {
-            Finish::Stop => "stop",
-            Finish::Length | Finish::Context => "length",
-            Finish::Cancelled => "cancelled",
+            FinishReason::Stop => "stop",
+            FinishReason::Length | FinishReason::Context => "length",
+            FinishReason::Cancelled => "cancelled",
         },
         "prompt_tokens": stats.prompt_tokens,
         "generated_tokens": stats.generated_tokens,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use flambeau::{
     ir::{Graph, check},
-    tensor::{DType, Tensor, bin},
+    tensor::{DType, Tensor, tensor_list},
     wire::{
         Blob, ProgramWriter, mlx,
         pte::{Allocation, Chain, Delegate, EValue, ExecutionPlan, Instruction, TensorValue},
@@ -64,7 +64,8 @@ pub(crate) fn write(folder: &Path) -> PathBuf {
 
 /// Writes a `.bin` file of one tensor.
 pub(crate) fn write_tensor(folder: &Path, name: &str, tensor: Tensor) {
-    std::fs::write(folder.join(name), bin::write(&[tensor]).expect("the type has a number")).expect("the folder is writable");
+    std::fs::write(folder.join(name), tensor_list::write(&[tensor]).expect("the type has a number"))
+        .expect("the folder is writable");
 }
 
 /// A tensor of 32-bit floats.

@@ -1,6 +1,6 @@
 //! Commands that succeed.
 
-use flambeau::tensor::{Bytes, bin};
+use flambeau::tensor::{Bytes, tensor_list};
 
 use crate::{
     flambeau, op_test_runner,
@@ -9,7 +9,7 @@ use crate::{
 
 fn output(folder: &std::path::Path, name: &str) -> Vec<f32> {
     let file = Bytes::from(std::fs::read(folder.join(name)).unwrap());
-    bin::read(&file).unwrap()[0].as_slice::<f32>().unwrap().to_vec()
+    tensor_list::read(&file).unwrap()[0].as_slice::<f32>().unwrap().to_vec()
 }
 
 #[test]

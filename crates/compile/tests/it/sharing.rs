@@ -83,10 +83,10 @@ fn state_is_shared_with_everything_loaded_with_it_and_in_one_shape() {
     let shared = SharedState::default();
     let options = LoadOptions { shared: Some(shared.clone()), ..LoadOptions::default() };
     program.method("write", &engine(), &options).unwrap();
-    shared.inside.join("state.table", "something else", || 0).unwrap();
+    shared.engine.index_or_insert_with("state.table", "something else", || 0).unwrap();
     program.method("read", &engine(), &options).expect("nobody writes to the table, so that it is no state");
     let other = SharedState::default();
-    other.inside.join("state.total", "something else", || 0).unwrap();
+    other.engine.index_or_insert_with("state.total", "something else", || 0).unwrap();
     let refused = program.method("read", &engine(), &LoadOptions { shared: Some(other), ..LoadOptions::default() });
     let message = refused.unwrap_err().to_string();
     assert!(message.contains("state.total") && message.contains("something else"), "{message}");

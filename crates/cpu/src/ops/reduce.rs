@@ -28,7 +28,7 @@ fn axes_of(axes: &[i32], rank: usize) -> Result<Shape> {
     axes.iter().map(|&a| axis_of(a.into(), rank)).collect()
 }
 
-/// Reduces `x` as it is into the type that the rule decided.
+/// Reduces `x` as it is into the type that the rule inferred.
 macro_rules! exact_reductions {
     ($($node:ident: $kernel:path;)*) => { $(impl Eval for ir::$node {
         fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
@@ -63,7 +63,7 @@ impl Eval for ir::Mean {
     }
 }
 
-/// Reduces `x` in f32 and rounds once to the type that the rule decided.
+/// Reduces `x` in f32 and rounds once to the type that the rule inferred.
 fn in_f32(
     cx: &mut Cx<'_>,
     (x, axes, out): (ir::In, &[i32], ir::Out),

@@ -10,14 +10,14 @@ use crate::{
     eval::Eval,
 };
 
-macro_rules! decided_nodes {
+macro_rules! inferred_nodes {
     ($($node:ident)*) => { $(impl Eval for ir::$node {
         fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-            cx.put_decided(self.out)
+            cx.put_inferred(self.out)
         }
     })* };
 }
-decided_nodes! { AddInt SubtractInt MultiplyInt FloorDivideInt ModInt SymSize }
+inferred_nodes! { AddInt SubtractInt MultiplyInt FloorDivideInt ModInt SymSize }
 
 impl Eval for ir::ItemInt {
     const HAS_RULE: bool = false;

@@ -12,7 +12,7 @@ use crate::{
 ///
 /// # Errors
 /// [`EngineError::Unsupported`].
-pub fn refuse_lacking(engine: &'static str, graph: &Graph, has: impl Fn(&Node) -> bool) -> Result<(), EngineError> {
+pub fn check_supported(engine: &'static str, graph: &Graph, has: impl Fn(&Node) -> bool) -> Result<(), EngineError> {
     let mut nodes: Vec<String> = Vec::new();
     for node in graph.chains.iter().flatten().filter(|node| !has(node)) {
         let name = match node {
@@ -53,7 +53,7 @@ pub fn constants_of(graph: &Graph, constants: &dyn Constants) -> Result<Vec<Tens
 
 /// An argument and the slot that takes it.
 #[derive(Clone, Copy, Debug)]
-pub enum Argument<'a> {
+pub enum BoundInput<'a> {
     Tensor(Tid, &'a Tensor),
     Int(Vid, i32),
 }
@@ -63,10 +63,10 @@ pub enum Argument<'a> {
 /// # Errors
 /// [`EngineError::Arguments`] if their number is another than the graph's; each item, if it is of another kind or element type than
 /// its slot.
-pub fn arguments<'a>(
+pub fn bind_inputs<'a>(
     graph: &'a Graph,
     inputs: &'a [Value],
-) -> Result<impl Iterator<Item = Result<Argument<'a>, EngineError>>, EngineError> {
+) -> Result<impl Iterator<Item = Result<BoundInput<'a>, EngineError>>, EngineError> {
     if inputs.len() != graph.inputs.len() {
         let (expected, found) = (graph.inputs.len(), inputs.len());
         return Err(EngineError::Arguments(format!("expected {expected} inputs, found {found}")));
@@ -78,9 +78,9 @@ pub fn arguments<'a>(
                 Some(meta) if meta.dtype != tensor.dtype() => {
                     refuse(&format!("a tensor of {}, found {}", meta.dtype, tensor.dtype()))
                 }
-                _ => Ok(Argument::Tensor(tid, tensor)),
+                _ => Ok(BoundInput::Tensor(tid, tensor)),
             },
-            (&Slot::Value(vid), &Value::Int(value)) => Ok(Argument::Int(vid, value)),
+            (&Slot::Value(vid), &Value::Int(value)) => Ok(BoundInput::Int(vid, value)),
             (Slot::Tensor(_), Value::Int(_)) => refuse("a tensor, found an integer"),
             (Slot::Value(_), Value::Tensor(_)) => refuse("an integer, found a tensor"),
         }

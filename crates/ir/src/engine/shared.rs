@@ -1,4 +1,4 @@
-//! Mutable state that several sessions hold in common.
+//! Mutable state that several sessions share.
 
 use std::{
     any::Any,
@@ -6,78 +6,78 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// State by name. Sessions and methods that are loaded with clones of one value write to the same storage; they take turns.
+/// State by name. Sessions and methods loaded with clones of one value write to the same storage and take turns.
 ///
-/// Names say which buffers are one: those that a program's methods call alike. What a buffer holds before the first run is what
-/// the first of them to be loaded makes of it.
+/// Buffers to which a program's methods give one name are one buffer. Its initial contents come from the session that is loaded
+/// first.
 #[derive(Clone, Debug, Default)]
 pub struct SharedState {
-    /// What engines keep.
-    pub inside: Arc<Cells>,
-    /// What lies outside of engines' graphs. A run holds it before, and longer than, what is inside.
-    pub outside: Arc<Cells>,
+    /// Buffers and caches that engines keep.
+    pub engine: Arc<StateMap>,
+    /// Values of the outer program, outside of delegates. A run locks this map first and releases it last.
+    pub program: Arc<StateMap>,
 }
 
-/// Named places for values of types that only those know who put them there.
+/// A locked map from names to values whose types only their owners know. Entries are never removed, so indices stay valid.
 #[derive(Default)]
-pub struct Cells(Mutex<Vec<Cell>>);
+pub struct StateMap(Mutex<Vec<Entry>>);
 
-struct Cell {
+struct Entry {
     name: String,
-    /// Who holds it, and in what type and shape.
+    /// Who owns it, and its element type and shape.
     kind: String,
-    contents: Box<dyn Any + Send>,
+    value: Box<dyn Any + Send>,
 }
 
-impl fmt::Debug for Cells {
+impl fmt::Debug for StateMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.held().0.iter().map(|cell| format!("{}: {}", cell.name, cell.kind))).finish()
+        f.debug_list().entries(self.lock().0.iter().map(|entry| format!("{}: {}", entry.name, entry.kind))).finish()
     }
 }
 
-impl Cells {
-    /// The number of the place of that name, which `first` fills if it is new.
+impl StateMap {
+    /// The index of the entry of that name; if there is none, `first` makes one.
     ///
     /// # Errors
-    /// What is expected and found if the place is held as another kind.
-    pub fn join<T: Any + Send>(&self, name: &str, kind: &str, first: impl FnOnce() -> T) -> Result<usize, String> {
-        let cells = &mut self.held().0;
-        match cells.iter().position(|cell| cell.name == name) {
-            Some(at) if cells[at].kind == kind && cells[at].contents.is::<T>() => Ok(at),
-            Some(at) => Err(format!("shared state `{}`: expected {kind}, found {}", name.escape_debug(), cells[at].kind)),
+    /// The expected and the found kind, if the entry is of another kind.
+    pub fn index_or_insert_with<T: Any + Send>(&self, name: &str, kind: &str, first: impl FnOnce() -> T) -> Result<usize, String> {
+        let entries = &mut self.lock().0;
+        match entries.iter().position(|entry| entry.name == name) {
+            Some(at) if entries[at].kind == kind && entries[at].value.is::<T>() => Ok(at),
+            Some(at) => Err(format!("shared state `{}`: expected {kind}, found {}", name.escape_debug(), entries[at].kind)),
             None => {
-                cells.push(Cell { name: name.to_owned(), kind: kind.to_owned(), contents: Box::new(first()) });
-                Ok(cells.len() - 1)
+                entries.push(Entry { name: name.to_owned(), kind: kind.to_owned(), value: Box::new(first()) });
+                Ok(entries.len() - 1)
             }
         }
     }
 
-    /// Whether there is a place of that name.
-    pub fn has(&self, name: &str) -> bool {
-        self.held().0.iter().any(|cell| cell.name == name)
+    /// Whether there is an entry of that name.
+    pub fn contains(&self, name: &str) -> bool {
+        self.lock().0.iter().any(|entry| entry.name == name)
     }
 
-    /// All places, for as long as nobody else may see them.
-    pub fn held(&self) -> Held<'_> {
-        Held(self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Exclusive access to all entries.
+    pub fn lock(&self) -> StateMapGuard<'_> {
+        StateMapGuard(self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// The places of some [`Cells`], locked.
-pub struct Held<'a>(MutexGuard<'a, Vec<Cell>>);
+/// A locked [`StateMap`].
+pub struct StateMapGuard<'a>(MutexGuard<'a, Vec<Entry>>);
 
-impl fmt::Debug for Held<'_> {
+impl fmt::Debug for StateMapGuard<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Held").field("cells", &self.0.len()).finish()
+        f.debug_struct("StateMapGuard").field("entries", &self.0.len()).finish()
     }
 }
 
-impl Held<'_> {
-    /// Swaps the contents of the place of that number, which [`Cells::join`] gave, with `other`. Nothing happens for a number
-    /// or type of other places.
-    pub fn swap<T: Any>(&mut self, number: usize, other: &mut T) {
-        if let Some(contents) = self.0.get_mut(number).and_then(|cell| cell.contents.downcast_mut::<T>()) {
-            std::mem::swap(contents, other);
+impl StateMapGuard<'_> {
+    /// Swaps the value of the entry at an index that [`StateMap::index_or_insert_with`] returned with `other`. Does nothing if there
+    /// is no such entry or its value is of another type.
+    pub fn swap<T: Any>(&mut self, index: usize, other: &mut T) {
+        if let Some(value) = self.0.get_mut(index).and_then(|entry| entry.value.downcast_mut::<T>()) {
+            std::mem::swap(value, other);
         }
     }
 }
@@ -92,19 +92,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_joined_by_name_and_kind() {
-        let cells = Cells::default();
-        assert_eq!(cells.join("a", "i32", || 1), Ok(0));
-        assert!(!cells.has("b"));
-        assert_eq!(cells.join("b", "i32", || 2), Ok(1));
-        assert!(cells.has("b"));
-        assert_eq!(cells.join("a", "i32", || 3), Ok(0));
-        assert!(cells.join("a", "f32", || 3).unwrap_err().contains("expected f32, found i32"));
-        assert!(cells.join("a", "i32", || "text").is_err());
+    fn entries_are_found_by_name_and_kind() {
+        let map = StateMap::default();
+        assert_eq!(map.index_or_insert_with("a", "i32", || 1), Ok(0));
+        assert!(!map.contains("b"));
+        assert_eq!(map.index_or_insert_with("b", "i32", || 2), Ok(1));
+        assert!(map.contains("b"));
+        assert_eq!(map.index_or_insert_with("a", "i32", || 3), Ok(0));
+        assert!(map.index_or_insert_with("a", "f32", || 3).unwrap_err().contains("expected f32, found i32"));
+        assert!(map.index_or_insert_with("a", "i32", || "text").is_err());
         let mut mine = 7;
-        cells.held().swap(0, &mut mine);
+        map.lock().swap(0, &mut mine);
         assert_eq!(mine, 1);
-        cells.held().swap(0, &mut mine);
+        map.lock().swap(0, &mut mine);
         assert_eq!(mine, 7);
     }
 

@@ -65,50 +65,50 @@ pub struct OutSpec {
     pub shape: Shape,
 }
 
-/// What the running node's rule says of its results.
+/// Result types and shapes of one node, inferred from what its operand slots hold now.
 #[derive(Debug, Default)]
-pub struct Decided {
+pub struct Inferred {
     tensors: SmallVec<[(Tid, Spec); 2]>,
     value: Option<(Vid, i32)>,
 }
 
-impl Decided {
-    /// Runs a node's rule in place of the one before.
+impl Inferred {
+    /// Runs the inference rule of `node`; results of the node before are dropped.
     ///
     /// # Errors
     /// If the rule refuses what the slots hold.
     pub fn run(&mut self, node: &Node, contents: &impl Contents) -> Result<()> {
         self.tensors.clear();
         self.value = None;
-        node.infer(&mut Rule { contents, decided: self })
+        node.infer(&mut Rule { contents, inferred: self })
     }
 
-    /// Element type and shape of a result; `None` if the rule has not decided them.
+    /// Element type and shape of a result; `None` if the rule leaves them open.
     pub fn tensor(&self, slot: Out) -> Option<OutSpec> {
         let spec = self.spec(slot.0)?;
         Some(OutSpec { dtype: spec.dtype, shape: spec.shape()? })
     }
 
-    /// An integer result, as far as operands' sizes and integers decide it.
+    /// An integer result, as far as the operands' sizes and integers determine it.
     ///
     /// # Errors
-    /// If the rule has not decided it.
+    /// If the rule leaves it open.
     pub fn value(&self, slot: OutVid) -> Result<i32> {
-        let decided = self.value.filter(|(vid, _)| *vid == slot.0);
-        decided.map(|(_, value)| value).ok_or(InferError::UnsetValue(slot.0))
+        let inferred = self.value.filter(|(vid, _)| *vid == slot.0);
+        inferred.map(|(_, value)| value).ok_or(InferError::UnsetValue(slot.0))
     }
 
     fn spec(&self, tid: Tid) -> Option<&Spec> {
-        self.tensors.iter().rev().find(|(decided, _)| *decided == tid).map(|(_, spec)| spec)
+        self.tensors.iter().rev().find(|(inferred, _)| *inferred == tid).map(|(_, spec)| spec)
     }
 }
 
-/// Number of times that a scan runs its body on what the slots hold.
+/// Number of iterations of a scan, given what the slots hold.
 ///
 /// # Errors
 /// As [`scan_steps`].
-pub fn steps_of(scan: &Scan, contents: &impl Contents) -> Result<usize> {
-    let steps = scan_steps(scan, &Rule { contents, decided: &mut Decided::default() })?;
+pub fn scan_length(scan: &Scan, contents: &impl Contents) -> Result<usize> {
+    let steps = scan_steps(scan, &Rule { contents, inferred: &mut Inferred::default() })?;
     let open = || InferError::Shape(format!("the number of a scan's steps is {steps}"));
     steps.as_int().and_then(|n| usize::try_from(n).ok()).ok_or_else(open)
 }
@@ -116,12 +116,12 @@ pub fn steps_of(scan: &Scan, contents: &impl Contents) -> Result<usize> {
 /// The caller's half of inference.
 struct Rule<'a, C> {
     contents: &'a C,
-    decided: &'a mut Decided,
+    inferred: &'a mut Inferred,
 }
 
 impl<C: Contents> ShapeCx for Rule<'_, C> {
     fn spec(&self, tid: Tid) -> Result<Spec> {
-        if let Some(spec) = self.decided.spec(tid) {
+        if let Some(spec) = self.inferred.spec(tid) {
             return Ok(spec.clone());
         }
         let (dtype, shape) = self.contents.tensor(tid).ok_or(InferError::Unset(tid))?;
@@ -133,12 +133,12 @@ impl<C: Contents> ShapeCx for Rule<'_, C> {
     }
 
     fn set(&mut self, tid: Tid, spec: Spec) {
-        self.decided.tensors.push((tid, spec));
+        self.inferred.tensors.push((tid, spec));
     }
 
     fn set_value(&mut self, vid: Vid, value: Expr) {
         let value = value.as_int().and_then(|value| i32::try_from(value).ok());
-        self.decided.value = value.map(|value| (vid, value));
+        self.inferred.value = value.map(|value| (vid, value));
     }
 
     fn unknown(&mut self) -> Expr {
@@ -166,9 +166,9 @@ mod tests {
     }
 
     fn result(node: &Node, contents: &Two) -> Result<i32> {
-        let mut decided = Decided::default();
-        decided.run(node, contents)?;
-        decided.value(OutVid(Vid(2)))
+        let mut inferred = Inferred::default();
+        inferred.run(node, contents)?;
+        inferred.value(OutVid(Vid(2)))
     }
 
     #[test]
@@ -219,7 +219,7 @@ mod tests {
             scan_axis,
             body_chain_idx: crate::field::ChainId(1),
         };
-        let steps = |scan: Scan| steps_of(&scan, &Two(0, 0));
+        let steps = |scan: Scan| scan_length(&scan, &Two(0, 0));
         assert_eq!((steps(scan(vec![In(Tid(0))], 0)), steps(scan(vec![In(Tid(0))], -1))), (Ok(3), Ok(2)));
         assert!(steps(scan(vec![], 0)).is_err() && steps(scan(vec![In(Tid(0))], 2)).is_err());
     }

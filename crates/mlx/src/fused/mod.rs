@@ -62,7 +62,7 @@ pub(crate) struct Plan {
     /// Launches of this run.
     launches: usize,
     /// Whether the device has work while the host builds this run: it then need not begin before the run is whole.
-    pub(crate) is_ahead: bool,
+    pub(crate) is_pipelined: bool,
 }
 
 /// Launches after which the device begins to work, while the host goes on with the rest of the run.
@@ -131,7 +131,7 @@ impl Plan {
         }
         self.launches += 1;
         if m.trace.is_none()
-            && !self.is_ahead
+            && !self.is_pipelined
             && self.launches.is_multiple_of(LAUNCHES_TO_SUBMIT)
             && let Some(slot) = m.env.tensors.get(step.out().0 as usize).and_then(Option::as_ref)
         {

@@ -23,7 +23,7 @@ impl Eval for ir::Scan {
     const HAS_RULE: bool = false;
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let originals = self.originals.iter().map(|&o| cx.get(o)).collect::<Result<Vec<_>>>()?;
-        let steps = ir::infer::run::steps_of(self, &cx.m.env)?;
+        let steps = ir::infer::run::scan_length(self, &cx.m.env)?;
         let mut stacks: Vec<Vec<Slot>> = self.outputs.iter().map(|_| Vec::with_capacity(steps)).collect();
         for t in 0..steps {
             for (original, &slice) in originals.iter().zip(&self.sliced) {

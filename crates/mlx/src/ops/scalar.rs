@@ -10,14 +10,14 @@ use crate::{
     trace::Origin,
 };
 
-macro_rules! decided_nodes {
+macro_rules! inferred_nodes {
     ($($node:ident)*) => { $(impl Eval for ir::$node {
         fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-            cx.put_decided(self.out)
+            cx.put_inferred(self.out)
         }
     })* };
 }
-decided_nodes! { MultiplyInt FloorDivideInt ModInt }
+inferred_nodes! { MultiplyInt FloorDivideInt ModInt }
 
 /// What is open of `a + sign * b`.
 ///
@@ -36,7 +36,7 @@ macro_rules! sum_nodes {
     ($($node:ident: $sign:literal;)*) => { $(impl Eval for ir::$node {
         fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
             let origin = open_sum(cx, [self.a, self.b], $sign)?;
-            cx.put_decided(self.out)?;
+            cx.put_inferred(self.out)?;
             cx.put_open(self.out, origin);
             Ok(())
         }
@@ -53,7 +53,7 @@ impl Eval for ir::SymSize {
         let slot = cx.peek(self.a.0)?;
         let axis = axis_of(self.dim.into(), slot.rank())?;
         let origin = slot.padded.filter(|p| p.axis == axis).map(|p| p.length);
-        cx.put_decided(self.out)?;
+        cx.put_inferred(self.out)?;
         cx.put_open(self.out, origin);
         Ok(())
     }

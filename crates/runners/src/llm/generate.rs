@@ -5,10 +5,10 @@ use std::{
     time::Duration,
 };
 
-use flambeau_runtime::Draw;
+use flambeau_runtime::Sampling;
 use flambeau_text::{Sampler, SamplingParams, StopMatcher, Tokenizer};
 
-use super::{LanguageModel, model::STEPS_AHEAD};
+use super::{LanguageModel, model::PIPELINE_DEPTH};
 use crate::{Error, Result};
 
 /// What to generate.
@@ -42,7 +42,7 @@ impl Default for Request {
 
 /// Why generation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Finish {
+pub enum FinishReason {
     /// The model ended its text, or a stop text came.
     Stop,
     /// The requested number of tokens is reached.
@@ -90,7 +90,7 @@ pub struct Generation {
     pub text: String,
     /// Ids that were sampled, one that ended the text included.
     pub ids: Vec<u32>,
-    pub finish: Finish,
+    pub finish: FinishReason,
     pub stats: Stats,
 }
 
@@ -110,19 +110,19 @@ pub fn generate(
 ) -> Result<Generation> {
     let start = now();
     let mut run = Run::new(tokenizer, request)?;
-    model.forget();
+    model.cancel();
     check_room(model, request.prompt.len())?;
     let mut stats = Stats { prompt_tokens: request.prompt.len(), ..Stats::default() };
     let source = run.prefill(model, cancelled)?;
     stats.prefill = now().saturating_sub(start);
-    let Some(mut source) = source else { return run.end(Finish::Cancelled, stats, on_text) };
+    let Some(mut source) = source else { return run.end(FinishReason::Cancelled, stats, on_text) };
     let mut first = start;
     let finish = loop {
         if cancelled.load(Ordering::Relaxed) {
-            break Finish::Cancelled;
+            break FinishReason::Cancelled;
         }
         if run.ids.len() >= request.max_new_tokens {
-            break Finish::Length;
+            break FinishReason::Length;
         }
         let id = run.next(model, &source)?;
         let is_last = run.ids.len() + 1 == request.max_new_tokens;
@@ -135,19 +135,19 @@ pub fn generate(
             }
         }
         if run.push(id, on_text)? {
-            break Finish::Stop;
+            break FinishReason::Stop;
         }
         if is_last {
-            break Finish::Length;
+            break FinishReason::Length;
         }
         if is_full {
-            break Finish::Context;
+            break FinishReason::Context;
         }
         if let Source::Logits(logits) = &mut source {
             model.step_into(&[id], logits)?;
         }
     };
-    model.forget();
+    model.cancel();
     stats.decode = if stats.first_token.is_some() { now().saturating_sub(first) } else { Duration::ZERO };
     run.end(finish, stats, on_text)
 }
@@ -156,7 +156,7 @@ pub fn generate(
 enum Source {
     /// It is sampled here.
     Logits(Vec<f32>),
-    /// The engine draws it, and begins the step after it before it is read.
+    /// The engine samples it, and starts the next step before the host reads it.
     Engine,
 }
 
@@ -196,24 +196,24 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// The engine's draw of the next token; `None` where it depends on more than the logits.
-    fn draw(&mut self) -> Option<Draw> {
-        let unit = self.sampler.draw_elsewhere()?;
+    /// How the engine samples the next token; `None` if that depends on more than the logits.
+    fn sampling(&mut self) -> Option<Sampling> {
+        let uniform = self.sampler.draw_elsewhere()?;
         let &SamplingParams { temperature, top_k, top_p, min_p, .. } = self.sampler.params();
-        Some(Draw { temperature, top_k, top_p, min_p, unit })
+        Some(Sampling { temperature, top_k, top_p, min_p, uniform })
     }
 
     /// Feeds the prompt; `None` if the caller cancels.
     fn prefill(&mut self, model: &mut LanguageModel, cancelled: &AtomicBool) -> Result<Option<Source>> {
-        let mut draw = if model.runs_ahead() { self.draw() } else { None };
+        let mut sampling = if model.can_pipeline() { self.sampling() } else { None };
         let mut logits = Vec::new();
         let mut chunks = self.request.prompt.chunks(model.chunk()).peekable();
         while let Some(chunk) = chunks.next() {
             if cancelled.load(Ordering::Relaxed) {
                 return Ok(None);
             }
-            if let Some(draw) = draw.take_if(|_| chunks.peek().is_none()) {
-                model.submit(chunk, draw)?;
+            if let Some(sampling) = sampling.take_if(|_| chunks.peek().is_none()) {
+                model.submit(chunk, sampling)?;
                 return Ok(Some(Source::Engine));
             }
             model.step_into(chunk, &mut logits)?;
@@ -221,19 +221,19 @@ impl<'a> Run<'a> {
         Ok(Some(Source::Logits(logits)))
     }
 
-    /// The next token. An engine that draws it gets the steps behind it first, as far as there are to be any: one before the first
-    /// token, which is waited for most.
+    /// The next token. An engine that samples gets the following steps first: up to [`PIPELINE_DEPTH`], but only one before the
+    /// first token, which must not wait.
     fn next(&mut self, model: &mut LanguageModel, source: &Source) -> Result<u32> {
         match source {
             Source::Logits(logits) => Ok(self.sampler.sample(logits, &self.history)?),
             Source::Engine => {
                 let taken = self.ids.len();
-                let most = (self.request.max_new_tokens - taken).min(1 + STEPS_AHEAD.min(1 + taken));
+                let most = (self.request.max_new_tokens - taken).min(1 + PIPELINE_DEPTH.min(1 + taken));
                 while model.in_flight() < most
                     && model.room() != Some(0)
-                    && let Some(draw) = self.draw()
+                    && let Some(sampling) = self.sampling()
                 {
-                    model.submit_next(draw)?;
+                    model.submit_next(sampling)?;
                 }
                 model.receive()
             }
@@ -262,7 +262,7 @@ impl<'a> Run<'a> {
     }
 
     /// Shows what was held back, and sums up.
-    fn end(mut self, finish: Finish, mut stats: Stats, on_text: &mut dyn FnMut(&str)) -> Result<Generation> {
+    fn end(mut self, finish: FinishReason, mut stats: Stats, on_text: &mut dyn FnMut(&str)) -> Result<Generation> {
         let rest = self.stream.finish()?;
         let step = self.stops.push(&rest);
         self.show(&step.text, on_text);

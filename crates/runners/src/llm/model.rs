@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use flambeau_runtime::{DimSpec, Draw, Engine, LoadOptions, Method, Program, TensorSpec, Value, ValueKind, ValueSpec};
+use flambeau_runtime::{DimSpec, Engine, LoadOptions, Method, Program, Sampling, TensorSpec, Value, ValueKind, ValueSpec};
 use flambeau_tensor::{DType, Tensor, bf16, cast};
 
 use super::Metadata;
@@ -51,13 +51,13 @@ pub struct LanguageModel {
     metadata: Metadata,
     chunk: usize,
     position: usize,
-    /// Tokens of the steps that are submitted and not received, oldest first.
+    /// Number of tokens of each step in flight, oldest first.
     in_flight: VecDeque<usize>,
 }
 
-/// Steps to keep submitted behind the one whose token is waited for: with two, the device has work while the host, woken by a
-/// token, prepares more.
-pub const STEPS_AHEAD: usize = 2;
+/// Steps to keep in flight behind the one whose token is awaited: with two, the device stays busy while the host handles a token
+/// and prepares the next step.
+pub const PIPELINE_DEPTH: usize = 2;
 
 /// A step takes no more tokens than this where the program sets no bound.
 const LONGEST_STEP: usize = 512;
@@ -133,63 +133,63 @@ impl LanguageModel {
     /// # Errors
     /// As [`step`](Self::step); `logits` then holds anything.
     pub fn step_into(&mut self, tokens: &[u32], logits: &mut Vec<f32>) -> Result<()> {
-        self.forget();
+        self.cancel();
         let inputs = self.inputs(tokens)?;
         let outputs = self.method.run_last(&inputs)?;
         self.position += tokens.len();
         self.read_logits(outputs.first(), logits)
     }
 
-    /// Whether steps can be submitted before the token of the one before is known. The program then takes its positions from outside.
-    pub fn runs_ahead(&mut self) -> bool {
+    /// Whether a step can be submitted before the token of the previous one is known. That takes a program whose positions are inputs.
+    pub fn can_pipeline(&mut self) -> bool {
         let is_float = |spec: &ValueSpec| matches!(&spec.kind, ValueKind::Tensor(t) if t.dtype.is_float());
         let gives_logits = self.method.outputs().first().is_some_and(is_float);
-        gives_logits && self.signature.positions != Positions::None && self.method.runs_ahead()
+        gives_logits && self.signature.positions != Positions::None && self.method.can_pipeline()
     }
 
-    /// Submits a step of up to [`chunk`](Self::chunk) tokens; the engine draws the token after the last one.
+    /// Enqueues a step of up to [`chunk`](Self::chunk) tokens; the engine samples the token that follows.
     ///
     /// # Errors
-    /// The model does not [run ahead](Self::runs_ahead). A failure of the step is told by [`receive`](Self::receive).
-    pub fn submit(&mut self, tokens: &[u32], draw: Draw) -> Result<()> {
-        self.submit_step(tokens, None, draw)
+    /// The model [cannot pipeline](Self::can_pipeline). If the step itself fails, [`receive`](Self::receive) reports it.
+    pub fn submit(&mut self, tokens: &[u32], sampling: Sampling) -> Result<()> {
+        self.submit_step(tokens, None, sampling)
     }
 
-    /// As [`submit`](Self::submit), for a step that takes the token drawn by the one before.
+    /// Enqueues a step on the token that the previous step samples.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
-    pub fn submit_next(&mut self, draw: Draw) -> Result<()> {
-        self.submit_step(&[0], Some(self.signature.tokens), draw)
+    pub fn submit_next(&mut self, sampling: Sampling) -> Result<()> {
+        self.submit_step(&[0], Some(self.signature.tokens), sampling)
     }
 
-    fn submit_step(&mut self, tokens: &[u32], fed: Option<usize>, draw: Draw) -> Result<()> {
+    fn submit_step(&mut self, tokens: &[u32], feedback: Option<usize>, sampling: Sampling) -> Result<()> {
         let inputs = self.inputs(tokens)?;
-        self.method.submit(&inputs, fed, draw)?;
+        self.method.submit(&inputs, feedback, sampling)?;
         self.position += tokens.len();
         self.in_flight.push_back(tokens.len());
         Ok(())
     }
 
-    /// The token that the oldest submitted step leads to.
+    /// Waits for the token of the oldest step in flight.
     ///
     /// # Errors
-    /// The step failed, or none is submitted.
+    /// The step failed, or none is in flight.
     pub fn receive(&mut self) -> Result<u32> {
         let token = self.method.receive()?;
         self.in_flight.pop_front();
         Ok(token)
     }
 
-    /// Steps that are submitted and not received.
+    /// Number of steps submitted and not yet received.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// Takes back the steps whose tokens are not received.
-    pub fn forget(&mut self) {
+    /// Drops the steps in flight.
+    pub fn cancel(&mut self) {
         if !self.in_flight.is_empty() {
-            self.method.forget();
+            self.method.cancel();
             self.position -= self.in_flight.drain(..).sum::<usize>();
         }
     }

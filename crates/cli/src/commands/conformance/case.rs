@@ -12,7 +12,7 @@ use flambeau::{
     ir::{Graph, Node},
     pt2,
     runtime::{Engine, LoadOptions, Program, Value},
-    tensor::{Bytes, Tensor, Tolerance, bin, compare},
+    tensor::{Bytes, Tensor, Tolerance, compare, tensor_list},
 };
 use serde_json::Value as Json;
 
@@ -108,7 +108,7 @@ impl Case {
 
     fn tensors(&self, name: &str) -> Result<Vec<Tensor>> {
         let path = self.folder.join(name);
-        bin::read(&files::read(&path)?).with_context(|| path.display().to_string())
+        tensor_list::read(&files::read(&path)?).with_context(|| path.display().to_string())
     }
 
     fn compare(&self, outputs: &[Value]) -> Result<()> {

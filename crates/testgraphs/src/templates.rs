@@ -7,10 +7,10 @@ use flambeau_ir::{
 };
 use flambeau_tensor::DType;
 
-use crate::Growing;
+use crate::Generator;
 
-/// A node of this kind with fresh operands beside existing ones. The outer `None`: there is no recipe. The inner: not now.
-pub(crate) fn draw(g: &mut Growing, name: &str) -> Option<Option<Node>> {
+/// A node of this kind with fresh operands beside existing ones. The outer `None`: there is no template. The inner: not now.
+pub(crate) fn draw(g: &mut Generator, name: &str) -> Option<Option<Node>> {
     Some(match name {
         "Addmm" => Some(addmm(g)),
         "Conv1D" | "Conv2D" | "Conv3D" | "ConvTranspose1D" | "ConvTranspose2D" | "ConvTranspose3D" => conv(g, name),
@@ -28,7 +28,7 @@ pub(crate) fn draw(g: &mut Growing, name: &str) -> Option<Option<Node>> {
     })
 }
 
-fn addmm(g: &mut Growing) -> Node {
+fn addmm(g: &mut Generator) -> Node {
     let dtype = g.float();
     let [m, k, n] = [0; 3].map(|_| g.rng.usize(1..7));
     let batch: Vec<usize> = if g.rng.bool() { vec![g.rng.usize(1..4)] } else { Vec::new() };
@@ -40,7 +40,7 @@ fn addmm(g: &mut Growing) -> Node {
 }
 
 /// Operands of a convolution over `dims` axes, and its number of groups.
-fn conv_operands(g: &mut Growing, dims: usize, grouped: bool) -> (In, In, i32) {
+fn conv_operands(g: &mut Generator, dims: usize, grouped: bool) -> (In, In, i32) {
     let dtype = g.float();
     let groups = if grouped { g.rng.usize(1..3) } else { 1 };
     let (ci, co) = (groups * g.rng.usize(1..4), groups * g.rng.usize(1..4));
@@ -52,7 +52,7 @@ fn conv_operands(g: &mut Growing, dims: usize, grouped: bool) -> (In, In, i32) {
     (In(x), In(w), groups as i32)
 }
 
-fn conv(g: &mut Growing, name: &str) -> Option<Node> {
+fn conv(g: &mut Generator, name: &str) -> Option<Node> {
     let transposed = name.starts_with("ConvTranspose");
     let dims = usize::from(name.as_bytes()[name.len() - 2] - b'0');
     let (x, w, groups) = conv_operands(g, dims, dims < 3);
@@ -75,7 +75,7 @@ struct Packed {
     group_size: i32,
 }
 
-fn packed(g: &mut Growing, lead: &[usize], n: usize, k: usize, dtype: DType) -> Packed {
+fn packed(g: &mut Generator, lead: &[usize], n: usize, k: usize, dtype: DType) -> Packed {
     let (mode, bits, group_size) = match g.rng.usize(..6) {
         0 => (QuantMode::Nvfp4, 4, 16),
         1 => (QuantMode::Mxfp4, 4, 32),
@@ -104,7 +104,7 @@ fn mask_specials(words: Vec<u32>, mode: QuantMode) -> Vec<u32> {
     if mode == QuantMode::Mxfp8 { words.into_iter().map(|w| w & 0xbfbf_bfbf).collect() } else { words }
 }
 
-fn quantized(g: &mut Growing, name: &str) -> Node {
+fn quantized(g: &mut Generator, name: &str) -> Node {
     let dtype = g.float();
     let (n, k, m) = (g.rng.usize(1..3) * 8, 64 * g.rng.usize(1..3), g.rng.usize(1..6));
     let experts = g.rng.usize(1..4);
@@ -143,7 +143,7 @@ fn quantized(g: &mut Growing, name: &str) -> Node {
     }
 }
 
-fn gather_mm(g: &mut Growing) -> Node {
+fn gather_mm(g: &mut Generator) -> Node {
     let dtype = g.float();
     let [m, k, n, batch, experts] = [0; 5].map(|_| g.rng.usize(1..5));
     let a = In(g.input(dtype, &[batch, m, k]));
@@ -153,17 +153,17 @@ fn gather_mm(g: &mut Growing) -> Node {
     GatherMm { a, b, out: Out(g.out()), lhs_indices, rhs_indices, sorted_indices: false, sorted_indices_flag: None }.into()
 }
 
-fn norm(g: &mut Growing, name: &str) -> Option<Node> {
+fn norm(g: &mut Generator, name: &str) -> Option<Node> {
     let x = g.any_float();
     let width = *g.shape_of(x).last()?;
     let dtype = g.env.get(x)?.dtype;
-    let vector = |g: &mut Growing| g.rng.bool().then(|| In(g.input(dtype, &[width])));
+    let vector = |g: &mut Generator| g.rng.bool().then(|| In(g.input(dtype, &[width])));
     let (weight, bias) = (vector(g), vector(g));
     let (x, out, eps) = (In(x), Out(g.out()), 1e-5);
     Some(if name == "RMSNorm" { RMSNorm { x, weight, out, eps }.into() } else { LayerNorm { x, out, weight, bias, eps }.into() })
 }
 
-fn rope(g: &mut Growing) -> Node {
+fn rope(g: &mut Generator) -> Node {
     let dtype = g.float();
     let dims = 2 * g.rng.usize(1..4);
     let [batch, heads, steps, more] = [0; 4].map(|_| g.rng.usize(1..4));
@@ -177,7 +177,7 @@ fn rope(g: &mut Growing) -> Node {
     Rope { x, out: Out(g.out()), dims: dims as i32, offset, freqs, traditional: g.rng.bool(), base: 10000.0, scale: 1.0 }.into()
 }
 
-fn sdpa(g: &mut Growing) -> Node {
+fn sdpa(g: &mut Generator) -> Node {
     let dtype = g.float();
     let [batch, kv_heads, group, tq, more, half] = [0; 6].map(|_| g.rng.usize(1..4));
     let (tk, width) = (tq + more - 1, 4 * half);
@@ -193,7 +193,7 @@ fn sdpa(g: &mut Growing) -> Node {
 }
 
 /// Nodes that read indices, which must lie within an axis of what they index.
-fn indexed(g: &mut Growing, name: &str) -> Option<Node> {
+fn indexed(g: &mut Generator, name: &str) -> Option<Node> {
     let x = g.any();
     let shape = g.shape_of(x);
     if shape.is_empty() || shape.contains(&0) {
@@ -232,7 +232,7 @@ fn indexed(g: &mut Growing, name: &str) -> Option<Node> {
     })
 }
 
-fn slice_update(g: &mut Growing) -> Option<Node> {
+fn slice_update(g: &mut Generator) -> Option<Node> {
     let dst = g.any();
     let mut shape = g.shape_of(dst);
     if shape.is_empty() || shape.contains(&0) {
@@ -248,7 +248,7 @@ fn slice_update(g: &mut Growing) -> Option<Node> {
     Some(SliceUpdate { dst: In(dst), update, out: Out(g.out()), axis: Int::Lit(axis as i64), start, stop, step: 1 }.into())
 }
 
-fn split(g: &mut Growing) -> Option<Node> {
+fn split(g: &mut Generator) -> Option<Node> {
     let x = g.any();
     let shape = g.shape_of(x);
     if shape.is_empty() || shape.contains(&0) {
@@ -261,14 +261,14 @@ fn split(g: &mut Growing) -> Option<Node> {
 }
 
 /// Two branches that leave a value of one shape in one slot.
-fn branch(g: &mut Growing) -> Option<Node> {
+fn branch(g: &mut Generator) -> Option<Node> {
     let x = g.any_float();
     let spec = g.env.get(x)?.clone();
     if g.tainted.contains(&x) {
         return None;
     }
     let out = g.out();
-    let one = |g: &mut Growing, x: Tid| -> Node {
+    let one = |g: &mut Generator, x: Tid| -> Node {
         match g.rng.usize(..3) {
             0 => Neg { x: In(x), out: Out(out) }.into(),
             1 => Square { x: In(x), out: Out(out) }.into(),
@@ -287,7 +287,7 @@ fn branch(g: &mut Growing) -> Option<Node> {
     Some(If { cond, then_chain_idx: ChainId(first), else_chain_idx: ChainId(first + 1) }.into())
 }
 
-fn random_bits(g: &mut Growing) -> Node {
+fn random_bits(g: &mut Generator) -> Node {
     let seed = g.rng.i32(0..100);
     let shape = g.shape().into_iter().map(|n| Int::Lit(n as i64)).collect();
     let seed = Some(flambeau_ir::InVid(g.fresh_value(Some(seed))));

@@ -14,11 +14,11 @@ const MAX_RANK: u32 = 16;
 /// Reads a whole file.
 ///
 /// # Errors
-/// [`Error::Bin`] with the offset at which the bytes break the format.
+/// [`Error::TensorList`] with the offset at which the bytes break the format.
 pub fn read(file: &Bytes) -> Result<Vec<Tensor>, Error> {
     let mut at = 0;
     let mut word = || -> Result<u32, Error> {
-        let bytes = file.get(at..at + 4).ok_or(Error::Bin { offset: at, what: "the file ends inside a header" })?;
+        let bytes = file.get(at..at + 4).ok_or(Error::TensorList { offset: at, what: "the file ends inside a header" })?;
         at += 4;
         Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
     };
@@ -31,13 +31,13 @@ pub fn read(file: &Bytes) -> Result<Vec<Tensor>, Error> {
         offset = next;
     }
     if offset != file.len() {
-        return Err(Error::Bin { offset, what: "bytes follow the last tensor" });
+        return Err(Error::TensorList { offset, what: "bytes follow the last tensor" });
     }
     Ok(tensors)
 }
 
 fn read_one(file: &Bytes, start: usize) -> Result<(Tensor, usize), Error> {
-    let fail = |offset, what| Error::Bin { offset, what };
+    let fail = |offset, what| Error::TensorList { offset, what };
     let word = |i: usize| -> Result<[u8; 4], Error> {
         let at = start + 4 * i;
         let bytes = file.get(at..at + 4).ok_or(fail(at, "the file ends inside a header"))?;

@@ -1,32 +1,32 @@
-//! Runs that follow one another on the device: each is submitted before the token of the one before is read.
+//! Pipelined decoding: each step is submitted before the token of the previous one is read.
 
 use std::collections::VecDeque;
 
-use flambeau_ir::engine::{Ahead, Draw, EngineError, TokenRun, Value};
+use flambeau_ir::engine::{DecodeStep, EngineError, PipelinedDecoding, Sampling, Value};
 use flambeau_tensor::DType;
 
 use crate::{
     error::{OpError, Result},
     ffi::{Api, ArgReduce, Array, Binary, Order, Reduce, Unary},
-    session::{Built, Fed, MlxSession, Pending, State, engine_error, last_entry},
+    session::{Built, Feedback, MlxSession, Pending, State, engine_error, last_entry},
 };
 
-/// Submitted runs.
+/// Submitted steps.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
-    /// The token of each run that is not received, oldest first, or why there is none.
+    /// The token of each step that is not yet received, oldest first, or the step's error.
     tokens: VecDeque<Result<Array, EngineError>>,
-    /// The token that the next run may be fed.
+    /// The token of the latest step, which the next one may take as an input.
     last: Option<Array>,
 }
 
-/// Stands for a token where no logit is a number greater than −∞.
+/// Takes the place of a token where no logit exceeds −∞.
 const NONE: f64 = -1.0;
 
-impl Ahead for MlxSession {
-    fn submit(&mut self, run: TokenRun) {
+impl PipelinedDecoding for MlxSession {
+    fn submit(&mut self, step: DecodeStep) {
         self.post(move |state| {
-            let token = state.submit(&run);
+            let token = state.submit(&step);
             state.in_flight.tokens.push_back(token);
         });
     }
@@ -35,19 +35,19 @@ impl Ahead for MlxSession {
         self.with_state(State::receive)?
     }
 
-    fn forget(&mut self) {
+    fn cancel(&mut self) {
         self.post(|state| state.in_flight = InFlight::default());
     }
 }
 
 impl State {
-    fn submit(&mut self, run: &TokenRun) -> Result<Array, EngineError> {
-        let fed = run.fed.map(|input| self.feed(input, &run.inputs)).transpose()?;
-        let is_ahead = fed.is_some();
-        self.machine.fused.iter_mut().for_each(|plan| plan.is_ahead = is_ahead);
-        let built = self.build(&run.inputs, fed.as_ref());
-        self.machine.fused.iter_mut().for_each(|plan| plan.is_ahead = false);
-        let submitted = built.and_then(|built| self.submit_built(&built, run));
+    fn submit(&mut self, step: &DecodeStep) -> Result<Array, EngineError> {
+        let feedback = step.feedback.map(|input| self.feedback(input, &step.inputs)).transpose()?;
+        let is_pipelined = feedback.is_some();
+        self.machine.fused.iter_mut().for_each(|plan| plan.is_pipelined = is_pipelined);
+        let built = self.build(&step.inputs, feedback.as_ref());
+        self.machine.fused.iter_mut().for_each(|plan| plan.is_pipelined = false);
+        let submitted = built.and_then(|built| self.submit_built(&built, step));
         if submitted.is_err() {
             self.settle();
         }
@@ -56,13 +56,13 @@ impl State {
         Ok(token)
     }
 
-    /// Begins to compute a run and its token, of which there are two handles then.
-    fn submit_built(&self, built: &Built, run: &TokenRun) -> Result<(Array, Array), EngineError> {
-        let Some(Pending::Array(logits)) = built.results.get(run.logits) else {
-            return Err(EngineError::Arguments(format!("result {} holds no logits", run.logits)));
+    /// Enqueues a step and its token, and returns two handles to the token.
+    fn submit_built(&self, built: &Built, step: &DecodeStep) -> Result<(Array, Array), EngineError> {
+        let Some(Pending::Array(logits)) = built.results.get(step.logits) else {
+            return Err(EngineError::Arguments(format!("result {} holds no logits", step.logits)));
         };
         let submit = || {
-            let token = draw(&row(logits)?, &run.draw)?;
+            let token = sample(&row(logits)?, &step.sampling)?;
             let buffers = self.buffers()?;
             self.machine.api.submit(std::iter::once(&token).chain(&buffers))?;
             Ok((token.share()?, token))
@@ -70,26 +70,26 @@ impl State {
         submit().map_err(engine_error)
     }
 
-    /// The last run's token in place of an input.
-    fn feed(&self, input: usize, inputs: &[Value]) -> Result<Fed, EngineError> {
-        let refuse = |what: &str| EngineError::Arguments(format!("input {input} cannot be fed: {what}"));
-        let last = self.in_flight.last.as_ref().ok_or_else(|| refuse("there is no run before"))?;
+    /// The token of the previous step in place of an input.
+    fn feedback(&self, input: usize, inputs: &[Value]) -> Result<Feedback, EngineError> {
+        let refuse = |what: &str| EngineError::Arguments(format!("input {input} cannot take the previous token: {what}"));
+        let last = self.in_flight.last.as_ref().ok_or_else(|| refuse("there is no previous step"))?;
         let Some(Value::Tensor(replaced)) = inputs.get(input).filter(|v| matches!(v, Value::Tensor(t) if t.numel() == 1)) else {
-            return Err(refuse("it is no tensor of one element"));
+            return Err(refuse("it is not a tensor of one element"));
         };
         let array = last.cast(replaced.dtype()).and_then(|token| token.reshape(replaced.shape()));
-        Ok(Fed { input, array: array.map_err(|e| engine_error(e.into()))? })
+        Ok(Feedback { input, array: array.map_err(|e| engine_error(e.into()))? })
     }
 
     fn receive(&mut self) -> Result<u32, EngineError> {
-        let none = || EngineError::Arguments("there is no submitted run".into());
+        let none = || EngineError::Arguments("no step is in flight".into());
         let token = self.in_flight.tokens.pop_front().ok_or_else(none)??;
         let read = token.to_tensor().map_err(OpError::from).and_then(|token| crate::ops::integers(&token));
         if read.is_err() {
             self.settle();
         }
         let id = read.map_err(engine_error)?.first().copied().unwrap_or(NONE as i64);
-        u32::try_from(id).map_err(|_| EngineError::Arguments("no logit is a number greater than −∞".into()))
+        u32::try_from(id).map_err(|_| EngineError::Arguments("no logit exceeds −∞".into()))
     }
 }
 
@@ -108,7 +108,7 @@ fn scalar(api: Api, value: f64, dtype: DType) -> Result<Array> {
 }
 
 /// The token drawn from logits `[V]`, i32 `[1]`.
-fn draw(logits: &Array, how: &Draw) -> Result<Array> {
+fn sample(logits: &Array, how: &Sampling) -> Result<Array> {
     let (api, (dtype, _)) = (logits.api(), logits.spec()?);
     let lowest = scalar(api, f64::NEG_INFINITY, dtype)?;
     let z = logits.unary(Unary::IsNan)?.choose(&lowest, logits)?;
@@ -120,7 +120,7 @@ fn draw(logits: &Array, how: &Draw) -> Result<Array> {
 }
 
 /// Draws by the running sum of weights: in the order of ids, or of descending weight where bounds need that order.
-fn pick(z: &Array, max: &Array, how: &Draw) -> Result<Array> {
+fn pick(z: &Array, max: &Array, how: &Sampling) -> Result<Array> {
     let (api, f32s) = (z.api(), DType::F32);
     let number = |value: f32| scalar(api, value.into(), f32s);
     let (z, max) = (z.cast(f32s)?, max.cast(f32s)?);
@@ -150,7 +150,7 @@ fn pick(z: &Array, max: &Array, how: &Draw) -> Result<Array> {
     let last = weights.spec()?.1[0] as i64 - 1;
     let total = sums.slice(&[last], &[last + 1], &[1])?;
     let count = |condition: Array| condition.cast(DType::I32)?.reduce(Reduce::Sum, &[0], true, 0);
-    let passed = count(sums.binary(Binary::LessEqual, &total.binary(Binary::Multiply, &number(how.unit)?)?)?)?;
+    let passed = count(sums.binary(Binary::LessEqual, &total.binary(Binary::Multiply, &number(how.uniform)?)?)?)?;
     // Rounding can put the target at the total itself.
     let at = passed.binary(Binary::Minimum, &count(sums.binary(Binary::Less, &total)?)?)?;
     Ok(match order {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use flambeau_ir::{
     Graph, check,
-    engine::{Constants, Draw, Engine, LoadOptions, Session, TokenRun, Value},
+    engine::{Constants, DecodeStep, Engine, LoadOptions, Sampling, Session, Value},
 };
 use flambeau_mlx::MlxEngine;
 use flambeau_tensor::{Bytes, Tensor};
@@ -73,14 +73,14 @@ fn step(token: i64, position: i64) -> Vec<Value> {
     vec![tensor(token, &[1, 1]), tensor(position, &[1])]
 }
 
-const GREEDY: Draw = Draw { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, unit: 0.0 };
+const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, uniform: 0.0 };
 
-fn submit(session: &mut Box<dyn Session>, inputs: Vec<Value>, fed: Option<usize>) {
-    session.ahead().expect("the session runs ahead").submit(TokenRun { inputs, fed, logits: 0, draw: GREEDY });
+fn submit(session: &mut Box<dyn Session>, inputs: Vec<Value>, feedback: Option<usize>) {
+    session.pipelined().expect("the session pipelines").submit(DecodeStep { inputs, feedback, logits: 0, sampling: GREEDY });
 }
 
 fn receive(session: &mut Box<dyn Session>) -> Result<u32, String> {
-    session.ahead().expect("the session runs ahead").receive().map_err(|e| e.to_string())
+    session.pipelined().expect("the session pipelines").receive().map_err(|e| e.to_string())
 }
 
 /// What the table says, one token after the other.
@@ -127,7 +127,7 @@ fn runs_that_nobody_receives_are_taken_back() {
     submit(&mut session, step(7, 0), None);
     submit(&mut session, step(0, 1), Some(0));
     let first = receive(&mut session).unwrap();
-    session.ahead().expect("the session runs ahead").forget();
+    session.pipelined().expect("the session pipelines").cancel();
     assert!(receive(&mut session).unwrap_err().contains("no submitted run"));
     submit(&mut session, step(first.into(), 1), None);
     assert_eq!(vec![first, receive(&mut session).unwrap()], expected(7, 2));
@@ -191,11 +191,11 @@ fn tokens_are_drawn_as_the_sampler_draws_them() {
             if round % 10 == 9 {
                 logits[VOCAB + 30] = f32::INFINITY;
             }
-            let unit = sampler.clone().draw_elsewhere().expect("no penalty");
+            let uniform = sampler.clone().draw_elsewhere().expect("no penalty");
             let SamplingParams { temperature, top_k, top_p, min_p, .. } = params;
             let inputs = vec![Value::Tensor(Tensor::from_slice(&logits, &[1, 2, VOCAB]).unwrap())];
-            let draw = Draw { temperature, top_k, top_p, min_p, unit };
-            session.ahead().unwrap().submit(TokenRun { inputs, fed: None, logits: 0, draw });
+            let sampling = Sampling { temperature, top_k, top_p, min_p, uniform };
+            session.pipelined().unwrap().submit(DecodeStep { inputs, feedback: None, logits: 0, sampling });
             let expected = sampler.sample(&logits[VOCAB..], &[]).unwrap();
             assert_eq!(receive(&mut session).unwrap(), expected, "case {case}, round {round}");
         }
@@ -203,8 +203,8 @@ fn tokens_are_drawn_as_the_sampler_draws_them() {
 }
 
 #[test]
-fn a_state_that_every_run_carries_on_forbids_running_ahead() {
+fn a_state_that_every_run_carries_on_forbids_pipelining() {
     let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
     let counts = HISTORY.replace("IndexCopy dst=t4 update=t6 indices=t2 out=t4 axis=0", "Add a=t4 b=t6 out=t4");
-    assert!(load(&engine, &counts).ahead().is_none());
+    assert!(load(&engine, &counts).pipelined().is_none());
 }

@@ -1,0 +1,73 @@
+//! Pipelined decoding: steps of a language model that start before the token of the previous one is read.
+
+use flambeau_ir::engine::{DecodeStep, PipelinedDecoding, Sampling};
+use flambeau_wire::pte::Instruction;
+
+use crate::{Error, Method, Result, Value, method::only_instruction, run};
+
+impl Method {
+    /// The delegate's session, with the values that its call takes and returns; `None` where [`Method::can_pipeline`] is false.
+    fn pipelined(&mut self) -> Option<(&mut dyn PipelinedDecoding, Vec<u32>, Vec<u32>)> {
+        let program = self.program.clone();
+        let Some(Instruction::DelegateCall { delegate, args }) = only_instruction(&program.file().plans[self.plan]) else {
+            return None;
+        };
+        if !self.carries_nothing() {
+            return None;
+        }
+        let delegate = self.delegates.get_mut(*delegate as usize)?;
+        let (inputs, outputs) = args.split_at(delegate.graph.inputs.len().min(args.len()));
+        Some((delegate.session.pipelined()?, inputs.to_vec(), outputs.to_vec()))
+    }
+
+    /// Whether [`Method::submit`] works: the method is a single delegate call, its engine samples on the device, and its steps can be
+    /// cancelled.
+    pub fn can_pipeline(&mut self) -> bool {
+        self.pipelined().is_some()
+    }
+
+    /// Enqueues a step. The method's first result holds logits `[.., V]`; the engine samples a token from their last row. With
+    /// `feedback`, the token of the previous step replaces that input, which has one element.
+    ///
+    /// # Errors
+    /// The arguments do not fit, or the method [cannot pipeline](Method::can_pipeline). [`Method::receive`] reports later failures.
+    pub fn submit(&mut self, inputs: &[Value], feedback: Option<usize>, sampling: Sampling) -> Result<()> {
+        self.check_inputs(inputs)?;
+        let program = self.program.clone();
+        let plan = &program.file().plans[self.plan];
+        let cells = self.cells(inputs);
+        let fail = |what: &str| Error::Run { method: plan.name.clone(), chain: 0, instruction: 0, what: what.to_owned() };
+        let (session, taken, given) = self.pipelined().ok_or_else(|| fail("the method cannot pipeline"))?;
+        let place = |values: &[u32], at: Option<&u32>| values.iter().position(|value| Some(value) == at);
+        let logits = place(&given, plan.outputs.first()).ok_or_else(|| fail("the first output is no result"))?;
+        let feedback = match feedback {
+            Some(input) => {
+                Some(place(&taken, plan.inputs.get(input)).ok_or_else(|| fail("the input that takes the token is unused"))?)
+            }
+            None => None,
+        };
+        let inputs = run::arguments(0, &taken, &cells).map_err(|what| fail(&what))?;
+        session.submit(DecodeStep { inputs, feedback, logits, sampling });
+        Ok(())
+    }
+
+    /// Waits for the token of the oldest step in flight.
+    ///
+    /// # Errors
+    /// The step failed, none of its logits exceeds −∞, or no step is in flight.
+    pub fn receive(&mut self) -> Result<u32> {
+        let method = self.name().to_owned();
+        let fail = |what| Error::Run { method, chain: 0, instruction: 0, what };
+        match self.pipelined() {
+            Some((session, ..)) => session.receive().map_err(|e| fail(e.to_string())),
+            None => Err(fail("the method cannot pipeline".to_owned())),
+        }
+    }
+
+    /// Drops the steps in flight.
+    pub fn cancel(&mut self) {
+        if let Some((session, ..)) = self.pipelined() {
+            session.cancel();
+        }
+    }
+}
