@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use flambeau_kernels::{
     Strides, View, ViewMut,
-    elementwise::whole::{AnyView, AnyViewMut},
+    elementwise::erased::{AnyView, AnyViewMut},
 };
 use flambeau_tensor::{AlignedBytes, Bytes, DType, Element, Shape, Tensor, row_major_strides};
 

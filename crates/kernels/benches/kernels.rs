@@ -6,7 +6,7 @@ use flambeau_kernels::{
     FloatView, IsaKind, Pool, View, ViewMut,
     attention::{Mask, attention},
     bf16,
-    gemm::{Epilogue, matmul},
+    gemm::{Addmm, matmul},
     math::{Unary, unary},
     norm::rms_norm,
     quant::{Format, QMatrix, Scales, linear},
@@ -95,7 +95,7 @@ fn dense(pool: &Pool, [m, n, k]: [usize; 3], cold: bool) {
         let part = &weights[turn % copies * n * k..][..n * k];
         let a = View::contiguous(black_box(&x), &[m, k]).expect("sizes fit");
         let b = View::new(part, &[k, n], &[1, k as isize], 0).expect("sizes fit");
-        matmul(pool, &a, &b, &mut ViewMut::contiguous(&mut out, &[m, n]).expect("sizes fit"), &Epilogue::default())
+        matmul(pool, &a, &b, &mut ViewMut::contiguous(&mut out, &[m, n]).expect("sizes fit"), &Addmm::default())
             .expect("sizes fit");
         turn += 1;
     });
@@ -108,7 +108,7 @@ fn square(pool: &Pool, n: usize) {
     let mut out = vec![0f32; n * n];
     let seconds = best(|| {
         let a = View::contiguous(black_box(&x), &[n, n]).expect("sizes fit");
-        matmul(pool, &a, &a, &mut ViewMut::contiguous(&mut out, &[n, n]).expect("sizes fit"), &Epilogue::default())
+        matmul(pool, &a, &a, &mut ViewMut::contiguous(&mut out, &[n, n]).expect("sizes fit"), &Addmm::default())
             .expect("sizes fit");
     });
     report(&format!("f32 {n}^3"), seconds, 3 * 4 * n * n, 2 * n * n * n);

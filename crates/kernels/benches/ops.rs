@@ -9,8 +9,8 @@ use flambeau_kernels::{
     bf16, cast,
     conv::{Axis, Conv, conv},
     elementwise,
-    gemm::{Epilogue, matmul},
-    linear::{After, Gate, Layer, Weight, layers},
+    gemm::{Addmm, matmul},
+    linear::{Epilogue, Gate, Layer, Weight, layers},
     math::{Unary, unary},
     norm, order, reduce,
     rope::{Rope, rope},
@@ -59,7 +59,7 @@ where
     let (x, w, mut y) = (numbers::<T>(m * k), numbers::<T>(n * k), numbers::<T>(m * n));
     b.time("linear", &format!("linear {dtype} {m}x{k}x{n}"), |pool| {
         let weight = Weight::Float(view(&w, &[n, k]).into());
-        let mut all = [Layer { weight, after: After::default(), out: out(&mut y, &[m, n]) }];
+        let mut all = [Layer { weight, epilogue: Epilogue::default(), out: out(&mut y, &[m, n]) }];
         layers(pool, &view(black_box(&x), &[m, k]), &mut all).expect("sizes fit");
     });
 }
@@ -70,8 +70,8 @@ fn gated(b: &Bench, [m, k, n]: [usize; 3]) {
     b.time("linear", &format!("gated bf16 {m}x{k}x{n}"), |pool| {
         let weight = |w| Weight::Float(view(w, &[n, k]).into());
         let gate = Gate { weight: weight(&w[n * k..]), bias: None, activation: Unary::Silu };
-        let after = After { gate: Some(gate), ..After::default() };
-        let mut all = [Layer { weight: weight(&w), after, out: out(&mut y, &[m, n]) }];
+        let epilogue = Epilogue { gate: Some(gate), ..Epilogue::default() };
+        let mut all = [Layer { weight: weight(&w), epilogue, out: out(&mut y, &[m, n]) }];
         layers(pool, &view(black_box(&x), &[m, k]), &mut all).expect("sizes fit");
     });
 }
@@ -80,7 +80,7 @@ fn product<T: Float>(b: &Bench, dtype: &str, [batch, m, k, n]: [usize; 4]) {
     let (x, w, mut y) = (numbers::<T>(batch * m * k), numbers::<T>(batch * n * k), numbers::<T>(batch * m * n));
     b.time("matmul", &format!("matmul {dtype} {batch}x{m}x{k}x{n}"), |pool| {
         let (x, w) = (view(black_box(&x), &[batch, m, k]), view(&w, &[batch, k, n]));
-        matmul(pool, &x, &w, &mut out(&mut y, &[batch, m, n]), &Epilogue::default()).expect("sizes fit");
+        matmul(pool, &x, &w, &mut out(&mut y, &[batch, m, n]), &Addmm::default()).expect("sizes fit");
     });
 }
 
@@ -152,8 +152,8 @@ fn elements<T: Float + reduce::Numeric<Sum = T> + reduce::Ordered>(b: &Bench, dt
             .expect("sizes fit");
     });
     b.time("copy", &format!("transpose {dtype}"), |pool| {
-        let turned = view(black_box(&x), &shape).permute(&[1, 0]).expect("a permutation");
-        elementwise::copy(pool, &turned, &mut out(&mut y, &[1536, 512])).expect("sizes fit");
+        let transposed = view(black_box(&x), &shape).permute(&[1, 0]).expect("a permutation");
+        elementwise::copy(pool, &transposed, &mut out(&mut y, &[1536, 512])).expect("sizes fit");
     });
     let mut sums = numbers::<T>(1536);
     b.time("reduce", &format!("sum rows {dtype}"), |pool| {

@@ -86,7 +86,7 @@ macro_rules! bool_and_float {
 }
 bool_and_float!(f32, f16, bf16);
 
-pub use crate::elementwise::whole::cast;
+pub use crate::elementwise::erased::cast;
 
 /// [`cast`] between float types, whole vectors at a time.
 ///
@@ -99,7 +99,7 @@ pub fn cast_float<S: Float, D: Float>(pool: &Pool, x: &View<S>, out: &mut ViewMu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::elementwise::whole::{AnyView, AnyViewMut};
+    use crate::elementwise::erased::{AnyView, AnyViewMut};
 
     fn check<S: Element, D: Element + PartialEq>(from: &[S], to: &[D])
     where

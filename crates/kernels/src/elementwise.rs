@@ -2,15 +2,15 @@
 //!
 //! Every function writes all of `out`; operands broadcast to its shape. A result does not depend on the number of threads.
 
-pub mod chain;
-pub mod whole;
+pub mod erased;
+pub mod fused;
 
 use flambeau_tensor::{Bool, Element};
 
 use crate::{
     Error, Float, Pool, View, ViewMut,
     simd::{Isa, Kernel, load_partial, store_partial},
-    view::{Turned, Walk},
+    view::{Transposed, Walk},
 };
 
 /// Elements of a task.
@@ -424,30 +424,30 @@ pub fn map_in_place<T: Element, F: Fn(T) -> T + Sync>(pool: &Pool, data: &mut [T
 pub fn copy<T: Element>(pool: &Pool, x: &View<T>, out: &mut ViewMut<T>) -> Result<(), Error> {
     let x = x.broadcast_to(out.shape())?;
     let walk = Walk::new(out.shape(), [out.strides(), x.strides()]);
-    match walk.turned() {
+    match walk.transposed() {
         // SAFETY: the walk is made from these views.
-        Some(turned) => unsafe { copy_turned(pool, &turned, PtrMut(out.origin()), Ptr(x.origin())) },
+        Some(transposed) => unsafe { copy_transposed(pool, &transposed, PtrMut(out.origin()), Ptr(x.origin())) },
         None => map(pool, &x, out, |x| x)?,
     }
     Ok(())
 }
 
-/// Rows and columns of a block of a turned copy.
-const TURN: usize = 32;
+/// Rows and columns of a block of a transposed copy.
+const TILE: usize = 32;
 
 /// Copies matrices whose rows are columns of the source, in blocks that both sides find in the cache.
 ///
 /// # Safety
 /// The walk's shape and strides are those of `to` and `from`, of which the first is injective.
-unsafe fn copy_turned<T: Element>(pool: &Pool, turned: &Turned<2>, to: PtrMut<T>, from: Ptr<T>) {
-    let down = turned.size[0].div_ceil(TURN);
+unsafe fn copy_transposed<T: Element>(pool: &Pool, transposed: &Transposed<2>, to: PtrMut<T>, from: Ptr<T>) {
+    let down = transposed.size[0].div_ceil(TILE);
     let (to, from) = (&to, &from);
-    pool.run_ranges(turned.lead.len() * down, (GRAIN / (TURN * turned.size[1])).max(1), |tasks| {
+    pool.run_ranges(transposed.lead.len() * down, (GRAIN / (TILE * transposed.size[1])).max(1), |tasks| {
         for task in tasks {
-            turned.lead.runs(task / down, task / down + 1, |at, _| {
+            transposed.lead.runs(task / down, task / down + 1, |at, _| {
                 // SAFETY: the caller's promise; tasks write disjoint rows.
                 unsafe {
-                    let band = Band { to: to.0.offset(at[0]), from: from.0.offset(at[1]), turned, first: task % down * TURN };
+                    let band = Band { to: to.0.offset(at[0]), from: from.0.offset(at[1]), transposed, first: task % down * TILE };
                     pool.dispatch(band);
                 }
             });
@@ -455,11 +455,11 @@ unsafe fn copy_turned<T: Element>(pool: &Pool, turned: &Turned<2>, to: PtrMut<T>
     });
 }
 
-/// [`TURN`] rows of a turned copy from `first` on.
+/// [`TILE`] rows of a transposed copy from `first` on.
 struct Band<'a, T> {
     to: *mut T,
     from: *const T,
-    turned: &'a Turned<2>,
+    transposed: &'a Transposed<2>,
     first: usize,
 }
 
@@ -467,17 +467,17 @@ impl<T: Element> Kernel for Band<'_, T> {
     type Out = ();
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let ([rows, columns], [[to_row, _], [to_column, from_column]]) = (self.turned.size, self.turned.step);
-        let end = rows.min(self.first + TURN);
-        for column in (0..columns).step_by(TURN) {
-            let stop = columns.min(column + TURN);
+        let ([rows, columns], [[to_row, _], [to_column, from_column]]) = (self.transposed.size, self.transposed.step);
+        let end = rows.min(self.first + TILE);
+        for column in (0..columns).step_by(TILE) {
+            let stop = columns.min(column + TILE);
             // SAFETY: rows and columns are inside both operands; those of the source are one element apart along rows.
             unsafe {
                 let from = self.from.add(self.first).offset(column as isize * from_column);
                 let to = self.to.offset(self.first as isize * to_row + column as isize * to_column);
-                let whole = end - self.first == TURN && stop - column == TURN;
+                let whole = end - self.first == TILE && stop - column == TILE;
                 if size_of::<T>() == 4 && whole && to_column == 1 && to_row >= 0 && from_column >= 0 {
-                    for (i, j) in (0..TURN).step_by(I::LANES).flat_map(|i| (0..TURN).step_by(I::LANES).map(move |j| (i, j))) {
+                    for (i, j) in (0..TILE).step_by(I::LANES).flat_map(|i| (0..TILE).step_by(I::LANES).map(move |j| (i, j))) {
                         let from = from.add(i).offset(j as isize * from_column);
                         let to = to.offset(i as isize * to_row).add(j);
                         isa.transpose(from.cast(), from_column as usize, to.cast(), to_row as usize);

@@ -1,17 +1,17 @@
 //! Dense matrix products over strided operands, `f32` accumulation.
 
 mod block;
-mod few;
-mod finish;
+mod epilogue;
 mod gemv;
 mod operand;
+mod skinny;
 mod tile;
 
 use flambeau_tensor::Shape;
 
 use crate::{Error, Float, Pool, View, ViewMut, convert::FloatPtr, error::same, pool::Team, view::Walk};
 pub(crate) use block::{Job, Panels, multiply as blocks};
-pub(crate) use finish::{Beside, Finish};
+pub(crate) use epilogue::RawEpilogue;
 pub(crate) use operand::{Columns, Dense, Operand, words};
 pub(crate) use tile::{Inputs, MAX_ROWS, accumulate, tile};
 
@@ -76,7 +76,7 @@ impl<'a> FloatView<'a> {
 
 /// What happens to a product before it is stored: `alpha · (a·b) + beta · bias`.
 #[derive(Clone, Debug)]
-pub struct Epilogue<'a> {
+pub struct Addmm<'a> {
     /// Factor of the product.
     pub alpha: f32,
     /// Factor of the bias.
@@ -85,9 +85,9 @@ pub struct Epilogue<'a> {
     pub bias: Option<FloatView<'a>>,
 }
 
-impl Default for Epilogue<'_> {
+impl Default for Addmm<'_> {
     fn default() -> Self {
-        Epilogue { alpha: 1.0, beta: 1.0, bias: None }
+        Addmm { alpha: 1.0, beta: 1.0, bias: None }
     }
 }
 
@@ -102,7 +102,7 @@ pub fn matmul<A: Float, B: Float, C: Float>(
     a: &View<A>,
     b: &View<B>,
     out: &mut ViewMut<C>,
-    epilogue: &Epilogue,
+    addmm: &Addmm,
 ) -> Result<(), Error> {
     let rank = out.shape().len();
     if rank < 2 || a.rank() < 2 || b.rank() < 2 {
@@ -113,7 +113,7 @@ pub fn matmul<A: Float, B: Float, C: Float>(
     same("rows of b", k, b.shape()[b.rank() - 2])?;
     let with = |d: [usize; 2]| shape[..rank - 2].iter().copied().chain(d).collect::<Shape>();
     let (a, b) = (a.broadcast_to(&with([m, k]))?, b.broadcast_to(&with([k, n]))?);
-    let bias = epilogue.bias.as_ref().map(|v| v.broadcast_to(&shape)).transpose()?;
+    let bias = addmm.bias.as_ref().map(|v| v.broadcast_to(&shape)).transpose()?;
     let (lead, none) = (rank - 2, [0isize; 16]);
     if lead > none.len() {
         return Err(Error::Size { what: "rank of a matrix product", expected: none.len() + 2, found: rank });
@@ -129,12 +129,12 @@ pub fn matmul<A: Float, B: Float, C: Float>(
     let rows_fold = fold_batch(&batch, [m, k], a_step, out_step, bias.as_ref().map(|v| last(v.strides())));
     let size = [if rows_fold { m * batch.len() } else { m }, n, k];
     let products = Products { size, a: FloatPtr::reading(a.origin()), a_step, b: FloatPtr::reading(b.origin()), b_step };
-    let finish = Finish { alpha: epilogue.alpha, beta: epilogue.beta, ..Finish::plain(FloatPtr::of(out_origin), out_step) };
+    let epilogue = RawEpilogue { alpha: addmm.alpha, beta: addmm.beta, ..RawEpilogue::plain(FloatPtr::of(out_origin), out_step) };
     let count = if rows_fold { 1 } else { batch.len() };
     let one = |i: usize| {
         batch.runs(i, i + 1, |at, _| {
             // SAFETY: `at` lies on the leading axes of the views, so each origin is inside its data.
-            unsafe { products.run(pool, at, finish, bias.as_ref()) };
+            unsafe { products.run(pool, at, epilogue, bias.as_ref()) };
         });
     };
     // Small products are not worth a fork-join each.
@@ -164,14 +164,14 @@ impl Products {
     ///
     /// # Safety
     /// They are inside their data, which is that of the product's sizes.
-    unsafe fn run(&self, pool: &Pool, at: [isize; 4], finish: Finish, bias: Option<&FloatView>) {
+    unsafe fn run(&self, pool: &Pool, at: [isize; 4], epilogue: RawEpilogue, bias: Option<&FloatView>) {
         // SAFETY: the caller's promise.
         unsafe {
             let a = Dense::new(self.a.offset(at[0]), self.a_step);
             let b = Dense::new(self.b.offset(at[1]), self.b_step);
-            let out = Beside { origin: finish.out.origin.offset(at[2]), step: finish.out.step };
-            let finish = Finish { out, bias: bias.map(|view| Beside::of(view, at[3])), ..finish };
-            product(&mut pool.team(), self.size, &a, &b, finish);
+            let out = Dense { origin: epilogue.out.origin.offset(at[2]), step: epilogue.out.step };
+            let epilogue = RawEpilogue { out, bias: bias.map(|view| Dense::of(view, at[3])), ..epilogue };
+            product(&mut pool.team(), self.size, &a, &b, epilogue);
         }
     }
 }
@@ -180,27 +180,27 @@ impl Products {
 ///
 /// # Safety
 /// The operands have these sizes.
-unsafe fn product(team: &mut Team, [m, n, k]: [usize; 3], a: &Dense, b: &Dense, finish: Finish) {
-    let turned = Job { rows: n, operand: Operand::Dense(b.transposed()), gate: None, finish, turned: true };
+unsafe fn product(team: &mut Team, [m, n, k]: [usize; 3], a: &Dense, b: &Dense, epilogue: RawEpilogue) {
+    let transposed = Job { rows: n, operand: Operand::Dense(b.transposed()), gate: None, epilogue, transposed: true };
     // SAFETY: the caller's promise.
     unsafe {
         if b.step[0] == 1 || k == 1 {
-            linear(team, [m, k], a, &[turned]);
-        } else if m <= few::FEW && b.step[1] == 1 {
-            let (rows, stride) = few::widen(team, a, m, k);
-            gemv::by_columns(team, [m, n, k], rows.as_floats(), stride, b, &finish);
+            linear(team, [m, k], a, &[transposed]);
+        } else if m <= skinny::ROWS && b.step[1] == 1 {
+            let (rows, stride) = skinny::widen(team, a, m, k);
+            gemv::by_columns(team, [m, n, k], rows.as_floats(), stride, b, &epilogue);
             team.give_back(rows);
-        } else if n <= few::FEW && a.step[1] == 1 {
-            let job = Job { rows: m, operand: Operand::Dense(*a), finish: finish.turned(), ..turned };
-            few::multiply(team, [n, k], &b.transposed(), &[job]);
+        } else if n <= skinny::ROWS && a.step[1] == 1 {
+            let job = Job { rows: m, operand: Operand::Dense(*a), epilogue: epilogue.transposed(), ..transposed };
+            skinny::multiply(team, [n, k], &b.transposed(), &[job]);
         } else {
-            let job = Job { rows: m, operand: Operand::Dense(*a), turned: false, ..turned };
+            let job = Job { rows: m, operand: Operand::Dense(*a), transposed: false, ..transposed };
             blocks(team, [n, k], Columns::Lines(Operand::Dense(*b)), &[job]);
         }
     }
 }
 
-/// Every job's `x · rowsᵀ` for `x` `[m, k]`: rows of the jobs are columns of their outputs, and the jobs are turned.
+/// Every job's `x · rowsᵀ` for `x` `[m, k]`: rows of the jobs are columns of their outputs, and the jobs are `transposed`.
 ///
 /// # Safety
 /// The operands have these sizes.
@@ -211,12 +211,12 @@ pub(crate) unsafe fn linear(team: &mut Team, [m, k]: [usize; 2], x: &Dense, jobs
     let operands = || jobs.iter().flat_map(|j| std::iter::once(&j.operand).chain(&j.gate));
     // SAFETY: the caller's promise.
     unsafe {
-        if m <= few::FEW && operands().all(few::readable) {
-            few::multiply(team, [m, k], x, jobs);
+        if m <= skinny::ROWS && operands().all(skinny::readable) {
+            skinny::multiply(team, [m, k], x, jobs);
         } else if jobs.iter().all(|j| j.gate.is_none() && j.rows < m) {
-            // The shorter side is packed; the longer one is read where it lies, and nothing is turned on its way out.
+            // The shorter side is packed; the longer one is read where it lies, and nothing is transposed on its way out.
             for job in jobs {
-                let own = Job { rows: m, operand: Operand::Dense(*x), turned: false, ..*job };
+                let own = Job { rows: m, operand: Operand::Dense(*x), transposed: false, ..*job };
                 blocks(team, [job.rows, k], Columns::Rows(job.operand), &[own]);
             }
         } else {

@@ -1,4 +1,4 @@
-//! Linear layers: several weights over one input, and what follows each product done while it is at hand.
+//! Linear layers: several weights over one input, each with an epilogue that runs while its product is still in cache.//! Linear layers: several weights over one input, and what follows each product done while it is at hand.
 
 use smallvec::SmallVec;
 
@@ -6,7 +6,7 @@ use crate::{
     Error, Float, FloatView, Pool, View, ViewMut,
     convert::FloatPtr,
     error::same,
-    gemm::{self, Beside, Dense, Finish, Job, Operand},
+    gemm::{self, Dense, Job, Operand, RawEpilogue},
     math::Unary,
     quant::QMatrix,
 };
@@ -63,7 +63,7 @@ pub enum Residual<'a> {
 /// Each step is rounded to the type of the output, so that a layer has the bits of its steps done one by one; product and bias
 /// are one step.
 #[derive(Clone, Debug, Default)]
-pub struct After<'a> {
+pub struct Epilogue<'a> {
     /// Added to the product in `f32`; broadcasts to `[M, N]`.
     pub bias: Option<FloatView<'a>>,
     /// Applied after the bias.
@@ -79,8 +79,8 @@ pub struct After<'a> {
 pub struct Layer<'a, Y> {
     /// `[N, K]`
     pub weight: Weight<'a>,
-    /// What happens to `x · weightᵀ`.
-    pub after: After<'a>,
+    /// What is done to `x · weightᵀ` before it is stored.
+    pub epilogue: Epilogue<'a>,
     /// `[M, N]`, any strides.
     pub out: ViewMut<'a, Y>,
 }
@@ -122,31 +122,31 @@ impl<'a, Y: Float> Layer<'a, Y> {
         same("rows of a linear layer's output", m, self.out.shape()[0])?;
         same("columns of a linear layer's output", n, self.out.shape()[1])?;
         let step = [self.out.strides()[0], self.out.strides()[1]];
-        let mut finish = Finish::plain(FloatPtr::of(self.out.origin()), step);
-        finish.bias = beside(self.after.bias.as_ref(), [m, n])?;
-        finish.activation = self.after.activation;
-        if let Some(Gate { weight, bias, activation }) = &self.after.gate {
+        let mut epilogue = RawEpilogue::plain(FloatPtr::of(self.out.origin()), step);
+        epilogue.bias = broadcast(self.epilogue.bias.as_ref(), [m, n])?;
+        epilogue.activation = self.epilogue.activation;
+        if let Some(Gate { weight, bias, activation }) = &self.epilogue.gate {
             let [gate_n, gate_k] = weight.size()?;
             same("rows of a gate's weight", n, gate_n)?;
             same("depth of a gate's weight", k, gate_k)?;
-            finish.gate = Some((*activation, beside(bias.as_ref(), [m, n])?));
+            epilogue.gate = Some((*activation, broadcast(bias.as_ref(), [m, n])?));
         }
-        finish.residual = match &self.after.residual {
+        epilogue.residual = match &self.epilogue.residual {
             Residual::None => None,
-            Residual::Out => Some(finish.out),
-            Residual::View(view) => beside(Some(view), [m, n])?,
+            Residual::Out => Some(epilogue.out),
+            Residual::View(view) => broadcast(Some(view), [m, n])?,
         };
-        let gate = self.after.gate.as_ref().map(|g| g.weight.operand());
-        Ok(Job { rows: n, operand: self.weight.operand(), gate, finish, turned: true })
+        let gate = self.epilogue.gate.as_ref().map(|g| g.weight.operand());
+        Ok(Job { rows: n, operand: self.weight.operand(), gate, epilogue, transposed: true })
     }
 }
 
 /// An operand broadcast to the output.
-fn beside(view: Option<&FloatView>, shape: [usize; 2]) -> Result<Option<Beside>, Error> {
+fn broadcast(view: Option<&FloatView>, shape: [usize; 2]) -> Result<Option<Dense>, Error> {
     let Some(view) = view else { return Ok(None) };
     let view = view.broadcast_to(&shape)?;
     // SAFETY: offset 0 is inside any view that has elements, and nothing is read of one that has none.
-    Ok(Some(unsafe { Beside::of(&view, 0) }))
+    Ok(Some(unsafe { Dense::of(&view, 0) }))
 }
 
 #[cfg(test)]

@@ -242,8 +242,8 @@ mod tests {
         for (count, length) in [(1, 1), (3, 70), (4, 64), (9, 200), (70, 100)] {
             let x: Vec<i32> = (0..(count * length) as i32).map(|i| i * 7919 % 1009 - 400).collect();
             let rows = View::contiguous(&x, &[count, length]).unwrap();
-            let turned: Vec<i32> = (0..count * length).map(|i| x[i % count * length + i / count]).collect();
-            let columns = View::contiguous(&turned, &[length, count]).unwrap();
+            let transposed: Vec<i32> = (0..count * length).map(|i| x[i % count * length + i / count]).collect();
+            let columns = View::contiguous(&transposed, &[length, count]).unwrap();
             for order in [(false, false), (false, true), (true, false), (true, true)] {
                 let (mut a, mut b) = (vec![0; x.len()], vec![0; x.len()]);
                 cumsum(&Pool::new(2), &rows, 1, order, &mut a).unwrap();

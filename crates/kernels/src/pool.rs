@@ -20,11 +20,11 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-mod ahead;
+mod prefetch;
 mod scratch;
 
 use crate::simd::{Cpu, IsaKind, Kernel};
-use ahead::{Ahead, Reader};
+use prefetch::{List, Prefetcher};
 use scratch::Arena;
 pub(crate) use scratch::{Scratch, Team};
 
@@ -66,7 +66,7 @@ struct Shared {
     joining: AtomicBool,
     left: Condvar,
     stop: AtomicBool,
-    ahead: Ahead,
+    prefetch: List,
 }
 
 // SAFETY: `job` is written only by the caller that holds `Pool::owner` while the gate is closed and nobody is inside, and read
@@ -107,7 +107,7 @@ impl Pool {
             joining: AtomicBool::new(false),
             left: Condvar::new(),
             stop: AtomicBool::new(false),
-            ahead: Ahead::default(),
+            prefetch: List::default(),
         });
         let spawn = |i: usize| {
             let shared = Arc::clone(&shared);
@@ -189,11 +189,11 @@ impl Pool {
         Team { pool: self, lease: self.lease(), own: Arena::default() }
     }
 
-    /// Names memory that jobs will read soon. Workers begin to bring it near while they have nothing else to do; of more than some
-    /// hundred kilobytes, or more than a handful of pieces, only the first.
-    pub fn expect<'a>(&self, pieces: impl IntoIterator<Item = &'a [u8]>) {
+    /// Names memory that the next jobs will read. Idle workers prefetch the beginning of it into their caches: some hundred
+    /// kilobytes of the first few pieces.
+    pub fn prefetch<'a>(&self, pieces: impl IntoIterator<Item = &'a [u8]>) {
         if !self.workers.is_empty() {
-            self.shared.ahead.set(pieces);
+            self.shared.prefetch.set(pieces);
         }
     }
 
@@ -313,8 +313,8 @@ impl Shared {
 
     fn work(&self, worker: usize) {
         let mut seen = 0;
-        let mut reader = Reader::new(worker, self.shares.len());
-        while let Some(ticket) = self.enter(seen, &mut reader) {
+        let mut prefetcher = Prefetcher::new(worker, self.shares.len());
+        while let Some(ticket) = self.enter(seen, &mut prefetcher) {
             seen = ticket;
             // SAFETY: this worker is inside the open job, so the caller does not write it.
             let job = unsafe { *self.job.get() };
@@ -324,7 +324,7 @@ impl Shared {
     }
 
     /// Waits for an open job other than `seen` and enters it; `None` when the pool ends.
-    fn enter(&self, seen: u64, reader: &mut Reader) -> Option<u64> {
+    fn enter(&self, seen: u64, prefetcher: &mut Prefetcher) -> Option<u64> {
         let mut spins = 0;
         loop {
             if self.stop.load(Relaxed) {
@@ -338,7 +338,7 @@ impl Shared {
                 }
                 continue;
             }
-            if reader.step(&self.ahead) {
+            if prefetcher.step(&self.prefetch) {
                 continue;
             }
             spins += 1;

@@ -16,7 +16,7 @@ use crate::{
     Error, Float, Pool,
     convert::FloatPtr,
     error::same,
-    gemm::{self, Columns, Dense, Finish, Job, Operand},
+    gemm::{self, Columns, Dense, Job, Operand, RawEpilogue},
 };
 pub(crate) use dequant::read;
 pub use dequant::{dequantize, dequantize_rows};
@@ -219,8 +219,8 @@ fn row_major<X: Float>(x: &[X], cols: usize) -> Dense {
 
 /// A product by `wᵀ` that goes to row-major `out`.
 fn job<'a, Y: Float>(w: QMatrix<'a>, out: &mut [Y], columns: usize) -> Job<'a> {
-    let finish = Finish::plain(FloatPtr::of(out.as_mut_ptr()), [columns as isize, 1]);
-    Job { rows: w.rows, operand: Operand::Codes(w), gate: None, finish, turned: true }
+    let epilogue = RawEpilogue::plain(FloatPtr::of(out.as_mut_ptr()), [columns as isize, 1]);
+    Job { rows: w.rows, operand: Operand::Codes(w), gate: None, epilogue, transposed: true }
 }
 
 /// `out[M, N] = x[M, K] · w`, with `w` being `[K, N]` and its groups running along N.
@@ -230,9 +230,9 @@ fn job<'a, Y: Float>(w: QMatrix<'a>, out: &mut [Y], columns: usize) -> Job<'a> {
 pub fn matmul<X: Float, Y: Float>(pool: &Pool, x: &[X], w: &QMatrix, out: &mut [Y]) -> Result<(), Error> {
     let m = rows_of(x.len(), w.rows, "activations")?;
     same("outputs", m * w.cols, out.len())?;
-    let finish = Finish::plain(FloatPtr::of(out.as_mut_ptr()), [w.cols as isize, 1]);
+    let epilogue = RawEpilogue::plain(FloatPtr::of(out.as_mut_ptr()), [w.cols as isize, 1]);
     let operand = Operand::Dense(row_major(x, w.rows));
-    let job = Job { rows: m, operand, gate: None, finish, turned: false };
+    let job = Job { rows: m, operand, gate: None, epilogue, transposed: false };
     // SAFETY: the operands have these sizes.
     unsafe { gemm::blocks(&mut pool.team(), [w.cols, w.rows], Columns::Lines(Operand::Codes(*w)), &[job]) };
     Ok(())

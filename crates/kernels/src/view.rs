@@ -317,7 +317,7 @@ impl<const N: usize> Walk<N> {
     }
 
     /// For a copy to operand 0: its two innermost axes, if the other operand's are the wrong way round and long enough to matter.
-    pub(crate) fn turned(&self) -> Option<Turned<N>> {
+    pub(crate) fn transposed(&self) -> Option<Transposed<N>> {
         let n = self.shape.len();
         let (outer, inner) = (n.checked_sub(2)?, n - 1);
         let size = [self.shape[outer], self.shape[inner]];
@@ -327,7 +327,7 @@ impl<const N: usize> Walk<N> {
             lead.shape.push(1);
             lead.strides.push([0; N]);
         }
-        (wrong && size[0] >= 8 && size[1] >= 8).then(|| Turned { lead, size, step: [self.strides[outer], self.strides[inner]] })
+        (wrong && size[0] >= 8 && size[1] >= 8).then(|| Transposed { lead, size, step: [self.strides[outer], self.strides[inner]] })
     }
 
     /// Strides of the innermost axis.
@@ -371,7 +371,7 @@ impl<const N: usize> Walk<N> {
 
 /// A walk whose two innermost axes are looked at together.
 #[derive(Debug)]
-pub(crate) struct Turned<const N: usize> {
+pub(crate) struct Transposed<const N: usize> {
     pub(crate) lead: Walk<N>,
     pub(crate) size: [usize; 2],
     /// Strides of the outer and the inner one.

@@ -4,9 +4,8 @@ use flambeau_ir as ir;
 use flambeau_kernels::{
     Pool,
     elementwise::{
-        map_float, select,
-        whole::{Floats, Ints, map_ints, test_floats, zip_ints},
-        zip_float,
+        erased::{Floats, Ints, compare_floats, map_ints, zip_ints},
+        map_float, select, zip_float,
     },
     math::{Unary, unary},
 };
@@ -375,7 +374,7 @@ fn compare(pool: &Pool, a: &Array, b: &Array, y: &mut Array, f: impl Compare) ->
         let test = |a: &Floats, b: &Floats, y: &mut Ints| {
             y.iter_mut().zip(a).zip(b).for_each(|((y, a), b)| *y = f.test(a, b).into());
         };
-        return Ok(test_floats(pool, &a, &b, &mut y, &test)?);
+        return Ok(compare_floats(pool, &a, &b, &mut y, &test)?);
     }
     Ok(zip_ints(pool, &a, &b, &mut y, &|a, b| a.iter_mut().zip(b).for_each(|(a, b)| *a = f.test(&*a, b).into()))?)
 }

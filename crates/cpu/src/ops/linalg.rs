@@ -3,7 +3,7 @@
 use flambeau_ir as ir;
 use flambeau_kernels::{
     FloatView, Pool,
-    gemm::{Epilogue, matmul},
+    gemm::{Addmm, matmul},
 };
 use flambeau_tensor::{DType, Shape};
 
@@ -26,9 +26,9 @@ pub(crate) fn float_view(x: &Array) -> Result<FloatView<'_>> {
 }
 
 /// `y = alpha · a·b + beta · bias`; `a` has the type of `y`, `b` may have any float type.
-pub(crate) fn product(pool: &Pool, a: &Array, b: &Array, y: &mut Array, epilogue: &Epilogue<'_>) -> Result<()> {
+pub(crate) fn product(pool: &Pool, a: &Array, b: &Array, y: &mut Array, addmm: &Addmm<'_>) -> Result<()> {
     float_dtype!(y.dtype, T => float_dtype!(b.dtype, B => {
-        Ok(matmul::<T, B, T>(pool, &a.view()?, &b.view()?, &mut y.view_mut()?, epilogue)?)
+        Ok(matmul::<T, B, T>(pool, &a.view()?, &b.view()?, &mut y.view_mut()?, addmm)?)
     }))
 }
 
@@ -57,11 +57,11 @@ pub(crate) fn as_bias(bias: &Array, out: &[usize], matrices: &[usize]) -> Result
 
 /// `y = alpha · a·b + beta · bias` over matrices; without a bias, `y = a·b`.
 pub(crate) fn affine(pool: &Pool, [a, b]: [&Array; 2], bias: Option<&Array>, [alpha, beta]: [f32; 2], y: &mut Array) -> Result<()> {
-    let epilogue = match bias {
-        Some(bias) => Epilogue { alpha, beta, bias: Some(float_view(bias)?) },
-        None => Epilogue::default(),
+    let addmm = match bias {
+        Some(bias) => Addmm { alpha, beta, bias: Some(float_view(bias)?) },
+        None => Addmm::default(),
     };
-    product(pool, a, b, y, &epilogue)
+    product(pool, a, b, y, &addmm)
 }
 
 impl Eval for ir::Addmm {
@@ -118,7 +118,7 @@ impl Eval for ir::GatherMm {
         if self.lhs_indices.is_none() && self.rhs_indices.is_none() {
             let (a, b, shape) = as_matrices(a, b, &spec.shape);
             let mut y = cx.alloc(spec.dtype, &shape)?;
-            product(&cx.pool(), &a, &b, &mut y, &Epilogue::default())?;
+            product(&cx.pool(), &a, &b, &mut y, &Addmm::default())?;
             y.set_shape(&spec.shape);
             cx.put(self.out, y);
             return Ok(());
@@ -135,7 +135,7 @@ impl Eval for ir::GatherMm {
         let pool = cx.pool();
         for (i, (&l, &r)) in lhs.iter().zip(&rhs).enumerate() {
             let (a, b) = (a.narrow(0, l as usize, 1, 1), b.narrow(0, r as usize, 1, 1));
-            with_region(&mut y, &[(0, i, 1, 1)], |y| product(&pool, &a, &b, y, &Epilogue::default()))?;
+            with_region(&mut y, &[(0, i, 1, 1)], |y| product(&pool, &a, &b, y, &Addmm::default()))?;
         }
         y.set_shape(&spec.shape);
         cx.put(self.out, y);

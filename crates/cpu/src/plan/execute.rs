@@ -261,7 +261,7 @@ impl RunPlan {
                 }
             }
             if let Some(next) = self.next[i] {
-                m.pool.expect(self.steps[next].weights());
+                m.pool.prefetch(self.steps[next].weights());
             }
         }
         Ok(())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use flambeau_ir::{In, Node, Out, SlotClass};
 use flambeau_kernels::{
     Pool,
-    elementwise::chain::{self, MAX_INPUTS, MAX_STEPS, Op, Step},
+    elementwise::fused::{MAX_INPUTS, MAX_STEPS, Op, Step, fused},
     math::Unary,
 };
 use flambeau_tensor::{DType, Shape};
@@ -157,5 +157,5 @@ pub(super) fn compute(b: &mut Planner<'_>, fused: &Fused) -> Result<MemRef> {
 
 fn run(pool: &Pool, steps: &[Step], ins: &[Array], y: &mut Array) -> Result<()> {
     let views = ins.iter().map(float_view).collect::<Result<SmallVec<[_; MAX_INPUTS]>>>()?;
-    float_dtype!(y.dtype, T => Ok(chain::chain::<T>(pool, steps, &views, &mut y.view_mut()?)?))
+    float_dtype!(y.dtype, T => Ok(fused::<T>(pool, steps, &views, &mut y.view_mut()?)?))
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use flambeau_ir::{self as ir, In, Node, Out, SlotClass, Tid};
 use flambeau_kernels::{
     Pool,
-    linear::{After, Gate, Layer, Residual, Weight, layers},
+    linear::{Epilogue, Gate, Layer, Residual, Weight, layers},
     math::Unary,
     quant::Format,
 };
@@ -301,14 +301,14 @@ impl At {
 }
 
 impl Entry {
-    fn after<'a>(&self, ins: &'a [Array]) -> Result<After<'a>> {
+    fn epilogue<'a>(&self, ins: &'a [Array]) -> Result<Epilogue<'a>> {
         let view = |at: Option<usize>| at.map(|at| float_view(&ins[at])).transpose();
         let gate = match &self.gate {
             Some((at, activation)) => Some(Gate { weight: at.weight(ins)?, bias: view(at.bias)?, activation: *activation }),
             None => None,
         };
         let residual = view(self.residual)?.map_or(Residual::None, Residual::View);
-        Ok(After { bias: view(self.part.bias)?, activation: self.activation, gate, residual })
+        Ok(Epilogue { bias: view(self.part.bias)?, activation: self.activation, gate, residual })
     }
 }
 
@@ -317,7 +317,7 @@ fn run(pool: &Pool, entries: &[Entry], dtype: DType, ins: &[Array], outs: &mut [
     float_dtype!(dtype, T => {
         let mut all: SmallVec<[Layer<'_, T>; 3]> = SmallVec::new();
         for (entry, out) in entries.iter().zip(outs) {
-            all.push(Layer { weight: entry.part.weight(ins)?, after: entry.after(ins)?, out: out.view_mut()? });
+            all.push(Layer { weight: entry.part.weight(ins)?, epilogue: entry.epilogue(ins)?, out: out.view_mut()? });
         }
         Ok(layers::<T, T>(pool, &ins[0].view()?, &mut all)?)
     })

@@ -139,7 +139,7 @@ struct Buffers<'a> {
     values: &'a mut [u32],
     /// `[column][row]`, maxima, sums.
     state: &'a mut [f32],
-    /// Rows that are turned.
+    /// Rows that are transposed.
     lines: &'a mut [f32],
     /// Keys that each row can see: the first, and the one after the last.
     bounds: &'a mut [f32],

@@ -35,10 +35,10 @@ fn operands_broadcast_over_any_strides() {
                 assert_eq!(out, expected);
                 zip_float(&pool, &a, &b, &mut ViewMut::contiguous(&mut out, &shape).unwrap(), |a, b| a - 2.0 * b).unwrap();
                 assert_eq!(out, expected);
-                let mut turned = vec![0f32; 840];
-                let mut view = ViewMut::new(&mut turned, &shape, &[1, 3, 12], 0).unwrap();
+                let mut transposed = vec![0f32; 840];
+                let mut view = ViewMut::new(&mut transposed, &shape, &[1, 3, 12], 0).unwrap();
                 zip(&pool, &a, &b, &mut view, |a, b| a - 2.0 * b).unwrap();
-                let back = View::new(&turned, &shape, &[1, 3, 12], 0).unwrap();
+                let back = View::new(&transposed, &shape, &[1, 3, 12], 0).unwrap();
                 copy_to_slice(&pool, &back, &mut out).unwrap();
                 assert_eq!(out, expected);
             }
@@ -76,10 +76,10 @@ fn thread_counts_agree() {
     assert_threads_agree(|pool| {
         let mut out = x.clone();
         map_in_place(pool, &mut out, |x: f32| x * 3.0);
-        let mut turned = vec![bf16::ZERO; x.len()];
+        let mut transposed = vec![bf16::ZERO; x.len()];
         let view = View::new(&out, &[250, 400], &[1, 250], 0).unwrap();
-        map_float(pool, &view, &mut ViewMut::contiguous(&mut turned, &[250, 400]).unwrap(), f32::exp).unwrap();
-        turned
+        map_float(pool, &view, &mut ViewMut::contiguous(&mut transposed, &[250, 400]).unwrap(), f32::exp).unwrap();
+        transposed
     });
 }
 

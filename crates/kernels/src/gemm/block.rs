@@ -8,7 +8,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::{
-    finish::{Finish, Lines},
+    epilogue::{Lines, RawEpilogue},
     operand::{Columns, Operand, words},
     tile::{Inputs, accumulate, tile},
 };
@@ -42,9 +42,9 @@ pub(crate) struct Job<'a> {
     pub(crate) operand: Operand<'a>,
     /// Of the same size.
     pub(crate) gate: Option<Operand<'a>>,
-    pub(crate) finish: Finish,
+    pub(crate) epilogue: RawEpilogue,
     /// Whether rows of the product are columns of the output.
-    pub(crate) turned: bool,
+    pub(crate) transposed: bool,
 }
 
 /// Computes every job's `rows · columns` over `k` steps; `n` is the number of columns.
@@ -190,12 +190,12 @@ impl Kernel for Block<'_> {
             self.products(isa, gate, buffer, gate_sums, stride);
         }
         let gate = self.job.gate.map(|_| &*gate_sums);
-        if self.job.turned {
-            self.store_turned(isa, sums, gate, stride, bytemuck::cast_slice_mut(lines));
+        if self.job.transposed {
+            self.store_transposed(isa, sums, gate, stride, bytemuck::cast_slice_mut(lines));
         } else {
             let lines = Lines { data: sums, gate, stride, size: [self.rows.len(), self.columns.len()] };
             // SAFETY: the block is inside the output, and blocks are disjoint.
-            unsafe { self.job.finish.store(self.cpu, self.rows.start, self.start + self.columns.start, lines) };
+            unsafe { self.job.epilogue.store(self.cpu, self.rows.start, self.start + self.columns.start, lines) };
         }
     }
 }
@@ -230,7 +230,7 @@ impl Block<'_> {
 
     /// Stores columns of the product as rows of the output, a vector's worth at a time.
     #[inline(always)]
-    fn store_turned<I: Isa>(&self, isa: I, sums: &[f32], gate: Option<&[f32]>, stride: usize, lines: &mut [f32]) {
+    fn store_transposed<I: Isa>(&self, isa: I, sums: &[f32], gate: Option<&[f32]>, stride: usize, lines: &mut [f32]) {
         let (lines, gate_lines) = lines.split_at_mut(16 * ROWS);
         for column in (0..self.columns.len()).step_by(I::LANES) {
             for (from, to) in [(Some(sums), &mut *lines), (gate, &mut *gate_lines)] {
@@ -246,7 +246,7 @@ impl Block<'_> {
             let size = [I::LANES.min(self.columns.len() - column), self.rows.len()];
             let lines = Lines { data: lines, gate: gate.map(|_| &*gate_lines), stride: ROWS, size };
             // SAFETY: the block is inside the output, and blocks are disjoint.
-            unsafe { self.job.finish.store(self.cpu, self.start + self.columns.start + column, self.rows.start, lines) };
+            unsafe { self.job.epilogue.store(self.cpu, self.start + self.columns.start + column, self.rows.start, lines) };
         }
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use half::bf16;
 
 use super::{
-    finish::{Finish, Lines},
+    epilogue::{Lines, RawEpilogue},
     operand::Dense,
 };
 use crate::{
@@ -23,7 +23,7 @@ const COLUMNS: usize = 128;
 
 /// Rows of activations, in words, that dense rows are multiplied with.
 #[derive(Clone, Copy)]
-pub(crate) struct FewRows {
+pub(crate) struct SkinnyRows {
     /// `f32`, or pairs of bf16 where the weights are bf16 too.
     pub(crate) words: *const u32,
     pub(crate) pairs: bool,
@@ -37,7 +37,7 @@ pub(crate) struct FewRows {
 ///
 /// # Safety
 /// The rows are inside `w` and have `k` elements, as those of `x`.
-pub(crate) unsafe fn dots(cpu: Cpu, x: FewRows, w: &Dense, rows: Range<usize>, to: &mut [f32]) {
+pub(crate) unsafe fn dots(cpu: Cpu, x: SkinnyRows, w: &Dense, rows: Range<usize>, to: &mut [f32]) {
     let (step, count) = (w.step[0], rows.len());
     // SAFETY: the caller's promise.
     with_float!(unsafe { w.at(rows.start, 0) }, p => {
@@ -47,7 +47,7 @@ pub(crate) unsafe fn dots(cpu: Cpu, x: FewRows, w: &Dense, rows: Range<usize>, t
 }
 
 struct Dots<'a, W> {
-    x: FewRows,
+    x: SkinnyRows,
     w: *const W,
     /// Between rows of `w`.
     step: isize,
@@ -170,7 +170,14 @@ fn combine<I: Isa, const PAIRS: bool>(isa: I, x: I::U, w: I::U, sum: I::V) -> I:
 ///
 /// # Safety
 /// The operands have these sizes.
-pub(super) unsafe fn by_columns(team: &mut Team, [m, n, k]: [usize; 3], rows: &[f32], stride: usize, b: &Dense, finish: &Finish) {
+pub(super) unsafe fn by_columns(
+    team: &mut Team,
+    [m, n, k]: [usize; 3],
+    rows: &[f32],
+    stride: usize,
+    b: &Dense,
+    epilogue: &RawEpilogue,
+) {
     let cpu = team.cpu();
     team.run(n.div_ceil(COLUMNS), 0, |task, _| {
         let (first, count) = (task * COLUMNS, COLUMNS.min(n - task * COLUMNS));
@@ -182,7 +189,7 @@ pub(super) unsafe fn by_columns(team: &mut Team, [m, n, k]: [usize; 3], rows: &[
             with_float!(from, p => cpu.dispatch(Axpy { row, b: p.cast_const(), step: b.step[0], line }));
             let lines = Lines { data: line, gate: None, stride: count, size: [1, count] };
             // SAFETY: tasks own disjoint columns.
-            unsafe { finish.store(cpu, i, first, lines) };
+            unsafe { epilogue.store(cpu, i, first, lines) };
         }
     });
 }

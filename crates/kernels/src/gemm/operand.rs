@@ -6,13 +6,14 @@ use half::bf16;
 
 use super::tile::MAX_ROWS;
 use crate::{
-    Float,
-    convert::FloatPtr,
+    Float, FloatView,
+    convert::{FloatPtr, with_float},
     quant::QMatrix,
     simd::{Cpu, Isa, Kernel, load_partial},
 };
 
-/// A matrix by origin and strides of its two axes. Whoever makes one vouches that all its elements are readable for its life.
+/// A matrix by its origin and the strides of its two axes. Whoever makes one vouches that its elements are readable, or writable
+/// where it is an output, for as long as it is used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dense {
     pub(crate) origin: FloatPtr,
@@ -24,6 +25,16 @@ impl Dense {
     /// Every element that the product's sizes reach is readable.
     pub(crate) unsafe fn new(origin: FloatPtr, step: [isize; 2]) -> Dense {
         Dense { origin, step }
+    }
+
+    /// The last two axes of `view`, from the element at `offset` on.
+    ///
+    /// # Safety
+    /// That element is inside the view, whose rank is at least 2.
+    pub(crate) unsafe fn of(view: &FloatView, offset: isize) -> Dense {
+        let s = view.strides();
+        // SAFETY: the caller vouches that the element at `offset` is inside the view.
+        Dense { origin: unsafe { view.origin().offset(offset) }, step: [s[s.len() - 2], s[s.len() - 1]] }
     }
 
     /// Row `i`, from column `j` on.
@@ -38,6 +49,27 @@ impl Dense {
     /// Rows for columns.
     pub(crate) fn transposed(self) -> Dense {
         Dense { origin: self.origin, step: [self.step[1], self.step[0]] }
+    }
+
+    /// Elements `(i, j..j + n)`, the other lanes being anything.
+    ///
+    /// # Safety
+    /// They are inside the matrix, and `n` is at most `LANES`.
+    #[inline(always)]
+    pub(super) unsafe fn load<I: Isa>(&self, isa: I, i: usize, j: usize, n: usize) -> I::V {
+        // SAFETY: the caller vouches that these elements are inside the matrix; `lanes` holds the most that a vector has.
+        unsafe {
+            with_float!(self.at(i, j), p => match self.step[1] {
+                1 if n == I::LANES => Float::load(isa, p.cast_const()),
+                1 => load_partial(isa, p.cast_const(), n),
+                0 => isa.splat((*p).to_f32()),
+                step => {
+                    let mut lanes = [0.0; 16];
+                    lanes.iter_mut().enumerate().take(n).for_each(|(l, x)| *x = (*p.offset(l as isize * step)).to_f32());
+                    isa.load(lanes.as_ptr())
+                }
+            })
+        }
     }
 }
 
@@ -222,13 +254,13 @@ unsafe fn pack_rows(cpu: Cpu, o: &Operand, (k, pairs): (usize, bool), n: Range<u
                 }
             }
             let (steps, panel) = (words(len, pairs), &mut panel[words(start, pairs) * width + first..]);
-            cpu.dispatch(Turn { block: &block, steps, columns: 16.min(width - first), width, panel });
+            cpu.dispatch(Transpose { block: &block, steps, columns: 16.min(width - first), width, panel });
         }
     }
 }
 
 /// `panel[step][c] = block[c][step]`
-struct Turn<'a> {
+struct Transpose<'a> {
     block: &'a [[u32; STRETCH]; 16],
     steps: usize,
     columns: usize,
@@ -236,7 +268,7 @@ struct Turn<'a> {
     panel: &'a mut [u32],
 }
 
-impl Kernel for Turn<'_> {
+impl Kernel for Transpose<'_> {
     type Out = ();
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {

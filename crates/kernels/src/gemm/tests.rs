@@ -26,12 +26,9 @@ fn check<A: Precision, B: Precision>(pool: &Pool, [m, n, k]: [usize; 3], la: Lay
     let a = View::new(&a, &[m, k], &strides(la, m, k), 0).unwrap();
     let b = View::new(&b, &[k, n], &strides(lb, k, n), 0).unwrap();
     let mut out = vec![A::from_f32(f32::NAN); m * n];
-    let epilogue = Epilogue {
-        alpha: if bias { 0.5 } else { 1.0 },
-        beta: 2.0,
-        bias: bias.then(|| View::contiguous(&row, &[n]).unwrap().into()),
-    };
-    matmul(pool, &a, &b, &mut ViewMut::contiguous(&mut out, &[m, n]).unwrap(), &epilogue).unwrap();
+    let addmm =
+        Addmm { alpha: if bias { 0.5 } else { 1.0 }, beta: 2.0, bias: bias.then(|| View::contiguous(&row, &[n]).unwrap().into()) };
+    matmul(pool, &a, &b, &mut ViewMut::contiguous(&mut out, &[m, n]).unwrap(), &addmm).unwrap();
     let value = |i: usize, j: usize| {
         let sum: f64 =
             (0..k).map(|p| f64::from(a.get(&[i, p]).unwrap().to_f32()) * f64::from(b.get(&[p, j]).unwrap().to_f32())).sum();
@@ -71,7 +68,7 @@ fn batches_broadcast() {
         let a = View::contiguous(&a, &[2, 3, 4, 5]).unwrap();
         let b = if shared { View::contiguous(&b[..30], &[5, 6]) } else { View::contiguous(&b, &[3, 5, 6]) }.unwrap();
         let mut out = vec![0f32; 2 * 3 * 4 * 6];
-        matmul(&pool, &a, &b, &mut ViewMut::contiguous(&mut out, &[2, 3, 4, 6]).unwrap(), &Epilogue::default()).unwrap();
+        matmul(&pool, &a, &b, &mut ViewMut::contiguous(&mut out, &[2, 3, 4, 6]).unwrap(), &Addmm::default()).unwrap();
         let b = b.broadcast_to(&[2, 3, 5, 6]).unwrap();
         for (i, &found) in out.iter().enumerate() {
             let (x, y, r, c) = (i / 72, i / 24 % 3, i / 6 % 4, i % 6);
@@ -89,7 +86,7 @@ fn thread_counts_agree() {
         assert_threads_agree(|pool| {
             let mut out = vec![0f32; m * n];
             let (a, b) = (View::contiguous(&a, &[m, k]).unwrap(), View::new(&b, &[k, n], &[1, k as isize], 0).unwrap());
-            matmul(pool, &a, &b, &mut ViewMut::contiguous(&mut out, &[m, n]).unwrap(), &Epilogue::default()).unwrap();
+            matmul(pool, &a, &b, &mut ViewMut::contiguous(&mut out, &[m, n]).unwrap(), &Addmm::default()).unwrap();
             out
         });
     }
@@ -102,7 +99,7 @@ fn sizes_are_checked() {
     let run = |a: &[usize], b: &[usize], c: &[usize]| {
         let mut out = [0f32; 64];
         let mut out = ViewMut::contiguous(&mut out, c).unwrap();
-        matmul(&Pool::new(1), &view(a), &view(b), &mut out, &Epilogue::default()).is_ok()
+        matmul(&Pool::new(1), &view(a), &view(b), &mut out, &Addmm::default()).is_ok()
     };
     assert!(run(&[2, 3], &[3, 4], &[2, 4]));
     assert!(!run(&[2, 3], &[4, 3], &[2, 4]));

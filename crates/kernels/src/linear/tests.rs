@@ -19,8 +19,8 @@ struct Case<T> {
     residual: Vec<T>,
 }
 
-fn none() -> After<'static> {
-    After::default()
+fn none() -> Epilogue<'static> {
+    Epilogue::default()
 }
 
 const FORMAT: Format = Format::Affine { bits: 4, group: 32 };
@@ -67,10 +67,10 @@ where
         View::contiguous(data, &[self.size[0], self.size[1]]).unwrap()
     }
 
-    fn run(&self, pool: &Pool, after: After<'_>, codes: bool) -> Vec<T> {
+    fn run(&self, pool: &Pool, epilogue: Epilogue<'_>, codes: bool) -> Vec<T> {
         let [m, n, k] = self.size;
         let mut out = self.residual.clone();
-        let layer = Layer { weight: self.weight(codes), after, out: ViewMut::contiguous(&mut out, &[m, n]).unwrap() };
+        let layer = Layer { weight: self.weight(codes), epilogue, out: ViewMut::contiguous(&mut out, &[m, n]).unwrap() };
         layers(pool, &View::contiguous(&self.x, &[m, k]).unwrap(), &mut [layer]).unwrap();
         out
     }
@@ -102,19 +102,19 @@ where
             assert!(bytes(found) == bytes(expected), "{:?} {size:?} codes {codes}: {what}", pool.isa());
         };
         let plain = case.run(pool, none(), codes);
-        let biased = case.run(pool, After { bias: Some(case.bias()), ..none() }, codes);
+        let biased = case.run(pool, Epilogue { bias: Some(case.bias()), ..none() }, codes);
         let active = case.activated(pool, Unary::Silu, &biased);
-        let found = case.run(pool, After { bias: Some(case.bias()), activation: Some(Unary::Silu), ..none() }, codes);
+        let found = case.run(pool, Epilogue { bias: Some(case.bias()), activation: Some(Unary::Silu), ..none() }, codes);
         same("bias and activation", &found, &active);
         let sum = case.zip(pool, &case.residual, &plain, |a, b| a + b);
-        same("residual in place", &case.run(pool, After { residual: Residual::Out, ..none() }, codes), &sum);
+        same("residual in place", &case.run(pool, Epilogue { residual: Residual::Out, ..none() }, codes), &sum);
         let view = || case.matrix(&case.residual).into();
-        same("residual beside", &case.run(pool, After { residual: Residual::View(view()), ..none() }, codes), &sum);
+        same("residual beside", &case.run(pool, Epilogue { residual: Residual::View(view()), ..none() }, codes), &sum);
         let other = case.run(pool, none(), !codes);
         let gate = case.activated(pool, Unary::GeluTanh, &other);
         let gated = case.zip(pool, &case.zip(pool, &gate, &plain, |a, b| a * b), &case.residual, |a, b| a + b);
         let make = || Gate { weight: case.weight(!codes), bias: None, activation: Unary::GeluTanh };
-        let found = case.run(pool, After { gate: Some(make()), residual: Residual::Out, ..none() }, codes);
+        let found = case.run(pool, Epilogue { gate: Some(make()), residual: Residual::Out, ..none() }, codes);
         same("gate and residual", &found, &gated);
     }
 }
@@ -138,9 +138,9 @@ fn layers_of_one_input_do_not_touch_each_other() {
         let alone = [case.run(&pool, none(), true), case.run(&pool, none(), false)];
         let (mut a, mut b, mut c) = (vec![bf16::ZERO; m * 50], vec![bf16::ZERO; m * 50], vec![bf16::ZERO; m * 120]);
         let mut all = [
-            Layer { weight: case.weight(true), after: none(), out: ViewMut::contiguous(&mut a, &[m, 50]).unwrap() },
-            Layer { weight: case.weight(false), after: none(), out: ViewMut::contiguous(&mut b, &[m, 50]).unwrap() },
-            Layer { weight: case.weight(true), after: none(), out: ViewMut::new(&mut c, &[m, 50], &[120, 2], 7).unwrap() },
+            Layer { weight: case.weight(true), epilogue: none(), out: ViewMut::contiguous(&mut a, &[m, 50]).unwrap() },
+            Layer { weight: case.weight(false), epilogue: none(), out: ViewMut::contiguous(&mut b, &[m, 50]).unwrap() },
+            Layer { weight: case.weight(true), epilogue: none(), out: ViewMut::new(&mut c, &[m, 50], &[120, 2], 7).unwrap() },
         ];
         layers(&pool, &View::contiguous(&case.x, &[m, 128]).unwrap(), &mut all).unwrap();
         assert_eq!((&a, &b), (&alone[0], &alone[1]));
@@ -157,7 +157,7 @@ fn thread_counts_agree() {
     for m in [1, 6, 50] {
         let case = Case::<bf16>::new([m, 300, 256]);
         let make = || Gate { weight: case.weight(false), bias: Some(case.bias()), activation: Unary::Silu };
-        assert_threads_agree(|pool| case.run(pool, After { gate: Some(make()), ..none() }, true));
+        assert_threads_agree(|pool| case.run(pool, Epilogue { gate: Some(make()), ..none() }, true));
     }
 }
 
@@ -165,9 +165,9 @@ fn thread_counts_agree() {
 fn operands_that_do_not_fit_are_refused() {
     let case = Case::<f32>::new([2, 8, 64]);
     let pool = Pool::new(1);
-    let refused = |x: [usize; 2], out: [usize; 2], after: After<'_>| {
+    let refused = |x: [usize; 2], out: [usize; 2], epilogue: Epilogue<'_>| {
         let (data, mut y) = (vec![0f32; x[0] * x[1]], vec![7f32; out[0] * out[1]]);
-        let layer = Layer { weight: case.weight(true), after, out: ViewMut::contiguous(&mut y, &out).unwrap() };
+        let layer = Layer { weight: case.weight(true), epilogue, out: ViewMut::contiguous(&mut y, &out).unwrap() };
         let result = layers(&pool, &View::contiguous(&data, &x).unwrap(), &mut [layer]);
         assert!(result.is_ok() || y.iter().all(|&y| y == 7.0));
         result.is_err()
@@ -178,10 +178,10 @@ fn operands_that_do_not_fit_are_refused() {
     assert!(refused([2, 64], [2, 9], none()));
     let short = [0f32; 7];
     let short = || View::contiguous(&short, &[7]).unwrap().into();
-    assert!(refused([2, 64], [2, 8], After { bias: Some(short()), ..none() }));
-    assert!(refused([2, 64], [2, 8], After { residual: Residual::View(short()), ..none() }));
+    assert!(refused([2, 64], [2, 8], Epilogue { bias: Some(short()), ..none() }));
+    assert!(refused([2, 64], [2, 8], Epilogue { residual: Residual::View(short()), ..none() }));
     let narrow = [0f32; 8 * 32];
     let narrow = || Weight::Float(View::contiguous(&narrow, &[8, 32]).unwrap().into());
     let gate = Gate { weight: narrow(), bias: None, activation: Unary::Silu };
-    assert!(refused([2, 64], [2, 8], After { gate: Some(gate), ..none() }));
+    assert!(refused([2, 64], [2, 8], Epilogue { gate: Some(gate), ..none() }));
 }

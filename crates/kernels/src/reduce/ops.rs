@@ -289,9 +289,9 @@ pub fn argmin<T: Ordered>(pool: &Pool, x: &View<T>, axes: &[usize], out: &mut [u
 }
 
 /// `ALL` or any.
-struct Truth<const ALL: bool>;
+struct Logical<const ALL: bool>;
 
-impl<T: CastTo<Bool>, const ALL: bool> Reducer<T> for Truth<ALL> {
+impl<T: CastTo<Bool>, const ALL: bool> Reducer<T> for Logical<ALL> {
     type Acc = bool;
     #[inline(always)]
     fn empty(&self) -> bool {
@@ -312,7 +312,7 @@ impl<T: CastTo<Bool>, const ALL: bool> Reducer<T> for Truth<ALL> {
 /// # Errors
 /// As [`sum`].
 pub fn any<T: CastTo<Bool>>(pool: &Pool, x: &View<T>, axes: &[usize], out: &mut [Bool]) -> Result<(), Error> {
-    finish(&reduce(pool, x, axes, &Truth::<false>)?, out, Bool::from)
+    finish(&reduce(pool, x, axes, &Logical::<false>)?, out, Bool::from)
 }
 
 /// Whether all elements over `axes` are non-zero; true for none.
@@ -320,7 +320,7 @@ pub fn any<T: CastTo<Bool>>(pool: &Pool, x: &View<T>, axes: &[usize], out: &mut 
 /// # Errors
 /// As [`sum`].
 pub fn all<T: CastTo<Bool>>(pool: &Pool, x: &View<T>, axes: &[usize], out: &mut [Bool]) -> Result<(), Error> {
-    finish(&reduce(pool, x, axes, &Truth::<true>)?, out, Bool::from)
+    finish(&reduce(pool, x, axes, &Logical::<true>)?, out, Bool::from)
 }
 
 /// Σ e^(x − top[out])

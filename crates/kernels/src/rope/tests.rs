@@ -63,7 +63,7 @@ fn large_positions_lose_no_more_than_the_angle_does() {
 fn a_pool_that_remembers_rotations_gives_what_a_new_one_gives() {
     let x: Vec<f32> = Rng::new(4).floats(3 * 16);
     let x = View::contiguous(&x, &[1, 1, 3, 16]).unwrap();
-    let turned = |pool: &Pool, offset: i32, base: f32| {
+    let transposed = |pool: &Pool, offset: i32, base: f32| {
         let mut out = [0f32; 3 * 16];
         let spec = Rope { dims: 16, traditional: false, base, scale: 1.0, periods: None };
         rope(pool, &x, &[offset], &spec, &mut ViewMut::contiguous(&mut out, &[1, 1, 3, 16]).unwrap()).unwrap();
@@ -71,7 +71,7 @@ fn a_pool_that_remembers_rotations_gives_what_a_new_one_gives() {
     };
     let pool = Pool::new(1);
     for (offset, base) in [(5, 1e4), (5, 1e4), (5, 5e5), (6, 1e4), (7, 1e4), (8, 1e4), (5, 1e4), (8, 1e4), (5, 5e5)] {
-        assert_eq!(turned(&pool, offset, base), turned(&Pool::new(1), offset, base), "{offset} {base}");
+        assert_eq!(transposed(&pool, offset, base), transposed(&Pool::new(1), offset, base), "{offset} {base}");
     }
 }
 

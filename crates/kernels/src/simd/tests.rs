@@ -93,7 +93,7 @@ impl Kernel for Lanes {
         // SAFETY: the arrays are at least LANES long.
         let dot = unsafe { isa.dot_bf16(x, isa.load_u(p.as_ptr()), isa.load_u(q.as_ptr())) };
         same("dot", dot, &|i| a[i] + 3.0 * (words[i] & 15) as f32 + ((words[i] >> 4 & 15) * (words[i] >> 8 & 15)) as f32);
-        turned(isa);
+        transposed(isa);
         assert_eq!(isa.sum(x), a[..I::LANES].iter().sum::<f32>());
         assert_eq!(isa.max_lane(y), 3.0);
         let thirds = [3.0, 7.0, 0.3, 1e-3].map(|d| isa.div(x, isa.splat(d)));
@@ -123,7 +123,7 @@ fn halves<I: Isa, const BITS: u32>(isa: I, words: &[u32]) -> I::V {
 }
 
 #[inline(always)]
-fn turned<I: Isa>(isa: I) {
+fn transposed<I: Isa>(isa: I) {
     let from: [u32; 16 * 20] = std::array::from_fn(|i| i as u32);
     let mut to = [0; 16 * 18];
     // SAFETY: both hold 16 rows at their steps.

@@ -13,10 +13,10 @@ use crate::{
     view::Walk,
 };
 
-/// Most operands of a chain.
+/// Most operands of a fused computation.
 pub const MAX_INPUTS: usize = 4;
 
-/// Most steps of a chain, operands included.
+/// Most steps of a fused computation, operands included.
 pub const MAX_STEPS: usize = 16;
 
 /// Elements that take a step together.
@@ -87,7 +87,7 @@ pub struct Step {
 /// # Errors
 /// [`Error::Broadcast`] if an operand does not broadcast to `out`, [`Error::Size`] if there are too many operands or steps or none,
 /// [`Error::Parameter`] if a step reads what is not there yet, or the last one is not rounded to the type of `out`.
-pub fn chain<T: Float>(pool: &Pool, steps: &[Step], inputs: &[FloatView], out: &mut ViewMut<T>) -> Result<(), Error> {
+pub fn fused<T: Float>(pool: &Pool, steps: &[Step], inputs: &[FloatView], out: &mut ViewMut<T>) -> Result<(), Error> {
     check(steps, inputs.len(), T::DTYPE)?;
     let inputs = inputs.iter().map(|x| x.broadcast_to(out.shape())).collect::<Result<smallvec::SmallVec<[FloatView; 4]>, _>>()?;
     let target = FloatPtr::of(out.origin());
@@ -97,7 +97,7 @@ pub fn chain<T: Float>(pool: &Pool, steps: &[Step], inputs: &[FloatView], out: &
         (origins[i], strides[i + 1]) = (x.origin(), x.strides());
     }
     let walk = Walk::new(out.shape(), strides);
-    let runs = Chain { steps, origins, target, cpu: pool.cpu() };
+    let runs = Fused { steps, origins, target, cpu: pool.cpu() };
     // SAFETY: the walk is made from these views; operands that are not there are never read.
     unsafe { execute(pool, &walk, &runs) };
     Ok(())
@@ -106,10 +106,10 @@ pub fn chain<T: Float>(pool: &Pool, steps: &[Step], inputs: &[FloatView], out: &
 fn check(steps: &[Step], inputs: usize, dtype: DType) -> Result<(), Error> {
     let too_many = |what, most, found| Err(Error::Size { what, expected: most, found });
     if steps.is_empty() || steps.len() > MAX_STEPS {
-        return too_many("steps of a chain", MAX_STEPS, steps.len());
+        return too_many("fused steps", MAX_STEPS, steps.len());
     }
     if inputs > MAX_INPUTS {
-        return too_many("operands of a chain", MAX_INPUTS, inputs);
+        return too_many("operands of fused steps", MAX_INPUTS, inputs);
     }
     for (i, step) in steps.iter().enumerate() {
         let is_known = step.op.reads().into_iter().flatten().all(|read| read < i);
@@ -122,17 +122,17 @@ fn check(steps: &[Step], inputs: usize, dtype: DType) -> Result<(), Error> {
 }
 
 fn bad(step: usize) -> Error {
-    Error::Parameter { what: "step of a chain", found: step as i64 }
+    Error::Parameter { what: "fused step", found: step as i64 }
 }
 
-struct Chain<'a> {
+struct Fused<'a> {
     steps: &'a [Step],
     origins: [FloatPtr; MAX_INPUTS],
     target: FloatPtr,
     cpu: Cpu,
 }
 
-impl Runs<{ MAX_INPUTS + 1 }> for Chain<'_> {
+impl Runs<{ MAX_INPUTS + 1 }> for Fused<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(&self, _: I, at: [isize; MAX_INPUTS + 1], step: [isize; MAX_INPUTS + 1], n: usize) {
         // SAFETY: the caller's promise.
@@ -140,7 +140,7 @@ impl Runs<{ MAX_INPUTS + 1 }> for Chain<'_> {
     }
 }
 
-impl Chain<'_> {
+impl Fused<'_> {
     /// # Safety
     /// As for [`Runs::run`].
     unsafe fn blocks(&self, at: [isize; MAX_INPUTS + 1], step: [isize; MAX_INPUTS + 1], n: usize) {
@@ -286,7 +286,7 @@ mod tests {
             let (p, n) = (View::contiguous(&product, &shape).unwrap(), View::contiguous(&negative, &shape).unwrap());
             zip_float(&pool, &p, &n, &mut view(&mut expected, &shape), |a, b| if a.is_nan() || a > b { a } else { b }).unwrap();
             let mut found = zeros();
-            chain(&pool, &steps, &[a.clone().into(), b.clone().into()], &mut view(&mut found, &shape)).unwrap();
+            fused(&pool, &steps, &[a.clone().into(), b.clone().into()], &mut view(&mut found, &shape)).unwrap();
             assert_eq!(bits(&found), bits(&expected), "{} {rows}×{columns} on {pool:?}", T::DTYPE);
         }
     }
@@ -307,7 +307,7 @@ mod tests {
         let mut refused = |ops: &[Op], dtype| {
             let steps: Vec<Step> = ops.iter().map(|&op| Step { op, dtype }).collect();
             let x = View::contiguous(&x, &[4]).unwrap();
-            chain(&pool, &steps, &[x.into()], &mut ViewMut::contiguous(&mut y, &[4]).unwrap()).is_err()
+            fused(&pool, &steps, &[x.into()], &mut ViewMut::contiguous(&mut y, &[4]).unwrap()).is_err()
         };
         assert!(refused(&[], DType::F32));
         assert!(refused(&[Op::Neg(0)], DType::F32));

@@ -1,33 +1,33 @@
-//! What jobs will read soon, for workers that wait to bring near.
+//! Memory that the next jobs will read, for idle workers to prefetch.
 //!
-//! Between two products over weights in memory come steps too small to share out. Memory would rest meanwhile; instead, workers
-//! bring the beginning of the next weights into their caches.
+//! Between two products over weights come steps too small to share out, during which memory would rest. Workers use that time to
+//! prefetch the beginning of the next weights.
 
 use std::sync::atomic::{AtomicUsize, Ordering::*};
 
 use crate::simd::prefetch;
 
-/// Pieces that are remembered.
+/// Pieces that a list holds.
 const PIECES: usize = 8;
 
-/// The most bytes of a piece that a worker brings near: with a few pieces, some of a second-level cache.
+/// The most bytes of a piece that a worker prefetches: with a few pieces, part of a second-level cache.
 const PART: usize = 128 << 10;
 
-/// Bytes that a worker asks for between two looks at the gate.
+/// Bytes that a worker prefetches between two looks at the gate.
 const STRETCH: usize = 512;
 
 const LINE: usize = 64;
 
-/// Pieces of memory. They are only ever asked for ahead, which no address can make fail, so readers may see parts of two lists.
+/// Pieces of memory. They are only ever prefetched, which is harmless for any address, so a reader may see parts of two lists.
 #[derive(Default)]
-pub(super) struct Ahead {
+pub(super) struct List {
     /// Changes with the list; 0 before the first.
     number: AtomicUsize,
     /// First byte and length.
     pieces: [(AtomicUsize, AtomicUsize); PIECES],
 }
 
-impl Ahead {
+impl List {
     pub(super) fn set<'a>(&self, pieces: impl IntoIterator<Item = &'a [u8]>) {
         let mut pieces = pieces.into_iter();
         for (start, len) in &self.pieces {
@@ -40,23 +40,23 @@ impl Ahead {
 }
 
 /// How far a worker has come.
-pub(super) struct Reader {
+pub(super) struct Prefetcher {
     /// Which of all threads the worker is, and how many there are.
     share: (usize, usize),
     number: usize,
     piece: usize,
-    /// How much of this worker's part of each piece has been asked for.
+    /// How much of this worker's part of each piece has been prefetched.
     done: usize,
 }
 
-impl Reader {
-    pub(super) fn new(worker: usize, threads: usize) -> Reader {
-        Reader { share: (worker, threads), number: 0, piece: 0, done: PART }
+impl Prefetcher {
+    pub(super) fn new(worker: usize, threads: usize) -> Prefetcher {
+        Prefetcher { share: (worker, threads), number: 0, piece: 0, done: PART }
     }
 
-    /// Asks for some of what this worker is likely to read itself, of all pieces in turn; `false` if nothing is left.
-    pub(super) fn step(&mut self, ahead: &Ahead) -> bool {
-        let number = ahead.number.load(Acquire);
+    /// Prefetches some of what this worker is likely to read itself, taking the pieces in turn; `false` if nothing is left.
+    pub(super) fn step(&mut self, list: &List) -> bool {
+        let number = list.number.load(Acquire);
         if number != self.number {
             (self.number, self.piece, self.done) = (number, 0, 0);
         }
@@ -64,7 +64,7 @@ impl Reader {
             return false;
         }
         let (worker, threads) = self.share;
-        let (start, len) = (ahead.pieces[self.piece].0.load(Relaxed), ahead.pieces[self.piece].1.load(Relaxed));
+        let (start, len) = (list.pieces[self.piece].0.load(Relaxed), list.pieces[self.piece].1.load(Relaxed));
         let part = (len as u64 * worker as u64 / threads as u64) as usize + self.done;
         let end = (len as u64 * (worker as u64 + 1) / threads as u64) as usize;
         for at in (part..end.min(part + STRETCH)).step_by(LINE) {
@@ -82,12 +82,12 @@ mod tests {
 
     #[test]
     fn a_worker_goes_through_each_list_once() {
-        let (ahead, data) = (Ahead::default(), vec![0; 3 * PART]);
-        let mut reader = Reader::new(1, 2);
-        let mut steps = || (0..).take_while(|_| reader.step(&ahead)).count();
+        let (list, data) = (List::default(), vec![0; 3 * PART]);
+        let mut prefetcher = Prefetcher::new(1, 2);
+        let mut steps = || (0..).take_while(|_| prefetcher.step(&list)).count();
         assert_eq!(steps(), 0);
         for _ in 0..2 {
-            ahead.set([&data[..], &data[..100]]);
+            list.set([&data[..], &data[..100]]);
             assert_eq!(steps(), PART / STRETCH * PIECES);
             assert_eq!(steps(), 0);
         }

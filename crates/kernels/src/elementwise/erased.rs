@@ -126,7 +126,7 @@ types!(U8: u8, I8: i8, I16: i16, I32: i32, I64: i64, U32: u32, Bool: Bool, F32: 
 enum Work<'a> {
     Ints(&'a (dyn Fn(&mut Ints) + Sync)),
     IntPairs(&'a (dyn Fn(&mut Ints, &Ints) + Sync)),
-    FloatTests(&'a (dyn Fn(&Floats, &Floats, &mut Ints) + Sync)),
+    FloatComparison(&'a (dyn Fn(&Floats, &Floats, &mut Ints) + Sync)),
     FloatsAsTheyAre,
 }
 
@@ -174,7 +174,7 @@ impl Blocks<'_> {
                     self.b.ints(at[2], step[2], &mut b[..len]);
                     f(&mut a, &b);
                 }
-                Work::FloatTests(f) => {
+                Work::FloatComparison(f) => {
                     self.a.floats(at[1], step[1], &mut x[..len]);
                     self.b.floats(at[2], step[2], &mut y[..len]);
                     f(&x, &y, &mut a);
@@ -225,14 +225,14 @@ pub fn zip_ints(
 ///
 /// # Errors
 /// [`Error::Broadcast`] if an operand does not broadcast to `out`.
-pub fn test_floats(
+pub fn compare_floats(
     pool: &Pool,
     a: &AnyView,
     b: &AnyView,
     out: &mut AnyViewMut,
     f: &(dyn Fn(&Floats, &Floats, &mut Ints) + Sync),
 ) -> Result<(), Error> {
-    run(pool, Work::FloatTests(f), [a, b], out)
+    run(pool, Work::FloatComparison(f), [a, b], out)
 }
 
 /// `out[i] = x[i]` in another element type, by the rules of [`CastTo`].

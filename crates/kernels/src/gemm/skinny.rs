@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 
 use super::{
     block::Job,
-    finish::Lines,
-    gemv::{FewRows, dots},
+    epilogue::Lines,
+    gemv::{SkinnyRows, dots},
     operand::{Dense, Operand},
 };
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Rows of activations up to which they are not packed.
-pub(crate) const FEW: usize = 8;
+pub(crate) const ROWS: usize = 8;
 
 /// Bytes of weights a task reads.
 const TASK_BYTES: usize = 16 << 10;
@@ -29,7 +29,7 @@ const PAD: usize = 256;
 /// What an operand's rows are multiplied with.
 enum Ready {
     /// The activations as they lie.
-    Dense(FewRows),
+    Dense(SkinnyRows),
     /// Which preparation.
     Codes(usize),
 }
@@ -70,7 +70,7 @@ pub(super) unsafe fn multiply(team: &mut Team, [m, k]: [usize; 2], x: &Dense, jo
     let exact = matches!(x.origin, FloatPtr::BF16(_));
     let mut prepared: SmallVec<[Prepared; 2]> = SmallVec::new();
     let mut prepare = |operand: &Operand| match operand {
-        Operand::Dense(w) => Ready::Dense(few_rows(cpu, [m, k], x, w, natural.as_words(), stride)),
+        Operand::Dense(w) => Ready::Dense(skinny_rows(cpu, [m, k], x, w, natural.as_words(), stride)),
         Operand::Codes(w) => {
             let kind = quant::Kind::of(cpu, w, exact);
             let found = prepared.iter().position(|p| p.kind == kind);
@@ -111,7 +111,7 @@ pub(super) unsafe fn multiply(team: &mut Team, [m, k]: [usize; 2], x: &Dense, jo
             let gate = gate.as_ref().map(|_| &*gate_line);
             let lines = Lines { data: line, gate, stride: rows.len(), size: [m, rows.len()] };
             // SAFETY: tasks own disjoint columns of every row of the output.
-            unsafe { job.finish.store(cpu, 0, rows.start, lines) };
+            unsafe { job.epilogue.store(cpu, 0, rows.start, lines) };
             return;
         }
     });
@@ -134,12 +134,12 @@ fn number_words(operand: &Operand) -> usize {
 }
 
 /// The activations as the rows of `w` want them.
-fn few_rows(cpu: Cpu, [m, k]: [usize; 2], x: &Dense, w: &Dense, natural: &[u32], stride: usize) -> FewRows {
+fn skinny_rows(cpu: Cpu, [m, k]: [usize; 2], x: &Dense, w: &Dense, natural: &[u32], stride: usize) -> SkinnyRows {
     let both = matches!((x.origin, w.origin), (FloatPtr::BF16(_), FloatPtr::BF16(_)));
     if cpu.has_dot() && both && x.step[1] == 1 && (m == 1 || x.step[0] % 2 == 0 && x.step[0] > 0) {
-        return FewRows { words: x.origin.words(), pairs: true, stride: x.step[0] as usize / 2, m, k };
+        return SkinnyRows { words: x.origin.words(), pairs: true, stride: x.step[0] as usize / 2, m, k };
     }
-    FewRows { words: natural.as_ptr(), pairs: false, stride, m, k }
+    SkinnyRows { words: natural.as_ptr(), pairs: false, stride, m, k }
 }
 
 /// # Safety
