@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use flambeau::runtime::Engine;
+use flambeau::engine::Engine;
 
 use crate::{count::positive, failure::usage, mlx::MlxArgs};
 

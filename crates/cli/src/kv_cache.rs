@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use flambeau::{
-    runtime::{KvCacheConfig, KvLayer},
+    engine::{KvCacheConfig, KvLayer},
     tensor::DType,
 };
 

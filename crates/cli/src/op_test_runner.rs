@@ -5,7 +5,8 @@ use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use flambeau::{
-    runtime::{LoadOptions, Program, Value},
+    engine::LoadOptions,
+    runtime::{Program, Value},
     tensor::{Tensor, tensor_list},
 };
 

@@ -6,7 +6,7 @@ use std::{collections::HashMap, io::Write, path::PathBuf};
 
 use anyhow::Result;
 use flambeau::{
-    ir::engine::{Engine, Span},
+    engine::{Engine, Span},
     runtime::Method,
 };
 use serde_json::json;

@@ -1,54 +1,357 @@
 //! Flambeau: ExecuTorch's MLX delegate in Rust.
 //!
 //! It compiles PyTorch programs that `torch.export` captured into ExecuTorch `.pte` files whose work is delegated to MLX, and runs
-//! such files. This crate only re-exports the parts; depend on it, not on them.
+//! such files on a CPU engine of its own, or on an installed MLX.
 //!
-//! ```no_run
-//! use flambeau::runtime::{LoadOptions, Program};
+//! | to | use | feature |
+//! |---|---|---|
+//! | load a `.pte` file and run its methods | [`runtime`], [`tensor`] | |
+//! | look into files and graphs, or write them | [`wire`], [`ir`] | |
+//! | compute on the CPU | [`cpu`] | `cpu` |
+//! | compute on MLX: Metal, CUDA or its CPU backend | [`mlx`] | `mlx` |
+//! | compile an archive of `torch.export` | [`pt2`], [`compile`] | `compile` |
+//! | turn a Hugging Face folder or a GGUF file into a program | [`zoo`] | `zoo` |
+//! | tokenize, apply chat templates, sample, generate text | [`text`], [`runners`] | `text` |
+//! | bring an engine of your own | [`engine`] | |
 //!
-//! # fn main() -> Result<(), flambeau::runtime::Error> {
-//! let engine = flambeau::engines(None, false).get("cpu")?;
-//! let program = Program::open("model.pte")?;
-//! let mut forward = program.method("forward", &engine, &LoadOptions::default())?;
-//! let x = flambeau::tensor::Tensor::zeros(flambeau::tensor::DType::F32, &[1, 4]).expect("a small tensor");
-//! let outputs = forward.run(&[x.into()])?;
-//! # Ok(())
-//! # }
-//! ```
+//! All features are on by default. A program that only runs models takes `default-features = false, features = ["cpu"]` and does
+//! without the dependencies of the others.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    feature = "compile",
+    doc = r#"
+From a captured program to results:
 
+```
+use flambeau::{compile, engine::LoadOptions, pt2::Archive, runtime::{Program, map_file}, tensor::Tensor};
+
+# fn main() -> Result<(), Box<dyn std::error::Error>> {
+let cpu = flambeau::engines(None, false).get("cpu")?;
+let exported = Archive::open(map_file("examples/data/mlp.pt2")?)?.only_program()?;
+let mut file = Vec::new();
+compile::compile(&[("forward", &exported)], &compile::Options::default(), &*cpu)?.write(&mut file)?;
+
+let mut forward = Program::from_bytes(file)?.method("forward", &cpu, &LoadOptions::default())?;
+let x = Tensor::from_slice(&[0.5f32, -1.0, 0.0, 2.0], &[1, 4])?;
+let outputs = forward.run(&[x.into()])?;
+assert_eq!(outputs[0].describe(), "f32[1, 2]");
+# Ok(())
+# }
+```
+"#
+)]
+
+/// Element types, shapes, shared bytes, tensors and their comparison.
+///
+/// ```
+/// use flambeau::tensor::{DType, Tensor, Tolerance, cast, compare};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let x = Tensor::from_slice(&[1.0f32, 2.5, -3.0], &[3])?;
+/// let rounded = cast(&cast(&x, DType::BF16)?, DType::F32)?;
+/// compare(&rounded, &x, Tolerance { relative: 1e-2, absolute: 0.0 })?;
+/// # Ok(())
+/// # }
+/// ```
+pub mod tensor {
+    pub use flambeau_tensor::{
+        AlignedBytes, Bool, Bytes, DType, DTypeClass, Element, Error, Mismatch, Shape, Tensor, Tolerance, bf16, cast, compare, f16,
+        numel, tensor_list,
+    };
+}
+
+/// The graph that a delegate holds: nodes over numbered slots, a checker, and a text form.
+///
+/// ```
+/// use flambeau::ir::{Graph, check};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let graph: Graph = r#"slots constants=0 inputs=1 outputs=1 buffers=0 temps=0 values=0
+/// main 0
+/// input t0
+/// output t1
+/// name t0 "x"
+/// name t1 "y"
+/// meta t0 f32[2]
+/// meta t1 f32[2]
+/// chain 0
+///   Add a=t0 b=t0 out=t1
+/// "#
+/// .parse()?;
+/// let checked = check(graph)?;
+/// assert_eq!(checked.node_count(), 1);
+/// # Ok(())
+/// # }
+/// ```
+pub mod ir {
+    pub use flambeau_ir::{
+        Chain, CheckError, Checked, FieldInfo, Graph, MetaDim, Node, NodeInfo, Slot, SlotClass, SlotCounts, TensorMeta, Tid, Vid,
+        check::check, json,
+    };
+}
+
+/// The seam between programs and engines: what an engine implements, and what it is told.
+#[cfg_attr(
+    feature = "cpu",
+    doc = r#"
+A graph on an engine, without a file:
+
+```
 use std::sync::Arc;
 
-/// From exported programs to `.pte` files.
-pub use flambeau_compile as compile;
-/// The CPU engine.
-pub use flambeau_cpu as cpu;
-/// Nodes, graphs, their checker, and the seam between programs and engines.
-pub use flambeau_ir as ir;
-/// From PyTorch calls to nodes.
-pub use flambeau_lower as lower;
-/// The MLX engine, which needs an installed MLX at run time.
-pub use flambeau_mlx as mlx;
-/// The archives that `torch.export.save` writes.
-pub use flambeau_pt2 as pt2;
-/// Generation loops.
-pub use flambeau_runners as runners;
-/// Programs and methods.
-pub use flambeau_runtime as runtime;
-/// Element types, shapes and tensors.
-pub use flambeau_tensor as tensor;
-/// Tokenizers, chat templates and sampling.
-pub use flambeau_text as text;
-/// The bytes of `.pte` and `.ptd` files.
-pub use flambeau_wire as wire;
-/// Model families: checkpoints to exported programs.
-pub use flambeau_zoo as zoo;
+use flambeau::{engine::{Constants, Engine, LoadOptions, Value}, ir, tensor::{Bytes, Tensor}};
 
-/// The engines of this build.
+struct None;
+
+impl Constants for None {
+    fn get(&self, _key: &str) -> Option<Bytes> {
+        Option::None
+    }
+}
+
+# fn main() -> Result<(), Box<dyn std::error::Error>> {
+let text = "slots constants=0 inputs=1 outputs=1 buffers=0 temps=0 values=0\nmain 0\ninput t0\noutput t1\n\
+    name t0 \"x\"\nname t1 \"y\"\nmeta t0 f32[2]\nmeta t1 f32[2]\nchain 0\n  Exp x=t0 out=t1\n";
+let graph = Arc::new(ir::check(text.parse()?)?);
+let engine = flambeau::cpu::CpuEngine::new(Some(1));
+let mut session = engine.load(graph, &None, &LoadOptions::default())?;
+let results = session.run(&[Value::Tensor(Tensor::from_slice(&[0.0f32, 1.0], &[2])?)])?;
+assert!(matches!(&results[..], [Value::Tensor(y)] if y.shape() == [2]));
+# Ok(())
+# }
+```
+"#
+)]
+pub mod engine {
+    pub use flambeau_ir::engine::{
+        Constants, DecodeStep, Engine, EngineError, KvCacheConfig, KvLayer, LoadOptions, PipelinedDecoding, Sampling, Session,
+        SharedState, Span, Value,
+    };
+}
+
+/// The bytes of `.pte` programs, `.ptd` data files and delegate payloads.
+///
+/// ```
+/// use flambeau::wire::{ProgramWriter, pte::EValue, read_program};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut writer = ProgramWriter::new();
+/// writer.constant_method("get_answer", vec![EValue::Int(42)]);
+/// let mut file = Vec::new();
+/// writer.write(&mut file)?;
+/// let program = read_program(&file.into())?;
+/// assert!(program.plan("get_answer").is_some());
+/// # Ok(())
+/// # }
+/// ```
+pub mod wire {
+    pub use flambeau_wire::{Blob, Error, ProgramWriter, mlx, ptd, pte, read_program};
+}
+
+/// Programs and their methods.
+#[cfg_attr(
+    feature = "cpu",
+    doc = r#"
+```
+use flambeau::{engine::LoadOptions, runtime::Program, tensor::Tensor};
+
+# fn main() -> Result<(), Box<dyn std::error::Error>> {
+let cpu = flambeau::engines(None, false).get("cpu")?;
+let program = Program::open("examples/data/mlp.pte")?;
+let mut forward = program.method("forward", &cpu, &LoadOptions::default())?;
+println!("takes {}", forward.inputs()[0]);
+let outputs = forward.run(&[Tensor::from_slice(&[1.0f32; 8], &[2, 4])?.into()])?;
+assert_eq!(outputs[0].describe(), "f32[2, 2]");
+# Ok(())
+# }
+```
+"#
+)]
+pub mod runtime {
+    pub use flambeau_runtime::{
+        DimSpec, Engines, Error, MLX_BACKEND, Method, Program, TensorSpec, Value, ValueKind, ValueSpec, map_file,
+    };
+}
+
+/// The CPU engine.
+///
+/// ```
+/// use flambeau::{cpu::CpuEngine, engine::Engine};
+///
+/// let engine = CpuEngine::new(Some(2));
+/// assert_eq!(engine.name(), "cpu");
+/// ```
+#[cfg(feature = "cpu")]
+pub mod cpu {
+    pub use flambeau_cpu::CpuEngine;
+}
+
+/// The MLX engine, which needs an installed MLX and, once for each version of it, a C++ compiler.
+///
+/// ```no_run
+/// use flambeau::mlx::{MlxEngine, Options, Search, Shim};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let search = Search { path: Some(".venv".into()), interpreters: vec!["python3".into()], prefixes: vec![] };
+/// let shim = Shim { install: search.find()?, cache: "cache".into(), compiler: None };
+/// let engine = MlxEngine::load(&shim.build()?, &Options::default())?;
+/// println!("MLX {} on {}", engine.version(), engine.device());
+/// # Ok(())
+/// # }
+/// ```
+#[cfg(feature = "mlx")]
+pub mod mlx {
+    pub use flambeau_mlx::{Device, Error, Install, MemoryUse, MlxEngine, Options, Search, Shim};
+}
+
+/// The archives that `torch.export.save` writes.
+///
+/// ```
+/// use flambeau::{pt2::Archive, runtime::map_file};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let exported = Archive::open(map_file("examples/data/mlp.pt2")?)?.only_program()?;
+/// let calls: Vec<&str> = exported.graph.nodes.iter().map(|node| node.target.as_str()).collect();
+/// assert!(calls.contains(&"torch.ops.aten.gelu.default"), "{calls:?}");
+/// # Ok(())
+/// # }
+/// ```
+#[cfg(feature = "compile")]
+pub mod pt2 {
+    pub use flambeau_pt2::{Archive, Error, Exported, Graph, InputSpec, Node, OutputSpec, Signature, SourceLocation, Weight};
+}
+
+/// From exported programs to `.pte` files. Constants are folded by running them on the engine that the caller hands in.
+///
+/// ```
+/// use flambeau::{compile::{Options, Scheme, SchemeName, compile}, pt2::Archive, runtime::map_file};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let cpu = flambeau::engines(None, false).get("cpu")?;
+/// let exported = Archive::open(map_file("examples/data/mlp.pt2")?)?.only_program()?;
+/// let options = Options { linear: Some(Scheme::from_name("4w", Some(32))?), ..Options::default() };
+/// let output = compile(&[("forward", &exported)], &options, &*cpu)?;
+/// println!("{}", output.report.table());
+/// let mut file = Vec::new();
+/// output.write(&mut file)?;
+/// # Ok(())
+/// # }
+/// ```
+#[cfg(feature = "compile")]
+pub mod compile {
+    pub use flambeau_compile::{
+        CallReport, Error, MethodReport, Options, Outcome, Output, Report, Scheme, SchemeName, compile, dry_run,
+    };
+}
+
+/// Model families: checkpoints to exported programs, without Python.
+///
+/// ```
+/// use flambeau::{compile, runtime::{Program, map_file}, zoo::{self, Checkpoint}};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let cpu = flambeau::engines(None, false).get("cpu")?;
+/// let mut files = Vec::new();
+/// for entry in std::fs::read_dir("examples/data/tiny-llama")? {
+///     let entry = entry?;
+///     files.push((entry.file_name().to_string_lossy().into_owned(), map_file(entry.path())?));
+/// }
+/// let model = zoo::build(&Checkpoint::from_folder(files)?, &zoo::Options::default())?;
+/// let output = compile::compile(&[("forward", &model.exported)], &compile::Options::default(), &*cpu)?;
+/// let mut file = Vec::new();
+/// output.write(&mut file)?;
+/// assert_eq!(Program::from_bytes(file)?.method_names().collect::<Vec<_>>(), ["forward"]);
+/// # Ok(())
+/// # }
+/// ```
+#[cfg(feature = "zoo")]
+pub mod zoo {
+    pub use flambeau_zoo::{Checkpoint, Error, Logits, MetaValue, Model, Options, ScalePrecision, TokenizerSource, build, gguf};
+}
+
+/// Tokenizers, chat templates and sampling.
+///
+/// ```
+/// use flambeau::text::{ChatInput, ChatTemplate, Sampler, SamplingParams, Tokenizer, TokenizerFiles, message};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let tokenizer = std::fs::read("examples/data/tiny-llama/tokenizer.json")?;
+/// let config = std::fs::read("examples/data/tiny-llama/tokenizer_config.json")?;
+/// let files = TokenizerFiles { tokenizer: &tokenizer, tokenizer_config: Some(&config), ..TokenizerFiles::default() };
+/// let tokenizer = Tokenizer::from_files(&files)?;
+/// let template = ChatTemplate::from_files(&files, tokenizer.special(), None)?.expect("the folder has a template");
+///
+/// let chat = ChatInput { messages: vec![message("user", "where is the cat ?")], add_generation_prompt: true, ..ChatInput::default() };
+/// let prompt = tokenizer.encode(&template.render(&chat)?, false)?;
+/// assert_eq!(tokenizer.decode(&prompt, true)?, "user : where is the cat ? assistant :");
+///
+/// let mut sampler = Sampler::new(SamplingParams { temperature: 0.0, ..SamplingParams::default() })?;
+/// assert_eq!(sampler.sample(&[0.1, 2.0, -1.0], &prompt)?, 1);
+/// # Ok(())
+/// # }
+/// ```
+#[cfg(feature = "text")]
+pub mod text {
+    pub use flambeau_text::{
+        ChatInput, ChatTemplate, Clock, DetokenizeStream, Error, GenerationDefaults, GgufVocab, Sampler, SamplingParams,
+        SpecialTokens, StopMatcher, StopStep, Tokenizer, TokenizerFiles, message,
+    };
+}
+
+/// Generation loops over methods.
+#[cfg_attr(
+    all(feature = "cpu", feature = "zoo"),
+    doc = r#"
+```
+use std::{sync::atomic::AtomicBool, time::Instant};
+
+use flambeau::{runners::llm::{LanguageModel, ModelOptions, Request, generate}, runtime::Program, text::{SamplingParams, Tokenizer}};
+
+# fn main() -> Result<(), Box<dyn std::error::Error>> {
+# use flambeau::{compile, runtime::map_file, zoo::{self, Checkpoint}};
+# let folder = "examples/data/tiny-llama";
+# let read = |name: &str| Ok::<_, Box<dyn std::error::Error>>((name.to_owned(), map_file(format!("{folder}/{name}"))?));
+# let checkpoint = Checkpoint::from_folder(vec![read("config.json")?, read("model.safetensors")?, read("tokenizer.json")?])?;
+# let model = zoo::build(&checkpoint, &zoo::Options::default())?;
+# let cpu = flambeau::engines(None, false).get("cpu")?;
+# let mut file = Vec::new();
+# compile::compile(&[("forward", &model.exported)], &compile::Options::default(), &*cpu)?.write(&mut file)?;
+# let program = Program::from_bytes(file)?;
+# let tokenizer = Tokenizer::from_json(&std::fs::read(format!("{folder}/tokenizer.json"))?)?;
+// `program` is the file that `zoo` and `compile` made, `tokenizer` the folder's own.
+let mut model = LanguageModel::load(&program, &cpu, &ModelOptions::default())?;
+let request = Request {
+    prompt: tokenizer.encode("the cat sat on", false)?,
+    max_new_tokens: 8,
+    sampling: SamplingParams { temperature: 0.7, seed: 1, ..SamplingParams::default() },
+    stop: Vec::new(),
+    stop_ids: Vec::new(),
+    ignore_eos: true,
+};
+let (start, cancelled) = (Instant::now(), AtomicBool::new(false));
+let generation = generate(&mut model, &tokenizer, &request, &|| start.elapsed(), &cancelled, &mut |piece| print!("{piece}"))?;
+assert_eq!(generation.ids.len(), 8);
+# Ok(())
+# }
+```
+"#
+)]
+#[cfg(feature = "text")]
+pub mod runners {
+    pub use flambeau_runners::{Error, llm};
+}
+
+/// The engines of this build that need nothing else: the CPU engine, with the feature `cpu`. Add
+/// [`MlxEngine`](mlx::MlxEngine) with [`Engines::with`](runtime::Engines::with) where an MLX is installed.
 ///
 /// `threads` bounds the CPU engine, the caller's thread included; `None` means one per core. With `profile`, sessions measure the
 /// time of each node.
 pub fn engines(threads: Option<usize>, profile: bool) -> runtime::Engines {
-    runtime::Engines::new().with(Arc::new(cpu::CpuEngine::new(threads).with_profile(profile)))
+    let engines = runtime::Engines::new();
+    #[cfg(feature = "cpu")]
+    let engines = engines.with(std::sync::Arc::new(cpu::CpuEngine::new(threads).with_profile(profile)));
+    #[cfg(not(feature = "cpu"))]
+    let _ = (threads, profile);
+    engines
 }

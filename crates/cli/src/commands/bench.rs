@@ -4,8 +4,8 @@ use std::{fmt, process::ExitCode, time::Instant};
 
 use anyhow::{Result, bail};
 use flambeau::{
+    engine::{Engine, Sampling},
     runners::llm::{LanguageModel, ModelOptions, PIPELINE_DEPTH},
-    runtime::{Engine, Sampling},
 };
 use serde_json::{Value as Json, json};
 

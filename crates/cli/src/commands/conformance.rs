@@ -186,7 +186,7 @@ fn run_all(args: &Args, cases: &[(String, PathBuf)]) -> Result<Vec<Done>> {
     Ok(done)
 }
 
-fn run_one(folder: &Path, from: case::From, engine: &std::sync::Arc<dyn flambeau::runtime::Engine>) -> (String, Outcome) {
+fn run_one(folder: &Path, from: case::From, engine: &std::sync::Arc<dyn flambeau::engine::Engine>) -> (String, Outcome) {
     let case = match Case::read(folder) {
         Ok(case) => case,
         Err(error) => return ("?".into(), Outcome::Failed(failure::text(&error))),

@@ -8,7 +8,8 @@ use std::{
 
 use anyhow::Result;
 use flambeau::{
-    runtime::{KvCacheConfig, LoadOptions, Method, Value},
+    engine::{KvCacheConfig, LoadOptions},
+    runtime::{Method, Value},
     tensor::{DType, Tensor, cast},
 };
 use serde_json::{Value as Json, json};

@@ -4,10 +4,8 @@ use std::{ops::RangeInclusive, sync::Arc, time::Instant};
 
 use anyhow::{Result, anyhow};
 use flambeau::{
-    ir::{
-        Graph, check,
-        engine::{Constants, Engine, LoadOptions, Value},
-    },
+    engine::{Constants, Engine, LoadOptions, Value},
+    ir::{Graph, check},
     tensor::{Bytes, DType, Tensor},
 };
 

@@ -4,7 +4,8 @@ mod survey;
 
 use std::{fs, path::Path};
 
-use flambeau::{ir::Node, lower};
+use flambeau::ir::Node;
+use flambeau_lower as lower;
 
 fn committed() -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/ops.md")).expect("docs/ops.md reads")

@@ -11,11 +11,14 @@ use std::{
 
 use flambeau::{
     compile::{self, Outcome},
-    ir::{self, Checked, Node, Slot, infer::Env},
-    lower, pt2,
-    runtime::{Engine, Program},
+    engine::Engine,
+    ir::{self, Checked, Node, Slot},
+    pt2,
+    runtime::Program,
     tensor::Bytes,
 };
+use flambeau_ir::{Role, infer::Env};
+use flambeau_lower as lower;
 
 /// What cases say of a kind of node.
 #[derive(Debug, Default)]
@@ -155,7 +158,7 @@ fn code_list<'a>(items: impl IntoIterator<Item = &'a str>) -> String {
 fn read_types(node: &Node, env: &Env) -> Vec<&'static str> {
     let mut types = Vec::new();
     node.walk(&mut |role, slot| {
-        if let (ir::Role::Read, Slot::Tensor(t)) = (role, slot) {
+        if let (Role::Read, Slot::Tensor(t)) = (role, slot) {
             types.extend(env.get(t).map(|spec| spec.dtype.name()));
         }
     });

@@ -9,9 +9,10 @@ use std::{
 use anyhow::{Context, Result, bail};
 use flambeau::{
     compile,
+    engine::{Engine, LoadOptions},
     ir::{Graph, Node},
     pt2,
-    runtime::{Engine, LoadOptions, Program, Value},
+    runtime::{Program, Value},
     tensor::{Bytes, Tensor, Tolerance, compare, tensor_list},
 };
 use serde_json::Value as Json;
