@@ -143,7 +143,9 @@ pub(crate) fn node_columns(info: &ir::NodeInfo) -> String {
         let ty = f.ty.replace(' ', "");
         f.default.map_or_else(|| format!("{}: {ty}", f.name), |default| format!("{}: {ty} = {default}", f.name))
     });
-    format!("| {} | {} | {} |", info.tag, info.name, fields.collect::<Vec<_>>().join(", "))
+    let fields = fields.collect::<Vec<_>>().join(", ");
+    let fields = code_list((!fields.is_empty()).then_some(fields.as_str()));
+    format!("| {} | {} | {fields} |", info.tag, info.name)
 }
 
 /// The part of a call's line that no case changes.

@@ -1,0 +1,96 @@
+//! No environment, clock or global state below the rim.
+
+use flambeau_tidy::{Source, Token, rust_sources, sources, tokens};
+
+use crate::{Exception, hold};
+
+/// The rim, and code that no program contains.
+fn is_free(path: &str) -> bool {
+    let folders = ["crates/cli/", "crates/tidy/", "crates/testcases/"];
+    folders.iter().any(|folder| path.starts_with(folder))
+        || path.ends_with("/tests.rs")
+        || path.split('/').any(|part| ["tests", "examples", "benches", "fuzz"].contains(&part))
+}
+
+/// Places in library code where `is_found` sees its tokens; it gets what begins at a token, and what is before.
+fn places(is_found: impl Fn(&[Token], &[Token]) -> bool) -> Vec<(String, usize, String)> {
+    let mut found = Vec::new();
+    for Source { path, text } in rust_sources().into_iter().filter(|file| !is_free(&file.path)) {
+        let tokens = tokens(&text).unwrap_or_else(|e| panic!("{path}: {e}"));
+        for (i, token) in tokens.iter().enumerate().filter(|(_, token)| !token.is_test) {
+            if is_found(&tokens[i..], &tokens[..i]) {
+                found.push((path.clone(), token.line, token.text.clone()));
+            }
+        }
+    }
+    found
+}
+
+fn begins(tokens: &[Token], texts: &[&str]) -> bool {
+    tokens.len() >= texts.len() && tokens.iter().zip(texts).all(|(token, text)| token.text == *text)
+}
+
+#[test]
+fn clocks_are_passed_in() {
+    const EXCEPTIONS: &[Exception] = &[
+        ("crates/cpu/src/plan/execute.rs", "times steps where a profile was asked for"),
+        ("crates/cpu/src/session.rs", "times steps where a profile was asked for"),
+        ("crates/ir/src/engine/profile.rs", "states times from where the profile began"),
+        ("crates/mlx/src/owner.rs", "waits with a limit"),
+        ("crates/mlx/src/profile.rs", "times steps where a profile was asked for"),
+        ("crates/mlx/src/session.rs", "times steps where a profile was asked for"),
+    ];
+    let found = places(|tokens, _| ["Instant", "SystemTime"].contains(&tokens[0].text.as_str()));
+    hold("clocks below the rim", &found, EXCEPTIONS);
+}
+
+#[test]
+fn nothing_below_the_rim_reads_the_environment() {
+    const FUNCTIONS: [&str; 13] = [
+        "var",
+        "var_os",
+        "vars",
+        "vars_os",
+        "args",
+        "args_os",
+        "set_var",
+        "remove_var",
+        "home_dir",
+        "temp_dir",
+        "current_dir",
+        "current_exe",
+        "set_current_dir",
+    ];
+    let found = places(|tokens, _| {
+        begins(tokens, &["env", ":", ":"]) && tokens.get(3).is_some_and(|t| FUNCTIONS.contains(&t.text.as_str()))
+    });
+    hold("the environment below the rim", &found, &[]);
+}
+
+#[test]
+fn nothing_is_global() {
+    const EXCEPTIONS: &[Exception] = &[
+        ("crates/lower/src/rules/mod.rs", "an index of a constant table, made at its first use"),
+        ("crates/mlx/src/fused/text.rs", "texts put together from constants, made at their first use"),
+        ("crates/mlx/src/owner.rs", "a device has one owner in a process: MLX's own state is global"),
+    ];
+    let found = places(|tokens, _| ["static", "thread_local"].contains(&tokens[0].text.as_str()));
+    hold("static items", &found, EXCEPTIONS);
+}
+
+#[test]
+fn the_shim_neither_reads_nor_sets_the_environment() {
+    const EXCEPTIONS: &[Exception] = &[(
+        "crates/mlx/shim/core.cpp",
+        "MLX takes its switch for TF32 from the environment alone; what the caller set there stays",
+    )];
+    let mut found = Vec::new();
+    for file in sources().iter().filter(|file| file.path.starts_with("crates/mlx/shim/")) {
+        for (i, line) in file.text.lines().enumerate() {
+            if ["getenv", "setenv", "putenv", "std::chrono"].iter().any(|word| line.contains(word)) {
+                found.push((file.path.clone(), i + 1, line.trim().to_owned()));
+            }
+        }
+    }
+    hold("the environment and clocks in the shim", &found, EXCEPTIONS);
+}
