@@ -17,11 +17,11 @@ pub(crate) enum EngineName {
 
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct EngineArgs {
-    /// Engine that computes
+    /// Engine to compute on
     #[arg(help_heading = "Engine", long, value_name = "NAME", default_value = "cpu")]
     pub(crate) engine: EngineName,
 
-    /// Threads of the engine; one per core if not given
+    /// Threads to compute on, one per core by default
     #[arg(help_heading = "Engine", short, long, value_name = "N", alias = "cpu-threads", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) threads: Option<usize>,
 

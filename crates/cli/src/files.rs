@@ -49,7 +49,7 @@ fn fill<T>(mut out: impl Write, produce: impl FnOnce(&mut dyn Write) -> Result<T
 }
 
 /// Refuses a place where [`write`] could not write, before work begins whose result would be lost.
-pub(crate) fn check_place(path: &Path) -> Result<()> {
+pub(crate) fn check_writable(path: &Path) -> Result<()> {
     if !is_standard(path) && !is_special(path) {
         beside(path)?;
     }
@@ -116,6 +116,11 @@ fn readable_by_others(builder: &mut tempfile::Builder<'_, '_>) {
 /// Prints a line of a result.
 pub(crate) fn print_line(line: impl std::fmt::Display) -> Result<()> {
     Ok(writeln!(io::stdout().lock(), "{line}")?)
+}
+
+/// Prints a result that is text already.
+pub(crate) fn print_bytes(bytes: &[u8]) -> Result<()> {
+    Ok(io::stdout().lock().write_all(bytes)?)
 }
 
 /// Prints a JSON result.

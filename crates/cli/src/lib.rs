@@ -6,11 +6,12 @@ mod commands;
 mod count;
 mod engine;
 mod failure;
+mod file_kind;
 mod files;
 mod gguf;
 mod hub;
+mod inputs;
 mod interrupt;
-mod kind;
 mod kv_cache;
 mod memory;
 mod mlx;
@@ -18,15 +19,14 @@ mod npy;
 pub mod op_test_runner;
 mod profile;
 mod progress;
-mod shape;
 mod tensors;
 mod tokenizer;
 
 use std::{ffi::OsString, process::ExitCode};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::commands::{bench, compile, conformance, doctor, export, generate, inspect, pull, run};
+use crate::commands::{bench, compile, completions, conformance, doctor, export, generate, inspect, man, pull, run};
 
 /// Compile, run and inspect ExecuTorch programs whose work is delegated to MLX.
 ///
@@ -49,6 +49,8 @@ enum Command {
     Conformance(conformance::Args),
     Pull(pull::Args),
     Doctor(doctor::Args),
+    Completions(completions::Args),
+    Man(man::Args),
 }
 
 /// Runs the command line; the first argument is the program's name.
@@ -71,6 +73,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Conformance(args) => conformance::run(args),
         Command::Pull(args) => pull::run(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Completions(args) => completions::run(args, Cli::command()),
+        Command::Man(args) => man::run(args, Cli::command()),
     };
     result.unwrap_or_else(|error| failure::report(&error))
 }
@@ -93,8 +97,6 @@ fn kebab(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

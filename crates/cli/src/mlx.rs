@@ -7,8 +7,8 @@ use flambeau::mlx::{Device, MlxEngine, Options, Search, Shim};
 
 /// Flags that choose an installed MLX and a device of it.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub(crate) struct MlxPlace {
-    /// Where the mlx engine computes: cpu, gpu or gpu:N; the first GPU if not given, else the CPU
+pub(crate) struct MlxSelection {
+    /// MLX device: cpu, gpu or gpu:N; by default the first GPU, or the CPU where there is none
     #[arg(help_heading = "Engine", long, value_name = "DEVICE")]
     pub(crate) device: Option<Device>,
 
@@ -21,25 +21,25 @@ pub(crate) struct MlxPlace {
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct MlxArgs {
     #[command(flatten)]
-    pub(crate) place: MlxPlace,
+    pub(crate) selection: MlxSelection,
 
-    /// Let the mlx engine run Metal kernels of a program that Flambeau does not know
+    /// Run custom Metal kernels that a program carries, also those that Flambeau does not know
     #[arg(help_heading = "Engine", long)]
     pub(crate) allow_custom_kernels: bool,
 
-    /// Build every run of the mlx engine node by node, also those that could be compiled once
+    /// Build the MLX graph of every run anew instead of compiling repeated runs
     #[arg(help_heading = "Engine", long)]
     pub(crate) no_mlx_compile: bool,
 
-    /// MiB that MLX's arrays may take together; a run that needs more ends with an error
+    /// Memory limit for MLX's arrays in MiB; a run that needs more ends with an error
     #[arg(help_heading = "Engine", long, value_name = "MIB")]
     pub(crate) mlx_memory_limit: Option<u64>,
 
-    /// MiB of freed memory that MLX may keep for reuse
+    /// Freed memory that MLX may keep for reuse, in MiB
     #[arg(help_heading = "Engine", long, value_name = "MIB")]
     pub(crate) mlx_cache_limit: Option<u64>,
 
-    /// MiB that MLX keeps resident on an Apple GPU
+    /// Memory that MLX keeps resident (wired) on an Apple GPU, in MiB
     #[arg(help_heading = "Engine", long, value_name = "MIB")]
     pub(crate) mlx_wired_limit: Option<u64>,
 }
@@ -52,8 +52,8 @@ impl MlxArgs {
     /// A flag that was given, of those that other engines do not take.
     pub(crate) fn given(&self) -> Option<&'static str> {
         let flags = [
-            (self.place.device.is_some(), "--device"),
-            (self.place.mlx_path.is_some(), "--mlx-path"),
+            (self.selection.device.is_some(), "--device"),
+            (self.selection.mlx_path.is_some(), "--mlx-path"),
             (self.allow_custom_kernels, "--allow-custom-kernels"),
             (self.no_mlx_compile, "--no-mlx-compile"),
             (self.mlx_memory_limit.is_some(), "--mlx-memory-limit"),
@@ -68,7 +68,7 @@ impl MlxArgs {
         let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(variable).map(|home| home.join("bin/python"));
         let homebrew = variable("HOMEBREW_PREFIX").map_or_else(|| vec!["/opt/homebrew".into(), "/usr/local".into()], |p| vec![p]);
         Search {
-            path: self.place.mlx_path.clone(),
+            path: self.selection.mlx_path.clone(),
             interpreters: active.chain(["python3", "python"].map(PathBuf::from)).collect(),
             prefixes: homebrew,
         }
@@ -87,7 +87,7 @@ impl MlxArgs {
         }
         let bytes = |mib: Option<u64>| mib.map(|m| m.saturating_mul(1 << 20));
         let options = Options {
-            device: self.place.device,
+            device: self.selection.device,
             compile: self.no_mlx_compile.then_some(false),
             allow_custom_kernels: self.allow_custom_kernels,
             cache_limit: bytes(self.mlx_cache_limit),

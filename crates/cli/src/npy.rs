@@ -5,7 +5,7 @@ use std::io::{Cursor, Read, Write};
 use anyhow::{Context, Result, bail};
 use flambeau::tensor::{AlignedBytes, Bytes, DType, Tensor};
 
-use crate::shape::Named;
+use crate::inputs::NamedTensor;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
@@ -85,7 +85,7 @@ pub(crate) fn write(tensor: &Tensor, out: &mut dyn Write) -> Result<()> {
 }
 
 /// Reads a `.npz` file; arrays come in the file's order.
-pub(crate) fn read_archive(file: &Bytes) -> Result<Vec<Named>> {
+pub(crate) fn read_archive(file: &Bytes) -> Result<Vec<NamedTensor>> {
     let mut archive = zip::ZipArchive::new(Cursor::new(file.clone())).context("not a zip file")?;
     if archive.len() > MAX_ARRAYS {
         bail!("the archive has {} arrays, at most {MAX_ARRAYS} are read", archive.len());
@@ -102,7 +102,7 @@ pub(crate) fn read_archive(file: &Bytes) -> Result<Vec<Named>> {
         member.take(limit).read_to_end(&mut bytes).with_context(|| format!("array `{}`", name.escape_debug()))?;
         let bytes = AlignedBytes::copy_of(&bytes).into_bytes();
         let tensor = read(&bytes).with_context(|| format!("array `{}`", name.escape_debug()))?;
-        tensors.push(Named { name: Some(name), tensor });
+        tensors.push(NamedTensor { name: Some(name), tensor });
     }
     Ok(tensors)
 }

@@ -13,11 +13,11 @@ use flambeau::{
 use crate::{
     engine::{EngineArgs, EngineName},
     failure::{self, usage},
+    file_kind::FileKind,
     files,
-    kind::Kind,
+    inputs::{self, NamedTensor},
     kv_cache,
-    mlx::{MlxArgs, MlxPlace},
-    shape::{self, Named},
+    mlx::{MlxArgs, MlxSelection},
 };
 
 const HELP: &str = "\
@@ -92,17 +92,17 @@ fn run(flags: &Flags) -> Result<()> {
         Some(name) => EngineName::from_str(name, false).map_err(|_| usage(format!("--engine {name}: expected cpu or mlx")))?,
     };
     let device = flags.device.as_deref().map(str::parse).transpose();
-    let place =
-        MlxPlace { device: device.map_err(|e: flambeau::mlx::Error| usage(e.to_string()))?, mlx_path: flags.mlx_path.clone() };
-    let engine = EngineArgs { engine, mlx: MlxArgs { place, ..MlxArgs::default() }, ..EngineArgs::default() };
+    let selection =
+        MlxSelection { device: device.map_err(|e: flambeau::mlx::Error| usage(e.to_string()))?, mlx_path: flags.mlx_path.clone() };
+    let engine = EngineArgs { engine, mlx: MlxArgs { selection, ..MlxArgs::default() }, ..EngineArgs::default() };
     let engine = engine.engine(false)?;
     let options = LoadOptions {
         kv_cache: flags.kv_cache.as_deref().map(kv_cache::parse).transpose().map_err(|e| usage(e.to_string()))?,
         ..LoadOptions::default()
     };
-    let mut method = Kind::Program.expect(&pte, || Ok(Program::open(&pte)?))?.method("forward", &engine, &options)?;
+    let mut method = FileKind::Program.expect(&pte, || Ok(Program::open(&pte)?))?.method("forward", &engine, &options)?;
     let inputs = tensor_list::read(&files::read(&input)?).with_context(|| input.display().to_string())?;
-    let inputs = shape::arguments(method.inputs(), inputs.into_iter().map(|tensor| Named { name: None, tensor }).collect())?;
+    let inputs = inputs::arguments(method.inputs(), inputs.into_iter().map(|tensor| NamedTensor { name: None, tensor }).collect())?;
     let outputs = method.run(&inputs)?;
     if flags.verbose {
         inputs.iter().enumerate().for_each(|(i, v)| eprintln!("input {i}: {}", v.describe()));

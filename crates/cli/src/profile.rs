@@ -1,6 +1,6 @@
 //! What the steps of a run took: a table with rates beside what the machine reaches, and a trace.
 
-mod ceilings;
+mod roofline;
 
 use std::{collections::HashMap, io::Write, path::PathBuf};
 
@@ -11,17 +11,17 @@ use flambeau::{
 };
 use serde_json::json;
 
-use self::ceilings::Ceilings;
+use self::roofline::Roofline;
 use crate::files;
 
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ProfileArgs {
-    /// Print the time of each kind of step, and its bytes and operations a second beside what this machine reaches. The mlx engine
-    /// then waits for the device after every step, which takes longer than its usual runs
+    /// Print a profile: the time of each kind of step, and its GB/s and GFLOP/s beside the machine's roofline. The mlx engine then
+    /// waits for the device after every step, which takes longer than its usual runs
     #[arg(long)]
     profile: bool,
 
-    /// Write every step to a file that Perfetto and Chrome's tracing page show
+    /// Write every step as a trace that Perfetto and chrome://tracing open
     #[arg(long, value_name = "FILE.json")]
     trace: Option<PathBuf>,
 }
@@ -42,8 +42,8 @@ impl ProfileArgs {
     }
 
     /// Refuses a trace that could not be written.
-    pub(crate) fn check_place(&self) -> Result<()> {
-        self.trace.as_deref().map_or(Ok(()), files::check_place)
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        self.trace.as_deref().map_or(Ok(()), files::check_writable)
     }
 
     /// Prints and writes what was asked for, of all steps since the method was loaded.
@@ -64,9 +64,9 @@ impl ProfileArgs {
             eprintln!("{:>10} {:>8}  node", "µs", "calls");
             nodes.iter().for_each(|(name, calls, time)| eprintln!("{:>10.1} {calls:>8}  {name}", *time as f64 / 1e3));
         } else if self.profile {
-            let ceilings = Ceilings::measure(engine)?;
-            eprintln!("this machine reads {:.1} GB/s and computes {:.0} GFLOP/s", ceilings.bytes / 1e9, ceilings.flops / 1e9);
-            table(&spans, &ceilings).iter().for_each(|line| eprintln!("{line}"));
+            let roofline = Roofline::measure(engine)?;
+            eprintln!("this machine reads {:.1} GB/s and computes {:.0} GFLOP/s", roofline.bytes / 1e9, roofline.flops / 1e9);
+            table(&spans, &roofline).iter().for_each(|line| eprintln!("{line}"));
         }
         Ok(())
     }
@@ -85,7 +85,7 @@ fn totals(spans: &[Span]) -> Vec<(&str, Total)> {
     list
 }
 
-fn table(spans: &[Span], ceilings: &Ceilings) -> Vec<String> {
+fn table(spans: &[Span], roofline: &Roofline) -> Vec<String> {
     let totals = totals(spans);
     let whole: u64 = totals.iter().map(|(_, total)| total.time).sum();
     let share = |part: f64, whole: f64| if whole > 0.0 { 100.0 * part / whole } else { 0.0 };
@@ -102,8 +102,8 @@ fn table(spans: &[Span], ceilings: &Ceilings) -> Vec<String> {
             total.time as f64 / 1e6,
             total.calls,
             share(total.time as f64, whole as f64),
-            rate(bytes, ceilings.bytes, 1),
-            rate(flops, ceilings.flops, 0),
+            rate(bytes, roofline.bytes, 1),
+            rate(flops, roofline.flops, 0),
         ));
     }
     lines
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn steps_of_one_name_are_one_line_slowest_first() {
         let spans = [span("a", 0, 1000, 500, 0), span("b", 1000, 5000, 10_000, 40_000), span("a", 6000, 1000, 500, 0)];
-        let lines = table(&spans, &Ceilings { bytes: 4e9, flops: 16e9 });
+        let lines = table(&spans, &Roofline { bytes: 4e9, flops: 16e9 });
         let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(words(&lines[1]), ["0.01", "1", "71.4", "2.0", "(50", "%)", "8", "(50", "%)", "b"]);
         assert_eq!(words(&lines[2]), ["0.00", "2", "28.6", "0.5", "(12", "%)", "-", "a"]);

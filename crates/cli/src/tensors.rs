@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use flambeau::tensor::{AlignedBytes, Bytes, DType, Tensor, tensor_list};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 
-use crate::{failure::usage, files, npy, shape::Named};
+use crate::{failure::usage, files, inputs::NamedTensor, npy};
 
 /// The types that both sides have.
 const TYPES: [(Dtype, DType); 13] = [
@@ -47,10 +47,10 @@ fn format_of(path: &Path) -> Result<Format> {
 }
 
 /// Reads all tensors of a file, or of a `.bin` stream on stdin.
-pub(crate) fn read(path: &Path) -> Result<Vec<Named>> {
+pub(crate) fn read(path: &Path) -> Result<Vec<NamedTensor>> {
     let format = format_of(path)?;
     let bytes = files::read(path)?;
-    let unnamed = |tensor| Named { name: None, tensor };
+    let unnamed = |tensor| NamedTensor { name: None, tensor };
     let tensors = match format {
         Format::Bin => tensor_list::read(&bytes).map(|list| list.into_iter().map(unnamed).collect()).map_err(Into::into),
         Format::Npy => npy::read(&bytes).map(|tensor| vec![unnamed(tensor)]),
@@ -60,23 +60,23 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Named>> {
     tensors.with_context(|| path.display().to_string())
 }
 
-fn read_safetensors(bytes: &Bytes) -> Result<Vec<Named>> {
+fn read_safetensors(bytes: &Bytes) -> Result<Vec<NamedTensor>> {
     let file = SafeTensors::deserialize(bytes).context("not a safetensors file")?;
     let mut tensors = Vec::new();
     for (name, view) in file.tensors() {
         let dtype = TYPES.iter().find(|row| row.0 == view.dtype()).map(|row| row.1);
         let dtype = dtype.with_context(|| format!("tensor `{}`: type {:?} is not read", name.escape_debug(), view.dtype()))?;
         let data = AlignedBytes::copy_of(view.data()).into_bytes();
-        tensors.push(Named { name: Some(name), tensor: Tensor::new(dtype, view.shape(), data)? });
+        tensors.push(NamedTensor { name: Some(name), tensor: Tensor::new(dtype, view.shape(), data)? });
     }
     tensors.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(tensors)
 }
 
 /// Refuses a place where [`write`] could not write, and an extension that it does not know.
-pub(crate) fn check_place(path: &Path) -> Result<()> {
+pub(crate) fn check_writable(path: &Path) -> Result<()> {
     format_of(path)?;
-    files::check_place(path)
+    files::check_writable(path)
 }
 
 /// Writes tensors to a file, or as a `.bin` stream to stdout.

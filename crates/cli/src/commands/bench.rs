@@ -9,7 +9,7 @@ use flambeau::{
 };
 use serde_json::{Value as Json, json};
 
-use crate::{count::positive, engine::EngineArgs, failure::usage, files, kind::ProgramArgs, profile::ProfileArgs, progress};
+use crate::{count::positive, engine::EngineArgs, failure::usage, file_kind::ProgramArgs, files, profile::ProfileArgs, progress};
 
 /// Measure the speed of a language model
 ///
@@ -22,15 +22,15 @@ pub(crate) struct Args {
     #[command(flatten)]
     program: ProgramArgs,
 
-    /// Tokens of the prompt; 0 leaves the test out
+    /// Prompt lengths to prefill; 0 leaves the test out
     #[arg(short = 'p', long = "prompt-tokens", value_name = "N,..", value_delimiter = ',', default_value = "512")]
     prompts: Vec<usize>,
 
-    /// Tokens to generate; 0 leaves the test out
+    /// Numbers of tokens to generate; 0 leaves the test out
     #[arg(short = 'n', long = "generation-tokens", value_name = "N,..", value_delimiter = ',', default_value = "128")]
     generate: Vec<usize>,
 
-    /// Tokens in the cache before the first generated one
+    /// Tokens in the KV cache before the first generated one
     #[arg(short, long, value_name = "N,..", value_delimiter = ',', default_value = "0")]
     depth: Vec<usize>,
 
@@ -38,7 +38,7 @@ pub(crate) struct Args {
     #[arg(short = 'r', long, value_name = "N", default_value_t = 5, value_parser = positive)]
     repetitions: usize,
 
-    /// Most tokens that one step of the prompt takes
+    /// Most prompt tokens that one prefill step takes
     #[arg(long, value_name = "N", value_parser = positive)]
     prefill_chunk: Option<usize>,
 
@@ -112,7 +112,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if tests.is_empty() {
         return Err(usage("nothing is left to measure: give -p or -n a number above 0"));
     }
-    args.profile.check_place()?;
+    args.profile.check_writable()?;
     let program = args.program.open()?;
     let options = ModelOptions { chunk: args.prefill_chunk, ..ModelOptions::default() };
     let engine = args.engine.engine(args.profile.is_wanted())?;

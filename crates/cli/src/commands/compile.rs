@@ -8,7 +8,7 @@ use flambeau::{
     pt2::{Archive, Exported},
 };
 
-use crate::{engine::EngineArgs, failure::usage, files, kind::Kind, memory};
+use crate::{engine::EngineArgs, failure::usage, file_kind::FileKind, files, memory};
 
 /// Compile .pt2 files of torch.export into a .pte file
 #[derive(Debug, clap::Args)]
@@ -58,11 +58,11 @@ pub(crate) struct QuantizeArgs {
     #[arg(long, value_name = "SCHEME")]
     qlinear: Option<String>,
 
-    /// Quantize embedding tables; the same schemes
+    /// Quantize embedding tables, with the same schemes
     #[arg(long, value_name = "SCHEME")]
     qembedding: Option<String>,
 
-    /// Weights that share a scale: 32, 64 or 128
+    /// Quantization group size, weights that share a scale: 32, 64 or 128
     #[arg(long, value_name = "N", alias = "qlinear-group-size")]
     group_size: Option<u32>,
 }
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     options.require_full = args.require_full;
     options.threads = args.engine.threads;
     for path in [args.output.as_deref().filter(|_| !args.dry_run), args.report.as_deref()].into_iter().flatten() {
-        files::check_place(path)?;
+        files::check_writable(path)?;
     }
     let engine = args.engine.engine(false)?;
     let programs: Vec<(String, Exported)> =
@@ -140,7 +140,7 @@ fn named_files(args: &Args) -> Result<Vec<(String, PathBuf)>> {
 }
 
 fn read(path: &std::path::Path) -> Result<Exported> {
-    Kind::Archive.expect(path, || {
+    FileKind::Archive.expect(path, || {
         let archive = Archive::open(files::read(path)?).with_context(|| path.display().to_string())?;
         archive.only_program().with_context(|| path.display().to_string())
     })

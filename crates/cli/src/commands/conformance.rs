@@ -37,9 +37,9 @@ pub(crate) struct Args {
 
     /// Program to run: the .pte file, or what this compiler makes of the .pt2 file
     #[arg(long, value_name = "FORMAT", default_value = "pte")]
-    from: case::From,
+    from: case::ProgramFormat,
 
-    /// Cases that run at the same time; one per core if not given
+    /// Cases that run at the same time, one per core by default
     #[arg(short, long, value_name = "N", value_parser = positive)]
     jobs: Option<usize>,
 
@@ -186,7 +186,7 @@ fn run_all(args: &Args, cases: &[(String, PathBuf)]) -> Result<Vec<Done>> {
     Ok(done)
 }
 
-fn run_one(folder: &Path, from: case::From, engine: &std::sync::Arc<dyn flambeau::engine::Engine>) -> (String, Outcome) {
+fn run_one(folder: &Path, from: case::ProgramFormat, engine: &std::sync::Arc<dyn flambeau::engine::Engine>) -> (String, Outcome) {
     let case = match Case::read(folder) {
         Ok(case) => case,
         Err(error) => return ("?".into(), Outcome::Failed(failure::text(&error))),

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::{
     engine::cores,
     failure, files,
-    mlx::{MlxArgs, MlxPlace},
+    mlx::{MlxArgs, MlxSelection},
 };
 
 /// Say which engines work here: where MLX was found, its version and its devices
@@ -19,7 +19,7 @@ use crate::{
 #[command(after_help = "Example:\n  flambeau doctor --mlx-path .venv")]
 pub(crate) struct Args {
     #[command(flatten)]
-    place: MlxPlace,
+    selection: MlxSelection,
 
     /// Print a JSON object instead of lines
     #[arg(long)]
@@ -55,14 +55,14 @@ fn examine(mlx: &MlxArgs) -> Found {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let found = examine(&MlxArgs { place: args.place.clone(), ..MlxArgs::default() });
+    let found = examine(&MlxArgs { selection: args.selection.clone(), ..MlxArgs::default() });
     if args.json {
         files::print_json(&as_json(&found))?;
     } else {
         as_lines(&found).iter().try_for_each(files::print_line)?;
     }
     // Who names a place wants to know whether it serves; without one, MLX is an option among others.
-    let failed = args.place.mlx_path.is_some() && found.loaded.is_err();
+    let failed = args.selection.mlx_path.is_some() && found.loaded.is_err();
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 

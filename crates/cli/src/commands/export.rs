@@ -20,8 +20,8 @@ use crate::{
     count::positive,
     engine::EngineArgs,
     failure::{hint, usage},
+    file_kind::FileKind,
     files, gguf, hub,
-    kind::Kind,
     tokenizer::TEXT_FILES,
 };
 
@@ -45,15 +45,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TYPE")]
     dtype: Option<String>,
 
-    /// Tokens that the caches hold
+    /// Maximum sequence length: positions that the KV caches hold
     #[arg(long, value_name = "N", value_parser = positive, alias = "max-ctx-len", alias = "max-seq-length")]
     max_seq_len: Option<usize>,
 
-    /// Most tokens of one step
+    /// Most prompt tokens that one prefill step takes
     #[arg(long, value_name = "N", value_parser = positive, alias = "prefill-chunk-size")]
     prefill_chunk: Option<usize>,
 
-    /// Compute logits of all positions instead of the last one
+    /// Compute the logits of every position instead of the last one only
     #[arg(long)]
     all_logits: bool,
 
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         logits: if args.all_logits { Logits::All } else { Logits::Last },
         ..zoo::Options::default()
     };
-    files::check_place(&args.output)?;
+    files::check_writable(&args.output)?;
     let checkpoint = open(&args.model)?;
     let model = zoo::build(&checkpoint, &options)?;
     let engine = args.engine.engine(false)?;
@@ -116,7 +116,7 @@ fn open(model: &str) -> Result<Checkpoint> {
     if path.is_dir() {
         return Checkpoint::from_folder(folder_files(path)?).with_context(place);
     }
-    Kind::Gguf.expect(path, || Checkpoint::from_gguf(files::read(path)?).with_context(place))
+    FileKind::Gguf.expect(path, || Checkpoint::from_gguf(files::read(path)?).with_context(place))
 }
 
 /// The files of a model folder that a checkpoint may consist of, mapped.

@@ -19,9 +19,8 @@ use crate::{
     count::positive,
     engine::EngineArgs,
     failure::{INTERRUPTED, usage},
-    files, interrupt,
-    kind::ProgramArgs,
-    memory,
+    file_kind::ProgramArgs,
+    files, interrupt, memory,
     profile::ProfileArgs,
     tokenizer::{self, TextModel},
 };
@@ -41,7 +40,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TEXT", alias = "system-prompt")]
     system: Option<String>,
 
-    /// Continue the prompt as it is, without a chat template
+    /// Continue the prompt as it is, without the chat template
     #[arg(long, conflicts_with = "system", alias = "no-chat")]
     raw: bool,
 
@@ -61,43 +60,43 @@ pub(crate) struct Args {
     #[arg(short = 'n', long, value_name = "N", default_value_t = 256, alias = "max-tokens")]
     max_new_tokens: usize,
 
-    /// Randomness; 0 always takes the most likely token
+    /// Sampling temperature; 0 is greedy decoding
     #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true, alias = "temp")]
     temperature: f32,
 
-    /// Sample from the K most likely tokens only; 0 means all
+    /// Sample from the K most likely tokens; 0 means all
     #[arg(long, value_name = "K", default_value_t = 0)]
     top_k: usize,
 
-    /// Sample from the most likely tokens that make up this probability
+    /// Nucleus sampling: sample from the most likely tokens whose probabilities sum up to P
     #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
     top_p: f32,
 
-    /// Drop tokens below this part of the highest probability
+    /// Drop tokens less likely than P times the most likely one
     #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
     min_p: f32,
 
-    /// Penalty on tokens that occurred already; 1 is none
+    /// Repetition penalty on tokens that occurred already; 1 is none
     #[arg(long, value_name = "R", default_value_t = 1.0, allow_negative_numbers = true)]
     repeat_penalty: f32,
 
-    /// Seed of the random numbers; without it each run differs
+    /// Seed for sampling; without it each run differs
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 
-    /// Text that ends generation; repeat it for more
+    /// Stop string: text that ends generation; repeat it for more
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
 
-    /// Do not stop where the model ends its text
+    /// Do not stop at an end-of-sequence token
     #[arg(long)]
     ignore_eos: bool,
 
-    /// Most tokens that one step of the prompt takes
+    /// Most prompt tokens that one prefill step takes
     #[arg(long, value_name = "N", value_parser = positive)]
     prefill_chunk: Option<usize>,
 
-    /// Positions of the cache, for programs that keep none themselves
+    /// Positions of the KV cache, for programs that keep none themselves
     #[arg(short = 'c', long, value_name = "N", value_parser = positive, alias = "kv-max-capacity")]
     ctx_size: Option<usize>,
 
@@ -119,7 +118,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let sampling = sampling(args);
     sampling.validate().map_err(|e| usage(e.to_string()))?;
-    args.profile.check_place()?;
+    args.profile.check_writable()?;
     let program = args.program.open()?;
     let text = tokenizer::find(&program, &args.program.program, args.tokenizer.as_deref())?;
     let prompt = encode(args, &text)?;

@@ -10,8 +10,8 @@ use anyhow::{Context, Result};
 use serde_json::Value as Json;
 
 use crate::{
+    file_kind::{FileKind, unknown},
     files,
-    kind::{Kind, unknown},
 };
 
 /// Show what is in a .pte, .ptd, .pt2 or GGUF file
@@ -40,11 +40,11 @@ pub(crate) struct Description {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let bytes = files::read(&args.file)?;
-    let description = match Kind::of(&bytes) {
-        Some(Kind::Program) => program::describe(bytes.clone(), args.nodes),
-        Some(Kind::Data) => data::describe_data(&bytes),
-        Some(Kind::Archive) => archive::describe(bytes.clone(), args.nodes),
-        Some(Kind::Gguf) => data::describe_gguf(bytes.clone()),
+    let description = match FileKind::of(&bytes) {
+        Some(FileKind::Program) => program::describe(bytes.clone(), args.nodes),
+        Some(FileKind::Data) => data::describe_data(&bytes),
+        Some(FileKind::Archive) => archive::describe(bytes.clone(), args.nodes),
+        Some(FileKind::Gguf) => data::describe_gguf(bytes.clone()),
         None => return Err(unknown(&args.file, &bytes)),
     };
     let description = description.with_context(|| args.file.display().to_string())?;

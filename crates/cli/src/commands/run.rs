@@ -14,7 +14,7 @@ use flambeau::{
 };
 use serde_json::{Value as Json, json};
 
-use crate::{count::positive, engine::EngineArgs, files, kind::ProgramArgs, kv_cache, profile::ProfileArgs, shape, tensors};
+use crate::{count::positive, engine::EngineArgs, file_kind::ProgramArgs, files, inputs, kv_cache, profile::ProfileArgs, tensors};
 
 /// Run a method of a .pte file on tensors from files
 #[derive(Debug, clap::Args)]
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// Cache for programs that keep none: capacity,layers,kv_heads,head_dim[,dtype]
+    /// KV cache for programs that keep none: capacity,layers,kv_heads,head_dim[,dtype]
     #[arg(long, value_name = "SPEC", value_parser = kv_cache::parse)]
     kv_cache: Option<KvCacheConfig>,
 
@@ -56,9 +56,9 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(path) = &args.output {
-        tensors::check_place(path)?;
+        tensors::check_writable(path)?;
     }
-    args.profile.check_place()?;
+    args.profile.check_writable()?;
     let program = args.program.open()?;
     let options = LoadOptions { kv_cache: args.kv_cache.clone(), ..LoadOptions::default() };
     let engine = args.engine.engine(args.profile.is_wanted())?;
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     for path in &args.inputs {
         inputs.extend(tensors::read(path)?);
     }
-    let inputs = shape::arguments(method.inputs(), inputs)?;
+    let inputs = inputs::arguments(method.inputs(), inputs)?;
     let (outputs, times) = timed_runs(&mut method, &inputs, args.repeat)?;
     if let Some(path) = &args.output {
         tensors::write(path, &named(&method, &outputs))?;

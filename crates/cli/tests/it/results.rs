@@ -54,6 +54,26 @@ fn inspect_shows_methods_nodes_and_constants() {
 }
 
 #[test]
+fn completions_and_manual_pages_know_every_command_and_flag() {
+    let dir = tempfile::tempdir().unwrap();
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = flambeau(dir.path(), &["completions", shell]).stdout;
+        for part in ["generate", "conformance", "max-new-tokens", "qlinear"] {
+            assert!(script.contains(part), "{shell}: `{part}` is not in:\n{script}");
+        }
+    }
+    let page = flambeau(dir.path(), &["man"]).stdout;
+    for part in [".TH flambeau 1", "flambeau\\-compile(1)", "flambeau\\-doctor(1)"] {
+        assert!(page.contains(part), "`{part}` is not in:\n{page}");
+    }
+    let page = flambeau(dir.path(), &["man", "generate"]).stdout;
+    for part in [".TH flambeau\\-generate 1", "\\-\\-max\\-new\\-tokens", "SMOLLM2.PTE"] {
+        assert!(page.to_uppercase().contains(&part.to_uppercase()), "`{part}` is not in:\n{page}");
+    }
+    assert_eq!(flambeau(dir.path(), &["man", "nothing"]).code, 2);
+}
+
+#[test]
 fn op_test_runner_takes_both_forms_of_flags() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path());

@@ -19,13 +19,14 @@ use serde_json::Value as Json;
 
 use super::Outcome;
 use crate::{
-    files, kv_cache,
-    shape::{self, Named},
+    files,
+    inputs::{self, NamedTensor},
+    kv_cache,
 };
 
 /// Which program of a case to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum From {
+pub(crate) enum ProgramFormat {
     Pte,
     Pt2,
 }
@@ -66,14 +67,14 @@ impl Case {
     }
 
     /// Runs the case.
-    pub(crate) fn run(&self, from: From, engine: &Arc<dyn Engine>) -> Result<Outcome> {
-        let file = self.folder.join(if from == From::Pte { "model.pte" } else { "model.pt2" });
+    pub(crate) fn run(&self, from: ProgramFormat, engine: &Arc<dyn Engine>) -> Result<Outcome> {
+        let file = self.folder.join(if from == ProgramFormat::Pte { "model.pte" } else { "model.pt2" });
         if !file.is_file() {
             return Ok(Outcome::Skipped(format!("there is no {}", file.display())));
         }
         let program = match from {
-            From::Pte => Program::open(&file)?,
-            From::Pt2 => Program::from_bytes(compiled(&file, engine)?)?,
+            ProgramFormat::Pte => Program::open(&file)?,
+            ProgramFormat::Pt2 => Program::from_bytes(compiled(&file, engine)?)?,
         };
         let graphs = Graphs::of(&program)?;
         if let Some(segments) = self.segments
@@ -81,12 +82,12 @@ impl Case {
         {
             bail!("{} delegates, expected {segments}", graphs.0.len());
         }
-        let notes = if from == From::Pt2 { self.compare_counts(&graphs)? } else { Vec::new() };
+        let notes = if from == ProgramFormat::Pt2 { self.compare_counts(&graphs)? } else { Vec::new() };
         let options =
             LoadOptions { kv_cache: self.kv_cache.as_deref().map(kv_cache::parse).transpose()?, ..LoadOptions::default() };
         let mut method = program.method("forward", engine, &options)?;
-        let inputs = self.tensors("input.bin")?.into_iter().map(|tensor| Named { name: None, tensor }).collect();
-        let inputs = shape::arguments(method.inputs(), inputs)?;
+        let inputs = self.tensors("input.bin")?.into_iter().map(|tensor| NamedTensor { name: None, tensor }).collect();
+        let inputs = inputs::arguments(method.inputs(), inputs)?;
         let outputs = method.run(&inputs)?;
         if !self.skip_comparison {
             self.compare(&outputs)?;

@@ -8,13 +8,13 @@ use flambeau::{
 
 /// A tensor with the name that its file gives it.
 #[derive(Clone, Debug)]
-pub(crate) struct Named {
+pub(crate) struct NamedTensor {
     pub(crate) name: Option<String>,
     pub(crate) tensor: Tensor,
 }
 
 /// The arguments of a call: fixed values are filled in, the rest comes from `tensors`, by name if all names fit, else in order.
-pub(crate) fn arguments(specs: &[ValueSpec], tensors: Vec<Named>) -> Result<Vec<Value>> {
+pub(crate) fn arguments(specs: &[ValueSpec], tensors: Vec<NamedTensor>) -> Result<Vec<Value>> {
     let open: Vec<&ValueSpec> = specs.iter().filter(|s| !matches!(s.kind, ValueKind::Fixed(_))).collect();
     if open.len() != tensors.len() {
         let listed: Vec<String> = open.iter().map(|s| s.to_string()).collect();
@@ -31,8 +31,8 @@ pub(crate) fn arguments(specs: &[ValueSpec], tensors: Vec<Named>) -> Result<Vec<
         .collect()
 }
 
-fn ordered(specs: &[&ValueSpec], mut tensors: Vec<Named>) -> Vec<Named> {
-    let place = |named: &Named| specs.iter().position(|s| s.name.is_some() && s.name == named.name);
+fn ordered(specs: &[&ValueSpec], mut tensors: Vec<NamedTensor>) -> Vec<NamedTensor> {
+    let place = |named: &NamedTensor| specs.iter().position(|s| s.name.is_some() && s.name == named.name);
     let mut places: Vec<usize> = tensors.iter().filter_map(place).collect();
     places.sort_unstable();
     places.dedup();
@@ -62,15 +62,15 @@ mod tests {
         ValueSpec { name: Some(name.into()), kind }
     }
 
-    fn named(name: &str, value: i64) -> Named {
-        Named { name: Some(name.into()), tensor: Tensor::from_slice(&[value], &[1]).unwrap() }
+    fn named(name: &str, value: i64) -> NamedTensor {
+        NamedTensor { name: Some(name.into()), tensor: Tensor::from_slice(&[value], &[1]).unwrap() }
     }
 
     #[test]
     fn inputs_are_matched_by_name_and_else_by_place() {
         let one = || ValueKind::Tensor(TensorSpec { dtype: DType::I64, dims: vec![DimSpec::Fixed(1)] });
         let specs = [spec("a", one()), spec("fixed", ValueKind::Fixed(Value::Bool(true))), spec("b", ValueKind::Int)];
-        let check = |tensors: Vec<Named>, expected: [i64; 2]| {
+        let check = |tensors: Vec<NamedTensor>, expected: [i64; 2]| {
             let values = arguments(&specs, tensors).unwrap();
             let first = values[0].as_tensor().unwrap().as_slice::<i64>().unwrap()[0];
             assert_eq!([first, values[2].as_int().unwrap()], expected);

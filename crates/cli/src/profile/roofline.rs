@@ -11,7 +11,7 @@ use flambeau::{
 
 /// Rates, each a second.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ceilings {
+pub(crate) struct Roofline {
     pub(crate) bytes: f64,
     pub(crate) flops: f64,
 }
@@ -40,13 +40,13 @@ impl Constants for Filled {
     }
 }
 
-impl Ceilings {
+impl Roofline {
     /// Measures on an engine, its threads included.
-    pub(crate) fn measure(engine: &dyn Engine) -> Result<Ceilings> {
+    pub(crate) fn measure(engine: &dyn Engine) -> Result<Roofline> {
         let read =
             rate(ROWS, |rows| Ok((4.0 * f64::from(COLUMNS) * f64::from(rows), seconds(engine, DType::F32, [1, COLUMNS, rows])?)))?;
         let square = |dtype| rate(SQUARE, |size| Ok((2.0 * f64::from(size).powi(3), seconds(engine, dtype, [size; 3])?)));
-        Ok(Ceilings { bytes: read, flops: square(DType::F32)?.max(square(DType::BF16)?) })
+        Ok(Roofline { bytes: read, flops: square(DType::F32)?.max(square(DType::BF16)?) })
     }
 }
 

@@ -13,33 +13,33 @@ use crate::failure::hint;
 
 /// The files that Flambeau knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FileKind {
     Program,
     Data,
     Archive,
     Gguf,
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for FileKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Kind::Program => "an ExecuTorch program",
-            Kind::Data => "an ExecuTorch data file",
-            Kind::Archive => "a torch.export archive",
-            Kind::Gguf => "a GGUF file",
+            FileKind::Program => "an ExecuTorch program",
+            FileKind::Data => "an ExecuTorch data file",
+            FileKind::Archive => "a torch.export archive",
+            FileKind::Gguf => "a GGUF file",
         })
     }
 }
 
-impl Kind {
+impl FileKind {
     /// Tells the kind from the first bytes.
-    pub(crate) fn of(bytes: &[u8]) -> Option<Kind> {
+    pub(crate) fn of(bytes: &[u8]) -> Option<FileKind> {
         let has = |at: usize, magic: &[u8]| bytes.get(at..at + magic.len()) == Some(magic);
         match () {
-            () if has(4, b"ET12") => Some(Kind::Program),
-            () if has(4, b"FT01") => Some(Kind::Data),
-            () if has(0, b"PK\x03\x04") => Some(Kind::Archive),
-            () if has(0, b"GGUF") => Some(Kind::Gguf),
+            () if has(4, b"ET12") => Some(FileKind::Program),
+            () if has(4, b"FT01") => Some(FileKind::Data),
+            () if has(0, b"PK\x03\x04") => Some(FileKind::Archive),
+            () if has(0, b"GGUF") => Some(FileKind::Gguf),
             () => None,
         }
     }
@@ -47,10 +47,12 @@ impl Kind {
     fn advice(self, path: &Path) -> String {
         let path = path.display();
         match self {
-            Kind::Program => format!("it is compiled: `flambeau run {path}`, or `flambeau inspect {path}` to see what is in it"),
-            Kind::Data => format!("it holds weights of a program: `--data {path}` beside the program"),
-            Kind::Archive => format!("make a program of it: `flambeau compile {path} -o FILE.pte`"),
-            Kind::Gguf => format!("make a program of it: `flambeau export {path} -o FILE.pte`"),
+            FileKind::Program => {
+                format!("it is compiled: `flambeau run {path}`, or `flambeau inspect {path}` to see what is in it")
+            }
+            FileKind::Data => format!("it holds weights of a program: `--data {path}` beside the program"),
+            FileKind::Archive => format!("make a program of it: `flambeau compile {path} -o FILE.pte`"),
+            FileKind::Gguf => format!("make a program of it: `flambeau export {path} -o FILE.pte`"),
         }
     }
 
@@ -61,7 +63,7 @@ impl Kind {
     pub(crate) fn expect<T>(self, path: &Path, read: impl FnOnce() -> Result<T>) -> Result<T> {
         read().map_err(|error| match begins(path) {
             Ok(start) if start.is_empty() => anyhow::anyhow!("{} is empty, expected {self}", path.display()),
-            Ok(start) => match Kind::of(&start) {
+            Ok(start) => match FileKind::of(&start) {
                 Some(found) if found != self => {
                     hint(anyhow::anyhow!("{} is {found}, expected {self}", path.display()), found.advice(path))
                 }
@@ -97,9 +99,9 @@ pub(crate) struct ProgramArgs {
 impl ProgramArgs {
     /// Opens the program with its weights.
     pub(crate) fn open(&self) -> Result<Program> {
-        let program = Kind::Program.expect(&self.program, || Ok(Program::open(&self.program)?))?;
+        let program = FileKind::Program.expect(&self.program, || Ok(Program::open(&self.program)?))?;
         match &self.data {
-            Some(data) => Kind::Data.expect(data, || Ok(program.with_data(data)?)),
+            Some(data) => FileKind::Data.expect(data, || Ok(program.with_data(data)?)),
             None => Ok(program),
         }
     }
