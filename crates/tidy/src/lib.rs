@@ -8,11 +8,13 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
+    sync::LazyLock,
 };
 
 use serde_json::Value as Json;
 
-pub use crate::tokens::{Token, tokens};
+pub use crate::tokens::Token;
+use crate::tokens::tokens;
 
 /// A text file of the repository.
 #[derive(Clone, Debug)]
@@ -27,8 +29,8 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Folders that hold no source: what git ignores, and git's own.
-const SKIPPED: [&str; 5] = [".git", "target", "models", "__pycache__", "book"];
+/// What holds no source: what git ignores, and git's own.
+const SKIPPED: [&str; 4] = [".git", "target", "models", "__pycache__"];
 
 /// Every text file of the repository, in the order of their paths.
 ///
@@ -41,14 +43,29 @@ pub fn sources() -> Vec<Source> {
     files
 }
 
-/// The Rust files among the sources.
+/// A Rust file of the repository.
+#[derive(Clone, Debug)]
+pub struct RustSource {
+    pub path: String,
+    pub text: String,
+    pub tokens: Vec<Token>,
+}
+
+/// Every Rust file of the repository, read once.
 ///
 /// # Panics
-/// As [`sources`] does.
-pub fn rust_sources() -> Vec<Source> {
-    let mut files = sources();
-    files.retain(|file| file.path.ends_with(".rs"));
-    files
+/// As [`sources`] does, or a file is not Rust.
+pub fn rust_sources() -> &'static [RustSource] {
+    static FILES: LazyLock<Vec<RustSource>> = LazyLock::new(|| {
+        let files = sources().into_iter().filter(|file| file.path.ends_with(".rs"));
+        files
+            .map(|Source { path, text }| {
+                let tokens = tokens(&text).unwrap_or_else(|e| panic!("{path}: {e}"));
+                RustSource { path, text, tokens }
+            })
+            .collect()
+    });
+    &FILES
 }
 
 fn collect(folder: &Path, prefix: String, files: &mut Vec<Source>) {
@@ -56,7 +73,10 @@ fn collect(folder: &Path, prefix: String, files: &mut Vec<Source>) {
         let entry = entry.expect("the folder lists its entries");
         let (name, kind) = (entry.file_name().to_string_lossy().into_owned(), entry.file_type().expect("an entry has a type"));
         let path = format!("{prefix}{name}");
-        if kind.is_dir() && !SKIPPED.contains(&name.as_str()) {
+        if SKIPPED.contains(&name.as_str()) {
+            continue;
+        }
+        if kind.is_dir() {
             collect(&entry.path(), format!("{path}/"), files);
         } else if kind.is_file()
             && let Ok(text) = String::from_utf8(fs::read(entry.path()).unwrap_or_else(|e| panic!("{path}: {e}")))

@@ -16,7 +16,7 @@ pub struct Token {
 ///
 /// # Errors
 /// The text is not Rust.
-pub fn tokens(text: &str) -> Result<Vec<Token>, String> {
+pub(crate) fn tokens(text: &str) -> Result<Vec<Token>, String> {
     let stream: TokenStream = text.parse().map_err(|e| format!("{e}"))?;
     let mut out = Vec::new();
     flatten(stream, false, &mut out);

@@ -1,6 +1,6 @@
 //! No environment, clock or global state below the rim.
 
-use flambeau_tidy::{Source, Token, rust_sources, sources, tokens};
+use flambeau_tidy::{Token, rust_sources, sources};
 
 use crate::{Exception, hold};
 
@@ -12,14 +12,13 @@ fn is_free(path: &str) -> bool {
         || path.split('/').any(|part| ["tests", "examples", "benches", "fuzz"].contains(&part))
 }
 
-/// Places in library code where `is_found` sees its tokens; it gets what begins at a token, and what is before.
-fn places(is_found: impl Fn(&[Token], &[Token]) -> bool) -> Vec<(String, usize, String)> {
+/// Places in library code where `is_found` says so of the tokens that begin there.
+fn places(is_found: impl Fn(&[Token]) -> bool) -> Vec<(String, usize, String)> {
     let mut found = Vec::new();
-    for Source { path, text } in rust_sources().into_iter().filter(|file| !is_free(&file.path)) {
-        let tokens = tokens(&text).unwrap_or_else(|e| panic!("{path}: {e}"));
-        for (i, token) in tokens.iter().enumerate().filter(|(_, token)| !token.is_test) {
-            if is_found(&tokens[i..], &tokens[..i]) {
-                found.push((path.clone(), token.line, token.text.clone()));
+    for file in rust_sources().iter().filter(|file| !is_free(&file.path)) {
+        for (i, token) in file.tokens.iter().enumerate().filter(|(_, token)| !token.is_test) {
+            if is_found(&file.tokens[i..]) {
+                found.push((file.path.clone(), token.line, token.text.clone()));
             }
         }
     }
@@ -40,7 +39,7 @@ fn clocks_are_passed_in() {
         ("crates/mlx/src/profile.rs", "times steps where a profile was asked for"),
         ("crates/mlx/src/session.rs", "times steps where a profile was asked for"),
     ];
-    let found = places(|tokens, _| ["Instant", "SystemTime"].contains(&tokens[0].text.as_str()));
+    let found = places(|tokens| ["Instant", "SystemTime"].contains(&tokens[0].text.as_str()));
     hold("clocks below the rim", &found, EXCEPTIONS);
 }
 
@@ -61,9 +60,8 @@ fn nothing_below_the_rim_reads_the_environment() {
         "current_exe",
         "set_current_dir",
     ];
-    let found = places(|tokens, _| {
-        begins(tokens, &["env", ":", ":"]) && tokens.get(3).is_some_and(|t| FUNCTIONS.contains(&t.text.as_str()))
-    });
+    let found =
+        places(|tokens| begins(tokens, &["env", ":", ":"]) && tokens.get(3).is_some_and(|t| FUNCTIONS.contains(&t.text.as_str())));
     hold("the environment below the rim", &found, &[]);
 }
 
@@ -74,7 +72,7 @@ fn nothing_is_global() {
         ("crates/mlx/src/fused/text.rs", "texts put together from constants, made at their first use"),
         ("crates/mlx/src/owner.rs", "a device has one owner in a process: MLX's own state is global"),
     ];
-    let found = places(|tokens, _| ["static", "thread_local"].contains(&tokens[0].text.as_str()));
+    let found = places(|tokens| ["static", "thread_local"].contains(&tokens[0].text.as_str()));
     hold("static items", &found, EXCEPTIONS);
 }
 
