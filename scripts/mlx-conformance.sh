@@ -1,22 +1,30 @@
 #!/usr/bin/env bash
-# Runs the conformance archives beside the checkout on the MLX that scripts/install-mlx.sh installed: ExecuTorch's files, and what
-# this compiler makes of the exported programs. Usage: scripts/mlx-conformance.sh [built flambeau command]
+# Runs the cases of the repository, and the archives beside the checkout where they are, on the MLX that scripts/install-mlx.sh
+# installed: programs as they are, and what this compiler makes of the exported ones.
+# Usage: scripts/mlx-conformance.sh [built flambeau command]
 set -euo pipefail
 cd "$(dirname "$0")/.."
-[ -x target/mlx/bin/python ] || { echo "skipped: MLX is not installed in target/mlx (scripts/install-mlx.sh)" >&2; exit 0; }
-archives=../shared/conformance
-[ -d "$archives" ] || { echo "skipped: there is no $archives" >&2; exit 0; }
+[ -x target/mlx/bin/python ] || { echo "not run: MLX is not installed in target/mlx (scripts/install-mlx.sh)" >&2; exit 0; }
 
 flambeau=${1:-}
 if [ -z "$flambeau" ]; then
   cargo build --quiet --locked -p flambeau-cli
   flambeau=target/debug/flambeau
 fi
-cases=target/mlx-cases
-for archive in ops models; do
-  [ -d "$cases/$archive" ] || { mkdir -p "$cases" && tar -xJf "$archives/$archive.tar.xz" -C "$cases"; }
+folders=(crates/testcases/cases)
+for name in ops models; do
+  archive=../shared/conformance/$name.tar.xz
+  if [ -f "$archive" ]; then
+    folder=target/mlx-cases/$name
+    [ -d "$folder" ] || { mkdir -p target/mlx-cases && tar -xJf "$archive" -C target/mlx-cases; }
+    folders+=("$folder")
+  else
+    echo "not run: there is no $archive" >&2
+  fi
+done
+for folder in "${folders[@]}"; do
   for from in pte pt2; do
-    echo "== $archive from $from" >&2
-    "$flambeau" conformance "$cases/$archive" --from "$from" --engine mlx --device cpu --mlx-path target/mlx
+    echo "== $folder from $from" >&2
+    "$flambeau" conformance "$folder" --from "$from" --engine mlx --device cpu --mlx-path target/mlx
   done
 done

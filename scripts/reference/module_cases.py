@@ -27,23 +27,35 @@ def shapes(args, dyn):
     return tuple(dyn.get(i) for i in range(len(args)))
 
 
-def main():
-    args = cases.arguments(__doc__)
+def collect():
+    """Fills `CASES` with the modules of all groups."""
     for group in GROUPS:
         torch.manual_seed(0)
         try:
             group()
         except Exception:
             traceback.print_exc()
+
+
+def write(out, case, op=None, core=False):
+    """Writes one of `CASES` into the folder `out`."""
+    name, module, inputs, kwargs, dyn, test, more = case
+    dynamic = shapes(inputs, dyn)
+    if dynamic is not None and isinstance(module, Fn):
+        dynamic = (dynamic,)
+    cases.write(out, name, module, inputs, kwargs, op=op or name.split(".")[0], test=test, dynamic_shapes=dynamic, core=core, **more)
+
+
+def main():
+    args = cases.arguments(__doc__)
+    collect()
     written = failed = 0
-    for name, module, inputs, kwargs, dyn, test, more in CASES:
+    for case in CASES:
+        name = case[0]
         if not name.startswith(args.only):
             continue
-        dynamic = shapes(inputs, dyn)
-        if dynamic is not None and isinstance(module, Fn):
-            dynamic = (dynamic,)
         try:
-            cases.write(args.out, name, module, inputs, kwargs, op=name.split(".")[0], test=test, dynamic_shapes=dynamic, core=args.core, **more)
+            write(args.out, case, core=args.core)
             written += 1
         except Exception as error:
             failed += 1

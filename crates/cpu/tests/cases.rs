@@ -1,49 +1,51 @@
-//! Every program of the conformance folders, if the folders are beside the repository.
+//! Every case on the CPU engine, and changed programs, which must run or be refused.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    path::{Path, PathBuf},
+    path::Path,
+    process::ExitCode,
 };
 
+use fastrand::Rng;
 use flambeau_cpu::CpuEngine;
-use flambeau_testcases::{Case, Dice, check, mutate, name_of};
+use flambeau_testcases::{Case, LoadedCase, all, committed, mutate, per_case, run_case, test};
 
-fn folders(name: &str) -> Vec<PathBuf> {
-    flambeau_testcases::folders(name, Path::new(env!("CARGO_TARGET_TMPDIR")))
-}
+/// Changed programs to run for each case.
+const ROUNDS: usize = 12;
 
-#[test]
-fn operators_agree_with_pytorch() {
-    // Random samples have nothing to compare with.
-    check(&CpuEngine::new(Some(2)), &folders("ops"), 708, &["sample_"]);
-}
-
-#[test]
-fn models_agree_with_pytorch() {
-    // These call kernels outside of their delegates, which is not the engine's work.
-    check(&CpuEngine::new(Some(2)), &folders("models"), 25, &["bert_mask", "electra", "roberta"]);
-}
-
-#[test]
-fn changed_programs_run_or_are_refused_but_never_panic() {
-    let engine = CpuEngine::new(Some(1));
-    let (mut dice, mut panics, mut runs) = (Dice(1), Vec::new(), 0);
-    let folders = folders("ops");
-    for folder in &folders {
-        let case = Case::open(folder).expect("the case opens");
-        let Some((graph, args)) = case.delegate_call().expect("the payload decodes") else { continue };
-        for round in 0..12 {
-            let mut graph = graph.clone();
-            if (0..=round / 6).any(|_| mutate(&mut graph, &mut dice).is_none()) {
-                continue;
-            }
-            let text = format!("{:?}", graph.chains);
-            match catch_unwind(AssertUnwindSafe(|| case.run(&engine, graph, &args).is_ok())) {
-                Ok(ran) => runs += usize::from(ran),
-                Err(_) => panics.push(format!("{}: {text}", name_of(folder))),
-            }
+/// How many changed programs ran; the others were refused.
+fn run_changed(engine: &CpuEngine, case: &str, folder: &Path) -> Result<usize, String> {
+    let loaded = LoadedCase::open(folder)?;
+    let Some((graph, args)) = loaded.delegate_call()? else { return Ok(0) };
+    let (mut rng, mut ran) = (Rng::with_seed(case.bytes().map(u64::from).sum()), 0);
+    for round in 0..ROUNDS {
+        let mut graph = graph.clone();
+        if (0..=round / 6).any(|_| mutate(&mut graph, &mut rng).is_none()) {
+            continue;
+        }
+        let text = format!("{:?}", graph.chains);
+        match catch_unwind(AssertUnwindSafe(|| loaded.run(engine, graph, &args).is_ok())) {
+            Ok(runs) => ran += usize::from(runs),
+            Err(_) => return Err(format!("round {round} panics: {text}")),
         }
     }
-    assert!(panics.is_empty(), "{} panics, such as {}", panics.len(), panics[0]);
-    assert!(folders.is_empty() || runs > 100, "only {runs} changed programs ran");
+    Ok(ran)
+}
+
+fn enough_changed_programs_run() {
+    let engine = CpuEngine::new(Some(1));
+    let ran = |case: Case| run_changed(&engine, &case.name, &case.folder.expect("it is committed")).expect("no panic");
+    let ran: usize = committed().into_iter().map(ran).sum();
+    assert!(ran > 100, "only {ran} changed programs ran");
+}
+
+fn main() -> ExitCode {
+    let everything = || all(Path::new(env!("CARGO_TARGET_TMPDIR")));
+    let engine = CpuEngine::new(Some(2));
+    let mut tests = per_case(everything(), move |_, folder| run_case(&engine, folder));
+    let engine = CpuEngine::new(Some(1));
+    let changed = per_case(everything(), move |name, folder| run_changed(&engine, name, folder).map(drop));
+    tests.extend(changed.into_iter().map(|test| test.with_kind("changed")));
+    tests.push(test("enough_changed_programs_run", || Ok(()), enough_changed_programs_run));
+    flambeau_testcases::run(tests)
 }

@@ -1,7 +1,7 @@
 //! Decoder layers of one token, step by step, on every device of MLX that there is, beside the CPU engine: on a GPU they are what
 //! kernels of our own compute.
 
-use std::{fmt::Write as _, sync::Arc};
+use std::{fmt::Write as _, process::ExitCode, sync::Arc};
 
 use flambeau_cpu::CpuEngine;
 use flambeau_ir::{
@@ -10,6 +10,7 @@ use flambeau_ir::{
 };
 use flambeau_mlx::{Device, MlxEngine, Options};
 use flambeau_tensor::{Bytes, DType, Tensor, bf16, cast};
+use flambeau_testcases::{Outcome, test};
 use flambeau_text::Rng;
 
 #[path = "support/mod.rs"]
@@ -210,20 +211,26 @@ fn check_model(mlx: &MlxEngine, model: Model) {
     }
 }
 
-#[test]
-fn decoder_layers_of_one_token_are_those_of_the_cpu_engine() {
-    let _alone = alone();
-    let Some(shim) = installed::shim() else { return };
-    let formats = [(16, "bf16"), (4, "bf16"), (8, "bf16"), (16, "f16"), (4, "f16")];
-    for device in [Device::Cpu, Device::Gpu(0)] {
-        let Ok(mlx) = MlxEngine::load(&shim, &Options { device: Some(device), ..Options::default() }) else {
-            eprintln!("skipped: MLX has no {device}");
-            continue;
-        };
-        for (bits, dtype) in formats {
-            for (dim, has_norms, has_periods) in [(64, false, true), (128, true, false)] {
-                check_model(&mlx, Model { bits, dtype, dim, has_norms, has_periods });
-            }
+fn check_device(device: Device) -> Outcome {
+    let mlx = match MlxEngine::load(&installed::shim(), &Options { device: Some(device), ..Options::default() }) {
+        Ok(mlx) => mlx,
+        Err(error) if device != Device::Cpu => return Outcome::Ignored(error.to_string()),
+        Err(error) => return Outcome::Failed(error.to_string()),
+    };
+    for (bits, dtype) in [(16, "bf16"), (4, "bf16"), (8, "bf16"), (16, "f16"), (4, "f16")] {
+        for (dim, has_norms, has_periods) in [(64, false, true), (128, true, false)] {
+            check_model(&mlx, Model { bits, dtype, dim, has_norms, has_periods });
         }
     }
+    Outcome::Passed
+}
+
+fn main() -> ExitCode {
+    let device = |device: Device| {
+        test(&format!("decoder_layers_of_one_token_are_those_of_the_cpu_engine::{device}"), installed::requirement, move || {
+            let _alone = alone();
+            check_device(device)
+        })
+    };
+    flambeau_testcases::run(vec![device(Device::Cpu), device(Device::Gpu(0))])
 }

@@ -1,6 +1,10 @@
 //! Engines that go while MLX has work to do. What goes wrong then shows when the process ends, so that processes are started.
 
-use std::{env, process::Command, sync::Arc};
+use std::{
+    env,
+    process::{Command, ExitCode},
+    sync::Arc,
+};
 
 use flambeau_ir::{
     Graph, check,
@@ -8,6 +12,7 @@ use flambeau_ir::{
 };
 use flambeau_mlx::MlxEngine;
 use flambeau_tensor::{Bytes, Tensor};
+use flambeau_testcases::functions;
 
 #[path = "support/mod.rs"]
 mod installed;
@@ -55,18 +60,16 @@ chain 0
   Slice x=t5 out=t1 axis=1 start=0 stop=64 step=1
 ";
 
-#[test]
 fn what_sessions_share_goes_after_their_engine() {
-    let Some(engine) = installed::engine() else { return };
+    let engine = installed::engine();
     let shared = SharedState::default();
     let graph = wide();
     let sessions: Vec<_> = (0..4).map(|_| load(&engine, &graph, shared.clone())).collect();
     drop((shared, engine, sessions));
 }
 
-#[test]
 fn submitted_runs_are_never_received() {
-    let Some(engine) = installed::engine() else { return };
+    let engine = installed::engine();
     let mut session = load(&engine, LONG, SharedState::default());
     let sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, uniform: 0.0 };
     for _ in 0..8 {
@@ -81,15 +84,24 @@ fn check_ends_well(test: &str) {
     for _ in 0..6 {
         let out = Command::new(&this).args(["--exact", test]).output().expect("the process starts");
         assert!(out.status.success(), "{}: {}", out.status, String::from_utf8_lossy(&out.stderr));
+        assert!(String::from_utf8_lossy(&out.stdout).contains("1 passed"), "`{test}` is no test");
     }
 }
 
-#[test]
 fn a_process_ends_well_while_sessions_are_dropped() {
     check_ends_well("what_sessions_share_goes_after_their_engine");
 }
 
-#[test]
 fn a_process_ends_well_while_mlx_computes() {
     check_ends_well("submitted_runs_are_never_received");
+}
+
+fn main() -> ExitCode {
+    flambeau_testcases::run(functions![
+        installed::requirement;
+        what_sessions_share_goes_after_their_engine,
+        submitted_runs_are_never_received,
+        a_process_ends_well_while_sessions_are_dropped,
+        a_process_ends_well_while_mlx_computes,
+    ])
 }

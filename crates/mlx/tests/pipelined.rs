@@ -1,6 +1,6 @@
 //! Runs that are submitted before the token of the one before is read.
 
-use std::sync::Arc;
+use std::{process::ExitCode, sync::Arc};
 
 use flambeau_ir::{
     Graph, check,
@@ -8,6 +8,7 @@ use flambeau_ir::{
 };
 use flambeau_mlx::MlxEngine;
 use flambeau_tensor::{Bytes, Tensor};
+use flambeau_testcases::functions;
 use flambeau_text::{Rng, Sampler, SamplingParams};
 
 #[path = "support/mod.rs"]
@@ -96,11 +97,10 @@ fn expected(first: usize, count: usize) -> Vec<u32> {
     (0..count).map(next).collect()
 }
 
-#[test]
 fn tokens_feed_the_runs_behind_them() {
     let _turn = alone();
     for compiles in [false, true] {
-        let Some(engine) = installed::engine_that(compiles) else { return };
+        let engine = installed::engine_that(compiles);
         let mut session = load(&engine, HISTORY);
         for _ in 0..2 {
             let mut tokens = Vec::new();
@@ -120,9 +120,8 @@ fn tokens_feed_the_runs_behind_them() {
     }
 }
 
-#[test]
 fn runs_that_nobody_receives_are_taken_back() {
-    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    let (_turn, engine) = (alone(), installed::engine());
     let mut session = load(&engine, HISTORY);
     submit(&mut session, step(7, 0), None);
     submit(&mut session, step(0, 1), Some(0));
@@ -133,9 +132,8 @@ fn runs_that_nobody_receives_are_taken_back() {
     assert_eq!(vec![first, receive(&mut session).unwrap()], expected(7, 2));
 }
 
-#[test]
 fn sessions_that_go_with_runs_in_flight_leave_nothing() {
-    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    let (_turn, engine) = (alone(), installed::engine());
     for resets in [false, true] {
         let mut session = load(&engine, HISTORY);
         submit(&mut session, step(7, 0), None);
@@ -150,9 +148,8 @@ fn sessions_that_go_with_runs_in_flight_leave_nothing() {
     }
 }
 
-#[test]
 fn failures_reach_who_receives() {
-    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    let (_turn, engine) = (alone(), installed::engine());
     let mut session = load(&engine, HISTORY);
     submit(&mut session, step(7, 0), Some(0));
     submit(&mut session, step(7, 0)[..1].to_vec(), None);
@@ -165,9 +162,8 @@ fn failures_reach_who_receives() {
     assert!(receive(&mut logits).unwrap_err().contains("no logit"));
 }
 
-#[test]
 fn tokens_are_drawn_as_the_sampler_draws_them() {
-    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    let (_turn, engine) = (alone(), installed::engine());
     let mut session = load(&engine, LOGITS);
     let mut rng = Rng::new(11);
     let base = SamplingParams::default();
@@ -202,9 +198,20 @@ fn tokens_are_drawn_as_the_sampler_draws_them() {
     }
 }
 
-#[test]
 fn a_state_that_every_run_carries_on_forbids_pipelining() {
-    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    let (_turn, engine) = (alone(), installed::engine());
     let counts = HISTORY.replace("IndexCopy dst=t4 update=t6 indices=t2 out=t4 axis=0", "Add a=t4 b=t6 out=t4");
     assert!(load(&engine, &counts).pipelined().is_none());
+}
+
+fn main() -> ExitCode {
+    flambeau_testcases::run(functions![
+        installed::requirement;
+        tokens_feed_the_runs_behind_them,
+        runs_that_nobody_receives_are_taken_back,
+        sessions_that_go_with_runs_in_flight_leave_nothing,
+        failures_reach_who_receives,
+        tokens_are_drawn_as_the_sampler_draws_them,
+        a_state_that_every_run_carries_on_forbids_pipelining,
+    ])
 }

@@ -1,6 +1,6 @@
 //! What sessions on an installed MLX promise beyond the numbers of single nodes.
 
-use std::{sync::Arc, thread};
+use std::{process::ExitCode, sync::Arc, thread};
 
 use flambeau_ir::{
     Add, BroadcastTo, Chain, ChainId, Checked, Concatenate, Graph, IdCopy, If, In, Int, Multiply, Node, Out, Slice, SliceUpdate,
@@ -9,7 +9,7 @@ use flambeau_ir::{
 };
 use flambeau_mlx::{Device, MlxEngine, Options};
 use flambeau_tensor::{Bytes, DType, Tensor};
-use flambeau_testcases::unknown_kernel;
+use flambeau_testcases::{functions, unknown_kernel};
 
 #[path = "support/mod.rs"]
 mod installed;
@@ -82,9 +82,8 @@ fn first(x: u32, out: u32) -> Node {
     Slice { x: In(Tid(x)), out: Out(Tid(out)), axis: Int::Lit(0), start: Int::Lit(0), stop: Int::Lit(1), step: 1 }.into()
 }
 
-#[test]
 fn buffers_start_at_zero_last_and_reset() {
-    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    let (_turn, engine) = (alone(), installed::engine());
     let mut s = load(&engine, &graph(vec![vec![add(3, 1, 3), copy(3, 2)]], None), 0.0);
     assert_eq!(run(&mut s, [1.0; 4], 0).unwrap(), [1.0; 4]);
     assert_eq!(run(&mut s, [1.0; 4], 0).unwrap(), [2.0; 4]);
@@ -92,9 +91,8 @@ fn buffers_start_at_zero_last_and_reset() {
     assert_eq!(run(&mut s, [5.0; 4], 0).unwrap(), [5.0; 4]);
 }
 
-#[test]
 fn sessions_share_buffers_of_one_name() {
-    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    let (_turn, engine) = (alone(), installed::engine());
     let named = |prefix: &str, chain: Chain| {
         let mut graph = (**graph(vec![chain], None)).clone();
         graph.names.push((format!("{prefix}/total"), Slot::Tensor(Tid(3))));
@@ -116,9 +114,8 @@ fn sessions_share_buffers_of_one_name() {
     assert_eq!(engine.live_arrays(), 0);
 }
 
-#[test]
 fn init_chains_replace_constants_and_fill_buffers() {
-    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    let (_turn, engine) = (alone(), installed::engine());
     let chains = vec![vec![add(3, 0, 2), add(3, 1, 3)], vec![add(0, 0, 0), copy(0, 3)]];
     let mut s = load(&engine, &graph(chains, Some(1)), 3.0);
     for _ in 0..2 {
@@ -128,9 +125,8 @@ fn init_chains_replace_constants_and_fill_buffers() {
     }
 }
 
-#[test]
 fn measured_sessions_tell_of_every_step_and_compute_the_same() {
-    let (_turn, Some(engine)) = (alone(), installed::engine_that(true)) else { return };
+    let (_turn, engine) = (alone(), installed::engine_that(true));
     let branch = |chain: u32| If { cond: Int::Vid(Vid(0)), then_chain_idx: ChainId(chain), else_chain_idx: ChainId(chain + 1) };
     let chains = vec![
         vec![multiply(1, 0, 4), branch(1).into(), first(5, 6), update(3, 6, 1, 3), add(3, 5, 2)],
@@ -156,9 +152,8 @@ fn measured_sessions_tell_of_every_step_and_compute_the_same() {
     assert!(s.take_spans().is_empty() && s.take_profile().is_empty());
 }
 
-#[test]
 fn measured_products_count_their_operations() {
-    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    let (_turn, engine) = (alone(), installed::engine());
     let graph: Graph = "slots constants=1 inputs=1 outputs=1 buffers=0 temps=0 values=0
 main 0
 input t1
@@ -178,9 +173,8 @@ chain 0
     assert_eq!(spans, [("Addmm".to_owned(), 4 * (12 + 4 + 3), 2 * 12)]);
 }
 
-#[test]
 fn aliases_keep_what_they_were_made_of() {
-    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    let (_turn, engine) = (alone(), installed::engine());
     // The buffer takes the input, 4 remembers the buffer, the buffer changes, and 4 is what comes out.
     let chain = vec![copy(1, 3), copy(3, 4), first(1, 5), update(3, 5, 3, 3), copy(4, 2)];
     let mut s = load(&engine, &graph(vec![chain], None), 0.0);
@@ -193,9 +187,8 @@ fn aliases_keep_what_they_were_made_of() {
     assert_eq!(run(&mut s, [1.0, 2.0, 3.0, 4.0], 0).unwrap(), [1.0, 2.0, 3.0, 4.0]);
 }
 
-#[test]
 fn results_outlive_the_buffers_they_alias() {
-    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    let (_turn, engine) = (alone(), installed::engine());
     let mut s = load(&engine, &graph(vec![vec![first(1, 5), update(3, 5, 2, 3), copy(3, 2)]], None), 0.0);
     let x = |v: f32| [Value::Tensor(Tensor::from_slice(&[v; 4], &[4]).unwrap()), Value::Int(0)];
     let held = s.run(&x(7.0)).unwrap();
@@ -220,11 +213,10 @@ fn cache_graph(rows: u32) -> Arc<Checked> {
     Arc::new(check(graph).expect("the graph is sound"))
 }
 
-#[test]
 fn caches_are_written_in_place() {
     let _turn = alone();
     for compiles in [false, true] {
-        let Some(engine) = installed::engine_that(compiles) else { return };
+        let engine = installed::engine_that(compiles);
         let rows = 1 << 14;
         let mut s = engine.load(cache_graph(rows), &Data::new(&[]), &LoadOptions::default()).expect("the graph loads");
         let x = Value::Tensor(Tensor::from_slice(&[1.0f32; 1024], &[1, 1024]).unwrap());
@@ -239,9 +231,8 @@ fn caches_are_written_in_place() {
     }
 }
 
-#[test]
 fn threads_share_an_engine_and_leave_nothing_behind() {
-    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    let (_turn, engine) = (alone(), installed::engine());
     // y = (buffer + x) * c, buffer = y
     let shared = graph(vec![vec![add(3, 1, 4), multiply(4, 0, 2), copy(1, 3)]], None);
     let one = Data::new(&[2.0; 4]);
@@ -269,9 +260,8 @@ fn threads_share_an_engine_and_leave_nothing_behind() {
     assert_eq!(engine.memory().cached, 0);
 }
 
-#[test]
 fn a_failed_run_leaves_the_session_and_its_memory_usable() {
-    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    let (_turn, engine) = (alone(), installed::engine());
     // A result of the size of value 0 times 2^29 floats.
     let wide = BroadcastTo { x: In(Tid(1)), out: Out(Tid(4)), shape: vec![Int::Vid(Vid(0)), Int::Lit(1 << 27), Int::Lit(-1)] };
     let zero = Slice { x: In(Tid(5)), out: Out(Tid(6)), axis: Int::Lit(0), start: Int::Lit(0), stop: Int::Lit(1), step: 1 };
@@ -299,14 +289,14 @@ struct Limited {
 }
 
 impl Limited {
-    fn to(bytes: u64) -> Option<Limited> {
-        let before = installed::engine()?.memory().limit;
-        Some(Limited { engine: Limited::engine(bytes), before })
+    fn to(bytes: u64) -> Limited {
+        let before = installed::engine().memory().limit;
+        Limited { engine: Limited::engine(bytes), before }
     }
 
     fn engine(limit: u64) -> MlxEngine {
         let options = Options { device: Some(Device::Cpu), memory_limit: Some(limit), ..Options::default() };
-        MlxEngine::load(&installed::shim().expect("it was there before"), &options).expect("the engine loads")
+        MlxEngine::load(&installed::shim(), &options).expect("the engine loads")
     }
 }
 
@@ -316,9 +306,8 @@ impl Drop for Limited {
     }
 }
 
-#[test]
 fn programs_without_room_are_refused_before_they_take_any() {
-    let (_turn, Some(small)) = (alone(), Limited::to(3 << 20)) else { return };
+    let (_turn, small) = (alone(), Limited::to(3 << 20));
     let small = &small.engine;
     let load = |rows| small.load(cache_graph(rows), &Data::new(&[]), &LoadOptions::default());
     let error = load(1024).err().expect("the cache takes 4 MiB").to_string();
@@ -367,9 +356,8 @@ fn sums(steps: u32, joined: bool) -> Arc<Checked> {
     Arc::new(check(graph).expect("the graph is sound"))
 }
 
-#[test]
 fn runs_that_fit_only_in_part_are_refused_and_runs_that_fit_in_turn_are_not() {
-    let (_turn, Some(limited)) = (alone(), Limited::to(30 << 20)) else { return };
+    let (_turn, limited) = (alone(), Limited::to(30 << 20));
     // Tensors of 4 MiB: six of them and all six joined take 48.
     let small = &limited.engine;
     let load = |graph: Arc<Checked>| small.load(graph, &Data::new(&[]), &LoadOptions::default()).expect("the graph loads");
@@ -412,9 +400,8 @@ chain 0
   UpdateAndAttend q=t0 k=t0 v=t8 position=t1 out=t2 layer_id=0 scale=1.0
 ";
 
-#[test]
 fn caches_are_usable_after_a_failed_run() {
-    let (_turn, Some(small)) = (alone(), Limited::to(30 << 20)) else { return };
+    let (_turn, small) = (alone(), Limited::to(30 << 20));
     let graph = Arc::new(check(CACHED.parse::<Graph>().expect("the text is a graph")).expect("the graph is sound"));
     let layers = vec![KvLayer { window: None, n_kv_heads: 1, head_dim: 4 }];
     let config = KvCacheConfig { capacity: 8, layers, dtype: DType::F32, max_write: None };
@@ -433,9 +420,8 @@ fn caches_are_usable_after_a_failed_run() {
     assert_eq!(run(1).expect("the session goes on"), [3.0; 4]);
 }
 
-#[test]
 fn dropping_an_engine_lets_its_sessions_finish() {
-    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    let (_turn, engine) = (alone(), installed::engine());
     let mut sessions: Vec<_> = (0..4).map(|_| load(&engine, &graph(vec![vec![add(1, 0, 2)]], None), 1.0)).collect();
     let last = sessions.pop();
     thread::scope(|scope| {
@@ -447,20 +433,40 @@ fn dropping_an_engine_lets_its_sessions_finish() {
     });
 }
 
-#[test]
 fn unknown_kernels_are_refused_by_name() {
-    let (_turn, Some(engine)) = (alone(), installed::engine()) else { return };
+    let (_turn, engine) = (alone(), installed::engine());
     let result = engine.load(graph(vec![vec![unknown_kernel(1, 2).into()]], None), &Data::new(&[0.0; 4]), &LoadOptions::default());
     let error = result.err().map(|e| e.to_string()).unwrap_or_default();
     assert!(error.contains("`mystery`"), "{error}");
 }
 
-#[test]
 fn devices_and_libraries_that_are_not_there_are_named() {
-    let (_turn, Some(shim)) = (alone(), installed::shim()) else { return };
+    let (_turn, shim) = (alone(), installed::shim());
     let options = Options { device: Some("gpu:7".parse().expect("a device")), ..Options::default() };
     let error = MlxEngine::load(&shim, &options).expect_err("there is no such GPU").to_string();
     assert!(error.contains("gpu:7"), "{error}");
     let error = MlxEngine::load(&shim.with_extension("gone"), &Options::default()).expect_err("there is no such file").to_string();
     assert!(error.contains("cannot load") && error.contains("gone"), "{error}");
+}
+
+fn main() -> ExitCode {
+    flambeau_testcases::run(functions![
+        installed::requirement;
+        buffers_start_at_zero_last_and_reset,
+        sessions_share_buffers_of_one_name,
+        init_chains_replace_constants_and_fill_buffers,
+        measured_sessions_tell_of_every_step_and_compute_the_same,
+        measured_products_count_their_operations,
+        aliases_keep_what_they_were_made_of,
+        results_outlive_the_buffers_they_alias,
+        caches_are_written_in_place,
+        threads_share_an_engine_and_leave_nothing_behind,
+        a_failed_run_leaves_the_session_and_its_memory_usable,
+        programs_without_room_are_refused_before_they_take_any,
+        runs_that_fit_only_in_part_are_refused_and_runs_that_fit_in_turn_are_not,
+        caches_are_usable_after_a_failed_run,
+        dropping_an_engine_lets_its_sessions_finish,
+        unknown_kernels_are_refused_by_name,
+        devices_and_libraries_that_are_not_there_are_named,
+    ])
 }

@@ -1,67 +1,27 @@
-//! The conformance cases beside the repository, for tests of engines: where they are, how one runs, and programs that differ from them
-//! a little.
+//! Conformance cases and the harness that names them: where cases are, how one runs on an engine, tests that are ignored where what
+//! they need is missing, and programs that differ from the cases a little.
 //!
-//! A case is a folder with a program that ExecuTorch wrote, its inputs, and PyTorch's results.
+//! A case is a folder with a program that ExecuTorch or Flambeau wrote (`model.pte`), the archive that it was made of (`model.pt2`),
+//! its inputs, and PyTorch's results. Small ones are a part of the repository; archives of more may lie beside it.
 
 #![forbid(unsafe_code)]
 
-mod changes;
+mod cases;
+mod harness;
+mod mutate;
 mod run;
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
-
-use flambeau_ir::{In, Int, MetalKernel, Out, Tid, engine::Engine};
+use flambeau_ir::{In, Int, MetalKernel, Out, Tid};
 use flambeau_tensor::DType;
 
+pub use libtest_mimic::Trial;
+
 pub use self::{
-    changes::{Dice, mutate},
-    run::{Case, Outcome, run_case},
+    cases::{Case, all, archives, committed},
+    harness::{Outcome, Requirement, per_case, run, test},
+    mutate::mutate,
+    run::{LoadedCase, run_case},
 };
-
-/// The folder `name` of unpacked cases, `ops` or `models`, below `target`; `None`, with a word about it, if there is no such archive.
-///
-/// # Panics
-/// If the archive does not unpack.
-pub fn unpacked(name: &str, target: &Path) -> Option<PathBuf> {
-    let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/conformance").join(format!("{name}.tar.xz"));
-    let Ok(facts) = fs::metadata(&archive) else {
-        eprintln!("skipped: no conformance archive `{name}` beside the repository");
-        return None;
-    };
-    // Another archive of that name has another length.
-    let cases = target.join(format!("cases-{name}-{}", facts.len()));
-    if !cases.exists() {
-        fs::create_dir_all(target).expect("the folder is made");
-        let beside = tempfile::tempdir_in(target).expect("a folder beside");
-        let status = Command::new("tar").arg("-xJf").arg(&archive).arg("-C").arg(beside.path()).status().expect("tar runs");
-        assert!(status.success(), "{} does not unpack", archive.display());
-        // Whoever comes second finds the first one's folder in the way, which is as good.
-        let moved = fs::rename(beside.path().join(name), &cases);
-        assert!(moved.is_ok() || cases.exists(), "{} holds no folder `{name}`", archive.display());
-    }
-    Some(cases)
-}
-
-/// The case folders of an archive, in order; none if there is no such archive.
-///
-/// # Panics
-/// If the archive does not unpack.
-pub fn folders(name: &str, target: &Path) -> Vec<PathBuf> {
-    let Some(cases) = unpacked(name, target) else { return Vec::new() };
-    let entries = fs::read_dir(cases).expect("the folder lists");
-    let mut folders: Vec<PathBuf> = entries.map(|e| e.expect("the entry reads").path()).collect();
-    folders.sort();
-    folders
-}
-
-/// A case's name.
-pub fn name_of(folder: &Path) -> String {
-    folder.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
-}
 
 /// A kernel from f32 `[4]` to f32 `[4]` that no engine knows, by the name `mystery`.
 pub fn unknown_kernel(input: u32, output: u32) -> MetalKernel {
@@ -85,22 +45,4 @@ pub fn unknown_kernel(input: u32, output: u32) -> MetalKernel {
         template_arg_values: vec![],
         init_value: None,
     }
-}
-
-/// Runs every case; only those whose names start with a word of `skipped` may be left out.
-///
-/// # Panics
-/// If a case fails, or fewer than `at_least` pass, unless there are none.
-pub fn check(engine: &dyn Engine, folders: &[PathBuf], at_least: usize, skipped: &[&str]) {
-    let (mut passed, mut wrong) = (0, Vec::new());
-    for folder in folders {
-        let case = name_of(folder);
-        match run_case(engine, folder) {
-            Outcome::Passed => passed += 1,
-            Outcome::Skipped(_) if skipped.iter().any(|s| case.starts_with(s)) => {}
-            outcome => wrong.push(format!("{case}: {outcome:?}")),
-        }
-    }
-    assert!(wrong.is_empty(), "{} cases:\n{}", wrong.len(), wrong.join("\n"));
-    assert!(folders.is_empty() || passed >= at_least, "only {passed} cases ran");
 }

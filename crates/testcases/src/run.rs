@@ -1,12 +1,6 @@
 //! A case on an engine.
 
-use std::{
-    collections::HashMap,
-    fs,
-    panic::{AssertUnwindSafe, catch_unwind},
-    path::Path,
-    sync::Arc,
-};
+use std::{collections::HashMap, fs, path::Path, sync::Arc};
 
 use flambeau_ir::{
     Graph, check,
@@ -18,14 +12,7 @@ use flambeau_wire::{
     pte::{EValue, ExecutionPlan, Instruction, Program, read_program},
 };
 
-/// What came of a case.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Outcome {
-    Passed,
-    /// The case has nothing to compare with, or needs more than one delegate call.
-    Skipped(String),
-    Failed(String),
-}
+use crate::Outcome;
 
 struct Named<'a>(&'a Program);
 
@@ -35,22 +22,9 @@ impl Constants for Named<'_> {
     }
 }
 
-/// Runs one case folder; a panic is a failure like any other.
-pub fn run_case(engine: &dyn Engine, folder: &Path) -> Outcome {
-    match catch_unwind(AssertUnwindSafe(|| try_case(engine, folder))) {
-        Ok(Ok(outcome)) => outcome,
-        Ok(Err(what)) => Outcome::Failed(what),
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
-            Outcome::Failed(format!("panic: {}", text.unwrap_or_default()))
-        }
-    }
-}
-
 /// A case as its files state it.
 #[derive(Debug)]
-pub struct Case {
+pub struct LoadedCase {
     program: Program,
     inputs: Vec<Tensor>,
     facts: serde_json::Value,
@@ -64,15 +38,15 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-impl Case {
+impl LoadedCase {
     /// Reads the folder's files.
     ///
     /// # Errors
     /// If one is missing or malformed.
-    pub fn open(folder: &Path) -> Result<Case, String> {
+    pub fn open(folder: &Path) -> Result<LoadedCase, String> {
         let facts = serde_json::from_slice(&read(folder, "case.json")?).map_err(text)?;
         let program = read_program(&read(folder, "model.pte")?).map_err(text)?;
-        Ok(Case { program, inputs: tensor_list::read(&read(folder, "input.bin")?).map_err(text)?, facts })
+        Ok(LoadedCase { program, inputs: tensor_list::read(&read(folder, "input.bin")?).map_err(text)?, facts })
     }
 
     fn plan(&self) -> Result<&ExecutionPlan, String> {
@@ -107,7 +81,7 @@ impl Case {
     /// Loads and runs a graph with the case's inputs; the method's values afterwards.
     ///
     /// # Errors
-    /// As [`Case::load`], and if the run fails.
+    /// As [`LoadedCase::load`], and if the run fails.
     pub fn run(&self, engine: &dyn Engine, graph: Graph, args: &[u32]) -> Result<HashMap<u32, Value>, String> {
         let mut values = bind_inputs(self.plan()?, self.inputs.clone())?;
         let (mut session, arguments) = self.load(engine, graph, args)?;
@@ -117,28 +91,36 @@ impl Case {
     }
 }
 
-fn try_case(engine: &dyn Engine, folder: &Path) -> Result<Outcome, String> {
-    let case = Case::open(folder)?;
-    let Some((graph, args)) = case.delegate_call()? else {
-        return Ok(Outcome::Skipped("the method does more than one delegate call".into()));
+/// Runs the program of a case folder, if it is one delegate call, and compares the results if they are to be compared.
+pub fn run_case(engine: &dyn Engine, folder: &Path) -> Outcome {
+    let run = || {
+        let case = LoadedCase::open(folder)?;
+        let Some((graph, args)) = case.delegate_call()? else {
+            return Ok(Outcome::Ignored("the method does more than one delegate call".into()));
+        };
+        let values = case.run(engine, graph, &args)?;
+        if case.facts["skip_comparison"] != true {
+            let number = |key: &str| case.facts[key].as_f64().unwrap_or(0.0);
+            let tolerance = Tolerance { relative: number("rtol"), absolute: number("atol") };
+            compare_outputs(case.plan()?, &values, &read(folder, "expected_output.bin")?, tolerance)?;
+        }
+        Ok(Outcome::Passed)
     };
-    let values = case.run(engine, graph, &args)?;
-    if case.facts["skip_comparison"] == true {
-        return Ok(Outcome::Skipped("nothing to compare with".into()));
-    }
-    let number = |key: &str| case.facts[key].as_f64().unwrap_or(0.0);
-    let tolerance = Tolerance { relative: number("rtol"), absolute: number("atol") };
-    compare_outputs(case.plan()?, &values, &read(folder, "expected_output.bin")?, tolerance)?;
-    Ok(Outcome::Passed)
+    run().unwrap_or_else(Outcome::Failed)
 }
 
+/// The method's arguments by value; integers are the elements of tensors in the case.
 fn bind_inputs(plan: &ExecutionPlan, inputs: Vec<Tensor>) -> Result<HashMap<u32, Value>, String> {
-    let tensors = plan.inputs.iter().filter(|&&i| matches!(plan.values[i as usize], EValue::Tensor(_)));
-    let tensors: Vec<u32> = tensors.copied().collect();
-    if tensors.len() != inputs.len() {
-        return Err(format!("the method takes {} tensors, the case has {}", tensors.len(), inputs.len()));
+    let open = plan.inputs.iter().filter(|&&i| matches!(plan.values[i as usize], EValue::Tensor(_) | EValue::Int(_)));
+    let open: Vec<u32> = open.copied().collect();
+    if open.len() != inputs.len() {
+        return Err(format!("the method takes {} inputs, the case has {}", open.len(), inputs.len()));
     }
-    Ok(tensors.into_iter().zip(inputs.into_iter().map(Value::Tensor)).collect())
+    let value = |(index, input): (u32, Tensor)| match plan.values[index as usize] {
+        EValue::Int(_) => Ok((index, Value::Int(cast(&input, DType::I32).map_err(text)?.as_slice().map_err(text)?[0]))),
+        _ => Ok((index, Value::Tensor(input))),
+    };
+    open.into_iter().zip(inputs).map(value).collect()
 }
 
 fn argument(plan: &ExecutionPlan, values: &HashMap<u32, Value>, index: u32) -> Result<Value, String> {

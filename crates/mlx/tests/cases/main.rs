@@ -1,4 +1,4 @@
-//! Every program of the conformance folders on an installed MLX, if both are there.
+//! Every case on an installed MLX, and what else holds of all cases there.
 
 mod changed;
 #[path = "../support/mod.rs"]
@@ -6,25 +6,44 @@ mod installed;
 mod kernels;
 mod traces;
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::OnceLock,
+};
 
-use flambeau_testcases::{check, folders};
+use changed::enough_changed_programs_run_on_both;
+use flambeau_testcases::{Case, Outcome, Trial, all, committed, functions, per_case, run_case};
+use kernels::kernels_of_the_cases_are_trusted_by_their_text;
+use traces::{cases_run_compiled, positions_stay_open_in_compiled_runs};
 
-/// The case folders of an archive, in order; none if there is no such archive.
-fn case_folders(name: &str) -> Vec<PathBuf> {
-    folders(name, Path::new(env!("CARGO_TARGET_TMPDIR")))
+const TARGET: &str = env!("CARGO_TARGET_TMPDIR");
+
+/// A test of each case that uses engines in common, which the first test loads.
+fn on_mlx<E, O>(engines: fn() -> E, check: fn(&E, &str, &Path) -> O) -> Vec<Trial>
+where
+    E: Send + Sync + 'static,
+    O: Into<Outcome> + 'static,
+{
+    let loaded = OnceLock::new();
+    per_case(all(Path::new(TARGET)), move |name, folder| match installed::requirement() {
+        Ok(()) => check(loaded.get_or_init(engines), name, folder).into(),
+        Err(missing) => Outcome::Ignored(missing),
+    })
 }
 
-#[test]
-fn operators_agree_with_pytorch() {
-    let Some(engine) = installed::engine() else { return };
-    // Random samples have nothing to compare with.
-    check(&engine, &case_folders("ops"), 708, &["sample_"]);
+/// Names and folders of the cases that are always there.
+fn committed_folders() -> impl Iterator<Item = (String, PathBuf)> {
+    committed().into_iter().map(|Case { name, folder }| (name, folder.expect("it is committed")))
 }
 
-#[test]
-fn models_agree_with_pytorch() {
-    let Some(engine) = installed::engine() else { return };
-    // These call kernels outside of their delegates, which is not the engine's work.
-    check(&engine, &case_folders("models"), 25, &["bert_mask", "electra", "roberta"]);
+fn main() -> ExitCode {
+    let mut tests = on_mlx(installed::engine, |engine, _, folder| run_case(engine, folder));
+    let compiled = on_mlx(traces::engines, |engines, _, folder| traces::same_again(engines, folder));
+    tests.extend(compiled.into_iter().map(|test| test.with_kind("compiled")));
+    let changed = on_mlx(changed::engines, |engines, name, folder| changed::check(engines, name, folder).map(drop));
+    tests.extend(changed.into_iter().map(|test| test.with_kind("changed")));
+    tests.extend(functions![installed::requirement; cases_run_compiled, positions_stay_open_in_compiled_runs, enough_changed_programs_run_on_both]);
+    tests.extend(functions![|| Ok(()); kernels_of_the_cases_are_trusted_by_their_text]);
+    flambeau_testcases::run(tests)
 }

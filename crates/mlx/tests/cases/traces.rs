@@ -1,6 +1,6 @@
 //! Compiled runs give what runs node by node give.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use flambeau_ir::{
     Graph, check,
@@ -8,13 +8,13 @@ use flambeau_ir::{
 };
 use flambeau_mlx::MlxEngine;
 use flambeau_tensor::{Bytes, DType, Tensor, Tolerance, compare};
-use flambeau_testcases::{Case, name_of};
+use flambeau_testcases::LoadedCase;
 
-use crate::{case_folders, installed};
+use crate::{committed_folders, installed};
 
 /// An engine that compiles, and one that does not.
-fn engines() -> Option<[MlxEngine; 2]> {
-    Some([installed::engine_that(true)?, installed::engine_that(false)?])
+pub(crate) fn engines() -> [MlxEngine; 2] {
+    [true, false].map(installed::engine_that)
 }
 
 /// Whether two runs gave the same, but for the order in which MLX adds.
@@ -30,29 +30,28 @@ fn agree(a: &[Value], b: &[Value]) -> Result<(), String> {
     Ok(())
 }
 
-#[test]
-fn every_case_that_runs_again_gives_the_same_again() {
-    let Some([compiling, plain]) = engines() else { return };
-    let mut wrong = Vec::new();
-    let mut cases = 0;
-    for folder in case_folders("ops").into_iter().chain(case_folders("models")) {
-        let case = Case::open(&folder).expect("the case opens");
-        let Some((graph, args)) = case.delegate_call().expect("the payload decodes") else { continue };
-        let runs = |engine: &MlxEngine| -> Result<Vec<Vec<Value>>, String> {
-            let (mut session, arguments) = case.load(engine, graph.clone(), &args)?;
-            (0..4).map(|_| session.run(&arguments).map_err(|e| e.to_string())).collect()
-        };
-        let same = match (runs(&compiling), runs(&plain)) {
-            (Ok(a), Ok(b)) => a.iter().zip(&b).try_for_each(|(a, b)| agree(a, b)),
-            (a, b) if a.is_err() == b.is_err() => Ok(()),
-            (a, b) => Err(format!("{:?} and {:?}", a.err(), b.err())),
-        };
-        cases += 1;
-        if let Err(what) = same {
-            wrong.push(format!("{}: {what}", name_of(&folder)));
-        }
+pub(crate) fn same_again([compiling, plain]: &[MlxEngine; 2], folder: &Path) -> Result<(), String> {
+    let case = LoadedCase::open(folder)?;
+    let Some((graph, args)) = case.delegate_call()? else { return Ok(()) };
+    let runs = |engine: &MlxEngine| -> Result<Vec<Vec<Value>>, String> {
+        let (mut session, arguments) = case.load(engine, graph.clone(), &args)?;
+        (0..4).map(|_| session.run(&arguments).map_err(|e| e.to_string())).collect()
+    };
+    match (runs(compiling), runs(plain)) {
+        (Ok(a), Ok(b)) => a.iter().zip(&b).try_for_each(|(a, b)| agree(a, b)),
+        (Err(a), Err(b)) if a == b => Ok(()),
+        (a, b) => Err(format!("compiled {:?}, plain {:?}", a.err(), b.err())),
     }
-    assert!(wrong.is_empty(), "{} cases:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+pub(crate) fn cases_run_compiled() {
+    let engines = engines();
+    let mut cases = 0;
+    for (name, folder) in committed_folders() {
+        same_again(&engines, &folder).unwrap_or_else(|e| panic!("{name}: {e}"));
+        cases += 1;
+    }
+    let [compiling, plain] = engines;
     assert!(compiling.compiled_runs() >= cases, "{} compiled runs of {cases} cases", compiling.compiled_runs());
     assert_eq!(plain.compiled_runs(), 0);
 }
@@ -107,9 +106,8 @@ fn step(session: &mut Box<dyn Session>, position: i64) -> Result<Vec<Value>, Str
     session.run(&[Value::Tensor(q), Value::Tensor(position)]).map_err(|e| e.to_string())
 }
 
-#[test]
-fn positions_stay_open_in_compiled_runs() {
-    let Some([compiling, plain]) = engines() else { return };
+pub(crate) fn positions_stay_open_in_compiled_runs() {
+    let [compiling, plain] = engines();
     let (mut a, mut b) = (decode_session(&compiling), decode_session(&plain));
     // Every position, then back to the first: the last one of the cache, and those where the padded length changes, included.
     for position in (0..700).chain([0, 1, 256]) {

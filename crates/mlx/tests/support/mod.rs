@@ -7,7 +7,7 @@ use std::{
     sync::{Mutex, MutexGuard},
 };
 
-use flambeau_mlx::{Device, MlxEngine, Options, Search, Shim};
+use flambeau_mlx::{Device, Install, MlxEngine, Options, Search, Shim};
 
 /// MLX counts memory for the whole process, so that tests take turns.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
@@ -15,28 +15,37 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// The compiled shim of the installed MLX; `None`, with a word about it, if there is none.
-pub(crate) fn shim() -> Option<PathBuf> {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let path = target.parent().map(|target| target.join("mlx"));
-    let install = match (Search { path, ..Search::default() }).find() {
-        Ok(install) => install,
-        Err(error) => {
-            eprintln!("skipped: {error}; scripts/install-mlx.sh installs MLX for these tests");
-            return None;
-        }
-    };
-    let shim = Shim { install, cache: target.join("shims"), compiler: None };
-    Some(shim.build().expect("the shim compiles"))
+/// Where compiled shims are kept: the folder that the command uses below this one as cache.
+pub(crate) const CACHE: &str = env!("CARGO_TARGET_TMPDIR");
+
+/// Where the script puts MLX.
+pub(crate) fn path() -> PathBuf {
+    Path::new(CACHE).with_file_name("mlx")
+}
+
+fn install() -> Result<Install, String> {
+    let found = Search { path: Some(path()), ..Search::default() }.find();
+    found.map_err(|error| format!("{error}; scripts/install-mlx.sh installs MLX for these tests"))
+}
+
+/// Whether MLX is installed.
+pub(crate) fn requirement() -> Result<(), String> {
+    install().map(drop)
+}
+
+/// The compiled shim of the installed MLX.
+pub(crate) fn shim() -> PathBuf {
+    let shim = Shim { install: install().expect("MLX is installed"), cache: Path::new(CACHE).join("flambeau/mlx"), compiler: None };
+    shim.build().expect("the shim compiles")
 }
 
 /// An engine on MLX's CPU backend.
-pub(crate) fn engine() -> Option<MlxEngine> {
+pub(crate) fn engine() -> MlxEngine {
     engine_that(false)
 }
 
 /// An engine on MLX's CPU backend, with or without compiled runs.
-pub(crate) fn engine_that(compiles: bool) -> Option<MlxEngine> {
+pub(crate) fn engine_that(compiles: bool) -> MlxEngine {
     let options = Options { device: Some(Device::Cpu), compile: Some(compiles), ..Options::default() };
-    Some(MlxEngine::load(&shim()?, &options).expect("the engine loads"))
+    MlxEngine::load(&shim(), &options).expect("the engine loads")
 }

@@ -1,0 +1,43 @@
+//! Every case as `flambeau conformance` runs it: both programs on the CPU engine, and those of the repository on MLX too.
+
+use std::{
+    path::Path,
+    process::{Command, ExitCode},
+};
+
+use flambeau_testcases::{Outcome, all, committed, per_case};
+
+#[path = "../../mlx/tests/support/mod.rs"]
+mod installed;
+
+/// Runs one case in a process of its own.
+fn conformance(folder: &Path, from: &str, engine: &[&str]) -> Result<(), String> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_flambeau"));
+    command.arg("conformance").arg(folder).args(["--from", from]).args(engine).env("XDG_CACHE_HOME", installed::CACHE);
+    let done = command.output().expect("the command runs");
+    let text = String::from_utf8_lossy(&done.stdout);
+    let passed = done.status.success() && text.lines().any(|line| line == "1 passed, 0 failed, 0 skipped");
+    if passed { Ok(()) } else { Err(format!("{}\n{text}{}", done.status, String::from_utf8_lossy(&done.stderr))) }
+}
+
+fn on_cpu(folder: &Path, from: &str) -> Result<(), String> {
+    conformance(folder, from, &["--threads", "1"])
+}
+
+fn on_mlx(folder: &Path, from: &str) -> Outcome {
+    let (path, met) = (installed::path(), installed::requirement());
+    let run = || conformance(folder, from, &["--engine", "mlx", "--device", "cpu", "--mlx-path", &path.to_string_lossy()]).into();
+    met.map_or_else(Outcome::Ignored, |()| run())
+}
+
+fn main() -> ExitCode {
+    let everything = || all(Path::new(env!("CARGO_TARGET_TMPDIR")));
+    let tests = [
+        ("pte", per_case(everything(), |_, folder| on_cpu(folder, "pte"))),
+        ("pt2", per_case(everything(), |_, folder| on_cpu(folder, "pt2"))),
+        ("MLX, pte", per_case(committed(), |_, folder| on_mlx(folder, "pte"))),
+        ("MLX, pt2", per_case(committed(), |_, folder| on_mlx(folder, "pt2"))),
+    ];
+    let named = tests.into_iter().flat_map(|(kind, tests)| tests.into_iter().map(move |test| test.with_kind(kind)));
+    flambeau_testcases::run(named.collect())
+}

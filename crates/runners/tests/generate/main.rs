@@ -1,0 +1,95 @@
+//! Generation on the CPU engine, which gives logits, and on MLX, which draws tokens itself: the same tests hold for both.
+
+#[path = "../../../mlx/tests/support/mod.rs"]
+mod installed;
+mod model;
+mod pipelined;
+mod sampling;
+mod sequence;
+mod stopping;
+
+use std::{
+    cell::Cell,
+    process::ExitCode,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
+
+use flambeau_cpu::CpuEngine;
+use flambeau_runners::{
+    Error,
+    llm::{Generation, LanguageModel, ModelOptions, Request, generate},
+};
+use flambeau_runtime::{Engine, Program};
+use flambeau_testcases::{functions, test};
+
+type AnyEngine = Arc<dyn Engine>;
+
+fn load(engine: &AnyEngine, program: &Program) -> LanguageModel {
+    LanguageModel::load(program, engine, &ModelOptions::default()).expect("the model loads")
+}
+
+fn request(prompt: &[u32], max_new_tokens: usize) -> Request {
+    Request { prompt: prompt.to_vec(), max_new_tokens, ..Request::default() }
+}
+
+/// Generates by a clock that strikes at each look at it. `on_text` sees the pieces and what cancels.
+fn generate_with(
+    model: &mut LanguageModel,
+    request: &Request,
+    on_text: &mut dyn FnMut(&str, &AtomicBool),
+) -> Result<Generation, Error> {
+    let clock = Cell::new(0);
+    let now = || {
+        clock.set(clock.get() + 1);
+        Duration::from_secs(clock.get())
+    };
+    let (cancel, mut streamed) = (AtomicBool::new(false), String::new());
+    on_text("", &cancel);
+    let done = generate(model, &model::tokenizer(), request, &now, &cancel, &mut |text| {
+        streamed.push_str(text);
+        on_text(text, &cancel);
+    })?;
+    assert_eq!(done.text, streamed, "the pieces are the text");
+    assert_eq!(model.in_flight(), 0, "nothing stays submitted");
+    Ok(done)
+}
+
+/// What a fresh model generates.
+fn run(engine: &AnyEngine, program: &Program, request: &Request) -> Result<Generation, Error> {
+    generate_with(&mut load(engine, program), request, &mut |_, _| ())
+}
+
+/// Tests of one engine as tests of both.
+macro_rules! on_both {
+    ($($module:ident::$name:ident),+ $(,)?) => {
+        vec![$(
+            test(concat!("cpu::", stringify!($name)), || Ok(()), || $module::$name(&(Arc::new(CpuEngine::new(Some(1))) as AnyEngine))),
+            test(concat!("mlx::", stringify!($name)), installed::requirement, || $module::$name(&(Arc::new(installed::engine()) as AnyEngine))),
+        )+]
+    };
+}
+
+fn main() -> ExitCode {
+    use pipelined::{a_model_continues_after_what_it_received, both_engines_draw_the_same_tokens};
+    let mut tests = on_both![
+        stopping::the_end_token_ends_the_text,
+        stopping::stop_ids_end_the_text_and_are_counted,
+        stopping::stop_texts_are_found_across_tokens,
+        stopping::text_held_back_for_a_stop_text_is_shown_at_the_end,
+        stopping::end_tokens_can_be_ignored,
+        stopping::as_many_tokens_as_asked_for,
+        stopping::a_full_context_ends_generation,
+        stopping::callers_cancel_between_tokens,
+        sequence::long_prompts_are_taken_in_chunks,
+        sequence::sequences_continue_until_they_are_reset,
+        sequence::prompts_must_fit_what_is_left_of_the_context,
+        sequence::programs_that_are_no_language_models_are_refused,
+        sequence::the_clock_is_read_where_the_figures_say,
+        sampling::drawn_tokens_are_those_of_the_seed,
+        sampling::penalties_count_the_prompt_and_what_was_generated,
+        sampling::parameters_out_of_range_are_refused,
+    ];
+    tests.extend(functions![installed::requirement; a_model_continues_after_what_it_received, both_engines_draw_the_same_tokens]);
+    flambeau_testcases::run(tests)
+}

@@ -1,0 +1,119 @@
+//! Language models of four tokens whose next token can be worked out by hand.
+
+use flambeau_ir::{Graph, check};
+use flambeau_runtime::Program;
+use flambeau_tensor::DType;
+use flambeau_text::Tokenizer;
+use flambeau_wire::{
+    Blob, ProgramWriter, mlx,
+    pte::{Allocation, Chain, Delegate, EValue, ExecutionPlan, Instruction, TensorValue},
+};
+
+/// Row `i` holds the logits that token `i` adds for the token after it.
+pub(crate) type Table = [[f32; 4]; 4];
+
+/// `</s>` ends the text.
+pub(crate) const WORDS: [&str; 4] = ["a", "b", "c", "</s>"];
+pub(crate) const END: u32 = 3;
+
+/// Logits are the row of the last token; up to 3 tokens a step.
+const BIGRAMS: &str = r#"slots constants=1 inputs=2 outputs=1 buffers=0 temps=0 values=0
+main 0
+input t1
+input t2
+output t3
+name t0 "table"
+name t1 "input_ids"
+name t2 "cache_position"
+meta t0 f32[4,4]
+meta t1 i64[1,2..3]
+meta t2 i64[2..3]
+meta t3 f32[1,2..3,4]
+chain 0
+  Take x=t0 out=t3 index=t1 axis=0
+"#;
+
+/// Logits are the sum of the rows of all tokens so far, which a cache of 8 positions keeps; one token a step.
+const HISTORY: &str = r#"slots constants=1 inputs=2 outputs=1 buffers=1 temps=2 values=0
+main 0
+input t1
+input t2
+output t3
+buffer t4
+name t0 "table"
+name t1 "input_ids"
+name t2 "cache_position"
+meta t0 f32[4,4]
+meta t1 i64[1,1]
+meta t2 i64[1]
+meta t3 f32[1,4]
+meta t4 f32[8,4]
+chain 0
+  Take x=t0 out=t5 index=t1 axis=0
+  Reshape x=t5 out=t6 shape=[1,4]
+  IndexCopy dst=t4 update=t6 indices=t2 out=t4 axis=0
+  Sum x=t4 out=t3 axes=[0] keepdims=true
+"#;
+
+/// A table in which `a` leads to `b`, `b` to `c`, and `c` to `after_c`.
+pub(crate) fn cycle(after_c: u32) -> Table {
+    let mut table = [[0.0; 4]; 4];
+    for (from, to) in [(0, 1), (1, 2), (2, after_c as usize)] {
+        table[from][to] = 1.0;
+    }
+    table
+}
+
+/// A model whose next token depends on the last one only.
+pub(crate) fn bigrams(table: &Table, context: i64) -> Program {
+    program(BIGRAMS, [(DType::I64, &[1, 3]), (DType::I64, &[3]), (DType::F32, &[1, 3, 4])], table, context)
+}
+
+/// A model whose next token depends on all tokens so far.
+pub(crate) fn history(table: &Table) -> Program {
+    program(HISTORY, [(DType::I64, &[1, 1]), (DType::I64, &[1]), (DType::F32, &[1, 4])], table, 8)
+}
+
+/// A program with tokens, positions and logits of the given types and largest shapes.
+pub(crate) fn program(graph: &str, values: [(DType, &[u32]); 3], table: &Table, context: i64) -> Program {
+    let graph = check(graph.parse::<Graph>().unwrap()).unwrap();
+    let tensor = |(dtype, sizes): (DType, &[u32])| {
+        let mut value = TensorValue::new(dtype, sizes);
+        value.dynamic = sizes.contains(&3);
+        value.allocation = Some(Allocation { memory_id: 1, offset: 0 });
+        EValue::Tensor(Box::new(value))
+    };
+    let call = Instruction::DelegateCall { delegate: 0, args: vec![0, 1, 2] };
+    let plan = ExecutionPlan {
+        name: "forward".into(),
+        values: values.into_iter().map(tensor).collect(),
+        inputs: vec![0, 1],
+        outputs: vec![2],
+        chains: vec![Chain { instructions: vec![call], ..Chain::default() }],
+        delegates: vec![Delegate { id: "MLXBackend".into(), ..Delegate::default() }],
+        non_const_buffer_sizes: vec![0, 1 << 10],
+        ..ExecutionPlan::default()
+    };
+    let mut writer = ProgramWriter::new();
+    writer.method(plan, vec![Blob::from_bytes(mlx::encode(&graph))]).unwrap();
+    writer.constant_method("get_max_ctx_len", vec![EValue::Int(context)]);
+    let bytes: Vec<u8> = table.iter().flatten().flat_map(|v| v.to_le_bytes()).collect();
+    writer.named("table", Blob::from_bytes(bytes)).unwrap();
+    let mut file = Vec::new();
+    writer.write(&mut file).unwrap();
+    Program::from_bytes(file).unwrap()
+}
+
+pub(crate) fn tokenizer() -> Tokenizer {
+    let vocab: serde_json::Map<String, serde_json::Value> =
+        WORDS.iter().enumerate().map(|(i, w)| ((*w).to_owned(), i.into())).collect();
+    let json = serde_json::json!({
+        "version": "1.0",
+        "added_tokens": [{ "id": END, "content": "</s>", "special": true, "single_word": false, "lstrip": false, "rstrip": false,
+                           "normalized": false }],
+        "pre_tokenizer": { "type": "WhitespaceSplit" },
+        "decoder": { "type": "Fuse" },
+        "model": { "type": "WordLevel", "vocab": vocab, "unk_token": "a" },
+    });
+    Tokenizer::from_json(json.to_string().as_bytes()).unwrap()
+}

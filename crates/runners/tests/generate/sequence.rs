@@ -1,0 +1,100 @@
+//! What a model keeps between steps and generations.
+
+use std::time::Duration;
+
+use flambeau_runners::{
+    Error,
+    llm::{FinishReason, LanguageModel, ModelOptions},
+};
+use flambeau_runtime::Program;
+use flambeau_tensor::DType;
+
+use crate::{
+    AnyEngine, generate_with, load,
+    model::{Table, bigrams, cycle, history, program},
+    request, run,
+};
+
+/// Whole numbers, so that every order of adding them gives the same sum.
+const TABLE: Table = [[3.0, 8.0, 1.0, 0.0], [9.0, 2.0, 4.0, 0.0], [1.0, 3.0, 7.0, 0.0], [5.0, 5.0, 5.0, 0.0]];
+
+/// Appends to a sequence the prompt and what follows from it; the last token is not yet a part of it.
+fn continued(sequence: &mut Vec<u32>, prompt: &[u32], count: usize) -> Vec<u32> {
+    sequence.extend(prompt);
+    let mut ids = Vec::new();
+    while ids.len() < count {
+        sequence.extend(ids.last());
+        let sum = |column: usize| sequence.iter().map(|&token| TABLE[token as usize][column]).sum::<f32>();
+        ids.push((0..4).max_by(|&a, &b| sum(a).total_cmp(&sum(b)).then(b.cmp(&a))).expect("four tokens") as u32);
+    }
+    ids
+}
+
+pub(crate) fn long_prompts_are_taken_in_chunks(engine: &AnyEngine) {
+    let program = bigrams(&cycle(0), 100);
+    assert_eq!(load(engine, &program).chunk(), 3);
+    for length in 1..8 {
+        let prompt: Vec<u32> = [0, 1, 2].into_iter().cycle().take(length).collect();
+        let done = run(engine, &program, &request(&prompt, 2)).unwrap();
+        let next = (prompt[length - 1] + 1) % 3;
+        assert_eq!((done.ids, done.finish), (vec![next, (next + 1) % 3], FinishReason::Length), "a prompt of {length}");
+    }
+}
+
+pub(crate) fn sequences_continue_until_they_are_reset(engine: &AnyEngine) {
+    let mut model = load(engine, &history(&TABLE));
+    for _ in 0..2 {
+        let mut sequence = Vec::new();
+        for (prompt, count) in [(&[0, 2][..], 2), (&[2][..], 3)] {
+            let expected = continued(&mut sequence, prompt, count);
+            let done = generate_with(&mut model, &request(prompt, count), &mut |_, _| ()).unwrap();
+            assert_eq!((done.ids, done.finish), (expected, FinishReason::Length), "after {sequence:?}");
+            assert_eq!(model.position(), sequence.len());
+        }
+        model.reset();
+        assert_eq!((model.position(), model.room()), (0, Some(8)));
+    }
+}
+
+pub(crate) fn prompts_must_fit_what_is_left_of_the_context(engine: &AnyEngine) {
+    let program = bigrams(&cycle(0), 4);
+    assert!(matches!(run(engine, &program, &request(&[], 1)), Err(Error::EmptyPrompt)));
+    let error = run(engine, &program, &request(&[0; 5], 1)).unwrap_err();
+    assert!(matches!(error, Error::PromptTooLong { prompt: 5, context: 4 }), "{error}");
+    let mut model = load(engine, &program);
+    model.step(&[0, 1]).unwrap();
+    let error = generate_with(&mut model, &request(&[0; 3], 1), &mut |_, _| ()).unwrap_err();
+    assert!(matches!(error, Error::PromptTooLong { prompt: 5, context: 4 }), "{error}");
+    assert_eq!(generate_with(&mut model, &request(&[0; 2], 1), &mut |_, _| ()).unwrap().ids, [1]);
+}
+
+pub(crate) fn programs_that_are_no_language_models_are_refused(engine: &AnyEngine) {
+    let copies = |dtype: &str| {
+        format!(
+            "slots constants=0 inputs=2 outputs=1 buffers=0 temps=0 values=0\nmain 0\ninput t0\ninput t1\noutput t2\n\
+             meta t0 {dtype}[1,1]\nmeta t1 i64[1]\nmeta t2 {dtype}[1,1]\nchain 0\n  IdCopy x=t0 out=t2\n"
+        )
+    };
+    let program = |name: &str, dtype| {
+        let values: [(DType, &[u32]); 3] = [(dtype, &[1, 1]), (DType::I64, &[1]), (dtype, &[1, 1])];
+        program(&copies(name), values, &TABLE, 4)
+    };
+    let load = |program: &Program, options: &ModelOptions| LanguageModel::load(program, engine, options).map(drop).unwrap_err();
+    assert!(matches!(load(&program("f32", DType::F32), &ModelOptions::default()), Error::Signature { .. }));
+    let named = ModelOptions { method: Some("backward".into()), ..ModelOptions::default() };
+    assert!(load(&program("i64", DType::I64), &named).to_string().contains("backward"));
+    // Tokens that come back are no logits.
+    let error = run(engine, &program("i64", DType::I64), &request(&[0], 1)).unwrap_err();
+    assert!(matches!(error, Error::Logits { .. }), "{error}");
+}
+
+pub(crate) fn the_clock_is_read_where_the_figures_say(engine: &AnyEngine) {
+    let done = run(engine, &bigrams(&cycle(0), 100), &request(&[0; 6], 5)).unwrap();
+    let pipelined = load(engine, &bigrams(&cycle(0), 100)).can_pipeline();
+    // A second at each look: after the prompt, at the first token, at the end. An engine that draws ends the prompt with a token.
+    let seconds = Duration::from_secs;
+    assert_eq!(done.stats.prefill, seconds(if pipelined { 2 } else { 1 }));
+    assert_eq!((done.stats.first_token, done.stats.decode), (Some(seconds(2)), seconds(1)));
+    assert_eq!(done.stats.prefill_rate(), Some(if pipelined { 3.0 } else { 6.0 }));
+    assert_eq!(done.stats.decode_rate(), Some(4.0));
+}

@@ -1,0 +1,79 @@
+//! What ends a generation, and what of its text is shown.
+
+use std::sync::atomic::Ordering;
+
+use flambeau_runners::llm::{FinishReason, Request};
+
+use crate::{
+    AnyEngine, generate_with, load,
+    model::{END, bigrams, cycle},
+    request, run,
+};
+
+pub(crate) fn the_end_token_ends_the_text(engine: &AnyEngine) {
+    let done = run(engine, &bigrams(&cycle(END), 100), &request(&[0], 50)).unwrap();
+    assert_eq!((&done.ids[..], &*done.text, done.finish), (&[1, 2, END][..], "bc", FinishReason::Stop));
+    assert_eq!((done.stats.prompt_tokens, done.stats.generated_tokens), (1, 3));
+}
+
+pub(crate) fn stop_ids_end_the_text_and_are_counted(engine: &AnyEngine) {
+    let request = Request { stop_ids: vec![2], ..request(&[0], 50) };
+    let done = run(engine, &bigrams(&cycle(0), 100), &request).unwrap();
+    assert_eq!((&done.ids[..], &*done.text, done.finish), (&[1, 2][..], "b", FinishReason::Stop));
+}
+
+pub(crate) fn stop_texts_are_found_across_tokens(engine: &AnyEngine) {
+    for (stop, text, tokens) in [("ca", "b", 3), ("abc", "bc", 5), ("b", "", 1), ("cab", "b", 4)] {
+        let request = Request { stop: vec!["never".into(), stop.into()], ..request(&[0], 50) };
+        let done = run(engine, &bigrams(&cycle(0), 100), &request).unwrap();
+        assert_eq!((&*done.text, done.ids.len(), done.finish), (text, tokens, FinishReason::Stop), "{stop}");
+    }
+}
+
+pub(crate) fn text_held_back_for_a_stop_text_is_shown_at_the_end(engine: &AnyEngine) {
+    let request = Request { stop: vec!["bcab!".into()], ..request(&[0], 4) };
+    let done = run(engine, &bigrams(&cycle(0), 100), &request).unwrap();
+    assert_eq!((&*done.text, done.finish), ("bcab", FinishReason::Length));
+}
+
+pub(crate) fn end_tokens_can_be_ignored(engine: &AnyEngine) {
+    // Nothing is known of the token after the end token, so that the lowest id wins.
+    let request = Request { ignore_eos: true, stop_ids: vec![1], ..request(&[2], 3) };
+    let done = run(engine, &bigrams(&cycle(END), 100), &request).unwrap();
+    assert_eq!((&done.ids[..], done.finish), (&[END, 0, 1][..], FinishReason::Length));
+}
+
+pub(crate) fn as_many_tokens_as_asked_for(engine: &AnyEngine) {
+    for count in [0, 1, 2, 7] {
+        let done = run(engine, &bigrams(&cycle(0), 100), &request(&[0], count)).unwrap();
+        let expected: Vec<u32> = [1, 2, 0].into_iter().cycle().take(count).collect();
+        assert_eq!((done.ids, done.finish), (expected, FinishReason::Length));
+    }
+}
+
+pub(crate) fn a_full_context_ends_generation(engine: &AnyEngine) {
+    // The last token that is drawn takes no place.
+    for (prompt, tokens) in [(1, 4), (3, 2), (4, 1)] {
+        let done = run(engine, &bigrams(&cycle(0), 4), &request(&vec![0; prompt], 50)).unwrap();
+        assert_eq!((done.ids.len(), done.finish), (tokens, FinishReason::Context), "a prompt of {prompt}");
+    }
+    let done = run(engine, &bigrams(&cycle(0), 4), &request(&[0], 4)).unwrap();
+    assert_eq!((done.ids.len(), done.finish), (4, FinishReason::Length));
+}
+
+pub(crate) fn callers_cancel_between_tokens(engine: &AnyEngine) {
+    for pieces in 0..4 {
+        let mut seen = 0;
+        let mut model = load(engine, &bigrams(&cycle(0), 100));
+        let done = generate_with(&mut model, &request(&[0, 0, 0, 0, 0], 50), &mut |text, cancel| {
+            seen += usize::from(!text.is_empty());
+            cancel.store(seen >= pieces, Ordering::Relaxed);
+        });
+        let done = done.unwrap();
+        assert_eq!((&*done.text, done.finish), (&"bca"[..pieces], FinishReason::Cancelled));
+        assert_eq!(done.ids.len(), pieces);
+        // Tokens that were never received are not a part of the sequence: the prompt and what was fed back are.
+        let fed = if pieces == 0 { 0 } else { 5 + pieces - 1 };
+        assert!(model.position() >= fed && model.position() <= fed + 1, "position {} after {pieces}", model.position());
+    }
+}

@@ -1,0 +1,86 @@
+//! Where cases are.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// Archives of cases beside the repository, and how many cases each holds at least.
+const ARCHIVES: [(&str, usize); 2] = [("ops", 712), ("models", 28)];
+
+/// A case folder, or the cases of an archive that is not there.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// `small/NAME`, `ops/NAME` or `models/NAME`; the archive's name alone if it is not there.
+    pub name: String,
+    /// The folder, or what is missing.
+    pub folder: Result<PathBuf, String>,
+}
+
+/// The cases of the repository, in order.
+pub fn committed() -> Vec<Case> {
+    cases_in("small", &Path::new(env!("CARGO_MANIFEST_DIR")).join("cases"))
+}
+
+/// The cases of the repository, and those of the archives beside it.
+///
+/// # Panics
+/// As [`archives`].
+pub fn all(target: &Path) -> Vec<Case> {
+    let mut cases = committed();
+    for (name, folder) in archives(target) {
+        match folder {
+            Ok(folder) => cases.extend(cases_in(name, &folder)),
+            Err(missing) => cases.push(Case { name: name.to_owned(), folder: Err(missing) }),
+        }
+    }
+    cases
+}
+
+/// The archives beside the repository, unpacked below `target`: name and folder, or what is missing.
+///
+/// # Panics
+/// If an archive does not unpack, or holds fewer cases than it should.
+pub fn archives(target: &Path) -> Vec<(&'static str, Result<PathBuf, String>)> {
+    ARCHIVES.iter().map(|&(name, at_least)| (name, unpacked(name, at_least, target))).collect()
+}
+
+fn unpacked(name: &str, at_least: usize, target: &Path) -> Result<PathBuf, String> {
+    let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/conformance").join(format!("{name}.tar.xz"));
+    let missing = |_| format!("{at_least} cases: ../shared/conformance/{name}.tar.xz is not there");
+    // Another archive of that name has another length.
+    let folder = target.join(format!("cases-{name}-{}", fs::metadata(&archive).map_err(missing)?.len()));
+    if !folder.exists() {
+        unpack(&archive, name, &folder);
+    }
+    let found = cases_in(name, &folder).len();
+    assert!(found >= at_least, "{} holds {found} cases of {at_least}", folder.display());
+    Ok(folder)
+}
+
+/// Unpacks the folder `name` of an archive with the system's tar.
+fn unpack(archive: &Path, name: &str, folder: &Path) {
+    let target = folder.parent().expect("a folder below the target folder");
+    fs::create_dir_all(target).expect("the folder is made");
+    let beside = tempfile::tempdir_in(target).expect("a folder beside");
+    let status = Command::new("tar").arg("-xJf").arg(archive).arg("-C").arg(beside.path()).status().expect("tar runs");
+    assert!(status.success(), "{} does not unpack", archive.display());
+    // Whoever comes second finds the first one's folder in the way, which is as good.
+    let moved = fs::rename(beside.path().join(name), folder);
+    assert!(moved.is_ok() || folder.exists(), "{} holds no folder `{name}`", archive.display());
+}
+
+/// The subfolders that are cases.
+fn cases_in(source: &str, folder: &Path) -> Vec<Case> {
+    let entries = fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    let folders = entries.map(|e| e.expect("the entry reads").path()).filter(|path| path.join("case.json").is_file());
+    let mut cases: Vec<Case> = folders
+        .map(|path| {
+            let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+            Case { name: format!("{source}/{name}"), folder: Ok(path) }
+        })
+        .collect();
+    cases.sort_by(|a, b| a.name.cmp(&b.name));
+    cases
+}
