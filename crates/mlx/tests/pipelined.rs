@@ -127,7 +127,7 @@ fn runs_that_nobody_receives_are_taken_back() {
     submit(&mut session, step(0, 1), Some(0));
     let first = receive(&mut session).unwrap();
     session.pipelined().expect("the session pipelines").cancel();
-    assert!(receive(&mut session).unwrap_err().contains("no submitted run"));
+    assert!(receive(&mut session).unwrap_err().contains("no step is in flight"));
     submit(&mut session, step(first.into(), 1), None);
     assert_eq!(vec![first, receive(&mut session).unwrap()], expected(7, 2));
 }
@@ -154,7 +154,7 @@ fn failures_reach_who_receives() {
     submit(&mut session, step(7, 0), Some(0));
     submit(&mut session, step(7, 0)[..1].to_vec(), None);
     submit(&mut session, step(7, 0), None);
-    assert!(receive(&mut session).unwrap_err().contains("there is no run before"));
+    assert!(receive(&mut session).unwrap_err().contains("there is no previous step"));
     assert!(receive(&mut session).unwrap_err().contains("expected 2 inputs"));
     assert_eq!(receive(&mut session).unwrap(), expected(7, 1)[0]);
     let mut logits = load(&engine, LOGITS);

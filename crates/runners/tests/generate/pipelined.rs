@@ -23,7 +23,7 @@ pub(crate) fn a_model_continues_after_what_it_received() {
     model.cancel();
     assert_eq!(model.position(), 2);
     assert_eq!(model.step(&[2]).unwrap(), [1.0, 0.0, 0.0, 0.0]);
-    assert!(model.receive().unwrap_err().to_string().contains("no submitted run"));
+    assert!(model.receive().unwrap_err().to_string().contains("no step is in flight"));
 }
 
 pub(crate) fn both_engines_draw_the_same_tokens() {

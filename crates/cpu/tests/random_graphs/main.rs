@@ -1,0 +1,162 @@
+//! Random graphs: single nodes against their definitions, and planned graphs against the same graphs with their fused nodes spelled
+//! out, which one engine computes on both sides.
+
+mod reference;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use flambeau_cpu::CpuEngine;
+use flambeau_ir::{
+    Checked, In, Node, Slot,
+    decompose::decompose,
+    engine::{Constants, Engine, EngineError, LoadOptions, Value},
+};
+use flambeau_tensor::{Bytes, DType, Tensor, cast};
+use flambeau_testgraphs::{RandomGraph, Rounding, generated_nodes, random_graph};
+
+use crate::reference::{Array, evaluate};
+
+const GRAPHS: u64 = 10_000;
+
+/// Graphs that may fail, of [`GRAPHS`].
+const MAY_FAIL: u64 = 20;
+
+struct Nothing;
+
+impl Constants for Nothing {
+    fn get(&self, _: &str) -> Option<Bytes> {
+        None
+    }
+}
+
+/// Results of two runs of one session.
+fn run(engine: &CpuEngine, graph: &Checked, inputs: &[Value]) -> Result<Vec<Value>, EngineError> {
+    let mut session = engine.load(Arc::new(graph.clone()), &Nothing, &LoadOptions::default())?;
+    let first = session.run(inputs)?;
+    let second = session.run(inputs)?;
+    let bytes = |values: &[Value]| values.iter().map(|v| tensor(v).bytes().to_vec()).collect::<Vec<_>>();
+    assert_eq!(bytes(&first), bytes(&second), "a second run gives other results");
+    Ok(second)
+}
+
+fn tensor(value: &Value) -> Tensor {
+    match value {
+        Value::Tensor(tensor) => tensor.clone(),
+        Value::Int(value) => Tensor::scalar(*value),
+    }
+}
+
+/// Why two results are not the same: bit by bit, or up to rounding in the type in which they were computed.
+fn difference(found: &Tensor, expected: &Tensor, tainted: bool) -> Option<String> {
+    if (found.dtype(), found.shape()) != (expected.dtype(), expected.shape()) {
+        return Some(format!("{} {:?}, expected {} {:?}", found.dtype(), found.shape(), expected.dtype(), expected.shape()));
+    }
+    if !tainted {
+        return (found.bytes()[..] != expected.bytes()[..]).then(|| "not the same bits".to_owned());
+    }
+    let floats = |t: &Tensor| cast(t, DType::F32).and_then(|t| Ok(t.as_slice::<f32>()?.to_vec())).expect("a float tensor");
+    let (found, expected) = (floats(found), floats(expected));
+    let largest = expected.iter().filter(|v| v.is_finite()).fold(1.0f32, |m, v| m.max(v.abs()));
+    let close = |a: f32, b: f32| a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= 0.04 * largest;
+    let at = found.iter().zip(&expected).position(|(&a, &b)| !close(a, b))?;
+    Some(format!("element {at} is {}, expected {}", found[at], expected[at]))
+}
+
+/// Sixteen random bits are of a type that the CPU engine only moves.
+fn draws_sixteen_bits(graph: &Checked) -> bool {
+    graph.chains.iter().flatten().any(|node| matches!(node, Node::RandomBits(n) if n.width == 2))
+}
+
+/// Whether both sides compute the same. If not, the graph is one of those that may fail.
+fn check(engine: &CpuEngine, sample: &RandomGraph) -> Result<bool, String> {
+    let plain = decompose(&sample.graph, &|_| true).map_err(|e| format!("decomposition: {e}"))?;
+    let (planned, plain) = match (run(engine, &sample.graph, &sample.inputs), run(engine, &plain, &sample.inputs)) {
+        (Ok(planned), Ok(plain)) => (planned, plain),
+        (Err(EngineError::Node { node, what, .. }), Err(EngineError::Node { node: plain, .. }))
+            if node == plain && (draws_sixteen_bits(&sample.graph) || node == "Max") =>
+        {
+            eprintln!("both fail: {node}: {what}");
+            return Ok(false);
+        }
+        // A softmax over no elements is empty, while the maximum in its decomposition is an error.
+        (Ok(_), Err(EngineError::Node { node: "Max", .. })) => return Ok(false),
+        (planned, plain) => return Err(format!("planned {planned:?}, plain {plain:?}")),
+    };
+    for (i, (found, expected)) in planned.iter().zip(&plain).enumerate() {
+        if let Some(difference) = difference(&tensor(found), &tensor(expected), sample.tainted[i]) {
+            return Err(format!("output {i}: {difference}"));
+        }
+    }
+    Ok(true)
+}
+
+#[test]
+fn planned_and_plain_graphs_agree() {
+    let (engine, mut wrong, mut kinds, mut failing) = (CpuEngine::new(Some(2)), Vec::new(), BTreeMap::new(), 0);
+    for seed in 0..GRAPHS {
+        let sample = random_graph(seed, 10, Rounding::FusedNodes);
+        for node in sample.graph.chains.iter().flatten() {
+            *kinds.entry(node.name()).or_insert(0) += 1;
+        }
+        match check(&engine, &sample) {
+            Ok(ran) => failing += u64::from(!ran),
+            Err(what) => wrong.push(format!("seed {seed}: {what}\n{}", *sample.graph)),
+        }
+    }
+    assert!(wrong.is_empty(), "{} graphs differ:\n{}", wrong.len(), wrong.join("\n"));
+    for kind in generated_nodes() {
+        assert!(kinds.get(kind).is_some_and(|&n| n >= 20), "{kind} hardly occurs: {:?}", kinds.get(kind));
+    }
+    assert!(failing <= MAY_FAIL, "{failing} graphs fail");
+}
+
+/// Whether an element is the expected one, rounded or wrapped to its type.
+fn is_close(dtype: DType, found: f64, expected: f64) -> bool {
+    let (epsilon, largest) = match dtype {
+        DType::F32 => (2e-5, f32::MAX.into()),
+        DType::F16 => (2e-3, 65504.0),
+        DType::BF16 => (1.6e-2, f32::MAX.into()),
+        DType::Bool => return found == f64::from(expected != 0.0),
+        // Beyond this, f64 has not every integer.
+        _ if expected.abs() > (1i64 << 53) as f64 => return true,
+        other => return (found as i64).wrapping_sub(expected as i64).trailing_zeros() >= 8 * other.size() as u32,
+    };
+    found == expected
+        || found.is_nan() && expected.is_nan()
+        || found.is_infinite() && expected.abs() > largest && found.is_sign_negative() == expected.is_sign_negative()
+        || (found - expected).abs() <= epsilon * expected.abs().max(1.0)
+}
+
+/// Compares a graph of one node with its definition; the node's name if it has one here and runs.
+fn check_alone(engine: &CpuEngine, sample: &RandomGraph) -> Result<Option<&'static str>, String> {
+    let [chain] = &sample.graph.chains[..] else { return Ok(None) };
+    let ([node], [Slot::Tensor(_)]) = (&chain[..], &sample.graph.outputs[..]) else { return Ok(None) };
+    let Ok(found) = run(engine, &sample.graph, &sample.inputs) else { return Ok(None) };
+    let found = Array::read(&tensor(&found[0]));
+    let get = |In(slot): In| {
+        let at = sample.graph.inputs.iter().position(|&input| input == Slot::Tensor(slot)).expect("operands are inputs");
+        Array::read(&tensor(&sample.inputs[at]))
+    };
+    let Some(expected) = evaluate(node, &get, &found.shape) else { return Ok(None) };
+    for (i, (&found_value, &expected)) in found.values.iter().zip(&expected).enumerate() {
+        if !is_close(found.dtype, found_value, expected) {
+            return Err(format!("element {i} of {} is {found_value}, by definition {expected}", found.dtype));
+        }
+    }
+    assert_eq!(found.values.len(), expected.len());
+    Ok(Some(node.name()))
+}
+
+#[test]
+fn single_nodes_are_what_their_definitions_say() {
+    let (engine, mut wrong, mut kinds) = (CpuEngine::new(Some(1)), Vec::new(), BTreeMap::new());
+    for seed in 0..4 * GRAPHS {
+        let sample = random_graph(seed, 1, Rounding::FloatNodes);
+        match check_alone(&engine, &sample) {
+            Ok(checked) => checked.into_iter().for_each(|kind| *kinds.entry(kind).or_insert(0) += 1),
+            Err(what) => wrong.push(format!("seed {seed}: {what}\n{}", *sample.graph)),
+        }
+    }
+    assert!(wrong.is_empty(), "{} nodes differ:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(kinds.len() >= 65 && kinds.values().all(|&n| n >= 20), "{} kinds: {kinds:?}", kinds.len());
+}
