@@ -232,7 +232,9 @@ pub mod pt2 {
 /// let exported = Archive::open(map_file("examples/data/mlp.pt2")?)?.only_program()?;
 /// let options = Options { linear: Some(Scheme::from_name("4w", Some(32))?), ..Options::default() };
 /// let output = compile(&[("forward", &exported)], &options, &*cpu)?;
-/// println!("{}", output.report.table());
+/// for method in &output.report.methods {
+///     println!("{}: {} calls became {} nodes", method.name, method.calls.len(), method.nodes);
+/// }
 /// let mut file = Vec::new();
 /// output.write(&mut file)?;
 /// # Ok(())

@@ -15,7 +15,8 @@ use crate::{Error, Result};
 ///
 /// # Errors
 /// [`Error::Io`] names the path.
-pub fn map_file(path: &Path) -> Result<Bytes> {
+pub fn map_file(path: impl AsRef<Path>) -> Result<Bytes> {
+    let path = path.as_ref();
     let fail = |source| Error::Io { path: path.to_owned(), source };
     let file = File::open(path).map_err(fail)?;
     let metadata = file.metadata().map_err(fail)?;

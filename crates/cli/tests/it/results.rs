@@ -67,8 +67,8 @@ fn completions_and_manual_pages_know_every_command_and_flag() {
         assert!(page.contains(part), "`{part}` is not in:\n{page}");
     }
     let page = flambeau(dir.path(), &["man", "generate"]).stdout;
-    for part in [".TH flambeau\\-generate 1", "\\-\\-max\\-new\\-tokens", "SMOLLM2.PTE"] {
-        assert!(page.to_uppercase().contains(&part.to_uppercase()), "`{part}` is not in:\n{page}");
+    for part in [".TH flambeau-generate 1", "\\-\\-max\\-new\\-tokens", "smollm2.pte"] {
+        assert!(page.contains(part), "`{part}` is not in:\n{page}");
     }
     assert_eq!(flambeau(dir.path(), &["man", "nothing"]).code, 2);
 }
