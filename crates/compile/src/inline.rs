@@ -278,7 +278,7 @@ pub(crate) fn mutated_weights(exported: &Exported) -> HashSet<&View> {
 
 /// Follows views and renamings through a graph and its sub-graphs to the tensors that writes reach.
 fn mutated_in<'a>(graph: &Graph, stored: &HashMap<&str, &'a View>, mutated: &mut HashSet<&'a View>) {
-    let mut roots: HashMap<&str, &'a View> = stored.iter().map(|(n, v)| (*n, *v)).collect();
+    let mut roots: HashMap<&str, &'a View> = stored.clone();
     for node in &graph.nodes {
         let first = node.inputs.first().and_then(|i| i.arg.as_tensor());
         match special(node) {

@@ -1,6 +1,9 @@
 //! The outer program: the method's values, and the calls of delegates and kernels in order.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use flambeau_ir::{MetaDim, Slot, TensorMeta};
 use flambeau_lower::{Constant, Flow};
@@ -36,7 +39,7 @@ pub(crate) struct Outer<'f> {
     /// Values by the number that delegates know arguments by.
     numbered: HashMap<u32, u32>,
     /// When each tensor value with memory of its own is needed.
-    lives: HashMap<u32, (usize, usize)>,
+    lives: BTreeMap<u32, (usize, usize)>,
     /// Values that are constants.
     pub(crate) constants: Vec<(u32, Arc<Constant>)>,
     operators: Vec<Operator>,
@@ -55,7 +58,7 @@ impl<'f> Outer<'f> {
             values: Vec::new(),
             known: HashMap::new(),
             numbered: HashMap::new(),
-            lives: HashMap::new(),
+            lives: BTreeMap::new(),
             constants: Vec::new(),
             operators: Vec::new(),
             instructions: Vec::new(),
@@ -248,8 +251,7 @@ impl<'f> Outer<'f> {
 
     /// Gives every tensor its place; returns the size of the arena.
     fn plan_memory(&mut self) -> u64 {
-        let mut lives: Vec<(u32, (usize, usize))> = self.lives.iter().map(|(v, life)| (*v, *life)).collect();
-        lives.sort_unstable();
+        let lives: Vec<(u32, (usize, usize))> = self.lives.iter().map(|(v, life)| (*v, *life)).collect();
         let bytes = |value: &EValue| if let EValue::Tensor(t) = value { t.nbytes().unwrap_or(0).min(1 << 48) } else { 0 };
         let request =
             |&(value, (first, last)): &(u32, (usize, usize))| Request { bytes: bytes(&self.values[value as usize]), first, last };

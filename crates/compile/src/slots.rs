@@ -5,7 +5,7 @@
 //! no later reader, so that updating a cache moves only what changed.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -126,8 +126,8 @@ fn save_old_contents(flow: &mut Flow) {
 /// Lets buffers' next contents be written in place, and appends copies where that is not possible.
 ///
 /// Returns the slots that stand for a buffer, with the buffer's number.
-fn write_back(flow: &mut Flow) -> HashMap<Tid, usize> {
-    let mut in_place = HashMap::new();
+fn write_back(flow: &mut Flow) -> BTreeMap<Tid, usize> {
+    let mut in_place = BTreeMap::new();
     for b in 0..flow.buffers.len() {
         let (before, after) = flow.buffers[b];
         match versions(flow, before, after).filter(|v| v.iter().all(|t| !in_place.contains_key(t))) {
@@ -197,7 +197,7 @@ fn writes(node: &Node, t: Tid) -> bool {
 }
 
 /// Makes every tensor result a slot of its own that a node writes; returns these slots.
-fn separate_outputs(flow: &mut Flow, written_back: &HashMap<Tid, usize>) -> Vec<Tid> {
+fn separate_outputs(flow: &mut Flow, written_back: &BTreeMap<Tid, usize>) -> Vec<Tid> {
     let mut seen = HashSet::new();
     let mut outputs = Vec::new();
     for i in 0..flow.results.len() {

@@ -4,7 +4,7 @@
 //! The nodes of a level become one delegate; between two of them run the kernel calls that wait for the first. A buffer lives in
 //! one delegate, so whatever reads its old contents or makes its new ones has one level.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use flambeau_ir::{Node, Role, Slot, Tid};
 use flambeau_lower::{Flow, FlowNode, Origin};
@@ -44,7 +44,7 @@ fn walk(flow: &Flow, node: &Node, visit: &mut dyn FnMut(Role, Slot)) {
 /// Main-chain nodes that read nothing but constants: each delegate that needs one has its own, for to pass what they make from
 /// one delegate to another would copy weights in every run.
 fn free_nodes(flow: &Flow) -> Vec<bool> {
-    let mut known: HashSet<Slot> = HashSet::new();
+    let mut known: BTreeSet<Slot> = BTreeSet::new();
     let constant = |slot: &Slot| matches!(slot, Slot::Tensor(t) if flow.constant(*t).is_some());
     let mut free = Vec::with_capacity(flow.chains[0].len());
     for entry in &flow.chains[0] {
@@ -187,14 +187,14 @@ pub(crate) fn split(flow: &Flow, outside: &[Outside], names: &[String], first: u
     let shares: Vec<Share> = nodes
         .iter()
         .map(|(&level, nodes)| {
-            let asked: HashSet<Slot> = if level == 0 { needed.clone() } else { HashSet::new() };
+            let asked: BTreeSet<Slot> = if level == 0 { needed.clone() } else { BTreeSet::new() };
             let nodes = with_free(flow, &free, nodes, asked);
             Share::new(flow, level, &nodes, &levels.buffers)
         })
         .collect();
     for (i, share) in shares.iter().enumerate() {
         let others = shares.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, s)| s);
-        let read: HashSet<Slot> = others.flat_map(|s| s.reads.iter().copied()).chain(needed.iter().copied()).collect();
+        let read: BTreeSet<Slot> = others.flat_map(|s| s.reads.iter().copied()).chain(needed.iter().copied()).collect();
         let own = |s: &Slot| !made_by_free(flow, &free, *s) || (share.level == 0 && needed.contains(s));
         let mut results: Vec<Slot> = share.makes.iter().copied().filter(|s| read.contains(s) && own(s)).collect();
         results.dedup();
@@ -212,10 +212,10 @@ fn made_by_free(flow: &Flow, free: &[bool], slot: Slot) -> bool {
 }
 
 /// The nodes, in order, with the free ones that they or `asked` need.
-fn with_free(flow: &Flow, free: &[bool], nodes: &[usize], asked: HashSet<Slot>) -> Vec<usize> {
+fn with_free(flow: &Flow, free: &[bool], nodes: &[usize], asked: BTreeSet<Slot>) -> Vec<usize> {
     let mut wanted = asked;
     let mut all: Vec<usize> = nodes.to_vec();
-    let reads = |i: usize, wanted: &mut HashSet<Slot>| {
+    let reads = |i: usize, wanted: &mut BTreeSet<Slot>| {
         walk(flow, &flow.chains[0][i].node, &mut |role, slot| {
             if role != Role::Write {
                 wanted.insert(slot);
@@ -236,7 +236,7 @@ fn with_free(flow: &Flow, free: &[bool], nodes: &[usize], asked: HashSet<Slot>) 
 }
 
 /// Slots that kernel calls and the method's caller need.
-fn needed_outside(flow: &Flow, outside: &[Outside]) -> HashSet<Slot> {
+fn needed_outside(flow: &Flow, outside: &[Outside]) -> BTreeSet<Slot> {
     flow.results.iter().copied().chain(outside.iter().flat_map(Outside::reads)).collect()
 }
 
@@ -245,7 +245,7 @@ struct Share {
     level: usize,
     nodes: Vec<FlowNode>,
     buffers: Vec<usize>,
-    reads: HashSet<Slot>,
+    reads: BTreeSet<Slot>,
     /// In order of making, old contents of buffers first.
     makes: Vec<Slot>,
 }
@@ -253,8 +253,8 @@ struct Share {
 impl Share {
     fn new(flow: &Flow, level: usize, nodes: &[usize], buffer_levels: &[usize]) -> Share {
         let buffers: Vec<usize> = (0..flow.buffers.len()).filter(|&b| buffer_levels[b] == level).collect();
-        let mut reads: HashSet<Slot> = buffers.iter().map(|&b| Slot::Tensor(flow.buffers[b].1)).collect();
-        let mut seen = HashSet::new();
+        let mut reads: BTreeSet<Slot> = buffers.iter().map(|&b| Slot::Tensor(flow.buffers[b].1)).collect();
+        let mut seen = BTreeSet::new();
         let mut makes = Vec::new();
         let own = buffers.iter().map(|&b| Slot::Tensor(flow.buffers[b].0));
         makes.extend(own.filter(|s| seen.insert(*s)));
@@ -272,7 +272,7 @@ impl Share {
     }
 
     fn part(&self, flow: &Flow, results: Vec<Slot>, crossing: &[(u32, Slot)]) -> Part {
-        let mut reached = HashSet::new();
+        let mut reached = BTreeSet::new();
         let mut stack: Vec<&Node> = self.nodes.iter().map(|e| &e.node).collect();
         while let Some(node) = stack.pop() {
             for chain in node.chains().into_iter().filter(|c| reached.insert(c.0 as usize)).collect::<Vec<_>>() {
@@ -286,7 +286,7 @@ impl Share {
         };
         let mut tensors = flow.tensors.clone();
         let mut value_inputs = flow.value_inputs.clone();
-        let made: HashSet<Slot> = self.makes.iter().copied().collect();
+        let made: BTreeSet<Slot> = self.makes.iter().copied().collect();
         for &(number, slot) in crossing.iter().filter(|(_, s)| !made.contains(s)) {
             match slot {
                 Slot::Tensor(t) => tensors[t.0 as usize].origin = Origin::Input(number),

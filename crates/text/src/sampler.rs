@@ -1,7 +1,7 @@
 //! Choosing the next token from logits.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use crate::error::{Error, Result};
 use crate::rng::Rng;
@@ -161,7 +161,7 @@ impl Sampler {
             }
         }
         let from = if p.repeat_last_n == 0 { 0 } else { history.len().saturating_sub(p.repeat_last_n) };
-        let mut counts: HashMap<u32, u32> = HashMap::new();
+        let mut counts: BTreeMap<u32, u32> = BTreeMap::new();
         for &id in history.get(from..).unwrap_or_default() {
             *counts.entry(id).or_default() += 1;
         }

@@ -201,8 +201,8 @@ impl Shared {
             inner.with_model(steady);
         }
         let special = inner.get_added_tokens_decoder();
-        let special_ids = special.iter().filter(|(_, token)| token.special).map(|(&id, _)| id).collect();
-        let vocab_size = inner.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1);
+        let special_ids = special.into_iter().filter(|(_, token)| token.special).map(|(id, _)| id).collect();
+        let vocab_size = inner.get_vocab(true).into_iter().map(|(_, id)| id).max().map_or(0, |id| id as usize + 1);
         let plan = DecodePlan::of(inner.get_decoder());
         Ok(Self { inner, plain: OnceLock::new(), special_ids, vocab_size, plan })
     }

@@ -3,7 +3,7 @@
 //! The kernel writes the new row where the cache lies. Nothing else sees that memory: a buffer's array has one handle, and its
 //! next reader runs in a later step of the same stream, or behind this attention's result.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use flambeau_ir::{Int, Node, Role, Slice, SliceUpdate, Slot as GraphSlot, Tid, Vid, VidOrTid};
 use flambeau_tensor::{DType, Shape, Tensor};
@@ -90,7 +90,7 @@ fn only(slot: &Slot) -> Option<i64> {
 /// What is known while nodes are read.
 struct Reader<'s, 'a> {
     scope: &'s Scope<'a>,
-    terms: HashMap<Tid, Term>,
+    terms: BTreeMap<Tid, Term>,
     written: Vec<(Tid, Heads)>,
     start: Option<Vid>,
     visible: Option<Vid>,
@@ -106,7 +106,7 @@ pub(super) fn find(scope: &Scope<'_>, at: usize) -> Option<Step> {
     let Node::Reshape(_) = scope.nodes.get(at)? else { return None };
     let mut reader = Reader {
         scope,
-        terms: HashMap::new(),
+        terms: BTreeMap::new(),
         written: Vec::new(),
         start: None,
         visible: None,

@@ -3,7 +3,7 @@
 //! A step of one token reads every weight once, and on a fast device the launches, and what the host does for each, take longer
 //! than that. Layers are taken together where they follow one another and are alike in everything but their weights.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use flambeau_ir::{Node, Role, Slot as GraphSlot, Tid};
 use flambeau_tensor::{DType, Shape};
@@ -50,7 +50,7 @@ struct Layer<'a> {
 }
 
 impl<'a> Layer<'a> {
-    fn of(steps: &'a HashMap<usize, Step>, starts: &Starts) -> Option<Layer<'a>> {
+    fn of(steps: &'a BTreeMap<usize, Step>, starts: &Starts) -> Option<Layer<'a>> {
         let linear = |i: usize| match &steps.get(&starts[i])?.kind {
             Kind::Linear(linear) => Some(&**linear),
             Kind::Attention(_) => None,
@@ -60,7 +60,7 @@ impl<'a> Layer<'a> {
     }
 
     /// The layer whose first step begins at a node, with where each step begins and the last one ends.
-    fn find(steps: &'a HashMap<usize, Step>, at: usize) -> Option<(Layer<'a>, Starts, usize)> {
+    fn find(steps: &'a BTreeMap<usize, Step>, at: usize) -> Option<(Layer<'a>, Starts, usize)> {
         let (mut starts, mut next) = ([at; 5], at);
         for start in &mut starts {
             *start = next;
@@ -144,11 +144,9 @@ impl<'a> Layer<'a> {
 
 /// Finds the longest row of like layers. There is one at most: two launches that run at the same time would each keep the other
 /// from being resident as a whole.
-pub(super) fn find(scope: &Scope<'_>, steps: &HashMap<usize, Step>) -> Option<Layers> {
-    let mut starts: Vec<usize> = steps.keys().copied().collect();
-    starts.sort_unstable();
+pub(super) fn find(scope: &Scope<'_>, steps: &BTreeMap<usize, Step>) -> Option<Layers> {
     let (mut longest, mut done): (Option<Layers>, usize) = (None, 0);
-    for at in starts {
+    for &at in steps.keys() {
         if at < done {
             continue;
         }
@@ -162,7 +160,7 @@ pub(super) fn find(scope: &Scope<'_>, steps: &HashMap<usize, Step>) -> Option<La
 }
 
 /// The layers from a node on; `None` if there are less than two.
-fn row(scope: &Scope<'_>, steps: &HashMap<usize, Step>, at: usize) -> Option<Layers> {
+fn row(scope: &Scope<'_>, steps: &BTreeMap<usize, Step>, at: usize) -> Option<Layers> {
     let (first, starts, mut end) = Layer::find(steps, at)?;
     let (mut all, mut x) = (vec![starts], first.down.outs[0]);
     while let Some((layer, starts, next)) = Layer::find(steps, end)
@@ -179,7 +177,7 @@ fn row(scope: &Scope<'_>, steps: &HashMap<usize, Step>, at: usize) -> Option<Lay
 
 /// Slots that steps write, and those that the integer nodes between them do. `None` if such a node reads what a step computes, other
 /// than the sizes of the row of `x`.
-fn inner_slots(steps: &HashMap<usize, Step>, all: &[Starts]) -> Option<(Vec<Tid>, Vec<Tid>)> {
+fn inner_slots(steps: &BTreeMap<usize, Step>, all: &[Starts]) -> Option<(Vec<Tid>, Vec<Tid>)> {
     let (mut inner, mut kept_writes) = (Vec::new(), Vec::new());
     let (mut computed, mut rows): (Vec<Tid>, Vec<Tid>) = (Vec::new(), Vec::new());
     for starts in all {
@@ -235,7 +233,7 @@ impl Before {
 
 impl Layers {
     /// Adds the launch to MLX's graph; `false` if the layers are none of the kernel's, with every slot as it was.
-    pub(super) fn run(&mut self, m: &mut Machine, shared: &mut Shared, steps: &HashMap<usize, Step>) -> Result<bool> {
+    pub(super) fn run(&mut self, m: &mut Machine, shared: &mut Shared, steps: &BTreeMap<usize, Step>) -> Result<bool> {
         let Some(layers) = self.starts.iter().map(|s| Layer::of(steps, s)).collect::<Option<Vec<_>>>() else { return Ok(false) };
         let Some((sizes, x)) = self.sizes(m, shared, &layers)? else { return Ok(false) };
         // A trace cannot compute what it shares with later runs.

@@ -12,7 +12,7 @@ mod linear;
 mod residency;
 mod text;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use flambeau_ir::{Checked, Node, Slot as GraphSlot, Tid};
 
@@ -55,7 +55,7 @@ pub(crate) enum Kind {
 /// The steps of a program's main chain, by the index of their first node.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    steps: HashMap<usize, Step>,
+    steps: BTreeMap<usize, Step>,
     /// Steps that one launch takes together.
     layers: Option<Layers>,
     shared: Shared,
@@ -98,7 +98,7 @@ impl Plan {
     pub(crate) fn of(graph: &Checked, fills_device: bool) -> Plan {
         let nodes = graph.chains.get(graph.main as usize).map_or(&[][..], |chain| &chain[..]);
         let scope = find::Scope::new(graph, nodes);
-        let mut steps = HashMap::new();
+        let mut steps = BTreeMap::new();
         let mut at = 0;
         while at < nodes.len() {
             let step = attention::find(&scope, at).or_else(|| linear::find(&scope, at));
