@@ -202,7 +202,7 @@ impl Shared {
         }
         let special = inner.get_added_tokens_decoder();
         let special_ids = special.into_iter().filter(|(_, token)| token.special).map(|(id, _)| id).collect();
-        let vocab_size = inner.get_vocab(true).into_iter().map(|(_, id)| id).max().map_or(0, |id| id as usize + 1);
+        let vocab_size = inner.get_vocab(true).into_iter().fold(0, |size, (_, id)| size.max(id as usize + 1));
         let plan = DecodePlan::of(inner.get_decoder());
         Ok(Self { inner, plain: OnceLock::new(), special_ids, vocab_size, plan })
     }
