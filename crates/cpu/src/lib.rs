@@ -6,7 +6,7 @@
 //! - `liveness`: when each slot dies.
 //! - `plan`: a run laid out ahead for given input shapes, which later runs execute.
 //! - `cx`: what a node sees while it runs: operands, results whose shapes the rules of [`flambeau_ir`] decided, the pool.
-//! - `ops`: the nodes, by family. A node without an [`Eval`](eval::Eval) does not build; one that is listed as lacking makes
+//! - `ops`: the nodes, by family. A node without an `Eval` does not build; one that is listed as lacking makes
 //!   loading refuse the graph.
 
 #![forbid(unsafe_code)]

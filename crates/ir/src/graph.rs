@@ -108,7 +108,7 @@ impl TensorMeta {
 /// A sequence of nodes.
 pub type Chain = Vec<Node>;
 
-/// A delegate program. Nothing about it has been verified: see [`check`](crate::check).
+/// A delegate program. Nothing about it has been verified: see [`check`](fn@crate::check).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Graph {
     pub slots: SlotCounts,

@@ -4,7 +4,7 @@
 //! 32-bit integers. Every node is functional: it reads all operands, then binds new tensors to its result slots; `out` may be an
 //! operand, and temporary slots are reused for tensors of other shapes. Mutable buffers keep what the last run bound to them.
 //!
-//! Only [`check`] makes a [`Checked`] graph, and only a checked graph is executed or written. The checker proves every index of
+//! Only [`check`](fn@check) makes a [`Checked`] graph, and only a checked graph is executed or written. The checker proves every index of
 //! the file; shapes that depend on the call are proved by the same rules ([`infer`]) when the call's sizes are known.
 //!
 //! Everything that is said of a node follows from its row in the table ([`for_each_node`]) and its rule ([`Infer`]): slot walks,

@@ -6,7 +6,7 @@
 //! - `ffi`: the loaded shim behind safe types; the only unsafe code.
 //! - `owner`: one thread for each device owns its arrays and works through a queue, so that any number of sessions and threads
 //!   take turns without locks.
-//! - `cx`, `eval`, `ops`: the nodes, by family. A node without an [`Eval`](eval::Eval) does not build. Nodes extend MLX's lazy
+//! - `cx`, `eval`, `ops`: the nodes, by family. A node without an `Eval` does not build. Nodes extend MLX's lazy
 //!   graph; a run computes its outputs and buffers together at the end.
 //! - `trace`: a run as a compiled function, for signatures that come again.
 //! - `session`: a graph with its buffers. A buffer has one handle, so that MLX updates its storage in place.

@@ -171,7 +171,7 @@ impl View {
         true
     }
 
-    /// The elements as a row-major tensor [shape]: a slice of the storage where they lie so, else a copy.
+    /// The elements as a row-major tensor `[shape]`: a slice of the storage where they lie so, else a copy.
     ///
     /// # Errors
     /// [`Error::Tensor`] if they pass the end of the storage, [`Error::Limit`] if a repeating view is too large to write out.

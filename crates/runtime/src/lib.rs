@@ -1,7 +1,7 @@
 //! ExecuTorch programs that run: files, methods, and the instructions around delegates.
 //!
 //! A [`Program`] is a mapped `.pte` file, with a `.ptd` file of weights if there is one. A [`Method`] is one of its entry points,
-//! loaded on an [`Engine`](flambeau_ir::engine::Engine): delegates become sessions, kernel calls become graphs of a few nodes for
+//! loaded on an [`Engine`]: delegates become sessions, kernel calls become graphs of a few nodes for
 //! the same engine by the rules that the compiler uses. Weights are shared with the file; every method has mutable state of its own,
 //! or shares it with others by [`SharedState`].
 //!

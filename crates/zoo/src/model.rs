@@ -63,7 +63,7 @@ pub enum MetaValue {
 /// A program with what a runner must know.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// `input_ids` i64 [1, s], `cache_position` i64 [s] (consecutive) → logits in the type of the activations. s is 1 to the
+    /// `input_ids` i64 `[1, s]`, `cache_position` i64 `[s]` (consecutive) → logits in the type of the activations. s is 1 to the
     /// prefill chunk. State: `key_cache_i` and `value_cache_i` [1, Hk, max_seq_len, D].
     pub exported: Exported,
     /// Constant methods by name.

@@ -1,8 +1,8 @@
 //! Vectors of `f32` lanes over several instruction sets, from one source per kernel.
 //!
-//! A value of an [`Isa`] type proves that the CPU has that instruction set: only [`Cpu::detect`] and [`Cpu::of`] make one. A
+//! A value of an [`Isa`] type proves that the CPU has that instruction set: only `Cpu::detect` and `Cpu::of` make one. A
 //! kernel is a [`Kernel`] whose `run` is generic over the `Isa` and `#[inline(always)]`, as is all that it calls in a hot loop;
-//! [`Cpu::dispatch`] compiles it once per instruction set inside a function that enables it.
+//! `Cpu::dispatch` compiles it once per instruction set inside a function that enables it.
 
 #[macro_use]
 mod methods;
