@@ -12,16 +12,16 @@ use flambeau_ir::{
     Node, Role, Slot, Tid, check,
     engine::{Constants, Engine, LoadOptions, Value},
 };
-use flambeau_lower::{Constant, Flow, Origin, Recipe};
+use flambeau_lower::{ConstExpr, Constant, Origin, SsaGraph};
 use flambeau_tensor::{AlignedBytes, Bytes, Shape};
 
-use crate::{Error, materialize::materialize, slots, weights::Weights};
+use crate::{Error, evaluate::evaluate, slots, weights::Weights};
 
 /// Neither an operand nor a result of folding is larger than this.
 const MAX_BYTES: usize = 1 << 20;
 
-struct Folder<'f> {
-    flow: &'f Flow,
+struct Folding<'f> {
+    ssa: &'f SsaGraph,
     /// Slots whose contents are known, and whether computing was needed to know them.
     known: HashMap<Tid, bool>,
     /// Slots that several nodes write, as loops do with what they carry.
@@ -29,30 +29,30 @@ struct Folder<'f> {
 }
 
 /// Replaces slots that hold the same in every run by constants.
-pub(crate) fn fold(flow: &mut Flow, weights: &Weights<'_>, engine: &dyn Engine) -> Result<(), Error> {
-    let folder = Folder { flow, known: HashMap::new(), rewritten: rewritten(flow) }.run();
-    let (nodes, results) = folder.selection();
+pub(crate) fn fold(ssa: &mut SsaGraph, weights: &Weights<'_>, engine: &dyn Engine) -> Result<(), Error> {
+    let folding = Folding { ssa, known: HashMap::new(), rewritten: rewritten(ssa) }.run();
+    let (nodes, results) = folding.selection();
     if results.is_empty() {
         return Ok(());
     }
-    let chain = nodes.iter().map(|&i| flow.chains[0][i].clone()).collect();
-    let part = Flow {
+    let chain = nodes.iter().map(|&i| ssa.chains[0][i].clone()).collect();
+    let part = SsaGraph {
         chains: vec![chain],
-        tensors: flow.tensors.clone(),
+        tensors: ssa.tensors.clone(),
         results: results.iter().map(|&t| Slot::Tensor(t)).collect(),
-        ..Flow::default()
+        ..SsaGraph::default()
     };
     for (t, constant) in results.iter().zip(run(part, weights, engine)?) {
-        flow.tensors[t.0 as usize].origin = Origin::Constant(Arc::new(constant));
+        ssa.tensors[t.0 as usize].origin = Origin::Constant(Arc::new(constant));
     }
     let folded: HashSet<Tid> = results.into_iter().collect();
-    flow.chains[0].retain(|entry| !writes_any(&entry.node, &folded));
+    ssa.chains[0].retain(|entry| !writes_any(&entry.node, &folded));
     Ok(())
 }
 
-fn rewritten(flow: &Flow) -> HashSet<Tid> {
+fn rewritten(ssa: &SsaGraph) -> HashSet<Tid> {
     let (mut seen, mut again) = (HashSet::new(), HashSet::new());
-    for entry in flow.chains.iter().flatten() {
+    for entry in ssa.chains.iter().flatten() {
         entry.node.walk(&mut |role, slot| match (role, slot) {
             (Role::Write | Role::ReadWrite, Slot::Tensor(t)) if !seen.insert(t) => drop(again.insert(t)),
             _ => {}
@@ -67,16 +67,16 @@ fn writes_any(node: &Node, slots: &HashSet<Tid>) -> bool {
     any
 }
 
-impl Folder<'_> {
+impl Folding<'_> {
     fn run(mut self) -> Self {
-        for (t, info) in self.flow.tensors.iter().enumerate() {
+        for (t, info) in self.ssa.tensors.iter().enumerate() {
             if let Origin::Constant(c) = &info.origin
                 && c.shape.iter().product::<usize>() * c.dtype.size() <= MAX_BYTES
             {
                 self.known.insert(Tid(t as u32), false);
             }
         }
-        for entry in &self.flow.chains[0] {
+        for entry in &self.ssa.chains[0] {
             self.visit(&entry.node);
         }
         self
@@ -96,7 +96,7 @@ impl Folder<'_> {
             (_, Slot::Value(_)) => foldable = false,
         });
         let small = |t: &Tid| {
-            let spec = self.flow.spec(*t);
+            let spec = self.ssa.spec(*t);
             spec.shape().is_some_and(|s| s.iter().product::<usize>() * spec.dtype.size() <= MAX_BYTES)
         };
         if foldable && results.iter().all(|t| small(t) && !self.rewritten.contains(t)) {
@@ -113,7 +113,7 @@ impl Folder<'_> {
             });
             all
         };
-        let main = &self.flow.chains[0];
+        let main = &self.ssa.chains[0];
         let nodes: Vec<usize> = (0..main.len()).filter(|&i| is_known(&main[i].node)).collect();
         let inside: HashSet<usize> = nodes.iter().copied().collect();
         let mut wanted: HashSet<Tid> = HashSet::new();
@@ -122,10 +122,10 @@ impl Folder<'_> {
                 wanted.insert(t);
             }
         };
-        self.flow.results.iter().copied().for_each(&mut want);
-        self.flow.buffers.iter().for_each(|b| want(Slot::Tensor(b.1)));
+        self.ssa.results.iter().copied().for_each(&mut want);
+        self.ssa.buffers.iter().for_each(|b| want(Slot::Tensor(b.1)));
         let others = main.iter().enumerate().filter(|(i, _)| !inside.contains(i)).map(|(_, e)| e);
-        for entry in others.chain(self.flow.chains.iter().skip(1).flatten()) {
+        for entry in others.chain(self.ssa.chains.iter().skip(1).flatten()) {
             entry.node.walk(&mut |role, slot| {
                 if role != Role::Write {
                     want(slot);
@@ -152,19 +152,19 @@ fn is_view(node: &Node) -> bool {
     )
 }
 
-struct Materialized<'w> {
+struct Evaluated<'w> {
     constants: HashMap<String, Arc<Constant>>,
     weights: &'w Weights<'w>,
 }
 
-impl Constants for Materialized<'_> {
+impl Constants for Evaluated<'_> {
     fn get(&self, key: &str) -> Option<Bytes> {
-        let tensor = materialize(self.constants.get(key)?, self.weights).ok()?;
+        let tensor = evaluate(self.constants.get(key)?, self.weights).ok()?;
         Some(tensor.bytes().clone())
     }
 }
 
-fn run(mut part: Flow, weights: &Weights<'_>, engine: &dyn Engine) -> Result<Vec<Constant>, Error> {
+fn run(mut part: SsaGraph, weights: &Weights<'_>, engine: &dyn Engine) -> Result<Vec<Constant>, Error> {
     let text = |e: &dyn std::fmt::Display| Error::Fold(e.to_string());
     flambeau_lower::drop_unread(&mut part);
     let specs: Vec<_> = part
@@ -174,7 +174,7 @@ fn run(mut part: Flow, weights: &Weights<'_>, engine: &dyn Engine) -> Result<Vec
         .collect();
     let slotted = slots::assign(part, "fold", &[]);
     let graph = Arc::new(check(slotted.graph).map_err(|e| text(&e))?);
-    let source = Materialized { constants: slotted.constants.into_iter().collect(), weights };
+    let source = Evaluated { constants: slotted.constants.into_iter().collect(), weights };
     let mut session = engine.load(graph, &source, &LoadOptions::default()).map_err(|e| text(&e))?;
     let values = session.run(&[]).map_err(|e| text(&e))?;
     let constant = |((t, spec), value): (&(Tid, flambeau_ir::Spec), Value)| match value {
@@ -182,7 +182,7 @@ fn run(mut part: Flow, weights: &Weights<'_>, engine: &dyn Engine) -> Result<Vec
             name: format!("_folded_{}", t.0),
             dtype: tensor.dtype(),
             shape: Shape::from_slice(tensor.shape()),
-            recipe: Recipe::Literal(AlignedBytes::copy_of(tensor.bytes()).into_bytes()),
+            expr: ConstExpr::Literal(AlignedBytes::copy_of(tensor.bytes()).into_bytes()),
         }),
         _ => Err(Error::Fold("a folded constant has another type than inferred".to_owned())),
     };

@@ -1,8 +1,8 @@
 //! From exported programs to `.pte` files.
 //!
-//! A program is traced call by call into a flow ([`flambeau_lower::Flow`]): writes to buffers and views become values, every
-//! call goes through its rule, and a call that no rule takes is kept with its reason for the report. The flow is then quantized
-//! if asked, fused, folded, given slots, checked, and wrapped into a method. Weights are recipes until the file is written; there
+//! A program is traced call by call into a graph in SSA form ([`flambeau_lower::SsaGraph`]): writes to buffers and views become values, every
+//! call goes through its rule, and a call that no rule takes is kept with its reason for the report. The graph is then quantized
+//! if asked, fused, folded, given slots, checked, and wrapped into a method. Weights are constant expressions until the file is written; there
 //! each one is read, repacked, written and dropped in turn.
 //!
 //! The crate knows no engine: constant folding runs on the [`flambeau_ir::engine::Engine`] that the caller hands in.
@@ -10,12 +10,12 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod evaluate;
+mod fallback;
 mod fold;
 mod inline;
-mod materialize;
 mod method;
 mod outer;
-mod outside;
 mod pack;
 mod plan_memory;
 mod portable;
@@ -74,14 +74,14 @@ pub struct Output<'a> {
 ///
 /// # Errors
 /// [`Error::Refused`] lists every call that cannot be expressed in nodes; other errors are about the program as a whole.
-pub fn compile<'a>(methods: &[(&str, &'a Exported)], options: &Options, folder: &dyn Engine) -> Result<Output<'a>, Error> {
+pub fn compile<'a>(methods: &[(&str, &'a Exported)], options: &Options, engine: &dyn Engine) -> Result<Output<'a>, Error> {
     let mut output = Output { methods: Vec::new(), constants: Vec::new(), attachments: Vec::new(), report: Report::default() };
     let mut ordered = methods.to_vec();
     ordered.sort_by_key(|(name, _)| *name);
     let state = state_of(&ordered);
     let mut refused = Vec::new();
     for (i, (name, exported)) in ordered.iter().enumerate() {
-        let (report, compiled) = method::compile((name, i), exported, options, &state, folder)?;
+        let (report, compiled) = method::compile((name, i), exported, options, &state, engine)?;
         refused.extend(report.refused().cloned());
         output.report.methods.push(report);
         output.methods.extend(compiled);

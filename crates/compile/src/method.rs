@@ -6,7 +6,7 @@ use std::{
 };
 
 use flambeau_ir::{Checked, Graph, IdCopy, In, MetaDim, Node, Out, Slot, SlotClass, Tid, check, engine::Engine};
-use flambeau_lower::{Constant, Flow, Recipe, drop_unread, fuse};
+use flambeau_lower::{ConstExpr, Constant, SsaGraph, drop_unread, fuse};
 use flambeau_pt2::Exported;
 use flambeau_tensor::Shape;
 use flambeau_wire::{
@@ -16,10 +16,10 @@ use flambeau_wire::{
 
 use crate::{
     Error, Options,
+    evaluate::{evaluate, identity},
+    fallback::FallbackCall,
     fold::fold,
-    materialize::{identity, materialize},
     outer::{Outer, Step},
-    outside::Outside,
     quantize::quantize,
     report::{MethodReport, Outcome},
     slots::{self, Slotted},
@@ -44,10 +44,10 @@ pub(crate) fn report(name: &str, exported: &Exported, options: &Options, state: 
     let trace = Trace::run(exported, options, state)?;
     let mut report = reported(name, &trace);
     if report.refused().next().is_none() {
-        let (mut flow, trace) = trace.into_flow()?;
-        run_passes(&mut flow, &trace.outside, options);
-        report.nodes = flow.node_count();
-        attribute(&mut report, &flow, exported);
+        let (mut ssa, trace) = trace.into_graph()?;
+        run_passes(&mut ssa, &trace.fallbacks, options);
+        report.nodes = ssa.node_count();
+        attribute(&mut report, &ssa, exported);
     }
     Ok(report)
 }
@@ -59,24 +59,24 @@ pub(crate) fn compile<'a>(
     exported: &'a Exported,
     options: &Options,
     state: &HashSet<String>,
-    folder: &dyn Engine,
+    engine: &dyn Engine,
 ) -> Result<(MethodReport, Option<(Compiled, Weights<'a>)>), Error> {
     let trace = Trace::run(exported, options, state)?;
     let mut report = reported(name, &trace);
     if report.refused().next().is_some() {
         return Ok((report, None));
     }
-    let (mut flow, trace) = trace.into_flow()?;
-    let own = flow.results.len();
-    run_passes(&mut flow, &trace.outside, options);
-    fold(&mut flow, &trace.weights, folder)?;
-    drop_unread(&mut flow);
-    flow.results.truncate(own);
-    attribute(&mut report, &flow, exported);
+    let (mut ssa, trace) = trace.into_graph()?;
+    let own = ssa.results.len();
+    run_passes(&mut ssa, &trace.fallbacks, options);
+    fold(&mut ssa, &trace.weights, engine)?;
+    drop_unread(&mut ssa);
+    ssa.results.truncate(own);
+    attribute(&mut report, &ssa, exported);
     let prefix = format!("{number:04x}");
-    let compiled = match trace.outside[..] {
-        [] => whole(name, exported, flow, &trace, &prefix)?,
-        _ => parts(name, exported, &flow, &trace, &prefix)?,
+    let compiled = match trace.fallbacks[..] {
+        [] => whole(name, exported, ssa, &trace, &prefix)?,
+        _ => parts(name, exported, &ssa, &trace, &prefix)?,
     };
     report.nodes = compiled.graphs.iter().map(|g| g.node_count()).sum();
     Ok((report, Some((compiled, trace.weights))))
@@ -84,27 +84,27 @@ pub(crate) fn compile<'a>(
 
 fn reported(name: &str, trace: &Trace<'_>) -> MethodReport {
     let mut calls = trace.calls.clone();
-    for call in &trace.outside {
+    for call in &trace.fallbacks {
         if let Some(report) = calls.get_mut(call.call as usize).filter(|r| !matches!(r.outcome, Outcome::Refused(_))) {
-            report.outcome = Outcome::Outside(format!("{}.{}", call.row.name, call.row.overload));
+            report.outcome = Outcome::Fallback(format!("{}.{}", call.row.name, call.row.overload));
         }
     }
     MethodReport { name: name.to_owned(), calls, nodes: 0 }
 }
 
 /// Quantizes and fuses; what kernel calls read counts as results.
-fn run_passes(flow: &mut Flow, outside: &[Outside], options: &Options) {
-    flow.results.extend(outside.iter().flat_map(Outside::reads));
-    quantize(flow, options);
-    fuse(flow);
+fn run_passes(ssa: &mut SsaGraph, fallbacks: &[FallbackCall], options: &Options) {
+    ssa.results.extend(fallbacks.iter().flat_map(FallbackCall::reads));
+    quantize(ssa, options);
+    fuse(ssa);
 }
 
 /// A method of one delegate.
-fn whole(name: &str, exported: &Exported, flow: Flow, trace: &Trace<'_>, prefix: &str) -> Result<Compiled, Error> {
+fn whole(name: &str, exported: &Exported, ssa: SsaGraph, trace: &Trace<'_>, prefix: &str) -> Result<Compiled, Error> {
     let buffers: Vec<&Buffer<'_>> = trace.buffers.iter().collect();
-    let results = flow.results.clone();
-    let slotted = slotted(flow.clone(), prefix, &buffers)?;
-    let mut outer = Outer::new(&flow, &trace.inputs);
+    let results = ssa.results.clone();
+    let slotted = slotted(ssa.clone(), prefix, &buffers)?;
+    let mut outer = Outer::new(&ssa, &trace.inputs);
     outer.step(&Step::Delegate(&slotted, &results));
     let (plan, outer_constants) = outer.finish(name, exported, &trace.outputs, true);
     let graph = check(slotted.graph).map_err(|e| Error::Check(e.to_string()))?;
@@ -112,29 +112,29 @@ fn whole(name: &str, exported: &Exported, flow: Flow, trace: &Trace<'_>, prefix:
 }
 
 /// A method of several delegates with kernel calls between them.
-fn parts(name: &str, exported: &Exported, flow: &Flow, trace: &Trace<'_>, prefix: &str) -> Result<Compiled, Error> {
+fn parts(name: &str, exported: &Exported, ssa: &SsaGraph, trace: &Trace<'_>, prefix: &str) -> Result<Compiled, Error> {
     let names: Vec<String> = trace.buffers.iter().map(|b| b.name.clone()).collect();
-    let kernel_results: Vec<Tid> = trace.outside.iter().flat_map(|c| c.results.iter().copied()).collect();
+    let kernel_results: Vec<Tid> = trace.fallbacks.iter().flat_map(|c| c.results.iter().copied()).collect();
     let first = trace.inputs.len() as u32;
-    let split = split(flow, &trace.outside, &names, first + kernel_results.len() as u32)?;
+    let split = split(ssa, &trace.fallbacks, &names, first + kernel_results.len() as u32)?;
     let mut numbers: Vec<(u32, Slot)> = (first..).zip(kernel_results.into_iter().map(Slot::Tensor)).collect();
     numbers.extend(split.crossing);
-    let mut outer = Outer::new(flow, &trace.inputs);
+    let mut outer = Outer::new(ssa, &trace.inputs);
     let mut compiled =
         Compiled { graphs: Vec::new(), plan: ExecutionPlan::default(), constants: Vec::new(), outer_constants: Vec::new() };
     let mut parts = split.parts.into_iter().peekable();
-    for level in 0..=trace.outside.len() {
+    for level in 0..=trace.fallbacks.len() {
         if let Some(part) = parts.next_if(|p| p.level == level) {
             numbers.iter().for_each(|&(number, slot)| outer.number(number, slot));
             let buffers: Vec<&Buffer<'_>> = part.buffers.iter().map(|&b| &trace.buffers[b]).collect();
             let prefix = if level == 0 { prefix.to_owned() } else { format!("{prefix}.{level}") };
-            let results = part.flow.results.clone();
-            let slotted = slotted(part.flow, &prefix, &buffers)?;
+            let results = part.ssa.results.clone();
+            let slotted = slotted(part.ssa, &prefix, &buffers)?;
             outer.step(&Step::Delegate(&slotted, &results));
             compiled.constants.extend(slotted.constants);
             compiled.graphs.push(Arc::new(check(slotted.graph).map_err(|e| Error::Check(e.to_string()))?));
         }
-        for (call, _) in trace.outside.iter().zip(&split.levels).filter(|(_, l)| **l == level) {
+        for (call, _) in trace.fallbacks.iter().zip(&split.levels).filter(|(_, l)| **l == level) {
             outer.step(&Step::Kernel(call));
         }
     }
@@ -142,18 +142,18 @@ fn parts(name: &str, exported: &Exported, flow: &Flow, trace: &Trace<'_>, prefix
     Ok(compiled)
 }
 
-fn slotted(flow: Flow, prefix: &str, buffers: &[&Buffer<'_>]) -> Result<Slotted, Error> {
+fn slotted(ssa: SsaGraph, prefix: &str, buffers: &[&Buffer<'_>]) -> Result<Slotted, Error> {
     let names: Vec<String> = buffers.iter().map(|b| b.name.clone()).collect();
-    let mut slotted = slots::assign(flow, prefix, &names);
+    let mut slotted = slots::assign(ssa, prefix, &names);
     let initial = initial_contents(&mut slotted, buffers)?;
     slotted.constants.splice(0..0, initial);
     Ok(slotted)
 }
 
 /// Says of each call which nodes came from it, and where it stands in the user's code.
-fn attribute(report: &mut MethodReport, flow: &Flow, exported: &Exported) {
+fn attribute(report: &mut MethodReport, ssa: &SsaGraph, exported: &Exported) {
     let mut nodes: HashMap<u32, Vec<&'static str>> = HashMap::new();
-    for entry in flow.chains.iter().flatten() {
+    for entry in ssa.chains.iter().flatten() {
         nodes.entry(entry.call).or_default().push(entry.node.name());
     }
     let sources: HashMap<&str, &flambeau_pt2::Node> =
@@ -186,9 +186,9 @@ fn initial_contents(slotted: &mut Slotted, buffers: &[&Buffer<'_>]) -> Result<Ve
                 .find(|(n, _)| n.ends_with(&format!("/{}", buffer.name)))
                 .map_or(buffer.name.as_str(), |(n, _)| n)
         );
-        let recipe = Recipe::Literal(tensor.bytes().clone());
+        let expr = ConstExpr::Literal(tensor.bytes().clone());
         let shape = Shape::from_slice(tensor.shape());
-        added.push((key, Arc::new(Constant { name: buffer.name.clone(), dtype: tensor.dtype(), shape, recipe })));
+        added.push((key, Arc::new(Constant { name: buffer.name.clone(), dtype: tensor.dtype(), shape, expr })));
         copies.push(i);
     }
     if added.is_empty() {
@@ -253,12 +253,12 @@ impl Compiled {
 
 /// A constant's bytes, made when they are written.
 fn blob<'w>(constant: &'w Constant, weights: &'w Weights<'_>) -> Blob<'w> {
-    if let Recipe::Literal(bytes) = &constant.recipe {
+    if let ConstExpr::Literal(bytes) = &constant.expr {
         return Blob::from_bytes(bytes.clone());
     }
     let len = constant.shape.iter().product::<usize>() * constant.dtype.size();
     Blob::lazy(len as u64, identity(constant, weights).as_bytes(), move |out| {
-        let tensor = materialize(constant, weights).map_err(std::io::Error::other)?;
+        let tensor = evaluate(constant, weights).map_err(std::io::Error::other)?;
         out.write_all(tensor.bytes())
     })
 }

@@ -6,12 +6,12 @@ use std::{
 };
 
 use flambeau_ir::{MetaDim, Slot, TensorMeta};
-use flambeau_lower::{Constant, Flow};
+use flambeau_lower::{Constant, SsaGraph};
 use flambeau_pt2::{Argument, Exported};
 use flambeau_wire::pte::{Allocation, Chain, ContainerMeta, Delegate, EValue, ExecutionPlan, Instruction, Operator, TensorValue};
 
 use crate::{
-    outside::{self, Outside, Size},
+    fallback::{FallbackCall, KernelArg, Size},
     plan_memory::{Request, place},
     slots::{self, Slotted},
     trace::{MethodInput, MethodOutput},
@@ -25,14 +25,14 @@ const UNBOUNDED: u32 = 1 << 16;
 
 /// One instruction.
 pub(crate) enum Step<'s> {
-    /// A delegate, with the flow's slots that its results stand for.
+    /// A delegate, with the graph's slots that its results stand for.
     Delegate(&'s Slotted, &'s [Slot]),
-    Kernel(&'s Outside),
+    Kernel(&'s FallbackCall),
 }
 
 /// A plan under construction.
 pub(crate) struct Outer<'f> {
-    flow: &'f Flow,
+    ssa: &'f SsaGraph,
     values: Vec<EValue>,
     /// Values by slot.
     known: HashMap<Slot, u32>,
@@ -52,9 +52,9 @@ pub(crate) struct Outer<'f> {
 
 impl<'f> Outer<'f> {
     /// A plan with the method's inputs.
-    pub(crate) fn new(flow: &'f Flow, inputs: &[MethodInput]) -> Outer<'f> {
+    pub(crate) fn new(ssa: &'f SsaGraph, inputs: &[MethodInput]) -> Outer<'f> {
         let mut outer = Outer {
-            flow,
+            ssa,
             values: Vec::new(),
             known: HashMap::new(),
             numbered: HashMap::new(),
@@ -92,7 +92,7 @@ impl<'f> Outer<'f> {
         match slot {
             Slot::Value(_) => self.value(EValue::Int(0)),
             Slot::Tensor(t) => {
-                let tensor = tensor_value(&slots::meta(self.flow, t));
+                let tensor = tensor_value(&slots::meta(self.ssa, t));
                 let value = self.value(EValue::Tensor(Box::new(tensor)));
                 self.lives.insert(value, (self.instructions.len(), self.instructions.len()));
                 value
@@ -106,7 +106,7 @@ impl<'f> Outer<'f> {
             self.touch(value);
             return value;
         }
-        let constant = if let Slot::Tensor(t) = slot { self.flow.constant(t).cloned() } else { None };
+        let constant = if let Slot::Tensor(t) = slot { self.ssa.constant(t).cloned() } else { None };
         let value = match constant {
             Some(constant) => {
                 let sizes: Vec<u32> = constant.shape.iter().map(|&d| u32::try_from(d).unwrap_or(u32::MAX)).collect();
@@ -160,7 +160,7 @@ impl<'f> Outer<'f> {
         self.delegates.push(Delegate { id: BACKEND.to_owned(), ..Delegate::default() });
     }
 
-    fn kernel(&mut self, call: &Outside) {
+    fn kernel(&mut self, call: &FallbackCall) {
         let operator = Operator { name: call.row.name.to_owned(), overload: call.row.overload.to_owned() };
         let op = self.operators.iter().position(|o| *o == operator).unwrap_or_else(|| {
             self.operators.push(operator);
@@ -184,23 +184,23 @@ impl<'f> Outer<'f> {
         }
     }
 
-    fn argument(&mut self, argument: &outside::Argument) -> u32 {
+    fn argument(&mut self, argument: &KernelArg) -> u32 {
         match argument {
-            outside::Argument::Tensor(t) => self.slot(Slot::Tensor(*t)),
-            outside::Argument::Tensors(list) => {
+            KernelArg::Tensor(t) => self.slot(Slot::Tensor(*t)),
+            KernelArg::Tensors(list) => {
                 let items = list.iter().map(|t| self.slot(Slot::Tensor(*t))).collect();
                 self.value(EValue::TensorList(items))
             }
-            outside::Argument::Gaps(list) => {
+            KernelArg::OptionalTensors(list) => {
                 let items = list.iter().map(|t| t.map(|t| self.slot(Slot::Tensor(t)))).collect();
                 self.value(EValue::OptionalTensorList(items))
             }
-            outside::Argument::Size(size) => self.size(size),
-            outside::Argument::Sizes(list) => {
+            KernelArg::Size(size) => self.size(size),
+            KernelArg::Sizes(list) => {
                 let items = list.iter().map(|s| self.size(s)).collect();
                 self.value(EValue::IntList(items))
             }
-            outside::Argument::Value(value) => self.value(value.clone()),
+            KernelArg::Value(value) => self.value(value.clone()),
         }
     }
 
@@ -224,7 +224,7 @@ impl<'f> Outer<'f> {
             .map(|output| match output {
                 MethodOutput::Constant(argument) => self.value(constant_value(argument)),
                 MethodOutput::Result(i) if whole => self.results[*i],
-                MethodOutput::Result(i) => self.slot(self.flow.results[*i]),
+                MethodOutput::Result(i) => self.slot(self.ssa.results[*i]),
             })
             .collect();
         let end = self.instructions.len() + 1;

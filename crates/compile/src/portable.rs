@@ -223,7 +223,7 @@ mod tests {
             assert!(seen.insert(row.target), "{} has two rows", row.target);
             assert!(row.name.starts_with("aten::") && row.target.starts_with("aten."), "{}", row.target);
             for default in row.params().filter_map(|p| p.default) {
-                assert!(crate::outside::default_value(default).is_some(), "{}: default {default}", row.target);
+                assert!(crate::fallback::default_value(default).is_some(), "{}: default {default}", row.target);
             }
         }
     }

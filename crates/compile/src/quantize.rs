@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use flambeau_ir::{Dequantize, In, Index, Node, Out, QuantMode, SlotRef, Spec, Tid};
-use flambeau_lower::{Constant, Flow, FlowNode, Origin, QuantPart, Recipe, Scheme, TensorInfo};
+use flambeau_lower::{ConstExpr, Constant, Origin, QuantPart, Scheme, SsaGraph, SsaNode, TensorInfo};
 use flambeau_tensor::{AlignedBytes, DType, Shape, Tensor};
 
 use crate::{Options, pack::pack_into};
@@ -47,11 +47,11 @@ impl SchemeName for Scheme {
 }
 
 /// Puts a `Dequantize` node behind every float weight that the options name; fusions then read the packed form directly.
-pub(crate) fn quantize(flow: &mut Flow, options: &Options) {
+pub(crate) fn quantize(ssa: &mut SsaGraph, options: &Options) {
     let mut done: HashMap<(Tid, Scheme), Tid> = HashMap::new();
     let mut front = Vec::new();
-    let transposed = transposed_weights(flow);
-    let chain = std::mem::take(&mut flow.chains[0]);
+    let transposed = transposed_weights(ssa);
+    let chain = std::mem::take(&mut ssa.chains[0]);
     let mut rerouted = Vec::with_capacity(chain.len());
     for mut entry in chain {
         let request = match &entry.node {
@@ -60,9 +60,9 @@ pub(crate) fn quantize(flow: &mut Flow, options: &Options) {
             _ => None,
         };
         if let Some((weight, scheme)) = request
-            && let Some(constant) = quantizable(flow, weight, scheme)
+            && let Some(constant) = quantizable(ssa, weight, scheme)
         {
-            let unpacked = *done.entry((weight, scheme)).or_insert_with(|| unpack(flow, &constant, scheme, entry.call, &mut front));
+            let unpacked = *done.entry((weight, scheme)).or_insert_with(|| unpack(ssa, &constant, scheme, entry.call, &mut front));
             entry.node.walk_mut(&mut |_, slot| {
                 if let SlotRef::Tensor(t) = slot
                     && *t == weight
@@ -74,18 +74,18 @@ pub(crate) fn quantize(flow: &mut Flow, options: &Options) {
         rerouted.push(entry);
     }
     front.extend(rerouted);
-    flow.chains[0] = front;
+    ssa.chains[0] = front;
 }
 
 /// Transposed constants that only matrix products read: the weights of linear layers.
-fn transposed_weights(flow: &Flow) -> Vec<Tid> {
-    let products = flow.chains.iter().flatten().filter_map(|e| if let Node::Addmm(n) = &e.node { Some(n.mat2.0) } else { None });
+fn transposed_weights(ssa: &SsaGraph) -> Vec<Tid> {
+    let products = ssa.chains.iter().flatten().filter_map(|e| if let Node::Addmm(n) = &e.node { Some(n.mat2.0) } else { None });
     products.collect()
 }
 
 /// The float matrix behind a slot whose rows the scheme can pack.
-fn quantizable(flow: &Flow, weight: Tid, scheme: Scheme) -> Option<Arc<Constant>> {
-    let constant = flow.constant(weight)?;
+fn quantizable(ssa: &SsaGraph, weight: Tid, scheme: Scheme) -> Option<Arc<Constant>> {
+    let constant = ssa.constant(weight)?;
     let fits = constant.shape.len() == 2
         && matches!(constant.dtype, DType::F32 | DType::F16 | DType::BF16)
         && constant.shape[1].is_multiple_of(scheme.group_size as usize)
@@ -93,20 +93,20 @@ fn quantizable(flow: &Flow, weight: Tid, scheme: Scheme) -> Option<Arc<Constant>
     fits.then(|| constant.clone())
 }
 
-fn unpack(flow: &mut Flow, weight: &Arc<Constant>, scheme: Scheme, call: u32, front: &mut Vec<FlowNode>) -> Tid {
+fn unpack(ssa: &mut SsaGraph, weight: &Arc<Constant>, scheme: Scheme, call: u32, front: &mut Vec<SsaNode>) -> Tid {
     let (rows, columns) = (weight.shape[0], weight.shape[1]);
     let groups = columns / scheme.group_size as usize;
     let affine = scheme.mode == QuantMode::Affine;
     let mut part = |part, suffix: &str, dtype, n| {
-        let recipe = Recipe::Quantize { weight: weight.clone(), scheme, part };
+        let expr = ConstExpr::Quantize { weight: weight.clone(), scheme, part };
         let name = format!("{}_{suffix}", weight.name);
-        let constant = Constant { name, dtype, shape: Shape::from_slice(&[rows, n]), recipe };
-        add(flow, constant.spec(), Origin::Constant(Arc::new(constant)))
+        let constant = Constant { name, dtype, shape: Shape::from_slice(&[rows, n]), expr };
+        add(ssa, constant.spec(), Origin::Constant(Arc::new(constant)))
     };
     let words = part(QuantPart::Codes, "packed", DType::U32, columns * usize::from(scheme.bits) / 32);
     let scales = part(QuantPart::Scales, "scales", if affine { weight.dtype } else { DType::U8 }, groups);
     let biases = affine.then(|| part(QuantPart::Biases, "biases", weight.dtype, groups));
-    let out = add(flow, weight.spec(), Origin::Node);
+    let out = add(ssa, weight.spec(), Origin::Node);
     let node = Dequantize {
         w: In(words),
         scales: In(scales),
@@ -118,13 +118,13 @@ fn unpack(flow: &mut Flow, weight: &Arc<Constant>, scheme: Scheme, call: u32, fr
         global_scale: None,
         dtype: Some(weight.dtype),
     };
-    front.push(FlowNode { node: node.into(), call });
+    front.push(SsaNode { node: node.into(), call });
     out
 }
 
-fn add(flow: &mut Flow, spec: Spec, origin: Origin) -> Tid {
-    flow.tensors.push(TensorInfo { spec, origin });
-    Tid(flow.tensors.len() as u32 - 1)
+fn add(ssa: &mut SsaGraph, spec: Spec, origin: Origin) -> Tid {
+    ssa.tensors.push(TensorInfo { spec, origin });
+    Tid(ssa.tensors.len() as u32 - 1)
 }
 
 /// One part of a quantized matrix `[N, K]`, by several threads. Each holds one row of floats at a time.

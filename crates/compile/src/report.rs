@@ -12,8 +12,8 @@ pub enum Outcome {
     Lowered(Vec<&'static str>),
     /// Needs no node: a view that folded away, a constant, a part of a fused node, a statement of fact.
     Absorbed,
-    /// Left to the kernel of that name, outside of delegates.
-    Outside(String),
+    /// Left to the portable kernel of that name, outside of delegates.
+    Fallback(String),
     /// Cannot be expressed, and why.
     Refused(String),
 }
@@ -53,7 +53,7 @@ impl fmt::Display for CallReport {
         match &self.outcome {
             Outcome::Lowered(nodes) => write!(f, " → {}", nodes.join(" ")),
             Outcome::Absorbed => Ok(()),
-            Outcome::Outside(kernel) => write!(f, " → {kernel} (not delegated)"),
+            Outcome::Fallback(kernel) => write!(f, " → {kernel} (not delegated)"),
             Outcome::Refused(reason) => write!(f, ": {reason}"),
         }
     }
@@ -65,9 +65,9 @@ impl MethodReport {
         self.calls.iter().filter(|c| matches!(c.outcome, Outcome::Refused(_)))
     }
 
-    /// Calls that run outside of delegates.
-    pub fn outside(&self) -> impl Iterator<Item = &CallReport> {
-        self.calls.iter().filter(|c| matches!(c.outcome, Outcome::Outside(_)))
+    /// Calls that fall back to portable kernels.
+    pub fn fallbacks(&self) -> impl Iterator<Item = &CallReport> {
+        self.calls.iter().filter(|c| matches!(c.outcome, Outcome::Fallback(_)))
     }
 
     /// One line per operator: how many calls, and what they became.
@@ -77,7 +77,7 @@ impl MethodReport {
             let outcome = match &call.outcome {
                 Outcome::Lowered(nodes) => nodes.join(" "),
                 Outcome::Absorbed => "–".to_owned(),
-                Outcome::Outside(kernel) => format!("{kernel} (not delegated)"),
+                Outcome::Fallback(kernel) => format!("{kernel} (not delegated)"),
                 Outcome::Refused(reason) => format!("refused: {reason}"),
             };
             *rows.entry((&call.target, outcome)).or_default() += 1;
@@ -99,7 +99,7 @@ impl Report {
             match &c.outcome {
                 Outcome::Lowered(nodes) => entry["nodes"] = json!(nodes),
                 Outcome::Absorbed => entry["nodes"] = json!([]),
-                Outcome::Outside(kernel) => entry["kernel"] = json!(kernel),
+                Outcome::Fallback(kernel) => entry["kernel"] = json!(kernel),
                 Outcome::Refused(reason) => entry["refused"] = json!(reason),
             }
             entry

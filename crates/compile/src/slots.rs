@@ -10,7 +10,7 @@ use std::{
 };
 
 use flambeau_ir::{Graph, IdCopy, In, MetaDim, Node, Out, Role, Slot, SlotCounts, SlotRef, TensorMeta, Tid, Vid};
-use flambeau_lower::{Constant, Flow, Origin};
+use flambeau_lower::{Constant, Origin, SsaGraph};
 use flambeau_tensor::Expr;
 
 /// Sizes above this are written as unbounded, as ExecuTorch does.
@@ -33,42 +33,42 @@ struct Numbering {
     values: HashMap<Vid, Vid>,
 }
 
-/// Gives every slot of a flow its number. Keys of named data start with `prefix`; buffers are named by `buffer_names`.
-pub(crate) fn assign(mut flow: Flow, prefix: &str, buffer_names: &[String]) -> Slotted {
-    save_old_contents(&mut flow);
-    let written_back = write_back(&mut flow);
-    let outputs = separate_outputs(&mut flow, &written_back);
-    let reads = read_slots(&flow);
+/// Gives every slot of an SSA graph its number. Keys of named data start with `prefix`; buffers are named by `buffer_names`.
+pub(crate) fn assign(mut ssa: SsaGraph, prefix: &str, buffer_names: &[String]) -> Slotted {
+    save_old_contents(&mut ssa);
+    let written_back = write_back(&mut ssa);
+    let outputs = separate_outputs(&mut ssa, &written_back);
+    let reads = read_slots(&ssa);
     let of_origin = |want: &dyn Fn(&Origin) -> bool| -> Vec<Tid> {
-        let live = (0..flow.tensors.len()).map(|t| Tid(t as u32)).filter(|t| reads.contains(&Slot::Tensor(*t)));
-        live.filter(|t| want(&flow.tensors[t.0 as usize].origin)).collect()
+        let live = (0..ssa.tensors.len()).map(|t| Tid(t as u32)).filter(|t| reads.contains(&Slot::Tensor(*t)));
+        live.filter(|t| want(&ssa.tensors[t.0 as usize].origin)).collect()
     };
     let constants = of_origin(&|o| matches!(o, Origin::Constant(_)));
     let mut inputs = of_origin(&|o| matches!(o, Origin::Input(_)));
-    inputs.sort_by_key(|t| input_number(&flow, *t));
-    let fixed = [constants.len(), inputs.len(), outputs.len(), flow.buffers.len()].map(|n| n as u32);
+    inputs.sort_by_key(|t| input_number(&ssa, *t));
+    let fixed = [constants.len(), inputs.len(), outputs.len(), ssa.buffers.len()].map(|n| n as u32);
     let mut numbering = Numbering::default();
-    let buffers: Vec<Tid> = flow.buffers.iter().map(|b| b.0).collect();
+    let buffers: Vec<Tid> = ssa.buffers.iter().map(|b| b.0).collect();
     let in_order = constants.iter().chain(&inputs).chain(&outputs).chain(&buffers);
     for (i, &t) in in_order.enumerate() {
         numbering.tensors.insert(t, Tid(i as u32));
     }
     for (&t, &buffer) in &written_back {
-        let slot = numbering.tensors[&flow.buffers[buffer].0];
+        let slot = numbering.tensors[&ssa.buffers[buffer].0];
         numbering.tensors.insert(t, slot);
     }
     let first_temp = fixed.iter().sum();
-    let temps = number_temps(&flow, &mut numbering, first_temp);
-    number_values(&flow, &mut numbering);
+    let temps = number_temps(&ssa, &mut numbering, first_temp);
+    number_values(&ssa, &mut numbering);
     let [n_constants, n_inputs, n_outputs, n_buffers] = fixed;
     let slots = SlotCounts { constants: n_constants, inputs: n_inputs, outputs: n_outputs, buffers: n_buffers, temps };
-    let meta_of = |t: &Tid| meta(&flow, *t);
+    let meta_of = |t: &Tid| meta(&ssa, *t);
     let meta = constants.iter().chain(&inputs).chain(&outputs).chain(&buffers).map(meta_of).collect();
-    let keys = unique_keys(&flow, &constants, prefix);
+    let keys = unique_keys(&ssa, &constants, prefix);
     let mut names: Vec<(String, Slot)> =
         keys.iter().zip(&constants).map(|((key, _), t)| (key.clone(), Slot::Tensor(numbering.tensors[t]))).collect();
     names.extend(buffer_names.iter().zip(&buffers).map(|(n, t)| (format!("{prefix}/{n}"), Slot::Tensor(numbering.tensors[t]))));
-    let (input_slots, input_numbers) = input_map(&flow, &inputs, &numbering);
+    let (input_slots, input_numbers) = input_map(&ssa, &inputs, &numbering);
     let renumbered = |slot: &Slot| match slot {
         Slot::Tensor(t) => Slot::Tensor(numbering.tensors[t]),
         Slot::Value(v) => Slot::Value(numbering.values[v]),
@@ -79,26 +79,26 @@ pub(crate) fn assign(mut flow: Flow, prefix: &str, buffer_names: &[String]) -> S
         main: 0,
         init: None,
         inputs: input_slots,
-        outputs: flow.results.iter().map(renumbered).collect(),
+        outputs: ssa.results.iter().map(renumbered).collect(),
         buffers: buffers.iter().map(|t| numbering.tensors[t]).collect(),
         names,
         meta,
-        chains: flow.chains.iter().map(|c| c.iter().map(|e| renumber(e.node.clone(), &numbering)).collect()).collect(),
+        chains: ssa.chains.iter().map(|c| c.iter().map(|e| renumber(e.node.clone(), &numbering)).collect()).collect(),
     };
     Slotted { graph, constants: keys, inputs: input_numbers }
 }
 
-fn input_number(flow: &Flow, t: Tid) -> u32 {
-    match flow.tensors[t.0 as usize].origin {
+fn input_number(ssa: &SsaGraph, t: Tid) -> u32 {
+    match ssa.tensors[t.0 as usize].origin {
         Origin::Input(n) => n,
         _ => u32::MAX,
     }
 }
 
 /// Tensor and integer inputs together, by number.
-fn input_map(flow: &Flow, tensors: &[Tid], numbering: &Numbering) -> (Vec<Slot>, Vec<u32>) {
-    let tensors = tensors.iter().map(|t| (input_number(flow, *t), Slot::Tensor(numbering.tensors[t])));
-    let values = flow.value_inputs.iter().filter_map(|(n, v)| Some((*n, Slot::Value(*numbering.values.get(v)?))));
+fn input_map(ssa: &SsaGraph, tensors: &[Tid], numbering: &Numbering) -> (Vec<Slot>, Vec<u32>) {
+    let tensors = tensors.iter().map(|t| (input_number(ssa, *t), Slot::Tensor(numbering.tensors[t])));
+    let values = ssa.value_inputs.iter().filter_map(|(n, v)| Some((*n, Slot::Value(*numbering.values.get(v)?))));
     let mut all: Vec<(u32, Slot)> = tensors.chain(values).collect();
     all.sort_by_key(|(n, _)| *n);
     let (numbers, slots) = all.into_iter().unzip();
@@ -106,19 +106,19 @@ fn input_map(flow: &Flow, tensors: &[Tid], numbering: &Numbering) -> (Vec<Slot>,
 }
 
 /// Copies buffers' old contents that a run returns, or leaves in another buffer, before anything overwrites them.
-fn save_old_contents(flow: &mut Flow) {
-    let changed: HashSet<Tid> = flow.buffers.iter().filter(|b| b.0 != b.1).map(|b| b.0).collect();
-    for i in 0..flow.results.len() {
-        if let Slot::Tensor(t) = flow.results[i]
+fn save_old_contents(ssa: &mut SsaGraph) {
+    let changed: HashSet<Tid> = ssa.buffers.iter().filter(|b| b.0 != b.1).map(|b| b.0).collect();
+    for i in 0..ssa.results.len() {
+        if let Slot::Tensor(t) = ssa.results[i]
             && changed.contains(&t)
         {
-            flow.results[i] = Slot::Tensor(copy_of(flow, t));
+            ssa.results[i] = Slot::Tensor(copy_of(ssa, t));
         }
     }
-    for i in 0..flow.buffers.len() {
-        let (before, after) = flow.buffers[i];
+    for i in 0..ssa.buffers.len() {
+        let (before, after) = ssa.buffers[i];
         if before != after && changed.contains(&after) {
-            flow.buffers[i].1 = copy_of(flow, after);
+            ssa.buffers[i].1 = copy_of(ssa, after);
         }
     }
 }
@@ -126,19 +126,19 @@ fn save_old_contents(flow: &mut Flow) {
 /// Lets buffers' next contents be written in place, and appends copies where that is not possible.
 ///
 /// Returns the slots that stand for a buffer, with the buffer's number.
-fn write_back(flow: &mut Flow) -> BTreeMap<Tid, usize> {
+fn write_back(ssa: &mut SsaGraph) -> BTreeMap<Tid, usize> {
     let mut in_place = BTreeMap::new();
-    for b in 0..flow.buffers.len() {
-        let (before, after) = flow.buffers[b];
-        match versions(flow, before, after).filter(|v| v.iter().all(|t| !in_place.contains_key(t))) {
+    for b in 0..ssa.buffers.len() {
+        let (before, after) = ssa.buffers[b];
+        match versions(ssa, before, after).filter(|v| v.iter().all(|t| !in_place.contains_key(t))) {
             Some(versions) => in_place.extend(versions.into_iter().map(|t| (t, b))),
             None => {
-                let call = flow.chains[0].last().map_or(0, |e| e.call);
-                let slot = Tid(flow.tensors.len() as u32);
-                let spec = flow.spec(before).clone();
-                flow.tensors.push(flambeau_lower::TensorInfo { spec, origin: Origin::Node });
+                let call = ssa.chains[0].last().map_or(0, |e| e.call);
+                let slot = Tid(ssa.tensors.len() as u32);
+                let spec = ssa.spec(before).clone();
+                ssa.tensors.push(flambeau_lower::TensorInfo { spec, origin: Origin::Node });
                 let node = IdCopy { x: In(after), out: Out(slot) }.into();
-                flow.chains[0].push(flambeau_lower::FlowNode { node, call });
+                ssa.chains[0].push(flambeau_lower::SsaNode { node, call });
                 in_place.insert(slot, b);
             }
         }
@@ -147,8 +147,8 @@ fn write_back(flow: &mut Flow) -> BTreeMap<Tid, usize> {
 }
 
 /// The chain of updates from a buffer's old contents to its new ones, if each overwrites the one before after its last read.
-fn versions(flow: &Flow, before: Tid, after: Tid) -> Option<Vec<Tid>> {
-    let main = &flow.chains[0];
+fn versions(ssa: &SsaGraph, before: Tid, after: Tid) -> Option<Vec<Tid>> {
+    let main = &ssa.chains[0];
     let mut chain = Vec::new();
     let mut at = after;
     let mut next_write = main.len();
@@ -159,25 +159,25 @@ fn versions(flow: &Flow, before: Tid, after: Tid) -> Option<Vec<Tid>> {
             Node::IndexCopy(n) => n.dst.0,
             _ => return None,
         };
-        let left_elsewhere = at != after && flow.buffers.iter().any(|b| b.1 == at);
-        if left_elsewhere || read_later(flow, at, next_write) || flow.results.contains(&Slot::Tensor(at)) {
+        let left_elsewhere = at != after && ssa.buffers.iter().any(|b| b.1 == at);
+        if left_elsewhere || read_later(ssa, at, next_write) || ssa.results.contains(&Slot::Tensor(at)) {
             return None;
         }
         chain.push(at);
         next_write = i;
         at = previous;
     }
-    (!read_later(flow, before, next_write)).then_some(chain)
+    (!read_later(ssa, before, next_write)).then_some(chain)
 }
 
 /// Whether a main-chain node after number `from` reads the slot, or a chain that such a node runs does.
-fn read_later(flow: &Flow, t: Tid, from: usize) -> bool {
-    let mut stack: Vec<&Node> = flow.chains[0].iter().skip(from + 1).map(|e| &e.node).collect();
+fn read_later(ssa: &SsaGraph, t: Tid, from: usize) -> bool {
+    let mut stack: Vec<&Node> = ssa.chains[0].iter().skip(from + 1).map(|e| &e.node).collect();
     while let Some(node) = stack.pop() {
         if reads(node, t) {
             return true;
         }
-        stack.extend(node.chains().iter().flat_map(|c| flow.chains[c.0 as usize].iter().map(|e| &e.node)));
+        stack.extend(node.chains().iter().flat_map(|c| ssa.chains[c.0 as usize].iter().map(|e| &e.node)));
     }
     false
 }
@@ -197,33 +197,33 @@ fn writes(node: &Node, t: Tid) -> bool {
 }
 
 /// Makes every tensor result a slot of its own that a node writes; returns these slots.
-fn separate_outputs(flow: &mut Flow, written_back: &BTreeMap<Tid, usize>) -> Vec<Tid> {
+fn separate_outputs(ssa: &mut SsaGraph, written_back: &BTreeMap<Tid, usize>) -> Vec<Tid> {
     let mut seen = HashSet::new();
     let mut outputs = Vec::new();
-    for i in 0..flow.results.len() {
-        let Slot::Tensor(t) = flow.results[i] else { continue };
-        let own = matches!(flow.tensors[t.0 as usize].origin, Origin::Node) && !written_back.contains_key(&t) && seen.insert(t);
-        let slot = if own { t } else { copy_of(flow, t) };
-        flow.results[i] = Slot::Tensor(slot);
+    for i in 0..ssa.results.len() {
+        let Slot::Tensor(t) = ssa.results[i] else { continue };
+        let own = matches!(ssa.tensors[t.0 as usize].origin, Origin::Node) && !written_back.contains_key(&t) && seen.insert(t);
+        let slot = if own { t } else { copy_of(ssa, t) };
+        ssa.results[i] = Slot::Tensor(slot);
         outputs.push(slot);
     }
     outputs
 }
 
-fn copy_of(flow: &mut Flow, t: Tid) -> Tid {
-    let slot = Tid(flow.tensors.len() as u32);
-    let spec = flow.spec(t).clone();
-    flow.tensors.push(flambeau_lower::TensorInfo { spec, origin: Origin::Node });
-    let call = flow.chains[0].last().map_or(0, |e| e.call);
+fn copy_of(ssa: &mut SsaGraph, t: Tid) -> Tid {
+    let slot = Tid(ssa.tensors.len() as u32);
+    let spec = ssa.spec(t).clone();
+    ssa.tensors.push(flambeau_lower::TensorInfo { spec, origin: Origin::Node });
+    let call = ssa.chains[0].last().map_or(0, |e| e.call);
     let node = IdCopy { x: In(t), out: Out(slot) }.into();
-    flow.chains[0].push(flambeau_lower::FlowNode { node, call });
+    ssa.chains[0].push(flambeau_lower::SsaNode { node, call });
     slot
 }
 
 /// Every slot that a node or a result reads.
-fn read_slots(flow: &Flow) -> HashSet<Slot> {
-    let mut all: HashSet<Slot> = flow.results.iter().copied().collect();
-    for entry in flow.chains.iter().flatten() {
+fn read_slots(ssa: &SsaGraph) -> HashSet<Slot> {
+    let mut all: HashSet<Slot> = ssa.results.iter().copied().collect();
+    for entry in ssa.chains.iter().flatten() {
         entry.node.walk(&mut |role, slot| {
             if role != Role::Write {
                 all.insert(slot);
@@ -234,15 +234,15 @@ fn read_slots(flow: &Flow) -> HashSet<Slot> {
 }
 
 /// Numbers temporary slots of all chains, reusing each after its last reader. Returns how many there are.
-fn number_temps(flow: &Flow, numbering: &mut Numbering, first: u32) -> u32 {
-    let last_read = last_reads(flow);
+fn number_temps(ssa: &SsaGraph, numbering: &mut Numbering, first: u32) -> u32 {
+    let last_read = last_reads(ssa);
     let mut free: Vec<u32> = Vec::new();
     let mut next = first;
     // Slots of sub-chains are never reused: they may run many times, or not at all.
-    for entry in flow.chains.iter().skip(1).flatten() {
+    for entry in ssa.chains.iter().skip(1).flatten() {
         entry.node.walk(&mut |_, slot| claim(slot, numbering, &mut Vec::new(), &mut next));
     }
-    for (i, entry) in flow.chains[0].iter().enumerate() {
+    for (i, entry) in ssa.chains[0].iter().enumerate() {
         let dies = |slot: Slot| matches!(slot, Slot::Tensor(t) if last_read.get(&t) == Some(&i));
         let mut released = Vec::new();
         entry.node.walk(&mut |role, slot| {
@@ -286,9 +286,9 @@ fn claim(slot: Slot, numbering: &mut Numbering, free: &mut Vec<u32>, next: &mut 
 }
 
 /// By slot, the last main-chain node that reads it, itself or through a chain that it runs.
-fn last_reads(flow: &Flow) -> HashMap<Tid, usize> {
+fn last_reads(ssa: &SsaGraph) -> HashMap<Tid, usize> {
     let mut last = HashMap::new();
-    for (i, entry) in flow.chains[0].iter().enumerate() {
+    for (i, entry) in ssa.chains[0].iter().enumerate() {
         let mut stack = vec![&entry.node];
         while let Some(node) = stack.pop() {
             node.walk(&mut |role, slot| {
@@ -296,25 +296,25 @@ fn last_reads(flow: &Flow) -> HashMap<Tid, usize> {
                     last.insert(t, i);
                 }
             });
-            stack.extend(node.chains().iter().flat_map(|c| flow.chains[c.0 as usize].iter().map(|e| &e.node)));
+            stack.extend(node.chains().iter().flat_map(|c| ssa.chains[c.0 as usize].iter().map(|e| &e.node)));
         }
     }
     last
 }
 
-fn number_values(flow: &Flow, numbering: &mut Numbering) {
+fn number_values(ssa: &SsaGraph, numbering: &mut Numbering) {
     let mut number = |v: Vid| {
         let next = Vid(numbering.values.len() as u32);
         numbering.values.entry(v).or_insert(next);
     };
-    for entry in flow.chains.iter().flatten() {
+    for entry in ssa.chains.iter().flatten() {
         entry.node.walk(&mut |_, slot| {
             if let Slot::Value(v) = slot {
                 number(v);
             }
         });
     }
-    for slot in &flow.results {
+    for slot in &ssa.results {
         if let Slot::Value(v) = slot {
             number(*v);
         }
@@ -330,25 +330,25 @@ fn renumber(mut node: Node, numbering: &Numbering) -> Node {
 }
 
 /// What a plan says of a slot.
-pub(crate) fn meta(flow: &Flow, t: Tid) -> TensorMeta {
-    let spec = flow.spec(t);
-    TensorMeta::row_major(spec.dtype, spec.dims.iter().map(|d| meta_dim(flow, d)).collect())
+pub(crate) fn meta(ssa: &SsaGraph, t: Tid) -> TensorMeta {
+    let spec = ssa.spec(t);
+    TensorMeta::row_major(spec.dtype, spec.dims.iter().map(|d| meta_dim(ssa, d)).collect())
 }
 
-fn meta_dim(flow: &Flow, dim: &Expr) -> MetaDim {
+fn meta_dim(ssa: &SsaGraph, dim: &Expr) -> MetaDim {
     if let Some(v) = dim.as_int() {
         return MetaDim::Static(u32::try_from(v).unwrap_or(0));
     }
-    let (min, max) = flow.bounds(dim);
+    let (min, max) = ssa.bounds(dim);
     let min = u32::try_from(min.max(0)).unwrap_or(0);
     MetaDim::Dynamic { min, max: (max <= MAX_BOUND).then(|| u32::try_from(max.max(0)).unwrap_or(0)) }
 }
 
 /// Keys of the constants: equal names of different constants get numbers.
-fn unique_keys(flow: &Flow, constants: &[Tid], prefix: &str) -> Vec<(String, Arc<Constant>)> {
+fn unique_keys(ssa: &SsaGraph, constants: &[Tid], prefix: &str) -> Vec<(String, Arc<Constant>)> {
     let mut taken = HashSet::new();
     let mut keys = Vec::new();
-    for constant in constants.iter().filter_map(|t| flow.constant(*t)) {
+    for constant in constants.iter().filter_map(|t| ssa.constant(*t)) {
         let plain = format!("{prefix}/{}", constant.name);
         let numbered = (1..).map(|n| format!("{plain}.{n}"));
         let key = std::iter::once(plain.clone()).chain(numbered).find(|k| !taken.contains(k)).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Cutting a flow where calls stay outside of delegates.
+//! Cutting an SSA graph where calls stay outside of delegates.
 //!
 //! Every node has a level: that of the nodes that it reads from, and one more than that of the kernel calls that it reads from.
 //! The nodes of a level become one delegate; between two of them run the kernel calls that wait for the first. A buffer lives in
@@ -7,17 +7,17 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use flambeau_ir::{Node, Role, Slot, Tid};
-use flambeau_lower::{Flow, FlowNode, Origin};
+use flambeau_lower::{Origin, SsaGraph, SsaNode};
 
-use crate::{Error, outside::Outside};
+use crate::{Error, fallback::FallbackCall};
 
-/// One delegate's share of a flow.
+/// One delegate's share of an SSA graph.
 #[derive(Debug)]
 pub(crate) struct Part {
     /// Its results are what others read.
-    pub(crate) flow: Flow,
+    pub(crate) ssa: SsaGraph,
     pub(crate) level: usize,
-    /// Numbers of its buffers in the whole flow.
+    /// Numbers of its buffers in the whole graph.
     pub(crate) buffers: Vec<usize>,
 }
 
@@ -32,22 +32,22 @@ pub(crate) struct Split {
 }
 
 /// Every slot that a node or a chain that it runs touches.
-fn walk(flow: &Flow, node: &Node, visit: &mut dyn FnMut(Role, Slot)) {
+fn walk(ssa: &SsaGraph, node: &Node, visit: &mut dyn FnMut(Role, Slot)) {
     node.walk(&mut |role, slot| visit(role, slot));
     for chain in node.chains() {
-        for entry in flow.chains.get(chain.0 as usize).into_iter().flatten() {
-            walk(flow, &entry.node, visit);
+        for entry in ssa.chains.get(chain.0 as usize).into_iter().flatten() {
+            walk(ssa, &entry.node, visit);
         }
     }
 }
 
 /// Main-chain nodes that read nothing but constants: each delegate that needs one has its own, for to pass what they make from
 /// one delegate to another would copy weights in every run.
-fn free_nodes(flow: &Flow) -> Vec<bool> {
+fn free_nodes(ssa: &SsaGraph) -> Vec<bool> {
     let mut known: BTreeSet<Slot> = BTreeSet::new();
-    let constant = |slot: &Slot| matches!(slot, Slot::Tensor(t) if flow.constant(*t).is_some());
-    let mut free = Vec::with_capacity(flow.chains[0].len());
-    for entry in &flow.chains[0] {
+    let constant = |slot: &Slot| matches!(slot, Slot::Tensor(t) if ssa.constant(*t).is_some());
+    let mut free = Vec::with_capacity(ssa.chains[0].len());
+    for entry in &ssa.chains[0] {
         let mut only_constants =
             entry.node.chains().is_empty() && !matches!(entry.node, Node::RandomBits(_) | Node::UpdateAndAttend(_));
         let (mut reads, mut made) = (0, Vec::new());
@@ -68,8 +68,8 @@ fn free_nodes(flow: &Flow) -> Vec<bool> {
 }
 
 struct Levels<'f> {
-    flow: &'f Flow,
-    outside: &'f [Outside],
+    ssa: &'f SsaGraph,
+    fallbacks: &'f [FallbackCall],
     slots: HashMap<Slot, usize>,
     nodes: Vec<usize>,
     calls: Vec<usize>,
@@ -90,10 +90,10 @@ impl Levels<'_> {
 
     /// One look at everything; levels only ever rise.
     fn pass(&mut self) {
-        let flow = self.flow;
-        for (i, entry) in flow.chains[0].iter().enumerate() {
+        let ssa = self.ssa;
+        for (i, entry) in ssa.chains[0].iter().enumerate() {
             let mut level = self.nodes[i];
-            walk(flow, &entry.node, &mut |role, slot| {
+            walk(ssa, &entry.node, &mut |role, slot| {
                 if role != Role::Write {
                     level = level.max(self.level(slot));
                 }
@@ -101,10 +101,10 @@ impl Levels<'_> {
             self.changed |= level > self.nodes[i];
             self.nodes[i] = level;
             let mut written = Vec::new();
-            walk(flow, &entry.node, &mut |role, slot| written.extend((role != Role::Read).then_some(slot)));
+            walk(ssa, &entry.node, &mut |role, slot| written.extend((role != Role::Read).then_some(slot)));
             written.into_iter().for_each(|slot| self.raise(slot, level));
         }
-        for (i, call) in self.outside.iter().enumerate() {
+        for (i, call) in self.fallbacks.iter().enumerate() {
             self.calls[i] = call.reads().into_iter().map(|s| self.level(s)).fold(self.calls[i], usize::max);
             if call.row.is_in_place() {
                 // Whatever reads the old contents comes first.
@@ -115,10 +115,10 @@ impl Levels<'_> {
             let after = self.calls[i] + 1;
             call.results.iter().for_each(|t| self.raise(Slot::Tensor(*t), after));
         }
-        for (b, &(before, after)) in flow.buffers.iter().enumerate() {
+        for (b, &(before, after)) in ssa.buffers.iter().enumerate() {
             let mut level = self.level(Slot::Tensor(before)).max(self.level(Slot::Tensor(after)));
-            for (i, entry) in flow.chains[0].iter().enumerate() {
-                walk(flow, &entry.node, &mut |role, slot| {
+            for (i, entry) in ssa.chains[0].iter().enumerate() {
+                walk(ssa, &entry.node, &mut |role, slot| {
                     let involved = (role != Role::Write && slot == Slot::Tensor(before))
                         || (role != Role::Read && slot == Slot::Tensor(after));
                     if involved {
@@ -128,7 +128,7 @@ impl Levels<'_> {
             }
             self.raise(Slot::Tensor(before), level);
             self.buffers[b] = level;
-            let maker = flow.chains[0].iter().position(|e| writes(flow, &e.node, after));
+            let maker = ssa.chains[0].iter().position(|e| writes(ssa, &e.node, after));
             if let Some(i) = maker {
                 self.changed |= self.nodes[i] < level;
                 self.nodes[i] = self.nodes[i].max(level);
@@ -137,49 +137,49 @@ impl Levels<'_> {
     }
 }
 
-fn writes(flow: &Flow, node: &Node, t: Tid) -> bool {
+fn writes(ssa: &SsaGraph, node: &Node, t: Tid) -> bool {
     let mut found = false;
-    walk(flow, node, &mut |role, slot| found |= role != Role::Read && slot == Slot::Tensor(t));
+    walk(ssa, node, &mut |role, slot| found |= role != Role::Read && slot == Slot::Tensor(t));
     found
 }
 
-/// Cuts a flow at its kernel calls. Numbers from `first` on are free for arguments that pass between delegates.
+/// Cuts an SSA graph at its kernel calls. Numbers from `first` on are free for arguments that pass between delegates.
 ///
 /// # Errors
 /// If a buffer would have to live in two delegates.
-pub(crate) fn split(flow: &Flow, outside: &[Outside], names: &[String], first: u32) -> Result<Split, Error> {
+pub(crate) fn split(ssa: &SsaGraph, fallbacks: &[FallbackCall], names: &[String], first: u32) -> Result<Split, Error> {
     let mut levels = Levels {
-        flow,
-        outside,
+        ssa,
+        fallbacks,
         slots: HashMap::new(),
-        nodes: vec![0; flow.chains[0].len()],
-        calls: vec![0; outside.len()],
-        buffers: vec![0; flow.buffers.len()],
+        nodes: vec![0; ssa.chains[0].len()],
+        calls: vec![0; fallbacks.len()],
+        buffers: vec![0; ssa.buffers.len()],
         changed: true,
     };
     while std::mem::take(&mut levels.changed) {
         levels.pass();
-        if let Some(b) = levels.buffers.iter().position(|&l| l > outside.len()) {
+        if let Some(b) = levels.buffers.iter().position(|&l| l > fallbacks.len()) {
             let name = names.get(b).map_or("", String::as_str);
             let reason = "is read before a call that stays outside of the delegate and written after it, and cannot live in both";
             return Err(Error::Program(format!("buffer `{name}` {reason}; use --require-full to see what stays outside")));
         }
-        if levels.nodes.iter().any(|&l| l > outside.len()) {
+        if levels.nodes.iter().any(|&l| l > fallbacks.len()) {
             return Err(Error::Program("calls outside of delegates wait for each other".to_owned()));
         }
     }
-    let free = free_nodes(flow);
+    let free = free_nodes(ssa);
     let mut nodes: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (i, &level) in levels.nodes.iter().enumerate().filter(|(i, _)| !free[*i]) {
         nodes.entry(level).or_default().push(i);
     }
-    for (b, &(before, after)) in flow.buffers.iter().enumerate() {
+    for (b, &(before, after)) in ssa.buffers.iter().enumerate() {
         if before != after {
             nodes.entry(levels.buffers[b]).or_default();
         }
     }
-    let needed = needed_outside(flow, outside);
-    if needed.iter().any(|slot| made_by_free(flow, &free, *slot)) {
+    let needed = needed_by_kernels(ssa, fallbacks);
+    if needed.iter().any(|slot| made_by_free(ssa, &free, *slot)) {
         nodes.entry(0).or_default();
     }
     let mut parts: Vec<Part> = Vec::new();
@@ -188,35 +188,35 @@ pub(crate) fn split(flow: &Flow, outside: &[Outside], names: &[String], first: u
         .iter()
         .map(|(&level, nodes)| {
             let asked: BTreeSet<Slot> = if level == 0 { needed.clone() } else { BTreeSet::new() };
-            let nodes = with_free(flow, &free, nodes, asked);
-            Share::new(flow, level, &nodes, &levels.buffers)
+            let nodes = with_free(ssa, &free, nodes, asked);
+            Share::new(ssa, level, &nodes, &levels.buffers)
         })
         .collect();
     for (i, share) in shares.iter().enumerate() {
         let others = shares.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, s)| s);
         let read: BTreeSet<Slot> = others.flat_map(|s| s.reads.iter().copied()).chain(needed.iter().copied()).collect();
-        let own = |s: &Slot| !made_by_free(flow, &free, *s) || (share.level == 0 && needed.contains(s));
+        let own = |s: &Slot| !made_by_free(ssa, &free, *s) || (share.level == 0 && needed.contains(s));
         let mut results: Vec<Slot> = share.makes.iter().copied().filter(|s| read.contains(s) && own(s)).collect();
         results.dedup();
         for &slot in &results {
             crossing.push((first + crossing.len() as u32, slot));
         }
-        parts.push(share.part(flow, results, &crossing));
+        parts.push(share.part(ssa, results, &crossing));
     }
     Ok(Split { parts, levels: levels.calls, crossing })
 }
 
-fn made_by_free(flow: &Flow, free: &[bool], slot: Slot) -> bool {
+fn made_by_free(ssa: &SsaGraph, free: &[bool], slot: Slot) -> bool {
     let Slot::Tensor(t) = slot else { return false };
-    flow.chains[0].iter().zip(free).any(|(e, free)| *free && writes(flow, &e.node, t))
+    ssa.chains[0].iter().zip(free).any(|(e, free)| *free && writes(ssa, &e.node, t))
 }
 
 /// The nodes, in order, with the free ones that they or `asked` need.
-fn with_free(flow: &Flow, free: &[bool], nodes: &[usize], asked: BTreeSet<Slot>) -> Vec<usize> {
+fn with_free(ssa: &SsaGraph, free: &[bool], nodes: &[usize], asked: BTreeSet<Slot>) -> Vec<usize> {
     let mut wanted = asked;
     let mut all: Vec<usize> = nodes.to_vec();
     let reads = |i: usize, wanted: &mut BTreeSet<Slot>| {
-        walk(flow, &flow.chains[0][i].node, &mut |role, slot| {
+        walk(ssa, &ssa.chains[0][i].node, &mut |role, slot| {
             if role != Role::Write {
                 wanted.insert(slot);
             }
@@ -225,7 +225,7 @@ fn with_free(flow: &Flow, free: &[bool], nodes: &[usize], asked: BTreeSet<Slot>)
     nodes.iter().for_each(|&i| reads(i, &mut wanted));
     for i in (0..free.len()).rev().filter(|&i| free[i]) {
         let mut needed = false;
-        walk(flow, &flow.chains[0][i].node, &mut |role, slot| needed |= role != Role::Read && wanted.contains(&slot));
+        walk(ssa, &ssa.chains[0][i].node, &mut |role, slot| needed |= role != Role::Read && wanted.contains(&slot));
         if needed {
             all.push(i);
             reads(i, &mut wanted);
@@ -236,14 +236,14 @@ fn with_free(flow: &Flow, free: &[bool], nodes: &[usize], asked: BTreeSet<Slot>)
 }
 
 /// Slots that kernel calls and the method's caller need.
-fn needed_outside(flow: &Flow, outside: &[Outside]) -> BTreeSet<Slot> {
-    flow.results.iter().copied().chain(outside.iter().flat_map(Outside::reads)).collect()
+fn needed_by_kernels(ssa: &SsaGraph, fallbacks: &[FallbackCall]) -> BTreeSet<Slot> {
+    ssa.results.iter().copied().chain(fallbacks.iter().flat_map(FallbackCall::reads)).collect()
 }
 
 /// What one delegate runs, reads and makes.
 struct Share {
     level: usize,
-    nodes: Vec<FlowNode>,
+    nodes: Vec<SsaNode>,
     buffers: Vec<usize>,
     reads: BTreeSet<Slot>,
     /// In order of making, old contents of buffers first.
@@ -251,15 +251,15 @@ struct Share {
 }
 
 impl Share {
-    fn new(flow: &Flow, level: usize, nodes: &[usize], buffer_levels: &[usize]) -> Share {
-        let buffers: Vec<usize> = (0..flow.buffers.len()).filter(|&b| buffer_levels[b] == level).collect();
-        let mut reads: BTreeSet<Slot> = buffers.iter().map(|&b| Slot::Tensor(flow.buffers[b].1)).collect();
+    fn new(ssa: &SsaGraph, level: usize, nodes: &[usize], buffer_levels: &[usize]) -> Share {
+        let buffers: Vec<usize> = (0..ssa.buffers.len()).filter(|&b| buffer_levels[b] == level).collect();
+        let mut reads: BTreeSet<Slot> = buffers.iter().map(|&b| Slot::Tensor(ssa.buffers[b].1)).collect();
         let mut seen = BTreeSet::new();
         let mut makes = Vec::new();
-        let own = buffers.iter().map(|&b| Slot::Tensor(flow.buffers[b].0));
+        let own = buffers.iter().map(|&b| Slot::Tensor(ssa.buffers[b].0));
         makes.extend(own.filter(|s| seen.insert(*s)));
         for &i in nodes {
-            walk(flow, &flow.chains[0][i].node, &mut |role, slot| {
+            walk(ssa, &ssa.chains[0][i].node, &mut |role, slot| {
                 if role != Role::Write {
                     reads.insert(slot);
                 }
@@ -268,24 +268,24 @@ impl Share {
                 }
             });
         }
-        Share { level, nodes: nodes.iter().map(|&i| flow.chains[0][i].clone()).collect(), buffers, reads, makes }
+        Share { level, nodes: nodes.iter().map(|&i| ssa.chains[0][i].clone()).collect(), buffers, reads, makes }
     }
 
-    fn part(&self, flow: &Flow, results: Vec<Slot>, crossing: &[(u32, Slot)]) -> Part {
+    fn part(&self, ssa: &SsaGraph, results: Vec<Slot>, crossing: &[(u32, Slot)]) -> Part {
         let mut reached = BTreeSet::new();
         let mut stack: Vec<&Node> = self.nodes.iter().map(|e| &e.node).collect();
         while let Some(node) = stack.pop() {
             for chain in node.chains().into_iter().filter(|c| reached.insert(c.0 as usize)).collect::<Vec<_>>() {
-                stack.extend(flow.chains.get(chain.0 as usize).into_iter().flatten().map(|e| &e.node));
+                stack.extend(ssa.chains.get(chain.0 as usize).into_iter().flatten().map(|e| &e.node));
             }
         }
         let chain = |i: usize| match i {
             0 => self.nodes.clone(),
-            i if reached.contains(&i) => flow.chains[i].clone(),
+            i if reached.contains(&i) => ssa.chains[i].clone(),
             _ => Vec::new(),
         };
-        let mut tensors = flow.tensors.clone();
-        let mut value_inputs = flow.value_inputs.clone();
+        let mut tensors = ssa.tensors.clone();
+        let mut value_inputs = ssa.value_inputs.clone();
         let made: BTreeSet<Slot> = self.makes.iter().copied().collect();
         for &(number, slot) in crossing.iter().filter(|(_, s)| !made.contains(s)) {
             match slot {
@@ -293,15 +293,15 @@ impl Share {
                 Slot::Value(v) => value_inputs.push((number, v)),
             }
         }
-        let part = Flow {
-            chains: (0..flow.chains.len()).map(chain).collect(),
+        let part = SsaGraph {
+            chains: (0..ssa.chains.len()).map(chain).collect(),
             tensors,
-            values: flow.values.clone(),
+            values: ssa.values.clone(),
             results,
-            buffers: self.buffers.iter().map(|&b| flow.buffers[b]).collect(),
+            buffers: self.buffers.iter().map(|&b| ssa.buffers[b]).collect(),
             value_inputs,
-            ranges: flow.ranges.clone(),
+            ranges: ssa.ranges.clone(),
         };
-        Part { flow: part, level: self.level, buffers: self.buffers.clone() }
+        Part { ssa: part, level: self.level, buffers: self.buffers.clone() }
     }
 }

@@ -1,14 +1,14 @@
-//! Walking an exported program: every value becomes a slot of a flow.
+//! Walking an exported program: every value becomes a slot of an SSA graph.
 //!
 //! Captured graphs write to buffers and to views of them. Here a value that aliases another remembers which call made it a view
 //! of what; a write gives its base a new version, and a view that is read later is made again from the new contents. So the
-//! flow never aliases, and a buffer's last version is what a run leaves in it.
+//! graph never aliases, and a buffer's last version is what a run leaves in it.
 
 mod alias;
 mod bind;
 mod calls;
+mod conditions;
 mod control;
-mod truth;
 
 use std::collections::{HashMap, HashSet};
 
@@ -20,15 +20,15 @@ use flambeau_tensor::{DType, Expr, Symbol};
 use self::alias::TensorValue;
 use crate::{
     Error, Options,
+    fallback::FallbackCall,
     inline::{self, Special},
-    outside::Outside,
     report::{CallReport, Outcome},
     weights::Weights,
 };
 
 /// What a name stands for.
 #[derive(Clone, Debug)]
-enum Value<'a> {
+enum Binding<'a> {
     Tensor(TensorValue<'a>),
     /// Another key of the same tensor.
     Same(String),
@@ -62,7 +62,7 @@ pub(crate) enum MethodInput {
 /// An output of the method.
 #[derive(Clone, Debug)]
 pub(crate) enum MethodOutput {
-    /// The flow's result of that number.
+    /// The graph's result of that number.
     Result(usize),
     Constant(Argument),
 }
@@ -74,17 +74,17 @@ pub(crate) struct Trace<'a> {
     pub(crate) lower: Lower,
     pub(crate) weights: Weights<'a>,
     /// What names stand for; a name inside of a sub-graph has the sub-graph's scope in front.
-    values: HashMap<String, Value<'a>>,
+    values: HashMap<String, Binding<'a>>,
     /// Scope of the graph that is being traced.
     scope: String,
     /// How many chains of control flow are open.
     depth: usize,
-    /// Targets that stay outside of delegates on request.
-    kept_out: Vec<String>,
+    /// Targets that the caller keeps out of delegates.
+    undelegated: Vec<String>,
     /// Whether a call without nodes may become a kernel call.
     may_fall_back: bool,
-    /// Calls outside of delegates.
-    pub(crate) outside: Vec<Outside>,
+    /// Calls that portable kernels run between delegates.
+    pub(crate) fallbacks: Vec<FallbackCall>,
     /// Tensor inputs: name, slot and base.
     input_bases: Vec<(String, Tid, usize)>,
     /// Bases that nothing may write to, and why.
@@ -122,9 +122,9 @@ impl<'a> Trace<'a> {
             values: HashMap::new(),
             scope: String::new(),
             depth: 0,
-            kept_out: options.undelegated.clone(),
+            undelegated: options.undelegated.clone(),
             may_fall_back: !options.require_full,
-            outside: Vec::new(),
+            fallbacks: Vec::new(),
             input_bases: Vec::new(),
             guards: HashMap::new(),
             bases: Vec::new(),
@@ -150,14 +150,14 @@ impl<'a> Trace<'a> {
         Ok(trace)
     }
 
-    /// The flow, with its results and buffers stated.
-    pub(crate) fn into_flow(mut self) -> Result<(flambeau_lower::Flow, Trace<'a>), Error> {
+    /// The graph, with its results and buffers stated.
+    pub(crate) fn into_graph(mut self) -> Result<(flambeau_lower::SsaGraph, Trace<'a>), Error> {
         let ends = self.buffers.clone().into_iter().map(|b| Ok((b.before, self.current(&b.value).map_err(lost)?)));
         let buffers = ends.collect::<Result<Vec<_>, Error>>()?;
-        let mut flow = std::mem::take(&mut self.lower).into_flow();
-        flow.results = std::mem::take(&mut self.results);
-        flow.buffers = buffers;
-        Ok((flow, self))
+        let mut ssa = std::mem::take(&mut self.lower).into_graph();
+        ssa.results = std::mem::take(&mut self.results);
+        ssa.buffers = buffers;
+        Ok((ssa, self))
     }
 
     /// An archived expression with the symbols that this trace has identified.
@@ -220,11 +220,11 @@ impl<'a> Trace<'a> {
     fn read_field(&mut self, node: &'a Node) -> Result<(), Error> {
         let weight = node.inputs.first().and_then(|i| i.arg.as_tensor()).and_then(|n| self.resolve(&self.key(n)));
         let field = node.inputs.get(1).and_then(|i| i.arg.as_str());
-        if let (Some(Value::Subclass(name, subclass)), Some(field)) = (weight, field)
+        if let (Some(Binding::Subclass(name, subclass)), Some(field)) = (weight, field)
             && let (Some(view), Some(out)) = (subclass.tensors.get(field), node.output_names().first())
         {
             let slot = self.weight_slot(&format!("{name}.{field}"), view)?;
-            self.values.insert(self.key(out), Value::Tensor(slot));
+            self.values.insert(self.key(out), Binding::Tensor(slot));
             self.report(node, Outcome::Absorbed);
         } else {
             self.refuse(node, "it reads a field that the weight does not have".to_owned());
@@ -278,8 +278,8 @@ impl<'a> Trace<'a> {
             };
             for (name, tid) in output.names().into_iter().zip(tensors) {
                 let value = match tid {
-                    Some(tid) => Value::Tensor(self.result_value(tid, parent.as_deref(), graph, node, at)),
-                    None => Value::Absent("nothing was expected to read it".to_owned()),
+                    Some(tid) => Binding::Tensor(self.result_value(tid, parent.as_deref(), graph, node, at)),
+                    None => Binding::Absent("nothing was expected to read it".to_owned()),
                 };
                 self.values.insert(self.key(name), value);
                 at += 1;
@@ -297,20 +297,20 @@ impl<'a> Trace<'a> {
         {
             if let Some(fresh) = value.as_symbol()
                 && let Some(&(min, max)) = self.exported.ranges.get(symbol)
-                && !self.lower.flow().ranges.contains_key(fresh)
+                && !self.lower.graph().ranges.contains_key(fresh)
             {
                 self.lower.set_range(fresh.clone(), Range { min, max });
             }
             self.symbols.insert(symbol.clone(), value.clone());
         }
-        self.values.insert(self.key(&name), Value::Int(value));
+        self.values.insert(self.key(&name), Binding::Int(value));
     }
 
     fn arg(&mut self, argument: &Argument) -> Result<Arg, Refuse> {
         let tensor = |trace: &mut Self, name: &str| {
             let key = trace.key(name);
             match trace.resolve(&key) {
-                Some(Value::Int(e)) => Ok(Arg::Int(e)),
+                Some(Binding::Int(e)) => Ok(Arg::Int(e)),
                 _ => trace.current(&key).map(Arg::Tensor),
             }
         };
@@ -335,16 +335,16 @@ fn lost(reason: Refuse) -> Error {
 }
 
 /// A value that is missing because of something that was reported before.
-fn nothing<'a>() -> Value<'a> {
-    Value::Absent(String::new())
+fn nothing<'a>() -> Binding<'a> {
+    Binding::Absent(String::new())
 }
 
 /// Arguments that are not tensors.
-fn self_arg(values: &HashMap<String, Value<'_>>, scope: &str, argument: &Argument) -> Result<Arg, Refuse> {
+fn self_arg(values: &HashMap<String, Binding<'_>>, scope: &str, argument: &Argument) -> Result<Arg, Refuse> {
     let int = |arg: &SymArg<i64>| match arg {
         SymArg::Literal(v) => Ok(Expr::Int(*v)),
         SymArg::Name(name) => match values.get(&format!("{scope}{name}")) {
-            Some(Value::Int(e)) => Ok(e.clone()),
+            Some(Binding::Int(e)) => Ok(e.clone()),
             _ => Err(Refuse::Unsupported(String::new())),
         },
     };

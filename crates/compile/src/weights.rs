@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use crate::Error;
 
-/// Views of an archive's storages; a recipe names one by its number. Equal views are one weight.
+/// Views of an archive's storages; a constant expression names one by its number. Equal views are one weight.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Weights<'a> {
     views: Vec<&'a View>,

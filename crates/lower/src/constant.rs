@@ -1,6 +1,6 @@
-//! Constants as recipes: what their bytes will be, without holding any.
+//! Constants as expressions: how their bytes are computed, without holding any.
 //!
-//! A weight is read when its recipe is carried out, while the file is written, and dropped right after.
+//! A weight is read when its expression is evaluated, while the file is written, and dropped right after.
 
 use std::sync::Arc;
 
@@ -16,12 +16,12 @@ pub struct Constant {
     pub name: String,
     pub dtype: DType,
     pub shape: Shape,
-    pub recipe: Recipe,
+    pub expr: ConstExpr,
 }
 
 /// How to make a constant's bytes.
 #[derive(Clone, Debug)]
-pub enum Recipe {
+pub enum ConstExpr {
     /// The stored weight of that number, as the caller counts them.
     Stored(usize),
     /// These bytes.
@@ -77,7 +77,7 @@ impl Constant {
 
     /// The value of a literal with one element.
     pub fn scalar(&self) -> Option<f64> {
-        let Recipe::Literal(bytes) = &self.recipe else { return None };
+        let ConstExpr::Literal(bytes) = &self.expr else { return None };
         let tensor = flambeau_tensor::Tensor::new(self.dtype, &self.shape, bytes.clone()).ok()?;
         let wide = flambeau_tensor::cast(&tensor, DType::F64).ok()?;
         match wide.as_slice::<f64>().ok()? {
@@ -88,23 +88,23 @@ impl Constant {
 
     /// A constant derived from this one, with another shape.
     pub(crate) fn reshaped(self: &Arc<Constant>, shape: &[usize]) -> Constant {
-        let recipe = match &self.recipe {
-            Recipe::Literal(bytes) => Recipe::Literal(bytes.clone()),
-            Recipe::Reshape(inner) => Recipe::Reshape(inner.clone()),
-            _ => Recipe::Reshape(self.clone()),
+        let expr = match &self.expr {
+            ConstExpr::Literal(bytes) => ConstExpr::Literal(bytes.clone()),
+            ConstExpr::Reshape(inner) => ConstExpr::Reshape(inner.clone()),
+            _ => ConstExpr::Reshape(self.clone()),
         };
-        Constant { name: self.name.clone(), dtype: self.dtype, shape: Shape::from_slice(shape), recipe }
+        Constant { name: self.name.clone(), dtype: self.dtype, shape: Shape::from_slice(shape), expr }
     }
 
     /// A constant derived from this one, with another element type.
     pub(crate) fn cast(self: &Arc<Constant>, dtype: DType) -> Constant {
-        let derived = || Recipe::Cast(self.clone());
-        let recipe = match &self.recipe {
-            Recipe::Literal(bytes) => flambeau_tensor::Tensor::new(self.dtype, &self.shape, bytes.clone())
+        let derived = || ConstExpr::Cast(self.clone());
+        let expr = match &self.expr {
+            ConstExpr::Literal(bytes) => flambeau_tensor::Tensor::new(self.dtype, &self.shape, bytes.clone())
                 .and_then(|t| flambeau_tensor::cast(&t, dtype))
-                .map_or_else(|_| derived(), |t| Recipe::Literal(t.bytes().clone())),
+                .map_or_else(|_| derived(), |t| ConstExpr::Literal(t.bytes().clone())),
             _ => derived(),
         };
-        Constant { name: format!("{}_{dtype}", self.name), dtype, shape: self.shape.clone(), recipe }
+        Constant { name: format!("{}_{dtype}", self.name), dtype, shape: self.shape.clone(), expr }
     }
 }

@@ -1,17 +1,16 @@
 //! From PyTorch calls to MLX nodes.
 //!
-//! A [`Lower`] grows a [`Flow`]: nodes in single-assignment form over virtual slots, with constants that are recipes, not bytes.
+//! A [`Lower`] grows an [`SsaGraph`]: nodes in single-assignment form over virtual slots, with constants that are expressions ([`ConstExpr`]), not bytes.
 //! [`Lower::call`] looks a call's target up in the rule table and lets the rule emit nodes. A rule that refuses leaves nothing
 //! behind, so asking "can this be lowered" and lowering it are one and the same; no weight is read for either.
 //!
-//! [`fuse`] then rewrites the flow: each fusion is a pattern over the nodes' meaning, not over the spelling of the program that
+//! [`fuse`] then rewrites the graph: each fusion is a pattern over the nodes' meaning, not over the spelling of the program that
 //! led to them.
 
 #![forbid(unsafe_code)]
 
 mod call;
 mod constant;
-mod flow;
 mod formula;
 mod fusions;
 mod gguf;
@@ -20,13 +19,14 @@ mod promotion;
 mod rules;
 mod simplify;
 mod sizes;
+mod ssa;
 
 pub use call::{Arg, Call, Item, OutMeta, Refuse};
-pub use constant::{Constant, QuantPart, Recipe, Scheme};
-pub use flow::{Flow, FlowNode, Origin, Range, TensorInfo};
+pub use constant::{ConstExpr, Constant, QuantPart, Scheme};
 pub use formula::Formula;
 pub use fusions::{FUSIONS, Fusion, drop_unread, fuse};
 pub use gguf::Gguf;
 pub use lower::Lower;
 pub use promotion::{Operand, result_type};
 pub use rules::{Loop, Rule, RuleRow, rule_for, rule_rows};
+pub use ssa::{Origin, Range, SsaGraph, SsaNode, TensorInfo};

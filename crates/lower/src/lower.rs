@@ -9,11 +9,11 @@ use flambeau_ir::{
 use flambeau_tensor::{AlignedBytes, DType, Expr, Shape, Symbol, Tensor};
 
 use crate::{
-    Arg, Call, Constant, Item, Origin, Range, Recipe, Refuse, TensorInfo,
+    Arg, Call, ConstExpr, Constant, Item, Origin, Range, Refuse, TensorInfo,
     call::unsupported,
-    flow::{Flow, FlowNode},
     rules::rule_for,
     simplify::simplify,
+    ssa::{SsaGraph, SsaNode},
 };
 
 /// Stands for "a new slot" in a node that is handed to [`Lower::emit`].
@@ -22,10 +22,10 @@ pub(crate) const NEW: Out = Out(Tid(u32::MAX));
 /// Stands for "a new value slot" in a node that is handed to [`Lower::emit_value`].
 pub(crate) const NEW_VALUE: OutVid = OutVid(Vid(u32::MAX));
 
-/// Grows a [`Flow`] call by call. Equal nodes are emitted once, and nodes that change nothing not at all.
+/// Grows an [`SsaGraph`] call by call. Equal nodes are emitted once, and nodes that change nothing not at all.
 #[derive(Debug, Default)]
 pub struct Lower {
-    flow: Flow,
+    ssa: SsaGraph,
     /// Indices of the chains being written, innermost last.
     open: Vec<usize>,
     /// What each open chain computes already: node without results → results.
@@ -51,46 +51,46 @@ struct Mark {
 }
 
 impl Lower {
-    /// An empty flow with one open chain.
+    /// An empty graph with one open chain.
     pub fn new() -> Lower {
-        let flow = Flow { chains: vec![Vec::new()], ..Flow::default() };
-        Lower { flow, open: vec![0], known: vec![HashMap::new()], ..Lower::default() }
+        let ssa = SsaGraph { chains: vec![Vec::new()], ..SsaGraph::default() };
+        Lower { ssa, open: vec![0], known: vec![HashMap::new()], ..Lower::default() }
     }
 
-    /// The flow so far.
-    pub fn flow(&self) -> &Flow {
-        &self.flow
+    /// The graph so far.
+    pub fn graph(&self) -> &SsaGraph {
+        &self.ssa
     }
 
-    /// The finished flow.
-    pub fn into_flow(self) -> Flow {
-        self.flow
+    /// The finished graph.
+    pub fn into_graph(self) -> SsaGraph {
+        self.ssa
     }
 
     /// States the bounds of a symbol.
     pub fn set_range(&mut self, symbol: Symbol, range: Range) {
-        self.flow.ranges.insert(symbol, range);
+        self.ssa.ranges.insert(symbol, range);
     }
 
     /// A slot that is not written by a node.
     pub fn slot(&mut self, spec: Spec, origin: Origin) -> Tid {
-        self.flow.tensors.push(TensorInfo { spec, origin });
-        Tid(self.flow.tensors.len() as u32 - 1)
+        self.ssa.tensors.push(TensorInfo { spec, origin });
+        Tid(self.ssa.tensors.len() as u32 - 1)
     }
 
     /// A slot for an integer argument with that content.
     pub fn value_input(&mut self, argument: u32, content: Expr) -> Vid {
-        let vid = Vid(self.flow.values.len() as u32);
-        self.flow.values.push(content.clone());
-        self.flow.value_inputs.push((argument, vid));
+        let vid = Vid(self.ssa.values.len() as u32);
+        self.ssa.values.push(content.clone());
+        self.ssa.value_inputs.push((argument, vid));
         self.values.insert(content, vid);
         vid
     }
 
     /// A constant slot. Literals with equal type, shape and bytes share one.
     pub fn constant(&mut self, constant: Constant) -> Tid {
-        let key = match &constant.recipe {
-            Recipe::Literal(bytes) if bytes.len() <= 64 => Some((constant.dtype, constant.shape.clone(), bytes.to_vec())),
+        let key = match &constant.expr {
+            ConstExpr::Literal(bytes) if bytes.len() <= 64 => Some((constant.dtype, constant.shape.clone(), bytes.to_vec())),
             _ => None,
         };
         if let Some(t) = key.as_ref().and_then(|k| self.literals.get(k)) {
@@ -105,12 +105,12 @@ impl Lower {
 
     /// Element type and sizes of a slot.
     pub fn spec(&self, t: Tid) -> &Spec {
-        self.flow.spec(t)
+        self.ssa.spec(t)
     }
 
     /// States what a slot holds once the chains that write it have run.
     pub(crate) fn set_spec(&mut self, t: Tid, spec: Spec) {
-        if let Some(info) = self.flow.tensors.get_mut(t.0 as usize) {
+        if let Some(info) = self.ssa.tensors.get_mut(t.0 as usize) {
             info.spec = spec;
         }
     }
@@ -132,7 +132,7 @@ impl Lower {
 
     /// States the content of a value slot that only running can tell.
     pub(crate) fn know_value(&mut self, vid: Vid, content: &Expr) {
-        if let Some(slot) = self.flow.values.get_mut(vid.0 as usize) {
+        if let Some(slot) = self.ssa.values.get_mut(vid.0 as usize) {
             *slot = content.clone();
         }
         if self.open.len() == 1 {
@@ -143,19 +143,19 @@ impl Lower {
     /// The node of an open chain that writes a slot.
     pub(crate) fn producer(&self, t: Tid) -> Option<&Node> {
         let &(chain, at) = self.producers.get(&t)?;
-        self.open.contains(&chain).then(|| &self.flow.chains[chain][at].node)
+        self.open.contains(&chain).then(|| &self.ssa.chains[chain][at].node)
     }
 
     /// Lowers one call; `id` is its number for reports. The results have the types that the program states.
     ///
     /// # Errors
-    /// The reason why the call cannot be expressed in nodes; the flow is then as it was.
+    /// The reason why the call cannot be expressed in nodes; the graph is then as it was.
     pub fn call(&mut self, call: &Call, id: u32) -> Result<Vec<Item>, Refuse> {
         let row = rule_for(&call.target).ok_or(Refuse::NoRule)?;
         // 8-bit floats exist as packed constants only, which their own rules reinterpret.
         let carried = |t: &Tid| {
             let dtype = self.spec(*t).dtype;
-            let packed = matches!(dtype, DType::F8E4M3 | DType::F8E5M2 | DType::F8E8M0) && self.flow.constant(*t).is_some();
+            let packed = matches!(dtype, DType::F8E4M3 | DType::F8E5M2 | DType::F8E8M0) && self.ssa.constant(*t).is_some();
             if packed { None } else { Some(dtype) }
         };
         let reads = call.args.iter().filter_map(|(_, a)| if let Arg::Tensor(t) = a { carried(t) } else { None });
@@ -202,13 +202,13 @@ impl Lower {
     }
 
     fn mark(&self) -> Mark {
-        let nodes = self.flow.chains.iter().map(Vec::len).collect();
-        Mark { nodes, tensors: self.flow.tensors.len(), values: self.flow.values.len() }
+        let nodes = self.ssa.chains.iter().map(Vec::len).collect();
+        Mark { nodes, tensors: self.ssa.tensors.len(), values: self.ssa.values.len() }
     }
 
     fn rewind(&mut self, mark: &Mark) {
-        self.flow.chains.truncate(mark.nodes.len());
-        for (chain, &n) in self.flow.chains.iter_mut().zip(&mark.nodes) {
+        self.ssa.chains.truncate(mark.nodes.len());
+        for (chain, &n) in self.ssa.chains.iter_mut().zip(&mark.nodes) {
             chain.truncate(n);
         }
         self.open.retain(|&c| c < mark.nodes.len());
@@ -225,8 +225,8 @@ impl Lower {
         self.literals.retain(|_, t| (t.0 as usize) < tensors);
         self.producers.retain(|t, _| (t.0 as usize) < tensors);
         self.flags.retain(|t, _| (t.0 as usize) < tensors);
-        self.flow.tensors.truncate(tensors);
-        self.flow.values.truncate(values);
+        self.ssa.tensors.truncate(tensors);
+        self.ssa.values.truncate(values);
     }
 
     /// Adds a node whose results are written as [`NEW`]; returns its first tensor result.
@@ -257,22 +257,22 @@ impl Lower {
             return Ok(slots.clone());
         }
         let slots = self.fill_results(&mut node);
-        infer_into(&mut self.flow, &mut self.n_unknown, &node)?;
+        infer_into(&mut self.ssa, &mut self.n_unknown, &node)?;
         let main = self.open.len() == 1;
         for slot in &slots {
             if let Slot::Value(v) = slot
                 && main
             {
-                self.values.entry(self.flow.values[v.0 as usize].clone()).or_insert(*v);
+                self.values.entry(self.ssa.values[v.0 as usize].clone()).or_insert(*v);
             }
         }
         let (chain, call) = (self.open[self.open.len() - 1], self.call);
         for slot in &slots {
             if let Slot::Tensor(t) = slot {
-                self.producers.insert(*t, (chain, self.flow.chains[chain].len()));
+                self.producers.insert(*t, (chain, self.ssa.chains[chain].len()));
             }
         }
-        self.flow.chains[chain].push(FlowNode { node, call });
+        self.ssa.chains[chain].push(SsaNode { node, call });
         if repeatable && let Some(scope) = self.known.last_mut() {
             scope.insert(key, slots.clone());
         }
@@ -281,17 +281,17 @@ impl Lower {
 
     fn fill_results(&mut self, node: &mut Node) -> Vec<Slot> {
         let mut slots = Vec::new();
-        let flow = &mut self.flow;
+        let ssa = &mut self.ssa;
         let blank = || Spec::fixed(DType::F32, &[]);
         node.walk_mut(&mut |role, slot| match (role, slot) {
             (Role::Write, SlotRef::Tensor(t)) if *t == NEW.0 => {
-                *t = Tid(flow.tensors.len() as u32);
-                flow.tensors.push(TensorInfo { spec: blank(), origin: Origin::Node });
+                *t = Tid(ssa.tensors.len() as u32);
+                ssa.tensors.push(TensorInfo { spec: blank(), origin: Origin::Node });
                 slots.push(Slot::Tensor(*t));
             }
             (Role::Write, SlotRef::Value(v)) if *v == NEW_VALUE.0 => {
-                *v = Vid(flow.values.len() as u32);
-                flow.values.push(Expr::Int(0));
+                *v = Vid(ssa.values.len() as u32);
+                ssa.values.push(Expr::Int(0));
                 slots.push(Slot::Value(*v));
             }
             _ => {}
@@ -311,8 +311,8 @@ impl Lower {
 
     /// Begins a chain: calls are lowered into it until [`Lower::close_chain`]. Returns its number.
     pub fn open_chain(&mut self) -> u32 {
-        let chain = self.flow.chains.len();
-        self.flow.chains.push(Vec::new());
+        let chain = self.ssa.chains.len();
+        self.ssa.chains.push(Vec::new());
         self.open.push(chain);
         self.known.push(HashMap::new());
         chain as u32
@@ -373,7 +373,7 @@ impl Lower {
     fn literal(&mut self, name: &str, tensor: Tensor) -> Tid {
         let bytes = AlignedBytes::copy_of(tensor.bytes()).into_bytes();
         let shape = Shape::from_slice(tensor.shape());
-        self.constant(Constant { name: name.to_owned(), dtype: tensor.dtype(), shape, recipe: Recipe::Literal(bytes) })
+        self.constant(Constant { name: name.to_owned(), dtype: tensor.dtype(), shape, expr: ConstExpr::Literal(bytes) })
     }
 
     /// A tensor of that type: a tensor argument cast to it, a number as a rank-0 constant, a symbolic integer as a fill.
@@ -432,33 +432,33 @@ impl Lower {
 }
 
 /// Records what a node's results hold.
-pub(crate) fn infer_into(flow: &mut Flow, n_unknown: &mut u32, node: &Node) -> Result<(), InferError> {
-    node.infer(&mut FlowCx { flow, n_unknown })
+pub(crate) fn infer_into(ssa: &mut SsaGraph, n_unknown: &mut u32, node: &Node) -> Result<(), InferError> {
+    node.infer(&mut FlowCx { ssa, n_unknown })
 }
 
-/// Inference on a flow: results get the specs that rules find; what only running can tell is a fresh symbol.
+/// Inference on an SSA graph: results get the specs that rules find; what only running can tell is a fresh symbol.
 struct FlowCx<'a> {
-    flow: &'a mut Flow,
+    ssa: &'a mut SsaGraph,
     n_unknown: &'a mut u32,
 }
 
 impl ShapeCx for FlowCx<'_> {
     fn spec(&self, tid: Tid) -> Result<Spec, InferError> {
-        self.flow.tensors.get(tid.0 as usize).map(|t| t.spec.clone()).ok_or(InferError::Unset(tid))
+        self.ssa.tensors.get(tid.0 as usize).map(|t| t.spec.clone()).ok_or(InferError::Unset(tid))
     }
 
     fn value(&self, vid: Vid) -> Result<Expr, InferError> {
-        self.flow.values.get(vid.0 as usize).cloned().ok_or(InferError::UnsetValue(vid))
+        self.ssa.values.get(vid.0 as usize).cloned().ok_or(InferError::UnsetValue(vid))
     }
 
     fn set(&mut self, tid: Tid, spec: Spec) {
-        if let Some(info) = self.flow.tensors.get_mut(tid.0 as usize) {
+        if let Some(info) = self.ssa.tensors.get_mut(tid.0 as usize) {
             info.spec = spec;
         }
     }
 
     fn set_value(&mut self, vid: Vid, value: Expr) {
-        if let Some(slot) = self.flow.values.get_mut(vid.0 as usize) {
+        if let Some(slot) = self.ssa.values.get_mut(vid.0 as usize) {
             *slot = value;
         }
     }

@@ -1,14 +1,14 @@
 //! Nodes that change nothing, found while they are emitted.
 //!
 //! Each case answers with a slot that holds the same tensor already: the operand itself, or a simpler node. A constant's type
-//! and shape change with its recipe, at no cost when the program runs.
+//! and shape change in its expression, at no cost when the program runs.
 
 use std::sync::Arc;
 
 use flambeau_ir::{AsType, BroadcastTo, ExpandDims, In, Int, Node, Reshape, Slice, Spec, Squeeze, Tid, Transpose};
 use flambeau_tensor::{DType, Expr, Shape, normalize_axis};
 
-use crate::{Constant, Lower, Origin, Recipe, Refuse, lower::NEW};
+use crate::{ConstExpr, Constant, Lower, Origin, Refuse, lower::NEW};
 
 /// A slot that holds what `node` would compute, if there is one without it.
 pub(crate) fn simplify(lower: &mut Lower, node: &Node) -> Result<Option<Tid>, Refuse> {
@@ -33,7 +33,7 @@ pub(crate) fn simplify(lower: &mut Lower, node: &Node) -> Result<Option<Tid>, Re
 
 /// The constant behind a slot, if deriving another from it is worth more than a node at run time.
 fn constant(lower: &Lower, t: In) -> Option<Arc<Constant>> {
-    match &lower.flow().tensors[t.0.0 as usize].origin {
+    match &lower.graph().tensors[t.0.0 as usize].origin {
         Origin::Constant(c) => Some(c.clone()),
         _ => None,
     }
@@ -156,7 +156,7 @@ fn broadcast_to(lower: &Lower, n: &BroadcastTo) -> Option<Tid> {
     let same = |(int, dim): (&Int, &Expr)| match int {
         Int::Lit(-1) => true,
         Int::Lit(v) => dim.as_int() == Some(*v),
-        Int::Vid(v) => lower.flow().values.get(v.0 as usize) == Some(dim),
+        Int::Vid(v) => lower.graph().values.get(v.0 as usize) == Some(dim),
     };
     (n.shape.len() == dims.len() && n.shape.iter().zip(dims).all(same)).then_some(n.x.0)
 }
@@ -167,7 +167,7 @@ fn slice(lower: &Lower, n: &Slice) -> Option<Tid> {
     let size = &dims[normalize_axis(axis, dims.len())?];
     let whole = match n.stop {
         Int::Lit(stop) => stop >= i64::from(i32::MAX) || size.as_int().is_some_and(|s| stop >= s),
-        Int::Vid(v) => lower.flow().values.get(v.0 as usize) == Some(size),
+        Int::Vid(v) => lower.graph().values.get(v.0 as usize) == Some(size),
     };
     whole.then_some(n.x.0)
 }
@@ -176,13 +176,13 @@ fn slice(lower: &Lower, n: &Slice) -> Option<Tid> {
 fn neutral(lower: &Lower, x: In, other: In, number: f64) -> Option<Tid> {
     let (x_spec, other_spec) = (lower.spec(x.0), lower.spec(other.0));
     let fits = other_spec.dtype == x_spec.dtype && other_spec.rank() <= x_spec.rank();
-    (fits && lower.flow().scalar(other.0) == Some(number)).then_some(x.0)
+    (fits && lower.graph().scalar(other.0) == Some(number)).then_some(x.0)
 }
 
-/// A constant with its axes permuted by recipe, for weights whose layout an operator dictates.
+/// A constant with its axes permuted in its expression, for weights whose layout an operator dictates.
 pub(crate) fn permuted_constant(lower: &mut Lower, t: Tid, perm: &[usize], suffix: &str) -> Option<Tid> {
     let c = constant(lower, In(t))?;
     let shape: Shape = perm.iter().map(|&p| c.shape[p]).collect();
     let name = format!("{}_{suffix}", c.name);
-    Some(lower.constant(Constant { name, dtype: c.dtype, shape, recipe: Recipe::Permute(c, perm.to_vec()) }))
+    Some(lower.constant(Constant { name, dtype: c.dtype, shape, expr: ConstExpr::Permute(c, perm.to_vec()) }))
 }

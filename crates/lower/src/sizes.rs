@@ -89,7 +89,7 @@ impl Lower {
 
     /// The node that reads a size off an axis of an input, or of another tensor that is no constant.
     fn axis_of(&self, size: &Expr, inputs: bool) -> Option<SymSize> {
-        self.flow().tensors.iter().enumerate().find_map(|(t, info)| {
+        self.graph().tensors.iter().enumerate().find_map(|(t, info)| {
             let fits = matches!(info.origin, Origin::Input(_)) == inputs && !matches!(info.origin, Origin::Constant(_));
             let dim = info.spec.dims.iter().position(|d| d == size).filter(|_| fits)?;
             Some(SymSize { a: In(Tid(t as u32)), dim: dim as i32, out: NEW_VALUE })
@@ -107,7 +107,7 @@ impl Lower {
 
     /// A symbol of which only multiples and shifts are sizes: `n` from an axis of `a n + b` elements.
     fn solved(&mut self, symbol: &Expr) -> Result<Vid, Refuse> {
-        let inputs = self.flow().tensors.iter().filter(|info| matches!(info.origin, Origin::Input(_)));
+        let inputs = self.graph().tensors.iter().filter(|info| matches!(info.origin, Origin::Input(_)));
         let found = inputs.flat_map(|info| info.spec.dims.iter()).find_map(|d| Some((d.clone(), line(d, symbol)?)));
         let found = found.and_then(|(size, line)| Some((self.axis_of(&size, true)?, line)));
         let Some((whole, (slope, shift))) = found else { return unsupported(format!("no tensor has the size {symbol}")) };

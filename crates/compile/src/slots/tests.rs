@@ -1,11 +1,11 @@
-//! Random small flows keep their numbers when slots are reused.
+//! Random small graphs keep their numbers when slots are reused.
 
 use flambeau_cpu::CpuEngine;
 use flambeau_ir::{
     Add, Multiply, Neg, Spec, Subtract, check,
     engine::{Constants, Engine, LoadOptions, Value},
 };
-use flambeau_lower::{FlowNode, TensorInfo};
+use flambeau_lower::{SsaNode, TensorInfo};
 use flambeau_tensor::{Bytes, DType, Tensor};
 
 use super::*;
@@ -28,13 +28,13 @@ impl Dice {
     }
 }
 
-/// A flow of random arithmetic with two inputs and two buffers.
-fn random_flow(dice: &mut Dice) -> Flow {
+/// A graph of random arithmetic with two inputs and two buffers.
+fn random_graph(dice: &mut Dice) -> SsaGraph {
     let origins = [Origin::Input(0), Origin::Input(1), Origin::Buffer(0), Origin::Buffer(1)];
     let info = |origin| TensorInfo { spec: Spec::fixed(DType::F32, &[4]), origin };
-    let mut flow = Flow { chains: vec![Vec::new()], tensors: origins.map(info).into(), ..Flow::default() };
+    let mut ssa = SsaGraph { chains: vec![Vec::new()], tensors: origins.map(info).into(), ..SsaGraph::default() };
     for _ in 0..3 + dice.below(12) {
-        let n = flow.tensors.len();
+        let n = ssa.tensors.len();
         let (a, b, out) = (In(Tid(dice.below(n) as u32)), In(Tid(dice.below(n) as u32)), Out(Tid(n as u32)));
         let node = match dice.below(4) {
             0 => Add { a, b, out }.into(),
@@ -42,20 +42,20 @@ fn random_flow(dice: &mut Dice) -> Flow {
             2 => Multiply { a, b, out }.into(),
             _ => Neg { x: a, out }.into(),
         };
-        flow.tensors.push(info(Origin::Node));
-        flow.chains[0].push(FlowNode { node, call: 0 });
+        ssa.tensors.push(info(Origin::Node));
+        ssa.chains[0].push(SsaNode { node, call: 0 });
     }
-    let n = flow.tensors.len();
-    flow.results = (0..1 + dice.below(4)).map(|_| Slot::Tensor(Tid(dice.below(n) as u32))).collect();
-    flow.buffers = vec![(Tid(2), Tid(dice.below(n) as u32)), (Tid(3), Tid(dice.below(n) as u32))];
-    flow
+    let n = ssa.tensors.len();
+    ssa.results = (0..1 + dice.below(4)).map(|_| Slot::Tensor(Tid(dice.below(n) as u32))).collect();
+    ssa.buffers = vec![(Tid(2), Tid(dice.below(n) as u32)), (Tid(3), Tid(dice.below(n) as u32))];
+    ssa
 }
 
-/// One run by the flow's own definition: every slot has memory of its own.
-fn reference(flow: &Flow, inputs: &[[f32; 4]; 2], buffers: &mut [[f32; 4]; 2]) -> Vec<[f32; 4]> {
-    let mut slots = vec![[f32::NAN; 4]; flow.tensors.len()];
+/// One run by the graph's own definition: every slot has memory of its own.
+fn reference(ssa: &SsaGraph, inputs: &[[f32; 4]; 2], buffers: &mut [[f32; 4]; 2]) -> Vec<[f32; 4]> {
+    let mut slots = vec![[f32::NAN; 4]; ssa.tensors.len()];
     slots[..4].copy_from_slice(&[inputs[0], inputs[1], buffers[0], buffers[1]]);
-    for entry in &flow.chains[0] {
+    for entry in &ssa.chains[0] {
         let at = |t: In| slots[t.0.0 as usize];
         let zip = |a: In, b: In, f: fn(f32, f32) -> f32| std::array::from_fn(|i| f(at(a)[i], at(b)[i]));
         let (out, value) = match &entry.node {
@@ -63,14 +63,14 @@ fn reference(flow: &Flow, inputs: &[[f32; 4]; 2], buffers: &mut [[f32; 4]; 2]) -
             Node::Subtract(n) => (n.out, zip(n.a, n.b, |a, b| a - b)),
             Node::Multiply(n) => (n.out, zip(n.a, n.b, |a, b| a * b)),
             Node::Neg(n) => (n.out, at(n.x).map(|v| -v)),
-            other => panic!("{other:?} is not part of random flows"),
+            other => panic!("{other:?} is not part of random graphs"),
         };
         slots[out.0.0 as usize] = value;
     }
-    for (buffer, (_, after)) in buffers.iter_mut().zip(&flow.buffers) {
+    for (buffer, (_, after)) in buffers.iter_mut().zip(&ssa.buffers) {
         *buffer = slots[after.0 as usize];
     }
-    flow.results.iter().filter_map(|s| if let Slot::Tensor(t) = s { Some(slots[t.0 as usize]) } else { None }).collect()
+    ssa.results.iter().filter_map(|s| if let Slot::Tensor(t) = s { Some(slots[t.0 as usize]) } else { None }).collect()
 }
 
 #[test]
@@ -78,23 +78,23 @@ fn reuse_of_slots_changes_no_number() {
     let engine = CpuEngine::new(None);
     let mut dice = Dice(1);
     for case in 0..200 {
-        let mut flow = random_flow(&mut dice);
-        flambeau_lower::drop_unread(&mut flow);
-        let slotted = assign(flow.clone(), "t", &["a".to_owned(), "b".to_owned()]);
+        let mut ssa = random_graph(&mut dice);
+        flambeau_lower::drop_unread(&mut ssa);
+        let slotted = assign(ssa.clone(), "t", &["a".to_owned(), "b".to_owned()]);
         let numbers = slotted.inputs.clone();
         let graph = Arc::new(check(slotted.graph).unwrap_or_else(|e| panic!("case {case}: {e}")));
         let mut session = engine.load(graph, &NoConstants, &LoadOptions::default()).unwrap();
         let mut buffers = [[0.0; 4]; 2];
         for run in 0..2 {
             let inputs = [[1.5, -2.0, 0.25, run as f32], [0.5, 1.0, -1.0, 2.0]];
-            let want = reference(&flow, &inputs, &mut buffers);
+            let want = reference(&ssa, &inputs, &mut buffers);
             let args: Vec<Value> =
                 numbers.iter().map(|&n| Value::Tensor(Tensor::from_slice(&inputs[n as usize], &[4]).unwrap())).collect();
             let found = session.run(&args).unwrap();
             for (i, (found, want)) in found.iter().zip(&want).enumerate() {
                 let Value::Tensor(found) = found else { panic!("case {case}: result {i} is no tensor") };
                 let same = found.as_slice::<f32>().unwrap().iter().zip(want).all(|(a, b)| a == b || (a.is_nan() && b.is_nan()));
-                assert!(same, "case {case}, run {run}, result {i}: expected {want:?}, found {found:?}\n{flow:?}");
+                assert!(same, "case {case}, run {run}, result {i}: expected {want:?}, found {found:?}\n{ssa:?}");
             }
         }
     }

@@ -7,7 +7,7 @@ use flambeau_lower::{Arg, Call, Item, OutMeta, Refuse};
 use flambeau_pt2::{Argument, Graph, Node, Subclass};
 use flambeau_tensor::Expr;
 
-use super::{Trace, Value, nothing, self_arg};
+use super::{Binding, Trace, nothing, self_arg};
 use crate::{
     inline::{self, Effect},
     scatter, subclass,
@@ -44,9 +44,9 @@ impl<'a> Trace<'a> {
     }
 
     /// A value with renamings followed.
-    pub(super) fn resolve(&self, key: &str) -> Option<Value<'a>> {
+    pub(super) fn resolve(&self, key: &str) -> Option<Binding<'a>> {
         match self.values.get(key)? {
-            Value::Same(other) => self.resolve(other),
+            Binding::Same(other) => self.resolve(other),
             value => Some(value.clone()),
         }
     }
@@ -61,8 +61,8 @@ impl<'a> Trace<'a> {
                 let results = results.into_iter().map(Some).chain(std::iter::repeat(None));
                 for (out, result) in node.output_names().into_iter().zip(results) {
                     let value = match result {
-                        Some(tid) => Value::Tensor(self.new_base(tid)),
-                        None => Value::Same(name.clone()),
+                        Some(tid) => Binding::Tensor(self.new_base(tid)),
+                        None => Binding::Same(name.clone()),
                     };
                     self.values.insert(self.key(out), value);
                 }
@@ -110,7 +110,7 @@ impl<'a> Trace<'a> {
                 self.bases[value.base]
             }
         };
-        self.values.insert(key, Value::Tensor(TensorValue { tid, version, ..value }));
+        self.values.insert(key, Binding::Tensor(TensorValue { tid, version, ..value }));
         Ok(())
     }
 
@@ -124,21 +124,21 @@ impl<'a> Trace<'a> {
     /// The tensor behind a key, with the key that holds it.
     fn tensor(&self, key: &str) -> Result<(String, TensorValue<'a>), Refuse> {
         match self.values.get(key) {
-            Some(Value::Tensor(t)) => Ok((key.to_owned(), t.clone())),
-            Some(Value::Same(other)) => self.tensor(other),
-            Some(Value::Absent(reason)) => Err(Refuse::Unsupported(reason.clone())),
-            Some(Value::Subclass(weight, s)) => {
+            Some(Binding::Tensor(t)) => Ok((key.to_owned(), t.clone())),
+            Some(Binding::Same(other)) => self.tensor(other),
+            Some(Binding::Absent(reason)) => Err(Refuse::Unsupported(reason.clone())),
+            Some(Binding::Subclass(weight, s)) => {
                 Err(Refuse::Unsupported(format!("`{weight}` is a {}, read as a plain tensor", s.class)))
             }
-            Some(Value::Int(_)) => Err(Refuse::Unsupported(format!("`{key}` is an integer, read as a tensor"))),
-            Some(Value::Bool(_)) => Err(Refuse::Unsupported(format!("`{key}` is a condition on sizes, read as a tensor"))),
+            Some(Binding::Int(_)) => Err(Refuse::Unsupported(format!("`{key}` is an integer, read as a tensor"))),
+            Some(Binding::Bool(_)) => Err(Refuse::Unsupported(format!("`{key}` is a condition on sizes, read as a tensor"))),
             None => Err(Refuse::Unsupported(format!("`{key}` has no value"))),
         }
     }
 
     /// The slot that holds a value's contents now; a view is made again if its base was written since.
     pub(super) fn current(&mut self, key: &str) -> Result<Tid, Refuse> {
-        if let Some(Value::Subclass(weight, subclass)) = self.resolve(key) {
+        if let Some(Binding::Subclass(weight, subclass)) = self.resolve(key) {
             return self.unpack(weight, subclass);
         }
         let (key, value) = self.tensor(key)?;
@@ -153,7 +153,7 @@ impl<'a> Trace<'a> {
             _ => Vec::new(),
         });
         let tid = tensors.into_iter().nth(view.at).ok_or_else(|| Refuse::Unsupported("a view lost one of its parts".to_owned()))?;
-        self.values.insert(key, Value::Tensor(TensorValue { tid, version, ..value }));
+        self.values.insert(key, Binding::Tensor(TensorValue { tid, version, ..value }));
         Ok(tid)
     }
 
@@ -191,7 +191,7 @@ impl<'a> Trace<'a> {
         at: usize,
     ) -> TensorValue<'a> {
         match parent.and_then(|p| Some((p, self.resolve(p)?))) {
-            Some((name, Value::Tensor(p))) => {
+            Some((name, Binding::Tensor(p))) => {
                 let view = ViewOf { parent: name.to_owned(), node, graph, scope: self.scope.clone(), at };
                 TensorValue { tid, base: p.base, version: self.bases[p.base], view: Some(Rc::new(view)) }
             }

@@ -1,14 +1,14 @@
 //! What a program's inputs and outputs stand for.
 
 use flambeau_ir::{Slot, Spec, Tid};
-use flambeau_lower::{Arg, Call, Constant, Origin, OutMeta, Recipe, Refuse};
+use flambeau_lower::{Arg, Call, ConstExpr, Constant, Origin, OutMeta, Refuse};
 use flambeau_pt2::{Argument, InputSpec, OutputSpec, SymArg, View, Weight};
 use flambeau_tensor::{Expr, Shape};
 
-use super::{Buffer, MethodInput, MethodOutput, TensorValue, Trace, Value, lost};
+use super::{Binding, Buffer, MethodInput, MethodOutput, TensorValue, Trace, lost};
 use crate::{
     Error,
-    outside::Outside,
+    fallback::FallbackCall,
     report::{CallReport, Outcome},
 };
 
@@ -31,7 +31,7 @@ impl<'a> Trace<'a> {
             InputSpec::Token { .. } => Ok(()),
             InputSpec::CustomObj { name, .. } => {
                 for n in argument.names() {
-                    self.values.insert(n.to_owned(), Value::Absent(format!("`{name}` is a script object")));
+                    self.values.insert(n.to_owned(), Binding::Absent(format!("`{name}` is a script object")));
                 }
                 Ok(())
             }
@@ -40,13 +40,13 @@ impl<'a> Trace<'a> {
 
     fn bind_weight(&mut self, arg: &str, name: &'a str, weight: &'a Weight) -> Result<(), Error> {
         let value = match weight {
-            Weight::Strided(view) => Value::Tensor(self.weight_slot(name, view)?),
-            Weight::Subclass(subclass) => Value::Subclass(name, subclass),
-            Weight::Foreign { dtype, .. } => Value::Absent(format!("`{name}` has element type {dtype:?}")),
+            Weight::Strided(view) => Binding::Tensor(self.weight_slot(name, view)?),
+            Weight::Subclass(subclass) => Binding::Subclass(name, subclass),
+            Weight::Foreign { dtype, .. } => Binding::Absent(format!("`{name}` has element type {dtype:?}")),
         };
         self.values.insert(arg.to_owned(), value);
-        if let Value::Tensor(t) = &self.values[arg]
-            && let Origin::Buffer(i) = self.lower.flow().tensors[t.tid.0 as usize].origin
+        if let Binding::Tensor(t) = &self.values[arg]
+            && let Origin::Buffer(i) = self.lower.graph().tensors[t.tid.0 as usize].origin
             && self.buffers[i as usize].value.is_empty()
         {
             self.buffers[i as usize].value = arg.to_owned();
@@ -66,8 +66,8 @@ impl<'a> Trace<'a> {
             self.new_base(before)
         } else {
             let tid = self.constant(name, view)?;
-            match self.lower.flow().constant(tid).map(|c| &c.recipe) {
-                Some(Recipe::Stored(_)) => self.guarded_base(tid, format!("it writes to the constant `{name}`")),
+            match self.lower.graph().constant(tid).map(|c| &c.expr) {
+                Some(ConstExpr::Stored(_)) => self.guarded_base(tid, format!("it writes to the constant `{name}`")),
                 _ => self.new_base(tid),
             }
         };
@@ -78,8 +78,9 @@ impl<'a> Trace<'a> {
     fn constant(&mut self, name: &str, view: &'a View) -> Result<Tid, Error> {
         let shape = Shape::from_slice(&view.shape);
         let small = view.shape.iter().product::<usize>() <= MAX_LITERAL && view.dtype.is_node_dtype();
-        let recipe = if small { Recipe::Literal(view.tensor()?.bytes().clone()) } else { Recipe::Stored(self.weights.add(view)) };
-        Ok(self.lower.constant(Constant { name: name.to_owned(), dtype: view.dtype, shape, recipe }))
+        let expr =
+            if small { ConstExpr::Literal(view.tensor()?.bytes().clone()) } else { ConstExpr::Stored(self.weights.add(view)) };
+        Ok(self.lower.constant(Constant { name: name.to_owned(), dtype: view.dtype, shape, expr }))
     }
 
     fn bind_user_input(&mut self, argument: &Argument) -> Result<(), Error> {
@@ -92,7 +93,7 @@ impl<'a> Trace<'a> {
                 self.inputs.push(MethodInput::Tensor(tid));
                 let value = self.new_base(tid);
                 self.input_bases.push((name.clone(), tid, value.base));
-                self.values.insert(name.clone(), Value::Tensor(value));
+                self.values.insert(name.clone(), Binding::Tensor(value));
                 Ok(())
             }
             Argument::SymInt(SymArg::Name(name)) => {
@@ -100,7 +101,7 @@ impl<'a> Trace<'a> {
                 let content = content.ok_or_else(|| Error::Program(format!("nothing is known of input `{name}`")))?;
                 let slot = self.lower.value_input(number, content.clone());
                 self.inputs.push(MethodInput::Int { slot, content: content.clone() });
-                self.values.insert(name.clone(), Value::Int(content));
+                self.values.insert(name.clone(), Binding::Int(content));
                 Ok(())
             }
             literal => {
@@ -170,8 +171,8 @@ impl<'a> Trace<'a> {
             return Err(Refuse::Unsupported(reason.to_owned()));
         }
         let first = self.next_outside();
-        let outside = Outside::new(&mut self.lower, &call, u32::MAX, first, Refuse::Unsupported(reason.to_owned()))?;
-        self.outside.push(outside);
+        let fallback = FallbackCall::new(&mut self.lower, &call, u32::MAX, first, Refuse::Unsupported(reason.to_owned()))?;
+        self.fallbacks.push(fallback);
         Ok(())
     }
 
@@ -179,16 +180,16 @@ impl<'a> Trace<'a> {
         let slot = match argument {
             Argument::Tensor(name) | Argument::OptionalTensor(Some(name)) => match self.resolve(name) {
                 // What made it absent has been reported.
-                Some(Value::Absent(reason)) if reason.is_empty() => return Ok(()),
+                Some(Binding::Absent(reason)) if reason.is_empty() => return Ok(()),
                 _ => Slot::Tensor(self.current(name).map_err(lost)?),
             },
             Argument::SymInt(SymArg::Name(name)) => match self.values.get(name).cloned() {
-                Some(Value::Int(Expr::Int(v))) => {
+                Some(Binding::Int(Expr::Int(v))) => {
                     self.outputs.push(MethodOutput::Constant(Argument::Int(v)));
                     return Ok(());
                 }
-                Some(Value::Int(e)) => Slot::Value(self.lower.size_slot(&e).map_err(lost)?),
-                Some(Value::Absent(reason)) if reason.is_empty() => return Ok(()),
+                Some(Binding::Int(e)) => Slot::Value(self.lower.size_slot(&e).map_err(lost)?),
+                Some(Binding::Absent(reason)) if reason.is_empty() => return Ok(()),
                 _ => return Err(Error::Program(format!("output `{name}` has no value"))),
             },
             literal => {

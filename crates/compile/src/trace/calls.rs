@@ -4,8 +4,8 @@ use flambeau_lower::{Arg, Call, Item, OutMeta, Refuse};
 use flambeau_pt2::{Argument, Graph, Node, SymArg};
 use flambeau_tensor::{DType, Expr};
 
-use super::{Trace, Value, bare};
-use crate::{inline, outside::Outside, report::Outcome};
+use super::{Binding, Trace, bare};
+use crate::{fallback::FallbackCall, inline, report::Outcome};
 
 impl<'a> Trace<'a> {
     pub(super) fn plain_call(&mut self, graph: &'a Graph, node: &'a Node) {
@@ -32,7 +32,7 @@ impl<'a> Trace<'a> {
         });
         match value.and_then(|items| tensor_arg(&items)) {
             Ok(Arg::Tensor(t)) => {
-                let value = Value::Tensor(self.new_base(t));
+                let value = Binding::Tensor(self.new_base(t));
                 self.values.insert(self.key(name), value);
                 self.report(node, Outcome::Absorbed);
             }
@@ -48,10 +48,10 @@ impl<'a> Trace<'a> {
             return Err(Refuse::Unsupported(format!("its result has element type {dtype}, which has no place in an MLX graph")));
         }
         let id = self.calls.len() as u32;
-        let before = self.outside.len();
+        let before = self.fallbacks.len();
         if let Some(items) = self.unbound_lengths(&call, id) {
             if items.is_err() {
-                self.outside.truncate(before);
+                self.fallbacks.truncate(before);
             }
             return items;
         }
@@ -62,7 +62,7 @@ impl<'a> Trace<'a> {
     fn unbound_lengths(&mut self, call: &Call, id: u32) -> Option<Result<Vec<Item>, Refuse>> {
         let first = call.outputs.first()?;
         match (&call.target[..], call.arg("repeats")) {
-            ("aten.repeat_interleave.self_Tensor", Some(Arg::Tensor(t))) if self.lower.flow().constant(*t).is_none() => {
+            ("aten.repeat_interleave.self_Tensor", Some(Arg::Tensor(t))) if self.lower.graph().constant(*t).is_none() => {
                 Some(self.repeat_by_tensor(call, id))
             }
             ("aten.nonzero_numpy.default", _) => {
@@ -130,7 +130,7 @@ impl<'a> Trace<'a> {
 
     /// Lowers a call into nodes or, where that is allowed and possible, into a kernel call outside of delegates.
     pub(super) fn lower_call(&mut self, call: &Call, id: u32) -> Result<Vec<Item>, Refuse> {
-        let reason = match self.kept_out.iter().any(|t| bare(t) == call.target) {
+        let reason = match self.undelegated.iter().any(|t| bare(t) == call.target) {
             true => Refuse::Unsupported("it was asked to stay outside of delegates".to_owned()),
             false => match self.lower.call(call, id) {
                 Err(reason) => reason,
@@ -141,15 +141,15 @@ impl<'a> Trace<'a> {
             return Err(reason);
         }
         let first = self.next_outside();
-        let outside = Outside::new(&mut self.lower, call, id, first, reason)?;
-        let items = outside.items(call);
-        self.outside.push(outside);
+        let fallback = FallbackCall::new(&mut self.lower, call, id, first, reason)?;
+        let items = fallback.items(call);
+        self.fallbacks.push(fallback);
         Ok(items)
     }
 
     /// The argument number of the next result of a kernel call.
     pub(super) fn next_outside(&self) -> u32 {
-        self.inputs.len() as u32 + self.outside.iter().map(|o| o.results.len() as u32).sum::<u32>()
+        self.inputs.len() as u32 + self.fallbacks.iter().map(|o| o.results.len() as u32).sum::<u32>()
     }
 }
 

@@ -8,7 +8,7 @@ use flambeau_lower::{Arg, Call, Item, Loop, OutMeta, Refuse};
 use flambeau_pt2::{Argument, Graph, Node, SymArg};
 use flambeau_tensor::{DType, Expr};
 
-use super::{Trace, Value, nothing, truth::Truth};
+use super::{Binding, Trace, conditions::ConditionValue, nothing};
 use crate::{Error, Outcome, inline};
 
 /// A counted loop of more steps than this is left alone.
@@ -32,7 +32,7 @@ fn after_graphs(node: &Node) -> impl Iterator<Item = &Argument> {
 impl<'a> Trace<'a> {
     /// Runs a sub-graph in place: its inputs are the operands, its outputs the call's results.
     pub(super) fn inline(&mut self, node: &'a Node, body: &'a Graph) -> Result<(), Error> {
-        let operands: Vec<Value<'a>> = after_graphs(node).flat_map(Argument::names).map(|n| self.operand(n)).collect();
+        let operands: Vec<Binding<'a>> = after_graphs(node).flat_map(Argument::names).map(|n| self.operand(n)).collect();
         self.report(node, Outcome::Absorbed);
         let results = self.run_body(node, "", body, operands)?;
         for (out, value) in node.output_names().into_iter().zip(results) {
@@ -42,17 +42,23 @@ impl<'a> Trace<'a> {
     }
 
     /// A name of the current name space as a sub-graph's operand.
-    fn operand(&self, name: &str) -> Value<'a> {
+    fn operand(&self, name: &str) -> Binding<'a> {
         let key = self.key(name);
         match self.values.get(&key) {
-            Some(Value::Tensor(_)) => Value::Same(key),
+            Some(Binding::Tensor(_)) => Binding::Same(key),
             Some(value) => value.clone(),
             None => nothing(),
         }
     }
 
     /// Lowers a sub-graph's calls and returns its outputs. `part` tells the sub-graphs of one call apart.
-    fn run_body(&mut self, node: &Node, part: &str, body: &'a Graph, operands: Vec<Value<'a>>) -> Result<Vec<Value<'a>>, Error> {
+    fn run_body(
+        &mut self,
+        node: &Node,
+        part: &str,
+        body: &'a Graph,
+        operands: Vec<Binding<'a>>,
+    ) -> Result<Vec<Binding<'a>>, Error> {
         let label = node.name.as_deref().unwrap_or("call");
         let scope = format!("{}{label}{part}/", self.scope);
         let outside = std::mem::replace(&mut self.scope, scope);
@@ -66,9 +72,9 @@ impl<'a> Trace<'a> {
         done.map(|()| results)
     }
 
-    fn body_output(&self, output: &Argument) -> Value<'a> {
+    fn body_output(&self, output: &Argument) -> Binding<'a> {
         match output {
-            Argument::Int(v) | Argument::SymInt(SymArg::Literal(v)) => Value::Int(Expr::Int(*v)),
+            Argument::Int(v) | Argument::SymInt(SymArg::Literal(v)) => Binding::Int(Expr::Int(*v)),
             other => other.names().first().map_or_else(nothing, |n| self.operand(n)),
         }
     }
@@ -80,21 +86,22 @@ impl<'a> Trace<'a> {
             return Ok(());
         };
         let condition = match node.inputs.first().map(|i| &i.arg) {
-            Some(Argument::Tensor(name)) => self.current(&self.key(name)).map(Truth::Tensor),
+            Some(Argument::Tensor(name)) => self.current(&self.key(name)).map(ConditionValue::Tensor),
             Some(Argument::SymBool(SymArg::Name(name)) | Argument::CustomObj { name, .. }) => {
                 match self.values.get(&self.key(name)) {
-                    Some(Value::Bool(b)) => self.truth(&b.clone()),
+                    Some(Binding::Bool(b)) => self.condition_value(&b.clone()),
                     _ => refuse(format!("`{name}` is no condition that nodes can compute")),
                 }
             }
-            Some(other) => {
-                other.as_bool().map(Truth::Known).ok_or_else(|| Refuse::Unsupported("its condition is no boolean".to_owned()))
-            }
+            Some(other) => other
+                .as_bool()
+                .map(ConditionValue::Known)
+                .ok_or_else(|| Refuse::Unsupported("its condition is no boolean".to_owned())),
             None => refuse("it has no condition"),
         };
         match condition {
-            Ok(Truth::Known(taken)) => self.inline(node, if taken { then } else { otherwise })?,
-            Ok(Truth::Tensor(t)) => match self.branches(graph, node, t, then, otherwise)? {
+            Ok(ConditionValue::Known(taken)) => self.inline(node, if taken { then } else { otherwise })?,
+            Ok(ConditionValue::Tensor(t)) => match self.branches(graph, node, t, then, otherwise)? {
                 Ok(()) => {}
                 Err(reason) => self.fail(node, &reason),
             },
@@ -137,7 +144,7 @@ impl<'a> Trace<'a> {
         }
         for (name, (tid, _)) in node.output_names().into_iter().zip(slots) {
             let value = self.new_base(tid);
-            self.values.insert(self.key(name), Value::Tensor(value));
+            self.values.insert(self.key(name), Binding::Tensor(value));
         }
         self.report(node, Outcome::Absorbed);
         Ok(Ok(()))
@@ -171,7 +178,7 @@ impl<'a> Trace<'a> {
     }
 
     /// Copies a branch's results into the slots that both branches fill.
-    fn leave(&mut self, results: Vec<Value<'a>>, slots: &[(Tid, OutMeta)]) -> Result<(), Refuse> {
+    fn leave(&mut self, results: Vec<Binding<'a>>, slots: &[(Tid, OutMeta)]) -> Result<(), Refuse> {
         if results.len() != slots.len() {
             return refuse(format!("a branch gives {} results, expected {}", results.len(), slots.len()));
         }
@@ -192,12 +199,12 @@ impl<'a> Trace<'a> {
     }
 
     /// The slot behind a sub-graph's output.
-    fn tensor_of(&mut self, value: Value<'a>) -> Result<Tid, Refuse> {
+    fn tensor_of(&mut self, value: Binding<'a>) -> Result<Tid, Refuse> {
         match value {
-            Value::Same(key) => self.current(&key),
-            Value::Tensor(t) => Ok(t.tid),
-            Value::Absent(reason) => refuse(reason),
-            Value::Int(e) => self.lower.size_tensor(&e),
+            Binding::Same(key) => self.current(&key),
+            Binding::Tensor(t) => Ok(t.tid),
+            Binding::Absent(reason) => refuse(reason),
+            Binding::Int(e) => self.lower.size_tensor(&e),
             _ => refuse("a sub-graph gives something that is not a tensor"),
         }
     }
@@ -243,7 +250,7 @@ impl<'a> Trace<'a> {
         additional: &[Vec<&str>],
     ) -> Result<(), Error> {
         let done = self.in_chain(node, |trace| {
-            let mut operands: Vec<Value<'a>> = own.into_iter().map(|t| Value::Tensor(trace.new_base(t))).collect();
+            let mut operands: Vec<Binding<'a>> = own.into_iter().map(|t| Binding::Tensor(trace.new_base(t))).collect();
             operands.extend(additional.iter().flatten().map(|n| trace.operand(n)));
             let results = trace.run_body(node, ".body", body, operands)?;
             Ok(results.into_iter().map(|v| trace.tensor_of(v)).collect::<Result<Vec<Tid>, Refuse>>())
@@ -266,7 +273,7 @@ impl<'a> Trace<'a> {
                 let last: Vec<Tid> = frame.carried.iter().copied().chain(stacked).collect();
                 for (name, tid) in node.output_names().into_iter().zip(last) {
                     let value = self.new_base(tid);
-                    self.values.insert(self.key(name), Value::Tensor(value));
+                    self.values.insert(self.key(name), Binding::Tensor(value));
                 }
                 self.report(node, Outcome::Absorbed);
             }
@@ -329,7 +336,7 @@ impl<'a> Trace<'a> {
         if place(body, changed) != Some(at) || self.lower.spec(start).dtype.is_float() {
             return None;
         }
-        let start = self.lower.flow().scalar(start)? as i64;
+        let start = self.lower.graph().scalar(start)? as i64;
         let distance = bound.checked_sub(start)?;
         let steps = match (super::bare(&test.target), step.signum()) {
             ("aten.lt.Scalar" | "aten.lt.Tensor", 1) => distance.checked_add(step - 1)? / step,
@@ -389,13 +396,13 @@ impl<'a> Trace<'a> {
         let Some(new) = tensors.get(results) else { return refuse("its functional form has no tensor result") };
         for (i, name) in own.iter().enumerate() {
             let value = match tensors.get(i).filter(|_| i < results) {
-                Some(t) => Value::Tensor(self.new_base(*t)),
-                None => Value::Absent("the result of a write carries nothing".to_owned()),
+                Some(t) => Binding::Tensor(self.new_base(*t)),
+                None => Binding::Absent("the result of a write carries nothing".to_owned()),
             };
             self.values.insert(self.key(name), value);
         }
         let value = self.new_base(*new);
-        self.values.insert(self.key(after), Value::Tensor(value));
+        self.values.insert(self.key(after), Binding::Tensor(value));
         Ok(())
     }
 }

@@ -33,7 +33,7 @@ fn dry_runs_report_without_compiling() {
     let report = dry_run(&[("b", &bad), ("a", &good)], &Options::default()).unwrap();
     let names: Vec<&str> = report.methods.iter().map(|m| m.name.as_str()).collect();
     assert_eq!(names, ["a", "b"]);
-    assert_eq!((report.methods[0].refused().count(), report.methods[0].outside().count()), (0, 1));
+    assert_eq!((report.methods[0].refused().count(), report.methods[0].fallbacks().count()), (0, 1));
     assert_eq!((report.methods[1].refused().count(), report.methods[1].nodes), (1, 0));
     let full = dry_run(&[("a", &good)], &Options { require_full: true, ..Options::default() }).unwrap();
     assert_eq!(full.methods[0].refused().count(), 1);

@@ -97,7 +97,7 @@ impl Survey {
             used.cases += usize::from(seen.insert(&call.target));
             match &call.outcome {
                 Outcome::Lowered(nodes) => used.nodes.extend(nodes),
-                Outcome::Outside(kernel) => _ = used.kernels.insert(kernel.clone()),
+                Outcome::Fallback(kernel) => _ = used.kernels.insert(kernel.clone()),
                 Outcome::Absorbed | Outcome::Refused(_) => {}
             }
         }

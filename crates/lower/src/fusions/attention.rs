@@ -114,7 +114,7 @@ mod tests {
         assert!(attention(false).contains(&"BroadcastTo"));
     }
 
-    fn formula(axis: i64) -> crate::Flow {
+    fn formula(axis: i64) -> crate::SsaGraph {
         let mut p = Program::new();
         let [q, k, v] = ["q", "k", "v"].map(|n| p.input(n, F32, &[1, 2, 0, 4]));
         let mask = p.input("mask", F32, &[1, 1, 0, 0]);
@@ -128,13 +128,13 @@ mod tests {
         let weights = p.call_args("aten.softmax.int", args, F32, &[1, 2, 0, 0]);
         let out = p.call("aten.matmul.default", &[("self", weights), ("other", v)], F32, &[1, 2, 0, 4]);
         p.result(out);
-        p.fused_flow()
+        p.fused_graph()
     }
 
     #[test]
     fn the_formula_becomes_one_node_with_its_scale_and_mask() {
-        let flow = formula(-1);
-        let [entry] = &flow.chains[0][..] else { panic!("{:?}", flow.chains) };
+        let ssa = formula(-1);
+        let [entry] = &ssa.chains[0][..] else { panic!("{:?}", ssa.chains) };
         assert!(matches!(&entry.node, Node::Sdpa(n) if n.scale == 0.5 && n.mask.is_some() && !n.causal));
     }
 

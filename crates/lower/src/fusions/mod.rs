@@ -1,8 +1,8 @@
-//! Rewrites of a flow: a pattern of nodes replaced by fewer.
+//! Rewrites of an SSA graph: a pattern of nodes replaced by fewer.
 //!
 //! Laws: a fusion never gives more nodes than it takes away, never changes a result beyond the rounding that the fused node's
 //! definition allows, and looks through nothing that another reader still needs computed. Each stands in a file of its own with
-//! its tests. They run in the order of [`FUSIONS`], each over the whole flow; what they leave without a reader is dropped.
+//! its tests. They run in the order of [`FUSIONS`], each over the whole graph; what they leave without a reader is dropped.
 
 mod attention;
 mod norm;
@@ -16,7 +16,7 @@ use flambeau_ir::Node;
 pub(crate) use rewrite::Rewrite;
 pub use rewrite::drop_unread;
 
-use crate::Flow;
+use crate::SsaGraph;
 
 /// One rewrite: given a root node, emit what replaces it, or decline.
 #[derive(Clone, Copy, Debug)]
@@ -37,9 +37,9 @@ pub const FUSIONS: &[Fusion] = &[
 ];
 
 /// Applies every fusion wherever it fits, then drops nodes that nothing reads.
-pub fn fuse(flow: &mut Flow) {
+pub fn fuse(ssa: &mut SsaGraph) {
     for fusion in FUSIONS {
-        rewrite::apply_everywhere(flow, fusion.apply);
-        rewrite::drop_unread(flow);
+        rewrite::apply_everywhere(ssa, fusion.apply);
+        rewrite::drop_unread(ssa);
     }
 }

@@ -1,4 +1,4 @@
-//! The matcher's view of a flow, and the surgery.
+//! The matcher's view of an SSA graph, and the surgery.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,19 +6,19 @@ use flambeau_ir::{Node, Out, Role, Slot, SlotRef, Spec, Tid};
 use flambeau_tensor::{DType, Expr};
 
 use crate::{
-    Constant, Flow, Origin, TensorInfo,
-    flow::FlowNode,
+    Constant, Origin, SsaGraph, TensorInfo,
     lower::{NEW, infer_into},
+    ssa::SsaNode,
 };
 
-/// A flow under one attempt at a rewrite: reads for the pattern, and a list of nodes for the replacement.
+/// An SSA graph under one attempt at a rewrite: reads for the pattern, and a list of nodes for the replacement.
 #[derive(Debug)]
 pub(crate) struct Rewrite<'a> {
-    flow: &'a mut Flow,
+    ssa: &'a mut SsaGraph,
     producers: &'a HashMap<Tid, Node>,
     /// Number of the call that the root comes from.
     call: u32,
-    emitted: Vec<FlowNode>,
+    emitted: Vec<SsaNode>,
     n_unknown: u32,
 }
 
@@ -30,7 +30,7 @@ impl Rewrite<'_> {
 
     /// Element type and sizes of a slot.
     pub(crate) fn spec(&self, t: Tid) -> &Spec {
-        self.flow.spec(t)
+        self.ssa.spec(t)
     }
 
     /// Element type of a slot.
@@ -45,12 +45,12 @@ impl Rewrite<'_> {
 
     /// The value of a constant with one element.
     pub(crate) fn scalar(&self, t: Tid) -> Option<f64> {
-        self.flow.scalar(t)
+        self.ssa.scalar(t)
     }
 
     /// The constant behind a slot.
     pub(crate) fn constant(&self, t: Tid) -> Option<&std::sync::Arc<Constant>> {
-        self.flow.constant(t)
+        self.ssa.constant(t)
     }
 
     /// The operand of a cast, or the slot itself.
@@ -77,8 +77,8 @@ impl Rewrite<'_> {
     }
 
     fn add_slot(&mut self, spec: Spec, origin: Origin) -> Tid {
-        self.flow.tensors.push(TensorInfo { spec, origin });
-        Tid(self.flow.tensors.len() as u32 - 1)
+        self.ssa.tensors.push(TensorInfo { spec, origin });
+        Tid(self.ssa.tensors.len() as u32 - 1)
     }
 
     /// Adds a node whose one result is written as [`NEW`].
@@ -123,36 +123,36 @@ impl Rewrite<'_> {
                 *t = out;
             }
         });
-        infer_into(self.flow, &mut self.n_unknown, &node).ok()?;
-        self.emitted.push(FlowNode { node, call: self.call });
+        infer_into(self.ssa, &mut self.n_unknown, &node).ok()?;
+        self.emitted.push(SsaNode { node, call: self.call });
         Some(())
     }
 }
 
 /// Tries a rewrite at every node, in order; nodes that it emits are not tried again.
-pub(crate) fn apply_everywhere(flow: &mut Flow, apply: fn(&mut Rewrite<'_>, &Node) -> Option<()>) {
-    let producers = producers(flow);
-    for c in 0..flow.chains.len() {
-        let old = std::mem::take(&mut flow.chains[c]);
+pub(crate) fn apply_everywhere(ssa: &mut SsaGraph, apply: fn(&mut Rewrite<'_>, &Node) -> Option<()>) {
+    let producers = producers(ssa);
+    for c in 0..ssa.chains.len() {
+        let old = std::mem::take(&mut ssa.chains[c]);
         let mut new = Vec::with_capacity(old.len());
         for entry in old {
-            let n_tensors = flow.tensors.len();
-            let mut attempt = Rewrite { flow, producers: &producers, call: entry.call, emitted: Vec::new(), n_unknown: 1 << 20 };
+            let n_tensors = ssa.tensors.len();
+            let mut attempt = Rewrite { ssa, producers: &producers, call: entry.call, emitted: Vec::new(), n_unknown: 1 << 20 };
             if apply(&mut attempt, &entry.node).is_some() {
                 new.append(&mut attempt.emitted);
             } else {
-                flow.tensors.truncate(n_tensors);
+                ssa.tensors.truncate(n_tensors);
                 new.push(entry);
             }
         }
-        flow.chains[c] = new;
+        ssa.chains[c] = new;
     }
 }
 
-fn producers(flow: &Flow) -> HashMap<Tid, Node> {
+fn producers(ssa: &SsaGraph) -> HashMap<Tid, Node> {
     let mut map = HashMap::new();
     let mut twice = HashSet::new();
-    for entry in flow.chains.iter().flatten() {
+    for entry in ssa.chains.iter().flatten() {
         entry.node.walk(&mut |role, slot| {
             if let (Role::Write | Role::ReadWrite, Slot::Tensor(t)) = (role, slot)
                 && map.insert(t, entry.node.clone()).is_some()
@@ -167,25 +167,25 @@ fn producers(flow: &Flow) -> HashMap<Tid, Node> {
 }
 
 /// Drops nodes whose results nothing reads, in every chain that is still run.
-pub fn drop_unread(flow: &mut Flow) {
-    let mut live: HashSet<Slot> = flow.results.iter().copied().collect();
-    live.extend(flow.buffers.iter().map(|&(_, after)| Slot::Tensor(after)));
-    let mut kept = vec![Vec::new(); flow.chains.len()];
+pub fn drop_unread(ssa: &mut SsaGraph) {
+    let mut live: HashSet<Slot> = ssa.results.iter().copied().collect();
+    live.extend(ssa.buffers.iter().map(|&(_, after)| Slot::Tensor(after)));
+    let mut kept = vec![Vec::new(); ssa.chains.len()];
     // Chains run by others have higher numbers than their runners, and are visited when these turn out live.
-    mark_chain(flow, 0, &mut live, &mut kept);
-    for (chain, keep) in flow.chains.iter_mut().zip(&kept) {
+    mark_chain(ssa, 0, &mut live, &mut kept);
+    for (chain, keep) in ssa.chains.iter_mut().zip(&kept) {
         let mut keep = keep.iter();
         chain.retain(|_| keep.next().copied().unwrap_or(false));
     }
 }
 
-fn mark_chain(flow: &Flow, c: usize, live: &mut HashSet<Slot>, kept: &mut [Vec<bool>]) {
-    let mut keep = vec![false; flow.chains[c].len()];
-    for (i, entry) in flow.chains[c].iter().enumerate().rev() {
+fn mark_chain(ssa: &SsaGraph, c: usize, live: &mut HashSet<Slot>, kept: &mut [Vec<bool>]) {
+    let mut keep = vec![false; ssa.chains[c].len()];
+    for (i, entry) in ssa.chains[c].iter().enumerate().rev() {
         let chains = entry.node.chains();
         let mut needed = writes_any(&entry.node, live);
         for &sub in &chains {
-            needed |= flow.chains.get(sub.0 as usize).is_some_and(|body| body.iter().any(|e| writes_any(&e.node, live)));
+            needed |= ssa.chains.get(sub.0 as usize).is_some_and(|body| body.iter().any(|e| writes_any(&e.node, live)));
         }
         if !needed {
             continue;
@@ -197,7 +197,7 @@ fn mark_chain(flow: &Flow, c: usize, live: &mut HashSet<Slot>, kept: &mut [Vec<b
             }
         });
         for sub in chains {
-            mark_chain(flow, sub.0 as usize, live, kept);
+            mark_chain(ssa, sub.0 as usize, live, kept);
         }
     }
     kept[c] = keep;

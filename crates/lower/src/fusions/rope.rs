@@ -4,7 +4,7 @@ use flambeau_ir::{In, Int, Node, Reshape, Rope, Tid, Transpose, VidOrTid};
 use flambeau_tensor::{DType, Expr, Shape};
 
 use super::Rewrite;
-use crate::{Constant, Recipe, lower::NEW};
+use crate::{ConstExpr, Constant, lower::NEW};
 
 /// `x * cos(a) + rotate_half(x) * sin(a)`, x `[1, H, T, D]`, where `a` is `positions ⊗ frequencies` twice side by side.
 ///
@@ -23,7 +23,7 @@ pub(super) fn rope(m: &mut Rewrite<'_>, root: &Node) -> Option<()> {
     let shape = Shape::from_slice(&[c.shape.iter().product()]);
     let flat = std::sync::Arc::new(c.reshaped(&shape));
     let name = format!("{}_periods", c.name);
-    let periods = m.add_constant(Constant { name, dtype: DType::F32, shape, recipe: Recipe::Reciprocal(flat) });
+    let periods = m.add_constant(Constant { name, dtype: DType::F32, shape, expr: ConstExpr::Reciprocal(flat) });
     let rows = time_to_batch(m, x, &dims)?;
     let rotated = m.emit(Rope {
         x: In(rows),

@@ -3,7 +3,7 @@
 use flambeau_ir::{Slot, Spec, Tid};
 use flambeau_tensor::{DType, Expr, Shape, Symbol};
 
-use crate::{Arg, Call, Constant, Flow, Item, Lower, Origin, OutMeta, Range, Recipe, fuse};
+use crate::{Arg, Call, ConstExpr, Constant, Item, Lower, Origin, OutMeta, Range, SsaGraph, fuse};
 
 pub(crate) struct Program {
     pub(crate) lower: Lower,
@@ -30,8 +30,8 @@ impl Program {
     }
 
     pub(crate) fn weight(&mut self, name: &str, dtype: DType, shape: &[usize]) -> Tid {
-        let recipe = Recipe::Stored(0);
-        self.lower.constant(Constant { name: name.into(), dtype, shape: Shape::from_slice(shape), recipe })
+        let expr = ConstExpr::Stored(0);
+        self.lower.constant(Constant { name: name.into(), dtype, shape: Shape::from_slice(shape), expr })
     }
 
     pub(crate) fn call(&mut self, target: &str, tensors: &[(&str, Tid)], dtype: DType, shape: &[i64]) -> Tid {
@@ -67,14 +67,14 @@ impl Program {
         self.results.push(Slot::Tensor(t));
     }
 
-    pub(crate) fn fused_flow(self) -> Flow {
-        let mut flow = self.lower.into_flow();
-        flow.results = self.results;
-        fuse(&mut flow);
-        flow
+    pub(crate) fn fused_graph(self) -> SsaGraph {
+        let mut ssa = self.lower.into_graph();
+        ssa.results = self.results;
+        fuse(&mut ssa);
+        ssa
     }
 
     pub(crate) fn fused(self) -> Vec<&'static str> {
-        self.fused_flow().chains[0].iter().map(|n| n.node.name()).collect()
+        self.fused_graph().chains[0].iter().map(|n| n.node.name()).collect()
     }
 }

@@ -80,7 +80,7 @@ fn exp2(cx: &mut Lower, call: &Call) -> Items {
 fn fmod(cx: &mut Lower, call: &Call) -> Items {
     let (a, b) = operands(cx, call)?;
     let abs_a = ops::abs(cx, a)?;
-    let abs_b = match cx.flow().scalar(b) {
+    let abs_b = match cx.graph().scalar(b) {
         Some(known) => ops::number_like(cx, b, known.abs())?,
         None => ops::abs(cx, b)?,
     };

@@ -9,7 +9,7 @@ use super::{
     row,
     shape::{expand_to, slice_axis},
 };
-use crate::{Call, Item, Lower, Origin, Recipe, Refuse, call::unsupported, lower::NEW};
+use crate::{Call, ConstExpr, Item, Lower, Origin, Refuse, call::unsupported, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
 
@@ -232,7 +232,7 @@ fn parts(cx: &mut Lower, x: Tid, axis: usize, ends: &[i64]) -> Items {
 /// Strides over a tensor whose memory is known to be row-major: an argument or a constant.
 fn as_strided(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
-    if matches!(cx.flow().tensors[x.0 as usize].origin, Origin::Node) {
+    if matches!(cx.graph().tensors[x.0 as usize].origin, Origin::Node) {
         return unsupported("strides over a computed tensor, whose layout a graph does not fix");
     }
     let offset = u64::try_from(call.int_or("storage_offset", 0)?).map_err(|_| Refuse::Missing("storage_offset".to_owned()))?;
@@ -245,11 +245,11 @@ fn view_dtype(cx: &mut Lower, call: &Call) -> Items {
     if cx.spec(x).dtype == dtype {
         return one(x);
     }
-    match cx.flow().constant(x).cloned() {
+    match cx.graph().constant(x).cloned() {
         Some(c) if c.dtype.size() == dtype.size() => {
             let name = format!("{}_as_{dtype}", c.name);
             let shape = c.shape.clone();
-            one(cx.constant(crate::Constant { name, dtype, shape, recipe: Recipe::Reinterpret(c) }))
+            one(cx.constant(crate::Constant { name, dtype, shape, expr: ConstExpr::Reinterpret(c) }))
         }
         _ => unsupported("bits of a computed tensor read as another type"),
     }

@@ -108,7 +108,7 @@ fn equal_batches(cx: &mut Lower, mut tensors: [Tid; 3]) -> Result<[Tid; 3], Refu
 /// Whether there are known to be more queries than keys.
 fn more_queries(cx: &Lower, q: Tid, k: Tid) -> bool {
     let excess = cx.spec(q).dims[2].clone() - cx.spec(k).dims[2].clone();
-    cx.flow().bounds(&excess).0 > 0
+    cx.graph().bounds(&excess).0 > 0
 }
 
 /// `[queries, keys]`: query `i` sees keys up to `i`.
@@ -123,7 +123,7 @@ fn lower_triangle(cx: &mut Lower, q: Tid, k: Tid) -> Result<Tid, Refuse> {
 fn align_causal(cx: &mut Lower, q: Tid, k: Tid, v: Tid) -> Result<(Tid, Tid), Refuse> {
     let (n_q, n_k) = (cx.spec(q).dims[2].clone(), cx.spec(k).dims[2].clone());
     let excess = n_k.clone() - n_q.clone();
-    match cx.flow().bounds(&excess) {
+    match cx.graph().bounds(&excess) {
         (0, 0) => Ok((k, v)),
         (low, _) if low >= 0 => {
             let zero = Expr::Int(0);

@@ -45,7 +45,7 @@ fn walk(call: &Call, n: usize, transposed: bool) -> Result<Walk, Refuse> {
     Ok(Walk { axes: (0..n).map(axis).collect(), groups, transposed })
 }
 
-/// A constant permuted by recipe, anything else by a node.
+/// A constant is permuted in its expression, anything else by a node.
 fn permuted(cx: &mut Lower, t: Tid, perm: &[usize]) -> Emitted {
     match permuted_constant(cx, t, perm, "channel_last") {
         Some(t) => Ok(t),

@@ -14,7 +14,7 @@ type Items = Result<Vec<Item>, Refuse>;
 
 /// What lies outside of the image.
 #[derive(Clone, Copy, PartialEq)]
-enum Outside {
+enum PaddingMode {
     Zeros,
     Border,
     Reflection,
@@ -33,7 +33,7 @@ struct Image {
     rows: Tid,
     batch: Expr,
     sizes: Vec<i64>,
-    outside: Outside,
+    padding: PaddingMode,
     align_corners: bool,
 }
 
@@ -52,17 +52,17 @@ impl Image {
         let dims = cx.spec(x).dims.to_vec();
         let rank = dims.len();
         let sizes = ops::known("image sizes", &dims[2..])?;
-        let outside = match call.int_or("padding_mode", 0)? {
-            0 => Outside::Zeros,
-            1 => Outside::Border,
-            2 => Outside::Reflection,
+        let padding = match call.int_or("padding_mode", 0)? {
+            0 => PaddingMode::Zeros,
+            1 => PaddingMode::Border,
+            2 => PaddingMode::Reflection,
             other => return unsupported(format!("padding mode {other}")),
         };
         let perm: Vec<usize> = [0].into_iter().chain(2..rank).chain([1]).collect();
         let last = cx.permute(x, &perm)?;
         let count = dims[0].clone() * Expr::Int(sizes.iter().product());
         let rows = cx.reshape(last, &[count, dims[1].clone()])?;
-        Ok(Image { rows, batch: dims[0].clone(), sizes, outside, align_corners: call.bool_or("align_corners", false)? })
+        Ok(Image { rows, batch: dims[0].clone(), sizes, padding, align_corners: call.bool_or("align_corners", false)? })
     }
 
     /// Grid coordinates from -1 to 1 as places in an axis, by PyTorch's steps: on volumes it multiplies by the size before it halves.
@@ -90,10 +90,10 @@ impl Image {
     /// Places outside moved to where they are looked up instead.
     fn folded(&self, cx: &mut Lower, at: Tid, size: i64) -> Emitted {
         let last = (size - 1) as f64;
-        match self.outside {
-            Outside::Zeros => Ok(at),
-            Outside::Border => ops::clip(cx, at, 0.0, last),
-            Outside::Reflection => {
+        match self.padding {
+            PaddingMode::Zeros => Ok(at),
+            PaddingMode::Border => ops::clip(cx, at, 0.0, last),
+            PaddingMode::Reflection => {
                 let (low, span) = if self.align_corners { (0.0, last) } else { (-0.5, size as f64) };
                 if span == 0.0 {
                     return ops::mul_number(cx, at, 0.0);
@@ -116,8 +116,8 @@ impl Image {
     /// A whole place as an index.
     fn tap(&self, cx: &mut Lower, at: Tid, size: i64) -> Result<Place, Refuse> {
         let within = ops::clip(cx, at, 0.0, (size - 1) as f64)?;
-        let inside = match self.outside {
-            Outside::Zeros => Some(ops::eq(cx, at, within)?),
+        let inside = match self.padding {
+            PaddingMode::Zeros => Some(ops::eq(cx, at, within)?),
             _ => None,
         };
         Ok(Place { index: cx.cast(within, DType::I64)?, inside })

@@ -15,7 +15,7 @@ use super::{
     scan::copy,
 };
 use crate::{
-    Call, Constant, Formula, Item, Lower, Origin, Recipe, Refuse,
+    Call, ConstExpr, Constant, Formula, Item, Lower, Origin, Refuse,
     call::unsupported,
     lower::{NEW, NEW_VALUE},
 };
@@ -27,7 +27,7 @@ fn sortedness(cx: &mut Lower, flag: Tid) -> Result<Int, Refuse> {
     if let Some(known) = cx.flag(flag) {
         return Ok(known);
     }
-    if let Some(value) = cx.flow().scalar(flag) {
+    if let Some(value) = cx.graph().scalar(flag) {
         return Ok(Int::Lit(i64::from(value != 0.0)));
     }
     if let Some(Node::Full(Full { v: Float::Lit(v), .. })) = cx.producer(flag) {
@@ -173,16 +173,16 @@ fn packed_codes(cx: &mut Lower, codes: &Arc<Constant>, bits: u8) -> Emitted {
     let mut shape = codes.shape.clone();
     let Some(last) = shape.last_mut() else { return unsupported("codes without an axis") };
     let name = format!("{}_to_packed", codes.name);
-    let (row_bits, recipe) = match (codes.dtype, bits) {
-        (DType::I8, _) => (*last * usize::from(bits), Recipe::PackSigned { codes: codes.clone(), bits }),
-        (DType::U8, 4) => (*last * 8, Recipe::Reinterpret(codes.clone())),
+    let (row_bits, expr) = match (codes.dtype, bits) {
+        (DType::I8, _) => (*last * usize::from(bits), ConstExpr::PackSigned { codes: codes.clone(), bits }),
+        (DType::U8, 4) => (*last * 8, ConstExpr::Reinterpret(codes.clone())),
         (other, bits) => return unsupported(format!("{bits}-bit codes stored as {other}")),
     };
     if row_bits % 32 != 0 {
         return unsupported("rows that are no whole number of words");
     }
     *last = row_bits / 32;
-    Ok(cx.constant(Constant { name, dtype: DType::U32, shape, recipe }))
+    Ok(cx.constant(Constant { name, dtype: DType::U32, shape, expr }))
 }
 
 /// `x @ (codes * scales + biases)`, as PyTorch's operator defines it: codes are signed, and biases are added.
@@ -200,14 +200,14 @@ fn gather_qmm(cx: &mut Lower, call: &Call) -> Items {
     }
     let w = packed_codes(cx, &codes, bits)?;
     let scale = if scale.dtype == dtype { scale } else { Arc::new(scale.cast(dtype)) };
-    let (name, recipe) = match call.tensor_opt("biases")? {
+    let (name, expr) = match call.tensor_opt("biases")? {
         Some(_) => {
             let bias = constant(cx, call, "biases")?;
-            (bias.name.clone(), Recipe::Formula(Formula::ShiftedBias { bits }, vec![scale.clone(), bias]))
+            (bias.name.clone(), ConstExpr::Formula(Formula::ShiftedBias { bits }, vec![scale.clone(), bias]))
         }
-        None => (scale.name.clone(), Recipe::AffineBias { scale: scale.clone(), zero_point: None, bits }),
+        None => (scale.name.clone(), ConstExpr::AffineBias { scale: scale.clone(), zero_point: None, bits }),
     };
-    let biases = cx.constant(Constant { name: format!("{name}_to_biases"), dtype, shape: scale.shape.clone(), recipe });
+    let biases = cx.constant(Constant { name: format!("{name}_to_biases"), dtype, shape: scale.shape.clone(), expr });
     let scales = cx.constant(Arc::unwrap_or_clone(scale));
     let (sorted_indices, sorted_indices_flag) = sorted_fields(cx, call)?;
     one(cx.emit(GatherQmm {

@@ -12,7 +12,7 @@ use super::{
     row,
 };
 use crate::{
-    Call, Constant, Formula, Gguf, Item, Lower, QuantPart, Recipe, Refuse, call::unsupported, formula::with_last, lower::NEW,
+    Call, ConstExpr, Constant, Formula, Gguf, Item, Lower, QuantPart, Refuse, call::unsupported, formula::with_last, lower::NEW,
 };
 
 type Items = Result<Vec<Item>, Refuse>;
@@ -27,7 +27,7 @@ fn reinterpreted(cx: &mut Lower, c: &Arc<Constant>, dtype: DType, suffix: &str) 
         return unsupported(format!("rows of {bytes} bytes as {dtype}"));
     }
     let shape = with_last(&c.shape, bytes / dtype.size());
-    Ok(cx.constant(Constant { name: format!("{}_{suffix}", c.name), dtype, shape, recipe: Recipe::Reinterpret(c.clone()) }))
+    Ok(cx.constant(Constant { name: format!("{}_{suffix}", c.name), dtype, shape, expr: ConstExpr::Reinterpret(c.clone()) }))
 }
 
 /// Blocks `[N, bytes]` repacked as codes with a scale and a bias per group, in the output's type.
@@ -42,8 +42,8 @@ fn dequantize_gguf(cx: &mut Lower, call: &Call) -> Items {
     }
     let weights = bytes / format.block_bytes() * format.block_len();
     let mut part = |part: QuantPart, dtype: DType, last: usize, suffix: &str| {
-        let recipe = Recipe::Formula(Formula::Gguf { format, part }, vec![blocks.clone()]);
-        cx.constant(Constant { name: format!("{}_{suffix}", blocks.name), dtype, shape: with_last(&blocks.shape, last), recipe })
+        let expr = ConstExpr::Formula(Formula::Gguf { format, part }, vec![blocks.clone()]);
+        cx.constant(Constant { name: format!("{}_{suffix}", blocks.name), dtype, shape: with_last(&blocks.shape, last), expr })
     };
     let (bits, group) = (usize::from(format.bits()), format.group_size());
     let parts = Packed {
@@ -67,13 +67,13 @@ fn dequantize_int4(cx: &mut Lower, call: &Call) -> Items {
     }
     let turned = |c: Arc<Constant>| {
         let shape = Shape::from_slice(&[c.shape[1], c.shape[0]]);
-        let turned = Constant { name: format!("{}_last", c.name), dtype: c.dtype, shape, recipe: Recipe::Permute(c, vec![1, 0]) };
+        let turned = Constant { name: format!("{}_last", c.name), dtype: c.dtype, shape, expr: ConstExpr::Permute(c, vec![1, 0]) };
         repeated(Arc::new(turned), stored / group)
     };
     let name = format!("{}_to_biases", zero_point.name);
     let (scale, zero_point) = (turned(scale), turned(zero_point));
-    let recipe = Recipe::Formula(Formula::NegatedProduct, vec![scale.clone(), zero_point]);
-    let biases = cx.constant(Constant { name, dtype: scale.dtype, shape: scale.shape.clone(), recipe });
+    let expr = ConstExpr::Formula(Formula::NegatedProduct, vec![scale.clone(), zero_point]);
+    let biases = cx.constant(Constant { name, dtype: scale.dtype, shape: scale.shape.clone(), expr });
     let words = reinterpreted(cx, &codes, DType::U32, "int4_to_packed")?;
     let scales = cx.constant(Arc::unwrap_or_clone(scale));
     one(dequantize(cx, Packed { words, scales, biases }, group as i32, 4, output_dtype(call, DType::BF16)?)?)

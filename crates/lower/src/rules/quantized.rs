@@ -6,7 +6,7 @@ use flambeau_ir::{Dequantize, In, QuantMode, Tid};
 use flambeau_tensor::{DType, Expr, Shape};
 
 use super::{RuleRow, one, ops, row};
-use crate::{Call, Constant, Item, Lower, Recipe, Refuse, call::unsupported, lower::NEW};
+use crate::{Call, ConstExpr, Constant, Item, Lower, Refuse, call::unsupported, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
 
@@ -15,7 +15,7 @@ pub(super) const GROUPS: [usize; 4] = [128, 64, 32, 16];
 
 pub(super) fn constant(cx: &Lower, call: &Call, param: &str) -> Result<Arc<Constant>, Refuse> {
     let t = call.tensor(param)?;
-    cx.flow().constant(t).cloned().ok_or_else(|| Refuse::Unsupported(format!("`{param}` is not a constant")))
+    cx.graph().constant(t).cloned().ok_or_else(|| Refuse::Unsupported(format!("`{param}` is not a constant")))
 }
 
 /// Bits of a code range, if it is the full range of a signed integer of that many bits.
@@ -32,7 +32,7 @@ pub(super) fn repeated(c: Arc<Constant>, factor: usize) -> Arc<Constant> {
     if let Some(last) = shape.last_mut() {
         *last *= factor;
     }
-    Arc::new(Constant { name: format!("{}_regrouped", c.name), dtype: c.dtype, shape, recipe: Recipe::Repeat(c, factor) })
+    Arc::new(Constant { name: format!("{}_regrouped", c.name), dtype: c.dtype, shape, expr: ConstExpr::Repeat(c, factor) })
 }
 
 /// Codes, block lengths and parameters of `dequantize_affine`.
@@ -51,10 +51,10 @@ fn code_range(call: &Call, codes: DType) -> Result<(i64, i64), Refuse> {
 /// The parts of a weight that can be packed; `None` if it has to be unpacked by arithmetic.
 fn packable(cx: &Lower, call: &Call) -> Result<Option<Affine>, Refuse> {
     let t = call.tensor("input")?;
-    let Some(codes) = cx.flow().constant(t).cloned() else { return Ok(None) };
+    let Some(codes) = cx.graph().constant(t).cloned() else { return Ok(None) };
     let (low, high) = code_range(call, codes.dtype)?;
     let block: Vec<usize> = call.ints("block_size")?.into_iter().map(|b| usize::try_from(b).unwrap_or(0)).collect();
-    let params = ["scale", "zero_point"].map(|p| call.tensor_opt(p).map(|t| t.is_none_or(|t| cx.flow().constant(t).is_some())));
+    let params = ["scale", "zero_point"].map(|p| call.tensor_opt(p).map(|t| t.is_none_or(|t| cx.graph().constant(t).is_some())));
     let [scale, zero_point] = params;
     let Some(bits) = bits_of(low, high).filter(|&b| b != 7) else { return Ok(None) };
     let fits = codes.dtype == DType::I8 && codes.shape.len() >= 2 && block.len() == codes.shape.len() && scale? && zero_point?;
@@ -73,7 +73,7 @@ fn permuted(c: Arc<Constant>, perm: &[usize]) -> Arc<Constant> {
         return c;
     }
     let shape: Shape = perm.iter().map(|&p| c.shape[p]).collect();
-    Arc::new(Constant { name: format!("{}_last", c.name), dtype: c.dtype, shape, recipe: Recipe::Permute(c, perm.to_vec()) })
+    Arc::new(Constant { name: format!("{}_last", c.name), dtype: c.dtype, shape, expr: ConstExpr::Permute(c, perm.to_vec()) })
 }
 
 /// `scale * (codes - zero_point)`: packed if the format allows, with the grouped axis last; else by arithmetic.
@@ -160,11 +160,11 @@ fn packed(cx: &mut Lower, codes: &Arc<Constant>, scale: Arc<Constant>, zero_poin
         *last = *last * usize::from(bits) / 32;
     }
     let name = format!("{}_to_packed", codes.name);
-    let recipe = Recipe::PackSigned { codes: codes.clone(), bits };
-    let words = cx.constant(Constant { name, dtype: DType::U32, shape, recipe });
+    let expr = ConstExpr::PackSigned { codes: codes.clone(), bits };
+    let words = cx.constant(Constant { name, dtype: DType::U32, shape, expr });
     let bias_name = format!("{}_to_biases", zero_point.as_ref().unwrap_or(&scale).name);
-    let recipe = Recipe::AffineBias { scale: scale.clone(), zero_point, bits };
-    let biases = cx.constant(Constant { name: bias_name, dtype: scale.dtype, shape: scale.shape.clone(), recipe });
+    let expr = ConstExpr::AffineBias { scale: scale.clone(), zero_point, bits };
+    let biases = cx.constant(Constant { name: bias_name, dtype: scale.dtype, shape: scale.shape.clone(), expr });
     let scales = cx.constant(Arc::unwrap_or_clone(scale));
     Packed { words, scales, biases }
 }

@@ -3,7 +3,7 @@
 use flambeau_tensor::{DType, Tensor, cast};
 
 use super::{RuleRow, one, row};
-use crate::{Call, Item, Lower, Recipe, Refuse, call::unsupported};
+use crate::{Call, ConstExpr, Item, Lower, Refuse, call::unsupported};
 
 type Items = Result<Vec<Item>, Refuse>;
 
@@ -16,8 +16,8 @@ fn data_dependent(_: &mut Lower, call: &Call) -> Items {
 
 /// Indices repeated as often as a constant says.
 fn repeated(cx: &Lower, call: &Call) -> Result<Option<Vec<i64>>, Refuse> {
-    let Some(constant) = cx.flow().constant(call.tensor("repeats")?) else { return Ok(None) };
-    let Recipe::Literal(bytes) = &constant.recipe else { return Ok(None) };
+    let Some(constant) = cx.graph().constant(call.tensor("repeats")?) else { return Ok(None) };
+    let ConstExpr::Literal(bytes) = &constant.expr else { return Ok(None) };
     let counts = Tensor::new(constant.dtype, &constant.shape, bytes.clone()).and_then(|t| cast(&t, DType::I64));
     let counts = counts.map_err(|e| Refuse::Unsupported(e.to_string()))?;
     let counts = counts.as_slice::<i64>().map_err(|e| Refuse::Unsupported(e.to_string()))?;

@@ -5,7 +5,7 @@ mod taps;
 use flambeau_ir::{In, Int, Repeat, Tid};
 use flambeau_tensor::{DType, Expr, Tensor, cast};
 
-use self::taps::{Axis, Kind, Tap};
+use self::taps::{Axis, Interpolation, Tap};
 use super::{
     RuleRow, one,
     ops::{self, Emitted},
@@ -59,8 +59,8 @@ fn blend(cx: &mut Lower, x: Tid, axis: usize, taps: &[Tap<f32>]) -> Emitted {
 }
 
 /// Sums of the neighbours by weight.
-fn mix(cx: &mut Lower, x: Tid, at: usize, axis: &Axis, kind: Kind, taps: &[Tap<f32>]) -> Emitted {
-    if axis.size > MATRIX_UP_TO && !matches!(kind, Kind::Antialiased { .. }) {
+fn mix(cx: &mut Lower, x: Tid, at: usize, axis: &Axis, kind: Interpolation, taps: &[Tap<f32>]) -> Emitted {
+    if axis.size > MATRIX_UP_TO && !matches!(kind, Interpolation::Antialiased { .. }) {
         return blend(cx, x, at, taps);
     }
     let mut matrix = vec![0.0; (axis.size * axis.out) as usize];
@@ -82,7 +82,7 @@ fn copy_nearest(cx: &mut Lower, x: Tid, at: usize, axis: &Axis, exact: bool) -> 
 
 /// Weights as PyTorch keeps them beside images of 16-bit elements: in those elements' type, the lower neighbour's being what
 /// the rounded upper one leaves.
-fn round_weights(taps: &mut [Tap<f32>], kind: Kind, dtype: DType) -> Result<(), Refuse> {
+fn round_weights(taps: &mut [Tap<f32>], kind: Interpolation, dtype: DType) -> Result<(), Refuse> {
     let round = |values: Vec<f32>| -> Result<Vec<f32>, Refuse> {
         let fail = |e: flambeau_tensor::Error| Refuse::Unsupported(e.to_string());
         let narrow = Tensor::from_slice(&values, &[values.len()]).and_then(|t| cast(&t, dtype)).map_err(fail)?;
@@ -90,7 +90,7 @@ fn round_weights(taps: &mut [Tap<f32>], kind: Kind, dtype: DType) -> Result<(), 
     };
     for tap in taps {
         match (&mut tap[..], kind) {
-            ([low, high], Kind::Linear { .. }) => {
+            ([low, high], Interpolation::Linear { .. }) => {
                 high.1 = round(vec![high.1])?[0];
                 low.1 = round(vec![1.0 - high.1])?[0];
             }
@@ -104,10 +104,12 @@ fn round_weights(taps: &mut [Tap<f32>], kind: Kind, dtype: DType) -> Result<(), 
 }
 
 /// The axis of an f32 image, whose elements `stored` says the type of, resampled to a known size.
-fn interpolate(cx: &mut Lower, x: Tid, at: usize, axis: &Axis, kind: Kind, stored: DType) -> Emitted {
+fn interpolate(cx: &mut Lower, x: Tid, at: usize, axis: &Axis, kind: Interpolation, stored: DType) -> Emitted {
     match kind {
-        Kind::Nearest | Kind::NearestExact => return copy_nearest(cx, x, at, axis, kind == Kind::NearestExact),
-        Kind::Linear { .. } if axis.size == axis.out => return Ok(x),
+        Interpolation::Nearest | Interpolation::NearestExact => {
+            return copy_nearest(cx, x, at, axis, kind == Interpolation::NearestExact);
+        }
+        Interpolation::Linear { .. } if axis.size == axis.out => return Ok(x),
         _ if axis.size == axis.out && stored == DType::U8 => return Ok(x),
         _ => {}
     }
@@ -121,7 +123,7 @@ fn interpolate(cx: &mut Lower, x: Tid, at: usize, axis: &Axis, kind: Kind, store
     }
     // Images bilinearly resampled have f32 weights whatever their type.
     let is_plane = cx.spec(x).rank() == LEAD + 2;
-    if ops::wide(stored) != stored && !(is_plane && matches!(kind, Kind::Linear { .. })) {
+    if ops::wide(stored) != stored && !(is_plane && matches!(kind, Interpolation::Linear { .. })) {
         round_weights(&mut taps, kind, stored)?;
     }
     mix(cx, x, at, axis, kind, &taps)
@@ -131,7 +133,7 @@ fn interpolate(cx: &mut Lower, x: Tid, at: usize, axis: &Axis, kind: Kind, store
 const EXACT_BITS: u32 = 15;
 
 /// Bytes, held as f32, resampled in fixed point: every sum is exact, and is rounded and cut to bytes once.
-fn interpolate_bytes(cx: &mut Lower, x: Tid, at: usize, axis: &Axis, kind: Kind) -> Emitted {
+fn interpolate_bytes(cx: &mut Lower, x: Tid, at: usize, axis: &Axis, kind: Interpolation) -> Emitted {
     let fixed = axis.fixed(kind);
     let part = |of: fn(i32) -> i32, bits: u32| {
         let unit = f32::powi(0.5, bits as i32);
@@ -169,9 +171,9 @@ fn factors(call: &Call, n: usize) -> Result<Vec<Option<f64>>, Refuse> {
 }
 
 /// A symbolic axis can be resampled where every element is repeated as often.
-fn repeat_whole(cx: &mut Lower, x: Tid, at: usize, target: &Expr, factor: Option<f64>, kind: Kind) -> Emitted {
+fn repeat_whole(cx: &mut Lower, x: Tid, at: usize, target: &Expr, factor: Option<f64>, kind: Interpolation) -> Emitted {
     match factor {
-        Some(f) if f.fract() == 0.0 && f >= 1.0 && matches!(kind, Kind::Nearest | Kind::NearestExact) => {
+        Some(f) if f.fract() == 0.0 && f >= 1.0 && matches!(kind, Interpolation::Nearest | Interpolation::NearestExact) => {
             cx.emit(Repeat { x: In(x), out: NEW, repeats: Int::Lit(f as i64), axis: at as i32 })
         }
         _ => resample_symbolic(cx, x, at, target, factor, kind),
@@ -179,7 +181,7 @@ fn repeat_whole(cx: &mut Lower, x: Tid, at: usize, target: &Expr, factor: Option
 }
 
 /// Places in the input computed from the sizes that a run has.
-fn resample_symbolic(cx: &mut Lower, x: Tid, at: usize, target: &Expr, factor: Option<f64>, kind: Kind) -> Emitted {
+fn resample_symbolic(cx: &mut Lower, x: Tid, at: usize, target: &Expr, factor: Option<f64>, kind: Interpolation) -> Emitted {
     let size = cx.spec(x).dims[at].clone();
     let float = |cx: &mut Lower, size: &Expr| {
         let size = cx.size_tensor(size)?;
@@ -188,7 +190,7 @@ fn resample_symbolic(cx: &mut Lower, x: Tid, at: usize, target: &Expr, factor: O
     let last = float(cx, &(size.clone() - Expr::Int(1)))?;
     let zero = cx.number(0.0, DType::F32)?;
     let places = ops::count(cx, target, DType::F32)?;
-    let aligned = matches!(kind, Kind::Linear { align_corners: true });
+    let aligned = matches!(kind, Interpolation::Linear { align_corners: true });
     let scale = match factor.filter(|_| !aligned) {
         Some(factor) => cx.number(1.0 / factor, DType::F32)?,
         None => {
@@ -199,19 +201,19 @@ fn resample_symbolic(cx: &mut Lower, x: Tid, at: usize, target: &Expr, factor: O
             ops::div(cx, from, to)?
         }
     };
-    let half = if matches!(kind, Kind::NearestExact | Kind::Linear { align_corners: false }) { 0.5 } else { 0.0 };
+    let half = if matches!(kind, Interpolation::NearestExact | Interpolation::Linear { align_corners: false }) { 0.5 } else { 0.0 };
     let shifted = ops::add_number(cx, places, half)?;
     let source = ops::mul(cx, shifted, scale)?;
     let clip =
         |cx: &mut Lower, t: Tid| cx.emit(flambeau_ir::Clip { x: In(t), out: NEW, a_min: Some(In(zero)), a_max: Some(In(last)) });
     match kind {
-        Kind::Nearest | Kind::NearestExact => {
+        Interpolation::Nearest | Interpolation::NearestExact => {
             let low = cx.emit(flambeau_ir::Floor { x: In(source), out: NEW })?;
             let low = clip(cx, low)?;
             let index = cx.cast(low, DType::I32)?;
             ops::take(cx, x, index, at)
         }
-        Kind::Linear { .. } => {
+        Interpolation::Linear { .. } => {
             let source = ops::add_number(cx, source, -half)?;
             let source = ops::maximum(cx, source, zero)?;
             let low = cx.emit(flambeau_ir::Floor { x: In(source), out: NEW })?;
@@ -231,18 +233,20 @@ fn resample_symbolic(cx: &mut Lower, x: Tid, at: usize, target: &Expr, factor: O
             let (near, far) = (side(low, rest)?, side(next, part)?);
             ops::add(cx, near, far)
         }
-        Kind::Cubic { .. } | Kind::Antialiased { .. } => unsupported("cubic or antialiased resampling of a symbolic axis"),
+        Interpolation::Cubic { .. } | Interpolation::Antialiased { .. } => {
+            unsupported("cubic or antialiased resampling of a symbolic axis")
+        }
     }
 }
 
-fn resample(cx: &mut Lower, call: &Call, n: usize, kind: Kind) -> Items {
+fn resample(cx: &mut Lower, call: &Call, n: usize, kind: Interpolation) -> Items {
     let param = if call.arg("input").is_some() { "input" } else { "self" };
     let mut x = call.tensor(param)?;
     if cx.spec(x).rank() != LEAD + n {
         return unsupported(format!("resampling {n} axes of a tensor of rank {}", cx.spec(x).rank()));
     }
     let stored = cx.spec(x).dtype;
-    let copies = matches!(kind, Kind::Nearest | Kind::NearestExact);
+    let copies = matches!(kind, Interpolation::Nearest | Interpolation::NearestExact);
     if !copies {
         if !stored.is_float() && (stored != DType::U8 || n != 2) {
             return unsupported(format!("blending elements of {stored} along {n} axes"));
@@ -279,18 +283,18 @@ macro_rules! resamplers {
 }
 
 resamplers! {
-    nearest1d(1) => |call| Kind::Nearest;
-    nearest2d(2) => |call| Kind::Nearest;
-    nearest3d(3) => |call| Kind::Nearest;
-    exact1d(1) => |call| Kind::NearestExact;
-    exact2d(2) => |call| Kind::NearestExact;
-    exact3d(3) => |call| Kind::NearestExact;
-    linear1d(1) => |call| Kind::Linear { align_corners: align(call)? };
-    bilinear2d(2) => |call| Kind::Linear { align_corners: align(call)? };
-    trilinear3d(3) => |call| Kind::Linear { align_corners: align(call)? };
-    bicubic2d(2) => |call| Kind::Cubic { align_corners: align(call)? };
-    bilinear2d_aa(2) => |call| Kind::Antialiased { support: 1, align_corners: align(call)? };
-    bicubic2d_aa(2) => |call| Kind::Antialiased { support: 2, align_corners: align(call)? };
+    nearest1d(1) => |call| Interpolation::Nearest;
+    nearest2d(2) => |call| Interpolation::Nearest;
+    nearest3d(3) => |call| Interpolation::Nearest;
+    exact1d(1) => |call| Interpolation::NearestExact;
+    exact2d(2) => |call| Interpolation::NearestExact;
+    exact3d(3) => |call| Interpolation::NearestExact;
+    linear1d(1) => |call| Interpolation::Linear { align_corners: align(call)? };
+    bilinear2d(2) => |call| Interpolation::Linear { align_corners: align(call)? };
+    trilinear3d(3) => |call| Interpolation::Linear { align_corners: align(call)? };
+    bicubic2d(2) => |call| Interpolation::Cubic { align_corners: align(call)? };
+    bilinear2d_aa(2) => |call| Interpolation::Antialiased { support: 1, align_corners: align(call)? };
+    bicubic2d_aa(2) => |call| Interpolation::Antialiased { support: 2, align_corners: align(call)? };
 }
 
 const VEC: &str = "input output_size scale_factors";

@@ -23,7 +23,7 @@ fn item(cx: &mut Lower, call: &Call) -> Items {
         return unsupported("value slots hold integers, not floats");
     }
     let vid = cx.emit_value(ItemInt { x: In(x), out: NEW_VALUE })?;
-    Ok(vec![Item::Int(cx.flow().values[vid.0 as usize].clone())])
+    Ok(vec![Item::Int(cx.graph().values[vid.0 as usize].clone())])
 }
 
 macro_rules! arithmetic {

@@ -10,7 +10,7 @@ use super::{
     ops::{self, Emitted},
     row,
 };
-use crate::{Call, Constant, Formula, Item, Lower, Recipe, Refuse, call::unsupported, lower::NEW};
+use crate::{Call, ConstExpr, Constant, Formula, Item, Lower, Refuse, call::unsupported, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
 
@@ -39,7 +39,7 @@ fn standardised(cx: &mut Lower, x: Tid, mean: Tid, variance: Tid, eps: f64) -> E
 }
 
 fn constant(cx: &Lower, call: &Call, param: &str) -> Result<Option<Arc<Constant>>, Refuse> {
-    Ok(call.tensor_opt(param)?.and_then(|t| cx.flow().constant(t).cloned()))
+    Ok(call.tensor_opt(param)?.and_then(|t| cx.graph().constant(t).cloned()))
 }
 
 /// The whole layer as one scale and one shift per channel, made while the program is written.
@@ -49,16 +49,16 @@ fn folded(cx: &mut Lower, call: &Call, x: Tid, names: [&str; 2], eps: f64) -> Re
     if weight.is_none() != call.arg("weight").is_none() || bias.is_none() != call.arg("bias").is_none() {
         return Ok(None);
     }
-    let named = |suffix: &str, of: &Constant, recipe| Constant {
+    let named = |suffix: &str, of: &Constant, expr| Constant {
         name: format!("{}_{suffix}", of.name),
         dtype: DType::F32,
         shape: of.shape.clone(),
-        recipe,
+        expr,
     };
     let operands = [variance.clone()].into_iter().chain(weight).collect();
-    let scale = Arc::new(named("norm_scale", &variance, Recipe::Formula(Formula::NormScale { eps: eps as f32 }, operands)));
+    let scale = Arc::new(named("norm_scale", &variance, ConstExpr::Formula(Formula::NormScale { eps: eps as f32 }, operands)));
     let operands = [mean.clone(), scale.clone()].into_iter().chain(bias).collect();
-    let shift = named("norm_shift", &mean, Recipe::Formula(Formula::NormShift, operands));
+    let shift = named("norm_shift", &mean, ConstExpr::Formula(Formula::NormShift, operands));
     let (scale, shift) = (cx.constant(Arc::unwrap_or_clone(scale)), cx.constant(shift));
     let (dtype, rank) = (cx.spec(x).dtype, cx.spec(x).rank());
     let mut place = |t: Tid| {
@@ -238,11 +238,11 @@ fn weight_norm(cx: &mut Lower, call: &Call) -> Items {
     let g = cx.operand(call, "g", cx.spec(v).dtype)?;
     let kept = usize::try_from(call.int_or("dim", 0)?).ok();
     let axes: Vec<usize> = (0..cx.spec(v).rank()).filter(|&a| Some(a) != kept).collect();
-    let weight = match (cx.flow().constant(v).cloned(), cx.flow().constant(g).cloned()) {
+    let weight = match (cx.graph().constant(v).cloned(), cx.graph().constant(g).cloned()) {
         (Some(v), Some(g)) => {
             let name = format!("{}_normed", v.name);
             let (dtype, shape) = (v.dtype, v.shape.clone());
-            cx.constant(Constant { name, dtype, shape, recipe: Recipe::Formula(Formula::WeightNorm { dim: kept }, vec![v, g]) })
+            cx.constant(Constant { name, dtype, shape, expr: ConstExpr::Formula(Formula::WeightNorm { dim: kept }, vec![v, g]) })
         }
         _ => {
             let squares = ops::square(cx, v)?;

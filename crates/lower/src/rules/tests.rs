@@ -12,7 +12,7 @@ fn dims(text: &str) -> Vec<Expr> {
 
 fn tensor(cx: &mut Lower, text: &str) -> flambeau_ir::Tid {
     let (dtype, sizes) = text.split_once(' ').unwrap_or((text, ""));
-    let n = cx.flow().tensors.len() as u32;
+    let n = cx.graph().tensors.len() as u32;
     let spec = Spec { dtype: DType::from_name(dtype).unwrap(), dims: dims(sizes).into_iter().collect() };
     cx.slot(spec, Origin::Input(n))
 }
@@ -60,9 +60,9 @@ fn lower(target: &str, args: &str, outs: &[&str]) -> (Lower, Result<Vec<Item>, R
 fn check(target: &str, args: &str, outs: &[&str], want: &str) {
     let (cx, result) = lower(target, args, outs);
     let items = result.unwrap_or_else(|e| panic!("{target}({args}): {e}"));
-    let names = |chain: &Vec<crate::FlowNode>| chain.iter().map(|n| n.node.name()).collect::<Vec<_>>().join(" ");
-    let mut found = names(&cx.flow().chains[0]);
-    for chain in &cx.flow().chains[1..] {
+    let names = |chain: &Vec<crate::SsaNode>| chain.iter().map(|n| n.node.name()).collect::<Vec<_>>().join(" ");
+    let mut found = names(&cx.graph().chains[0]);
+    for chain in &cx.graph().chains[1..] {
         found += &format!(" [{}]", names(chain));
     }
     assert_eq!(found, want, "{target}({args})");
@@ -85,7 +85,7 @@ fn refuses(target: &str, args: &str, outs: &[&str], reason: &str) {
     let (cx, result) = lower(target, args, outs);
     let error = result.expect_err(target).to_string();
     assert!(error.contains(reason), "{target}({args}): {error}");
-    assert_eq!(cx.flow().node_count(), 0, "{target} leaves nodes behind");
+    assert_eq!(cx.graph().node_count(), 0, "{target} leaves nodes behind");
 }
 
 #[test]
@@ -276,10 +276,10 @@ fn experts_and_sampling() {
     );
     check("mlx.moe_gather_inputs.default", &gather("4", 16), &outs, "Repeat Reshape AsType ExpandDims Full ARange");
     let (cx, result) = lower("mlx.moe_gather_inputs.default", &gather("n", 4), &["f32 2*n 1 8"; 0]);
-    assert_eq!((result.unwrap().len(), cx.flow().chains.len()), (4, 3));
+    assert_eq!((result.unwrap().len(), cx.graph().chains.len()), (4, 3));
     let (cx, result) = lower("mlx.sample.default", "logits=f32 1 9, temperature=f32, top_k=i64, top_p=f32, seed=i64", &["i64 1"]);
     result.unwrap();
-    let all: Vec<&str> = cx.flow().chains.iter().flatten().map(|n| n.node.name()).collect();
+    let all: Vec<&str> = cx.graph().chains.iter().flatten().map(|n| n.node.name()).collect();
     for (name, n) in [("If", 1), ("RandomBits", 1), ("Argmax", 2), ("ItemInt", 3), ("Softmax", 1), ("Sort", 2), ("Where", 3)] {
         assert_eq!(all.iter().filter(|a| **a == name).count(), n, "{name}");
     }

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use flambeau_ir::{Checked, Graph, IdCopy, In, MetaDim, Node, Out, Slot, SlotCounts, SlotRef, Spec, TensorMeta, Tid, check};
-use flambeau_lower::{Arg, Call, Flow, Item, Lower, Origin, OutMeta, Recipe, RuleRow};
+use flambeau_lower::{Arg, Call, ConstExpr, Item, Lower, Origin, OutMeta, RuleRow, SsaGraph};
 use flambeau_tensor::{Bytes, DType, Expr, Symbol};
 use flambeau_wire::pte::{EValue, ExecutionPlan};
 
@@ -32,7 +32,7 @@ pub(super) fn build(
     if tensors.len() != results.len() {
         return Err(format!("it gives {} tensors, and {} are expected", tensors.len(), results.len()));
     }
-    let (graph, literals) = assemble(lower.into_flow(), &tensors, signature.tensors.len())?;
+    let (graph, literals) = assemble(lower.into_graph(), &tensors, signature.tensors.len())?;
     Ok((Arc::new(check(graph).map_err(|e| e.to_string())?), literals))
 }
 
@@ -75,47 +75,47 @@ fn meta(spec: &Spec) -> TensorMeta {
     TensorMeta::row_major(spec.dtype, spec.dims.iter().map(dim).collect())
 }
 
-/// Numbers the slots of a flow: constants, inputs, outputs, temporaries. Inputs are the flow's first slots.
-fn assemble(flow: Flow, results: &[Tid], inputs: usize) -> Result<(Graph, HashMap<String, Bytes>), String> {
-    let is_constant = |t: &usize| matches!(flow.tensors[*t].origin, Origin::Constant(_));
-    let constants: Vec<usize> = (0..flow.tensors.len()).filter(is_constant).collect();
+/// Numbers the slots of an SSA graph: constants, inputs, outputs, temporaries. Inputs are the graph's first slots.
+fn assemble(ssa: SsaGraph, results: &[Tid], inputs: usize) -> Result<(Graph, HashMap<String, Bytes>), String> {
+    let is_constant = |t: &usize| matches!(ssa.tensors[*t].origin, Origin::Constant(_));
+    let constants: Vec<usize> = (0..ssa.tensors.len()).filter(is_constant).collect();
     let slots = SlotCounts {
         constants: constants.len() as u32,
         inputs: inputs as u32,
         outputs: results.len() as u32,
         buffers: 0,
-        temps: (flow.tensors.len() - constants.len() - inputs) as u32,
+        temps: (ssa.tensors.len() - constants.len() - inputs) as u32,
     };
-    let mut graph = Graph { slots, values: flow.values.len() as u32, ..Graph::default() };
+    let mut graph = Graph { slots, values: ssa.values.len() as u32, ..Graph::default() };
     let mut literals = HashMap::new();
-    let mut number = vec![Tid(0); flow.tensors.len()];
+    let mut number = vec![Tid(0); ssa.tensors.len()];
     for (i, &t) in constants.iter().enumerate() {
-        let Origin::Constant(constant) = &flow.tensors[t].origin else { continue };
-        let Recipe::Literal(bytes) = &constant.recipe else {
+        let Origin::Constant(constant) = &ssa.tensors[t].origin else { continue };
+        let ConstExpr::Literal(bytes) = &constant.expr else {
             return Err(format!("its constant `{}` has to be computed", constant.name));
         };
         let key = format!("{i}/{}", constant.name);
         number[t] = Tid(i as u32);
         graph.names.push((key.clone(), Slot::Tensor(number[t])));
         literals.insert(key, bytes.clone());
-        graph.meta.push(meta(&flow.tensors[t].spec));
+        graph.meta.push(meta(&ssa.tensors[t].spec));
     }
     let (first_input, first_output) = (slots.constants, slots.constants + slots.inputs);
-    for ((number, info), tid) in number.iter_mut().zip(&flow.tensors).take(inputs).zip((first_input..).map(Tid)) {
+    for ((number, info), tid) in number.iter_mut().zip(&ssa.tensors).take(inputs).zip((first_input..).map(Tid)) {
         *number = tid;
         graph.inputs.push(Slot::Tensor(tid));
         graph.meta.push(meta(&info.spec));
     }
     let temps = (first_output + slots.outputs..).map(Tid);
-    for (t, tid) in (inputs..flow.tensors.len()).filter(|t| !is_constant(t)).zip(temps) {
+    for (t, tid) in (inputs..ssa.tensors.len()).filter(|t| !is_constant(t)).zip(temps) {
         number[t] = tid;
     }
-    graph.chains = flow.chains.iter().map(|chain| chain.iter().map(|n| renumbered(&n.node, &number)).collect()).collect();
+    graph.chains = ssa.chains.iter().map(|chain| chain.iter().map(|n| renumbered(&n.node, &number)).collect()).collect();
     for (i, &result) in results.iter().enumerate() {
         let (out, from) = (Tid(first_output + i as u32), result.0 as usize);
-        let x = *number.get(from).ok_or("a result is no slot of the flow")?;
+        let x = *number.get(from).ok_or("a result is no slot of the ssa")?;
         graph.outputs.push(Slot::Tensor(out));
-        graph.meta.push(meta(&flow.tensors[from].spec));
+        graph.meta.push(meta(&ssa.tensors[from].spec));
         if let Some(main) = graph.chains.first_mut() {
             main.push(IdCopy { x: In(x), out: Out(out) }.into());
         }

@@ -4,7 +4,7 @@ use num_traits::{Float, cast};
 
 /// How elements between those of the input are found.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum Interpolation {
     Nearest,
     NearestExact,
     Linear {
@@ -78,26 +78,26 @@ impl Axis {
     }
 
     /// What each output element is made of.
-    pub(super) fn taps<F: Float>(&self, kind: Kind) -> Vec<Tap<F>> {
+    pub(super) fn taps<F: Float>(&self, kind: Interpolation) -> Vec<Tap<F>> {
         (0..self.out).map(|i| self.tap(i, kind)).collect()
     }
 
-    fn tap<F: Float>(&self, i: i64, kind: Kind) -> Tap<F> {
+    fn tap<F: Float>(&self, i: i64, kind: Interpolation) -> Tap<F> {
         let inside = |j: i64| j.clamp(0, self.size - 1);
         match kind {
-            Kind::Nearest | Kind::NearestExact => Vec::new(),
-            Kind::Linear { align_corners } => {
+            Interpolation::Nearest | Interpolation::NearestExact => Vec::new(),
+            Interpolation::Linear { align_corners } => {
                 let at = self.source::<F>(i, align_corners).max(F::zero());
                 let low = cut(at).min(self.size - 1);
                 let part = (at - whole(low)).max(F::zero()).min(F::one());
                 vec![(low, F::one() - part), (inside(low + 1), part)]
             }
-            Kind::Cubic { align_corners } => {
+            Interpolation::Cubic { align_corners } => {
                 let at = self.source::<F>(i, align_corners);
                 let (low, part) = (cut(at.floor()), at - at.floor());
                 (-1..=2).map(|j| (inside(low + j), cubic((part - whole(j)).abs(), -0.75))).collect()
             }
-            Kind::Antialiased { support, align_corners } => self.antialiased(i, support, align_corners),
+            Interpolation::Antialiased { support, align_corners } => self.antialiased(i, support, align_corners),
         }
     }
 
@@ -115,7 +115,7 @@ impl Axis {
     }
 
     /// The taps with weights of at most 15 bits: those that fall on one element are summed, then each is rounded.
-    pub(super) fn fixed(&self, kind: Kind) -> Fixed {
+    pub(super) fn fixed(&self, kind: Interpolation) -> Fixed {
         let mut taps = self.taps::<f64>(kind);
         taps.iter_mut().for_each(merge);
         let largest = taps.iter().flatten().fold(0.0, |max, w| w.1.max(max));
@@ -156,13 +156,13 @@ fn cubic<F: Float>(x: F, a: f64) -> F {
 mod tests {
     use super::*;
 
-    const KINDS: [Kind; 6] = [
-        Kind::Linear { align_corners: false },
-        Kind::Linear { align_corners: true },
-        Kind::Cubic { align_corners: false },
-        Kind::Cubic { align_corners: true },
-        Kind::Antialiased { support: 1, align_corners: false },
-        Kind::Antialiased { support: 2, align_corners: false },
+    const KINDS: [Interpolation; 6] = [
+        Interpolation::Linear { align_corners: false },
+        Interpolation::Linear { align_corners: true },
+        Interpolation::Cubic { align_corners: false },
+        Interpolation::Cubic { align_corners: true },
+        Interpolation::Antialiased { support: 1, align_corners: false },
+        Interpolation::Antialiased { support: 2, align_corners: false },
     ];
 
     #[test]
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn fixed_weights_take_fifteen_bits() {
         let halves = Fixed { taps: vec![vec![(0, 1 << 14), (1, 1 << 14)]], bits: 15 };
-        assert_eq!(Axis { size: 2, out: 1, factor: None }.fixed(Kind::Linear { align_corners: false }), halves);
+        assert_eq!(Axis { size: 2, out: 1, factor: None }.fixed(Interpolation::Linear { align_corners: false }), halves);
         for (size, out) in [(3, 8), (64, 2), (1000, 3), (1, 1)] {
             for kind in KINDS {
                 let fixed = Axis { size, out, factor: None }.fixed(kind);

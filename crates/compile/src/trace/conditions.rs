@@ -5,11 +5,11 @@ use flambeau_lower::{Arg, Call, Item, OutMeta, Refuse};
 use flambeau_pt2::{Comparison, Graph, Node, SymBool};
 use flambeau_tensor::{DType, Expr};
 
-use super::{Trace, Value, control::refuse};
+use super::{Binding, Trace, control::refuse};
 use crate::report::Outcome;
 
 /// What is known of a condition.
-pub(super) enum Truth {
+pub(super) enum ConditionValue {
     Known(bool),
     Tensor(Tid),
 }
@@ -18,9 +18,9 @@ impl Trace<'_> {
     /// A condition as an argument: only one that is decided by the bounds of its sizes can be.
     pub(super) fn known_condition(&mut self, name: &str) -> Result<Arg, Refuse> {
         match self.values.get(&self.key(name)).cloned() {
-            Some(Value::Bool(c)) => match self.truth(&c)? {
-                Truth::Known(b) => Ok(Arg::Bool(b)),
-                Truth::Tensor(t) => Ok(Arg::Tensor(t)),
+            Some(Binding::Bool(c)) => match self.condition_value(&c)? {
+                ConditionValue::Known(b) => Ok(Arg::Bool(b)),
+                ConditionValue::Tensor(t) => Ok(Arg::Tensor(t)),
             },
             _ => refuse(format!("`{name}` is no condition that nodes can compute")),
         }
@@ -30,8 +30,8 @@ impl Trace<'_> {
     pub(super) fn predicate(&mut self, graph: &Graph, node: &Node) {
         for name in node.output_names() {
             let value = match graph.sym_bools.get(name).and_then(|c| self.condition(c)) {
-                Some(condition) => Value::Bool(condition),
-                None => Value::Absent(format!("`{name}` is a condition that nodes cannot compute")),
+                Some(condition) => Binding::Bool(condition),
+                None => Binding::Absent(format!("`{name}` is a condition that nodes cannot compute")),
             };
             self.values.insert(self.key(name), value);
         }
@@ -52,31 +52,31 @@ impl Trace<'_> {
     }
 
     /// The value of a condition: known from the bounds of its sizes, or a rank-0 tensor of booleans.
-    pub(super) fn truth(&mut self, condition: &SymBool) -> Result<Truth, Refuse> {
+    pub(super) fn condition_value(&mut self, condition: &SymBool) -> Result<ConditionValue, Refuse> {
         let (list, is_and) = match condition {
-            SymBool::Known(b) => return Ok(Truth::Known(*b)),
+            SymBool::Known(b) => return Ok(ConditionValue::Known(*b)),
             SymBool::Compare(op, a, b) => return self.compare(*op, a, b),
             SymBool::Not(c) => {
-                return match self.truth(c)? {
-                    Truth::Known(b) => Ok(Truth::Known(!b)),
-                    Truth::Tensor(t) => self.boolean("aten.logical_not.default", vec![("self", Arg::Tensor(t))]),
+                return match self.condition_value(c)? {
+                    ConditionValue::Known(b) => Ok(ConditionValue::Known(!b)),
+                    ConditionValue::Tensor(t) => self.boolean("aten.logical_not.default", vec![("self", Arg::Tensor(t))]),
                 };
             }
             SymBool::And(list) => (list, true),
             SymBool::Or(list) => (list, false),
             SymBool::Opaque(text) => return refuse(format!("the condition {text} cannot be computed by nodes")),
         };
-        let mut total = Truth::Known(is_and);
+        let mut total = ConditionValue::Known(is_and);
         for c in list {
-            total = match (total, self.truth(c)?) {
-                (Truth::Known(b), other) | (other, Truth::Known(b)) => {
+            total = match (total, self.condition_value(c)?) {
+                (ConditionValue::Known(b), other) | (other, ConditionValue::Known(b)) => {
                     if b == is_and {
                         other
                     } else {
-                        Truth::Known(!is_and)
+                        ConditionValue::Known(!is_and)
                     }
                 }
-                (Truth::Tensor(a), Truth::Tensor(b)) => {
+                (ConditionValue::Tensor(a), ConditionValue::Tensor(b)) => {
                     let target = if is_and { "aten.logical_and.default" } else { "aten.logical_or.default" };
                     self.boolean(target, vec![("self", Arg::Tensor(a)), ("other", Arg::Tensor(b))])?
                 }
@@ -85,15 +85,15 @@ impl Trace<'_> {
         Ok(total)
     }
 
-    fn compare(&mut self, op: Comparison, a: &Expr, b: &Expr) -> Result<Truth, Refuse> {
-        let (low, high) = self.lower.flow().bounds(&(a.clone() - b.clone()));
+    fn compare(&mut self, op: Comparison, a: &Expr, b: &Expr) -> Result<ConditionValue, Refuse> {
+        let (low, high) = self.lower.graph().bounds(&(a.clone() - b.clone()));
         let holds = [op.holds(low, 0), op.holds(high, 0)];
         let decided = match op {
             Comparison::Eq | Comparison::Ne => low == high || low > 0 || high < 0,
             _ => holds[0] == holds[1],
         };
         if decided {
-            return Ok(Truth::Known(holds[0]));
+            return Ok(ConditionValue::Known(holds[0]));
         }
         let target = match op {
             Comparison::Eq => "aten.eq.Tensor",
@@ -107,11 +107,11 @@ impl Trace<'_> {
         self.boolean(target, vec![("self", Arg::Tensor(a)), ("other", Arg::Tensor(b))])
     }
 
-    fn boolean(&mut self, target: &str, args: Vec<(&str, Arg)>) -> Result<Truth, Refuse> {
+    fn boolean(&mut self, target: &str, args: Vec<(&str, Arg)>) -> Result<ConditionValue, Refuse> {
         let args = args.into_iter().map(|(n, a)| (n.to_owned(), a)).collect();
         let outputs = vec![OutMeta { dtype: DType::Bool, dims: Vec::new(), used: true }];
         match self.lower.call(&Call { target: target.to_owned(), args, outputs }, self.calls.len() as u32)?.first() {
-            Some(Item::Tensor(t)) => Ok(Truth::Tensor(*t)),
+            Some(Item::Tensor(t)) => Ok(ConditionValue::Tensor(*t)),
             _ => refuse("a comparison has no result"),
         }
     }

@@ -1,45 +1,45 @@
-//! Carrying out constants' recipes.
+//! Evaluation of constant expressions.
 
 use std::sync::Arc;
 
-use flambeau_lower::{Constant, Recipe};
+use flambeau_lower::{ConstExpr, Constant};
 use flambeau_tensor::{AlignedBytes, Bytes, DType, Shape, Tensor, cast, row_major_strides};
 use sha2::{Digest, Sha256};
 
 use crate::{Error, pack, quantize, weights::Weights};
 
 /// The elements of a constant. Nothing is kept: an operand is read, used and dropped.
-pub(crate) fn materialize(constant: &Constant, weights: &Weights<'_>) -> Result<Tensor, Error> {
-    let of = |operand: &Arc<Constant>| materialize(operand, weights);
+pub(crate) fn evaluate(constant: &Constant, weights: &Weights<'_>) -> Result<Tensor, Error> {
+    let of = |operand: &Arc<Constant>| evaluate(operand, weights);
     let fail = |what: String| Error::Weight { name: constant.name.clone(), what };
-    let tensor = match &constant.recipe {
-        Recipe::Stored(number) => weights.read(*number)?,
-        Recipe::Literal(bytes) => wrap(constant, bytes.clone())?,
-        Recipe::Cast(x) => cast(&of(x)?, constant.dtype).map_err(|e| fail(e.to_string()))?,
-        Recipe::Reshape(x) | Recipe::Reinterpret(x) => wrap(constant, of(x)?.bytes().clone())?,
-        Recipe::Permute(x, perm) => permute(&of(x)?, perm).map_err(|e| fail(e.to_string()))?,
-        Recipe::Concat(parts, axis) => {
+    let tensor = match &constant.expr {
+        ConstExpr::Stored(number) => weights.read(*number)?,
+        ConstExpr::Literal(bytes) => wrap(constant, bytes.clone())?,
+        ConstExpr::Cast(x) => cast(&of(x)?, constant.dtype).map_err(|e| fail(e.to_string()))?,
+        ConstExpr::Reshape(x) | ConstExpr::Reinterpret(x) => wrap(constant, of(x)?.bytes().clone())?,
+        ConstExpr::Permute(x, perm) => permute(&of(x)?, perm).map_err(|e| fail(e.to_string()))?,
+        ConstExpr::Concat(parts, axis) => {
             let parts = parts.iter().map(of).collect::<Result<Vec<_>, _>>()?;
             wrap(constant, concat(&parts, *axis))?
         }
-        Recipe::Reciprocal(x) => map_floats(&of(x)?, reciprocal).map_err(|e| fail(e.to_string()))?,
-        Recipe::Repeat(x, factor) => wrap(constant, repeat(&of(x)?, *factor))?,
-        Recipe::PackSigned { codes, bits } => wrap(constant, pack::pack_signed(&of(codes)?, *bits).map_err(fail)?)?,
-        Recipe::AffineBias { scale, zero_point, bits } => {
+        ConstExpr::Reciprocal(x) => map_floats(&of(x)?, reciprocal).map_err(|e| fail(e.to_string()))?,
+        ConstExpr::Repeat(x, factor) => wrap(constant, repeat(&of(x)?, *factor))?,
+        ConstExpr::PackSigned { codes, bits } => wrap(constant, pack::pack_signed(&of(codes)?, *bits).map_err(fail)?)?,
+        ConstExpr::AffineBias { scale, zero_point, bits } => {
             let zero_point = zero_point.as_ref().map(of).transpose()?;
             pack::affine_bias(&of(scale)?, zero_point.as_ref(), *bits).map_err(fail)?
         }
-        Recipe::Formula(formula, operands) => {
+        ConstExpr::Formula(formula, operands) => {
             let operands = operands.iter().map(of).collect::<Result<Vec<_>, _>>()?;
             formula.evaluate(&operands, constant.dtype, &constant.shape).map_err(fail)?
         }
-        Recipe::Quantize { weight, scheme, part } => {
+        ConstExpr::Quantize { weight, scheme, part } => {
             quantize::part(&of(weight)?, *scheme, *part, weights.threads()).map_err(fail)?
         }
     };
     if tensor.dtype() != constant.dtype || tensor.shape() != &constant.shape[..] {
         let (dtype, shape) = (tensor.dtype(), tensor.shape());
-        return Err(fail(format!("its recipe gives {dtype} {shape:?} instead of {} {:?}", constant.dtype, constant.shape)));
+        return Err(fail(format!("its expression gives {dtype} {shape:?} instead of {} {:?}", constant.dtype, constant.shape)));
     }
     Ok(tensor)
 }
@@ -48,23 +48,23 @@ pub(crate) fn materialize(constant: &Constant, weights: &Weights<'_>) -> Result<
 pub(crate) fn identity(constant: &Constant, weights: &Weights<'_>) -> String {
     let of = |operand: &Arc<Constant>| identity(operand, weights);
     let (dtype, shape) = (constant.dtype, &constant.shape);
-    match &constant.recipe {
-        Recipe::Stored(number) => weights.identity(*number),
-        Recipe::Literal(bytes) => format!("literal {dtype} {shape:?} {:?}", Sha256::digest(bytes)),
-        Recipe::Cast(x) => format!("cast {dtype} ({})", of(x)),
-        Recipe::Reshape(x) | Recipe::Reinterpret(x) => of(x),
-        Recipe::Permute(x, perm) => format!("permute {perm:?} ({})", of(x)),
-        Recipe::Concat(parts, axis) => format!("concat {axis} {:?}", parts.iter().map(of).collect::<Vec<_>>()),
-        Recipe::Reciprocal(x) => format!("reciprocal ({})", of(x)),
-        Recipe::Repeat(x, factor) => format!("repeat {factor} ({})", of(x)),
-        Recipe::PackSigned { codes, bits } => format!("pack {bits} ({})", of(codes)),
-        Recipe::AffineBias { scale, zero_point, bits } => {
+    match &constant.expr {
+        ConstExpr::Stored(number) => weights.identity(*number),
+        ConstExpr::Literal(bytes) => format!("literal {dtype} {shape:?} {:?}", Sha256::digest(bytes)),
+        ConstExpr::Cast(x) => format!("cast {dtype} ({})", of(x)),
+        ConstExpr::Reshape(x) | ConstExpr::Reinterpret(x) => of(x),
+        ConstExpr::Permute(x, perm) => format!("permute {perm:?} ({})", of(x)),
+        ConstExpr::Concat(parts, axis) => format!("concat {axis} {:?}", parts.iter().map(of).collect::<Vec<_>>()),
+        ConstExpr::Reciprocal(x) => format!("reciprocal ({})", of(x)),
+        ConstExpr::Repeat(x, factor) => format!("repeat {factor} ({})", of(x)),
+        ConstExpr::PackSigned { codes, bits } => format!("pack {bits} ({})", of(codes)),
+        ConstExpr::AffineBias { scale, zero_point, bits } => {
             format!("bias {bits} ({}) {:?}", of(scale), zero_point.as_ref().map(of))
         }
-        Recipe::Formula(formula, operands) => {
+        ConstExpr::Formula(formula, operands) => {
             format!("{formula:?} {dtype} {:?}", operands.iter().map(of).collect::<Vec<_>>())
         }
-        Recipe::Quantize { weight, scheme, part } => format!("quantize {scheme:?} {part:?} ({})", of(weight)),
+        ConstExpr::Quantize { weight, scheme, part } => format!("quantize {scheme:?} {part:?} ({})", of(weight)),
     }
 }
 

@@ -29,7 +29,7 @@ pub struct TensorInfo {
 
 /// A node and the call that it comes from.
 #[derive(Clone, Debug)]
-pub struct FlowNode {
+pub struct SsaNode {
     pub node: Node,
     /// Number of the call, as the caller counts them; reports and errors lead back through it.
     pub call: u32,
@@ -45,8 +45,8 @@ pub struct Range {
 /// A program in single-assignment form. Chain 0 is the main chain; slots written in both branches of an `If` are the exception
 /// to single assignment.
 #[derive(Clone, Debug, Default)]
-pub struct Flow {
-    pub chains: Vec<Vec<FlowNode>>,
+pub struct SsaGraph {
+    pub chains: Vec<Vec<SsaNode>>,
     /// By virtual tensor slot.
     pub tensors: Vec<TensorInfo>,
     /// By virtual value slot: the integer that it holds.
@@ -61,7 +61,7 @@ pub struct Flow {
     pub ranges: HashMap<Symbol, Range>,
 }
 
-impl Flow {
+impl SsaGraph {
     /// Element type and sizes of a slot.
     pub fn spec(&self, t: Tid) -> &Spec {
         &self.tensors[t.0 as usize].spec

@@ -1,4 +1,4 @@
-//! Calls outside of delegates.
+//! Fallback calls.
 
 use flambeau_compile::{Error, Options, Outcome, compile};
 use flambeau_runtime::{Program, Value};
@@ -62,8 +62,8 @@ fn sizes_that_depend_on_the_data_are_left_to_kernels() {
     let program = exported("nonzero");
     let output = compile(&[("forward", &program)], &Options::default(), &*engine()).unwrap();
     let names: Vec<String> = output.report.methods[0]
-        .outside()
-        .map(|c| if let Outcome::Outside(kernel) = &c.outcome { kernel.clone() } else { String::new() })
+        .fallbacks()
+        .map(|c| if let Outcome::Fallback(kernel) = &c.outcome { kernel.clone() } else { String::new() })
         .collect();
     assert_eq!(names, ["aten::nonzero.out"]);
     assert_eq!(output.graphs().count(), 2);
