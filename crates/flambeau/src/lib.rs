@@ -243,7 +243,7 @@ pub mod pt2 {
 #[cfg(feature = "compile")]
 pub mod compile {
     pub use flambeau_compile::{
-        CallReport, Error, MethodReport, Options, Outcome, Output, Report, Scheme, SchemeName, compile, dry_run,
+        CallReport, Error, MethodReport, Options, Outcome, Output, Report, Scheme, SchemeError, SchemeName, compile, dry_run,
     };
 }
 
@@ -269,7 +269,9 @@ pub mod compile {
 /// ```
 #[cfg(feature = "zoo")]
 pub mod zoo {
-    pub use flambeau_zoo::{Checkpoint, Error, Logits, MetaValue, Model, Options, ScalePrecision, TokenizerSource, build, gguf};
+    pub use flambeau_zoo::{
+        Checkpoint, Error, Logits, MethodConstant, Model, Options, ScalePrecision, TokenizerSource, build, gguf,
+    };
 }
 
 /// Tokenizers, chat templates and sampling.

@@ -5,7 +5,7 @@ use flambeau_tensor::{AlignedBytes, Bytes, DType, bf16, f16};
 use crate::{
     Block,
     block::{MAX_ELEMENTS, MAX_GROUPS},
-    source::Rows,
+    source::RowOrder,
 };
 
 /// Which number of a group.
@@ -31,7 +31,7 @@ pub(crate) struct BlockMatrix {
     pub(crate) bytes: Bytes,
     pub(crate) rows: usize,
     pub(crate) cols: usize,
-    pub(crate) order: Rows,
+    pub(crate) order: RowOrder,
 }
 
 impl BlockMatrix {

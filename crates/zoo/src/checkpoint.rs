@@ -4,7 +4,7 @@ use flambeau_tensor::{Bytes, DType};
 use indexmap::IndexMap;
 
 use crate::{
-    Config, Result, Source, folder,
+    CheckpointTensor, Config, Result, folder,
     gguf::{self, Gguf, GgufVocab},
 };
 
@@ -21,7 +21,7 @@ pub enum TokenizerSource {
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     config: Config,
-    tensors: IndexMap<String, Source>,
+    tensors: IndexMap<String, CheckpointTensor>,
     tokenizer: TokenizerSource,
 }
 
@@ -33,7 +33,7 @@ impl Checkpoint {
     /// Joins parts that were read elsewhere. Tensors bear the names of Hugging Face checkpoints, such as
     /// `model.layers.0.mlp.up_proj.weight`; those that the family does not read are ignored. Shapes are checked when the program
     /// is built.
-    pub fn new(mut config: Config, tensors: IndexMap<String, Source>, tokenizer: TokenizerSource) -> Checkpoint {
+    pub fn new(mut config: Config, tensors: IndexMap<String, CheckpointTensor>, tokenizer: TokenizerSource) -> Checkpoint {
         config.tied = Some(config.tied.unwrap_or(!tensors.contains_key(HEAD)));
         Checkpoint { config, tensors, tokenizer }
     }
@@ -65,7 +65,7 @@ impl Checkpoint {
     }
 
     /// All tensors.
-    pub fn tensors(&self) -> &IndexMap<String, Source> {
+    pub fn tensors(&self) -> &IndexMap<String, CheckpointTensor> {
         &self.tensors
     }
 
@@ -82,7 +82,7 @@ impl Checkpoint {
             let has_bf16 = self.tensors.values().any(|tensor| tensor.dtype() == DType::BF16);
             return if has_bf16 { DType::BF16 } else { DType::F16 };
         }
-        let stated = self.config.dtype.or_else(|| self.tensors.get(EMBEDDING).map(Source::dtype));
+        let stated = self.config.dtype.or_else(|| self.tensors.get(EMBEDDING).map(CheckpointTensor::dtype));
         stated.filter(|d| matches!(d, DType::F32 | DType::F16 | DType::BF16)).unwrap_or(DType::BF16)
     }
 }

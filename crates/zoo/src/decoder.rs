@@ -3,7 +3,7 @@
 use flambeau_tensor::{DType, Expr, Tensor, cast};
 
 use crate::{
-    Checkpoint, Config, Error, Logits, Result, Source,
+    Checkpoint, CheckpointTensor, Config, Error, Logits, Result,
     builder::{Builder, Int, Rotary, Val},
     checkpoint::{EMBEDDING, HEAD},
     source::Read,
@@ -11,7 +11,7 @@ use crate::{
 
 /// What a build asks for, all of it decided.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct Settings {
     pub(crate) dtype: DType,
     /// Type of the scales of packed weights; `None` is the exact one.
     pub(crate) scales: Option<DType>,
@@ -26,7 +26,7 @@ pub(crate) struct Plan {
 pub(crate) struct Decoder<'a> {
     checkpoint: &'a Checkpoint,
     config: &'a Config,
-    plan: Plan,
+    settings: Settings,
     b: Builder,
     rotary: Rotary,
     /// Factor [D] on queries, where cosines and sines have one.
@@ -38,19 +38,19 @@ pub(crate) struct Decoder<'a> {
 
 impl<'a> Decoder<'a> {
     /// A program that has its inputs; returns the token ids with it.
-    pub(crate) fn new(checkpoint: &'a Checkpoint, plan: Plan) -> Result<(Decoder<'a>, Val)> {
+    pub(crate) fn new(checkpoint: &'a Checkpoint, settings: Settings) -> Result<(Decoder<'a>, Val)> {
         let config = checkpoint.config();
         let mut b = Builder::default();
         b.enter("model.rotary_emb");
-        let (rotary, amplitude) = rotary(&mut b, config, plan)?;
+        let (rotary, amplitude) = rotary(&mut b, config, settings)?;
         b.enter("model");
-        let s = b.symbol("s0", 1, plan.chunk);
-        let start = b.symbol("u0", 0, plan.positions - 1);
+        let s = b.symbol("s0", 1, settings.chunk);
+        let start = b.symbol("u0", 0, settings.positions - 1);
         let ids = b.input("input_ids", DType::I64, vec![Expr::Int(1), s.clone()]);
         let places = b.input("cache_position", DType::I64, vec![s]);
         let tokens = b.size(&ids, 1);
         let pos = b.first(&places, start);
-        Ok((Decoder { checkpoint, config, plan, b, rotary, amplitude, tokens, pos }, ids))
+        Ok((Decoder { checkpoint, config, settings, b, rotary, amplitude, tokens, pos }, ids))
     }
 
     /// Writes everything from token ids [1, s] to logits.
@@ -68,7 +68,7 @@ impl<'a> Decoder<'a> {
             let gated = self.mlp(&normed, &format!("{path}.mlp"))?;
             x = self.b.add(&x, &gated);
         }
-        if self.plan.logits == Logits::Last {
+        if self.settings.logits == Logits::Last {
             self.b.enter("model");
             x = self.b.last_position(&x);
         }
@@ -81,7 +81,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// The tensor of that name, which must have that shape.
-    fn source(&self, name: &str, shape: &[usize]) -> Result<Source> {
+    fn source(&self, name: &str, shape: &[usize]) -> Result<CheckpointTensor> {
         let source = self.checkpoint.tensors().get(name).ok_or_else(|| Error::MissingTensor(name.into()))?;
         if source.shape() != shape {
             return Err(Error::tensor(name, format!("shape {shape:?}"), format!("{:?}", source.shape())));
@@ -90,27 +90,27 @@ impl<'a> Decoder<'a> {
     }
 
     /// Rows `from..from + n` of a joined matrix of `rows`.
-    fn part(&self, name: &str, rows: usize, from: usize, n: usize) -> Result<Source> {
+    fn part(&self, name: &str, rows: usize, from: usize, n: usize) -> Result<CheckpointTensor> {
         let whole = self.source(name, &[rows, self.config.hidden])?;
         whole.slice(from, n).ok_or_else(|| Error::tensor(name, "rows in plain order", "interleaved ones"))
     }
 
     /// A weight matrix, with its dequantization where it is packed: one call for each use, as captured programs have it.
-    fn matrix(&mut self, name: &str, source: &Source) -> Result<Val> {
-        Ok(match source.read(name, self.plan.dtype, self.plan.scales)? {
+    fn matrix(&mut self, name: &str, source: &CheckpointTensor) -> Result<Val> {
+        Ok(match source.read(name, self.settings.dtype, self.settings.scales)? {
             Read::Plain(weight) => self.b.parameter(name, weight),
             Read::Packed { parts, bits, group } => {
                 let [words, scales, biases] = *parts;
                 let words = self.b.parameter(&format!("{name}.words"), words);
                 let scales = self.b.parameter(&format!("{name}.scales"), scales);
                 let biases = self.b.parameter(&format!("{name}.biases"), biases);
-                self.b.dequantize([&words, &scales, &biases], group, bits, self.plan.dtype)
+                self.b.dequantize([&words, &scales, &biases], group, bits, self.settings.dtype)
             }
         })
     }
 
     fn vector(&mut self, name: &str, len: usize) -> Result<Val> {
-        match self.source(name, &[len])?.read(name, self.plan.dtype, None)? {
+        match self.source(name, &[len])?.read(name, self.settings.dtype, None)? {
             Read::Plain(weight) => Ok(self.b.parameter(name, weight)),
             Read::Packed { .. } => Err(Error::tensor(name, "a vector of floats", "a quantized one")),
         }
@@ -129,7 +129,7 @@ impl<'a> Decoder<'a> {
         self.project(x, path, &name, &source, bias)
     }
 
-    fn project(&mut self, x: &Val, path: &str, name: &str, source: &Source, bias: bool) -> Result<Val> {
+    fn project(&mut self, x: &Val, path: &str, name: &str, source: &CheckpointTensor, bias: bool) -> Result<Val> {
         self.b.enter(path);
         let weight = self.matrix(name, source)?;
         let rows = source.shape().first().copied().unwrap_or(0);
@@ -177,9 +177,9 @@ impl<'a> Decoder<'a> {
         if let Some(amplitude) = &self.amplitude {
             q = self.b.mul(&q, amplitude);
         }
-        let shape = vec![1, c.kv_heads, self.plan.positions, c.head_dim];
-        let keys = self.b.buffer(&format!("key_cache_{layer}"), self.plan.dtype, shape.clone())?;
-        let values = self.b.buffer(&format!("value_cache_{layer}"), self.plan.dtype, shape)?;
+        let shape = vec![1, c.kv_heads, self.settings.positions, c.head_dim];
+        let keys = self.b.buffer(&format!("key_cache_{layer}"), self.settings.dtype, shape.clone())?;
+        let values = self.b.buffer(&format!("value_cache_{layer}"), self.settings.dtype, shape)?;
         self.b.cache_update(&keys, &k, &self.pos);
         self.b.cache_update(&values, &v, &self.pos);
         let scale = (c.head_dim as f64).sqrt().recip();
@@ -213,12 +213,12 @@ impl<'a> Decoder<'a> {
 
 /// Constants of the rotary embedding. The amplitude belongs on rotated queries and keys alike; since only their products count,
 /// queries alone carry its square.
-fn rotary(b: &mut Builder, config: &Config, plan: Plan) -> Result<(Rotary, Option<Val>)> {
-    let resolved = config.rope.resolve(plan.positions);
+fn rotary(b: &mut Builder, config: &Config, settings: Settings) -> Result<(Rotary, Option<Val>)> {
+    let resolved = config.rope.resolve(settings.positions);
     let periods = resolved.periods.map(|periods| vector(b, "rope_periods", &periods, DType::F32)).transpose()?;
     let square = (resolved.amplitude * resolved.amplitude) as f32;
     let factors: Vec<f32> = (0..config.head_dim).map(|i| if i < config.rope.dims { square } else { 1.0 }).collect();
-    let amplitude = (square != 1.0).then(|| vector(b, "rope_amplitude", &factors, plan.dtype)).transpose()?;
+    let amplitude = (square != 1.0).then(|| vector(b, "rope_amplitude", &factors, settings.dtype)).transpose()?;
     let (dims, base) = (config.rope.dims, config.rope.theta);
     Ok((Rotary { dims, base, scale: resolved.scale, periods }, amplitude))
 }

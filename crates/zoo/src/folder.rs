@@ -5,7 +5,7 @@ use indexmap::IndexMap;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value};
 
-use crate::{Checkpoint, Error, Result, Source, TokenizerSource, family, fields::Fields, limits::MAX_JSON_BYTES};
+use crate::{Checkpoint, CheckpointTensor, Error, Result, TokenizerSource, family, fields::Fields, limits::MAX_JSON_BYTES};
 
 const CONFIG: &str = "config.json";
 const GENERATION: &str = "generation_config.json";
@@ -27,9 +27,9 @@ const TOKENIZER: [&str; 11] = [
 ];
 
 /// The files by their last path component.
-struct Folder(IndexMap<String, Bytes>);
+struct Files(IndexMap<String, Bytes>);
 
-impl Folder {
+impl Files {
     fn json(&self, name: &str) -> Result<Option<Map<String, Value>>> {
         let Some(bytes) = self.0.get(name) else { return Ok(None) };
         if bytes.len() > MAX_JSON_BYTES {
@@ -117,7 +117,7 @@ impl<'a> Packing<'a> {
     }
 
     /// The packed tensor of a module `[rows, words]` with its scales and biases.
-    fn source(&self, module: &str, words: &Stored, tensors: &IndexMap<String, Stored>) -> Result<Source> {
+    fn source(&self, module: &str, words: &Stored, tensors: &IndexMap<String, Stored>) -> Result<CheckpointTensor> {
         let name = format!("{module}.weight");
         let part = |part: &str| {
             let key = format!("{module}.{part}");
@@ -141,18 +141,25 @@ impl<'a> Packing<'a> {
         if let Some(last) = shape.last_mut() {
             *last = last.saturating_mul(32) / bits;
         }
-        Source::packed(&name, shape, [words.bytes.clone(), scales.bytes.clone(), biases.bytes.clone()], scale, bits, group)
+        CheckpointTensor::packed(
+            &name,
+            shape,
+            [words.bytes.clone(), scales.bytes.clone(), biases.bytes.clone()],
+            scale,
+            bits,
+            group,
+        )
     }
 }
 
 /// The checkpoint in these files.
 pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
     let base = |name: String| name.rsplit(['/', '\\']).next().map(str::to_owned).unwrap_or(name);
-    let folder = Folder(files.into_iter().map(|(name, bytes)| (base(name), bytes)).collect());
-    let map = folder.json(CONFIG)?.ok_or_else(|| Error::MissingFile(CONFIG.into()))?;
+    let model = Files(files.into_iter().map(|(name, bytes)| (base(name), bytes)).collect());
+    let map = model.json(CONFIG)?.ok_or_else(|| Error::MissingFile(CONFIG.into()))?;
     let fields = Fields::new(&map);
     let mut config = family::config(&fields)?;
-    if let Some(generation) = folder.json(GENERATION)? {
+    if let Some(generation) = model.json(GENERATION)? {
         let generation = Fields::new(&generation);
         config.bos = generation.ints("bos_token_id")?.first().copied().or(config.bos);
         for id in generation.ints("eos_token_id")? {
@@ -162,18 +169,18 @@ pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
         }
     }
     let packing = Packing::new(&fields)?;
-    let stored = folder.tensors()?;
+    let stored = model.tensors()?;
     let mut tensors = IndexMap::with_capacity(stored.len());
     for (name, tensor) in &stored {
         let source = match (name.strip_suffix(".weight"), tensor.dtype) {
             (Some(module), Dtype::U32) => packing.source(module, tensor, &stored)?,
             (_, other) => match dtype(other) {
-                Some(dtype) => Source::plain(name, dtype, tensor.shape.clone(), tensor.bytes.clone())?,
+                Some(dtype) => CheckpointTensor::plain(name, dtype, tensor.shape.clone(), tensor.bytes.clone())?,
                 None => continue,
             },
         };
         tensors.insert(name.clone(), source);
     }
-    let tokenizer = folder.0.into_iter().filter(|(name, _)| TOKENIZER.contains(&name.as_str())).collect();
+    let tokenizer = model.0.into_iter().filter(|(name, _)| TOKENIZER.contains(&name.as_str())).collect();
     Ok(Checkpoint::new(config, tensors, TokenizerSource::Files(tokenizer)))
 }

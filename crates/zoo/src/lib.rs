@@ -31,9 +31,9 @@ pub use block::Block;
 pub use checkpoint::{Checkpoint, TokenizerSource};
 pub use config::{Biases, Config, Family};
 pub use error::Error;
-pub use model::{Logits, MetaValue, Model, Options, ScalePrecision, build};
+pub use model::{Logits, MethodConstant, Model, Options, ScalePrecision, build};
 pub use rope::{Rope, Scaling};
-pub use source::{Data, Rows, Source};
+pub use source::{CheckpointTensor, Data, RowOrder};
 
 /// Shorthand of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

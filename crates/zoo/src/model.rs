@@ -5,7 +5,7 @@ use flambeau_tensor::DType;
 
 use crate::{
     Checkpoint, Error, Result, TokenizerSource,
-    decoder::{Decoder, Plan},
+    decoder::{Decoder, Settings},
     limits::MAX_POSITIONS,
 };
 
@@ -52,7 +52,7 @@ pub struct Options {
 
 /// The value of a constant method.
 #[derive(Clone, Debug, PartialEq)]
-pub enum MetaValue {
+pub enum MethodConstant {
     Bool(bool),
     Int(i64),
     /// Several results of one method.
@@ -67,7 +67,7 @@ pub struct Model {
     /// prefill chunk. State: `key_cache_i` and `value_cache_i` [1, Hk, max_seq_len, D].
     pub exported: Exported,
     /// Constant methods by name.
-    pub metadata: Vec<(String, MetaValue)>,
+    pub metadata: Vec<(String, MethodConstant)>,
     pub tokenizer: TokenizerSource,
 }
 
@@ -78,13 +78,13 @@ pub struct Model {
 /// [`Error::Option`] for an option out of range, [`Error::MissingTensor`] and [`Error::Tensor`] for a checkpoint that does not
 /// fit its config.
 pub fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model> {
-    let plan = plan(checkpoint, options)?;
-    let (decoder, ids) = Decoder::new(checkpoint, plan)?;
+    let settings = settings(checkpoint, options)?;
+    let (decoder, ids) = Decoder::new(checkpoint, settings)?;
     let exported = decoder.write(&ids)?;
-    Ok(Model { exported, metadata: metadata(checkpoint, plan), tokenizer: checkpoint.tokenizer().clone() })
+    Ok(Model { exported, metadata: metadata(checkpoint, settings), tokenizer: checkpoint.tokenizer().clone() })
 }
 
-fn plan(checkpoint: &Checkpoint, options: &Options) -> Result<Plan> {
+fn settings(checkpoint: &Checkpoint, options: &Options) -> Result<Settings> {
     let config = checkpoint.config();
     let ranged = |option, value: usize, high: usize| match value {
         v if (1..=high).contains(&v) => Ok(v),
@@ -107,33 +107,33 @@ fn plan(checkpoint: &Checkpoint, options: &Options) -> Result<Plan> {
         ScalePrecision::Activations => Some(dtype),
         ScalePrecision::F32 => Some(DType::F32),
     };
-    Ok(Plan { dtype, scales, positions, chunk, logits: options.logits })
+    Ok(Settings { dtype, scales, positions, chunk, logits: options.logits })
 }
 
 /// The constant methods that ExecuTorch's runners and ours ask for.
-fn metadata(checkpoint: &Checkpoint, plan: Plan) -> Vec<(String, MetaValue)> {
+fn metadata(checkpoint: &Checkpoint, settings: Settings) -> Vec<(String, MethodConstant)> {
     let c = checkpoint.config();
-    let int = |v: usize| MetaValue::Int(v as i64);
-    let positions = int(plan.positions);
+    let int = |v: usize| MethodConstant::Int(v as i64);
+    let positions = int(settings.positions);
     let mut out = vec![
-        ("get_model_type", MetaValue::Text(c.family.name().into())),
-        ("get_dtype", MetaValue::Int(i64::from(plan.dtype.code()))),
+        ("get_model_type", MethodConstant::Text(c.family.name().into())),
+        ("get_dtype", MethodConstant::Int(i64::from(settings.dtype.code()))),
         ("get_max_seq_len", positions.clone()),
         ("get_max_context_len", positions.clone()),
         ("get_max_ctx_len", positions),
-        ("get_prefill_chunk_size", int(plan.chunk)),
+        ("get_prefill_chunk_size", int(settings.chunk)),
         ("get_max_batch_size", int(1)),
         ("get_vocab_size", int(c.vocab)),
         ("get_n_layers", int(c.layers)),
         ("get_n_kv_heads", int(c.kv_heads)),
         ("get_head_dim", int(c.head_dim)),
-        ("use_kv_cache", MetaValue::Bool(true)),
-        ("use_sdpa_with_kv_cache", MetaValue::Bool(false)),
-        ("enable_dynamic_shape", MetaValue::Bool(true)),
+        ("use_kv_cache", MethodConstant::Bool(true)),
+        ("use_sdpa_with_kv_cache", MethodConstant::Bool(false)),
+        ("enable_dynamic_shape", MethodConstant::Bool(true)),
     ];
-    out.extend(c.bos.map(|id| ("get_bos_id", MetaValue::Int(id))));
+    out.extend(c.bos.map(|id| ("get_bos_id", MethodConstant::Int(id))));
     if !c.eos.is_empty() {
-        out.push(("get_eos_ids", MetaValue::Ints(c.eos.clone())));
+        out.push(("get_eos_ids", MethodConstant::Ints(c.eos.clone())));
     }
     out.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }

@@ -10,7 +10,7 @@ use crate::{
 
 /// In which order a file holds the rows of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rows {
+pub enum RowOrder {
     /// As the program takes them.
     Plain,
     /// Per head of that many rows, pairs of rotary partners side by side, where the program takes the first partners of all
@@ -18,12 +18,12 @@ pub enum Rows {
     Interleaved(usize),
 }
 
-impl Rows {
+impl RowOrder {
     /// The stored row behind row `row` of the program.
     pub(crate) fn source(self, row: usize) -> usize {
         match self {
-            Rows::Plain => row,
-            Rows::Interleaved(head) => {
+            RowOrder::Plain => row,
+            RowOrder::Interleaved(head) => {
                 let (start, at, pairs) = (row / head * head, row % head, head / 2);
                 start + at % pairs * 2 + at / pairs
             }
@@ -44,10 +44,10 @@ pub enum Data {
 
 /// A named tensor of a checkpoint. Cloning shares the bytes.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct CheckpointTensor {
     shape: Vec<usize>,
     data: Data,
-    rows: Rows,
+    rows: RowOrder,
 }
 
 /// What a program reads for a tensor.
@@ -62,24 +62,24 @@ pub(crate) enum Read {
     },
 }
 
-impl Source {
+impl CheckpointTensor {
     /// Elements, row-major.
     ///
     /// # Errors
     /// [`Error::Tensor`] if the bytes do not fill the shape.
-    pub fn plain(name: &str, dtype: DType, shape: Vec<usize>, bytes: Bytes) -> Result<Source> {
+    pub fn plain(name: &str, dtype: DType, shape: Vec<usize>, bytes: Bytes) -> Result<CheckpointTensor> {
         let want = numel(&shape).and_then(|n| n.checked_mul(dtype.size()));
         if want != Some(bytes.len()) {
             return Err(Error::tensor(name, format!("{dtype} elements of shape {shape:?}"), format!("{} bytes", bytes.len())));
         }
-        Ok(Source { shape, data: Data::Plain { dtype, bytes }, rows: Rows::Plain })
+        Ok(CheckpointTensor { shape, data: Data::Plain { dtype, bytes }, rows: RowOrder::Plain })
     }
 
     /// Blocks along the last axis.
     ///
     /// # Errors
     /// [`Error::Tensor`] if the rows are not whole blocks or the bytes do not fill the shape.
-    pub fn blocks(name: &str, block: Block, shape: Vec<usize>, bytes: Bytes) -> Result<Source> {
+    pub fn blocks(name: &str, block: Block, shape: Vec<usize>, bytes: Bytes) -> Result<CheckpointTensor> {
         let cols = shape.last().copied().unwrap_or(1);
         let n = numel(&shape).filter(|_| cols.is_multiple_of(block.elements()) && !shape.is_empty());
         let want = n.and_then(|n| (n / block.elements()).checked_mul(block.bytes()));
@@ -90,7 +90,7 @@ impl Source {
                 format!("{} bytes", bytes.len()),
             ));
         }
-        Ok(Source { shape, data: Data::Blocks { block, bytes }, rows: Rows::Plain })
+        Ok(CheckpointTensor { shape, data: Data::Blocks { block, bytes }, rows: RowOrder::Plain })
     }
 
     /// MLX's packed form of a matrix `[rows, cols]`; `scales` and `biases` hold elements of `dtype`.
@@ -104,7 +104,7 @@ impl Source {
         dtype: DType,
         bits: usize,
         group: usize,
-    ) -> Result<Source> {
+    ) -> Result<CheckpointTensor> {
         let known =
             matches!(bits, 2 | 3 | 4 | 5 | 6 | 8) && matches!(group, 16 | 32 | 64 | 128) && dtype.is_float() && dtype.size() > 1;
         let cols = shape.last().copied().unwrap_or(0);
@@ -117,18 +117,18 @@ impl Source {
                 format!("{bits} bits in groups of {group} with {}, {} and {} bytes", words.len(), scales.len(), biases.len());
             return Err(Error::tensor(name, format!("words, {dtype} scales and biases of a packed {shape:?}"), found));
         }
-        Ok(Source { shape, data: Data::Packed { words, scales, biases, dtype, bits, group }, rows: Rows::Plain })
+        Ok(CheckpointTensor { shape, data: Data::Packed { words, scales, biases, dtype, bits, group }, rows: RowOrder::Plain })
     }
 
     /// The same tensor, stored with interleaved rotary rows, `head` of them a head.
     ///
     /// # Errors
     /// [`Error::Tensor`] if its rows are not whole heads of even size, or it is packed.
-    pub fn interleaved(self, name: &str, head: usize) -> Result<Source> {
+    pub fn interleaved(self, name: &str, head: usize) -> Result<CheckpointTensor> {
         let whole = head > 0 && head.is_multiple_of(2) && self.shape.first().is_some_and(|rows| rows.is_multiple_of(head));
         match self.data {
             Data::Plain { .. } | Data::Blocks { .. } if whole && self.shape.len() <= 2 => {
-                Ok(Source { rows: Rows::Interleaved(head), ..self })
+                Ok(CheckpointTensor { rows: RowOrder::Interleaved(head), ..self })
             }
             _ => Err(Error::tensor(name, format!("rows in heads of {head}"), format!("{} of shape {:?}", self.kind(), self.shape))),
         }
@@ -168,9 +168,9 @@ impl Source {
     }
 
     /// Rows `from..from + n` of the first axis. They share the bytes.
-    pub(crate) fn slice(&self, from: usize, n: usize) -> Option<Source> {
+    pub(crate) fn slice(&self, from: usize, n: usize) -> Option<CheckpointTensor> {
         let rows = *self.shape.first()?;
-        let end = from.checked_add(n).filter(|&end| end <= rows && self.rows == Rows::Plain)?;
+        let end = from.checked_add(n).filter(|&end| end <= rows && self.rows == RowOrder::Plain)?;
         let cut = |bytes: &Bytes| {
             let stride = bytes.len() / rows.max(1);
             bytes.slice(from * stride..end * stride)
@@ -184,7 +184,7 @@ impl Source {
             }
         };
         let shape = std::iter::once(n).chain(self.shape[1..].iter().copied()).collect();
-        Some(Source { shape, data, rows: self.rows })
+        Some(CheckpointTensor { shape, data, rows: self.rows })
     }
 
     /// The values as `f32`, for small tensors that the build itself reads.
@@ -215,7 +215,7 @@ impl Source {
                 let to = scales.unwrap_or(*from);
                 let param = |id: String, bytes: &Bytes| {
                     let shape = with_last(&self.shape, self.matrix().1 / group);
-                    Source { shape, data: Data::Plain { dtype: *from, bytes: bytes.clone() }, rows: Rows::Plain }
+                    CheckpointTensor { shape, data: Data::Plain { dtype: *from, bytes: bytes.clone() }, rows: RowOrder::Plain }
                         .plain_weight(&id, *from, bytes, to)
                 };
                 let shape = with_last(&self.shape, self.matrix().1 * bits / 32);
@@ -229,7 +229,7 @@ impl Source {
 
     fn plain_weight(&self, id: &str, from: DType, bytes: &Bytes, to: DType) -> Weight {
         let shape = self.shape.clone();
-        if from == to && self.rows == Rows::Plain {
+        if from == to && self.rows == RowOrder::Plain {
             return Weight::Strided(View::row_major(to, shape, Storage::new(id, bytes.clone())));
         }
         let (bytes, order) = (bytes.clone(), self.rows);
@@ -244,9 +244,9 @@ impl Source {
 }
 
 /// `bytes` with its `rows` equal rows in the program's order.
-fn reordered(bytes: &Bytes, rows: usize, order: Rows) -> Bytes {
+fn reordered(bytes: &Bytes, rows: usize, order: RowOrder) -> Bytes {
     let stride = bytes.len() / rows.max(1);
-    if order == Rows::Plain || stride == 0 {
+    if order == RowOrder::Plain || stride == 0 {
         return bytes.clone();
     }
     let mut out = AlignedBytes::zeroed(bytes.len());

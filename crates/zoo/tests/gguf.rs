@@ -2,7 +2,7 @@
 
 use flambeau_pt2::Exported;
 use flambeau_tensor::{Bytes, DType, Tensor, cast};
-use flambeau_zoo::{Checkpoint, Logits, MetaValue, Options, ScalePrecision, TokenizerSource, build, gguf::Gguf};
+use flambeau_zoo::{Checkpoint, Logits, MethodConstant, Options, ScalePrecision, TokenizerSource, build, gguf::Gguf};
 use proptest::prelude::*;
 
 const TINY: &[u8] = include_bytes!("data/tiny.gguf");
@@ -45,9 +45,9 @@ fn the_fixture_becomes_a_program_with_its_state_and_methods() {
     assert_eq!(exported.constants["key_cache_1"].shape(), [1, 2, 128, 16]);
     assert_eq!(exported.ranges.values().copied().collect::<Vec<_>>(), [(Some(1), Some(16)), (Some(0), Some(127))]);
     let meta = |name: &str| model.metadata.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
-    assert_eq!(meta("get_max_seq_len"), Some(MetaValue::Int(128)));
-    assert_eq!(meta("get_prefill_chunk_size"), Some(MetaValue::Int(16)));
-    assert_eq!(meta("get_eos_ids"), Some(MetaValue::Ints(vec![1])));
+    assert_eq!(meta("get_max_seq_len"), Some(MethodConstant::Int(128)));
+    assert_eq!(meta("get_prefill_chunk_size"), Some(MethodConstant::Int(16)));
+    assert_eq!(meta("get_eos_ids"), Some(MethodConstant::Ints(vec![1])));
     read_all(exported).unwrap();
 }
 

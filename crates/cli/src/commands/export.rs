@@ -12,7 +12,7 @@ use flambeau::{
     tensor::{Bytes, DType},
     text::Tokenizer,
     wire::pte::EValue,
-    zoo::{self, Checkpoint, Logits, MetaValue, TokenizerSource},
+    zoo::{self, Checkpoint, Logits, MethodConstant, TokenizerSource},
 };
 
 use super::compile::{QuantizeArgs, write_program};
@@ -134,12 +134,12 @@ fn folder_files(folder: &Path) -> Result<Vec<(String, Bytes)>> {
     Ok(list)
 }
 
-fn values(value: &MetaValue) -> Vec<EValue> {
+fn values(value: &MethodConstant) -> Vec<EValue> {
     match value {
-        MetaValue::Bool(v) => vec![EValue::Bool(*v)],
-        MetaValue::Int(v) => vec![EValue::Int(*v)],
-        MetaValue::Ints(list) => list.iter().map(|&v| EValue::Int(v)).collect(),
-        MetaValue::Text(v) => vec![EValue::String(v.clone())],
+        MethodConstant::Bool(v) => vec![EValue::Bool(*v)],
+        MethodConstant::Int(v) => vec![EValue::Int(*v)],
+        MethodConstant::Ints(list) => list.iter().map(|&v| EValue::Int(v)).collect(),
+        MethodConstant::Text(v) => vec![EValue::String(v.clone())],
     }
 }
 

@@ -3,10 +3,10 @@ use proptest::prelude::*;
 
 use super::{Block, TABLE};
 use crate::{
-    Data, Source,
+    CheckpointTensor, Data,
     affine::{BlockMatrix, Part},
     gguf::Gguf,
-    source::Rows,
+    source::RowOrder,
 };
 
 /// Value of element `i` by the format's own formula, written out apart from the tables under test.
@@ -92,7 +92,7 @@ fn every_format_agrees_with_the_reference_package() {
     for (block, ..) in TABLE {
         let source = file.source(&format!("{block:?}")).unwrap().unwrap();
         let Data::Blocks { bytes, .. } = source.data() else { panic!("{block:?} is {}", source.kind()) };
-        let matrix = BlockMatrix { block, bytes: bytes.clone(), rows: 1, cols: 256, order: Rows::Plain };
+        let matrix = BlockMatrix { block, bytes: bytes.clone(), rows: 1, cols: 256, order: RowOrder::Plain };
         let name = format!("{block:?}.values");
         let want = file.source(&name).unwrap().unwrap().values(&name).unwrap();
         assert_eq!(through_affine(&matrix, block.exact_scales()), want, "{block:?}");
@@ -103,7 +103,7 @@ fn every_format_agrees_with_the_reference_package() {
 fn biases_beyond_half_precision_are_refused_there_and_exact_in_single() {
     let mut bytes = vec![0u8; 34];
     bytes[..2].copy_from_slice(&f16::from_f32(600.0).to_le_bytes());
-    let matrix = BlockMatrix { block: Block::Q8_0, bytes: bytes.into(), rows: 1, cols: 32, order: Rows::Plain };
+    let matrix = BlockMatrix { block: Block::Q8_0, bytes: bytes.into(), rows: 1, cols: 32, order: RowOrder::Plain };
     let message = matrix.params(Part::Bias, DType::F16).unwrap_err();
     assert_eq!(message, "row 0 has the bias -76800, too large for f16");
     assert_eq!(through_affine(&matrix, DType::F32), vec![0.0; 32]);
@@ -111,8 +111,9 @@ fn biases_beyond_half_precision_are_refused_there_and_exact_in_single() {
 
 #[test]
 fn blocks_must_fill_the_shape() {
-    let check =
-        |shape: &[usize], len: usize| assert!(Source::blocks("w", Block::Q4_0, shape.to_vec(), vec![0; len].into()).is_err());
+    let check = |shape: &[usize], len: usize| {
+        assert!(CheckpointTensor::blocks("w", Block::Q4_0, shape.to_vec(), vec![0; len].into()).is_err())
+    };
     check(&[1, 33], 18);
     check(&[2, 32], 18);
     check(&[], 18);
@@ -136,7 +137,7 @@ proptest! {
                 b[at..at + 2].copy_from_slice(&f16::from_f32(v).to_le_bytes());
             }
         }
-        let order = if swap { Rows::Interleaved(2) } else { Rows::Plain };
+        let order = if swap { RowOrder::Interleaved(2) } else { RowOrder::Plain };
         let matrix = BlockMatrix { block, bytes: bytes.clone().into(), rows: 2, cols: 256, order };
         let value = |i: usize| naive(block, &bytes[i / block.elements() * block.bytes()..][..block.bytes()], i % block.elements());
         let want: Vec<f32> = (0..512).map(value).collect();

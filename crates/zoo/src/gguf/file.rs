@@ -3,9 +3,9 @@
 use flambeau_tensor::{Bytes, numel};
 use indexmap::IndexMap;
 
-use super::{Array, Kind, Value, reader::Reader};
+use super::{Array, MetadataValue, TensorType, reader::Reader};
 use crate::{
-    Error, Result, Source,
+    CheckpointTensor, Error, Result,
     limits::{MAX_GGUF_ALIGNMENT, MAX_GGUF_ENTRIES, MAX_GGUF_NAME_BYTES, MAX_GGUF_RANK, MAX_GGUF_TENSORS},
 };
 
@@ -19,7 +19,7 @@ const LEAST_TENSOR: usize = 24;
 #[derive(Clone, Debug)]
 pub struct Gguf {
     pub version: u32,
-    pub metadata: IndexMap<String, Value>,
+    pub metadata: IndexMap<String, MetadataValue>,
     pub tensors: IndexMap<String, TensorInfo>,
 }
 
@@ -28,7 +28,7 @@ pub struct Gguf {
 pub struct TensorInfo {
     /// Outermost first, as PyTorch writes it.
     pub shape: Vec<usize>,
-    pub kind: Kind,
+    pub kind: TensorType,
     /// Byte offset in the file.
     pub offset: usize,
     /// The stored bytes; for types of unknown size everything up to the end of the file.
@@ -49,7 +49,7 @@ impl Gguf {
         for _ in 0..n_entries {
             let at = r.offset();
             let key = r.text("metadata key", MAX_GGUF_NAME_BYTES)?;
-            let value = Value::read(&mut r)?;
+            let value = MetadataValue::read(&mut r)?;
             if let Some(_first) = metadata.insert(key.clone(), value) {
                 return Err(Error::Gguf { offset: at, what: format!("metadata key `{key}` occurs twice") });
             }
@@ -72,17 +72,17 @@ impl Gguf {
     ///
     /// # Errors
     /// [`Error::Tensor`] for a type without an affine form.
-    pub fn source(&self, name: &str) -> Result<Option<Source>> {
+    pub fn source(&self, name: &str) -> Result<Option<CheckpointTensor>> {
         let Some(info) = self.tensors.get(name) else { return Ok(None) };
         let (shape, bytes) = (info.shape.clone(), info.bytes.clone());
         match info.kind {
-            Kind::Plain(dtype) => Source::plain(name, dtype, shape, bytes).map(Some),
-            Kind::Blocks(block) => Source::blocks(name, block, shape, bytes).map(Some),
-            Kind::Other(_) => Err(Error::tensor(name, "a plain type or Q2_K to Q8_0", info.kind.name())),
+            TensorType::Plain(dtype) => CheckpointTensor::plain(name, dtype, shape, bytes).map(Some),
+            TensorType::Blocks(block) => CheckpointTensor::blocks(name, block, shape, bytes).map(Some),
+            TensorType::Other(_) => Err(Error::tensor(name, "a plain type or Q2_K to Q8_0", info.kind.name())),
         }
     }
 
-    fn typed<T>(&self, key: &str, expected: &str, get: impl Fn(&Value) -> Option<T>) -> Result<Option<T>> {
+    fn typed<T>(&self, key: &str, expected: &str, get: impl Fn(&MetadataValue) -> Option<T>) -> Result<Option<T>> {
         let Some(value) = self.metadata.get(key) else { return Ok(None) };
         get(value).map(Some).ok_or_else(|| Error::key(key, expected, value.describe()))
     }
@@ -92,28 +92,28 @@ impl Gguf {
     /// # Errors
     /// [`Error::Key`] for a value of another kind. The same holds for the other readers.
     pub fn int(&self, key: &str) -> Result<Option<i64>> {
-        self.typed(key, "an integer", |v| if let Value::Int(v) = v { Some(*v) } else { None })
+        self.typed(key, "an integer", |v| if let MetadataValue::Int(v) = v { Some(*v) } else { None })
     }
 
     /// The number under a key.
     pub fn float(&self, key: &str) -> Result<Option<f64>> {
         self.typed(key, "a number", |v| match v {
-            Value::Float(v) => Some(*v),
-            Value::Int(v) => Some(*v as f64),
+            MetadataValue::Float(v) => Some(*v),
+            MetadataValue::Int(v) => Some(*v as f64),
             _ => None,
         })
     }
 
     /// The boolean under a key.
     pub fn bool(&self, key: &str) -> Result<Option<bool>> {
-        self.typed(key, "a boolean", |v| if let Value::Bool(v) = v { Some(*v) } else { None })
+        self.typed(key, "a boolean", |v| if let MetadataValue::Bool(v) = v { Some(*v) } else { None })
     }
 
     /// The text under a key.
     pub fn text(&self, key: &str) -> Result<Option<&str>> {
         match self.metadata.get(key) {
             None => Ok(None),
-            Some(Value::Text(text)) => Ok(Some(text)),
+            Some(MetadataValue::Text(text)) => Ok(Some(text)),
             Some(other) => Err(Error::key(key, "a text", other.describe())),
         }
     }
@@ -122,21 +122,21 @@ impl Gguf {
     pub fn texts(&self, key: &str) -> Result<&[String]> {
         match self.metadata.get(key) {
             None => Ok(&[]),
-            Some(Value::Array(Array::Texts(texts))) => Ok(texts),
-            Some(Value::Array(array)) if array.is_empty() => Ok(&[]),
+            Some(MetadataValue::Array(Array::Texts(texts))) => Ok(texts),
+            Some(MetadataValue::Array(array)) if array.is_empty() => Ok(&[]),
             Some(other) => Err(Error::key(key, "an array of texts", other.describe())),
         }
     }
 
     /// The numbers under a key, each converted by `get`; none if the key is missing.
-    pub fn numbers<T>(&self, key: &str, get: impl Fn(Value) -> Option<T>) -> Result<Vec<T>> {
+    pub fn numbers<T>(&self, key: &str, get: impl Fn(MetadataValue) -> Option<T>) -> Result<Vec<T>> {
         match self.metadata.get(key) {
             None => Ok(Vec::new()),
-            Some(Value::Array(Array::Numbers(numbers))) => {
+            Some(MetadataValue::Array(Array::Numbers(numbers))) => {
                 let all: Option<Vec<T>> = numbers.iter().map(get).collect();
                 all.ok_or_else(|| Error::key(key, "numbers of another type", "an array with others"))
             }
-            Some(Value::Array(array)) if array.is_empty() => Ok(Vec::new()),
+            Some(MetadataValue::Array(array)) if array.is_empty() => Ok(Vec::new()),
             Some(other) => Err(Error::key(key, "an array of numbers", other.describe())),
         }
     }
@@ -156,10 +156,10 @@ fn read_version(r: &mut Reader) -> Result<u32> {
     }
 }
 
-fn alignment(metadata: &IndexMap<String, Value>) -> Result<u64> {
+fn alignment(metadata: &IndexMap<String, MetadataValue>) -> Result<u64> {
     match metadata.get(ALIGNMENT) {
         None => Ok(DEFAULT_ALIGNMENT),
-        Some(&Value::Int(v)) if v > 0 && v as u64 <= MAX_GGUF_ALIGNMENT && v % 8 == 0 => Ok(v as u64),
+        Some(&MetadataValue::Int(v)) if v > 0 && v as u64 <= MAX_GGUF_ALIGNMENT && v % 8 == 0 => Ok(v as u64),
         Some(other) => Err(Error::key(ALIGNMENT, format!("a multiple of 8 up to {MAX_GGUF_ALIGNMENT}"), other.describe())),
     }
 }
@@ -170,7 +170,7 @@ struct Described {
     at: usize,
     name: String,
     shape: Vec<usize>,
-    kind: Kind,
+    kind: TensorType,
     offset: u64,
 }
 
@@ -188,7 +188,7 @@ impl Described {
             shape.push(usize::try_from(size).map_err(|_| r.error(format!("size {size} of tensor `{name}` is too large")))?);
         }
         shape.reverse();
-        let kind = Kind::from_number(r.u32("tensor type")?);
+        let kind = TensorType::from_number(r.u32("tensor type")?);
         Ok(Described { at, name, shape, kind, offset: r.u64("tensor offset")? })
     }
 

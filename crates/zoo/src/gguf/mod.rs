@@ -2,15 +2,15 @@
 
 mod config;
 mod file;
-mod kind;
 mod names;
 mod reader;
+mod tensor_type;
 mod value;
 mod vocab;
 
 pub use file::{Gguf, TensorInfo};
-pub use kind::Kind;
-pub use value::{Array, Value};
+pub use tensor_type::TensorType;
+pub use value::{Array, MetadataValue};
 pub use vocab::GgufVocab;
 
 pub(crate) use {config::config, names::sources, vocab::vocab};

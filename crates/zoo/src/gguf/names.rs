@@ -3,7 +3,7 @@
 use indexmap::IndexMap;
 
 use super::Gguf;
-use crate::{Config, Family, Result, Source};
+use crate::{CheckpointTensor, Config, Family, Result};
 
 /// (GGUF's name inside of a block, the program's inside of a layer)
 const LAYER: [(&str, &str); 11] = [
@@ -24,7 +24,7 @@ const OUTER: [(&str, &str); 3] = [("token_embd", "model.embed_tokens"), ("output
 
 /// The tensors of the file that a program may read, by the names of Hugging Face checkpoints. Rows of Llama's q and k stand
 /// interleaved in the file and are marked so.
-pub(crate) fn sources(file: &Gguf, config: &Config) -> Result<IndexMap<String, Source>> {
+pub(crate) fn sources(file: &Gguf, config: &Config) -> Result<IndexMap<String, CheckpointTensor>> {
     let mut out = IndexMap::new();
     let mut add = |stored: String, name: String, head: Option<usize>| -> Result<()> {
         if let Some(source) = file.source(&stored)? {

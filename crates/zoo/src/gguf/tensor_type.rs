@@ -6,7 +6,7 @@ use crate::Block;
 
 /// A tensor type of a GGUF file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum TensorType {
     Plain(DType),
     Blocks(Block),
     /// A type whose name may be known, but which no affine form represents.
@@ -14,25 +14,25 @@ pub enum Kind {
 }
 
 /// (number, type). The numbers that are missing are [`NAMES`] or unknown.
-const KINDS: [(u32, Kind); 18] = [
-    (0, Kind::Plain(DType::F32)),
-    (1, Kind::Plain(DType::F16)),
-    (2, Kind::Blocks(Block::Q4_0)),
-    (3, Kind::Blocks(Block::Q4_1)),
-    (6, Kind::Blocks(Block::Q5_0)),
-    (7, Kind::Blocks(Block::Q5_1)),
-    (8, Kind::Blocks(Block::Q8_0)),
-    (10, Kind::Blocks(Block::Q2_K)),
-    (11, Kind::Blocks(Block::Q3_K)),
-    (12, Kind::Blocks(Block::Q4_K)),
-    (13, Kind::Blocks(Block::Q5_K)),
-    (14, Kind::Blocks(Block::Q6_K)),
-    (24, Kind::Plain(DType::I8)),
-    (25, Kind::Plain(DType::I16)),
-    (26, Kind::Plain(DType::I32)),
-    (27, Kind::Plain(DType::I64)),
-    (28, Kind::Plain(DType::F64)),
-    (30, Kind::Plain(DType::BF16)),
+const KINDS: [(u32, TensorType); 18] = [
+    (0, TensorType::Plain(DType::F32)),
+    (1, TensorType::Plain(DType::F16)),
+    (2, TensorType::Blocks(Block::Q4_0)),
+    (3, TensorType::Blocks(Block::Q4_1)),
+    (6, TensorType::Blocks(Block::Q5_0)),
+    (7, TensorType::Blocks(Block::Q5_1)),
+    (8, TensorType::Blocks(Block::Q8_0)),
+    (10, TensorType::Blocks(Block::Q2_K)),
+    (11, TensorType::Blocks(Block::Q3_K)),
+    (12, TensorType::Blocks(Block::Q4_K)),
+    (13, TensorType::Blocks(Block::Q5_K)),
+    (14, TensorType::Blocks(Block::Q6_K)),
+    (24, TensorType::Plain(DType::I8)),
+    (25, TensorType::Plain(DType::I16)),
+    (26, TensorType::Plain(DType::I32)),
+    (27, TensorType::Plain(DType::I64)),
+    (28, TensorType::Plain(DType::F64)),
+    (30, TensorType::Plain(DType::BF16)),
 ];
 
 const NAMES: [(u32, &str); 15] = [
@@ -53,18 +53,18 @@ const NAMES: [(u32, &str); 15] = [
     (40, "NVFP4"),
 ];
 
-impl Kind {
+impl TensorType {
     /// The type with that number.
-    pub fn from_number(number: u32) -> Kind {
-        KINDS.iter().find(|row| row.0 == number).map_or(Kind::Other(number), |row| row.1)
+    pub fn from_number(number: u32) -> TensorType {
+        KINDS.iter().find(|row| row.0 == number).map_or(TensorType::Other(number), |row| row.1)
     }
 
     /// Its name in messages and listings.
     pub fn name(self) -> String {
         match self {
-            Kind::Plain(dtype) => dtype.name().to_uppercase(),
-            Kind::Blocks(block) => format!("{block:?}"),
-            Kind::Other(number) => {
+            TensorType::Plain(dtype) => dtype.name().to_uppercase(),
+            TensorType::Blocks(block) => format!("{block:?}"),
+            TensorType::Other(number) => {
                 NAMES.iter().find(|row| row.0 == number).map_or_else(|| format!("type {number}"), |row| row.1.to_owned())
             }
         }
@@ -73,9 +73,9 @@ impl Kind {
     /// Elements and bytes of a block; one element for plain types.
     pub fn block(self) -> Option<(usize, usize)> {
         match self {
-            Kind::Plain(dtype) => Some((1, dtype.size())),
-            Kind::Blocks(block) => Some((block.elements(), block.bytes())),
-            Kind::Other(_) => None,
+            TensorType::Plain(dtype) => Some((1, dtype.size())),
+            TensorType::Blocks(block) => Some((block.elements(), block.bytes())),
+            TensorType::Other(_) => None,
         }
     }
 }

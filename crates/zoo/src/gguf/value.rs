@@ -10,7 +10,7 @@ use crate::{
 
 /// A metadata value. Integers of every width are one variant, as are floats.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Value {
+pub enum MetadataValue {
     /// All integers but `u64` above `i64::MAX`, which saturate.
     Int(i64),
     Float(f64),
@@ -49,19 +49,19 @@ fn width(kind: u32) -> Option<usize> {
 }
 
 /// The number in exactly `width(kind)` bytes.
-fn number(kind: u32, bytes: &[u8]) -> Value {
+fn number(kind: u32, bytes: &[u8]) -> MetadataValue {
     let mut wide = [0u8; 8];
     wide.iter_mut().zip(bytes).for_each(|(w, &b)| *w = b);
     let raw = u64::from_le_bytes(wide);
     match kind {
-        1 => Value::Int(i64::from(raw as i8)),
-        3 => Value::Int(i64::from(raw as i16)),
-        5 => Value::Int(i64::from(raw as i32)),
-        6 => Value::Float(f64::from(f32::from_bits(raw as u32))),
-        7 => Value::Bool(raw != 0),
-        11 => Value::Int(raw as i64),
-        12 => Value::Float(f64::from_bits(raw)),
-        _ => Value::Int(i64::try_from(raw).unwrap_or(i64::MAX)),
+        1 => MetadataValue::Int(i64::from(raw as i8)),
+        3 => MetadataValue::Int(i64::from(raw as i16)),
+        5 => MetadataValue::Int(i64::from(raw as i32)),
+        6 => MetadataValue::Float(f64::from(f32::from_bits(raw as u32))),
+        7 => MetadataValue::Bool(raw != 0),
+        11 => MetadataValue::Int(raw as i64),
+        12 => MetadataValue::Float(f64::from_bits(raw)),
+        _ => MetadataValue::Int(i64::try_from(raw).unwrap_or(i64::MAX)),
     }
 }
 
@@ -77,7 +77,7 @@ impl Numbers {
     }
 
     /// The elements.
-    pub fn iter(&self) -> impl Iterator<Item = Value> {
+    pub fn iter(&self) -> impl Iterator<Item = MetadataValue> {
         self.bytes.chunks_exact(width(self.kind).unwrap_or(1)).map(|bytes| number(self.kind, bytes))
     }
 }
@@ -97,13 +97,13 @@ impl Array {
     }
 }
 
-impl Value {
-    pub(super) fn read(r: &mut Reader) -> Result<Value> {
+impl MetadataValue {
+    pub(super) fn read(r: &mut Reader) -> Result<MetadataValue> {
         let kind = r.u32("value type")?;
         match width(kind) {
             Some(width) => Ok(number(kind, &r.take(width, "value")?)),
-            None if kind == TEXT => r.text("text value", MAX_GGUF_TEXT_BYTES).map(Value::Text),
-            None if kind == ARRAY => read_array(r).map(Value::Array),
+            None if kind == TEXT => r.text("text value", MAX_GGUF_TEXT_BYTES).map(MetadataValue::Text),
+            None if kind == ARRAY => read_array(r).map(MetadataValue::Array),
             None => Err(r.error(format!("expected a value type below 13, found {kind}"))),
         }
     }
@@ -111,11 +111,11 @@ impl Value {
     /// What it is, for messages.
     pub fn describe(&self) -> String {
         match self {
-            Value::Int(v) => v.to_string(),
-            Value::Float(v) => v.to_string(),
-            Value::Bool(v) => v.to_string(),
-            Value::Text(v) => format!("text `{}`", v.chars().take(80).collect::<String>()),
-            Value::Array(v) => format!("an array of {}", v.len()),
+            MetadataValue::Int(v) => v.to_string(),
+            MetadataValue::Float(v) => v.to_string(),
+            MetadataValue::Bool(v) => v.to_string(),
+            MetadataValue::Text(v) => format!("text `{}`", v.chars().take(80).collect::<String>()),
+            MetadataValue::Array(v) => format!("an array of {}", v.len()),
         }
     }
 }

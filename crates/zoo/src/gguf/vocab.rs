@@ -1,6 +1,6 @@
 //! The tokenizer inside of a GGUF file, as plain data.
 
-use super::{Gguf, Value};
+use super::{Gguf, MetadataValue};
 use crate::{Error, Result};
 
 /// The `tokenizer.*` metadata. Missing keys are empty lists or `None`.
@@ -42,12 +42,12 @@ pub(crate) fn vocab(file: &Gguf) -> Result<GgufVocab> {
         // Some writers store minus one for "none".
         value.filter(|&v| v != -1).map(|v| u32::try_from(v).map_err(|_| Error::key(key(name), "a token id", v))).transpose()
     };
-    let float = |v: Value| match v {
-        Value::Float(v) => Some(v as f32),
-        Value::Int(v) => Some(v as f32),
+    let float = |v: MetadataValue| match v {
+        MetadataValue::Float(v) => Some(v as f32),
+        MetadataValue::Int(v) => Some(v as f32),
         _ => None,
     };
-    let int = |v: Value| if let Value::Int(v) = v { i32::try_from(v).ok() } else { None };
+    let int = |v: MetadataValue| if let MetadataValue::Int(v) = v { i32::try_from(v).ok() } else { None };
     Ok(GgufVocab {
         model: file.text(&key("model"))?.unwrap_or_default().to_owned(),
         pre: file.text(&key("pre"))?.map(str::to_owned),

@@ -4,7 +4,7 @@ use anyhow::Result;
 use flambeau::{
     tensor::Bytes,
     wire::ptd,
-    zoo::gguf::{Gguf, Value},
+    zoo::gguf::{Gguf, MetadataValue},
 };
 use serde_json::{Value as Json, json};
 
@@ -54,14 +54,14 @@ pub(crate) fn describe_gguf(bytes: Bytes) -> Result<Description> {
 }
 
 /// A value; long texts and arrays only in words.
-fn value_json(value: &Value) -> Json {
+fn value_json(value: &MetadataValue) -> Json {
     const LONGEST: usize = 200;
     match value {
-        Value::Int(v) => json!(v),
-        Value::Float(v) => json!(v),
-        Value::Bool(v) => json!(v),
-        Value::Text(v) if v.len() <= LONGEST => json!(v),
-        Value::Text(v) => json!(format!("text of {} bytes", v.len())),
-        Value::Array(list) => json!(format!("array of {}", list.len())),
+        MetadataValue::Int(v) => json!(v),
+        MetadataValue::Float(v) => json!(v),
+        MetadataValue::Bool(v) => json!(v),
+        MetadataValue::Text(v) if v.len() <= LONGEST => json!(v),
+        MetadataValue::Text(v) => json!(format!("text of {} bytes", v.len())),
+        MetadataValue::Array(list) => json!(format!("array of {}", list.len())),
     }
 }
