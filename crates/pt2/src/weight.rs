@@ -19,11 +19,11 @@ use crate::{
 pub struct Storage {
     id: Arc<str>,
     len: usize,
-    source: Source,
+    backing: Backing,
 }
 
 #[derive(Clone)]
-enum Source {
+enum Backing {
     Bytes(Bytes),
     Deflated(Arc<Deflated>),
     Computed(Arc<Produce>),
@@ -31,12 +31,12 @@ enum Source {
 
 type Produce = dyn Fn() -> Result<Bytes, String> + Send + Sync;
 
-impl fmt::Debug for Source {
+impl fmt::Debug for Backing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Source::Bytes(_) => "Bytes",
-            Source::Deflated(_) => "Deflated",
-            Source::Computed(_) => "Computed",
+            Backing::Bytes(_) => "Bytes",
+            Backing::Deflated(_) => "Deflated",
+            Backing::Computed(_) => "Computed",
         })
     }
 }
@@ -52,7 +52,7 @@ struct Deflated {
 impl Storage {
     /// A storage over `bytes`. Equal ids must mean the same storage within one program.
     pub fn new(id: impl Into<Arc<str>>, bytes: Bytes) -> Storage {
-        Storage { id: id.into(), len: bytes.len(), source: Source::Bytes(bytes) }
+        Storage { id: id.into(), len: bytes.len(), backing: Backing::Bytes(bytes) }
     }
 
     /// A storage of `len` bytes that `produce` makes from something smaller or differently packed, anew each time they are
@@ -62,7 +62,7 @@ impl Storage {
         len: usize,
         produce: impl Fn() -> Result<Bytes, String> + Send + Sync + 'static,
     ) -> Storage {
-        Storage { id: id.into(), len, source: Source::Computed(Arc::new(produce)) }
+        Storage { id: id.into(), len, backing: Backing::Computed(Arc::new(produce)) }
     }
 
     /// The storage in member `name` of `container`.
@@ -71,7 +71,7 @@ impl Storage {
             Member::Stored(bytes) => Storage::new(id, bytes),
             Member::Deflated { index, len } => {
                 let deflated = Deflated { container: container.clone(), index, bytes: OnceLock::new() };
-                Storage { id: id.into(), len, source: Source::Deflated(Arc::new(deflated)) }
+                Storage { id: id.into(), len, backing: Backing::Deflated(Arc::new(deflated)) }
             }
         })
     }
@@ -83,10 +83,10 @@ impl Storage {
 
     /// Whether both are known to be the same bytes without reading any, also across programs and archives.
     pub fn is_same(&self, other: &Storage) -> bool {
-        match (&self.source, &other.source) {
-            (Source::Bytes(a), Source::Bytes(b)) => a.as_ptr() == b.as_ptr() && a.len() == b.len(),
-            (Source::Deflated(a), Source::Deflated(b)) => Arc::ptr_eq(a, b),
-            (Source::Computed(a), Source::Computed(b)) => Arc::ptr_eq(a, b),
+        match (&self.backing, &other.backing) {
+            (Backing::Bytes(a), Backing::Bytes(b)) => a.as_ptr() == b.as_ptr() && a.len() == b.len(),
+            (Backing::Deflated(a), Backing::Deflated(b)) => Arc::ptr_eq(a, b),
+            (Backing::Computed(a), Backing::Computed(b)) => Arc::ptr_eq(a, b),
             _ => false,
         }
     }
@@ -106,16 +106,16 @@ impl Storage {
     /// # Errors
     /// [`Error::Member`] if a compressed member is damaged, [`Error::Tensor`] if computing fails.
     pub fn bytes(&self) -> Result<Bytes> {
-        match &self.source {
-            Source::Bytes(bytes) => Ok(bytes.clone()),
-            Source::Deflated(deflated) => match deflated.bytes.get() {
+        match &self.backing {
+            Backing::Bytes(bytes) => Ok(bytes.clone()),
+            Backing::Deflated(deflated) => match deflated.bytes.get() {
                 Some(bytes) => Ok(bytes.clone()),
                 None => {
                     let bytes = deflated.container.inflate(&self.id, deflated.index, self.len)?;
                     Ok(deflated.bytes.get_or_init(|| bytes).clone())
                 }
             },
-            Source::Computed(produce) => match produce() {
+            Backing::Computed(produce) => match produce() {
                 Ok(bytes) if bytes.len() == self.len => Ok(bytes),
                 Ok(bytes) => Err(Error::tensor(&self.id, format!("expected {} computed bytes, found {}", self.len, bytes.len()))),
                 Err(what) => Err(Error::tensor(&self.id, what)),

@@ -13,7 +13,7 @@ use crate::error::Error;
 
 type Producer<'a> = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + 'a>;
 
-enum Source<'a> {
+enum Contents<'a> {
     Bytes(Bytes),
     Producer(Producer<'a>),
 }
@@ -25,14 +25,14 @@ enum Source<'a> {
 pub struct Blob<'a> {
     len: u64,
     identity: [u8; 32],
-    source: Source<'a>,
+    contents: Contents<'a>,
 }
 
 impl fmt::Debug for Blob<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.source {
-            Source::Bytes(_) => "bytes",
-            Source::Producer(_) => "producer",
+        let kind = match self.contents {
+            Contents::Bytes(_) => "bytes",
+            Contents::Producer(_) => "producer",
         };
         write!(f, "Blob({} bytes from {kind})", self.len)
     }
@@ -43,13 +43,13 @@ impl<'a> Blob<'a> {
     pub fn from_bytes(bytes: impl Into<Bytes>) -> Blob<'a> {
         let bytes = bytes.into();
         let digest = Sha256::new().chain_update(b"bytes").chain_update(&bytes).finalize();
-        Blob { len: bytes.len() as u64, identity: digest.into(), source: Source::Bytes(bytes) }
+        Blob { len: bytes.len() as u64, identity: digest.into(), contents: Contents::Bytes(bytes) }
     }
 
     /// A blob of `len` bytes that `produce` writes. Two blobs with the same `identity` must have the same contents.
     pub fn lazy(len: u64, identity: &[u8], produce: impl FnOnce(&mut dyn Write) -> io::Result<()> + 'a) -> Blob<'a> {
         let digest = Sha256::new().chain_update(b"lazy").chain_update(identity).finalize();
-        Blob { len, identity: digest.into(), source: Source::Producer(Box::new(produce)) }
+        Blob { len, identity: digest.into(), contents: Contents::Producer(Box::new(produce)) }
     }
 
     /// Length in bytes.
@@ -64,9 +64,9 @@ impl<'a> Blob<'a> {
 
     /// Writes the bytes; a producer that writes another number than it announced is an error.
     pub(crate) fn write(self, name: &str, out: &mut dyn Write) -> Result<(), Error> {
-        let produce = match self.source {
-            Source::Bytes(bytes) => return Ok(out.write_all(&bytes)?),
-            Source::Producer(produce) => produce,
+        let produce = match self.contents {
+            Contents::Bytes(bytes) => return Ok(out.write_all(&bytes)?),
+            Contents::Producer(produce) => produce,
         };
         let mut counted = Counted { out, written: 0, limit: self.len };
         let done = produce(&mut counted);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 /// A stack value: small, containers and texts by index into the arena.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Value<G> {
+pub(super) enum StackValue<G> {
     None,
     Bool(bool),
     Int(i64),
@@ -29,21 +29,21 @@ pub(super) trait Host: Sized {
     fn reduce(
         machine: &mut Machine<Self>,
         global: Self::Global,
-        args: &[Value<Self::Global>],
-    ) -> Result<Value<Self::Global>, String>;
+        args: &[StackValue<Self::Global>],
+    ) -> Result<StackValue<Self::Global>, String>;
     /// The object behind a persistent id.
-    fn persistent(machine: &mut Machine<Self>, id: Value<Self::Global>) -> Result<Value<Self::Global>, String>;
+    fn persistent(machine: &mut Machine<Self>, id: StackValue<Self::Global>) -> Result<StackValue<Self::Global>, String>;
 }
 
-type Pair<G> = (Value<G>, Value<G>);
+type Pair<G> = (StackValue<G>, StackValue<G>);
 
 pub(super) struct Machine<H: Host> {
     pub(super) host: H,
-    stack: Vec<Value<H::Global>>,
+    stack: Vec<StackValue<H::Global>>,
     marks: Vec<usize>,
-    memo: HashMap<u32, Value<H::Global>>,
+    memo: HashMap<u32, StackValue<H::Global>>,
     texts: Vec<String>,
-    lists: Vec<Vec<Value<H::Global>>>,
+    lists: Vec<Vec<StackValue<H::Global>>>,
     dicts: Vec<Vec<Pair<H::Global>>>,
     pub(super) objects: Vec<H::Object>,
 }
@@ -93,7 +93,7 @@ impl<H: Host> Machine<H> {
     }
 
     /// Runs to the end and gives the result, or the byte and the reason of a fault.
-    pub(super) fn run(&mut self, pickle: &[u8]) -> Result<Value<H::Global>, (usize, String)> {
+    pub(super) fn run(&mut self, pickle: &[u8]) -> Result<StackValue<H::Global>, (usize, String)> {
         let mut cursor = Cursor { bytes: pickle, at: 0 };
         loop {
             let at = cursor.at;
@@ -104,7 +104,7 @@ impl<H: Host> Machine<H> {
     }
 
     /// One instruction; the result at the last one.
-    fn step(&mut self, c: &mut Cursor<'_>) -> Result<Option<Value<H::Global>>, String> {
+    fn step(&mut self, c: &mut Cursor<'_>) -> Result<Option<StackValue<H::Global>>, String> {
         let value = match c.byte()? {
             0x80 => return if c.byte()? <= 2 { Ok(None) } else { Err("expected protocol 2 or less".into()) },
             b'.' => return self.pop().map(Some),
@@ -116,14 +116,14 @@ impl<H: Host> Machine<H> {
             b'r' => return self.remember(u32::from_le_bytes(c.array()?)),
             b'h' => self.recall(u32::from(c.byte()?))?,
             b'j' => self.recall(u32::from_le_bytes(c.array()?))?,
-            b'N' => Value::None,
-            0x88 => Value::Bool(true),
-            0x89 => Value::Bool(false),
-            b'J' => Value::Int(i64::from(i32::from_le_bytes(c.array()?))),
-            b'K' => Value::Int(i64::from(c.byte()?)),
-            b'M' => Value::Int(i64::from(u16::from_le_bytes(c.array()?))),
+            b'N' => StackValue::None,
+            0x88 => StackValue::Bool(true),
+            0x89 => StackValue::Bool(false),
+            b'J' => StackValue::Int(i64::from(i32::from_le_bytes(c.array()?))),
+            b'K' => StackValue::Int(i64::from(c.byte()?)),
+            b'M' => StackValue::Int(i64::from(u16::from_le_bytes(c.array()?))),
             0x8a => long(c)?,
-            b'G' => Value::Float(f64::from_be_bytes(c.array()?)),
+            b'G' => StackValue::Float(f64::from_be_bytes(c.array()?)),
             b'X' => {
                 let len = u32::from_le_bytes(c.array()?) as usize;
                 let text = std::str::from_utf8(c.take(len)?).map_err(|_| "a text that is not UTF-8")?;
@@ -132,7 +132,7 @@ impl<H: Host> Machine<H> {
             b'c' => {
                 let (module, name) = (c.line()?, c.line()?);
                 let refuse = || format!("`{module} {name}` is not among the constructors that tensors need");
-                Value::Global(self.host.global(module, name).ok_or_else(refuse)?)
+                StackValue::Global(self.host.global(module, name).ok_or_else(refuse)?)
             }
             other => return self.step_container(other).map(|()| None),
         };
@@ -157,7 +157,7 @@ impl<H: Host> Machine<H> {
             b'}' => self.new_dict(),
             b']' => {
                 self.lists.push(Vec::new());
-                Value::List(self.lists.len() - 1)
+                StackValue::List(self.lists.len() - 1)
             }
             b'a' => {
                 let item = self.pop()?;
@@ -177,7 +177,7 @@ impl<H: Host> Machine<H> {
             }
             b'R' => {
                 let (args, callee) = (self.pop()?, self.pop()?);
-                let Value::Global(global) = callee else { return Err(format!("cannot call {}", self.kind(callee))) };
+                let StackValue::Global(global) = callee else { return Err(format!("cannot call {}", self.kind(callee))) };
                 let args = self.tuple(args).ok_or("expected a tuple of arguments")?.to_vec();
                 H::reduce(self, global, &args)?
             }
@@ -185,7 +185,7 @@ impl<H: Host> Machine<H> {
             b'b' => {
                 self.pop()?;
                 return match self.stack.last() {
-                    Some(Value::Dict(_)) => Ok(()),
+                    Some(StackValue::Dict(_)) => Ok(()),
                     _ => Err("cannot set the state of anything but a dict".into()),
                 };
             }
@@ -199,28 +199,28 @@ impl<H: Host> Machine<H> {
         Ok(())
     }
 
-    fn pop(&mut self) -> Result<Value<H::Global>, String> {
+    fn pop(&mut self) -> Result<StackValue<H::Global>, String> {
         self.stack.pop().ok_or_else(|| "the stack is empty".into())
     }
 
-    fn pop_to_mark(&mut self) -> Result<Vec<Value<H::Global>>, String> {
+    fn pop_to_mark(&mut self) -> Result<Vec<StackValue<H::Global>>, String> {
         let mark = self.marks.pop().filter(|&m| m <= self.stack.len()).ok_or("no mark on the stack")?;
         Ok(self.stack.split_off(mark))
     }
 
-    fn remember(&mut self, slot: u32) -> Result<Option<Value<H::Global>>, String> {
+    fn remember(&mut self, slot: u32) -> Result<Option<StackValue<H::Global>>, String> {
         let &top = self.stack.last().ok_or("the stack is empty")?;
         self.memo.insert(slot, top);
         Ok(None)
     }
 
-    fn recall(&self, slot: u32) -> Result<Value<H::Global>, String> {
+    fn recall(&self, slot: u32) -> Result<StackValue<H::Global>, String> {
         self.memo.get(&slot).copied().ok_or_else(|| format!("memo {slot} is empty"))
     }
 
-    fn append(&mut self, items: Vec<Value<H::Global>>) -> Result<(), String> {
+    fn append(&mut self, items: Vec<StackValue<H::Global>>) -> Result<(), String> {
         match self.stack.last() {
-            Some(&Value::List(at)) if at < self.lists.len() => {
+            Some(&StackValue::List(at)) if at < self.lists.len() => {
                 self.lists[at].extend(items);
                 Ok(())
             }
@@ -228,8 +228,8 @@ impl<H: Host> Machine<H> {
         }
     }
 
-    fn set_items(&mut self, items: &[Value<H::Global>]) -> Result<(), String> {
-        let Some(&Value::Dict(at)) = self.stack.last() else { return Err("expected a dict to write to".into()) };
+    fn set_items(&mut self, items: &[StackValue<H::Global>]) -> Result<(), String> {
+        let Some(&StackValue::Dict(at)) = self.stack.last() else { return Err("expected a dict to write to".into()) };
         let dict = self.dicts.get_mut(at).ok_or("expected a dict to write to")?;
         for pair in items.chunks(2) {
             let [key, value] = *pair else { return Err("a key without value".into()) };
@@ -238,74 +238,74 @@ impl<H: Host> Machine<H> {
         Ok(())
     }
 
-    pub(super) fn new_text(&mut self, text: &str) -> Value<H::Global> {
+    pub(super) fn new_text(&mut self, text: &str) -> StackValue<H::Global> {
         self.texts.push(text.to_owned());
-        Value::Text(self.texts.len() - 1)
+        StackValue::Text(self.texts.len() - 1)
     }
 
-    fn new_tuple(&mut self, items: Vec<Value<H::Global>>) -> Value<H::Global> {
+    fn new_tuple(&mut self, items: Vec<StackValue<H::Global>>) -> StackValue<H::Global> {
         self.lists.push(items);
-        Value::Tuple(self.lists.len() - 1)
+        StackValue::Tuple(self.lists.len() - 1)
     }
 
-    pub(super) fn new_dict(&mut self) -> Value<H::Global> {
+    pub(super) fn new_dict(&mut self) -> StackValue<H::Global> {
         self.dicts.push(Vec::new());
-        Value::Dict(self.dicts.len() - 1)
+        StackValue::Dict(self.dicts.len() - 1)
     }
 
-    pub(super) fn new_object(&mut self, object: H::Object) -> Value<H::Global> {
+    pub(super) fn new_object(&mut self, object: H::Object) -> StackValue<H::Global> {
         self.objects.push(object);
-        Value::Object(self.objects.len() - 1)
+        StackValue::Object(self.objects.len() - 1)
     }
 
-    pub(super) fn text(&self, value: Value<H::Global>) -> Option<&str> {
+    pub(super) fn text(&self, value: StackValue<H::Global>) -> Option<&str> {
         match value {
-            Value::Text(at) => self.texts.get(at).map(String::as_str),
+            StackValue::Text(at) => self.texts.get(at).map(String::as_str),
             _ => None,
         }
     }
 
-    pub(super) fn tuple(&self, value: Value<H::Global>) -> Option<&[Value<H::Global>]> {
+    pub(super) fn tuple(&self, value: StackValue<H::Global>) -> Option<&[StackValue<H::Global>]> {
         match value {
-            Value::Tuple(at) => self.lists.get(at).map(Vec::as_slice),
+            StackValue::Tuple(at) => self.lists.get(at).map(Vec::as_slice),
             _ => None,
         }
     }
 
-    pub(super) fn list(&self, value: Value<H::Global>) -> Option<&[Value<H::Global>]> {
+    pub(super) fn list(&self, value: StackValue<H::Global>) -> Option<&[StackValue<H::Global>]> {
         match value {
-            Value::List(at) => self.lists.get(at).map(Vec::as_slice),
+            StackValue::List(at) => self.lists.get(at).map(Vec::as_slice),
             other => self.tuple(other),
         }
     }
 
     /// Entries in the order of writing; a key that was written twice stands twice.
-    pub(super) fn dict(&self, value: Value<H::Global>) -> Option<&[Pair<H::Global>]> {
+    pub(super) fn dict(&self, value: StackValue<H::Global>) -> Option<&[Pair<H::Global>]> {
         match value {
-            Value::Dict(at) => self.dicts.get(at).map(Vec::as_slice),
+            StackValue::Dict(at) => self.dicts.get(at).map(Vec::as_slice),
             _ => None,
         }
     }
 
     /// What a value is, for messages.
-    pub(super) fn kind(&self, value: Value<H::Global>) -> String {
+    pub(super) fn kind(&self, value: StackValue<H::Global>) -> String {
         match value {
-            Value::None => "None".into(),
-            Value::Bool(_) => "a bool".into(),
-            Value::Int(_) => "an integer".into(),
-            Value::Float(_) => "a float".into(),
-            Value::Text(_) => "a text".into(),
-            Value::Tuple(_) => "a tuple".into(),
-            Value::List(_) => "a list".into(),
-            Value::Dict(_) => "a dict".into(),
-            Value::Global(global) => format!("{global:?}"),
-            Value::Object(_) => "an object".into(),
+            StackValue::None => "None".into(),
+            StackValue::Bool(_) => "a bool".into(),
+            StackValue::Int(_) => "an integer".into(),
+            StackValue::Float(_) => "a float".into(),
+            StackValue::Text(_) => "a text".into(),
+            StackValue::Tuple(_) => "a tuple".into(),
+            StackValue::List(_) => "a list".into(),
+            StackValue::Dict(_) => "a dict".into(),
+            StackValue::Global(global) => format!("{global:?}"),
+            StackValue::Object(_) => "an object".into(),
         }
     }
 }
 
 /// A two's complement integer of any length, here at most eight bytes.
-fn long<G>(c: &mut Cursor<'_>) -> Result<Value<G>, String> {
+fn long<G>(c: &mut Cursor<'_>) -> Result<StackValue<G>, String> {
     let len = usize::from(c.byte()?);
     let digits = c.take(len)?;
     if len > 8 {
@@ -314,5 +314,5 @@ fn long<G>(c: &mut Cursor<'_>) -> Result<Value<G>, String> {
     let fill = if digits.last().is_some_and(|&b| b >= 0x80) { 0xff } else { 0 };
     let mut bytes = [fill; 8];
     bytes[..len].copy_from_slice(digits);
-    Ok(Value::Int(i64::from_le_bytes(bytes)))
+    Ok(StackValue::Int(i64::from_le_bytes(bytes)))
 }

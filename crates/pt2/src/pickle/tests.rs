@@ -11,10 +11,10 @@ impl machine::Host for Nothing {
     fn global(&self, module: &str, name: &str) -> Option<u8> {
         (module == "m" && name == "f").then_some(1)
     }
-    fn reduce(_: &mut Machine<Nothing>, _: u8, args: &[machine::Value<u8>]) -> Result<machine::Value<u8>, String> {
+    fn reduce(_: &mut Machine<Nothing>, _: u8, args: &[machine::StackValue<u8>]) -> Result<machine::StackValue<u8>, String> {
         args.first().copied().ok_or_else(|| "no arguments".into())
     }
-    fn persistent(_: &mut Machine<Nothing>, id: machine::Value<u8>) -> Result<machine::Value<u8>, String> {
+    fn persistent(_: &mut Machine<Nothing>, id: machine::StackValue<u8>) -> Result<machine::StackValue<u8>, String> {
         Ok(id)
     }
 }
@@ -22,7 +22,7 @@ impl machine::Host for Nothing {
 fn shown(pickle: &[u8]) -> String {
     let mut machine = Machine::new(Nothing);
     match machine.run(pickle) {
-        Ok(machine::Value::Int(v)) => v.to_string(),
+        Ok(machine::StackValue::Int(v)) => v.to_string(),
         Ok(value) => machine.kind(value),
         Err((at, what)) => format!("{at}: {what}"),
     }

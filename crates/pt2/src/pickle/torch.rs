@@ -9,7 +9,7 @@ use crate::{
     limits::{MAX_ATTRIBUTE_BYTES, MAX_ATTRIBUTE_ITEMS, MAX_RANK},
 };
 
-use super::machine::{Host, Machine, Value};
+use super::machine::{Host, Machine, StackValue};
 
 /// Gives the machine its constructors and the storages beside the pickle.
 pub(super) struct Loader {
@@ -90,7 +90,7 @@ pub(super) enum Object {
     Subclass(Box<Subclass>),
 }
 
-type Val = Value<Global>;
+type Val = StackValue<Global>;
 
 impl Host for Loader {
     type Global = Global;
@@ -125,7 +125,7 @@ impl Host for Loader {
     }
 
     fn persistent(m: &mut Machine<Loader>, id: Val) -> Result<Val, String> {
-        let Some(&[tag, Value::Global(Global::StorageClass(dtype)), key, ..]) = m.tuple(id) else {
+        let Some(&[tag, StackValue::Global(Global::StorageClass(dtype)), key, ..]) = m.tuple(id) else {
             return Err("expected a storage's id".into());
         };
         let key = m.text(key).filter(|_| m.text(tag) == Some("storage")).ok_or("expected a storage's id")?.to_owned();
@@ -138,7 +138,7 @@ impl Host for Loader {
 impl Machine<Loader> {
     fn scalar_type(&self, value: Val) -> Result<ScalarType, String> {
         match value {
-            Value::Global(Global::DType(name)) => {
+            StackValue::Global(Global::DType(name)) => {
                 ScalarType::from_torch_name(name).ok_or_else(|| format!("no tensor can have elements of type {name}"))
             }
             other => Err(format!("expected an element type, found {}", self.kind(other))),
@@ -147,7 +147,7 @@ impl Machine<Loader> {
 
     fn size(&self, value: Val) -> Result<usize, String> {
         match value {
-            Value::Int(v) => usize::try_from(v).map_err(|_| format!("expected a size, found {v}")),
+            StackValue::Int(v) => usize::try_from(v).map_err(|_| format!("expected a size, found {v}")),
             other => Err(format!("expected a size, found {}", self.kind(other))),
         }
     }
@@ -162,7 +162,7 @@ impl Machine<Loader> {
 
     fn rebuild(&mut self, storage: Val, offset: Val, size: Val, stride: Val, dtype: Option<ScalarType>) -> Result<Val, String> {
         let object = match storage {
-            Value::Object(at) => self.objects.get(at),
+            StackValue::Object(at) => self.objects.get(at),
             _ => None,
         };
         let Some(Object::Storage { storage, dtype: stored }) = object else { return Err("expected a storage".into()) };
@@ -177,14 +177,15 @@ impl Machine<Loader> {
     fn rebuild_from_type(&mut self, func: Val, class: Val, args: Val, state: Val) -> Result<Val, String> {
         let args = self.tuple(args).ok_or("expected a tuple of arguments")?.to_vec();
         match (func, class) {
-            (Value::Global(Global::RebuildWrapperSubclass), Value::Global(Global::SubclassType(class))) => {
+            (StackValue::Global(Global::RebuildWrapperSubclass), StackValue::Global(Global::SubclassType(class))) => {
                 let [_, dtype, size, ..] = args[..] else { return Err(format!("too few arguments for {class}")) };
                 let subclass = self.subclass(class, dtype, size, state).map_err(|what| format!("{class}: {what}"))?;
                 Ok(self.new_object(Object::Subclass(Box::new(subclass))))
             }
-            (Value::Global(func @ (Global::RebuildTensor | Global::RebuildTensorTyped)), Value::Global(Global::PlainTensor)) => {
-                Loader::reduce(self, func, &args)
-            }
+            (
+                StackValue::Global(func @ (Global::RebuildTensor | Global::RebuildTensorTyped)),
+                StackValue::Global(Global::PlainTensor),
+            ) => Loader::reduce(self, func, &args),
             _ => Err(format!("cannot rebuild {} by {}", self.kind(class), self.kind(func))),
         }
     }
@@ -201,7 +202,7 @@ impl Machine<Loader> {
                 continue;
             }
             match value {
-                Value::Object(at) => match self.objects.get(at) {
+                StackValue::Object(at) => match self.objects.get(at) {
                     Some(Object::Tensor(view)) => drop(tensors.insert(key.to_owned(), view.clone())),
                     _ => return Err(format!("field `{key}` is neither a plain tensor nor a scalar")),
                 },
@@ -217,16 +218,16 @@ impl Machine<Loader> {
 
     fn attribute(&self, value: Val, lists: bool) -> Result<Attribute, String> {
         Ok(match value {
-            Value::None => Attribute::None,
-            Value::Bool(v) => Attribute::Bool(v),
-            Value::Int(v) => Attribute::Int(v),
-            Value::Float(v) => Attribute::Float(v),
-            Value::Global(Global::DType(name)) => Attribute::DType(name.to_owned()),
-            Value::Text(_) => match self.text(value) {
+            StackValue::None => Attribute::None,
+            StackValue::Bool(v) => Attribute::Bool(v),
+            StackValue::Int(v) => Attribute::Int(v),
+            StackValue::Float(v) => Attribute::Float(v),
+            StackValue::Global(Global::DType(name)) => Attribute::DType(name.to_owned()),
+            StackValue::Text(_) => match self.text(value) {
                 Some(text) if text.len() <= MAX_ATTRIBUTE_BYTES => Attribute::Text(text.to_owned()),
                 _ => return Err(format!("a text exceeds the limit of {MAX_ATTRIBUTE_BYTES} bytes")),
             },
-            Value::Tuple(_) | Value::List(_) if lists => {
+            StackValue::Tuple(_) | StackValue::List(_) if lists => {
                 let items = self.list(value).unwrap_or_default();
                 if items.len() > MAX_ATTRIBUTE_ITEMS {
                     return Err(format!("{} items exceed the limit of {MAX_ATTRIBUTE_ITEMS}", items.len()));
@@ -240,7 +241,7 @@ impl Machine<Loader> {
     /// The tensor that a value is.
     pub(super) fn weight(&self, value: Val) -> Result<Weight, String> {
         let object = match value {
-            Value::Object(at) => self.objects.get(at),
+            StackValue::Object(at) => self.objects.get(at),
             _ => None,
         };
         match object {

@@ -9,7 +9,7 @@ use crate::limits::{MAX_EXPR_DEGREE, MAX_EXPR_TERMS};
 
 /// What a sub-expression is known to be.
 #[derive(Clone, Debug)]
-pub(super) enum Value {
+pub(super) enum SymValue {
     Int(Expr),
     /// An exact quotient that no rounding has touched, such as a true division of integers.
     Ratio(Expr, Expr),
@@ -19,7 +19,7 @@ pub(super) enum Value {
 }
 
 pub(super) enum Arg<'a> {
-    Value(Value),
+    Value(SymValue),
     Text(&'a str),
     /// The key of an argument `key=value`; no value changes a meaning here.
     Keyword(&'a str),
@@ -39,15 +39,15 @@ pub(super) enum Infix {
     Or,
 }
 
-impl Value {
-    fn opaque(text: &str) -> Value {
-        Value::Opaque(text.into())
+impl SymValue {
+    fn opaque(text: &str) -> SymValue {
+        SymValue::Opaque(text.into())
     }
 
     /// A decimal literal: an integer, or a float that a small fraction states exactly.
-    pub(super) fn number(text: &str) -> Option<Value> {
+    pub(super) fn number(text: &str) -> Option<SymValue> {
         if let Ok(v) = text.parse() {
-            return Some(Value::Int(Expr::Int(v)));
+            return Some(SymValue::Int(Expr::Int(v)));
         }
         text.parse().ok().map(|v| float(v, text))
     }
@@ -55,16 +55,16 @@ impl Value {
     pub(super) fn into_int(self, text: &str) -> Expr {
         let opaque = |text: &str| Expr::atom(Atom::Opaque(text.trim().into()));
         match self {
-            Value::Int(e) => e,
-            Value::Ratio(num, den) => num.exact_div(&den).unwrap_or_else(|| opaque(text)),
-            Value::Bool(_) => opaque(text),
-            Value::Opaque(text) => opaque(&text),
+            SymValue::Int(e) => e,
+            SymValue::Ratio(num, den) => num.exact_div(&den).unwrap_or_else(|| opaque(text)),
+            SymValue::Bool(_) => opaque(text),
+            SymValue::Opaque(text) => opaque(&text),
         }
     }
 
     pub(super) fn into_bool(self, text: &str) -> SymBool {
         match self {
-            Value::Bool(b) => b,
+            SymValue::Bool(b) => b,
             _ => SymBool::Opaque(text.trim().into()),
         }
     }
@@ -72,40 +72,40 @@ impl Value {
     /// Numerator and denominator of an exact number.
     fn ratio(&self) -> Option<(Expr, Expr)> {
         match self {
-            Value::Int(e) => Some((e.clone(), Expr::Int(1))),
-            Value::Ratio(num, den) => Some((num.clone(), den.clone())),
+            SymValue::Int(e) => Some((e.clone(), Expr::Int(1))),
+            SymValue::Ratio(num, den) => Some((num.clone(), den.clone())),
             _ => None,
         }
     }
 }
 
 /// `value` as a fraction with a power of two below it, if products with sizes stay exact in a double.
-fn float(value: f64, text: &str) -> Value {
+fn float(value: f64, text: &str) -> SymValue {
     const DENOMINATOR: i64 = 1 << 16;
     const LARGEST: f64 = 1e9;
     let scaled = value * DENOMINATOR as f64;
     if !(value.abs() < LARGEST && scaled.fract() == 0.0) {
-        return Value::opaque(text);
+        return SymValue::opaque(text);
     }
     let num = scaled as i64;
     let shift = num.trailing_zeros().min(DENOMINATOR.trailing_zeros());
     quotient(Expr::Int(num >> shift), Expr::Int(DENOMINATOR >> shift))
 }
 
-fn quotient(num: Expr, den: Expr) -> Value {
+fn quotient(num: Expr, den: Expr) -> SymValue {
     match den {
-        Expr::Int(1) => Value::Int(num),
-        den => Value::Ratio(num, den),
+        Expr::Int(1) => SymValue::Int(num),
+        den => SymValue::Ratio(num, den),
     }
 }
 
 /// A value that is written as a bare name.
-pub(super) fn name(text: &str) -> Value {
+pub(super) fn name(text: &str) -> SymValue {
     match text {
-        "true" | "True" => Value::Bool(SymBool::Known(true)),
-        "false" | "False" => Value::Bool(SymBool::Known(false)),
-        "oo" | "int_oo" | "inf" | "nan" | "zoo" | "pi" | "E" => Value::opaque(text),
-        _ => Value::Int(Expr::symbol(Symbol::new(text))),
+        "true" | "True" => SymValue::Bool(SymBool::Known(true)),
+        "false" | "False" => SymValue::Bool(SymBool::Known(false)),
+        "oo" | "int_oo" | "inf" | "nan" | "zoo" | "pi" | "E" => SymValue::opaque(text),
+        _ => SymValue::Int(Expr::symbol(Symbol::new(text))),
     }
 }
 
@@ -129,7 +129,7 @@ fn sum(a: &Expr, b: &Expr) -> Option<Expr> {
     (terms(a) + terms(b) <= MAX_EXPR_TERMS).then(|| a.clone() + b.clone())
 }
 
-fn add(a: &Value, b: &Value) -> Option<Value> {
+fn add(a: &SymValue, b: &SymValue) -> Option<SymValue> {
     let ((n, d), (m, e)) = (a.ratio()?, b.ratio()?);
     if d == e {
         return Some(quotient(sum(&n, &m)?, d));
@@ -139,12 +139,12 @@ fn add(a: &Value, b: &Value) -> Option<Value> {
     Some(quotient(sum(&product(&n, &e_int)?, &product(&m, &d_int)?)?, product(&d_int, &e_int)?))
 }
 
-fn mul(a: &Value, b: &Value) -> Option<Value> {
+fn mul(a: &SymValue, b: &SymValue) -> Option<SymValue> {
     let ((n, d), (m, e)) = (a.ratio()?, b.ratio()?);
     Some(quotient(product(&n, &m)?, product(&d, &e)?))
 }
 
-fn true_div(a: &Value, b: &Value) -> Option<Value> {
+fn true_div(a: &SymValue, b: &SymValue) -> Option<SymValue> {
     let ((n, d), (m, e)) = (a.ratio()?, b.ratio()?);
     if m.as_int() == Some(0) {
         return None;
@@ -152,32 +152,32 @@ fn true_div(a: &Value, b: &Value) -> Option<Value> {
     Some(quotient(product(&n, &e)?, product(&d, &m)?))
 }
 
-fn floor_div(a: &Value, b: &Value) -> Option<Value> {
+fn floor_div(a: &SymValue, b: &SymValue) -> Option<SymValue> {
     let quotient = true_div(a, b)?;
     floor(&quotient)
 }
 
-fn floor(v: &Value) -> Option<Value> {
+fn floor(v: &SymValue) -> Option<SymValue> {
     let (num, den) = v.ratio()?;
-    Some(Value::Int(num.floor_div(&den)))
+    Some(SymValue::Int(num.floor_div(&den)))
 }
 
-fn ceil(v: &Value) -> Option<Value> {
+fn ceil(v: &SymValue) -> Option<SymValue> {
     let (num, den) = v.ratio()?;
-    Some(Value::Int(match den.as_int() {
+    Some(SymValue::Int(match den.as_int() {
         Some(d) if d > 0 => (num + Expr::Int(d - 1)).floor_div(&den),
         _ => -((-num).floor_div(&den)),
     }))
 }
 
 /// Rounding toward zero, where that is rounding down: neither operand can be negative.
-fn trunc(v: &Value) -> Option<Value> {
+fn trunc(v: &SymValue) -> Option<SymValue> {
     let (num, den) = v.ratio()?;
     if den.as_int() == Some(1) {
-        return Some(Value::Int(num));
+        return Some(SymValue::Int(num));
     }
     let smallest = |e: &Expr| e.bounds(&|s| if is_size(s) { (0, i64::MAX) } else { (i64::MIN, i64::MAX) }).0;
-    (smallest(&num) >= 0 && smallest(&den) >= 0).then(|| Value::Int(num.floor_div(&den)))
+    (smallest(&num) >= 0 && smallest(&den) >= 0).then(|| SymValue::Int(num.floor_div(&den)))
 }
 
 /// Whether a symbol stands for a size of an input: the exporter names those `s` and a number.
@@ -185,25 +185,25 @@ fn is_size(symbol: &Symbol) -> bool {
     symbol.name().strip_prefix('s').is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
 }
 
-fn power(base: &Value, exponent: &Value) -> Option<Value> {
-    let (Value::Int(base), Value::Int(Expr::Int(n))) = (base, exponent) else { return None };
+fn power(base: &SymValue, exponent: &SymValue) -> Option<SymValue> {
+    let (SymValue::Int(base), SymValue::Int(Expr::Int(n))) = (base, exponent) else { return None };
     // A power of an atom holds the atom several times; nested, that would grow without bound.
     let plain = base.terms().iter().all(|(_, factors)| factors.iter().all(|f| matches!(f, Atom::Symbol(_))));
     let n = usize::try_from(*n).ok().filter(|&n| n <= MAX_EXPR_DEGREE && (plain || n <= 1))?;
-    (0..n).try_fold(Expr::Int(1), |acc, _| product(&acc, base)).map(Value::Int)
+    (0..n).try_fold(Expr::Int(1), |acc, _| product(&acc, base)).map(SymValue::Int)
 }
 
-fn compare(op: Comparison, a: &Value, b: &Value) -> Option<Value> {
+fn compare(op: Comparison, a: &SymValue, b: &SymValue) -> Option<SymValue> {
     let ((n, d), (m, e)) = (a.ratio()?, b.ratio()?);
     (d.as_int() == Some(1) && e.as_int() == Some(1)).then_some(())?;
     let known = (n.clone() - m.clone()).as_int().map(|d| SymBool::Known(op.holds(d, 0)));
-    Some(Value::Bool(known.unwrap_or(SymBool::Compare(op, n, m))))
+    Some(SymValue::Bool(known.unwrap_or(SymBool::Compare(op, n, m))))
 }
 
-pub(super) fn infix(op: Infix, a: Value, b: Value, text: &str) -> Value {
+pub(super) fn infix(op: Infix, a: SymValue, b: SymValue, text: &str) -> SymValue {
     let value = match op {
         Infix::Add => add(&a, &b),
-        Infix::Sub => mul(&b, &Value::Int(Expr::Int(-1))).and_then(|b| add(&a, &b)),
+        Infix::Sub => mul(&b, &SymValue::Int(Expr::Int(-1))).and_then(|b| add(&a, &b)),
         Infix::Mul => mul(&a, &b),
         Infix::TrueDiv => true_div(&a, &b),
         Infix::FloorDiv => floor_div(&a, &b),
@@ -212,32 +212,32 @@ pub(super) fn infix(op: Infix, a: Value, b: Value, text: &str) -> Value {
         Infix::Compare(op) => compare(op, &a, &b),
         Infix::And | Infix::Or => {
             let both = vec![a.into_bool(text), b.into_bool(text)];
-            Some(Value::Bool(if op == Infix::And { SymBool::And(both) } else { SymBool::Or(both) }))
+            Some(SymValue::Bool(if op == Infix::And { SymBool::And(both) } else { SymBool::Or(both) }))
         }
     };
-    value.unwrap_or_else(|| Value::opaque(text))
+    value.unwrap_or_else(|| SymValue::opaque(text))
 }
 
-fn modulo(a: &Value, b: &Value) -> Option<Value> {
+fn modulo(a: &SymValue, b: &SymValue) -> Option<SymValue> {
     match (a, b) {
-        (Value::Int(a), Value::Int(b)) if b.as_int() != Some(0) => Some(Value::Int(a.modulo(b))),
+        (SymValue::Int(a), SymValue::Int(b)) if b.as_int() != Some(0) => Some(SymValue::Int(a.modulo(b))),
         _ => None,
     }
 }
 
-pub(super) fn negate(v: Value, text: &str) -> Value {
-    mul(&v, &Value::Int(Expr::Int(-1))).unwrap_or_else(|| Value::opaque(text))
+pub(super) fn negate(v: SymValue, text: &str) -> SymValue {
+    mul(&v, &SymValue::Int(Expr::Int(-1))).unwrap_or_else(|| SymValue::opaque(text))
 }
 
-pub(super) fn not(v: Value, inner: &str) -> Value {
-    Value::Bool(match v.into_bool(inner) {
+pub(super) fn not(v: SymValue, inner: &str) -> SymValue {
+    SymValue::Bool(match v.into_bool(inner) {
         SymBool::Known(value) => SymBool::Known(!value),
         other => SymBool::Not(Box::new(other)),
     })
 }
 
 /// The value of `head(args)`, whose own text is `text`.
-pub(super) fn call(head: &str, args: Vec<Arg<'_>>, text: &str) -> Result<Value, String> {
+pub(super) fn call(head: &str, args: Vec<Arg<'_>>, text: &str) -> Result<SymValue, String> {
     if let Some(literal) = literal(head, &args) {
         return literal.ok_or_else(|| format!("malformed `{head}`"));
     }
@@ -250,14 +250,14 @@ pub(super) fn call(head: &str, args: Vec<Arg<'_>>, text: &str) -> Result<Value, 
             Arg::Keyword(key) => return Err(format!("`{head}` takes no `{key}`")),
         }
     }
-    Ok(apply(head, values, text)?.unwrap_or_else(|| Value::opaque(text)))
+    Ok(apply(head, values, text)?.unwrap_or_else(|| SymValue::opaque(text)))
 }
 
 /// `Symbol`, `Integer`, `Float`: the heads whose arguments are texts. `None` for any other head.
-fn literal(head: &str, args: &[Arg<'_>]) -> Option<Option<Value>> {
+fn literal(head: &str, args: &[Arg<'_>]) -> Option<Option<SymValue>> {
     let value = match (head, args.first()) {
-        ("Symbol" | "Dummy", Some(Arg::Text(name))) => Some(Value::Int(Expr::symbol(Symbol::new(name)))),
-        ("Integer", Some(Arg::Value(v @ Value::Int(Expr::Int(_))))) => Some(v.clone()),
+        ("Symbol" | "Dummy", Some(Arg::Text(name))) => Some(SymValue::Int(Expr::symbol(Symbol::new(name)))),
+        ("Integer", Some(Arg::Value(v @ SymValue::Int(Expr::Int(_))))) => Some(v.clone()),
         ("Float", Some(Arg::Text(digits))) => digits.parse().ok().map(|v| float(v, digits)),
         ("Float", Some(Arg::Value(v))) => Some(v.clone()),
         ("Symbol" | "Dummy" | "Integer" | "Float", _) => None,
@@ -266,14 +266,14 @@ fn literal(head: &str, args: &[Arg<'_>]) -> Option<Option<Value>> {
     Some(value)
 }
 
-fn apply(head: &str, mut values: Vec<Value>, text: &str) -> Result<Option<Value>, String> {
+fn apply(head: &str, mut values: Vec<SymValue>, text: &str) -> Result<Option<SymValue>, String> {
     if let Some(value) = apply_nary(head, &mut values, text) {
         return Ok(value);
     }
     Ok(match (head, &values[..]) {
         ("Rational" | "IntTrueDiv" | "FloatTrueDiv", [a, b]) => true_div(a, b),
         ("Pow" | "PowByNatural", [a, b]) => power(a, b),
-        ("FloorDiv" | "CleanDiv", [a, b]) => floor_div(a, b).or_else(|| Some(Value::Int(Value::opaque(text).into_int(text)))),
+        ("FloorDiv" | "CleanDiv", [a, b]) => floor_div(a, b).or_else(|| Some(SymValue::Int(SymValue::opaque(text).into_int(text)))),
         ("CeilDiv", [a, b]) => true_div(a, b).and_then(|q| ceil(&q)),
         ("Mod" | "PythonMod", [a, b]) => modulo(a, b),
         ("ModularIndexing", [x, d, m]) => floor_div(x, d).and_then(|q| modulo(&q, m)),
@@ -283,7 +283,7 @@ fn apply(head: &str, mut values: Vec<Value>, text: &str) -> Result<Option<Value>
         ("FloorToInt" | "floor" | "math.floor", [x]) => Some(rounded(floor(x), text)),
         ("CeilToInt" | "ceiling" | "math.ceil", [x]) => Some(rounded(ceil(x), text)),
         ("TruncToInt" | "TruncToFloat" | "math.trunc", [x]) => Some(rounded(trunc(x), text)),
-        ("RoundToInt", [x]) => Some(rounded(x.ratio().filter(|r| r.1.as_int() == Some(1)).map(|r| Value::Int(r.0)), text)),
+        ("RoundToInt", [x]) => Some(rounded(x.ratio().filter(|r| r.1.as_int() == Some(1)).map(|r| SymValue::Int(r.0)), text)),
         ("Equality" | "Eq", [a, b]) => compare(Comparison::Eq, a, b),
         ("Unequality" | "Ne", [a, b]) => compare(Comparison::Ne, a, b),
         ("GreaterThan" | "Ge", [a, b]) => compare(Comparison::Ge, a, b),
@@ -298,29 +298,29 @@ fn apply(head: &str, mut values: Vec<Value>, text: &str) -> Result<Option<Value>
 }
 
 /// An integer in any case: the exact one, else an opaque one.
-fn rounded(exact: Option<Value>, text: &str) -> Value {
-    exact.unwrap_or_else(|| Value::Int(Value::opaque(text).into_int(text)))
+fn rounded(exact: Option<SymValue>, text: &str) -> SymValue {
+    exact.unwrap_or_else(|| SymValue::Int(SymValue::opaque(text).into_int(text)))
 }
 
-fn two_to(v: &Value) -> Option<Value> {
+fn two_to(v: &SymValue) -> Option<SymValue> {
     match v {
-        Value::Int(Expr::Int(n @ 0..=62)) => Some(Value::Int(Expr::Int(1 << n))),
+        SymValue::Int(Expr::Int(n @ 0..=62)) => Some(SymValue::Int(Expr::Int(1 << n))),
         _ => None,
     }
 }
 
 /// Heads that take any number of operands. `None` for any other head.
-fn apply_nary(head: &str, values: &mut Vec<Value>, text: &str) -> Option<Option<Value>> {
-    let fold = |zero: i64, f: fn(&Value, &Value) -> Option<Value>| {
-        values.iter().try_fold(Value::Int(Expr::Int(zero)), |acc, v| f(&acc, v))
+fn apply_nary(head: &str, values: &mut Vec<SymValue>, text: &str) -> Option<Option<SymValue>> {
+    let fold = |zero: i64, f: fn(&SymValue, &SymValue) -> Option<SymValue>| {
+        values.iter().try_fold(SymValue::Int(Expr::Int(zero)), |acc, v| f(&acc, v))
     };
     let extreme = |f: fn(&Expr, &Expr) -> Expr| {
-        let as_int = |v: &Value| match v {
-            Value::Int(e) => Some(e.clone()),
+        let as_int = |v: &SymValue| match v {
+            SymValue::Int(e) => Some(e.clone()),
             _ => None,
         };
         let (first, rest) = values.split_first()?;
-        rest.iter().try_fold(as_int(first)?, |acc, v| Some(f(&acc, &as_int(v)?))).map(Value::Int)
+        rest.iter().try_fold(as_int(first)?, |acc, v| Some(f(&acc, &as_int(v)?))).map(SymValue::Int)
     };
     Some(match head {
         "Add" => fold(0, add),
@@ -329,7 +329,7 @@ fn apply_nary(head: &str, values: &mut Vec<Value>, text: &str) -> Option<Option<
         "Min" => extreme(Expr::minimum),
         "And" | "Or" => {
             let all = std::mem::take(values).into_iter().map(|v| v.into_bool(text)).collect();
-            Some(Value::Bool(if head == "And" { SymBool::And(all) } else { SymBool::Or(all) }))
+            Some(SymValue::Bool(if head == "And" { SymBool::And(all) } else { SymBool::Or(all) }))
         }
         _ => return None,
     })

@@ -2,7 +2,7 @@
 
 use super::{
     Comparison,
-    eval::{Arg, Infix, Value, call, infix, name, negate, not},
+    eval::{Arg, Infix, SymValue, call, infix, name, negate, not},
 };
 use crate::limits::{MAX_EXPR_DEPTH, MAX_EXPR_NODES};
 
@@ -45,7 +45,7 @@ impl<'a> Parser<'a> {
         Parser { text, at: 0, depth: 0, nodes: 0 }
     }
 
-    pub(super) fn parse(mut self) -> Result<Value, Fault> {
+    pub(super) fn parse(mut self) -> Result<SymValue, Fault> {
         let value = self.expression(0)?;
         self.skip_space();
         match self.rest() {
@@ -117,7 +117,7 @@ impl<'a> Parser<'a> {
         Ok(inner.get(..end))
     }
 
-    fn expression(&mut self, strength: u8) -> Result<Value, Fault> {
+    fn expression(&mut self, strength: u8) -> Result<SymValue, Fault> {
         self.depth += 1;
         if self.depth > MAX_EXPR_DEPTH {
             return Err(self.fault(format!("nested more than {MAX_EXPR_DEPTH} deep")));
@@ -145,7 +145,7 @@ impl<'a> Parser<'a> {
         if self.nodes > MAX_EXPR_NODES { Err(self.fault(TOO_MANY)) } else { Ok(()) }
     }
 
-    fn prefix(&mut self) -> Result<Value, Fault> {
+    fn prefix(&mut self) -> Result<SymValue, Fault> {
         self.count()?;
         let start = self.at;
         if self.accept("-") {
@@ -162,7 +162,7 @@ impl<'a> Parser<'a> {
             return Ok(inner);
         }
         if let Some(number) = self.number() {
-            return Value::number(number).ok_or_else(|| self.fault("malformed number"));
+            return SymValue::number(number).ok_or_else(|| self.fault("malformed number"));
         }
         let Some(head) = self.word() else { return Err(self.fault("expected an expression")) };
         if !self.accept("(") {

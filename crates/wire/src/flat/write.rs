@@ -9,7 +9,7 @@ pub(crate) type Offset = WIPOffset<UnionWIPOffset>;
 
 /// The contents of one field. Structs of one number are that number.
 #[derive(Clone, Copy)]
-pub(crate) enum Value {
+pub(crate) enum FieldValue {
     Bool(bool),
     U8(u8),
     I8(i8),
@@ -23,9 +23,9 @@ pub(crate) enum Value {
 }
 
 macro_rules! from_scalars {
-    ($($ty:ty => $variant:ident),*) => { $(impl From<$ty> for Value {
-        fn from(v: $ty) -> Value {
-            Value::$variant(v)
+    ($($ty:ty => $variant:ident),*) => { $(impl From<$ty> for FieldValue {
+        fn from(v: $ty) -> FieldValue {
+            FieldValue::$variant(v)
         }
     })* };
 }
@@ -33,22 +33,22 @@ from_scalars!(bool => Bool, u8 => U8, i8 => I8, i32 => I32, u32 => U32, i64 => I
 
 /// The fields of a table that is about to be written.
 #[derive(Default)]
-pub(crate) struct Row(Vec<(u16, Value)>);
+pub(crate) struct Row(Vec<(u16, FieldValue)>);
 
 impl Row {
     /// Sets a field.
-    pub(crate) fn set(mut self, field: Field, value: impl Into<Value>) -> Row {
+    pub(crate) fn set(mut self, field: Field, value: impl Into<FieldValue>) -> Row {
         self.put(field, value);
         self
     }
 
     /// Sets a field unless the value is the one that its absence means.
-    pub(crate) fn set_unless<T: Into<Value> + PartialEq>(self, field: Field, value: T, default: T) -> Row {
+    pub(crate) fn set_unless<T: Into<FieldValue> + PartialEq>(self, field: Field, value: T, default: T) -> Row {
         if value == default { self } else { self.set(field, value) }
     }
 
     /// Sets a field in place.
-    pub(crate) fn put(&mut self, field: Field, value: impl Into<Value>) {
+    pub(crate) fn put(&mut self, field: Field, value: impl Into<FieldValue>) {
         self.0.push((field.id, value.into()));
     }
 }
@@ -65,16 +65,16 @@ impl FlatWriter {
         for (id, value) in row.0 {
             let slot = 4 + 2 * id;
             match value {
-                Value::Bool(v) => b.push_slot_always(slot, v),
-                Value::U8(v) => b.push_slot_always(slot, v),
-                Value::I8(v) => b.push_slot_always(slot, v),
-                Value::I32(v) => b.push_slot_always(slot, v),
-                Value::U32(v) => b.push_slot_always(slot, v),
-                Value::I64(v) => b.push_slot_always(slot, v),
-                Value::U64(v) => b.push_slot_always(slot, v),
-                Value::F32(v) => b.push_slot_always(slot, v),
-                Value::F64(v) => b.push_slot_always(slot, v),
-                Value::Offset(v) => b.push_slot_always(slot, v),
+                FieldValue::Bool(v) => b.push_slot_always(slot, v),
+                FieldValue::U8(v) => b.push_slot_always(slot, v),
+                FieldValue::I8(v) => b.push_slot_always(slot, v),
+                FieldValue::I32(v) => b.push_slot_always(slot, v),
+                FieldValue::U32(v) => b.push_slot_always(slot, v),
+                FieldValue::I64(v) => b.push_slot_always(slot, v),
+                FieldValue::U64(v) => b.push_slot_always(slot, v),
+                FieldValue::F32(v) => b.push_slot_always(slot, v),
+                FieldValue::F64(v) => b.push_slot_always(slot, v),
+                FieldValue::Offset(v) => b.push_slot_always(slot, v),
             }
         }
         b.end_table(start).as_union_value()
