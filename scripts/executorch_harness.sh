@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 home=$PWD/target/executorch-harness
 python=$home/venv/bin/python
-standins=$PWD/scripts/reference/standins
+stubs=$PWD/scripts/reference/stubs
 log=$home/log.txt
 jobs=$(nproc)
 
@@ -43,10 +43,10 @@ ln -sf "$PWD/target/release/op_test_runner" "$home/tree/cmake-out/backends/mlx/t
 say "running ${*:-all configurations} with $jobs workers; everything printed goes to $log"
 cd "$home/tree"
 set +e
-PYTHONPATH=$standins OMP_NUM_THREADS=1 "$python" -m executorch.backends.mlx.test.run_all_tests --parallel "$jobs" --max-tasks-per-worker 100 "$@" > "$log" 2>&1
+PYTHONPATH=$stubs OMP_NUM_THREADS=1 "$python" -m executorch.backends.mlx.test.run_all_tests --parallel "$jobs" --max-tasks-per-worker 100 "$@" > "$log" 2>&1
 status=$?
 set -e
-PYTHONPATH=$standins "$python" -m executorch.backends.mlx.test.run_all_tests --clean "$@" > /dev/null 2>&1 || true
+PYTHONPATH=$stubs "$python" -m executorch.backends.mlx.test.run_all_tests --clean "$@" > /dev/null 2>&1 || true
 grep -A1 '✗ FAILED' "$log" | grep -v '^--' | head -60 || true
 sed -n '/^TEST SUMMARY/,$p' "$log" | grep -E '^(Passed|Failed)' || { say "the harness did not finish; the end of its log:"; tail -20 "$log" >&2; exit 1; }
 exit "$status"

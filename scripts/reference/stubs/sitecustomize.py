@@ -10,7 +10,7 @@ import sys
 import types
 
 
-class _StandIn(types.ModuleType):
+class _StubModule(types.ModuleType):
     __path__ = []
 
     def __getattr__(self, name):
@@ -26,7 +26,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def create_module(self, spec):
-        return _StandIn(spec.name)
+        return _StubModule(spec.name)
 
     def exec_module(self, module):
         pass
