@@ -32,7 +32,7 @@ pub(crate) fn load_map(bytes: Bytes, id: &str) -> Result<IndexMap<String, Weight
     Ok(out)
 }
 
-fn run(bytes: Bytes, id: &str) -> Result<(Machine<Loader>, machine::Value<Global>)> {
+fn run(bytes: Bytes, id: &str) -> Result<(Machine<Loader>, machine::StackValue<Global>)> {
     let container = Container::open(bytes)?;
     if container.contains("byteorder") && container.read_text("byteorder")? != "little" {
         return Err(Error::member(id, "expected little-endian storages"));

@@ -121,7 +121,7 @@ pub fn parse_bool(text: &str) -> Result<SymBool> {
     Ok(value.into_bool(text))
 }
 
-fn parse(text: &str) -> Result<eval::Value> {
+fn parse(text: &str) -> Result<eval::SymValue> {
     if text.len() > MAX_EXPR_BYTES {
         return Err(Error::limit("bytes of a symbolic expression", text.len(), MAX_EXPR_BYTES));
     }
