@@ -4,7 +4,9 @@ use flambeau_ir::{ConvAxis, Convolution, In, Tid};
 use flambeau_tensor::Expr;
 
 use super::{
-    RuleRow, one,
+    RuleRow,
+    geometry::{per_axis, span},
+    one,
     ops::{self, Emitted},
     row,
 };
@@ -22,24 +24,18 @@ struct Walk {
     transposed: bool,
 }
 
-/// An argument with one entry per axis, or one for all.
-fn per_axis(call: &Call, param: &str, default: i32, n: usize) -> Result<Vec<i32>, Refuse> {
-    let given = call.ints_opt(param)?.unwrap_or_default();
+/// An argument with one entry per axis, in the width of a node's fields.
+fn narrow(call: &Call, param: &str, default: i32, n: usize) -> Result<Vec<i32>, Refuse> {
+    let Some(given) = per_axis(call, param, n)? else { return Ok(vec![default; n]) };
     let narrow = |&v: &i64| i32::try_from(v).map_err(|_| Refuse::Unsupported(format!("`{param}` of {v}")));
-    let given = given.iter().map(narrow).collect::<Result<Vec<_>, _>>()?;
-    match given.len() {
-        0 => Ok(vec![default; n]),
-        1 => Ok(vec![given[0]; n]),
-        len if len == n => Ok(given),
-        len => unsupported(format!("`{param}` has {len} entries for {n} axes")),
-    }
+    given.iter().map(narrow).collect()
 }
 
 fn walk(call: &Call, n: usize, transposed: bool) -> Result<Walk, Refuse> {
     let strings = matches!(call.arg("padding"), Some(crate::Arg::Str(_)));
-    let padding = if strings { vec![0; n] } else { per_axis(call, "padding", 0, n)? };
-    let (stride, dilation) = (per_axis(call, "stride", 1, n)?, per_axis(call, "dilation", 1, n)?);
-    let grown = if transposed { per_axis(call, "output_padding", 0, n)? } else { vec![0; n] };
+    let padding = if strings { vec![0; n] } else { narrow(call, "padding", 0, n)? };
+    let (stride, dilation) = (narrow(call, "stride", 1, n)?, narrow(call, "dilation", 1, n)?);
+    let grown = if transposed { narrow(call, "output_padding", 0, n)? } else { vec![0; n] };
     let axis = |i| ConvAxis { stride: stride[i], padding: padding[i], dilation: dilation[i], output_padding: grown[i] };
     let groups = i32::try_from(call.int_or("groups", 1)?).unwrap_or(0);
     Ok(Walk { axes: (0..n).map(axis).collect(), groups, transposed })
@@ -118,7 +114,7 @@ fn pad_same(cx: &mut Lower, x: Tid, w: Tid, walk: &mut Walk) -> Emitted {
         return unsupported("`same` padding with a stride");
     }
     let kernel = ops::known("kernel size", &cx.spec(w).dims[1..=walk.axes.len()])?;
-    let totals: Vec<i64> = kernel.iter().zip(&walk.axes).map(|(k, axis)| i64::from(axis.dilation) * (k - 1)).collect();
+    let totals: Vec<i64> = kernel.iter().zip(&walk.axes).map(|(k, axis)| span(*k, axis.dilation.into()) - 1).collect();
     if totals.iter().all(|t| t % 2 == 0) {
         walk.axes.iter_mut().zip(&totals).for_each(|(axis, t)| axis.padding = (t / 2) as i32);
         return Ok(x);

@@ -13,6 +13,7 @@ mod create;
 mod delta;
 mod diagonal;
 mod elementwise;
+mod geometry;
 mod grid;
 mod index;
 mod linalg;

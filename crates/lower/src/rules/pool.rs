@@ -4,7 +4,7 @@ use flambeau_ir::Tid;
 use flambeau_tensor::{DType, Expr};
 
 use super::{
-    RuleRow, one,
+    RuleRow, geometry, one,
     ops::{self, Emitted},
     resize::apply_matrix,
     row,
@@ -18,27 +18,16 @@ type Items = Result<Vec<Item>, Refuse>;
 #[derive(Clone)]
 struct Axis {
     size: Expr,
-    kernel: i64,
-    stride: i64,
-    padding: i64,
-    dilation: i64,
+    windows: geometry::Windows,
     /// Number of windows.
     out: Expr,
 }
 
 impl Axis {
-    fn span(&self) -> i64 {
-        self.dilation * (self.kernel - 1) + 1
-    }
-
     /// Elements to add at the end, so that the last window fits: negative if some are never looked at.
     fn extra(&self) -> Expr {
-        (self.out.clone() - Expr::Int(1)) * Expr::Int(self.stride) + Expr::Int(self.span() - self.padding) - self.size.clone()
-    }
-
-    /// Whether windows tile the axis.
-    fn tiles(&self) -> bool {
-        self.kernel == self.stride && self.padding == 0 && self.dilation == 1
+        let w = &self.windows;
+        (self.out.clone() - Expr::Int(1)) * Expr::Int(w.stride) + Expr::Int(w.span() - w.padding) - self.size.clone()
     }
 }
 
@@ -49,51 +38,21 @@ struct Windows {
     ceil_mode: bool,
 }
 
-fn listed(call: &Call, param: &str, n: usize) -> Result<Option<Vec<i64>>, Refuse> {
-    let list = call.ints_opt(param)?.filter(|l| !l.is_empty());
-    list.map(|l| match l.len() {
-        1 => Ok(vec![l[0]; n]),
-        len if len == n => Ok(l),
-        len => unsupported(format!("`{param}` has {len} entries for {n} axes")),
-    })
-    .transpose()
-}
-
-/// Windows of which the last may start inside of the input only.
-fn ceil_count(size: i64, axis: &Axis) -> i64 {
-    let room = size + 2 * axis.padding - axis.span();
-    let n = (room + axis.stride - 1).div_euclid(axis.stride) + 1;
-    if (n - 1) * axis.stride >= size + axis.padding { n - 1 } else { n }
-}
-
 impl Windows {
     fn new(cx: &Lower, call: &Call, x: Tid, n: usize) -> Result<Windows, Refuse> {
         let rank = cx.spec(x).rank();
         if rank < n {
             return unsupported(format!("pooling {n} axes of a tensor of rank {rank}"));
         }
-        let kernel = listed(call, "kernel_size", n)?.ok_or_else(|| Refuse::Missing("kernel_size".into()))?;
-        let stride = listed(call, "stride", n)?.unwrap_or_else(|| kernel.clone());
-        let padding = listed(call, "padding", n)?.unwrap_or_else(|| vec![0; n]);
-        let dilation = listed(call, "dilation", n)?.unwrap_or_else(|| vec![1; n]);
         let ceil_mode = call.bool_or("ceil_mode", false)?;
         let mut axes = Vec::with_capacity(n);
-        for i in 0..n {
-            let size = cx.spec(x).dims[rank - n + i].clone();
-            let (kernel, stride, padding, dilation) = (kernel[i], stride[i], padding[i], dilation[i]);
-            if kernel < 1 || stride < 1 || padding < 0 || dilation < 1 {
-                return unsupported(format!("windows of {kernel} with stride {stride}, padding {padding}, dilation {dilation}"));
-            }
-            let mut axis = Axis { size, kernel, stride, padding, dilation, out: Expr::Int(0) };
-            axis.out = match (ceil_mode, axis.size.as_int()) {
-                (true, Some(size)) => Expr::Int(ceil_count(size, &axis)),
+        for (windows, size) in geometry::Windows::of_call(call, n)?.into_iter().zip(&cx.spec(x).dims[rank - n..]) {
+            let out = match (ceil_mode, size.as_int()) {
+                (true, Some(size)) => Expr::Int(windows.count_up(size)),
                 (true, None) => return unsupported("windows counted upward along a symbolic axis"),
-                (false, _) => {
-                    let room = axis.size.clone() + Expr::Int(2 * padding - axis.span());
-                    room.floor_div(&Expr::Int(stride)) + Expr::Int(1)
-                }
+                (false, _) => windows.count(size),
             };
-            axes.push(axis);
+            axes.push(Axis { size: size.clone(), windows, out });
         }
         Ok(Windows { x, axes, ceil_mode })
     }
@@ -112,23 +71,23 @@ impl Windows {
     fn view(&self, cx: &mut Lower, fill: f64) -> Result<(Tid, Vec<usize>), Refuse> {
         let lead = self.lead(cx);
         let (n, at) = (self.axes.len(), lead.len());
-        if self.axes.iter().all(|a| a.tiles() && a.extra().as_int().is_none_or(|e| e <= 0)) {
+        if self.axes.iter().all(|a| a.windows.tile() && a.extra().as_int().is_none_or(|e| e <= 0)) {
             let mut x = self.x;
             let mut dims = lead;
             for (i, axis) in self.axes.iter().enumerate() {
-                x = slice_axis(cx, x, at + i, &Expr::Int(0), &(axis.out.clone() * Expr::Int(axis.kernel)), 1)?;
-                dims.extend([axis.out.clone(), Expr::Int(axis.kernel)]);
+                x = slice_axis(cx, x, at + i, &Expr::Int(0), &(axis.out.clone() * Expr::Int(axis.windows.kernel)), 1)?;
+                dims.extend([axis.out.clone(), Expr::Int(axis.windows.kernel)]);
             }
             return Ok((cx.reshape(x, &dims)?, (0..n).map(|i| at + 2 * i + 1).collect()));
         }
         let (x, sizes) = self.padded(cx, fill)?;
         let mut dims = [&lead[..], &self.out_dims()].concat();
-        dims.extend(self.axes.iter().map(|a| Expr::Int(a.kernel)));
+        dims.extend(self.axes.iter().map(|a| Expr::Int(a.windows.kernel)));
         let all = [&lead[..], &sizes].concat();
         let unit: Vec<Expr> = (0..all.len()).map(|i| ops::volume(&all[i + 1..])).collect();
         let mut strides = unit[..at].to_vec();
-        strides.extend(self.axes.iter().zip(&unit[at..]).map(|(a, u)| u.clone() * Expr::Int(a.stride)));
-        strides.extend(self.axes.iter().zip(&unit[at..]).map(|(a, u)| u.clone() * Expr::Int(a.dilation)));
+        strides.extend(self.axes.iter().zip(&unit[at..]).map(|(a, u)| u.clone() * Expr::Int(a.windows.stride)));
+        strides.extend(self.axes.iter().zip(&unit[at..]).map(|(a, u)| u.clone() * Expr::Int(a.windows.dilation)));
         let view = ops::as_strided(cx, x, &dims, &strides, 0)?;
         Ok((view, (at + n..at + 2 * n).collect()))
     }
@@ -139,10 +98,10 @@ impl Windows {
         let mut widths = vec![none; cx.spec(self.x).rank() - self.axes.len()];
         let mut sizes = Vec::new();
         for axis in &self.axes {
-            // Beyond a symbolic end the stated padding always suffices.
-            let hi = axis.extra().as_int().map_or(axis.padding, |e| e.max(0));
-            widths.push((Expr::Int(axis.padding), Expr::Int(hi)));
-            sizes.push(axis.size.clone() + Expr::Int(axis.padding + hi));
+            // The stated padding always suffices beyond a symbolic end.
+            let hi = axis.extra().as_int().map_or(axis.windows.padding, |e| e.max(0));
+            widths.push((Expr::Int(axis.windows.padding), Expr::Int(hi)));
+            sizes.push(axis.size.clone() + Expr::Int(axis.windows.padding + hi));
         }
         Ok((ops::pad(cx, self.x, &widths, "constant", fill)?, sizes))
     }
@@ -176,7 +135,7 @@ fn max_indices(cx: &mut Lower, windows: &Windows) -> Emitted {
     let (n, at) = (windows.axes.len(), lead.len());
     let kept: Vec<usize> = (0..at + 2 * n).filter(|a| !axes.contains(a)).collect();
     let view = cx.permute(view, &[&kept[..], &axes].concat())?;
-    let kernel: Vec<i64> = windows.axes.iter().map(|a| a.kernel).collect();
+    let kernel: Vec<i64> = windows.axes.iter().map(|a| a.windows.kernel).collect();
     let flat = [&lead[..], &windows.out_dims(), &[Expr::Int(kernel.iter().product())]].concat();
     let flat = cx.reshape(view, &flat)?;
     let best = ops::argmax(cx, flat, at + n, false)?;
@@ -186,8 +145,8 @@ fn max_indices(cx: &mut Lower, windows: &Windows) -> Emitted {
         let digit = |p: i64, i: usize| (p / counts[i + 1..].iter().product::<i64>()) % counts[i];
         (0..total).map(|p| (0..n).map(|i| unit[i] * step(i, digit(p, i))).sum()).collect()
     };
-    let within = place(&kernel, &|i, k| windows.axes[i].dilation * k);
-    let origin = place(&out, &|i, o| windows.axes[i].stride * o - windows.axes[i].padding);
+    let within = place(&kernel, &|i, k| windows.axes[i].windows.dilation * k);
+    let origin = place(&out, &|i, o| windows.axes[i].windows.stride * o - windows.axes[i].windows.padding);
     let within = cx.integers("_pool_offsets", &within, DType::I64)?;
     let origin = cx.integers("_pool_origins", &origin, DType::I64)?;
     let origin = cx.reshape(origin, &windows.out_dims())?;
@@ -198,8 +157,8 @@ fn max_indices(cx: &mut Lower, windows: &Windows) -> Emitted {
 /// How many elements each window of an axis divides by.
 fn window_counts(axis: &Axis, size: i64, out: i64, include_pad: bool) -> Vec<f32> {
     let count = |o: i64| {
-        let start = o * axis.stride - axis.padding;
-        let end = (start + axis.kernel).min(size + axis.padding);
+        let start = o * axis.windows.stride - axis.windows.padding;
+        let end = (start + axis.windows.kernel).min(size + axis.windows.padding);
         if include_pad { end - start } else { end.min(size) - start.max(0) }
     };
     (0..out).map(|o| count(o).max(1) as f32).collect()
@@ -210,8 +169,8 @@ fn avg_pool(cx: &mut Lower, call: &Call, n: usize) -> Items {
     let windows = Windows::new(cx, call, x, n)?;
     let include_pad = call.bool_or("count_include_pad", true)?;
     let divisor = call.float_opt("divisor_override")?;
-    let padded = windows.axes.iter().any(|a| a.padding > 0);
-    let uneven = windows.ceil_mode && windows.axes.iter().any(|a| a.extra().as_int().is_none_or(|e| e > a.padding));
+    let padded = windows.axes.iter().any(|a| a.windows.padding > 0);
+    let uneven = windows.ceil_mode && windows.axes.iter().any(|a| a.extra().as_int().is_none_or(|e| e > a.windows.padding));
     let (view, axes) = windows.view(cx, 0.0)?;
     if divisor.is_none() && !uneven && (include_pad || !padded) {
         return one(ops::mean(cx, view, &axes, false)?);
@@ -253,7 +212,7 @@ fn adaptive(cx: &Lower, call: &Call, x: Tid, n: usize) -> Result<Adaptive, Refus
     if rank < n {
         return unsupported(format!("pooling {n} axes of a tensor of rank {rank}"));
     }
-    let out = listed(call, "output_size", n)?.ok_or_else(|| Refuse::Missing("output_size".into()))?;
+    let out = geometry::per_axis(call, "output_size", n)?.ok_or_else(|| Refuse::Missing("output_size".into()))?;
     if out.iter().all(|&o| o == 1) {
         return Ok(Adaptive::Global);
     }
@@ -275,7 +234,7 @@ fn even_bins(cx: &mut Lower, x: Tid, kernels: &[i64]) -> Result<(Tid, Vec<usize>
         let axis = |(i, &kernel): (usize, &i64)| {
             let size = dims[at + i].clone();
             let out = size.floor_div(&Expr::Int(kernel));
-            Axis { size, kernel, stride: kernel, padding: 0, dilation: 1, out }
+            Axis { size, windows: geometry::Windows::tiling(kernel), out }
         };
         kernels.iter().enumerate().map(axis).collect()
     };

@@ -4,7 +4,9 @@ use flambeau_ir::Tid;
 use flambeau_tensor::{DType, Expr};
 
 use super::{
-    RuleRow, one,
+    RuleRow,
+    geometry::Windows,
+    one,
     ops::{self, Emitted},
     row,
     shape::slice_axis,
@@ -49,56 +51,32 @@ fn unfold(cx: &mut Lower, call: &Call) -> Items {
     one(ops::axis_last(cx, taken, axis + 1)?)
 }
 
-/// Parameters of `im2col` and `col2im`, one entry for each of two axes.
-struct Patches {
-    kernel: [i64; 2],
-    dilation: [i64; 2],
-    padding: [i64; 2],
-    stride: [i64; 2],
-}
-
-impl Patches {
-    fn new(call: &Call) -> Result<Patches, Refuse> {
-        let pair = |param: &str| match call.ints(param)?[..] {
-            [one] => Ok([one, one]),
-            [a, b] => Ok([a, b]),
-            _ => unsupported(format!("`{param}` has other than two entries")),
-        };
-        let (kernel, dilation, padding, stride) = (pair("kernel_size")?, pair("dilation")?, pair("padding")?, pair("stride")?);
-        if [kernel, dilation, stride].iter().flatten().any(|&v| v < 1) || padding.iter().any(|&p| p < 0) {
-            return unsupported("patches with an empty kernel, stride or dilation, or with negative padding");
-        }
-        Ok(Patches { kernel, dilation, padding, stride })
-    }
-
-    /// Number of patches along an axis of that size.
-    fn count(&self, axis: usize, size: i64) -> i64 {
-        (size + 2 * self.padding[axis] - self.dilation[axis] * (self.kernel[axis] - 1) - 1).div_euclid(self.stride[axis]) + 1
-    }
-
-    fn place(&self, axis: usize, patch: i64, element: i64) -> i64 {
-        patch * self.stride[axis] + element * self.dilation[axis]
+/// The windows of `im2col` and `col2im` over the two axes of an image.
+fn patches(call: &Call) -> Result<[Windows; 2], Refuse> {
+    match Windows::of_call(call, 2)?[..] {
+        [rows, columns] => Ok([rows, columns]),
+        _ => unsupported("patches over other than two axes"),
     }
 }
 
 /// Patches `[N, C * Kh * Kw, L]` of an image `[N, C, H, W]`.
 fn im2col(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
-    let (patches, rank) = (Patches::new(call)?, cx.spec(x).rank());
+    let ([rows, columns], rank) = (patches(call)?, cx.spec(x).rank());
     if !(3..=4).contains(&rank) {
         return unsupported(format!("patches of a tensor of rank {rank}"));
     }
     let (h, w) = (rank - 2, rank - 1);
-    let counts = [patches.count(0, axis_size(cx, x, h)?), patches.count(1, axis_size(cx, x, w)?)];
+    let counts = ops::known("image sizes", &[rows.count(&cx.spec(x).dims[h]), columns.count(&cx.spec(x).dims[w])])?;
     let mut widths = vec![(Expr::Int(0), Expr::Int(0)); rank];
-    for (axis, p) in [(h, patches.padding[0]), (w, patches.padding[1])] {
+    for (axis, p) in [(h, rows.padding), (w, columns.padding)] {
         widths[axis] = (Expr::Int(p), Expr::Int(p));
     }
     let padded = ops::pad(cx, x, &widths, "constant", 0.0)?;
-    let rows = index_table(cx, "_patch_rows", counts[0], patches.kernel[0], |o, k| patches.place(0, o, k))?;
-    let columns = index_table(cx, "_patch_columns", counts[1], patches.kernel[1], |o, k| patches.place(1, o, k))?;
-    let taken = ops::take(cx, padded, columns, w)?;
-    let taken = ops::take(cx, taken, rows, h)?;
+    let row_table = index_table(cx, "_patch_rows", counts[0], rows.kernel, |o, k| rows.place(o, k))?;
+    let column_table = index_table(cx, "_patch_columns", counts[1], columns.kernel, |o, k| columns.place(o, k))?;
+    let taken = ops::take(cx, padded, column_table, w)?;
+    let taken = ops::take(cx, taken, row_table, h)?;
     // [.., C, Oh, Kh, Ow, Kw]
     let perm: Vec<usize> = (0..h).chain([h + 1, h + 3, h, h + 2]).collect();
     let moved = cx.permute(taken, &perm)?;
@@ -108,17 +86,17 @@ fn im2col(cx: &mut Lower, call: &Call) -> Items {
 /// The sum of overlapping patches: the counterpart of `im2col`.
 fn col2im(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
-    let patches = Patches::new(call)?;
+    let [rows, columns] = patches(call)?;
     let out = call.ints("output_size")?;
     let &[h, w] = &out[..] else { return unsupported("an output of other than two axes") };
-    let counts = [patches.count(0, h), patches.count(1, w)];
-    let padded = [h + 2 * patches.padding[0], w + 2 * patches.padding[1]];
+    let counts = ops::known("output_size", &[rows.count(&Expr::Int(h)), columns.count(&Expr::Int(w))])?;
+    let padded = [h + 2 * rows.padding, w + 2 * columns.padding];
     let dims = call.out(0)?.dims.clone();
     let Some(lead) = dims.len().checked_sub(2) else { return unsupported("a result without an image") };
     let mut places = Vec::new();
-    for (ky, kx) in (0..patches.kernel[0]).flat_map(|y| (0..patches.kernel[1]).map(move |x| (y, x))) {
+    for (ky, kx) in (0..rows.kernel).flat_map(|y| (0..columns.kernel).map(move |x| (y, x))) {
         for (oy, ox) in (0..counts[0]).flat_map(|y| (0..counts[1]).map(move |x| (y, x))) {
-            places.push(patches.place(0, oy, ky) * padded[1] + patches.place(1, ox, kx));
+            places.push(rows.place(oy, ky) * padded[1] + columns.place(ox, kx));
         }
     }
     let n = Expr::Int(places.len() as i64);
@@ -131,7 +109,7 @@ fn col2im(cx: &mut Lower, call: &Call) -> Items {
     let zeros = ops::full(cx, 0.0, &flat, cx.spec(x).dtype)?;
     let summed = ops::scatter_add(cx, zeros, index, updates, lead)?;
     let mut image = cx.reshape(summed, &[&dims[..lead], &[Expr::Int(padded[0]), Expr::Int(padded[1])]].concat())?;
-    for (axis, (size, p)) in [(lead, (h, patches.padding[0])), (lead + 1, (w, patches.padding[1]))] {
+    for (axis, (size, p)) in [(lead, (h, rows.padding)), (lead + 1, (w, columns.padding))] {
         image = slice_axis(cx, image, axis, &Expr::Int(p), &Expr::Int(p + size), 1)?;
     }
     one(image)
