@@ -8,7 +8,6 @@ mod engine;
 mod failure;
 mod file_kind;
 mod files;
-mod gguf;
 mod hub;
 mod inputs;
 mod interrupt;

@@ -1,5 +1,9 @@
 //! What can go wrong between an exported program and a file.
 
+use flambeau_ir::{check::CheckError, engine::EngineError};
+use flambeau_lower::{FormulaError, Refuse};
+use flambeau_tensor::{DType, Shape};
+
 use crate::report::{CallReport, Report};
 
 /// Why a program was not compiled.
@@ -11,20 +15,90 @@ pub enum Error {
     Refused { calls: Vec<CallReport>, report: Box<Report> },
     /// The program's own structure.
     #[error("program: {0}")]
-    Program(String),
+    Program(ProgramError),
     #[error(transparent)]
     Archive(#[from] flambeau_pt2::Error),
-    /// A constant could not be made.
-    #[error("weight `{name}`: {what}")]
-    Weight { name: String, what: String },
+    /// A constant could not be computed.
+    #[error("weight `{name}`: {reason}")]
+    Weight { name: String, reason: ConstantError },
     /// The compiler produced a graph that its own checker refuses.
     #[error("the compiled graph is not valid: {0}")]
-    Check(String),
+    Check(CheckError),
     /// Folding constants failed.
     #[error("folding constants: {0}")]
-    Fold(String),
+    Fold(FoldError),
     #[error(transparent)]
     Write(#[from] flambeau_wire::Error),
+}
+
+/// What about a program as a whole cannot be compiled.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProgramError {
+    /// A parameter, buffer or constant without data.
+    #[error("`{0}` has no data in the archive")]
+    NoData(String),
+    /// An input of which the graph says neither shape nor content.
+    #[error("nothing is known of input `{0}`")]
+    UnknownInput(String),
+    /// An output that no call produces.
+    #[error("output `{0}` has no value")]
+    NoValue(String),
+    /// A buffer that the signature writes to without reading it.
+    #[error("the mutated buffer `{0}` is not an input")]
+    NotAnInput(String),
+    /// A constant names a weight that was never added.
+    #[error("weight {0} does not exist")]
+    NoWeight(usize),
+    /// A buffer that two delegates would have to hold.
+    #[error(
+        "buffer `{0}` is read before a call that stays outside of the delegate and written after it, and cannot live in both; use \
+         --require-full to see what stays outside"
+    )]
+    SplitBuffer(String),
+    /// Fallback calls of which each needs the other's result.
+    #[error("calls outside of delegates wait for each other")]
+    Cycle,
+    /// A value that is needed outside of any call cannot be expressed.
+    #[error(transparent)]
+    Value(#[from] Refuse),
+}
+
+/// Why a constant could not be computed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConstantError {
+    #[error(transparent)]
+    Tensor(#[from] flambeau_tensor::Error),
+    #[error(transparent)]
+    Formula(#[from] FormulaError),
+    /// There is not one zero point for each scale.
+    #[error("scales and zero points differ in number")]
+    ZeroPoints,
+    /// The expression contradicts the constant's own type or shape.
+    #[error("its expression gives {} {:?} instead of {} {:?}", .found.0, .found.1, .expected.0, .expected.1)]
+    Type { found: (DType, Shape), expected: (DType, Shape) },
+}
+
+/// Why constants could not be folded.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FoldError {
+    /// The nodes to fold are no valid graph.
+    #[error(transparent)]
+    Check(#[from] CheckError),
+    /// The engine cannot load or run them.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The engine gave another element type than inference.
+    #[error("a folded constant has another type than inferred")]
+    Type,
+}
+
+impl From<ProgramError> for Error {
+    fn from(error: ProgramError) -> Error {
+        Error::Program(error)
+    }
 }
 
 /// The first refusals in full, the rest as a count.

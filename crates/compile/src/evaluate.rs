@@ -6,40 +6,41 @@ use flambeau_lower::{ConstExpr, Constant};
 use flambeau_tensor::{AlignedBytes, Bytes, DType, Shape, Tensor, cast, row_major_strides};
 use sha2::{Digest, Sha256};
 
-use crate::{Error, pack, quantize, weights::Weights};
+use crate::{Error, error::ConstantError, pack, quantize, weights::Weights};
 
 /// The elements of a constant. Nothing is kept: an operand is read, used and dropped.
 pub(crate) fn evaluate(constant: &Constant, weights: &Weights<'_>) -> Result<Tensor, Error> {
     let of = |operand: &Arc<Constant>| evaluate(operand, weights);
-    let fail = |what: String| Error::Weight { name: constant.name.clone(), what };
+    let fail = |reason: ConstantError| Error::Weight { name: constant.name.clone(), reason };
     let tensor = match &constant.expr {
-        ConstExpr::Stored(number) => weights.read(*number)?,
-        ConstExpr::Literal(bytes) => wrap(constant, bytes.clone())?,
-        ConstExpr::Cast(x) => cast(&of(x)?, constant.dtype).map_err(|e| fail(e.to_string()))?,
-        ConstExpr::Reshape(x) | ConstExpr::Reinterpret(x) => wrap(constant, of(x)?.bytes().clone())?,
-        ConstExpr::Permute(x, perm) => permute(&of(x)?, perm).map_err(|e| fail(e.to_string()))?,
+        ConstExpr::Stored(number) => Ok(weights.read(*number)?),
+        ConstExpr::Literal(bytes) => wrap(constant, bytes.clone()),
+        ConstExpr::Cast(x) => cast(&of(x)?, constant.dtype).map_err(Into::into),
+        ConstExpr::Reshape(x) | ConstExpr::Reinterpret(x) => wrap(constant, of(x)?.bytes().clone()),
+        ConstExpr::Permute(x, perm) => permute(&of(x)?, perm).map_err(Into::into),
         ConstExpr::Concat(parts, axis) => {
             let parts = parts.iter().map(of).collect::<Result<Vec<_>, _>>()?;
-            wrap(constant, concat(&parts, *axis))?
+            wrap(constant, concat(&parts, *axis))
         }
-        ConstExpr::Reciprocal(x) => map_floats(&of(x)?, reciprocal).map_err(|e| fail(e.to_string()))?,
-        ConstExpr::Repeat(x, factor) => wrap(constant, repeat(&of(x)?, *factor))?,
-        ConstExpr::PackSigned { codes, bits } => wrap(constant, pack::pack_signed(&of(codes)?, *bits).map_err(fail)?)?,
+        ConstExpr::Reciprocal(x) => map_floats(&of(x)?, reciprocal).map_err(Into::into),
+        ConstExpr::Repeat(x, factor) => wrap(constant, repeat(&of(x)?, *factor)),
+        ConstExpr::PackSigned { codes, bits } => pack::pack_signed(&of(codes)?, *bits).and_then(|bytes| wrap(constant, bytes)),
         ConstExpr::AffineBias { scale, zero_point, bits } => {
             let zero_point = zero_point.as_ref().map(of).transpose()?;
-            pack::affine_bias(&of(scale)?, zero_point.as_ref(), *bits).map_err(fail)?
+            pack::affine_bias(&of(scale)?, zero_point.as_ref(), *bits)
         }
         ConstExpr::Formula(formula, operands) => {
             let operands = operands.iter().map(of).collect::<Result<Vec<_>, _>>()?;
-            formula.evaluate(&operands, constant.dtype, &constant.shape).map_err(fail)?
+            formula.evaluate(&operands, constant.dtype, &constant.shape).map_err(Into::into)
         }
         ConstExpr::Quantize { weight, scheme, part } => {
-            quantize::part(&of(weight)?, *scheme, *part, weights.threads()).map_err(fail)?
+            quantize::part(&of(weight)?, *scheme, *part, weights.threads()).map_err(Into::into)
         }
     };
+    let tensor = tensor.map_err(fail)?;
     if tensor.dtype() != constant.dtype || tensor.shape() != &constant.shape[..] {
-        let (dtype, shape) = (tensor.dtype(), tensor.shape());
-        return Err(fail(format!("its expression gives {dtype} {shape:?} instead of {} {:?}", constant.dtype, constant.shape)));
+        let found = (tensor.dtype(), Shape::from_slice(tensor.shape()));
+        return Err(fail(ConstantError::Type { found, expected: (constant.dtype, constant.shape.clone()) }));
     }
     Ok(tensor)
 }
@@ -68,10 +69,8 @@ pub(crate) fn identity(constant: &Constant, weights: &Weights<'_>) -> String {
     }
 }
 
-fn wrap(constant: &Constant, bytes: Bytes) -> Result<Tensor, Error> {
-    Tensor::new(constant.dtype, &constant.shape, bytes)
-        .map(|t| t.aligned())
-        .map_err(|e| Error::Weight { name: constant.name.clone(), what: e.to_string() })
+fn wrap(constant: &Constant, bytes: Bytes) -> Result<Tensor, ConstantError> {
+    Ok(Tensor::new(constant.dtype, &constant.shape, bytes)?.aligned())
 }
 
 /// Axis `i` of the result is axis `perm[i]` of `x`.

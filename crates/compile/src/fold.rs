@@ -15,7 +15,7 @@ use flambeau_ir::{
 use flambeau_lower::{ConstExpr, Constant, Origin, SsaGraph};
 use flambeau_tensor::{AlignedBytes, Bytes, Shape};
 
-use crate::{Error, evaluate::evaluate, slots, weights::Weights};
+use crate::{Error, error::FoldError, evaluate::evaluate, slots, weights::Weights};
 
 /// Neither an operand nor a result of folding is larger than this.
 const MAX_BYTES: usize = 1 << 20;
@@ -165,7 +165,6 @@ impl Constants for Evaluated<'_> {
 }
 
 fn run(mut part: SsaGraph, weights: &Weights<'_>, engine: &dyn Engine) -> Result<Vec<Constant>, Error> {
-    let text = |e: &dyn std::fmt::Display| Error::Fold(e.to_string());
     flambeau_lower::drop_unread(&mut part);
     let specs: Vec<_> = part
         .results
@@ -173,10 +172,10 @@ fn run(mut part: SsaGraph, weights: &Weights<'_>, engine: &dyn Engine) -> Result
         .filter_map(|s| if let Slot::Tensor(t) = s { Some((*t, part.spec(*t).clone())) } else { None })
         .collect();
     let slotted = slots::assign(part, "fold", &[]);
-    let graph = Arc::new(check(slotted.graph).map_err(|e| text(&e))?);
+    let graph = Arc::new(check(slotted.graph).map_err(|e| Error::Fold(e.into()))?);
     let source = Evaluated { constants: slotted.constants.into_iter().collect(), weights };
-    let mut session = engine.load(graph, &source, &LoadOptions::default()).map_err(|e| text(&e))?;
-    let values = session.run(&[]).map_err(|e| text(&e))?;
+    let mut session = engine.load(graph, &source, &LoadOptions::default()).map_err(|e| Error::Fold(e.into()))?;
+    let values = session.run(&[]).map_err(|e| Error::Fold(e.into()))?;
     let constant = |((t, spec), value): (&(Tid, flambeau_ir::Spec), Value)| match value {
         Value::Tensor(tensor) if tensor.dtype() == spec.dtype => Ok(Constant {
             name: format!("_folded_{}", t.0),
@@ -184,7 +183,7 @@ fn run(mut part: SsaGraph, weights: &Weights<'_>, engine: &dyn Engine) -> Result
             shape: Shape::from_slice(tensor.shape()),
             expr: ConstExpr::Literal(AlignedBytes::copy_of(tensor.bytes()).into_bytes()),
         }),
-        _ => Err(Error::Fold("a folded constant has another type than inferred".to_owned())),
+        _ => Err(Error::Fold(FoldError::Type)),
     };
     specs.iter().zip(values).map(constant).collect()
 }

@@ -36,8 +36,8 @@ use flambeau_pt2::Exported;
 use flambeau_wire::{ProgramWriter, pte::EValue};
 
 pub use crate::{
-    error::Error,
-    quantize::SchemeName,
+    error::{ConstantError, Error, FoldError, ProgramError},
+    quantize::{SchemeError, SchemeName},
     report::{CallReport, MethodReport, Outcome, Report},
 };
 use crate::{method::Compiled, weights::Weights};

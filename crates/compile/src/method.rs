@@ -107,7 +107,7 @@ fn whole(name: &str, exported: &Exported, ssa: SsaGraph, trace: &Trace<'_>, pref
     let mut outer = Outer::new(&ssa, &trace.inputs);
     outer.step(&Step::Delegate(&slotted, &results));
     let (plan, outer_constants) = outer.finish(name, exported, &trace.outputs, true);
-    let graph = check(slotted.graph).map_err(|e| Error::Check(e.to_string()))?;
+    let graph = check(slotted.graph).map_err(Error::Check)?;
     Ok(Compiled { graphs: vec![Arc::new(graph)], plan, constants: slotted.constants, outer_constants })
 }
 
@@ -132,7 +132,7 @@ fn parts(name: &str, exported: &Exported, ssa: &SsaGraph, trace: &Trace<'_>, pre
             let slotted = slotted(part.ssa, &prefix, &buffers)?;
             outer.step(&Step::Delegate(&slotted, &results));
             compiled.constants.extend(slotted.constants);
-            compiled.graphs.push(Arc::new(check(slotted.graph).map_err(|e| Error::Check(e.to_string()))?));
+            compiled.graphs.push(Arc::new(check(slotted.graph).map_err(Error::Check)?));
         }
         for (call, _) in trace.fallbacks.iter().zip(&split.levels).filter(|(_, l)| **l == level) {
             outer.step(&Step::Kernel(call));

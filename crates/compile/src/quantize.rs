@@ -4,26 +4,40 @@ use std::{collections::HashMap, sync::Arc};
 
 use flambeau_ir::{Dequantize, In, Index, Node, Out, QuantMode, SlotRef, Spec, Tid};
 use flambeau_lower::{ConstExpr, Constant, Origin, QuantPart, Scheme, SsaGraph, SsaNode, TensorInfo};
-use flambeau_tensor::{AlignedBytes, DType, Shape, Tensor};
+use flambeau_tensor::{AlignedBytes, DType, Shape, Tensor, pack_codes};
 
-use crate::{Options, pack::pack_into};
+use crate::Options;
 
 /// Reads a scheme from its name on the command line.
 pub trait SchemeName: Sized {
     /// `2w`, `3w`, `4w`, `5w`, `6w`, `8w` with a group size, or `nvfp4`, `mxfp4`, `mxfp8`, whose groups are fixed.
     ///
     /// # Errors
-    /// Says which names and group sizes there are.
-    fn from_name(name: &str, group_size: Option<u32>) -> Result<Self, String>;
+    /// [`SchemeError`] says which names and group sizes there are.
+    fn from_name(name: &str, group_size: Option<u32>) -> Result<Self, SchemeError>;
+}
+
+/// Why a name is no quantization scheme.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SchemeError {
+    #[error("unknown quantization `{0}`, expected 2w, 3w, 4w, 5w, 6w, 8w, nvfp4, mxfp4 or mxfp8")]
+    Unknown(String),
+    /// A group size for a scheme whose groups are fixed.
+    #[error("{name} has groups of {group}, not {found}")]
+    FixedGroup { name: String, group: u32, found: u32 },
+    /// A group size that no kernel takes.
+    #[error("group size {0} is not one of 32, 64, 128")]
+    Group(u32),
 }
 
 /// Group size of affine schemes where none is given.
 const DEFAULT_GROUP: u32 = 64;
 
 impl SchemeName for Scheme {
-    fn from_name(name: &str, group_size: Option<u32>) -> Result<Scheme, String> {
+    fn from_name(name: &str, group_size: Option<u32>) -> Result<Scheme, SchemeError> {
         let fixed = |mode, bits, group| match group_size {
-            Some(g) if g != group => Err(format!("{name} has groups of {group}, not {g}")),
+            Some(found) if found != group => Err(SchemeError::FixedGroup { name: name.to_owned(), group, found }),
             _ => Ok(Scheme { mode, bits, group_size: group }),
         };
         let bits = match name {
@@ -36,11 +50,11 @@ impl SchemeName for Scheme {
             "5w" => 5,
             "6w" => 6,
             "8w" => 8,
-            _ => return Err(format!("unknown quantization `{name}`, expected 2w, 3w, 4w, 5w, 6w, 8w, nvfp4, mxfp4 or mxfp8")),
+            _ => return Err(SchemeError::Unknown(name.to_owned())),
         };
         let group_size = group_size.unwrap_or(DEFAULT_GROUP);
         if ![32, 64, 128].contains(&group_size) {
-            return Err(format!("group size {group_size} is not one of 32, 64, 128"));
+            return Err(SchemeError::Group(group_size));
         }
         Ok(Scheme { mode: QuantMode::Affine, bits, group_size })
     }
@@ -128,7 +142,7 @@ fn add(ssa: &mut SsaGraph, spec: Spec, origin: Origin) -> Tid {
 }
 
 /// One part of a quantized matrix `[N, K]`, by several threads. Each holds one row of floats at a time.
-pub(crate) fn part(weight: &Tensor, scheme: Scheme, part: QuantPart, threads: usize) -> Result<Tensor, String> {
+pub(crate) fn part(weight: &Tensor, scheme: Scheme, part: QuantPart, threads: usize) -> Result<Tensor, flambeau_tensor::Error> {
     let (rows, columns) = (weight.shape()[0], weight.shape()[1]);
     let (bits, group) = (usize::from(scheme.bits), scheme.group_size as usize);
     let groups = columns / group;
@@ -147,7 +161,7 @@ pub(crate) fn part(weight: &Tensor, scheme: Scheme, part: QuantPart, threads: us
             row_part(&values, &mut codes, (scheme, weight.dtype()), part, out);
         }
     });
-    Tensor::new(dtype, &[rows, width], out.into_bytes()).map_err(|e| e.to_string())
+    Tensor::new(dtype, &[rows, width], out.into_bytes())
 }
 
 /// Cuts `out` into runs of rows, one for each thread; `f` gets the number of a run's first row, and the run.
@@ -198,7 +212,7 @@ fn row_part(values: &[f32], codes: &mut [u8], (scheme, dtype): (Scheme, DType), 
             for ((group, values), codes) in fitted.zip(values.chunks_exact(group)).zip(codes.chunks_exact_mut(group)) {
                 group.codes(values, scheme, codes);
             }
-            pack_into(scheme.bits, |i| codes[i], out);
+            pack_codes(codes, usize::from(scheme.bits), out);
         }
         QuantPart::Scales if scheme.mode == QuantMode::Affine => numbers(out, &mut fitted.map(|g| g.scale)),
         QuantPart::Scales => out.iter_mut().zip(fitted).for_each(|(out, g)| *out = g.scale_code),
@@ -411,8 +425,9 @@ mod tests {
 
     #[test]
     fn names_say_what_there_is() {
-        assert!(Scheme::from_name("7w", None).unwrap_err().contains("expected 2w"));
-        assert!(Scheme::from_name("4w", Some(48)).unwrap_err().contains("32, 64, 128"));
-        assert!(Scheme::from_name("nvfp4", Some(32)).unwrap_err().contains("groups of 16"));
+        let error = |name, group| Scheme::from_name(name, group).unwrap_err().to_string();
+        assert!(error("7w", None).contains("expected 2w"));
+        assert!(error("4w", Some(48)).contains("32, 64, 128"));
+        assert!(error("nvfp4", Some(32)).contains("groups of 16"));
     }
 }

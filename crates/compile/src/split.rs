@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use flambeau_ir::{Node, Role, Slot, Tid};
 use flambeau_lower::{Origin, SsaGraph, SsaNode};
 
-use crate::{Error, fallback::FallbackCall};
+use crate::{Error, error::ProgramError, fallback::FallbackCall};
 
 /// One delegate's share of an SSA graph.
 #[derive(Debug)]
@@ -160,12 +160,10 @@ pub(crate) fn split(ssa: &SsaGraph, fallbacks: &[FallbackCall], names: &[String]
     while std::mem::take(&mut levels.changed) {
         levels.pass();
         if let Some(b) = levels.buffers.iter().position(|&l| l > fallbacks.len()) {
-            let name = names.get(b).map_or("", String::as_str);
-            let reason = "is read before a call that stays outside of the delegate and written after it, and cannot live in both";
-            return Err(Error::Program(format!("buffer `{name}` {reason}; use --require-full to see what stays outside")));
+            return Err(ProgramError::SplitBuffer(names.get(b).cloned().unwrap_or_default()).into());
         }
         if levels.nodes.iter().any(|&l| l > fallbacks.len()) {
-            return Err(Error::Program("calls outside of delegates wait for each other".to_owned()));
+            return Err(ProgramError::Cycle.into());
         }
     }
     let free = free_nodes(ssa);

@@ -20,6 +20,7 @@ use flambeau_tensor::{DType, Expr, Symbol};
 use self::alias::TensorValue;
 use crate::{
     Error, Options,
+    error::ProgramError,
     fallback::FallbackCall,
     inline::{self, Special},
     report::{CallReport, Outcome},
@@ -331,7 +332,7 @@ impl<'a> Trace<'a> {
 
 /// A reason that surfaces outside of any call.
 fn lost(reason: Refuse) -> Error {
-    Error::Program(reason.to_string())
+    Error::Program(ProgramError::Value(reason))
 }
 
 /// A value that is missing because of something that was reported before.

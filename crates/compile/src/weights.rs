@@ -6,7 +6,7 @@ use flambeau_pt2::{Storage, View};
 use flambeau_tensor::Tensor;
 use sha2::{Digest, Sha256};
 
-use crate::Error;
+use crate::{Error, error::ProgramError};
 
 /// Views of an archive's storages; a constant expression names one by its number. Equal views are one weight.
 #[derive(Clone, Debug, Default)]
@@ -42,7 +42,7 @@ impl<'a> Weights<'a> {
 
     /// Reads a weight: a slice of the archive where its elements lie in row-major order.
     pub(crate) fn read(&self, number: usize) -> Result<Tensor, Error> {
-        let view = self.views.get(number).ok_or_else(|| Error::Program(format!("weight {number} does not exist")))?;
+        let view = self.views.get(number).ok_or(ProgramError::NoWeight(number))?;
         Ok(view.tensor()?.aligned())
     }
 

@@ -1,8 +1,29 @@
 //! Constants that are computed from others while a program is written.
 
-use flambeau_tensor::{DType, Shape, Tensor, cast};
+use flambeau_tensor::{AlignedBytes, DType, Shape, Tensor, cast, gguf::Block, pack_codes};
 
-use crate::{Gguf, QuantPart};
+use crate::QuantPart;
+
+/// Why a formula does not fit its operands.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FormulaError {
+    /// The operand of that name is not there.
+    #[error("{0} is missing")]
+    Missing(&'static str),
+    /// Two operands that go together element by element differ in length.
+    #[error("{left} elements against {right}")]
+    Lengths { left: usize, right: usize },
+    /// There is not one length for each slice that is normalized.
+    #[error("{lengths} lengths for {slices} slices")]
+    Slices { lengths: usize, slices: usize },
+    /// The operand ends within a block.
+    #[error("{bytes} bytes are no whole number of {}-byte blocks", .block.bytes())]
+    Blocks { bytes: usize, block: Block },
+    /// The operands or the result have another type or size than the formula takes or gives.
+    #[error(transparent)]
+    Tensor(#[from] flambeau_tensor::Error),
+}
 
 /// What is computed, in f32, from a constant's operands.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,60 +39,82 @@ pub enum Formula {
     /// `[scale, zero_point]` → `-scale * zero_point`.
     NegatedProduct,
     /// `[blocks]` u8 `[N, bytes]` → one part of the packed weight.
-    Gguf { format: Gguf, part: QuantPart },
+    Gguf { block: Block, part: QuantPart },
 }
 
 impl Formula {
     /// The result of type `dtype` and shape `shape`.
     ///
     /// # Errors
-    /// What does not fit: the number, types or sizes of the operands.
-    pub fn evaluate(&self, operands: &[Tensor], dtype: DType, shape: &[usize]) -> Result<Tensor, String> {
-        if let Formula::Gguf { format, part } = self {
-            let [blocks] = operands else { return Err("blocks are missing".to_owned()) };
-            let made = format.part(blocks.bytes(), *part, shape)?;
-            return cast(&made, dtype).map_err(|e| e.to_string());
+    /// [`FormulaError`] if the number, types or sizes of the operands do not fit.
+    pub fn evaluate(&self, operands: &[Tensor], dtype: DType, shape: &[usize]) -> Result<Tensor, FormulaError> {
+        if let Formula::Gguf { block, part } = self {
+            let blocks = operands.first().ok_or(FormulaError::Missing("the weight"))?;
+            return Ok(cast(&gguf_part(*block, blocks.bytes(), *part, shape)?, dtype)?);
         }
         let wide = operands.iter().map(floats).collect::<Result<Vec<_>, _>>()?;
         let n = shape.iter().product::<usize>();
+        let operand = |i: usize, name| wide.get(i).map(Vec::as_slice).ok_or(FormulaError::Missing(name));
         let optional = |i: usize, or: f32| wide.get(i).cloned().unwrap_or_else(|| vec![or; n]);
-        let (Some(first), second) = (wide.first(), wide.get(1)) else { return Err("operands are missing".to_owned()) };
         let values = match self {
-            Formula::NormScale { eps } => zip(first, &optional(1, 1.0), |v, w| w / (v + eps).sqrt())?,
+            Formula::NormScale { eps } => zip(operand(0, "the variance")?, &optional(1, 1.0), |v, w| w / (v + eps).sqrt())?,
             Formula::NormShift => {
-                let moved = zip(first, second.ok_or("the scale is missing")?, |m, s| m * s)?;
+                let moved = zip(operand(0, "the mean")?, operand(1, "the scale")?, |m, s| m * s)?;
                 zip(&moved, &optional(2, 0.0), |m, b| b - m)?
             }
-            Formula::WeightNorm { dim } => weight_norm(first, second.ok_or("g is missing")?, shape, *dim)?,
+            Formula::WeightNorm { dim } => weight_norm(operand(0, "v")?, operand(1, "g")?, shape, *dim)?,
             Formula::ShiftedBias { bits } => {
                 let half = (1_u32 << (bits - 1)) as f32;
-                zip(first, second.ok_or("the bias is missing")?, |s, b| b - half * s)?
+                zip(operand(0, "the scale")?, operand(1, "the bias")?, |s, b| b - half * s)?
             }
-            Formula::NegatedProduct => zip(first, second.ok_or("the zero point is missing")?, |s, z| -s * z)?,
+            Formula::NegatedProduct => zip(operand(0, "the scale")?, operand(1, "the zero point")?, |s, z| -s * z)?,
             Formula::Gguf { .. } => Vec::new(),
         };
-        let made = Tensor::from_slice(&values, shape).map_err(|e| e.to_string())?;
-        cast(&made, dtype).map_err(|e| e.to_string())
+        Ok(cast(&Tensor::from_slice(&values, shape)?, dtype)?)
     }
 }
 
-fn floats(t: &Tensor) -> Result<Vec<f32>, String> {
-    let wide = cast(t, DType::F32).map_err(|e| e.to_string())?;
-    wide.as_slice::<f32>().map(<[f32]>::to_vec).map_err(|e| e.to_string())
+/// Codes as u32 words, or scales or biases as f32, of all blocks in order.
+fn gguf_part(block: Block, bytes: &[u8], part: QuantPart, shape: &[usize]) -> Result<Tensor, FormulaError> {
+    if !bytes.len().is_multiple_of(block.bytes()) {
+        return Err(FormulaError::Blocks { bytes: bytes.len(), block });
+    }
+    let blocks = bytes.chunks_exact(block.bytes());
+    if part == QuantPart::Codes {
+        let width = block.elements() * block.bits() / 8;
+        let mut words = AlignedBytes::zeroed(blocks.len() * width);
+        let mut codes = vec![0; block.elements()];
+        for (bytes, out) in blocks.zip(words.as_mut_slice().chunks_exact_mut(width)) {
+            block.codes(bytes, &mut codes);
+            pack_codes(&codes, block.bits(), out);
+        }
+        return Ok(Tensor::new(DType::U32, shape, words.into_bytes())?);
+    }
+    let mut groups = vec![(0.0, 0.0); block.groups()];
+    let mut values = Vec::with_capacity(blocks.len() * groups.len());
+    for bytes in blocks {
+        block.affine(bytes, &mut groups);
+        values.extend(groups.iter().map(|&(scale, bias)| if part == QuantPart::Scales { scale } else { bias }));
+    }
+    Ok(Tensor::from_slice(&values, shape)?)
 }
 
-fn zip(a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> f32) -> Result<Vec<f32>, String> {
+fn floats(t: &Tensor) -> Result<Vec<f32>, FormulaError> {
+    Ok(cast(t, DType::F32)?.as_slice::<f32>()?.to_vec())
+}
+
+fn zip(a: &[f32], b: &[f32], f: impl Fn(f32, f32) -> f32) -> Result<Vec<f32>, FormulaError> {
     if a.len() != b.len() {
-        return Err(format!("{} elements against {}", a.len(), b.len()));
+        return Err(FormulaError::Lengths { left: a.len(), right: b.len() });
     }
     Ok(a.iter().zip(b).map(|(&a, &b)| f(a, b)).collect())
 }
 
-fn weight_norm(v: &[f32], g: &[f32], shape: &[usize], dim: Option<usize>) -> Result<Vec<f32>, String> {
+fn weight_norm(v: &[f32], g: &[f32], shape: &[usize], dim: Option<usize>) -> Result<Vec<f32>, FormulaError> {
     let n = dim.map_or(1, |d| shape.get(d).copied().unwrap_or(0));
     let inner: usize = dim.map_or(v.len(), |d| shape.iter().skip(d + 1).product());
     if g.len() != n || n == 0 || inner == 0 {
-        return Err(format!("{} lengths for {n} slices", g.len()));
+        return Err(FormulaError::Slices { lengths: g.len(), slices: n });
     }
     let slice = |i: usize| (i / inner) % n;
     let mut squares = vec![0.0_f64; n];
@@ -123,7 +166,27 @@ mod tests {
     #[test]
     fn operands_of_other_sizes_are_refused() {
         let short = [Tensor::from_slice(&[1.0f32], &[1]).unwrap(), Tensor::from_slice(&[1.0f32, 2.0], &[2]).unwrap()];
-        assert!(Formula::NegatedProduct.evaluate(&short, DType::F32, &[1]).is_err());
-        assert!(Formula::NormShift.evaluate(&short[..1], DType::F32, &[1]).is_err());
+        let lengths = FormulaError::Lengths { left: 1, right: 2 };
+        assert_eq!(Formula::NegatedProduct.evaluate(&short, DType::F32, &[1]).unwrap_err(), lengths);
+        assert_eq!(Formula::NormShift.evaluate(&short[..1], DType::F32, &[1]).unwrap_err(), FormulaError::Missing("the scale"));
+    }
+
+    #[test]
+    fn blocks_become_words_scales_and_biases() {
+        // d = 1 and the codes 0..16 in low nibbles, 15 in high ones: elements 0..16 and 16..32.
+        let mut block = vec![0x00, 0x3c];
+        block.extend((0..16).map(|code| code | 0xf0));
+        let n = block.len();
+        let blocks = [Tensor::new(DType::U8, &[1, n], block.into()).unwrap()];
+        let make =
+            |part, dtype, shape: &[usize]| Formula::Gguf { block: Block::Q4_0, part }.evaluate(&blocks, dtype, shape).unwrap();
+        let words = make(QuantPart::Codes, DType::U32, &[1, 4]);
+        assert_eq!(words.as_slice::<u32>().unwrap(), [0x7654_3210, 0xfedc_ba98, u32::MAX, u32::MAX]);
+        assert_eq!(make(QuantPart::Scales, DType::F32, &[1, 1]).as_slice::<f32>().unwrap(), [1.0]);
+        assert_eq!(make(QuantPart::Biases, DType::F32, &[1, 1]).as_slice::<f32>().unwrap(), [-8.0]);
+        let short = [Tensor::new(DType::U8, &[17], vec![0; 17].into()).unwrap()];
+        let part = Formula::Gguf { block: Block::Q4_0, part: QuantPart::Codes };
+        let fault = FormulaError::Blocks { bytes: 17, block: Block::Q4_0 };
+        assert_eq!(part.evaluate(&short, DType::U32, &[1, 4]).unwrap_err(), fault);
     }
 }

@@ -13,7 +13,6 @@ mod call;
 mod constant;
 mod formula;
 mod fusions;
-mod gguf;
 mod lower;
 mod promotion;
 mod rules;
@@ -23,9 +22,8 @@ mod ssa;
 
 pub use call::{Arg, Call, Item, OutMeta, Refuse};
 pub use constant::{ConstExpr, Constant, QuantPart, Scheme};
-pub use formula::Formula;
+pub use formula::{Formula, FormulaError};
 pub use fusions::{FUSIONS, Fusion, drop_unread, fuse};
-pub use gguf::Gguf;
 pub use lower::Lower;
 pub use promotion::{Operand, result_type};
 pub use rules::{Loop, Rule, RuleRow, rule_for, rule_rows};

@@ -9,9 +9,11 @@
 
 mod buffer;
 mod cast;
+mod codes;
 mod compare;
 mod dtype;
 mod expr;
+pub mod gguf;
 mod shape;
 mod tensor;
 pub mod tensor_list;
@@ -19,6 +21,7 @@ pub mod tensor_list;
 pub use buffer::AlignedBytes;
 pub use bytes::Bytes;
 pub use cast::cast;
+pub use codes::pack_codes;
 pub use compare::{Mismatch, Tolerance, compare};
 pub use dtype::{Bool, DType, DTypeClass, Element};
 pub use expr::{Atom, Expr, Symbol};

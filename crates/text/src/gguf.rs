@@ -8,7 +8,7 @@ use crate::config::SpecialTokens;
 use crate::error::{Error, Result};
 
 /// The `tokenizer.ggml.*` metadata of a GGUF file. Missing keys are empty lists or `None`.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct GgufVocab {
     /// `model`: `gpt2` (byte-level BPE with merges) or `llama` (SentencePiece BPE with scores).
     pub model: String,
@@ -26,7 +26,7 @@ pub struct GgufVocab {
     pub bos: Option<u32>,
     /// `eos_token_id`.
     pub eos: Option<u32>,
-    /// `eot_token_id` and other ids that end a turn.
+    /// `eot_token_id` and `eom_token_id`: ids that end a turn or a message.
     pub other_eos: Vec<u32>,
     /// `unknown_token_id`.
     pub unk: Option<u32>,
@@ -38,6 +38,8 @@ pub struct GgufVocab {
     pub add_eos: Option<bool>,
     /// `add_space_prefix`, only used by `llama`.
     pub add_space_prefix: Option<bool>,
+    /// `tokenizer.chat_template`, a Jinja text; tokenizers do not read it.
+    pub chat_template: Option<String>,
 }
 
 const CONTROL: i32 = 3;

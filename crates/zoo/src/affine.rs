@@ -1,12 +1,12 @@
 //! Repacks quantized blocks: codes into bit streams, scales and biases into float matrices.
 
-use flambeau_tensor::{AlignedBytes, Bytes, DType, bf16, f16};
-
-use crate::{
-    Block,
-    block::{MAX_ELEMENTS, MAX_GROUPS},
-    source::RowOrder,
+use flambeau_tensor::{
+    AlignedBytes, Bytes, DType, bf16, f16,
+    gguf::{Block, MAX_ELEMENTS, MAX_GROUPS},
+    pack_codes,
 };
+
+use crate::source::RowOrder;
 
 /// Which number of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl BlockMatrix {
             for (r, out) in out.as_mut_slice().chunks_exact_mut(width).enumerate() {
                 for (block, out) in self.row(r).zip(out.chunks_exact_mut(per_block)) {
                     self.block.codes(block, codes);
-                    pack(codes, self.block.bits(), out);
+                    pack_codes(codes, self.block.bits(), out);
                 }
             }
         }
@@ -77,7 +77,7 @@ impl BlockMatrix {
     pub(crate) fn params(&self, part: Part, dtype: DType) -> Result<Bytes, String> {
         let size = dtype.size();
         let width = self.groups_per_row() * size;
-        let per_block = self.block.elements() / self.block.group();
+        let per_block = self.block.groups();
         let mut out = AlignedBytes::zeroed(self.rows * width);
         let mut pairs = [(0f32, 0f32); MAX_GROUPS];
         let pairs = &mut pairs[..per_block];
@@ -118,17 +118,5 @@ fn store(value: f32, dtype: DType, out: &mut [u8]) -> Option<()> {
     (narrowed.is_finite() || !value.is_finite()).then_some(())
 }
 
-/// Joins codes of `bits` bits, the first one lowest.
-fn pack(codes: &[u8], bits: usize, out: &mut [u8]) {
-    match bits {
-        8 => out.copy_from_slice(codes),
-        4 => out.iter_mut().zip(codes.chunks_exact(2)).for_each(|(b, pair)| *b = pair[0] | pair[1] << 4),
-        _ => {
-            // Eight codes fill `bits` whole bytes.
-            for (codes, out) in codes.chunks_exact(8).zip(out.chunks_exact_mut(bits)) {
-                let joined = codes.iter().rev().fold(0u64, |acc, &c| acc << bits | u64::from(c));
-                out.copy_from_slice(&joined.to_le_bytes()[..bits]);
-            }
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -1,11 +1,12 @@
 //! A model as it was published: config, tensors, tokenizer.
 
 use flambeau_tensor::{Bytes, DType};
+use flambeau_text::GgufVocab;
 use indexmap::IndexMap;
 
 use crate::{
     CheckpointTensor, Config, Result, folder,
-    gguf::{self, Gguf, GgufVocab},
+    gguf::{self, Gguf},
 };
 
 /// What a tokenizer can be built from.

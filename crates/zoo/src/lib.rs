@@ -11,7 +11,6 @@
 #![forbid(unsafe_code)]
 
 mod affine;
-mod block;
 mod builder;
 mod checkpoint;
 mod config;
@@ -27,7 +26,6 @@ mod source;
 pub mod gguf;
 pub mod limits;
 
-pub use block::Block;
 pub use checkpoint::{Checkpoint, TokenizerSource};
 pub use config::{Biases, Config, Family};
 pub use error::Error;

@@ -1,10 +1,10 @@
 //! Tensors of a checkpoint as they are stored, and the weights that programs make of them.
 
 use flambeau_pt2::{Storage, View, Weight};
-use flambeau_tensor::{AlignedBytes, Bytes, DType, Tensor, cast, numel};
+use flambeau_tensor::{AlignedBytes, Bytes, DType, Tensor, cast, gguf::Block, numel};
 
 use crate::{
-    Block, Error, Result,
+    Error, Result,
     affine::{BlockMatrix, Part},
 };
 

@@ -69,8 +69,9 @@ pub(crate) struct QuantizeArgs {
 
 impl QuantizeArgs {
     pub(crate) fn options(&self) -> Result<Options> {
-        let scheme =
-            |name: &Option<String>| name.as_deref().map(|name| Scheme::from_name(name, self.group_size)).transpose().map_err(usage);
+        let scheme = |name: &Option<String>| {
+            name.as_deref().map(|name| Scheme::from_name(name, self.group_size)).transpose().map_err(|e| usage(e.to_string()))
+        };
         let options = Options { linear: scheme(&self.qlinear)?, embedding: scheme(&self.qembedding)?, ..Options::default() };
         if self.group_size.is_some() && options.linear.is_none() && options.embedding.is_none() {
             return Err(usage("--group-size needs --qlinear or --qembedding"));

@@ -21,7 +21,7 @@ use crate::{
     engine::EngineArgs,
     failure::{hint, usage},
     file_kind::FileKind,
-    files, gguf, hub,
+    files, hub,
     tokenizer::TEXT_FILES,
 };
 
@@ -152,7 +152,7 @@ fn attach_tokenizer(output: &mut Output<'_>, tokenizer: &TokenizerSource) -> Res
             }
         }
         TokenizerSource::Gguf(vocab) => {
-            let tokenizer = Tokenizer::from_gguf(&gguf::vocab(vocab)).context("the GGUF file's tokenizer")?;
+            let tokenizer = Tokenizer::from_gguf(vocab).context("the GGUF file's tokenizer")?;
             output.attach(TEXT_FILES[0], tokenizer.to_json()?.into());
             let config = tokenizer.special().to_config_json(vocab.chat_template.as_deref());
             output.attach(TEXT_FILES[1], config.into());

@@ -8,6 +8,7 @@ use flambeau_tensor::{Expr, Shape};
 use super::{Binding, Buffer, MethodInput, MethodOutput, TensorValue, Trace, lost};
 use crate::{
     Error,
+    error::ProgramError,
     fallback::FallbackCall,
     report::{CallReport, Outcome},
 };
@@ -20,7 +21,7 @@ impl<'a> Trace<'a> {
         match spec {
             InputSpec::Parameter { arg, name } | InputSpec::Buffer { arg, name, .. } | InputSpec::TensorConstant { arg, name } => {
                 let weight = self.exported.weight_of(spec);
-                let weight = weight.ok_or_else(|| Error::Program(format!("`{name}` has no data in the archive")))?;
+                let weight = weight.ok_or_else(|| ProgramError::NoData(name.clone()))?;
                 self.bind_weight(arg, name, weight)
             }
             InputSpec::UserInput(user) => self.bind_user_input(user),
@@ -98,7 +99,7 @@ impl<'a> Trace<'a> {
             }
             Argument::SymInt(SymArg::Name(name)) => {
                 let content = self.exported.graph.sym_ints.get(name).cloned();
-                let content = content.ok_or_else(|| Error::Program(format!("nothing is known of input `{name}`")))?;
+                let content = content.ok_or_else(|| ProgramError::UnknownInput(name.clone()))?;
                 let slot = self.lower.value_input(number, content.clone());
                 self.inputs.push(MethodInput::Int { slot, content: content.clone() });
                 self.values.insert(name.clone(), Binding::Int(content));
@@ -190,7 +191,7 @@ impl<'a> Trace<'a> {
                 }
                 Some(Binding::Int(e)) => Slot::Value(self.lower.size_slot(&e).map_err(lost)?),
                 Some(Binding::Absent(reason)) if reason.is_empty() => return Ok(()),
-                _ => return Err(Error::Program(format!("output `{name}` has no value"))),
+                _ => return Err(ProgramError::NoValue(name.clone()).into()),
             },
             literal => {
                 if let Some(name) = literal.names().first() {
@@ -218,7 +219,7 @@ impl<'a> Trace<'a> {
         let buffer = self.buffers.iter_mut().find(|b| matches!(weight, Some(Weight::Strided(v)) if v == b.initial));
         match buffer {
             Some(buffer) => buffer.value = arg.to_owned(),
-            None => return Err(Error::Program(format!("the mutated buffer `{name}` is not an input"))),
+            None => return Err(ProgramError::NotAnInput(name.to_owned()).into()),
         }
         Ok(())
     }

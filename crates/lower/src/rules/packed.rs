@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use flambeau_ir::{Dequantize, In, QuantMode, Tid};
-use flambeau_tensor::{DType, Shape};
+use flambeau_tensor::{DType, Shape, gguf::Block};
 
 use super::{
     RuleRow, one,
@@ -12,7 +12,7 @@ use super::{
     row,
 };
 use crate::{
-    Call, ConstExpr, Constant, Formula, Gguf, Item, Lower, QuantPart, Refuse, call::unsupported, formula::with_last, lower::NEW,
+    Call, ConstExpr, Constant, Formula, Item, Lower, QuantPart, Refuse, call::unsupported, formula::with_last, lower::NEW,
 };
 
 type Items = Result<Vec<Item>, Refuse>;
@@ -30,22 +30,27 @@ fn reinterpreted(cx: &mut Lower, c: &Arc<Constant>, dtype: DType, suffix: &str) 
     Ok(cx.constant(Constant { name: format!("{}_{suffix}", c.name), dtype, shape, expr: ConstExpr::Reinterpret(c.clone()) }))
 }
 
+/// The block formats that torchao's operator knows.
+const GGUF: [Block; 5] = [Block::Q4_0, Block::Q8_0, Block::Q4_K, Block::Q5_K, Block::Q6_K];
+
 /// Blocks `[N, bytes]` repacked as codes with a scale and a bias per group, in the output's type.
 fn dequantize_gguf(cx: &mut Lower, call: &Call) -> Items {
     let blocks = constant(cx, call, "weight")?;
     let name = call.str_or("ggml_type", "")?;
-    let Some(format) = Gguf::from_name(name) else { return unsupported(format!("GGUF type {name:?}")) };
+    let Some(block) = Block::from_name(name).filter(|block| GGUF.contains(block)) else {
+        return unsupported(format!("GGUF type {name:?}"));
+    };
     let dtype = output_dtype(call, DType::BF16)?;
     let bytes = blocks.shape.last().copied().unwrap_or(0);
-    if blocks.dtype != DType::U8 || blocks.shape.len() < 2 || bytes % format.block_bytes() != 0 {
-        return unsupported(format!("{} {:?} as blocks of {} bytes", blocks.dtype, blocks.shape, format.block_bytes()));
+    if blocks.dtype != DType::U8 || blocks.shape.len() < 2 || bytes % block.bytes() != 0 {
+        return unsupported(format!("{} {:?} as blocks of {} bytes", blocks.dtype, blocks.shape, block.bytes()));
     }
-    let weights = bytes / format.block_bytes() * format.block_len();
+    let weights = bytes / block.bytes() * block.elements();
     let mut part = |part: QuantPart, dtype: DType, last: usize, suffix: &str| {
-        let expr = ConstExpr::Formula(Formula::Gguf { format, part }, vec![blocks.clone()]);
+        let expr = ConstExpr::Formula(Formula::Gguf { block, part }, vec![blocks.clone()]);
         cx.constant(Constant { name: format!("{}_{suffix}", blocks.name), dtype, shape: with_last(&blocks.shape, last), expr })
     };
-    let (bits, group) = (usize::from(format.bits()), format.group_size());
+    let (bits, group) = (block.bits(), block.group());
     let parts = Packed {
         words: part(QuantPart::Codes, DType::U32, weights * bits / 32, "packed"),
         scales: part(QuantPart::Scales, dtype, weights / group, "scales"),

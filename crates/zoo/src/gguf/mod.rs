@@ -11,6 +11,5 @@ mod vocab;
 pub use file::{Gguf, TensorInfo};
 pub use tensor_type::TensorType;
 pub use value::{Array, MetadataValue};
-pub use vocab::GgufVocab;
 
 pub(crate) use {config::config, names::sources, vocab::vocab};

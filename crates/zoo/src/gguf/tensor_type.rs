@@ -1,8 +1,6 @@
 //! GGUF's tensor types.
 
-use flambeau_tensor::DType;
-
-use crate::Block;
+use flambeau_tensor::{DType, gguf::Block};
 
 /// A tensor type of a GGUF file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +61,7 @@ impl TensorType {
     pub fn name(self) -> String {
         match self {
             TensorType::Plain(dtype) => dtype.name().to_uppercase(),
-            TensorType::Blocks(block) => format!("{block:?}"),
+            TensorType::Blocks(block) => block.name(),
             TensorType::Other(number) => {
                 NAMES.iter().find(|row| row.0 == number).map_or_else(|| format!("type {number}"), |row| row.1.to_owned())
             }

@@ -1,35 +1,9 @@
-//! The tokenizer inside of a GGUF file, as plain data.
+//! The tokenizer inside of a GGUF file.
+
+use flambeau_text::GgufVocab;
 
 use super::{Gguf, MetadataValue};
 use crate::{Error, Result};
-
-/// The `tokenizer.*` metadata. Missing keys are empty lists or `None`.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct GgufVocab {
-    /// `model`: `gpt2` (byte-level BPE with merges), `llama` (SentencePiece with scores), …
-    pub model: String,
-    /// `pre`: kind of pre-tokenizer.
-    pub pre: Option<String>,
-    /// Text of each id.
-    pub tokens: Vec<String>,
-    /// One a token, or none.
-    pub scores: Vec<f32>,
-    /// One a token, or none: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
-    pub token_types: Vec<i32>,
-    /// Pairs as `left right`, in order of rank.
-    pub merges: Vec<String>,
-    pub bos: Option<u32>,
-    pub eos: Option<u32>,
-    /// Ids that end a turn or a message.
-    pub other_eos: Vec<u32>,
-    pub unk: Option<u32>,
-    pub pad: Option<u32>,
-    pub add_bos: Option<bool>,
-    pub add_eos: Option<bool>,
-    pub add_space_prefix: Option<bool>,
-    /// `tokenizer.chat_template`, a Jinja text.
-    pub chat_template: Option<String>,
-}
 
 /// The vocabulary in the file's metadata.
 ///

@@ -1,6 +1,10 @@
-//! GGUF's block formats as codes with an affine form: value = scale · code + bias, one pair a group.
+//! GGUF's block formats: where codes, scales and minima lie in a block.
+//!
+//! Every format here has an affine form: value = scale · code + bias, with unsigned codes and one (scale, bias) pair a group.
 
-use flambeau_tensor::{DType, f16};
+use half::f16;
+
+use crate::DType;
 
 /// A quantized block format with an affine form. Names follow GGUF's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,9 +23,9 @@ pub enum Block {
 }
 
 /// Elements of the largest block.
-pub(crate) const MAX_ELEMENTS: usize = 256;
+pub const MAX_ELEMENTS: usize = 256;
 /// Groups of the block that has most.
-pub(crate) const MAX_GROUPS: usize = 16;
+pub const MAX_GROUPS: usize = 16;
 
 /// (format, elements of a block, its bytes, bits of a code, elements of a group, type that holds scales and biases exactly)
 const TABLE: [(Block, usize, usize, usize, usize, DType); 10] = [
@@ -63,6 +67,21 @@ impl Block {
         &TABLE[self as usize]
     }
 
+    /// Every format.
+    pub fn all() -> impl Iterator<Item = Block> {
+        TABLE.iter().map(|row| row.0)
+    }
+
+    /// The format of that name, such as `q4_k`, in any case.
+    pub fn from_name(name: &str) -> Option<Block> {
+        Block::all().find(|block| block.name().eq_ignore_ascii_case(name))
+    }
+
+    /// GGUF's name of the format.
+    pub fn name(self) -> String {
+        format!("{self:?}")
+    }
+
     /// Elements of a block.
     pub fn elements(self) -> usize {
         self.row().1
@@ -88,8 +107,16 @@ impl Block {
         self.row().5
     }
 
-    /// Writes the codes of one block in element order. `block` has [`Block::bytes`] bytes, `out` [`Block::elements`].
-    pub(crate) fn codes(self, block: &[u8], out: &mut [u8]) {
+    /// Groups of a block.
+    pub fn groups(self) -> usize {
+        self.elements() / self.group()
+    }
+
+    /// Writes the codes of one block in element order, one byte each.
+    ///
+    /// # Panics
+    /// Unless `block` has [`Block::bytes`] bytes and `out` [`Block::elements`].
+    pub fn codes(self, block: &[u8], out: &mut [u8]) {
         match self {
             Block::Q4_0 => nibbles(&block[2..], out),
             Block::Q4_1 => nibbles(&block[4..], out),
@@ -114,8 +141,11 @@ impl Block {
         }
     }
 
-    /// Writes scale and bias of each group of one block.
-    pub(crate) fn affine(self, block: &[u8], out: &mut [(f32, f32)]) {
+    /// Writes (scale, bias) of each group of one block.
+    ///
+    /// # Panics
+    /// Unless `block` has [`Block::bytes`] bytes and `out` [`Block::groups`].
+    pub fn affine(self, block: &[u8], out: &mut [(f32, f32)]) {
         match self {
             Block::Q4_0 => out[0] = (half(block, 0), -8.0 * half(block, 0)),
             Block::Q5_0 => out[0] = (half(block, 0), -16.0 * half(block, 0)),
