@@ -1,4 +1,4 @@
-use crate::ScalarType;
+use crate::{ComputeError, ExpressionFault, PickleFault, ScalarType};
 
 /// Why an archive cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -32,17 +32,20 @@ pub enum Error {
     #[error("{what} {found} is not known")]
     Enumeration { what: &'static str, found: i64 },
     /// A symbolic expression that cannot be parsed.
-    #[error("symbolic expression, byte {offset}: {what} in `{text}`")]
-    Expression { offset: usize, what: String, text: String },
+    #[error("symbolic expression, byte {offset}: {fault} in `{text}`")]
+    Expression { offset: usize, fault: ExpressionFault, text: String },
     /// The graph contradicts itself.
     #[error("graph: {0}")]
     Graph(String),
     /// A pickle that is malformed or asks for something that is not a tensor.
-    #[error("pickle `{member}`, byte {offset}: {what}")]
-    Pickle { member: String, offset: usize, what: String },
+    #[error("pickle `{member}`, byte {offset}: {fault}")]
+    Pickle { member: String, offset: usize, fault: PickleFault },
     /// A tensor whose extent does not fit its storage.
     #[error("tensor `{name}`: {what}")]
     Tensor { name: String, what: String },
+    /// A storage whose bytes could not be computed.
+    #[error("tensor `{name}`: {reason}")]
+    Computed { name: String, reason: ComputeError },
     /// An element type that cannot be stored here.
     #[error("`{name}` has element type {dtype}, which is not supported")]
     ElementType { name: String, dtype: ScalarType },

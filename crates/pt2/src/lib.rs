@@ -31,9 +31,10 @@ pub use error::Error;
 pub use exported::{Dialect, Exported, InputSpec, OutputSpec, Range, Signature};
 pub use graph::{Argument, Graph, NamedArgument, Node, Passing, Subgraph, SymArg, TensorMeta};
 pub use metadata::{Metadata, SourceLocation};
+pub use pickle::PickleFault;
 pub use scalar::{Device, Layout, MemoryFormat, ScalarType};
-pub use symbolic::{Comparison, SymBool, SymFloat, parse_bool, parse_int};
-pub use weight::{Attribute, Storage, Subclass, View, Weight};
+pub use symbolic::{Comparison, ExpressionFault, SymBool, SymFloat, parse_bool, parse_int};
+pub use weight::{Attribute, ComputeError, Storage, Subclass, View, Weight};
 
 /// Shorthand of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

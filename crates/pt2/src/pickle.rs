@@ -1,5 +1,6 @@
 //! Pickled tensors. The machine builds values, and knows a fixed list of constructors; it runs nothing.
 
+mod fault;
 mod machine;
 mod torch;
 
@@ -8,25 +9,25 @@ use indexmap::IndexMap;
 
 use crate::{Error, Result, Weight, container::Container, limits::MAX_PICKLE_BYTES};
 
+pub use self::fault::PickleFault;
 use machine::Machine;
 use torch::{Global, Loader};
 
 /// The tensor that `torch.save` wrote into `bytes`. `id` names it in messages and heads its storages' ids.
 pub(crate) fn load_tensor(bytes: Bytes, id: &str) -> Result<Weight> {
     let (machine, root) = run(bytes, id)?;
-    let name = |_| Error::Pickle { member: id.into(), offset: 0, what: format!("expected a tensor, found {}", machine.kind(root)) };
-    machine.weight(root).map_err(name)
+    machine.weight(root).map_err(|fault| Error::Pickle { member: id.into(), offset: 0, fault })
 }
 
 /// The map of tensors that `torch.save` wrote into `bytes`.
 pub(crate) fn load_map(bytes: Bytes, id: &str) -> Result<IndexMap<String, Weight>> {
-    let fault = |what: String| Error::Pickle { member: id.into(), offset: 0, what };
+    let fail = |fault| Error::Pickle { member: id.into(), offset: 0, fault };
     let (machine, root) = run(bytes, id)?;
-    let entries = machine.dict(root).ok_or_else(|| fault(format!("expected a dict, found {}", machine.kind(root))))?;
+    let entries = machine.dict(root).ok_or_else(|| fail(machine.expected("a dict", root)))?;
     let mut out = IndexMap::with_capacity(entries.len());
     for &(key, value) in entries {
-        let key = machine.text(key).ok_or_else(|| fault(format!("expected a text as key, found {}", machine.kind(key))))?;
-        let weight = machine.weight(value).map_err(|what| fault(format!("entry `{key}`: {what}")))?;
+        let key = machine.text(key).ok_or_else(|| fail(machine.expected("a text as key", key)))?;
+        let weight = machine.weight(value).map_err(|fault| fail(fault.at(format!("entry `{key}`"))))?;
         out.insert(key.to_owned(), weight);
     }
     Ok(out)
@@ -44,7 +45,7 @@ fn run(bytes: Bytes, id: &str) -> Result<(Machine<Loader>, machine::StackValue<G
     let mut machine = Machine::new(Loader::new(container, id));
     match machine.run(&pickle) {
         Ok(root) => Ok((machine, root)),
-        Err((offset, what)) => Err(Error::Pickle { member: id.into(), offset, what }),
+        Err((offset, fault)) => Err(Error::Pickle { member: id.into(), offset, fault }),
     }
 }
 

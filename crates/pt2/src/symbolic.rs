@@ -12,8 +12,38 @@ use flambeau_tensor::Expr;
 
 use crate::{
     Error, Result,
-    limits::{MAX_EXPR_BYTES, MAX_EXPR_NODES},
+    limits::{MAX_EXPR_BYTES, MAX_EXPR_DEPTH, MAX_EXPR_NODES},
 };
+
+/// Why a text is no symbolic expression.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExpressionFault {
+    #[error("unexpected text after the expression")]
+    TrailingText,
+    #[error("expected `{0}`")]
+    Token(&'static str),
+    #[error("expected {0}")]
+    Expected(&'static str),
+    #[error("quote without end")]
+    UnterminatedQuote,
+    #[error("malformed number")]
+    Number,
+    #[error("nested more than {MAX_EXPR_DEPTH} deep")]
+    Depth,
+    #[error("too many operands")]
+    Operands,
+    /// `Symbol`, `Integer` or `Float` over something else than its text.
+    #[error("malformed `{0}`")]
+    Malformed(String),
+    #[error("`{0}` takes no text")]
+    TextArgument(String),
+    #[error("`{head}` takes no `{key}`")]
+    Keyword { head: String, key: String },
+    /// A function that has no meaning here, or not with so many operands.
+    #[error("`{head}` with {operands} operands is not known")]
+    Unknown { head: String, operands: usize },
+}
 
 /// A relation between integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -125,12 +155,12 @@ fn parse(text: &str) -> Result<eval::SymValue> {
     if text.len() > MAX_EXPR_BYTES {
         return Err(Error::limit("bytes of a symbolic expression", text.len(), MAX_EXPR_BYTES));
     }
-    syntax::Parser::new(text).parse().map_err(|fault| {
-        if fault.what == syntax::TOO_MANY {
+    syntax::Parser::new(text).parse().map_err(|syntax::Fault { offset, fault }| {
+        if fault == ExpressionFault::Operands {
             return Error::limit("operands of a symbolic expression", MAX_EXPR_NODES + 1, MAX_EXPR_NODES);
         }
         let shown = text.char_indices().nth(200).map_or(text, |(end, _)| &text[..end]);
-        Error::Expression { offset: fault.offset, what: fault.what, text: shown.to_owned() }
+        Error::Expression { offset, fault, text: shown.to_owned() }
     })
 }
 

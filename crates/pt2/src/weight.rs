@@ -29,7 +29,10 @@ enum Backing {
     Computed(Arc<Produce>),
 }
 
-type Produce = dyn Fn() -> Result<Bytes, String> + Send + Sync;
+/// Why a storage could not be computed.
+pub type ComputeError = Box<dyn std::error::Error + Send + Sync>;
+
+type Produce = dyn Fn() -> Result<Bytes, ComputeError> + Send + Sync;
 
 impl fmt::Debug for Backing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -60,7 +63,7 @@ impl Storage {
     pub fn computed(
         id: impl Into<Arc<str>>,
         len: usize,
-        produce: impl Fn() -> Result<Bytes, String> + Send + Sync + 'static,
+        produce: impl Fn() -> Result<Bytes, ComputeError> + Send + Sync + 'static,
     ) -> Storage {
         Storage { id: id.into(), len, backing: Backing::Computed(Arc::new(produce)) }
     }
@@ -104,7 +107,7 @@ impl Storage {
     /// The bytes: a slice of the archive, unless it is compressed or computed.
     ///
     /// # Errors
-    /// [`Error::Member`] if a compressed member is damaged, [`Error::Tensor`] if computing fails.
+    /// [`Error::Member`] if a compressed member is damaged, [`Error::Computed`] or [`Error::Tensor`] if computing fails.
     pub fn bytes(&self) -> Result<Bytes> {
         match &self.backing {
             Backing::Bytes(bytes) => Ok(bytes.clone()),
@@ -118,7 +121,7 @@ impl Storage {
             Backing::Computed(produce) => match produce() {
                 Ok(bytes) if bytes.len() == self.len => Ok(bytes),
                 Ok(bytes) => Err(Error::tensor(&self.id, format!("expected {} computed bytes, found {}", self.len, bytes.len()))),
-                Err(what) => Err(Error::tensor(&self.id, what)),
+                Err(reason) => Err(Error::Computed { name: self.id.to_string(), reason }),
             },
         }
     }

@@ -24,6 +24,16 @@ impl Part {
     }
 }
 
+/// A scale or bias that is finite in the file and not in the type that is asked for.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("row {row} has the {part} {value}, too large for {dtype}")]
+pub(crate) struct TooLarge {
+    row: usize,
+    part: &'static str,
+    value: f32,
+    dtype: DType,
+}
+
 /// A matrix of blocks, `rows` of `cols` elements each; `bytes` has exactly their length.
 #[derive(Clone, Debug)]
 pub(crate) struct BlockMatrix {
@@ -73,8 +83,8 @@ impl BlockMatrix {
     /// Scales or biases `[rows, groups_per_row]` in `dtype`.
     ///
     /// # Errors
-    /// A number that is finite in the file and not in `dtype`.
-    pub(crate) fn params(&self, part: Part, dtype: DType) -> Result<Bytes, String> {
+    /// [`TooLarge`] for a number that is finite in the file and not in `dtype`.
+    pub(crate) fn params(&self, part: Part, dtype: DType) -> Result<Bytes, TooLarge> {
         let size = dtype.size();
         let width = self.groups_per_row() * size;
         let per_block = self.block.groups();
@@ -87,8 +97,7 @@ impl BlockMatrix {
                     self.block.affine(block, pairs);
                     for (&(scale, bias), out) in pairs.iter().zip(out.chunks_exact_mut(size)) {
                         let value = if part == Part::Scale { scale } else { bias };
-                        store(value, dtype, out)
-                            .ok_or_else(|| format!("row {r} has the {} {value}, too large for {dtype}", part.name()))?;
+                        store(value, dtype, out).ok_or_else(|| TooLarge { row: r, part: part.name(), value, dtype })?;
                     }
                 }
             }

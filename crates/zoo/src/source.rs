@@ -236,7 +236,7 @@ impl CheckpointTensor {
         let len = bytes.len() / from.size() * to.size();
         let produce = move || {
             let bytes = reordered(&bytes, shape.first().copied().unwrap_or(1), order);
-            let tensor = Tensor::new(from, &shape, bytes).and_then(|t| cast(&t, to)).map_err(|e| e.to_string())?;
+            let tensor = cast(&Tensor::new(from, &shape, bytes)?, to)?;
             Ok(tensor.bytes().clone())
         };
         Weight::Strided(View::row_major(to, self.shape.clone(), Storage::computed(id, len, produce)))
@@ -268,7 +268,7 @@ fn block_weights(id: &str, shape: &[usize], matrix: BlockMatrix, scales: DType) 
     let weight = |dtype, last, storage| Weight::Strided(View::row_major(dtype, with_last(shape, last), storage));
     let param = |name: &str, part: Part| {
         let matrix = matrix.clone();
-        let produce = move || matrix.params(part, scales);
+        let produce = move || Ok(matrix.params(part, scales)?);
         weight(scales, groups, Storage::computed(format!("{id}.{name}"), rows * groups * scales.size(), produce))
     };
     let (scales, biases) = (param("scales", Part::Scale), param("biases", Part::Bias));

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use super::PickleFault;
+
 /// A stack value: small, containers and texts by index into the arena.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum StackValue<G> {
@@ -30,9 +32,9 @@ pub(super) trait Host: Sized {
         machine: &mut Machine<Self>,
         global: Self::Global,
         args: &[StackValue<Self::Global>],
-    ) -> Result<StackValue<Self::Global>, String>;
+    ) -> Result<StackValue<Self::Global>, PickleFault>;
     /// The object behind a persistent id.
-    fn persistent(machine: &mut Machine<Self>, id: StackValue<Self::Global>) -> Result<StackValue<Self::Global>, String>;
+    fn persistent(machine: &mut Machine<Self>, id: StackValue<Self::Global>) -> Result<StackValue<Self::Global>, PickleFault>;
 }
 
 type Pair<G> = (StackValue<G>, StackValue<G>);
@@ -55,26 +57,26 @@ struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    fn take(&mut self, len: usize) -> Result<&'a [u8], String> {
-        let end = self.at.checked_add(len).filter(|&end| end <= self.bytes.len()).ok_or("the pickle ends too early")?;
+    fn take(&mut self, len: usize) -> Result<&'a [u8], PickleFault> {
+        let end = self.at.checked_add(len).filter(|&end| end <= self.bytes.len()).ok_or(PickleFault::Truncated)?;
         let out = &self.bytes[self.at..end];
         self.at = end;
         Ok(out)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
-        self.take(N)?.try_into().map_err(|_| "the pickle ends too early".to_owned())
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], PickleFault> {
+        self.take(N)?.try_into().map_err(|_| PickleFault::Truncated)
     }
 
-    fn byte(&mut self) -> Result<u8, String> {
+    fn byte(&mut self) -> Result<u8, PickleFault> {
         Ok(self.array::<1>()?[0])
     }
 
-    fn line(&mut self) -> Result<&'a str, String> {
-        let len = self.bytes[self.at..].iter().position(|&b| b == b'\n').ok_or("a name without end")?;
+    fn line(&mut self) -> Result<&'a str, PickleFault> {
+        let len = self.bytes[self.at..].iter().position(|&b| b == b'\n').ok_or(PickleFault::UnterminatedName)?;
         let line = self.take(len)?;
         self.at += 1;
-        std::str::from_utf8(line).map_err(|_| "a name that is not text".to_owned())
+        std::str::from_utf8(line).map_err(|_| PickleFault::NotUtf8("a name"))
     }
 }
 
@@ -93,7 +95,7 @@ impl<H: Host> Machine<H> {
     }
 
     /// Runs to the end and gives the result, or the byte and the reason of a fault.
-    pub(super) fn run(&mut self, pickle: &[u8]) -> Result<StackValue<H::Global>, (usize, String)> {
+    pub(super) fn run(&mut self, pickle: &[u8]) -> Result<StackValue<H::Global>, (usize, PickleFault)> {
         let mut cursor = Cursor { bytes: pickle, at: 0 };
         loop {
             let at = cursor.at;
@@ -104,9 +106,9 @@ impl<H: Host> Machine<H> {
     }
 
     /// One instruction; the result at the last one.
-    fn step(&mut self, c: &mut Cursor<'_>) -> Result<Option<StackValue<H::Global>>, String> {
+    fn step(&mut self, c: &mut Cursor<'_>) -> Result<Option<StackValue<H::Global>>, PickleFault> {
         let value = match c.byte()? {
-            0x80 => return if c.byte()? <= 2 { Ok(None) } else { Err("expected protocol 2 or less".into()) },
+            0x80 => return if c.byte()? <= 2 { Ok(None) } else { Err(PickleFault::Protocol) },
             b'.' => return self.pop().map(Some),
             b'(' => {
                 self.marks.push(self.stack.len());
@@ -126,12 +128,12 @@ impl<H: Host> Machine<H> {
             b'G' => StackValue::Float(f64::from_be_bytes(c.array()?)),
             b'X' => {
                 let len = u32::from_le_bytes(c.array()?) as usize;
-                let text = std::str::from_utf8(c.take(len)?).map_err(|_| "a text that is not UTF-8")?;
+                let text = std::str::from_utf8(c.take(len)?).map_err(|_| PickleFault::NotUtf8("a text"))?;
                 self.new_text(text)
             }
             b'c' => {
                 let (module, name) = (c.line()?, c.line()?);
-                let refuse = || format!("`{module} {name}` is not among the constructors that tensors need");
+                let refuse = || PickleFault::Global { module: module.to_owned(), name: name.to_owned() };
                 StackValue::Global(self.host.global(module, name).ok_or_else(refuse)?)
             }
             other => return self.step_container(other).map(|()| None),
@@ -141,12 +143,12 @@ impl<H: Host> Machine<H> {
     }
 
     /// The instructions without operands that build containers and objects.
-    fn step_container(&mut self, opcode: u8) -> Result<(), String> {
+    fn step_container(&mut self, opcode: u8) -> Result<(), PickleFault> {
         let value = match opcode {
             b')' => self.new_tuple(Vec::new()),
             0x85..=0x87 => {
                 let len = usize::from(opcode - 0x84);
-                let from = self.stack.len().checked_sub(len).ok_or("the stack is empty")?;
+                let from = self.stack.len().checked_sub(len).ok_or(PickleFault::EmptyStack)?;
                 let items = self.stack.split_off(from);
                 self.new_tuple(items)
             }
@@ -177,62 +179,71 @@ impl<H: Host> Machine<H> {
             }
             b'R' => {
                 let (args, callee) = (self.pop()?, self.pop()?);
-                let StackValue::Global(global) = callee else { return Err(format!("cannot call {}", self.kind(callee))) };
-                let args = self.tuple(args).ok_or("expected a tuple of arguments")?.to_vec();
+                let StackValue::Global(global) = callee else { return Err(PickleFault::NotCallable(self.kind(callee))) };
+                let args = self.tuple(args).ok_or_else(|| self.expected("a tuple of arguments", args))?.to_vec();
                 H::reduce(self, global, &args)?
             }
             // The state of an ordered dict is its `_metadata`, which says nothing about tensors.
             b'b' => {
                 self.pop()?;
-                return match self.stack.last() {
-                    Some(StackValue::Dict(_)) => Ok(()),
-                    _ => Err("cannot set the state of anything but a dict".into()),
-                };
+                return self.top_dict().map(drop);
             }
             b'Q' => {
                 let id = self.pop()?;
                 H::persistent(self, id)?
             }
-            other => return Err(format!("instruction {other:#04x} is not known")),
+            other => return Err(PickleFault::Instruction(other)),
         };
         self.stack.push(value);
         Ok(())
     }
 
-    fn pop(&mut self) -> Result<StackValue<H::Global>, String> {
-        self.stack.pop().ok_or_else(|| "the stack is empty".into())
+    fn pop(&mut self) -> Result<StackValue<H::Global>, PickleFault> {
+        self.stack.pop().ok_or(PickleFault::EmptyStack)
     }
 
-    fn pop_to_mark(&mut self) -> Result<Vec<StackValue<H::Global>>, String> {
-        let mark = self.marks.pop().filter(|&m| m <= self.stack.len()).ok_or("no mark on the stack")?;
+    fn top(&self) -> Result<StackValue<H::Global>, PickleFault> {
+        self.stack.last().copied().ok_or(PickleFault::EmptyStack)
+    }
+
+    /// The entries of the dict on top of the stack.
+    fn top_dict(&mut self) -> Result<&mut Vec<Pair<H::Global>>, PickleFault> {
+        match self.top()? {
+            StackValue::Dict(at) if at < self.dicts.len() => Ok(&mut self.dicts[at]),
+            other => Err(self.expected("a dict", other)),
+        }
+    }
+
+    fn pop_to_mark(&mut self) -> Result<Vec<StackValue<H::Global>>, PickleFault> {
+        let mark = self.marks.pop().filter(|&m| m <= self.stack.len()).ok_or(PickleFault::NoMark)?;
         Ok(self.stack.split_off(mark))
     }
 
-    fn remember(&mut self, slot: u32) -> Result<Option<StackValue<H::Global>>, String> {
-        let &top = self.stack.last().ok_or("the stack is empty")?;
+    fn remember(&mut self, slot: u32) -> Result<Option<StackValue<H::Global>>, PickleFault> {
+        let top = self.top()?;
         self.memo.insert(slot, top);
         Ok(None)
     }
 
-    fn recall(&self, slot: u32) -> Result<StackValue<H::Global>, String> {
-        self.memo.get(&slot).copied().ok_or_else(|| format!("memo {slot} is empty"))
+    fn recall(&self, slot: u32) -> Result<StackValue<H::Global>, PickleFault> {
+        self.memo.get(&slot).copied().ok_or(PickleFault::EmptyMemo(slot))
     }
 
-    fn append(&mut self, items: Vec<StackValue<H::Global>>) -> Result<(), String> {
-        match self.stack.last() {
-            Some(&StackValue::List(at)) if at < self.lists.len() => {
+    fn append(&mut self, items: Vec<StackValue<H::Global>>) -> Result<(), PickleFault> {
+        let top = self.top()?;
+        match top {
+            StackValue::List(at) if at < self.lists.len() => {
                 self.lists[at].extend(items);
                 Ok(())
             }
-            _ => Err("expected a list to append to".into()),
+            _ => Err(self.expected("a list to append to", top)),
         }
     }
 
-    fn set_items(&mut self, items: &[StackValue<H::Global>]) -> Result<(), String> {
-        let Some(&StackValue::Dict(at)) = self.stack.last() else { return Err("expected a dict to write to".into()) };
-        let dict = self.dicts.get_mut(at).ok_or("expected a dict to write to")?;
+    fn set_items(&mut self, items: &[StackValue<H::Global>]) -> Result<(), PickleFault> {
+        let dict = self.top_dict()?;
         for pair in items.chunks(2) {
-            let [key, value] = *pair else { return Err("a key without value".into()) };
+            let [key, value] = *pair else { return Err(PickleFault::KeyWithoutValue) };
             dict.push((key, value));
         }
         Ok(())
@@ -287,6 +298,11 @@ impl<H: Host> Machine<H> {
         }
     }
 
+    /// The fault of a value that is something else.
+    pub(super) fn expected(&self, expected: &'static str, found: StackValue<H::Global>) -> PickleFault {
+        PickleFault::Expected { expected, found: self.kind(found) }
+    }
+
     /// What a value is, for messages.
     pub(super) fn kind(&self, value: StackValue<H::Global>) -> String {
         match value {
@@ -305,11 +321,11 @@ impl<H: Host> Machine<H> {
 }
 
 /// A two's complement integer of any length, here at most eight bytes.
-fn long<G>(c: &mut Cursor<'_>) -> Result<StackValue<G>, String> {
+fn long<G>(c: &mut Cursor<'_>) -> Result<StackValue<G>, PickleFault> {
     let len = usize::from(c.byte()?);
     let digits = c.take(len)?;
     if len > 8 {
-        return Err(format!("expected an integer of at most 8 bytes, found {len}"));
+        return Err(PickleFault::LongInteger(len));
     }
     let fill = if digits.last().is_some_and(|&b| b >= 0x80) { 0xff } else { 0 };
     let mut bytes = [fill; 8];

@@ -11,10 +11,10 @@ impl machine::Host for Nothing {
     fn global(&self, module: &str, name: &str) -> Option<u8> {
         (module == "m" && name == "f").then_some(1)
     }
-    fn reduce(_: &mut Machine<Nothing>, _: u8, args: &[machine::StackValue<u8>]) -> Result<machine::StackValue<u8>, String> {
-        args.first().copied().ok_or_else(|| "no arguments".into())
+    fn reduce(_: &mut Machine<Nothing>, _: u8, args: &[machine::StackValue<u8>]) -> Result<machine::StackValue<u8>, PickleFault> {
+        args.first().copied().ok_or(PickleFault::EmptyStack)
     }
-    fn persistent(_: &mut Machine<Nothing>, id: machine::StackValue<u8>) -> Result<machine::StackValue<u8>, String> {
+    fn persistent(_: &mut Machine<Nothing>, id: machine::StackValue<u8>) -> Result<machine::StackValue<u8>, PickleFault> {
         Ok(id)
     }
 }

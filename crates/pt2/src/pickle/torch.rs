@@ -9,7 +9,10 @@ use crate::{
     limits::{MAX_ATTRIBUTE_BYTES, MAX_ATTRIBUTE_ITEMS, MAX_RANK},
 };
 
-use super::machine::{Host, Machine, StackValue};
+use super::{
+    PickleFault,
+    machine::{Host, Machine, StackValue},
+};
 
 /// Gives the machine its constructors and the storages beside the pickle.
 pub(super) struct Loader {
@@ -110,7 +113,7 @@ impl Host for Loader {
         small.or_else(|| ScalarType::from_torch_name(name).map(ScalarType::torch_name)).map(Global::DType)
     }
 
-    fn reduce(m: &mut Machine<Loader>, global: Global, args: &[Val]) -> Result<Val, String> {
+    fn reduce(m: &mut Machine<Loader>, global: Global, args: &[Val]) -> Result<Val, PickleFault> {
         match (global, args) {
             (Global::OrderedDict, []) => Ok(m.new_dict()),
             (Global::Size | Global::Device | Global::GetLayout, [only, ..]) => Ok(*only),
@@ -120,94 +123,110 @@ impl Host for Loader {
                 m.rebuild(*storage, *offset, *size, *stride, Some(m.scalar_type(*dtype)?))
             }
             (Global::RebuildFromType, [func, class, args, state]) => m.rebuild_from_type(*func, *class, *args, *state),
-            _ => Err(format!("cannot call {global:?} with {} arguments", args.len())),
+            _ => Err(PickleFault::Arguments { callee: format!("{global:?}"), arguments: args.len() }),
         }
     }
 
-    fn persistent(m: &mut Machine<Loader>, id: Val) -> Result<Val, String> {
+    fn persistent(m: &mut Machine<Loader>, id: Val) -> Result<Val, PickleFault> {
         let Some(&[tag, StackValue::Global(Global::StorageClass(dtype)), key, ..]) = m.tuple(id) else {
-            return Err("expected a storage's id".into());
+            return Err(m.expected("a storage's id", id));
         };
-        let key = m.text(key).filter(|_| m.text(tag) == Some("storage")).ok_or("expected a storage's id")?.to_owned();
+        let key =
+            m.text(key).filter(|_| m.text(tag) == Some("storage")).ok_or_else(|| m.expected("a storage's id", id))?.to_owned();
         let id = format!("{}:{key}", m.host.id);
-        let storage = Storage::member(&m.host.container, &format!("data/{key}"), id).map_err(|e| e.to_string())?;
+        let storage = Storage::member(&m.host.container, &format!("data/{key}"), id)?;
         Ok(m.new_object(Object::Storage { storage, dtype }))
     }
 }
 
+/// Refuses more than `limit` of something.
+fn within(what: &'static str, found: usize, limit: usize) -> Result<(), PickleFault> {
+    if found > limit { Err(PickleFault::Limit { what, found, limit }) } else { Ok(()) }
+}
+
 impl Machine<Loader> {
-    fn scalar_type(&self, value: Val) -> Result<ScalarType, String> {
+    fn object(&self, value: Val) -> Option<&Object> {
         match value {
-            StackValue::Global(Global::DType(name)) => {
-                ScalarType::from_torch_name(name).ok_or_else(|| format!("no tensor can have elements of type {name}"))
+            StackValue::Object(at) => self.objects.get(at),
+            _ => None,
+        }
+    }
+
+    fn scalar_type(&self, value: Val) -> Result<ScalarType, PickleFault> {
+        match value {
+            StackValue::Global(Global::DType(name)) => ScalarType::from_torch_name(name).ok_or(PickleFault::ElementType(name)),
+            other => Err(self.expected("an element type", other)),
+        }
+    }
+
+    fn size(&self, value: Val) -> Result<usize, PickleFault> {
+        match value {
+            StackValue::Int(v) => {
+                usize::try_from(v).map_err(|_| PickleFault::Expected { expected: "a size", found: v.to_string() })
             }
-            other => Err(format!("expected an element type, found {}", self.kind(other))),
+            other => Err(self.expected("a size", other)),
         }
     }
 
-    fn size(&self, value: Val) -> Result<usize, String> {
-        match value {
-            StackValue::Int(v) => usize::try_from(v).map_err(|_| format!("expected a size, found {v}")),
-            other => Err(format!("expected a size, found {}", self.kind(other))),
-        }
-    }
-
-    fn sizes(&self, value: Val) -> Result<Vec<usize>, String> {
-        let items = self.list(value).ok_or_else(|| format!("expected sizes, found {}", self.kind(value)))?;
-        if items.len() > MAX_RANK {
-            return Err(format!("{} dims exceed the limit of {MAX_RANK}", items.len()));
-        }
+    fn sizes(&self, value: Val) -> Result<Vec<usize>, PickleFault> {
+        let items = self.list(value).ok_or_else(|| self.expected("sizes", value))?;
+        within("dims", items.len(), MAX_RANK)?;
         items.iter().map(|&v| self.size(v)).collect()
     }
 
-    fn rebuild(&mut self, storage: Val, offset: Val, size: Val, stride: Val, dtype: Option<ScalarType>) -> Result<Val, String> {
-        let object = match storage {
-            StackValue::Object(at) => self.objects.get(at),
-            _ => None,
+    fn rebuild(
+        &mut self,
+        storage: Val,
+        offset: Val,
+        size: Val,
+        stride: Val,
+        dtype: Option<ScalarType>,
+    ) -> Result<Val, PickleFault> {
+        let Some(Object::Storage { storage, dtype: stored }) = self.object(storage) else {
+            return Err(self.expected("a storage", storage));
         };
-        let Some(Object::Storage { storage, dtype: stored }) = object else { return Err("expected a storage".into()) };
-        let dtype = dtype.or(stored.map(ScalarType::Known)).ok_or("an untyped storage without element type")?;
+        let dtype = dtype.or(stored.map(ScalarType::Known)).ok_or(PickleFault::Untyped)?;
         let shape = self.sizes(size)?;
         let Some(dtype) = dtype.dtype() else { return Ok(self.new_object(Object::Foreign { dtype, shape })) };
         let view = View { dtype, shape, strides: self.sizes(stride)?, offset: self.size(offset)?, storage: storage.clone() };
-        view.check_extent().map_err(|e| e.to_string())?;
+        view.check_extent()?;
         Ok(self.new_object(Object::Tensor(view)))
     }
 
-    fn rebuild_from_type(&mut self, func: Val, class: Val, args: Val, state: Val) -> Result<Val, String> {
-        let args = self.tuple(args).ok_or("expected a tuple of arguments")?.to_vec();
+    fn rebuild_from_type(&mut self, func: Val, class: Val, args: Val, state: Val) -> Result<Val, PickleFault> {
+        let args = self.tuple(args).ok_or_else(|| self.expected("a tuple of arguments", args))?.to_vec();
         match (func, class) {
             (StackValue::Global(Global::RebuildWrapperSubclass), StackValue::Global(Global::SubclassType(class))) => {
-                let [_, dtype, size, ..] = args[..] else { return Err(format!("too few arguments for {class}")) };
-                let subclass = self.subclass(class, dtype, size, state).map_err(|what| format!("{class}: {what}"))?;
+                let [_, dtype, size, ..] = args[..] else {
+                    return Err(PickleFault::Arguments { callee: class.to_owned(), arguments: args.len() });
+                };
+                let subclass = self.subclass(class, dtype, size, state).map_err(|fault| fault.at(class))?;
                 Ok(self.new_object(Object::Subclass(Box::new(subclass))))
             }
             (
                 StackValue::Global(func @ (Global::RebuildTensor | Global::RebuildTensorTyped)),
                 StackValue::Global(Global::PlainTensor),
             ) => Loader::reduce(self, func, &args),
-            _ => Err(format!("cannot rebuild {} by {}", self.kind(class), self.kind(func))),
+            _ => Err(PickleFault::Rebuild { class: self.kind(class), by: self.kind(func) }),
         }
     }
 
-    fn subclass(&self, class: &str, dtype: Val, size: Val, state: Val) -> Result<Subclass, String> {
-        let entries = self.dict(state).ok_or("expected a dict of fields")?;
-        if entries.len() > MAX_ATTRIBUTE_ITEMS {
-            return Err(format!("{} fields exceed the limit of {MAX_ATTRIBUTE_ITEMS}", entries.len()));
-        }
+    fn subclass(&self, class: &str, dtype: Val, size: Val, state: Val) -> Result<Subclass, PickleFault> {
+        let entries = self.dict(state).ok_or_else(|| self.expected("a dict of fields", state))?;
+        within("fields", entries.len(), MAX_ATTRIBUTE_ITEMS)?;
         let (mut tensors, mut attributes) = (IndexMap::new(), IndexMap::new());
         for &(key, value) in entries {
-            let key = self.text(key).ok_or("expected a text as key")?;
+            let key = self.text(key).ok_or_else(|| self.expected("a text as key", key))?;
             if key.starts_with('_') {
                 continue;
             }
             match value {
                 StackValue::Object(at) => match self.objects.get(at) {
                     Some(Object::Tensor(view)) => drop(tensors.insert(key.to_owned(), view.clone())),
-                    _ => return Err(format!("field `{key}` is neither a plain tensor nor a scalar")),
+                    _ => return Err(self.expected("a plain tensor or a scalar", value).at(format!("field `{key}`"))),
                 },
                 other => {
-                    let attribute = self.attribute(other, true).map_err(|what| format!("field `{key}`: {what}"))?;
+                    let attribute = self.attribute(other, true).map_err(|fault| fault.at(format!("field `{key}`")))?;
                     attributes.insert(key.to_owned(), attribute);
                 }
             }
@@ -216,39 +235,34 @@ impl Machine<Loader> {
         Ok(Subclass { class: class.to_owned(), dtype, shape, tensors, attributes })
     }
 
-    fn attribute(&self, value: Val, lists: bool) -> Result<Attribute, String> {
+    fn attribute(&self, value: Val, lists: bool) -> Result<Attribute, PickleFault> {
         Ok(match value {
             StackValue::None => Attribute::None,
             StackValue::Bool(v) => Attribute::Bool(v),
             StackValue::Int(v) => Attribute::Int(v),
             StackValue::Float(v) => Attribute::Float(v),
             StackValue::Global(Global::DType(name)) => Attribute::DType(name.to_owned()),
-            StackValue::Text(_) => match self.text(value) {
-                Some(text) if text.len() <= MAX_ATTRIBUTE_BYTES => Attribute::Text(text.to_owned()),
-                _ => return Err(format!("a text exceeds the limit of {MAX_ATTRIBUTE_BYTES} bytes")),
-            },
+            StackValue::Text(_) => {
+                let text = self.text(value).unwrap_or_default();
+                within("bytes of text", text.len(), MAX_ATTRIBUTE_BYTES)?;
+                Attribute::Text(text.to_owned())
+            }
             StackValue::Tuple(_) | StackValue::List(_) if lists => {
                 let items = self.list(value).unwrap_or_default();
-                if items.len() > MAX_ATTRIBUTE_ITEMS {
-                    return Err(format!("{} items exceed the limit of {MAX_ATTRIBUTE_ITEMS}", items.len()));
-                }
+                within("items", items.len(), MAX_ATTRIBUTE_ITEMS)?;
                 Attribute::List(items.iter().map(|&v| self.attribute(v, false)).collect::<Result<_, _>>()?)
             }
-            other => return Err(format!("expected a scalar, found {}", self.kind(other))),
+            other => return Err(self.expected("a scalar", other)),
         })
     }
 
     /// The tensor that a value is.
-    pub(super) fn weight(&self, value: Val) -> Result<Weight, String> {
-        let object = match value {
-            StackValue::Object(at) => self.objects.get(at),
-            _ => None,
-        };
-        match object {
+    pub(super) fn weight(&self, value: Val) -> Result<Weight, PickleFault> {
+        match self.object(value) {
             Some(Object::Tensor(view)) => Ok(Weight::Strided(view.clone())),
             Some(Object::Subclass(subclass)) => Ok(Weight::Subclass(subclass.clone())),
             Some(Object::Foreign { dtype, shape }) => Ok(Weight::Foreign { dtype: *dtype, shape: shape.clone() }),
-            Some(Object::Storage { .. }) | None => Err(format!("expected a tensor, found {}", self.kind(value))),
+            Some(Object::Storage { .. }) | None => Err(self.expected("a tensor", value)),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use flambeau_tensor::{Atom, Expr, Symbol};
 
-use super::{Comparison, SymBool};
+use super::{Comparison, ExpressionFault, SymBool};
 use crate::limits::{MAX_EXPR_DEGREE, MAX_EXPR_TERMS};
 
 /// What a sub-expression is known to be.
@@ -237,17 +237,17 @@ pub(super) fn not(v: SymValue, inner: &str) -> SymValue {
 }
 
 /// The value of `head(args)`, whose own text is `text`.
-pub(super) fn call(head: &str, args: Vec<Arg<'_>>, text: &str) -> Result<SymValue, String> {
+pub(super) fn call(head: &str, args: Vec<Arg<'_>>, text: &str) -> Result<SymValue, ExpressionFault> {
     if let Some(literal) = literal(head, &args) {
-        return literal.ok_or_else(|| format!("malformed `{head}`"));
+        return literal.ok_or_else(|| ExpressionFault::Malformed(head.to_owned()));
     }
     let mut values = Vec::with_capacity(args.len());
     for arg in args {
         match arg {
             Arg::Value(v) => values.push(v),
-            Arg::Text(_) => return Err(format!("`{head}` takes no text")),
+            Arg::Text(_) => return Err(ExpressionFault::TextArgument(head.to_owned())),
             Arg::Keyword("evaluate") => {}
-            Arg::Keyword(key) => return Err(format!("`{head}` takes no `{key}`")),
+            Arg::Keyword(key) => return Err(ExpressionFault::Keyword { head: head.to_owned(), key: key.to_owned() }),
         }
     }
     Ok(apply(head, values, text)?.unwrap_or_else(|| SymValue::opaque(text)))
@@ -266,7 +266,7 @@ fn literal(head: &str, args: &[Arg<'_>]) -> Option<Option<SymValue>> {
     Some(value)
 }
 
-fn apply(head: &str, mut values: Vec<SymValue>, text: &str) -> Result<Option<SymValue>, String> {
+fn apply(head: &str, mut values: Vec<SymValue>, text: &str) -> Result<Option<SymValue>, ExpressionFault> {
     if let Some(value) = apply_nary(head, &mut values, text) {
         return Ok(value);
     }
@@ -293,7 +293,7 @@ fn apply(head: &str, mut values: Vec<SymValue>, text: &str) -> Result<Option<Sym
         ("Not", [_]) => values.pop().map(|v| not(v, text)),
         ("Where" | "Piecewise" | "ExprCondPair" | "FloatPow" | "RoundDecimal" | "Abs", _) => None,
         _ if head.starts_with("OpaqueUnaryFn_") || head.starts_with("BitwiseFn_") => None,
-        _ => return Err(format!("`{head}` with {} operands is not known", values.len())),
+        _ => return Err(ExpressionFault::Unknown { head: head.to_owned(), operands: values.len() }),
     })
 }
 

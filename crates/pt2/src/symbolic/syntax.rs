@@ -1,16 +1,15 @@
 //! Grammar: constructor calls, infix operators by precedence, names, numbers, quoted texts.
 
 use super::{
-    Comparison,
+    Comparison, ExpressionFault,
     eval::{Arg, Infix, SymValue, call, infix, name, negate, not},
 };
 use crate::limits::{MAX_EXPR_DEPTH, MAX_EXPR_NODES};
 
-pub(super) const TOO_MANY: &str = "too many operands";
-
+/// What is wrong, and at which byte.
 pub(super) struct Fault {
     pub(super) offset: usize,
-    pub(super) what: String,
+    pub(super) fault: ExpressionFault,
 }
 
 pub(super) struct Parser<'a> {
@@ -50,12 +49,12 @@ impl<'a> Parser<'a> {
         self.skip_space();
         match self.rest() {
             "" => Ok(value),
-            _ => Err(self.fault("unexpected text after the expression")),
+            _ => Err(self.fault(ExpressionFault::TrailingText)),
         }
     }
 
-    fn fault(&self, what: impl Into<String>) -> Fault {
-        Fault { offset: self.at, what: what.into() }
+    fn fault(&self, fault: ExpressionFault) -> Fault {
+        Fault { offset: self.at, fault }
     }
 
     fn rest(&self) -> &'a str {
@@ -73,8 +72,8 @@ impl<'a> Parser<'a> {
         found
     }
 
-    fn expect(&mut self, token: &str) -> Result<(), Fault> {
-        if self.accept(token) { Ok(()) } else { Err(self.fault(format!("expected `{token}`"))) }
+    fn expect(&mut self, token: &'static str) -> Result<(), Fault> {
+        if self.accept(token) { Ok(()) } else { Err(self.fault(ExpressionFault::Token(token))) }
     }
 
     fn word(&mut self) -> Option<&'a str> {
@@ -112,7 +111,7 @@ impl<'a> Parser<'a> {
         self.skip_space();
         let Some(quote) = self.rest().chars().next().filter(|c| matches!(c, '\'' | '"')) else { return Ok(None) };
         let inner = self.rest().get(1..).unwrap_or("");
-        let end = inner.find(quote).ok_or_else(|| self.fault("quote without end"))?;
+        let end = inner.find(quote).ok_or_else(|| self.fault(ExpressionFault::UnterminatedQuote))?;
         self.at += end + 2;
         Ok(inner.get(..end))
     }
@@ -120,7 +119,7 @@ impl<'a> Parser<'a> {
     fn expression(&mut self, strength: u8) -> Result<SymValue, Fault> {
         self.depth += 1;
         if self.depth > MAX_EXPR_DEPTH {
-            return Err(self.fault(format!("nested more than {MAX_EXPR_DEPTH} deep")));
+            return Err(self.fault(ExpressionFault::Depth));
         }
         self.skip_space();
         let start = self.at;
@@ -142,7 +141,7 @@ impl<'a> Parser<'a> {
 
     fn count(&mut self) -> Result<(), Fault> {
         self.nodes += 1;
-        if self.nodes > MAX_EXPR_NODES { Err(self.fault(TOO_MANY)) } else { Ok(()) }
+        if self.nodes > MAX_EXPR_NODES { Err(self.fault(ExpressionFault::Operands)) } else { Ok(()) }
     }
 
     fn prefix(&mut self) -> Result<SymValue, Fault> {
@@ -162,15 +161,15 @@ impl<'a> Parser<'a> {
             return Ok(inner);
         }
         if let Some(number) = self.number() {
-            return SymValue::number(number).ok_or_else(|| self.fault("malformed number"));
+            return SymValue::number(number).ok_or_else(|| self.fault(ExpressionFault::Number));
         }
-        let Some(head) = self.word() else { return Err(self.fault("expected an expression")) };
+        let Some(head) = self.word() else { return Err(self.fault(ExpressionFault::Expected("an expression"))) };
         if !self.accept("(") {
             return Ok(name(head));
         }
         let args = self.arguments()?;
         let text = self.text.get(start..self.at).unwrap_or("");
-        call(head, args, text.trim_start()).map_err(|what| Fault { offset: start, what })
+        call(head, args, text.trim_start()).map_err(|fault| Fault { offset: start, fault })
     }
 
     fn arguments(&mut self) -> Result<Vec<Arg<'a>>, Fault> {
@@ -195,7 +194,7 @@ impl<'a> Parser<'a> {
         let start = self.at;
         if let Some(key) = self.word() {
             if self.accept("=") && !self.rest().starts_with('=') {
-                self.word().or_else(|| self.number()).ok_or_else(|| self.fault("expected a value"))?;
+                self.word().or_else(|| self.number()).ok_or_else(|| self.fault(ExpressionFault::Expected("a value")))?;
                 self.count()?;
                 return Ok(Arg::Keyword(key));
             }
