@@ -79,7 +79,7 @@ pub(super) fn first(slots: &[Slot]) -> Emitted {
     }
 }
 
-/// Biased variance.
+/// Variance over `axes`: squared distances from the mean, summed and divided by the count less `ddof`.
 pub(super) fn variance(cx: &mut Lower, x: Tid, axes: &[usize], keepdims: bool, ddof: i32) -> Emitted {
     cx.emit(Var { x: In(x), out: NEW, axes: axes.iter().map(|&a| a as i32).collect(), keepdims, ddof })
 }
