@@ -5,7 +5,11 @@ use flambeau_lower::{Arg, Call, ConstExpr, Constant, Item, Lower, Origin, Range,
 use flambeau_tensor::{DType, Expr, Shape, Tensor, cast};
 use flambeau_wire::pte::EValue;
 
-use crate::portable::{Kind, Param, Row, row_for};
+use crate::{
+    Options,
+    portable::{Kind, Param, Row, row_for},
+    trace::bare,
+};
 
 /// A size: known, or computed by a delegate.
 #[derive(Clone, Copy, Debug)]
@@ -50,12 +54,59 @@ impl KernelArg {
     }
 }
 
+/// Which calls may fall back, and those that did.
+#[derive(Debug)]
+pub(crate) struct Fallback {
+    /// Whether a call without nodes may fall back.
+    allowed: bool,
+    /// Targets that the caller keeps out of delegates.
+    undelegated: Vec<String>,
+    /// How many chains of control flow are open: kernels cannot run inside of a delegate.
+    pub(crate) open_chains: usize,
+    pub(crate) calls: Vec<FallbackCall>,
+}
+
+impl Fallback {
+    pub(crate) fn new(options: &Options) -> Fallback {
+        let undelegated = options.undelegated.iter().map(|target| bare(target).to_owned()).collect();
+        Fallback { allowed: !options.require_full, undelegated, open_chains: 0, calls: Vec::new() }
+    }
+
+    /// Whether the caller keeps a target out of delegates.
+    pub(crate) fn is_forced(&self, target: &str) -> bool {
+        self.undelegated.iter().any(|undelegated| undelegated == target)
+    }
+
+    /// Leaves a call to a kernel; returns its results. `n_inputs` is the number of the method's inputs, behind which results of
+    /// kernels are counted.
+    ///
+    /// # Errors
+    /// `reason`, if the call cannot or may not fall back.
+    pub(crate) fn call(
+        &mut self,
+        lower: &mut Lower,
+        call: &Call,
+        id: u32,
+        n_inputs: usize,
+        reason: Refuse,
+    ) -> Result<Vec<Item>, Refuse> {
+        if !self.allowed || self.open_chains > 0 {
+            return Err(reason);
+        }
+        let first = n_inputs as u32 + self.calls.iter().map(|c| c.results.len() as u32).sum::<u32>();
+        let fallback = FallbackCall::new(lower, call, id, first, reason)?;
+        let items = fallback.items(call);
+        self.calls.push(fallback);
+        Ok(items)
+    }
+}
+
 impl FallbackCall {
     /// The kernel call of a call that has no nodes; its results are the graph's inputs from number `first` on.
     ///
     /// # Errors
     /// `reason`, if there is no kernel for it or its arguments cannot be passed.
-    pub(crate) fn new(lower: &mut Lower, call: &Call, id: u32, first: u32, reason: Refuse) -> Result<FallbackCall, Refuse> {
+    fn new(lower: &mut Lower, call: &Call, id: u32, first: u32, reason: Refuse) -> Result<FallbackCall, Refuse> {
         let Some(row) = row_for(&call.target).filter(|row| row.results == call.outputs.len()) else { return Err(reason) };
         let Some(args) = row.params().map(|p| argument(lower, call, p)).collect::<Option<Vec<_>>>() else { return Err(reason) };
         bound_sizes(lower, call, &args);
@@ -68,7 +119,7 @@ impl FallbackCall {
     }
 
     /// The results as the call's own.
-    pub(crate) fn items(&self, call: &Call) -> Vec<Item> {
+    fn items(&self, call: &Call) -> Vec<Item> {
         let used = |i: usize| call.outputs.get(i).is_some_and(|o| o.used);
         self.results.iter().enumerate().map(|(i, t)| if used(i) { Item::Tensor(*t) } else { Item::None }).collect()
     }

@@ -45,7 +45,7 @@ pub(crate) fn report(name: &str, exported: &Exported, options: &Options, state: 
     let mut report = reported(name, &trace);
     if report.refused().next().is_none() {
         let (mut ssa, trace) = trace.into_graph()?;
-        run_passes(&mut ssa, &trace.fallbacks, options);
+        run_passes(&mut ssa, &trace, options, None)?;
         report.nodes = ssa.node_count();
         attribute(&mut report, &ssa, exported);
     }
@@ -67,14 +67,10 @@ pub(crate) fn compile<'a>(
         return Ok((report, None));
     }
     let (mut ssa, trace) = trace.into_graph()?;
-    let own = ssa.results.len();
-    run_passes(&mut ssa, &trace.fallbacks, options);
-    fold(&mut ssa, &trace.weights, engine)?;
-    drop_unread(&mut ssa);
-    ssa.results.truncate(own);
+    run_passes(&mut ssa, &trace, options, Some(engine))?;
     attribute(&mut report, &ssa, exported);
     let prefix = format!("{number:04x}");
-    let compiled = match trace.fallbacks[..] {
+    let compiled = match trace.fallback.calls[..] {
         [] => whole(name, exported, ssa, &trace, &prefix)?,
         _ => parts(name, exported, &ssa, &trace, &prefix)?,
     };
@@ -84,7 +80,7 @@ pub(crate) fn compile<'a>(
 
 fn reported(name: &str, trace: &Trace<'_>) -> MethodReport {
     let mut calls = trace.calls.clone();
-    for call in &trace.fallbacks {
+    for call in &trace.fallback.calls {
         if let Some(report) = calls.get_mut(call.call as usize).filter(|r| !matches!(r.outcome, Outcome::Refused(_))) {
             report.outcome = Outcome::Fallback(format!("{}.{}", call.row.name, call.row.overload));
         }
@@ -92,41 +88,49 @@ fn reported(name: &str, trace: &Trace<'_>) -> MethodReport {
     MethodReport { name: name.to_owned(), calls, nodes: 0 }
 }
 
-/// Quantizes and fuses; what kernel calls read counts as results.
-fn run_passes(ssa: &mut SsaGraph, fallbacks: &[FallbackCall], options: &Options) {
-    ssa.results.extend(fallbacks.iter().flat_map(FallbackCall::reads));
+/// Quantizes and fuses, and folds constants if there is an engine for it.
+fn run_passes(ssa: &mut SsaGraph, trace: &Trace<'_>, options: &Options, engine: Option<&dyn Engine>) -> Result<(), Error> {
+    // What fallback calls read counts as results while passes drop what nothing reads.
+    let n_results = ssa.results.len();
+    ssa.results.extend(trace.fallback.calls.iter().flat_map(FallbackCall::reads));
     quantize(ssa, options);
     fuse(ssa);
+    if let Some(engine) = engine {
+        fold(ssa, &trace.weights, engine)?;
+        drop_unread(ssa);
+    }
+    ssa.results.truncate(n_results);
+    Ok(())
 }
 
 /// A method of one delegate.
 fn whole(name: &str, exported: &Exported, ssa: SsaGraph, trace: &Trace<'_>, prefix: &str) -> Result<Compiled, Error> {
-    let buffers: Vec<&Buffer<'_>> = trace.buffers.iter().collect();
+    let buffers: Vec<&Buffer<'_>> = trace.state.buffers.iter().collect();
     let results = ssa.results.clone();
     let slotted = slotted(ssa.clone(), prefix, &buffers)?;
-    let mut outer = Outer::new(&ssa, &trace.inputs);
+    let mut outer = Outer::new(&ssa, &trace.interface.inputs);
     outer.step(&Step::Delegate(&slotted, &results));
-    let (plan, outer_constants) = outer.finish(name, exported, &trace.outputs, true);
+    let (plan, outer_constants) = outer.finish(name, exported, &trace.interface.outputs, true);
     let graph = check(slotted.graph).map_err(Error::Check)?;
     Ok(Compiled { graphs: vec![Arc::new(graph)], plan, constants: slotted.constants, outer_constants })
 }
 
 /// A method of several delegates with kernel calls between them.
 fn parts(name: &str, exported: &Exported, ssa: &SsaGraph, trace: &Trace<'_>, prefix: &str) -> Result<Compiled, Error> {
-    let names: Vec<String> = trace.buffers.iter().map(|b| b.name.clone()).collect();
-    let kernel_results: Vec<Tid> = trace.fallbacks.iter().flat_map(|c| c.results.iter().copied()).collect();
-    let first = trace.inputs.len() as u32;
-    let split = split(ssa, &trace.fallbacks, &names, first + kernel_results.len() as u32)?;
+    let names: Vec<String> = trace.state.buffers.iter().map(|b| b.name.clone()).collect();
+    let kernel_results: Vec<Tid> = trace.fallback.calls.iter().flat_map(|c| c.results.iter().copied()).collect();
+    let first = trace.interface.inputs.len() as u32;
+    let split = split(ssa, &trace.fallback.calls, &names, first + kernel_results.len() as u32)?;
     let mut numbers: Vec<(u32, Slot)> = (first..).zip(kernel_results.into_iter().map(Slot::Tensor)).collect();
     numbers.extend(split.crossing);
-    let mut outer = Outer::new(ssa, &trace.inputs);
+    let mut outer = Outer::new(ssa, &trace.interface.inputs);
     let mut compiled =
         Compiled { graphs: Vec::new(), plan: ExecutionPlan::default(), constants: Vec::new(), outer_constants: Vec::new() };
     let mut parts = split.parts.into_iter().peekable();
-    for level in 0..=trace.fallbacks.len() {
+    for level in 0..=trace.fallback.calls.len() {
         if let Some(part) = parts.next_if(|p| p.level == level) {
             numbers.iter().for_each(|&(number, slot)| outer.number(number, slot));
-            let buffers: Vec<&Buffer<'_>> = part.buffers.iter().map(|&b| &trace.buffers[b]).collect();
+            let buffers: Vec<&Buffer<'_>> = part.buffers.iter().map(|&b| &trace.state.buffers[b]).collect();
             let prefix = if level == 0 { prefix.to_owned() } else { format!("{prefix}.{level}") };
             let results = part.ssa.results.clone();
             let slotted = slotted(part.ssa, &prefix, &buffers)?;
@@ -134,11 +138,11 @@ fn parts(name: &str, exported: &Exported, ssa: &SsaGraph, trace: &Trace<'_>, pre
             compiled.constants.extend(slotted.constants);
             compiled.graphs.push(Arc::new(check(slotted.graph).map_err(Error::Check)?));
         }
-        for (call, _) in trace.fallbacks.iter().zip(&split.levels).filter(|(_, l)| **l == level) {
+        for (call, _) in trace.fallback.calls.iter().zip(&split.levels).filter(|(_, l)| **l == level) {
             outer.step(&Step::Kernel(call));
         }
     }
-    (compiled.plan, compiled.outer_constants) = outer.finish(name, exported, &trace.outputs, false);
+    (compiled.plan, compiled.outer_constants) = outer.finish(name, exported, &trace.interface.outputs, false);
     Ok(compiled)
 }
 

@@ -9,38 +9,27 @@ mod bind;
 mod calls;
 mod conditions;
 mod control;
+mod names;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use flambeau_ir::{Slot, Tid, Vid};
 use flambeau_lower::{Arg, Call, Item, Lower, OutMeta, Range, Refuse};
-use flambeau_pt2::{Argument, Exported, Graph, Node, SymArg, SymBool, View};
-use flambeau_tensor::{DType, Expr, Symbol};
+use flambeau_pt2::{Argument, Exported, Graph, Node, SymArg, View};
+use flambeau_tensor::{DType, Expr};
 
-use self::alias::TensorValue;
+use self::{
+    alias::{Memory, TensorValue},
+    names::{Binding, Names},
+};
 use crate::{
     Error, Options,
     error::ProgramError,
-    fallback::FallbackCall,
+    fallback::Fallback,
     inline::{self, Special},
     report::{CallReport, Outcome},
     weights::Weights,
 };
-
-/// What a name stands for.
-#[derive(Clone, Debug)]
-enum Binding<'a> {
-    Tensor(TensorValue<'a>),
-    /// Another key of the same tensor.
-    Same(String),
-    Int(Expr),
-    /// A condition on sizes.
-    Bool(SymBool),
-    /// A quantized weight, of which calls read the fields.
-    Subclass(&'a str, &'a flambeau_pt2::Subclass),
-    /// A value that no slot can hold, and why; an error only if something needs it.
-    Absent(String),
-}
 
 /// A mutable buffer.
 #[derive(Clone, Debug)]
@@ -48,8 +37,8 @@ pub(crate) struct Buffer<'a> {
     pub(crate) name: String,
     pub(crate) before: Tid,
     pub(crate) initial: &'a View,
-    /// The graph value that holds its contents.
-    value: String,
+    /// The graph value that holds its contents, once one is bound.
+    value: Option<String>,
 }
 
 /// An input of the method, in the order of the program's user inputs.
@@ -68,42 +57,38 @@ pub(crate) enum MethodOutput {
     Constant(Argument),
 }
 
+/// What the method takes and gives.
+#[derive(Debug, Default)]
+pub(crate) struct Interface {
+    pub(crate) inputs: Vec<MethodInput>,
+    pub(crate) outputs: Vec<MethodOutput>,
+    /// Slots that a run returns, in order.
+    results: Vec<Slot>,
+    /// Tensor inputs: name, slot and base.
+    input_bases: Vec<(String, Tid, usize)>,
+}
+
+/// What a run leaves for the next one.
+#[derive(Debug)]
+pub(crate) struct State<'a> {
+    pub(crate) buffers: Vec<Buffer<'a>>,
+    /// Stored tensors that some method of the program writes to.
+    written: HashSet<&'a View>,
+}
+
 /// A traced program.
 #[derive(Debug)]
 pub(crate) struct Trace<'a> {
     exported: &'a Exported,
     pub(crate) lower: Lower,
     pub(crate) weights: Weights<'a>,
-    /// What names stand for; a name inside of a sub-graph has the sub-graph's scope in front.
-    values: HashMap<String, Binding<'a>>,
-    /// Scope of the graph that is being traced.
-    scope: String,
-    /// How many chains of control flow are open.
-    depth: usize,
-    /// Targets that the caller keeps out of delegates.
-    undelegated: Vec<String>,
-    /// Whether a call without nodes may become a kernel call.
-    may_fall_back: bool,
-    /// Calls that portable kernels run between delegates.
-    pub(crate) fallbacks: Vec<FallbackCall>,
-    /// Tensor inputs: name, slot and base.
-    input_bases: Vec<(String, Tid, usize)>,
-    /// Bases that nothing may write to, and why.
-    guards: HashMap<usize, String>,
-    /// Versions of the bases.
-    bases: Vec<u32>,
-    /// Constants and buffers by what they view: equal views are one tensor.
-    views: HashMap<&'a View, TensorValue<'a>>,
-    symbols: HashMap<Symbol, Expr>,
-    /// Quantized weights that calls read as plain tensors, by name in the model.
-    unpacked: HashMap<&'a str, Tid>,
-    used: HashSet<String>,
-    mutated: HashSet<&'a View>,
-    pub(crate) buffers: Vec<Buffer<'a>>,
-    pub(crate) inputs: Vec<MethodInput>,
-    pub(crate) outputs: Vec<MethodOutput>,
+    names: Names<'a>,
+    memory: Memory<'a>,
+    pub(crate) state: State<'a>,
+    pub(crate) interface: Interface,
+    pub(crate) fallback: Fallback,
+    /// What became of each call so far.
     pub(crate) calls: Vec<CallReport>,
-    results: Vec<Slot>,
 }
 
 /// Target without the prefix that dispatcher operators have.
@@ -120,25 +105,12 @@ impl<'a> Trace<'a> {
             exported,
             lower: Lower::new(),
             weights: Weights::default(),
-            values: HashMap::new(),
-            scope: String::new(),
-            depth: 0,
-            undelegated: options.undelegated.clone(),
-            may_fall_back: !options.require_full,
-            fallbacks: Vec::new(),
-            input_bases: Vec::new(),
-            guards: HashMap::new(),
-            bases: Vec::new(),
-            views: HashMap::new(),
-            symbols: HashMap::new(),
-            unpacked: HashMap::new(),
-            used: inline::used_names(&exported.graph),
-            mutated: inline::mutated_weights(exported).into_iter().chain(buffers).collect(),
-            buffers: Vec::new(),
-            inputs: Vec::new(),
-            outputs: Vec::new(),
+            names: Names::new(inline::used_names(&exported.graph)),
+            memory: Memory::default(),
+            state: State { buffers: Vec::new(), written: inline::mutated_weights(exported).into_iter().chain(buffers).collect() },
+            interface: Interface::default(),
+            fallback: Fallback::new(options),
             calls: Vec::new(),
-            results: Vec::new(),
         };
         for (symbol, &(min, max)) in &exported.ranges {
             trace.lower.set_range(symbol.clone(), Range { min, max });
@@ -153,18 +125,15 @@ impl<'a> Trace<'a> {
 
     /// The graph, with its results and buffers stated.
     pub(crate) fn into_graph(mut self) -> Result<(flambeau_lower::SsaGraph, Trace<'a>), Error> {
-        let ends = self.buffers.clone().into_iter().map(|b| Ok((b.before, self.current(&b.value).map_err(lost)?)));
-        let buffers = ends.collect::<Result<Vec<_>, Error>>()?;
+        let mut buffers = Vec::with_capacity(self.state.buffers.len());
+        for buffer in self.state.buffers.clone() {
+            let value = buffer.value.ok_or(ProgramError::NotAnInput(buffer.name))?;
+            buffers.push((buffer.before, self.current(&value).map_err(lost)?));
+        }
         let mut ssa = std::mem::take(&mut self.lower).into_graph();
-        ssa.results = std::mem::take(&mut self.results);
+        ssa.results = std::mem::take(&mut self.interface.results);
         ssa.buffers = buffers;
         Ok((ssa, self))
-    }
-
-    /// An archived expression with the symbols that this trace has identified.
-    pub(crate) fn expr(&self, e: &Expr) -> Expr {
-        e.substitute(&|s| Some(self.symbols.get(s).cloned().unwrap_or_else(|| Expr::symbol(s.clone()))))
-            .unwrap_or_else(|| e.clone())
     }
 
     /// Traces the calls of a graph whose inputs are bound.
@@ -187,11 +156,6 @@ impl<'a> Trace<'a> {
         Ok(())
     }
 
-    /// A name of the graph that is being traced, as a key of `values`.
-    fn key(&self, name: &str) -> String {
-        format!("{}{name}", self.scope)
-    }
-
     fn report(&mut self, node: &Node, outcome: Outcome) {
         let name = node.name.clone().unwrap_or_default();
         self.calls.push(CallReport { target: bare(&node.target).to_owned(), name, source: Default::default(), outcome });
@@ -209,7 +173,7 @@ impl<'a> Trace<'a> {
     /// Refuses a call, unless it only hangs on one that was refused before: that would say nothing new.
     fn fail(&mut self, node: &Node, reason: &Refuse) {
         match reason {
-            Refuse::Unsupported(reason) if reason.is_empty() => {
+            Refuse::Reported => {
                 self.lose(node);
                 self.report(node, Outcome::Absorbed);
             }
@@ -219,13 +183,13 @@ impl<'a> Trace<'a> {
 
     /// A field of a quantized weight, as a constant.
     fn read_field(&mut self, node: &'a Node) -> Result<(), Error> {
-        let weight = node.inputs.first().and_then(|i| i.arg.as_tensor()).and_then(|n| self.resolve(&self.key(n)));
+        let weight = node.inputs.first().and_then(|i| i.arg.as_tensor()).and_then(|n| self.names.resolve(&self.names.key(n)));
         let field = node.inputs.get(1).and_then(|i| i.arg.as_str());
         if let (Some(Binding::Subclass(name, subclass)), Some(field)) = (weight, field)
             && let (Some(view), Some(out)) = (subclass.tensors.get(field), node.output_names().first())
         {
             let slot = self.weight_slot(&format!("{name}.{field}"), view)?;
-            self.values.insert(self.key(out), Binding::Tensor(slot));
+            self.names.bind(out, Binding::Tensor(slot));
             self.report(node, Outcome::Absorbed);
         } else {
             self.refuse(node, "it reads a field that the weight does not have".to_owned());
@@ -247,11 +211,11 @@ impl<'a> Trace<'a> {
     fn metas(&self, graph: &Graph, output: &Argument) -> Vec<OutMeta> {
         let meta = |name: &str| match graph.tensors.get(name) {
             Some(meta) => {
-                let dims = meta.sizes.iter().map(|e| self.expr(e)).collect();
-                OutMeta { dtype: meta.dtype, dims, used: self.used.contains(name) }
+                let dims = meta.sizes.iter().map(|e| self.names.expr(e)).collect();
+                OutMeta { dtype: meta.dtype, dims, used: self.names.used.contains(name) }
             }
             // A type that nothing can hold: refused if the result is used.
-            None => OutMeta { dtype: DType::F64, dims: Vec::new(), used: self.used.contains(name) },
+            None => OutMeta { dtype: DType::F64, dims: Vec::new(), used: self.names.used.contains(name) },
         };
         match output {
             Argument::Tensor(name) | Argument::OptionalTensor(Some(name)) => vec![meta(name)],
@@ -265,7 +229,7 @@ impl<'a> Trace<'a> {
 
     fn bind_results(&mut self, graph: &'a Graph, node: &'a Node, items: Vec<Item>) {
         let is_view = inline::is_view(graph, node);
-        let parent = node.inputs.first().and_then(|i| i.arg.as_tensor()).filter(|_| is_view).map(|n| self.key(n));
+        let parent = node.inputs.first().and_then(|i| i.arg.as_tensor()).filter(|_| is_view).map(|n| self.names.key(n));
         let mut at = 0;
         for (output, item) in node.outputs.iter().zip(items) {
             let tensors = match item {
@@ -280,9 +244,9 @@ impl<'a> Trace<'a> {
             for (name, tid) in output.names().into_iter().zip(tensors) {
                 let value = match tid {
                     Some(tid) => Binding::Tensor(self.result_value(tid, parent.as_deref(), graph, node, at)),
-                    None => Binding::Absent("nothing was expected to read it".to_owned()),
+                    None => Binding::absent("nothing was expected to read it"),
                 };
-                self.values.insert(self.key(name), value);
+                self.names.bind(name, value);
                 at += 1;
             }
         }
@@ -293,7 +257,7 @@ impl<'a> Trace<'a> {
         let Some(name) = output.names().first().map(|n| (*n).to_owned()) else { return };
         if let Some(Expr::Sum(_)) = graph.sym_ints.get(&name)
             && let Some(symbol) = graph.sym_ints[&name].as_symbol()
-            && !self.symbols.contains_key(symbol)
+            && !self.names.symbols.contains_key(symbol)
             && value.as_symbol() != Some(symbol)
         {
             if let Some(fresh) = value.as_symbol()
@@ -302,20 +266,20 @@ impl<'a> Trace<'a> {
             {
                 self.lower.set_range(fresh.clone(), Range { min, max });
             }
-            self.symbols.insert(symbol.clone(), value.clone());
+            self.names.symbols.insert(symbol.clone(), value.clone());
         }
-        self.values.insert(self.key(&name), Binding::Int(value));
+        self.names.bind(&name, Binding::Int(value));
     }
 
     fn arg(&mut self, argument: &Argument) -> Result<Arg, Refuse> {
         let tensor = |trace: &mut Self, name: &str| {
-            let key = trace.key(name);
-            match trace.resolve(&key) {
+            let key = trace.names.key(name);
+            match trace.names.resolve(&key) {
                 Some(Binding::Int(e)) => Ok(Arg::Int(e)),
                 _ => trace.current(&key).map(Arg::Tensor),
             }
         };
-        let one = |trace: &mut Self, name: &String| trace.current(&trace.key(name)).map(Some);
+        let one = |trace: &mut Self, name: &String| trace.current(&trace.names.key(name)).map(Some);
         match argument {
             Argument::Tensor(name) | Argument::OptionalTensor(Some(name)) => tensor(self, name),
             Argument::Tensors(names) => names.iter().map(|n| one(self, n)).collect::<Result<_, _>>().map(Arg::Tensors),
@@ -324,8 +288,8 @@ impl<'a> Trace<'a> {
                 names.iter().map(each).collect::<Result<_, _>>().map(Arg::Tensors)
             }
             Argument::SymBool(SymArg::Name(name)) => self.known_condition(name),
-            Argument::SymFloat(SymArg::Name(name)) => self.current(&self.key(name)).map(Arg::Tensor),
-            other => self_arg(&self.values, &self.scope, other),
+            Argument::SymFloat(SymArg::Name(name)) => self.current(&self.names.key(name)).map(Arg::Tensor),
+            other => scalar_arg(&self.names, &self.names.scope, other),
         }
     }
 }
@@ -335,18 +299,13 @@ fn lost(reason: Refuse) -> Error {
     Error::Program(ProgramError::Value(reason))
 }
 
-/// A value that is missing because of something that was reported before.
-fn nothing<'a>() -> Binding<'a> {
-    Binding::Absent(String::new())
-}
-
 /// Arguments that are not tensors.
-fn self_arg(values: &HashMap<String, Binding<'_>>, scope: &str, argument: &Argument) -> Result<Arg, Refuse> {
+fn scalar_arg(names: &Names<'_>, scope: &str, argument: &Argument) -> Result<Arg, Refuse> {
     let int = |arg: &SymArg<i64>| match arg {
         SymArg::Literal(v) => Ok(Expr::Int(*v)),
-        SymArg::Name(name) => match values.get(&format!("{scope}{name}")) {
+        SymArg::Name(name) => match names.values.get(&format!("{scope}{name}")) {
             Some(Binding::Int(e)) => Ok(e.clone()),
-            _ => Err(Refuse::Unsupported(String::new())),
+            _ => Err(Refuse::Reported),
         },
     };
     Ok(match argument {

@@ -58,6 +58,9 @@ pub enum Refuse {
     DType(DType),
     #[error("{0}")]
     Unsupported(String),
+    /// It reads the result of a call that was refused before.
+    #[error("a call that it depends on was refused")]
+    Reported,
     #[error(transparent)]
     Infer(#[from] InferError),
 }

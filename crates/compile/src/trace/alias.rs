@@ -1,13 +1,13 @@
 //! Which values share memory, and what each of them holds now.
 
-use std::rc::Rc;
+use std::{collections::HashMap, rc::Rc};
 
 use flambeau_ir::Tid;
 use flambeau_lower::{Arg, Call, Item, OutMeta, Refuse};
-use flambeau_pt2::{Argument, Graph, Node, Subclass};
+use flambeau_pt2::{Argument, Graph, Node, Subclass, View};
 use flambeau_tensor::Expr;
 
-use super::{Binding, Trace, nothing, self_arg};
+use super::{Binding, Trace, scalar_arg};
 use crate::{
     inline::{self, Effect},
     scatter, subclass,
@@ -37,23 +37,47 @@ pub(crate) struct ViewOf<'a> {
     pub(super) at: usize,
 }
 
-impl<'a> Trace<'a> {
+/// What shares memory, and which contents it holds now.
+#[derive(Debug, Default)]
+pub(super) struct Memory<'a> {
+    /// Version of each base: how often it was written.
+    pub(super) versions: Vec<u32>,
+    /// Bases that nothing may write to, and why.
+    guards: HashMap<usize, String>,
+    /// Constants and buffers by what they view: equal views are one tensor.
+    pub(super) views: HashMap<&'a View, TensorValue<'a>>,
+    /// Quantized weights that calls read as plain tensors, by name in the model.
+    pub(super) unpacked: HashMap<&'a str, Tid>,
+}
+
+impl<'a> Memory<'a> {
+    /// A tensor with memory of its own.
     pub(super) fn new_base(&mut self, tid: Tid) -> TensorValue<'a> {
-        self.bases.push(0);
-        TensorValue { tid, base: self.bases.len() - 1, version: 0, view: None }
+        self.versions.push(0);
+        TensorValue { tid, base: self.versions.len() - 1, version: 0, view: None }
     }
 
-    /// A value with renamings followed.
-    pub(super) fn resolve(&self, key: &str) -> Option<Binding<'a>> {
-        match self.values.get(key)? {
-            Binding::Same(other) => self.resolve(other),
-            value => Some(value.clone()),
+    /// A tensor that nothing may write to, and why.
+    pub(super) fn guarded_base(&mut self, tid: Tid, reason: String) -> TensorValue<'a> {
+        let value = self.new_base(tid);
+        self.guards.insert(value.base, reason);
+        value
+    }
+
+    /// The next version of a base.
+    fn write(&mut self, base: usize) -> Result<u32, Refuse> {
+        if let Some(reason) = self.guards.get(&base) {
+            return Err(Refuse::Unsupported(reason.clone()));
         }
+        self.versions[base] += 1;
+        Ok(self.versions[base])
     }
+}
 
+impl<'a> Trace<'a> {
     /// A call that writes to one of its operands: the functional form, then a new version of what it wrote to.
     pub(super) fn write_call(&mut self, graph: &Graph, node: &Node, effect: &Effect) {
-        let Some(name) = node.arg(effect.written).and_then(Argument::as_tensor).map(|n| self.key(n)) else {
+        let Some(name) = node.arg(effect.written).and_then(Argument::as_tensor).map(|n| self.names.key(n)) else {
             return self.refuse(node, "it writes to something that is not a tensor".to_owned());
         };
         match self.try_write(graph, node, effect, &name) {
@@ -61,10 +85,10 @@ impl<'a> Trace<'a> {
                 let results = results.into_iter().map(Some).chain(std::iter::repeat(None));
                 for (out, result) in node.output_names().into_iter().zip(results) {
                     let value = match result {
-                        Some(tid) => Binding::Tensor(self.new_base(tid)),
+                        Some(tid) => Binding::Tensor(self.memory.new_base(tid)),
                         None => Binding::Same(name.clone()),
                     };
-                    self.values.insert(self.key(out), value);
+                    self.names.bind(out, value);
                 }
                 self.report(node, crate::Outcome::Absorbed);
             }
@@ -94,39 +118,26 @@ impl<'a> Trace<'a> {
     pub(super) fn assign(&mut self, key: &str, tid: Tid) -> Result<(), Refuse> {
         let (key, value) = self.tensor(key)?;
         let version = match value.view.clone() {
-            None => {
-                if let Some(reason) = self.guards.get(&value.base) {
-                    return Err(Refuse::Unsupported(reason.clone()));
-                }
-                self.bases[value.base] += 1;
-                self.bases[value.base]
-            }
+            None => self.memory.write(value.base)?,
             Some(view) => {
                 let whole = self.current(&view.parent)?;
                 let id = self.calls.len() as u32;
-                let read = |a: &Argument| self_arg(&self.values, &view.scope, a);
+                let read = |a: &Argument| scalar_arg(&self.names, &view.scope, a);
                 let whole = scatter::into_parent(&mut self.lower, view.node, view.at, whole, tid, id, read)?;
                 self.assign(&view.parent, whole)?;
-                self.bases[value.base]
+                self.memory.versions[value.base]
             }
         };
-        self.values.insert(key, Binding::Tensor(TensorValue { tid, version, ..value }));
+        self.names.values.insert(key, Binding::Tensor(TensorValue { tid, version, ..value }));
         Ok(())
-    }
-
-    /// A base that nothing may write to, and why.
-    pub(super) fn guarded_base(&mut self, tid: Tid, reason: String) -> TensorValue<'a> {
-        let value = self.new_base(tid);
-        self.guards.insert(value.base, reason);
-        value
     }
 
     /// The tensor behind a key, with the key that holds it.
     fn tensor(&self, key: &str) -> Result<(String, TensorValue<'a>), Refuse> {
-        match self.values.get(key) {
+        match self.names.values.get(key) {
             Some(Binding::Tensor(t)) => Ok((key.to_owned(), t.clone())),
             Some(Binding::Same(other)) => self.tensor(other),
-            Some(Binding::Absent(reason)) => Err(Refuse::Unsupported(reason.clone())),
+            Some(Binding::Absent(reason)) => Err(reason.clone()),
             Some(Binding::Subclass(weight, s)) => {
                 Err(Refuse::Unsupported(format!("`{weight}` is a {}, read as a plain tensor", s.class)))
             }
@@ -138,28 +149,28 @@ impl<'a> Trace<'a> {
 
     /// The slot that holds a value's contents now; a view is made again if its base was written since.
     pub(super) fn current(&mut self, key: &str) -> Result<Tid, Refuse> {
-        if let Some(Binding::Subclass(weight, subclass)) = self.resolve(key) {
+        if let Some(Binding::Subclass(weight, subclass)) = self.names.resolve(key) {
             return self.unpack(weight, subclass);
         }
         let (key, value) = self.tensor(key)?;
-        let version = self.bases[value.base];
+        let version = self.memory.versions[value.base];
         let Some(view) = value.view.clone().filter(|_| value.version != version) else { return Ok(value.tid) };
-        let outside = std::mem::replace(&mut self.scope, view.scope.clone());
+        let outside = std::mem::replace(&mut self.names.scope, view.scope.clone());
         let items = self.lower_node(view.graph, view.node);
-        self.scope = outside;
+        self.names.scope = outside;
         let tensors = items?.into_iter().flat_map(|item| match item {
             Item::Tensor(t) => vec![t],
             Item::Tensors(list) => list,
             _ => Vec::new(),
         });
         let tid = tensors.into_iter().nth(view.at).ok_or_else(|| Refuse::Unsupported("a view lost one of its parts".to_owned()))?;
-        self.values.insert(key, Binding::Tensor(TensorValue { tid, version, ..value }));
+        self.names.values.insert(key, Binding::Tensor(TensorValue { tid, version, ..value }));
         Ok(tid)
     }
 
     /// A quantized weight read as a plain tensor: its class's own dequantization of its fields.
     fn unpack(&mut self, weight: &'a str, subclass: &'a Subclass) -> Result<Tid, Refuse> {
-        if let Some(tid) = self.unpacked.get(weight) {
+        if let Some(tid) = self.memory.unpacked.get(weight) {
             return Ok(*tid);
         }
         let (target, scalars) = subclass::dequantization(subclass)?;
@@ -174,7 +185,7 @@ impl<'a> Trace<'a> {
         let call = Call { target: target.to_owned(), args, outputs: vec![OutMeta { dtype, dims, used: true }] };
         match self.lower.call(&call, self.calls.len() as u32)?.first() {
             Some(Item::Tensor(tid)) => {
-                self.unpacked.insert(weight, *tid);
+                self.memory.unpacked.insert(weight, *tid);
                 Ok(*tid)
             }
             _ => Err(Refuse::Unsupported(format!("`{weight}` cannot be dequantized"))),
@@ -190,19 +201,19 @@ impl<'a> Trace<'a> {
         node: &'a Node,
         at: usize,
     ) -> TensorValue<'a> {
-        match parent.and_then(|p| Some((p, self.resolve(p)?))) {
+        match parent.and_then(|p| Some((p, self.names.resolve(p)?))) {
             Some((name, Binding::Tensor(p))) => {
-                let view = ViewOf { parent: name.to_owned(), node, graph, scope: self.scope.clone(), at };
-                TensorValue { tid, base: p.base, version: self.bases[p.base], view: Some(Rc::new(view)) }
+                let view = ViewOf { parent: name.to_owned(), node, graph, scope: self.names.scope.clone(), at };
+                TensorValue { tid, base: p.base, version: self.memory.versions[p.base], view: Some(Rc::new(view)) }
             }
-            _ => self.new_base(tid),
+            _ => self.memory.new_base(tid),
         }
     }
 
     /// Makes the results of a call absent without a reason of their own.
     pub(super) fn lose(&mut self, node: &Node) {
         for name in node.output_names() {
-            self.values.insert(self.key(name), nothing());
+            self.names.bind(name, Binding::Absent(Refuse::Reported));
         }
     }
 }

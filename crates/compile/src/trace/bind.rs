@@ -9,7 +9,6 @@ use super::{Binding, Buffer, MethodInput, MethodOutput, TensorValue, Trace, lost
 use crate::{
     Error,
     error::ProgramError,
-    fallback::FallbackCall,
     report::{CallReport, Outcome},
 };
 
@@ -26,13 +25,13 @@ impl<'a> Trace<'a> {
             }
             InputSpec::UserInput(user) => self.bind_user_input(user),
             InputSpec::ConstantInput { value, .. } => {
-                self.inputs.push(MethodInput::Constant(value.clone()));
+                self.interface.inputs.push(MethodInput::Constant(value.clone()));
                 Ok(())
             }
             InputSpec::Token { .. } => Ok(()),
             InputSpec::CustomObj { name, .. } => {
                 for n in argument.names() {
-                    self.values.insert(n.to_owned(), Binding::Absent(format!("`{name}` is a script object")));
+                    self.names.values.insert(n.to_owned(), Binding::absent(format!("`{name}` is a script object")));
                 }
                 Ok(())
             }
@@ -43,70 +42,73 @@ impl<'a> Trace<'a> {
         let value = match weight {
             Weight::Strided(view) => Binding::Tensor(self.weight_slot(name, view)?),
             Weight::Subclass(subclass) => Binding::Subclass(name, subclass),
-            Weight::Foreign { dtype, .. } => Binding::Absent(format!("`{name}` has element type {dtype:?}")),
+            Weight::Foreign { dtype, .. } => Binding::absent(format!("`{name}` has element type {dtype:?}")),
         };
-        self.values.insert(arg.to_owned(), value);
-        if let Binding::Tensor(t) = &self.values[arg]
+        self.names.values.insert(arg.to_owned(), value);
+        if let Binding::Tensor(t) = &self.names.values[arg]
             && let Origin::Buffer(i) = self.lower.graph().tensors[t.tid.0 as usize].origin
-            && self.buffers[i as usize].value.is_empty()
+            && self.state.buffers[i as usize].value.is_none()
         {
-            self.buffers[i as usize].value = arg.to_owned();
+            self.state.buffers[i as usize].value = Some(arg.to_owned());
         }
         Ok(())
     }
 
     /// The slot of a stored tensor: a mutable buffer if the program writes to it, else a constant.
     pub(super) fn weight_slot(&mut self, name: &str, view: &'a View) -> Result<TensorValue<'a>, Error> {
-        if let Some(value) = self.views.get(view) {
+        if let Some(value) = self.memory.views.get(view) {
             return Ok(value.clone());
         }
-        let value = if self.mutated.contains(view) {
-            let i = self.buffers.len() as u32;
+        let value = if self.state.written.contains(view) {
+            let i = self.state.buffers.len() as u32;
             let before = self.lower.slot(Spec::fixed(view.dtype, &view.shape), Origin::Buffer(i));
-            self.buffers.push(Buffer { name: name.to_owned(), before, initial: view, value: String::new() });
-            self.new_base(before)
+            self.state.buffers.push(Buffer { name: name.to_owned(), before, initial: view, value: None });
+            self.memory.new_base(before)
         } else {
             let tid = self.constant(name, view)?;
             match self.lower.graph().constant(tid).map(|c| &c.expr) {
-                Some(ConstExpr::Stored(_)) => self.guarded_base(tid, format!("it writes to the constant `{name}`")),
-                _ => self.new_base(tid),
+                Some(ConstExpr::Stored(_)) => self.memory.guarded_base(tid, format!("it writes to the constant `{name}`")),
+                _ => self.memory.new_base(tid),
             }
         };
-        self.views.insert(view, value.clone());
+        self.memory.views.insert(view, value.clone());
         Ok(value)
     }
 
     fn constant(&mut self, name: &str, view: &'a View) -> Result<Tid, Error> {
         let shape = Shape::from_slice(&view.shape);
         let small = view.shape.iter().product::<usize>() <= MAX_LITERAL && view.dtype.is_node_dtype();
-        let expr =
-            if small { ConstExpr::Literal(view.tensor()?.bytes().clone()) } else { ConstExpr::Stored(self.weights.add(view)) };
+        let expr = if small {
+            ConstExpr::Literal(view.tensor()?.aligned().bytes().clone())
+        } else {
+            ConstExpr::Stored(self.weights.add(view))
+        };
         Ok(self.lower.constant(Constant { name: name.to_owned(), dtype: view.dtype, shape, expr }))
     }
 
     fn bind_user_input(&mut self, argument: &Argument) -> Result<(), Error> {
-        let number = self.inputs.len() as u32;
+        let number = self.interface.inputs.len() as u32;
         match argument {
             Argument::Tensor(name) => {
                 let meta = self.exported.graph.tensor(name)?;
-                let spec = Spec { dtype: meta.dtype, dims: meta.sizes.iter().map(|e| self.expr(e)).collect() };
+                let spec = Spec { dtype: meta.dtype, dims: meta.sizes.iter().map(|e| self.names.expr(e)).collect() };
                 let tid = self.lower.slot(spec, Origin::Input(number));
-                self.inputs.push(MethodInput::Tensor(tid));
-                let value = self.new_base(tid);
-                self.input_bases.push((name.clone(), tid, value.base));
-                self.values.insert(name.clone(), Binding::Tensor(value));
+                self.interface.inputs.push(MethodInput::Tensor(tid));
+                let value = self.memory.new_base(tid);
+                self.interface.input_bases.push((name.clone(), tid, value.base));
+                self.names.values.insert(name.clone(), Binding::Tensor(value));
                 Ok(())
             }
             Argument::SymInt(SymArg::Name(name)) => {
                 let content = self.exported.graph.sym_ints.get(name).cloned();
                 let content = content.ok_or_else(|| ProgramError::UnknownInput(name.clone()))?;
                 let slot = self.lower.value_input(number, content.clone());
-                self.inputs.push(MethodInput::Int { slot, content: content.clone() });
-                self.values.insert(name.clone(), Binding::Int(content));
+                self.interface.inputs.push(MethodInput::Int { slot, content: content.clone() });
+                self.names.values.insert(name.clone(), Binding::Int(content));
                 Ok(())
             }
             literal => {
-                self.inputs.push(MethodInput::Constant(literal.clone()));
+                self.interface.inputs.push(MethodInput::Constant(literal.clone()));
                 Ok(())
             }
         }
@@ -135,7 +137,7 @@ impl<'a> Trace<'a> {
 
     /// A functional program's statement of what an input holds afterwards.
     fn bind_input_mutation(&mut self, arg: &str, name: &str) {
-        let given = self.input_bases.iter().find(|(n, ..)| n == name).map(|(_, tid, _)| *tid);
+        let given = self.interface.input_bases.iter().find(|(n, ..)| n == name).map(|(_, tid, _)| *tid);
         let done = match (given, self.current(arg)) {
             (Some(given), Ok(new)) => self.copy_to_input(given, new),
             (None, _) => Err(Refuse::Unsupported(format!("`{name}` is no tensor input"))),
@@ -148,8 +150,8 @@ impl<'a> Trace<'a> {
 
     /// What the program wrote to inputs is copied into them outside of the delegates, as their callers expect.
     fn write_inputs_back(&mut self) {
-        for (name, given, base) in self.input_bases.clone() {
-            if self.bases.get(base) == Some(&0) {
+        for (name, given, base) in self.interface.input_bases.clone() {
+            if self.memory.versions.get(base) == Some(&0) {
                 continue;
             }
             let done = self.current(&name).and_then(|new| self.copy_to_input(given, new));
@@ -168,41 +170,36 @@ impl<'a> Trace<'a> {
         let outputs = vec![OutMeta { dtype: spec.dtype, dims: spec.dims.to_vec(), used: false }];
         let call = Call { target: "aten.copy_.default".to_owned(), args, outputs };
         let reason = "it writes to an input of the method, which a delegate only sees a copy of; return the new contents instead";
-        if !self.may_fall_back {
-            return Err(Refuse::Unsupported(reason.to_owned()));
-        }
-        let first = self.next_outside();
-        let fallback = FallbackCall::new(&mut self.lower, &call, u32::MAX, first, Refuse::Unsupported(reason.to_owned()))?;
-        self.fallbacks.push(fallback);
-        Ok(())
+        let n_inputs = self.interface.inputs.len();
+        self.fallback.call(&mut self.lower, &call, u32::MAX, n_inputs, Refuse::Unsupported(reason.to_owned())).map(drop)
     }
 
     fn bind_output(&mut self, argument: &Argument) -> Result<(), Error> {
         let slot = match argument {
-            Argument::Tensor(name) | Argument::OptionalTensor(Some(name)) => match self.resolve(name) {
+            Argument::Tensor(name) | Argument::OptionalTensor(Some(name)) => match self.names.resolve(name) {
                 // What made it absent has been reported.
-                Some(Binding::Absent(reason)) if reason.is_empty() => return Ok(()),
+                Some(Binding::Absent(Refuse::Reported)) => return Ok(()),
                 _ => Slot::Tensor(self.current(name).map_err(lost)?),
             },
-            Argument::SymInt(SymArg::Name(name)) => match self.values.get(name).cloned() {
+            Argument::SymInt(SymArg::Name(name)) => match self.names.values.get(name).cloned() {
                 Some(Binding::Int(Expr::Int(v))) => {
-                    self.outputs.push(MethodOutput::Constant(Argument::Int(v)));
+                    self.interface.outputs.push(MethodOutput::Constant(Argument::Int(v)));
                     return Ok(());
                 }
                 Some(Binding::Int(e)) => Slot::Value(self.lower.size_slot(&e).map_err(lost)?),
-                Some(Binding::Absent(reason)) if reason.is_empty() => return Ok(()),
+                Some(Binding::Absent(Refuse::Reported)) => return Ok(()),
                 _ => return Err(ProgramError::NoValue(name.clone()).into()),
             },
             literal => {
                 if let Some(name) = literal.names().first() {
                     self.refuse_output("output", name, "only tensors, integers and constants can be returned");
                 }
-                self.outputs.push(MethodOutput::Constant(literal.clone()));
+                self.interface.outputs.push(MethodOutput::Constant(literal.clone()));
                 return Ok(());
             }
         };
-        self.outputs.push(MethodOutput::Result(self.results.len()));
-        self.results.push(slot);
+        self.interface.outputs.push(MethodOutput::Result(self.interface.results.len()));
+        self.interface.results.push(slot);
         Ok(())
     }
 
@@ -216,9 +213,9 @@ impl<'a> Trace<'a> {
     fn bind_mutation(&mut self, arg: &str, name: &str) -> Result<(), Error> {
         let exported = self.exported;
         let weight = exported.weights.get(name).or_else(|| exported.constants.get(name));
-        let buffer = self.buffers.iter_mut().find(|b| matches!(weight, Some(Weight::Strided(v)) if v == b.initial));
+        let buffer = self.state.buffers.iter_mut().find(|b| matches!(weight, Some(Weight::Strided(v)) if v == b.initial));
         match buffer {
-            Some(buffer) => buffer.value = arg.to_owned(),
+            Some(buffer) => buffer.value = Some(arg.to_owned()),
             None => return Err(ProgramError::NotAnInput(name.to_owned()).into()),
         }
         Ok(())

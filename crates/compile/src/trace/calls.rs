@@ -5,7 +5,7 @@ use flambeau_pt2::{Argument, Graph, Node, SymArg};
 use flambeau_tensor::{DType, Expr};
 
 use super::{Binding, Trace, bare};
-use crate::{fallback::FallbackCall, inline, report::Outcome};
+use crate::{inline, report::Outcome};
 
 impl<'a> Trace<'a> {
     pub(super) fn plain_call(&mut self, graph: &'a Graph, node: &'a Node) {
@@ -23,7 +23,7 @@ impl<'a> Trace<'a> {
 
     /// A float read out of a tensor stays a tensor of rank 0, which takes part in arithmetic as numbers do.
     fn float_item(&mut self, node: &'a Node, name: &str) {
-        let source = node.inputs.first().and_then(|i| i.arg.as_tensor()).map(|n| self.key(n));
+        let source = node.inputs.first().and_then(|i| i.arg.as_tensor()).map(|n| self.names.key(n));
         let value = source.ok_or_else(|| Refuse::Missing("self".to_owned())).and_then(|key| {
             let x = self.current(&key)?;
             let outputs = vec![OutMeta { dtype: DType::F32, dims: Vec::new(), used: true }];
@@ -32,8 +32,8 @@ impl<'a> Trace<'a> {
         });
         match value.and_then(|items| tensor_arg(&items)) {
             Ok(Arg::Tensor(t)) => {
-                let value = Binding::Tensor(self.new_base(t));
-                self.values.insert(self.key(name), value);
+                let value = Binding::Tensor(self.memory.new_base(t));
+                self.names.bind(name, value);
                 self.report(node, Outcome::Absorbed);
             }
             Ok(_) => self.refuse(node, "it reads no tensor".to_owned()),
@@ -43,15 +43,16 @@ impl<'a> Trace<'a> {
 
     pub(super) fn lower_node(&mut self, graph: &Graph, node: &Node) -> Result<Vec<Item>, Refuse> {
         let call = self.call_of(graph, node, inline::functional(bare(&node.target)))?;
-        let foreign = node.output_names().into_iter().find_map(|n| graph.foreign_tensors.get(n).filter(|_| self.used.contains(n)));
+        let foreign =
+            node.output_names().into_iter().find_map(|n| graph.foreign_tensors.get(n).filter(|_| self.names.used.contains(n)));
         if let Some(dtype) = foreign {
             return Err(Refuse::Unsupported(format!("its result has element type {dtype}, which has no place in an MLX graph")));
         }
         let id = self.calls.len() as u32;
-        let before = self.fallbacks.len();
+        let before = self.fallback.calls.len();
         if let Some(items) = self.unbound_lengths(&call, id) {
             if items.is_err() {
-                self.fallbacks.truncate(before);
+                self.fallback.calls.truncate(before);
             }
             return items;
         }
@@ -130,26 +131,15 @@ impl<'a> Trace<'a> {
 
     /// Lowers a call into nodes or, where that is allowed and possible, into a kernel call outside of delegates.
     pub(super) fn lower_call(&mut self, call: &Call, id: u32) -> Result<Vec<Item>, Refuse> {
-        let reason = match self.undelegated.iter().any(|t| bare(t) == call.target) {
+        let reason = match self.fallback.is_forced(&call.target) {
             true => Refuse::Unsupported("it was asked to stay outside of delegates".to_owned()),
             false => match self.lower.call(call, id) {
                 Err(reason) => reason,
                 items => return items,
             },
         };
-        if !self.may_fall_back || self.depth > 0 {
-            return Err(reason);
-        }
-        let first = self.next_outside();
-        let fallback = FallbackCall::new(&mut self.lower, call, id, first, reason)?;
-        let items = fallback.items(call);
-        self.fallbacks.push(fallback);
-        Ok(items)
-    }
-
-    /// The argument number of the next result of a kernel call.
-    pub(super) fn next_outside(&self) -> u32 {
-        self.inputs.len() as u32 + self.fallbacks.iter().map(|o| o.results.len() as u32).sum::<u32>()
+        let n_inputs = self.interface.inputs.len();
+        self.fallback.call(&mut self.lower, call, id, n_inputs, reason)
     }
 }
 

@@ -17,7 +17,7 @@ pub(super) enum ConditionValue {
 impl Trace<'_> {
     /// A condition as an argument: only one that is decided by the bounds of its sizes can be.
     pub(super) fn known_condition(&mut self, name: &str) -> Result<Arg, Refuse> {
-        match self.values.get(&self.key(name)).cloned() {
+        match self.names.values.get(&self.names.key(name)).cloned() {
             Some(Binding::Bool(c)) => match self.condition_value(&c)? {
                 ConditionValue::Known(b) => Ok(Arg::Bool(b)),
                 ConditionValue::Tensor(t) => Ok(Arg::Tensor(t)),
@@ -31,9 +31,9 @@ impl Trace<'_> {
         for name in node.output_names() {
             let value = match graph.sym_bools.get(name).and_then(|c| self.condition(c)) {
                 Some(condition) => Binding::Bool(condition),
-                None => Binding::Absent(format!("`{name}` is a condition that nodes cannot compute")),
+                None => Binding::absent(format!("`{name}` is a condition that nodes cannot compute")),
             };
-            self.values.insert(self.key(name), value);
+            self.names.bind(name, value);
         }
         self.report(node, Outcome::Absorbed);
     }
@@ -43,7 +43,7 @@ impl Trace<'_> {
         let all = |list: &[SymBool]| list.iter().map(|c| self.condition(c)).collect::<Option<Vec<_>>>();
         Some(match c {
             SymBool::Known(b) => SymBool::Known(*b),
-            SymBool::Compare(op, a, b) => SymBool::Compare(*op, self.expr(a), self.expr(b)),
+            SymBool::Compare(op, a, b) => SymBool::Compare(*op, self.names.expr(a), self.names.expr(b)),
             SymBool::And(list) => SymBool::And(all(list)?),
             SymBool::Or(list) => SymBool::Or(all(list)?),
             SymBool::Not(c) => SymBool::Not(Box::new(self.condition(c)?)),

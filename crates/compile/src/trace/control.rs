@@ -8,7 +8,7 @@ use flambeau_lower::{Arg, Call, Item, Loop, OutMeta, Refuse};
 use flambeau_pt2::{Argument, Graph, Node, SymArg};
 use flambeau_tensor::{DType, Expr};
 
-use super::{Binding, Trace, conditions::ConditionValue, nothing};
+use super::{Binding, Trace, conditions::ConditionValue};
 use crate::{Error, Outcome, inline};
 
 /// A counted loop of more steps than this is left alone.
@@ -32,23 +32,13 @@ fn after_graphs(node: &Node) -> impl Iterator<Item = &Argument> {
 impl<'a> Trace<'a> {
     /// Runs a sub-graph in place: its inputs are the operands, its outputs the call's results.
     pub(super) fn inline(&mut self, node: &'a Node, body: &'a Graph) -> Result<(), Error> {
-        let operands: Vec<Binding<'a>> = after_graphs(node).flat_map(Argument::names).map(|n| self.operand(n)).collect();
+        let operands: Vec<Binding<'a>> = after_graphs(node).flat_map(Argument::names).map(|n| self.names.operand(n)).collect();
         self.report(node, Outcome::Absorbed);
         let results = self.run_body(node, "", body, operands)?;
         for (out, value) in node.output_names().into_iter().zip(results) {
-            self.values.insert(self.key(out), value);
+            self.names.bind(out, value);
         }
         Ok(())
-    }
-
-    /// A name of the current name space as a sub-graph's operand.
-    fn operand(&self, name: &str) -> Binding<'a> {
-        let key = self.key(name);
-        match self.values.get(&key) {
-            Some(Binding::Tensor(_)) => Binding::Same(key),
-            Some(value) => value.clone(),
-            None => nothing(),
-        }
     }
 
     /// Lowers a sub-graph's calls and returns its outputs. `part` tells the sub-graphs of one call apart.
@@ -60,22 +50,22 @@ impl<'a> Trace<'a> {
         operands: Vec<Binding<'a>>,
     ) -> Result<Vec<Binding<'a>>, Error> {
         let label = node.name.as_deref().unwrap_or("call");
-        let scope = format!("{}{label}{part}/", self.scope);
-        let outside = std::mem::replace(&mut self.scope, scope);
-        self.used.extend(inline::used_names(body));
+        let scope = format!("{}{label}{part}/", self.names.scope);
+        let outside = std::mem::replace(&mut self.names.scope, scope);
+        self.names.used.extend(inline::used_names(body));
         for (name, value) in body.inputs.iter().flat_map(Argument::names).zip(operands) {
-            self.values.insert(self.key(name), value);
+            self.names.bind(name, value);
         }
         let done = self.run_graph(body);
         let results = body.outputs.iter().map(|o| self.body_output(o)).collect();
-        self.scope = outside;
+        self.names.scope = outside;
         done.map(|()| results)
     }
 
     fn body_output(&self, output: &Argument) -> Binding<'a> {
         match output {
             Argument::Int(v) | Argument::SymInt(SymArg::Literal(v)) => Binding::Int(Expr::Int(*v)),
-            other => other.names().first().map_or_else(nothing, |n| self.operand(n)),
+            other => other.names().first().map_or(Binding::Absent(Refuse::Reported), |n| self.names.operand(n)),
         }
     }
 
@@ -86,9 +76,9 @@ impl<'a> Trace<'a> {
             return Ok(());
         };
         let condition = match node.inputs.first().map(|i| &i.arg) {
-            Some(Argument::Tensor(name)) => self.current(&self.key(name)).map(ConditionValue::Tensor),
+            Some(Argument::Tensor(name)) => self.current(&self.names.key(name)).map(ConditionValue::Tensor),
             Some(Argument::SymBool(SymArg::Name(name)) | Argument::CustomObj { name, .. }) => {
-                match self.values.get(&self.key(name)) {
+                match self.names.values.get(&self.names.key(name)) {
                     Some(Binding::Bool(b)) => self.condition_value(&b.clone()),
                     _ => refuse(format!("`{name}` is no condition that nodes can compute")),
                 }
@@ -128,7 +118,7 @@ impl<'a> Trace<'a> {
         for (part, body) in [(".then", then), (".else", otherwise)] {
             let chain = self.lower.open_chain();
             let done = self.in_chain(node, |trace| {
-                let operands: Vec<_> = after_graphs(node).flat_map(Argument::names).map(|n| trace.operand(n)).collect();
+                let operands: Vec<_> = after_graphs(node).flat_map(Argument::names).map(|n| trace.names.operand(n)).collect();
                 let results = trace.run_body(node, part, body, operands)?;
                 Ok(trace.leave(results, &slots))
             });
@@ -143,8 +133,8 @@ impl<'a> Trace<'a> {
             return Ok(Err(reason));
         }
         for (name, (tid, _)) in node.output_names().into_iter().zip(slots) {
-            let value = self.new_base(tid);
-            self.values.insert(self.key(name), Binding::Tensor(value));
+            let value = self.memory.new_base(tid);
+            self.names.bind(name, Binding::Tensor(value));
         }
         self.report(node, Outcome::Absorbed);
         Ok(Ok(()))
@@ -161,13 +151,13 @@ impl<'a> Trace<'a> {
         node: &Node,
         body: impl FnOnce(&mut Self) -> Result<Result<T, Refuse>, Error>,
     ) -> Result<Result<T, Refuse>, Error> {
-        let (values, unpacked, symbols) = (self.values.clone(), self.unpacked.clone(), self.symbols.clone());
-        let bases = self.bases.clone();
-        self.depth += 1;
+        let (values, unpacked, symbols) = (self.names.values.clone(), self.memory.unpacked.clone(), self.names.symbols.clone());
+        let bases = self.memory.versions.clone();
+        self.fallback.open_chains += 1;
         let done = body(self)?;
-        self.depth -= 1;
-        (self.values, self.unpacked, self.symbols) = (values, unpacked, symbols);
-        let writes = self.bases.iter().zip(&bases).any(|(now, before)| now != before);
+        self.fallback.open_chains -= 1;
+        (self.names.values, self.memory.unpacked, self.names.symbols) = (values, unpacked, symbols);
+        let writes = self.memory.versions.iter().zip(&bases).any(|(now, before)| now != before);
         if writes && done.is_ok() {
             return Ok(refuse(format!(
                 "a branch of `{}` writes to a tensor that exists outside of it",
@@ -203,7 +193,7 @@ impl<'a> Trace<'a> {
         match value {
             Binding::Same(key) => self.current(&key),
             Binding::Tensor(t) => Ok(t.tid),
-            Binding::Absent(reason) => refuse(reason),
+            Binding::Absent(reason) => Err(reason),
             Binding::Int(e) => self.lower.size_tensor(&e),
             _ => refuse("a sub-graph gives something that is not a tensor"),
         }
@@ -237,7 +227,7 @@ impl<'a> Trace<'a> {
 
     /// What names of the current name space hold.
     fn slots(&mut self, names: &[&str]) -> Result<Vec<Tid>, Refuse> {
-        names.iter().map(|n| self.current(&self.key(n))).collect()
+        names.iter().map(|n| self.current(&self.names.key(n))).collect()
     }
 
     /// The body of a loop that was begun, with `own` as its first operands; binds what comes out.
@@ -250,8 +240,8 @@ impl<'a> Trace<'a> {
         additional: &[Vec<&str>],
     ) -> Result<(), Error> {
         let done = self.in_chain(node, |trace| {
-            let mut operands: Vec<Binding<'a>> = own.into_iter().map(|t| Binding::Tensor(trace.new_base(t))).collect();
-            operands.extend(additional.iter().flatten().map(|n| trace.operand(n)));
+            let mut operands: Vec<Binding<'a>> = own.into_iter().map(|t| Binding::Tensor(trace.memory.new_base(t))).collect();
+            operands.extend(additional.iter().flatten().map(|n| trace.names.operand(n)));
             let results = trace.run_body(node, ".body", body, operands)?;
             Ok(results.into_iter().map(|v| trace.tensor_of(v)).collect::<Result<Vec<Tid>, Refuse>>())
         })?;
@@ -272,8 +262,8 @@ impl<'a> Trace<'a> {
             Ok(stacked) => {
                 let last: Vec<Tid> = frame.carried.iter().copied().chain(stacked).collect();
                 for (name, tid) in node.output_names().into_iter().zip(last) {
-                    let value = self.new_base(tid);
-                    self.values.insert(self.key(name), Binding::Tensor(value));
+                    let value = self.memory.new_base(tid);
+                    self.names.bind(name, Binding::Tensor(value));
                 }
                 self.report(node, Outcome::Absorbed);
             }
@@ -379,7 +369,7 @@ impl<'a> Trace<'a> {
         let (Some(base), 1) = (at.and_then(|i| bases.get(i)), bases.len()) else {
             return refuse(format!("{operator} writes to {} tensors, expected one", bases.len()));
         };
-        let before = self.current(&self.key(base))?;
+        let before = self.current(&self.names.key(base))?;
         args.push((effect.written.to_owned(), Arg::Tensor(before)));
         let spec = self.lower.spec(before).clone();
         let mut outputs: Vec<OutMeta> = node.outputs.iter().take(effect.results).flat_map(|o| self.metas(graph, o)).collect();
@@ -396,13 +386,13 @@ impl<'a> Trace<'a> {
         let Some(new) = tensors.get(results) else { return refuse("its functional form has no tensor result") };
         for (i, name) in own.iter().enumerate() {
             let value = match tensors.get(i).filter(|_| i < results) {
-                Some(t) => Binding::Tensor(self.new_base(*t)),
-                None => Binding::Absent("the result of a write carries nothing".to_owned()),
+                Some(t) => Binding::Tensor(self.memory.new_base(*t)),
+                None => Binding::absent("the result of a write carries nothing"),
             };
-            self.values.insert(self.key(name), value);
+            self.names.bind(name, value);
         }
-        let value = self.new_base(*new);
-        self.values.insert(self.key(after), Binding::Tensor(value));
+        let value = self.memory.new_base(*new);
+        self.names.bind(after, Binding::Tensor(value));
         Ok(())
     }
 }
