@@ -5,7 +5,7 @@ use flambeau_tensor::DType;
 use crate::{
     Error, Result,
     fields::Fields,
-    limits::{MAX_HEAD_DIM, MAX_LAYERS},
+    keys::{Keys, SizeNames, Sizes},
     rope::{Rope, Scaling, longrope_amplitude, yarn_amplitude},
 };
 
@@ -96,55 +96,45 @@ pub struct Config {
     pub eos: Vec<i64>,
 }
 
+/// What `config.json` calls the sizes.
+const NAMES: SizeNames = SizeNames {
+    hidden: "hidden_size",
+    intermediate: "intermediate_size",
+    layers: "num_hidden_layers",
+    heads: "num_attention_heads",
+    kv_heads: "num_key_value_heads",
+    head_dim: "head_dim",
+};
+
 impl Config {
     /// What families share, from the keys of `config.json`. Families adjust it after.
     pub(crate) fn from_fields(family: Family, f: &Fields, default_eps: f64) -> Result<Config> {
         if let Some(act) = f.text("hidden_act")?.filter(|a| !matches!(*a, "silu" | "swish")) {
             return Err(Error::key("hidden_act", "silu", act));
         }
-        let (hidden, heads) = (f.size("hidden_size")?, f.size("num_attention_heads")?);
-        let head_dim = match f.size_opt("head_dim")? {
-            Some(dim) => dim,
-            None if hidden.is_multiple_of(heads) => hidden / heads,
-            None => return Err(f.error("num_attention_heads", format!("a divisor of hidden_size {hidden}"))),
-        };
+        let sizes = Sizes::read(f, &NAMES)?;
         let positions = f.size_opt("max_position_embeddings")?.unwrap_or(2048);
-        Config {
+        Ok(Config {
             family,
-            hidden,
-            intermediate: f.size("intermediate_size")?,
-            layers: f.size("num_hidden_layers")?,
-            heads,
-            kv_heads: f.size_opt("num_key_value_heads")?.unwrap_or(heads),
-            head_dim,
+            hidden: sizes.hidden,
+            intermediate: sizes.intermediate,
+            layers: sizes.layers,
+            heads: sizes.heads,
+            kv_heads: sizes.kv_heads,
+            head_dim: sizes.head_dim,
             vocab: f.size("vocab_size")?,
             positions,
             window: None,
             norm_eps: f.positive_opt("rms_norm_eps")?.unwrap_or(default_eps),
             tied: f.bool_opt("tie_word_embeddings")?,
-            rope: rope(f, head_dim, positions)?,
+            rope: rope(f, sizes.head_dim, positions)?,
             biases: Biases::default(),
             qk_norm: false,
             fused: false,
             dtype: dtype(f)?,
             bos: f.ints("bos_token_id")?.first().copied(),
             eos: f.ints("eos_token_id")?,
-        }
-        .checked("num_hidden_layers", "num_key_value_heads")
-    }
-
-    /// Checks what single keys cannot tell; the texts are the names of keys in the file at hand.
-    pub(crate) fn checked(self, layers_key: &str, kv_key: &str) -> Result<Config> {
-        if self.layers > MAX_LAYERS {
-            return Err(Error::key(layers_key, format!("at most {MAX_LAYERS}"), self.layers));
-        }
-        if self.head_dim > MAX_HEAD_DIM {
-            return Err(Error::limit("elements of an attention head", self.head_dim as u64, MAX_HEAD_DIM as u64));
-        }
-        if !self.heads.is_multiple_of(self.kv_heads) {
-            return Err(Error::key(kv_key, format!("a divisor of the {} attention heads", self.heads), self.kv_heads));
-        }
-        Ok(self)
+        })
     }
 }
 

@@ -2,13 +2,29 @@
 
 use serde_json::{Map, Value};
 
-use crate::{Error, Result, limits::MAX_SIZE};
+use crate::{Error, Result, keys::Keys, limits::MAX_SIZE};
 
 /// A JSON object with its path.
 #[derive(Clone, Debug)]
 pub(crate) struct Fields<'a> {
     map: &'a Map<String, Value>,
     path: String,
+}
+
+impl Keys for Fields<'_> {
+    fn size_opt(&self, key: &str) -> Result<Option<usize>> {
+        let fits = |v: &Value| v.as_u64().and_then(|v| usize::try_from(v).ok()).filter(|v| (1..=MAX_SIZE).contains(v));
+        self.typed(key, &format!("an integer from 1 to {MAX_SIZE}"), fits)
+    }
+
+    fn positive_opt(&self, key: &str) -> Result<Option<f64>> {
+        self.typed(key, "a number above 0", |v| v.as_f64().filter(|v| v.is_finite() && *v > 0.0))
+    }
+
+    fn error(&self, key: &str, expected: impl Into<String>) -> Error {
+        let found = self.get(key).map_or("nothing".into(), |v| v.to_string().chars().take(80).collect::<String>());
+        Error::key(self.key(key), expected, found)
+    }
 }
 
 impl<'a> Fields<'a> {
@@ -18,12 +34,6 @@ impl<'a> Fields<'a> {
 
     fn key(&self, key: &str) -> String {
         format!("{}{key}", self.path)
-    }
-
-    /// A complaint about a key.
-    pub(crate) fn error(&self, key: &str, expected: impl Into<String>) -> Error {
-        let found = self.get(key).map_or("nothing".into(), |v| v.to_string().chars().take(80).collect::<String>());
-        Error::key(self.key(key), expected, found)
     }
 
     /// The value under a key; null counts as missing.
@@ -38,25 +48,6 @@ impl<'a> Fields<'a> {
     pub(crate) fn child(&self, key: &str) -> Result<Option<Fields<'a>>> {
         let map = self.typed(key, "an object", Value::as_object)?;
         Ok(map.map(|map| Fields { map, path: format!("{}{key}.", self.path) }))
-    }
-
-    /// A size from 1 to [`MAX_SIZE`].
-    pub(crate) fn size_opt(&self, key: &str) -> Result<Option<usize>> {
-        let fits = |v: &Value| v.as_u64().and_then(|v| usize::try_from(v).ok()).filter(|v| (1..=MAX_SIZE).contains(v));
-        self.typed(key, &format!("an integer from 1 to {MAX_SIZE}"), fits)
-    }
-
-    pub(crate) fn size(&self, key: &str) -> Result<usize> {
-        self.size_opt(key)?.ok_or_else(|| self.error(key, "an integer"))
-    }
-
-    /// A finite number above zero.
-    pub(crate) fn positive_opt(&self, key: &str) -> Result<Option<f64>> {
-        self.typed(key, "a number above 0", |v| v.as_f64().filter(|v| v.is_finite() && *v > 0.0))
-    }
-
-    pub(crate) fn positive(&self, key: &str) -> Result<f64> {
-        self.positive_opt(key)?.ok_or_else(|| self.error(key, "a number above 0"))
     }
 
     pub(crate) fn bool_opt(&self, key: &str) -> Result<Option<bool>> {

@@ -5,7 +5,9 @@ use indexmap::IndexMap;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value};
 
-use crate::{Checkpoint, CheckpointTensor, Error, Result, TokenizerSource, family, fields::Fields, limits::MAX_JSON_BYTES};
+use crate::{
+    Checkpoint, CheckpointTensor, Error, Result, TokenizerSource, family, fields::Fields, keys::Keys, limits::MAX_JSON_BYTES,
+};
 
 const CONFIG: &str = "config.json";
 const GENERATION: &str = "generation_config.json";

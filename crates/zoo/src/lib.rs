@@ -19,6 +19,7 @@ mod error;
 mod family;
 mod fields;
 mod folder;
+mod keys;
 mod model;
 mod rope;
 mod source;

@@ -5,7 +5,7 @@ mod phi3;
 mod qwen2;
 mod qwen3;
 
-use crate::{Config, Family, Result, fields::Fields};
+use crate::{Config, Family, Result, fields::Fields, keys::Keys};
 
 /// The config of a Hugging Face checkpoint.
 ///

@@ -1,6 +1,6 @@
 //! Qwen 2: biases on queries, keys and values.
 
-use crate::{Config, Family, Result, config::Biases, fields::Fields};
+use crate::{Config, Family, Result, config::Biases, fields::Fields, keys::Keys};
 
 pub(super) fn config(f: &Fields) -> Result<Config> {
     let biases = Biases { qkv: true, output: false, mlp: false };

@@ -1,7 +1,7 @@
 //! Qwen 3: queries and keys normalized per head, no biases as released.
 
 use super::qwen2::window;
-use crate::{Config, Family, Result, config::Biases, fields::Fields};
+use crate::{Config, Family, Result, config::Biases, fields::Fields, keys::Keys};
 
 /// Elements of a head where the config is silent: unlike elsewhere not a quotient.
 const HEAD_DIM: usize = 128;

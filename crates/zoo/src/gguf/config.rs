@@ -1,9 +1,10 @@
 //! Model metadata as a config.
 
-use super::Gguf;
+use super::{Gguf, MetadataValue};
 use crate::{
     Config, Error, Family, Result,
     config::Biases,
+    keys::{Keys, SizeNames, Sizes},
     limits::MAX_SIZE,
     rope::{Rope, Scaling, yarn_amplitude},
 };
@@ -13,26 +14,34 @@ const FAMILIES: [Family; 3] = [Family::Llama, Family::Qwen2, Family::Qwen3];
 /// Divisors of rotary frequencies, where a file has them.
 const ROPE_DIVISORS: &str = "rope_freqs.weight";
 
+/// What GGUF calls the sizes, under the architecture's prefix.
+const NAMES: SizeNames = SizeNames {
+    hidden: "embedding_length",
+    intermediate: "feed_forward_length",
+    layers: "block_count",
+    heads: "attention.head_count",
+    kv_heads: "attention.head_count_kv",
+    head_dim: "attention.key_length",
+};
+
 /// Metadata under the architecture's prefix.
-struct Keys<'a> {
+struct Prefixed<'a> {
     file: &'a Gguf,
     prefix: &'a str,
 }
 
-impl Keys<'_> {
+impl Prefixed<'_> {
     fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.prefix)
     }
+}
 
+impl Keys for Prefixed<'_> {
     fn size_opt(&self, name: &str) -> Result<Option<usize>> {
         let key = self.key(name);
         let Some(value) = self.file.int(&key)? else { return Ok(None) };
         let size = usize::try_from(value).ok().filter(|v| (1..=MAX_SIZE).contains(v));
         size.map(Some).ok_or_else(|| Error::key(key, format!("an integer from 1 to {MAX_SIZE}"), value))
-    }
-
-    fn size(&self, name: &str) -> Result<usize> {
-        self.size_opt(name)?.ok_or_else(|| Error::key(self.key(name), "an integer", "nothing"))
     }
 
     fn positive_opt(&self, name: &str) -> Result<Option<f64>> {
@@ -41,6 +50,12 @@ impl Keys<'_> {
             Some(v) if !v.is_finite() || v <= 0.0 => Err(Error::key(key, "a number above 0", v)),
             found => Ok(found),
         }
+    }
+
+    fn error(&self, name: &str, expected: impl Into<String>) -> Error {
+        let key = self.key(name);
+        let found = self.file.metadata.get(&key).map_or("nothing".to_owned(), MetadataValue::describe);
+        Error::key(key, expected, found)
     }
 }
 
@@ -51,28 +66,24 @@ impl Keys<'_> {
 pub(crate) fn config(file: &Gguf) -> Result<Config> {
     let name = file.text(ARCHITECTURE)?.ok_or_else(|| Error::key(ARCHITECTURE, "the name of a family", "nothing"))?;
     let family = Family::from_name(name, &FAMILIES)?;
-    let keys = Keys { file, prefix: name };
-    let (hidden, heads) = (keys.size("embedding_length")?, keys.size("attention.head_count")?);
-    let head_dim = match keys.size_opt("attention.key_length")? {
-        Some(dim) => dim,
-        None if hidden.is_multiple_of(heads) => hidden / heads,
-        None => return Err(Error::key(keys.key("attention.head_count"), format!("a divisor of the width {hidden}"), heads)),
-    };
-    if let Some(v) = keys.size_opt("attention.value_length")?.filter(|&v| v != head_dim) {
-        return Err(Error::key(keys.key("attention.value_length"), format!("{head_dim} as for keys"), v));
+    let keys = Prefixed { file, prefix: name };
+    let sizes = Sizes::read(&keys, &NAMES)?;
+    let head_dim = sizes.head_dim;
+    if keys.size_opt("attention.value_length")?.is_some_and(|v| v != head_dim) {
+        return Err(keys.error("attention.value_length", format!("{head_dim} as for keys")));
     }
     if let Some(experts) = file.int(&keys.key("expert_count"))?.filter(|&n| n > 0) {
         return Err(Error::key(keys.key("expert_count"), "a dense model", experts));
     }
     let has = |name: &str| file.tensors.contains_key(&format!("blk.0.{name}.bias"));
     let special = super::vocab(file)?;
-    Config {
+    Ok(Config {
         family,
-        hidden,
-        intermediate: keys.size("feed_forward_length")?,
-        layers: keys.size("block_count")?,
-        heads,
-        kv_heads: keys.size_opt("attention.head_count_kv")?.unwrap_or(heads),
+        hidden: sizes.hidden,
+        intermediate: sizes.intermediate,
+        layers: sizes.layers,
+        heads: sizes.heads,
+        kv_heads: sizes.kv_heads,
         head_dim,
         vocab: vocab_size(file, &keys)?,
         positions: keys.size("context_length")?,
@@ -86,12 +97,11 @@ pub(crate) fn config(file: &Gguf) -> Result<Config> {
         dtype: None,
         bos: special.bos.map(i64::from),
         eos: special.eos.into_iter().chain(special.other_eos).map(i64::from).collect(),
-    }
-    .checked(&keys.key("block_count"), &keys.key("attention.head_count_kv"))
+    })
 }
 
 /// Stated, or the number of tokens, or that of the embedding's rows.
-fn vocab_size(file: &Gguf, keys: &Keys) -> Result<usize> {
+fn vocab_size(file: &Gguf, keys: &Prefixed<'_>) -> Result<usize> {
     let rows = file.tensors.get("token_embd.weight").and_then(|t| t.shape.first().copied());
     match (rows, keys.size_opt("vocab_size")?) {
         (Some(rows), _) if (1..=MAX_SIZE).contains(&rows) => Ok(rows),
@@ -100,21 +110,21 @@ fn vocab_size(file: &Gguf, keys: &Keys) -> Result<usize> {
     }
 }
 
-fn rope(file: &Gguf, keys: &Keys, family: Family, head_dim: usize) -> Result<Rope> {
+fn rope(file: &Gguf, keys: &Prefixed<'_>, family: Family, head_dim: usize) -> Result<Rope> {
     let dims = keys.size_opt("rope.dimension_count")?.unwrap_or(head_dim);
     // Rows of Llama files are reordered over whole heads, which only whole heads can undo.
     let whole = dims == head_dim || family != Family::Llama;
     if !whole || dims > head_dim || !dims.is_multiple_of(2) {
-        return Err(Error::key(keys.key("rope.dimension_count"), format!("the {head_dim} elements of a head"), dims));
+        return Err(keys.error("rope.dimension_count", format!("the {head_dim} elements of a head")));
     }
     let theta = keys.positive_opt("rope.freq_base")?.unwrap_or(10_000.0);
     if theta <= 1.0 {
-        return Err(Error::key(keys.key("rope.freq_base"), "a number above 1", theta));
+        return Err(keys.error("rope.freq_base", "a number above 1"));
     }
     Ok(Rope { theta, dims, scaling: scaling(file, keys, dims)? })
 }
 
-fn scaling(file: &Gguf, keys: &Keys, dims: usize) -> Result<Scaling> {
+fn scaling(file: &Gguf, keys: &Prefixed<'_>, dims: usize) -> Result<Scaling> {
     if let Some(source) = file.source(ROPE_DIVISORS)? {
         let values = source.values(ROPE_DIVISORS)?;
         if values.len() != dims / 2 || values.iter().any(|v| !v.is_finite() || *v <= 0.0) {
@@ -123,9 +133,7 @@ fn scaling(file: &Gguf, keys: &Keys, dims: usize) -> Result<Scaling> {
         return Ok(Scaling::Divisors(values.into_iter().map(f64::from).collect()));
     }
     let key = keys.key("rope.scaling.type");
-    let factor = || {
-        keys.positive_opt("rope.scaling.factor")?.ok_or_else(|| Error::key(keys.key("rope.scaling.factor"), "a number", "nothing"))
-    };
+    let factor = || keys.positive("rope.scaling.factor");
     match file.text(&key)?.unwrap_or("none") {
         "none" => Ok(Scaling::None),
         "linear" => Ok(Scaling::Linear { factor: factor()? }),
