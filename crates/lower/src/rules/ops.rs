@@ -8,7 +8,7 @@ use flambeau_ir::{
 };
 use flambeau_tensor::{DType, Expr};
 
-use crate::{Lower, Refuse, call::unsupported, lower::NEW};
+use crate::{Call, Lower, Refuse, call::unsupported, lower::NEW};
 
 pub(super) type Emitted = Result<Tid, Refuse>;
 
@@ -77,6 +77,17 @@ pub(super) fn first(slots: &[Slot]) -> Emitted {
         Some(Slot::Tensor(t)) => Ok(*t),
         _ => unsupported("the node has no tensor result"),
     }
+}
+
+/// The operand `self` and the axis `dim`; without `dim`, its elements in one row and axis 0.
+pub(super) fn axis_or_flat(cx: &mut Lower, call: &Call) -> Result<(Tid, usize), Refuse> {
+    let x = call.tensor("self")?;
+    if call.arg("dim").is_some() {
+        let axis = cx.axis(call, "dim", 0, cx.spec(x).rank())?;
+        return Ok((x, axis));
+    }
+    let numel = cx.spec(x).numel();
+    Ok((cx.reshape(x, &[numel])?, 0))
 }
 
 /// Variance over `axes`: squared distances from the mean, summed and divided by the count less `ddof`.

@@ -50,15 +50,7 @@ pub(super) const ROWS: &[RuleRow] = &[
     }),
     row("aten.repeat_interleave.self_Tensor", "self repeats dim output_size", |cx, call| {
         let Some(index) = repeated(cx, call)? else { return data_dependent(cx, call) };
-        let mut x = call.tensor("self")?;
-        let axis = match call.arg("dim") {
-            Some(_) => cx.axis(call, "dim", 0, cx.spec(x).rank())?,
-            None => {
-                let numel = cx.spec(x).numel();
-                x = cx.reshape(x, &[numel])?;
-                0
-            }
-        };
+        let (x, axis) = super::ops::axis_or_flat(cx, call)?;
         let index = cx.integers("_repeated", &index, DType::I64)?;
         one(super::ops::take(cx, x, index, axis)?)
     }),

@@ -329,15 +329,7 @@ fn repeat(cx: &mut Lower, call: &Call) -> Items {
 }
 
 fn repeat_interleave(cx: &mut Lower, call: &Call) -> Items {
-    let mut x = call.tensor("self")?;
-    let axis = match call.arg("dim") {
-        Some(_) => cx.axis(call, "dim", 0, cx.spec(x).rank())?,
-        None => {
-            let numel = cx.spec(x).numel();
-            x = cx.reshape(x, &[numel])?;
-            0
-        }
-    };
+    let (x, axis) = super::ops::axis_or_flat(cx, call)?;
     let repeats = cx.int(&call.size("repeats")?)?;
     one(cx.emit(Repeat { x: In(x), out: NEW, repeats, axis: axis as i32 })?)
 }
