@@ -174,7 +174,7 @@ fn argument(lower: &mut Lower, call: &Call, param: Param) -> Option<KernelArg> {
     })
 }
 
-/// A number as a tensor of the type that it takes beside the call's first tensor.
+/// A number as a tensor, in the type that promotion with the call's first tensor gives it.
 fn number(lower: &mut Lower, call: &Call, value: f64) -> Option<Tid> {
     let beside = call.args.iter().find_map(|(_, a)| if let Arg::Tensor(t) = a { Some(lower.spec(*t).dtype) } else { None });
     let own = if value.fract() == 0.0 { DType::I64 } else { DType::F32 };

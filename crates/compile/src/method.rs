@@ -154,7 +154,7 @@ fn slotted(ssa: SsaGraph, prefix: &str, buffers: &[&Buffer<'_>]) -> Result<Slott
     Ok(slotted)
 }
 
-/// Says of each call which nodes came from it, and where it stands in the user's code.
+/// Records for each call which nodes came from it and where it is in the user's code.
 fn attribute(report: &mut MethodReport, ssa: &SsaGraph, exported: &Exported) {
     let mut nodes: HashMap<u32, Vec<&'static str>> = HashMap::new();
     for entry in ssa.chains.iter().flatten() {

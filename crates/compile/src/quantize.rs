@@ -60,7 +60,7 @@ impl SchemeName for Scheme {
     }
 }
 
-/// Puts a `Dequantize` node behind every float weight that the options name; fusions then read the packed form directly.
+/// Replaces every float weight that the options select by a packed one and a `Dequantize` node, which fusions then absorb.
 pub(crate) fn quantize(ssa: &mut SsaGraph, options: &Options) {
     let mut done: HashMap<(Tid, Scheme), Tid> = HashMap::new();
     let mut front = Vec::new();

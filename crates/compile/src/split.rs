@@ -1,4 +1,4 @@
-//! Cutting an SSA graph where calls stay outside of delegates.
+//! Splits an SSA graph into delegates at its fallback calls.
 //!
 //! Every node has a level: that of the nodes that it reads from, and one more than that of the kernel calls that it reads from.
 //! The nodes of a level become one delegate; between two of them run the kernel calls that wait for the first. A buffer lives in
@@ -143,7 +143,7 @@ fn writes(ssa: &SsaGraph, node: &Node, t: Tid) -> bool {
     found
 }
 
-/// Cuts an SSA graph at its kernel calls. Numbers from `first` on are free for arguments that pass between delegates.
+/// Splits an SSA graph at its fallback calls. Numbers from `first` on are free for arguments that pass between delegates.
 ///
 /// # Errors
 /// If a buffer would have to live in two delegates.

@@ -294,7 +294,7 @@ impl<'a> Trace<'a> {
     }
 }
 
-/// A reason that surfaces outside of any call.
+/// A refusal that belongs to no call.
 fn lost(reason: Refuse) -> Error {
     Error::Program(ProgramError::Value(reason))
 }

@@ -13,7 +13,7 @@ use crate::{Error, error::ProgramError};
 pub(crate) struct Weights<'a> {
     views: Vec<&'a View>,
     numbers: HashMap<&'a View, usize>,
-    /// What stands for a storage in a file of several methods, by its identity in the own archive.
+    /// Labels that identify storages across the methods of a file, by the storage's id in its archive.
     labels: HashMap<&'a str, String>,
     /// Threads that work on a weight; `None` means one per core.
     threads: Option<usize>,
@@ -89,7 +89,7 @@ pub(crate) fn unify<'a>(methods: &mut [&mut Weights<'a>]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The label of a storage beside others of its length.
+/// The label of a storage, given the known storages of the same length.
 fn label<'a>(storage: &'a Storage, method: usize, alike: &mut Vec<Known<'a>>) -> Result<String, Error> {
     if let Some(same) = alike.iter().find(|k| k.storage.is_same(storage)) {
         return Ok(same.label.clone());

@@ -2,7 +2,7 @@
 //!
 //! A [`Lower`] grows an [`SsaGraph`]: nodes in single-assignment form over virtual slots, with constants that are expressions ([`ConstExpr`]), not bytes.
 //! [`Lower::call`] looks a call's target up in the rule table and lets the rule emit nodes. A rule that refuses leaves nothing
-//! behind, so asking "can this be lowered" and lowering it are one and the same; no weight is read for either.
+//! behind, so lowering a call is also how to ask whether it can be lowered. No weight is read.
 //!
 //! [`fuse`] then rewrites the graph: each fusion is a pattern over the nodes' meaning, not over the spelling of the program that
 //! led to them.

@@ -16,10 +16,10 @@ use crate::{
     ssa::{SsaGraph, SsaNode},
 };
 
-/// Stands for "a new slot" in a node that is handed to [`Lower::emit`].
+/// Placeholder for a new slot in a node passed to [`Lower::emit`].
 pub(crate) const NEW: Out = Out(Tid(u32::MAX));
 
-/// Stands for "a new value slot" in a node that is handed to [`Lower::emit_value`].
+/// Placeholder for a new value slot in a node passed to [`Lower::emit_value`].
 pub(crate) const NEW_VALUE: OutVid = OutVid(Vid(u32::MAX));
 
 /// Grows an [`SsaGraph`] call by call. Equal nodes are emitted once, and nodes that change nothing not at all.
@@ -36,7 +36,7 @@ pub struct Lower {
     literals: HashMap<(DType, Shape, Vec<u8>), Tid>,
     /// Chain and place of the node that writes a slot.
     producers: HashMap<Tid, (usize, usize)>,
-    /// Integers that are zero exactly if a rank-0 tensor is, so that nobody has to read it.
+    /// Integers that are zero exactly if a rank-0 tensor is, so that the tensor need not be read.
     flags: HashMap<Tid, Int>,
     n_unknown: u32,
     call: u32,
@@ -149,7 +149,7 @@ impl Lower {
     /// Lowers one call; `id` is its number for reports. The results have the types that the program states.
     ///
     /// # Errors
-    /// The reason why the call cannot be expressed in nodes; the graph is then as it was.
+    /// Why the call cannot be expressed in nodes; the graph is unchanged then.
     pub fn call(&mut self, call: &Call, id: u32) -> Result<Vec<Item>, Refuse> {
         let row = rule_for(&call.target).ok_or(Refuse::NoRule)?;
         // 8-bit floats exist as packed constants only, which their own rules reinterpret.

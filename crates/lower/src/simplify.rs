@@ -1,6 +1,6 @@
 //! Nodes that change nothing, found while they are emitted.
 //!
-//! Each case answers with a slot that holds the same tensor already: the operand itself, or a simpler node. A constant's type
+//! Each case returns a slot that already holds the result: the operand itself, or a simpler node. A constant's type
 //! and shape change in its expression, at no cost when the program runs.
 
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(crate) fn simplify(lower: &mut Lower, node: &Node) -> Result<Option<Tid>, Re
     }
 }
 
-/// The constant behind a slot, if deriving another from it is worth more than a node at run time.
+/// The constant that a slot holds, if deriving another from it beats a node at run time.
 fn constant(lower: &Lower, t: In) -> Option<Arc<Constant>> {
     match &lower.graph().tensors[t.0.0 as usize].origin {
         Origin::Constant(c) => Some(c.clone()),

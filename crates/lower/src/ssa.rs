@@ -67,7 +67,7 @@ impl SsaGraph {
         &self.tensors[t.0 as usize].spec
     }
 
-    /// The constant behind a slot.
+    /// The constant that a slot holds.
     pub fn constant(&self, t: Tid) -> Option<&Arc<Constant>> {
         match &self.tensors[t.0 as usize].origin {
             Origin::Constant(c) => Some(c),

@@ -30,7 +30,7 @@ pub(crate) struct Container {
 pub(crate) enum Member {
     /// Uncompressed: a slice of the archive.
     Stored(Bytes),
-    /// Compressed: to be inflated by [`Container::inflate`], and then so many bytes long.
+    /// Compressed: [`Container::inflate`] makes `len` bytes of it.
     Deflated { index: usize, len: usize },
 }
 
@@ -91,7 +91,7 @@ impl Container {
         }
     }
 
-    /// The size stands in the central directory, the data's place follows from the local header.
+    /// The size is in the central directory; the local header says where the data begins.
     fn stored(&self, name: &str, header: u64, len: usize) -> Result<Bytes> {
         const HEADER_LEN: usize = 30;
         let local = usize::try_from(header).ok().and_then(|at| Some((at, self.bytes.get(at..at.checked_add(HEADER_LEN)?)?)));
@@ -119,7 +119,7 @@ impl Container {
         Ok(out.into())
     }
 
-    /// The data of a member, inflated at once if need be.
+    /// The data of a member, inflated if it is compressed.
     pub(crate) fn read(&self, name: &str) -> Result<Bytes> {
         match self.member(name)? {
             Member::Stored(bytes) => Ok(bytes),

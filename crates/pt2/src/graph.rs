@@ -119,12 +119,12 @@ impl Argument {
         }
     }
 
-    /// Whether this stands for Python's `None`.
+    /// Whether this is Python's `None`.
     pub fn is_none(&self) -> bool {
         matches!(self, Argument::None | Argument::OptionalTensor(None))
     }
 
-    /// Calls `visit` with every value name in it, in order; names inside of sub-graphs are not among them.
+    /// Calls `visit` with every value name in it, in order; names in sub-graphs are not included.
     pub fn visit_names<'a>(&'a self, visit: &mut dyn FnMut(&'a str)) {
         fn names<'a, T>(args: &'a [SymArg<T>], visit: &mut dyn FnMut(&'a str)) {
             for arg in args {
@@ -225,7 +225,7 @@ pub struct Graph {
     pub inputs: Vec<Argument>,
     pub outputs: Vec<Argument>,
     pub nodes: Vec<Node>,
-    /// Every tensor value, results that nobody uses included.
+    /// Every tensor value, including unused results.
     pub tensors: IndexMap<String, TensorMeta>,
     /// Tensor values whose element type has no [`DType`]: they are missing in `tensors`.
     pub foreign_tensors: IndexMap<String, ScalarType>,

@@ -4,7 +4,7 @@
 pub const MAX_JSON_BYTES: usize = 1 << 30;
 /// Nodes of a program, sub-graphs included.
 pub const MAX_NODES: usize = 1 << 20;
-/// Graphs inside of graphs.
+/// Nesting depth of sub-graphs.
 pub const MAX_GRAPH_NESTING: usize = 8;
 /// Dims of a tensor.
 pub const MAX_RANK: usize = 64;

@@ -36,7 +36,7 @@ impl Metadata {
         self.entries().swap_remove("nn_module_stack")
     }
 
-    /// The innermost module and the innermost line of the user's own code, as far as they are known.
+    /// The innermost module and the innermost line of the user's own code, where known.
     pub fn source(&self) -> SourceLocation {
         let entries = self.entries();
         let module = entries.get("nn_module_stack").and_then(|stack| innermost_module(stack));

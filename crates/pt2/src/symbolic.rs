@@ -40,7 +40,7 @@ pub enum ExpressionFault {
     TextArgument(String),
     #[error("`{head}` takes no `{key}`")]
     Keyword { head: String, key: String },
-    /// A function that has no meaning here, or not with so many operands.
+    /// An unknown function, or one with a wrong number of operands.
     #[error("`{head}` with {operands} operands is not known")]
     Unknown { head: String, operands: usize },
 }
@@ -64,7 +64,7 @@ pub enum SymBool {
     And(Vec<SymBool>),
     Or(Vec<SymBool>),
     Not(Box<SymBool>),
-    /// A condition outside of this algebra, by its text.
+    /// A condition that this algebra cannot express, as text.
     Opaque(Arc<str>),
 }
 

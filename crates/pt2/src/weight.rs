@@ -58,8 +58,8 @@ impl Storage {
         Storage { id: id.into(), len: bytes.len(), backing: Backing::Bytes(bytes) }
     }
 
-    /// A storage of `len` bytes that `produce` makes from something smaller or differently packed, anew each time they are
-    /// asked for: nothing is held between. Equal ids must mean the same storage within one program.
+    /// A storage of `len` bytes that `produce` computes from something smaller or differently packed. It runs on every read, and
+    /// nothing is cached. Equal ids must mean the same storage within one program.
     pub fn computed(
         id: impl Into<Arc<str>>,
         len: usize,

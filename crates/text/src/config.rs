@@ -1,4 +1,4 @@
-//! The files that stand beside `tokenizer.json` in a Hugging Face model folder.
+//! The files next to `tokenizer.json` in a Hugging Face model folder.
 
 use serde_json::{Map, Value, json};
 
@@ -16,7 +16,7 @@ pub struct TokenizerFiles<'a> {
     pub special_tokens_map: Option<&'a [u8]>,
     /// `generation_config.json`.
     pub generation_config: Option<&'a [u8]>,
-    /// `chat_template.jinja`; goes before the template in `tokenizer_config.json`.
+    /// `chat_template.jinja`; takes precedence over the template in `tokenizer_config.json`.
     pub chat_template: Option<&'a str>,
 }
 

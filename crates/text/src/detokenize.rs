@@ -181,7 +181,7 @@ fn alphabet_byte(c: char) -> Option<u8> {
     }
 }
 
-/// Appends the token's bytes; a token with a character outside of the alphabet stands for its own UTF-8 bytes.
+/// Appends the token's bytes; a token with a character that is not in the alphabet is its own UTF-8 bytes.
 fn push_byte_level(piece: &str, bytes: &mut Vec<u8>) {
     let before = bytes.len();
     for c in piece.chars() {
@@ -266,7 +266,7 @@ impl Window {
         Ok(delta)
     }
 
-    /// The part of `text` behind what it has in common with the text already shown, as whole characters.
+    /// What follows the prefix that `text` shares with the text already shown, as whole characters.
     fn beyond_shown(&self, text: &str) -> String {
         let mut common = text.bytes().zip(self.shown.bytes()).take_while(|(a, b)| a == b).count();
         while !text.is_char_boundary(common) {

@@ -7,7 +7,7 @@ pub enum Error {
     /// `tokenizer.json` (or a tokenizer built from another format) is not one that can be loaded.
     #[error("tokenizer cannot be loaded: {0}")]
     Tokenizer(String),
-    /// A JSON file beside the tokenizer is malformed.
+    /// A JSON file next to the tokenizer is malformed.
     #[error("{file}: {reason}")]
     Config {
         /// Name of the file.
@@ -44,10 +44,10 @@ pub enum Error {
         /// Which limit, with its value.
         limit: String,
     },
-    /// A named template was asked for that the model does not have.
+    /// The model has no template of the requested name.
     #[error("no chat template is named {wanted:?} (found: {found})")]
     NoSuchTemplate {
-        /// The name asked for.
+        /// The requested name.
         wanted: String,
         /// The names that exist.
         found: String,

@@ -125,7 +125,7 @@ impl Sampler {
         &self.params
     }
 
-    /// The random number in [0, 1) behind the next choice, for a caller who chooses elsewhere by the same parameters; `None` if the
+    /// The random number in [0, 1) that decides the next choice, for a caller that samples elsewhere with the same parameters; `None` if the
     /// choice depends on the history or on the logit bias.
     pub fn draw_elsewhere(&mut self) -> Option<f32> {
         if self.params.adjusts_logits() {
@@ -249,7 +249,7 @@ impl Sampler {
                 return Some(c.id);
             }
         }
-        // Rounding can leave a remainder behind the last candidate.
+        // Rounding can leave a remainder after the last candidate.
         self.candidates.iter().rev().find(|c| c.weight > 0.0).map(|c| c.id)
     }
 }

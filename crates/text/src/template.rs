@@ -77,7 +77,7 @@ impl ChatTemplate {
         Ok(template)
     }
 
-    /// The template of a model folder, or `None` if it has none. `chat_template.jinja` goes before
+    /// The template of a model folder, or `None` if it has none. `chat_template.jinja` takes precedence over
     /// `tokenizer_config.json`. Where the latter has several, `name` picks one; without a name it is `default`.
     ///
     /// # Errors

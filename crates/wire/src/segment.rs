@@ -150,7 +150,7 @@ impl<'a> Layout<'a> {
         })
     }
 
-    /// Writes all segments. Padding stands between them, never after the last.
+    /// Writes all segments, with padding between them but not after the last.
     pub(crate) fn write(self, out: &mut dyn Write) -> Result<(), Error> {
         let mut at = 0;
         for (draft, (start, size)) in self.drafts.into_iter().zip(self.places) {

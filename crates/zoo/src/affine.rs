@@ -24,7 +24,7 @@ impl Part {
     }
 }
 
-/// A scale or bias that is finite in the file and not in the type that is asked for.
+/// A scale or bias that is finite in the file but overflows the requested type.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("row {row} has the {part} {value}, too large for {dtype}")]
 pub(crate) struct TooLarge {

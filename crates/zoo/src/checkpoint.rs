@@ -12,13 +12,13 @@ use crate::{
 /// What a tokenizer can be built from.
 #[derive(Clone, Debug)]
 pub enum TokenizerSource {
-    /// Files of a Hugging Face folder by name: `tokenizer.json`, `tokenizer_config.json`, … as far as they are there.
+    /// Files of a Hugging Face folder by name: `tokenizer.json`, `tokenizer_config.json`, …, those that exist.
     Files(Vec<(String, Bytes)>),
-    /// The vocabulary inside of a GGUF file.
+    /// The vocabulary in a GGUF file.
     Gguf(Box<GgufVocab>),
 }
 
-/// A config with the tensors that it speaks of, by the names of Hugging Face checkpoints.
+/// A config and its tensors, under the names of Hugging Face checkpoints.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     config: Config,
@@ -31,7 +31,7 @@ pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
 pub(crate) const HEAD: &str = "lm_head.weight";
 
 impl Checkpoint {
-    /// Joins parts that were read elsewhere. Tensors bear the names of Hugging Face checkpoints, such as
+    /// Joins parts that were read elsewhere. Tensors have the names of Hugging Face checkpoints, such as
     /// `model.layers.0.mlp.up_proj.weight`; those that the family does not read are ignored. Shapes are checked when the program
     /// is built.
     pub fn new(mut config: Config, tensors: IndexMap<String, CheckpointTensor>, tokenizer: TokenizerSource) -> Checkpoint {
@@ -40,7 +40,7 @@ impl Checkpoint {
     }
 
     /// Reads a Hugging Face folder, given as its files: `config.json`, `model.safetensors` or the index with its shards, and
-    /// what is there of `generation_config.json` and the tokenizer. Folders in MLX's own quantization are taken too.
+    /// `generation_config.json` and tokenizer files if present. Folders in MLX's own quantization work too.
     ///
     /// # Errors
     /// [`crate::Error::MissingFile`], [`crate::Error::File`], [`crate::Error::Family`] and [`crate::Error::Key`].
@@ -75,7 +75,7 @@ impl Checkpoint {
         &self.tokenizer
     }
 
-    /// The type of activations where the caller has no wish: that of a Hugging Face checkpoint, and of a GGUF file `bf16` if it
+    /// The default type of activations: that of a Hugging Face checkpoint, and of a GGUF file `bf16` if it
     /// has such tensors, else `f16`. A block's scales are `f16`, and small models need its three more bits: the best two logits
     /// are often closer than a step of `bf16`.
     pub fn default_dtype(&self) -> DType {

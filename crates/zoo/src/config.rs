@@ -1,4 +1,4 @@
-//! What defines a decoder, whatever file it comes from.
+//! The hyperparameters of a decoder, independent of the file format.
 
 use flambeau_tensor::DType;
 

@@ -9,9 +9,9 @@ use crate::{
     limits::MAX_POSITIONS,
 };
 
-/// Most tokens of a call where the caller has no wish.
+/// Default limit on the tokens of a call.
 const DEFAULT_CHUNK: usize = 512;
-/// Rows of the caches where the caller has no wish and the model has seen more.
+/// Default number of cache rows for models trained on longer contexts.
 const DEFAULT_POSITIONS: usize = 2048;
 
 /// Which positions of a call get logits.

@@ -148,7 +148,7 @@ impl<'a> Trace<'a> {
         }
     }
 
-    /// What the program wrote to inputs is copied into them outside of the delegates, as their callers expect.
+    /// Copies what the program wrote to its inputs back into them, outside of the delegates, as callers expect.
     fn write_inputs_back(&mut self) {
         for (name, given, base) in self.interface.input_bases.clone() {
             if self.memory.versions.get(base) == Some(&0) {

@@ -1,4 +1,4 @@
-//! Calls that stand for themselves: lowered into nodes, made of several that are, or left to a kernel outside of delegates.
+//! Plain calls: lowered to nodes, rewritten as several calls, or left to a fallback kernel.
 
 use flambeau_lower::{Arg, Call, Item, OutMeta, Refuse};
 use flambeau_pt2::{Argument, Graph, Node, SymArg};
@@ -129,7 +129,7 @@ impl<'a> Trace<'a> {
         self.lower_call(&Call { target: "aten.index_select.default".to_owned(), args, outputs: vec![out] }, id)
     }
 
-    /// Lowers a call into nodes or, where that is allowed and possible, into a kernel call outside of delegates.
+    /// Lowers a call to nodes, or falls back to a kernel where that is allowed and possible.
     pub(super) fn lower_call(&mut self, call: &Call, id: u32) -> Result<Vec<Item>, Refuse> {
         let reason = match self.fallback.is_forced(&call.target) {
             true => Refuse::Unsupported("it was asked to stay outside of delegates".to_owned()),

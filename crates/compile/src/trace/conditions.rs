@@ -38,7 +38,7 @@ impl Trace<'_> {
         self.report(node, Outcome::Absorbed);
     }
 
-    /// An archived condition with the symbols that this trace has identified; `None` if it is outside of the algebra.
+    /// An archived condition with the symbols that this trace has identified; `None` if the algebra cannot express it.
     fn condition(&self, c: &SymBool) -> Option<SymBool> {
         let all = |list: &[SymBool]| list.iter().map(|c| self.condition(c)).collect::<Option<Vec<_>>>();
         Some(match c {

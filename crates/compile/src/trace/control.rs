@@ -145,7 +145,7 @@ impl<'a> Trace<'a> {
         self.lower.slot(spec, flambeau_lower::Origin::Node)
     }
 
-    /// Lowers into the open chain what only that chain can rely on: whatever is learnt there is forgotten afterwards.
+    /// Lowers into the open chain. Bindings made there hold only inside of the chain and are dropped afterwards.
     fn in_chain<T>(
         &mut self,
         node: &Node,

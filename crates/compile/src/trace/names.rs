@@ -33,7 +33,7 @@ impl Binding<'_> {
 /// The names of a program and its sub-graphs.
 #[derive(Debug)]
 pub(super) struct Names<'a> {
-    /// What names stand for; a name inside of a sub-graph has the sub-graph's scope in front.
+    /// What names stand for; names in a sub-graph are prefixed with its scope.
     pub(super) values: HashMap<String, Binding<'a>>,
     /// Scope of the graph that is being traced.
     pub(super) scope: String,

@@ -5,7 +5,7 @@ use flambeau_ir::{Add, Dequantize, In, Index, Node, QuantMode, QuantizedMatmul, 
 use super::Rewrite;
 use crate::lower::NEW;
 
-/// The `Dequantize` behind a slot, looking through the cast that a wider computation type puts on it.
+/// The `Dequantize` that produces a slot, seen through a cast to a wider type.
 fn dequantized(m: &Rewrite<'_>, t: Tid) -> Option<Dequantize> {
     match m.def(m.uncast(t))? {
         Node::Dequantize(d) if d.global_scale.is_none() => Some(d.clone()),

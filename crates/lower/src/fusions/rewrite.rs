@@ -1,4 +1,4 @@
-//! The matcher's view of an SSA graph, and the surgery.
+//! Pattern matching on an SSA graph, and replacing what matched.
 
 use std::collections::{HashMap, HashSet};
 
@@ -48,7 +48,7 @@ impl Rewrite<'_> {
         self.ssa.scalar(t)
     }
 
-    /// The constant behind a slot.
+    /// The constant that a slot holds.
     pub(crate) fn constant(&self, t: Tid) -> Option<&std::sync::Arc<Constant>> {
         self.ssa.constant(t)
     }
@@ -161,7 +161,7 @@ fn producers(ssa: &SsaGraph) -> HashMap<Tid, Node> {
             }
         });
     }
-    // A slot that both branches of a condition write has no one meaning.
+    // A slot that both branches of a condition write has no single producer.
     map.retain(|t, _| !twice.contains(t));
     map
 }

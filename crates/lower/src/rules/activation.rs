@@ -52,7 +52,7 @@ fn leaky_relu(cx: &mut Lower, call: &Call) -> Items {
     one(leaky(cx, x, call.float_or("negative_slope", 0.01)?)?)
 }
 
-/// Outside of training the slope is the middle of its range.
+/// In inference the slope is the middle of its range.
 fn rrelu(cx: &mut Lower, call: &Call) -> Items {
     if call.bool_or("training", false)? {
         return unsupported("random slopes in training mode");

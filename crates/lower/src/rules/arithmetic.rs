@@ -61,7 +61,7 @@ fn hypot(cx: &mut Lower, call: &Call) -> Items {
     let grown = ops::add_number(cx, squared, 1.0)?;
     let root = ops::sqrt(cx, grown)?;
     let length = ops::mul(cx, most, root)?;
-    // The ratio means nothing where both are zero or one is infinite, even beside NaN.
+    // The ratio is undefined where both are zero or one is infinite, even if the other is NaN.
     let (zero, infinite) = (ops::number_like(cx, most, 0.0)?, ops::number_like(cx, most, f64::INFINITY)?);
     let vanishes = ops::eq(cx, most, zero)?;
     let length = ops::select(cx, vanishes, most, length)?;

@@ -103,7 +103,7 @@ fn eye(cx: &mut Lower, call: &Call) -> Items {
     one(cx.cast(diagonal, call.out(0)?.dtype)?)
 }
 
-/// Memory whose contents nobody may rely on.
+/// Uninitialized memory, as zeros.
 fn empty(cx: &mut Lower, call: &Call) -> Items {
     full_of(cx, call, Float::Lit(0.0), &call.out(0)?.dims)
 }

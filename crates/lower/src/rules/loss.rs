@@ -1,4 +1,4 @@
-//! Losses, which some models compute beside their results.
+//! Losses, which some models return along with their results.
 
 use flambeau_ir::{Exp, In, Log1p, LogSumExp, Tid};
 use flambeau_tensor::{DType, Expr};
@@ -88,7 +88,7 @@ fn kl_div(cx: &mut Lower, call: &Call) -> Items {
     one(reduced(cx, call, elements)?)
 }
 
-/// `ln(1 + e^(-target x))`, infinite where the power is, as it is in PyTorch.
+/// `ln(1 + e^(-target x))`; infinite where the power overflows, as in PyTorch.
 fn soft_margin(cx: &mut Lower, call: &Call) -> Items {
     let (x, target) = pair(cx, call)?;
     let product = ops::mul(cx, x, target)?;

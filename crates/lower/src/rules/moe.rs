@@ -22,7 +22,7 @@ use crate::{
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// Whether rows are sorted, as far as it is known now; zero means no.
+/// Whether rows are known to be sorted; zero means no.
 fn sortedness(cx: &mut Lower, flag: Tid) -> Result<Int, Refuse> {
     if let Some(known) = cx.flag(flag) {
         return Ok(known);

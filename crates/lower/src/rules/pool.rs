@@ -197,7 +197,7 @@ fn bin(i: i64, size: i64, out: i64) -> (i64, i64) {
     (i * size / out, ((i + 1) * size + out - 1) / out)
 }
 
-/// What an adaptive pooling comes down to.
+/// The forms of adaptive pooling.
 enum Adaptive {
     /// One bin on every axis.
     Global,

@@ -37,7 +37,7 @@ impl Labelled {
         cx.reshape(moved, &dims)
     }
 
-    /// Sums over the labels that nobody wants.
+    /// Sums over the labels that the result lacks.
     fn reduced(self, cx: &mut Lower, wanted: impl Fn(u32) -> bool) -> Result<Labelled, Refuse> {
         let axes: Vec<usize> = (0..self.labels.len()).filter(|&a| !wanted(self.labels[a])).collect();
         if axes.is_empty() {
@@ -73,7 +73,7 @@ fn first_repeat(labels: &[u32]) -> Option<(usize, usize)> {
     (0..labels.len()).find_map(|a| (a + 1..labels.len()).find(|&b| labels[b] == labels[a]).map(|b| (a, b)))
 }
 
-/// Contracts the labels that both have and nobody wants.
+/// Contracts the labels that both operands have and the result lacks.
 fn contract(cx: &mut Lower, a: Labelled, b: Labelled, wanted: &dyn Fn(u32) -> bool) -> Result<Labelled, Refuse> {
     let (a, b) = (a.clone().without_units(cx, &b, wanted)?, b.without_units(cx, &a, wanted)?);
     let a = a.reduced(cx, |l| wanted(l) || b.labels.contains(&l))?;
@@ -100,7 +100,7 @@ fn contract(cx: &mut Lower, a: Labelled, b: Labelled, wanted: &dyn Fn(u32) -> bo
     Ok(Labelled { t: cx.reshape(xy, &[&lead[..], &m, &n].concat())?, labels })
 }
 
-/// First label that stands for an axis of an ellipsis; letters come before.
+/// First label of the axes of an ellipsis; letters come before.
 const ELLIPSIS: u32 = 0x11_0000;
 
 /// Labels of one operand's axes, ellipsis axes counted from the right.
@@ -270,7 +270,7 @@ fn vecdot(cx: &mut Lower, call: &Call) -> Items {
     one(ops::sum(cx, products, &[axis], false)?)
 }
 
-/// Products of matrices from the left on; a vector may stand at either end.
+/// A chain of matrix products, from left to right; either end may be a vector.
 fn multi_dot(cx: &mut Lower, call: &Call) -> Items {
     let dtype = call.out(0)?.dtype;
     let mut total: Option<Tid> = None;

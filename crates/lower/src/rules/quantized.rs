@@ -1,4 +1,4 @@
-//! Quantized weights: packed constants behind a `Dequantize` node, which fusions merge into the product that reads it.
+//! Quantized weights: packed constants and a `Dequantize` node, which fusions merge into the product that reads it.
 
 use std::sync::Arc;
 
@@ -118,7 +118,7 @@ pub(super) fn output_dtype(call: &Call, default: DType) -> Result<DType, Refuse>
     Ok(call.dtype_opt("output_dtype")?.unwrap_or(default))
 }
 
-/// Each block as an axis of its own beside the axis that counts blocks.
+/// Splits each blocked axis in two: the number of blocks and the elements of a block.
 fn by_arithmetic(cx: &mut Lower, call: &Call) -> Items {
     let dtype = output_dtype(call, DType::F32)?;
     let x = call.tensor("input")?;

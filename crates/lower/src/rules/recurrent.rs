@@ -31,7 +31,7 @@ struct Weights {
     projection: Option<Tid>,
 }
 
-/// `h @ wᵀ + bias`, with the transposed weight at hand.
+/// `h @ wᵀ + bias`, given the transposed weight.
 fn recurrent_product(cx: &mut Lower, h: Tid, transposed: Tid, bias: Option<Tid>) -> Emitted {
     cx.emit(Addmm { mat1: In(h), mat2: In(transposed), out: NEW, bias: bias.map(In), alpha: 1.0, beta: 1.0 })
 }

@@ -1,4 +1,4 @@
-//! The stack machine of pickle protocol 2. Containers live in one arena, so nothing nests in memory.
+//! The stack machine of pickle protocol 2. Containers live in one arena, so that nesting costs no recursion.
 
 use std::collections::HashMap;
 
@@ -290,7 +290,7 @@ impl<H: Host> Machine<H> {
         }
     }
 
-    /// Entries in the order of writing; a key that was written twice stands twice.
+    /// Entries in the order of writing; a key written twice appears twice.
     pub(super) fn dict(&self, value: StackValue<H::Global>) -> Option<&[Pair<H::Global>]> {
         match value {
             StackValue::Dict(at) => self.dicts.get(at).map(Vec::as_slice),

@@ -14,7 +14,7 @@ use super::{
     machine::{Host, Machine, StackValue},
 };
 
-/// Gives the machine its constructors and the storages beside the pickle.
+/// Provides the constructors, and the storages that accompany the pickle.
 pub(super) struct Loader {
     container: Container,
     id: String,

@@ -51,7 +51,7 @@ impl Budget {
         self.total
     }
 
-    /// The limits in words.
+    /// The limits, for messages.
     pub(super) fn describe(&self) -> String {
         format!("{MAX_VALUE_BYTES} bytes of text or {MAX_ITEMS} items in a value, {} bytes in all", self.total)
     }
@@ -192,7 +192,7 @@ fn operators(env: &mut Environment<'_>, budget: &Arc<Budget>) {
     });
 }
 
-/// Refuses lists that become too long; strings are paid for by their bytes.
+/// Refuses lists that grow too long; strings count by their bytes.
 fn pay_for_items(budget: &Budget, items: usize, a: &Value, b: &Value) -> Result<(), Error> {
     if a.as_str().is_some() || b.as_str().is_some() {
         return Ok(());

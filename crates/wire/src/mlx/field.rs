@@ -1,4 +1,4 @@
-//! How each field type of the node table stands in a FlatBuffer table.
+//! How each field type of the node table is stored in a FlatBuffer table.
 
 use flambeau_ir::{ChainId, Float, In, InOut, InVid, Index, Int, Out, OutVid, QuantMode, Tid, Vid, VidOrTid};
 use flambeau_tensor::DType;

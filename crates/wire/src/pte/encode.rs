@@ -16,13 +16,13 @@ use crate::{
     segment::named_data,
 };
 
-/// What stands in the root table besides the methods.
+/// The root table's fields other than the methods.
 #[derive(Debug)]
 pub(super) struct Root<'a> {
     pub(super) plans: &'a [ExecutionPlan],
     pub(super) constants: Subsegment,
     pub(super) mutable_data: Option<Subsegment>,
-    /// The payload of zero bytes stands in the tables, for it has no place in a segment.
+    /// A payload of zero bytes is stored inline, because a segment cannot be empty.
     pub(super) empty_payload: bool,
     pub(super) named_data: Vec<(&'a str, u32)>,
 }

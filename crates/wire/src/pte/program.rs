@@ -18,7 +18,7 @@ pub struct Program {
     pub constants: Constants,
     /// Where initial contents of planned tensors lie; only the first entry is ever used.
     pub mutable_data: Vec<Subsegment>,
-    /// Delegate payloads that stand inside the program's own tables.
+    /// Delegate payloads stored inline in the program's tables.
     pub inline_payloads: Vec<Bytes>,
 }
 

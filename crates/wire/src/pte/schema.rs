@@ -1,4 +1,4 @@
-//! The tables of a program. Fields stand in wire order; `_type` fields are union tags.
+//! The tables of a program. Fields are in wire order; `_type` fields are union tags.
 
 crate::flat::schema! {
     program {

@@ -71,7 +71,7 @@ impl<'a> ProgramWriter<'a> {
 
     /// Adds a method with the payloads of its delegates, in order; the delegates' `data` is set by the writer.
     ///
-    /// Methods keep the order in which they come. ExecuTorch sorts methods by name and puts constant methods behind them.
+    /// Methods keep their order. ExecuTorch sorts methods by name and puts constant methods after them.
     ///
     /// # Errors
     /// If the numbers of delegates and payloads differ.

@@ -5,7 +5,7 @@ use indexmap::IndexMap;
 use super::Gguf;
 use crate::{CheckpointTensor, Config, Family, Result};
 
-/// (GGUF's name inside of a block, the program's inside of a layer)
+/// (GGUF's name in a block, the program's name in a layer)
 const LAYER: [(&str, &str); 11] = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),

@@ -1,4 +1,4 @@
-//! The tokenizer inside of a GGUF file.
+//! The tokenizer in a GGUF file.
 
 use flambeau_text::GgufVocab;
 
