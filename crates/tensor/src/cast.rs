@@ -61,7 +61,8 @@ fn widen<S: Element + Into<f32>>(x: &Tensor) -> Result<Tensor, Error> {
     Tensor::from_slice(&out, x.shape())
 }
 
-/// `x` with its elements converted to `dtype`; the same tensor if it has that type already.
+/// `x` with its elements converted to `dtype`; the same tensor if it has that type already. Its bytes may start anywhere: the
+/// result is aligned.
 ///
 /// Float to integer truncates toward zero and saturates to 64 bits before narrowing wraps; NaN becomes 0. Anything to bool
 /// is "not zero" (NaN is true). To half types: round to nearest even.
@@ -69,17 +70,17 @@ fn widen<S: Element + Into<f32>>(x: &Tensor) -> Result<Tensor, Error> {
 /// # Errors
 /// [`Error::Cast`] for the 8-bit float types.
 pub fn cast(x: &Tensor, dtype: DType) -> Result<Tensor, Error> {
+    let x = x.aligned();
     if x.dtype() == dtype {
-        return Ok(x.clone());
+        return Ok(x);
     }
     // The way that logits and weights go: no need to pass through f64.
     match (x.dtype(), dtype) {
-        (DType::BF16, DType::F32) => return widen::<bf16>(x),
-        (DType::F16, DType::F32) => return widen::<f16>(x),
+        (DType::BF16, DType::F32) => return widen::<bf16>(&x),
+        (DType::F16, DType::F32) => return widen::<f16>(&x),
         _ => {}
     }
     let refuse = || Error::Cast { from: x.dtype(), to: dtype };
-    let x = x.aligned();
     with_dtype!(x.dtype(), S in [U8, I8, I16, U16, I32, U32, I64, U64, F16, BF16, F32, F64, Bool] => {
         with_dtype!(dtype, D in [U8, I8, I16, U16, I32, U32, I64, U64, F16, BF16, F32, F64, Bool] => convert::<S, D>(&x), else => Err(refuse()))
     }, else => Err(refuse()))
@@ -96,6 +97,20 @@ mod tests {
         assert_eq!(cast(&x, DType::I64).unwrap().as_slice::<i64>().unwrap(), [-1, 0, 0, 300]);
         let b: Vec<bool> = cast(&x, DType::Bool).unwrap().as_slice::<Bool>().unwrap().iter().map(|b| b.get()).collect();
         assert_eq!(b, [true, false, true, true]);
+    }
+
+    #[test]
+    fn data_need_not_be_aligned() {
+        for from in [DType::BF16, DType::F16, DType::F32, DType::I64] {
+            let x = cast(&Tensor::from_slice(&[1.0f32, -2.0, 3.0], &[3]).unwrap(), from).unwrap();
+            // One byte in front moves the elements off their boundary.
+            let moved = bytes::Bytes::from([&[0], &x.bytes()[..]].concat()).slice(1..);
+            let odd = Tensor::new(from, &[3], moved).unwrap();
+            for to in [DType::F32, DType::F16, DType::I64] {
+                assert_eq!(cast(&odd, to).unwrap().bytes(), cast(&x, to).unwrap().bytes(), "{from} to {to}");
+            }
+            assert_eq!(cast(&odd, DType::F32).unwrap().as_slice::<f32>().unwrap(), [1.0, -2.0, 3.0]);
+        }
     }
 
     #[test]

@@ -192,7 +192,7 @@ impl CheckpointTensor {
         let fault = |e: &dyn ToString| Error::tensor(name, "readable float elements", e.to_string());
         let Data::Plain { dtype, bytes } = &self.data else { return Err(fault(&self.kind())) };
         let tensor = Tensor::new(*dtype, &self.shape, bytes.clone()).and_then(|t| cast(&t, DType::F32)).map_err(|e| fault(&e))?;
-        Ok(tensor.aligned().as_slice::<f32>().map_err(|e| fault(&e))?.to_vec())
+        Ok(tensor.as_slice::<f32>().map_err(|e| fault(&e))?.to_vec())
     }
 
     /// The weights of a program whose activations are `dtype`, under storage ids that start with `id`. Plain elements become
@@ -274,4 +274,27 @@ fn block_weights(id: &str, shape: &[usize], matrix: BlockMatrix, scales: DType) 
     let (scales, biases) = (param("scales", Part::Scale), param("biases", Part::Bias));
     let storage = Storage::computed(format!("{id}.words"), rows * words * 4, move || Ok(matrix.words()));
     Read::Packed { parts: Box::new([weight(DType::U32, words, storage), scales, biases]), bits, group }
+}
+
+#[cfg(test)]
+mod tests {
+    use flambeau_tensor::f16;
+
+    use super::*;
+
+    #[test]
+    fn stored_bytes_need_not_be_aligned() {
+        let numbers = [1.5f32, -2.0, 0.25];
+        let stored: Vec<u8> = numbers.iter().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect();
+        for shift in 0..2 {
+            let bytes = Bytes::from([vec![0; shift], stored.clone()].concat()).slice(shift..);
+            let tensor = CheckpointTensor::plain("w", DType::F16, vec![3], bytes).unwrap();
+            assert_eq!(tensor.values("w").unwrap(), numbers);
+            for dtype in [DType::F16, DType::F32, DType::BF16] {
+                let Read::Plain(weight) = tensor.read("w", dtype, None).unwrap() else { panic!("the tensor is plain") };
+                let wide = cast(&weight.tensor().unwrap(), DType::F32).unwrap();
+                assert_eq!(wide.as_slice::<f32>().unwrap(), numbers, "{dtype} from byte {shift}");
+            }
+        }
+    }
 }
