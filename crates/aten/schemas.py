@@ -1,0 +1,69 @@
+"""Writes src/pytorch.txt: the function schemas of the ATen operators that Flambeau speaks of, as the installed PyTorch prints them.
+
+The operators are those that Rust sources of the workspace name in quotes (`"aten.add.Tensor"`), with the in-place, out and copying
+variants of each. One schema a line, in the order of their names. A name that PyTorch lacks is reported, unless src/custom.txt has it.
+
+    python crates/aten/schemas.py
+"""
+
+import re
+import sys
+from pathlib import Path
+
+import torch
+
+CRATE = Path(__file__).resolve().parent
+OPTIONS = {"dtype", "layout", "device", "pin_memory"}
+QUOTED = re.compile(r'"aten\.(\w+)\.(\w+)"')
+
+
+def base(name):
+    """The name without the marks of an in-place variant: `add_` and `__iadd__` are variants of `add` and `__add__`."""
+    if match := re.fullmatch(r"__i(\w+)__", name):
+        return f"__{match[1]}__"
+    return name if name.endswith("__") else name.removesuffix("_")
+
+
+def signature(schema):
+    """What the variants of an operator have in common: names and types of the parameters, except for those that take results, or
+    that say of what kind a new tensor is."""
+    names = {a.name for a in schema.arguments}
+    options = OPTIONS if OPTIONS <= names else set()
+    return tuple((a.name, str(a.type)) for a in schema.arguments if not a.is_out and a.name not in options)
+
+
+def main():
+    by_name = {}
+    for schema in torch._C._jit_get_all_schemas():
+        namespace, name = schema.name.split("::")
+        if namespace == "aten":
+            by_name.setdefault(name, {})[schema.overload_name] = schema
+    families = {}
+    for name in by_name:
+        families.setdefault(base(name), []).append(name)
+    custom = {line.split("(")[0] for line in (CRATE / "src/custom.txt").read_text().splitlines()}
+
+    found, missing = set(), []
+    for source in CRATE.parent.glob("*/src/**/*.rs"):
+        for name, overload in QUOTED.findall(source.read_text()):
+            overload = "" if overload == "default" else overload
+            schema = by_name.get(name, {}).get(overload)
+            if schema is None and f"aten::{name}" in custom:
+                found.update(str(v) for other in families.get(name, []) for v in by_name[other].values())
+                continue
+            if schema is None:
+                missing.append(f"{name}.{overload}")
+                continue
+            found.add(str(schema))
+            for other in families[base(name)] + [f"{name}_copy"]:
+                variants = by_name.get(other, {}).values()
+                found.update(str(v) for v in variants if signature(v) == signature(schema))
+    lines = sorted(found, key=lambda line: line.split("(")[0])
+    (CRATE / "src/pytorch.txt").write_text("\n".join(lines) + "\n")
+    print(f"{len(lines)} schemas of PyTorch {torch.__version__}")
+    if missing:
+        sys.exit(f"PyTorch has no {', '.join(sorted(set(missing)))}")
+
+
+if __name__ == "__main__":
+    main()

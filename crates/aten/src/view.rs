@@ -1,0 +1,111 @@
+//! How a write to a view reaches what it is a view of. Schemas say which operators are views; they do not say this.
+
+use crate::Schema;
+
+/// What puts a view's elements back where they came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inverse {
+    /// The view shows all elements in their places.
+    Identity,
+    /// It shows all elements in order, in another shape.
+    Reshape,
+    /// The same call once more.
+    Involution,
+    /// The inverse permutation.
+    Permutation,
+    /// The same call with `source` and `destination` exchanged.
+    Move,
+    /// `slice_scatter`, with the bounds of the call.
+    Slice,
+    /// `slice_scatter`, with a start and a length.
+    Narrow,
+    /// `select_scatter`.
+    Select,
+    /// `diagonal_scatter`.
+    Diagonal,
+    /// `slice_scatter` for one part of several.
+    Split,
+    /// `select_scatter` for one part of several.
+    Unbind,
+    /// Nothing that is known here: several elements may be one, or the call does not say which it shows.
+    Unknown,
+}
+
+/// By name, for all overloads.
+const INVERSES: &[(&str, Inverse)] = &[
+    ("_reshape_alias", Inverse::Reshape),
+    ("adjoint", Inverse::Involution),
+    ("alias", Inverse::Identity),
+    ("as_strided", Inverse::Unknown),
+    ("broadcast_to", Inverse::Unknown),
+    ("chunk", Inverse::Split),
+    ("conj", Inverse::Identity),
+    ("contiguous", Inverse::Identity),
+    ("detach", Inverse::Identity),
+    ("diagonal", Inverse::Diagonal),
+    ("dsplit", Inverse::Unknown),
+    ("expand", Inverse::Unknown),
+    ("expand_as", Inverse::Unknown),
+    ("flatten", Inverse::Reshape),
+    ("hsplit", Inverse::Unknown),
+    ("lift_fresh", Inverse::Identity),
+    ("linalg_diagonal", Inverse::Unknown),
+    ("mH", Inverse::Involution),
+    ("mT", Inverse::Involution),
+    ("matrix_H", Inverse::Involution),
+    ("moveaxis", Inverse::Move),
+    ("movedim", Inverse::Move),
+    ("narrow", Inverse::Narrow),
+    ("numpy_T", Inverse::Involution),
+    ("permute", Inverse::Permutation),
+    ("positive", Inverse::Identity),
+    ("ravel", Inverse::Reshape),
+    ("real", Inverse::Identity),
+    ("reshape", Inverse::Reshape),
+    ("reshape_as", Inverse::Reshape),
+    ("resolve_conj", Inverse::Identity),
+    ("resolve_neg", Inverse::Identity),
+    ("select", Inverse::Select),
+    ("slice", Inverse::Slice),
+    ("split", Inverse::Split),
+    ("split_with_sizes", Inverse::Split),
+    ("squeeze", Inverse::Reshape),
+    ("swapaxes", Inverse::Involution),
+    ("swapdims", Inverse::Involution),
+    ("t", Inverse::Involution),
+    ("tensor_split", Inverse::Unknown),
+    ("to", Inverse::Identity),
+    ("transpose", Inverse::Involution),
+    ("unbind", Inverse::Unbind),
+    ("unflatten", Inverse::Reshape),
+    ("unfold", Inverse::Unknown),
+    ("unsqueeze", Inverse::Reshape),
+    ("view", Inverse::Reshape),
+    ("view_as", Inverse::Reshape),
+    ("view_as_complex", Inverse::Unknown),
+    ("view_as_real", Inverse::Unknown),
+    ("vsplit", Inverse::Unknown),
+];
+
+impl Schema {
+    /// How a write to this operator's result reaches its operand; `None` if the operator makes no views.
+    pub fn inverse(&self) -> Option<Inverse> {
+        let row = INVERSES.binary_search_by_key(&self.name, |(name, _)| name).ok().filter(|_| self.is_view())?;
+        Some(INVERSES[row].1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::{Operator, all};
+
+    #[test]
+    fn every_view_has_one_inverse() {
+        let views: BTreeSet<&str> = all().map(Operator::schema).filter(|s| s.is_view()).map(|s| s.name).collect();
+        let rows: Vec<&str> = INVERSES.iter().map(|(name, _)| *name).collect();
+        assert_eq!(rows, views.into_iter().collect::<Vec<_>>());
+    }
+}
