@@ -1,8 +1,11 @@
 //! What can go wrong between a file and its results.
 
-use std::{io, path::PathBuf};
+use std::{fmt, io, path::PathBuf};
 
 use flambeau_ir::{CheckError, engine::EngineError};
+use flambeau_lower::Refuse;
+
+use crate::Value;
 
 /// Why a program cannot be opened, loaded or run.
 #[derive(Debug, thiserror::Error)]
@@ -40,14 +43,17 @@ pub enum Error {
     #[error("method `{method}`, delegate {delegate}: {source}")]
     Load { method: String, delegate: usize, source: EngineError },
 
-    /// A method cannot be loaded for another reason.
-    #[error("method `{method}`{place}: {what}")]
-    Method {
-        method: String,
-        /// Empty, or a comma and the chain and instruction.
-        place: String,
-        what: String,
-    },
+    /// A value that a method begins with cannot be made.
+    #[error("method `{method}`, value {value}: {source}")]
+    Value { method: String, value: usize, source: ConstantError },
+
+    /// State that is shared with other methods is not alike in them.
+    #[error("method `{method}`: {what}")]
+    Shared { method: String, what: String },
+
+    /// An instruction cannot be prepared.
+    #[error("method `{method}`, {place}: {source}")]
+    Prepare { method: String, place: Place, source: InstructionError },
 
     /// The number of arguments is wrong.
     #[error("method `{method}` takes {expected} inputs, found {found}")]
@@ -65,8 +71,12 @@ pub enum Error {
     },
 
     /// An instruction failed.
-    #[error("method `{method}`, chain {chain}, instruction {instruction}: {what}")]
-    Run { method: String, chain: usize, instruction: usize, what: String },
+    #[error("method `{method}`, {place}: {source}")]
+    Run { method: String, place: Place, source: InstructionError },
+
+    /// A run ended without a result.
+    #[error("method `{method}`, output {output}: nothing sets it")]
+    NoOutput { method: String, output: usize },
 
     /// A run executed more instructions than any sane program needs.
     #[error("method `{method}` ran over {max} instructions without an end")]
@@ -75,4 +85,112 @@ pub enum Error {
     /// There is no engine of that name.
     #[error("no engine `{name}`; there are {known}")]
     NoEngine { name: String, known: String },
+}
+
+/// Where an instruction stands in a method.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Place {
+    pub chain: usize,
+    pub instruction: usize,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "chain {}, instruction {}", self.chain, self.instruction)
+    }
+}
+
+/// Why a value of the file cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConstantError {
+    #[error("constant tensors in the dim order {0:?} are not supported")]
+    DimOrder(Vec<u8>),
+    #[error("the data of `{}` lies in a .ptd file; give it with the program", .0.escape_debug())]
+    NoData(String),
+    #[error("external data `{}`: expected {expected}, found {found}", key.escape_debug())]
+    Layout { key: String, expected: String, found: String },
+    #[error(transparent)]
+    Tensor(#[from] flambeau_tensor::Error),
+}
+
+/// Why an instruction cannot be prepared or run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InstructionError {
+    #[error("value {0} is read before anything is written to it")]
+    Unset(u32),
+    #[error("value {value} is {found}, expected {expected}")]
+    Kind { value: u32, found: String, expected: &'static str },
+    #[error("the condition is {0}, expected a boolean")]
+    Condition(String),
+    #[error("delegate {delegate} takes {inputs} inputs and {outputs} outputs, found {found} arguments")]
+    DelegateArity { delegate: u32, inputs: usize, outputs: usize, found: usize },
+    #[error("delegate {delegate} cannot take {found}")]
+    DelegateArgument { delegate: u32, found: String },
+    #[error("delegate {delegate} gave {found} results, expected {expected}")]
+    DelegateResults { delegate: u32, found: usize, expected: usize },
+    #[error("delegate {delegate}: {source}")]
+    Delegate { delegate: u32, source: EngineError },
+    #[error("operator `{}`: {source}", operator.escape_debug())]
+    Operator { operator: String, source: OperatorError },
+    #[error("the method cannot pipeline")]
+    NotPipelined,
+    #[error("the first output is no result")]
+    NoLogits,
+    #[error("the input that takes the token is unused")]
+    UnusedInput,
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Tensor(#[from] flambeau_tensor::Error),
+}
+
+/// Why a kernel call cannot be prepared or run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OperatorError {
+    #[error(transparent)]
+    Refused(#[from] Refuse),
+    #[error("its results are not repeated")]
+    Unrepeated,
+    #[error("its result is {0}, expected tensors")]
+    ResultKind(String),
+    #[error("it gives {found} tensors, and {expected} are expected")]
+    ResultCount { found: usize, expected: usize },
+    #[error("its constant `{}` has to be computed", .0.escape_debug())]
+    Constant(String),
+    #[error("its arguments are {0}")]
+    Arguments(String),
+    #[error("argument `{0}` is no number")]
+    NotNumber(&'static str),
+    #[error("axis {axis} of rank {rank}")]
+    Axis { axis: i64, rank: usize },
+    #[error("sizes {0} and {1} do not go together")]
+    Sizes(usize, usize),
+    #[error("shape {from:?} does not broadcast to {to:?}")]
+    Broadcast { from: Vec<usize>, to: Vec<usize> },
+    #[error("the sizes {0:?} are no shape")]
+    NoShape(Vec<i64>),
+    #[error("a count is negative, or they are over {0} together")]
+    Counts(i64),
+    #[error("it has no form for 64-bit floats here")]
+    NoFloat64,
+    #[error("division by zero")]
+    DivisionByZero,
+    #[error("the item of a tensor of {0} elements")]
+    Item(usize),
+    #[error(transparent)]
+    Check(#[from] CheckError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Tensor(#[from] flambeau_tensor::Error),
+}
+
+impl OperatorError {
+    /// The arguments are not of the kinds that the operator takes.
+    pub(crate) fn of_arguments(args: &[&Value]) -> OperatorError {
+        OperatorError::Arguments(args.iter().map(|arg| arg.describe()).collect::<Vec<_>>().join(", "))
+    }
 }

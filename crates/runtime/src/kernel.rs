@@ -4,22 +4,32 @@
 //! engine of the method runs it. Shapes are those of the actual call, so a graph serves until they change.
 
 mod data;
+mod float64;
 mod graph;
-mod wide;
 
 use std::{collections::HashMap, sync::Arc};
 
+use flambeau_aten::{Schema, schema};
 use flambeau_ir::engine::{Constants, Engine, LoadOptions, Session, Value as EngineValue};
-use flambeau_lower::{Arg, Refuse, RuleRow, rule_rows};
+use flambeau_lower::{Arg, Refuse, RuleRow, rule_for};
 use flambeau_tensor::{Bytes, DType, Expr, Tensor};
 use flambeau_wire::pte::{EValue, ExecutionPlan};
 
 use crate::{
-    Value,
+    InstructionError, OperatorError, Value,
     kernel::data::Data,
     prim::Prim,
-    run::{read, set, set_tensor},
+    run::{read, set_tensor},
 };
+
+/// How an operator becomes nodes.
+#[derive(Clone, Copy, Debug)]
+struct Lowering {
+    /// Names the arguments of the call.
+    schema: &'static Schema,
+    /// The rule of the functional form.
+    row: &'static RuleRow,
+}
 
 /// What the operator is.
 #[derive(Debug)]
@@ -29,8 +39,8 @@ enum Action {
     View,
     Data(Data),
     /// The rule's operator on 64-bit floats.
-    Wide(&'static RuleRow),
-    Rule(&'static RuleRow),
+    Float64(Lowering),
+    Rule(Lowering),
 }
 
 /// A kernel call that is ready to run.
@@ -59,6 +69,15 @@ pub(crate) struct Signature {
 enum Seen {
     Tensor(DType, Vec<usize>),
     Value(Value),
+}
+
+impl Seen {
+    fn describe(&self) -> String {
+        match self {
+            Seen::Tensor(dtype, shape) => format!("a {dtype} tensor of shape {shape:?}"),
+            Seen::Value(value) => value.describe(),
+        }
+    }
 }
 
 struct Literals(HashMap<String, Bytes>);
@@ -96,64 +115,52 @@ fn result_count(plan: &ExecutionPlan, args: &[u32]) -> Option<(usize, usize)> {
     (1..=args.len() / 2).find(twice).map(|k| (k, 2 * k))
 }
 
-/// The rule of an operator's functional form. An out-variant is named after it: `add.Scalar_out` writes what `add.Scalar` returns.
-/// Where only `out` is left, or the functional overload has a longer name, the number of arguments decides.
-fn find_rule(name: &str, overload: &str, inputs: usize) -> Option<&'static RuleRow> {
-    let functional = match name {
-        "dim_order_ops::_clone_dim_order" | "dim_order_ops::_empty_dim_order" => "aten.clone".to_owned(),
-        _ => name.replace("::", ".").trim_end_matches('_').to_owned(),
+/// The rule of an operator's functional form. Custom operators are registered without out variants, and ExecuTorch names theirs `out`.
+fn lowering(name: &str, overload: &str) -> Option<Lowering> {
+    let target = |overload: &str| name.replace("::", ".") + "." + if overload.is_empty() { "default" } else { overload };
+    let schema = schema(&target(overload)).or_else(|| schema(&target("")).filter(|_| overload == "out"))?;
+    let functional = match (schema.namespace, schema.name) {
+        ("dim_order_ops", "_clone_dim_order") => "aten.clone.default".to_owned(),
+        ("dim_order_ops", "_empty_dim_order") => "aten.empty.memory_format".to_owned(),
+        _ => schema.functional().unwrap_or(schema).target(),
     };
-    let stem = overload.strip_suffix("out").map_or(overload, |s| s.trim_end_matches('_'));
-    let params = |row: &RuleRow| row.params.split_whitespace().count();
-    let mut best: Option<(&'static RuleRow, usize)> = None;
-    for row in rule_rows() {
-        let Some((base, own)) = row.target.rsplit_once('.') else { continue };
-        let fits = own == stem || (stem.is_empty() && own != "out") || own.strip_suffix(stem).is_some_and(|r| r.ends_with('_'));
-        if base != functional || !fits || params(row) > inputs {
-            continue;
-        }
-        let usual = stem.is_empty() && matches!(own, "default" | "Tensor" | "self" | "dim");
-        let rank = params(row) * 2 + usize::from(own == stem || usual);
-        if best.is_none_or(|(_, other)| rank > other) {
-            best = Some((row, rank));
-        }
-    }
-    best.map(|(row, _)| row)
+    rule_for(&functional).map(|row| Lowering { schema, row })
 }
 
 impl Kernel {
     /// Finds what an operator does, and prepares the call if all its shapes are fixed.
-    pub(crate) fn load(plan: &ExecutionPlan, op: u32, args: &[u32], engine: &Arc<dyn Engine>) -> Result<Kernel, String> {
-        let operator = plan.operators.get(op as usize).ok_or_else(|| format!("there is no operator {op}"))?;
+    pub(crate) fn load(plan: &ExecutionPlan, op: u32, args: &[u32], engine: &Arc<dyn Engine>) -> Result<Kernel, InstructionError> {
+        let operator = &plan.operators[op as usize];
         let name = operator.full_name();
+        let failed = |source| InstructionError::Operator { operator: operator.full_name(), source };
         let (action, inputs) = if let Some(prim) = Prim::named(&name) {
             (Action::Prim(prim), prim.arity())
         } else if let Some(Data::Copy) = Data::named(&name) {
             (Action::Data(Data::Copy), args.len().saturating_sub(1))
         } else {
             let count = result_count(plan, args);
-            let (_, tail) = count.ok_or_else(|| format!("operator `{}`: its results are not repeated", name.escape_debug()))?;
+            let (_, tail) = count.ok_or_else(|| failed(OperatorError::Unrepeated))?;
             let inputs = args.len() - tail;
-            let rule = || find_rule(&operator.name, &operator.overload, inputs).map(Action::Rule);
+            let rule = || lowering(&operator.name, &operator.overload).map(Action::Rule);
             let data = Data::named(&name).map(Action::Data);
             let action = if name.starts_with("executorch_prim::et_view.") { Some(Action::View) } else { data.or_else(rule) };
-            (action.ok_or_else(|| format!("operator `{}`: {}", name.escape_debug(), Refuse::NoRule))?, inputs)
+            (action.ok_or_else(|| failed(Refuse::NoRule.into()))?, inputs)
         };
         let results = args.get(inputs..).unwrap_or_default();
         let results = match action {
             Action::Prim(_) | Action::Data(Data::Copy) => results,
             _ => &results[..result_count(plan, args).map_or(0, |(k, _)| k)],
         };
-        let is_wide = |at: &u32| matches!(plan.values.get(*at as usize), Some(EValue::Tensor(t)) if t.dtype == DType::F64);
+        let is_float64 = |at: &u32| matches!(plan.values.get(*at as usize), Some(EValue::Tensor(t)) if t.dtype == DType::F64);
         let action = match action {
-            Action::Rule(row) if items(plan, args).iter().any(is_wide) => Action::Wide(row),
+            Action::Rule(lowering) if items(plan, args).iter().any(is_float64) => Action::Float64(lowering),
             other => other,
         };
         let mut kernel = Kernel { name, action, inputs, results: items(plan, results), ready: None };
-        if let (Action::Rule(row), Some(signature)) = (&kernel.action, kernel.fixed_signature(plan, args))
-            && !takes_masks(row)
+        if let (&Action::Rule(lowering), Some(signature)) = (&kernel.action, kernel.fixed_signature(plan, args))
+            && !takes_masks(lowering.row)
         {
-            let session = kernel.build(plan, row, &signature, engine)?;
+            let session = kernel.build(plan, lowering, &signature, engine)?;
             kernel.ready = Some((signature, session));
         }
         Ok(kernel)
@@ -169,7 +176,7 @@ impl Kernel {
             Some(EValue::Double(v)) => Ok(Seen::Value(Value::Double(*v))),
             Some(EValue::String(v)) => Ok(Seen::Value(Value::String(v.clone()))),
             Some(EValue::None) => Ok(Seen::Value(Value::None)),
-            _ => Err("not fixed".to_owned()),
+            _ => Err(InstructionError::Unset(at)),
         };
         self.signature(plan, inputs, &seen).ok().map(|(signature, _)| signature)
     }
@@ -179,8 +186,8 @@ impl Kernel {
         &self,
         plan: &ExecutionPlan,
         inputs: &[u32],
-        seen: &dyn Fn(u32) -> Result<Seen, String>,
-    ) -> Result<(Signature, Vec<u32>), String> {
+        seen: &dyn Fn(u32) -> Result<Seen, InstructionError>,
+    ) -> Result<(Signature, Vec<u32>), InstructionError> {
         let (mut tensors, mut values, mut args) = (Vec::new(), Vec::new(), Vec::new());
         let mut tensor = |at: u32| match seen(at)? {
             Seen::Tensor(dtype, shape) => {
@@ -188,7 +195,7 @@ impl Kernel {
                 values.push(at);
                 Ok(flambeau_ir::Tid(tensors.len() as u32 - 1))
             }
-            Seen::Value(v) => Err(format!("value {at} is {}, expected a tensor", v.describe())),
+            Seen::Value(v) => Err(InstructionError::Kind { value: at, found: v.describe(), expected: "a tensor" }),
         };
         for &at in inputs {
             args.push(match plan.values.get(at as usize) {
@@ -211,24 +218,28 @@ impl Kernel {
     fn build(
         &self,
         plan: &ExecutionPlan,
-        row: &RuleRow,
+        lowering: Lowering,
         signature: &Signature,
         engine: &Arc<dyn Engine>,
-    ) -> Result<Box<dyn Session>, String> {
-        let place = |what: String| format!("operator `{}`: {what}", self.name.escape_debug());
-        let (graph, literals) = graph::build(plan, row, signature, &self.results).map_err(place)?;
-        engine.load(graph, &Literals(literals), &LoadOptions::default()).map_err(|e| place(e.to_string()))
+    ) -> Result<Box<dyn Session>, InstructionError> {
+        let built = graph::build(plan, lowering, signature, &self.results);
+        let (graph, literals) = built.map_err(|source| self.failed(source))?;
+        let session = engine.load(graph, &Literals(literals), &LoadOptions::default());
+        session.map_err(|source| self.failed(source.into()))
+    }
+
+    fn failed(&self, source: OperatorError) -> InstructionError {
+        InstructionError::Operator { operator: self.name.clone(), source }
     }
 
     /// Runs a call on 64-bit floats.
-    fn run_wide(
+    fn run_float64(
         &self,
         plan: &ExecutionPlan,
-        row: &'static RuleRow,
+        lowering: Lowering,
         inputs: &[u32],
         cells: &mut [Option<Value>],
-    ) -> Result<(), String> {
-        let place = |what| format!("operator `{}`: {what}", self.name.escape_debug());
+    ) -> Result<(), InstructionError> {
         let seen = |at: u32| match read(cells, at)? {
             Value::Tensor(t) => Ok(Seen::Tensor(t.dtype(), t.shape().to_vec())),
             other => Ok(Seen::Value(other.clone())),
@@ -238,9 +249,32 @@ impl Kernel {
         for at in values {
             tensors.extend(read(cells, at)?.as_tensor().cloned());
         }
-        let result = wide::Call { row, args: &signature.args, tensors: &tensors }.eval().map_err(place)?;
-        let [to] = self.results[..] else { return Err(place("it has other than one result".to_owned())) };
+        let result = float64::Call { lowering, args: &signature.args, tensors: &tensors }.eval();
+        let result = result.map_err(|source| self.failed(source))?;
+        let [to] = self.results[..] else {
+            return Err(self.failed(OperatorError::ResultCount { found: 1, expected: self.results.len() }));
+        };
         set_tensor(plan, cells, to, result)
+    }
+
+    /// Another shape of the same elements.
+    fn view(&self, plan: &ExecutionPlan, inputs: &[u32], cells: &mut [Option<Value>]) -> Result<(), InstructionError> {
+        let ([from, sizes], [to]) = (inputs, &self.results[..]) else {
+            return Err(self.failed(OperatorError::Arguments(format!("{} values", inputs.len()))));
+        };
+        let integer = |at| {
+            let value = read(cells, at)?;
+            let kind = || InstructionError::Kind { value: at, found: value.describe(), expected: "an integer" };
+            value.as_int().ok_or_else(kind)
+        };
+        let sizes: Vec<i64> = items(plan, &[*sizes]).into_iter().map(integer).collect::<Result<_, _>>()?;
+        let Value::Tensor(tensor) = read(cells, *from)? else {
+            let found = read(cells, *from)?.describe();
+            return Err(InstructionError::Kind { value: *from, found, expected: "a tensor" });
+        };
+        let tensor = reshape(tensor, &sizes).map_err(|source| self.failed(source))?;
+        cells[*to as usize] = Some(Value::Tensor(tensor));
+        Ok(())
     }
 
     /// Runs the call.
@@ -250,23 +284,23 @@ impl Kernel {
         args: &[u32],
         cells: &mut [Option<Value>],
         engine: &Arc<dyn Engine>,
-    ) -> Result<(), String> {
+    ) -> Result<(), InstructionError> {
         let inputs = args.get(..self.inputs).unwrap_or_default();
-        let row = match &self.action {
+        let lowering = match &self.action {
             Action::Prim(prim) => {
                 let operands: Vec<&Value> = inputs.iter().map(|&at| read(cells, at)).collect::<Result<_, _>>()?;
-                let value = prim.eval(&operands)?;
-                return self.results.iter().try_for_each(|&at| set(cells, at, value.clone()));
+                let value = prim.eval(&operands).map_err(|source| self.failed(source))?;
+                self.results.iter().for_each(|&at| cells[at as usize] = Some(value.clone()));
+                return Ok(());
             }
-            Action::View => return view(plan, inputs, &self.results, cells),
+            Action::View => return self.view(plan, inputs, cells),
             Action::Data(data) => {
                 let operands: Vec<&Value> = inputs.iter().map(|&at| read(cells, at)).collect::<Result<_, _>>()?;
-                let place = |what| format!("operator `{}`: {what}", self.name.escape_debug());
-                let tensor = data.eval(&operands).map_err(place)?;
+                let tensor = data.eval(&operands).map_err(|source| self.failed(source))?;
                 return self.results.iter().try_for_each(|&at| set_tensor(plan, cells, at, tensor.clone()));
             }
-            Action::Wide(row) if !wide::moves(row) => return self.run_wide(plan, row, inputs, cells),
-            Action::Wide(row) | Action::Rule(row) => *row,
+            Action::Float64(lowering) if !float64::moves(lowering.row) => return self.run_float64(plan, *lowering, inputs, cells),
+            Action::Float64(lowering) | Action::Rule(lowering) => *lowering,
         };
         let seen = |at: u32| match read(cells, at)? {
             Value::Tensor(t) => Ok(Seen::Tensor(t.dtype(), t.shape().to_vec())),
@@ -279,20 +313,23 @@ impl Kernel {
                 arguments.push(t.clone());
             }
         }
-        if matches!(self.action, Action::Wide(_)) {
+        if matches!(self.action, Action::Float64(_)) {
             stand_in(&mut signature, &mut arguments)?;
         }
-        if takes_masks(row) {
-            places_for_masks(&mut signature, &mut arguments)?;
+        if takes_masks(lowering.row) {
+            places_for_masks(&mut signature, &mut arguments).map_err(|source| self.failed(source))?;
         }
         let stands_in = signature.stands_in;
-        if self.ready.as_ref().is_none_or(|(known, _)| *known != signature) {
-            let session = self.build(plan, row, &signature, engine)?;
-            self.ready = Some((signature, session));
-        }
+        let (_, session) = match self.ready.take().filter(|(known, _)| *known == signature) {
+            Some(ready) => self.ready.insert(ready),
+            None => {
+                let session = self.build(plan, lowering, &signature, engine)?;
+                self.ready.insert((signature, session))
+            }
+        };
         let arguments: Vec<EngineValue> = arguments.into_iter().map(EngineValue::Tensor).collect();
-        let (_, session) = self.ready.as_mut().ok_or("the kernel is not loaded")?;
-        let results = session.run(&arguments).map_err(|e| format!("operator `{}`: {e}", self.name.escape_debug()))?;
+        let results = session.run(&arguments);
+        let results = results.map_err(|source| self.failed(source.into()))?;
         for (&at, result) in self.results.iter().zip(results) {
             if let EngineValue::Tensor(tensor) = result {
                 let tensor = if stands_in { reinterpreted(&tensor, DType::I64, DType::F64)? } else { tensor };
@@ -304,15 +341,15 @@ impl Kernel {
 }
 
 /// The same bits as another element type, if the tensor has the first one.
-fn reinterpreted(tensor: &Tensor, from: DType, to: DType) -> Result<Tensor, String> {
+fn reinterpreted(tensor: &Tensor, from: DType, to: DType) -> Result<Tensor, flambeau_tensor::Error> {
     if tensor.dtype() != from {
         return Ok(tensor.clone());
     }
-    Tensor::new(to, tensor.shape(), tensor.bytes().clone()).map_err(|e| e.to_string())
+    Tensor::new(to, tensor.shape(), tensor.bytes().clone())
 }
 
 /// Integers of the same bits in the place of 64-bit floats.
-fn stand_in(signature: &mut Signature, tensors: &mut [Tensor]) -> Result<(), String> {
+fn stand_in(signature: &mut Signature, tensors: &mut [Tensor]) -> Result<(), flambeau_tensor::Error> {
     signature.stands_in = true;
     for (tensor, (dtype, _)) in tensors.iter_mut().zip(&mut signature.tensors) {
         *tensor = reinterpreted(tensor, DType::F64, DType::I64)?;
@@ -327,7 +364,7 @@ fn takes_masks(row: &RuleRow) -> bool {
 }
 
 /// Indices by masks become indices by the places of their true elements, one for each axis of a mask.
-fn places_for_masks(signature: &mut Signature, tensors: &mut Vec<Tensor>) -> Result<(), String> {
+fn places_for_masks(signature: &mut Signature, tensors: &mut Vec<Tensor>) -> Result<(), OperatorError> {
     for arg in &mut signature.args {
         let Arg::Tensors(list) = arg else { continue };
         let mut places = Vec::with_capacity(list.len());
@@ -348,42 +385,33 @@ fn places_for_masks(signature: &mut Signature, tensors: &mut Vec<Tensor>) -> Res
     Ok(())
 }
 
-fn integer(seen: &dyn Fn(u32) -> Result<Seen, String>, at: u32) -> Result<Expr, String> {
+fn integer(seen: &dyn Fn(u32) -> Result<Seen, InstructionError>, at: u32) -> Result<Expr, InstructionError> {
     match seen(at)? {
         Seen::Value(Value::Int(v)) => Ok(Expr::Int(v)),
-        _ => Err(format!("value {at} is not an integer")),
+        other => Err(InstructionError::Kind { value: at, found: other.describe(), expected: "an integer" }),
     }
 }
 
-fn scalar(seen: &dyn Fn(u32) -> Result<Seen, String>, at: u32) -> Result<Arg, String> {
+fn scalar(seen: &dyn Fn(u32) -> Result<Seen, InstructionError>, at: u32) -> Result<Arg, InstructionError> {
     Ok(match seen(at)? {
         Seen::Value(Value::Int(v)) => Arg::Int(Expr::Int(v)),
         Seen::Value(Value::Bool(v)) => Arg::Bool(v),
         Seen::Value(Value::Double(v)) => Arg::Float(v),
         Seen::Value(Value::String(v)) => Arg::Str(v),
         Seen::Value(Value::None) => Arg::None,
-        Seen::Value(Value::Tensor(_)) | Seen::Tensor(..) => return Err(format!("value {at} is a tensor where a number belongs")),
+        tensor @ (Seen::Value(Value::Tensor(_)) | Seen::Tensor(..)) => {
+            return Err(InstructionError::Kind { value: at, found: tensor.describe(), expected: "a number" });
+        }
     })
 }
 
-fn view(plan: &ExecutionPlan, inputs: &[u32], results: &[u32], cells: &mut [Option<Value>]) -> Result<(), String> {
-    let ([from, sizes], [to]) = (inputs, results) else { return Err("et_view takes a tensor and its sizes".into()) };
-    let sizes: Vec<i64> = items(plan, &[*sizes])
-        .into_iter()
-        .map(|at| read(cells, at)?.as_int().ok_or_else(|| format!("value {at} is not an integer")))
-        .collect::<Result<_, String>>()?;
-    let Value::Tensor(tensor) = read(cells, *from)? else { return Err("et_view of a value that is no tensor".into()) };
-    let tensor = reshape(tensor, &sizes)?;
-    set(cells, *to, Value::Tensor(tensor))
-}
-
 /// The tensor with these sizes, one of which may be -1.
-fn reshape(tensor: &Tensor, sizes: &[i64]) -> Result<Tensor, String> {
+fn reshape(tensor: &Tensor, sizes: &[i64]) -> Result<Tensor, OperatorError> {
     let known: Option<usize> = sizes.iter().filter(|&&d| d != -1).try_fold(1usize, |n, &d| n.checked_mul(usize::try_from(d).ok()?));
-    let known = known.ok_or_else(|| format!("the sizes {sizes:?} are no shape"))?;
+    let known = known.ok_or_else(|| OperatorError::NoShape(sizes.to_vec()))?;
     let inferred = tensor.numel().checked_div(known).unwrap_or(0);
     let shape: Vec<usize> = sizes.iter().map(|&d| usize::try_from(d).unwrap_or(inferred)).collect();
-    tensor.reshape(&shape).map_err(|e| e.to_string())
+    Ok(tensor.reshape(&shape)?)
 }
 
 #[cfg(test)]
@@ -391,17 +419,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn out_variants_are_named_after_functional_operators() {
-        let check = |name: &str, overload: &str, inputs, expected: Option<&str>| {
-            assert_eq!(find_rule(name, overload, inputs).map(|row| row.target), expected, "{name}.{overload}");
+    fn operators_run_by_the_rules_of_their_functional_forms() {
+        let check = |name: &str, overload: &str, expected: Option<&str>| {
+            assert_eq!(lowering(name, overload).map(|l| l.row.target), expected, "{name}.{overload}");
         };
-        check("aten::gather", "out", 4, Some("aten.gather.default"));
-        check("aten::add", "out", 3, Some("aten.add.Tensor"));
-        check("aten::add", "Scalar_out", 3, Some("aten.add.Scalar"));
-        check("aten::mean", "out", 4, Some("aten.mean.dim"));
-        check("aten::sum", "IntList_out", 4, Some("aten.sum.dim_IntList"));
-        check("aten::permute_copy", "out", 2, Some("aten.permute_copy.default"));
-        check("aten::no_such_operator", "out", 2, None);
+        check("aten::gather", "out", Some("aten.gather.default"));
+        check("aten::add", "out", Some("aten.add.Tensor"));
+        check("aten::add", "Scalar_out", Some("aten.add.Scalar"));
+        check("aten::add_", "Tensor", Some("aten.add.Tensor"));
+        check("aten::clamp", "out", Some("aten.clamp.default"));
+        check("aten::mean", "out", Some("aten.mean.dim"));
+        check("aten::sum", "IntList_out", Some("aten.sum.dim_IntList"));
+        check("aten::div", "out_mode", Some("aten.div.Tensor_mode"));
+        check("aten::topk", "values", Some("aten.topk.default"));
+        check("aten::permute_copy", "out", Some("aten.permute_copy.default"));
+        check("aten::_native_batch_norm_legit", "out", Some("aten._native_batch_norm_legit.default"));
+        check("dim_order_ops::_clone_dim_order", "out", Some("aten.clone.default"));
+        check("torchao::dequantize_affine", "out", Some("torchao.dequantize_affine.default"));
+        check("aten::no_such_operator", "out", None);
+        check("aten::add", "no_such_overload", None);
     }
 
     #[test]

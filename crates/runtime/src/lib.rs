@@ -9,7 +9,6 @@
 
 #![deny(unsafe_code)]
 
-mod common;
 mod error;
 mod kernel;
 mod map;
@@ -19,10 +18,11 @@ mod prim;
 mod program;
 mod registry;
 mod run;
+mod shared_values;
 mod state;
 mod value;
 
-pub use error::Error;
+pub use error::{ConstantError, Error, InstructionError, OperatorError, Place};
 pub use flambeau_ir::engine::{Engine, EngineError, KvCacheConfig, KvLayer, LoadOptions, Sampling, SharedState};
 pub use map::map_file;
 pub use method::Method;

@@ -10,10 +10,10 @@ use flambeau_tensor::Tensor;
 use flambeau_wire::pte::{EValue, ExecutionPlan, Instruction, TensorValue};
 
 use crate::{
-    DimSpec, Error, Program, Result, TensorSpec, Value, ValueKind, ValueSpec,
-    common::Common,
+    DimSpec, Error, InstructionError, Place, Program, Result, TensorSpec, Value, ValueKind, ValueSpec,
     kernel::{Kernel, items},
-    run::{self, Wanted},
+    run::{self, Rows},
+    shared_values::SharedValues,
 };
 
 /// A delegate that is ready to run.
@@ -31,14 +31,13 @@ pub struct Method {
     inputs: Vec<ValueSpec>,
     outputs: Vec<ValueSpec>,
     pub(crate) delegates: Vec<Delegate>,
-    /// By chain and instruction.
-    pub(crate) kernels: HashMap<(usize, usize), Kernel>,
+    pub(crate) kernels: HashMap<Place, Kernel>,
     /// What each value holds when a run begins.
     initial: Vec<Option<Value>>,
     /// Values that runs hand on to later runs, and what they hold after loading.
     state: Vec<(usize, Option<Value>)>,
     /// Where those of them that are shared lie between runs.
-    common: Common,
+    shared: SharedValues,
     /// Inputs that instructions write to, by number and value.
     overwritten: Vec<(usize, usize)>,
     written: Vec<(usize, Value)>,
@@ -71,14 +70,12 @@ impl Program {
         let kernels = load_kernels(plan, engine)?;
         let mut initial = Vec::with_capacity(plan.values.len());
         for i in 0..plan.values.len() {
-            let place = || format!(", value {i}");
-            let value =
-                self.initial(plan, i as u32).map_err(|what| Error::Method { method: name.to_owned(), place: place(), what });
-            initial.push(value?);
+            let value = self.initial(plan, i as u32);
+            initial.push(value.map_err(|source| Error::Value { method: name.to_owned(), value: i, source })?);
         }
         let mut state = find_state(plan, &delegates, &kernels, &mut initial);
-        let common = Common::join(plan, options.shared.clone(), &mut state, &mut initial);
-        let common = common.map_err(|what| Error::Method { method: name.to_owned(), place: String::new(), what })?;
+        let shared = SharedValues::join(plan, options.shared.clone(), &mut state, &mut initial);
+        let shared = shared.map_err(|what| Error::Shared { method: name.to_owned(), what })?;
         let inputs = plan.inputs.iter().map(|&v| spec_of(plan, &delegates, &kernels, v, true)).collect();
         let outputs = plan.outputs.iter().map(|&v| spec_of(plan, &delegates, &kernels, v, false)).collect();
         let engine = Arc::clone(engine);
@@ -94,7 +91,7 @@ impl Program {
             kernels,
             initial,
             state,
-            common,
+            shared,
             overwritten,
             written,
         })
@@ -132,7 +129,7 @@ impl Method {
     /// # Errors
     /// The arguments do not fit, or an instruction fails; after the latter, state may be partly updated.
     pub fn run(&mut self, inputs: &[Value]) -> Result<Vec<Value>> {
-        self.run_for(inputs, Wanted::All)
+        self.run_for(inputs, Rows::All)
     }
 
     /// As [`run`](Self::run), for a caller that reads only the last entry of each result along its second-to-last axis. Where
@@ -142,26 +139,24 @@ impl Method {
     /// As [`run`](Self::run).
     pub fn run_last(&mut self, inputs: &[Value]) -> Result<Vec<Value>> {
         let is_one_call = only_instruction(&self.program.file().plans[self.plan]).is_some();
-        self.run_for(inputs, if is_one_call { Wanted::Last } else { Wanted::All })
+        self.run_for(inputs, if is_one_call { Rows::Last } else { Rows::All })
     }
 
-    fn run_for(&mut self, inputs: &[Value], wanted: Wanted) -> Result<Vec<Value>> {
+    fn run_for(&mut self, inputs: &[Value], rows: Rows) -> Result<Vec<Value>> {
         self.check_inputs(inputs)?;
-        let common = self.common.clone();
-        common.with(self, |method| &mut method.initial, |method| method.run_with_state(inputs, wanted))
+        let shared = self.shared.clone();
+        shared.with(self, |method| &mut method.initial, |method| method.run_with_state(inputs, rows))
     }
 
-    fn run_with_state(&mut self, inputs: &[Value], wanted: Wanted) -> Result<Vec<Value>> {
+    fn run_with_state(&mut self, inputs: &[Value], rows: Rows) -> Result<Vec<Value>> {
         let program = self.program.clone();
         let plan = &program.file().plans[self.plan];
         let mut cells = self.cells(inputs);
-        run::execute(self, plan, &mut cells, wanted)?;
+        run::execute(self, plan, &mut cells, rows)?;
         let mut outputs = Vec::with_capacity(plan.outputs.len());
         for (i, &at) in plan.outputs.iter().enumerate() {
             let value = cells.get(at as usize).cloned().flatten();
-            let what =
-                || Error::Method { method: plan.name.clone(), place: format!(", output {i}"), what: "nothing sets it".into() };
-            outputs.push(value.ok_or_else(what)?);
+            outputs.push(value.ok_or_else(|| Error::NoOutput { method: plan.name.clone(), output: i })?);
         }
         self.written.clear();
         self.written.extend(self.overwritten.iter().filter_map(|&(input, at)| Some((input, cells[at].clone()?))));
@@ -205,8 +200,8 @@ impl Method {
     /// Sets all mutable state back to what loading left.
     pub fn reset(&mut self) {
         self.delegates.iter_mut().for_each(|d| d.session.reset());
-        let common = self.common.clone();
-        common.with(
+        let shared = self.shared.clone();
+        shared.with(
             self,
             |method| &mut method.initial,
             |method| {
@@ -243,39 +238,38 @@ pub(crate) fn only_instruction(plan: &ExecutionPlan) -> Option<&Instruction> {
 }
 
 /// Every instruction with its place.
-fn instructions(plan: &ExecutionPlan) -> impl Iterator<Item = ((usize, usize), &Instruction)> {
-    let chains = plan.chains.iter().enumerate();
-    chains.flat_map(|(c, chain)| chain.instructions.iter().enumerate().map(move |(i, instruction)| ((c, i), instruction)))
+fn instructions(plan: &ExecutionPlan) -> impl Iterator<Item = (Place, &Instruction)> {
+    plan.chains.iter().enumerate().flat_map(|(chain, c)| {
+        let instructions = c.instructions.iter().enumerate();
+        instructions.map(move |(at, instruction)| (Place { chain, instruction: at }, instruction))
+    })
 }
 
-fn failed(plan: &ExecutionPlan, (chain, instruction): (usize, usize), what: String) -> Error {
-    Error::Method { method: plan.name.clone(), place: format!(", chain {chain}, instruction {instruction}"), what }
+fn failed(plan: &ExecutionPlan, place: Place, source: InstructionError) -> Error {
+    Error::Prepare { method: plan.name.clone(), place, source }
 }
 
 /// Nothing in a delegate call separates inputs from outputs: the graph's counts do.
 fn check_calls(plan: &ExecutionPlan, delegates: &[Delegate]) -> Result<()> {
     for (place, instruction) in instructions(plan) {
         if let Instruction::DelegateCall { delegate, args } = instruction {
-            let Some(Delegate { graph, .. }) = delegates.get(*delegate as usize) else {
-                return Err(failed(plan, place, format!("there is no delegate {delegate}")));
-            };
+            let graph = &delegates[*delegate as usize].graph;
             let (inputs, outputs) = (graph.inputs.len(), graph.outputs.len());
             if args.len() != inputs + outputs {
-                let found = args.len();
-                let what = format!("delegate {delegate} takes {inputs} inputs and {outputs} outputs, found {found} arguments");
-                return Err(failed(plan, place, what));
+                let wrong = InstructionError::DelegateArity { delegate: *delegate, inputs, outputs, found: args.len() };
+                return Err(failed(plan, place, wrong));
             }
         }
     }
     Ok(())
 }
 
-fn load_kernels(plan: &ExecutionPlan, engine: &Arc<dyn Engine>) -> Result<HashMap<(usize, usize), Kernel>> {
+fn load_kernels(plan: &ExecutionPlan, engine: &Arc<dyn Engine>) -> Result<HashMap<Place, Kernel>> {
     let mut kernels = HashMap::new();
     for (place, instruction) in instructions(plan) {
         if let Instruction::KernelCall { op, args } = instruction {
             let kernel = Kernel::load(plan, *op, args, engine);
-            kernels.insert(place, kernel.map_err(|what| failed(plan, place, what))?);
+            kernels.insert(place, kernel.map_err(|source| failed(plan, place, source))?);
         }
     }
     Ok(kernels)
@@ -285,8 +279,8 @@ fn load_kernels(plan: &ExecutionPlan, engine: &Arc<dyn Engine>) -> Result<HashMa
 fn accesses(
     plan: &ExecutionPlan,
     delegates: &[Delegate],
-    kernels: &HashMap<(usize, usize), Kernel>,
-    place: (usize, usize),
+    kernels: &HashMap<Place, Kernel>,
+    place: Place,
     instruction: &Instruction,
 ) -> (Vec<u32>, Vec<u32>) {
     let split = |args: &[u32], inputs: usize| {
@@ -304,7 +298,7 @@ fn accesses(
     }
 }
 
-fn overwritten(plan: &ExecutionPlan, delegates: &[Delegate], kernels: &HashMap<(usize, usize), Kernel>) -> Vec<(usize, usize)> {
+fn overwritten(plan: &ExecutionPlan, delegates: &[Delegate], kernels: &HashMap<Place, Kernel>) -> Vec<(usize, usize)> {
     let written: Vec<u32> = instructions(plan)
         .filter(|(_, i)| !matches!(i, Instruction::Free { .. }))
         .flat_map(|(place, i)| accesses(plan, delegates, kernels, place, i).1)
@@ -318,7 +312,7 @@ fn overwritten(plan: &ExecutionPlan, delegates: &[Delegate], kernels: &HashMap<(
 fn find_state(
     plan: &ExecutionPlan,
     delegates: &[Delegate],
-    kernels: &HashMap<(usize, usize), Kernel>,
+    kernels: &HashMap<Place, Kernel>,
     initial: &mut [Option<Value>],
 ) -> Vec<(usize, Option<Value>)> {
     let mut written = vec![false; plan.values.len()];
@@ -354,7 +348,7 @@ fn zeros(t: &TensorValue) -> Option<Tensor> {
 fn spec_of(
     plan: &ExecutionPlan,
     delegates: &[Delegate],
-    kernels: &HashMap<(usize, usize), Kernel>,
+    kernels: &HashMap<Place, Kernel>,
     value: u32,
     is_input: bool,
 ) -> ValueSpec {

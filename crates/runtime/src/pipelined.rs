@@ -3,7 +3,7 @@
 use flambeau_ir::engine::{DecodeStep, PipelinedDecoding, Sampling};
 use flambeau_wire::pte::Instruction;
 
-use crate::{Error, Method, Result, Value, method::only_instruction, run};
+use crate::{Error, InstructionError, Method, Place, Result, Value, method::only_instruction, run};
 
 impl Method {
     /// The delegate's session, with the values that its call takes and returns; `None` where [`Method::can_pipeline`] is false.
@@ -36,17 +36,18 @@ impl Method {
         let program = self.program.clone();
         let plan = &program.file().plans[self.plan];
         let cells = self.cells(inputs);
-        let fail = |what: &str| Error::Run { method: plan.name.clone(), chain: 0, instruction: 0, what: what.to_owned() };
-        let (session, taken, given) = self.pipelined().ok_or_else(|| fail("the method cannot pipeline"))?;
+        let fail = |source| Error::Run { method: plan.name.clone(), place: Place::default(), source };
+        let (session, taken, given) = self.pipelined().ok_or_else(|| fail(InstructionError::NotPipelined))?;
         let place = |values: &[u32], at: Option<&u32>| values.iter().position(|value| Some(value) == at);
-        let logits = place(&given, plan.outputs.first()).ok_or_else(|| fail("the first output is no result"))?;
+        let logits = place(&given, plan.outputs.first()).ok_or_else(|| fail(InstructionError::NoLogits))?;
         let feedback = match feedback {
             Some(input) => {
-                Some(place(&taken, plan.inputs.get(input)).ok_or_else(|| fail("the input that takes the token is unused"))?)
+                let unused = || fail(InstructionError::UnusedInput);
+                Some(place(&taken, plan.inputs.get(input)).ok_or_else(unused)?)
             }
             None => None,
         };
-        let inputs = run::arguments(0, &taken, &cells).map_err(|what| fail(&what))?;
+        let inputs = run::arguments(0, &taken, &cells).map_err(fail)?;
         session.submit(DecodeStep { inputs, feedback, logits, sampling });
         Ok(())
     }
@@ -57,11 +58,11 @@ impl Method {
     /// The step failed, none of its logits exceeds −∞, or no step is in flight.
     pub fn receive(&mut self) -> Result<u32> {
         let method = self.name().to_owned();
-        let fail = |what| Error::Run { method, chain: 0, instruction: 0, what };
-        match self.pipelined() {
-            Some((session, ..)) => session.receive().map_err(|e| fail(e.to_string())),
-            None => Err(fail("the method cannot pipeline".to_owned())),
-        }
+        let result = match self.pipelined() {
+            Some((session, ..)) => session.receive().map_err(InstructionError::Engine),
+            None => Err(InstructionError::NotPipelined),
+        };
+        result.map_err(|source| Error::Run { method, place: Place::default(), source })
     }
 
     /// Drops the steps in flight.

@@ -2,7 +2,7 @@
 
 use flambeau_tensor::{DType, Tensor, cast};
 
-use crate::Value;
+use crate::{OperatorError, Value};
 
 /// An operator on numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,12 +53,13 @@ impl Prim {
     }
 
     /// The result.
-    pub(crate) fn eval(self, args: &[&Value]) -> Result<Value, String> {
+    pub(crate) fn eval(self, args: &[&Value]) -> Result<Value, OperatorError> {
         match (self, args) {
             (Prim::Item, [Value::Tensor(t)]) => item(t),
             (Prim::Size, [Value::Tensor(t), Value::Int(dim)]) => {
                 let axis = flambeau_tensor::normalize_axis(*dim, t.rank());
-                let size = axis.and_then(|axis| t.shape().get(axis)).ok_or_else(|| format!("axis {dim} of rank {}", t.rank()))?;
+                let missing = || OperatorError::Axis { axis: *dim, rank: t.rank() };
+                let size = axis.and_then(|axis| t.shape().get(axis)).ok_or_else(missing)?;
                 Ok(Value::Int(*size as i64))
             }
             (Prim::Neg, [Value::Int(a)]) => Ok(Value::Int(a.wrapping_neg())),
@@ -66,14 +67,14 @@ impl Prim {
             (op, [Value::Int(a), Value::Int(b)]) => op.integers(*a, *b),
             (op, [a, b]) => match (number(a), number(b)) {
                 (Some(a), Some(b)) => op.floats(a, b),
-                _ => Err(format!("{op:?} of {} and {}", a.describe(), b.describe())),
+                _ => Err(OperatorError::of_arguments(args)),
             },
-            (op, args) => Err(format!("{op:?} of {} arguments", args.len())),
+            (_, args) => Err(OperatorError::of_arguments(args)),
         }
     }
 
-    fn integers(self, a: i64, b: i64) -> Result<Value, String> {
-        let divisor = || if b == 0 { Err("division by zero".to_owned()) } else { Ok(b) };
+    fn integers(self, a: i64, b: i64) -> Result<Value, OperatorError> {
+        let divisor = || if b == 0 { Err(OperatorError::DivisionByZero) } else { Ok(b) };
         let value = match self {
             Prim::Add => Value::Int(a.wrapping_add(b)),
             Prim::Sub => Value::Int(a.wrapping_sub(b)),
@@ -92,12 +93,12 @@ impl Prim {
             Prim::Ge => Value::Bool(a >= b),
             Prim::Lt => Value::Bool(a < b),
             Prim::Le => Value::Bool(a <= b),
-            Prim::Neg | Prim::Item | Prim::Size => return Err(format!("{self:?} of two integers")),
+            Prim::Neg | Prim::Item | Prim::Size => return Err(OperatorError::of_arguments(&[&Value::Int(a), &Value::Int(b)])),
         };
         Ok(value)
     }
 
-    fn floats(self, a: f64, b: f64) -> Result<Value, String> {
+    fn floats(self, a: f64, b: f64) -> Result<Value, OperatorError> {
         Ok(match self {
             Prim::Add => Value::Double(a + b),
             Prim::Sub => Value::Double(a - b),
@@ -110,7 +111,9 @@ impl Prim {
             Prim::Ge => Value::Bool(a >= b),
             Prim::Lt => Value::Bool(a < b),
             Prim::Le => Value::Bool(a <= b),
-            Prim::Neg | Prim::Item | Prim::Size => return Err(format!("{self:?} of two numbers")),
+            Prim::Neg | Prim::Item | Prim::Size => {
+                return Err(OperatorError::of_arguments(&[&Value::Double(a), &Value::Double(b)]));
+            }
         })
     }
 }
@@ -124,13 +127,13 @@ fn number(value: &Value) -> Option<f64> {
     }
 }
 
-fn item(t: &Tensor) -> Result<Value, String> {
+fn item(t: &Tensor) -> Result<Value, OperatorError> {
     let to = match t.dtype() {
         d if d.is_float() => DType::F64,
         _ => DType::I64,
     };
-    let wide = cast(t, to).map_err(|e| e.to_string())?;
-    let many = || format!("the item of a tensor of {} elements", t.numel());
+    let wide = cast(t, to)?;
+    let many = || OperatorError::Item(t.numel());
     if to == DType::F64 {
         return wide.as_slice::<f64>().ok().filter(|v| v.len() == 1).map(|v| Value::Double(v[0])).ok_or_else(many);
     }

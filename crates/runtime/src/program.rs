@@ -14,7 +14,7 @@ use flambeau_wire::{
     read_program,
 };
 
-use crate::{Error, Result, Value, map_file};
+use crate::{ConstantError, Error, Result, Value, map_file};
 
 /// Name under which programs ask for the MLX delegate.
 pub const MLX_BACKEND: &str = "MLXBackend";
@@ -152,11 +152,7 @@ impl Program {
 
     /// A delegate's graph, decoded and checked once for all sessions.
     pub(crate) fn checked(&self, plan_index: usize, index: usize) -> Result<Arc<Checked>> {
-        let plan = self.file().plans.get(plan_index);
-        let cell = self.shared.graphs.get(plan_index).and_then(|graphs| graphs.get(index));
-        let (Some(plan), Some(cell)) = (plan, cell) else {
-            return Err(Error::NoMethod { name: format!("{plan_index}/{index}"), found: String::new() });
-        };
+        let (plan, cell) = (&self.file().plans[plan_index], &self.shared.graphs[plan_index][index]);
         if let Some(graph) = cell.get() {
             return Ok(Arc::clone(graph));
         }
@@ -166,7 +162,7 @@ impl Program {
     }
 
     /// What a value holds before a method runs; `None` for tensors that have no contents yet, and for lists.
-    pub(crate) fn initial(&self, plan: &ExecutionPlan, index: u32) -> Result<Option<Value>, String> {
+    pub(crate) fn initial(&self, plan: &ExecutionPlan, index: u32) -> Result<Option<Value>, ConstantError> {
         Ok(match plan.values.get(index as usize) {
             Some(EValue::None) => Some(Value::None),
             Some(EValue::Int(v)) => Some(Value::Int(*v)),
@@ -179,26 +175,26 @@ impl Program {
     }
 
     /// The elements that the files hold for a tensor.
-    fn tensor(&self, value: &TensorValue) -> Result<Option<Tensor>, String> {
+    fn tensor(&self, value: &TensorValue) -> Result<Option<Tensor>, ConstantError> {
         let bytes = if value.is_external() { Some(self.external(value)?) } else { self.file().tensor_data(value) };
         let Some(bytes) = bytes else { return Ok(None) };
         if !value.dim_order.iter().enumerate().all(|(i, &d)| i == usize::from(d)) {
-            return Err(format!("constant tensors in the dim order {:?} are not supported", value.dim_order));
+            return Err(ConstantError::DimOrder(value.dim_order.clone()));
         }
         let shape: Vec<usize> = value.sizes.iter().map(|&d| d as usize).collect();
-        Tensor::new(value.dtype, &shape, bytes).map(|t| Some(t.aligned())).map_err(|e| e.to_string())
+        Ok(Some(Tensor::new(value.dtype, &shape, bytes)?.aligned()))
     }
 
-    fn external(&self, value: &TensorValue) -> Result<Bytes, String> {
+    fn external(&self, value: &TensorValue) -> Result<Bytes, ConstantError> {
         let key = value.extra.as_ref().and_then(|e| e.fully_qualified_name.as_deref()).unwrap_or_default();
-        let missing = || format!("the data of `{key}` lies in a .ptd file; give it with the program");
+        let missing = || ConstantError::NoData(key.to_owned());
         let data = self.shared.data.as_ref().ok_or_else(missing)?;
         let layout = data.entries.get(key).ok_or_else(missing)?.layout.as_ref();
         let fits = layout.is_some_and(|l| l.dtype == value.dtype && l.sizes == value.sizes && l.dim_order == value.dim_order);
         if !fits {
             let expected = format!("{}{:?}", value.dtype, value.sizes);
             let found = layout.map_or("no layout".into(), |l| format!("{}{:?}", l.dtype, l.sizes));
-            return Err(format!("external data `{key}`: expected {expected}, found {found}"));
+            return Err(ConstantError::Layout { key: key.to_owned(), expected, found });
         }
         data.get(key).ok_or_else(missing)
     }

@@ -1,24 +1,24 @@
-//! The outer instructions.
+//! The outer instructions. The reader of files has checked that every value, operator and delegate that they name exists.
 
 use flambeau_ir::engine::Value as EngineValue;
 use flambeau_tensor::{Tensor, cast};
 use flambeau_wire::pte::{EValue, ExecutionPlan, Instruction};
 
-use crate::{Error, Method, Result, Value};
+use crate::{Error, InstructionError, Method, Place, Result, Value};
 
 /// Instructions of one run, the bound that ExecuTorch sets.
 const MAX_INSTRUCTIONS: u64 = 10_000_000;
 
-/// What the caller reads of delegates' results.
+/// Which rows of delegates' results the caller reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum Rows {
     All,
     /// The last entry along the second-to-last axis.
     Last,
 }
 
 /// Runs all chains of a method, one after the other.
-pub(crate) fn execute(method: &mut Method, plan: &ExecutionPlan, cells: &mut [Option<Value>], wanted: Wanted) -> Result<()> {
+pub(crate) fn execute(method: &mut Method, plan: &ExecutionPlan, cells: &mut [Option<Value>], rows: Rows) -> Result<()> {
     let mut count = 0u64;
     for (c, chain) in plan.chains.iter().enumerate() {
         let mut at = 0;
@@ -27,8 +27,9 @@ pub(crate) fn execute(method: &mut Method, plan: &ExecutionPlan, cells: &mut [Op
             if count > MAX_INSTRUCTIONS {
                 return Err(Error::Endless { method: plan.name.clone(), max: MAX_INSTRUCTIONS });
             }
-            let next = step(method, plan, (c, at), instruction, cells, wanted);
-            let fail = |what| Error::Run { method: plan.name.clone(), chain: c, instruction: at, what };
+            let place = Place { chain: c, instruction: at };
+            let next = step(method, plan, place, instruction, cells, rows);
+            let fail = |source| Error::Run { method: plan.name.clone(), place, source };
             at = next.map_err(fail)?.unwrap_or(at + 1);
         }
     }
@@ -39,60 +40,55 @@ pub(crate) fn execute(method: &mut Method, plan: &ExecutionPlan, cells: &mut [Op
 fn step(
     method: &mut Method,
     plan: &ExecutionPlan,
-    place: (usize, usize),
+    place: Place,
     instruction: &Instruction,
     cells: &mut [Option<Value>],
-    wanted: Wanted,
-) -> Result<Option<usize>, String> {
+    rows: Rows,
+) -> Result<Option<usize>, InstructionError> {
     match instruction {
-        Instruction::DelegateCall { delegate, args } => call_delegate(method, plan, *delegate as usize, args, cells, wanted)?,
+        Instruction::DelegateCall { delegate, args } => call_delegate(method, plan, *delegate, args, cells, rows)?,
         Instruction::KernelCall { args, .. } => {
             let engine = std::sync::Arc::clone(&method.engine);
-            let kernel = method.kernels.get_mut(&place).ok_or("the kernel is not loaded")?;
+            let kernel = method.kernels.get_mut(&place).expect("loading prepares every kernel call");
             kernel.run(plan, args, cells, &engine)?;
         }
         Instruction::MoveCall { from, to } => {
             let value = read(cells, *from)?.clone();
-            set(cells, *to, value)?;
+            cells[*to as usize] = Some(value);
         }
         Instruction::JumpFalse { cond, destination } => {
             if !truth(read(cells, *cond)?)? {
                 return Ok(Some(*destination as usize));
             }
         }
-        Instruction::Free { value } => {
-            if let Some(cell) = cells.get_mut(*value as usize) {
-                *cell = None;
-            }
-        }
+        Instruction::Free { value } => cells[*value as usize] = None,
     }
     Ok(None)
 }
 
 /// What a value holds.
-pub(crate) fn read(cells: &[Option<Value>], at: u32) -> Result<&Value, String> {
-    cells.get(at as usize).and_then(Option::as_ref).ok_or_else(|| format!("value {at} is read before anything is written to it"))
-}
-
-/// Stores a result.
-pub(crate) fn set(cells: &mut [Option<Value>], at: u32, value: Value) -> Result<(), String> {
-    let cell = cells.get_mut(at as usize).ok_or_else(|| format!("there is no value {at}"))?;
-    *cell = Some(value);
-    Ok(())
+pub(crate) fn read(cells: &[Option<Value>], at: u32) -> Result<&Value, InstructionError> {
+    cells[at as usize].as_ref().ok_or(InstructionError::Unset(at))
 }
 
 /// Stores a tensor in the element type that the plan declares.
-pub(crate) fn set_tensor(plan: &ExecutionPlan, cells: &mut [Option<Value>], at: u32, tensor: Tensor) -> Result<(), String> {
+pub(crate) fn set_tensor(
+    plan: &ExecutionPlan,
+    cells: &mut [Option<Value>],
+    at: u32,
+    tensor: Tensor,
+) -> Result<(), InstructionError> {
     let tensor = match plan.values.get(at as usize) {
-        Some(EValue::Tensor(t)) if t.dtype != tensor.dtype() => cast(&tensor, t.dtype).map_err(|e| e.to_string())?,
+        Some(EValue::Tensor(t)) if t.dtype != tensor.dtype() => cast(&tensor, t.dtype)?,
         _ => tensor,
     };
-    set(cells, at, Value::Tensor(tensor))
+    cells[at as usize] = Some(Value::Tensor(tensor));
+    Ok(())
 }
 
 /// False is the boolean, and any tensor of booleans that has a false element.
-fn truth(value: &Value) -> Result<bool, String> {
-    let bad = || format!("the condition is {}, expected a boolean", value.describe());
+fn truth(value: &Value) -> Result<bool, InstructionError> {
+    let bad = || InstructionError::Condition(value.describe());
     match value {
         Value::Bool(b) => Ok(*b),
         Value::Tensor(t) => {
@@ -104,11 +100,16 @@ fn truth(value: &Value) -> Result<bool, String> {
 }
 
 /// What a delegate is called with.
-pub(crate) fn arguments(delegate: usize, inputs: &[u32], cells: &[Option<Value>]) -> Result<Vec<EngineValue>, String> {
-    let argument = |&at: &u32| match read(cells, at)? {
-        Value::Tensor(t) => Ok(EngineValue::Tensor(t.clone())),
-        Value::Int(v) => i32::try_from(*v).map(EngineValue::Int).map_err(|_| format!("the integer {v} does not fit 32 bits")),
-        other => Err(format!("delegate {delegate} cannot take {}", other.describe())),
+pub(crate) fn arguments(delegate: u32, inputs: &[u32], cells: &[Option<Value>]) -> Result<Vec<EngineValue>, InstructionError> {
+    let argument = |&at: &u32| {
+        let value = read(cells, at)?;
+        let wrong = || InstructionError::DelegateArgument { delegate, found: value.describe() };
+        match value {
+            Value::Tensor(t) => Ok(EngineValue::Tensor(t.clone())),
+            // A delegate's integers have 32 bits.
+            Value::Int(v) => i32::try_from(*v).map(EngineValue::Int).map_err(|_| wrong()),
+            _ => Err(wrong()),
+        }
     };
     inputs.iter().map(argument).collect()
 }
@@ -116,26 +117,27 @@ pub(crate) fn arguments(delegate: usize, inputs: &[u32], cells: &[Option<Value>]
 fn call_delegate(
     method: &mut Method,
     plan: &ExecutionPlan,
-    index: usize,
+    index: u32,
     args: &[u32],
     cells: &mut [Option<Value>],
-    wanted: Wanted,
-) -> Result<(), String> {
-    let delegate = method.delegates.get_mut(index).ok_or_else(|| format!("there is no delegate {index}"))?;
+    rows: Rows,
+) -> Result<(), InstructionError> {
+    let delegate = &mut method.delegates[index as usize];
     let (inputs, outputs) = args.split_at(delegate.graph.inputs.len().min(args.len()));
     let arguments = arguments(index, inputs, cells)?;
-    let results = match wanted {
-        Wanted::All => delegate.session.run(&arguments),
-        Wanted::Last => delegate.session.run_last(&arguments),
+    let results = match rows {
+        Rows::All => delegate.session.run(&arguments),
+        Rows::Last => delegate.session.run_last(&arguments),
     };
-    let results = results.map_err(|e| format!("delegate {index}: {e}"))?;
+    let results = results.map_err(|source| InstructionError::Delegate { delegate: index, source })?;
     if results.len() != outputs.len() {
-        return Err(format!("delegate {index} gave {} results, expected {}", results.len(), outputs.len()));
+        let (found, expected) = (results.len(), outputs.len());
+        return Err(InstructionError::DelegateResults { delegate: index, found, expected });
     }
     for (&at, result) in outputs.iter().zip(results) {
         match result {
             EngineValue::Tensor(tensor) => set_tensor(plan, cells, at, tensor)?,
-            EngineValue::Int(v) => set(cells, at, Value::Int(v.into()))?,
+            EngineValue::Int(v) => cells[at as usize] = Some(Value::Int(v.into())),
         }
     }
     Ok(())

@@ -149,16 +149,17 @@ fn custom_sdpa(cx: &mut Lower, call: &Call) -> Items {
 }
 
 /// The new contents of the cache. The operator's own result is a dummy; callers bind the cache to what this returns.
+/// The result carries nothing; behind it stands what the cache then holds.
 fn kv_cache_update(cx: &mut Lower, call: &Call) -> Items {
     let (cache, new) = (call.tensor("cache")?, call.tensor("new_values")?);
     let start = call.size("start_pos")?;
     let n_new = cx.spec(new).dims[2].clone();
     let ring_size = call.int_or("ring_size", 0)?;
     if ring_size != 0 {
-        return one(ring_update(cx, cache, new, &start, ring_size)?);
+        return Ok(vec![Item::None, Item::Tensor(ring_update(cx, cache, new, &start, ring_size)?)]);
     }
     let (start, stop) = (cx.int(&start)?, cx.int(&(start.clone() + n_new))?);
-    one(update_axis(cx, cache, new, 2, start, stop)?)
+    Ok(vec![Item::None, Item::Tensor(update_axis(cx, cache, new, 2, start, stop)?)])
 }
 
 /// `dst` with `start..stop` of an axis replaced.
@@ -223,10 +224,10 @@ fn update_and_attend(cx: &mut Lower, call: &Call) -> Items {
 }
 
 pub(super) const ROWS: &[RuleRow] = &[
-    row("aten.index_copy.default", "self dim index source", |cx, call| lifted(cx, call, &["self", "source"], index_copy)),
-    row("aten.scaled_dot_product_attention.default", "query key value attn_mask dropout_p is_causal scale enable_gqa", sdpa),
-    row("kvcache.update_and_attend.default", "q k v position layer_id scale out_dtype", update_and_attend),
-    row("mlx.custom_sdpa.default", "query key value start_pos attn_mask dropout_p is_causal scale", custom_sdpa),
-    row("mlx.kv_cache_update.default", "cache new_values start_pos ring_size", kv_cache_update),
-    row("mlx.rope.default", "x dims pos traditional base scale freqs", rope),
+    row("aten.index_copy.default", |cx, call| lifted(cx, call, &["self", "source"], index_copy)),
+    row("aten.scaled_dot_product_attention.default", sdpa),
+    row("kvcache.update_and_attend.default", update_and_attend),
+    row("mlx.custom_sdpa.default", custom_sdpa),
+    row("mlx.kv_cache_update.default", kv_cache_update),
+    row("mlx.rope.default", rope),
 ];

@@ -177,19 +177,15 @@ fn convolution(cx: &mut Lower, call: &Call) -> Items {
 }
 
 pub(super) const ROWS: &[RuleRow] = &[
-    row(
-        "aten._convolution.default",
-        "input weight bias stride padding dilation transposed output_padding groups benchmark deterministic cudnn_enabled allow_tf32",
-        convolution,
-    ),
-    row("aten.conv1d.default", "input weight bias stride padding dilation groups", conv1d),
-    row("aten.conv1d.padding", "input weight bias stride padding dilation groups", conv1d),
-    row("aten.conv2d.default", "input weight bias stride padding dilation groups", conv2d),
-    row("aten.conv2d.padding", "input weight bias stride padding dilation groups", conv2d),
-    row("aten.conv3d.default", "input weight bias stride padding dilation groups", conv3d),
-    row("aten.conv3d.padding", "input weight bias stride padding dilation groups", conv3d),
-    row("aten.conv_transpose1d.default", "input weight bias stride padding output_padding groups dilation", conv_transpose1d),
-    row("aten.conv_transpose2d.input", "input weight bias stride padding output_padding groups dilation", conv_transpose2d),
-    row("aten.conv_transpose3d.input", "input weight bias stride padding output_padding groups dilation", conv_transpose3d),
-    row("aten.convolution.default", "input weight bias stride padding dilation transposed output_padding groups", convolution),
+    row("aten._convolution.default", convolution),
+    row("aten.conv1d.default", conv1d),
+    row("aten.conv1d.padding", conv1d),
+    row("aten.conv2d.default", conv2d),
+    row("aten.conv2d.padding", conv2d),
+    row("aten.conv3d.default", conv3d),
+    row("aten.conv3d.padding", conv3d),
+    row("aten.conv_transpose1d.default", conv_transpose1d),
+    row("aten.conv_transpose2d.input", conv_transpose2d),
+    row("aten.conv_transpose3d.input", conv_transpose3d),
+    row("aten.convolution.default", convolution),
 ];

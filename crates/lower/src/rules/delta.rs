@@ -218,8 +218,8 @@ fn tq_dequant(cx: &mut Lower, call: &Call) -> Items {
 }
 
 pub(super) const ROWS: &[RuleRow] = &[
-    row("mlx.gated_delta_rule.default", "q k v g beta state use_custom_kernel", gated_delta_rule),
-    row("mlx.tq4_compress.default", "values boundaries", tq4_compress),
-    row("mlx.tq_dequant.default", "packed norms centroids", tq_dequant),
-    row("mlx.tq_norm.default", "x", tq_norm),
+    row("mlx.gated_delta_rule.default", gated_delta_rule),
+    row("mlx.tq4_compress.default", tq4_compress),
+    row("mlx.tq_dequant.default", tq_dequant),
+    row("mlx.tq_norm.default", tq_norm),
 ];

@@ -166,13 +166,13 @@ fn trace(cx: &mut Lower, call: &Call) -> Items {
 }
 
 pub(super) const ROWS: &[RuleRow] = &[
-    row("aten.diag.default", "self diagonal", diag),
-    row("aten.diag_embed.default", "self offset dim1 dim2", diag_embed),
-    row("aten.diagflat.default", "self offset", diagflat),
-    row("aten.diagonal.default", "self offset dim1 dim2", diagonal),
-    row("aten.diagonal_copy.default", "self offset dim1 dim2", diagonal),
-    row("aten.diagonal_scatter.default", "self src offset dim1 dim2", diagonal_scatter),
-    row("aten.fill_diagonal.default", "self fill_value wrap", fill_diagonal),
-    row("aten.linalg_diagonal.default", "A offset dim1 dim2", linalg_diagonal),
-    row("aten.trace.default", "self", trace),
+    row("aten.diag.default", diag),
+    row("aten.diag_embed.default", diag_embed),
+    row("aten.diagflat.default", diagflat),
+    row("aten.diagonal.default", diagonal),
+    row("aten.diagonal_copy.default", diagonal),
+    row("aten.diagonal_scatter.default", diagonal_scatter),
+    row("aten.fill_diagonal.default", fill_diagonal),
+    row("aten.linalg_diagonal.default", linalg_diagonal),
+    row("aten.trace.default", trace),
 ];

@@ -296,11 +296,9 @@ fn affine_grid(cx: &mut Lower, call: &Call) -> Items {
     one(cx.reshape(grid, &dims)?)
 }
 
-const SAMPLER: &str = "input grid interpolation_mode padding_mode align_corners";
-
 pub(super) const ROWS: &[RuleRow] = &[
-    row("aten.affine_grid_generator.default", "theta size align_corners", affine_grid),
-    row("aten.grid_sampler.default", SAMPLER, grid_sampler),
-    row("aten.grid_sampler_2d.default", SAMPLER, grid_sampler),
-    row("aten.grid_sampler_3d.default", SAMPLER, grid_sampler),
+    row("aten.affine_grid_generator.default", affine_grid),
+    row("aten.grid_sampler.default", grid_sampler),
+    row("aten.grid_sampler_2d.default", grid_sampler),
+    row("aten.grid_sampler_3d.default", grid_sampler),
 ];

@@ -275,20 +275,18 @@ fn uneven_bags(cx: &mut Lower, call: &Call) -> Items {
     Ok(vec![Item::Tensor(bag), Item::None, Item::None, Item::None])
 }
 
-const BAG: &str = "weight indices offsets scale_grad_by_freq mode sparse per_sample_weights include_last_offset padding_idx";
-
 pub(super) const ROWS: &[RuleRow] = &[
-    row("aten.embedding.default", "weight indices padding_idx scale_grad_by_freq sparse", embedding),
-    row("aten.gather.default", "self dim index sparse_grad", |cx, call| lifted(cx, call, &["self", "index"], gather)),
-    row("aten.index.Tensor", "self indices", index),
-    row("aten.index_select.default", "self dim index", |cx, call| lifted(cx, call, &["self"], index_select)),
-    row("aten.select_scatter.default", "self src dim index", select_scatter),
-    row("aten.slice_scatter.default", "self src dim start end step", slice_scatter),
-    row("aten._embedding_bag.default", BAG, embedding_bag),
-    row("aten._embedding_bag_forward_only.default", BAG, embedding_bag),
-    row("aten._unsafe_index.Tensor", "self indices", index),
-    row("aten.embedding_bag.padding_idx", BAG, embedding_bag),
-    row("aten.one_hot.default", "self num_classes", one_hot),
-    row("aten.take.default", "self index", take),
-    row("aten.take_along_dim.default", "self indices dim", |cx, call| lifted(cx, call, &["self", "indices"], take_along_dim)),
+    row("aten.embedding.default", embedding),
+    row("aten.gather.default", |cx, call| lifted(cx, call, &["self", "index"], gather)),
+    row("aten.index.Tensor", index),
+    row("aten.index_select.default", |cx, call| lifted(cx, call, &["self"], index_select)),
+    row("aten.select_scatter.default", select_scatter),
+    row("aten.slice_scatter.default", slice_scatter),
+    row("aten._embedding_bag.default", embedding_bag),
+    row("aten._embedding_bag_forward_only.default", embedding_bag),
+    row("aten._unsafe_index.Tensor", index),
+    row("aten.embedding_bag.padding_idx", embedding_bag),
+    row("aten.one_hot.default", one_hot),
+    row("aten.take.default", take),
+    row("aten.take_along_dim.default", |cx, call| lifted(cx, call, &["self", "indices"], take_along_dim)),
 ];

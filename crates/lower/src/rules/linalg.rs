@@ -143,14 +143,14 @@ fn add_products(cx: &mut Lower, call: &Call, [a, b]: [Tid; 2], count: i64) -> Re
 }
 
 pub(super) const ROWS: &[RuleRow] = &[
-    row("aten.addmm.default", "self mat1 mat2 beta alpha", addmm),
-    row("aten.addmv.default", "self mat vec beta alpha", addmv),
-    row("aten.baddbmm.default", "self batch1 batch2 beta alpha", baddbmm),
-    row("aten.bmm.default", "self mat2", matmul),
-    row("aten.linear.default", "input weight bias", linear),
-    row("aten.matmul.default", "self other", matmul),
-    row("aten.mm.default", "self mat2", matmul),
-    row("aten.addbmm.default", "self batch1 batch2 beta alpha", addbmm),
-    row("aten.addr.default", "self vec1 vec2 beta alpha", addr),
-    row("aten.linalg_matmul.default", "self other", matmul),
+    row("aten.addmm.default", addmm),
+    row("aten.addmv.default", addmv),
+    row("aten.baddbmm.default", baddbmm),
+    row("aten.bmm.default", matmul),
+    row("aten.linear.default", linear),
+    row("aten.matmul.default", matmul),
+    row("aten.mm.default", matmul),
+    row("aten.addbmm.default", addbmm),
+    row("aten.addr.default", addr),
+    row("aten.linalg_matmul.default", matmul),
 ];

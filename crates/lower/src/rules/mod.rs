@@ -1,7 +1,7 @@
 //! The rule table: one row per PyTorch operator, in files by family.
 //!
-//! A row names the operator, its parameters in schema order (so that positional calls can be read as well), and the rule. Rules
-//! obey four laws: they look at metadata only; they emit nodes whose result equals PyTorch's for every input that the metadata
+//! A row names the operator and the rule. The operator's schema names its parameters; one without a schema ends the build. Rules obey
+//! four laws: they look at metadata only; they emit nodes whose result equals PyTorch's for every input that the metadata
 //! admits, or refuse; they never emit a node that a simpler one could replace; and they leave storage layout to engines.
 
 mod activation;
@@ -43,6 +43,8 @@ mod window;
 
 use std::{collections::HashMap, sync::LazyLock};
 
+use flambeau_aten::Operator;
+
 pub use self::scan::Loop;
 use crate::{Call, Item, Lower, Refuse};
 
@@ -54,14 +56,13 @@ pub type Rule = fn(&mut Lower, &Call) -> Result<Vec<Item>, Refuse>;
 pub struct RuleRow {
     /// Target without the `torch.ops.` prefix.
     pub target: &'static str,
-    /// Parameter names in schema order, separated by spaces.
-    pub params: &'static str,
+    pub operator: Operator,
     pub rule: Rule,
 }
 
 /// Shorthand for a row.
-const fn row(target: &'static str, params: &'static str, rule: Rule) -> RuleRow {
-    RuleRow { target, params, rule }
+const fn row(target: &'static str, rule: Rule) -> RuleRow {
+    RuleRow { target, operator: Operator::named(target), rule }
 }
 
 const FAMILIES: &[&[RuleRow]] = &[

@@ -228,12 +228,8 @@ fn gather_qmm(cx: &mut Lower, call: &Call) -> Items {
 }
 
 pub(super) const ROWS: &[RuleRow] = &[
-    row("mlx.gather_mm.default", "a b rhs_indices lhs_indices sorted_indices", gather_mm),
-    row(
-        "mlx.gather_qmm.default",
-        "x w scales biases rhs_indices lhs_indices transpose group_size bits mode sorted_indices",
-        gather_qmm,
-    ),
-    row("mlx.moe_gather_inputs.default", "x expert_indices top_k sort_cutoff", gather_inputs),
-    row("mlx.moe_scatter_outputs.default", "down sort_experts inv_order top_k", scatter_outputs),
+    row("mlx.gather_mm.default", gather_mm),
+    row("mlx.gather_qmm.default", gather_qmm),
+    row("mlx.moe_gather_inputs.default", gather_inputs),
+    row("mlx.moe_scatter_outputs.default", scatter_outputs),
 ];

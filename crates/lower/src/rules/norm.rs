@@ -126,13 +126,13 @@ fn safe_softmax(cx: &mut Lower, call: &Call) -> Items {
 }
 
 pub(super) const ROWS: &[RuleRow] = &[
-    row("aten._log_softmax.default", "self dim half_to_float", |cx, call| lifted(cx, call, &["self"], log_softmax)),
-    row("aten._softmax.default", "self dim half_to_float", softmax),
-    row("aten.layer_norm.default", "input normalized_shape weight bias eps cudnn_enable", layer_norm),
-    row("aten.log_softmax.int", "self dim dtype", |cx, call| lifted(cx, call, &["self"], log_softmax)),
-    row("aten.native_layer_norm.default", "input normalized_shape weight bias eps", native_layer_norm),
-    row("aten.rms_norm.default", "input normalized_shape weight eps", rms_norm),
-    row("aten.softmax.int", "self dim dtype", softmax),
-    row("aten._fused_rms_norm.default", "input normalized_shape weight eps", fused_rms_norm),
-    row("aten._safe_softmax.default", "self dim dtype", safe_softmax),
+    row("aten._log_softmax.default", |cx, call| lifted(cx, call, &["self"], log_softmax)),
+    row("aten._softmax.default", softmax),
+    row("aten.layer_norm.default", layer_norm),
+    row("aten.log_softmax.int", |cx, call| lifted(cx, call, &["self"], log_softmax)),
+    row("aten.native_layer_norm.default", native_layer_norm),
+    row("aten.rms_norm.default", rms_norm),
+    row("aten.softmax.int", softmax),
+    row("aten._fused_rms_norm.default", fused_rms_norm),
+    row("aten._safe_softmax.default", safe_softmax),
 ];

@@ -125,8 +125,8 @@ fn dequantize_mx(cx: &mut Lower, call: &Call) -> Items {
 }
 
 pub(super) const ROWS: &[RuleRow] = &[
-    row("torchao.dequantize_gguf.default", "weight ggml_type output_dtype", dequantize_gguf),
-    row("torchao.dequantize_int4_tensor.default", "qdata scale zero_point group_size output_dtype", dequantize_int4),
-    row("torchao.dequantize_mx.default", "qdata scale elem_dtype block_size output_dtype", dequantize_mx),
-    row("torchao.dequantize_nvfp4.default", "qdata scale per_tensor_scale block_size output_dtype", dequantize_nvfp4),
+    row("torchao.dequantize_gguf.default", dequantize_gguf),
+    row("torchao.dequantize_int4_tensor.default", dequantize_int4),
+    row("torchao.dequantize_mx.default", dequantize_mx),
+    row("torchao.dequantize_nvfp4.default", dequantize_nvfp4),
 ];

@@ -154,13 +154,13 @@ fn circular_pad(cx: &mut Lower, call: &Call) -> Items {
 }
 
 pub(super) const ROWS: &[RuleRow] = &[
-    row("aten._pad_circular.default", "self pad", circular_pad),
-    row("aten.constant_pad_nd.default", "self pad value", pad),
-    row("aten.pad.default", "self pad mode value", pad),
-    row("aten.reflection_pad1d.default", "self padding", reflection_pad),
-    row("aten.reflection_pad2d.default", "self padding", reflection_pad),
-    row("aten.reflection_pad3d.default", "self padding", reflection_pad),
-    row("aten.replication_pad1d.default", "self padding", replication_pad),
-    row("aten.replication_pad2d.default", "self padding", replication_pad),
-    row("aten.replication_pad3d.default", "self padding", replication_pad),
+    row("aten._pad_circular.default", circular_pad),
+    row("aten.constant_pad_nd.default", pad),
+    row("aten.pad.default", pad),
+    row("aten.reflection_pad1d.default", reflection_pad),
+    row("aten.reflection_pad2d.default", reflection_pad),
+    row("aten.reflection_pad3d.default", reflection_pad),
+    row("aten.replication_pad1d.default", replication_pad),
+    row("aten.replication_pad2d.default", replication_pad),
+    row("aten.replication_pad3d.default", replication_pad),
 ];

@@ -358,25 +358,22 @@ pools! {
     max_pool3d => max_pool(3);
 }
 
-const MAX: &str = "self kernel_size stride padding dilation ceil_mode";
-const AVG: &str = "self kernel_size stride padding ceil_mode count_include_pad divisor_override";
-
 pub(super) const ROWS: &[RuleRow] = &[
-    row("aten._adaptive_avg_pool2d.default", "self output_size", adaptive_avg_pool2d),
-    row("aten._adaptive_avg_pool3d.default", "self output_size", adaptive_avg_pool3d),
-    row("aten.adaptive_avg_pool1d.default", "self output_size", adaptive_avg_pool1d),
-    row("aten.adaptive_avg_pool2d.default", "self output_size", adaptive_avg_pool2d),
-    row("aten.adaptive_avg_pool3d.default", "self output_size", adaptive_avg_pool3d),
-    row("aten.adaptive_max_pool1d.default", "self output_size", adaptive_max_pool1d),
-    row("aten.adaptive_max_pool2d.default", "self output_size", adaptive_max_pool2d),
-    row("aten.adaptive_max_pool3d.default", "self output_size", adaptive_max_pool3d),
-    row("aten.avg_pool1d.default", "self kernel_size stride padding ceil_mode count_include_pad", avg_pool1d),
-    row("aten.avg_pool2d.default", AVG, avg_pool2d),
-    row("aten.avg_pool3d.default", AVG, avg_pool3d),
-    row("aten.max_pool1d.default", MAX, max_pool1d),
-    row("aten.max_pool1d_with_indices.default", MAX, max_pool1d),
-    row("aten.max_pool2d.default", MAX, max_pool2d),
-    row("aten.max_pool2d_with_indices.default", MAX, max_pool2d),
-    row("aten.max_pool3d.default", MAX, max_pool3d),
-    row("aten.max_pool3d_with_indices.default", MAX, max_pool3d),
+    row("aten._adaptive_avg_pool2d.default", adaptive_avg_pool2d),
+    row("aten._adaptive_avg_pool3d.default", adaptive_avg_pool3d),
+    row("aten.adaptive_avg_pool1d.default", adaptive_avg_pool1d),
+    row("aten.adaptive_avg_pool2d.default", adaptive_avg_pool2d),
+    row("aten.adaptive_avg_pool3d.default", adaptive_avg_pool3d),
+    row("aten.adaptive_max_pool1d.default", adaptive_max_pool1d),
+    row("aten.adaptive_max_pool2d.default", adaptive_max_pool2d),
+    row("aten.adaptive_max_pool3d.default", adaptive_max_pool3d),
+    row("aten.avg_pool1d.default", avg_pool1d),
+    row("aten.avg_pool2d.default", avg_pool2d),
+    row("aten.avg_pool3d.default", avg_pool3d),
+    row("aten.max_pool1d.default", max_pool1d),
+    row("aten.max_pool1d_with_indices.default", max_pool1d),
+    row("aten.max_pool2d.default", max_pool2d),
+    row("aten.max_pool2d_with_indices.default", max_pool2d),
+    row("aten.max_pool3d.default", max_pool3d),
+    row("aten.max_pool3d_with_indices.default", max_pool3d),
 ];

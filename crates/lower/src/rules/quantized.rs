@@ -200,11 +200,5 @@ fn dequantize_packed(cx: &mut Lower, call: &Call) -> Items {
     })?)
 }
 
-pub(super) const ROWS: &[RuleRow] = &[
-    row("flambeau.dequantize_packed.default", "words scales biases group_size bits mode output_dtype", dequantize_packed),
-    row(
-        "torchao.dequantize_affine.default",
-        "input block_size scale zero_point input_dtype quant_min quant_max output_dtype",
-        dequantize_affine,
-    ),
-];
+pub(super) const ROWS: &[RuleRow] =
+    &[row("flambeau.dequantize_packed.default", dequantize_packed), row("torchao.dequantize_affine.default", dequantize_affine)];

@@ -75,15 +75,15 @@ fn randperm(cx: &mut Lower, call: &Call) -> Items {
 }
 
 pub(super) const ROWS: &[RuleRow] = &[
-    row("aten.bernoulli.default", "self generator", bernoulli),
-    row("aten.bernoulli.p", "self p generator", bernoulli),
-    row("aten.rand.default", "size dtype layout device pin_memory", rand),
-    row("aten.rand_like.default", "self dtype layout device pin_memory memory_format", rand),
-    row("aten.randint.default", "high size dtype layout device pin_memory", randint),
-    row("aten.randint.low", "low high size dtype layout device pin_memory", randint),
-    row("aten.randint_like.default", "self high dtype layout device pin_memory memory_format", randint),
-    row("aten.randint_like.low_dtype", "self low high dtype layout device pin_memory memory_format", randint),
-    row("aten.randn.default", "size dtype layout device pin_memory", randn),
-    row("aten.randn_like.default", "self dtype layout device pin_memory memory_format", randn),
-    row("aten.randperm.default", "n dtype layout device pin_memory", randperm),
+    row("aten.bernoulli.default", bernoulli),
+    row("aten.bernoulli.p", bernoulli),
+    row("aten.rand.default", rand),
+    row("aten.rand_like.default", rand),
+    row("aten.randint.default", randint),
+    row("aten.randint.low", randint),
+    row("aten.randint_like.default", randint),
+    row("aten.randint_like.low_dtype", randint),
+    row("aten.randn.default", randn),
+    row("aten.randn_like.default", randn),
+    row("aten.randperm.default", randperm),
 ];

@@ -218,16 +218,13 @@ fn cell(cx: &mut Lower, call: &Call, cell: Cell) -> Items {
     Ok(state.into_iter().map(Item::Tensor).collect())
 }
 
-const CELL: &str = "input hx w_ih w_hh b_ih b_hh";
-const LAYERS: &str = "input hx params has_biases num_layers dropout train bidirectional batch_first";
-
 pub(super) const ROWS: &[RuleRow] = &[
-    row("aten.gru.input", LAYERS, |cx, call| recurrent(cx, call, Cell::Gru)),
-    row("aten.gru_cell.default", CELL, |cx, call| cell(cx, call, Cell::Gru)),
-    row("aten.lstm.input", LAYERS, |cx, call| recurrent(cx, call, Cell::Lstm)),
-    row("aten.lstm_cell.default", CELL, |cx, call| cell(cx, call, Cell::Lstm)),
-    row("aten.rnn_relu.input", LAYERS, |cx, call| recurrent(cx, call, Cell::Relu)),
-    row("aten.rnn_relu_cell.default", CELL, |cx, call| cell(cx, call, Cell::Relu)),
-    row("aten.rnn_tanh.input", LAYERS, |cx, call| recurrent(cx, call, Cell::Tanh)),
-    row("aten.rnn_tanh_cell.default", CELL, |cx, call| cell(cx, call, Cell::Tanh)),
+    row("aten.gru.input", |cx, call| recurrent(cx, call, Cell::Gru)),
+    row("aten.gru_cell.default", |cx, call| cell(cx, call, Cell::Gru)),
+    row("aten.lstm.input", |cx, call| recurrent(cx, call, Cell::Lstm)),
+    row("aten.lstm_cell.default", |cx, call| cell(cx, call, Cell::Lstm)),
+    row("aten.rnn_relu.input", |cx, call| recurrent(cx, call, Cell::Relu)),
+    row("aten.rnn_relu_cell.default", |cx, call| cell(cx, call, Cell::Relu)),
+    row("aten.rnn_tanh.input", |cx, call| recurrent(cx, call, Cell::Tanh)),
+    row("aten.rnn_tanh_cell.default", |cx, call| cell(cx, call, Cell::Tanh)),
 ];

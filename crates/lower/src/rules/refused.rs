@@ -33,29 +33,29 @@ fn complex(_: &mut Lower, _: &Call) -> Items {
 }
 
 pub(super) const ROWS: &[RuleRow] = &[
-    row("aten._fft_c2c.default", "self dim normalization forward", complex),
-    row("aten._fft_r2c.default", "self dim normalization onesided", complex),
-    row("aten._unique2.default", "self sorted return_inverse return_counts", data_dependent),
-    row("aten.bincount.default", "self weights minlength", data_dependent),
-    row("aten.complex.default", "real imag", complex),
-    row("aten.fft_fft.default", "self n dim norm", complex),
-    row("aten.fft_rfft.default", "self n dim norm", complex),
-    row("aten.masked_select.default", "self mask", data_dependent),
-    row("aten.nonzero.default", "self", data_dependent),
-    row("aten.nonzero_numpy.default", "self", data_dependent),
-    row("aten.polar.default", "abs angle", complex),
-    row("aten.repeat_interleave.Tensor", "repeats output_size", |cx, call| match repeated(cx, call)? {
+    row("aten._fft_c2c.default", complex),
+    row("aten._fft_r2c.default", complex),
+    row("aten._unique2.default", data_dependent),
+    row("aten.bincount.default", data_dependent),
+    row("aten.complex.default", complex),
+    row("aten.fft_fft.default", complex),
+    row("aten.fft_rfft.default", complex),
+    row("aten.masked_select.default", data_dependent),
+    row("aten.nonzero.default", data_dependent),
+    row("aten.nonzero_numpy.default", data_dependent),
+    row("aten.polar.default", complex),
+    row("aten.repeat_interleave.Tensor", |cx, call| match repeated(cx, call)? {
         Some(index) => one(cx.integers("_repeated", &index, DType::I64)?),
         None => data_dependent(cx, call),
     }),
-    row("aten.repeat_interleave.self_Tensor", "self repeats dim output_size", |cx, call| {
+    row("aten.repeat_interleave.self_Tensor", |cx, call| {
         let Some(index) = repeated(cx, call)? else { return data_dependent(cx, call) };
         let (x, axis) = super::ops::axis_or_flat(cx, call)?;
         let index = cx.integers("_repeated", &index, DType::I64)?;
         one(super::ops::take(cx, x, index, axis)?)
     }),
-    row("aten.stft.default", "self n_fft hop_length win_length window normalized onesided return_complex align_to_window", complex),
-    row("aten.unique_consecutive.default", "self return_inverse return_counts dim", data_dependent),
-    row("aten.view_as_complex.default", "self", complex),
-    row("aten.view_as_real.default", "self", complex),
+    row("aten.stft.default", complex),
+    row("aten.unique_consecutive.default", data_dependent),
+    row("aten.view_as_complex.default", complex),
+    row("aten.view_as_real.default", complex),
 ];

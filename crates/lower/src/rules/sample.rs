@@ -100,4 +100,4 @@ fn sample(cx: &mut Lower, call: &Call) -> Items {
     one(out)
 }
 
-pub(super) const ROWS: &[RuleRow] = &[row("mlx.sample.default", "logits temperature top_k top_p seed", sample)];
+pub(super) const ROWS: &[RuleRow] = &[row("mlx.sample.default", sample)];

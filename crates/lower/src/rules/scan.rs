@@ -210,9 +210,9 @@ fn cummin(cx: &mut Lower, call: &Call) -> Items {
 }
 
 pub(super) const ROWS: &[RuleRow] = &[
-    row("aten.cummax.default", "self dim", cummax),
-    row("aten.cummin.default", "self dim", cummin),
-    row("aten.cumprod.default", "self dim dtype", cumprod),
-    row("aten.cumsum.default", "self dim dtype", cumsum),
-    row("aten.logcumsumexp.default", "self dim", logcumsumexp),
+    row("aten.cummax.default", cummax),
+    row("aten.cummin.default", cummin),
+    row("aten.cumprod.default", cumprod),
+    row("aten.cumsum.default", cumsum),
+    row("aten.logcumsumexp.default", logcumsumexp),
 ];

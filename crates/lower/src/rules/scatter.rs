@@ -429,21 +429,19 @@ fn scatter_by_mask(cx: &mut Lower, x: Tid, mask: Tid, source: Tid) -> Emitted {
 }
 
 pub(super) const ROWS: &[RuleRow] = &[
-    row("aten._unsafe_index_put.default", "self indices values accumulate", index_put),
-    row("aten.index_add.default", "self dim index source alpha", |cx, call| lifted(cx, call, &["self", "source"], index_add)),
-    row("aten.index_fill.int_Scalar", "self dim index value", |cx, call| lifted(cx, call, &["self"], index_fill)),
-    row("aten.index_fill.int_Tensor", "self dim index value", |cx, call| lifted(cx, call, &["self"], index_fill)),
-    row("aten.index_put.default", "self indices values accumulate", index_put),
-    row("aten.index_reduce.default", "self dim index source reduce include_self", |cx, call| {
-        lifted(cx, call, &["self", "source"], index_reduce)
-    }),
-    row("aten.masked_scatter.default", "self mask source", masked_scatter),
-    row("aten.max_unpool2d.default", "self indices output_size", |cx, call| max_unpool(cx, call, 2)),
-    row("aten.max_unpool3d.default", "self indices output_size stride padding", |cx, call| max_unpool(cx, call, 3)),
-    row("aten.scatter.reduce", "self dim index src reduce", scatter_reduce),
-    row("aten.scatter.src", "self dim index src", scatter_src),
-    row("aten.scatter.value", "self dim index value", scatter_value),
-    row("aten.scatter.value_reduce", "self dim index value reduce", scatter_reduce),
-    row("aten.scatter_add.default", "self dim index src", scatter_add),
-    row("aten.scatter_reduce.two", "self dim index src reduce include_self", scatter_reduce),
+    row("aten._unsafe_index_put.default", index_put),
+    row("aten.index_add.default", |cx, call| lifted(cx, call, &["self", "source"], index_add)),
+    row("aten.index_fill.int_Scalar", |cx, call| lifted(cx, call, &["self"], index_fill)),
+    row("aten.index_fill.int_Tensor", |cx, call| lifted(cx, call, &["self"], index_fill)),
+    row("aten.index_put.default", index_put),
+    row("aten.index_reduce.default", |cx, call| lifted(cx, call, &["self", "source"], index_reduce)),
+    row("aten.masked_scatter.default", masked_scatter),
+    row("aten.max_unpool2d.default", |cx, call| max_unpool(cx, call, 2)),
+    row("aten.max_unpool3d.default", |cx, call| max_unpool(cx, call, 3)),
+    row("aten.scatter.reduce", scatter_reduce),
+    row("aten.scatter.src", scatter_src),
+    row("aten.scatter.value", scatter_value),
+    row("aten.scatter.value_reduce", scatter_reduce),
+    row("aten.scatter_add.default", scatter_add),
+    row("aten.scatter_reduce.two", scatter_reduce),
 ];

@@ -355,27 +355,27 @@ fn isin(cx: &mut Lower, call: &Call) -> Items {
 }
 
 pub(super) const ROWS: &[RuleRow] = &[
-    row("aten.argsort.default", "self dim descending", argsort),
-    row("aten.argsort.stable", "self stable dim descending", argsort),
-    row("aten.bucketize.Scalar", "self boundaries out_int32 right", bucketize),
-    row("aten.bucketize.Tensor", "self boundaries out_int32 right", bucketize),
-    row("aten.isin.Scalar_Tensor", "element test_elements assume_unique invert", isin),
-    row("aten.isin.Tensor_Scalar", "elements test_element assume_unique invert", isin),
-    row("aten.isin.Tensor_Tensor", "elements test_elements assume_unique invert", isin),
-    row("aten.kthvalue.default", "self k dim keepdim", kthvalue),
-    row("aten.median.default", "self", median),
-    row("aten.median.dim", "self dim keepdim", median_dim),
-    row("aten.mode.default", "self dim keepdim", mode),
-    row("aten.nanmedian.default", "self", nanmedian),
-    row("aten.nanmedian.dim", "self dim keepdim", nanmedian_dim),
-    row("aten.quantile.scalar", "self q dim keepdim interpolation", quantile),
-    row("aten.msort.default", "self", |cx, call| {
+    row("aten.argsort.default", argsort),
+    row("aten.argsort.stable", argsort),
+    row("aten.bucketize.Scalar", bucketize),
+    row("aten.bucketize.Tensor", bucketize),
+    row("aten.isin.Scalar_Tensor", isin),
+    row("aten.isin.Tensor_Scalar", isin),
+    row("aten.isin.Tensor_Tensor", isin),
+    row("aten.kthvalue.default", kthvalue),
+    row("aten.median.default", median),
+    row("aten.median.dim", median_dim),
+    row("aten.mode.default", mode),
+    row("aten.nanmedian.default", nanmedian),
+    row("aten.nanmedian.dim", nanmedian_dim),
+    row("aten.quantile.scalar", quantile),
+    row("aten.msort.default", |cx, call| {
         let x = call.tensor("self")?;
         one(ops::sort(cx, x, 0)?)
     }),
-    row("aten.searchsorted.Scalar", "sorted_sequence self out_int32 right side sorter", searchsorted),
-    row("aten.searchsorted.Tensor", "sorted_sequence self out_int32 right side sorter", searchsorted),
-    row("aten.sort.default", "self dim descending", sort),
-    row("aten.sort.stable", "self stable dim descending", sort),
-    row("aten.topk.default", "self k dim largest sorted", topk),
+    row("aten.searchsorted.Scalar", searchsorted),
+    row("aten.searchsorted.Tensor", searchsorted),
+    row("aten.sort.default", sort),
+    row("aten.sort.stable", sort),
+    row("aten.topk.default", topk),
 ];

@@ -261,26 +261,14 @@ fn weight_norm(cx: &mut Lower, call: &Call) -> Items {
 }
 
 pub(super) const ROWS: &[RuleRow] = &[
-    row(
-        "aten._native_batch_norm_legit.default",
-        "input weight bias running_mean running_var training momentum eps",
-        native_batch_norm,
-    ),
-    row("aten._native_batch_norm_legit.no_stats", "input weight bias training momentum eps", native_batch_norm),
-    row(
-        "aten._native_batch_norm_legit_no_training.default",
-        "input weight bias running_mean running_var momentum eps",
-        native_batch_norm,
-    ),
-    row("aten._weight_norm.default", "v g dim", weight_norm),
-    row("aten._weight_norm_interface.default", "v g dim", weight_norm),
-    row("aten.batch_norm.default", "input weight bias running_mean running_var training momentum eps cudnn_enabled", batch_norm),
-    row("aten.group_norm.default", "input num_groups weight bias eps cudnn_enabled", group_norm),
-    row(
-        "aten.instance_norm.default",
-        "input weight bias running_mean running_var use_input_stats momentum eps cudnn_enabled",
-        instance_norm,
-    ),
-    row("aten.native_batch_norm.default", "input weight bias running_mean running_var training momentum eps", native_batch_norm),
-    row("aten.native_group_norm.default", "input weight bias N C HxW group eps", native_group_norm),
+    row("aten._native_batch_norm_legit.default", native_batch_norm),
+    row("aten._native_batch_norm_legit.no_stats", native_batch_norm),
+    row("aten._native_batch_norm_legit_no_training.default", native_batch_norm),
+    row("aten._weight_norm.default", weight_norm),
+    row("aten._weight_norm_interface.default", weight_norm),
+    row("aten.batch_norm.default", batch_norm),
+    row("aten.group_norm.default", group_norm),
+    row("aten.instance_norm.default", instance_norm),
+    row("aten.native_batch_norm.default", native_batch_norm),
+    row("aten.native_group_norm.default", native_group_norm),
 ];

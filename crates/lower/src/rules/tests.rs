@@ -43,9 +43,9 @@ fn lower(target: &str, args: &str, outs: &[&str]) -> (Lower, Result<Vec<Item>, R
     let mut cx = Lower::new();
     let args = args.split(", ").filter(|a| !a.is_empty()).map(|a| a.split_once('=').unwrap());
     let args: Vec<(String, Arg)> = args.map(|(name, value)| (name.to_owned(), argument(&mut cx, value))).collect();
-    let params = rule_for(target).unwrap_or_else(|| panic!("{target} has a row")).params;
+    let schema = rule_for(target).unwrap_or_else(|| panic!("{target} has a row")).operator.schema();
     for (name, _) in &args {
-        assert!(params.split(' ').any(|p| p == name), "{target} has the parameter {name}");
+        assert!(schema.param(name).is_some(), "{target} has the parameter {name}");
     }
     let outputs = outs.iter().map(|text| {
         let (dtype, sizes) = text.trim_start_matches('-').split_once(' ').unwrap_or((text.trim_start_matches('-'), ""));

@@ -172,12 +172,12 @@ fn channel_shuffle(cx: &mut Lower, call: &Call) -> Items {
 }
 
 pub(super) const ROWS: &[RuleRow] = &[
-    row("aten.channel_shuffle.default", "self groups", channel_shuffle),
-    row("aten.col2im.default", "self output_size kernel_size dilation padding stride", col2im),
-    row("aten.im2col.default", "self kernel_size dilation padding stride", im2col),
-    row("aten.native_channel_shuffle.default", "self groups", channel_shuffle),
-    row("aten.pixel_shuffle.default", "self upscale_factor", pixel_shuffle),
-    row("aten.pixel_unshuffle.default", "self downscale_factor", pixel_unshuffle),
-    row("aten.unfold.default", "self dimension size step", unfold),
-    row("aten.unfold_copy.default", "self dimension size step", unfold),
+    row("aten.channel_shuffle.default", channel_shuffle),
+    row("aten.col2im.default", col2im),
+    row("aten.im2col.default", im2col),
+    row("aten.native_channel_shuffle.default", channel_shuffle),
+    row("aten.pixel_shuffle.default", pixel_shuffle),
+    row("aten.pixel_unshuffle.default", pixel_unshuffle),
+    row("aten.unfold.default", unfold),
+    row("aten.unfold_copy.default", unfold),
 ];

@@ -2,7 +2,7 @@
 
 use flambeau_tensor::{Bool, DType, Tensor, cast};
 
-use crate::Value;
+use crate::{OperatorError, Value};
 
 /// An operator of this kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,41 +33,32 @@ impl Data {
     }
 
     /// The result.
-    pub(crate) fn eval(self, args: &[&Value]) -> Result<Tensor, String> {
+    pub(crate) fn eval(self, args: &[&Value]) -> Result<Tensor, OperatorError> {
         match (self, args) {
             (Data::Nonzero, [Value::Tensor(x)]) => nonzero(x),
             (Data::MaskedSelect, [Value::Tensor(x), Value::Tensor(mask)]) => masked_select(x, mask),
             (Data::RepeatInterleave, [Value::Tensor(repeats), ..]) => repeat_interleave(repeats),
             (Data::Convert, [Value::Tensor(x), ..]) => Ok(x.clone()),
-            (Data::Copy, [Value::Tensor(to), Value::Tensor(from), ..]) => {
-                broadcast(from, to.shape()).and_then(|t| cast(&t, to.dtype()).map_err(|e| e.to_string()))
-            }
-            (_, args) => {
-                let found: Vec<String> = args.iter().map(|a| a.describe()).collect();
-                Err(format!("arguments are {}", found.join(", ")))
-            }
+            (Data::Copy, [Value::Tensor(to), Value::Tensor(from), ..]) => Ok(cast(&broadcast(from, to.shape())?, to.dtype())?),
+            (_, args) => Err(OperatorError::of_arguments(args)),
         }
     }
 }
 
-fn text(error: impl ToString) -> String {
-    error.to_string()
-}
-
 /// Which elements are not zero, in row-major order.
-fn truths(x: &Tensor) -> Result<Vec<bool>, String> {
-    let mask = cast(x, DType::Bool).map_err(text)?;
-    Ok(mask.as_slice::<Bool>().map_err(text)?.iter().map(|b| b.get()).collect())
+fn truths(x: &Tensor) -> Result<Vec<bool>, OperatorError> {
+    let mask = cast(x, DType::Bool)?;
+    Ok(mask.as_slice::<Bool>()?.iter().map(|b| b.get()).collect())
 }
 
 /// Where the elements that are not zero stand.
-fn nonzero(x: &Tensor) -> Result<Tensor, String> {
+fn nonzero(x: &Tensor) -> Result<Tensor, OperatorError> {
     let (places, rank) = (true_places(x)?, x.rank());
     let flat: Vec<i64> = places.concat();
-    Tensor::from_slice(&flat, &[places.len(), rank]).map_err(text)
+    Ok(Tensor::from_slice(&flat, &[places.len(), rank])?)
 }
 
-fn true_places(x: &Tensor) -> Result<Vec<Vec<i64>>, String> {
+fn true_places(x: &Tensor) -> Result<Vec<Vec<i64>>, OperatorError> {
     let shape = x.shape();
     let place = |mut i: usize| {
         let mut place = vec![0; shape.len()];
@@ -81,51 +72,51 @@ fn true_places(x: &Tensor) -> Result<Vec<Vec<i64>>, String> {
 }
 
 /// A mask as one index for each of its axes.
-pub(super) fn mask_indices(mask: &Tensor) -> Result<Vec<Tensor>, String> {
+pub(super) fn mask_indices(mask: &Tensor) -> Result<Vec<Tensor>, OperatorError> {
     let places = true_places(mask)?;
     let column = |axis: usize| places.iter().map(|p| p[axis]).collect::<Vec<i64>>();
-    (0..mask.rank()).map(|axis| Tensor::from_slice(&column(axis), &[places.len()]).map_err(text)).collect()
+    (0..mask.rank()).map(|axis| Ok(Tensor::from_slice(&column(axis), &[places.len()])?)).collect()
 }
 
-fn masked_select(x: &Tensor, mask: &Tensor) -> Result<Tensor, String> {
+fn masked_select(x: &Tensor, mask: &Tensor) -> Result<Tensor, OperatorError> {
     let shape = common_shape(x.shape(), mask.shape())?;
     let (x, mask) = (broadcast(x, &shape)?, broadcast(mask, &shape)?);
     let size = x.dtype().size();
     let kept = truths(&mask)?;
     let bytes: Vec<u8> = x.bytes().chunks_exact(size).zip(&kept).filter(|(_, k)| **k).flat_map(|(e, _)| e.to_vec()).collect();
     let count = kept.iter().filter(|k| **k).count();
-    Tensor::new(x.dtype(), &[count], bytes.into()).map(|t| t.aligned()).map_err(text)
+    Ok(Tensor::new(x.dtype(), &[count], bytes.into())?.aligned())
 }
 
-fn repeat_interleave(repeats: &Tensor) -> Result<Tensor, String> {
+fn repeat_interleave(repeats: &Tensor) -> Result<Tensor, OperatorError> {
     /// More results than this are not a model's.
     const MAX: i64 = 1 << 28;
-    let wide = cast(repeats, DType::I64).map_err(text)?;
-    let counts = wide.as_slice::<i64>().map_err(text)?;
+    let wide = cast(repeats, DType::I64)?;
+    let counts = wide.as_slice::<i64>()?;
     let total = counts.iter().try_fold(0i64, |n, &c| n.checked_add(c).filter(|&n| c >= 0 && n <= MAX));
-    total.ok_or_else(|| format!("a count is negative, or they are over {MAX} together"))?;
+    total.ok_or(OperatorError::Counts(MAX))?;
     let indices: Vec<i64> = counts.iter().enumerate().flat_map(|(i, &c)| std::iter::repeat_n(i as i64, c as usize)).collect();
-    Tensor::from_slice(&indices, &[indices.len()]).map_err(text)
+    Ok(Tensor::from_slice(&indices, &[indices.len()])?)
 }
 
-pub(super) fn common_shape(a: &[usize], b: &[usize]) -> Result<Vec<usize>, String> {
+pub(super) fn common_shape(a: &[usize], b: &[usize]) -> Result<Vec<usize>, OperatorError> {
     let rank = a.len().max(b.len());
     let size = |s: &[usize], i: usize| (i + s.len()).checked_sub(rank).map_or(1, |i| s[i]);
     let one = |i| match (size(a, i), size(b, i)) {
         (x, y) if x == y || y == 1 => Ok(x),
         (1, y) => Ok(y),
-        (x, y) => Err(format!("sizes {x} and {y} do not go together")),
+        (x, y) => Err(OperatorError::Sizes(x, y)),
     };
     (0..rank).map(one).collect()
 }
 
 /// The tensor repeated along axes of size 1 and new ones in front.
-pub(super) fn broadcast(x: &Tensor, shape: &[usize]) -> Result<Tensor, String> {
+pub(super) fn broadcast(x: &Tensor, shape: &[usize]) -> Result<Tensor, OperatorError> {
     if x.shape() == shape {
         return Ok(x.clone());
     }
     if common_shape(x.shape(), shape)? != shape {
-        return Err(format!("shape {:?} does not broadcast to {shape:?}", x.shape()));
+        return Err(OperatorError::Broadcast { from: x.shape().to_vec(), to: shape.to_vec() });
     }
     let (own, lead) = (x.shape(), shape.len() - x.rank());
     let mut strides = vec![0; shape.len()];
@@ -145,7 +136,7 @@ pub(super) fn broadcast(x: &Tensor, shape: &[usize]) -> Result<Tensor, String> {
         }
         out.extend_from_slice(&bytes[from * size..(from + 1) * size]);
     }
-    Tensor::new(x.dtype(), shape, out.into()).map(|t| t.aligned()).map_err(text)
+    Ok(Tensor::new(x.dtype(), shape, out.into())?.aligned())
 }
 
 #[cfg(test)]

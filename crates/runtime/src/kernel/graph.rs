@@ -2,54 +2,57 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use flambeau_aten::Type;
 use flambeau_ir::{Checked, Graph, IdCopy, In, MetaDim, Node, Out, Slot, SlotCounts, SlotRef, Spec, TensorMeta, Tid, check};
-use flambeau_lower::{Arg, Call, ConstExpr, Item, Lower, Origin, OutMeta, RuleRow, SsaGraph};
+use flambeau_lower::{Arg, Call, ConstExpr, Item, Lower, Origin, OutMeta, SsaGraph};
 use flambeau_tensor::{Bytes, DType, Expr, Symbol};
 use flambeau_wire::pte::{EValue, ExecutionPlan};
 
-use super::Signature;
+use super::{Lowering, Signature};
+use crate::OperatorError;
 
 /// The checked graph of a call, and the bytes of its constants by name.
 pub(super) fn build(
     plan: &ExecutionPlan,
-    row: &RuleRow,
+    lowering: Lowering,
     signature: &Signature,
     results: &[u32],
-) -> Result<(Arc<Checked>, HashMap<String, Bytes>), String> {
+) -> Result<(Arc<Checked>, HashMap<String, Bytes>), OperatorError> {
     let mut lower = Lower::new();
     for (i, (dtype, shape)) in signature.tensors.iter().enumerate() {
         lower.slot(Spec::fixed(*dtype, shape), Origin::Input(i as u32));
     }
-    let items = lower.call(&call(plan, row, signature, results), 0).map_err(|e| e.to_string())?;
+    let items = lower.call(&call(plan, lowering, signature, results), 0)?;
     let mut tensors = Vec::new();
     for item in items {
         match item {
             Item::Tensor(t) => tensors.push(t),
             Item::Tensors(list) => tensors.extend(list),
-            other => return Err(format!("its result is {other:?}, expected tensors")),
+            other => return Err(OperatorError::ResultKind(format!("{other:?}"))),
         }
     }
     if tensors.len() != results.len() {
-        return Err(format!("it gives {} tensors, and {} are expected", tensors.len(), results.len()));
+        return Err(OperatorError::ResultCount { found: tensors.len(), expected: results.len() });
     }
     let (graph, literals) = assemble(lower.into_graph(), &tensors, signature.tensors.len())?;
-    Ok((Arc::new(check(graph).map_err(|e| e.to_string())?), literals))
+    Ok((Arc::new(check(graph)?), literals))
 }
 
-fn call(plan: &ExecutionPlan, row: &RuleRow, signature: &Signature, results: &[u32]) -> Call {
-    let args = row.params.split_whitespace().zip(&signature.args).map(|(name, arg)| (name.to_owned(), typed(name, arg)));
+fn call(plan: &ExecutionPlan, lowering: Lowering, signature: &Signature, results: &[u32]) -> Call {
+    let named = lowering.schema.operands().zip(&signature.args);
+    let args = named.map(|(param, arg)| (param.name.to_owned(), typed(&param.ty, arg)));
     let stored = |meta: OutMeta| match meta.dtype {
         DType::F64 if signature.stands_in => OutMeta { dtype: DType::I64, ..meta },
         _ => meta,
     };
     let outputs = results.iter().map(|&at| stored(out_meta(plan, at))).collect();
-    Call { target: row.target.to_owned(), args: args.collect(), outputs }
+    Call { target: lowering.row.target.to_owned(), args: args.collect(), outputs }
 }
 
 /// Element types are plain numbers in a plan.
-fn typed(name: &str, arg: &Arg) -> Arg {
+fn typed(ty: &Type, arg: &Arg) -> Arg {
     match arg {
-        Arg::Int(Expr::Int(code)) if name == "dtype" || name == "output_dtype" => {
+        Arg::Int(Expr::Int(code)) if *ty.required() == Type::ScalarType => {
             i8::try_from(*code).ok().and_then(DType::from_code).map_or(Arg::Opaque("dtype"), Arg::DType)
         }
         other => other.clone(),
@@ -76,7 +79,7 @@ fn meta(spec: &Spec) -> TensorMeta {
 }
 
 /// Numbers the slots of an SSA graph: constants, inputs, outputs, temporaries. Inputs are the graph's first slots.
-fn assemble(ssa: SsaGraph, results: &[Tid], inputs: usize) -> Result<(Graph, HashMap<String, Bytes>), String> {
+fn assemble(ssa: SsaGraph, results: &[Tid], inputs: usize) -> Result<(Graph, HashMap<String, Bytes>), OperatorError> {
     let is_constant = |t: &usize| matches!(ssa.tensors[*t].origin, Origin::Constant(_));
     let constants: Vec<usize> = (0..ssa.tensors.len()).filter(is_constant).collect();
     let slots = SlotCounts {
@@ -92,7 +95,7 @@ fn assemble(ssa: SsaGraph, results: &[Tid], inputs: usize) -> Result<(Graph, Has
     for (i, &t) in constants.iter().enumerate() {
         let Origin::Constant(constant) = &ssa.tensors[t].origin else { continue };
         let ConstExpr::Literal(bytes) = &constant.expr else {
-            return Err(format!("its constant `{}` has to be computed", constant.name));
+            return Err(OperatorError::Constant(constant.name.clone()));
         };
         let key = format!("{i}/{}", constant.name);
         number[t] = Tid(i as u32);
@@ -113,7 +116,7 @@ fn assemble(ssa: SsaGraph, results: &[Tid], inputs: usize) -> Result<(Graph, Has
     graph.chains = ssa.chains.iter().map(|chain| chain.iter().map(|n| renumbered(&n.node, &number)).collect()).collect();
     for (i, &result) in results.iter().enumerate() {
         let (out, from) = (Tid(first_output + i as u32), result.0 as usize);
-        let x = *number.get(from).ok_or("a result is no slot of the ssa")?;
+        let x = number[from];
         graph.outputs.push(Slot::Tensor(out));
         graph.meta.push(meta(&ssa.tensors[from].spec));
         if let Some(main) = graph.chains.first_mut() {

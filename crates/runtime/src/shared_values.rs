@@ -10,7 +10,7 @@ const FIRST_SHARED_ARENA: u32 = 2;
 
 /// Where the shared values of a method lie between its runs.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Common {
+pub(crate) struct SharedValues {
     state: Option<SharedState>,
     /// By value: number of its place.
     values: Vec<(usize, usize)>,
@@ -24,19 +24,19 @@ fn shared_name(value: &TensorValue) -> Option<String> {
     name.or_else(at)
 }
 
-impl Common {
+impl SharedValues {
     /// Moves the values that `state` lists, and planned ones with initial contents, to their places in `shared`, unless others
     /// have put theirs there. A value that this method only reads, and another writes, joins `state`.
     ///
     /// # Errors
-    /// If a place holds something else.
+    /// A place holds something else, in words.
     pub(crate) fn join(
         plan: &ExecutionPlan,
         shared: Option<SharedState>,
         state: &mut Vec<(usize, Option<Value>)>,
         initial: &mut [Option<Value>],
-    ) -> Result<Common, String> {
-        let Some(shared) = shared else { return Ok(Common::default()) };
+    ) -> Result<SharedValues, String> {
+        let Some(shared) = shared else { return Ok(SharedValues::default()) };
         let mut values = Vec::new();
         for (at, value) in plan.values.iter().enumerate() {
             let EValue::Tensor(tensor) = value else { continue };
@@ -47,7 +47,7 @@ impl Common {
             let kind = format!("{}{:?} outside of delegates", tensor.dtype, tensor.sizes);
             values.push((at, shared.program.index_or_insert_with(&name, &kind, || initial[at].take())?));
         }
-        Ok(Common { state: Some(shared), values })
+        Ok(SharedValues { state: Some(shared), values })
     }
 
     /// Runs `f` on `owner` while its `values` hold the shared state and nobody else does.

@@ -5,7 +5,11 @@ use std::f64::consts::{LN_2, LN_10};
 use flambeau_lower::{Arg, RuleRow};
 use flambeau_tensor::{DType, Expr, Tensor, cast, normalize_axis};
 
-use super::data::{broadcast, common_shape};
+use super::{
+    Lowering,
+    data::{broadcast, common_shape},
+};
+use crate::OperatorError;
 
 /// Operators that only move elements: they run as graphs on the same bits as integers.
 const MOVES: [&str; 24] = [
@@ -35,14 +39,9 @@ const MOVES: [&str; 24] = [
     "where",
 ];
 
-/// The operator's name without name space and overload.
-fn base(row: &RuleRow) -> &str {
-    row.target.strip_prefix("aten.").and_then(|t| t.split('.').next()).unwrap_or(row.target)
-}
-
 /// Whether an operator only moves elements.
 pub(super) fn moves(row: &RuleRow) -> bool {
-    MOVES.contains(&base(row))
+    MOVES.contains(&row.operator.schema().name)
 }
 
 /// A function of two elements.
@@ -57,34 +56,34 @@ struct Line {
 
 /// A call's arguments by the names that the operator gives them.
 pub(super) struct Call<'c> {
-    pub(super) row: &'static RuleRow,
+    pub(super) lowering: Lowering,
     pub(super) args: &'c [Arg],
     pub(super) tensors: &'c [Tensor],
 }
 
 impl Call<'_> {
     fn arg(&self, name: &str) -> Option<&Arg> {
-        let at = self.row.params.split_whitespace().position(|p| p == name)?;
+        let at = self.lowering.schema.operands().position(|param| param.name == name)?;
         self.args.get(at).filter(|a| **a != Arg::None)
     }
 
     /// A tensor, or a number as one of rank 0, in 64-bit floats.
-    fn operand(&self, name: &str) -> Result<Tensor, String> {
+    fn operand(&self, name: &'static str) -> Result<Tensor, OperatorError> {
         match self.arg(name) {
             Some(Arg::Tensor(t)) => {
-                let tensor = self.tensors.get(t.0 as usize).ok_or("a tensor is missing")?;
-                cast(tensor, DType::F64).map_err(|e| e.to_string())
+                let tensor = self.tensors.get(t.0 as usize).ok_or(OperatorError::NotNumber(name))?;
+                Ok(cast(tensor, DType::F64)?)
             }
-            _ => Tensor::from_slice(&[self.number(name)?], &[]).map_err(|e| e.to_string()),
+            _ => Ok(Tensor::from_slice(&[self.number(name)?], &[])?),
         }
     }
 
-    fn number(&self, name: &str) -> Result<f64, String> {
+    fn number(&self, name: &'static str) -> Result<f64, OperatorError> {
         match self.arg(name) {
             Some(Arg::Int(Expr::Int(v))) => Ok(*v as f64),
             Some(Arg::Float(v)) => Ok(*v),
             Some(Arg::Bool(b)) => Ok(f64::from(u8::from(*b))),
-            _ => Err(format!("argument `{name}` is no number")),
+            _ => Err(OperatorError::NotNumber(name)),
         }
     }
 
@@ -93,7 +92,7 @@ impl Call<'_> {
     }
 
     /// The axes that `dim` names; all if it names none.
-    fn axes(&self, rank: usize) -> Result<Vec<usize>, String> {
+    fn axes(&self, rank: usize) -> Result<Vec<usize>, OperatorError> {
         let listed: Vec<i64> = match self.arg("dim") {
             Some(Arg::Int(e)) => e.as_int().into_iter().collect(),
             Some(Arg::Ints(list)) => list.iter().filter_map(Expr::as_int).collect(),
@@ -102,12 +101,12 @@ impl Call<'_> {
         if listed.is_empty() || rank == 0 {
             return Ok((0..rank).collect());
         }
-        listed.iter().map(|&d| normalize_axis(d, rank).ok_or_else(|| format!("axis {d} of rank {rank}"))).collect()
+        listed.iter().map(|&axis| normalize_axis(axis, rank).ok_or(OperatorError::Axis { axis, rank })).collect()
     }
 
     /// The result in 64-bit floats; truth values are 0 and 1.
-    pub(super) fn eval(&self) -> Result<Tensor, String> {
-        let name = base(self.row);
+    pub(super) fn eval(&self) -> Result<Tensor, OperatorError> {
+        let name = self.lowering.row.operator.schema().name;
         if matches!(name, "_to_copy" | "to" | "clone") {
             return self.operand("self");
         }
@@ -147,12 +146,12 @@ impl Call<'_> {
                 };
                 line.iter().scan(0.0, add).collect()
             }),
-            _ => Err("it has no form for 64-bit floats here".to_owned()),
+            _ => Err(OperatorError::NoFloat64),
         }
     }
 
     /// Two operands at a time.
-    fn binary(&self, name: &str) -> Result<Option<Pairwise>, String> {
+    fn binary(&self, name: &str) -> Result<Option<Pairwise>, OperatorError> {
         let alpha = if self.arg("alpha").is_some() { self.number("alpha")? } else { 1.0 };
         let truth = |holds: bool| f64::from(u8::from(holds));
         let f: Pairwise = match name {
@@ -184,7 +183,7 @@ impl Call<'_> {
     }
 
     /// One value for each line over the reduced axes.
-    fn fold(&self, x: &Tensor, f: impl Fn(&[f64]) -> f64) -> Result<Tensor, String> {
+    fn fold(&self, x: &Tensor, f: impl Fn(&[f64]) -> f64) -> Result<Tensor, OperatorError> {
         let axes = self.axes(x.rank())?;
         let keep = self.flag("keepdim");
         let lines = lines(x, &axes)?;
@@ -198,7 +197,7 @@ impl Call<'_> {
     }
 
     /// As many values for each line along an axis.
-    fn along(&self, x: &Tensor, f: impl Fn(&[f64]) -> Vec<f64>) -> Result<Tensor, String> {
+    fn along(&self, x: &Tensor, f: impl Fn(&[f64]) -> Vec<f64>) -> Result<Tensor, OperatorError> {
         let axes: Vec<usize> = self.axes(x.rank())?.into_iter().take(1).collect();
         let mut out = vec![0.0; x.numel()];
         for line in lines(x, &axes)? {
@@ -255,16 +254,16 @@ fn unary(name: &str) -> Option<fn(f64) -> f64> {
     })
 }
 
-fn floats(x: &Tensor) -> Result<&[f64], String> {
-    x.as_slice::<f64>().map_err(|e| e.to_string())
+fn floats(x: &Tensor) -> Result<&[f64], OperatorError> {
+    Ok(x.as_slice::<f64>()?)
 }
 
-fn made(values: &[f64], shape: &[usize]) -> Result<Tensor, String> {
-    Tensor::from_slice(values, shape).map_err(|e| e.to_string())
+fn made(values: &[f64], shape: &[usize]) -> Result<Tensor, OperatorError> {
+    Ok(Tensor::from_slice(values, shape)?)
 }
 
 /// One line over `axes` for each place of the other axes, in their order.
-fn lines(x: &Tensor, axes: &[usize]) -> Result<Vec<Line>, String> {
+fn lines(x: &Tensor, axes: &[usize]) -> Result<Vec<Line>, OperatorError> {
     let (values, shape) = (floats(x)?, x.shape());
     let kept = |a: &usize| !axes.contains(a);
     let count: usize = (0..shape.len()).filter(kept).map(|a| shape[a]).product();
@@ -293,7 +292,8 @@ mod tests {
 
     fn check(target: &str, args: &[Arg], x: &Tensor, shape: &[usize], expected: &[f64]) {
         let row = rule_for(target).unwrap();
-        let found = Call { row, args, tensors: std::slice::from_ref(x) }.eval().unwrap_or_else(|e| panic!("{target}: {e}"));
+        let lowering = Lowering { schema: row.operator.schema(), row };
+        let found = Call { lowering, args, tensors: std::slice::from_ref(x) }.eval().unwrap_or_else(|e| panic!("{target}: {e}"));
         assert_eq!((found.shape(), found.as_slice::<f64>().unwrap()), (shape, expected), "{target}");
     }
 

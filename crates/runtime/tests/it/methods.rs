@@ -1,67 +1,14 @@
-//! Methods of programs that the tests write: outer instructions, kernel calls, arguments, state.
+//! Arguments, state, and methods that share it.
 
-use std::sync::Arc;
-
-use flambeau_cpu::CpuEngine;
 use flambeau_ir::{Graph, check};
-use flambeau_runtime::{Engine, Error, LoadOptions, Method, Program, SharedState, Value};
+use flambeau_runtime::{Error, LoadOptions, Method, Program, SharedState, Value};
 use flambeau_tensor::{DType, Tensor};
 use flambeau_wire::{
     Blob, ProgramWriter, mlx,
-    pte::{Allocation, Chain, Delegate, EValue, ExecutionPlan, Instruction, Operator, TensorValue},
+    pte::{Allocation, Delegate, EValue, ExecutionPlan, Instruction, TensorValue},
 };
 
-fn engine() -> Arc<dyn Engine> {
-    Arc::new(CpuEngine::new(Some(1)))
-}
-
-/// A planned tensor of 32-bit floats.
-fn planned(dtype: DType, sizes: &[u32]) -> EValue {
-    let mut value = TensorValue::new(dtype, sizes);
-    value.allocation = Some(Allocation { memory_id: 1, offset: 0 });
-    EValue::Tensor(Box::new(value))
-}
-
-fn dynamic(dtype: DType, sizes: &[u32]) -> EValue {
-    let EValue::Tensor(mut value) = planned(dtype, sizes) else { return EValue::None };
-    value.dynamic = true;
-    EValue::Tensor(value)
-}
-
-fn plan(values: Vec<EValue>, inputs: &[u32], outputs: &[u32], instructions: Vec<Instruction>) -> ExecutionPlan {
-    ExecutionPlan {
-        name: "forward".into(),
-        values,
-        inputs: inputs.to_vec(),
-        outputs: outputs.to_vec(),
-        chains: vec![Chain { instructions, ..Chain::default() }],
-        non_const_buffer_sizes: vec![0, 1 << 16],
-        ..ExecutionPlan::default()
-    }
-}
-
-fn load(plan: ExecutionPlan, payloads: Vec<Blob<'_>>, named: &[(&str, Vec<u8>)]) -> Result<Method, Error> {
-    let mut writer = ProgramWriter::new();
-    writer.method(plan, payloads).unwrap();
-    for (key, bytes) in named {
-        writer.named(*key, Blob::from_bytes(bytes.clone())).unwrap();
-    }
-    let mut file = Vec::new();
-    writer.write(&mut file).unwrap();
-    Program::from_bytes(file)?.method("forward", &engine(), &LoadOptions::default())
-}
-
-fn kernels(names: &[(&str, &str)]) -> Vec<Operator> {
-    names.iter().map(|(name, overload)| Operator { name: (*name).into(), overload: (*overload).into() }).collect()
-}
-
-fn floats(values: &[f32], shape: &[usize]) -> Value {
-    Tensor::from_slice(values, shape).unwrap().into()
-}
-
-fn read(value: &Value) -> Vec<f32> {
-    value.as_tensor().unwrap().as_slice::<f32>().unwrap().to_vec()
-}
+use crate::support::{dynamic, engine, floats, kernels, load, plan, planned, read};
 
 /// `out = x + total` with the running total in a mutable buffer.
 const RUNNING_SUM: &str = r#"slots constants=1 inputs=1 outputs=1 buffers=1 temps=0 values=0

@@ -1,0 +1,5 @@
+//! Methods of programs that the tests write.
+
+mod instructions;
+mod methods;
+mod support;
