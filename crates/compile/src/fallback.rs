@@ -1,5 +1,6 @@
 //! Fallback calls: those that ExecuTorch's portable kernels run, between delegates.
 
+use flambeau_aten::{Literal, Type};
 use flambeau_ir::{Slot, Spec, Tid, Vid};
 use flambeau_lower::{Arg, Call, ConstExpr, Constant, Item, Lower, Origin, Range, Refuse};
 use flambeau_tensor::{DType, Expr, Shape, Tensor, cast};
@@ -7,7 +8,7 @@ use flambeau_wire::pte::EValue;
 
 use crate::{
     Options,
-    portable::{Kind, Param, Row, row_for},
+    portable::{Kernel, Param, kernel_for},
     trace::bare,
 };
 
@@ -32,7 +33,7 @@ pub(crate) enum KernelArg {
 /// A call that a portable kernel runs.
 #[derive(Clone, Debug)]
 pub(crate) struct FallbackCall {
-    pub(crate) row: &'static Row,
+    pub(crate) kernel: Kernel,
     pub(crate) args: Vec<KernelArg>,
     pub(crate) results: Vec<Tid>,
     /// Number of the call in the program, for the report.
@@ -107,15 +108,15 @@ impl FallbackCall {
     /// # Errors
     /// `reason`, if there is no kernel for it or its arguments cannot be passed.
     fn new(lower: &mut Lower, call: &Call, id: u32, first: u32, reason: Refuse) -> Result<FallbackCall, Refuse> {
-        let Some(row) = row_for(&call.target).filter(|row| row.results == call.outputs.len()) else { return Err(reason) };
-        let Some(args) = row.params().map(|p| argument(lower, call, p)).collect::<Option<Vec<_>>>() else { return Err(reason) };
+        let Some(kernel) = kernel_for(&call.target).filter(|k| k.results() == call.outputs.len()) else { return Err(reason) };
+        let Some(args) = kernel.params().map(|p| argument(lower, call, p)).collect::<Option<Vec<_>>>() else { return Err(reason) };
         bound_sizes(lower, call, &args);
         let mut results = Vec::new();
         for (i, out) in call.outputs.iter().enumerate() {
             let spec = Spec { dtype: out.dtype, dims: out.dims.iter().cloned().collect() };
             results.push(lower.slot(spec, Origin::Input(first + i as u32)));
         }
-        Ok(FallbackCall { row, args, results, call: id })
+        Ok(FallbackCall { kernel, args, results, call: id })
     }
 
     /// The results as the call's own.
@@ -145,8 +146,8 @@ fn bound_sizes(lower: &mut Lower, call: &Call, args: &[KernelArg]) {
 
 fn argument(lower: &mut Lower, call: &Call, param: Param) -> Option<KernelArg> {
     let Some(arg) = call.arg(param.name) else {
-        return match (param.default, call.args.iter().any(|(n, _)| n == param.name)) {
-            (Some(text), _) => default_value(text).map(KernelArg::Value),
+        return match (&param.default, call.args.iter().any(|(n, _)| n == param.name)) {
+            (Some(default), _) => Some(default_arg(default, param.ty)),
             // None was given where the kernel has no default of its own.
             (None, true) => Some(KernelArg::Value(EValue::None)),
             (None, false) => None,
@@ -156,13 +157,14 @@ fn argument(lower: &mut Lower, call: &Call, param: Param) -> Option<KernelArg> {
         Some(v) => Some(Size::Known(v)),
         None => lower.size_slot(e).ok().map(Size::Slot),
     };
+    let takes_tensor = *param.ty == Type::Tensor;
     Some(match arg {
         Arg::Tensor(t) => KernelArg::Tensor(*t),
-        Arg::Tensors(list) if param.kind == Kind::Gaps => KernelArg::OptionalTensors(list.clone()),
+        Arg::Tensors(list) if param.ty.has_optional_items() => KernelArg::OptionalTensors(list.clone()),
         Arg::Tensors(list) => KernelArg::Tensors(list.iter().copied().collect::<Option<Vec<_>>>()?),
-        Arg::Int(Expr::Int(v)) if param.kind == Kind::Tensor => KernelArg::Tensor(number(lower, call, *v as f64)?),
-        Arg::Float(v) if param.kind == Kind::Tensor => KernelArg::Tensor(number(lower, call, *v)?),
-        Arg::Int(_) if param.kind == Kind::Tensor => return None,
+        Arg::Int(Expr::Int(v)) if takes_tensor => KernelArg::Tensor(number(lower, call, *v as f64)?),
+        Arg::Float(v) if takes_tensor => KernelArg::Tensor(number(lower, call, *v)?),
+        Arg::Int(_) if takes_tensor => return None,
         Arg::Int(e) => KernelArg::Size(size(e)?),
         Arg::Ints(list) => KernelArg::Sizes(list.iter().map(size).collect::<Option<Vec<_>>>()?),
         Arg::Bool(b) => KernelArg::Value(EValue::Bool(*b)),
@@ -184,18 +186,16 @@ fn number(lower: &mut Lower, call: &Call, value: f64) -> Option<Tid> {
     Some(lower.constant(Constant { name: format!("_scalar_{value}_{dtype}"), dtype, shape: Shape::new(), expr }))
 }
 
-/// The value that a default in the table stands for.
-pub(crate) fn default_value(text: &str) -> Option<EValue> {
-    Some(match text {
-        "none" => EValue::None,
-        "true" => EValue::Bool(true),
-        "false" => EValue::Bool(false),
-        "[]" => EValue::IntList(Vec::new()),
-        _ => match (text.strip_prefix('\''), text.parse::<i64>(), text.parse::<f64>()) {
-            (Some(s), ..) => EValue::String(s.trim_end_matches('\'').to_owned()),
-            (_, Ok(v), _) => EValue::Int(v),
-            (_, _, Ok(v)) => EValue::Double(v),
-            _ => return None,
-        },
-    })
+/// A default as an argument.
+fn default_arg(default: &Literal, ty: &Type) -> KernelArg {
+    let sizes = |list: &[i64]| KernelArg::Sizes(list.iter().map(|&v| Size::Known(v)).collect());
+    match (default, ty.required()) {
+        (Literal::Ints(list), _) => sizes(list),
+        (Literal::Int(v), Type::List(_, Some(length))) => sizes(&vec![*v; *length]),
+        (Literal::Int(v), _) => KernelArg::Value(EValue::Int(*v)),
+        (Literal::None, _) => KernelArg::Value(EValue::None),
+        (Literal::Bool(b), _) => KernelArg::Value(EValue::Bool(*b)),
+        (Literal::Float(v), _) => KernelArg::Value(EValue::Double(*v)),
+        (Literal::Str(s), _) => KernelArg::Value(EValue::String((*s).to_owned())),
+    }
 }

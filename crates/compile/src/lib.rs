@@ -9,11 +9,12 @@
 
 #![forbid(unsafe_code)]
 
+mod classify;
 mod error;
 mod evaluate;
 mod fallback;
 mod fold;
-mod inline;
+mod functionalize;
 mod method;
 mod outer;
 mod pack;
@@ -26,6 +27,7 @@ mod slots;
 mod split;
 mod subclass;
 mod trace;
+mod usage;
 mod weights;
 
 use std::{collections::HashSet, io::Write};
@@ -107,7 +109,7 @@ pub fn dry_run(methods: &[(&str, &Exported)], options: &Options) -> Result<Repor
 /// Names of the buffers that any method writes to.
 fn state_of(methods: &[(&str, &Exported)]) -> HashSet<String> {
     let programs: Vec<&Exported> = methods.iter().map(|(_, exported)| *exported).collect();
-    inline::state_names(&programs)
+    usage::state_names(&programs)
 }
 
 impl Output<'_> {

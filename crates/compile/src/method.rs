@@ -82,7 +82,7 @@ fn reported(name: &str, trace: &Trace<'_>) -> MethodReport {
     let mut calls = trace.calls.clone();
     for call in &trace.fallback.calls {
         if let Some(report) = calls.get_mut(call.call as usize).filter(|r| !matches!(r.outcome, Outcome::Refused(_))) {
-            report.outcome = Outcome::Fallback(format!("{}.{}", call.row.name, call.row.overload));
+            report.outcome = Outcome::Fallback(format!("{}.{}", call.kernel.name(), call.kernel.overload()));
         }
     }
     MethodReport { name: name.to_owned(), calls, nodes: 0 }

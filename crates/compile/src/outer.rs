@@ -161,14 +161,14 @@ impl<'f> Outer<'f> {
     }
 
     fn kernel(&mut self, call: &FallbackCall) {
-        let operator = Operator { name: call.row.name.to_owned(), overload: call.row.overload.to_owned() };
+        let operator = Operator { name: call.kernel.name(), overload: call.kernel.overload().to_owned() };
         let op = self.operators.iter().position(|o| *o == operator).unwrap_or_else(|| {
             self.operators.push(operator);
             self.operators.len() - 1
         });
         self.instructions.push(Instruction::KernelCall { op: op as u32, args: Vec::new() });
         let mut all: Vec<u32> = call.args.iter().map(|a| self.argument(a)).collect();
-        if call.row.is_in_place() {
+        if call.kernel.is_in_place() {
             all.extend(all.first().copied());
             if let Some(Instruction::KernelCall { args, .. }) = self.instructions.last_mut() {
                 *args = all;

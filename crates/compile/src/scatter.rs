@@ -1,18 +1,19 @@
 //! Putting a written view back into what it is a view of.
 
+use flambeau_aten::{Inverse, schema};
 use flambeau_ir::Tid;
 use flambeau_lower::{Arg, Call, Item, Lower, OutMeta, Refuse};
 use flambeau_pt2::{Argument, Node};
 use flambeau_tensor::Expr;
 
-use crate::{inline::functional, trace::bare};
+use crate::{functionalize::lowered_target, trace::bare};
 
 /// The parameters that a call gives, of those named.
 fn all_given(
     given: &mut impl FnMut(&str) -> Result<Option<Arg>, Refuse>,
-    params: &[&'static str],
+    params: impl IntoIterator<Item = &'static str>,
 ) -> Result<Vec<(&'static str, Arg)>, Refuse> {
-    let present = params.iter().map(|&param| Ok(given(param)?.map(|value| (param, value))));
+    let present = params.into_iter().map(|param| Ok(given(param)?.map(|value| (param, value))));
     present.filter_map(Result::transpose).collect()
 }
 
@@ -26,47 +27,53 @@ pub(crate) fn into_parent(
     id: u32,
     mut read: impl FnMut(&Argument) -> Result<Arg, Refuse>,
 ) -> Result<Tid, Refuse> {
-    let target = functional(bare(&view.target));
-    let name = target.strip_prefix("aten.").and_then(|t| t.split('.').next()).unwrap_or(target);
+    let target = lowered_target(bare(&view.target));
+    let unknown = || Refuse::Unsupported(format!("a write through `{target}`"));
+    let schema = schema(&target).ok_or_else(unknown)?;
     let mut given = |param: &str| view.arg(param).map(&mut read).transpose();
     let dim = given("dim")?.unwrap_or(Arg::Int(Expr::Int(0)));
     let sizes = Arg::Ints(lower.spec(whole).dims.to_vec());
-    let (target, extra) = match name {
-        "alias" | "contiguous" | "detach" | "detach_" | "to" => return Ok(part),
-        "slice" => {
-            let bounds = all_given(&mut given, &["start", "end", "step"])?;
+    let (target, extra) = match schema.inverse().ok_or_else(unknown)? {
+        Inverse::Identity => return Ok(part),
+        Inverse::Slice => {
+            let bounds = all_given(&mut given, ["start", "end", "step"])?;
             ("aten.slice_scatter.default", [vec![("dim", dim)], bounds].concat())
         }
-        "narrow" => {
+        Inverse::Narrow => {
             let (Some(Arg::Int(start)), Some(Arg::Int(length))) = (given("start")?, given("length")?) else {
                 return Err(Refuse::Unsupported("a write through a view with unknown bounds".to_owned()));
             };
             let end = Arg::Int(start.clone() + length);
             ("aten.slice_scatter.default", vec![("dim", dim), ("start", Arg::Int(start)), ("end", end)])
         }
-        "select" => {
+        Inverse::Select => {
             let index = given("index")?.unwrap_or(Arg::Int(Expr::Int(0)));
             ("aten.select_scatter.default", vec![("dim", dim), ("index", index)])
         }
-        "diagonal" => ("aten.diagonal_scatter.default", all_given(&mut given, &["offset", "dim1", "dim2"])?),
-        "split" | "chunk" | "split_with_sizes" => {
+        Inverse::Diagonal => ("aten.diagonal_scatter.default", all_given(&mut given, ["offset", "dim1", "dim2"])?),
+        Inverse::Split => {
             let (start, end) = part_bounds(lower, &dim, &mut given, at, whole, part)?;
             ("aten.slice_scatter.default", vec![("dim", dim), ("start", Arg::Int(start)), ("end", Arg::Int(end))])
         }
-        "unbind" => ("aten.select_scatter.default", vec![("dim", dim), ("index", Arg::Int(Expr::Int(at as i64)))]),
-        "view" | "reshape" | "flatten" | "unflatten" | "unsqueeze" | "squeeze" | "view_as" => {
+        Inverse::Unbind => ("aten.select_scatter.default", vec![("dim", dim), ("index", Arg::Int(Expr::Int(at as i64)))]),
+        Inverse::Reshape => {
             return run(lower, "aten.view.default", vec![("self", Arg::Tensor(part)), ("size", sizes)], whole, id);
         }
-        "transpose" | "t" | "swapaxes" | "swapdims" | "mT" | "numpy_T" => {
-            let axes = all_given(&mut given, &["dim0", "dim1", "axis0", "axis1"])?;
-            return run(lower, target, [vec![("self", Arg::Tensor(part))], axes].concat(), whole, id);
+        Inverse::Involution => {
+            let axes = all_given(&mut given, schema.params.iter().skip(1).map(|param| param.name))?;
+            return run(lower, &target, [vec![("self", Arg::Tensor(part))], axes].concat(), whole, id);
         }
-        "permute" => {
+        Inverse::Permutation => {
             let Some(Arg::Ints(dims)) = given("dims")? else { return Err(Refuse::Missing("dims".to_owned())) };
             let dims = Arg::Ints(inverse(&dims)?);
-            return run(lower, target, vec![("self", Arg::Tensor(part)), ("dims", dims)], whole, id);
+            return run(lower, &target, vec![("self", Arg::Tensor(part)), ("dims", dims)], whole, id);
         }
-        other => return Err(Refuse::Unsupported(format!("a write through `{other}`"))),
+        Inverse::Move => {
+            let (Some(source), Some(destination)) = (given("source")?, given("destination")?) else { return Err(unknown()) };
+            let args = vec![("self", Arg::Tensor(part)), ("source", destination), ("destination", source)];
+            return run(lower, &target, args, whole, id);
+        }
+        Inverse::Unknown => return Err(unknown()),
     };
     let mut args = vec![("self", Arg::Tensor(whole)), ("src", Arg::Tensor(part))];
     args.extend(extra);

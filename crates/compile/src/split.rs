@@ -106,7 +106,7 @@ impl Levels<'_> {
         }
         for (i, call) in self.fallbacks.iter().enumerate() {
             self.calls[i] = call.reads().into_iter().map(|s| self.level(s)).fold(self.calls[i], usize::max);
-            if call.row.is_in_place() {
+            if call.kernel.is_in_place() {
                 // Whatever reads the old contents comes first.
                 let last = self.nodes.iter().chain(&self.buffers).copied().max().unwrap_or(0);
                 self.changed |= last > self.calls[i];

@@ -24,10 +24,12 @@ use self::{
 };
 use crate::{
     Error, Options,
+    classify::{CallKind, classify},
     error::ProgramError,
     fallback::Fallback,
-    inline::{self, Special},
+    functionalize::is_view,
     report::{CallReport, Outcome},
+    usage,
     weights::Weights,
 };
 
@@ -100,14 +102,14 @@ impl<'a> Trace<'a> {
     /// Traces a whole program, in which buffers of the names in `state` are mutable. Calls that cannot be lowered are in `calls`
     /// with their reasons.
     pub(crate) fn run(exported: &'a Exported, options: &Options, state: &HashSet<String>) -> Result<Trace<'a>, Error> {
-        let buffers = inline::stored_buffers(exported).filter(|(name, _)| state.contains(*name)).map(|(_, view)| view);
+        let buffers = usage::stored_buffers(exported).filter(|(name, _)| state.contains(*name)).map(|(_, view)| view);
         let mut trace = Trace {
             exported,
             lower: Lower::new(),
             weights: Weights::default(),
-            names: Names::new(inline::used_names(&exported.graph)),
+            names: Names::new(usage::used_names(&exported.graph)),
             memory: Memory::default(),
-            state: State { buffers: Vec::new(), written: inline::mutated_weights(exported).into_iter().chain(buffers).collect() },
+            state: State { buffers: Vec::new(), written: usage::mutated_weights(exported).into_iter().chain(buffers).collect() },
             interface: Interface::default(),
             fallback: Fallback::new(options),
             calls: Vec::new(),
@@ -139,18 +141,18 @@ impl<'a> Trace<'a> {
     /// Traces the calls of a graph whose inputs are bound.
     pub(crate) fn run_graph(&mut self, graph: &'a Graph) -> Result<(), Error> {
         for node in &graph.nodes {
-            match inline::special(node) {
-                Special::Fact => self.report(node, Outcome::Absorbed),
-                Special::Predicate => self.predicate(graph, node),
-                Special::Field => self.read_field(node)?,
-                Special::Inline(body) => self.inline(node, body)?,
-                Special::Cond => self.cond(graph, node)?,
-                Special::Scan => self.scan(node)?,
-                Special::While => self.while_loop(node)?,
-                Special::Functionalized => self.functionalized(graph, node),
-                Special::Write(effect) => self.write_call(graph, node, &effect),
-                Special::Refused(reason) => self.refuse(node, reason),
-                Special::Plain => self.plain_call(graph, node),
+            match classify(node) {
+                CallKind::Assertion => self.report(node, Outcome::Absorbed),
+                CallKind::SizePredicate => self.predicate(graph, node),
+                CallKind::SubclassField => self.read_field(node)?,
+                CallKind::Inline(body) => self.inline(node, body)?,
+                CallKind::Cond => self.cond(graph, node)?,
+                CallKind::Scan => self.scan(node)?,
+                CallKind::While => self.while_loop(node)?,
+                CallKind::AutoFunctionalized => self.functionalized(graph, node),
+                CallKind::Mutation(mutation) => self.write_call(graph, node, &mutation),
+                CallKind::Refused(reason) => self.refuse(node, reason),
+                CallKind::Operator => self.plain_call(graph, node),
             }
         }
         Ok(())
@@ -228,7 +230,7 @@ impl<'a> Trace<'a> {
     }
 
     fn bind_results(&mut self, graph: &'a Graph, node: &'a Node, items: Vec<Item>) {
-        let is_view = inline::is_view(graph, node);
+        let is_view = is_view(graph, node);
         let parent = node.inputs.first().and_then(|i| i.arg.as_tensor()).filter(|_| is_view).map(|n| self.names.key(n));
         let mut at = 0;
         for (output, item) in node.outputs.iter().zip(items) {

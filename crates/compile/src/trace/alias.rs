@@ -8,10 +8,7 @@ use flambeau_pt2::{Argument, Graph, Node, Subclass, View};
 use flambeau_tensor::Expr;
 
 use super::{Binding, Trace, scalar_arg};
-use crate::{
-    inline::{self, Effect},
-    scatter, subclass,
-};
+use crate::{functionalize::Mutation, scatter, subclass};
 
 /// A tensor value.
 #[derive(Clone, Debug)]
@@ -76,11 +73,11 @@ impl<'a> Memory<'a> {
 
 impl<'a> Trace<'a> {
     /// A call that writes to one of its operands: the functional form, then a new version of what it wrote to.
-    pub(super) fn write_call(&mut self, graph: &Graph, node: &Node, effect: &Effect) {
-        let Some(name) = node.arg(effect.written).and_then(Argument::as_tensor).map(|n| self.names.key(n)) else {
+    pub(super) fn write_call(&mut self, graph: &Graph, node: &Node, mutation: &Mutation) {
+        let Some(name) = node.arg(mutation.written).and_then(Argument::as_tensor).map(|n| self.names.key(n)) else {
             return self.refuse(node, "it writes to something that is not a tensor".to_owned());
         };
-        match self.try_write(graph, node, effect, &name) {
+        match self.try_write(graph, node, mutation, &name) {
             Ok(results) => {
                 let results = results.into_iter().map(Some).chain(std::iter::repeat(None));
                 for (out, result) in node.output_names().into_iter().zip(results) {
@@ -97,20 +94,20 @@ impl<'a> Trace<'a> {
     }
 
     /// The results that the call has besides what it writes.
-    fn try_write(&mut self, graph: &Graph, node: &Node, effect: &Effect, name: &str) -> Result<Vec<Tid>, Refuse> {
+    fn try_write(&mut self, graph: &Graph, node: &Node, mutation: &Mutation, name: &str) -> Result<Vec<Tid>, Refuse> {
         let before = self.current(name)?;
         let spec = self.lower.spec(before).clone();
-        let mut call = self.call_of(graph, node, &effect.target)?;
+        let mut call = self.call_of(graph, node, &mutation.target)?;
         let written = OutMeta { dtype: spec.dtype, dims: spec.dims.to_vec(), used: true };
-        call.outputs.truncate(effect.results);
+        call.outputs.truncate(mutation.results);
         call.outputs.push(written);
         let id = self.calls.len() as u32;
-        let mut items = self.lower_call(&inline::functional_arguments(call), id)?;
-        let Some(Item::Tensor(t)) = items.get(effect.results) else {
+        let mut items = self.lower_call(&call, id)?;
+        let Some(Item::Tensor(t)) = items.get(mutation.results) else {
             return Err(Refuse::Unsupported("its functional form has no tensor result".to_owned()));
         };
         self.assign(name, *t)?;
-        items.truncate(effect.results);
+        items.truncate(mutation.results);
         Ok(items.into_iter().filter_map(|i| if let Item::Tensor(t) = i { Some(t) } else { None }).collect())
     }
 

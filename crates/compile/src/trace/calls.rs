@@ -5,7 +5,7 @@ use flambeau_pt2::{Argument, Graph, Node, SymArg};
 use flambeau_tensor::{DType, Expr};
 
 use super::{Binding, Trace, bare};
-use crate::{inline, report::Outcome};
+use crate::{functionalize::lowered_target, report::Outcome};
 
 impl<'a> Trace<'a> {
     pub(super) fn plain_call(&mut self, graph: &'a Graph, node: &'a Node) {
@@ -42,7 +42,7 @@ impl<'a> Trace<'a> {
     }
 
     pub(super) fn lower_node(&mut self, graph: &Graph, node: &Node) -> Result<Vec<Item>, Refuse> {
-        let call = self.call_of(graph, node, inline::functional(bare(&node.target)))?;
+        let call = self.call_of(graph, node, &lowered_target(bare(&node.target)))?;
         let foreign =
             node.output_names().into_iter().find_map(|n| graph.foreign_tensors.get(n).filter(|_| self.names.used.contains(n)));
         if let Some(dtype) = foreign {

@@ -3,13 +3,14 @@
 //! A sub-graph has a name space of its own: its names are kept under the caller's label, so that values that outlive the call
 //! (views of an operand, say) stay readable.
 
+use flambeau_aten::schema;
 use flambeau_ir::{Spec, Tid};
 use flambeau_lower::{Arg, Call, Item, Loop, OutMeta, Refuse};
 use flambeau_pt2::{Argument, Graph, Node, SymArg};
 use flambeau_tensor::{DType, Expr};
 
 use super::{Binding, Trace, conditions::ConditionValue};
-use crate::{Error, Outcome, inline};
+use crate::{Error, Outcome, functionalize::mutation, usage};
 
 /// A counted loop of more steps than this is left alone.
 const MAX_STEPS: i64 = 1 << 20;
@@ -52,7 +53,7 @@ impl<'a> Trace<'a> {
         let label = node.name.as_deref().unwrap_or("call");
         let scope = format!("{}{label}{part}/", self.names.scope);
         let outside = std::mem::replace(&mut self.names.scope, scope);
-        self.names.used.extend(inline::used_names(body));
+        self.names.used.extend(usage::used_names(body));
         for (name, value) in body.inputs.iter().flat_map(Argument::names).zip(operands) {
             self.names.bind(name, value);
         }
@@ -350,7 +351,7 @@ impl<'a> Trace<'a> {
         let operator =
             node.inputs.iter().find_map(|i| if let Argument::Operator(target) = &i.arg { Some(super::bare(target)) } else { None });
         let operator = operator.ok_or_else(|| Refuse::Unsupported("it names no operator".to_owned()))?;
-        let Some(effect) = inline::write(operator).filter(|_| !operator.starts_with("aten.")) else {
+        let Some(mutation) = schema(operator).and_then(mutation).filter(|_| !operator.starts_with("aten.")) else {
             return refuse(format!("{operator} writes to its operands and has no functional form here"));
         };
         let bases: Vec<&str> = node.arg("_all_bases").map(Argument::names).unwrap_or_default();
@@ -358,7 +359,7 @@ impl<'a> Trace<'a> {
         for input in node.inputs.iter().filter(|i| !i.name.is_empty() && !i.name.starts_with('_')) {
             args.push((input.name.clone(), self.arg(&input.arg)?));
         }
-        let prefix = format!("_{}_", effect.written);
+        let prefix = format!("_{}_", mutation.written);
         let own = |i: &&flambeau_pt2::NamedArgument| {
             i.name.starts_with(&prefix) && !matches!(i.name.strip_prefix(&prefix), Some("base_index" | "alias"))
         };
@@ -370,24 +371,23 @@ impl<'a> Trace<'a> {
             return refuse(format!("{operator} writes to {} tensors, expected one", bases.len()));
         };
         let before = self.current(&self.names.key(base))?;
-        args.push((effect.written.to_owned(), Arg::Tensor(before)));
+        args.push((mutation.written.to_owned(), Arg::Tensor(before)));
         let spec = self.lower.spec(before).clone();
-        let mut outputs: Vec<OutMeta> = node.outputs.iter().take(effect.results).flat_map(|o| self.metas(graph, o)).collect();
+        let mut outputs: Vec<OutMeta> = node.outputs.iter().take(mutation.results).flat_map(|o| self.metas(graph, o)).collect();
         outputs.push(OutMeta { dtype: spec.dtype, dims: spec.dims.to_vec(), used: true });
-        let items = self.lower_call(&Call { target: effect.target, args, outputs }, self.calls.len() as u32)?;
-        let tensors: Vec<Tid> = items.iter().filter_map(|i| if let Item::Tensor(t) = i { Some(*t) } else { None }).collect();
-        self.bind_functionalized(node, effect.results, &tensors)
+        let items = self.lower_call(&Call { target: mutation.target, args, outputs }, self.calls.len() as u32)?;
+        self.bind_functionalized(node, mutation.results, &items)
     }
 
     /// The last result is the base's new contents; operators without results of their own have a dummy in front of it.
-    fn bind_functionalized(&mut self, node: &Node, results: usize, tensors: &[Tid]) -> Result<(), Refuse> {
+    fn bind_functionalized(&mut self, node: &Node, results: usize, items: &[Item]) -> Result<(), Refuse> {
         let names: Vec<&str> = node.output_names();
         let Some((after, own)) = names.split_last() else { return refuse("it has no result") };
-        let Some(new) = tensors.get(results) else { return refuse("its functional form has no tensor result") };
+        let Some(Item::Tensor(new)) = items.get(results) else { return refuse("its functional form has no tensor result") };
         for (i, name) in own.iter().enumerate() {
-            let value = match tensors.get(i).filter(|_| i < results) {
-                Some(t) => Binding::Tensor(self.memory.new_base(*t)),
-                None => Binding::absent("the result of a write carries nothing"),
+            let value = match items.get(i).filter(|_| i < results) {
+                Some(Item::Tensor(t)) => Binding::Tensor(self.memory.new_base(*t)),
+                _ => Binding::absent("the result of a write carries nothing"),
             };
             self.names.bind(name, value);
         }

@@ -1,0 +1,74 @@
+//! What kind of call a node is.
+
+use flambeau_aten::{Schema, Type, schema};
+use flambeau_pt2::{Argument, Graph, Node};
+
+use crate::{
+    functionalize::{Mutation, mutation},
+    trace::bare,
+};
+
+/// How to treat a call.
+pub(crate) enum CallKind<'a> {
+    /// An operator that its rule lowers.
+    Operator,
+    /// It only asserts what capture assumed.
+    Assertion,
+    /// It reads a field of a quantized weight.
+    SubclassField,
+    /// It runs a sub-graph once.
+    Inline(&'a Graph),
+    /// It compares sizes, or combines such comparisons.
+    SizePredicate,
+    /// It runs one of two sub-graphs.
+    Cond,
+    /// It runs a sub-graph for each slice of tensors.
+    Scan,
+    /// It runs a sub-graph as long as another one says.
+    While,
+    /// It names an operator that writes to its operands, and gives what that would write as results.
+    AutoFunctionalized,
+    /// It writes to an operand.
+    Mutation(Mutation),
+    Refused(String),
+}
+
+/// How to treat a call.
+pub(crate) fn classify(node: &Node) -> CallKind<'_> {
+    let target = bare(&node.target);
+    match target {
+        "export.access_subclass_inner_tensor.default" => return CallKind::SubclassField,
+        "higher_order.wrap_with_set_grad_enabled" => return body(node),
+        "higher_order.wrap_with_autocast" => {
+            // Operands: device, dtype, enabled, cache, graph, …
+            return match node.inputs.get(2).and_then(|i| i.arg.as_bool()) {
+                Some(false) => body(node),
+                _ => CallKind::Refused("autocast changes element types behind the program's back".to_owned()),
+            };
+        }
+        "higher_order.cond" => return CallKind::Cond,
+        "higher_order.scan" | "higher_order.map_impl" => return CallKind::Scan,
+        "higher_order.auto_functionalized_v2" => return CallKind::AutoFunctionalized,
+        "higher_order.while_loop" => return CallKind::While,
+        _ if target.starts_with("higher_order.") => {
+            return CallKind::Refused("this kind of control flow has no form in a graph".to_owned());
+        }
+        _ => {}
+    }
+    match schema(target) {
+        Some(schema) if schema.returns.is_empty() && schema.written().next().is_none() => CallKind::Assertion,
+        Some(schema) if is_size_predicate(schema) => CallKind::SizePredicate,
+        Some(schema) => mutation(schema).map_or(CallKind::Operator, CallKind::Mutation),
+        None => CallKind::Operator,
+    }
+}
+
+/// Whether the operator takes numbers alone and gives a truth value.
+fn is_size_predicate(schema: &Schema) -> bool {
+    schema.returns.iter().all(|r| r.ty == Type::Bool) && schema.params.iter().all(|p| matches!(p.ty, Type::Scalar | Type::Bool))
+}
+
+fn body(node: &Node) -> CallKind<'_> {
+    let graph = node.inputs.iter().find_map(|i| if let Argument::Graph(sub) = &i.arg { Some(&sub.graph) } else { None });
+    graph.map_or_else(|| CallKind::Refused("it has no sub-graph".to_owned()), CallKind::Inline)
+}

@@ -1,0 +1,113 @@
+//! Writes as values: the functional forms of operators that write to their operands, and which results are views.
+
+use std::borrow::Cow;
+
+use flambeau_aten::{Kind, Schema, schema};
+use flambeau_pt2::{Argument, Graph, Node, TensorMeta};
+use flambeau_tensor::Expr;
+
+use crate::trace::bare;
+
+/// A call that writes to an operand.
+#[derive(Debug)]
+pub(crate) struct Mutation {
+    /// The functional form, which gives the new contents behind its other results.
+    pub(crate) target: String,
+    /// The operand.
+    pub(crate) written: &'static str,
+    /// How many other results there are.
+    pub(crate) results: usize,
+}
+
+/// What an operator writes, if it writes to an operand.
+pub(crate) fn mutation(schema: &'static Schema) -> Option<Mutation> {
+    let written = schema.written().next()?.name;
+    match schema.kind() {
+        // What is written is the one result of the functional form.
+        Kind::InPlace | Kind::Out if schema.written().count() == 1 => {
+            let functional = schema.functional().filter(|f| !f.is_view())?;
+            Some(Mutation { target: functional.target(), written, results: 0 })
+        }
+        // The rules of custom operators give what they write behind their results. PyTorch's own write statistics and noise while a
+        // model is trained, and nothing otherwise.
+        Kind::Mutable if schema.namespace != "aten" => {
+            Some(Mutation { target: schema.target(), written, results: schema.returns.len() })
+        }
+        _ => None,
+    }
+}
+
+/// The target that lowers a call: of one that changes a tensor's shape in place and nothing in it, the view that it amounts to.
+pub(crate) fn lowered_target(target: &str) -> Cow<'_, str> {
+    let in_place = schema(target).filter(|s| s.kind() == Kind::InPlace);
+    let view = in_place.and_then(Schema::functional).filter(|f| f.is_view());
+    view.map_or(Cow::Borrowed(target), |view| Cow::Owned(view.target()))
+}
+
+/// Whether the call's results share memory with its first operand.
+pub(crate) fn is_view(graph: &Graph, node: &Node) -> bool {
+    schema(&lowered_target(bare(&node.target))).is_some_and(|s| s.is_view() && !copies(graph, node, s.name))
+}
+
+/// Whether a call that shares memory where it can makes a new tensor here.
+fn copies(graph: &Graph, node: &Node, name: &str) -> bool {
+    // Capture hands out a constant anew in every run.
+    if name == "lift_fresh" {
+        return true;
+    }
+    let given = node.inputs.first().and_then(|i| i.arg.as_tensor()).and_then(|n| graph.tensors.get(n));
+    let made = node.output_names().first().and_then(|n| graph.tensors.get(*n));
+    let (Some(given), Some(made)) = (given, made) else { return false };
+    match name {
+        "to" => given.dtype != made.dtype || node.arg("copy").and_then(Argument::as_bool) == Some(true),
+        "contiguous" => !is_row_major(given),
+        // What is not row-major itself must be a view; what has become so is a copy.
+        "reshape" | "reshape_as" | "flatten" | "ravel" => !is_row_major(given) && is_row_major(made),
+        _ => false,
+    }
+}
+
+fn is_row_major(meta: &TensorMeta) -> bool {
+    let mut unit = Expr::Int(1);
+    for (size, stride) in meta.sizes.iter().zip(&meta.strides).rev() {
+        if size.as_int() != Some(1) && *stride != unit {
+            return false;
+        }
+        unit = unit * size.clone();
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_have_functional_forms() {
+        let check = |target, want: Option<(&str, &str, usize)>| {
+            let found = schema(target).and_then(mutation);
+            assert_eq!(found.as_ref().map(|m| (m.target.as_str(), m.written, m.results)), want, "{target}");
+        };
+        check("aten.add_.Tensor", Some(("aten.add.Tensor", "self", 0)));
+        check("aten.copy_.default", Some(("aten.copy.default", "self", 0)));
+        check("aten.fill_.Scalar", Some(("aten.fill.Scalar", "self", 0)));
+        check("aten.add.out", Some(("aten.add.Tensor", "out", 0)));
+        check("aten.topk.values", None);
+        check("aten.__and__.Tensor", None);
+        check("aten.add.Tensor", None);
+        check("aten.squeeze_.dim", None);
+        check("mlx.kv_cache_update.default", Some(("mlx.kv_cache_update.default", "cache", 1)));
+        check("mlx.gated_delta_rule.default", Some(("mlx.gated_delta_rule.default", "state", 1)));
+    }
+
+    #[test]
+    fn changes_of_shape_in_place_are_views() {
+        let check = |target, want: &str| assert_eq!(lowered_target(target), want, "{target}");
+        check("aten.squeeze_.dim", "aten.squeeze.dim");
+        check("aten.t_.default", "aten.t.default");
+        check("aten.transpose_.default", "aten.transpose.int");
+        check("aten.detach_.default", "aten.detach.default");
+        check("aten.add_.Tensor", "aten.add_.Tensor");
+        check("aten.add.Tensor", "aten.add.Tensor");
+    }
+}
