@@ -5,7 +5,7 @@ use std::{
     fs,
 };
 
-use flambeau_tidy::{packages, root};
+use flambeau_tidy::{packages, root, sources};
 
 type Arrows = BTreeMap<String, BTreeSet<String>>;
 
@@ -14,8 +14,12 @@ fn short(package: &str) -> &str {
     package.strip_prefix("flambeau-").unwrap_or(package)
 }
 
+fn page() -> String {
+    fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md reads")
+}
+
 fn table() -> Arrows {
-    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md reads");
+    let page = page();
     let rows = page.lines().skip_while(|line| *line != "## Crates").skip(1).take_while(|line| !line.starts_with("## "));
     let cells = |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
     let rows = rows.filter(|line| line.starts_with('|')).skip(2).map(cells);
@@ -49,5 +53,21 @@ fn the_table_of_crates_is_what_cargo_sees() {
             missing.is_empty() && extra.is_empty(),
             "{name}: the table lacks {missing:?}, and has {extra:?} which nothing uses"
         );
+    }
+}
+
+#[test]
+fn every_file_that_the_page_names_is_there() {
+    let (page, files) = (page(), sources());
+    let is_name = |text: &str| {
+        let is_file = [".rs", ".cpp", ".sh", ".py", ".md"].iter().any(|end| text.ends_with(end));
+        is_file && !text.contains([' ', '<', '*'])
+    };
+    // Outside of fences, every second piece stands between backticks.
+    let names: Vec<&str> = page.split('`').filter(|text| is_name(text)).collect();
+    assert!(names.len() > 20, "the page names files: {names:?}");
+    for name in names {
+        let is_there = files.iter().any(|file| file.path == name || file.path.ends_with(&format!("/{name}")));
+        assert!(is_there, "there is no file {name}");
     }
 }
