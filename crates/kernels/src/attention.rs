@@ -57,13 +57,23 @@ pub fn attention<T: Float, S: Float>(
     same("rank of attention's output", 4, out.shape().len())?;
     let s = out.strides();
     let target = Target { shape: out.shape().into(), strides: [s[0], s[1], s[2], s[3]], origin: FloatPtr::of(out.origin()) };
-    let q = float_view(q);
-    match (float_view(k), float_view(v)) {
-        (FloatView::F32(k), FloatView::F32(v)) => Problem::new(&q, &k, &v, target, scale, mask)?.run(pool),
-        (FloatView::F16(k), FloatView::F16(v)) => Problem::new(&q, &k, &v, target, scale, mask)?.run(pool),
-        (FloatView::BF16(k), FloatView::BF16(v)) => Problem::new(&q, &k, &v, target, scale, mask)?.run(pool),
-        // Both have the type `S`.
-        _ => {}
+    attend(pool, &float_view(q), (float_view(k), float_view(v)), target, scale, mask)
+}
+
+/// [`attention`], compiled once and here for all types; those of keys and values are the same.
+fn attend(
+    pool: &Pool,
+    q: &FloatView,
+    (k, v): (FloatView, FloatView),
+    target: Target,
+    scale: f32,
+    mask: &Mask,
+) -> Result<(), Error> {
+    match (k, v) {
+        (FloatView::F32(k), FloatView::F32(v)) => Problem::new(q, &k, &v, target, scale, mask)?.run(pool),
+        (FloatView::F16(k), FloatView::F16(v)) => Problem::new(q, &k, &v, target, scale, mask)?.run(pool),
+        (FloatView::BF16(k), FloatView::BF16(v)) => Problem::new(q, &k, &v, target, scale, mask)?.run(pool),
+        _ => unreachable!("keys and values have one type"),
     }
     Ok(())
 }
@@ -93,7 +103,7 @@ struct Problem<'a, S> {
     depth: usize,
     width: usize,
     /// Whether all operands are bf16.
-    pairs: bool,
+    is_bf16: bool,
 }
 
 impl<'a, S: Float> Problem<'a, S> {
@@ -133,8 +143,8 @@ impl<'a, S: Float> Problem<'a, S> {
             return Err(Error::Parameter { what: "size of an attention window", found: 0 });
         }
         let group = heads.checked_div(kv_heads).unwrap_or(0);
-        let pairs = matches!(q, FloatView::BF16(_)) && S::DTYPE == DType::BF16;
-        Ok(Problem { q, k, v, out, scale, mask, batch, kv_heads, group, queries, keys, depth, width, pairs })
+        let is_bf16 = matches!(q, FloatView::BF16(_)) && S::DTYPE == DType::BF16;
+        Ok(Problem { q, k, v, out, scale, mask, batch, kv_heads, group, queries, keys, depth, width, is_bf16 })
     }
 
     /// Query rows of one key head, time-major.
@@ -167,6 +177,7 @@ impl<'a, S: Float> Problem<'a, S> {
         let most = SPLIT.min(self.keys);
         let (alone, one) = (self.is_alone(), one::scratch_words([self.group, self.depth, self.width, most]));
         let words = scratch_words(cpu, rows, self.depth, self.width).max(if alone { one } else { 0 });
+        let pairs = self.is_bf16 && cpu.has_dot();
         let mut states = team.take(if splits > 1 { heads * splits * size } else { 0 });
         let parts = Parts::new(states.words());
         team.run(heads * tiles * splits, words, |task, scratch| {
@@ -177,9 +188,9 @@ impl<'a, S: Float> Problem<'a, S> {
             let state = (splits > 1).then(|| bytemuck::cast_slice_mut(unsafe { parts.slice(task * size..(task + 1) * size) }));
             let rows = tile * ROWS..self.rows().min((tile + 1) * ROWS);
             let tile = self.tile(cpu, head, rows, keys, scratch, state);
-            match (alone, self.pairs) {
-                (true, true) => cpu.dispatch_dot(One { tile, most }),
-                (true, false) => cpu.dispatch(One { tile, most }),
+            match (alone, pairs) {
+                (true, true) if one::fits_pairs(self.depth) => cpu.dispatch_dot(One { tile, most }),
+                (true, _) => cpu.dispatch(One { tile, most }),
                 (false, true) => cpu.dispatch_dot(tile),
                 (false, false) => cpu.dispatch(tile),
             }

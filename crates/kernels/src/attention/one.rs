@@ -18,6 +18,11 @@ const HEADS: usize = 4;
 /// Widens queries to a multiple of this many elements.
 const PAD: usize = 32;
 
+/// Whether queries and keys of this depth can be read as pairs of bf16.
+pub(super) fn fits_pairs(depth: usize) -> bool {
+    depth.is_multiple_of(PAD)
+}
+
 /// Sizes that all parts of the work share.
 #[derive(Clone, Copy)]
 struct Shape {
@@ -63,15 +68,14 @@ impl<S: Float> Kernel for One<'_, S> {
     fn run<I: Isa>(mut self, isa: I) {
         let p = self.tile.problem;
         let s = Shape { heads: p.group, depth: p.depth, width: p.width, keys: self.most };
-        let pairs = I::DOT && p.pairs && p.depth.is_multiple_of(PAD);
         let visible = p.visible(0);
         let start = self.tile.keys.start.max(visible.start);
         let keys = start..self.tile.keys.end.min(visible.end).max(start);
         let (queries, rest) = std::mem::take(&mut self.tile.scratch).split_at_mut(s.query_words());
         let (scores, rest) = bytemuck::cast_slice_mut::<u32, f32>(rest).split_at_mut(s.heads * s.line());
         let (masks, results) = rest.split_at_mut(s.heads * s.line());
-        self.lay_out_queries(s, pairs, queries);
-        if pairs {
+        self.lay_out_queries(s, I::DOT, queries);
+        if I::DOT {
             self.scores::<I, true>(isa, s, queries, keys.clone(), scores);
         } else {
             self.scores::<I, false>(isa, s, queries, keys.clone(), scores);
@@ -263,7 +267,7 @@ impl<S: Float> One<'_, S> {
 #[inline(always)]
 unsafe fn products<I: Isa, S: Float, const PAIRS: bool>(isa: I, query: *const u32, keys: [*const S; 4], depth: usize) -> [I::V; 4] {
     let mut sums = [isa.splat(0.0); 4];
-    // SAFETY: the caller's promise.
+    // SAFETY: the query has `depth` elements and zeros up to a whole step, and each key has `depth`, as the caller promised.
     unsafe {
         if PAIRS {
             for at in (0..depth).step_by(2 * I::LANES) {

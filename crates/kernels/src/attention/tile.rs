@@ -165,9 +165,8 @@ impl<S: Float> Kernel for Tile<'_, S> {
     #[inline(always)]
     fn run<I: Isa>(mut self, isa: I) {
         let p = self.problem;
-        let pairs = I::DOT && p.pairs;
         let rows = self.rows.len().next_multiple_of(I::LANES);
-        let s = Shape { rows, depth: p.depth, width: p.width, pairs };
+        let s = Shape { rows, depth: p.depth, width: p.width, pairs: I::DOT };
         let scratch = std::mem::take(&mut self.scratch);
         let mut b = Buffers::new(scratch, s);
         b.state[..p.width * rows].fill(0.0);
@@ -264,7 +263,7 @@ impl<S: Float> Tile<'_, S> {
             let steps = if s.pairs { s.depth.div_ceil(2) } else { s.depth };
             for r in (0..s.rows).step_by(vectors * I::LANES) {
                 let panel = b.queries[r..].as_ptr();
-                let x = Inputs { rows: &rows, runs: 1, row_step: 1, steps, panel, panel_step: s.rows, pairs: s.pairs };
+                let x = Inputs { rows: &rows, runs: 1, row_step: 1, steps, panel, panel_step: s.rows };
                 let c = &mut b.scores[(key - keys.start) * s.rows + r..];
                 // SAFETY: the scores have room for a tile more than KEYS.
                 unsafe { accumulate(isa, &x, vectors.min((s.rows - r) / I::LANES), c.as_mut_ptr(), s.rows, false) };
@@ -396,7 +395,7 @@ impl<S: Float> Tile<'_, S> {
             let whole = column + mr <= s.width;
             for r in (0..s.rows).step_by(vectors * I::LANES) {
                 let panel = b.weights[r..].as_ptr();
-                let x = Inputs { rows: &rows, runs: 1, row_step, steps, panel, panel_step: s.rows, pairs: s.pairs };
+                let x = Inputs { rows: &rows, runs: 1, row_step, steps, panel, panel_step: s.rows };
                 let vectors = vectors.min((s.rows - r) / I::LANES);
                 // SAFETY: the state has these columns; a tile that has more goes to the scores, which are not needed any more.
                 unsafe {

@@ -247,8 +247,8 @@ impl Kernel for Task<'_> {
             let width = self.panels.width_of(co - column);
             let words = self.packed[self.panels.words(column)..].as_ptr();
             for t in &tiles {
-                let (rows, pairs) = (&pointers[t.at..][..t.runs * mr], self.part.pairs);
-                let x = Inputs { rows, runs: t.runs, row_step: 1, steps: t.steps, panel: words, panel_step: width, pairs };
+                let rows = &pointers[t.at..][..t.runs * mr];
+                let x = Inputs { rows, runs: t.runs, row_step: 1, steps: t.steps, panel: words, panel_step: width };
                 // SAFETY: every run has these steps, the panel has all of them, and `sums` has room for the largest tile.
                 unsafe { accumulate(isa, &x, width / I::LANES, sums.as_mut_ptr(), width, false) };
                 self.store(isa, t, column..co.min(column + width), &sums, width);

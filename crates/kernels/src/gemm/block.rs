@@ -219,7 +219,7 @@ impl Block<'_> {
                 let width = self.panels.width_of(self.columns.end - column);
                 let panel = self.packed[self.panels.words(column)..].as_ptr();
                 for (i, rows) in tiles.iter().enumerate() {
-                    let x = Inputs { rows, runs: 1, row_step: 1, steps: words(k, pairs), panel, panel_step: width, pairs };
+                    let x = Inputs { rows, runs: 1, row_step: 1, steps: words(k, pairs), panel, panel_step: width };
                     let c = &mut sums[(first - self.rows.start + i * mr) * stride + column - self.columns.start..];
                     // SAFETY: rows and panel hold these steps; `sums` has room for whole tiles.
                     unsafe { accumulate(isa, &x, width / I::LANES, c.as_mut_ptr(), stride, false) };

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     Float,
-    convert::with_float,
+    convert::{FloatPtr, with_float},
     pool::Team,
     simd::{Cpu, Isa, Kernel, load_partial},
 };
@@ -39,11 +39,12 @@ pub(crate) struct SkinnyRows {
 /// The rows are inside `w` and have `k` elements, as those of `x`.
 pub(crate) unsafe fn dots(cpu: Cpu, x: SkinnyRows, w: &Dense, rows: Range<usize>, to: &mut [f32]) {
     let (step, count) = (w.step[0], rows.len());
-    // SAFETY: the caller's promise.
-    with_float!(unsafe { w.at(rows.start, 0) }, p => {
-        let dots = Dots { x, w: p.cast_const(), step, count, out: to };
-        if x.pairs { cpu.dispatch_dot(dots) } else { cpu.dispatch(dots) }
-    });
+    // SAFETY: the caller vouches that row `rows.start` is inside `w`.
+    let first = unsafe { w.at(rows.start, 0) };
+    match first {
+        FloatPtr::BF16(p) if x.pairs => cpu.dispatch_dot(Dots { x, w: p.cast_const(), step, count, out: to }),
+        _ => with_float!(first, p => cpu.dispatch(Dots { x, w: p.cast_const(), step, count, out: to })),
+    }
 }
 
 struct Dots<'a, W> {
@@ -66,12 +67,13 @@ impl<W: Float> Kernel for Dots<'_, W> {
             while i < self.x.m {
                 // SAFETY: rows and columns lie inside the operands.
                 i += unsafe {
-                    match (self.x.m - i, I::DOT && self.x.pairs) {
-                        (4.., true) => self.tile::<I, 4, true>(isa, i, row),
-                        (2.., true) => self.tile::<I, 2, true>(isa, i, row),
+                    // Only pairs of bf16 come here with the instruction for them.
+                    match (self.x.m - i, I::DOT) {
+                        (4.., true) if I::TILES => self.tile::<I, 4, true>(isa, i, row),
+                        (2.., true) if I::TILES => self.tile::<I, 2, true>(isa, i, row),
                         (_, true) => self.tile::<I, 1, true>(isa, i, row),
-                        (4.., false) => self.tile::<I, 4, false>(isa, i, row),
-                        (2.., false) => self.tile::<I, 2, false>(isa, i, row),
+                        (4.., false) if I::TILES => self.tile::<I, 4, false>(isa, i, row),
+                        (2.., false) if I::TILES => self.tile::<I, 2, false>(isa, i, row),
                         (_, false) => self.tile::<I, 1, false>(isa, i, row),
                     }
                 };
@@ -92,7 +94,8 @@ impl<W: Float> Dots<'_, W> {
         let mut sums = [[isa.splat(0.0); 4]; MR];
         let (whole, fours) = (k / width * width, k / (4 * width) * 4 * width);
         let (per_word, stride) = (if PAIRS { 2 } else { 1 }, self.x.stride);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps row `row` of the weights and rows `i..i + MR` of the activations inside the operands; each has
+        // `k` elements.
         unsafe {
             let w = self.w.offset(row as isize * self.step);
             let x = self.x.words.add(i * stride);
@@ -138,7 +141,7 @@ impl<W: Float> Dots<'_, W> {
 /// They are readable.
 #[inline(always)]
 unsafe fn load<I: Isa, W: Float, const PAIRS: bool>(isa: I, p: *const W) -> I::U {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for a vector of words at `p`.
     unsafe { if PAIRS { isa.load_u(p.cast()) } else { isa.bits(W::load(isa, p)) } }
 }
 
@@ -148,7 +151,7 @@ unsafe fn load<I: Isa, W: Float, const PAIRS: bool>(isa: I, p: *const W) -> I::U
 /// They are readable, and fewer than a vector of words holds.
 #[inline(always)]
 unsafe fn load_rest<I: Isa, W: Float, const PAIRS: bool>(isa: I, p: *const W, n: usize) -> I::U {
-    // SAFETY: the caller's promise; 32 halves are 16 words, and LANES is at most 16.
+    // SAFETY: the caller vouches for `n` elements; 32 halves are 16 words, and LANES is at most 16.
     unsafe {
         if PAIRS {
             let mut halves = [0u16; 32];

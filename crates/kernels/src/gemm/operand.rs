@@ -42,7 +42,7 @@ impl Dense {
     /// # Safety
     /// The element is inside the matrix.
     pub(crate) unsafe fn at(&self, i: usize, j: usize) -> FloatPtr {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps `(i, j)` inside the matrix, and whoever made it vouched for its elements.
         unsafe { self.origin.offset(i as isize * self.step[0] + j as isize * self.step[1]) }
     }
 
@@ -90,7 +90,7 @@ impl Operand<'_> {
     /// They are inside the matrix.
     unsafe fn read(&self, cpu: Cpu, i: usize, k: Range<usize>, to: &mut [f32]) {
         match self {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps row and columns inside the matrix.
             Operand::Dense(d) => unsafe { d.at(i, k.start).read(cpu, d.step[1], &mut to[..k.len()]) },
             Operand::Codes(w) => crate::quant::read(cpu, w, i, k.start, &mut to[..k.len()]),
         }
@@ -155,12 +155,12 @@ impl Operand<'_> {
         let mut values = [0.0; STRETCH];
         for start in (0..k).step_by(STRETCH) {
             let part = start..k.min(start + STRETCH);
-            // SAFETY: the caller's promise.
+            // SAFETY: row `i` has `k` elements, of which these are some.
             unsafe { self.read(cpu, i, part.clone(), &mut values) };
             values[part.len()..].fill(0.0);
             let to = &mut to[words(start, pairs)..];
             let len = words(part.len(), pairs).next_multiple_of(16).min(to.len());
-            cpu.dispatch_dot(ToWords { values: &values, pairs, to: &mut to[..len] });
+            to_words(cpu, &values, pairs, &mut to[..len]);
         }
     }
 }
@@ -170,25 +170,28 @@ pub(crate) fn words(k: usize, pairs: bool) -> usize {
     if pairs { k.div_ceil(2) } else { k }
 }
 
-/// `to` is a multiple of 16 words.
-struct ToWords<'a> {
+/// `to` = the first of `values` as words, a multiple of 16.
+fn to_words(cpu: Cpu, values: &[f32; STRETCH], pairs: bool, to: &mut [u32]) {
+    if pairs {
+        cpu.dispatch_dot(ToPairs { values, to });
+    } else {
+        to.iter_mut().zip(values).for_each(|(word, value)| *word = value.to_bits());
+    }
+}
+
+struct ToPairs<'a> {
     values: &'a [f32; STRETCH],
-    pairs: bool,
     to: &'a mut [u32],
 }
 
-impl Kernel for ToWords<'_> {
+impl Kernel for ToPairs<'_> {
     type Out = ();
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let to = self.to.as_mut_ptr();
-        let len = if self.pairs { 2 * self.to.len() } else { self.to.len() };
-        for at in (0..len).step_by(I::LANES) {
-            // SAFETY: `to` has room for `len` elements, a multiple of LANES and at most STRETCH.
-            unsafe {
-                let v = isa.load(self.values.as_ptr().add(at));
-                if self.pairs { isa.store_bf16(to.cast::<u16>().add(at), v) } else { isa.store(to.cast::<f32>().add(at), v) }
-            }
+        let to = self.to.as_mut_ptr().cast::<u16>();
+        for at in (0..2 * self.to.len()).step_by(I::LANES) {
+            // SAFETY: `to` has room for twice its words, a multiple of LANES and at most STRETCH.
+            unsafe { isa.store_bf16(to.add(at), isa.load(self.values.as_ptr().add(at))) };
         }
     }
 }
@@ -215,7 +218,7 @@ impl Columns<'_> {
     /// The columns are inside the operand and have `k` elements.
     pub(crate) unsafe fn pack(&self, cpu: Cpu, (k, pairs): (usize, bool), n: Range<usize>, width: usize, panel: &mut [u32]) {
         let n = n.start..n.end.min(n.start + width);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches that the operand has these columns, all `k` elements deep, and that the panel has room.
         unsafe {
             match self {
                 Columns::Rows(o) => pack_rows(cpu, o, (k, pairs), n, width, panel),
@@ -240,7 +243,8 @@ unsafe fn pack_rows(cpu: Cpu, o: &Operand, (k, pairs): (usize, bool), n: Range<u
                     continue;
                 }
                 if let Some(d) = ready {
-                    // SAFETY: the caller's promise; words lie ready, of whatever alignment.
+                    // SAFETY: the column is inside the operand and `start + len` at most `k`; words lie ready, of whatever
+                    // alignment.
                     unsafe {
                         std::ptr::copy_nonoverlapping(d.at(column, start).words().cast::<u8>(), line.as_mut_ptr().cast(), 4 * count)
                     };
@@ -248,9 +252,9 @@ unsafe fn pack_rows(cpu: Cpu, o: &Operand, (k, pairs): (usize, bool), n: Range<u
                     crate::quant::read_pairs(cpu, w, column, start..start + len, line);
                 } else {
                     let mut values = [0.0; STRETCH];
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the column is inside the operand and `start + len` at most `k`.
                     unsafe { o.read(cpu, column, start..start + len, &mut values) };
-                    cpu.dispatch_dot(ToWords { values: &values, pairs, to: &mut line[..count.next_multiple_of(16)] });
+                    to_words(cpu, &values, pairs, &mut line[..count.next_multiple_of(16)]);
                 }
             }
             let (steps, panel) = (words(len, pairs), &mut panel[words(start, pairs) * width + first..]);
@@ -296,7 +300,7 @@ unsafe fn pack_lines(cpu: Cpu, o: &Operand, (k, pairs): (usize, bool), n: Range<
     }
     let (mut low, mut high) = ([0.0; STRETCH], [0.0; STRETCH]);
     for (step, to) in panel.chunks_exact_mut(width).enumerate().take(words(k, pairs)) {
-        // SAFETY: the caller's promise; a panel is not wider than a stretch.
+        // SAFETY: these lines are below `k`, and the operand has the columns `n`; a panel is not wider than a stretch.
         unsafe {
             if pairs {
                 o.read(cpu, 2 * step, n.clone(), &mut low);

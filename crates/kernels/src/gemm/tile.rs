@@ -1,7 +1,7 @@
 //! The innermost kernel: a tile of the product held in registers.
 //!
 //! Rows are broadcast from where they lie; columns run through the lanes of packed panels. A word is one `f32`, or two bf16 that
-//! follow each other along K.
+//! follow each other along K where the instruction set multiplies such pairs.
 
 use crate::simd::{Isa, IsaKind};
 
@@ -31,8 +31,6 @@ pub(crate) struct Inputs<'a> {
     pub(crate) panel: *const u32,
     /// Words between steps of the panel.
     pub(crate) panel_step: usize,
-    /// Whether words are pairs of bf16.
-    pub(crate) pairs: bool,
 }
 
 /// `c[row, column] = Σ rows · panel`, or added to it, for `vectors` vectors of columns, at most the tile's; rows of `c` are
@@ -42,7 +40,7 @@ pub(crate) struct Inputs<'a> {
 /// Rows hold `steps` words and the panel those of all runs, and the tile is writable.
 #[inline(always)]
 pub(crate) unsafe fn accumulate<I: Isa>(isa: I, x: &Inputs, vectors: usize, c: *mut f32, stride: usize, add: bool) {
-    // SAFETY: the caller's promise; the sizes are those of `tile`.
+    // SAFETY: the caller vouches for rows, panel and `c`; each arm takes the rows and vectors that `tile` names for its set.
     unsafe {
         match (I::KIND, vectors) {
             (IsaKind::Avx512, 1) => step::<I, 8, 1>(isa, x, c, stride, add),
@@ -59,18 +57,17 @@ pub(crate) unsafe fn accumulate<I: Isa>(isa: I, x: &Inputs, vectors: usize, c: *
 
 #[inline(always)]
 unsafe fn step<I: Isa, const MR: usize, const NV: usize>(isa: I, x: &Inputs, c: *mut f32, stride: usize, add: bool) {
-    // SAFETY: the caller's promise. The loops differ in what the compiler knows about a row's steps.
+    // SAFETY: the caller vouches for rows and panel. The arms differ in what the compiler knows about the distance of a row's
+    // steps.
     let sums = unsafe {
-        match (x.pairs, x.row_step) {
-            (true, 1) => products::<I, MR, NV, true>(isa, x, 1),
-            (true, n) => products::<I, MR, NV, true>(isa, x, n),
-            (false, 1) => products::<I, MR, NV, false>(isa, x, 1),
-            (false, n) => products::<I, MR, NV, false>(isa, x, n),
+        match x.row_step {
+            1 => products::<I, MR, NV>(isa, x, 1),
+            n => products::<I, MR, NV>(isa, x, n),
         }
     };
     for (i, sums) in sums.iter().enumerate() {
         for (v, &sum) in sums.iter().enumerate() {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller made `c` writable for MR rows of NV vectors.
             unsafe {
                 let at = c.add(i * stride + v * I::LANES);
                 isa.store(at, if add { isa.add(isa.load(at), sum) } else { sum });
@@ -80,23 +77,19 @@ unsafe fn step<I: Isa, const MR: usize, const NV: usize>(isa: I, x: &Inputs, c: 
 }
 
 #[inline(always)]
-unsafe fn products<I: Isa, const MR: usize, const NV: usize, const PAIRS: bool>(
-    isa: I,
-    x: &Inputs,
-    row_step: usize,
-) -> [[I::V; NV]; MR] {
+unsafe fn products<I: Isa, const MR: usize, const NV: usize>(isa: I, x: &Inputs, row_step: usize) -> [[I::V; NV]; MR] {
     let mut sums = [[isa.splat(0.0); NV]; MR];
     for run in 0..x.runs {
         let rows: [*const u32; MR] = std::array::from_fn(|i| x.rows[run * MR + i]);
         for p in 0..x.steps {
-            // SAFETY: the caller's promise.
+            // SAFETY: each row holds `steps` words and the panel those of all runs, as `accumulate` requires.
             unsafe {
                 let panel = x.panel.add((run * x.steps + p) * x.panel_step);
                 let columns: [I::U; NV] = std::array::from_fn(|v| isa.load_u(panel.add(v * I::LANES)));
                 for (row, sums) in rows.iter().zip(&mut sums) {
                     let word = isa.splat_u(row.add(p * row_step).read_unaligned());
                     for (sum, &column) in sums.iter_mut().zip(&columns) {
-                        *sum = if PAIRS {
+                        *sum = if I::DOT {
                             isa.dot_bf16(*sum, word, column)
                         } else {
                             isa.fma(isa.with_bits(word), isa.with_bits(column), *sum)

@@ -151,7 +151,7 @@ pub(crate) fn rows_times(cpu: Cpu, w: &QMatrix, x: &Prepared, rows: Range<usize>
     let (scales, biases) = (bytemuck::cast_slice_mut(scales), bytemuck::cast_slice_mut(biases));
     with_code!(w.format, C => {
         let task = Task::<C> { w, x, rows, scales, biases, out: to, code: PhantomData };
-        if x.kind.pairs { cpu.dispatch_dot(task) } else { cpu.dispatch(task) }
+        if !C::PARTS.is_empty() && x.kind.pairs { cpu.dispatch_dot(task) } else { cpu.dispatch(task) }
     });
 }
 
@@ -182,12 +182,12 @@ impl<C: Code> Kernel for Task<'_, C> {
                 read_scales(isa, self.w.format, biases, first * groups, &mut self.biases[..count * groups]);
             }
             let rows = first..first + count;
-            if I::DOT && self.x.kind.pairs {
-                if C::WHOLE { self.all::<I, LanePairs>(isa, rows) } else { self.all::<I, OrderPairs>(isa, rows) }
-            } else if C::WHOLE {
-                self.all::<I, Lanes>(isa, rows)
-            } else {
-                self.all::<I, Order>(isa, rows)
+            // Only pairs of bf16 come here with the instruction for them.
+            match (I::DOT, C::WHOLE) {
+                (true, true) => self.all::<I, LanePairs>(isa, rows),
+                (true, false) => self.all::<I, OrderPairs>(isa, rows),
+                (false, true) => self.all::<I, Lanes>(isa, rows),
+                (false, false) => self.all::<I, Order>(isa, rows),
             }
         }
     }
@@ -201,7 +201,7 @@ impl<C: Code> Kernel for Task<'_, C> {
 #[inline(never)]
 unsafe fn copy_block(block: *const u8, left: usize, to: &mut MaybeUninit<[u8; BLOCK_BYTES]>) -> *const u8 {
     let to = to.write([0; BLOCK_BYTES]);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller makes `left` bytes readable at `block`.
     to[..left].copy_from_slice(unsafe { std::slice::from_raw_parts(block, left) });
     to.as_ptr()
 }
@@ -246,7 +246,7 @@ impl<C: Code> Task<'_, C> {
             // SAFETY: the rows lie inside the operands; `scales` and `biases` hold them.
             row += unsafe {
                 match (self.x.m, rows.end - row) {
-                    (1, 4..) => self.four::<I, P>(&common, row),
+                    (1, 4..) if I::TILES => self.four::<I, P>(&common, row),
                     _ => self.one::<I, P>(&common, row),
                 }
             };
@@ -259,7 +259,7 @@ impl<C: Code> Task<'_, C> {
     /// They exist, and their numbers are at hand.
     #[inline(always)]
     unsafe fn four<I: Isa, P: Products<C>>(&mut self, common: &Common<I>, row: usize) -> usize {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller says that these four rows exist and that their numbers are at hand.
         let [[a], [b], [c], [d]] = unsafe {
             if 4 * common.row_bytes <= AHEAD / 2 {
                 self.tile::<I, P, 1, 4>(common, 0, row)
@@ -282,11 +282,11 @@ impl<C: Code> Task<'_, C> {
     unsafe fn one<I: Isa, P: Products<C>>(&mut self, common: &Common<I>, row: usize) -> usize {
         let mut m = 0;
         while m < self.x.m {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller says that the row exists and that its numbers are at hand; `m` stays below the activations' rows.
             m += unsafe {
                 match self.x.m - m {
-                    4.. => self.rows_of_one::<I, P, 4>(common, m, row),
-                    2.. => self.rows_of_one::<I, P, 2>(common, m, row),
+                    4.. if I::TILES => self.rows_of_one::<I, P, 4>(common, m, row),
+                    2.. if I::TILES => self.rows_of_one::<I, P, 2>(common, m, row),
                     _ => self.rows_of_one::<I, P, 1>(common, m, row),
                 }
             };
@@ -300,7 +300,7 @@ impl<C: Code> Task<'_, C> {
     /// They exist, and the numbers are at hand.
     #[inline(always)]
     unsafe fn rows_of_one<I: Isa, P: Products<C>, const MR: usize>(&mut self, common: &Common<I>, m: usize, row: usize) -> usize {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller says that the rows exist and that the numbers are at hand.
         let [totals] = unsafe { self.tile::<I, P, MR, 1>(common, m, row) };
         let (width, first) = (self.rows.len(), self.rows.start);
         for (i, &total) in totals.iter().enumerate() {
@@ -395,7 +395,8 @@ impl<C: Code> Task<'_, C> {
         let sums = &self.x.data.as_floats()[self.x.sums..];
         for g in (0..groups).step_by(I::LANES) {
             for (r, total) in total.iter_mut().enumerate() {
-                // SAFETY: the caller's promise; rows of `sums` are padded to a multiple of 16.
+                // SAFETY: the caller makes a vector of numbers readable behind each row's; rows of `sums` are padded to a multiple
+                // of 16.
                 unsafe {
                     let mut bias = isa.load(biases.add(r * groups + g));
                     if offset != 0.0 {

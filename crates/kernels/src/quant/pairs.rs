@@ -87,7 +87,7 @@ impl<C: Code> ReadPairs<'_, C> {
         for (g, table) in tables.iter().enumerate().take(n.count) {
             for at in (0..group).step_by(2 * I::LANES) {
                 let bit = (n.first + g) * group + at;
-                // SAFETY: enough bytes are readable from there on; the caller's promise.
+                // SAFETY: `from` hands out REACH readable bytes, and the caller made the groups' elements writable at `to`.
                 unsafe {
                     let values = self.from(bit * C::BITS as usize, |p, bit| isa.lookup32(C::halves_at(isa, p.add(bit / 8)), table));
                     isa.store(to.add(g * group + at).cast(), isa.with_bits(values));
@@ -106,7 +106,7 @@ impl<C: Code> ReadPairs<'_, C> {
         for g in 0..n.count {
             for at in (0..group).step_by(I::LANES) {
                 let bit = ((n.first + g) * group + at) * C::BITS as usize;
-                // SAFETY: enough bytes are readable from there on; the caller's promise.
+                // SAFETY: `from` hands out REACH readable bytes, and the caller made the groups' elements writable at `to`.
                 unsafe {
                     let value = self.from(bit, |p, bit| C::value(isa, C::at(isa, p, bit)));
                     isa.store_bf16(to.add(g * group + at), isa.fma(value, isa.splat(n.scales[g]), isa.splat(n.biases[g])));

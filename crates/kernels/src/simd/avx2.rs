@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Isa, IsaKind, Kernel};
+use super::{Isa, IsaKind, Kernel, avx512::Avx512};
 
 /// Proof that the CPU has AVX2, FMA and F16C.
 #[derive(Clone, Copy, Debug)]
@@ -12,6 +12,11 @@ impl Avx2 {
     pub(crate) fn detect() -> Option<Avx2> {
         let found = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
         found.then_some(Avx2(()))
+    }
+
+    /// AVX-512 was found together with FMA and F16C, and implies AVX2.
+    pub(super) fn implied(_: Avx512<false>) -> Avx2 {
+        Avx2(())
     }
 
     #[inline(always)]

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Isa, IsaKind, Kernel};
+use super::{Isa, IsaKind, Kernel, avx2::Avx2};
 
 /// Proof that the CPU has AVX-512 F, BW, DQ and VL (and AVX2, FMA, F16C); with `DOT`, BF16 as well.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +22,11 @@ impl<const DOT: bool> Avx512<DOT> {
 }
 
 impl Avx512<false> {
+    /// Every CPU with AVX-512 has AVX2, FMA and F16C.
+    pub(crate) fn avx2(self) -> Avx2 {
+        Avx2::implied(self)
+    }
+
     #[inline(always)]
     pub(crate) fn enter<K: Kernel>(self, kernel: K) -> K::Out {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi2,popcnt,lzcnt")]

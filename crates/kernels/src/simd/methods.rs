@@ -12,7 +12,7 @@ macro_rules! methods {
     )* };
 }
 
-/// Methods that also rely on their caller's promise about memory.
+/// Methods that also rely on what their callers say about memory.
 macro_rules! memory_methods {
     ($(fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)? = $body:expr;)*) => { $(
         #[inline(always)]

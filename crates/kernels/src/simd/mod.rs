@@ -63,6 +63,8 @@ pub trait Isa: Copy + Send + Sync + 'static {
     const LANES: usize;
     /// Which instruction set this is.
     const KIND: IsaKind;
+    /// Whether kernels that take several rows at once are worth compiling: there are registers to hold them.
+    const TILES: bool = true;
 
     /// All lanes `x`.
     fn splat(self, x: f32) -> Self::V;
@@ -195,7 +197,7 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// 16 bytes are readable at `p`; `BITS` is 1 to 8.
     #[inline(always)]
     unsafe fn spread<const BITS: u32>(self, p: *const u8) -> Self::U {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller makes 16 bytes readable at `p`.
         let stream = u128::from_le_bytes(unsafe { p.cast::<[u8; 16]>().read_unaligned() });
         let words: [u32; 16] = std::array::from_fn(|i| (stream >> (i as u32 * BITS)) as u32);
         // SAFETY: LANES is at most 16.
@@ -209,7 +211,8 @@ pub trait Isa: Copy + Send + Sync + 'static {
         let mut halves = [0u16; 32];
         for (i, half) in halves.iter_mut().enumerate().take(2 * Self::LANES) {
             let bit = i * BITS as usize;
-            // SAFETY: the caller's promise: the last half is `bit / 8 ≤ 31`, and its second byte is only read where it counts.
+            // SAFETY: the caller makes 32 bytes readable: the last half begins in byte 31 or before, and its second byte is only
+            // read where it counts.
             unsafe {
                 let low = u32::from(*p.add(bit / 8));
                 let high = if bit % 8 + BITS as usize > 8 { u32::from(*p.add(bit / 8 + 1)) } else { 0 };
@@ -226,7 +229,7 @@ pub trait Isa: Copy + Send + Sync + 'static {
     unsafe fn transpose(self, from: *const u32, from_step: usize, to: *mut u32, to_step: usize) {
         for i in 0..Self::LANES {
             for j in 0..Self::LANES {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller makes the whole block readable at `from` and writable at `to`.
                 unsafe { *to.add(j * to_step + i) = *from.add(i * from_step + j) };
             }
         }
@@ -285,7 +288,7 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// As [`Isa::store`].
     #[inline(always)]
     unsafe fn store_bf16(self, p: *mut u16, v: Self::V) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller makes LANES elements writable at `p`.
         unsafe { self.store_u16(p, self.bf16_bits(v)) }
     }
 }
@@ -363,12 +366,25 @@ impl Cpu {
         }
     }
 
-    /// [`Cpu::dispatch`] with the BF16 dot product, where the CPU has it.
+    /// [`Cpu::dispatch`] with the BF16 dot product, for kernels of pairs of bf16, which are compiled for nothing else.
+    ///
+    /// # Panics
+    /// Where [`Cpu::has_dot`] is false.
     #[inline(always)]
     pub(crate) fn dispatch_dot<K: Kernel>(self, kernel: K) -> K::Out {
         match self {
             #[cfg(target_arch = "x86_64")]
             Cpu::Avx512(_, Some(isa)) => isa.enter(kernel),
+            _ => no_dot(kernel),
+        }
+    }
+
+    /// [`Cpu::dispatch`] for kernels that leave vectors to the compiler: it makes no better ones of AVX-512 than of AVX2.
+    #[inline(always)]
+    pub(crate) fn dispatch_plain<K: Kernel>(self, kernel: K) -> K::Out {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Cpu::Avx512(isa, _) => isa.avx2().enter(kernel),
             _ => self.dispatch(kernel),
         }
     }
@@ -377,7 +393,7 @@ impl Cpu {
     #[inline(always)]
     pub(crate) fn dispatch<K: Kernel>(self, kernel: K) -> K::Out {
         match self {
-            Cpu::Portable(isa) => kernel.run(isa),
+            Cpu::Portable(isa) => isa.enter(kernel),
             #[cfg(target_arch = "x86_64")]
             Cpu::Avx2(isa) => isa.enter(kernel),
             #[cfg(target_arch = "x86_64")]
@@ -386,6 +402,12 @@ impl Cpu {
             Cpu::Neon(isa) => kernel.run(isa),
         }
     }
+}
+
+#[cold]
+#[inline(never)]
+fn no_dot<K: Kernel>(_: K) -> K::Out {
+    unreachable!("pairs of bf16 are only made where the CPU multiplies them")
 }
 
 #[cfg(test)]

@@ -1,32 +1,47 @@
-//! Plain Rust arrays of eight lanes.
+//! Plain Rust arrays of four lanes.
 
 use half::f16;
 
-use super::{Isa, IsaKind};
+use super::{Isa, IsaKind, Kernel};
 use crate::Float;
 
 /// Needs nothing of the CPU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Portable;
 
-const N: usize = 8;
+const N: usize = 4;
 
-#[inline(always)]
-fn map<A: Copy, B: Copy + Default>(a: [A; N], f: impl Fn(A) -> B) -> [B; N] {
-    let mut out = [B::default(); N];
-    for i in 0..N {
-        out[i] = f(a[i]);
-    }
-    out
+/// One expression a lane. Written out rather than looped over: kernels are made of thousands of these, and a loop for each would
+/// cost the compiler more time than all other instruction sets together.
+macro_rules! lanes {
+    (|$i:ident| $lane:expr) => {
+        [
+            {
+                let $i = 0;
+                $lane
+            },
+            {
+                let $i = 1;
+                $lane
+            },
+            {
+                let $i = 2;
+                $lane
+            },
+            {
+                let $i = 3;
+                $lane
+            },
+        ]
+    };
 }
 
-#[inline(always)]
-fn zip<A: Copy, B: Copy + Default>(a: [A; N], b: [A; N], f: impl Fn(A, A) -> B) -> [B; N] {
-    let mut out = [B::default(); N];
-    for i in 0..N {
-        out[i] = f(a[i], b[i]);
+impl Portable {
+    /// Out of line, as the other instruction sets are: a kernel is compiled once, however many call it.
+    #[inline(never)]
+    pub(crate) fn enter<K: Kernel>(self, kernel: K) -> K::Out {
+        kernel.run(self)
     }
-    out
 }
 
 impl Isa for Portable {
@@ -35,6 +50,7 @@ impl Isa for Portable {
     type M = [bool; N];
     const LANES: usize = N;
     const KIND: IsaKind = IsaKind::Portable;
+    const TILES: bool = false;
 
     #[inline(always)]
     fn splat(self, x: f32) -> [f32; N] {
@@ -42,52 +58,52 @@ impl Isa for Portable {
     }
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> [f32; N] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for LANES elements at `p`.
         unsafe { p.cast::<[f32; N]>().read_unaligned() }
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32, v: [f32; N]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for LANES elements at `p`.
         unsafe { p.cast::<[f32; N]>().write_unaligned(v) }
     }
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const u16) -> [f32; N] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for LANES elements at `p`.
         let bits = unsafe { p.cast::<[u16; N]>().read_unaligned() };
-        map(bits, |b| f32::from_bits(u32::from(b) << 16))
+        lanes!(|i| f32::from_bits(u32::from(bits[i]) << 16))
     }
     #[inline(always)]
     unsafe fn store_u16(self, p: *mut u16, v: [u32; N]) {
-        // SAFETY: the caller's promise.
-        unsafe { p.cast::<[u16; N]>().write_unaligned(map(v, |x| x as u16)) }
+        // SAFETY: the caller vouches for LANES elements at `p`.
+        unsafe { p.cast::<[u16; N]>().write_unaligned(lanes!(|i| v[i] as u16)) }
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_f16(self, p: *const u16) -> [f32; N] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for LANES elements at `p`.
         let bits = unsafe { p.cast::<[u16; N]>().read_unaligned() };
-        map(bits, |b| f16::from_bits(b).to_f32_const())
+        lanes!(|i| f16::from_bits(bits[i]).to_f32_const())
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn store_f16(self, p: *mut u16, v: [f32; N]) {
-        // SAFETY: the caller's promise.
-        unsafe { p.cast::<[u16; N]>().write_unaligned(map(v, |x| <f16 as Float>::from_f32(x).to_bits())) }
+        // SAFETY: the caller vouches for LANES elements at `p`.
+        unsafe { p.cast::<[u16; N]>().write_unaligned(lanes!(|i| <f16 as Float>::from_f32(v[i]).to_bits())) }
     }
 
     #[inline(always)]
     fn add(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
-        zip(a, b, |a, b| a + b)
+        lanes!(|i| a[i] + b[i])
     }
     #[inline(always)]
     fn sub(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
-        zip(a, b, |a, b| a - b)
+        lanes!(|i| a[i] - b[i])
     }
     #[inline(always)]
     fn mul(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
-        zip(a, b, |a, b| a * b)
+        lanes!(|i| a[i] * b[i])
     }
     #[inline(always)]
     fn div(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
-        zip(a, b, |a, b| a / b)
+        lanes!(|i| a[i] / b[i])
     }
     #[inline(always)]
     fn fma(self, a: [f32; N], b: [f32; N], c: [f32; N]) -> [f32; N] {
@@ -95,25 +111,25 @@ impl Isa for Portable {
     }
     #[inline(always)]
     fn max(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
-        zip(a, b, |a, b| if a > b { a } else { b })
+        lanes!(|i| if a[i] > b[i] { a[i] } else { b[i] })
     }
     #[inline(always)]
     fn min(self, a: [f32; N], b: [f32; N]) -> [f32; N] {
-        zip(a, b, |a, b| if a < b { a } else { b })
+        lanes!(|i| if a[i] < b[i] { a[i] } else { b[i] })
     }
     #[inline(always)]
     fn sqrt(self, a: [f32; N]) -> [f32; N] {
-        map(a, f32::sqrt)
+        lanes!(|i| a[i].sqrt())
     }
     #[inline(always)]
     fn round(self, a: [f32; N]) -> [f32; N] {
         // Adding 1.5 * 2^23 leaves no fraction bits, so the addition itself rounds to nearest even.
         const BIG: f32 = 12_582_912.0;
-        map(a, |a| (a + BIG) - BIG)
+        lanes!(|i| (a[i] + BIG) - BIG)
     }
     #[inline(always)]
     fn sum(self, a: [f32; N]) -> f32 {
-        ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]))
+        (a[0] + a[2]) + (a[1] + a[3])
     }
     #[inline(always)]
     fn max_lane(self, a: [f32; N]) -> f32 {
@@ -122,11 +138,11 @@ impl Isa for Portable {
 
     #[inline(always)]
     fn bits(self, a: [f32; N]) -> [u32; N] {
-        map(a, f32::to_bits)
+        bytemuck::cast(a)
     }
     #[inline(always)]
     fn with_bits(self, a: [u32; N]) -> [f32; N] {
-        map(a, f32::from_bits)
+        bytemuck::cast(a)
     }
     #[inline(always)]
     fn splat_u(self, x: u32) -> [u32; N] {
@@ -134,78 +150,78 @@ impl Isa for Portable {
     }
     #[inline(always)]
     unsafe fn load_u(self, p: *const u32) -> [u32; N] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for LANES elements at `p`.
         unsafe { p.cast::<[u32; N]>().read_unaligned() }
     }
     #[inline(always)]
     unsafe fn load_u_strided(self, p: *const u32, stride: usize) -> [u32; N] {
-        // SAFETY: the caller's promise.
-        std::array::from_fn(|i| unsafe { p.add(i * stride).read_unaligned() })
+        // SAFETY: the caller vouches for LANES elements, `stride` apart.
+        lanes!(|i| unsafe { p.add(i * stride).read_unaligned() })
     }
     #[inline(always)]
     fn and(self, a: [u32; N], b: [u32; N]) -> [u32; N] {
-        zip(a, b, |a, b| a & b)
+        lanes!(|i| a[i] & b[i])
     }
     #[inline(always)]
     fn or(self, a: [u32; N], b: [u32; N]) -> [u32; N] {
-        zip(a, b, |a, b| a | b)
+        lanes!(|i| a[i] | b[i])
     }
     #[inline(always)]
     fn add_u(self, a: [u32; N], b: [u32; N]) -> [u32; N] {
-        zip(a, b, u32::wrapping_add)
+        lanes!(|i| a[i].wrapping_add(b[i]))
     }
     #[inline(always)]
     fn sub_u(self, a: [u32; N], b: [u32; N]) -> [u32; N] {
-        zip(a, b, u32::wrapping_sub)
+        lanes!(|i| a[i].wrapping_sub(b[i]))
     }
     #[inline(always)]
     fn shl(self, a: [u32; N], n: u32) -> [u32; N] {
-        map(a, |a| a << n)
+        lanes!(|i| a[i] << n)
     }
     #[inline(always)]
     fn shr(self, a: [u32; N], n: u32) -> [u32; N] {
-        map(a, |a| a >> n)
+        lanes!(|i| a[i] >> n)
     }
     #[inline(always)]
     fn int_to_float(self, a: [u32; N]) -> [f32; N] {
-        map(a, |a| a as i32 as f32)
+        lanes!(|i| a[i] as i32 as f32)
     }
     #[inline(always)]
     fn float_to_int(self, a: [f32; N]) -> [u32; N] {
-        map(a, |a| a as i32 as u32)
+        lanes!(|i| a[i] as i32 as u32)
     }
     #[inline(always)]
     fn lookup16(self, a: [u32; N], table: &[f32; 16]) -> [f32; N] {
-        map(a, |a| table[(a & 15) as usize])
+        lanes!(|i| table[(a[i] & 15) as usize])
     }
     #[inline(always)]
     fn permute(self, a: [f32; N], from: [u32; N]) -> [f32; N] {
-        map(from, |i| a[i as usize % N])
+        lanes!(|i| a[from[i] as usize % N])
     }
 
     #[inline(always)]
     fn permute_u(self, a: [u32; N], from: [u32; N]) -> [u32; N] {
-        map(from, |i| a[i as usize % N])
+        lanes!(|i| a[from[i] as usize % N])
     }
     #[inline(always)]
     fn shl_each(self, a: [u32; N], n: [u32; N]) -> [u32; N] {
-        zip(a, n, |a, n| a.checked_shl(n).unwrap_or(0))
+        lanes!(|i| a[i].checked_shl(n[i]).unwrap_or(0))
     }
     #[inline(always)]
     fn shr_each(self, a: [u32; N], n: [u32; N]) -> [u32; N] {
-        zip(a, n, |a, n| a.checked_shr(n).unwrap_or(0))
+        lanes!(|i| a[i].checked_shr(n[i]).unwrap_or(0))
     }
 
     #[inline(always)]
     fn lt(self, a: [f32; N], b: [f32; N]) -> [bool; N] {
-        zip(a, b, |a, b| a < b)
+        lanes!(|i| a[i] < b[i])
     }
     #[inline(always)]
     fn is_nan(self, a: [f32; N]) -> [bool; N] {
-        map(a, f32::is_nan)
+        lanes!(|i| a[i].is_nan())
     }
     #[inline(always)]
     fn select(self, m: [bool; N], a: [f32; N], b: [f32; N]) -> [f32; N] {
-        std::array::from_fn(|i| if m[i] { a[i] } else { b[i] })
+        lanes!(|i| if m[i] { a[i] } else { b[i] })
     }
 }
