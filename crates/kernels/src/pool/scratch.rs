@@ -1,10 +1,10 @@
 //! Memory that kernels need for the length of a call, kept by the pool, so that a steady loop allocates nothing.
 
-use std::{any::Any, cell::UnsafeCell, ops::Range, panic::resume_unwind, sync::MutexGuard};
+use std::{cell::UnsafeCell, ops::Range, panic::resume_unwind};
 
 use bytemuck::{Pod, Zeroable};
 
-use super::Pool;
+use super::{Lease, Panic, Pool};
 use crate::simd::Cpu;
 
 /// A cache line, so that no vector straddles two.
@@ -41,7 +41,7 @@ impl Scratch {
 /// Results that are remembered.
 const KEPT: usize = 2;
 
-/// Scratch of a pool: what calls have given back, what they left for those after them, and one piece for each thread.
+/// Scratch of a job's owner: what calls have given back, what they left for those after them, and one piece for each thread.
 #[derive(Default)]
 pub(super) struct Arena {
     free: Vec<Scratch>,
@@ -63,10 +63,10 @@ struct Local(UnsafeCell<Scratch>);
 // SAFETY: a worker only touches the piece of its own number, and each number is one thread's for the length of a job.
 unsafe impl Sync for Local {}
 
-/// A pool in the hands of one kernel call. Where the pool is in use, everything runs on the calling thread.
+/// A pool in the hands of one kernel call. Where the pool has no job left for it, everything runs on the calling thread.
 pub(crate) struct Team<'p> {
     pub(super) pool: &'p Pool,
-    pub(super) lease: Option<MutexGuard<'p, Arena>>,
+    pub(super) lease: Option<Lease<'p>>,
     pub(super) own: Arena,
 }
 
@@ -77,7 +77,7 @@ impl Team<'_> {
 
     fn arena(&mut self) -> &mut Arena {
         match &mut self.lease {
-            Some(lease) => lease,
+            Some(lease) => &mut lease.arena,
             None => &mut self.own,
         }
     }
@@ -145,13 +145,13 @@ impl Team<'_> {
         self.run(len.div_ceil(grain), words, |i, scratch| f(i * grain..len.min((i + 1) * grain), scratch));
     }
 
-    fn run_prepared<F: Fn(usize, &mut [u32]) + Sync>(&self, tasks: usize, f: &F) -> Option<Box<dyn Any + Send>> {
-        let arena = self.lease.as_deref().unwrap_or(&self.own);
+    fn run_prepared<F: Fn(usize, &mut [u32]) + Sync>(&self, tasks: usize, f: &F) -> Option<Panic> {
+        let arena = self.lease.as_ref().map_or(&self.own, |lease| &*lease.arena);
         let locals = &arena.locals;
         // SAFETY: this thread is the worker whose number it passes, so nobody else has this piece.
         let call = |task: usize, worker: usize| f(task, unsafe { (*locals[worker].0.get()).words() });
-        if self.lease.is_some() {
-            return self.pool.fork_join(tasks, &call);
+        if let Some(lease) = &self.lease {
+            return self.pool.fork_join(lease, tasks, &call);
         }
         (0..tasks).for_each(|task| call(task, 0));
         None
