@@ -67,7 +67,7 @@ struct Map<A, C, F>(PtrMut<C>, Ptr<A>, F);
 impl<A: Element, C: Element, F: Fn(A) -> C + Sync> Runs<2> for Map<A, C, F> {
     #[inline(always)]
     unsafe fn run<I: Isa>(&self, _: I, at: [isize; 2], step: [isize; 2], n: usize) {
-        // SAFETY: the caller's promise, here and below.
+        // SAFETY: the caller keeps the `n` elements of both operands valid, and nobody else writes them, here and below.
         let (c, a) = unsafe { (self.0.0.offset(at[0]), self.1.0.offset(at[1])) };
         match step {
             // SAFETY: as above.
@@ -89,7 +89,7 @@ struct Zip<A, B, C, F>(PtrMut<C>, Ptr<A>, Ptr<B>, F);
 impl<A: Element, B: Element, C: Element, F: Fn(A, B) -> C + Sync> Runs<3> for Zip<A, B, C, F> {
     #[inline(always)]
     unsafe fn run<I: Isa>(&self, _: I, at: [isize; 3], step: [isize; 3], n: usize) {
-        // SAFETY: the caller's promise, here and below.
+        // SAFETY: the caller keeps the `n` elements of all operands valid, and nobody else writes them, here and below.
         let (c, a, b) = unsafe { (self.0.0.offset(at[0]), self.1.0.offset(at[1]), self.2.0.offset(at[2])) };
         match step {
             // SAFETY: as above.
@@ -117,7 +117,7 @@ struct Zip3<A, B, D, C, F>(PtrMut<C>, Ptr<A>, Ptr<B>, Ptr<D>, F);
 impl<A: Element, B: Element, D: Element, C: Element, F: Fn(A, B, D) -> C + Sync> Runs<4> for Zip3<A, B, D, C, F> {
     #[inline(always)]
     unsafe fn run<I: Isa>(&self, _: I, at: [isize; 4], step: [isize; 4], n: usize) {
-        // SAFETY: the caller's promise, here and below.
+        // SAFETY: the caller keeps the `n` elements of all operands valid, and nobody else writes them, here and below.
         let (c, a) = unsafe { (self.0.0.offset(at[0]), self.1.0.offset(at[1])) };
         // SAFETY: as above.
         let (b, d) = unsafe { (self.2.0.offset(at[2]), self.3.0.offset(at[3])) };
@@ -141,7 +141,7 @@ impl<A: Element, B: Element, D: Element, C: Element, F: Fn(A, B, D) -> C + Sync>
 unsafe fn widen<T: Float, I: Isa>(isa: I, p: *const T, step: isize, n: usize, to: &mut [f32; BLOCK]) {
     if step != 1 {
         for (i, slot) in to.iter_mut().enumerate().take(n) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller vouches for `n` elements at this step.
             *slot = unsafe { (*p.offset(i as isize * step)).to_f32() };
         }
         return;
@@ -149,7 +149,8 @@ unsafe fn widen<T: Float, I: Isa>(isa: I, p: *const T, step: isize, n: usize, to
     let mut i = 0;
     while i < n {
         let left = n - i;
-        // SAFETY: the caller's promise; BLOCK is a multiple of LANES, so a vector at `i` fits the buffer.
+        // SAFETY: `n` elements are readable, as the caller promised; BLOCK is a multiple of LANES, so a vector at `i` fits the
+        // buffer.
         unsafe {
             let v = if left >= I::LANES { T::load(isa, p.add(i)) } else { load_partial(isa, p.add(i), left) };
             isa.store(to.as_mut_ptr().add(i), v);
@@ -166,7 +167,7 @@ unsafe fn widen<T: Float, I: Isa>(isa: I, p: *const T, step: isize, n: usize, to
 unsafe fn narrow<T: Float, I: Isa>(isa: I, p: *mut T, step: isize, n: usize, from: &[f32; BLOCK]) {
     if step != 1 {
         for (i, &x) in from.iter().enumerate().take(n) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller vouches for `n` elements at this step.
             unsafe { *p.offset(i as isize * step) = T::from_f32(x) };
         }
         return;
@@ -191,7 +192,7 @@ unsafe fn narrow<T: Float, I: Isa>(isa: I, p: *mut T, step: isize, n: usize, fro
 unsafe fn map_lanes<A: Float, C: Float, I: Isa>(isa: I, c: *mut C, a: *const A, n: usize, f: impl Fn(f32) -> f32) {
     let whole = n / I::LANES * I::LANES;
     let mut x = [0.0; MOST_LANES];
-    // SAFETY: the caller's promise; the array holds a vector.
+    // SAFETY: both have `n` elements, as the caller promised; the array holds a vector.
     unsafe {
         for i in (0..whole).step_by(I::LANES) {
             isa.store(x.as_mut_ptr(), A::load(isa, a.add(i)));
@@ -216,7 +217,7 @@ unsafe fn zip_lanes<A: Float, B: Float, C: Float, I: Isa>(
     n: usize,
     f: &impl Fn(f32, f32) -> f32,
 ) {
-    // SAFETY: the caller's promise; the arrays hold a vector.
+    // SAFETY: all have `n` elements, or one where `b` is fixed, as the caller promised; the arrays hold a vector.
     unsafe {
         if fixed {
             let b = (*b).to_f32();
@@ -239,7 +240,7 @@ struct MapLanes<A, C, F>(PtrMut<C>, Ptr<A>, F);
 impl<A: Float, C: Float, F: Fn(f32) -> f32 + Sync> Runs<2> for MapLanes<A, C, F> {
     #[inline(always)]
     unsafe fn run<I: Isa>(&self, isa: I, at: [isize; 2], step: [isize; 2], n: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the `n` elements of both operands valid.
         unsafe {
             let (c, a) = (self.0.0.offset(at[0]), self.1.0.offset(at[1]));
             if step == [1, 1] {
@@ -260,7 +261,7 @@ impl<A: Float, C: Float, F: Fn(&mut [f32; BLOCK]) + Sync> Runs<2> for MapFloat<A
         let mut block = [0.0; BLOCK];
         for i in (0..n).step_by(BLOCK) {
             let (m, i) = (BLOCK.min(n - i), i as isize);
-            // SAFETY: the caller's promise.
+            // SAFETY: these are some of the `n` elements that the caller keeps valid.
             unsafe {
                 widen(isa, self.1.0.offset(at[1] + i * step[1]), step[1], m, &mut block);
                 (self.2)(&mut block);
@@ -276,7 +277,7 @@ impl<A: Float, B: Float, C: Float, F: Fn(f32, f32) -> f32 + Sync> Runs<3> for Zi
     #[inline(always)]
     unsafe fn run<I: Isa>(&self, isa: I, at: [isize; 3], step: [isize; 3], n: usize) {
         if step[0] == 1 && step[1] == 1 && (step[2] == 1 || step[2] == 0) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps the `n` elements of all operands valid.
             return unsafe {
                 let (c, a) = (self.0.0.offset(at[0]), self.1.0.offset(at[1]));
                 zip_lanes(isa, c, a, self.2.0.offset(at[2]), step[2] == 0, n, &self.3)
@@ -285,7 +286,7 @@ impl<A: Float, B: Float, C: Float, F: Fn(f32, f32) -> f32 + Sync> Runs<3> for Zi
         let (mut a, mut b) = ([0.0; BLOCK], [0.0; BLOCK]);
         for i in (0..n).step_by(BLOCK) {
             let (m, i) = (BLOCK.min(n - i), i as isize);
-            // SAFETY: the caller's promise.
+            // SAFETY: these are some of the `n` elements that the caller keeps valid.
             unsafe {
                 widen(isa, self.1.0.offset(at[1] + i * step[1]), step[1], m, &mut a);
                 widen(isa, self.2.0.offset(at[2] + i * step[2]), step[2], m, &mut b);
@@ -381,10 +382,10 @@ pub fn map_float<A: Float, C: Float, F: Fn(f32) -> f32 + Sync>(
 }
 
 /// [`map_float`] with a function of whole blocks, some of whose elements may be unused.
-pub(crate) fn map_blocks<A: Float, C: Float, F: Fn(&mut [f32; BLOCK]) + Sync>(
+pub(crate) fn map_blocks<T: Float, F: Fn(&mut [f32; BLOCK]) + Sync>(
     pool: &Pool,
-    x: &View<A>,
-    out: &mut ViewMut<C>,
+    x: &View<T>,
+    out: &mut ViewMut<T>,
     f: F,
 ) -> Result<(), Error> {
     let x = x.broadcast_to(out.shape())?;
@@ -445,7 +446,7 @@ unsafe fn copy_transposed<T: Element>(pool: &Pool, transposed: &Transposed<2>, t
     pool.run_ranges(transposed.lead.len() * down, (GRAIN / (TILE * transposed.size[1])).max(1), |tasks| {
         for task in tasks {
             transposed.lead.runs(task / down, task / down + 1, |at, _| {
-                // SAFETY: the caller's promise; tasks write disjoint rows.
+                // SAFETY: both origins are those of views that the walk was made from; tasks write disjoint rows.
                 unsafe {
                     let band = Band { to: to.0.offset(at[0]), from: from.0.offset(at[1]), transposed, first: task % down * TILE };
                     pool.dispatch(band);

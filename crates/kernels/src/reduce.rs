@@ -5,8 +5,9 @@
 mod fold;
 mod ops;
 
-use flambeau_tensor::{DType, Element, Shape};
-use half::{bf16, f16};
+use std::ops::Range;
+
+use flambeau_tensor::{Element, Shape};
 use smallvec::SmallVec;
 
 use crate::{
@@ -16,7 +17,7 @@ use crate::{
     simd::{Isa, Kernel},
     view::Walk,
 };
-use fold::Fold;
+use fold::{Fold, fold};
 pub use ops::{Numeric, Ordered, all, any, argmax, argmin, logsumexp, max, mean, min, prod, sum, var};
 
 /// Elements that one task reads at least.
@@ -34,12 +35,6 @@ const COLUMNS: usize = 64;
 /// A way to reduce elements `T`.
 pub(crate) trait Reducer<T>: Sync {
     type Acc: Copy + Send + Sync;
-    /// How whole vectors of floats reduce to a float, where this is such a reduction.
-    const FOLD: Option<Fold> = None;
-    /// The result that such a float stands for.
-    fn folded(&self, _: f32) -> Self::Acc {
-        self.empty()
-    }
     /// The result of no elements.
     fn empty(&self) -> Self::Acc;
     /// Adds element `x`, the `i`th of output `out`.
@@ -49,11 +44,54 @@ pub(crate) trait Reducer<T>: Sync {
 }
 
 /// A reduction laid out: outputs by the kept axes, elements by the reduced ones.
-struct Plan<'a, T, R> {
-    x: &'a View<'a, T>,
+struct Plan {
     kept: Walk<1>,
     reduced: Walk<1>,
-    reducer: &'a R,
+    /// Outputs, and elements of each.
+    size: [usize; 2],
+}
+
+impl Plan {
+    /// `axes` are distinct and inside the rank.
+    fn new(shape: &[usize], strides: &[isize], axes: &[usize]) -> Result<Plan, Error> {
+        let (kept, reduced) = split_axes(shape, strides, axes)?;
+        let size = [kept.0.iter().product(), reduced.0.iter().product()];
+        Ok(Plan { kept: Walk::new(&kept.0, [&kept.1]), reduced: Walk::new(&reduced.0, [&reduced.1]), size })
+    }
+
+    /// The result for each output, row-major. `task` reduces a range of elements for a range of outputs, of which it is handed the
+    /// results; `columns` outputs are best reduced side by side.
+    fn run<A: Copy + Send + Sync>(
+        &self,
+        pool: &Pool,
+        (empty, columns): (A, usize),
+        task: impl Fn(Range<usize>, Range<usize>, &mut [A]) + Sync,
+        join: impl Fn(A, A) -> A,
+    ) -> Vec<A> {
+        let [outputs, count] = self.size;
+        if outputs == 0 || count == 0 {
+            return vec![empty; outputs];
+        }
+        let parts = if outputs < 8 { count.div_ceil(PART) } else { 1 };
+        let mut results = vec![empty; outputs * parts];
+        let slots = Parts::new(&mut results);
+        if parts > 1 {
+            pool.run(outputs * parts, |i| {
+                let (out, part) = (i / parts, i % parts);
+                // SAFETY: each task has its own slot.
+                let slot = unsafe { slots.slice(i..i + 1) };
+                task(out..out + 1, part * PART..count.min((part + 1) * PART), slot);
+            });
+            return results.chunks_exact(parts).map(|p| p[1..].iter().fold(p[0], |a, &b| join(a, b))).collect();
+        }
+        let grain = (GRAIN / count).max(1).next_multiple_of(if outputs >= 2 * columns { columns } else { 1 });
+        pool.run_ranges(outputs, grain, |r| {
+            // SAFETY: the ranges are disjoint.
+            let slot = unsafe { slots.slice(r.clone()) };
+            task(r, 0..count, slot);
+        });
+        results
+    }
 }
 
 /// The result for each index of the kept axes, row-major. `axes` are distinct and inside the rank.
@@ -63,71 +101,43 @@ pub(crate) fn reduce<T: Element, R: Reducer<T>>(
     axes: &[usize],
     reducer: &R,
 ) -> Result<Vec<R::Acc>, Error> {
-    let (kept, reduced) = split_axes(x, axes)?;
-    let outputs: usize = kept.0.iter().product();
-    let count: usize = reduced.0.iter().product();
-    if outputs == 0 || count == 0 {
-        return Ok(vec![reducer.empty(); outputs]);
-    }
-    let plan = Plan { x, kept: Walk::new(&kept.0, [&kept.1]), reduced: Walk::new(&reduced.0, [&reduced.1]), reducer };
-    let parts = if outputs < 8 { count.div_ceil(PART) } else { 1 };
-    let mut results = vec![reducer.empty(); outputs * parts];
-    let slots = Parts::new(&mut results);
-    if parts > 1 {
-        pool.run(outputs * parts, |task| {
-            let (out, part) = (task / parts, task % parts);
-            // SAFETY: each task has its own slot.
-            let slot = unsafe { slots.slice(task..task + 1) };
-            pool.dispatch(Task { plan: &plan, outputs: out..out + 1, elements: part * PART..count.min((part + 1) * PART), slot });
-        });
-        return Ok(results.chunks_exact(parts).map(|p| p[1..].iter().fold(p[0], |a, &b| reducer.join(a, b))).collect());
-    }
-    let columns = if R::FOLD.is_some() && T::DTYPE.is_float() { fold::VECTORS * pool.cpu().lanes() } else { COLUMNS };
-    let grain = (GRAIN / count).max(1).next_multiple_of(if outputs >= 2 * columns { columns } else { 1 });
-    pool.run_ranges(outputs, grain, |r| {
-        // SAFETY: the ranges are disjoint.
-        let slot = unsafe { slots.slice(r.clone()) };
-        pool.dispatch(Task { plan: &plan, outputs: r, elements: 0..count, slot });
-    });
-    Ok(results)
+    let plan = Plan::new(x.shape(), x.strides(), axes)?;
+    let task = |outputs, elements, slot: &mut [R::Acc]| {
+        pool.cpu().dispatch_plain(Task { x, plan: &plan, reducer, outputs, elements, slot });
+    };
+    Ok(plan.run(pool, (reducer.empty(), COLUMNS), task, |a, b| reducer.join(a, b)))
 }
 
 type Axes = (Shape, SmallVec<[isize; 6]>);
 
-fn split_axes<T>(x: &View<T>, axes: &[usize]) -> Result<(Axes, Axes), Error> {
+fn split_axes(shape: &[usize], strides: &[isize], axes: &[usize]) -> Result<(Axes, Axes), Error> {
     let (mut kept, mut reduced) = (Axes::default(), Axes::default());
-    if let Some(&axis) = axes.iter().find(|&&a| a >= x.rank()) {
+    if let Some(&axis) = axes.iter().find(|&&a| a >= shape.len()) {
         return Err(Error::Parameter { what: "axis of a reduction", found: axis as i64 });
     }
-    for axis in 0..x.rank() {
+    for axis in 0..shape.len() {
         let hits = axes.iter().filter(|&&a| a == axis).count();
         same("occurrences of an axis in a reduction", hits.min(1), hits)?;
         let to = if hits == 1 { &mut reduced } else { &mut kept };
-        to.0.push(x.shape()[axis]);
-        to.1.push(x.strides()[axis]);
+        to.0.push(shape[axis]);
+        to.1.push(strides[axis]);
     }
     Ok((kept, reduced))
 }
 
 struct Task<'a, T, R: Reducer<T>> {
-    plan: &'a Plan<'a, T, R>,
-    outputs: std::ops::Range<usize>,
-    elements: std::ops::Range<usize>,
+    x: &'a View<'a, T>,
+    plan: &'a Plan,
+    reducer: &'a R,
+    outputs: Range<usize>,
+    elements: Range<usize>,
     slot: &'a mut [R::Acc],
 }
 
 impl<T: Element, R: Reducer<T>> Kernel for Task<'_, T, R> {
     type Out = ();
     #[inline(always)]
-    fn run<I: Isa>(mut self, isa: I) {
-        if R::FOLD.is_some() {
-            match T::DTYPE {
-                DType::F32 => return self.fold::<f32, I>(isa),
-                DType::F16 => return self.fold::<f16, I>(isa),
-                DType::BF16 => return self.fold::<bf16, I>(isa),
-                _ => {}
-            }
-        }
+    fn run<I: Isa>(mut self, _: I) {
         let ([across], [along]) = (self.plan.kept.inner(), self.plan.reduced.inner());
         let mut slot = 0;
         let plan = self.plan;
@@ -154,13 +164,13 @@ impl<T: Element, R: Reducer<T>> Task<'_, T, R> {
     /// One output.
     #[inline(always)]
     fn row(&self, base: isize, out: usize) -> R::Acc {
-        let (plan, r) = (self.plan, self.plan.reducer);
+        let (plan, r) = (self.plan, self.reducer);
         let [step] = plan.reduced.inner();
         let mut lanes = [r.empty(); LANES];
         let mut number = self.elements.start;
         plan.reduced.runs(self.elements.start, self.elements.end, |[at], n| {
             // SAFETY: the walks stay inside the view.
-            let p = unsafe { plan.x.origin().offset(base + at) };
+            let p = unsafe { self.x.origin().offset(base + at) };
             let whole = if step == 1 { n / LANES * LANES } else { 0 };
             for i in (0..whole).step_by(LANES) {
                 for (lane, acc) in lanes.iter_mut().enumerate() {
@@ -187,14 +197,14 @@ impl<T: Element, R: Reducer<T>> Task<'_, T, R> {
     /// `width` neighbouring outputs.
     #[inline(always)]
     fn columns(&mut self, base: isize, out: usize, slot: usize, width: usize) {
-        let (plan, r) = (self.plan, self.plan.reducer);
+        let (plan, r) = (self.plan, self.reducer);
         let [step] = plan.reduced.inner();
         let mut accs = [r.empty(); COLUMNS];
         let mut number = self.elements.start;
         plan.reduced.runs(self.elements.start, self.elements.end, |[at], n| {
             // SAFETY: the walks stay inside the view, where these outputs' elements are neighbours.
             let line =
-                |i: usize| unsafe { std::slice::from_raw_parts(plan.x.origin().offset(base + at + i as isize * step), width) };
+                |i: usize| unsafe { std::slice::from_raw_parts(self.x.origin().offset(base + at + i as isize * step), width) };
             let fours = n / 4 * 4;
             for i in (0..fours).step_by(4) {
                 let [a, b, c, d] = [line(i), line(i + 1), line(i + 2), line(i + 3)];

@@ -246,15 +246,6 @@ impl<'a, T> ViewMut<'a, T> {
         is_row_major(&self.shape, &self.strides).then(|| unsafe { std::slice::from_raw_parts_mut(self.origin, len) })
     }
 
-    /// As [`View::reinterpret`].
-    pub(crate) fn reinterpret<U: flambeau_tensor::Element>(&mut self) -> ViewMut<'_, U>
-    where
-        T: flambeau_tensor::Element,
-    {
-        debug_assert!(T::DTYPE == U::DTYPE);
-        ViewMut { origin: self.origin.cast(), shape: self.shape.clone(), strides: self.strides.clone(), life: PhantomData }
-    }
-
     /// Element 0; all others lie at `strides` from here.
     pub(crate) fn origin(&mut self) -> *mut T {
         self.origin

@@ -115,7 +115,7 @@ simple_nodes! {
 
 /// A float function of the operand in the result's type.
 fn float_function(pool: &Pool, op: Unary, x: &Array, y: &mut Array) -> Result<()> {
-    float_dtype!(y.dtype, T => Ok(unary::<T, T>(pool, op, &x.view()?, &mut y.view_mut()?)?))
+    float_dtype!(y.dtype, T => Ok(unary::<T>(pool, op, &x.view()?, &mut y.view_mut()?)?))
 }
 
 macro_rules! float_functions {

@@ -23,7 +23,7 @@ pub type Floats = [f32; BLOCK];
 /// They are readable.
 unsafe fn read<T: CastTo<V>, V>(p: *const T, step: isize, to: &mut [V]) {
     for (i, slot) in to.iter_mut().enumerate() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller makes these elements readable.
         *slot = unsafe { *p.offset(i as isize * step) }.cast_to();
     }
 }
@@ -34,7 +34,7 @@ unsafe fn read<T: CastTo<V>, V>(p: *const T, step: isize, to: &mut [V]) {
 /// They are writable, and no other thread touches them.
 unsafe fn write<T, V: CastTo<T>>(p: *mut T, step: isize, from: &[V]) {
     for (i, &v) in from.iter().enumerate() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller makes these elements writable, and no other thread touches them.
         unsafe { *p.offset(i as isize * step) = v.cast_to() };
     }
 }
@@ -93,28 +93,28 @@ macro_rules! types {
             /// # Safety
             /// The elements `at + i · step` are readable.
             unsafe fn ints(self, at: isize, step: isize, to: &mut [i64]) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller makes these elements readable.
                 unsafe { match self { $(Ptr::$name(p) => read(p.offset(at), step, to)),* } }
             }
 
             /// # Safety
             /// As for [`ints`](Self::ints).
             unsafe fn floats(self, at: isize, step: isize, to: &mut [f32]) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller makes these elements readable.
                 unsafe { match self { $(Ptr::$name(p) => read(p.offset(at), step, to)),* } }
             }
 
             /// # Safety
             /// The elements `at + i · step` are writable, and no other thread touches them.
             unsafe fn put_ints(self, at: isize, step: isize, from: &[i64]) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller makes these elements writable, and no other thread touches them.
                 unsafe { match self { $(Ptr::$name(p) => write(p.offset(at), step, from)),* } }
             }
 
             /// # Safety
             /// As for [`put_ints`](Self::put_ints).
             unsafe fn put_floats(self, at: isize, step: isize, from: &[f32]) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller makes these elements writable, and no other thread touches them.
                 unsafe { match self { $(Ptr::$name(p) => write(p.offset(at), step, from)),* } }
             }
         }
@@ -140,7 +140,7 @@ struct Blocks<'a> {
 impl Runs<3> for Blocks<'_> {
     #[inline(always)]
     unsafe fn run<I: Isa>(&self, _: I, at: [isize; 3], step: [isize; 3], n: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the `n` elements of each operand valid and, where they are written, its own.
         unsafe { self.all(at, step, n) }
     }
 }
@@ -152,7 +152,7 @@ impl Blocks<'_> {
         for i in (0..n).step_by(BLOCK) {
             let len = BLOCK.min(n - i);
             let at: [isize; 3] = std::array::from_fn(|x| at[x] + i as isize * step[x]);
-            // SAFETY: the caller's promise.
+            // SAFETY: these are some of the `n` elements that the caller keeps valid.
             unsafe { self.block(at, step, len) };
         }
     }
@@ -162,7 +162,7 @@ impl Blocks<'_> {
     unsafe fn block(&self, at: [isize; 3], step: [isize; 3], len: usize) {
         let (mut a, mut b): (Ints, Ints) = ([0; BLOCK], [0; BLOCK]);
         let (mut x, mut y): (Floats, Floats) = ([0.0; BLOCK], [0.0; BLOCK]);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the `len` elements of each operand valid and, where they are written, its own.
         unsafe {
             match self.work {
                 Work::Ints(f) => {

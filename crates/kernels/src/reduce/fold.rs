@@ -1,9 +1,14 @@
 //! Sums and extremes of floats, whole vectors at a time.
 
-use flambeau_tensor::Element;
+use std::ops::Range;
 
-use super::{Reducer, Task};
-use crate::{Float, simd::Isa};
+use super::Plan;
+use crate::{
+    Error, Float, FloatView, Pool,
+    convert::{FloatPtr, with_float},
+    simd::{Isa, Kernel},
+    view::Walk,
+};
 
 /// How vectors join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,21 +75,61 @@ impl Fold {
         let mut lanes = [0.0; 16];
         // SAFETY: LANES is at most 16.
         unsafe { isa.store(lanes.as_mut_ptr(), joined) };
-        let better = |x: f32, best: f32| if self == Fold::Max { x > best } else { x < best };
-        let nan_or_better = |x: f32, best: f32| !best.is_nan() && (x.is_nan() || better(x, best));
-        lanes[1..I::LANES].iter().fold(lanes[0], |best, &x| if nan_or_better(x, best) { x } else { best })
+        lanes[1..I::LANES].iter().fold(lanes[0], |best, &x| self.two(best, x))
+    }
+
+    /// Joins two results.
+    #[inline(always)]
+    fn two(self, a: f32, b: f32) -> f32 {
+        let is_better = match self {
+            Fold::Sum => return a + b,
+            Fold::Max => b > a,
+            Fold::Min => b < a,
+        };
+        if !a.is_nan() && (b.is_nan() || is_better) { b } else { a }
     }
 }
 
-impl<T: Element, R: Reducer<T>> Task<'_, T, R> {
-    /// The whole task, for elements of the type `F`, which is `T`.
+/// The result for each index of the kept axes, row-major. `axes` are distinct and inside the rank.
+pub(super) fn fold(pool: &Pool, x: &FloatView, axes: &[usize], fold: Fold) -> Result<Vec<f32>, Error> {
+    let plan = Plan::new(x.shape(), x.strides(), axes)?;
+    let (cpu, origin) = (pool.cpu(), x.origin());
+    let task = |outputs, elements, slot: &mut [f32]| cpu.dispatch(Task { origin, plan: &plan, fold, outputs, elements, slot });
+    Ok(plan.run(pool, (fold.empty(), VECTORS * cpu.lanes()), task, |a, b| fold.two(a, b)))
+}
+
+struct Task<'a> {
+    origin: FloatPtr,
+    plan: &'a Plan,
+    fold: Fold,
+    outputs: Range<usize>,
+    elements: Range<usize>,
+    slot: &'a mut [f32],
+}
+
+impl Kernel for Task<'_> {
+    type Out = ();
     #[inline(always)]
-    pub(super) fn fold<F: Float, I: Isa>(self, isa: I) {
-        let Some(fold) = R::FOLD else { return };
-        let ([across], [along], plan) = (self.plan.kept.inner(), self.plan.reduced.inner(), self.plan);
-        let fold = Folding::<F> { origin: plan.x.origin().cast(), plan: &plan.reduced, elements: self.elements.clone(), fold };
-        let mut slot = self.slot;
-        for ([at], n) in plan.kept.each_run(self.outputs.start, self.outputs.end) {
+    fn run<I: Isa>(self, isa: I) {
+        let Task { origin, plan, fold, outputs, elements, slot } = self;
+        with_float!(origin, p => {
+            Folding { origin: p.cast_const(), reduced: &plan.reduced, elements, fold }.run(isa, &plan.kept, outputs, slot)
+        });
+    }
+}
+
+struct Folding<'a, F> {
+    origin: *const F,
+    reduced: &'a Walk<1>,
+    elements: Range<usize>,
+    fold: Fold,
+}
+
+impl<F: Float> Folding<'_, F> {
+    #[inline(always)]
+    fn run<I: Isa>(&self, isa: I, kept: &Walk<1>, outputs: Range<usize>, mut slot: &mut [f32]) {
+        let ([across], [along]) = (kept.inner(), self.reduced.inner());
+        for ([at], n) in kept.each_run(outputs.start, outputs.end) {
             let (own, rest) = std::mem::take(&mut slot).split_at_mut(n);
             slot = rest;
             let mut i = 0;
@@ -93,27 +138,18 @@ impl<T: Element, R: Reducer<T>> Task<'_, T, R> {
                 let mut results = [0.0; VECTORS * 16];
                 let width = match n - i {
                     left if across != 1 || along == 1 || left < I::LANES => {
-                        results[0] = fold.row(isa, base);
+                        results[0] = self.row(isa, base);
                         1
                     }
-                    left if left >= VECTORS * I::LANES => fold.columns::<I, VECTORS>(isa, base, &mut results),
-                    _ => fold.columns::<I, 1>(isa, base, &mut results),
+                    left if left >= VECTORS * I::LANES => self.columns::<I, VECTORS>(isa, base, &mut results),
+                    _ => self.columns::<I, 1>(isa, base, &mut results),
                 };
-                own[i..i + width].iter_mut().zip(results).for_each(|(slot, x)| *slot = plan.reducer.folded(x));
+                own[i..i + width].copy_from_slice(&results[..width]);
                 i += width;
             }
         }
     }
-}
 
-struct Folding<'a, F> {
-    origin: *const F,
-    plan: &'a crate::view::Walk<1>,
-    elements: std::ops::Range<usize>,
-    fold: Fold,
-}
-
-impl<F: Float> Folding<'_, F> {
     #[inline(always)]
     fn empty<I: Isa>(&self, isa: I) -> Lanes<I::V> {
         Lanes { value: isa.splat(self.fold.empty()), nan: isa.splat(0.0) }
@@ -122,9 +158,9 @@ impl<F: Float> Folding<'_, F> {
     /// One output.
     #[inline(always)]
     fn row<I: Isa>(&self, isa: I, base: isize) -> f32 {
-        let ([step], fold) = (self.plan.inner(), self.fold);
+        let ([step], fold) = (self.reduced.inner(), self.fold);
         let mut lanes = [self.empty(isa); 4];
-        for ([at], n) in self.plan.each_run(self.elements.start, self.elements.end) {
+        for ([at], n) in self.reduced.each_run(self.elements.start, self.elements.end) {
             // SAFETY: the walks stay inside the view, here and below.
             let p = unsafe { self.origin.offset(base + at) };
             let fours = if step == 1 { n / (4 * I::LANES) * (4 * I::LANES) } else { 0 };
@@ -151,9 +187,9 @@ impl<F: Float> Folding<'_, F> {
     /// `V` vectors of neighbouring outputs; how many outputs that are.
     #[inline(always)]
     fn columns<I: Isa, const V: usize>(&self, isa: I, base: isize, results: &mut [f32; VECTORS * 16]) -> usize {
-        let ([step], fold) = (self.plan.inner(), self.fold);
+        let ([step], fold) = (self.reduced.inner(), self.fold);
         let mut lanes = [self.empty(isa); V];
-        for ([at], n) in self.plan.each_run(self.elements.start, self.elements.end) {
+        for ([at], n) in self.reduced.each_run(self.elements.start, self.elements.end) {
             for i in 0..n as isize {
                 // SAFETY: the walks stay inside the view, where these outputs' elements are neighbours.
                 let line = unsafe { self.origin.offset(base + at + i * step) };

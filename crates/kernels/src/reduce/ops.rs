@@ -3,8 +3,8 @@
 use flambeau_tensor::{Bool, Element};
 use half::{bf16, f16};
 
-use super::{Fold, Reducer, reduce};
-use crate::{Error, Float, Pool, View, cast::CastTo, error::same};
+use super::{Fold, Reducer, fold, reduce};
+use crate::{Error, Float, Pool, View, cast::CastTo, convert::float_view, error::same};
 
 /// Types that add and multiply: floats in `f32`, integers wrapping.
 pub trait Numeric: Element {
@@ -22,8 +22,9 @@ pub trait Numeric: Element {
     fn mul(a: Self::Acc, b: Self::Acc) -> Self::Acc;
     /// Rounds or wraps.
     fn narrow(a: Self::Acc) -> Self::Sum;
-    /// The total `x` of floats.
-    fn of_float(x: f32) -> Self::Acc;
+    /// Totals over `axes`.
+    #[doc(hidden)]
+    fn totals(pool: &Pool, x: &View<Self>, axes: &[usize]) -> Result<Vec<Self::Acc>, Error>;
 }
 
 macro_rules! integers {
@@ -40,8 +41,9 @@ macro_rules! integers {
         fn mul(a: $sum, b: $sum) -> $sum { a.wrapping_mul(b) }
         #[inline(always)]
         fn narrow(a: $sum) -> $sum { a }
-        #[inline(always)]
-        fn of_float(x: f32) -> $sum { x as $sum }
+        fn totals(pool: &Pool, x: &View<$t>, axes: &[usize]) -> Result<Vec<$sum>, Error> {
+            reduce(pool, x, axes, &Total)
+        }
     })* };
 }
 integers!(u8 => u32, u16 => u32, u32 => u32, i8 => i32, i16 => i32, i32 => i32, i64 => i64, Bool => i32);
@@ -60,52 +62,59 @@ macro_rules! floats {
         fn mul(a: f32, b: f32) -> f32 { a * b }
         #[inline(always)]
         fn narrow(a: f32) -> $t { <$t as Float>::from_f32(a) }
-        #[inline(always)]
-        fn of_float(x: f32) -> f32 { x }
+        fn totals(pool: &Pool, x: &View<$t>, axes: &[usize]) -> Result<Vec<f32>, Error> {
+            fold(pool, &float_view(x), axes, Fold::Sum)
+        }
     })* };
 }
 floats!(f32, f16, bf16);
 
 /// Types with an order in which NaN comes last.
 pub trait Ordered: Element {
-    /// No element is less, nor greater.
-    const ENDS: [Self; 2];
     /// Is it NaN?
     fn is_nan(self) -> bool;
     /// `self < other`; false if either is NaN.
     fn less(self, other: Self) -> bool;
-    /// The element of the value `x`.
-    fn of_float(x: f32) -> Self;
+    /// The largest elements over `axes`, or the smallest; NaN where there is one.
+    #[doc(hidden)]
+    fn extremes<const MAX: bool>(pool: &Pool, x: &View<Self>, axes: &[usize]) -> Result<Vec<Self>, Error>;
 }
 
-macro_rules! ordered {
-    ($($t:ty: $low:expr, $high:expr, $key:expr, $nan:expr, $of:expr);*) => { $(impl Ordered for $t {
-        const ENDS: [$t; 2] = [$low, $high];
+macro_rules! ordered_integers {
+    ($($t:ty: $low:expr, $high:expr, $key:expr);*) => { $(impl Ordered for $t {
         #[inline(always)]
-        fn is_nan(self) -> bool { $nan(self) }
+        fn is_nan(self) -> bool { false }
         #[inline(always)]
         fn less(self, other: $t) -> bool { $key(self) < $key(other) }
-        #[inline(always)]
-        fn of_float(x: f32) -> $t { $of(x) }
+        fn extremes<const MAX: bool>(pool: &Pool, x: &View<$t>, axes: &[usize]) -> Result<Vec<$t>, Error> {
+            reduce(pool, x, axes, &Extreme::<$t, MAX>(if MAX { $low } else { $high }))
+        }
     })* };
 }
-ordered!(u8: u8::MIN, u8::MAX, |x| x, |_| false, |x| x as u8; u16: u16::MIN, u16::MAX, |x| x, |_| false, |x| x as u16;
-    u32: u32::MIN, u32::MAX, |x| x, |_| false, |x| x as u32; i8: i8::MIN, i8::MAX, |x| x, |_| false, |x| x as i8;
-    i16: i16::MIN, i16::MAX, |x| x, |_| false, |x| x as i16; i32: i32::MIN, i32::MAX, |x| x, |_| false, |x| x as i32;
-    i64: i64::MIN, i64::MAX, |x| x, |_| false, |x| x as i64; Bool: Bool(0), Bool(1), |x: Bool| x.get(), |_| false, |x| Bool::from(x != 0.0);
-    f32: f32::NEG_INFINITY, f32::INFINITY, |x| x, f32::is_nan, |x| x;
-    f16: f16::NEG_INFINITY, f16::INFINITY, <f16 as Float>::to_f32, f16::is_nan, <f16 as Float>::from_f32;
-    bf16: bf16::NEG_INFINITY, bf16::INFINITY, <bf16 as Float>::to_f32, bf16::is_nan, <bf16 as Float>::from_f32);
+ordered_integers!(u8: u8::MIN, u8::MAX, |x| x; u16: u16::MIN, u16::MAX, |x| x; u32: u32::MIN, u32::MAX, |x| x;
+    i8: i8::MIN, i8::MAX, |x| x; i16: i16::MIN, i16::MAX, |x| x; i32: i32::MIN, i32::MAX, |x| x;
+    i64: i64::MIN, i64::MAX, |x| x; Bool: Bool(0), Bool(1), |x: Bool| x.get());
+
+macro_rules! ordered_floats {
+    ($($t:ty),*) => { $(impl Ordered for $t {
+        #[inline(always)]
+        fn is_nan(self) -> bool { Float::to_f32(self).is_nan() }
+        #[inline(always)]
+        fn less(self, other: $t) -> bool { Float::to_f32(self) < Float::to_f32(other) }
+        fn extremes<const MAX: bool>(pool: &Pool, x: &View<$t>, axes: &[usize]) -> Result<Vec<$t>, Error> {
+            let results = fold(pool, &float_view(x), axes, if MAX { Fold::Max } else { Fold::Min })?;
+            Ok(results.into_iter().map(<$t as Float>::from_f32).collect())
+        }
+    })* };
+}
+ordered_floats!(f32, f16, bf16);
 
 struct Total;
 struct Product;
 
 macro_rules! arithmetic {
-    ($($r:ty: $start:expr, $op:ident, $fold:expr);*) => { $(impl<T: Numeric> Reducer<T> for $r {
+    ($($r:ty: $start:expr, $op:ident);*) => { $(impl<T: Numeric> Reducer<T> for $r {
         type Acc = T::Acc;
-        const FOLD: Option<Fold> = $fold;
-        #[inline(always)]
-        fn folded(&self, x: f32) -> T::Acc { T::of_float(x) }
         #[inline(always)]
         fn empty(&self) -> T::Acc { T::constant($start) }
         #[inline(always)]
@@ -114,7 +123,7 @@ macro_rules! arithmetic {
         fn join(&self, a: T::Acc, b: T::Acc) -> T::Acc { T::$op(a, b) }
     })* };
 }
-arithmetic!(Total: 0, add, Some(Fold::Sum); Product: 1, mul, None);
+arithmetic!(Total: 0, add; Product: 1, mul);
 
 /// Writes the results.
 fn finish<A: Copy, O>(results: &[A], out: &mut [O], f: impl Fn(A) -> O) -> Result<(), Error> {
@@ -133,7 +142,7 @@ fn count<T>(x: &View<T>, axes: &[usize]) -> usize {
 /// # Errors
 /// [`Error::Parameter`] or [`Error::Size`] if an axis is out of range or repeated, or `out` has another length.
 pub fn sum<T: Numeric>(pool: &Pool, x: &View<T>, axes: &[usize], out: &mut [T::Sum]) -> Result<(), Error> {
-    finish(&reduce(pool, x, axes, &Total)?, out, T::narrow)
+    finish(&T::totals(pool, x, axes)?, out, T::narrow)
 }
 
 /// Π x over `axes`; nothing multiplies to 1.
@@ -150,7 +159,7 @@ pub fn prod<T: Numeric>(pool: &Pool, x: &View<T>, axes: &[usize], out: &mut [T::
 /// As [`sum`].
 pub fn mean<T: Float + Numeric<Acc = f32>>(pool: &Pool, x: &View<T>, axes: &[usize], out: &mut [T]) -> Result<(), Error> {
     let n = count(x, axes) as f32;
-    finish(&reduce(pool, x, axes, &Total)?, out, |s| T::from_f32(s / n))
+    finish(&T::totals(pool, x, axes)?, out, |s| T::from_f32(s / n))
 }
 
 /// Σ (x − mean[out])²
@@ -179,7 +188,7 @@ impl<T: Float> Reducer<T> for Deviations {
 /// As [`sum`].
 pub fn var<T: Float + Numeric<Acc = f32>>(pool: &Pool, x: &View<T>, axes: &[usize], ddof: i32, out: &mut [T]) -> Result<(), Error> {
     let n = count(x, axes);
-    let means = reduce(pool, x, axes, &Total)?.into_iter().map(|s| s / n as f32).collect();
+    let means = T::totals(pool, x, axes)?.into_iter().map(|s| s / n as f32).collect();
     let divisor = (n as f64 - f64::from(ddof)).max(0.0) as f32;
     finish(&reduce(pool, x, axes, &Deviations(means))?, out, |s| T::from_f32(s / divisor))
 }
@@ -217,28 +226,23 @@ impl<T: Ordered, const MAX: bool> Reducer<T> for Best<MAX> {
     }
 }
 
-/// The largest (`MAX`) or smallest element; NaN if there is one.
-struct Extreme<const MAX: bool>;
+/// The largest (`MAX`) or smallest integer, from the one at the other end on.
+struct Extreme<T, const MAX: bool>(T);
 
-impl<T: Ordered, const MAX: bool> Reducer<T> for Extreme<MAX> {
+impl<T: Ordered, const MAX: bool> Reducer<T> for Extreme<T, MAX> {
     type Acc = T;
-    const FOLD: Option<Fold> = Some(if MAX { Fold::Max } else { Fold::Min });
-    #[inline(always)]
-    fn folded(&self, x: f32) -> T {
-        T::of_float(x)
-    }
     #[inline(always)]
     fn empty(&self) -> T {
-        T::ENDS[usize::from(!MAX)]
+        self.0
     }
     #[inline(always)]
     fn step(&self, acc: T, x: T, _: usize, _: usize) -> T {
         let better = if MAX { acc.less(x) } else { x.less(acc) };
-        if better | x.is_nan() { x } else { acc }
+        if better { x } else { acc }
     }
     #[inline(always)]
     fn join(&self, a: T, b: T) -> T {
-        Reducer::<T>::step(self, a, b, 0, 0)
+        self.step(a, b, 0, 0)
     }
 }
 
@@ -246,7 +250,7 @@ fn extreme<T: Ordered, const MAX: bool>(pool: &Pool, x: &View<T>, axes: &[usize]
     if count(x, axes) == 0 && !out.is_empty() {
         return Err(Error::Size { what: "elements of a maximum or minimum", expected: 1, found: 0 });
     }
-    finish(&reduce(pool, x, axes, &Extreme::<MAX>)?, out, |x| x)
+    finish(&T::extremes::<MAX>(pool, x, axes)?, out, |x| x)
 }
 
 /// Largest element over `axes`; NaN if there is one.
@@ -349,7 +353,7 @@ impl<T: Float> Reducer<T> for Exponentials {
 /// # Errors
 /// As [`sum`].
 pub fn logsumexp<T: Float + Ordered>(pool: &Pool, x: &View<T>, axes: &[usize], out: &mut [T]) -> Result<(), Error> {
-    let tops: Vec<f32> = reduce(pool, x, axes, &Extreme::<true>)?.into_iter().map(Float::to_f32).collect();
+    let tops: Vec<f32> = T::extremes::<true>(pool, x, axes)?.into_iter().map(Float::to_f32).collect();
     let sums = reduce(pool, x, axes, &Exponentials(tops.clone()))?;
     same("outputs of a reduction", sums.len(), out.len())?;
     for ((o, top), sum) in out.iter_mut().zip(tops).zip(sums) {
