@@ -2,53 +2,58 @@
 
 mod functions;
 
-use half::{bf16, f16};
-
 use crate::{
-    Error, Float, FloatView, Pool, View, ViewMut,
-    convert::{FloatPtr, float_view},
+    Error, Float, Pool, View, ViewMut,
     elementwise::map_blocks,
     simd::{Cpu, Isa, Kernel},
 };
 pub(crate) use functions::{activate, exp};
 
-/// A float function of one operand.
-///
-/// Bounds are the largest error in units in the last place of the `f32` result over all finite `f16` and `bf16` inputs, against
-/// the exact value, with the hardware's fused multiply-add; the portable path may be one unit worse. Where a factor falls below
-/// the smallest normal `f32`, one denormal step of it is added. Those marked "libm" are computed one by one by the platform's library.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Unary {
-    /// eˣ: 2.
+macro_rules! functions {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// A float function of one operand, computed within [`Unary::bound`]. Those marked "libm" are computed one by one by the
+        /// platform's library.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum Unary { $($(#[$doc])* $name,)* }
+
+        impl Unary {
+            /// All of them.
+            pub const ALL: &[Unary] = &[$(Unary::$name),*];
+        }
+    };
+}
+
+functions! {
+    /// eˣ
     Exp,
-    /// Natural logarithm: 2.
+    /// Natural logarithm.
     Log,
-    /// Hyperbolic tangent: 3.
+    /// Hyperbolic tangent.
     Tanh,
-    /// 1/(1+e⁻ˣ): 3.
+    /// 1/(1+e⁻ˣ)
     Sigmoid,
-    /// x·sigmoid(x): 4.
+    /// x·sigmoid(x)
     Silu,
-    /// max(x, 0): exact; NaN stays.
+    /// max(x, 0); NaN stays.
     Relu,
-    /// x·(1+erf(x/√2))/2: 4, plus 2⁻²²·|x| absolute for negative x.
+    /// x·(1+erf(x/√2))/2
     Gelu,
-    /// x·(1+tanh(√(2/π)(x+0.044715x³)))/2: 8 + 4x², the last from the exponential's argument.
+    /// x·(1+tanh(√(2/π)(x+0.044715x³)))/2
     GeluTanh,
-    /// Error function: 4.
+    /// Error function.
     Erf,
-    /// Sine: 2.
+    /// Sine.
     Sin,
-    /// Cosine: 2.
+    /// Cosine.
     Cos,
-    /// Square root: correctly rounded.
+    /// Square root.
     Sqrt,
-    /// 1/√x: 1.
+    /// 1/√x
     Rsqrt,
-    /// 1/x: correctly rounded.
+    /// 1/x
     Reciprocal,
-    /// x·x: correctly rounded.
+    /// x·x
     Square,
     /// Tangent: libm.
     Tan,
@@ -78,22 +83,41 @@ pub enum Unary {
     Expm1,
 }
 
+impl Unary {
+    /// The largest error at `x`: units in the last place of the `f32` result, and an absolute error that may come on top. Half a
+    /// unit is correct rounding.
+    ///
+    /// Bounds hold for all finite `f16` and `bf16` inputs, with the hardware's fused multiply-add; without one, all but correctly
+    /// rounded functions may be one unit worse.
+    pub fn bound(self, x: f64) -> (f64, f64) {
+        // A factor below the smallest normal `f32` is off by one denormal step.
+        let denormal = x.abs() * 2f64.powi(-149);
+        match self {
+            Unary::Sqrt | Unary::Reciprocal | Unary::Square | Unary::Relu => (0.5, 0.0),
+            // The square root is off by half a unit, which its reciprocal at most doubles, and the division adds its own.
+            Unary::Rsqrt => (1.5, 0.0),
+            Unary::Exp | Unary::Log | Unary::Sin | Unary::Cos => (2.0, 0.0),
+            Unary::Tanh | Unary::Sigmoid => (3.0, 0.0),
+            Unary::Silu => (4.0, denormal),
+            Unary::Gelu => (4.0, if x < 0.0 { 2f64.powi(-22) * x.abs() } else { 0.0 }),
+            // The square comes from the exponential's argument.
+            Unary::GeluTanh => (8.0 + 4.0 * x * x, denormal),
+            _ => (4.0, 0.0),
+        }
+    }
+}
+
 /// `out[i] = op(x[i])` in `f32`, rounded once to the output's type.
 ///
 /// # Errors
 /// [`Error::Broadcast`] if `x` does not broadcast to `out`.
-pub fn unary<A: Float, C: Float>(pool: &Pool, op: Unary, x: &View<A>, out: &mut ViewMut<C>) -> Result<(), Error> {
+pub fn unary<T: Float>(pool: &Pool, op: Unary, x: &View<T>, out: &mut ViewMut<T>) -> Result<(), Error> {
     let cpu = pool.cpu();
-    let block = move |block: &mut [f32; 64]| cpu.dispatch(Apply(op, block));
-    match (float_view(x), FloatPtr::of(out.origin())) {
-        (FloatView::F32(x), FloatPtr::F32(_)) => map_blocks(pool, &x, &mut out.reinterpret::<f32>(), block),
-        (FloatView::F16(x), FloatPtr::F16(_)) => map_blocks(pool, &x, &mut out.reinterpret::<f16>(), block),
-        (FloatView::BF16(x), FloatPtr::BF16(_)) => map_blocks(pool, &x, &mut out.reinterpret::<bf16>(), block),
-        _ => map_blocks(pool, x, out, block),
-    }
+    map_blocks(pool, x, out, move |block| apply_block(cpu, op, block))
 }
 
 /// `block[i] = op(block[i])`
+#[inline(never)]
 pub(crate) fn apply_block(cpu: Cpu, op: Unary, block: &mut [f32; 64]) {
     cpu.dispatch(Apply(op, block));
 }
@@ -115,11 +139,11 @@ pub fn unary_in_place(pool: &Pool, op: Unary, data: &mut [f32]) {
 
 pub(crate) fn apply_in_place(cpu: Cpu, op: Unary, data: &mut [f32]) {
     let (blocks, tail) = data.as_chunks_mut();
-    blocks.iter_mut().for_each(|block| cpu.dispatch(Apply(op, block)));
+    blocks.iter_mut().for_each(|block| apply_block(cpu, op, block));
     if !tail.is_empty() {
         let mut block = [0.0; 64];
         block[..tail.len()].copy_from_slice(tail);
-        cpu.dispatch(Apply(op, &mut block));
+        apply_block(cpu, op, &mut block);
         tail.copy_from_slice(&block[..tail.len()]);
     }
 }

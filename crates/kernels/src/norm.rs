@@ -103,7 +103,14 @@ fn rows<X: Float, Y: Float>(team: &mut Team, x: &[X], width: usize, out: &mut [Y
 /// Both pointers have `[count, width]` elements.
 fn all_rows(team: &mut Team, x: FloatPtr, out: FloatPtr, [count, width]: [usize; 2], row: Row) {
     let grain = (GRAIN / width).max(1);
-    let padded = if matches!(row, Row::Scale(_)) { 0 } else { width.next_multiple_of(16) };
+    let line = width.next_multiple_of(16);
+    let is_one_type = std::mem::discriminant(&x) == std::mem::discriminant(&out);
+    let padded = match row {
+        Row::Scale(_) if is_one_type => 0,
+        // A widened row, and what becomes of it.
+        Row::Scale(_) => 2 * line,
+        Row::Softmax | Row::LogSoftmax => line,
+    };
     let cpu = team.cpu();
     team.run_ranges(count, grain, padded, |rows, scratch| {
         let values = bytemuck::cast_slice_mut(&mut scratch[..padded]);
@@ -111,7 +118,7 @@ fn all_rows(team: &mut Team, x: FloatPtr, out: FloatPtr, [count, width]: [usize;
     });
 }
 
-/// Some rows, each of which becomes `values`, zero padded to a multiple of 16, on its way.
+/// Some rows. What becomes of one, or of both where their types differ, lies in `values`, whose lines are multiples of 16.
 struct Rows<'a> {
     x: FloatPtr,
     out: FloatPtr,
@@ -132,11 +139,18 @@ impl Kernel for Rows<'_> {
             if let Row::Scale(s) = &row {
                 // SAFETY: as above.
                 unsafe {
-                    with_float!(x, x => with_float!(out, out => {
-                        let (x, out) = (std::slice::from_raw_parts(x, width), std::slice::from_raw_parts_mut(out, width));
-                        scale(isa, x, out, s)
-                    }))
-                };
+                    match (x, out) {
+                        (FloatPtr::F32(x), FloatPtr::F32(out)) => scale_at(isa, x, out, width, s),
+                        (FloatPtr::F16(x), FloatPtr::F16(out)) => scale_at(isa, x, out, width, s),
+                        (FloatPtr::BF16(x), FloatPtr::BF16(out)) => scale_at(isa, x, out, width, s),
+                        _ => {
+                            let (from, to) = values.split_at_mut(values.len() / 2);
+                            with_float!(x, p => read_line(isa, p.cast_const(), &mut from[..width]));
+                            scale(isa, &from[..width], &mut to[..width], s);
+                            with_float!(out, p => write_line(isa, p, &to[..width]));
+                        }
+                    }
+                }
                 continue;
             }
             values[width..].fill(0.0);
@@ -147,6 +161,16 @@ impl Kernel for Rows<'_> {
             unsafe { with_float!(out, p => write_line(isa, p, &values[..width])) };
         }
     }
+}
+
+/// [`scale`] of a row of the output's type.
+///
+/// # Safety
+/// Both rows have `width` elements, and no other thread touches those of `out`.
+#[inline(always)]
+unsafe fn scale_at<T: Float, I: Isa>(isa: I, x: *const T, out: *mut T, width: usize, s: &Scale) {
+    // SAFETY: the caller vouches for the elements of both.
+    unsafe { scale(isa, std::slice::from_raw_parts(x, width), std::slice::from_raw_parts_mut(out, width), s) }
 }
 
 /// Σ f(x) over padded values; `f(0)` must be 0.

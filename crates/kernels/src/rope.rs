@@ -1,6 +1,7 @@
 //! Rotary position embedding.
 
 use flambeau_tensor::DType;
+use half::{bf16, f16};
 use smallvec::SmallVec;
 
 use crate::{
@@ -55,9 +56,20 @@ pub fn rope<T: Float>(pool: &Pool, x: &View<T>, offsets: &[i32], rope: &Rope, ou
     if x.is_empty() {
         return Ok(());
     }
+    rotate(pool, float_view(x), offsets, rope, (FloatPtr::of(out.origin()), out.strides().into()));
+    Ok(())
+}
+
+/// [`rope`], compiled once and here for all types; `out` is of the type of `x`.
+fn rotate(pool: &Pool, x: FloatView, offsets: &[i32], rope: &Rope, (out, strides): (FloatPtr, Strides)) {
     let mut team = pool.team();
-    let steps = x.shape()[2];
-    let key = key(T::DTYPE, rope, steps, offsets);
+    let (dtype, round): (_, fn(f32) -> f32) = match x {
+        FloatView::F32(_) => (DType::F32, <f32 as Float>::round),
+        FloatView::F16(_) => (DType::F16, <f16 as Float>::round),
+        FloatView::BF16(_) => (DType::BF16, <bf16 as Float>::round),
+    };
+    let (half, steps) = (rope.dims / 2, x.shape()[2]);
+    let key = key(dtype, rope, steps, offsets);
     let numbers = team.recall(&key, offsets.len() * steps * 2 * half, |team, numbers| {
         let mut frequencies = team.take(half);
         let line: &mut [f32] = &mut bytemuck::cast_slice_mut(frequencies.words())[..half];
@@ -68,22 +80,19 @@ pub fn rope<T: Float>(pool: &Pool, x: &View<T>, offsets: &[i32], rope: &Rope, ou
                 line.iter_mut().enumerate().for_each(|(i, f)| *f = frequency(i));
             }
         }
-        let angles = Angles { offsets, steps, scale: rope.scale, frequencies: line, round: T::round };
+        let angles = Angles { offsets, steps, scale: rope.scale, frequencies: line, round };
         angles.fill(team, bytemuck::cast_slice_mut(numbers));
         team.give_back(frequencies);
     });
     let table = Table { numbers: numbers.as_floats(), half, steps, offsets: offsets.len() };
-    let strides: Strides = out.strides().into();
     let traditional = rope.traditional;
-    match (float_view(x), FloatPtr::of(out.origin())) {
+    match (x, out) {
         (FloatView::F32(x), FloatPtr::F32(out)) => Rotate { x, out, strides, table, traditional }.run(&mut team),
         (FloatView::F16(x), FloatPtr::F16(out)) => Rotate { x, out, strides, table, traditional }.run(&mut team),
         (FloatView::BF16(x), FloatPtr::BF16(out)) => Rotate { x, out, strides, table, traditional }.run(&mut team),
-        // Both have the type `T`.
-        _ => {}
+        _ => unreachable!("input and output have one type"),
     }
     team.keep(&key, numbers);
-    Ok(())
 }
 
 /// All that a table depends on: the layers of a model share it.
@@ -198,7 +207,7 @@ impl<T: Float> Rotate<'_, T> {
     ) {
         let half = self.table.half;
         let mut i = 0;
-        // SAFETY: the caller's promise, here and below.
+        // SAFETY: the caller keeps `2 · half` elements of both rows valid at their steps, here and below.
         unsafe {
             while !self.traditional && step == 1 && out_step == 1 && i + I::LANES <= half {
                 let (a, b) = (T::load(isa, x.add(i)), T::load(isa, x.add(half + i)));
