@@ -50,7 +50,7 @@ impl FloatPtr {
     /// # Safety
     /// The pointer stays inside its allocation.
     pub(crate) unsafe fn offset(self, n: isize) -> FloatPtr {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the pointer inside its allocation.
         unsafe {
             match self {
                 FloatPtr::F32(p) => FloatPtr::F32(p.offset(n)),
@@ -75,7 +75,7 @@ impl FloatPtr {
     /// # Safety
     /// They are readable.
     pub(crate) unsafe fn read(self, cpu: Cpu, step: isize, to: &mut [f32]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller makes the elements readable, which is all that `Read` asks for.
         with_float!(self, p => cpu.dispatch(Read(p.cast_const(), step, to)));
     }
 
@@ -84,7 +84,7 @@ impl FloatPtr {
     /// # Safety
     /// The elements are writable, and no other thread touches them.
     pub(crate) unsafe fn write(self, cpu: Cpu, step: isize, from: &[f32]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller makes the elements writable and its own, which is all that `Write` asks for.
         with_float!(self, p => cpu.dispatch(Write(p, step, from)));
     }
 }
@@ -124,7 +124,7 @@ impl<T: Float> Kernel for Read<'_, T> {
 #[inline(always)]
 pub(crate) unsafe fn read_line<T: Float, I: Isa>(isa: I, p: *const T, to: &mut [f32]) {
     let whole = to.len() / I::LANES * I::LANES;
-    // SAFETY: the caller's promise; vectors lie inside `to`.
+    // SAFETY: the caller makes as many elements readable at `p`; vectors lie inside `to`.
     unsafe {
         for i in (0..whole).step_by(I::LANES) {
             isa.store(to.as_mut_ptr().add(i), T::load(isa, p.add(i)));
@@ -143,7 +143,7 @@ pub(crate) unsafe fn read_line<T: Float, I: Isa>(isa: I, p: *const T, to: &mut [
 #[inline(always)]
 pub(crate) unsafe fn write_line<T: Float, I: Isa>(isa: I, p: *mut T, from: &[f32]) {
     let whole = from.len() / I::LANES * I::LANES;
-    // SAFETY: the caller's promise; vectors lie inside `from`.
+    // SAFETY: the caller makes as many elements writable at `p`; vectors lie inside `from`.
     unsafe {
         for i in (0..whole).step_by(I::LANES) {
             T::store(isa, p.add(i), isa.load(from.as_ptr().add(i)));

@@ -165,7 +165,7 @@ impl Products {
     /// # Safety
     /// They are inside their data, which is that of the product's sizes.
     unsafe fn run(&self, pool: &Pool, at: [isize; 4], epilogue: RawEpilogue, bias: Option<&FloatView>) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's offsets lead to matrices of the product's sizes inside their data.
         unsafe {
             let a = Dense::new(self.a.offset(at[0]), self.a_step);
             let b = Dense::new(self.b.offset(at[1]), self.b_step);
@@ -182,7 +182,7 @@ impl Products {
 /// The operands have these sizes.
 unsafe fn product(team: &mut Team, [m, n, k]: [usize; 3], a: &Dense, b: &Dense, epilogue: RawEpilogue) {
     let transposed = Job { rows: n, operand: Operand::Dense(b.transposed()), gate: None, epilogue, transposed: true };
-    // SAFETY: the caller's promise.
+    // SAFETY: the operands have the sizes that the caller states, which each arm passes on.
     unsafe {
         if b.step[0] == 1 || k == 1 {
             linear(team, [m, k], a, &[transposed]);
@@ -209,7 +209,7 @@ pub(crate) unsafe fn linear(team: &mut Team, [m, k]: [usize; 2], x: &Dense, jobs
         return;
     }
     let operands = || jobs.iter().flat_map(|j| std::iter::once(&j.operand).chain(&j.gate));
-    // SAFETY: the caller's promise.
+    // SAFETY: as above: each arm passes on the sizes that the caller states.
     unsafe {
         if m <= skinny::ROWS && operands().all(skinny::readable) {
             skinny::multiply(team, [m, k], x, jobs);

@@ -107,7 +107,7 @@ impl<Y: Float> Kernel for Store<'_, Y> {
 /// There are as many.
 #[inline(always)]
 unsafe fn read<I: Isa>(isa: I, from: &[f32], n: usize) -> I::V {
-    // SAFETY: the caller's promise.
+    // SAFETY: a whole vector is only read where the slice has one; else the `n` elements that the caller says are there.
     unsafe { if from.len() >= I::LANES { isa.load(from.as_ptr()) } else { load_partial(isa, from.as_ptr(), n) } }
 }
 
@@ -117,7 +117,7 @@ impl<Y: Float> Store<'_, Y> {
     #[inline(always)]
     unsafe fn steps<I: Isa>(&self, isa: I, product: I::V, gate: Option<I::V>, [i, j, n]: [usize; 3]) -> I::V {
         let f = self.epilogue;
-        // SAFETY: the caller's promise.
+        // SAFETY: `bias` and `residual` have the shape of the output, inside which the caller keeps the elements from `(i, j)` on.
         unsafe {
             let mut v = if f.alpha == 1.0 { product } else { isa.mul(product, isa.splat(f.alpha)) };
             if let Some(bias) = &f.bias {

@@ -43,7 +43,7 @@ pub(super) unsafe fn widen(team: &mut Team, x: &Dense, m: usize, k: usize) -> (S
     let mut natural = team.take(m * stride);
     let words: &mut [f32] = bytemuck::cast_slice_mut(natural.words());
     for (i, row) in words.chunks_exact_mut(stride.max(1)).take(m).enumerate() {
-        // SAFETY: the caller's promise.
+        // SAFETY: `x` has `m` rows of `k` elements.
         unsafe { x.at(i, 0).read(cpu, x.step[1], &mut row[..k]) };
         row[k..].fill(0.0);
     }
@@ -65,7 +65,7 @@ pub(super) fn readable(operand: &Operand) -> bool {
 /// The operands have these sizes.
 pub(super) unsafe fn multiply(team: &mut Team, [m, k]: [usize; 2], x: &Dense, jobs: &[Job]) {
     let cpu = team.cpu();
-    // SAFETY: the caller's promise.
+    // SAFETY: `x` is `[m, k]`.
     let (natural, stride) = unsafe { widen(team, x, m, k) };
     let exact = matches!(x.origin, FloatPtr::BF16(_));
     let mut prepared: SmallVec<[Prepared; 2]> = SmallVec::new();
@@ -154,7 +154,7 @@ unsafe fn rows_times(
     to: &mut [f32],
 ) {
     match (operand, ready) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the rows inside the operand.
         (Operand::Dense(w), Ready::Dense(x)) => unsafe { dots(cpu, *x, w, rows, to) },
         (Operand::Codes(w), Ready::Codes(i)) => quant::rows_times(cpu, w, &prepared[*i], rows, numbers, to),
         _ => {}

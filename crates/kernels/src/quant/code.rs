@@ -49,14 +49,14 @@ macro_rules! streams {
     ($bits:expr) => {
         #[inline(always)]
         unsafe fn at<I: Isa>(isa: I, stream: *const u8, bit: usize) -> I::U {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller makes 16 bytes readable from the bit's byte on.
             let codes = unsafe { isa.spread::<{ $bits }>(stream.add(bit / 8)) };
             // With fewer than eight lanes, vectors may start inside a byte.
             if I::LANES < 8 && bit % 8 != 0 { isa.shr(codes, (bit % 8) as u32) } else { codes }
         }
         #[inline(always)]
         unsafe fn halves_at<I: Isa>(isa: I, stream: *const u8) -> I::U {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller makes 32 bytes readable.
             unsafe { isa.spread_halves::<{ $bits }>(stream) }
         }
     };

@@ -47,18 +47,20 @@ fn write_rows<Y: Float>(pool: &Pool, w: &QMatrix, out: &mut [Y], row: impl Fn(us
     let rows_a_task = (16384 / w.cols).max(1);
     pool.run_chunks(out, rows_a_task * w.cols, |task, chunk| {
         for (i, line) in chunk.chunks_mut(w.cols).enumerate() {
-            write_row(cpu, w, row(task * rows_a_task + i), FloatPtr::of(line.as_mut_ptr()));
+            // SAFETY: the line is as long as a row, and this task's own.
+            unsafe { write_row(cpu, w, row(task * rows_a_task + i), FloatPtr::of(line.as_mut_ptr())) };
         }
     });
 }
 
-/// `out` has as many elements as a row.
-fn write_row(cpu: Cpu, w: &QMatrix, row: usize, out: FloatPtr) {
+/// # Safety
+/// `out` has as many elements as a row, and no other thread touches them.
+unsafe fn write_row(cpu: Cpu, w: &QMatrix, row: usize, out: FloatPtr) {
     let mut values = [0.0; SEGMENT];
     for start in (0..w.cols).step_by(SEGMENT) {
         let values = &mut values[..SEGMENT.min(w.cols - start)];
         read(cpu, w, row, start, values);
-        // SAFETY: the caller's promise.
+        // SAFETY: these columns are inside the row, whose elements the caller made writable and its own.
         unsafe { out.offset(start as isize).write(cpu, 1, values) };
     }
 }

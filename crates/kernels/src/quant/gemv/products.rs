@@ -53,7 +53,8 @@ impl<C: Code> Products<C> for Lanes {
         _: usize,
     ) -> [[I::V; MR]; R] {
         let mut sums = [[isa.splat(0.0); MR]; R];
-        // SAFETY: the caller's promise, here and below.
+        // SAFETY: the caller vouches for a vector of words in each stream, and for a block of activations in each row, here and
+        // below.
         let packed: [I::U; R] = streams.map(|stream| unsafe { isa.load_u(stream.cast()) });
         for j in 0..C::CODES {
             // SAFETY: as above.
@@ -83,7 +84,8 @@ impl<C: Code> Products<C> for LanePairs {
         _: usize,
     ) -> [[I::V; MR]; R] {
         let mut sums = [[isa.splat(0.0); MR]; R];
-        // SAFETY: the caller's promise, here and below.
+        // SAFETY: the caller vouches for a vector of words in each stream, and for a block of activations in each row, here and
+        // below.
         let packed: [I::U; R] = streams.map(|stream| unsafe { isa.load_u(stream.cast()) });
         for j in 0..C::CODES / 2 {
             // SAFETY: as above.
@@ -125,7 +127,8 @@ impl<C: Code> Products<C> for Order {
     ) -> [[I::V; MR]; R] {
         let mut sums = [[isa.splat(0.0); MR]; R];
         for at in (0..block).step_by(I::LANES) {
-            // SAFETY: the caller's promise, here and below.
+            // SAFETY: the caller vouches for the blocks and what lies BEYOND, and for a block of activations in each row, here and
+            // below.
             let x: [I::V; MR] = std::array::from_fn(|i| unsafe { isa.load(x.add(i * x_stride + at).cast()) });
             for (sums, &stream) in sums.iter_mut().zip(&streams) {
                 // SAFETY: as above.
@@ -159,7 +162,8 @@ impl<C: Code> Products<C> for OrderPairs {
     ) -> [[I::V; MR]; R] {
         let mut sums = [[isa.splat(0.0); MR]; R];
         for at in (0..block).step_by(2 * I::LANES) {
-            // SAFETY: the caller's promise, here and below.
+            // SAFETY: the caller vouches for the blocks and what lies BEYOND, and for a block of activations in each row, here and
+            // below.
             let x: [I::U; MR] = std::array::from_fn(|i| unsafe { isa.load_u(x.add(i * x_stride + at / 2)) });
             for (sums, &stream) in sums.iter_mut().zip(&streams) {
                 // SAFETY: as above.
