@@ -6,10 +6,10 @@ use flambeau_kernels::{
     FloatView, IsaKind, Pool, View, ViewMut,
     attention::{Mask, attention},
     bf16,
-    gemm::{Addmm, matmul},
+    gemm::{Addmm, matmul, quantized::linear},
     math::{Unary, unary},
     norm::rms_norm,
-    quant::{Format, QMatrix, Scales, linear},
+    quant::{Format, QMatrix, Scales},
 };
 
 /// Best of several runs, in seconds.

@@ -1,9 +1,36 @@
-//! Dense matrix products over strided operands, `f32` accumulation.
+//! Matrix products over dense and packed operands, with `f32` accumulation.
+//!
+//! # How a product is cut
+//! A *product* multiplies rows by columns that are K elements deep. An *operand* is one of its matrices: *dense*, floats at any two
+//! strides, or *codes* of a quantized weight ([`quant`](crate::quant)). Products of one input run together as *jobs*: each names the
+//! operand that gives its rows, perhaps a *gate* of the same size, and the *epilogue* that takes its sums. A job is *transposed* if
+//! rows of its product are columns of its output, as the weights `[N, K]` of a linear layer are.
+//!
+//! The unit of reading is the *word* of 32 bits: one `f32`, or a *pair* of bf16 that follow each other along K, where all operands
+//! fit bf16 and the CPU multiplies pairs. A product goes one of two ways, which its sizes and strides decide:
+//!
+//! - *Skinny* (`skinny`): up to eight rows, or columns, of activations. They are widened, and laid out once for each kind of weight;
+//!   nothing is packed. A task owns some 16 KB of weights and reads them once, in the order they lie: dense rows by dot products
+//!   (`gemv`), codes straight into registers (`quant/gemv`). A dense matrix that lies the other way round, N contiguous, is added up
+//!   row by row (`gemv::by_columns`).
+//! - *Blocked* (`block`): everything else. *Who packs:* columns are packed by tasks of their own, a *panel* each, about a thousand
+//!   columns (a *chunk*) at a time. A panel is as wide as the register tile and holds, step by step along K, one word of each of its
+//!   columns. Of a linear layer's two sides the shorter is packed, so that the longer is read but once. *Who multiplies:* each task
+//!   then owns a *block* of one job's output, 48 rows by a *group* of panels that fits the second-level cache. It reads rows where
+//!   they lie as words, or makes their words first (of codes, or of other types), and runs the register *tile* (`tile`) over all of
+//!   K. The sums of a transposed job are turned before they are finished.
+//!
+//! *Who finishes:* whoever holds the sums of a block (`epilogue`). It gets *lines* of raw sums, still in the first-level cache, scales
+//! them, adds the bias, applies the activation and the gate, adds the residual, and stores them in the output's type.
+//!
+//! Convolutions and attention use the tile, the panels and the operands as well. Nothing in [`quant`](crate::quant) calls back: it
+//! reads codes and multiplies skinny rows by them, and whole products with codes stand in [`quantized`].
 
 mod block;
 mod epilogue;
 mod gemv;
 mod operand;
+pub mod quantized;
 mod skinny;
 mod tile;
 

@@ -1,7 +1,5 @@
-//! Matrices of packed codes: products that read them directly, and dequantization.
-//!
-//! A product is exact in the sense of W4A16: codes meet the activations as they are, and sums run in `f32`. Where many rows of
-//! bf16 are multiplied, weights are dequantized to bf16 first, the type of the activations.
+//! Matrices of packed codes: formats, dequantization, and products of few rows that read codes straight into registers. What
+//! multiplies them is [`gemm`](crate::gemm).
 
 mod code;
 mod dequant;
@@ -10,14 +8,8 @@ mod pairs;
 
 use flambeau_tensor::DType;
 use half::{bf16, f16};
-use smallvec::SmallVec;
 
-use crate::{
-    Error, Float, Pool,
-    convert::FloatPtr,
-    error::same,
-    gemm::{self, Columns, Dense, Job, Operand, RawEpilogue},
-};
+use crate::{Error, error::same};
 pub(crate) use dequant::read;
 pub use dequant::{dequantize, dequantize_rows};
 pub(crate) use gemv::{Kind, Prepared, number_words, rows_times};
@@ -171,7 +163,7 @@ impl<'a> QMatrix<'a> {
     }
 
     /// `count` rows from `start` on, both inside the matrix.
-    fn rows_from(&self, start: usize, count: usize) -> QMatrix<'a> {
+    pub(crate) fn rows_from(&self, start: usize, count: usize) -> QMatrix<'a> {
         let cut = |s: Scales<'a>| {
             let range = start * self.row_groups()..(start + count) * self.row_groups();
             match s {
@@ -197,115 +189,6 @@ impl<'a> QMatrix<'a> {
     fn row_groups(&self) -> usize {
         self.cols / self.format.group()
     }
-}
-
-/// `out[M, N] = x[M, K] · wᵀ`, with `w` being `[N, K]`.
-///
-/// # Errors
-/// [`Error::Size`] if `x` or `out` is not as above.
-pub fn linear<X: Float, Y: Float>(pool: &Pool, x: &[X], w: &QMatrix, out: &mut [Y]) -> Result<(), Error> {
-    let m = rows_of(x.len(), w.cols, "activations")?;
-    same("outputs", m * w.rows, out.len())?;
-    let job = job(*w, &mut *out, w.rows);
-    // SAFETY: `x` is `[m, cols]`.
-    unsafe { gemm::linear(&mut pool.team(), [m, w.cols], &row_major(x, w.cols), &[job]) };
-    Ok(())
-}
-
-fn row_major<X: Float>(x: &[X], cols: usize) -> Dense {
-    // SAFETY: every element of a row-major matrix of `cols` columns is inside the slice, which outlives the product.
-    unsafe { Dense::new(FloatPtr::reading(x.as_ptr()), [cols as isize, 1]) }
-}
-
-/// A product by `wᵀ` that goes to row-major `out`.
-fn job<'a, Y: Float>(w: QMatrix<'a>, out: &mut [Y], columns: usize) -> Job<'a> {
-    let epilogue = RawEpilogue::plain(FloatPtr::of(out.as_mut_ptr()), [columns as isize, 1]);
-    Job { rows: w.rows, operand: Operand::Codes(w), gate: None, epilogue, transposed: true }
-}
-
-/// `out[M, N] = x[M, K] · w`, with `w` being `[K, N]` and its groups running along N.
-///
-/// # Errors
-/// [`Error::Size`] if `x` or `out` is not as above.
-pub fn matmul<X: Float, Y: Float>(pool: &Pool, x: &[X], w: &QMatrix, out: &mut [Y]) -> Result<(), Error> {
-    let m = rows_of(x.len(), w.rows, "activations")?;
-    same("outputs", m * w.cols, out.len())?;
-    let epilogue = RawEpilogue::plain(FloatPtr::of(out.as_mut_ptr()), [w.cols as isize, 1]);
-    let operand = Operand::Dense(row_major(x, w.rows));
-    let job = Job { rows: m, operand, gate: None, epilogue, transposed: false };
-    // SAFETY: the operands have these sizes.
-    unsafe { gemm::blocks(&mut pool.team(), [w.cols, w.rows], Columns::Lines(Operand::Codes(*w)), &[job]) };
-    Ok(())
-}
-
-/// The number of rows in `len` elements of `width` each.
-fn rows_of(len: usize, width: usize, what: &'static str) -> Result<usize, Error> {
-    if width == 0 {
-        return Err(Error::Size { what, expected: 1, found: 0 });
-    }
-    same(what, len / width * width, len)?;
-    Ok(len / width)
-}
-
-/// Which matrices a gathered product pairs.
-#[derive(Clone, Copy, Debug)]
-pub struct Gather<'a> {
-    /// Index of the activation matrix of each product.
-    pub lhs: &'a [u32],
-    /// Index of the weight matrix of each product.
-    pub rhs: &'a [u32],
-    /// Rows of one activation matrix (M).
-    pub rows: usize,
-    /// Number of weight matrices stacked in `w` (E).
-    pub experts: usize,
-    /// Whether each weight matrix is `[N, K]` and used transposed, rather than `[K, N]`.
-    pub transpose: bool,
-}
-
-/// `out[i] = x[lhs[i]] · w[rhs[i]]` (transposed where the gather says so): `x` is `[A, M, K]`, `w` stacks E matrices by rows,
-/// `out` is `[I, M, N]`. Neighbouring products that share a weight matrix, or all if they share
-/// the activations, are computed together.
-///
-/// # Errors
-/// [`Error::Size`] if the operands do not fit, [`Error::Parameter`] for an index out of range.
-pub fn gather_linear<X: Float, Y: Float>(pool: &Pool, x: &[X], w: &QMatrix, gather: &Gather, out: &mut [Y]) -> Result<(), Error> {
-    let expert_rows = rows_of(w.rows, gather.experts, "rows of the stacked weights")?;
-    let (k, n) = if gather.transpose { (w.cols, expert_rows) } else { (expert_rows, w.cols) };
-    let matrices = rows_of(x.len(), gather.rows * k, "gathered activations")?;
-    same("gather indices", gather.lhs.len(), gather.rhs.len())?;
-    same("gathered outputs", gather.lhs.len() * gather.rows * n, out.len())?;
-    let outside = |index: &[u32], len: usize| index.iter().find(|&&i| i as usize >= len).copied();
-    if let Some(i) = outside(gather.lhs, matrices).or(outside(gather.rhs, gather.experts)) {
-        return Err(Error::Parameter { what: "gather index", found: i64::from(i) });
-    }
-    if gather.transpose && gather.lhs.iter().all(|&i| i == gather.lhs[0]) && n > 0 {
-        let x = &x[gather.lhs[0] as usize * gather.rows * k..][..gather.rows * k];
-        let part = |e: u32| w.rows_from(e as usize * expert_rows, expert_rows);
-        let jobs: SmallVec<[Job; 8]> =
-            gather.rhs.iter().zip(out.chunks_exact_mut(gather.rows * n)).map(|(&e, out)| job(part(e), out, n)).collect();
-        // SAFETY: `x` is `[rows, k]`, and each output `[rows, n]`.
-        unsafe { gemm::linear(&mut pool.team(), [gather.rows, k], &row_major(x, k), &jobs) };
-        return Ok(());
-    }
-    let mut start = 0;
-    let mut batch: Vec<X> = Vec::new();
-    while start < gather.rhs.len() {
-        let expert = gather.rhs[start] as usize;
-        let run = gather.rhs[start..].iter().take_while(|&&e| e as usize == expert).count();
-        batch.clear();
-        for &i in &gather.lhs[start..start + run] {
-            batch.extend_from_slice(&x[i as usize * gather.rows * k..][..gather.rows * k]);
-        }
-        let part = w.rows_from(expert * expert_rows, expert_rows);
-        let out = &mut out[start * gather.rows * n..][..run * gather.rows * n];
-        if gather.transpose {
-            linear(pool, &batch, &part, out)?
-        } else {
-            matmul(pool, &batch, &part, out)?
-        }
-        start += run;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 use flambeau_ir as ir;
 use flambeau_kernels::{
     Pool,
-    quant::{self, Format, Gather, QMatrix, Scales},
+    gemm::quantized::{self, Gather},
+    quant::{self, Format, QMatrix, Scales},
 };
 use flambeau_tensor::{DType, Shape};
 
@@ -43,7 +44,7 @@ pub(crate) fn matrix<'a>(format: Format, [w, scale]: [&'a Array; 2], biases: Opt
 /// `y = x · w`, or `x · wᵀ` if `transpose`, all row-major.
 pub(crate) fn multiply(pool: &Pool, x: &Array, w: &QMatrix<'_>, transpose: bool, y: &mut Array) -> Result<()> {
     float_dtype!(y.dtype, T => {
-        let multiply = if transpose { quant::linear::<T, T> } else { quant::matmul::<T, T> };
+        let multiply = if transpose { quantized::linear::<T, T> } else { quantized::matmul::<T, T> };
         Ok(multiply(pool, x.slice()?, w, y.slice_mut()?)?)
     })
 }
@@ -172,7 +173,7 @@ fn gathered(
     let gather = Gather { lhs: &lhs, rhs: &rhs, rows, experts: batch_w.iter().product(), transpose };
     let matrix = packed.matrix()?;
     float_dtype!(x.dtype, T => {
-        Ok(quant::gather_linear::<T, T>(&cx.pool(), x.slice()?, &matrix, &gather, y.slice_mut()?)?)
+        Ok(quantized::gather_linear::<T, T>(&cx.pool(), x.slice()?, &matrix, &gather, y.slice_mut()?)?)
     })?;
     Ok(y)
 }

@@ -1,7 +1,11 @@
 use half::{bf16, f16};
 
 use super::*;
-use crate::testing::{Precision, Rng, assert_close, assert_threads_agree, isas};
+use crate::{
+    Float, Pool,
+    gemm::quantized::{Gather, gather_linear, linear, matmul},
+    testing::{Precision, Rng, assert_close, assert_threads_agree, isas},
+};
 
 /// An owned matrix with scales and biases of `S`.
 struct Owned<S> {
