@@ -1,6 +1,7 @@
 //! Scaled dot product attention with an online softmax: scores are never held as a whole.
 
 mod one;
+mod state;
 mod tile;
 
 use std::ops::Range;
@@ -15,7 +16,8 @@ use crate::{
     simd::Cpu,
 };
 use one::One;
-use tile::{Join, State, Tile, WriteState, scratch_words};
+use state::{Join, State};
+use tile::{Tile, WriteState, scratch_words};
 
 /// Which keys a query sees.
 #[derive(Clone, Debug)]

@@ -3,7 +3,10 @@
 
 use std::ops::Range;
 
-use super::tile::{State, Tile, finite, weight};
+use super::{
+    state::{State, finite, weight},
+    tile::Tile,
+};
 use crate::{
     Float,
     simd::{Isa, Kernel, load_partial},
