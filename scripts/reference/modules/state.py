@@ -85,6 +85,14 @@ def writes():
     case("write.cache", Buffered(cache_slice, c=torch.zeros(1, 8, 4)), randn(1, 3, 4), torch.tensor(2))
     case("write.counter_int", Buffered(lambda m, x: (m.n.add_(2), x * m.n)[1], n=torch.tensor(3)), randn(3))
     case("write.bool_buffer", Buffered(lambda m, x: (m.b.logical_or_(x > 0), m.b.float())[1], b=torch.tensor([True, False, False])), randn(3))
+    views = {
+        "ravel": lambda y: y.ravel(), "reshape_as": lambda y: y.reshape_as(torch.empty(6, 4)), "adjoint": lambda y: y.adjoint(),
+        "movedim": lambda y: y.movedim(0, 1), "split": lambda y: y.split(2)[1], "unbind": lambda y: y.unbind(1)[2],
+        "diagonal": lambda y: y.diagonal(), "narrow": lambda y: y.narrow(0, 1, 2),
+    }
+    for name, view in views.items():
+        case(f"write.through_{name}", lambda x, view=view: (lambda y: (view(y).add_(1), y)[1])(x * 2), randn(4, 6))
+    case("write.out", lambda x: torch.add(x, 1, out=torch.empty(4, 6)), randn(4, 6))
     case("write.local", lambda x: torch.zeros(3, 4).index_add_(0, torch.tensor([0, 2, 0]), x), randn(3, 4))
     case("write.local_slice", lambda x: (lambda y: (y[:, 1:].add_(x), y)[1])(torch.ones(3, 5)), randn(3, 4))
     case("write.relu_", lambda x: (x * 1).relu_(), randn(3, 4))
