@@ -9,7 +9,7 @@ use std::{
 };
 
 use flambeau_ir::{
-    Node, Role, Slot, Tid, check,
+    Cost, Effect, Node, Role, Slot, Tid, check,
     engine::{Constants, Engine, LoadOptions, Value},
 };
 use flambeau_lower::{ConstExpr, Constant, Origin, SsaGraph};
@@ -83,9 +83,10 @@ impl Folding<'_> {
     }
 
     fn visit(&mut self, node: &Node) {
-        // Unpacking stays with the reader, and randomness with the run; chains are not worth the trouble.
-        let excluded = matches!(node, Node::Dequantize(_) | Node::RandomBits(_) | Node::BroadcastTo(_) | Node::UpdateAndAttend(_));
-        let (mut foldable, mut computed) = (!excluded && node.chains().is_empty(), !is_view(node));
+        // What these make of a constant takes more room than the constant.
+        let expands = matches!(node, Node::Dequantize(_) | Node::BroadcastTo(_));
+        let is_view = matches!(node.cost(), Cost::View(_) | Cost::Relayout(_));
+        let (mut foldable, mut computed) = (node.effect() == Effect::Pure && !expands, !is_view);
         let mut results = Vec::new();
         node.walk(&mut |role, slot| match (role, slot) {
             (Role::Write, Slot::Tensor(t)) => results.push(t),
@@ -136,20 +137,6 @@ impl Folding<'_> {
         results.sort_unstable();
         (nodes, results)
     }
-}
-
-/// Nodes that only look at their operand differently.
-fn is_view(node: &Node) -> bool {
-    matches!(
-        node,
-        Node::Transpose(_)
-            | Node::Reshape(_)
-            | Node::ExpandDims(_)
-            | Node::Squeeze(_)
-            | Node::Slice(_)
-            | Node::IdCopy(_)
-            | Node::Contiguous(_)
-    )
 }
 
 struct Evaluated<'w> {

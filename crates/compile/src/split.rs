@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use flambeau_ir::{Node, Role, Slot, Tid};
+use flambeau_ir::{Effect, Node, Role, Slot, Tid};
 use flambeau_lower::{Origin, SsaGraph, SsaNode};
 
 use crate::{Error, error::ProgramError, fallback::FallbackCall};
@@ -48,8 +48,7 @@ fn free_nodes(ssa: &SsaGraph) -> Vec<bool> {
     let constant = |slot: &Slot| matches!(slot, Slot::Tensor(t) if ssa.constant(*t).is_some());
     let mut free = Vec::with_capacity(ssa.chains[0].len());
     for entry in &ssa.chains[0] {
-        let mut only_constants =
-            entry.node.chains().is_empty() && !matches!(entry.node, Node::RandomBits(_) | Node::UpdateAndAttend(_));
+        let mut only_constants = entry.node.effect() == Effect::Pure;
         let (mut reads, mut made) = (0, Vec::new());
         entry.node.walk(&mut |role, slot| match role {
             Role::Write => made.push(slot),

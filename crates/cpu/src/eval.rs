@@ -22,7 +22,7 @@ pub(crate) trait Eval {
 }
 
 macro_rules! dispatch_eval {
-    ($(#[doc = $doc:literal] $tag:literal $name:ident { $($fields:tt)* };)*) => {
+    ($(#[doc = $doc:literal] $tag:literal $name:ident { $($fields:tt)* } $facts:tt;)*) => {
         /// Whether the engine can run the node.
         pub(crate) fn is_supported(node: &Node) -> bool {
             match node { $(Node::$name(n) => n.is_supported()),* }

@@ -1,6 +1,6 @@
 //! When each slot dies, worked out once at load.
 
-use flambeau_ir::{Chain, Graph, Node, Role, Slot, SlotClass, Tid};
+use flambeau_ir::{Chain, Effect, Graph, Node, Role, Slot, SlotClass, Tid};
 use smallvec::SmallVec;
 
 /// A few slots.
@@ -129,7 +129,7 @@ impl Walk<'_> {
                 }
             }
         });
-        let calls = matches!(node, Node::If(_) | Node::Scan(_));
+        let calls = node.effect() == Effect::RunsChains;
         let step = if calls { Deaths::default() } else { self.deaths(&reads, &writes) };
         // Events of one instruction: it kills what it writes, then (walking backwards) needs what it reads. An instruction that
         // runs other chains may leave slots as they were, so it kills nothing.

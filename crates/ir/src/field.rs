@@ -5,6 +5,8 @@ use std::fmt;
 use flambeau_tensor::DType;
 use serde_json::Value;
 
+use crate::node::Slot;
+
 /// Index of a tensor slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tid(pub u32);
@@ -109,14 +111,34 @@ pub enum SlotRef<'a> {
     Value(&'a mut Vid),
 }
 
+impl SlotRef<'_> {
+    /// The slot that is referred to.
+    pub fn get(&self) -> Slot {
+        match self {
+            SlotRef::Tensor(tid) => Slot::Tensor(**tid),
+            SlotRef::Value(vid) => Slot::Value(**vid),
+        }
+    }
+}
+
 /// What every field type can do.
-pub trait Field: Sized {
+pub trait Field: Clone {
     /// Type name in the generated documentation.
     const TYPE: &'static str;
 
+    /// Calls `f` on every slot in the field, in order.
+    fn walk(&self, f: &mut dyn FnMut(Role, Slot)) {
+        self.clone().walk_mut(&mut |role, slot| f(role, slot.get()));
+    }
+
     /// Calls `f` on every slot in the field, in order. Slots may be renumbered through the reference.
-    fn walk(&mut self, f: &mut dyn FnMut(Role, SlotRef<'_>)) {
+    fn walk_mut(&mut self, f: &mut dyn FnMut(Role, SlotRef<'_>)) {
         let _ = f;
+    }
+
+    /// The chain that the field names.
+    fn chain(&self) -> Option<ChainId> {
+        None
     }
 
     /// Number of values in the field: the length of a list, else 1.
@@ -167,7 +189,7 @@ macro_rules! slot_fields {
     ($($name:ident: $of:ident, $slot:ident, $role:ident;)*) => { $(
         impl Field for $name {
             const TYPE: &'static str = stringify!($name);
-            fn walk(&mut self, f: &mut dyn FnMut(Role, SlotRef<'_>)) {
+            fn walk_mut(&mut self, f: &mut dyn FnMut(Role, SlotRef<'_>)) {
                 f(Role::$role, SlotRef::$slot(&mut self.0));
             }
             fn to_json(&self) -> Value {
@@ -190,6 +212,9 @@ slot_fields! {
 
 impl Field for ChainId {
     const TYPE: &'static str = "chain";
+    fn chain(&self) -> Option<ChainId> {
+        Some(*self)
+    }
     fn to_json(&self) -> Value {
         self.0.into()
     }
@@ -200,7 +225,7 @@ impl Field for ChainId {
 
 impl Field for Int {
     const TYPE: &'static str = "Int";
-    fn walk(&mut self, f: &mut dyn FnMut(Role, SlotRef<'_>)) {
+    fn walk_mut(&mut self, f: &mut dyn FnMut(Role, SlotRef<'_>)) {
         if let Int::Vid(v) = self {
             f(Role::Read, SlotRef::Value(v));
         }
@@ -218,7 +243,7 @@ impl Field for Int {
 
 impl Field for Float {
     const TYPE: &'static str = "Float";
-    fn walk(&mut self, f: &mut dyn FnMut(Role, SlotRef<'_>)) {
+    fn walk_mut(&mut self, f: &mut dyn FnMut(Role, SlotRef<'_>)) {
         if let Float::Vid(v) = self {
             f(Role::Read, SlotRef::Value(v));
         }
@@ -236,7 +261,7 @@ impl Field for Float {
 
 impl Field for VidOrTid {
     const TYPE: &'static str = "VidOrTid";
-    fn walk(&mut self, f: &mut dyn FnMut(Role, SlotRef<'_>)) {
+    fn walk_mut(&mut self, f: &mut dyn FnMut(Role, SlotRef<'_>)) {
         match self {
             VidOrTid::Vid(v) => f(Role::Read, SlotRef::Value(v)),
             VidOrTid::Tid(t) => f(Role::Read, SlotRef::Tensor(t)),
@@ -255,7 +280,7 @@ impl Field for VidOrTid {
 
 impl Field for Index {
     const TYPE: &'static str = "Index";
-    fn walk(&mut self, f: &mut dyn FnMut(Role, SlotRef<'_>)) {
+    fn walk_mut(&mut self, f: &mut dyn FnMut(Role, SlotRef<'_>)) {
         match self {
             Index::Lit(_) => {}
             Index::Vid(v) => f(Role::Read, SlotRef::Value(v)),
@@ -277,7 +302,12 @@ impl Field for Index {
 
 impl<T: Field> Field for Option<T> {
     const TYPE: &'static str = T::TYPE;
-    fn walk(&mut self, f: &mut dyn FnMut(Role, SlotRef<'_>)) {
+    fn walk_mut(&mut self, f: &mut dyn FnMut(Role, SlotRef<'_>)) {
+        if let Some(field) = self {
+            field.walk_mut(f);
+        }
+    }
+    fn walk(&self, f: &mut dyn FnMut(Role, Slot)) {
         if let Some(field) = self {
             field.walk(f);
         }
@@ -295,7 +325,12 @@ impl<T: Field> Field for Vec<T> {
     fn entries(&self) -> usize {
         self.len()
     }
-    fn walk(&mut self, f: &mut dyn FnMut(Role, SlotRef<'_>)) {
+    fn walk_mut(&mut self, f: &mut dyn FnMut(Role, SlotRef<'_>)) {
+        for field in self {
+            field.walk_mut(f);
+        }
+    }
+    fn walk(&self, f: &mut dyn FnMut(Role, Slot)) {
         for field in self {
             field.walk(f);
         }
@@ -345,6 +380,7 @@ impl Field for bool {
 
 impl Field for String {
     const TYPE: &'static str = "str";
+    fn walk(&self, _: &mut dyn FnMut(Role, Slot)) {}
     fn to_json(&self) -> Value {
         self.as_str().into()
     }

@@ -3,6 +3,7 @@
 use flambeau_tensor::DType;
 
 use crate::{
+    cost::Effect,
     field::{ChainId, Int, Role, Tid, Vid},
     node::{Node, Slot},
 };
@@ -154,10 +155,12 @@ impl Graph {
     pub fn is_rewindable(&self) -> bool {
         let constant = |tid: Tid| self.slots.class(tid) == Some(SlotClass::Constant);
         self.chains.iter().enumerate().filter(|&(i, _)| self.init != Some(i as u32)).flat_map(|(_, nodes)| nodes).all(|node| {
+            if node.effect() == Effect::Random(None) {
+                return false;
+            }
             let placed = match node {
                 Node::SliceUpdate(n) => matches!(n.start, Int::Vid(_)),
                 Node::IndexCopy(n) => !constant(n.indices.0),
-                Node::RandomBits(n) => return n.seed.is_some(),
                 _ => false,
             };
             let mut lasts = false;

@@ -35,6 +35,7 @@
 
 pub mod check;
 mod conv;
+pub mod cost;
 pub mod decompose;
 pub mod engine;
 pub mod field;
@@ -53,6 +54,7 @@ pub mod text;
 
 pub use check::{CheckError, Checked, Content, check};
 pub use conv::{ConvAxis, Convolution};
+pub use cost::{Cost, Effect};
 pub use field::{ChainId, Field, Float, In, InOut, InVid, Index, Int, Out, OutVid, QuantMode, Role, SlotRef, Tid, Vid, VidOrTid};
 pub use graph::{Chain, Graph, MetaDim, SlotClass, SlotCounts, TensorMeta};
 pub use infer::{Dims, Infer, InferError, ShapeCx, Spec, promote, to_float};

@@ -5,7 +5,11 @@ use std::fmt;
 use flambeau_tensor::DType;
 use serde_json::Value;
 
-use crate::field::{ChainId, Field, Float, In, InOut, InVid, Index, Int, Out, OutVid, QuantMode, Role, SlotRef, VidOrTid};
+use crate::{
+    cost::{Cost, Effect},
+    field::{ChainId, Field, Float, In, InOut, InVid, Index, Int, Out, OutVid, QuantMode, Role, SlotRef, VidOrTid},
+    for_each_node,
+};
 
 /// One field of a node, for tables and messages.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +25,7 @@ pub struct FieldInfo {
 /// What is known of a kind of node without an instance.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeInfo {
+    pub kind: NodeKind,
     /// Union tag on the wire.
     pub tag: u8,
     /// Name, without the schema's `Node` suffix.
@@ -29,6 +34,8 @@ pub struct NodeInfo {
     pub doc: &'static str,
     /// Fields in wire order.
     pub fields: &'static [FieldInfo],
+    /// [`Effect`] as the table writes it.
+    pub effect: &'static str,
 }
 
 macro_rules! default_text {
@@ -60,7 +67,10 @@ macro_rules! implied_json {
 }
 
 macro_rules! define_nodes {
-    ($(#[doc = $doc:literal] $tag:literal $name:ident { $($field:ident: $ty:ty $(= $default:tt)?),* $(,)? };)*) => {
+    ($(
+        #[doc = $doc:literal] $tag:literal $name:ident { $($field:ident: $ty:ty $(= $default:tt)?),* $(,)? }
+        [$effect:ident $(($seed:ident))?, $cost:ident $(($($operand:ident),*))?];
+    )*) => {
         $(
             #[doc = $doc]
             #[derive(Clone, Debug, PartialEq)]
@@ -74,6 +84,11 @@ macro_rules! define_nodes {
             }
         )*
 
+        /// Which row of the table a node belongs to. The discriminant is the union tag on the wire.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum NodeKind { $(#[doc = $doc] $name = $tag),* }
+
         /// A node of any kind.
         #[derive(Clone, Debug, PartialEq)]
         #[allow(clippy::large_enum_variant, reason = "one box for foreign kernels would be a special case in every expansion")]
@@ -82,15 +97,21 @@ macro_rules! define_nodes {
         impl Node {
             /// Every kind of node, in the order of the table.
             pub const ALL: &'static [NodeInfo] = &[$(NodeInfo {
+                kind: NodeKind::$name,
                 tag: $tag,
                 name: stringify!($name),
                 doc: $doc,
                 fields: &[$(FieldInfo { name: stringify!($field), ty: stringify!($ty), default: default_text!($($default)?) }),*],
+                effect: stringify!($effect),
             }),*];
+
+            pub fn kind(&self) -> NodeKind {
+                match self { $(Node::$name(_) => NodeKind::$name),* }
+            }
 
             /// Union tag on the wire.
             pub fn tag(&self) -> u8 {
-                match self { $(Node::$name(_) => $tag),* }
+                self.kind() as u8
             }
 
             /// Name, without the schema's `Node` suffix.
@@ -98,9 +119,31 @@ macro_rules! define_nodes {
                 match self { $(Node::$name(_) => stringify!($name)),* }
             }
 
+            /// What running the node depends on and changes besides its slots.
+            pub fn effect(&self) -> Effect {
+                match self { $(Node::$name(_node) => Effect::$effect $((_node.$seed))?),* }
+            }
+
+            /// What running the node moves and computes.
+            pub fn cost(&self) -> Cost {
+                match self { $(Node::$name(_node) => Cost::$cost $(($(_node.$operand),*))?),* }
+            }
+
+            /// Calls `f` on every slot that the node names, in field order.
+            pub fn walk(&self, f: &mut dyn FnMut(Role, Slot)) {
+                match self { $(Node::$name(_node) => { $(_node.$field.walk(f);)* }),* }
+            }
+
             /// Calls `f` on every slot, in field order. Slots may be renumbered through the references.
             pub fn walk_mut(&mut self, f: &mut dyn FnMut(Role, SlotRef<'_>)) {
-                match self { $(Node::$name(_node) => { $(_node.$field.walk(f);)* }),* }
+                match self { $(Node::$name(_node) => { $(_node.$field.walk_mut(f);)* }),* }
+            }
+
+            /// Chains that the node runs.
+            pub fn chains(&self) -> Vec<ChainId> {
+                let mut _chains = Vec::new();
+                match self { $(Node::$name(_node) => { $(_chains.extend(_node.$field.chain());)* }),* }
+                _chains
             }
 
             /// Number of values in all fields, lists entry by entry: what looking at the node costs.
@@ -141,28 +184,6 @@ macro_rules! define_nodes {
 
 for_each_node!(define_nodes);
 
-use crate::for_each_node;
-
-impl Node {
-    /// Calls `f` on every slot that the node names, in field order.
-    pub fn walk(&self, f: &mut dyn FnMut(Role, Slot)) {
-        // The walk never changes a slot, and cloning a node is cheap beside what callers do with the answer.
-        self.clone().walk_mut(&mut |role, slot| match slot {
-            SlotRef::Tensor(t) => f(role, Slot::Tensor(*t)),
-            SlotRef::Value(v) => f(role, Slot::Value(*v)),
-        });
-    }
-
-    /// Chains that the node runs.
-    pub fn chains(&self) -> Vec<ChainId> {
-        match self {
-            Node::If(n) => vec![n.then_chain_idx, n.else_chain_idx],
-            Node::Scan(n) => vec![n.body_chain_idx],
-            _ => Vec::new(),
-        }
-    }
-}
-
 /// A slot of either space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Slot {
@@ -181,8 +202,10 @@ impl fmt::Display for Slot {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
-    use crate::{Tid, Vid};
+    use crate::{Tid, Vid, testing::any_node};
 
     #[test]
     fn tags_count_from_one() {
@@ -208,6 +231,23 @@ mod tests {
             met,
             [(Role::Read, Slot::Tensor(Tid(4))), (Role::Write, Slot::Tensor(Tid(5))), (Role::Read, Slot::Value(Vid(1)))]
         );
+    }
+
+    #[test]
+    fn chains_are_met_in_field_order() {
+        let branch = crate::If { cond: Int::Lit(1), then_chain_idx: ChainId(4), else_chain_idx: ChainId(2) };
+        assert_eq!(Node::from(branch).chains(), [ChainId(4), ChainId(2)]);
+        assert_eq!(Node::from(crate::Noop {}).chains(), []);
+    }
+
+    proptest! {
+        #[test]
+        fn both_walks_meet_the_same_slots(node in any_node()) {
+            let (mut read, mut written) = (Vec::new(), Vec::new());
+            node.walk(&mut |role, slot| read.push((role, slot)));
+            node.clone().walk_mut(&mut |role, slot| written.push((role, slot.get())));
+            prop_assert_eq!(read, written);
+        }
     }
 
     #[test]

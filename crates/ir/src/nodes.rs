@@ -13,25 +13,25 @@ macro_rules! for_each_node {
     ($callback:ident) => {
         $callback! {
             /// Does nothing.
-            1 Noop {};
+            1 Noop {} [Pure, Free];
             /// `out = x`, shape and type of `x`; into a mutable buffer's slot this is the buffer's write-back.
-            2 IdCopy { x: In, out: Out };
+            2 IdCopy { x: In, out: Out } [Pure, View(x)];
             /// `out = alpha * (mat1 @ mat2) + beta * bias`, mat1 `[.., M, K]`, mat2 `[.., K, N]`, floating `promo`; without bias `alpha` and `beta` are ignored.
-            3 Addmm { mat1: In, mat2: In, out: Out, bias: Option<In>, alpha: f32 = 1.0, beta: f32 = 1.0 };
+            3 Addmm { mat1: In, mat2: In, out: Out, bias: Option<In>, alpha: f32 = 1.0, beta: f32 = 1.0 } [Pure, Product(mat1, mat2, out)];
             /// `out` = the only element of `x`, as a 32-bit integer: bool gives 0 or 1, integers wrap.
-            4 ItemInt { x: In, out: OutVid };
+            4 ItemInt { x: In, out: OutVid } [Pure, Free];
             /// `x` with an axis of size 1 inserted at `axis` of the result.
-            5 ExpandDims { x: In, out: Out, axis: i32 };
+            5 ExpandDims { x: In, out: Out, axis: i32 } [Pure, View(x)];
             /// `x` repeated `reps[i]` times along axis `i`; the shorter of `reps` and the shape is padded with ones on the left.
-            6 Tile { x: In, out: Out, reps: Vec<Int> };
+            6 Tile { x: In, out: Out, reps: Vec<Int> } [Pure, Stream];
             /// `out[i..] = x[.., indices[i..], ..]` on `axis`; same ranks, the other axes broadcast; negative indices wrap once.
-            7 TakeAlongAxis { x: In, indices: In, out: Out, axis: i32 };
+            7 TakeAlongAxis { x: In, indices: In, out: Out, axis: i32 } [Pure, Gather];
             /// An integer index selects one element of `axis` and drops the axis; a tensor index replaces the axis by its own shape.
-            8 Take { x: In, out: Out, index: Index, axis: i32 };
+            8 Take { x: In, out: Out, index: Index, axis: i32 } [Pure, Gather];
             /// `x * rsqrt(mean(x^2) + eps)` over the last axis in f32, cast to `promo(x, weight)`, then times `weight` `[D]`.
-            9 RMSNorm { x: In, weight: Option<In>, out: Out, eps: f32 };
+            9 RMSNorm { x: In, weight: Option<In>, out: Out, eps: f32 } [Pure, Stream];
             /// `(x - mean) * rsqrt(var + eps)` over the last axis in f32, cast to `promo`, then times `weight` `[D]` plus `bias` `[D]`.
-            10 LayerNorm { x: In, out: Out, weight: Option<In>, bias: Option<In>, eps: f32 };
+            10 LayerNorm { x: In, out: Out, weight: Option<In>, bias: Option<In>, eps: f32 } [Pure, Stream];
             /// Rotates the first `dims` of the last axis of `x` `[B, .., T, D]` by `(t + offset) * scale * base^(-i / (dims/2))`; `freqs` `[dims/2]` gives periods instead of `base`.
             11 Rope {
                 x: In,
@@ -42,29 +42,29 @@ macro_rules! for_each_node {
                 traditional: bool = false,
                 base: f32 = 500000.0,
                 scale: f32 = 1.0,
-            };
+            } [Pure, Stream];
             /// `softmax(q * scale @ k^T + mask) @ v`; q `[B, Hq, Tq, D]`, k `[B, Hkv, Tk, D]`, v `[B, Hkv, Tk, Dv]`; a bool mask keeps where true; causal is aligned to the last key.
-            12 Sdpa { q: In, k: In, v: In, out: Out, scale: f32, mask: Option<In>, causal: bool = false };
+            12 Sdpa { q: In, k: In, v: In, out: Out, scale: f32, mask: Option<In>, causal: bool = false } [Pure, Attention(q, k, out)];
             /// `a + b` in `promo`; integers wrap, bool is "or".
-            13 Add { a: In, b: In, out: Out };
+            13 Add { a: In, b: In, out: Out } [Pure, Stream];
             /// `out = a + b`, an error outside of 32 bits.
-            14 AddInt { a: Int, b: Int, out: OutVid };
+            14 AddInt { a: Int, b: Int, out: OutVid } [Pure, Free];
             /// `out = a - b`, an error outside of 32 bits.
-            15 SubtractInt { a: Int, b: Int, out: OutVid };
+            15 SubtractInt { a: Int, b: Int, out: OutVid } [Pure, Free];
             /// `out = a * b`, an error outside of 32 bits.
-            16 MultiplyInt { a: Int, b: Int, out: OutVid };
+            16 MultiplyInt { a: Int, b: Int, out: OutVid } [Pure, Free];
             /// `out = floor(a / b)`; division by zero is an error.
-            17 FloorDivideInt { a: Int, b: Int, out: OutVid };
+            17 FloorDivideInt { a: Int, b: Int, out: OutVid } [Pure, Free];
             /// `out` = size `dim` of `a`.
-            18 SymSize { a: In, dim: i32, out: OutVid };
+            18 SymSize { a: In, dim: i32, out: OutVid } [Pure, Free];
             /// `a * b` in `promo`.
-            19 Multiply { a: In, b: In, out: Out };
+            19 Multiply { a: In, b: In, out: Out } [Pure, Stream];
             /// `a / b` in `flt(promo)`.
-            20 Divide { a: In, b: In, out: Out };
+            20 Divide { a: In, b: In, out: Out } [Pure, Stream];
             /// `a - b` in `promo`; integers wrap.
-            21 Subtract { a: In, b: In, out: Out };
+            21 Subtract { a: In, b: In, out: Out } [Pure, Stream];
             /// Cross-correlation, x `[N, L, Ci]`, w `[Co, K, Ci / groups]`, out `[N, Lo, Co]`, floating `promo`.
-            22 Conv1D { x: In, w: In, out: Out, stride: i32 = 1, padding: i32 = 0, dilation: i32 = 1, groups: i32 = 1 };
+            22 Conv1D { x: In, w: In, out: Out, stride: i32 = 1, padding: i32 = 0, dilation: i32 = 1, groups: i32 = 1 } [Pure, Convolution(w, out)];
             /// Cross-correlation, x `[N, H, W, Ci]`, w `[Co, Kh, Kw, Ci / groups]`, out `[N, Ho, Wo, Co]`, floating `promo`.
             23 Conv2D {
                 x: In,
@@ -77,7 +77,7 @@ macro_rules! for_each_node {
                 dilation_h: i32 = 1,
                 dilation_w: i32 = 1,
                 groups: i32 = 1,
-            };
+            } [Pure, Convolution(w, out)];
             /// Cross-correlation, x `[N, D, H, W, Ci]`, w `[Co, Kd, Kh, Kw, Ci]`, out `[N, Do, Ho, Wo, Co]`, floating `promo`, one group.
             24 Conv3D {
                 x: In,
@@ -93,63 +93,63 @@ macro_rules! for_each_node {
                 dilation_h: i32 = 1,
                 dilation_w: i32 = 1,
                 groups: i32 = 1,
-            };
+            } [Pure, Convolution(w, out)];
             /// `0.5 * x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * x^3)))` if `approximate` is `tanh`, else `0.5 * x * (1 + erf(x / sqrt(2)))`.
-            25 Gelu { x: In, out: Out, approximate: String };
+            25 Gelu { x: In, out: Out, approximate: String } [Pure, Stream];
             /// `[start, start + step, ..)` up to `stop`, of `scalar_type` or i32.
-            26 ARange { out: Out, start: Int, stop: Int, step: Int, scalar_type: Option<DType> };
+            26 ARange { out: Out, start: Int, stop: Int, step: Int, scalar_type: Option<DType> } [Pure, Stream];
             /// `x * sigmoid(x)` in `flt(x)`.
-            27 Silu { x: In, out: Out };
+            27 Silu { x: In, out: Out } [Pure, Stream];
             /// `1 / (1 + e^-x)` in `flt(x)`.
-            28 Sigmoid { x: In, out: Out };
+            28 Sigmoid { x: In, out: Out } [Pure, Stream];
             /// Hyperbolic tangent in `flt(x)`.
-            29 Tanh { x: In, out: Out };
+            29 Tanh { x: In, out: Out } [Pure, Stream];
             /// `x` without those of `dims` that have size 1; without any axis of size 1 if `dims` is empty.
-            30 Squeeze { x: In, out: Out, dims: Vec<i32> = [] };
+            30 Squeeze { x: In, out: Out, dims: Vec<i32> = [] } [Pure, View(x)];
             /// Parts of `x` along `axis`: chunks of `sizes[0]` if it is the only entry, else sections of those lengths.
-            31 Split { x: In, outs: Vec<Out>, sizes: Vec<Int>, axis: i32 };
+            31 Split { x: In, outs: Vec<Out>, sizes: Vec<Int>, axis: i32 } [Pure, View(x)];
             /// `1 / sqrt(x)` in `flt(x)`.
-            32 Rsqrt { x: In, out: Out };
+            32 Rsqrt { x: In, out: Out } [Pure, Stream];
             /// The larger element in `promo`; NaN wins.
-            33 Maximum { a: In, b: In, out: Out };
+            33 Maximum { a: In, b: In, out: Out } [Pure, Stream];
             /// The smaller element in `promo`; NaN wins.
-            34 Minimum { a: In, b: In, out: Out };
+            34 Minimum { a: In, b: In, out: Out } [Pure, Stream];
             /// Natural logarithm in `flt(x)`.
-            35 Log { x: In, out: Out };
+            35 Log { x: In, out: Out } [Pure, Stream];
             /// `e^(x - max) / sum` along `axis`; `flt(x)` on the last axis, the type of `x` on others; `precise` computes in f32.
-            36 Softmax { x: In, out: Out, axis: i32, precise: bool = false };
+            36 Softmax { x: In, out: Out, axis: i32, precise: bool = false } [Pure, Stream];
             /// `x` broadcast to `shape`; -1 keeps the size at that place counted from the right.
-            37 BroadcastTo { x: In, out: Out, shape: Vec<Int> };
+            37 BroadcastTo { x: In, out: Out, shape: Vec<Int> } [Pure, View(x)];
             /// `x` with `pad_width` (before, after) pairs per axis; mode `constant` fills with `constant_value`, `edge` repeats the border.
-            38 Pad { x: In, out: Out, pad_width: Vec<Int>, mode: String, constant_value: f32 = 0.0 };
+            38 Pad { x: In, out: Out, pad_width: Vec<Int>, mode: String, constant_value: f32 = 0.0 } [Pure, Stream];
             /// `condition ? x : y` in `promo(x, y)`, all three broadcast; the condition is "not zero".
-            39 Where { condition: In, x: In, y: In, out: Out };
+            39 Where { condition: In, x: In, y: In, out: Out } [Pure, Stream];
             /// The same elements in row-major order in `shape`; one -1 is inferred.
-            40 Reshape { x: In, out: Out, shape: Vec<Int> };
+            40 Reshape { x: In, out: Out, shape: Vec<Int> } [Pure, View(x)];
             /// `x` with its axes permuted: axis `i` of the result is axis `perm[i]` of `x`.
-            41 Transpose { x: In, out: Out, perm: Vec<i32> };
+            41 Transpose { x: In, out: Out, perm: Vec<i32> } [Pure, View(x)];
             /// Elements of the row-major `x` at `offset + sum(i * strides)`, in `shape`.
-            42 AsStrided { x: In, out: Out, shape: Vec<Int>, strides: Vec<Int>, offset: u64 = 0 };
+            42 AsStrided { x: In, out: Out, shape: Vec<Int>, strides: Vec<Int>, offset: u64 = 0 } [Pure, View(x)];
             /// `x` in row-major storage.
-            43 Contiguous { x: In, out: Out };
+            43 Contiguous { x: In, out: Out } [Pure, Relayout(x)];
             /// Slices of `slice_sizes` that start at `indices[k]` along `axes[k]`; the result is the indices' common shape followed by `slice_sizes`.
-            44 Gather { x: In, indices: Vec<In>, out: Out, axes: Vec<i32>, slice_sizes: Vec<i32> };
+            44 Gather { x: In, indices: Vec<In>, out: Out, axes: Vec<i32>, slice_sizes: Vec<i32> } [Pure, Gather];
             /// `x[start:stop:step]` along `axis`; both ends clamp; a negative step walks backwards.
-            45 Slice { x: In, out: Out, axis: Int, start: Int, stop: Int, step: i32 = 1 };
+            45 Slice { x: In, out: Out, axis: Int, start: Int, stop: Int, step: i32 = 1 } [Pure, View(x)];
             /// `x` converted to `scalar_type`; floats truncate toward zero to integers, anything not zero is true.
-            46 AsType { x: In, out: Out, scalar_type: DType };
+            46 AsType { x: In, out: Out, scalar_type: DType } [Pure, Stream];
             /// The tensors joined along `axis` in `promo`.
-            47 Concatenate { tensors: Vec<In>, out: Out, axis: i32 };
+            47 Concatenate { tensors: Vec<In>, out: Out, axis: i32 } [Pure, Stream];
             /// `v` rounded to f32 and converted to `scalar_type`, in `shape`.
-            48 Full { out: Out, shape: Vec<Int>, v: Float, scalar_type: DType };
+            48 Full { out: Out, shape: Vec<Int>, v: Float, scalar_type: DType } [Pure, Stream];
             /// `v` in the shape of `x`, in `scalar_type` or the type of `x`.
-            49 FullLike { x: In, out: Out, v: Float, scalar_type: Option<DType> };
+            49 FullLike { x: In, out: Out, v: Float, scalar_type: Option<DType> } [Pure, Stream];
             /// u32 index of the largest element along `axis`; the first of equals; the first NaN wins.
-            50 Argmax { x: In, out: Out, axis: i32, keepdims: bool = false };
+            50 Argmax { x: In, out: Out, axis: i32, keepdims: bool = false } [Pure, Stream];
             /// `dst` with `start:stop:step` of `axis` replaced by `update`, which is cast and broadcast; in place if `out` is `dst`.
-            51 SliceUpdate { dst: In, update: In, out: Out, axis: Int, start: Int, stop: Int, step: i32 = 1 };
+            51 SliceUpdate { dst: In, update: In, out: Out, axis: Int, start: Int, stop: Int, step: i32 = 1 } [Pure, Update(update)];
             /// `dst` with `out[.., indices[i], ..] = update[.., i, ..]` along `axis`; i64 indices `[n]`; the last of equals wins.
-            52 IndexCopy { dst: In, update: In, indices: In, out: Out, axis: i32 };
+            52 IndexCopy { dst: In, update: In, indices: In, out: Out, axis: i32 } [Pure, Update(update)];
             /// `w` unpacked to floats by `scales` and `biases`; rows of `w` are little-endian bit streams of `bits`-bit codes in u32 words.
             53 Dequantize {
                 w: In,
@@ -161,113 +161,113 @@ macro_rules! for_each_node {
                 mode: QuantMode,
                 global_scale: Option<In>,
                 dtype: Option<DType>,
-            };
+            } [Pure, Stream];
             /// `a < b` in `promo`, bool.
-            54 Less { a: In, b: In, out: Out };
+            54 Less { a: In, b: In, out: Out } [Pure, Stream];
             /// `a <= b` in `promo`, bool.
-            55 LessEqual { a: In, b: In, out: Out };
+            55 LessEqual { a: In, b: In, out: Out } [Pure, Stream];
             /// `a > b` in `promo`, bool.
-            56 Greater { a: In, b: In, out: Out };
+            56 Greater { a: In, b: In, out: Out } [Pure, Stream];
             /// `a >= b` in `promo`, bool.
-            57 GreaterEqual { a: In, b: In, out: Out };
+            57 GreaterEqual { a: In, b: In, out: Out } [Pure, Stream];
             /// `a == b` in `promo`, bool.
-            58 Equal { a: In, b: In, out: Out };
+            58 Equal { a: In, b: In, out: Out } [Pure, Stream];
             /// `a != b` in `promo`, bool.
-            59 NotEqual { a: In, b: In, out: Out };
+            59 NotEqual { a: In, b: In, out: Out } [Pure, Stream];
             /// Not, of "is not zero", bool.
-            60 LogicalNot { x: In, out: Out };
+            60 LogicalNot { x: In, out: Out } [Pure, Stream];
             /// And of "is not zero", bool.
-            61 LogicalAnd { a: In, b: In, out: Out };
+            61 LogicalAnd { a: In, b: In, out: Out } [Pure, Stream];
             /// Or of "is not zero", bool.
-            62 LogicalOr { a: In, b: In, out: Out };
+            62 LogicalOr { a: In, b: In, out: Out } [Pure, Stream];
             /// `[n, m]`, 1 where `j <= i + k`, else 0.
-            63 Tri { out: Out, n: Int, m: Int, k: i32 = 0, scalar_type: DType };
+            63 Tri { out: Out, n: Int, m: Int, k: i32 = 0, scalar_type: DType } [Pure, Stream];
             /// `x` where `j <= i + k` on the last two axes, else 0.
-            64 Tril { x: In, out: Out, k: i32 = 0 };
+            64 Tril { x: In, out: Out, k: i32 = 0 } [Pure, Stream];
             /// `x` where `j >= i + k` on the last two axes, else 0.
-            65 Triu { x: In, out: Out, k: i32 = 0 };
+            65 Triu { x: In, out: Out, k: i32 = 0 } [Pure, Stream];
             /// Largest integer not above `x`; the type is kept.
-            66 Floor { x: In, out: Out };
+            66 Floor { x: In, out: Out } [Pure, Stream];
             /// Smallest integer not below `x`; the type is kept.
-            67 Ceil { x: In, out: Out };
+            67 Ceil { x: In, out: Out } [Pure, Stream];
             /// `x * x`; the type is kept.
-            68 Square { x: In, out: Out };
+            68 Square { x: In, out: Out } [Pure, Stream];
             /// `e^x` in `flt(x)`.
-            69 Exp { x: In, out: Out };
+            69 Exp { x: In, out: Out } [Pure, Stream];
             /// Sine in `flt(x)`.
-            70 Sin { x: In, out: Out };
+            70 Sin { x: In, out: Out } [Pure, Stream];
             /// Cosine in `flt(x)`.
-            71 Cos { x: In, out: Out };
+            71 Cos { x: In, out: Out } [Pure, Stream];
             /// Tangent in `flt(x)`.
-            72 Tan { x: In, out: Out };
+            72 Tan { x: In, out: Out } [Pure, Stream];
             /// Inverse sine in `flt(x)`.
-            73 Arcsin { x: In, out: Out };
+            73 Arcsin { x: In, out: Out } [Pure, Stream];
             /// Inverse cosine in `flt(x)`.
-            74 Arccos { x: In, out: Out };
+            74 Arccos { x: In, out: Out } [Pure, Stream];
             /// Inverse tangent in `flt(x)`.
-            75 Arctan { x: In, out: Out };
+            75 Arctan { x: In, out: Out } [Pure, Stream];
             /// Hyperbolic sine in `flt(x)`.
-            76 Sinh { x: In, out: Out };
+            76 Sinh { x: In, out: Out } [Pure, Stream];
             /// Hyperbolic cosine in `flt(x)`.
-            77 Cosh { x: In, out: Out };
+            77 Cosh { x: In, out: Out } [Pure, Stream];
             /// Inverse hyperbolic sine in `flt(x)`.
-            78 Arcsinh { x: In, out: Out };
+            78 Arcsinh { x: In, out: Out } [Pure, Stream];
             /// Inverse hyperbolic cosine in `flt(x)`.
-            79 Arccosh { x: In, out: Out };
+            79 Arccosh { x: In, out: Out } [Pure, Stream];
             /// Inverse hyperbolic tangent in `flt(x)`.
-            80 Arctanh { x: In, out: Out };
+            80 Arctanh { x: In, out: Out } [Pure, Stream];
             /// Base-2 logarithm in `flt(x)`.
-            81 Log2 { x: In, out: Out };
+            81 Log2 { x: In, out: Out } [Pure, Stream];
             /// Base-10 logarithm in `flt(x)`.
-            82 Log10 { x: In, out: Out };
+            82 Log10 { x: In, out: Out } [Pure, Stream];
             /// `ln(1 + x)` in `flt(x)`.
-            83 Log1p { x: In, out: Out };
+            83 Log1p { x: In, out: Out } [Pure, Stream];
             /// Error function in `flt(x)`.
-            84 Erf { x: In, out: Out };
+            84 Erf { x: In, out: Out } [Pure, Stream];
             /// `e^x - 1` in `flt(x)`.
-            85 Expm1 { x: In, out: Out };
+            85 Expm1 { x: In, out: Out } [Pure, Stream];
             /// To the nearest, ties to even, at `decimals` decimal places; the type is kept.
-            86 Round { x: In, out: Out, decimals: i32 = 0 };
+            86 Round { x: In, out: Out, decimals: i32 = 0 } [Pure, Stream];
             /// `1 / x` in `flt(x)`.
-            87 Reciprocal { x: In, out: Out };
+            87 Reciprocal { x: In, out: Out } [Pure, Stream];
             /// Square root in `flt(x)`.
-            88 Sqrt { x: In, out: Out };
+            88 Sqrt { x: In, out: Out } [Pure, Stream];
             /// Magnitude; the type is kept.
-            89 Abs { x: In, out: Out };
+            89 Abs { x: In, out: Out } [Pure, Stream];
             /// `-x`; the type is kept; bool is an error.
-            90 Neg { x: In, out: Out };
+            90 Neg { x: In, out: Out } [Pure, Stream];
             /// Angle of the point (b, a) in `flt(promo)`.
-            91 Atan2 { a: In, b: In, out: Out };
+            91 Atan2 { a: In, b: In, out: Out } [Pure, Stream];
             /// `ln(e^a + e^b)` in `flt(promo)`.
-            92 LogAddExp { a: In, b: In, out: Out };
+            92 LogAddExp { a: In, b: In, out: Out } [Pure, Stream];
             /// `floor(a / b)` in `promo`.
-            93 FloorDivide { a: In, b: In, out: Out };
+            93 FloorDivide { a: In, b: In, out: Out } [Pure, Stream];
             /// `a^b` in `promo`; a negative integer exponent gives 0.
-            94 Power { a: In, b: In, out: Out };
+            94 Power { a: In, b: In, out: Out } [Pure, Stream];
             /// `ln(sum(e^x))` over `axes` in `flt(x)`; an empty list reduces nothing.
-            95 LogSumExp { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false };
+            95 LogSumExp { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false } [Pure, Stream];
             /// Sum over `axes`, all if empty; bool and integers below 32 bits widen to 32.
-            96 Sum { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false };
+            96 Sum { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false } [Pure, Stream];
             /// Mean over `axes`, all if empty, in `flt(x)`.
-            97 Mean { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false };
+            97 Mean { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false } [Pure, Stream];
             /// Mean squared deviation over `axes`, all if empty, divided by `n - ddof`, in `flt(x)`.
-            98 Var { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false, ddof: i32 = 0 };
+            98 Var { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false, ddof: i32 = 0 } [Pure, Stream];
             /// Square root of the variance, as in `Var`.
-            99 Std { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false, ddof: i32 = 0 };
+            99 Std { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false, ddof: i32 = 0 } [Pure, Stream];
             /// Product over `axes`, all if empty; types as in `Sum`.
-            100 Prod { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false };
+            100 Prod { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false } [Pure, Stream];
             /// Largest element over `axes`, all if empty; NaN wins; the type is kept.
-            101 Max { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false };
+            101 Max { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false } [Pure, Stream];
             /// Smallest element over `axes`, all if empty; NaN wins; the type is kept.
-            102 Min { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false };
+            102 Min { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false } [Pure, Stream];
             /// u32 index of the smallest element along `axis`; the first of equals; the first NaN wins.
-            103 Argmin { x: In, out: Out, axis: i32, keepdims: bool = false };
+            103 Argmin { x: In, out: Out, axis: i32, keepdims: bool = false } [Pure, Stream];
             /// Middle element over `axes`, all if empty; the mean of the two middle ones for an even count; `flt(x)`.
-            104 Median { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false };
+            104 Median { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false } [Pure, Stream];
             /// `out = a mod b` with the sign of `b`; `b = 0` is an error.
-            105 ModInt { a: Int, b: Int, out: OutVid };
+            105 ModInt { a: Int, b: Int, out: OutVid } [Pure, Free];
             /// `a mod b` with the sign of `b`, in `promo`.
-            106 Remainder { a: In, b: In, out: Out };
+            106 Remainder { a: In, b: In, out: Out } [Pure, Stream];
             /// Transposed convolution, x `[N, L, Ci]`, w `[Co, K, Ci / groups]`, out `[N, Lo, Co]`.
             107 ConvTranspose1D {
                 x: In,
@@ -278,7 +278,7 @@ macro_rules! for_each_node {
                 dilation: i32 = 1,
                 output_padding: i32 = 0,
                 groups: i32 = 1,
-            };
+            } [Pure, Stream];
             /// Transposed convolution, x `[N, H, W, Ci]`, w `[Co, Kh, Kw, Ci / groups]`, out `[N, Ho, Wo, Co]`.
             108 ConvTranspose2D {
                 x: In,
@@ -293,7 +293,7 @@ macro_rules! for_each_node {
                 output_padding_h: i32 = 0,
                 output_padding_w: i32 = 0,
                 groups: i32 = 1,
-            };
+            } [Pure, Stream];
             /// Transposed convolution, x `[N, D, H, W, Ci]`, w `[Co, Kd, Kh, Kw, Ci]`, out `[N, Do, Ho, Wo, Co]`, one group.
             109 ConvTranspose3D {
                 x: In,
@@ -312,29 +312,29 @@ macro_rules! for_each_node {
                 output_padding_h: i32 = 0,
                 output_padding_w: i32 = 0,
                 groups: i32 = 1,
-            };
+            } [Pure, Stream];
             /// `min(max(x, a_min), a_max)` in `promo`; at least one bound.
-            110 Clip { x: In, out: Out, a_min: Option<In>, a_max: Option<In> };
+            110 Clip { x: In, out: Out, a_min: Option<In>, a_max: Option<In> } [Pure, Stream];
             /// Running sum along `axis`, from the end if `reverse`, shifted by one if not `inclusive`; bool gives i32.
-            111 Cumsum { x: In, out: Out, axis: i32, reverse: bool = false, inclusive: bool = true };
+            111 Cumsum { x: In, out: Out, axis: i32, reverse: bool = false, inclusive: bool = true } [Pure, Stream];
             /// The tensors joined along a new axis `axis`, in `promo`.
-            112 Stack { tensors: Vec<In>, out: Out, axis: i32 = 0 };
+            112 Stack { tensors: Vec<In>, out: Out, axis: i32 = 0 } [Pure, Stream];
             /// -1, 0 or 1; NaN gives 0; the type is kept.
-            113 Sign { x: In, out: Out };
+            113 Sign { x: In, out: Out } [Pure, Stream];
             /// Whether any element over `axes` is not zero, all axes if empty; bool.
-            114 Any { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false };
+            114 Any { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false } [Pure, Stream];
             /// Whether every element over `axes` is not zero, all axes if empty; bool.
-            115 All { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false };
+            115 All { x: In, out: Out, axes: Vec<i32> = [], keepdims: bool = false } [Pure, Stream];
             /// Each element repeated `repeats` times along `axis`.
-            116 Repeat { x: In, out: Out, repeats: Int, axis: i32 };
+            116 Repeat { x: In, out: Out, repeats: Int, axis: i32 } [Pure, Stream];
             /// `x` ascending along `axis`, NaN last.
-            117 Sort { x: In, out: Out, axis: i32 };
+            117 Sort { x: In, out: Out, axis: i32 } [Pure, Stream];
             /// u32 permutation that sorts `x` ascending along `axis`, stable, NaN last.
-            118 Argsort { x: In, out: Out, axis: i32 };
+            118 Argsort { x: In, out: Out, axis: i32 } [Pure, Stream];
             /// `x` with the `kth` smallest element of `axis` in its sorted place, smaller ones before it.
-            119 Partition { x: In, out: Out, kth: Int, axis: i32 };
+            119 Partition { x: In, out: Out, kth: Int, axis: i32 } [Pure, Stream];
             /// u32 permutation that partitions `x` as `Partition` does.
-            120 ArgPartition { x: In, out: Out, kth: Int, axis: i32 };
+            120 ArgPartition { x: In, out: Out, kth: Int, axis: i32 } [Pure, Stream];
             /// `x @ dequantize(w)^T`, x `[.., K]`, w `[N, K * bits / 32]`, scales `[N, K / group_size]`; without `transpose`, w is `[K, N * bits / 32]`.
             121 QuantizedMatmul {
                 x: In,
@@ -346,9 +346,9 @@ macro_rules! for_each_node {
                 bits: i32,
                 mode: QuantMode,
                 transpose: bool = true,
-            };
+            } [Pure, PackedProduct(x, w, bits, out)];
             /// `x` with `out[.., indices[p], ..] += updates[p]` along `axis` for every position `p`; same ranks.
-            122 ScatterAdd { x: In, indices: In, updates: In, out: Out, axis: i32 };
+            122 ScatterAdd { x: In, indices: In, updates: In, out: Out, axis: i32 } [Pure, Stream];
             /// `a[lhs] @ b[rhs]` over flattened batch axes; a missing index list counts its operand's batch.
             123 GatherMm {
                 a: In,
@@ -358,7 +358,7 @@ macro_rules! for_each_node {
                 rhs_indices: Option<In>,
                 sorted_indices: bool = false,
                 sorted_indices_flag: Option<Int>,
-            };
+            } [Pure, GatheredProduct(a, out)];
             /// `GatherMm` with a quantized `w` `[E, N, K * bits / 32]`, as in `QuantizedMatmul`.
             124 GatherQmm {
                 x: In,
@@ -374,7 +374,7 @@ macro_rules! for_each_node {
                 bits: i32,
                 sorted_indices: bool = false,
                 sorted_indices_flag: Option<Int>,
-            };
+            } [Pure, GatheredProduct(x, out)];
             /// Runs a chain once per index of `scan_axis` of `originals`, with `sliced` set to the slices; stacks `outputs` on `scan_axis`; the body updates `carry` itself.
             125 Scan {
                 originals: Vec<In>,
@@ -383,7 +383,7 @@ macro_rules! for_each_node {
                 carry: Vec<InOut>,
                 body_chain_idx: ChainId,
                 scan_axis: i32 = 1,
-            };
+            } [RunsChains, Free];
             /// A Metal kernel given by source text; engines run those they know by name.
             126 MetalKernel {
                 name: String,
@@ -404,21 +404,21 @@ macro_rules! for_each_node {
                 template_arg_kinds: Vec<i8> = [],
                 template_arg_values: Vec<i32> = [],
                 init_value: Option<f32>,
-            };
+            } [Pure, Unknown];
             /// `~x` of integers, "not" of bool.
-            127 BitwiseInvert { x: In, out: Out };
+            127 BitwiseInvert { x: In, out: Out } [Pure, Stream];
             /// `x` rotated by `shift[i]` along `axes[i]`, in order.
-            128 Roll { x: In, out: Out, shift: Vec<Int>, axes: Vec<i32> };
+            128 Roll { x: In, out: Out, shift: Vec<Int>, axes: Vec<i32> } [Pure, Stream];
             /// `a & b` of integers or bool, in `promo`.
-            129 BitwiseAnd { a: In, b: In, out: Out };
+            129 BitwiseAnd { a: In, b: In, out: Out } [Pure, Stream];
             /// `a | b` of integers or bool, in `promo`.
-            130 BitwiseOr { a: In, b: In, out: Out };
+            130 BitwiseOr { a: In, b: In, out: Out } [Pure, Stream];
             /// `a ^ b` of integers or bool, in `promo`.
-            131 BitwiseXor { a: In, b: In, out: Out };
+            131 BitwiseXor { a: In, b: In, out: Out } [Pure, Stream];
             /// Runs one of two chains, which write their result slots directly.
-            132 If { cond: Int, then_chain_idx: ChainId, else_chain_idx: ChainId };
+            132 If { cond: Int, then_chain_idx: ChainId, else_chain_idx: ChainId } [RunsChains, Free];
             /// Uniform random bits of `width` bytes in `shape`; with a seed, Threefry-2x32 counters under the key (0, seed).
-            133 RandomBits { out: Out, shape: Vec<Int>, seed: Option<InVid>, width: i32 = 4 };
+            133 RandomBits { out: Out, shape: Vec<Int>, seed: Option<InVid>, width: i32 = 4 } [Random(seed), Stream];
             /// Appends k and v `[1, Hkv, T, D]` to the session's cache at `position[0]` and attends with q `[1, Hq, T, D]`.
             134 UpdateAndAttend {
                 q: In,
@@ -429,11 +429,11 @@ macro_rules! for_each_node {
                 layer_id: Option<i32>,
                 scale: Option<f32>,
                 out_dtype: Option<DType>,
-            };
+            } [Stateful, Unknown];
             /// `x` rounded toward zero; the type is kept.
-            135 Trunc { x: In, out: Out };
+            135 Trunc { x: In, out: Out } [Pure, Stream];
             /// `x` reversed along `axes`.
-            136 Flip { x: In, out: Out, axes: Vec<i32> };
+            136 Flip { x: In, out: Out, axes: Vec<i32> } [Pure, Stream];
         }
     };
 }

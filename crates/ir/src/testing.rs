@@ -80,7 +80,7 @@ fn draw<T: Gen>(runner: &mut TestRunner) -> T {
 }
 
 macro_rules! gen_nodes {
-    ($(#[doc = $doc:literal] $tag:literal $name:ident { $($field:ident: $ty:ty $(= $default:tt)?),* $(,)? };)*) => {
+    ($(#[doc = $doc:literal] $tag:literal $name:ident { $($field:ident: $ty:ty $(= $default:tt)?),* $(,)? } $facts:tt;)*) => {
         fn draw_node(tag: u8, rng: TestRng) -> Node {
             let _runner = &mut TestRunner::new_with_rng(Config::default(), rng);
             match tag {

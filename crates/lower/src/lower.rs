@@ -3,8 +3,8 @@
 use std::{collections::HashMap, sync::Arc};
 
 use flambeau_ir::{
-    AsType, ChainId, ExpandDims, Float, Full, IdCopy, If, In, Infer, InferError, Int, ItemInt, Node, Out, OutVid, Reshape, Role,
-    ShapeCx, Slot, SlotRef, Spec, Tid, Transpose, Vid,
+    AsType, ChainId, Effect, ExpandDims, Float, Full, IdCopy, If, In, Infer, InferError, Int, ItemInt, Node, Out, OutVid, Reshape,
+    Role, ShapeCx, Slot, SlotRef, Spec, Tid, Transpose, Vid,
 };
 use flambeau_tensor::{AlignedBytes, DType, Expr, Shape, Symbol, Tensor};
 
@@ -251,9 +251,9 @@ impl Lower {
 
     /// Adds a node as it is, unless an equal one is known; returns all its results.
     pub(crate) fn emit_all(&mut self, mut node: Node) -> Result<Vec<Slot>, Refuse> {
-        let repeatable = !matches!(node, Node::RandomBits(_) | Node::If(_) | Node::Scan(_) | Node::UpdateAndAttend(_));
+        let is_pure = node.effect() == Effect::Pure;
         let key = format!("{node:?}");
-        if repeatable && let Some(slots) = self.known.iter().find_map(|scope| scope.get(&key)) {
+        if is_pure && let Some(slots) = self.known.iter().find_map(|scope| scope.get(&key)) {
             return Ok(slots.clone());
         }
         let slots = self.fill_results(&mut node);
@@ -273,7 +273,7 @@ impl Lower {
             }
         }
         self.ssa.chains[chain].push(SsaNode { node, call });
-        if repeatable && let Some(scope) = self.known.last_mut() {
+        if is_pure && let Some(scope) = self.known.last_mut() {
             scope.insert(key, slots.clone());
         }
         Ok(slots)

@@ -35,7 +35,7 @@ pub(crate) struct Support {
 }
 
 macro_rules! dispatch_eval {
-    ($(#[doc = $doc:literal] $tag:literal $name:ident { $($fields:tt)* };)*) => {
+    ($(#[doc = $doc:literal] $tag:literal $name:ident { $($fields:tt)* } $facts:tt;)*) => {
         /// Whether the engine can run the node.
         pub(crate) fn is_supported(node: &Node, support: &Support) -> bool {
             match node { $(Node::$name(n) => n.is_supported(support)),* }

@@ -8,7 +8,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use flambeau_ir::{ChainId, Graph, Node, Role, Slot as GraphSlot, Tid, Vid, engine::Value};
+use flambeau_ir::{ChainId, Effect, Graph, Node, Role, Slot as GraphSlot, Tid, Vid, engine::Value};
 use flambeau_tensor::{DType, Shape};
 
 use crate::{
@@ -86,10 +86,10 @@ pub(crate) fn admit(node: &Node, cx: &Cx<'_>) -> Result<()> {
     let takes_values =
         matches!(node, Node::AddInt(_) | Node::SubtractInt(_) | Node::Slice(_) | Node::SliceUpdate(_) | Node::Rope(_));
     let takes_padded = matches!(node, Node::Sdpa(_) | Node::Contiguous(_) | Node::IdCopy(_) | Node::SymSize(_));
-    let mut fault = match node {
-        Node::UpdateAndAttend(_) => Some("a cache outside of the graph"),
-        Node::RandomBits(n) if n.seed.is_none() => Some("a draw without a seed"),
-        _ => None,
+    let mut fault = match node.effect() {
+        Effect::Stateful => Some("state outside of the graph"),
+        Effect::Random(None) => Some("random numbers without a seed"),
+        Effect::Random(Some(_)) | Effect::Pure | Effect::RunsChains => None,
     };
     node.walk(&mut |role, slot| match slot {
         _ if role == Role::Write => {}

@@ -1,7 +1,7 @@
 //! Fields drawn by type and name.
 
 use flambeau_ir::{
-    ChainId, Float, In, InOut, InVid, Index, Int, Node, Out, OutVid, QuantMode, Vid, VidOrTid, field::Tid, for_each_node,
+    ChainId, Float, In, InOut, InVid, Index, Int, Node, NodeKind, Out, OutVid, QuantMode, Vid, VidOrTid, field::Tid, for_each_node,
 };
 use flambeau_tensor::DType;
 
@@ -20,13 +20,12 @@ trait Field: Sized {
 }
 
 macro_rules! draw_nodes {
-    ($(#[doc = $doc:literal] $tag:literal $name:ident { $($field:ident: $ty:ty $(= $default:tt)?),* $(,)? };)*) => {
-        /// A node of the kind with this tag, which may not be valid here.
-        pub(crate) fn draw(g: &mut Generator, tag: u8) -> Node {
+    ($(#[doc = $doc:literal] $tag:literal $name:ident { $($field:ident: $ty:ty $(= $default:tt)?),* $(,)? } $facts:tt;)*) => {
+        /// A node of this kind, which may not be valid here.
+        pub(crate) fn draw(g: &mut Generator, kind: NodeKind) -> Node {
             let _cx = &mut FieldCx { g, first: None };
-            match tag {
-                $($tag => Node::from(flambeau_ir::$name { $($field: Field::draw(_cx, stringify!($field))),* }),)*
-                other => unreachable!("no node has tag {other}"),
+            match kind {
+                $(NodeKind::$name => Node::from(flambeau_ir::$name { $($field: Field::draw(_cx, stringify!($field))),* }),)*
             }
         }
     };

@@ -16,7 +16,9 @@ mod templates;
 use std::collections::HashSet;
 
 use fastrand::Rng;
-use flambeau_ir::{Checked, Infer, Int, Node, Role, Slot, Spec, Tid, Vid, engine::Value, infer::Env};
+use flambeau_ir::{
+    Checked, Infer, Int, Node, NodeKind, Role, Slot, Spec, Tid, Vid, decompose::is_fused, engine::Value, infer::Env,
+};
 use flambeau_tensor::{DType, Tensor};
 
 /// A graph with arguments for it.
@@ -29,47 +31,48 @@ pub struct RandomGraph {
     pub tainted: Vec<bool>,
 }
 
-/// Nodes that do not amplify rounding differences of their operands.
-const WELL_CONDITIONED: &[&str] = &[
-    "Abs",
-    "Add",
-    "AsStrided",
-    "BroadcastTo",
-    "Concatenate",
-    "Contiguous",
-    "Expand",
-    "ExpandDims",
-    "Flip",
-    "IdCopy",
-    "Maximum",
-    "Mean",
-    "Minimum",
-    "Neg",
-    "Noop",
-    "Pad",
-    "Repeat",
-    "Reshape",
-    "Roll",
-    "Sigmoid",
-    "Slice",
-    "Split",
-    "Squeeze",
-    "Stack",
-    "Subtract",
-    "SymSize",
-    "Tanh",
-    "Tile",
-    "Transpose",
-    "Tril",
-    "Triu",
-];
+/// Whether a node does not amplify rounding differences of its operands.
+fn is_well_conditioned(node: &Node) -> bool {
+    matches!(
+        node.kind(),
+        NodeKind::Abs
+            | NodeKind::Add
+            | NodeKind::AsStrided
+            | NodeKind::BroadcastTo
+            | NodeKind::Concatenate
+            | NodeKind::Contiguous
+            | NodeKind::ExpandDims
+            | NodeKind::Flip
+            | NodeKind::IdCopy
+            | NodeKind::Maximum
+            | NodeKind::Mean
+            | NodeKind::Minimum
+            | NodeKind::Neg
+            | NodeKind::Noop
+            | NodeKind::Pad
+            | NodeKind::Repeat
+            | NodeKind::Reshape
+            | NodeKind::Roll
+            | NodeKind::Sigmoid
+            | NodeKind::Slice
+            | NodeKind::Split
+            | NodeKind::Squeeze
+            | NodeKind::Stack
+            | NodeKind::Subtract
+            | NodeKind::SymSize
+            | NodeKind::Tanh
+            | NodeKind::Tile
+            | NodeKind::Transpose
+            | NodeKind::Tril
+            | NodeKind::Triu
+    )
+}
 
-/// Nodes that engines may compute by another formula.
-const FUSED: &[&str] =
-    &["Silu", "Gelu", "Softmax", "LogSumExp", "RMSNorm", "LayerNorm", "Rope", "Sdpa", "QuantizedMatmul", "GatherQmm"];
-
-/// Nodes that are never drawn: one needs a cache that the session is told of, one a kernel known by name, one a body of nodes.
-const NOT_GENERATED: &[&str] = &["UpdateAndAttend", "MetalKernel", "Scan"];
+/// Whether graphs have nodes of this kind. `UpdateAndAttend` needs a cache that the session is told of, `MetalKernel` a kernel known
+/// by name, and `Scan` a body of nodes.
+fn is_generated(kind: NodeKind) -> bool {
+    !matches!(kind, NodeKind::UpdateAndAttend | NodeKind::MetalKernel | NodeKind::Scan)
+}
 
 /// Which nodes may round differently on the two sides of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,11 +144,11 @@ impl Generator {
 
     fn try_node(&mut self) -> bool {
         let info = &Node::ALL[self.rng.usize(..Node::ALL.len())];
-        if NOT_GENERATED.contains(&info.name) {
+        if !is_generated(info.kind) {
             return false;
         }
         let before = (self.tensors.len(), self.values.len(), self.chains.len());
-        let drawn = templates::draw(self, info.name).unwrap_or_else(|| Some(fields::draw(self, info.tag)));
+        let drawn = templates::draw(self, info.kind).unwrap_or_else(|| Some(fields::draw(self, info.kind)));
         let added = drawn.is_some_and(|node| self.add(node));
         if !added {
             self.tensors.truncate(before.0);
@@ -170,7 +173,7 @@ impl Generator {
         });
         let known = reads.iter().all(|&t| self.env.get(t).is_some());
         let tainted = reads.iter().any(|t| self.tainted.contains(t));
-        if !known || tainted && !WELL_CONDITIONED.contains(&node.name()) {
+        if !known || tainted && !is_well_conditioned(&node) {
             return false;
         }
         if !matches!(node, Node::If(_)) && node.infer(&mut self.env).is_err() || !writes.iter().all(|&t| self.is_small(t)) {
@@ -178,7 +181,7 @@ impl Generator {
         }
         let is_float = |t: &Tid| self.env.get(*t).is_some_and(|spec| spec.dtype.is_float());
         let rounds = match self.rounding {
-            Rounding::FusedNodes => FUSED.contains(&node.name()),
+            Rounding::FusedNodes => is_fused(&node),
             Rounding::FloatNodes => writes.iter().any(is_float),
         };
         if tainted || rounds {
@@ -294,5 +297,5 @@ fn elements(rng: &mut Rng, dtype: DType, count: usize) -> Tensor {
 
 /// Names of the nodes that random graphs consist of.
 pub fn generated_nodes() -> impl Iterator<Item = &'static str> {
-    Node::ALL.iter().map(|info| info.name).filter(|name| !NOT_GENERATED.contains(name))
+    Node::ALL.iter().filter(|info| is_generated(info.kind)).map(|info| info.name)
 }

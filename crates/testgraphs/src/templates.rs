@@ -2,28 +2,40 @@
 
 use flambeau_ir::{
     Addmm, ChainId, ConvAxis, Convolution, Dequantize, Gather, GatherMm, GatherQmm, IdCopy, If, In, Index, IndexCopy, Int,
-    LayerNorm, Neg, Node, Out, QuantMode, QuantizedMatmul, RMSNorm, RandomBits, Rope, ScatterAdd, Sdpa, SliceUpdate, Split, Square,
-    Take, TakeAlongAxis, Tid, VidOrTid,
+    LayerNorm, Neg, Node, NodeKind, Out, QuantMode, QuantizedMatmul, RMSNorm, RandomBits, Rope, ScatterAdd, Sdpa, SliceUpdate,
+    Split, Square, Take, TakeAlongAxis, Tid, VidOrTid,
 };
 use flambeau_tensor::DType;
 
 use crate::Generator;
 
 /// A node of this kind with fresh operands beside existing ones. The outer `None`: there is no template. The inner: not now.
-pub(crate) fn draw(g: &mut Generator, name: &str) -> Option<Option<Node>> {
-    Some(match name {
-        "Addmm" => Some(addmm(g)),
-        "Conv1D" | "Conv2D" | "Conv3D" | "ConvTranspose1D" | "ConvTranspose2D" | "ConvTranspose3D" => conv(g, name),
-        "Dequantize" | "QuantizedMatmul" | "GatherQmm" => Some(quantized(g, name)),
-        "GatherMm" => Some(gather_mm(g)),
-        "RMSNorm" | "LayerNorm" => norm(g, name),
-        "Rope" => Some(rope(g)),
-        "Sdpa" => Some(sdpa(g)),
-        "Take" | "TakeAlongAxis" | "Gather" | "ScatterAdd" | "IndexCopy" => indexed(g, name),
-        "SliceUpdate" => slice_update(g),
-        "Split" => split(g),
-        "If" => branch(g),
-        "RandomBits" => Some(random_bits(g)),
+pub(crate) fn draw(g: &mut Generator, kind: NodeKind) -> Option<Option<Node>> {
+    Some(match kind {
+        NodeKind::Addmm => Some(addmm(g)),
+        NodeKind::Conv1D => conv(g, 1, false),
+        NodeKind::Conv2D => conv(g, 2, false),
+        NodeKind::Conv3D => conv(g, 3, false),
+        NodeKind::ConvTranspose1D => conv(g, 1, true),
+        NodeKind::ConvTranspose2D => conv(g, 2, true),
+        NodeKind::ConvTranspose3D => conv(g, 3, true),
+        NodeKind::Dequantize => Some(dequantize(g)),
+        NodeKind::QuantizedMatmul => Some(quantized_matmul(g)),
+        NodeKind::GatherQmm => Some(gather_qmm(g)),
+        NodeKind::GatherMm => Some(gather_mm(g)),
+        NodeKind::RMSNorm => norm(g, false),
+        NodeKind::LayerNorm => norm(g, true),
+        NodeKind::Rope => Some(rope(g)),
+        NodeKind::Sdpa => Some(sdpa(g)),
+        NodeKind::Take => take(g),
+        NodeKind::TakeAlongAxis => take_along_axis(g),
+        NodeKind::Gather => gather(g),
+        NodeKind::ScatterAdd => scatter_add(g),
+        NodeKind::IndexCopy => index_copy(g),
+        NodeKind::SliceUpdate => slice_update(g),
+        NodeKind::Split => split(g),
+        NodeKind::If => branch(g),
+        NodeKind::RandomBits => Some(random_bits(g)),
         _ => return None,
     })
 }
@@ -52,9 +64,7 @@ fn conv_operands(g: &mut Generator, dims: usize, grouped: bool) -> (In, In, i32)
     (In(x), In(w), groups as i32)
 }
 
-fn conv(g: &mut Generator, name: &str) -> Option<Node> {
-    let transposed = name.starts_with("ConvTranspose");
-    let dims = usize::from(name.as_bytes()[name.len() - 2] - b'0');
+fn conv(g: &mut Generator, dims: usize, transposed: bool) -> Option<Node> {
     let (x, w, groups) = conv_operands(g, dims, dims < 3);
     let axis = |_| {
         let [stride, padding, dilation] = [1, 0, 1].map(|from| g.rng.i32(from..from + 2));
@@ -104,43 +114,50 @@ fn mask_specials(words: Vec<u32>, mode: QuantMode) -> Vec<u32> {
     if mode == QuantMode::Mxfp8 { words.into_iter().map(|w| w & 0xbfbf_bfbf).collect() } else { words }
 }
 
-fn quantized(g: &mut Generator, name: &str) -> Node {
+/// Sizes of a quantized product: `N`, `K` and `M`.
+fn quantized_sizes(g: &mut Generator) -> [usize; 3] {
+    [g.rng.usize(1..3) * 8, 64 * g.rng.usize(1..3), g.rng.usize(1..6)]
+}
+
+fn dequantize(g: &mut Generator) -> Node {
     let dtype = g.float();
-    let (n, k, m) = (g.rng.usize(1..3) * 8, 64 * g.rng.usize(1..3), g.rng.usize(1..6));
-    let experts = g.rng.usize(1..4);
-    let lead: &[usize] = if name == "GatherQmm" { &[experts] } else { &[] };
-    let Packed { w, scales, biases, mode, bits, group_size } = packed(g, lead, n, k, dtype);
-    match name {
-        "Dequantize" => {
-            let dtype = (biases.is_none() || g.rng.bool()).then_some(dtype);
-            Dequantize { w, scales, out: Out(g.out()), biases, group_size, bits, mode, global_scale: None, dtype }.into()
-        }
-        "QuantizedMatmul" => {
-            let x = In(g.input(dtype, &[m, k]));
-            QuantizedMatmul { x, w, scales, out: Out(g.out()), biases, group_size, bits, mode, transpose: true }.into()
-        }
-        _ => {
-            let tokens = g.rng.usize(1..4);
-            let x = In(g.input(dtype, &[tokens, 1, k]));
-            let rhs_indices = Some(In(g.indices(DType::U32, &[tokens], experts)));
-            GatherQmm {
-                x,
-                w,
-                scales,
-                out: Out(g.out()),
-                mode,
-                biases,
-                lhs_indices: None,
-                rhs_indices,
-                transpose: true,
-                group_size,
-                bits,
-                sorted_indices: false,
-                sorted_indices_flag: None,
-            }
-            .into()
-        }
+    let [n, k, _] = quantized_sizes(g);
+    let Packed { w, scales, biases, mode, bits, group_size } = packed(g, &[], n, k, dtype);
+    let dtype = (biases.is_none() || g.rng.bool()).then_some(dtype);
+    Dequantize { w, scales, out: Out(g.out()), biases, group_size, bits, mode, global_scale: None, dtype }.into()
+}
+
+fn quantized_matmul(g: &mut Generator) -> Node {
+    let dtype = g.float();
+    let [n, k, m] = quantized_sizes(g);
+    let Packed { w, scales, biases, mode, bits, group_size } = packed(g, &[], n, k, dtype);
+    let x = In(g.input(dtype, &[m, k]));
+    QuantizedMatmul { x, w, scales, out: Out(g.out()), biases, group_size, bits, mode, transpose: true }.into()
+}
+
+fn gather_qmm(g: &mut Generator) -> Node {
+    let dtype = g.float();
+    let [n, k, _] = quantized_sizes(g);
+    let [experts, tokens] = [0; 2].map(|_| g.rng.usize(1..4));
+    let Packed { w, scales, biases, mode, bits, group_size } = packed(g, &[experts], n, k, dtype);
+    let x = In(g.input(dtype, &[tokens, 1, k]));
+    let rhs_indices = Some(In(g.indices(DType::U32, &[tokens], experts)));
+    GatherQmm {
+        x,
+        w,
+        scales,
+        out: Out(g.out()),
+        mode,
+        biases,
+        lhs_indices: None,
+        rhs_indices,
+        transpose: true,
+        group_size,
+        bits,
+        sorted_indices: false,
+        sorted_indices_flag: None,
     }
+    .into()
 }
 
 fn gather_mm(g: &mut Generator) -> Node {
@@ -153,14 +170,14 @@ fn gather_mm(g: &mut Generator) -> Node {
     GatherMm { a, b, out: Out(g.out()), lhs_indices, rhs_indices, sorted_indices: false, sorted_indices_flag: None }.into()
 }
 
-fn norm(g: &mut Generator, name: &str) -> Option<Node> {
+fn norm(g: &mut Generator, centers: bool) -> Option<Node> {
     let x = g.any_float();
     let width = *g.shape_of(x).last()?;
     let dtype = g.env.get(x)?.dtype;
     let vector = |g: &mut Generator| g.rng.bool().then(|| In(g.input(dtype, &[width])));
     let (weight, bias) = (vector(g), vector(g));
     let (x, out, eps) = (In(x), Out(g.out()), 1e-5);
-    Some(if name == "RMSNorm" { RMSNorm { x, weight, out, eps }.into() } else { LayerNorm { x, out, weight, bias, eps }.into() })
+    Some(if centers { LayerNorm { x, out, weight, bias, eps }.into() } else { RMSNorm { x, weight, out, eps }.into() })
 }
 
 fn rope(g: &mut Generator) -> Node {
@@ -192,44 +209,81 @@ fn sdpa(g: &mut Generator) -> Node {
     Sdpa { q, k, v, out: Out(g.out()), scale: 0.5, mask, causal }.into()
 }
 
-/// Nodes that read indices, which must lie within an axis of what they index.
-fn indexed(g: &mut Generator, name: &str) -> Option<Node> {
-    let x = g.any();
-    let shape = g.shape_of(x);
-    if shape.is_empty() || shape.contains(&0) {
-        return None;
+/// An operand and one of its axes, from which indices choose.
+struct Indexed {
+    x: Tid,
+    dtype: DType,
+    shape: Vec<usize>,
+    axis: usize,
+}
+
+impl Indexed {
+    fn draw(g: &mut Generator) -> Option<Indexed> {
+        let x = g.any();
+        let shape = g.shape_of(x);
+        if shape.is_empty() || shape.contains(&0) {
+            return None;
+        }
+        Some(Indexed { x, dtype: g.env.get(x)?.dtype, axis: g.rng.usize(..shape.len()), shape })
     }
-    let axis = g.rng.usize(..shape.len());
-    let size = shape[axis];
-    let signed = if g.rng.bool() { axis as i32 } else { axis as i32 - shape.len() as i32 };
-    let dtype = g.env.get(x)?.dtype;
+
+    /// The axis, counted from either end.
+    fn signed_axis(&self, g: &mut Generator) -> i32 {
+        if g.rng.bool() { self.axis as i32 } else { self.axis as i32 - self.shape.len() as i32 }
+    }
+
+    /// Number of elements on the axis.
+    fn size(&self) -> usize {
+        self.shape[self.axis]
+    }
+
+    /// The operand's shape with this many elements on the axis.
+    fn shape_with(&self, count: usize) -> Vec<usize> {
+        let mut shape = self.shape.clone();
+        shape[self.axis] = count;
+        shape
+    }
+}
+
+fn take(g: &mut Generator) -> Option<Node> {
+    let of = Indexed::draw(g)?;
+    let (count, rank) = (g.rng.usize(1..4), g.rng.usize(..3));
+    let index = g.indices(DType::I32, &[count, 2][..rank], of.size());
+    let axis = of.signed_axis(g);
+    Some(Take { x: In(of.x), out: Out(g.out()), index: Index::Tid(index), axis }.into())
+}
+
+fn take_along_axis(g: &mut Generator) -> Option<Node> {
+    let of = Indexed::draw(g)?;
+    let shape = of.shape_with(g.rng.usize(1..4));
+    let indices = In(g.indices(DType::I64, &shape, of.size()));
+    let axis = of.signed_axis(g);
+    Some(TakeAlongAxis { x: In(of.x), indices, out: Out(g.out()), axis }.into())
+}
+
+fn gather(g: &mut Generator) -> Option<Node> {
+    let of = Indexed::draw(g)?;
     let count = g.rng.usize(1..4);
-    let mut changed = shape.clone();
-    changed[axis] = count;
-    Some(match name {
-        "Take" => {
-            let rank = g.rng.usize(..3);
-            let index = g.indices(DType::I32, &[count, 2][..rank], size);
-            Take { x: In(x), out: Out(g.out()), index: Index::Tid(index), axis: signed }.into()
-        }
-        "TakeAlongAxis" => {
-            let indices = In(g.indices(DType::I64, &changed, size));
-            TakeAlongAxis { x: In(x), indices, out: Out(g.out()), axis: signed }.into()
-        }
-        "Gather" => {
-            let indices = vec![In(g.indices(DType::I32, &[count], size))];
-            let sizes = shape.iter().enumerate().map(|(i, &n)| if i == axis { 1 } else { n as i32 }).collect();
-            Gather { x: In(x), indices, out: Out(g.out()), axes: vec![axis as i32], slice_sizes: sizes }.into()
-        }
-        "ScatterAdd" => {
-            let (indices, updates) = (In(g.indices(DType::I64, &changed, size)), In(g.input(dtype, &changed)));
-            ScatterAdd { x: In(x), indices, updates, out: Out(g.out()), axis: signed }.into()
-        }
-        _ => {
-            let (indices, update) = (In(g.indices(DType::I64, &[count], size)), In(g.input(dtype, &changed)));
-            IndexCopy { dst: In(x), update, indices, out: Out(g.out()), axis: signed }.into()
-        }
-    })
+    let indices = vec![In(g.indices(DType::I32, &[count], of.size()))];
+    let slice_sizes = of.shape_with(1).iter().map(|&n| n as i32).collect();
+    Some(Gather { x: In(of.x), indices, out: Out(g.out()), axes: vec![of.axis as i32], slice_sizes }.into())
+}
+
+fn scatter_add(g: &mut Generator) -> Option<Node> {
+    let of = Indexed::draw(g)?;
+    let shape = of.shape_with(g.rng.usize(1..4));
+    let (indices, updates) = (In(g.indices(DType::I64, &shape, of.size())), In(g.input(of.dtype, &shape)));
+    let axis = of.signed_axis(g);
+    Some(ScatterAdd { x: In(of.x), indices, updates, out: Out(g.out()), axis }.into())
+}
+
+fn index_copy(g: &mut Generator) -> Option<Node> {
+    let of = Indexed::draw(g)?;
+    let count = g.rng.usize(1..4);
+    let shape = of.shape_with(count);
+    let (indices, update) = (In(g.indices(DType::I64, &[count], of.size())), In(g.input(of.dtype, &shape)));
+    let axis = of.signed_axis(g);
+    Some(IndexCopy { dst: In(of.x), update, indices, out: Out(g.out()), axis }.into())
 }
 
 fn slice_update(g: &mut Generator) -> Option<Node> {

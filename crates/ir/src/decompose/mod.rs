@@ -16,7 +16,7 @@ use std::collections::HashMap;
 
 use self::build::Build;
 use crate::{
-    Checked, Graph, In, InferError, Node, Role, Slot,
+    Checked, Graph, In, InferError, Node, Out, Role, Slot,
     check::{CheckError, check, flow},
     infer::Env,
 };
@@ -72,22 +72,39 @@ struct Replacement {
 fn replace(graph: &Graph, node: &Node, env: &Env) -> Option<Replacement> {
     let (first_temp, first_value) = (u32::try_from(graph.slots.total()).ok()?, graph.values);
     let mut build = Build::new(operands(node, env)?, first_temp, first_value);
-    let (result, out) = match node {
-        Node::Silu(n) => (activation::silu(&mut build, n), n.out),
-        Node::Gelu(n) => (activation::gelu(&mut build, n), n.out),
-        Node::Softmax(n) => (norm::softmax(&mut build, n), n.out),
-        Node::LogSumExp(n) => (norm::log_sum_exp(&mut build, n), n.out),
-        Node::RMSNorm(n) => (norm::rms_norm(&mut build, n), n.out),
-        Node::LayerNorm(n) => (norm::layer_norm(&mut build, n), n.out),
-        Node::Rope(n) => (attention::rope(&mut build, n), n.out),
-        Node::Sdpa(n) => (attention::sdpa(&mut build, n), n.out),
-        Node::QuantizedMatmul(n) => (quantized::matmul(&mut build, n), n.out),
-        Node::GatherQmm(n) => (quantized::gather(&mut build, n), n.out),
-        _ => return None,
-    };
-    let result: In = result.ok()?;
-    let (nodes, temps, values) = build.finish(result, out);
+    let (result, out) = spell_out(&mut build, node)?;
+    let (nodes, temps, values) = build.finish(result.ok()?, out);
     Some(Replacement { nodes, temps, values })
+}
+
+macro_rules! fused_nodes {
+    ($($name:ident: $rule:path;)*) => {
+        /// Whether the node has a decomposition.
+        pub fn is_fused(node: &Node) -> bool {
+            matches!(node, $(Node::$name(_))|*)
+        }
+
+        /// Emits the primitive nodes for a fused one: their result, and the slot that it belongs in.
+        fn spell_out(build: &mut Build, node: &Node) -> Option<(Result<In>, Out)> {
+            match node {
+                $(Node::$name(n) => Some(($rule(build, n), n.out)),)*
+                _ => None,
+            }
+        }
+    };
+}
+
+fused_nodes! {
+    Silu: activation::silu;
+    Gelu: activation::gelu;
+    Softmax: norm::softmax;
+    LogSumExp: norm::log_sum_exp;
+    RMSNorm: norm::rms_norm;
+    LayerNorm: norm::layer_norm;
+    Rope: attention::rope;
+    Sdpa: attention::sdpa;
+    QuantizedMatmul: quantized::matmul;
+    GatherQmm: quantized::gather;
 }
 
 /// What the slots hold that the node reads.

@@ -148,7 +148,7 @@ pub trait Infer {
 }
 
 macro_rules! dispatch_infer {
-    ($(#[doc = $doc:literal] $tag:literal $name:ident { $($fields:tt)* };)*) => {
+    ($(#[doc = $doc:literal] $tag:literal $name:ident { $($fields:tt)* } $facts:tt;)*) => {
         impl Infer for Node {
             fn infer(&self, cx: &mut dyn ShapeCx) -> Result<()> {
                 match self { $(Node::$name(node) => node.infer(cx)),* }

@@ -41,7 +41,7 @@ macro_rules! default_of {
 }
 
 macro_rules! define_codec {
-    ($(#[doc = $doc:literal] $tag:literal $name:ident { $($field:ident: $ty:ty $(= $default:tt)?),* $(,)? };)*) => {
+    ($(#[doc = $doc:literal] $tag:literal $name:ident { $($field:ident: $ty:ty $(= $default:tt)?),* $(,)? } $facts:tt;)*) => {
         $(impl WireNode for ir::$name {
             fn read(_table: &Table<'_>) -> Result<Self, Error> {
                 let mut _ids = Ids::default();

@@ -1,0 +1,189 @@
+//! What a node's row of the table states besides its fields: its effect, and what a run of it moves and computes.
+
+use flambeau_tensor::numel;
+
+use crate::{
+    Node, Role, Slot,
+    field::{In, InVid, Out, Tid},
+    infer::run::Contents,
+};
+
+/// What running a node depends on and changes besides the slots that it names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing: equal operands give equal results, so the node may run at compile time, once for several, or not at all.
+    Pure,
+    /// A random number generator: the session's, unless the value slot holds a seed.
+    Random(Option<InVid>),
+    /// State of the session that lies in no slot.
+    Stateful,
+    /// Whatever the chains that it runs depend on and change.
+    RunsChains,
+}
+
+/// What a node moves and computes, by family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cost {
+    /// Integers and sizes on the host.
+    Free,
+    /// Nothing is moved: the results are elements of the operand, in its storage, under another shape or other strides.
+    View(In),
+    /// The elements of the operand in row-major storage: a view if they lie so already, else a copy.
+    Relayout(In),
+    /// Every operand is read and every result written once.
+    Stream,
+    /// Indices choose which elements of an operand are read; as many as are written.
+    Gather,
+    /// This operand replaces part of a tensor.
+    Update(In),
+    /// `x @ w`.
+    Product(In, In, Out),
+    /// `x @ w`, where an element of `w` takes this number of bits in 32-bit words.
+    PackedProduct(In, In, i32, Out),
+    /// `x @ w` by matrices of `w` that indices choose.
+    GatheredProduct(In, Out),
+    /// `softmax(q @ k^T) @ v`, with the operands `q` and `k`.
+    Attention(In, In, Out),
+    /// A convolution with weights `[Co, .., Ci]`.
+    Convolution(In, Out),
+    /// Depends on more than the operands' sizes.
+    Unknown,
+}
+
+impl Cost {
+    /// The tensor that the results are views of.
+    pub fn viewed(self) -> Option<Tid> {
+        if let Cost::View(x) = self { Some(x.0) } else { None }
+    }
+
+    /// Floating-point operations of a product, given what the slots hold after the run; 0 for other nodes.
+    pub fn flops(self, contents: &impl Contents) -> u64 {
+        let numel = |tid| elements(contents, tid);
+        let axis = |x: In, axis: usize| contents.tensor(x.0).and_then(|(_, shape)| shape.get(axis).copied()).unwrap_or(0);
+        let last = |x: In| contents.tensor(x.0).and_then(|(_, shape)| shape.last().copied()).unwrap_or(0);
+        let multiplications = match self {
+            Cost::Product(x, _, out) | Cost::PackedProduct(x, _, _, out) | Cost::GatheredProduct(x, out) => {
+                numel(out.0).saturating_mul(last(x))
+            }
+            Cost::Attention(q, k, out) => numel(q.0).saturating_add(numel(out.0)).saturating_mul(axis(k, 2)),
+            Cost::Convolution(w, out) => numel(out.0).saturating_mul(numel(w.0) / axis(w, 0).max(1)),
+            Cost::Free | Cost::View(_) | Cost::Relayout(_) | Cost::Stream | Cost::Gather | Cost::Update(_) | Cost::Unknown => 0,
+        };
+        2 * multiplications as u64
+    }
+
+    /// Floating-point operations of a product with one row on the left, of which only the weights need be known; 0 for other nodes.
+    pub fn flops_of_one_row(self, contents: &impl Contents) -> u64 {
+        let weights = match self {
+            Cost::Product(_, w, _) => elements(contents, w.0),
+            Cost::PackedProduct(_, w, bits, _) => elements(contents, w.0) * 32 / bits.max(1) as usize,
+            _ => 0,
+        };
+        2 * weights as u64
+    }
+}
+
+impl Node {
+    /// Bytes that a run reads and writes, given what the slots hold after it; 0 where nothing is moved, and where more than sizes
+    /// decides.
+    pub fn bytes(&self, contents: &impl Contents) -> u64 {
+        match self.cost() {
+            Cost::Free | Cost::View(_) | Cost::GatheredProduct(..) | Cost::Unknown => 0,
+            Cost::Gather => 2 * bytes_of(contents, &self.tensors(|role| role == Role::Write)),
+            Cost::Update(x) => 2 * bytes_of(contents, &[x.0]),
+            Cost::Relayout(_)
+            | Cost::Stream
+            | Cost::Product(..)
+            | Cost::PackedProduct(..)
+            | Cost::Attention(..)
+            | Cost::Convolution(..) => bytes_of(contents, &self.tensors(|_| true)),
+        }
+    }
+
+    /// The tensors that the node names in some role, each once.
+    pub fn tensors(&self, wanted: impl Fn(Role) -> bool) -> Vec<Tid> {
+        let mut found = Vec::new();
+        self.walk(&mut |role, slot| match slot {
+            Slot::Tensor(tid) if wanted(role) && !found.contains(&tid) => found.push(tid),
+            _ => {}
+        });
+        found
+    }
+}
+
+/// Bytes in tensor slots; an empty one counts nothing.
+pub fn bytes_of(contents: &impl Contents, tids: &[Tid]) -> u64 {
+    let bytes = |&tid: &Tid| contents.tensor(tid).and_then(|(dtype, shape)| numel(shape)?.checked_mul(dtype.size()));
+    tids.iter().filter_map(bytes).map(|n| n as u64).sum()
+}
+
+fn elements(contents: &impl Contents, tid: Tid) -> usize {
+    contents.tensor(tid).and_then(|(_, shape)| numel(shape)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use flambeau_tensor::DType;
+
+    use super::*;
+    use crate::{FieldInfo, Vid, field::Int, node};
+
+    /// Tensors by slot number, in f32.
+    struct Shapes(&'static [&'static [usize]]);
+
+    impl Contents for Shapes {
+        fn tensor(&self, tid: Tid) -> Option<(DType, &[usize])> {
+            self.0.get(tid.0 as usize).map(|&shape| (DType::F32, shape))
+        }
+
+        fn integer(&self, _: Vid) -> Option<i32> {
+            None
+        }
+    }
+
+    #[test]
+    fn nodes_with_chain_fields_run_chains_and_no_others() {
+        let names_chain = |field: &FieldInfo| field.ty == "ChainId";
+        let named: Vec<&str> = Node::ALL.iter().filter(|info| info.fields.iter().any(names_chain)).map(|info| info.name).collect();
+        let stated: Vec<&str> =
+            Node::ALL.iter().filter(|info| info.effect.starts_with("RunsChains")).map(|info| info.name).collect();
+        assert_eq!(named, stated);
+        assert_eq!(named, ["Scan", "If"]);
+    }
+
+    #[test]
+    fn products_count_two_operations_a_multiplication() {
+        let [x, w, bias] = [0, 1, 2].map(|t| In(Tid(t)));
+        let addmm: Node = node::Addmm { mat1: x, mat2: w, out: Out(Tid(3)), bias: Some(bias), alpha: 1.0, beta: 1.0 }.into();
+        let shapes = Shapes(&[&[5, 3], &[3, 4], &[4], &[5, 4]]);
+        assert_eq!(addmm.cost().flops(&shapes), 2 * 5 * 3 * 4);
+        assert_eq!(addmm.cost().flops_of_one_row(&shapes), 2 * 3 * 4);
+        assert_eq!(addmm.bytes(&shapes), 4 * (15 + 12 + 4 + 20));
+        let [q, k, v] = [x, w, bias];
+        let sdpa: Node = node::Sdpa { q, k, v, out: Out(Tid(3)), scale: 1.0, mask: None, causal: false }.into();
+        let shapes = Shapes(&[&[1, 2, 5, 8], &[1, 2, 7, 8], &[1, 2, 7, 6], &[1, 2, 5, 6]]);
+        assert_eq!(sdpa.cost().flops(&shapes), 2 * (2 * 5 * 7 * 8 + 2 * 5 * 7 * 6));
+        let conv: Node = node::Conv1D { x, w, out: Out(Tid(2)), stride: 1, padding: 0, dilation: 1, groups: 2 }.into();
+        assert_eq!(conv.cost().flops(&Shapes(&[&[1, 9, 4], &[6, 3, 2], &[1, 7, 6]])), 2 * 7 * 6 * 3 * 2);
+    }
+
+    #[test]
+    fn views_move_nothing_and_updates_their_operand() {
+        let [x, y] = [0, 1].map(|t| In(Tid(t)));
+        let shapes = Shapes(&[&[8, 4], &[2, 4], &[8, 4]]);
+        let (lit, out) = (Int::Lit, Out(Tid(2)));
+        let slice: Node = node::Slice { x, out, axis: lit(0), start: lit(0), stop: lit(2), step: 1 }.into();
+        assert_eq!((slice.cost().viewed(), slice.bytes(&shapes)), (Some(Tid(0)), 0));
+        let update: Node = node::SliceUpdate { dst: x, update: y, out, axis: lit(0), start: lit(0), stop: lit(2), step: 1 }.into();
+        assert_eq!((update.cost().viewed(), update.bytes(&shapes)), (None, 2 * 32));
+        let take: Node = node::Take { x, out: Out(Tid(1)), index: crate::Index::Lit(0), axis: 0 }.into();
+        assert_eq!(take.bytes(&shapes), 2 * 32);
+    }
+
+    #[test]
+    fn a_seed_is_part_of_the_effect() {
+        let draw = |seed| Node::from(node::RandomBits { out: Out(Tid(0)), shape: vec![], seed, width: 4 }).effect();
+        let seed = InVid(Vid(3));
+        assert_eq!((draw(None), draw(Some(seed))), (Effect::Random(None), Effect::Random(Some(seed))));
+    }
+}
