@@ -96,29 +96,22 @@ fl_array adopt(mx::array value) {
 
 mx::Dtype dtype_of(int code) {
   switch (code) {
-    case 0: return mx::uint8;
-    case 1: return mx::int8;
-    case 2: return mx::int16;
-    case 3: return mx::int32;
-    case 4: return mx::int64;
-    case 5: return mx::float16;
-    case 6: return mx::float32;
-    case 7: return mx::float64;
-    case 11: return mx::bool_;
-    case 15: return mx::bfloat16;
-    case 27: return mx::uint16;
-    case 28: return mx::uint32;
-    case 29: return mx::uint64;
-    default: throw std::invalid_argument("element type " + std::to_string(code) + " is unknown");
+#define CASE(CODE, DTYPE) \
+  case CODE: \
+    return DTYPE;
+    FL_DTYPES(CASE)
+#undef CASE
   }
+  throw std::invalid_argument("element type " + std::to_string(code) + " is unknown");
 }
 
 int code_of(mx::Dtype dtype) {
-  for (int code : {0, 1, 2, 3, 4, 5, 6, 7, 11, 15, 27, 28, 29}) {
-    if (dtype_of(code) == dtype) {
-      return code;
-    }
+#define CASE(CODE, DTYPE) \
+  if (dtype == DTYPE) { \
+    return CODE; \
   }
+  FL_DTYPES(CASE)
+#undef CASE
   return -1;
 }
 
@@ -187,20 +180,23 @@ int fl_synchronize() {
   return guard([&] { mx::synchronize(stream()); });
 }
 
-int fl_memory(int op, uint64_t value, uint64_t* out) {
+int fl_fuse_nothing() {
+  return guard([&] { mx::set_compile_mode(mx::CompileMode::no_fuse); });
+}
+
+int fl_memory(Memory op, uint64_t value, uint64_t* out) {
   return guard([&] {
+    *out = 0;
     switch (op) {
-      case 0: *out = mx::get_active_memory(); break;
-      case 1: *out = mx::get_peak_memory(); break;
-      case 2: *out = mx::get_cache_memory(); break;
-      case 3: *out = mx::set_memory_limit(value); break;
-      case 4: *out = mx::set_cache_limit(value); break;
-      case 5: *out = mx::set_wired_limit(value); break;
-      case 6: mx::clear_cache(); *out = 0; break;
-      case 7: mx::reset_peak_memory(); *out = 0; break;
-      case 8: *out = mx::get_memory_limit(); break;
-      case 9: mx::set_compile_mode(mx::CompileMode::no_fuse); *out = 0; break;
-      default: throw std::invalid_argument("memory operation is unknown");
+      case Memory::Active: *out = mx::get_active_memory(); break;
+      case Memory::Peak: *out = mx::get_peak_memory(); break;
+      case Memory::Cache: *out = mx::get_cache_memory(); break;
+      case Memory::Limit: *out = mx::get_memory_limit(); break;
+      case Memory::SetLimit: *out = mx::set_memory_limit(value); break;
+      case Memory::SetCacheLimit: *out = mx::set_cache_limit(value); break;
+      case Memory::SetWiredLimit: *out = mx::set_wired_limit(value); break;
+      case Memory::ClearCache: mx::clear_cache(); break;
+      case Memory::ResetPeak: mx::reset_peak_memory(); break;
     }
   });
 }

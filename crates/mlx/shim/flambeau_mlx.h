@@ -1,12 +1,14 @@
 // The C interface that Flambeau loads at run time: MLX's C++ API by families of signatures.
 //
 // Every function returns 0, or 1 with a message in fl_error() of the same thread; no exception leaves. Array handles are owned
-// by the caller and freed with fl_array_free. Element types are ExecuTorch's ScalarType numbers. Codes of operations count from
-// zero in the order of the lists in math.cpp and shape.cpp.
+// by the caller and freed with fl_array_free. Element types are ExecuTorch's ScalarType numbers. The enums, and which element types
+// there are, stand in codes.h, which Flambeau writes from its own.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+
+#include "codes.h"
 
 #if defined(_WIN32)
 #define FL_API extern "C" __declspec(dllexport)
@@ -56,7 +58,7 @@ struct fl_kernel_text {
   int32_t shared_memory;
 };
 
-// One launch of a custom kernel. Shapes of results are concatenated; template kinds are 0 integer, 1 bool, 2 element type.
+// One launch of a custom kernel. Shapes of results are concatenated.
 struct fl_launch {
   const int64_t* shapes;
   const size_t* ranks;
@@ -65,7 +67,7 @@ struct fl_launch {
   int32_t grid[3];
   int32_t threads[3];
   const char* const* template_names;
-  const int32_t* template_kinds;
+  const TemplateKind* template_kinds;
   const int32_t* template_values;
   size_t n_templates;
   int32_t has_init;
@@ -80,7 +82,8 @@ FL_API int fl_device_count(int is_gpu, int64_t* out);
 FL_API int fl_device_info(int is_gpu, int index, char* text, size_t len);
 FL_API int fl_use_device(int is_gpu, int index);
 FL_API int fl_synchronize();
-FL_API int fl_memory(int op, uint64_t value, uint64_t* out);
+FL_API int fl_fuse_nothing();
+FL_API int fl_memory(Memory op, uint64_t value, uint64_t* out);
 FL_API int64_t fl_live_arrays();
 FL_API int fl_array_new(void* data, fl_ints shape, int dtype, fl_release release, void* context, fl_array* out);
 FL_API int fl_array_clone(fl_array a, fl_array* out);
@@ -93,15 +96,15 @@ FL_API int fl_closure_call(fl_closure closure, fl_arrays in, fl_array* out);
 FL_API void fl_closure_free(fl_closure closure);
 
 // math.cpp: element by element, reductions, orders
-FL_API int fl_unary(int op, fl_array x, fl_array* out);
-FL_API int fl_binary(int op, fl_array a, fl_array b, fl_array* out);
+FL_API int fl_unary(Unary op, fl_array x, fl_array* out);
+FL_API int fl_binary(Binary op, fl_array a, fl_array b, fl_array* out);
 FL_API int fl_where(fl_array condition, fl_array x, fl_array y, fl_array* out);
 FL_API int fl_round(fl_array x, int decimals, fl_array* out);
 FL_API int fl_astype(fl_array x, int dtype, fl_array* out);
 FL_API int fl_view(fl_array x, int dtype, fl_array* out);
-FL_API int fl_reduce(int op, fl_array x, fl_ints axes, int keepdims, int ddof, fl_array* out);
-FL_API int fl_arg_reduce(int op, fl_array x, int axis, int keepdims, fl_array* out);
-FL_API int fl_order(int op, fl_array x, int kth, int axis, fl_array* out);
+FL_API int fl_reduce(Reduce op, fl_array x, fl_ints axes, int keepdims, int ddof, fl_array* out);
+FL_API int fl_arg_reduce(ArgReduce op, fl_array x, int axis, int keepdims, fl_array* out);
+FL_API int fl_order(Order op, fl_array x, int axis, fl_array* out);
 FL_API int fl_cumsum(fl_array x, int axis, int reverse, int inclusive, fl_array* out);
 FL_API int fl_softmax(fl_array x, int axis, int precise, fl_array* out);
 
@@ -109,18 +112,18 @@ FL_API int fl_softmax(fl_array x, int axis, int precise, fl_array* out);
 FL_API int fl_full(fl_ints shape, double value, int dtype, fl_array* out);
 FL_API int fl_arange(double start, double stop, double step, int dtype, fl_array* out);
 FL_API int fl_random_bits(fl_ints shape, int width, fl_array key, fl_array* out);
-FL_API int fl_reform(int op, fl_array x, fl_ints list, fl_array* out);
+FL_API int fl_reform(Reform op, fl_array x, fl_ints list, fl_array* out);
 FL_API int fl_as_strided(fl_array x, fl_ints shape, fl_ints strides, uint64_t offset, fl_array* out);
 FL_API int fl_slice(fl_array x, fl_ints start, fl_ints stop, fl_ints step, fl_array* out);
 FL_API int fl_slice_update(fl_array x, fl_array update, fl_ints start, fl_ints stop, fl_ints step, fl_array* out);
 FL_API int fl_slice_at(fl_array x, fl_array start, fl_ints axes, fl_ints sizes, fl_array* out);
 FL_API int fl_slice_update_at(fl_array x, fl_array update, fl_array start, fl_ints axes, fl_array* out);
-FL_API int fl_join(int op, fl_arrays list, int axis, fl_array* out);
+FL_API int fl_join(Join op, fl_arrays list, int axis, fl_array* out);
 FL_API int fl_pad(fl_array x, fl_ints low, fl_ints high, fl_array value, const char* mode, fl_array* out);
 FL_API int fl_repeat(fl_array x, int repeats, int axis, fl_array* out);
-FL_API int fl_triangle(int op, fl_array x, int k, fl_array* out);
+FL_API int fl_triangle(Triangle op, fl_array x, int k, fl_array* out);
 FL_API int fl_roll(fl_array x, int shift, int axis, fl_array* out);
-FL_API int fl_along_axis(int op, fl_array x, fl_array indices, fl_array values, int axis, fl_array* out);
+FL_API int fl_along_axis(AlongAxis op, fl_array x, fl_array indices, fl_array values, int axis, fl_array* out);
 FL_API int fl_gather(fl_array x, fl_arrays indices, fl_ints axes, fl_ints sizes, fl_array* out);
 FL_API int fl_scatter(fl_array x, fl_arrays indices, fl_array updates, fl_ints axes, fl_array* out);
 
@@ -136,7 +139,7 @@ FL_API int fl_dequantize(fl_array w, fl_array scales, fl_array biases, fl_quant 
 FL_API int fl_conv(
     fl_array x, fl_array w, fl_ints stride, fl_ints pad_low, fl_ints pad_high, fl_ints kernel_dilation, fl_ints input_dilation,
     int groups, int flip, fl_array* out);
-FL_API int fl_norm(int op, fl_array x, fl_array weight, fl_array bias, float eps, fl_array* out);
+FL_API int fl_norm(Norm op, fl_array x, fl_array weight, fl_array bias, float eps, fl_array* out);
 FL_API int fl_rope(fl_array x, int dims, int traditional, float base, float scale, fl_array offset, fl_array freqs, fl_array* out);
 FL_API int fl_attention(fl_array q, fl_array k, fl_array v, float scale, const char* mode, fl_array mask, fl_array* out);
 FL_API int fl_kernel_new(const fl_kernel_text* text, fl_kernel* out);

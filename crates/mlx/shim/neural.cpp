@@ -83,10 +83,13 @@ int fl_conv(
   });
 }
 
-int fl_norm(int op, fl_array x, fl_array weight, fl_array bias, float eps, fl_array* out) {
-  return make(out, [&] {
-    return op == 0 ? mx::fast::rms_norm(get(x), maybe(weight), eps, stream())
-                   : mx::fast::layer_norm(get(x), maybe(weight), maybe(bias), eps, stream());
+int fl_norm(Norm op, fl_array x, fl_array weight, fl_array bias, float eps, fl_array* out) {
+  return make(out, [&]() -> mx::array {
+    switch (op) {
+      case Norm::Rms: return mx::fast::rms_norm(get(x), maybe(weight), eps, stream());
+      case Norm::Layer: return mx::fast::layer_norm(get(x), maybe(weight), maybe(bias), eps, stream());
+    }
+    throw std::invalid_argument("norm is unknown");
   });
 }
 
@@ -116,10 +119,10 @@ std::vector<std::pair<std::string, mx::fast::TemplateArg>> templates_of(const fl
   for (size_t i = 0; i < launch.n_templates; ++i) {
     int value = launch.template_values[i];
     mx::fast::TemplateArg arg = value;
-    if (launch.template_kinds[i] == 1) {
-      arg = value != 0;
-    } else if (launch.template_kinds[i] == 2) {
-      arg = dtype_of(value);
+    switch (launch.template_kinds[i]) {
+      case TemplateKind::Int: break;
+      case TemplateKind::Bool: arg = value != 0; break;
+      case TemplateKind::DType: arg = dtype_of(value); break;
     }
     out.emplace_back(launch.template_names[i], arg);
   }

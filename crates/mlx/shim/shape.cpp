@@ -15,18 +15,18 @@ int fl_random_bits(fl_ints shape, int width, fl_array key, fl_array* out) {
   return make(out, [&] { return mx::random::bits(shape_of(shape), width, get(key), stream()); });
 }
 
-int fl_reform(int op, fl_array x, fl_ints list, fl_array* out) {
+int fl_reform(Reform op, fl_array x, fl_ints list, fl_array* out) {
   return make(out, [&]() -> mx::array {
     const auto& a = get(x);
     switch (op) {
-      case 0: return mx::reshape(a, shape_of(list), stream());
-      case 1: return mx::transpose(a, ints_of(list), stream());
-      case 2: return mx::broadcast_to(a, shape_of(list), stream());
-      case 3: return mx::expand_dims(a, ints_of(list), stream());
-      case 4: return mx::squeeze(a, ints_of(list), stream());
-      case 5: return mx::tile(a, ints_of(list), stream());
-      default: throw std::invalid_argument("operation is unknown");
+      case Reform::Reshape: return mx::reshape(a, shape_of(list), stream());
+      case Reform::Transpose: return mx::transpose(a, ints_of(list), stream());
+      case Reform::BroadcastTo: return mx::broadcast_to(a, shape_of(list), stream());
+      case Reform::ExpandDims: return mx::expand_dims(a, ints_of(list), stream());
+      case Reform::Squeeze: return mx::squeeze(a, ints_of(list), stream());
+      case Reform::Tile: return mx::tile(a, ints_of(list), stream());
     }
+    throw std::invalid_argument("operation is unknown");
   });
 }
 
@@ -52,9 +52,13 @@ int fl_slice_update_at(fl_array x, fl_array update, fl_array start, fl_ints axes
   return make(out, [&] { return mx::slice_update(get(x), get(update), get(start), ints_of(axes), stream()); });
 }
 
-int fl_join(int op, fl_arrays list, int axis, fl_array* out) {
-  return make(out, [&] {
-    return op == 0 ? mx::concatenate(arrays_of(list), axis, stream()) : mx::stack(arrays_of(list), axis, stream());
+int fl_join(Join op, fl_arrays list, int axis, fl_array* out) {
+  return make(out, [&]() -> mx::array {
+    switch (op) {
+      case Join::Concatenate: return mx::concatenate(arrays_of(list), axis, stream());
+      case Join::Stack: return mx::stack(arrays_of(list), axis, stream());
+    }
+    throw std::invalid_argument("operation is unknown");
   });
 }
 
@@ -72,23 +76,28 @@ int fl_repeat(fl_array x, int repeats, int axis, fl_array* out) {
   return make(out, [&] { return mx::repeat(get(x), repeats, axis, stream()); });
 }
 
-int fl_triangle(int op, fl_array x, int k, fl_array* out) {
-  return make(out, [&] { return op == 0 ? mx::tril(get(x), k, stream()) : mx::triu(get(x), k, stream()); });
+int fl_triangle(Triangle op, fl_array x, int k, fl_array* out) {
+  return make(out, [&]() -> mx::array {
+    switch (op) {
+      case Triangle::Tril: return mx::tril(get(x), k, stream());
+      case Triangle::Triu: return mx::triu(get(x), k, stream());
+    }
+    throw std::invalid_argument("operation is unknown");
+  });
 }
 
 int fl_roll(fl_array x, int shift, int axis, fl_array* out) {
   return make(out, [&] { return mx::roll(get(x), shift, axis, stream()); });
 }
 
-int fl_along_axis(int op, fl_array x, fl_array indices, fl_array values, int axis, fl_array* out) {
+int fl_along_axis(AlongAxis op, fl_array x, fl_array indices, fl_array values, int axis, fl_array* out) {
   return make(out, [&]() -> mx::array {
     switch (op) {
-      case 0: return mx::take_along_axis(get(x), get(indices), axis, stream());
-      case 1: return mx::put_along_axis(get(x), get(indices), get(values), axis, stream());
-      case 2: return mx::scatter_add_axis(get(x), get(indices), get(values), axis, stream());
-      case 3: return mx::take(get(x), get(indices), axis, stream());
-      default: throw std::invalid_argument("operation is unknown");
+      case AlongAxis::Take: return mx::take(get(x), get(indices), axis, stream());
+      case AlongAxis::TakeAlongAxis: return mx::take_along_axis(get(x), get(indices), axis, stream());
+      case AlongAxis::ScatterAdd: return mx::scatter_add_axis(get(x), get(indices), get(values), axis, stream());
     }
+    throw std::invalid_argument("operation is unknown");
   });
 }
 

@@ -8,9 +8,9 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use crate::{Error, Install};
+use crate::{Error, Install, ffi};
 
-/// The shim's files; the last one includes the others.
+/// The shim's files as they are; the last one includes the others.
 const SOURCES: [(&str, &str); 8] = [
     ("flambeau_mlx.h", include_str!("../shim/flambeau_mlx.h")),
     ("common.h", include_str!("../shim/common.h")),
@@ -22,8 +22,8 @@ const SOURCES: [(&str, &str); 8] = [
     ("shim.cpp", include_str!("../shim/shim.cpp")),
 ];
 
-/// What the compiler is told besides paths.
-const FLAGS: [&str; 6] = ["-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w"];
+/// What the compiler is told besides paths. A code that the shim leaves out is an error.
+const FLAGS: [&str; 6] = ["-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Werror=switch"];
 
 /// Compilers to try if none is stated.
 const COMPILERS: [&str; 3] = ["c++", "g++", "clang++"];
@@ -43,7 +43,7 @@ impl Shim {
     /// Where the compiled shim is or will be: its name states the version of MLX and the digest of source, flags and library.
     pub fn path(&self) -> PathBuf {
         let mut hash = Sha256::new();
-        for (name, text) in SOURCES {
+        for (name, text) in SOURCES.iter().chain([&("codes.h", ffi::header().as_str())]) {
             hash.update(name);
             hash.update(text);
         }
@@ -74,7 +74,7 @@ impl Shim {
         };
         fs::create_dir_all(&self.cache).map_err(io(&self.cache))?;
         let folder = tempfile::tempdir_in(&self.cache).map_err(io(&self.cache))?;
-        for (name, text) in SOURCES {
+        for (name, text) in SOURCES.iter().chain([&("codes.h", ffi::header().as_str())]) {
             let file = folder.path().join(name);
             fs::write(&file, text).map_err(io(&file))?;
         }
@@ -90,7 +90,7 @@ impl Shim {
         let libraries = self.install.library.parent().unwrap_or(Path::new("."));
         for compiler in &compilers {
             let mut command = Command::new(compiler);
-            command.args(FLAGS).arg("-I").arg(&self.install.include).arg(source).arg("-o").arg(output);
+            command.args(FLAGS).arg("-isystem").arg(&self.install.include).arg(source).arg("-o").arg(output);
             command.arg("-L").arg(libraries).arg("-lmlx").arg(format!("-Wl,-rpath,{}", libraries.display()));
             let done = match command.stdin(Stdio::null()).output() {
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,

@@ -7,7 +7,7 @@ use std::{
 
 use flambeau_tensor::{DType, Shape};
 
-use super::{Api, Array, Failure, Raw, Result, call, table};
+use super::{Api, Array, Failure, Raw, Result, call, codes::TemplateKind, table};
 
 /// A kernel's text and names.
 #[derive(Clone, Debug)]
@@ -104,7 +104,7 @@ impl Kernel {
             return Err(Failure(format!("a kernel with {} results, expected {}", self.outputs, launch.outputs.len())));
         }
         let names = Strings::new(launch.templates.iter().map(|t| t.0.as_str()))?;
-        let (kinds, values): (Vec<i32>, Vec<i32>) = launch.templates.iter().map(|t| t.1.parts()).unzip();
+        let (kinds, values): (Vec<TemplateKind>, Vec<i32>) = launch.templates.iter().map(|t| t.1.parts()).unzip();
         let shapes: Vec<i64> = launch.outputs.iter().flat_map(|(_, shape)| shape.iter().map(|&d| d as i64)).collect();
         let ranks: Vec<usize> = launch.outputs.iter().map(|(_, shape)| shape.len()).collect();
         let dtypes: Vec<i32> = launch.outputs.iter().map(|(dtype, _)| dtype.code().into()).collect();
@@ -130,12 +130,12 @@ impl Kernel {
 }
 
 impl Template {
-    /// Kind and value as the shim numbers them.
-    fn parts(self) -> (i32, i32) {
+    /// Kind and value as the shim takes them.
+    fn parts(self) -> (TemplateKind, i32) {
         match self {
-            Template::Int(v) => (0, v),
-            Template::Bool(v) => (1, v.into()),
-            Template::DType(v) => (2, v.code().into()),
+            Template::Int(v) => (TemplateKind::Int, v),
+            Template::Bool(v) => (TemplateKind::Bool, v.into()),
+            Template::DType(v) => (TemplateKind::DType, v.code().into()),
         }
     }
 }

@@ -13,6 +13,7 @@
 
 mod array;
 mod closure;
+mod codes;
 mod kernel;
 mod ops;
 mod table;
@@ -28,8 +29,9 @@ use self::table::{Raw, Table};
 pub(crate) use self::{
     array::Array,
     closure::Closure,
+    codes::{ArgReduce, Binary, Memory, Order, Reduce, Unary, header},
     kernel::{Kernel, KernelText, Launch, Template},
-    ops::{ArgReduce, Axes, Binary, ConvAxis, Order, QuantLayout, Reduce, Unary},
+    ops::{Axes, ConvAxis, QuantLayout},
 };
 use crate::{Device, Error};
 
@@ -68,25 +70,6 @@ macro_rules! call {
 }
 use call;
 
-/// What to read or change about memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(i32)]
-pub(crate) enum Memory {
-    /// Bytes in use.
-    Active = 0,
-    /// Most bytes in use since the start or the last reset.
-    Peak = 1,
-    /// Freed bytes that MLX keeps for reuse.
-    Cache = 2,
-    SetLimit = 3,
-    SetCacheLimit = 4,
-    SetWiredLimit = 5,
-    ClearCache = 6,
-    ResetPeak = 7,
-    Limit = 8,
-    FuseNothing = 9,
-}
-
 impl Api {
     /// Loads the shim and what it links to.
     ///
@@ -117,7 +100,7 @@ impl Api {
         let read = |which: Memory| {
             let mut out = 0;
             // SAFETY: the entry writes one integer.
-            let status = unsafe { (self.0.fl_memory)(which as c_int, 0, &raw mut out) };
+            let status = unsafe { (self.0.fl_memory)(which, 0, &raw mut out) };
             (status == 0).then_some(out >> 20)
         };
         match (read(Memory::Active), read(Memory::Limit)) {
@@ -162,7 +145,7 @@ impl Api {
     /// Reads or changes something about MLX's memory, which is one for the process.
     pub(crate) fn memory(self, what: Memory, value: u64) -> Result<u64> {
         let mut out = 0;
-        call!(self, fl_memory(what as c_int, value, &raw mut out))?;
+        call!(self, fl_memory(what, value, &raw mut out))?;
         Ok(out)
     }
 
@@ -174,7 +157,7 @@ impl Api {
 
     /// Compiled functions are kept as they are, without kernels of their own; for the whole process.
     pub(crate) fn fuse_nothing(self) -> Result<()> {
-        self.memory(Memory::FuseNothing, 0).map(drop)
+        call!(self, fl_fuse_nothing())
     }
 
     /// Computes the arrays and all they depend on.

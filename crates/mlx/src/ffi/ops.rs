@@ -1,112 +1,14 @@
 //! Operations on arrays. They only extend MLX's graph; what they refuse, they refuse at once.
 
-use std::ffi::{CString, c_int};
+use std::ffi::CString;
 
 use flambeau_tensor::DType;
 
-use super::{Api, Array, Failure, Raw, Result, call, table};
-
-/// Codes count in the order of the shim's table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(i32)]
-pub(crate) enum Unary {
-    Abs,
-    Negative,
-    Sign,
-    Floor,
-    Ceil,
-    Square,
-    Sqrt,
-    Rsqrt,
-    Reciprocal,
-    Exp,
-    Expm1,
-    Log,
-    Log2,
-    Log10,
-    Log1p,
-    Sin,
-    Cos,
-    Tan,
-    Arcsin,
-    Arccos,
-    Arctan,
-    Sinh,
-    Cosh,
-    Tanh,
-    Arcsinh,
-    Arccosh,
-    Arctanh,
-    Erf,
-    Sigmoid,
-    LogicalNot,
-    BitwiseInvert,
-    IsNan,
-    /// The same elements in row-major storage.
-    Contiguous,
-}
-
-/// Codes count in the order of the shim's table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(i32)]
-pub(crate) enum Binary {
-    Add,
-    Subtract,
-    Multiply,
-    Divide,
-    /// Integers divide toward zero, and zero divisors end the process: see `ops::elementwise`.
-    FloorDivide,
-    Remainder,
-    Power,
-    Maximum,
-    Minimum,
-    Arctan2,
-    LogAddExp,
-    Less,
-    LessEqual,
-    Greater,
-    GreaterEqual,
-    Equal,
-    NotEqual,
-    LogicalAnd,
-    LogicalOr,
-    BitwiseAnd,
-    BitwiseOr,
-    BitwiseXor,
-    LeftShift,
-    RightShift,
-    Matmul,
-}
-
-/// Codes count in the order of the shim's switch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(i32)]
-pub(crate) enum Reduce {
-    Sum,
-    Prod,
-    Max,
-    Min,
-    Mean,
-    Var,
-    Std,
-    Any,
-    All,
-    LogSumExp,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(i32)]
-pub(crate) enum ArgReduce {
-    Max,
-    Min,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(i32)]
-pub(crate) enum Order {
-    Sort,
-    Argsort,
-}
+use super::{
+    Api, Array, Failure, Raw, Result, call,
+    codes::{AlongAxis, ArgReduce, Binary, Join, Norm, Order, Reduce, Reform, Triangle, Unary},
+    table,
+};
 
 /// A list of sizes or axes as the shim takes it.
 pub(crate) type Axes = smallvec::SmallVec<[i64; 8]>;
@@ -170,11 +72,11 @@ impl Array {
 /// Element by element, reductions, orders.
 impl Array {
     pub(crate) fn unary(&self, op: Unary) -> Result<Array> {
-        op!(self, fl_unary(op as c_int, self.raw()))
+        op!(self, fl_unary(op, self.raw()))
     }
 
     pub(crate) fn binary(&self, op: Binary, b: &Array) -> Result<Array> {
-        op!(self, fl_binary(op as c_int, self.raw(), b.raw()))
+        op!(self, fl_binary(op, self.raw(), b.raw()))
     }
 
     /// `self ? x : y`.
@@ -197,15 +99,15 @@ impl Array {
     }
 
     pub(crate) fn reduce(&self, op: Reduce, axes: &[i64], keepdims: bool, ddof: i32) -> Result<Array> {
-        op!(self, fl_reduce(op as c_int, self.raw(), axes.into(), keepdims.into(), ddof))
+        op!(self, fl_reduce(op, self.raw(), axes.into(), keepdims.into(), ddof))
     }
 
     pub(crate) fn arg_reduce(&self, op: ArgReduce, axis: i32, keepdims: bool) -> Result<Array> {
-        op!(self, fl_arg_reduce(op as c_int, self.raw(), axis, keepdims.into()))
+        op!(self, fl_arg_reduce(op, self.raw(), axis, keepdims.into()))
     }
 
     pub(crate) fn order(&self, op: Order, axis: i32) -> Result<Array> {
-        op!(self, fl_order(op as c_int, self.raw(), 0, axis))
+        op!(self, fl_order(op, self.raw(), axis))
     }
 
     pub(crate) fn cumsum(&self, axis: i32, reverse: bool, inclusive: bool) -> Result<Array> {
@@ -221,28 +123,28 @@ impl Array {
 impl Array {
     pub(crate) fn reshape(&self, shape: &[usize]) -> Result<Array> {
         let shape = list(shape);
-        op!(self, fl_reform(0, self.raw(), shape[..].into()))
+        op!(self, fl_reform(Reform::Reshape, self.raw(), shape[..].into()))
     }
 
     pub(crate) fn transpose(&self, perm: &[i64]) -> Result<Array> {
-        op!(self, fl_reform(1, self.raw(), perm.into()))
+        op!(self, fl_reform(Reform::Transpose, self.raw(), perm.into()))
     }
 
     pub(crate) fn broadcast(&self, shape: &[usize]) -> Result<Array> {
         let shape = list(shape);
-        op!(self, fl_reform(2, self.raw(), shape[..].into()))
+        op!(self, fl_reform(Reform::BroadcastTo, self.raw(), shape[..].into()))
     }
 
     pub(crate) fn expand_dims(&self, axis: i64) -> Result<Array> {
-        op!(self, fl_reform(3, self.raw(), (&[axis][..]).into()))
+        op!(self, fl_reform(Reform::ExpandDims, self.raw(), (&[axis][..]).into()))
     }
 
     pub(crate) fn squeeze(&self, axes: &[i64]) -> Result<Array> {
-        op!(self, fl_reform(4, self.raw(), axes.into()))
+        op!(self, fl_reform(Reform::Squeeze, self.raw(), axes.into()))
     }
 
     pub(crate) fn tile(&self, reps: &[i64]) -> Result<Array> {
-        op!(self, fl_reform(5, self.raw(), reps.into()))
+        op!(self, fl_reform(Reform::Tile, self.raw(), reps.into()))
     }
 
     /// Elements of the row-major array at `offset + sum(i * strides)`; the caller has proved that they exist.
@@ -261,12 +163,12 @@ impl Array {
 
     pub(crate) fn concatenate(api: Api, parts: &[Array], axis: i32) -> Result<Array> {
         let parts: Vec<Raw> = parts.iter().map(Array::raw).collect();
-        api.make(|out| call!(api, fl_join(0, parts[..].into(), axis, out)))
+        api.make(|out| call!(api, fl_join(Join::Concatenate, parts[..].into(), axis, out)))
     }
 
     pub(crate) fn stack(api: Api, parts: &[Array], axis: i32) -> Result<Array> {
         let parts: Vec<Raw> = parts.iter().map(Array::raw).collect();
-        api.make(|out| call!(api, fl_join(1, parts[..].into(), axis, out)))
+        api.make(|out| call!(api, fl_join(Join::Stack, parts[..].into(), axis, out)))
     }
 
     /// Mode `constant` fills with `value`, `edge` repeats the border.
@@ -281,12 +183,12 @@ impl Array {
 
     /// `j <= i + k` of the last two axes.
     pub(crate) fn tril(&self, k: i32) -> Result<Array> {
-        op!(self, fl_triangle(0, self.raw(), k))
+        op!(self, fl_triangle(Triangle::Tril, self.raw(), k))
     }
 
     /// `j >= i + k` of the last two axes.
     pub(crate) fn triu(&self, k: i32) -> Result<Array> {
-        op!(self, fl_triangle(1, self.raw(), k))
+        op!(self, fl_triangle(Triangle::Triu, self.raw(), k))
     }
 
     pub(crate) fn roll(&self, shift: i32, axis: i32) -> Result<Array> {
@@ -297,15 +199,15 @@ impl Array {
 /// Indexing. MLX checks no index: callers prove or clamp them.
 impl Array {
     pub(crate) fn take(&self, indices: &Array, axis: i32) -> Result<Array> {
-        op!(self, fl_along_axis(3, self.raw(), indices.raw(), std::ptr::null_mut(), axis))
+        op!(self, fl_along_axis(AlongAxis::Take, self.raw(), indices.raw(), std::ptr::null_mut(), axis))
     }
 
     pub(crate) fn take_along_axis(&self, indices: &Array, axis: i32) -> Result<Array> {
-        op!(self, fl_along_axis(0, self.raw(), indices.raw(), std::ptr::null_mut(), axis))
+        op!(self, fl_along_axis(AlongAxis::TakeAlongAxis, self.raw(), indices.raw(), std::ptr::null_mut(), axis))
     }
 
     pub(crate) fn scatter_add(&self, indices: &Array, updates: &Array, axis: i32) -> Result<Array> {
-        op!(self, fl_along_axis(2, self.raw(), indices.raw(), updates.raw(), axis))
+        op!(self, fl_along_axis(AlongAxis::ScatterAdd, self.raw(), indices.raw(), updates.raw(), axis))
     }
 
     pub(crate) fn gather(&self, indices: &[Array], axes: &[i64], sizes: &[i64]) -> Result<Array> {
@@ -399,11 +301,11 @@ impl Array {
     }
 
     pub(crate) fn rms_norm(&self, weight: Option<&Array>, eps: f32) -> Result<Array> {
-        op!(self, fl_norm(0, self.raw(), raw_or_null(weight), std::ptr::null_mut(), eps))
+        op!(self, fl_norm(Norm::Rms, self.raw(), raw_or_null(weight), std::ptr::null_mut(), eps))
     }
 
     pub(crate) fn layer_norm(&self, weight: Option<&Array>, bias: Option<&Array>, eps: f32) -> Result<Array> {
-        op!(self, fl_norm(1, self.raw(), raw_or_null(weight), raw_or_null(bias), eps))
+        op!(self, fl_norm(Norm::Layer, self.raw(), raw_or_null(weight), raw_or_null(bias), eps))
     }
 
     /// Rotates by an integer `offset`; `freqs` are periods and replace `base`.

@@ -4,6 +4,8 @@ use std::ffi::{c_char, c_int, c_void};
 
 use libloading::Library;
 
+use super::codes::{AlongAxis, ArgReduce, Binary, Join, Memory, Norm, Order, Reduce, Reform, TemplateKind, Triangle, Unary};
+
 /// An array that the shim owns.
 pub(super) type Raw = *mut c_void;
 
@@ -73,7 +75,7 @@ pub(super) struct Launch {
     pub(super) grid: [i32; 3],
     pub(super) threads: [i32; 3],
     pub(super) template_names: *const *const c_char,
-    pub(super) template_kinds: *const i32,
+    pub(super) template_kinds: *const TemplateKind,
     pub(super) template_values: *const i32,
     pub(super) n_templates: usize,
     pub(super) has_init: i32,
@@ -112,7 +114,8 @@ table! {
     fn fl_device_info(c_int, c_int, *mut c_char, usize) -> c_int;
     fn fl_use_device(c_int, c_int) -> c_int;
     fn fl_synchronize() -> c_int;
-    fn fl_memory(c_int, u64, *mut u64) -> c_int;
+    fn fl_fuse_nothing() -> c_int;
+    fn fl_memory(Memory, u64, *mut u64) -> c_int;
     fn fl_live_arrays() -> i64;
     fn fl_array_new(*mut c_void, Ints, c_int, Release, *mut c_void, *mut Raw) -> c_int;
     fn fl_array_clone(Raw, *mut Raw) -> c_int;
@@ -124,33 +127,33 @@ table! {
     fn fl_closure_call(Raw, Arrays, *mut Raw) -> c_int;
     fn fl_closure_free(Raw);
 
-    fn fl_unary(c_int, Raw, *mut Raw) -> c_int;
-    fn fl_binary(c_int, Raw, Raw, *mut Raw) -> c_int;
+    fn fl_unary(Unary, Raw, *mut Raw) -> c_int;
+    fn fl_binary(Binary, Raw, Raw, *mut Raw) -> c_int;
     fn fl_where(Raw, Raw, Raw, *mut Raw) -> c_int;
     fn fl_round(Raw, c_int, *mut Raw) -> c_int;
     fn fl_astype(Raw, c_int, *mut Raw) -> c_int;
     fn fl_view(Raw, c_int, *mut Raw) -> c_int;
-    fn fl_reduce(c_int, Raw, Ints, c_int, c_int, *mut Raw) -> c_int;
-    fn fl_arg_reduce(c_int, Raw, c_int, c_int, *mut Raw) -> c_int;
-    fn fl_order(c_int, Raw, c_int, c_int, *mut Raw) -> c_int;
+    fn fl_reduce(Reduce, Raw, Ints, c_int, c_int, *mut Raw) -> c_int;
+    fn fl_arg_reduce(ArgReduce, Raw, c_int, c_int, *mut Raw) -> c_int;
+    fn fl_order(Order, Raw, c_int, *mut Raw) -> c_int;
     fn fl_cumsum(Raw, c_int, c_int, c_int, *mut Raw) -> c_int;
     fn fl_softmax(Raw, c_int, c_int, *mut Raw) -> c_int;
 
     fn fl_full(Ints, f64, c_int, *mut Raw) -> c_int;
     fn fl_arange(f64, f64, f64, c_int, *mut Raw) -> c_int;
     fn fl_random_bits(Ints, c_int, Raw, *mut Raw) -> c_int;
-    fn fl_reform(c_int, Raw, Ints, *mut Raw) -> c_int;
+    fn fl_reform(Reform, Raw, Ints, *mut Raw) -> c_int;
     fn fl_as_strided(Raw, Ints, Ints, u64, *mut Raw) -> c_int;
     fn fl_slice(Raw, Ints, Ints, Ints, *mut Raw) -> c_int;
     fn fl_slice_update(Raw, Raw, Ints, Ints, Ints, *mut Raw) -> c_int;
     fn fl_slice_at(Raw, Raw, Ints, Ints, *mut Raw) -> c_int;
     fn fl_slice_update_at(Raw, Raw, Raw, Ints, *mut Raw) -> c_int;
-    fn fl_join(c_int, Arrays, c_int, *mut Raw) -> c_int;
+    fn fl_join(Join, Arrays, c_int, *mut Raw) -> c_int;
     fn fl_pad(Raw, Ints, Ints, Raw, *const c_char, *mut Raw) -> c_int;
     fn fl_repeat(Raw, c_int, c_int, *mut Raw) -> c_int;
-    fn fl_triangle(c_int, Raw, c_int, *mut Raw) -> c_int;
+    fn fl_triangle(Triangle, Raw, c_int, *mut Raw) -> c_int;
     fn fl_roll(Raw, c_int, c_int, *mut Raw) -> c_int;
-    fn fl_along_axis(c_int, Raw, Raw, Raw, c_int, *mut Raw) -> c_int;
+    fn fl_along_axis(AlongAxis, Raw, Raw, Raw, c_int, *mut Raw) -> c_int;
     fn fl_gather(Raw, Arrays, Ints, Ints, *mut Raw) -> c_int;
     fn fl_scatter(Raw, Arrays, Raw, Ints, *mut Raw) -> c_int;
 
@@ -160,7 +163,7 @@ table! {
     fn fl_gather_qmm(Raw, Raw, Raw, Raw, Raw, Raw, c_int, Quant, c_int, *mut Raw) -> c_int;
     fn fl_dequantize(Raw, Raw, Raw, Quant, *mut Raw) -> c_int;
     fn fl_conv(Raw, Raw, Ints, Ints, Ints, Ints, Ints, c_int, c_int, *mut Raw) -> c_int;
-    fn fl_norm(c_int, Raw, Raw, Raw, f32, *mut Raw) -> c_int;
+    fn fl_norm(Norm, Raw, Raw, Raw, f32, *mut Raw) -> c_int;
     fn fl_rope(Raw, c_int, c_int, f32, f32, Raw, Raw, *mut Raw) -> c_int;
     fn fl_attention(Raw, Raw, Raw, f32, *const c_char, Raw, *mut Raw) -> c_int;
     fn fl_kernel_new(*const KernelText, *mut Raw) -> c_int;
