@@ -2,7 +2,7 @@
 
 use flambeau_ir::{
     engine::KvCacheConfig,
-    kv::{KvLayout, Runs},
+    kv::{self, Runs},
 };
 use flambeau_kernels::Pool;
 use flambeau_tensor::{AlignedBytes, DType};
@@ -15,23 +15,13 @@ use crate::{
 
 /// Keys and values of every layer of one sequence.
 #[derive(Debug)]
-pub(crate) struct KvCache {
-    layout: KvLayout,
-    layers: Vec<Layer>,
-}
-
-/// Pools `[1, heads, slots, head_dim]` of keys and of values.
-#[derive(Debug)]
-struct Layer {
-    pools: [Array; 2],
-    slots: usize,
-}
+pub(crate) struct KvCache(kv::KvCache<Array>);
 
 /// What a query of one step attends to.
-pub(crate) struct Span {
+pub(crate) struct CacheView {
     /// Slots that hold the keys.
     pub(crate) runs: Runs,
-    /// The layer's window, if keys inside the span lie outside of it for some of the step's queries.
+    /// The layer's window, if some of the step's queries do not see all of these keys.
     pub(crate) window: Option<usize>,
 }
 
@@ -47,57 +37,40 @@ impl KvCache {
     /// # Errors
     /// For a capacity, window, head count or head size of zero, a type that is not floating, or sizes beyond the address space.
     pub(crate) fn new(config: &KvCacheConfig) -> Result<KvCache> {
-        let layout = KvLayout::new(config)?;
-        let layers = layout
-            .pools()
-            .map(|shape| Ok(Layer { pools: [zeros(config.dtype, shape)?, zeros(config.dtype, shape)?], slots: shape[2] }));
-        let layers = layers.collect::<Result<_>>()?;
-        Ok(KvCache { layout, layers })
+        Ok(KvCache(kv::KvCache::new(config, |shape| zeros(config.dtype, shape))?))
     }
 
     pub(crate) fn config(&self) -> &KvCacheConfig {
-        self.layout.config()
+        self.0.config()
     }
 
     /// Writes `k` and `v` `[1, heads, T, head_dim]` from `position` on, and says which slots the step reads.
     ///
     /// # Errors
     /// If they do not fit the layer, or the step reaches beyond the capacity.
-    pub(crate) fn update(&mut self, pool: &Pool, id: i32, position: i64, [k, v]: [&Array; 2]) -> Result<Span> {
-        let index = self.layout.index(id)?;
-        let storage = &mut self.layers[index];
-        let step = self.layout.step(index, storage.slots, position, [&k.shape, &v.shape])?;
-        storage.grow(pool, step.slots)?;
+    pub(crate) fn update(&mut self, pool: &Pool, id: i32, position: i64, [k, v]: [&Array; 2]) -> Result<CacheView> {
+        let (step, pools) = self.0.step(id, position, [&k.shape, &v.shape], |old, slots| grown(pool, old, slots))?;
         let mut done = 0;
         for (start, n) in step.writes {
-            for (to, from) in storage.pools.iter_mut().zip([k, v]) {
+            for (to, from) in pools.iter_mut().zip([k, v]) {
                 with_region(to, &[(2, start, n, 1)], |region| cast_into(pool, &from.narrow(2, done, n, 1), region))?;
             }
             done += n;
         }
-        Ok(Span { runs: step.reads, window: step.window })
+        Ok(CacheView { runs: step.reads, window: step.window })
     }
 
     /// The layer's pools of keys and values.
     pub(crate) fn pools(&self, id: i32) -> Result<[Array; 2]> {
-        Ok(self.layers[self.layout.index(id)?].pools.clone())
+        Ok(self.0.layer(id)?.clone())
     }
 }
 
-impl Layer {
-    /// Makes room for `slots` positions, keeping those that are there.
-    fn grow(&mut self, pool: &Pool, slots: usize) -> Result<()> {
-        if slots == self.slots {
-            return Ok(());
-        }
-        for old in &mut self.pools {
-            let mut new = zeros(old.dtype, [1, old.shape[1], slots, old.shape[3]])?;
-            with_region(&mut new, &[(2, 0, self.slots, 1)], |region| cast_into(pool, old, region))?;
-            *old = new;
-        }
-        self.slots = slots;
-        Ok(())
-    }
+/// A pool with room for `new` positions that holds the `old` ones of another.
+fn grown(pool: &Pool, from: &Array, [old, new]: [usize; 2]) -> Result<Array> {
+    let mut to = zeros(from.dtype, [1, from.shape[1], new, from.shape[3]])?;
+    with_region(&mut to, &[(2, 0, old, 1)], |region| cast_into(pool, from, region))?;
+    Ok(to)
 }
 
 #[cfg(test)]

@@ -1,27 +1,40 @@
-//! Which slots of its storage a cache behind `UpdateAndAttend` nodes writes and reads. Engines hold the storage.
+//! The cache behind `UpdateAndAttend` nodes: which slots of its storage a step writes and reads. Engines hold the storage.
 
-use crate::{
-    InferError,
-    engine::{KvCacheConfig, KvLayer},
-};
+use flambeau_tensor::DType;
+
+use crate::InferError;
 
 /// Positions for which a layer without a window holds storage at first; it doubles as needed.
 const INITIAL_CAPACITY: usize = 512;
 
+/// Configuration of the cache behind `UpdateAndAttend` nodes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KvCacheConfig {
+    /// Positions that the cache can hold.
+    pub capacity: usize,
+    /// One entry per layer.
+    pub layers: Vec<KvLayer>,
+    /// Storage type of keys and values.
+    pub dtype: DType,
+    /// Most positions written by one step; bounds the storage of windowed layers. `None`: the window.
+    pub max_write: Option<usize>,
+}
+
+/// One layer of a [`KvCacheConfig`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct KvLayer {
+    /// Positions that stay visible; `None` keeps all.
+    pub window: Option<usize>,
+    pub n_kv_heads: usize,
+    pub head_dim: usize,
+}
+
 /// Physical runs of slots, oldest position first: start and length, the second possibly empty.
 pub type Runs = [(usize, usize); 2];
-
-/// A cache's checked configuration.
-#[derive(Clone, Debug)]
-pub struct KvLayout {
-    config: KvCacheConfig,
-}
 
 /// What one step does to a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvStep {
-    /// Slots that the layer's storage must have before the step writes.
-    pub slots: usize,
     /// Slots of the step's own positions.
     pub writes: Runs,
     /// Slots of the keys that the step's queries see, all together.
@@ -46,58 +59,113 @@ fn runs(start: usize, count: usize, slots: usize) -> Runs {
     [(at, first), (0, count - first)]
 }
 
-impl KvLayout {
-    /// Accepts a configuration.
+/// Accepts a configuration.
+fn check(config: &KvCacheConfig) -> Result<(), InferError> {
+    if config.capacity == 0 || config.max_write == Some(0) || !config.dtype.is_float() {
+        return refuse("the cache needs a capacity, a step size above zero and a float type");
+    }
+    for layer in &config.layers {
+        if layer.window == Some(0) || layer.n_kv_heads == 0 || layer.head_dim == 0 {
+            return refuse("a cache layer needs a window, heads and a head size above zero");
+        }
+        if layer.window.is_some_and(|window| ring_slots(window, config.max_write).is_none()) {
+            return refuse("a cache window is too large");
+        }
+    }
+    Ok(())
+}
+
+/// Keys and values of every layer of one sequence, in an engine's arrays `P`.
+#[derive(Debug)]
+pub struct KvCache<P> {
+    config: KvCacheConfig,
+    layers: Vec<Layer<P>>,
+}
+
+/// Pools `[1, heads, slots, head_dim]` of keys and of values.
+#[derive(Debug)]
+struct Layer<P> {
+    pools: [P; 2],
+    slots: usize,
+}
+
+impl<P> KvCache<P> {
+    /// An empty cache, whose pools `zeros` makes.
     ///
     /// # Errors
-    /// For a capacity, window, head count or head size of zero, a type that is not floating, or a window beyond the address space.
-    pub fn new(config: &KvCacheConfig) -> Result<KvLayout, InferError> {
-        if config.capacity == 0 || config.max_write == Some(0) || !config.dtype.is_float() {
-            return refuse("the cache needs a capacity, a step size above zero and a float type");
-        }
-        for layer in &config.layers {
-            if layer.window == Some(0) || layer.n_kv_heads == 0 || layer.head_dim == 0 {
-                return refuse("a cache layer needs a window, heads and a head size above zero");
-            }
-            if layer.window.is_some_and(|window| ring_slots(window, config.max_write).is_none()) {
-                return refuse("a cache window is too large");
-            }
-        }
-        Ok(KvLayout { config: config.clone() })
+    /// For a capacity, window, head count or head size of zero, a type that is not floating, or a window beyond the address space;
+    /// and if `zeros` fails.
+    pub fn new<E: From<InferError>>(
+        config: &KvCacheConfig,
+        zeros: impl Fn([usize; 4]) -> Result<P, E>,
+    ) -> Result<KvCache<P>, E> {
+        check(config)?;
+        let layer = |layer: &KvLayer| {
+            let ring = layer.window.and_then(|window| ring_slots(window, config.max_write));
+            let slots = ring.unwrap_or(config.capacity.min(INITIAL_CAPACITY));
+            let shape = [1, layer.n_kv_heads, slots, layer.head_dim];
+            Ok(Layer { pools: [zeros(shape)?, zeros(shape)?], slots })
+        };
+        let layers = config.layers.iter().map(layer).collect::<Result<_, E>>()?;
+        Ok(KvCache { config: config.clone(), layers })
     }
 
-    /// What was accepted.
     pub fn config(&self) -> &KvCacheConfig {
         &self.config
     }
 
-    /// Shape `[1, heads, slots, head_dim]` of each layer's first storage of keys, and of values.
-    pub fn pools(&self) -> impl Iterator<Item = [usize; 4]> {
-        self.config.layers.iter().map(|layer| {
-            let ring = layer.window.and_then(|window| ring_slots(window, self.config.max_write));
-            let slots = ring.unwrap_or(self.config.capacity.min(INITIAL_CAPACITY));
-            [1, layer.n_kv_heads, slots, layer.head_dim]
-        })
+    /// Every pool.
+    pub fn pools(&self) -> impl Iterator<Item = &P> {
+        self.layers.iter().flat_map(|layer| &layer.pools)
     }
 
-    /// The layer's index.
+    /// Every pool.
+    pub fn pools_mut(&mut self) -> impl Iterator<Item = &mut P> {
+        self.layers.iter_mut().flat_map(|layer| &mut layer.pools)
+    }
+
+    /// The layer's pools of keys and values.
     ///
     /// # Errors
     /// If there is no such layer.
-    pub fn index(&self, id: i32) -> Result<usize, InferError> {
+    pub fn layer(&self, id: i32) -> Result<&[P; 2], InferError> {
+        Ok(&self.layers[self.index(id)?].pools)
+    }
+
+    /// Where keys and values of these shapes, `[1, heads, T, head_dim]`, go if they are written from `position` on, and the pools to
+    /// write them to. If the layer has too few slots, `grow` first gives each pool the second number of slots instead of the first.
+    ///
+    /// # Errors
+    /// If they do not fit the layer, the step reaches beyond the capacity, or `grow` fails.
+    pub fn step<E: From<InferError>>(
+        &mut self,
+        id: i32,
+        position: i64,
+        keys_values: [&[usize]; 2],
+        grow: impl Fn(&P, [usize; 2]) -> Result<P, E>,
+    ) -> Result<(KvStep, &mut [P; 2]), E> {
+        let index = self.index(id)?;
+        let (step, slots) = self.place(index, position, keys_values)?;
+        let layer = &mut self.layers[index];
+        if slots != layer.slots {
+            for pool in &mut layer.pools {
+                *pool = grow(pool, [layer.slots, slots])?;
+            }
+            layer.slots = slots;
+        }
+        Ok((step, &mut layer.pools))
+    }
+
+    fn index(&self, id: i32) -> Result<usize, InferError> {
         let Ok(index) = usize::try_from(id) else { return refuse("the layer id is negative") };
-        match self.config.layers.len() {
+        match self.layers.len() {
             count if index < count => Ok(index),
             count => refuse(format!("layer {index} of a cache with {count} layers")),
         }
     }
 
-    /// What writing keys and values of these shapes, `[1, heads, T, head_dim]`, from `position` on does to the layer of that
-    /// index, whose storage has `slots` now.
-    ///
-    /// # Errors
-    /// If they do not fit the layer, or the step reaches beyond the capacity.
-    pub fn step(&self, index: usize, slots: usize, position: i64, [k, v]: [&[usize]; 2]) -> Result<KvStep, InferError> {
+    /// What the step does to the layer of that index, and the slots that its pools must have.
+    fn place(&self, index: usize, position: i64, [k, v]: [&[usize]; 2]) -> Result<(KvStep, usize), InferError> {
         let KvLayer { window, n_kv_heads, head_dim } = self.config.layers[index];
         let (count, capacity) = (k.get(2).copied().unwrap_or(0), self.config.capacity);
         let expected = [1, n_kv_heads, count, head_dim];
@@ -111,12 +179,12 @@ impl KvLayout {
         if window.is_some_and(|w| count > self.config.max_write.unwrap_or(w)) {
             return refuse(format!("a step of {count} positions is too long for the layer's window"));
         }
-        let mut slots = slots;
+        let mut slots = self.layers[index].slots;
         while window.is_none() && slots < end {
             slots = slots.saturating_mul(2).min(capacity);
         }
         let first = window.map_or(0, |w| (position + 1).saturating_sub(w));
         let window = window.filter(|&w| w < end - first && count > 1);
-        Ok(KvStep { slots, writes: runs(position, count, slots), reads: runs(first, end - first, slots), window })
+        Ok((KvStep { writes: runs(position, count, slots), reads: runs(first, end - first, slots), window }, slots))
     }
 }

@@ -23,7 +23,7 @@ use crate::{
     locate::is_supported,
     owner::Owner,
     probe,
-    session::{MlxSession, State, engine_error},
+    session::{MlxSession, State},
 };
 
 /// How the engine uses MLX.
@@ -208,7 +208,7 @@ impl Engine for MlxEngine {
             require_room(api, weights.saturating_add(state_bytes(&graph, &options)))?;
             let uploads = upload(api, &uploaded, tensors)?;
             let mut state =
-                State::new(graph, (api, device, support, compiles), options.kv_cache.as_ref(), uploads).map_err(engine_error)?;
+                State::new(graph, (api, device, support, compiles), options.kv_cache.as_ref(), uploads).map_err(EngineError::from)?;
             options.shared.map_or(Ok(()), |shared| state.share(shared, queue))?;
             state.machine.profile = profile.then(Profile::default);
             Ok(state)
@@ -276,5 +276,5 @@ fn upload(api: Api, known: &Uploads, tensors: Vec<Tensor>) -> Result<Vec<(Slot, 
         known.insert(key, Arc::downgrade(&upload));
         Ok((slot, upload))
     };
-    tensors.into_iter().map(bring).collect::<crate::error::Result<_>>().map_err(engine_error)
+    tensors.into_iter().map(bring).collect::<crate::error::Result<_>>().map_err(EngineError::from)
 }

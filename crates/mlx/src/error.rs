@@ -1,11 +1,8 @@
-//! What goes wrong between Flambeau and MLX, and while a node runs.
+//! What goes wrong between Flambeau and MLX.
 
 use std::path::PathBuf;
 
-use flambeau_ir::InferError;
-use flambeau_tensor::DType;
-
-use crate::ffi::Failure;
+pub(crate) use flambeau_ir::engine::OpError;
 
 /// Why the engine cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -41,54 +38,6 @@ pub enum Error {
 
 fn list(paths: &[PathBuf]) -> String {
     paths.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ")
-}
-
-/// Why a node did not run. The session adds the chain, the instruction and the node's name.
-#[derive(Clone, Debug, thiserror::Error)]
-pub(crate) enum OpError {
-    /// The node's rule refuses its operands.
-    #[error(transparent)]
-    Infer(Box<InferError>),
-    /// MLX refuses.
-    #[error(transparent)]
-    Mlx(#[from] Failure),
-    /// The node does not take this element type.
-    #[error("it does not take {0}")]
-    DType(DType),
-    /// The rule left a size open that must be known at run time.
-    #[error("the shape of {0} is not known")]
-    Open(flambeau_ir::Tid),
-    /// An index lies outside of its axis.
-    #[error("index {index} is out of range for size {size}")]
-    Index { index: i64, size: usize },
-    /// A node of a chain failed.
-    #[error("chain {}, instruction {} ({}): {}", .0.chain, .0.instruction, .0.node, .0.cause)]
-    At(Box<At>),
-    /// The operands' values break the node's contract.
-    #[error("{0}")]
-    Value(String),
-}
-
-/// Where a node failed, and why.
-#[derive(Clone, Debug)]
-pub(crate) struct At {
-    pub(crate) chain: u32,
-    pub(crate) instruction: u32,
-    pub(crate) node: &'static str,
-    pub(crate) cause: OpError,
-}
-
-impl From<InferError> for OpError {
-    fn from(error: InferError) -> OpError {
-        OpError::Infer(Box::new(error))
-    }
-}
-
-impl OpError {
-    /// An [`OpError::Value`].
-    pub(crate) fn value(what: impl Into<String>) -> OpError {
-        OpError::Value(what.into())
-    }
 }
 
 /// Result of running a node.

@@ -13,7 +13,6 @@
 
 #![deny(unsafe_code)]
 
-mod common;
 mod cx;
 mod engine;
 mod error;
@@ -28,6 +27,7 @@ mod pipelined;
 mod probe;
 mod profile;
 mod session;
+mod shared;
 mod shim;
 mod trace;
 

@@ -8,7 +8,7 @@ use flambeau_tensor::DType;
 use crate::{
     error::{OpError, Result},
     ffi::{Api, ArgReduce, Array, Binary, Order, Reduce, Unary},
-    session::{Built, Feedback, MlxSession, Pending, State, engine_error, last_entry},
+    session::{Built, Feedback, MlxSession, Pending, State, last_entry},
 };
 
 /// Submitted steps.
@@ -61,13 +61,13 @@ impl State {
         let Some(Pending::Array(logits)) = built.results.get(step.logits) else {
             return Err(EngineError::Arguments(format!("result {} holds no logits", step.logits)));
         };
-        let submit = || {
+        let submit = || -> Result<_> {
             let token = sample(&row(logits)?, &step.sampling)?;
             let buffers = self.buffers()?;
             self.machine.api.submit(std::iter::once(&token).chain(&buffers))?;
             Ok((token.share()?, token))
         };
-        submit().map_err(engine_error)
+        submit().map_err(EngineError::from)
     }
 
     /// The token of the previous step in place of an input.
@@ -78,7 +78,7 @@ impl State {
             return Err(refuse("it is not a tensor of one element"));
         };
         let array = last.cast(replaced.dtype()).and_then(|token| token.reshape(replaced.shape()));
-        Ok(Feedback { input, array: array.map_err(|e| engine_error(e.into()))? })
+        Ok(Feedback { input, array: array.map_err(OpError::from)? })
     }
 
     fn receive(&mut self) -> Result<u32, EngineError> {
@@ -88,7 +88,7 @@ impl State {
         if read.is_err() {
             self.settle();
         }
-        let id = read.map_err(engine_error)?.first().copied().unwrap_or(NONE as i64);
+        let id = read.map_err(EngineError::from)?.first().copied().unwrap_or(NONE as i64);
         u32::try_from(id).map_err(|_| EngineError::Arguments("no logit exceeds −∞".into()))
     }
 }

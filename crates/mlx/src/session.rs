@@ -9,24 +9,24 @@ use std::{
 };
 
 use flambeau_ir::{
-    ChainId, Checked, Node, Slot as GraphSlot, SlotClass, Tid,
+    ChainId, Checked, Slot as GraphSlot, SlotClass, Tid,
     engine::{BoundInput, EngineError, KvCacheConfig, PipelinedDecoding, Profile, Session, SharedState, Span, Value, bind_inputs},
 };
 use flambeau_tensor::Shape;
 
 use crate::{
     Device,
-    common::Common,
     cx::{Machine, Slot, cast},
     engine::Upload,
-    error::{At, OpError, Result},
+    error::{OpError, Result},
     eval::{self, Support},
     ffi::{Api, Array, Memory, Unary},
-    kv::KvCache,
+    kv,
     ops::shape::Window,
     owner::{Owner, Queue},
     pipelined::InFlight,
     profile,
+    shared::{OnDevice, Shared},
     trace::Traces,
 };
 
@@ -150,7 +150,7 @@ pub(crate) struct State {
     compiles: Option<Arc<AtomicU64>>,
     pub(crate) in_flight: InFlight,
     /// Present if buffers are shared; they lie there between runs.
-    common: Option<Common>,
+    shared: Option<Shared>,
     /// Keeps the constants shared.
     _uploads: Vec<Arc<Upload>>,
 }
@@ -164,7 +164,7 @@ pub(crate) fn run_chain(m: &mut Machine, chain: ChainId) -> Result<()> {
     let nodes = graph.chains.get(chain.0 as usize).ok_or_else(|| OpError::value(format!("there is no chain {}", chain.0)))?;
     let mut plan = if chain.0 == graph.main { m.fused.take() } else { None };
     let mut at = 0;
-    let mut run = || {
+    let mut run = || -> Result<()> {
         while let Some(node) = nodes.get(at) {
             let start = m.profile.is_some().then(Instant::now);
             let fused = match &mut plan {
@@ -187,27 +187,9 @@ pub(crate) fn run_chain(m: &mut Machine, chain: ChainId) -> Result<()> {
         m.fused = plan;
     }
     result.map_err(|error| match nodes.get(at) {
-        Some(node) => located(error, chain.0, at, node),
+        Some(node) => error.at(chain.0, at, node),
         None => error,
     })
-}
-
-/// The innermost place wins: an instruction that runs a chain passes on where that chain failed.
-fn located(error: OpError, chain: u32, instruction: usize, node: &Node) -> OpError {
-    match error {
-        OpError::At(_) => error,
-        cause => OpError::At(Box::new(At { chain, instruction: instruction as u32, node: node.name(), cause })),
-    }
-}
-
-/// The error as the seam states it.
-pub(crate) fn engine_error(error: OpError) -> EngineError {
-    match error {
-        OpError::At(at) => {
-            EngineError::Node { chain: at.chain, instruction: at.instruction, node: at.node, what: at.cause.to_string() }
-        }
-        other => EngineError::Arguments(other.to_string()),
-    }
 }
 
 /// Zeros in the declared type and shape of a slot.
@@ -230,7 +212,7 @@ impl State {
         kv: Option<&KvCacheConfig>,
         uploads: Vec<(Slot, Arc<Upload>)>,
     ) -> Result<Box<State>> {
-        let kv = kv.map(|config| KvCache::new(api, config)).transpose()?;
+        let kv = kv.map(|config| kv::empty(api, config)).transpose()?;
         let mut machine = Machine::new(Arc::clone(&graph), api, device, support, kv);
         let mut kept = Vec::with_capacity(uploads.len());
         for ((slot, upload), tid) in uploads.into_iter().zip((0..).map(Tid)) {
@@ -253,7 +235,7 @@ impl State {
             traces: Traces::of(&graph),
             compiles,
             in_flight: InFlight::default(),
-            common: None,
+            shared: None,
             _uploads: kept,
         }))
     }
@@ -263,21 +245,21 @@ impl State {
     /// # Errors
     /// If something else lies there.
     pub(crate) fn share(&mut self, state: SharedState, queue: Queue) -> Result<(), EngineError> {
-        let buffers: Vec<Tid> = self.initial.iter().map(|(tid, _)| *tid).collect();
-        self.common = Some(Common::join(&mut self.machine, &buffers, state, queue)?);
+        let (graph, keeper) = (Arc::clone(&self.machine.graph), OnDevice { queue, device: self.machine.device });
+        self.shared = Some(Shared::join(&graph, &mut self.machine, state, keeper)?);
         Ok(())
     }
 
     /// Runs `f` with every buffer bound, those that are shared included.
     fn with_buffers<T>(&mut self, f: impl FnOnce(&mut State) -> T) -> T {
-        let Some(common) = self.common.take() else { return f(self) };
-        let result = common.with(self, |state| &mut state.machine, f);
-        self.common = Some(common);
+        let Some(shared) = self.shared.take() else { return f(self) };
+        let result = shared.with(self, |state| &mut state.machine, f);
+        self.shared = Some(shared);
         result
     }
 
     fn run(&mut self, inputs: &[Value], wanted: Wanted) -> Result<Vec<Value>, EngineError> {
-        let result = self.build(inputs, None).and_then(|built| self.compute(built, wanted).map_err(engine_error));
+        let result = self.build(inputs, None).and_then(|built| self.compute(built, wanted).map_err(EngineError::from));
         if result.is_err() {
             self.settle();
         }
@@ -288,11 +270,11 @@ impl State {
     pub(crate) fn build(&mut self, inputs: &[Value], feedback: Option<&Feedback>) -> Result<Built, EngineError> {
         bind_inputs(&self.machine.graph, inputs)?.try_for_each(|input| input.map(drop))?;
         if let Some(result) = self.build_compiled(inputs, feedback) {
-            return result.map_err(engine_error);
+            return result.map_err(EngineError::from);
         }
         let held = self.bind(inputs, feedback)?;
         let main = ChainId(self.machine.graph.main);
-        let results = run_chain(&mut self.machine, main).and_then(|()| self.results()).map_err(engine_error);
+        let results = run_chain(&mut self.machine, main).and_then(|()| self.results()).map_err(EngineError::from);
         // Only then do intermediate arrays have no handle but MLX's own, so that MLX may reuse their storage.
         clear(&mut self.machine);
         Ok(Built { results: results?, _inputs: held })
@@ -339,8 +321,8 @@ impl State {
                         Some(feedback) => Slot::feedback(feedback, tensor),
                         None => Slot::from_tensor(m.api, tensor),
                     };
-                    let slot = slot.map_err(engine_error)?;
-                    held.push(slot.array.share().map_err(|e| engine_error(e.into()))?);
+                    let slot = slot.map_err(EngineError::from)?;
+                    held.push(slot.array.share().map_err(OpError::from)?);
                     m.set(tid, slot);
                 }
                 BoundInput::Int(vid, v) => {
@@ -375,7 +357,7 @@ impl State {
         let mut arrays: Vec<Array> =
             self.initial.iter().filter_map(|(tid, _)| handle(&self.machine, *tid).transpose()).collect::<Result<_>>()?;
         if let Some(kv) = &self.machine.kv {
-            arrays.extend(kv.arrays()?);
+            arrays.extend(kv::arrays(kv)?);
         }
         Ok(arrays)
     }
@@ -391,7 +373,7 @@ impl State {
             }
         }
         if let Some(kv) = &mut self.machine.kv {
-            kv.settle(self.machine.api);
+            kv::settle(kv, self.machine.api);
         }
         // The run's failure is what counts.
         let _ = self.machine.api.memory(Memory::ClearCache, 0);

@@ -2,8 +2,22 @@
 
 use std::{sync::Arc, time::Instant};
 
-use super::Span;
 use crate::Node;
+
+/// What one step of a measured run took.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Span {
+    /// The nodes that the step ran.
+    pub name: Arc<str>,
+    /// Nanoseconds from the session's loading to the step's begin.
+    pub start: u64,
+    /// Nanoseconds that the step took.
+    pub time: u64,
+    /// Bytes of operands and results, each counted once.
+    pub bytes: u64,
+    /// Floating-point operations of products; 0 where a step is none.
+    pub flops: u64,
+}
 
 /// Steps that a session remembers: half a minute of a small model, some tens of megabytes.
 const MAX_SPANS: usize = 1 << 20;

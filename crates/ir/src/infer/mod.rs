@@ -258,9 +258,13 @@ pub(crate) fn check_limits(dtype: DType, dims: &Dims, max_bytes: i64) -> Result<
     if bytes.is_some_and(|b| b > max_bytes) { refuse("more bytes than the limit") } else { Ok(()) }
 }
 
-/// An axis attribute as an index from the front.
-pub(crate) fn axis_of(axis: i32, rank: usize) -> Result<usize> {
-    normalize_axis(i64::from(axis), rank).ok_or(InferError::Axis { axis: i64::from(axis), rank })
+/// An axis that may count from the end as an index from the front.
+///
+/// # Errors
+/// If a tensor of that rank has no such axis.
+pub fn axis_of(axis: impl Into<i64>, rank: usize) -> Result<usize> {
+    let axis = axis.into();
+    normalize_axis(axis, rank).ok_or(InferError::Axis { axis, rank })
 }
 
 /// An attribute that has none of the values it may have.

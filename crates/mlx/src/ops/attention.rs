@@ -9,6 +9,7 @@ use crate::{
     error::{OpError, Result},
     eval::Eval,
     ffi::{Array, Binary, Reduce, Unary},
+    kv,
     ops::linalg::product_type,
 };
 
@@ -119,7 +120,7 @@ impl Eval for ir::UpdateAndAttend {
         let through = product_type(cx, q.dtype);
         let api = cx.api();
         let cache = cx.m.kv.as_mut().ok_or_else(|| OpError::value("the session was loaded without a cache"))?;
-        let span = cache.update(api, layer, position, [&k, &v])?;
+        let span = kv::update(cache, api, layer, position, [&k, &v])?;
         let (queries, keys) = (q.shape[2], span.count);
         let mask;
         let visible = match span.window {

@@ -1,8 +1,11 @@
 //! Nodes that run chains.
 
-use flambeau_ir::{self as ir, infer::run::Contents};
+use flambeau_ir::{
+    self as ir,
+    infer::{axis_of, run::Contents},
+};
 
-use super::{reduce::axis_of, shape::Window};
+use super::shape::Window;
 use crate::{
     cx::{Cx, Slot},
     error::{OpError, Result},
@@ -27,7 +30,7 @@ impl Eval for ir::Scan {
         let mut stacks: Vec<Vec<Slot>> = self.outputs.iter().map(|_| Vec::with_capacity(steps)).collect();
         for t in 0..steps {
             for (original, &slice) in originals.iter().zip(&self.sliced) {
-                let axis = axis_of(self.scan_axis.into(), original.rank())?;
+                let axis = axis_of(self.scan_axis, original.rank())?;
                 let part = Window::whole(&original.shape).narrow(axis, t, 1, 1).of(&original.array)?;
                 let mut shape = original.shape.clone();
                 shape.remove(axis);
@@ -54,7 +57,7 @@ fn stacked(cx: &Cx<'_>, parts: Vec<Slot>, output: ir::InOut, axis: i32) -> Resul
     if parts.iter().any(|p| p.dtype != dtype || p.shape != shape) {
         return Err(OpError::value(format!("{} changes its type or shape from step to step", output.0)));
     }
-    let axis = axis_of(axis.into(), shape.len() + 1)?;
+    let axis = axis_of(axis, shape.len() + 1)?;
     shape.insert(axis, steps);
     let arrays: Vec<Array> = parts.into_iter().map(|p| p.array).collect();
     Ok(Slot::new(Array::stack(cx.api(), &arrays, axis as i32)?, dtype, shape))

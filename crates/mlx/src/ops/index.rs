@@ -1,9 +1,12 @@
 //! Nodes that read elements at given indices. MLX checks no index: those that the host knows are proved, all others clamped.
 
-use flambeau_ir::{self as ir, infer::run::Contents};
+use flambeau_ir::{
+    self as ir,
+    infer::{axis_of, run::Contents},
+};
 use flambeau_tensor::{DType, Element, Tensor, with_dtype};
 
-use super::{reduce::axis_of, shape::Window};
+use super::shape::Window;
 use crate::{
     cx::{Cx, Slot},
     error::{OpError, Result},
@@ -77,7 +80,7 @@ fn safe_starts(cx: &Cx<'_>, indices: &Slot, n: usize, last: usize) -> Result<Arr
 impl Eval for ir::Take {
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let x = cx.get(self.x)?;
-        let axis = axis_of(self.axis.into(), x.rank())?;
+        let axis = axis_of(self.axis, x.rank())?;
         let single = cx.m.env.place(self.index)?;
         match (single, self.index) {
             (Some(index), _) => {
@@ -115,7 +118,7 @@ fn host_row(host: &Tensor, at: usize) -> Option<Tensor> {
 impl Eval for ir::TakeAlongAxis {
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let x = cx.get(self.x)?;
-        let axis = axis_of(self.axis.into(), x.rank())?;
+        let axis = axis_of(self.axis, x.rank())?;
         let spec = cx.out(self.out)?;
         let y = if spec.shape.contains(&0) {
             Array::full(cx.api(), &spec.shape, 0.0, spec.dtype)?
@@ -139,7 +142,7 @@ impl Eval for ir::Gather {
         }
         let (mut indices, mut axes) = (Vec::new(), Axes::new());
         for (&list, &axis) in self.indices.iter().zip(&self.axes) {
-            let axis = axis_of(axis.into(), x.rank())?;
+            let axis = axis_of(axis, x.rank())?;
             let n = x.shape[axis];
             let size = usize::try_from(self.slice_sizes[axis]).unwrap_or(0);
             indices.push(safe_starts(cx, cx.peek(list.0)?, n, n.saturating_sub(size))?);
@@ -154,7 +157,7 @@ impl Eval for ir::Gather {
 impl Eval for ir::ScatterAdd {
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let x = cx.get(self.x)?;
-        let axis = axis_of(self.axis.into(), x.rank())?;
+        let axis = axis_of(self.axis, x.rank())?;
         let indices = cx.get(self.indices)?;
         let mut shape = indices.shape.clone();
         for (i, d) in shape.iter_mut().enumerate() {

@@ -1,9 +1,8 @@
 //! Normalisations, softmax and rotary embedding.
 
-use flambeau_ir as ir;
+use flambeau_ir::{self as ir, infer::axis_of};
 use flambeau_tensor::DType;
 
-use super::reduce::axis_of;
 use crate::{
     cx::{Cx, cast},
     error::Result,
@@ -31,7 +30,7 @@ impl Eval for ir::Softmax {
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let spec = cx.out(self.out)?;
         let x = cx.get(self.x)?;
-        let axis = axis_of(self.axis.into(), x.rank())?;
+        let axis = axis_of(self.axis, x.rank())?;
         let is_last = axis + 1 == x.rank();
         // Only the kernel for the last axis keeps its sums in f32.
         let through = if spec.dtype.is_float() && is_last && !cx.is_cpu() { spec.dtype } else { DType::F32 };

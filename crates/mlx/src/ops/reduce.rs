@@ -1,7 +1,10 @@
 //! Nodes that reduce axes, and running sums.
 
-use flambeau_ir::{self as ir, infer::run::OutSpec};
-use flambeau_tensor::{DType, normalize_axis};
+use flambeau_ir::{
+    self as ir,
+    infer::{axis_of, run::OutSpec},
+};
+use flambeau_tensor::DType;
 
 use super::shape::Window;
 use crate::{
@@ -11,17 +14,12 @@ use crate::{
     ffi::{ArgReduce, Array, Axes, Binary, Order, Reduce, Unary},
 };
 
-/// An axis that the rule has accepted.
-pub(super) fn axis_of(axis: i64, rank: usize) -> Result<usize> {
-    normalize_axis(axis, rank).ok_or_else(|| ir::InferError::Axis { axis, rank }.into())
-}
-
 /// The axes as indices from the front; all if the list is empty.
 fn axes_of(axes: &[i32], rank: usize) -> Result<Axes> {
     if axes.is_empty() {
         return Ok((0..rank as i64).collect());
     }
-    axes.iter().map(|&a| Ok(axis_of(a.into(), rank)? as i64)).collect()
+    axes.iter().map(|&a| Ok(axis_of(a, rank)? as i64)).collect()
 }
 
 /// Sums of half precision run in f32, as PyTorch's do.
@@ -143,7 +141,7 @@ impl Eval for ir::Median {
 
 fn arg_reduce(cx: &mut Cx<'_>, op: ArgReduce, (x, out): (ir::In, ir::Out), axis: i32, keepdims: bool) -> Result<()> {
     let (x, spec) = (cx.get(x)?, cx.out(out)?);
-    let axis = axis_of(axis.into(), x.rank())? as i32;
+    let axis = axis_of(axis, x.rank())? as i32;
     if spec.shape.contains(&0) {
         let y = Array::full(cx.api(), &spec.shape, 0.0, spec.dtype)?;
         return cx.put(out, y);
@@ -179,7 +177,7 @@ impl Eval for ir::Argmin {
 impl Eval for ir::Cumsum {
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let (x, out) = (cx.get(self.x)?, cx.out(self.out)?);
-        let axis = axis_of(self.axis.into(), x.rank())? as i32;
+        let axis = axis_of(self.axis, x.rank())? as i32;
         let y = cast(&x, accumulator(out.dtype, out.dtype))?.cumsum(axis, self.reverse, self.inclusive)?;
         cx.put(self.out, y)
     }

@@ -1,8 +1,8 @@
 //! Nodes that compute 32-bit integers, on the host.
 
-use flambeau_ir as ir;
+use flambeau_ir::{self as ir, infer::axis_of};
 
-use super::{index::integers, reduce::axis_of};
+use super::index::integers;
 use crate::{
     cx::Cx,
     error::{OpError, Result},
@@ -51,7 +51,7 @@ sum_nodes! {
 impl Eval for ir::SymSize {
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let slot = cx.peek(self.a.0)?;
-        let axis = axis_of(self.dim.into(), slot.rank())?;
+        let axis = axis_of(self.dim, slot.rank())?;
         let origin = slot.padded.filter(|p| p.axis == axis).map(|p| p.length);
         cx.put_inferred(self.out)?;
         cx.put_open(self.out, origin);

@@ -1,9 +1,8 @@
 //! Nodes that move elements without computing.
 
-use flambeau_ir as ir;
+use flambeau_ir::{self as ir, infer::axis_of};
 use flambeau_tensor::Tensor;
 
-use super::reduce::axis_of;
 use crate::{
     cx::{Cx, Slot},
     error::{OpError, Result},
@@ -58,7 +57,7 @@ reshapes!(Reshape ExpandDims Squeeze);
 impl Eval for ir::Transpose {
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let x = cx.get(self.x)?;
-        let perm = self.perm.iter().map(|&p| Ok(axis_of(p.into(), x.rank())? as i64)).collect::<Result<Axes>>()?;
+        let perm = self.perm.iter().map(|&p| Ok(axis_of(p, x.rank())? as i64)).collect::<Result<Axes>>()?;
         let y = x.array.transpose(&perm)?;
         cx.put(self.out, y)
     }
@@ -245,7 +244,7 @@ impl Eval for ir::Flip {
         let x = cx.get(self.x)?;
         let mut window = Window::whole(&x.shape);
         for &axis in &self.axes {
-            let axis = axis_of(axis.into(), x.rank())?;
+            let axis = axis_of(axis, x.rank())?;
             if x.shape[axis] > 0 {
                 window = window.narrow(axis, x.shape[axis] - 1, x.shape[axis], -1);
             }
@@ -258,7 +257,7 @@ impl Eval for ir::Flip {
 impl Eval for ir::Split {
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let x = cx.get(self.x)?;
-        let axis = axis_of(self.axis.into(), x.rank())?;
+        let axis = axis_of(self.axis, x.rank())?;
         let mut start = 0;
         for &out in &self.outs {
             let count = cx.out(out)?.shape[axis];
@@ -323,7 +322,7 @@ impl Eval for ir::Repeat {
         }
         let repeats = cx.int(self.repeats)? as i32;
         let x = cx.get(self.x)?;
-        let y = x.array.repeat(repeats, axis_of(self.axis.into(), x.rank())? as i32)?;
+        let y = x.array.repeat(repeats, axis_of(self.axis, x.rank())? as i32)?;
         cx.put(self.out, y)
     }
 }
@@ -332,7 +331,7 @@ impl Eval for ir::Roll {
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let Slot { mut array, shape, .. } = cx.get(self.x)?;
         for (&axis, &shift) in self.axes.iter().zip(&self.shift) {
-            let (axis, shift) = (axis_of(axis.into(), shape.len())?, cx.int(shift)?);
+            let (axis, shift) = (axis_of(axis, shape.len())?, cx.int(shift)?);
             if shape[axis] > 0 {
                 array = array.roll(shift.rem_euclid(shape[axis] as i64) as i32, axis as i32)?;
             }

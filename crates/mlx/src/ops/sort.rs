@@ -1,8 +1,7 @@
 //! Nodes that order elements.
 
-use flambeau_ir as ir;
+use flambeau_ir::{self as ir, infer::axis_of};
 
-use super::reduce::axis_of;
 use crate::{cx::Cx, error::Result, eval::Eval, ffi::Order};
 
 /// A partition is a whole sort: the order inside of its halves is then the same on every device.
@@ -10,7 +9,7 @@ macro_rules! orders {
     ($($node:ident: $op:ident;)*) => { $(impl Eval for ir::$node {
         fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
             let x = cx.get(self.x)?;
-            let axis = axis_of(self.axis.into(), x.rank())? as i32;
+            let axis = axis_of(self.axis, x.rank())? as i32;
             let y = x.array.order(Order::$op, axis)?;
             cx.put(self.out, y)
         }

@@ -1,11 +1,10 @@
 //! Nodes that replace part of a tensor. MLX writes in place where a buffer's storage has no other reader.
 
-use flambeau_ir as ir;
+use flambeau_ir::{self as ir, infer::axis_of};
 use flambeau_tensor::DType;
 
 use super::{
     index::{integers, safe_indices, wrap},
-    reduce::axis_of,
     shape::{Open, Window, start_array},
 };
 use crate::{
@@ -51,7 +50,7 @@ impl Eval for ir::SliceUpdate {
 impl Eval for ir::IndexCopy {
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let spec = cx.out(self.out)?;
-        let axis = axis_of(self.axis.into(), spec.shape.len())?;
+        let axis = axis_of(self.axis, spec.shape.len())?;
         let (dst, indices) = (cx.get(self.dst)?, cx.get(self.indices)?);
         let count = indices.shape.iter().product::<usize>();
         if count == 0 || spec.shape.contains(&0) {

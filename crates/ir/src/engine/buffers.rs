@@ -1,0 +1,91 @@
+//! Buffers and the cache that a session shares with others.
+
+use std::any::Any;
+
+use super::{EngineError, SharedState, shared_name};
+use crate::{Graph, Slot, SlotClass, Tid, kv::KvCache};
+
+/// How an engine holds mutable state while a run uses it, and between runs.
+pub trait Keeper {
+    /// What holds buffers and the cache while a run uses them.
+    type Machine;
+    type Buffer: Send + 'static;
+    /// Keys or values of a layer of the cache.
+    type Pool: Send + 'static;
+    /// What holds a value between runs.
+    type Kept<T: Send + 'static>: Any + Send;
+
+    fn keep<T: Send + 'static>(&self, value: Option<T>) -> Self::Kept<T>;
+
+    fn release<T: Send + 'static>(kept: Self::Kept<T>) -> Option<T>;
+
+    /// The machine's place for a buffer.
+    fn buffer(machine: &mut Self::Machine, tid: Tid) -> Option<&mut Option<Self::Buffer>>;
+
+    /// The machine's place for the cache.
+    fn cache(machine: &mut Self::Machine) -> &mut Option<KvCache<Self::Pool>>;
+
+    /// Element type and shape of a buffer.
+    fn describe(buffer: &Self::Buffer) -> String;
+
+    /// Where the engine holds state, as messages say it.
+    fn location(&self) -> String;
+}
+
+/// The part of a session's state that lies in a [`SharedState`] between its runs.
+#[derive(Debug)]
+pub struct SharedBuffers<K> {
+    state: SharedState,
+    keeper: K,
+    buffers: Vec<(Tid, usize)>,
+    cache: Option<usize>,
+}
+
+impl<K: Keeper> SharedBuffers<K> {
+    /// Moves the graph's buffers, and the cache if there is one, into `state`. What lies there already under their names replaces
+    /// them.
+    ///
+    /// # Errors
+    /// If something of another kind lies there.
+    pub fn join(graph: &Graph, machine: &mut K::Machine, state: SharedState, keeper: K) -> Result<SharedBuffers<K>, EngineError> {
+        let location = keeper.location();
+        let mut buffers = Vec::with_capacity(graph.slots.buffers as usize);
+        for tid in (0..graph.slots.buffers).map(|i| graph.slot(SlotClass::Buffer, i)) {
+            let Some(name) = graph.name_of(Slot::Tensor(tid)).map(shared_name) else { continue };
+            let own = K::buffer(machine, tid).and_then(Option::take);
+            let kind = own.as_ref().map(|buffer| format!("{} {location}", K::describe(buffer))).unwrap_or_default();
+            let index = state.engine.index_or_insert_with(name, &kind, || keeper.keep(own)).map_err(EngineError::Arguments)?;
+            buffers.push((tid, index));
+        }
+        let cache = K::cache(machine).take().map(|cache| {
+            let kind = format!("{:?} {location}", cache.config());
+            state.engine.index_or_insert_with("/cache", &kind, || keeper.keep(Some(cache)))
+        });
+        let cache = cache.transpose().map_err(EngineError::Arguments)?;
+        Ok(SharedBuffers { state, keeper, buffers, cache })
+    }
+
+    /// Runs `f` on `session` while its machine holds the shared state and nobody else does.
+    pub fn with<S, T>(&self, session: &mut S, machine: fn(&mut S) -> &mut K::Machine, f: impl FnOnce(&mut S) -> T) -> T {
+        let mut entries = self.state.engine.lock();
+        let mut exchange = |machine: &mut K::Machine| {
+            for &(tid, index) in &self.buffers {
+                if let Some(place) = K::buffer(machine, tid) {
+                    let mut kept = self.keeper.keep(place.take());
+                    entries.swap(index, &mut kept);
+                    *place = K::release(kept);
+                }
+            }
+            if let Some(index) = self.cache {
+                let place = K::cache(machine);
+                let mut kept = self.keeper.keep(place.take());
+                entries.swap(index, &mut kept);
+                *place = K::release(kept);
+            }
+        };
+        exchange(machine(session));
+        let result = f(session);
+        exchange(machine(session));
+        result
+    }
+}

@@ -1,0 +1,127 @@
+//! What goes wrong in an engine.
+
+use std::{error::Error, fmt, sync::Arc};
+
+use flambeau_tensor::DType;
+
+use crate::{Node, Tid};
+
+/// An engine's failure, as text for people; `unsupported` lists nodes that it lacks.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// The engine has no implementation of some of the program's nodes.
+    #[error("the {engine} engine does not implement {}", .nodes.join(", "))]
+    Unsupported { engine: &'static str, nodes: Vec<String> },
+    /// A constant is missing or has the wrong length.
+    #[error("constant `{key}`: {what}")]
+    Constant { key: String, what: String },
+    /// The device has no room for the program: what it needs, has and may hold.
+    #[error("out of memory: {0}")]
+    Memory(String),
+    /// The call's arguments do not fit the program.
+    #[error("{0}")]
+    Arguments(String),
+    /// A node failed.
+    #[error("chain {chain}, instruction {instruction} ({node}): {what}")]
+    Node { chain: u32, instruction: u32, node: &'static str, what: String },
+}
+
+/// Why a node did not run. Every step of an engine may return it, so long causes lie behind a pointer.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum OpError {
+    /// The node's rule, a kernel or a library refuses the operands.
+    Refused(Arc<dyn Error + Send + Sync>),
+    /// The node does not take this element type.
+    DType(DType),
+    /// A tensor of this shape would be larger than the engine allows.
+    TooLarge(Box<[usize]>),
+    /// The rule left open a size that must be known at run time.
+    Open(Tid),
+    /// An index lies outside its axis.
+    Index { index: i64, size: usize },
+    /// The operands' values break the node's contract.
+    Value(String),
+    /// A node of a chain failed.
+    At(Box<At>),
+}
+
+/// Where a node failed, and why.
+#[derive(Clone, Debug)]
+pub struct At {
+    /// Index of the chain.
+    pub chain: u32,
+    /// Index in the chain.
+    pub instruction: u32,
+    /// The node's name.
+    pub node: &'static str,
+    pub cause: OpError,
+}
+
+impl OpError {
+    /// An [`OpError::Value`].
+    pub fn value(what: impl Into<String>) -> OpError {
+        OpError::Value(what.into())
+    }
+
+    /// An [`OpError::TooLarge`].
+    pub fn too_large(shape: &[usize]) -> OpError {
+        OpError::TooLarge(shape.into())
+    }
+
+    /// The failure of a node with its place. The innermost place wins: a node that runs a chain passes on where that chain failed.
+    pub fn at(self, chain: u32, instruction: usize, node: &Node) -> OpError {
+        match self {
+            OpError::At(_) => self,
+            cause => OpError::At(Box::new(At { chain, instruction: instruction as u32, node: node.name(), cause })),
+        }
+    }
+}
+
+impl<E: Error + Send + Sync + 'static> From<E> for OpError {
+    fn from(cause: E) -> OpError {
+        OpError::Refused(Arc::new(cause))
+    }
+}
+
+impl fmt::Display for OpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpError::Refused(cause) => cause.fmt(f),
+            OpError::DType(dtype) => write!(f, "it does not take {dtype}"),
+            OpError::TooLarge(shape) => write!(f, "a tensor of shape {shape:?} is too large"),
+            OpError::Open(tid) => write!(f, "the shape of {tid} is not known"),
+            OpError::Index { index, size } => write!(f, "index {index} is out of range for size {size}"),
+            OpError::Value(what) => f.write_str(what),
+            OpError::At(at) => write!(f, "chain {}, instruction {} ({}): {}", at.chain, at.instruction, at.node, at.cause),
+        }
+    }
+}
+
+impl From<OpError> for EngineError {
+    fn from(error: OpError) -> EngineError {
+        match error {
+            OpError::At(at) => {
+                let At { chain, instruction, node, cause } = *at;
+                EngineError::Node { chain, instruction, node, what: cause.to_string() }
+            }
+            other => EngineError::Arguments(other.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{InferError, Noop};
+
+    #[test]
+    fn the_innermost_place_wins() {
+        let node = Node::from(Noop {});
+        let inner = OpError::from(InferError::Unset(Tid(3))).at(2, 5, &node);
+        let error = EngineError::from(inner.at(0, 1, &node));
+        assert_eq!(error.to_string(), format!("chain 2, instruction 5 (Noop): {}", InferError::Unset(Tid(3))));
+        assert_eq!(EngineError::from(OpError::value("no")).to_string(), "no");
+    }
+}

@@ -1,0 +1,69 @@
+//! How MLX's arrays are kept while sessions that share them are not running.
+
+use flambeau_ir::{
+    Tid,
+    engine::{Keeper, SharedBuffers},
+};
+
+use crate::{
+    Device,
+    cx::{Machine, Slot},
+    ffi::Array,
+    kv::KvCache,
+    owner::Queue,
+};
+
+/// Buffers and the cache that a session shares with others.
+pub(crate) type Shared = SharedBuffers<OnDevice>;
+
+/// State on a device between runs.
+#[derive(Debug)]
+pub(crate) struct OnDevice {
+    pub(crate) queue: Queue,
+    pub(crate) device: Device,
+}
+
+/// A value that is dropped on its device's thread.
+pub(crate) struct Kept<T: Send + 'static> {
+    queue: Queue,
+    value: Option<T>,
+}
+
+impl<T: Send + 'static> Drop for Kept<T> {
+    fn drop(&mut self) {
+        if let Some(value) = self.value.take() {
+            self.queue.drop_there(value);
+        }
+    }
+}
+
+impl Keeper for OnDevice {
+    type Machine = Machine;
+    type Buffer = Slot;
+    type Pool = Array;
+    type Kept<T: Send + 'static> = Kept<T>;
+
+    fn keep<T: Send + 'static>(&self, value: Option<T>) -> Kept<T> {
+        Kept { queue: self.queue.clone(), value }
+    }
+
+    fn release<T: Send + 'static>(mut kept: Kept<T>) -> Option<T> {
+        kept.value.take()
+    }
+
+    fn buffer(machine: &mut Machine, tid: Tid) -> Option<&mut Option<Slot>> {
+        machine.env.tensors.get_mut(tid.0 as usize)
+    }
+
+    fn cache(machine: &mut Machine) -> &mut Option<KvCache> {
+        &mut machine.kv
+    }
+
+    fn describe(buffer: &Slot) -> String {
+        format!("{}{:?}", buffer.dtype, buffer.shape.as_slice())
+    }
+
+    fn location(&self) -> String {
+        format!("on MLX's {}", self.device)
+    }
+}
