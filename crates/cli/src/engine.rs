@@ -33,7 +33,7 @@ impl EngineArgs {
     /// The engine; with `profile` it measures the time of each node.
     pub(crate) fn engine(&self, profile: bool) -> Result<Arc<dyn Engine>> {
         if self.engine == EngineName::Mlx {
-            return Ok(Arc::new(self.mlx.load()?.with_profile(profile)));
+            return Ok(Arc::new(self.mlx.load()?.with_profile(profile.then(flambeau::clock))));
         }
         if let Some(flag) = self.mlx.given() {
             return Err(usage(format!("{flag} needs --engine mlx")));

@@ -6,7 +6,7 @@ use flambeau_cpu::CpuEngine;
 use flambeau_ir::{
     Add, AddInt, Graph, In, Int, Multiply, Node, Out, OutVid, RMSNorm, Reshape, Silu, Slice, SliceUpdate, Slot, SlotCounts,
     TensorMeta, Tid, Transpose, Vid, check,
-    engine::{Constants, Engine, LoadOptions, Value},
+    engine::{Clock, Constants, Engine, LoadOptions, Value},
 };
 use flambeau_tensor::{Bytes, DType, Tensor};
 
@@ -62,7 +62,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ..Graph::default()
     };
     let profile = std::env::args().any(|a| a == "--profile");
-    let engine = CpuEngine::new(Some(1)).with_profile(profile);
+    let begin = Instant::now();
+    let engine = CpuEngine::new(Some(1)).with_profile(profile.then(|| Clock::new(move || begin.elapsed())));
     let mut session = engine.load(Arc::new(check(graph)?), &Ones, &LoadOptions::default())?;
     let input = Tensor::from_slice(&[0.5f32; 64], &[1, 4, 1, 16])?;
     let rounds = 2000;

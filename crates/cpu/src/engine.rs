@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use flambeau_ir::{
     ChainId, Checked, Tid,
-    engine::{Constants, Engine, EngineError, LoadOptions, Profile, Session, check_supported, constants_of},
+    engine::{Clock, Constants, Engine, EngineError, LoadOptions, Profile, Session, check_supported, constants_of},
 };
 use flambeau_kernels::Pool;
 
@@ -26,18 +26,18 @@ const MAX_BUFFER_BYTES: u64 = 1 << 36;
 #[derive(Debug)]
 pub struct CpuEngine {
     pool: Arc<Pool>,
-    profile: bool,
+    profile: Option<Clock>,
 }
 
 impl CpuEngine {
     /// An engine with its own pool of `threads` threads, the caller's included; `None` means one per available core.
     pub fn new(threads: Option<usize>) -> CpuEngine {
-        CpuEngine { pool: Arc::new(Pool::new(threads.unwrap_or(0))), profile: false }
+        CpuEngine { pool: Arc::new(Pool::new(threads.unwrap_or(0))), profile: None }
     }
 
-    /// Whether sessions loaded from here on measure the time of each node.
+    /// A clock makes sessions loaded from here on measure the time of each node.
     #[must_use]
-    pub fn with_profile(mut self, profile: bool) -> CpuEngine {
+    pub fn with_profile(mut self, profile: Option<Clock>) -> CpuEngine {
         self.profile = profile;
         self
     }
@@ -84,7 +84,7 @@ impl CpuEngine {
             .iter()
             .map(|&tid| (tid, written.contains(&tid).then(|| machine.env.tensors.get(tid.0 as usize).cloned().flatten()).flatten()))
             .collect();
-        machine.profile = self.profile.then(Profile::default);
+        machine.profile = self.profile.clone().map(Profile::new);
         let common = options.shared.clone().map(|state| Common::join(&mut machine, &buffers, state)).transpose()?;
         Ok(CpuSession { machine, plans: PlanCache::default(), initial, common, spare: Spare::default() })
     }

@@ -1,6 +1,6 @@
 //! A loaded graph with its own buffers.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use flambeau_ir::{
     ChainId, Node, Slot, Tid,
@@ -91,7 +91,7 @@ pub(crate) fn run_chain(m: &mut Machine, chain: ChainId) -> Result<()> {
         _ => return Err(OpError::value(format!("there is no chain {}", chain.0))),
     };
     for (i, (node, step)) in nodes.iter().zip(steps).enumerate() {
-        let start = m.profile.is_some().then(Instant::now);
+        let start = m.profile.as_ref().map(Profile::now);
         let mut cx = m.cx(&step.dying);
         if let Err(error) = eval::eval(node, &mut cx) {
             return Err(located(error, chain.0, i, node));

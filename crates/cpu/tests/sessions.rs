@@ -1,12 +1,18 @@
 //! What sessions promise beyond the numbers of single nodes.
 
-use std::sync::Arc;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use flambeau_cpu::CpuEngine;
 use flambeau_ir::{
     Add, Chain, ChainId, Exp, Full, Graph, IdCopy, If, In, Int, Multiply, Node, Out, Slice, SliceUpdate, Slot, SlotCounts,
     TensorMeta, Tid, Vid, check,
-    engine::{Constants, Engine, EngineError, LoadOptions, Session, Value},
+    engine::{Clock, Constants, Engine, EngineError, LoadOptions, Session, Value},
 };
 use flambeau_tensor::{Bytes, DType, Tensor};
 use flambeau_testcases::unknown_kernel;
@@ -174,14 +180,19 @@ fn runs_refuse_arguments_that_do_not_fit() {
     refused(&mut s, &[tensor(three), Value::Int(0)], "chain 0, instruction 0 (Add)");
 }
 
+/// A clock that advances by a millisecond each time it is read.
+fn ticking() -> Clock {
+    let reads = AtomicU64::new(0);
+    Clock::new(move || Duration::from_millis(reads.fetch_add(1, Ordering::Relaxed)))
+}
+
 #[test]
 fn measured_sessions_count_their_nodes() {
     let graph = Arc::new(check(graph(vec![vec![add(0, 1, 4), add(4, 4, 2)]], None)).unwrap());
     let data = Data(vec![("c", vec![0.0; 4])]);
-    let mut s = CpuEngine::new(Some(1)).with_profile(true).load(graph, &data, &LoadOptions::default()).unwrap();
+    let mut s = CpuEngine::new(Some(1)).with_profile(Some(ticking())).load(graph, &data, &LoadOptions::default()).unwrap();
     run(&mut s, [0.0; 4], 0).unwrap();
-    let counts: Vec<_> = s.take_profile().into_iter().map(|(name, calls, _)| (name, calls)).collect();
-    assert_eq!(counts, [("Add", 2)]);
+    assert_eq!(s.take_profile(), [("Add", 2, 2_000_000)]);
     assert!(s.take_profile().is_empty());
 }
 

@@ -125,8 +125,8 @@ assert!(matches!(&results[..], [Value::Tensor(y)] if y.shape() == [2]));
 )]
 pub mod engine {
     pub use flambeau_ir::engine::{
-        Constants, DecodeStep, Engine, EngineError, KvCacheConfig, KvLayer, LoadOptions, PipelinedDecoding, Sampling, Session,
-        SharedState, Span, Value,
+        Clock, Constants, DecodeStep, Engine, EngineError, KvCacheConfig, KvLayer, LoadOptions, PipelinedDecoding, Sampling,
+        Session, SharedState, Span, Value,
     };
 }
 
@@ -354,8 +354,14 @@ pub mod runners {
 pub fn engines(threads: Option<usize>, profile: bool) -> runtime::Engines {
     let engines = runtime::Engines::new();
     #[cfg(feature = "cpu")]
-    let engines = engines.with(std::sync::Arc::new(cpu::CpuEngine::new(threads).with_profile(profile)));
+    let engines = engines.with(std::sync::Arc::new(cpu::CpuEngine::new(threads).with_profile(profile.then(clock))));
     #[cfg(not(feature = "cpu"))]
     let _ = (threads, profile);
     engines
+}
+
+/// A monotonic clock, for engines that measure.
+pub fn clock() -> engine::Clock {
+    let start = std::time::Instant::now();
+    engine::Clock::new(move || start.elapsed())
 }

@@ -21,7 +21,7 @@ pub use self::{
     buffers::{Keeper, SharedBuffers},
     decoding::{DecodeStep, PipelinedDecoding, Sampling},
     error::{At, EngineError, OpError},
-    profile::{Profile, Span},
+    profile::{Clock, Profile, Span},
     shared::{SharedState, StateMap, StateMapGuard, shared_name},
 };
 

@@ -95,10 +95,7 @@ impl<P> KvCache<P> {
     /// # Errors
     /// For a capacity, window, head count or head size of zero, a type that is not floating, or a window beyond the address space;
     /// and if `zeros` fails.
-    pub fn new<E: From<InferError>>(
-        config: &KvCacheConfig,
-        zeros: impl Fn([usize; 4]) -> Result<P, E>,
-    ) -> Result<KvCache<P>, E> {
+    pub fn new<E: From<InferError>>(config: &KvCacheConfig, zeros: impl Fn([usize; 4]) -> Result<P, E>) -> Result<KvCache<P>, E> {
         check(config)?;
         let layer = |layer: &KvLayer| {
             let ring = layer.window.and_then(|window| ring_slots(window, config.max_write));

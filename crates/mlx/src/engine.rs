@@ -11,7 +11,7 @@ use std::{
 
 use flambeau_ir::{
     Checked, Graph, Slot as GraphSlot,
-    engine::{Constants, Engine, EngineError, LoadOptions, Profile, Session, check_supported, constants_of, shared_name},
+    engine::{Clock, Constants, Engine, EngineError, LoadOptions, Profile, Session, check_supported, constants_of, shared_name},
 };
 use flambeau_tensor::{DType, Shape, Tensor};
 
@@ -68,7 +68,7 @@ pub struct MlxEngine {
     compiled_runs: Arc<AtomicU64>,
     owner: Arc<Owner>,
     uploaded: Uploads,
-    profile: bool,
+    profile: Option<Clock>,
 }
 
 /// Constants on the device by their bytes' place in memory, as long as a session uses them.
@@ -125,13 +125,13 @@ impl MlxEngine {
         }
         let compiled_runs = Arc::new(AtomicU64::new(0));
         let (owner, uploaded) = (Arc::new(owner), Uploads::default());
-        Ok(MlxEngine { api, device, support, compiles, compiled_runs, owner, uploaded, profile: false })
+        Ok(MlxEngine { api, device, support, compiles, compiled_runs, owner, uploaded, profile: None })
     }
 
-    /// Whether sessions loaded from here on measure the time of each step: a node, or the kernel that computes several. They wait
+    /// A clock makes sessions loaded from here on measure the time of each step: a node, or the kernel that computes several. They wait
     /// for every step, compile no run and do not pipeline steps, so that a whole run takes longer than it does otherwise.
     #[must_use]
-    pub fn with_profile(mut self, profile: bool) -> MlxEngine {
+    pub fn with_profile(mut self, profile: Option<Clock>) -> MlxEngine {
         self.profile = profile;
         self
     }
@@ -199,18 +199,18 @@ impl Engine for MlxEngine {
         check_supported("mlx", &graph, |node| eval::is_supported(node, &self.support))?;
         let tensors = constants_of(&graph, constants)?;
         let (api, device, support, uploaded) = (self.api, self.device, self.support, Arc::clone(&self.uploaded));
-        let profile = self.profile;
-        let compiles = (self.compiles && !profile).then(|| Arc::clone(&self.compiled_runs));
+        let profile = self.profile.clone();
+        let compiles = (self.compiles && profile.is_none()).then(|| Arc::clone(&self.compiled_runs));
         let (options, queue) = (options.clone(), self.owner.queue.clone());
         let load = move || {
             // Metal reads constants where they lie.
             let weights = if support.has_metal { 0 } else { new_bytes(&uploaded, &tensors) };
             require_room(api, weights.saturating_add(state_bytes(&graph, &options)))?;
             let uploads = upload(api, &uploaded, tensors)?;
-            let mut state =
-                State::new(graph, (api, device, support, compiles), options.kv_cache.as_ref(), uploads).map_err(EngineError::from)?;
+            let mut state = State::new(graph, (api, device, support, compiles), options.kv_cache.as_ref(), uploads)
+                .map_err(EngineError::from)?;
             options.shared.map_or(Ok(()), |shared| state.share(shared, queue))?;
-            state.machine.profile = profile.then(Profile::default);
+            state.machine.profile = profile.map(Profile::new);
             Ok(state)
         };
         let lost = |_| Err(EngineError::Arguments("loading panicked".into()));

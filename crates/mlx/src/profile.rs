@@ -1,6 +1,6 @@
 //! What measured sessions tell of a step: every result is computed and waited for before the next step begins.
 
-use std::{sync::Arc, time::Instant};
+use std::{sync::Arc, time::Duration};
 
 use flambeau_ir::{Node, Role, Tid, cost::bytes_of};
 
@@ -13,7 +13,7 @@ use crate::{
 ///
 /// # Errors
 /// If MLX cannot compute it.
-pub(crate) fn finish(m: &mut Machine, nodes: &[Node], start: Instant) -> Result<()> {
+pub(crate) fn finish(m: &mut Machine, nodes: &[Node], start: Duration) -> Result<()> {
     let bound = tensors(nodes, |role| role != Role::Read);
     m.api.eval(bound.iter().filter_map(|&tid| slot(m, tid)).map(|slot| &slot.array))?;
     let cost = cost(m, nodes);

@@ -1,11 +1,8 @@
 //! A loaded graph with its own buffers.
 
-use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Instant,
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU64, Ordering},
 };
 
 use flambeau_ir::{
@@ -166,7 +163,7 @@ pub(crate) fn run_chain(m: &mut Machine, chain: ChainId) -> Result<()> {
     let mut at = 0;
     let mut run = || -> Result<()> {
         while let Some(node) = nodes.get(at) {
-            let start = m.profile.is_some().then(Instant::now);
+            let start = m.profile.as_ref().map(Profile::now);
             let fused = match &mut plan {
                 Some(plan) => plan.run(m, at)?,
                 None => None,

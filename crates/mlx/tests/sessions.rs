@@ -1,11 +1,11 @@
 //! What sessions on an installed MLX promise beyond the numbers of single nodes.
 
-use std::{process::ExitCode, sync::Arc, thread};
+use std::{process::ExitCode, sync::Arc, thread, time::Instant};
 
 use flambeau_ir::{
     Add, BroadcastTo, Chain, ChainId, Checked, Concatenate, Graph, IdCopy, If, In, Int, Multiply, Node, Out, Slice, SliceUpdate,
     Slot, SlotCounts, TensorMeta, Tid, Vid, check,
-    engine::{Constants, Engine, EngineError, KvCacheConfig, KvLayer, LoadOptions, Session, SharedState, Value},
+    engine::{Clock, Constants, Engine, EngineError, KvCacheConfig, KvLayer, LoadOptions, Session, SharedState, Value},
 };
 use flambeau_mlx::{Device, MlxEngine, Options};
 use flambeau_tensor::{Bytes, DType, Tensor};
@@ -15,6 +15,11 @@ use flambeau_testcases::{functions, unknown_kernel};
 mod installed;
 
 use installed::alone;
+
+fn clock() -> Clock {
+    let start = Instant::now();
+    Clock::new(move || start.elapsed())
+}
 
 /// One constant `c`.
 struct Data(Bytes);
@@ -136,7 +141,7 @@ fn measured_sessions_tell_of_every_step_and_compute_the_same() {
     let (graph, x) = (graph(chains, None), [1.0, 2.0, 3.0, 4.0]);
     let runs = |session: &mut Box<dyn Session>| [1, 1, 0].map(|v| run(session, x, v).unwrap());
     let expected = runs(&mut load(&engine, &graph, 2.0));
-    let engine = engine.with_profile(true);
+    let engine = engine.with_profile(Some(clock()));
     let mut s = load(&engine, &graph, 2.0);
     assert_eq!(runs(&mut s), expected);
     assert!(s.pipelined().is_none() && engine.compiled_runs() == 1);
@@ -167,7 +172,7 @@ chain 0
 "
     .parse()
     .unwrap();
-    let mut s = load(&engine.with_profile(true), &Arc::new(check(graph).unwrap()), 1.0);
+    let mut s = load(&engine.with_profile(Some(clock())), &Arc::new(check(graph).unwrap()), 1.0);
     s.run(&[Value::Tensor(Tensor::from_slice(&[1.0f32; 12], &[3, 4]).unwrap())]).unwrap();
     let spans: Vec<_> = s.take_spans().into_iter().map(|span| (span.name.to_string(), span.bytes, span.flops)).collect();
     assert_eq!(spans, [("Addmm".to_owned(), 4 * (12 + 4 + 3), 2 * 12)]);

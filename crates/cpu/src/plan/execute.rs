@@ -1,8 +1,8 @@
 //! Running a plan.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
-use flambeau_ir::{ChainId, InferError, Tid};
+use flambeau_ir::{ChainId, InferError, Tid, engine::Profile};
 use flambeau_tensor::AlignedBytes;
 use smallvec::SmallVec;
 
@@ -240,7 +240,7 @@ impl RunPlan {
         let mut parts = Parts { windows: &mut self.windows, scratch: &self.scratch };
         for i in 0..self.steps.len() {
             let Step { node, name, action } = &mut self.steps[i];
-            let start = m.profile.is_some().then(Instant::now);
+            let start = m.profile.as_ref().map(Profile::now);
             let result = match action {
                 Action::Call(call) => workspace.call(m, &mut parts, call),
                 Action::Node { ins, outs } => workspace.node(m, parts.windows, *node, ins, outs),

@@ -1,6 +1,6 @@
 //! What steps took, for engines that measure.
 
-use std::{sync::Arc, time::Instant};
+use std::{fmt, sync::Arc, time::Duration};
 
 use crate::Node;
 
@@ -22,34 +22,60 @@ pub struct Span {
 /// Steps that a session remembers: half a minute of a small model, some tens of megabytes.
 const MAX_SPANS: usize = 1 << 20;
 
+/// A clock that an engine is given to measure with.
+#[derive(Clone)]
+pub struct Clock(Arc<dyn Fn() -> Duration + Send + Sync>);
+
+impl Clock {
+    /// A clock that reads the time since any fixed moment.
+    pub fn new(now: impl Fn() -> Duration + Send + Sync + 'static) -> Clock {
+        Clock(Arc::new(now))
+    }
+
+    pub fn now(&self) -> Duration {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Clock({:?})", self.now())
+    }
+}
+
 /// The steps of a session, by node and in order.
 #[derive(Debug)]
 pub struct Profile {
-    begin: Instant,
+    clock: Clock,
+    begin: Duration,
     /// Calls and nanoseconds by node tag.
     nodes: [(u64, u64); 256],
     spans: Vec<Span>,
 }
 
-impl Default for Profile {
-    /// Begins to measure now.
-    fn default() -> Profile {
-        Profile { begin: Instant::now(), nodes: [(0, 0); 256], spans: Vec::new() }
-    }
-}
-
 impl Profile {
+    /// Begins to measure now.
+    pub fn new(clock: Clock) -> Profile {
+        let begin = clock.now();
+        Profile { clock, begin, nodes: [(0, 0); 256], spans: Vec::new() }
+    }
+
+    /// When a step begins, for [`Profile::add`].
+    pub fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
     /// Counts a step that began at `start` and ends now; `node` is the last of those that it ran. A node that runs chains is left
     /// out, because their steps are counted.
-    pub fn add(&mut self, node: &Node, name: Arc<str>, start: Instant, [bytes, flops]: [u64; 2]) {
+    pub fn add(&mut self, node: &Node, name: Arc<str>, start: Duration, [bytes, flops]: [u64; 2]) {
         if !node.chains().is_empty() {
             return;
         }
-        let time = start.elapsed().as_nanos() as u64;
+        let time = self.now().saturating_sub(start).as_nanos() as u64;
         let (calls, nanoseconds) = &mut self.nodes[usize::from(node.tag())];
         (*calls, *nanoseconds) = (*calls + 1, *nanoseconds + time);
         if self.spans.len() < MAX_SPANS {
-            let start = start.duration_since(self.begin).as_nanos() as u64;
+            let start = start.saturating_sub(self.begin).as_nanos() as u64;
             self.spans.push(Span { name, start, time, bytes, flops });
         }
     }

@@ -31,14 +31,7 @@ fn begins(tokens: &[Token], texts: &[&str]) -> bool {
 
 #[test]
 fn clocks_are_passed_in() {
-    const EXCEPTIONS: &[Exception] = &[
-        ("crates/cpu/src/plan/execute.rs", "times steps where a profile was asked for"),
-        ("crates/cpu/src/session.rs", "times steps where a profile was asked for"),
-        ("crates/ir/src/engine/profile.rs", "states times from where the profile began"),
-        ("crates/mlx/src/owner.rs", "waits with a limit"),
-        ("crates/mlx/src/profile.rs", "times steps where a profile was asked for"),
-        ("crates/mlx/src/session.rs", "times steps where a profile was asked for"),
-    ];
+    const EXCEPTIONS: &[Exception] = &[("crates/mlx/src/owner.rs", "waits with a limit")];
     let found = places(|tokens| ["Instant", "SystemTime"].contains(&tokens[0].text.as_str()));
     hold("clocks below the rim", &found, EXCEPTIONS);
 }
