@@ -16,13 +16,13 @@ pub(crate) struct Array {
     raw: NonNull<c_void>,
 }
 
-// SAFETY: a handle owns its own C++ object, whose shared state is counted atomically; the module's documentation says which
-// threads may do more than drop it.
+// SAFETY: a handle owns a C++ object of its own. What several objects share, MLX counts atomically, so that a handle may be dropped on
+// any thread; anything else fails with a message on a thread that has chosen no device.
 unsafe impl Send for Array {}
 
 impl Drop for Array {
     fn drop(&mut self) {
-        // SAFETY: the handle is owned, and this is its only release.
+        // SAFETY: an entry made the handle, `own` took it over, and nothing else frees it.
         unsafe { (self.api.0.fl_array_free)(self.raw.as_ptr()) };
     }
 }
@@ -39,9 +39,10 @@ impl fmt::Debug for Array {
 /// Drops the owner of wrapped bytes.
 ///
 /// # Safety
-/// `context` must come from [`Box::into_raw`] of a `Box<Bytes>`, once.
+/// `context` must come from [`Box::into_raw`] of a `Box<Bytes>`, and must not be used again.
 unsafe extern "C" fn release_bytes(context: *mut c_void) {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the shim passes the pointer that `from_tensor` took from `Box::into_raw` of a `Box<Bytes>`, once, as `fl_array_new`
+    // promises.
     drop(unsafe { Box::from_raw(context.cast::<Bytes>()) });
 }
 
@@ -77,7 +78,7 @@ impl Array {
         let dims: Vec<i64> = tensor.shape().iter().map(|&d| d as i64).collect();
         let data = tensor.bytes().as_ptr();
         let owner = Box::into_raw(Box::new(tensor.bytes().clone()));
-        // The shim gives the owner back exactly once, also when it fails.
+        // The shim calls `release_bytes` on the owner exactly once, even when it fails.
         api.make(|out| {
             let code = c_int::from(tensor.dtype().code());
             call!(api, fl_array_new(data.cast_mut().cast(), dims[..].into(), code, release_bytes, owner.cast(), out))

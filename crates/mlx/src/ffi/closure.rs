@@ -20,7 +20,7 @@ pub(crate) struct Closure {
     results: usize,
 }
 
-// SAFETY: as for `Array`; the body is `Send`.
+// SAFETY: the handle owns a C++ function object that no other handle refers to, and the body that it calls is `Send`.
 unsafe impl Send for Closure {}
 
 struct Context {
@@ -29,20 +29,22 @@ struct Context {
 }
 
 /// # Safety
-/// `context` must come from [`Box::into_raw`] of a `Box<Context>`, once.
+/// `context` must come from [`Box::into_raw`] of a `Box<Context>`, and must not be used again.
 unsafe extern "C" fn release(context: *mut c_void) {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the shim passes the pointer that `Closure::compile` took from `Box::into_raw` of a `Box<Context>`, when the last copy of
+    // the C++ function is destroyed.
     drop(unsafe { Box::from_raw(context.cast::<Context>()) });
 }
 
 /// # Safety
 /// `context` must point to a [`Context`], and the lists must have the stated lengths.
 unsafe extern "C" fn run(context: *mut c_void, inputs: *const Raw, n_inputs: usize, out: *mut Raw, n_out: usize) -> c_int {
-    // SAFETY: the caller vouches for it; the context outlives the call.
+    // SAFETY: the shim passes the `Context` that `Closure::compile` boxed, and releases it only after the last copy of the C++ function
+    // that is running here.
     let context = unsafe { &*context.cast::<Context>() };
     let inputs: &[Raw] = match n_inputs {
         0 => &[],
-        // SAFETY: the caller vouches for the list.
+        // SAFETY: the shim passes the data and length of a `std::vector` that it keeps during the call.
         n => unsafe { slice::from_raw_parts(inputs, n) },
     };
     let traced = catch_unwind(AssertUnwindSafe(|| {
@@ -54,7 +56,7 @@ unsafe extern "C" fn run(context: *mut c_void, inputs: *const Raw, n_inputs: usi
         for (i, result) in results.iter().enumerate() {
             let mut raw = ptr::null_mut();
             call!(context.api, fl_array_clone(result.raw(), &raw mut raw))?;
-            // SAFETY: the caller vouches for `n_out` places.
+            // SAFETY: `i` is below `n_out`, as just checked, and the shim passes a vector of `n_out` places.
             unsafe { *out.add(i) = raw };
         }
         Ok(())
@@ -65,7 +67,7 @@ unsafe extern "C" fn run(context: *mut c_void, inputs: *const Raw, n_inputs: usi
         Err(payload) => panic_text(&*payload),
     };
     let message = CString::new(message.replace('\0', " ")).unwrap_or_default();
-    // SAFETY: the entry copies the message.
+    // SAFETY: `message` is a terminated string that lives beyond the call, which copies it.
     unsafe { (context.api.0.fl_fail)(message.as_ptr()) }
 }
 
@@ -98,7 +100,7 @@ impl Closure {
 
 impl Drop for Closure {
     fn drop(&mut self) {
-        // SAFETY: the handle is owned, and this is its only release.
+        // SAFETY: `fl_compile` made the handle for this value alone, and nothing else frees it.
         unsafe { (self.api.0.fl_closure_free)(self.raw) };
     }
 }

@@ -53,7 +53,7 @@ pub(crate) struct Kernel {
     outputs: usize,
 }
 
-// SAFETY: as for `Array`.
+// SAFETY: the handle owns a C++ function object that no other handle refers to; MLX's caches behind it have locks.
 unsafe impl Send for Kernel {}
 
 /// Terminated strings and the pointers to them.
@@ -142,7 +142,7 @@ impl Template {
 
 impl Drop for Kernel {
     fn drop(&mut self) {
-        // SAFETY: the handle is owned, and this is its only release.
+        // SAFETY: `fl_kernel_new` made the handle for this value alone, and nothing else frees it.
         unsafe { (self.api.0.fl_kernel_free)(self.raw) };
     }
 }

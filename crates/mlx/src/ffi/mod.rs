@@ -62,8 +62,8 @@ impl fmt::Debug for Api {
 macro_rules! call {
     ($api:expr, $entry:ident($($arg:expr),* $(,)?)) => {{
         let api: $crate::ffi::Api = $api;
-        // SAFETY: pointers come from live borrows that outlive the call, handles are owned by arrays that are borrowed, and the
-        // entry writes nothing but the results it is given.
+        // SAFETY: the table holds the entry's own signature. Lists and strings are borrowed until the statement ends, handles belong to
+        // values that are borrowed as long, and the entry writes only through the `*mut` arguments, which point to locals of the caller.
         let status = unsafe { (api.0.$entry)($($arg),*) };
         api.status(status)
     }};
@@ -80,7 +80,7 @@ impl Api {
         // SAFETY: the file is the shim that this crate compiled from its own source (`shim.rs` names it by the source's hash);
         // its initialisers and those of libmlx need nothing from us.
         let library = unsafe { libloading::Library::new(path) }.map_err(refuse)?;
-        // SAFETY: as above: the table mirrors the shim's header.
+        // SAFETY: as above, so its entries have the signatures of the header in `shim/`, which the table mirrors line by line.
         let table = unsafe { Table::new(library) }.map_err(refuse)?;
         Ok(Api(Box::leak(Box::new(table))))
     }
@@ -89,7 +89,7 @@ impl Api {
         if status == 0 {
             return Ok(());
         }
-        // SAFETY: the message is a terminated string that lives until this thread's next call.
+        // SAFETY: the entry returns a thread-local string's terminated text, which stays until this thread's next failure.
         let what = unsafe { text((self.0.fl_error)()) };
         Err(Failure(if is_of_memory(&what) { self.with_memory(&what) } else { what }))
     }
@@ -99,7 +99,7 @@ impl Api {
         // Without the wrappers, whose failure would come here again.
         let read = |which: Memory| {
             let mut out = 0;
-            // SAFETY: the entry writes one integer.
+            // SAFETY: the entry writes one integer, through a pointer to a local.
             let status = unsafe { (self.0.fl_memory)(which, 0, &raw mut out) };
             (status == 0).then_some(out >> 20)
         };
@@ -127,7 +127,7 @@ impl Api {
         let mut buffer = [0 as c_char; 4096];
         let (is_gpu, index) = device.parts();
         call!(self, fl_device_info(is_gpu, index, buffer.as_mut_ptr(), buffer.len()))?;
-        // SAFETY: the entry terminates what it writes.
+        // SAFETY: on success, the entry has written a terminated string to the buffer, which is alive.
         Ok(unsafe { text(buffer.as_ptr()) })
     }
 
@@ -183,9 +183,9 @@ impl Api {
 /// The text behind a pointer.
 ///
 /// # Safety
-/// The pointer must be that of a terminated string.
+/// The pointer must be that of a terminated string, which nothing changes during the call.
 unsafe fn text(pointer: *const c_char) -> String {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: every caller passes a string that the shim has terminated and that only this thread can change.
     unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
 }
 

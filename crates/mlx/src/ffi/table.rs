@@ -97,7 +97,8 @@ macro_rules! table {
             /// The library must be the shim, built from the header that this table mirrors.
             pub(super) unsafe fn new(library: Library) -> Result<Table, libloading::Error> {
                 Ok(Table {
-                    // SAFETY: the caller vouches for the types.
+                    // SAFETY: the library is the shim, as `Api::load` has it, and each entry has the type that the header
+                    // declares for it; `_library` keeps the code loaded as long as the pointers.
                     $($name: *unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) }?,)*
                     _library: library,
                 })
