@@ -3,12 +3,7 @@
 use flambeau_tensor::DType;
 
 use super::{Infer, InferError, Result, ShapeCx, need_node_dtype, promote, size::broadcast, to_float};
-use crate::node::{
-    Abs, Add, Arccos, Arccosh, Arcsin, Arcsinh, Arctan, Arctanh, AsType, Atan2, BitwiseAnd, BitwiseInvert, BitwiseOr, BitwiseXor,
-    Ceil, Clip, Cos, Cosh, Divide, Equal, Erf, Exp, Expm1, Floor, FloorDivide, Gelu, Greater, GreaterEqual, Less, LessEqual, Log,
-    Log1p, Log2, Log10, LogAddExp, LogicalAnd, LogicalNot, LogicalOr, Maximum, Minimum, Multiply, Neg, NotEqual, Power, Reciprocal,
-    Remainder, Round, Rsqrt, Sigmoid, Sign, Silu, Sin, Sinh, Sqrt, Square, Subtract, Tan, Tanh, Trunc, Where,
-};
+use crate::node::{self, AsType, Clip, Where};
 
 /// Types of results from types of operands.
 mod types {
@@ -37,7 +32,7 @@ mod types {
 
 macro_rules! unary {
     ($($rule:ident: $($name:ident)*;)*) => { $($(
-        impl Infer for $name {
+        impl Infer for node::$name {
             fn infer(&self, cx: &mut dyn ShapeCx) -> Result<()> {
                 let x = cx.read(self.x)?;
                 cx.write(self.out, types::$rule(x.dtype)?, x.dims)
@@ -57,7 +52,7 @@ unary! {
 
 macro_rules! binary {
     ($($rule:ident: $($name:ident)*;)*) => { $($(
-        impl Infer for $name {
+        impl Infer for node::$name {
             fn infer(&self, cx: &mut dyn ShapeCx) -> Result<()> {
                 let (a, b) = (cx.read(self.a)?, cx.read(self.b)?);
                 let dtype = types::$rule(promote(a.dtype, b.dtype))?;
