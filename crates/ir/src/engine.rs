@@ -11,6 +11,7 @@ mod decoding;
 mod error;
 mod profile;
 mod shared;
+mod steps;
 
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ pub use self::{
     error::{At, EngineError, OpError},
     profile::{Clock, Profile, Span},
     shared::{SharedState, StateMap, StateMapGuard, shared_name},
+    steps::{NodeByNode, Steps},
 };
 
 pub use crate::kv::{KvCacheConfig, KvLayer};
@@ -88,6 +90,11 @@ pub trait Session: Send {
 
     /// Sets every mutable buffer and cache back to what loading left.
     fn reset(&mut self);
+
+    /// How the steps of all runs were prepared, if the engine prepares some ahead.
+    fn steps(&self) -> Option<Steps> {
+        None
+    }
 
     /// Time per node since the last call, if the session was asked to measure: (node name, calls, nanoseconds).
     fn take_profile(&mut self) -> Vec<(&'static str, u64, u64)> {

@@ -1,0 +1,42 @@
+//! What became of a session's nodes: planned ahead of runs, or prepared one by one.
+
+/// How a session's runs went so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Steps {
+    /// Steps that were prepared ahead of their runs.
+    pub planned: u64,
+    /// Nodes that were prepared when their turn came.
+    pub node_by_node: Vec<NodeByNode>,
+}
+
+/// Nodes of a kind that were prepared when their turn came, for one reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeByNode {
+    pub node: &'static str,
+    pub why: String,
+    pub count: u64,
+}
+
+impl Steps {
+    /// Counts another session's steps in.
+    pub fn add(&mut self, other: &Steps) {
+        self.planned += other.planned;
+        for new in &other.node_by_node {
+            match self.node_by_node.iter_mut().find(|old| old.node == new.node && old.why == new.why) {
+                Some(old) => old.count += new.count,
+                None => self.node_by_node.push(new.clone()),
+            }
+        }
+    }
+
+    /// What was counted since the same sessions stated `before`.
+    #[must_use]
+    pub fn since(&self, before: &Steps) -> Steps {
+        let counted = |new: &NodeByNode| {
+            let old = before.node_by_node.iter().find(|old| old.node == new.node && old.why == new.why);
+            NodeByNode { count: new.count - old.map_or(0, |old| old.count), ..new.clone() }
+        };
+        let node_by_node = self.node_by_node.iter().map(counted).filter(|counted| counted.count > 0).collect();
+        Steps { planned: self.planned - before.planned, node_by_node }
+    }
+}
