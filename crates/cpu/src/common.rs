@@ -5,7 +5,7 @@ use flambeau_ir::{
     engine::{EngineError, SharedState, shared_name},
 };
 
-use crate::{array::Array, cx::Machine, kv::KvCache, session::CpuSession};
+use crate::{array::Array, kv::KvCache, machine::Machine, session::CpuSession};
 
 /// Where the shared part of a session's state lies between its runs.
 #[derive(Debug)]
@@ -25,11 +25,11 @@ impl Common {
         let mut joined = Vec::with_capacity(buffers.len());
         for &tid in buffers {
             let Some(name) = m.graph.name_of(Slot::Tensor(tid)).map(shared_name) else { continue };
-            let own = m.env.tensors.get_mut(tid.0 as usize).and_then(Option::take);
+            let own = m.tensors.get_mut(tid.0 as usize).and_then(Option::take);
             let kind = own.as_ref().map(|a| format!("{}{:?} on the CPU", a.dtype, a.shape.as_slice())).unwrap_or_default();
             joined.push((tid, map.index_or_insert_with(name, &kind, || own).map_err(EngineError::Arguments)?));
         }
-        let kv = m.kv.take().map(|kv| map.index_or_insert_with("/cache", &format!("{:?} on the CPU", kv.config()), || Some(kv)));
+        let kv = m.cx.kv.take().map(|kv| map.index_or_insert_with("/cache", &format!("{:?} on the CPU", kv.config()), || Some(kv)));
         let kv = kv.transpose().map_err(EngineError::Arguments)?;
         Ok(Common { state, buffers: joined, kv })
     }
@@ -39,12 +39,12 @@ impl Common {
         let mut held = self.state.engine.lock();
         let mut exchange = |m: &mut Machine| {
             for &(tid, number) in &self.buffers {
-                if let Some(slot) = m.env.tensors.get_mut(tid.0 as usize) {
+                if let Some(slot) = m.tensors.get_mut(tid.0 as usize) {
                     held.swap::<Option<Array>>(number, slot);
                 }
             }
             if let Some(number) = self.kv {
-                held.swap::<Option<KvCache>>(number, &mut m.kv);
+                held.swap::<Option<KvCache>>(number, &mut m.cx.kv);
             }
         };
         exchange(&mut session.machine);

@@ -11,11 +11,11 @@ use flambeau_kernels::Pool;
 use crate::{
     array::Array,
     common::Common,
-    cx::Machine,
-    eval,
     kv::KvCache,
     liveness::Liveness,
+    machine::{Counts, Machine},
     ops::copy::zeros_of_meta,
+    plan, prepare,
     session::{CpuSession, PlanCache, Spare, engine_error, run_chain},
 };
 
@@ -65,7 +65,7 @@ impl CpuEngine {
         constants: &dyn Constants,
         options: &LoadOptions,
     ) -> Result<CpuSession, EngineError> {
-        check_supported("cpu", &graph, eval::is_supported)?;
+        check_supported("cpu", &graph, prepare::is_supported)?;
         let liveness = Arc::new(Liveness::new(&graph));
         let kv = options.kv_cache.as_ref().map(KvCache::new).transpose().map_err(engine_error)?;
         let mut machine = Machine::new(Arc::clone(&graph), liveness, Arc::clone(&self.pool), kv);
@@ -80,13 +80,25 @@ impl CpuEngine {
             }
             None => Vec::new(),
         };
+        for &tid in &written {
+            plan::settle_in_slot(&mut machine, tid).map_err(engine_error)?;
+        }
+        machine.counts = Counts::default();
         let initial = buffers
             .iter()
-            .map(|&tid| (tid, written.contains(&tid).then(|| machine.env.tensors.get(tid.0 as usize).cloned().flatten()).flatten()))
+            .map(|&tid| (tid, written.contains(&tid).then(|| machine.tensors.get(tid.0 as usize).cloned().flatten()).flatten()))
             .collect();
         machine.profile = self.profile.clone().map(Profile::new);
         let common = options.shared.clone().map(|state| Common::join(&mut machine, &buffers, state)).transpose()?;
-        Ok(CpuSession { machine, plans: PlanCache::default(), initial, common, spare: Spare::default() })
+        Ok(CpuSession {
+            machine,
+            plans: PlanCache::default(),
+            initial,
+            common,
+            spare: Spare::default(),
+            #[cfg(test)]
+            node_by_node: false,
+        })
     }
 }
 

@@ -4,24 +4,25 @@
 //!   views; a write goes to storage that nobody else sees, or to a copy.
 //! - `arena`: storage of dead slots, by size, for the results to come.
 //! - `liveness`: when each slot dies.
+//! - `machine`: what lasts from node to node: slots, storage, threads, the session's state.
+//! - `prepare`: how each node becomes calls. A node without a `Prepare` does not build; one that is listed as
+//!   lacking makes loading refuse the graph.
+//! - `ops`: the nodes, by family.
 //! - `plan`: a run laid out ahead for given input shapes, which later runs execute.
-//! - `cx`: what a node sees while it runs: operands, results whose shapes the rules of [`flambeau_ir`] decided, the pool.
-//! - `ops`: the nodes, by family. A node without an `Eval` does not build; one that is listed as lacking makes
-//!   loading refuse the graph.
 
 #![forbid(unsafe_code)]
 
 mod arena;
 mod array;
 mod common;
-mod cx;
 mod engine;
 mod error;
-mod eval;
 mod kv;
 mod liveness;
+mod machine;
 mod ops;
 mod plan;
+mod prepare;
 mod session;
 
 pub use engine::CpuEngine;

@@ -3,22 +3,23 @@
 use std::sync::Arc;
 
 use flambeau_ir::{
-    ChainId, Node, Slot, Tid,
-    engine::{BoundInput, EngineError, Profile, Session, Span, Value, bind_inputs},
+    ChainId, Node, OutVid, Slot, Tid,
+    engine::{BoundInput, EngineError, Profile, Session, Span, Steps, Value, bind_inputs},
 };
 use flambeau_tensor::{Bytes, Tensor};
 
 use crate::{
     array::{Array, Storage},
     common::Common,
-    cx::Machine,
     error::{At, OpError, Result},
-    eval, ops,
-    plan::{self, OutputRows, RunPlan, Workspace},
+    machine::Machine,
+    ops,
+    plan::{self, OutputRows, RunPlan, Workspace, run_now},
+    prepare::Dynamic,
 };
 
-/// Results that use less than this part of their storage are copied out of it.
-const LEND_SHARE: usize = 2;
+/// Arrays that use less than this part of their storage are copied out of it where they last.
+pub(crate) const LEND_SHARE: usize = 2;
 
 /// Plans that a session keeps, one for each set of input shapes that it met last.
 const MAX_PLANS: usize = 4;
@@ -29,8 +30,6 @@ pub(crate) struct PlanCache {
     /// The latest first.
     plans: Vec<RunPlan>,
     workspace: Workspace,
-    /// Runs go node by node: no plan can follow this graph.
-    pub(crate) is_refused: bool,
 }
 
 impl PlanCache {
@@ -40,22 +39,20 @@ impl PlanCache {
         self.plans.first().map_or(0, RunPlan::len)
     }
 
-    /// The plan for the bound inputs, laid out now if there is none; `None` if the run has to go node by node.
-    fn plan(&mut self, m: &Machine, rows: OutputRows) -> Option<(&mut RunPlan, &mut Workspace)> {
-        if self.is_refused || !plan::buffers_lie_plainly(m) {
-            return None;
-        }
+    /// The plan for the bound inputs, laid out now if there is none.
+    ///
+    /// # Errors
+    /// The first node that cannot work on them. Nothing is kept of it.
+    fn plan(&mut self, m: &mut Machine, rows: OutputRows) -> Result<(&mut RunPlan, &mut Workspace)> {
         match self.plans.iter().position(|plan| plan.fits(m, rows)) {
-            Some(0) => {}
             Some(i) => self.plans[..=i].rotate_right(1),
             None => {
-                let plan = plan::build(m, &self.workspace, rows);
-                self.is_refused = plan.is_none();
+                let plan = plan::build(m, &self.workspace, rows)?;
                 self.plans.truncate(MAX_PLANS - 1);
-                self.plans.insert(0, plan?);
+                self.plans.insert(0, plan);
             }
         }
-        Some((&mut self.plans[0], &mut self.workspace))
+        Ok((&mut self.plans[0], &mut self.workspace))
     }
 }
 
@@ -69,6 +66,9 @@ pub(crate) struct CpuSession {
     /// Present if buffers are shared; they lie there between runs.
     pub(crate) common: Option<Common>,
     pub(crate) spare: Spare,
+    /// Whether the nodes of the main chain run one by one, to be compared with its plan.
+    #[cfg(test)]
+    pub(crate) node_by_node: bool,
 }
 
 /// What runs need again and again, kept from one to the next.
@@ -80,23 +80,23 @@ pub(crate) struct Spare {
     lent: Vec<Arc<Storage>>,
 }
 
-/// Runs a chain's instructions in order.
+/// Runs a chain's nodes in order, each prepared when its turn comes.
 ///
 /// # Errors
 /// The first failure, with its place.
 pub(crate) fn run_chain(m: &mut Machine, chain: ChainId) -> Result<()> {
     let (graph, liveness) = (Arc::clone(&m.graph), Arc::clone(&m.liveness));
-    let (nodes, steps) = match (graph.chains.get(chain.0 as usize), liveness.chains.get(chain.0 as usize)) {
-        (Some(nodes), Some(steps)) => (nodes, steps),
+    let (nodes, deaths) = match (graph.chains.get(chain.0 as usize), liveness.chains.get(chain.0 as usize)) {
+        (Some(nodes), Some(deaths)) => (nodes, deaths),
         _ => return Err(OpError::value(format!("there is no chain {}", chain.0))),
     };
-    for (i, (node, step)) in nodes.iter().zip(steps).enumerate() {
+    for (i, (node, deaths)) in nodes.iter().zip(deaths).enumerate() {
         let start = m.profile.as_ref().map(Profile::now);
-        let mut cx = m.cx(&step.dying);
-        if let Err(error) = eval::eval(node, &mut cx) {
+        m.counts.dynamic(node, Dynamic::InChain);
+        if let Err(error) = run_now(m, node, &deaths.dying) {
             return Err(located(error, chain.0, i, node));
         }
-        for &tid in &step.drops {
+        for &tid in &deaths.drops {
             m.empty(tid);
         }
         if let (Some(start), Some(profile)) = (start, &mut m.profile) {
@@ -143,21 +143,20 @@ impl CpuSession {
                     let handle = self.spare.inputs.pop();
                     m.set(tid, Array::from_tensor_in(tensor, handle));
                 }
-                BoundInput::Int(vid, v) => {
-                    if let Some(value) = m.env.values.get_mut(vid.0 as usize) {
-                        *value = Some(v);
-                    }
-                }
+                BoundInput::Int(vid, v) => m.cx.set_value(OutVid(vid), v),
             }
         }
         Ok(())
     }
 
-    fn run_main(&mut self, main: ChainId, rows: OutputRows) -> Result<()> {
-        match self.plans.plan(&self.machine, rows) {
-            Some((plan, workspace)) => plan.run(&mut self.machine, workspace),
-            None => run_chain(&mut self.machine, main),
+    fn run_main(&mut self, rows: OutputRows) -> Result<()> {
+        #[cfg(test)]
+        if self.node_by_node {
+            let main = ChainId(self.machine.graph.main);
+            return run_chain(&mut self.machine, main);
         }
+        let (plan, workspace) = self.plans.plan(&mut self.machine, rows)?;
+        plan.run(&mut self.machine, workspace)
     }
 
     fn results(&mut self, lent: &mut Vec<Arc<Storage>>) -> Result<Vec<Value>> {
@@ -167,18 +166,18 @@ impl CpuSession {
 
     /// A result as the caller sees it; its storage is listed in `lent`.
     fn result(&mut self, slot: Slot, lent: &mut Vec<Arc<Storage>>) -> Result<Value> {
-        let mut cx = self.machine.cx(&[]);
+        let m = &mut self.machine;
         let tid = match slot {
             Slot::Tensor(tid) => tid,
-            Slot::Value(vid) => return cx.value(vid).map(Value::Int),
+            Slot::Value(vid) => return m.cx.value(vid).map(Value::Int),
         };
-        let array = cx.get_slot(tid)?;
-        let dtype = cx.m.graph.meta.get(tid.0 as usize).map_or(array.dtype, |meta| meta.dtype);
-        let array = ops::copy::cast(&mut cx, &array, dtype)?;
-        let mut array = ops::copy::contiguous(&mut cx, array)?;
+        let array = m.get(tid)?;
+        let dtype = m.graph.meta.get(tid.0 as usize).map_or(array.dtype, |meta| meta.dtype);
+        let array = ops::copy::cast(&mut m.cx, &array, dtype)?;
+        let mut array = ops::copy::contiguous(&mut m.cx, array)?;
         let used = array.numel() * dtype.size();
         if used * LEND_SHARE < array.data.bytes().len() {
-            array = ops::copy::duplicate(&mut cx, &array)?;
+            array = ops::copy::duplicate(&mut m.cx, &array)?;
         }
         lent.push(Arc::clone(&array.data));
         let start = if used == 0 { 0 } else { array.offset * dtype.size() };
@@ -200,9 +199,8 @@ impl CpuSession {
         for (tid, initial) in &self.initial {
             if let Some(array) = initial {
                 m.set(*tid, array.clone());
-            } else if let Some(array) = m.env.tensors.get_mut(tid.0 as usize).and_then(Option::take) {
-                // A run may have bound an array of another shape or type: the metadata says what a fresh buffer is.
-                m.arena.free(array);
+            } else if let Some(array) = m.tensors.get_mut(tid.0 as usize).and_then(Option::take) {
+                m.cx.arena.free(array);
                 if let Ok(zeros) = ops::copy::zeros_of_meta(m, *tid) {
                     m.set(*tid, zeros);
                 }
@@ -212,14 +210,14 @@ impl CpuSession {
     }
 
     fn run_for(&mut self, inputs: &[Value], rows: OutputRows) -> Result<Vec<Value>, EngineError> {
-        self.machine.arena.collect();
-        let (main, mut lent) = (ChainId(self.machine.graph.main), std::mem::take(&mut self.spare.lent));
+        self.machine.cx.arena.collect();
+        let mut lent = std::mem::take(&mut self.spare.lent);
         let result = self
             .bind(inputs)
-            .and_then(|()| self.run_main(main, rows).map_err(engine_error))
+            .and_then(|()| self.run_main(rows).map_err(engine_error))
             .and_then(|()| self.results(&mut lent).map_err(engine_error));
         self.clear();
-        lent.drain(..).for_each(|data| self.machine.arena.lend(data));
+        lent.drain(..).for_each(|data| self.machine.cx.arena.lend(data));
         self.spare.lent = lent;
         result
     }
@@ -228,7 +226,7 @@ impl CpuSession {
     fn clear(&mut self) {
         let m = &mut self.machine;
         let (first, slots) = (m.graph.slots.constants, m.graph.slots);
-        let inputs = m.env.tensors.iter_mut().skip(first as usize).take(slots.inputs as usize);
+        let inputs = m.tensors.iter_mut().skip(first as usize).take(slots.inputs as usize);
         for mut data in inputs.filter_map(|slot| Some(slot.take()?.data)) {
             // What is still seen elsewhere stays as it is.
             if let Some(contents @ Storage::Shared(_)) = Arc::get_mut(&mut data) {
@@ -239,7 +237,7 @@ impl CpuSession {
         for tid in (first..first + slots.inputs + slots.outputs).chain(slots.non_temp() as u32..slots.total() as u32) {
             m.empty(Tid(tid));
         }
-        m.env.values.fill(None);
+        m.cx.values.fill(None);
     }
 }
 
@@ -254,6 +252,10 @@ impl Session for CpuSession {
 
     fn reset(&mut self) {
         self.with_buffers(CpuSession::restore);
+    }
+
+    fn steps(&self) -> Option<Steps> {
+        Some(self.machine.counts.steps())
     }
 
     fn take_profile(&mut self) -> Vec<(&'static str, u64, u64)> {

@@ -8,39 +8,40 @@ use super::{
 };
 use crate::{
     array::Array,
-    cx::Cx,
     error::{OpError, Result},
-    eval::Eval,
+    machine::Machine,
+    plan::Planner,
+    prepare::{Prepare, Prepared},
     session::run_chain,
 };
 
-impl Eval for ir::If {
-    const HAS_RULE: bool = false;
-    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let chain = cx.m.env.chosen(self)?;
-        run_chain(cx.m, chain)
+impl Prepare for ir::If {
+    fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
+        let m = p.machine()?;
+        let chain = m.bound().chosen(self)?;
+        Ok(run_chain(m, chain)?)
     }
 }
 
-impl Eval for ir::Scan {
-    const HAS_RULE: bool = false;
-    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let originals = self.originals.iter().map(|&o| cx.get(o)).collect::<Result<Vec<_>>>()?;
-        let steps = ir::infer::run::scan_length(self, &cx.m.env)?;
+impl Prepare for ir::Scan {
+    fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
+        let m = p.machine()?;
+        let originals = self.originals.iter().map(|&original| m.get(original.0)).collect::<Result<Vec<_>>>()?;
+        let steps = ir::infer::run::scan_length(self, &m.bound())?;
         let mut stacks: Vec<Option<Array>> = vec![None; self.outputs.len()];
         for t in 0..steps {
             for (original, &slice) in originals.iter().zip(&self.sliced) {
                 let axis = axis_of(self.scan_axis.into(), original.rank())?;
-                cx.put(slice, original.narrow(axis, t, 1, 1).drop_axis(axis));
+                m.set(slice.0, original.narrow(axis, t, 1, 1).drop_axis(axis));
             }
-            run_chain(cx.m, self.body_chain_idx)?;
+            run_chain(m, self.body_chain_idx)?;
             for (stack, &output) in stacks.iter_mut().zip(&self.outputs) {
-                collect(cx, stack, (output, self.scan_axis), t, steps)?;
+                collect(m, stack, (output, self.scan_axis), t, steps)?;
             }
         }
         for (stack, &output) in stacks.into_iter().zip(&self.outputs) {
             if let Some(stack) = stack {
-                cx.put(ir::Out(output.0), stack);
+                m.set(output.0, stack);
             }
         }
         Ok(())
@@ -48,8 +49,8 @@ impl Eval for ir::Scan {
 }
 
 /// Writes what a slot holds after step `t` into its stack along a new axis.
-fn collect(cx: &mut Cx<'_>, stack: &mut Option<Array>, (output, axis): (ir::InOut, i32), t: usize, steps: usize) -> Result<()> {
-    let mut value = cx.get_slot(output.0)?;
+fn collect(m: &mut Machine, stack: &mut Option<Array>, (output, axis): (ir::InOut, i32), t: usize, steps: usize) -> Result<()> {
+    let mut value = m.get(output.0)?;
     let axis = axis_of(axis.into(), value.rank() + 1)?;
     value.shape.insert(axis, 1);
     value.strides.insert(axis, 0);
@@ -58,15 +59,14 @@ fn collect(cx: &mut Cx<'_>, stack: &mut Option<Array>, (output, axis): (ir::InOu
         None => {
             let mut shape = value.shape.clone();
             shape[axis] = steps;
-            cx.alloc(value.dtype, &shape)?
+            m.cx.alloc(value.dtype, &shape)?
         }
     };
     let fits = whole.shape.iter().enumerate().all(|(i, &d)| i == axis || value.shape.get(i) == Some(&d));
     if whole.dtype != value.dtype || whole.rank() != value.rank() || !fits {
         return Err(OpError::value(format!("{} changes its type or shape from step to step", output.0)));
     }
-    let pool = cx.pool();
-    with_region(&mut whole, &[(axis, t, 1, 1)], |region| cast_into(&pool, &value, region))?;
+    with_region(&mut whole, &[(axis, t, 1, 1)], |region| cast_into(&m.cx.pool, &value, region))?;
     *stack = Some(whole);
     Ok(())
 }

@@ -4,14 +4,11 @@ use flambeau_ir as ir;
 use flambeau_kernels::conv::{Axis, Conv, conv};
 use smallvec::SmallVec;
 
-use super::{
-    copy::{cast, contiguous},
-    float_dtype,
-};
+use super::float_dtype;
 use crate::{
-    cx::Cx,
     error::{OpError, Result},
-    eval::Eval,
+    plan::Planner,
+    prepare::{Prepare, Prepared},
 };
 
 /// The axis as kernels take it; the rule has accepted it.
@@ -21,31 +18,29 @@ fn axis(of: &ir::ConvAxis) -> Result<Axis> {
     Ok(Axis { stride, padding, dilation: size(of.dilation)?, output_padding: size(of.output_padding)? })
 }
 
-fn convolve(cx: &mut Cx<'_>, node: &ir::Convolution) -> Result<()> {
+fn convolve(p: &mut Planner<'_>, node: &ir::Convolution) -> Prepared {
     let axes = node.axes.iter().map(axis).collect::<Result<SmallVec<[Axis; 3]>>>()?;
-    let spec = cx.out(node.out)?;
-    let (x, w) = (cx.get(node.x)?, cx.get(node.w)?);
-    let (x, w) = (cast(cx, &x, spec.dtype)?, cast(cx, &w, spec.dtype)?);
-    let (x, w) = (contiguous(cx, x)?, contiguous(cx, w)?);
+    let (x, w, spec) = (p.operand(node.x)?, p.operand(node.w)?, p.spec(node.out)?);
+    let (x, w) = (p.rows_in_type(x, spec.dtype)?, p.rows_in_type(w, spec.dtype)?);
     let groups = usize::try_from(node.groups).map_err(|_| OpError::value("the number of groups is negative"))?;
-    let mut y = cx.alloc(spec.dtype, &spec.shape)?;
-    float_dtype!(spec.dtype, T => {
-        let problem = Conv { axes: &axes, groups, transposed: node.transposed };
-        let (x, w) = ((x.slice()?, &x.shape[..]), (w.slice()?, &w.shape[..]));
-        Ok(conv::<T>(&cx.pool(), x, w, &problem, (y.slice_mut()?, &spec.shape))?)
+    let transposed = node.transposed;
+    let y = p.call(&[&x, &w], (spec.dtype, &spec.shape), move |cx, ins, y| {
+        let (problem, shape) = (Conv { axes: &axes, groups, transposed }, y.shape.clone());
+        float_dtype!(y.dtype, T => {
+            let (x, w) = ((ins[0].slice()?, &ins[0].shape[..]), (ins[1].slice()?, &ins[1].shape[..]));
+            Ok(conv::<T>(&cx.pool, x, w, &problem, (y.slice_mut()?, &shape))?)
+        })
     })?;
-    cx.put(node.out, y);
+    p.put(node.out, y);
     Ok(())
 }
 
 macro_rules! convolutions {
-    ($($node:ident)*) => { $(
-        impl Eval for ir::$node {
-            fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-                convolve(cx, &self.convolution())
-            }
+    ($($node:ident)*) => { $(impl Prepare for ir::$node {
+        fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
+            convolve(p, &self.convolution())
         }
-    )* };
+    })* };
 }
 
 convolutions! { Conv1D Conv2D Conv3D ConvTranspose1D ConvTranspose2D ConvTranspose3D }

@@ -7,22 +7,23 @@ use flambeau_kernels::{
         erased::{Floats, Ints, compare_floats, map_ints, zip_ints},
         map_float, select, zip_float,
     },
-    math::{Unary, unary},
+    math::Unary,
 };
 use flambeau_tensor::DType;
 use smallvec::{SmallVec, smallvec};
 
 use super::{
     bits_dtype,
-    copy::{bits, cast},
+    copy::{as_bits, bits},
     float_dtype,
     int_math::Int,
 };
 use crate::{
     array::Array,
-    cx::Cx,
     error::{OpError, Result},
-    eval::Eval,
+    machine::Context,
+    plan::{Fusible, MemRef, Planner},
+    prepare::{Prepare, Prepared},
 };
 
 /// The element type in which a node reads its operands.
@@ -38,21 +39,28 @@ pub(crate) enum Reads {
 }
 
 /// A loop over all places: operands, result.
-type Run = fn(&Pool, &[&Array], &mut Array) -> Result<()>;
+type Run = fn(&Pool, &[Array], &mut Array) -> Result<()>;
+
+/// How the elements are computed.
+enum Loop {
+    /// Of a floating result in a pass that other nodes may join.
+    Fused(Fusible),
+    /// As `Fused` for a floating result, in a loop of its own for others.
+    FusedFloats(Fusible, Run),
+    Alone(Run),
+}
 
 /// What a node computes at each place: its operands, how it reads them, and the loop over the places.
-pub(crate) struct Pointwise {
-    pub(crate) ins: SmallVec<[ir::In; 3]>,
-    pub(crate) out: ir::Out,
-    pub(crate) reads: Reads,
-    /// What it is, if it is a float function.
-    pub(crate) function: Option<Unary>,
-    pub(crate) run: Run,
+struct Pointwise {
+    ins: SmallVec<[ir::In; 3]>,
+    out: ir::Out,
+    reads: Reads,
+    each: Loop,
 }
 
 impl Pointwise {
     /// The element type in which operand `i` of these types is read, the result having type `out`.
-    pub(crate) fn operand_type(&self, types: &[DType], i: usize, out: DType) -> DType {
+    fn operand_type(&self, types: &[DType], i: usize, out: DType) -> DType {
         match self.reads {
             Reads::AsResult => out,
             Reads::AsIs => types[i],
@@ -64,18 +72,21 @@ impl Pointwise {
         }
     }
 
-    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let spec = cx.out(self.out)?;
-        let found = self.ins.iter().map(|&x| cx.get(x)).collect::<Result<SmallVec<[Array; 3]>>>()?;
-        let types: SmallVec<[DType; 3]> = found.iter().map(|x| x.dtype).collect();
-        let mut ins: SmallVec<[Array; 3]> = SmallVec::new();
-        for (i, x) in found.iter().enumerate() {
-            ins.push(cast(cx, x, self.operand_type(&types, i, spec.dtype))?);
+    fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
+        let spec = p.spec(self.out)?;
+        let run = match self.each {
+            Loop::Fused(op) => return p.fuse(op, &self.ins, self.out),
+            Loop::FusedFloats(op, _) if spec.dtype.is_float() => return p.fuse(op, &self.ins, self.out),
+            Loop::FusedFloats(_, run) | Loop::Alone(run) => run,
+        };
+        let mut ins = p.operands(&self.ins)?;
+        let types: SmallVec<[DType; 3]> = ins.iter().map(|x| x.array.dtype).collect();
+        for (i, x) in ins.iter_mut().enumerate() {
+            *x = p.in_type(x.clone(), self.operand_type(&types, i, spec.dtype))?;
         }
-        let mut y = cx.alloc(spec.dtype, &spec.shape)?;
-        let refs: SmallVec<[&Array; 3]> = ins.iter().collect();
-        (self.run)(&cx.pool(), &refs, &mut y)?;
-        cx.put(self.out, y);
+        let ins: SmallVec<[&MemRef; 3]> = ins.iter().collect();
+        let y = p.call(&ins, (spec.dtype, &spec.shape), move |cx, ins, y| run(&cx.pool, ins, y))?;
+        p.put(self.out, y);
         Ok(())
     }
 }
@@ -86,21 +97,11 @@ trait Simple {
 }
 
 macro_rules! simple_nodes {
-    ($($node:ident)*) => {
-        $(impl Eval for ir::$node {
-            fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-                self.parts().eval(cx)
-            }
-        })*
-
-        /// What the node computes at each place, if that is all it does.
-        pub(crate) fn pointwise(node: &ir::Node) -> Option<Pointwise> {
-            match node {
-                $(ir::Node::$node(n) => Some(n.parts()),)*
-                _ => None,
-            }
+    ($($node:ident)*) => { $(impl Prepare for ir::$node {
+        fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
+            self.parts().prepare(p)
         }
-    };
+    })* };
 }
 
 simple_nodes! {
@@ -113,16 +114,11 @@ simple_nodes! {
     LogicalAnd LogicalOr LogicalNot
 }
 
-/// A float function of the operand in the result's type.
-fn float_function(pool: &Pool, op: Unary, x: &Array, y: &mut Array) -> Result<()> {
-    float_dtype!(y.dtype, T => Ok(unary::<T>(pool, op, &x.view()?, &mut y.view_mut()?)?))
-}
-
 macro_rules! float_functions {
     ($($node:ident: $op:ident;)*) => { $(impl Simple for ir::$node {
         fn parts(&self) -> Pointwise {
-            let run = |pool: &Pool, ins: &[&Array], y: &mut Array| float_function(pool, Unary::$op, ins[0], y);
-            Pointwise { ins: smallvec![self.x], out: self.out, reads: Reads::AsResult, function: Some(Unary::$op), run }
+            let each = Loop::Fused(Fusible::Function(Unary::$op));
+            Pointwise { ins: smallvec![self.x], out: self.out, reads: Reads::AsResult, each }
         }
     })* };
 }
@@ -156,17 +152,14 @@ float_functions! {
 
 impl Simple for ir::Gelu {
     fn parts(&self) -> Pointwise {
-        let (op, run): (_, Run) = match self.approximate.as_str() {
-            "tanh" => (Unary::GeluTanh, |pool, ins, y| float_function(pool, Unary::GeluTanh, ins[0], y)),
-            _ => (Unary::Gelu, |pool, ins, y| float_function(pool, Unary::Gelu, ins[0], y)),
-        };
-        Pointwise { ins: smallvec![self.x], out: self.out, reads: Reads::AsResult, function: Some(op), run }
+        let op = if self.approximate == "tanh" { Unary::GeluTanh } else { Unary::Gelu };
+        let each = Loop::Fused(Fusible::Function(op));
+        Pointwise { ins: smallvec![self.x], out: self.out, reads: Reads::AsResult, each }
     }
 }
 
-/// A function that keeps the element type.
-trait Keep: Copy + Sync {
-    fn float(self, x: f32) -> f32;
+/// A function that keeps the element type, of elements that are no floats.
+trait KeepExact: Copy + Sync {
     fn int<T: Int>(self, x: T) -> T;
     /// Bools pass through unless the function says otherwise.
     fn bool(self, x: bool) -> Result<bool> {
@@ -174,7 +167,12 @@ trait Keep: Copy + Sync {
     }
 }
 
-fn keep(pool: &Pool, x: &Array, y: &mut Array, f: impl Keep) -> Result<()> {
+/// A function that keeps the element type.
+trait Keep: KeepExact {
+    fn float(self, x: f32) -> f32;
+}
+
+fn keep_exact(pool: &Pool, x: &Array, y: &mut Array, f: impl KeepExact) -> Result<()> {
     match x.dtype {
         DType::Bool => {
             let table = [f.bool(false)?, f.bool(true)?];
@@ -182,43 +180,60 @@ fn keep(pool: &Pool, x: &Array, y: &mut Array, f: impl Keep) -> Result<()> {
                 block.iter_mut().for_each(|v| *v = table[usize::from(*v != 0)].into());
             })?;
         }
-        d if d.is_float() => {
-            float_dtype!(d, T => Ok(map_float::<T, T, _>(pool, &x.view()?, &mut y.view_mut()?, |v| f.float(v))?))?;
-        }
+        d if d.is_float() => return Err(OpError::DType(d)),
         _ => map_ints(pool, &x.any()?, &mut y.any_mut()?, &|block| block.iter_mut().for_each(|v| *v = f.int(*v)))?,
     }
     Ok(())
 }
 
+fn keep(pool: &Pool, x: &Array, y: &mut Array, f: impl Keep) -> Result<()> {
+    if !x.dtype.is_float() {
+        return keep_exact(pool, x, y, f);
+    }
+    float_dtype!(x.dtype, T => Ok(map_float::<T, T, _>(pool, &x.view()?, &mut y.view_mut()?, |v| f.float(v))?))
+}
+
+/// Functions of a float, where nothing else computes them, of an integer and of a bool.
 macro_rules! keep_nodes {
-    ($($node:ident: |$x:ident| $float:expr, $int:expr, $bool:expr;)*) => { $(
+    ($($node:ident: |$x:ident| $float:tt, $int:expr, $bool:expr;)*) => { $(
         impl Simple for ir::$node {
             fn parts(&self) -> Pointwise {
                 #[derive(Clone, Copy)]
                 struct F;
-                impl Keep for F {
-                    #[inline(always)]
-                    fn float(self, $x: f32) -> f32 { $float }
+                impl KeepExact for F {
                     #[inline(always)]
                     fn int<T: Int>(self, $x: T) -> T { $int }
                     fn bool(self, $x: bool) -> Result<bool> { $bool }
                 }
-                let run = |pool: &Pool, ins: &[&Array], y: &mut Array| keep(pool, ins[0], y, F);
-                Pointwise { ins: smallvec![self.x], out: self.out, reads: Reads::AsIs, function: None, run }
+                let each = keep_nodes!(@each F, $x, $float);
+                Pointwise { ins: smallvec![self.x], out: self.out, reads: Reads::AsIs, each }
             }
         }
     )* };
+    (@each $f:ident, $x:ident, [$op:ident]) => {
+        Loop::FusedFloats(Fusible::$op, |pool, ins, y| keep_exact(pool, &ins[0], y, $f))
+    };
+    (@each $f:ident, $x:ident, none) => {
+        Loop::Alone(|pool, ins, y| keep_exact(pool, &ins[0], y, $f))
+    };
+    (@each $f:ident, $x:ident, ($float:expr)) => {{
+        impl Keep for $f {
+            #[inline(always)]
+            fn float(self, $x: f32) -> f32 { $float }
+        }
+        Loop::Alone(|pool, ins, y| keep(pool, &ins[0], y, $f))
+    }};
 }
 
 keep_nodes! {
-    Floor: |x| x.floor(), x, Ok(x);
-    Ceil: |x| x.ceil(), x, Ok(x);
-    Trunc: |x| x.trunc(), x, Ok(x);
-    Square: |x| x * x, x.mul(x), Ok(x);
-    Abs: |x| x.abs(), x.magnitude(), Ok(x);
-    Neg: |x| -x, x.neg(), Err(no_bool(x));
-    Sign: |x| if x > 0.0 { 1.0 } else if x < 0.0 { -1.0 } else { 0.0 }, x.signum_of(), Ok(x);
-    BitwiseInvert: |x| x, x.invert(), Ok(!x);
+    Floor: |x| (x.floor()), x, Ok(x);
+    Ceil: |x| (x.ceil()), x, Ok(x);
+    Trunc: |x| (x.trunc()), x, Ok(x);
+    Square: |x| (x * x), x.mul(x), Ok(x);
+    Abs: |x| [Abs], x.magnitude(), Ok(x);
+    Neg: |x| [Neg], x.neg(), Err(no_bool(x));
+    Sign: |x| (if x > 0.0 { 1.0 } else if x < 0.0 { -1.0 } else { 0.0 }), x.signum_of(), Ok(x);
+    BitwiseInvert: |x| none, x.invert(), Ok(!x);
 }
 
 fn no_bool(_: bool) -> OpError {
@@ -231,51 +246,47 @@ struct RoundTo {
     scale: f32,
 }
 
-impl Keep for RoundTo {
-    #[inline(always)]
-    fn float(self, x: f32) -> f32 {
-        if self.scale == 1.0 { x.round_ties_even() } else { (x * self.scale).round_ties_even() * (1.0 / self.scale) }
-    }
+impl KeepExact for RoundTo {
     fn int<T: Int>(self, x: T) -> T {
         x
     }
 }
 
-impl Eval for ir::Round {
-    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+impl Keep for RoundTo {
+    #[inline(always)]
+    fn float(self, x: f32) -> f32 {
+        if self.scale == 1.0 { x.round_ties_even() } else { (x * self.scale).round_ties_even() * (1.0 / self.scale) }
+    }
+}
+
+impl Prepare for ir::Round {
+    fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
         let f = RoundTo { scale: 10f32.powi(self.decimals) };
-        let x = cx.get(self.x)?;
-        if self.decimals >= 0 || x.dtype.is_float() {
-            let mut y = cx.alloc_out(self.out)?;
-            keep(&cx.pool(), &x, &mut y, f)?;
-            cx.put(self.out, y);
-            return Ok(());
-        }
-        let wide = cast(cx, &x, DType::F32)?;
-        let mut rounded = cx.alloc(DType::F32, &x.shape)?;
-        map_float::<f32, f32, _>(&cx.pool(), &wide.view()?, &mut rounded.view_mut()?, |v| f.float(v))?;
-        let y = cast(cx, &rounded, x.dtype)?;
-        cx.put(self.out, y);
+        let x = p.operand(self.x)?;
+        let dtype = x.array.dtype;
+        let through = if self.decimals >= 0 || dtype.is_float() { dtype } else { DType::F32 };
+        let shape = x.array.shape.clone();
+        let x = p.in_type(x, through)?;
+        let y = p.call(&[&x], (through, &shape), move |cx, ins, y| keep(&cx.pool, &ins[0], y, f))?;
+        let y = p.in_type(y, dtype)?;
+        p.put(self.out, y);
         Ok(())
     }
 }
 
-/// A function of two operands in their common type.
-trait Pair: Copy + Sync {
-    fn float(self, a: f32, b: f32) -> f32;
+/// A function of two operands in their common type, which is no float.
+trait PairExact: Copy + Sync {
     fn int<T: Int>(self, a: T, b: T) -> T;
     fn bool(self, a: bool, b: bool) -> bool;
 }
 
 /// `y = f(a, b)`, all of one type.
-fn pair(pool: &Pool, a: &Array, b: &Array, y: &mut Array, f: impl Pair) -> Result<()> {
+fn pair_exact(pool: &Pool, [a, b]: [&Array; 2], y: &mut Array, f: impl PairExact) -> Result<()> {
     match y.dtype {
-        d if d.is_float() => float_dtype!(d, T => {
-            Ok(zip_float::<T, T, T, _>(pool, &a.view()?, &b.view()?, &mut y.view_mut()?, |a, b| f.float(a, b))?)
-        })?,
         DType::Bool => zip_ints(pool, &a.any()?, &b.any()?, &mut y.any_mut()?, &|a, b| {
             a.iter_mut().zip(b).for_each(|(a, b)| *a = f.bool(*a != 0, *b != 0).into());
         })?,
+        d if d.is_float() => return Err(OpError::DType(d)),
         _ => zip_ints(pool, &a.any()?, &b.any()?, &mut y.any_mut()?, &|a, b| {
             a.iter_mut().zip(b).for_each(|(a, b)| *a = f.int(*a, *b));
         })?,
@@ -283,65 +294,71 @@ fn pair(pool: &Pool, a: &Array, b: &Array, y: &mut Array, f: impl Pair) -> Resul
     Ok(())
 }
 
+/// Functions of two floats, where nothing else computes them, of two integers and of two bools.
 macro_rules! pair_nodes {
-    ($($node:ident: |$a:ident, $b:ident| $float:expr, $int:expr, $bool:expr;)*) => { $(
+    ($($node:ident: |$a:ident, $b:ident| $float:tt, $int:expr, $bool:expr;)*) => { $(
         impl Simple for ir::$node {
             fn parts(&self) -> Pointwise {
                 #[derive(Clone, Copy)]
                 struct F;
-                impl Pair for F {
-                    #[inline(always)]
-                    fn float(self, $a: f32, $b: f32) -> f32 { $float }
+                impl PairExact for F {
                     #[inline(always)]
                     fn int<T: Int>(self, $a: T, $b: T) -> T { $int }
                     #[inline(always)]
                     fn bool(self, $a: bool, $b: bool) -> bool { $bool }
                 }
-                let run = |pool: &Pool, ins: &[&Array], y: &mut Array| pair(pool, ins[0], ins[1], y, F);
-                Pointwise { ins: smallvec![self.a, self.b], out: self.out, reads: Reads::AsResult, function: None, run }
+                let each = pair_nodes!(@each $a, $b, $float);
+                Pointwise { ins: smallvec![self.a, self.b], out: self.out, reads: Reads::AsResult, each }
             }
         }
     )* };
+    (@each $a:ident, $b:ident, [$op:ident]) => {
+        Loop::FusedFloats(Fusible::$op, |pool, ins, y| pair_exact(pool, [&ins[0], &ins[1]], y, F))
+    };
+    (@each $a:ident, $b:ident, none) => {
+        Loop::Alone(|pool, ins, y| pair_exact(pool, [&ins[0], &ins[1]], y, F))
+    };
+    (@each $a:ident, $b:ident, ($float:expr)) => {
+        Loop::Alone(|pool, ins, y| {
+            if y.dtype.is_float() {
+                return float_pair(pool, [&ins[0], &ins[1]], y, |$a: f32, $b: f32| $float);
+            }
+            pair_exact(pool, [&ins[0], &ins[1]], y, F)
+        })
+    };
 }
 
 pair_nodes! {
-    Add: |a, b| a + b, a.add(b), a | b;
-    Subtract: |a, b| a - b, a.sub(b), a ^ b;
-    Multiply: |a, b| a * b, a.mul(b), a & b;
-    Maximum: |a, b| if a.is_nan() || a > b { a } else { b }, a.max(b), a | b;
-    Minimum: |a, b| if a.is_nan() || a < b { a } else { b }, a.min(b), a & b;
-    FloorDivide: |a, b| (a / b).floor(), a.floor_div(b), a & b;
-    Remainder: |a, b| remainder(a, b), a.floor_rem(b), a & !b;
-    Power: |a, b| a.powf(b), a.power(b), a | !b;
-    BitwiseAnd: |a, b| no_bits(a, b), a.and(b), a & b;
-    BitwiseOr: |a, b| no_bits(a, b), a.or(b), a | b;
-    BitwiseXor: |a, b| no_bits(a, b), a.xor(b), a ^ b;
-}
-
-/// Floats have no bit operations; the rule refuses them.
-#[inline(always)]
-fn no_bits(_: f32, _: f32) -> f32 {
-    f32::NAN
+    Add: |a, b| [Add], a.add(b), a | b;
+    Subtract: |a, b| [Subtract], a.sub(b), a ^ b;
+    Multiply: |a, b| [Multiply], a.mul(b), a & b;
+    Maximum: |a, b| [Maximum], a.max(b), a | b;
+    Minimum: |a, b| [Minimum], a.min(b), a & b;
+    FloorDivide: |a, b| ((a / b).floor()), a.floor_div(b), a & b;
+    Remainder: |a, b| (remainder(a, b)), a.floor_rem(b), a & !b;
+    Power: |a, b| (a.powf(b)), a.power(b), a | !b;
+    BitwiseAnd: |a, b| none, a.and(b), a & b;
+    BitwiseOr: |a, b| none, a.or(b), a | b;
+    BitwiseXor: |a, b| none, a.xor(b), a ^ b;
 }
 
 /// `y = f(a, b)`, all of one floating type.
-fn float_pair(pool: &Pool, a: &Array, b: &Array, y: &mut Array, f: impl Fn(f32, f32) -> f32 + Sync) -> Result<()> {
+fn float_pair(pool: &Pool, [a, b]: [&Array; 2], y: &mut Array, f: impl Fn(f32, f32) -> f32 + Sync) -> Result<()> {
     float_dtype!(y.dtype, T => Ok(zip_float::<T, T, T, _>(pool, &a.view()?, &b.view()?, &mut y.view_mut()?, f)?))
 }
 
 macro_rules! float_pair_nodes {
-    ($($node:ident: $f:expr;)*) => { $(impl Simple for ir::$node {
+    ($($node:ident: $each:expr;)*) => { $(impl Simple for ir::$node {
         fn parts(&self) -> Pointwise {
-            let run = |pool: &Pool, ins: &[&Array], y: &mut Array| float_pair(pool, ins[0], ins[1], y, $f);
-            Pointwise { ins: smallvec![self.a, self.b], out: self.out, reads: Reads::AsResult, function: None, run }
+            Pointwise { ins: smallvec![self.a, self.b], out: self.out, reads: Reads::AsResult, each: $each }
         }
     })* };
 }
 
 float_pair_nodes! {
-    Divide: |a, b| a / b;
-    Atan2: f32::atan2;
-    LogAddExp: log_add_exp;
+    Divide: Loop::Fused(Fusible::Divide);
+    Atan2: Loop::Alone(|pool, ins, y| float_pair(pool, [&ins[0], &ins[1]], y, f32::atan2));
+    LogAddExp: Loop::Alone(|pool, ins, y| float_pair(pool, [&ins[0], &ins[1]], y, log_add_exp));
 }
 
 /// `a mod b` with the sign of `b`.
@@ -389,8 +406,8 @@ macro_rules! compare_nodes {
                     #[inline(always)]
                     fn test<T: PartialOrd>(self, a: &T, b: &T) -> bool { a $op b }
                 }
-                let run = |pool: &Pool, ins: &[&Array], y: &mut Array| compare(pool, ins[0], ins[1], y, F);
-                Pointwise { ins: smallvec![self.a, self.b], out: self.out, reads: Reads::Common, function: None, run }
+                let each = Loop::Alone(|pool, ins, y| compare(pool, &ins[0], &ins[1], y, F));
+                Pointwise { ins: smallvec![self.a, self.b], out: self.out, reads: Reads::Common, each }
             }
         }
     )* };
@@ -412,73 +429,82 @@ fn logical(pool: &Pool, a: &Array, b: &Array, y: &mut Array, f: impl Fn(bool, bo
 
 impl Simple for ir::LogicalAnd {
     fn parts(&self) -> Pointwise {
-        let run = |pool: &Pool, ins: &[&Array], y: &mut Array| logical(pool, ins[0], ins[1], y, |a, b| a & b);
-        Pointwise { ins: smallvec![self.a, self.b], out: self.out, reads: Reads::Bool, function: None, run }
+        let each = Loop::Alone(|pool, ins, y| logical(pool, &ins[0], &ins[1], y, |a, b| a & b));
+        Pointwise { ins: smallvec![self.a, self.b], out: self.out, reads: Reads::Bool, each }
     }
 }
 
 impl Simple for ir::LogicalOr {
     fn parts(&self) -> Pointwise {
-        let run = |pool: &Pool, ins: &[&Array], y: &mut Array| logical(pool, ins[0], ins[1], y, |a, b| a | b);
-        Pointwise { ins: smallvec![self.a, self.b], out: self.out, reads: Reads::Bool, function: None, run }
+        let each = Loop::Alone(|pool, ins, y| logical(pool, &ins[0], &ins[1], y, |a, b| a | b));
+        Pointwise { ins: smallvec![self.a, self.b], out: self.out, reads: Reads::Bool, each }
     }
 }
 
 impl Simple for ir::LogicalNot {
     fn parts(&self) -> Pointwise {
-        let run = |pool: &Pool, ins: &[&Array], y: &mut Array| logical(pool, ins[0], ins[0], y, |a, _| !a);
-        Pointwise { ins: smallvec![self.x], out: self.out, reads: Reads::Bool, function: None, run }
+        let each = Loop::Alone(|pool, ins, y| logical(pool, &ins[0], &ins[0], y, |a, _| !a));
+        Pointwise { ins: smallvec![self.x], out: self.out, reads: Reads::Bool, each }
     }
 }
 
-impl Eval for ir::Where {
-    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let spec = cx.out(self.out)?;
-        let (condition, x, y) = (cx.get(self.condition)?, cx.get(self.x)?, cx.get(self.y)?);
-        let condition = cast(cx, &condition, DType::Bool)?;
-        let (x, y) = (bits(cast(cx, &x, spec.dtype)?), bits(cast(cx, &y, spec.dtype)?));
-        let mut out = bits(cx.alloc(spec.dtype, &spec.shape)?);
-        bits_dtype!(out.dtype, T => {
-            Ok(select::<T>(&cx.pool(), &condition.view()?, &x.view()?, &y.view()?, &mut out.view_mut()?)?)
+impl Prepare for ir::Where {
+    fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
+        let spec = p.spec(self.out)?;
+        let (condition, x, y) = (p.operand(self.condition)?, p.operand(self.x)?, p.operand(self.y)?);
+        let condition = p.in_type(condition, DType::Bool)?;
+        let (x, y) = (p.in_type(x, spec.dtype)?, p.in_type(y, spec.dtype)?);
+        let out = p.call(&[&condition, &x, &y], (spec.dtype, &spec.shape), |cx, ins, out| {
+            let (x, y) = (bits(ins[1].clone()), bits(ins[2].clone()));
+            as_bits(out, |out| {
+                bits_dtype!(x.dtype, T => {
+                    Ok(select::<T>(&cx.pool, &ins[0].view()?, &x.view()?, &y.view()?, &mut out.view_mut()?)?)
+                })
+            })
         })?;
-        out.dtype = spec.dtype;
-        cx.put(self.out, out);
+        p.put(self.out, out);
         Ok(())
     }
 }
 
-impl Eval for ir::Clip {
-    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let spec = cx.out(self.out)?;
-        let x = cx.get(self.x)?;
-        let mut y = cast(cx, &x, spec.dtype)?;
-        for (bound, is_min) in [(self.a_min, true), (self.a_max, false)] {
-            let Some(bound) = cx.get_opt(bound)? else { continue };
-            let bound = cast(cx, &bound, spec.dtype)?;
-            let mut next = cx.alloc(spec.dtype, &spec.shape)?;
-            let pool = cx.pool();
-            match spec.dtype {
-                d if d.is_float() => float_dtype!(d, T => {
-                    Ok(zip_float::<T, T, T, _>(&pool, &y.view()?, &bound.view()?, &mut next.view_mut()?, |a, b| {
-                        if a.is_nan() || (if is_min { a > b } else { a < b }) { a } else { b }
-                    })?)
-                })?,
-                _ => zip_ints(&pool, &y.any()?, &bound.any()?, &mut next.any_mut()?, &|a, b| {
-                    a.iter_mut().zip(b).for_each(|(a, b)| *a = if is_min { (*a).max(*b) } else { (*a).min(*b) });
-                })?,
-            }
-            cx.free(std::mem::replace(&mut y, next));
+/// `y = max(x, bound)`, or the smaller of them; NaN of `x` stays.
+fn clip(cx: &mut Context, x: &Array, bound: &Array, y: &mut Array, is_min: bool) -> Result<()> {
+    match y.dtype {
+        d if d.is_float() => float_dtype!(d, T => {
+            Ok(zip_float::<T, T, T, _>(&cx.pool, &x.view()?, &bound.view()?, &mut y.view_mut()?, |a, b| {
+                if a.is_nan() || (if is_min { a > b } else { a < b }) { a } else { b }
+            })?)
+        }),
+        _ => Ok(zip_ints(&cx.pool, &x.any()?, &bound.any()?, &mut y.any_mut()?, &|a, b| {
+            a.iter_mut().zip(b).for_each(|(a, b)| *a = if is_min { (*a).max(*b) } else { (*a).min(*b) });
+        })?),
+    }
+}
+
+impl Prepare for ir::Clip {
+    fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
+        let spec = p.spec(self.out)?;
+        let (x, bounds) = (p.operand(self.x)?, [p.operand_opt(self.a_min)?, p.operand_opt(self.a_max)?]);
+        let mut y = p.in_type(x, spec.dtype)?;
+        for (bound, is_min) in bounds.into_iter().zip([true, false]) {
+            let Some(bound) = bound else { continue };
+            let bound = p.in_type(bound, spec.dtype)?;
+            y = p.call(&[&y, &bound], (spec.dtype, &spec.shape), move |cx, ins, y| clip(cx, &ins[0], &ins[1], y, is_min))?;
         }
-        cx.put(self.out, y);
+        p.put(self.out, y);
         Ok(())
     }
 }
 
-impl Eval for ir::AsType {
-    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let x = cx.get(self.x)?;
-        let y = cast(cx, &x, self.scalar_type)?;
-        cx.put(self.out, y);
+impl Prepare for ir::AsType {
+    fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
+        let from = p.dtype(self.x)?;
+        if from != self.scalar_type && from.is_float() && self.scalar_type.is_float() {
+            return p.fuse(Fusible::Cast, &[self.x], self.out);
+        }
+        let x = p.operand(self.x)?;
+        let y = p.in_type(x, self.scalar_type)?;
+        p.put(self.out, y);
         Ok(())
     }
 }

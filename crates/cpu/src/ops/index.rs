@@ -1,13 +1,13 @@
 //! Nodes that read elements at given indices.
 
-use flambeau_ir::{self as ir, infer::run::Contents};
+use flambeau_ir as ir;
 use flambeau_kernels::Pool;
 use flambeau_tensor::Shape;
 use smallvec::SmallVec;
 
 use super::{
     any_dtype, bits_dtype,
-    copy::{bits, cast, contiguous, copy_into, duplicate},
+    copy::{as_bits, bits, copy_into},
     int_dtype,
     int_math::Int,
     shape::{axis_of, with_region},
@@ -15,9 +15,9 @@ use super::{
 };
 use crate::{
     array::Array,
-    cx::Cx,
     error::{OpError, Result},
-    eval::Eval,
+    plan::{Cost, MemRef, Planner},
+    prepare::{Prepare, Prepared},
 };
 
 /// Elements that one task copies.
@@ -29,40 +29,45 @@ pub(crate) fn wrap(index: i64, n: usize) -> Result<usize> {
     usize::try_from(at).ok().filter(|&i| i < n).ok_or(OpError::Index { index, size: n })
 }
 
-/// The elements of an integer array in row-major order.
-pub(crate) fn integers(cx: &mut Cx<'_>, x: &Array) -> Result<SmallVec<[i64; 8]>> {
-    let x = contiguous(cx, x.clone())?;
-    listed(&x)
-}
-
 /// The elements of a row-major integer array.
 pub(crate) fn listed(x: &Array) -> Result<SmallVec<[i64; 8]>> {
     int_dtype!(x.dtype, T => Ok(x.slice::<T>()?.iter().map(|v| v.to_i64()).collect()))
 }
 
-impl Eval for ir::Take {
-    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let x = cx.get(self.x)?;
-        let axis = axis_of(self.axis.into(), x.rank())?;
-        let single = cx.m.env.place(self.index)?;
-        let y = match (single, self.index) {
-            (Some(index), _) => x.narrow(axis, wrap(index, x.shape[axis])?, 1, 1).drop_axis(axis),
-            (None, ir::Index::Tid(tid)) => {
-                let indices = cx.get_slot(tid)?;
-                let indices = contiguous(cx, indices)?;
-                let mut y = cx.alloc_out(self.out)?;
-                take_listed(&cx.pool(), &x, axis, &indices, &mut y)?;
-                y
+impl Prepare for ir::Take {
+    fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
+        let x = p.operand(self.x)?;
+        let axis = axis_of(self.axis.into(), x.array.rank())?;
+        let index = match self.index {
+            ir::Index::Lit(v) => ir::Int::Lit(v),
+            ir::Index::Vid(vid) => ir::Int::Vid(vid),
+            ir::Index::Tid(tid) => {
+                let (indices, spec) = (p.operand(ir::In(tid))?, p.spec(self.out)?);
+                let indices = p.contiguous(indices)?;
+                let y = p.call_of(Cost::Lookup, &[&x, &indices], (spec.dtype, &spec.shape), move |cx, ins, y| {
+                    take_listed(&cx.pool, &ins[0], axis, &ins[1], y)
+                })?;
+                p.put(self.out, y);
+                return Ok(());
             }
-            (None, _) => return Err(OpError::value("the index is neither a number nor a tensor")),
         };
-        cx.put(self.out, y);
+        let y = match p.known(index)? {
+            Some(at) => x.seen(x.array.narrow(axis, wrap(at, x.array.shape[axis])?, 1, 1).drop_axis(axis)),
+            None => {
+                let spec = p.spec(self.out)?;
+                p.call(&[&x], (spec.dtype, &spec.shape), move |cx, ins, y| {
+                    let at = wrap(cx.int(index)?, ins[0].shape[axis])?;
+                    copy_into(&cx.pool, &ins[0].narrow(axis, at, 1, 1).drop_axis(axis), y)
+                })?
+            }
+        };
+        p.put(self.out, y);
         Ok(())
     }
 }
 
 /// The entries of `axis` of `x` that the row-major `indices` list.
-pub(crate) fn take_listed(pool: &Pool, x: &Array, axis: usize, indices: &Array, out: &mut Array) -> Result<()> {
+fn take_listed(pool: &Pool, x: &Array, axis: usize, indices: &Array, out: &mut Array) -> Result<()> {
     let rows = listed(indices)?.iter().map(|&i| wrap(i, x.shape[axis])).collect::<Result<SmallVec<[usize; 8]>>>()?;
     take_rows(pool, x, axis, &rows, out)
 }
@@ -85,43 +90,38 @@ fn take_rows(pool: &Pool, x: &Array, axis: usize, rows: &[usize], out: &mut Arra
 }
 
 fn take_contiguous(pool: &Pool, x: &Array, axis: usize, rows: &[usize], inner: usize, out: &mut Array) -> Result<()> {
-    let (x, dtype) = (bits(x.clone()), out.dtype);
+    let x = bits(x.clone());
     let n = x.shape[axis];
-    out.dtype = x.dtype;
-    let result = bits_dtype!(x.dtype, T => {
-        let (from, to) = (x.slice::<T>()?, out.slice_mut::<T>()?);
-        let rows_per_task = (GRAIN / inner).max(1);
-        pool.run_chunks(to, rows_per_task * inner, |task, chunk| {
-            for (i, row) in chunk.chunks_mut(inner).enumerate() {
-                let at = task * rows_per_task + i;
-                let start = (at / rows.len() * n + rows[at % rows.len()]) * inner;
-                row.copy_from_slice(&from[start..start + inner]);
-            }
-        });
-        Ok(())
-    });
-    out.dtype = dtype;
-    result
+    as_bits(out, |out| {
+        bits_dtype!(x.dtype, T => {
+            let (from, to) = (x.slice::<T>()?, out.slice_mut::<T>()?);
+            let rows_per_task = (GRAIN / inner).max(1);
+            pool.run_chunks(to, rows_per_task * inner, |task, chunk| {
+                for (i, row) in chunk.chunks_mut(inner).enumerate() {
+                    let at = task * rows_per_task + i;
+                    let start = (at / rows.len() * n + rows[at % rows.len()]) * inner;
+                    row.copy_from_slice(&from[start..start + inner]);
+                }
+            });
+            Ok(())
+        })
+    })
 }
 
-impl Eval for ir::TakeAlongAxis {
-    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let x = bits(cx.get(self.x)?);
-        let axis = axis_of(self.axis.into(), x.rank())?;
-        let indices = cx.get(self.indices)?;
-        let mut y = cx.alloc_out(self.out)?;
-        let (dtype, n) = (y.dtype, x.shape[axis]);
-        y.dtype = x.dtype;
-        let (shape, mut x_shape) = (y.shape.clone(), y.shape.clone());
-        x_shape[axis] = n;
-        let refuse = || OpError::value("the operands' other axes do not broadcast");
-        let x = x.broadcast(&x_shape).ok_or_else(refuse)?;
-        let indices = indices.broadcast(&y.shape).ok_or_else(refuse)?;
-        let indices = integers(cx, &indices)?;
-        let (base, stride) = (without(&x.strides, axis), x.strides[axis]);
+/// The operand broadcast to `shape`, as nodes need whose other axes broadcast.
+fn broadcast(x: &MemRef, shape: &[usize]) -> Result<MemRef> {
+    let full = x.array.broadcast(shape).ok_or_else(|| OpError::value("the operands' other axes do not broadcast"))?;
+    Ok(x.seen(full))
+}
+
+/// `out[i..] = x[.., indices[i..], ..]` on `axis`, all but `x` row-major.
+fn take_along(x: &Array, axis: usize, indices: &Array, out: &mut Array) -> Result<()> {
+    let (x, shape) = (bits(x.clone()), out.shape.clone());
+    let (indices, n) = (listed(indices)?, x.shape[axis]);
+    let (base, stride) = (without(&x.strides, axis), x.strides[axis]);
+    as_bits(out, |out| {
         bits_dtype!(x.dtype, T => {
-            let from = x.all::<T>()?;
-            let to = y.slice_mut::<T>()?;
+            let (from, to) = (x.all::<T>()?, out.slice_mut::<T>()?);
             let mut i = 0;
             walk(&shape, [&base[..]], [x.offset], |[at]| {
                 let element = at as isize + wrap(indices[i], n)? as isize * stride;
@@ -129,85 +129,98 @@ impl Eval for ir::TakeAlongAxis {
                 i += 1;
                 Ok(())
             })
-        })?;
-        y.dtype = dtype;
-        cx.put(self.out, y);
+        })
+    })
+}
+
+impl Prepare for ir::TakeAlongAxis {
+    fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
+        let (x, indices, spec) = (p.operand(self.x)?, p.operand(self.indices)?, p.spec(self.out)?);
+        let axis = axis_of(self.axis.into(), x.array.rank())?;
+        let mut shape = spec.shape.clone();
+        shape[axis] = x.array.shape[axis];
+        let x = broadcast(&x, &shape)?;
+        let indices = p.contiguous(broadcast(&indices, &spec.shape)?)?;
+        let y = p.call(&[&x, &indices], (spec.dtype, &spec.shape), move |_, ins, y| take_along(&ins[0], axis, &ins[1], y))?;
+        p.put(self.out, y);
         Ok(())
     }
 }
 
-impl Eval for ir::Gather {
-    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let x = cx.get(self.x)?;
-        let mut y = cx.alloc_out(self.out)?;
-        let lead = Shape::from_slice(&y.shape[..y.rank() - x.rank()]);
-        let sizes = Shape::from_slice(&y.shape[y.rank() - x.rank()..]);
-        let count: usize = lead.iter().product();
-        let mut starts = vec![x.offset as isize; count];
-        for (&indices, &axis) in self.indices.iter().zip(&self.axes) {
-            let axis = axis_of(axis.into(), x.rank())?;
-            let indices = cx.get(indices)?;
-            let indices = indices.broadcast(&lead).ok_or_else(|| OpError::value("the indices do not broadcast"))?;
-            let (n, size) = (x.shape[axis] as i64, sizes[axis] as i64);
-            for (start, &index) in starts.iter_mut().zip(&integers(cx, &indices)?) {
-                let at = if index < 0 { index + n } else { index };
-                if at < 0 || at > n - size {
-                    return Err(OpError::Index { index, size: x.shape[axis] });
-                }
-                *start += at as isize * x.strides[axis];
+/// Slices of `sizes` of `ins[0]` that start where the lists after it say, one list an axis.
+fn gather(ins: &[Array], axes: &[usize], sizes: &[usize], out: &mut Array) -> Result<()> {
+    let [x, lists @ ..] = ins else { return Err(OpError::value("an operand is missing")) };
+    let mut starts = vec![x.offset as isize; out.shape[..out.rank() - x.rank()].iter().product()];
+    for (list, &axis) in lists.iter().zip(axes) {
+        let (n, size) = (x.shape[axis] as i64, sizes[axis] as i64);
+        for (start, &index) in starts.iter_mut().zip(&listed(list)?) {
+            let at = if index < 0 { index + n } else { index };
+            if at < 0 || at > n - size {
+                return Err(OpError::Index { index, size: x.shape[axis] });
             }
+            *start += at as isize * x.strides[axis];
         }
-        let (dtype, x) = (y.dtype, bits(x));
-        y.dtype = x.dtype;
+    }
+    let x = bits(x.clone());
+    as_bits(out, |out| {
         bits_dtype!(x.dtype, T => {
-            let (from, to) = (x.all::<T>()?, y.slice_mut::<T>()?);
+            let (from, to) = (x.all::<T>()?, out.slice_mut::<T>()?);
             let mut next = to.iter_mut();
             starts.iter().try_for_each(|&start| {
-                walk(&sizes, [&x.strides[..]], [start as usize], |[at]| {
+                walk(sizes, [&x.strides[..]], [start as usize], |[at]| {
                     if let (Some(slot), Some(&value)) = (next.next(), from.get(at)) {
                         *slot = value;
                     }
                     Ok::<(), OpError>(())
                 })
             })
-        })?;
-        y.dtype = dtype;
-        cx.put(self.out, y);
+        })
+    })
+}
+
+impl Prepare for ir::Gather {
+    fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
+        let (x, lists, spec) = (p.operand(self.x)?, p.operands(&self.indices)?, p.spec(self.out)?);
+        let rank = x.array.rank();
+        let (lead, sizes) = spec.shape.split_at(spec.shape.len() - rank);
+        let (sizes, axes) = (Shape::from_slice(sizes), &self.axes);
+        let axes = axes.iter().map(|&axis| axis_of(axis.into(), rank)).collect::<Result<Shape>>()?;
+        let lists = lists.iter().map(|list| p.contiguous(broadcast(list, lead)?)).collect::<Prepared<Vec<MemRef>>>()?;
+        let ins: Vec<&MemRef> = std::iter::once(&x).chain(&lists).collect();
+        let y = p.call(&ins, (spec.dtype, &spec.shape), move |_, ins, y| gather(ins, &axes, &sizes, y))?;
+        p.put(self.out, y);
         Ok(())
     }
 }
 
-impl Eval for ir::ScatterAdd {
-    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let x = cx.take(self.x)?;
-        let axis = axis_of(self.axis.into(), x.rank())?;
-        let (indices, updates) = (cx.get(self.indices)?, cx.get(self.updates)?);
-        let updates = cast(cx, &updates, x.dtype)?;
-        let mut shape = indices.shape.clone();
-        for (i, d) in shape.iter_mut().enumerate() {
-            *d = if i == axis { *d } else { x.shape[i] };
-        }
-        let refuse = || OpError::value("the indices or updates do not broadcast");
-        let (indices, updates) = (indices.broadcast(&shape).ok_or_else(refuse)?, updates.broadcast(&shape).ok_or_else(refuse)?);
-        let indices = integers(cx, &indices)?;
-        let mut y = x;
-        if !y.is_unique() || !y.is_contiguous() {
-            y = duplicate(cx, &y)?;
-        }
-        let (n, base, stride) = (y.shape[axis], without(&y.strides, axis), y.strides[axis]);
-        any_dtype!(y.dtype, T => {
-            let from = updates.all::<T>()?;
-            let to = y.slice_mut::<T>()?;
-            let mut i = 0;
-            walk(&shape, [&base[..], &updates.strides[..]], [0, updates.offset], |[at, u]| {
-                let slot = &mut to[at + wrap(indices[i], n)? * stride as usize];
-                *slot = slot.plus(from[u]);
-                i += 1;
-                Ok::<(), OpError>(())
-            })
-        })?;
-        cx.put(self.out, y);
-        Ok(())
+/// `out[.., indices[p], ..] += updates[p]` along `axis` at every place `p`, all but the updates row-major.
+fn scatter_add(indices: &Array, updates: &Array, axis: usize, out: &mut Array) -> Result<()> {
+    let (n, base, stride) = (out.shape[axis], without(&out.strides, axis), out.strides[axis]);
+    let rows = listed(indices)?;
+    any_dtype!(out.dtype, T => {
+        let (from, to) = (updates.all::<T>()?, out.slice_mut::<T>()?);
+        let mut i = 0;
+        walk(&indices.shape, [&base[..], &updates.strides[..]], [0, updates.offset], |[at, u]| {
+            let slot = &mut to[at + wrap(rows[i], n)? * stride as usize];
+            *slot = slot.plus(from[u]);
+            i += 1;
+            Ok::<(), OpError>(())
+        })
+    })
+}
+
+impl Prepare for ir::ScatterAdd {
+    fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
+        let (x, indices, updates) = (p.operand(self.x)?, p.operand(self.indices)?, p.operand(self.updates)?);
+        let axis = axis_of(self.axis.into(), x.array.rank())?;
+        let (dtype, mut shape) = (x.array.dtype, x.array.shape.clone());
+        shape[axis] = indices.array.shape[axis];
+        // What is not read any more may be written where it lies.
+        drop(x);
+        let updates = p.in_type(updates, dtype)?;
+        let updates = broadcast(&updates, &shape)?;
+        let indices = p.contiguous(broadcast(&indices, &shape)?)?;
+        p.update(self.x, self.out, &[&indices, &updates], move |_, ins, y| scatter_add(&ins[0], &ins[1], axis, y))
     }
 }
 

@@ -6,18 +6,19 @@ use flambeau_kernels::{
     gemm::{Addmm, matmul},
 };
 use flambeau_tensor::{DType, Shape};
+use smallvec::SmallVec;
 
 use super::{
-    copy::cast,
     float_dtype,
-    index::{integers, wrap},
+    index::{listed, wrap},
     shape::with_region,
 };
 use crate::{
     array::Array,
-    cx::Cx,
     error::{OpError, Result},
-    eval::Eval,
+    machine::Context,
+    plan::{MemRef, Planner},
+    prepare::{Prepare, Prepared},
 };
 
 /// The elements of a float array of any of the three types.
@@ -26,37 +27,37 @@ pub(crate) fn float_view(x: &Array) -> Result<FloatView<'_>> {
 }
 
 /// `y = alpha · a·b + beta · bias`; `a` has the type of `y`, `b` may have any float type.
-pub(crate) fn product(pool: &Pool, a: &Array, b: &Array, y: &mut Array, addmm: &Addmm<'_>) -> Result<()> {
+fn product(pool: &Pool, a: &Array, b: &Array, y: &mut Array, addmm: &Addmm<'_>) -> Result<()> {
     float_dtype!(y.dtype, T => float_dtype!(b.dtype, B => {
         Ok(matmul::<T, B, T>(pool, &a.view()?, &b.view()?, &mut y.view_mut()?, addmm)?)
     }))
 }
 
 /// `a @ b` by numpy's rules, vectors included: the operands as matrices and the result's shape with both matrix axes.
-pub(crate) fn as_matrices(mut a: Array, mut b: Array, out: &[usize]) -> (Array, Array, Shape) {
+fn as_matrices(mut a: MemRef, mut b: MemRef, out: &[usize]) -> (MemRef, MemRef, Shape) {
     let mut shape = Shape::from_slice(out);
-    if b.rank() == 1 {
-        b.shape.push(1);
-        b.strides.push(1);
+    if b.array.rank() == 1 {
+        b.array.shape.push(1);
+        b.array.strides.push(1);
         shape.push(1);
     }
-    if a.rank() == 1 {
-        a.shape.insert(0, 1);
-        a.strides.insert(0, 1);
+    if a.array.rank() == 1 {
+        a.array.shape.insert(0, 1);
+        a.array.strides.insert(0, 1);
         shape.insert(shape.len() - 1, 1);
     }
     (a, b, shape)
 }
 
 /// The bias broadcast to the result's shape, seen with both matrix axes.
-pub(crate) fn as_bias(bias: &Array, out: &[usize], matrices: &[usize]) -> Result<Array> {
-    let full = bias.broadcast(out).ok_or_else(|| OpError::value("the bias does not broadcast"))?;
+fn as_bias(bias: &MemRef, out: &[usize], matrices: &[usize]) -> Result<MemRef> {
+    let full = bias.array.broadcast(out).ok_or_else(|| OpError::value("the bias does not broadcast"))?;
     // Inserted matrix axes have size 1, so the broadcast view reshapes without a copy.
-    Ok(full.reshaped(matrices).unwrap_or(full))
+    Ok(bias.seen(full.reshaped(matrices).unwrap_or(full)))
 }
 
 /// `y = alpha · a·b + beta · bias` over matrices; without a bias, `y = a·b`.
-pub(crate) fn affine(pool: &Pool, [a, b]: [&Array; 2], bias: Option<&Array>, [alpha, beta]: [f32; 2], y: &mut Array) -> Result<()> {
+fn affine(pool: &Pool, [a, b]: [&Array; 2], bias: Option<&Array>, [alpha, beta]: [f32; 2], y: &mut Array) -> Result<()> {
     let addmm = match bias {
         Some(bias) => Addmm { alpha, beta, bias: Some(float_view(bias)?) },
         None => Addmm::default(),
@@ -64,81 +65,106 @@ pub(crate) fn affine(pool: &Pool, [a, b]: [&Array; 2], bias: Option<&Array>, [al
     product(pool, a, b, y, &addmm)
 }
 
-impl Eval for ir::Addmm {
-    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let spec = cx.out(self.out)?;
-        let (a, b) = (cx.get(self.mat1)?, cx.get(self.mat2)?);
-        let (a, b, shape) = as_matrices(cast(cx, &a, spec.dtype)?, float(cx, b)?, &spec.shape);
-        let bias = match cx.get_opt(self.bias)? {
-            Some(bias) => Some(as_bias(&float(cx, bias)?, &spec.shape, &shape)?),
+/// The operand, or its f32 copy if its elements are integers.
+fn float(p: &mut Planner<'_>, x: MemRef) -> Prepared<MemRef> {
+    if x.array.dtype.is_float() { Ok(x) } else { p.in_type(x, DType::F32) }
+}
+
+impl Prepare for ir::Addmm {
+    fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
+        let spec = p.spec(self.out)?;
+        let (a, b, bias) = (p.operand(self.mat1)?, p.operand(self.mat2)?, p.operand_opt(self.bias)?);
+        let is_sum = bias.is_none() || (self.alpha == 1.0 && self.beta == 1.0);
+        if is_sum && p.dense_layer(&a, &b, bias.as_ref(), self.out)? {
+            return Ok(());
+        }
+        let (a, b) = (p.in_type(a, spec.dtype)?, float(p, b)?);
+        let (a, b, shape) = as_matrices(a, b, &spec.shape);
+        let bias = match bias {
+            Some(bias) => Some(as_bias(&float(p, bias)?, &spec.shape, &shape)?),
             None => None,
         };
-        let mut y = cx.alloc(spec.dtype, &shape)?;
-        affine(&cx.pool(), [&a, &b], bias.as_ref(), [self.alpha, self.beta], &mut y)?;
-        y.set_shape(&spec.shape);
-        cx.put(self.out, y);
+        let ins: SmallVec<[&MemRef; 3]> = [&a, &b].into_iter().chain(&bias).collect();
+        let factors = [self.alpha, self.beta];
+        let mut y =
+            p.call(&ins, (spec.dtype, &shape), move |cx, ins, y| affine(&cx.pool, [&ins[0], &ins[1]], ins.get(2), factors, y))?;
+        y.array.set_shape(&spec.shape);
+        p.put(self.out, y);
         Ok(())
     }
 }
 
-/// `x`, or its f32 copy if its elements are integers.
-fn float(cx: &mut Cx<'_>, x: Array) -> Result<Array> {
-    if x.dtype.is_float() { Ok(x) } else { cast(cx, &x, DType::F32) }
+/// The lists of a gather, row-major: those that the node names.
+pub(crate) fn gather_lists(p: &mut Planner<'_>, lists: [Option<ir::In>; 2]) -> Prepared<[Option<MemRef>; 2]> {
+    let [lhs, rhs] = lists;
+    Ok([p.operand_opt(lhs)?, p.operand_opt(rhs)?])
 }
 
-/// Which matrix of each operand every product of a gather uses: flat indices, `lhs` and `rhs` broadcast together. A missing
-/// list counts its operand's batch.
-pub(crate) fn gather_indices(
-    cx: &mut Cx<'_>,
-    (lhs, lhs_batch): (Option<ir::In>, &[usize]),
-    (rhs, rhs_batch): (Option<ir::In>, &[usize]),
+/// A gather's lists broadcast together: for each product the number of a matrix of either operand. A missing list counts its
+/// operand's batch.
+pub(crate) fn broadcast_lists(
+    p: &mut Planner<'_>,
+    lists: [Option<MemRef>; 2],
+    batches: [&[usize]; 2],
     lead: &[usize],
-) -> Result<[Vec<u32>; 2]> {
-    let mut list = |slot: Option<ir::In>, batch: &[usize]| -> Result<Vec<u32>> {
-        let count: usize = batch.iter().product();
-        let indices = match cx.get_opt(slot)? {
-            Some(indices) => indices,
-            None => {
-                let counted: Vec<u32> = (0..count as u32).collect();
-                let tensor = flambeau_tensor::Tensor::from_slice(&counted, batch);
-                Array::from_tensor(&tensor.map_err(|e| OpError::value(e.to_string()))?)
-            }
+) -> Prepared<[MemRef; 2]> {
+    let [lhs, rhs] = lists;
+    let mut list = |list: Option<MemRef>, batch: &[usize]| {
+        let list = match list {
+            Some(list) => list,
+            None => p.call(&[], (DType::U32, batch), |_, _, y| {
+                y.slice_mut::<u32>()?.iter_mut().zip(0..).for_each(|(y, i)| *y = i);
+                Ok(())
+            })?,
         };
-        let full = indices.broadcast(lead).ok_or_else(|| OpError::value("the index lists do not broadcast"))?;
-        integers(cx, &full)?.iter().map(|&i| Ok(wrap(i, count)? as u32)).collect()
+        let full = list.array.broadcast(lead).ok_or_else(|| OpError::value("the index lists do not broadcast"))?;
+        p.contiguous(list.seen(full))
     };
-    Ok([list(lhs, lhs_batch)?, list(rhs, rhs_batch)?])
+    Ok([list(lhs, batches[0])?, list(rhs, batches[1])?])
 }
 
-impl Eval for ir::GatherMm {
-    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let spec = cx.out(self.out)?;
-        let (a, b) = (cx.get(self.a)?, cx.get(self.b)?);
-        let (a, b) = (cast(cx, &a, spec.dtype)?, float(cx, b)?);
-        if self.lhs_indices.is_none() && self.rhs_indices.is_none() {
+/// The numbers of a list, all below `count`.
+pub(crate) fn numbers(list: &Array, count: usize) -> Result<Vec<u32>> {
+    listed(list)?.iter().map(|&i| Ok(wrap(i, count)? as u32)).collect()
+}
+
+/// Sizes of the batch axes.
+pub(crate) fn batch_of(shape: &[usize]) -> Shape {
+    Shape::from_slice(&shape[..shape.len().saturating_sub(2)])
+}
+
+fn gather_products(cx: &mut Context, ins: &[Array], y: &mut Array) -> Result<()> {
+    let [a, b, lhs, rhs] = ins else { return Err(OpError::value("an operand is missing")) };
+    let (lhs, rhs) = (numbers(lhs, a.shape[0])?, numbers(rhs, b.shape[0])?);
+    for (i, (&l, &r)) in lhs.iter().zip(&rhs).enumerate() {
+        let (a, b) = (a.narrow(0, l as usize, 1, 1), b.narrow(0, r as usize, 1, 1));
+        with_region(y, &[(0, i, 1, 1)], |y| product(&cx.pool, &a, &b, y, &Addmm::default()))?;
+    }
+    Ok(())
+}
+
+impl Prepare for ir::GatherMm {
+    fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
+        let (spec, a, b) = (p.spec(self.out)?, p.operand(self.a)?, p.operand(self.b)?);
+        let lists = gather_lists(p, [self.lhs_indices, self.rhs_indices])?;
+        let (a, b) = (p.in_type(a, spec.dtype)?, float(p, b)?);
+        let mut y = if lists.iter().all(Option::is_none) {
             let (a, b, shape) = as_matrices(a, b, &spec.shape);
-            let mut y = cx.alloc(spec.dtype, &shape)?;
-            product(&cx.pool(), &a, &b, &mut y, &Addmm::default())?;
-            y.set_shape(&spec.shape);
-            cx.put(self.out, y);
-            return Ok(());
-        }
-        let batch = |x: &Array| Shape::from_slice(&x.shape[..x.rank() - 2]);
-        let (batch_a, batch_b, lead) = (batch(&a), batch(&b), &spec.shape[..spec.shape.len() - 2]);
-        let [lhs, rhs] = gather_indices(cx, (self.lhs_indices, &batch_a), (self.rhs_indices, &batch_b), lead)?;
-        let flat = |cx: &mut Cx<'_>, x: &Array| {
-            let shape = [x.shape[..x.rank() - 2].iter().product(), x.shape[x.rank() - 2], x.shape[x.rank() - 1]];
-            super::shape::reshape(cx, x, &shape)
+            p.call(&[&a, &b], (spec.dtype, &shape), |cx, ins, y| product(&cx.pool, &ins[0], &ins[1], y, &Addmm::default()))?
+        } else {
+            let (batch_a, batch_b) = (batch_of(&a.array.shape), batch_of(&b.array.shape));
+            let [lhs, rhs] = broadcast_lists(p, lists, [&batch_a, &batch_b], &batch_of(&spec.shape))?;
+            let flat = |x: &MemRef, batch: &Shape| {
+                let [.., rows, columns] = x.array.shape[..] else { return [batch.iter().product(), 1, 1] };
+                [batch.iter().product(), rows, columns]
+            };
+            let (flat_a, flat_b) = (flat(&a, &batch_a), flat(&b, &batch_b));
+            let (a, b) = (p.reshaped(a, &flat_a)?, p.reshaped(b, &flat_b)?);
+            let shape = [lhs.array.numel(), flat_a[1], flat_b[2]];
+            p.call(&[&a, &b, &lhs, &rhs], (spec.dtype, &shape), gather_products)?
         };
-        let (a, b) = (flat(cx, &a)?, flat(cx, &b)?);
-        let mut y = cx.alloc(spec.dtype, &[lhs.len(), a.shape[1], b.shape[2]])?;
-        let pool = cx.pool();
-        for (i, (&l, &r)) in lhs.iter().zip(&rhs).enumerate() {
-            let (a, b) = (a.narrow(0, l as usize, 1, 1), b.narrow(0, r as usize, 1, 1));
-            with_region(&mut y, &[(0, i, 1, 1)], |y| product(&pool, &a, &b, y, &Addmm::default()))?;
-        }
-        y.set_shape(&spec.shape);
-        cx.put(self.out, y);
+        y.array.set_shape(&spec.shape);
+        p.put(self.out, y);
         Ok(())
     }
 }

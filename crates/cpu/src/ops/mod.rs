@@ -1,16 +1,16 @@
 //! The nodes, by family.
 
-pub(crate) mod attention;
+mod attention;
 mod control;
 mod conv;
 pub(crate) mod copy;
 mod create;
-pub(crate) mod elementwise;
-pub(crate) mod index;
+mod elementwise;
+mod index;
 mod int_math;
 pub(crate) mod linalg;
 mod metal;
-pub(crate) mod norm;
+mod norm;
 pub(crate) mod quantized;
 pub(crate) mod random;
 mod reduce;

@@ -2,29 +2,29 @@
 
 use flambeau_ir as ir;
 use flambeau_kernels::{
-    Pool,
+    Pool, elementwise,
     gemm::quantized::{self, Gather},
     quant::{self, Format, QMatrix, Scales},
 };
-use flambeau_tensor::{DType, Shape};
+use flambeau_tensor::DType;
+use smallvec::SmallVec;
 
 use super::{
-    copy::{cast, contiguous},
     float_dtype,
-    linalg::gather_indices,
+    linalg::{batch_of, broadcast_lists, gather_lists, numbers},
 };
 use crate::{
     array::Array,
-    cx::Cx,
     error::{OpError, Result},
-    eval::Eval,
+    plan::{MemRef, Planner},
+    prepare::{Prepare, Prepared},
 };
 
 /// The nvfp4 global scale counts in units of the largest product of a code and a scale.
 const NVFP4_RANGE: f32 = 448.0 * 6.0;
 
 /// The packing that a node's attributes name.
-pub(crate) fn format_of(mode: ir::QuantMode, group: i32, bits: i32) -> Format {
+fn format_of(mode: ir::QuantMode, group: i32, bits: i32) -> Format {
     match mode {
         ir::QuantMode::Affine => Format::Affine { bits: bits as u32, group: group as usize },
         ir::QuantMode::Nvfp4 => Format::Nvfp4,
@@ -42,7 +42,7 @@ pub(crate) fn matrix<'a>(format: Format, [w, scale]: [&'a Array; 2], biases: Opt
 }
 
 /// `y = x · w`, or `x · wᵀ` if `transpose`, all row-major.
-pub(crate) fn multiply(pool: &Pool, x: &Array, w: &QMatrix<'_>, transpose: bool, y: &mut Array) -> Result<()> {
+fn multiply(pool: &Pool, x: &Array, w: &QMatrix<'_>, transpose: bool, y: &mut Array) -> Result<()> {
     float_dtype!(y.dtype, T => {
         let multiply = if transpose { quantized::linear::<T, T> } else { quantized::matmul::<T, T> };
         Ok(multiply(pool, x.slice()?, w, y.slice_mut()?)?)
@@ -50,16 +50,8 @@ pub(crate) fn multiply(pool: &Pool, x: &Array, w: &QMatrix<'_>, transpose: bool,
 }
 
 /// The unpacked elements of `w` in the type of `y`, which is row-major.
-pub(crate) fn dequantize(pool: &Pool, w: &QMatrix<'_>, y: &mut Array) -> Result<()> {
+fn dequantize(pool: &Pool, w: &QMatrix<'_>, y: &mut Array) -> Result<()> {
     float_dtype!(y.dtype, T => Ok(quant::dequantize::<T>(pool, w, y.slice_mut()?)?))
-}
-
-/// Packed weights and what unpacks them, row-major.
-struct Packed {
-    format: Format,
-    w: Array,
-    scales: Array,
-    biases: Option<Array>,
 }
 
 fn scales(x: &Array) -> Result<Scales<'_>> {
@@ -72,108 +64,99 @@ fn scales(x: &Array) -> Result<Scales<'_>> {
     })
 }
 
-impl Packed {
-    fn new(
-        cx: &mut Cx<'_>,
-        [w, scales]: [ir::In; 2],
-        biases: Option<ir::In>,
-        (mode, group, bits): (ir::QuantMode, i32, i32),
-    ) -> Result<Packed> {
-        let format = format_of(mode, group, bits);
-        let mut read = |slot: ir::In| {
-            let x = cx.get(slot)?;
-            contiguous(cx, x)
-        };
-        let (w, scales) = (read(w)?, read(scales)?);
-        Ok(Packed { format, w, scales, biases: biases.map(read).transpose()? })
-    }
-
-    /// All rows as one matrix.
-    fn matrix(&self) -> Result<QMatrix<'_>> {
-        matrix(self.format, [&self.w, &self.scales], self.biases.as_ref())
-    }
+/// Packed weights and what unpacks them, row-major: words, scales and, where the format has them, biases.
+fn packed(p: &mut Planner<'_>, [w, scales]: [ir::In; 2], biases: Option<ir::In>) -> Prepared<SmallVec<[MemRef; 3]>> {
+    let parts: SmallVec<[ir::In; 3]> = [w, scales].into_iter().chain(biases).collect();
+    let parts = p.operands(&parts)?;
+    parts.into_iter().map(|part| p.contiguous(part)).collect()
 }
 
-impl Eval for ir::Dequantize {
-    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let spec = cx.out(self.out)?;
-        let packed = Packed::new(cx, [self.w, self.scales], self.biases, (self.mode, self.group_size, self.bits))?;
-        let global = match cx.get_opt(self.global_scale)? {
-            Some(global) => {
-                let global = cast(cx, &global, DType::F32)?;
-                Some(contiguous(cx, global)?.slice::<f32>()?.first().copied().unwrap_or(1.0) / NVFP4_RANGE)
-            }
-            None => None,
-        };
+impl Prepare for ir::Dequantize {
+    fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
+        let (spec, global) = (p.spec(self.out)?, p.operand_opt(self.global_scale)?);
+        let weight = packed(p, [self.w, self.scales], self.biases)?;
+        let format = format_of(self.mode, self.group_size, self.bits);
         let through = if global.is_some() { DType::F32 } else { spec.dtype };
-        let mut y = cx.alloc(through, &spec.shape)?;
-        let pool = cx.pool();
-        dequantize(&pool, &packed.matrix()?, &mut y)?;
+        let ins: SmallVec<[&MemRef; 3]> = weight.iter().collect();
+        let mut y = p.call(&ins, (through, &spec.shape), move |cx, ins, y| {
+            dequantize(&cx.pool, &matrix(format, [&ins[0], &ins[1]], ins.get(2))?, y)
+        })?;
         if let Some(global) = global {
-            flambeau_kernels::elementwise::map_in_place::<f32, _>(&pool, y.slice_mut()?, |v| v * global);
+            let global = p.rows_in_type(global, DType::F32)?;
+            y = p.call(&[&y, &global], (through, &spec.shape), |cx, ins, y| {
+                let global = ins[1].slice::<f32>()?.first().copied().unwrap_or(1.0) / NVFP4_RANGE;
+                Ok(elementwise::map_float::<f32, f32, _>(&cx.pool, &ins[0].view()?, &mut y.view_mut()?, |v| v * global)?)
+            })?;
         }
-        let y = cast(cx, &y, spec.dtype)?;
-        cx.put(self.out, y);
+        let y = p.in_type(y, spec.dtype)?;
+        p.put(self.out, y);
         Ok(())
     }
 }
 
-impl Eval for ir::QuantizedMatmul {
-    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let spec = cx.out(self.out)?;
-        let packed = Packed::new(cx, [self.w, self.scales], self.biases, (self.mode, self.group_size, self.bits))?;
-        let x = cx.get(self.x)?;
-        let x = cast(cx, &x, spec.dtype)?;
-        let y = if packed.w.rank() == 2 {
-            let x = contiguous(cx, x)?;
-            let mut y = cx.alloc(spec.dtype, &spec.shape)?;
-            multiply(&cx.pool(), &x, &packed.matrix()?, self.transpose, &mut y)?;
-            y
+impl Prepare for ir::QuantizedMatmul {
+    fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
+        let (x, spec) = (p.operand(self.x)?, p.spec(self.out)?);
+        let weight = packed(p, [self.w, self.scales], self.biases)?;
+        let (format, transpose) = (format_of(self.mode, self.group_size, self.bits), self.transpose);
+        if transpose && p.packed_layer(&x, &weight, format, self.out)? {
+            return Ok(());
+        }
+        let x = p.in_type(x, spec.dtype)?;
+        let y = if weight[0].array.rank() == 2 {
+            let x = p.contiguous(x)?;
+            let ins: SmallVec<[&MemRef; 4]> = std::iter::once(&x).chain(&weight).collect();
+            p.call(&ins, (spec.dtype, &spec.shape), move |cx, ins, y| {
+                multiply(&cx.pool, &ins[0], &matrix(format, [&ins[1], &ins[2]], ins.get(3))?, transpose, y)
+            })?
         } else {
-            gathered(cx, &x, &packed, (None, None), self.transpose, &spec.shape)?
+            gathered(p, x, &weight, [None, None], (format, transpose), &spec.shape)?
         };
-        cx.put(self.out, y);
+        p.put(self.out, y);
         Ok(())
     }
 }
 
-impl Eval for ir::GatherQmm {
-    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let spec = cx.out(self.out)?;
-        let packed = Packed::new(cx, [self.w, self.scales], self.biases, (self.mode, self.group_size, self.bits))?;
-        let x = cx.get(self.x)?;
-        let x = cast(cx, &x, spec.dtype)?;
-        let y = gathered(cx, &x, &packed, (self.lhs_indices, self.rhs_indices), self.transpose, &spec.shape)?;
-        cx.put(self.out, y);
+impl Prepare for ir::GatherQmm {
+    fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
+        let (x, spec) = (p.operand(self.x)?, p.spec(self.out)?);
+        let lists = gather_lists(p, [self.lhs_indices, self.rhs_indices])?;
+        let weight = packed(p, [self.w, self.scales], self.biases)?;
+        let x = p.in_type(x, spec.dtype)?;
+        let form = (format_of(self.mode, self.group_size, self.bits), self.transpose);
+        let y = gathered(p, x, &weight, lists, form, &spec.shape)?;
+        p.put(self.out, y);
         Ok(())
     }
 }
 
 /// `x[lhs] · w[rhs]` over flattened batch axes, in the type of `x`.
 fn gathered(
-    cx: &mut Cx<'_>,
-    x: &Array,
-    packed: &Packed,
-    (lhs, rhs): (Option<ir::In>, Option<ir::In>),
-    transpose: bool,
+    p: &mut Planner<'_>,
+    x: MemRef,
+    weight: &[MemRef],
+    lists: [Option<MemRef>; 2],
+    (format, transpose): (Format, bool),
     shape: &[usize],
-) -> Result<Array> {
-    let mut x = contiguous(cx, x.clone())?;
+) -> Prepared<MemRef> {
+    let mut x = p.contiguous(x)?;
     // A vector counts as one row, which the result lacks.
-    let matrix_axes = if x.rank() == 1 { 1 } else { 2 };
-    if x.rank() == 1 {
-        x.set_shape(&[1, x.numel()]);
+    let matrix_axes = if x.array.rank() == 1 { 1 } else { 2 };
+    if x.array.rank() == 1 {
+        x.array.set_shape(&[1, x.array.numel()]);
     }
     let lead = &shape[..shape.len().saturating_sub(matrix_axes)];
-    let batch = |s: &[usize]| Shape::from_slice(&s[..s.len().saturating_sub(2)]);
-    let (batch_x, batch_w) = (batch(&x.shape), batch(&packed.w.shape));
-    let [lhs, rhs] = gather_indices(cx, (lhs, &batch_x), (rhs, &batch_w), lead)?;
-    let mut y = cx.alloc(x.dtype, shape)?;
-    let rows = x.shape[x.rank() - 2];
-    let gather = Gather { lhs: &lhs, rhs: &rhs, rows, experts: batch_w.iter().product(), transpose };
-    let matrix = packed.matrix()?;
-    float_dtype!(x.dtype, T => {
-        Ok(quantized::gather_linear::<T, T>(&cx.pool(), x.slice()?, &matrix, &gather, y.slice_mut()?)?)
-    })?;
-    Ok(y)
+    let batches = [batch_of(&x.array.shape), batch_of(&weight[0].array.shape)];
+    let [count_x, experts] = batches.each_ref().map(|batch| batch.iter().product());
+    let [lhs, rhs] = broadcast_lists(p, lists, [&batches[0], &batches[1]], lead)?;
+    let rows = x.array.shape[x.array.rank() - 2];
+    let ins: SmallVec<[&MemRef; 6]> = [&x, &lhs, &rhs].into_iter().chain(weight).collect();
+    p.call(&ins, (x.array.dtype, shape), move |cx, ins, y| {
+        let (lhs, rhs) = (numbers(&ins[1], count_x)?, numbers(&ins[2], experts)?);
+        let gather = Gather { lhs: &lhs, rhs: &rhs, rows, experts, transpose };
+        let matrix = matrix(format, [&ins[3], &ins[4]], ins.get(5))?;
+        float_dtype!(y.dtype, T => {
+            Ok(quantized::gather_linear::<T, T>(&cx.pool, ins[0].slice()?, &matrix, &gather, y.slice_mut()?)?)
+        })
+    })
 }

@@ -4,9 +4,9 @@ use flambeau_ir as ir;
 use flambeau_kernels::random::{Key, random_bits};
 
 use crate::{
-    cx::Cx,
-    error::{OpError, Result},
-    eval::Eval,
+    error::OpError,
+    plan::Planner,
+    prepare::{Prepare, Prepared},
 };
 
 /// Keys for draws without a seed: each draw splits the state. A session starts from seed 0, so that its runs can be repeated.
@@ -27,18 +27,20 @@ impl KeySequence {
     }
 }
 
-impl Eval for ir::RandomBits {
-    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let key = match self.seed {
-            Some(seed) => Key::from_seed(cx.value(seed.0)?),
-            None => cx.m.keys.draw(),
-        };
-        let mut y = cx.alloc_out(self.out)?;
-        flambeau_tensor::with_dtype!(y.dtype, T in [U8, U16, U32] => {
-            random_bits(&cx.pool(), key, bytemuck::cast_slice_mut(y.slice_mut::<T>()?));
-            Ok(())
-        }, else => Err(OpError::DType(y.dtype)))?;
-        cx.put(self.out, y);
+impl Prepare for ir::RandomBits {
+    fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
+        let (spec, seed) = (p.spec(self.out)?, self.seed);
+        let y = p.call(&[], (spec.dtype, &spec.shape), move |cx, _, y| {
+            let key = match seed {
+                Some(seed) => Key::from_seed(cx.value(seed.0)?),
+                None => cx.keys.draw(),
+            };
+            flambeau_tensor::with_dtype!(y.dtype, T in [U8, U16, U32] => {
+                random_bits(&cx.pool, key, bytemuck::cast_slice_mut(y.slice_mut::<T>()?));
+                Ok(())
+            }, else => Err(OpError::DType(y.dtype)))
+        })?;
+        p.put(self.out, y);
         Ok(())
     }
 }

@@ -7,17 +7,12 @@ use flambeau_kernels::{
 };
 use flambeau_tensor::{DType, Element, Shape};
 
-use super::{
-    any_dtype,
-    copy::{cast, contiguous},
-    float_dtype,
-    shape::axis_of,
-};
+use super::{any_dtype, float_dtype, shape::axis_of};
 use crate::{
     array::Array,
-    cx::Cx,
     error::{OpError, Result},
-    eval::Eval,
+    plan::{MemRef, Planner},
+    prepare::{Prepare, Prepared},
 };
 
 /// The axes that a reduction names; all of them if it names none.
@@ -30,13 +25,14 @@ fn axes_of(axes: &[i32], rank: usize) -> Result<Shape> {
 
 /// Reduces `x` as it is into the type that the rule inferred.
 macro_rules! exact_reductions {
-    ($($node:ident: $kernel:path;)*) => { $(impl Eval for ir::$node {
-        fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-            let x = cx.get(self.x)?;
-            let axes = axes_of(&self.axes, x.rank())?;
-            let mut y = cx.alloc_out(self.out)?;
-            any_dtype!(x.dtype, T => Ok($kernel(&cx.pool(), &x.view::<T>()?, &axes, y.slice_mut()?)?))?;
-            cx.put(self.out, y);
+    ($($node:ident: $kernel:path;)*) => { $(impl Prepare for ir::$node {
+        fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
+            let (x, spec) = (p.operand(self.x)?, p.spec(self.out)?);
+            let axes = axes_of(&self.axes, x.array.rank())?;
+            let y = p.call(&[&x], (spec.dtype, &spec.shape), move |cx, ins, y| {
+                any_dtype!(ins[0].dtype, T => Ok($kernel(&cx.pool, &ins[0].view::<T>()?, &axes, y.slice_mut()?)?))
+            })?;
+            p.put(self.out, y);
             Ok(())
         }
     })* };
@@ -51,59 +47,65 @@ exact_reductions! {
     All: reduce::all;
 }
 
-impl Eval for ir::Mean {
-    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let (x, spec) = (cx.get(self.x)?, cx.out(self.out)?);
-        let axes = axes_of(&self.axes, x.rank())?;
-        let x = cast(cx, &x, spec.dtype)?;
-        let mut y = cx.alloc(spec.dtype, &spec.shape)?;
-        float_dtype!(spec.dtype, T => Ok(reduce::mean::<T>(&cx.pool(), &x.view()?, &axes, y.slice_mut()?)?))?;
-        cx.put(self.out, y);
+impl Prepare for ir::Mean {
+    fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
+        let (x, spec) = (p.operand(self.x)?, p.spec(self.out)?);
+        let axes = axes_of(&self.axes, x.array.rank())?;
+        let x = p.in_type(x, spec.dtype)?;
+        let y = p.call(
+            &[&x],
+            (spec.dtype, &spec.shape),
+            move |cx, ins, y| float_dtype!(y.dtype, T => Ok(reduce::mean::<T>(&cx.pool, &ins[0].view()?, &axes, y.slice_mut()?)?)),
+        )?;
+        p.put(self.out, y);
         Ok(())
     }
 }
 
 /// Reduces `x` in f32 and rounds once to the type that the rule inferred.
 fn in_f32(
-    cx: &mut Cx<'_>,
+    p: &mut Planner<'_>,
     (x, axes, out): (ir::In, &[i32], ir::Out),
-    f: impl FnOnce(&Pool, &Array, &[usize], &mut [f32]) -> Result<()>,
-) -> Result<()> {
-    let (x, spec) = (cx.get(x)?, cx.out(out)?);
-    let axes = axes_of(axes, x.rank())?;
-    let x = cast(cx, &x, DType::F32)?;
-    let mut y = cx.alloc(DType::F32, &spec.shape)?;
-    f(&cx.pool(), &x, &axes, y.slice_mut()?)?;
-    let y = cast(cx, &y, spec.dtype)?;
-    cx.put(out, y);
+    f: impl Fn(&Pool, &Array, &[usize], &mut [f32]) -> Result<()> + Send + 'static,
+) -> Prepared {
+    let (x, spec) = (p.operand(x)?, p.spec(out)?);
+    let axes = axes_of(axes, x.array.rank())?;
+    let x = p.in_type(x, DType::F32)?;
+    let y = p.call(&[&x], (DType::F32, &spec.shape), move |cx, ins, y| f(&cx.pool, &ins[0], &axes, y.slice_mut()?))?;
+    let y = p.in_type(y, spec.dtype)?;
+    p.put(out, y);
     Ok(())
 }
 
-impl Eval for ir::Var {
-    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        in_f32(cx, (self.x, &self.axes, self.out), |pool, x, axes, y| Ok(reduce::var::<f32>(pool, &x.view()?, axes, self.ddof, y)?))
+impl Prepare for ir::Var {
+    fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
+        let ddof = self.ddof;
+        in_f32(p, (self.x, &self.axes, self.out), move |pool, x, axes, y| Ok(reduce::var::<f32>(pool, &x.view()?, axes, ddof, y)?))
     }
 }
 
-impl Eval for ir::Std {
-    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        in_f32(cx, (self.x, &self.axes, self.out), |pool, x, axes, y| {
-            reduce::var::<f32>(pool, &x.view()?, axes, self.ddof, y)?;
+impl Prepare for ir::Std {
+    fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
+        let ddof = self.ddof;
+        in_f32(p, (self.x, &self.axes, self.out), move |pool, x, axes, y| {
+            reduce::var::<f32>(pool, &x.view()?, axes, ddof, y)?;
             elementwise::map_in_place(pool, y, f32::sqrt);
             Ok(())
         })
     }
 }
 
-impl Eval for ir::LogSumExp {
-    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        if self.axes.is_empty() {
-            let (x, spec) = (cx.get(self.x)?, cx.out(self.out)?);
-            let y = cast(cx, &x, spec.dtype)?;
-            cx.put(self.out, y);
-            return Ok(());
+impl Prepare for ir::LogSumExp {
+    fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
+        if !self.axes.is_empty() {
+            return in_f32(p, (self.x, &self.axes, self.out), |pool, x, axes, y| {
+                Ok(reduce::logsumexp::<f32>(pool, &x.view()?, axes, y)?)
+            });
         }
-        in_f32(cx, (self.x, &self.axes, self.out), |pool, x, axes, y| Ok(reduce::logsumexp::<f32>(pool, &x.view()?, axes, y)?))
+        let (x, spec) = (p.operand(self.x)?, p.spec(self.out)?);
+        let y = p.in_type(x, spec.dtype)?;
+        p.put(self.out, y);
+        Ok(())
     }
 }
 
@@ -117,38 +119,45 @@ fn middle(row: &[f32]) -> f32 {
     }
 }
 
-impl Eval for ir::Median {
-    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let (x, spec) = (cx.get(self.x)?, cx.out(self.out)?);
-        let axes = axes_of(&self.axes, x.rank())?;
-        let kept = (0..x.rank()).filter(|i| !axes.contains(i));
-        let perm: Shape = kept.chain((0..x.rank()).filter(|i| axes.contains(i))).collect();
-        let n: usize = axes.iter().map(|&a| x.shape[a]).product();
+/// The rows of `x` sorted.
+fn sorted(p: &mut Planner<'_>, x: &MemRef) -> Prepared<MemRef> {
+    p.call(&[x], (DType::F32, &x.array.shape), |cx, ins, y| Ok(order::sort::<f32>(&cx.pool, &ins[0].view()?, 1, y.slice_mut()?)?))
+}
+
+impl Prepare for ir::Median {
+    fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
+        let (x, spec) = (p.operand(self.x)?, p.spec(self.out)?);
+        let rank = x.array.rank();
+        let axes = axes_of(&self.axes, rank)?;
+        let kept = (0..rank).filter(|i| !axes.contains(i));
+        let perm: Shape = kept.chain((0..rank).filter(|i| axes.contains(i))).collect();
+        let n: usize = axes.iter().map(|&a| x.array.shape[a]).product();
         if n == 0 {
-            return Err(OpError::value("there is no middle among no elements"));
+            return Err(OpError::value("there is no middle among no elements").into());
         }
-        let x = cast(cx, &x.permute(&perm), DType::F32)?;
-        let mut rows = contiguous(cx, x)?;
-        rows.set_shape(&[rows.numel() / n, n]);
-        let mut sorted = cx.alloc(DType::F32, &rows.shape)?;
-        order::sort::<f32>(&cx.pool(), &rows.view()?, 1, sorted.slice_mut()?)?;
-        let mut y = cx.alloc(DType::F32, &spec.shape)?;
-        let middles = sorted.slice::<f32>()?.chunks(n).map(middle);
-        y.slice_mut::<f32>()?.iter_mut().zip(middles).for_each(|(y, m)| *y = m);
-        let y = cast(cx, &y, spec.dtype)?;
-        cx.put(self.out, y);
+        let mut rows = p.rows_in_type(x.seen(x.array.permute(&perm)), DType::F32)?;
+        rows.array.set_shape(&[rows.array.numel() / n, n]);
+        let rows = sorted(p, &rows)?;
+        let y = p.call(&[&rows], (DType::F32, &spec.shape), move |_, ins, y| {
+            let middles = ins[0].slice::<f32>()?.chunks(n).map(middle);
+            y.slice_mut::<f32>()?.iter_mut().zip(middles).for_each(|(y, m)| *y = m);
+            Ok(())
+        })?;
+        let y = p.in_type(y, spec.dtype)?;
+        p.put(self.out, y);
         Ok(())
     }
 }
 
 macro_rules! arg_reductions {
-    ($($node:ident: $kernel:path;)*) => { $(impl Eval for ir::$node {
-        fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-            let x = cx.get(self.x)?;
-            let axis = axis_of(self.axis.into(), x.rank())?;
-            let mut y = cx.alloc_out(self.out)?;
-            any_dtype!(x.dtype, T => Ok($kernel(&cx.pool(), &x.view::<T>()?, &[axis], y.slice_mut()?)?))?;
-            cx.put(self.out, y);
+    ($($node:ident: $kernel:path;)*) => { $(impl Prepare for ir::$node {
+        fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
+            let (x, spec) = (p.operand(self.x)?, p.spec(self.out)?);
+            let axis = axis_of(self.axis.into(), x.array.rank())?;
+            let y = p.call(&[&x], (spec.dtype, &spec.shape), move |cx, ins, y| {
+                any_dtype!(ins[0].dtype, T => Ok($kernel(&cx.pool, &ins[0].view::<T>()?, &[axis], y.slice_mut()?)?))
+            })?;
+            p.put(self.out, y);
             Ok(())
         }
     })* };
@@ -159,20 +168,22 @@ arg_reductions! {
     Argmin: reduce::argmin;
 }
 
-/// Running sums of one type, in the type of its sums.
-fn running<T: Numeric>(cx: &mut Cx<'_>, x: &Array, axis: usize, (reverse, inclusive): (bool, bool)) -> Result<Array> {
-    let mut y = cx.alloc(T::Sum::DTYPE, &x.shape)?;
-    order::cumsum::<T>(&cx.pool(), &x.view()?, axis, (reverse, inclusive), y.slice_mut()?)?;
-    Ok(y)
+/// The type in which a running sum of elements of one type is kept.
+fn sum_of<T: Numeric>() -> DType {
+    T::Sum::DTYPE
 }
 
-impl Eval for ir::Cumsum {
-    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let (x, spec) = (cx.get(self.x)?, cx.out(self.out)?);
-        let axis = axis_of(self.axis.into(), x.rank())?;
-        let y = any_dtype!(x.dtype, T => running::<T>(cx, &x, axis, (self.reverse, self.inclusive)))?;
-        let y = cast(cx, &y, spec.dtype)?;
-        cx.put(self.out, y);
+impl Prepare for ir::Cumsum {
+    fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
+        let (x, spec) = (p.operand(self.x)?, p.spec(self.out)?);
+        let axis = axis_of(self.axis.into(), x.array.rank())?;
+        let form = (self.reverse, self.inclusive);
+        let through = any_dtype!(x.array.dtype, T => Ok(sum_of::<T>()))?;
+        let y = p.call(&[&x], (through, &x.array.shape), move |cx, ins, y| {
+            any_dtype!(ins[0].dtype, T => Ok(order::cumsum::<T>(&cx.pool, &ins[0].view()?, axis, form, y.slice_mut()?)?))
+        })?;
+        let y = p.in_type(y, spec.dtype)?;
+        p.put(self.out, y);
         Ok(())
     }
 }

@@ -4,16 +4,20 @@ use flambeau_ir as ir;
 use flambeau_kernels::order;
 
 use super::{any_dtype, shape::axis_of};
-use crate::{cx::Cx, error::Result, eval::Eval};
+use crate::{
+    plan::Planner,
+    prepare::{Prepare, Prepared},
+};
 
 macro_rules! sorts {
-    ($($node:ident: $kernel:path;)*) => { $(impl Eval for ir::$node {
-        fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-            let x = cx.get(self.x)?;
-            let axis = axis_of(self.axis.into(), x.rank())?;
-            let mut y = cx.alloc_out(self.out)?;
-            any_dtype!(x.dtype, T => Ok($kernel(&cx.pool(), &x.view::<T>()?, axis, y.slice_mut()?)?))?;
-            cx.put(self.out, y);
+    ($($node:ident: $kernel:path;)*) => { $(impl Prepare for ir::$node {
+        fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
+            let (x, spec) = (p.operand(self.x)?, p.spec(self.out)?);
+            let axis = axis_of(self.axis.into(), x.array.rank())?;
+            let y = p.call(&[&x], (spec.dtype, &spec.shape), move |cx, ins, y| {
+                any_dtype!(ins[0].dtype, T => Ok($kernel(&cx.pool, &ins[0].view::<T>()?, axis, y.slice_mut()?)?))
+            })?;
+            p.put(self.out, y);
             Ok(())
         }
     })* };

@@ -1,9 +1,9 @@
-//! Element-by-element nodes, deferred until somebody else reads the result: those that only feed one another run as one pass, with
-//! the bits of the nodes one by one.
+//! Element-by-element float nodes, deferred until somebody else reads the result: those that only feed one another run as one
+//! pass, with the bits of the nodes one by one.
 
 use std::sync::Arc;
 
-use flambeau_ir::{In, Node, Out, SlotClass};
+use flambeau_ir::{In, Out, infer::run::OutSpec};
 use flambeau_kernels::{
     Pool,
     elementwise::fused::{MAX_INPUTS, MAX_STEPS, Op, Step, fused},
@@ -13,18 +13,52 @@ use flambeau_tensor::{DType, Shape};
 use smallvec::SmallVec;
 
 use super::{
-    Flops, Work,
-    linear::stays,
+    linear,
     memref::MemRef,
-    planner::{Deferred, Planner},
+    planner::{Cost, Deferred, Planner},
 };
 use crate::{
     array::Array,
     error::{OpError, Result},
-    ops::{elementwise::pointwise, float_dtype, linalg::float_view},
+    ops::{float_dtype, linalg::float_view},
+    prepare::Prepared,
 };
 
-/// Nodes that no step computes yet.
+/// What a node computes of floats at each place, in the type of its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fusible {
+    Function(Unary),
+    Neg,
+    Abs,
+    /// The operand itself, which alone is not converted before.
+    Cast,
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    Maximum,
+    Minimum,
+}
+
+impl Fusible {
+    /// The step, given those that make the operands: the first and the last of them.
+    fn op(self, a: usize, b: usize) -> Op {
+        match self {
+            Fusible::Function(function) => Op::Unary(function, a),
+            Fusible::Neg => Op::Neg(a),
+            Fusible::Abs => Op::Abs(a),
+            Fusible::Cast => Op::Keep(a),
+            Fusible::Add => Op::Add(a, b),
+            Fusible::Subtract => Op::Subtract(a, b),
+            Fusible::Multiply => Op::Multiply(a, b),
+            Fusible::Divide => Op::Divide(a, b),
+            Fusible::Maximum => Op::Maximum(a, b),
+            Fusible::Minimum => Op::Minimum(a, b),
+        }
+    }
+}
+
+/// Nodes that one pass computes.
 #[derive(Clone, Debug)]
 pub(super) struct Fused {
     steps: Vec<Step>,
@@ -34,70 +68,48 @@ pub(super) struct Fused {
     name: String,
 }
 
-/// What an element-by-element node does with its operands.
-struct Each {
-    /// The step, given those that make the operands.
-    op: fn(&[usize]) -> Op,
-    /// In place of `op`, a function of one operand.
-    function: Option<Unary>,
-    ins: SmallVec<[In; 2]>,
-    out: Out,
-}
-
-impl Each {
-    fn of(node: &Node) -> Option<Each> {
-        let binary = |a: In, b: In, out, op| Some(Each { op, function: None, ins: SmallVec::from_slice(&[a, b]), out });
-        let unary = |x: In, out, op| Some(Each { op, function: None, ins: SmallVec::from_slice(&[x]), out });
-        match node {
-            Node::Add(n) => binary(n.a, n.b, n.out, |s| Op::Add(s[0], s[1])),
-            Node::Subtract(n) => binary(n.a, n.b, n.out, |s| Op::Subtract(s[0], s[1])),
-            Node::Multiply(n) => binary(n.a, n.b, n.out, |s| Op::Multiply(s[0], s[1])),
-            Node::Divide(n) => binary(n.a, n.b, n.out, |s| Op::Divide(s[0], s[1])),
-            Node::Maximum(n) => binary(n.a, n.b, n.out, |s| Op::Maximum(s[0], s[1])),
-            Node::Minimum(n) => binary(n.a, n.b, n.out, |s| Op::Minimum(s[0], s[1])),
-            Node::Neg(n) => unary(n.x, n.out, |s| Op::Neg(s[0])),
-            Node::Abs(n) => unary(n.x, n.out, |s| Op::Abs(s[0])),
-            Node::AsType(n) => unary(n.x, n.out, |s| Op::Keep(s[0])),
-            node => {
-                let parts = pointwise(node)?;
-                let ins = parts.ins.iter().copied().collect();
-                Some(Each { op: |s| Op::Keep(s[0]), function: Some(parts.function?), ins, out: parts.out })
+impl Planner<'_> {
+    /// Computes floats element by element, together with what made the operands and what reads the result where that is known.
+    pub(crate) fn fuse(&mut self, op: Fusible, ins: &[In], out: Out) -> Prepared {
+        let OutSpec { dtype, shape } = self.spec(out)?;
+        if let Some(layer) = linear::followed_by(self, op, ins, out)? {
+            return self.defer(out, Deferred::Linear(Box::new(layer)));
+        }
+        let mut may_wait = true;
+        for &slot in ins {
+            if !self.is_fused(slot) {
+                let x = self.operand(slot)?;
+                may_wait &= self.stays(&x);
             }
         }
+        if shape.contains(&0) {
+            let empty = self.call(&[], (dtype, &shape), |_, _, _| Ok(()))?;
+            self.put(out, empty);
+            return Ok(());
+        }
+        let mut fused = Fused { steps: Vec::new(), inputs: Vec::new(), dtype, shape, name: String::new() };
+        let mut reads: SmallVec<[usize; 2]> = SmallVec::new();
+        for (i, &slot) in ins.iter().enumerate() {
+            let step = fused.read(self, slot, ins.len() - i - 1)?;
+            let is_ready = fused.steps[step].dtype == dtype || op == Fusible::Cast;
+            reads.push(if is_ready { step } else { fused.push(Op::Keep(step), dtype) });
+        }
+        fused.push(op.op(reads[0], reads[reads.len() - 1]), dtype);
+        if let Some(recorder) = self.recorder() {
+            fused.name += if fused.name.is_empty() { "" } else { " + " };
+            fused.name += recorder.node().name();
+            if may_wait {
+                return self.defer(out, Deferred::Fused(Box::new(fused)));
+            }
+        }
+        let y = emit(self, fused)?;
+        self.put(out, y);
+        Ok(())
     }
-}
 
-/// Follows a node that computes floats element by element. `false` if it does not, or its operands' sizes are open.
-pub(super) fn lower(b: &mut Planner<'_>, node: &Node) -> Result<bool> {
-    let Some(Each { op, function, ins, out }) = Each::of(node) else { return Ok(false) };
-    let Some((dtype, shape)) = b.spec(out).filter(|(dtype, shape)| dtype.is_float() && !shape.contains(&0)) else {
-        return Ok(false);
-    };
-    if b.m.graph.slots.class(out.0) == Some(SlotClass::Buffer) || !ins.iter().all(|x| is_usable(b, *x)) {
-        return Ok(false);
+    fn is_fused(&mut self, slot: In) -> bool {
+        self.recorder().is_some_and(|recorder| matches!(recorder.deferred(slot), Some(Deferred::Fused(_))))
     }
-    let mut new = Fused { steps: Vec::new(), inputs: Vec::new(), dtype, shape, name: String::new() };
-    let mut read: SmallVec<[usize; 2]> = SmallVec::new();
-    for (i, &x) in ins.iter().enumerate() {
-        // Room for what the operands after this one need at least, their casts, and the node itself.
-        let spare = 2 * (ins.len() - i - 1) + 2;
-        let Some(step) = new.take(b, x, spare, ins.len() - i - 1)? else { return Ok(false) };
-        let is_cast = matches!(node, Node::AsType(_));
-        read.push(if new.steps[step].dtype == dtype || is_cast { step } else { new.push(Op::Keep(step), dtype) });
-    }
-    new.push(function.map_or_else(|| op(&read), |function| Op::Unary(function, read[0])), dtype);
-    new.name += if new.name.is_empty() { "" } else { " + " };
-    new.name += node.name();
-    b.defer(out, Deferred::Fused(new))?;
-    Ok(true)
-}
-
-/// Whether an operand is floats of known sizes that will still be there.
-fn is_usable(b: &mut Planner<'_>, x: In) -> bool {
-    if let Some(Deferred::Fused(_)) = b.deferred_in(x) {
-        return true;
-    }
-    matches!(b.fixed(x), Ok(Some(val)) if val.array.dtype.is_float() && stays(b, &val))
 }
 
 impl Fused {
@@ -106,25 +118,26 @@ impl Fused {
         self.steps.len() - 1
     }
 
-    /// Makes an operand part of the pass, with its own steps if only this node reads it; the number of its last step. `None` if
-    /// it has not the room, with `spare` steps and `more` operands to come.
-    fn take(&mut self, b: &mut Planner<'_>, x: In, spare: usize, more: usize) -> Result<Option<usize>> {
-        if let Some(Deferred::Fused(other)) = b.deferred_in(x).filter(|_| b.is_dying(x.0)) {
-            let fits = self.steps.len() + other.steps.len() + spare <= MAX_STEPS
-                && self.inputs.len() + other.inputs.len() + more <= MAX_INPUTS
-                && other.shape == self.shape;
-            if fits {
-                let other = other.clone();
-                return Ok(Some(self.append(other)));
-            }
+    /// Makes an operand part of the pass, with its own steps if only this node reads it and there is room for them, `more` operands
+    /// being to come; the number of its last step.
+    fn read(&mut self, p: &mut Planner<'_>, slot: In, more: usize) -> Prepared<usize> {
+        // What the operands after this one need at least, their casts, and the node itself.
+        let spare = 2 * more + 2;
+        if let Some(recorder) = p.recorder()
+            && recorder.is_dying(slot.0)
+            && let Some(Deferred::Fused(other)) = recorder.deferred(slot)
+            && self.steps.len() + other.steps.len() + spare <= MAX_STEPS
+            && self.inputs.len() + other.inputs.len() + more <= MAX_INPUTS
+            && other.shape == self.shape
+        {
+            let other = Fused::clone(other);
+            return Ok(self.append(other));
         }
-        let Some(val) = b.fixed(x)? else { return Ok(None) };
-        if self.steps.len() + 1 + spare > MAX_STEPS || self.inputs.len() + 1 + more > MAX_INPUTS {
-            return Ok(None);
-        }
-        let dtype = val.array.dtype;
-        self.inputs.push(val);
-        Ok(Some(self.push(Op::Input(self.inputs.len() - 1), dtype)))
+        let x = p.operand(slot)?;
+        let x = if x.array.dtype.is_float() { x } else { p.in_type(x, self.dtype)? };
+        let dtype = x.array.dtype;
+        self.inputs.push(x);
+        Ok(self.push(Op::Input(self.inputs.len() - 1), dtype))
     }
 
     fn append(&mut self, other: Fused) -> usize {
@@ -146,13 +159,14 @@ impl Fused {
 }
 
 /// Computes fused nodes in one step.
-pub(super) fn compute(b: &mut Planner<'_>, fused: &Fused) -> Result<MemRef> {
-    let steps = fused.steps.clone();
-    let work: Work = Box::new(move |pool, ins, outs| run(pool, &steps, ins, &mut outs[0]));
-    let ins: Vec<&MemRef> = fused.inputs.iter().collect();
-    let name: Arc<str> = fused.name.as_str().into();
-    let mut outs = b.call_many(&ins, &[(fused.dtype, &fused.shape)], work, (name, Flops::Known(0)))?;
-    outs.pop().ok_or_else(|| OpError::value("fused nodes have no result"))
+pub(super) fn emit(p: &mut Planner<'_>, fused: Fused) -> Prepared<MemRef> {
+    let Fused { steps, inputs, dtype, shape, name } = fused;
+    let ins: SmallVec<[&MemRef; MAX_INPUTS]> = inputs.iter().collect();
+    let name: Option<Arc<str>> = (!name.is_empty()).then(|| name.into());
+    let mut outs = p.call_many((name, Cost::Flops(0)), &ins, &[(dtype, &shape)], move |cx, ins, outs| {
+        run(&cx.pool, &steps, ins, &mut outs[0])
+    })?;
+    outs.pop().ok_or_else(|| OpError::value("fused nodes have no result").into())
 }
 
 fn run(pool: &Pool, steps: &[Step], ins: &[Array], y: &mut Array) -> Result<()> {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use flambeau_ir::{self as ir, In, Node, Out, SlotClass, Tid};
+use flambeau_ir::{In, Out, infer::run::OutSpec};
 use flambeau_kernels::{
     Pool,
     linear::{Epilogue, Gate, Layer, Residual, Weight, layers},
@@ -14,24 +14,20 @@ use flambeau_tensor::{DType, Shape};
 use smallvec::SmallVec;
 
 use super::{
-    Flops, Work,
-    memref::{MemRef, Place},
-    planner::{Deferred, Planner},
+    fused::Fusible,
+    memref::MemRef,
+    planner::{Cost, Deferred, Planner},
 };
 use crate::{
     array::Array,
     error::Result,
-    ops::{
-        elementwise::pointwise,
-        float_dtype,
-        linalg::float_view,
-        quantized::{format_of, matrix},
-    },
+    ops::{float_dtype, linalg::float_view, quantized::matrix},
+    prepare::{Obstacle, Prepared},
 };
 
 /// How a weight is stored; its operands follow one another.
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum WeightStorage {
     /// `[N, K]`
     Float,
     /// Words, scales and, if `true`, biases.
@@ -40,8 +36,8 @@ enum Kind {
 
 /// A weight and what is added to its product.
 #[derive(Clone, Debug)]
-struct Part {
-    kind: Kind,
+struct Product {
+    storage: WeightStorage,
     weight: Vec<MemRef>,
     bias: Option<MemRef>,
 }
@@ -51,9 +47,9 @@ struct Part {
 pub(super) struct Linear {
     /// `[M, K]`, row-major.
     x: MemRef,
-    part: Part,
+    product: Product,
     activation: Option<Unary>,
-    gate: Option<(Part, Unary)>,
+    gate: Option<(Product, Unary)>,
     residual: Option<MemRef>,
     dtype: DType,
     /// Of the result, `[.., N]`.
@@ -74,15 +70,15 @@ impl Linear {
 
     /// The nodes that it stands for.
     fn name(&self) -> String {
-        let product = |part: &Part| match part.kind {
-            Kind::Float => "Addmm".to_owned(),
-            Kind::Codes(format, _) => format!("QuantizedMatmul {} bit", format.bits()),
+        let product = |product: &Product| match product.storage {
+            WeightStorage::Float => "Addmm".to_owned(),
+            WeightStorage::Codes(format, _) => format!("QuantizedMatmul {} bit", format.bits()),
         };
-        let mut name = product(&self.part);
+        let mut name = product(&self.product);
         for op in self.activation.iter().chain(self.gate.as_ref().map(|(_, op)| op)) {
             name += &format!(" + {op:?}");
         }
-        let gate = self.gate.as_ref().map(|(part, _)| format!(" × {}", product(part)));
+        let gate = self.gate.as_ref().map(|(gate, _)| format!(" × {}", product(gate)));
         name + gate.as_deref().unwrap_or_default() + if self.residual.is_some() { " + Add" } else { "" }
     }
 
@@ -93,7 +89,7 @@ impl Linear {
     }
 }
 
-impl Part {
+impl Product {
     fn narrow(&mut self, row: usize) {
         if let Some(bias) = &mut self.bias {
             bias.array = bias.array.narrow(0, row, 1, 1);
@@ -108,7 +104,7 @@ impl Linear {
         let Some(axis) = self.shape.len().checked_sub(2).filter(|&axis| self.shape[axis] == rows && rows > 0) else { return };
         self.shape[axis] = 1;
         self.x.array = self.x.array.narrow(0, rows - 1, 1, 1);
-        self.part.narrow(rows - 1);
+        self.product.narrow(rows - 1);
         if let Some((gate, _)) = &mut self.gate {
             gate.narrow(rows - 1);
         }
@@ -118,189 +114,157 @@ impl Linear {
     }
 }
 
-/// Follows a linear layer, or a node that goes into one deferred before. `false` if it is neither.
-pub(super) fn lower(b: &mut Planner<'_>, node: &Node) -> Result<bool> {
-    let found = match node {
-        Node::QuantizedMatmul(n) => packed(b, n)?.map(|linear| (n.out, linear)),
-        Node::Addmm(n) => dense(b, n)?.map(|linear| (n.out, linear)),
-        Node::Multiply(n) => gated(b, n.a, n.b, n.out)?.map(|linear| (n.out, linear)),
-        Node::Add(n) => {
-            let found = match residual(b, n.a, n.b, n.out)? {
-                Some(linear) => Some(linear),
-                None => residual(b, n.b, n.a, n.out)?,
-            };
-            found.map(|linear| (n.out, linear))
-        }
-        _ => activated(b, node)?,
-    };
-    let Some((out, linear)) = found else { return Ok(false) };
-    if b.m.graph.slots.class(out.0) == Some(SlotClass::Buffer) {
-        return Ok(false);
-    }
-    b.defer(out, Deferred::Linear(Box::new(linear)))?;
-    Ok(true)
-}
-
-/// Whether a step may read the value later than its node stands.
-pub(super) fn stays(b: &Planner<'_>, val: &MemRef) -> bool {
-    match val.place {
-        Place::Slot(tid) => b.m.graph.slots.class(tid) != Some(SlotClass::Buffer),
-        _ => true,
-    }
-}
-
-/// The input as `[M, K]`.
-fn rows(b: &mut Planner<'_>, x: MemRef) -> Result<Option<MemRef>> {
-    if !stays(b, &x) || x.array.shape.contains(&0) {
+/// The layer in which a node goes that only a deferred layer feeds, if there is one.
+pub(super) fn followed_by(p: &mut Planner<'_>, op: Fusible, ins: &[In], out: Out) -> Prepared<Option<Linear>> {
+    if p.recorder().is_none() {
         return Ok(None);
     }
-    let mut x = b.contiguous(x)?;
-    let width = x.array.shape.last().copied().unwrap_or(1);
-    x.array.set_shape(&[x.array.numel() / width, width]);
-    Ok(Some(x))
+    let OutSpec { dtype, shape } = p.spec(out)?;
+    match (op, ins) {
+        (Fusible::Function(function), &[x]) => Ok(activated(p, function, x, dtype)),
+        (Fusible::Multiply, &[a, b]) => Ok(gated(p, [a, b], (dtype, &shape))),
+        (Fusible::Add, &[a, b]) => match residual(p, a, b, (dtype, &shape))? {
+            Some(layer) => Ok(Some(layer)),
+            None => Ok(residual(p, b, a, (dtype, &shape))?),
+        },
+        _ => Ok(None),
+    }
 }
 
-fn packed(b: &mut Planner<'_>, n: &ir::QuantizedMatmul) -> Result<Option<Linear>> {
-    let (Some(x), Some((dtype, shape))) = (b.fixed(n.x)?, b.spec(n.out)) else { return Ok(None) };
-    let mut weight = Vec::with_capacity(3);
-    for slot in [Some(n.w), Some(n.scales), n.biases].into_iter().flatten() {
-        let Some(val) = b.fixed(slot)? else { return Ok(None) };
-        if !matches!(val.place, Place::Constant) || !val.array.is_contiguous() {
-            return Ok(None);
+impl Planner<'_> {
+    /// Defers `x · wᵀ` with packed weights; `false` if it is no layer, the weights being no constants.
+    pub(crate) fn packed_layer(&mut self, x: &MemRef, weight: &[MemRef], format: Format, out: Out) -> Prepared<bool> {
+        let OutSpec { dtype, shape } = self.spec(out)?;
+        let is_constant = |w: &MemRef| w.is_constant() && w.array.is_contiguous();
+        if !weight.iter().all(is_constant) || weight[0].array.rank() != 2 || x.array.dtype != dtype {
+            return Ok(false);
         }
-        weight.push(val);
+        let product = Product { storage: WeightStorage::Codes(format, weight.len() > 2), weight: weight.to_vec(), bias: None };
+        self.layer(x, product, (dtype, shape), out)
     }
-    if !n.transpose || weight[0].array.rank() != 2 || x.array.dtype != dtype {
-        return Ok(None);
-    }
-    let Some(x) = rows(b, x)? else { return Ok(None) };
-    let part = Part { kind: Kind::Codes(format_of(n.mode, n.group_size, n.bits), n.biases.is_some()), weight, bias: None };
-    Ok(Some(Linear { x, part, activation: None, gate: None, residual: None, dtype, shape }))
-}
 
-fn dense(b: &mut Planner<'_>, n: &ir::Addmm) -> Result<Option<Linear>> {
-    let (Some(x), Some(w), Some(bias)) = (b.fixed(n.mat1)?, b.fixed(n.mat2)?, b.fixed_opt(n.bias)?) else { return Ok(None) };
-    let Some((dtype, shape)) = b.spec(n.out) else { return Ok(None) };
-    let is_plain = matches!(w.place, Place::Constant) && w.array.rank() == 2 && w.array.dtype.is_float();
-    if !is_plain || x.array.dtype != dtype || x.array.rank() < 2 {
-        return Ok(None);
-    }
-    let bias = match bias {
-        Some(bias) => {
-            if n.alpha != 1.0 || n.beta != 1.0 || !bias.array.dtype.is_float() || !stays(b, &bias) {
-                return Ok(None);
-            }
-            let Some(bias) = as_rows(&bias, &shape) else { return Ok(None) };
-            Some(bias)
+    /// Defers `x · w + bias`; `false` if it is no layer: one has a constant weight.
+    pub(crate) fn dense_layer(&mut self, x: &MemRef, w: &MemRef, bias: Option<&MemRef>, out: Out) -> Prepared<bool> {
+        let OutSpec { dtype, shape } = self.spec(out)?;
+        let is_plain = w.is_constant() && w.array.rank() == 2 && w.array.dtype.is_float();
+        if !is_plain || x.array.dtype != dtype || x.array.rank() < 2 {
+            return Ok(false);
         }
-        None => None,
-    };
-    let weight = vec![w.seen(w.array.permute(&[1, 0]))];
-    let Some(x) = rows(b, x)? else { return Ok(None) };
-    Ok(Some(Linear {
-        x,
-        part: Part { kind: Kind::Float, weight, bias },
-        activation: None,
-        gate: None,
-        residual: None,
-        dtype,
-        shape,
-    }))
+        let bias = match bias {
+            Some(bias) if !bias.array.dtype.is_float() || !self.stays(bias) => return Ok(false),
+            Some(bias) => match as_rows(bias, &shape) {
+                None => return Ok(false),
+                bias => bias,
+            },
+            None => None,
+        };
+        let product = Product { storage: WeightStorage::Float, weight: vec![w.seen(w.array.permute(&[1, 0]))], bias };
+        self.layer(x, product, (dtype, shape), out)
+    }
+
+    fn layer(&mut self, x: &MemRef, product: Product, (dtype, shape): (DType, Shape), out: Out) -> Prepared<bool> {
+        if !self.stays(x) || x.array.shape.contains(&0) {
+            return Ok(false);
+        }
+        let mut x = self.contiguous(x.clone())?;
+        let width = x.array.shape.last().copied().unwrap_or(1);
+        x.array.set_shape(&[x.array.numel() / width, width]);
+        let layer = Linear { x, product, activation: None, gate: None, residual: None, dtype, shape };
+        self.defer(out, Deferred::Linear(Box::new(layer)))?;
+        Ok(true)
+    }
 }
 
 /// An operand that broadcasts to `shape` `[.., N]`, seen as `[M, N]`.
-fn as_rows(val: &MemRef, shape: &[usize]) -> Option<MemRef> {
+fn as_rows(x: &MemRef, shape: &[usize]) -> Option<MemRef> {
     let n = shape.last().copied()?;
     let m = shape.iter().product::<usize>().checked_div(n)?;
-    let full = val.array.broadcast(shape)?;
+    let full = x.array.broadcast(shape)?;
     // A bias is the same in every row, and most that are not are row-major.
-    let seen = if val.array.numel() == n && val.array.is_contiguous() && val.array.shape.last() == Some(&n) {
-        let mut flat = val.array.clone();
+    let seen = if x.array.numel() == n && x.array.is_contiguous() && x.array.shape.last() == Some(&n) {
+        let mut flat = x.array.clone();
         flat.set_shape(&[n]);
         flat.broadcast(&[m, n])?
     } else {
         full.reshaped(&[m, n])?
     };
-    Some(val.seen(seen))
+    Some(x.seen(seen))
 }
 
 /// The layer deferred in a slot that the node alone reads, once.
-fn taken<'a>(b: &'a Planner<'_>, slot: In) -> Option<&'a Linear> {
-    b.linear_in(slot).filter(|_| b.is_dying(slot.0))
+fn taken(p: &mut Planner<'_>, slot: In) -> Option<Linear> {
+    let recorder = p.recorder()?;
+    recorder.linear(slot).filter(|_| recorder.is_dying(slot.0)).cloned()
 }
 
-fn activated(b: &mut Planner<'_>, node: &Node) -> Result<Option<(Out, Linear)>> {
-    let Some(parts) = pointwise(node) else { return Ok(None) };
-    let (Some(op), &[x]) = (parts.function, &parts.ins[..]) else { return Ok(None) };
-    let Some((dtype, _)) = b.spec(parts.out) else { return Ok(None) };
-    let linear = taken(b, x).filter(|linear| linear.is_bare() && linear.dtype == dtype);
-    Ok(linear.map(|linear| (parts.out, Linear { activation: Some(op), ..linear.clone() })))
+fn activated(p: &mut Planner<'_>, op: Unary, x: In, dtype: DType) -> Option<Linear> {
+    let layer = taken(p, x).filter(|layer| layer.is_bare() && layer.dtype == dtype)?;
+    Some(Linear { activation: Some(op), ..layer })
 }
 
-fn gated(b: &mut Planner<'_>, a: In, c: In, out: Out) -> Result<Option<Linear>> {
-    let Some((dtype, shape)) = b.spec(out) else { return Ok(None) };
-    let (Some(first), Some(second)) = (taken(b, a), taken(b, c)) else { return Ok(None) };
-    let fits = |l: &Linear| l.dtype == dtype && l.shape == shape && l.gate.is_none() && l.residual.is_none();
-    if a == c || !fits(first) || !fits(second) || !first.x.is_same(&second.x) {
-        return Ok(None);
+fn gated(p: &mut Planner<'_>, [a, b]: [In; 2], (dtype, shape): (DType, &[usize])) -> Option<Linear> {
+    let (first, second) = (taken(p, a)?, taken(p, b)?);
+    let fits = |l: &Linear| l.dtype == dtype && l.shape[..] == *shape && l.gate.is_none() && l.residual.is_none();
+    if a == b || !fits(&first) || !fits(&second) || !first.x.is_same(&second.x) {
+        return None;
     }
     let (main, gate) = if first.activation.is_some() { (second, first) } else { (first, second) };
-    Ok(gate.activation.map(|op| Linear { gate: Some((gate.part.clone(), op)), ..main.clone() }))
+    gate.activation.map(|op| Linear { gate: Some((gate.product, op)), ..main })
 }
 
-fn residual(b: &mut Planner<'_>, added: In, product: In, out: Out) -> Result<Option<Linear>> {
-    let Some((dtype, shape)) = b.spec(out) else { return Ok(None) };
-    let fits = |l: &&Linear| l.residual.is_none() && l.dtype == dtype && l.shape == shape;
-    if added == product || taken(b, product).filter(fits).is_none() {
+fn residual(p: &mut Planner<'_>, added: In, product: In, (dtype, shape): (DType, &[usize])) -> Result<Option<Linear>> {
+    let fits = |l: &Linear| l.residual.is_none() && l.dtype == dtype && l.shape[..] == *shape;
+    if added == product || taken(p, product).filter(fits).is_none() {
         return Ok(None);
     }
-    let Some(val) = b.fixed(added)? else { return Ok(None) };
-    if val.array.dtype != dtype || !stays(b, &val) {
+    let x = p.get(added)?;
+    if !x.is_fixed() || x.array.dtype != dtype || !p.stays(&x) {
         return Ok(None);
     }
-    let (Some(val), Some(linear)) = (as_rows(&val, &shape), taken(b, product)) else { return Ok(None) };
-    Ok(Some(Linear { residual: Some(val), ..linear.clone() }))
+    // What was added may have been computed with the layer.
+    let (Some(x), Some(layer)) = (as_rows(&x, shape), taken(p, product)) else { return Ok(None) };
+    Ok(Some(Linear { residual: Some(x), ..layer }))
 }
 
-/// Where a layer's operands stand among those of its call.
-struct At {
-    kind: Kind,
+/// Where a product's operands stand among those of a call.
+struct ProductArgs {
+    storage: WeightStorage,
     weight: usize,
     bias: Option<usize>,
 }
 
-/// A layer as its call sees it.
-struct Entry {
-    part: At,
+/// Where a layer's operands stand among those of a call, and what it does with them.
+struct LayerArgs {
+    product: ProductArgs,
     activation: Option<Unary>,
-    gate: Option<(At, Unary)>,
+    gate: Option<(ProductArgs, Unary)>,
     residual: Option<usize>,
 }
 
-fn operand<'a>(ins: &mut Vec<&'a MemRef>, val: Option<&'a MemRef>) -> Option<usize> {
-    val.map(|val| {
-        ins.push(val);
+fn list_one<'a>(ins: &mut Vec<&'a MemRef>, x: Option<&'a MemRef>) -> Option<usize> {
+    x.map(|x| {
+        ins.push(x);
         ins.len() - 1
     })
 }
 
-fn list<'a>(part: &'a Part, ins: &mut Vec<&'a MemRef>) -> At {
+fn list<'a>(product: &'a Product, ins: &mut Vec<&'a MemRef>) -> ProductArgs {
     let weight = ins.len();
-    ins.extend(&part.weight);
-    At { kind: part.kind, weight, bias: operand(ins, part.bias.as_ref()) }
+    ins.extend(&product.weight);
+    ProductArgs { storage: product.storage, weight, bias: list_one(ins, product.bias.as_ref()) }
 }
 
-impl At {
+impl ProductArgs {
     fn weight<'a>(&self, ins: &'a [Array]) -> Result<Weight<'a>> {
         let w = &ins[self.weight..];
-        Ok(match self.kind {
-            Kind::Float => Weight::Float(float_view(&w[0])?),
-            Kind::Codes(format, has_biases) => Weight::Codes(matrix(format, [&w[0], &w[1]], has_biases.then(|| &w[2]))?),
+        Ok(match self.storage {
+            WeightStorage::Float => Weight::Float(float_view(&w[0])?),
+            WeightStorage::Codes(format, has_biases) => Weight::Codes(matrix(format, [&w[0], &w[1]], has_biases.then(|| &w[2]))?),
         })
     }
 }
 
-impl Entry {
+impl LayerArgs {
     fn epilogue<'a>(&self, ins: &'a [Array]) -> Result<Epilogue<'a>> {
         let view = |at: Option<usize>| at.map(|at| float_view(&ins[at])).transpose();
         let gate = match &self.gate {
@@ -308,16 +272,16 @@ impl Entry {
             None => None,
         };
         let residual = view(self.residual)?.map_or(Residual::None, Residual::View);
-        Ok(Epilogue { bias: view(self.part.bias)?, activation: self.activation, gate, residual })
+        Ok(Epilogue { bias: view(self.product.bias)?, activation: self.activation, gate, residual })
     }
 }
 
 /// Runs the layers of `ins[0]`.
-fn run(pool: &Pool, entries: &[Entry], dtype: DType, ins: &[Array], outs: &mut [Array]) -> Result<()> {
+fn run(pool: &Pool, args: &[LayerArgs], dtype: DType, ins: &[Array], outs: &mut [Array]) -> Result<()> {
     float_dtype!(dtype, T => {
         let mut all: SmallVec<[Layer<'_, T>; 3]> = SmallVec::new();
-        for (entry, out) in entries.iter().zip(outs) {
-            all.push(Layer { weight: entry.part.weight(ins)?, epilogue: entry.epilogue(ins)?, out: out.view_mut()? });
+        for (layer, out) in args.iter().zip(outs) {
+            all.push(Layer { weight: layer.product.weight(ins)?, epilogue: layer.epilogue(ins)?, out: out.view_mut()? });
         }
         Ok(layers::<T, T>(pool, &ins[0].view()?, &mut all)?)
     })
@@ -331,33 +295,42 @@ fn name(linears: &[Linear]) -> Arc<str> {
 }
 
 /// Computes layers of one input in one step; the results in their order.
-pub(super) fn compute(b: &mut Planner<'_>, linears: &[Linear]) -> Result<Vec<MemRef>> {
-    let Some(first) = linears.first() else { return Ok(Vec::new()) };
-    let (mut ins, mut entries) = (vec![&first.x], Vec::with_capacity(linears.len()));
+pub(super) fn emit(p: &mut Planner<'_>, linears: &[Linear]) -> Prepared<SmallVec<[MemRef; 2]>> {
+    let Some(first) = linears.first() else { return Ok(SmallVec::new()) };
+    let (mut ins, mut args) = (vec![&first.x], Vec::with_capacity(linears.len()));
     for linear in linears {
-        let part = list(&linear.part, &mut ins);
+        let product = list(&linear.product, &mut ins);
         let gate = linear.gate.as_ref().map(|(gate, op)| (list(gate, &mut ins), *op));
-        let residual = operand(&mut ins, linear.residual.as_ref());
-        entries.push(Entry { part, activation: linear.activation, gate, residual });
+        let residual = list_one(&mut ins, linear.residual.as_ref());
+        args.push(LayerArgs { product, activation: linear.activation, gate, residual });
     }
     let sizes: Vec<[usize; 2]> = linears.iter().map(Linear::size).collect();
     let outs: Vec<(DType, &[usize])> = linears.iter().zip(&sizes).map(|(linear, size)| (linear.dtype, &size[..])).collect();
-    let dtype = first.dtype;
-    let work: Work = Box::new(move |pool, ins, outs| run(pool, &entries, dtype, ins, outs));
-    let mut results = b.call_many(&ins, &outs, work, (name(linears), Flops::Known(linears.iter().map(Linear::flops).sum())))?;
-    for (val, linear) in results.iter_mut().zip(linears) {
-        val.array.set_shape(&linear.shape);
+    let (dtype, flops) = (first.dtype, linears.iter().map(Linear::flops).sum());
+    let mut results = p.call_many((Some(name(linears)), Cost::Flops(flops)), &ins, &outs, move |cx, ins, outs| {
+        run(&cx.pool, &args, dtype, ins, outs)
+    })?;
+    for (y, linear) in results.iter_mut().zip(linears) {
+        y.array.set_shape(&linear.shape);
     }
     Ok(results)
 }
 
-/// The slots whose layers run together with that in `slot`: those of the same input that nothing has gone into yet.
-pub(super) fn together(b: &Planner<'_>, slot: In) -> Vec<Tid> {
-    let Some(asked) = b.linear_in(slot) else { return Vec::new() };
+/// Computes the layer deferred in `slot`, and with it those of the same input that nothing has gone into yet.
+pub(super) fn emit_with_siblings(p: &mut Planner<'_>, slot: In) -> Result<()> {
+    let Some(recorder) = p.recorder() else { return Ok(()) };
+    let Some(asked) = recorder.linear(slot).cloned() else { return Ok(()) };
     let fits = |linear: &Linear| linear.is_bare() && linear.dtype == asked.dtype && linear.x.is_same(&asked.x);
-    let mut slots = vec![slot.0];
+    let (mut slots, mut linears) = (vec![slot.0], Vec::new());
     if asked.is_bare() {
-        slots.extend(b.linears().filter(|(tid, linear)| *tid != slot.0 && fits(linear)).map(|(tid, _)| tid));
+        for (tid, linear) in recorder.linears().filter(|(tid, linear)| *tid != slot.0 && fits(linear)) {
+            slots.push(tid);
+            linears.push(linear.clone());
+        }
     }
-    slots
+    linears.insert(0, asked);
+    for (tid, y) in slots.into_iter().zip(emit(p, &linears).map_err(Obstacle::at_run)?) {
+        p.put(Out(tid), y);
+    }
+    Ok(())
 }

@@ -1,4 +1,4 @@
-//! What is known of a slot while a plan is built.
+//! An operand as a node sees it while it is prepared.
 
 use std::rc::Rc;
 
@@ -7,29 +7,37 @@ use flambeau_ir::Tid;
 use super::{Layout, Location, Operand};
 use crate::array::Array;
 
-/// Where a value lies. Numbers are free for other values when the last handle on them is dropped.
+/// Where an array lies. Numbers are free for other arrays when the last handle on them is dropped.
 #[derive(Clone, Debug)]
 pub(super) enum Place {
+    /// In the reference itself, for this run.
+    Bound,
+    /// In the reference itself, for every run.
     Constant,
     Slot(Tid),
     Scratch(Rc<usize>),
     Held(Rc<usize>),
 }
 
-/// A value with its place and its view of that place.
+/// A view of an array, and the place where the array lies.
 #[derive(Clone, Debug)]
-pub(super) struct MemRef {
+pub(crate) struct MemRef {
     pub(super) place: Place,
     pub(super) layout: Layout,
-    /// Sizes and strides, if `layout` is fixed; the storage, if it is constant.
-    pub(super) array: Array,
+    /// Sizes and strides, if `layout` is fixed; the storage, if the place is the reference itself.
+    pub(crate) array: Array,
 }
 
 impl MemRef {
+    /// An array that has its storage.
+    pub(super) fn bound(array: Array) -> MemRef {
+        MemRef { place: Place::Bound, layout: Layout::Fixed, array }
+    }
+
     /// The operand that reads it.
     pub(super) fn operand(&self) -> Operand {
         let location = match &self.place {
-            Place::Constant => Location::Constant,
+            Place::Bound | Place::Constant => Location::Constant,
             Place::Slot(tid) => Location::Slot(*tid),
             Place::Scratch(number) => Location::Scratch(**number),
             Place::Held(number) => Location::Held(**number),
@@ -37,8 +45,8 @@ impl MemRef {
         Operand { location, layout: self.layout, array: self.array.clone() }
     }
 
-    /// Another fixed view of the same place.
-    pub(super) fn seen(&self, array: Array) -> MemRef {
+    /// Another fixed view of the same array.
+    pub(crate) fn seen(&self, array: Array) -> MemRef {
         MemRef { place: self.place.clone(), layout: Layout::Fixed, array }
     }
 
@@ -46,15 +54,21 @@ impl MemRef {
         self.layout == Layout::Fixed
     }
 
+    pub(super) fn is_constant(&self) -> bool {
+        matches!(self.place, Place::Constant)
+    }
+
     /// Whether it lies in the slot of a buffer or input.
     pub(super) fn is_in(&self, tid: Tid) -> bool {
         matches!(self.place, Place::Slot(slot) if slot == tid)
     }
 
-    /// Whether both are the same view of the same place.
+    /// Whether both are the same view of the same array.
     pub(super) fn is_same(&self, other: &MemRef) -> bool {
         let same_place = match (&self.place, &other.place) {
-            (Place::Constant, Place::Constant) => std::sync::Arc::ptr_eq(&self.array.data, &other.array.data),
+            (Place::Constant, Place::Constant) | (Place::Bound, Place::Bound) => {
+                std::sync::Arc::ptr_eq(&self.array.data, &other.array.data)
+            }
             (Place::Slot(a), Place::Slot(b)) => a == b,
             (Place::Scratch(a), Place::Scratch(b)) | (Place::Held(a), Place::Held(b)) => a == b,
             _ => false,

@@ -1,28 +1,43 @@
 //! A run laid out ahead, for one set of input shapes: kernel calls whose operands have their places, shapes and strides.
 //!
-//! The first run with given input shapes walks the main chain once, on what is known of each slot, and writes down what is left
-//! to do (`build`). From then on views cost nothing, results lie in scratch storage whose reuse is decided, and constants are
-//! bound. Integers that only running tells stay open: slices that depend on them are windows whose bounds each run fills in, and
-//! what no call here covers runs as the node it is. Every later run with these shapes executes the plan.
+//! The first run with given input shapes prepares every node of the main chain on what is known of each slot, and records the
+//! calls that this takes. From then on views cost nothing, results lie in scratch storage whose reuse is decided, and constants
+//! are bound. Every later run with these shapes executes the plan.
+//!
+//! Data may decide what shapes do not. Integers stay open until the run: slices that depend on them are windows whose bounds each
+//! run fills in, and calls read them from their slots. A node whose sizes depend on data, or that runs other chains, is a step of
+//! its own: it is prepared when its turn comes, by the same code, and its calls run at once.
 
-mod calls;
+mod dynamic;
 mod execute;
 mod fused;
 mod linear;
 mod memref;
 mod planner;
+mod record;
 #[cfg(test)]
 mod tests;
-mod views;
+mod workspace;
 
 use std::sync::Arc;
 
-use flambeau_ir::{Int, Slot, Tid, Vid};
-use flambeau_kernels::Pool;
+use flambeau_ir::{Int, MetaDim, OutVid, Slot, TensorMeta, Tid};
 use flambeau_tensor::{DType, Shape};
 
-pub(crate) use self::{execute::Workspace, planner::build};
-use crate::{array::Array, cx::Machine, error::Result};
+pub(crate) use self::{
+    execute::settle_in_slot,
+    fused::Fusible,
+    memref::MemRef,
+    planner::{Cost, Planner, run_now},
+    record::build,
+    workspace::Workspace,
+};
+use crate::{
+    array::Array,
+    error::{OpError, Result},
+    machine::{Context, Machine},
+    prepare::Dynamic,
+};
 
 /// What the caller reads of the results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +56,7 @@ enum Location {
     Slot(Tid),
     /// In scratch storage, by number.
     Scratch(usize),
-    /// In a result that a node left, by number.
+    /// In an array that outlasts its step, by number.
     Held(usize),
 }
 
@@ -53,7 +68,7 @@ enum Layout {
     /// A window, by number.
     Window(usize),
     /// Whatever array the location holds.
-    Whole,
+    Dynamic,
 }
 
 /// An operand of a step. Unless it is constant, its array has storage only while the step runs.
@@ -65,22 +80,12 @@ struct Operand {
 }
 
 /// What a call does with its operands; results are row-major and alone see their storage.
-type Work = Box<dyn Fn(&Pool, &[Array], &mut [Array]) -> Result<()> + Send>;
-
-/// Floating-point operations of a call, and what it reads, for those who measure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Flops {
-    /// None, and of its first operand it reads as much as it writes.
-    Lookup,
-    Known(u64),
-    /// Those of attention over the sizes that the operands have when it runs.
-    Attention,
-}
+type Work = Box<dyn Fn(&mut Context, &[Array], &mut [Array]) -> Result<()> + Send>;
 
 /// A kernel call on operands that get their storage before it and lose it after it.
 struct Call {
     work: Work,
-    flops: Flops,
+    cost: Cost,
     places: Vec<(Location, Layout)>,
     ins: Vec<Array>,
     /// Scratch numbers of the results.
@@ -92,30 +97,28 @@ impl Call {
     /// Bytes of all operands and results, and floating-point operations.
     fn cost(&self) -> [u64; 2] {
         let size = |array: &Array| array.numel() * array.dtype.size();
-        let whole = usize::from(self.flops == Flops::Lookup);
+        let whole = usize::from(self.cost == Cost::Lookup);
         let written: usize = self.outs.iter().map(size).sum();
         let read: usize = self.ins.iter().skip(whole).map(size).sum();
         let bytes = read + written * (1 + whole);
-        let flops = match (self.flops, &self.ins[..]) {
-            (Flops::Known(flops), _) => flops,
-            (Flops::Attention, [q, k, v, ..]) => {
+        let flops = match (self.cost, &self.ins[..]) {
+            (Cost::Flops(flops), _) => flops,
+            (Cost::Attention, [q, k, v, ..]) => {
                 let width = |array: &Array| array.shape.last().copied().unwrap_or(0);
                 let queries = q.numel() / width(q).max(1);
                 let keys = k.shape.get(2).copied().unwrap_or(0);
                 2 * (queries * keys * (width(q) + width(v))) as u64
             }
-            (Flops::Attention | Flops::Lookup, _) => 0,
+            (Cost::Attention | Cost::Lookup, _) => 0,
         };
         [bytes as u64, flops]
     }
-}
 
-impl Call {
     /// The weights of a product.
     fn weights(&self) -> impl Iterator<Item = &[u8]> {
-        let is_product = matches!(self.flops, Flops::Known(1..));
-        let constants =
-            self.ins.iter().zip(&self.places).filter(move |(_, (location, _))| is_product && *location == Location::Constant);
+        let is_product = matches!(self.cost, Cost::Flops(1..));
+        let is_weight = move |location: Location| is_product && location == Location::Constant;
+        let constants = self.ins.iter().zip(&self.places).filter(move |(_, (location, _))| is_weight(*location));
         constants.map(|(array, _)| {
             let bytes = array.data.bytes();
             let start = (array.offset * array.dtype.size()).min(bytes.len());
@@ -130,21 +133,11 @@ impl std::fmt::Debug for Call {
     }
 }
 
-/// What becomes of a result of a node that runs as it is.
-#[derive(Clone, Debug)]
-struct Kept {
-    tid: Tid,
-    /// The number to hold it under; a buffer's new contents stay in their slot.
-    held: Option<usize>,
-    /// What later steps count on: element type and sizes, row-major from the start of the storage.
-    expected: Option<(DType, Shape)>,
-}
-
 /// A slice whose bounds depend on integers that only running tells.
 #[derive(Clone, Debug)]
 struct Window {
     number: usize,
-    /// Layout and strides of what is sliced.
+    /// Sizes and strides of what is sliced.
     of: Array,
     axis: usize,
     start: Int,
@@ -152,39 +145,42 @@ struct Window {
     step: usize,
 }
 
-/// Part of a buffer that is replaced where it lies.
-#[derive(Clone, Debug)]
-struct Update {
-    buffer: Tid,
-    axis: usize,
-    rows: Rows,
+/// A node that is prepared when its turn comes, over operands bound to the slots that it names.
+#[derive(Debug)]
+struct DynamicNode {
+    why: Dynamic,
+    ins: Vec<(Tid, Operand)>,
+    outs: Vec<NodeResult>,
 }
 
-/// The entries of an axis that an update replaces.
-#[derive(Clone, Copy, Debug)]
-enum Rows {
-    Slice {
-        start: Int,
-        stop: Int,
-        step: usize,
-    },
-    /// Those that the second operand lists.
-    Listed,
+/// What becomes of a result of a node that is prepared when its turn comes.
+#[derive(Clone, Debug)]
+struct NodeResult {
+    tid: Tid,
+    /// The number to hold it under; a buffer's new contents stay in their slot.
+    held: Option<usize>,
+    /// What later steps count on: element type and sizes, row-major from the start of the storage.
+    expected: Option<(DType, Shape)>,
 }
 
 /// What a step does.
 #[derive(Debug)]
 enum Action {
     Call(Call),
-    /// The node as it is, over operands bound to the slots that it names.
-    Node {
-        ins: Vec<(Tid, Operand)>,
-        outs: Vec<Kept>,
-    },
+    /// A call that writes part of a buffer where it lies.
+    Update(Tid, Call),
+    Dynamic(DynamicNode),
     /// An integer that the shapes decide.
-    Set(Vid, i32),
+    Set(OutVid, i32),
+    /// An integer that follows from others by the node's rule.
+    Infer(OutVid),
+    /// An integer that an operand holds.
+    Read(OutVid, Operand, fn(&Array) -> Result<i32>),
     Window(Window),
-    Update(Update, Vec<Operand>),
+    /// Holds what a slot shows beyond its next write.
+    Hold(Tid, usize),
+    /// Gives a buffer new contents.
+    Assign(Tid, Operand),
 }
 
 /// A step, and the node that it belongs to: the last of those that `name` lists.
@@ -208,11 +204,13 @@ pub(crate) struct RunPlan {
     inputs: Vec<Option<(DType, Shape)>>,
     rows: OutputRows,
     steps: Vec<Step>,
+    /// How many of the steps are calls prepared ahead.
+    prepared: u64,
     /// For each step that multiplies by weights, the next one, in this run or another.
     next: Vec<Option<usize>>,
     /// Bytes of each scratch storage.
     scratch: Vec<usize>,
-    /// Number of results that nodes leave.
+    /// Number of arrays that outlast their step.
     held: usize,
     /// What each window was last, by number.
     windows: Vec<Array>,
@@ -222,7 +220,7 @@ pub(crate) struct RunPlan {
 /// Element types and shapes of the inputs as they are bound; integers have none.
 fn input_shapes(m: &Machine) -> impl Iterator<Item = Option<&Array>> {
     m.graph.inputs.iter().map(|slot| match slot {
-        Slot::Tensor(tid) => m.env.tensors.get(tid.0 as usize).and_then(Option::as_ref),
+        Slot::Tensor(tid) => m.tensors.get(tid.0 as usize).and_then(Option::as_ref),
         Slot::Value(_) => None,
     })
 }
@@ -256,21 +254,13 @@ impl RunPlan {
     }
 }
 
-/// Whether every buffer lies as plans count on: row-major, in the shape and type that the graph declares.
-pub(crate) fn buffers_lie_plainly(m: &Machine) -> bool {
-    let slots = m.graph.slots;
-    let first = slots.constants + slots.inputs + slots.outputs;
-    (first..first + slots.buffers).all(|tid| {
-        let array = m.env.tensors.get(tid as usize).and_then(Option::as_ref);
-        let meta = m.graph.meta.get(tid as usize);
-        array.zip(meta).is_some_and(|(array, meta)| {
-            array.offset == 0 && array.is_contiguous() && array.dtype == meta.dtype && has_shape(meta, &array.shape)
-        })
-    })
-}
-
-/// Whether the metadata declares exactly this shape.
-fn has_shape(meta: &flambeau_ir::TensorMeta, shape: &[usize]) -> bool {
-    let is_size = |(dim, &n): (&flambeau_ir::MetaDim, &usize)| matches!(dim, flambeau_ir::MetaDim::Static(d) if *d as usize == n);
-    meta.shape.len() == shape.len() && meta.shape.iter().zip(shape).all(is_size)
+/// Refuses contents that are not of the element type and shape that a buffer declares.
+fn check_buffer(meta: &TensorMeta, tid: Tid, dtype: DType, shape: &[usize]) -> Result<()> {
+    let is_size = |(dim, &n): (&MetaDim, &usize)| matches!(dim, MetaDim::Static(d) if *d as usize == n);
+    if dtype == meta.dtype && meta.shape.len() == shape.len() && meta.shape.iter().zip(shape).all(is_size) {
+        return Ok(());
+    }
+    let declared = meta.static_shape().unwrap_or_default();
+    let what = format!("{tid} is left as {dtype} {shape:?}, and declared as {} {declared:?}", meta.dtype);
+    Err(OpError::value(what))
 }

@@ -116,7 +116,7 @@ fn graph(text: &str, dtype: &str) -> Graph {
 fn session(graph: &Graph, node_by_node: bool) -> CpuSession {
     let checked = Arc::new(check(graph.clone()).expect("the graph is sound"));
     let mut session = CpuEngine::new(Some(2)).session(checked, &Noise(graph), &LoadOptions::default()).expect("it loads");
-    session.plans.is_refused = node_by_node;
+    session.node_by_node = node_by_node;
     session
 }
 
@@ -146,7 +146,6 @@ fn check_steps(text: &str, dtype: &str, steps: &[usize]) {
             assert_eq!((a.shape(), a.bytes()), (b.shape(), b.bytes()), "{dtype}, round {round}, {count} from {position}");
             position += count;
         }
-        assert!(!planned.plans.is_refused, "no plan follows the graph");
         planned.reset();
         plain.reset();
     }
@@ -203,4 +202,113 @@ fn a_step_allocates_nothing_but_its_result() {
             assert!(position < 3 || counted.count_total == expected, "{dtype}, step {position}: {counted:?}");
         }
     }
+}
+
+/// Sums into buffer 3 `[4]`, or twice as much, as value 0 says, and shows what the buffer held before. Input 1, outputs 2 and the
+/// buffer are `[4]`.
+const BRANCHES: &str = "\
+slots constants=1 inputs=1 outputs=1 buffers=1 temps=3 values=1
+main 0
+input t1
+input v0
+output t2
+buffer t3
+meta t0 f32[4]
+meta t1 f32[4]
+meta t2 f32[4]
+meta t3 f32[4]
+chain 0
+  IdCopy x=t3 out=t4
+  Add a=t1 b=t0 out=t5
+  If cond=v0 then_chain_idx=1 else_chain_idx=2
+  Multiply a=t4 b=t5 out=t6
+  Add a=t6 b=t3 out=t2
+chain 1
+  Add a=t3 b=t5 out=t3
+chain 2
+  Add a=t5 b=t5 out=t6
+  Add a=t3 b=t6 out=t3
+  Add a=t5 b=t5 out=t5
+";
+
+fn four(v: f32, branch: i32) -> Vec<Value> {
+    vec![Value::Tensor(Tensor::from_slice(&[v, 2.0 * v, -v, 0.5], &[4]).expect("four elements")), Value::Int(branch)]
+}
+
+#[test]
+fn branches_may_replace_what_others_still_see() {
+    let graph = graph(BRANCHES, "f32");
+    let (mut planned, mut plain) = (session(&graph, false), session(&graph, true));
+    for (step, branch) in [(1.0, 1), (2.0, 0), (3.0, 0), (4.0, 1)] {
+        let inputs = four(step, branch);
+        let [a, b] = [&mut planned, &mut plain].map(|s| only(s.run(&inputs).expect("the step runs")));
+        assert_eq!(a.bytes(), b.bytes(), "step {step}");
+    }
+    let steps = planned.steps().expect("the engine counts");
+    let nodes: Vec<_> = steps.node_by_node.iter().map(|n| (n.node, n.why.as_str(), n.count)).collect();
+    assert_eq!(nodes, [("Add", "a node runs its chain", 8), ("If", "it runs other chains", 4)]);
+    assert!(steps.planned >= 12, "{}", steps.planned);
+}
+
+/// Two buffers `[4]` exchange what they hold; the result is what the first one held, and input 1 goes into it.
+const EXCHANGE: &str = "\
+slots constants=1 inputs=1 outputs=1 buffers=2 temps=2 values=0
+main 0
+input t1
+output t2
+buffer t3
+buffer t4
+meta t0 f32[4]
+meta t1 f32[1..4]
+meta t2 f32[4]
+meta t3 f32[4]
+meta t4 f32[4]
+chain 0
+  Add a=t3 b=t1 out=t3
+  IdCopy x=t3 out=t5
+  IdCopy x=t4 out=t3
+  IdCopy x=t5 out=t4
+  IdCopy x=t5 out=t2
+";
+
+#[test]
+fn buffers_may_take_each_others_place() {
+    let graph = graph(EXCHANGE, "f32");
+    let mut session = session(&graph, false);
+    let mut run = |v: f32| {
+        let x = Tensor::from_slice(&[v; 4], &[4]).expect("four elements");
+        only(session.run(&[Value::Tensor(x)]).expect("the step runs")).as_slice::<f32>().expect("floats")[0]
+    };
+    // The first result comes back two runs later.
+    assert_eq!([run(1.0), run(10.0), run(100.0), run(1000.0)], [1.0, 10.0, 101.0, 1010.0]);
+    assert_eq!(session.steps().expect("the engine counts").node_by_node, []);
+}
+
+#[test]
+fn inputs_that_do_not_fit_change_nothing_for_the_next_run() {
+    let graph = graph(EXCHANGE, "f32");
+    let mut session = session(&graph, false);
+    let x = |n: usize| [Value::Tensor(Tensor::from_slice(&vec![1.0f32; n], &[n]).expect("the sizes agree"))];
+    for expected in [1.0, 1.0, 2.0] {
+        let error = session.run(&x(3)).expect_err("three do not broadcast to four");
+        assert!(error.to_string().starts_with("chain 0, instruction 0 (Add)"), "{error}");
+        assert_eq!(only(session.run(&x(4)).expect("it fits")).as_slice::<f32>().expect("floats"), [expected; 4]);
+    }
+    let steps = session.steps().expect("the engine counts");
+    assert!(steps.planned > 0 && steps.node_by_node.is_empty(), "{steps:?}");
+}
+
+#[test]
+fn a_run_leaves_buffers_as_they_are_declared_or_fails() {
+    // As many elements as the value says go into the buffer.
+    let text = BRANCHES.split("chain 0").next().unwrap_or_default().to_owned()
+        + "chain 0\n  Full out=t4 shape=[v0] v=1.0 scalar_type=f32\n  IdCopy x=t4 out=t3\n  IdCopy x=t3 out=t2\n";
+    let graph = graph(&text, "f32");
+    let mut session = session(&graph, false);
+    let error = session.run(&four(1.0, 3)).expect_err("three elements are not four").to_string();
+    assert!(error.contains("t3 is left as f32 [3], and declared as f32 [4]"), "{error}");
+    assert_eq!(only(session.run(&four(1.0, 4)).expect("it fits")).as_slice::<f32>().expect("floats"), [1.0; 4]);
+    let steps = session.steps().expect("the engine counts");
+    let nodes: Vec<_> = steps.node_by_node.iter().map(|n| (n.node, n.why.as_str(), n.count)).collect();
+    assert_eq!(nodes, [("Full", "sizes of its results depend on data", 2)]);
 }

@@ -1,41 +1,78 @@
 //! The gated delta rule of linear attention.
 
 use flambeau_ir as ir;
+use flambeau_kernels::Pool;
 use flambeau_tensor::DType;
 
-use super::{dot, input, input_as, need_shape, output, template};
+use super::{dot, inputs, need_shape, output, template};
 use crate::{
     array::Array,
-    cx::Cx,
     error::{OpError, Result},
-    ops::{copy::copy_into, index::integers},
+    ops::{copy::copy_into, index::listed},
+    plan::{MemRef, Planner},
+    prepare::Prepared,
 };
+
+/// Sizes of a gated delta rule: steps, key width, value width, key heads, value heads.
+#[derive(Clone, Copy)]
+struct Sizes {
+    steps: usize,
+    dk: usize,
+    dv: usize,
+    hk: usize,
+    hv: usize,
+}
 
 /// q, k `[B, T, Hk, Dk]`, v `[B, T, Hv, Dv]`, g, beta `[B, T, Hv]`, state `[B, Hv, Dv, Dk]`; per step `S = g·S`,
 /// `S += (v − S·k)·beta ⊗ k`, `y = S·q`, all in f32. Results: y in the shape of v, and the last state.
-pub(super) fn gated_delta_step(node: &ir::MetalKernel, cx: &mut Cx<'_>) -> Result<()> {
+pub(super) fn gated_delta_step(node: &ir::MetalKernel, p: &mut Planner<'_>) -> Prepared {
     let [dk, dv, hk, hv] = [template(node, "Dk")?, template(node, "Dv")?, template(node, "Hk")?, template(node, "Hv")?];
-    let q = input_as(node, cx, 0, DType::F32)?;
-    let [batch, steps, ..] = q.shape[..] else { return Err(OpError::value("`q` does not have rank 4")) };
-    let [k, v] = [input_as(node, cx, 1, DType::F32)?, input_as(node, cx, 2, DType::F32)?];
-    let [g, beta] = [input_as(node, cx, 3, DType::F32)?, input_as(node, cx, 4, DType::F32)?];
-    let state = input_as(node, cx, 5, DType::F32)?;
-    need_shape("q", &q, &[batch, steps, hk, dk])?;
-    need_shape("k", &k, &[batch, steps, hk, dk])?;
-    need_shape("v", &v, &[batch, steps, hv, dv])?;
-    need_shape("g", &g, &[batch, steps, hv])?;
-    need_shape("beta", &beta, &[batch, steps, hv])?;
-    need_shape("state_in", &state, &[batch, hv, dv, dk])?;
-    let count = input(node, cx, 6)?;
-    if hv % hk != 0 || integers(cx, &count)?[..] != [steps as i64] {
-        return Err(OpError::value(format!("{hv} value heads, {hk} key heads, {steps} steps")));
+    let [q, k, v, g, beta, state, count] = inputs(node, p)?;
+    let [batch, steps, ..] = q.array.shape[..] else { return Err(OpError::value("`q` does not have rank 4").into()) };
+    need_shape("q", &q.array, &[batch, steps, hk, dk])?;
+    need_shape("k", &k.array, &[batch, steps, hk, dk])?;
+    need_shape("v", &v.array, &[batch, steps, hv, dv])?;
+    need_shape("g", &g.array, &[batch, steps, hv])?;
+    need_shape("beta", &beta.array, &[batch, steps, hv])?;
+    need_shape("state_in", &state.array, &[batch, hv, dv, dk])?;
+    if hk == 0 || hv % hk != 0 {
+        return Err(OpError::value(format!("{hv} value heads, {hk} key heads")).into());
     }
+    let mut ins = [q, k, v, g, beta, state];
+    for x in &mut ins {
+        *x = p.rows_in_type(x.clone(), DType::F32)?;
+    }
+    let count = p.contiguous(count)?;
+    let [q, k, v, g, beta, state] = &ins;
+    let sizes = Sizes { steps, dk, dv, hk, hv };
     // One task a head: its state, then its results by time.
+    let heads = [batch, hv, dv * dk + steps * dv];
+    let heads = p.call(&[q, k, v, g, beta, state, &count], (DType::F32, &heads), move |cx, ins, heads| {
+        if listed(&ins[6])?[..] != [steps as i64] {
+            return Err(OpError::value(format!("`T` is not the number of steps, {steps}")));
+        }
+        run_heads(&cx.pool, ins, sizes, heads)
+    })?;
+    let part = |start: usize, shape: &[usize]| -> MemRef {
+        let mut part = heads.array.narrow(2, start, shape.iter().product(), 1);
+        part.shape.truncate(2);
+        part.strides.truncate(2);
+        part.shape.extend_from_slice(shape);
+        part.strides.extend_from_slice(&flambeau_tensor::row_major_strides(shape));
+        heads.seen(part)
+    };
+    let (by_head, state) = (part(dv * dk, &[steps, dv]), part(0, &[dv, dk]));
+    let by_time = by_head.seen(by_head.array.permute(&[0, 2, 1, 3]));
+    let y = p.call(&[&by_time], (DType::F32, &[batch, steps, hv, dv]), |cx, ins, y| copy_into(&cx.pool, &ins[0], y))?;
+    output(node, p, 0, y)?;
+    output(node, p, 1, state)
+}
+
+fn run_heads(pool: &Pool, ins: &[Array], sizes: Sizes, heads: &mut Array) -> Result<()> {
+    let Sizes { steps, dk, dv, hk, hv } = sizes;
+    let (q, k, v) = (ins[0].slice::<f32>()?, ins[1].slice::<f32>()?, ins[2].slice::<f32>()?);
+    let (g, beta, state) = (ins[3].slice::<f32>()?, ins[4].slice::<f32>()?, ins[5].slice::<f32>()?);
     let (cells, width) = (dv * dk, dv * dk + steps * dv);
-    let mut heads = cx.alloc(DType::F32, &[batch, hv, width])?;
-    let pool = cx.pool();
-    let (q, k, v) = (q.slice::<f32>()?, k.slice::<f32>()?, v.slice::<f32>()?);
-    let (g, beta, state) = (g.slice::<f32>()?, beta.slice::<f32>()?, state.slice::<f32>()?);
     pool.run_chunks(heads.slice_mut::<f32>()?, width, |head, chunk| {
         let (b, h) = (head / hv, head % hv);
         let (s, y) = chunk.split_at_mut(cells);
@@ -46,18 +83,7 @@ pub(super) fn gated_delta_step(node: &ir::MetalKernel, cx: &mut Cx<'_>) -> Resul
             step(s, [q, k], v, g[at], beta[at], y);
         }
     });
-    let part = |start: usize, shape: &[usize]| -> Array {
-        let mut part = heads.narrow(2, start, shape.iter().product(), 1);
-        part.shape.truncate(2);
-        part.strides.truncate(2);
-        part.shape.extend_from_slice(shape);
-        part.strides.extend_from_slice(&flambeau_tensor::row_major_strides(shape));
-        part
-    };
-    let mut y = cx.alloc(DType::F32, &[batch, steps, hv, dv])?;
-    copy_into(&pool, &part(cells, &[steps, dv]).permute(&[0, 2, 1, 3]), &mut y)?;
-    output(node, cx, 0, &y)?;
-    output(node, cx, 1, &part(0, &[dv, dk]))
+    Ok(())
 }
 
 fn step(state: &mut [f32], [q, k]: [&[f32]; 2], v: &[f32], g: f32, beta: f32, y: &mut [f32]) {

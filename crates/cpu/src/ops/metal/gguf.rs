@@ -3,20 +3,23 @@
 use flambeau_ir as ir;
 use flambeau_tensor::DType;
 use half::f16;
+use smallvec::SmallVec;
 
-use super::{dot, input, input_as, need_shape, output, template};
+use super::{dot, input, need_shape, output, template};
 use crate::{
     array::Array,
-    cx::Cx,
     error::{OpError, Result},
-    ops::index::integers,
+    machine::Context,
+    ops::index::listed,
+    plan::{MemRef, Planner},
+    prepare::Prepared,
 };
 
 /// Weights of a block.
 const BLOCK: usize = 256;
 
 /// A block format.
-pub(super) trait Format {
+pub(super) trait Format: 'static {
     const BYTES: usize;
     /// Whether rows outside of the table are zeros rather than errors.
     const ZERO_OUTSIDE: bool = false;
@@ -87,14 +90,15 @@ impl Format for Q6K {
 }
 
 /// The table's rows of bytes, `[rows, K / 256 · bytes]`, and their number.
-fn table<F: Format>(node: &ir::MetalKernel, cx: &mut Cx<'_>, index: usize, k: usize) -> Result<(Array, usize)> {
-    let weight = input(node, cx, index)?;
-    if weight.dtype != DType::U8 || !k.is_multiple_of(BLOCK) || weight.rank() != 2 {
-        return Err(OpError::value(format!("weights {:?} of {} for rows of {k}", weight.shape, weight.dtype)));
+fn table<F: Format>(node: &ir::MetalKernel, p: &mut Planner<'_>, index: usize, k: usize) -> Prepared<(MemRef, usize)> {
+    let weight = input(node, p, index)?;
+    if weight.array.dtype != DType::U8 || !k.is_multiple_of(BLOCK) || weight.array.rank() != 2 {
+        let what = format!("weights {:?} of {} for rows of {k}", weight.array.shape, weight.array.dtype);
+        return Err(OpError::value(what).into());
     }
-    let rows = weight.shape[0];
-    need_shape("weight", &weight, &[rows, k / BLOCK * F::BYTES])?;
-    Ok((input_as(node, cx, index, DType::U8)?, rows))
+    let rows = weight.array.shape[0];
+    need_shape("weight", &weight.array, &[rows, k / BLOCK * F::BYTES])?;
+    Ok((weight, rows))
 }
 
 fn unpack_row<F: Format>(row: &[u8], out: &mut [f32]) {
@@ -102,23 +106,13 @@ fn unpack_row<F: Format>(row: &[u8], out: &mut [f32]) {
     row.chunks_exact(F::BYTES).zip(blocks).for_each(|(block, out)| F::unpack(block, out));
 }
 
-/// `x @ weightᵀ + bias`: x `[.., K]`, weight `[N, ..]`, bias `[N]`, in f32.
-pub(super) fn linear<F: Format>(node: &ir::MetalKernel, cx: &mut Cx<'_>) -> Result<()> {
-    let (n, k) = (template(node, "N")?, template(node, "K")?);
-    let (weight, rows) = table::<F>(node, cx, 1, k)?;
-    let x = input_as(node, cx, 0, DType::F32)?;
-    if rows != n || x.shape.last() != Some(&k) {
-        return Err(OpError::value(format!("`x` {:?} and {rows} rows of weights, expected {n} of {k}", x.shape)));
-    }
-    let bias = if node.inputs.len() > 2 { Some(input_as(node, cx, 2, DType::F32)?) } else { None };
-    bias.as_ref().map_or(Ok(()), |b| need_shape("bias", b, &[n]))?;
-    let bias = bias.as_ref().map(|b| b.slice::<f32>()).transpose()?;
-    let m = x.numel() / k;
-    // One row of weights serves every row of x, so results come out transposed.
-    let mut y = cx.alloc(DType::F32, &[n, m])?;
-    let (x, weight) = (x.slice::<f32>()?, weight.slice::<u8>()?);
-    let stride = weight.len() / n;
-    cx.pool().run_chunks(y.slice_mut::<f32>()?, 8 * m.max(1), |task, chunk| {
+/// `yᵀ = weight · xᵀ + bias`: one row of weights serves every row of x, so results come out transposed.
+fn multiply<F: Format>(cx: &mut Context, ins: &[Array], y: &mut Array) -> Result<()> {
+    let [n, m] = y.shape[..] else { return Err(OpError::value("the result is no matrix")) };
+    let (x, weight) = (ins[0].slice::<f32>()?, ins[1].slice::<u8>()?);
+    let bias = ins.get(2).map(|b| b.slice::<f32>()).transpose()?;
+    let (k, stride) = (x.len() / m.max(1), weight.len() / n.max(1));
+    cx.pool.run_chunks(y.slice_mut::<f32>()?, 8 * m.max(1), |task, chunk| {
         let mut row = vec![0.0; k];
         for (i, out) in chunk.chunks_mut(m.max(1)).enumerate() {
             let at = 8 * task + i;
@@ -127,26 +121,45 @@ pub(super) fn linear<F: Format>(node: &ir::MetalKernel, cx: &mut Cx<'_>) -> Resu
             out.iter_mut().zip(x.chunks(k)).for_each(|(o, x)| *o = dot(x, &row) + bias);
         }
     });
-    output(node, cx, 0, &y.permute(&[1, 0]))
+    Ok(())
+}
+
+/// `x @ weightᵀ + bias`: x `[.., K]`, weight `[N, ..]`, bias `[N]`, in f32.
+pub(super) fn linear<F: Format>(node: &ir::MetalKernel, p: &mut Planner<'_>) -> Prepared {
+    let (n, k) = (template(node, "N")?, template(node, "K")?);
+    let (x, (weight, rows)) = (input(node, p, 0)?, table::<F>(node, p, 1, k)?);
+    let bias = if node.inputs.len() > 2 { Some(input(node, p, 2)?) } else { None };
+    if rows != n || k == 0 || x.array.shape.last() != Some(&k) {
+        let what = format!("`x` {:?} and {rows} rows of weights, expected {n} of {k}", x.array.shape);
+        return Err(OpError::value(what).into());
+    }
+    bias.as_ref().map_or(Ok(()), |b| need_shape("bias", &b.array, &[n]))?;
+    let (x, weight) = (p.rows_in_type(x, DType::F32)?, p.contiguous(weight)?);
+    let bias = bias.map(|bias| p.rows_in_type(bias, DType::F32)).transpose()?;
+    let ins: SmallVec<[&MemRef; 3]> = [&x, &weight].into_iter().chain(&bias).collect();
+    let y = p.call(&ins, (DType::F32, &[n, x.array.numel() / k]), multiply::<F>)?;
+    output(node, p, 0, y.seen(y.array.permute(&[1, 0])))
 }
 
 /// Rows of the table: weight `[V, ..]`, indices of any shape, result `[.., K]`.
-pub(super) fn embedding<F: Format>(node: &ir::MetalKernel, cx: &mut Cx<'_>) -> Result<()> {
+pub(super) fn embedding<F: Format>(node: &ir::MetalKernel, p: &mut Planner<'_>) -> Prepared {
     let k = template(node, "K")?;
-    let (weight, rows) = table::<F>(node, cx, 0, k)?;
-    let indices = input(node, cx, 1)?;
-    let indices = integers(cx, &indices)?;
-    let mut y = cx.alloc(DType::F32, &[indices.len(), k])?;
-    let weight = weight.slice::<u8>()?;
-    let stride = k / BLOCK * F::BYTES;
-    for (out, &index) in y.slice_mut::<f32>()?.chunks_mut(k).zip(&indices) {
-        match usize::try_from(index).ok().filter(|&i| i < rows) {
-            Some(row) => unpack_row::<F>(&weight[row * stride..(row + 1) * stride], out),
-            None if F::ZERO_OUTSIDE => out.fill(0.0),
-            None => return Err(OpError::Index { index, size: rows }),
+    let ((weight, rows), indices) = (table::<F>(node, p, 0, k)?, input(node, p, 1)?);
+    let (weight, indices) = (p.contiguous(weight)?, p.contiguous(indices)?);
+    let count = indices.array.numel();
+    let y = p.call(&[&weight, &indices], (DType::F32, &[count, k]), move |_, ins, y| {
+        let (weight, indices) = (ins[0].slice::<u8>()?, listed(&ins[1])?);
+        let stride = k / BLOCK * F::BYTES;
+        for (out, &index) in y.slice_mut::<f32>()?.chunks_mut(k.max(1)).zip(&indices) {
+            match usize::try_from(index).ok().filter(|&i| i < rows) {
+                Some(row) => unpack_row::<F>(&weight[row * stride..(row + 1) * stride], out),
+                None if F::ZERO_OUTSIDE => out.fill(0.0),
+                None => return Err(OpError::Index { index, size: rows }),
+            }
         }
-    }
-    output(node, cx, 0, &y)
+        Ok(())
+    })?;
+    output(node, p, 0, y)
 }
 
 #[cfg(test)]

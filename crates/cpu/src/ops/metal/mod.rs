@@ -7,79 +7,76 @@ mod turbo;
 use flambeau_ir::{self as ir, GgufBlock, KnownKernel};
 use flambeau_tensor::DType;
 
-use super::copy::{cast, cast_into, contiguous};
+use smallvec::SmallVec;
+
 use crate::{
     array::Array,
-    cx::Cx,
     error::{OpError, Result},
-    eval::Eval,
+    plan::{MemRef, Planner},
+    prepare::{Prepare, Prepared},
 };
 
-impl Eval for ir::MetalKernel {
+impl Prepare for ir::MetalKernel {
     fn is_supported(&self) -> bool {
         self.known().is_some()
     }
 
-    fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+    fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
         match self.known() {
-            Some(KnownKernel::GatedDeltaStep) => delta::gated_delta_step(self, cx),
-            Some(KnownKernel::RowNorm) => turbo::norm(self, cx),
-            Some(KnownKernel::CodebookCompress) => turbo::compress(self, cx),
-            Some(KnownKernel::CodebookExpand) => turbo::dequantize(self, cx),
-            Some(KnownKernel::GgufLinear(GgufBlock::Q4K)) => gguf::linear::<gguf::Q4K>(self, cx),
-            Some(KnownKernel::GgufLinear(GgufBlock::Q5K)) => gguf::linear::<gguf::Q5K>(self, cx),
-            Some(KnownKernel::GgufLinear(GgufBlock::Q6K)) => gguf::linear::<gguf::Q6K>(self, cx),
-            Some(KnownKernel::GgufEmbedding(GgufBlock::Q4K)) => gguf::embedding::<gguf::Q4K>(self, cx),
-            Some(KnownKernel::GgufEmbedding(GgufBlock::Q5K)) => gguf::embedding::<gguf::Q5K>(self, cx),
-            Some(KnownKernel::GgufEmbedding(GgufBlock::Q6K)) => gguf::embedding::<gguf::Q6K>(self, cx),
-            Some(KnownKernel::Sum) => add(self, cx),
-            None => Err(OpError::value(format!("kernel `{}` is not known", self.name))),
+            Some(KnownKernel::GatedDeltaStep) => delta::gated_delta_step(self, p),
+            Some(KnownKernel::RowNorm) => turbo::norm(self, p),
+            Some(KnownKernel::CodebookCompress) => turbo::compress(self, p),
+            Some(KnownKernel::CodebookExpand) => turbo::dequantize(self, p),
+            Some(KnownKernel::GgufLinear(GgufBlock::Q4K)) => gguf::linear::<gguf::Q4K>(self, p),
+            Some(KnownKernel::GgufLinear(GgufBlock::Q5K)) => gguf::linear::<gguf::Q5K>(self, p),
+            Some(KnownKernel::GgufLinear(GgufBlock::Q6K)) => gguf::linear::<gguf::Q6K>(self, p),
+            Some(KnownKernel::GgufEmbedding(GgufBlock::Q4K)) => gguf::embedding::<gguf::Q4K>(self, p),
+            Some(KnownKernel::GgufEmbedding(GgufBlock::Q5K)) => gguf::embedding::<gguf::Q5K>(self, p),
+            Some(KnownKernel::GgufEmbedding(GgufBlock::Q6K)) => gguf::embedding::<gguf::Q6K>(self, p),
+            Some(KnownKernel::Sum) => sum(self, p),
+            None => Err(OpError::value(format!("kernel `{}` is not known", self.name)).into()),
         }
     }
 }
 
-fn add(node: &ir::MetalKernel, cx: &mut Cx<'_>) -> Result<()> {
-    let (a, b) = (input(node, cx, 0)?, input(node, cx, 1)?);
-    let out = ir::Out(node.outputs[0].0);
-    let spec = cx.out(out)?;
-    let (a, b) = (cast(cx, &a, DType::F32)?, cast(cx, &b, DType::F32)?);
-    let mut y = cx.alloc(DType::F32, &spec.shape)?;
-    flambeau_kernels::elementwise::zip_float::<f32, f32, f32, _>(
-        &cx.pool(),
-        &a.view()?,
-        &b.view()?,
-        &mut y.view_mut()?,
-        |a, b| a + b,
-    )?;
-    let y = cast(cx, &y, spec.dtype)?;
-    cx.put(out, y);
-    Ok(())
+fn sum(node: &ir::MetalKernel, p: &mut Planner<'_>) -> Prepared {
+    let (a, b) = (input(node, p, 0)?, input(node, p, 1)?);
+    let spec = p.spec(result(node, 0)?)?;
+    let (a, b) = (p.in_type(a, DType::F32)?, p.in_type(b, DType::F32)?);
+    let y = p.call(&[&a, &b], (DType::F32, &spec.shape), |cx, ins, y| {
+        let (a, b) = (ins[0].view()?, ins[1].view()?);
+        Ok(flambeau_kernels::elementwise::zip_float::<f32, f32, f32, _>(&cx.pool, &a, &b, &mut y.view_mut()?, |a, b| a + b)?)
+    })?;
+    output(node, p, 0, y)
 }
 
 /// An operand.
-fn input(node: &ir::MetalKernel, cx: &Cx<'_>, index: usize) -> Result<Array> {
-    node.inputs.get(index).ok_or_else(|| OpError::value("an operand is missing")).and_then(|&slot| cx.get(slot))
+fn input(node: &ir::MetalKernel, p: &mut Planner<'_>, index: usize) -> Prepared<MemRef> {
+    let slot = *node.inputs.get(index).ok_or_else(|| OpError::value("an operand is missing"))?;
+    p.operand(slot)
 }
 
-/// An operand's elements in `dtype`, row-major.
-fn input_as(node: &ir::MetalKernel, cx: &mut Cx<'_>, index: usize, dtype: DType) -> Result<Array> {
-    let x = input(node, cx, index)?;
-    let x = cast(cx, &x, dtype)?;
-    contiguous(cx, x)
+/// All operands, none of which may wait for the run.
+fn inputs<const N: usize>(node: &ir::MetalKernel, p: &mut Planner<'_>) -> Prepared<[MemRef; N]> {
+    let inputs = (0..N).map(|i| input(node, p, i)).collect::<Prepared<SmallVec<[MemRef; N]>>>()?;
+    inputs.into_inner().map_err(|_| OpError::value("an operand is missing").into())
+}
+
+fn result(node: &ir::MetalKernel, index: usize) -> Result<ir::Out> {
+    node.outputs.get(index).copied().ok_or_else(|| OpError::value("a result is missing"))
 }
 
 /// Converts and binds a result, which has as many elements as its rule says.
-fn output(node: &ir::MetalKernel, cx: &mut Cx<'_>, index: usize, y: &Array) -> Result<()> {
-    let out = *node.outputs.get(index).ok_or_else(|| OpError::value("a result is missing"))?;
-    let spec = cx.out(out)?;
-    let mut to = cx.alloc(spec.dtype, &spec.shape)?;
-    if y.numel() != to.numel() {
-        return Err(OpError::value(format!("the kernel makes {:?}, the program expects {:?}", y.shape, spec.shape)));
+fn output(node: &ir::MetalKernel, p: &mut Planner<'_>, index: usize, y: MemRef) -> Prepared {
+    let out = result(node, index)?;
+    let spec = p.spec(out)?;
+    if y.array.numel() != spec.shape.iter().product::<usize>() {
+        let what = format!("the kernel makes {:?}, the program expects {:?}", y.array.shape, spec.shape);
+        return Err(OpError::value(what).into());
     }
-    to.set_shape(&y.shape);
-    cast_into(&cx.pool(), y, &mut to)?;
-    to.set_shape(&spec.shape);
-    cx.put(out, to);
+    let mut y = p.rows_in_type(y, spec.dtype)?;
+    y.array.set_shape(&spec.shape);
+    p.put(out, y);
     Ok(())
 }
 

@@ -1,0 +1,453 @@
+//! Laying out a run: every node is prepared once, and what each slot holds is followed as a place and a view of it.
+
+use std::{rc::Rc, sync::Arc};
+
+use flambeau_ir::{Checked, In, Int, Node, Role, Slot, SlotClass, Spec, Tid, infer};
+use flambeau_tensor::{DType, Expr, Shape};
+use smallvec::SmallVec;
+
+use super::{
+    Action, Call, Layout, OutputRows, Planner, RunPlan, Step, Window, Work, Workspace, check_buffer, dynamic, fused, input_shapes,
+    linear,
+    memref::{MemRef, Place},
+    next_weights,
+    planner::{Cost, Deferred, Mode},
+};
+use crate::{
+    arena::MAX_TENSOR_BYTES,
+    array::{Array, Storage},
+    error::{OpError, Result},
+    liveness::Liveness,
+    machine::Machine,
+    prepare::{Dynamic, Obstacle, Prepared},
+    session::located,
+};
+
+/// What a slot holds.
+#[derive(Clone, Debug)]
+enum SlotState {
+    Ready(MemRef),
+    /// What no step computes before somebody reads it.
+    Deferred(Deferred),
+}
+
+/// What is known while the main chain is followed, and the steps so far.
+pub(super) struct Recorder {
+    pub(super) graph: Arc<Checked>,
+    pub(super) liveness: Arc<Liveness>,
+    pub(super) env: infer::Env,
+    slots: Vec<Option<SlotState>>,
+    steps: Vec<Step>,
+    /// Handle and bytes of each scratch storage.
+    scratch: Vec<(Rc<usize>, usize)>,
+    held: Vec<Rc<usize>>,
+    windows: Vec<Array>,
+    /// The node being prepared.
+    at: usize,
+    nothing: Arc<Storage>,
+}
+
+/// The plan for the bound inputs.
+///
+/// # Errors
+/// The first node that cannot work on them, with its place.
+pub(crate) fn build(m: &mut Machine, workspace: &Workspace, rows: OutputRows) -> Result<RunPlan> {
+    let (graph, liveness) = (Arc::clone(&m.graph), Arc::clone(&m.liveness));
+    let mut recorder = Recorder::new(m, workspace);
+    let main = graph.main as usize;
+    for (at, (node, deaths)) in graph.chains[main].iter().zip(&liveness.chains[main]).enumerate() {
+        recorder.at = at;
+        let mut p = Planner { m, mode: Mode::Ahead(&mut recorder) };
+        p.record(node).map_err(|error| located(error, graph.main, at, node))?;
+        deaths.drops.iter().for_each(|&tid| recorder.clear(tid));
+    }
+    Planner { m, mode: Mode::Ahead(&mut recorder) }.finish(rows)?;
+    recorder.plan(m, rows)
+}
+
+impl Recorder {
+    /// Before the first node: constants, inputs and buffers hold what they hold.
+    fn new(m: &Machine, workspace: &Workspace) -> Recorder {
+        let mut recorder = Recorder {
+            graph: Arc::clone(&m.graph),
+            liveness: Arc::clone(&m.liveness),
+            env: infer::Env::new(),
+            slots: vec![None; m.graph.slots.total() as usize],
+            steps: Vec::new(),
+            scratch: Vec::new(),
+            held: Vec::new(),
+            windows: Vec::new(),
+            at: 0,
+            nothing: Arc::clone(&workspace.nothing),
+        };
+        for (tid, array) in (0..).map(Tid).zip(&m.tensors) {
+            let Some(array) = array else { continue };
+            recorder.env.replace(tid, Some(Spec::fixed(array.dtype, &array.shape)));
+            let (place, array) = match m.graph.slots.class(tid) {
+                Some(SlotClass::Constant) => (Place::Constant, array.clone()),
+                _ => (Place::Slot(tid), recorder.bare(array)),
+            };
+            recorder.put(tid, MemRef { place, layout: Layout::Fixed, array });
+        }
+        for slot in &m.graph.inputs {
+            if let Slot::Value(vid) = slot {
+                let symbol = flambeau_ir::ShapeCx::unknown(&mut recorder.env);
+                recorder.env.replace_value(*vid, Some(symbol));
+            }
+        }
+        recorder
+    }
+
+    /// The array's sizes and strides without its storage.
+    fn bare(&self, array: &Array) -> Array {
+        Array { data: Arc::clone(&self.nothing), ..array.clone() }
+    }
+
+    /// A row-major array of these sizes without storage.
+    fn row_major(&self, dtype: DType, shape: &[usize]) -> Array {
+        Array::row_major(dtype, shape, Arc::clone(&self.nothing))
+    }
+
+    /// The node being prepared.
+    pub(super) fn node(&self) -> &Node {
+        &self.graph.chains[self.graph.main as usize][self.at]
+    }
+
+    pub(super) fn push(&mut self, action: Action) {
+        let name = self.node().name().into();
+        self.steps.push(Step { node: self.at, name, action });
+    }
+
+    /// Binds a result.
+    pub(super) fn put(&mut self, tid: Tid, x: MemRef) {
+        self.slots[tid.0 as usize] = Some(SlotState::Ready(x));
+    }
+
+    /// Binds a result that is computed when somebody reads it.
+    pub(super) fn defer(&mut self, tid: Tid, what: Deferred) {
+        self.slots[tid.0 as usize] = Some(SlotState::Deferred(what));
+    }
+
+    fn clear(&mut self, tid: Tid) {
+        self.slots[tid.0 as usize] = None;
+    }
+
+    /// Whether a slot holds something.
+    pub(super) fn holds(&self, tid: Tid) -> bool {
+        matches!(self.slots.get(tid.0 as usize), Some(Some(_)))
+    }
+
+    /// What is deferred in a slot.
+    pub(super) fn deferred(&self, slot: In) -> Option<&Deferred> {
+        match self.slots.get(slot.0.0 as usize) {
+            Some(Some(SlotState::Deferred(deferred))) => Some(deferred),
+            _ => None,
+        }
+    }
+
+    /// The layer deferred in a slot.
+    pub(super) fn linear(&self, slot: In) -> Option<&linear::Linear> {
+        self.deferred(slot).and_then(|deferred| if let Deferred::Linear(linear) = deferred { Some(&**linear) } else { None })
+    }
+
+    /// All deferred layers.
+    pub(super) fn linears(&self) -> impl Iterator<Item = (Tid, &linear::Linear)> {
+        (0..self.slots.len() as u32).map(Tid).filter_map(|tid| Some((tid, self.linear(In(tid))?)))
+    }
+
+    /// Whether the node being prepared is the last to read the slot's value, and names it once.
+    pub(super) fn is_dying(&self, tid: Tid) -> bool {
+        self.liveness.chains[self.graph.main as usize][self.at].dying.contains(&tid)
+    }
+
+    /// Whether nobody reads the slot's value after the node being prepared.
+    fn dies(&self, tid: Tid) -> bool {
+        self.liveness.chains[self.graph.main as usize][self.at].drops.contains(&tid)
+    }
+
+    /// An integer that the shapes decide.
+    pub(super) fn int(&self, int: Int) -> Option<i64> {
+        match int {
+            Int::Lit(v) => Some(v.clamp(i64::from(i32::MIN), i64::from(i32::MAX))),
+            Int::Vid(vid) => self.env.get_value(vid).and_then(Expr::as_int),
+        }
+    }
+
+    /// Element type and shape of what a slot holds, if they are known.
+    pub(super) fn spec(&self, tid: Tid) -> Option<infer::run::OutSpec> {
+        let spec = self.env.get(tid)?;
+        Some(infer::run::OutSpec { dtype: spec.dtype, shape: spec.shape()? })
+    }
+
+    /// A place for a row-major result.
+    fn scratch(&mut self, dtype: DType, shape: &[usize]) -> Result<MemRef> {
+        let bytes = flambeau_tensor::numel(shape).and_then(|n| n.checked_mul(dtype.size()));
+        let bytes = bytes.filter(|&n| n <= MAX_TENSOR_BYTES).ok_or_else(|| OpError::too_large(shape))?;
+        let free = self.scratch.iter_mut().filter(|(handle, _)| Rc::strong_count(handle) == 1);
+        // The closest in size: growing a large storage a little is cheaper than growing a small one a lot.
+        let best = free.min_by_key(|(_, size)| size.abs_diff(bytes));
+        let number = match best {
+            Some((handle, size)) => {
+                *size = (*size).max(bytes);
+                Rc::clone(handle)
+            }
+            None => {
+                let handle = Rc::new(self.scratch.len());
+                self.scratch.push((Rc::clone(&handle), bytes));
+                handle
+            }
+        };
+        Ok(MemRef { place: Place::Scratch(number), layout: Layout::Fixed, array: self.row_major(dtype, shape) })
+    }
+
+    /// A number for an array that outlasts its step.
+    fn held(&mut self) -> Rc<usize> {
+        let free = self.held.iter().find(|number| Rc::strong_count(number) == 1).cloned();
+        free.unwrap_or_else(|| {
+            self.held.push(Rc::new(self.held.len()));
+            Rc::clone(&self.held[self.held.len() - 1])
+        })
+    }
+
+    /// Binds a slot to what a dynamic node leaves there; the number under which it is held.
+    pub(super) fn put_held(&mut self, tid: Tid, expected: Option<&(DType, Shape)>) -> usize {
+        let (layout, array) = match expected {
+            Some((dtype, shape)) => (Layout::Fixed, self.row_major(*dtype, shape)),
+            None => (Layout::Dynamic, self.row_major(DType::U8, &[0])),
+        };
+        let number = self.held();
+        let held = *number;
+        self.put(tid, MemRef { place: Place::Held(number), layout, array });
+        held
+    }
+
+    /// Binds a buffer to what lies in its slot.
+    pub(super) fn put_in_slot(&mut self, buffer: Tid) {
+        let meta = &self.graph.meta[buffer.0 as usize];
+        let array = self.row_major(meta.dtype, &meta.static_shape().unwrap_or_default());
+        self.put(buffer, MemRef { place: Place::Slot(buffer), layout: Layout::Fixed, array });
+    }
+
+    /// A call whose results lie in scratch storage.
+    pub(super) fn call(
+        &mut self,
+        (name, cost): (Option<Arc<str>>, Cost),
+        ins: &[&MemRef],
+        outs: &[(DType, &[usize])],
+        work: Work,
+    ) -> Result<SmallVec<[MemRef; 2]>> {
+        let results = outs.iter().map(|(dtype, shape)| self.scratch(*dtype, shape)).collect::<Result<SmallVec<[MemRef; 2]>>>()?;
+        let call = Call::new(work, cost, ins, &results);
+        self.push(Action::Call(call));
+        if let (Some(name), Some(step)) = (name, self.steps.last_mut()) {
+            step.name = name;
+        }
+        Ok(results)
+    }
+
+    /// Whether a slot other than those listed shows part of a buffer.
+    fn is_seen(&self, buffer: Tid, except: &[Tid]) -> bool {
+        let mut shown = (0..).map(Tid).zip(&self.slots).filter(|(tid, _)| !except.contains(tid));
+        shown.any(|(_, state)| matches!(state, Some(SlotState::Ready(x)) if x.is_in(buffer)))
+    }
+
+    /// Whether the reference shows all of a buffer as it lies.
+    fn is_whole(&self, x: &MemRef, buffer: Tid) -> bool {
+        let is_plain = x.is_fixed() && x.array.offset == 0 && x.array.is_contiguous();
+        x.is_in(buffer)
+            && is_plain
+            && check_buffer(&self.graph.meta[buffer.0 as usize], buffer, x.array.dtype, &x.array.shape).is_ok()
+    }
+
+    /// Whether the next node that names a buffer's slot only writes it.
+    fn is_replaced_next(&self, buffer: Tid) -> bool {
+        let chain = &self.graph.chains[self.graph.main as usize];
+        for node in chain.iter().skip(self.at + 1) {
+            if !node.chains().is_empty() {
+                return false;
+            }
+            let (mut is_read, mut is_written) = (false, false);
+            node.walk(&mut |role, slot| {
+                if slot == Slot::Tensor(buffer) {
+                    is_read |= role != Role::Write;
+                    is_written |= role != Role::Read;
+                }
+            });
+            if is_read || is_written {
+                return !is_read;
+            }
+        }
+        false
+    }
+
+    /// Lets slots that show part of a buffer keep what they show beyond the buffer's next write.
+    pub(super) fn hold_views_of(&mut self, buffer: Tid) {
+        if !self.is_seen(buffer, &[buffer]) {
+            return;
+        }
+        let number = self.held();
+        self.push(Action::Hold(buffer, *number));
+        for (tid, state) in (0..).map(Tid).zip(&mut self.slots) {
+            if let Some(SlotState::Ready(x)) = state
+                && tid != buffer
+                && x.is_in(buffer)
+            {
+                x.place = Place::Held(Rc::clone(&number));
+            }
+        }
+    }
+
+    fn plan(self, m: &Machine, rows: OutputRows) -> Result<RunPlan> {
+        let mut results = Vec::new();
+        for slot in &self.graph.outputs {
+            if let Slot::Tensor(tid) = slot
+                && let Some(Some(SlotState::Ready(x))) = self.slots.get(tid.0 as usize)
+                && !x.is_in(*tid)
+                && self.graph.slots.class(*tid) != Some(SlotClass::Constant)
+            {
+                results.push((*tid, x.operand()));
+            }
+        }
+        let is_prepared = |step: &&Step| !matches!(step.action, Action::Dynamic(_));
+        Ok(RunPlan {
+            inputs: input_shapes(m).map(|array| array.map(|a| (a.dtype, a.shape.clone()))).collect(),
+            rows,
+            prepared: self.steps.iter().filter(is_prepared).count() as u64,
+            next: next_weights(&self.steps),
+            steps: self.steps,
+            scratch: self.scratch.iter().map(|(_, bytes)| *bytes).collect(),
+            held: self.held.len(),
+            windows: self.windows,
+            results,
+        })
+    }
+}
+
+impl Call {
+    fn new(work: Work, cost: Cost, ins: &[&MemRef], outs: &[MemRef]) -> Call {
+        let operands: Vec<_> = ins.iter().map(|x| x.operand()).collect();
+        let targets = outs.iter().filter_map(|x| if let Place::Scratch(number) = &x.place { Some(**number) } else { None });
+        Call {
+            work,
+            cost,
+            places: operands.iter().map(|o| (o.location, o.layout)).collect(),
+            ins: operands.into_iter().map(|o| o.array).collect(),
+            targets: targets.collect(),
+            outs: outs.iter().map(|x| x.array.clone()).collect(),
+        }
+    }
+}
+
+impl Planner<'_> {
+    /// The recorder, ahead of a run.
+    pub(super) fn recorder(&mut self) -> Option<&mut Recorder> {
+        match &mut self.mode {
+            Mode::Now(_) => None,
+            Mode::Ahead(recorder) => Some(recorder),
+        }
+    }
+
+    /// Records a node of the main chain.
+    fn record(&mut self, node: &Node) -> Result<()> {
+        let Mode::Ahead(recorder) = &mut self.mode else { return Ok(()) };
+        let prepared = match dynamic::infer(&mut recorder.env, &self.m.graph, node)? {
+            None => self.prepare(node),
+            Some(why) => Err(Obstacle::Dynamic(why)),
+        };
+        match prepared {
+            Ok(()) => Ok(()),
+            Err(Obstacle::Dynamic(why)) => self.record_dynamic(node, why),
+            Err(Obstacle::Failed(error)) => Err(error),
+        }
+    }
+
+    /// What a slot holds; computed now, if it was deferred.
+    pub(super) fn recorded(&mut self, tid: Tid) -> Result<MemRef> {
+        let slot = In(tid);
+        match self.recorder().and_then(|recorder| recorder.deferred(slot).cloned()) {
+            Some(Deferred::Linear(_)) => linear::emit_with_siblings(self, slot)?,
+            Some(Deferred::Fused(fused)) => {
+                let x = fused::emit(self, *fused).map_err(Obstacle::at_run)?;
+                self.put(flambeau_ir::Out(tid), x);
+            }
+            None => {}
+        }
+        match self.recorder().map(|recorder| recorder.slots.get(tid.0 as usize)) {
+            Some(Some(Some(SlotState::Ready(x)))) => Ok(x.clone()),
+            _ => Err(flambeau_ir::InferError::Unset(tid).into()),
+        }
+    }
+
+    /// The buffer whose slot holds the whole of `dst`, if the update may happen there: nothing else shows it, and the result
+    /// takes the buffer's place at once or before anybody looks at the buffer again.
+    pub(super) fn updated_in_place(&mut self, dst: In, out: flambeau_ir::Out, ins: &[&MemRef]) -> Prepared<Option<Tid>> {
+        let old = self.get(dst)?;
+        let Place::Slot(buffer) = old.place else { return Ok(None) };
+        let Some(recorder) = self.recorder() else { return Ok(None) };
+        let is_buffer = recorder.graph.slots.class(buffer) == Some(SlotClass::Buffer);
+        if !is_buffer || !recorder.is_whole(&old, buffer) || ins.iter().any(|x| x.is_in(buffer)) {
+            return Ok(None);
+        }
+        if recorder.is_seen(buffer, &[buffer, dst.0, out.0]) || (out.0 != buffer && !recorder.is_replaced_next(buffer)) {
+            return Ok(None);
+        }
+        // A second name of the old contents must not outlive them.
+        let outlives = dst.0 != buffer && dst.0 != out.0 && !recorder.dies(dst.0);
+        Ok((!outlives).then_some(buffer))
+    }
+
+    /// A call that finds a buffer in its result and leaves it there.
+    pub(super) fn record_update(&mut self, buffer: Tid, ins: &[&MemRef], work: Work) {
+        if let Some(recorder) = self.recorder() {
+            recorder.push(Action::Update(buffer, Call::new(work, Cost::Flops(0), ins, &[])));
+        }
+    }
+
+    /// The part of `x` along `axis` that integers name which only the run tells.
+    pub(crate) fn window(&mut self, x: &MemRef, axis: usize, (start, stop): (Int, Int), step: usize) -> Prepared<MemRef> {
+        let Some(recorder) = self.recorder() else { return Err(Obstacle::Dynamic(Dynamic::Integer)) };
+        let mut array = x.array.clone();
+        array.strides[axis] = array.strides[axis].wrapping_mul(step as isize);
+        array.shape[axis] = 0;
+        let number = recorder.windows.len();
+        recorder.windows.push(array.clone());
+        recorder.push(Action::Window(Window { number, of: x.array.clone(), axis, start, stop, step }));
+        Ok(MemRef { place: x.place.clone(), layout: Layout::Window(number), array })
+    }
+
+    /// Lets a buffer's slot hold what the buffer holds.
+    pub(super) fn settle(&mut self, buffer: Tid) -> Result<()> {
+        let x = self.recorded(buffer)?;
+        let Some(recorder) = self.recorder() else { return Ok(()) };
+        if recorder.is_whole(&x, buffer) {
+            return Ok(());
+        }
+        if x.is_fixed() {
+            check_buffer(&recorder.graph.meta[buffer.0 as usize], buffer, x.array.dtype, &x.array.shape)?;
+        }
+        recorder.hold_views_of(buffer);
+        recorder.push(Action::Assign(buffer, x.operand()));
+        recorder.put_in_slot(buffer);
+        Ok(())
+    }
+
+    /// Computes what is still deferred, and lets buffers hold their new contents.
+    fn finish(&mut self, rows: OutputRows) -> Result<()> {
+        let graph = Arc::clone(&self.m.graph);
+        for slot in &graph.outputs {
+            if let Slot::Tensor(tid) = slot {
+                if rows == OutputRows::Last
+                    && let Some(recorder) = self.recorder()
+                    && let Some(Some(SlotState::Deferred(Deferred::Linear(linear)))) = recorder.slots.get_mut(tid.0 as usize)
+                {
+                    linear.keep_last();
+                }
+                self.recorded(*tid)?;
+            }
+        }
+        for &buffer in &graph.buffers {
+            self.recorded(buffer)?;
+        }
+        graph.buffers.iter().try_for_each(|&buffer| self.settle(buffer))
+    }
+}

@@ -1,0 +1,104 @@
+//! The engine's half of every node: how it becomes calls.
+
+use flambeau_ir::{InferError, Node, for_each_node};
+
+use crate::{
+    error::{OpError, Result},
+    plan::Planner,
+};
+
+/// How the engine runs a kind of node.
+///
+/// There is one such implementation a node. Ahead of a run it is prepared for what is known then, and its calls become steps of
+/// a plan; where only the run tells, it is prepared when its turn comes, and its calls run at once.
+pub(crate) trait Prepare {
+    /// Whether the engine can run this node.
+    fn is_supported(&self) -> bool {
+        true
+    }
+
+    /// Says what is to be done with the operands, and binds the results. The node's rule has accepted types and sizes.
+    ///
+    /// # Errors
+    /// [`Obstacle::Dynamic`] if that depends on what is not known yet: before the first call, so that none is made in vain.
+    /// [`Obstacle::Failed`] if the operands break the node's contract.
+    fn prepare(&self, p: &mut Planner<'_>) -> Prepared;
+}
+
+/// Result of preparing a node.
+pub(crate) type Prepared<T = ()> = Result<T, Obstacle>;
+
+/// Why a node is not prepared.
+#[derive(Debug)]
+pub(crate) enum Obstacle {
+    /// It has to wait for its turn.
+    Dynamic(Dynamic),
+    /// It cannot work on these operands, now or later.
+    Failed(OpError),
+}
+
+/// Why a node is prepared when its turn comes, rather than ahead of the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Dynamic {
+    #[error("sizes of its operands depend on data")]
+    Operand,
+    #[error("sizes of its results depend on data")]
+    Result,
+    #[error("an integer that it needs depends on data")]
+    Integer,
+    #[error("it runs other chains")]
+    Chains,
+    #[error("a node runs its chain")]
+    InChain,
+}
+
+impl Dynamic {
+    /// Every reason, in order.
+    pub(crate) const ALL: [Dynamic; 5] = [Dynamic::Operand, Dynamic::Result, Dynamic::Integer, Dynamic::Chains, Dynamic::InChain];
+}
+
+impl From<OpError> for Obstacle {
+    fn from(error: OpError) -> Obstacle {
+        Obstacle::Failed(error)
+    }
+}
+
+impl From<InferError> for Obstacle {
+    fn from(error: InferError) -> Obstacle {
+        Obstacle::Failed(error.into())
+    }
+}
+
+impl From<flambeau_kernels::Error> for Obstacle {
+    fn from(error: flambeau_kernels::Error) -> Obstacle {
+        Obstacle::Failed(error.into())
+    }
+}
+
+impl Obstacle {
+    /// The obstacle as a failure of a run, in which nothing is left to wait for.
+    pub(crate) fn at_run(self) -> OpError {
+        match self {
+            Obstacle::Failed(error) => error,
+            Obstacle::Dynamic(why) => OpError::value(why.to_string()),
+        }
+    }
+}
+
+macro_rules! dispatch_prepare {
+    ($(#[doc = $doc:literal] $tag:literal $name:ident { $($fields:tt)* } $facts:tt;)*) => {
+        /// Whether the engine can run the node.
+        pub(crate) fn is_supported(node: &Node) -> bool {
+            match node { $(Node::$name(n) => n.is_supported()),* }
+        }
+
+        impl Planner<'_> {
+            /// Prepares a node whose rule has run.
+            #[inline]
+            pub(crate) fn prepare(&mut self, node: &Node) -> Prepared {
+                match node { $(Node::$name(n) => n.prepare(self)),* }
+            }
+        }
+    };
+}
+for_each_node!(dispatch_prepare);

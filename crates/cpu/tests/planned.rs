@@ -1,0 +1,80 @@
+//! Every case runs from a plan that was laid out ahead, but for nodes that only the run can prepare.
+
+use std::{
+    path::Path,
+    process::ExitCode,
+    sync::{Arc, Mutex},
+};
+
+use flambeau_cpu::CpuEngine;
+use flambeau_ir::{
+    Checked,
+    engine::{Constants, Engine, EngineError, LoadOptions, Session, Steps, Value},
+};
+use flambeau_testcases::{Outcome, all, per_case, run_case};
+
+/// The CPU engine, and what its sessions say of their steps.
+struct Counting {
+    engine: CpuEngine,
+    steps: Arc<Mutex<Steps>>,
+}
+
+struct CountingSession {
+    session: Box<dyn Session>,
+    steps: Arc<Mutex<Steps>>,
+}
+
+impl Engine for Counting {
+    fn name(&self) -> &'static str {
+        self.engine.name()
+    }
+
+    fn load(&self, graph: Arc<Checked>, constants: &dyn Constants, options: &LoadOptions) -> Result<Box<dyn Session>, EngineError> {
+        let session = self.engine.load(graph, constants, options)?;
+        Ok(Box::new(CountingSession { session, steps: Arc::clone(&self.steps) }))
+    }
+}
+
+impl Session for CountingSession {
+    fn run(&mut self, inputs: &[Value]) -> Result<Vec<Value>, EngineError> {
+        self.session.run(inputs)
+    }
+
+    fn reset(&mut self) {
+        self.session.reset();
+    }
+}
+
+impl Drop for CountingSession {
+    fn drop(&mut self) {
+        let counted = self.session.steps().expect("the CPU engine plans its steps");
+        self.steps.lock().expect("no thread panicked").add(&counted);
+    }
+}
+
+/// Cases that read as much of a cache as its contents say.
+const READS_ITS_CACHE: [&str; 2] = ["ops/ring_buffer_kv_cache", "ops/turboquant_kv_cache_sdpa"];
+
+/// Reasons that follow from the program's form, whatever its data.
+const OF_CHAINS: [&str; 2] = ["it runs other chains", "a node runs its chain"];
+
+/// Runs a case; all its nodes must be planned ahead, but those for which only the run can tell.
+fn check(name: &str, folder: &Path) -> Outcome {
+    let engine = Counting { engine: CpuEngine::new(Some(2)), steps: Arc::default() };
+    let outcome = run_case(&engine, folder);
+    if outcome != Outcome::Passed {
+        return outcome;
+    }
+    let steps = engine.steps.lock().expect("no thread panicked");
+    let may_wait = READS_ITS_CACHE.iter().any(|case| name.starts_with(case));
+    let waited: Vec<_> = steps.node_by_node.iter().filter(|n| !may_wait && !OF_CHAINS.contains(&n.why.as_str())).collect();
+    match &waited[..] {
+        [] if steps.planned > 0 => Outcome::Passed,
+        [] => Outcome::Failed("it ran without a plan".to_owned()),
+        nodes => Outcome::Failed(format!("nodes waited for their turn: {nodes:?}")),
+    }
+}
+
+fn main() -> ExitCode {
+    flambeau_testcases::run(per_case(all(Path::new(env!("CARGO_TARGET_TMPDIR"))), check))
+}
