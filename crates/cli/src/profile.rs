@@ -6,7 +6,7 @@ use std::{collections::HashMap, io::Write, path::PathBuf};
 
 use anyhow::Result;
 use flambeau::{
-    engine::{Engine, Span},
+    engine::{Engine, Span, Steps},
     runtime::Method,
 };
 use serde_json::json;
@@ -52,6 +52,9 @@ impl ProfileArgs {
             return Ok(());
         }
         let (spans, nodes) = (method.take_spans(), method.take_profile());
+        if let Some(steps) = method.steps().filter(|_| self.profile) {
+            prepared(&steps).iter().for_each(|line| eprintln!("{line}"));
+        }
         if engine.name() == "mlx" {
             eprintln!(
                 "measured step by step, each waited for: without --profile and --trace, runs overlap steps and take less time"
@@ -70,6 +73,14 @@ impl ProfileArgs {
         }
         Ok(())
     }
+}
+
+/// How the steps were prepared, in words.
+fn prepared(steps: &Steps) -> Vec<String> {
+    let waited: u64 = steps.node_by_node.iter().map(|n| n.count).sum();
+    let mut lines = vec![format!("{} steps were planned ahead, {waited} nodes were prepared when their turn came", steps.planned)];
+    lines.extend(steps.node_by_node.iter().map(|n| format!("{:>10} {}: {}", n.count, n.node, n.why)));
+    lines
 }
 
 /// Totals by name, slowest first.
@@ -126,6 +137,15 @@ fn write_trace(spans: &[Span], out: &mut dyn Write) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nodes_that_wait_are_listed_with_their_reasons() {
+        let why = "it runs other chains".to_owned();
+        let steps = Steps { planned: 7, node_by_node: vec![flambeau::engine::NodeByNode { node: "If", why, count: 2 }] };
+        let expected =
+            ["7 steps were planned ahead, 2 nodes were prepared when their turn came", "         2 If: it runs other chains"];
+        assert_eq!(prepared(&steps), expected);
+    }
 
     fn span(name: &str, start: u64, time: u64, bytes: u64, flops: u64) -> Span {
         Span { name: name.into(), start, time, bytes, flops }

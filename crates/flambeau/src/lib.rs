@@ -125,8 +125,8 @@ assert!(matches!(&results[..], [Value::Tensor(y)] if y.shape() == [2]));
 )]
 pub mod engine {
     pub use flambeau_ir::engine::{
-        Clock, Constants, DecodeStep, Engine, EngineError, KvCacheConfig, KvLayer, LoadOptions, PipelinedDecoding, Sampling,
-        Session, SharedState, Span, Value,
+        Clock, Constants, DecodeStep, Engine, EngineError, KvCacheConfig, KvLayer, LoadOptions, NodeByNode, PipelinedDecoding,
+        Sampling, Session, SharedState, Span, Steps, Value,
     };
 }
 

@@ -212,6 +212,15 @@ impl Method {
         );
     }
 
+    /// How the delegates' steps were prepared so far, if the engine prepares some ahead.
+    pub fn steps(&self) -> Option<flambeau_ir::engine::Steps> {
+        let mut total: Option<flambeau_ir::engine::Steps> = None;
+        for steps in self.delegates.iter().filter_map(|d| d.session.steps()) {
+            total.get_or_insert_default().add(&steps);
+        }
+        total
+    }
+
     /// Every step of the delegates since the last call, if the engine was asked to measure and measures steps.
     pub fn take_spans(&mut self) -> Vec<flambeau_ir::engine::Span> {
         self.delegates.iter_mut().flat_map(|d| d.session.take_spans()).collect()

@@ -4,7 +4,7 @@ use std::{fmt, process::ExitCode, time::Instant};
 
 use anyhow::{Result, bail};
 use flambeau::{
-    engine::{Engine, Sampling},
+    engine::{Engine, NodeByNode, Sampling, Steps},
     runners::llm::{LanguageModel, ModelOptions, PIPELINE_DEPTH},
 };
 use serde_json::{Value as Json, json};
@@ -104,6 +104,8 @@ impl fmt::Display for Test {
 struct Measured {
     test: Test,
     rates: Vec<f64>,
+    /// How the engine prepared the steps, if it says so.
+    steps: Option<Steps>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -124,7 +126,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut rows = Vec::new();
     for &test in &tests {
         bar.set_message(test.to_string());
-        rows.push(Measured { test, rates: measure(&mut model, test, args.repetitions, &mut || bar.inc(1))? });
+        let before = model.method().steps().unwrap_or_default();
+        let rates = measure(&mut model, test, args.repetitions, &mut || bar.inc(1))?;
+        rows.push(Measured { test, rates, steps: model.method().steps().map(|steps| steps.since(&before)) });
     }
     bar.finish_and_clear();
     print(args, &*engine, &rows)?;
@@ -203,6 +207,8 @@ fn print(args: &Args, engine: &dyn Engine, rows: &[Measured]) -> Result<()> {
                     "tps_max": m.rates.last(),
                     "engine": engine,
                     "threads": threads,
+                    "planned_steps": m.steps.as_ref().map(|steps| steps.planned),
+                    "node_by_node": m.steps.as_ref().map(|steps| steps.node_by_node.iter().map(waited).collect::<Json>()),
                 })
             };
             return files::print_json(&rows.iter().map(row).collect::<Json>());
@@ -222,6 +228,11 @@ fn print(args: &Args, engine: &dyn Engine, rows: &[Measured]) -> Result<()> {
         files::print_line(line)?;
     }
     Ok(())
+}
+
+/// Nodes that were not planned ahead.
+fn waited(nodes: &NodeByNode) -> Json {
+    json!({ "node": nodes.node, "why": nodes.why, "count": nodes.count })
 }
 
 fn median(sorted: &[f64]) -> Option<f64> {
