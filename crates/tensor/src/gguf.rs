@@ -41,13 +41,21 @@ const TABLE: [(Block, usize, usize, usize, usize, DType); 10] = [
     (Block::Q6_K, 256, 210, 6, 16, DType::F32),
 ];
 
-/// Little-endian half-precision number at `at`.
-fn half(block: &[u8], at: usize) -> f32 {
+/// Little-endian half-precision number at byte `at`.
+///
+/// # Panics
+/// If the block ends before it.
+#[inline]
+pub fn half(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
 /// Six-bit scale and minimum of sub-block `j` out of the twelve bytes that Q4_K and Q5_K share.
-fn scale_min(s: &[u8], j: usize) -> (f32, f32) {
+///
+/// # Panics
+/// If `s` has fewer than 12 bytes or `j` is not below 8.
+#[inline]
+pub fn scale_min(s: &[u8], j: usize) -> (f32, f32) {
     let (scale, min) = match j {
         0..4 => (s[j] & 63, s[j + 4] & 63),
         _ => (s[j + 4] & 15 | s[j - 4] >> 6 << 4, s[j + 4] >> 4 | s[j] >> 6 << 4),

@@ -1,8 +1,10 @@
 //! Products with, and rows of, weights in GGUF's blocks of 256.
 
 use flambeau_ir as ir;
-use flambeau_tensor::DType;
-use half::f16;
+use flambeau_tensor::{
+    DType,
+    gguf::{half, scale_min},
+};
 use smallvec::SmallVec;
 
 use super::{dot, input, need_shape, output, template};
@@ -33,24 +35,11 @@ pub(super) struct Q5K;
 /// 6 bits, 16 groups with 8-bit scales.
 pub(super) struct Q6K;
 
-fn half_at(block: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
-}
-
-/// Scale and minimum of group `j`, packed in twelve bytes.
-fn scale_min(j: usize, s: &[u8]) -> (f32, f32) {
-    let (scale, min) = match j.checked_sub(4) {
-        None => (s[j] & 63, s[j + 4] & 63),
-        Some(i) => ((s[j + 4] & 15) | (s[i] >> 6) << 4, (s[j + 4] >> 4) | (s[j] >> 6) << 4),
-    };
-    (scale.into(), min.into())
-}
-
 /// The formats with minima: `high(group, l)` gives the bits above the low four.
 fn unpack_with_minima(block: &[u8], codes: &[u8], high: impl Fn(usize, usize) -> u8, out: &mut [f32; BLOCK]) {
-    let (d, d_min) = (half_at(block, 0), half_at(block, 2));
+    let (d, d_min) = (half(block, 0), half(block, 2));
     for (group, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-        let (scale, min) = scale_min(group, &block[4..16]);
+        let (scale, min) = scale_min(&block[4..16], group);
         for (l, w) in out.iter_mut().enumerate() {
             let byte = codes[32 * (group / 2) + l];
             let low = if group % 2 == 0 { byte & 15 } else { byte >> 4 };
@@ -77,7 +66,7 @@ impl Format for Q5K {
 impl Format for Q6K {
     const BYTES: usize = 210;
     fn unpack(block: &[u8], out: &mut [f32; BLOCK]) {
-        let (low, high, scales, d) = (&block[..128], &block[128..192], &block[192..208], half_at(block, 208));
+        let (low, high, scales, d) = (&block[..128], &block[128..192], &block[192..208], half(block, 208));
         for (i, w) in out.iter_mut().enumerate() {
             let (half, group, l) = (i / 128, i / 32 % 4, i % 32);
             let byte = low[64 * half + 32 * (group % 2) + l];
@@ -164,6 +153,8 @@ pub(super) fn embedding<F: Format>(node: &ir::MetalKernel, p: &mut Planner<'_>) 
 
 #[cfg(test)]
 mod tests {
+    use half::f16;
+
     use super::*;
 
     /// Unpacks a block whose only non-zero bytes are given, and checks the elements given.
