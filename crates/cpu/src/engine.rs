@@ -10,13 +10,13 @@ use flambeau_kernels::Pool;
 
 use crate::{
     array::Array,
-    common::Common,
-    kv::KvCache,
+    kv,
     liveness::Liveness,
     machine::{Counts, Machine},
     ops::copy::zeros_of_meta,
     plan, prepare,
-    session::{CpuSession, PlanCache, Spare, engine_error, run_chain},
+    session::{CpuSession, PlanCache, Spare, run_chain},
+    shared::{InMemory, Shared},
 };
 
 /// All mutable buffers of a session together.
@@ -67,7 +67,7 @@ impl CpuEngine {
     ) -> Result<CpuSession, EngineError> {
         check_supported("cpu", &graph, prepare::is_supported)?;
         let liveness = Arc::new(Liveness::new(&graph));
-        let kv = options.kv_cache.as_ref().map(KvCache::new).transpose().map_err(engine_error)?;
+        let kv = options.kv_cache.as_ref().map(kv::empty).transpose()?;
         let mut machine = Machine::new(Arc::clone(&graph), liveness, Arc::clone(&self.pool), kv);
         for (tensor, tid) in constants_of(&graph, constants)?.iter().zip((0..).map(Tid)) {
             machine.set(tid, Array::from_tensor(tensor));
@@ -75,13 +75,13 @@ impl CpuEngine {
         let buffers = bind_buffers(&mut machine)?;
         let written = match graph.init {
             Some(init) => {
-                run_chain(&mut machine, ChainId(init)).map_err(engine_error)?;
+                run_chain(&mut machine, ChainId(init))?;
                 graph.buffers_written_by(ChainId(init))
             }
             None => Vec::new(),
         };
         for &tid in &written {
-            plan::settle_in_slot(&mut machine, tid).map_err(engine_error)?;
+            plan::settle_in_slot(&mut machine, tid)?;
         }
         machine.counts = Counts::default();
         let initial = buffers
@@ -89,12 +89,12 @@ impl CpuEngine {
             .map(|&tid| (tid, written.contains(&tid).then(|| machine.tensors.get(tid.0 as usize).cloned().flatten()).flatten()))
             .collect();
         machine.profile = self.profile.clone().map(Profile::new);
-        let common = options.shared.clone().map(|state| Common::join(&mut machine, &buffers, state)).transpose()?;
+        let shared = options.shared.clone().map(|state| Shared::join(&graph, &mut machine, state, InMemory)).transpose()?;
         Ok(CpuSession {
             machine,
             plans: PlanCache::default(),
             initial,
-            common,
+            shared,
             spare: Spare::default(),
             #[cfg(test)]
             node_by_node: false,

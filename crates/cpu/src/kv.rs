@@ -14,8 +14,7 @@ use crate::{
 };
 
 /// Keys and values of every layer of one sequence.
-#[derive(Debug)]
-pub(crate) struct KvCache(kv::KvCache<Array>);
+pub(crate) type KvCache = kv::KvCache<Array>;
 
 /// What a query of one step attends to.
 pub(crate) struct CacheView {
@@ -31,39 +30,28 @@ fn zeros(dtype: DType, shape: [usize; 4]) -> Result<Array> {
     Ok(Array::row_major(dtype, &shape, std::sync::Arc::new(Storage::Owned(AlignedBytes::zeroed(bytes)))))
 }
 
-impl KvCache {
-    /// An empty cache.
-    ///
-    /// # Errors
-    /// For a capacity, window, head count or head size of zero, a type that is not floating, or sizes beyond the address space.
-    pub(crate) fn new(config: &KvCacheConfig) -> Result<KvCache> {
-        Ok(KvCache(kv::KvCache::new(config, |shape| zeros(config.dtype, shape))?))
-    }
+/// An empty cache.
+///
+/// # Errors
+/// For a capacity, window, head count or head size of zero, a type that is not floating, or sizes beyond the address space.
+pub(crate) fn empty(config: &KvCacheConfig) -> Result<KvCache> {
+    KvCache::new(config, |shape| zeros(config.dtype, shape))
+}
 
-    pub(crate) fn config(&self) -> &KvCacheConfig {
-        self.0.config()
-    }
-
-    /// Writes `k` and `v` `[1, heads, T, head_dim]` from `position` on, and says which slots the step reads.
-    ///
-    /// # Errors
-    /// If they do not fit the layer, or the step reaches beyond the capacity.
-    pub(crate) fn update(&mut self, pool: &Pool, id: i32, position: i64, [k, v]: [&Array; 2]) -> Result<CacheView> {
-        let (step, pools) = self.0.step(id, position, [&k.shape, &v.shape], |old, slots| grown(pool, old, slots))?;
-        let mut done = 0;
-        for (start, n) in step.writes {
-            for (to, from) in pools.iter_mut().zip([k, v]) {
-                with_region(to, &[(2, start, n, 1)], |region| cast_into(pool, &from.narrow(2, done, n, 1), region))?;
-            }
-            done += n;
+/// Writes `k` and `v` `[1, heads, T, head_dim]` from `position` on, and says which slots the step reads.
+///
+/// # Errors
+/// If they do not fit the layer, or the step reaches beyond the capacity.
+pub(crate) fn update(cache: &mut KvCache, pool: &Pool, id: i32, position: i64, [k, v]: [&Array; 2]) -> Result<CacheView> {
+    let (step, pools) = cache.step(id, position, [&k.shape, &v.shape], |old, slots| grown(pool, old, slots))?;
+    let mut done = 0;
+    for (start, n) in step.writes {
+        for (to, from) in pools.iter_mut().zip([k, v]) {
+            with_region(to, &[(2, start, n, 1)], |region| cast_into(pool, &from.narrow(2, done, n, 1), region))?;
         }
-        Ok(CacheView { runs: step.reads, window: step.window })
+        done += n;
     }
-
-    /// The layer's pools of keys and values.
-    pub(crate) fn pools(&self, id: i32) -> Result<[Array; 2]> {
-        Ok(self.0.layer(id)?.clone())
-    }
+    Ok(CacheView { runs: step.reads, window: step.window })
 }
 
 /// A pool with room for `new` positions that holds the `old` ones of another.
@@ -82,7 +70,7 @@ mod tests {
 
     fn cache(window: Option<usize>, max_write: Option<usize>) -> KvCache {
         let layers = vec![KvLayer { window, n_kv_heads: 1, head_dim: 1 }];
-        KvCache::new(&KvCacheConfig { capacity: 2000, layers, dtype: DType::F32, max_write }).unwrap()
+        empty(&KvCacheConfig { capacity: 2000, layers, dtype: DType::F32, max_write }).unwrap()
     }
 
     /// Writes steps of the given lengths, each key being its position, and checks that each step reads the positions expected
@@ -92,8 +80,8 @@ mod tests {
         for &count in steps {
             let keys: Vec<f32> = (position..position + count).map(|p| p as f32).collect();
             let keys = Array::from_tensor(&Tensor::from_slice(&keys, &[1, 1, count, 1]).unwrap());
-            let span = cache.update(&pool, 0, position as i64, [&keys, &keys]).unwrap();
-            let [stored, _] = cache.pools(0).unwrap();
+            let span = update(&mut cache, &pool, 0, position as i64, [&keys, &keys]).unwrap();
+            let [stored, _] = cache.layer(0).unwrap();
             let stored = stored.slice::<f32>().unwrap();
             let read: Vec<f32> = span.runs.iter().flat_map(|&(at, n)| stored[at..at + n].to_vec()).collect();
             let first = window.map_or(0, |w| (position + 1).saturating_sub(w));
@@ -115,7 +103,7 @@ mod tests {
     fn steps_that_do_not_fit_are_refused() {
         let refused = |window, count: usize, position| {
             let keys = Array::from_tensor(&Tensor::zeros(DType::F32, &[1, 1, count, 1]).unwrap());
-            cache(window, None).update(&Pool::new(1), 0, position, [&keys, &keys]).is_err()
+            update(&mut cache(window, None), &Pool::new(1), 0, position, [&keys, &keys]).is_err()
         };
         assert!(refused(None, 1, 2000) && refused(None, 1, -1) && refused(Some(3), 4, 0) && !refused(Some(3), 3, 0));
     }

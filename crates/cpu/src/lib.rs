@@ -14,7 +14,6 @@
 
 mod arena;
 mod array;
-mod common;
 mod engine;
 mod error;
 mod kv;
@@ -24,6 +23,6 @@ mod ops;
 mod plan;
 mod prepare;
 mod session;
+mod shared;
 
 pub use engine::CpuEngine;
-pub use error::{At, OpError};

@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use flambeau_ir::{
-    ChainId, Node, OutVid, Slot, Tid,
+    ChainId, OutVid, Slot, Tid,
     engine::{BoundInput, EngineError, Profile, Session, Span, Steps, Value, bind_inputs},
 };
 use flambeau_tensor::{Bytes, Tensor};
 
 use crate::{
     array::{Array, Storage},
-    common::Common,
-    error::{At, OpError, Result},
+    error::{OpError, Result},
     machine::Machine,
     ops,
     plan::{self, OutputRows, RunPlan, Workspace, run_now},
     prepare::Dynamic,
+    shared::Shared,
 };
 
 /// Arrays that use less than this part of their storage are copied out of it where they last.
@@ -64,7 +64,7 @@ pub(crate) struct CpuSession {
     /// What the init chain left in buffers; empty where it is zero.
     pub(crate) initial: Vec<(Tid, Option<Array>)>,
     /// Present if buffers are shared; they lie there between runs.
-    pub(crate) common: Option<Common>,
+    pub(crate) shared: Option<Shared>,
     pub(crate) spare: Spare,
     /// Whether the nodes of the main chain run one by one, to be compared with its plan.
     #[cfg(test)]
@@ -94,7 +94,7 @@ pub(crate) fn run_chain(m: &mut Machine, chain: ChainId) -> Result<()> {
         let start = m.profile.as_ref().map(Profile::now);
         m.counts.dynamic(node, Dynamic::InChain);
         if let Err(error) = run_now(m, node, &deaths.dying) {
-            return Err(located(error, chain.0, i, node));
+            return Err(error.at(chain.0, i, node));
         }
         for &tid in &deaths.drops {
             m.empty(tid);
@@ -104,24 +104,6 @@ pub(crate) fn run_chain(m: &mut Machine, chain: ChainId) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The innermost place wins: an instruction that runs a chain passes on where that chain failed.
-pub(crate) fn located(error: OpError, chain: u32, instruction: usize, node: &Node) -> OpError {
-    match error {
-        OpError::At(_) => error,
-        cause => OpError::At(Box::new(At { chain, instruction: instruction as u32, node: node.name(), cause })),
-    }
-}
-
-/// The error as the seam states it.
-pub(crate) fn engine_error(error: OpError) -> EngineError {
-    match error {
-        OpError::At(at) => {
-            EngineError::Node { chain: at.chain, instruction: at.instruction, node: at.node, what: at.cause.to_string() }
-        }
-        other => EngineError::Arguments(other.to_string()),
-    }
 }
 
 /// Storage that a caller holds as a result.
@@ -187,9 +169,9 @@ impl CpuSession {
 
     /// Runs `f` with every buffer bound, those that are shared included.
     fn with_buffers<T>(&mut self, f: impl FnOnce(&mut CpuSession) -> T) -> T {
-        let Some(common) = self.common.take() else { return f(self) };
-        let result = common.with(self, f);
-        self.common = Some(common);
+        let Some(shared) = self.shared.take() else { return f(self) };
+        let result = shared.with(self, |session| &mut session.machine, f);
+        self.shared = Some(shared);
         result
     }
 
@@ -214,8 +196,8 @@ impl CpuSession {
         let mut lent = std::mem::take(&mut self.spare.lent);
         let result = self
             .bind(inputs)
-            .and_then(|()| self.run_main(rows).map_err(engine_error))
-            .and_then(|()| self.results(&mut lent).map_err(engine_error));
+            .and_then(|()| self.run_main(rows).map_err(EngineError::from))
+            .and_then(|()| self.results(&mut lent).map_err(EngineError::from));
         self.clear();
         lent.drain(..).for_each(|data| self.machine.cx.arena.lend(data));
         self.spare.lent = lent;

@@ -1,55 +1,46 @@
-//! Buffers and the cache that a session shares with others.
+//! How arrays are kept while sessions that share them are not running.
 
 use flambeau_ir::{
-    Slot, Tid,
-    engine::{EngineError, SharedState, shared_name},
+    Tid,
+    engine::{Keeper, SharedBuffers},
 };
 
-use crate::{array::Array, kv::KvCache, machine::Machine, session::CpuSession};
+use crate::{array::Array, kv::KvCache, machine::Machine};
 
-/// Where the shared part of a session's state lies between its runs.
+/// Buffers and the cache that a session shares with others.
+pub(crate) type Shared = SharedBuffers<InMemory>;
+
+/// State in memory, which any thread may drop.
 #[derive(Debug)]
-pub(crate) struct Common {
-    state: SharedState,
-    buffers: Vec<(Tid, usize)>,
-    kv: Option<usize>,
-}
+pub(crate) struct InMemory;
 
-impl Common {
-    /// Moves the buffers, and the cache if there is one, to their places, unless others have put theirs there.
-    ///
-    /// # Errors
-    /// If a place holds something else.
-    pub(crate) fn join(m: &mut Machine, buffers: &[Tid], state: SharedState) -> Result<Common, EngineError> {
-        let map = &state.engine;
-        let mut joined = Vec::with_capacity(buffers.len());
-        for &tid in buffers {
-            let Some(name) = m.graph.name_of(Slot::Tensor(tid)).map(shared_name) else { continue };
-            let own = m.tensors.get_mut(tid.0 as usize).and_then(Option::take);
-            let kind = own.as_ref().map(|a| format!("{}{:?} on the CPU", a.dtype, a.shape.as_slice())).unwrap_or_default();
-            joined.push((tid, map.index_or_insert_with(name, &kind, || own).map_err(EngineError::Arguments)?));
-        }
-        let kv = m.cx.kv.take().map(|kv| map.index_or_insert_with("/cache", &format!("{:?} on the CPU", kv.config()), || Some(kv)));
-        let kv = kv.transpose().map_err(EngineError::Arguments)?;
-        Ok(Common { state, buffers: joined, kv })
+impl Keeper for InMemory {
+    type Machine = Machine;
+    type Buffer = Array;
+    type Pool = Array;
+    type Kept<T: Send + 'static> = Option<T>;
+
+    fn keep<T: Send + 'static>(&self, value: Option<T>) -> Option<T> {
+        value
     }
 
-    /// Runs `f` while the session holds the shared state and nobody else does.
-    pub(crate) fn with<T>(&self, session: &mut CpuSession, f: impl FnOnce(&mut CpuSession) -> T) -> T {
-        let mut held = self.state.engine.lock();
-        let mut exchange = |m: &mut Machine| {
-            for &(tid, number) in &self.buffers {
-                if let Some(slot) = m.tensors.get_mut(tid.0 as usize) {
-                    held.swap::<Option<Array>>(number, slot);
-                }
-            }
-            if let Some(number) = self.kv {
-                held.swap::<Option<KvCache>>(number, &mut m.cx.kv);
-            }
-        };
-        exchange(&mut session.machine);
-        let result = f(session);
-        exchange(&mut session.machine);
-        result
+    fn release<T: Send + 'static>(kept: Option<T>) -> Option<T> {
+        kept
+    }
+
+    fn buffer(machine: &mut Machine, tid: Tid) -> Option<&mut Option<Array>> {
+        machine.tensors.get_mut(tid.0 as usize)
+    }
+
+    fn cache(machine: &mut Machine) -> &mut Option<KvCache> {
+        &mut machine.cx.kv
+    }
+
+    fn describe(buffer: &Array) -> String {
+        format!("{}{:?}", buffer.dtype, buffer.shape.as_slice())
+    }
+
+    fn location(&self) -> String {
+        "on the CPU".to_owned()
     }
 }

@@ -12,6 +12,7 @@ use super::{float_dtype, index::listed, linalg::float_view, shape::join};
 use crate::{
     array::Array,
     error::{OpError, Result},
+    kv,
     machine::Context,
     plan::{Cost, MemRef, Planner},
     prepare::{Prepare, Prepared},
@@ -97,8 +98,8 @@ fn update_and_attend(cx: &mut Context, ins: &[Array], (layer, scale): (i32, f32)
     let position = *listed(position)?.first().ok_or_else(|| OpError::value("the position is empty"))?;
     let pool = cx.pool();
     let cache = cx.kv.as_mut().ok_or_else(|| OpError::value("the session was loaded without a cache"))?;
-    let span = cache.update(&pool, layer, position, [k, v])?;
-    let [keys, values] = cache.pools(layer)?;
+    let span = kv::update(cache, &pool, layer, position, [k, v])?;
+    let [keys, values] = cache.layer(layer)?.clone();
     let (keys, values) = (cached(cx, &keys, span.runs)?, cached(cx, &values, span.runs)?);
     let (queries, count) = (q.shape[2], keys.shape[2]);
     let mask = span.window.map(|window| band(cx, queries, count, window)).transpose()?;

@@ -1,11 +1,11 @@
 //! Nodes that run chains.
 
-use flambeau_ir::{self as ir, infer::run::Contents};
-
-use super::{
-    copy::cast_into,
-    shape::{axis_of, with_region},
+use flambeau_ir::{
+    self as ir,
+    infer::{axis_of, run::Contents},
 };
+
+use super::{copy::cast_into, shape::with_region};
 use crate::{
     array::Array,
     error::{OpError, Result},
@@ -31,7 +31,7 @@ impl Prepare for ir::Scan {
         let mut stacks: Vec<Option<Array>> = vec![None; self.outputs.len()];
         for t in 0..steps {
             for (original, &slice) in originals.iter().zip(&self.sliced) {
-                let axis = axis_of(self.scan_axis.into(), original.rank())?;
+                let axis = axis_of(self.scan_axis, original.rank())?;
                 m.set(slice.0, original.narrow(axis, t, 1, 1).drop_axis(axis));
             }
             run_chain(m, self.body_chain_idx)?;
@@ -51,7 +51,7 @@ impl Prepare for ir::Scan {
 /// Writes what a slot holds after step `t` into its stack along a new axis.
 fn collect(m: &mut Machine, stack: &mut Option<Array>, (output, axis): (ir::InOut, i32), t: usize, steps: usize) -> Result<()> {
     let mut value = m.get(output.0)?;
-    let axis = axis_of(axis.into(), value.rank() + 1)?;
+    let axis = axis_of(axis, value.rank() + 1)?;
     value.shape.insert(axis, 1);
     value.strides.insert(axis, 0);
     let mut whole = match stack.take() {

@@ -1,6 +1,6 @@
 //! Nodes that read elements at given indices.
 
-use flambeau_ir as ir;
+use flambeau_ir::{self as ir, infer::axis_of};
 use flambeau_kernels::Pool;
 use flambeau_tensor::Shape;
 use smallvec::SmallVec;
@@ -10,7 +10,7 @@ use super::{
     copy::{as_bits, bits, copy_into},
     int_dtype,
     int_math::Int,
-    shape::{axis_of, with_region},
+    shape::with_region,
     walk::{walk, without},
 };
 use crate::{
@@ -37,7 +37,7 @@ pub(crate) fn listed(x: &Array) -> Result<SmallVec<[i64; 8]>> {
 impl Prepare for ir::Take {
     fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
         let x = p.operand(self.x)?;
-        let axis = axis_of(self.axis.into(), x.array.rank())?;
+        let axis = axis_of(self.axis, x.array.rank())?;
         let index = match self.index {
             ir::Index::Lit(v) => ir::Int::Lit(v),
             ir::Index::Vid(vid) => ir::Int::Vid(vid),
@@ -136,7 +136,7 @@ fn take_along(x: &Array, axis: usize, indices: &Array, out: &mut Array) -> Resul
 impl Prepare for ir::TakeAlongAxis {
     fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
         let (x, indices, spec) = (p.operand(self.x)?, p.operand(self.indices)?, p.spec(self.out)?);
-        let axis = axis_of(self.axis.into(), x.array.rank())?;
+        let axis = axis_of(self.axis, x.array.rank())?;
         let mut shape = spec.shape.clone();
         shape[axis] = x.array.shape[axis];
         let x = broadcast(&x, &shape)?;
@@ -184,7 +184,7 @@ impl Prepare for ir::Gather {
         let rank = x.array.rank();
         let (lead, sizes) = spec.shape.split_at(spec.shape.len() - rank);
         let (sizes, axes) = (Shape::from_slice(sizes), &self.axes);
-        let axes = axes.iter().map(|&axis| axis_of(axis.into(), rank)).collect::<Result<Shape>>()?;
+        let axes = axes.iter().map(|&axis| axis_of(axis, rank)).collect::<Result<Shape, _>>()?;
         let lists = lists.iter().map(|list| p.contiguous(broadcast(list, lead)?)).collect::<Prepared<Vec<MemRef>>>()?;
         let ins: Vec<&MemRef> = std::iter::once(&x).chain(&lists).collect();
         let y = p.call(&ins, (spec.dtype, &spec.shape), move |_, ins, y| gather(ins, &axes, &sizes, y))?;
@@ -212,7 +212,7 @@ fn scatter_add(indices: &Array, updates: &Array, axis: usize, out: &mut Array) -
 impl Prepare for ir::ScatterAdd {
     fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
         let (x, indices, updates) = (p.operand(self.x)?, p.operand(self.indices)?, p.operand(self.updates)?);
-        let axis = axis_of(self.axis.into(), x.array.rank())?;
+        let axis = axis_of(self.axis, x.array.rank())?;
         let (dtype, mut shape) = (x.array.dtype, x.array.shape.clone());
         shape[axis] = indices.array.shape[axis];
         // What is not read any more may be written where it lies.

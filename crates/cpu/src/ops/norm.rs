@@ -1,6 +1,6 @@
 //! Normalisations, softmax and rotary embedding.
 
-use flambeau_ir as ir;
+use flambeau_ir::{self as ir, infer::axis_of};
 use flambeau_kernels::{
     Pool, norm,
     rope::{Rope, rope},
@@ -8,7 +8,7 @@ use flambeau_kernels::{
 use flambeau_tensor::{DType, Shape};
 use smallvec::SmallVec;
 
-use super::{copy::cast_into, float_dtype, index::listed, linalg::float_view, shape::axis_of};
+use super::{copy::cast_into, float_dtype, index::listed, linalg::float_view};
 use crate::{
     array::Array,
     error::{OpError, Result},
@@ -88,7 +88,7 @@ fn axis_last(p: &mut Planner<'_>, x: &MemRef, axis: usize, dtype: DType) -> Prep
 impl Prepare for ir::Softmax {
     fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
         let (x, spec) = (p.operand(self.x)?, p.spec(self.out)?);
-        let axis = axis_of(self.axis.into(), x.array.rank())?;
+        let axis = axis_of(self.axis, x.array.rank())?;
         let through = if spec.dtype.is_float() { spec.dtype } else { DType::F32 };
         let is_last = axis + 1 == x.array.rank();
         let (x, back) = if is_last { (p.rows_in_type(x, through)?, Shape::new()) } else { axis_last(p, &x, axis, through)? };

@@ -1,13 +1,13 @@
 //! Nodes that combine the elements along some axes.
 
-use flambeau_ir as ir;
+use flambeau_ir::{self as ir, infer::axis_of};
 use flambeau_kernels::{
     Pool, elementwise, order,
     reduce::{self, Numeric},
 };
 use flambeau_tensor::{DType, Element, Shape};
 
-use super::{any_dtype, float_dtype, shape::axis_of};
+use super::{any_dtype, float_dtype};
 use crate::{
     array::Array,
     error::{OpError, Result},
@@ -20,7 +20,7 @@ fn axes_of(axes: &[i32], rank: usize) -> Result<Shape> {
     if axes.is_empty() {
         return Ok((0..rank).collect());
     }
-    axes.iter().map(|&a| axis_of(a.into(), rank)).collect()
+    Ok(axes.iter().map(|&a| axis_of(a, rank)).collect::<Result<_, _>>()?)
 }
 
 /// Reduces `x` as it is into the type that the rule inferred.
@@ -153,7 +153,7 @@ macro_rules! arg_reductions {
     ($($node:ident: $kernel:path;)*) => { $(impl Prepare for ir::$node {
         fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
             let (x, spec) = (p.operand(self.x)?, p.spec(self.out)?);
-            let axis = axis_of(self.axis.into(), x.array.rank())?;
+            let axis = axis_of(self.axis, x.array.rank())?;
             let y = p.call(&[&x], (spec.dtype, &spec.shape), move |cx, ins, y| {
                 any_dtype!(ins[0].dtype, T => Ok($kernel(&cx.pool, &ins[0].view::<T>()?, &[axis], y.slice_mut()?)?))
             })?;
@@ -176,7 +176,7 @@ fn sum_of<T: Numeric>() -> DType {
 impl Prepare for ir::Cumsum {
     fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
         let (x, spec) = (p.operand(self.x)?, p.spec(self.out)?);
-        let axis = axis_of(self.axis.into(), x.array.rank())?;
+        let axis = axis_of(self.axis, x.array.rank())?;
         let form = (self.reverse, self.inclusive);
         let through = any_dtype!(x.array.dtype, T => Ok(sum_of::<T>()))?;
         let y = p.call(&[&x], (through, &x.array.shape), move |cx, ins, y| {

@@ -1,8 +1,8 @@
 //! Nodes that move elements without computing: views where strides can express the result, copies elsewhere.
 
-use flambeau_ir as ir;
+use flambeau_ir::{self as ir, infer::axis_of};
 use flambeau_kernels::Pool;
-use flambeau_tensor::{Shape, normalize_axis};
+use flambeau_tensor::Shape;
 use smallvec::SmallVec;
 
 use super::copy::{cast_into, copy_into, fill};
@@ -12,11 +12,6 @@ use crate::{
     plan::{MemRef, Planner},
     prepare::{Dynamic, Obstacle, Prepare, Prepared},
 };
-
-/// An axis that the rule has accepted.
-pub(crate) fn axis_of(axis: i64, rank: usize) -> Result<usize> {
-    normalize_axis(axis, rank).ok_or_else(|| ir::InferError::Axis { axis, rank }.into())
-}
 
 /// Runs `f` on a region of `out`: `count` entries of each listed axis from `start`, `step` apart.
 pub(crate) fn with_region<R>(
@@ -76,7 +71,7 @@ reshapes!(Reshape ExpandDims Squeeze);
 impl Prepare for ir::Transpose {
     fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
         let x = p.operand(self.x)?;
-        let perm = self.perm.iter().map(|&axis| axis_of(axis.into(), x.array.rank())).collect::<Result<Shape>>()?;
+        let perm = self.perm.iter().map(|&axis| axis_of(axis, x.array.rank())).collect::<Result<Shape, _>>()?;
         p.put(self.out, x.seen(x.array.permute(&perm)));
         Ok(())
     }
@@ -142,7 +137,7 @@ impl Prepare for ir::Flip {
         let x = p.operand(self.x)?;
         let mut y = x.array.clone();
         for &axis in &self.axes {
-            let axis = axis_of(axis.into(), y.rank())?;
+            let axis = axis_of(axis, y.rank())?;
             let n = y.shape[axis];
             y = y.narrow(axis, n.saturating_sub(1), n, -1);
         }
@@ -154,7 +149,7 @@ impl Prepare for ir::Flip {
 impl Prepare for ir::Split {
     fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
         let x = p.operand(self.x)?;
-        let axis = axis_of(self.axis.into(), x.array.rank())?;
+        let axis = axis_of(self.axis, x.array.rank())?;
         let counts = self.outs.iter().map(|&out| Ok(p.spec(out)?.shape[axis])).collect::<Prepared<Shape>>()?;
         let mut start = 0;
         for (&out, &count) in self.outs.iter().zip(&counts) {
@@ -193,7 +188,7 @@ impl Prepare for ir::Concatenate {
                 Ok(())
             }
             _ => {
-                let axis = axis_of(self.axis.into(), p.spec(self.out)?.shape.len())?;
+                let axis = axis_of(self.axis, p.spec(self.out)?.shape.len())?;
                 joined(p, &parts, axis, self.out)
             }
         }
@@ -203,7 +198,7 @@ impl Prepare for ir::Concatenate {
 impl Prepare for ir::Stack {
     fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
         let mut parts = p.operands(&self.tensors)?;
-        let axis = axis_of(self.axis.into(), p.spec(self.out)?.shape.len())?;
+        let axis = axis_of(self.axis, p.spec(self.out)?.shape.len())?;
         for part in &mut parts {
             part.array.shape.insert(axis, 1);
             part.array.strides.insert(axis, 0);
@@ -250,7 +245,7 @@ impl Prepare for ir::Tile {
 impl Prepare for ir::Repeat {
     fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
         let x = p.operand(self.x)?;
-        let axis = axis_of(self.axis.into(), x.array.rank())?;
+        let axis = axis_of(self.axis, x.array.rank())?;
         let mut after = Shape::from_elem(1, x.array.rank());
         after[axis] = repeat_count(p.int(self.repeats)?)?;
         repeated(p, &x, &Shape::from_elem(1, x.array.rank()), &after, self.out)
@@ -260,7 +255,7 @@ impl Prepare for ir::Repeat {
 impl Prepare for ir::Roll {
     fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
         let mut x = p.operand(self.x)?;
-        let axes = self.axes.iter().map(|&axis| axis_of(axis.into(), x.array.rank())).collect::<Result<Shape>>()?;
+        let axes = self.axes.iter().map(|&axis| axis_of(axis, x.array.rank())).collect::<Result<Shape, _>>()?;
         for (&axis, &shift) in axes.iter().zip(&self.shift) {
             let (dtype, shape) = (x.array.dtype, x.array.shape.clone());
             let n = shape[axis];

@@ -1,13 +1,13 @@
 //! Nodes that replace part of a tensor: in place where nobody else sees it, on a copy elsewhere.
 
-use flambeau_ir as ir;
+use flambeau_ir::{self as ir, infer::axis_of};
 use flambeau_kernels::Pool;
 use smallvec::SmallVec;
 
 use super::{
     copy::cast_into,
     index::{listed, wrap},
-    shape::{axis_of, with_region},
+    shape::with_region,
 };
 use crate::{
     array::Array,
@@ -55,7 +55,7 @@ impl Prepare for ir::SliceUpdate {
 impl Prepare for ir::IndexCopy {
     fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
         let (update, indices, rank) = (p.operand(self.update)?, p.operand(self.indices)?, p.operand(self.dst)?.array.rank());
-        let axis = axis_of(self.axis.into(), rank)?;
+        let axis = axis_of(self.axis, rank)?;
         let indices = p.contiguous(indices)?;
         p.update(self.dst, self.out, &[&update, &indices], move |cx, ins, y| {
             let n = y.shape[axis];

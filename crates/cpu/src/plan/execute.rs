@@ -10,7 +10,7 @@ use crate::{
     error::{OpError, Result},
     machine::Machine,
     ops::{copy::duplicate, update::slice_of},
-    session::{LEND_SHARE, located},
+    session::LEND_SHARE,
 };
 
 /// A plan's parts that steps read while one of them runs.
@@ -47,7 +47,7 @@ impl RunPlan {
             if result.is_err() || start.is_some() {
                 let graph = Arc::clone(&m.graph);
                 let at = node_at(&graph, *node);
-                result.map_err(|error| located(error, graph.main, *node, at))?;
+                result.map_err(|error| error.at(graph.main, *node, at))?;
                 if let (Some(start), Some(profile)) = (start, &mut m.profile) {
                     let cost = if let Action::Call(call) = action { call.cost() } else { [0, 0] };
                     profile.add(at, Arc::clone(name), start, cost);

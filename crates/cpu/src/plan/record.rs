@@ -20,7 +20,6 @@ use crate::{
     liveness::Liveness,
     machine::Machine,
     prepare::{Dynamic, Obstacle, Prepared},
-    session::located,
 };
 
 /// What a slot holds.
@@ -58,7 +57,7 @@ pub(crate) fn build(m: &mut Machine, workspace: &Workspace, rows: OutputRows) ->
     for (at, (node, deaths)) in graph.chains[main].iter().zip(&liveness.chains[main]).enumerate() {
         recorder.at = at;
         let mut p = Planner { m, mode: Mode::Ahead(&mut recorder) };
-        p.record(node).map_err(|error| located(error, graph.main, at, node))?;
+        p.record(node).map_err(|error| error.at(graph.main, at, node))?;
         deaths.drops.iter().for_each(|&tid| recorder.clear(tid));
     }
     Planner { m, mode: Mode::Ahead(&mut recorder) }.finish(rows)?;
