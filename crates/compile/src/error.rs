@@ -77,7 +77,7 @@ pub enum ConstantError {
     ZeroPoints,
     /// The expression contradicts the constant's own type or shape.
     #[error("its expression gives {} {:?} instead of {} {:?}", .found.0, .found.1, .expected.0, .expected.1)]
-    Type { found: (DType, Shape), expected: (DType, Shape) },
+    Type { found: Box<(DType, Shape)>, expected: Box<(DType, Shape)> },
 }
 
 /// Why constants could not be folded.

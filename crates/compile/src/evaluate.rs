@@ -40,7 +40,10 @@ pub(crate) fn evaluate(constant: &Constant, weights: &Weights<'_>) -> Result<Ten
     let tensor = tensor.map_err(fail)?;
     if tensor.dtype() != constant.dtype || tensor.shape() != &constant.shape[..] {
         let found = (tensor.dtype(), Shape::from_slice(tensor.shape()));
-        return Err(fail(ConstantError::Type { found, expected: (constant.dtype, constant.shape.clone()) }));
+        return Err(fail(ConstantError::Type {
+            found: found.into(),
+            expected: Box::new((constant.dtype, constant.shape.clone())),
+        }));
     }
     Ok(tensor)
 }

@@ -123,7 +123,7 @@ FL_API int fl_pad(fl_array x, fl_ints low, fl_ints high, fl_array value, const c
 FL_API int fl_repeat(fl_array x, int repeats, int axis, fl_array* out);
 FL_API int fl_triangle(Triangle op, fl_array x, int k, fl_array* out);
 FL_API int fl_roll(fl_array x, int shift, int axis, fl_array* out);
-FL_API int fl_along_axis(AlongAxis op, fl_array x, fl_array indices, fl_array values, int axis, fl_array* out);
+FL_API int fl_along_axis(Indexing op, fl_array x, fl_array indices, fl_array values, int axis, fl_array* out);
 FL_API int fl_gather(fl_array x, fl_arrays indices, fl_ints axes, fl_ints sizes, fl_array* out);
 FL_API int fl_scatter(fl_array x, fl_arrays indices, fl_array updates, fl_ints axes, fl_array* out);
 

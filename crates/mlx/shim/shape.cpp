@@ -90,12 +90,12 @@ int fl_roll(fl_array x, int shift, int axis, fl_array* out) {
   return make(out, [&] { return mx::roll(get(x), shift, axis, stream()); });
 }
 
-int fl_along_axis(AlongAxis op, fl_array x, fl_array indices, fl_array values, int axis, fl_array* out) {
+int fl_along_axis(Indexing op, fl_array x, fl_array indices, fl_array values, int axis, fl_array* out) {
   return make(out, [&]() -> mx::array {
     switch (op) {
-      case AlongAxis::Take: return mx::take(get(x), get(indices), axis, stream());
-      case AlongAxis::TakeAlongAxis: return mx::take_along_axis(get(x), get(indices), axis, stream());
-      case AlongAxis::ScatterAdd: return mx::scatter_add_axis(get(x), get(indices), get(values), axis, stream());
+      case Indexing::Take: return mx::take(get(x), get(indices), axis, stream());
+      case Indexing::TakeAlongAxis: return mx::take_along_axis(get(x), get(indices), axis, stream());
+      case Indexing::ScatterAdd: return mx::scatter_add_axis(get(x), get(indices), get(values), axis, stream());
     }
     throw std::invalid_argument("operation is unknown");
   });

@@ -53,7 +53,7 @@ pub enum Error {
 
     /// An instruction cannot be prepared.
     #[error("method `{method}`, {place}: {source}")]
-    Prepare { method: String, place: Place, source: InstructionError },
+    Prepare { method: String, place: Place, source: Box<InstructionError> },
 
     /// The number of arguments is wrong.
     #[error("method `{method}` takes {expected} inputs, found {found}")]
@@ -72,7 +72,7 @@ pub enum Error {
 
     /// An instruction failed.
     #[error("method `{method}`, {place}: {source}")]
-    Run { method: String, place: Place, source: InstructionError },
+    Run { method: String, place: Place, source: Box<InstructionError> },
 
     /// A run ended without a result.
     #[error("method `{method}`, output {output}: nothing sets it")]

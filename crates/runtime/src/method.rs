@@ -255,7 +255,7 @@ fn instructions(plan: &ExecutionPlan) -> impl Iterator<Item = (Place, &Instructi
 }
 
 fn failed(plan: &ExecutionPlan, place: Place, source: InstructionError) -> Error {
-    Error::Prepare { method: plan.name.clone(), place, source }
+    Error::Prepare { method: plan.name.clone(), place, source: Box::new(source) }
 }
 
 /// Nothing in a delegate call separates inputs from outputs: the graph's counts do.

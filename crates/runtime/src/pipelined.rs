@@ -36,7 +36,7 @@ impl Method {
         let program = self.program.clone();
         let plan = &program.file().plans[self.plan];
         let cells = self.cells(inputs);
-        let fail = |source| Error::Run { method: plan.name.clone(), place: Place::default(), source };
+        let fail = |source| Error::Run { method: plan.name.clone(), place: Place::default(), source: Box::new(source) };
         let (session, taken, given) = self.pipelined().ok_or_else(|| fail(InstructionError::NotPipelined))?;
         let place = |values: &[u32], at: Option<&u32>| values.iter().position(|value| Some(value) == at);
         let logits = place(&given, plan.outputs.first()).ok_or_else(|| fail(InstructionError::NoLogits))?;
@@ -62,7 +62,7 @@ impl Method {
             Some((session, ..)) => session.receive().map_err(InstructionError::Engine),
             None => Err(InstructionError::NotPipelined),
         };
-        result.map_err(|source| Error::Run { method, place: Place::default(), source })
+        result.map_err(|source| Error::Run { method, place: Place::default(), source: Box::new(source) })
     }
 
     /// Drops the steps in flight.

@@ -29,7 +29,7 @@ pub(crate) fn execute(method: &mut Method, plan: &ExecutionPlan, cells: &mut [Op
             }
             let place = Place { chain: c, instruction: at };
             let next = step(method, plan, place, instruction, cells, rows);
-            let fail = |source| Error::Run { method: plan.name.clone(), place, source };
+            let fail = |source: InstructionError| Error::Run { method: plan.name.clone(), place, source: Box::new(source) };
             at = next.map_err(fail)?.unwrap_or(at + 1);
         }
     }

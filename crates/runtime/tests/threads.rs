@@ -21,7 +21,7 @@ fn results(method: &mut Method, inputs: &[Value]) -> Vec<Vec<Bytes>> {
 }
 
 fn check(folder: &Path, has_state: bool) {
-    let program = Program::open(&folder.join("model.pte")).expect("the program opens");
+    let program = Program::open(folder.join("model.pte")).expect("the program opens");
     let file = Bytes::from(fs::read(folder.join("input.bin")).expect("the inputs read"));
     let inputs: Vec<Value> = tensor_list::read(&file).expect("a tensor list").into_iter().map(Value::Tensor).collect();
     let engine = Arc::new(CpuEngine::new(Some(2))) as Arc<dyn Engine>;

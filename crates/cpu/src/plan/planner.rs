@@ -314,25 +314,20 @@ impl Planner<'_> {
     }
 }
 
-fn call_now(
-    cx: &mut Context,
-    ins: &[&MemRef],
-    outs: &[(DType, &[usize])],
-    work: &dyn Fn(&mut Context, &[Array], &mut [Array]) -> Result<()>,
-) -> Result<SmallVec<[MemRef; 2]>> {
+/// Computes results from operands.
+type CallWork<'a> = dyn Fn(&mut Context, &[Array], &mut [Array]) -> Result<()> + 'a;
+
+/// Writes operands over part of an array.
+type UpdateWork<'a> = dyn Fn(&mut Context, &[Array], &mut Array) -> Result<()> + 'a;
+
+fn call_now(cx: &mut Context, ins: &[&MemRef], outs: &[(DType, &[usize])], work: &CallWork<'_>) -> Result<SmallVec<[MemRef; 2]>> {
     let ins: SmallVec<[Array; 4]> = ins.iter().map(|x| x.array.clone()).collect();
     let mut results = outs.iter().map(|(dtype, shape)| cx.alloc(*dtype, shape)).collect::<Result<SmallVec<[Array; 2]>>>()?;
     work(cx, &ins, &mut results)?;
     Ok(results.into_iter().map(MemRef::bound).collect())
 }
 
-fn update_now(
-    m: &mut Machine,
-    (dst, may_take): (In, bool),
-    out: Out,
-    ins: &[&MemRef],
-    work: &dyn Fn(&mut Context, &[Array], &mut Array) -> Result<()>,
-) -> Result<()> {
+fn update_now(m: &mut Machine, (dst, may_take): (In, bool), out: Out, ins: &[&MemRef], work: &UpdateWork<'_>) -> Result<()> {
     let ins: SmallVec<[Array; 4]> = ins.iter().map(|x| x.array.clone()).collect();
     let mut array = if may_take { m.take(dst.0)? } else { m.get(dst.0)? };
     // A broadcast view names one element many times: it cannot be written as it is.

@@ -73,7 +73,10 @@ pub(crate) fn evaluate(node: &Node, get: &dyn Fn(In) -> Array, shape: &[usize]) 
     moved(node, get, shape).or_else(|| contracted(node, get, shape))
 }
 
-fn unary(node: &Node) -> Option<(In, fn(f64) -> f64)> {
+type Unary = fn(f64) -> f64;
+type Binary = fn(f64, f64) -> f64;
+
+fn unary(node: &Node) -> Option<(In, Unary)> {
     Some(match node {
         Node::Abs(n) => (n.x, f64::abs),
         Node::Arccos(n) => (n.x, f64::acos),
@@ -107,7 +110,7 @@ fn unary(node: &Node) -> Option<(In, fn(f64) -> f64)> {
     })
 }
 
-fn binary(node: &Node) -> Option<(In, In, fn(f64, f64) -> f64)> {
+fn binary(node: &Node) -> Option<(In, In, Binary)> {
     Some(match node {
         Node::Add(n) => (n.a, n.b, |a, b| a + b),
         Node::Atan2(n) => (n.a, n.b, f64::atan2),

@@ -124,7 +124,7 @@ codes! {
     Triangle { Tril, Triu }
 
     /// Reading and adding along one axis.
-    AlongAxis { Take, TakeAlongAxis, ScatterAdd }
+    Indexing { Take, TakeAlongAxis, ScatterAdd }
 
     Norm { Rms, Layer }
 

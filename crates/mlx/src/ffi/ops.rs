@@ -6,7 +6,7 @@ use flambeau_tensor::DType;
 
 use super::{
     Api, Array, Failure, Raw, Result, call,
-    codes::{AlongAxis, ArgReduce, Binary, Join, Norm, Order, Reduce, Reform, Triangle, Unary},
+    codes::{ArgReduce, Binary, Indexing, Join, Norm, Order, Reduce, Reform, Triangle, Unary},
     table,
 };
 
@@ -199,15 +199,15 @@ impl Array {
 /// Indexing. MLX checks no index: callers prove or clamp them.
 impl Array {
     pub(crate) fn take(&self, indices: &Array, axis: i32) -> Result<Array> {
-        op!(self, fl_along_axis(AlongAxis::Take, self.raw(), indices.raw(), std::ptr::null_mut(), axis))
+        op!(self, fl_along_axis(Indexing::Take, self.raw(), indices.raw(), std::ptr::null_mut(), axis))
     }
 
     pub(crate) fn take_along_axis(&self, indices: &Array, axis: i32) -> Result<Array> {
-        op!(self, fl_along_axis(AlongAxis::TakeAlongAxis, self.raw(), indices.raw(), std::ptr::null_mut(), axis))
+        op!(self, fl_along_axis(Indexing::TakeAlongAxis, self.raw(), indices.raw(), std::ptr::null_mut(), axis))
     }
 
     pub(crate) fn scatter_add(&self, indices: &Array, updates: &Array, axis: i32) -> Result<Array> {
-        op!(self, fl_along_axis(AlongAxis::ScatterAdd, self.raw(), indices.raw(), updates.raw(), axis))
+        op!(self, fl_along_axis(Indexing::ScatterAdd, self.raw(), indices.raw(), updates.raw(), axis))
     }
 
     pub(crate) fn gather(&self, indices: &[Array], axes: &[i64], sizes: &[i64]) -> Result<Array> {

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use libloading::Library;
 
-use super::codes::{AlongAxis, ArgReduce, Binary, Join, Memory, Norm, Order, Reduce, Reform, TemplateKind, Triangle, Unary};
+use super::codes::{ArgReduce, Binary, Indexing, Join, Memory, Norm, Order, Reduce, Reform, TemplateKind, Triangle, Unary};
 
 /// An array that the shim owns.
 pub(super) type Raw = *mut c_void;
@@ -154,7 +154,7 @@ table! {
     fn fl_repeat(Raw, c_int, c_int, *mut Raw) -> c_int;
     fn fl_triangle(Triangle, Raw, c_int, *mut Raw) -> c_int;
     fn fl_roll(Raw, c_int, c_int, *mut Raw) -> c_int;
-    fn fl_along_axis(AlongAxis, Raw, Raw, Raw, c_int, *mut Raw) -> c_int;
+    fn fl_along_axis(Indexing, Raw, Raw, Raw, c_int, *mut Raw) -> c_int;
     fn fl_gather(Raw, Arrays, Ints, Ints, *mut Raw) -> c_int;
     fn fl_scatter(Raw, Arrays, Raw, Ints, *mut Raw) -> c_int;
 
