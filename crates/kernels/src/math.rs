@@ -10,7 +10,7 @@ use crate::{
 pub(crate) use functions::{activate, exp};
 
 macro_rules! functions {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+    ($($(#[$doc:meta])* $name:ident: $how:ident($function:path), |$x:pat_param| $bound:expr;)*) => {
         /// A float function of one operand, computed within [`Unary::bound`]. Those marked "libm" are computed one by one by the
         /// platform's library.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,91 +20,92 @@ macro_rules! functions {
         impl Unary {
             /// All of them.
             pub const ALL: &[Unary] = &[$(Unary::$name),*];
+
+            /// The largest error at `x`: units in the last place of the `f32` result, and an absolute error that may come on top.
+            /// Half a unit is correct rounding.
+            ///
+            /// Bounds hold for all finite `f16` and `bf16` inputs, with the hardware's fused multiply-add; without one, all but
+            /// correctly rounded functions may be one unit worse.
+            pub fn bound(self, x: f64) -> (f64, f64) {
+                match self { $(Unary::$name => { let $x = x; $bound })* }
+            }
+        }
+
+        /// Applies `op` to a block; the choice is made once per block.
+        #[inline(always)]
+        fn apply<I: Isa>(isa: I, op: Unary, block: &mut [f32; 64]) {
+            match op { $(Unary::$name => functions::$how(isa, block, $function)),* }
         }
     };
 }
 
 functions! {
     /// eˣ
-    Exp,
+    Exp: by_vectors(functions::exp), |_| ulps(2.0);
     /// Natural logarithm.
-    Log,
+    Log: by_vectors(functions::log), |_| ulps(2.0);
     /// Hyperbolic tangent.
-    Tanh,
+    Tanh: by_vectors(functions::tanh), |_| ulps(3.0);
     /// 1/(1+e⁻ˣ)
-    Sigmoid,
+    Sigmoid: by_vectors(functions::sigmoid), |_| ulps(3.0);
     /// x·sigmoid(x)
-    Silu,
+    Silu: by_vectors(functions::silu), |x| (4.0, denormal(x));
     /// max(x, 0); NaN stays.
-    Relu,
+    Relu: by_vectors(functions::relu), |_| ulps(0.5);
     /// x·(1+erf(x/√2))/2
-    Gelu,
-    /// x·(1+tanh(√(2/π)(x+0.044715x³)))/2
-    GeluTanh,
+    Gelu: by_vectors(functions::gelu), |x| (4.0, if x < 0.0 { 2f64.powi(-22) * x.abs() } else { 0.0 });
+    /// x·(1+tanh(√(2/π)(x+0.044715x³)))/2; the bound's square comes from the exponential's argument.
+    GeluTanh: by_vectors(functions::gelu_tanh), |x| (8.0 + 4.0 * x * x, denormal(x));
     /// Error function.
-    Erf,
+    Erf: by_vectors(functions::erf), |_| ulps(4.0);
     /// Sine.
-    Sin,
+    Sin: by_blocks(functions::sin), |_| ulps(2.0);
     /// Cosine.
-    Cos,
+    Cos: by_blocks(functions::cos), |_| ulps(2.0);
     /// Square root.
-    Sqrt,
-    /// 1/√x
-    Rsqrt,
+    Sqrt: by_vectors(functions::sqrt), |_| ulps(0.5);
+    /// 1/√x. The root is off by half a unit, which its reciprocal at most doubles, and the division adds its own.
+    Rsqrt: by_vectors(functions::rsqrt), |_| ulps(1.5);
     /// 1/x
-    Reciprocal,
+    Reciprocal: by_vectors(functions::reciprocal), |_| ulps(0.5);
     /// x·x
-    Square,
+    Square: by_vectors(functions::square), |_| ulps(0.5);
     /// Tangent: libm.
-    Tan,
+    Tan: by_elements(f32::tan), |_| ulps(4.0);
     /// Arc sine: libm.
-    Asin,
+    Arcsin: by_elements(f32::asin), |_| ulps(4.0);
     /// Arc cosine: libm.
-    Acos,
+    Arccos: by_elements(f32::acos), |_| ulps(4.0);
     /// Arc tangent: libm.
-    Atan,
+    Arctan: by_elements(f32::atan), |_| ulps(4.0);
     /// Hyperbolic sine: libm.
-    Sinh,
+    Sinh: by_elements(f32::sinh), |_| ulps(4.0);
     /// Hyperbolic cosine: libm.
-    Cosh,
+    Cosh: by_elements(f32::cosh), |_| ulps(4.0);
     /// Inverse hyperbolic sine: libm, in `f64`.
-    Asinh,
+    Arcsinh: by_wide_elements(f64::asinh), |_| ulps(4.0);
     /// Inverse hyperbolic cosine: libm, in `f64`.
-    Acosh,
+    Arccosh: by_wide_elements(f64::acosh), |_| ulps(4.0);
     /// Inverse hyperbolic tangent: libm, in `f64`.
-    Atanh,
+    Arctanh: by_wide_elements(f64::atanh), |_| ulps(4.0);
     /// Base-2 logarithm: libm.
-    Log2,
+    Log2: by_elements(f32::log2), |_| ulps(4.0);
     /// Base-10 logarithm: libm.
-    Log10,
+    Log10: by_elements(f32::log10), |_| ulps(4.0);
     /// ln(1+x): libm.
-    Log1p,
+    Log1p: by_elements(f32::ln_1p), |_| ulps(4.0);
     /// eˣ−1: libm.
-    Expm1,
+    Expm1: by_elements(f32::exp_m1), |_| ulps(4.0);
 }
 
-impl Unary {
-    /// The largest error at `x`: units in the last place of the `f32` result, and an absolute error that may come on top. Half a
-    /// unit is correct rounding.
-    ///
-    /// Bounds hold for all finite `f16` and `bf16` inputs, with the hardware's fused multiply-add; without one, all but correctly
-    /// rounded functions may be one unit worse.
-    pub fn bound(self, x: f64) -> (f64, f64) {
-        // A factor below the smallest normal `f32` is off by one denormal step.
-        let denormal = x.abs() * 2f64.powi(-149);
-        match self {
-            Unary::Sqrt | Unary::Reciprocal | Unary::Square | Unary::Relu => (0.5, 0.0),
-            // The square root is off by half a unit, which its reciprocal at most doubles, and the division adds its own.
-            Unary::Rsqrt => (1.5, 0.0),
-            Unary::Exp | Unary::Log | Unary::Sin | Unary::Cos => (2.0, 0.0),
-            Unary::Tanh | Unary::Sigmoid => (3.0, 0.0),
-            Unary::Silu => (4.0, denormal),
-            Unary::Gelu => (4.0, if x < 0.0 { 2f64.powi(-22) * x.abs() } else { 0.0 }),
-            // The square comes from the exponential's argument.
-            Unary::GeluTanh => (8.0 + 4.0 * x * x, denormal),
-            _ => (4.0, 0.0),
-        }
-    }
+/// A bound without an absolute part.
+fn ulps(units: f64) -> (f64, f64) {
+    (units, 0.0)
+}
+
+/// The absolute error of a factor below the smallest normal `f32`, which is off by one denormal step.
+fn denormal(x: f64) -> f64 {
+    x.abs() * 2f64.powi(-149)
 }
 
 /// `out[i] = op(x[i])` in `f32`, rounded once to the output's type.
@@ -128,7 +129,7 @@ impl Kernel for Apply<'_> {
     type Out = ();
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        functions::apply(isa, self.0, self.1);
+        apply(isa, self.0, self.1);
     }
 }
 

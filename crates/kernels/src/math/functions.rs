@@ -3,54 +3,32 @@
 use super::Unary;
 use crate::simd::Isa;
 
-/// Applies `op` to a block; the choice is made once per block.
+/// `block[i] = f(block[i])`, a vector at a time.
 #[inline(always)]
-pub(super) fn apply<I: Isa>(isa: I, op: Unary, block: &mut [f32; 64]) {
-    macro_rules! vector {
-        ($f:expr) => {
-            for i in (0..64).step_by(I::LANES) {
-                let p = block[i..].as_mut_ptr();
-                // SAFETY: the block's length is a multiple of LANES.
-                unsafe { isa.store(p, $f(isa, isa.load(p))) };
-            }
-        };
+pub(super) fn by_vectors<I: Isa>(isa: I, block: &mut [f32; 64], f: impl Fn(I, I::V) -> I::V) {
+    for i in (0..64).step_by(I::LANES) {
+        let p = block[i..].as_mut_ptr();
+        // SAFETY: the block's length is a multiple of LANES.
+        unsafe { isa.store(p, f(isa, isa.load(p))) };
     }
-    macro_rules! scalar {
-        ($f:expr) => {
-            block.iter_mut().for_each(|x| *x = $f(*x))
-        };
-    }
-    let wide = |f: fn(f64) -> f64| move |x: f32| f(f64::from(x)) as f32;
-    match op {
-        Unary::Exp => vector!(exp),
-        Unary::Log => vector!(log),
-        Unary::Tanh => vector!(tanh),
-        Unary::Sigmoid => vector!(sigmoid),
-        Unary::Silu => vector!(silu),
-        Unary::Relu => vector!(relu),
-        Unary::Gelu => vector!(gelu),
-        Unary::GeluTanh => vector!(gelu_tanh),
-        Unary::Erf => vector!(erf),
-        Unary::Sin => trigonometric(isa, block, false),
-        Unary::Cos => trigonometric(isa, block, true),
-        Unary::Sqrt => vector!(|isa: I, x| isa.sqrt(x)),
-        Unary::Rsqrt => vector!(|isa: I, x| isa.div(isa.splat(1.0), isa.sqrt(x))),
-        Unary::Reciprocal => vector!(|isa: I, x| isa.div(isa.splat(1.0), x)),
-        Unary::Square => vector!(|isa: I, x| isa.mul(x, x)),
-        Unary::Tan => scalar!(f32::tan),
-        Unary::Asin => scalar!(f32::asin),
-        Unary::Acos => scalar!(f32::acos),
-        Unary::Atan => scalar!(f32::atan),
-        Unary::Sinh => scalar!(f32::sinh),
-        Unary::Cosh => scalar!(f32::cosh),
-        Unary::Asinh => scalar!(wide(f64::asinh)),
-        Unary::Acosh => scalar!(wide(f64::acosh)),
-        Unary::Atanh => scalar!(wide(f64::atanh)),
-        Unary::Log2 => scalar!(f32::log2),
-        Unary::Log10 => scalar!(f32::log10),
-        Unary::Log1p => scalar!(f32::ln_1p),
-        Unary::Expm1 => scalar!(f32::exp_m1),
-    }
+}
+
+/// A function that looks at the block as a whole.
+#[inline(always)]
+pub(super) fn by_blocks<I: Isa>(isa: I, block: &mut [f32; 64], f: impl Fn(I, &mut [f32; 64])) {
+    f(isa, block);
+}
+
+/// `block[i] = f(block[i])`, one by one.
+#[inline(always)]
+pub(super) fn by_elements<I: Isa>(_: I, block: &mut [f32; 64], f: impl Fn(f32) -> f32) {
+    block.iter_mut().for_each(|x| *x = f(*x));
+}
+
+/// `block[i] = f(block[i])`, one by one in `f64`.
+#[inline(always)]
+pub(super) fn by_wide_elements<I: Isa>(_: I, block: &mut [f32; 64], f: impl Fn(f64) -> f64) {
+    block.iter_mut().for_each(|x| *x = f(f64::from(*x)) as f32);
 }
 
 /// `op` of one vector.
@@ -82,13 +60,36 @@ impl Rare<'_> {
     #[cold]
     #[inline(never)]
     fn apply<I: Isa>(self, isa: I) {
-        apply(isa, self.0, self.1);
+        super::apply(isa, self.0, self.1);
     }
+}
+
+#[inline(always)]
+pub(super) fn sqrt<I: Isa>(isa: I, x: I::V) -> I::V {
+    isa.sqrt(x)
+}
+
+/// 1/√x
+#[inline(always)]
+pub(super) fn rsqrt<I: Isa>(isa: I, x: I::V) -> I::V {
+    reciprocal(isa, isa.sqrt(x))
+}
+
+/// 1/x
+#[inline(always)]
+pub(super) fn reciprocal<I: Isa>(isa: I, x: I::V) -> I::V {
+    isa.div(isa.splat(1.0), x)
+}
+
+/// x·x
+#[inline(always)]
+pub(super) fn square<I: Isa>(isa: I, x: I::V) -> I::V {
+    isa.mul(x, x)
 }
 
 /// max(x, 0); NaN stays.
 #[inline(always)]
-fn relu<I: Isa>(isa: I, x: I::V) -> I::V {
+pub(super) fn relu<I: Isa>(isa: I, x: I::V) -> I::V {
     isa.select(isa.lt(x, isa.splat(0.0)), isa.splat(0.0), x)
 }
 
@@ -229,6 +230,16 @@ pub(crate) fn gelu_tanh<I: Isa>(isa: I, x: I::V) -> I::V {
 
 /// Largest angle whose reduction by three parts of π/2 keeps full precision.
 const TRIG_LIMIT: f32 = 8192.0;
+
+#[inline(always)]
+pub(super) fn sin<I: Isa>(isa: I, block: &mut [f32; 64]) {
+    trigonometric(isa, block, false);
+}
+
+#[inline(always)]
+pub(super) fn cos<I: Isa>(isa: I, block: &mut [f32; 64]) {
+    trigonometric(isa, block, true);
+}
 
 /// Sine or cosine of a block: by vectors where all angles are moderate, else one by one.
 #[inline(always)]
