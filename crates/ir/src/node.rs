@@ -69,7 +69,7 @@ macro_rules! implied_json {
 macro_rules! define_nodes {
     ($(
         #[doc = $doc:literal] $tag:literal $name:ident { $($field:ident: $ty:ty $(= $default:tt)?),* $(,)? }
-        [$effect:ident $(($seed:ident))?, $cost:ident $(($($operand:ident),*))?];
+        [$effect:ident $(($seed:ident))?, $cost:ident $(($($operand:ident),*))? $(, $class:ident)?];
     )*) => {
         $(
             #[doc = $doc]

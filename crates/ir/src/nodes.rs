@@ -4,14 +4,19 @@
 //! default makes it optional on the wire. Structs, the [`Node`](crate::Node) enum, slot walks, text, JSON, the wire codec and the
 //! generated documentation all expand from these rows.
 //!
+//! The brackets behind a row state its [`Effect`](crate::Effect) and its [`Cost`](crate::Cost). A `FloatFunction` maps every element of
+//! `x` in `flt(x)`: its rule and both engines' halves follow from the row, through the functions of its name in the kernels and in
+//! MLX ([`for_each_float_function`](crate::for_each_float_function)).
+//!
 //! Notation in the docs: `promo` is MLX's promotion of the operand types, `flt(d)` is `d` if it is floating and f32 otherwise.
 //! Shapes stand in brackets. Operands broadcast by numpy's rules unless a row says otherwise; negative axes count from the end.
 
-/// Expands `$callback! { rows }` over every node.
+/// Expands `$callback! { context rows }` over every node.
 #[macro_export]
 macro_rules! for_each_node {
-    ($callback:ident) => {
+    ($callback:path $(, $context:tt)*) => {
         $callback! {
+            $($context)*
             /// Does nothing.
             1 Noop {} [Pure, Free];
             /// `out = x`, shape and type of `x`; into a mutable buffer's slot this is the buffer's write-back.
@@ -101,21 +106,21 @@ macro_rules! for_each_node {
             /// `x * sigmoid(x)` in `flt(x)`.
             27 Silu { x: In, out: Out } [Pure, Stream];
             /// `1 / (1 + e^-x)` in `flt(x)`.
-            28 Sigmoid { x: In, out: Out } [Pure, Stream];
+            28 Sigmoid { x: In, out: Out } [Pure, Stream, FloatFunction];
             /// Hyperbolic tangent in `flt(x)`.
-            29 Tanh { x: In, out: Out } [Pure, Stream];
+            29 Tanh { x: In, out: Out } [Pure, Stream, FloatFunction];
             /// `x` without those of `dims` that have size 1; without any axis of size 1 if `dims` is empty.
             30 Squeeze { x: In, out: Out, dims: Vec<i32> = [] } [Pure, View(x)];
             /// Parts of `x` along `axis`: chunks of `sizes[0]` if it is the only entry, else sections of those lengths.
             31 Split { x: In, outs: Vec<Out>, sizes: Vec<Int>, axis: i32 } [Pure, View(x)];
             /// `1 / sqrt(x)` in `flt(x)`.
-            32 Rsqrt { x: In, out: Out } [Pure, Stream];
+            32 Rsqrt { x: In, out: Out } [Pure, Stream, FloatFunction];
             /// The larger element in `promo`; NaN wins.
             33 Maximum { a: In, b: In, out: Out } [Pure, Stream];
             /// The smaller element in `promo`; NaN wins.
             34 Minimum { a: In, b: In, out: Out } [Pure, Stream];
             /// Natural logarithm in `flt(x)`.
-            35 Log { x: In, out: Out } [Pure, Stream];
+            35 Log { x: In, out: Out } [Pure, Stream, FloatFunction];
             /// `e^(x - max) / sum` along `axis`; `flt(x)` on the last axis, the type of `x` on others; `precise` computes in f32.
             36 Softmax { x: In, out: Out, axis: i32, precise: bool = false } [Pure, Stream];
             /// `x` broadcast to `shape`; -1 keeps the size at that place counted from the right.
@@ -193,45 +198,45 @@ macro_rules! for_each_node {
             /// `x * x`; the type is kept.
             68 Square { x: In, out: Out } [Pure, Stream];
             /// `e^x` in `flt(x)`.
-            69 Exp { x: In, out: Out } [Pure, Stream];
+            69 Exp { x: In, out: Out } [Pure, Stream, FloatFunction];
             /// Sine in `flt(x)`.
-            70 Sin { x: In, out: Out } [Pure, Stream];
+            70 Sin { x: In, out: Out } [Pure, Stream, FloatFunction];
             /// Cosine in `flt(x)`.
-            71 Cos { x: In, out: Out } [Pure, Stream];
+            71 Cos { x: In, out: Out } [Pure, Stream, FloatFunction];
             /// Tangent in `flt(x)`.
-            72 Tan { x: In, out: Out } [Pure, Stream];
+            72 Tan { x: In, out: Out } [Pure, Stream, FloatFunction];
             /// Inverse sine in `flt(x)`.
-            73 Arcsin { x: In, out: Out } [Pure, Stream];
+            73 Arcsin { x: In, out: Out } [Pure, Stream, FloatFunction];
             /// Inverse cosine in `flt(x)`.
-            74 Arccos { x: In, out: Out } [Pure, Stream];
+            74 Arccos { x: In, out: Out } [Pure, Stream, FloatFunction];
             /// Inverse tangent in `flt(x)`.
-            75 Arctan { x: In, out: Out } [Pure, Stream];
+            75 Arctan { x: In, out: Out } [Pure, Stream, FloatFunction];
             /// Hyperbolic sine in `flt(x)`.
-            76 Sinh { x: In, out: Out } [Pure, Stream];
+            76 Sinh { x: In, out: Out } [Pure, Stream, FloatFunction];
             /// Hyperbolic cosine in `flt(x)`.
-            77 Cosh { x: In, out: Out } [Pure, Stream];
+            77 Cosh { x: In, out: Out } [Pure, Stream, FloatFunction];
             /// Inverse hyperbolic sine in `flt(x)`.
-            78 Arcsinh { x: In, out: Out } [Pure, Stream];
+            78 Arcsinh { x: In, out: Out } [Pure, Stream, FloatFunction];
             /// Inverse hyperbolic cosine in `flt(x)`.
-            79 Arccosh { x: In, out: Out } [Pure, Stream];
+            79 Arccosh { x: In, out: Out } [Pure, Stream, FloatFunction];
             /// Inverse hyperbolic tangent in `flt(x)`.
-            80 Arctanh { x: In, out: Out } [Pure, Stream];
+            80 Arctanh { x: In, out: Out } [Pure, Stream, FloatFunction];
             /// Base-2 logarithm in `flt(x)`.
-            81 Log2 { x: In, out: Out } [Pure, Stream];
+            81 Log2 { x: In, out: Out } [Pure, Stream, FloatFunction];
             /// Base-10 logarithm in `flt(x)`.
-            82 Log10 { x: In, out: Out } [Pure, Stream];
+            82 Log10 { x: In, out: Out } [Pure, Stream, FloatFunction];
             /// `ln(1 + x)` in `flt(x)`.
-            83 Log1p { x: In, out: Out } [Pure, Stream];
+            83 Log1p { x: In, out: Out } [Pure, Stream, FloatFunction];
             /// Error function in `flt(x)`.
-            84 Erf { x: In, out: Out } [Pure, Stream];
+            84 Erf { x: In, out: Out } [Pure, Stream, FloatFunction];
             /// `e^x - 1` in `flt(x)`.
-            85 Expm1 { x: In, out: Out } [Pure, Stream];
+            85 Expm1 { x: In, out: Out } [Pure, Stream, FloatFunction];
             /// To the nearest, ties to even, at `decimals` decimal places; the type is kept.
             86 Round { x: In, out: Out, decimals: i32 = 0 } [Pure, Stream];
             /// `1 / x` in `flt(x)`.
-            87 Reciprocal { x: In, out: Out } [Pure, Stream];
+            87 Reciprocal { x: In, out: Out } [Pure, Stream, FloatFunction];
             /// Square root in `flt(x)`.
-            88 Sqrt { x: In, out: Out } [Pure, Stream];
+            88 Sqrt { x: In, out: Out } [Pure, Stream, FloatFunction];
             /// Magnitude; the type is kept.
             89 Abs { x: In, out: Out } [Pure, Stream];
             /// `-x`; the type is kept; bool is an error.
@@ -436,4 +441,25 @@ macro_rules! for_each_node {
             136 Flip { x: In, out: Out, axes: Vec<i32> } [Pure, Stream];
         }
     };
+}
+
+/// Expands `$callback! { Name }` over every node whose row says `FloatFunction`.
+#[macro_export]
+macro_rules! for_each_float_function {
+    ($callback:ident) => {
+        $crate::for_each_node! { $crate::float_functions_of, $callback }
+    };
+}
+
+/// The filter of [`for_each_float_function`].
+#[doc(hidden)]
+#[macro_export]
+macro_rules! float_functions_of {
+    ($callback:ident $(#[doc = $doc:literal] $tag:literal $name:ident { $($fields:tt)* } $facts:tt;)*) => {
+        $($crate::float_functions_of! { @row $callback $name $facts })*
+    };
+    (@row $callback:ident $name:ident [$effect:ident, $cost:ident, FloatFunction]) => {
+        $callback! { $name }
+    };
+    (@row $callback:ident $name:ident $facts:tt) => {};
 }

@@ -105,8 +105,6 @@ macro_rules! simple_nodes {
 }
 
 simple_nodes! {
-    Silu Sigmoid Tanh Rsqrt Log Exp Sin Cos Tan Arcsin Arccos Arctan Sinh Cosh Arcsinh Arccosh Arctanh Log2 Log10 Log1p Erf Expm1
-    Reciprocal Sqrt Gelu
     Floor Ceil Trunc Square Abs Neg Sign BitwiseInvert
     Add Subtract Multiply Maximum Minimum FloorDivide Remainder Power BitwiseAnd BitwiseOr BitwiseXor
     Divide Atan2 LogAddExp
@@ -114,47 +112,27 @@ simple_nodes! {
     LogicalAnd LogicalOr LogicalNot
 }
 
-macro_rules! float_functions {
-    ($($node:ident: $op:ident;)*) => { $(impl Simple for ir::$node {
-        fn parts(&self) -> Pointwise {
-            let each = Loop::Fused(Fusible::Function(Unary::$op));
-            Pointwise { ins: smallvec![self.x], out: self.out, reads: Reads::AsResult, each }
+/// A function of floats, computed in `f32`.
+fn function(x: ir::In, out: ir::Out, op: Unary) -> Pointwise {
+    Pointwise { ins: smallvec![x], out, reads: Reads::AsResult, each: Loop::Fused(Fusible::Function(op)) }
+}
+
+macro_rules! float_function {
+    ($name:ident) => {
+        impl Prepare for ir::$name {
+            fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
+                function(self.x, self.out, Unary::$name).prepare(p)
+            }
         }
-    })* };
+    };
 }
+ir::for_each_float_function!(float_function);
+float_function!(Silu);
 
-float_functions! {
-    Silu: Silu;
-    Sigmoid: Sigmoid;
-    Tanh: Tanh;
-    Rsqrt: Rsqrt;
-    Log: Log;
-    Exp: Exp;
-    Sin: Sin;
-    Cos: Cos;
-    Tan: Tan;
-    Arcsin: Asin;
-    Arccos: Acos;
-    Arctan: Atan;
-    Sinh: Sinh;
-    Cosh: Cosh;
-    Arcsinh: Asinh;
-    Arccosh: Acosh;
-    Arctanh: Atanh;
-    Log2: Log2;
-    Log10: Log10;
-    Log1p: Log1p;
-    Erf: Erf;
-    Expm1: Expm1;
-    Reciprocal: Reciprocal;
-    Sqrt: Sqrt;
-}
-
-impl Simple for ir::Gelu {
-    fn parts(&self) -> Pointwise {
+impl Prepare for ir::Gelu {
+    fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
         let op = if self.approximate == "tanh" { Unary::GeluTanh } else { Unary::Gelu };
-        let each = Loop::Fused(Fusible::Function(op));
-        Pointwise { ins: smallvec![self.x], out: self.out, reads: Reads::AsResult, each }
+        function(self.x, self.out, op).prepare(p)
     }
 }
 

@@ -3,7 +3,10 @@
 use flambeau_tensor::DType;
 
 use super::{Infer, InferError, Result, ShapeCx, need_node_dtype, promote, size::broadcast, to_float};
-use crate::node::{self, AsType, Clip, Where};
+use crate::{
+    for_each_float_function,
+    node::{self, AsType, Clip, Where},
+};
 
 /// Types of results from types of operands.
 mod types {
@@ -42,13 +45,19 @@ macro_rules! unary {
 }
 
 unary! {
-    float: Sigmoid Tanh Rsqrt Log Exp Sin Cos Tan Arcsin Arccos Arctan Sinh Cosh Arcsinh Arccosh Arctanh;
-    float: Log2 Log10 Log1p Erf Expm1 Reciprocal Sqrt Silu Gelu;
+    float: Silu Gelu;
     same: Floor Ceil Square Round Abs Sign Trunc;
     signed: Neg;
     bits: BitwiseInvert;
     truth: LogicalNot;
 }
+
+macro_rules! float_function {
+    ($name:ident) => {
+        unary! { float: $name; }
+    };
+}
+for_each_float_function!(float_function);
 
 macro_rules! binary {
     ($($rule:ident: $($name:ident)*;)*) => { $($(

@@ -15,41 +15,18 @@ fn working(cx: &Cx<'_>, dtype: DType) -> DType {
     if cx.is_cpu() { DType::F32 } else { dtype }
 }
 
-macro_rules! float_functions {
-    ($($node:ident: $op:ident;)*) => { $(impl Eval for ir::$node {
-        fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-            let dtype = working(cx, cx.out(self.out)?.dtype);
-            let y = cx.get_as(self.x, dtype)?.unary(Unary::$op)?;
-            cx.put(self.out, y)
+macro_rules! float_function {
+    ($name:ident) => {
+        impl Eval for ir::$name {
+            fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
+                let dtype = working(cx, cx.out(self.out)?.dtype);
+                let y = cx.get_as(self.x, dtype)?.unary(Unary::$name)?;
+                cx.put(self.out, y)
+            }
         }
-    })* };
+    };
 }
-
-float_functions! {
-    Sigmoid: Sigmoid;
-    Tanh: Tanh;
-    Rsqrt: Rsqrt;
-    Log: Log;
-    Exp: Exp;
-    Sin: Sin;
-    Cos: Cos;
-    Tan: Tan;
-    Arcsin: Arcsin;
-    Arccos: Arccos;
-    Arctan: Arctan;
-    Sinh: Sinh;
-    Cosh: Cosh;
-    Arcsinh: Arcsinh;
-    Arccosh: Arccosh;
-    Arctanh: Arctanh;
-    Log2: Log2;
-    Log10: Log10;
-    Log1p: Log1p;
-    Erf: Erf;
-    Expm1: Expm1;
-    Reciprocal: Reciprocal;
-    Sqrt: Sqrt;
-}
+ir::for_each_float_function!(float_function);
 
 impl Eval for ir::Silu {
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
