@@ -1,10 +1,8 @@
 //! Elementwise operators: unary, binary, comparisons, selection, activations.
 
 use flambeau_ir::{
-    Abs, Add, Arccos, Arccosh, Arcsin, Arcsinh, Arctan, Arctanh, Atan2, BitwiseAnd, BitwiseInvert, BitwiseOr, BitwiseXor, Ceil,
-    Cos, Cosh, Divide, Equal, Erf, Exp, Expm1, Floor, Greater, GreaterEqual, In, Less, LessEqual, Log, Log1p, Log2, Log10,
-    LogAddExp, LogicalAnd, LogicalNot, LogicalOr, Maximum, Minimum, Multiply, Neg, Node, NotEqual, Power, Reciprocal, Remainder,
-    Round, Rsqrt, Sigmoid, Sign, Sin, Sinh, Sqrt, Square, Subtract, Tan, Tanh, Tid, Trunc, Where,
+    self as ir, Abs, Add, BitwiseInvert, Divide, In, LogicalNot, Multiply, Node, NotEqual, Power, Round, Sign, Square, Subtract,
+    Tid, Trunc, Where,
 };
 use flambeau_tensor::{DType, DTypeClass};
 
@@ -13,67 +11,48 @@ use crate::{Arg, Call, Item, Lower, Operand, Refuse, call::unsupported, lower::N
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// Nodes `x → out` that compute in the type of the result.
+/// The rule of a node `x → out` that computes in the type of the result.
 macro_rules! unary {
-    ($($name:ident => $node:ident),* $(,)?) => { $(
-        fn $name(cx: &mut Lower, call: &Call) -> Items {
+    ($node:ident) => {
+        |cx, call| {
             let x = call.tensor("self")?;
             let x = cx.cast(x, call.out(0)?.dtype)?;
-            one(cx.emit($node { x: In(x), out: NEW })?)
+            one(cx.emit(ir::$node { x: In(x), out: NEW })?)
         }
-    )* };
+    };
 }
 
-unary! {
-    abs => Abs, acos => Arccos, acosh => Arccosh, asin => Arcsin, asinh => Arcsinh, atan => Arctan, atanh => Arctanh, ceil => Ceil,
-    cos => Cos, cosh => Cosh, erf => Erf, exp => Exp, expm1 => Expm1, floor => Floor, log => Log, log10 => Log10, log1p => Log1p,
-    log2 => Log2, neg => Neg, reciprocal => Reciprocal, rsqrt => Rsqrt, sigmoid => Sigmoid, sign => Sign, sin => Sin,
-    sinh => Sinh, sqrt => Sqrt, square => Square, tan => Tan, tanh => Tanh, trunc => Trunc,
-}
-
-/// Nodes `a, b → out` that compute in the type of the result.
+/// The rule of a node `a, b → out` that computes in the type of the result.
 macro_rules! binary {
-    ($($name:ident => $node:ident),* $(,)?) => { $(
-        fn $name(cx: &mut Lower, call: &Call) -> Items {
+    ($node:ident) => {
+        |cx, call| {
             let dtype = call.out(0)?.dtype;
             let (a, b) = (cx.operand(call, "self", dtype)?, cx.operand(call, "other", dtype)?);
-            one(cx.emit($node { a: In(a), b: In(b), out: NEW })?)
+            one(cx.emit(ir::$node { a: In(a), b: In(b), out: NEW })?)
         }
-    )* };
+    };
 }
 
-binary! {
-    atan2 => Atan2, bitwise_and => BitwiseAnd, bitwise_or => BitwiseOr, bitwise_xor => BitwiseXor, divide => Divide,
-    logaddexp => LogAddExp, maximum => Maximum, minimum => Minimum, multiply => Multiply,
-    remainder => Remainder,
-}
-
-/// Nodes `a, b → bool` that compare in the promoted type of the operands.
+/// The rule of a node `a, b → bool` that compares in the promoted type of the operands.
 macro_rules! comparison {
-    ($($name:ident => $node:ident),* $(,)?) => { $(
-        fn $name(cx: &mut Lower, call: &Call) -> Items {
+    ($node:ident) => {
+        |cx, call| {
             let dtype = promoted(cx, call, &["self", "other"])?;
             let (a, b) = (cx.operand(call, "self", dtype)?, cx.operand(call, "other", dtype)?);
-            one(cx.emit($node { a: In(a), b: In(b), out: NEW })?)
+            one(cx.emit(ir::$node { a: In(a), b: In(b), out: NEW })?)
         }
-    )* };
+    };
 }
 
-comparison! {
-    eq => Equal, ge => GreaterEqual, gt => Greater, le => LessEqual, lt => Less, ne => NotEqual,
-}
-
-/// Nodes that see their operands as truth values, whatever their types.
+/// The rule of a node that sees its operands as truth values, whatever their types.
 macro_rules! logical {
-    ($($name:ident => $node:ident),* $(,)?) => { $(
-        fn $name(cx: &mut Lower, call: &Call) -> Items {
+    ($node:ident) => {
+        |cx, call| {
             let (a, b) = (call.tensor("self")?, call.tensor("other")?);
-            one(cx.emit($node { a: In(a), b: In(b), out: NEW })?)
+            one(cx.emit(ir::$node { a: In(a), b: In(b), out: NEW })?)
         }
-    )* };
+    };
 }
-
-logical! { logical_and => LogicalAnd, logical_or => LogicalOr }
 
 /// PyTorch's promotion over the named arguments.
 pub(super) fn promoted(cx: &Lower, call: &Call, params: &[&str]) -> Result<DType, Refuse> {
@@ -237,136 +216,136 @@ fn masked_fill(cx: &mut Lower, call: &Call) -> Items {
 }
 
 pub(super) const ROWS: &[RuleRow] = &[
-    row("aten.abs.default", abs),
-    row("aten.acos.default", acos),
-    row("aten.acosh.default", acosh),
+    row("aten.abs.default", unary!(Abs)),
+    row("aten.acos.default", unary!(Arccos)),
+    row("aten.acosh.default", unary!(Arccosh)),
     row("aten.add.Scalar", add),
     row("aten.add.Tensor", add),
-    row("aten.__and__.Tensor", bitwise_and),
-    row("aten.__and__.Scalar", bitwise_and),
-    row("aten.__or__.Tensor", bitwise_or),
-    row("aten.__or__.Scalar", bitwise_or),
-    row("aten.__xor__.Tensor", bitwise_xor),
-    row("aten.asin.default", asin),
-    row("aten.asinh.default", asinh),
-    row("aten.atan.default", atan),
-    row("aten.atan2.default", atan2),
-    row("aten.atanh.default", atanh),
-    row("aten.bitwise_and.Scalar", bitwise_and),
-    row("aten.bitwise_and.Tensor", bitwise_and),
+    row("aten.__and__.Tensor", binary!(BitwiseAnd)),
+    row("aten.__and__.Scalar", binary!(BitwiseAnd)),
+    row("aten.__or__.Tensor", binary!(BitwiseOr)),
+    row("aten.__or__.Scalar", binary!(BitwiseOr)),
+    row("aten.__xor__.Tensor", binary!(BitwiseXor)),
+    row("aten.asin.default", unary!(Arcsin)),
+    row("aten.asinh.default", unary!(Arcsinh)),
+    row("aten.atan.default", unary!(Arctan)),
+    row("aten.atan2.default", binary!(Atan2)),
+    row("aten.atanh.default", unary!(Arctanh)),
+    row("aten.bitwise_and.Scalar", binary!(BitwiseAnd)),
+    row("aten.bitwise_and.Tensor", binary!(BitwiseAnd)),
     row("aten.bitwise_not.default", bitwise_not),
-    row("aten.bitwise_or.Scalar", bitwise_or),
-    row("aten.bitwise_or.Tensor", bitwise_or),
-    row("aten.bitwise_xor.Scalar", bitwise_xor),
-    row("aten.bitwise_xor.Tensor", bitwise_xor),
-    row("aten.ceil.default", ceil),
-    row("aten.cos.default", cos),
-    row("aten.cosh.default", cosh),
-    row("aten.div.Scalar", divide),
+    row("aten.bitwise_or.Scalar", binary!(BitwiseOr)),
+    row("aten.bitwise_or.Tensor", binary!(BitwiseOr)),
+    row("aten.bitwise_xor.Scalar", binary!(BitwiseXor)),
+    row("aten.bitwise_xor.Tensor", binary!(BitwiseXor)),
+    row("aten.ceil.default", unary!(Ceil)),
+    row("aten.cos.default", unary!(Cos)),
+    row("aten.cosh.default", unary!(Cosh)),
+    row("aten.div.Scalar", binary!(Divide)),
     row("aten.div.Scalar_mode", div_mode),
-    row("aten.div.Tensor", divide),
+    row("aten.div.Tensor", binary!(Divide)),
     row("aten.div.Tensor_mode", div_mode),
-    row("aten.eq.Scalar", eq),
-    row("aten.eq.Tensor", eq),
-    row("aten.erf.default", erf),
-    row("aten.exp.default", exp),
-    row("aten.expm1.default", expm1),
-    row("aten.floor.default", floor),
+    row("aten.eq.Scalar", comparison!(Equal)),
+    row("aten.eq.Tensor", comparison!(Equal)),
+    row("aten.erf.default", unary!(Erf)),
+    row("aten.exp.default", unary!(Exp)),
+    row("aten.expm1.default", unary!(Expm1)),
+    row("aten.floor.default", unary!(Floor)),
     row("aten.floor_divide.default", floor_divide),
     row("aten.floor_divide.Scalar", floor_divide),
-    row("aten.ge.Scalar", ge),
-    row("aten.ge.Tensor", ge),
-    row("aten.gt.Scalar", gt),
-    row("aten.gt.Tensor", gt),
+    row("aten.ge.Scalar", comparison!(GreaterEqual)),
+    row("aten.ge.Tensor", comparison!(GreaterEqual)),
+    row("aten.gt.Scalar", comparison!(Greater)),
+    row("aten.gt.Tensor", comparison!(Greater)),
     row("aten.isinf.default", isinf),
     row("aten.isnan.default", isnan),
-    row("aten.le.Scalar", le),
-    row("aten.le.Tensor", le),
-    row("aten.log.default", log),
-    row("aten.log10.default", log10),
-    row("aten.log1p.default", log1p),
-    row("aten.log2.default", log2),
-    row("aten.logaddexp.default", logaddexp),
-    row("aten.logical_and.default", logical_and),
+    row("aten.le.Scalar", comparison!(LessEqual)),
+    row("aten.le.Tensor", comparison!(LessEqual)),
+    row("aten.log.default", unary!(Log)),
+    row("aten.log10.default", unary!(Log10)),
+    row("aten.log1p.default", unary!(Log1p)),
+    row("aten.log2.default", unary!(Log2)),
+    row("aten.logaddexp.default", binary!(LogAddExp)),
+    row("aten.logical_and.default", logical!(LogicalAnd)),
     row("aten.logical_not.default", logical_not),
-    row("aten.logical_or.default", logical_or),
+    row("aten.logical_or.default", logical!(LogicalOr)),
     row("aten.logical_xor.default", logical_xor),
-    row("aten.lt.Scalar", lt),
-    row("aten.lt.Tensor", lt),
+    row("aten.lt.Scalar", comparison!(Less)),
+    row("aten.lt.Tensor", comparison!(Less)),
     row("aten.masked_fill.Scalar", masked_fill),
     row("aten.masked_fill.Tensor", masked_fill),
-    row("aten.max.other", maximum),
-    row("aten.maximum.default", maximum),
-    row("aten.min.other", minimum),
-    row("aten.minimum.default", minimum),
-    row("aten.mul.Scalar", multiply),
-    row("aten.mul.Tensor", multiply),
-    row("aten.ne.Scalar", ne),
-    row("aten.ne.Tensor", ne),
-    row("aten.neg.default", neg),
+    row("aten.max.other", binary!(Maximum)),
+    row("aten.maximum.default", binary!(Maximum)),
+    row("aten.min.other", binary!(Minimum)),
+    row("aten.minimum.default", binary!(Minimum)),
+    row("aten.mul.Scalar", binary!(Multiply)),
+    row("aten.mul.Tensor", binary!(Multiply)),
+    row("aten.ne.Scalar", comparison!(NotEqual)),
+    row("aten.ne.Tensor", comparison!(NotEqual)),
+    row("aten.neg.default", unary!(Neg)),
     row("aten.pow.Scalar", pow),
     row("aten.pow.Tensor_Scalar", pow),
     row("aten.pow.Tensor_Tensor", pow),
-    row("aten.reciprocal.default", reciprocal),
-    row("aten.remainder.Scalar", remainder),
-    row("aten.remainder.Tensor", remainder),
+    row("aten.reciprocal.default", unary!(Reciprocal)),
+    row("aten.remainder.Scalar", binary!(Remainder)),
+    row("aten.remainder.Tensor", binary!(Remainder)),
     row("aten.round.decimals", round),
     row("aten.round.default", round),
-    row("aten.rsqrt.default", rsqrt),
+    row("aten.rsqrt.default", unary!(Rsqrt)),
     row("aten.rsub.Scalar", rsub),
     row("aten.rsub.Tensor", rsub),
-    row("aten.sigmoid.default", sigmoid),
-    row("aten.sign.default", sign),
-    row("aten.sin.default", sin),
-    row("aten.sinh.default", sinh),
-    row("aten.sqrt.default", sqrt),
-    row("aten.square.default", square),
+    row("aten.sigmoid.default", unary!(Sigmoid)),
+    row("aten.sign.default", unary!(Sign)),
+    row("aten.sin.default", unary!(Sin)),
+    row("aten.sinh.default", unary!(Sinh)),
+    row("aten.sqrt.default", unary!(Sqrt)),
+    row("aten.square.default", unary!(Square)),
     row("aten.sub.Scalar", sub),
     row("aten.sub.Tensor", sub),
-    row("aten.tan.default", tan),
-    row("aten.tanh.default", tanh),
-    row("aten.trunc.default", trunc),
+    row("aten.tan.default", unary!(Tan)),
+    row("aten.tanh.default", unary!(Tanh)),
+    row("aten.trunc.default", unary!(Trunc)),
     row("aten.where.Scalar", where_self),
     row("aten.where.ScalarOther", where_self),
     row("aten.where.ScalarSelf", where_self),
     row("aten.where.self", where_self),
-    row("aten.__xor__.Scalar", bitwise_xor),
-    row("aten.absolute.default", abs),
-    row("aten.arccos.default", acos),
-    row("aten.arccosh.default", acosh),
-    row("aten.arcsin.default", asin),
-    row("aten.arcsinh.default", asinh),
-    row("aten.arctan.default", atan),
-    row("aten.arctan2.default", atan2),
-    row("aten.arctanh.default", atanh),
-    row("aten.divide.Scalar", divide),
-    row("aten.divide.Tensor", divide),
+    row("aten.__xor__.Scalar", binary!(BitwiseXor)),
+    row("aten.absolute.default", unary!(Abs)),
+    row("aten.arccos.default", unary!(Arccos)),
+    row("aten.arccosh.default", unary!(Arccosh)),
+    row("aten.arcsin.default", unary!(Arcsin)),
+    row("aten.arcsinh.default", unary!(Arcsinh)),
+    row("aten.arctan.default", unary!(Arctan)),
+    row("aten.arctan2.default", binary!(Atan2)),
+    row("aten.arctanh.default", unary!(Arctanh)),
+    row("aten.divide.Scalar", binary!(Divide)),
+    row("aten.divide.Tensor", binary!(Divide)),
     row("aten.divide.Tensor_mode", div_mode),
-    row("aten.fix.default", trunc),
-    row("aten.greater.Scalar", gt),
-    row("aten.greater.Tensor", gt),
-    row("aten.greater_equal.Scalar", ge),
-    row("aten.greater_equal.Tensor", ge),
-    row("aten.less.Scalar", lt),
-    row("aten.less.Tensor", lt),
-    row("aten.less_equal.Scalar", le),
-    row("aten.less_equal.Tensor", le),
-    row("aten.multiply.Scalar", multiply),
-    row("aten.multiply.Tensor", multiply),
-    row("aten.negative.default", neg),
-    row("aten.not_equal.Scalar", ne),
-    row("aten.not_equal.Tensor", ne),
-    row("aten.remainder.Scalar_Tensor", remainder),
-    row("aten.sgn.default", sign),
-    row("aten.special_erf.default", erf),
-    row("aten.special_expit.default", sigmoid),
-    row("aten.special_expm1.default", expm1),
-    row("aten.special_log1p.default", log1p),
+    row("aten.fix.default", unary!(Trunc)),
+    row("aten.greater.Scalar", comparison!(Greater)),
+    row("aten.greater.Tensor", comparison!(Greater)),
+    row("aten.greater_equal.Scalar", comparison!(GreaterEqual)),
+    row("aten.greater_equal.Tensor", comparison!(GreaterEqual)),
+    row("aten.less.Scalar", comparison!(Less)),
+    row("aten.less.Tensor", comparison!(Less)),
+    row("aten.less_equal.Scalar", comparison!(LessEqual)),
+    row("aten.less_equal.Tensor", comparison!(LessEqual)),
+    row("aten.multiply.Scalar", binary!(Multiply)),
+    row("aten.multiply.Tensor", binary!(Multiply)),
+    row("aten.negative.default", unary!(Neg)),
+    row("aten.not_equal.Scalar", comparison!(NotEqual)),
+    row("aten.not_equal.Tensor", comparison!(NotEqual)),
+    row("aten.remainder.Scalar_Tensor", binary!(Remainder)),
+    row("aten.sgn.default", unary!(Sign)),
+    row("aten.special_erf.default", unary!(Erf)),
+    row("aten.special_expit.default", unary!(Sigmoid)),
+    row("aten.special_expm1.default", unary!(Expm1)),
+    row("aten.special_log1p.default", unary!(Log1p)),
     row("aten.special_round.default", round),
     row("aten.subtract.Scalar", sub),
     row("aten.subtract.Tensor", sub),
-    row("aten.true_divide.Scalar", divide),
-    row("aten.true_divide.Tensor", divide),
+    row("aten.true_divide.Scalar", binary!(Divide)),
+    row("aten.true_divide.Tensor", binary!(Divide)),
     // The test operator that ExecuTorch's own kernel cases register.
     row("mlx_test.vadd.default", |cx, call| {
         let dtype = call.out(0)?.dtype;
