@@ -10,6 +10,7 @@ use flambeau_ir::{
     Checked, In, Node, Slot,
     decompose::decompose,
     engine::{Constants, Engine, EngineError, LoadOptions, Value},
+    for_each_float_function,
 };
 use flambeau_tensor::{Bytes, DType, Tensor, cast};
 use flambeau_testgraphs::{RandomGraph, Rounding, generated_nodes, random_graph};
@@ -159,4 +160,10 @@ fn single_nodes_are_what_their_definitions_say() {
     }
     assert!(wrong.is_empty(), "{} nodes differ:\n{}", wrong.len(), wrong.join("\n"));
     assert!(kinds.len() >= 65 && kinds.values().all(|&n| n >= 20), "{} kinds: {kinds:?}", kinds.len());
+    macro_rules! float_function {
+        ($name:ident) => {
+            assert!(kinds.contains_key(stringify!($name)), "{} has no definition", stringify!($name));
+        };
+    }
+    for_each_float_function!(float_function);
 }
