@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Cross-compiles the MLX engine's C interface for arm64 macOS, links it to the libmlx of the `mlx-metal` wheel, and checks that
-# each symbol which it takes from libmlx is one that the library exports. Needs Python with pip; nothing of it runs on a Mac.
+# each symbol which it takes from libmlx is one that the library exports. Needs Python with pip, and Cargo; nothing of it runs on a Mac.
 set -euo pipefail
 version=${1:-0.32.4}
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -12,9 +12,11 @@ python3 -m venv "$work/venv"
 "$work/venv/bin/pip" download --quiet --no-deps --only-binary=:all: --platform macosx_14_0_arm64 --dest "$work" "mlx-metal==$version"
 unzip -q "$work"/mlx_metal-*.whl -d "$work/wheel"
 
+(cd "$root" && cargo run --quiet --locked -p flambeau-mlx --example shim_sources -- "$work/shim")
+
 # The flags are those of crates/mlx/src/shim.rs.
 "$work/venv/bin/python" -m ziglang c++ -target aarch64-macos.14.0 -std=c++20 -O2 -fPIC -shared -fvisibility=hidden -w \
-  -I "$work/wheel/mlx/include" "$root/crates/mlx/shim/shim.cpp" -o "$work/libflambeau_mlx.dylib" \
+  -I "$work/wheel/mlx/include" "$work/shim/shim.cpp" -o "$work/libflambeau_mlx.dylib" \
   -L "$work/wheel/mlx/lib" -lmlx
 
 "$work/venv/bin/python" - "$work/libflambeau_mlx.dylib" "$work/wheel/mlx/lib/libmlx.dylib" <<'PYTHON'

@@ -1,4 +1,5 @@
-// The C interface that Flambeau loads at run time: MLX's C++ API by families of signatures.
+// The C interface that Flambeau loads at run time. Operations that make one array stand in operations.cpp, which Flambeau writes
+// from its table of them; here is the rest.
 //
 // Every function returns 0, or 1 with a message in fl_error() of the same thread; no exception leaves. Array handles are owned
 // by the caller and freed with fl_array_free. Element types are ExecuTorch's ScalarType numbers. The enums, and which element types
@@ -36,11 +37,23 @@ struct fl_arrays {
 using fl_function = int (*)(void* context, const fl_array* in, size_t n_in, fl_array* out, size_t n_out);
 using fl_release = void (*)(void* context);
 
-// Layout of quantized weights: mode is MLX's name.
-struct fl_quant {
+// Quantized weights; biases may be null, mode is MLX's name of the format.
+struct fl_quantized {
+  fl_array w;
+  fl_array scales;
+  fl_array biases;
   int32_t group_size;
   int32_t bits;
   const char* mode;
+};
+
+// A convolution, axis by axis.
+struct fl_conv_axes {
+  fl_ints stride;
+  fl_ints pad_low;
+  fl_ints pad_high;
+  fl_ints kernel_dilation;
+  fl_ints input_dilation;
 };
 
 // Names and text of a custom kernel; `is_cuda` selects the language.
@@ -95,53 +108,7 @@ FL_API int fl_compile(fl_function function, void* context, fl_release release, s
 FL_API int fl_closure_call(fl_closure closure, fl_arrays in, fl_array* out);
 FL_API void fl_closure_free(fl_closure closure);
 
-// math.cpp: element by element, reductions, orders
-FL_API int fl_unary(Unary op, fl_array x, fl_array* out);
-FL_API int fl_binary(Binary op, fl_array a, fl_array b, fl_array* out);
-FL_API int fl_where(fl_array condition, fl_array x, fl_array y, fl_array* out);
-FL_API int fl_round(fl_array x, int decimals, fl_array* out);
-FL_API int fl_astype(fl_array x, int dtype, fl_array* out);
-FL_API int fl_view(fl_array x, int dtype, fl_array* out);
-FL_API int fl_reduce(Reduce op, fl_array x, fl_ints axes, int keepdims, int ddof, fl_array* out);
-FL_API int fl_arg_reduce(ArgReduce op, fl_array x, int axis, int keepdims, fl_array* out);
-FL_API int fl_order(Order op, fl_array x, int axis, fl_array* out);
-FL_API int fl_cumsum(fl_array x, int axis, int reverse, int inclusive, fl_array* out);
-FL_API int fl_softmax(fl_array x, int axis, int precise, fl_array* out);
-
-// shape.cpp: creation, views, joins, indexing
-FL_API int fl_full(fl_ints shape, double value, int dtype, fl_array* out);
-FL_API int fl_arange(double start, double stop, double step, int dtype, fl_array* out);
-FL_API int fl_random_bits(fl_ints shape, int width, fl_array key, fl_array* out);
-FL_API int fl_reform(Reform op, fl_array x, fl_ints list, fl_array* out);
-FL_API int fl_as_strided(fl_array x, fl_ints shape, fl_ints strides, uint64_t offset, fl_array* out);
-FL_API int fl_slice(fl_array x, fl_ints start, fl_ints stop, fl_ints step, fl_array* out);
-FL_API int fl_slice_update(fl_array x, fl_array update, fl_ints start, fl_ints stop, fl_ints step, fl_array* out);
-FL_API int fl_slice_at(fl_array x, fl_array start, fl_ints axes, fl_ints sizes, fl_array* out);
-FL_API int fl_slice_update_at(fl_array x, fl_array update, fl_array start, fl_ints axes, fl_array* out);
-FL_API int fl_join(Join op, fl_arrays list, int axis, fl_array* out);
-FL_API int fl_pad(fl_array x, fl_ints low, fl_ints high, fl_array value, const char* mode, fl_array* out);
-FL_API int fl_repeat(fl_array x, int repeats, int axis, fl_array* out);
-FL_API int fl_triangle(Triangle op, fl_array x, int k, fl_array* out);
-FL_API int fl_roll(fl_array x, int shift, int axis, fl_array* out);
-FL_API int fl_along_axis(Indexing op, fl_array x, fl_array indices, fl_array values, int axis, fl_array* out);
-FL_API int fl_gather(fl_array x, fl_arrays indices, fl_ints axes, fl_ints sizes, fl_array* out);
-FL_API int fl_scatter(fl_array x, fl_arrays indices, fl_array updates, fl_ints axes, fl_array* out);
-
-// neural.cpp: products, convolutions, fused operations, custom kernels
-FL_API int fl_addmm(fl_array c, fl_array a, fl_array b, float alpha, float beta, fl_array* out);
-FL_API int fl_gather_mm(fl_array a, fl_array b, fl_array lhs, fl_array rhs, int sorted, fl_array* out);
-FL_API int fl_quantized_matmul(
-    fl_array x, fl_array w, fl_array scales, fl_array biases, int transpose, fl_quant quant, fl_array* out);
-FL_API int fl_gather_qmm(
-    fl_array x, fl_array w, fl_array scales, fl_array biases, fl_array lhs, fl_array rhs, int transpose, fl_quant quant,
-    int sorted, fl_array* out);
-FL_API int fl_dequantize(fl_array w, fl_array scales, fl_array biases, fl_quant quant, fl_array* out);
-FL_API int fl_conv(
-    fl_array x, fl_array w, fl_ints stride, fl_ints pad_low, fl_ints pad_high, fl_ints kernel_dilation, fl_ints input_dilation,
-    int groups, int flip, fl_array* out);
-FL_API int fl_norm(Norm op, fl_array x, fl_array weight, fl_array bias, float eps, fl_array* out);
-FL_API int fl_rope(fl_array x, int dims, int traditional, float base, float scale, fl_array offset, fl_array freqs, fl_array* out);
-FL_API int fl_attention(fl_array q, fl_array k, fl_array v, float scale, const char* mode, fl_array mask, fl_array* out);
+// neural.cpp: custom kernels
 FL_API int fl_kernel_new(const fl_kernel_text* text, fl_kernel* out);
 FL_API int fl_kernel_call(fl_kernel kernel, fl_arrays in, const fl_launch* launch, fl_array* out);
 FL_API void fl_kernel_free(fl_kernel kernel);

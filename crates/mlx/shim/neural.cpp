@@ -1,108 +1,77 @@
-// Products, convolutions, fused operations, custom kernels.
+// Products, convolutions and fused functions behind the operations' table, and custom kernels.
 #include "common.h"
 
-using namespace fl;
+namespace fl {
+
+using Optional = std::optional<mx::array>;
+
+static mx::array quantized_matmul(const mx::array& x, const fl_quantized& w, bool transpose, mx::StreamOrDevice s) {
+  return mx::quantized_matmul(x, get(w.w), get(w.scales), maybe(w.biases), transpose, w.group_size, w.bits, w.mode, s);
+}
 
 // Versions of MLX differ by optional parameters in the middle of a list; a template calls the form that is there.
-namespace {
 
 template <typename A>
 mx::array gather_qmm(
-    const A& x, const A& w, const A& scales, fl_array biases, fl_array lhs, fl_array rhs, bool transpose, const fl_quant& q,
-    bool sorted) {
-  std::optional<A> none;
-  std::string mode = q.mode;
-  if constexpr (requires {
-                  mx::gather_qmm(x, w, scales, none, none, none, true, q.bits, q.bits, mode, none, true, stream());
-                }) {
-    return mx::gather_qmm(
-        x, w, scales, maybe(biases), maybe(lhs), maybe(rhs), transpose, q.group_size, q.bits, mode, none, sorted, stream());
+    const A& x, const fl_quantized& w, const Optional& lhs, const Optional& rhs, bool transpose, bool sorted,
+    mx::StreamOrDevice s) {
+  std::optional<A> none, biases = maybe(w.biases);
+  const A &codes = get(w.w), &scales = get(w.scales);
+  std::string mode = w.mode;
+  int group = w.group_size;
+  if constexpr (requires { mx::gather_qmm(x, codes, scales, none, none, none, true, group, group, mode, none, true, s); }) {
+    return mx::gather_qmm(x, codes, scales, biases, lhs, rhs, transpose, group, w.bits, mode, none, sorted, s);
   } else {
-    return mx::gather_qmm(
-        x, w, scales, maybe(biases), maybe(lhs), maybe(rhs), transpose, q.group_size, q.bits, mode, sorted, stream());
+    return mx::gather_qmm(x, codes, scales, biases, lhs, rhs, transpose, group, w.bits, mode, sorted, s);
   }
 }
 
 template <typename A>
-mx::array dequantize(const A& w, const A& scales, fl_array biases, const fl_quant& q) {
-  std::optional<A> none;
+mx::array dequantize(const A& codes, const fl_quantized& w, mx::StreamOrDevice s) {
+  std::optional<A> none, biases = maybe(w.biases);
   std::optional<mx::Dtype> kept;
-  std::string mode = q.mode;
-  if constexpr (requires { mx::dequantize(w, scales, none, q.bits, q.bits, mode, none, kept, stream()); }) {
-    return mx::dequantize(w, scales, maybe(biases), q.group_size, q.bits, mode, none, kept, stream());
+  const A& scales = get(w.scales);
+  std::string mode = w.mode;
+  int group = w.group_size;
+  if constexpr (requires { mx::dequantize(codes, scales, none, group, group, mode, none, kept, s); }) {
+    return mx::dequantize(codes, scales, biases, group, w.bits, mode, none, kept, s);
   } else {
-    return mx::dequantize(w, scales, maybe(biases), q.group_size, q.bits, mode, kept, stream());
+    return mx::dequantize(codes, scales, biases, group, w.bits, mode, kept, s);
   }
+}
+
+static mx::array dequantize(const fl_quantized& w, mx::StreamOrDevice s) {
+  return dequantize(get(w.w), w, s);
 }
 
 template <typename A>
-mx::array attention(const A& q, const A& k, const A& v, float scale, const std::string& mode, fl_array mask) {
+mx::array attention(
+    const A& q, const A& k, const A& v, float scale, const std::string& mode, const Optional& mask, mx::StreamOrDevice s) {
   std::optional<A> none;
-  if constexpr (requires { mx::fast::scaled_dot_product_attention(q, k, v, scale, mode, none, none, false, stream()); }) {
-    return mx::fast::scaled_dot_product_attention(q, k, v, scale, mode, maybe(mask), none, false, stream());
+  if constexpr (requires { mx::fast::scaled_dot_product_attention(q, k, v, scale, mode, none, none, false, s); }) {
+    return mx::fast::scaled_dot_product_attention(q, k, v, scale, mode, mask, none, false, s);
   } else {
-    return mx::fast::scaled_dot_product_attention(q, k, v, scale, mode, maybe(mask), none, stream());
+    return mx::fast::scaled_dot_product_attention(q, k, v, scale, mode, mask, none, s);
   }
 }
 
-} // namespace
-
-int fl_addmm(fl_array c, fl_array a, fl_array b, float alpha, float beta, fl_array* out) {
-  return make(out, [&] { return mx::addmm(get(c), get(a), get(b), alpha, beta, stream()); });
+static mx::array conv(
+    const mx::array& x, const mx::array& w, const fl_conv_axes& axes, int groups, bool flip, mx::StreamOrDevice s) {
+  return mx::conv_general(
+      x, w, ints_of(axes.stride), ints_of(axes.pad_low), ints_of(axes.pad_high), ints_of(axes.kernel_dilation),
+      ints_of(axes.input_dilation), groups, flip, s);
 }
 
-int fl_gather_mm(fl_array a, fl_array b, fl_array lhs, fl_array rhs, int sorted, fl_array* out) {
-  return make(out, [&] { return mx::gather_mm(get(a), get(b), maybe(lhs), maybe(rhs), sorted != 0, stream()); });
+static mx::array rope(
+    const mx::array& x, int dims, bool traditional, float base, float scale, const mx::array& offset, const Optional& freqs,
+    mx::StreamOrDevice s) {
+  auto theta = freqs ? std::nullopt : std::optional<float>(base);
+  return mx::fast::rope(x, dims, traditional, theta, scale, offset, freqs, s);
 }
 
-int fl_quantized_matmul(
-    fl_array x, fl_array w, fl_array scales, fl_array biases, int transpose, fl_quant q, fl_array* out) {
-  return make(out, [&] {
-    return mx::quantized_matmul(
-        get(x), get(w), get(scales), maybe(biases), transpose != 0, q.group_size, q.bits, q.mode, stream());
-  });
-}
+} // namespace fl
 
-int fl_gather_qmm(
-    fl_array x, fl_array w, fl_array scales, fl_array biases, fl_array lhs, fl_array rhs, int transpose, fl_quant q,
-    int sorted, fl_array* out) {
-  return make(out, [&] { return gather_qmm(get(x), get(w), get(scales), biases, lhs, rhs, transpose != 0, q, sorted != 0); });
-}
-
-int fl_dequantize(fl_array w, fl_array scales, fl_array biases, fl_quant q, fl_array* out) {
-  return make(out, [&] { return dequantize(get(w), get(scales), biases, q); });
-}
-
-int fl_conv(
-    fl_array x, fl_array w, fl_ints stride, fl_ints pad_low, fl_ints pad_high, fl_ints kernel_dilation, fl_ints input_dilation,
-    int groups, int flip, fl_array* out) {
-  return make(out, [&] {
-    return mx::conv_general(
-        get(x), get(w), ints_of(stride), ints_of(pad_low), ints_of(pad_high), ints_of(kernel_dilation), ints_of(input_dilation),
-        groups, flip != 0, stream());
-  });
-}
-
-int fl_norm(Norm op, fl_array x, fl_array weight, fl_array bias, float eps, fl_array* out) {
-  return make(out, [&]() -> mx::array {
-    switch (op) {
-      case Norm::Rms: return mx::fast::rms_norm(get(x), maybe(weight), eps, stream());
-      case Norm::Layer: return mx::fast::layer_norm(get(x), maybe(weight), maybe(bias), eps, stream());
-    }
-    throw std::invalid_argument("norm is unknown");
-  });
-}
-
-int fl_rope(fl_array x, int dims, int traditional, float base, float scale, fl_array offset, fl_array freqs, fl_array* out) {
-  return make(out, [&] {
-    auto theta = freqs ? std::nullopt : std::optional<float>(base);
-    return mx::fast::rope(get(x), dims, traditional != 0, theta, scale, get(offset), maybe(freqs), stream());
-  });
-}
-
-int fl_attention(fl_array q, fl_array k, fl_array v, float scale, const char* mode, fl_array mask, fl_array* out) {
-  return make(out, [&] { return attention(get(q), get(k), get(v), scale, mode, mask); });
-}
+using namespace fl;
 
 namespace {
 

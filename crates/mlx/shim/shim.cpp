@@ -3,4 +3,4 @@
 #include "eval.cpp"
 #include "math.cpp"
 #include "neural.cpp"
-#include "shape.cpp"
+#include "operations.cpp"

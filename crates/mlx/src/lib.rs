@@ -36,7 +36,7 @@ use std::{ffi::c_int, fmt, str::FromStr};
 pub use engine::{MemoryUse, MlxEngine, Options};
 pub use error::Error;
 pub use locate::{Install, Search};
-pub use shim::Shim;
+pub use shim::{Shim, shim_sources};
 
 /// Where MLX computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]

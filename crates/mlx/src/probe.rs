@@ -2,7 +2,7 @@
 
 use flambeau_tensor::{DType, Tensor};
 
-use crate::ffi::{Api, Array, Binary, Failure, QuantLayout, Result};
+use crate::ffi::{Api, Array, Binary, Failure, QuantLayout, QuantizedMatrix, Result};
 
 /// Whether MLX computes at all.
 ///
@@ -44,8 +44,9 @@ fn agrees(api: Api, layout: QuantLayout, one: u8) -> Result<bool> {
     let scales = Array::full(api, &[rows, columns / layout.group_size as usize], one.into(), DType::U8)?;
     let x: Vec<f32> = (0..2 * columns).map(|i| (i % 7) as f32 - 3.0).collect();
     let x = array(api, &x, &[2, columns])?;
-    let direct = x.quantized_matmul([&w, &scales], None, true, layout)?.to_tensor()?;
-    let unpacked = w.dequantize(&scales, None, layout)?.cast(DType::F32)?;
+    let matrix = QuantizedMatrix { w: &w, scales: &scales, biases: None, layout };
+    let direct = x.quantized_matmul(matrix, true)?.to_tensor()?;
+    let unpacked = Array::dequantize(api, matrix)?.cast(DType::F32)?;
     let product = x.binary(Binary::Matmul, &unpacked.transpose(&[1, 0])?)?.to_tensor()?;
     let (Ok(a), Ok(b)) = (direct.as_slice::<f32>(), product.as_slice::<f32>()) else { return Ok(false) };
     Ok(a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-3 * b.abs().max(1.0)))

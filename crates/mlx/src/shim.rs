@@ -10,17 +10,22 @@ use sha2::{Digest, Sha256};
 
 use crate::{Error, Install, ffi};
 
-/// The shim's files as they are; the last one includes the others.
-const SOURCES: [(&str, &str); 8] = [
+/// The shim's files that lie in this crate; the last one includes the others.
+const SOURCES: [(&str, &str); 7] = [
     ("flambeau_mlx.h", include_str!("../shim/flambeau_mlx.h")),
     ("common.h", include_str!("../shim/common.h")),
     ("core.cpp", include_str!("../shim/core.cpp")),
     ("eval.cpp", include_str!("../shim/eval.cpp")),
     ("math.cpp", include_str!("../shim/math.cpp")),
-    ("shape.cpp", include_str!("../shim/shape.cpp")),
     ("neural.cpp", include_str!("../shim/neural.cpp")),
     ("shim.cpp", include_str!("../shim/shim.cpp")),
 ];
+
+/// Names and texts of the shim's files, those included that are written from Rust's tables. `shim.cpp` is what to compile.
+pub fn shim_sources() -> Vec<(&'static str, String)> {
+    let committed = SOURCES.iter().map(|&(name, text)| (name, text.to_owned()));
+    committed.chain(ffi::written_sources()).collect()
+}
 
 /// What the compiler is told besides paths. A code that the shim leaves out is an error.
 const FLAGS: [&str; 6] = ["-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Werror=switch"];
@@ -43,7 +48,7 @@ impl Shim {
     /// Where the compiled shim is or will be: its name states the version of MLX and the digest of source, flags and library.
     pub fn path(&self) -> PathBuf {
         let mut hash = Sha256::new();
-        for (name, text) in SOURCES.iter().chain([&("codes.h", ffi::header().as_str())]) {
+        for (name, text) in shim_sources() {
             hash.update(name);
             hash.update(text);
         }
@@ -74,7 +79,7 @@ impl Shim {
         };
         fs::create_dir_all(&self.cache).map_err(io(&self.cache))?;
         let folder = tempfile::tempdir_in(&self.cache).map_err(io(&self.cache))?;
-        for (name, text) in SOURCES.iter().chain([&("codes.h", ffi::header().as_str())]) {
+        for (name, text) in shim_sources() {
             let file = folder.path().join(name);
             fs::write(&file, text).map_err(io(&file))?;
         }

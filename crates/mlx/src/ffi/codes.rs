@@ -116,18 +116,6 @@ codes! {
 
     Order { Sort, Argsort }
 
-    /// Other views of an array, given a list of sizes or axes.
-    Reform { Reshape, Transpose, BroadcastTo, ExpandDims, Squeeze, Tile }
-
-    Join { Concatenate, Stack }
-
-    Triangle { Tril, Triu }
-
-    /// Reading and adding along one axis.
-    Indexing { Take, TakeAlongAxis, ScatterAdd }
-
-    Norm { Rms, Layer }
-
     /// What a kernel's template argument is.
     TemplateKind { Int, Bool, DType }
 

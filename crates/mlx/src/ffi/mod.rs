@@ -15,7 +15,8 @@ mod array;
 mod closure;
 mod codes;
 mod kernel;
-mod ops;
+mod operations;
+mod parameter;
 mod table;
 
 use std::{
@@ -29,11 +30,16 @@ use self::table::{Raw, Table};
 pub(crate) use self::{
     array::Array,
     closure::Closure,
-    codes::{ArgReduce, Binary, Memory, Order, Reduce, Unary, header},
+    codes::{ArgReduce, Binary, Memory, Order, Reduce, Unary},
     kernel::{Kernel, KernelText, Launch, Template},
-    ops::{Axes, ConvAxis, QuantLayout},
+    parameter::{Axes, ConvAxis, QuantLayout, QuantizedMatrix},
 };
 use crate::{Device, Error};
+
+/// The shim's files that are written from tables here.
+pub(crate) fn written_sources() -> [(&'static str, String); 2] {
+    [("codes.h", codes::header()), ("operations.cpp", operations::definitions())]
+}
 
 /// Whether the message is that an allocator of MLX's, CUDA's or C++'s has failed, or the shim's that there is no room for a step.
 fn is_of_memory(message: &str) -> bool {
@@ -60,11 +66,11 @@ impl fmt::Debug for Api {
 
 /// Calls an entry of the table and turns its status into a result.
 macro_rules! call {
-    ($api:expr, $entry:ident($($arg:expr),* $(,)?)) => {{
+    ($api:expr, $($entry:ident).+($($arg:expr),* $(,)?)) => {{
         let api: $crate::ffi::Api = $api;
         // SAFETY: the table holds the entry's own signature. Lists and strings are borrowed until the statement ends, handles belong to
         // values that are borrowed as long, and the entry writes only through the `*mut` arguments, which point to locals of the caller.
-        let status = unsafe { (api.0.$entry)($($arg),*) };
+        let status = unsafe { (api.0.$($entry).+)($($arg),*) };
         api.status(status)
     }};
 }

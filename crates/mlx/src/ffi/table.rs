@@ -1,13 +1,16 @@
-//! The entries of the shim, as `shim/flambeau_mlx.h` declares them.
+//! The entries of the shim: those that `shim/flambeau_mlx.h` declares, and the [`Operations`].
 
 use std::ffi::{c_char, c_int, c_void};
 
 use libloading::Library;
 
-use super::codes::{ArgReduce, Binary, Indexing, Join, Memory, Norm, Order, Reduce, Reform, TemplateKind, Triangle, Unary};
+use super::{
+    codes::{Memory, TemplateKind},
+    operations::Operations,
+};
 
 /// An array that the shim owns.
-pub(super) type Raw = *mut c_void;
+pub(crate) type Raw = *mut c_void;
 
 /// Gives a context back.
 pub(super) type Release = unsafe extern "C" fn(*mut c_void);
@@ -18,7 +21,7 @@ pub(super) type Traced = unsafe extern "C" fn(*mut c_void, *const Raw, usize, *m
 /// A list of integers that lives as long as its slice.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(super) struct Ints {
+pub(crate) struct Ints {
     data: *const i64,
     len: usize,
 }
@@ -32,7 +35,7 @@ impl From<&[i64]> for Ints {
 /// A list of borrowed arrays that lives as long as its slice.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(super) struct Arrays {
+pub(crate) struct Arrays {
     data: *const Raw,
     len: usize,
 }
@@ -45,10 +48,23 @@ impl From<&[Raw]> for Arrays {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(super) struct Quant {
+pub(crate) struct Quantized {
+    pub(super) w: Raw,
+    pub(super) scales: Raw,
+    pub(super) biases: Raw,
     pub(super) group_size: i32,
     pub(super) bits: i32,
     pub(super) mode: *const c_char,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct ConvAxes {
+    pub(super) stride: Ints,
+    pub(super) pad_low: Ints,
+    pub(super) pad_high: Ints,
+    pub(super) kernel_dilation: Ints,
+    pub(super) input_dilation: Ints,
 }
 
 #[repr(C)]
@@ -87,6 +103,7 @@ macro_rules! table {
         /// Pointers to the entries, and the library that holds them.
         pub(super) struct Table {
             $(pub(super) $name: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
+            pub(super) operations: Operations,
             _library: Library,
         }
 
@@ -100,6 +117,8 @@ macro_rules! table {
                     // SAFETY: the library is the shim, as `Api::load` has it, and each entry has the type that the header
                     // declares for it; `_library` keeps the code loaded as long as the pointers.
                     $($name: *unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) }?,)*
+                    // SAFETY: the caller's library is the shim, which is built from the operations' definitions too.
+                    operations: unsafe { Operations::new(&library) }?,
                     _library: library,
                 })
             }
@@ -128,45 +147,6 @@ table! {
     fn fl_closure_call(Raw, Arrays, *mut Raw) -> c_int;
     fn fl_closure_free(Raw);
 
-    fn fl_unary(Unary, Raw, *mut Raw) -> c_int;
-    fn fl_binary(Binary, Raw, Raw, *mut Raw) -> c_int;
-    fn fl_where(Raw, Raw, Raw, *mut Raw) -> c_int;
-    fn fl_round(Raw, c_int, *mut Raw) -> c_int;
-    fn fl_astype(Raw, c_int, *mut Raw) -> c_int;
-    fn fl_view(Raw, c_int, *mut Raw) -> c_int;
-    fn fl_reduce(Reduce, Raw, Ints, c_int, c_int, *mut Raw) -> c_int;
-    fn fl_arg_reduce(ArgReduce, Raw, c_int, c_int, *mut Raw) -> c_int;
-    fn fl_order(Order, Raw, c_int, *mut Raw) -> c_int;
-    fn fl_cumsum(Raw, c_int, c_int, c_int, *mut Raw) -> c_int;
-    fn fl_softmax(Raw, c_int, c_int, *mut Raw) -> c_int;
-
-    fn fl_full(Ints, f64, c_int, *mut Raw) -> c_int;
-    fn fl_arange(f64, f64, f64, c_int, *mut Raw) -> c_int;
-    fn fl_random_bits(Ints, c_int, Raw, *mut Raw) -> c_int;
-    fn fl_reform(Reform, Raw, Ints, *mut Raw) -> c_int;
-    fn fl_as_strided(Raw, Ints, Ints, u64, *mut Raw) -> c_int;
-    fn fl_slice(Raw, Ints, Ints, Ints, *mut Raw) -> c_int;
-    fn fl_slice_update(Raw, Raw, Ints, Ints, Ints, *mut Raw) -> c_int;
-    fn fl_slice_at(Raw, Raw, Ints, Ints, *mut Raw) -> c_int;
-    fn fl_slice_update_at(Raw, Raw, Raw, Ints, *mut Raw) -> c_int;
-    fn fl_join(Join, Arrays, c_int, *mut Raw) -> c_int;
-    fn fl_pad(Raw, Ints, Ints, Raw, *const c_char, *mut Raw) -> c_int;
-    fn fl_repeat(Raw, c_int, c_int, *mut Raw) -> c_int;
-    fn fl_triangle(Triangle, Raw, c_int, *mut Raw) -> c_int;
-    fn fl_roll(Raw, c_int, c_int, *mut Raw) -> c_int;
-    fn fl_along_axis(Indexing, Raw, Raw, Raw, c_int, *mut Raw) -> c_int;
-    fn fl_gather(Raw, Arrays, Ints, Ints, *mut Raw) -> c_int;
-    fn fl_scatter(Raw, Arrays, Raw, Ints, *mut Raw) -> c_int;
-
-    fn fl_addmm(Raw, Raw, Raw, f32, f32, *mut Raw) -> c_int;
-    fn fl_gather_mm(Raw, Raw, Raw, Raw, c_int, *mut Raw) -> c_int;
-    fn fl_quantized_matmul(Raw, Raw, Raw, Raw, c_int, Quant, *mut Raw) -> c_int;
-    fn fl_gather_qmm(Raw, Raw, Raw, Raw, Raw, Raw, c_int, Quant, c_int, *mut Raw) -> c_int;
-    fn fl_dequantize(Raw, Raw, Raw, Quant, *mut Raw) -> c_int;
-    fn fl_conv(Raw, Raw, Ints, Ints, Ints, Ints, Ints, c_int, c_int, *mut Raw) -> c_int;
-    fn fl_norm(Norm, Raw, Raw, Raw, f32, *mut Raw) -> c_int;
-    fn fl_rope(Raw, c_int, c_int, f32, f32, Raw, Raw, *mut Raw) -> c_int;
-    fn fl_attention(Raw, Raw, Raw, f32, *const c_char, Raw, *mut Raw) -> c_int;
     fn fl_kernel_new(*const KernelText, *mut Raw) -> c_int;
     fn fl_kernel_call(Raw, Arrays, *const Launch, *mut Raw) -> c_int;
     fn fl_kernel_free(Raw);

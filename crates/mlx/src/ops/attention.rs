@@ -26,8 +26,8 @@ enum Visible<'a> {
 fn attend(cx: &Cx<'_>, q: &Array, [k, v]: [&Array; 2], scale: f32, visible: &Visible<'_>, counts: [usize; 2]) -> Result<Array> {
     let [queries, keys] = counts;
     match visible {
-        Visible::All => Ok(q.attention([k, v], scale, "", None)?),
-        Visible::Causal if queries <= keys => Ok(q.attention([k, v], scale, "causal", None)?),
+        Visible::All => Ok(q.attention(k, v, scale, "", None)?),
+        Visible::Causal if queries <= keys => Ok(q.attention(k, v, scale, "causal", None)?),
         Visible::Causal => {
             let ones = Array::full(cx.api(), &[queries, keys], 1.0, DType::Bool)?;
             let mask = ones.tril(keys as i32 - queries as i32)?;
@@ -38,13 +38,13 @@ fn attend(cx: &Cx<'_>, q: &Array, [k, v]: [&Array; 2], scale: f32, visible: &Vis
     }
 }
 
-fn masked(cx: &Cx<'_>, q: &Array, kv: [&Array; 2], scale: f32, mask: &Array, is_bool: bool) -> Result<Array> {
+fn masked(cx: &Cx<'_>, q: &Array, [k, v]: [&Array; 2], scale: f32, mask: &Array, is_bool: bool) -> Result<Array> {
     let (dtype, shape) = mask.spec()?;
     // Masks broadcast from the left.
     let mut full = vec![1; 4usize.saturating_sub(shape.len())];
     full.extend_from_slice(&shape);
     let mask = mask.reshape(&full)?;
-    let y = q.attention(kv, scale, "array", Some(&mask))?;
+    let y = q.attention(k, v, scale, "array", Some(&mask))?;
     let seen = if is_bool { mask } else { mask.binary(Binary::Greater, &cx.scalar(f64::NEG_INFINITY, dtype)?)? };
     let sees = seen.reduce(Reduce::Any, &[3], true, 0)?;
     let zero = y.binary(Binary::Multiply, &cx.scalar(0.0, y.spec()?.0)?)?;
@@ -65,7 +65,7 @@ impl Eval for ir::Sdpa {
         };
         let counts = [spec.shape[2], cx.peek(self.k.0)?.shape[2]];
         if let Some(mask) = open_mask(cx, self)? {
-            let y = q.attention([&k, &v], self.scale, "array", Some(&mask))?;
+            let y = q.attention(&k, &v, self.scale, "array", Some(&mask))?;
             return cx.put(self.out, y);
         }
         let y = if spec.shape.contains(&0) || counts[1] == 0 {

@@ -130,11 +130,11 @@ impl Eval for ir::Round {
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let x = cx.get(self.x)?;
         let y = if self.decimals == 0 {
-            if x.dtype.is_float() { x.array.round()? } else { x.array }
+            if x.dtype.is_float() { x.array.round(0)? } else { x.array }
         } else if x.dtype.is_float() || self.decimals < 0 {
             let scale = 10f32.powi(self.decimals);
             let wide = cast(&x, DType::F32)?.binary(Binary::Multiply, &cx.scalar(scale.into(), DType::F32)?)?;
-            wide.round()?.binary(Binary::Multiply, &cx.scalar((1.0 / scale).into(), DType::F32)?)?
+            wide.round(0)?.binary(Binary::Multiply, &cx.scalar((1.0 / scale).into(), DType::F32)?)?
         } else {
             x.array
         };

@@ -56,7 +56,7 @@ impl Eval for ir::Rope {
             }
         };
         let freqs = cx.get_opt_as(self.freqs, DType::F32)?;
-        let y = x.rope(self.dims, self.traditional, [self.base, self.scale], &offset, freqs.as_ref())?;
+        let y = x.rope(self.dims, self.traditional, self.base, self.scale, &offset, freqs.as_ref())?;
         cx.put(self.out, y)
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     cx::Cx,
     error::Result,
     eval::Eval,
-    ffi::{Array, Binary, QuantLayout},
+    ffi::{Array, Binary, QuantLayout, QuantizedMatrix},
 };
 
 /// The nvfp4 global scale counts in units of the largest product of a code and a scale.
@@ -45,8 +45,12 @@ impl Packed {
         Ok(Packed { layout, w: cx.get(w)?.array, scales, biases: cx.get_opt_as(biases, dtype)?, multiplies })
     }
 
+    fn matrix(&self) -> QuantizedMatrix<'_> {
+        QuantizedMatrix { w: &self.w, scales: &self.scales, biases: self.biases.as_ref(), layout: self.layout }
+    }
+
     fn unpack(&self) -> Result<Array> {
-        Ok(self.w.dequantize(&self.scales, self.biases.as_ref(), self.layout)?)
+        Ok(Array::dequantize(self.w.api(), self.matrix())?)
     }
 }
 
@@ -91,8 +95,8 @@ impl Eval for ir::QuantizedMatmul {
         let rows: usize = x_shape[..x_shape.len().saturating_sub(1)].iter().product();
         let y = if packed.multiplies && !(cx.is_cuda() && rows >= ROWS_TO_UNPACK) {
             // A vector counts as one row, which the result lacks.
-            let x = if cx.peek(self.x.0)?.rank() == 1 { x.expand_dims(0)? } else { x };
-            let y = x.quantized_matmul([&packed.w, &packed.scales], packed.biases.as_ref(), self.transpose, packed.layout)?;
+            let x = if cx.peek(self.x.0)?.rank() == 1 { x.expand_dims(&[0])? } else { x };
+            let y = x.quantized_matmul(packed.matrix(), self.transpose)?;
             y.reshape(&spec.shape)?
         } else {
             let (x, w) = unpacked(&x, &packed, self.transpose, through)?;
@@ -113,10 +117,9 @@ impl Eval for ir::GatherQmm {
         let sorted = is_sorted(cx, self.sorted_indices, self.sorted_indices_flag, self.rhs_indices)?;
         let plain = lhs.is_none() && rhs.is_none();
         let y = if plain && packed.multiplies {
-            x.quantized_matmul([&packed.w, &packed.scales], packed.biases.as_ref(), self.transpose, packed.layout)?
+            x.quantized_matmul(packed.matrix(), self.transpose)?
         } else if packed.multiplies {
-            let (lists, flags) = ([lhs.as_ref(), rhs.as_ref()], (self.transpose, sorted));
-            x.gather_qmm([&packed.w, &packed.scales], packed.biases.as_ref(), lists, flags, packed.layout)?
+            x.gather_qmm(packed.matrix(), lhs.as_ref(), rhs.as_ref(), self.transpose, sorted)?
         } else {
             let (x, w) = unpacked(&x, &packed, self.transpose, through)?;
             if plain { x.binary(Binary::Matmul, &w)? } else { x.gather_mm(&w, lhs.as_ref(), rhs.as_ref(), sorted)? }

@@ -74,7 +74,7 @@ impl Eval for ir::IndexCopy {
         let indices = safe_indices(cx, &indices, spec.shape[axis])?.cast(DType::I32)?;
         let rank = spec.shape.len() as i64;
         let perm: crate::ffi::Axes = std::iter::once(axis as i64).chain((0..rank).filter(|&i| i != axis as i64)).collect();
-        let rows = update.transpose(&perm)?.expand_dims(axis as i64 + 1)?;
+        let rows = update.transpose(&perm)?.expand_dims(&[axis as i64 + 1])?;
         let y = dst.array.scatter(&[indices], &rows, &[axis as i64])?;
         cx.put(self.out, y)
     }
