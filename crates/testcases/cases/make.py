@@ -23,7 +23,7 @@ from modules.common import CASES  # noqa: E402
 
 FAMILIES = {
     "elementwise": "unary.exp.f32 unary.clamp.i64 unary.isfinite.f16 unary.sigmoid.bf16 act.mish.f32 act.hardswish.bf16 "
-    "dtype.add.f16.i64 dtype.remainder.i32.neg dtype.cast.f32.i64",
+    "dtype.add.f16.i64 dtype.remainder.i32.neg dtype.cast.f32.i64 erfinv.f32",
     "reduce": "unary.sum.bool unary.mean.bf16 unary.argmax.i64 unary.logsumexp.f32 unary.var.f16 unary.cumsum.i32 io.zero_mean",
     "shape": "unary.flip.bool unary.pad.f16 unary.repeat.u8 io.views_of_one",
     "index": "index.bcast_split put.split scatter.reduce gather.small masked.scatter embedding.padding bool_index_sum",

@@ -141,3 +141,6 @@ def dtypes():
         except Exception:
             continue
         case(f"unary.{name}.{dtype}", fn, a)
+    ends = torch.tensor([1, -1, 2, 1 - 2**-20, 2**-20, float("nan")])
+    case("erfinv.f32", torch.erfinv, torch.cat([torch.linspace(-0.999, 0.999, 41), ends]))
+    case("erfinv.bf16", torch.special.erfinv, torch.linspace(-1, 1, 41, dtype=torch.bfloat16))

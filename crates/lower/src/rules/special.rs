@@ -140,6 +140,62 @@ fn ndtr(cx: &mut Lower, call: &Call) -> Items {
     one(ops::mul_number(cx, grown, 0.5)?)
 }
 
+/// The highest power first, in `w = -ln(1 - x²) - 2.5` for `w < 2.5` and in `w = √(-ln(1 - x²)) - 3` above (Giles, "Approximating the
+/// erfinv function", 2010: 7 units in the last place of f32).
+const ERFINV_CENTER: [f64; 9] = [
+    2.810_226_36e-8,
+    3.432_739_39e-7,
+    -3.523_387_7e-6,
+    -4.391_506_54e-6,
+    2.185_808_7e-4,
+    -1.253_725_03e-3,
+    -4.177_681_64e-3,
+    0.246_640_727,
+    1.501_409_41,
+];
+const ERFINV_TAIL: [f64; 9] = [
+    -2.002_142_57e-4,
+    1.009_505_58e-4,
+    1.349_343_22e-3,
+    -3.673_428_44e-3,
+    5.739_507_73e-3,
+    -7.622_461_3e-3,
+    9.438_870_47e-3,
+    1.001_674_06,
+    2.832_976_82,
+];
+
+/// Horner's rule, the highest power first.
+fn polynomial(cx: &mut Lower, x: Tid, coefficients: &[f64]) -> Emitted {
+    let mut y = ops::number_like(cx, x, coefficients[0])?;
+    for &c in &coefficients[1..] {
+        let product = ops::mul(cx, y, x)?;
+        y = ops::add_number(cx, product, c)?;
+    }
+    Ok(y)
+}
+
+/// The inverse of the error function: infinite at 1 and -1, NaN beyond them.
+fn erfinv(cx: &mut Lower, call: &Call) -> Items {
+    let x = cx.operand(call, "self", DType::F32)?;
+    // Near 1 and -1, the product keeps digits that the square would lose.
+    let (below, above) = (ops::number_minus(cx, 1.0, x)?, ops::add_number(cx, x, 1.0)?);
+    let product = ops::mul(cx, below, above)?;
+    let log = ops::log(cx, product)?;
+    let distance = ops::neg(cx, log)?;
+    let shifted = ops::add_number(cx, distance, -2.5)?;
+    let center = polynomial(cx, shifted, &ERFINV_CENTER)?;
+    let root = ops::sqrt(cx, distance)?;
+    let shifted = ops::add_number(cx, root, -3.0)?;
+    let tail = polynomial(cx, shifted, &ERFINV_TAIL)?;
+    let (limit, end) = (ops::number_like(cx, x, 5.0)?, ops::number_like(cx, x, f64::INFINITY)?);
+    let is_center = ops::lt(cx, distance, limit)?;
+    let slope = ops::select(cx, is_center, center, tail)?;
+    let is_end = ops::eq(cx, distance, end)?;
+    let slope = ops::select(cx, is_end, end, slope)?;
+    one(ops::mul(cx, x, slope)?)
+}
+
 /// The entries but the last and the entries but the first of an axis.
 fn neighbours(cx: &mut Lower, t: Tid, axis: usize) -> Result<[Tid; 2], Refuse> {
     let n = cx.spec(t).dims[axis].clone();
@@ -250,6 +306,7 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.copysign.Tensor", copysign),
     row("aten.cumulative_trapezoid.dx", cumulative_trapezoid),
     row("aten.cumulative_trapezoid.x", cumulative_trapezoid),
+    row("aten.erfinv.default", erfinv),
     row("aten.float_power.Scalar", float_power),
     row("aten.float_power.Tensor_Scalar", float_power),
     row("aten.float_power.Tensor_Tensor", float_power),
@@ -265,6 +322,7 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.ldexp.Tensor", ldexp),
     row("aten.signbit.default", signbit),
     row("aten.special_entr.default", entr),
+    row("aten.special_erfinv.default", erfinv),
     row("aten.special_ndtr.default", ndtr),
     row("aten.trapezoid.dx", trapezoid),
     row("aten.trapezoid.x", trapezoid),
