@@ -29,7 +29,7 @@ FAMILIES = {
     "index": "index.bcast_split put.split scatter.reduce gather.small masked.scatter embedding.padding bool_index_sum",
     "linalg": "einsum.6 einsum.3.bf16 unary.addmm.bf16",
     "conv": "conv.32112 convt.21122 conv.pad.reflect conv.1d_unbatched pool.max.32110 pool.avg.32110None resize.bilinear.f16",
-    "norm": "model.norms model.bn1d dyn.layer.rms.bf16",
+    "norm": "model.norms model.bn1d dyn.layer.rms.bf16 renorm.f16",
     "attention": "sdpa.gqa.f32 sdpa.bool_rows.bf16 mha.padding.f16 dyn.layer.mha.f32",
     "create": "unary.arange.i64 unary.full_like.f16 unary.eye.bool",
     "sort": "unary.sort_desc.bf16 unary.topk.f32 searchsorted",

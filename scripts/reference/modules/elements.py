@@ -143,4 +143,6 @@ def dtypes():
         case(f"unary.{name}.{dtype}", fn, a)
     ends = torch.tensor([1, -1, 2, 1 - 2**-20, 2**-20, float("nan")])
     case("erfinv.f32", torch.erfinv, torch.cat([torch.linspace(-0.999, 0.999, 41), ends]))
+    case("renorm.f16", lambda x: torch.renorm(x, 2, 1, 1.5), randn(4, 3, 5, dtype=torch.float16))
+    case("renorm.inf", lambda x: torch.renorm(x, float("inf"), -2, 1.5), randn(4, 3, 5))
     case("erfinv.bf16", torch.special.erfinv, torch.linspace(-1, 1, 41, dtype=torch.bfloat16))

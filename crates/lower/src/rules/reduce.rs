@@ -216,6 +216,24 @@ fn vector_norm(cx: &mut Lower, call: &Call) -> Items {
     one(norm_of(cx, x, p, &axes, call.bool_or("keepdim", false)?)?)
 }
 
+/// Parts along `dim` whose norm is above `maxnorm` are scaled down to it. As in PyTorch, the norms are of f32, the factors of the
+/// operand's type.
+fn renorm(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let (dtype, rank) = (cx.spec(x).dtype, cx.spec(x).rank());
+    let (axis, limit) = (cx.axis(call, "dim", 0, rank)?, call.float_or("maxnorm", 1.0)?);
+    let wide = cx.cast(x, DType::F32)?;
+    let others: Vec<usize> = (0..rank).filter(|&other| other != axis).collect();
+    let norms = norm_of(cx, wide, call.float_or("p", 2.0)?, &others, true)?;
+    let (unit, most) = (ops::number_like(cx, norms, 1.0)?, ops::number_like(cx, norms, limit)?);
+    let is_above = ops::gt(cx, norms, most)?;
+    let divisor = ops::add_number(cx, norms, 1e-7)?;
+    let factor = ops::div(cx, most, divisor)?;
+    let factor = ops::select(cx, is_above, factor, unit)?;
+    let factor = cx.cast(factor, dtype)?;
+    one(ops::mul(cx, x, factor)?)
+}
+
 fn dist(cx: &mut Lower, call: &Call) -> Items {
     let dtype = call.out(0)?.dtype;
     let (a, b) = (cx.operand(call, "self", dtype)?, cx.operand(call, "other", dtype)?);
@@ -300,6 +318,7 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.norm.ScalarOpt_dim", vector_norm),
     row("aten.norm.ScalarOpt_dim_dtype", vector_norm),
     row("aten.norm.ScalarOpt_dtype", vector_norm),
+    row("aten.renorm.default", renorm),
     row("aten.special_logsumexp.default", logsumexp),
     row("aten.std.default", std),
     row("aten.std_mean.correction", std_mean),
