@@ -95,7 +95,7 @@ crate::for_each_node!(gen_nodes);
 
 /// Any node.
 pub(crate) fn any_node() -> BoxedStrategy<Node> {
-    (1u8..=136).prop_perturb(draw_node).boxed()
+    (1..=Node::ALL.len() as u8).prop_perturb(draw_node).boxed()
 }
 
 fn any_meta() -> impl Strategy<Value = TensorMeta> {

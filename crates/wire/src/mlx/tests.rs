@@ -232,7 +232,9 @@ fn refusals_say_where_and_why() {
         }),
         &["named_slots[0].name", "absent"],
     );
-    check(with_instruction(137, |_| Row::default()), &["instruction_chains[0].instructions[0].op_type", "137", "136"]);
+    let (last, unknown) = (Node::ALL.len(), Node::ALL.len() as u8 + 1);
+    let said = ["instruction_chains[0].instructions[0].op_type", &unknown.to_string(), &last.to_string()];
+    check(with_instruction(unknown, |_| Row::default()), &said);
     check(with_instruction(13, |_| Row::default().set(field(0), 0u32)), &["op.Add.b", "absent"]);
     check(
         with_instruction(46, |_| Row::default().set(field(0), 0u32).set(field(1), 0u32).set(field(2), 44i8)),
