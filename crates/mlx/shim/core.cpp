@@ -173,6 +173,8 @@ int fl_use_device(int is_gpu, int index) {
     // MLX multiplies f32 matrices with 10 bits of mantissa unless it is told otherwise before its first product; PyTorch does not.
     setenv("MLX_ENABLE_TF32", "0", /* overwrite */ 0);
     current = mx::new_stream(device);
+    // MLX keeps compiled functions apart by the thread's default stream. One that appeared later would make it trace them again.
+    mx::default_stream(mx::default_device());
   });
 }
 

@@ -192,15 +192,7 @@ impl Traces {
         };
         let compiled = known.compiled.iter().position(|c| holds(&c.guards, &open));
         let result = match compiled {
-            Some(i) => match known.compiled[i].closure.call(&arrays) {
-                Ok(results) => Ok(results),
-                Err(_) => {
-                    // MLX has lost what it traced, as happens while another thread computes: this run goes node by node, and the
-                    // next one is traced anew.
-                    known.compiled.remove(i);
-                    return None;
-                }
-            },
+            Some(i) => known.compiled[i].closure.call(&arrays).map_err(OpError::from),
             None => match compile(m, inputs, &open, written, &arrays) {
                 Ok((compiled, results)) => {
                     if known.compiled.len() == MAX_TRACES {
