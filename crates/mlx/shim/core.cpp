@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <sstream>
 
 namespace fl {
@@ -256,9 +257,17 @@ int fl_array_data(fl_array a, const void** data, size_t* bytes) {
   });
 }
 
+// Threads of several devices compile in turn: before 0.32.2, MLX has nothing that guards its cache of compiled functions, and before
+// 0.32.1 nothing that guards its stack of traces. A trace may free other compiled functions.
+static std::recursive_mutex& compiling() {
+  static std::recursive_mutex mutex;
+  return mutex;
+}
+
 int fl_compile(fl_function function, void* context, fl_release release, size_t n_out, fl_closure* out) {
   std::shared_ptr<Function> body(new Function{function, context, release, n_out});
   return guard([&] {
+    std::lock_guard turn(compiling());
     std::function<std::vector<mx::array>(const std::vector<mx::array>&)> call = [body](const auto& in) { return (*body)(in); };
     *out = reinterpret_cast<fl_closure>(new Closure{mx::compile(std::move(call))});
   });
@@ -266,6 +275,7 @@ int fl_compile(fl_function function, void* context, fl_release release, size_t n
 
 int fl_closure_call(fl_closure closure, fl_arrays in, fl_array* out) {
   return guard([&] {
+    std::lock_guard turn(compiling());
     auto results = reinterpret_cast<Closure*>(closure)->call(arrays_of(in));
     for (size_t i = 0; i < results.size(); ++i) {
       out[i] = adopt(std::move(results[i]));
@@ -274,5 +284,6 @@ int fl_closure_call(fl_closure closure, fl_arrays in, fl_array* out) {
 }
 
 void fl_closure_free(fl_closure closure) {
+  std::lock_guard turn(compiling());
   delete reinterpret_cast<Closure*>(closure);
 }
