@@ -18,7 +18,7 @@ use std::{
     fmt,
     ops::Range,
     panic::resume_unwind,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     thread::{self, JoinHandle, ThreadId},
 };
 
@@ -28,7 +28,7 @@ mod prefetch;
 mod scratch;
 
 use crate::simd::{Cpu, IsaKind, Kernel};
-use jobs::{Call, JOBS, Jobs, MOST_THREADS, Panic};
+use jobs::{Call, JOBS, Jobs, MOST_THREADS, Panic, lock};
 pub(crate) use parts::Parts;
 use scratch::Arena;
 pub(crate) use scratch::{Scratch, Team};
@@ -60,10 +60,6 @@ impl Drop for Owned<'_> {
     fn drop(&mut self) {
         lock(&self.pool.owners)[self.number] = None;
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Pool {

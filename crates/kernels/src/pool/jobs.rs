@@ -88,7 +88,8 @@ unsafe impl Sync for Jobs {}
 // SAFETY: the pointers in `call` are dereferenced only until `fork_join` returns, whose caller keeps their target alive until then.
 unsafe impl Send for Jobs {}
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Takes a poisoned mutex as well: no panic leaves what the pool's mutexes guard half done.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
