@@ -1,21 +1,12 @@
 //! What the six convolution nodes have in common.
 
+use flambeau_tensor::WindowAxis;
 use smallvec::SmallVec;
 
 use crate::{
     field::{In, Out},
     node::{Conv1D, Conv2D, Conv3D, ConvTranspose1D, ConvTranspose2D, ConvTranspose3D, Node},
 };
-
-/// How a convolution walks one spatial axis.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConvAxis {
-    pub stride: i32,
-    pub padding: i32,
-    pub dilation: i32,
-    /// Of transposed convolutions; 0 otherwise.
-    pub output_padding: i32,
-}
 
 /// A convolution over one to three axes, channels last; weights are `[Co, K.., Ci / groups]`, also for transposed ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +15,7 @@ pub struct Convolution {
     pub w: In,
     pub out: Out,
     /// From the outermost spatial axis on.
-    pub axes: SmallVec<[ConvAxis; 3]>,
+    pub axes: SmallVec<[WindowAxis; 3]>,
     pub groups: i32,
     pub transposed: bool,
 }
@@ -35,11 +26,11 @@ macro_rules! convolutions {
             impl $node {
                 /// The node without its number of axes.
                 pub fn convolution(&self) -> Convolution {
-                    let axes = [$(ConvAxis {
-                        stride: self.$stride,
-                        padding: self.$padding,
-                        dilation: self.$dilation,
-                        output_padding: 0 $(+ self.$output_padding)?,
+                    let axes = [$(WindowAxis {
+                        stride: self.$stride.into(),
+                        padding: self.$padding.into(),
+                        dilation: self.$dilation.into(),
+                        output_padding: 0 $(+ i64::from(self.$output_padding))?,
                     }),*];
                     let axes = axes.into_iter().collect();
                     Convolution { x: self.x, w: self.w, out: self.out, axes, groups: self.groups, transposed: $transposed }
@@ -48,7 +39,7 @@ macro_rules! convolutions {
         )*
 
         impl Convolution {
-            /// The node for this many axes, if there is one.
+            /// The node for this many axes, if there is one and its fields can hold the numbers.
             pub fn node(&self) -> Option<Node> {
                 let (x, w, out, groups) = (self.x, self.w, self.out, self.groups);
                 match (self.transposed, &self.axes[..]) {
@@ -59,10 +50,10 @@ macro_rules! convolutions {
                             out,
                             groups,
                             $(
-                                $padding: $stride.padding,
-                                $dilation: $stride.dilation,
-                                $($output_padding: $stride.output_padding,)?
-                                $stride: $stride.stride,
+                                $padding: $stride.padding.try_into().ok()?,
+                                $dilation: $stride.dilation.try_into().ok()?,
+                                $($output_padding: $stride.output_padding.try_into().ok()?,)?
+                                $stride: $stride.stride.try_into().ok()?,
                             )*
                         }.into()),
                     )*
@@ -94,7 +85,7 @@ mod tests {
     #[test]
     fn nodes_come_back_from_what_they_have_in_common() {
         for (n, transposed) in [(1, false), (2, false), (3, false), (1, true), (2, true), (3, true)] {
-            let axis = |i: i32| ConvAxis { stride: i, padding: i + 3, dilation: i + 6, output_padding: i * i32::from(transposed) };
+            let axis = |i| WindowAxis { stride: i, padding: i + 3, dilation: i + 6, output_padding: i * i64::from(transposed) };
             let axes = (1..=n).map(axis).collect();
             let made = Convolution { x: In(Tid(1)), w: In(Tid(2)), out: Out(Tid(3)), axes, groups: 4, transposed };
             let back = match made.node().expect("one to three axes") {

@@ -53,7 +53,7 @@ mod testing;
 pub mod text;
 
 pub use check::{CheckError, Checked, Content, check};
-pub use conv::{ConvAxis, Convolution};
+pub use conv::Convolution;
 pub use cost::{Cost, Effect};
 pub use field::{ChainId, Field, Float, In, InOut, InVid, Index, Int, Out, OutVid, QuantMode, Role, SlotRef, Tid, Vid, VidOrTid};
 pub use graph::{Chain, Graph, MetaDim, SlotClass, SlotCounts, TensorMeta};

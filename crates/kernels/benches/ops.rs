@@ -7,7 +7,7 @@ use flambeau_kernels::{
     Float, FloatView, Pool, View, ViewMut,
     attention::{Mask, attention},
     bf16, cast,
-    conv::{Axis, Conv, conv},
+    conv::{Conv, conv},
     elementwise,
     gemm::{Addmm, matmul},
     linear::{Epilogue, Gate, Layer, Weight, layers},
@@ -15,6 +15,7 @@ use flambeau_kernels::{
     norm, order, reduce,
     rope::{Rope, rope},
 };
+use flambeau_tensor::WindowAxis;
 
 /// Seconds a case is repeated for.
 const SPAN: f64 = 0.4;
@@ -183,7 +184,7 @@ struct Convolution {
     name: &'static str,
     x: &'static [usize],
     w: &'static [usize],
-    axis: Axis,
+    axis: WindowAxis,
     groups: usize,
     transposed: bool,
 }
@@ -191,19 +192,19 @@ struct Convolution {
 fn convolution(b: &Bench, c: &Convolution) {
     let spatial = c.x.len() - 2;
     let axes = vec![c.axis; spatial];
+    let spec = Conv { axes: &axes, groups: c.groups, transposed: c.transposed };
     let mut shape = c.x.to_vec();
     for i in 0..spatial {
-        shape[i + 1] = c.axis.output(c.x[i + 1], c.w[i + 1], c.transposed).expect("sizes fit");
+        shape[i + 1] = spec.outputs(i, c.x[i + 1], c.w[i + 1]).expect("sizes fit");
     }
     shape[spatial + 1] = c.w[0];
     let count = |s: &[usize]| s.iter().product::<usize>();
     let (x, w, mut y) = (numbers::<f32>(count(c.x)), numbers::<f32>(count(c.w)), numbers::<f32>(count(&shape)));
-    let spec = Conv { axes: &axes, groups: c.groups, transposed: c.transposed };
     b.time("conv", c.name, |pool| conv(pool, (black_box(&x), c.x), (&w, c.w), &spec, (&mut y, &shape)).expect("sizes fit"));
 }
 
 fn convolutions(b: &Bench) {
-    let axis = |stride, padding| Axis { stride, padding, ..Axis::default() };
+    let axis = |stride, padding| WindowAxis { stride, padding, ..WindowAxis::default() };
     let case = |name, x, w, axis, groups, transposed| Convolution { name, x, w, axis, groups, transposed };
     for c in [
         case("conv1d 80-384 k3 3000", &[1, 3000, 80], &[384, 3, 80], axis(1, 1), 1, false),

@@ -6,53 +6,23 @@
 mod depthwise;
 mod product;
 
+use flambeau_tensor::{Expr, WindowAxis};
+
 use crate::{Error, Float, Pool, error::same};
 
-/// One spatial axis of a convolution.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Axis {
-    /// Steps between outputs (of a transposed convolution: between inputs).
-    pub stride: usize,
-    /// Zeros on both sides (of a transposed convolution: outputs cut off).
-    pub padding: usize,
-    /// Steps between taps.
-    pub dilation: usize,
-    /// Transposed convolution only: outputs added at the end.
-    pub output_padding: usize,
-}
-
-impl Default for Axis {
-    fn default() -> Axis {
-        Axis { stride: 1, padding: 0, dilation: 1, output_padding: 0 }
-    }
-}
-
-impl Axis {
-    /// Size of the output for `input` positions and `taps` taps, or `None` if it would be negative or overflow.
-    pub fn output(self, input: usize, taps: usize, transposed: bool) -> Option<usize> {
-        let reach = taps.checked_sub(1)?.checked_mul(self.dilation)?;
-        let pads = self.padding.checked_mul(2)?;
-        if transposed {
-            let spread = input.checked_sub(1)?.checked_mul(self.stride)?;
-            return spread.checked_add(reach)?.checked_add(self.output_padding)?.checked_add(1)?.checked_sub(pads);
+/// The input position that tap `tap` of output `o` reads, if that is one of the `input` positions.
+fn source(axis: WindowAxis, o: usize, tap: usize, input: usize, transposed: bool) -> Option<usize> {
+    let (o, tap) = (o as i64, tap as i64);
+    let position = if transposed {
+        let shifted = o + axis.padding - tap * axis.dilation;
+        if shifted % axis.stride != 0 {
+            return None;
         }
-        let room = input.checked_add(pads)?.checked_sub(reach.checked_add(1)?)?;
-        Some(room.checked_div(self.stride)? + 1)
-    }
-
-    /// The input position that tap `tap` of output `o` reads.
-    fn source(self, o: usize, tap: usize, input: usize, transposed: bool) -> Option<usize> {
-        let position = if transposed {
-            let shifted = (o + self.padding).checked_sub(tap * self.dilation)?;
-            if !shifted.is_multiple_of(self.stride) {
-                return None;
-            }
-            shifted / self.stride
-        } else {
-            (o * self.stride + tap * self.dilation).checked_sub(self.padding)?
-        };
-        (position < input).then_some(position)
-    }
+        shifted / axis.stride
+    } else {
+        o * axis.stride + tap * axis.dilation - axis.padding
+    };
+    usize::try_from(position).ok().filter(|&position| position < input)
 }
 
 /// A convolution: `x` is `[N, spatial…, C_in]`, `w` is `[C_out, taps…, C_in / groups]` (for both directions), `out` is
@@ -60,7 +30,7 @@ impl Axis {
 #[derive(Clone, Debug)]
 pub struct Conv<'a> {
     /// One entry a spatial axis: one to three.
-    pub axes: &'a [Axis],
+    pub axes: &'a [WindowAxis],
     /// Divides both channel counts.
     pub groups: usize,
     /// Whether `x` is spread by the strides instead of sampled.
@@ -83,6 +53,24 @@ struct Geometry {
 }
 
 impl Conv<'_> {
+    /// Number of outputs along spatial axis `i`, of `input` positions, for a kernel of `taps`.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] if there are none, or the axis has a stride or a dilation below 1.
+    pub fn outputs(&self, i: usize, input: usize, taps: usize) -> Result<usize, Error> {
+        let axis = self.axes[i];
+        let least = axis.stride.min(axis.dilation);
+        if least < 1 {
+            return Err(Error::Parameter { what: "stride or dilation of a convolution", found: least });
+        }
+        let [size, kernel] = [input, taps].map(|n| Expr::Int(n as i64));
+        let outputs = if self.transposed { axis.transposed(&size, &kernel) } else { axis.windows(&size, &kernel) };
+        let found = outputs.as_int().unwrap_or(-1);
+        let is_empty = taps == 0 || if self.transposed { input == 0 } else { found == 0 };
+        let outputs = usize::try_from(found).ok().filter(|_| !is_empty);
+        outputs.ok_or(Error::Parameter { what: "size of a convolution's output", found })
+    }
+
     fn geometry(&self, x: &[usize], w: &[usize], out: &[usize]) -> Result<Geometry, Error> {
         let n = self.axes.len();
         if !(1..=3).contains(&n) {
@@ -109,16 +97,12 @@ impl Conv<'_> {
         same("batch of the output", x[0], out[0])?;
         same("channels of the output", w[0], out[n + 1])?;
         for (i, axis) in self.axes.iter().enumerate() {
-            if axis.stride == 0 || axis.dilation == 0 {
-                return Err(Error::Parameter { what: "stride or dilation of a convolution", found: 0 });
-            }
             let at = 3 - n + i;
-            g.strides[at] = if self.transposed { axis.stride } else { 1 };
+            g.strides[at] = if self.transposed { axis.stride as usize } else { 1 };
             (g.input[at], g.taps[at]) = (x[i + 1], w[i + 1]);
-            let size = axis.output(x[i + 1], w[i + 1], self.transposed);
-            g.output[at] = size.ok_or(Error::Parameter { what: "size of a convolution's output", found: -1 })?;
+            g.output[at] = self.outputs(i, x[i + 1], w[i + 1])?;
             same("a spatial size of the output", g.output[at], out[i + 1])?;
-            let source = |o, t| axis.source(o, t, x[i + 1], self.transposed).unwrap_or(usize::MAX);
+            let source = |o, t| source(*axis, o, t, x[i + 1], self.transposed).unwrap_or(usize::MAX);
             g.sources[at] = (0..g.output[at]).flat_map(|o| (0..w[i + 1]).map(move |t| (o, t))).map(|(o, t)| source(o, t)).collect();
         }
         Ok(g)

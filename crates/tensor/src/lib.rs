@@ -17,6 +17,7 @@ pub mod gguf;
 mod shape;
 mod tensor;
 pub mod tensor_list;
+mod window;
 
 pub use buffer::AlignedBytes;
 pub use bytes::Bytes;
@@ -28,3 +29,4 @@ pub use expr::{Atom, Expr, Symbol};
 pub use half::{bf16, f16};
 pub use shape::{Shape, broadcast, normalize_axis, numel, row_major_strides};
 pub use tensor::{Error, Tensor};
+pub use window::WindowAxis;

@@ -1,11 +1,11 @@
 //! Nodes whose operands must fit each other.
 
 use flambeau_ir::{
-    Addmm, ChainId, ConvAxis, Convolution, Dequantize, Gather, GatherMm, GatherQmm, IdCopy, If, In, Index, IndexCopy, Int,
-    LayerNorm, Neg, Node, NodeKind, Out, QuantMode, QuantizedMatmul, RMSNorm, RandomBits, Rope, ScatterAdd, Sdpa, SliceUpdate,
-    Split, Square, Take, TakeAlongAxis, Tid, VidOrTid,
+    Addmm, ChainId, Convolution, Dequantize, Gather, GatherMm, GatherQmm, IdCopy, If, In, Index, IndexCopy, Int, LayerNorm, Neg,
+    Node, NodeKind, Out, QuantMode, QuantizedMatmul, RMSNorm, RandomBits, Rope, ScatterAdd, Sdpa, SliceUpdate, Split, Square, Take,
+    TakeAlongAxis, Tid, VidOrTid,
 };
-use flambeau_tensor::DType;
+use flambeau_tensor::{DType, WindowAxis};
 
 use crate::Generator;
 
@@ -67,9 +67,9 @@ fn conv_operands(g: &mut Generator, dims: usize, grouped: bool) -> (In, In, i32)
 fn conv(g: &mut Generator, dims: usize, transposed: bool) -> Option<Node> {
     let (x, w, groups) = conv_operands(g, dims, dims < 3);
     let axis = |_| {
-        let [stride, padding, dilation] = [1, 0, 1].map(|from| g.rng.i32(from..from + 2));
-        let output_padding = if transposed && stride > 1 { g.rng.i32(0..2) } else { 0 };
-        ConvAxis { stride, padding, dilation, output_padding }
+        let [stride, padding, dilation] = [1, 0, 1].map(|from| g.rng.i32(from..from + 2)).map(i64::from);
+        let output_padding = if transposed && stride > 1 { g.rng.i32(0..2).into() } else { 0 };
+        WindowAxis { stride, padding, dilation, output_padding }
     };
     let axes = (0..dims).map(axis).collect();
     Convolution { x, w, out: Out(g.out()), axes, groups, transposed }.node()

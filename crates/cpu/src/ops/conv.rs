@@ -1,29 +1,20 @@
 //! Convolutions, channels last.
 
 use flambeau_ir as ir;
-use flambeau_kernels::conv::{Axis, Conv, conv};
-use smallvec::SmallVec;
+use flambeau_kernels::conv::{Conv, conv};
 
 use super::float_dtype;
 use crate::{
-    error::{OpError, Result},
+    error::OpError,
     plan::Planner,
     prepare::{Prepare, Prepared},
 };
 
-/// The axis as kernels take it; the rule has accepted it.
-fn axis(of: &ir::ConvAxis) -> Result<Axis> {
-    let size = |v: i32| usize::try_from(v).map_err(|_| OpError::value("a convolution attribute is negative"));
-    let (stride, padding) = (size(of.stride)?, size(of.padding)?);
-    Ok(Axis { stride, padding, dilation: size(of.dilation)?, output_padding: size(of.output_padding)? })
-}
-
 fn convolve(p: &mut Planner<'_>, node: &ir::Convolution) -> Prepared {
-    let axes = node.axes.iter().map(axis).collect::<Result<SmallVec<[Axis; 3]>>>()?;
     let (x, w, spec) = (p.operand(node.x)?, p.operand(node.w)?, p.spec(node.out)?);
     let (x, w) = (p.rows_in_type(x, spec.dtype)?, p.rows_in_type(w, spec.dtype)?);
     let groups = usize::try_from(node.groups).map_err(|_| OpError::value("the number of groups is negative"))?;
-    let transposed = node.transposed;
+    let (axes, transposed) = (node.axes.clone(), node.transposed);
     let y = p.call(&[&x, &w], (spec.dtype, &spec.shape), move |cx, ins, y| {
         let (problem, shape) = (Conv { axes: &axes, groups, transposed }, y.shape.clone());
         float_dtype!(y.dtype, T => {

@@ -1,49 +1,19 @@
 //! Rules of convolutions. Images are channels-last; weights are `[Co, K.., Ci / groups]`, also for transposed convolutions.
 
-use flambeau_tensor::Expr;
+use flambeau_tensor::{Expr, WindowAxis};
 
 use super::{Dims, Infer, InferError, Result, ShapeCx, bad_attribute, need_float, need_rank, promote, size::unify};
 use crate::{
-    conv::{ConvAxis, Convolution},
+    conv::Convolution,
     node::{Conv1D, Conv2D, Conv3D, ConvTranspose1D, ConvTranspose2D, ConvTranspose3D},
 };
 
-impl ConvAxis {
-    fn check(&self) -> Result<()> {
-        let at_least = [("stride", self.stride, 1), ("dilation", self.dilation, 1)];
-        let more = [("padding", self.padding, 0), ("output_padding", self.output_padding, 0)];
-        match at_least.into_iter().chain(more).find(|(_, value, least)| value < least) {
-            Some((field, value, least)) => bad_attribute(field, value, format!("at least {least}")),
-            None => Ok(()),
-        }
-    }
-
-    /// `dilation * (k - 1) + 1`: the input elements that a kernel of `k` spans.
-    fn span(&self, cx: &mut dyn ShapeCx, k: &Expr) -> Expr {
-        let taps = cx.sub(k, &Expr::Int(1));
-        let reach = cx.mul(&taps, &Expr::Int(self.dilation.into()));
-        cx.add(&reach, &Expr::Int(1))
-    }
-
-    /// `(l + 2 * padding - span) / stride + 1`.
-    fn forward(&self, cx: &mut dyn ShapeCx, l: &Expr, k: &Expr) -> Result<Expr> {
-        let span = self.span(cx, k);
-        let padded = cx.add(l, &Expr::Int(2 * i64::from(self.padding)));
-        let room = cx.sub(&padded, &span);
-        if room.as_int().is_some_and(|r| r < 0) {
-            return Err(InferError::Shape(format!("a kernel that spans {span} does not fit {padded} padded elements")));
-        }
-        let steps = cx.floor_div(&room, &Expr::Int(self.stride.into()));
-        Ok(cx.add(&steps, &Expr::Int(1)))
-    }
-
-    /// `(l - 1) * stride - 2 * padding + span + output_padding`.
-    fn transposed(&self, cx: &mut dyn ShapeCx, l: &Expr, k: &Expr) -> Result<Expr> {
-        let span = self.span(cx, k);
-        let gaps = cx.sub(l, &Expr::Int(1));
-        let reach = cx.mul(&gaps, &Expr::Int(self.stride.into()));
-        let grown = cx.add(&reach, &span);
-        Ok(cx.add(&grown, &Expr::Int(i64::from(self.output_padding) - 2 * i64::from(self.padding))))
+fn check(axis: &WindowAxis) -> Result<()> {
+    let at_least = [("stride", axis.stride, 1), ("dilation", axis.dilation, 1)];
+    let more = [("padding", axis.padding, 0), ("output_padding", axis.output_padding, 0)];
+    match at_least.into_iter().chain(more).find(|(_, value, least)| value < least) {
+        Some((field, value, least)) => bad_attribute(field, value, format!("at least {least}")),
+        None => Ok(()),
     }
 }
 
@@ -65,11 +35,19 @@ fn conv(cx: &mut dyn ShapeCx, node: &Convolution) -> Result<()> {
     let mut dims = Dims::with_capacity(last + 1);
     dims.push(x.dims[0].clone());
     for (axis, (l, k)) in axes.iter().zip(x.dims[1..].iter().zip(&w.dims[1..])) {
-        axis.check()?;
+        check(axis)?;
         if *k == Expr::Int(0) {
             return Err(InferError::Shape("the kernel is empty".to_owned()));
         }
-        dims.push(if node.transposed { axis.transposed(cx, l, k)? } else { axis.forward(cx, l, k)? });
+        let size = if node.transposed { axis.transposed(l, k) } else { axis.windows(l, k) };
+        if !node.transposed && size.as_int().is_some_and(|n| n < 1) {
+            let span = axis.span(k.clone());
+            return Err(InferError::Shape(format!(
+                "a kernel that spans {span} does not fit {l} elements padded by {}",
+                axis.padding
+            )));
+        }
+        dims.push(cx.bound(size));
     }
     dims.push(w.dims[0].clone());
     cx.write(node.out, dtype, dims)

@@ -63,6 +63,11 @@ impl dyn ShapeCx + '_ {
         if weight <= MAX_SIZE_WEIGHT { f() } else { self.unknown() }
     }
 
+    /// A size that arithmetic of a few steps gave.
+    pub fn bound(&mut self, size: Expr) -> Expr {
+        self.bounded(size.weight(), || size)
+    }
+
     /// `a + b`.
     pub fn add(&mut self, a: &Expr, b: &Expr) -> Expr {
         self.bounded(a.weight() + b.weight(), || a.clone() + b.clone())

@@ -8,11 +8,11 @@ struct Case {
     taps: &'static [usize],
     channels: [usize; 2],
     groups: usize,
-    axis: Axis,
+    axis: WindowAxis,
 }
 
-fn axis(stride: usize, padding: usize, dilation: usize, output_padding: usize) -> Axis {
-    Axis { stride, padding, dilation, output_padding }
+fn axis(stride: i64, padding: i64, dilation: i64, output_padding: i64) -> WindowAxis {
+    WindowAxis { stride, padding, dilation, output_padding }
 }
 
 /// Scatters or gathers term by term, in `f64`.
@@ -39,7 +39,9 @@ fn reference<T: Float>(x: &[T], w: &[T], case: &Case, transposed: bool, out: &[u
             for t in 0..count(case.taps) {
                 let (pi, ti) = (unravel(p, near), unravel(t, case.taps));
                 let target: Option<Vec<usize>> = (0..n)
-                    .map(|d| (pi[d] * a.stride + ti[d] * a.dilation).checked_sub(a.padding).filter(|&v| v < far[d]))
+                    .map(|d| pi[d] as i64 * a.stride + ti[d] as i64 * a.dilation - a.padding)
+                    .zip(far)
+                    .map(|(at, &size)| usize::try_from(at).ok().filter(|&at| at < size))
                     .collect();
                 let Some(target) = target else { continue };
                 let q = ravel(&target, far);
@@ -59,8 +61,10 @@ fn reference<T: Float>(x: &[T], w: &[T], case: &Case, transposed: bool, out: &[u
 
 fn check<T: Precision>(pool: &Pool, case: &Case, transposed: bool) {
     let [ci, co] = case.channels;
-    let sizes = case.input.iter().zip(case.taps).map(|(&n, &t)| case.axis.output(n, t, transposed).unwrap());
-    let out_sizes: Vec<usize> = sizes.collect();
+    let axes = vec![case.axis; case.input.len()];
+    let spec = Conv { axes: &axes, groups: case.groups, transposed };
+    let sizes = case.input.iter().zip(case.taps).enumerate();
+    let out_sizes: Vec<usize> = sizes.map(|(i, (&n, &t))| spec.outputs(i, n, t).unwrap()).collect();
     let shape = |first: usize, middle: &[usize], last: usize| [&[first], middle, &[last]].concat();
     let (xs, ws) = (shape(2, case.input, ci), shape(co, case.taps, ci / case.groups));
     let os = shape(2, &out_sizes, co);
@@ -68,8 +72,6 @@ fn check<T: Precision>(pool: &Pool, case: &Case, transposed: bool) {
     let mut rng = Rng::new(count(&xs) as u64);
     let (x, w): (Vec<T>, Vec<T>) = (rng.floats(count(&xs)), rng.floats(count(&ws)));
     let mut out = vec![T::from_f32(f32::NAN); count(&os)];
-    let axes = vec![case.axis; case.input.len()];
-    let spec = Conv { axes: &axes, groups: case.groups, transposed };
     conv(pool, (&x, &xs), (&w, &ws), &spec, (&mut out, &os)).unwrap();
     let expected = reference(&x, &w, case, transposed, &out_sizes);
     assert_close(&format!("{:?} {xs:?} {ws:?} {:?} {transposed}", pool.isa(), case.axis), &out, &expected, 1e-5);
@@ -113,18 +115,18 @@ fn thread_counts_agree() {
 #[test]
 fn sizes_are_checked() {
     let data = [0f32; 64];
-    let run = |x: &[usize], w: &[usize], out: &[usize], groups: usize, a: Axis| {
+    let run = |x: &[usize], w: &[usize], out: &[usize], groups: usize, a: WindowAxis| {
         let mut result = [0f32; 64];
         let n = |s: &[usize]| s.iter().product::<usize>();
         let axes = [a];
         let spec = Conv { axes: &axes, groups, transposed: false };
         conv(&Pool::new(1), (&data[..n(x)], x), (&data[..n(w)], w), &spec, (&mut result[..n(out)], out)).is_ok()
     };
-    assert!(run(&[1, 5, 2], &[3, 3, 2], &[1, 3, 3], 1, Axis::default()));
-    assert!(!run(&[1, 5, 2], &[3, 3, 2], &[1, 4, 3], 1, Axis::default()));
-    assert!(!run(&[1, 2, 2], &[3, 3, 2], &[1, 0, 3], 1, Axis::default()));
-    assert!(!run(&[1, 5, 2], &[3, 3, 2], &[1, 3, 3], 0, Axis::default()));
+    assert!(run(&[1, 5, 2], &[3, 3, 2], &[1, 3, 3], 1, WindowAxis::default()));
+    assert!(!run(&[1, 5, 2], &[3, 3, 2], &[1, 4, 3], 1, WindowAxis::default()));
+    assert!(!run(&[1, 2, 2], &[3, 3, 2], &[1, 0, 3], 1, WindowAxis::default()));
+    assert!(!run(&[1, 5, 2], &[3, 3, 2], &[1, 3, 3], 0, WindowAxis::default()));
     assert!(!run(&[1, 5, 2], &[3, 3, 2], &[1, 3, 3], 1, axis(0, 0, 1, 0)));
-    assert!(!run(&[1, 5, 2], &[3, 3, 2], &[1, 3, 3], 1, axis(1, 0, usize::MAX, 0)));
-    assert!(!run(&[1, 5, 2], &[3, 0, 2], &[1, 6, 3], 1, Axis::default()));
+    assert!(!run(&[1, 5, 2], &[3, 3, 2], &[1, 3, 3], 1, axis(1, 0, i64::MAX, 0)));
+    assert!(!run(&[1, 5, 2], &[3, 0, 2], &[1, 6, 3], 1, WindowAxis::default()));
 }

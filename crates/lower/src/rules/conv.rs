@@ -1,11 +1,11 @@
 //! Convolutions. Nodes want channels last; weights that are constants are permuted while the program is written.
 
-use flambeau_ir::{ConvAxis, Convolution, In, Tid};
-use flambeau_tensor::Expr;
+use flambeau_ir::{Convolution, In, Tid};
+use flambeau_tensor::{Expr, WindowAxis};
 
 use super::{
     RuleRow,
-    geometry::{per_axis, span},
+    geometry::per_axis_or,
     one,
     ops::{self, Emitted},
     row,
@@ -19,24 +19,17 @@ const MAX_GROUP_NODES: usize = 64;
 
 /// How a convolution walks, one entry per spatial axis.
 struct Walk {
-    axes: Vec<ConvAxis>,
+    axes: Vec<WindowAxis>,
     groups: i32,
     transposed: bool,
 }
 
-/// An argument with one entry per axis, in the width of a node's fields.
-fn narrow(call: &Call, param: &str, default: i32, n: usize) -> Result<Vec<i32>, Refuse> {
-    let Some(given) = per_axis(call, param, n)? else { return Ok(vec![default; n]) };
-    let narrow = |&v: &i64| i32::try_from(v).map_err(|_| Refuse::Unsupported(format!("`{param}` of {v}")));
-    given.iter().map(narrow).collect()
-}
-
 fn walk(call: &Call, n: usize, transposed: bool) -> Result<Walk, Refuse> {
     let strings = matches!(call.arg("padding"), Some(crate::Arg::Str(_)));
-    let padding = if strings { vec![0; n] } else { narrow(call, "padding", 0, n)? };
-    let (stride, dilation) = (narrow(call, "stride", 1, n)?, narrow(call, "dilation", 1, n)?);
-    let grown = if transposed { narrow(call, "output_padding", 0, n)? } else { vec![0; n] };
-    let axis = |i| ConvAxis { stride: stride[i], padding: padding[i], dilation: dilation[i], output_padding: grown[i] };
+    let padding = if strings { vec![0; n] } else { per_axis_or(call, "padding", 0, n)? };
+    let (stride, dilation) = (per_axis_or(call, "stride", 1, n)?, per_axis_or(call, "dilation", 1, n)?);
+    let grown = if transposed { per_axis_or(call, "output_padding", 0, n)? } else { vec![0; n] };
+    let axis = |i| WindowAxis { stride: stride[i], padding: padding[i], dilation: dilation[i], output_padding: grown[i] };
     let groups = i32::try_from(call.int_or("groups", 1)?).unwrap_or(0);
     Ok(Walk { axes: (0..n).map(axis).collect(), groups, transposed })
 }
@@ -89,7 +82,7 @@ fn node(cx: &mut Lower, x: Tid, w: Tid, walk: &Walk, groups: i32) -> Emitted {
     let convolution = Convolution { x: In(x), w: In(w), out: NEW, axes, groups, transposed: walk.transposed };
     match convolution.node() {
         Some(node) => ops::first(&cx.emit_all(node)?),
-        None => unsupported("convolution over other than one to three axes"),
+        None => unsupported(format!("a convolution that walks over its axes by {:?}", walk.axes)),
     }
 }
 
@@ -114,9 +107,9 @@ fn pad_same(cx: &mut Lower, x: Tid, w: Tid, walk: &mut Walk) -> Emitted {
         return unsupported("`same` padding with a stride");
     }
     let kernel = ops::known("kernel size", &cx.spec(w).dims[1..=walk.axes.len()])?;
-    let totals: Vec<i64> = kernel.iter().zip(&walk.axes).map(|(k, axis)| span(*k, axis.dilation.into()) - 1).collect();
+    let totals: Vec<i64> = kernel.iter().zip(&walk.axes).map(|(k, axis)| axis.span(*k) - 1).collect();
     if totals.iter().all(|t| t % 2 == 0) {
-        walk.axes.iter_mut().zip(&totals).for_each(|(axis, t)| axis.padding = (t / 2) as i32);
+        walk.axes.iter_mut().zip(&totals).for_each(|(axis, t)| axis.padding = t / 2);
         return Ok(x);
     }
     let none = (Expr::Int(0), Expr::Int(0));

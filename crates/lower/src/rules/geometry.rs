@@ -1,6 +1,6 @@
 //! How windows walk over an axis: what convolutions, pooling and patches share.
 
-use flambeau_tensor::Expr;
+use flambeau_tensor::{Expr, WindowAxis};
 
 use crate::{Call, Refuse, call::unsupported};
 
@@ -15,19 +15,16 @@ pub(super) fn per_axis(call: &Call, param: &str, n: usize) -> Result<Option<Vec<
     .transpose()
 }
 
-/// Input elements that `taps` taps span, `dilation` apart.
-pub(super) fn span(taps: i64, dilation: i64) -> i64 {
-    dilation * (taps - 1) + 1
+/// An argument with one entry per axis, all `default` if it is absent or empty.
+pub(super) fn per_axis_or(call: &Call, param: &str, default: i64, n: usize) -> Result<Vec<i64>, Refuse> {
+    Ok(per_axis(call, param, n)?.unwrap_or_else(|| vec![default; n]))
 }
 
 /// The windows along one axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Windows {
     pub(super) kernel: i64,
-    pub(super) stride: i64,
-    /// Elements added at either end.
-    pub(super) padding: i64,
-    pub(super) dilation: i64,
+    pub(super) walk: WindowAxis,
 }
 
 impl Windows {
@@ -36,21 +33,24 @@ impl Windows {
     pub(super) fn of_call(call: &Call, n: usize) -> Result<Vec<Windows>, Refuse> {
         let kernel = per_axis(call, "kernel_size", n)?.ok_or_else(|| Refuse::Missing("kernel_size".into()))?;
         let stride = per_axis(call, "stride", n)?.unwrap_or_else(|| kernel.clone());
-        let padding = per_axis(call, "padding", n)?.unwrap_or_else(|| vec![0; n]);
-        let dilation = per_axis(call, "dilation", n)?.unwrap_or_else(|| vec![1; n]);
+        let (padding, dilation) = (per_axis_or(call, "padding", 0, n)?, per_axis_or(call, "dilation", 1, n)?);
         let axis = |i: usize| {
-            let (kernel, stride, padding, dilation) = (kernel[i], stride[i], padding[i], dilation[i]);
-            if kernel < 1 || stride < 1 || padding < 0 || dilation < 1 {
-                return unsupported(format!("windows of {kernel} with stride {stride}, padding {padding}, dilation {dilation}"));
+            let walk = WindowAxis { stride: stride[i], padding: padding[i], dilation: dilation[i], output_padding: 0 };
+            if kernel[i] < 1 || walk.stride < 1 || walk.padding < 0 || walk.dilation < 1 {
+                let WindowAxis { stride, padding, dilation, .. } = walk;
+                return unsupported(format!(
+                    "windows of {} with stride {stride}, padding {padding}, dilation {dilation}",
+                    kernel[i]
+                ));
             }
-            Ok(Windows { kernel, stride, padding, dilation })
+            Ok(Windows { kernel: kernel[i], walk })
         };
         (0..n).map(axis).collect()
     }
 
     /// Windows that lie side by side.
     pub(super) fn tiling(kernel: i64) -> Windows {
-        Windows { kernel, stride: kernel, padding: 0, dilation: 1 }
+        Windows { kernel, walk: WindowAxis { stride: kernel, ..WindowAxis::default() } }
     }
 
     /// Whether windows lie side by side.
@@ -60,24 +60,25 @@ impl Windows {
 
     /// Elements from a window's first to its last.
     pub(super) fn span(&self) -> i64 {
-        span(self.kernel, self.dilation)
+        self.walk.span(self.kernel)
     }
 
     /// Number of windows that fit an axis of that size.
     pub(super) fn count(&self, size: &Expr) -> Expr {
-        (size.clone() + Expr::Int(2 * self.padding - self.span())).floor_div(&Expr::Int(self.stride)) + Expr::Int(1)
+        self.walk.windows(size, &Expr::Int(self.kernel))
     }
 
     /// Number of windows of which the last may reach beyond the padded axis, but not start there.
     pub(super) fn count_up(&self, size: i64) -> i64 {
-        let room = size + 2 * self.padding - self.span();
-        let n = (room + self.stride - 1).div_euclid(self.stride) + 1;
-        if (n - 1) * self.stride >= size + self.padding { n - 1 } else { n }
+        let WindowAxis { stride, padding, .. } = self.walk;
+        let room = size + 2 * padding - self.span();
+        let n = (room + stride - 1).div_euclid(stride) + 1;
+        if (n - 1) * stride >= size + padding { n - 1 } else { n }
     }
 
     /// Where tap `tap` of window `window` lies in the padded axis.
     pub(super) fn place(&self, window: i64, tap: i64) -> i64 {
-        window * self.stride + tap * self.dilation
+        window * self.walk.stride + tap * self.walk.dilation
     }
 }
 
@@ -87,13 +88,13 @@ mod tests {
 
     #[test]
     fn windows_are_counted_as_pytorch_counts_them() {
-        let w = Windows { kernel: 3, stride: 2, padding: 1, dilation: 2 };
+        let w = Windows { kernel: 3, walk: WindowAxis { stride: 2, padding: 1, dilation: 2, output_padding: 0 } };
         assert_eq!((w.span(), w.place(2, 1)), (5, 6));
         // `torch.nn.functional.max_pool1d` of 8 and 9 elements, rounded down and up.
         assert_eq!([8, 9].map(|n| w.count(&Expr::Int(n)).as_int()), [Some(3), Some(4)]);
         assert_eq!([8, 9].map(|n| w.count_up(n)), [4, 4]);
         // A window that would start in the right padding is dropped.
-        let w = Windows { kernel: 1, stride: 3, padding: 0, dilation: 1 };
+        let w = Windows { kernel: 1, walk: WindowAxis { stride: 3, ..WindowAxis::default() } };
         assert_eq!(w.count_up(3), 1);
     }
 }

@@ -27,7 +27,7 @@ impl Axis {
     /// Elements to add at the end, so that the last window fits: negative if some are never looked at.
     fn extra(&self) -> Expr {
         let w = &self.windows;
-        (self.out.clone() - Expr::Int(1)) * Expr::Int(w.stride) + Expr::Int(w.span() - w.padding) - self.size.clone()
+        (self.out.clone() - Expr::Int(1)) * Expr::Int(w.walk.stride) + Expr::Int(w.span() - w.walk.padding) - self.size.clone()
     }
 }
 
@@ -86,8 +86,8 @@ impl Windows {
         let all = [&lead[..], &sizes].concat();
         let unit: Vec<Expr> = (0..all.len()).map(|i| ops::volume(&all[i + 1..])).collect();
         let mut strides = unit[..at].to_vec();
-        strides.extend(self.axes.iter().zip(&unit[at..]).map(|(a, u)| u.clone() * Expr::Int(a.windows.stride)));
-        strides.extend(self.axes.iter().zip(&unit[at..]).map(|(a, u)| u.clone() * Expr::Int(a.windows.dilation)));
+        strides.extend(self.axes.iter().zip(&unit[at..]).map(|(a, u)| u.clone() * Expr::Int(a.windows.walk.stride)));
+        strides.extend(self.axes.iter().zip(&unit[at..]).map(|(a, u)| u.clone() * Expr::Int(a.windows.walk.dilation)));
         let view = ops::as_strided(cx, x, &dims, &strides, 0)?;
         Ok((view, (at + n..at + 2 * n).collect()))
     }
@@ -99,9 +99,9 @@ impl Windows {
         let mut sizes = Vec::new();
         for axis in &self.axes {
             // The stated padding always suffices beyond a symbolic end.
-            let hi = axis.extra().as_int().map_or(axis.windows.padding, |e| e.max(0));
-            widths.push((Expr::Int(axis.windows.padding), Expr::Int(hi)));
-            sizes.push(axis.size.clone() + Expr::Int(axis.windows.padding + hi));
+            let hi = axis.extra().as_int().map_or(axis.windows.walk.padding, |e| e.max(0));
+            widths.push((Expr::Int(axis.windows.walk.padding), Expr::Int(hi)));
+            sizes.push(axis.size.clone() + Expr::Int(axis.windows.walk.padding + hi));
         }
         Ok((ops::pad(cx, self.x, &widths, "constant", fill)?, sizes))
     }
@@ -145,8 +145,8 @@ fn max_indices(cx: &mut Lower, windows: &Windows) -> Emitted {
         let digit = |p: i64, i: usize| (p / counts[i + 1..].iter().product::<i64>()) % counts[i];
         (0..total).map(|p| (0..n).map(|i| unit[i] * step(i, digit(p, i))).sum()).collect()
     };
-    let within = place(&kernel, &|i, k| windows.axes[i].windows.dilation * k);
-    let origin = place(&out, &|i, o| windows.axes[i].windows.stride * o - windows.axes[i].windows.padding);
+    let within = place(&kernel, &|i, k| windows.axes[i].windows.walk.dilation * k);
+    let origin = place(&out, &|i, o| windows.axes[i].windows.walk.stride * o - windows.axes[i].windows.walk.padding);
     let within = cx.integers("_pool_offsets", &within, DType::I64)?;
     let origin = cx.integers("_pool_origins", &origin, DType::I64)?;
     let origin = cx.reshape(origin, &windows.out_dims())?;
@@ -157,8 +157,8 @@ fn max_indices(cx: &mut Lower, windows: &Windows) -> Emitted {
 /// How many elements each window of an axis divides by.
 fn window_counts(axis: &Axis, size: i64, out: i64, include_pad: bool) -> Vec<f32> {
     let count = |o: i64| {
-        let start = o * axis.windows.stride - axis.windows.padding;
-        let end = (start + axis.windows.kernel).min(size + axis.windows.padding);
+        let start = o * axis.windows.walk.stride - axis.windows.walk.padding;
+        let end = (start + axis.windows.kernel).min(size + axis.windows.walk.padding);
         if include_pad { end - start } else { end.min(size) - start.max(0) }
     };
     (0..out).map(|o| count(o).max(1) as f32).collect()
@@ -169,8 +169,8 @@ fn avg_pool(cx: &mut Lower, call: &Call, n: usize) -> Items {
     let windows = Windows::new(cx, call, x, n)?;
     let include_pad = call.bool_or("count_include_pad", true)?;
     let divisor = call.float_opt("divisor_override")?;
-    let padded = windows.axes.iter().any(|a| a.windows.padding > 0);
-    let uneven = windows.ceil_mode && windows.axes.iter().any(|a| a.extra().as_int().is_none_or(|e| e > a.windows.padding));
+    let padded = windows.axes.iter().any(|a| a.windows.walk.padding > 0);
+    let uneven = windows.ceil_mode && windows.axes.iter().any(|a| a.extra().as_int().is_none_or(|e| e > a.windows.walk.padding));
     let (view, axes) = windows.view(cx, 0.0)?;
     if divisor.is_none() && !uneven && (include_pad || !padded) {
         return one(ops::mean(cx, view, &axes, false)?);

@@ -69,7 +69,7 @@ fn im2col(cx: &mut Lower, call: &Call) -> Items {
     let (h, w) = (rank - 2, rank - 1);
     let counts = ops::known("image sizes", &[rows.count(&cx.spec(x).dims[h]), columns.count(&cx.spec(x).dims[w])])?;
     let mut widths = vec![(Expr::Int(0), Expr::Int(0)); rank];
-    for (axis, p) in [(h, rows.padding), (w, columns.padding)] {
+    for (axis, p) in [(h, rows.walk.padding), (w, columns.walk.padding)] {
         widths[axis] = (Expr::Int(p), Expr::Int(p));
     }
     let padded = ops::pad(cx, x, &widths, "constant", 0.0)?;
@@ -90,7 +90,7 @@ fn col2im(cx: &mut Lower, call: &Call) -> Items {
     let out = call.ints("output_size")?;
     let &[h, w] = &out[..] else { return unsupported("an output of other than two axes") };
     let counts = ops::known("output_size", &[rows.count(&Expr::Int(h)), columns.count(&Expr::Int(w))])?;
-    let padded = [h + 2 * rows.padding, w + 2 * columns.padding];
+    let padded = [h + 2 * rows.walk.padding, w + 2 * columns.walk.padding];
     let dims = call.out(0)?.dims.clone();
     let Some(lead) = dims.len().checked_sub(2) else { return unsupported("a result without an image") };
     let mut places = Vec::new();
@@ -109,7 +109,7 @@ fn col2im(cx: &mut Lower, call: &Call) -> Items {
     let zeros = ops::full(cx, 0.0, &flat, cx.spec(x).dtype)?;
     let summed = ops::scatter_add(cx, zeros, index, updates, lead)?;
     let mut image = cx.reshape(summed, &[&dims[..lead], &[Expr::Int(padded[0]), Expr::Int(padded[1])]].concat())?;
-    for (axis, (size, p)) in [(lead, (h, rows.padding)), (lead + 1, (w, columns.padding))] {
+    for (axis, (size, p)) in [(lead, (h, rows.walk.padding)), (lead + 1, (w, columns.walk.padding))] {
         image = slice_axis(cx, image, axis, &Expr::Int(p), &Expr::Int(p + size), 1)?;
     }
     one(image)

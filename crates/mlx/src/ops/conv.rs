@@ -1,6 +1,7 @@
 //! Convolutions, channels last.
 
 use flambeau_ir as ir;
+use flambeau_tensor::WindowAxis;
 
 use super::{linalg::product_type, shape::Window};
 use crate::{
@@ -12,16 +13,16 @@ use crate::{
 
 /// An axis as MLX's general convolution takes it, for a kernel of `taps`; `input` and `output` are the sizes of the axis. Padding that
 /// is negative stands for results to leave out.
-fn general(axis: ir::ConvAxis, taps: usize, (input, output): (usize, usize), transposed: bool) -> ConvAxis {
-    let [stride, padding, dilation] = [axis.stride, axis.padding, axis.dilation].map(i64::from);
+fn general(axis: WindowAxis, taps: usize, (input, output): (usize, usize), transposed: bool) -> ConvAxis {
+    let WindowAxis { stride, padding, dilation, .. } = axis;
     if !transposed {
         return ConvAxis { stride, pad_low: padding, pad_high: padding, kernel_dilation: dilation, input_dilation: 1 };
     }
     // A convolution of the spread-out input with the kernel turned around, padded so far that the output comes out right.
-    let reach = dilation * (taps as i64 - 1);
+    let span = axis.span(taps as i64);
     let spread = (input as i64 - 1) * stride + 1;
-    let pad_low = reach - padding;
-    let pad_high = output as i64 - 1 + reach + 1 - spread - pad_low;
+    let pad_low = span - 1 - padding;
+    let pad_high = output as i64 - 1 + span - spread - pad_low;
     ConvAxis { stride: 1, pad_low, pad_high, kernel_dilation: dilation, input_dilation: stride }
 }
 
