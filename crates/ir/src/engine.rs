@@ -23,7 +23,7 @@ pub use self::{
     decoding::{DecodeStep, PipelinedDecoding, Sampling},
     error::{At, EngineError, OpError},
     profile::{Clock, Profile, Span},
-    shared::{SharedState, StateMap, StateMapGuard, shared_name},
+    shared::{SharedState, StateMap, StateMapGuard, StateMismatch, shared_name},
     steps::{NodeByNode, Steps},
 };
 

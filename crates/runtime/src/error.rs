@@ -2,7 +2,10 @@
 
 use std::{fmt, io, path::PathBuf};
 
-use flambeau_ir::{CheckError, engine::EngineError};
+use flambeau_ir::{
+    CheckError,
+    engine::{EngineError, StateMismatch},
+};
 use flambeau_lower::Refuse;
 
 use crate::Value;
@@ -48,8 +51,8 @@ pub enum Error {
     Value { method: String, value: usize, source: ConstantError },
 
     /// State that is shared with other methods is not alike in them.
-    #[error("method `{method}`: {what}")]
-    Shared { method: String, what: String },
+    #[error("method `{method}`: {source}")]
+    Shared { method: String, source: StateMismatch },
 
     /// An instruction cannot be prepared.
     #[error("method `{method}`, {place}: {source}")]

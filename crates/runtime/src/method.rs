@@ -75,7 +75,7 @@ impl Program {
         }
         let mut state = find_state(plan, &delegates, &kernels, &mut initial);
         let shared = SharedValues::join(plan, options.shared.clone(), &mut state, &mut initial);
-        let shared = shared.map_err(|what| Error::Shared { method: name.to_owned(), what })?;
+        let shared = shared.map_err(|source| Error::Shared { method: name.to_owned(), source })?;
         let inputs = plan.inputs.iter().map(|&v| spec_of(plan, &delegates, &kernels, v, true)).collect();
         let outputs = plan.outputs.iter().map(|&v| spec_of(plan, &delegates, &kernels, v, false)).collect();
         let engine = Arc::clone(engine);

@@ -1,6 +1,6 @@
 //! State outside of delegates that methods share.
 
-use flambeau_ir::engine::SharedState;
+use flambeau_ir::engine::{SharedState, StateMismatch};
 use flambeau_wire::pte::{EValue, ExecutionPlan, TensorValue};
 
 use crate::Value;
@@ -29,13 +29,13 @@ impl SharedValues {
     /// have put theirs there. A value that this method only reads, and another writes, joins `state`.
     ///
     /// # Errors
-    /// A place holds something else, in words.
+    /// A place holds something else.
     pub(crate) fn join(
         plan: &ExecutionPlan,
         shared: Option<SharedState>,
         state: &mut Vec<(usize, Option<Value>)>,
         initial: &mut [Option<Value>],
-    ) -> Result<SharedValues, String> {
+    ) -> Result<SharedValues, StateMismatch> {
         let Some(shared) = shared else { return Ok(SharedValues::default()) };
         let mut values = Vec::new();
         for (at, value) in plan.values.iter().enumerate() {

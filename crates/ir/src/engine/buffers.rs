@@ -54,15 +54,14 @@ impl<K: Keeper> SharedBuffers<K> {
             let Some(name) = graph.name_of(Slot::Tensor(tid)).map(shared_name) else { continue };
             let own = K::buffer(machine, tid).and_then(Option::take);
             let kind = own.as_ref().map(|buffer| format!("{} {location}", K::describe(buffer))).unwrap_or_default();
-            let index = state.engine.index_or_insert_with(name, &kind, || keeper.keep(own)).map_err(EngineError::Arguments)?;
+            let index = state.engine.index_or_insert_with(name, &kind, || keeper.keep(own))?;
             buffers.push((tid, index));
         }
         let cache = K::cache(machine).take().map(|cache| {
             let kind = format!("{:?} {location}", cache.config());
             state.engine.index_or_insert_with("/cache", &kind, || keeper.keep(Some(cache)))
         });
-        let cache = cache.transpose().map_err(EngineError::Arguments)?;
-        Ok(SharedBuffers { state, keeper, buffers, cache })
+        Ok(SharedBuffers { state, keeper, buffers, cache: cache.transpose()? })
     }
 
     /// Runs `f` on `session` while its machine holds the shared state and nobody else does.

@@ -4,6 +4,7 @@ use std::{error::Error, fmt, sync::Arc};
 
 use flambeau_tensor::DType;
 
+use super::shared::StateMismatch;
 use crate::{Node, Tid};
 
 /// An engine's failure, as text for people; `unsupported` lists nodes that it lacks.
@@ -22,6 +23,9 @@ pub enum EngineError {
     /// The call's arguments do not fit the program.
     #[error("{0}")]
     Arguments(String),
+    /// Sessions that share state do not agree on it.
+    #[error(transparent)]
+    Shared(#[from] StateMismatch),
     /// A node failed.
     #[error("chain {chain}, instruction {instruction} ({node}): {what}")]
     Node { chain: u32, instruction: u32, node: &'static str, what: String },

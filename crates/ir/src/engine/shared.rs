@@ -35,16 +35,32 @@ impl fmt::Debug for StateMap {
     }
 }
 
+/// State of one name that two sessions or methods describe differently.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("shared state `{}`: expected {expected}, found {found}", name.escape_debug())]
+pub struct StateMismatch {
+    pub name: String,
+    /// The kind that was asked for.
+    pub expected: String,
+    /// The kind that others have put there.
+    pub found: String,
+}
+
 impl StateMap {
     /// The index of the entry of that name; if there is none, `first` makes one.
     ///
     /// # Errors
-    /// The expected and the found kind, if the entry is of another kind.
-    pub fn index_or_insert_with<T: Any + Send>(&self, name: &str, kind: &str, first: impl FnOnce() -> T) -> Result<usize, String> {
+    /// If the entry is of another kind.
+    pub fn index_or_insert_with<T: Any + Send>(
+        &self,
+        name: &str,
+        kind: &str,
+        first: impl FnOnce() -> T,
+    ) -> Result<usize, StateMismatch> {
         let entries = &mut self.lock().0;
         match entries.iter().position(|entry| entry.name == name) {
             Some(at) if entries[at].kind == kind && entries[at].value.is::<T>() => Ok(at),
-            Some(at) => Err(format!("shared state `{}`: expected {kind}, found {}", name.escape_debug(), entries[at].kind)),
+            Some(at) => Err(StateMismatch { name: name.to_owned(), expected: kind.to_owned(), found: entries[at].kind.clone() }),
             None => {
                 entries.push(Entry { name: name.to_owned(), kind: kind.to_owned(), value: Box::new(first()) });
                 Ok(entries.len() - 1)
@@ -99,7 +115,8 @@ mod tests {
         assert_eq!(map.index_or_insert_with("b", "i32", || 2), Ok(1));
         assert!(map.contains("b"));
         assert_eq!(map.index_or_insert_with("a", "i32", || 3), Ok(0));
-        assert!(map.index_or_insert_with("a", "f32", || 3).unwrap_err().contains("expected f32, found i32"));
+        let other = map.index_or_insert_with("a", "f32", || 3).unwrap_err();
+        assert_eq!(other.to_string(), "shared state `a`: expected f32, found i32");
         assert!(map.index_or_insert_with("a", "i32", || "text").is_err());
         let mut mine = 7;
         map.lock().swap(0, &mut mine);
