@@ -4,7 +4,7 @@ use flambeau_tensor::{Bytes, Expr};
 use indexmap::IndexMap;
 
 use crate::{
-    Error, Exported, Result, Storage, TensorMeta, View, Weight,
+    Error, Exported, Limited, Result, Storage, TensorFault, TensorMeta, View, Weight,
     container::Container,
     convert::{self, Converter, Meta},
     legacy,
@@ -40,8 +40,7 @@ impl Archive {
         if !container.contains("archive_format") {
             let container = container.without_root();
             if !container.contains("version") {
-                let found = container.names().next().map_or("an empty archive".into(), |n| format!("first member `{n}`"));
-                return Err(Error::NotAnArchive { found });
+                return Err(Error::NotAnArchive { first: container.names().next().map(str::to_owned) });
             }
             legacy::check_version(&container)?;
             return Ok(Archive { container, layout: ArchiveLayout::Flat });
@@ -76,7 +75,7 @@ impl Archive {
     pub fn program(&self, name: &str) -> Result<Exported> {
         let names = self.program_names();
         if !names.iter().any(|n| n == name) {
-            return Err(Error::NoProgram { name: name.into(), available: names.join(", ") });
+            return Err(Error::NoProgram { name: name.into(), available: names });
         }
         let (member, [weights, constants]) = match self.layout {
             ArchiveLayout::Folder => {
@@ -91,11 +90,12 @@ impl Archive {
     /// The only program.
     ///
     /// # Errors
-    /// As [`Archive::program`]; [`Error::NoProgram`] if there is none or more than one.
+    /// As [`Archive::program`]; [`Error::NotOneProgram`] if there is none or more than one.
     pub fn only_program(&self) -> Result<Exported> {
-        match &self.program_names()[..] {
+        let available = self.program_names();
+        match &available[..] {
             [only] => self.program(only),
-            names => Err(Error::NoProgram { name: "the only one".into(), available: names.join(", ") }),
+            _ => Err(Error::NotOneProgram { available }),
         }
     }
 
@@ -120,7 +120,7 @@ impl Archive {
     fn payload(&self, converter: &mut Converter<'_>, kind: &str, name: &str, payload: schema::PayloadMeta) -> Result<Weight> {
         let (member, id) = (format!("data/{kind}/{}", payload.path_name), format!("{kind}/{}", payload.path_name));
         let Some(meta) = payload.tensor_meta else {
-            return Err(Error::Unsupported(format!("constant `{name}` is a script or Python object, which cannot be compiled")));
+            return Err(Error::Object(name.into()));
         };
         if payload.use_pickle {
             return pickle::load_tensor(self.container.read(&member)?, &id);
@@ -137,7 +137,7 @@ impl Archive {
 /// The view that `meta` describes, checked against the storage.
 fn view(name: &str, meta: &TensorMeta, storage: Storage) -> Result<View> {
     if meta.layout != crate::Layout::Strided {
-        return Err(Error::Unsupported(format!("tensor `{name}` has layout {}, expected torch.strided", meta.layout)));
+        return Err(Error::Layout { name: name.into(), layout: meta.layout });
     }
     let view = View {
         dtype: meta.dtype,
@@ -150,15 +150,15 @@ fn view(name: &str, meta: &TensorMeta, storage: Storage) -> Result<View> {
     Ok(view)
 }
 
-fn known(name: &str, what: &str, values: &[Expr]) -> Result<Vec<usize>> {
+fn known(name: &str, what: &'static str, values: &[Expr]) -> Result<Vec<usize>> {
     let number = |e: &Expr| e.as_int().and_then(|v| usize::try_from(v).ok());
-    let wrong = |e: &Expr| Error::tensor(name, format!("expected a {what}, found {e}"));
+    let wrong = |e: &Expr| Error::tensor(name, TensorFault::NotNumber { what, found: e.clone() });
     values.iter().map(|e| number(e).ok_or_else(|| wrong(e))).collect()
 }
 
 fn parse_json<'a, T: serde::Deserialize<'a>>(member: &str, json: &'a Bytes) -> Result<T> {
     if json.len() > MAX_JSON_BYTES {
-        return Err(Error::limit(format!("bytes of `{member}`"), json.len(), MAX_JSON_BYTES));
+        return Err(Error::limit(Limited::JsonBytes(member.into()), json.len(), MAX_JSON_BYTES));
     }
     serde_json::from_slice(json).map_err(|source| Error::Json { member: member.into(), source })
 }

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    io::{Cursor, Read},
+    io::{self, Cursor, Read},
     sync::Arc,
 };
 
@@ -13,7 +13,7 @@ use zip::{
 };
 
 use crate::{
-    Error, Result,
+    Error, Limited, MemberFault, Result,
     limits::{FREE_INFLATION, MAX_INFLATION_RATIO},
 };
 
@@ -44,7 +44,7 @@ impl Container {
     pub(crate) fn open(bytes: Bytes) -> Result<Container> {
         // The archive starts with the file: to look for another start would find that of an archive which is a member.
         let config = Config { archive_offset: ArchiveOffset::Known(0) };
-        let zip = ZipArchive::with_config(config, Cursor::new(bytes.clone())).map_err(|e| Error::Zip(e.to_string()))?;
+        let zip = ZipArchive::with_config(config, Cursor::new(bytes.clone())).map_err(|e| Error::Zip(e.into()))?;
         let first = zip.name_for_index(0).and_then(|n| n.ok()).unwrap_or_default();
         let root = first.split_once('/').map_or(String::new(), |(root, _)| format!("{root}/"));
         Ok(Container { bytes, root: root.into(), zip })
@@ -72,22 +72,23 @@ impl Container {
     /// The member of that name under the root.
     pub(crate) fn member(&self, name: &str) -> Result<Member> {
         let index = self.index(name).ok_or_else(|| Error::MissingMember(format!("{}{name}", self.root)))?;
-        let entry = self.zip.by_index_data(index).map_err(|e| Error::member(name, e.to_string()))?;
+        let unreadable = |e: io::Error| Error::member(name, e.into());
+        let entry = self.zip.by_index_data(index).map_err(|e| unreadable(e.into()))?;
         if entry.encrypted() {
-            return Err(Error::member(name, "is encrypted"));
+            return Err(Error::member(name, MemberFault::Encrypted));
         }
-        let too_large = |_| Error::member(name, format!("{} bytes do not fit the address space", entry.size()));
+        let too_large = |_| Error::member(name, MemberFault::TooLarge(entry.size()));
         let len = usize::try_from(entry.size()).map_err(too_large)?;
         match entry.compression() {
             CompressionMethod::Stored => self.stored(name, entry.header_start(), len).map(Member::Stored),
             CompressionMethod::Deflated => {
                 let limit = (self.bytes.len() as u64).saturating_mul(MAX_INFLATION_RATIO).saturating_add(FREE_INFLATION);
                 if entry.size() > limit {
-                    return Err(Error::limit(format!("inflated bytes of member `{name}`"), entry.size(), limit));
+                    return Err(Error::limit(Limited::InflatedBytes(name.into()), entry.size(), limit));
                 }
                 Ok(Member::Deflated { index, len })
             }
-            other => Err(Error::member(name, format!("expected stored or deflated data, found method {other}"))),
+            other => Err(Error::member(name, MemberFault::Compression(other.to_string()))),
         }
     }
 
@@ -95,26 +96,27 @@ impl Container {
     fn stored(&self, name: &str, header: u64, len: usize) -> Result<Bytes> {
         const HEADER_LEN: usize = 30;
         let local = usize::try_from(header).ok().and_then(|at| Some((at, self.bytes.get(at..at.checked_add(HEADER_LEN)?)?)));
-        let (at, local) = local.ok_or_else(|| Error::member(name, format!("header at byte {header} is outside of the file")))?;
+        let (at, local) = local.ok_or_else(|| Error::member(name, MemberFault::HeaderOutside(header)))?;
         if !local.starts_with(b"PK\x03\x04") {
-            return Err(Error::member(name, format!("no local header at byte {header}")));
+            return Err(Error::member(name, MemberFault::NoHeader(header)));
         }
         let (name_len, extra_len) = (u16::from_le_bytes([local[26], local[27]]), u16::from_le_bytes([local[28], local[29]]));
         let start = at + HEADER_LEN + usize::from(name_len) + usize::from(extra_len);
         match start.checked_add(len) {
             Some(end) if end <= self.bytes.len() => Ok(self.bytes.slice(start..end)),
-            _ => Err(Error::member(name, format!("{len} bytes at byte {start} pass the end of the file, {}", self.bytes.len()))),
+            _ => Err(Error::member(name, MemberFault::Outside { start, len, end: self.bytes.len() })),
         }
     }
 
     /// The data of a compressed member.
     pub(crate) fn inflate(&self, name: &str, index: usize, len: usize) -> Result<Bytes> {
         let mut zip = self.zip.clone();
-        let file = zip.by_index(index).map_err(|e| Error::member(name, e.to_string()))?;
+        let unreadable = |e: io::Error| Error::member(name, e.into());
+        let file = zip.by_index(index).map_err(|e| unreadable(e.into()))?;
         let mut out = Vec::new();
-        file.take(len as u64).read_to_end(&mut out).map_err(|e| Error::member(name, e.to_string()))?;
+        file.take(len as u64).read_to_end(&mut out).map_err(unreadable)?;
         if out.len() != len {
-            return Err(Error::member(name, format!("expected {len} bytes, found {}", out.len())));
+            return Err(Error::member(name, MemberFault::Length { expected: len, found: out.len() }));
         }
         Ok(out.into())
     }

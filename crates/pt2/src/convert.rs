@@ -6,8 +6,8 @@ use flambeau_tensor::{Bytes, Expr, Symbol};
 use indexmap::IndexMap;
 
 use crate::{
-    Argument, Device, Dialect, Error, Graph, InputSpec, Layout, MemoryFormat, Metadata, NamedArgument, Node, OutputSpec, Passing,
-    Result, ScalarType, Signature, Subgraph, SymArg, SymBool, SymFloat, TensorMeta,
+    Argument, Device, Dialect, Error, Graph, GraphFault, InputSpec, Layout, Limited, MemoryFormat, Metadata, NamedArgument, Node,
+    OutputSpec, Passing, Result, ScalarType, Signature, Subgraph, SymArg, SymBool, SymFloat, TensorMeta,
     exported::Range,
     limits::{MAX_GRAPH_NESTING, MAX_NODES, MAX_RANK},
     schema, symbolic,
@@ -52,7 +52,7 @@ impl<'a> Converter<'a> {
     pub(crate) fn tensor_meta(&mut self, meta: schema::TensorMeta) -> Result<Meta> {
         let rank = meta.sizes.len().max(meta.strides.len());
         if rank > MAX_RANK {
-            return Err(Error::limit("dims of a tensor", rank, MAX_RANK));
+            return Err(Error::limit(Limited::Rank, rank, MAX_RANK));
         }
         let sizes = meta.sizes.into_iter().map(|s| self.sym_int(s)).collect::<Result<Vec<_>>>()?;
         let dtype = match ScalarType::from_number(meta.dtype)? {
@@ -73,11 +73,11 @@ impl<'a> Converter<'a> {
     pub(crate) fn graph(&mut self, graph: schema::Graph<'_>) -> Result<Graph> {
         self.depth += 1;
         if self.depth > MAX_GRAPH_NESTING {
-            return Err(Error::limit("graphs inside of graphs", self.depth, MAX_GRAPH_NESTING));
+            return Err(Error::limit(Limited::Nesting, self.depth, MAX_GRAPH_NESTING));
         }
         self.nodes = self.nodes.saturating_add(graph.nodes.len());
         if self.nodes > MAX_NODES {
-            return Err(Error::limit("nodes of a program", self.nodes, MAX_NODES));
+            return Err(Error::limit(Limited::Nodes, self.nodes, MAX_NODES));
         }
         let mut out = Graph { single_tensor_return: graph.is_single_tensor_return, ..Graph::default() };
         for (name, meta) in graph.tensor_values {
@@ -167,7 +167,7 @@ impl<'a> Converter<'a> {
         for (what, specs, values) in [("inputs", inputs.len(), graph.inputs.len()), ("outputs", outputs.len(), graph.outputs.len())]
         {
             if specs != values {
-                return Err(Error::Graph(format!("the signature describes {specs} {what}, the graph has {values}")));
+                return Err(Error::Graph(GraphFault::Signature { what, specs, values }));
             }
         }
         Ok(Signature { inputs, outputs })

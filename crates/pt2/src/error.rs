@@ -1,4 +1,8 @@
-use crate::{ComputeError, ExpressionFault, PickleFault, ScalarType};
+use std::{fmt, io};
+
+use flambeau_tensor::{DType, Expr};
+
+use crate::{ComputeError, ExpressionFault, Layout, PickleFault, ScalarType};
 
 /// Why an archive cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -6,28 +10,34 @@ use crate::{ComputeError, ExpressionFault, PickleFault, ScalarType};
 pub enum Error {
     /// The bytes are not a ZIP file that can be used.
     #[error("not a readable zip archive: {0}")]
-    Zip(String),
+    Zip(io::Error),
     /// A ZIP file, but not of this kind.
-    #[error("not a torch.export archive: expected `<root>/archive_format` or a top-level `version`, found {found}")]
-    NotAnArchive { found: String },
+    #[error("not a torch.export archive: expected `<root>/archive_format` or a top-level `version`, found {}", shown(.first))]
+    NotAnArchive {
+        /// The archive's first member.
+        first: Option<String>,
+    },
     /// The archive lacks a member.
     #[error("archive member `{0}` is missing")]
     MissingMember(String),
     /// A member's header or extent is wrong.
-    #[error("archive member `{member}`: {what}")]
-    Member { member: String, what: String },
+    #[error("archive member `{member}`: {fault}")]
+    Member { member: String, fault: MemberFault },
     /// A member holds another value than this version of the format allows.
     #[error("archive member `{member}`: expected {expected}, found {found}")]
     Version { member: String, expected: &'static str, found: String },
     /// The archive has no such program.
-    #[error("no program `{name}` in the archive, which has: {available}")]
-    NoProgram { name: String, available: String },
+    #[error("no program `{name}` in the archive, which has: {}", .available.join(", "))]
+    NoProgram { name: String, available: Vec<String> },
+    /// The archive has no program, or several.
+    #[error("expected one program in the archive, found {}: {}", .available.len(), .available.join(", "))]
+    NotOneProgram { available: Vec<String> },
     /// JSON that does not follow the schema.
     #[error("archive member `{member}`: {source}")]
     Json { member: String, source: serde_json::Error },
     /// A limit of [`crate::limits`] is exceeded.
     #[error("{what}: {found} exceeds the limit of {limit}")]
-    Limit { what: String, found: u64, limit: u64 },
+    Limit { what: Limited, found: u64, limit: u64 },
     /// A number of an enumeration that has no meaning.
     #[error("{what} {found} is not known")]
     Enumeration { what: &'static str, found: i64 },
@@ -36,34 +46,144 @@ pub enum Error {
     Expression { offset: usize, fault: ExpressionFault, text: String },
     /// The graph contradicts itself.
     #[error("graph: {0}")]
-    Graph(String),
+    Graph(GraphFault),
     /// A pickle that is malformed or asks for something that is not a tensor.
     #[error("pickle `{member}`, byte {offset}: {fault}")]
     Pickle { member: String, offset: usize, fault: PickleFault },
-    /// A tensor whose extent does not fit its storage.
-    #[error("tensor `{name}`: {what}")]
-    Tensor { name: String, what: String },
+    /// A tensor that contradicts itself or its storage.
+    #[error("tensor `{name}`: {fault}")]
+    Tensor { name: String, fault: TensorFault },
     /// A storage whose bytes could not be computed.
     #[error("tensor `{name}`: {reason}")]
     Computed { name: String, reason: ComputeError },
     /// An element type that cannot be stored here.
     #[error("`{name}` has element type {dtype}, which is not supported")]
     ElementType { name: String, dtype: ScalarType },
-    /// Something valid that this reader does not take.
-    #[error("{0}")]
-    Unsupported(String),
+    /// A tensor that is not strided.
+    #[error("tensor `{name}` has layout {layout}, expected torch.strided")]
+    Layout { name: String, layout: Layout },
+    /// A constant that is no tensor.
+    #[error("constant `{0}` is a script or Python object, which cannot be compiled")]
+    Object(String),
+    /// The elements of a tensor subclass.
+    #[error("a {0} has no elements of its own, only fields")]
+    NoElements(String),
+}
+
+fn shown(first: &Option<String>) -> String {
+    first.as_ref().map_or_else(|| "an empty archive".to_owned(), |name| format!("first member `{name}`"))
+}
+
+/// What is wrong with a member of an archive.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemberFault {
+    #[error(transparent)]
+    Zip(#[from] io::Error),
+    #[error("is encrypted")]
+    Encrypted,
+    #[error("{0} bytes do not fit the address space")]
+    TooLarge(u64),
+    /// Compressed by another method; the name of it.
+    #[error("expected stored or deflated data, found method {0}")]
+    Compression(String),
+    #[error("header at byte {0} is outside of the file")]
+    HeaderOutside(u64),
+    #[error("no local header at byte {0}")]
+    NoHeader(u64),
+    #[error("{len} bytes at byte {start} pass the end of the file, {end}")]
+    Outside { start: usize, len: usize, end: usize },
+    #[error("expected {expected} bytes, found {found}")]
+    Length { expected: usize, found: usize },
+    #[error("expected little-endian storages")]
+    ByteOrder,
+}
+
+/// What a limit of [`crate::limits`] bounds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Limited {
+    /// Bytes of a symbolic expression.
+    ExpressionBytes,
+    /// Operands of a symbolic expression.
+    ExpressionOperands,
+    /// Bytes of a member that holds JSON.
+    JsonBytes(String),
+    /// Bytes of a compressed member, once inflated.
+    InflatedBytes(String),
+    /// Bytes of a pickle.
+    PickleBytes(String),
+    /// Bytes of a tensor whose elements overlap in its storage.
+    RepeatingBytes(String),
+    /// Axes of a tensor.
+    Rank,
+    /// Graphs inside of graphs.
+    Nesting,
+    /// Nodes of a program.
+    Nodes,
+}
+
+impl fmt::Display for Limited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Limited::ExpressionBytes => f.write_str("bytes of a symbolic expression"),
+            Limited::ExpressionOperands => f.write_str("operands of a symbolic expression"),
+            Limited::JsonBytes(member) => write!(f, "bytes of `{member}`"),
+            Limited::InflatedBytes(member) => write!(f, "inflated bytes of member `{member}`"),
+            Limited::PickleBytes(member) => write!(f, "bytes of pickle `{member}`"),
+            Limited::RepeatingBytes(tensor) => write!(f, "bytes of repeating tensor `{tensor}`"),
+            Limited::Rank => f.write_str("dims of a tensor"),
+            Limited::Nesting => f.write_str("graphs inside of graphs"),
+            Limited::Nodes => f.write_str("nodes of a program"),
+        }
+    }
+}
+
+/// How a graph contradicts itself.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GraphFault {
+    #[error("nothing is known of tensor value `{0}`")]
+    Unknown(String),
+    #[error("nothing is known of tensor value `{value}` of {user}")]
+    UnknownOperand { value: String, user: String },
+    #[error("value `{value}` of {by} is defined twice")]
+    Redefined { value: String, by: String },
+    #[error("value `{value}` is used by {user} before it is defined")]
+    Undefined { value: String, user: String },
+    #[error("the signature describes {specs} {what}, the graph has {values}")]
+    Signature { what: &'static str, specs: usize, values: usize },
+}
+
+/// How a tensor contradicts itself or its storage.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TensorFault {
+    /// A size, a stride or an offset that is no number, or a negative one.
+    #[error("expected a {what}, found {found}")]
+    NotNumber { what: &'static str, found: Expr },
+    #[error("{sizes} sizes but {strides} strides")]
+    Rank { sizes: usize, strides: usize },
+    #[error("shape {0:?} is too large")]
+    TooLarge(Vec<usize>),
+    #[error("{dtype} view of shape {shape:?}, strides {strides:?}, offset {offset} reaches byte {end} of a storage of {len}")]
+    Outside { dtype: DType, shape: Vec<usize>, strides: Vec<usize>, offset: usize, end: usize, len: usize },
+    #[error("expected {expected} computed bytes, found {found}")]
+    Computed { expected: usize, found: usize },
+    #[error(transparent)]
+    Elements(#[from] flambeau_tensor::Error),
 }
 
 impl Error {
-    pub(crate) fn member(member: &str, what: impl Into<String>) -> Error {
-        Error::Member { member: member.into(), what: what.into() }
+    pub(crate) fn member(member: &str, fault: MemberFault) -> Error {
+        Error::Member { member: member.into(), fault }
     }
 
-    pub(crate) fn tensor(name: &str, what: impl Into<String>) -> Error {
-        Error::Tensor { name: name.into(), what: what.into() }
+    pub(crate) fn tensor(name: &str, fault: TensorFault) -> Error {
+        Error::Tensor { name: name.into(), fault }
     }
 
-    pub(crate) fn limit(what: impl Into<String>, found: impl TryInto<u64>, limit: impl TryInto<u64>) -> Error {
-        Error::Limit { what: what.into(), found: found.try_into().unwrap_or(u64::MAX), limit: limit.try_into().unwrap_or(u64::MAX) }
+    pub(crate) fn limit(what: Limited, found: impl TryInto<u64>, limit: impl TryInto<u64>) -> Error {
+        Error::Limit { what, found: found.try_into().unwrap_or(u64::MAX), limit: limit.try_into().unwrap_or(u64::MAX) }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use flambeau_tensor::{DType, Expr};
 use indexmap::IndexMap;
 
-use crate::{Device, Error, Layout, MemoryFormat, Metadata, Result, ScalarType, SourceLocation, SymBool, SymFloat};
+use crate::{Device, Error, GraphFault, Layout, MemoryFormat, Metadata, Result, ScalarType, SourceLocation, SymBool, SymFloat};
 
 /// What is known of a tensor value. Strides and offset count elements.
 #[derive(Clone, Debug, PartialEq)]
@@ -245,7 +245,7 @@ impl Graph {
         match (self.tensors.get(name), self.foreign_tensors.get(name)) {
             (Some(meta), _) => Ok(meta),
             (None, Some(&dtype)) => Err(Error::ElementType { name: name.into(), dtype }),
-            (None, None) => Err(Error::Graph(format!("nothing is known of tensor value `{name}`"))),
+            (None, None) => Err(Error::Graph(GraphFault::Unknown(name.into()))),
         }
     }
 
@@ -258,7 +258,7 @@ impl Graph {
         let mut defined = HashSet::new();
         let define = |name: &str, by: &str, defined: &mut HashSet<String>| match defined.insert(name.to_owned()) {
             true => Ok(()),
-            false => Err(Error::Graph(format!("value `{name}` of {by} is defined twice"))),
+            false => Err(Error::Graph(GraphFault::Redefined { value: name.into(), by: by.into() })),
         };
         for name in self.inputs.iter().flat_map(Argument::names) {
             define(name, "the inputs", &mut defined)?;
@@ -292,10 +292,10 @@ impl Graph {
         );
         for name in arg.names() {
             if !defined.contains(name) {
-                return Err(Error::Graph(format!("value `{name}` is used by {user} before it is defined")));
+                return Err(Error::Graph(GraphFault::Undefined { value: name.into(), user: user.into() }));
             }
             if is_tensor && !self.tensors.contains_key(name) && !self.foreign_tensors.contains_key(name) {
-                return Err(Error::Graph(format!("nothing is known of tensor value `{name}` of {user}")));
+                return Err(Error::Graph(GraphFault::UnknownOperand { value: name.into(), user: user.into() }));
             }
         }
         Ok(())

@@ -27,7 +27,7 @@ mod weight;
 pub mod limits;
 
 pub use archive::Archive;
-pub use error::Error;
+pub use error::{Error, GraphFault, Limited, MemberFault, TensorFault};
 pub use exported::{Dialect, Exported, InputSpec, OutputSpec, Range, Signature};
 pub use graph::{Argument, Graph, NamedArgument, Node, Passing, Subgraph, SymArg, TensorMeta};
 pub use metadata::{Metadata, SourceLocation};

@@ -7,7 +7,7 @@ mod torch;
 use flambeau_tensor::Bytes;
 use indexmap::IndexMap;
 
-use crate::{Error, Result, Weight, container::Container, limits::MAX_PICKLE_BYTES};
+use crate::{Error, Limited, MemberFault, Result, Weight, container::Container, limits::MAX_PICKLE_BYTES};
 
 pub use self::fault::PickleFault;
 use machine::Machine;
@@ -36,11 +36,11 @@ pub(crate) fn load_map(bytes: Bytes, id: &str) -> Result<IndexMap<String, Weight
 fn run(bytes: Bytes, id: &str) -> Result<(Machine<Loader>, machine::StackValue<Global>)> {
     let container = Container::open(bytes)?;
     if container.contains("byteorder") && container.read_text("byteorder")? != "little" {
-        return Err(Error::member(id, "expected little-endian storages"));
+        return Err(Error::member(id, MemberFault::ByteOrder));
     }
     let pickle = container.read("data.pkl")?;
     if pickle.len() > MAX_PICKLE_BYTES {
-        return Err(Error::limit(format!("bytes of pickle `{id}`"), pickle.len(), MAX_PICKLE_BYTES));
+        return Err(Error::limit(Limited::PickleBytes(id.into()), pickle.len(), MAX_PICKLE_BYTES));
     }
     let mut machine = Machine::new(Loader::new(container, id));
     match machine.run(&pickle) {

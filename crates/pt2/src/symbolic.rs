@@ -11,7 +11,7 @@ use std::{fmt, sync::Arc};
 use flambeau_tensor::Expr;
 
 use crate::{
-    Error, Result,
+    Error, Limited, Result,
     limits::{MAX_EXPR_BYTES, MAX_EXPR_DEPTH, MAX_EXPR_NODES},
 };
 
@@ -153,11 +153,11 @@ pub fn parse_bool(text: &str) -> Result<SymBool> {
 
 fn parse(text: &str) -> Result<eval::SymValue> {
     if text.len() > MAX_EXPR_BYTES {
-        return Err(Error::limit("bytes of a symbolic expression", text.len(), MAX_EXPR_BYTES));
+        return Err(Error::limit(Limited::ExpressionBytes, text.len(), MAX_EXPR_BYTES));
     }
     syntax::Parser::new(text).parse().map_err(|syntax::Fault { offset, fault }| {
         if fault == ExpressionFault::Operands {
-            return Error::limit("operands of a symbolic expression", MAX_EXPR_NODES + 1, MAX_EXPR_NODES);
+            return Error::limit(Limited::ExpressionOperands, MAX_EXPR_NODES + 1, MAX_EXPR_NODES);
         }
         let shown = text.char_indices().nth(200).map_or(text, |(end, _)| &text[..end]);
         Error::Expression { offset, fault, text: shown.to_owned() }

@@ -9,7 +9,7 @@ use flambeau_tensor::{AlignedBytes, Bytes, DType, Tensor, numel};
 use indexmap::IndexMap;
 
 use crate::{
-    Error, Result, ScalarType,
+    Error, Limited, Result, ScalarType, TensorFault,
     container::{Container, Member},
     limits::{FREE_EXPANSION, MAX_EXPANSION_RATIO},
 };
@@ -120,7 +120,7 @@ impl Storage {
             },
             Backing::Computed(produce) => match produce() {
                 Ok(bytes) if bytes.len() == self.len => Ok(bytes),
-                Ok(bytes) => Err(Error::tensor(&self.id, format!("expected {} computed bytes, found {}", self.len, bytes.len()))),
+                Ok(bytes) => Err(Error::tensor(&self.id, TensorFault::Computed { expected: self.len, found: bytes.len() })),
                 Err(reason) => Err(Error::Computed { name: self.id.to_string(), reason }),
             },
         }
@@ -186,8 +186,10 @@ impl View {
             Bytes::new()
         } else if self.is_contiguous() {
             let start = self.offset.saturating_mul(size);
-            let pass = || self.error("passes the end of its storage");
-            let end = start.checked_add(len).filter(|&end| end <= bytes.len()).ok_or_else(pass)?;
+            let end = start.saturating_add(len);
+            if end > bytes.len() {
+                return Err(self.outside(end));
+            }
             bytes.slice(start..end)
         } else {
             let mut out = AlignedBytes::zeroed(len);
@@ -199,20 +201,27 @@ impl View {
             }
             out.into_bytes()
         };
-        Tensor::new(self.dtype, &self.shape, data).map_err(|e| self.error(e.to_string()))
+        Tensor::new(self.dtype, &self.shape, data).map_err(|e| self.error(e.into()))
     }
 
-    fn error(&self, what: impl Into<String>) -> Error {
-        Error::tensor(&self.storage.id, what)
+    fn error(&self, fault: TensorFault) -> Error {
+        Error::tensor(&self.storage.id, fault)
+    }
+
+    /// The view reaches byte `end`, where the storage has ended.
+    fn outside(&self, end: usize) -> Error {
+        let (dtype, offset, len) = (self.dtype, self.offset, self.storage.len);
+        let (shape, strides) = (self.shape.clone(), self.strides.clone());
+        self.error(TensorFault::Outside { dtype, shape, strides, offset, end, len })
     }
 
     /// Bytes of the row-major tensor, after checking that every element lies in the storage.
     pub(crate) fn check_extent(&self) -> Result<usize> {
         let size = self.dtype.size();
         if self.shape.len() != self.strides.len() {
-            return Err(self.error(format!("{} sizes but {} strides", self.shape.len(), self.strides.len())));
+            return Err(self.error(TensorFault::Rank { sizes: self.shape.len(), strides: self.strides.len() }));
         }
-        let too_large = || self.error(format!("shape {:?} is too large", self.shape));
+        let too_large = || self.error(TensorFault::TooLarge(self.shape.clone()));
         let len =
             numel(&self.shape).and_then(|n| n.checked_mul(size)).filter(|&n| isize::try_from(n).is_ok()).ok_or_else(too_large)?;
         if len == 0 {
@@ -222,15 +231,11 @@ impl View {
         let last = self.shape.iter().zip(&self.strides).try_fold(self.offset, reach);
         let end = last.and_then(|last| last.checked_add(1)?.checked_mul(size)).ok_or_else(too_large)?;
         if end > self.storage.len {
-            let (shape, strides, offset) = (&self.shape, &self.strides, self.offset);
-            let place = format!("shape {shape:?}, strides {strides:?}, offset {offset}");
-            return Err(
-                self.error(format!("{} view of {place} reaches byte {end} of a storage of {}", self.dtype, self.storage.len))
-            );
+            return Err(self.outside(end));
         }
         let limit = self.storage.len.saturating_mul(MAX_EXPANSION_RATIO).saturating_add(FREE_EXPANSION);
         if len > limit {
-            return Err(Error::limit(format!("bytes of repeating tensor `{}`", self.storage.id), len, limit));
+            return Err(Error::limit(Limited::RepeatingBytes(self.storage.id.to_string()), len, limit));
         }
         Ok(len)
     }
@@ -336,11 +341,11 @@ impl Weight {
     /// The elements of an ordinary tensor, row-major.
     ///
     /// # Errors
-    /// As [`View::tensor`]; [`Error::Unsupported`] for a quantized tensor, [`Error::ElementType`] for a foreign one.
+    /// As [`View::tensor`]; [`Error::NoElements`] for a quantized tensor, [`Error::ElementType`] for a foreign one.
     pub fn tensor(&self) -> Result<Tensor> {
         match self {
             Weight::Strided(view) => view.tensor(),
-            Weight::Subclass(s) => Err(Error::Unsupported(format!("a {} has no elements of its own, only fields", s.class))),
+            Weight::Subclass(s) => Err(Error::NoElements(s.class.clone())),
             Weight::Foreign { dtype, shape } => {
                 Err(Error::ElementType { name: format!("tensor of shape {shape:?}"), dtype: *dtype })
             }
