@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::error::{Error, Result};
+use crate::error::{ConfigFault, Error, Result};
 use crate::sampler::SamplingParams;
 
 /// Contents of the files of a model folder that concern text. Absent files are `None`.
@@ -61,8 +61,8 @@ pub struct GenerationDefaults {
 pub(crate) fn parse_object(file: &'static str, bytes: &[u8]) -> Result<Map<String, Value>> {
     match serde_json::from_slice(bytes) {
         Ok(Value::Object(map)) => Ok(map),
-        Ok(_) => Err(Error::Config { file, reason: "expected a JSON object".into() }),
-        Err(e) => Err(Error::Config { file, reason: e.to_string() }),
+        Ok(_) => Err(Error::Config { file, fault: ConfigFault::NotAnObject }),
+        Err(e) => Err(Error::Config { file, fault: e.into() }),
     }
 }
 

@@ -1,56 +1,61 @@
 //! What can go wrong with text.
 
+use std::fmt;
+
+/// What the tokenizer library says.
+pub type LibraryError = Box<dyn std::error::Error + Send + Sync>;
+
 /// Everything that this crate refuses, with the place and the reason.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// `tokenizer.json` (or a tokenizer built from another format) is not one that can be loaded.
     #[error("tokenizer cannot be loaded: {0}")]
-    Tokenizer(String),
+    Tokenizer(LibraryError),
     /// A JSON file next to the tokenizer is malformed.
-    #[error("{file}: {reason}")]
+    #[error("{file}: {fault}")]
     Config {
         /// Name of the file.
         file: &'static str,
-        /// What was expected and found.
-        reason: String,
+        fault: ConfigFault,
     },
     /// Tokenizer metadata of a GGUF file is inconsistent.
     #[error("GGUF tokenizer: {0}")]
-    Gguf(String),
+    Gguf(GgufFault),
     /// The GGUF file names a pre-tokenizer that is not known.
-    #[error("GGUF tokenizer: pre-tokenizer {found:?} is not known (known: {known}); pass the model's tokenizer.json instead")]
+    #[error("GGUF tokenizer: pre-tokenizer {found:?} is not known (known: {}); pass the model's tokenizer.json instead", .known.join(", "))]
     UnknownPreTokenizer {
         /// Value of `tokenizer.ggml.pre`.
         found: String,
         /// The names that are known.
-        known: String,
+        known: Vec<&'static str>,
     },
     /// Text could not be turned into token ids.
     #[error("text cannot be encoded: {0}")]
-    Encode(String),
+    Encode(LibraryError),
     /// Token ids could not be turned into text.
     #[error("token ids cannot be decoded: {0}")]
-    Decode(String),
+    Decode(LibraryError),
     /// The chat template does not compile.
     #[error("chat template does not compile: {0}")]
-    TemplateSyntax(String),
+    TemplateSyntax(TemplateFault),
     /// The chat template failed, or refused the conversation by `raise_exception`.
     #[error("chat template failed: {0}")]
-    TemplateRender(String),
+    TemplateRender(TemplateFault),
     /// The chat template exceeded one of its limits.
-    #[error("chat template exceeds the limit of {limit}")]
+    #[error("chat template exceeds the limit of {limit}{}", .fault.as_ref().map(|fault| format!(": {fault}")).unwrap_or_default())]
     TemplateLimit {
-        /// Which limit, with its value.
-        limit: String,
+        limit: TemplateLimit,
+        /// What the template did then; `None` where it was refused before it ran.
+        fault: Option<TemplateFault>,
     },
     /// The model has no template of the requested name.
-    #[error("no chat template is named {wanted:?} (found: {found})")]
+    #[error("no chat template is named {wanted:?} (found: {})", .found.join(", "))]
     NoSuchTemplate {
         /// The requested name.
         wanted: String,
         /// The names that exist.
-        found: String,
+        found: Vec<String>,
     },
     /// A sampling parameter is out of its range.
     #[error("sampling parameter {name} is {found}, expected {expected}")]
@@ -68,14 +73,93 @@ pub enum Error {
         /// Number of logits.
         found: usize,
     },
-    /// A stop string cannot be used.
-    #[error("stop string {index}: {reason}")]
+    /// More stop strings than are taken.
+    #[error("{found} stop strings given, at most {limit} are taken")]
+    StopStrings {
+        /// Number of stop strings.
+        found: usize,
+        /// Largest number.
+        limit: usize,
+    },
+    /// A stop string is empty or too long.
+    #[error("stop string {index}: expected 1 to {limit} bytes, found {found}")]
     StopString {
         /// Position in the list.
         index: usize,
-        /// Why not.
-        reason: String,
+        /// Its length in bytes.
+        found: usize,
+        /// Largest length.
+        limit: usize,
     },
+}
+
+/// Why a JSON file cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigFault {
+    #[error("expected a JSON object")]
+    NotAnObject,
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+}
+
+/// Why the tokenizer of a GGUF file cannot be built.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GgufFault {
+    #[error("expected model gpt2 or llama, found {0:?}")]
+    Model(String),
+    #[error("expected 1 to 2^32 - 1 tokens, found {0}")]
+    TokenCount(usize),
+    #[error("expected as many entries in {list} as the {tokens} tokens, found {found}")]
+    Length { list: &'static str, tokens: usize, found: usize },
+    #[error("{role} token id is {id}, expected less than {tokens}")]
+    TokenId { role: &'static str, id: u32, tokens: usize },
+    #[error("merge {rank} is {merge:?}, expected two pieces with one space between")]
+    Merge { rank: usize, merge: String },
+    #[error("merge {rank} is {merge:?}, but {piece:?} is no token")]
+    MergedPiece { rank: usize, merge: String, piece: String },
+    #[error("expected scores or merges for model llama, found neither")]
+    Unranked,
+    #[error("token {id} has {chars} characters, at most {limit} are taken")]
+    LongToken { id: usize, chars: usize, limit: usize },
+    /// The library refuses the tokenizer that the lists describe.
+    #[error(transparent)]
+    Library(LibraryError),
+}
+
+/// What the template engine says, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TemplateFault {
+    pub message: String,
+    /// Line of the template, from 1 on.
+    pub line: Option<usize>,
+}
+
+impl fmt::Display for TemplateFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        self.line.map_or(Ok(()), |line| write!(f, " (line {line})"))
+    }
+}
+
+/// A limit on chat templates, with its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TemplateLimit {
+    #[error("{0} bytes of source")]
+    Source(usize),
+    #[error("{0} operators in one tag")]
+    Operators(usize),
+    #[error("{0} elif branches")]
+    Branches(usize),
+    #[error("{0} repetitions of a constant")]
+    Repetitions(u64),
+    #[error("{0} steps")]
+    Steps(u64),
+    /// Text that is made, in a value and altogether, and items of a list.
+    #[error("{value} bytes of text or {items} items in a value, {total} bytes in all")]
+    Values { value: u64, items: usize, total: u64 },
 }
 
 /// Result with this crate's [`Error`].

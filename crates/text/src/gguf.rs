@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value, json};
 
 use crate::config::SpecialTokens;
-use crate::error::{Error, Result};
+use crate::error::{Error, GgufFault, Result};
 
 /// The `tokenizer.ggml.*` metadata of a GGUF file. Missing keys are empty lists or `None`.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -89,7 +89,7 @@ impl GgufVocab {
         let mut root = match self.model.as_str() {
             "gpt2" => self.byte_level(&vocab)?,
             "llama" => self.sentence_piece(&vocab)?,
-            other => return Err(Error::Gguf(format!("expected model gpt2 or llama, found {other:?}"))),
+            other => return Err(Error::Gguf(GgufFault::Model(other.to_owned()))),
         };
         root.insert("added_tokens".into(), self.added_tokens());
         root.insert("post_processor".into(), self.post_processor()?);
@@ -115,16 +115,16 @@ impl GgufVocab {
     fn check_lengths(&self) -> Result<()> {
         let v = self.tokens.len();
         if v == 0 || u32::try_from(v).is_err() {
-            return Err(Error::Gguf(format!("expected 1 to 2^32 - 1 tokens, found {v}")));
+            return Err(Error::Gguf(GgufFault::TokenCount(v)));
         }
-        for (name, len) in [("token_type", self.token_types.len()), ("scores", self.scores.len())] {
-            if len != 0 && len != v {
-                return Err(Error::Gguf(format!("expected as many entries in {name} as the {v} tokens, found {len}")));
+        for (list, found) in [("token_type", self.token_types.len()), ("scores", self.scores.len())] {
+            if found != 0 && found != v {
+                return Err(Error::Gguf(GgufFault::Length { list, tokens: v, found }));
             }
         }
-        for (name, id) in [("bos", self.bos), ("eos", self.eos), ("unknown", self.unk), ("padding", self.pad)] {
+        for (role, id) in [("bos", self.bos), ("eos", self.eos), ("unknown", self.unk), ("padding", self.pad)] {
             if let Some(id) = id.filter(|&id| id as usize >= v) {
-                return Err(Error::Gguf(format!("{name} token id is {id}, expected less than {v}")));
+                return Err(Error::Gguf(GgufFault::TokenId { role, id, tokens: v }));
             }
         }
         Ok(())
@@ -154,8 +154,8 @@ impl GgufVocab {
     fn byte_level(&self, vocab: &HashMap<&str, u32>) -> Result<Map<String, Value>> {
         let pre = self.pre.as_deref().unwrap_or("default");
         let Some((_, cut, whole_words)) = PRE_TOKENIZERS.iter().find(|(names, ..)| names.contains(&pre)) else {
-            let known: Vec<&str> = PRE_TOKENIZERS.iter().flat_map(|(names, ..)| names.iter().copied()).collect();
-            return Err(Error::UnknownPreTokenizer { found: pre.to_owned(), known: known.join(", ") });
+            let known = PRE_TOKENIZERS.iter().flat_map(|(names, ..)| names.iter().copied()).collect();
+            return Err(Error::UnknownPreTokenizer { found: pre.to_owned(), known });
         };
         let bytes = |regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": regex});
         let steps = match cut {
@@ -201,11 +201,11 @@ impl GgufVocab {
         let parse = |(rank, merge): (usize, &String)| {
             let pair = merge.split_once(' ').filter(|(_, right)| !right.contains(' '));
             let Some((left, right)) = pair else {
-                return Err(Error::Gguf(format!("merge {rank} is {merge:?}, expected two pieces with one space between")));
+                return Err(Error::Gguf(GgufFault::Merge { rank, merge: merge.clone() }));
             };
             for piece in [left, right, format!("{left}{right}").as_str()] {
                 if !vocab.contains_key(piece) {
-                    return Err(Error::Gguf(format!("merge {rank} is {merge:?}, but {piece:?} is no token")));
+                    return Err(Error::Gguf(GgufFault::MergedPiece { rank, merge: merge.clone(), piece: piece.to_owned() }));
                 }
             }
             Ok(json!([left, right]))
@@ -216,7 +216,7 @@ impl GgufVocab {
     /// Merges in the order of the scores of what they make; every way to make a piece from two others is one.
     fn derived_merges(&self, vocab: &HashMap<&str, u32>) -> Result<Vec<Value>> {
         if self.scores.is_empty() {
-            return Err(Error::Gguf("expected scores or merges for model llama, found neither".into()));
+            return Err(Error::Gguf(GgufFault::Unranked));
         }
         let mut ranked: Vec<(f32, u32, u32, &str, &str)> = Vec::new();
         for (id, token) in self.tokens.iter().enumerate() {
@@ -225,7 +225,7 @@ impl GgufVocab {
             }
             let chars = token.chars().count();
             if chars > MAX_PIECE_CHARS {
-                return Err(Error::Gguf(format!("token {id} has {chars} characters, at most {MAX_PIECE_CHARS} are taken")));
+                return Err(Error::Gguf(GgufFault::LongToken { id, chars, limit: MAX_PIECE_CHARS }));
             }
             let score = self.scores.get(id).copied().unwrap_or(f32::NEG_INFINITY);
             for (at, _) in token.char_indices().skip(1) {

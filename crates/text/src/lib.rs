@@ -21,7 +21,7 @@ mod tokenizer;
 pub use clock::Clock;
 pub use config::{GenerationDefaults, SpecialTokens, TokenizerFiles};
 pub use detokenize::DetokenizeStream;
-pub use error::{Error, Result};
+pub use error::{ConfigFault, Error, GgufFault, LibraryError, Result, TemplateFault, TemplateLimit};
 pub use gguf::GgufVocab;
 pub use rng::Rng;
 pub use sampler::{Sampler, SamplingParams, argmax, log_probabilities};

@@ -69,14 +69,12 @@ impl StopMatcher {
     /// More than [`MAX_STOP_STRINGS`], or one that is empty or longer than [`MAX_STOP_BYTES`].
     pub fn new<S: AsRef<str>>(stops: &[S]) -> Result<Self> {
         if stops.len() > MAX_STOP_STRINGS {
-            let reason = format!("{} stop strings given, at most {MAX_STOP_STRINGS} are taken", stops.len());
-            return Err(Error::StopString { index: MAX_STOP_STRINGS, reason });
+            return Err(Error::StopStrings { found: stops.len(), limit: MAX_STOP_STRINGS });
         }
         for (index, stop) in stops.iter().enumerate() {
-            let len = stop.as_ref().len();
-            if len == 0 || len > MAX_STOP_BYTES {
-                let reason = format!("expected 1 to {MAX_STOP_BYTES} bytes, found {len}");
-                return Err(Error::StopString { index, reason });
+            let found = stop.as_ref().len();
+            if found == 0 || found > MAX_STOP_BYTES {
+                return Err(Error::StopString { index, found, limit: MAX_STOP_BYTES });
             }
         }
         let stops = stops.iter().map(|stop| Pattern::new(stop.as_ref())).collect();
@@ -189,7 +187,7 @@ mod tests {
         let check = |stops: Vec<String>, want: &str| assert_eq!(StopMatcher::new(&stops).unwrap_err().to_string(), want);
         check(vec!["a".into(), String::new()], "stop string 1: expected 1 to 4096 bytes, found 0");
         check(vec!["x".repeat(4097)], "stop string 0: expected 1 to 4096 bytes, found 4097");
-        check(vec!["x".into(); 65], "stop string 64: 65 stop strings given, at most 64 are taken");
+        check(vec!["x".into(); 65], "65 stop strings given, at most 64 are taken");
     }
 
     proptest! {

@@ -14,7 +14,7 @@ use serde_json::{Map, Value as Json};
 
 use crate::clock::Clock;
 use crate::config::{SpecialTokens, TokenizerFiles, parse_object};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, TemplateFault, TemplateLimit};
 use guard::Budget;
 
 /// Largest template source, in bytes.
@@ -62,7 +62,7 @@ impl ChatTemplate {
     /// It is too long, or its syntax is wrong.
     pub fn new(source: &str, special: &SpecialTokens) -> Result<Self> {
         if source.len() > MAX_SOURCE_BYTES {
-            return Err(Error::TemplateLimit { limit: format!("{MAX_SOURCE_BYTES} bytes of source") });
+            return Err(Error::TemplateLimit { limit: TemplateLimit::Source(MAX_SOURCE_BYTES), fault: None });
         }
         let template = Self {
             source: plain_generation_blocks(source),
@@ -92,10 +92,7 @@ impl ChatTemplate {
         match (named.get(wanted), named.is_empty() && name.is_none()) {
             (Some(source), _) => Self::new(source, special).map(Some),
             (None, true) => Ok(None),
-            (None, false) => {
-                let found = named.keys().cloned().collect::<Vec<_>>().join(", ");
-                Err(Error::NoSuchTemplate { wanted: wanted.to_owned(), found })
-            }
+            (None, false) => Err(Error::NoSuchTemplate { wanted: wanted.to_owned(), found: named.keys().cloned().collect() }),
         }
     }
 
@@ -123,9 +120,9 @@ impl ChatTemplate {
         let done = eval(&env, &template.instructions, context, &template.blocks, &mut output, AutoEscape::None).map(|_| ());
         match done {
             Ok(()) => Ok(text),
-            Err(e) if budget.exceeded() => Err(Error::TemplateLimit { limit: format!("{}: {}", budget.describe(), describe(&e)) }),
+            Err(e) if budget.exceeded() => Err(Error::TemplateLimit { limit: budget.limit(), fault: Some(describe(&e)) }),
             Err(e) if e.kind() == ErrorKind::OutOfFuel => {
-                Err(Error::TemplateLimit { limit: format!("{steps} steps: {}", describe(&e)) })
+                Err(Error::TemplateLimit { limit: TemplateLimit::Steps(steps), fault: Some(describe(&e)) })
             }
             Err(e) => Err(Error::TemplateRender(describe(&e))),
         }
@@ -163,18 +160,15 @@ fn syntax() -> std::result::Result<SyntaxConfig, minijinja::Error> {
 }
 
 /// The error with its cause and line.
-fn describe(error: &minijinja::Error) -> String {
+fn describe(error: &minijinja::Error) -> TemplateFault {
     use std::error::Error as _;
-    let mut text = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    let mut message = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     let mut cause = error.source();
     while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
+        message = format!("{message}: {inner}");
         cause = inner.source();
     }
-    match error.line() {
-        Some(line) => format!("{text} (line {line})"),
-        None => text,
-    }
+    TemplateFault { message, line: error.line() }
 }
 
 /// Templates by name; a single one is called `default`.

@@ -8,7 +8,7 @@ use tokenizers::models::ModelWrapper;
 
 use crate::config::{SpecialTokens, TokenizerFiles};
 use crate::detokenize::{DecodePlan, DetokenizeStream};
-use crate::error::{Error, Result};
+use crate::error::{Error, GgufFault, LibraryError, Result};
 use crate::gguf::GgufVocab;
 
 /// A tokenizer with the special tokens of its model. Cloning is cheap.
@@ -32,12 +32,9 @@ pub(crate) struct Shared {
 const WELL_KNOWN_EOS: [&str; 9] =
     ["<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>", "</s>", "<eos>", "<end_of_turn>", "<turn|>"];
 
-/// Runs third-party code that may panic on hostile tokenizer data, and turns a panic into an error message.
-fn guarded<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> std::result::Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(result) => result.map_err(|e| e.to_string()),
-        Err(_) => Err("its data is inconsistent".into()),
-    }
+/// Runs third-party code that may panic on hostile tokenizer data, and turns a panic into an error.
+fn guarded<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> std::result::Result<T, LibraryError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("its data is inconsistent".into()))
 }
 
 impl Tokenizer {
@@ -72,7 +69,7 @@ impl Tokenizer {
     /// The model or pre-tokenizer kind is not known, or the lists do not fit together.
     pub fn from_gguf(vocab: &GgufVocab) -> Result<Self> {
         let json = vocab.to_tokenizer_json()?;
-        let inner = guarded(|| tokenizers::Tokenizer::from_bytes(&json)).map_err(Error::Gguf)?;
+        let inner = guarded(|| tokenizers::Tokenizer::from_bytes(&json)).map_err(|e| Error::Gguf(GgufFault::Library(e)))?;
         Ok(Self { shared: Arc::new(Shared::new(inner)?), special: vocab.special_tokens() })
     }
 

@@ -17,6 +17,7 @@ use minijinja::{Environment, Error, ErrorKind, Value};
 
 use super::json;
 use crate::clock::Clock;
+use crate::error::TemplateLimit;
 
 /// Bytes of text that any template may make in one rendering, counting intermediate results.
 const BASE_BYTES: u64 = 256 << 20;
@@ -52,8 +53,8 @@ impl Budget {
     }
 
     /// The limits, for messages.
-    pub(super) fn describe(&self) -> String {
-        format!("{MAX_VALUE_BYTES} bytes of text or {MAX_ITEMS} items in a value, {} bytes in all", self.total)
+    pub(super) fn limit(&self) -> TemplateLimit {
+        TemplateLimit::Values { value: MAX_VALUE_BYTES, items: MAX_ITEMS, total: self.total }
     }
 
     pub(super) fn exceeded(&self) -> bool {

@@ -6,7 +6,7 @@
 use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, TemplateLimit};
 
 /// Most operators, calls and look-ups in one tag.
 const MAX_CHAIN: usize = 400;
@@ -19,7 +19,7 @@ const MAX_REPEAT: u64 = 1000;
 /// compiler.
 pub(super) fn check(source: &str, syntax: SyntaxConfig) -> Result<()> {
     let tokens: Vec<Token<'_>> = tokenize(source, false, syntax).map_while(|t| t.ok()).map(|(token, _)| token).collect();
-    let limit = |limit: String| Err(Error::TemplateLimit { limit });
+    let refuse = |limit| Err(Error::TemplateLimit { limit, fault: None });
     let (mut chain, mut elifs) = (0, 0);
     for (at, token) in tokens.iter().enumerate() {
         match token {
@@ -30,13 +30,13 @@ pub(super) fn check(source: &str, syntax: SyntaxConfig) -> Result<()> {
             _ => {}
         }
         if chain > MAX_CHAIN {
-            return limit(format!("{MAX_CHAIN} operators in one tag"));
+            return refuse(TemplateLimit::Operators(MAX_CHAIN));
         }
         if elifs > MAX_ELIF {
-            return limit(format!("{MAX_ELIF} elif branches"));
+            return refuse(TemplateLimit::Branches(MAX_ELIF));
         }
         if matches!(token, Token::Mul | Token::Pow) && multiplies_constants(&tokens, at) {
-            return limit(format!("{MAX_REPEAT} repetitions of a constant"));
+            return refuse(TemplateLimit::Repetitions(MAX_REPEAT));
         }
     }
     Ok(())
