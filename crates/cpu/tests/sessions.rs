@@ -10,12 +10,11 @@ use std::{
 
 use flambeau_cpu::CpuEngine;
 use flambeau_ir::{
-    Add, Chain, ChainId, Exp, Full, Graph, IdCopy, If, In, Int, Multiply, Node, Out, Slice, SliceUpdate, Slot, SlotCounts,
-    TensorMeta, Tid, Vid, check,
+    Add, Chain, ChainId, Exp, Full, Graph, IdCopy, If, In, Int, Multiply, Node, Out, Slice, SliceUpdate, Tid, Vid, check,
     engine::{Clock, Constants, Engine, EngineError, LoadOptions, Session, Value},
 };
 use flambeau_tensor::{Bytes, DType, Tensor};
-use flambeau_testcases::unknown_kernel;
+use flambeau_testcases::{run_with_buffer as run, unknown_kernel, with_buffer};
 
 struct Data(Vec<(&'static str, Vec<f32>)>);
 
@@ -26,38 +25,13 @@ impl Constants for Data {
     }
 }
 
-/// Slots: constant 0 `c` `[4]`, input 1 `[4]`, output 2 `[4]`, buffer 3 `[4]`, temporaries from 4; value 0 is the second input.
-fn graph(chains: Vec<Chain>, init: Option<u32>) -> Graph {
-    let slots = SlotCounts { constants: 1, inputs: 1, outputs: 1, buffers: 1, temps: 4 };
-    Graph {
-        slots,
-        values: 1,
-        chains,
-        main: 0,
-        init,
-        inputs: vec![Slot::Tensor(Tid(1)), Slot::Value(Vid(0))],
-        outputs: vec![Slot::Tensor(Tid(2))],
-        buffers: vec![Tid(3)],
-        names: vec![("c".into(), Slot::Tensor(Tid(0)))],
-        meta: vec![TensorMeta::fixed(DType::F32, &[4]); 4],
-    }
-}
-
 fn load(graph: Graph, data: &Data) -> Result<Box<dyn Session>, EngineError> {
     let graph = Arc::new(check(graph).expect("the graph is sound"));
     CpuEngine::new(Some(1)).load(graph, data, &LoadOptions::default())
 }
 
 fn session(chains: Vec<Chain>, init: Option<u32>) -> Box<dyn Session> {
-    load(graph(chains, init), &Data(vec![("c", vec![10.0, 20.0, 30.0, 40.0])])).expect("the graph loads")
-}
-
-fn run(session: &mut Box<dyn Session>, x: [f32; 4], v: i32) -> Result<Vec<f32>, EngineError> {
-    let x = Tensor::from_slice(&x, &[4]).expect("four elements");
-    match &session.run(&[Value::Tensor(x), Value::Int(v)])?[..] {
-        [Value::Tensor(y)] => Ok(y.as_slice::<f32>().expect("f32 elements").to_vec()),
-        other => panic!("{other:?}"),
-    }
+    load(with_buffer(chains, init), &Data(vec![("c", vec![10.0, 20.0, 30.0, 40.0])])).expect("the graph loads")
 }
 
 fn add(a: u32, b: u32, out: u32) -> Node {
@@ -79,10 +53,10 @@ fn update(dst: u32, from: u32, at: Int, out: u32) -> Node {
 #[test]
 fn buffers_start_at_zero_last_and_reset() {
     let mut s = session(vec![vec![add(3, 1, 3), copy(3, 2)]], None);
-    assert_eq!(run(&mut s, [1.0; 4], 0).unwrap(), [1.0; 4]);
-    assert_eq!(run(&mut s, [1.0; 4], 0).unwrap(), [2.0; 4]);
+    assert_eq!(run(&mut *s, [1.0; 4], 0).unwrap(), [1.0; 4]);
+    assert_eq!(run(&mut *s, [1.0; 4], 0).unwrap(), [2.0; 4]);
     s.reset();
-    assert_eq!(run(&mut s, [5.0; 4], 0).unwrap(), [5.0; 4]);
+    assert_eq!(run(&mut *s, [5.0; 4], 0).unwrap(), [5.0; 4]);
 }
 
 #[test]
@@ -90,7 +64,7 @@ fn aliases_keep_what_they_were_made_of() {
     let first = Slice { x: In(Tid(1)), out: Out(Tid(5)), axis: Int::Lit(0), start: Int::Lit(0), stop: Int::Lit(1), step: 1 };
     // The buffer takes the input, 4 remembers the buffer, the buffer changes, and 4 is what comes out.
     let mut s = session(vec![vec![copy(1, 3), copy(3, 4), first.into(), update(3, 5, Int::Lit(3), 3), copy(4, 2)]], None);
-    assert_eq!(run(&mut s, [1.0, 2.0, 3.0, 4.0], 0).unwrap(), [1.0, 2.0, 3.0, 4.0]);
+    assert_eq!(run(&mut *s, [1.0, 2.0, 3.0, 4.0], 0).unwrap(), [1.0, 2.0, 3.0, 4.0]);
 }
 
 #[test]
@@ -102,7 +76,7 @@ fn results_outlive_the_buffers_they_alias() {
     s.run(&x(8.0)).unwrap();
     let [Value::Tensor(held)] = &held[..] else { panic!("one tensor") };
     assert_eq!(held.as_slice::<f32>().unwrap(), [0.0, 0.0, 7.0, 0.0]);
-    assert_eq!(run(&mut s, [9.0; 4], 0).unwrap(), [0.0, 0.0, 9.0, 0.0]);
+    assert_eq!(run(&mut *s, [9.0; 4], 0).unwrap(), [0.0, 0.0, 9.0, 0.0]);
 }
 
 #[test]
@@ -118,9 +92,9 @@ fn inputs_are_never_written() {
 fn the_init_chain_may_replace_constants_and_fill_buffers() {
     let double: Node = Multiply { a: In(Tid(0)), b: In(Tid(0)), out: Out(Tid(0)) }.into();
     let mut s = session(vec![vec![add(0, 1, 4), add(4, 3, 2), add(3, 1, 3)], vec![double, copy(0, 3)]], Some(1));
-    assert_eq!(run(&mut s, [1.0; 4], 0).unwrap(), [201.0, 801.0, 1801.0, 3201.0]);
+    assert_eq!(run(&mut *s, [1.0; 4], 0).unwrap(), [201.0, 801.0, 1801.0, 3201.0]);
     s.reset();
-    assert_eq!(run(&mut s, [0.0; 4], 0).unwrap(), [200.0, 800.0, 1800.0, 3200.0]);
+    assert_eq!(run(&mut *s, [0.0; 4], 0).unwrap(), [200.0, 800.0, 1800.0, 3200.0]);
 }
 
 #[test]
@@ -129,8 +103,8 @@ fn branches_share_slots_with_their_callers() {
     let branch: Node = If { cond: Int::Vid(Vid(0)), then_chain_idx: ChainId(1), else_chain_idx: ChainId(2) }.into();
     let main = vec![add(1, 1, 4), add(1, 0, 6), branch, add(4, 6, 2)];
     let mut s = session(vec![main, vec![copy(1, 6), exp.into()], vec![]], None);
-    assert_eq!(run(&mut s, [0.0; 4], 1).unwrap(), [1.0; 4]);
-    assert_eq!(run(&mut s, [1.0; 4], 0).unwrap(), [13.0, 23.0, 33.0, 43.0]);
+    assert_eq!(run(&mut *s, [0.0; 4], 1).unwrap(), [1.0; 4]);
+    assert_eq!(run(&mut *s, [1.0; 4], 0).unwrap(), [13.0, 23.0, 33.0, 43.0]);
 }
 
 #[test]
@@ -147,8 +121,8 @@ fn a_failed_update_leaves_the_buffer_usable() {
         step: 1,
     };
     let mut s = session(vec![vec![two.into(), whole.into(), copy(3, 2)]], None);
-    assert!(run(&mut s, [0.0; 4], 3).is_err());
-    assert_eq!(run(&mut s, [0.0; 4], 4).unwrap(), [2.0; 4]);
+    assert!(run(&mut *s, [0.0; 4], 3).is_err());
+    assert_eq!(run(&mut *s, [0.0; 4], 4).unwrap(), [2.0; 4]);
 }
 
 fn refused(graph: Graph, data: &Data, expected: &str) {
@@ -159,10 +133,10 @@ fn refused(graph: Graph, data: &Data, expected: &str) {
 #[test]
 fn loading_names_what_is_missing() {
     let main = vec![add(0, 1, 2)];
-    refused(graph(vec![main.clone()], None), &Data(vec![]), "constant `c`: its data is missing");
-    refused(graph(vec![main], None), &Data(vec![("c", vec![1.0])]), "takes 16 bytes, found 4");
+    refused(with_buffer(vec![main.clone()], None), &Data(vec![]), "constant `c`: its data is missing");
+    refused(with_buffer(vec![main], None), &Data(vec![("c", vec![1.0])]), "takes 16 bytes, found 4");
     let message = "the cpu engine does not implement MetalKernel `mystery`";
-    refused(graph(vec![vec![unknown_kernel(1, 2).into()]], None), &Data(vec![("c", vec![0.0; 4])]), message);
+    refused(with_buffer(vec![vec![unknown_kernel(1, 2).into()]], None), &Data(vec![("c", vec![0.0; 4])]), message);
 }
 
 #[test]
@@ -188,10 +162,10 @@ fn ticking() -> Clock {
 
 #[test]
 fn measured_sessions_count_their_nodes() {
-    let graph = Arc::new(check(graph(vec![vec![add(0, 1, 4), add(4, 4, 2)]], None)).unwrap());
+    let graph = Arc::new(check(with_buffer(vec![vec![add(0, 1, 4), add(4, 4, 2)]], None)).unwrap());
     let data = Data(vec![("c", vec![0.0; 4])]);
     let mut s = CpuEngine::new(Some(1)).with_profile(Some(ticking())).load(graph, &data, &LoadOptions::default()).unwrap();
-    run(&mut s, [0.0; 4], 0).unwrap();
+    run(&mut *s, [0.0; 4], 0).unwrap();
     assert_eq!(s.take_profile(), [("Add", 2, 2_000_000)]);
     assert!(s.take_profile().is_empty());
 }
@@ -202,7 +176,7 @@ fn threads_share_an_engine() {
     // y = (buffer + x) * c, buffer = x
     let multiply: Node = Multiply { a: In(Tid(4)), b: In(Tid(0)), out: Out(Tid(2)) }.into();
     let program =
-        || Arc::new(check(graph(vec![vec![add(3, 1, 4), multiply.clone(), copy(1, 3)]], None)).expect("the graph is sound"));
+        || Arc::new(check(with_buffer(vec![vec![add(3, 1, 4), multiply.clone(), copy(1, 3)]], None)).expect("the graph is sound"));
     let shared = program();
     std::thread::scope(|scope| {
         for i in 0..50u8 {
@@ -215,7 +189,7 @@ fn threads_share_an_engine() {
                 let mut last = 0.0;
                 for n in 0..100u8 {
                     let x = f32::from(n) + f32::from(i);
-                    assert_eq!(run(&mut s, [x; 4], 0).unwrap(), [(x + last) * constant; 4], "thread {i}, run {n}");
+                    assert_eq!(run(&mut *s, [x; 4], 0).unwrap(), [(x + last) * constant; 4], "thread {i}, run {n}");
                     last = x;
                 }
             });

@@ -8,7 +8,7 @@ use flambeau_ir::{
 };
 use flambeau_mlx::MlxEngine;
 use flambeau_tensor::{Bytes, Tensor};
-use flambeau_testcases::functions;
+use flambeau_testcases::{functions, history};
 use flambeau_text::{Rng, Sampler, SamplingParams};
 
 #[path = "support/mod.rs"]
@@ -17,26 +17,6 @@ mod installed;
 use installed::alone;
 
 const VOCAB: usize = 50;
-
-/// Token and position, and logits that depend on all tokens so far: the sum of their rows of the table.
-const HISTORY: &str = r#"slots constants=1 inputs=2 outputs=1 buffers=1 temps=2 values=0
-main 0
-input t1
-input t2
-output t3
-buffer t4
-name t0 "table"
-meta t0 f32[50,50]
-meta t1 i64[1,1]
-meta t2 i64[1]
-meta t3 f32[1,50]
-meta t4 f32[8,50]
-chain 0
-  Take x=t0 out=t5 index=t1 axis=0
-  Reshape x=t5 out=t6 shape=[1,50]
-  IndexCopy dst=t4 update=t6 indices=t2 out=t4 axis=0
-  Sum x=t4 out=t3 axes=[0] keepdims=true
-"#;
 
 /// Logits go in and out.
 const LOGITS: &str = r#"slots constants=0 inputs=1 outputs=1 buffers=0 temps=0 values=0
@@ -101,7 +81,7 @@ fn tokens_feed_the_runs_behind_them() {
     let _turn = alone();
     for compiles in [false, true] {
         let engine = installed::engine_that(compiles);
-        let mut session = load(&engine, HISTORY);
+        let mut session = load(&engine, &history(VOCAB));
         for _ in 0..2 {
             let mut tokens = Vec::new();
             submit(&mut session, step(7, 0), None);
@@ -122,7 +102,7 @@ fn tokens_feed_the_runs_behind_them() {
 
 fn runs_that_nobody_receives_are_taken_back() {
     let (_turn, engine) = (alone(), installed::engine());
-    let mut session = load(&engine, HISTORY);
+    let mut session = load(&engine, &history(VOCAB));
     submit(&mut session, step(7, 0), None);
     submit(&mut session, step(0, 1), Some(0));
     let first = receive(&mut session).unwrap();
@@ -135,7 +115,7 @@ fn runs_that_nobody_receives_are_taken_back() {
 fn sessions_that_go_with_runs_in_flight_leave_nothing() {
     let (_turn, engine) = (alone(), installed::engine());
     for resets in [false, true] {
-        let mut session = load(&engine, HISTORY);
+        let mut session = load(&engine, &history(VOCAB));
         submit(&mut session, step(7, 0), None);
         (1..8).for_each(|position| submit(&mut session, step(0, position), Some(0)));
         if resets {
@@ -150,7 +130,7 @@ fn sessions_that_go_with_runs_in_flight_leave_nothing() {
 
 fn failures_reach_who_receives() {
     let (_turn, engine) = (alone(), installed::engine());
-    let mut session = load(&engine, HISTORY);
+    let mut session = load(&engine, &history(VOCAB));
     submit(&mut session, step(7, 0), Some(0));
     submit(&mut session, step(7, 0)[..1].to_vec(), None);
     submit(&mut session, step(7, 0), None);
@@ -200,7 +180,7 @@ fn tokens_are_drawn_as_the_sampler_draws_them() {
 
 fn a_state_that_every_run_carries_on_forbids_pipelining() {
     let (_turn, engine) = (alone(), installed::engine());
-    let counts = HISTORY.replace("IndexCopy dst=t4 update=t6 indices=t2 out=t4 axis=0", "Add a=t4 b=t6 out=t4");
+    let counts = history(VOCAB).replace("IndexCopy dst=t4 update=t6 indices=t2 out=t4 axis=0", "Add a=t4 b=t6 out=t4");
     assert!(load(&engine, &counts).pipelined().is_none());
 }
 

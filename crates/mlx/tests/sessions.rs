@@ -9,7 +9,7 @@ use flambeau_ir::{
 };
 use flambeau_mlx::{Device, MlxEngine, Options};
 use flambeau_tensor::{Bytes, DType, Tensor};
-use flambeau_testcases::{functions, unknown_kernel};
+use flambeau_testcases::{functions, run_with_buffer as run, unknown_kernel, with_buffer};
 
 #[path = "support/mod.rs"]
 mod installed;
@@ -36,34 +36,12 @@ impl Constants for Data {
     }
 }
 
-/// Slots: constant 0 `c` `[4]`, input 1 `[4]`, output 2 `[4]`, buffer 3 `[4]`, temporaries from 4; value 0 is the second input.
 fn graph(chains: Vec<Chain>, init: Option<u32>) -> Arc<Checked> {
-    let slots = SlotCounts { constants: 1, inputs: 1, outputs: 1, buffers: 1, temps: 4 };
-    let graph = Graph {
-        slots,
-        values: 1,
-        chains,
-        main: 0,
-        init,
-        inputs: vec![Slot::Tensor(Tid(1)), Slot::Value(Vid(0))],
-        outputs: vec![Slot::Tensor(Tid(2))],
-        buffers: vec![Tid(3)],
-        names: vec![("c".into(), Slot::Tensor(Tid(0)))],
-        meta: vec![TensorMeta::fixed(DType::F32, &[4]); 4],
-    };
-    Arc::new(check(graph).expect("the graph is sound"))
+    Arc::new(check(with_buffer(chains, init)).expect("the graph is sound"))
 }
 
 fn load(engine: &MlxEngine, graph: &Arc<Checked>, constant: f32) -> Box<dyn Session> {
     engine.load(Arc::clone(graph), &Data::new(&[constant; 4]), &LoadOptions::default()).expect("the graph loads")
-}
-
-fn run(session: &mut Box<dyn Session>, x: [f32; 4], v: i32) -> Result<Vec<f32>, EngineError> {
-    let x = Tensor::from_slice(&x, &[4]).expect("four elements");
-    match &session.run(&[Value::Tensor(x), Value::Int(v)])?[..] {
-        [Value::Tensor(y)] => Ok(y.as_slice::<f32>().expect("f32 elements").to_vec()),
-        other => panic!("{other:?}"),
-    }
 }
 
 fn add(a: u32, b: u32, out: u32) -> Node {
@@ -90,10 +68,10 @@ fn first(x: u32, out: u32) -> Node {
 fn buffers_start_at_zero_last_and_reset() {
     let (_turn, engine) = (alone(), installed::engine());
     let mut s = load(&engine, &graph(vec![vec![add(3, 1, 3), copy(3, 2)]], None), 0.0);
-    assert_eq!(run(&mut s, [1.0; 4], 0).unwrap(), [1.0; 4]);
-    assert_eq!(run(&mut s, [1.0; 4], 0).unwrap(), [2.0; 4]);
+    assert_eq!(run(&mut *s, [1.0; 4], 0).unwrap(), [1.0; 4]);
+    assert_eq!(run(&mut *s, [1.0; 4], 0).unwrap(), [2.0; 4]);
     s.reset();
-    assert_eq!(run(&mut s, [5.0; 4], 0).unwrap(), [5.0; 4]);
+    assert_eq!(run(&mut *s, [5.0; 4], 0).unwrap(), [5.0; 4]);
 }
 
 fn sessions_share_buffers_of_one_name() {
@@ -108,13 +86,13 @@ fn sessions_share_buffers_of_one_name() {
     let load = |graph: &Arc<Checked>| engine.load(Arc::clone(graph), &Data::new(&[0.0; 4]), &options).expect("the graph loads");
     let (mut writer, mut reader) = (load(&write), load(&read));
     for total in [1.0, 2.0, 3.0] {
-        assert_eq!(run(&mut writer, [1.0; 4], 0).unwrap(), [total; 4]);
-        assert_eq!(run(&mut reader, [10.0; 4], 0).unwrap(), [total + 10.0; 4]);
+        assert_eq!(run(&mut *writer, [1.0; 4], 0).unwrap(), [total; 4]);
+        assert_eq!(run(&mut *reader, [10.0; 4], 0).unwrap(), [total + 10.0; 4]);
     }
     drop(writer);
-    assert_eq!(run(&mut reader, [10.0; 4], 0).unwrap(), [13.0; 4]);
+    assert_eq!(run(&mut *reader, [10.0; 4], 0).unwrap(), [13.0; 4]);
     reader.reset();
-    assert_eq!(run(&mut load(&write), [5.0; 4], 0).unwrap(), [5.0; 4]);
+    assert_eq!(run(&mut *load(&write), [5.0; 4], 0).unwrap(), [5.0; 4]);
     drop((reader, options));
     assert_eq!(engine.live_arrays(), 0);
 }
@@ -124,8 +102,8 @@ fn init_chains_replace_constants_and_fill_buffers() {
     let chains = vec![vec![add(3, 0, 2), add(3, 1, 3)], vec![add(0, 0, 0), copy(0, 3)]];
     let mut s = load(&engine, &graph(chains, Some(1)), 3.0);
     for _ in 0..2 {
-        assert_eq!(run(&mut s, [1.0; 4], 0).unwrap(), [12.0; 4]);
-        assert_eq!(run(&mut s, [1.0; 4], 0).unwrap(), [13.0; 4]);
+        assert_eq!(run(&mut *s, [1.0; 4], 0).unwrap(), [12.0; 4]);
+        assert_eq!(run(&mut *s, [1.0; 4], 0).unwrap(), [13.0; 4]);
         s.reset();
     }
 }
@@ -139,7 +117,7 @@ fn measured_sessions_tell_of_every_step_and_compute_the_same() {
         vec![copy(4, 5)],
     ];
     let (graph, x) = (graph(chains, None), [1.0, 2.0, 3.0, 4.0]);
-    let runs = |session: &mut Box<dyn Session>| [1, 1, 0].map(|v| run(session, x, v).unwrap());
+    let runs = |session: &mut Box<dyn Session>| [1, 1, 0].map(|v| run(&mut **session, x, v).unwrap());
     let expected = runs(&mut load(&engine, &graph, 2.0));
     let engine = engine.with_profile(Some(clock()));
     let mut s = load(&engine, &graph, 2.0);
@@ -189,7 +167,7 @@ fn aliases_keep_what_they_were_made_of() {
         // What the caller gave is never written, although the buffer took it over.
         assert_eq!(x.as_slice::<f32>().unwrap(), [1.0, 2.0, 3.0, 4.0]);
     }
-    assert_eq!(run(&mut s, [1.0, 2.0, 3.0, 4.0], 0).unwrap(), [1.0, 2.0, 3.0, 4.0]);
+    assert_eq!(run(&mut *s, [1.0, 2.0, 3.0, 4.0], 0).unwrap(), [1.0, 2.0, 3.0, 4.0]);
 }
 
 fn results_outlive_the_buffers_they_alias() {
@@ -254,7 +232,7 @@ fn threads_share_an_engine_and_leave_nothing_behind() {
                 let mut last = 0.0;
                 for n in 0..100u8 {
                     let x = f32::from(n) + f32::from(i);
-                    assert_eq!(run(&mut s, [x; 4], 0).unwrap(), [(x + last) * constant; 4], "thread {i}, run {n}");
+                    assert_eq!(run(&mut *s, [x; 4], 0).unwrap(), [(x + last) * constant; 4], "thread {i}, run {n}");
                     last = x;
                 }
             });
@@ -274,14 +252,14 @@ fn a_failed_run_leaves_the_session_and_its_memory_usable() {
     let row = Slice { x: In(Tid(6)), out: Out(Tid(7)), axis: Int::Lit(1), start: Int::Lit(0), stop: Int::Lit(1), step: 1 };
     let chain = vec![add(3, 1, 3), wide.into(), add(4, 4, 5), zero.into(), row.into(), flat.into()];
     let mut s = load(&engine, &graph(vec![chain], None), 0.0);
-    let error = run(&mut s, [1.0; 4], 31).expect_err("62 GiB are too many").to_string();
+    let error = run(&mut *s, [1.0; 4], 31).expect_err("62 GiB are too many").to_string();
     // A constant and a buffer of 16 bytes.
     assert_eq!((engine.memory().active, engine.memory().cached), (32, 0));
     assert!(error.to_lowercase().contains("alloc"), "{error}");
-    let error = run(&mut s, [1.0; 4], -2).expect_err("a negative size").to_string();
+    let error = run(&mut *s, [1.0; 4], -2).expect_err("a negative size").to_string();
     assert!(error.contains("BroadcastTo"), "{error}");
     let mut other = load(&engine, &graph(vec![vec![add(1, 0, 2)]], None), 1.0);
-    assert_eq!(run(&mut other, [1.0; 4], 0).unwrap(), [2.0; 4]);
+    assert_eq!(run(&mut *other, [1.0; 4], 0).unwrap(), [2.0; 4]);
     s.reset();
     drop((s, other));
     assert_eq!(engine.live_arrays(), 0);
@@ -431,7 +409,7 @@ fn dropping_an_engine_lets_its_sessions_finish() {
     let last = sessions.pop();
     thread::scope(|scope| {
         for mut s in sessions {
-            scope.spawn(move || (0..50).for_each(|_| assert_eq!(run(&mut s, [1.0; 4], 0).unwrap(), [2.0; 4])));
+            scope.spawn(move || (0..50).for_each(|_| assert_eq!(run(&mut *s, [1.0; 4], 0).unwrap(), [2.0; 4])));
         }
         drop(last);
         drop(engine);

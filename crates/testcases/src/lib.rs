@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod cases;
+mod graphs;
 mod harness;
 mod mutate;
 mod run;
@@ -18,6 +19,7 @@ pub use libtest_mimic::Trial;
 
 pub use self::{
     cases::{Case, all, archives, committed},
+    graphs::{history, run_with_buffer, with_buffer},
     harness::{Outcome, Requirement, per_case, run, test},
     mutate::mutate,
     run::{LoadedCase, run_case},

@@ -33,28 +33,6 @@ chain 0
   Take x=t0 out=t3 index=t1 axis=0
 "#;
 
-/// Logits are the sum of the rows of all tokens so far, which a cache of 8 positions keeps; one token a step.
-const HISTORY: &str = r#"slots constants=1 inputs=2 outputs=1 buffers=1 temps=2 values=0
-main 0
-input t1
-input t2
-output t3
-buffer t4
-name t0 "table"
-name t1 "input_ids"
-name t2 "cache_position"
-meta t0 f32[4,4]
-meta t1 i64[1,1]
-meta t2 i64[1]
-meta t3 f32[1,4]
-meta t4 f32[8,4]
-chain 0
-  Take x=t0 out=t5 index=t1 axis=0
-  Reshape x=t5 out=t6 shape=[1,4]
-  IndexCopy dst=t4 update=t6 indices=t2 out=t4 axis=0
-  Sum x=t4 out=t3 axes=[0] keepdims=true
-"#;
-
 /// A table in which `a` leads to `b`, `b` to `c`, and `c` to `after_c`.
 pub(crate) fn cycle(after_c: u32) -> Table {
     let mut table = [[0.0; 4]; 4];
@@ -71,7 +49,7 @@ pub(crate) fn bigrams(table: &Table, context: i64) -> Program {
 
 /// A model whose next token depends on all tokens so far.
 pub(crate) fn history(table: &Table) -> Program {
-    program(HISTORY, [(DType::I64, &[1, 1]), (DType::I64, &[1]), (DType::F32, &[1, 4])], table, 8)
+    program(&flambeau_testcases::history(WORDS.len()), [(DType::I64, &[1, 1]), (DType::I64, &[1]), (DType::F32, &[1, 4])], table, 8)
 }
 
 /// A program with tokens, positions and logits of the given types and largest shapes.
