@@ -3,10 +3,7 @@
 use flambeau_aten::{Schema, Type, schema};
 use flambeau_pt2::{Argument, Graph, Node};
 
-use crate::{
-    functionalize::{Mutation, mutation},
-    trace::bare,
-};
+use crate::functionalize::{Mutation, bare, mutation};
 
 /// How to treat a call.
 pub(crate) enum CallKind<'a> {

@@ -8,8 +8,8 @@ use flambeau_wire::pte::EValue;
 
 use crate::{
     Options,
+    functionalize::bare,
     portable::{Kernel, Param, kernel_for},
-    trace::bare,
 };
 
 /// A size: known, or computed by a delegate.

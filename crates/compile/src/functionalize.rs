@@ -6,8 +6,6 @@ use flambeau_aten::{Kind, Schema, schema};
 use flambeau_pt2::{Argument, Graph, Node, TensorMeta};
 use flambeau_tensor::Expr;
 
-use crate::trace::bare;
-
 /// A call that writes to an operand.
 #[derive(Debug)]
 pub(crate) struct Mutation {
@@ -35,6 +33,11 @@ pub(crate) fn mutation(schema: &'static Schema) -> Option<Mutation> {
         }
         _ => None,
     }
+}
+
+/// Target without the prefix that dispatcher operators have.
+pub(crate) fn bare(target: &str) -> &str {
+    target.strip_prefix("torch.ops.").unwrap_or(target)
 }
 
 /// The target that lowers a call: of one that changes a tensor's shape in place and nothing in it, the view that it amounts to.

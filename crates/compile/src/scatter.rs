@@ -6,7 +6,7 @@ use flambeau_lower::{Arg, Call, Item, Lower, OutMeta, Refuse};
 use flambeau_pt2::{Argument, Node};
 use flambeau_tensor::Expr;
 
-use crate::{functionalize::lowered_target, trace::bare};
+use crate::functionalize::{bare, lowered_target};
 
 /// The parameters that a call gives, of those named.
 fn all_given(

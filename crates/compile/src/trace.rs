@@ -27,7 +27,7 @@ use crate::{
     classify::{CallKind, classify},
     error::ProgramError,
     fallback::Fallback,
-    functionalize::is_view,
+    functionalize::{bare, is_view},
     report::{CallReport, Outcome},
     usage,
     weights::Weights,
@@ -91,11 +91,6 @@ pub(crate) struct Trace<'a> {
     pub(crate) fallback: Fallback,
     /// What became of each call so far.
     pub(crate) calls: Vec<CallReport>,
-}
-
-/// Target without the prefix that dispatcher operators have.
-pub(crate) fn bare(target: &str) -> &str {
-    target.strip_prefix("torch.ops.").unwrap_or(target)
 }
 
 impl<'a> Trace<'a> {

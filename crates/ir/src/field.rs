@@ -5,8 +5,6 @@ use std::fmt;
 use flambeau_tensor::DType;
 use serde_json::Value;
 
-use crate::node::Slot;
-
 /// Index of a tensor slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tid(pub u32);
@@ -102,6 +100,22 @@ pub enum Role {
     Read,
     Write,
     ReadWrite,
+}
+
+/// A slot of either space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Slot {
+    Tensor(Tid),
+    Value(Vid),
+}
+
+impl fmt::Display for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Slot::Tensor(tid) => tid.fmt(f),
+            Slot::Value(vid) => vid.fmt(f),
+        }
+    }
 }
 
 /// A slot met on a walk over a node's fields.

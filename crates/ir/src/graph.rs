@@ -4,8 +4,8 @@ use flambeau_tensor::DType;
 
 use crate::{
     cost::Effect,
-    field::{ChainId, Int, Role, Tid, Vid},
-    node::{Node, Slot},
+    field::{ChainId, Int, Role, Slot, Tid, Vid},
+    node::Node,
 };
 
 /// What a tensor slot is. The classes occupy consecutive ranges of slot numbers in this order.

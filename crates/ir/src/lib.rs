@@ -55,7 +55,9 @@ pub mod text;
 pub use check::{CheckError, Checked, Content, check};
 pub use conv::Convolution;
 pub use cost::{Cost, Effect};
-pub use field::{ChainId, Field, Float, In, InOut, InVid, Index, Int, Out, OutVid, QuantMode, Role, SlotRef, Tid, Vid, VidOrTid};
+pub use field::{
+    ChainId, Field, Float, In, InOut, InVid, Index, Int, Out, OutVid, QuantMode, Role, Slot, SlotRef, Tid, Vid, VidOrTid,
+};
 pub use graph::{Chain, Graph, MetaDim, SlotClass, SlotCounts, TensorMeta};
 pub use infer::{Dims, Infer, InferError, ShapeCx, Spec, promote, to_float};
 pub use metal::{GgufBlock, KnownKernel};

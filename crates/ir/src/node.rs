@@ -1,13 +1,11 @@
 //! Node structs and the [`Node`] enum, expanded from the table.
 
-use std::fmt;
-
 use flambeau_tensor::DType;
 use serde_json::Value;
 
 use crate::{
     cost::{Cost, Effect},
-    field::{ChainId, Field, Float, In, InOut, InVid, Index, Int, Out, OutVid, QuantMode, Role, SlotRef, VidOrTid},
+    field::{ChainId, Field, Float, In, InOut, InVid, Index, Int, Out, OutVid, QuantMode, Role, Slot, SlotRef, VidOrTid},
     for_each_node,
 };
 
@@ -183,22 +181,6 @@ macro_rules! define_nodes {
 }
 
 for_each_node!(define_nodes);
-
-/// A slot of either space.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Slot {
-    Tensor(crate::Tid),
-    Value(crate::Vid),
-}
-
-impl fmt::Display for Slot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Slot::Tensor(tid) => tid.fmt(f),
-            Slot::Value(vid) => vid.fmt(f),
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -18,7 +18,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use serde_json::json;
 
-use self::case::Case;
+use self::case::{Case, Outcome};
 use crate::{
     count::positive,
     engine::{EngineArgs, EngineName, cores},
@@ -57,32 +57,6 @@ pub(crate) struct Args {
     /// Print a JSON object instead of lines
     #[arg(long)]
     json: bool,
-}
-
-/// What became of a case.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// With remarks about the program's form.
-    Passed(Vec<String>),
-    Failed(String),
-    Skipped(String),
-}
-
-impl Outcome {
-    fn name(&self) -> &'static str {
-        match self {
-            Outcome::Passed(_) => "passed",
-            Outcome::Failed(_) => "failed",
-            Outcome::Skipped(_) => "skipped",
-        }
-    }
-
-    fn reason(&self) -> String {
-        match self {
-            Outcome::Passed(notes) => notes.join("; "),
-            Outcome::Failed(reason) | Outcome::Skipped(reason) => reason.clone(),
-        }
-    }
 }
 
 struct Done {

@@ -4,8 +4,11 @@ use flambeau_lower::{Arg, Call, Item, OutMeta, Refuse};
 use flambeau_pt2::{Argument, Graph, Node, SymArg};
 use flambeau_tensor::{DType, Expr};
 
-use super::{Binding, Trace, bare};
-use crate::{functionalize::lowered_target, report::Outcome};
+use super::{Binding, Trace};
+use crate::{
+    functionalize::{bare, lowered_target},
+    report::Outcome,
+};
 
 impl<'a> Trace<'a> {
     pub(super) fn plain_call(&mut self, graph: &'a Graph, node: &'a Node) {

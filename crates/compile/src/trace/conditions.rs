@@ -5,13 +5,17 @@ use flambeau_lower::{Arg, Call, Item, OutMeta, Refuse};
 use flambeau_pt2::{Comparison, Graph, Node, SymBool};
 use flambeau_tensor::{DType, Expr};
 
-use super::{Binding, Trace, control::refuse};
+use super::{Binding, Trace};
 use crate::report::Outcome;
 
 /// What is known of a condition.
 pub(super) enum ConditionValue {
     Known(bool),
     Tensor(Tid),
+}
+
+pub(super) fn refuse<T>(reason: impl Into<String>) -> Result<T, Refuse> {
+    Err(Refuse::Unsupported(reason.into()))
 }
 
 impl Trace<'_> {

@@ -9,15 +9,18 @@ use flambeau_lower::{Arg, Call, Item, Loop, OutMeta, Refuse};
 use flambeau_pt2::{Argument, Graph, Node, SymArg};
 use flambeau_tensor::{DType, Expr};
 
-use super::{Binding, Trace, conditions::ConditionValue};
-use crate::{Error, Outcome, functionalize::mutation, usage};
+use super::{
+    Binding, Trace,
+    conditions::{ConditionValue, refuse},
+};
+use crate::{
+    Error, Outcome,
+    functionalize::{bare, mutation},
+    usage,
+};
 
 /// A counted loop of more steps than this is left alone.
 const MAX_STEPS: i64 = 1 << 20;
-
-pub(super) fn refuse<T>(reason: impl Into<String>) -> Result<T, Refuse> {
-    Err(Refuse::Unsupported(reason.into()))
-}
 
 /// The sub-graphs among a call's operands.
 fn bodies(node: &Node) -> Vec<&Graph> {
@@ -203,7 +206,7 @@ impl<'a> Trace<'a> {
     /// A loop over the first axis of tensors.
     pub(super) fn scan(&mut self, node: &'a Node) -> Result<(), Error> {
         let mut lists: Vec<Vec<&str>> = after_graphs(node).map(Argument::names).collect();
-        if super::bare(&node.target) == "higher_order.map_impl" {
+        if bare(&node.target) == "higher_order.map_impl" {
             // A map carries nothing from step to step.
             lists.insert(0, Vec::new());
         }
@@ -318,7 +321,7 @@ impl<'a> Trace<'a> {
         let change = body.nodes.iter().find(|n| n.output_names().first() == Some(&next))?;
         let changed = change.inputs.first()?.arg.as_tensor()?;
         let by = change.inputs.get(1)?.arg.as_int()?;
-        let step = match super::bare(&change.target) {
+        let step = match bare(&change.target) {
             "aten.add.Tensor" | "aten.add.Scalar" if change.inputs.len() == 2 => by,
             "aten.sub.Tensor" | "aten.sub.Scalar" if change.inputs.len() == 2 => by.checked_neg()?,
             _ => return None,
@@ -329,7 +332,7 @@ impl<'a> Trace<'a> {
         }
         let start = self.lower.graph().scalar(start)? as i64;
         let distance = bound.checked_sub(start)?;
-        let steps = match (super::bare(&test.target), step.signum()) {
+        let steps = match (bare(&test.target), step.signum()) {
             ("aten.lt.Scalar" | "aten.lt.Tensor", 1) => distance.checked_add(step - 1)? / step,
             ("aten.le.Scalar" | "aten.le.Tensor", 1) => distance.checked_add(step)? / step,
             ("aten.gt.Scalar" | "aten.gt.Tensor", -1) => distance.checked_add(step + 1)? / step,
@@ -349,7 +352,7 @@ impl<'a> Trace<'a> {
 
     fn try_functionalized(&mut self, graph: &'a Graph, node: &'a Node) -> Result<(), Refuse> {
         let operator =
-            node.inputs.iter().find_map(|i| if let Argument::Operator(target) = &i.arg { Some(super::bare(target)) } else { None });
+            node.inputs.iter().find_map(|i| if let Argument::Operator(target) = &i.arg { Some(bare(target)) } else { None });
         let operator = operator.ok_or_else(|| Refuse::Unsupported("it names no operator".to_owned()))?;
         let Some(mutation) = schema(operator).and_then(mutation).filter(|_| !operator.starts_with("aten.")) else {
             return refuse(format!("{operator} writes to its operands and has no functional form here"));

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::PickleFault;
+use super::fault::PickleFault;
 
 /// A stack value: small, containers and texts by index into the arena.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -10,7 +10,7 @@ use crate::{
 };
 
 use super::{
-    PickleFault,
+    fault::PickleFault,
     machine::{Host, Machine, StackValue},
 };
 

@@ -8,7 +8,7 @@ use std::{
 use flambeau_runtime::Sampling;
 use flambeau_text::{Sampler, SamplingParams, StopMatcher, Tokenizer};
 
-use super::{LanguageModel, model::PIPELINE_DEPTH};
+use super::model::{LanguageModel, PIPELINE_DEPTH};
 use crate::{Error, Result};
 
 /// What to generate.

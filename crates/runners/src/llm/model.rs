@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc};
 use flambeau_runtime::{DimSpec, Engine, LoadOptions, Method, Program, Sampling, TensorSpec, Value, ValueKind, ValueSpec};
 use flambeau_tensor::{DType, Tensor, bf16, cast};
 
-use super::Metadata;
+use super::metadata::Metadata;
 use crate::{Error, Result};
 
 /// How to load a language model.

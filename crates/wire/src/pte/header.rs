@@ -2,7 +2,8 @@
 
 use crate::{error::Error, segment::Area};
 
-use super::FORMAT;
+/// What messages call the format.
+pub(super) const FORMAT: &str = "an ExecuTorch program";
 
 /// The only identifier that ExecuTorch has used.
 pub(super) const IDENTIFIER: &str = "ET12";

@@ -13,7 +13,5 @@ pub use program::*;
 pub use read::read_program;
 pub use write::ProgramWriter;
 
-const FORMAT: &str = "an ExecuTorch program";
-
 #[cfg(test)]
 mod tests;

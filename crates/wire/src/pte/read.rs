@@ -5,8 +5,8 @@ use std::ops::Range;
 use flambeau_tensor::Bytes;
 
 use super::{
-    FORMAT, check,
-    header::Header,
+    check,
+    header::{FORMAT, Header},
     plan::read_plan,
     program::{Constants, Program, Subsegment},
     schema::{buffer, inline_data, program, subsegment},

@@ -40,24 +40,24 @@ crate::flat::schema! {
 
 /// Union tags of values.
 pub(super) mod value_tag {
-    pub(in crate::pte) const NULL: u8 = 1;
-    pub(in crate::pte) const INT: u8 = 2;
-    pub(in crate::pte) const BOOL: u8 = 3;
-    pub(in crate::pte) const DOUBLE: u8 = 4;
-    pub(in crate::pte) const TENSOR: u8 = 5;
-    pub(in crate::pte) const STRING: u8 = 6;
-    pub(in crate::pte) const INT_LIST: u8 = 7;
-    pub(in crate::pte) const DOUBLE_LIST: u8 = 8;
-    pub(in crate::pte) const BOOL_LIST: u8 = 9;
-    pub(in crate::pte) const TENSOR_LIST: u8 = 10;
-    pub(in crate::pte) const OPTIONAL_TENSOR_LIST: u8 = 11;
+    pub(crate) const NULL: u8 = 1;
+    pub(crate) const INT: u8 = 2;
+    pub(crate) const BOOL: u8 = 3;
+    pub(crate) const DOUBLE: u8 = 4;
+    pub(crate) const TENSOR: u8 = 5;
+    pub(crate) const STRING: u8 = 6;
+    pub(crate) const INT_LIST: u8 = 7;
+    pub(crate) const DOUBLE_LIST: u8 = 8;
+    pub(crate) const BOOL_LIST: u8 = 9;
+    pub(crate) const TENSOR_LIST: u8 = 10;
+    pub(crate) const OPTIONAL_TENSOR_LIST: u8 = 11;
 }
 
 /// Union tags of instructions.
 pub(super) mod instruction_tag {
-    pub(in crate::pte) const KERNEL_CALL: u8 = 1;
-    pub(in crate::pte) const DELEGATE_CALL: u8 = 2;
-    pub(in crate::pte) const MOVE_CALL: u8 = 3;
-    pub(in crate::pte) const JUMP_FALSE: u8 = 4;
-    pub(in crate::pte) const FREE_CALL: u8 = 5;
+    pub(crate) const KERNEL_CALL: u8 = 1;
+    pub(crate) const DELEGATE_CALL: u8 = 2;
+    pub(crate) const MOVE_CALL: u8 = 3;
+    pub(crate) const JUMP_FALSE: u8 = 4;
+    pub(crate) const FREE_CALL: u8 = 5;
 }

@@ -17,12 +17,37 @@ use flambeau::{
 };
 use serde_json::Value as Json;
 
-use super::Outcome;
 use crate::{
     files,
     inputs::{self, NamedTensor},
     kv_cache,
 };
+
+/// What became of a case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// With remarks about the program's form.
+    Passed(Vec<String>),
+    Failed(String),
+    Skipped(String),
+}
+
+impl Outcome {
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Outcome::Passed(_) => "passed",
+            Outcome::Failed(_) => "failed",
+            Outcome::Skipped(_) => "skipped",
+        }
+    }
+
+    pub(crate) fn reason(&self) -> String {
+        match self {
+            Outcome::Passed(notes) => notes.join("; "),
+            Outcome::Failed(reason) | Outcome::Skipped(reason) => reason.clone(),
+        }
+    }
+}
 
 /// Which program of a case to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
