@@ -168,6 +168,14 @@ mod tests {
     }
 
     #[test]
+    fn packed_products_count_what_is_packed() {
+        let packed: Node = "QuantizedMatmul x=t0 w=t1 scales=t2 out=t3 group_size=32 bits=8 mode=affine".parse().expect("a node");
+        let shapes = Shapes(&[&[5, 64], &[7, 16], &[7, 2], &[5, 7]]);
+        assert_eq!(packed.cost().flops(&shapes), 2 * 5 * 64 * 7);
+        assert_eq!(packed.cost().flops_of_one_row(&shapes), 2 * 64 * 7);
+    }
+
+    #[test]
     fn views_move_nothing_and_updates_their_operand() {
         let [x, y] = [0, 1].map(|t| In(Tid(t)));
         let shapes = Shapes(&[&[8, 4], &[2, 4], &[8, 4]]);

@@ -107,3 +107,27 @@ pub trait Session: Send {
         Vec::new()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A session of an engine that does only what it must.
+    struct Plain;
+
+    impl Session for Plain {
+        fn run(&mut self, inputs: &[Value]) -> Result<Vec<Value>, EngineError> {
+            Ok(inputs.to_vec())
+        }
+
+        fn reset(&mut self) {}
+    }
+
+    #[test]
+    fn sessions_measure_and_pipeline_only_where_an_engine_says_so() {
+        let mut session = Plain;
+        assert!(session.run_last(&[Value::Int(1)]).is_ok_and(|results| results.len() == 1));
+        assert!(session.pipelined().is_none());
+        assert_eq!((session.steps(), session.take_profile(), session.take_spans()), (None, vec![], vec![]));
+    }
+}

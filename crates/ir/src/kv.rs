@@ -185,3 +185,97 @@ impl<P> KvCache<P> {
         Ok((KvStep { writes: runs(position, count, slots), reads: runs(first, end - first, slots), window }, slots))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A layer of 2 heads of 3 numbers.
+    fn config(capacity: usize, window: Option<usize>, max_write: Option<usize>) -> KvCacheConfig {
+        KvCacheConfig { capacity, layers: vec![KvLayer { window, n_kv_heads: 2, head_dim: 3 }], dtype: DType::F32, max_write }
+    }
+
+    /// A cache whose pools are their shapes.
+    fn cache(config: &KvCacheConfig) -> Result<KvCache<[usize; 4]>, InferError> {
+        KvCache::new(config, Ok)
+    }
+
+    fn step(cache: &mut KvCache<[usize; 4]>, position: i64, count: usize) -> Result<KvStep, InferError> {
+        let grow = |pool: &[usize; 4], [from, to]: [usize; 2]| {
+            assert_eq!(pool[2], from);
+            Ok(pool.map(|n| if n == from { to } else { n }))
+        };
+        cache.step(0, position, [&[1, 2, count, 3]; 2], grow).map(|(step, _)| step)
+    }
+
+    #[test]
+    fn configurations_without_room_are_refused() {
+        let layer = |n_kv_heads, head_dim| {
+            let mut config = config(10, None, None);
+            config.layers = vec![KvLayer { window: None, n_kv_heads, head_dim }];
+            config
+        };
+        assert!(cache(&config(10, Some(4), Some(1))).is_ok());
+        for refused in [
+            config(0, None, None),
+            config(10, None, Some(0)),
+            config(10, Some(0), None),
+            config(10, Some(usize::MAX), None),
+            layer(0, 3),
+            layer(2, 0),
+            KvCacheConfig { dtype: DType::I32, ..config(10, None, None) },
+        ] {
+            assert!(cache(&refused).is_err(), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn a_window_is_a_ring_of_every_key_that_a_step_sees() {
+        // Four positions stay visible and four may be written at once, the first of which sees three of those before it.
+        let mut cache = cache(&config(100, Some(4), None)).unwrap();
+        assert_eq!(cache.layer(0).unwrap(), &[[1, 2, 7, 3]; 2]);
+        let none = (0, 0);
+        let steps = [
+            (3, [(0, 3), none], [(0, 3), none], None),
+            (4, [(3, 4), none], [(0, 7), none], Some(4)),
+            (1, [(0, 1), none], [(4, 3), (0, 1)], None),
+            (4, [(1, 4), none], [(5, 2), (0, 5)], Some(4)),
+        ];
+        let mut position = 0;
+        for (count, writes, reads, window) in steps {
+            assert_eq!(step(&mut cache, position, count), Ok(KvStep { writes, reads, window }), "{count} from {position}");
+            position += count as i64;
+        }
+    }
+
+    #[test]
+    fn storage_doubles_up_to_the_capacity() {
+        let mut cache = cache(&config(1500, None, None)).unwrap();
+        for (position, count, slots) in [(0, 512, 512), (512, 1, 1024), (513, 500, 1024), (1013, 487, 1500)] {
+            let all = [(0, position as usize + count), (0, 0)];
+            let done = step(&mut cache, position, count).unwrap();
+            assert_eq!((done.reads, done.window), (all, None));
+            assert_eq!(cache.layer(0).unwrap(), &[[1, 2, slots, 3]; 2]);
+        }
+    }
+
+    #[test]
+    fn steps_that_do_not_fit_are_refused() {
+        let right: &[usize] = &[1, 2, 1, 3];
+        for (id, position, keys_values, message) in [
+            (0, 9, [right; 2], ""),
+            (-1, 0, [right; 2], "negative"),
+            (1, 0, [right; 2], "layer 1 of a cache with 1 layers"),
+            (0, -1, [right; 2], "negative"),
+            (0, 10, [right; 2], "exceed the capacity 10"),
+            (0, 0, [&[1, 3, 1, 3], right], "expected [1, 2, 1, 3]"),
+            (0, 0, [right, &[1, 2, 2, 3]], "expected [1, 2, 1, 3]"),
+            (0, 0, [&[1, 2, 3, 3]; 2], "a step of 3 positions is too long"),
+        ] {
+            let mut cache = cache(&config(10, Some(4), Some(2))).unwrap();
+            let refusal = cache.step::<InferError>(id, position, keys_values, |pool, _| Ok(*pool)).map(drop);
+            let refusal = refusal.map_or_else(|e| e.to_string(), |()| String::new());
+            assert!(refusal.contains(message) && refusal.is_empty() == message.is_empty(), "{refusal}, expected {message}");
+        }
+    }
+}

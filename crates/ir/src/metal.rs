@@ -107,3 +107,26 @@ impl MetalKernel {
         self.template_arg_values.get(at).and_then(|&v| usize::try_from(v).ok()).filter(|&v| v > 0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_are_told_apart_by_name_operands_and_templates() {
+        let node = |text: &str| {
+            text.parse::<crate::Node>().map(|node| match node {
+                crate::Node::MetalKernel(kernel) => kernel,
+                other => panic!("{}", other.name()),
+            })
+        };
+        let norm = "MetalKernel name=tq_norm source=x inputs=[t0] outputs=[t1] grid=[1] threadgroup=[1] input_names=[x] \
+                    template_arg_names=[InT,D] template_arg_kinds=[1,0] template_arg_values=[-1,64]";
+        let kernel = node(norm).expect("a node");
+        assert_eq!(kernel.known(), Some(KnownKernel::RowNorm));
+        assert_eq!(["D", "InT", "K"].map(|name| kernel.template_size(name)), [Some(64), None, None]);
+        for (from, to) in [("tq_norm", "tq_norms"), ("[x]", "[y]"), ("[InT,D]", "[InT,K]"), ("[t1]", "[t1,t2]")] {
+            assert_eq!(node(&norm.replace(from, to)).expect("a node").known(), None, "{to}");
+        }
+    }
+}

@@ -61,6 +61,7 @@ fn a_good_graph_is_accepted_with_what_it_returns() {
     let shown: Vec<String> = checked.results().iter().map(Content::to_string).collect();
     // The last is a row of 8 for each of the first `?2 + ?0` positions of the cache, flat.
     assert_eq!(shown, ["f32[?0,8]", "?2", "f32[8*?0+8*?2]"].map(String::from));
+    assert_eq!(checked.into_inner(), graph(GOOD));
 }
 
 /// Replaces a part of the good graph; the error must be at `place` and say `part`.
@@ -78,8 +79,10 @@ fn counts_are_bounded() {
     refuse("values=3", "values=1000001", "graph", "1000001 values");
     refuse("main 0", "main 5", "graph", "chain 5 does not exist, there are 5");
     refuse("init 1", "init 9", "graph", "chain 9 does not exist");
-    let list = format!("perm=[{}]", vec!["0"; 1_000_001].join(","));
-    refuse("perm=[1,0]", &list, "chain 0, instruction 0, Transpose", "list entries");
+    // The node and its two slots count as well.
+    let list = |n| format!("perm=[{}]", vec!["0"; n].join(","));
+    refuse("perm=[1,0]", &list(999_998), "chain 0, instruction 0, Transpose", "list entries");
+    refuse("perm=[1,0]", &list(999_997), "chain 0, instruction 0, Transpose", "perm");
 }
 
 #[test]

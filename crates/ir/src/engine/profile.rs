@@ -96,3 +96,24 @@ impl Profile {
         std::mem::take(&mut self.spans)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn steps_are_counted_and_those_that_run_chains_left_out() {
+        let ticks = AtomicU64::new(0);
+        let mut profile = Profile::new(Clock::new(move || Duration::from_nanos(10 * ticks.fetch_add(1, Ordering::Relaxed))));
+        for text in ["Noop", "If cond=v0 then_chain_idx=1 else_chain_idx=1", "Noop"] {
+            let start = profile.now();
+            profile.add(&text.parse().expect("a node"), text.into(), start, [7, 8]);
+        }
+        let span = |start| Span { name: "Noop".into(), start, time: 10, bytes: 7, flops: 8 };
+        assert_eq!(profile.take_spans(), [span(10), span(40)]);
+        assert_eq!(profile.take_nodes(), [("Noop", 2, 20)]);
+        assert!(profile.take_spans().is_empty() && profile.take_nodes().is_empty());
+    }
+}

@@ -40,3 +40,19 @@ impl Steps {
         Steps { planned: self.planned - before.planned, node_by_node }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_counted_by_kind_and_reason() {
+        let of = |node, why: &str, count| NodeByNode { node, why: why.into(), count };
+        let steps = |planned, node_by_node: &[NodeByNode]| Steps { planned, node_by_node: node_by_node.to_vec() };
+        let before = steps(5, &[of("If", "chains", 2), of("Arange", "open", 1)]);
+        let mut after = before.clone();
+        after.add(&steps(3, &[of("If", "open", 4), of("Arange", "open", 6)]));
+        assert_eq!(after, steps(8, &[of("If", "chains", 2), of("Arange", "open", 7), of("If", "open", 4)]));
+        assert_eq!(after.since(&before), steps(3, &[of("Arange", "open", 6), of("If", "open", 4)]));
+    }
+}

@@ -60,6 +60,15 @@ fn check(rows: &[(&str, &str, &str)]) {
 }
 
 #[test]
+fn a_shape_is_known_where_every_size_is() {
+    let shape = |text| spec(text).shape().map(|shape| shape.to_vec());
+    assert_eq!(
+        [shape("f32[2,3]"), shape("f32[]"), shape("f32[2,n]"), shape("f32[-1]")],
+        [Some(vec![2, 3]), Some(vec![]), None, None]
+    );
+}
+
+#[test]
 fn promotion_follows_the_table() {
     use DType::*;
     let order = [Bool, U8, I8, I16, I32, I64, U32, F16, BF16, F32];
@@ -141,6 +150,7 @@ fn shapes() {
         ("f32[2,s] v=n", "Repeat x=t0 out=t1 repeats=v0 axis=0", "f32[2*n,s]"),
         ("f32[2]", "Repeat x=t0 out=t1 repeats=0 axis=0", "f32[0]"),
         ("f32[1,4] v=n", "BroadcastTo x=t0 out=t1 shape=[v0,3,-1]", "f32[n,3,4]"),
+        ("f32[3,4] v=n", "BroadcastTo x=t0 out=t1 shape=[v0,4]", "f32[3,4]"),
         ("f32[4]", "BroadcastTo x=t0 out=t1 shape=[-1,4]", "!none to keep"),
         ("f32[4]", "BroadcastTo x=t0 out=t1 shape=[2,5]", "!do not broadcast"),
         ("f32[4,4]", "BroadcastTo x=t0 out=t1 shape=[4]", "!do not broadcast"),
@@ -158,6 +168,7 @@ fn shapes() {
         ("f32[2] f16[s]", "Stack tensors=[t0,t1] out=t2 axis=-1", "f32[2,2]"),
         ("f32[2] f16[2,2]", "Stack tensors=[t0,t1] out=t2", "!rank 2, expected 1"),
         ("f32[s,3]", "Roll x=t0 out=t1 shift=[1] axes=[0,1]", "!one for each of 2"),
+        ("f32[s,3]", "Roll x=t0 out=t1 shift=[1,2] axes=[0,1]", "f32[s,3]"),
         ("f32[s,3]", "Roll x=t0 out=t1 shift=[1,2,3] axes=[0,0]", "f32[s,3]"),
         ("f32[s,3]", "Flip x=t0 out=t1 axes=[2]", "!out of range"),
     ]);
@@ -181,6 +192,10 @@ fn reshapes_views_and_splits() {
         ("f32[9]", "Split x=t0 outs=[t1,t2] sizes=[4] axis=0", "!9 elements in chunks of 4"),
         ("f32[s]", "Split x=t0 outs=[t1,t2,t0] sizes=[2,3,9] axis=-1", "f32[2] f32[3] f32[s-5]"),
         ("f32[4]", "Split x=t0 outs=[t1,t2] sizes=[5,0] axis=0", "!more than the axis has"),
+        ("f32[3]", "Split x=t0 outs=[t1,t2,t3] sizes=[1] axis=0", "f32[1] f32[1] f32[1]"),
+        ("f32[3]", "Split x=t0 outs=[t1] sizes=[0] axis=0", "!at least 1"),
+        ("f32[4]", "Split x=t0 outs=[t1,t2] sizes=[0,4] axis=0", "f32[0] f32[4]"),
+        ("f32[4]", "Split x=t0 outs=[t1,t2] sizes=[-1,5] axis=0", "!at least 0"),
         ("f32[4]", "Split x=t0 outs=[t1] sizes=[2,2] axis=0", "!1 parts"),
     ]);
 }
