@@ -166,6 +166,15 @@ mod tests {
     }
 
     #[test]
+    fn a_blob_shows_its_length_and_where_it_comes_from() {
+        let lazy = Blob::lazy(7, b"w", |out| out.write_all(&[0; 7]));
+        assert_eq!(
+            format!("{:?}, {lazy:?}", Blob::from_bytes(vec![1, 2])),
+            "Blob(2 bytes from bytes), Blob(7 bytes from producer)"
+        );
+    }
+
+    #[test]
     fn producers_are_held_to_their_length() {
         for (announced, ok) in [(2, false), (3, true), (4, false)] {
             let mut out = Vec::new();

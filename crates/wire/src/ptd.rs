@@ -261,6 +261,27 @@ mod tests {
     }
 
     #[test]
+    fn headers_are_held_to_the_file() {
+        let refusal = |at: usize, bytes: &[u8]| {
+            let mut file = example();
+            file[at..at + bytes.len()].copy_from_slice(bytes);
+            read_data_file(&file.into()).map_or_else(|e| e.to_string(), |_| String::new())
+        };
+        assert_eq!(refusal(40, &144u64.to_le_bytes()), "");
+        assert!(refusal(12, &39u32.to_le_bytes()).contains("byte 12, `header.length`: 39 bytes, at least 40"));
+        for (at, word, message) in [
+            (16, u64::MAX, "byte 24, `header.flatbuffer_size`: 18446744073709551615 + "),
+            (24, 529 - 48, "the table of contents ends at byte 529, but only 528"),
+            (32, 48, "byte 32, `header.segment_base_offset`: segments at 48 overlap"),
+            (40, u64::MAX, "byte 40, `header.segment_data_size`: 384 + "),
+            (40, 145, "the segment area ends at byte 529, but only 528"),
+        ] {
+            let found = refusal(at, &word.to_le_bytes());
+            assert!(found.contains(message), "{found}, expected {message}");
+        }
+    }
+
+    #[test]
     fn every_truncation_is_refused_and_no_changed_byte_panics() {
         let file = example();
         for len in 0..file.len() {

@@ -117,3 +117,54 @@ fn u32_at(file: &[u8], at: usize) -> Option<u32> {
 fn u64_at(file: &[u8], at: usize) -> Option<u64> {
     file.get(at..)?.first_chunk().map(|b| u64::from_le_bytes(*b))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file of 100 bytes with this identifier and header.
+    fn file(identifier: &[u8; 4], length: u32, words: [u64; 3]) -> Vec<u8> {
+        let words = words.map(u64::to_le_bytes).concat();
+        let mut file = [&[0; 4], &identifier[..], MAGIC, &length.to_le_bytes(), &words].concat();
+        file.resize(100, 0);
+        file
+    }
+
+    #[test]
+    fn headers_say_where_program_and_segments_lie() {
+        for (length, words, want) in [
+            (32, [64, 0, 0], (64, 0, 0)),
+            (32, [64, 64, 36], (64, 64, 100)),
+            (32, [40, 0, 0], (40, 0, 0)),
+            // Without a size, segments reach to the end.
+            (32, [64, 80, 0], (64, 80, 100)),
+            (24, [64, 80, 7], (64, 80, 100)),
+        ] {
+            let Header { program_size, area } = Header::read(&file(b"ET12", length, words)).unwrap();
+            assert_eq!((program_size, area.base, area.end), want, "{length} {words:?}");
+        }
+        let bare = Header::read(b"\0\0\0\0ET12 no extended header").unwrap();
+        assert_eq!((bare.program_size, bare.area.base, bare.area.end), (27, 0, 0));
+    }
+
+    #[test]
+    fn headers_are_held_to_the_file() {
+        let long = u64::MAX;
+        for (identifier, length, words, message) in [
+            (b"ET13", 32, [64, 0, 0], "has version `ET13`"),
+            (b"ET1x", 32, [64, 0, 0], "bytes 4..8 are `ET1x`"),
+            (b"ETx1", 32, [64, 0, 0], "bytes 4..8 are `ETx1`"),
+            (b"ET12", 23, [64, 0, 0], "byte 12, `header.length`: 23 bytes, at least 24"),
+            (b"ET12", 32, [101, 0, 0], "the program ends at byte 101, but only 100"),
+            (b"ET12", 32, [39, 0, 0], "byte 16, `header.program_size`: 39 bytes"),
+            (b"ET12", 32, [64, 63, 1], "byte 24, `header.segment_base_offset`: segments at 63"),
+            (b"ET12", 32, [64, 0, 1], "byte 32, `header.segment_data_size`: 1 bytes"),
+            (b"ET12", 32, [64, 64, long], "byte 32, `header.segment_data_size`: 64 + "),
+            (b"ET12", 32, [64, 64, 37], "the segment area ends at byte 101, but only 100"),
+            (b"ET12", 32, [64, 101, 0], "the segment area ends at byte 101, but only 100"),
+        ] {
+            let refusal = Header::read(&file(identifier, length, words)).unwrap_err().to_string();
+            assert!(refusal.contains(message), "{refusal}, expected {message}");
+        }
+    }
+}
