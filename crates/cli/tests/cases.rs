@@ -1,11 +1,12 @@
-//! Every case as `flambeau conformance` runs it: both programs on the CPU engine, and those of the repository on MLX too.
+//! Every case as `flambeau conformance` runs it: both programs on the CPU engine, those of the repository on MLX too, and every
+//! checkpoint on either.
 
 use std::{
     path::Path,
     process::{Command, ExitCode},
 };
 
-use flambeau_testcases::{Outcome, all, committed, per_case};
+use flambeau_testcases::{Outcome, all, checkpoints, committed, per_case};
 
 #[path = "../../mlx/tests/support/mod.rs"]
 mod installed;
@@ -31,8 +32,11 @@ fn on_mlx(folder: &Path, from: &str) -> Outcome {
 }
 
 fn main() -> ExitCode {
-    let everything = || all(Path::new(env!("CARGO_TARGET_TMPDIR")));
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let everything = || all(target);
     let tests = [
+        ("checkpoint", per_case(checkpoints(target), |_, folder| on_cpu(folder, "checkpoint"))),
+        ("MLX, checkpoint", per_case(checkpoints(target), |_, folder| on_mlx(folder, "checkpoint"))),
         ("pte", per_case(everything(), |_, folder| on_cpu(folder, "pte"))),
         ("pt2", per_case(everything(), |_, folder| on_cpu(folder, "pt2"))),
         ("MLX, pte", per_case(committed(), |_, folder| on_mlx(folder, "pte"))),

@@ -8,11 +8,12 @@ use std::{
 
 /// Archives of cases beside the repository, and how many cases each holds at least.
 const ARCHIVES: [(&str, usize); 2] = [("ops", 712), ("models", 28)];
+const CHECKPOINTS: (&str, usize) = ("checkpoints", 42);
 
 /// A case folder, or the cases of an archive that is not there.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// `small/NAME`, `ops/NAME` or `models/NAME`; the archive's name alone if it is not there.
+    /// `small/NAME`, `ops/NAME`, `models/NAME` or `checkpoints/NAME`; the archive's name alone if it is not there.
     pub name: String,
     /// The folder, or what is missing.
     pub folder: Result<PathBuf, String>,
@@ -28,14 +29,24 @@ pub fn committed() -> Vec<Case> {
 /// # Panics
 /// As [`archives`].
 pub fn all(target: &Path) -> Vec<Case> {
-    let mut cases = committed();
-    for (name, folder) in archives(target) {
-        match folder {
-            Ok(folder) => cases.extend(cases_in(name, &folder)),
-            Err(missing) => cases.push(Case { name: name.to_owned(), folder: Err(missing) }),
-        }
+    let of_archives = archives(target).into_iter().flat_map(|(name, folder)| of_archive(name, folder));
+    committed().into_iter().chain(of_archives).collect()
+}
+
+/// Checkpoints of language models beside the repository, each with the logits that its program must have.
+///
+/// # Panics
+/// As [`archives`].
+pub fn checkpoints(target: &Path) -> Vec<Case> {
+    let (name, at_least) = CHECKPOINTS;
+    of_archive(name, unpacked(name, at_least, target))
+}
+
+fn of_archive(name: &str, folder: Result<PathBuf, String>) -> Vec<Case> {
+    match folder {
+        Ok(folder) => cases_in(name, &folder),
+        Err(missing) => vec![Case { name: name.to_owned(), folder: Err(missing) }],
     }
-    cases
 }
 
 /// The archives beside the repository, unpacked below `target`: name and folder, or what is missing.

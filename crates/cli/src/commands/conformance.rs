@@ -1,6 +1,7 @@
 //! `flambeau conformance`: case folders, each a program with inputs and expected outputs.
 
 mod case;
+mod checkpoint;
 
 use std::{
     any::Any,
@@ -27,7 +28,8 @@ use crate::{
 
 /// Run case folders and compare their outputs with the expected ones
 ///
-/// A case folder holds case.json, input.bin, expected_output.bin and a program. The last line is `N passed, N failed, N skipped`.
+/// A case folder holds case.json, input.bin, expected_output.bin and a program, or a checkpoint with tokens.bin and
+/// expected_logits.bin. The last line is `N passed, N failed, N skipped`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flambeau conformance cases/ops --from pte --jobs 2 --filter softmax")]
 pub(crate) struct Args {
@@ -35,7 +37,7 @@ pub(crate) struct Args {
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 
-    /// Program to run: the .pte file, or what this compiler makes of the .pt2 file
+    /// Program to run: the .pte file, what this compiler makes of the .pt2 file, or of the checkpoint in f32
     #[arg(long, value_name = "FORMAT", default_value = "pte")]
     from: case::ProgramFormat,
 

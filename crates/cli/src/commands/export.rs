@@ -9,10 +9,11 @@ use std::{
 use anyhow::{Context, Result};
 use flambeau::{
     compile::{self, Output},
+    engine::Engine,
     tensor::{Bytes, DType},
     text::Tokenizer,
     wire::pte::EValue,
-    zoo::{self, Checkpoint, Logits, MethodConstant, TokenizerSource},
+    zoo::{self, Checkpoint, Logits, MethodConstant, Model, TokenizerSource},
 };
 
 use super::compile::{QuantizeArgs, write_program};
@@ -76,16 +77,21 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         ..zoo::Options::default()
     };
     files::check_writable(&args.output)?;
-    let checkpoint = open(&args.model)?;
-    let model = zoo::build(&checkpoint, &options)?;
+    let model = zoo::build(&open(&args.model)?, &options)?;
     let engine = args.engine.engine(false)?;
-    let mut output = compile::compile(&[("forward", &model.exported)], &quantize, &*engine)?;
-    for (name, value) in &model.metadata {
-        output.constant_method(name, values(value));
-    }
+    let mut output = compiled(&model, &quantize, &*engine)?;
     attach_tokenizer(&mut output, &model.tokenizer)?;
     write_program(&output, &args.output, start)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The program of a model, with its constant methods.
+pub(crate) fn compiled<'m>(model: &'m Model, options: &compile::Options, engine: &dyn Engine) -> Result<Output<'m>> {
+    let mut output = compile::compile(&[("forward", &model.exported)], options, engine)?;
+    for (name, value) in &model.metadata {
+        output.constant_method(name, values(value));
+    }
+    Ok(output)
 }
 
 fn dtype(name: &str) -> Result<DType> {
@@ -98,7 +104,7 @@ fn dtype(name: &str) -> Result<DType> {
 }
 
 /// Opens a checkpoint by path, or by name in the local cache.
-fn open(model: &str) -> Result<Checkpoint> {
+pub(crate) fn open(model: &str) -> Result<Checkpoint> {
     let path = Path::new(model);
     let cached = || match hub::ModelName::parse(model) {
         Ok(name) => match hub::Hub::from_environment().cached(&name)? {

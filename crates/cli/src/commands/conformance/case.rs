@@ -17,6 +17,7 @@ use flambeau::{
 };
 use serde_json::Value as Json;
 
+use super::checkpoint::CheckpointCase;
 use crate::{
     files,
     inputs::{self, NamedTensor},
@@ -54,12 +55,13 @@ impl Outcome {
 pub(crate) enum ProgramFormat {
     Pte,
     Pt2,
+    Checkpoint,
 }
 
 /// A case folder's description.
 pub(crate) struct Case {
     folder: PathBuf,
-    /// The operator, or `model` where there is no single one.
+    /// The operator, the family of a checkpoint, or `model` where there is neither.
     pub(crate) family: String,
     tolerance: Tolerance,
     /// Whether the outputs are not to be compared; the program must run nevertheless.
@@ -69,6 +71,7 @@ pub(crate) struct Case {
     segments: Option<u64>,
     /// How often nodes occur in ExecuTorch's file, by name without `Node`.
     node_counts: BTreeMap<String, u64>,
+    checkpoint: Option<CheckpointCase>,
 }
 
 /// A case's graphs: all delegates of all methods.
@@ -80,10 +83,14 @@ impl Case {
         let path = folder.join("case.json");
         let json: Json = serde_json::from_slice(&files::read(&path)?).with_context(|| path.display().to_string())?;
         let number = |key: &str| json[key].as_f64().unwrap_or(1e-5);
+        let tolerance = Tolerance { relative: number("rtol"), absolute: number("atol") };
+        let is_checkpoint = json["kind"] == "checkpoint";
+        let family = json["op"].as_str().or_else(|| json["family"].as_str()).unwrap_or("model");
         Ok(Case {
             folder: folder.to_owned(),
-            family: json["op"].as_str().unwrap_or("model").to_owned(),
-            tolerance: Tolerance { relative: number("rtol"), absolute: number("atol") },
+            family: family.to_owned(),
+            checkpoint: is_checkpoint.then(|| CheckpointCase::read(&json, tolerance)).transpose()?,
+            tolerance,
             skip_comparison: json["skip_comparison"].as_bool().unwrap_or(false),
             kv_cache: json["kv_cache"].as_str().map(str::to_owned),
             segments: json["mlx_segments"].as_u64(),
@@ -93,14 +100,22 @@ impl Case {
 
     /// Runs the case.
     pub(crate) fn run(&self, from: ProgramFormat, engine: &Arc<dyn Engine>) -> Result<Outcome> {
-        let file = self.folder.join(if from == ProgramFormat::Pte { "model.pte" } else { "model.pt2" });
+        let file = match from {
+            ProgramFormat::Pte => "model.pte",
+            ProgramFormat::Pt2 => "model.pt2",
+            ProgramFormat::Checkpoint => {
+                return match &self.checkpoint {
+                    Some(case) => case.run(&self.folder, engine),
+                    None => Ok(Outcome::Skipped("case.json does not describe a checkpoint".into())),
+                };
+            }
+        };
+        let file = self.folder.join(file);
         if !file.is_file() {
             return Ok(Outcome::Skipped(format!("there is no {}", file.display())));
         }
-        let program = match from {
-            ProgramFormat::Pte => Program::open(&file)?,
-            ProgramFormat::Pt2 => Program::from_bytes(compiled(&file, engine)?)?,
-        };
+        let program =
+            if from == ProgramFormat::Pte { Program::open(&file)? } else { Program::from_bytes(compiled(&file, engine)?)? };
         let graphs = Graphs::of(&program)?;
         if let Some(segments) = self.segments
             && segments != graphs.0.len() as u64
@@ -111,7 +126,8 @@ impl Case {
         let options =
             LoadOptions { kv_cache: self.kv_cache.as_deref().map(kv_cache::parse).transpose()?, ..LoadOptions::default() };
         let mut method = program.method("forward", engine, &options)?;
-        let inputs = self.tensors("input.bin")?.into_iter().map(|tensor| NamedTensor { name: None, tensor }).collect();
+        let inputs =
+            tensors(&self.folder.join("input.bin"))?.into_iter().map(|tensor| NamedTensor { name: None, tensor }).collect();
         let inputs = inputs::arguments(method.inputs(), inputs)?;
         let outputs = method.run(&inputs)?;
         if !self.skip_comparison {
@@ -133,13 +149,8 @@ impl Case {
         Ok(differ)
     }
 
-    fn tensors(&self, name: &str) -> Result<Vec<Tensor>> {
-        let path = self.folder.join(name);
-        tensor_list::read(&files::read(&path)?).with_context(|| path.display().to_string())
-    }
-
     fn compare(&self, outputs: &[Value]) -> Result<()> {
-        let expected = self.tensors("expected_output.bin")?;
+        let expected = tensors(&self.folder.join("expected_output.bin"))?;
         // Files have no place for None.
         let outputs: Vec<&Value> = outputs.iter().filter(|o| !matches!(o, Value::None)).collect();
         if outputs.len() != expected.len() {
@@ -156,6 +167,11 @@ impl Case {
         }
         Ok(())
     }
+}
+
+/// The tensors of a list file.
+pub(super) fn tensors(path: &Path) -> Result<Vec<Tensor>> {
+    tensor_list::read(&files::read(path)?).with_context(|| path.display().to_string())
 }
 
 impl Graphs {

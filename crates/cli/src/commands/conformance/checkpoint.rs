@@ -1,0 +1,151 @@
+//! A checkpoint case: a tiny model as it is published, with the logits that it has at every position.
+
+use std::{fmt, path::Path, sync::Arc};
+
+use anyhow::{Context, Result, bail};
+use flambeau::{
+    compile,
+    engine::{Engine, LoadOptions},
+    runtime::{Method, Program, Value},
+    tensor::{Bytes, DType, Tensor, Tolerance, compare},
+    zoo,
+};
+use serde_json::Value as Json;
+
+use super::{Outcome, case::tensors};
+use crate::commands::export;
+
+/// How many tokens a call takes.
+#[derive(Clone, Copy)]
+enum Chunk {
+    Tokens(usize),
+    All,
+}
+
+impl fmt::Display for Chunk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Chunk::Tokens(n) => write!(f, "chunks of {n}"),
+            Chunk::All => f.write_str("one chunk"),
+        }
+    }
+}
+
+/// What `case.json` says of a checkpoint.
+pub(super) struct CheckpointCase {
+    tolerance: Tolerance,
+    chunks: Vec<Chunk>,
+    prompt: Vec<i64>,
+    /// The greedy continuation of the prompt, end tokens included.
+    continuation: Vec<i64>,
+}
+
+impl CheckpointCase {
+    pub(super) fn read(json: &Json, tolerance: Tolerance) -> Result<CheckpointCase> {
+        let ids = |key: &str| -> Result<Vec<i64>> {
+            let list = json["greedy"][key].as_array().map(|list| list.iter().filter_map(Json::as_i64).collect());
+            list.with_context(|| format!("case.json has no list `greedy.{key}`"))
+        };
+        let chunk = |json: &Json| match json.as_u64() {
+            Some(n) if n > 0 => Ok(Chunk::Tokens(n as usize)),
+            _ if json == "all" => Ok(Chunk::All),
+            _ => bail!("case.json names the chunk {json}, expected a number of tokens or \"all\""),
+        };
+        let chunks =
+            json["chunks"].as_array().context("case.json has no list `chunks`")?.iter().map(chunk).collect::<Result<_>>()?;
+        Ok(CheckpointCase { tolerance, chunks, prompt: ids("prompt")?, continuation: ids("new")? })
+    }
+
+    /// Exports the checkpoint in f32 and holds what the program says against the case.
+    pub(super) fn run(&self, folder: &Path, engine: &Arc<dyn Engine>) -> Result<Outcome> {
+        let Some(model) = ["checkpoint", "checkpoint.gguf"].map(|name| folder.join(name)).into_iter().find(|path| path.exists())
+        else {
+            return Ok(Outcome::Skipped("there is neither a folder checkpoint nor a file checkpoint.gguf".into()));
+        };
+        let tokens = ids(&one(folder, "tokens.bin")?)?;
+        let expected = one(folder, "expected_logits.bin")?;
+        let &[1, positions, vocab] = expected.shape() else { bail!("expected_logits.bin has shape {:?}", expected.shape()) };
+        if positions != tokens.len() {
+            bail!("{positions} positions of expected logits for {} tokens", tokens.len());
+        }
+        let length = tokens.len().max(self.prompt.len() + self.continuation.len());
+        let program = program(&model, length, engine)?;
+        // One method for all runs: state has to begin anew at position 0.
+        let mut method = program.method("forward", engine, &LoadOptions::default())?;
+        for &chunk in &self.chunks {
+            let size = if let Chunk::Tokens(n) = chunk { n } else { tokens.len() };
+            for (part, first) in tokens.chunks(size).zip((0..).step_by(size)) {
+                let logits = step(&mut method, part, first)?.reshape(&[vocab])?;
+                let last = first + part.len() - 1;
+                let row = vocab * DType::F32.size();
+                let want = Tensor::new(DType::F32, &[vocab], expected.bytes().slice(last * row..(last + 1) * row))?;
+                compare(&logits, &want, self.tolerance).with_context(|| format!("{chunk}: logits of position {last}"))?;
+            }
+        }
+        self.compare_continuation(&mut method)?;
+        Ok(Outcome::Passed(Vec::new()))
+    }
+
+    fn compare_continuation(&self, method: &mut Method) -> Result<()> {
+        let mut logits = step(method, &self.prompt, 0)?;
+        for (i, &want) in self.continuation.iter().enumerate() {
+            let found = best(&logits)?;
+            if found != want {
+                bail!("greedy token {i} is {found}, expected {want}");
+            }
+            logits = step(method, &[found], self.prompt.len() + i)?;
+        }
+        Ok(())
+    }
+}
+
+/// The program of a checkpoint for that many positions, in f32.
+fn program(model: &Path, positions: usize, engine: &Arc<dyn Engine>) -> Result<Program> {
+    let checkpoint = export::open(&model.display().to_string())?;
+    let options = zoo::Options {
+        dtype: Some(DType::F32),
+        max_seq_len: Some(positions),
+        prefill_chunk: Some(positions),
+        ..zoo::Options::default()
+    };
+    let model = zoo::build(&checkpoint, &options)?;
+    let options = compile::Options { require_full: true, ..compile::Options::default() };
+    let mut bytes = Vec::new();
+    export::compiled(&model, &options, &**engine)?.write(&mut bytes)?;
+    Ok(Program::from_bytes(Bytes::from(bytes))?)
+}
+
+/// The logits of the last of `tokens`, whose first is at position `first`.
+fn step(method: &mut Method, tokens: &[i64], first: usize) -> Result<Tensor> {
+    let places: Vec<i64> = (first as i64..).take(tokens.len()).collect();
+    let inputs = [Tensor::from_slice(tokens, &[1, tokens.len()])?, Tensor::from_slice(&places, &[tokens.len()])?];
+    match &method.run(&inputs.map(Value::Tensor))?[..] {
+        [Value::Tensor(logits)] => Ok(logits.clone()),
+        other => bail!("the program has {} outputs, expected logits", other.len()),
+    }
+}
+
+/// The token of the highest logit; the first of several.
+fn best(logits: &Tensor) -> Result<i64> {
+    let logits = logits.aligned();
+    let mut best = (f32::NEG_INFINITY, 0);
+    for (&logit, token) in logits.as_slice::<f32>()?.iter().zip(0..) {
+        if logit > best.0 {
+            best = (logit, token);
+        }
+    }
+    Ok(best.1)
+}
+
+/// The only tensor of a file.
+fn one(folder: &Path, name: &str) -> Result<Tensor> {
+    match &tensors(&folder.join(name))?[..] {
+        [tensor] => Ok(tensor.clone()),
+        other => bail!("{name} holds {} tensors, expected one", other.len()),
+    }
+}
+
+fn ids(tokens: &Tensor) -> Result<Vec<i64>> {
+    let tokens = tokens.aligned();
+    Ok(tokens.as_slice::<i32>()?.iter().map(|&id| i64::from(id)).collect())
+}
