@@ -5,8 +5,9 @@ use flambeau_text::GgufVocab;
 use indexmap::IndexMap;
 
 use crate::{
-    CheckpointTensor, Config, Result, folder,
+    CheckpointTensor, Result, folder,
     gguf::{self, Gguf},
+    spec::Config,
 };
 
 /// What a tokenizer can be built from.
@@ -34,7 +35,7 @@ impl Checkpoint {
     /// Joins parts that were read elsewhere. Tensors have the names of Hugging Face checkpoints, such as
     /// `model.layers.0.mlp.up_proj.weight`; those that the family does not read are ignored. Shapes are checked when the program
     /// is built.
-    pub fn new(mut config: Config, tensors: IndexMap<String, CheckpointTensor>, tokenizer: TokenizerSource) -> Checkpoint {
+    pub(crate) fn new(mut config: Config, tensors: IndexMap<String, CheckpointTensor>, tokenizer: TokenizerSource) -> Checkpoint {
         config.tied = Some(config.tied.unwrap_or(!tensors.contains_key(HEAD)));
         Checkpoint { config, tensors, tokenizer }
     }
@@ -56,17 +57,17 @@ impl Checkpoint {
     pub fn from_gguf(bytes: Bytes) -> Result<Checkpoint> {
         let file = Gguf::parse(bytes)?;
         let config = gguf::config(&file)?;
-        let tensors = gguf::sources(&file, &config)?;
+        let tensors = gguf::tensors(&file, &config)?;
         Ok(Checkpoint::new(config, tensors, TokenizerSource::Gguf(Box::new(gguf::vocab(&file)?))))
     }
 
     /// The hyperparameters.
-    pub fn config(&self) -> &Config {
+    pub(crate) fn config(&self) -> &Config {
         &self.config
     }
 
     /// All tensors.
-    pub fn tensors(&self) -> &IndexMap<String, CheckpointTensor> {
+    pub(crate) fn tensors(&self) -> &IndexMap<String, CheckpointTensor> {
         &self.tensors
     }
 

@@ -1,35 +1,23 @@
-//! Reads `config.json` key by key, so that every complaint names its key.
+//! Reads `config.json` key by key, so that every complaint names its key, and no key is passed over unseen.
+
+use std::{cell::RefCell, collections::BTreeSet, rc::Rc};
 
 use serde_json::{Map, Value};
 
-use crate::{Error, Result, keys::Keys, limits::MAX_SIZE};
+use crate::{Error, Result, limits::MAX_SIZE};
 
 /// A JSON object with its path.
 #[derive(Clone, Debug)]
 pub(crate) struct Fields<'a> {
     map: &'a Map<String, Value>,
     path: String,
-}
-
-impl Keys for Fields<'_> {
-    fn size_opt(&self, key: &str) -> Result<Option<usize>> {
-        let fits = |v: &Value| v.as_u64().and_then(|v| usize::try_from(v).ok()).filter(|v| (1..=MAX_SIZE).contains(v));
-        self.typed(key, &format!("an integer from 1 to {MAX_SIZE}"), fits)
-    }
-
-    fn positive_opt(&self, key: &str) -> Result<Option<f64>> {
-        self.typed(key, "a number above 0", |v| v.as_f64().filter(|v| v.is_finite() && *v > 0.0))
-    }
-
-    fn error(&self, key: &str, expected: impl Into<String>) -> Error {
-        let found = self.get(key).map_or("nothing".into(), |v| v.to_string().chars().take(80).collect::<String>());
-        Error::key(self.key(key), expected, found)
-    }
+    /// Paths of the keys that somebody asked for.
+    asked: Rc<RefCell<BTreeSet<String>>>,
 }
 
 impl<'a> Fields<'a> {
     pub(crate) fn new(map: &'a Map<String, Value>) -> Fields<'a> {
-        Fields { map, path: String::new() }
+        Fields { map, path: String::new(), asked: Rc::default() }
     }
 
     fn key(&self, key: &str) -> String {
@@ -38,7 +26,30 @@ impl<'a> Fields<'a> {
 
     /// The value under a key; null counts as missing.
     pub(crate) fn get(&self, key: &str) -> Option<&'a Value> {
+        self.asked.borrow_mut().insert(self.key(key));
         self.map.get(key).filter(|v| !v.is_null())
+    }
+
+    /// Refuses keys that nobody asked for, in this object and in those in it that were asked for, except `harmless` ones.
+    pub(crate) fn finish(&self, harmless: &dyn Fn(&str) -> bool) -> Result<()> {
+        for (key, value) in self.map.iter().filter(|(key, value)| !value.is_null() && !harmless(key)) {
+            let path = self.key(key);
+            if !self.asked.borrow().contains(&path) {
+                return Err(self.error(key, "no key of unknown meaning, which might change what the model computes"));
+            }
+            if let Value::Object(map) = value {
+                let child = Fields { map, path: format!("{path}."), asked: Rc::clone(&self.asked) };
+                child.finish(harmless)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A complaint about a key, with what it holds.
+    pub(crate) fn error(&self, key: &str, expected: impl Into<String>) -> Error {
+        let found = self.map.get(key).filter(|v| !v.is_null());
+        let found = found.map_or("nothing".into(), |v| v.to_string().chars().take(80).collect::<String>());
+        Error::key(self.key(key), expected, found)
     }
 
     fn typed<T>(&self, key: &str, expected: &str, get: impl Fn(&'a Value) -> Option<T>) -> Result<Option<T>> {
@@ -47,7 +58,54 @@ impl<'a> Fields<'a> {
 
     pub(crate) fn child(&self, key: &str) -> Result<Option<Fields<'a>>> {
         let map = self.typed(key, "an object", Value::as_object)?;
-        Ok(map.map(|map| Fields { map, path: format!("{}{key}.", self.path) }))
+        Ok(map.map(|map| Fields { map, path: format!("{}{key}.", self.path), asked: Rc::clone(&self.asked) }))
+    }
+
+    /// Whether the key is there, and says that there is no value.
+    pub(crate) fn has_null(&self, key: &str) -> bool {
+        self.map.get(key).is_some_and(Value::is_null)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.map.is_empty()
+    }
+
+    /// A size from 1 to [`MAX_SIZE`].
+    pub(crate) fn size_opt(&self, key: &str) -> Result<Option<usize>> {
+        let fits = |v: &Value| v.as_u64().and_then(|v| usize::try_from(v).ok()).filter(|v| (1..=MAX_SIZE).contains(v));
+        self.typed(key, &format!("an integer from 1 to {MAX_SIZE}"), fits)
+    }
+
+    pub(crate) fn size(&self, key: &str) -> Result<usize> {
+        self.size_opt(key)?.ok_or_else(|| self.error(key, "an integer"))
+    }
+
+    pub(crate) fn size_or(&self, key: &str, default: usize) -> Result<usize> {
+        Ok(self.size_opt(key)?.unwrap_or(default))
+    }
+
+    /// A number from 0 to [`MAX_SIZE`].
+    pub(crate) fn count_or(&self, key: &str, default: usize) -> Result<usize> {
+        let fits = |v: &Value| v.as_u64().and_then(|v| usize::try_from(v).ok()).filter(|v| *v <= MAX_SIZE);
+        Ok(self.typed(key, &format!("an integer from 0 to {MAX_SIZE}"), fits)?.unwrap_or(default))
+    }
+
+    /// A finite number above zero.
+    pub(crate) fn positive_opt(&self, key: &str) -> Result<Option<f64>> {
+        self.typed(key, "a number above 0", |v| v.as_f64().filter(|v| v.is_finite() && *v > 0.0))
+    }
+
+    pub(crate) fn positive(&self, key: &str) -> Result<f64> {
+        self.positive_opt(key)?.ok_or_else(|| self.error(key, "a number above 0"))
+    }
+
+    pub(crate) fn positive_or(&self, key: &str, default: f64) -> Result<f64> {
+        Ok(self.positive_opt(key)?.unwrap_or(default))
+    }
+
+    /// A finite number of at least zero.
+    pub(crate) fn magnitude_opt(&self, key: &str) -> Result<Option<f64>> {
+        self.typed(key, "a number from 0 on", |v| v.as_f64().filter(|v| v.is_finite() && *v >= 0.0))
     }
 
     pub(crate) fn bool_opt(&self, key: &str) -> Result<Option<bool>> {
@@ -60,6 +118,13 @@ impl<'a> Fields<'a> {
 
     pub(crate) fn text(&self, key: &str) -> Result<Option<&'a str>> {
         self.typed(key, "a text", Value::as_str)
+    }
+
+    /// A list of texts, at least `n`.
+    pub(crate) fn texts(&self, key: &str, n: usize) -> Result<Option<Vec<&'a str>>> {
+        let read =
+            |v: &'a Value| v.as_array()?.iter().map(Value::as_str).collect::<Option<Vec<_>>>().filter(|list| list.len() >= n);
+        self.typed(key, &format!("a list of {n} texts"), read)
     }
 
     /// One integer or a list of them; none if the key is missing.

@@ -5,9 +5,7 @@ use indexmap::IndexMap;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value};
 
-use crate::{
-    Checkpoint, CheckpointTensor, Error, Result, TokenizerSource, family, fields::Fields, keys::Keys, limits::MAX_JSON_BYTES,
-};
+use crate::{Checkpoint, CheckpointTensor, Error, Result, TokenizerSource, family, fields::Fields, limits::MAX_JSON_BYTES};
 
 const CONFIG: &str = "config.json";
 const GENERATION: &str = "generation_config.json";
@@ -154,6 +152,28 @@ impl<'a> Packing<'a> {
     }
 }
 
+/// The name of a tensor in the text part alone, which folders of several parts put below `language_model`; `None` for tensors of
+/// the others.
+fn text_name(name: &str) -> Option<String> {
+    const OTHERS: [&str; 9] = [
+        "audio_tower.",
+        "embed_audio.",
+        "embed_vision.",
+        "model.audio_tower.",
+        "model.embed_audio.",
+        "model.embed_vision.",
+        "model.vision_tower.",
+        "model.visual.",
+        "mtp.",
+    ];
+    const MORE: [&str; 3] = ["multi_modal_projector.", "vision_tower.", "visual."];
+    if OTHERS.iter().chain(&MORE).any(|prefix| name.starts_with(prefix)) {
+        return None;
+    }
+    let rest = name.strip_prefix("model.language_model.").map(|rest| format!("model.{rest}"));
+    Some(rest.or_else(|| name.strip_prefix("language_model.").map(str::to_owned)).unwrap_or_else(|| name.to_owned()))
+}
+
 /// The checkpoint in these files.
 pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
     let base = |name: String| name.rsplit(['/', '\\']).next().map(str::to_owned).unwrap_or(name);
@@ -181,7 +201,9 @@ pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
                 None => continue,
             },
         };
-        tensors.insert(name.clone(), source);
+        if let Some(name) = text_name(name) {
+            tensors.insert(name, source);
+        }
     }
     let tokenizer = model.0.into_iter().filter(|(name, _)| TOKENIZER.contains(&name.as_str())).collect();
     Ok(Checkpoint::new(config, tensors, TokenizerSource::Files(tokenizer)))

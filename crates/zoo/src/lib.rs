@@ -11,28 +11,26 @@
 #![forbid(unsafe_code)]
 
 mod affine;
+mod block;
 mod builder;
 mod checkpoint;
-mod config;
-mod decoder;
 mod error;
 mod family;
 mod fields;
 mod folder;
-mod keys;
 mod model;
 mod rope;
 mod source;
+mod spec;
 
 pub mod gguf;
 pub mod limits;
 
 pub use checkpoint::{Checkpoint, TokenizerSource};
-pub use config::{Biases, Config, Family};
 pub use error::Error;
 pub use model::{Logits, MethodConstant, Model, Options, ScalePrecision, build};
-pub use rope::{Rope, Scaling};
-pub use source::{CheckpointTensor, Data, RowOrder};
+
+pub(crate) use source::CheckpointTensor;
 
 /// Shorthand of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

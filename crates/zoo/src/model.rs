@@ -5,7 +5,7 @@ use flambeau_tensor::DType;
 
 use crate::{
     Checkpoint, Error, Result, TokenizerSource,
-    decoder::{Decoder, Settings},
+    block::{self, Settings},
     limits::MAX_POSITIONS,
 };
 
@@ -64,7 +64,9 @@ pub enum MethodConstant {
 #[derive(Clone, Debug)]
 pub struct Model {
     /// `input_ids` i64 `[1, s]`, `cache_position` i64 `[s]` (consecutive) → logits in the type of the activations. s is 1 to the
-    /// prefill chunk. State: `key_cache_i` and `value_cache_i` [1, Hk, max_seq_len, D].
+    /// prefill chunk. State: `key_cache_i` and `value_cache_i` [1, Hk, max_seq_len, D] of attention, `latent_cache_i`
+    /// [1, 1, max_seq_len, R] of attention over latent vectors; `conv_state_i` [1, taps − 1, C] and `recurrent_state_i`
+    /// [1, Hv, Dv, Dk], which begin anew at position 0 and cannot go back to an earlier one.
     pub exported: Exported,
     /// Constant methods by name.
     pub metadata: Vec<(String, MethodConstant)>,
@@ -79,8 +81,7 @@ pub struct Model {
 /// fit its config.
 pub fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model> {
     let settings = settings(checkpoint, options)?;
-    let (decoder, ids) = Decoder::new(checkpoint, settings)?;
-    let exported = decoder.write(&ids)?;
+    let exported = block::program(checkpoint, settings)?;
     Ok(Model { exported, metadata: metadata(checkpoint, settings), tokenizer: checkpoint.tokenizer().clone() })
 }
 
@@ -90,13 +91,7 @@ fn settings(checkpoint: &Checkpoint, options: &Options) -> Result<Settings> {
         v if (1..=high).contains(&v) => Ok(v),
         v => Err(Error::Option { option, expected: format!("1 to {high}"), found: v.to_string() }),
     };
-    let seen = config.window.map_or(config.positions, |w| w.min(config.positions));
-    let positions = ranged("max_seq_len", options.max_seq_len.unwrap_or(seen.min(DEFAULT_POSITIONS)), MAX_POSITIONS)?;
-    // Keys out of the window would have to be hidden, which the flat caches do not do.
-    if let Some(window) = config.window.filter(|&w| positions > w) {
-        let expected = format!("at most the model's attention window of {window}");
-        return Err(Error::Option { option: "max_seq_len", expected, found: positions.to_string() });
-    }
+    let positions = ranged("max_seq_len", options.max_seq_len.unwrap_or(config.positions.min(DEFAULT_POSITIONS)), MAX_POSITIONS)?;
     let chunk = ranged("prefill_chunk", options.prefill_chunk.unwrap_or(DEFAULT_CHUNK.min(positions)), positions)?;
     let dtype = options.dtype.unwrap_or(checkpoint.default_dtype());
     if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
@@ -115,8 +110,9 @@ fn metadata(checkpoint: &Checkpoint, settings: Settings) -> Vec<(String, MethodC
     let c = checkpoint.config();
     let int = |v: usize| MethodConstant::Int(v as i64);
     let positions = int(settings.positions);
+    let (kv_heads, head_dim) = c.cache_sizes();
     let mut out = vec![
-        ("get_model_type", MethodConstant::Text(c.family.name().into())),
+        ("get_model_type", MethodConstant::Text(c.family.into())),
         ("get_dtype", MethodConstant::Int(i64::from(settings.dtype.code()))),
         ("get_max_seq_len", positions.clone()),
         ("get_max_context_len", positions.clone()),
@@ -124,9 +120,9 @@ fn metadata(checkpoint: &Checkpoint, settings: Settings) -> Vec<(String, MethodC
         ("get_prefill_chunk_size", int(settings.chunk)),
         ("get_max_batch_size", int(1)),
         ("get_vocab_size", int(c.vocab)),
-        ("get_n_layers", int(c.layers)),
-        ("get_n_kv_heads", int(c.kv_heads)),
-        ("get_head_dim", int(c.head_dim)),
+        ("get_n_layers", int(c.layers.len())),
+        ("get_n_kv_heads", int(kv_heads)),
+        ("get_head_dim", int(head_dim)),
         ("use_kv_cache", MethodConstant::Bool(true)),
         ("use_sdpa_with_kv_cache", MethodConstant::Bool(false)),
         ("enable_dynamic_shape", MethodConstant::Bool(true)),

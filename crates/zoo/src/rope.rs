@@ -4,8 +4,7 @@ use std::f64::consts::TAU;
 
 /// How rotary frequencies differ from `theta^(-2i/dims)`.
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum Scaling {
+pub(crate) enum Scaling {
     None,
     /// Positions divided by `factor`.
     Linear {
@@ -36,19 +35,33 @@ pub enum Scaling {
     },
     /// A divisor for each frequency.
     Divisors(Vec<f64>),
+    /// A larger `theta` for more than `original` positions.
+    Dynamic {
+        factor: f64,
+        original: usize,
+    },
+    /// Frequencies of the whole head for the first pairs, divided by `factor`, and none for the others.
+    Proportional {
+        pairs: usize,
+        factor: f64,
+    },
 }
 
 /// Rotary embedding of the first `dims` elements of each head.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Rope {
-    pub theta: f64,
-    pub dims: usize,
-    pub scaling: Scaling,
+pub(crate) struct Rope {
+    pub(crate) theta: f64,
+    pub(crate) dims: usize,
+    /// Whether partners stand side by side, instead of half of `dims` apart.
+    pub(crate) interleaved: bool,
+    pub(crate) scaling: Scaling,
 }
 
 /// Operands of the rotary operator.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Resolved {
+    /// Base of the frequencies where they have no reciprocals.
+    pub(crate) theta: f64,
     /// Reciprocal frequencies [dims / 2], where they are not those of `theta`.
     pub(crate) periods: Option<Vec<f32>>,
     /// Factor on positions.
@@ -57,9 +70,9 @@ pub(crate) struct Resolved {
     pub(crate) amplitude: f64,
 }
 
-/// Default amplitude of yarn scaling.
-pub(crate) fn yarn_amplitude(factor: f64) -> f64 {
-    if factor <= 1.0 { 1.0 } else { 0.1 * factor.ln() + 1.0 }
+/// Amplitude of yarn scaling by a magnitude, which is 1 unless a config says more.
+pub(crate) fn yarn_amplitude(factor: f64, magnitude: f64) -> f64 {
+    if factor <= 1.0 { 1.0 } else { 0.1 * magnitude * factor.ln() + 1.0 }
 }
 
 /// Default amplitude of longrope scaling from `original` to `factor` times as many positions.
@@ -79,7 +92,7 @@ impl Rope {
 
     /// For a cache of `positions`. Longrope chooses its list by that, once, because a program has one set of frequencies.
     pub(crate) fn resolve(&self, positions: usize) -> Resolved {
-        let (mut scale, mut amplitude) = (1.0, 1.0);
+        let (mut theta, mut scale, mut amplitude) = (self.theta, 1.0, 1.0);
         let periods = match &self.scaling {
             Scaling::None => None,
             Scaling::Linear { factor } => {
@@ -101,8 +114,16 @@ impl Rope {
                 self.periods(|i, p| p * list.get(i).unwrap_or(&1.0))
             }
             Scaling::Divisors(list) => self.periods(|i, p| p * list.get(i).unwrap_or(&1.0)),
+            &Scaling::Dynamic { factor, original } => {
+                if positions > original {
+                    let (stretch, dims) = (factor * positions as f64 / original as f64 - (factor - 1.0), self.dims as f64);
+                    theta *= stretch.powf(dims / (dims - 2.0));
+                }
+                None
+            }
+            &Scaling::Proportional { pairs, factor } => self.periods(|i, p| if i < pairs { p * factor } else { f64::INFINITY }),
         };
-        Resolved { periods, scale, amplitude }
+        Resolved { theta, periods, scale, amplitude }
     }
 
     /// Pairs between which yarn passes from kept to divided frequencies.
@@ -144,13 +165,13 @@ mod tests {
     fn llama3_frequencies_are_the_published_ones() {
         let scaling = Scaling::Llama3 { factor: 32.0, low: 1.0, high: 4.0, original: 64.0 };
         let want = [1.0, 0.0671330392, 0.00117518846, 2.27895784e-4, 4.41941702e-5, 8.57025589e-6, 1.66196742e-6, 3.22293289e-7];
-        check(&Rope { theta: 5e5, dims: 16, scaling }, 64, &want);
+        check(&Rope { theta: 5e5, dims: 16, interleaved: false, scaling }, 64, &want);
     }
 
     #[test]
     fn longrope_chooses_its_list_by_the_length_of_the_cache() {
         let scaling = Scaling::LongRope { short: vec![1.0, 1.0], long: vec![2.0, 4.0], original: 64, amplitude: 1.5 };
-        let rope = Rope { theta: 100.0, dims: 4, scaling };
+        let rope = Rope { theta: 100.0, dims: 4, interleaved: false, scaling };
         check(&rope, 64, &[1.0, 0.1]);
         check(&rope, 65, &[0.5, 0.025]);
         assert_eq!(rope.resolve(64).amplitude, 1.5);
@@ -161,14 +182,14 @@ mod tests {
         for (factor, original, want) in [(4.0, 64.0, 1.1547005), (8.0, 128.0, 1.1952286), (32.0, 4096.0, 1.1902381)] {
             assert!((longrope_amplitude(factor, original) - want).abs() < 1e-7);
         }
-        assert_eq!((longrope_amplitude(1.0, 64.0), yarn_amplitude(0.5)), (1.0, 1.0));
+        assert_eq!((longrope_amplitude(1.0, 64.0), yarn_amplitude(0.5, 1.0)), (1.0, 1.0));
     }
 
     #[test]
     fn yarn_keeps_fast_pairs_and_divides_slow_ones() {
         let scaling =
             Scaling::Yarn { factor: 4.0, original: 32768.0, beta_fast: 32.0, beta_slow: 1.0, truncate: true, amplitude: 1.0 };
-        let rope = Rope { theta: 1e6, dims: 128, scaling };
+        let rope = Rope { theta: 1e6, dims: 128, interleaved: false, scaling };
         let periods = rope.resolve(1 << 17).periods.unwrap();
         assert_eq!((periods[0], periods[63]), (1.0, (rope.period(63) * 4.0) as f32));
         let middle = f64::from(periods[32]) / rope.period(32);

@@ -1,5 +1,7 @@
 //! Tensors of a checkpoint as they are stored, and the weights that programs make of them.
 
+use std::sync::Arc;
+
 use flambeau_pt2::{Storage, View, Weight};
 use flambeau_tensor::{AlignedBytes, Bytes, DType, Tensor, cast, gguf::Block, numel};
 
@@ -9,33 +11,38 @@ use crate::{
 };
 
 /// In which order a file holds the rows of a matrix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowOrder {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum RowOrder {
     /// As the program takes them.
     Plain,
     /// Per head of that many rows, pairs of rotary partners side by side, where the program takes the first partners of all
     /// pairs and then the second.
     Interleaved(usize),
+    /// The stored row of each row that the program takes, which may be fewer.
+    Listed(Arc<[usize]>),
 }
 
 impl RowOrder {
     /// The stored row behind row `row` of the program.
-    pub(crate) fn source(self, row: usize) -> usize {
-        match self {
+    pub(crate) fn source(&self, row: usize) -> usize {
+        match *self {
             RowOrder::Plain => row,
             RowOrder::Interleaved(head) => {
                 let (start, at, pairs) = (row / head * head, row % head, head / 2);
                 start + at % pairs * 2 + at / pairs
             }
+            RowOrder::Listed(ref rows) => rows.get(row).copied().unwrap_or(row),
         }
     }
 }
 
 /// How a tensor's elements are stored.
 #[derive(Clone, Debug)]
-pub enum Data {
+pub(crate) enum Data {
     /// Row-major elements.
     Plain { dtype: DType, bytes: Bytes },
+    /// Row-major elements in equal pieces, one for each index of the first axis.
+    Pieces { dtype: DType, pieces: Arc<[Bytes]> },
     /// GGUF blocks along the last axis.
     Blocks { block: Block, bytes: Bytes },
     /// MLX's packed form: `words [rows, cols·bits/32]` u32, `scales` and `biases [rows, cols/group]` of one float type.
@@ -44,10 +51,12 @@ pub enum Data {
 
 /// A named tensor of a checkpoint. Cloning shares the bytes.
 #[derive(Clone, Debug)]
-pub struct CheckpointTensor {
+pub(crate) struct CheckpointTensor {
     shape: Vec<usize>,
     data: Data,
     rows: RowOrder,
+    /// Whether the file holds the values plus 1.
+    one_added: bool,
 }
 
 /// What a program reads for a tensor.
@@ -67,19 +76,19 @@ impl CheckpointTensor {
     ///
     /// # Errors
     /// [`Error::Tensor`] if the bytes do not fill the shape.
-    pub fn plain(name: &str, dtype: DType, shape: Vec<usize>, bytes: Bytes) -> Result<CheckpointTensor> {
+    pub(crate) fn plain(name: &str, dtype: DType, shape: Vec<usize>, bytes: Bytes) -> Result<CheckpointTensor> {
         let want = numel(&shape).and_then(|n| n.checked_mul(dtype.size()));
         if want != Some(bytes.len()) {
             return Err(Error::tensor(name, format!("{dtype} elements of shape {shape:?}"), format!("{} bytes", bytes.len())));
         }
-        Ok(CheckpointTensor { shape, data: Data::Plain { dtype, bytes }, rows: RowOrder::Plain })
+        Ok(CheckpointTensor { shape, data: Data::Plain { dtype, bytes }, rows: RowOrder::Plain, one_added: false })
     }
 
     /// Blocks along the last axis.
     ///
     /// # Errors
     /// [`Error::Tensor`] if the rows are not whole blocks or the bytes do not fill the shape.
-    pub fn blocks(name: &str, block: Block, shape: Vec<usize>, bytes: Bytes) -> Result<CheckpointTensor> {
+    pub(crate) fn blocks(name: &str, block: Block, shape: Vec<usize>, bytes: Bytes) -> Result<CheckpointTensor> {
         let cols = shape.last().copied().unwrap_or(1);
         let n = numel(&shape).filter(|_| cols.is_multiple_of(block.elements()) && !shape.is_empty());
         let want = n.and_then(|n| (n / block.elements()).checked_mul(block.bytes()));
@@ -90,14 +99,14 @@ impl CheckpointTensor {
                 format!("{} bytes", bytes.len()),
             ));
         }
-        Ok(CheckpointTensor { shape, data: Data::Blocks { block, bytes }, rows: RowOrder::Plain })
+        Ok(CheckpointTensor { shape, data: Data::Blocks { block, bytes }, rows: RowOrder::Plain, one_added: false })
     }
 
     /// MLX's packed form of a matrix `[rows, cols]`; `scales` and `biases` hold elements of `dtype`.
     ///
     /// # Errors
     /// [`Error::Tensor`] if bits or group are not MLX's, or the parts do not fit the shape.
-    pub fn packed(
+    pub(crate) fn packed(
         name: &str,
         shape: Vec<usize>,
         [words, scales, biases]: [Bytes; 3],
@@ -117,17 +126,70 @@ impl CheckpointTensor {
                 format!("{bits} bits in groups of {group} with {}, {} and {} bytes", words.len(), scales.len(), biases.len());
             return Err(Error::tensor(name, format!("words, {dtype} scales and biases of a packed {shape:?}"), found));
         }
-        Ok(CheckpointTensor { shape, data: Data::Packed { words, scales, biases, dtype, bits, group }, rows: RowOrder::Plain })
+        let data = Data::Packed { words, scales, biases, dtype, bits, group };
+        Ok(CheckpointTensor { shape, data, rows: RowOrder::Plain, one_added: false })
+    }
+
+    /// Plain tensors of one shape and type as one, along a new first axis: the parts of each index one after the other.
+    ///
+    /// # Errors
+    /// [`Error::Tensor`] if they differ or are not plain.
+    pub(crate) fn stack(name: &str, parts: &[Vec<&CheckpointTensor>]) -> Result<CheckpointTensor> {
+        let fault = |t: &CheckpointTensor| {
+            Error::tensor(
+                name,
+                "plain matrices of one shape and type for each expert",
+                format!("{} of shape {:?}", t.kind(), t.shape),
+            )
+        };
+        let Some(first) = parts.iter().flatten().next() else { return Err(Error::MissingTensor(name.into())) };
+        let (mut pieces, mut rows) = (Vec::new(), 0);
+        for (i, list) in parts.iter().enumerate() {
+            for part in list {
+                let Data::Plain { dtype, bytes } = &part.data else { return Err(fault(part)) };
+                if part.shape != first.shape || *dtype != first.dtype() || part.rows != RowOrder::Plain {
+                    return Err(fault(part));
+                }
+                rows += if i == 0 { part.shape.first().copied().unwrap_or(1) } else { 0 };
+                pieces.push(bytes.clone());
+            }
+        }
+        let shape = [parts.len(), rows].into_iter().chain(first.shape.iter().skip(1).copied()).collect();
+        let data = Data::Pieces { dtype: first.dtype(), pieces: pieces.into() };
+        Ok(CheckpointTensor { shape, data, rows: RowOrder::Plain, one_added: false })
+    }
+
+    /// The same tensor, stored plus 1.
+    pub(crate) fn plus_one(self) -> CheckpointTensor {
+        CheckpointTensor { one_added: true, ..self }
+    }
+
+    /// The stored rows `list` as a tensor of their own.
+    ///
+    /// # Errors
+    /// [`Error::Tensor`] if there are no such rows, or they are stored in another order already.
+    pub(crate) fn rows(&self, name: &str, list: Vec<usize>) -> Result<CheckpointTensor> {
+        let count = self.shape.first().copied().unwrap_or(0);
+        if self.rows != RowOrder::Plain || list.iter().any(|&row| row >= count) {
+            return Err(Error::tensor(
+                name,
+                format!("{} plain rows", list.len()),
+                format!("{} of shape {:?}", self.kind(), self.shape),
+            ));
+        }
+        let mut shape = self.shape.clone();
+        shape[0] = list.len();
+        Ok(CheckpointTensor { shape, rows: RowOrder::Listed(list.into()), ..self.clone() })
     }
 
     /// The same tensor, stored with interleaved rotary rows, `head` of them a head.
     ///
     /// # Errors
     /// [`Error::Tensor`] if its rows are not whole heads of even size, or it is packed.
-    pub fn interleaved(self, name: &str, head: usize) -> Result<CheckpointTensor> {
+    pub(crate) fn interleaved(self, name: &str, head: usize) -> Result<CheckpointTensor> {
         let whole = head > 0 && head.is_multiple_of(2) && self.shape.first().is_some_and(|rows| rows.is_multiple_of(head));
         match self.data {
-            Data::Plain { .. } | Data::Blocks { .. } if whole && self.shape.len() <= 2 => {
+            Data::Plain { .. } | Data::Blocks { .. } if whole && self.shape.len() <= 2 && self.rows == RowOrder::Plain => {
                 Ok(CheckpointTensor { rows: RowOrder::Interleaved(head), ..self })
             }
             _ => Err(Error::tensor(name, format!("rows in heads of {head}"), format!("{} of shape {:?}", self.kind(), self.shape))),
@@ -135,27 +197,22 @@ impl CheckpointTensor {
     }
 
     /// Shape of the values, outermost first.
-    pub fn shape(&self) -> &[usize] {
+    pub(crate) fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// How the elements are stored.
-    pub fn data(&self) -> &Data {
-        &self.data
-    }
-
     /// Element type, or that of the scales.
-    pub fn dtype(&self) -> DType {
+    pub(crate) fn dtype(&self) -> DType {
         match &self.data {
-            Data::Plain { dtype, .. } | Data::Packed { dtype, .. } => *dtype,
+            Data::Plain { dtype, .. } | Data::Pieces { dtype, .. } | Data::Packed { dtype, .. } => *dtype,
             Data::Blocks { block, .. } => block.exact_scales(),
         }
     }
 
     /// What the elements are, for messages.
-    pub fn kind(&self) -> String {
+    pub(crate) fn kind(&self) -> String {
         match &self.data {
-            Data::Plain { dtype, .. } => dtype.to_string(),
+            Data::Plain { dtype, .. } | Data::Pieces { dtype, .. } => dtype.to_string(),
             Data::Blocks { block, .. } => format!("{block:?}"),
             Data::Packed { bits, group, .. } => format!("packed {bits} bits in groups of {group}"),
         }
@@ -177,6 +234,10 @@ impl CheckpointTensor {
         };
         let data = match &self.data {
             Data::Plain { dtype, bytes } => Data::Plain { dtype: *dtype, bytes: cut(bytes) },
+            Data::Pieces { dtype, pieces } => {
+                let each = pieces.len() / rows.max(1);
+                Data::Pieces { dtype: *dtype, pieces: pieces.get(from * each..end * each)?.into() }
+            }
             Data::Blocks { block, bytes } => Data::Blocks { block: *block, bytes: cut(bytes) },
             Data::Packed { words, scales, biases, dtype, bits, group } => {
                 let (words, scales, biases) = (cut(words), cut(scales), cut(biases));
@@ -184,7 +245,7 @@ impl CheckpointTensor {
             }
         };
         let shape = std::iter::once(n).chain(self.shape[1..].iter().copied()).collect();
-        Some(CheckpointTensor { shape, data, rows: self.rows })
+        Some(CheckpointTensor { shape, data, rows: RowOrder::Plain, one_added: self.one_added })
     }
 
     /// The values as `f32`, for small tensors that the build itself reads.
@@ -195,6 +256,28 @@ impl CheckpointTensor {
         Ok(tensor.as_slice::<f32>().map_err(|e| fault(&e))?.to_vec())
     }
 
+    /// A weight of f32 values that `f` makes of the stored ones, under a storage of that id.
+    ///
+    /// # Errors
+    /// [`Error::Tensor`] for elements that are no plain floats.
+    pub(crate) fn mapped(&self, id: &str, f: impl Fn(f32) -> f32 + Send + Sync + 'static) -> Result<Weight> {
+        if !matches!(self.data, Data::Plain { dtype, .. } if dtype.is_float()) || self.rows != RowOrder::Plain {
+            return Err(Error::tensor(id, "plain floats", self.kind()));
+        }
+        let (source, name) = (self.clone(), id.to_owned());
+        let len = self.shape.iter().product::<usize>() * DType::F32.size();
+        let produce = move || {
+            let values: Vec<f32> = source.values(&name)?.into_iter().map(&f).collect();
+            Ok(Tensor::from_slice(&values, &source.shape)?.bytes().clone())
+        };
+        Ok(Weight::Strided(View::row_major(DType::F32, self.shape.clone(), Storage::computed(id, len, produce))))
+    }
+
+    /// A number to add to each element for the value that was meant less 1.
+    pub(crate) fn missing_one(&self) -> f32 {
+        if self.one_added { 0.0 } else { 1.0 }
+    }
+
     /// The weights of a program whose activations are `dtype`, under storage ids that start with `id`. Plain elements become
     /// `dtype`; packed ones keep their codes, with scales of type `scales` (`None`: the exact one).
     ///
@@ -202,26 +285,27 @@ impl CheckpointTensor {
     /// [`Error::Tensor`] for elements that are no floats.
     pub(crate) fn read(&self, id: &str, dtype: DType, scales: Option<DType>) -> Result<Read> {
         match &self.data {
-            Data::Plain { dtype: from, .. } if !from.is_float() || from.size() == 1 => {
+            Data::Plain { dtype: from, .. } | Data::Pieces { dtype: from, .. } if !from.is_float() || from.size() == 1 => {
                 Err(Error::tensor(id, "elements of 16, 32 or 64 bit floats", from.to_string()))
             }
             Data::Plain { dtype: from, bytes } => Ok(Read::Plain(self.plain_weight(id, *from, bytes, dtype))),
+            Data::Pieces { dtype: from, pieces } => Ok(Read::Plain(self.joined_weight(id, *from, pieces, dtype))),
             Data::Blocks { block, bytes } => {
                 let (rows, cols) = self.matrix();
-                let matrix = BlockMatrix { block: *block, bytes: bytes.clone(), rows, cols, order: self.rows };
+                let matrix = BlockMatrix { block: *block, bytes: bytes.clone(), rows, cols, order: self.rows.clone() };
                 Ok(block_weights(id, &self.shape, matrix, scales.unwrap_or(block.exact_scales())))
             }
             Data::Packed { words, scales: s, biases: b, dtype: from, bits, group } => {
                 let to = scales.unwrap_or(*from);
-                let param = |id: String, bytes: &Bytes| {
-                    let shape = with_last(&self.shape, self.matrix().1 / group);
-                    CheckpointTensor { shape, data: Data::Plain { dtype: *from, bytes: bytes.clone() }, rows: RowOrder::Plain }
-                        .plain_weight(&id, *from, bytes, to)
+                let part = |name: &str, last, from, to, bytes: &Bytes| {
+                    let shape = with_last(&self.shape, last);
+                    let data = Data::Plain { dtype: from, bytes: bytes.clone() };
+                    let part = CheckpointTensor { shape, data, rows: self.rows.clone(), one_added: false };
+                    part.plain_weight(&format!("{id}.{name}"), from, bytes, to)
                 };
-                let shape = with_last(&self.shape, self.matrix().1 * bits / 32);
-                let storage = Storage::new(format!("{id}.words"), words.clone());
-                let words = Weight::Strided(View::row_major(DType::U32, shape, storage));
-                let (scales, biases) = (param(format!("{id}.scales"), s), param(format!("{id}.biases"), b));
+                let cols = self.matrix().1;
+                let words = part("words", cols * bits / 32, DType::U32, DType::U32, words);
+                let (scales, biases) = (part("scales", cols / group, *from, to, s), part("biases", cols / group, *from, to, b));
                 Ok(Read::Packed { parts: Box::new([words, scales, biases]), bits: *bits, group: *group })
             }
         }
@@ -232,24 +316,41 @@ impl CheckpointTensor {
         if from == to && self.rows == RowOrder::Plain {
             return Weight::Strided(View::row_major(to, shape, Storage::new(id, bytes.clone())));
         }
-        let (bytes, order) = (bytes.clone(), self.rows);
-        let len = bytes.len() / from.size() * to.size();
+        let (bytes, order) = (bytes.clone(), self.rows.clone());
+        let len = shape.iter().product::<usize>() * to.size();
         let produce = move || {
-            let bytes = reordered(&bytes, shape.first().copied().unwrap_or(1), order);
+            let row = shape.iter().skip(1).product::<usize>() * from.size();
+            let bytes = reordered(&bytes, shape.first().copied().unwrap_or(1), row, &order);
             let tensor = cast(&Tensor::new(from, &shape, bytes)?, to)?;
+            Ok(tensor.bytes().clone())
+        };
+        Weight::Strided(View::row_major(to, self.shape.clone(), Storage::computed(id, len, produce)))
+    }
+
+    fn joined_weight(&self, id: &str, from: DType, pieces: &Arc<[Bytes]>, to: DType) -> Weight {
+        let (pieces, shape) = (Arc::clone(pieces), self.shape.clone());
+        let len = shape.iter().product::<usize>() * to.size();
+        let produce = move || {
+            let mut joined = AlignedBytes::zeroed(pieces.iter().map(Bytes::len).sum());
+            let mut rest = joined.as_mut_slice();
+            for piece in &*pieces {
+                let (here, after) = rest.split_at_mut(piece.len());
+                here.copy_from_slice(piece);
+                rest = after;
+            }
+            let tensor = cast(&Tensor::new(from, &shape, joined.into_bytes())?, to)?;
             Ok(tensor.bytes().clone())
         };
         Weight::Strided(View::row_major(to, self.shape.clone(), Storage::computed(id, len, produce)))
     }
 }
 
-/// `bytes` with its `rows` equal rows in the program's order.
-fn reordered(bytes: &Bytes, rows: usize, order: RowOrder) -> Bytes {
-    let stride = bytes.len() / rows.max(1);
-    if order == RowOrder::Plain || stride == 0 {
+/// `rows` rows of `stride` bytes out of `bytes`, in the program's order.
+fn reordered(bytes: &Bytes, rows: usize, stride: usize, order: &RowOrder) -> Bytes {
+    if *order == RowOrder::Plain || stride == 0 {
         return bytes.clone();
     }
-    let mut out = AlignedBytes::zeroed(bytes.len());
+    let mut out = AlignedBytes::zeroed(rows * stride);
     for (row, out) in out.as_mut_slice().chunks_exact_mut(stride).enumerate() {
         let at = order.source(row) * stride;
         out.copy_from_slice(&bytes[at..at + stride]);

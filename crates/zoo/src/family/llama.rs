@@ -1,9 +1,26 @@
-//! Llama: the plain decoder.
+//! Llama and Mistral: the plain decoder.
 
-use crate::{Config, Family, Result, config::Biases, fields::Fields};
+use super::{
+    common::{Base, Defaults, layer, window},
+    rope,
+};
+use crate::{
+    Result,
+    fields::Fields,
+    spec::{Attention, Config, Mlp},
+};
 
-pub(super) fn config(f: &Fields) -> Result<Config> {
-    let attention = f.bool_or("attention_bias", false)?;
-    let biases = Biases { qkv: attention, output: attention, mlp: f.bool_or("mlp_bias", false)? };
-    Ok(Config { biases, ..Config::from_fields(Family::Llama, f, 1e-6)? })
+pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
+    let base = Base::read(f, &Defaults::LLAMA)?;
+    let bias = f.bool_or("attention_bias", false)?;
+    let attention = Attention { qkv_bias: bias, output_bias: bias, ..base.attention(Some(rope::read(f, &base)?)) };
+    let mlp = Mlp { bias: f.bool_or("mlp_bias", false)?, ..base.mlp(f)? };
+    base.config(f, "llama", vec![layer(attention, mlp); base.layers])
+}
+
+/// A window in every layer.
+pub(super) fn mistral(f: &Fields<'_>) -> Result<Config> {
+    let base = Base::read(f, &Defaults { kv_heads: Some(8), positions: 4096 * 32, ..Defaults::LLAMA })?;
+    let attention = Attention { window: window(f, Some(4096))?, ..base.attention(Some(rope::read(f, &base)?)) };
+    base.config(f, "mistral", vec![layer(attention, base.mlp(f)?); base.layers])
 }

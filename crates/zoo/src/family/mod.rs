@@ -1,22 +1,58 @@
-//! One file a family: what its config means.
+//! One file a family: what its config says that its layers are made of.
 
+mod common;
+mod harmless;
 mod llama;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod rope;
 
-use crate::{Config, Family, Result, fields::Fields, keys::Keys};
+use crate::{Error, Result, fields::Fields, spec::Config};
 
-/// The config of a Hugging Face checkpoint.
+/// What a config means.
+type Read = fn(&Fields<'_>) -> Result<Config>;
+
+/// Names under `model_type`, and what reads such configs.
+const FAMILIES: [(&str, Read); 6] = [
+    ("llama", llama::config),
+    ("mistral", llama::mistral),
+    ("phi3", phi3::config),
+    ("qwen2", qwen2::config),
+    ("qwen3", qwen3::dense),
+    ("qwen3_moe", qwen3::experts),
+];
+
+/// The config of a Hugging Face checkpoint: its own, or that of its text part where it has several.
 ///
 /// # Errors
-/// [`crate::Error::Family`] for another family, [`crate::Error::Key`] for a key that does not fit.
-pub(crate) fn config(f: &Fields) -> Result<Config> {
+/// [`Error::Family`] for another family, [`Error::Key`] for a key that does not fit or that nobody knows.
+pub(crate) fn config(f: &Fields<'_>) -> Result<Config> {
     let name = f.text("model_type")?.ok_or_else(|| f.error("model_type", "the name of a family"))?;
-    match Family::from_name(name, &Family::ALL)? {
-        Family::Llama => llama::config(f),
-        Family::Qwen2 => qwen2::config(f),
-        Family::Qwen3 => qwen3::config(f),
-        Family::Phi3 => phi3::config(f),
+    let Some(text) = f.child("text_config")? else {
+        let config = read(name, f)?;
+        f.finish(&harmless::in_text)?;
+        return Ok(config);
+    };
+    let mut config = read(text.text("model_type")?.unwrap_or(name), &text)?;
+    config.tied = f.bool_opt("tie_word_embeddings")?.or(config.tied);
+    config.dtype = common::dtype(f)?.or(config.dtype);
+    config.bos = f.ints("bos_token_id")?.first().copied().or(config.bos);
+    for id in f.ints("eos_token_id")? {
+        if !config.eos.contains(&id) {
+            config.eos.push(id);
+        }
     }
+    text.finish(&harmless::in_text)?;
+    f.finish(&|key| key == "text_config" || harmless::beside_text(key))?;
+    Ok(config)
+}
+
+fn read(name: &str, f: &Fields<'_>) -> Result<Config> {
+    let family = FAMILIES.iter().find(|(known, _)| *known == name);
+    let (_, read) = family.ok_or_else(|| {
+        let names: Vec<_> = FAMILIES.iter().map(|(name, _)| *name).collect();
+        Error::Family { found: name.chars().take(80).collect(), supported: names.join(", ") }
+    })?;
+    read(f)
 }

@@ -1,7 +1,36 @@
 //! Phi-3 and Phi-4 mini: joined projections, partial rotary embedding.
 
-use crate::{Config, Family, Result, fields::Fields, keys::Keys};
+use super::{
+    common::{Base, Defaults, layer, window},
+    rope,
+};
+use crate::{
+    Result,
+    fields::Fields,
+    rope::Rope,
+    spec::{Attention, Config, Mlp},
+};
 
-pub(super) fn config(f: &Fields) -> Result<Config> {
-    Ok(Config { fused: true, window: f.size_opt("sliding_window")?, ..Config::from_fields(Family::Phi3, f, 1e-5)? })
+/// Length of the first training where a config is silent.
+const ORIGINAL: usize = 4096;
+
+pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
+    let base = Base::read(f, &Defaults { positions: ORIGINAL, norm_eps: 1e-5, ..Defaults::LLAMA })?;
+    let attention = Attention { window: window(f, None)?, joined: true, ..base.attention(Some(rotary(f, &base)?)) };
+    let mlp = Mlp { joined: true, ..base.mlp(f)? };
+    base.config(f, "phi3", vec![layer(attention, mlp); base.layers])
+}
+
+/// What is called yarn here is longrope; the length of the first training stands beside it alone.
+fn rotary(f: &Fields<'_>, base: &Base) -> Result<Rope> {
+    let child = rope::description(f)?;
+    if let Some(child) = &child {
+        child.get("original_max_position_embeddings");
+    }
+    let kind = match child.as_ref().map(rope::kind).transpose()?.unwrap_or("default") {
+        "yarn" => "longrope",
+        kind => kind,
+    };
+    let original = f.size_or("original_max_position_embeddings", ORIGINAL)? as f64;
+    rope::ruled(f, child.as_ref(), base, (base.defaults.theta, base.head_dim), (kind, original))
 }

@@ -1,17 +1,70 @@
-//! Qwen 3: queries and keys normalized per head, no biases as released.
+//! Qwen 3: queries and keys normalized per head; dense, or with experts.
 
-use super::qwen2::window;
-use crate::{Config, Family, Result, config::Biases, fields::Fields, keys::Keys};
+use super::{
+    common::{Base, Defaults, layer},
+    qwen2, rope,
+};
+use crate::{
+    Result,
+    fields::Fields,
+    spec::{Attention, Config, ExpertLayout, Experts, Feed, MlpNames, QkNorm, Router},
+};
 
-/// Elements of a head where the config is silent: unlike elsewhere not a quotient.
-const HEAD_DIM: usize = 128;
+pub(super) fn dense(f: &Fields<'_>) -> Result<Config> {
+    let base = Base::read(f, &Defaults { head_dim: Some(128), ..qwen2::DEFAULTS })?;
+    let attention = attention(f, &base)?;
+    let (mlp, windows) = (base.mlp(f)?, qwen2::windows(f, &base)?);
+    let layers = windows.into_iter().map(|window| layer(Attention { window, ..attention.clone() }, mlp));
+    base.config(f, "qwen3", layers.collect())
+}
 
-pub(super) fn config(f: &Fields) -> Result<Config> {
-    let attention = f.bool_or("attention_bias", false)?;
-    let biases = Biases { qkv: attention, output: attention, mlp: false };
-    let config = Config::from_fields(Family::Qwen3, f, 1e-6)?;
-    if f.get("head_dim").is_none() && config.head_dim != HEAD_DIM {
-        return Err(f.error("head_dim", "an integer"));
-    }
-    Ok(Config { biases, qk_norm: true, window: window(f)?, ..config })
+pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
+    let base = Base::read(f, &Defaults { kv_heads: Some(4), ..qwen2::DEFAULTS })?;
+    f.count_or("max_window_layers", 0)?;
+    let attention = Attention { window: qwen2::switched_window(f)?, ..attention(f, &base)? };
+    let defaults = ExpertDefaults { count: 128, chosen: 8, width: 768, normalized: false };
+    let experts = experts_of(f, &base, &defaults)?;
+    let layers = feeds(f, &base, &experts)?.into_iter().map(|feed| layer(attention.clone(), feed));
+    base.config(f, "qwen3_moe", layers.collect())
+}
+
+/// Experts where a config is silent.
+pub(super) struct ExpertDefaults {
+    pub(super) count: usize,
+    pub(super) chosen: usize,
+    pub(super) width: usize,
+    pub(super) normalized: bool,
+}
+
+/// Experts behind a softmax over all of them.
+pub(super) fn experts_of(f: &Fields<'_>, base: &Base, defaults: &ExpertDefaults) -> Result<Experts> {
+    let other = f.size_opt("num_local_experts")?;
+    let normalized = f.bool_or("norm_topk_prob", defaults.normalized)?;
+    Ok(Experts {
+        count: f.size_opt("num_experts")?.or(other).unwrap_or(defaults.count),
+        chosen: f.size_or("num_experts_per_tok", defaults.chosen)?,
+        width: f.size_or("moe_intermediate_size", defaults.width)?,
+        activation: base.activation,
+        router: Router { normalized: normalized.then_some(0.0), ..Router::SOFTMAX },
+        shared: None,
+        shared_gate: None,
+        module: "mlp",
+        names: MlpNames::COMMON,
+        layout: ExpertLayout::Rows,
+    })
+}
+
+/// Experts in every so manieth layer, except some.
+pub(super) fn feeds(f: &Fields<'_>, base: &Base, experts: &Experts) -> Result<Vec<Feed>> {
+    let (step, dense) = (f.size_or("decoder_sparse_step", 1)?, f.ints("mlp_only_layers")?);
+    let is_dense = |i: usize| dense.contains(&(i as i64)) || !(i + 1).is_multiple_of(step);
+    let width = f.size_opt("intermediate_size")?;
+    let mlp = || width.map(|width| base.mlp_of(width, "mlp")).ok_or_else(|| f.error("intermediate_size", "an integer"));
+    (0..base.layers).map(|i| if is_dense(i) { Ok(mlp()?.into()) } else { Ok(experts.clone().into()) }).collect()
+}
+
+fn attention(f: &Fields<'_>, base: &Base) -> Result<Attention> {
+    let bias = f.bool_or("attention_bias", false)?;
+    let attention = base.attention(Some(rope::read(f, base)?));
+    Ok(Attention { qk_norm: QkNorm::Heads, qkv_bias: bias, output_bias: bias, ..attention })
 }

@@ -72,7 +72,7 @@ impl Gguf {
     ///
     /// # Errors
     /// [`Error::Tensor`] for a type without an affine form.
-    pub fn source(&self, name: &str) -> Result<Option<CheckpointTensor>> {
+    pub(crate) fn source(&self, name: &str) -> Result<Option<CheckpointTensor>> {
         let Some(info) = self.tensors.get(name) else { return Ok(None) };
         let (shape, bytes) = (info.shape.clone(), info.bytes.clone());
         match info.kind {

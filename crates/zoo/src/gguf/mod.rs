@@ -12,4 +12,7 @@ pub use file::{Gguf, TensorInfo};
 pub use tensor_type::TensorType;
 pub use value::{Array, MetadataValue};
 
-pub(crate) use {config::config, names::sources, vocab::vocab};
+pub(crate) use {
+    config::{config, tensors},
+    vocab::vocab,
+};

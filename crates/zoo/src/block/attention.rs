@@ -1,0 +1,177 @@
+//! Attention of grouped heads over a cache.
+
+use super::Decoder;
+use crate::{
+    Result,
+    builder::{Int, Val},
+    spec::{Attention, QkNorm, Values},
+};
+
+impl Decoder<'_> {
+    pub(super) fn attention(&mut self, x: &Val, layer: usize, a: &Attention, path: &str) -> Result<Val> {
+        let turn = a.rope.as_ref().map(|rope| self.turn(rope, a.head_dim)).transpose()?;
+        let (mut q, kv) = self.projections(x, a, path)?;
+        let mut gate = None;
+        if a.gated {
+            let sizes = [Int::from(1), self.span.tokens.clone(), a.heads.into(), (2 * a.head_dim).into()];
+            let both = self.b.reshape(&q, &sizes);
+            let [queries, gates] = self.b.split(&both, [a.head_dim; 2]);
+            q = queries;
+            gate = Some(self.joined_heads(&gates, a.heads * a.head_dim));
+        }
+        self.b.enter(path);
+        let mut q = self.heads(&q, a, a.heads, Some(&format!("{path}.{}", a.names.q_norm)))?;
+        let kv = match kv {
+            Some([k, v]) => {
+                // Shared projections are normalized each in its own way.
+                let k = self.heads(&k, a, a.kv_heads, Some(&format!("{path}.{}", a.names.k_norm)))?;
+                Some([k, self.value_heads(&v, a)?])
+            }
+            None => None,
+        };
+        self.b.enter(path);
+        if let Some(turn) = &turn {
+            q = self.b.rope(&q, &self.span.pos, &turn.rotary);
+        }
+        let kv = kv.map(|[k, v]| match &turn {
+            Some(turn) => [self.b.rope(&k, &self.span.pos, &turn.rotary), v],
+            None => [k, v],
+        });
+        if let Some(amplitude) = turn.and_then(|turn| turn.amplitude) {
+            q = self.b.mul(&q, &amplitude);
+        }
+        let caches = match (kv, a.values) {
+            (Some(kv), _) => self.cached(layer, kv, a)?,
+            (None, Values::Layer(other)) => self.cache_of(other)?,
+            (None, _) => return Err(crate::Error::MissingTensor(format!("{path}.k_proj.weight"))),
+        };
+        let attended = self.attend(&q, &caches, a, path)?;
+        let mut joined = self.b.transpose(&attended, 1, 2);
+        let width = a.heads * a.head_dim;
+        joined = self.joined_heads(&joined, width);
+        if let Some(gate) = gate {
+            let gate = self.b.sigmoid(&gate);
+            joined = self.b.mul(&joined, &gate);
+        }
+        self.linear(&joined, &format!("{path}.{}", a.names.output), self.config.hidden, a.output_bias)
+    }
+
+    /// Queries [1, s, H·D], twice that where they are gated; keys and values [1, s, Hk·D] unless another layer has them.
+    fn projections(&mut self, x: &Val, a: &Attention, path: &str) -> Result<(Val, Option<[Val; 2]>)> {
+        let (q, kv) = (a.heads * a.head_dim * (1 + usize::from(a.gated)), a.kv_heads * a.head_dim);
+        if a.joined {
+            let joined = format!("{path}.qkv_proj");
+            let mut one = |part: &str, from, n| {
+                let source = self.part(&format!("{joined}.weight"), [q + 2 * kv, self.config.hidden], from, n)?;
+                self.project(x, &joined, &format!("{joined}.{part}.weight"), &source, false)
+            };
+            return Ok((one("q", 0, q)?, Some([one("k", q, kv)?, one("v", q + kv, kv)?])));
+        }
+        let mut one = |part: &str, rows| self.linear(x, &format!("{path}.{part}_proj"), rows, a.qkv_bias);
+        let queries = one("q", q)?;
+        let kv = match a.values {
+            Values::Layer(_) => None,
+            Values::Projected => Some([one("k", kv)?, one("v", kv)?]),
+            Values::Keys => {
+                let keys = one("k", kv)?;
+                Some([keys.clone(), keys])
+            }
+        };
+        Ok((queries, kv))
+    }
+
+    /// `x` [1, s, heads·D] or [1, s, heads, D] as [1, heads, s, D], normalized by `norm` as the attention has it.
+    fn heads(&mut self, x: &Val, a: &Attention, heads: usize, norm: Option<&str>) -> Result<Val> {
+        let mut x = x.clone();
+        if let Some(path) = norm.filter(|_| a.qk_norm == QkNorm::Whole) {
+            x = self.norm(&x, path)?;
+        }
+        if x.dims.len() == 3 {
+            let sizes = [Int::from(1), self.span.tokens.clone(), heads.into(), a.head_dim.into()];
+            x = self.b.reshape(&x, &sizes);
+        }
+        if let Some(path) = norm.filter(|_| a.qk_norm == QkNorm::Heads) {
+            x = self.norm(&x, path)?;
+        }
+        Ok(self.b.transpose(&x, 1, 2))
+    }
+
+    fn value_heads(&mut self, v: &Val, a: &Attention) -> Result<Val> {
+        if !a.value_norm {
+            return self.heads(v, a, a.kv_heads, None);
+        }
+        let sizes = [Int::from(1), self.span.tokens.clone(), a.kv_heads.into(), a.head_dim.into()];
+        let v = self.b.reshape(v, &sizes);
+        let v = self.b.rms_norm(&v, None, self.config.norm.eps);
+        Ok(self.b.transpose(&v, 1, 2))
+    }
+
+    /// `x` [1, s, H, D] as [1, s, H·D].
+    pub(super) fn joined_heads(&mut self, x: &Val, width: usize) -> Val {
+        self.b.reshape(x, &[Int::from(1), self.span.tokens.clone(), width.into()])
+    }
+
+    /// The caches of a layer, with new keys and values [1, Hk, s, D] written into them.
+    fn cached(&mut self, layer: usize, [k, v]: [Val; 2], a: &Attention) -> Result<[Val; 2]> {
+        let shape = vec![1, a.kv_heads, self.settings.positions, a.head_dim];
+        let keys = self.b.buffer(&format!("key_cache_{layer}"), self.settings.dtype, shape.clone())?;
+        let values = self.b.buffer(&format!("value_cache_{layer}"), self.settings.dtype, shape)?;
+        self.b.cache_update(&keys, &k, &self.span.pos);
+        self.b.cache_update(&values, &v, &self.span.pos);
+        self.caches[layer] = Some([keys.clone(), values.clone()]);
+        Ok([keys, values])
+    }
+
+    fn cache_of(&self, layer: usize) -> Result<[Val; 2]> {
+        let cache = self.caches.get(layer).cloned().flatten();
+        cache.ok_or_else(|| crate::Error::MissingTensor(format!("model.layers.{layer}.self_attn.k_proj.weight")))
+    }
+
+    /// Queries [1, H, s, D] over the caches, as [1, H, s, D].
+    fn attend(&mut self, q: &Val, [keys, values]: &[Val; 2], a: &Attention, path: &str) -> Result<Val> {
+        let window = self.effective(a.window);
+        if a.cap.is_some() || a.sinks {
+            return self.scored_attention(q, [keys, values], window, a, path);
+        }
+        let mask = window.map(|window| self.seen(Some(window)));
+        self.b.enter(path);
+        Ok(self.b.attention([q, keys, values], &self.span.pos, mask.as_ref(), a.scale))
+    }
+
+    /// Attention by its formula, for scores that no kernel takes: bounded ones, and such that a sink joins.
+    fn scored_attention(&mut self, q: &Val, caches: [&Val; 2], window: Option<usize>, a: &Attention, path: &str) -> Result<Val> {
+        let seen = self.seen(window);
+        self.b.enter(path);
+        let hidden = self.b.not(&seen);
+        let groups = a.heads / a.kv_heads;
+        let dtype = q.dtype;
+        let grouped = [1.into(), a.kv_heads.into(), groups.into(), self.span.tokens.clone(), a.head_dim.into()];
+        let q = self.b.reshape(q, &grouped);
+        let end = self.b.add_int(&self.span.pos, &self.span.tokens);
+        let [keys, values] = caches.map(|cache| {
+            let rows = self.b.slice(cache, 2, &0.into(), &end);
+            self.b.unsqueeze(&rows, 2)
+        });
+        let keys = self.b.transpose(&keys, 3, 4);
+        let scores = self.b.matmul(&q, &keys);
+        let scores = self.b.cast(&scores, flambeau_tensor::DType::F32);
+        let mut scores = self.b.scale(&scores, a.scale);
+        if let Some(cap) = a.cap {
+            scores = self.b.soft_cap(&scores, cap);
+        }
+        let scores = self.b.masked_fill(&scores, &hidden, f64::NEG_INFINITY);
+        let mut weights = self.b.softmax(&scores);
+        if a.sinks {
+            // A logit that joins the softmax takes its share from every key alike.
+            let sinks = self.wide_vector(&format!("{path}.sinks"), a.heads)?;
+            let sinks = self.b.reshape(&sinks, &[1.into(), a.kv_heads.into(), groups.into(), 1.into(), 1.into()]);
+            let total = self.b.log_sum_exp(&scores);
+            let margin = self.b.sub(&total, &sinks);
+            let share = self.b.sigmoid(&margin);
+            weights = self.b.mul(&weights, &share);
+        }
+        let weights = self.b.cast(&weights, dtype);
+        let attended = self.b.matmul(&weights, &values);
+        Ok(self.b.reshape(&attended, &[1.into(), a.heads.into(), self.span.tokens.clone(), a.head_dim.into()]))
+    }
+}

@@ -1,0 +1,215 @@
+//! Mixtures of experts: a router chooses for each position, and only the chosen ones compute.
+
+use flambeau_tensor::DType;
+
+use super::Decoder;
+use crate::{
+    CheckpointTensor, Result,
+    builder::{Int, Val},
+    source::Read,
+    spec::{ExpertLayout, Experts, MlpNames, Router, Scores},
+};
+
+impl Decoder<'_> {
+    /// What the chosen experts make of `x` [1, s, d], the router reading `routed`.
+    pub(super) fn experts(&mut self, routed: &Val, x: &Val, e: &Experts, layer: &str) -> Result<Val> {
+        let path = if e.module.is_empty() { layer.to_owned() } else { format!("{layer}.{}", e.module) };
+        let [weights, chosen] = self.route(routed, e, &path)?;
+        self.b.enter(format!("{path}.experts"));
+        let (s, hidden) = (self.span.tokens.clone(), Int::from(self.config.hidden));
+        let rows = self.b.reshape(x, &[s.clone(), 1.into(), 1.into(), hidden.clone()]);
+        let made = match e.layout {
+            ExpertLayout::Rows => self.row_experts(&rows, &chosen, e, &path)?,
+            ExpertLayout::AlternatingColumns => self.alternating_experts(&rows, &chosen, e, &path)?,
+        };
+        self.b.enter(format!("{path}.experts"));
+        let made = self.b.reshape(&made, &[s.clone(), e.chosen.into(), hidden.clone()]);
+        let weights = self.b.unsqueeze(&weights, 2);
+        let weighted = self.b.mul(&made, &weights);
+        let sum = self.b.sum_over(&weighted, 1);
+        let sum = self.b.reshape(&sum, &[1.into(), s, hidden]);
+        let Some(shared) = &e.shared else { return Ok(sum) };
+        let mut own = self.mlp(x, shared, &format!("{path}.{}", shared.module))?;
+        if let Some(gate) = e.shared_gate {
+            let gate = self.linear(x, &format!("{path}.{gate}"), 1, false)?;
+            let gate = self.b.sigmoid(&gate);
+            own = self.b.mul(&own, &gate);
+        }
+        Ok(self.b.add(&sum, &own))
+    }
+
+    /// Weights in the type of the activations, and numbers, of each position's experts [s, k].
+    fn route(&mut self, x: &Val, e: &Experts, path: &str) -> Result<[Val; 2]> {
+        let r = &e.router;
+        let logits = self.router_logits(x, e, path)?;
+        let scores = match r.scores {
+            Scores::Softmax => self.b.softmax(&logits),
+            Scores::Sigmoid => self.b.sigmoid(&logits),
+            Scores::SoftmaxOfChosen => logits,
+        };
+        let choice = self.choice(&scores, e, path)?;
+        let [best, chosen] = self.b.top(&choice, e.chosen);
+        let plain = r.correction.is_none() && r.groups.is_none();
+        let mut weights = if plain { best } else { self.b.gather_last(&scores, &chosen) };
+        if r.scores == Scores::SoftmaxOfChosen {
+            weights = self.b.softmax(&weights);
+        }
+        if let Some(least) = r.normalized {
+            let total = self.b.sum(&weights);
+            let total = self.b.shift(&total, least);
+            weights = self.b.div(&weights, &total);
+        }
+        weights = self.b.scale(&weights, r.scale);
+        if r.own_norm {
+            let scales = self.wide_vector(&format!("{path}.router.per_expert_scale"), e.count)?;
+            let scales = self.b.pick(&scales, &chosen);
+            weights = self.b.mul(&weights, &scales);
+        }
+        Ok([self.b.cast(&weights, self.settings.dtype), chosen])
+    }
+
+    /// Logits of all experts [s, E] in f32.
+    fn router_logits(&mut self, x: &Val, e: &Experts, path: &str) -> Result<Val> {
+        let r = &e.router;
+        let hidden = self.config.hidden;
+        let module = format!("{path}.{}", r.module);
+        self.b.enter(&module);
+        let mut x = self.b.reshape(x, &[self.span.tokens.clone(), hidden.into()]);
+        if r.own_norm {
+            let root = (hidden as f32).sqrt().recip();
+            let scale = self.mapped_vector(&format!("{path}.router.scale"), hidden, move |s| s * root)?;
+            x = self.b.rms_norm(&x, Some(&scale), self.config.norm.eps);
+        }
+        let name = format!("{module}.weight");
+        let source = self.source(&name, &[e.count, hidden])?;
+        let wide = if r.wide { Some(source.read(&name, DType::F32, None)?) } else { None };
+        let logits = match wide {
+            Some(Read::Plain(weight)) => {
+                let (x, weight) = (self.b.cast(&x, DType::F32), self.b.parameter(&name, weight));
+                self.b.linear(&x, &weight, None)
+            }
+            _ => self.project(&x, &module, &name, &source, r.bias)?,
+        };
+        Ok(self.b.cast(&logits, DType::F32))
+    }
+
+    /// What the best are chosen by [s, E]: the scores, corrected, and minus infinity in groups that are not among the best.
+    fn choice(&mut self, scores: &Val, e: &Experts, path: &str) -> Result<Val> {
+        let Router { correction, groups, .. } = e.router;
+        let mut choice = scores.clone();
+        if let Some(name) = correction {
+            let correction = self.wide_vector(&format!("{path}.{name}"), e.count)?;
+            choice = self.b.add(&choice, &correction);
+        }
+        let Some((groups, allowed)) = groups else { return Ok(choice) };
+        let s = self.span.tokens.clone();
+        let grouped = self.b.reshape(&choice, &[s.clone(), groups.into(), (e.count / groups).into()]);
+        // A group is as good as its two best.
+        let [best, _] = self.b.top(&grouped, 2);
+        let best = self.b.sum_over(&best, 2);
+        let [_, chosen] = self.b.top(&best, allowed);
+        let zeros = self.b.sub(&best, &best);
+        let marks = self.b.scatter_last(&zeros, &chosen, 1.0);
+        let hidden = self.b.equals(&marks, 0);
+        let hidden = self.b.unsqueeze(&hidden, 2);
+        let grouped = self.b.masked_fill(&grouped, &hidden, f64::NEG_INFINITY);
+        Ok(self.b.reshape(&grouped, &[s, e.count.into()]))
+    }
+
+    /// Experts whose matrices are outputs by inputs, over rows [s, 1, 1, d]: [s, k, 1, d].
+    fn row_experts(&mut self, x: &Val, chosen: &Val, e: &Experts, path: &str) -> Result<Val> {
+        let names = [e.names.gate, e.names.up];
+        let (gate, up) = match self.joined_gates(e, path)? {
+            Some((name, joined)) => {
+                let both = self.chosen_product(x, chosen, &name, &joined)?;
+                let [gate, up] = self.b.split(&both, [e.width; 2]);
+                (gate, up)
+            }
+            None => {
+                let mut one = |name: &str| {
+                    let (name, source) = self.stacked(e, path, name, [e.width, self.config.hidden])?;
+                    self.chosen_product(x, chosen, &name, &source)
+                };
+                (one(names[0])?, one(names[1])?)
+            }
+        };
+        let gated = self.gated(&gate, &up, e.activation);
+        let (name, down) = self.stacked(e, path, e.names.down, [self.config.hidden, e.width])?;
+        self.chosen_product(&gated, chosen, &name, &down)
+    }
+
+    /// Gates above ups [E, 2I, d], where a checkpoint holds them so or each expert's apart.
+    fn joined_gates(&self, e: &Experts, path: &str) -> Result<Option<(String, CheckpointTensor)>> {
+        let (name, rows) = (format!("{path}.experts.gate_up_proj"), [e.count, 2 * e.width, self.config.hidden]);
+        let tensors = self.checkpoint.tensors();
+        if tensors.contains_key(&name) {
+            let source = self.source(&name, &rows)?;
+            return Ok(Some((name, source)));
+        }
+        if tensors.contains_key(&stack_name(path, MlpNames::COMMON.gate)) {
+            return Ok(None);
+        }
+        let part = |i: usize, part: &str| {
+            let name = format!("{path}.experts.{i}.{part}.weight");
+            tensors.get(&name).ok_or(crate::Error::MissingTensor(name))
+        };
+        let each = |i| Ok(vec![part(i, e.names.gate)?, part(i, e.names.up)?]);
+        let parts = (0..e.count).map(each).collect::<Result<Vec<_>>>()?;
+        let source = CheckpointTensor::stack(&name, &parts)?;
+        if source.shape() != rows {
+            return Err(crate::Error::tensor(&name, format!("shape {rows:?}"), format!("{:?}", source.shape())));
+        }
+        Ok(Some((name, source)))
+    }
+
+    /// One matrix of every expert [E, rows, cols]: stacked by the checkpoint, or here.
+    fn stacked(&self, e: &Experts, path: &str, part: &str, [rows, cols]: [usize; 2]) -> Result<(String, CheckpointTensor)> {
+        let shape = [e.count, rows, cols];
+        let common =
+            [(e.names.gate, MlpNames::COMMON.gate), (e.names.up, MlpNames::COMMON.up), (e.names.down, MlpNames::COMMON.down)];
+        let stacked = common.iter().find(|(own, _)| *own == part).map_or(part, |(_, common)| common);
+        let tensors = self.checkpoint.tensors();
+        for name in [stack_name(path, stacked), format!("{path}.experts.{part}")] {
+            if tensors.contains_key(&name) {
+                let source = self.source(&name, &shape)?;
+                return Ok((name, source));
+            }
+        }
+        let single = |i: usize| Ok(vec![self.source(&format!("{path}.experts.{i}.{part}.weight"), &[rows, cols])?]);
+        let parts = (0..e.count).map(single).collect::<Result<Vec<_>>>()?;
+        let name = format!("{path}.experts.{part}");
+        let source = CheckpointTensor::stack(&name, &parts.iter().map(|list| list.iter().collect()).collect::<Vec<_>>())?;
+        Ok((name, source))
+    }
+
+    /// Rows [s, k or 1, 1, in] times the chosen of the matrices [E, out, in]: [s, k, 1, out].
+    fn chosen_product(&mut self, x: &Val, chosen: &Val, name: &str, source: &CheckpointTensor) -> Result<Val> {
+        let weights = self.matrix(name, source)?;
+        let weights = self.b.transpose(&weights, 1, 2);
+        Ok(self.b.gather_matmul(x, &weights, chosen))
+    }
+
+    /// Experts whose matrices are inputs by outputs, gates and ups alternating, with biases.
+    fn alternating_experts(&mut self, x: &Val, chosen: &Val, e: &Experts, path: &str) -> Result<Val> {
+        let hidden = self.config.hidden;
+        let both = self.column_product(x, chosen, &format!("{path}.experts.gate_up_proj"), [e.count, hidden, 2 * e.width])?;
+        let (gate, up) = (self.b.every(&both, 0, 2), self.b.every(&both, 1, 2));
+        let gated = self.gated(&gate, &up, e.activation);
+        self.column_product(&gated, chosen, &format!("{path}.experts.down_proj"), [e.count, e.width, hidden])
+    }
+
+    /// Rows [s, k or 1, 1, in] times the chosen of the matrices [E, in, out], plus their biases: [s, k, 1, out].
+    fn column_product(&mut self, x: &Val, chosen: &Val, name: &str, shape: [usize; 3]) -> Result<Val> {
+        let weights = self.matrix(name, &self.source(name, &shape)?)?;
+        let y = self.b.gather_matmul(x, &weights, chosen);
+        let bias = self.plain(&format!("{name}_bias"), &[shape[0], shape[2]])?;
+        let bias = self.b.pick(&bias, chosen);
+        let bias = self.b.unsqueeze(&bias, 2);
+        Ok(self.b.add(&y, &bias))
+    }
+}
+
+/// Where MLX's checkpoints and GGUF files hold a matrix of all experts.
+fn stack_name(path: &str, part: &str) -> String {
+    format!("{path}.switch_mlp.{part}.weight")
+}

@@ -1,0 +1,221 @@
+//! Writes the program of a decoder, block by block: a [`Config`] says what it is made of, a [`Checkpoint`] holds the weights.
+
+mod attention;
+mod delta;
+mod experts;
+mod latent;
+mod mask;
+mod mlp;
+mod per_layer;
+mod weights;
+
+use flambeau_pt2::Exported;
+use flambeau_tensor::{DType, Expr, Tensor, cast};
+
+use crate::{
+    Checkpoint, Error, Logits, Result,
+    builder::{Builder, Int, Rotary, Val},
+    checkpoint::{EMBEDDING, HEAD},
+    rope::Rope,
+    spec::{Config, Feed, Layer, Mixer, Values},
+};
+
+use self::mask::Masks;
+
+/// What a build asks for, all of it decided.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) dtype: DType,
+    /// Type of the scales of packed weights; `None` is the exact one.
+    pub(crate) scales: Option<DType>,
+    /// Rows of the caches.
+    pub(crate) positions: usize,
+    /// Most tokens of a call.
+    pub(crate) chunk: usize,
+    pub(crate) logits: Logits,
+}
+
+/// Constants of a rotary embedding.
+#[derive(Clone, Debug)]
+struct Turn {
+    rotary: Rotary,
+    /// Factor [D] on queries, where cosines and sines have one.
+    amplitude: Option<Val>,
+}
+
+/// Where the tokens of a call stand.
+#[derive(Clone, Debug)]
+struct Span {
+    /// Number of tokens and place of the first one.
+    tokens: Int,
+    pos: Int,
+}
+
+/// Writes the program of one checkpoint.
+pub(crate) struct Decoder<'a> {
+    checkpoint: &'a Checkpoint,
+    config: &'a Config,
+    settings: Settings,
+    b: Builder,
+    /// Rotary embeddings by what they are and for how many elements of a head.
+    turns: Vec<((Rope, usize), Turn)>,
+    span: Span,
+    masks: Masks,
+    /// Caches of keys and values by layer.
+    caches: Vec<Option<[Val; 2]>>,
+}
+
+/// Writes the program from token ids [1, s] to logits.
+pub(crate) fn program(checkpoint: &Checkpoint, settings: Settings) -> Result<Exported> {
+    let config = checkpoint.config();
+    let mut b = Builder::default();
+    b.enter("model.rotary_emb");
+    let turns = turns(&mut b, config, settings)?;
+    b.enter("model");
+    let s = b.symbol("s0", 1, settings.chunk);
+    let start = b.symbol("u0", 0, settings.positions - 1);
+    let ids = b.input("input_ids", DType::I64, vec![Expr::Int(1), s.clone()]);
+    let places = b.input("cache_position", DType::I64, vec![s]);
+    let tokens = b.size(&ids, 1);
+    let (first, pos) = b.first(&places, start);
+    let masks = Masks::new(places, first);
+    let caches = vec![None; config.layers.len()];
+    Decoder { checkpoint, config, settings, b, turns, span: Span { tokens, pos }, masks, caches }.write(&ids)
+}
+
+impl Decoder<'_> {
+    fn write(mut self, ids: &Val) -> Result<Exported> {
+        let c = self.config;
+        self.b.enter("model.embed_tokens");
+        let table = self.matrix(EMBEDDING, &self.source(EMBEDDING, &[c.vocab, c.hidden])?)?;
+        let x = self.b.embedding(&table, ids);
+        let mut x = self.b.scale(&x, c.embedding_scale);
+        let mut per_layer = c.per_layer.map(|p| self.per_layer_inputs(&p, ids, &x)).transpose()?;
+        let last_only = self.settings.logits == Logits::Last;
+        let mut narrowed = false;
+        for (i, layer) in c.layers.iter().enumerate() {
+            // From here on nobody writes a cache, so that only the last position still matters.
+            if last_only && !narrowed && c.layers[i..].iter().all(reads_caches) {
+                narrowed = true;
+                x = self.narrow(&x, &mut per_layer);
+            }
+            x = self.layer(&x, i, layer, per_layer.as_ref())?;
+        }
+        if last_only && !narrowed {
+            self.b.enter("model");
+            x = self.b.last_position(&x);
+        }
+        x = self.norm(&x, &format!("model.{}", c.final_norm))?;
+        self.b.enter("lm_head");
+        let head = if c.tied == Some(true) { EMBEDDING } else { HEAD };
+        let head = self.matrix(head, &self.source(head, &[c.vocab, c.hidden])?)?;
+        let logits = self.b.linear(&x, &head, None);
+        let mut logits = self.b.divide(&logits, c.logits_divisor);
+        if let Some(cap) = c.logits_cap {
+            logits = self.b.soft_cap(&logits, cap);
+        }
+        self.b.finish(&logits)
+    }
+
+    /// The last position alone, of the residual stream and of what layers read beside it.
+    fn narrow(&mut self, x: &Val, per_layer: &mut Option<Val>) -> Val {
+        self.b.enter("model");
+        let before = self.b.add_int(&self.span.tokens.clone(), &Int::literal(-1));
+        let pos = self.b.add_int(&self.span.pos.clone(), &before);
+        self.span = Span { tokens: 1.into(), pos };
+        self.masks.narrow(&mut self.b);
+        if let Some(inputs) = per_layer {
+            *inputs = self.b.last_position(inputs);
+        }
+        self.b.last_position(x)
+    }
+
+    fn layer(&mut self, x: &Val, index: usize, layer: &Layer, per_layer: Option<&Val>) -> Result<Val> {
+        let path = format!("model.layers.{index}");
+        let norms = layer.norms;
+        let normed = self.norm_if(x, &path, norms.mixer_in)?;
+        let mixed = match &layer.mixer {
+            Mixer::Attention(a) => self.attention(&normed, index, a, &format!("{path}.{}", a.names.module))?,
+            Mixer::Latent(l) => self.latent(&normed, index, l, &format!("{path}.self_attn"))?,
+            Mixer::DeltaNet(d) => self.delta_net(&normed, index, d, &format!("{path}.linear_attn"))?,
+            Mixer::ShortConv(conv) => self.short_conv(&normed, index, *conv, &format!("{path}.conv"))?,
+        };
+        let x = self.residual(x, &mixed, layer, &path, norms.mixer_out)?;
+        let normed = self.norm_if(&x, &path, norms.feed_in)?;
+        let fed = match &layer.feed {
+            Feed::Mlp(mlp) => self.mlp(&normed, mlp, &format!("{path}.{}", mlp.module))?,
+            Feed::Experts(experts) => self.experts(&normed, &normed, experts, &path)?,
+            Feed::Both(mlp, experts) => {
+                let dense = self.mlp(&normed, mlp, &format!("{path}.{}", mlp.module))?;
+                let dense = self.norm(&dense, &format!("{path}.post_feedforward_layernorm_1"))?;
+                let normed = self.norm(&x, &format!("{path}.pre_feedforward_layernorm_2"))?;
+                let sparse = self.experts(&x, &normed, experts, &path)?;
+                let sparse = self.norm(&sparse, &format!("{path}.post_feedforward_layernorm_2"))?;
+                self.b.add(&dense, &sparse)
+            }
+        };
+        let mut x = self.residual(&x, &fed, layer, &path, norms.feed_out)?;
+        if let (Some(inputs), Some(p)) = (per_layer, self.config.per_layer) {
+            x = self.add_per_layer(&x, inputs, index, &p, &path)?;
+        }
+        if layer.scalar {
+            self.b.enter(&path);
+            let scalar = self.vector(&format!("{path}.layer_scalar"), 1)?;
+            x = self.b.mul(&x, &scalar);
+        }
+        Ok(x)
+    }
+
+    /// `x` plus what a half of the layer made of it.
+    fn residual(&mut self, x: &Val, made: &Val, layer: &Layer, path: &str, norm: Option<&str>) -> Result<Val> {
+        let made = self.norm_if(made, path, norm)?;
+        let made = self.b.scale(&made, layer.residual);
+        Ok(self.b.add(x, &made))
+    }
+
+    /// The constants of a rotary embedding of heads of `dim` elements.
+    fn turn(&self, rope: &Rope, dim: usize) -> Result<Turn> {
+        let found = self.turns.iter().find(|((r, d), _)| r == rope && *d == dim);
+        found.map(|(_, turn)| turn.clone()).ok_or_else(|| Error::MissingTensor("rope_periods".into()))
+    }
+}
+
+/// Whether a layer keeps nothing of its own from call to call.
+fn reads_caches(layer: &Layer) -> bool {
+    matches!(&layer.mixer, Mixer::Attention(a) if matches!(a.values, Values::Layer(_)))
+}
+
+/// The constants of every rotary embedding in the model. The first one's have no number in their names.
+fn turns(b: &mut Builder, config: &Config, settings: Settings) -> Result<Vec<((Rope, usize), Turn)>> {
+    let mut turns: Vec<((Rope, usize), Turn)> = Vec::new();
+    for layer in &config.layers {
+        let key = match &layer.mixer {
+            Mixer::Attention(a) => a.rope.clone().map(|rope| (rope, a.head_dim)),
+            Mixer::Latent(l) => Some((l.rope.clone(), l.rotated_dim)),
+            Mixer::DeltaNet(_) | Mixer::ShortConv(_) => None,
+        };
+        if let Some(key) = key.filter(|key| turns.iter().all(|(known, _)| known != key)) {
+            let suffix = if turns.is_empty() { String::new() } else { format!("_{}", turns.len()) };
+            let turn = turn(b, &key.0, key.1, settings, &suffix)?;
+            turns.push((key, turn));
+        }
+    }
+    Ok(turns)
+}
+
+/// Constants of a rotary embedding. The amplitude belongs on rotated queries and keys alike; since only their products count,
+/// queries alone carry its square.
+fn turn(b: &mut Builder, rope: &Rope, head_dim: usize, settings: Settings, suffix: &str) -> Result<Turn> {
+    let resolved = rope.resolve(settings.positions);
+    let mut vector = |name: &str, values: &[f32], dtype: DType| -> Result<Val> {
+        let name = format!("{name}{suffix}");
+        let tensor = Tensor::from_slice(values, &[values.len()]).and_then(|t| cast(&t, dtype));
+        Ok(b.constant(&name, &tensor.map_err(|e| Error::tensor(&name, format!("{dtype} elements"), e.to_string()))?))
+    };
+    let periods = resolved.periods.map(|periods| vector("rope_periods", &periods, DType::F32)).transpose()?;
+    let square = (resolved.amplitude * resolved.amplitude) as f32;
+    let factors: Vec<f32> = (0..head_dim).map(|i| if i < rope.dims { square } else { 1.0 }).collect();
+    let amplitude = (square != 1.0).then(|| vector("rope_amplitude", &factors, settings.dtype)).transpose()?;
+    let rotary = Rotary { dims: rope.dims, base: resolved.theta, scale: resolved.scale, interleaved: rope.interleaved, periods };
+    Ok(Turn { rotary, amplitude })
+}

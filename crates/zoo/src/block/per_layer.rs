@@ -1,0 +1,43 @@
+//! Embeddings of each token for each layer.
+
+use super::Decoder;
+use crate::{
+    Result,
+    builder::{Int, Val},
+    spec::PerLayer,
+};
+
+impl Decoder<'_> {
+    /// What all layers read [1, s, layers·width]: the mean of a table's entries and of a projection of the embedding `x`, up to
+    /// the square root of 2.
+    pub(super) fn per_layer_inputs(&mut self, p: &PerLayer, ids: &Val, x: &Val) -> Result<Val> {
+        let layers = self.config.layers.len();
+        let (width, hidden) = (layers * p.width, self.config.hidden as f64);
+        let path = "model.embed_tokens_per_layer";
+        self.b.enter(path);
+        let name = format!("{path}.weight");
+        let table = self.matrix(&name, &self.source(&name, &[p.vocab, width])?)?;
+        let entries = self.b.embedding(&table, ids);
+        let entries = self.b.scale(&entries, (p.width as f64).sqrt());
+        let projected = self.linear(x, "model.per_layer_model_projection", width, false)?;
+        let projected = self.b.scale(&projected, hidden.sqrt().recip());
+        let sizes = [Int::from(1), self.span.tokens.clone(), layers.into(), p.width.into()];
+        let projected = self.b.reshape(&projected, &sizes);
+        let projected = self.norm(&projected, "model.per_layer_projection_norm")?;
+        let projected = self.joined_heads(&projected, width);
+        let sum = self.b.add(&projected, &entries);
+        Ok(self.b.scale(&sum, 0.5f64.sqrt()))
+    }
+
+    /// `x` plus what a layer makes of it and of its part of the inputs.
+    pub(super) fn add_per_layer(&mut self, x: &Val, inputs: &Val, layer: usize, p: &PerLayer, path: &str) -> Result<Val> {
+        let gate = self.linear(x, &format!("{path}.per_layer_input_gate"), p.width, false)?;
+        self.b.enter(path);
+        let gate = self.activated(&gate, p.activation);
+        let own = self.b.slice(inputs, 2, &(layer * p.width).into(), &((layer + 1) * p.width).into());
+        let gated = self.b.mul(&gate, &own);
+        let made = self.linear(&gated, &format!("{path}.per_layer_projection"), self.config.hidden, false)?;
+        let made = self.norm(&made, &format!("{path}.post_per_layer_input_norm"))?;
+        Ok(self.b.add(x, &made))
+    }
+}

@@ -1,0 +1,204 @@
+//! What the configs of most families say alike.
+
+use flambeau_tensor::DType;
+
+use crate::{
+    Error, Result,
+    fields::Fields,
+    limits::{MAX_HEAD_DIM, MAX_LAYERS},
+    rope::Rope,
+    spec::{Activation, Attention, AttentionNames, Config, Feed, Layer, LayerNorms, Mixer, Mlp, MlpNames, Norm, QkNorm, Values},
+};
+
+/// What a family means where its config is silent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Defaults {
+    /// Heads of keys and values; `None` is as many as of queries.
+    pub(super) kv_heads: Option<usize>,
+    /// Elements of a head; `None` is the width divided by the heads.
+    pub(super) head_dim: Option<usize>,
+    pub(super) positions: usize,
+    pub(super) norm_eps: f64,
+    pub(super) norm_key: &'static str,
+    pub(super) activation_key: &'static str,
+    pub(super) tied: bool,
+    /// Base of the rotary frequencies, and part of a head that they turn.
+    pub(super) theta: f64,
+    pub(super) rotary_part: f64,
+}
+
+impl Defaults {
+    pub(super) const LLAMA: Defaults = Defaults {
+        kv_heads: None,
+        head_dim: None,
+        positions: 2048,
+        norm_eps: 1e-6,
+        norm_key: "rms_norm_eps",
+        activation_key: "hidden_act",
+        tied: false,
+        theta: 10_000.0,
+        rotary_part: 1.0,
+    };
+}
+
+/// Hyperparameters that most families share.
+#[derive(Clone, Debug)]
+pub(super) struct Base {
+    pub(super) defaults: Defaults,
+    pub(super) hidden: usize,
+    pub(super) layers: usize,
+    pub(super) heads: usize,
+    pub(super) kv_heads: usize,
+    pub(super) head_dim: usize,
+    pub(super) positions: usize,
+    pub(super) norm: Norm,
+    pub(super) activation: Activation,
+}
+
+impl Base {
+    pub(super) fn read(f: &Fields<'_>, defaults: &Defaults) -> Result<Base> {
+        let (hidden, heads, layers) = (f.size("hidden_size")?, f.size("num_attention_heads")?, f.size("num_hidden_layers")?);
+        let even = || hidden.is_multiple_of(heads).then(|| hidden / heads);
+        let head_dim = f.size_opt("head_dim")?.or(defaults.head_dim).or_else(even);
+        let head_dim = head_dim.ok_or_else(|| f.error("num_attention_heads", format!("a divisor of hidden_size {hidden}")))?;
+        let kv_heads = f.size_opt("num_key_value_heads")?.or(defaults.kv_heads).unwrap_or(heads);
+        if layers > MAX_LAYERS {
+            return Err(f.error("num_hidden_layers", format!("at most {MAX_LAYERS}")));
+        }
+        if head_dim > MAX_HEAD_DIM {
+            return Err(Error::limit("elements of an attention head", head_dim as u64, MAX_HEAD_DIM as u64));
+        }
+        if !heads.is_multiple_of(kv_heads) {
+            return Err(f.error("num_key_value_heads", format!("a divisor of the {heads} attention heads")));
+        }
+        let norm = Norm { eps: f.positive_or(defaults.norm_key, defaults.norm_eps)?, plus_one: false };
+        let positions = f.size_or("max_position_embeddings", defaults.positions)?;
+        let activation = activation(f, defaults.activation_key)?;
+        Ok(Base { defaults: *defaults, hidden, layers, heads, kv_heads, head_dim, positions, norm, activation })
+    }
+
+    /// Attention as Llama has it.
+    pub(super) fn attention(&self, rope: Option<Rope>) -> Attention {
+        Attention {
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            head_dim: self.head_dim,
+            scale: (self.head_dim as f64).sqrt().recip(),
+            rope,
+            window: None,
+            qk_norm: QkNorm::None,
+            value_norm: false,
+            values: Values::Projected,
+            qkv_bias: false,
+            output_bias: false,
+            joined: false,
+            gated: false,
+            cap: None,
+            sinks: false,
+            names: AttentionNames::COMMON,
+        }
+    }
+
+    /// A gated layer as Llama has it.
+    pub(super) fn mlp(&self, f: &Fields<'_>) -> Result<Mlp> {
+        Ok(self.mlp_of(f.size("intermediate_size")?, "mlp"))
+    }
+
+    pub(super) fn mlp_of(&self, width: usize, module: &'static str) -> Mlp {
+        Mlp { width, activation: self.activation, bias: false, joined: false, module, names: MlpNames::COMMON }
+    }
+
+    /// A decoder of these layers, its embedding and head as Llama has them.
+    pub(super) fn config(&self, f: &Fields<'_>, family: &'static str, layers: Vec<Layer>) -> Result<Config> {
+        Ok(Config {
+            family,
+            hidden: self.hidden,
+            vocab: f.size("vocab_size")?,
+            positions: self.positions,
+            embedding_scale: 1.0,
+            per_layer: None,
+            layers,
+            norm: self.norm,
+            final_norm: "norm",
+            tied: f.bool_opt("tie_word_embeddings")?.or(self.defaults.tied.then_some(true)),
+            logits_divisor: 1.0,
+            logits_cap: None,
+            dtype: dtype(f)?,
+            bos: f.ints("bos_token_id")?.first().copied(),
+            eos: f.ints("eos_token_id")?,
+        })
+    }
+
+    /// The kind of each layer: as `layer_types` lists them, or by a rule.
+    pub(super) fn layer_types<'a>(&self, f: &Fields<'a>, rule: impl Fn(usize) -> &'a str) -> Result<Vec<&'a str>> {
+        Ok(match f.texts("layer_types", self.layers)? {
+            Some(mut list) => {
+                list.truncate(self.layers);
+                list
+            }
+            None => (0..self.layers).map(rule).collect(),
+        })
+    }
+}
+
+/// A layer with one norm before either half.
+pub(super) fn layer(mixer: impl Into<Mixer>, feed: impl Into<Feed>) -> Layer {
+    Layer { mixer: mixer.into(), feed: feed.into(), norms: LayerNorms::PRE, residual: 1.0, scalar: false }
+}
+
+impl From<Attention> for Mixer {
+    fn from(attention: Attention) -> Mixer {
+        Mixer::Attention(Box::new(attention))
+    }
+}
+
+impl From<Mlp> for Feed {
+    fn from(mlp: Mlp) -> Feed {
+        Feed::Mlp(mlp)
+    }
+}
+
+impl From<crate::spec::Experts> for Feed {
+    fn from(experts: crate::spec::Experts) -> Feed {
+        Feed::Experts(Box::new(experts))
+    }
+}
+
+/// The window of sliding layers, where layers may be of either kind.
+pub(super) fn window_of(kind: &str, window: Option<usize>, f: &Fields<'_>) -> Result<Option<usize>> {
+    match kind {
+        "full_attention" => Ok(None),
+        "sliding_attention" if window.is_some() => Ok(window),
+        "sliding_attention" => Err(f.error("sliding_window", "the window of the layers of type sliding_attention")),
+        _ => Err(f.error("layer_types", format!("full_attention and sliding_attention, not {kind}"))),
+    }
+}
+
+/// The size of a window, 0 and null being none.
+pub(super) fn window(f: &Fields<'_>, default: Option<usize>) -> Result<Option<usize>> {
+    if f.has_null("sliding_window") {
+        return Ok(None);
+    }
+    let default = default.unwrap_or(0);
+    Ok(Some(f.count_or("sliding_window", default)?).filter(|&window| window > 0))
+}
+
+pub(super) fn activation(f: &Fields<'_>, key: &str) -> Result<Activation> {
+    match f.text(key)? {
+        None if key == "hidden_act" => Ok(Activation::Silu),
+        None | Some("gelu_pytorch_tanh" | "gelu_new" | "gelu_fast") => Ok(Activation::GeluTanh),
+        Some("silu" | "swish") => Ok(Activation::Silu),
+        Some("gelu") => Ok(Activation::GeluErf),
+        Some(other) => Err(Error::key(key, "silu, gelu or gelu_pytorch_tanh", other)),
+    }
+}
+
+pub(super) fn dtype(f: &Fields<'_>) -> Result<Option<DType>> {
+    let key = if f.get("dtype").is_some() { "dtype" } else { "torch_dtype" };
+    Ok(match f.text(key)? {
+        Some("bfloat16") => Some(DType::BF16),
+        Some("float16") => Some(DType::F16),
+        Some("float32") => Some(DType::F32),
+        _ => None,
+    })
+}

@@ -1,0 +1,109 @@
+//! The rotary embedding in the spellings of configs: top-level keys and `rope_scaling`, or `rope_parameters`.
+
+use super::common::Base;
+use crate::{
+    Error, Result,
+    fields::Fields,
+    rope::{Rope, Scaling, longrope_amplitude, yarn_amplitude},
+};
+
+/// The rotary embedding of a model that has one.
+pub(super) fn read(f: &Fields<'_>, base: &Base) -> Result<Rope> {
+    of(f, description(f)?.as_ref(), base, base.defaults.theta, base.head_dim)
+}
+
+/// The object that describes it, in either spelling.
+pub(super) fn description<'a>(f: &Fields<'a>) -> Result<Option<Fields<'a>>> {
+    let parameters = f.child("rope_parameters")?;
+    Ok(f.child("rope_scaling")?.filter(|child| !child.is_empty()).or(parameters))
+}
+
+/// The rotary embedding that `child` describes, with the config's own keys where it is silent, and `theta` where both are.
+pub(super) fn of(f: &Fields<'_>, child: Option<&Fields<'_>>, base: &Base, theta: f64, head_dim: usize) -> Result<Rope> {
+    let kind = child.map(kind).transpose()?.unwrap_or("default");
+    let key = "original_max_position_embeddings";
+    let nested = child.map(|c| c.positive_opt(key)).transpose()?.flatten();
+    let original = f.positive_opt(key)?.or(nested).unwrap_or(base.positions as f64);
+    ruled(f, child, base, (theta, head_dim), (kind, original))
+}
+
+/// The same by the rule `kind` of a model first trained on `original` positions.
+pub(super) fn ruled(
+    f: &Fields<'_>,
+    child: Option<&Fields<'_>>,
+    base: &Base,
+    (theta, head_dim): (f64, usize),
+    (kind, original): (&str, f64),
+) -> Result<Rope> {
+    let both = |key: &str| -> Result<Option<f64>> {
+        let own = f.positive_opt(key)?;
+        Ok(child.map(|c| c.positive_opt(key)).transpose()?.flatten().or(own))
+    };
+    let theta = both("rope_theta")?.unwrap_or(theta);
+    if theta <= 1.0 {
+        return Err(Error::key("rope_theta", "a number above 1", theta));
+    }
+    let part = both("partial_rotary_factor")?.unwrap_or(base.defaults.rotary_part);
+    if kind == "proportional" {
+        let factor = child.map(|c| c.positive_opt("factor")).transpose()?.flatten().unwrap_or(1.0);
+        let pairs = (part * head_dim as f64 / 2.0) as usize;
+        if !head_dim.is_multiple_of(2) || pairs > head_dim / 2 {
+            return Err(Error::key("partial_rotary_factor", format!("a part of the {head_dim} elements of a head"), part));
+        }
+        return Ok(Rope { theta, dims: head_dim, interleaved: false, scaling: Scaling::Proportional { pairs, factor } });
+    }
+    let dims = (head_dim as f64 * part) as usize;
+    if dims == 0 || !dims.is_multiple_of(2) || dims > head_dim {
+        return Err(Error::key("partial_rotary_factor", format!("an even part of the {head_dim} elements of a head"), part));
+    }
+    let scaling = match child {
+        Some(child) => scaling(child, (kind, original), dims, base.positions)?,
+        None => Scaling::None,
+    };
+    Ok(Rope { theta, dims, interleaved: false, scaling })
+}
+
+/// The name of the rule that a description follows.
+pub(super) fn kind<'a>(c: &Fields<'a>) -> Result<&'a str> {
+    let old = c.text("type")?;
+    Ok(c.text("rope_type")?.or(old).unwrap_or("default"))
+}
+
+fn scaling(c: &Fields<'_>, (kind, original): (&str, f64), dims: usize, positions: usize) -> Result<Scaling> {
+    match kind {
+        "default" => Ok(Scaling::None),
+        "linear" => Ok(Scaling::Linear { factor: c.positive("factor")? }),
+        "dynamic" if dims > 2 => Ok(Scaling::Dynamic { factor: c.positive("factor")?, original: positions }),
+        "llama3" => {
+            let (low, high) = (c.positive("low_freq_factor")?, c.positive("high_freq_factor")?);
+            if low >= high {
+                return Err(c.error("high_freq_factor", format!("a number above low_freq_factor {low}")));
+            }
+            Ok(Scaling::Llama3 { factor: c.positive("factor")?, low, high, original })
+        }
+        "yarn" => yarn(c, original, positions),
+        "longrope" | "su" => {
+            let factor = c.positive_opt("factor")?.unwrap_or(positions as f64 / original);
+            let amplitude = c.positive_opt("attention_factor")?.unwrap_or(longrope_amplitude(factor, original));
+            let (short, long) = (c.positives("short_factor", dims / 2)?, c.positives("long_factor", dims / 2)?);
+            Ok(Scaling::LongRope { short, long, original: original as usize, amplitude })
+        }
+        _ => {
+            let key = if c.get("rope_type").is_some() { "rope_type" } else { "type" };
+            Err(c.error(key, "default, linear, dynamic, llama3, yarn, longrope or proportional"))
+        }
+    }
+}
+
+fn yarn(c: &Fields<'_>, original: f64, positions: usize) -> Result<Scaling> {
+    let factor = c.positive_opt("factor")?.unwrap_or(positions as f64 / original);
+    // Zero is as good as nothing.
+    let number = |key: &str| Ok::<_, Error>(c.magnitude_opt(key)?.filter(|v| *v > 0.0));
+    let (beta_fast, beta_slow) = (number("beta_fast")?.unwrap_or(32.0), number("beta_slow")?.unwrap_or(1.0));
+    let amplitude = match (c.positive_opt("attention_factor")?, number("mscale")?, number("mscale_all_dim")?) {
+        (Some(stated), ..) => stated,
+        (None, Some(own), Some(all)) => yarn_amplitude(factor, own) / yarn_amplitude(factor, all),
+        (None, ..) => yarn_amplitude(factor, 1.0),
+    };
+    Ok(Scaling::Yarn { factor, original, beta_fast, beta_slow, truncate: c.bool_or("truncate", true)?, amplitude })
+}

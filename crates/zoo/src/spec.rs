@@ -1,0 +1,351 @@
+//! What a decoder is made of, independent of file formats: plain data that families fill in and blocks write programs of.
+//!
+//! Names of modules are data: each block holds those of its parts, below the name of the layer.
+
+use flambeau_tensor::DType;
+
+use crate::rope::Rope;
+
+/// A decoder.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Config {
+    /// What the family calls itself.
+    pub(crate) family: &'static str,
+    /// Width of the residual stream.
+    pub(crate) hidden: usize,
+    pub(crate) vocab: usize,
+    /// Positions for which the model was trained.
+    pub(crate) positions: usize,
+    /// Factor on the embedding's rows.
+    pub(crate) embedding_scale: f64,
+    pub(crate) per_layer: Option<PerLayer>,
+    pub(crate) layers: Vec<Layer>,
+    /// Norms of layers, and of whole residual streams.
+    pub(crate) norm: Norm,
+    /// The norm ahead of the head.
+    pub(crate) final_norm: &'static str,
+    /// Whether the head reads the embedding's weights; `None` leaves it to whether the head has its own.
+    pub(crate) tied: Option<bool>,
+    /// Divisor of the logits.
+    pub(crate) logits_divisor: f64,
+    /// Bound on the logits, by tanh.
+    pub(crate) logits_cap: Option<f64>,
+    /// Element type of the checkpoint, where it says so.
+    pub(crate) dtype: Option<DType>,
+    pub(crate) bos: Option<i64>,
+    /// All ids that end a text.
+    pub(crate) eos: Vec<i64>,
+}
+
+/// A root-mean-square norm.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Norm {
+    pub(crate) eps: f64,
+    /// Whether the weights are stored less 1.
+    pub(crate) plus_one: bool,
+}
+
+/// One layer: what mixes positions, then what works on each. Either is added to the residual stream.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Layer {
+    pub(crate) mixer: Mixer,
+    pub(crate) feed: Feed,
+    pub(crate) norms: LayerNorms,
+    /// Factor on what is added to the residual stream.
+    pub(crate) residual: f64,
+    /// Whether `layer_scalar` multiplies the layer's output.
+    pub(crate) scalar: bool,
+}
+
+/// Names of a layer's norms: before and after either half, where there are any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LayerNorms {
+    pub(crate) mixer_in: Option<&'static str>,
+    pub(crate) mixer_out: Option<&'static str>,
+    pub(crate) feed_in: Option<&'static str>,
+    pub(crate) feed_out: Option<&'static str>,
+}
+
+impl LayerNorms {
+    /// One norm before either half.
+    pub(crate) const PRE: LayerNorms = LayerNorms {
+        mixer_in: Some("input_layernorm"),
+        mixer_out: None,
+        feed_in: Some("post_attention_layernorm"),
+        feed_out: None,
+    };
+    /// Norms before and after either half, as Gemma names them.
+    pub(crate) const SANDWICH: LayerNorms = LayerNorms {
+        mixer_in: Some("input_layernorm"),
+        mixer_out: Some("post_attention_layernorm"),
+        feed_in: Some("pre_feedforward_layernorm"),
+        feed_out: Some("post_feedforward_layernorm"),
+    };
+}
+
+/// What mixes positions.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Mixer {
+    Attention(Box<Attention>),
+    Latent(Box<Latent>),
+    DeltaNet(DeltaNet),
+    ShortConv(ShortConv),
+}
+
+/// Attention of grouped heads.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Attention {
+    pub(crate) heads: usize,
+    /// Heads of keys and values, a divisor of `heads`.
+    pub(crate) kv_heads: usize,
+    pub(crate) head_dim: usize,
+    /// Factor on the scores.
+    pub(crate) scale: f64,
+    /// Rotary embedding, if there is one.
+    pub(crate) rope: Option<Rope>,
+    /// Distance from which on keys are not seen, if there is one.
+    pub(crate) window: Option<usize>,
+    pub(crate) qk_norm: QkNorm,
+    /// Whether values are normalized per head, without weights.
+    pub(crate) value_norm: bool,
+    pub(crate) values: Values,
+    /// Whether queries, keys and values have biases.
+    pub(crate) qkv_bias: bool,
+    /// Whether the output has a bias.
+    pub(crate) output_bias: bool,
+    /// Whether q/k/v are one matrix.
+    pub(crate) joined: bool,
+    /// Whether each query head comes with a gate, whose sigmoid multiplies its result.
+    pub(crate) gated: bool,
+    /// Bound on the scores, by tanh.
+    pub(crate) cap: Option<f64>,
+    /// Whether a learned logit a head joins the softmax.
+    pub(crate) sinks: bool,
+    pub(crate) names: AttentionNames,
+}
+
+/// What is normalized before queries and keys are rotated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QkNorm {
+    None,
+    /// Each head, with the same weights.
+    Heads,
+    /// All heads together.
+    Whole,
+}
+
+/// Where a layer's keys and values are from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Values {
+    /// Projections of their own.
+    Projected,
+    /// The projected keys serve as values, before they are normalized and rotated.
+    Keys,
+    /// The cache of another layer, ahead of this one.
+    Layer(usize),
+}
+
+/// Names of an attention's parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AttentionNames {
+    pub(crate) module: &'static str,
+    pub(crate) output: &'static str,
+    pub(crate) q_norm: &'static str,
+    pub(crate) k_norm: &'static str,
+}
+
+impl AttentionNames {
+    pub(crate) const COMMON: AttentionNames =
+        AttentionNames { module: "self_attn", output: "o_proj", q_norm: "q_norm", k_norm: "k_norm" };
+}
+
+/// Attention over a latent vector a position, from which the heads' keys and values are made; a rotated part is shared by all.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Latent {
+    pub(crate) heads: usize,
+    /// Width of the queries' latent vector; without it they are projected at once.
+    pub(crate) query_rank: Option<usize>,
+    /// Width of the latent vector of keys and values.
+    pub(crate) rank: usize,
+    /// Elements of a head's query that are not rotated, and that are.
+    pub(crate) plain_dim: usize,
+    pub(crate) rotated_dim: usize,
+    pub(crate) value_dim: usize,
+    pub(crate) scale: f64,
+    pub(crate) rope: Rope,
+    /// Norm of the latent vectors.
+    pub(crate) norm: Norm,
+    /// Whether the projections to latent vectors and the output have biases.
+    pub(crate) bias: bool,
+}
+
+/// A linear attention whose state forgets and corrects: the gated delta rule behind a short convolution.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct DeltaNet {
+    pub(crate) key_heads: usize,
+    /// Heads of values, a multiple of `key_heads`.
+    pub(crate) value_heads: usize,
+    pub(crate) key_dim: usize,
+    pub(crate) value_dim: usize,
+    /// Taps of the convolution.
+    pub(crate) taps: usize,
+    /// Norm of the results, ahead of their gate.
+    pub(crate) norm: Norm,
+    /// Whether the rows of q, k, v, z and of b, a stand together for each key head.
+    pub(crate) packed: bool,
+}
+
+/// A gated causal convolution of each channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ShortConv {
+    pub(crate) taps: usize,
+    pub(crate) bias: bool,
+}
+
+/// What works on each position.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Feed {
+    Mlp(Mlp),
+    Experts(Box<Experts>),
+    /// Both at once: the sum of the normalized results.
+    Both(Mlp, Box<Experts>),
+}
+
+/// A gated layer: `down(act(gate(x)) * up(x))`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Mlp {
+    pub(crate) width: usize,
+    pub(crate) activation: Activation,
+    pub(crate) bias: bool,
+    /// Whether gate and up are one matrix.
+    pub(crate) joined: bool,
+    pub(crate) module: &'static str,
+    pub(crate) names: MlpNames,
+}
+
+/// Names of a gated layer's matrices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MlpNames {
+    pub(crate) gate: &'static str,
+    pub(crate) up: &'static str,
+    pub(crate) down: &'static str,
+}
+
+impl MlpNames {
+    pub(crate) const COMMON: MlpNames = MlpNames { gate: "gate_proj", up: "up_proj", down: "down_proj" };
+    /// As Mixtral and LFM2 number them.
+    pub(crate) const NUMBERED: MlpNames = MlpNames { gate: "w1", up: "w3", down: "w2" };
+}
+
+/// How a gate acts on what it gates.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Activation {
+    Silu,
+    GeluTanh,
+    GeluErf,
+    /// `(up + 1) * gate * sigmoid(alpha * gate)`, the gate at most `limit`, up within it.
+    ClampedSwish {
+        alpha: f64,
+        limit: f64,
+    },
+}
+
+/// Experts of which a router chooses a few for each position.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Experts {
+    pub(crate) count: usize,
+    /// Experts for each position.
+    pub(crate) chosen: usize,
+    pub(crate) width: usize,
+    pub(crate) activation: Activation,
+    pub(crate) router: Router,
+    /// A gated layer for all positions beside them.
+    pub(crate) shared: Option<Mlp>,
+    /// A projection to the logit of the shared layer's gate.
+    pub(crate) shared_gate: Option<&'static str>,
+    /// What holds the router, the experts and the shared layer; empty for the layer itself.
+    pub(crate) module: &'static str,
+    pub(crate) names: MlpNames,
+    pub(crate) layout: ExpertLayout,
+}
+
+/// How a checkpoint holds the matrices of experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ExpertLayout {
+    /// Outputs by inputs, gates above ups where they are joined.
+    Rows,
+    /// Inputs by outputs, gates and ups alternating, with biases.
+    AlternatingColumns,
+}
+
+/// What chooses experts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Router {
+    pub(crate) module: &'static str,
+    /// Whether the logits have a bias.
+    pub(crate) bias: bool,
+    pub(crate) scores: Scores,
+    /// A vector that is added to the scores for choosing alone.
+    pub(crate) correction: Option<&'static str>,
+    /// Groups of experts, and how many of them may be chosen from.
+    pub(crate) groups: Option<(usize, usize)>,
+    /// Whether the chosen scores are divided by their sum plus this.
+    pub(crate) normalized: Option<f64>,
+    /// Factor on the weights.
+    pub(crate) scale: f64,
+    /// Whether logits are computed in f32 throughout.
+    pub(crate) wide: bool,
+    /// Whether the router normalizes what it reads, with scales of its own, and scales each expert.
+    pub(crate) own_norm: bool,
+}
+
+impl Router {
+    /// A softmax over all experts.
+    pub(crate) const SOFTMAX: Router = Router {
+        module: "gate",
+        bias: false,
+        scores: Scores::Softmax,
+        correction: None,
+        groups: None,
+        normalized: None,
+        scale: 1.0,
+        wide: false,
+        own_norm: false,
+    };
+}
+
+/// How logits become the weights of experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scores {
+    /// Softmax over all experts.
+    Softmax,
+    Sigmoid,
+    /// Softmax over the chosen ones.
+    SoftmaxOfChosen,
+}
+
+/// Embeddings of a token for each layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct PerLayer {
+    pub(crate) width: usize,
+    pub(crate) vocab: usize,
+    pub(crate) activation: Activation,
+}
+
+impl Config {
+    /// Heads and elements a head of the first cache, which stand for all; zeros where there is none.
+    pub(crate) fn cache_sizes(&self) -> (usize, usize) {
+        let sizes = self.layers.iter().find_map(|layer| match &layer.mixer {
+            Mixer::Attention(a) => Some((a.kv_heads, a.head_dim)),
+            Mixer::Latent(l) => Some((1, l.rank + l.rotated_dim)),
+            Mixer::DeltaNet(_) | Mixer::ShortConv(_) => None,
+        });
+        sizes.unwrap_or((0, 0))
+    }
+
+    /// Every attention.
+    pub(crate) fn attentions(&mut self) -> impl Iterator<Item = (usize, &mut Attention)> {
+        let layers = self.layers.iter_mut().enumerate();
+        layers.filter_map(|(i, layer)| if let Mixer::Attention(a) = &mut layer.mixer { Some((i, &mut **a)) } else { None })
+    }
+}
