@@ -1,6 +1,8 @@
 //! One file a family: what its config says that its layers are made of.
 
 mod common;
+mod gemma2;
+mod gemma3;
 mod harmless;
 mod llama;
 mod phi3;
@@ -14,7 +16,10 @@ use crate::{Error, Result, fields::Fields, spec::Config};
 type Read = fn(&Fields<'_>) -> Result<Config>;
 
 /// Names under `model_type`, and what reads such configs.
-const FAMILIES: [(&str, Read); 6] = [
+const FAMILIES: [(&str, Read); 9] = [
+    ("gemma2", gemma2::config),
+    ("gemma3", gemma3::config),
+    ("gemma3_text", gemma3::config),
     ("llama", llama::config),
     ("mistral", llama::mistral),
     ("phi3", phi3::config),

@@ -1,0 +1,62 @@
+//! Gemma 2: norms around either half, bounded scores and logits, a window in every other layer.
+
+use super::{
+    common::{Base, Defaults, layer, window, window_of},
+    rope,
+};
+use crate::{
+    Result,
+    fields::Fields,
+    spec::{Attention, Config, Layer, LayerNorms, Norm},
+};
+
+pub(super) const DEFAULTS: Defaults = Defaults {
+    kv_heads: Some(4),
+    head_dim: Some(256),
+    positions: 8192,
+    activation_key: "hidden_activation",
+    tied: true,
+    ..Defaults::LLAMA
+};
+
+pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
+    let base = read(f, &DEFAULTS)?;
+    let (window, mlp) = (window(f, Some(4096))?, base.mlp(f)?);
+    let attention = Attention { cap: cap(f, "attn_logit_softcapping", Some(50.0))?, ..attention(f, &base, 256)? };
+    let attention = Attention { rope: Some(rope::read(f, &base)?), ..attention };
+    let kinds = base.layer_types(f, |i| if i.is_multiple_of(2) { "sliding_attention" } else { "full_attention" })?;
+    let layers = kinds.into_iter().map(|kind| {
+        let attention = Attention { window: window_of(kind, window, f)?, ..attention.clone() };
+        Ok(Layer { norms: LayerNorms::SANDWICH, ..layer(attention, mlp) })
+    });
+    let layers = layers.collect::<Result<_>>()?;
+    Ok(Config { logits_cap: cap(f, "final_logit_softcapping", Some(30.0))?, ..scaled(base.config(f, "gemma2", layers)?) })
+}
+
+/// Norms of weights less 1; refuses attention in both directions.
+pub(super) fn read(f: &Fields<'_>, defaults: &Defaults) -> Result<Base> {
+    // Older configs carry it beside the key that counts.
+    f.get("hidden_act");
+    if f.get("use_bidirectional_attention").is_some_and(|v| v != false) {
+        return Err(f.error("use_bidirectional_attention", "false"));
+    }
+    let base = Base::read(f, defaults)?;
+    Ok(Base { norm: Norm { plus_one: true, ..base.norm }, ..base })
+}
+
+/// Attention whose scale is stated.
+pub(super) fn attention(f: &Fields<'_>, base: &Base, scale: usize) -> Result<Attention> {
+    let bias = f.bool_or("attention_bias", false)?;
+    let scale = f.positive_or("query_pre_attn_scalar", scale as f64)?.sqrt().recip();
+    Ok(Attention { scale, qkv_bias: bias, output_bias: bias, ..base.attention(None) })
+}
+
+/// A decoder whose embedding is scaled by the square root of its width.
+pub(super) fn scaled(config: Config) -> Config {
+    Config { embedding_scale: (config.hidden as f64).sqrt(), ..config }
+}
+
+/// A bound by tanh, of which null says that there is none.
+pub(super) fn cap(f: &Fields<'_>, key: &str, default: Option<f64>) -> Result<Option<f64>> {
+    if f.has_null(key) { Ok(None) } else { Ok(f.positive_opt(key)?.or(default)) }
+}
