@@ -6,6 +6,7 @@ mod gemma3;
 mod harmless;
 mod llama;
 mod mixtral;
+mod olmo2;
 mod phi3;
 mod qwen2;
 mod qwen3;
@@ -17,13 +18,14 @@ use crate::{Error, Result, fields::Fields, spec::Config};
 type Read = fn(&Fields<'_>) -> Result<Config>;
 
 /// Names under `model_type`, and what reads such configs.
-const FAMILIES: [(&str, Read); 10] = [
+const FAMILIES: [(&str, Read); 11] = [
     ("gemma2", gemma2::config),
     ("gemma3", gemma3::config),
     ("gemma3_text", gemma3::config),
     ("llama", llama::config),
     ("mistral", llama::mistral),
     ("mixtral", mixtral::config),
+    ("olmo2", olmo2::config),
     ("phi3", phi3::config),
     ("qwen2", qwen2::config),
     ("qwen3", qwen3::dense),
