@@ -3,6 +3,7 @@
 mod common;
 mod gemma2;
 mod gemma3;
+mod granite;
 mod harmless;
 mod llama;
 mod mixtral;
@@ -18,10 +19,11 @@ use crate::{Error, Result, fields::Fields, spec::Config};
 type Read = fn(&Fields<'_>) -> Result<Config>;
 
 /// Names under `model_type`, and what reads such configs.
-const FAMILIES: [(&str, Read); 11] = [
+const FAMILIES: [(&str, Read); 12] = [
     ("gemma2", gemma2::config),
     ("gemma3", gemma3::config),
     ("gemma3_text", gemma3::config),
+    ("granite", granite::config),
     ("llama", llama::config),
     ("mistral", llama::mistral),
     ("mixtral", mixtral::config),
