@@ -12,6 +12,7 @@ mod phi3;
 mod qwen2;
 mod qwen3;
 mod rope;
+mod smollm3;
 
 use crate::{Error, Result, fields::Fields, spec::Config};
 
@@ -19,7 +20,7 @@ use crate::{Error, Result, fields::Fields, spec::Config};
 type Read = fn(&Fields<'_>) -> Result<Config>;
 
 /// Names under `model_type`, and what reads such configs.
-const FAMILIES: [(&str, Read); 12] = [
+const FAMILIES: [(&str, Read); 13] = [
     ("gemma2", gemma2::config),
     ("gemma3", gemma3::config),
     ("gemma3_text", gemma3::config),
@@ -32,6 +33,7 @@ const FAMILIES: [(&str, Read); 12] = [
     ("qwen2", qwen2::config),
     ("qwen3", qwen3::dense),
     ("qwen3_moe", qwen3::experts),
+    ("smollm3", smollm3::config),
 ];
 
 /// The config of a Hugging Face checkpoint: its own, or that of its text part where it has several.

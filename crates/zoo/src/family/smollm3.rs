@@ -1,0 +1,40 @@
+//! SmolLM3: Llama, some of whose layers do without a rotary embedding.
+
+use super::{
+    common::{Base, Defaults, layer, window, window_of},
+    rope,
+};
+use crate::{
+    Result,
+    fields::Fields,
+    spec::{Attention, Config, Mlp},
+};
+
+pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
+    let defaults = Defaults { kv_heads: Some(4), positions: 32_768, tied: true, theta: 2_000_000.0, ..Defaults::LLAMA };
+    let base = Base::read(f, &defaults)?;
+    let bias = f.bool_or("attention_bias", false)?;
+    let rope = rope::read(f, &base)?;
+    let attention = Attention { qkv_bias: bias, output_bias: bias, ..base.attention(None) };
+    let mlp = Mlp { bias: f.bool_or("mlp_bias", false)?, ..base.mlp(f)? };
+    let turned = turned(f, &base)?;
+    let (stated, on) = (window(f, None)?, f.bool_or("use_sliding_window", false)?);
+    let window = stated.filter(|_| on);
+    let kinds = base.layer_types(f, |i| if window.is_some() && !turned[i] { "sliding_attention" } else { "full_attention" })?;
+    let layers = kinds.into_iter().zip(&turned).map(|(kind, &turned)| {
+        // Without the switch, the kinds of layers mean nothing.
+        let window = if on { window_of(kind, window, f)? } else { None };
+        Ok(layer(Attention { window, rope: turned.then(|| rope.clone()), ..attention.clone() }, mlp))
+    });
+    base.config(f, "smollm3", layers.collect::<Result<_>>()?)
+}
+
+/// Which layers have a rotary embedding: as listed, or all but every so manieth.
+fn turned(f: &Fields<'_>, base: &Base) -> Result<Vec<bool>> {
+    let (listed, interval) = (f.ints("no_rope_layers")?, f.size_or("no_rope_layer_interval", 4)?);
+    if !listed.is_empty() && listed.len() < base.layers {
+        return Err(f.error("no_rope_layers", format!("a list of {} integers", base.layers)));
+    }
+    let by_rule = |i: usize| !(i + 1).is_multiple_of(interval);
+    Ok((0..base.layers).map(|i| listed.get(i).map_or_else(|| by_rule(i), |&turned| turned != 0)).collect())
+}
