@@ -3,6 +3,7 @@
 mod common;
 mod gemma2;
 mod gemma3;
+mod gemma4;
 mod granite;
 mod harmless;
 mod llama;
@@ -20,10 +21,12 @@ use crate::{Error, Result, fields::Fields, spec::Config};
 type Read = fn(&Fields<'_>) -> Result<Config>;
 
 /// Names under `model_type`, and what reads such configs.
-const FAMILIES: [(&str, Read); 13] = [
+const FAMILIES: [(&str, Read); 15] = [
     ("gemma2", gemma2::config),
     ("gemma3", gemma3::config),
     ("gemma3_text", gemma3::config),
+    ("gemma4", gemma4::config),
+    ("gemma4_text", gemma4::config),
     ("granite", granite::config),
     ("llama", llama::config),
     ("mistral", llama::mistral),

@@ -1,0 +1,111 @@
+//! Gemma 4, its text part: full layers have heads of their own size, their keys may serve as values, the last layers may read the
+//! caches of earlier ones, each layer may have embeddings of its own and experts beside its gated layer.
+
+use super::{
+    common::{Base, Defaults, layer, window, window_of},
+    gemma2, rope,
+};
+use crate::{
+    Error, Result,
+    fields::Fields,
+    rope::{Rope, Scaling},
+    spec::{
+        Attention, Config, ExpertLayout, Experts, Feed, Layer, LayerNorms, Mlp, MlpNames, Norm, PerLayer, QkNorm, Router, Values,
+    },
+};
+
+pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
+    let base = gemma2::read(f, &Defaults { positions: 131_072, ..gemma2::DEFAULTS })?;
+    let base = Base { norm: Norm { plus_one: false, ..base.norm }, ..base };
+    let mut kinds = base.layer_types(f, |i| if (i + 1).is_multiple_of(6) { "full_attention" } else { "sliding_attention" })?;
+    if let Some(last) = kinds.last_mut() {
+        *last = "full_attention";
+    }
+    let shared = f.count_or("num_kv_shared_layers", 0)?;
+    let own = base.layers.checked_sub(shared).filter(|&own| own > 0);
+    let own = own.ok_or_else(|| f.error("num_kv_shared_layers", format!("less than the {} layers", base.layers)))?;
+    let (full, sliding) = attentions(f, &base)?;
+    let (mlp, wide) = (base.mlp(f)?, f.bool_or("use_double_wide_mlp", false)?);
+    let (window, experts) = (window(f, Some(512))?, experts(f, &base)?);
+    let layers = kinds.iter().enumerate().map(|(i, kind)| {
+        let attention = if *kind == "full_attention" { &full } else { &sliding };
+        let values = if i < own { attention.values } else { Values::Layer(donor(f, &kinds[..own], kind)?) };
+        let attention = Attention { window: window_of(kind, window, f)?, values, ..attention.clone() };
+        let mlp = Mlp { width: if wide && i >= own { 2 * mlp.width } else { mlp.width }, ..mlp };
+        let feed = match &experts {
+            Some(experts) => Feed::Both(mlp, Box::new(experts.clone())),
+            None => mlp.into(),
+        };
+        Ok(Layer { norms: LayerNorms::SANDWICH, scalar: true, ..layer(attention, feed) })
+    });
+    let layers = layers.collect::<Result<_>>()?;
+    let config = gemma2::scaled(base.config(f, "gemma4", layers)?);
+    Ok(Config { logits_cap: gemma2::cap(f, "final_logit_softcapping", None)?, per_layer: per_layer(f, &base)?, ..config })
+}
+
+/// The last layer of a kind that has a cache.
+fn donor(f: &Fields<'_>, own: &[&str], kind: &str) -> Result<usize> {
+    let last = own.iter().rposition(|other| *other == kind);
+    last.ok_or_else(|| f.error("num_kv_shared_layers", format!("a layer of type {kind} that does not share")))
+}
+
+/// Attention of full and of sliding layers.
+fn attentions(f: &Fields<'_>, base: &Base) -> Result<(Attention, Attention)> {
+    let keys_serve = f.bool_or("attention_k_eq_v", false)?;
+    let heads = f.size_opt("num_global_key_value_heads")?.filter(|_| keys_serve).unwrap_or(base.kv_heads);
+    if !base.heads.is_multiple_of(heads) {
+        return Err(f.error("num_global_key_value_heads", format!("a divisor of the {} attention heads", base.heads)));
+    }
+    let head_dim = f.size_or("global_head_dim", 512)?;
+    let wide = Base { kv_heads: heads, head_dim, ..base.clone() };
+    let values = if keys_serve { Values::Keys } else { Values::Projected };
+    let (full, sliding) = ropes(f, base, head_dim)?;
+    let of = |base: &Base, rope| -> Result<Attention> {
+        let attention = Attention { rope: Some(rope), scale: 1.0, ..gemma2::attention(f, base, 1)? };
+        Ok(Attention { qk_norm: QkNorm::Heads, value_norm: true, ..attention })
+    };
+    Ok((Attention { values, ..of(&wide, full)? }, of(base, sliding)?))
+}
+
+/// The rotary embeddings of full and of sliding layers.
+fn ropes(f: &Fields<'_>, base: &Base, head_dim: usize) -> Result<(Rope, Rope)> {
+    let Some(parameters) = f.child("rope_parameters")? else {
+        let sliding = rope::of(f, None, base, 10_000.0, base.head_dim)?;
+        let scaling = Scaling::Proportional { pairs: head_dim / 8, factor: 1.0 };
+        return Ok((Rope { theta: 1_000_000.0, dims: head_dim, interleaved: false, scaling }, sliding));
+    };
+    let of_kind = |kind: &str, head_dim| {
+        let child = parameters.child(kind)?;
+        rope::of(f, child.as_ref(), base, 10_000.0, head_dim)
+    };
+    Ok((of_kind("full_attention", head_dim)?, of_kind("sliding_attention", base.head_dim)?))
+}
+
+/// Experts beside the gated layer, where they are switched on. The router reads the residual stream.
+fn experts(f: &Fields<'_>, base: &Base) -> Result<Option<Experts>> {
+    let (count, chosen) = (f.size_opt("num_experts")?, f.size_opt("top_k_experts")?);
+    let width = f.size_opt("moe_intermediate_size")?;
+    if !f.bool_or("enable_moe_block", false)? {
+        return Ok(None);
+    }
+    let (Some(count), Some(chosen), Some(width)) = (count, chosen, width) else {
+        return Err(Error::key("enable_moe_block", "num_experts, top_k_experts and moe_intermediate_size beside it", "true"));
+    };
+    Ok(Some(Experts {
+        count,
+        chosen,
+        width,
+        activation: base.activation,
+        router: Router { module: "router.proj", normalized: Some(0.0), own_norm: true, ..Router::SOFTMAX },
+        shared: None,
+        shared_gate: None,
+        module: "",
+        names: MlpNames::COMMON,
+        layout: ExpertLayout::Rows,
+    }))
+}
+
+fn per_layer(f: &Fields<'_>, base: &Base) -> Result<Option<PerLayer>> {
+    let (width, vocab) = (f.count_or("hidden_size_per_layer_input", 256)?, f.size_or("vocab_size_per_layer_input", 262_144)?);
+    Ok((width > 0).then_some(PerLayer { width, vocab, activation: base.activation }))
+}
