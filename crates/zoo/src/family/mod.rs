@@ -12,6 +12,7 @@ mod olmo2;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen3_next;
 mod rope;
 mod smollm3;
 
@@ -21,7 +22,7 @@ use crate::{Error, Result, fields::Fields, spec::Config};
 type Read = fn(&Fields<'_>) -> Result<Config>;
 
 /// Names under `model_type`, and what reads such configs.
-const FAMILIES: [(&str, Read); 15] = [
+const FAMILIES: [(&str, Read); 20] = [
     ("gemma2", gemma2::config),
     ("gemma3", gemma3::config),
     ("gemma3_text", gemma3::config),
@@ -35,7 +36,12 @@ const FAMILIES: [(&str, Read); 15] = [
     ("phi3", phi3::config),
     ("qwen2", qwen2::config),
     ("qwen3", qwen3::dense),
+    ("qwen3_5", qwen3_next::dense),
+    ("qwen3_5_moe", qwen3_next::experts),
+    ("qwen3_5_moe_text", qwen3_next::experts),
+    ("qwen3_5_text", qwen3_next::dense),
     ("qwen3_moe", qwen3::experts),
+    ("qwen3_next", qwen3_next::config),
     ("smollm3", smollm3::config),
 ];
 

@@ -1,0 +1,94 @@
+//! Qwen3-Next and Qwen 3.5: gated delta nets, and gated attention in every fourth layer; dense, or with experts.
+
+use super::{
+    common::{Base, Defaults, layer},
+    qwen3::{ExpertDefaults, experts_of, feeds},
+    rope,
+};
+use crate::{
+    Result,
+    fields::Fields,
+    spec::{Attention, Config, DeltaNet, Experts, Feed, Mixer, Norm, QkNorm},
+};
+
+const DEFAULTS: Defaults =
+    Defaults { kv_heads: Some(2), head_dim: Some(256), positions: 32_768, rotary_part: 0.25, ..Defaults::LLAMA };
+
+/// Qwen3-Next, whose delta nets hold the rows of their projections by key head.
+pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
+    let base = read(f, &DEFAULTS)?;
+    let experts = shared_experts(f, &base, &ExpertDefaults { count: 512, chosen: 10, width: 512, normalized: true })?;
+    let feeds = feeds(f, &base, &experts)?;
+    build(f, &base, "qwen3_next", feeds, true)
+}
+
+/// Qwen 3.5 without experts.
+pub(super) fn dense(f: &Fields<'_>) -> Result<Config> {
+    let base = read(f, &Defaults { kv_heads: Some(4), ..DEFAULTS })?;
+    let mlp = base.mlp(f)?;
+    let feeds = vec![mlp.into(); base.layers];
+    build(f, &base, "qwen3_5", feeds, false)
+}
+
+/// Qwen 3.5 with experts.
+pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
+    let base = read(f, &DEFAULTS)?;
+    // It is always so, and some configs say it.
+    if !f.bool_or("norm_topk_prob", true)? {
+        return Err(f.error("norm_topk_prob", "true"));
+    }
+    f.size_opt("intermediate_size")?;
+    let experts = shared_experts(f, &base, &ExpertDefaults { count: 256, chosen: 8, width: 512, normalized: true })?;
+    let feeds = vec![experts.into(); base.layers];
+    build(f, &base, "qwen3_5_moe", feeds, false)
+}
+
+fn read(f: &Fields<'_>, defaults: &Defaults) -> Result<Base> {
+    let base = Base::read(f, defaults)?;
+    Ok(Base { norm: Norm { plus_one: true, ..base.norm }, ..base })
+}
+
+/// Experts beside a gated layer that has a gate of its own.
+fn shared_experts(f: &Fields<'_>, base: &Base, defaults: &ExpertDefaults) -> Result<Experts> {
+    let shared = base.mlp_of(f.size_or("shared_expert_intermediate_size", 512)?, "shared_expert");
+    Ok(Experts { shared: Some(shared), shared_gate: Some("shared_expert_gate"), ..experts_of(f, base, defaults)? })
+}
+
+fn build(f: &Fields<'_>, base: &Base, family: &'static str, feeds: Vec<Feed>, packed: bool) -> Result<Config> {
+    let interval = f.size_or("full_attention_interval", 4)?;
+    let kinds = base.layer_types(f, |i| if (i + 1).is_multiple_of(interval) { "full_attention" } else { "linear_attention" })?;
+    let bias = f.bool_or("attention_bias", false)?;
+    if !f.bool_or("attn_output_gate", true)? {
+        return Err(f.error("attn_output_gate", "true"));
+    }
+    let attention = Attention {
+        qk_norm: QkNorm::Heads,
+        gated: true,
+        qkv_bias: bias,
+        output_bias: bias,
+        ..base.attention(Some(rope::read(f, base)?))
+    };
+    let delta = delta_net(f, base, packed)?;
+    let layers = kinds.into_iter().zip(feeds).map(|(kind, feed)| match kind {
+        "full_attention" => Ok(layer(attention.clone(), feed)),
+        "linear_attention" => Ok(layer(Mixer::DeltaNet(delta.clone()), feed)),
+        _ => Err(f.error("layer_types", format!("full_attention and linear_attention, not {kind}"))),
+    });
+    base.config(f, family, layers.collect::<Result<_>>()?)
+}
+
+fn delta_net(f: &Fields<'_>, base: &Base, packed: bool) -> Result<DeltaNet> {
+    let (key_heads, value_heads) = (f.size_or("linear_num_key_heads", 16)?, f.size_or("linear_num_value_heads", 32)?);
+    if !value_heads.is_multiple_of(key_heads) {
+        return Err(f.error("linear_num_value_heads", format!("a multiple of the {key_heads} key heads")));
+    }
+    Ok(DeltaNet {
+        key_heads,
+        value_heads,
+        key_dim: f.size_or("linear_key_head_dim", 128)?,
+        value_dim: f.size_or("linear_value_head_dim", 128)?,
+        taps: f.size_or("linear_conv_kernel_dim", 4)?,
+        norm: Norm { plus_one: false, ..base.norm },
+        packed,
+    })
+}
