@@ -6,6 +6,7 @@ mod gemma3;
 mod gemma4;
 mod granite;
 mod harmless;
+mod lfm2;
 mod llama;
 mod mixtral;
 mod olmo2;
@@ -22,13 +23,15 @@ use crate::{Error, Result, fields::Fields, spec::Config};
 type Read = fn(&Fields<'_>) -> Result<Config>;
 
 /// Names under `model_type`, and what reads such configs.
-const FAMILIES: [(&str, Read); 20] = [
+const FAMILIES: [(&str, Read); 22] = [
     ("gemma2", gemma2::config),
     ("gemma3", gemma3::config),
     ("gemma3_text", gemma3::config),
     ("gemma4", gemma4::config),
     ("gemma4_text", gemma4::config),
     ("granite", granite::config),
+    ("lfm2", lfm2::dense),
+    ("lfm2_moe", lfm2::experts),
     ("llama", llama::config),
     ("mistral", llama::mistral),
     ("mixtral", mixtral::config),

@@ -1,0 +1,101 @@
+//! LFM2: short convolutions, and attention in some layers; dense, or with experts in the upper layers.
+
+use super::{
+    common::{Base, Defaults, layer},
+    rope,
+};
+use crate::{
+    Result,
+    fields::Fields,
+    spec::{
+        Attention, AttentionNames, Config, ExpertLayout, Experts, Feed, Layer, LayerNorms, Mixer, Mlp, MlpNames, QkNorm, Router,
+        Scores, ShortConv,
+    },
+};
+
+const DEFAULTS: Defaults = Defaults {
+    kv_heads: Some(8),
+    positions: 128_000,
+    norm_eps: 1e-5,
+    norm_key: "norm_eps",
+    tied: true,
+    theta: 1_000_000.0,
+    ..Defaults::LLAMA
+};
+
+const NAMES: AttentionNames =
+    AttentionNames { module: "self_attn", output: "out_proj", q_norm: "q_layernorm", k_norm: "k_layernorm" };
+
+const NORMS: LayerNorms =
+    LayerNorms { mixer_in: Some("operator_norm"), mixer_out: None, feed_in: Some("ffn_norm"), feed_out: None };
+
+pub(super) fn dense(f: &Fields<'_>) -> Result<Config> {
+    let base = Base::read(f, &DEFAULTS)?;
+    let stated = f.size_opt("intermediate_size")?;
+    let width = match f.size_opt("block_ff_dim")? {
+        Some(width) => width,
+        None => stated.ok_or_else(|| f.error("intermediate_size", "an integer"))?,
+    };
+    let feeds = vec![mlp(&base, adjusted(f, width)?).into(); base.layers];
+    build(f, &base, "lfm2", feeds)
+}
+
+pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
+    let base = Base::read(f, &DEFAULTS)?;
+    let (mlp, dense) = (mlp(&base, f.size("intermediate_size")?), f.count_or("num_dense_layers", 2)?);
+    let experts = Experts {
+        count: f.size_or("num_experts", 32)?,
+        chosen: f.size_or("num_experts_per_tok", 4)?,
+        width: f.size_or("moe_intermediate_size", 1792)?,
+        activation: base.activation,
+        router: Router {
+            scores: Scores::Sigmoid,
+            correction: f.bool_or("use_expert_bias", true)?.then_some("expert_bias"),
+            normalized: f.bool_or("norm_topk_prob", true)?.then_some(1e-6),
+            scale: f.positive_or("routed_scaling_factor", 1.0)?,
+            ..Router::SOFTMAX
+        },
+        shared: None,
+        shared_gate: None,
+        module: "feed_forward",
+        names: MlpNames::NUMBERED,
+        layout: ExpertLayout::Rows,
+    };
+    let feeds = (0..base.layers).map(|i| if i < dense { mlp.into() } else { experts.clone().into() });
+    build(f, &base, "lfm2_moe", feeds.collect())
+}
+
+fn mlp(base: &Base, width: usize) -> Mlp {
+    Mlp { names: MlpNames::NUMBERED, ..base.mlp_of(width, "feed_forward") }
+}
+
+/// The width of gated layers, which is two thirds of the stated one, times a factor, rounded up, unless that is switched off.
+fn adjusted(f: &Fields<'_>, width: usize) -> Result<usize> {
+    let (factor, multiple) = (f.positive_opt("block_ffn_dim_multiplier")?, f.size_or("block_multiple_of", 256)?);
+    if !f.bool_or("block_auto_adjust_ff_dim", true)? {
+        return Ok(width);
+    }
+    let width = 2 * width / 3;
+    let factor = if f.has_null("block_ffn_dim_multiplier") { None } else { Some(factor.unwrap_or(1.0)) };
+    Ok(factor.map_or(width, |factor| ((factor * width as f64) as usize).next_multiple_of(multiple)))
+}
+
+fn build(f: &Fields<'_>, base: &Base, family: &'static str, feeds: Vec<Feed>) -> Result<Config> {
+    let listed = f.ints("full_attn_idxs")?;
+    let attends = |i: usize| f.get("full_attn_idxs").is_none() || listed.contains(&(i as i64));
+    let kinds = base.layer_types(f, |i| if attends(i) { "full_attention" } else { "conv" })?;
+    let attention = base.attention(Some(rope::read(f, base)?));
+    let attention = Attention { qk_norm: QkNorm::Heads, names: NAMES, ..attention };
+    let conv = ShortConv { taps: f.size_or("conv_L_cache", 3)?, bias: f.bool_or("conv_bias", false)? };
+    let layers = kinds.into_iter().zip(feeds).map(|(kind, feed)| {
+        let mixer = match kind {
+            "full_attention" => attention.clone().into(),
+            "conv" => Mixer::ShortConv(conv),
+            _ => return Err(f.error("layer_types", format!("full_attention and conv, not {kind}"))),
+        };
+        Ok(Layer { norms: NORMS, ..layer(mixer, feed) })
+    });
+    let config = base.config(f, family, layers.collect::<Result<_>>()?)?;
+    let tied = f.bool_opt("tie_embedding")?.or(config.tied);
+    Ok(Config { final_norm: "embedding_norm", tied, ..config })
+}
