@@ -4,6 +4,7 @@ mod common;
 mod gemma2;
 mod gemma3;
 mod gemma4;
+mod gpt_oss;
 mod granite;
 mod harmless;
 mod lfm2;
@@ -23,12 +24,13 @@ use crate::{Error, Result, fields::Fields, spec::Config};
 type Read = fn(&Fields<'_>) -> Result<Config>;
 
 /// Names under `model_type`, and what reads such configs.
-const FAMILIES: [(&str, Read); 22] = [
+const FAMILIES: [(&str, Read); 23] = [
     ("gemma2", gemma2::config),
     ("gemma3", gemma3::config),
     ("gemma3_text", gemma3::config),
     ("gemma4", gemma4::config),
     ("gemma4_text", gemma4::config),
+    ("gpt_oss", gpt_oss::config),
     ("granite", granite::config),
     ("lfm2", lfm2::dense),
     ("lfm2_moe", lfm2::experts),

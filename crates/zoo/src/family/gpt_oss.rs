@@ -1,0 +1,60 @@
+//! gpt-oss: sinks in every softmax, a window in every other layer, experts behind a clamped gate.
+
+use super::{
+    common::{Base, Defaults, layer, window, window_of},
+    rope,
+};
+use crate::{
+    Result,
+    fields::Fields,
+    rope::{Rope, Scaling, yarn_amplitude},
+    spec::{Activation, Attention, Config, ExpertLayout, Experts, MlpNames, Router, Scores},
+};
+
+const DEFAULTS: Defaults =
+    Defaults { kv_heads: Some(8), head_dim: Some(64), positions: 131_072, norm_eps: 1e-5, theta: 150_000.0, ..Defaults::LLAMA };
+
+pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
+    let base = Base::read(f, &DEFAULTS)?;
+    let bias = f.bool_or("attention_bias", true)?;
+    let rope = if rope::description(f)?.is_some() { rope::read(f, &base)? } else { default_rope(f, &base)? };
+    let attention = Attention { sinks: true, qkv_bias: bias, output_bias: bias, ..base.attention(Some(rope)) };
+    let (window, experts) = (window(f, Some(128))?, experts(f)?);
+    // What the window was at first, and how many experts a token had by another name.
+    f.get("initial_context_length");
+    f.get("experts_per_token");
+    let kinds = base.layer_types(f, |i| if i.is_multiple_of(2) { "sliding_attention" } else { "full_attention" })?;
+    let layers = kinds.into_iter().map(|kind| {
+        let attention = Attention { window: window_of(kind, window, f)?, ..attention.clone() };
+        Ok(layer(attention, experts.clone()))
+    });
+    base.config(f, "gpt_oss", layers.collect::<Result<_>>()?)
+}
+
+/// Scaling by 32 from 4096 positions on.
+fn default_rope(f: &Fields<'_>, base: &Base) -> Result<Rope> {
+    let rope = rope::of(f, None, base, base.defaults.theta, base.head_dim)?;
+    let (factor, original) = (32.0, 4096.0);
+    let amplitude = yarn_amplitude(factor, 1.0);
+    let scaling = Scaling::Yarn { factor, original, beta_fast: 32.0, beta_slow: 1.0, truncate: false, amplitude };
+    Ok(Rope { scaling, ..rope })
+}
+
+fn experts(f: &Fields<'_>) -> Result<Experts> {
+    let other = f.size_opt("num_experts")?;
+    Ok(Experts {
+        count: f.size_opt("num_local_experts")?.or(other).unwrap_or(128),
+        chosen: f.size_or("num_experts_per_tok", 4)?,
+        width: f.size("intermediate_size")?,
+        activation: Activation::ClampedSwish {
+            alpha: f.positive_or("swiglu_alpha", 1.702)?,
+            limit: f.positive_or("swiglu_limit", 7.0)?,
+        },
+        router: Router { module: "router", bias: true, scores: Scores::SoftmaxOfChosen, ..Router::SOFTMAX },
+        shared: None,
+        shared_gate: None,
+        module: "mlp",
+        names: MlpNames::COMMON,
+        layout: ExpertLayout::AlternatingColumns,
+    })
+}
