@@ -1,6 +1,7 @@
 //! One file a family: what its config says that its layers are made of.
 
 mod common;
+mod deepseek;
 mod gemma2;
 mod gemma3;
 mod gemma4;
@@ -24,7 +25,8 @@ use crate::{Error, Result, fields::Fields, spec::Config};
 type Read = fn(&Fields<'_>) -> Result<Config>;
 
 /// Names under `model_type`, and what reads such configs.
-const FAMILIES: [(&str, Read); 23] = [
+const FAMILIES: [(&str, Read); 24] = [
+    ("deepseek_v3", deepseek::config),
     ("gemma2", gemma2::config),
     ("gemma3", gemma3::config),
     ("gemma3_text", gemma3::config),
