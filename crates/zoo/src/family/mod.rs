@@ -5,6 +5,7 @@ mod deepseek;
 mod gemma2;
 mod gemma3;
 mod gemma4;
+mod glm4;
 mod gpt_oss;
 mod granite;
 mod harmless;
@@ -25,13 +26,15 @@ use crate::{Error, Result, fields::Fields, spec::Config};
 type Read = fn(&Fields<'_>) -> Result<Config>;
 
 /// Names under `model_type`, and what reads such configs.
-const FAMILIES: [(&str, Read); 24] = [
+const FAMILIES: [(&str, Read); 26] = [
     ("deepseek_v3", deepseek::config),
     ("gemma2", gemma2::config),
     ("gemma3", gemma3::config),
     ("gemma3_text", gemma3::config),
     ("gemma4", gemma4::config),
     ("gemma4_text", gemma4::config),
+    ("glm4", glm4::dense),
+    ("glm4_moe", glm4::experts),
     ("gpt_oss", gpt_oss::config),
     ("granite", granite::config),
     ("lfm2", lfm2::dense),

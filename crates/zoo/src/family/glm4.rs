@@ -1,0 +1,41 @@
+//! GLM-4: interleaved rotary embedding and norms around either half; GLM-4.5 with experts.
+
+use super::{
+    common::{Base, Defaults, layer},
+    deepseek::{self, ExpertDefaults},
+    rope,
+};
+use crate::{
+    Result,
+    fields::Fields,
+    rope::Rope,
+    spec::{Attention, Config, Layer, LayerNorms, Mlp, QkNorm},
+};
+
+const DEFAULTS: Defaults = Defaults { positions: 131_072, rotary_part: 0.5, ..Defaults::LLAMA };
+
+const NORMS: LayerNorms = LayerNorms {
+    mixer_in: Some("input_layernorm"),
+    mixer_out: Some("post_self_attn_layernorm"),
+    feed_in: Some("post_attention_layernorm"),
+    feed_out: Some("post_mlp_layernorm"),
+};
+
+pub(super) fn dense(f: &Fields<'_>) -> Result<Config> {
+    let base = Base::read(f, &Defaults { kv_heads: Some(2), head_dim: Some(128), norm_eps: 1.5625e-7, ..DEFAULTS })?;
+    let rope = Rope { interleaved: true, ..rope::read(f, &base)? };
+    let attention = Attention { qkv_bias: f.bool_or("attention_bias", true)?, ..base.attention(Some(rope)) };
+    let mlp = Mlp { joined: true, ..base.mlp(f)? };
+    let layer = Layer { norms: NORMS, ..layer(attention, mlp) };
+    base.config(f, "glm4", vec![layer; base.layers])
+}
+
+pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
+    let base = Base::read(f, &Defaults { kv_heads: Some(8), norm_eps: 1e-5, ..DEFAULTS })?;
+    let qk_norm = if f.bool_or("use_qk_norm", false)? { QkNorm::Heads } else { QkNorm::None };
+    let attention =
+        Attention { qk_norm, qkv_bias: f.bool_or("attention_bias", false)?, ..base.attention(Some(rope::read(f, &base)?)) };
+    let defaults = ExpertDefaults { count: 128, width: 1408, groups: (1, 1), scale: 1.0, dense: 1 };
+    let feeds = deepseek::feeds(f, &base, &defaults)?;
+    base.config(f, "glm4_moe", feeds.into_iter().map(|feed| layer(attention.clone(), feed)).collect())
+}
