@@ -24,13 +24,12 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     let shared = f.count_or("num_kv_shared_layers", 0)?;
     let own = base.layers.checked_sub(shared).filter(|&own| own > 0);
     let own = own.ok_or_else(|| f.error("num_kv_shared_layers", format!("less than the {} layers", base.layers)))?;
-    let (full, sliding) = attentions(f, &base)?;
+    let attentions = kinds.iter().enumerate().map(|(i, kind)| attention(f, &base, i, kind)).collect::<Result<Vec<_>>>()?;
     let (mlp, wide) = (base.mlp(f)?, f.bool_or("use_double_wide_mlp", false)?);
     let (window, experts) = (window(f, Some(512))?, experts(f, &base)?);
-    let layers = kinds.iter().enumerate().map(|(i, kind)| {
-        let attention = if *kind == "full_attention" { &full } else { &sliding };
+    let layers = kinds.iter().zip(attentions).enumerate().map(|(i, (kind, attention))| {
         let values = if i < own { attention.values } else { Values::Layer(donor(f, &kinds[..own], kind)?) };
-        let attention = Attention { window: window_of(kind, window, f)?, values, ..attention.clone() };
+        let attention = Attention { window: window_of(kind, window, f)?, values, ..attention };
         let mlp = Mlp { width: if wide && i >= own { 2 * mlp.width } else { mlp.width }, ..mlp };
         let feed = match &experts {
             Some(experts) => Feed::Both(mlp, Box::new(experts.clone())),
@@ -49,36 +48,39 @@ fn donor(f: &Fields<'_>, own: &[&str], kind: &str) -> Result<usize> {
     last.ok_or_else(|| f.error("num_kv_shared_layers", format!("a layer of type {kind} that does not share")))
 }
 
-/// Attention of full and of sliding layers.
-fn attentions(f: &Fields<'_>, base: &Base) -> Result<(Attention, Attention)> {
+/// The attention of a layer of a kind.
+fn attention(f: &Fields<'_>, base: &Base, layer: usize, kind: &str) -> Result<Attention> {
     let keys_serve = f.bool_or("attention_k_eq_v", false)?;
-    let heads = f.size_opt("num_global_key_value_heads")?.filter(|_| keys_serve).unwrap_or(base.kv_heads);
-    if !base.heads.is_multiple_of(heads) {
+    let full = kind == "full_attention";
+    let (heads, head_dim) = (f.size_opt("num_global_key_value_heads")?.filter(|_| keys_serve), f.size_or("global_head_dim", 512)?);
+    let mut sizes = (base.kv_heads, base.head_dim);
+    if let Some(layers) = f.child("per_layer_config")? {
+        // Newer configs say it layer by layer, and then nothing else does.
+        if let Some(own) = layers.child(&layer.to_string())? {
+            sizes = (own.size_or("num_key_value_heads", sizes.0)?, own.size_or("head_dim", sizes.1)?);
+        }
+    } else if full {
+        sizes = (heads.unwrap_or(base.kv_heads), head_dim);
+    }
+    let (kv_heads, head_dim) = sizes;
+    if !base.heads.is_multiple_of(kv_heads) {
         return Err(f.error("num_global_key_value_heads", format!("a divisor of the {} attention heads", base.heads)));
     }
-    let head_dim = f.size_or("global_head_dim", 512)?;
-    let wide = Base { kv_heads: heads, head_dim, ..base.clone() };
-    let values = if keys_serve { Values::Keys } else { Values::Projected };
-    let (full, sliding) = ropes(f, base, head_dim)?;
-    let of = |base: &Base, rope| -> Result<Attention> {
-        let attention = Attention { rope: Some(rope), scale: 1.0, ..gemma2::attention(f, base, 1)? };
-        Ok(Attention { qk_norm: QkNorm::Heads, value_norm: true, ..attention })
-    };
-    Ok((Attention { values, ..of(&wide, full)? }, of(base, sliding)?))
+    let values = if keys_serve && full { Values::Keys } else { Values::Projected };
+    let rope = Some(rotary(f, base, kind, head_dim)?);
+    let attention = gemma2::attention(f, &Base { kv_heads, head_dim, ..base.clone() }, 1)?;
+    Ok(Attention { rope, scale: 1.0, values, qk_norm: QkNorm::Heads, value_norm: true, ..attention })
 }
 
-/// The rotary embeddings of full and of sliding layers.
-fn ropes(f: &Fields<'_>, base: &Base, head_dim: usize) -> Result<(Rope, Rope)> {
-    let Some(parameters) = f.child("rope_parameters")? else {
-        let sliding = rope::of(f, None, base, 10_000.0, base.head_dim)?;
+/// The rotary embedding of layers of a kind.
+fn rotary(f: &Fields<'_>, base: &Base, kind: &str, head_dim: usize) -> Result<Rope> {
+    let parameters = f.child("rope_parameters")?;
+    if parameters.is_none() && kind == "full_attention" {
         let scaling = Scaling::Proportional { pairs: head_dim / 8, factor: 1.0 };
-        return Ok((Rope { theta: 1_000_000.0, dims: head_dim, interleaved: false, scaling }, sliding));
-    };
-    let of_kind = |kind: &str, head_dim| {
-        let child = parameters.child(kind)?;
-        rope::of(f, child.as_ref(), base, 10_000.0, head_dim)
-    };
-    Ok((of_kind("full_attention", head_dim)?, of_kind("sliding_attention", base.head_dim)?))
+        return Ok(Rope { theta: 1_000_000.0, dims: head_dim, interleaved: false, scaling });
+    }
+    let child = parameters.map(|p| p.child(kind)).transpose()?.flatten();
+    rope::of(f, child.as_ref(), base, 10_000.0, head_dim)
 }
 
 /// Experts beside the gated layer, where they are switched on. The router reads the residual stream.
