@@ -71,7 +71,9 @@ fn rms_norm(cx: &mut Lower, call: &Call) -> Items {
     let n = call.sizes("normalized_shape")?.len();
     let dtype = cx.spec(x).dtype;
     let eps = call.float_opt("eps")?.map_or(machine_epsilon(dtype), |e| e as f32);
-    let weight = call.tensor_opt("weight")?.map(|w| cx.cast(w, dtype)).transpose()?;
+    // A wider weight multiplies before the result is rounded, and so in the node.
+    let weight = call.tensor_opt("weight")?;
+    let weight = weight.map(|w| if ops::wide(dtype) == cx.spec(w).dtype { Ok(w) } else { cx.cast(w, dtype) }).transpose()?;
     let (flat, dims) = join_last(cx, x, n)?;
     let weight = weight.map(|w| join_last(cx, w, n)).transpose()?.map(|(w, _)| In(w));
     let y = cx.emit(RMSNorm { x: In(flat), weight, out: NEW, eps })?;

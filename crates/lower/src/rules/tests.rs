@@ -227,6 +227,10 @@ fn resampling_and_padding() {
 
 #[test]
 fn norms() {
+    let rms = |weight: &str| format!("input=bf16 s 8, normalized_shape=[8], weight={weight} 8");
+    check("aten.rms_norm.default", &rms("bf16"), &["bf16 s 8"], "RMSNorm");
+    check("aten.rms_norm.default", &rms("f32"), &["bf16 s 8"], "RMSNorm AsType");
+    check("aten.rms_norm.default", &rms("f16"), &["bf16 s 8"], "AsType RMSNorm");
     check(
         "aten.group_norm.default",
         "input=f32 2 4 h, num_groups=2, weight=f32 4, bias=f32 4",
