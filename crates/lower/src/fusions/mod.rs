@@ -28,6 +28,7 @@ pub struct Fusion {
 /// Every fusion, in the order in which they run.
 pub const FUSIONS: &[Fusion] = &[
     Fusion { name: "quantized_linear", apply: quantized::linear },
+    Fusion { name: "quantized_experts", apply: quantized::experts },
     Fusion { name: "quantized_embedding", apply: quantized::embedding },
     Fusion { name: "rms_norm", apply: norm::rms_norm },
     Fusion { name: "silu", apply: norm::silu },

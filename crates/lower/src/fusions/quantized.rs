@@ -1,6 +1,6 @@
 //! Packed weights read where they are used instead of unpacked first.
 
-use flambeau_ir::{Add, Dequantize, In, Index, Node, QuantMode, QuantizedMatmul, Take, Tid};
+use flambeau_ir::{Add, Dequantize, GatherQmm, In, Index, Node, QuantMode, QuantizedMatmul, Take, Tid};
 
 use super::Rewrite;
 use crate::lower::NEW;
@@ -13,17 +13,18 @@ fn dequantized(m: &Rewrite<'_>, t: Tid) -> Option<Dequantize> {
     }
 }
 
+/// Whether products take codes of that form: affine groups of 32 and more; smaller ones are for lookups.
+fn multiplies(d: &Dequantize) -> bool {
+    d.mode != QuantMode::Affine || d.group_size >= 32
+}
+
 /// `x @ dequantize(w)ᵀ [+ bias]`, w `[N, K * bits / 32]`.
 pub(super) fn linear(m: &mut Rewrite<'_>, root: &Node) -> Option<()> {
     let Node::Addmm(n) = root else { return None };
     let Node::Transpose(t) = m.def(n.mat2.0)? else { return None };
     let swapped = t.perm == [1, 0] || t.perm == [-1, -2];
     let plain = n.bias.is_none() || (n.alpha == 1.0 && n.beta == 1.0);
-    let d = dequantized(m, t.x.0).filter(|_| swapped && plain)?;
-    // Products take affine groups of 32 and more; smaller ones are for lookups.
-    if d.mode == QuantMode::Affine && d.group_size < 32 {
-        return None;
-    }
+    let d = dequantized(m, t.x.0).filter(|d| swapped && plain && multiplies(d))?;
     let product = QuantizedMatmul {
         x: n.mat1,
         w: d.w,
@@ -44,6 +45,30 @@ pub(super) fn linear(m: &mut Rewrite<'_>, root: &Node) -> Option<()> {
     }
 }
 
+/// `x @ dequantize(w[i])ᵀ` for indices `i`, w `[E, N, K * bits / 32]`: only the indexed matrices are read.
+pub(super) fn experts(m: &mut Rewrite<'_>, root: &Node) -> Option<()> {
+    let Node::GatherMm(n) = root else { return None };
+    let Node::Transpose(t) = m.def(n.b.0)? else { return None };
+    let swapped = t.perm == [0, 2, 1];
+    let d = dequantized(m, t.x.0).filter(|d| swapped && multiplies(d))?;
+    let product = GatherQmm {
+        x: n.a,
+        w: d.w,
+        scales: d.scales,
+        out: NEW,
+        mode: d.mode,
+        biases: d.biases,
+        lhs_indices: n.lhs_indices,
+        rhs_indices: n.rhs_indices,
+        transpose: true,
+        group_size: d.group_size,
+        bits: d.bits,
+        sorted_indices: n.sorted_indices,
+        sorted_indices_flag: n.sorted_indices_flag,
+    };
+    m.finish(n.out, product)
+}
+
 /// Rows of a packed table: look up the packed rows, then unpack only those.
 pub(super) fn embedding(m: &mut Rewrite<'_>, root: &Node) -> Option<()> {
     let Node::Take(n) = root else { return None };
@@ -62,7 +87,7 @@ pub(super) fn embedding(m: &mut Rewrite<'_>, root: &Node) -> Option<()> {
 mod tests {
     use flambeau_ir::Tid;
     use flambeau_tensor::{
-        DType::{self, BF16, I8, I64},
+        DType::{self, BF16, I8, I64, U32},
         Expr,
     };
 
@@ -101,6 +126,43 @@ mod tests {
     #[test]
     fn groups_too_small_for_products_are_unpacked() {
         assert_eq!(linear(16, false), ["Dequantize", "Transpose", "Addmm"]);
+    }
+
+    /// Experts `[4, 32, 64]` in groups, each `[32, 64]` of them transposed or not.
+    fn chosen(group: i64, swapped: bool) -> Vec<&'static str> {
+        let mut p = Program::new();
+        let words = p.weight("words", U32, &[4, 32, 8]);
+        let [scales, biases] = ["scales", "biases"].map(|n| p.weight(n, BF16, &[4, 32, (64 / group) as usize]));
+        let args = [
+            ("words", Arg::Tensor(words)),
+            ("scales", Arg::Tensor(scales)),
+            ("biases", Arg::Tensor(biases)),
+            ("group_size", Arg::Int(Expr::Int(group))),
+            ("bits", Arg::Int(Expr::Int(4))),
+        ];
+        let args = args.into_iter().map(|(n, a)| (n.to_owned(), a)).collect();
+        let mut w = p.call_args("flambeau.dequantize_packed.default", args, BF16, &[4, 32, 64]);
+        let (rows, columns) = if swapped { (64, 32) } else { (32, 64) };
+        if swapped {
+            let dim = |d: i64| Arg::Int(Expr::Int(d));
+            let args = vec![("self".into(), Arg::Tensor(w)), ("dim0".into(), dim(1)), ("dim1".into(), dim(2))];
+            w = p.call_args("aten.transpose.int", args, BF16, &[4, 64, 32]);
+        }
+        let (x, i) = (p.input("x", BF16, &[0, 1, 1, rows]), p.input("i", I64, &[0, 2]));
+        let out = p.call("mlx.gather_mm", &[("a", x), ("b", w), ("rhs_indices", i)], BF16, &[0, 2, 1, columns]);
+        p.result(out);
+        p.fused()
+    }
+
+    #[test]
+    fn chosen_experts_read_packed_words() {
+        assert_eq!(chosen(32, true), ["GatherQmm"]);
+    }
+
+    #[test]
+    fn experts_by_columns_or_in_small_groups_are_unpacked() {
+        assert_eq!(chosen(32, false), ["Dequantize", "GatherMm"]);
+        assert_eq!(chosen(16, true), ["Dequantize", "Transpose", "GatherMm"]);
     }
 
     fn lookup(dtype: DType) -> Vec<&'static str> {
