@@ -69,12 +69,15 @@ pub(crate) fn quantize(ssa: &mut SsaGraph, options: &Options) {
     let mut rerouted = Vec::with_capacity(chain.len());
     for mut entry in chain {
         let request = match &entry.node {
-            Node::Transpose(n) if transposed.contains(&n.out.0) => options.linear.map(|s| (n.x.0, s)),
-            Node::Take(n) if n.axis == 0 && matches!(n.index, Index::Tid(_)) => options.embedding.map(|s| (n.x.0, s)),
+            Node::Transpose(n) => {
+                let found = transposed.iter().find(|(t, axes)| *t == n.out.0 && swaps_last(&n.perm, *axes));
+                found.and_then(|(_, axes)| options.linear.map(|s| (n.x.0, *axes, s)))
+            }
+            Node::Take(n) if n.axis == 0 && matches!(n.index, Index::Tid(_)) => options.embedding.map(|s| (n.x.0, 2, s)),
             _ => None,
         };
-        if let Some((weight, scheme)) = request
-            && let Some(constant) = quantizable(ssa, weight, scheme)
+        if let Some((weight, axes, scheme)) = request
+            && let Some(constant) = quantizable(ssa, weight, axes, scheme)
         {
             let unpacked = *done.entry((weight, scheme)).or_insert_with(|| unpack(ssa, &constant, scheme, entry.call, &mut front));
             entry.node.walk_mut(&mut |_, slot| {
@@ -91,30 +94,44 @@ pub(crate) fn quantize(ssa: &mut SsaGraph, options: &Options) {
     ssa.chains[0] = front;
 }
 
-/// Transposed constants that only matrix products read: the weights of linear layers.
-fn transposed_weights(ssa: &SsaGraph) -> Vec<Tid> {
-    let products = ssa.chains.iter().flatten().filter_map(|e| if let Node::Addmm(n) = &e.node { Some(n.mat2.0) } else { None });
+/// Transposed constants that matrix products read, with their number of axes: the weights of linear layers, and those of experts
+/// among which a product chooses.
+fn transposed_weights(ssa: &SsaGraph) -> Vec<(Tid, usize)> {
+    let products = ssa.chains.iter().flatten().filter_map(|e| match &e.node {
+        Node::Addmm(n) => Some((n.mat2.0, 2)),
+        Node::GatherMm(n) => Some((n.b.0, 3)),
+        _ => None,
+    });
     products.collect()
 }
 
-/// The float matrix behind a slot whose rows the scheme can pack.
-fn quantizable(ssa: &SsaGraph, weight: Tid, scheme: Scheme) -> Option<Arc<Constant>> {
+/// Whether axes in this order are those before with the last two exchanged.
+fn swaps_last(perm: &[i32], axes: usize) -> bool {
+    match axes {
+        2 => matches!(perm, [1, 0] | [-1, -2]),
+        _ => matches!(perm, [0, 2, 1] | [0, -1, -2] | [-3, -1, -2]),
+    }
+}
+
+/// The float matrices behind a slot of so many axes whose rows the scheme can pack.
+fn quantizable(ssa: &SsaGraph, weight: Tid, axes: usize, scheme: Scheme) -> Option<Arc<Constant>> {
     let constant = ssa.constant(weight)?;
-    let fits = constant.shape.len() == 2
+    let columns = *constant.shape.last()?;
+    let fits = constant.shape.len() == axes
         && matches!(constant.dtype, DType::F32 | DType::F16 | DType::BF16)
-        && constant.shape[1].is_multiple_of(scheme.group_size as usize)
-        && (constant.shape[1] * usize::from(scheme.bits)).is_multiple_of(32);
+        && columns.is_multiple_of(scheme.group_size as usize)
+        && (columns * usize::from(scheme.bits)).is_multiple_of(32);
     fits.then(|| constant.clone())
 }
 
 fn unpack(ssa: &mut SsaGraph, weight: &Arc<Constant>, scheme: Scheme, call: u32, front: &mut Vec<SsaNode>) -> Tid {
-    let (rows, columns) = (weight.shape[0], weight.shape[1]);
+    let columns = weight.shape.last().copied().unwrap_or(0);
     let groups = columns / scheme.group_size as usize;
     let affine = scheme.mode == QuantMode::Affine;
     let mut part = |part, suffix: &str, dtype, n| {
         let expr = ConstExpr::Quantize { weight: weight.clone(), scheme, part };
         let name = format!("{}_{suffix}", weight.name);
-        let constant = Constant { name, dtype, shape: Shape::from_slice(&[rows, n]), expr };
+        let constant = Constant { name, dtype, shape: with_columns(&weight.shape, n), expr };
         add(ssa, constant.spec(), Origin::Constant(Arc::new(constant)))
     };
     let words = part(QuantPart::Codes, "packed", DType::U32, columns * usize::from(scheme.bits) / 32);
@@ -141,9 +158,19 @@ fn add(ssa: &mut SsaGraph, spec: Spec, origin: Origin) -> Tid {
     Tid(ssa.tensors.len() as u32 - 1)
 }
 
-/// One part of a quantized matrix `[N, K]`, by several threads. Each holds one row of floats at a time.
+/// A shape with another last axis.
+fn with_columns(shape: &[usize], columns: usize) -> Shape {
+    let mut shape = Shape::from_slice(shape);
+    if let Some(last) = shape.last_mut() {
+        *last = columns;
+    }
+    shape
+}
+
+/// One part of quantized matrices `[.., N, K]`, by several threads. Each holds one row of floats at a time.
 pub(crate) fn part(weight: &Tensor, scheme: Scheme, part: QuantPart, threads: usize) -> Result<Tensor, flambeau_tensor::Error> {
-    let (rows, columns) = (weight.shape()[0], weight.shape()[1]);
+    let columns = weight.shape().last().copied().unwrap_or(0);
+    let rows = weight.numel() / columns.max(1);
     let (bits, group) = (usize::from(scheme.bits), scheme.group_size as usize);
     let groups = columns / group;
     let (dtype, width) = match part {
@@ -161,7 +188,7 @@ pub(crate) fn part(weight: &Tensor, scheme: Scheme, part: QuantPart, threads: us
             row_part(&values, &mut codes, (scheme, weight.dtype()), part, out);
         }
     });
-    Tensor::new(dtype, &[rows, width], out.into_bytes())
+    Tensor::new(dtype, &with_columns(weight.shape(), width), out.into_bytes())
 }
 
 /// Cuts `out` into runs of rows, one for each thread; `f` gets the number of a run's first row, and the run.
