@@ -5,7 +5,12 @@ use indexmap::IndexMap;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value};
 
-use crate::{Checkpoint, CheckpointTensor, Error, Result, TokenizerSource, family, fields::Fields, limits::MAX_JSON_BYTES};
+use crate::{
+    Checkpoint, CheckpointTensor, Error, Result, TokenizerSource, family,
+    fields::Fields,
+    limits::MAX_JSON_BYTES,
+    source::{Codes, Mode},
+};
 
 const CONFIG: &str = "config.json";
 const GENERATION: &str = "generation_config.json";
@@ -128,27 +133,21 @@ impl<'a> Packing<'a> {
         };
         let own = all.get(module).filter(|v| v.is_object()).map(|_| all.child(module)).transpose()?.flatten();
         let fields = own.as_ref().unwrap_or(all);
-        if let Some(mode) = fields.text("mode")?.filter(|&m| m != "affine") {
-            return Err(fields.error("mode", format!("affine, not {mode}")));
-        }
+        let mode = fields.text("mode")?.unwrap_or(Mode::Affine.name());
+        let mode = Mode::from_name(mode).ok_or_else(|| fields.error("mode", "affine, mxfp4, mxfp8 or nvfp4"))?;
         let (bits, group) = (fields.size("bits")?, fields.size("group_size")?);
-        let (scales, biases) = (part("scales")?, part("biases")?);
-        let scale = dtype(scales.dtype).filter(|_| scales.dtype == biases.dtype);
-        let scale = scale.ok_or_else(|| {
-            Error::tensor(&name, "scales and biases of one float type", format!("{:?} and {:?}", scales.dtype, biases.dtype))
-        })?;
+        let scales = part("scales")?;
+        let biases = if mode == Mode::Affine { Some(part("biases")?) } else { None };
+        let other = biases.map(|b| b.dtype).filter(|&other| other != scales.dtype);
+        let scale = dtype(scales.dtype).filter(|_| other.is_none());
+        let scale = scale
+            .ok_or_else(|| Error::tensor(&name, "scales and biases of one type", format!("{:?} and {other:?}", scales.dtype)))?;
         let mut shape = words.shape.clone();
         if let Some(last) = shape.last_mut() {
             *last = last.saturating_mul(32) / bits;
         }
-        CheckpointTensor::packed(
-            &name,
-            shape,
-            [words.bytes.clone(), scales.bytes.clone(), biases.bytes.clone()],
-            scale,
-            bits,
-            group,
-        )
+        let parts = [words.bytes.clone(), scales.bytes.clone()];
+        CheckpointTensor::packed(&name, shape, parts, biases.map(|b| b.bytes.clone()), scale, Codes { mode, bits, group })
     }
 }
 

@@ -45,8 +45,62 @@ pub(crate) enum Data {
     Pieces { dtype: DType, pieces: Arc<[Bytes]> },
     /// GGUF blocks along the last axis.
     Blocks { block: Block, bytes: Bytes },
-    /// MLX's packed form: `words [rows, cols·bits/32]` u32, `scales` and `biases [rows, cols/group]` of one float type.
-    Packed { words: Bytes, scales: Bytes, biases: Bytes, dtype: DType, bits: usize, group: usize },
+    /// MLX's packed form: `words [.., cols·bits/32]` u32; `scales` and `biases [.., cols/group]` of one type, biases of affine
+    /// codes alone.
+    Packed { words: Bytes, scales: Bytes, biases: Option<Bytes>, dtype: DType, codes: Codes },
+}
+
+/// What packed codes mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Codes {
+    pub(crate) mode: Mode,
+    pub(crate) bits: usize,
+    /// Codes that share a scale.
+    pub(crate) group: usize,
+}
+
+/// How a code becomes a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// `scale * code + bias`, scales and biases being floats.
+    Affine,
+    /// Small floats with a scale of one byte.
+    Mxfp4,
+    Mxfp8,
+    Nvfp4,
+}
+
+impl Mode {
+    const ALL: [Mode; 4] = [Mode::Affine, Mode::Mxfp4, Mode::Mxfp8, Mode::Nvfp4];
+
+    /// Its name in MLX's configs.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Mode::Affine => "affine",
+            Mode::Mxfp4 => "mxfp4",
+            Mode::Mxfp8 => "mxfp8",
+            Mode::Nvfp4 => "nvfp4",
+        }
+    }
+
+    pub(crate) fn from_name(name: &str) -> Option<Mode> {
+        Mode::ALL.into_iter().find(|mode| mode.name() == name)
+    }
+}
+
+impl Codes {
+    /// Whether MLX has such codes, with scales of that type.
+    fn exist(self, scales: DType) -> bool {
+        match self.mode {
+            Mode::Affine => {
+                let sizes = matches!(self.bits, 2 | 3 | 4 | 5 | 6 | 8) && matches!(self.group, 16 | 32 | 64 | 128);
+                sizes && scales.is_float() && scales.size() > 1
+            }
+            Mode::Mxfp4 => (self.bits, self.group, scales) == (4, 32, DType::U8),
+            Mode::Mxfp8 => (self.bits, self.group, scales) == (8, 32, DType::U8),
+            Mode::Nvfp4 => (self.bits, self.group, scales) == (4, 16, DType::U8),
+        }
+    }
 }
 
 /// A named tensor of a checkpoint. Cloning shares the bytes.
@@ -63,12 +117,16 @@ pub(crate) struct CheckpointTensor {
 #[derive(Clone, Debug)]
 pub(crate) enum Read {
     Plain(Weight),
-    /// Words, scales and biases.
-    Packed {
-        parts: Box<[Weight; 3]>,
-        bits: usize,
-        group: usize,
-    },
+    Packed(Box<PackedWeight>),
+}
+
+/// The parts of a packed weight.
+#[derive(Clone, Debug)]
+pub(crate) struct PackedWeight {
+    pub(crate) words: Weight,
+    pub(crate) scales: Weight,
+    pub(crate) biases: Option<Weight>,
+    pub(crate) codes: Codes,
 }
 
 impl CheckpointTensor {
@@ -102,31 +160,32 @@ impl CheckpointTensor {
         Ok(CheckpointTensor { shape, data: Data::Blocks { block, bytes }, rows: RowOrder::Plain, one_added: false })
     }
 
-    /// MLX's packed form of a matrix `[rows, cols]`; `scales` and `biases` hold elements of `dtype`.
+    /// MLX's packed form of a tensor `[.., cols]`; `scales` and `biases` hold elements of `dtype`.
     ///
     /// # Errors
-    /// [`Error::Tensor`] if bits or group are not MLX's, or the parts do not fit the shape.
+    /// [`Error::Tensor`] if the codes are not MLX's, or the parts do not fit the shape.
     pub(crate) fn packed(
         name: &str,
         shape: Vec<usize>,
-        [words, scales, biases]: [Bytes; 3],
+        [words, scales]: [Bytes; 2],
+        biases: Option<Bytes>,
         dtype: DType,
-        bits: usize,
-        group: usize,
+        codes: Codes,
     ) -> Result<CheckpointTensor> {
-        let known =
-            matches!(bits, 2 | 3 | 4 | 5 | 6 | 8) && matches!(group, 16 | 32 | 64 | 128) && dtype.is_float() && dtype.size() > 1;
+        let Codes { mode, bits, group } = codes;
         let cols = shape.last().copied().unwrap_or(0);
-        let n = numel(&shape).filter(|_| known && cols.is_multiple_of(group) && (cols % 32 * bits).is_multiple_of(32));
-        let fits = n.is_some_and(|n| {
-            n / 8 * bits == words.len() && n / group * dtype.size() == scales.len() && scales.len() == biases.len()
+        let whole = codes.exist(dtype) && cols.is_multiple_of(group) && (cols % 32 * bits).is_multiple_of(32);
+        let fits = numel(&shape).filter(|_| whole).is_some_and(|n| {
+            let part = n / group * dtype.size();
+            let biased = biases.as_ref().map(Bytes::len) == (mode == Mode::Affine).then_some(part);
+            n / 8 * bits == words.len() && part == scales.len() && biased
         });
         if !fits {
-            let found =
-                format!("{bits} bits in groups of {group} with {}, {} and {} bytes", words.len(), scales.len(), biases.len());
+            let (words, scales, biases) = (words.len(), scales.len(), biases.map_or(0, |b| b.len()));
+            let found = format!("{} {bits} bits in groups of {group} with {words}, {scales} and {biases} bytes", mode.name());
             return Err(Error::tensor(name, format!("words, {dtype} scales and biases of a packed {shape:?}"), found));
         }
-        let data = Data::Packed { words, scales, biases, dtype, bits, group };
+        let data = Data::Packed { words, scales, biases, dtype, codes };
         Ok(CheckpointTensor { shape, data, rows: RowOrder::Plain, one_added: false })
     }
 
@@ -214,7 +273,7 @@ impl CheckpointTensor {
         match &self.data {
             Data::Plain { dtype, .. } | Data::Pieces { dtype, .. } => dtype.to_string(),
             Data::Blocks { block, .. } => format!("{block:?}"),
-            Data::Packed { bits, group, .. } => format!("packed {bits} bits in groups of {group}"),
+            Data::Packed { codes, .. } => format!("packed {} {} bits in groups of {}", codes.mode.name(), codes.bits, codes.group),
         }
     }
 
@@ -239,9 +298,9 @@ impl CheckpointTensor {
                 Data::Pieces { dtype: *dtype, pieces: pieces.get(from * each..end * each)?.into() }
             }
             Data::Blocks { block, bytes } => Data::Blocks { block: *block, bytes: cut(bytes) },
-            Data::Packed { words, scales, biases, dtype, bits, group } => {
-                let (words, scales, biases) = (cut(words), cut(scales), cut(biases));
-                Data::Packed { words, scales, biases, dtype: *dtype, bits: *bits, group: *group }
+            Data::Packed { words, scales, biases, dtype, codes } => {
+                let (words, scales, biases) = (cut(words), cut(scales), biases.as_ref().map(cut));
+                Data::Packed { words, scales, biases, dtype: *dtype, codes: *codes }
             }
         };
         let shape = std::iter::once(n).chain(self.shape[1..].iter().copied()).collect();
@@ -279,11 +338,11 @@ impl CheckpointTensor {
     }
 
     /// The weights of a program whose activations are `dtype`, under storage ids that start with `id`. Plain elements become
-    /// `dtype`; packed ones keep their codes, with scales of type `scales` (`None`: the exact one).
+    /// `dtype`; packed ones keep their codes, with scales of type `scales_type` (`None`: the exact one).
     ///
     /// # Errors
     /// [`Error::Tensor`] for elements that are no floats.
-    pub(crate) fn read(&self, id: &str, dtype: DType, scales: Option<DType>) -> Result<Read> {
+    pub(crate) fn read(&self, id: &str, dtype: DType, scales_type: Option<DType>) -> Result<Read> {
         match &self.data {
             Data::Plain { dtype: from, .. } | Data::Pieces { dtype: from, .. } if !from.is_float() || from.size() == 1 => {
                 Err(Error::tensor(id, "elements of 16, 32 or 64 bit floats", from.to_string()))
@@ -293,20 +352,21 @@ impl CheckpointTensor {
             Data::Blocks { block, bytes } => {
                 let (rows, cols) = self.matrix();
                 let matrix = BlockMatrix { block: *block, bytes: bytes.clone(), rows, cols, order: self.rows.clone() };
-                Ok(block_weights(id, &self.shape, matrix, scales.unwrap_or(block.exact_scales())))
+                Ok(block_weights(id, &self.shape, matrix, scales_type.unwrap_or(block.exact_scales())))
             }
-            Data::Packed { words, scales: s, biases: b, dtype: from, bits, group } => {
-                let to = scales.unwrap_or(*from);
+            Data::Packed { words, scales, biases, dtype: from, codes } => {
+                let to = scales_type.filter(|_| codes.mode == Mode::Affine).unwrap_or(*from);
                 let part = |name: &str, last, from, to, bytes: &Bytes| {
                     let shape = with_last(&self.shape, last);
                     let data = Data::Plain { dtype: from, bytes: bytes.clone() };
                     let part = CheckpointTensor { shape, data, rows: self.rows.clone(), one_added: false };
                     part.plain_weight(&format!("{id}.{name}"), from, bytes, to)
                 };
-                let cols = self.matrix().1;
+                let (cols, Codes { bits, group, .. }) = (self.matrix().1, *codes);
                 let words = part("words", cols * bits / 32, DType::U32, DType::U32, words);
-                let (scales, biases) = (part("scales", cols / group, *from, to, s), part("biases", cols / group, *from, to, b));
-                Ok(Read::Packed { parts: Box::new([words, scales, biases]), bits: *bits, group: *group })
+                let scales = part("scales", cols / group, *from, to, scales);
+                let biases = biases.as_ref().map(|biases| part("biases", cols / group, *from, to, biases));
+                Ok(Read::Packed(Box::new(PackedWeight { words, scales, biases, codes: *codes })))
             }
         }
     }
@@ -358,6 +418,19 @@ fn reordered(bytes: &Bytes, rows: usize, stride: usize, order: &RowOrder) -> Byt
     out.into_bytes()
 }
 
+/// A weight with its last two axes exchanged, over the same bytes.
+pub(crate) fn swapped(weight: Weight) -> Weight {
+    match weight {
+        Weight::Strided(mut view) if view.shape.len() >= 2 => {
+            let last = view.shape.len() - 1;
+            view.shape.swap(last - 1, last);
+            view.strides.swap(last - 1, last);
+            Weight::Strided(view)
+        }
+        other => other,
+    }
+}
+
 fn with_last(shape: &[usize], last: usize) -> Vec<usize> {
     let lead = &shape[..shape.len().saturating_sub(1)];
     lead.iter().copied().chain(std::iter::once(last)).collect()
@@ -374,7 +447,8 @@ fn block_weights(id: &str, shape: &[usize], matrix: BlockMatrix, scales: DType) 
     };
     let (scales, biases) = (param("scales", Part::Scale), param("biases", Part::Bias));
     let storage = Storage::computed(format!("{id}.words"), rows * words * 4, move || Ok(matrix.words()));
-    Read::Packed { parts: Box::new([weight(DType::U32, words, storage), scales, biases]), bits, group }
+    let words = weight(DType::U32, words, storage);
+    Read::Packed(Box::new(PackedWeight { words, scales, biases: Some(biases), codes: Codes { mode: Mode::Affine, bits, group } }))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use super::Decoder;
 use crate::{
     CheckpointTensor, Result,
     builder::{Int, Val},
-    source::Read,
+    source::{Read, swapped},
     spec::{ExpertLayout, Experts, MlpNames, Router, Scores},
 };
 
@@ -198,9 +198,14 @@ impl Decoder<'_> {
         self.column_product(&gated, chosen, &format!("{path}.experts.down_proj"), [e.count, e.width, hidden])
     }
 
-    /// Rows [s, k or 1, 1, in] times the chosen of the matrices [E, in, out], plus their biases: [s, k, 1, out].
+    /// Rows [s, k or 1, 1, in] times the chosen of the matrices [E, in, out], plus their biases: [s, k, 1, out]. The program holds
+    /// them as [E, out, in], as products and quantization take them.
     fn column_product(&mut self, x: &Val, chosen: &Val, name: &str, shape: [usize; 3]) -> Result<Val> {
-        let weights = self.matrix(name, &self.source(name, &shape)?)?;
+        let Read::Plain(weight) = self.source(name, &shape)?.read(name, self.settings.dtype, None)? else {
+            return Err(crate::Error::tensor(name, "floats", "a quantized tensor"));
+        };
+        let weights = self.b.parameter(name, swapped(weight));
+        let weights = self.b.transpose(&weights, 1, 2);
         let y = self.b.gather_matmul(x, &weights, chosen);
         let bias = self.plain(&format!("{name}_bias"), &[shape[0], shape[2]])?;
         let bias = self.b.pick(&bias, chosen);

@@ -25,12 +25,11 @@ impl Decoder<'_> {
     pub(super) fn matrix(&mut self, name: &str, source: &CheckpointTensor) -> Result<Val> {
         Ok(match source.read(name, self.settings.dtype, self.settings.scales)? {
             Read::Plain(weight) => self.b.parameter(name, weight),
-            Read::Packed { parts, bits, group } => {
-                let [words, scales, biases] = *parts;
-                let words = self.b.parameter(&format!("{name}.words"), words);
-                let scales = self.b.parameter(&format!("{name}.scales"), scales);
-                let biases = self.b.parameter(&format!("{name}.biases"), biases);
-                self.b.dequantize([&words, &scales, &biases], group, bits, self.settings.dtype)
+            Read::Packed(packed) => {
+                let words = self.b.parameter(&format!("{name}.words"), packed.words);
+                let scales = self.b.parameter(&format!("{name}.scales"), packed.scales);
+                let biases = packed.biases.map(|biases| self.b.parameter(&format!("{name}.biases"), biases));
+                self.b.dequantize([&words, &scales], biases.as_ref(), packed.codes, self.settings.dtype)
             }
         })
     }
@@ -43,7 +42,7 @@ impl Decoder<'_> {
     fn plain_in(&mut self, name: &str, shape: &[usize], dtype: DType) -> Result<Val> {
         match self.source(name, shape)?.read(name, dtype, None)? {
             Read::Plain(weight) => Ok(self.b.parameter(name, weight)),
-            Read::Packed { .. } => Err(Error::tensor(name, "floats", "a quantized tensor")),
+            Read::Packed(_) => Err(Error::tensor(name, "floats", "a quantized tensor")),
         }
     }
 

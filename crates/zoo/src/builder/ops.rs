@@ -4,6 +4,7 @@ use flambeau_pt2::{Argument, NamedArgument, SymArg};
 use flambeau_tensor::{DType, Expr};
 
 use super::{Builder, Int, Val};
+use crate::source::Codes;
 
 fn arg(name: &str, value: Argument) -> NamedArgument {
     NamedArgument::positional(name, value)
@@ -133,19 +134,19 @@ impl Builder {
     }
 
     /// Values of packed codes `[.., rows, words]`, as matrices `[.., rows, cols]` of type `to`.
-    pub(crate) fn dequantize(&mut self, [words, scales, biases]: [&Val; 3], group: usize, bits: usize, to: DType) -> Val {
+    pub(crate) fn dequantize(&mut self, [words, scales]: [&Val; 2], biases: Option<&Val>, codes: Codes, to: DType) -> Val {
         let inputs = vec![
             tensor("words", words),
             tensor("scales", scales),
-            tensor("biases", biases),
-            int("group_size", group as i64),
-            int("bits", bits as i64),
-            arg("mode", Argument::String("affine".into())),
+            biases.map_or(arg("biases", Argument::None), |biases| tensor("biases", biases)),
+            int("group_size", codes.group as i64),
+            int("bits", codes.bits as i64),
+            arg("mode", Argument::String(codes.mode.name().into())),
             dtype("output_dtype", to),
         ];
         let mut dims = scales.dims.clone();
         if let Some(last) = dims.last_mut() {
-            *last = last.clone() * Expr::Int(group as i64);
+            *last = last.clone() * Expr::Int(codes.group as i64);
         }
         self.call("flambeau.dequantize_packed.default", inputs, to, dims)
     }
