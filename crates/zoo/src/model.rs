@@ -7,6 +7,7 @@ use crate::{
     Checkpoint, Error, Result, TokenizerSource,
     block::{self, Settings},
     limits::MAX_POSITIONS,
+    spec::Mixer,
 };
 
 /// Default limit on the tokens of a call.
@@ -127,6 +128,10 @@ fn metadata(checkpoint: &Checkpoint, settings: Settings) -> Vec<(String, MethodC
         ("use_sdpa_with_kv_cache", MethodConstant::Bool(false)),
         ("enable_dynamic_shape", MethodConstant::Bool(true)),
     ];
+    // Such state cannot go back to an earlier position.
+    if c.layers.iter().any(|layer| matches!(layer.mixer, Mixer::DeltaNet(_) | Mixer::ShortConv(_))) {
+        out.push(("use_recurrent_state", MethodConstant::Bool(true)));
+    }
     out.extend(c.bos.map(|id| ("get_bos_id", MethodConstant::Int(id))));
     if !c.eos.is_empty() {
         out.push(("get_eos_ids", MethodConstant::Ints(c.eos.clone())));

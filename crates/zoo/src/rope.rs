@@ -195,4 +195,18 @@ mod tests {
         let middle = f64::from(periods[32]) / rope.period(32);
         assert!(middle > 1.0 && middle < 4.0, "{middle}");
     }
+
+    #[test]
+    fn pairs_beyond_the_proportional_part_stand_still() {
+        let scaling = Scaling::Proportional { pairs: 1, factor: 2.0 };
+        let rope = Rope { theta: 100.0, dims: 4, interleaved: false, scaling };
+        assert_eq!(rope.resolve(8).periods.unwrap(), [2.0, f32::INFINITY]);
+    }
+
+    #[test]
+    fn dynamic_scaling_begins_behind_the_training_length() {
+        let rope = Rope { theta: 100.0, dims: 4, interleaved: false, scaling: Scaling::Dynamic { factor: 2.0, original: 64 } };
+        assert_eq!((rope.resolve(64).theta, rope.resolve(64).periods), (100.0, None));
+        assert_eq!(rope.resolve(128).theta, 100.0 * 3f64.powi(2));
+    }
 }

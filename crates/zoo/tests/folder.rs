@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use flambeau_tensor::{Bytes, DType, Tensor, bf16, cast};
-use flambeau_zoo::{Checkpoint, Error, Model, Options, TokenizerSource, build};
+use flambeau_zoo::{Checkpoint, Error, MethodConstant, Model, Options, TokenizerSource, build};
 use safetensors::{Dtype, tensor::TensorView};
 use serde_json::{Value, json};
 
@@ -83,7 +83,10 @@ fn built(config: &Value, options: &Options) -> Result<Model, Error> {
 
 /// The config with some keys set.
 fn with(family: &str, keys: Value) -> Value {
-    let mut config = config(family);
+    with_keys(config(family), keys)
+}
+
+fn with_keys(mut config: Value, keys: Value) -> Value {
     let (Value::Object(map), Value::Object(keys)) = (&mut config, keys) else { unreachable!() };
     map.extend(keys);
     config
@@ -164,18 +167,12 @@ fn complaints_name_the_key() {
         let error = built(&config, &Options::default()).unwrap_err().to_string();
         assert!(error.contains(want), "{error:?} does not say {want:?}");
     };
-    check(
-        with("llama", json!({"model_type": "gemma3_text"})),
-        "family `gemma3_text` is not supported: expected one of llama, qwen2, qwen3, phi3",
-    );
+    check(with("llama", json!({"model_type": "mamba"})), "family `mamba` is not supported: expected one of deepseek_v3, gemma2");
     check(with("llama", json!({"hidden_size": null})), "key `hidden_size`: expected an integer, found nothing");
     check(with("llama", json!({"hidden_size": -4})), "key `hidden_size`: expected an integer from 1");
     check(with("llama", json!({"num_key_value_heads": 3})), "key `num_key_value_heads`: expected a divisor of the 4");
-    check(with("llama", json!({"hidden_act": "gelu"})), "key `hidden_act`: expected silu, found gelu");
-    check(
-        with("llama", json!({"rope_scaling": {"rope_type": "dynamic"}})),
-        "key `rope_scaling.rope_type`: expected default, linear",
-    );
+    check(with("llama", json!({"hidden_act": "relu"})), "key `hidden_act`: expected silu, gelu or gelu_pytorch_tanh, found relu");
+    check(with("llama", json!({"rope_scaling": {"rope_type": "ntk"}})), "key `rope_scaling.rope_type`: expected default, linear");
     check(
         with("phi3", json!({"rope_scaling": {"type": "longrope", "short_factor": [1]}})),
         "key `rope_scaling.short_factor`: expected a list of 8",
@@ -196,8 +193,84 @@ fn options_are_held_against_the_model() {
     check(config("llama"), Options { max_seq_len: Some(0), ..none }, "option max_seq_len");
     check(config("llama"), Options { prefill_chunk: Some(257), ..none }, "option prefill_chunk: expected 1 to 256");
     check(config("llama"), Options { dtype: Some(DType::I32), ..none }, "option dtype: expected f32, f16 or bf16");
-    let windowed = with("phi3", json!({"sliding_window": 32}));
-    check(windowed, Options { max_seq_len: Some(64), ..none }, "attention window of 32");
+}
+
+/// How often a program calls an operator.
+fn calls(model: &Model, op: &str) -> usize {
+    model.exported.graph.nodes.iter().filter(|n| n.target == format!("torch.ops.{op}")).count()
+}
+
+#[test]
+fn windows_hide_keys_where_a_cache_holds_more() {
+    let config = with("phi3", json!({"sliding_window": 32}));
+    let masks = |positions| {
+        let model = built(&config, &Options { max_seq_len: Some(positions), ..Options::default() }).unwrap();
+        model.exported.graph.check().unwrap();
+        (calls(&model, "aten.lt.Scalar"), calls(&model, "mlx.custom_sdpa.default"))
+    };
+    // One mask for both layers; none where the window hides nothing.
+    assert_eq!((masks(32), masks(33)), ((0, 2), (1, 2)));
+}
+
+#[test]
+fn keys_that_nobody_knows_are_refused() {
+    let check = |keys: Value, want: &str| {
+        let error = built(&with("llama", keys), &Options::default()).unwrap_err().to_string();
+        assert!(error.contains(want), "{error:?} does not say {want:?}");
+    };
+    check(json!({"attn_temperature": 2.0}), "key `attn_temperature`: expected no key of unknown meaning");
+    check(json!({"sliding_window": 8}), "key `sliding_window`: expected no key of unknown meaning");
+    let rope = json!({"rope_type": "linear", "factor": 2.0, "low_freq_factor": 1.0});
+    check(json!({"rope_parameters": rope}), "key `rope_parameters.low_freq_factor`: expected no key of unknown meaning");
+    let harmless = json!({"attn_temperature": null, "initializer_range": 0.02, "transformers_version": "5.0.0", "use_cache": true});
+    built(&with("llama", harmless), &Options::default()).unwrap();
+}
+
+#[test]
+fn text_parts_of_larger_models_are_taken_out() {
+    let inner = with("llama", json!({"bos_token_id": null, "eos_token_id": 5}));
+    let outer = json!({"model_type": "a_model_with_eyes", "text_config": inner, "vision_config": {"depth": 3}, "bos_token_id": 7});
+    let mut tensors: BTreeMap<String, Vec<usize>> =
+        shapes("llama").into_iter().map(|(name, shape)| (format!("language_model.{name}"), shape)).collect();
+    tensors.insert("vision_tower.patches.weight".into(), vec![4, HIDDEN]);
+    let checkpoint = Checkpoint::from_folder(folder(&outer, weights(&tensors))).unwrap();
+    let model = build(&checkpoint, &Options::default()).unwrap();
+    assert!(model.exported.weights.keys().all(|name| name.starts_with("model.")));
+    let bos = model.metadata.iter().find(|(name, _)| name == "get_bos_id").map(|(_, v)| v.clone());
+    assert_eq!(bos, Some(MethodConstant::Int(7)));
+    let unknown = with_keys(outer, json!({"mrope_of_eyes": 2}));
+    let error = Checkpoint::from_folder(folder(&unknown, weights(&tensors))).unwrap_err().to_string();
+    assert!(error.contains("key `mrope_of_eyes`"), "{error}");
+}
+
+#[test]
+fn experts_of_their_own_become_one_weight() {
+    let keys =
+        json!({"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "mlp_only_layers": [0], "head_dim": DIM});
+    let config = with("qwen3_moe", keys);
+    let mut tensors = shapes("qwen3");
+    tensors.retain(|name, _| !name.starts_with("model.layers.1.mlp"));
+    tensors.insert("model.layers.1.mlp.gate.weight".into(), vec![3, HIDDEN]);
+    for expert in 0..3 {
+        let mut add = |part: &str, shape: &[usize]| {
+            tensors.insert(format!("model.layers.1.mlp.experts.{expert}.{part}.weight"), shape.to_vec());
+        };
+        add("gate_proj", &[32, HIDDEN]);
+        add("up_proj", &[32, HIDDEN]);
+        add("down_proj", &[HIDDEN, 32]);
+    }
+    let model = build(&Checkpoint::from_folder(folder(&config, weights(&tensors))).unwrap(), &Options::default()).unwrap();
+    model.exported.graph.check().unwrap();
+    assert_eq!((calls(&model, "mlx.gather_mm.default"), calls(&model, "aten.topk.default")), (2, 1));
+    let joined = model.exported.weights["model.layers.1.mlp.experts.gate_up_proj"].tensor().unwrap();
+    assert_eq!(joined.shape(), [3, 64, HIDDEN]);
+    // Rows count up within each matrix: gates, then ups.
+    let firsts: Vec<f32> = values(&joined).chunks_exact(HIDDEN).map(|row| row[0]).collect();
+    let one: Vec<f32> = (0..32).map(|row| row as f32).collect();
+    assert_eq!(firsts, one.repeat(6));
+    tensors.insert("model.layers.1.mlp.experts.2.up_proj.weight".into(), vec![31, HIDDEN]);
+    let error = build(&Checkpoint::from_folder(folder(&config, weights(&tensors))).unwrap(), &Options::default()).unwrap_err();
+    assert!(error.to_string().contains("plain matrices of one shape and type for each expert"), "{error}");
 }
 
 #[test]

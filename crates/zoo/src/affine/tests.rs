@@ -1,7 +1,7 @@
 use flambeau_tensor::{Bytes, DType, f16, gguf::Block};
 
 use super::{BlockMatrix, Part};
-use crate::{CheckpointTensor, Data, gguf::Gguf, source::RowOrder};
+use crate::{CheckpointTensor, gguf::Gguf, source::RowOrder};
 
 /// All values by way of bit stream, scales and biases.
 fn through_affine(m: &BlockMatrix, scales: DType) -> Vec<f32> {
@@ -29,9 +29,9 @@ fn through_affine(m: &BlockMatrix, scales: DType) -> Vec<f32> {
 fn every_format_agrees_with_the_reference_package() {
     let file = Gguf::parse(Bytes::from_static(include_bytes!("../../tests/data/blocks.gguf"))).unwrap();
     for block in Block::all() {
-        let source = file.source(&format!("{block:?}")).unwrap().unwrap();
-        let Data::Blocks { bytes, .. } = source.data() else { panic!("{block:?} is {}", source.kind()) };
-        let matrix = BlockMatrix { block, bytes: bytes.clone(), rows: 1, cols: 256, order: RowOrder::Plain };
+        let stored = &file.tensors[&format!("{block:?}")];
+        assert_eq!(stored.kind.block(), Some((block.elements(), block.bytes())));
+        let matrix = BlockMatrix { block, bytes: stored.bytes.clone(), rows: 1, cols: 256, order: RowOrder::Plain };
         let name = format!("{block:?}.values");
         let want = file.source(&name).unwrap().unwrap().values(&name).unwrap();
         assert_eq!(through_affine(&matrix, block.exact_scales()), want, "{block:?}");

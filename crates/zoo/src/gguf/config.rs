@@ -59,7 +59,7 @@ const ARCHITECTURES: [Architecture; 4] = [
 ];
 
 /// (GGUF's key under the architecture's prefix, the key of a config)
-const KEYS: [(&str, &str); 12] = [
+const KEYS: [(&str, &str); 13] = [
     ("embedding_length", "hidden_size"),
     ("feed_forward_length", "intermediate_size"),
     ("block_count", "num_hidden_layers"),
@@ -70,12 +70,13 @@ const KEYS: [(&str, &str); 12] = [
     ("attention.sliding_window", "sliding_window"),
     ("context_length", "max_position_embeddings"),
     ("rope.freq_base", "rope_theta"),
+    ("rope.freq_base_swa", "rope_local_base_freq"),
     ("rope.scaling.factor", "rope_scaling.factor"),
     ("final_logit_softcapping", "final_logit_softcapping"),
 ];
 
 /// Keys that are read on their own, or that say nothing about the numbers.
-const OTHERS: [&str; 9] = [
+const OTHERS: [&str; 10] = [
     "attention.value_length",
     "expert_count",
     "expert_used_count",
@@ -84,6 +85,7 @@ const OTHERS: [&str; 9] = [
     "rope.scaling.finetuned",
     "rope.scaling.original_context_length",
     "rope.scaling.type",
+    "tensor_data_layout",
     "vocab_size",
 ];
 
@@ -140,9 +142,9 @@ pub(super) fn architecture(file: &Gguf) -> Result<&'static Architecture> {
 pub(crate) fn config(file: &Gguf) -> Result<Config> {
     let architecture = architecture(file)?;
     let keys = Prefixed { file, prefix: architecture.name };
-    refuse_unknown(&keys)?;
     let map = translated(&keys, architecture)?;
     let mut config = family::config(&Fields::new(&map)).map_err(|error| named_as_stored(error, &keys))?;
+    refuse_unknown(&keys)?;
     config.tied = None;
     config.dtype = None;
     if architecture.interleaved
