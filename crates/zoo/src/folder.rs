@@ -173,6 +173,26 @@ fn text_name(name: &str) -> Option<String> {
     Some(rest.or_else(|| name.strip_prefix("language_model.").map(str::to_owned)).unwrap_or_else(|| name.to_owned()))
 }
 
+/// Brings what MLX's converter changes back to how it was published: taps of convolutions stand last, and norms next to gated
+/// delta nets are stored less 1.
+fn undo_conversion(tensors: &mut IndexMap<String, CheckpointTensor>) {
+    const NORMS: [&str; 5] = ["input_layernorm", "post_attention_layernorm", "model.norm", "q_norm", "k_norm"];
+    let mut converted = false;
+    for (name, tensor) in tensors.iter_mut() {
+        let is_delta = name.ends_with(".conv1d.weight");
+        if is_delta || name.ends_with(".conv.conv.weight") {
+            let turned = tensor.with_taps_last();
+            converted |= is_delta && turned.is_some();
+            *tensor = turned.unwrap_or_else(|| tensor.clone());
+        }
+    }
+    for (name, tensor) in tensors.iter_mut().filter(|_| converted) {
+        if name.strip_suffix(".weight").is_some_and(|module| NORMS.iter().any(|norm| module.ends_with(norm))) {
+            *tensor = tensor.clone().plus_one();
+        }
+    }
+}
+
 /// The checkpoint in these files.
 pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
     let base = |name: String| name.rsplit(['/', '\\']).next().map(str::to_owned).unwrap_or(name);
@@ -204,6 +224,7 @@ pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
             tensors.insert(name, source);
         }
     }
+    undo_conversion(&mut tensors);
     let tokenizer = model.0.into_iter().filter(|(name, _)| TOKENIZER.contains(&name.as_str())).collect();
     Ok(Checkpoint::new(config, tensors, TokenizerSource::Files(tokenizer)))
 }
