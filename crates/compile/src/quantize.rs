@@ -422,6 +422,18 @@ mod tests {
     }
 
     #[test]
+    fn matrices_of_experts_are_packed_row_by_row() {
+        let values: Vec<f32> = (0..6 * 64).map(|i| ((i * 7919 % 1009) as f32 - 504.0) / 97.0).collect();
+        let [flat, experts] = [&[6, 64][..], &[2, 3, 64]].map(|shape| Tensor::from_slice(&values, shape).unwrap());
+        let scheme = Scheme::from_name("4w", Some(32)).unwrap();
+        for (which, columns) in [(QuantPart::Codes, 8), (QuantPart::Scales, 2), (QuantPart::Biases, 2)] {
+            let [flat, experts] = [&flat, &experts].map(|weight| part(weight, scheme, which, 2).unwrap());
+            assert_eq!((experts.shape(), experts.bytes()), (&[2, 3, columns][..], flat.bytes()));
+        }
+        assert!(swaps_last(&[0, 2, 1], 3) && !swaps_last(&[0, 2, 1], 2) && !swaps_last(&[2, 1, 0], 3));
+    }
+
+    #[test]
     fn parts_are_the_same_for_any_number_of_threads() {
         let values: Vec<f32> = (0..7 * 128).map(|i| ((i * 7919 % 1009) as f32 - 504.0) / 97.0).collect();
         let values = Tensor::from_slice(&values, &[7, 128]).unwrap();
