@@ -271,3 +271,35 @@ impl<'a> Table<'a> {
         self.tables(field, read)?.ok_or_else(|| self.missing(field))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A table of `size` bytes with one field, a string that states `len` bytes and has three.
+    fn string(size: u8, len: u8) -> Result<String, String> {
+        let bytes = [
+            &[12, 0, 0, 0][..],           // where the table is
+            &[6, 0, size, 0, 4, 0, 0, 0], // the vtable: its length, the table's, where the field is
+            &[8, 0, 0, 0, 4, 0, 0, 0],    // the table: the vtable lies 8 bytes before it, the string 4 behind the field
+            &[len, 0, 0, 0, b'a', b'b', b'c'],
+        ]
+        .concat();
+        let flat = Flat::new("test", &bytes, 0);
+        let text = flat.root().and_then(|table| table.need_string(Field { id: 0, name: "text" }).map(str::to_owned));
+        text.map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn fields_lie_in_their_table_and_vectors_in_the_buffer() {
+        assert_eq!(string(8, 3).as_deref(), Ok("abc"));
+        for (size, len, message) in [
+            (7, 3, "byte 8, `text`: field at 4 leaves its table of 7 bytes"),
+            (8, 4, "byte 20, `text`: vector of 4 entries leaves the buffer of 27 bytes"),
+            (16, 3, "byte 12, `root`: table of 16 bytes"),
+        ] {
+            let refusal = string(size, len).unwrap_err();
+            assert!(refusal.contains(message), "{refusal}, expected {message}");
+        }
+    }
+}

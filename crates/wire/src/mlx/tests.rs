@@ -207,6 +207,11 @@ fn refusals_say_where_and_why() {
     check(with_root(|out, row| row.set(g::version, out.string("\u{1b}[2J"))), &["\\u{1b}[2J"]);
     check(with_root(|_, row| row.set(g::num_temp_tensors, u32::MAX)), &["MAX_TENSOR_SLOTS"]);
     check(with_root(|_, row| row.set(g::num_values, u32::MAX)), &["MAX_VALUE_SLOTS"]);
+    for (count, most) in
+        [(g::num_temp_tensors, flambeau_ir::limits::MAX_TENSOR_SLOTS as u32), (g::num_values, flambeau_ir::limits::MAX_VALUE_SLOTS)]
+    {
+        assert!(decode(&with_root(|_, row| row.set(count, most))).is_ok(), "{}", count.name);
+    }
     check(with_root(|_, row| row.set(g::init_chain_idx, -2i32)), &["init_chain_idx", "-2"]);
     let slot = |out: &mut FlatWriter, kind: i8| out.table(Row::default().set(slot_variant::slot_type, kind));
     let list = |out: &mut FlatWriter, item| out.offsets(&[item]);

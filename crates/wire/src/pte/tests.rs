@@ -296,14 +296,18 @@ fn bad_heads_are_refused() {
 
 #[test]
 fn invalid_methods_are_refused_before_a_byte_is_written() {
-    let check = |edit: &dyn Fn(&mut ExecutionPlan), expected: &[&str]| {
+    let written = |edit: &dyn Fn(&mut ExecutionPlan)| {
         let mut plan = busy_plan("forward");
         edit(&mut plan);
         let mut writer = ProgramWriter::new();
         let payloads = plan.delegates.iter().map(|_| Blob::from_bytes(vec![1])).collect();
         writer.method(plan, payloads).unwrap();
         let mut out = Vec::new();
-        let message = writer.write(&mut out).expect_err("must be refused").to_string();
+        (writer.write(&mut out), out)
+    };
+    let check = |edit: &dyn Fn(&mut ExecutionPlan), expected: &[&str]| {
+        let (result, out) = written(edit);
+        let message = result.expect_err("must be refused").to_string();
         assert!(out.is_empty());
         expected.iter().for_each(|part| assert!(message.contains(part), "`{message}` lacks `{part}`"));
     };
@@ -346,10 +350,11 @@ fn invalid_methods_are_refused_before_a_byte_is_written() {
     );
     let place = |memory_id, offset| Some(Allocation { memory_id, offset });
     for (allocation, what) in
-        [(place(0, 0), "arena 0"), (place(2, 0), "arena 2"), (place(1, 1 << 33), "leave"), (place(1, u64::MAX), "leave")]
+        [(place(0, 0), "arena 0"), (place(2, 0), "arena 2"), (place(1, (1 << 33) - 3), "leave"), (place(1, u64::MAX), "leave")]
     {
         check(&|p| tensor(p, 5).allocation = allocation, &["values[5].allocation_info", what]);
     }
+    assert!(written(&|p| tensor(p, 5).allocation = place(1, (1 << 33) - 4)).0.is_ok());
     check(&|p| p.devices[0].buffer = 2, &["non_const_buffer_device[0]"]);
 }
 
