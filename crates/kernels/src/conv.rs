@@ -57,6 +57,9 @@ impl Conv<'_> {
     ///
     /// # Errors
     /// [`Error::Parameter`] if there are none, or the axis has a stride or a dilation below 1.
+    ///
+    /// # Panics
+    /// If there is no axis `i`.
     pub fn outputs(&self, i: usize, input: usize, taps: usize) -> Result<usize, Error> {
         let axis = self.axes[i];
         let least = axis.stride.min(axis.dilation);
