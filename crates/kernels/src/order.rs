@@ -126,7 +126,7 @@ pub fn cumsum<T: Numeric>(
     let lines = Lines::new(x, axis, out.len())?;
     let length = x.shape()[axis];
     if lines.are_rows() && length > 0 {
-        let rows = (4096 / length).next_multiple_of(TOGETHER);
+        let rows = (4096 / length).max(1).next_multiple_of(TOGETHER);
         pool.run_chunks(out, rows * length, |task, out| {
             for (i, out) in out.chunks_mut(TOGETHER * length).enumerate() {
                 let first = task * rows + i * TOGETHER;
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn rows_have_the_running_sums_that_columns_have() {
-        for (count, length) in [(1, 1), (3, 70), (4, 64), (9, 200), (70, 100)] {
+        for (count, length) in [(1, 1), (3, 70), (4, 64), (9, 200), (70, 100), (3, 4097), (5, 9000)] {
             let x: Vec<i32> = (0..(count * length) as i32).map(|i| i * 7919 % 1009 - 400).collect();
             let rows = View::contiguous(&x, &[count, length]).unwrap();
             let transposed: Vec<i32> = (0..count * length).map(|i| x[i % count * length + i / count]).collect();
