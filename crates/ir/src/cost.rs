@@ -69,17 +69,17 @@ impl Cost {
             Cost::Convolution(w, out) => numel(out.0).saturating_mul(numel(w.0) / axis(w, 0).max(1)),
             Cost::Free | Cost::View(_) | Cost::Relayout(_) | Cost::Stream | Cost::Gather | Cost::Update(_) | Cost::Unknown => 0,
         };
-        2 * multiplications as u64
+        2u64.saturating_mul(multiplications as u64)
     }
 
     /// Floating-point operations of a product with one row on the left, of which only the weights need be known; 0 for other nodes.
     pub fn flops_of_one_row(self, contents: &impl Contents) -> u64 {
         let weights = match self {
             Cost::Product(_, w, _) => elements(contents, w.0),
-            Cost::PackedProduct(_, w, bits, _) => elements(contents, w.0) * 32 / bits.max(1) as usize,
+            Cost::PackedProduct(_, w, bits, _) => elements(contents, w.0).saturating_mul(32) / bits.max(1) as usize,
             _ => 0,
         };
-        2 * weights as u64
+        2u64.saturating_mul(weights as u64)
     }
 }
 
@@ -165,6 +165,14 @@ mod tests {
         assert_eq!(sdpa.cost().flops(&shapes), 2 * (2 * 5 * 7 * 8 + 2 * 5 * 7 * 6));
         let conv: Node = node::Conv1D { x, w, out: Out(Tid(2)), stride: 1, padding: 0, dilation: 1, groups: 2 }.into();
         assert_eq!(conv.cost().flops(&Shapes(&[&[1, 9, 4], &[6, 3, 2], &[1, 7, 6]])), 2 * 7 * 6 * 3 * 2);
+    }
+
+    #[test]
+    fn counts_stop_at_the_largest_number() {
+        let [x, w] = [0, 1].map(|t| In(Tid(t)));
+        let addmm: Node = node::Addmm { mat1: x, mat2: w, out: Out(Tid(2)), bias: None, alpha: 1.0, beta: 1.0 }.into();
+        let vast = Shapes(&[&[1 << 31, 1 << 31], &[1 << 31, 1 << 32], &[1 << 31, 1 << 32]]);
+        assert_eq!((addmm.cost().flops(&vast), addmm.cost().flops_of_one_row(&vast)), (u64::MAX, u64::MAX));
     }
 
     #[test]
