@@ -6,12 +6,7 @@ use flambeau::{
     tensor::{DType, Tensor, cast},
 };
 
-/// A tensor with the name that its file gives it.
-#[derive(Clone, Debug)]
-pub(crate) struct NamedTensor {
-    pub(crate) name: Option<String>,
-    pub(crate) tensor: Tensor,
-}
+use crate::tensors::NamedTensor;
 
 /// The arguments of a call: fixed values are filled in, the rest comes from `tensors`, by name if all names fit, else in order.
 pub(crate) fn arguments(specs: &[ValueSpec], tensors: Vec<NamedTensor>) -> Result<Vec<Value>> {

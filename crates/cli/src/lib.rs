@@ -18,7 +18,7 @@ mod npy;
 pub mod op_test_runner;
 mod profile;
 mod progress;
-mod tensors;
+pub mod tensors;
 mod tokenizer;
 
 use std::{ffi::OsString, process::ExitCode};

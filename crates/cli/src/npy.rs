@@ -5,7 +5,7 @@ use std::io::{Cursor, Read, Write};
 use anyhow::{Context, Result, bail};
 use flambeau::tensor::{AlignedBytes, Bytes, DType, Tensor};
 
-use crate::inputs::NamedTensor;
+use crate::tensors::NamedTensor;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 

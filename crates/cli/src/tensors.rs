@@ -6,7 +6,14 @@ use anyhow::{Context, Result};
 use flambeau::tensor::{AlignedBytes, Bytes, DType, Tensor, tensor_list};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 
-use crate::{failure::usage, files, inputs::NamedTensor, npy};
+use crate::{failure::usage, files, npy};
+
+/// A tensor with the name that its file gives it.
+#[derive(Clone, Debug)]
+pub struct NamedTensor {
+    pub name: Option<String>,
+    pub tensor: Tensor,
+}
 
 /// The types that both sides have.
 const TYPES: [(Dtype, DType); 13] = [
@@ -25,10 +32,14 @@ const TYPES: [(Dtype, DType); 13] = [
     (Dtype::BOOL, DType::Bool),
 ];
 
+/// A kind of file that holds tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
+pub enum Format {
+    /// A list without names, as ExecuTorch's op tests have it.
     Bin,
+    /// NumPy's array.
     Npy,
+    /// A zip file of NumPy's arrays.
     Npz,
     Safetensors,
 }
@@ -49,15 +60,21 @@ fn format_of(path: &Path) -> Result<Format> {
 /// Reads all tensors of a file, or of a `.bin` stream on stdin.
 pub(crate) fn read(path: &Path) -> Result<Vec<NamedTensor>> {
     let format = format_of(path)?;
-    let bytes = files::read(path)?;
+    parse(format, &files::read(path)?).with_context(|| path.display().to_string())
+}
+
+/// All tensors of a file's bytes.
+///
+/// # Errors
+/// The bytes are no such file, or a tensor is of a type that Flambeau lacks.
+pub fn parse(format: Format, bytes: &Bytes) -> Result<Vec<NamedTensor>> {
     let unnamed = |tensor| NamedTensor { name: None, tensor };
-    let tensors = match format {
-        Format::Bin => tensor_list::read(&bytes).map(|list| list.into_iter().map(unnamed).collect()).map_err(Into::into),
-        Format::Npy => npy::read(&bytes).map(|tensor| vec![unnamed(tensor)]),
-        Format::Npz => npy::read_archive(&bytes),
-        Format::Safetensors => read_safetensors(&bytes),
-    };
-    tensors.with_context(|| path.display().to_string())
+    match format {
+        Format::Bin => Ok(tensor_list::read(bytes)?.into_iter().map(unnamed).collect()),
+        Format::Npy => Ok(vec![unnamed(npy::read(bytes)?)]),
+        Format::Npz => npy::read_archive(bytes),
+        Format::Safetensors => read_safetensors(bytes),
+    }
 }
 
 fn read_safetensors(bytes: &Bytes) -> Result<Vec<NamedTensor>> {
