@@ -9,9 +9,10 @@ use crate::tensors::NamedTensor;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// Arrays of one archive, and bytes of all of them together.
+/// Arrays of one archive.
 const MAX_ARRAYS: usize = 65_536;
-const MAX_ARCHIVE_BYTES: u64 = 1 << 36;
+/// How many times larger than the archive all its arrays may be. Deflation cannot do more, so that arrays beyond this share their data.
+const MAX_INFLATION_RATIO: u64 = 1032;
 
 /// NumPy's name of each type that it has.
 const TYPES: [(&str, DType); 12] = [
@@ -90,16 +91,17 @@ pub(crate) fn read_archive(file: &Bytes) -> Result<Vec<NamedTensor>> {
     if archive.len() > MAX_ARRAYS {
         bail!("the archive has {} arrays, at most {MAX_ARRAYS} are read", archive.len());
     }
+    let limit = (file.len() as u64).saturating_mul(MAX_INFLATION_RATIO);
     let (mut tensors, mut total) = (Vec::new(), 0u64);
     for i in 0..archive.len() {
         let member = archive.by_index(i)?;
         let name = member.name()?.trim_end_matches(".npy").to_owned();
         total = total.saturating_add(member.size());
-        if total > MAX_ARCHIVE_BYTES {
-            bail!("the archive's arrays take over {MAX_ARCHIVE_BYTES} bytes");
+        if total > limit {
+            bail!("the archive's arrays take over {limit} bytes, more than its {} can hold", file.len());
         }
-        let (mut bytes, limit) = (Vec::new(), member.size());
-        member.take(limit).read_to_end(&mut bytes).with_context(|| format!("array `{}`", name.escape_debug()))?;
+        let (mut bytes, size) = (Vec::new(), member.size());
+        member.take(size).read_to_end(&mut bytes).with_context(|| format!("array `{}`", name.escape_debug()))?;
         let bytes = AlignedBytes::copy_of(&bytes).into_bytes();
         let tensor = read(&bytes).with_context(|| format!("array `{}`", name.escape_debug()))?;
         tensors.push(NamedTensor { name: Some(name), tensor });
@@ -141,6 +143,20 @@ mod tests {
             let archive = read_archive(&Bytes::from(out)).unwrap();
             assert_eq!((archive[0].name.as_deref(), archive[0].tensor.shape()), (Some("a"), tensor.shape()));
         }
+    }
+
+    #[test]
+    fn archives_cannot_hold_more_than_deflation_does() {
+        let (mut out, tensor) = (Vec::new(), Tensor::zeros(DType::U8, &[1_000_003]).unwrap());
+        write_archive(&[("a".into(), tensor)], &mut out).unwrap();
+        let size = (read_archive(&Bytes::from(out.clone())).unwrap()[0].tensor.numel() as u32 + 128).to_le_bytes();
+        for at in 0..out.len() - 4 {
+            if out[at..at + 4] == size {
+                out[at..at + 4].copy_from_slice(&0xffff_fffe_u32.to_le_bytes());
+            }
+        }
+        let error = read_archive(&Bytes::from(out)).unwrap_err().to_string();
+        assert!(error.contains("more than its"), "{error}");
     }
 
     #[test]
