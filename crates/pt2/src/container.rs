@@ -14,7 +14,7 @@ use zip::{
 
 use crate::{
     Error, Limited, MemberFault, Result,
-    limits::{FREE_INFLATION, MAX_INFLATION_RATIO},
+    limits::{FREE_INFLATION, MAX_INFLATION_RATIO, MAX_TOTAL_RATIO},
 };
 
 /// A ZIP file. Cloning is cheap.
@@ -34,6 +34,17 @@ pub(crate) enum Member {
     Deflated { index: usize, len: usize },
 }
 
+/// Refuses members that together are larger than an archive of `len` bytes can hold.
+fn check_total(zip: &ZipArchive<Cursor<Bytes>>, len: usize) -> Result<()> {
+    let mut total = 0u64;
+    for index in 0..zip.len() {
+        let entry = zip.by_index_data(index).map_err(|e| Error::Zip(e.into()))?;
+        total = total.saturating_add(entry.size());
+    }
+    let limit = (len as u64).saturating_mul(MAX_TOTAL_RATIO);
+    if total > limit { Err(Error::limit(Limited::ArchiveBytes, total, limit)) } else { Ok(()) }
+}
+
 impl fmt::Debug for Container {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Container({} members under {:?})", self.zip.len(), self.root)
@@ -45,6 +56,7 @@ impl Container {
         // The archive starts with the file: to look for another start would find that of an archive which is a member.
         let config = Config { archive_offset: ArchiveOffset::Known(0) };
         let zip = ZipArchive::with_config(config, Cursor::new(bytes.clone())).map_err(|e| Error::Zip(e.into()))?;
+        check_total(&zip, bytes.len())?;
         let first = zip.name_for_index(0).and_then(|n| n.ok()).unwrap_or_default();
         let root = first.split_once('/').map_or(String::new(), |(root, _)| format!("{root}/"));
         Ok(Container { bytes, root: root.into(), zip })

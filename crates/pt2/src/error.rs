@@ -107,6 +107,8 @@ pub enum Limited {
     ExpressionBytes,
     /// Operands of a symbolic expression.
     ExpressionOperands,
+    /// Bytes of all members of an archive, once inflated.
+    ArchiveBytes,
     /// Bytes of a member that holds JSON.
     JsonBytes(String),
     /// Bytes of a compressed member, once inflated.
@@ -128,6 +130,7 @@ impl fmt::Display for Limited {
         match self {
             Limited::ExpressionBytes => f.write_str("bytes of a symbolic expression"),
             Limited::ExpressionOperands => f.write_str("operands of a symbolic expression"),
+            Limited::ArchiveBytes => f.write_str("bytes of all members"),
             Limited::JsonBytes(member) => write!(f, "bytes of `{member}`"),
             Limited::InflatedBytes(member) => write!(f, "inflated bytes of member `{member}`"),
             Limited::PickleBytes(member) => write!(f, "bytes of pickle `{member}`"),

@@ -28,6 +28,9 @@ pub const MAX_ATTRIBUTE_BYTES: usize = 4096;
 pub const MAX_INFLATION_RATIO: u64 = 64;
 /// Bytes that any deflated member may inflate to.
 pub const FREE_INFLATION: u64 = 64 << 20;
+/// How many times larger than the archive all members together may be. Deflation cannot do more, so that members beyond this share
+/// their data.
+pub const MAX_TOTAL_RATIO: u64 = 1032;
 /// How many times larger than its storage a repeating view (stride 0) may become, beyond [`FREE_EXPANSION`].
 pub const MAX_EXPANSION_RATIO: usize = 64;
 /// Bytes that any repeating view may be written out to.

@@ -184,6 +184,21 @@ fn folder(members: &[(&str, &str)]) -> Bytes {
 }
 
 #[test]
+fn members_that_share_their_data_are_refused() {
+    const LEN: u32 = 1_000_003;
+    let whole = folder(&[("data/weights/weight_0", &"0".repeat(LEN as usize))]);
+    assert!(Archive::open(whole.clone()).is_ok());
+    let mut larger = whole.to_vec();
+    for at in 0..larger.len() - 4 {
+        if larger[at..at + 4] == LEN.to_le_bytes() {
+            larger[at..at + 4].copy_from_slice(&u32::MAX.saturating_sub(1).to_le_bytes());
+        }
+    }
+    let error = Archive::open(larger.into()).unwrap_err().to_string();
+    assert!(error.contains("bytes of all members"), "{error}");
+}
+
+#[test]
 fn faults_of_the_program_are_named() {
     let check = |json: &str, want: &str| {
         let error = read_all(folder(&[("models/m.json", json)])).unwrap_err().to_string();
