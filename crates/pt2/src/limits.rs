@@ -18,6 +18,8 @@ pub const MAX_EXPR_DEPTH: usize = 64;
 pub const MAX_EXPR_TERMS: usize = 256;
 /// Factors of a symbolic term; beyond, it stays opaque.
 pub const MAX_EXPR_DEGREE: usize = 64;
+/// [Weight](flambeau_tensor::Expr::weight) of a product of symbolic sums; beyond, it stays opaque.
+pub const MAX_EXPR_WEIGHT: usize = 1 << 14;
 /// Bytes of one pickle, without its storages.
 pub const MAX_PICKLE_BYTES: usize = 64 << 20;
 /// Entries of a tensor subclass, and items of one of its attributes.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use flambeau_tensor::{Atom, Expr, Symbol};
 
 use super::{Comparison, ExpressionFault, SymBool};
-use crate::limits::{MAX_EXPR_DEGREE, MAX_EXPR_TERMS};
+use crate::limits::{MAX_EXPR_DEGREE, MAX_EXPR_TERMS, MAX_EXPR_WEIGHT};
 
 /// What a sub-expression is known to be.
 #[derive(Clone, Debug)]
@@ -122,7 +122,9 @@ fn degree(e: &Expr) -> usize {
 
 fn product(a: &Expr, b: &Expr) -> Option<Expr> {
     let small = terms(a).checked_mul(terms(b))? <= MAX_EXPR_TERMS && degree(a) + degree(b) <= MAX_EXPR_DEGREE;
-    small.then(|| a.clone() * b.clone())
+    // Every term of one is in a product with all terms of the other. Nested, that would grow without bound.
+    let is_light = || a.weight() * terms(b) + b.weight() * terms(a) <= MAX_EXPR_WEIGHT;
+    (small && is_light()).then(|| a.clone() * b.clone())
 }
 
 fn sum(a: &Expr, b: &Expr) -> Option<Expr> {

@@ -106,6 +106,8 @@ fn size_is_bounded() {
     assert!(parse_int(&tower).is_ok());
     let halves = (0..30).fold("s0".to_owned(), |t, _| format!("Pow(FloorDiv({t}, 2), 2)"));
     assert!(parse_int(&halves).unwrap().symbols().len() <= 1);
+    let product = |t: &str| (0..8).map(|i| format!("(({t} + s{i})//3 + 1)")).collect::<Vec<_>>().join("*");
+    assert!(parse_int(&product(&product("s9"))).unwrap().weight() < 100_000);
 }
 
 /// Tokens in any order come closer to the parser's insides than random characters do.
