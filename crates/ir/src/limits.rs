@@ -37,6 +37,13 @@ pub const MAX_CHAIN_DEPTH: u64 = 64;
 /// it.
 pub const MAX_VISITED: u64 = 16_000_000;
 
+/// Visits of one pass for each node and list entry that the graph has, beyond [`FREE_VISITS`]. Exporters write a chain for each
+/// branch, so that a pass visits every node once.
+pub const VISITS_PER_ENTRY: u64 = 8;
+
+/// Visits that a pass over any graph may make.
+pub const FREE_VISITS: u64 = 1 << 14;
+
 /// [Weight](flambeau_tensor::Expr::weight) of a symbolic size. What would be heavier is a fresh symbol instead, so that no chain
 /// of nodes can make sizes grow without bound.
 pub const MAX_SIZE_WEIGHT: usize = 128;

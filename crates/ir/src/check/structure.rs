@@ -6,8 +6,8 @@ use super::{Fault, Place, Result, refuse};
 use crate::{
     Graph, MetaDim, Node, Role, Slot, SlotClass, TensorMeta, Tid,
     limits::{
-        MAX_CHAIN_DEPTH, MAX_CHAIN_NODES, MAX_CHAINS, MAX_CREATED_BYTES, MAX_DIM, MAX_LIST, MAX_MAP_ENTRIES, MAX_RANK,
-        MAX_TENSOR_BYTES, MAX_TENSOR_SLOTS, MAX_VALUE_SLOTS, MAX_VISITED,
+        FREE_VISITS, MAX_CHAIN_DEPTH, MAX_CHAIN_NODES, MAX_CHAINS, MAX_CREATED_BYTES, MAX_DIM, MAX_LIST, MAX_MAP_ENTRIES, MAX_RANK,
+        MAX_TENSOR_BYTES, MAX_TENSOR_SLOTS, MAX_VALUE_SLOTS, MAX_VISITED, VISITS_PER_ENTRY,
     },
 };
 
@@ -254,13 +254,16 @@ fn on_cycle(callees: &[Vec<usize>], waiting: &[usize], from: usize) -> usize {
 /// Bounds how deep calls nest and how much a pass over the graph visits when it follows them.
 fn check_nesting(graph: &Graph, callees: &[Vec<usize>]) -> Result<()> {
     let (mut depth, mut visited) = (vec![1u64; callees.len()], vec![0u64; callees.len()]);
+    let mut entries = 0u64;
     for chain in callees_first(callees)? {
         let own: usize = graph.chains[chain].iter().map(Node::entries).sum();
+        entries = entries.saturating_add(own as u64);
         visited[chain] = callees[chain].iter().fold(own as u64, |n, &c| n.saturating_add(visited[c]));
         depth[chain] = callees[chain].iter().map(|&c| depth[c] + 1).max().unwrap_or(1);
     }
+    let visits = MAX_VISITED.min(entries.saturating_mul(VISITS_PER_ENTRY).saturating_add(FREE_VISITS));
     for root in [Some(graph.main), graph.init].into_iter().flatten().map(|c| c as usize) {
-        let bounds = [("nested chains", depth[root], MAX_CHAIN_DEPTH), ("node entries on all paths", visited[root], MAX_VISITED)];
+        let bounds = [("nested chains", depth[root], MAX_CHAIN_DEPTH), ("node entries on all paths", visited[root], visits)];
         if let Some(&(what, found, limit)) = bounds.iter().find(|(_, found, limit)| found > limit) {
             return refuse(Place::Chain(root), Fault::TooMany { what, found, limit });
         }

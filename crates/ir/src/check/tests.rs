@@ -141,8 +141,10 @@ fn chains_form_no_cycle_and_nest_boundedly() {
     let deep = ladder(MAX_CHAIN_DEPTH, &|i| format!("  If cond=v0 then_chain_idx={} else_chain_idx={}\n", i + 1, i + 1));
     assert!(deep.contains("nested chains"), "{deep}");
     let call = |i: u64| format!("  If cond=v0 then_chain_idx={} else_chain_idx={}\n", i + 1, i + 1);
-    let wide = ladder(40, &|i| call(i).repeat(2));
-    assert!(wide.contains("node entries on all paths"), "{wide}");
+    for levels in [16, 22, 40] {
+        let wide = ladder(levels, &|i| call(i).repeat(2));
+        assert!(wide.contains("node entries on all paths"), "{wide}");
+    }
 }
 
 #[test]
