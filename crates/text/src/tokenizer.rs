@@ -1,5 +1,7 @@
 //! Text to token ids and back.
 
+mod patterns;
+
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
@@ -53,6 +55,7 @@ impl Tokenizer {
     /// # Errors
     /// `tokenizer.json` is not a tokenizer, or another file is not a JSON object.
     pub fn from_files(files: &TokenizerFiles<'_>) -> Result<Self> {
+        patterns::check(files.tokenizer).map_err(Error::Tokenizer)?;
         let inner = guarded(|| tokenizers::Tokenizer::from_bytes(files.tokenizer)).map_err(Error::Tokenizer)?;
         let shared = Shared::new(inner)?;
         let mut special = SpecialTokens::from_files(files, |text| shared.inner.token_to_id(text))?;

@@ -99,3 +99,19 @@ fn damaged_files_are_errors() {
         check(&whole[..at]);
     }
 }
+
+#[test]
+fn regular_expressions_are_few_and_short() {
+    let with = |patterns: &[String]| {
+        let split = |regex: &String| serde_json::json!({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false});
+        let mut json: Value = serde_json::from_slice(fixture("byte_level")).unwrap();
+        json["pre_tokenizer"] =
+            serde_json::json!({"type": "Sequence", "pretokenizers": patterns.iter().map(split).collect::<Vec<_>>()});
+        json["model"]["vocab"]["Regex"] = json["model"]["vocab"].as_object().unwrap().len().into();
+        Tokenizer::from_json(json.to_string().as_bytes()).map(|_| ()).map_err(|e| e.to_string())
+    };
+    assert_eq!(with(&vec!["a{2,}".to_owned(); 16]), Ok(()));
+    for patterns in [vec!["a".to_owned(); 17], vec!["a".repeat(5000)]] {
+        assert!(with(&patterns).unwrap_err().contains("at most 16 regular expressions"));
+    }
+}
