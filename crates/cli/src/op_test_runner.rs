@@ -14,10 +14,9 @@ use crate::{
     engine::{EngineArgs, EngineName},
     failure::{self, usage},
     file_kind::FileKind,
-    files,
-    inputs::{self, NamedTensor},
-    kv_cache,
+    files, inputs, kv_cache,
     mlx::{MlxArgs, MlxSelection},
+    tensors::NamedTensor,
 };
 
 const HELP: &str = "\

@@ -2,6 +2,7 @@
 
 mod guard;
 mod json;
+mod meter;
 mod scan;
 
 use std::collections::BTreeMap;
@@ -20,7 +21,7 @@ use guard::Budget;
 /// Largest template source, in bytes.
 const MAX_SOURCE_BYTES: usize = 256 << 10;
 /// Most steps of the template engine in one rendering.
-const MAX_STEPS: u64 = 1 << 20;
+const MAX_STEPS: u64 = 1 << 22;
 
 /// A model's chat template, ready to render. Its source is the Jinja dialect that Hugging Face's `transformers` runs.
 #[derive(Debug, Clone)]
@@ -109,11 +110,9 @@ impl ChatTemplate {
         let context = self.context(chat);
         let budget = Arc::new(Budget::new(json::size(&chat.messages) + json::size(chat.tools.as_deref().unwrap_or_default())));
         let mut template = self.compile().map_err(|e| Error::TemplateSyntax(describe(&e)))?;
-        let longest = guard::install(&mut template.instructions, &mut template.blocks);
+        guard::install(&mut template.instructions, &mut template.blocks);
         let mut env = Environment::new();
-        // Literal text is not paid for when it is emitted, so long literals leave fewer steps.
-        let steps = MAX_STEPS.min(budget.total() / longest.max(1) as u64);
-        env.set_fuel(Some(steps));
+        env.set_fuel(Some(MAX_STEPS));
         guard::environment(&mut env, &budget, chat.now);
         let mut text = String::new();
         let mut output = make_string_output(&mut text);
@@ -122,7 +121,7 @@ impl ChatTemplate {
             Ok(()) => Ok(text),
             Err(e) if budget.exceeded() => Err(Error::TemplateLimit { limit: budget.limit(), fault: Some(describe(&e)) }),
             Err(e) if e.kind() == ErrorKind::OutOfFuel => {
-                Err(Error::TemplateLimit { limit: TemplateLimit::Steps(steps), fault: Some(describe(&e)) })
+                Err(Error::TemplateLimit { limit: TemplateLimit::Steps(MAX_STEPS), fault: Some(describe(&e)) })
             }
             Err(e) => Err(Error::TemplateRender(describe(&e))),
         }

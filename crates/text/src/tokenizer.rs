@@ -55,7 +55,7 @@ impl Tokenizer {
     /// # Errors
     /// `tokenizer.json` is not a tokenizer, or another file is not a JSON object.
     pub fn from_files(files: &TokenizerFiles<'_>) -> Result<Self> {
-        patterns::check(files.tokenizer).map_err(Error::Tokenizer)?;
+        patterns::check(files.tokenizer).map_err(|e| Error::Tokenizer(e.into()))?;
         let inner = guarded(|| tokenizers::Tokenizer::from_bytes(files.tokenizer)).map_err(Error::Tokenizer)?;
         let shared = Shared::new(inner)?;
         let mut special = SpecialTokens::from_files(files, |text| shared.inner.token_to_id(text))?;

@@ -15,16 +15,16 @@ use minijinja::machinery::{Instruction, Instructions};
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Value};
 
-use super::json;
+use super::{json, meter};
 use crate::clock::Clock;
 use crate::error::TemplateLimit;
 
 /// Bytes of text that any template may make in one rendering, counting intermediate results.
-const BASE_BYTES: u64 = 256 << 20;
+const BASE_BYTES: u64 = 16 << 20;
 /// Further bytes for each byte of the conversation.
 const BYTES_PER_INPUT_BYTE: u64 = 256;
 /// Longest text that one operation may make.
-const MAX_VALUE_BYTES: u64 = 64 << 20;
+const MAX_VALUE_BYTES: u64 = 16 << 20;
 /// Most items that an operation on lists may make.
 const MAX_ITEMS: usize = 100_000;
 /// Largest width or precision in a format string.
@@ -48,10 +48,6 @@ impl Budget {
         Self { total, used: AtomicU64::new(0), exceeded: AtomicBool::new(false) }
     }
 
-    pub(super) fn total(&self) -> u64 {
-        self.total
-    }
-
     /// The limits, for messages.
     pub(super) fn limit(&self) -> TemplateLimit {
         TemplateLimit::Values { value: MAX_VALUE_BYTES, items: MAX_ITEMS, total: self.total }
@@ -62,14 +58,21 @@ impl Budget {
     }
 
     /// Pays for `bytes` of text.
-    fn charge(&self, bytes: usize) -> Result<(), Error> {
+    pub(super) fn charge(&self, bytes: usize) -> Result<(), Error> {
         let bytes = bytes as u64;
         let used = self.used.fetch_add(bytes.min(self.total), Ordering::Relaxed).saturating_add(bytes);
-        if bytes > MAX_VALUE_BYTES || used > self.total {
-            self.exceeded.store(true, Ordering::Relaxed);
-            return Err(refuse("the template makes too much text"));
-        }
-        Ok(())
+        if bytes > MAX_VALUE_BYTES || used > self.total { Err(self.refuse("the template makes too much text")) } else { Ok(()) }
+    }
+
+    /// Most items of a value, with those of its items: as many as the conversation may have, and some.
+    pub(super) fn max_items(&self) -> usize {
+        MAX_ITEMS + usize::try_from((self.total - BASE_BYTES) / BYTES_PER_INPUT_BYTE).unwrap_or(usize::MAX - MAX_ITEMS)
+    }
+
+    /// Ends the rendering: it has gone beyond a limit.
+    pub(super) fn refuse(&self, what: &'static str) -> Error {
+        self.exceeded.store(true, Ordering::Relaxed);
+        refuse(what)
     }
 
     /// The value as it would be printed.
@@ -109,20 +112,16 @@ impl std::fmt::Write for Limited<'_> {
     }
 }
 
-/// Replaces the operators that can make text longer. Returns the length of the longest literal text.
-pub(super) fn install<'s>(main: &mut Instructions<'s>, blocks: &mut BTreeMap<&'s str, Instructions<'s>>) -> usize {
-    let mut longest = 0;
+/// Replaces the operators that can make text longer, and has the others paid for.
+pub(super) fn install<'s>(main: &mut Instructions<'s>, blocks: &mut BTreeMap<&'s str, Instructions<'s>>) {
     for code in std::iter::once(main).chain(blocks.values_mut()) {
+        meter::install(code);
         let mut at = 0;
         while let Some(instruction) = code.get_mut(at) {
             let replacement = match instruction {
                 Instruction::Add => "guarded_add",
                 Instruction::Mul => "guarded_mul",
                 Instruction::StringConcat => "guarded_concat",
-                Instruction::EmitRaw(text) => {
-                    longest = longest.max(text.len());
-                    ""
-                }
                 _ => "",
             };
             if !replacement.is_empty() {
@@ -131,7 +130,6 @@ pub(super) fn install<'s>(main: &mut Instructions<'s>, blocks: &mut BTreeMap<&'s
             at += 1;
         }
     }
-    longest
 }
 
 /// Gives the environment the functions of `transformers`, within limits.
@@ -147,6 +145,7 @@ pub(super) fn environment(env: &mut Environment<'_>, budget: &Arc<Budget>, now: 
     }
     operators(env, budget);
     filters(env, budget);
+    meter::environment(env, budget);
     let paid = Arc::clone(budget);
     env.set_unknown_method_callback(move |state, value, method, args| match (value.as_str(), method, args) {
         (Some(text), "replace", [from, to, ..]) => {

@@ -50,6 +50,14 @@ fn templates_run_as_in_python() {
     check(&format!("{{{{ 1{} }}}}", " + 1".repeat(399)), "400");
     check("{{ bos_token is defined }} {{ pad_token is defined }}", "True False");
     check("{{ (messages|length) * 2 * 3 }} {{ ('ab' ~ 1) * messages|length }}", "12 ab1ab1");
+    check(
+        "{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | first }} {{ 1 is lt 2 }} {{ 1 is in [1] }}",
+        "Hi True True",
+    );
+    check(
+        "{{ [3, 1, 2] | sort(reverse=true) }} {{ [1] == [1] }} {{ messages[1:] | length }} {{ dict(a=[1]).a }}",
+        "[3, 2, 1] True 1 [1]",
+    );
     check("{% set x %}in{{ 1 }}{% endset %}{{ x }}{% if 'user' in messages[0].values() %}!{% endif %}", "in1!");
 }
 
@@ -83,6 +91,25 @@ fn hostile_templates_meet_a_limit() {
     let looped = |setup: &str, step: &str| {
         format!("{{% set ns = namespace(x={setup}) %}}{{% for i in range(99) %}}{{% set ns.x = {step} %}}{{% endfor %}}")
     };
+    let nested = |steps: u32, step: &str| {
+        format!("{{% set ns = namespace(x=[1], y=[1]) %}}{{% for i in range({steps}) %}}{step}{{% endfor %}}")
+    };
+    check(&nested(99_999, "{% set ns.x = [ns.x] %}"));
+    check(&nested(99_999, "{% set ns.x = {'a': ns.x} %}"));
+    check(&nested(99_999, "{% set ns.x = namespace(a=ns.x) %}"));
+    check(&(nested(99, "{% set ns.x = [ns.x, ns.x] %}{% set ns.y = [ns.y, ns.y] %}") + "{{ ns.x == ns.y }}"));
+    check("{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}");
+    check("{% set ns = namespace() %}{% set ns.x = [ns] %}{{ ns == [] }}");
+    check(
+        "{% set ns = namespace(x='ab' * 9) %}{% for i in range(22) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{% set l = ns.x | list %}",
+    );
+    check("{% set l = range(99999) | list %}{% for i in range(99999) %}{% set m = l | sort %}{% endfor %}");
+    check("{% set l = range(99999) | list %}{% for i in range(99999) %}{% set m = l == l[1:] %}{% endfor %}");
+    check("{% set l = range(99999) | list %}{% for i in range(99999) %}{% set m = -1 in l %}{% endfor %}");
+    check(
+        "{% set l = range(99999) | list %}{% for i in range(99999) %}{% set m = [l, l] | select('eq', l[1:]) | list %}{% endfor %}",
+    );
+    check("{% set l = range(99999) | list %}{% for i in range(99999) %}{% set m = [l, l] | map('sort') | list %}{% endfor %}");
     check("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}");
     check("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}");
     check(&looped("'ab'", "ns.x ~ ns.x"));

@@ -12,9 +12,9 @@ const MAX_PATTERN_BYTES: usize = 4 << 10;
 ///
 /// # Errors
 /// Which limit the file exceeds, or why it is no JSON.
-pub(super) fn check(file: &[u8]) -> Result<(), String> {
+pub(super) fn check(file: &[u8]) -> serde_json::Result<()> {
     let value = Patterns { found: &mut 0, is_pattern: false };
-    value.deserialize(&mut serde_json::Deserializer::from_slice(file)).map_err(|e| e.to_string())
+    value.deserialize(&mut serde_json::Deserializer::from_slice(file))
 }
 
 /// Walks a value and counts the texts under keys `Regex`, at any depth.

@@ -18,11 +18,7 @@ use flambeau::{
 use serde_json::Value as Json;
 
 use super::checkpoint::CheckpointCase;
-use crate::{
-    files,
-    inputs::{self, NamedTensor},
-    kv_cache,
-};
+use crate::{files, inputs, kv_cache, tensors::NamedTensor};
 
 /// What became of a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
