@@ -30,7 +30,7 @@ pub fn root() -> PathBuf {
 }
 
 /// What holds no source: what git ignores, and git's own.
-const SKIPPED: [&str; 4] = [".git", "target", "models", "__pycache__"];
+const SKIPPED: [&str; 6] = [".git", "target", "models", "__pycache__", "corpus", "artifacts"];
 
 /// Every text file of the repository, in the order of their paths.
 ///

@@ -1,0 +1,20 @@
+//! GGUF files: metadata, tensors, the model's program, its tokenizer.
+
+#![no_main]
+
+use flambeau_tensor::Bytes;
+use flambeau_text::Tokenizer;
+use flambeau_zoo::{Checkpoint, Options, TokenizerSource, build};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(init: flambeau_fuzz::keep_unwinding(), |bytes: &[u8]| {
+    let Ok(checkpoint) = Checkpoint::from_gguf(Bytes::copy_from_slice(bytes)) else { return };
+    if let Ok(model) = build(&checkpoint, &Options::default()) {
+        flambeau_fuzz::read_weights(&model.exported);
+    }
+    if let TokenizerSource::Gguf(vocab) = checkpoint.tokenizer()
+        && let Ok(tokenizer) = Tokenizer::from_gguf(vocab)
+    {
+        flambeau_fuzz::use_tokenizer(&tokenizer);
+    }
+});
