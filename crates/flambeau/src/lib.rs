@@ -329,9 +329,8 @@ let request = Request {
     prompt: tokenizer.encode("the cat sat on", false)?,
     max_new_tokens: 8,
     sampling: SamplingParams { temperature: 0.7, seed: 1, ..SamplingParams::default() },
-    stop: Vec::new(),
-    stop_ids: Vec::new(),
     ignore_eos: true,
+    ..Request::default()
 };
 let (start, cancelled) = (Instant::now(), AtomicBool::new(false));
 let generation = generate(&mut model, &tokenizer, &request, &|| start.elapsed(), &cancelled, &mut |piece| print!("{piece}"))?;

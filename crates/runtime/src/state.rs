@@ -10,6 +10,20 @@ impl Method {
     pub fn cache_len(&self) -> Option<usize> {
         self.delegates.iter().filter_map(|d| cache_len(&d.graph)).min()
     }
+
+    /// Whether all that runs hand on are rows of mutable buffers, at least `count` in each, written at positions that the runs
+    /// compute: then a run at an earlier position finds the rows before it as they were.
+    pub fn keeps_rows(&self, count: usize) -> bool {
+        self.carries_nothing() && self.delegates.iter().all(|d| keeps_rows(&d.graph, count))
+    }
+}
+
+fn keeps_rows(graph: &Checked, count: usize) -> bool {
+    let nodes = || graph.chains.iter().flatten();
+    let rows =
+        |buffer: Tid| nodes().filter_map(|node| written_axis(graph, node)).filter(|(dst, _)| *dst == buffer).map(|(_, n)| n).min();
+    let wraps = nodes().any(|n| matches!(n, Node::ModInt(_)));
+    !wraps && graph.buffers.iter().all(|&buffer| rows(buffer).is_some_and(|rows| rows >= count))
 }
 
 fn cache_len(graph: &Checked) -> Option<usize> {
@@ -17,11 +31,11 @@ fn cache_len(graph: &Checked) -> Option<usize> {
     if nodes().any(|n| matches!(n, Node::ModInt(_))) {
         return None;
     }
-    nodes().filter_map(|node| written_axis(graph, node)).min()
+    nodes().filter_map(|node| written_axis(graph, node)).map(|(_, len)| len).min()
 }
 
-/// Size of the buffer axis that a node writes at computed positions.
-fn written_axis(graph: &Graph, node: &Node) -> Option<usize> {
+/// The buffer that a node writes at computed positions, and the size of the axis along which it does.
+fn written_axis(graph: &Graph, node: &Node) -> Option<(Tid, usize)> {
     let (dst, axis) = match node {
         Node::SliceUpdate(n) if matches!(n.start, Int::Vid(_)) => match n.axis {
             Int::Lit(axis) => (n.dst.0, axis),
@@ -30,7 +44,7 @@ fn written_axis(graph: &Graph, node: &Node) -> Option<usize> {
         Node::IndexCopy(n) => (n.dst.0, i64::from(n.axis)),
         _ => return None,
     };
-    buffer_axis(graph, dst, axis)
+    Some((dst, buffer_axis(graph, dst, axis)?))
 }
 
 fn buffer_axis(graph: &Graph, buffer: Tid, axis: i64) -> Option<usize> {
@@ -69,7 +83,7 @@ mod tests {
 
     #[test]
     fn computed_positions_tell_the_cache_axis() {
-        let len = |g: &Graph| g.chains[0].iter().filter_map(|n| written_axis(g, n)).min();
+        let len = |g: &Graph| g.chains[0].iter().filter_map(|n| written_axis(g, n)).map(|(_, len)| len).min();
         assert_eq!(len(&graph(Int::Vid(Vid(0)))), Some(32));
         assert_eq!(len(&graph(Int::Lit(0))), None);
     }

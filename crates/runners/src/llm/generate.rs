@@ -16,6 +16,8 @@ use crate::{Error, Result};
 pub struct Request {
     /// Token ids of the prompt.
     pub prompt: Vec<u32>,
+    /// Token ids that the caches hold already, as far as repetition penalties count them.
+    pub before: Vec<u32>,
     /// Most tokens to generate; the context may end earlier.
     pub max_new_tokens: usize,
     pub sampling: SamplingParams,
@@ -31,6 +33,7 @@ impl Default for Request {
     fn default() -> Request {
         Request {
             prompt: Vec::new(),
+            before: Vec::new(),
             max_new_tokens: 128,
             sampling: SamplingParams::default(),
             stop: Vec::new(),
@@ -190,7 +193,7 @@ impl<'a> Run<'a> {
             sampler: Sampler::new(request.sampling.clone())?,
             stream: tokenizer.stream(true),
             stops: StopMatcher::new(&request.stop)?,
-            history: request.prompt.clone(),
+            history: [request.before.as_slice(), &request.prompt].concat(),
             ids: Vec::new(),
             text: String::new(),
         })

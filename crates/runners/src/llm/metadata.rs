@@ -18,6 +18,8 @@ pub struct Metadata {
     pub eos: Vec<u32>,
     /// Layers of the cache that the runner has to provide, for programs that keep none themselves.
     pub cache: Vec<KvLayer>,
+    /// Whether the model carries state from token to token that holds the last position only.
+    pub is_recurrent: bool,
 }
 
 impl Metadata {
@@ -38,6 +40,7 @@ impl Metadata {
             bos: program.constant_int("get_bos_id").and_then(id),
             eos,
             cache: cache_layers(program).unwrap_or_default(),
+            is_recurrent: program.constant("use_recurrent_state").is_some_and(|v| matches!(v.first(), Some(Value::Bool(true)))),
         }
     }
 

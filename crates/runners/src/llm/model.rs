@@ -118,6 +118,25 @@ impl LanguageModel {
         self.position = 0;
     }
 
+    /// Whether the sequence can be shortened: positions are inputs, and caches keep a row for each. What lies at or beyond a
+    /// step's positions is then taken not to be read, as attention masks it.
+    pub fn can_go_back(&self) -> bool {
+        let keeps_rows = self.metadata.context.is_some_and(|context| self.method.keeps_rows(context));
+        let is_windowed = self.metadata.cache.iter().any(|layer| layer.window.is_some());
+        self.signature.positions != Positions::None && keeps_rows && !is_windowed && !self.metadata.is_recurrent
+    }
+
+    /// Shortens the sequence to its first `position` tokens, or forgets it if it [cannot](Self::can_go_back) be shortened; returns
+    /// its length. A sequence that is no longer stays as it is.
+    pub fn go_back(&mut self, position: usize) -> usize {
+        self.cancel();
+        if position == 0 || position < self.position && !self.can_go_back() {
+            self.reset();
+        }
+        self.position = self.position.min(position);
+        self.position
+    }
+
     /// Appends up to [`chunk`](Self::chunk) tokens and returns the logits `[V]` of the token after the last one.
     ///
     /// # Errors

@@ -33,6 +33,56 @@ chain 0
   Take x=t0 out=t3 index=t1 axis=0
 "#;
 
+/// Logits are the sum of the rows of all tokens so far, which a cache of 8 positions keeps; up to three tokens a step. Rows beyond the
+/// step's positions are left out, as attention masks them.
+const MASKED: &str = r#"slots constants=1 inputs=2 outputs=1 buffers=1 temps=4 values=3
+main 0
+input t1
+input t2
+output t3
+buffer t4
+name t0 "table"
+name t1 "input_ids"
+name t2 "cache_position"
+meta t0 f32[4,4]
+meta t1 i64[1,1..3]
+meta t2 i64[1..3]
+meta t3 f32[1,4]
+meta t4 f32[8,4]
+chain 0
+  Take x=t2 out=t5 index=0 axis=0
+  ItemInt x=t5 out=v0
+  SymSize a=t1 dim=1 out=v1
+  AddInt a=v0 b=v1 out=v2
+  Take x=t0 out=t6 index=t1 axis=0
+  Reshape x=t6 out=t7 shape=[v1,4]
+  SliceUpdate dst=t4 update=t7 out=t4 axis=0 start=v0 stop=v2
+  Slice x=t4 out=t8 axis=0 start=0 stop=v2
+  Sum x=t8 out=t3 axes=[0] keepdims=true
+"#;
+
+/// The same sum, which is itself the state; one token a step.
+const RUNNING: &str = r#"slots constants=1 inputs=2 outputs=1 buffers=1 temps=2 values=0
+main 0
+input t1
+input t2
+output t3
+buffer t4
+name t0 "table"
+name t1 "input_ids"
+name t2 "cache_position"
+meta t0 f32[4,4]
+meta t1 i64[1,1]
+meta t2 i64[1]
+meta t3 f32[1,4]
+meta t4 f32[1,4]
+chain 0
+  Take x=t0 out=t5 index=t1 axis=0
+  Reshape x=t5 out=t6 shape=[1,4]
+  Add a=t4 b=t6 out=t3
+  SliceUpdate dst=t4 update=t3 out=t4 axis=0 start=0 stop=1
+"#;
+
 /// A table in which `a` leads to `b`, `b` to `c`, and `c` to `after_c`.
 pub(crate) fn cycle(after_c: u32) -> Table {
     let mut table = [[0.0; 4]; 4];
@@ -50,6 +100,16 @@ pub(crate) fn bigrams(table: &Table, context: i64) -> Program {
 /// A model whose next token depends on all tokens so far.
 pub(crate) fn history(table: &Table) -> Program {
     program(&flambeau_testcases::history(WORDS.len()), [(DType::I64, &[1, 1]), (DType::I64, &[1]), (DType::F32, &[1, 4])], table, 8)
+}
+
+/// The same, whose sequence can be shortened.
+pub(crate) fn masked(table: &Table) -> Program {
+    program(MASKED, [(DType::I64, &[1, 3]), (DType::I64, &[3]), (DType::F32, &[1, 4])], table, 8)
+}
+
+/// The same, whose state is that of the last position only.
+pub(crate) fn running(table: &Table) -> Program {
+    program(RUNNING, [(DType::I64, &[1, 1]), (DType::I64, &[1]), (DType::F32, &[1, 4])], table, 8)
 }
 
 /// A program with tokens, positions and logits of the given types and largest shapes.

@@ -1,17 +1,17 @@
 //! What a model keeps between steps and generations.
 
-use std::time::Duration;
+use std::{sync::atomic::AtomicBool, time::Duration};
 
 use flambeau_runners::{
     Error,
-    llm::{FinishReason, LanguageModel, ModelOptions},
+    llm::{FinishReason, LanguageModel, ModelOptions, Session},
 };
 use flambeau_runtime::Program;
 use flambeau_tensor::DType;
 
 use crate::{
     AnyEngine, generate_with, load,
-    model::{Table, bigrams, cycle, history, program},
+    model::{Table, bigrams, cycle, history, masked, program, running, tokenizer},
     request, run,
 };
 
@@ -66,6 +66,51 @@ pub(crate) fn prompts_must_fit_what_is_left_of_the_context(engine: &AnyEngine) {
     let error = generate_with(&mut model, &request(&[0; 3], 1), &mut |_, _| ()).unwrap_err();
     assert!(matches!(error, Error::PromptTooLong { prompt: 5, context: 4 }), "{error}");
     assert_eq!(generate_with(&mut model, &request(&[0; 2], 1), &mut |_, _| ()).unwrap().ids, [1]);
+}
+
+/// Generates two tokens after a prompt, and says how many of the prompt's tokens were computed.
+fn answer(session: &mut Session, prompt: &[u32]) -> usize {
+    let done =
+        session.generate(&tokenizer(), request(prompt, 2), &|| Duration::ZERO, &AtomicBool::new(false), &mut |_| ()).unwrap();
+    assert_eq!(done.ids, continued(&mut Vec::new(), prompt, 2), "after {prompt:?}");
+    let expected: Vec<u32> = prompt.iter().copied().chain(done.ids.iter().copied().take(1)).collect();
+    assert_eq!(session.cached().ids(), expected);
+    done.stats.prompt_tokens
+}
+
+pub(crate) fn sessions_compute_what_is_new(engine: &AnyEngine) {
+    let mut session = Session::new(load(engine, &masked(&TABLE)));
+    assert!(session.model().can_go_back());
+    assert_eq!(answer(&mut session, &[0, 2]), 2);
+    let longer = [session.cached().ids(), &[2, 0]].concat();
+    assert_eq!(answer(&mut session, &longer), 2);
+    assert_eq!(answer(&mut session, &[0, 2, 1]), 1, "a prompt that leaves the last one after two tokens");
+    assert_eq!(answer(&mut session, &[0, 2, 1]), 1, "the same prompt: its last token");
+    assert_eq!(answer(&mut session, &[1]), 1);
+    let too_long = session.generate(&tokenizer(), request(&[1; 9], 2), &|| Duration::ZERO, &AtomicBool::new(false), &mut |_| ());
+    assert!(matches!(too_long, Err(Error::PromptTooLong { prompt: 9, context: 8 })));
+    assert_eq!(answer(&mut session, &[1, 0]), 1);
+}
+
+pub(crate) fn sequences_are_shortened_where_caches_keep_rows(engine: &AnyEngine) {
+    let mut model = load(engine, &masked(&TABLE));
+    model.step(&[0, 1, 2]).unwrap();
+    assert_eq!((model.go_back(5), model.go_back(2), model.position()), (3, 2, 2));
+    assert_eq!(model.step(&[3]).unwrap(), [17.0, 15.0, 10.0, 0.0]);
+    assert_eq!((model.go_back(0), model.room()), (0, Some(8)));
+}
+
+pub(crate) fn sequences_begin_anew_where_state_is_that_of_the_last_token(engine: &AnyEngine) {
+    let mut model = load(engine, &running(&TABLE));
+    assert!(!model.can_go_back());
+    model.step(&[0]).unwrap();
+    model.step(&[1]).unwrap();
+    assert_eq!((model.go_back(2), model.go_back(1)), (2, 0));
+    assert_eq!(model.step(&[2]).unwrap(), TABLE[2]);
+    let mut session = Session::new(model);
+    assert_eq!(answer(&mut session, &[0, 2]), 2);
+    let longer = [session.cached().ids(), &[2, 0]].concat();
+    assert_eq!((answer(&mut session, &longer), answer(&mut session, &[0, 2, 1])), (2, 3));
 }
 
 pub(crate) fn programs_that_are_no_language_models_are_refused(engine: &AnyEngine) {

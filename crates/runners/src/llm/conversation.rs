@@ -1,0 +1,232 @@
+//! A conversation: messages, and how it changes turn by turn. It knows no model, no template and no terminal.
+
+use flambeau_text::message;
+use serde_json::{Value as Json, json};
+
+/// Why messages that came from outside are no conversation.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConversationError {
+    /// Neither a list of messages nor an object that has one.
+    #[error("expected a list of messages, or an object with the list `messages`")]
+    NoList,
+    /// A message is not made of text.
+    #[error("message {at}: {what}")]
+    Message { at: usize, what: &'static str },
+}
+
+/// The model's part of a turn.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// What it says.
+    pub content: String,
+    /// What it thought before, without the markers around it.
+    pub thinking: String,
+    /// Whether somebody stopped it before its end.
+    pub interrupted: bool,
+}
+
+/// Messages in OpenAI's form: objects with `role` and `content`. A system message, if there is one, comes first.
+///
+/// What the model thought stands under `reasoning_content`, where templates look for it; whether a later prompt repeats it is the
+/// template's choice. An answer that was stopped is kept as far as it got, with `interrupted: true`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Conversation {
+    messages: Vec<Json>,
+}
+
+impl Conversation {
+    /// A conversation in which nobody has said anything.
+    pub fn new(system: Option<&str>) -> Conversation {
+        Conversation { messages: system.iter().map(|text| message("system", text)).collect() }
+    }
+
+    /// All messages, oldest first.
+    pub fn messages(&self) -> &[Json] {
+        &self.messages
+    }
+
+    /// Replaces the system message; `None` removes it. What was said stays.
+    pub fn set_system(&mut self, text: Option<&str>) {
+        self.messages.retain(|message| role(message) != "system");
+        self.messages.splice(0..0, text.map(|text| message("system", text)));
+    }
+
+    /// Forgets what was said. The system message stays.
+    pub fn reset(&mut self) {
+        self.messages.retain(|message| role(message) == "system");
+    }
+
+    /// Whether the last message is a user's, which nobody has answered.
+    pub fn awaits_answer(&self) -> bool {
+        self.messages.last().is_some_and(|message| role(message) == "user")
+    }
+
+    /// Adds what the user says.
+    pub fn say(&mut self, text: &str) {
+        self.messages.push(message("user", text));
+    }
+
+    /// Adds the model's answer.
+    pub fn answer(&mut self, answer: &Answer) {
+        let mut added = message("assistant", &answer.content);
+        if !answer.thinking.is_empty() {
+            added["reasoning_content"] = answer.thinking.as_str().into();
+        }
+        if answer.interrupted {
+            added["interrupted"] = true.into();
+        }
+        self.messages.push(added);
+    }
+
+    /// Takes back the user's last message and what follows it; false if there is none.
+    pub fn undo(&mut self) -> bool {
+        self.truncate_to_last_user(0)
+    }
+
+    /// Takes back what follows the user's last message, so that it awaits an answer; false if there is none.
+    pub fn retry(&mut self) -> bool {
+        self.truncate_to_last_user(1)
+    }
+
+    fn truncate_to_last_user(&mut self, kept: usize) -> bool {
+        let last = self.messages.iter().rposition(|message| role(message) == "user");
+        if let Some(last) = last {
+            self.messages.truncate(last + kept);
+        }
+        last.is_some()
+    }
+
+    /// The object `{"messages": [..]}`, as OpenAI's requests have it.
+    pub fn to_json(&self) -> Json {
+        json!({ "messages": self.messages })
+    }
+
+    /// Reads what [`to_json`](Self::to_json) gives, or the bare list. Contents may be text or parts of type `text`.
+    ///
+    /// # Errors
+    /// [`ConversationError`] says which message is not one.
+    pub fn from_json(json: Json) -> Result<Conversation, ConversationError> {
+        let list = match json {
+            Json::Array(list) => list,
+            Json::Object(mut object) => match object.remove("messages") {
+                Some(Json::Array(list)) => list,
+                _ => return Err(ConversationError::NoList),
+            },
+            _ => return Err(ConversationError::NoList),
+        };
+        let checked = |(at, message)| checked(message).map_err(|what| ConversationError::Message { at, what });
+        let messages: Vec<Json> = list.into_iter().enumerate().map(checked).collect::<Result<_, _>>()?;
+        match messages.iter().skip(1).position(|message| role(message) == "system") {
+            Some(at) => Err(ConversationError::Message { at: at + 1, what: "a system message stands at the beginning only" }),
+            None => Ok(Conversation { messages }),
+        }
+    }
+}
+
+fn role(message: &Json) -> &str {
+    message["role"].as_str().unwrap_or_default()
+}
+
+/// A message with its content as one text.
+fn checked(mut message: Json) -> Result<Json, &'static str> {
+    if !["system", "user", "assistant"].contains(&role(&message)) {
+        return Err("expected an object whose `role` is system, user or assistant");
+    }
+    let text = match &message["content"] {
+        Json::String(_) => return Ok(message),
+        Json::Array(parts) => parts.iter().map(|part| (part["type"] == "text").then(|| part["text"].as_str()).flatten()).collect(),
+        _ => None,
+    };
+    let text: String = text.ok_or("its `content` is no text")?;
+    message["content"] = text.into();
+    Ok(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(content: &str) -> Answer {
+        Answer { content: content.into(), ..Answer::default() }
+    }
+
+    fn talk() -> Conversation {
+        let mut talk = Conversation::new(Some("be brief"));
+        for (question, reply) in [("one?", "1"), ("two?", "2")] {
+            talk.say(question);
+            talk.answer(&answer(reply));
+        }
+        talk
+    }
+
+    fn texts(talk: &Conversation) -> Vec<&str> {
+        talk.messages().iter().map(|m| m["content"].as_str().unwrap()).collect()
+    }
+
+    #[test]
+    fn exchanges_are_taken_back_one_by_one() {
+        let mut talk = talk();
+        assert!(talk.undo());
+        assert_eq!(texts(&talk), ["be brief", "one?", "1"]);
+        assert!(talk.undo() && !talk.undo());
+        assert_eq!(texts(&talk), ["be brief"]);
+    }
+
+    #[test]
+    fn a_question_without_answer_is_an_exchange() {
+        let mut talk = talk();
+        talk.say("three?");
+        assert!(talk.awaits_answer() && talk.undo() && !talk.awaits_answer());
+        assert_eq!(texts(&talk), ["be brief", "one?", "1", "two?", "2"]);
+    }
+
+    #[test]
+    fn retrying_drops_the_answer_alone() {
+        let mut talk = talk();
+        assert!(talk.retry() && talk.awaits_answer());
+        assert_eq!(texts(&talk), ["be brief", "one?", "1", "two?"]);
+        assert!(!Conversation::new(Some("system")).retry());
+    }
+
+    #[test]
+    fn the_system_message_survives_a_reset_and_can_change() {
+        let mut talk = talk();
+        talk.set_system(Some("be long"));
+        assert_eq!(texts(&talk), ["be long", "one?", "1", "two?", "2"]);
+        talk.reset();
+        assert_eq!(texts(&talk), ["be long"]);
+        talk.set_system(None);
+        assert_eq!(talk.messages().len(), 0);
+    }
+
+    #[test]
+    fn thoughts_and_interruptions_are_kept_apart_from_the_content() {
+        let mut talk = Conversation::new(None);
+        talk.say("why?");
+        talk.answer(&Answer { content: "Bec".into(), thinking: "hm".into(), interrupted: true });
+        let expected = json!({"role": "assistant", "content": "Bec", "reasoning_content": "hm", "interrupted": true});
+        assert_eq!(talk.messages()[1], expected);
+    }
+
+    #[test]
+    fn what_is_saved_is_what_is_loaded() {
+        let talk = talk();
+        assert_eq!(Conversation::from_json(talk.to_json()).unwrap(), talk);
+        let list = talk.to_json()["messages"].clone();
+        assert_eq!(Conversation::from_json(list).unwrap(), talk);
+        let parts = json!([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]);
+        assert_eq!(texts(&Conversation::from_json(parts).unwrap()), ["ab"]);
+    }
+
+    #[test]
+    fn other_json_is_refused_with_its_place() {
+        let error = |json| Conversation::from_json(json).unwrap_err().to_string();
+        assert!(error(json!("x")).contains("list of messages") && error(json!({"m": []})).contains("list of messages"));
+        let first = json!({"role": "user", "content": "a"});
+        assert!(error(json!([first, {"role": "tool", "content": "a"}])).starts_with("message 1: expected an object whose `role`"));
+        let image = json!({"role": "user", "content": [{"type": "image_url"}]});
+        assert!(error(json!([image])).starts_with("message 0: its `content`"));
+        assert!(error(json!([first, {"role": "system", "content": "a"}])).starts_with("message 1: a system message"));
+    }
+}

@@ -1,0 +1,85 @@
+//! Which tokens of a prompt the caches hold already.
+
+/// The tokens in a model's caches, oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CachedTokens {
+    ids: Vec<u32>,
+}
+
+/// How a prompt gets into the caches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refill {
+    /// Tokens at the beginning that stay.
+    pub keep: usize,
+    /// The prompt's further tokens, at least one unless the prompt is empty: the last one's logits are wanted.
+    pub feed: Vec<u32>,
+}
+
+impl CachedTokens {
+    /// The tokens, oldest first.
+    pub fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+
+    /// What to keep and what to feed for a prompt. Caches that cannot go back keep all that they hold or nothing.
+    pub fn refill(&self, prompt: &[u32], can_go_back: bool) -> Refill {
+        let common = self.ids.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+        let keep = common.min(prompt.len().saturating_sub(1));
+        let keep = if can_go_back || keep == self.ids.len() { keep } else { 0 };
+        Refill { keep, feed: prompt[keep..].to_vec() }
+    }
+
+    /// Notes that the caches now hold the first `count` of `tokens`.
+    pub fn set(&mut self, tokens: impl IntoIterator<Item = u32>, count: usize) {
+        self.ids = tokens.into_iter().take(count).collect();
+    }
+
+    /// Notes that the caches are empty.
+    pub fn clear(&mut self) {
+        self.ids.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cached(ids: &[u32]) -> CachedTokens {
+        CachedTokens { ids: ids.to_vec() }
+    }
+
+    fn check(held: &[u32], prompt: &[u32], keep: usize, keep_forward_only: usize) {
+        for (can_go_back, keep) in [(true, keep), (false, keep_forward_only)] {
+            let refill = cached(held).refill(prompt, can_go_back);
+            assert_eq!(refill, Refill { keep, feed: prompt[keep..].to_vec() }, "{held:?} then {prompt:?}, {can_go_back}");
+        }
+    }
+
+    #[test]
+    fn only_new_tokens_are_fed() {
+        check(&[], &[1, 2], 0, 0);
+        check(&[1, 2], &[1, 2, 3, 4], 2, 2);
+    }
+
+    #[test]
+    fn text_that_changed_is_fed_again_from_there() {
+        check(&[1, 2, 9, 9], &[1, 2, 3, 4], 2, 0);
+        check(&[9, 2], &[1, 2], 0, 0);
+    }
+
+    #[test]
+    fn the_last_token_is_always_fed() {
+        check(&[1, 2, 3], &[1, 2, 3], 2, 0);
+        check(&[1, 2, 3], &[1, 2], 1, 0);
+        check(&[1], &[], 0, 0);
+    }
+
+    #[test]
+    fn tokens_that_did_not_reach_the_caches_do_not_count() {
+        let mut tokens = cached(&[1]);
+        tokens.set([1, 2, 3, 4], 3);
+        assert_eq!(tokens.ids(), [1, 2, 3]);
+        tokens.clear();
+        assert_eq!(tokens.ids(), [] as [u32; 0]);
+    }
+}
