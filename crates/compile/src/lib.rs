@@ -128,6 +128,18 @@ impl Output<'_> {
     /// # Errors
     /// [`Error::Write`], and [`Error::Weight`] for a weight that cannot be read.
     pub fn write(&self, out: &mut dyn Write) -> Result<u64, Error> {
+        Ok(self.writer()?.write(out)?)
+    }
+
+    /// Bytes of weights, payloads and attachments, which make up nearly all of the file. No weight is read.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn data_size(&self) -> Result<u64, Error> {
+        Ok(self.writer()?.data_size())
+    }
+
+    fn writer(&self) -> Result<ProgramWriter<'_>, Error> {
         let mut writer = ProgramWriter::new();
         for (compiled, weights) in &self.methods {
             compiled.add_to(&mut writer, weights)?;
@@ -138,7 +150,7 @@ impl Output<'_> {
         for (key, data) in &self.attachments {
             writer.named(key, flambeau_wire::Blob::from_bytes(data.clone()))?;
         }
-        Ok(writer.write(out)?)
+        Ok(writer)
     }
 
     /// The checked graph of each delegate, in the order in which they are written.

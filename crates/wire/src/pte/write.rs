@@ -137,6 +137,12 @@ impl<'a> ProgramWriter<'a> {
         data.into_iter().map(add).collect()
     }
 
+    /// Bytes of all data that was added so far, each blob counted once.
+    pub fn data_size(&self) -> u64 {
+        let stores = [&self.constants, &self.initial, &self.payloads, &self.named];
+        stores.into_iter().flat_map(|store| store.blobs()).map(Blob::len).sum()
+    }
+
     /// Writes the file and returns its length. `out` need not seek; wrap a file in a buffer.
     ///
     /// # Errors
