@@ -1,6 +1,7 @@
 //! The subcommands.
 
 pub(crate) mod bench;
+pub(crate) mod chat;
 pub(crate) mod compile;
 pub(crate) mod completions;
 pub(crate) mod conformance;

@@ -60,7 +60,7 @@ pub(crate) fn text(error: &anyhow::Error) -> String {
 }
 
 /// Whether the reader of stdout has gone, which is no failure.
-fn is_closed_pipe(error: &anyhow::Error) -> bool {
+pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe))
 }
 

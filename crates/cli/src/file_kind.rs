@@ -44,6 +44,11 @@ impl FileKind {
         }
     }
 
+    /// Tells the kind of a file; `None` also if there is none.
+    pub(crate) fn of_file(path: &Path) -> Option<FileKind> {
+        FileKind::of(&begins(path).ok()?)
+    }
+
     fn advice(self, path: &Path) -> String {
         let path = path.display();
         match self {

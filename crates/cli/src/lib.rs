@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod cache;
 mod commands;
 mod count;
 mod engine;
@@ -12,12 +13,15 @@ mod hub;
 mod inputs;
 mod interrupt;
 mod kv_cache;
+mod language_model;
 mod memory;
 mod mlx;
+mod model;
 mod npy;
 pub mod op_test_runner;
 mod profile;
 mod progress;
+mod sampling;
 pub mod tensors;
 mod tokenizer;
 
@@ -25,7 +29,7 @@ use std::{ffi::OsString, process::ExitCode};
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::commands::{bench, compile, completions, conformance, doctor, export, generate, inspect, man, pull, run};
+use crate::commands::{bench, chat, compile, completions, conformance, doctor, export, generate, inspect, man, pull, run};
 
 /// Compile, run and inspect ExecuTorch programs whose work is delegated to MLX.
 ///
@@ -43,6 +47,7 @@ enum Command {
     Export(export::Args),
     Run(run::Args),
     Inspect(inspect::Args),
+    Chat(chat::Args),
     Generate(generate::Args),
     Bench(bench::Args),
     Conformance(conformance::Args),
@@ -67,6 +72,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Export(args) => export::run(args),
         Command::Run(args) => run::run(args),
         Command::Inspect(args) => inspect::run(args),
+        Command::Chat(args) => chat::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Conformance(args) => conformance::run(args),

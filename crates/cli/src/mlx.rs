@@ -2,8 +2,10 @@
 
 use std::{env, path::PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use flambeau::mlx::{Device, MlxEngine, Options, Search, Shim};
+
+use crate::cache;
 
 /// Flags that choose an installed MLX and a device of it.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -76,7 +78,7 @@ impl MlxArgs {
 
     /// The shim for what the search finds.
     pub(crate) fn shim(&self) -> Result<Shim> {
-        Ok(Shim { install: self.search().find()?, cache: cache()?, compiler: variable("CXX") })
+        Ok(Shim { install: self.search().find()?, cache: cache::folder("mlx")?, compiler: variable("CXX") })
     }
 
     /// The engine; the first use of an installed MLX compiles the shim, which takes some seconds.
@@ -96,10 +98,4 @@ impl MlxArgs {
         };
         Ok(MlxEngine::load(&shim.build()?, &options)?)
     }
-}
-
-/// The folder that keeps compiled shims.
-fn cache() -> Result<PathBuf> {
-    let home = variable("XDG_CACHE_HOME").or_else(|| Some(env::home_dir()?.join(".cache")));
-    Ok(home.context("there is no home folder for the cache; set XDG_CACHE_HOME")?.join("flambeau").join("mlx"))
 }

@@ -8,7 +8,7 @@ use flambeau::{
     pt2::{Archive, Exported},
 };
 
-use crate::{engine::EngineArgs, failure::usage, file_kind::FileKind, files, memory};
+use crate::{engine::EngineArgs, failure::usage, file_kind::FileKind, files, memory, progress};
 
 /// Compile .pt2 files of torch.export into a .pte file
 #[derive(Debug, clap::Args)]
@@ -54,7 +54,7 @@ pub(crate) struct Args {
 /// How float weights are quantized.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct QuantizeArgs {
-    /// Quantize weights of linear layers: 2w, 3w, 4w, 5w, 6w, 8w, nvfp4, mxfp4 or mxfp8
+    /// Quantize weights of linear layers: 2w, 3w, 4w, 5w, 6w, 8w, nvfp4, mxfp4, mxfp8 or none
     #[arg(long, value_name = "SCHEME")]
     qlinear: Option<String>,
 
@@ -70,13 +70,29 @@ pub(crate) struct QuantizeArgs {
 impl QuantizeArgs {
     pub(crate) fn options(&self) -> Result<Options> {
         let scheme = |name: &Option<String>| {
-            name.as_deref().map(|name| Scheme::from_name(name, self.group_size)).transpose().map_err(|e| usage(e.to_string()))
+            let name = name.as_deref().filter(|&name| name != "none");
+            name.map(|name| Scheme::from_name(name, self.group_size)).transpose().map_err(|e| usage(e.to_string()))
         };
         let options = Options { linear: scheme(&self.qlinear)?, embedding: scheme(&self.qembedding)?, ..Options::default() };
         if self.group_size.is_some() && options.linear.is_none() && options.embedding.is_none() {
             return Err(usage("--group-size needs --qlinear or --qembedding"));
         }
         Ok(options)
+    }
+
+    /// Linear layers in 4 bits, embeddings in 8.
+    pub(crate) fn four_bits() -> QuantizeArgs {
+        QuantizeArgs { qlinear: Some("4w".into()), qembedding: Some("8w".into()), group_size: None }
+    }
+
+    /// A flag that was given.
+    pub(crate) fn given(&self) -> Option<&'static str> {
+        let flags = [
+            (self.qlinear.is_some(), "--qlinear"),
+            (self.qembedding.is_some(), "--qembedding"),
+            (self.group_size.is_some(), "--group-size"),
+        ];
+        flags.into_iter().find_map(|(given, flag)| given.then_some(flag))
     }
 }
 
@@ -108,9 +124,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// Writes a program, and tells its size and how long it took.
+/// Writes a program with a progress bar, and tells its size and how long it took.
 pub(crate) fn write_program(output: &Output<'_>, path: &std::path::Path, start: Instant) -> Result<()> {
-    let size = files::write(path, |out| Ok(output.write(out)?))?;
+    let bar = progress::bytes(output.data_size()?);
+    let size = files::write(path, |out| Ok(output.write(&mut bar.wrap_write(out))?))?;
+    bar.finish_and_clear();
     let peak = memory::peak().map(|peak| format!(", peak memory {}", memory::human(peak))).unwrap_or_default();
     eprintln!("wrote {} ({}) in {:.1} s{peak}", path.display(), memory::human(size), start.elapsed().as_secs_f64());
     Ok(())

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use flambeau::{
     compile::{self, Output},
     engine::Engine,
-    tensor::{Bytes, DType},
+    tensor::DType,
     text::Tokenizer,
     wire::pte::EValue,
     zoo::{self, Checkpoint, Logits, MethodConstant, Model, TokenizerSource},
@@ -94,7 +94,8 @@ pub(crate) fn compiled<'m>(model: &'m Model, options: &compile::Options, engine:
     Ok(output)
 }
 
-fn dtype(name: &str) -> Result<DType> {
+/// The type of that name.
+pub(crate) fn dtype(name: &str) -> Result<DType> {
     match name {
         "f32" | "fp32" | "float32" => Ok(DType::F32),
         "f16" | "fp16" | "float16" => Ok(DType::F16),
@@ -117,26 +118,32 @@ pub(crate) fn open(model: &str) -> Result<Checkpoint> {
         Err(_) => Err(anyhow::anyhow!("there is no file or folder {model}, and it is no model name, which is ORG/NAME")),
     };
     let found = if path.exists() { None } else { Some(cached()?) };
-    let path = found.as_deref().unwrap_or(path);
+    open_path(found.as_deref().unwrap_or(path))
+}
+
+/// Opens a folder or a GGUF file.
+pub(crate) fn open_path(path: &Path) -> Result<Checkpoint> {
     let place = || path.display().to_string();
     if path.is_dir() {
-        return Checkpoint::from_folder(folder_files(path)?).with_context(place);
+        let read = |(name, path): (String, PathBuf)| Ok((name, files::read(&path)?));
+        let files = folder_paths(path)?.into_iter().map(read).collect::<Result<_>>()?;
+        return Checkpoint::from_folder(files).with_context(place);
     }
     FileKind::Gguf.expect(path, || Checkpoint::from_gguf(files::read(path)?).with_context(place))
 }
 
-/// The files of a model folder that a checkpoint may consist of, mapped.
-fn folder_files(folder: &Path) -> Result<Vec<(String, Bytes)>> {
+/// The files of a model folder that a checkpoint may consist of, by name.
+pub(crate) fn folder_paths(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
     let mut list = Vec::new();
     for entry in std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
         let path = entry?.path();
         let Some(name) = path.file_name().and_then(|n| n.to_str()).map(str::to_owned) else { continue };
         let wanted = path.extension().and_then(|e| e.to_str()).is_some_and(|e| ["json", "safetensors", "jinja"].contains(&e));
         if wanted && path.is_file() {
-            list.push((name, files::read(&path)?));
+            list.push((name, path));
         }
     }
-    list.sort_by(|a, b| a.0.cmp(&b.0));
+    list.sort();
     Ok(list)
 }
 
@@ -150,7 +157,7 @@ fn values(value: &MethodConstant) -> Vec<EValue> {
 }
 
 /// Stores the tokenizer under the names of the files that it comes from, or would come from.
-fn attach_tokenizer(output: &mut Output<'_>, tokenizer: &TokenizerSource) -> Result<()> {
+pub(crate) fn attach_tokenizer(output: &mut Output<'_>, tokenizer: &TokenizerSource) -> Result<()> {
     match tokenizer {
         TokenizerSource::Files(list) => {
             for (name, bytes) in list.iter().filter(|(name, _)| TEXT_FILES.contains(&name.as_str())) {

@@ -2,7 +2,6 @@
 
 use std::{
     io::{Read, Write},
-    path::PathBuf,
     process::ExitCode,
     sync::atomic::{AtomicBool, Ordering},
     time::{Instant, SystemTime, UNIX_EPOCH},
@@ -10,19 +9,19 @@ use std::{
 
 use anyhow::{Context, Result};
 use flambeau::{
-    runners::llm::{self, FinishReason, Generation, LanguageModel, ModelOptions, Request, Stats},
-    text::{ChatInput, Clock, SamplingParams, message},
+    runners::llm::{self, FinishReason, Generation, LanguageModel, Request, Stats},
+    text::{ChatInput, Clock, message},
 };
 use serde_json::json;
 
 use crate::{
-    count::positive,
-    engine::EngineArgs,
-    failure::{INTERRUPTED, usage},
-    file_kind::ProgramArgs,
-    files, interrupt, memory,
+    failure::INTERRUPTED,
+    files, interrupt,
+    language_model::{LanguageModelArgs, Loaded},
+    memory,
     profile::ProfileArgs,
-    tokenizer::{self, TextModel},
+    sampling::SamplingArgs,
+    tokenizer::TextModel,
 };
 
 /// Generate text with a language model
@@ -30,7 +29,7 @@ use crate::{
 #[command(after_help = "Example:\n  flambeau generate smollm2.pte -p 'What is the capital of France?' -n 50")]
 pub(crate) struct Args {
     #[command(flatten)]
-    program: ProgramArgs,
+    model: LanguageModelArgs,
 
     /// Text to continue or to answer; `-` reads stdin
     #[arg(short, long, value_name = "TEXT")]
@@ -48,41 +47,12 @@ pub(crate) struct Args {
     #[arg(long)]
     think: bool,
 
-    /// tokenizer.json or the folder that holds it; by default the program's own, or the one beside it
-    #[arg(long, value_name = "PATH", alias = "tokenizer-path")]
-    tokenizer: Option<PathBuf>,
-
-    /// Method that computes logits
-    #[arg(long, value_name = "NAME", alias = "method-name")]
-    method: Option<String>,
-
     /// Most tokens to generate
     #[arg(short = 'n', long, value_name = "N", default_value_t = 256, alias = "max-tokens")]
     max_new_tokens: usize,
 
-    /// Sampling temperature; 0 is greedy decoding
-    #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true, alias = "temp")]
-    temperature: f32,
-
-    /// Sample from the K most likely tokens; 0 means all
-    #[arg(long, value_name = "K", default_value_t = 0)]
-    top_k: usize,
-
-    /// Nucleus sampling: sample from the most likely tokens whose probabilities sum up to P
-    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
-    top_p: f32,
-
-    /// Drop tokens less likely than P times the most likely one
-    #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
-    min_p: f32,
-
-    /// Repetition penalty on tokens that occurred already; 1 is none
-    #[arg(long, value_name = "R", default_value_t = 1.0, allow_negative_numbers = true)]
-    repeat_penalty: f32,
-
-    /// Seed for sampling; without it each run differs
-    #[arg(long, value_name = "N")]
-    seed: Option<u64>,
+    #[command(flatten)]
+    sampling: SamplingArgs,
 
     /// Stop string: text that ends generation; repeat it for more
     #[arg(long, value_name = "TEXT")]
@@ -91,17 +61,6 @@ pub(crate) struct Args {
     /// Do not stop at an end-of-sequence token
     #[arg(long)]
     ignore_eos: bool,
-
-    /// Most prompt tokens that one prefill step takes
-    #[arg(long, value_name = "N", value_parser = positive)]
-    prefill_chunk: Option<usize>,
-
-    /// Positions of the KV cache, for programs that keep none themselves
-    #[arg(short = 'c', long, value_name = "N", value_parser = positive, alias = "kv-max-capacity")]
-    ctx_size: Option<usize>,
-
-    #[command(flatten)]
-    engine: EngineArgs,
 
     #[command(flatten)]
     profile: ProfileArgs,
@@ -116,15 +75,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let sampling = sampling(args);
-    sampling.validate().map_err(|e| usage(e.to_string()))?;
+    let sampling = args.sampling.params()?;
     args.profile.check_writable()?;
-    let program = args.program.open()?;
-    let text = tokenizer::find(&program, &args.program.program, args.tokenizer.as_deref())?;
+    let Loaded { mut model, text, engine } = args.model.load(args.profile.is_wanted())?;
     let prompt = encode(args, &text)?;
-    let options = ModelOptions { method: args.method.clone(), chunk: args.prefill_chunk, context: args.ctx_size };
-    let engine = args.engine.engine(args.profile.is_wanted())?;
-    let mut model = LanguageModel::load(&program, &engine, &options)?;
     let request = Request {
         prompt,
         max_new_tokens: args.max_new_tokens,
@@ -132,6 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         stop: args.stop.clone(),
         stop_ids: model.metadata().eos.clone(),
         ignore_eos: args.ignore_eos,
+        ..Request::default()
     };
     let cancelled = interrupt::flag()?;
     let generation = stream(args, &mut model, &text, &request, &cancelled)?;
@@ -143,19 +98,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     args.profile.report(model.method(), &*engine)?;
     Ok(if generation.finish == FinishReason::Cancelled { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
-}
-
-fn sampling(args: &Args) -> SamplingParams {
-    let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
-    SamplingParams {
-        temperature: args.temperature,
-        top_k: args.top_k,
-        top_p: args.top_p,
-        min_p: args.min_p,
-        repetition_penalty: args.repeat_penalty,
-        seed: args.seed.unwrap_or_else(clock),
-        ..SamplingParams::default()
-    }
 }
 
 /// Token ids of the prompt, as a conversation if the model has a template for one.
@@ -174,16 +116,21 @@ fn encode(args: &Args, text: &TextModel) -> Result<Vec<u32>> {
         }
         return Ok(text.tokenizer.encode(&prompt, true)?);
     };
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
     let mut chat = ChatInput {
         messages: args.system.iter().map(|system| message("system", system)).collect(),
         add_generation_prompt: true,
-        now: Some(Clock { unix_seconds: seconds, utc_offset: 0 }),
+        now: Some(now()),
         ..ChatInput::default()
     };
     chat.messages.push(message("user", &prompt));
     chat.extra.insert("enable_thinking".into(), args.think.into());
     Ok(text.tokenizer.encode(&template.render(&chat)?, false)?)
+}
+
+/// What templates that print the date are told.
+pub(crate) fn now() -> Clock {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
+    Clock { unix_seconds: seconds, utc_offset: 0 }
 }
 
 fn stream(
@@ -219,7 +166,7 @@ fn per_second(rate: Option<f64>) -> String {
     rate.map_or_else(|| "–".into(), |rate| format!("{rate:.1} tokens/s"))
 }
 
-fn print_stats(stats: &Stats) {
+pub(crate) fn print_stats(stats: &Stats) {
     eprintln!("prompt: {} tokens, {}", stats.prompt_tokens, per_second(stats.prefill_rate()));
     eprintln!("generation: {} tokens, {}", stats.generated_tokens, per_second(stats.decode_rate()));
     if let Some(time) = stats.first_token {

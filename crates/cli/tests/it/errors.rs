@@ -49,12 +49,21 @@ fn damaged_and_foreign_programs_are_named() {
 
 #[test]
 fn files_of_another_kind_are_told_apart_with_what_serves() {
-    for command in [&["run", "-i", "x.bin"][..], &["generate", "-p", "x"], &["bench"]] {
+    for command in [&["run", "-i", "x.bin"][..], &["bench"]] {
         let on = |file| [command, &[file]].concat();
         check(&on("archive.pt2"), 1, &["archive.pt2 is a torch.export archive", "hint: ", "flambeau compile archive.pt2"]);
         check(&on("model.gguf"), 1, &["model.gguf is a GGUF file", "flambeau export model.gguf"]);
         check(&on("empty.pte"), 1, &["empty.pte is empty"]);
         check(&on("."), 1, &["cannot read .", "directory"]);
+    }
+    for command in [&["generate", "-p", "x"][..], &["chat"]] {
+        let on = |file| [command, &[file]].concat();
+        check(&on("archive.pt2"), 1, &["archive.pt2 is a torch.export archive", "hint: ", "flambeau compile archive.pt2"]);
+        check(&on("empty.pte"), 1, &["empty.pte is empty"]);
+        check(&on("model.gguf"), 1, &["model.gguf"]);
+        check(&on("."), 1, &["config.json"]);
+        check(&on("none.pte"), 1, &["none.pte"]);
+        check(&on("nowhere"), 1, &["no file or folder nowhere", "ORG/NAME"]);
     }
     check(&["run", "add.pte", "--data", "add.pte"], 1, &["add.pte is an ExecuTorch program, expected an ExecuTorch data file"]);
     check(&["compile", "add.pte", "-o", "b.pte"], 1, &["add.pte is an ExecuTorch program", "it is compiled"]);
@@ -114,6 +123,8 @@ fn wrong_usage_exits_with_2() {
     check(&["run", "add.pte", "--engine", "mlx", "--device", "tpu"], "expected cpu, gpu or gpu:N");
     check(&["run", "add.pte", "--kv-cache", "1,2"], "capacity,layers,kv_heads,head_dim");
     check(&["generate", "add.pte", "-p", "x", "--temperature", "-1"], "temperature");
+    check(&["generate", "add.pte", "-p", "x", "--qlinear", "4w"], "--qlinear is for checkpoints");
+    check(&["chat", "add.pte", "--max-seq-len", "4"], "--max-seq-len is for checkpoints");
     check(&["bench", "add.pte", "-p", "0", "-n", "0"], "nothing is left to measure");
     check(&["export", "folder", "-o", "a.pte", "--max-seq-len", "0"], "--max-seq-len");
     check(&["conformance", "cases", "--jobs", "0"], "--jobs");
@@ -121,7 +132,9 @@ fn wrong_usage_exits_with_2() {
 
 #[test]
 fn generate_says_what_it_lacks() {
-    check(&["generate", "add.pte", "-p", "hello"], 1, &["no tokenizer", "hint: ", "--tokenizer"]);
+    for command in [&["generate", "-p", "hello"][..], &["chat"]] {
+        check(&[command, &["add.pte"]].concat(), 1, &["no tokenizer", "hint: ", "--tokenizer"]);
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The binaries as people run them, on programs that the tests write.
 
+mod chat;
 mod errors;
 mod program;
 mod pull;
@@ -29,6 +30,7 @@ fn finished(output: Output) -> Finished {
 fn command(folder: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_flambeau"));
     command.args(args).current_dir(folder).stdin(Stdio::null()).env("HF_HOME", folder.join("no-hub")).env_remove("HF_HUB_CACHE");
+    command.env("XDG_CACHE_HOME", folder.join("cache")).env("XDG_STATE_HOME", folder.join("state"));
     command.env_remove("HF_TOKEN").env_remove("HF_HUB_OFFLINE").env_remove("TRANSFORMERS_OFFLINE");
     command
 }

@@ -1,0 +1,161 @@
+//! `flambeau chat`: a conversation with a language model.
+
+mod entry;
+mod input;
+mod screen;
+mod talk;
+
+use std::{
+    path::Path,
+    process::ExitCode,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use anyhow::{Context, Result};
+use flambeau::runners::llm::Conversation;
+
+use self::{
+    entry::{Command, Entry},
+    input::{Input, Line},
+    talk::Talk,
+};
+use crate::{
+    failure::{self, INTERRUPTED},
+    files, interrupt,
+    language_model::LanguageModelArgs,
+    sampling::SamplingArgs,
+};
+
+/// Talk with a language model
+///
+/// A line is a message. A line that ends in a backslash goes on in the next one, and text between """ and """ may have any number of
+/// lines. `/help` lists commands. Ctrl-C stops an answer, which is kept as far as it got; at the prompt it clears the line, and a
+/// second time it leaves, as Ctrl-D does. Without a terminal, messages come from stdin and answers go to stdout.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  flambeau chat HuggingFaceTB/SmolLM2-135M-Instruct\n  flambeau chat model-Q4_1.gguf --system 'Be brief.'\n  \
+    printf 'Hello\\nAnd again\\n' | flambeau chat model.pte"
+)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    model: LanguageModelArgs,
+
+    /// System message of the conversation
+    #[arg(long, value_name = "TEXT", alias = "system-prompt")]
+    system: Option<String>,
+
+    /// Let the model think before it answers, where its template has that choice
+    #[arg(long)]
+    think: bool,
+
+    /// Most tokens of an answer; by default as many as the context holds
+    #[arg(short = 'n', long, value_name = "N", alias = "max-tokens")]
+    max_new_tokens: Option<usize>,
+
+    #[command(flatten)]
+    sampling: SamplingArgs,
+
+    /// Stop string: text that ends an answer; repeat it for more
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
+
+    /// Print tokens a second after each answer
+    #[arg(long)]
+    stats: bool,
+}
+
+const HELP: &str = "\
+/reset          begin anew, with the same system message
+/undo           take back your last message and its answer
+/retry          answer your last message again
+/system TEXT    set the system message; without TEXT remove it
+/save FILE      write the conversation as JSON, in OpenAI's form
+/load FILE      continue a conversation that was written so
+/help, /exit";
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let sampling = args.sampling.params()?;
+    let mut talk = Talk::new(args, args.model.load(false)?, sampling)?;
+    let cancelled = interrupt::flag()?;
+    let mut input = Input::new()?;
+    if input.is_terminal() {
+        eprintln!("{}: {}. /help lists commands, Ctrl-D leaves.", args.model.name(), talk.describe_context());
+    }
+    let (mut failed, mut interrupts) = (false, 0);
+    loop {
+        let line = input.read()?;
+        if !input.is_terminal() && cancelled.load(Ordering::Relaxed) {
+            return Ok(ExitCode::from(INTERRUPTED));
+        }
+        let text = match line {
+            Line::End => break,
+            Line::Interrupted if interrupts > 0 => break,
+            Line::Interrupted => {
+                interrupts += 1;
+                eprintln!("(Ctrl-C once more or Ctrl-D leaves)");
+                continue;
+            }
+            Line::Text(text) => text,
+        };
+        interrupts = 0;
+        match respond(&mut talk, &text, &cancelled) {
+            Ok(Next::Leave) => break,
+            Ok(Next::Listen) => {}
+            Err(error) if failure::is_closed_pipe(&error) => return Err(error),
+            Err(error) => {
+                failure::report(&error);
+                failed = true;
+            }
+        }
+        if !input.is_terminal() && cancelled.load(Ordering::Relaxed) {
+            return Ok(ExitCode::from(INTERRUPTED));
+        }
+        cancelled.store(false, Ordering::Relaxed);
+    }
+    Ok(ExitCode::from(u8::from(failed && !input.is_terminal())))
+}
+
+/// What comes after an entry.
+enum Next {
+    Listen,
+    Leave,
+}
+
+fn respond(talk: &mut Talk<'_>, text: &str, cancelled: &AtomicBool) -> Result<Next> {
+    match entry::parse(text)? {
+        Entry::Nothing => {}
+        Entry::Message(text) => talk.say(&text, cancelled)?,
+        Entry::Command(Command::Exit) => return Ok(Next::Leave),
+        Entry::Command(Command::Help) => eprintln!("{HELP}"),
+        Entry::Command(Command::Reset) => talk.conversation.reset(),
+        Entry::Command(Command::Undo) => {
+            if !talk.conversation.undo() {
+                anyhow::bail!("there is no message to take back");
+            }
+        }
+        Entry::Command(Command::Retry) => {
+            if !talk.conversation.retry() {
+                anyhow::bail!("there is no message to answer");
+            }
+            talk.answer(cancelled)?;
+        }
+        Entry::Command(Command::System(text)) => talk.conversation.set_system(text.as_deref()),
+        Entry::Command(Command::Save(path)) => {
+            let json = talk.conversation.to_json();
+            files::write(&path, |out| Ok(writeln!(out, "{json:#}")?))?;
+            eprintln!("(saved {} messages to {})", talk.conversation.messages().len(), path.display());
+        }
+        Entry::Command(Command::Load(path)) => {
+            talk.conversation = load(&path)?;
+            let unanswered = if talk.conversation.awaits_answer() { "; /retry answers the last one" } else { "" };
+            eprintln!("(loaded {} messages from {}{unanswered})", talk.conversation.messages().len(), path.display());
+        }
+    }
+    Ok(Next::Listen)
+}
+
+fn load(path: &Path) -> Result<Conversation> {
+    let place = || path.display().to_string();
+    let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    Conversation::from_json(serde_json::from_slice(&text).with_context(place)?).with_context(place)
+}

@@ -1,0 +1,69 @@
+//! How an answer is shown while it comes.
+
+use std::{
+    env,
+    io::{self, IsTerminal, Write},
+};
+
+use flambeau::runners::llm::{Answer, Part};
+
+/// An answer as far as it came. Thoughts are dim on a terminal; elsewhere they go to stderr, so that stdout has answers alone.
+pub(super) struct Screen {
+    answer: Answer,
+    /// What stands before and after thoughts; `None` if they go to stderr.
+    around: Option<(&'static str, &'static str)>,
+    last: Option<Part>,
+    failed: Option<io::Error>,
+}
+
+impl Screen {
+    pub(super) fn new() -> Screen {
+        let has_colour = env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let around = if has_colour { ("\x1b[2m", "\x1b[0m") } else { ("[thinking]\n", "\n[answer]") };
+        Screen { answer: Answer::default(), around: io::stdout().is_terminal().then_some(around), last: None, failed: None }
+    }
+
+    /// Shows a stretch of text; false once stdout takes no more.
+    pub(super) fn show(&mut self, part: Part, text: &str) -> bool {
+        match part {
+            Part::Thinking => self.answer.thinking.push_str(text),
+            Part::Answer => self.answer.content.push_str(text),
+        }
+        if self.failed.is_none() {
+            self.failed = self.write(part, text).err();
+        }
+        self.failed.is_none()
+    }
+
+    fn write(&mut self, part: Part, text: &str) -> io::Result<()> {
+        let changed = self.last.replace(part) != Some(part);
+        let mut out = io::stdout().lock();
+        match (part, self.around) {
+            (Part::Thinking, None) => eprint!("{text}"),
+            (Part::Thinking, Some((before, _))) if changed => write!(out, "{before}{text}")?,
+            (Part::Answer, Some((_, after))) if changed && !self.answer.thinking.is_empty() => write!(out, "{after}\n{text}")?,
+            _ => out.write_all(text.as_bytes())?,
+        }
+        out.flush()
+    }
+
+    /// Ends the last line and gives the answer.
+    pub(super) fn end(mut self) -> io::Result<Answer> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        let mut out = io::stdout().lock();
+        if self.last == Some(Part::Thinking) {
+            match self.around {
+                Some((_, after)) => write!(out, "{after}")?,
+                None => eprintln!(),
+            }
+        }
+        if !self.answer.content.ends_with('\n') {
+            writeln!(out)?;
+        }
+        out.flush()?;
+        self.answer.thinking.truncate(self.answer.thinking.trim_end().len());
+        Ok(self.answer)
+    }
+}

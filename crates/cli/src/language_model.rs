@@ -1,0 +1,66 @@
+//! From a name on the command line to a language model that is ready to run.
+
+use std::{path::PathBuf, sync::Arc};
+
+use anyhow::Result;
+use flambeau::{
+    engine::Engine,
+    runners::llm::{LanguageModel, ModelOptions},
+};
+
+use crate::{
+    count::positive,
+    engine::EngineArgs,
+    model::ModelArgs,
+    tokenizer::{self, TextModel},
+};
+
+/// A model and how it is loaded.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct LanguageModelArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+
+    /// tokenizer.json or the folder that holds it; by default the program's own, or the one beside it
+    #[arg(long, value_name = "PATH", alias = "tokenizer-path")]
+    tokenizer: Option<PathBuf>,
+
+    /// Method that computes logits
+    #[arg(long, value_name = "NAME", alias = "method-name")]
+    method: Option<String>,
+
+    /// Most prompt tokens that one prefill step takes
+    #[arg(long, value_name = "N", value_parser = positive)]
+    prefill_chunk: Option<usize>,
+
+    /// Positions of the KV cache, for programs that keep none themselves
+    #[arg(short = 'c', long, value_name = "N", value_parser = positive, alias = "kv-max-capacity")]
+    ctx_size: Option<usize>,
+
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+/// A model with its tokenizer, on its engine.
+pub(crate) struct Loaded {
+    pub(crate) model: LanguageModel,
+    pub(crate) text: TextModel,
+    pub(crate) engine: Arc<dyn Engine>,
+}
+
+impl LanguageModelArgs {
+    /// The model as the user calls it.
+    pub(crate) fn name(&self) -> &str {
+        self.model.name()
+    }
+
+    /// Loads the model; a checkpoint is exported first unless the cache has its program. With `profile` the engine measures.
+    pub(crate) fn load(&self, profile: bool) -> Result<Loaded> {
+        let (program, path) = self.model.open(self.engine.threads)?;
+        let text = tokenizer::find(&program, &path, self.tokenizer.as_deref())?;
+        let options = ModelOptions { method: self.method.clone(), chunk: self.prefill_chunk, context: self.ctx_size };
+        let engine = self.engine.engine(profile)?;
+        let model = LanguageModel::load(&program, &engine, &options)?;
+        Ok(Loaded { model, text, engine })
+    }
+}

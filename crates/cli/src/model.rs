@@ -1,0 +1,156 @@
+//! A model on the command line: a program, or a checkpoint, which becomes a program in the cache at its first use.
+
+mod checkpoint;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use anyhow::{Context, Result, bail};
+use flambeau::{compile, runtime::Program, zoo};
+
+use crate::{
+    cache,
+    commands::{
+        compile::{QuantizeArgs, write_program},
+        export,
+    },
+    count::positive,
+    failure::usage,
+    file_kind::FileKind,
+    hub::{Hub, ModelName},
+};
+
+/// A model by its file, folder or name.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ModelArgs {
+    /// Program (.pte), model folder, GGUF file, or ORG/NAME on the Hugging Face hub; what is no program is exported once, into the cache
+    #[arg(value_name = "MODEL")]
+    model: String,
+
+    /// Weights that lie outside of the program
+    #[arg(long, value_name = "FILE.ptd")]
+    data: Option<PathBuf>,
+
+    /// Type of activations and caches of an exported checkpoint: f32, f16 or bf16
+    #[arg(help_heading = "Export", long, value_name = "TYPE")]
+    dtype: Option<String>,
+
+    /// Maximum sequence length of an exported checkpoint: positions that the KV caches hold
+    #[arg(help_heading = "Export", long, value_name = "N", value_parser = positive, alias = "max-ctx-len", alias = "max-seq-length")]
+    max_seq_len: Option<usize>,
+
+    #[command(flatten)]
+    quantize: QuantizeArgs,
+
+    /// Folder that keeps exported programs; by default flambeau/models in the user's cache folder
+    #[arg(help_heading = "Export", long, value_name = "DIR")]
+    cache_dir: Option<PathBuf>,
+}
+
+impl ModelArgs {
+    /// The model as the user calls it.
+    pub(crate) fn name(&self) -> &str {
+        &self.model
+    }
+
+    /// Opens the program with its weights, and says where it lies.
+    pub(crate) fn open(&self, threads: Option<usize>) -> Result<(Program, PathBuf)> {
+        let path = match self.checkpoint()? {
+            Some(checkpoint) => self.exported(&checkpoint, threads)?,
+            None => {
+                self.check_unused()?;
+                PathBuf::from(&self.model)
+            }
+        };
+        let program = FileKind::Program.expect(&path, || Ok(Program::open(&path)?))?;
+        let program = match &self.data {
+            Some(data) => FileKind::Data.expect(data, || Ok(program.with_data(data)?))?,
+            None => program,
+        };
+        Ok((program, path))
+    }
+
+    /// The folder or GGUF file to export; `None` for what is a program, or nothing.
+    fn checkpoint(&self) -> Result<Option<PathBuf>> {
+        let path = Path::new(&self.model);
+        if path.is_dir() || FileKind::of_file(path) == Some(FileKind::Gguf) {
+            return Ok(Some(path.to_owned()));
+        }
+        let is_file_name = path.extension().is_some_and(|e| ["pte", "gguf", "pt2", "ptd"].iter().any(|known| e == *known));
+        if path.exists() || is_file_name {
+            return Ok(None);
+        }
+        match ModelName::parse(&self.model) {
+            Ok(name) => Ok(Some(fetched(&name)?)),
+            Err(_) => bail!("there is no file or folder {}, and it is no model name, which is ORG/NAME", self.model),
+        }
+    }
+
+    fn check_unused(&self) -> Result<()> {
+        let given = [(self.dtype.is_some(), "--dtype"), (self.max_seq_len.is_some(), "--max-seq-len")];
+        let given = given.into_iter().find_map(|(given, flag)| given.then_some(flag));
+        match given.or(self.quantize.given()) {
+            Some(flag) => Err(usage(format!("{flag} is for checkpoints; {} is a program, where it is decided", self.model))),
+            None => Ok(()),
+        }
+    }
+
+    /// The checkpoint's program in the cache, made if it is not there.
+    fn exported(&self, checkpoint: &Path, threads: Option<usize>) -> Result<PathBuf> {
+        let (quantize, how) = self.quantization(checkpoint)?;
+        let options = zoo::Options {
+            dtype: self.dtype.as_deref().map(export::dtype).transpose()?,
+            max_seq_len: self.max_seq_len,
+            ..zoo::Options::default()
+        };
+        let folder = self.cache_dir.clone().map_or_else(|| cache::folder("models"), Ok)?;
+        let settings = format!("{options:?} {:?} {:?}", quantize.linear, quantize.embedding);
+        let key = checkpoint::Key::new(checkpoint, &settings)?;
+        let target = folder.join(key.file_name());
+        if target.is_file() {
+            return Ok(target);
+        }
+        let start = Instant::now();
+        eprintln!("exporting {} once, {how}, to {}", checkpoint.display(), target.display());
+        let model = zoo::build(&export::open_path(checkpoint)?, &options)?;
+        let engine = flambeau::engines(threads, false).get("cpu")?;
+        let mut output = export::compiled(&model, &compile::Options { require_full: true, threads, ..quantize }, &*engine)?;
+        export::attach_tokenizer(&mut output, &model.tokenizer)?;
+        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        write_program(&output, &target, start)?;
+        key.remove_superseded(&folder);
+        Ok(target)
+    }
+
+    /// How weights are quantized, also in words. Checkpoints of floats get 4 bits, and embeddings 8, unless the user says otherwise.
+    fn quantization(&self, checkpoint: &Path) -> Result<(compile::Options, &'static str)> {
+        if self.quantize.given().is_some() {
+            return Ok((self.quantize.options()?, "quantized as asked"));
+        }
+        if checkpoint::is_quantized(checkpoint)? {
+            return Ok((compile::Options::default(), "with the bits that it has"));
+        }
+        Ok((QuantizeArgs::four_bits().options()?, "weights in 4 bits, embeddings in 8 (--qlinear none keeps floats)"))
+    }
+}
+
+/// The folder of a model of the hub, downloaded unless it is in Hugging Face's cache or in ours.
+fn fetched(name: &ModelName) -> Result<PathBuf> {
+    let hub = Hub::from_environment();
+    if let Some(folder) = hub.cached(name)? {
+        return Ok(folder);
+    }
+    let revision = name.revision.replace('/', "--");
+    let folder = cache::folder("checkpoints")?.join(format!("{}--{}@{revision}", name.organisation, name.model));
+    let whole = folder.join(".complete");
+    if !whole.is_file() {
+        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        eprintln!("fetching {}/{} once, to {}", name.organisation, name.model, folder.display());
+        hub.download(name, &folder, &[])?;
+        fs::write(&whole, "").with_context(|| format!("cannot write {}", whole.display()))?;
+    }
+    Ok(folder)
+}

@@ -1,0 +1,128 @@
+//! What tells one checkpoint from another, and whether its weights are quantized.
+
+use std::{
+    env, fs,
+    io::Read,
+    path::{Path, PathBuf},
+    time::UNIX_EPOCH,
+};
+
+use anyhow::{Context, Result};
+use flambeau::zoo::gguf::{Gguf, TensorType};
+use serde_json::Value as Json;
+use sha2::{Digest, Sha256};
+
+use crate::{commands::export, files};
+
+/// Characters of a digest in a file name.
+const DIGITS: usize = 16;
+
+/// The name of a checkpoint's program in the cache.
+pub(super) struct Key {
+    /// The checkpoint's name, where it lies and how it is exported.
+    place: String,
+    /// Its files' sizes and times, and the build of this program.
+    state: String,
+}
+
+impl Key {
+    pub(super) fn new(checkpoint: &Path, settings: &str) -> Result<Key> {
+        let real = checkpoint.canonicalize().with_context(|| format!("cannot read {}", checkpoint.display()))?;
+        let stem = if real.is_dir() { real.file_name() } else { real.file_stem() };
+        let name = stem.map(|name| name.to_string_lossy().replace(|c: char| !c.is_ascii_alphanumeric() && c != '.', "-"));
+        let place = digest(&[real.as_os_str().as_encoded_bytes(), settings.as_bytes()]);
+        let mut facts = vec![env!("CARGO_PKG_VERSION").to_owned()];
+        // Builds of one version may write different programs.
+        let build = env::current_exe().ok();
+        for path in paths(&real)?.into_iter().chain(build) {
+            let data = fs::metadata(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            let time = data.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+            facts.push(format!("{} {} {}", path.display(), data.len(), time.as_nanos()));
+        }
+        let facts: Vec<&[u8]> = facts.iter().map(String::as_bytes).collect();
+        Ok(Key { place: format!("{}-{place}", name.unwrap_or_default()), state: digest(&facts) })
+    }
+
+    pub(super) fn file_name(&self) -> String {
+        format!("{}-{}.pte", self.place, self.state)
+    }
+
+    /// Removes programs of what the checkpoint was before. One that cannot be removed costs nothing but its room.
+    pub(super) fn remove_superseded(&self, folder: &Path) {
+        let is_older = |name: &str| {
+            let state = name.strip_prefix(&self.place).and_then(|rest| rest.strip_prefix('-')?.strip_suffix(".pte"));
+            state.is_some_and(|state| state.len() == DIGITS && state != self.state)
+        };
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            if entry.file_name().to_str().is_some_and(is_older) {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+}
+
+/// The files of a checkpoint.
+fn paths(checkpoint: &Path) -> Result<Vec<PathBuf>> {
+    if !checkpoint.is_dir() {
+        return Ok(vec![checkpoint.to_owned()]);
+    }
+    Ok(export::folder_paths(checkpoint)?.into_iter().map(|(_, path)| path).collect())
+}
+
+fn digest(parts: &[&[u8]]) -> String {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    let text: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    text[..DIGITS].to_owned()
+}
+
+/// Whether any weight has fewer bits than a float, by the folder's config or the file's types.
+pub(super) fn is_quantized(checkpoint: &Path) -> Result<bool> {
+    if checkpoint.is_dir() {
+        let mut text = String::new();
+        let config = checkpoint.join("config.json");
+        let place = || format!("cannot read {}", config.display());
+        fs::File::open(&config).with_context(place)?.read_to_string(&mut text).with_context(place)?;
+        let config: Json = serde_json::from_str(&text).with_context(|| format!("{} is no JSON", config.display()))?;
+        let states = |config: &Json| ["quantization", "quantization_config"].iter().any(|key| config[*key].is_object());
+        return Ok(states(&config) || states(&config["text_config"]));
+    }
+    let file = Gguf::parse(files::read(checkpoint)?).with_context(|| checkpoint.display().to_string())?;
+    Ok(file.tensors.values().any(|tensor| !matches!(tensor.kind, TensorType::Plain(_))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_tell_files_and_settings_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a b.gguf");
+        let key = |settings| Key::new(&file, settings).unwrap();
+        fs::write(&file, "1").unwrap();
+        let first = key("x");
+        assert_eq!(first.file_name(), key("x").file_name());
+        assert!(first.file_name().starts_with("a-b-") && first.place != key("y").place);
+        fs::write(&file, "12").unwrap();
+        let second = key("x");
+        assert_eq!(first.place, second.place);
+        assert_ne!(first.state, second.state);
+    }
+
+    #[test]
+    fn only_older_programs_of_the_same_checkpoint_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let key = Key { place: "m-1".into(), state: "0123456789abcdef".into() };
+        let older = "m-1-fedcba9876543210.pte";
+        let others = [key.file_name(), "m-10-fedcba9876543210.pte".into(), "m-1-fed.pte".into()];
+        for name in others.iter().map(String::as_str).chain([older]) {
+            fs::write(dir.path().join(name), "").unwrap();
+        }
+        key.remove_superseded(dir.path());
+        assert!(!dir.path().join(older).exists() && others.iter().all(|name| dir.path().join(name).exists()));
+    }
+}

@@ -1,0 +1,156 @@
+//! Conversations over a pipe, on a tiny model of sixteen words, whose context holds 64 tokens.
+
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use serde_json::{Value as Json, json};
+
+use crate::{Finished, command, finished, flambeau};
+
+/// The model's folder.
+const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../flambeau/examples/data/tiny-llama");
+
+/// Talks with a model: the lines go to stdin.
+fn talk(folder: &Path, model: &str, flags: &[&str], lines: &[&str]) -> Finished {
+    let mut child = command(folder, &[&["chat", model, "-n", "4"], flags].concat())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    // A program that ends before it has read everything is what some tests expect.
+    let _ = input.write_all(lines.iter().map(|line| format!("{line}\n")).collect::<String>().as_bytes());
+    drop(input);
+    finished(child.wait_with_output().unwrap())
+}
+
+/// The answers to lines that all are messages or commands that succeed.
+fn answers(folder: &Path, lines: &[&str]) -> Vec<String> {
+    let done = talk(folder, TINY, &[], lines);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    done.stdout.lines().map(str::to_owned).collect()
+}
+
+fn generated(folder: &Path, prompt: &str) -> String {
+    let done = flambeau(folder, &["generate", TINY, "-p", prompt, "-n", "4", "-q"]);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    done.stdout.trim_end().to_owned()
+}
+
+fn programs(folder: &Path) -> Vec<PathBuf> {
+    let list = std::fs::read_dir(folder.join("cache/flambeau/models")).unwrap();
+    list.map(|entry| entry.unwrap().path()).collect()
+}
+
+fn messages(path: &Path) -> Vec<Json> {
+    let saved: Json = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    saved["messages"].as_array().unwrap().clone()
+}
+
+#[test]
+fn a_checkpoint_is_exported_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = talk(dir.path(), TINY, &[], &["the cat"]);
+    assert!(first.code == 0 && first.stderr.contains("exporting ") && first.stderr.contains("4 bits"), "{}", first.stderr);
+    let [program] = &programs(dir.path())[..] else { panic!("one program") };
+    assert!(first.stderr.contains(program.to_str().unwrap()), "{}", first.stderr);
+    let second = talk(dir.path(), TINY, &[], &["the cat"]);
+    assert_eq!((second.stdout, second.stderr.as_str()), (first.stdout.clone(), ""));
+    let direct = talk(dir.path(), program.to_str().unwrap(), &[], &["the cat"]);
+    assert_eq!((direct.stdout, direct.stderr.as_str()), (first.stdout, ""));
+    let floats = talk(dir.path(), TINY, &["--qlinear", "none", "--cache-dir", "other"], &["the cat"]);
+    assert!(floats.stderr.contains("as asked") && dir.path().join("other").read_dir().unwrap().count() == 1, "{}", floats.stderr);
+    assert_eq!(programs(dir.path()).len(), 1);
+}
+
+#[test]
+fn a_changed_checkpoint_is_exported_again_and_the_old_program_goes() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = dir.path().join("model");
+    std::fs::create_dir(&model).unwrap();
+    for entry in std::fs::read_dir(TINY).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), model.join(entry.file_name())).unwrap();
+    }
+    talk(dir.path(), "model", &[], &["the cat"]);
+    let before = programs(dir.path());
+    let config = std::fs::read_to_string(model.join("config.json")).unwrap();
+    std::fs::write(model.join("config.json"), config.replace("64,\n", "64 ,\n")).unwrap();
+    assert!(talk(dir.path(), "model", &[], &["the cat"]).stderr.contains("exporting model once"));
+    let after = programs(dir.path());
+    assert!(before.len() == 1 && after.len() == 1 && before != after);
+}
+
+#[test]
+fn answers_are_those_of_generate() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = generated(dir.path(), "where is the cat ?");
+    // What the template makes of three messages is one message of these words.
+    let second = generated(dir.path(), &format!("where is the cat ? assistant : {first} user : a dog"));
+    assert_eq!(answers(dir.path(), &["where is the cat ?", "a dog"]), [first, second]);
+}
+
+#[test]
+fn what_is_taken_back_leaves_no_trace() {
+    let dir = tempfile::tempdir().unwrap();
+    let plain = answers(dir.path(), &["the cat", "a dog"]);
+    assert_eq!(plain.len(), 2);
+    let undone = answers(dir.path(), &["the cat", "on the mat ?", "/undo", "a dog", "/retry"]);
+    assert_eq!((&undone[0], &undone[2], &undone[3]), (&plain[0], &plain[1], &plain[1]));
+    let reset = answers(dir.path(), &["the cat", "a dog", "/reset", "the cat", "a dog"]);
+    assert_eq!(reset, [plain.clone(), plain].concat());
+}
+
+#[test]
+fn conversations_are_saved_and_continued() {
+    let dir = tempfile::tempdir().unwrap();
+    let plain = answers(dir.path(), &["/system sat", "the cat", "/save talk.json", "a dog"]);
+    let saved = messages(&dir.path().join("talk.json"));
+    let expected = [("system", "sat"), ("user", "the cat"), ("assistant", &plain[0])];
+    assert_eq!(saved, expected.map(|(role, content)| json!({"role": role, "content": content})));
+    assert_eq!(answers(dir.path(), &["where ?", "/load talk.json", "a dog"])[1], plain[1]);
+    std::fs::write(dir.path().join("bad.json"), r#"[{"role": "cat"}]"#).unwrap();
+    let bad = talk(dir.path(), TINY, &[], &["/load bad.json", "/load none.json"]);
+    assert_eq!(bad.code, 1);
+    assert!(bad.stderr.contains("bad.json: message 0") && bad.stderr.contains("cannot read none.json"), "{}", bad.stderr);
+}
+
+#[test]
+fn messages_may_have_several_lines() {
+    let dir = tempfile::tempdir().unwrap();
+    answers(dir.path(), &["the cat \\", "sat", "\"\"\"", "/undo", "", "a dog", "\"\"\"", "/save talk.json"]);
+    let said: Vec<Json> = messages(&dir.path().join("talk.json")).into_iter().filter(|m| m["role"] == "user").collect();
+    assert_eq!(said, ["the cat \nsat", "/undo\n\na dog"].map(|text| json!({"role": "user", "content": text})));
+}
+
+#[test]
+fn commands_that_do_not_exist_change_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let plain = answers(dir.path(), &["the cat"]);
+    let done = talk(dir.path(), TINY, &[], &["/frob", "/undo", "", "the cat", "/exit", "a dog"]);
+    assert_eq!((done.code, done.stdout.trim_end()), (1, plain[0].as_str()), "{}", done.stderr);
+    assert!(done.stderr.contains("there is no command /frob; there are /help") && done.stderr.contains("no message to take back"));
+}
+
+#[test]
+fn a_full_context_says_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let long = "the cat sat on the mat ".repeat(4);
+    let done = talk(dir.path(), TINY, &[], &[&long, &long, &long, "/reset", "the cat"]);
+    assert_eq!(done.code, 1);
+    assert!(done.stderr.contains("the model's context holds 64") && done.stderr.contains("/undo takes back"), "{}", done.stderr);
+    assert_eq!(done.stdout.lines().last(), answers(dir.path(), &["the cat"]).last().map(String::as_str));
+}
+
+#[test]
+fn statistics_are_printed_on_demand() {
+    let dir = tempfile::tempdir().unwrap();
+    let done = talk(dir.path(), TINY, &["--stats"], &["the cat", "a dog"]);
+    let prompts: Vec<&str> = done.stderr.lines().filter_map(|line| line.strip_prefix("prompt: ")?.split(' ').next()).collect();
+    // `user : the cat assistant :`; then the last word of the answer, which no step took, and `user : a dog assistant :`.
+    assert_eq!(prompts, ["6", "7"], "{}", done.stderr);
+}
