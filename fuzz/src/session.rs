@@ -1,6 +1,6 @@
 //! Which graphs are run, and with what.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use fastrand::Rng;
 use flambeau_ir::{
@@ -17,7 +17,7 @@ const MOST_WORK: u64 = 1 << 24;
 const MOST_ELEMENTS: usize = 1 << 20;
 
 /// Constants that are zero, by name.
-pub struct Zeros(HashMap<String, usize>);
+pub struct Zeros(BTreeMap<String, usize>);
 
 impl Zeros {
     /// Those that the graph names.
@@ -92,7 +92,7 @@ fn cost(node: &Node) -> Cost {
 }
 
 /// The largest shapes that the tensors of a node can have.
-struct Largest(HashMap<Tid, (DType, Vec<usize>)>);
+struct Largest(BTreeMap<Tid, (DType, Vec<usize>)>);
 
 impl Largest {
     fn of(node: &Node, before: &Env) -> Largest {
