@@ -131,15 +131,11 @@ impl Output<'_> {
         Ok(self.writer()?.write(out)?)
     }
 
-    /// Bytes of weights, payloads and attachments, which make up nearly all of the file. No weight is read.
+    /// What [`write`](Self::write) writes, for those who want to know its [size](ProgramWriter::data_size) first. No weight is read.
     ///
     /// # Errors
-    /// As [`write`](Self::write).
-    pub fn data_size(&self) -> Result<u64, Error> {
-        Ok(self.writer()?.data_size())
-    }
-
-    fn writer(&self) -> Result<ProgramWriter<'_>, Error> {
+    /// [`Error::Write`].
+    pub fn writer(&self) -> Result<ProgramWriter<'_>, Error> {
         let mut writer = ProgramWriter::new();
         for (compiled, weights) in &self.methods {
             compiled.add_to(&mut writer, weights)?;

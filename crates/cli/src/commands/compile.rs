@@ -126,8 +126,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 /// Writes a program with a progress bar, and tells its size and how long it took.
 pub(crate) fn write_program(output: &Output<'_>, path: &std::path::Path, start: Instant) -> Result<()> {
-    let bar = progress::bytes(output.data_size()?);
-    let size = files::write(path, |out| Ok(output.write(&mut bar.wrap_write(out))?))?;
+    let writer = output.writer()?;
+    let bar = progress::bytes(writer.data_size());
+    let size = files::write(path, |out| Ok(writer.write(&mut bar.wrap_write(out)).map_err(compile::Error::from)?))?;
     bar.finish_and_clear();
     let peak = memory::peak().map(|peak| format!(", peak memory {}", memory::human(peak))).unwrap_or_default();
     eprintln!("wrote {} ({}) in {:.1} s{peak}", path.display(), memory::human(size), start.elapsed().as_secs_f64());
