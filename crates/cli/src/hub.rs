@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 use crate::{failure::usage, files};
 
@@ -40,6 +40,11 @@ impl ModelName {
             return Err(bad());
         }
         Ok(ModelName { organisation: organisation.into(), model: model.into(), revision: revision.into() })
+    }
+
+    /// Reads what names no file or folder as a model's name.
+    pub(crate) fn of_no_file(text: &str) -> Result<ModelName> {
+        ModelName::parse(text).map_err(|_| anyhow!("there is no file or folder {text}, and it is no model name, which is ORG/NAME"))
     }
 
     fn repository(&self) -> String {

@@ -8,15 +8,12 @@ use std::{
     time::Instant,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use flambeau::{compile, runtime::Program, zoo};
 
 use crate::{
     cache,
-    commands::{
-        compile::{QuantizeArgs, write_program},
-        export,
-    },
+    commands::{compile::QuantizeArgs, export},
     count::positive,
     failure::usage,
     file_kind::FileKind,
@@ -83,10 +80,7 @@ impl ModelArgs {
         if path.exists() || is_file_name {
             return Ok(None);
         }
-        match ModelName::parse(&self.model) {
-            Ok(name) => Ok(Some(fetched(&name)?)),
-            Err(_) => bail!("there is no file or folder {}, and it is no model name, which is ORG/NAME", self.model),
-        }
+        Ok(Some(fetched(&ModelName::of_no_file(&self.model)?)?))
     }
 
     fn check_unused(&self) -> Result<()> {
@@ -115,12 +109,9 @@ impl ModelArgs {
         }
         let start = Instant::now();
         eprintln!("exporting {} once, {how}, to {}", checkpoint.display(), target.display());
-        let model = zoo::build(&export::open_path(checkpoint)?, &options)?;
-        let engine = flambeau::engines(threads, false).get("cpu")?;
-        let mut output = export::compiled(&model, &compile::Options { require_full: true, threads, ..quantize }, &*engine)?;
-        export::attach_tokenizer(&mut output, &model.tokenizer)?;
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        write_program(&output, &target, start)?;
+        let (opened, engine) = (export::open_path(checkpoint)?, flambeau::engines(threads, false).get("cpu")?);
+        export::write(&opened, &options, compile::Options { threads, ..quantize }, &*engine, (&target, start))?;
         key.remove_superseded(&folder);
         Ok(target)
     }

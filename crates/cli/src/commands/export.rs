@@ -22,7 +22,8 @@ use crate::{
     engine::EngineArgs,
     failure::{hint, usage},
     file_kind::FileKind,
-    files, hub,
+    files,
+    hub::{Hub, ModelName},
     tokenizer::TEXT_FILES,
 };
 
@@ -67,8 +68,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let start = Instant::now();
-    let mut quantize = args.quantize.options()?;
-    quantize.require_full = true;
+    let quantize = args.quantize.options()?;
     let options = zoo::Options {
         dtype: args.dtype.as_deref().map(dtype).transpose()?,
         max_seq_len: args.max_seq_len,
@@ -77,17 +77,30 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         ..zoo::Options::default()
     };
     files::check_writable(&args.output)?;
-    let model = zoo::build(&open(&args.model)?, &options)?;
+    let checkpoint = open(&args.model)?;
     let engine = args.engine.engine(false)?;
-    let mut output = compiled(&model, &quantize, &*engine)?;
-    attach_tokenizer(&mut output, &model.tokenizer)?;
-    write_program(&output, &args.output, start)?;
+    write(&checkpoint, &options, quantize, &*engine, (&args.output, start))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The program of a model, with its constant methods.
-pub(crate) fn compiled<'m>(model: &'m Model, options: &compile::Options, engine: &dyn Engine) -> Result<Output<'m>> {
-    let mut output = compile::compile(&[("forward", &model.exported)], options, engine)?;
+/// Writes the program of a checkpoint, which began at `start`, with its tokenizer.
+pub(crate) fn write(
+    checkpoint: &Checkpoint,
+    options: &zoo::Options,
+    quantize: compile::Options,
+    engine: &dyn Engine,
+    (path, start): (&Path, Instant),
+) -> Result<()> {
+    let model = zoo::build(checkpoint, options)?;
+    let mut output = compiled(&model, quantize, engine)?;
+    attach_tokenizer(&mut output, &model.tokenizer)?;
+    write_program(&output, path, start)
+}
+
+/// The program of a model, with its constant methods. All of it is compiled, or nothing.
+pub(crate) fn compiled<'m>(model: &'m Model, options: compile::Options, engine: &dyn Engine) -> Result<Output<'m>> {
+    let options = compile::Options { require_full: true, ..options };
+    let mut output = compile::compile(&[("forward", &model.exported)], &options, engine)?;
     for (name, value) in &model.metadata {
         output.constant_method(name, values(value));
     }
@@ -107,15 +120,12 @@ pub(crate) fn dtype(name: &str) -> Result<DType> {
 /// Opens a checkpoint by path, or by name in the local cache.
 pub(crate) fn open(model: &str) -> Result<Checkpoint> {
     let path = Path::new(model);
-    let cached = || match hub::ModelName::parse(model) {
-        Ok(name) => match hub::Hub::from_environment().cached(&name)? {
-            Some(folder) => Ok(folder),
-            None => {
-                let missing = anyhow::anyhow!("there is no file or folder {model}, and no model of that name in the local cache");
-                Err(hint(missing, format!("fetch it with `flambeau pull {model}`")))
-            }
-        },
-        Err(_) => Err(anyhow::anyhow!("there is no file or folder {model}, and it is no model name, which is ORG/NAME")),
+    let cached = || match Hub::from_environment().cached(&ModelName::of_no_file(model)?)? {
+        Some(folder) => Ok(folder),
+        None => {
+            let missing = anyhow::anyhow!("there is no file or folder {model}, and no model of that name in the local cache");
+            Err(hint(missing, format!("fetch it with `flambeau pull {model}`")))
+        }
     };
     let found = if path.exists() { None } else { Some(cached()?) };
     open_path(found.as_deref().unwrap_or(path))
@@ -157,7 +167,7 @@ fn values(value: &MethodConstant) -> Vec<EValue> {
 }
 
 /// Stores the tokenizer under the names of the files that it comes from, or would come from.
-pub(crate) fn attach_tokenizer(output: &mut Output<'_>, tokenizer: &TokenizerSource) -> Result<()> {
+fn attach_tokenizer(output: &mut Output<'_>, tokenizer: &TokenizerSource) -> Result<()> {
     match tokenizer {
         TokenizerSource::Files(list) => {
             for (name, bytes) in list.iter().filter(|(name, _)| TEXT_FILES.contains(&name.as_str())) {

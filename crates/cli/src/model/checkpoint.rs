@@ -2,7 +2,6 @@
 
 use std::{
     env, fs,
-    io::Read,
     path::{Path, PathBuf},
     time::UNIX_EPOCH,
 };
@@ -82,10 +81,8 @@ fn digest(parts: &[&[u8]]) -> String {
 /// Whether any weight has fewer bits than a float, by the folder's config or the file's types.
 pub(super) fn is_quantized(checkpoint: &Path) -> Result<bool> {
     if checkpoint.is_dir() {
-        let mut text = String::new();
         let config = checkpoint.join("config.json");
-        let place = || format!("cannot read {}", config.display());
-        fs::File::open(&config).with_context(place)?.read_to_string(&mut text).with_context(place)?;
+        let text = fs::read_to_string(&config).with_context(|| format!("cannot read {}", config.display()))?;
         let config: Json = serde_json::from_str(&text).with_context(|| format!("{} is no JSON", config.display()))?;
         let states = |config: &Json| ["quantization", "quantization_config"].iter().any(|key| config[*key].is_object());
         return Ok(states(&config) || states(&config["text_config"]));

@@ -8,6 +8,7 @@ use flambeau::{
     engine::{Engine, LoadOptions},
     runtime::{Method, Program, Value},
     tensor::{Bytes, DType, Tensor, Tolerance, compare},
+    text::argmax,
     zoo,
 };
 use serde_json::Value as Json;
@@ -101,7 +102,7 @@ impl CheckpointCase {
 
 /// The program of a checkpoint for that many positions, in f32.
 fn program(model: &Path, positions: usize, engine: &Arc<dyn Engine>) -> Result<Program> {
-    let checkpoint = export::open(&model.display().to_string())?;
+    let checkpoint = export::open_path(model)?;
     let options = zoo::Options {
         dtype: Some(DType::F32),
         max_seq_len: Some(positions),
@@ -109,9 +110,8 @@ fn program(model: &Path, positions: usize, engine: &Arc<dyn Engine>) -> Result<P
         ..zoo::Options::default()
     };
     let model = zoo::build(&checkpoint, &options)?;
-    let options = compile::Options { require_full: true, ..compile::Options::default() };
     let mut bytes = Vec::new();
-    export::compiled(&model, &options, &**engine)?.write(&mut bytes)?;
+    export::compiled(&model, compile::Options::default(), &**engine)?.write(&mut bytes)?;
     Ok(Program::from_bytes(Bytes::from(bytes))?)
 }
 
@@ -125,16 +125,10 @@ fn step(method: &mut Method, tokens: &[i64], first: usize) -> Result<Tensor> {
     }
 }
 
-/// The token of the highest logit; the first of several.
+/// The token of the highest logit.
 fn best(logits: &Tensor) -> Result<i64> {
-    let logits = logits.aligned();
-    let mut best = (f32::NEG_INFINITY, 0);
-    for (&logit, token) in logits.as_slice::<f32>()?.iter().zip(0..) {
-        if logit > best.0 {
-            best = (logit, token);
-        }
-    }
-    Ok(best.1)
+    let (token, _) = argmax(logits.aligned().as_slice::<f32>()?).context("no logit is a number")?;
+    Ok(token.into())
 }
 
 /// The only tensor of a file.
