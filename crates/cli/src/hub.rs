@@ -3,14 +3,13 @@
 mod download;
 
 use std::{
-    env,
     path::{Component, Path, PathBuf},
     time::Duration,
 };
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use crate::{failure::usage, files};
+use crate::{environment, failure::usage, files};
 
 /// The hub's address where the environment names no other.
 const ENDPOINT: &str = "https://huggingface.co";
@@ -60,22 +59,18 @@ pub(crate) struct Hub {
     offline: bool,
 }
 
-fn variable(name: &str) -> Option<String> {
-    env::var(name).ok().filter(|value| !value.is_empty())
-}
-
 impl Hub {
     /// Reads the variables that Hugging Face's own tools read.
     pub(crate) fn from_environment() -> Hub {
-        let cache_home = || variable("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| Some(env::home_dir()?.join(".cache")));
-        let home = variable("HF_HOME").map(PathBuf::from).or_else(|| Some(cache_home()?.join("huggingface")));
-        let cache = ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"].into_iter().find_map(variable).map(PathBuf::from);
+        let home = environment::text("HF_HOME").map(PathBuf::from).or_else(|| Some(environment::cache_home()?.join("huggingface")));
+        let cache = ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"].into_iter().find_map(environment::text).map(PathBuf::from);
         let stored = || std::fs::read_to_string(home.as_ref()?.join("token")).ok();
-        let is_set = |name| variable(name).is_some_and(|v| ["1", "on", "yes", "true"].contains(&v.to_lowercase().as_str()));
+        let is_set =
+            |name| environment::text(name).is_some_and(|v| ["1", "on", "yes", "true"].contains(&v.to_lowercase().as_str()));
         Hub {
-            token: variable("HF_TOKEN").or_else(stored).map(|t| t.trim().to_owned()).filter(|t| !t.is_empty()),
+            token: environment::text("HF_TOKEN").or_else(stored).map(|t| t.trim().to_owned()).filter(|t| !t.is_empty()),
             cache: cache.or_else(|| Some(home.as_ref()?.join("hub"))),
-            endpoint: variable("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.into()).trim_end_matches('/').to_owned(),
+            endpoint: environment::text("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.into()).trim_end_matches('/').to_owned(),
             offline: is_set("HF_HUB_OFFLINE") || is_set("TRANSFORMERS_OFFLINE"),
         }
     }

@@ -2,10 +2,10 @@
 
 #![forbid(unsafe_code)]
 
-mod cache;
 mod commands;
 mod count;
 mod engine;
+mod environment;
 mod failure;
 mod file_kind;
 mod files;

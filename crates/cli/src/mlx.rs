@@ -1,11 +1,11 @@
 //! An installed MLX, as the environment tells of it.
 
-use std::{env, path::PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Result;
 use flambeau::mlx::{Device, MlxEngine, Options, Search, Shim};
 
-use crate::cache;
+use crate::environment;
 
 /// Flags that choose an installed MLX and a device of it.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -46,10 +46,6 @@ pub(crate) struct MlxArgs {
     pub(crate) mlx_wired_limit: Option<u64>,
 }
 
-fn variable(name: &str) -> Option<PathBuf> {
-    env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
-}
-
 impl MlxArgs {
     /// A flag that was given, of those that other engines do not take.
     pub(crate) fn given(&self) -> Option<&'static str> {
@@ -67,8 +63,9 @@ impl MlxArgs {
 
     /// Where to look: active environments, the interpreters on the search path, Homebrew.
     pub(crate) fn search(&self) -> Search {
-        let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(variable).map(|home| home.join("bin/python"));
-        let homebrew = variable("HOMEBREW_PREFIX").map_or_else(|| vec!["/opt/homebrew".into(), "/usr/local".into()], |p| vec![p]);
+        let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(environment::path).map(|home| home.join("bin/python"));
+        let homebrew =
+            environment::path("HOMEBREW_PREFIX").map_or_else(|| vec!["/opt/homebrew".into(), "/usr/local".into()], |p| vec![p]);
         Search {
             path: self.selection.mlx_path.clone(),
             interpreters: active.chain(["python3", "python"].map(PathBuf::from)).collect(),
@@ -78,7 +75,7 @@ impl MlxArgs {
 
     /// The shim for what the search finds.
     pub(crate) fn shim(&self) -> Result<Shim> {
-        Ok(Shim { install: self.search().find()?, cache: cache::folder("mlx")?, compiler: variable("CXX") })
+        Ok(Shim { install: self.search().find()?, cache: environment::cache("mlx")?, compiler: environment::path("CXX") })
     }
 
     /// The engine; the first use of an installed MLX compiles the shim, which takes some seconds.

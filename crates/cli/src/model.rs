@@ -12,9 +12,9 @@ use anyhow::{Context, Result};
 use flambeau::{compile, runtime::Program, zoo};
 
 use crate::{
-    cache,
     commands::{compile::QuantizeArgs, export},
     count::positive,
+    environment,
     failure::usage,
     file_kind::FileKind,
     hub::{Hub, ModelName},
@@ -100,7 +100,7 @@ impl ModelArgs {
             max_seq_len: self.max_seq_len,
             ..zoo::Options::default()
         };
-        let folder = self.cache_dir.clone().map_or_else(|| cache::folder("models"), Ok)?;
+        let folder = self.cache_dir.clone().map_or_else(|| environment::cache("models"), Ok)?;
         let settings = format!("{options:?} {:?} {:?}", quantize.linear, quantize.embedding);
         let key = checkpoint::Key::new(checkpoint, &settings)?;
         let target = folder.join(key.file_name());
@@ -135,7 +135,7 @@ fn fetched(name: &ModelName) -> Result<PathBuf> {
         return Ok(folder);
     }
     let revision = name.revision.replace('/', "--");
-    let folder = cache::folder("checkpoints")?.join(format!("{}--{}@{revision}", name.organisation, name.model));
+    let folder = environment::cache("checkpoints")?.join(format!("{}--{}@{revision}", name.organisation, name.model));
     let whole = folder.join(".complete");
     if !whole.is_file() {
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;

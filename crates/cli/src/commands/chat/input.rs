@@ -14,7 +14,7 @@ use rustyline::{
 };
 
 use super::entry;
-use crate::cache;
+use crate::environment;
 
 /// What the user did.
 pub(super) enum Line {
@@ -48,7 +48,7 @@ impl Input {
         let past = FileHistory::with_config(&config);
         let mut editor = Editor::with_history(config, past).context("cannot use the terminal")?;
         editor.set_helper(Some(Multiline));
-        let history = cache::state("chat-history");
+        let history = environment::state("chat-history");
         if let Some(path) = &history {
             // The first session has none.
             let _ = editor.load_history(path);
