@@ -96,7 +96,7 @@ fn heads<T: Float>(b: &Bench, dtype: &str, [hq, hkv, queries, keys, d]: [usize; 
     });
 }
 
-fn rows<T: Float + reduce::Numeric<Sum = T> + reduce::Ordered>(b: &Bench, dtype: &str, [n, width]: [usize; 2])
+fn rows<T: Float + reduce::Numeric + reduce::Ordered>(b: &Bench, dtype: &str, [n, width]: [usize; 2])
 where
     for<'a> FloatView<'a>: From<View<'a, T>>,
 {
@@ -128,7 +128,7 @@ fn rotation(b: &Bench) {
     });
 }
 
-fn elements<T: Float + reduce::Numeric<Sum = T> + reduce::Ordered>(b: &Bench, dtype: &str) {
+fn elements<T: Float + reduce::Numeric + reduce::Ordered>(b: &Bench, dtype: &str) {
     let (n, shape) = (512 * 1536, [512, 1536]);
     let (x, z, mut y) = (numbers::<T>(n), numbers::<T>(n), numbers::<T>(n));
     for (name, op) in [

@@ -112,7 +112,7 @@ pub fn argsort<T: Ordered>(pool: &Pool, x: &View<T>, axis: usize, out: &mut [u32
 }
 
 /// Running sums along `axis`: of the elements up to each one, or strictly before it; from the end if `reverse`. Floats
-/// accumulate in `f32`; the result has the type of a sum, which narrows to that of `x` by wrapping.
+/// accumulate in `f32`, and integers wrap.
 ///
 /// # Errors
 /// As [`sort`].
@@ -121,7 +121,7 @@ pub fn cumsum<T: Numeric>(
     x: &View<T>,
     axis: usize,
     (reverse, inclusive): (bool, bool),
-    out: &mut [T::Sum],
+    out: &mut [T],
 ) -> Result<(), Error> {
     let lines = Lines::new(x, axis, out.len())?;
     let length = x.shape()[axis];
@@ -160,7 +160,7 @@ const TOGETHER: usize = 4;
 const STRETCH: usize = 64;
 
 /// Running sums of `N` rows of one length, which is not 0; `out` holds theirs one after the other.
-fn sum_rows<T: Numeric, const N: usize>(rows: [&[T]; N], out: &mut [T::Sum], (reverse, inclusive): (bool, bool)) {
+fn sum_rows<T: Numeric, const N: usize>(rows: [&[T]; N], out: &mut [T], (reverse, inclusive): (bool, bool)) {
     let length = rows[0].len();
     let (mut totals, mut at_hand) = ([T::constant(0); N], [[T::constant(0); STRETCH]; N]);
     for begin in (0..length).step_by(STRETCH) {
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn lines_run_along_any_axis_of_any_view() {
-        let data = [5i32, 1, 4, 2, 6, 3];
+        let data = [5i64, 1, 4, 2, 6, 3];
         let x = View::contiguous(&data, &[2, 3]).unwrap();
         let mut out = [0; 6];
         sort(&Pool::new(1), &x, 0, &mut out).unwrap();
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn running_sums_go_either_way() {
-        let x = [1u8, 200, 100];
+        let x = [1i64, 200, 100];
         let x = View::contiguous(&x, &[3]).unwrap();
         let run = |reverse, inclusive| {
             let mut out = [0; 3];
@@ -240,9 +240,9 @@ mod tests {
     #[test]
     fn rows_have_the_running_sums_that_columns_have() {
         for (count, length) in [(1, 1), (3, 70), (4, 64), (9, 200), (70, 100), (3, 4097), (5, 9000)] {
-            let x: Vec<i32> = (0..(count * length) as i32).map(|i| i * 7919 % 1009 - 400).collect();
+            let x: Vec<i64> = (0..(count * length) as i64).map(|i| i * 7919 % 1009 - 400).collect();
             let rows = View::contiguous(&x, &[count, length]).unwrap();
-            let transposed: Vec<i32> = (0..count * length).map(|i| x[i % count * length + i / count]).collect();
+            let transposed: Vec<i64> = (0..count * length).map(|i| x[i % count * length + i / count]).collect();
             let columns = View::contiguous(&transposed, &[length, count]).unwrap();
             for order in [(false, false), (false, true), (true, false), (true, true)] {
                 let (mut a, mut b) = (vec![0; x.len()], vec![0; x.len()]);

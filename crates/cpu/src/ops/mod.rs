@@ -20,6 +20,8 @@ mod sort;
 pub(crate) mod update;
 mod walk;
 
+use flambeau_tensor::DType;
+
 /// Runs `$body` with `$t` bound to the Rust type of an array of any element type that graphs carry.
 macro_rules! any_dtype {
     ($dtype:expr, $t:ident => $body:expr) => {
@@ -33,6 +35,19 @@ macro_rules! int_dtype {
     ($dtype:expr, $t:ident => $body:expr) => {
         flambeau_tensor::with_dtype!($dtype, $t in [U8, I8, I16, I32, I64, U32] => $body,
             else => Err($crate::error::OpError::DType($dtype)))
+    };
+}
+
+/// The element type that stands for `dtype` where each type of its own would cost more code than it saves time: itself if it is a
+/// float, else `i64`, which holds every integer and boolean.
+pub(crate) fn wide(dtype: DType) -> DType {
+    if dtype.is_float() { dtype } else { DType::I64 }
+}
+
+/// As `any_dtype!`, for arrays of a type that [`wide`] names.
+macro_rules! wide_dtype {
+    ($dtype:expr, $t:ident => $body:expr) => {
+        flambeau_tensor::with_dtype!($dtype, $t in [I64, F32, BF16, F16] => $body, else => Err($crate::error::OpError::DType($dtype)))
     };
 }
 
@@ -50,4 +65,4 @@ macro_rules! bits_dtype {
     };
 }
 
-pub(crate) use {any_dtype, bits_dtype, float_dtype, int_dtype};
+pub(crate) use {any_dtype, bits_dtype, float_dtype, int_dtype, wide_dtype};

@@ -1,13 +1,10 @@
 //! Nodes that combine the elements along some axes.
 
 use flambeau_ir::{self as ir, infer::axis_of};
-use flambeau_kernels::{
-    Pool, elementwise, order,
-    reduce::{self, Numeric},
-};
-use flambeau_tensor::{DType, Element, Shape};
+use flambeau_kernels::{Pool, elementwise, order, reduce};
+use flambeau_tensor::{Bool, DType, Shape};
 
-use super::{any_dtype, float_dtype};
+use super::{float_dtype, wide, wide_dtype};
 use crate::{
     array::Array,
     error::{OpError, Result},
@@ -23,14 +20,39 @@ fn axes_of(axes: &[i32], rank: usize) -> Result<Shape> {
     Ok(axes.iter().map(|&a| axis_of(a, rank)).collect::<Result<_, _>>()?)
 }
 
-/// Reduces `x` as it is into the type that the rule inferred.
-macro_rules! exact_reductions {
+/// Reduces `x` and rounds or cuts once to the type that the rule inferred.
+macro_rules! reductions {
     ($($node:ident: $kernel:path;)*) => { $(impl Prepare for ir::$node {
         fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
             let (x, spec) = (p.operand(self.x)?, p.spec(self.out)?);
             let axes = axes_of(&self.axes, x.array.rank())?;
-            let y = p.call(&[&x], (spec.dtype, &spec.shape), move |cx, ins, y| {
-                any_dtype!(ins[0].dtype, T => Ok($kernel(&cx.pool, &ins[0].view::<T>()?, &axes, y.slice_mut()?)?))
+            let through = wide(x.array.dtype);
+            let x = p.in_type(x, through)?;
+            let y = p.call(&[&x], (through, &spec.shape), move |cx, ins, y| {
+                wide_dtype!(ins[0].dtype, T => Ok($kernel(&cx.pool, &ins[0].view::<T>()?, &axes, y.slice_mut()?)?))
+            })?;
+            let y = p.in_type(y, spec.dtype)?;
+            p.put(self.out, y);
+            Ok(())
+        }
+    })* };
+}
+
+reductions! {
+    Sum: reduce::sum;
+    Prod: reduce::prod;
+    Max: reduce::max;
+    Min: reduce::min;
+}
+
+macro_rules! logical_reductions {
+    ($($node:ident: $kernel:path;)*) => { $(impl Prepare for ir::$node {
+        fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
+            let (x, spec) = (p.operand(self.x)?, p.spec(self.out)?);
+            let axes = axes_of(&self.axes, x.array.rank())?;
+            let x = p.in_type(x, DType::Bool)?;
+            let y = p.call(&[&x], (DType::Bool, &spec.shape), move |cx, ins, y| {
+                Ok($kernel(&cx.pool, &ins[0].view::<Bool>()?, &axes, y.slice_mut()?)?)
             })?;
             p.put(self.out, y);
             Ok(())
@@ -38,11 +60,7 @@ macro_rules! exact_reductions {
     })* };
 }
 
-exact_reductions! {
-    Sum: reduce::sum;
-    Prod: reduce::prod;
-    Max: reduce::max;
-    Min: reduce::min;
+logical_reductions! {
     Any: reduce::any;
     All: reduce::all;
 }
@@ -154,8 +172,10 @@ macro_rules! arg_reductions {
         fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
             let (x, spec) = (p.operand(self.x)?, p.spec(self.out)?);
             let axis = axis_of(self.axis, x.array.rank())?;
+            let through = wide(x.array.dtype);
+            let x = p.in_type(x, through)?;
             let y = p.call(&[&x], (spec.dtype, &spec.shape), move |cx, ins, y| {
-                any_dtype!(ins[0].dtype, T => Ok($kernel(&cx.pool, &ins[0].view::<T>()?, &[axis], y.slice_mut()?)?))
+                wide_dtype!(ins[0].dtype, T => Ok($kernel(&cx.pool, &ins[0].view::<T>()?, &[axis], y.slice_mut()?)?))
             })?;
             p.put(self.out, y);
             Ok(())
@@ -168,19 +188,15 @@ arg_reductions! {
     Argmin: reduce::argmin;
 }
 
-/// The type in which a running sum of elements of one type is kept.
-fn sum_of<T: Numeric>() -> DType {
-    T::Sum::DTYPE
-}
-
 impl Prepare for ir::Cumsum {
     fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
         let (x, spec) = (p.operand(self.x)?, p.spec(self.out)?);
         let axis = axis_of(self.axis, x.array.rank())?;
         let form = (self.reverse, self.inclusive);
-        let through = any_dtype!(x.array.dtype, T => Ok(sum_of::<T>()))?;
-        let y = p.call(&[&x], (through, &x.array.shape), move |cx, ins, y| {
-            any_dtype!(ins[0].dtype, T => Ok(order::cumsum::<T>(&cx.pool, &ins[0].view()?, axis, form, y.slice_mut()?)?))
+        let through = wide(x.array.dtype);
+        let x = p.in_type(x, through)?;
+        let y = p.call(&[&x], (through, &spec.shape), move |cx, ins, y| {
+            wide_dtype!(ins[0].dtype, T => Ok(order::cumsum::<T>(&cx.pool, &ins[0].view()?, axis, form, y.slice_mut()?)?))
         })?;
         let y = p.in_type(y, spec.dtype)?;
         p.put(self.out, y);

@@ -4,14 +4,12 @@ use flambeau_tensor::{Bool, Element};
 use half::{bf16, f16};
 
 use super::{Fold, Reducer, fold, reduce};
-use crate::{Error, Float, Pool, View, cast::CastTo, convert::float_view, error::same};
+use crate::{Error, Float, Pool, View, convert::float_view, error::same};
 
-/// Types that add and multiply: floats in `f32`, integers wrapping.
+/// Types that add and multiply: floats in `f32`, and integers, which wrap. Narrower integers are widened before.
 pub trait Numeric: Element {
     /// Type of a running total.
     type Acc: Copy + Send + Sync;
-    /// Type of a sum: the float itself, or an integer of at least 32 bits.
-    type Sum: Element;
     /// 0 or 1.
     fn constant(x: u8) -> Self::Acc;
     /// Exact.
@@ -20,54 +18,39 @@ pub trait Numeric: Element {
     fn add(a: Self::Acc, b: Self::Acc) -> Self::Acc;
     /// `a · b`
     fn mul(a: Self::Acc, b: Self::Acc) -> Self::Acc;
-    /// Rounds or wraps.
-    fn narrow(a: Self::Acc) -> Self::Sum;
+    /// Rounds.
+    fn narrow(a: Self::Acc) -> Self;
     /// Totals over `axes`.
     #[doc(hidden)]
     fn totals(pool: &Pool, x: &View<Self>, axes: &[usize]) -> Result<Vec<Self::Acc>, Error>;
 }
 
-macro_rules! integers {
-    ($($t:ty => $sum:ty),*) => { $(impl Numeric for $t {
-        type Acc = $sum;
-        type Sum = $sum;
-        #[inline(always)]
-        fn constant(x: u8) -> $sum { x.into() }
-        #[inline(always)]
-        fn widen(self) -> $sum { self.cast_to() }
-        #[inline(always)]
-        fn add(a: $sum, b: $sum) -> $sum { a.wrapping_add(b) }
-        #[inline(always)]
-        fn mul(a: $sum, b: $sum) -> $sum { a.wrapping_mul(b) }
-        #[inline(always)]
-        fn narrow(a: $sum) -> $sum { a }
-        fn totals(pool: &Pool, x: &View<$t>, axes: &[usize]) -> Result<Vec<$sum>, Error> {
-            reduce(pool, x, axes, &Total)
-        }
-    })* };
+impl Numeric for i64 {
+    type Acc = i64;
+    #[inline(always)]
+    fn constant(x: u8) -> i64 {
+        x.into()
+    }
+    #[inline(always)]
+    fn widen(self) -> i64 {
+        self
+    }
+    #[inline(always)]
+    fn add(a: i64, b: i64) -> i64 {
+        a.wrapping_add(b)
+    }
+    #[inline(always)]
+    fn mul(a: i64, b: i64) -> i64 {
+        a.wrapping_mul(b)
+    }
+    #[inline(always)]
+    fn narrow(a: i64) -> i64 {
+        a
+    }
+    fn totals(pool: &Pool, x: &View<i64>, axes: &[usize]) -> Result<Vec<i64>, Error> {
+        reduce(pool, x, axes, &Total)
+    }
 }
-integers!(u8 => u32, u16 => u32, u32 => u32, i8 => i32, i16 => i32, i32 => i32, i64 => i64, Bool => i32);
-
-macro_rules! floats {
-    ($($t:ty),*) => { $(impl Numeric for $t {
-        type Acc = f32;
-        type Sum = $t;
-        #[inline(always)]
-        fn constant(x: u8) -> f32 { x.into() }
-        #[inline(always)]
-        fn widen(self) -> f32 { Float::to_f32(self) }
-        #[inline(always)]
-        fn add(a: f32, b: f32) -> f32 { a + b }
-        #[inline(always)]
-        fn mul(a: f32, b: f32) -> f32 { a * b }
-        #[inline(always)]
-        fn narrow(a: f32) -> $t { <$t as Float>::from_f32(a) }
-        fn totals(pool: &Pool, x: &View<$t>, axes: &[usize]) -> Result<Vec<f32>, Error> {
-            fold(pool, &float_view(x), axes, Fold::Sum)
-        }
-    })* };
-}
-floats!(f32, f16, bf16);
 
 /// Types with an order in which NaN comes last.
 pub trait Ordered: Element {
@@ -80,34 +63,52 @@ pub trait Ordered: Element {
     fn extremes<const MAX: bool>(pool: &Pool, x: &View<Self>, axes: &[usize]) -> Result<Vec<Self>, Error>;
 }
 
-macro_rules! ordered_integers {
-    ($($t:ty: $low:expr, $high:expr, $key:expr);*) => { $(impl Ordered for $t {
-        #[inline(always)]
-        fn is_nan(self) -> bool { false }
-        #[inline(always)]
-        fn less(self, other: $t) -> bool { $key(self) < $key(other) }
-        fn extremes<const MAX: bool>(pool: &Pool, x: &View<$t>, axes: &[usize]) -> Result<Vec<$t>, Error> {
-            reduce(pool, x, axes, &Extreme::<$t, MAX>(if MAX { $low } else { $high }))
-        }
-    })* };
+impl Ordered for i64 {
+    #[inline(always)]
+    fn is_nan(self) -> bool {
+        false
+    }
+    #[inline(always)]
+    fn less(self, other: i64) -> bool {
+        self < other
+    }
+    fn extremes<const MAX: bool>(pool: &Pool, x: &View<i64>, axes: &[usize]) -> Result<Vec<i64>, Error> {
+        reduce(pool, x, axes, &Extreme::<MAX>)
+    }
 }
-ordered_integers!(u8: u8::MIN, u8::MAX, |x| x; u16: u16::MIN, u16::MAX, |x| x; u32: u32::MIN, u32::MAX, |x| x;
-    i8: i8::MIN, i8::MAX, |x| x; i16: i16::MIN, i16::MAX, |x| x; i32: i32::MIN, i32::MAX, |x| x;
-    i64: i64::MIN, i64::MAX, |x| x; Bool: Bool(0), Bool(1), |x: Bool| x.get());
 
-macro_rules! ordered_floats {
-    ($($t:ty),*) => { $(impl Ordered for $t {
-        #[inline(always)]
-        fn is_nan(self) -> bool { Float::to_f32(self).is_nan() }
-        #[inline(always)]
-        fn less(self, other: $t) -> bool { Float::to_f32(self) < Float::to_f32(other) }
-        fn extremes<const MAX: bool>(pool: &Pool, x: &View<$t>, axes: &[usize]) -> Result<Vec<$t>, Error> {
-            let results = fold(pool, &float_view(x), axes, if MAX { Fold::Max } else { Fold::Min })?;
-            Ok(results.into_iter().map(<$t as Float>::from_f32).collect())
+macro_rules! floats {
+    ($($t:ty),*) => { $(
+        impl Numeric for $t {
+            type Acc = f32;
+            #[inline(always)]
+            fn constant(x: u8) -> f32 { x.into() }
+            #[inline(always)]
+            fn widen(self) -> f32 { Float::to_f32(self) }
+            #[inline(always)]
+            fn add(a: f32, b: f32) -> f32 { a + b }
+            #[inline(always)]
+            fn mul(a: f32, b: f32) -> f32 { a * b }
+            #[inline(always)]
+            fn narrow(a: f32) -> $t { <$t as Float>::from_f32(a) }
+            fn totals(pool: &Pool, x: &View<$t>, axes: &[usize]) -> Result<Vec<f32>, Error> {
+                fold(pool, &float_view(x), axes, Fold::Sum)
+            }
         }
-    })* };
+
+        impl Ordered for $t {
+            #[inline(always)]
+            fn is_nan(self) -> bool { Float::to_f32(self).is_nan() }
+            #[inline(always)]
+            fn less(self, other: $t) -> bool { Float::to_f32(self) < Float::to_f32(other) }
+            fn extremes<const MAX: bool>(pool: &Pool, x: &View<$t>, axes: &[usize]) -> Result<Vec<$t>, Error> {
+                let results = fold(pool, &float_view(x), axes, if MAX { Fold::Max } else { Fold::Min })?;
+                Ok(results.into_iter().map(<$t as Float>::from_f32).collect())
+            }
+        }
+    )* };
 }
-ordered_floats!(f32, f16, bf16);
+floats!(f32, f16, bf16);
 
 struct Total;
 struct Product;
@@ -141,7 +142,7 @@ fn count<T>(x: &View<T>, axes: &[usize]) -> usize {
 ///
 /// # Errors
 /// [`Error::Parameter`] or [`Error::Size`] if an axis is out of range or repeated, or `out` has another length.
-pub fn sum<T: Numeric>(pool: &Pool, x: &View<T>, axes: &[usize], out: &mut [T::Sum]) -> Result<(), Error> {
+pub fn sum<T: Numeric>(pool: &Pool, x: &View<T>, axes: &[usize], out: &mut [T]) -> Result<(), Error> {
     finish(&T::totals(pool, x, axes)?, out, T::narrow)
 }
 
@@ -149,7 +150,7 @@ pub fn sum<T: Numeric>(pool: &Pool, x: &View<T>, axes: &[usize], out: &mut [T::S
 ///
 /// # Errors
 /// As [`sum`].
-pub fn prod<T: Numeric>(pool: &Pool, x: &View<T>, axes: &[usize], out: &mut [T::Sum]) -> Result<(), Error> {
+pub fn prod<T: Numeric>(pool: &Pool, x: &View<T>, axes: &[usize], out: &mut [T]) -> Result<(), Error> {
     finish(&reduce(pool, x, axes, &Product)?, out, T::narrow)
 }
 
@@ -227,22 +228,21 @@ impl<T: Ordered, const MAX: bool> Reducer<T> for Best<MAX> {
 }
 
 /// The largest (`MAX`) or smallest integer, from the one at the other end on.
-struct Extreme<T, const MAX: bool>(T);
+struct Extreme<const MAX: bool>;
 
-impl<T: Ordered, const MAX: bool> Reducer<T> for Extreme<T, MAX> {
-    type Acc = T;
+impl<const MAX: bool> Reducer<i64> for Extreme<MAX> {
+    type Acc = i64;
     #[inline(always)]
-    fn empty(&self) -> T {
-        self.0
+    fn empty(&self) -> i64 {
+        if MAX { i64::MIN } else { i64::MAX }
     }
     #[inline(always)]
-    fn step(&self, acc: T, x: T, _: usize, _: usize) -> T {
-        let better = if MAX { acc.less(x) } else { x.less(acc) };
-        if better { x } else { acc }
+    fn step(&self, acc: i64, x: i64, _: usize, _: usize) -> i64 {
+        self.join(acc, x)
     }
     #[inline(always)]
-    fn join(&self, a: T, b: T) -> T {
-        self.step(a, b, 0, 0)
+    fn join(&self, a: i64, b: i64) -> i64 {
+        if MAX { a.max(b) } else { a.min(b) }
     }
 }
 
@@ -295,15 +295,15 @@ pub fn argmin<T: Ordered>(pool: &Pool, x: &View<T>, axes: &[usize], out: &mut [u
 /// `ALL` or any.
 struct Logical<const ALL: bool>;
 
-impl<T: CastTo<Bool>, const ALL: bool> Reducer<T> for Logical<ALL> {
+impl<const ALL: bool> Reducer<Bool> for Logical<ALL> {
     type Acc = bool;
     #[inline(always)]
     fn empty(&self) -> bool {
         ALL
     }
     #[inline(always)]
-    fn step(&self, acc: bool, x: T, _: usize, _: usize) -> bool {
-        if ALL { acc & x.cast_to().get() } else { acc | x.cast_to().get() }
+    fn step(&self, acc: bool, x: Bool, _: usize, _: usize) -> bool {
+        self.join(acc, x.get())
     }
     #[inline(always)]
     fn join(&self, a: bool, b: bool) -> bool {
@@ -311,19 +311,19 @@ impl<T: CastTo<Bool>, const ALL: bool> Reducer<T> for Logical<ALL> {
     }
 }
 
-/// Whether any element over `axes` is non-zero; false for none.
+/// Whether any element over `axes` is true; false for none.
 ///
 /// # Errors
 /// As [`sum`].
-pub fn any<T: CastTo<Bool>>(pool: &Pool, x: &View<T>, axes: &[usize], out: &mut [Bool]) -> Result<(), Error> {
+pub fn any(pool: &Pool, x: &View<Bool>, axes: &[usize], out: &mut [Bool]) -> Result<(), Error> {
     finish(&reduce(pool, x, axes, &Logical::<false>)?, out, Bool::from)
 }
 
-/// Whether all elements over `axes` are non-zero; true for none.
+/// Whether all elements over `axes` are true; true for none.
 ///
 /// # Errors
 /// As [`sum`].
-pub fn all<T: CastTo<Bool>>(pool: &Pool, x: &View<T>, axes: &[usize], out: &mut [Bool]) -> Result<(), Error> {
+pub fn all(pool: &Pool, x: &View<Bool>, axes: &[usize], out: &mut [Bool]) -> Result<(), Error> {
     finish(&reduce(pool, x, axes, &Logical::<true>)?, out, Bool::from)
 }
 

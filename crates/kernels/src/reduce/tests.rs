@@ -71,15 +71,13 @@ fn reductions_match_the_definition_over_any_axes() {
 }
 
 #[test]
-fn types_of_sums_follow_mlx() {
+fn integers_wrap_and_halves_accumulate_in_full_precision() {
     let pool = Pool::new(1);
-    let mut total = [0u32];
-    sum(&pool, &View::contiguous(&[200u8, 100], &[2]).unwrap(), &[0], &mut total).unwrap();
-    assert_eq!(total, [300]);
-    let mut total = [0i32];
-    sum(&pool, &View::contiguous(&[Bool(1), Bool(0), Bool(5)], &[3]).unwrap(), &[0], &mut total).unwrap();
-    assert_eq!(total, [2]);
-    prod(&pool, &View::contiguous(&[i32::MAX, 2], &[2]).unwrap(), &[0], &mut total).unwrap();
+    let (x, mut total) = ([i64::MAX, 2], [0]);
+    let x = View::contiguous(&x, &[2]).unwrap();
+    sum(&pool, &x, &[0], &mut total).unwrap();
+    assert_eq!(total, [i64::MIN + 1]);
+    prod(&pool, &x, &[0], &mut total).unwrap();
     assert_eq!(total, [-2]);
     let ones = vec![bf16::ONE; 3000];
     let mut total = [bf16::ZERO];
@@ -88,6 +86,19 @@ fn types_of_sums_follow_mlx() {
     let mut total = [f16::ZERO];
     sum(&pool, &View::contiguous(&[f16::MAX, f16::MAX], &[2]).unwrap(), &[0], &mut total).unwrap();
     assert_eq!(total, [f16::INFINITY]);
+}
+
+#[test]
+fn extremes_of_integers_reach_both_ends() {
+    let (pool, x, mut out) = (Pool::new(1), [i64::MIN, 3, i64::MAX, -1], [0; 2]);
+    let x = View::contiguous(&x, &[2, 2]).unwrap();
+    max(&pool, &x, &[0], &mut out).unwrap();
+    assert_eq!(out, [i64::MAX, 3]);
+    min(&pool, &x, &[1], &mut out).unwrap();
+    assert_eq!(out, [i64::MIN, -1]);
+    let mut places = [0; 2];
+    argmax(&pool, &x, &[1], &mut places).unwrap();
+    assert_eq!(places, [1, 0]);
 }
 
 #[test]
@@ -124,7 +135,8 @@ fn empty_reductions_have_their_neutral_element() {
     assert!(out[0].is_nan());
     assert!(max(&pool, &x, &[1], &mut out).is_err());
     assert!(argmax(&pool, &x, &[1], &mut [0; 2]).is_err());
-    let mut flags = [Bool(1), Bool(0)];
+    let (none, mut flags) = ([Bool(0); 0], [Bool(1), Bool(0)]);
+    let x = View::contiguous(&none, &[2, 0]).unwrap();
     any(&pool, &x, &[0, 1], &mut flags[..1]).unwrap();
     all(&pool, &x, &[0, 1], &mut flags[1..]).unwrap();
     assert_eq!(flags, [Bool(0), Bool(1)]);
