@@ -31,8 +31,6 @@ use crate::{
 pub(crate) enum Reads {
     /// That of its result.
     AsResult,
-    /// That of the operand.
-    AsIs,
     /// The common type of all operands, numbers in any case.
     Common,
     Bool,
@@ -59,11 +57,10 @@ struct Pointwise {
 }
 
 impl Pointwise {
-    /// The element type in which operand `i` of these types is read, the result having type `out`.
-    fn operand_type(&self, types: &[DType], i: usize, out: DType) -> DType {
+    /// The element type in which operands of these types are read, the result having type `out`.
+    fn operand_type(&self, types: &[DType], out: DType) -> DType {
         match self.reads {
             Reads::AsResult => out,
-            Reads::AsIs => types[i],
             Reads::Bool => DType::Bool,
             Reads::Common => match types.iter().copied().reduce(ir::promote) {
                 None | Some(DType::Bool) => DType::U8,
@@ -81,11 +78,16 @@ impl Pointwise {
         };
         let mut ins = p.operands(&self.ins)?;
         let types: SmallVec<[DType; 3]> = ins.iter().map(|x| x.array.dtype).collect();
-        for (i, x) in ins.iter_mut().enumerate() {
-            *x = p.in_type(x.clone(), self.operand_type(&types, i, spec.dtype))?;
+        let read_as = self.operand_type(&types, spec.dtype);
+        // One loop for all floats: these functions cost more than their operands' conversion.
+        let computed_in = |dtype: DType| if spec.dtype.is_float() { DType::F32 } else { dtype };
+        for x in &mut ins {
+            let rounded = p.in_type(x.clone(), read_as)?;
+            *x = p.in_type(rounded, computed_in(read_as))?;
         }
         let ins: SmallVec<[&MemRef; 3]> = ins.iter().collect();
-        let y = p.call(&ins, (spec.dtype, &spec.shape), move |cx, ins, y| run(&cx.pool, ins, y))?;
+        let y = p.call(&ins, (computed_in(spec.dtype), &spec.shape), move |cx, ins, y| run(&cx.pool, ins, y))?;
+        let y = p.in_type(y, spec.dtype)?;
         p.put(self.out, y);
         Ok(())
     }
@@ -145,7 +147,7 @@ trait KeepExact: Copy + Sync {
     }
 }
 
-/// A function that keeps the element type.
+/// A function that keeps the element type, floats being `f32`.
 trait Keep: KeepExact {
     fn float(self, x: f32) -> f32;
 }
@@ -168,7 +170,7 @@ fn keep(pool: &Pool, x: &Array, y: &mut Array, f: impl Keep) -> Result<()> {
     if !x.dtype.is_float() {
         return keep_exact(pool, x, y, f);
     }
-    float_dtype!(x.dtype, T => Ok(map_float::<T, T, _>(pool, &x.view()?, &mut y.view_mut()?, |v| f.float(v))?))
+    Ok(map_float::<f32, f32, _>(pool, &x.view()?, &mut y.view_mut()?, |v| f.float(v))?)
 }
 
 /// Functions of a float, where nothing else computes them, of an integer and of a bool.
@@ -184,7 +186,7 @@ macro_rules! keep_nodes {
                     fn bool(self, $x: bool) -> Result<bool> { $bool }
                 }
                 let each = keep_nodes!(@each F, $x, $float);
-                Pointwise { ins: smallvec![self.x], out: self.out, reads: Reads::AsIs, each }
+                Pointwise { ins: smallvec![self.x], out: self.out, reads: Reads::AsResult, each }
             }
         }
     )* };
@@ -207,7 +209,7 @@ keep_nodes! {
     Floor: |x| (x.floor()), x, Ok(x);
     Ceil: |x| (x.ceil()), x, Ok(x);
     Trunc: |x| (x.trunc()), x, Ok(x);
-    Square: |x| (x * x), x.mul(x), Ok(x);
+    Square: |x| [Multiply], x.mul(x), Ok(x);
     Abs: |x| [Abs], x.magnitude(), Ok(x);
     Neg: |x| [Neg], x.neg(), Err(no_bool(x));
     Sign: |x| (if x > 0.0 { 1.0 } else if x < 0.0 { -1.0 } else { 0.0 }), x.signum_of(), Ok(x);
@@ -242,7 +244,7 @@ impl Prepare for ir::Round {
         let f = RoundTo { scale: 10f32.powi(self.decimals) };
         let x = p.operand(self.x)?;
         let dtype = x.array.dtype;
-        let through = if self.decimals >= 0 || dtype.is_float() { dtype } else { DType::F32 };
+        let through = if self.decimals >= 0 && !dtype.is_float() { dtype } else { DType::F32 };
         let shape = x.array.shape.clone();
         let x = p.in_type(x, through)?;
         let y = p.call(&[&x], (through, &shape), move |cx, ins, y| keep(&cx.pool, &ins[0], y, f))?;
@@ -320,9 +322,9 @@ pair_nodes! {
     BitwiseXor: |a, b| none, a.xor(b), a ^ b;
 }
 
-/// `y = f(a, b)`, all of one floating type.
+/// `y = f(a, b)`, all `f32`.
 fn float_pair(pool: &Pool, [a, b]: [&Array; 2], y: &mut Array, f: impl Fn(f32, f32) -> f32 + Sync) -> Result<()> {
-    float_dtype!(y.dtype, T => Ok(zip_float::<T, T, T, _>(pool, &a.view()?, &b.view()?, &mut y.view_mut()?, f)?))
+    Ok(zip_float::<f32, f32, f32, _>(pool, &a.view()?, &b.view()?, &mut y.view_mut()?, f)?)
 }
 
 macro_rules! float_pair_nodes {
