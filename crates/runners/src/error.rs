@@ -27,4 +27,16 @@ pub enum Error {
     /// There is nothing to begin with.
     #[error("the prompt has no tokens")]
     EmptyPrompt,
+
+    /// Text cannot be cut into windows of this length.
+    #[error("a window of {length} tokens does not fit: it takes at least 4, and the text has {tokens}")]
+    Window { length: usize, tokens: usize },
+
+    /// A token of the text is none of the model's.
+    #[error("token {token} of the text is outside of the model's vocabulary of {vocabulary}: is the tokenizer that of the model?")]
+    Token { token: u32, vocabulary: usize },
+
+    /// Two models cannot be compared.
+    #[error("the models have vocabularies of {model} and {reference} tokens: only models of one vocabulary can be compared")]
+    Vocabularies { model: usize, reference: usize },
 }

@@ -1,6 +1,7 @@
 //! Language models.
 
 mod conversation;
+mod evaluate;
 mod generate;
 mod metadata;
 mod model;
@@ -9,6 +10,7 @@ mod session;
 mod thinking;
 
 pub use conversation::{Answer, Conversation, ConversationError};
+pub use evaluate::{Comparison, Evaluation, Mean, Windows, evaluate};
 pub use generate::{FinishReason, Generation, Request, Stats, generate};
 pub use metadata::Metadata;
 pub use model::{LanguageModel, ModelOptions, PIPELINE_DEPTH};

@@ -159,6 +159,26 @@ impl LanguageModel {
         self.read_logits(outputs.first(), logits)
     }
 
+    /// Whether the program computes the logits of every token, and not only of a step's last one.
+    pub fn gives_all_logits(&self) -> bool {
+        let dims = self.method.outputs().first().and_then(ValueSpec::tensor).map_or(&[][..], |spec| &spec.dims);
+        !self.signature.fixed && dims.len() == 3 && !matches!(dims[1], DimSpec::Fixed(_))
+    }
+
+    /// As [`step`](Self::step), with the logits [S, V] after each of the `S` tokens, of which there is one unless the program
+    /// [gives them all](Self::gives_all_logits).
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub fn step_all(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
+        self.cancel();
+        let inputs = self.inputs(tokens)?;
+        let outputs = self.method.run(&inputs)?;
+        self.position += tokens.len();
+        let rows = cast(&self.rows(outputs.first())?, DType::F32).and_then(|rows| Ok(rows.as_slice::<f32>()?.to_vec()));
+        rows.map_err(|_| self.no_logits(outputs.first()))
+    }
+
     /// Whether a step can be submitted before the token of the previous one is known. That takes a program whose positions are inputs.
     pub fn can_pipeline(&mut self) -> bool {
         let is_float = |spec: &ValueSpec| matches!(&spec.kind, ValueKind::Tensor(t) if t.dtype.is_float());
@@ -243,20 +263,31 @@ impl LanguageModel {
 
     /// The last row of `[1, S, V]`, `[1, V]` or `[V]`.
     fn read_logits(&self, output: Option<&Value>, to: &mut Vec<f32>) -> Result<()> {
-        let found = || output.map_or_else(|| "nothing".into(), Value::describe);
-        let bad = || Error::Logits { method: self.method.name().to_owned(), found: found() };
-        let tensor = output.and_then(Value::as_tensor).filter(|t| t.dtype().is_float()).ok_or_else(bad)?;
-        let vocab = tensor.shape().last().copied().filter(|&v| v > 0 && tensor.numel() >= v).ok_or_else(bad)?;
-        let size = vocab * tensor.dtype().size();
-        let last = tensor.bytes().slice(tensor.bytes().len() - size..);
-        let row = Tensor::new(tensor.dtype(), &[vocab], last).map_err(|_| bad())?.aligned();
+        let rows = self.rows(output)?;
+        let vocab = rows.shape()[1];
+        let last = rows.bytes().slice(rows.bytes().len() - vocab * rows.dtype().size()..);
+        let bad = |_| self.no_logits(output);
+        let row = Tensor::new(rows.dtype(), &[vocab], last).map_err(bad)?.aligned();
         to.clear();
         let read = match row.dtype() {
             DType::F32 => row.as_slice::<f32>().map(|row| to.extend_from_slice(row)),
             DType::BF16 => row.as_slice::<bf16>().map(|row| to.extend(row.iter().map(|x| x.to_f32()))),
             _ => cast(&row, DType::F32).and_then(|row| row.as_slice::<f32>().map(|row| to.extend_from_slice(row))),
         };
-        read.map_err(|_| bad())
+        read.map_err(bad)
+    }
+
+    /// `[1, S, V]`, `[1, V]` or `[V]` as rows [n, V] of a float type.
+    fn rows(&self, output: Option<&Value>) -> Result<Tensor> {
+        let bad = || self.no_logits(output);
+        let tensor = output.and_then(Value::as_tensor).filter(|t| t.dtype().is_float()).ok_or_else(bad)?;
+        let vocab = tensor.shape().last().copied().filter(|&v| v > 0 && tensor.numel() >= v).ok_or_else(bad)?;
+        tensor.reshape(&[tensor.numel() / vocab, vocab]).map_err(|_| bad())
+    }
+
+    fn no_logits(&self, output: Option<&Value>) -> Error {
+        let found = output.map_or_else(|| "nothing".into(), Value::describe);
+        Error::Logits { method: self.method.name().to_owned(), found }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Generation on the CPU engine, which gives logits, and on MLX, which draws tokens itself: the same tests hold for both.
 
+mod evaluation;
 #[path = "../../../mlx/tests/support/mod.rs"]
 mod installed;
 mod model;
@@ -92,6 +93,11 @@ fn main() -> ExitCode {
         sampling::drawn_tokens_are_those_of_the_seed,
         sampling::penalties_count_the_prompt_and_what_was_generated,
         sampling::parameters_out_of_range_are_refused,
+        evaluation::losses_are_those_of_the_second_halves,
+        evaluation::models_that_give_the_last_logits_read_token_by_token,
+        evaluation::divergences_are_those_from_the_reference,
+        evaluation::windows_must_fit_the_context,
+        evaluation::callers_cancel_between_windows,
     ];
     tests.extend(functions![installed::requirement; a_model_continues_after_what_it_received, both_engines_draw_the_same_tokens]);
     flambeau_testcases::run(tests)
