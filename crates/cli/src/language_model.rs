@@ -6,6 +6,7 @@ use anyhow::Result;
 use flambeau::{
     engine::Engine,
     runners::llm::{LanguageModel, ModelOptions},
+    zoo,
 };
 
 use crate::{
@@ -56,11 +57,29 @@ impl LanguageModelArgs {
 
     /// Loads the model; a checkpoint is exported first unless the cache has its program. With `profile` the engine measures.
     pub(crate) fn load(&self, profile: bool) -> Result<Loaded> {
-        let (program, path) = self.model.open(self.engine.threads)?;
+        self.load_with(zoo::Logits::Last, profile)
+    }
+
+    /// As [`load`](Self::load), without measuring; what is exported computes the logits of every token.
+    pub(crate) fn load_with_all_logits(&self) -> Result<Loaded> {
+        self.load_with(zoo::Logits::All, false)
+    }
+
+    /// Another model on the same engine, also with the logits of every token; weights are not quantized on the way.
+    pub(crate) fn load_reference(&self, name: &str, engine: &Arc<dyn Engine>) -> Result<LanguageModel> {
+        let program = self.model.open_reference(name, zoo::Logits::All, self.engine.threads)?;
+        Ok(LanguageModel::load(&program, engine, &self.options())?)
+    }
+
+    fn load_with(&self, logits: zoo::Logits, profile: bool) -> Result<Loaded> {
+        let (program, path) = self.model.open(logits, self.engine.threads)?;
         let text = tokenizer::find(&program, &path, self.tokenizer.as_deref())?;
-        let options = ModelOptions { method: self.method.clone(), chunk: self.prefill_chunk, context: self.ctx_size };
         let engine = self.engine.engine(profile)?;
-        let model = LanguageModel::load(&program, &engine, &options)?;
+        let model = LanguageModel::load(&program, &engine, &self.options())?;
         Ok(Loaded { model, text, engine })
+    }
+
+    fn options(&self) -> ModelOptions {
+        ModelOptions { method: self.method.clone(), chunk: self.prefill_chunk, context: self.ctx_size }
     }
 }

@@ -29,7 +29,7 @@ use std::{ffi::OsString, process::ExitCode};
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::commands::{bench, chat, compile, completions, conformance, doctor, export, generate, inspect, man, pull, run};
+use crate::commands::{bench, chat, compile, completions, conformance, doctor, eval, export, generate, inspect, man, pull, run};
 
 /// Compile, run and inspect ExecuTorch programs whose work is delegated to MLX.
 ///
@@ -49,6 +49,7 @@ enum Command {
     Inspect(inspect::Args),
     Chat(chat::Args),
     Generate(generate::Args),
+    Eval(eval::Args),
     Bench(bench::Args),
     Conformance(conformance::Args),
     Pull(pull::Args),
@@ -74,6 +75,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Inspect(args) => inspect::run(args),
         Command::Chat(args) => chat::run(args),
         Command::Generate(args) => generate::run(args),
+        Command::Eval(args) => eval::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Conformance(args) => conformance::run(args),
         Command::Pull(args) => pull::run(args),

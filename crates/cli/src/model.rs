@@ -53,21 +53,30 @@ impl ModelArgs {
         &self.model
     }
 
-    /// Opens the program with its weights, and says where it lies.
-    pub(crate) fn open(&self, threads: Option<usize>) -> Result<(Program, PathBuf)> {
+    /// Opens the program with its weights, and says where it lies. What is exported computes `logits`.
+    pub(crate) fn open(&self, logits: zoo::Logits, threads: Option<usize>) -> Result<(Program, PathBuf)> {
         let path = match self.checkpoint()? {
-            Some(checkpoint) => self.exported(&checkpoint, threads)?,
+            Some(checkpoint) => self.exported(&checkpoint, logits, threads)?,
             None => {
                 self.check_unused()?;
                 PathBuf::from(&self.model)
             }
         };
-        let program = FileKind::Program.expect(&path, || Ok(Program::open(&path)?))?;
+        let program = open_program(&path)?;
         let program = match &self.data {
             Some(data) => FileKind::Data.expect(data, || Ok(program.with_data(data)?))?,
             None => program,
         };
         Ok((program, path))
+    }
+
+    /// Opens another model to compare this one with. If it is exported, then as this one, save that its weights keep their type.
+    pub(crate) fn open_reference(&self, model: &str, logits: zoo::Logits, threads: Option<usize>) -> Result<Program> {
+        let reference = ModelArgs { model: model.to_owned(), data: None, quantize: QuantizeArgs::floats(), ..self.clone() };
+        match reference.checkpoint()? {
+            Some(checkpoint) => open_program(&reference.exported(&checkpoint, logits, threads)?),
+            None => open_program(Path::new(model)),
+        }
     }
 
     /// The folder or GGUF file to export; `None` for what is a program, or nothing.
@@ -93,11 +102,12 @@ impl ModelArgs {
     }
 
     /// The checkpoint's program in the cache, made if it is not there.
-    fn exported(&self, checkpoint: &Path, threads: Option<usize>) -> Result<PathBuf> {
+    fn exported(&self, checkpoint: &Path, logits: zoo::Logits, threads: Option<usize>) -> Result<PathBuf> {
         let (quantize, how) = self.quantization(checkpoint)?;
         let options = zoo::Options {
             dtype: self.dtype.as_deref().map(export::dtype).transpose()?,
             max_seq_len: self.max_seq_len,
+            logits,
             ..zoo::Options::default()
         };
         let folder = self.cache_dir.clone().map_or_else(|| environment::cache("models"), Ok)?;
@@ -126,6 +136,10 @@ impl ModelArgs {
         }
         Ok((QuantizeArgs::four_bits().options()?, "weights in 4 bits, embeddings in 8 (--qlinear none keeps floats)"))
     }
+}
+
+fn open_program(path: &Path) -> Result<Program> {
+    FileKind::Program.expect(path, || Ok(Program::open(path)?))
 }
 
 /// The folder of a model of the hub, downloaded unless it is in Hugging Face's cache or in ours.

@@ -85,6 +85,11 @@ impl QuantizeArgs {
         QuantizeArgs { qlinear: Some("4w".into()), qembedding: Some("8w".into()), group_size: None }
     }
 
+    /// Floats as they are.
+    pub(crate) fn floats() -> QuantizeArgs {
+        QuantizeArgs { qlinear: Some("none".into()), qembedding: None, group_size: None }
+    }
+
     /// A flag that was given.
     pub(crate) fn given(&self) -> Option<&'static str> {
         let flags = [

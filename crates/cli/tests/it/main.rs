@@ -2,6 +2,7 @@
 
 mod chat;
 mod errors;
+mod eval;
 mod program;
 mod pull;
 mod results;
