@@ -14,11 +14,12 @@ from modules.common import CASES, Fn
 from modules.elements import dtypes, einsums, indexing
 from modules.layers import losses_and_activations, pooling_and_conv, resampling
 from modules.models import models, quantized
+from modules.options import options
 from modules.sizes import dynamic_elementwise_and_shape, dynamic_layers
 from modules.state import control_flow, inputs_and_outputs, recurrences, writes
 
 GROUPS = [dynamic_elementwise_and_shape, dynamic_layers, attention_masks, writes, inputs_and_outputs, control_flow, recurrences, resampling, pooling_and_conv,
-          indexing, einsums, losses_and_activations, models, quantized, dtypes]
+          indexing, einsums, losses_and_activations, models, quantized, dtypes, options]
 
 
 def shapes(args, dyn):

@@ -38,6 +38,8 @@ FAMILIES = {
     "dynamic sizes": "dyn.reshape_mix dyn.pool_size dyn.matmul dyn.symint_input dyn.arange",
     "state": "write.cache write.index_put write.counter_int write.bool_buffer write.swap",
     "quantized": "quant.linear.4.32.f32 quant.linear.8.0.bf16 quant.embedding.4.32.f16 quant.linear.2.64.f16",
+    "options": "options.losses options.resize options.grid options.windows options.layout options.sort options.create options.statistics "
+    "options.products options.casts options.put options.attention options.parts",
     "models": "rnn.LSTM.1.uni.bias.bt model.decoder.f32 model.moe",
 }
 
