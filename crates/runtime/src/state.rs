@@ -22,16 +22,25 @@ fn keeps_rows(graph: &Checked, count: usize) -> bool {
     let nodes = || graph.chains.iter().flatten();
     let rows =
         |buffer: Tid| nodes().filter_map(|node| written_axis(graph, node)).filter(|(dst, _)| *dst == buffer).map(|(_, n)| n).min();
-    let wraps = nodes().any(|n| matches!(n, Node::ModInt(_)));
-    !wraps && graph.buffers.iter().all(|&buffer| rows(buffer).is_some_and(|rows| rows >= count))
+    !wraps(graph) && graph.buffers.iter().all(|&buffer| rows(buffer).is_some_and(|rows| rows >= count))
 }
 
 fn cache_len(graph: &Checked) -> Option<usize> {
-    let nodes = || graph.chains.iter().flatten();
-    if nodes().any(|n| matches!(n, Node::ModInt(_))) {
+    if wraps(graph) {
         return None;
     }
-    nodes().filter_map(|node| written_axis(graph, node)).map(|(_, len)| len).min()
+    graph.chains.iter().flatten().filter_map(|node| written_axis(graph, node)).map(|(_, len)| len).min()
+}
+
+/// Whether a cache is written in turn, at positions modulo its length.
+fn wraps(graph: &Graph) -> bool {
+    let nodes = || graph.chains.iter().flatten();
+    let is_remainder = |t: Tid| nodes().any(|n| matches!(n, Node::Remainder(r) if r.out.0 == t));
+    nodes().any(|n| match n {
+        Node::ModInt(_) => true,
+        Node::IndexCopy(n) => is_remainder(n.indices.0),
+        _ => false,
+    })
 }
 
 /// The buffer that a node writes at computed positions, and the size of the axis along which it does.
@@ -57,7 +66,7 @@ fn buffer_axis(graph: &Graph, buffer: Tid, axis: i64) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use flambeau_ir::{In, Out, SliceUpdate, SlotCounts, TensorMeta, Vid};
+    use flambeau_ir::{In, IndexCopy, Out, Remainder, SliceUpdate, SlotCounts, TensorMeta, Vid};
     use flambeau_tensor::DType;
 
     use super::*;
@@ -79,6 +88,18 @@ mod tests {
             meta: vec![TensorMeta::fixed(DType::F32, &[1, 2, 1, 4]), TensorMeta::fixed(DType::F32, &[1, 2, 32, 4])],
             ..Graph::default()
         }
+    }
+
+    #[test]
+    fn caches_used_in_turn_are_told_by_their_remainders() {
+        let mut ring = graph(Int::Lit(0));
+        let places = |out| Remainder { a: In(Tid(0)), b: In(Tid(0)), out: Out(Tid(out)) };
+        let copy =
+            |indices| IndexCopy { dst: In(Tid(1)), update: In(Tid(0)), indices: In(Tid(indices)), out: Out(Tid(1)), axis: 2 };
+        ring.chains = vec![vec![places(2).into(), copy(0).into()]];
+        assert!(!wraps(&ring));
+        ring.chains = vec![vec![places(2).into(), copy(2).into()]];
+        assert!(wraps(&ring));
     }
 
     #[test]

@@ -65,7 +65,8 @@ pub enum MethodConstant {
 #[derive(Clone, Debug)]
 pub struct Model {
     /// `input_ids` i64 `[1, s]`, `cache_position` i64 `[s]` (consecutive) → logits in the type of the activations. s is 1 to the
-    /// prefill chunk. State: `key_cache_i` and `value_cache_i` [1, Hk, max_seq_len, D] of attention, `latent_cache_i`
+    /// prefill chunk. State: `key_cache_i` and `value_cache_i` [1, Hk, n, D] of attention, where n is `max_seq_len` or, behind a window, no more than
+    /// window + prefill chunk - 1, which are then used in turn; `latent_cache_i`
     /// [1, 1, max_seq_len, R] of attention over latent vectors; `conv_state_i` [1, taps − 1, C] and `recurrent_state_i`
     /// [1, Hv, Dv, Dk], which begin anew at position 0 and cannot go back to an earlier one.
     pub exported: Exported,

@@ -213,6 +213,20 @@ fn windows_hide_keys_where_a_cache_holds_more() {
 }
 
 #[test]
+fn windows_need_no_more_rows_than_their_longest_call() {
+    let config = with("phi3", json!({"sliding_window": 32}));
+    let rows = |positions, chunk| {
+        let options = Options { max_seq_len: Some(positions), prefill_chunk: Some(chunk), ..Options::default() };
+        let model = built(&config, &options).unwrap();
+        model.exported.graph.check().unwrap();
+        let cache = &model.exported.constants["key_cache_1"];
+        assert_eq!(calls(&model, "aten.index_copy_.default") == 4, cache.shape()[2] < positions);
+        cache.shape()[2]
+    };
+    assert_eq!((rows(39, 8), rows(40, 8), rows(256, 8), rows(256, 1), rows(64, 64)), (39, 39, 39, 32, 64));
+}
+
+#[test]
 fn keys_that_nobody_knows_are_refused() {
     let check = |keys: Value, want: &str| {
         let error = built(&with("llama", keys), &Options::default()).unwrap_err().to_string();

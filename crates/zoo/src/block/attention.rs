@@ -113,11 +113,19 @@ impl Decoder<'_> {
 
     /// The caches of a layer, with new keys and values [1, Hk, s, D] written into them.
     fn cached(&mut self, layer: usize, [k, v]: [Val; 2], a: &Attention) -> Result<[Val; 2]> {
-        let shape = vec![1, a.kv_heads, self.settings.positions, a.head_dim];
+        let ring = self.ring(a.window);
+        let shape = vec![1, a.kv_heads, ring.unwrap_or(self.settings.positions), a.head_dim];
         let keys = self.b.buffer(&format!("key_cache_{layer}"), self.settings.dtype, shape.clone())?;
         let values = self.b.buffer(&format!("value_cache_{layer}"), self.settings.dtype, shape)?;
-        self.b.cache_update(&keys, &k, &self.span.pos);
-        self.b.cache_update(&values, &v, &self.span.pos);
+        for (cache, new) in [(&keys, &k), (&values, &v)] {
+            match ring {
+                Some(rows) => {
+                    let places = self.ring_rows(rows);
+                    self.b.cache_scatter(cache, new, &places);
+                }
+                None => self.b.cache_update(cache, new, &self.span.pos),
+            }
+        }
         self.caches[layer] = Some([keys.clone(), values.clone()]);
         Ok([keys, values])
     }
@@ -135,7 +143,12 @@ impl Decoder<'_> {
         }
         let mask = window.map(|window| self.seen(Some(window)));
         self.b.enter(path);
-        Ok(self.b.attention([q, keys, values], &self.span.pos, mask.as_ref(), a.scale))
+        // The operator reads the rows before the first query and as many as there are queries.
+        let before = match self.ring(window) {
+            Some(rows) => self.b.sub_int(&rows.into(), &self.span.tokens),
+            None => self.span.pos.clone(),
+        };
+        Ok(self.b.attention([q, keys, values], &before, mask.as_ref(), a.scale))
     }
 
     /// Attention by its formula, for scores that no kernel takes: bounded ones, and such that a sink joins.
@@ -147,7 +160,10 @@ impl Decoder<'_> {
         let dtype = q.dtype;
         let grouped = [1.into(), a.kv_heads.into(), groups.into(), self.span.tokens.clone(), a.head_dim.into()];
         let q = self.b.reshape(q, &grouped);
-        let end = self.b.add_int(&self.span.pos, &self.span.tokens);
+        let end = match self.ring(window) {
+            Some(rows) => rows.into(),
+            None => self.b.add_int(&self.span.pos, &self.span.tokens),
+        };
         let [keys, values] = caches.map(|cache| {
             let rows = self.b.slice(cache, 2, &0.into(), &end);
             self.b.unsqueeze(&rows, 2)

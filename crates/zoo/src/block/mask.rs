@@ -11,13 +11,15 @@ pub(super) struct Masks {
     first: Val,
     /// Whether that is 0.
     fresh: Option<Val>,
-    /// Keys within each window, or all up to the query's own [s, pos + s].
+    /// Keys within each window, or all up to the query's own [s, pos + s], or [s, rows] of a ring.
     seen: Vec<(Option<usize>, Val)>,
+    /// Rows [s] of rings of some length that belong to the call's tokens.
+    ring_rows: Vec<(usize, Val)>,
 }
 
 impl Masks {
     pub(super) fn new(places: Val, first: Val) -> Masks {
-        Masks { places, first, fresh: None, seen: Vec::new() }
+        Masks { places, first, fresh: None, seen: Vec::new(), ring_rows: Vec::new() }
     }
 
     /// Goes on with the last query alone.
@@ -29,22 +31,61 @@ impl Masks {
 }
 
 impl Decoder<'_> {
-    /// Whether query `i` sees key `j`, [s, pos + s]: keys up to its own place, not `window` or more before it.
+    /// Which rows of the caches query `i` sees, [s, n]: those of keys up to its own place, not `window` or more before it.
     pub(super) fn seen(&mut self, window: Option<usize>) -> Val {
         if let Some((_, mask)) = self.masks.seen.iter().find(|(known, _)| *known == window) {
             return mask.clone();
         }
-        let end = self.b.add_int(&self.span.pos, &self.span.tokens);
-        let keys = self.b.count(&end);
-        let queries = self.b.unsqueeze(&self.masks.places, 1);
-        let distance = self.b.sub(&queries, &keys);
-        let mut mask = self.b.at_least(&distance, 0);
+        let (mut mask, distance) = match self.ring(window) {
+            Some(rows) => self.seen_in_ring(rows),
+            None => self.seen_in_order(),
+        };
         if let Some(window) = window {
             let near = self.b.below(&distance, window as i64);
             mask = self.b.and(&mask, &near);
         }
         self.masks.seen.push((window, mask.clone()));
         mask
+    }
+
+    /// Row `j` holds key `j`. Whether keys are none of the future, and how far they lie before the queries, [s, pos + s].
+    fn seen_in_order(&mut self) -> (Val, Val) {
+        let end = self.b.add_int(&self.span.pos, &self.span.tokens);
+        let keys = self.b.count(&end);
+        let queries = self.b.unsqueeze(&self.masks.places, 1);
+        let distance = self.b.sub(&queries, &keys);
+        (self.b.at_least(&distance, 0), distance)
+    }
+
+    /// Row `j` of a ring holds the last key whose place is `j` modulo the number of rows. As
+    /// [`seen_in_order`](Self::seen_in_order), [s, rows]; keys that have not come yet are hidden as well.
+    fn seen_in_ring(&mut self, rows: usize) -> (Val, Val) {
+        let newest = self.b.select(&self.masks.places, 0, -1);
+        let all = self.b.count(&rows.into());
+        let age = self.b.sub(&newest, &all);
+        let age = self.b.remainder(&age, rows as i64);
+        let exists = self.b.at_most(&age, &newest);
+        let behind = self.b.sub(&newest, &self.masks.places);
+        let behind = self.b.unsqueeze(&behind, 1);
+        let distance = self.b.sub(&age, &behind);
+        let past = self.b.at_least(&distance, 0);
+        (self.b.and(&past, &exists), distance)
+    }
+
+    /// Rows of a ring [s] for the keys of this call.
+    pub(super) fn ring_rows(&mut self, rows: usize) -> Val {
+        if let Some((_, known)) = self.masks.ring_rows.iter().find(|(known, _)| *known == rows) {
+            return known.clone();
+        }
+        let made = self.b.remainder(&self.masks.places, rows as i64);
+        self.masks.ring_rows.push((rows, made.clone()));
+        made
+    }
+
+    /// Rows of a cache that keeps no more than a window needs: all that the first query of the longest call sees, and the call's own
+    /// keys. `None` where a cache of all positions is no longer.
+    pub(super) fn ring(&self, window: Option<usize>) -> Option<usize> {
+        window.map(|window| window + self.settings.chunk - 1).filter(|&rows| rows < self.settings.positions)
     }
 
     /// A window that hides something from a cache of this length.

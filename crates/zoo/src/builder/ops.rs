@@ -82,6 +82,11 @@ impl Builder {
         self.call_int("_operator.add", vec![size("a", a), size("b", b)], expr)
     }
 
+    /// `a - b`.
+    pub(crate) fn sub_int(&mut self, a: &Int, b: &Int) -> Int {
+        self.call_int("_operator.sub", vec![size("a", a), size("b", b)], a.expr.clone() - b.expr.clone())
+    }
+
     /// The integers below `end`, i64 [end].
     pub(crate) fn count(&mut self, end: &Int) -> Val {
         let inputs = vec![size("end", end), dtype("dtype", DType::I64)];
@@ -228,6 +233,11 @@ impl Builder {
         self.scale(&x, cap)
     }
 
+    /// `x mod divisor` of integers, from 0 on.
+    pub(crate) fn remainder(&mut self, x: &Val, divisor: i64) -> Val {
+        self.call("aten.remainder.Scalar", vec![tensor("self", x), int("other", divisor)], x.dtype, x.dims.clone())
+    }
+
     /// `x` within bounds; minus infinity is none.
     pub(crate) fn clamp(&mut self, x: &Val, low: f64, high: f64) -> Val {
         let low = if low.is_finite() { float("min", low) } else { arg("min", Argument::None) };
@@ -282,6 +292,12 @@ impl Builder {
     /// Whether `x < number`, elementwise.
     pub(crate) fn below(&mut self, x: &Val, number: i64) -> Val {
         self.call("aten.lt.Scalar", vec![tensor("self", x), int("other", number)], DType::Bool, x.dims.clone())
+    }
+
+    /// Whether `a <= b`, broadcast.
+    pub(crate) fn at_most(&mut self, a: &Val, b: &Val) -> Val {
+        let dims = broadcast(&a.dims, &b.dims);
+        self.call("aten.le.Tensor", vec![tensor("self", a), tensor("other", b)], DType::Bool, dims)
     }
 
     pub(crate) fn and(&mut self, a: &Val, b: &Val) -> Val {
@@ -451,6 +467,12 @@ impl Builder {
         let inputs = vec![tensor("cache", cache), tensor("new_values", new), size("start_pos", pos)];
         // The operator's own result says nothing.
         self.call("mlx.kv_cache_update.default", inputs, cache.dtype, vec![Expr::Int(1)]);
+    }
+
+    /// Writes `new` [1, H, s, D] into the buffer `cache` [1, H, n, D], at rows [s].
+    pub(crate) fn cache_scatter(&mut self, cache: &Val, new: &Val, rows: &Val) {
+        let inputs = vec![tensor("self", cache), int("dim", 2), tensor("index", rows), tensor("source", new)];
+        self.call("aten.index_copy_.default", inputs, cache.dtype, cache.dims.clone());
     }
 
     /// Writes `value` into a buffer of its sizes.

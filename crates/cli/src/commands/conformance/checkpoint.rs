@@ -65,30 +65,52 @@ impl CheckpointCase {
         };
         let tokens = ids(&one(folder, "tokens.bin")?)?;
         let expected = one(folder, "expected_logits.bin")?;
-        let &[1, positions, vocab] = expected.shape() else { bail!("expected_logits.bin has shape {:?}", expected.shape()) };
+        let &[1, positions, _] = expected.shape() else { bail!("expected_logits.bin has shape {:?}", expected.shape()) };
         if positions != tokens.len() {
             bail!("{positions} positions of expected logits for {} tokens", tokens.len());
         }
         let length = tokens.len().max(self.prompt.len() + self.continuation.len());
-        let program = program(&model, length, engine)?;
-        // One method for all runs: state has to begin anew at position 0.
-        let mut method = program.method("forward", engine, &LoadOptions::default())?;
-        for &chunk in &self.chunks {
-            let size = if let Chunk::Tokens(n) = chunk { n } else { tokens.len() };
-            for (part, first) in tokens.chunks(size).zip((0..).step_by(size)) {
-                let logits = step(&mut method, part, first)?.reshape(&[vocab])?;
-                let last = first + part.len() - 1;
-                let row = vocab * DType::F32.size();
-                let want = Tensor::new(DType::F32, &[vocab], expected.bytes().slice(last * row..(last + 1) * row))?;
-                compare(&logits, &want, self.tolerance).with_context(|| format!("{chunk}: logits of position {last}"))?;
+        // One program takes all chunks but the whole text, so that windows shorter than it get caches that are used in turn.
+        let parts = self.chunks.iter().filter_map(|chunk| if let Chunk::Tokens(n) = chunk { Some(*n) } else { None }).max();
+        for (longest, chunks) in [(parts, self.chunks_of(false)), (Some(length), self.chunks_of(true))] {
+            let Some(longest) = longest.filter(|_| !chunks.is_empty()) else { continue };
+            let program = program(&model, length, longest.min(length), engine)?;
+            // One method for all runs: state has to begin anew at position 0.
+            let mut method = program.method("forward", engine, &LoadOptions::default())?;
+            for chunk in chunks {
+                self.compare_text(&mut method, chunk, &tokens, &expected)?;
             }
+            self.compare_continuation(&mut method, longest)?;
         }
-        self.compare_continuation(&mut method)?;
         Ok(Outcome::Passed(Vec::new()))
     }
 
-    fn compare_continuation(&self, method: &mut Method) -> Result<()> {
-        let mut logits = step(method, &self.prompt, 0)?;
+    /// The last logits of every chunk.
+    fn compare_text(&self, method: &mut Method, chunk: Chunk, tokens: &[i64], expected: &Tensor) -> Result<()> {
+        let size = if let Chunk::Tokens(n) = chunk { n } else { tokens.len() };
+        let row = expected.bytes().len() / tokens.len();
+        for (part, first) in tokens.chunks(size).zip((0..).step_by(size)) {
+            let logits = step(method, part, first)?;
+            let last = first + part.len() - 1;
+            let want = Tensor::new(DType::F32, &[logits.numel()], expected.bytes().slice(last * row..(last + 1) * row))?;
+            compare(&logits.reshape(&[logits.numel()])?, &want, self.tolerance)
+                .with_context(|| format!("{chunk}: logits of position {last}"))?;
+        }
+        Ok(())
+    }
+
+    /// The chunks that are the whole text, or those that are parts of it.
+    fn chunks_of(&self, whole: bool) -> Vec<Chunk> {
+        self.chunks.iter().copied().filter(|chunk| matches!(chunk, Chunk::All) == whole).collect()
+    }
+
+    /// The prompt goes in `longest` tokens at a time.
+    fn compare_continuation(&self, method: &mut Method, longest: usize) -> Result<()> {
+        let mut logits = None;
+        for (part, first) in self.prompt.chunks(longest).zip((0..).step_by(longest)) {
+            logits = Some(step(method, part, first)?);
+        }
+        let mut logits = logits.context("the case has no prompt")?;
         for (i, &want) in self.continuation.iter().enumerate() {
             let found = best(&logits)?;
             if found != want {
@@ -100,13 +122,13 @@ impl CheckpointCase {
     }
 }
 
-/// The program of a checkpoint for that many positions, in f32.
-fn program(model: &Path, positions: usize, engine: &Arc<dyn Engine>) -> Result<Program> {
+/// The program of a checkpoint for that many positions and calls of up to `longest` tokens, in f32.
+fn program(model: &Path, positions: usize, longest: usize, engine: &Arc<dyn Engine>) -> Result<Program> {
     let checkpoint = export::open_path(model)?;
     let options = zoo::Options {
         dtype: Some(DType::F32),
         max_seq_len: Some(positions),
-        prefill_chunk: Some(positions),
+        prefill_chunk: Some(longest),
         ..zoo::Options::default()
     };
     let model = zoo::build(&checkpoint, &options)?;
