@@ -1,12 +1,12 @@
 //! Every case as `flambeau conformance` runs it: both programs on the CPU engine, those of the repository on MLX too, and every
-//! checkpoint on either.
+//! checkpoint and session on either.
 
 use std::{
     path::Path,
     process::{Command, ExitCode},
 };
 
-use flambeau_testcases::{Outcome, all, checkpoints, committed, per_case};
+use flambeau_testcases::{Outcome, all, checkpoints, committed, per_case, sessions};
 
 #[path = "../../mlx/tests/support/mod.rs"]
 mod installed;
@@ -37,6 +37,8 @@ fn main() -> ExitCode {
     let tests = [
         ("checkpoint", per_case(checkpoints(target), |_, folder| on_cpu(folder, "checkpoint"))),
         ("MLX, checkpoint", per_case(checkpoints(target), |_, folder| on_mlx(folder, "checkpoint"))),
+        ("session", per_case(sessions(target), |_, folder| on_cpu(folder, "pte"))),
+        ("MLX, session", per_case(sessions(target), |_, folder| on_mlx(folder, "pte"))),
         ("pte", per_case(everything(), |_, folder| on_cpu(folder, "pte"))),
         ("pt2", per_case(everything(), |_, folder| on_cpu(folder, "pt2"))),
         ("MLX, pte", per_case(committed(), |_, folder| on_mlx(folder, "pte"))),

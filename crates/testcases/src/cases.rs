@@ -9,11 +9,15 @@ use std::{
 /// Archives of cases beside the repository, and how many cases each holds at least.
 const ARCHIVES: [(&str, usize); 2] = [("ops", 712), ("models", 28)];
 const CHECKPOINTS: (&str, usize) = ("checkpoints", 42);
+const SESSIONS: (&str, usize) = ("sessions", 35);
+
+/// What describes a case.
+const DESCRIPTIONS: [&str; 2] = ["case.json", "session.json"];
 
 /// A case folder, or the cases of an archive that is not there.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// `small/NAME`, `ops/NAME`, `models/NAME` or `checkpoints/NAME`; the archive's name alone if it is not there.
+    /// `small/NAME`, or `NAME` behind the name of its archive; the archive's name alone if it is not there.
     pub name: String,
     /// The folder, or what is missing.
     pub folder: Result<PathBuf, String>,
@@ -38,7 +42,19 @@ pub fn all(target: &Path) -> Vec<Case> {
 /// # Panics
 /// As [`archives`].
 pub fn checkpoints(target: &Path) -> Vec<Case> {
-    let (name, at_least) = CHECKPOINTS;
+    beside(CHECKPOINTS, target)
+}
+
+/// ExecuTorch's own programs of language and speech models beside the repository, each with calls that follow one another and what
+/// they must return.
+///
+/// # Panics
+/// As [`archives`].
+pub fn sessions(target: &Path) -> Vec<Case> {
+    beside(SESSIONS, target)
+}
+
+fn beside((name, at_least): (&str, usize), target: &Path) -> Vec<Case> {
     of_archive(name, unpacked(name, at_least, target))
 }
 
@@ -85,7 +101,9 @@ fn unpack(archive: &Path, name: &str, folder: &Path) {
 /// The subfolders that are cases.
 fn cases_in(source: &str, folder: &Path) -> Vec<Case> {
     let entries = fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
-    let folders = entries.map(|e| e.expect("the entry reads").path()).filter(|path| path.join("case.json").is_file());
+    let folders = entries
+        .map(|e| e.expect("the entry reads").path())
+        .filter(|path| DESCRIPTIONS.iter().any(|name| path.join(name).is_file()));
     let mut cases: Vec<Case> = folders
         .map(|path| {
             let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();

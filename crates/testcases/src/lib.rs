@@ -18,7 +18,7 @@ use flambeau_tensor::DType;
 pub use libtest_mimic::Trial;
 
 pub use self::{
-    cases::{Case, all, archives, checkpoints, committed},
+    cases::{Case, all, archives, checkpoints, committed, sessions},
     graphs::{history, run_with_buffer, with_buffer},
     harness::{Outcome, Requirement, per_case, run, test},
     mutate::mutate,

@@ -2,6 +2,7 @@
 
 mod case;
 mod checkpoint;
+mod session;
 
 use std::{
     any::Any,
@@ -19,7 +20,10 @@ use std::{
 use anyhow::{Context, Result, bail};
 use serde_json::json;
 
-use self::case::{Case, Outcome};
+use self::{
+    case::{Case, FailedCall, Outcome},
+    session::SessionCase,
+};
 use crate::{
     count::positive,
     engine::{EngineArgs, EngineName, cores},
@@ -29,7 +33,8 @@ use crate::{
 /// Run case folders and compare their outputs with the expected ones
 ///
 /// A case folder holds case.json, input.bin, expected_output.bin and a program, or a checkpoint with tokens.bin and
-/// expected_logits.bin. The last line is `N passed, N failed, N skipped`.
+/// expected_logits.bin, or session.json, a program and the inputs and outputs of calls that follow one another. The last line is
+/// `N passed, N failed, N skipped`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flambeau conformance cases/ops --from pte --jobs 2 --filter softmax")]
 pub(crate) struct Args {
@@ -79,7 +84,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         *only = args.folder.file_name().map_or_else(|| "case".into(), |n| n.to_string_lossy().into_owned());
     }
     if cases.is_empty() {
-        bail!("{} holds no case folder (one with a case.json)", args.folder.display());
+        bail!("{} holds no case folder (one with a case.json or a session.json)", args.folder.display());
     }
     cases.retain(|(name, _)| args.filter.is_empty() || args.filter.iter().any(|text| name.contains(text.as_str())));
     if cases.is_empty() {
@@ -91,7 +96,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     for case in &mut done {
         if expected.contains(&case.name) {
             case.outcome = match &case.outcome {
-                Outcome::Failed(reason) => Outcome::Skipped(format!("expected to fail: {reason}")),
+                failed @ (Outcome::Failed(_) | Outcome::FailedCalls(_)) => {
+                    Outcome::Skipped(format!("expected to fail: {}", failed.reason()))
+                }
                 Outcome::Passed(_) => Outcome::Failed("it is expected to fail, and passes".into()),
                 other => other.clone(),
             };
@@ -100,10 +107,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     report(args, &done)
 }
 
-/// Folders with a `case.json`, in any depth up to a bound.
+/// Folders with a `case.json` or a `session.json`, in any depth up to a bound.
 fn find_cases(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<()> {
     const MAX_DEPTH: usize = 8;
-    if folder.join("case.json").is_file() {
+    if folder.join("case.json").is_file() || folder.join(session::FILE).is_file() {
         found.push(folder.to_owned());
         return Ok(());
     }
@@ -163,17 +170,26 @@ fn run_all(args: &Args, cases: &[(String, PathBuf)]) -> Result<Vec<Done>> {
 }
 
 fn run_one(folder: &Path, from: case::ProgramFormat, engine: &std::sync::Arc<dyn flambeau::engine::Engine>) -> (String, Outcome) {
-    let case = match Case::read(folder) {
-        Ok(case) => case,
-        Err(error) => return ("?".into(), Outcome::Failed(failure::text(&error))),
-    };
-    let outcome = catch_unwind(AssertUnwindSafe(|| case.run(from, engine)));
-    let outcome = match outcome {
+    let unread = |error: anyhow::Error| ("?".into(), Outcome::Failed(failure::text(&error)));
+    if folder.join(session::FILE).is_file() {
+        return match SessionCase::read(folder) {
+            Ok(case) => (case.family().to_owned(), outcome(|| case.run(from, engine))),
+            Err(error) => unread(error),
+        };
+    }
+    match Case::read(folder) {
+        Ok(case) => (case.family.clone(), outcome(|| case.run(from, engine))),
+        Err(error) => unread(error),
+    }
+}
+
+/// What becomes of a case; an error or a panic is a failure.
+fn outcome(run: impl FnOnce() -> Result<Outcome>) -> Outcome {
+    match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(outcome)) => outcome,
         Ok(Err(error)) => Outcome::Failed(failure::text(&error)),
         Err(payload) => Outcome::Failed(format!("panicked: {}", panic_text(&*payload))),
-    };
-    (case.family, outcome)
+    }
 }
 
 fn panic_text(payload: &(dyn Any + Send)) -> String {
@@ -187,8 +203,10 @@ fn report(args: &Args, done: &[Done]) -> Result<ExitCode> {
     let code = if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if args.json {
         let case = |c: &Done| {
+            let call = |c: &FailedCall| json!({ "call": c.call, "method": c.method, "reason": c.reason });
+            let calls: Vec<_> = c.outcome.failed_calls().iter().map(call).collect();
             json!({ "name": c.name, "family": c.family, "outcome": c.outcome.name(), "reason": c.outcome.reason(),
-                    "seconds": c.seconds })
+                    "failed_calls": calls, "seconds": c.seconds })
         };
         let cases: Vec<_> = done.iter().map(case).collect();
         files::print_json(&json!({ "cases": cases, "passed": passed, "failed": failed, "skipped": skipped }))?;
@@ -197,7 +215,11 @@ fn report(args: &Args, done: &[Done]) -> Result<ExitCode> {
     let mut families: BTreeMap<&str, BTreeMap<&str, usize>> = BTreeMap::new();
     for case in done {
         *families.entry(&case.family).or_default().entry(case.outcome.name()).or_default() += 1;
-        if let Outcome::Failed(reason) = &case.outcome {
+        let reasons = match &case.outcome {
+            Outcome::Failed(reason) => vec![reason.clone()],
+            other => other.failed_calls().iter().map(FailedCall::to_string).collect(),
+        };
+        for reason in reasons {
             files::print_line(format_args!("FAILED {}: {}", case.name, reason.replace('\n', " ")))?;
         }
     }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    fmt,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -12,8 +13,9 @@ use flambeau::{
     engine::{Engine, LoadOptions},
     ir::{Graph, Node},
     pt2,
-    runtime::{Program, Value},
+    runtime::{Method, Program, Value},
     tensor::{Bytes, Tensor, Tolerance, compare, tensor_list},
+    wire::pte::ExecutionPlan,
 };
 use serde_json::Value as Json;
 
@@ -26,14 +28,31 @@ pub(crate) enum Outcome {
     /// With remarks about the program's form.
     Passed(Vec<String>),
     Failed(String),
+    /// What is wrong with calls of a session.
+    FailedCalls(Vec<FailedCall>),
     Skipped(String),
+}
+
+/// A call of a session, and what is wrong with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FailedCall {
+    /// Its number, from 0.
+    pub(crate) call: usize,
+    pub(crate) method: String,
+    pub(crate) reason: String,
+}
+
+impl fmt::Display for FailedCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "call {} ({}): {}", self.call, self.method, self.reason)
+    }
 }
 
 impl Outcome {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Outcome::Passed(_) => "passed",
-            Outcome::Failed(_) => "failed",
+            Outcome::Failed(_) | Outcome::FailedCalls(_) => "failed",
             Outcome::Skipped(_) => "skipped",
         }
     }
@@ -42,6 +61,15 @@ impl Outcome {
         match self {
             Outcome::Passed(notes) => notes.join("; "),
             Outcome::Failed(reason) | Outcome::Skipped(reason) => reason.clone(),
+            Outcome::FailedCalls(calls) => calls.iter().map(FailedCall::to_string).collect::<Vec<_>>().join("; "),
+        }
+    }
+
+    /// Calls of a session that failed.
+    pub(crate) fn failed_calls(&self) -> &[FailedCall] {
+        match self {
+            Outcome::FailedCalls(calls) => calls,
+            _ => &[],
         }
     }
 }
@@ -70,7 +98,7 @@ pub(crate) struct Case {
     checkpoint: Option<CheckpointCase>,
 }
 
-/// A case's graphs: all delegates of all methods.
+/// Graphs of a program's delegates, of all methods or of some.
 pub(crate) struct Graphs(pub(crate) Vec<Graph>);
 
 impl Case {
@@ -122,10 +150,7 @@ impl Case {
         let options =
             LoadOptions { kv_cache: self.kv_cache.as_deref().map(kv_cache::parse).transpose()?, ..LoadOptions::default() };
         let mut method = program.method("forward", engine, &options)?;
-        let inputs =
-            tensors(&self.folder.join("input.bin"))?.into_iter().map(|tensor| NamedTensor { name: None, tensor }).collect();
-        let inputs = inputs::arguments(method.inputs(), inputs)?;
-        let outputs = method.run(&inputs)?;
+        let outputs = call(&mut method, &self.folder.join("input.bin"))?;
         if !self.skip_comparison {
             self.compare(&outputs)?;
         }
@@ -145,21 +170,13 @@ impl Case {
         Ok(differ)
     }
 
-    fn compare(&self, outputs: &[Value]) -> Result<()> {
+    fn compare(&self, outputs: &[Tensor]) -> Result<()> {
         let expected = tensors(&self.folder.join("expected_output.bin"))?;
-        // Files have no place for None.
-        let outputs: Vec<&Value> = outputs.iter().filter(|o| !matches!(o, Value::None)).collect();
         if outputs.len() != expected.len() {
             bail!("{} outputs, expected {}", outputs.len(), expected.len());
         }
         for (i, (output, expected)) in outputs.iter().zip(&expected).enumerate() {
-            let tensor = match output {
-                Value::Tensor(t) => t.clone(),
-                Value::Int(v) => Tensor::scalar(*v),
-                Value::Bool(b) => Tensor::from_slice(&[u8::from(*b)], &[])?,
-                other => bail!("output {i} is {}, expected a tensor", other.describe()),
-            };
-            compare(&tensor, expected, self.tolerance).with_context(|| format!("output {i}"))?;
+            compare(output, expected, self.tolerance).with_context(|| format!("output {i}"))?;
         }
         Ok(())
     }
@@ -170,10 +187,28 @@ pub(super) fn tensors(path: &Path) -> Result<Vec<Tensor>> {
     tensor_list::read(&files::read(path)?).with_context(|| path.display().to_string())
 }
 
+/// Runs a method with the inputs of a file. Numbers come out as tensors, and what files have no place for is left out.
+pub(super) fn call(method: &mut Method, inputs: &Path) -> Result<Vec<Tensor>> {
+    let inputs = tensors(inputs)?.into_iter().map(|tensor| NamedTensor { name: None, tensor }).collect();
+    let inputs = inputs::arguments(method.inputs(), inputs)?;
+    let outputs = method.run(&inputs)?;
+    let tensor = |(i, output): (usize, &Value)| match output {
+        Value::Tensor(t) => Ok(t.clone()),
+        Value::Int(v) => Ok(Tensor::scalar(*v)),
+        Value::Bool(b) => Ok(Tensor::from_slice(&[u8::from(*b)], &[])?),
+        other => bail!("output {i} is {}, expected a tensor", other.describe()),
+    };
+    outputs.iter().filter(|o| !matches!(o, Value::None)).enumerate().map(tensor).collect()
+}
+
 impl Graphs {
     pub(crate) fn of(program: &Program) -> Result<Graphs> {
-        let delegates =
-            program.file().plans.iter().flat_map(|plan| plan.delegates.iter().enumerate().map(move |(i, d)| (plan, i, d)));
+        Graphs::of_methods(program, &program.file().plans)
+    }
+
+    /// Those of some methods.
+    pub(super) fn of_methods(program: &Program, plans: &[ExecutionPlan]) -> Result<Graphs> {
+        let delegates = plans.iter().flat_map(|plan| plan.delegates.iter().enumerate().map(move |(i, d)| (plan, i, d)));
         Ok(Graphs(delegates.map(|(plan, i, delegate)| program.graph(plan, i, delegate)).collect::<Result<_, _>>()?))
     }
 

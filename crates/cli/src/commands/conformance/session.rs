@@ -1,0 +1,140 @@
+//! A session case: calls of one program, one after the other, with the state that stays between them.
+
+mod description;
+mod judge;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::{Context, Result, bail};
+use flambeau::{
+    engine::{Engine, LoadOptions, SharedState},
+    ir::{Graph, MetaDim, Slot, Tid},
+    runtime::{Method, Program},
+    tensor::Tensor,
+};
+
+use self::description::{Call, MethodFacts, Session};
+use super::{
+    Outcome,
+    case::{FailedCall, Graphs, ProgramFormat, call, tensors},
+};
+use crate::failure;
+
+/// What describes a session.
+pub(super) const FILE: &str = "session.json";
+
+/// A folder with a program and the calls of a session.
+pub(super) struct SessionCase {
+    folder: PathBuf,
+    session: Session,
+}
+
+impl SessionCase {
+    /// Reads `session.json`.
+    pub(super) fn read(folder: &Path) -> Result<SessionCase> {
+        let path = folder.join(FILE);
+        let session = Session::read(&path).with_context(|| path.display().to_string())?;
+        Ok(SessionCase { folder: folder.to_owned(), session })
+    }
+
+    /// What the text report sums up by.
+    pub(super) fn family(&self) -> &str {
+        &self.session.flow
+    }
+
+    /// Loads the program once and makes all calls. One that fails to run ends the session; one with wrong results does not.
+    pub(super) fn run(&self, from: ProgramFormat, engine: &Arc<dyn Engine>) -> Result<Outcome> {
+        if from != ProgramFormat::Pte {
+            return Ok(Outcome::Skipped("a session has no program but ExecuTorch's".into()));
+        }
+        let program = Program::open(self.folder.join("model.pte"))?;
+        for (name, facts) in &self.session.methods {
+            compare_form(&program, name, facts).with_context(|| format!("method {name}"))?;
+        }
+        let kv_cache = self.session.kv_cache.as_ref().map(|cache| cache.config()).transpose()?;
+        let options = LoadOptions { kv_cache, shared: Some(SharedState::default()) };
+        let mut methods: HashMap<&str, Method> = HashMap::new();
+        let mut failed = Vec::new();
+        for (number, step) in self.session.calls.iter().enumerate() {
+            let mut fail = |error| {
+                failed.push(FailedCall { call: number, method: step.method.clone(), reason: failure::text(&error) });
+            };
+            let method = match methods.get_mut(step.method.as_str()) {
+                Some(method) => method,
+                None => {
+                    let method = program.method(&step.method, engine, &options)?;
+                    methods.entry(&step.method).or_insert(method)
+                }
+            };
+            match call(method, &self.folder.join(&step.inputs)) {
+                Ok(outputs) => self.judge(step, &outputs).unwrap_or_else(fail),
+                Err(error) => {
+                    fail(error);
+                    break;
+                }
+            }
+        }
+        Ok(if failed.is_empty() { Outcome::Passed(Vec::new()) } else { Outcome::FailedCalls(failed) })
+    }
+
+    /// Holds the results of a call against the expected ones; all that is wrong in one error.
+    fn judge(&self, call: &Call, outputs: &[Tensor]) -> Result<()> {
+        let expected = tensors(&self.folder.join(&call.expected))?;
+        if outputs.len() != expected.len() || call.outputs.len() != expected.len() {
+            bail!("{} outputs, {} described, expected {}", outputs.len(), call.outputs.len(), expected.len());
+        }
+        let wrong: Vec<String> = (0..expected.len())
+            .filter_map(|i| {
+                let bounds = judge::Bounds { relative: self.session.rtol, absolute: call.atol[i], rms: call.rms_tol[i] };
+                let error = judge::output(&outputs[i], &expected[i], &call.outputs[i], call.compare, bounds).err()?;
+                Some(format!("output {i}: {}", failure::text(&error)))
+            })
+            .collect();
+        if wrong.is_empty() { Ok(()) } else { bail!("{}", wrong.join(", ")) }
+    }
+}
+
+/// Holds a method's nodes and mutable buffers against the stated ones.
+fn compare_form(program: &Program, name: &str, facts: &MethodFacts) -> Result<()> {
+    let plan = program.file().plan(name).context("the program has no such method")?;
+    let graphs = Graphs::of_methods(program, std::slice::from_ref(plan))?;
+    let nodes = graphs.0.iter().map(main_nodes).sum::<usize>();
+    if nodes != facts.nodes {
+        bail!("{nodes} nodes, expected {}", facts.nodes);
+    }
+    let mut found: BTreeMap<&str, usize> = BTreeMap::new();
+    graphs.nodes().for_each(|node| *found.entry(node.name()).or_default() += 1);
+    let expected: BTreeMap<&str, usize> = facts.ops.iter().map(|(name, &n)| (name.trim_end_matches("Node"), n)).collect();
+    if found != expected {
+        bail!("the nodes {found:?}, expected {expected:?}");
+    }
+    let buffers: BTreeSet<String> = graphs.0.iter().flat_map(buffers).collect();
+    if buffers != facts.buffers {
+        bail!("the mutable buffers {buffers:?}, expected {:?}", facts.buffers);
+    }
+    Ok(())
+}
+
+/// Number of nodes in the chain that a run begins with.
+fn main_nodes(graph: &Graph) -> usize {
+    graph.chains.get(graph.main as usize).map_or(0, Vec::len)
+}
+
+/// `name [sizes] dtype` of each mutable buffer.
+fn buffers(graph: &Graph) -> Vec<String> {
+    let describe = |&tid: &Tid| {
+        let meta = &graph.meta[tid.0 as usize];
+        let size = |dim: &MetaDim| match dim {
+            MetaDim::Static(n) => n.to_string(),
+            MetaDim::Dynamic { .. } => "?".to_owned(),
+        };
+        let sizes: Vec<String> = meta.shape.iter().map(size).collect();
+        let name = graph.name_of(Slot::Tensor(tid)).unwrap_or_default();
+        format!("{name} [{}] {}", sizes.join(", "), meta.dtype.code())
+    };
+    graph.buffers.iter().map(describe).collect()
+}
