@@ -37,6 +37,7 @@ fn default_of(class: DTypeClass) -> DType {
         DTypeClass::Bool => DType::Bool,
         DTypeClass::Integer => DType::I64,
         DTypeClass::Float => DType::F32,
+        DTypeClass::Complex => DType::C64,
     }
 }
 

@@ -30,6 +30,10 @@ pub enum Error {
     #[error("no method `{name}`; the program has {found}")]
     NoMethod { name: String, found: String },
 
+    /// A method needs what there is no form for here; other methods of its program may run.
+    #[error("method `{method}` cannot run here: {reason}")]
+    Unsupported { method: String, reason: String },
+
     /// A method needs a backend other than MLX.
     #[error("method `{method}` is delegated to {id}, which cannot run here; only {} can", crate::MLX_BACKEND)]
     ForeignDelegate { method: String, id: String },
@@ -167,6 +171,8 @@ pub enum OperatorError {
     Arguments(String),
     #[error("argument `{0}` is no number")]
     NotNumber(&'static str),
+    #[error("argument `{0}` is no tensor")]
+    NotTensor(&'static str),
     #[error("axis {axis} of rank {rank}")]
     Axis { axis: i64, rank: usize },
     #[error("sizes {0} and {1} do not go together")]
@@ -179,6 +185,12 @@ pub enum OperatorError {
     Counts(i64),
     #[error("it has no form for 64-bit floats here")]
     NoFloat64,
+    #[error("it has no form for complex numbers here")]
+    NoComplex,
+    #[error("a Fourier transform of no points")]
+    NoPoints,
+    #[error("the normalization {0}, expected 0, 1 or 2")]
+    Normalization(f64),
     #[error("division by zero")]
     DivisionByZero,
     #[error("the item of a tensor of {0} elements")]

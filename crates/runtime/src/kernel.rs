@@ -3,6 +3,8 @@
 //! The operator's functional form is looked up in the rule table of the compiler; its rule gives a graph of a few nodes, and the
 //! engine of the method runs it. Shapes are those of the actual call, so a graph serves until they change.
 
+mod call;
+mod complex;
 mod data;
 mod float64;
 mod graph;
@@ -17,7 +19,7 @@ use flambeau_wire::pte::{EValue, ExecutionPlan};
 
 use crate::{
     InstructionError, OperatorError, Value,
-    kernel::data::Data,
+    kernel::{call::Call, data::Data},
     prim::Prim,
     run::{read, set_tensor},
 };
@@ -40,6 +42,10 @@ enum Action {
     Data(Data),
     /// The rule's operator on 64-bit floats.
     Float64(Lowering),
+    /// The rule's operator on complex numbers.
+    Complex(Lowering),
+    /// The rule, on integers of the same bits as elements that are only moved.
+    Bits(Lowering),
     Rule(Lowering),
 }
 
@@ -61,7 +67,7 @@ pub(crate) struct Signature {
     tensors: Vec<(DType, Vec<usize>)>,
     /// Tensors are numbered as in `tensors`.
     args: Vec<Arg>,
-    /// Whether 64-bit integers stand for floats, of which only the bits are moved.
+    /// Whether 64-bit integers stand for elements of which only the bits are moved.
     stands_in: bool,
 }
 
@@ -151,9 +157,14 @@ impl Kernel {
             Action::Prim(_) | Action::Data(Data::Copy) => results,
             _ => &results[..result_count(plan, args).map_or(0, |(k, _)| k)],
         };
-        let is_float64 = |at: &u32| matches!(plan.values.get(*at as usize), Some(EValue::Tensor(t)) if t.dtype == DType::F64);
+        let has = |dtype: DType| {
+            let is = |at: &u32| matches!(plan.values.get(*at as usize), Some(EValue::Tensor(t)) if t.dtype == dtype);
+            items(plan, args).iter().any(is)
+        };
         let action = match action {
-            Action::Rule(lowering) if items(plan, args).iter().any(is_float64) => Action::Float64(lowering),
+            Action::Rule(lowering) if STOOD_FOR.into_iter().any(has) && call::moves(lowering.row) => Action::Bits(lowering),
+            Action::Rule(lowering) if has(DType::C64) => Action::Complex(lowering),
+            Action::Rule(lowering) if has(DType::F64) => Action::Float64(lowering),
             other => other,
         };
         let mut kernel = Kernel { name, action, inputs, results: items(plan, results), ready: None };
@@ -232,11 +243,12 @@ impl Kernel {
         InstructionError::Operator { operator: self.name.clone(), source }
     }
 
-    /// Runs a call on 64-bit floats.
-    fn run_float64(
+    /// Runs a call that no graph computes.
+    fn run_outside(
         &self,
         plan: &ExecutionPlan,
         lowering: Lowering,
+        eval: fn(&Call<'_>) -> Result<Tensor, OperatorError>,
         inputs: &[u32],
         cells: &mut [Option<Value>],
     ) -> Result<(), InstructionError> {
@@ -249,7 +261,7 @@ impl Kernel {
         for at in values {
             tensors.extend(read(cells, at)?.as_tensor().cloned());
         }
-        let result = float64::Call { lowering, args: &signature.args, tensors: &tensors }.eval();
+        let result = eval(&Call { lowering, args: &signature.args, tensors: &tensors });
         let result = result.map_err(|source| self.failed(source))?;
         let [to] = self.results[..] else {
             return Err(self.failed(OperatorError::ResultCount { found: 1, expected: self.results.len() }));
@@ -299,8 +311,9 @@ impl Kernel {
                 let tensor = data.eval(&operands).map_err(|source| self.failed(source))?;
                 return self.results.iter().try_for_each(|&at| set_tensor(plan, cells, at, tensor.clone()));
             }
-            Action::Float64(lowering) if !float64::moves(lowering.row) => return self.run_float64(plan, *lowering, inputs, cells),
-            Action::Float64(lowering) | Action::Rule(lowering) => *lowering,
+            Action::Float64(lowering) => return self.run_outside(plan, *lowering, |call| call.eval_float64(), inputs, cells),
+            Action::Complex(lowering) => return self.run_outside(plan, *lowering, |call| call.eval_complex(), inputs, cells),
+            Action::Bits(lowering) | Action::Rule(lowering) => *lowering,
         };
         let seen = |at: u32| match read(cells, at)? {
             Value::Tensor(t) => Ok(Seen::Tensor(t.dtype(), t.shape().to_vec())),
@@ -313,7 +326,7 @@ impl Kernel {
                 arguments.push(t.clone());
             }
         }
-        if matches!(self.action, Action::Float64(_)) {
+        if matches!(self.action, Action::Bits(_)) {
             stand_in(&mut signature, &mut arguments)?;
         }
         if takes_masks(lowering.row) {
@@ -332,7 +345,7 @@ impl Kernel {
         let results = results.map_err(|source| self.failed(source.into()))?;
         for (&at, result) in self.results.iter().zip(results) {
             if let EngineValue::Tensor(tensor) = result {
-                let tensor = if stands_in { reinterpreted(&tensor, DType::I64, DType::F64)? } else { tensor };
+                let tensor = if stands_in { as_declared(plan, at, tensor)? } else { tensor };
                 set_tensor(plan, cells, at, tensor)?;
             }
         }
@@ -340,22 +353,27 @@ impl Kernel {
     }
 }
 
-/// The same bits as another element type, if the tensor has the first one.
-fn reinterpreted(tensor: &Tensor, from: DType, to: DType) -> Result<Tensor, flambeau_tensor::Error> {
-    if tensor.dtype() != from {
-        return Ok(tensor.clone());
-    }
-    Tensor::new(to, tensor.shape(), tensor.bytes().clone())
-}
+/// Types that graphs do not have, and whose bits 64-bit integers can stand for.
+const STOOD_FOR: [DType; 2] = [DType::F64, DType::C64];
 
-/// Integers of the same bits in the place of 64-bit floats.
+/// Integers of the same bits in the place of elements that they can stand for.
 fn stand_in(signature: &mut Signature, tensors: &mut [Tensor]) -> Result<(), flambeau_tensor::Error> {
     signature.stands_in = true;
     for (tensor, (dtype, _)) in tensors.iter_mut().zip(&mut signature.tensors) {
-        *tensor = reinterpreted(tensor, DType::F64, DType::I64)?;
-        *dtype = tensor.dtype();
+        if STOOD_FOR.contains(dtype) {
+            *tensor = Tensor::new(DType::I64, tensor.shape(), tensor.bytes().clone())?;
+            *dtype = DType::I64;
+        }
     }
     Ok(())
+}
+
+/// A result of a call on such integers, in the type that the plan declares.
+fn as_declared(plan: &ExecutionPlan, at: u32, tensor: Tensor) -> Result<Tensor, flambeau_tensor::Error> {
+    match plan.values.get(at as usize) {
+        Some(EValue::Tensor(t)) if STOOD_FOR.contains(&t.dtype) => Tensor::new(t.dtype, tensor.shape(), tensor.bytes().clone()),
+        _ => Ok(tensor),
+    }
 }
 
 /// Whether indices may be masks, of which only a run knows the places.

@@ -68,7 +68,7 @@ fn widen<S: Element + Into<f32>>(x: &Tensor) -> Result<Tensor, Error> {
 /// is "not zero" (NaN is true). To half types: round to nearest even.
 ///
 /// # Errors
-/// [`Error::Cast`] for the 8-bit float types.
+/// [`Error::Cast`] for the 8-bit float types and complex numbers.
 pub fn cast(x: &Tensor, dtype: DType) -> Result<Tensor, Error> {
     let x = x.aligned();
     if x.dtype() == dtype {

@@ -5,7 +5,7 @@ use std::fmt;
 use bytemuck::{Pod, Zeroable};
 use half::{bf16, f16};
 
-/// A storage element type. Sixteen occur in archives and programs; the ten of [`DType::is_node_dtype`] occur in MLX graphs.
+/// A storage element type. Seventeen occur in archives and programs; the ten of [`DType::is_node_dtype`] occur in MLX graphs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DType {
     U8,
@@ -24,6 +24,8 @@ pub enum DType {
     F8E5M2,
     F8E4M3,
     F8E8M0,
+    /// A complex number: real and imaginary part in f32.
+    C64,
 }
 
 /// The promotion category of an element type, in PyTorch's order.
@@ -32,10 +34,11 @@ pub enum DTypeClass {
     Bool,
     Integer,
     Float,
+    Complex,
 }
 
 /// (type, ExecuTorch `ScalarType` number, size in bytes, name). The only list of these facts.
-const TABLE: [(DType, i8, usize, &str); 16] = [
+const TABLE: [(DType, i8, usize, &str); 17] = [
     (DType::U8, 0, 1, "u8"),
     (DType::I8, 1, 1, "i8"),
     (DType::I16, 2, 2, "i16"),
@@ -52,6 +55,7 @@ const TABLE: [(DType, i8, usize, &str); 16] = [
     (DType::F8E5M2, 23, 1, "f8e5m2"),
     (DType::F8E4M3, 24, 1, "f8e4m3"),
     (DType::F8E8M0, 44, 1, "f8e8m0"),
+    (DType::C64, 9, 8, "c64"),
 ];
 
 impl DType {
@@ -97,6 +101,7 @@ impl DType {
             Bool => DTypeClass::Bool,
             U8 | I8 | I16 | U16 | I32 | U32 | I64 | U64 => DTypeClass::Integer,
             F16 | BF16 | F32 | F64 | F8E5M2 | F8E4M3 | F8E8M0 => DTypeClass::Float,
+            C64 => DTypeClass::Complex,
         }
     }
 
@@ -221,7 +226,7 @@ mod tests {
             assert_eq!(DType::from_code(row.1), Some(row.0));
             assert_eq!(DType::from_name(row.3), Some(row.0));
         }
-        assert_eq!(DType::from_code(9), None);
+        assert_eq!(DType::from_code(10), None);
     }
 
     #[test]

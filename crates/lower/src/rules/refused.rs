@@ -57,5 +57,7 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.stft.default", complex),
     row("aten.unique_consecutive.default", data_dependent),
     row("aten.view_as_complex.default", complex),
+    row("aten.view_as_complex_copy.default", complex),
     row("aten.view_as_real.default", complex),
+    row("aten.view_as_real_copy.default", complex),
 ];

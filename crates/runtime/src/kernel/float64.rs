@@ -2,47 +2,14 @@
 
 use std::f64::consts::{LN_2, LN_10};
 
-use flambeau_lower::{Arg, RuleRow};
-use flambeau_tensor::{DType, Expr, Tensor, cast, normalize_axis};
+use flambeau_lower::Arg;
+use flambeau_tensor::{DType, Tensor, cast};
 
 use super::{
-    Lowering,
+    call::Call,
     data::{broadcast, common_shape},
 };
 use crate::OperatorError;
-
-/// Operators that only move elements: they run as graphs on the same bits as integers.
-const MOVES: [&str; 24] = [
-    "_unsafe_view",
-    "alias_copy",
-    "cat",
-    "clone",
-    "expand_copy",
-    "flip",
-    "gather",
-    "index",
-    "index_select",
-    "permute_copy",
-    "repeat",
-    "roll",
-    "select_copy",
-    "slice_copy",
-    "split_copy",
-    "split_with_sizes_copy",
-    "squeeze_copy",
-    "stack",
-    "t_copy",
-    "transpose_copy",
-    "unbind_copy",
-    "unsqueeze_copy",
-    "view_copy",
-    "where",
-];
-
-/// Whether an operator only moves elements.
-pub(super) fn moves(row: &RuleRow) -> bool {
-    MOVES.contains(&row.operator.schema().name)
-}
 
 /// A function of two elements.
 type Pairwise = Box<dyn Fn(f64, f64) -> f64>;
@@ -54,59 +21,18 @@ struct Line {
     places: Vec<usize>,
 }
 
-/// A call's arguments by the names that the operator gives them.
-pub(super) struct Call<'c> {
-    pub(super) lowering: Lowering,
-    pub(super) args: &'c [Arg],
-    pub(super) tensors: &'c [Tensor],
-}
-
 impl Call<'_> {
-    fn arg(&self, name: &str) -> Option<&Arg> {
-        let at = self.lowering.schema.operands().position(|param| param.name == name)?;
-        self.args.get(at).filter(|a| **a != Arg::None)
-    }
-
     /// A tensor, or a number as one of rank 0, in 64-bit floats.
     fn operand(&self, name: &'static str) -> Result<Tensor, OperatorError> {
         match self.arg(name) {
-            Some(Arg::Tensor(t)) => {
-                let tensor = self.tensors.get(t.0 as usize).ok_or(OperatorError::NotNumber(name))?;
-                Ok(cast(tensor, DType::F64)?)
-            }
+            Some(Arg::Tensor(_)) => Ok(cast(self.tensor(name)?, DType::F64)?),
             _ => Ok(Tensor::from_slice(&[self.number(name)?], &[])?),
         }
     }
 
-    fn number(&self, name: &'static str) -> Result<f64, OperatorError> {
-        match self.arg(name) {
-            Some(Arg::Int(Expr::Int(v))) => Ok(*v as f64),
-            Some(Arg::Float(v)) => Ok(*v),
-            Some(Arg::Bool(b)) => Ok(f64::from(u8::from(*b))),
-            _ => Err(OperatorError::NotNumber(name)),
-        }
-    }
-
-    fn flag(&self, name: &str) -> bool {
-        matches!(self.arg(name), Some(Arg::Bool(true)))
-    }
-
-    /// The axes that `dim` names; all if it names none.
-    fn axes(&self, rank: usize) -> Result<Vec<usize>, OperatorError> {
-        let listed: Vec<i64> = match self.arg("dim") {
-            Some(Arg::Int(e)) => e.as_int().into_iter().collect(),
-            Some(Arg::Ints(list)) => list.iter().filter_map(Expr::as_int).collect(),
-            _ => Vec::new(),
-        };
-        if listed.is_empty() || rank == 0 {
-            return Ok((0..rank).collect());
-        }
-        listed.iter().map(|&axis| normalize_axis(axis, rank).ok_or(OperatorError::Axis { axis, rank })).collect()
-    }
-
     /// The result in 64-bit floats; truth values are 0 and 1.
-    pub(super) fn eval(&self) -> Result<Tensor, OperatorError> {
-        let name = self.lowering.row.operator.schema().name;
+    pub(super) fn eval_float64(&self) -> Result<Tensor, OperatorError> {
+        let name = self.name();
         if matches!(name, "_to_copy" | "to" | "clone") {
             return self.operand("self");
         }
@@ -286,14 +212,13 @@ fn lines(x: &Tensor, axes: &[usize]) -> Result<Vec<Line>, OperatorError> {
 #[cfg(test)]
 mod tests {
     use flambeau_ir::Tid;
-    use flambeau_lower::rule_for;
+    use flambeau_tensor::Expr;
 
     use super::*;
 
     fn check(target: &str, args: &[Arg], x: &Tensor, shape: &[usize], expected: &[f64]) {
-        let row = rule_for(target).unwrap();
-        let lowering = Lowering { schema: row.operator.schema(), row };
-        let found = Call { lowering, args, tensors: std::slice::from_ref(x) }.eval().unwrap_or_else(|e| panic!("{target}: {e}"));
+        let call = Call::of(target, args, std::slice::from_ref(x));
+        let found = call.eval_float64().unwrap_or_else(|e| panic!("{target}: {e}"));
         assert_eq!((found.shape(), found.as_slice::<f64>().unwrap()), (shape, expected), "{target}");
     }
 

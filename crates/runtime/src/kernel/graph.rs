@@ -8,7 +8,7 @@ use flambeau_lower::{Arg, Call, ConstExpr, Item, Lower, Origin, OutMeta, SsaGrap
 use flambeau_tensor::{Bytes, DType, Expr, Symbol};
 use flambeau_wire::pte::{EValue, ExecutionPlan};
 
-use super::{Lowering, Signature};
+use super::{Lowering, STOOD_FOR, Signature};
 use crate::OperatorError;
 
 /// The checked graph of a call, and the bytes of its constants by name.
@@ -42,7 +42,7 @@ fn call(plan: &ExecutionPlan, lowering: Lowering, signature: &Signature, results
     let named = lowering.schema.operands().zip(&signature.args);
     let args = named.map(|(param, arg)| (param.name.to_owned(), typed(&param.ty, arg)));
     let stored = |meta: OutMeta| match meta.dtype {
-        DType::F64 if signature.stands_in => OutMeta { dtype: DType::I64, ..meta },
+        dtype if signature.stands_in && STOOD_FOR.contains(&dtype) => OutMeta { dtype: DType::I64, ..meta },
         _ => meta,
     };
     let outputs = results.iter().map(|&at| stored(out_meta(plan, at))).collect();
