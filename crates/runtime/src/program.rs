@@ -90,7 +90,7 @@ impl Program {
         &self.shared.file
     }
 
-    /// Names of all methods, constant ones included, in the file's order.
+    /// Names of all methods that may run here, constant ones included, in the file's order.
     pub fn method_names(&self) -> impl Iterator<Item = &str> {
         self.file().plans.iter().map(|plan| plan.name.as_str())
     }
@@ -131,6 +131,9 @@ impl Program {
 
     /// Position of a method.
     pub(crate) fn plan_index(&self, name: &str) -> Result<usize> {
+        if let Some(method) = self.file().unsupported.iter().find(|method| method.name == name) {
+            return Err(Error::Unsupported { method: name.to_owned(), reason: method.reason.clone() });
+        }
         self.file().plans.iter().position(|plan| plan.name == name).ok_or_else(|| {
             let names: Vec<String> = self.method_names().map(|n| format!("`{}`", n.escape_debug())).collect();
             let found = if names.is_empty() { "no methods".to_owned() } else { names.join(", ") };

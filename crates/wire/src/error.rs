@@ -29,6 +29,17 @@ pub enum Error {
         problem: String,
     },
 
+    /// A field that says what this reader has no form for.
+    #[error("{format} needs what is not supported at byte {offset}, `{path}`: {problem}")]
+    Unsupported {
+        format: &'static str,
+        /// Byte offset in the file or payload.
+        offset: u64,
+        /// Path of the field from the root table.
+        path: String,
+        problem: String,
+    },
+
     /// Values that decode, but cannot belong to a valid program.
     #[error("invalid program at `{path}`: {problem}")]
     Invalid {
@@ -61,7 +72,11 @@ impl Error {
 
     /// The same error with a leading path segment.
     fn within(mut self, segment: &str) -> Error {
-        if let Error::Malformed { path, .. } | Error::Invalid { path, .. } | Error::Limit { path, .. } = &mut self {
+        if let Error::Malformed { path, .. }
+        | Error::Unsupported { path, .. }
+        | Error::Invalid { path, .. }
+        | Error::Limit { path, .. } = &mut self
+        {
             let dot = if path.is_empty() || path.starts_with('[') { "" } else { "." };
             *path = format!("{segment}{dot}{path}");
         }

@@ -148,6 +148,14 @@ impl<'a> Table<'a> {
         Err::<(), _>(self.flat.malformed(at, problem)).within(|| field.name.into()).unwrap_err()
     }
 
+    /// An error about a field of this table that means something which has no form here.
+    pub(crate) fn unsupported(&self, field: Field, problem: impl Into<String>) -> Error {
+        match self.bad(field, problem) {
+            Error::Malformed { format, offset, path, problem } => Error::Unsupported { format, offset, path, problem },
+            other => other,
+        }
+    }
+
     /// An error for a field that must be there.
     pub(crate) fn missing(&self, field: Field) -> Error {
         self.bad(field, "required field is absent")

@@ -7,7 +7,7 @@ use flambeau_tensor::{Bytes, DType};
 use super::{
     program::{
         Allocation, BufferDevice, Chain, CompileSpec, ContainerMeta, Delegate, DelegateData, Device, EValue, ExecutionPlan,
-        ExtraTensorInfo, Instruction, Operator, TensorValue,
+        ExtraTensorInfo, Instruction, Operator, TensorValue, UnsupportedMethod,
     },
     schema::{
         allocation, buffer_device, chain, compile_spec, container, delegate, delegate_call, delegate_data, evalue, extra,
@@ -20,18 +20,29 @@ use crate::{
     flat::{Field, Table},
 };
 
-/// Reads a method; `slice` shares a range of the file.
-pub(super) fn read_plan(t: Table<'_>, slice: &dyn Fn(Range<usize>) -> Bytes) -> Result<ExecutionPlan, Error> {
+/// Reads a method, or why it cannot run here; `slice` shares a range of the file.
+pub(super) fn read_method(
+    t: Table<'_>,
+    slice: &dyn Fn(Range<usize>) -> Bytes,
+) -> Result<Result<ExecutionPlan, UnsupportedMethod>, Error> {
+    let name = t.need_string(plan::name)?.to_owned();
+    match read_plan(&t, name.clone(), slice) {
+        Err(error @ Error::Unsupported { .. }) => Ok(Err(UnsupportedMethod { name, reason: error.to_string() })),
+        plan => plan.map(Ok),
+    }
+}
+
+fn read_plan(t: &Table<'_>, name: String, slice: &dyn Fn(Range<usize>) -> Bytes) -> Result<ExecutionPlan, Error> {
     Ok(ExecutionPlan {
-        name: t.need_string(plan::name)?.to_owned(),
+        name,
         container: t.table(plan::container_meta_type, read_container)?.unwrap_or_default(),
         values: t.need_tables(plan::values, read_value)?,
-        inputs: need_indices(&t, plan::inputs)?,
-        outputs: need_indices(&t, plan::outputs)?,
+        inputs: need_indices(t, plan::inputs)?,
+        outputs: need_indices(t, plan::outputs)?,
         chains: t.need_tables(plan::chains, read_chain)?,
         operators: t.tables(plan::operators, read_operator)?.unwrap_or_default(),
         delegates: t.need_tables(plan::delegates, |d| read_delegate(d, slice))?,
-        non_const_buffer_sizes: read_arenas(&t)?,
+        non_const_buffer_sizes: read_arenas(t)?,
         devices: t.tables(plan::non_const_buffer_device, read_buffer_device)?.unwrap_or_default(),
     })
 }
@@ -114,7 +125,7 @@ fn read_instruction(t: Table<'_>) -> Result<Instruction, Error> {
             destination: read_index(&a, jump_false::destination_instruction)?,
         }),
         it::FREE_CALL => Ok(Instruction::Free { value: read_index(&a, free_call::value_index)? }),
-        _ => Err(t.bad(instruction::instr_args_type, format!("unknown instruction tag {tag}"))),
+        _ => Err(t.unsupported(instruction::instr_args_type, format!("unknown instruction tag {tag}"))),
     })
 }
 
@@ -141,23 +152,24 @@ fn read_value(t: Table<'_>) -> Result<EValue, Error> {
             let items = v.need_scalars::<i32>(list::items)?;
             Ok(EValue::OptionalTensorList(items.into_iter().map(some).collect::<Result<_, _>>()?))
         }
-        _ => Err(t.bad(evalue::val_type, format!("unknown value tag {tag}"))),
+        _ => Err(t.unsupported(evalue::val_type, format!("unknown value tag {tag}"))),
     })
 }
 
 fn read_tensor(t: Table<'_>) -> Result<TensorValue, Error> {
     let code = t.get_or(tensor::scalar_type, 0i8)?;
     let dtype = DType::from_code(code).filter(|_| (0..31).contains(&code));
-    let dtype = dtype.ok_or_else(|| t.bad(tensor::scalar_type, format!("scalar type {code} cannot be stored in a tensor here")))?;
+    let dtype =
+        dtype.ok_or_else(|| t.unsupported(tensor::scalar_type, format!("scalar type {code} cannot be stored in a tensor here")))?;
     let offset = t.get_or(tensor::storage_offset, 0i32)?;
     if offset != 0 {
-        return Err(t.bad(tensor::storage_offset, format!("offset {offset} is not supported, only 0")));
+        return Err(t.unsupported(tensor::storage_offset, format!("a storage offset of {offset}, only 0 is possible")));
     }
     let size = |d: i32| u32::try_from(d).map_err(|_| t.bad(tensor::sizes, format!("size {d} is negative")));
     let dynamic = match t.get_or(tensor::shape_dynamism, 0i8)? {
         0 => false,
         1 => true,
-        2 => return Err(t.bad(tensor::shape_dynamism, "unbounded shapes are not supported; export with upper bounds")),
+        2 => return Err(t.unsupported(tensor::shape_dynamism, "shapes without upper bounds; export with bounds")),
         other => return Err(t.bad(tensor::shape_dynamism, format!("unknown kind {other}"))),
     };
     Ok(TensorValue {

@@ -10,6 +10,8 @@ use crate::segment::Segment;
 pub struct Program {
     /// Methods; their names are distinct.
     pub plans: Vec<ExecutionPlan>,
+    /// Methods that cannot run here; writers write none.
+    pub unsupported: Vec<UnsupportedMethod>,
     /// Segment of each key. Several keys may share one.
     pub named_data: IndexMap<String, u32>,
     /// Segments; segment 0 usually holds the constants.
@@ -20,6 +22,14 @@ pub struct Program {
     pub mutable_data: Vec<Subsegment>,
     /// Delegate payloads stored inline in the program's tables.
     pub inline_payloads: Vec<Bytes>,
+}
+
+/// A method that needs what there is no form for here, such as an element type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnsupportedMethod {
+    pub name: String,
+    /// What that is, and where it stands in the file.
+    pub reason: String,
 }
 
 /// Where constant tensors lie.

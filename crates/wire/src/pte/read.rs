@@ -7,7 +7,7 @@ use flambeau_tensor::Bytes;
 use super::{
     check,
     header::{FORMAT, Header},
-    plan::read_plan,
+    plan::read_method,
     program::{Constants, Program, Subsegment},
     schema::{buffer, inline_data, program, subsegment},
 };
@@ -19,7 +19,8 @@ use crate::{
 
 /// Reads and verifies a program. Segments and payloads share the file's bytes; no payload is looked into.
 ///
-/// All indices, ranges, shapes, names and jump targets of the result are valid.
+/// All indices, ranges, shapes, names and jump targets of the result are valid. A method that needs what has no form here stands apart,
+/// and the others are read.
 ///
 /// # Errors
 /// If the bytes are not a program, are truncated, break the encoding's rules, exceed a limit, or describe an invalid program.
@@ -34,11 +35,19 @@ pub fn read_program(file: &Bytes) -> Result<Program, Error> {
     }
     let segments = segments.unwrap_or_default();
     let read_buffer = |t: Table<'_>, field| Ok(file.slice(t.byte_range(field)?.unwrap_or_default()));
+    let (mut plans, mut unsupported) = (Vec::new(), Vec::new());
+    for method in root.need_tables(program::execution_plan, |t| read_method(t, &|range: Range<usize>| file.slice(range)))? {
+        match method {
+            Ok(plan) => plans.push(plan),
+            Err(method) => unsupported.push(method),
+        }
+    }
     let result = Program {
         constants: read_constants(&root, &segments, |t| read_buffer(t, buffer::storage))?,
         mutable_data: root.tables(program::mutable_data_segments, |t| read_subsegment(t, &segments))?.unwrap_or_default(),
         inline_payloads: root.tables(program::backend_delegate_data, |t| read_buffer(t, inline_data::data))?.unwrap_or_default(),
-        plans: root.need_tables(program::execution_plan, |t| read_plan(t, &|range: Range<usize>| file.slice(range)))?,
+        plans,
+        unsupported,
         named_data: named.unwrap_or_default(),
         segments,
     };

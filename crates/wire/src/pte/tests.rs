@@ -255,6 +255,31 @@ fn files_older_than_segments_are_read() {
 }
 
 #[test]
+fn what_one_method_needs_stops_no_other() {
+    let plain = ExecutionPlan::constant("plain", vec![EValue::Int(7)]);
+    let complex = ExecutionPlan::constant("complex", vec![value(planned(DType::C64, &[2], 0))]);
+    let complex = ExecutionPlan { non_const_buffer_sizes: vec![0, 64], ..complex };
+    let mut writer = ProgramWriter::new();
+    writer.method(plain.clone(), vec![]).unwrap();
+    writer.method(complex.clone(), vec![]).unwrap();
+    let file = write(writer);
+    assert_eq!(read_program(&file).unwrap().plans, [plain.clone(), complex]);
+    // In place of 64-bit complex numbers, those of 128 bits.
+    let changed = (0..file.len()).filter(|&at| file[at] == DType::C64.code() as u8).filter_map(|at| {
+        let mut file = file.to_vec();
+        file[at] += 1;
+        read_program(&file.into()).ok()
+    });
+    let refusing: Vec<Program> = changed.filter(|program| !program.unsupported.is_empty()).collect();
+    let [program] = &refusing[..] else { panic!("{} programs refuse a method", refusing.len()) };
+    assert_eq!(program.plans, [plain]);
+    let [method] = &program.unsupported[..] else { panic!("{:?}", program.unsupported) };
+    assert_eq!(method.name, "complex");
+    assert!(method.reason.contains("values[0].val.scalar_type`: scalar type 10"), "{}", method.reason);
+    assert!(ProgramWriter::from_program(program, |_, data| Ok(Blob::from_bytes(data))).is_err());
+}
+
+#[test]
 fn old_headers_are_accepted() {
     let mut file = small();
     let program = read_program(&Bytes::from(file.clone())).unwrap();

@@ -95,11 +95,15 @@ impl<'a> ProgramWriter<'a> {
     /// A writer of everything in `program`, with each payload as `payload` gives it.
     ///
     /// # Errors
-    /// Those of `payload`.
+    /// Those of `payload`, and [`Error::Invalid`] for a method that has no form here.
     pub fn from_program(
         program: &Program,
         mut payload: impl FnMut(&Delegate, Bytes) -> Result<Blob<'a>, Error>,
     ) -> Result<ProgramWriter<'a>, Error> {
+        if let Some(method) = program.unsupported.first() {
+            let problem = format!("method `{}` cannot be written: {}", method.name.escape_debug(), method.reason);
+            return Err(Error::invalid("execution_plan", problem));
+        }
         let mut writer = ProgramWriter::new();
         let renamed = writer.copy_tensors(program);
         for plan in &program.plans {

@@ -35,8 +35,11 @@ pub(crate) fn describe(bytes: Bytes, nodes: bool) -> Result<Description> {
             None => methods.push(method(&program, plan, nodes, &mut lines)),
         }
     }
+    let unsupported = &program.file().unsupported;
+    lines.extend(unsupported.iter().map(|method| format!("method {} cannot run here: {}", method.name, method.reason)));
+    let unsupported: Vec<Json> = unsupported.iter().map(|m| json!({ "name": m.name, "reason": m.reason })).collect();
     let json = json!({ "kind": "pte", "bytes": size, "named_data": { "keys": program.file().named_data.len(), "bytes": named },
-                       "methods": methods, "constants": constants });
+                       "methods": methods, "unsupported": unsupported, "constants": constants });
     Ok(Description { lines, json })
 }
 
