@@ -89,7 +89,8 @@ fn total<X: Float, I: Isa>(isa: I, row: &[X], fill: f32, f: impl Fn(I::V, I::V) 
     isa.sum(isa.add(isa.add(sums[0], sums[1]), isa.add(sums[2], sums[3])))
 }
 
-/// `out = (x − mean) · (mean((x − mean)²) + eps)^−½ · weight + bias`, with a mean of 0 where it stays.
+/// `out = (x − mean) · (mean((x − mean)²) + eps)^−½ · weight + bias`, with a mean of 0 where it stays; rounded to the type of `out` before
+/// weight and bias, too.
 #[inline(always)]
 pub(super) fn scale<X: Float, Y: Float, I: Isa>(isa: I, row: &[X], out: &mut [Y], s: &Scale) {
     let n = row.len() as f32;
@@ -104,10 +105,10 @@ pub(super) fn scale<X: Float, Y: Float, I: Isa>(isa: I, row: &[X], out: &mut [Y]
         let at = i * I::LANES;
         let mut x = isa.mul(isa.sub(lanes(isa, &row[at..], 0.0), means), factors);
         if let Some(weight) = s.weight {
-            x = isa.mul(x, lanes(isa, &weight[at..], 0.0));
+            x = isa.mul(Y::round_lanes(isa, x), lanes(isa, &weight[at..], 0.0));
         }
         if let Some(bias) = s.bias {
-            x = isa.add(x, lanes(isa, &bias[at..], 0.0));
+            x = isa.add(Y::round_lanes(isa, x), lanes(isa, &bias[at..], 0.0));
         }
         // SAFETY: the chunk is as long as it says.
         unsafe {
