@@ -28,19 +28,24 @@ macro_rules! float_function {
 }
 ir::for_each_float_function!(float_function);
 
+/// The type to compute an activation in: on MLX's CPU that of the result, in whose steps a program defines it; on GPUs f32, as PyTorch does.
+fn activation_type(cx: &Cx<'_>, out: ir::Out) -> Result<DType> {
+    Ok(if cx.is_cpu() { cx.out(out)?.dtype } else { DType::F32 })
+}
+
 impl Eval for ir::Silu {
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let x = cx.get_as(self.x, DType::F32)?;
+        let x = cx.get_as(self.x, activation_type(cx, self.out)?)?;
         let y = x.binary(Binary::Multiply, &x.unary(Unary::Sigmoid)?)?;
         cx.put(self.out, y)
     }
 }
 
 impl Eval for ir::Gelu {
-    /// In f32 whatever the operand's type, as PyTorch does it.
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let x = cx.get_as(self.x, DType::F32)?;
-        let number = |v: f64| cx.scalar(v, DType::F32);
+        let dtype = activation_type(cx, self.out)?;
+        let x = cx.get_as(self.x, dtype)?;
+        let number = |v: f64| cx.scalar(v, dtype);
         let inner = if self.approximate == "tanh" {
             let cube = x.binary(Binary::Multiply, &x)?.binary(Binary::Multiply, &x)?;
             let sum = x.binary(Binary::Add, &cube.binary(Binary::Multiply, &number(0.044715)?)?)?;
