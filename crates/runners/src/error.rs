@@ -20,6 +20,14 @@ pub enum Error {
     #[error("method `{method}` gave {found}, expected logits [.., V] in a float type")]
     Logits { method: String, found: String },
 
+    /// The method gave something that is no token.
+    #[error("method `{method}` gave {found}, expected a token")]
+    Token { method: String, found: String },
+
+    /// The program draws tokens itself, and not in the way that was asked for.
+    #[error("method `{method}` draws tokens itself and takes {what}")]
+    Drawing { method: String, what: &'static str },
+
     /// The prompt alone is longer than the context.
     #[error("the prompt has {prompt} tokens, and the model's context holds {context}")]
     PromptTooLong { prompt: usize, context: usize },
@@ -34,7 +42,7 @@ pub enum Error {
 
     /// A token of the text is none of the model's.
     #[error("token {token} of the text is outside of the model's vocabulary of {vocabulary}: is the tokenizer that of the model?")]
-    Token { token: u32, vocabulary: usize },
+    OutsideVocabulary { token: u32, vocabulary: usize },
 
     /// Two models cannot be compared.
     #[error("the models have vocabularies of {model} and {reference} tokens: only models of one vocabulary can be compared")]

@@ -1,6 +1,8 @@
 //! Language models.
 
 mod conversation;
+mod draft;
+mod draw;
 mod evaluate;
 mod generate;
 mod metadata;

@@ -83,7 +83,13 @@ impl SamplingParams {
         self.logit_bias.iter().try_for_each(|&(_, bias)| check(!bias.is_nan(), "logit_bias", bias, "a number"))
     }
 
-    fn adjusts_logits(&self) -> bool {
+    /// Whether the token of the highest logit is chosen.
+    pub fn is_greedy(&self) -> bool {
+        self.temperature == 0.0 && !self.adjusts_logits()
+    }
+
+    /// Whether logits are changed before tokens are chosen: by penalties or a bias.
+    pub fn adjusts_logits(&self) -> bool {
         let penalised = self.repetition_penalty != 1.0 || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0;
         penalised || !self.logit_bias.is_empty()
     }

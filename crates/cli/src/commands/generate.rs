@@ -169,6 +169,10 @@ fn per_second(rate: Option<f64>) -> String {
 pub(crate) fn print_stats(stats: &Stats) {
     eprintln!("prompt: {} tokens, {}", stats.prompt_tokens, per_second(stats.prefill_rate()));
     eprintln!("generation: {} tokens, {}", stats.generated_tokens, per_second(stats.decode_rate()));
+    if stats.rounds > 0 {
+        let each = stats.generated_tokens.saturating_sub(1) as f64 / stats.rounds as f64;
+        eprintln!("speculation: {} rounds, {each:.2} tokens each", stats.rounds);
+    }
     if let Some(time) = stats.first_token {
         eprintln!("time to first token: {:.3} s", time.as_secs_f64());
     }
@@ -189,6 +193,7 @@ fn to_json(generation: &Generation) -> serde_json::Value {
         },
         "prompt_tokens": stats.prompt_tokens,
         "generated_tokens": stats.generated_tokens,
+        "speculation_rounds": stats.rounds,
         "prompt_tokens_per_second": stats.prefill_rate(),
         "generated_tokens_per_second": stats.decode_rate(),
         "time_to_first_token_seconds": stats.first_token.map(|t| t.as_secs_f64()),

@@ -255,7 +255,7 @@ impl<'a> LogProbabilities<'a> {
     }
 
     fn of_token(&self, token: u32) -> Result<f64> {
-        let logit = self.logits.get(token as usize).ok_or(Error::Token { token, vocabulary: self.logits.len() })?;
+        let logit = self.logits.get(token as usize).ok_or(Error::OutsideVocabulary { token, vocabulary: self.logits.len() })?;
         Ok(f64::from(*logit) - self.total)
     }
 
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn impossible_tokens_and_other_vocabularies_are_errors() {
         let mut evaluation = Evaluation::default();
-        assert!(matches!(evaluation.add(&[0.0; 4], None, 4), Err(Error::Token { token: 4, vocabulary: 4 })));
+        assert!(matches!(evaluation.add(&[0.0; 4], None, 4), Err(Error::OutsideVocabulary { token: 4, vocabulary: 4 })));
         assert!(matches!(evaluation.add(&[0.0; 4], Some(&[0.0; 5]), 1), Err(Error::Vocabularies { model: 4, reference: 5 })));
     }
 

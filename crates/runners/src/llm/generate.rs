@@ -1,6 +1,7 @@
 //! The loop: prefill, sample, stop, stream.
 
 use std::{
+    collections::VecDeque,
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
@@ -8,7 +9,10 @@ use std::{
 use flambeau_runtime::Sampling;
 use flambeau_text::{Sampler, SamplingParams, StopMatcher, Tokenizer};
 
-use super::model::{LanguageModel, PIPELINE_DEPTH};
+use super::{
+    draw::Draw,
+    model::{LanguageModel, PIPELINE_DEPTH},
+};
 use crate::{Error, Result};
 
 /// What to generate.
@@ -62,6 +66,8 @@ pub struct Stats {
     pub prompt_tokens: usize,
     /// Tokens that were sampled, one that ended the text included.
     pub generated_tokens: usize,
+    /// Steps in which the model judged tokens that a draft had guessed.
+    pub rounds: usize,
     /// From the beginning to the logits after the prompt's last token.
     pub prefill: Duration,
     /// From the beginning to the first token.
@@ -115,6 +121,7 @@ pub fn generate(
     let mut run = Run::new(tokenizer, request)?;
     model.cancel();
     check_room(model, request.prompt.len())?;
+    let before = model.position();
     let mut stats = Stats { prompt_tokens: request.prompt.len(), ..Stats::default() };
     let source = run.prefill(model, cancelled)?;
     stats.prefill = now().saturating_sub(start);
@@ -127,9 +134,9 @@ pub fn generate(
         if run.ids.len() >= request.max_new_tokens {
             break FinishReason::Length;
         }
-        let id = run.next(model, &source)?;
+        let id = run.next(model, &mut source)?;
         let is_last = run.ids.len() + 1 == request.max_new_tokens;
-        let is_full = model.room() == Some(0) && model.in_flight() == 0;
+        let is_full = model.room() == Some(0) && model.in_flight() == 0 && !source.has_more();
         if stats.first_token.is_none() {
             first = now();
             stats.first_token = Some(first.saturating_sub(start));
@@ -146,11 +153,23 @@ pub fn generate(
         if is_full {
             break FinishReason::Context;
         }
-        if let Source::Logits(logits) = &mut source {
-            model.step_into(&[id], logits)?;
+        match &mut source {
+            Source::Logits(logits) => model.step_into(&[id], logits)?,
+            Source::Program { token, draw } => {
+                *draw = draw.next();
+                *token = model.step_drawn(&[id], *draw)?;
+            }
+            Source::Guesses(tokens) => {
+                if tokens.is_empty() {
+                    stats.rounds += 1;
+                    tokens.extend(model.speculate(id)?);
+                }
+            }
+            Source::Engine => {}
         }
     };
     model.cancel();
+    model.go_back(before + request.prompt.len() + run.ids.len());
     stats.decode = if stats.first_token.is_some() { now().saturating_sub(first) } else { Duration::ZERO };
     run.end(finish, stats, on_text)
 }
@@ -159,8 +178,19 @@ pub fn generate(
 enum Source {
     /// It is sampled here.
     Logits(Vec<f32>),
+    /// The program has drawn it.
+    Program { token: u32, draw: Draw },
+    /// It was guessed, and the model agrees; the oldest comes first.
+    Guesses(VecDeque<u32>),
     /// The engine samples it, and starts the next step before the host reads it.
     Engine,
+}
+
+impl Source {
+    /// Whether there are tokens that need no further step.
+    fn has_more(&self) -> bool {
+        matches!(self, Source::Guesses(tokens) if !tokens.is_empty())
+    }
 }
 
 fn check_room(model: &LanguageModel, prompt: usize) -> Result<()> {
@@ -208,7 +238,11 @@ impl<'a> Run<'a> {
 
     /// Feeds the prompt; `None` if the caller cancels.
     fn prefill(&mut self, model: &mut LanguageModel, cancelled: &AtomicBool) -> Result<Option<Source>> {
-        let mut sampling = if model.can_pipeline() { self.sampling() } else { None };
+        if model.draws_tokens() {
+            return self.prefill_drawn(model, cancelled);
+        }
+        let guesses = self.request.sampling.is_greedy() && model.can_speculate();
+        let mut sampling = if !guesses && model.can_pipeline() { self.sampling() } else { None };
         let mut logits = Vec::new();
         let mut chunks = self.request.prompt.chunks(model.chunk()).peekable();
         while let Some(chunk) = chunks.next() {
@@ -221,14 +255,33 @@ impl<'a> Run<'a> {
             }
             model.step_into(chunk, &mut logits)?;
         }
+        if guesses {
+            let first = self.sampler.sample(&logits, &self.history)?;
+            return Ok(Some(Source::Guesses([first].into())));
+        }
         Ok(Some(Source::Logits(logits)))
+    }
+
+    /// The same for a program that draws tokens itself; what it draws ahead of the prompt's end is dropped.
+    fn prefill_drawn(&mut self, model: &mut LanguageModel, cancelled: &AtomicBool) -> Result<Option<Source>> {
+        let draw = model.first_draw(&self.request.sampling)?;
+        let mut drawn = None;
+        for chunk in self.request.prompt.chunks(model.chunk()) {
+            if cancelled.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            drawn = Some(model.step_drawn(chunk, draw)?);
+        }
+        Ok(drawn.map(|token| Source::Program { token, draw }))
     }
 
     /// The next token. An engine that samples gets the following steps first: up to [`PIPELINE_DEPTH`], but only one before the
     /// first token, which must not wait.
-    fn next(&mut self, model: &mut LanguageModel, source: &Source) -> Result<u32> {
+    fn next(&mut self, model: &mut LanguageModel, source: &mut Source) -> Result<u32> {
         match source {
+            Source::Guesses(tokens) => Ok(tokens.pop_front().expect("a round gives tokens")),
             Source::Logits(logits) => Ok(self.sampler.sample(logits, &self.history)?),
+            Source::Program { token, .. } => Ok(*token),
             Source::Engine => {
                 let taken = self.ids.len();
                 let most = (self.request.max_new_tokens - taken).min(1 + PIPELINE_DEPTH.min(1 + taken));

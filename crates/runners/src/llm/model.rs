@@ -1,17 +1,22 @@
-//! A method as a language model: tokens in, logits of the next token out.
+//! A method as a language model: tokens in, logits of the next token out, or the next token itself.
 
 use std::{collections::VecDeque, sync::Arc};
 
 use flambeau_runtime::{DimSpec, Engine, LoadOptions, Method, Program, Sampling, TensorSpec, Value, ValueKind, ValueSpec};
 use flambeau_tensor::{DType, Tensor, bf16, cast};
+use flambeau_text::SamplingParams;
 
-use super::metadata::Metadata;
+use super::{
+    draft::{self, Draft},
+    draw::{self, Draw},
+    metadata::Metadata,
+};
 use crate::{Error, Result};
 
 /// How to load a language model.
 #[derive(Clone, Debug, Default)]
 pub struct ModelOptions {
-    /// Method to use; without a name it is `forward`, or the only method that computes something.
+    /// Method to use; without a name it is `forward`, the only method that computes something, or `target` with its draft.
     pub method: Option<String>,
     /// Most tokens of one step; without it as the program says.
     pub chunk: Option<usize>,
@@ -41,12 +46,16 @@ struct Signature {
     longest: Option<usize>,
     /// Whether every step takes exactly `longest` tokens.
     fixed: bool,
+    /// Whether inputs that say how to draw follow, and the result is a token.
+    draws: bool,
 }
 
 /// A loaded language model and the sequence in its caches.
 #[derive(Debug)]
 pub struct LanguageModel {
     method: Method,
+    /// Guesses tokens, if the program brings a method for that.
+    draft: Option<Draft>,
     signature: Signature,
     metadata: Metadata,
     chunk: usize,
@@ -83,7 +92,9 @@ impl LanguageModel {
             return Err(what(format!("every step takes exactly {chunk} tokens; export it with a dynamic number of tokens")));
         }
         let (chunk, in_flight) = (chunk.max(1), VecDeque::new());
-        Ok(LanguageModel { method, signature, metadata, chunk, position: 0, in_flight })
+        let drafts = options.method.is_none() && draft::has_draft(program);
+        let draft = drafts.then(|| Draft::load(program, engine)).transpose()?;
+        Ok(LanguageModel { method, draft, signature, metadata, chunk, position: 0, in_flight })
     }
 
     /// What the program says of the model.
@@ -114,6 +125,7 @@ impl LanguageModel {
     /// Forgets the sequence.
     pub fn reset(&mut self) {
         self.method.reset();
+        self.draft.iter_mut().for_each(Draft::reset);
         self.in_flight.clear();
         self.position = 0;
     }
@@ -134,6 +146,7 @@ impl LanguageModel {
             self.reset();
         }
         self.position = self.position.min(position);
+        self.draft.iter_mut().for_each(|draft| draft.go_back(position));
         self.position
     }
 
@@ -154,7 +167,14 @@ impl LanguageModel {
     pub fn step_into(&mut self, tokens: &[u32], logits: &mut Vec<f32>) -> Result<()> {
         self.cancel();
         let inputs = self.inputs(tokens)?;
-        let outputs = self.method.run_last(&inputs)?;
+        let outputs = match &mut self.draft {
+            None => self.method.run_last(&inputs)?,
+            Some(draft) => {
+                let outputs = self.method.run(&inputs)?;
+                draft.note(outputs.get(1), tokens.len(), self.position)?;
+                outputs
+            }
+        };
         self.position += tokens.len();
         self.read_logits(outputs.first(), logits)
     }
@@ -177,6 +197,66 @@ impl LanguageModel {
         self.position += tokens.len();
         let rows = cast(&self.rows(outputs.first())?, DType::F32).and_then(|rows| Ok(rows.as_slice::<f32>()?.to_vec()));
         rows.map_err(|_| self.no_logits(outputs.first()))
+    }
+
+    /// Whether a draft can guess what follows: it knows the whole sequence, and guesses that turn out wrong can be taken back.
+    pub(super) fn can_speculate(&self) -> bool {
+        self.draft.as_ref().is_some_and(|draft| draft.known() == self.position) && self.can_go_back()
+    }
+
+    /// Appends `last` and what greedy decoding makes of it, as far as a draft guesses it; returns the tokens that follow `last`, at
+    /// least one, of which only the last is not in the caches.
+    ///
+    /// # Errors
+    /// The model cannot [speculate](Self::can_speculate), or a method fails.
+    pub(super) fn speculate(&mut self, last: u32) -> Result<Vec<u32>> {
+        let fits = self.room().unwrap_or(usize::MAX).min(self.chunk).saturating_sub(1);
+        let guesses = match &mut self.draft {
+            Some(draft) if fits.min(draft.most()) > 0 => draft.guess(last, fits.min(draft.most()))?,
+            _ => Vec::new(),
+        };
+        let block = [&[last], &guesses[..]].concat();
+        let outputs = self.method.run(&self.inputs(&block)?)?;
+        let mut best = draft::best_tokens(self.method.name(), outputs.first(), block.len())?;
+        let accepted = guesses.iter().zip(&best).take_while(|(guess, best)| guess == best).count();
+        if let Some(draft) = &mut self.draft {
+            draft.note(outputs.get(1), accepted + 1, self.position)?;
+        }
+        self.position += accepted + 1;
+        best.truncate(accepted + 1);
+        Ok(best)
+    }
+
+    /// Whether the program draws the next token itself, so that it gives no logits.
+    pub fn draws_tokens(&self) -> bool {
+        self.signature.draws
+    }
+
+    /// How the program is to draw the first token.
+    ///
+    /// # Errors
+    /// It does not take all of these parameters.
+    pub(super) fn first_draw(&self, params: &SamplingParams) -> Result<Draw> {
+        Draw::first(params).map_err(|what| Error::Drawing { method: self.method.name().to_owned(), what })
+    }
+
+    /// Appends up to [`chunk`](Self::chunk) tokens to the sequence of a model that [draws tokens](Self::draws_tokens), and returns the
+    /// token that it draws.
+    ///
+    /// # Errors
+    /// The method fails, or its result is no token.
+    pub(super) fn step_drawn(&mut self, tokens: &[u32], draw: Draw) -> Result<u32> {
+        let mut inputs = self.inputs(tokens)?;
+        inputs.extend(draw.inputs());
+        let outputs = self.method.run(&inputs)?;
+        self.position += tokens.len();
+        let found = || outputs.first().map_or_else(|| "nothing".into(), Value::describe);
+        let bad = || Error::Token { method: self.method.name().to_owned(), found: found() };
+        let ids = outputs.first().and_then(Value::as_tensor).and_then(|t| cast(t, DType::I64).ok()).ok_or_else(bad)?;
+        match ids.as_slice::<i64>() {
+            Ok(&[id]) => u32::try_from(id).map_err(|_| bad()),
+            _ => Err(bad()),
+        }
     }
 
     /// Whether a step can be submitted before the token of the previous one is known. That takes a program whose positions are inputs.
@@ -298,6 +378,7 @@ fn method_name(program: &Program, asked: Option<&str>) -> Result<String> {
     let names: Vec<&str> = program.computing_methods().collect();
     match names.as_slice() {
         names if names.contains(&"forward") => Ok("forward".to_owned()),
+        _ if draft::has_draft(program) => Ok(draft::TARGET.to_owned()),
         [only] => Ok((*only).to_owned()),
         names => {
             let what = format!("name the method to use, the program has {}", names.join(", "));
@@ -318,6 +399,7 @@ fn is_integer(spec: &TensorSpec) -> bool {
 /// Tokens are `[1, S]`; positions are one per token or a single one, in either order of inputs.
 fn read_signature(inputs: &[ValueSpec]) -> Result<Signature, String> {
     let listed = || inputs.iter().map(ValueSpec::to_string).collect::<Vec<_>>().join(", ");
+    let (inputs, draws) = draw::split_inputs(inputs);
     let unfit = || format!("expected tokens i64[1, S] and positions i64[S] or i64[1], found ({})", listed());
     let specs: Vec<&TensorSpec> = inputs.iter().filter_map(ValueSpec::tensor).filter(|s| is_integer(s)).collect();
     if specs.len() != inputs.len() || specs.is_empty() || specs.len() > 2 {
@@ -340,7 +422,7 @@ fn read_signature(inputs: &[ValueSpec]) -> Result<Signature, String> {
         }
     };
     let fixed = matches!(steps, DimSpec::Fixed(_));
-    Ok(Signature { tokens, tokens_dtype: spec.dtype, positions, position_dtype, longest: steps.max(), fixed })
+    Ok(Signature { tokens, tokens_dtype: spec.dtype, positions, position_dtype, longest: steps.max(), fixed, draws })
 }
 
 #[cfg(test)]
@@ -366,6 +448,18 @@ mod tests {
         check(&[tokens(one), cache_position(one)], 0, Positions::Each { rank: 1 }, 1, true);
         check(&[input("position_ids", DType::I64, &[one, many]), tokens(many)], 1, Positions::Each { rank: 2 }, 512, false);
         check(&[tokens(many)], 0, Positions::None, 512, false);
+    }
+
+    #[test]
+    fn programs_that_draw_say_so_by_their_inputs() {
+        let many = DimSpec::UpTo(Some(8));
+        let mut inputs = vec![input("tokens", DType::I64, &[DimSpec::Fixed(1), many]), input("pos", DType::I64, &[many])];
+        assert!(!read_signature(&inputs).unwrap().draws);
+        inputs.extend([DType::F32, DType::I64, DType::F32, DType::I64].map(|dtype| input("how", dtype, &[])));
+        let s = read_signature(&inputs).unwrap();
+        assert_eq!((s.draws, s.positions, s.longest), (true, Positions::Each { rank: 1 }, Some(8)));
+        inputs.swap(2, 3);
+        assert!(read_signature(&inputs).unwrap_err().contains("expected tokens"));
     }
 
     #[test]

@@ -1,5 +1,7 @@
-//! Generation on the CPU engine, which gives logits, and on MLX, which draws tokens itself: the same tests hold for both.
+//! Generation on the CPU engine, which gives logits, and on MLX, which draws tokens itself: the same tests hold for both, and for programs
+//! that draw.
 
+mod drawing;
 mod evaluation;
 #[path = "../../../mlx/tests/support/mod.rs"]
 mod installed;
@@ -7,6 +9,7 @@ mod model;
 mod pipelined;
 mod sampling;
 mod sequence;
+mod speculation;
 mod stopping;
 
 use std::{
@@ -90,6 +93,10 @@ fn main() -> ExitCode {
         sequence::sequences_begin_anew_where_state_is_that_of_the_last_token,
         sequence::programs_that_are_no_language_models_are_refused,
         sequence::the_clock_is_read_where_the_figures_say,
+        speculation::guesses_change_the_number_of_steps_and_nothing_else,
+        speculation::guesses_are_for_greedy_texts,
+        drawing::the_program_is_told_how_to_draw,
+        drawing::what_the_program_cannot_be_told_is_refused,
         sampling::drawn_tokens_are_those_of_the_seed,
         sampling::penalties_count_the_prompt_and_what_was_generated,
         sampling::parameters_out_of_range_are_refused,
@@ -100,5 +107,10 @@ fn main() -> ExitCode {
         evaluation::callers_cancel_between_windows,
     ];
     tests.extend(functions![installed::requirement; a_model_continues_after_what_it_received, both_engines_draw_the_same_tokens]);
+    tests.push(test(
+        "executorch_writes_pairs_of_one_greedy_text",
+        || speculation::pair().map(drop),
+        speculation::executorch_writes_pairs_of_one_greedy_text,
+    ));
     flambeau_testcases::run(tests)
 }

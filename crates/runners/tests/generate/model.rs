@@ -1,6 +1,6 @@
 //! Language models of four tokens whose next token can be worked out by hand.
 
-use flambeau_ir::{Graph, check};
+use flambeau_ir::{Graph, MetaDim, Slot, check};
 use flambeau_runtime::Program;
 use flambeau_tensor::DType;
 use flambeau_text::Tokenizer;
@@ -94,46 +94,66 @@ pub(crate) fn cycle(after_c: u32) -> Table {
 
 /// A model whose next token depends on the last one only.
 pub(crate) fn bigrams(table: &Table, context: i64) -> Program {
-    program(BIGRAMS, [(DType::I64, &[1, 3]), (DType::I64, &[3]), (DType::F32, &[1, 3, 4])], table, context)
+    program(BIGRAMS, &[(DType::I64, &[1, 3]), (DType::I64, &[3]), (DType::F32, &[1, 3, 4])], table, context)
 }
 
 /// A model whose next token depends on all tokens so far.
 pub(crate) fn history(table: &Table) -> Program {
-    program(&flambeau_testcases::history(WORDS.len()), [(DType::I64, &[1, 1]), (DType::I64, &[1]), (DType::F32, &[1, 4])], table, 8)
+    program(
+        &flambeau_testcases::history(WORDS.len()),
+        &[(DType::I64, &[1, 1]), (DType::I64, &[1]), (DType::F32, &[1, 4])],
+        table,
+        8,
+    )
 }
 
 /// The same, whose sequence can be shortened.
 pub(crate) fn masked(table: &Table) -> Program {
-    program(MASKED, [(DType::I64, &[1, 3]), (DType::I64, &[3]), (DType::F32, &[1, 4])], table, 8)
+    program(MASKED, &[(DType::I64, &[1, 3]), (DType::I64, &[3]), (DType::F32, &[1, 4])], table, 8)
 }
 
 /// The same, whose state is that of the last position only.
 pub(crate) fn running(table: &Table) -> Program {
-    program(RUNNING, [(DType::I64, &[1, 1]), (DType::I64, &[1]), (DType::F32, &[1, 4])], table, 8)
+    program(RUNNING, &[(DType::I64, &[1, 1]), (DType::I64, &[1]), (DType::F32, &[1, 4])], table, 8)
 }
 
-/// A program with tokens, positions and logits of the given types and largest shapes.
-pub(crate) fn program(graph: &str, values: [(DType, &[u32]); 3], table: &Table, context: i64) -> Program {
+/// A program whose inputs, and last its output, have the given types and largest shapes.
+pub(crate) fn program(graph: &str, values: &[(DType, &[u32])], table: &Table, context: i64) -> Program {
+    let mut writer = ProgramWriter::new();
+    add_method(&mut writer, "forward", graph, values, 1);
+    finish(writer, table, context)
+}
+
+/// Adds a method whose values are its inputs, and `outputs` outputs behind them.
+pub(crate) fn add_method(writer: &mut ProgramWriter<'_>, name: &str, graph: &str, values: &[(DType, &[u32])], outputs: u32) {
     let graph = check(graph.parse::<Graph>().unwrap()).unwrap();
-    let tensor = |(dtype, sizes): (DType, &[u32])| {
+    let is_dynamic = |slot: &Slot| match slot {
+        Slot::Tensor(tid) => graph.meta[tid.0 as usize].shape.iter().any(|dim| matches!(dim, MetaDim::Dynamic { .. })),
+        Slot::Value(_) => false,
+    };
+    let tensor = |(&(dtype, sizes), slot): (&(DType, &[u32]), &Slot)| {
         let mut value = TensorValue::new(dtype, sizes);
-        value.dynamic = sizes.contains(&3);
+        value.dynamic = is_dynamic(slot);
         value.allocation = Some(Allocation { memory_id: 1, offset: 0 });
         EValue::Tensor(Box::new(value))
     };
-    let call = Instruction::DelegateCall { delegate: 0, args: vec![0, 1, 2] };
+    let count = values.len() as u32;
+    let call = Instruction::DelegateCall { delegate: 0, args: (0..count).collect() };
     let plan = ExecutionPlan {
-        name: "forward".into(),
-        values: values.into_iter().map(tensor).collect(),
-        inputs: vec![0, 1],
-        outputs: vec![2],
+        name: name.into(),
+        values: values.iter().zip(graph.inputs.iter().chain(&graph.outputs)).map(tensor).collect(),
+        inputs: (0..count - outputs).collect(),
+        outputs: (count - outputs..count).collect(),
         chains: vec![Chain { instructions: vec![call], ..Chain::default() }],
         delegates: vec![Delegate { id: "MLXBackend".into(), ..Delegate::default() }],
         non_const_buffer_sizes: vec![0, 1 << 10],
         ..ExecutionPlan::default()
     };
-    let mut writer = ProgramWriter::new();
     writer.method(plan, vec![Blob::from_bytes(mlx::encode(&graph))]).unwrap();
+}
+
+/// The program of these methods, for texts of `context` tokens.
+pub(crate) fn finish(mut writer: ProgramWriter<'_>, table: &Table, context: i64) -> Program {
     writer.constant_method("get_max_ctx_len", vec![EValue::Int(context)]);
     let bytes: Vec<u8> = table.iter().flatten().flat_map(|v| v.to_le_bytes()).collect();
     writer.named("table", Blob::from_bytes(bytes)).unwrap();

@@ -122,7 +122,7 @@ pub(crate) fn programs_that_are_no_language_models_are_refused(engine: &AnyEngin
     };
     let program = |name: &str, dtype| {
         let values: [(DType, &[u32]); 3] = [(dtype, &[1, 1]), (DType::I64, &[1]), (dtype, &[1, 1])];
-        program(&copies(name), values, &TABLE, 4)
+        program(&copies(name), &values, &TABLE, 4)
     };
     let load = |program: &Program, options: &ModelOptions| LanguageModel::load(program, engine, options).map(drop).unwrap_err();
     assert!(matches!(load(&program("f32", DType::F32), &ModelOptions::default()), Error::Signature { .. }));

@@ -1,0 +1,52 @@
+//! What programs that draw tokens themselves are told.
+
+use flambeau_runtime::{Value, ValueSpec};
+use flambeau_tensor::{DType, Tensor};
+use flambeau_text::SamplingParams;
+
+/// The types of the inputs that follow tokens and positions: temperature, top-k, top-p and seed, each of rank 0.
+const INPUTS: [DType; 4] = [DType::F32, DType::I64, DType::F32, DType::I64];
+
+/// How a program draws the next token: it keeps the likeliest tokens, and adds noise that follows from the seed to their logits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Draw {
+    temperature: f32,
+    top_k: i64,
+    top_p: f32,
+    seed: i32,
+}
+
+impl Draw {
+    /// The draw of the first token; `Err` says which parameter programs do not take. The seed counts in its lowest 31 bits.
+    pub(super) fn first(params: &SamplingParams) -> Result<Draw, &'static str> {
+        if params.adjusts_logits() {
+            return Err("no penalties and no logit bias");
+        }
+        if params.min_p > 0.0 {
+            return Err("no min-p");
+        }
+        let top_k = if params.top_k == 0 { i64::MAX } else { i64::try_from(params.top_k).unwrap_or(i64::MAX) };
+        let seed = (params.seed & i32::MAX as u64) as i32;
+        Ok(Draw { temperature: params.temperature, top_k, top_p: params.top_p, seed })
+    }
+
+    /// The draw of the token after that one.
+    pub(super) fn next(self) -> Draw {
+        Draw { seed: self.seed.wrapping_add(1) & i32::MAX, ..self }
+    }
+
+    /// The inputs that follow tokens and positions.
+    pub(super) fn inputs(self) -> [Value; 4] {
+        let (temperature, top_p) = (Tensor::scalar(self.temperature), Tensor::scalar(self.top_p));
+        [temperature, Tensor::scalar(self.top_k), top_p, Tensor::scalar(i64::from(self.seed))].map(Value::Tensor)
+    }
+}
+
+/// The inputs without those of a draw, and whether there were some.
+pub(super) fn split_inputs(inputs: &[ValueSpec]) -> (&[ValueSpec], bool) {
+    let is = |(spec, dtype): (&ValueSpec, DType)| spec.tensor().is_some_and(|t| t.dtype == dtype && t.dims.is_empty());
+    match inputs.split_last_chunk::<4>() {
+        Some((before, draw)) if draw.iter().zip(INPUTS).all(is) => (before, true),
+        _ => (inputs, false),
+    }
+}
