@@ -46,7 +46,8 @@ impl SessionCase {
         &self.session.flow
     }
 
-    /// Loads the program once and makes all calls. One that fails to run ends the session; one with wrong results does not.
+    /// Loads the program once and makes all calls. One that fails to run ends its method's part in the session; one with wrong results
+    /// does not.
     pub(super) fn run(&self, from: ProgramFormat, engine: &Arc<dyn Engine>) -> Result<Outcome> {
         if from != ProgramFormat::Pte {
             return Ok(Outcome::Skipped("a session has no program but ExecuTorch's".into()));
@@ -57,24 +58,22 @@ impl SessionCase {
         }
         let kv_cache = self.session.kv_cache.as_ref().map(|cache| cache.config()).transpose()?;
         let options = LoadOptions { kv_cache, shared: Some(SharedState::default()) };
-        let mut methods: HashMap<&str, Method> = HashMap::new();
+        let mut methods: HashMap<&str, Option<Method>> = HashMap::new();
         let mut failed = Vec::new();
         for (number, step) in self.session.calls.iter().enumerate() {
             let mut fail = |error| {
                 failed.push(FailedCall { call: number, method: step.method.clone(), reason: failure::text(&error) });
             };
-            let method = match methods.get_mut(step.method.as_str()) {
-                Some(method) => method,
-                None => {
-                    let method = program.method(&step.method, engine, &options)?;
-                    methods.entry(&step.method).or_insert(method)
-                }
-            };
-            match call(method, &self.folder.join(&step.inputs)) {
+            let method = methods.entry(&step.method).or_insert_with(|| {
+                let method = program.method(&step.method, engine, &options);
+                method.map_err(|error| fail(error.into())).ok()
+            });
+            let Some(loaded) = method else { continue };
+            match call(loaded, &self.folder.join(&step.inputs)) {
                 Ok(outputs) => self.judge(step, &outputs).unwrap_or_else(fail),
                 Err(error) => {
                     fail(error);
-                    break;
+                    *method = None;
                 }
             }
         }

@@ -158,6 +158,9 @@ impl Session {
         if session.kind != "session" {
             bail!("the kind is `{}`, expected `session`", session.kind);
         }
+        if session.calls.is_empty() {
+            bail!("there are no calls");
+        }
         all_known(&session.remarks, &SESSION_REMARKS)?;
         for (i, call) in session.calls.iter().enumerate() {
             call.check().with_context(|| format!("call {i}"))?;
