@@ -60,7 +60,9 @@ impl Eval for ir::Dequantize {
         let format = (self.mode, self.group_size, self.bits);
         let own = cx.peek(self.scales.0)?.dtype;
         let dtype = self.biases.map_or(Ok(own), |b| Ok::<_, crate::error::OpError>(ir::promote(own, cx.peek(b.0)?.dtype)))?;
-        let mut y = Packed::new(cx, [self.w, self.scales], self.biases, format, dtype)?.unpack()?;
+        // A result in f32 need not be rounded to the type of its scales first.
+        let through = if cx.is_cpu() { ir::promote(dtype, spec.dtype) } else { dtype };
+        let mut y = Packed::new(cx, [self.w, self.scales], self.biases, format, through)?.unpack()?;
         if let Some(global) = cx.get_opt_as(self.global_scale, DType::F32)? {
             let scale = global.reshape(&[])?.binary(Binary::Multiply, &cx.scalar(1.0 / NVFP4_RANGE, DType::F32)?)?;
             y = y.cast(DType::F32)?.binary(Binary::Multiply, &scale)?;
