@@ -20,6 +20,8 @@ pub enum Block {
     Q4_K,
     Q5_K,
     Q6_K,
+    IQ4_NL,
+    IQ4_XS,
 }
 
 /// Elements of the largest block.
@@ -28,7 +30,7 @@ pub const MAX_ELEMENTS: usize = 256;
 pub const MAX_GROUPS: usize = 16;
 
 /// (format, elements of a block, its bytes, bits of a code, elements of a group, type that holds scales and biases exactly)
-const TABLE: [(Block, usize, usize, usize, usize, DType); 10] = [
+const TABLE: [(Block, usize, usize, usize, usize, DType); 12] = [
     (Block::Q4_0, 32, 18, 4, 32, DType::F16),
     (Block::Q4_1, 32, 20, 4, 32, DType::F16),
     (Block::Q5_0, 32, 22, 5, 32, DType::F16),
@@ -39,7 +41,12 @@ const TABLE: [(Block, usize, usize, usize, usize, DType); 10] = [
     (Block::Q4_K, 256, 144, 4, 32, DType::F32),
     (Block::Q5_K, 256, 176, 5, 32, DType::F32),
     (Block::Q6_K, 256, 210, 6, 16, DType::F32),
+    (Block::IQ4_NL, 32, 18, 8, 32, DType::F16),
+    (Block::IQ4_XS, 256, 136, 8, 32, DType::F32),
 ];
+
+/// What the four-bit codes of IQ4_NL and IQ4_XS stand for, plus 128. Their steps differ, so that only eight bits are affine.
+const UNEVEN: [u8; 16] = [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241];
 
 /// Little-endian half-precision number at byte `at`.
 ///
@@ -146,6 +153,8 @@ impl Block {
                 }
             }
             Block::Q6_K => six_bits(&block[..128], &block[128..192], out),
+            Block::IQ4_NL => uneven(&block[2..], out),
+            Block::IQ4_XS => uneven(&block[8..], out),
         }
     }
 
@@ -157,7 +166,7 @@ impl Block {
         match self {
             Block::Q4_0 => out[0] = (half(block, 0), -8.0 * half(block, 0)),
             Block::Q5_0 => out[0] = (half(block, 0), -16.0 * half(block, 0)),
-            Block::Q8_0 => out[0] = (half(block, 0), -128.0 * half(block, 0)),
+            Block::Q8_0 | Block::IQ4_NL => out[0] = (half(block, 0), -128.0 * half(block, 0)),
             Block::Q4_1 | Block::Q5_1 => out[0] = (half(block, 0), half(block, 2)),
             Block::Q2_K => {
                 let (d, min) = (half(block, 80), half(block, 82));
@@ -186,6 +195,15 @@ impl Block {
                     *pair = (scale, -32.0 * scale);
                 }
             }
+            Block::IQ4_XS => {
+                let (d, high) = (half(block, 0), u16::from_le_bytes([block[2], block[3]]));
+                for (i, pair) in out.iter_mut().enumerate() {
+                    let low = block[4 + i / 2] >> (4 * (i % 2)) & 15;
+                    let six = u16::from(low) | (high >> (2 * i) & 3) << 4;
+                    let scale = d * (f32::from(six) - 32.0);
+                    *pair = (scale, -128.0 * scale);
+                }
+            }
         }
     }
 }
@@ -195,6 +213,14 @@ fn nibbles(bytes: &[u8], out: &mut [u8]) {
     let (low, high) = out.split_at_mut(16);
     for ((low, high), &b) in low.iter_mut().zip(high).zip(bytes) {
         (*low, *high) = (b & 15, b >> 4);
+    }
+}
+
+/// 16 bytes of nibbles for 32 elements, as the codes that they stand for.
+fn uneven(bytes: &[u8], out: &mut [u8]) {
+    for (out, bytes) in out.chunks_exact_mut(32).zip(bytes.chunks_exact(16)) {
+        nibbles(bytes, out);
+        out.iter_mut().for_each(|code| *code = UNEVEN[usize::from(*code)]);
     }
 }
 

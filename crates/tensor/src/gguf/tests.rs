@@ -3,6 +3,9 @@ use proptest::prelude::*;
 
 use super::{Block, TABLE};
 
+/// What the codes of the uneven formats stand for.
+const STEPS: [f32; 16] = [-127., -104., -83., -65., -49., -35., -22., -10., 1., 13., 25., 38., 53., 69., 89., 113.];
+
 /// Value of element `i` by the format's own formula, written out apart from the tables under test.
 fn naive(kind: Block, b: &[u8], i: usize) -> f32 {
     let half = |at: usize| f16::from_le_bytes([b[at], b[at + 1]]).to_f32();
@@ -41,6 +44,12 @@ fn naive(kind: Block, b: &[u8], i: usize) -> f32 {
             let q = if kind == Block::Q5_K { q + (b[16 + l] >> sub & 1) * 16 } else { q };
             let (scale, min) = pair(sub);
             half(0) * f32::from(scale) * f32::from(q) - half(2) * f32::from(min)
+        }
+        Block::IQ4_NL => half(0) * STEPS[nibble(2, i) as usize],
+        Block::IQ4_XS => {
+            let (sub, at) = (i / 32, 8 + 16 * (i / 32));
+            let six = i32::from(b[4 + sub / 2] >> (4 * (sub % 2)) & 15) + (i32::from(b[2 + sub / 4] >> (2 * (sub % 4)) & 3) << 4);
+            half(0) * (six - 32) as f32 * STEPS[nibble(at, l) as usize]
         }
         Block::Q6_K => {
             let low = b[64 * n + 32 * (j % 2) + l] >> (4 * (j / 2)) & 15;
