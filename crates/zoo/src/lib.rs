@@ -10,7 +10,6 @@
 
 #![forbid(unsafe_code)]
 
-mod affine;
 mod block;
 mod builder;
 mod checkpoint;
@@ -20,6 +19,7 @@ mod fields;
 mod folder;
 mod model;
 mod rope;
+mod rows;
 mod source;
 mod spec;
 

@@ -1,13 +1,17 @@
 //! Tensors of a checkpoint as they are stored, and the weights that programs make of them.
 
+mod weights;
+
 use std::sync::Arc;
 
 use flambeau_pt2::{Storage, View, Weight};
-use flambeau_tensor::{AlignedBytes, Bytes, DType, Tensor, cast, gguf::Block, numel};
+use flambeau_tensor::{Bytes, DType, Tensor, cast, gguf::Block, numel};
+
+pub(crate) use self::weights::swapped;
 
 use crate::{
     Error, Result,
-    affine::{BlockMatrix, Part},
+    rows::{Blocks, CodedRows, FloatRows, Mxfp4Blocks},
 };
 
 /// In which order a file holds the rows of a matrix.
@@ -41,10 +45,12 @@ impl RowOrder {
 pub(crate) enum Data {
     /// Row-major elements.
     Plain { dtype: DType, bytes: Bytes },
-    /// Row-major elements in equal pieces, one for each index of the first axis.
-    Pieces { dtype: DType, pieces: Arc<[Bytes]> },
-    /// GGUF blocks along the last axis.
-    Blocks { block: Block, bytes: Bytes },
+    /// Tensors of one shape, row-major parts of this one.
+    Stack(Arc<[CheckpointTensor]>),
+    /// Codes along the last axis, in a layout of the file's own.
+    Coded(Arc<dyn CodedRows>),
+    /// Floats along the last axis that have to be computed.
+    Floats(Arc<dyn FloatRows>),
     /// MLX's packed form: `words [.., cols·bits/32]` u32; `scales` and `biases [.., cols/group]` of one type, biases of affine
     /// codes alone.
     Packed { words: Bytes, scales: Bytes, biases: Option<Bytes>, dtype: DType, codes: Codes },
@@ -89,6 +95,11 @@ impl Mode {
 }
 
 impl Codes {
+    /// Whether they fill rows of `cols` elements, in whole groups and words.
+    fn fill(self, cols: usize) -> bool {
+        cols.is_multiple_of(self.group) && (cols % 32 * self.bits).is_multiple_of(32)
+    }
+
     /// Whether MLX has such codes, with scales of that type.
     fn exist(self, scales: DType) -> bool {
         match self.mode {
@@ -109,8 +120,16 @@ pub(crate) struct CheckpointTensor {
     shape: Vec<usize>,
     data: Data,
     rows: RowOrder,
-    /// Whether the file holds the values plus 1.
-    one_added: bool,
+    form: Form,
+}
+
+/// What a file holds in place of the values themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Values,
+    PlusOne,
+    /// Minus their exponentials.
+    NegatedExponentials,
 }
 
 /// What a program reads for a tensor.
@@ -139,25 +158,52 @@ impl CheckpointTensor {
         if want != Some(bytes.len()) {
             return Err(Error::tensor(name, format!("{dtype} elements of shape {shape:?}"), format!("{} bytes", bytes.len())));
         }
-        Ok(CheckpointTensor { shape, data: Data::Plain { dtype, bytes }, rows: RowOrder::Plain, one_added: false })
+        Ok(CheckpointTensor::of(shape, Data::Plain { dtype, bytes }))
     }
 
-    /// Blocks along the last axis.
+    /// GGUF's blocks along the last axis.
     ///
     /// # Errors
     /// [`Error::Tensor`] if the rows are not whole blocks or the bytes do not fill the shape.
     pub(crate) fn blocks(name: &str, block: Block, shape: Vec<usize>, bytes: Bytes) -> Result<CheckpointTensor> {
+        filled(name, &shape, (block.elements(), block.bytes()), &bytes)?;
         let cols = shape.last().copied().unwrap_or(1);
-        let n = numel(&shape).filter(|_| cols.is_multiple_of(block.elements()) && !shape.is_empty());
-        let want = n.and_then(|n| (n / block.elements()).checked_mul(block.bytes()));
-        if want != Some(bytes.len()) {
+        Ok(CheckpointTensor::of(shape, Data::Coded(Arc::new(Blocks { block, bytes, cols }))))
+    }
+
+    /// GGUF's blocks of MXFP4 along the last axis.
+    ///
+    /// # Errors
+    /// As [`CheckpointTensor::blocks`].
+    pub(crate) fn mxfp4_blocks(name: &str, shape: Vec<usize>, bytes: Bytes) -> Result<CheckpointTensor> {
+        filled(name, &shape, (Mxfp4Blocks::ELEMENTS, Mxfp4Blocks::BYTES), &bytes)?;
+        let cols = shape.last().copied().unwrap_or(1);
+        Ok(CheckpointTensor::of(shape, Data::Coded(Arc::new(Mxfp4Blocks { bytes, cols }))))
+    }
+
+    /// A matrix `[rows, cols]` of codes, whose layout was held against its shape.
+    ///
+    /// # Errors
+    /// [`Error::Tensor`] if MLX has no such codes, or the rows are not whole groups and words.
+    pub(crate) fn coded(name: &str, shape: [usize; 2], stored: impl CodedRows + 'static) -> Result<CheckpointTensor> {
+        let codes = stored.codes();
+        if !codes.exist(stored.exact_scales()) || !codes.fill(shape[1]) {
             return Err(Error::tensor(
                 name,
-                format!("whole {block:?} blocks of shape {shape:?}"),
-                format!("{} bytes", bytes.len()),
+                "rows of whole groups of 16, 32, 64 or 128 codes",
+                format!("{} of shape {shape:?}", stored.kind()),
             ));
         }
-        Ok(CheckpointTensor { shape, data: Data::Blocks { block, bytes }, rows: RowOrder::Plain, one_added: false })
+        Ok(CheckpointTensor::of(shape.to_vec(), Data::Coded(Arc::new(stored))))
+    }
+
+    /// A tensor whose rows `[.., cols]` are computed, its layout held against its shape.
+    pub(crate) fn floats(shape: Vec<usize>, stored: impl FloatRows + 'static) -> CheckpointTensor {
+        CheckpointTensor::of(shape, Data::Floats(Arc::new(stored)))
+    }
+
+    fn of(shape: Vec<usize>, data: Data) -> CheckpointTensor {
+        CheckpointTensor { shape, data, rows: RowOrder::Plain, form: Form::Values }
     }
 
     /// MLX's packed form of a tensor `[.., cols]`; `scales` and `biases` hold elements of `dtype`.
@@ -174,7 +220,7 @@ impl CheckpointTensor {
     ) -> Result<CheckpointTensor> {
         let Codes { mode, bits, group } = codes;
         let cols = shape.last().copied().unwrap_or(0);
-        let whole = codes.exist(dtype) && cols.is_multiple_of(group) && (cols % 32 * bits).is_multiple_of(32);
+        let whole = codes.exist(dtype) && codes.fill(cols);
         let fits = numel(&shape).filter(|_| whole).is_some_and(|n| {
             let part = n / group * dtype.size();
             let biased = biases.as_ref().map(Bytes::len) == (mode == Mode::Affine).then_some(part);
@@ -185,42 +231,39 @@ impl CheckpointTensor {
             let found = format!("{} {bits} bits in groups of {group} with {words}, {scales} and {biases} bytes", mode.name());
             return Err(Error::tensor(name, format!("words, {dtype} scales and biases of a packed {shape:?}"), found));
         }
-        let data = Data::Packed { words, scales, biases, dtype, codes };
-        Ok(CheckpointTensor { shape, data, rows: RowOrder::Plain, one_added: false })
+        Ok(CheckpointTensor::of(shape, Data::Packed { words, scales, biases, dtype, codes }))
     }
 
-    /// Plain tensors of one shape and type as one, along a new first axis: the parts of each index one after the other.
+    /// Tensors of one shape as one, along a new first axis: the parts of each index one after the other.
     ///
     /// # Errors
-    /// [`Error::Tensor`] if they differ or are not plain.
+    /// [`Error::Tensor`] if they differ in shape, or in how they are stored.
     pub(crate) fn stack(name: &str, parts: &[Vec<&CheckpointTensor>]) -> Result<CheckpointTensor> {
-        let fault = |t: &CheckpointTensor| {
-            Error::tensor(
-                name,
-                "plain matrices of one shape and type for each expert",
-                format!("{} of shape {:?}", t.kind(), t.shape),
-            )
-        };
         let Some(first) = parts.iter().flatten().next() else { return Err(Error::MissingTensor(name.into())) };
-        let (mut pieces, mut rows) = (Vec::new(), 0);
-        for (i, list) in parts.iter().enumerate() {
-            for part in list {
-                let Data::Plain { dtype, bytes } = &part.data else { return Err(fault(part)) };
-                if part.shape != first.shape || *dtype != first.dtype() || part.rows != RowOrder::Plain {
-                    return Err(fault(part));
-                }
-                rows += if i == 0 { part.shape.first().copied().unwrap_or(1) } else { 0 };
-                pieces.push(bytes.clone());
-            }
+        let alike = |t: &CheckpointTensor| t.shape == first.shape && t.kind() == first.kind() && t.dtype() == first.dtype();
+        if let Some(other) = parts.iter().flatten().find(|part| !alike(part)) {
+            let found = format!("{} of shape {:?}", other.kind(), other.shape);
+            return Err(Error::tensor(name, "matrices of one shape and type for each expert", found));
         }
+        let rows = parts[0].len() * first.shape.first().copied().unwrap_or(1);
         let shape = [parts.len(), rows].into_iter().chain(first.shape.iter().skip(1).copied()).collect();
-        let data = Data::Pieces { dtype: first.dtype(), pieces: pieces.into() };
-        Ok(CheckpointTensor { shape, data, rows: RowOrder::Plain, one_added: false })
+        let pieces: Vec<CheckpointTensor> = parts.iter().flatten().copied().cloned().collect();
+        Ok(CheckpointTensor::of(shape, Data::Stack(pieces.into())))
     }
 
     /// The same tensor, stored plus 1.
     pub(crate) fn plus_one(self) -> CheckpointTensor {
-        CheckpointTensor { one_added: true, ..self }
+        CheckpointTensor { form: Form::PlusOne, ..self }
+    }
+
+    /// The same tensor, stored as minus its exponential.
+    pub(crate) fn negated_exponential(self) -> CheckpointTensor {
+        CheckpointTensor { form: Form::NegatedExponentials, ..self }
+    }
+
+    /// The same rows in a shape of as many elements and the same last axis.
+    pub(crate) fn with_shape(self, shape: Vec<usize>) -> CheckpointTensor {
+        CheckpointTensor { shape, ..self }
     }
 
     /// Weights [channels, taps, 1] of a convolution as [channels, 1, taps]; `None` for others.
@@ -256,10 +299,19 @@ impl CheckpointTensor {
     pub(crate) fn interleaved(self, name: &str, head: usize) -> Result<CheckpointTensor> {
         let whole = head > 0 && head.is_multiple_of(2) && self.shape.first().is_some_and(|rows| rows.is_multiple_of(head));
         match self.data {
-            Data::Plain { .. } | Data::Blocks { .. } if whole && self.shape.len() <= 2 && self.rows == RowOrder::Plain => {
+            Data::Plain { .. } | Data::Coded(_) if whole && self.shape.len() <= 2 && self.rows == RowOrder::Plain => {
                 Ok(CheckpointTensor { rows: RowOrder::Interleaved(head), ..self })
             }
             _ => Err(Error::tensor(name, format!("rows in heads of {head}"), format!("{} of shape {:?}", self.kind(), self.shape))),
+        }
+    }
+
+    /// Whether the elements are codes that share scales.
+    pub(crate) fn is_packed(&self) -> bool {
+        match &self.data {
+            Data::Coded(_) | Data::Packed { .. } => true,
+            Data::Stack(parts) => parts.iter().any(CheckpointTensor::is_packed),
+            Data::Plain { .. } | Data::Floats(_) => false,
         }
     }
 
@@ -271,16 +323,20 @@ impl CheckpointTensor {
     /// Element type, or that of the scales.
     pub(crate) fn dtype(&self) -> DType {
         match &self.data {
-            Data::Plain { dtype, .. } | Data::Pieces { dtype, .. } | Data::Packed { dtype, .. } => *dtype,
-            Data::Blocks { block, .. } => block.exact_scales(),
+            Data::Plain { dtype, .. } | Data::Packed { dtype, .. } => *dtype,
+            Data::Coded(stored) => stored.exact_scales(),
+            Data::Floats(_) => DType::F32,
+            Data::Stack(parts) => parts.first().map_or(DType::F32, CheckpointTensor::dtype),
         }
     }
 
     /// What the elements are, for messages.
     pub(crate) fn kind(&self) -> String {
         match &self.data {
-            Data::Plain { dtype, .. } | Data::Pieces { dtype, .. } => dtype.to_string(),
-            Data::Blocks { block, .. } => format!("{block:?}"),
+            Data::Plain { dtype, .. } => dtype.to_string(),
+            Data::Coded(stored) => stored.kind(),
+            Data::Floats(stored) => stored.kind(),
+            Data::Stack(parts) => parts.first().map_or("nothing".into(), CheckpointTensor::kind),
             Data::Packed { codes, .. } => format!("packed {} {} bits in groups of {}", codes.mode.name(), codes.bits, codes.group),
         }
     }
@@ -299,20 +355,25 @@ impl CheckpointTensor {
             let stride = bytes.len() / rows.max(1);
             bytes.slice(from * stride..end * stride)
         };
+        let mut order = RowOrder::Plain;
         let data = match &self.data {
             Data::Plain { dtype, bytes } => Data::Plain { dtype: *dtype, bytes: cut(bytes) },
-            Data::Pieces { dtype, pieces } => {
-                let each = pieces.len() / rows.max(1);
-                Data::Pieces { dtype: *dtype, pieces: pieces.get(from * each..end * each)?.into() }
+            Data::Stack(parts) => {
+                let each = parts.len() / rows.max(1);
+                Data::Stack(parts.get(from * each..end * each)?.into())
             }
-            Data::Blocks { block, bytes } => Data::Blocks { block: *block, bytes: cut(bytes) },
+            Data::Coded(_) | Data::Floats(_) => {
+                let each: usize = self.shape[1..self.shape.len().max(2) - 1].iter().product();
+                order = RowOrder::Listed((from * each..end * each).collect());
+                self.data.clone()
+            }
             Data::Packed { words, scales, biases, dtype, codes } => {
                 let (words, scales, biases) = (cut(words), cut(scales), biases.as_ref().map(cut));
                 Data::Packed { words, scales, biases, dtype: *dtype, codes: *codes }
             }
         };
         let shape = std::iter::once(n).chain(self.shape[1..].iter().copied()).collect();
-        Some(CheckpointTensor { shape, data, rows: RowOrder::Plain, one_added: self.one_added })
+        Some(CheckpointTensor { shape, data, rows: order, form: self.form })
     }
 
     /// The values as `f32`, for small tensors that the build itself reads.
@@ -342,121 +403,23 @@ impl CheckpointTensor {
 
     /// A number to add to each element for the value that was meant less 1.
     pub(crate) fn missing_one(&self) -> f32 {
-        if self.one_added { 0.0 } else { 1.0 }
+        if self.form == Form::PlusOne { 0.0 } else { 1.0 }
     }
 
-    /// The weights of a program whose activations are `dtype`, under storage ids that start with `id`. Plain elements become
-    /// `dtype`; packed ones keep their codes, with scales of type `scales_type` (`None`: the exact one).
-    ///
-    /// # Errors
-    /// [`Error::Tensor`] for elements that are no floats.
-    pub(crate) fn read(&self, id: &str, dtype: DType, scales_type: Option<DType>) -> Result<Read> {
-        match &self.data {
-            Data::Plain { dtype: from, .. } | Data::Pieces { dtype: from, .. } if !from.is_float() || from.size() == 1 => {
-                Err(Error::tensor(id, "elements of 16, 32 or 64 bit floats", from.to_string()))
-            }
-            Data::Plain { dtype: from, bytes } => Ok(Read::Plain(self.plain_weight(id, *from, bytes, dtype))),
-            Data::Pieces { dtype: from, pieces } => Ok(Read::Plain(self.joined_weight(id, *from, pieces, dtype))),
-            Data::Blocks { block, bytes } => {
-                let (rows, cols) = self.matrix();
-                let matrix = BlockMatrix { block: *block, bytes: bytes.clone(), rows, cols, order: self.rows.clone() };
-                Ok(block_weights(id, &self.shape, matrix, scales_type.unwrap_or(block.exact_scales())))
-            }
-            Data::Packed { words, scales, biases, dtype: from, codes } => {
-                let to = scales_type.filter(|_| codes.mode == Mode::Affine).unwrap_or(*from);
-                let part = |name: &str, last, from, to, bytes: &Bytes| {
-                    let shape = with_last(&self.shape, last);
-                    let data = Data::Plain { dtype: from, bytes: bytes.clone() };
-                    let part = CheckpointTensor { shape, data, rows: self.rows.clone(), one_added: false };
-                    part.plain_weight(&format!("{id}.{name}"), from, bytes, to)
-                };
-                let (cols, Codes { bits, group, .. }) = (self.matrix().1, *codes);
-                let words = part("words", cols * bits / 32, DType::U32, DType::U32, words);
-                let scales = part("scales", cols / group, *from, to, scales);
-                let biases = biases.as_ref().map(|biases| part("biases", cols / group, *from, to, biases));
-                Ok(Read::Packed(Box::new(PackedWeight { words, scales, biases, codes: *codes })))
-            }
-        }
-    }
-
-    fn plain_weight(&self, id: &str, from: DType, bytes: &Bytes, to: DType) -> Weight {
-        let shape = self.shape.clone();
-        if from == to && self.rows == RowOrder::Plain {
-            return Weight::Strided(View::row_major(to, shape, Storage::new(id, bytes.clone())));
-        }
-        let (bytes, order) = (bytes.clone(), self.rows.clone());
-        let len = shape.iter().product::<usize>() * to.size();
-        let produce = move || {
-            let row = shape.iter().skip(1).product::<usize>() * from.size();
-            let bytes = reordered(&bytes, shape.first().copied().unwrap_or(1), row, &order);
-            let tensor = cast(&Tensor::new(from, &shape, bytes)?, to)?;
-            Ok(tensor.bytes().clone())
-        };
-        Weight::Strided(View::row_major(to, self.shape.clone(), Storage::computed(id, len, produce)))
-    }
-
-    fn joined_weight(&self, id: &str, from: DType, pieces: &Arc<[Bytes]>, to: DType) -> Weight {
-        let (pieces, shape) = (Arc::clone(pieces), self.shape.clone());
-        let len = shape.iter().product::<usize>() * to.size();
-        let produce = move || {
-            let mut joined = AlignedBytes::zeroed(pieces.iter().map(Bytes::len).sum());
-            let mut rest = joined.as_mut_slice();
-            for piece in &*pieces {
-                let (here, after) = rest.split_at_mut(piece.len());
-                here.copy_from_slice(piece);
-                rest = after;
-            }
-            let tensor = cast(&Tensor::new(from, &shape, joined.into_bytes())?, to)?;
-            Ok(tensor.bytes().clone())
-        };
-        Weight::Strided(View::row_major(to, self.shape.clone(), Storage::computed(id, len, produce)))
+    /// What makes minus the exponential of a value out of the stored element.
+    pub(crate) fn to_negated_exponential(&self) -> fn(f32) -> f32 {
+        if self.form == Form::NegatedExponentials { |stored| stored } else { |value| -value.exp() }
     }
 }
 
-/// `rows` rows of `stride` bytes out of `bytes`, in the program's order.
-fn reordered(bytes: &Bytes, rows: usize, stride: usize, order: &RowOrder) -> Bytes {
-    if *order == RowOrder::Plain || stride == 0 {
-        return bytes.clone();
+/// Holds bytes against the blocks of that many elements and bytes that fill a shape.
+fn filled(name: &str, shape: &[usize], (elements, bytes): (usize, usize), found: &Bytes) -> Result<()> {
+    let whole = shape.last().is_some_and(|cols| cols.is_multiple_of(elements));
+    let want = numel(shape).filter(|_| whole).and_then(|n| (n / elements).checked_mul(bytes));
+    if want == Some(found.len()) {
+        return Ok(());
     }
-    let mut out = AlignedBytes::zeroed(rows * stride);
-    for (row, out) in out.as_mut_slice().chunks_exact_mut(stride).enumerate() {
-        let at = order.source(row) * stride;
-        out.copy_from_slice(&bytes[at..at + stride]);
-    }
-    out.into_bytes()
-}
-
-/// A weight with its last two axes exchanged, over the same bytes.
-pub(crate) fn swapped(weight: Weight) -> Weight {
-    match weight {
-        Weight::Strided(mut view) if view.shape.len() >= 2 => {
-            let last = view.shape.len() - 1;
-            view.shape.swap(last - 1, last);
-            view.strides.swap(last - 1, last);
-            Weight::Strided(view)
-        }
-        other => other,
-    }
-}
-
-fn with_last(shape: &[usize], last: usize) -> Vec<usize> {
-    let lead = &shape[..shape.len().saturating_sub(1)];
-    lead.iter().copied().chain(std::iter::once(last)).collect()
-}
-
-fn block_weights(id: &str, shape: &[usize], matrix: BlockMatrix, scales: DType) -> Read {
-    let (words, groups) = (matrix.words_per_row(), matrix.groups_per_row());
-    let (bits, group, rows) = (matrix.block.bits(), matrix.block.group(), matrix.rows);
-    let weight = |dtype, last, storage| Weight::Strided(View::row_major(dtype, with_last(shape, last), storage));
-    let param = |name: &str, part: Part| {
-        let matrix = matrix.clone();
-        let produce = move || Ok(matrix.params(part, scales)?);
-        weight(scales, groups, Storage::computed(format!("{id}.{name}"), rows * groups * scales.size(), produce))
-    };
-    let (scales, biases) = (param("scales", Part::Scale), param("biases", Part::Bias));
-    let storage = Storage::computed(format!("{id}.words"), rows * words * 4, move || Ok(matrix.words()));
-    let words = weight(DType::U32, words, storage);
-    Read::Packed(Box::new(PackedWeight { words, scales, biases: Some(biases), codes: Codes { mode: Mode::Affine, bits, group } }))
+    Err(Error::tensor(name, format!("whole blocks of {elements} in shape {shape:?}"), format!("{} bytes", found.len())))
 }
 
 #[cfg(test)]

@@ -191,8 +191,8 @@ pub(crate) struct DeltaNet {
     pub(crate) taps: usize,
     /// Norm of the results, ahead of their gate.
     pub(crate) norm: Norm,
-    /// Whether the rows of q, k, v, z and of b, a stand together for each key head.
-    pub(crate) packed: bool,
+    /// Whether value head `h` reads key head `h` modulo their number; else as many value heads in a row read the same one.
+    pub(crate) tiled: bool,
 }
 
 /// A gated causal convolution of each channel.
@@ -266,6 +266,8 @@ pub(crate) struct Experts {
     /// What holds the router, the experts and the shared layer; empty for the layer itself.
     pub(crate) module: &'static str,
     pub(crate) names: MlpNames,
+    /// Whether the matrices have biases.
+    pub(crate) bias: bool,
     pub(crate) layout: ExpertLayout,
 }
 
@@ -274,8 +276,8 @@ pub(crate) struct Experts {
 pub(crate) enum ExpertLayout {
     /// Outputs by inputs, gates above ups where they are joined.
     Rows,
-    /// Inputs by outputs, gates and ups alternating, with biases.
-    AlternatingColumns,
+    /// Gates and ups alternate where they are joined; floats are inputs by outputs.
+    Alternating,
 }
 
 /// What chooses experts.

@@ -64,6 +64,7 @@ impl Decoder<'_> {
         let q = self.unit_heads(&q, d.key_heads, d.key_dim, dk.recip());
         let k = self.unit_heads(&k, d.key_heads, d.key_dim, dk.sqrt().recip());
         let v = self.split_heads(&v, d.value_heads, d.value_dim);
+        let [q, k] = [q, k].map(|heads| self.tiled(&heads, d));
         let (g, beta) = self.delta_gates(a, b, d, path)?;
         let shape = vec![1, d.value_heads, d.value_dim, d.key_dim];
         let held = self.b.buffer(&format!("recurrent_state_{layer}"), DType::F32, shape)?;
@@ -81,37 +82,60 @@ impl Decoder<'_> {
     }
 
     /// Names and matrices of the projections to q, k and v together, to the output's gate, and to the gates of writing and
-    /// forgetting.
+    /// forgetting: four tensors, or two that hold the rows of all their parts by key head.
     fn delta_projections(&self, d: &DeltaNet, path: &str) -> Result<[(String, CheckpointTensor); 4]> {
-        let (keys, values, hidden) = (d.key_heads * d.key_dim, d.value_heads * d.value_dim, self.config.hidden);
-        let named = |part: &str| format!("{path}.in_proj_{part}.weight");
-        if !d.packed {
-            let one = |part: &str, rows| -> Result<_> { Ok((named(part), self.source(&named(part), &[rows, hidden])?)) };
-            return Ok([one("qkv", 2 * keys + values)?, one("z", values)?, one("b", d.value_heads)?, one("a", d.value_heads)?]);
-        }
+        let (keys, values) = (d.key_heads * d.key_dim, d.value_heads * d.value_dim);
         let each = d.value_heads / d.key_heads;
-        let long = self.source(&named("qkvz"), &[2 * keys + 2 * values, hidden])?;
-        let short = self.source(&named("ba"), &[2 * d.value_heads, hidden])?;
-        // Rows of one part, out of blocks of all parts of a key head.
-        let rows = |sizes: &[usize], part: usize| -> Vec<usize> {
-            let (block, start) = (sizes.iter().sum::<usize>(), sizes[..part].iter().sum::<usize>());
-            (0..d.key_heads).flat_map(|head| (0..sizes[part]).map(move |row| head * block + start + row)).collect()
+        let long = [d.key_dim, d.key_dim, each * d.value_dim, each * d.value_dim];
+        let [qkv, z] = match self.by_key_head(d, &format!("{path}.in_proj_qkvz.weight"), &long, [&[0, 1, 2], &[3]])? {
+            Some(parts) => parts,
+            None => [self.delta_part("qkv", 2 * keys + values, path)?, self.delta_part("z", values, path)?],
         };
-        let sizes = [d.key_dim, d.key_dim, each * d.value_dim, each * d.value_dim];
-        let qkv = (0..3).flat_map(|part| rows(&sizes, part)).collect();
-        let one =
-            |part: &str, source: &CheckpointTensor, list| -> Result<_> { Ok((named(part), source.rows(&named(part), list)?)) };
-        Ok([
-            one("qkv", &long, qkv)?,
-            one("z", &long, rows(&sizes, 3))?,
-            one("b", &short, rows(&[each; 2], 0))?,
-            one("a", &short, rows(&[each; 2], 1))?,
-        ])
+        let [b, a] = match self.by_key_head(d, &format!("{path}.in_proj_ba.weight"), &[each; 2], [&[0], &[1]])? {
+            Some(parts) => parts,
+            None => [self.delta_part("b", d.value_heads, path)?, self.delta_part("a", d.value_heads, path)?],
+        };
+        let named = |part: &str, source| (format!("{path}.in_proj_{part}.weight"), source);
+        Ok([named("qkv", qkv), named("z", z), named("b", b), named("a", a)])
+    }
+
+    fn delta_part(&self, part: &str, rows: usize, path: &str) -> Result<CheckpointTensor> {
+        self.source(&format!("{path}.in_proj_{part}.weight"), &[rows, self.config.hidden])
+    }
+
+    /// Two tensors out of one, if it is there, that holds a block of rows for each key head, in it parts of `sizes` rows. Each
+    /// takes the parts listed, one after the other.
+    fn by_key_head(
+        &self,
+        d: &DeltaNet,
+        name: &str,
+        sizes: &[usize],
+        parts: [&[usize]; 2],
+    ) -> Result<Option<[CheckpointTensor; 2]>> {
+        if !self.has(name) {
+            return Ok(None);
+        }
+        let block = sizes.iter().sum::<usize>();
+        let whole = self.source(name, &[d.key_heads * block, self.config.hidden])?;
+        let rows = |part: usize| {
+            let start = sizes[..part].iter().sum::<usize>();
+            (0..d.key_heads).flat_map(move |head| (0..sizes[part]).map(move |row| head * block + start + row))
+        };
+        let [first, second] = parts.map(|parts| whole.rows(name, parts.iter().flat_map(|&part| rows(part)).collect()));
+        Ok(Some([first?, second?]))
+    }
+
+    /// Heads of keys [1, s, Hk, D], repeated for all value heads where these take turns with them.
+    fn tiled(&mut self, heads: &Val, d: &DeltaNet) -> Val {
+        let times = if d.tiled { d.value_heads / d.key_heads } else { 1 };
+        (1..times).fold(heads.clone(), |all, _| self.b.concatenate(&all, heads, 2))
     }
 
     /// How much of the state stays, and how much of what is missing is written, of each value head [1, s, Hv] in f32.
     fn delta_gates(&mut self, a: &Val, b: &Val, d: &DeltaNet, path: &str) -> Result<(Val, Val)> {
-        let rate = self.mapped_vector(&format!("{path}.A_log"), d.value_heads, |a| -a.exp())?;
+        let name = format!("{path}.A_log");
+        let to_rate = self.source(&name, &[d.value_heads])?.to_negated_exponential();
+        let rate = self.mapped_vector(&name, d.value_heads, to_rate)?;
         let bias = self.wide_vector(&format!("{path}.dt_bias"), d.value_heads)?;
         let a = self.b.cast(a, DType::F32);
         let a = self.b.add(&a, &bias);

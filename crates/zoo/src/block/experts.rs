@@ -19,8 +19,10 @@ impl Decoder<'_> {
         let (s, hidden) = (self.span.tokens.clone(), Int::from(self.config.hidden));
         let rows = self.b.reshape(x, &[s.clone(), 1.into(), 1.into(), hidden.clone()]);
         let made = match e.layout {
-            ExpertLayout::Rows => self.row_experts(&rows, &chosen, e, &path)?,
-            ExpertLayout::AlternatingColumns => self.alternating_experts(&rows, &chosen, e, &path)?,
+            ExpertLayout::Alternating if self.has(&format!("{path}.{JOINED}")) => {
+                self.alternating_experts(&rows, &chosen, e, &path)?
+            }
+            ExpertLayout::Alternating | ExpertLayout::Rows => self.row_experts(&rows, &chosen, e, &path)?,
         };
         self.b.enter(format!("{path}.experts"));
         let made = self.b.reshape(&made, &[s.clone(), e.chosen.into(), hidden.clone()]);
@@ -126,27 +128,48 @@ impl Decoder<'_> {
                 (gate, up)
             }
             None => {
-                let mut one = |name: &str| {
-                    let (name, source) = self.stacked(e, path, name, [e.width, self.config.hidden])?;
-                    self.chosen_product(x, chosen, &name, &source)
-                };
+                let mut one = |part: &str| self.stacked_product(x, chosen, (e, path, part), [e.width, self.config.hidden]);
                 (one(names[0])?, one(names[1])?)
             }
         };
         let gated = self.gated(&gate, &up, e.activation);
-        let (name, down) = self.stacked(e, path, e.names.down, [self.config.hidden, e.width])?;
-        self.chosen_product(&gated, chosen, &name, &down)
+        self.stacked_product(&gated, chosen, (e, path, e.names.down), [self.config.hidden, e.width])
+    }
+
+    /// Rows times the chosen of the matrices [E, rows, cols] of one part, plus their biases if there are any.
+    fn stacked_product(
+        &mut self,
+        x: &Val,
+        chosen: &Val,
+        (e, path, part): (&Experts, &str, &str),
+        shape: [usize; 2],
+    ) -> Result<Val> {
+        let (name, source) = self.stacked(e, path, part, shape)?;
+        let y = self.chosen_product(x, chosen, &name, &source)?;
+        if !e.bias {
+            return Ok(y);
+        }
+        let bias = name.strip_suffix("weight").map(|module| format!("{module}bias"));
+        self.with_chosen_bias(&y, chosen, &bias.unwrap_or(format!("{name}_bias")), [e.count, shape[0]])
+    }
+
+    /// Results [s, k, 1, out] plus the biases [E, out] of the chosen experts.
+    fn with_chosen_bias(&mut self, y: &Val, chosen: &Val, name: &str, shape: [usize; 2]) -> Result<Val> {
+        let bias = self.plain(name, &shape)?;
+        let bias = self.b.pick(&bias, chosen);
+        let bias = self.b.unsqueeze(&bias, 2);
+        Ok(self.b.add(y, &bias))
     }
 
     /// Gates above ups [E, 2I, d], where a checkpoint holds them so or each expert's apart.
     fn joined_gates(&self, e: &Experts, path: &str) -> Result<Option<(String, CheckpointTensor)>> {
-        let (name, rows) = (format!("{path}.experts.gate_up_proj"), [e.count, 2 * e.width, self.config.hidden]);
+        let (name, rows) = (format!("{path}.{JOINED}"), [e.count, 2 * e.width, self.config.hidden]);
         let tensors = self.checkpoint.tensors();
-        if tensors.contains_key(&name) {
+        if self.has(&name) {
             let source = self.source(&name, &rows)?;
             return Ok(Some((name, source)));
         }
-        if tensors.contains_key(&stack_name(path, MlpNames::COMMON.gate)) {
+        if stack_names(path, MlpNames::COMMON.gate).iter().any(|name| self.has(name)) {
             return Ok(None);
         }
         let part = |i: usize, part: &str| {
@@ -168,9 +191,8 @@ impl Decoder<'_> {
         let common =
             [(e.names.gate, MlpNames::COMMON.gate), (e.names.up, MlpNames::COMMON.up), (e.names.down, MlpNames::COMMON.down)];
         let stacked = common.iter().find(|(own, _)| *own == part).map_or(part, |(_, common)| common);
-        let tensors = self.checkpoint.tensors();
-        for name in [stack_name(path, stacked), format!("{path}.experts.{part}")] {
-            if tensors.contains_key(&name) {
+        for name in stack_names(path, stacked).into_iter().chain([format!("{path}.experts.{part}")]) {
+            if self.has(&name) {
                 let source = self.source(&name, &shape)?;
                 return Ok((name, source));
             }
@@ -189,32 +211,37 @@ impl Decoder<'_> {
         Ok(self.b.gather_matmul(x, &weights, chosen))
     }
 
-    /// Experts whose matrices are inputs by outputs, gates and ups alternating, with biases.
+    /// Experts whose gates and ups alternate.
     fn alternating_experts(&mut self, x: &Val, chosen: &Val, e: &Experts, path: &str) -> Result<Val> {
         let hidden = self.config.hidden;
-        let both = self.column_product(x, chosen, &format!("{path}.experts.gate_up_proj"), [e.count, hidden, 2 * e.width])?;
+        let both = self.column_product(x, chosen, &format!("{path}.{JOINED}"), [e.count, hidden, 2 * e.width])?;
         let (gate, up) = (self.b.every(&both, 0, 2), self.b.every(&both, 1, 2));
         let gated = self.gated(&gate, &up, e.activation);
         self.column_product(&gated, chosen, &format!("{path}.experts.down_proj"), [e.count, e.width, hidden])
     }
 
-    /// Rows [s, k or 1, 1, in] times the chosen of the matrices [E, in, out], plus their biases: [s, k, 1, out]. The program holds
-    /// them as [E, out, in], as products and quantization take them.
-    fn column_product(&mut self, x: &Val, chosen: &Val, name: &str, shape: [usize; 3]) -> Result<Val> {
-        let Read::Plain(weight) = self.source(name, &shape)?.read(name, self.settings.dtype, None)? else {
-            return Err(crate::Error::tensor(name, "floats", "a quantized tensor"));
+    /// Rows [s, k or 1, 1, in] times the chosen of the matrices, floats [E, in, out] or packed [E, out, in], plus their biases:
+    /// [s, k, 1, out]. The program holds them as [E, out, in], as products and quantization take them.
+    fn column_product(&mut self, x: &Val, chosen: &Val, name: &str, [count, from, to]: [usize; 3]) -> Result<Val> {
+        let weights = match self.checkpoint.tensors().get(name) {
+            Some(tensor) if tensor.is_packed() => self.matrix(name, &self.source(name, &[count, to, from])?)?,
+            _ => {
+                let Read::Plain(weight) = self.source(name, &[count, from, to])?.read(name, self.settings.dtype, None)? else {
+                    return Err(crate::Error::tensor(name, "floats", "a quantized tensor"));
+                };
+                self.b.parameter(name, swapped(weight))
+            }
         };
-        let weights = self.b.parameter(name, swapped(weight));
         let weights = self.b.transpose(&weights, 1, 2);
         let y = self.b.gather_matmul(x, &weights, chosen);
-        let bias = self.plain(&format!("{name}_bias"), &[shape[0], shape[2]])?;
-        let bias = self.b.pick(&bias, chosen);
-        let bias = self.b.unsqueeze(&bias, 2);
-        Ok(self.b.add(&y, &bias))
+        self.with_chosen_bias(&y, chosen, &format!("{name}_bias"), [count, to])
     }
 }
 
+/// Gates and ups of all experts as one tensor.
+const JOINED: &str = "experts.gate_up_proj";
+
 /// Where MLX's checkpoints and GGUF files hold a matrix of all experts.
-fn stack_name(path: &str, part: &str) -> String {
-    format!("{path}.switch_mlp.{part}.weight")
+fn stack_names(path: &str, part: &str) -> [String; 2] {
+    ["switch_mlp", "experts"].map(|module| format!("{path}.{module}.{part}.weight"))
 }

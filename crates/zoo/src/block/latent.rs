@@ -66,6 +66,9 @@ impl Decoder<'_> {
 
     /// What makes each head's keys [1, H, plain, rank] and values [1, H, value, rank] of a latent vector.
     fn latent_heads(&mut self, l: &Latent, path: &str) -> Result<[Val; 2]> {
+        if let Some(apart) = self.latent_heads_apart(l, path)? {
+            return Ok(apart);
+        }
         let name = format!("{path}.kv_b_proj.weight");
         let rows = l.plain_dim + l.value_dim;
         let both = self.matrix(&name, &self.source(&name, &[l.heads * rows, l.rank])?)?;
@@ -73,5 +76,17 @@ impl Decoder<'_> {
         let keys = self.b.slice(&both, 2, &0.into(), &l.plain_dim.into());
         let values = self.b.slice(&both, 2, &l.plain_dim.into(), &rows.into());
         Ok([keys, values])
+    }
+
+    /// The same where a checkpoint holds them apart, what makes keys turned round, as GGUF files and MLX's converter have it.
+    fn latent_heads_apart(&mut self, l: &Latent, path: &str) -> Result<Option<[Val; 2]>> {
+        let [keys, values] = ["embed_q", "unembed_out"].map(|part| format!("{path}.{part}.weight"));
+        if !self.has(&keys) {
+            return Ok(None);
+        }
+        let turned = self.matrix(&keys, &self.source(&keys, &[l.heads, l.rank, l.plain_dim])?)?;
+        let to_values = self.matrix(&values, &self.source(&values, &[l.heads, l.value_dim, l.rank])?)?;
+        let turned = self.b.unsqueeze(&turned, 0);
+        Ok(Some([self.b.transpose(&turned, 2, 3), self.b.unsqueeze(&to_values, 0)]))
     }
 }

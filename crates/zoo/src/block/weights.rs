@@ -15,6 +15,11 @@ impl Decoder<'_> {
         Ok(source.clone())
     }
 
+    /// Whether the checkpoint has a tensor of that name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.checkpoint.tensors().contains_key(name)
+    }
+
     /// Rows `from..from + n` of a joined matrix `[rows, cols]`.
     pub(super) fn part(&self, name: &str, shape: [usize; 2], from: usize, n: usize) -> Result<CheckpointTensor> {
         let whole = self.source(name, &shape)?;

@@ -111,6 +111,7 @@ fn experts(f: &Fields<'_>, base: &Base, defaults: &ExpertDefaults) -> Result<Exp
         shared_gate: None,
         module: "mlp",
         names: MlpNames::COMMON,
+        bias: false,
         layout: ExpertLayout::Rows,
     })
 }

@@ -103,6 +103,7 @@ fn experts(f: &Fields<'_>, base: &Base) -> Result<Option<Experts>> {
         shared_gate: None,
         module: "",
         names: MlpNames::COMMON,
+        bias: false,
         layout: ExpertLayout::Rows,
     }))
 }

@@ -55,6 +55,7 @@ fn experts(f: &Fields<'_>) -> Result<Experts> {
         shared_gate: None,
         module: "mlp",
         names: MlpNames::COMMON,
-        layout: ExpertLayout::AlternatingColumns,
+        bias: true,
+        layout: ExpertLayout::Alternating,
     })
 }

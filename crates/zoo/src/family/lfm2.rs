@@ -59,6 +59,7 @@ pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
         shared_gate: None,
         module: "feed_forward",
         names: MlpNames::NUMBERED,
+        bias: false,
         layout: ExpertLayout::Rows,
     };
     let feeds = (0..base.layers).map(|i| if i < dense { mlp.into() } else { experts.clone().into() });

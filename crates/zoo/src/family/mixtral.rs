@@ -25,6 +25,7 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
         shared_gate: None,
         module: "block_sparse_moe",
         names: MlpNames::NUMBERED,
+        bias: false,
         layout: ExpertLayout::Rows,
     };
     base.config(f, "mixtral", vec![layer(attention, experts); base.layers])

@@ -50,6 +50,7 @@ pub(super) fn experts_of(f: &Fields<'_>, base: &Base, defaults: &ExpertDefaults)
         shared_gate: None,
         module: "mlp",
         names: MlpNames::COMMON,
+        bias: false,
         layout: ExpertLayout::Rows,
     })
 }

@@ -19,7 +19,7 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     let base = read(f, &DEFAULTS)?;
     let experts = shared_experts(f, &base, &ExpertDefaults { count: 512, chosen: 10, width: 512, normalized: true })?;
     let feeds = feeds(f, &base, &experts)?;
-    build(f, &base, "qwen3_next", feeds, true)
+    build(f, &base, "qwen3_next", feeds)
 }
 
 /// Qwen 3.5 without experts.
@@ -27,7 +27,7 @@ pub(super) fn dense(f: &Fields<'_>) -> Result<Config> {
     let base = read(f, &Defaults { kv_heads: Some(4), ..DEFAULTS })?;
     let mlp = base.mlp(f)?;
     let feeds = vec![mlp.into(); base.layers];
-    build(f, &base, "qwen3_5", feeds, false)
+    build(f, &base, "qwen3_5", feeds)
 }
 
 /// Qwen 3.5 with experts.
@@ -40,7 +40,7 @@ pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
     f.size_opt("intermediate_size")?;
     let experts = shared_experts(f, &base, &ExpertDefaults { count: 256, chosen: 8, width: 512, normalized: true })?;
     let feeds = vec![experts.into(); base.layers];
-    build(f, &base, "qwen3_5_moe", feeds, false)
+    build(f, &base, "qwen3_5_moe", feeds)
 }
 
 fn read(f: &Fields<'_>, defaults: &Defaults) -> Result<Base> {
@@ -54,7 +54,7 @@ fn shared_experts(f: &Fields<'_>, base: &Base, defaults: &ExpertDefaults) -> Res
     Ok(Experts { shared: Some(shared), shared_gate: Some("shared_expert_gate"), ..experts_of(f, base, defaults)? })
 }
 
-fn build(f: &Fields<'_>, base: &Base, family: &'static str, feeds: Vec<Feed>, packed: bool) -> Result<Config> {
+fn build(f: &Fields<'_>, base: &Base, family: &'static str, feeds: Vec<Feed>) -> Result<Config> {
     let interval = f.size_or("full_attention_interval", 4)?;
     let kinds = base.layer_types(f, |i| if (i + 1).is_multiple_of(interval) { "full_attention" } else { "linear_attention" })?;
     let bias = f.bool_or("attention_bias", false)?;
@@ -68,7 +68,7 @@ fn build(f: &Fields<'_>, base: &Base, family: &'static str, feeds: Vec<Feed>, pa
         output_bias: bias,
         ..base.attention(Some(rope::read(f, base)?))
     };
-    let delta = delta_net(f, base, packed)?;
+    let delta = delta_net(f, base)?;
     let layers = kinds.into_iter().zip(feeds).map(|(kind, feed)| match kind {
         "full_attention" => Ok(layer(attention.clone(), feed)),
         "linear_attention" => Ok(layer(Mixer::DeltaNet(delta.clone()), feed)),
@@ -77,7 +77,7 @@ fn build(f: &Fields<'_>, base: &Base, family: &'static str, feeds: Vec<Feed>, pa
     base.config(f, family, layers.collect::<Result<_>>()?)
 }
 
-fn delta_net(f: &Fields<'_>, base: &Base, packed: bool) -> Result<DeltaNet> {
+fn delta_net(f: &Fields<'_>, base: &Base) -> Result<DeltaNet> {
     let (key_heads, value_heads) = (f.size_or("linear_num_key_heads", 16)?, f.size_or("linear_num_value_heads", 32)?);
     if !value_heads.is_multiple_of(key_heads) {
         return Err(f.error("linear_num_value_heads", format!("a multiple of the {key_heads} key heads")));
@@ -89,6 +89,6 @@ fn delta_net(f: &Fields<'_>, base: &Base, packed: bool) -> Result<DeltaNet> {
         value_dim: f.size_or("linear_value_head_dim", 128)?,
         taps: f.size_or("linear_conv_kernel_dim", 4)?,
         norm: Norm { plus_one: false, ..base.norm },
-        packed,
+        tiled: false,
     })
 }

@@ -1,8 +1,13 @@
-//! Model metadata as the config that a Hugging Face folder of the model would have, and as what is implied by an architecture.
+//! Model metadata as the config that a Hugging Face folder of the model would have.
 
 use serde_json::{Map, Value, json};
 
-use super::{Array, Gguf, MetadataValue, names};
+use super::{
+    Array, Gguf, MetadataValue,
+    architecture::{Architecture, KeyNames, architecture, object},
+    keys::Keys,
+    names,
+};
 use crate::{
     Error, Result, family,
     fields::Fields,
@@ -11,129 +16,24 @@ use crate::{
     spec::{Config, Feed, Mixer},
 };
 
-const ARCHITECTURE: &str = "general.architecture";
 /// Divisors of rotary frequencies, where a file has them.
 const ROPE_DIVISORS: &str = "rope_freqs.weight";
 
-/// An architecture, by the name of the family that reads its config.
-pub(super) struct Architecture {
-    pub(super) name: &'static str,
-    model_type: &'static str,
-    /// What the architecture implies.
-    implied: fn() -> Value,
-    /// Whether rows of q and k stand interleaved.
-    pub(super) interleaved: bool,
-    /// Whether norms are stored plus 1.
-    pub(super) norms_plus_one: bool,
-}
-
-const ARCHITECTURES: [Architecture; 4] = [
-    Architecture {
-        name: "llama",
-        model_type: "llama",
-        implied: || json!({"rms_norm_eps": 1e-5}),
-        interleaved: true,
-        norms_plus_one: false,
-    },
-    Architecture {
-        name: "qwen2",
-        model_type: "qwen2",
-        implied: || json!({"rms_norm_eps": 1e-5, "max_window_layers": 0}),
-        interleaved: false,
-        norms_plus_one: false,
-    },
-    Architecture {
-        name: "qwen3",
-        model_type: "qwen3",
-        implied: || json!({"rms_norm_eps": 1e-5, "max_window_layers": 0}),
-        interleaved: false,
-        norms_plus_one: false,
-    },
-    Architecture {
-        name: "gemma3",
-        model_type: "gemma3_text",
-        implied: || json!({"rope_local_base_freq": 10_000.0, "sliding_window_pattern": 6}),
-        interleaved: false,
-        norms_plus_one: true,
-    },
-];
-
-/// (GGUF's key under the architecture's prefix, the key of a config)
-const KEYS: [(&str, &str); 13] = [
+const KEYS: KeyNames = &[
     ("embedding_length", "hidden_size"),
     ("feed_forward_length", "intermediate_size"),
-    ("block_count", "num_hidden_layers"),
     ("attention.head_count", "num_attention_heads"),
     ("attention.head_count_kv", "num_key_value_heads"),
-    ("attention.key_length", "head_dim"),
     ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
     ("attention.sliding_window", "sliding_window"),
     ("context_length", "max_position_embeddings"),
     ("rope.freq_base", "rope_theta"),
     ("rope.freq_base_swa", "rope_local_base_freq"),
-    ("rope.scaling.factor", "rope_scaling.factor"),
     ("final_logit_softcapping", "final_logit_softcapping"),
 ];
 
-/// Keys that are read on their own, or that say nothing about the numbers.
-const OTHERS: [&str; 10] = [
-    "attention.value_length",
-    "expert_count",
-    "expert_used_count",
-    "rope.dimension_count",
-    "rope.scaling.attn_factor",
-    "rope.scaling.finetuned",
-    "rope.scaling.original_context_length",
-    "rope.scaling.type",
-    "tensor_data_layout",
-    "vocab_size",
-];
-
-/// Metadata under the architecture's prefix.
-struct Prefixed<'a> {
-    file: &'a Gguf,
-    prefix: &'a str,
-}
-
-impl Prefixed<'_> {
-    fn key(&self, name: &str) -> String {
-        format!("{}.{name}", self.prefix)
-    }
-
-    fn get(&self, name: &str) -> Option<&MetadataValue> {
-        self.file.metadata.get(&self.key(name))
-    }
-
-    fn error(&self, name: &str, expected: impl Into<String>) -> Error {
-        let found = self.get(name).map_or("nothing".to_owned(), MetadataValue::describe);
-        Error::key(self.key(name), expected, found)
-    }
-
-    fn size_opt(&self, name: &str) -> Result<Option<usize>> {
-        let Some(value) = self.file.int(&self.key(name))? else { return Ok(None) };
-        let size = usize::try_from(value).ok().filter(|v| (1..=MAX_SIZE).contains(v));
-        size.map(Some).ok_or_else(|| self.error(name, format!("an integer from 1 to {MAX_SIZE}")))
-    }
-
-    fn positive_opt(&self, name: &str) -> Result<Option<f64>> {
-        match self.file.float(&self.key(name))? {
-            Some(v) if !v.is_finite() || v <= 0.0 => Err(self.error(name, "a number above 0")),
-            found => Ok(found),
-        }
-    }
-}
-
-/// The architecture of a file.
-///
-/// # Errors
-/// [`Error::Family`] for one that is not known here.
-pub(super) fn architecture(file: &Gguf) -> Result<&'static Architecture> {
-    let name = file.text(ARCHITECTURE)?.ok_or_else(|| Error::key(ARCHITECTURE, "the name of a family", "nothing"))?;
-    ARCHITECTURES.iter().find(|a| a.name == name).ok_or_else(|| {
-        let names: Vec<_> = ARCHITECTURES.iter().map(|a| a.name).collect();
-        Error::Family { found: name.chars().take(80).collect(), supported: names.join(", ") }
-    })
-}
+/// Keys that say nothing about the numbers, or nothing that is not said elsewhere.
+const OTHERS: [&str; 4] = ["rope.scaling.finetuned", "tensor_data_layout", "nextn_predict_layers", "vocab_size"];
 
 /// The config that the metadata states.
 ///
@@ -141,10 +41,10 @@ pub(super) fn architecture(file: &Gguf) -> Result<&'static Architecture> {
 /// [`Error::Family`] for another architecture, [`Error::Key`] for a key that is missing, does not fit or is not known.
 pub(crate) fn config(file: &Gguf) -> Result<Config> {
     let architecture = architecture(file)?;
-    let keys = Prefixed { file, prefix: architecture.name };
+    let keys = Keys::new(file, architecture.name);
     let map = translated(&keys, architecture)?;
-    let mut config = family::config(&Fields::new(&map)).map_err(|error| named_as_stored(error, &keys))?;
-    refuse_unknown(&keys)?;
+    let mut config = family::config(&Fields::new(&map)).map_err(|error| named_as_stored(error, &keys, architecture))?;
+    keys.finish()?;
     config.tied = None;
     config.dtype = None;
     if architecture.interleaved
@@ -155,74 +55,65 @@ pub(crate) fn config(file: &Gguf) -> Result<Config> {
         return Err(keys.error("rope.dimension_count", format!("the {} elements of a head", a.head_dim)));
     }
     divide_frequencies(file, &mut config)?;
-    biases_as_stored(file, &mut config);
+    as_stored(file, &mut config);
     Ok(config)
 }
 
-fn refuse_unknown(keys: &Prefixed<'_>) -> Result<()> {
-    let prefix = format!("{}.", keys.prefix);
-    let known = |name: &str| OTHERS.contains(&name) || KEYS.iter().any(|(stored, _)| *stored == name);
-    match keys.file.metadata.keys().filter_map(|key| key.strip_prefix(&prefix)).find(|name| !known(name)) {
-        Some(unknown) => Err(keys.error(unknown, "no key of unknown meaning, which might change what the model computes")),
-        None => Ok(()),
-    }
-}
-
-/// The keys of a config for those of the file.
-fn translated(keys: &Prefixed<'_>, architecture: &Architecture) -> Result<Map<String, Value>> {
-    let Value::Object(mut map) = (architecture.implied)() else { return Ok(Map::new()) };
+/// The keys of a config for those of the file: what the architecture implies, then what the file says.
+fn translated(keys: &Keys<'_>, architecture: &Architecture) -> Result<Map<String, Value>> {
+    let mut map = object((architecture.implied)());
     map.insert("model_type".into(), architecture.model_type.into());
-    for (stored, key) in KEYS.iter().filter(|(_, key)| !key.contains('.')) {
+    let own = object((architecture.stated)(keys)?);
+    for (stored, key) in architecture.keys.iter().copied().flatten().chain(KEYS).filter(|(_, key)| !own.contains_key(*key)) {
         if let Some(value) = keys.get(stored) {
             map.insert((*key).into(), number(value).ok_or_else(|| keys.error(stored, "a number"))?);
         }
     }
+    map.insert("num_hidden_layers".into(), keys.layers()?.into());
     map.insert("vocab_size".into(), vocab_size(keys)?.into());
-    if let Some(experts) = keys.file.int(&keys.key("expert_count"))?.filter(|&n| n > 0) {
-        return Err(Error::key(keys.key("expert_count"), "a dense model", experts));
+    if !own.contains_key("head_dim") {
+        map.extend(object(head_sizes(keys)?));
     }
-    let (heads, hidden) = (keys.size_opt("attention.head_count")?, keys.size_opt("embedding_length")?);
-    let even = heads.zip(hidden).filter(|(heads, hidden)| hidden.is_multiple_of(*heads)).map(|(heads, hidden)| hidden / heads);
-    if let Some(head_dim) = keys.size_opt("attention.key_length")?.or(even) {
-        map.insert("head_dim".into(), head_dim.into());
-        if architecture.model_type == "gemma3_text" {
-            map.insert("query_pre_attn_scalar".into(), head_dim.into());
-        }
-        if keys.size_opt("attention.value_length")?.is_some_and(|v| v != head_dim) {
-            return Err(keys.error("attention.value_length", format!("{head_dim} as for keys")));
-        }
-        if let Some(dims) = keys.size_opt("rope.dimension_count")?.filter(|&dims| dims != head_dim) {
-            map.insert("partial_rotary_factor".into(), (dims as f64 / head_dim as f64).into());
-        }
-    }
-    if keys.get("attention.sliding_window").is_some() {
-        match architecture.name {
-            "llama" => map.insert("model_type".into(), "mistral".into()),
-            "qwen2" | "qwen3" => map.insert("use_sliding_window".into(), true.into()),
-            _ => None,
-        };
-    }
-    if let Some(scaling) = scaling(keys)? {
+    if let Some(scaling) = scaling(keys, architecture)? {
         map.insert("rope_scaling".into(), scaling);
     }
+    map.extend(own);
     let special = super::vocab(keys.file)?;
     map.extend(special.bos.map(|id| ("bos_token_id".to_owned(), id.into())));
     map.insert("eos_token_id".into(), special.eos.into_iter().chain(special.other_eos).collect());
+    for other in OTHERS {
+        keys.get(other);
+    }
     Ok(map)
 }
 
-/// A number or a boolean of the metadata.
+/// A number or a boolean of the metadata, or the only number of a list.
 fn number(value: &MetadataValue) -> Option<Value> {
     match value {
         MetadataValue::Int(v) => Some((*v).into()),
         MetadataValue::Float(v) => Some((*v).into()),
         MetadataValue::Bool(v) => Some((*v).into()),
-        MetadataValue::Array(Array::Numbers(_) | Array::Texts(_)) | MetadataValue::Text(_) => None,
+        MetadataValue::Array(Array::Numbers(list)) => {
+            let mut list = list.iter();
+            let first = list.next()?;
+            if list.all(|other| other == first) { number(&first) } else { None }
+        }
+        MetadataValue::Array(Array::Texts(_)) | MetadataValue::Text(_) => None,
     }
 }
 
+/// Sizes of a head and of the part of it that is rotated.
+fn head_sizes(keys: &Keys<'_>) -> Result<Value> {
+    let Some(head_dim) = keys.head_dim()? else { return Ok(Value::Null) };
+    if keys.size_opt("attention.value_length")?.is_some_and(|v| v != head_dim) {
+        return Err(keys.error("attention.value_length", format!("{head_dim} as for keys")));
+    }
+    let rotated = keys.size_opt("rope.dimension_count")?.unwrap_or(head_dim);
+    Ok(json!({"head_dim": head_dim, "partial_rotary_factor": rotated as f64 / head_dim as f64}))
+}
+
 /// Stated, or the number of tokens, or that of the embedding's rows.
-fn vocab_size(keys: &Prefixed<'_>) -> Result<usize> {
+fn vocab_size(keys: &Keys<'_>) -> Result<usize> {
     let rows = keys.file.tensors.get("token_embd.weight").and_then(|t| t.shape.first().copied());
     match (rows, keys.size_opt("vocab_size")?) {
         (Some(rows), _) if (1..=MAX_SIZE).contains(&rows) => Ok(rows),
@@ -231,31 +122,54 @@ fn vocab_size(keys: &Prefixed<'_>) -> Result<usize> {
     }
 }
 
-fn scaling(keys: &Prefixed<'_>) -> Result<Option<Value>> {
+fn scaling(keys: &Keys<'_>, architecture: &Architecture) -> Result<Option<Value>> {
     let factor = || keys.positive_opt("rope.scaling.factor")?.ok_or_else(|| keys.error("rope.scaling.factor", "a number above 0"));
-    match keys.file.text(&keys.key("rope.scaling.type"))?.unwrap_or("none") {
-        "none" => Ok(None),
-        "linear" => Ok(Some(json!({"rope_type": "linear", "factor": factor()?}))),
-        "yarn" => {
-            let factor = factor()?;
-            let original = keys.size_opt("rope.scaling.original_context_length")?;
-            let own = keys.positive_opt("rope.scaling.attn_factor")?.unwrap_or(1.0);
-            let amplitude = own * crate::rope::yarn_amplitude(factor, 1.0);
-            Ok(Some(json!({
-                "rope_type": "yarn", "factor": factor, "attention_factor": amplitude,
-                "original_max_position_embeddings": original,
-            })))
+    match keys.text("rope.scaling.type")?.unwrap_or("none") {
+        "none" => {
+            keys.get("rope.scaling.factor");
+            Ok(None)
         }
+        "linear" => Ok(Some(json!({"rope_type": "linear", "factor": factor()?}))),
+        "yarn" => yarn(keys, architecture, factor()?).map(Some),
+        // Its lists say the rest.
+        "longrope" if architecture.name == "phi3" => Ok(None),
         _ => Err(keys.error("rope.scaling.type", "none, linear or yarn")),
     }
 }
 
-/// The rotary embeddings with the divisors of the file, if it has any.
+fn yarn(keys: &Keys<'_>, architecture: &Architecture, factor: f64) -> Result<Value> {
+    let number = |name: &str| keys.positive_opt(&format!("rope.scaling.{name}"));
+    let mut scaling = json!({
+        "rope_type": "yarn", "factor": factor, "beta_fast": number("yarn_beta_fast")?, "beta_slow": number("yarn_beta_slow")?,
+        "original_max_position_embeddings": keys.size_opt("rope.scaling.original_context_length")?,
+    });
+    for (name, neutral) in [("yarn_ext_factor", 1.0), ("yarn_attn_factor", 1.0)] {
+        if number(name)?.is_some_and(|found| found != neutral) {
+            return Err(keys.error(&format!("rope.scaling.{name}"), neutral.to_string()));
+        }
+    }
+    let own = number("attn_factor")?;
+    match number("yarn_log_multiplier")? {
+        // A tenth of the magnitude, which counts for the scores alone.
+        Some(multiplier) => {
+            scaling["mscale"] = (10.0 * multiplier).into();
+            scaling["mscale_all_dim"] = (10.0 * multiplier).into();
+        }
+        None => scaling["attention_factor"] = (own.unwrap_or(1.0) * crate::rope::yarn_amplitude(factor, 1.0)).into(),
+    }
+    if architecture.name == "gpt-oss" {
+        scaling["truncate"] = false.into();
+    }
+    Ok(scaling)
+}
+
+/// The rotary embeddings with the divisors of the file, if it has any; those of Gemma 4 are for full layers alone.
 fn divide_frequencies(file: &Gguf, config: &mut Config) -> Result<()> {
     let Some(source) = file.source(ROPE_DIVISORS)? else { return Ok(()) };
     let values = source.values(ROPE_DIVISORS)?;
+    let full_only = config.family == "gemma4";
     for (_, attention) in config.attentions() {
-        let Some(rope) = &mut attention.rope else { continue };
+        let Some(rope) = attention.rope.as_mut().filter(|_| !(full_only && attention.window.is_some())) else { continue };
         if values.len() != rope.dims / 2 || values.iter().any(|v| !v.is_finite() || *v <= 0.0) {
             let expected = format!("{} numbers above 0", rope.dims / 2);
             return Err(Error::tensor(ROPE_DIVISORS, expected, format!("{} numbers", values.len())));
@@ -265,12 +179,16 @@ fn divide_frequencies(file: &Gguf, config: &mut Config) -> Result<()> {
     Ok(())
 }
 
-/// Biases where the file has any: no key tells.
-fn biases_as_stored(file: &Gguf, config: &mut Config) {
+/// Biases where the file has any, which no key tells, and heads in its order.
+fn as_stored(file: &Gguf, config: &mut Config) {
     for (i, layer) in config.layers.iter_mut().enumerate() {
         let has = |name: &str| file.tensors.contains_key(&format!("blk.{i}.{name}.bias"));
-        if let Mixer::Attention(a) = &mut layer.mixer {
-            (a.qkv_bias, a.output_bias) = (has("attn_q"), has("attn_output"));
+        match &mut layer.mixer {
+            Mixer::Attention(a) => (a.qkv_bias, a.output_bias) = (has("attn_q"), has("attn_output")),
+            Mixer::Latent(l) => l.bias = has("attn_kv_a_mqa"),
+            // Files of Qwen 3.5 have the value heads of one key head far apart.
+            Mixer::DeltaNet(d) => d.tiled = config.family != "qwen3_next",
+            Mixer::ShortConv(_) => {}
         }
         if let Feed::Mlp(mlp) = &mut layer.feed {
             mlp.bias = has("ffn_down");
@@ -279,10 +197,11 @@ fn biases_as_stored(file: &Gguf, config: &mut Config) {
 }
 
 /// A complaint about a key, by the file's name for it.
-fn named_as_stored(error: Error, keys: &Prefixed<'_>) -> Error {
+fn named_as_stored(error: Error, keys: &Keys<'_>, architecture: &Architecture) -> Error {
     match error {
         Error::Key { key, expected, found } => {
-            let stored = KEYS.iter().find(|(_, known)| *known == key).map_or(key.clone(), |(stored, _)| keys.key(stored));
+            let mut names = architecture.keys.iter().copied().flatten().chain(KEYS).chain(&[("block_count", "num_hidden_layers")]);
+            let stored = names.find(|(_, known)| *known == key).map_or(key.clone(), |(stored, _)| keys.key(stored));
             Error::Key { key: stored, expected, found }
         }
         other => other,

@@ -78,8 +78,18 @@ impl Gguf {
         match info.kind {
             TensorType::Plain(dtype) => CheckpointTensor::plain(name, dtype, shape, bytes).map(Some),
             TensorType::Blocks(block) => CheckpointTensor::blocks(name, block, shape, bytes).map(Some),
-            TensorType::Other(_) => Err(Error::tensor(name, "a plain type or Q2_K to Q8_0", info.kind.name())),
+            TensorType::Mxfp4 => CheckpointTensor::mxfp4_blocks(name, shape, bytes).map(Some),
+            TensorType::Other(_) => {
+                Err(Error::tensor(name, "a plain type, Q2_K to Q8_0, IQ4_NL, IQ4_XS or MXFP4", info.kind.name()))
+            }
         }
+    }
+
+    /// Whether any decoder layer has a tensor of that name.
+    pub(crate) fn has_in_blocks(&self, name: &str) -> bool {
+        self.tensors
+            .keys()
+            .any(|key| key.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).is_some_and(|(_, part)| part == name))
     }
 
     fn typed<T>(&self, key: &str, expected: &str, get: impl Fn(&MetadataValue) -> Option<T>) -> Result<Option<T>> {

@@ -1,7 +1,10 @@
 //! GGUF files: metadata, tensors, and the models and tokenizers in them.
 
+mod architecture;
 mod config;
 mod file;
+mod gemma4;
+mod keys;
 mod names;
 mod reader;
 mod tensor_type;

@@ -2,61 +2,203 @@
 
 use indexmap::IndexMap;
 
-use super::{Gguf, config::Architecture};
+use super::{Gguf, architecture::Architecture};
 use crate::{
-    CheckpointTensor, Result,
-    spec::{Config, Layer, Mixer},
+    CheckpointTensor, Error, Result,
+    spec::{Attention, Config, Experts, Feed, Layer, Mixer, Mlp},
 };
 
-/// (GGUF's name in a block, the program's name in a layer)
-const LAYER: [(&str, &str); 13] = [
-    ("attn_norm", "input_layernorm"),
-    ("attn_q", "self_attn.q_proj"),
-    ("attn_k", "self_attn.k_proj"),
-    ("attn_v", "self_attn.v_proj"),
-    ("attn_output", "self_attn.o_proj"),
-    ("attn_q_norm", "self_attn.q_norm"),
-    ("attn_k_norm", "self_attn.k_norm"),
-    ("post_attention_norm", "post_attention_layernorm"),
-    ("ffn_norm", FEED_IN),
-    ("ffn_gate", "mlp.gate_proj"),
-    ("ffn_up", "mlp.up_proj"),
-    ("ffn_down", "mlp.down_proj"),
-    ("post_ffw_norm", "post_feedforward_layernorm"),
+const OUTER: [(&str, &str); 6] = [
+    ("token_embd", "embed_tokens"),
+    ("output_norm", "norm"),
+    ("token_embd_norm", "embedding_norm"),
+    ("per_layer_token_embd", "embed_tokens_per_layer"),
+    ("per_layer_model_proj", "per_layer_model_projection"),
+    ("per_layer_proj_norm", "per_layer_projection_norm"),
 ];
 
-/// Stands for the layer's own name of the norm ahead of its gated layer.
-const FEED_IN: &str = "";
+/// What a layer has beside its two halves.
+const BESIDE: [(&str, &str); 7] = [
+    ("inp_gate.weight", "per_layer_input_gate.weight"),
+    ("proj.weight", "per_layer_projection.weight"),
+    ("post_norm.weight", "post_per_layer_input_norm.weight"),
+    ("layer_output_scale.weight", "layer_scalar"),
+    ("pre_ffw_norm_2.weight", "pre_feedforward_layernorm_2.weight"),
+    ("post_ffw_norm_1.weight", "post_feedforward_layernorm_1.weight"),
+    ("post_ffw_norm_2.weight", "post_feedforward_layernorm_2.weight"),
+];
 
-const OUTER: [(&str, &str); 3] = [("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")];
+const LATENT: [(&str, &str); 9] = [
+    ("attn_q", "q_proj"),
+    ("attn_q_a", "q_a_proj"),
+    ("attn_q_a_norm", "q_a_layernorm"),
+    ("attn_q_b", "q_b_proj"),
+    ("attn_kv_a_mqa", "kv_a_proj_with_mqa"),
+    ("attn_kv_a_norm", "kv_a_layernorm"),
+    ("attn_kv_b", "kv_b_proj"),
+    ("attn_k_b", "embed_q"),
+    ("attn_v_b", "unembed_out"),
+];
+
+const DELTA_NET: [(&str, &str); 11] = [
+    ("attn_qkv.weight", "in_proj_qkv.weight"),
+    ("attn_gate.weight", "in_proj_z.weight"),
+    ("ssm_in.weight", "in_proj_qkvz.weight"),
+    ("ssm_ba.weight", "in_proj_ba.weight"),
+    ("ssm_alpha.weight", "in_proj_a.weight"),
+    ("ssm_beta.weight", "in_proj_b.weight"),
+    ("ssm_conv1d.weight", "conv1d.weight"),
+    ("ssm_norm.weight", "norm.weight"),
+    ("ssm_out.weight", "out_proj.weight"),
+    ("ssm_dt.bias", "dt_bias"),
+    ("ssm_a", "A_log"),
+];
+
+/// Names in a block or a layer, by GGUF's and by the program's.
+#[derive(Default)]
+struct Names(Vec<(String, String)>);
+
+impl Names {
+    fn add(&mut self, stored: &str, name: impl Into<String>) {
+        self.0.push((stored.to_owned(), name.into()));
+    }
+
+    /// A module's weight and bias.
+    fn module(&mut self, stored: &str, name: &str) {
+        for part in ["weight", "bias"] {
+            self.add(&format!("{stored}.{part}"), format!("{name}.{part}"));
+        }
+    }
+
+    fn of(layer: &Layer) -> Names {
+        let mut names = Names::default();
+        let norms = layer.norms;
+        // Blocks with one norm ahead of each half may call the second one after the first half.
+        let between = if norms.mixer_out.is_some() { norms.mixer_out } else { norms.feed_in };
+        let norms = [("attn_norm", norms.mixer_in), ("post_attention_norm", between), ("ffn_norm", norms.feed_in)];
+        for (stored, name) in norms.into_iter().chain([("post_ffw_norm", layer.norms.feed_out)]) {
+            name.into_iter().for_each(|name| names.module(stored, name));
+        }
+        for (stored, name) in BESIDE {
+            names.add(stored, name);
+        }
+        match &layer.mixer {
+            Mixer::Attention(a) => names.attention(a),
+            Mixer::Latent(_) => {
+                names.module("attn_output", "self_attn.o_proj");
+                LATENT.iter().for_each(|(stored, name)| names.module(stored, &format!("self_attn.{name}")));
+            }
+            Mixer::DeltaNet(_) => DELTA_NET.iter().for_each(|(stored, name)| names.add(stored, format!("linear_attn.{name}"))),
+            Mixer::ShortConv(_) => {
+                ["in_proj", "out_proj", "conv"]
+                    .iter()
+                    .for_each(|part| names.module(&format!("shortconv.{part}"), &format!("conv.{part}")));
+            }
+        }
+        match &layer.feed {
+            Feed::Mlp(mlp) => names.mlp(mlp),
+            Feed::Experts(experts) => names.experts(experts),
+            Feed::Both(mlp, experts) => {
+                names.mlp(mlp);
+                names.experts(experts);
+            }
+        }
+        names
+    }
+
+    fn attention(&mut self, a: &Attention) {
+        let own = |name: &str| format!("{}.{name}", a.names.module);
+        for (stored, name) in [
+            ("attn_q", "q_proj"),
+            ("attn_k", "k_proj"),
+            ("attn_v", "v_proj"),
+            ("attn_qkv", "qkv_proj"),
+            ("attn_output", a.names.output),
+            ("attn_q_norm", a.names.q_norm),
+            ("attn_k_norm", a.names.k_norm),
+        ] {
+            self.module(stored, &own(name));
+        }
+        self.add("attn_sinks.weight", own("sinks"));
+    }
+
+    fn mlp(&mut self, mlp: &Mlp) {
+        let own = |name: &str| format!("{}.{name}", mlp.module);
+        // A joined matrix goes by the name of one part.
+        let up = if mlp.joined { "gate_up_proj" } else { mlp.names.up };
+        for (stored, name) in [("ffn_gate", mlp.names.gate), ("ffn_up", up), ("ffn_down", mlp.names.down)] {
+            self.module(stored, &own(name));
+        }
+    }
+
+    fn experts(&mut self, e: &Experts) {
+        let own = |name: &str| if e.module.is_empty() { name.to_owned() } else { format!("{}.{name}", e.module) };
+        self.module("ffn_gate_inp", &own(e.router.module));
+        for (stored, name) in [("ffn_gate_exps", "gate_proj"), ("ffn_up_exps", "up_proj"), ("ffn_down_exps", "down_proj")] {
+            self.module(stored, &own(&format!("switch_mlp.{name}")));
+        }
+        self.add("ffn_gate_up_exps.weight", own("experts.gate_up_proj"));
+        self.add("ffn_gate_inp.scale", own("router.scale"));
+        self.add("ffn_down_exps.scale", own("router.per_expert_scale"));
+        if let Some(correction) = e.router.correction {
+            self.add("exp_probs_b.bias", own(correction));
+        }
+        if let Some(gate) = e.shared_gate {
+            self.module("ffn_gate_inp_shexp", &own(gate));
+        }
+        if let Some(shared) = &e.shared {
+            let names =
+                [("ffn_gate_shexp", shared.names.gate), ("ffn_up_shexp", shared.names.up), ("ffn_down_shexp", shared.names.down)];
+            names.iter().for_each(|(stored, name)| self.module(stored, &own(&format!("{}.{name}", shared.module))));
+        }
+    }
+}
 
 /// The tensors of the file that a program may read, by the names of Hugging Face checkpoints, with how they are stored.
 pub(super) fn sources(file: &Gguf, config: &Config, a: &Architecture) -> Result<IndexMap<String, CheckpointTensor>> {
     let mut out = IndexMap::new();
-    let mut add = |stored: String, name: String, head: Option<usize>| -> Result<()> {
-        if let Some(source) = file.source(&stored)? {
-            let source = if let Some(head) = head { source.interleaved(&stored, head)? } else { source };
-            let is_norm = a.norms_plus_one && stored.ends_with("norm.weight");
-            out.insert(name, if is_norm { source.plus_one() } else { source });
+    let mut add = |stored: &str, name: String, layer: Option<&Layer>| -> Result<()> {
+        if let Some(source) = file.source(stored)? {
+            out.insert(name, as_published(source, stored, layer, a)?);
         }
         Ok(())
     };
+    add("output.weight", "lm_head.weight".into(), None)?;
     for (stored, name) in OUTER {
-        add(format!("{stored}.weight"), format!("{name}.weight"), None)?;
+        add(&format!("{stored}.weight"), format!("model.{name}.weight"), None)?;
     }
     for (i, layer) in config.layers.iter().enumerate() {
-        for (stored, name) in LAYER {
-            let name = if name == FEED_IN { layer.norms.feed_in.unwrap_or(stored) } else { name };
-            let rotary = a.interleaved && matches!(stored, "attn_q" | "attn_k");
-            let head = if rotary { head_dim(layer) } else { None };
-            for part in ["weight", "bias"] {
-                add(format!("blk.{i}.{stored}.{part}"), format!("model.layers.{i}.{name}.{part}"), head)?;
-            }
+        for (stored, name) in Names::of(layer).0 {
+            add(&format!("blk.{i}.{stored}"), format!("model.layers.{i}.{name}"), Some(layer))?;
         }
     }
     Ok(out)
 }
 
-fn head_dim(layer: &Layer) -> Option<usize> {
-    if let Mixer::Attention(a) = &layer.mixer { Some(a.head_dim) } else { None }
+/// A tensor with what its file changed.
+fn as_published(source: CheckpointTensor, stored: &str, layer: Option<&Layer>, a: &Architecture) -> Result<CheckpointTensor> {
+    let part = stored.splitn(3, '.').nth(2).unwrap_or(stored);
+    let head_dim = layer.and_then(|layer| if let Mixer::Attention(a) = &layer.mixer { Some(a.head_dim) } else { None });
+    match (part, head_dim) {
+        ("attn_q.weight" | "attn_q.bias" | "attn_k.weight" | "attn_k.bias", Some(head)) if a.interleaved => {
+            source.interleaved(stored, head)
+        }
+        // Convolutions lack the axis of their one input channel, a single gate may lack that of its one output.
+        ("ssm_conv1d.weight" | "shortconv.conv.weight", _) => reshaped(source, stored, |shape| vec![shape[0], 1, shape[1]]),
+        ("ffn_gate_inp_shexp.weight", _) if source.shape().len() == 1 => reshaped(source, stored, |shape| vec![1, shape[0]]),
+        ("ssm_a", _) => Ok(source.negated_exponential()),
+        _ if a.norms_plus_one && stored.ends_with("norm.weight") => Ok(source.plus_one()),
+        _ => Ok(source),
+    }
+}
+
+/// The same elements in another shape, which `shape` makes of a vector's or a matrix's.
+fn reshaped(source: CheckpointTensor, stored: &str, shape: impl Fn(&[usize]) -> Vec<usize>) -> Result<CheckpointTensor> {
+    match source.shape() {
+        [_] | [_, _] => {
+            let shape = shape(&[source.shape(), &[1]].concat());
+            Ok(source.with_shape(shape))
+        }
+        other => Err(Error::tensor(stored, "a matrix", format!("shape {other:?}"))),
+    }
 }

@@ -2,17 +2,21 @@
 
 use flambeau_tensor::{DType, gguf::Block};
 
+use crate::rows::Mxfp4Blocks;
+
 /// A tensor type of a GGUF file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TensorType {
     Plain(DType),
     Blocks(Block),
+    /// Small floats with a scale of one byte for 32 of them.
+    Mxfp4,
     /// A type whose name may be known, but which no affine form represents.
     Other(u32),
 }
 
 /// (number, type). The numbers that are missing are [`NAMES`] or unknown.
-const KINDS: [(u32, TensorType); 18] = [
+const KINDS: [(u32, TensorType); 21] = [
     (0, TensorType::Plain(DType::F32)),
     (1, TensorType::Plain(DType::F16)),
     (2, TensorType::Blocks(Block::Q4_0)),
@@ -25,29 +29,29 @@ const KINDS: [(u32, TensorType); 18] = [
     (12, TensorType::Blocks(Block::Q4_K)),
     (13, TensorType::Blocks(Block::Q5_K)),
     (14, TensorType::Blocks(Block::Q6_K)),
+    (20, TensorType::Blocks(Block::IQ4_NL)),
+    (23, TensorType::Blocks(Block::IQ4_XS)),
     (24, TensorType::Plain(DType::I8)),
     (25, TensorType::Plain(DType::I16)),
     (26, TensorType::Plain(DType::I32)),
     (27, TensorType::Plain(DType::I64)),
     (28, TensorType::Plain(DType::F64)),
     (30, TensorType::Plain(DType::BF16)),
+    (39, TensorType::Mxfp4),
 ];
 
-const NAMES: [(u32, &str); 15] = [
+const NAMES: [(u32, &str); 12] = [
     (9, "Q8_1"),
     (15, "Q8_K"),
     (16, "IQ2_XXS"),
     (17, "IQ2_XS"),
     (18, "IQ3_XXS"),
     (19, "IQ1_S"),
-    (20, "IQ4_NL"),
     (21, "IQ3_S"),
     (22, "IQ2_S"),
-    (23, "IQ4_XS"),
     (29, "IQ1_M"),
     (34, "TQ1_0"),
     (35, "TQ2_0"),
-    (39, "MXFP4"),
     (40, "NVFP4"),
 ];
 
@@ -62,6 +66,7 @@ impl TensorType {
         match self {
             TensorType::Plain(dtype) => dtype.name().to_uppercase(),
             TensorType::Blocks(block) => block.name(),
+            TensorType::Mxfp4 => "MXFP4".into(),
             TensorType::Other(number) => {
                 NAMES.iter().find(|row| row.0 == number).map_or_else(|| format!("type {number}"), |row| row.1.to_owned())
             }
@@ -73,6 +78,7 @@ impl TensorType {
         match self {
             TensorType::Plain(dtype) => Some((1, dtype.size())),
             TensorType::Blocks(block) => Some((block.elements(), block.bytes())),
+            TensorType::Mxfp4 => Some((Mxfp4Blocks::ELEMENTS, Mxfp4Blocks::BYTES)),
             TensorType::Other(_) => None,
         }
     }

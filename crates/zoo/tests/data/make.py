@@ -17,16 +17,21 @@ HALVES = {
     T.Q4_0: [0], T.Q4_1: [0, 2], T.Q5_0: [0], T.Q5_1: [0, 2], T.Q8_0: [0], T.Q2_K: [80, 82], T.Q3_K: [108],
     T.Q4_K: [0, 2], T.Q5_K: [0, 2], T.Q6_K: [208],
 }  # fmt: skip
-rng = np.random.default_rng(7)
+# Formats that came later have numbers of their own, so that those of the others stay.
+LATER = {T.IQ4_NL: [0], T.IQ4_XS: [0], T.MXFP4: []}
+rng, later = np.random.default_rng(7), np.random.default_rng(8)
 
 
 def blocks():
     w = gguf.GGUFWriter(HERE / "blocks.gguf", "none")
-    for kind, halves in HALVES.items():
+    for kind, halves in (HALVES | LATER).items():
         elements, size = gguf.GGML_QUANT_SIZES[kind]
-        raw = rng.integers(0, 256, (256 // elements, size), dtype=np.uint8)
+        numbers = later if kind in LATER else rng
+        raw = numbers.integers(0, 256, (256 // elements, size), dtype=np.uint8)
         for at in halves:
-            raw[:, at : at + 2] = rng.normal(0, 0.1, len(raw)).astype("<f2").view(np.uint8).reshape(-1, 2)
+            raw[:, at : at + 2] = numbers.normal(0, 0.1, len(raw)).astype("<f2").view(np.uint8).reshape(-1, 2)
+        if kind == T.MXFP4:
+            raw[:, 0] = numbers.integers(110, 130, len(raw))
         raw = raw.reshape(1, -1)
         w.add_tensor(kind.name, raw, raw_dtype=kind)
         w.add_tensor(f"{kind.name}.values", dequantize(raw, kind).astype(np.float32))

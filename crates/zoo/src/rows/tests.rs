@@ -1,13 +1,16 @@
-use flambeau_tensor::{Bytes, DType, f16, gguf::Block};
+use super::*;
+use crate::{CheckpointTensor, gguf::Gguf};
 
-use super::{BlockMatrix, Part};
-use crate::{CheckpointTensor, gguf::Gguf, source::RowOrder};
+/// GGUF blocks as a matrix.
+fn blocks(block: Block, bytes: Bytes, [rows, cols]: [usize; 2], order: RowOrder) -> CodedMatrix {
+    CodedMatrix { stored: Arc::new(Blocks { block, bytes, cols }), rows, cols, order }
+}
 
 /// All values by way of bit stream, scales and biases.
-fn through_affine(m: &BlockMatrix, scales: DType) -> Vec<f32> {
-    let (words, bits, group) = (m.words(), m.block.bits(), m.block.group());
+fn through_affine(m: &CodedMatrix, scales: DType) -> Vec<f32> {
+    let (words, Codes { bits, group, .. }) = (m.words(), m.stored.codes());
     let part = |part| -> Vec<f32> {
-        let bytes = m.params(part, scales).unwrap();
+        let bytes = m.numbers(part, scales).unwrap();
         match scales {
             DType::F16 => bytes.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
             _ => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
@@ -31,7 +34,7 @@ fn every_format_agrees_with_the_reference_package() {
     for block in Block::all() {
         let stored = &file.tensors[&format!("{block:?}")];
         assert_eq!(stored.kind.block(), Some((block.elements(), block.bytes())));
-        let matrix = BlockMatrix { block, bytes: stored.bytes.clone(), rows: 1, cols: 256, order: RowOrder::Plain };
+        let matrix = blocks(block, stored.bytes.clone(), [1, 256], RowOrder::Plain);
         let name = format!("{block:?}.values");
         let want = file.source(&name).unwrap().unwrap().values(&name).unwrap();
         assert_eq!(through_affine(&matrix, block.exact_scales()), want, "{block:?}");
@@ -42,8 +45,8 @@ fn every_format_agrees_with_the_reference_package() {
 fn biases_beyond_half_precision_are_refused_there_and_exact_in_single() {
     let mut bytes = vec![0u8; 34];
     bytes[..2].copy_from_slice(&f16::from_f32(600.0).to_le_bytes());
-    let matrix = BlockMatrix { block: Block::Q8_0, bytes: bytes.into(), rows: 1, cols: 32, order: RowOrder::Plain };
-    let message = matrix.params(Part::Bias, DType::F16).unwrap_err().to_string();
+    let matrix = blocks(Block::Q8_0, bytes.into(), [1, 32], RowOrder::Plain);
+    let message = matrix.numbers(Part::Bias, DType::F16).unwrap_err().to_string();
     assert_eq!(message, "row 0 has the bias -76800, too large for f16");
     assert_eq!(through_affine(&matrix, DType::F32), vec![0.0; 32]);
 }
@@ -63,7 +66,23 @@ fn blocks_must_fill_the_shape() {
 fn interleaved_rows_take_their_places() {
     // Four rows of one block each; the first byte of a row's scale tells them apart.
     let bytes: Vec<u8> = (0..4u8).flat_map(|row| [vec![row, 0x3c], vec![0; 32]].concat()).collect();
-    let matrix = BlockMatrix { block: Block::Q8_0, bytes: bytes.into(), rows: 4, cols: 32, order: RowOrder::Interleaved(4) };
-    let scales = matrix.params(Part::Scale, DType::F16).unwrap();
+    let matrix = blocks(Block::Q8_0, bytes.into(), [4, 32], RowOrder::Interleaved(4));
+    let scales = matrix.numbers(Part::Scale, DType::F16).unwrap();
     assert_eq!(scales.iter().step_by(2).copied().collect::<Vec<_>>(), [0, 2, 1, 3]);
+}
+
+#[test]
+fn mxfp4_blocks_become_mlx_codes() {
+    let file = Gguf::parse(Bytes::from_static(include_bytes!("../../tests/data/blocks.gguf"))).unwrap();
+    let bytes = file.tensors["MXFP4"].bytes.clone();
+    let matrix = CodedMatrix { stored: Arc::new(Mxfp4Blocks { bytes, cols: 256 }), rows: 1, cols: 256, order: RowOrder::Plain };
+    let (words, scales) = (matrix.words(), matrix.numbers(Part::Scale, DType::U8).unwrap());
+    let want = file.source("MXFP4.values").unwrap().unwrap().values("MXFP4.values").unwrap();
+    const MAGNITUDES: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+    let value = |i: usize| {
+        let code = words[i / 2] >> (4 * (i % 2)) & 15;
+        let sign = if code & 8 == 0 { 1.0 } else { -1.0 };
+        sign * MAGNITUDES[usize::from(code & 7)] * 2f32.powi(i32::from(scales[i / 32]) - 127)
+    };
+    assert_eq!((0..256).map(value).collect::<Vec<_>>(), want);
 }
