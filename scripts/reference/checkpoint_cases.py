@@ -67,18 +67,23 @@ def write(folder, family, config, norms_less_one=False, prompt=PROMPT, drop=(), 
     config._attn_implementation = "eager"
     model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     randomize(model, norms_less_one)
-    tokens = torch.randint(0, VOCAB, (1, TOKENS), generator=torch.Generator().manual_seed(1))
-    logits = model(input_ids=tokens, use_cache=False).logits
     model.save_pretrained(folder / "checkpoint")
     path = folder / "checkpoint" / "config.json"
     written = {key: value for key, value in json.loads(path.read_text()).items() if key not in drop}
     if edit:
         edit(written)
     path.write_text(json.dumps(written, indent=1))
+    write_expected(folder, model, written["model_type"], prompt)
+
+
+def write_expected(folder, model, family, prompt=PROMPT):
+    """What a case says beside its checkpoint."""
+    tokens = torch.randint(0, model.config.vocab_size, (1, TOKENS), generator=torch.Generator().manual_seed(1))
+    logits = model(input_ids=tokens, use_cache=False).logits
     write_tensor(folder / "tokens.bin", tokens.int())
     write_tensor(folder / "expected_logits.bin", logits)
     start = tokens[0, :prompt].tolist()
-    case = dict(kind="checkpoint", family=written["model_type"], rtol=1e-5, atol=1.5e-4 * max(1.0, float(logits.std())), chunks=[1, 7, "all"],
+    case = dict(kind="checkpoint", family=family, rtol=1e-5, atol=1.5e-4 * max(1.0, float(logits.std())), chunks=[1, 7, "all"],
                 greedy=dict(prompt=start, new=greedy(model, start)))
     (folder / "case.json").write_text(json.dumps(case, indent=1))
 

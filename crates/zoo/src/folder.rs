@@ -1,16 +1,18 @@
 //! Hugging Face folders, as named files.
 
+mod grouped;
+mod mlx;
+mod numbers;
+mod scheme;
+
 use flambeau_tensor::{Bytes, DType};
 use indexmap::IndexMap;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value};
 
-use crate::{
-    Checkpoint, CheckpointTensor, Error, Result, TokenizerSource, family,
-    fields::Fields,
-    limits::MAX_JSON_BYTES,
-    source::{Codes, Mode},
-};
+use crate::{Checkpoint, CheckpointTensor, Error, Result, TokenizerSource, family, fields::Fields, limits::MAX_JSON_BYTES};
+
+use self::scheme::Scheme;
 
 const CONFIG: &str = "config.json";
 const GENERATION: &str = "generation_config.json";
@@ -86,6 +88,19 @@ struct Stored {
     bytes: Bytes,
 }
 
+impl Stored {
+    /// Number of elements.
+    fn count(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// The elements of a tensor of 64-bit integers; none of others.
+    fn integers(&self) -> Vec<i64> {
+        let words = self.bytes.as_chunks::<8>().0.iter();
+        if self.dtype == Dtype::I64 { words.map(|word| i64::from_le_bytes(*word)).collect() } else { Vec::new() }
+    }
+}
+
 fn dtype(dtype: Dtype) -> Option<DType> {
     Some(match dtype {
         Dtype::BOOL => DType::Bool,
@@ -103,52 +118,6 @@ fn dtype(dtype: Dtype) -> Option<DType> {
         Dtype::F64 => DType::F64,
         _ => return None,
     })
-}
-
-/// How MLX's own checkpoints are packed: defaults, and other values for single modules.
-struct Packing<'a> {
-    fields: Option<Fields<'a>>,
-}
-
-impl<'a> Packing<'a> {
-    /// From `quantization`; schemes of other tools are refused by name.
-    fn new(f: &Fields<'a>) -> Result<Packing<'a>> {
-        if let Some(other) = f.child("quantization_config")?
-            && let Some(method) = other.text("quant_method")?
-        {
-            return Err(Error::key("quantization_config.quant_method", "no quantization or MLX's own", method));
-        }
-        Ok(Packing { fields: f.child("quantization")? })
-    }
-
-    /// The packed tensor of a module `[rows, words]` with its scales and biases.
-    fn source(&self, module: &str, words: &Stored, tensors: &IndexMap<String, Stored>) -> Result<CheckpointTensor> {
-        let name = format!("{module}.weight");
-        let part = |part: &str| {
-            let key = format!("{module}.{part}");
-            tensors.get(&key).ok_or(Error::MissingTensor(key))
-        };
-        let Some(all) = &self.fields else {
-            return Err(Error::tensor(name, "floats, for there is no `quantization` in config.json", "u32 words"));
-        };
-        let own = all.get(module).filter(|v| v.is_object()).map(|_| all.child(module)).transpose()?.flatten();
-        let fields = own.as_ref().unwrap_or(all);
-        let mode = fields.text("mode")?.unwrap_or(Mode::Affine.name());
-        let mode = Mode::from_name(mode).ok_or_else(|| fields.error("mode", "affine, mxfp4, mxfp8 or nvfp4"))?;
-        let (bits, group) = (fields.size("bits")?, fields.size("group_size")?);
-        let scales = part("scales")?;
-        let biases = if mode == Mode::Affine { Some(part("biases")?) } else { None };
-        let other = biases.map(|b| b.dtype).filter(|&other| other != scales.dtype);
-        let scale = dtype(scales.dtype).filter(|_| other.is_none());
-        let scale = scale
-            .ok_or_else(|| Error::tensor(&name, "scales and biases of one type", format!("{:?} and {other:?}", scales.dtype)))?;
-        let mut shape = words.shape.clone();
-        if let Some(last) = shape.last_mut() {
-            *last = last.saturating_mul(32) / bits;
-        }
-        let parts = [words.bytes.clone(), scales.bytes.clone()];
-        CheckpointTensor::packed(&name, shape, parts, biases.map(|b| b.bytes.clone()), scale, Codes { mode, bits, group })
-    }
 }
 
 /// The name of a tensor in the text part alone, which folders of several parts put below `language_model`; `None` for tensors of
@@ -209,20 +178,19 @@ pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
             }
         }
     }
-    let packing = Packing::new(&fields)?;
+    let scheme = Scheme::new(&fields)?;
     let stored = model.tensors()?;
     let mut tensors = IndexMap::with_capacity(stored.len());
     for (name, tensor) in &stored {
-        let source = match (name.strip_suffix(".weight"), tensor.dtype) {
-            (Some(module), Dtype::U32) => packing.source(module, tensor, &stored)?,
-            (_, other) => match dtype(other) {
-                Some(dtype) => CheckpointTensor::plain(name, dtype, tensor.shape.clone(), tensor.bytes.clone())?,
-                None => continue,
-            },
+        let source = match (scheme.read(name, tensor, &stored)?, dtype(tensor.dtype)) {
+            (Some(quantized), _) => Some(quantized),
+            (None, Some(dtype)) => {
+                let plain = CheckpointTensor::plain(name, dtype, tensor.shape.clone(), tensor.bytes.clone())?;
+                Some((name.clone(), plain))
+            }
+            (None, None) => None,
         };
-        if let Some(name) = text_name(name) {
-            tensors.insert(name, source);
-        }
+        tensors.extend(source.and_then(|(name, source)| Some((text_name(&name)?, source))));
     }
     undo_conversion(&mut tensors);
     let tokenizer = model.0.into_iter().filter(|(name, _)| TOKENIZER.contains(&name.as_str())).collect();

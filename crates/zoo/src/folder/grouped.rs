@@ -1,0 +1,147 @@
+//! Matrices [out, in] whose codes, scales and zero points stand in tensors of their own, as GPTQ, AWQ and compressed-tensors write
+//! them: `scale * (code - zero)`.
+
+use flambeau_tensor::{Bytes, DType};
+
+use super::numbers::Numbers;
+use crate::{
+    rows::{CodedRows, FloatRows},
+    source::{Codes, Mode},
+};
+
+/// How codes lie in `u32` words, of which 32 codes fill as many as a code has bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// One stream for each output: words [in·bits/32, out].
+    Down,
+    /// One stream for each output: words [out, in·bits/32].
+    Along,
+    /// Eight outputs a word, in the order of [`AWQ`]: words [in, out/8].
+    Across,
+    /// Signed bytes [out, in].
+    Bytes,
+}
+
+/// Which nibble of a word holds output `i` of eight.
+const AWQ: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
+
+/// The zero point of each group.
+#[derive(Clone, Debug)]
+pub(super) enum Zeros {
+    /// The middle code everywhere.
+    Middle,
+    /// One stream for each group, words [groups, out·bits/32], each code less `less` than is meant.
+    Streams { words: Bytes, less: u32 },
+    /// Eight outputs a word as in [`Layout::Across`], words [groups, out/8].
+    Across(Bytes),
+    /// One stream for each group of eight outputs, words [out·bits/32, groups].
+    Down(Bytes),
+}
+
+/// Such a matrix, every part of which was held against its shape.
+#[derive(Clone, Debug)]
+pub(super) struct Grouped {
+    pub(super) name: &'static str,
+    pub(super) shape: [usize; 2],
+    pub(super) bits: usize,
+    pub(super) layout: Layout,
+    pub(super) words: Bytes,
+    /// [groups, out], or [out, groups] where `scales_along`.
+    pub(super) scales: Numbers,
+    pub(super) scales_along: bool,
+    pub(super) zeros: Zeros,
+    /// Inputs that share a scale in the file, and in the program.
+    pub(super) stored_group: usize,
+    pub(super) group: usize,
+}
+
+fn word(words: &[u8], at: usize) -> u64 {
+    words.get(4 * at..4 * at + 4).map_or(0, |b| u64::from(u32::from_le_bytes([b[0], b[1], b[2], b[3]])))
+}
+
+/// Code `i` of the stream whose word `j` is `words(j)`.
+fn of_stream(words: impl Fn(usize) -> u64, bits: usize, i: usize) -> u32 {
+    let (at, shift) = (i * bits / 32, i * bits % 32);
+    let next = if shift + bits > 32 { words(at + 1) << 32 } else { 0 };
+    ((words(at) | next) >> shift) as u32 & ((1 << bits) - 1)
+}
+
+impl Grouped {
+    fn groups(&self) -> usize {
+        self.shape[1].div_ceil(self.stored_group)
+    }
+
+    /// Scale and zero point of a stored group of an output.
+    fn numbers(&self, row: usize, group: usize) -> (f32, f32) {
+        let [rows, _] = self.shape;
+        let scale = self.scales.get(if self.scales_along { row * self.groups() + group } else { group * rows + row });
+        let zero = match &self.zeros {
+            Zeros::Middle => 1 << (self.bits - 1),
+            Zeros::Streams { words, less } => {
+                let width = rows * self.bits / 32;
+                of_stream(|j| word(words, group * width + j), self.bits, row) + less
+            }
+            Zeros::Across(words) => (word(words, group * rows / 8 + row / 8) >> (4 * AWQ[row % 8])) as u32 & 15,
+            Zeros::Down(words) => of_stream(|j| word(words, j * self.groups() + group), self.bits, row),
+        };
+        (scale, zero as f32)
+    }
+
+    fn code(&self, row: usize, col: usize) -> u8 {
+        let [rows, cols] = self.shape;
+        match self.layout {
+            Layout::Down => of_stream(|j| word(&self.words, j * rows + row), self.bits, col) as u8,
+            Layout::Along => of_stream(|j| word(&self.words, row * (cols * self.bits / 32) + j), self.bits, col) as u8,
+            Layout::Across => (word(&self.words, col * rows / 8 + row / 8) >> (4 * AWQ[row % 8])) as u8 & 15,
+            Layout::Bytes => self.words.get(row * cols + col).map_or(0, |code| code ^ 0x80),
+        }
+    }
+}
+
+impl CodedRows for Grouped {
+    fn codes(&self) -> Codes {
+        Codes { mode: Mode::Affine, bits: self.bits, group: self.group }
+    }
+
+    /// That of the scales where every zero point is a power of two; products with others need more bits.
+    fn exact_scales(&self) -> DType {
+        if matches!(self.zeros, Zeros::Middle) { self.scales.dtype } else { DType::F32 }
+    }
+
+    fn kind(&self) -> String {
+        format!("{} {} bits in groups of {}", self.name, self.bits, self.stored_group)
+    }
+
+    fn read_codes(&self, row: usize, out: &mut [u8]) {
+        out.iter_mut().enumerate().for_each(|(col, code)| *code = self.code(row, col));
+    }
+
+    fn read_numbers(&self, row: usize, out: &mut [(f32, f32)]) {
+        for (i, pair) in out.iter_mut().enumerate() {
+            let (scale, zero) = self.numbers(row, i * self.group / self.stored_group);
+            *pair = (scale, -scale * zero);
+        }
+    }
+}
+
+/// The same where each input names its group, in no order: no run of inputs shares a scale, so that values are computed.
+#[derive(Clone, Debug)]
+pub(super) struct Reordered {
+    pub(super) stored: Grouped,
+    /// Group of each input, below the number of groups.
+    pub(super) groups: Vec<usize>,
+}
+
+impl FloatRows for Reordered {
+    fn kind(&self) -> String {
+        format!("{} {} bits in reordered groups", self.stored.name, self.stored.bits)
+    }
+
+    fn read(&self, row: usize, out: &mut [f32]) {
+        let numbers: Vec<_> = (0..self.stored.groups()).map(|group| self.stored.numbers(row, group)).collect();
+        for (col, (value, &group)) in out.iter_mut().zip(&self.groups).enumerate() {
+            let (scale, zero) = numbers[group];
+            *value = scale * (f32::from(self.stored.code(row, col)) - zero);
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! How the weights of a folder are quantized, as its config says, and the tensors that they are.
+
+use flambeau_tensor::{Bytes, DType};
+use indexmap::IndexMap;
+use safetensors::Dtype;
+
+use super::{
+    Stored, dtype,
+    grouped::{Grouped, Layout, Reordered, Zeros},
+    mlx::Packing,
+    numbers::{Numbers, Scaled},
+};
+use crate::{
+    CheckpointTensor, Error, Result,
+    fields::Fields,
+    source::{Codes, Mode},
+};
+
+/// The tensors of a folder by name.
+pub(super) type Tensors = IndexMap<String, Stored>;
+
+/// The methods that are read, for messages.
+const METHODS: &str = "fp8, gptq, awq, compressed-tensors, mxfp4 or MLX's own";
+
+/// A way to quantize.
+pub(super) enum Scheme<'a> {
+    /// MLX's own, or none.
+    Mlx(Packing<'a>),
+    /// 8-bit floats, blocks of which share a scale.
+    Fp8 {
+        block: Option<[usize; 2]>,
+    },
+    /// `stored` is how much less zero points are stored than meant.
+    Gptq {
+        bits: usize,
+        stored_less: u32,
+    },
+    Awq,
+    CompressedTensors,
+    /// gpt-oss's experts.
+    Mxfp4,
+}
+
+impl<'a> Scheme<'a> {
+    /// What the config says.
+    ///
+    /// # Errors
+    /// [`Error::Key`] for a method or a form of it that is not read.
+    pub(super) fn new(f: &Fields<'a>) -> Result<Scheme<'a>> {
+        let Some(config) = f.child("quantization_config")? else { return Ok(Scheme::Mlx(Packing::new(f)?)) };
+        let only = |key: &str, known: &[&str]| match config.text(key)? {
+            Some(found) if !known.contains(&found) => Err(config.error(key, known.join(" or "))),
+            _ => Ok(()),
+        };
+        match config.text("quant_method")? {
+            None => Ok(Scheme::Mlx(Packing::new(f)?)),
+            Some("fp8") => {
+                only("fmt", &["e4m3", "float8_e4m3fn"])?;
+                let block = config.ints("weight_block_size")?;
+                let block: Vec<usize> = block.iter().filter_map(|&n| usize::try_from(n).ok().filter(|&n| n > 0)).collect();
+                match block[..] {
+                    [rows, cols] => Ok(Scheme::Fp8 { block: Some([rows, cols]) }),
+                    [] => Ok(Scheme::Fp8 { block: None }),
+                    _ => Err(config.error("weight_block_size", "rows and columns of a block")),
+                }
+            }
+            Some("gptq") => {
+                only("checkpoint_format", &["gptq", "gptq_v2"])?;
+                if config.child("dynamic")?.is_some_and(|dynamic| !dynamic.is_empty()) {
+                    return Err(config.error("dynamic", "the same settings for all modules"));
+                }
+                let stored_less = u32::from(config.text("checkpoint_format")? != Some("gptq_v2"));
+                Ok(Scheme::Gptq { bits: bits(&config, "bits", &[2, 3, 4, 8])?, stored_less })
+            }
+            Some("awq") => {
+                only("version", &["gemm", "GEMM"])?;
+                bits(&config, if config.get("bits").is_some() { "bits" } else { "w_bit" }, &[4])?;
+                Ok(Scheme::Awq)
+            }
+            Some("compressed-tensors") => {
+                only("format", &["pack-quantized", "float-quantized", "int-quantized", "naive-quantized"])?;
+                Ok(Scheme::CompressedTensors)
+            }
+            Some("mxfp4") => Ok(Scheme::Mxfp4),
+            Some(method) => Err(Error::key("quantization_config.quant_method", METHODS, method)),
+        }
+    }
+
+    /// The tensor that a stored one leads, by its name; `None` if it leads none.
+    ///
+    /// # Errors
+    /// [`Error::MissingTensor`] and [`Error::Tensor`] for parts that are missing or do not fit together.
+    pub(super) fn read(&self, name: &str, lead: &Stored, all: &Tensors) -> Result<Option<(String, CheckpointTensor)>> {
+        let weight = |module: &str, tensor| Ok(Some((format!("{module}.weight"), tensor)));
+        match (self, name.rsplit_once('.')) {
+            (Scheme::Mlx(packing), Some((module, "weight"))) if lead.dtype == Dtype::U32 => {
+                weight(module, packing.source(module, lead, all)?)
+            }
+            (Scheme::Fp8 { .. } | Scheme::CompressedTensors, Some((module, "weight"))) if lead.dtype == Dtype::F8_E4M3 => {
+                weight(module, self.small_floats(module, lead, all)?)
+            }
+            (Scheme::CompressedTensors, Some((module, "weight"))) if lead.dtype == Dtype::I8 => {
+                weight(module, bytes(module, lead, all)?)
+            }
+            (Scheme::CompressedTensors, Some((module, "weight_packed"))) => weight(module, packed(module, lead, all)?),
+            (&Scheme::Gptq { bits, stored_less }, Some((module, "qweight"))) => {
+                weight(module, gptq(module, lead, all, bits, stored_less)?)
+            }
+            (Scheme::Awq, Some((module, "qweight"))) => weight(module, awq(module, lead, all)?),
+            (Scheme::Mxfp4, _) => match name.strip_suffix("_blocks") {
+                Some(name) => Ok(Some((name.to_owned(), mxfp4(name, lead, all)?))),
+                None => Ok(None),
+            },
+            _ => Ok(None),
+        }
+    }
+
+    /// Floats of 8 bits [rows, cols] with a scale a block, a row or altogether.
+    fn small_floats(&self, module: &str, lead: &Stored, all: &Tensors) -> Result<CheckpointTensor> {
+        let name = format!("{module}.weight");
+        let [rows, cols] = matrix(&name, lead)?;
+        let scales = ["weight_scale_inv", "weight_scale"].iter().find_map(|part| all.get(&format!("{module}.{part}")));
+        let scales = scales.ok_or_else(|| Error::MissingTensor(format!("{module}.weight_scale_inv")))?;
+        let block = match (self, scales.count()) {
+            (_, 1) => [rows, cols],
+            (Scheme::Fp8 { block: Some(block) }, _) => *block,
+            (_, count) if count == rows => [1, cols],
+            (_, count) => {
+                return Err(Error::tensor(name, "a scale for each row or for all", format!("{count} scales of {rows} rows")));
+            }
+        };
+        let want = rows.div_ceil(block[0]) * cols.div_ceil(block[1]);
+        let scales = numbers(&format!("{name}_scale"), scales, want)?;
+        Ok(CheckpointTensor::floats(vec![rows, cols], Scaled { bytes: lead.bytes.clone(), cols, block, scales }))
+    }
+}
+
+fn bits(config: &Fields<'_>, key: &str, known: &[usize]) -> Result<usize> {
+    let found = config.size(key)?;
+    if known.contains(&found) {
+        return Ok(found);
+    }
+    let known: Vec<_> = known.iter().map(usize::to_string).collect();
+    Err(config.error(key, known.join(", ")))
+}
+
+/// Sizes of a matrix that is not empty.
+fn matrix(name: &str, stored: &Stored) -> Result<[usize; 2]> {
+    match stored.shape[..] {
+        [rows, cols] if rows > 0 && cols > 0 => Ok([rows, cols]),
+        _ => Err(Error::tensor(name, "a matrix", format!("shape {:?}", stored.shape))),
+    }
+}
+
+fn part<'a>(module: &str, part: &str, all: &'a Tensors) -> Result<&'a Stored> {
+    let name = format!("{module}.{part}");
+    all.get(&name).ok_or(Error::MissingTensor(name))
+}
+
+/// As many floats as are wanted.
+fn numbers(name: &str, stored: &Stored, want: usize) -> Result<Numbers> {
+    let dtype = dtype(stored.dtype).filter(|dtype| matches!(dtype, DType::F16 | DType::BF16 | DType::F32));
+    match dtype {
+        Some(dtype) if stored.count() == want => Ok(Numbers { dtype, bytes: stored.bytes.clone() }),
+        _ => Err(Error::tensor(name, format!("{want} floats"), format!("{:?} of shape {:?}", stored.dtype, stored.shape))),
+    }
+}
+
+/// As many words of 32 bits as are wanted.
+fn words(name: &str, stored: &Stored, want: Option<usize>) -> Result<Bytes> {
+    if matches!(stored.dtype, Dtype::I32 | Dtype::U32) && Some(stored.count()) == want {
+        return Ok(stored.bytes.clone());
+    }
+    let found = format!("{:?} of shape {:?}", stored.dtype, stored.shape);
+    Err(Error::tensor(name, want.map_or("whole words of codes".into(), |want| format!("{want} words of 32 bits")), found))
+}
+
+/// Words that hold `codes` codes, if they are whole.
+fn whole_words(codes: usize, bits: usize) -> Option<usize> {
+    codes.checked_mul(bits).filter(|all| all.is_multiple_of(32)).map(|all| all / 32)
+}
+
+/// Inputs that share a scale in a program, where `stored` share one in the file.
+fn group(name: &str, cols: usize, stored: usize) -> Result<usize> {
+    let fits = |group: &usize| stored.is_multiple_of(*group) && cols.is_multiple_of(*group);
+    [128, 64, 32, 16].into_iter().find(fits).ok_or_else(|| {
+        Error::tensor(name, "groups of 16, 32, 64 or 128 inputs, or multiples of these", format!("groups of {stored} of {cols}"))
+    })
+}
+
+/// Inputs that share a scale: as many as there are for each of `groups` scales, which divide them.
+fn stored_group(name: &str, cols: usize, groups: usize) -> Result<usize> {
+    if groups > 0 && cols.is_multiple_of(groups) {
+        return Ok(cols / groups);
+    }
+    Err(Error::tensor(name, format!("scales for equal groups of the {cols} inputs"), format!("{groups} groups")))
+}
+
+fn gptq(module: &str, lead: &Stored, all: &Tensors, bits: usize, stored_less: u32) -> Result<CheckpointTensor> {
+    let name = format!("{module}.qweight");
+    let [height, rows] = matrix(&name, lead)?;
+    let cols = (height * 32).is_multiple_of(bits).then(|| height * 32 / bits).filter(|cols| cols.is_multiple_of(32));
+    let cols =
+        cols.ok_or_else(|| Error::tensor(&name, format!("whole inputs of {bits} bits"), format!("shape {:?}", lead.shape)))?;
+    let scales = part(module, "scales", all)?;
+    let groups = matrix(&format!("{module}.scales"), scales)?[0];
+    let zeros =
+        words(&format!("{module}.qzeros"), part(module, "qzeros", all)?, whole_words(rows, bits).map(|width| groups * width))?;
+    let middle = |word: [u8; 4]| u32::from_le_bytes(word) == middle_word(bits, stored_less);
+    let all_middle = 32 % bits == 0 && zeros.as_chunks::<4>().0.iter().copied().all(middle);
+    let stored_group = if groups == 1 { cols } else { cols.div_ceil(groups) };
+    let by_input = all.get(&format!("{module}.g_idx")).map(|stored| input_groups(module, stored, cols, groups)).transpose()?;
+    let in_order = by_input.as_ref().is_none_or(|list| list.iter().enumerate().all(|(i, &group)| group == i / stored_group));
+    let stored = Grouped {
+        name: "GPTQ",
+        shape: [rows, cols],
+        bits,
+        layout: Layout::Down,
+        words: words(&name, lead, whole_words(cols, bits).map(|width| width * rows))?,
+        scales: numbers(&format!("{module}.scales"), scales, groups * rows)?,
+        scales_along: false,
+        zeros: if all_middle { Zeros::Middle } else { Zeros::Streams { words: zeros, less: stored_less } },
+        stored_group,
+        group: if in_order { group(&name, cols, stored_group)? } else { stored_group },
+    };
+    match by_input.filter(|_| !in_order) {
+        Some(groups) => Ok(CheckpointTensor::floats(vec![rows, cols], Reordered { stored, groups })),
+        None => CheckpointTensor::coded(&name, [rows, cols], stored),
+    }
+}
+
+/// A word of zero points that all are the middle code.
+fn middle_word(bits: usize, less: u32) -> u32 {
+    let code = (1u32 << (bits - 1)) - less;
+    (0..32 / bits).fold(0, |word, i| word | code << (i * bits))
+}
+
+/// The group of each input, each below the number of groups.
+fn input_groups(module: &str, stored: &Stored, cols: usize, groups: usize) -> Result<Vec<usize>> {
+    let name = format!("{module}.g_idx");
+    let bytes = words(&name, stored, Some(cols))?;
+    let group = |word: &[u8; 4]| usize::try_from(i32::from_le_bytes(*word)).ok().filter(|&group| group < groups);
+    let list: Option<Vec<usize>> = bytes.as_chunks::<4>().0.iter().map(group).collect();
+    list.ok_or_else(|| Error::tensor(name, format!("groups below {groups}"), "others"))
+}
+
+fn awq(module: &str, lead: &Stored, all: &Tensors) -> Result<CheckpointTensor> {
+    let name = format!("{module}.qweight");
+    let [cols, width] = matrix(&name, lead)?;
+    let rows = width.saturating_mul(8);
+    let scales = part(module, "scales", all)?;
+    let groups = matrix(&format!("{module}.scales"), scales)?[0];
+    let stored_group = stored_group(&name, cols, groups)?;
+    let stored = Grouped {
+        name: "AWQ",
+        shape: [rows, cols],
+        bits: 4,
+        layout: Layout::Across,
+        words: words(&name, lead, Some(cols * width))?,
+        scales: numbers(&format!("{module}.scales"), scales, groups * rows)?,
+        scales_along: false,
+        zeros: Zeros::Across(words(&format!("{module}.qzeros"), part(module, "qzeros", all)?, Some(groups * width))?),
+        stored_group,
+        group: group(&name, cols, stored_group)?,
+    };
+    CheckpointTensor::coded(&name, [rows, cols], stored)
+}
+
+/// compressed-tensors' integers of 4 or 8 bits in words.
+fn packed(module: &str, lead: &Stored, all: &Tensors) -> Result<CheckpointTensor> {
+    let name = format!("{module}.weight_packed");
+    let [rows, width] = matrix(&name, lead)?;
+    let stated = part(module, "weight_shape", all)?.integers();
+    let cols = match stated[..] {
+        [r, c] if r == rows as i64 => usize::try_from(c).ok().filter(|&c| c > 0 && (width * 32).is_multiple_of(c)),
+        _ => None,
+    };
+    let cols = cols.ok_or_else(|| {
+        Error::tensor(format!("{module}.weight_shape"), format!("{rows} rows of codes in {width} words"), format!("{stated:?}"))
+    })?;
+    let bits = width * 32 / cols;
+    if !matches!(bits, 4 | 8) {
+        return Err(Error::tensor(name, "4 or 8 bits", format!("{bits} bits")));
+    }
+    let by_input = all.get(&format!("{module}.weight_g_idx"));
+    let scales = part(module, "weight_scale", all)?;
+    let groups = scales.count().checked_div(rows).filter(|&groups| groups > 0).unwrap_or(1);
+    let stored_group = stored_group(&name, cols, groups)?;
+    let order = by_input.map(|stored| input_groups(module, stored, cols, groups)).transpose()?;
+    let in_order = order.as_ref().is_none_or(|list| list.iter().enumerate().all(|(i, &group)| group == i / stored_group));
+    let zeros = match all.get(&format!("{module}.weight_zero_point")) {
+        None => Zeros::Middle,
+        Some(stored) => {
+            Zeros::Down(words(&format!("{module}.weight_zero_point"), stored, Some((rows * bits).div_ceil(32) * groups))?)
+        }
+    };
+    let stored = Grouped {
+        name: "compressed-tensors",
+        shape: [rows, cols],
+        bits,
+        layout: Layout::Along,
+        words: words(&name, lead, Some(rows * width))?,
+        scales: numbers(&format!("{module}.weight_scale"), scales, rows * groups)?,
+        scales_along: true,
+        zeros,
+        stored_group,
+        group: if in_order { group(&name, cols, stored_group)? } else { stored_group },
+    };
+    match order.filter(|_| !in_order) {
+        Some(groups) => Ok(CheckpointTensor::floats(vec![rows, cols], Reordered { stored, groups })),
+        None => CheckpointTensor::coded(&name, [rows, cols], stored),
+    }
+}
+
+/// compressed-tensors' signed bytes with a scale a row or a group.
+fn bytes(module: &str, lead: &Stored, all: &Tensors) -> Result<CheckpointTensor> {
+    let name = format!("{module}.weight");
+    let [rows, cols] = matrix(&name, lead)?;
+    if all.contains_key(&format!("{module}.weight_zero_point")) {
+        return Err(Error::tensor(name, "symmetric bytes", "zero points"));
+    }
+    let scales = part(module, "weight_scale", all)?;
+    let groups = scales.count() / rows;
+    let stored_group = stored_group(&name, cols, groups)?;
+    let stored = Grouped {
+        name: "compressed-tensors",
+        shape: [rows, cols],
+        bits: 8,
+        layout: Layout::Bytes,
+        words: lead.bytes.clone(),
+        scales: numbers(&format!("{module}.weight_scale"), scales, rows * groups)?,
+        scales_along: true,
+        zeros: Zeros::Middle,
+        stored_group,
+        group: group(&name, cols, stored_group)?,
+    };
+    CheckpointTensor::coded(&name, [rows, cols], stored)
+}
+
+/// gpt-oss's blocks [.., cols/32, 16] with scales [.., cols/32], as MLX packs them.
+fn mxfp4(name: &str, lead: &Stored, all: &Tensors) -> Result<CheckpointTensor> {
+    let scales = format!("{name}_scales");
+    let scales = all.get(&scales).ok_or(Error::MissingTensor(scales))?;
+    let (Dtype::U8, Dtype::U8, [lead_shape @ .., groups, 16]) = (lead.dtype, scales.dtype, &lead.shape[..]) else {
+        return Err(Error::tensor(name, "bytes of blocks and scales", format!("{:?} of shape {:?}", lead.dtype, lead.shape)));
+    };
+    let shape = lead_shape.iter().copied().chain([groups.saturating_mul(32)]).collect();
+    let codes = Codes { mode: Mode::Mxfp4, bits: 4, group: 32 };
+    CheckpointTensor::packed(name, shape, [lead.bytes.clone(), scales.bytes.clone()], None, DType::U8, codes)
+}

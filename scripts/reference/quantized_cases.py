@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""Writes tiny folders of quantized weights as case folders, with transformers' logits of the dequantized ones.
+
+    quantized_cases.py OUT [--only TEXT]
+
+Packs as GPTQ, AWQ, compressed-tensors, DeepSeek (fp8) and gpt-oss (mxfp4) do. `flambeau conformance OUT --from checkpoint` runs them.
+Needs torch and transformers.
+"""
+import argparse
+import json
+import pathlib
+import tempfile
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+import checkpoint_cases
+
+SIZES = dict(vocab_size=32, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16)
+LLAMA = ("Llama", SIZES)
+MOE = ("Qwen3Moe", SIZES | dict(num_experts=3, num_experts_per_tok=2, moe_intermediate_size=32, norm_topk_prob=True))
+GPT_OSS = ("GptOss", SIZES | dict(num_local_experts=3, num_experts_per_tok=2, intermediate_size=32, sliding_window=4))
+
+
+def stream(codes, bits):
+    """Codes [.., n] as words [.., n * bits / 32] of 32 bits, lowest bits first."""
+    spread = (codes.long().unsqueeze(-1) >> torch.arange(bits)) & 1
+    spread = spread.reshape(*codes.shape[:-1], -1, 32)
+    words = (spread << torch.arange(32)).sum(-1)
+    return torch.where(words >= 2**31, words - 2**32, words).int()
+
+
+def grouped(weight, group, bits, symmetric):
+    """Codes [out, in], f16 scales and zero points [out, groups], and the values that they stand for."""
+    rows = weight.reshape(weight.shape[0], -1, group)
+    top = 2**bits - 1
+    if symmetric:
+        scale = rows.abs().amax(-1) / (top // 2)
+        zero = torch.full_like(scale, (top + 1) // 2)
+    else:
+        low, high = rows.amin(-1).clamp(max=0), rows.amax(-1).clamp(min=0)
+        scale = (high - low) / top
+        zero = (-low / scale).round().clamp(1, top)
+    scale = scale.half().float()
+    codes = (rows / scale[..., None] + zero[..., None]).round().clamp(0, top)
+    values = (codes - zero[..., None]) * scale[..., None]
+    return codes.reshape(weight.shape).int(), scale.half(), zero.int(), values.reshape(weight.shape)
+
+
+def gptq(bits, group, symmetric=True, stored_less=1, order=False):
+    def pack(weight):
+        index = torch.arange(weight.shape[1]) // group
+        if order:
+            places = torch.randperm(weight.shape[1], generator=torch.Generator().manual_seed(2))
+            index = index[places.argsort()]
+            weight = weight[:, places]
+        codes, scale, zero, values = grouped(weight, group, bits, symmetric)
+        if order:
+            codes, values = codes[:, places.argsort()], values[:, places.argsort()]
+        parts = dict(qweight=stream(codes, bits).T, qzeros=stream(zero.T - stored_less, bits), scales=scale.T, g_idx=index.int())
+        return parts, values
+
+    form = "gptq" if stored_less else "gptq_v2"
+    return dict(quant_method="gptq", bits=bits, group_size=group, desc_act=order, sym=symmetric, checkpoint_format=form), pack
+
+
+def awq(group):
+    def words(codes):
+        return stream(codes.reshape(codes.shape[0], -1, 8)[..., [0, 2, 4, 6, 1, 3, 5, 7]].flatten(1), 4)
+
+    def pack(weight):
+        codes, scale, zero, values = grouped(weight, group, 4, False)
+        return dict(qweight=words(codes.T), qzeros=words(zero.T), scales=scale.T), values
+
+    return dict(quant_method="awq", bits=4, group_size=group, zero_point=True, version="gemm"), pack
+
+
+def compressed(form, **weights):
+    return dict(quant_method="compressed-tensors", format=form, config_groups=dict(group_0=dict(targets=["Linear"], weights=weights)), ignore=["lm_head"])
+
+
+def packed(bits, group, symmetric):
+    def pack(weight):
+        codes, scale, zero, values = grouped(weight, group, bits, symmetric)
+        parts = dict(weight_packed=stream(codes, bits), weight_scale=scale, weight_shape=torch.tensor(weight.shape))
+        if not symmetric:
+            parts["weight_zero_point"] = stream(zero.T, bits).T
+        return parts, values
+
+    return compressed("pack-quantized", num_bits=bits, type="int", symmetric=symmetric, strategy="group", group_size=group), pack
+
+
+def signed_bytes():
+    def pack(weight):
+        codes, scale, zero, values = grouped(weight, weight.shape[1], 8, True)
+        return dict(weight=(codes - zero).to(torch.int8), weight_scale=scale), values
+
+    return compressed("int-quantized", num_bits=8, type="int", symmetric=True, strategy="channel"), pack
+
+
+def small_floats(config, name, rows, cols):
+    def pack(weight):
+        height, width = rows or weight.shape[0], cols or weight.shape[1]
+        tall, wide = -(-weight.shape[0] // height), -(-weight.shape[1] // width)
+        padded = torch.zeros(tall * height, wide * width)
+        padded[: weight.shape[0], : weight.shape[1]] = weight
+        blocks = padded.reshape(tall, height, wide, width)
+        scale = blocks.abs().amax((1, 3)) / 448
+        stored = (blocks / scale[:, None, :, None]).to(torch.float8_e4m3fn)
+        values = (stored.float() * scale[:, None, :, None]).reshape(padded.shape)[: weight.shape[0], : weight.shape[1]]
+        stored = stored.reshape(padded.shape)[: weight.shape[0], : weight.shape[1]]
+        return {"weight": stored, name: scale if rows else scale.reshape(-1)}, values
+
+    return config, pack
+
+
+def mxfp4():
+    steps = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    steps = torch.cat([steps, -steps])
+
+    def pack(columns):
+        weight = columns.transpose(1, 2)
+        rows = weight.reshape(*weight.shape[:-1], -1, 32)
+        exponent = (rows.abs().amax(-1) / 6).log2().ceil()
+        codes = (rows / 2 ** exponent[..., None]).unsqueeze(-1).sub(steps).abs().argmin(-1)
+        values = steps[codes] * 2 ** exponent[..., None]
+        blocks = (codes[..., 0::2] | codes[..., 1::2] << 4).to(torch.uint8)
+        return dict(blocks=blocks, scales=(exponent + 127).to(torch.uint8)), values.reshape(weight.shape).transpose(1, 2)
+
+    return dict(quant_method="mxfp4", modules_to_not_convert=["model.layers.*.self_attn"]), pack
+
+
+FP8 = dict(quant_method="fp8", fmt="e4m3", activation_scheme="dynamic")
+CASES = [
+    ("fp8-blocks", LLAMA, small_floats(FP8 | dict(weight_block_size=[32, 40]), "weight_scale_inv", 32, 40)),
+    ("fp8-experts", MOE, small_floats(FP8 | dict(weight_block_size=[16, 32]), "weight_scale_inv", 16, 32)),
+    ("fp8-whole", LLAMA, small_floats(FP8, "weight_scale", 0, 0)),
+    ("gptq-4", LLAMA, gptq(4, 32)),
+    ("gptq-4-order", LLAMA, gptq(4, 32, order=True)),
+    ("gptq-4-uneven", LLAMA, gptq(4, 16, symmetric=False)),
+    ("gptq-3-second", LLAMA, gptq(3, 32, symmetric=False, stored_less=0)),
+    ("gptq-8-experts", MOE, gptq(8, 32)),
+    ("awq", LLAMA, awq(32)),
+    ("awq-experts", MOE, awq(16)),
+    ("packed-4", LLAMA, packed(4, 32, True)),
+    ("packed-4-uneven", LLAMA, packed(4, 16, False)),
+    ("packed-8-experts", MOE, packed(8, 16, True)),
+    ("bytes", LLAMA, signed_bytes()),
+    ("small-floats", LLAMA, small_floats(compressed("float-quantized", num_bits=8, type="float", strategy="channel"), "weight_scale", 1, 0)),
+    ("mxfp4", GPT_OSS, mxfp4()),
+]
+
+
+@torch.no_grad()
+def write(folder, family, sizes, config, pack):
+    base = checkpoint_cases.BASE | sizes
+    model = getattr(transformers, f"{family}ForCausalLM")(getattr(transformers, f"{family}Config")(**base)).eval()
+    checkpoint_cases.randomize(model, False)
+    checkpoint = folder / "checkpoint"
+    model.save_pretrained(checkpoint)
+    file = checkpoint / "model.safetensors"
+    plain, stored = load_file(file), {}
+    for name, weight in list(plain.items()):
+        module = name.removesuffix(".weight")
+        if config["quant_method"] == "mxfp4" and name.endswith("_proj") and weight.dim() == 3:
+            parts, plain[name] = pack(weight)
+            stored |= {f"{name}_{part}": tensor.contiguous() for part, tensor in parts.items()}
+        elif config["quant_method"] != "mxfp4" and module.endswith("_proj"):
+            parts, plain[name] = pack(weight)
+            stored |= {f"{module}.{part}": tensor.contiguous() for part, tensor in parts.items()}
+        else:
+            stored[name] = weight
+    with tempfile.TemporaryDirectory() as dequantized:
+        plain = {name: tensor.contiguous() for name, tensor in plain.items()}
+        save_file(plain, pathlib.Path(dequantized) / "model.safetensors", dict(format="pt"))
+        written = (checkpoint / "config.json").read_text()
+        (pathlib.Path(dequantized) / "config.json").write_text(written)
+        model = transformers.AutoModelForCausalLM.from_pretrained(dequantized, attn_implementation="eager").eval()
+    save_file(stored, file, dict(format="pt"))
+    written = json.loads(written) | dict(quantization_config=config)
+    (checkpoint / "config.json").write_text(json.dumps(written, indent=1))
+    checkpoint_cases.write_expected(folder, model, written["model_type"])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=pathlib.Path)
+    parser.add_argument("--only", default="", help="only cases whose name begins so")
+    args = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    for name, (family, sizes), (config, pack) in CASES:
+        if name.startswith(args.only):
+            write(args.out / name, family, sizes, config, pack)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
