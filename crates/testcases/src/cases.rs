@@ -37,12 +37,13 @@ pub fn all(target: &Path) -> Vec<Case> {
     committed().into_iter().chain(of_archives).collect()
 }
 
-/// Checkpoints of language models beside the repository, each with the logits that its program must have.
+/// Checkpoints of language models in the repository and beside it, each with the logits that its program must have.
 ///
 /// # Panics
 /// As [`archives`].
 pub fn checkpoints(target: &Path) -> Vec<Case> {
-    beside(CHECKPOINTS, target)
+    let small = cases_in("small", &Path::new(env!("CARGO_MANIFEST_DIR")).join("checkpoints"));
+    small.into_iter().chain(beside(CHECKPOINTS, target)).collect()
 }
 
 /// ExecuTorch's own programs of language and speech models beside the repository, each with calls that follow one another and what

@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""Makes the checkpoint cases beside this script: a GGUF file of every architecture, as llama.cpp's converter writes it, and a folder of
+every way to quantize, with transformers' logits.
+
+    make.py LLAMA_CPP [--only TEXT]
+
+LLAMA_CPP is a checkout of llama.cpp or the copy in llama-cpp-python's source package. Needs torch and transformers.
+"""
+import argparse
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import transformers
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[2] / "scripts" / "reference"))
+
+import checkpoint_cases  # noqa: E402
+import gguf_cases  # noqa: E402
+import quantized_cases  # noqa: E402
+from checkpoint_cases import FULL, SLIDING, rope  # noqa: E402
+
+SMALL = dict(vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+             max_position_embeddings=64)
+KINDS = [SLIDING, FULL]
+EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8, norm_topk_prob=True)
+GROUPED = dict(n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=8, n_shared_experts=1, first_k_dense_replace=1)
+DELTA = dict(num_hidden_layers=2, head_dim=8, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=4,
+             layer_types=["linear_attention", FULL])
+SHARED = DELTA | EXPERTS | dict(shared_expert_intermediate_size=12)
+SECTIONS = rope("default", 1e4, partial_rotary_factor=0.5, mrope_section=[1, 1, 0], mrope_interleaved=True)
+CONVS = dict(layer_types=["conv", FULL], block_auto_adjust_ff_dim=False)
+GEMMA4 = dict(head_dim=8, global_head_dim=16, sliding_window=4, vocab_size_per_layer_input=32, hidden_size_per_layer_input=0, layer_types=KINDS)
+LESS_ONE = dict(norms_less_one=True)
+
+# Architecture, family as transformers spells it, config, and what `write` takes besides.
+ARCHITECTURES = [
+    ("deepseek2", "DeepseekV3", GROUPED | dict(
+        q_lora_rank=8, kv_lora_rank=8, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=6, n_group=2, topk_group=1, num_key_value_heads=2)
+     | rope("yarn", 1e4, factor=4.0, original_max_position_embeddings=16, mscale=0.8, mscale_all_dim=0.8)),
+    ("gemma2", "Gemma2", dict(head_dim=8, query_pre_attn_scalar=8, sliding_window=4), LESS_ONE),
+    ("gemma3", "Gemma3", dict(num_hidden_layers=6, head_dim=8, query_pre_attn_scalar=8, sliding_window=4, rope_parameters={
+        FULL: dict(rope_type="linear", factor=8.0, rope_theta=1e6), SLIDING: dict(rope_type="default", rope_theta=1e4)}), LESS_ONE),
+    ("gemma4", "Gemma4", GEMMA4 | dict(attention_k_eq_v=True, num_global_key_value_heads=1, num_key_value_heads=2, final_logit_softcapping=5.0)),
+    ("gemma4-experts", "Gemma4", GEMMA4 | dict(enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=8)),
+    ("gemma4-per-layer", "Gemma4", GEMMA4 | dict(
+        hidden_size_per_layer_input=4, num_hidden_layers=4, num_kv_shared_layers=2, use_double_wide_mlp=True, layer_types=KINDS * 2)),
+    ("glm4", "Glm4", dict(head_dim=8, attention_bias=True)),
+    ("glm4moe", "Glm4Moe", GROUPED | dict(head_dim=8, use_qk_norm=True, attention_bias=True, routed_scaling_factor=1.5)),
+    ("gpt-oss", "GptOss", dict(head_dim=8, num_local_experts=4, num_experts_per_tok=2, sliding_window=4)
+     | rope("yarn", 1e4, factor=4.0, original_max_position_embeddings=16, truncate=False)),
+    ("granite", "Granite", dict(embedding_multiplier=12.0, logits_scaling=0.5, residual_multiplier=0.22, attention_multiplier=0.0625)),
+    ("lfm2", "Lfm2", CONVS),
+    ("lfm2moe", "Lfm2Moe", EXPERTS | dict(layer_types=["conv", FULL], num_dense_layers=1)),
+    ("llama-biases", "Llama", dict(attention_bias=True, mlp_bias=True) | rope("llama3", 5e3, factor=6.0, original_max_position_embeddings=24,
+                                                                            low_freq_factor=1.0, high_freq_factor=4.0)),
+    ("llama-experts", "Mixtral", dict(num_local_experts=3, num_experts_per_tok=2)),
+    ("olmo2", "Olmo2", dict(num_key_value_heads=2)),
+    ("phi3", "Phi3", dict(original_max_position_embeddings=8, sliding_window=6, partial_rotary_factor=0.5)
+     | rope("longrope", 1e4, short_factor=[1.0, 1.1], long_factor=[1.0, 4.0]), dict(prompt=10)),
+    ("qwen2", "Qwen2", dict(tie_word_embeddings=True)),
+    ("qwen3", "Qwen3", dict(head_dim=8)),
+    ("qwen35", "Qwen3_5", DELTA | SECTIONS, LESS_ONE),
+    ("qwen35moe", "Qwen3_5Moe", SHARED | SECTIONS, LESS_ONE),
+    ("qwen3moe", "Qwen3Moe", EXPERTS | dict(head_dim=8)),
+    ("qwen3next", "Qwen3Next", SHARED, LESS_ONE),
+    ("smollm3", "SmolLM3", dict(num_hidden_layers=4, tie_word_embeddings=True)),
+]
+
+
+def gguf(llama_cpp, only):
+    gguf_cases.set_up(llama_cpp)
+    checkpoint_cases.BASE |= SMALL
+    checkpoint_cases.VOCAB, checkpoint_cases.TOKENS, checkpoint_cases.NEW = 32, 12, 4
+    randomize = checkpoint_cases.randomize
+
+    def halves(model, norms_less_one):
+        """Weights that half precision, as the files have it, holds exactly."""
+        randomize(model, norms_less_one)
+        for tensor in model.state_dict().values():
+            if tensor.is_floating_point():
+                tensor.copy_(tensor.half())
+
+    checkpoint_cases.randomize = halves
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        for name, family, config, *more in ARCHITECTURES:
+            if not f"gguf-{name}".startswith(only):
+                continue
+            case = Path(folder) / name
+            checkpoint_cases.write(case, family, config, **dict(*more))
+            out = HERE / f"gguf-{name}"
+            out.mkdir(exist_ok=True)
+            gguf_cases.convert(case / "checkpoint", out / "checkpoint.gguf", "MOSTLY_F16")
+            for file in ("case.json", "tokens.bin", "expected_logits.bin"):
+                shutil.copy(case / file, out / file)
+    checkpoint_cases.randomize = randomize
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("llama_cpp", type=Path)
+    parser.add_argument("--only", default="", help="only cases whose name begins so")
+    args = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    gguf(args.llama_cpp, args.only)
+    for name, (family, sizes), (config, pack) in quantized_cases.CASES:
+        if f"folder-{name}".startswith(args.only):
+            quantized_cases.write(HERE / f"folder-{name}", family, sizes | dict(hidden_size=32, intermediate_size=32, num_attention_heads=2), config, pack)
+
+
+if __name__ == "__main__":
+    main()
