@@ -30,6 +30,13 @@ pub enum Error {
         /// The names that are known.
         known: Vec<&'static str>,
     },
+    /// A `tokenizer.model` or `tekken.json` is not one that can be read.
+    #[error("{format} tokenizer: {fault}")]
+    ModelFile {
+        /// The format that it seems to have.
+        format: &'static str,
+        fault: ModelFileFault,
+    },
     /// Text could not be turned into token ids.
     #[error("text cannot be encoded: {0}")]
     Encode(LibraryError),
@@ -126,6 +133,25 @@ pub enum GgufFault {
     /// The library refuses the tokenizer that the lists describe.
     #[error(transparent)]
     Library(LibraryError),
+}
+
+/// Why a `tokenizer.model` or `tekken.json` cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelFileFault {
+    #[error("byte {at}: {what}")]
+    Bytes { at: usize, what: &'static str },
+    #[error("line {line}: expected a token in base64, a space and its rank")]
+    Line { line: usize },
+    #[error("token {rank}: {what}")]
+    Token { rank: usize, what: &'static str },
+    #[error("expected {expected}, found {found}")]
+    Form { expected: &'static str, found: String },
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    /// What the file lists does not fit together.
+    #[error(transparent)]
+    Vocabulary(Box<Error>),
 }
 
 /// What the template engine says, and where.

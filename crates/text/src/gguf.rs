@@ -10,7 +10,7 @@ use crate::error::{Error, GgufFault, Result};
 /// The `tokenizer.ggml.*` metadata of a GGUF file. Missing keys are empty lists or `None`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GgufVocab {
-    /// `model`: `gpt2` (byte-level BPE with merges) or `llama` (SentencePiece BPE with scores).
+    /// `model`: `gpt2` (byte-level BPE with merges), `llama` (SentencePiece BPE with scores) or `gemma4` (the same with merges).
     pub model: String,
     /// `pre`: kind of pre-tokenizer, only used by `gpt2`.
     pub pre: Option<String>,
@@ -52,27 +52,39 @@ const MAX_PIECE_CHARS: usize = 1024;
 const SPACE_MARK: &str = "\u{2581}";
 
 /// How text is cut before byte-level BPE.
-enum Cut {
+enum Cut<'a> {
     /// By GPT-2's own expression.
     Gpt2,
     /// Each digit alone, then by GPT-2's expression.
     DigitsGpt2,
     /// By this expression.
-    Regex(&'static str),
+    Regex(&'a str),
+    /// By each of these expressions, one after the other.
+    Regexes(&'static [&'static str]),
 }
 
 const LLAMA3: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN35: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const DEEPSEEK3: &[&str] = &[
+    r"\p{N}{1,3}",
+    "[一-龥\u{3040}-ゟ゠-ヿ]+",
+    r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##,
+];
 const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// Values of `tokenizer.ggml.pre` with what they mean, and whether a whole word in the vocabulary is taken unmerged.
-const PRE_TOKENIZERS: &[(&[&str], Cut, bool)] = &[
+const PRE_TOKENIZERS: &[(&[&str], Cut<'static>, bool)] = &[
     (&["default", "gpt-2", "phi-2", "mpt", "olmo", "jais", "roberta-bpe"], Cut::Gpt2, false),
     (&["smollm", "starcoder", "refact", "command-r", "codeshell"], Cut::DigitsGpt2, false),
     (&["llama-bpe", "llama3", "llama-v3", "lfm2", "smaug-bpe", "dbrx"], Cut::Regex(LLAMA3), true),
+    (&["chatglm-bpe", "glm4"], Cut::Regex(LLAMA3), false),
+    (&["deepseek-v3"], Cut::Regexes(DEEPSEEK3), false),
+    (&["qwen35"], Cut::Regex(QWEN35), false),
     (&["qwen2", "deepseek-r1-qwen", "stablelm2", "megrez"], Cut::Regex(QWEN2), false),
     (&["gpt-4o", "o200k", "llama4"], Cut::Regex(O200K), false),
     (&["tekken"], Cut::Regex(TEKKEN), true),
@@ -86,11 +98,26 @@ impl GgufVocab {
     pub(crate) fn to_tokenizer_json(&self) -> Result<Vec<u8>> {
         self.check_lengths()?;
         let vocab = self.vocab();
-        let mut root = match self.model.as_str() {
-            "gpt2" => self.byte_level(&vocab)?,
-            "llama" => self.sentence_piece(&vocab)?,
-            other => return Err(Error::Gguf(GgufFault::Model(other.to_owned()))),
-        };
+        match self.model.as_str() {
+            "gpt2" => {
+                let (cut, whole_words) = self.cut()?;
+                self.finished(self.byte_level(&vocab, cut, whole_words)?)
+            }
+            "llama" | "gemma4" => self.finished(self.sentence_piece(&vocab)?),
+            other => Err(Error::Gguf(GgufFault::Model(other.to_owned()))),
+        }
+    }
+
+    /// The same for byte-level BPE of text that `pattern` cuts, where a whole word in the vocabulary is taken unmerged.
+    ///
+    /// # Errors
+    /// The lists do not fit together.
+    pub(crate) fn to_tokenizer_json_cut_by(&self, pattern: &str) -> Result<Vec<u8>> {
+        self.check_lengths()?;
+        self.finished(self.byte_level(&self.vocab(), &Cut::Regex(pattern), true)?)
+    }
+
+    fn finished(&self, mut root: Map<String, Value>) -> Result<Vec<u8>> {
         root.insert("added_tokens".into(), self.added_tokens());
         root.insert("post_processor".into(), self.post_processor()?);
         root.insert("version".into(), json!("1.0"));
@@ -151,20 +178,24 @@ impl GgufVocab {
         model
     }
 
-    fn byte_level(&self, vocab: &HashMap<&str, u32>) -> Result<Map<String, Value>> {
+    /// What `pre` means, and whether a whole word in the vocabulary is taken unmerged.
+    fn cut(&self) -> Result<(&'static Cut<'static>, bool)> {
         let pre = self.pre.as_deref().unwrap_or("default");
-        let Some((_, cut, whole_words)) = PRE_TOKENIZERS.iter().find(|(names, ..)| names.contains(&pre)) else {
+        let found = PRE_TOKENIZERS.iter().find(|(names, ..)| names.contains(&pre));
+        found.map(|(_, cut, whole_words)| (cut, *whole_words)).ok_or_else(|| {
             let known = PRE_TOKENIZERS.iter().flat_map(|(names, ..)| names.iter().copied()).collect();
-            return Err(Error::UnknownPreTokenizer { found: pre.to_owned(), known });
-        };
+            Error::UnknownPreTokenizer { found: pre.to_owned(), known }
+        })
+    }
+
+    fn byte_level(&self, vocab: &HashMap<&str, u32>, cut: &Cut<'_>, whole_words: bool) -> Result<Map<String, Value>> {
+        let split = |regex: &str| json!({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false});
         let bytes = |regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": regex});
         let steps = match cut {
             Cut::Gpt2 => vec![bytes(true)],
             Cut::DigitsGpt2 => vec![json!({"type": "Digits", "individual_digits": true}), bytes(true)],
-            Cut::Regex(regex) => {
-                let split = json!({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false});
-                vec![split, bytes(false)]
-            }
+            Cut::Regex(regex) => vec![split(regex), bytes(false)],
+            Cut::Regexes(list) => list.iter().map(|regex| split(regex)).chain([bytes(false)]).collect(),
         };
         let merges = self.listed_merges(vocab)?;
         let mut root = Map::new();

@@ -12,6 +12,7 @@ use crate::config::{SpecialTokens, TokenizerFiles};
 use crate::detokenize::{DecodePlan, DetokenizeStream};
 use crate::error::{Error, GgufFault, LibraryError, Result};
 use crate::gguf::GgufVocab;
+use crate::model_file;
 
 /// A tokenizer with the special tokens of its model. Cloning is cheap.
 #[derive(Clone)]
@@ -74,6 +75,22 @@ impl Tokenizer {
         let json = vocab.to_tokenizer_json()?;
         let inner = guarded(|| tokenizers::Tokenizer::from_bytes(&json)).map_err(|e| Error::Gguf(GgufFault::Library(e)))?;
         Ok(Self { shared: Arc::new(Shared::new(inner)?), special: vocab.special_tokens() })
+    }
+
+    /// Builds the tokenizer of a `tokenizer.model`, SentencePiece's or Llama 3's, or of a `tekken.json`. Which of them the bytes are
+    /// is seen in them. What ends generation beside the end of a text is guessed from well-known token texts.
+    ///
+    /// # Errors
+    /// [`Error::ModelFile`] with the format and the place.
+    pub fn from_model_file(bytes: &[u8]) -> Result<Self> {
+        let (json, vocab) = model_file::read(bytes)?;
+        patterns::check(&json).map_err(|e| Error::Tokenizer(e.into()))?;
+        let inner = guarded(|| tokenizers::Tokenizer::from_bytes(&json)).map_err(Error::Tokenizer)?;
+        let shared = Shared::new(inner)?;
+        let mut special = vocab.special_tokens();
+        let known = WELL_KNOWN_EOS.iter().filter_map(|text| shared.inner.token_to_id(text));
+        special.add_eos(known.filter(|id| shared.special_ids.contains(id)).collect::<Vec<_>>());
+        Ok(Self { shared: Arc::new(shared), special })
     }
 
     /// The tokenizer as the bytes of a `tokenizer.json`: the same tokenizer always gives the same bytes. Roles of

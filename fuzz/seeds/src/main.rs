@@ -116,6 +116,11 @@ impl Corpora<'_> {
         for path in files("../crates/text/fixtures", "json")? {
             self.add("tokenizer", without_spaces(&fs::read(path)?))?;
         }
+        for extension in ["model", "json"] {
+            for path in files("../crates/text/tests/data", extension)? {
+                self.add("tokenizer_model", fs::read(path)?)?;
+            }
+        }
         let words = json!({"type": "WordLevel", "vocab": {"a": 0, "b": 1, "<s>": 2}, "unk_token": "a"});
         let pairs = json!({"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]], "byte_fallback": true});
         let scored = json!({"type": "Unigram", "vocab": [["<unk>", 0.0], ["a", -1.0], ["ab", -2.5]], "unk_id": 0});

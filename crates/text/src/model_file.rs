@@ -1,0 +1,37 @@
+//! Tokenizers that are published in other forms than `tokenizer.json`: SentencePiece's `tokenizer.model`, ranks of byte sequences
+//! (tiktoken's form of Llama 3's `tokenizer.model`, Mistral's `tekken.json`).
+
+mod base64;
+mod ranks;
+mod sentence_piece;
+mod tekken;
+mod tiktoken;
+
+use crate::error::{Error, ModelFileFault, Result};
+use crate::gguf::GgufVocab;
+
+/// Most tokens of a vocabulary.
+const MAX_TOKENS: usize = 1 << 21;
+/// Most bytes of a token.
+const MAX_TOKEN_BYTES: usize = 1 << 10;
+
+/// The bytes of the same tokenizer's `tokenizer.json`, and its vocabulary.
+///
+/// # Errors
+/// [`Error::ModelFile`].
+pub(crate) fn read(bytes: &[u8]) -> Result<(Vec<u8>, GgufVocab)> {
+    let first = bytes.iter().find(|b| !b.is_ascii_whitespace());
+    let (format, read) = match first {
+        Some(b'{') => ("tekken", tekken::read(bytes)),
+        // The tag of the first piece, which has fields of its own.
+        Some(_) if bytes.first() == Some(&sentence_piece::PIECE) => ("SentencePiece", sentence_piece::read(bytes)),
+        _ => ("tiktoken", tiktoken::read(bytes)),
+    };
+    read.map_err(|fault| Error::ModelFile { format, fault })
+}
+
+impl From<Error> for ModelFileFault {
+    fn from(error: Error) -> ModelFileFault {
+        ModelFileFault::Vocabulary(Box::new(error))
+    }
+}
