@@ -24,7 +24,7 @@ use crate::{
     file_kind::FileKind,
     files,
     hub::{Hub, ModelName},
-    tokenizer::TEXT_FILES,
+    tokenizer::{MODEL_FILES, TEXT_FILES},
 };
 
 /// Turn a Hugging Face folder or a GGUF file into a .pte file, without Python
@@ -172,6 +172,15 @@ fn attach_tokenizer(output: &mut Output<'_>, tokenizer: &TokenizerSource) -> Res
         TokenizerSource::Files(list) => {
             for (name, bytes) in list.iter().filter(|(name, _)| TEXT_FILES.contains(&name.as_str())) {
                 output.attach(name, bytes.clone());
+            }
+            let file = |name: &str| list.iter().find(|(found, _)| found == name);
+            let other = MODEL_FILES.iter().find_map(|name| file(name)).filter(|_| file(TEXT_FILES[0]).is_none());
+            if let Some((name, bytes)) = other {
+                let tokenizer = Tokenizer::from_model_file(bytes).with_context(|| name.clone())?;
+                output.attach(TEXT_FILES[0], tokenizer.to_json()?.into());
+                if file(TEXT_FILES[1]).is_none() {
+                    output.attach(TEXT_FILES[1], tokenizer.special().to_config_json(None).into());
+                }
             }
         }
         TokenizerSource::Gguf(vocab) => {
