@@ -137,7 +137,7 @@ CASES = [
     ("fp8-experts", MOE, small_floats(FP8 | dict(weight_block_size=[16, 32]), "weight_scale_inv", 16, 32)),
     ("fp8-whole", LLAMA, small_floats(FP8, "weight_scale", 0, 0)),
     ("gptq-4", LLAMA, gptq(4, 32)),
-    ("gptq-4-order", LLAMA, gptq(4, 32, order=True)),
+    ("gptq-4-order", LLAMA, gptq(4, 16, order=True)),
     ("gptq-4-uneven", LLAMA, gptq(4, 16, symmetric=False)),
     ("gptq-3-second", LLAMA, gptq(3, 32, symmetric=False, stored_less=0)),
     ("gptq-8-experts", MOE, gptq(8, 32)),

@@ -177,7 +177,10 @@ fn complaints_name_the_key() {
         with("phi3", json!({"rope_scaling": {"type": "longrope", "short_factor": [1]}})),
         "key `rope_scaling.short_factor`: expected a list of 8",
     );
-    check(with("llama", json!({"quantization_config": {"quant_method": "gptq"}})), "key `quantization_config.quant_method`");
+    check(
+        with("llama", json!({"quantization_config": {"quant_method": "hqq"}})),
+        "key `quantization_config.quant_method`: expected fp8, gptq, awq",
+    );
     check(with("llama", json!({"tie_word_embeddings": false})), "tensor `lm_head.weight` is missing");
     check(with("llama", json!({"vocab_size": 33})), "tensor `model.embed_tokens.weight`: expected shape [33, 64], found [32, 64]");
     check(with("qwen3", json!({"num_hidden_layers": 3})), "tensor `model.layers.2.input_layernorm.weight` is missing");
@@ -284,7 +287,7 @@ fn experts_of_their_own_become_one_weight() {
     assert_eq!(firsts, one.repeat(6));
     tensors.insert("model.layers.1.mlp.experts.2.up_proj.weight".into(), vec![31, HIDDEN]);
     let error = build(&Checkpoint::from_folder(folder(&config, weights(&tensors))).unwrap(), &Options::default()).unwrap_err();
-    assert!(error.to_string().contains("plain matrices of one shape and type for each expert"), "{error}");
+    assert!(error.to_string().contains("matrices of one shape and type for each expert"), "{error}");
 }
 
 #[test]

@@ -119,7 +119,7 @@ fn complaints_name_the_place_and_the_remedy() {
     check(replaced(b"llama.block_count", b"llama.block_kount"), "key `llama.block_count`: expected an integer, found nothing");
     check(
         replaced(b"\x05\0\0\0\0\0\0\0llama\x11", b"\x05\0\0\0\0\0\0\0gemma\x11"),
-        "`gemma` is not supported: expected one of llama, qwen2, qwen3",
+        "`gemma` is not supported: expected one of deepseek2, gemma2",
     );
     check(replaced(b"blk.1.ffn_up.weight", b"blk.1.ffn_xx.weight"), "tensor `model.layers.1.mlp.up_proj.weight` is missing");
     check(replaced(b"blk.1.ffn_up.weight", b"blk.0.ffn_up.weight"), "tensor `blk.0.ffn_up.weight` occurs twice");

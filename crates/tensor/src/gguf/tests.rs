@@ -98,6 +98,8 @@ proptest! {
             bytes[at..at + 2].copy_from_slice(&f16::from_f32(v).to_le_bytes());
         }
         let want: Vec<f32> = (0..block.elements()).map(|i| naive(block, &bytes, i)).collect();
-        prop_assert_eq!(through_affine(block, &bytes), want);
+        let close = |(a, b): (&f32, &f32)| a == b || block == Block::IQ4_XS && (a - b).abs() <= b.abs() * f32::EPSILON;
+        let found = through_affine(block, &bytes);
+        prop_assert!(found.iter().zip(&want).all(close), "{found:?} is not {want:?}");
     }
 }

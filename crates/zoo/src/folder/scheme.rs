@@ -30,13 +30,17 @@ pub(super) enum Scheme<'a> {
     Fp8 {
         block: Option<[usize; 2]>,
     },
-    /// `stored` is how much less zero points are stored than meant.
+    /// `stored_less` is how much less zero points are stored than meant, `group` how many inputs share a scale, if not all do.
     Gptq {
         bits: usize,
         stored_less: u32,
+        group: Option<usize>,
     },
     Awq,
-    CompressedTensors,
+    /// The numbers of inputs that may share a scale, if not all do.
+    CompressedTensors {
+        groups: Vec<usize>,
+    },
     /// gpt-oss's experts.
     Mxfp4,
 }
@@ -70,7 +74,9 @@ impl<'a> Scheme<'a> {
                     return Err(config.error("dynamic", "the same settings for all modules"));
                 }
                 let stored_less = u32::from(config.text("checkpoint_format")? != Some("gptq_v2"));
-                Ok(Scheme::Gptq { bits: bits(&config, "bits", &[2, 3, 4, 8])?, stored_less })
+                let group =
+                    config.ints("group_size")?.first().and_then(|&size| usize::try_from(size).ok()).filter(|&size| size > 0);
+                Ok(Scheme::Gptq { bits: bits(&config, "bits", &[2, 3, 4, 8])?, stored_less, group })
             }
             Some("awq") => {
                 only("version", &["gemm", "GEMM"])?;
@@ -79,7 +85,9 @@ impl<'a> Scheme<'a> {
             }
             Some("compressed-tensors") => {
                 only("format", &["pack-quantized", "float-quantized", "int-quantized", "naive-quantized"])?;
-                Ok(Scheme::CompressedTensors)
+                let groups = config.get("config_groups").and_then(|groups| groups.as_object()).into_iter().flatten();
+                let size = |group: &serde_json::Value| usize::try_from(group["weights"]["group_size"].as_u64()?).ok();
+                Ok(Scheme::CompressedTensors { groups: groups.filter_map(|(_, group)| size(group)).collect() })
             }
             Some("mxfp4") => Ok(Scheme::Mxfp4),
             Some(method) => Err(Error::key("quantization_config.quant_method", METHODS, method)),
@@ -96,15 +104,17 @@ impl<'a> Scheme<'a> {
             (Scheme::Mlx(packing), Some((module, "weight"))) if lead.dtype == Dtype::U32 => {
                 weight(module, packing.source(module, lead, all)?)
             }
-            (Scheme::Fp8 { .. } | Scheme::CompressedTensors, Some((module, "weight"))) if lead.dtype == Dtype::F8_E4M3 => {
+            (Scheme::Fp8 { .. } | Scheme::CompressedTensors { .. }, Some((module, "weight"))) if lead.dtype == Dtype::F8_E4M3 => {
                 weight(module, self.small_floats(module, lead, all)?)
             }
-            (Scheme::CompressedTensors, Some((module, "weight"))) if lead.dtype == Dtype::I8 => {
+            (Scheme::CompressedTensors { .. }, Some((module, "weight"))) if lead.dtype == Dtype::I8 => {
                 weight(module, bytes(module, lead, all)?)
             }
-            (Scheme::CompressedTensors, Some((module, "weight_packed"))) => weight(module, packed(module, lead, all)?),
-            (&Scheme::Gptq { bits, stored_less }, Some((module, "qweight"))) => {
-                weight(module, gptq(module, lead, all, bits, stored_less)?)
+            (Scheme::CompressedTensors { groups }, Some((module, "weight_packed"))) => {
+                weight(module, packed(module, lead, all, groups)?)
+            }
+            (&Scheme::Gptq { bits, stored_less, group }, Some((module, "qweight"))) => {
+                weight(module, gptq(module, lead, all, (bits, stored_less, group))?)
             }
             (Scheme::Awq, Some((module, "qweight"))) => weight(module, awq(module, lead, all)?),
             (Scheme::Mxfp4, _) => match name.strip_suffix("_blocks") {
@@ -180,12 +190,17 @@ fn whole_words(codes: usize, bits: usize) -> Option<usize> {
     codes.checked_mul(bits).filter(|all| all.is_multiple_of(32)).map(|all| all / 32)
 }
 
-/// Inputs that share a scale in a program, where `stored` share one in the file.
-fn group(name: &str, cols: usize, stored: usize) -> Result<usize> {
-    let fits = |group: &usize| stored.is_multiple_of(*group) && cols.is_multiple_of(*group);
-    [128, 64, 32, 16].into_iter().find(fits).ok_or_else(|| {
-        Error::tensor(name, "groups of 16, 32, 64 or 128 inputs, or multiples of these", format!("groups of {stored} of {cols}"))
-    })
+/// The tensor of a matrix whose inputs have the groups of `order`, or one after the other.
+fn finished(name: &str, mut stored: Grouped, order: Option<Vec<usize>>) -> Result<CheckpointTensor> {
+    let ([_, cols], size) = (stored.shape, stored.stored_group);
+    if let Some(groups) = order.filter(|list| list.iter().enumerate().any(|(i, &group)| group != i / size)) {
+        return Ok(CheckpointTensor::floats(stored.shape.to_vec(), Reordered { stored, groups }));
+    }
+    let fits = |group: &usize| size.is_multiple_of(*group) && cols.is_multiple_of(*group);
+    stored.group = [128, 64, 32, 16].into_iter().find(fits).ok_or_else(|| {
+        Error::tensor(name, "groups of 16, 32, 64 or 128 inputs, or multiples of these", format!("groups of {size} of {cols}"))
+    })?;
+    CheckpointTensor::coded(name, stored.shape, stored)
 }
 
 /// Inputs that share a scale: as many as there are for each of `groups` scales, which divide them.
@@ -196,7 +211,12 @@ fn stored_group(name: &str, cols: usize, groups: usize) -> Result<usize> {
     Err(Error::tensor(name, format!("scales for equal groups of the {cols} inputs"), format!("{groups} groups")))
 }
 
-fn gptq(module: &str, lead: &Stored, all: &Tensors, bits: usize, stored_less: u32) -> Result<CheckpointTensor> {
+fn gptq(
+    module: &str,
+    lead: &Stored,
+    all: &Tensors,
+    (bits, stored_less, stated_group): (usize, u32, Option<usize>),
+) -> Result<CheckpointTensor> {
     let name = format!("{module}.qweight");
     let [height, rows] = matrix(&name, lead)?;
     let cols = (height * 32).is_multiple_of(bits).then(|| height * 32 / bits).filter(|cols| cols.is_multiple_of(32));
@@ -204,13 +224,16 @@ fn gptq(module: &str, lead: &Stored, all: &Tensors, bits: usize, stored_less: u3
         cols.ok_or_else(|| Error::tensor(&name, format!("whole inputs of {bits} bits"), format!("shape {:?}", lead.shape)))?;
     let scales = part(module, "scales", all)?;
     let groups = matrix(&format!("{module}.scales"), scales)?[0];
+    let stored_group = stated_group.unwrap_or(cols);
+    if cols.div_ceil(stored_group) != groups {
+        let found = format!("{groups} for {cols} inputs in groups of {stored_group}");
+        return Err(Error::tensor(format!("{module}.scales"), "scales for every group", found));
+    }
     let zeros =
         words(&format!("{module}.qzeros"), part(module, "qzeros", all)?, whole_words(rows, bits).map(|width| groups * width))?;
     let middle = |word: [u8; 4]| u32::from_le_bytes(word) == middle_word(bits, stored_less);
     let all_middle = 32 % bits == 0 && zeros.as_chunks::<4>().0.iter().copied().all(middle);
-    let stored_group = if groups == 1 { cols } else { cols.div_ceil(groups) };
     let by_input = all.get(&format!("{module}.g_idx")).map(|stored| input_groups(module, stored, cols, groups)).transpose()?;
-    let in_order = by_input.as_ref().is_none_or(|list| list.iter().enumerate().all(|(i, &group)| group == i / stored_group));
     let stored = Grouped {
         name: "GPTQ",
         shape: [rows, cols],
@@ -221,12 +244,9 @@ fn gptq(module: &str, lead: &Stored, all: &Tensors, bits: usize, stored_less: u3
         scales_along: false,
         zeros: if all_middle { Zeros::Middle } else { Zeros::Streams { words: zeros, less: stored_less } },
         stored_group,
-        group: if in_order { group(&name, cols, stored_group)? } else { stored_group },
+        group: stored_group,
     };
-    match by_input.filter(|_| !in_order) {
-        Some(groups) => Ok(CheckpointTensor::floats(vec![rows, cols], Reordered { stored, groups })),
-        None => CheckpointTensor::coded(&name, [rows, cols], stored),
-    }
+    finished(&name, stored, by_input)
 }
 
 /// A word of zero points that all are the middle code.
@@ -261,13 +281,13 @@ fn awq(module: &str, lead: &Stored, all: &Tensors) -> Result<CheckpointTensor> {
         scales_along: false,
         zeros: Zeros::Across(words(&format!("{module}.qzeros"), part(module, "qzeros", all)?, Some(groups * width))?),
         stored_group,
-        group: group(&name, cols, stored_group)?,
+        group: stored_group,
     };
-    CheckpointTensor::coded(&name, [rows, cols], stored)
+    finished(&name, stored, None)
 }
 
 /// compressed-tensors' integers of 4 or 8 bits in words.
-fn packed(module: &str, lead: &Stored, all: &Tensors) -> Result<CheckpointTensor> {
+fn packed(module: &str, lead: &Stored, all: &Tensors, known: &[usize]) -> Result<CheckpointTensor> {
     let name = format!("{module}.weight_packed");
     let [rows, width] = matrix(&name, lead)?;
     let stated = part(module, "weight_shape", all)?.integers();
@@ -286,8 +306,10 @@ fn packed(module: &str, lead: &Stored, all: &Tensors) -> Result<CheckpointTensor
     let scales = part(module, "weight_scale", all)?;
     let groups = scales.count().checked_div(rows).filter(|&groups| groups > 0).unwrap_or(1);
     let stored_group = stored_group(&name, cols, groups)?;
+    if groups > 1 && !known.contains(&stored_group) {
+        return Err(Error::tensor(name, format!("groups of {known:?} inputs, as the config has it"), stored_group.to_string()));
+    }
     let order = by_input.map(|stored| input_groups(module, stored, cols, groups)).transpose()?;
-    let in_order = order.as_ref().is_none_or(|list| list.iter().enumerate().all(|(i, &group)| group == i / stored_group));
     let zeros = match all.get(&format!("{module}.weight_zero_point")) {
         None => Zeros::Middle,
         Some(stored) => {
@@ -304,12 +326,9 @@ fn packed(module: &str, lead: &Stored, all: &Tensors) -> Result<CheckpointTensor
         scales_along: true,
         zeros,
         stored_group,
-        group: if in_order { group(&name, cols, stored_group)? } else { stored_group },
+        group: stored_group,
     };
-    match order.filter(|_| !in_order) {
-        Some(groups) => Ok(CheckpointTensor::floats(vec![rows, cols], Reordered { stored, groups })),
-        None => CheckpointTensor::coded(&name, [rows, cols], stored),
-    }
+    finished(&name, stored, order)
 }
 
 /// compressed-tensors' signed bytes with a scale a row or a group.
@@ -332,9 +351,9 @@ fn bytes(module: &str, lead: &Stored, all: &Tensors) -> Result<CheckpointTensor>
         scales_along: true,
         zeros: Zeros::Middle,
         stored_group,
-        group: group(&name, cols, stored_group)?,
+        group: stored_group,
     };
-    CheckpointTensor::coded(&name, [rows, cols], stored)
+    finished(&name, stored, None)
 }
 
 /// gpt-oss's blocks [.., cols/32, 16] with scales [.., cols/32], as MLX packs them.
