@@ -6,6 +6,7 @@ mod eval;
 mod program;
 mod pull;
 mod results;
+mod sessions;
 
 use std::{
     path::Path,
