@@ -166,6 +166,9 @@ impl LanguageModel {
     /// As [`step`](Self::step); `logits` then holds anything.
     pub fn step_into(&mut self, tokens: &[u32], logits: &mut Vec<f32>) -> Result<()> {
         self.cancel();
+        if self.signature.draws {
+            return Err(Error::Logits { method: self.method.name().to_owned(), found: "tokens that it draws itself".into() });
+        }
         let inputs = self.inputs(tokens)?;
         let outputs = match &mut self.draft {
             None => self.method.run_last(&inputs)?,

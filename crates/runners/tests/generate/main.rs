@@ -3,6 +3,7 @@
 
 mod drawing;
 mod evaluation;
+mod executorch;
 #[path = "../../../mlx/tests/support/mod.rs"]
 mod installed;
 mod model;
@@ -112,5 +113,6 @@ fn main() -> ExitCode {
         || speculation::pair().map(drop),
         speculation::executorch_writes_pairs_of_one_greedy_text,
     ));
+    tests.extend(executorch::tests());
     flambeau_testcases::run(tests)
 }

@@ -145,6 +145,33 @@ fn floats_of_64_bits_are_computed_as_such() {
 }
 
 #[test]
+fn complex_numbers_go_from_kernel_to_kernel() {
+    let values = vec![
+        planned(DType::F32, &[1, 4]),
+        EValue::Int(-1),
+        EValue::IntList(vec![1]),
+        EValue::Int(0),
+        EValue::Bool(true),
+        planned(DType::C64, &[1, 3]),
+        EValue::Int(1),
+        EValue::IntList(vec![6, 3]),
+        planned(DType::C64, &[3, 1]),
+        planned(DType::F32, &[3, 1]),
+        planned(DType::F32, &[3, 1, 2]),
+    ];
+    let calls = [&[0, 2, 3, 4, 5, 5][..], &[5, 7, 8, 8], &[8, 9, 9], &[8, 10, 10]];
+    let calls = calls.iter().zip(0..).map(|(args, op)| kernel(op, args)).collect();
+    let mut plan = plan(values, &[0], &[9, 10], calls);
+    let names = ["aten::_fft_r2c", "aten::permute_copy", "aten::abs", "aten::view_as_real_copy"];
+    plan.operators = kernels(&names.map(|name| (name, "out")));
+    let outputs = load(plan, vec![], &[]).unwrap().run(&[floats(&[1.0, 2.0, 3.0, 4.0], &[1, 4])]).unwrap();
+    let near = |found: &[f32], expected: &[f32]| found.iter().zip(expected).all(|(f, e)| (f - e).abs() < 1e-5);
+    assert!(near(&read(&outputs[0]), &[10.0, 8f32.sqrt(), 2.0]), "{:?}", read(&outputs[0]));
+    assert_eq!(outputs[1].describe(), "f32[3, 1, 2]");
+    assert!(near(&read(&outputs[1]), &[10.0, 0.0, -2.0, 2.0, -2.0, 0.0]), "{:?}", read(&outputs[1]));
+}
+
+#[test]
 fn a_view_has_the_sizes_of_the_call() {
     let values = |size| {
         vec![
