@@ -10,7 +10,7 @@ use crate::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ScalarType {
     Known(DType),
-    /// Complex and other types without a [`DType`].
+    /// A complex or other type that nothing is compiled for.
     Other(&'static str),
 }
 

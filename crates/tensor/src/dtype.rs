@@ -5,7 +5,8 @@ use std::fmt;
 use bytemuck::{Pod, Zeroable};
 use half::{bf16, f16};
 
-/// A storage element type. Seventeen occur in archives and programs; the ten of [`DType::is_node_dtype`] occur in MLX graphs.
+/// A storage element type. They occur in programs, all but complex numbers in archives too, and the ten of [`DType::is_node_dtype`] in MLX
+/// graphs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DType {
     U8,
