@@ -169,6 +169,7 @@ pub fn generate(
         }
     };
     model.cancel();
+    // Guesses that the model agreed with may lie in the caches beyond the end of the text.
     model.go_back(before + request.prompt.len() + run.ids.len());
     stats.decode = if stats.first_token.is_some() { now().saturating_sub(first) } else { Duration::ZERO };
     run.end(finish, stats, on_text)
