@@ -18,9 +18,9 @@ cargo build --release --locked -p flambeau-cli --bin op_test_runner
 
 mkdir -p "$home"
 if [ ! -x "$python" ]; then
-  say "installing executorch 1.5.1 and torch 2.15.0 into $home/venv (minutes, about 6 GB)"
+  say "installing executorch 1.5.1, torch 2.15.0 and transformers 4.57.1 into $home/venv (minutes, about 6 GB)"
   python3 -m venv "$home/venv"
-  "$python" -m pip install --quiet --disable-pip-version-check torch==2.15.0 executorch==1.5.1 torchao==0.18.0 pytest
+  "$python" -m pip install --quiet --disable-pip-version-check torch==2.15.0 executorch==1.5.1 torchao==0.18.0 transformers==4.57.1 pytest
 fi
 
 # The wheel leaves out the modules that its build generates from the schema; its generator writes them, then fails on a
