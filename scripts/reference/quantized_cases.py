@@ -3,7 +3,7 @@
 
     quantized_cases.py OUT [--only TEXT]
 
-Packs as GPTQ, AWQ, compressed-tensors, DeepSeek (fp8) and gpt-oss (mxfp4) do. `flambeau conformance OUT --from checkpoint` runs them.
+Packs as GPTQ, AWQ, compressed-tensors, DeepSeek (fp8), gpt-oss (mxfp4) and ExecuTorch (bundles by torchao) do. `flambeau conformance OUT --from checkpoint` runs them.
 Needs torch and transformers.
 """
 import argparse
@@ -115,6 +115,20 @@ def small_floats(config, name, rows, cols):
     return config, pack
 
 
+def bundle(bits, group):
+    def pack(weight):
+        codes, scale, zero, values = grouped(weight, group, bits, False)
+        # Scales in bf16, as torchao has them, of which f16 may have more digits.
+        scale, zeros = scale.bfloat16(), zero.repeat_interleave(group, 1)
+        values = (codes - zeros) * scale.float().repeat_interleave(group, 1)
+        if bits == 4:
+            data = (codes[:, 0::2] | codes[:, 1::2] << 4).to(torch.uint8)
+            return dict(qdata=data, scale=scale.T, zero_point=zero.T.bfloat16()), values
+        return dict(qdata=(codes - 128).to(torch.int8), scale=scale, zero_point=(zero - 128).to(torch.int8)), values
+
+    return None, pack
+
+
 def mxfp4():
     steps = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
     steps = torch.cat([steps, -steps])
@@ -149,6 +163,8 @@ CASES = [
     ("bytes", LLAMA, signed_bytes()),
     ("small-floats", LLAMA, small_floats(compressed("float-quantized", num_bits=8, type="float", strategy="channel"), "weight_scale", 1, 0)),
     ("mxfp4", GPT_OSS, mxfp4()),
+    ("bundle-4", LLAMA, bundle(4, 16)),
+    ("bundle-8", LLAMA, bundle(8, 32)),
 ]
 
 
@@ -161,14 +177,15 @@ def write(folder, family, sizes, config, pack):
     model.save_pretrained(checkpoint)
     file = checkpoint / "model.safetensors"
     plain, stored = load_file(file), {}
+    method, joint = (config["quant_method"], ".") if config else ("bundle", "._weight_")
     for name, weight in list(plain.items()):
         module = name.removesuffix(".weight")
-        if config["quant_method"] == "mxfp4" and name.endswith("_proj") and weight.dim() == 3:
+        if method == "mxfp4" and name.endswith("_proj") and weight.dim() == 3:
             parts, plain[name] = pack(weight)
             stored |= {f"{name}_{part}": tensor.contiguous() for part, tensor in parts.items()}
-        elif config["quant_method"] != "mxfp4" and module.endswith("_proj"):
+        elif method != "mxfp4" and module.endswith("_proj"):
             parts, plain[name] = pack(weight)
-            stored |= {f"{module}.{part}": tensor.contiguous() for part, tensor in parts.items()}
+            stored |= {f"{module}{joint}{part}": tensor.contiguous() for part, tensor in parts.items()}
         else:
             stored[name] = weight
     with tempfile.TemporaryDirectory() as dequantized:
@@ -177,8 +194,12 @@ def write(folder, family, sizes, config, pack):
         written = (checkpoint / "config.json").read_text()
         (pathlib.Path(dequantized) / "config.json").write_text(written)
         model = transformers.AutoModelForCausalLM.from_pretrained(dequantized, attn_implementation="eager").eval()
+    written = json.loads(written)
+    if config:
+        written["quantization_config"] = config
+    else:
+        stored = {name.removeprefix("model."): tensor for name, tensor in stored.items()}
     save_file(stored, file, dict(format="pt"))
-    written = json.loads(written) | dict(quantization_config=config)
     (checkpoint / "config.json").write_text(json.dumps(written, indent=1))
     checkpoint_cases.write_expected(folder, model, written["model_type"])
 

@@ -41,19 +41,26 @@ pub(crate) fn find(program: &Program, program_path: &Path, given: Option<&Path>)
 }
 
 fn tokenizer_file(path: &Path) -> PathBuf {
-    if path.is_dir() { path.join(TEXT_FILES[0]) } else { path.to_owned() }
+    let names = || TEXT_FILES[..1].iter().chain(&MODEL_FILES);
+    let found = || names().map(|name| path.join(name)).find(|file| file.is_file());
+    if path.is_dir() { found().unwrap_or_else(|| path.join(TEXT_FILES[0])) } else { path.to_owned() }
 }
 
-/// Reads a `tokenizer.json` and what lies beside it.
+/// Reads a `tokenizer.json`, or another form of it, and what lies beside it.
 fn from_folder(tokenizer: &Path) -> Result<TextModel> {
     let folder = tokenizer.parent().unwrap_or(Path::new(""));
+    let read = |path: &Path| std::fs::read(path).map(Bytes::from).with_context(|| format!("cannot read {}", path.display()));
+    let is_other = tokenizer.extension().is_some_and(|e| e == "model") || tokenizer.ends_with(MODEL_FILES[0]);
+    let other = if is_other { Some(Tokenizer::from_model_file(&read(tokenizer)?)?) } else { None };
     build(&|name| {
-        let path = if name == TEXT_FILES[0] { tokenizer.to_owned() } else { folder.join(name) };
-        if name != TEXT_FILES[0] && !path.is_file() {
-            return Ok(None);
+        let path = folder.join(name);
+        match &other {
+            Some(other) if name == TEXT_FILES[0] => Ok(Some(other.to_json()?.into())),
+            None if name == TEXT_FILES[0] => read(tokenizer).map(Some),
+            _ if path.is_file() => read(&path).map(Some),
+            Some(other) if name == TEXT_FILES[1] => Ok(Some(other.special().to_config_json(None).into())),
+            _ => Ok(None),
         }
-        let bytes = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        Ok(Some(Bytes::from(bytes)))
     })
 }
 

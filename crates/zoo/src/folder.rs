@@ -178,8 +178,9 @@ pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
             }
         }
     }
-    let scheme = Scheme::new(&fields)?;
     let stored = model.tensors()?;
+    let is_bundle = stored.keys().any(|name| name.ends_with(scheme::BUNDLED));
+    let scheme = if is_bundle { Scheme::Bundle } else { Scheme::new(&fields)? };
     let mut tensors = IndexMap::with_capacity(stored.len());
     for (name, tensor) in &stored {
         let source = match (scheme.read(name, tensor, &stored)?, dtype(tensor.dtype)) {
@@ -190,7 +191,8 @@ pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
             }
             (None, None) => None,
         };
-        tensors.extend(source.and_then(|(name, source)| Some((text_name(&name)?, source))));
+        let published = |name: String| if is_bundle && !name.starts_with("lm_head.") { format!("model.{name}") } else { name };
+        tensors.extend(source.and_then(|(name, source)| Some((text_name(&published(name))?, source))));
     }
     undo_conversion(&mut tensors);
     let tokenizer = model.0.into_iter().filter(|(name, _)| TOKENIZER.contains(&name.as_str())).collect();

@@ -54,8 +54,15 @@ fn codes_are_kept_where_groups_are_runs_of_inputs() {
         let model = build(&Checkpoint::from_folder(files(case)).unwrap(), &Options::default()).unwrap();
         model.exported.weights.contains_key("model.layers.0.self_attn.q_proj.weight.words")
     };
-    for case in ["folder-gptq-4", "folder-gptq-4-uneven", "folder-awq", "folder-packed-4", "folder-packed-4-uneven", "folder-bytes"]
-    {
+    for case in [
+        "folder-gptq-4",
+        "folder-gptq-4-uneven",
+        "folder-awq",
+        "folder-packed-4",
+        "folder-packed-4-uneven",
+        "folder-bytes",
+        "folder-bundle-4",
+    ] {
         assert!(keeps(case), "{case}");
     }
     for case in ["folder-gptq-4-order", "folder-fp8-blocks", "folder-small-floats"] {
@@ -81,6 +88,11 @@ fn parts_that_lie_are_refused_by_name() {
     check("folder-packed-4-uneven", "weight_zero_point", 1, "q_proj.weight_zero_point`: expected 8 words");
     check("folder-fp8-blocks", "weight_scale_inv", 0, "q_proj.weight_scale_inv` is missing");
     check("folder-bytes", "weight_scale", 5, "expected scales for equal groups");
+    let part = |part: &str| format!("layers.0.self_attn.q_proj._weight_{part}");
+    let found = complaint(cut(files("folder-bundle-4"), &part("zero_point"), 0));
+    assert!(found.contains("q_proj._weight_zero_point` is missing"), "{found}");
+    let found = complaint(cut(files("folder-bundle-8"), &part("scale"), 4));
+    assert!(found.contains("expected scales and zero points of shape [32, 0]"), "{found}");
     let scales = "model.layers.0.mlp.experts.gate_up_proj_scales";
     let found = complaint(cut(files("folder-mxfp4"), scales, 1));
     assert!(found.contains("expected words, u8 scales"), "{found}");

@@ -149,7 +149,7 @@ pub(crate) fn folder_paths(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
         let path = entry?.path();
         let Some(name) = path.file_name().and_then(|n| n.to_str()).map(str::to_owned) else { continue };
         let wanted = path.extension().and_then(|e| e.to_str()).is_some_and(|e| ["json", "safetensors", "jinja"].contains(&e));
-        if wanted && path.is_file() {
+        if (wanted || MODEL_FILES.contains(&name.as_str())) && path.is_file() {
             list.push((name, path));
         }
     }
@@ -176,7 +176,8 @@ fn attach_tokenizer(output: &mut Output<'_>, tokenizer: &TokenizerSource) -> Res
             let file = |name: &str| list.iter().find(|(found, _)| found == name);
             let other = MODEL_FILES.iter().find_map(|name| file(name)).filter(|_| file(TEXT_FILES[0]).is_none());
             if let Some((name, bytes)) = other {
-                let tokenizer = Tokenizer::from_model_file(bytes).with_context(|| name.clone())?;
+                let tokenizer = Tokenizer::from_model_file(bytes).with_context(|| name.clone());
+                let tokenizer = tokenizer.map_err(|error| hint(error, "without that file, the program carries no tokenizer"))?;
                 output.attach(TEXT_FILES[0], tokenizer.to_json()?.into());
                 if file(TEXT_FILES[1]).is_none() {
                     output.attach(TEXT_FILES[1], tokenizer.special().to_config_json(None).into());

@@ -84,7 +84,9 @@ pub(super) fn is_quantized(checkpoint: &Path) -> Result<bool> {
         let config = checkpoint.join("config.json");
         let text = fs::read_to_string(&config).with_context(|| format!("cannot read {}", config.display()))?;
         let config: Json = serde_json::from_str(&text).with_context(|| format!("{} is no JSON", config.display()))?;
-        let states = |config: &Json| ["quantization", "quantization_config"].iter().any(|key| config[*key].is_object());
+        // Floats of 8 bits become such of 16.
+        let has_codes = |q: &Json| q.is_object() && q["quant_method"] != "fp8" && q["format"] != "float-quantized";
+        let states = |config: &Json| ["quantization", "quantization_config"].iter().any(|key| has_codes(&config[*key]));
         return Ok(states(&config) || states(&config["text_config"]));
     }
     let file = Gguf::parse(files::read(checkpoint)?).with_context(|| checkpoint.display().to_string())?;

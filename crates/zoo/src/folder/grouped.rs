@@ -1,5 +1,5 @@
-//! Matrices [out, in] whose codes, scales and zero points stand in tensors of their own, as GPTQ, AWQ and compressed-tensors write
-//! them: `scale * (code - zero)`.
+//! Matrices [out, in] whose codes, scales and zero points stand in tensors of their own, as GPTQ, AWQ, compressed-tensors and torchao
+//! write them: `scale * (code - zero)`.
 
 use flambeau_tensor::{Bytes, DType};
 
@@ -36,6 +36,10 @@ pub(super) enum Zeros {
     Across(Bytes),
     /// One stream for each group of eight outputs, words [out·bits/32, groups].
     Down(Bytes),
+    /// Floats in the order of the scales.
+    Floats(Numbers),
+    /// Signed bytes in the order of the scales, for codes that are such.
+    Bytes(Bytes),
 }
 
 /// Such a matrix, every part of which was held against its shape.
@@ -74,9 +78,12 @@ impl Grouped {
     /// Scale and zero point of a stored group of an output.
     fn numbers(&self, row: usize, group: usize) -> (f32, f32) {
         let [rows, _] = self.shape;
-        let scale = self.scales.get(if self.scales_along { row * self.groups() + group } else { group * rows + row });
+        let at = if self.scales_along { row * self.groups() + group } else { group * rows + row };
+        let scale = self.scales.get(at);
         let zero = match &self.zeros {
             Zeros::Middle => 1 << (self.bits - 1),
+            Zeros::Floats(zeros) => return (scale, zeros.get(at)),
+            Zeros::Bytes(zeros) => zeros.get(at).map_or(0, |&zero| u32::from(zero ^ 0x80)),
             Zeros::Streams { words, less } => {
                 let width = rows * self.bits / 32;
                 of_stream(|j| word(words, group * width + j), self.bits, row) + less

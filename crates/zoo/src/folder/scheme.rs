@@ -43,7 +43,12 @@ pub(super) enum Scheme<'a> {
     },
     /// gpt-oss's experts.
     Mxfp4,
+    /// ExecuTorch's bundles of tensors by torchao, whose names lack `model.`.
+    Bundle,
 }
+
+/// What ends the names of codes in a bundle.
+pub(super) const BUNDLED: &str = "._weight_qdata";
 
 impl<'a> Scheme<'a> {
     /// What the config says.
@@ -117,6 +122,10 @@ impl<'a> Scheme<'a> {
                 weight(module, gptq(module, lead, all, (bits, stored_less, group))?)
             }
             (Scheme::Awq, Some((module, "qweight"))) => weight(module, awq(module, lead, all)?),
+            (Scheme::Bundle, _) => match name.strip_suffix(BUNDLED) {
+                Some(module) => weight(module, bundled(module, lead, all)?),
+                None => Ok(None),
+            },
             (Scheme::Mxfp4, _) => match name.strip_suffix("_blocks") {
                 Some(name) => Ok(Some((name.to_owned(), mxfp4(name, lead, all)?))),
                 None => Ok(None),
@@ -350,6 +359,43 @@ fn bytes(module: &str, lead: &Stored, all: &Tensors) -> Result<CheckpointTensor>
         scales: numbers(&format!("{module}.weight_scale"), scales, rows * groups)?,
         scales_along: true,
         zeros: Zeros::Middle,
+        stored_group,
+        group: stored_group,
+    };
+    finished(&name, stored, None)
+}
+
+/// torchao's integers: nibbles [out, in/2] with scales and zero points [groups, out], or signed bytes [out, in] with such [out, groups].
+fn bundled(module: &str, lead: &Stored, all: &Tensors) -> Result<CheckpointTensor> {
+    let name = format!("{module}{BUNDLED}");
+    let [rows, width] = matrix(&name, lead)?;
+    let [scales, zeros] = ["_weight_scale", "_weight_zero_point"].map(|name| part(module, name, all));
+    let (scales, zeros) = (scales?, zeros?);
+    let groups = scales.count() / rows;
+    let (nibbles, cols) = match lead.dtype {
+        Dtype::U8 => (true, width.saturating_mul(2)),
+        Dtype::I8 => (false, width),
+        _ => return Err(Error::tensor(name, "nibbles or signed bytes", format!("{:?}", lead.dtype))),
+    };
+    let shape = if nibbles { [groups, rows] } else { [rows, groups] };
+    if scales.shape != shape || zeros.shape != shape {
+        let found = format!("{:?} and {:?}", scales.shape, zeros.shape);
+        return Err(Error::tensor(name, format!("scales and zero points of shape {shape:?}"), found));
+    }
+    let numbers_of = |name: &str, stored| numbers(&format!("{module}.{name}"), stored, rows * groups);
+    let stored_group = stored_group(&name, cols, groups)?;
+    let stored = Grouped {
+        name: "torchao",
+        shape: [rows, cols],
+        bits: if nibbles { 4 } else { 8 },
+        layout: if nibbles { Layout::Along } else { Layout::Bytes },
+        words: lead.bytes.clone(),
+        scales: numbers_of("_weight_scale", scales)?,
+        scales_along: !nibbles,
+        zeros: match zeros.dtype {
+            Dtype::I8 if !nibbles => Zeros::Bytes(zeros.bytes.clone()),
+            _ => Zeros::Floats(numbers_of("_weight_zero_point", zeros)?),
+        },
         stored_group,
         group: stored_group,
     };
