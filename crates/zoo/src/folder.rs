@@ -181,8 +181,12 @@ pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
     let stored = model.tensors()?;
     let is_bundle = stored.keys().any(|name| name.ends_with(scheme::BUNDLED));
     let scheme = if is_bundle { Scheme::Bundle } else { Scheme::new(&fields)? };
+    let published = |name: &str| {
+        let whole = is_bundle && !name.starts_with("lm_head.");
+        text_name(&if whole { format!("model.{name}") } else { name.to_owned() })
+    };
     let mut tensors = IndexMap::with_capacity(stored.len());
-    for (name, tensor) in &stored {
+    for (name, tensor) in stored.iter().filter(|(name, _)| published(name).is_some()) {
         let source = match (scheme.read(name, tensor, &stored)?, dtype(tensor.dtype)) {
             (Some(quantized), _) => Some(quantized),
             (None, Some(dtype)) => {
@@ -191,8 +195,7 @@ pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
             }
             (None, None) => None,
         };
-        let published = |name: String| if is_bundle && !name.starts_with("lm_head.") { format!("model.{name}") } else { name };
-        tensors.extend(source.and_then(|(name, source)| Some((text_name(&published(name))?, source))));
+        tensors.extend(source.and_then(|(name, source)| Some((published(&name)?, source))));
     }
     undo_conversion(&mut tensors);
     let tokenizer = model.0.into_iter().filter(|(name, _)| TOKENIZER.contains(&name.as_str())).collect();

@@ -244,16 +244,18 @@ fn sigmoid(keys: &Keys<'_>, implied: bool) -> Result<()> {
 fn latent(keys: &Keys<'_>) -> Result<Value> {
     sigmoid(keys, keys.file.has_in_blocks("exp_probs_b.bias"))?;
     let rotated = keys.size("rope.dimension_count")?;
-    let whole = keys.size("attention.key_length_mla")?;
+    // Files of before attention over the latent vector itself have these sizes under the common names.
+    let size = |name: &str| Ok::<_, Error>(keys.size_opt(&format!("{name}_mla"))?.or(keys.size_opt(name)?));
+    let missing = |name: &str| keys.error(&format!("{name}_mla"), "an integer");
+    let whole = size("attention.key_length")?.ok_or_else(|| missing("attention.key_length"))?;
+    let values = size("attention.value_length")?.ok_or_else(|| missing("attention.value_length"))?;
     let plain = whole.checked_sub(rotated).filter(|&plain| plain > 0);
     let plain = plain.ok_or_else(|| keys.error("attention.key_length_mla", format!("more than the {rotated} rotated elements")))?;
-    // Sizes of the latent vector as one head's, and heads that share it.
-    for other in ["attention.key_length", "attention.value_length", "attention.head_count_kv"] {
-        keys.get(other);
-    }
+    // Heads that share the latent vector.
+    keys.get("attention.head_count_kv");
     Ok(json!({
         "head_dim": null, "num_key_value_heads": null,
-        "qk_rope_head_dim": rotated, "qk_nope_head_dim": plain, "v_head_dim": keys.size("attention.value_length_mla")?,
+        "qk_rope_head_dim": rotated, "qk_nope_head_dim": plain, "v_head_dim": values,
         // Null is a projection at once; nothing would be the default.
         "q_lora_rank": keys.size_opt("attention.q_lora_rank")?,
     }))

@@ -33,7 +33,8 @@ const KEYS: KeyNames = &[
 ];
 
 /// Keys that say nothing about the numbers, or nothing that is not said elsewhere.
-const OTHERS: [&str; 4] = ["rope.scaling.finetuned", "tensor_data_layout", "nextn_predict_layers", "vocab_size"];
+const OTHERS: [&str; 5] =
+    ["rope.scaling.original_context_length", "rope.scaling.finetuned", "tensor_data_layout", "nextn_predict_layers", "vocab_size"];
 
 /// The config that the metadata states.
 ///
