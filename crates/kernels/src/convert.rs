@@ -66,8 +66,16 @@ impl FloatPtr {
     }
 
     /// Bytes of an element.
+    pub(crate) fn dtype(self) -> DType {
+        match self {
+            FloatPtr::F32(_) => DType::F32,
+            FloatPtr::F16(_) => DType::F16,
+            FloatPtr::BF16(_) => DType::BF16,
+        }
+    }
+
     pub(crate) fn size(self) -> usize {
-        if matches!(self, FloatPtr::F32(_)) { 4 } else { 2 }
+        self.dtype().size()
     }
 
     /// Reads `to.len()` elements, `step` apart.

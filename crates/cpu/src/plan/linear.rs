@@ -1,5 +1,6 @@
 //! Linear layers, deferred until it is known what follows them: an activation, a gate or a residual that nobody else reads is
-//! done while the product is at hand, and layers of one input run as one call. Results have the bits of the nodes one by one.
+//! done while the product is at hand, and layers of one input run as one call. Results have the bits of the nodes one by one, but for
+//! packed weights whose `f32` products a cast narrows at once: there a kernel may round the weights as it does for results of 16 bits.
 
 use std::sync::Arc;
 
@@ -121,6 +122,7 @@ pub(super) fn followed_by(p: &mut Planner<'_>, op: Fusible, ins: &[In], out: Out
     }
     let OutSpec { dtype, shape } = p.spec(out)?;
     match (op, ins) {
+        (Fusible::Cast, &[x]) => Ok(narrowed(p, x, dtype)),
         (Fusible::Function(function), &[x]) => Ok(activated(p, function, x, dtype)),
         (Fusible::Multiply, &[a, b]) => Ok(gated(p, [a, b], (dtype, &shape))),
         (Fusible::Add, &[a, b]) => match residual(p, a, b, (dtype, &shape))? {
@@ -136,7 +138,9 @@ impl Planner<'_> {
     pub(crate) fn packed_layer(&mut self, x: &MemRef, weight: &[MemRef], format: Format, out: Out) -> Prepared<bool> {
         let OutSpec { dtype, shape } = self.spec(out)?;
         let is_constant = |w: &MemRef| w.is_constant() && w.array.is_contiguous();
-        if !weight.iter().all(is_constant) || weight[0].array.rank() != 2 || x.array.dtype != dtype {
+        // Wider scales make a product of f32, which widens `x`; the kernels do that as they read it.
+        let is_typed = x.array.dtype == dtype || x.array.dtype.is_float() && dtype == DType::F32;
+        if !weight.iter().all(is_constant) || weight[0].array.rank() != 2 || !is_typed {
             return Ok(false);
         }
         let product = Product { storage: WeightStorage::Codes(format, weight.len() > 2), weight: weight.to_vec(), bias: None };
@@ -195,6 +199,12 @@ fn as_rows(x: &MemRef, shape: &[usize]) -> Option<MemRef> {
 fn taken(p: &mut Planner<'_>, slot: In) -> Option<Linear> {
     let recorder = p.recorder()?;
     recorder.linear(slot).filter(|_| recorder.is_dying(slot.0)).cloned()
+}
+
+/// The cast of an `f32` product, which the layer rounds once either way.
+fn narrowed(p: &mut Planner<'_>, x: In, dtype: DType) -> Option<Linear> {
+    let layer = taken(p, x).filter(|layer| layer.is_bare() && layer.dtype == DType::F32)?;
+    Some(Linear { dtype, ..layer })
 }
 
 fn activated(p: &mut Planner<'_>, op: Unary, x: In, dtype: DType) -> Option<Linear> {
@@ -278,12 +288,12 @@ impl LayerArgs {
 
 /// Runs the layers of `ins[0]`.
 fn run(pool: &Pool, args: &[LayerArgs], dtype: DType, ins: &[Array], outs: &mut [Array]) -> Result<()> {
-    float_dtype!(dtype, T => {
-        let mut all: SmallVec<[Layer<'_, T>; 3]> = SmallVec::new();
+    float_dtype!(dtype, Y => {
+        let mut all: SmallVec<[Layer<'_, Y>; 3]> = SmallVec::new();
         for (layer, out) in args.iter().zip(outs) {
             all.push(Layer { weight: layer.product.weight(ins)?, epilogue: layer.epilogue(ins)?, out: out.view_mut()? });
         }
-        Ok(layers::<T, T>(pool, &ins[0].view()?, &mut all)?)
+        float_dtype!(ins[0].dtype, X => Ok(layers::<X, Y>(pool, &ins[0].view()?, &mut all)?))
     })
 }
 

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use flambeau_tensor::DType;
 use smallvec::SmallVec;
 
 use super::{
@@ -47,6 +48,19 @@ pub(crate) struct Job<'a> {
     pub(crate) transposed: bool,
 }
 
+impl Job<'_> {
+    /// Whether its product with `columns` may be one of pairs of bf16: they hold dense bf16 as it is, and stand for packed weights,
+    /// with f16 activations too, where the results are of 16 bits themselves.
+    fn fits_pairs(&self, columns: &Operand) -> bool {
+        let rounds = self.epilogue.out.origin.size() == 2;
+        std::iter::once(&self.operand).chain(&self.gate).all(|rows| match (rows, columns) {
+            (Operand::Codes(_), Operand::Codes(_)) => rounds,
+            (Operand::Codes(_), Operand::Dense(x)) | (Operand::Dense(x), Operand::Codes(_)) => rounds && x.origin.size() == 2,
+            (Operand::Dense(a), Operand::Dense(b)) => a.origin.dtype() == DType::BF16 && b.origin.dtype() == DType::BF16,
+        })
+    }
+}
+
 /// Computes every job's `rows · columns` over `k` steps; `n` is the number of columns.
 ///
 /// # Safety
@@ -54,7 +68,7 @@ pub(crate) struct Job<'a> {
 pub(crate) unsafe fn multiply(team: &mut Team, [n, k]: [usize; 2], columns: Columns, jobs: &[Job]) {
     let cpu = team.cpu();
     let operands = jobs.iter().flat_map(|j| std::iter::once(j.operand).chain(j.gate));
-    let pairs = cpu.has_dot() && columns.fits_pairs() && operands.clone().all(|o| o.fits_pairs());
+    let pairs = cpu.has_dot() && jobs.iter().all(|job| job.fits_pairs(columns.operand()));
     let depth = (k, pairs);
     let row_words = operands.map(|o| o.row_words(k, pairs)).max().unwrap_or(0);
     let panels = Panels { are_rows_made: row_words > 0, ..Panels::new(cpu, depth) };

@@ -96,14 +96,6 @@ impl Operand<'_> {
         }
     }
 
-    /// Whether a pair of bf16 loses nothing of this operand, or no more than its scale's type does.
-    pub(crate) fn fits_pairs(&self) -> bool {
-        match self {
-            Operand::Dense(d) => matches!(d.origin, FloatPtr::BF16(_)),
-            Operand::Codes(_) => true,
-        }
-    }
-
     /// The words of a row where they lie ready.
     fn words_in_place(&self, k: usize, pairs: bool) -> Option<Dense> {
         match self {
@@ -206,9 +198,9 @@ pub(crate) enum Columns<'a> {
 }
 
 impl Columns<'_> {
-    pub(crate) fn fits_pairs(&self) -> bool {
+    pub(crate) fn operand(&self) -> &Operand<'_> {
         match self {
-            Columns::Rows(o) | Columns::Lines(o) => o.fits_pairs(),
+            Columns::Rows(o) | Columns::Lines(o) => o,
         }
     }
 

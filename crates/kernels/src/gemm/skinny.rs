@@ -67,12 +67,11 @@ pub(super) unsafe fn multiply(team: &mut Team, [m, k]: [usize; 2], x: &Dense, jo
     let cpu = team.cpu();
     // SAFETY: `x` is `[m, k]`.
     let (natural, stride) = unsafe { widen(team, x, m, k) };
-    let exact = matches!(x.origin, FloatPtr::BF16(_));
     let mut prepared: SmallVec<[Prepared; 2]> = SmallVec::new();
     let mut prepare = |operand: &Operand| match operand {
         Operand::Dense(w) => Ready::Dense(skinny_rows(cpu, [m, k], x, w, natural.as_words(), stride)),
         Operand::Codes(w) => {
-            let kind = quant::Kind::of(cpu, w, exact);
+            let kind = quant::Kind::of(cpu, w, x.origin.dtype());
             let found = prepared.iter().position(|p| p.kind == kind);
             Ready::Codes(found.unwrap_or_else(|| {
                 prepared.push(Prepared::new(team, kind, natural.as_floats(), stride, [m, k]));

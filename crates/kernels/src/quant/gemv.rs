@@ -5,12 +5,14 @@
 //! Other codes are spread over the lanes in their order. Products are summed without scale over a block, in which a lane stays
 //! within one group, and then scaled; biases meet the sums of the groups' activations.
 //!
-//! Against bf16 activations codes become bf16, which is exact, and the BF16 dot product takes two at a time; subnormal
-//! activations then count as zero.
+//! Against activations of 16 bits codes become bf16, which is exact, and the BF16 dot product takes two at a time. An f16 is the sum
+//! of two bf16, which is exact as well; subnormal bf16 count as zero.
 
 mod products;
 
 use std::{marker::PhantomData, mem::MaybeUninit, ops::Range};
+
+use flambeau_tensor::DType;
 
 use super::{
     QMatrix,
@@ -40,19 +42,29 @@ const BLOCK_BYTES: usize = 128 + 32;
 pub(crate) struct Kind {
     /// Codes of a lane; 1: activations are in their order.
     codes: usize,
-    /// Whether words are pairs of bf16.
-    pairs: bool,
+    /// How many bf16 an activation is the sum of, words being pairs of them; 0: words are `f32`.
+    terms: usize,
     group: usize,
 }
 
 impl Kind {
-    /// `exact`: the activations are bf16.
-    pub(crate) fn of(cpu: Cpu, w: &QMatrix, exact: bool) -> Kind {
+    /// For activations of type `x`.
+    pub(crate) fn of(cpu: Cpu, w: &QMatrix, x: DType) -> Kind {
         with_code!(w.format, C => Kind {
             codes: if C::WHOLE { C::CODES } else { 1 },
-            pairs: exact && cpu.has_dot() && !C::PARTS.is_empty(),
+            terms: match (x, C::PARTS.len()) {
+                (DType::BF16, 1..) if cpu.has_dot() => 1,
+                // Two terms times two parts are more work than `f32`.
+                (DType::F16, 1) if cpu.has_dot() => 2,
+                _ => 0,
+            },
             group: w.format.group(),
         })
+    }
+
+    /// Words of `k` activations, a multiple of 2.
+    fn words(self, k: usize) -> usize {
+        if self.terms == 0 { k } else { k / 2 * self.terms }
     }
 }
 
@@ -74,7 +86,7 @@ impl Prepared {
         let cpu = team.cpu();
         let block = cpu.lanes() * kind.codes;
         let padded = k.next_multiple_of(block.max(32));
-        let stride = if kind.pairs { padded / 2 } else { padded };
+        let stride = kind.words(padded);
         let sum_stride = (k / kind.group).next_multiple_of(16);
         let mut data = team.take(m * (stride + sum_stride));
         let (words, sums) = data.words().split_at_mut(m * stride);
@@ -103,7 +115,7 @@ impl Kernel for LayOut<'_> {
     type Out = ();
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let LayOut { x, k, kind: Kind { codes, pairs, group }, to, sums } = self;
+        let LayOut { x, k, kind: Kind { codes, terms, group }, to, sums } = self;
         sums.fill(0.0);
         for (sum, part) in sums.iter_mut().zip(x[..k].chunks_exact(group)) {
             let mut total = isa.splat(0.0);
@@ -114,29 +126,51 @@ impl Kernel for LayOut<'_> {
             *sum = isa.sum(total);
         }
         // Words of a lane, how far apart its activations lie in `x`, and where the other one of a pair is.
-        let (each, step, other) = match (codes, pairs) {
-            (1, false) => (1, 1, 0),
-            (1, true) => (1, 2, 1),
-            (_, false) => (codes, codes, 0),
-            (_, true) => (codes / 2, codes, codes / 2),
+        let (each, step, other) = match (codes, terms) {
+            (1, 0) => (1, 1, 0),
+            (1, _) => (1, 2, 1),
+            (_, 0) => (codes, codes, 0),
+            (_, _) => (codes / 2, codes, codes / 2),
         };
-        for (b, to) in to.chunks_exact_mut(I::LANES * each).enumerate() {
-            for (j, to) in to.chunks_exact_mut(I::LANES).enumerate() {
+        for (b, to) in to.chunks_exact_mut(I::LANES * each * terms.max(1)).enumerate() {
+            for (j, to) in to.chunks_exact_mut(I::LANES * terms.max(1)).enumerate() {
                 let from = &x[b * I::LANES * step + j..];
                 assert!(from.len() >= I::LANES * step - (step - 1) + other, "activations are padded");
-                // SAFETY: by the assertion; the chunk is LANES long.
+                // SAFETY: by the assertion; the chunk is `terms` vectors long, but at least one.
                 unsafe {
                     let from = from.as_ptr().cast::<u32>();
-                    let mut word = if step == 1 { isa.load_u(from) } else { isa.load_u_strided(from, step) };
-                    if pairs {
-                        let high = isa.and(isa.load_u_strided(from.add(other), step), isa.splat_u(0xffff_0000));
-                        word = isa.or(isa.shr(word, 16), high);
+                    let first = if step == 1 { isa.load_u(from) } else { isa.load_u_strided(from, step) };
+                    if terms == 0 {
+                        isa.store(to.as_mut_ptr().cast(), isa.with_bits(first));
+                    } else {
+                        let second = isa.load_u_strided(from.add(other), step);
+                        store_terms(isa, [isa.with_bits(first), isa.with_bits(second)], terms, to.as_mut_ptr());
                     }
-                    isa.store(to.as_mut_ptr().cast(), isa.with_bits(word));
                 }
             }
         }
     }
+}
+
+/// Stores `terms` vectors of pairs of bf16 whose sums are the pairs of `x`.
+///
+/// # Safety
+/// They are writable at `to`.
+#[inline(always)]
+unsafe fn store_terms<I: Isa>(isa: I, [mut a, mut b]: [I::V; 2], terms: usize, to: *mut u32) {
+    for term in 0..terms {
+        let (low, high) = (isa.bf16_bits(a), isa.shl(isa.bf16_bits(b), 16));
+        // SAFETY: the caller makes as many vectors writable.
+        unsafe { isa.store(to.add(term * I::LANES).cast(), isa.with_bits(isa.or(low, high))) };
+        (a, b) = (rest(isa, a, isa.shl(low, 16)), rest(isa, b, high));
+    }
+}
+
+/// What `x` is more than `term`, the bits of its bf16: nothing for ∞ and NaN.
+#[inline(always)]
+fn rest<I: Isa>(isa: I, x: I::V, term: I::U) -> I::V {
+    let rest = isa.sub(x, isa.with_bits(term));
+    isa.select(isa.is_nan(rest), isa.splat(0.0), rest)
 }
 
 /// Words of scratch that [`rows_times`] needs.
@@ -151,7 +185,7 @@ pub(crate) fn rows_times(cpu: Cpu, w: &QMatrix, x: &Prepared, rows: Range<usize>
     let (scales, biases) = (bytemuck::cast_slice_mut(scales), bytemuck::cast_slice_mut(biases));
     with_code!(w.format, C => {
         let task = Task::<C> { w, x, rows, scales, biases, out: to, code: PhantomData };
-        if !C::PARTS.is_empty() && x.kind.pairs { cpu.dispatch_dot(task) } else { cpu.dispatch(task) }
+        if !C::PARTS.is_empty() && x.kind.terms > 0 { cpu.dispatch_dot(task) } else { cpu.dispatch(task) }
     });
 }
 
@@ -183,11 +217,13 @@ impl<C: Code> Kernel for Task<'_, C> {
             }
             let rows = first..first + count;
             // Only pairs of bf16 come here with the instruction for them.
-            match (I::DOT, C::WHOLE) {
-                (true, true) => self.all::<I, LanePairs>(isa, rows),
-                (true, false) => self.all::<I, OrderPairs>(isa, rows),
-                (false, true) => self.all::<I, Lanes>(isa, rows),
-                (false, false) => self.all::<I, Order>(isa, rows),
+            match (I::DOT, C::WHOLE, self.x.kind.terms) {
+                (true, true, 2) => self.all::<I, LanePairs<2>>(isa, rows),
+                (true, true, _) => self.all::<I, LanePairs<1>>(isa, rows),
+                (true, false, 2) => self.all::<I, OrderPairs<2>>(isa, rows),
+                (true, false, _) => self.all::<I, OrderPairs<1>>(isa, rows),
+                (false, true, _) => self.all::<I, Lanes>(isa, rows),
+                (false, false, _) => self.all::<I, Order>(isa, rows),
             }
         }
     }
@@ -339,7 +375,7 @@ impl<C: Code> Task<'_, C> {
             let scales = self.scales.as_ptr().add((row - common.first) * groups);
             let xs = x.data.as_words().as_ptr().add(m * x.stride);
             let sums =
-                |b: usize, at: [*const u8; R]| P::sums::<I, MR, R>(isa, at, xs.add(b * block / P::PER_WORD), x.stride, block);
+                |b: usize, at: [*const u8; R]| P::sums::<I, MR, R>(isa, at, xs.add(x.kind.words(b * block)), x.stride, block);
             let scale = |b: usize, r: usize| isa.permute(isa.load(scales.add(r * groups + ((b * block) >> shift))), common.lanes);
             // Memory is asked in the order of its addresses, although the rows are read side by side.
             let ahead = stream.wrapping_add(AHEAD);

@@ -10,8 +10,6 @@ pub(super) trait Products<C: Code> {
     }
     /// Bytes that reading a block may touch beyond it.
     const BEYOND: usize = 0;
-    /// Codes of a word of activations.
-    const PER_WORD: usize;
     /// What is added to every code before it is multiplied.
     const OFFSET: f32 = 0.0;
     /// The group, counted from the block's first, that a lane's codes belong to, for groups of 2^`shift`.
@@ -34,15 +32,14 @@ pub(super) trait Products<C: Code> {
 
 /// Words of whole codes, `f32` activations.
 pub(super) struct Lanes;
-/// Words of whole codes, pairs of bf16.
-pub(super) struct LanePairs;
+/// Words of whole codes, pairs of bf16 of which `TERMS` sum up to an activation.
+pub(super) struct LanePairs<const TERMS: usize>;
 /// Codes in their order, `f32` activations.
 pub(super) struct Order;
-/// Codes in their order, pairs of bf16.
-pub(super) struct OrderPairs;
+/// Codes in their order, pairs of bf16 of which `TERMS` sum up to an activation.
+pub(super) struct OrderPairs<const TERMS: usize>;
 
 impl<C: Code> Products<C> for Lanes {
-    const PER_WORD: usize = 1;
 
     #[inline(always)]
     unsafe fn sums<I: Isa, const MR: usize, const R: usize>(
@@ -71,8 +68,7 @@ impl<C: Code> Products<C> for Lanes {
     }
 }
 
-impl<C: Code> Products<C> for LanePairs {
-    const PER_WORD: usize = 2;
+impl<C: Code, const TERMS: usize> Products<C> for LanePairs<TERMS> {
     const OFFSET: f32 = C::OFFSET;
 
     #[inline(always)]
@@ -89,17 +85,11 @@ impl<C: Code> Products<C> for LanePairs {
         let packed: [I::U; R] = streams.map(|stream| unsafe { isa.load_u(stream.cast()) });
         for j in 0..C::CODES / 2 {
             // SAFETY: as above.
-            let x: [I::U; MR] = std::array::from_fn(|i| unsafe { isa.load_u(x.add(i * x_stride + j * I::LANES)) });
+            let x = unsafe { activations::<I, MR, TERMS>(isa, x.add(j * TERMS * I::LANES), x_stride) };
             for (sums, &packed) in sums.iter_mut().zip(&packed) {
-                let q = C::pair(isa, packed, j);
-                for i in 0..MR {
-                    sums[i] = isa.dot_bf16(sums[i], x[i], q);
-                }
+                add(isa, sums, &x, C::pair(isa, packed, j));
                 for (shift, table) in C::PARTS.iter().skip(1) {
-                    let q = isa.lookup32(isa.shr(packed, j as u32 * C::BITS + shift), table);
-                    for i in 0..MR {
-                        sums[i] = isa.dot_bf16(sums[i], x[i], q);
-                    }
+                    add(isa, sums, &x, isa.lookup32(isa.shr(packed, j as u32 * C::BITS + shift), table));
                 }
             }
         }
@@ -112,7 +102,6 @@ impl<C: Code> Products<C> for Order {
         group
     }
     const BEYOND: usize = 16;
-    const PER_WORD: usize = 1;
     fn group_of(_: usize, _: u32) -> usize {
         0
     }
@@ -142,12 +131,11 @@ impl<C: Code> Products<C> for Order {
     }
 }
 
-impl<C: Code> Products<C> for OrderPairs {
+impl<C: Code, const TERMS: usize> Products<C> for OrderPairs<TERMS> {
     fn block<I: Isa>(group: usize) -> usize {
         group.max(2 * I::LANES)
     }
     const BEYOND: usize = 32;
-    const PER_WORD: usize = 2;
     fn group_of(lane: usize, shift: u32) -> usize {
         if shift == 4 { lane / 8 } else { 0 }
     }
@@ -164,18 +152,35 @@ impl<C: Code> Products<C> for OrderPairs {
         for at in (0..block).step_by(2 * I::LANES) {
             // SAFETY: the caller vouches for the blocks and what lies BEYOND, and for a block of activations in each row, here and
             // below.
-            let x: [I::U; MR] = std::array::from_fn(|i| unsafe { isa.load_u(x.add(i * x_stride + at / 2)) });
+            let x = unsafe { activations::<I, MR, TERMS>(isa, x.add(at / 2 * TERMS), x_stride) };
             for (sums, &stream) in sums.iter_mut().zip(&streams) {
                 // SAFETY: as above.
                 let codes = unsafe { C::halves_at(isa, stream.add(at * C::BITS as usize / 8)) };
                 for (shift, table) in C::PARTS {
-                    let q = isa.lookup32(isa.shr(codes, *shift), table);
-                    for i in 0..MR {
-                        sums[i] = isa.dot_bf16(sums[i], x[i], q);
-                    }
+                    add(isa, sums, &x, isa.lookup32(isa.shr(codes, *shift), table));
                 }
             }
         }
         sums
+    }
+}
+
+/// A vector of pairs for each term of each row of activations, rows `stride` apart.
+///
+/// # Safety
+/// They are readable.
+#[inline(always)]
+unsafe fn activations<I: Isa, const MR: usize, const TERMS: usize>(isa: I, x: *const u32, stride: usize) -> [[I::U; TERMS]; MR] {
+    // SAFETY: the caller makes them readable.
+    std::array::from_fn(|i| std::array::from_fn(|term| unsafe { isa.load_u(x.add(i * stride + term * I::LANES)) }))
+}
+
+/// Adds the products of a vector of pairs of codes with that of each row of activations.
+#[inline(always)]
+fn add<I: Isa, const MR: usize, const TERMS: usize>(isa: I, sums: &mut [I::V; MR], x: &[[I::U; TERMS]; MR], q: I::U) {
+    for (sum, terms) in sums.iter_mut().zip(x) {
+        for &x in terms {
+            *sum = isa.dot_bf16(*sum, x, q);
+        }
     }
 }
