@@ -73,7 +73,11 @@ fn float(p: &mut Planner<'_>, x: MemRef) -> Prepared<MemRef> {
 impl Prepare for ir::Addmm {
     fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
         let spec = p.spec(self.out)?;
-        let (a, b, bias) = (p.operand(self.mat1)?, p.operand(self.mat2)?, p.operand_opt(self.bias)?);
+        let a = p.operand(self.mat1)?;
+        if self.bias.is_none() && p.unpacked_layer(&a, self.mat2, self.out)? {
+            return Ok(());
+        }
+        let (b, bias) = (p.operand(self.mat2)?, p.operand_opt(self.bias)?);
         let is_sum = bias.is_none() || (self.alpha == 1.0 && self.beta == 1.0);
         if is_sum && p.dense_layer(&a, &b, bias.as_ref(), self.out)? {
             return Ok(());

@@ -50,7 +50,7 @@ fn multiply(pool: &Pool, x: &Array, w: &QMatrix<'_>, transpose: bool, y: &mut Ar
 }
 
 /// The unpacked elements of `w` in the type of `y`, which is row-major.
-fn dequantize(pool: &Pool, w: &QMatrix<'_>, y: &mut Array) -> Result<()> {
+pub(crate) fn dequantize(pool: &Pool, w: &QMatrix<'_>, y: &mut Array) -> Result<()> {
     float_dtype!(y.dtype, T => Ok(quant::dequantize::<T>(pool, w, y.slice_mut()?)?))
 }
 
@@ -76,6 +76,9 @@ impl Prepare for ir::Dequantize {
         let (spec, global) = (p.spec(self.out)?, p.operand_opt(self.global_scale)?);
         let weight = packed(p, [self.w, self.scales], self.biases)?;
         let format = format_of(self.mode, self.group_size, self.bits);
+        if global.is_none() && p.packed_matrix(&weight, format, self.out)? {
+            return Ok(());
+        }
         let through = if global.is_some() { DType::F32 } else { spec.dtype };
         let ins: SmallVec<[&MemRef; 3]> = weight.iter().collect();
         let mut y = p.call(&ins, (through, &spec.shape), move |cx, ins, y| {

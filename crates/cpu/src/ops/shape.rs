@@ -70,6 +70,9 @@ reshapes!(Reshape ExpandDims Squeeze);
 
 impl Prepare for ir::Transpose {
     fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
+        if matches!(self.perm[..], [1, 0] | [-1, -2]) && p.transposed_matrix(self.x, self.out)? {
+            return Ok(());
+        }
         let x = p.operand(self.x)?;
         let perm = self.perm.iter().map(|&axis| axis_of(axis, x.array.rank())).collect::<Result<Shape, _>>()?;
         p.put(self.out, x.seen(x.array.permute(&perm)));

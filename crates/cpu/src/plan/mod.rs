@@ -13,6 +13,7 @@ mod execute;
 mod fused;
 mod linear;
 mod memref;
+mod packed;
 mod planner;
 mod record;
 #[cfg(test)]

@@ -6,7 +6,7 @@ use flambeau_ir::{In, Int, Node, Out, OutVid, SlotClass, Tid, infer::run::OutSpe
 use flambeau_tensor::{DType, Shape};
 use smallvec::SmallVec;
 
-use super::{Action, MemRef, fused::Fused, linear::Linear, memref::Place, record::Recorder};
+use super::{Action, MemRef, fused::Fused, linear::Linear, memref::Place, packed::PackedMatrix, record::Recorder};
 use crate::{
     array::Array,
     error::{OpError, Result},
@@ -45,6 +45,7 @@ pub(crate) enum Cost {
 pub(super) enum Deferred {
     Linear(Box<Linear>),
     Fused(Box<Fused>),
+    Packed(Box<PackedMatrix>),
 }
 
 /// Runs a node: its rule on the actual sizes, then its calls.
@@ -261,6 +262,7 @@ impl Planner<'_> {
         let x = match what {
             Deferred::Linear(linear) => super::linear::emit(self, &[*linear])?.swap_remove(0),
             Deferred::Fused(fused) => super::fused::emit(self, *fused)?,
+            Deferred::Packed(packed) => super::packed::emit(self, *packed)?,
         };
         self.put(slot, x);
         Ok(())

@@ -10,7 +10,7 @@ use super::{
     Action, Call, Layout, OutputRows, Planner, RunPlan, Step, Window, Work, Workspace, check_buffer, dynamic, fused, input_shapes,
     linear,
     memref::{MemRef, Place},
-    next_weights,
+    next_weights, packed,
     planner::{Cost, Deferred, Mode},
 };
 use crate::{
@@ -367,6 +367,10 @@ impl Planner<'_> {
             Some(Deferred::Linear(_)) => linear::emit_with_siblings(self, slot)?,
             Some(Deferred::Fused(fused)) => {
                 let x = fused::emit(self, *fused).map_err(Obstacle::at_run)?;
+                self.put(flambeau_ir::Out(tid), x);
+            }
+            Some(Deferred::Packed(packed)) => {
+                let x = packed::emit(self, *packed).map_err(Obstacle::at_run)?;
                 self.put(flambeau_ir::Out(tid), x);
             }
             None => {}

@@ -187,6 +187,49 @@ fn a_decoder_runs_in_few_steps() {
     assert!(session.plans.steps() <= 20, "{} steps", session.plans.steps());
 }
 
+/// Layers with packed weights whose scales are wider than the activations: one product in f32 that is narrowed, and one whose weight
+/// is unpacked first, in groups of 16.
+const WIDE_SCALES: &str = "\
+slots constants=6 inputs=1 outputs=1 buffers=0 temps=2 values=0
+main 0
+input t6
+output t7
+meta t0 u32[64,8]
+meta t1 f32[64,2]
+meta t2 f32[64,2]
+meta t3 u32[32,12]
+meta t4 f32[32,4]
+meta t5 f32[32,4]
+meta t6 T[1..16,64]
+meta t7 T[1..16,32]
+chain 0
+  QuantizedMatmul x=t6 w=t0 scales=t1 out=t8 biases=t2 group_size=32 bits=4 mode=affine
+  AsType x=t8 out=t8 scalar_type=TYPE
+  Add a=t6 b=t8 out=t8
+  Dequantize w=t3 scales=t4 out=t9 biases=t5 group_size=16 bits=6 mode=affine dtype=TYPE
+  Transpose x=t9 out=t9 perm=[1,0]
+  Addmm mat1=t8 mat2=t9 out=t7
+";
+
+#[test]
+fn layers_take_packed_weights_of_any_scales_as_they_are() {
+    for (dtype, relative) in [(DType::F16, 4e-3), (DType::BF16, 2e-2), (DType::F32, 1e-5)] {
+        let name = dtype.to_string();
+        let graph = graph(&WIDE_SCALES.replace("TYPE", &name), &name);
+        let (mut planned, mut plain) = (session(&graph, false), session(&graph, true));
+        for rows in [1, 3, 16] {
+            let values: Vec<f32> = (0..rows * 64).map(|i| (i * 37 % 101) as f32 / 101.0 - 0.5).collect();
+            let x = Tensor::from_slice(&values, &[rows, 64]).and_then(|x| cast(&x, dtype)).expect("the counts agree");
+            let [a, b] = [&mut planned, &mut plain].map(|s| only(s.run(&[Value::Tensor(x.clone())]).expect("it runs")));
+            let [a, b] = [a, b].map(|y| cast(&y, DType::F32).expect("floats"));
+            let most = b.as_slice::<f32>().expect("floats").iter().fold(0f32, |most, y| most.max(y.abs()));
+            let tolerance = Tolerance { relative: relative.into(), absolute: (relative * most).into() };
+            compare(&a, &b, tolerance).unwrap_or_else(|error| panic!("{dtype}, {rows} rows: {error}"));
+        }
+        assert_eq!(planned.plans.steps(), 2, "{dtype}");
+    }
+}
+
 #[test]
 fn a_step_allocates_nothing_but_its_result() {
     for dtype in ["f32", "bf16"] {

@@ -40,7 +40,6 @@ pub(super) struct Order;
 pub(super) struct OrderPairs<const TERMS: usize>;
 
 impl<C: Code> Products<C> for Lanes {
-
     #[inline(always)]
     unsafe fn sums<I: Isa, const MR: usize, const R: usize>(
         isa: I,
