@@ -7,7 +7,7 @@
 //! rows of its product are columns of its output, as the weights `[N, K]` of a linear layer are.
 //!
 //! The unit of reading is the *word* of 32 bits: one `f32`, or a *pair* of bf16 that follow each other along K, where all operands
-//! fit bf16 and the CPU multiplies pairs. A product goes one of two ways, which its sizes and strides decide:
+//! fit bf16, or may be rounded to it ([`quantized`]), and the CPU multiplies pairs. A product goes one of two ways, which its sizes and strides decide:
 //!
 //! - *Skinny* (`skinny`): up to eight rows, or columns, of activations. They are widened, and laid out once for each kind of weight;
 //!   nothing is packed. A task owns some 16 KB of weights and reads them once, in the order they lie: dense rows by dot products

@@ -63,7 +63,7 @@ impl Fusible {
 pub(super) struct Fused {
     steps: Vec<Step>,
     inputs: Vec<MemRef>,
-    dtype: DType,
+    pub(super) dtype: DType,
     shape: Shape,
     name: String,
 }

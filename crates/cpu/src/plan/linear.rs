@@ -52,7 +52,7 @@ pub(super) struct Linear {
     activation: Option<Unary>,
     gate: Option<(Product, Unary)>,
     residual: Option<MemRef>,
-    dtype: DType,
+    pub(super) dtype: DType,
     /// Of the result, `[.., N]`.
     shape: Shape,
 }

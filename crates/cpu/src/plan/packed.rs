@@ -20,7 +20,7 @@ pub(super) struct PackedMatrix {
     /// Words, scales and, where the format has them, biases.
     weight: SmallVec<[MemRef; 3]>,
     format: Format,
-    dtype: DType,
+    pub(super) dtype: DType,
     /// As it is stored.
     shape: Shape,
     transposed: bool,

@@ -48,6 +48,16 @@ pub(super) enum Deferred {
     Packed(Box<PackedMatrix>),
 }
 
+impl Deferred {
+    pub(super) fn dtype(&self) -> DType {
+        match self {
+            Deferred::Linear(linear) => linear.dtype,
+            Deferred::Fused(fused) => fused.dtype,
+            Deferred::Packed(packed) => packed.dtype,
+        }
+    }
+}
+
 /// Runs a node: its rule on the actual sizes, then its calls.
 ///
 /// # Errors
@@ -106,7 +116,7 @@ impl Planner<'_> {
     pub(crate) fn dtype(&self, slot: In) -> Prepared<DType> {
         match &self.mode {
             Mode::Now(_) => Ok(self.m.get(slot.0)?.dtype),
-            Mode::Ahead(recorder) => Ok(recorder.env.get(slot.0).ok_or(Obstacle::Dynamic(Dynamic::Operand))?.dtype),
+            Mode::Ahead(recorder) => recorder.dtype(slot).ok_or(Obstacle::Dynamic(Dynamic::Operand)),
         }
     }
 

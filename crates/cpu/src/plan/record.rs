@@ -144,6 +144,14 @@ impl Recorder {
         }
     }
 
+    /// Element type of what a slot holds, which the node being prepared may be about to replace.
+    pub(super) fn dtype(&self, slot: In) -> Option<DType> {
+        match self.slots.get(slot.0.0 as usize)?.as_ref()? {
+            SlotState::Ready(x) => Some(x.array.dtype),
+            SlotState::Deferred(deferred) => Some(deferred.dtype()),
+        }
+    }
+
     /// The layer deferred in a slot.
     pub(super) fn linear(&self, slot: In) -> Option<&linear::Linear> {
         self.deferred(slot).and_then(|deferred| if let Deferred::Linear(linear) = deferred { Some(&**linear) } else { None })

@@ -162,15 +162,8 @@ unsafe fn store_terms<I: Isa>(isa: I, [mut a, mut b]: [I::V; 2], terms: usize, t
         let (low, high) = (isa.bf16_bits(a), isa.shl(isa.bf16_bits(b), 16));
         // SAFETY: the caller makes as many vectors writable.
         unsafe { isa.store(to.add(term * I::LANES).cast(), isa.with_bits(isa.or(low, high))) };
-        (a, b) = (rest(isa, a, isa.shl(low, 16)), rest(isa, b, high));
+        (a, b) = (isa.sub(a, isa.with_bits(isa.shl(low, 16))), isa.sub(b, isa.with_bits(high)));
     }
-}
-
-/// What `x` is more than `term`, the bits of its bf16: nothing for ∞ and NaN.
-#[inline(always)]
-fn rest<I: Isa>(isa: I, x: I::V, term: I::U) -> I::V {
-    let rest = isa.sub(x, isa.with_bits(term));
-    isa.select(isa.is_nan(rest), isa.splat(0.0), rest)
 }
 
 /// Words of scratch that [`rows_times`] needs.
