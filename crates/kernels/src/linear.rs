@@ -37,7 +37,8 @@ impl Weight<'_> {
 /// The second product of a gated layer.
 #[derive(Clone, Debug)]
 pub struct Gate<'a> {
-    /// `[N, K]`, as the layer's own.
+    /// `[N, K]`, as the layer's own. With activations in f16 one is best packed if the other is: many rows of a layer with both kinds
+    /// are multiplied in `f32`, those of packed weights alone in bf16.
     pub weight: Weight<'a>,
     /// Added to the gate's product; broadcasts to `[M, N]`.
     pub bias: Option<FloatView<'a>>,

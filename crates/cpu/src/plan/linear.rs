@@ -91,6 +91,10 @@ impl Linear {
 }
 
 impl Product {
+    fn is_packed(&self) -> bool {
+        matches!(self.storage, WeightStorage::Codes(..))
+    }
+
     fn narrow(&mut self, row: usize) {
         if let Some(bias) = &mut self.bias {
             bias.array = bias.array.narrow(0, row, 1, 1);
@@ -215,7 +219,8 @@ fn activated(p: &mut Planner<'_>, op: Unary, x: In, dtype: DType) -> Option<Line
 fn gated(p: &mut Planner<'_>, [a, b]: [In; 2], (dtype, shape): (DType, &[usize])) -> Option<Linear> {
     let (first, second) = (taken(p, a)?, taken(p, b)?);
     let fits = |l: &Linear| l.dtype == dtype && l.shape[..] == *shape && l.gate.is_none() && l.residual.is_none();
-    if a == b || !fits(&first) || !fits(&second) || !first.x.is_same(&second.x) {
+    let are_alike = dtype != DType::F16 || first.product.is_packed() == second.product.is_packed();
+    if a == b || !are_alike || !fits(&first) || !fits(&second) || !first.x.is_same(&second.x) {
         return None;
     }
     let (main, gate) = if first.activation.is_some() { (second, first) } else { (first, second) };

@@ -66,10 +66,24 @@ impl Job<'_> {
 /// # Safety
 /// The operands have these sizes.
 pub(crate) unsafe fn multiply(team: &mut Team, [n, k]: [usize; 2], columns: Columns, jobs: &[Job]) {
-    let cpu = team.cpu();
+    let fits = |job: &Job| team.cpu().has_dot() && job.fits_pairs(columns.operand());
+    // A job has the bits that it has alone.
+    let (paired, others): (SmallVec<[Job; 4]>, SmallVec<[Job; 4]>) = jobs.iter().copied().partition(fits);
+    for (jobs, pairs) in [(paired, true), (others, false)] {
+        if !jobs.is_empty() {
+            // SAFETY: the caller states the sizes.
+            unsafe { multiply_alike(team, n, columns, &jobs, (k, pairs)) };
+        }
+    }
+}
+
+/// [`multiply`], all jobs in words of one kind.
+///
+/// # Safety
+/// As there, and if words are pairs, all operands may be made of them.
+unsafe fn multiply_alike(team: &mut Team, n: usize, columns: Columns, jobs: &[Job], depth: (usize, bool)) {
+    let (cpu, (k, pairs)) = (team.cpu(), depth);
     let operands = jobs.iter().flat_map(|j| std::iter::once(j.operand).chain(j.gate));
-    let pairs = cpu.has_dot() && jobs.iter().all(|job| job.fits_pairs(columns.operand()));
-    let depth = (k, pairs);
     let row_words = operands.map(|o| o.row_words(k, pairs)).max().unwrap_or(0);
     let panels = Panels { are_rows_made: row_words > 0, ..Panels::new(cpu, depth) };
     let mut packed = team.take(panels.words(CHUNK.min(n)));
