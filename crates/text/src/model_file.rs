@@ -1,11 +1,12 @@
 //! Tokenizers that are published in other forms than `tokenizer.json`: SentencePiece's `tokenizer.model`, ranks of byte sequences
 //! (tiktoken's form of Llama 3's `tokenizer.model`, Mistral's `tekken.json`).
 
-mod base64;
 mod ranks;
 mod sentence_piece;
 mod tekken;
 mod tiktoken;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
 
 use crate::error::{Error, ModelFileFault, Result};
 use crate::gguf::GgufVocab;
@@ -28,6 +29,11 @@ pub(crate) fn read(bytes: &[u8]) -> Result<(Vec<u8>, GgufVocab)> {
         _ => ("tiktoken", tiktoken::read(bytes)),
     };
     read.map_err(|fault| Error::ModelFile { format, fault })
+}
+
+/// The bytes that base64 with padding stands for; `None` if it is none.
+fn from_base64(text: &[u8]) -> Option<Vec<u8>> {
+    STANDARD.decode(text).ok()
 }
 
 impl From<Error> for ModelFileFault {

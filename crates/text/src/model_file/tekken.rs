@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{base64, ranks};
+use super::{from_base64, ranks};
 use crate::error::ModelFileFault;
 use crate::gguf::GgufVocab;
 
@@ -69,7 +69,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<(Vec<u8>, GgufVocab), ModelFileFault>
         if token.rank != rank {
             return Err(fault("expected ranks in order"));
         }
-        base64::decode(token.token_bytes.as_bytes()).ok_or_else(|| fault("expected base64"))
+        from_base64(token.token_bytes.as_bytes()).ok_or_else(|| fault("expected base64"))
     };
     let tokens: Vec<Vec<u8>> = file.vocab[..ordinary].iter().enumerate().map(token).collect::<Result<_, _>>()?;
     let ranked = ranks::ranked(&tokens)?;

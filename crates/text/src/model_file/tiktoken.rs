@@ -1,6 +1,6 @@
 //! Llama 3's `tokenizer.model`: a line for each rank, its bytes in base64.
 
-use super::{MAX_TOKENS, base64, ranks};
+use super::{MAX_TOKENS, from_base64, ranks};
 use crate::error::ModelFileFault;
 use crate::gguf::GgufVocab;
 
@@ -25,7 +25,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<(Vec<u8>, GgufVocab), ModelFileFault>
     for (i, line) in bytes.split(|&b| b == b'\n').enumerate().filter(|(_, line)| !line.trim_ascii().is_empty()) {
         let rank = |rank: &[u8]| str::from_utf8(rank).ok()?.trim_end().parse::<usize>().ok();
         let space = line.iter().position(|&b| b == b' ');
-        let parts = space.and_then(|at| Some((base64::decode(&line[..at])?, rank(&line[at + 1..])?)));
+        let parts = space.and_then(|at| Some((from_base64(&line[..at])?, rank(&line[at + 1..])?)));
         match parts {
             Some((token, rank)) if rank == tokens.len() && rank < MAX_TOKENS => tokens.push(token),
             Some(_) => return Err(ModelFileFault::Token { rank: tokens.len(), what: "expected ranks in order" }),
