@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use flambeau_ir::{Dequantize, In, Index, Node, Out, QuantMode, SlotRef, Spec, Tid};
 use flambeau_lower::{ConstExpr, Constant, Origin, QuantPart, Scheme, SsaGraph, SsaNode, TensorInfo};
-use flambeau_tensor::{AlignedBytes, DType, Shape, Tensor, pack_codes};
+use flambeau_tensor::{AlignedBytes, DType, Shape, Tensor, e4m3, pack_codes};
 
 use crate::Options;
 
@@ -279,7 +279,7 @@ impl Group {
             QuantMode::Affine => Group::fit_affine(values, scheme.bits, dtype),
             QuantMode::Nvfp4 => {
                 let scale_code = encode_e4m3(peak() / 6.0);
-                Group { scale: decode_e4m3(scale_code), bias: 0.0, scale_code }
+                Group { scale: e4m3(scale_code), bias: 0.0, scale_code }
             }
             QuantMode::Mxfp4 => Group::power_of_two(peak(), 2),
             QuantMode::Mxfp8 => Group::power_of_two(peak(), 8),
@@ -363,13 +363,6 @@ fn encode_e4m3(value: f32) -> u8 {
     sign | (((exponent + 6) * 8 + steps) as u8)
 }
 
-fn decode_e4m3(code: u8) -> f32 {
-    let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
-    let magnitude =
-        if exponent == 0 { mantissa * f32::powi(2.0, -9) } else { (1.0 + mantissa / 8.0) * f32::powi(2.0, exponent - 7) };
-    if code & 0x80 != 0 { -magnitude } else { magnitude }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -377,7 +370,7 @@ mod tests {
     #[test]
     fn e4m3_codes_round_trip() {
         for code in (0..=0x7e).chain(0x80..=0xfe) {
-            let value = decode_e4m3(code);
+            let value = e4m3(code);
             assert_eq!(encode_e4m3(value), code, "{value}");
         }
         assert_eq!((encode_e4m3(1e9), encode_e4m3(-1e9)), (0x7e, 0xfe));
@@ -401,7 +394,7 @@ mod tests {
                 let magnitude = E2M1[usize::from(code & 7)] * g.scale;
                 if code & 8 != 0 { -magnitude } else { magnitude }
             }
-            _ => decode_e4m3(g.code(v, scheme)) * g.scale,
+            _ => e4m3(g.code(v, scheme)) * g.scale,
         };
         let worst = |c: &[f32]| {
             let g = Group::fit(c, scheme, DType::F32);

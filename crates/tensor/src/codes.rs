@@ -1,4 +1,13 @@
-//! Codes of quantized values as bit streams.
+//! Codes of quantized values: as bit streams, and what those of 8 bits stand for.
+
+/// The number that an E4M3 code stands for, of 4 bits of exponent (bias 7) and 3 of mantissa. The format has no infinities; its two NaN
+/// codes read as ±480, as in MLX.
+#[inline]
+pub fn e4m3(code: u8) -> f32 {
+    let bits = u32::from(code & 0x7f) << 20 | u32::from(code & 0x80) << 24;
+    // The exponent's bias is 7 instead of 127; the product is exact, for subnormal codes too.
+    f32::from_bits(bits) * f32::from_bits((127 + 120) << 23)
+}
 
 /// Joins codes of `bits` bits into one little-endian stream: code `j` takes bits `[j * bits, (j + 1) * bits)` of `out`. Bits of
 /// a code above its width must be zero. A row of `K` codes fills `K * bits / 32` u32 words, so rows need no padding.
@@ -22,6 +31,18 @@ pub fn pack_codes(codes: &[u8], bits: usize, out: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn eight_bit_floats_are_the_published_ones() {
+        for (code, value) in [(0, 0.0), (0x01, 2f32.powi(-9)), (0x08, 2f32.powi(-6)), (0x38, 1.0), (0xb9, -1.125), (0x7e, 448.0)] {
+            assert_eq!(e4m3(code), value, "{code:#x}");
+        }
+        for code in 0..=u8::MAX {
+            let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
+            let magnitude = if exponent == 0 { mantissa * 2f32.powi(-9) } else { (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7) };
+            assert_eq!(e4m3(code), if code & 0x80 == 0 { magnitude } else { -magnitude }, "{code:#x}");
+        }
+    }
 
     /// Code `i` of a stream, bit by bit.
     fn code_at(stream: &[u8], bits: usize, i: usize) -> u8 {

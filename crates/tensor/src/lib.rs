@@ -22,7 +22,7 @@ mod window;
 pub use buffer::AlignedBytes;
 pub use bytes::Bytes;
 pub use cast::cast;
-pub use codes::pack_codes;
+pub use codes::{e4m3, pack_codes};
 pub use compare::{Mismatch, Tolerance, compare};
 pub use dtype::{Bool, DType, DTypeClass, Element};
 pub use expr::{Atom, Expr, Symbol};

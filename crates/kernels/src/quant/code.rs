@@ -1,5 +1,7 @@
 //! Reading codes out of packed words, a vector at a time.
 
+use flambeau_tensor::e4m3;
+
 use super::{Format, QMatrix, Scales};
 use crate::{
     Float,
@@ -193,12 +195,6 @@ macro_rules! with_code {
     };
 }
 pub(super) use with_code;
-
-/// E4M3 in `f32`.
-fn e4m3(code: u8) -> f32 {
-    let bits = u32::from(code & 0x7f) << 20 | u32::from(code & 0x80) << 24;
-    f32::from_bits(bits) * f32::from_bits((127 + 120) << 23)
-}
 
 /// E8M0 in `f32`: 2^(code − 127); 255 reads as ∞.
 fn e8m0(code: u8) -> f32 {
