@@ -54,8 +54,7 @@ pub(super) struct Grouped {
     pub(super) scales: Numbers,
     pub(super) scales_along: bool,
     pub(super) zeros: Zeros,
-    /// Inputs that share a scale in the file, and in the program.
-    pub(super) stored_group: usize,
+    /// Inputs that share a scale.
     pub(super) group: usize,
 }
 
@@ -72,7 +71,7 @@ fn of_stream(words: impl Fn(usize) -> u64, bits: usize, i: usize) -> u32 {
 
 impl Grouped {
     fn groups(&self) -> usize {
-        self.shape[1].div_ceil(self.stored_group)
+        self.shape[1].div_ceil(self.group)
     }
 
     /// Scale and zero point of a stored group of an output.
@@ -105,27 +104,35 @@ impl Grouped {
     }
 }
 
-impl CodedRows for Grouped {
+/// Such a matrix in groups that programs have: each is a part of one of the file's.
+#[derive(Clone, Debug)]
+pub(super) struct Regrouped {
+    pub(super) stored: Grouped,
+    /// Inputs that share a scale in the program.
+    pub(super) group: usize,
+}
+
+impl CodedRows for Regrouped {
     fn codes(&self) -> Codes {
-        Codes { mode: Mode::Affine, bits: self.bits, group: self.group }
+        Codes { mode: Mode::Affine, bits: self.stored.bits, group: self.group }
     }
 
     /// That of the scales where every zero point is a power of two; products with others need more bits.
     fn exact_scales(&self) -> DType {
-        if matches!(self.zeros, Zeros::Middle) { self.scales.dtype } else { DType::F32 }
+        if matches!(self.stored.zeros, Zeros::Middle) { self.stored.scales.dtype } else { DType::F32 }
     }
 
     fn kind(&self) -> String {
-        format!("{} {} bits in groups of {}", self.name, self.bits, self.stored_group)
+        format!("{} {} bits in groups of {}", self.stored.name, self.stored.bits, self.stored.group)
     }
 
     fn read_codes(&self, row: usize, out: &mut [u8]) {
-        out.iter_mut().enumerate().for_each(|(col, code)| *code = self.code(row, col));
+        out.iter_mut().enumerate().for_each(|(col, code)| *code = self.stored.code(row, col));
     }
 
     fn read_numbers(&self, row: usize, out: &mut [(f32, f32)]) {
         for (i, pair) in out.iter_mut().enumerate() {
-            let (scale, zero) = self.numbers(row, i * self.group / self.stored_group);
+            let (scale, zero) = self.stored.numbers(row, i * self.group / self.stored.group);
             *pair = (scale, -scale * zero);
         }
     }

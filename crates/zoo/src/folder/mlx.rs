@@ -1,6 +1,9 @@
 //! Folders in MLX's own quantization.
 
-use super::{Stored, dtype, scheme::Tensors};
+use super::{
+    Stored, dtype,
+    scheme::{Tensors, part},
+};
 use crate::{
     CheckpointTensor, Error, Result,
     fields::Fields,
@@ -20,10 +23,6 @@ impl<'a> Packing<'a> {
     /// The packed tensor of a module `[rows, words]` with its scales and biases.
     pub(super) fn source(&self, module: &str, words: &Stored, tensors: &Tensors) -> Result<CheckpointTensor> {
         let name = format!("{module}.weight");
-        let part = |part: &str| {
-            let key = format!("{module}.{part}");
-            tensors.get(&key).ok_or(Error::MissingTensor(key))
-        };
         let Some(all) = &self.fields else {
             return Err(Error::tensor(name, "floats, for there is no `quantization` in config.json", "u32 words"));
         };
@@ -32,8 +31,8 @@ impl<'a> Packing<'a> {
         let mode = fields.text("mode")?.unwrap_or(Mode::Affine.name());
         let mode = Mode::from_name(mode).ok_or_else(|| fields.error("mode", "affine, mxfp4, mxfp8 or nvfp4"))?;
         let (bits, group) = (fields.size("bits")?, fields.size("group_size")?);
-        let scales = part("scales")?;
-        let biases = if mode == Mode::Affine { Some(part("biases")?) } else { None };
+        let scales = part(module, "scales", tensors)?;
+        let biases = if mode == Mode::Affine { Some(part(module, "biases", tensors)?) } else { None };
         let other = biases.map(|b| b.dtype).filter(|&other| other != scales.dtype);
         let scale = dtype(scales.dtype).filter(|_| other.is_none());
         let scale = scale

@@ -6,7 +6,7 @@ use safetensors::Dtype;
 
 use super::{
     Stored, dtype,
-    grouped::{Grouped, Layout, Reordered, Zeros},
+    grouped::{Grouped, Layout, Regrouped, Reordered, Zeros},
     mlx::Packing,
     numbers::{Numbers, Scaled},
 };
@@ -171,7 +171,8 @@ fn matrix(name: &str, stored: &Stored) -> Result<[usize; 2]> {
     }
 }
 
-fn part<'a>(module: &str, part: &str, all: &'a Tensors) -> Result<&'a Stored> {
+/// A tensor of a module.
+pub(super) fn part<'a>(module: &str, part: &str, all: &'a Tensors) -> Result<&'a Stored> {
     let name = format!("{module}.{part}");
     all.get(&name).ok_or(Error::MissingTensor(name))
 }
@@ -200,16 +201,17 @@ fn whole_words(codes: usize, bits: usize) -> Option<usize> {
 }
 
 /// The tensor of a matrix whose inputs have the groups of `order`, or one after the other.
-fn finished(name: &str, mut stored: Grouped, order: Option<Vec<usize>>) -> Result<CheckpointTensor> {
-    let ([_, cols], size) = (stored.shape, stored.stored_group);
+fn finished(name: &str, stored: Grouped, order: Option<Vec<usize>>) -> Result<CheckpointTensor> {
+    let (shape, size) = (stored.shape, stored.group);
     if let Some(groups) = order.filter(|list| list.iter().enumerate().any(|(i, &group)| group != i / size)) {
-        return Ok(CheckpointTensor::floats(stored.shape.to_vec(), Reordered { stored, groups }));
+        return Ok(CheckpointTensor::floats(shape.to_vec(), Reordered { stored, groups }));
     }
+    let cols = shape[1];
     let fits = |group: &usize| size.is_multiple_of(*group) && cols.is_multiple_of(*group);
-    stored.group = [128, 64, 32, 16].into_iter().find(fits).ok_or_else(|| {
+    let group = [128, 64, 32, 16].into_iter().find(fits).ok_or_else(|| {
         Error::tensor(name, "groups of 16, 32, 64 or 128 inputs, or multiples of these", format!("groups of {size} of {cols}"))
     })?;
-    CheckpointTensor::coded(name, stored.shape, stored)
+    CheckpointTensor::coded(name, shape, Regrouped { stored, group })
 }
 
 /// Inputs that share a scale: as many as there are for each of `groups` scales, which divide them.
@@ -252,7 +254,6 @@ fn gptq(
         scales: numbers(&format!("{module}.scales"), scales, groups * rows)?,
         scales_along: false,
         zeros: if all_middle { Zeros::Middle } else { Zeros::Streams { words: zeros, less: stored_less } },
-        stored_group,
         group: stored_group,
     };
     finished(&name, stored, by_input)
@@ -289,7 +290,6 @@ fn awq(module: &str, lead: &Stored, all: &Tensors) -> Result<CheckpointTensor> {
         scales: numbers(&format!("{module}.scales"), scales, groups * rows)?,
         scales_along: false,
         zeros: Zeros::Across(words(&format!("{module}.qzeros"), part(module, "qzeros", all)?, Some(groups * width))?),
-        stored_group,
         group: stored_group,
     };
     finished(&name, stored, None)
@@ -334,7 +334,6 @@ fn packed(module: &str, lead: &Stored, all: &Tensors, known: &[usize]) -> Result
         scales: numbers(&format!("{module}.weight_scale"), scales, rows * groups)?,
         scales_along: true,
         zeros,
-        stored_group,
         group: stored_group,
     };
     finished(&name, stored, order)
@@ -359,7 +358,6 @@ fn bytes(module: &str, lead: &Stored, all: &Tensors) -> Result<CheckpointTensor>
         scales: numbers(&format!("{module}.weight_scale"), scales, rows * groups)?,
         scales_along: true,
         zeros: Zeros::Middle,
-        stored_group,
         group: stored_group,
     };
     finished(&name, stored, None)
@@ -396,7 +394,6 @@ fn bundled(module: &str, lead: &Stored, all: &Tensors) -> Result<CheckpointTenso
             Dtype::I8 if !nibbles => Zeros::Bytes(zeros.bytes.clone()),
             _ => Zeros::Floats(numbers_of("_weight_zero_point", zeros)?),
         },
-        stored_group,
         group: stored_group,
     };
     finished(&name, stored, None)
