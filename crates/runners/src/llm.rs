@@ -5,6 +5,7 @@ mod draft;
 mod draw;
 mod evaluate;
 mod generate;
+mod logits;
 mod metadata;
 mod model;
 mod prefix;

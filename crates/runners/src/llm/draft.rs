@@ -7,8 +7,8 @@ use std::{fmt, sync::Arc};
 
 use flambeau_runtime::{Engine, LoadOptions, Method, Program, Value, ValueSpec};
 use flambeau_tensor::{DType, Tensor, cast};
-use flambeau_text::argmax;
 
+use super::logits;
 use crate::{Error, Result};
 
 /// The methods of a program that brings a draft.
@@ -113,24 +113,10 @@ impl Draft {
         let inputs = inputs.into_iter().map(|t| t.map(Value::Tensor).map_err(|e| bad(e.to_string())));
         let outputs = self.method.run(&inputs.collect::<Result<Vec<_>>>()?)?;
         (self.told, self.taps) = (self.known(), Vec::new());
-        best_tokens(DRAFT, outputs.first(), count)
+        logits::best_tokens(DRAFT, outputs.first(), count)
     }
 }
 
 fn bad(what: String) -> Error {
     Error::Signature { method: DRAFT.to_owned(), what }
-}
-
-/// The best token of each of the `count` rows of logits `[1, count, V]`.
-///
-/// # Errors
-/// They are no such logits, or have no number in a row.
-pub(super) fn best_tokens(method: &str, logits: Option<&Value>, count: usize) -> Result<Vec<u32>> {
-    let found = || logits.map_or_else(|| "nothing".into(), Value::describe);
-    let unfit = || Error::Logits { method: method.to_owned(), found: found() };
-    let tensor = logits.and_then(Value::as_tensor).filter(|t| t.dtype().is_float()).ok_or_else(unfit)?;
-    let &[1, rows, vocab] = tensor.shape() else { return Err(unfit()) };
-    let wide = cast(tensor, DType::F32).map_err(|_| unfit())?;
-    let all = wide.as_slice::<f32>().ok().filter(|_| rows == count && vocab > 0).ok_or_else(unfit)?;
-    all.chunks_exact(vocab).map(|row| argmax(row).map(|(token, _)| token).ok_or_else(unfit)).collect()
 }

@@ -3,12 +3,13 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use flambeau_runtime::{DimSpec, Engine, LoadOptions, Method, Program, Sampling, TensorSpec, Value, ValueKind, ValueSpec};
-use flambeau_tensor::{DType, Tensor, bf16, cast};
+use flambeau_tensor::{DType, Tensor, cast};
 use flambeau_text::SamplingParams;
 
 use super::{
     draft::{self, Draft},
     draw::{self, Draw},
+    logits,
     metadata::Metadata,
 };
 use crate::{Error, Result};
@@ -179,7 +180,7 @@ impl LanguageModel {
             }
         };
         self.position += tokens.len();
-        self.read_logits(outputs.first(), logits)
+        logits::last(self.method.name(), outputs.first(), logits)
     }
 
     /// Whether the program computes the logits of every token, and not only of a step's last one.
@@ -198,8 +199,7 @@ impl LanguageModel {
         let inputs = self.inputs(tokens)?;
         let outputs = self.method.run(&inputs)?;
         self.position += tokens.len();
-        let rows = cast(&self.rows(outputs.first())?, DType::F32).and_then(|rows| Ok(rows.as_slice::<f32>()?.to_vec()));
-        rows.map_err(|_| self.no_logits(outputs.first()))
+        logits::all(self.method.name(), outputs.first())
     }
 
     /// Whether a draft can guess what follows: it knows the whole sequence, and guesses that turn out wrong can be taken back.
@@ -220,7 +220,7 @@ impl LanguageModel {
         };
         let block = [&[last], &guesses[..]].concat();
         let outputs = self.method.run(&self.inputs(&block)?)?;
-        let mut best = draft::best_tokens(self.method.name(), outputs.first(), block.len())?;
+        let mut best = logits::best_tokens(self.method.name(), outputs.first(), block.len())?;
         let accepted = guesses.iter().zip(&best).take_while(|(guess, best)| guess == best).count();
         if let Some(draft) = &mut self.draft {
             draft.note(outputs.get(1), accepted + 1, self.position)?;
@@ -342,35 +342,6 @@ impl LanguageModel {
     fn tensor(&self, values: &[i64], shape: &[usize], dtype: DType) -> Result<Tensor> {
         let fail = |e: flambeau_tensor::Error| Error::Signature { method: self.method.name().to_owned(), what: e.to_string() };
         cast(&Tensor::from_slice(values, shape).map_err(fail)?, dtype).map_err(fail)
-    }
-
-    /// The last row of `[1, S, V]`, `[1, V]` or `[V]`.
-    fn read_logits(&self, output: Option<&Value>, to: &mut Vec<f32>) -> Result<()> {
-        let rows = self.rows(output)?;
-        let vocab = rows.shape()[1];
-        let last = rows.bytes().slice(rows.bytes().len() - vocab * rows.dtype().size()..);
-        let bad = |_| self.no_logits(output);
-        let row = Tensor::new(rows.dtype(), &[vocab], last).map_err(bad)?.aligned();
-        to.clear();
-        let read = match row.dtype() {
-            DType::F32 => row.as_slice::<f32>().map(|row| to.extend_from_slice(row)),
-            DType::BF16 => row.as_slice::<bf16>().map(|row| to.extend(row.iter().map(|x| x.to_f32()))),
-            _ => cast(&row, DType::F32).and_then(|row| row.as_slice::<f32>().map(|row| to.extend_from_slice(row))),
-        };
-        read.map_err(bad)
-    }
-
-    /// `[1, S, V]`, `[1, V]` or `[V]` as rows [n, V] of a float type.
-    fn rows(&self, output: Option<&Value>) -> Result<Tensor> {
-        let bad = || self.no_logits(output);
-        let tensor = output.and_then(Value::as_tensor).filter(|t| t.dtype().is_float()).ok_or_else(bad)?;
-        let vocab = tensor.shape().last().copied().filter(|&v| v > 0 && tensor.numel() >= v).ok_or_else(bad)?;
-        tensor.reshape(&[tensor.numel() / vocab, vocab]).map_err(|_| bad())
-    }
-
-    fn no_logits(&self, output: Option<&Value>) -> Error {
-        let found = output.map_or_else(|| "nothing".into(), Value::describe);
-        Error::Logits { method: self.method.name().to_owned(), found }
     }
 }
 
