@@ -219,7 +219,9 @@ pub mod mlx {
 /// ```
 #[cfg(feature = "compile")]
 pub mod pt2 {
-    pub use flambeau_pt2::{Archive, Error, Exported, Graph, InputSpec, Node, OutputSpec, Signature, SourceLocation, Weight};
+    pub use flambeau_pt2::{
+        Archive, Error, Exported, Graph, InputSpec, Node, OutputSpec, ScalarType, Signature, SourceLocation, Weight,
+    };
 }
 
 /// From exported programs to `.pte` files. Constants are folded by running them on the engine that the caller hands in.

@@ -1,5 +1,6 @@
 //! What the configs of most families say alike.
 
+use flambeau_pt2::ScalarType;
 use flambeau_tensor::DType;
 
 use crate::{
@@ -195,10 +196,6 @@ pub(super) fn activation(f: &Fields<'_>, key: &str) -> Result<Activation> {
 
 pub(super) fn dtype(f: &Fields<'_>) -> Result<Option<DType>> {
     let key = if f.get("dtype").is_some() { "dtype" } else { "torch_dtype" };
-    Ok(match f.text(key)? {
-        Some("bfloat16") => Some(DType::BF16),
-        Some("float16") => Some(DType::F16),
-        Some("float32") => Some(DType::F32),
-        _ => None,
-    })
+    let named = f.text(key)?.and_then(ScalarType::from_torch_name).and_then(ScalarType::dtype);
+    Ok(named.filter(|dtype| matches!(dtype, DType::BF16 | DType::F16 | DType::F32)))
 }

@@ -8,6 +8,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use flambeau::{
     engine::{KvCacheConfig, KvLayer},
+    pt2::ScalarType,
     tensor::DType,
 };
 use serde::{Deserialize, Deserializer, de::Error as _};
@@ -138,9 +139,7 @@ pub(super) struct HostCache {
 /// An element type by the name that PyTorch gives it.
 fn dtype_of_pytorch<'de, D: Deserializer<'de>>(json: D) -> Result<DType, D::Error> {
     let name = String::deserialize(json)?;
-    let known =
-        [("float32", DType::F32), ("float16", DType::F16), ("bfloat16", DType::BF16), ("int32", DType::I32), ("int64", DType::I64)];
-    let found = known.into_iter().find(|(known, _)| *known == name).map(|(_, dtype)| dtype);
+    let found = ScalarType::from_torch_name(&name).and_then(ScalarType::dtype);
     found.ok_or_else(|| D::Error::custom(format!("unknown dtype `{name}`")))
 }
 
