@@ -171,11 +171,11 @@ impl Builder {
         Int { arg: SymArg::Name(name), expr }
     }
 
-    /// The program that returns `output`.
+    /// The program that returns `outputs`.
     ///
     /// # Errors
     /// A value that is used before it is defined.
-    pub(crate) fn finish(self, output: &Val) -> Result<Exported> {
+    pub(crate) fn finish(self, outputs: &[&Val]) -> Result<Exported> {
         let Builder { mut graph, held, users, ranges, weights, constants, .. } = self;
         let inputs: Vec<InputSpec> = held.into_iter().flatten().chain(users).collect();
         let mut names = Vec::new();
@@ -191,18 +191,17 @@ impl Builder {
                 _ => {}
             }
         }
-        let result = Argument::Tensor(output.name.clone());
-        graph.outputs = vec![result.clone()];
+        graph.outputs = outputs.iter().map(|output| Argument::Tensor(output.name.clone())).collect();
         graph.check()?;
-        let outputs = vec![OutputSpec::UserOutput(result)];
+        let outputs: Vec<OutputSpec> = graph.outputs.iter().cloned().map(OutputSpec::UserOutput).collect();
         Ok(Exported {
+            out_spec: out_spec(outputs.len()),
             graph,
             signature: Signature { inputs, outputs },
             ranges,
             expression_ranges: Vec::new(),
             guards: Vec::new(),
             in_spec: in_spec(&names),
-            out_spec: format!("[1, {LEAF}]"),
             forward_arg_names: names,
             torch_version: String::new(),
             dialect: flambeau_pt2::Dialect::Training,
@@ -213,6 +212,15 @@ impl Builder {
 }
 
 const LEAF: &str = r#"{"type": null, "context": null, "children_spec": []}"#;
+
+/// One tensor, or a tuple of several, as PyTorch writes the structure.
+fn out_spec(outputs: usize) -> String {
+    if outputs == 1 {
+        return format!("[1, {LEAF}]");
+    }
+    let leaves = vec![LEAF; outputs].join(", ");
+    format!(r#"[1, {{"type": "builtins.tuple", "context": "null", "children_spec": [{leaves}]}}]"#)
+}
 
 /// Keyword inputs of these names and no others, as PyTorch writes the structure.
 fn in_spec(names: &[String]) -> String {

@@ -8,6 +8,7 @@ use crate::{
     CheckpointTensor, Result, folder,
     gguf::{self, Gguf},
     spec::Config,
+    speech::whisper,
 };
 
 /// What a tokenizer can be built from.
@@ -19,10 +20,19 @@ pub enum TokenizerSource {
     Gguf(Box<GgufVocab>),
 }
 
+/// What a checkpoint is a model of.
+#[derive(Clone, Debug)]
+pub(crate) enum Architecture {
+    /// Tokens to logits.
+    Decoder(Config),
+    /// Sound to tokens.
+    Whisper(whisper::Config),
+}
+
 /// A config and its tensors, under the names of Hugging Face checkpoints.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
-    config: Config,
+    architecture: Architecture,
     tensors: IndexMap<String, CheckpointTensor>,
     tokenizer: TokenizerSource,
 }
@@ -35,13 +45,20 @@ impl Checkpoint {
     /// Joins parts that were read elsewhere. Tensors have the names of Hugging Face checkpoints, such as
     /// `model.layers.0.mlp.up_proj.weight`; those that the family does not read are ignored. Shapes are checked when the program
     /// is built.
-    pub(crate) fn new(mut config: Config, tensors: IndexMap<String, CheckpointTensor>, tokenizer: TokenizerSource) -> Checkpoint {
-        config.tied = Some(config.tied.unwrap_or(!tensors.contains_key(HEAD)));
-        Checkpoint { config, tensors, tokenizer }
+    pub(crate) fn new(
+        mut architecture: Architecture,
+        tensors: IndexMap<String, CheckpointTensor>,
+        tokenizer: TokenizerSource,
+    ) -> Checkpoint {
+        if let Architecture::Decoder(config) = &mut architecture {
+            config.tied = Some(config.tied.unwrap_or(!tensors.contains_key(HEAD)));
+        }
+        Checkpoint { architecture, tensors, tokenizer }
     }
 
     /// Reads a Hugging Face folder, given as its files: `config.json`, `model.safetensors` or the index with its shards, and
-    /// `generation_config.json` and tokenizer files if present. Folders in MLX's own quantization work too.
+    /// `generation_config.json` and tokenizer files if present. Folders in MLX's own quantization work too, and so do Whisper's in
+    /// CTranslate2's form: `model.bin`, `config.json`, `tokenizer.json`.
     ///
     /// # Errors
     /// [`crate::Error::MissingFile`], [`crate::Error::File`], [`crate::Error::Family`] and [`crate::Error::Key`].
@@ -58,12 +75,17 @@ impl Checkpoint {
         let file = Gguf::parse(bytes)?;
         let config = gguf::config(&file)?;
         let tensors = gguf::tensors(&file, &config)?;
-        Ok(Checkpoint::new(config, tensors, TokenizerSource::Gguf(Box::new(gguf::vocab(&file)?))))
+        Ok(Checkpoint::new(Architecture::Decoder(config), tensors, TokenizerSource::Gguf(Box::new(gguf::vocab(&file)?))))
     }
 
     /// The hyperparameters.
-    pub(crate) fn config(&self) -> &Config {
-        &self.config
+    pub(crate) fn architecture(&self) -> &Architecture {
+        &self.architecture
+    }
+
+    /// Whether it is a model of speech, whose program has other methods than a language model's.
+    pub fn is_speech(&self) -> bool {
+        matches!(self.architecture, Architecture::Whisper(_))
     }
 
     /// All tensors.
@@ -84,7 +106,11 @@ impl Checkpoint {
             let has_bf16 = self.tensors.values().any(|tensor| tensor.dtype() == DType::BF16);
             return if has_bf16 { DType::BF16 } else { DType::F16 };
         }
-        let stated = self.config.dtype.or_else(|| self.tensors.get(EMBEDDING).map(CheckpointTensor::dtype));
+        let (stated, embedding) = match &self.architecture {
+            Architecture::Decoder(config) => (config.dtype, EMBEDDING),
+            Architecture::Whisper(config) => (config.dtype, whisper::EMBEDDING),
+        };
+        let stated = stated.or_else(|| self.tensors.get(embedding).map(CheckpointTensor::dtype));
         stated.filter(|d| matches!(d, DType::F32 | DType::F16 | DType::BF16)).unwrap_or(DType::BF16)
     }
 }

@@ -66,6 +66,11 @@ impl<'a> Fields<'a> {
         self.map.get(key).is_some_and(Value::is_null)
     }
 
+    /// All keys of the object.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &'a String> + use<'a> {
+        self.map.keys()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
@@ -134,6 +139,16 @@ impl<'a> Fields<'a> {
             one => one.as_i64().map(|v| vec![v]),
         };
         Ok(self.typed(key, "an integer or a list of integers", read)?.unwrap_or_default())
+    }
+
+    /// A list of pairs of integers from 0 on.
+    pub(crate) fn pairs(&self, key: &str) -> Result<Option<Vec<[usize; 2]>>> {
+        let number = |v: &Value| v.as_u64().and_then(|v| usize::try_from(v).ok());
+        let pair = |v: &Value| match &v.as_array()?[..] {
+            [a, b] => Some([number(a)?, number(b)?]),
+            _ => None,
+        };
+        self.typed(key, "a list of pairs of integers", |v| v.as_array()?.iter().map(pair).collect())
     }
 
     /// A list of `n` finite numbers above zero.

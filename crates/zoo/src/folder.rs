@@ -10,7 +10,10 @@ use indexmap::IndexMap;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value};
 
-use crate::{Checkpoint, CheckpointTensor, Error, Result, TokenizerSource, family, fields::Fields, limits::MAX_JSON_BYTES};
+use crate::{
+    Checkpoint, CheckpointTensor, Error, Result, TokenizerSource, checkpoint::Architecture, ctranslate2, family, fields::Fields,
+    limits::MAX_JSON_BYTES,
+};
 
 use self::scheme::Scheme;
 
@@ -43,6 +46,10 @@ impl Files {
             return Err(Error::limit("bytes of a JSON file", bytes.len() as u64, MAX_JSON_BYTES as u64));
         }
         serde_json::from_slice(bytes).map(Some).map_err(|e| Error::file(name, e))
+    }
+
+    fn tokenizer(self) -> TokenizerSource {
+        TokenizerSource::Files(self.0.into_iter().filter(|(name, _)| TOKENIZER.contains(&name.as_str())).collect())
     }
 
     /// Files with weights: those that the index names, or the only one, or all that there are.
@@ -167,17 +174,13 @@ pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
     let base = |name: String| name.rsplit(['/', '\\']).next().map(str::to_owned).unwrap_or(name);
     let model = Files(files.into_iter().map(|(name, bytes)| (base(name), bytes)).collect());
     let map = model.json(CONFIG)?.ok_or_else(|| Error::MissingFile(CONFIG.into()))?;
-    let fields = Fields::new(&map);
-    let mut config = family::config(&fields)?;
-    if let Some(generation) = model.json(GENERATION)? {
-        let generation = Fields::new(&generation);
-        config.bos = generation.ints("bos_token_id")?.first().copied().or(config.bos);
-        for id in generation.ints("eos_token_id")? {
-            if !config.eos.contains(&id) {
-                config.eos.push(id);
-            }
-        }
+    if let Some(bytes) = model.0.get(ctranslate2::MODEL) {
+        let (config, tensors) = ctranslate2::whisper(bytes, &map, model.json(TOKENIZER[0])?.as_ref())?;
+        return Ok(Checkpoint::new(Architecture::Whisper(config), tensors, model.tokenizer()));
     }
+    let fields = Fields::new(&map);
+    let generation = model.json(GENERATION)?;
+    let architecture = family::architecture(&fields, generation.as_ref().map(Fields::new).as_ref())?;
     let stored = model.tensors()?;
     let is_bundle = stored.keys().any(|name| name.ends_with(scheme::BUNDLED));
     let scheme = if is_bundle { Scheme::Bundle } else { Scheme::new(&fields)? };
@@ -198,6 +201,5 @@ pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
         tensors.extend(source.and_then(|(name, source)| Some((published(&name)?, source))));
     }
     undo_conversion(&mut tensors);
-    let tokenizer = model.0.into_iter().filter(|(name, _)| TOKENIZER.contains(&name.as_str())).collect();
-    Ok(Checkpoint::new(config, tensors, TokenizerSource::Files(tokenizer)))
+    Ok(Checkpoint::new(architecture, tensors, model.tokenizer()))
 }

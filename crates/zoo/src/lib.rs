@@ -13,6 +13,7 @@
 mod block;
 mod builder;
 mod checkpoint;
+mod ctranslate2;
 mod error;
 mod family;
 mod fields;
@@ -22,6 +23,8 @@ mod rope;
 mod rows;
 mod source;
 mod spec;
+mod speech;
+mod writer;
 
 pub mod gguf;
 pub mod limits;

@@ -14,6 +14,12 @@ pub const MAX_GGUF_TEXT_BYTES: u64 = 16 << 20;
 pub const MAX_GGUF_RANK: u32 = 8;
 /// Largest alignment of GGUF tensor data.
 pub const MAX_GGUF_ALIGNMENT: u64 = 1 << 20;
+/// Variables of a CTranslate2 file, and aliases.
+pub const MAX_CT2_VARIABLES: u64 = 1 << 16;
+/// Bytes of a name in a CTranslate2 file.
+pub const MAX_CT2_NAME_BYTES: u64 = 1 << 10;
+/// Axes of a CTranslate2 variable.
+pub const MAX_CT2_RANK: u64 = 8;
 /// Bytes of `config.json`, an index or another JSON file that is parsed.
 pub const MAX_JSON_BYTES: usize = 64 << 20;
 /// Decoder layers of a model.

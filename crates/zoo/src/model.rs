@@ -2,12 +2,15 @@
 
 use flambeau_pt2::Exported;
 use flambeau_tensor::DType;
+use indexmap::IndexMap;
 
 use crate::{
     Checkpoint, Error, Result, TokenizerSource,
     block::{self, Settings},
+    checkpoint::Architecture,
     limits::MAX_POSITIONS,
-    spec::Mixer,
+    spec::{Config, Mixer},
+    speech::whisper,
 };
 
 /// Default limit on the tokens of a call.
@@ -43,7 +46,8 @@ pub enum ScalePrecision {
 pub struct Options {
     /// Type of activations and caches: `f32`, `f16` or `bf16`; by default [`Checkpoint::default_dtype`].
     pub dtype: Option<DType>,
-    /// Tokens that the caches hold; by default 2048 or what the model was trained for, whichever is less.
+    /// Tokens that the caches hold; by default 2048 or what the model was trained for, whichever is less. Models of speech hold no
+    /// more than they were trained for.
     pub max_seq_len: Option<usize>,
     /// Most tokens of a call; by default 512 or `max_seq_len`, whichever is less.
     pub prefill_chunk: Option<usize>,
@@ -64,12 +68,19 @@ pub enum MethodConstant {
 /// A program with what a runner must know.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// `input_ids` i64 `[1, s]`, `cache_position` i64 `[s]` (consecutive) → logits in the type of the activations. s is 1 to the
+    /// Methods by name. Those of one model share their buffers.
+    ///
+    /// A language model has one, `forward`: `input_ids` i64 `[1, s]`, `cache_position` i64 `[s]` (consecutive) → logits in the type of the activations. s is 1 to the
     /// prefill chunk. State: `key_cache_i` and `value_cache_i` [1, Hk, n, D] of attention, where n is `max_seq_len` or, behind a window, no more than
     /// window + prefill chunk - 1, which are then used in turn; `latent_cache_i`
     /// [1, 1, max_seq_len, R] of attention over latent vectors; `conv_state_i` [1, taps − 1, C] and `recurrent_state_i`
     /// [1, Hv, Dv, Dk], which begin anew at position 0 and cannot go back to an earlier one.
-    pub exported: Exported,
+    ///
+    /// Whisper has three. `encoder`: `input_features` f32 [1, mels, frames] → last hidden state [1, positions, width]; it fills
+    /// `cross_key_i` and `cross_value_i` [1, H, positions, D] for the others. `decoder`: `input_ids` i64 [1, s], `cache_position`
+    /// i64 [s] (consecutive) → logits [1, 1, vocab] of the last token. `alignment`, if the checkpoint names heads for it: the same
+    /// inputs from position 0 on → f32 [1, heads, s, positions], which share of each head's attention a position of the audio has.
+    pub methods: IndexMap<&'static str, Exported>,
     /// Constant methods by name.
     pub metadata: Vec<(String, MethodConstant)>,
     pub tokenizer: TokenizerSource,
@@ -82,34 +93,63 @@ pub struct Model {
 /// [`Error::Option`] for an option out of range, [`Error::MissingTensor`] and [`Error::Tensor`] for a checkpoint that does not
 /// fit its config.
 pub fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model> {
-    let settings = settings(checkpoint, options)?;
-    let exported = block::program(checkpoint, settings)?;
-    Ok(Model { exported, metadata: metadata(checkpoint, settings), tokenizer: checkpoint.tokenizer().clone() })
+    let config = match checkpoint.architecture() {
+        Architecture::Decoder(config) => config,
+        Architecture::Whisper(config) => return whisper::model(checkpoint, config, options),
+    };
+    let settings = settings(checkpoint, config, options)?;
+    let methods = IndexMap::from([("forward", block::program(checkpoint, config, settings)?)]);
+    Ok(Model { methods, metadata: metadata(config, settings), tokenizer: checkpoint.tokenizer().clone() })
 }
 
-fn settings(checkpoint: &Checkpoint, options: &Options) -> Result<Settings> {
-    let config = checkpoint.config();
-    let ranged = |option, value: usize, high: usize| match value {
-        v if (1..=high).contains(&v) => Ok(v),
-        v => Err(Error::Option { option, expected: format!("1 to {high}"), found: v.to_string() }),
-    };
+impl Model {
+    /// The methods as the compiler takes them.
+    pub fn programs(&self) -> Vec<(&str, &Exported)> {
+        self.methods.iter().map(|(name, exported)| (*name, exported)).collect()
+    }
+}
+
+/// In which types a program computes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Precision {
+    /// Type of activations and caches.
+    pub(crate) dtype: DType,
+    /// Type of the scales of packed weights; `None` is the exact one.
+    pub(crate) scales: Option<DType>,
+}
+
+impl Precision {
+    pub(crate) fn new(checkpoint: &Checkpoint, options: &Options) -> Result<Precision> {
+        let dtype = options.dtype.unwrap_or(checkpoint.default_dtype());
+        if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
+            return Err(Error::Option { option: "dtype", expected: "f32, f16 or bf16".into(), found: dtype.to_string() });
+        }
+        let scales = match options.scales {
+            ScalePrecision::Exact => None,
+            ScalePrecision::Activations => Some(dtype),
+            ScalePrecision::F32 => Some(DType::F32),
+        };
+        Ok(Precision { dtype, scales })
+    }
+}
+
+/// An option from 1 to `high`.
+pub(crate) fn ranged(option: &'static str, value: usize, high: usize) -> Result<usize> {
+    if (1..=high).contains(&value) {
+        return Ok(value);
+    }
+    Err(Error::Option { option, expected: format!("1 to {high}"), found: value.to_string() })
+}
+
+fn settings(checkpoint: &Checkpoint, config: &Config, options: &Options) -> Result<Settings> {
     let positions = ranged("max_seq_len", options.max_seq_len.unwrap_or(config.positions.min(DEFAULT_POSITIONS)), MAX_POSITIONS)?;
     let chunk = ranged("prefill_chunk", options.prefill_chunk.unwrap_or(DEFAULT_CHUNK.min(positions)), positions)?;
-    let dtype = options.dtype.unwrap_or(checkpoint.default_dtype());
-    if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
-        return Err(Error::Option { option: "dtype", expected: "f32, f16 or bf16".into(), found: dtype.to_string() });
-    }
-    let scales = match options.scales {
-        ScalePrecision::Exact => None,
-        ScalePrecision::Activations => Some(dtype),
-        ScalePrecision::F32 => Some(DType::F32),
-    };
+    let Precision { dtype, scales } = Precision::new(checkpoint, options)?;
     Ok(Settings { dtype, scales, positions, chunk, logits: options.logits })
 }
 
 /// The constant methods that ExecuTorch's runners and ours ask for.
-fn metadata(checkpoint: &Checkpoint, settings: Settings) -> Vec<(String, MethodConstant)> {
-    let c = checkpoint.config();
+fn metadata(c: &Config, settings: Settings) -> Vec<(String, MethodConstant)> {
     let int = |v: usize| MethodConstant::Int(v as i64);
     let positions = int(settings.positions);
     let (kv_heads, head_dim) = c.cache_sizes();

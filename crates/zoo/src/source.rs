@@ -384,6 +384,15 @@ impl CheckpointTensor {
         Ok(tensor.as_slice::<f32>().map_err(|e| fault(&e))?.to_vec())
     }
 
+    /// The value of an integer of 8 or 16 bits that stands as a tensor of one element.
+    pub(crate) fn small_integer(&self) -> Option<i64> {
+        match &self.data {
+            Data::Plain { dtype: DType::I8, bytes } => Some(i64::from(i8::from_le_bytes((&bytes[..]).try_into().ok()?))),
+            Data::Plain { dtype: DType::I16, bytes } => Some(i64::from(i16::from_le_bytes((&bytes[..]).try_into().ok()?))),
+            _ => None,
+        }
+    }
+
     /// A weight of f32 values that `f` makes of the stored ones, under a storage of that id.
     ///
     /// # Errors

@@ -37,6 +37,17 @@ pub(crate) struct Config {
     pub(crate) eos: Vec<i64>,
 }
 
+impl Config {
+    /// Adds ids that end a text, once each.
+    pub(crate) fn add_eos(&mut self, ids: Vec<i64>) {
+        for id in ids {
+            if !self.eos.contains(&id) {
+                self.eos.push(id);
+            }
+        }
+    }
+}
+
 /// A root-mean-square norm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Norm {

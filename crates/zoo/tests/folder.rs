@@ -100,13 +100,13 @@ fn values(t: &Tensor) -> Vec<f32> {
 fn every_family_builds() {
     let check = |family: &str, targets: &[(&str, usize)]| {
         let model = built(&config(family), &Options::default()).unwrap();
-        model.exported.graph.check().unwrap();
+        model.methods["forward"].graph.check().unwrap();
         for &(op, want) in targets {
-            let found = model.exported.graph.nodes.iter().filter(|n| n.target == format!("torch.ops.{op}")).count();
+            let found = model.methods["forward"].graph.nodes.iter().filter(|n| n.target == format!("torch.ops.{op}")).count();
             assert_eq!(found, want, "{op} of {family}");
         }
-        let logits = model.exported.graph.outputs[0].as_tensor().unwrap();
-        assert_eq!(model.exported.graph.tensor(logits).unwrap().dtype, DType::BF16);
+        let logits = model.methods["forward"].graph.outputs[0].as_tensor().unwrap();
+        assert_eq!(model.methods["forward"].graph.tensor(logits).unwrap().dtype, DType::BF16);
         assert!(matches!(&model.tokenizer, TokenizerSource::Files(files) if files.len() == 2));
     };
     check("llama", &[("aten.linear.default", 15), ("aten.rms_norm.default", 5)]);
@@ -118,7 +118,7 @@ fn every_family_builds() {
 #[test]
 fn joined_projections_are_slices_of_the_file() {
     let model = built(&config("phi3"), &Options::default()).unwrap();
-    let weight = |name: &str| model.exported.weights[&format!("model.layers.1.{name}.weight")].tensor().unwrap();
+    let weight = |name: &str| model.methods["forward"].weights[&format!("model.layers.1.{name}.weight")].tensor().unwrap();
     let check = |name: &str, rows: usize, first: usize| {
         let t = weight(name);
         assert_eq!((t.shape(), values(&t)[0]), (&[rows, HIDDEN][..], first as f32), "{name}");
@@ -134,7 +134,7 @@ fn joined_projections_are_slices_of_the_file() {
 fn weights_follow_the_type_of_the_activations() {
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         let model = built(&config("llama"), &Options { dtype: Some(dtype), ..Options::default() }).unwrap();
-        let weights = model.exported.weights.values().map(|w| w.tensor().unwrap());
+        let weights = model.methods["forward"].weights.values().map(|w| w.tensor().unwrap());
         assert!(weights.into_iter().all(|t| t.dtype() == dtype));
     }
 }
@@ -144,11 +144,12 @@ fn scaled_frequencies_become_constants() {
     let llama3 = json!({"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64, "rope_theta": 5e5});
     let longrope = json!({"type": "longrope", "short_factor": vec![1.0; 6], "long_factor": vec![2.0; 6]});
     let check = |config: &Value, names: &[&str]| {
-        let model = built(config, &Options::default()).unwrap();
+        let mut model = built(config, &Options::default()).unwrap();
+        let forward = model.methods.swap_remove("forward").unwrap();
         for name in ["rope_periods", "rope_amplitude"] {
-            assert_eq!(model.exported.constants.contains_key(name), names.contains(&name), "{name}");
+            assert_eq!(forward.constants.contains_key(name), names.contains(&name), "{name}");
         }
-        model.exported
+        forward
     };
     let exported = check(&with("llama", json!({"rope_parameters": llama3})), &["rope_periods"]);
     let periods = values(&exported.constants["rope_periods"].tensor().unwrap());
@@ -200,7 +201,7 @@ fn options_are_held_against_the_model() {
 
 /// How often a program calls an operator.
 fn calls(model: &Model, op: &str) -> usize {
-    model.exported.graph.nodes.iter().filter(|n| n.target == format!("torch.ops.{op}")).count()
+    model.methods["forward"].graph.nodes.iter().filter(|n| n.target == format!("torch.ops.{op}")).count()
 }
 
 #[test]
@@ -208,7 +209,7 @@ fn windows_hide_keys_where_a_cache_holds_more() {
     let config = with("phi3", json!({"sliding_window": 32}));
     let masks = |positions| {
         let model = built(&config, &Options { max_seq_len: Some(positions), ..Options::default() }).unwrap();
-        model.exported.graph.check().unwrap();
+        model.methods["forward"].graph.check().unwrap();
         (calls(&model, "aten.lt.Scalar"), calls(&model, "mlx.custom_sdpa.default"))
     };
     // One mask for both layers; none where the window hides nothing.
@@ -221,8 +222,8 @@ fn windows_need_no_more_rows_than_their_longest_call() {
     let rows = |positions, chunk| {
         let options = Options { max_seq_len: Some(positions), prefill_chunk: Some(chunk), ..Options::default() };
         let model = built(&config, &options).unwrap();
-        model.exported.graph.check().unwrap();
-        let cache = &model.exported.constants["key_cache_1"];
+        model.methods["forward"].graph.check().unwrap();
+        let cache = &model.methods["forward"].constants["key_cache_1"];
         assert_eq!(calls(&model, "aten.index_copy_.default") == 4, cache.shape()[2] < positions);
         cache.shape()[2]
     };
@@ -252,7 +253,7 @@ fn text_parts_of_larger_models_are_taken_out() {
     tensors.insert("vision_tower.patches.weight".into(), vec![4, HIDDEN]);
     let checkpoint = Checkpoint::from_folder(folder(&outer, weights(&tensors))).unwrap();
     let model = build(&checkpoint, &Options::default()).unwrap();
-    assert!(model.exported.weights.keys().all(|name| name.starts_with("model.")));
+    assert!(model.methods["forward"].weights.keys().all(|name| name.starts_with("model.")));
     let bos = model.metadata.iter().find(|(name, _)| name == "get_bos_id").map(|(_, v)| v.clone());
     assert_eq!(bos, Some(MethodConstant::Int(7)));
     let unknown = with_keys(outer, json!({"mrope_of_eyes": 2}));
@@ -277,9 +278,9 @@ fn experts_of_their_own_become_one_weight() {
         add("down_proj", &[HIDDEN, 32]);
     }
     let model = build(&Checkpoint::from_folder(folder(&config, weights(&tensors))).unwrap(), &Options::default()).unwrap();
-    model.exported.graph.check().unwrap();
+    model.methods["forward"].graph.check().unwrap();
     assert_eq!((calls(&model, "mlx.gather_mm.default"), calls(&model, "aten.topk.default")), (2, 1));
-    let joined = model.exported.weights["model.layers.1.mlp.experts.gate_up_proj"].tensor().unwrap();
+    let joined = model.methods["forward"].weights["model.layers.1.mlp.experts.gate_up_proj"].tensor().unwrap();
     assert_eq!(joined.shape(), [3, 64, HIDDEN]);
     // Rows count up within each matrix: gates, then ups.
     let firsts: Vec<f32> = values(&joined).chunks_exact(HIDDEN).map(|row| row[0]).collect();
@@ -323,7 +324,7 @@ fn folders_in_mlx_quantization_keep_their_codes() {
         with("llama", json!({"quantization": {"group_size": 32, "bits": 4}, "quantization_config": {"group_size": 32, "bits": 4}}));
     let checkpoint = Checkpoint::from_folder(folder(&packed, bytes.clone())).unwrap();
     let model = build(&checkpoint, &Options::default()).unwrap();
-    let weight = |part: &str| model.exported.weights[&format!("{up}.weight.{part}")].tensor().unwrap();
+    let weight = |part: &str| model.methods["forward"].weights[&format!("{up}.weight.{part}")].tensor().unwrap();
     assert_eq!((weight("words").shape(), weight("scales").dtype()), (&[FFN, HIDDEN / 8][..], DType::BF16));
     let error =
         Checkpoint::from_folder(folder(&with("llama", json!({"quantization": {"group_size": 32, "bits": 5}})), bytes.clone()))

@@ -23,7 +23,7 @@ fn read_all(exported: &Exported) -> Result<usize, flambeau_pt2::Error> {
 #[test]
 fn the_fixture_becomes_a_program_with_its_state_and_methods() {
     let model = build(&tiny(), &Options { prefill_chunk: Some(16), ..Options::default() }).unwrap();
-    let exported = &model.exported;
+    let exported = &model.methods["forward"];
     exported.graph.check().unwrap();
     let count = |op: &str| exported.graph.nodes.iter().filter(|n| n.target == format!("torch.ops.{op}")).count();
     let ops = [
@@ -54,14 +54,15 @@ fn the_fixture_becomes_a_program_with_its_state_and_methods() {
 #[test]
 fn all_positions_get_logits_where_asked() {
     let model = build(&tiny(), &Options { logits: Logits::All, dtype: Some(DType::F32), ..Options::default() }).unwrap();
-    let logits = model.exported.graph.tensor(model.exported.graph.outputs[0].as_tensor().unwrap()).unwrap();
+    let logits = model.methods["forward"].graph.tensor(model.methods["forward"].graph.outputs[0].as_tensor().unwrap()).unwrap();
     assert_eq!((logits.dtype, format!("{:?}", logits.sizes)), (DType::F32, "[1, s0, 32]".into()));
 }
 
 #[test]
 fn rotary_rows_come_back_in_their_own_order() {
     let model = build(&tiny(), &Options { dtype: Some(DType::F32), ..Options::default() }).unwrap();
-    let weight = |name: &str| values(&model.exported.weights[&format!("model.layers.0.self_attn.{name}")].tensor().unwrap());
+    let weight =
+        |name: &str| values(&model.methods["forward"].weights[&format!("model.layers.0.self_attn.{name}")].tensor().unwrap());
     let q = weight("q_proj.weight");
     assert!(q.chunks_exact(64).enumerate().all(|(r, row)| row.iter().all(|&v| v == r as f32)));
     // A row of the k fixture holds one value, so its scale tells which: the largest code stands for it.
@@ -73,7 +74,7 @@ fn rotary_rows_come_back_in_their_own_order() {
 fn scales_take_the_type_that_is_asked_for() {
     let check = |scales, want| {
         let model = build(&tiny(), &Options { scales, ..Options::default() }).unwrap();
-        assert_eq!(model.exported.weights["model.embed_tokens.weight.scales"].dtype().dtype(), Some(want));
+        assert_eq!(model.methods["forward"].weights["model.embed_tokens.weight.scales"].dtype().dtype(), Some(want));
     };
     check(ScalePrecision::Exact, DType::F16);
     check(ScalePrecision::Activations, DType::BF16);
@@ -133,7 +134,7 @@ fn exercise(bytes: Bytes) {
     let Ok(checkpoint) = Checkpoint::from_gguf(bytes) else { return };
     let options = Options { max_seq_len: Some(8), ..Options::default() };
     if let Ok(model) = build(&checkpoint, &options) {
-        let _any = read_all(&model.exported);
+        let _any = read_all(&model.methods["forward"]);
     }
 }
 

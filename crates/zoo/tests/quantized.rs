@@ -52,7 +52,7 @@ fn complaint(files: Files) -> String {
 fn codes_are_kept_where_groups_are_runs_of_inputs() {
     let keeps = |case: &str| {
         let model = build(&Checkpoint::from_folder(files(case)).unwrap(), &Options::default()).unwrap();
-        model.exported.weights.contains_key("model.layers.0.self_attn.q_proj.weight.words")
+        model.methods["forward"].weights.contains_key("model.layers.0.self_attn.q_proj.weight.words")
     };
     for case in [
         "folder-gptq-4",

@@ -27,6 +27,9 @@ use crate::{
     tokenizer::{MODEL_FILES, TEXT_FILES},
 };
 
+/// The weights of a Whisper in CTranslate2's form.
+const CTRANSLATE2: &str = "model.bin";
+
 /// Turn a Hugging Face folder or a GGUF file into a .pte file, without Python
 ///
 /// The program carries the tokenizer, so that `flambeau generate` needs nothing else.
@@ -100,7 +103,7 @@ pub(crate) fn write(
 /// The program of a model, with its constant methods. All of it is compiled, or nothing.
 pub(crate) fn compiled<'m>(model: &'m Model, options: compile::Options, engine: &dyn Engine) -> Result<Output<'m>> {
     let options = compile::Options { require_full: true, ..options };
-    let mut output = compile::compile(&[("forward", &model.exported)], &options, engine)?;
+    let mut output = compile::compile(&model.programs(), &options, engine)?;
     for (name, value) in &model.metadata {
         output.constant_method(name, values(value));
     }
@@ -149,7 +152,8 @@ pub(crate) fn folder_paths(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
         let path = entry?.path();
         let Some(name) = path.file_name().and_then(|n| n.to_str()).map(str::to_owned) else { continue };
         let wanted = path.extension().and_then(|e| e.to_str()).is_some_and(|e| ["json", "safetensors", "jinja"].contains(&e));
-        if (wanted || MODEL_FILES.contains(&name.as_str())) && path.is_file() {
+        let is_named = MODEL_FILES.contains(&name.as_str()) || name == CTRANSLATE2;
+        if (wanted || is_named) && path.is_file() {
             list.push((name, path));
         }
     }

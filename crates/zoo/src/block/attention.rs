@@ -14,12 +14,12 @@ impl Decoder<'_> {
         let mut gate = None;
         if a.gated {
             let sizes = [Int::from(1), self.span.tokens.clone(), a.heads.into(), (2 * a.head_dim).into()];
-            let both = self.b.reshape(&q, &sizes);
-            let [queries, gates] = self.b.split(&both, [a.head_dim; 2]);
+            let both = self.w.b.reshape(&q, &sizes);
+            let [queries, gates] = self.w.b.split(&both, [a.head_dim; 2]);
             q = queries;
             gate = Some(self.joined_heads(&gates, a.heads * a.head_dim));
         }
-        self.b.enter(path);
+        self.w.b.enter(path);
         let mut q = self.heads(&q, a, a.heads, Some(&format!("{path}.{}", a.names.q_norm)))?;
         let kv = match kv {
             Some([k, v]) => {
@@ -29,16 +29,16 @@ impl Decoder<'_> {
             }
             None => None,
         };
-        self.b.enter(path);
+        self.w.b.enter(path);
         if let Some(turn) = &turn {
-            q = self.b.rope(&q, &self.span.pos, &turn.rotary);
+            q = self.w.b.rope(&q, &self.span.pos, &turn.rotary);
         }
         let kv = kv.map(|[k, v]| match &turn {
-            Some(turn) => [self.b.rope(&k, &self.span.pos, &turn.rotary), v],
+            Some(turn) => [self.w.b.rope(&k, &self.span.pos, &turn.rotary), v],
             None => [k, v],
         });
         if let Some(amplitude) = turn.and_then(|turn| turn.amplitude) {
-            q = self.b.mul(&q, &amplitude);
+            q = self.w.b.mul(&q, &amplitude);
         }
         let caches = match (kv, a.values) {
             (Some(kv), _) => self.cached(layer, kv, a)?,
@@ -46,14 +46,14 @@ impl Decoder<'_> {
             (None, _) => return Err(crate::Error::MissingTensor(format!("{path}.k_proj.weight"))),
         };
         let attended = self.attend(&q, &caches, a, path)?;
-        let mut joined = self.b.transpose(&attended, 1, 2);
+        let mut joined = self.w.b.transpose(&attended, 1, 2);
         let width = a.heads * a.head_dim;
         joined = self.joined_heads(&joined, width);
         if let Some(gate) = gate {
-            let gate = self.b.sigmoid(&gate);
-            joined = self.b.mul(&joined, &gate);
+            let gate = self.w.b.sigmoid(&gate);
+            joined = self.w.b.mul(&joined, &gate);
         }
-        self.linear(&joined, &format!("{path}.{}", a.names.output), self.config.hidden, a.output_bias)
+        self.w.linear(&joined, &format!("{path}.{}", a.names.output), self.config.hidden, a.output_bias)
     }
 
     /// Queries [1, s, H·D], twice that where they are gated; keys and values [1, s, Hk·D] unless another layer has them.
@@ -62,12 +62,12 @@ impl Decoder<'_> {
         if a.joined {
             let joined = format!("{path}.qkv_proj");
             let mut one = |part: &str, from, n| {
-                let source = self.part(&format!("{joined}.weight"), [q + 2 * kv, self.config.hidden], from, n)?;
-                self.project(x, &joined, &format!("{joined}.{part}.weight"), &source, false)
+                let source = self.w.part(&format!("{joined}.weight"), [q + 2 * kv, self.config.hidden], from, n)?;
+                self.w.project(x, &joined, &format!("{joined}.{part}.weight"), &source, false)
             };
             return Ok((one("q", 0, q)?, Some([one("k", q, kv)?, one("v", q + kv, kv)?])));
         }
-        let mut one = |part: &str, rows| self.linear(x, &format!("{path}.{part}_proj"), rows, a.qkv_bias);
+        let mut one = |part: &str, rows| self.w.linear(x, &format!("{path}.{part}_proj"), rows, a.qkv_bias);
         let queries = one("q", q)?;
         let kv = match a.values {
             Values::Layer(_) => None,
@@ -88,12 +88,12 @@ impl Decoder<'_> {
         }
         if x.dims.len() == 3 {
             let sizes = [Int::from(1), self.span.tokens.clone(), heads.into(), a.head_dim.into()];
-            x = self.b.reshape(&x, &sizes);
+            x = self.w.b.reshape(&x, &sizes);
         }
         if let Some(path) = norm.filter(|_| a.qk_norm == QkNorm::Heads) {
             x = self.norm(&x, path)?;
         }
-        Ok(self.b.transpose(&x, 1, 2))
+        Ok(self.w.b.transpose(&x, 1, 2))
     }
 
     fn value_heads(&mut self, v: &Val, a: &Attention) -> Result<Val> {
@@ -101,29 +101,29 @@ impl Decoder<'_> {
             return self.heads(v, a, a.kv_heads, None);
         }
         let sizes = [Int::from(1), self.span.tokens.clone(), a.kv_heads.into(), a.head_dim.into()];
-        let v = self.b.reshape(v, &sizes);
-        let v = self.b.rms_norm(&v, None, self.config.norm.eps);
-        Ok(self.b.transpose(&v, 1, 2))
+        let v = self.w.b.reshape(v, &sizes);
+        let v = self.w.b.rms_norm(&v, None, self.config.norm.eps);
+        Ok(self.w.b.transpose(&v, 1, 2))
     }
 
     /// `x` [1, s, H, D] as [1, s, H·D].
     pub(super) fn joined_heads(&mut self, x: &Val, width: usize) -> Val {
-        self.b.reshape(x, &[Int::from(1), self.span.tokens.clone(), width.into()])
+        self.w.b.reshape(x, &[Int::from(1), self.span.tokens.clone(), width.into()])
     }
 
     /// The caches of a layer, with new keys and values [1, Hk, s, D] written into them.
     fn cached(&mut self, layer: usize, [k, v]: [Val; 2], a: &Attention) -> Result<[Val; 2]> {
         let ring = self.ring(a.window);
         let shape = vec![1, a.kv_heads, ring.unwrap_or(self.settings.positions), a.head_dim];
-        let keys = self.b.buffer(&format!("key_cache_{layer}"), self.settings.dtype, shape.clone())?;
-        let values = self.b.buffer(&format!("value_cache_{layer}"), self.settings.dtype, shape)?;
+        let keys = self.w.b.buffer(&format!("key_cache_{layer}"), self.settings.dtype, shape.clone())?;
+        let values = self.w.b.buffer(&format!("value_cache_{layer}"), self.settings.dtype, shape)?;
         for (cache, new) in [(&keys, &k), (&values, &v)] {
             match ring {
                 Some(rows) => {
                     let places = self.ring_rows(rows);
-                    self.b.cache_scatter(cache, new, &places);
+                    self.w.b.cache_scatter(cache, new, &places);
                 }
-                None => self.b.cache_update(cache, new, &self.span.pos),
+                None => self.w.b.cache_update(cache, new, &self.span.pos),
             }
         }
         self.caches[layer] = Some([keys.clone(), values.clone()]);
@@ -142,52 +142,52 @@ impl Decoder<'_> {
             return self.scored_attention(q, [keys, values], window, a, path);
         }
         let mask = window.map(|window| self.seen(Some(window)));
-        self.b.enter(path);
+        self.w.b.enter(path);
         // The operator reads the rows before the first query and as many as there are queries.
         let before = match self.ring(window) {
-            Some(rows) => self.b.sub_int(&rows.into(), &self.span.tokens),
+            Some(rows) => self.w.b.sub_int(&rows.into(), &self.span.tokens),
             None => self.span.pos.clone(),
         };
-        Ok(self.b.attention([q, keys, values], &before, mask.as_ref(), a.scale))
+        Ok(self.w.b.attention([q, keys, values], &before, mask.as_ref(), a.scale))
     }
 
     /// Attention by its formula, for scores that no kernel takes: bounded ones, and such that a sink joins.
     fn scored_attention(&mut self, q: &Val, caches: [&Val; 2], window: Option<usize>, a: &Attention, path: &str) -> Result<Val> {
         let seen = self.seen(window);
-        self.b.enter(path);
-        let hidden = self.b.not(&seen);
+        self.w.b.enter(path);
+        let hidden = self.w.b.not(&seen);
         let groups = a.heads / a.kv_heads;
         let dtype = q.dtype;
         let grouped = [1.into(), a.kv_heads.into(), groups.into(), self.span.tokens.clone(), a.head_dim.into()];
-        let q = self.b.reshape(q, &grouped);
+        let q = self.w.b.reshape(q, &grouped);
         let end = match self.ring(window) {
             Some(rows) => rows.into(),
-            None => self.b.add_int(&self.span.pos, &self.span.tokens),
+            None => self.w.b.add_int(&self.span.pos, &self.span.tokens),
         };
         let [keys, values] = caches.map(|cache| {
-            let rows = self.b.slice(cache, 2, &0.into(), &end);
-            self.b.unsqueeze(&rows, 2)
+            let rows = self.w.b.slice(cache, 2, &0.into(), &end);
+            self.w.b.unsqueeze(&rows, 2)
         });
-        let keys = self.b.transpose(&keys, 3, 4);
-        let scores = self.b.matmul(&q, &keys);
-        let scores = self.b.cast(&scores, flambeau_tensor::DType::F32);
-        let mut scores = self.b.scale(&scores, a.scale);
+        let keys = self.w.b.transpose(&keys, 3, 4);
+        let scores = self.w.b.matmul(&q, &keys);
+        let scores = self.w.b.cast(&scores, flambeau_tensor::DType::F32);
+        let mut scores = self.w.b.scale(&scores, a.scale);
         if let Some(cap) = a.cap {
-            scores = self.b.soft_cap(&scores, cap);
+            scores = self.w.b.soft_cap(&scores, cap);
         }
-        let scores = self.b.masked_fill(&scores, &hidden, f64::NEG_INFINITY);
-        let mut weights = self.b.softmax(&scores);
+        let scores = self.w.b.masked_fill(&scores, &hidden, f64::NEG_INFINITY);
+        let mut weights = self.w.b.softmax(&scores);
         if a.sinks {
             // A logit that joins the softmax takes its share from every key alike.
-            let sinks = self.wide_vector(&format!("{path}.sinks"), a.heads)?;
-            let sinks = self.b.reshape(&sinks, &[1.into(), a.kv_heads.into(), groups.into(), 1.into(), 1.into()]);
-            let total = self.b.log_sum_exp(&scores);
-            let margin = self.b.sub(&total, &sinks);
-            let share = self.b.sigmoid(&margin);
-            weights = self.b.mul(&weights, &share);
+            let sinks = self.w.wide_vector(&format!("{path}.sinks"), a.heads)?;
+            let sinks = self.w.b.reshape(&sinks, &[1.into(), a.kv_heads.into(), groups.into(), 1.into(), 1.into()]);
+            let total = self.w.b.log_sum_exp(&scores);
+            let margin = self.w.b.sub(&total, &sinks);
+            let share = self.w.b.sigmoid(&margin);
+            weights = self.w.b.mul(&weights, &share);
         }
-        let weights = self.b.cast(&weights, dtype);
-        let attended = self.b.matmul(&weights, &values);
-        Ok(self.b.reshape(&attended, &[1.into(), a.heads.into(), self.span.tokens.clone(), a.head_dim.into()]))
+        let weights = self.w.b.cast(&weights, dtype);
+        let attended = self.w.b.matmul(&weights, &values);
+        Ok(self.w.b.reshape(&attended, &[1.into(), a.heads.into(), self.span.tokens.clone(), a.head_dim.into()]))
     }
 }

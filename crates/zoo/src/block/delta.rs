@@ -18,47 +18,47 @@ impl Decoder<'_> {
         let mut x = x.clone();
         if taps > 1 {
             let shape = vec![1, taps - 1, x.dim(2)];
-            let state = self.b.buffer(&format!("conv_state_{layer}"), self.settings.dtype, shape)?;
+            let state = self.w.b.buffer(&format!("conv_state_{layer}"), self.settings.dtype, shape)?;
             let before = self.carried(&state);
-            x = self.b.concatenate(&before, &x, 1);
+            x = self.w.b.concatenate(&before, &x, 1);
             let s = self.span.tokens.clone();
-            let end = self.b.add_int(&s, &(taps - 1).into());
-            let kept = self.b.slice(&x, 1, &s, &end);
-            self.b.store(&state, &kept);
+            let end = self.w.b.add_int(&s, &(taps - 1).into());
+            let kept = self.w.b.slice(&x, 1, &s, &end);
+            self.w.b.store(&state, &kept);
         }
-        let channels = self.b.transpose(&x, 1, 2);
-        let mixed = self.b.depthwise_conv(&channels, weight, bias);
-        Ok(self.b.transpose(&mixed, 1, 2))
+        let channels = self.w.b.transpose(&x, 1, 2);
+        let mixed = self.w.b.depthwise_conv(&channels, weight, bias);
+        Ok(self.w.b.transpose(&mixed, 1, 2))
     }
 
     pub(super) fn short_conv(&mut self, x: &Val, layer: usize, conv: ShortConv, path: &str) -> Result<Val> {
         let hidden = self.config.hidden;
-        let joined = self.linear(x, &format!("{path}.in_proj"), 3 * hidden, conv.bias)?;
-        self.b.enter(path);
-        let [before, after, x] = self.b.split(&joined, [hidden; 3]);
-        let x = self.b.mul(&before, &x);
-        let weight = self.plain(&format!("{path}.conv.weight"), &[hidden, 1, conv.taps])?;
-        let bias = if conv.bias { Some(self.vector(&format!("{path}.conv.bias"), hidden)?) } else { None };
+        let joined = self.w.linear(x, &format!("{path}.in_proj"), 3 * hidden, conv.bias)?;
+        self.w.b.enter(path);
+        let [before, after, x] = self.w.b.split(&joined, [hidden; 3]);
+        let x = self.w.b.mul(&before, &x);
+        let weight = self.w.plain(&format!("{path}.conv.weight"), &[hidden, 1, conv.taps])?;
+        let bias = if conv.bias { Some(self.w.vector(&format!("{path}.conv.bias"), hidden)?) } else { None };
         let mixed = self.causal_conv(&x, layer, conv.taps, &weight, bias.as_ref())?;
-        let gated = self.b.mul(&after, &mixed);
-        self.linear(&gated, &format!("{path}.out_proj"), hidden, conv.bias)
+        let gated = self.w.b.mul(&after, &mixed);
+        self.w.linear(&gated, &format!("{path}.out_proj"), hidden, conv.bias)
     }
 
     pub(super) fn delta_net(&mut self, x: &Val, layer: usize, d: &DeltaNet, path: &str) -> Result<Val> {
         let (keys, values) = (d.key_heads * d.key_dim, d.value_heads * d.value_dim);
         let mut projected = Vec::with_capacity(4);
         for (name, source) in self.delta_projections(d, path)? {
-            projected.push(self.project(x, path, &name, &source, false)?);
+            projected.push(self.w.project(x, path, &name, &source, false)?);
         }
         let [mixed, z, b, a] = &projected[..] else {
             return Err(crate::Error::MissingTensor(format!("{path}.in_proj_qkv.weight")));
         };
-        self.b.enter(path);
-        let weight = self.plain(&format!("{path}.conv1d.weight"), &[2 * keys + values, 1, d.taps])?;
+        self.w.b.enter(path);
+        let weight = self.w.plain(&format!("{path}.conv1d.weight"), &[2 * keys + values, 1, d.taps])?;
         let mixed = self.causal_conv(mixed, layer, d.taps, &weight, None)?;
-        let mixed = self.b.silu(&mixed);
-        let mixed = self.b.cast(&mixed, DType::F32);
-        let [q, k, v] = self.b.split(&mixed, [keys, keys, values]);
+        let mixed = self.w.b.silu(&mixed);
+        let mixed = self.w.b.cast(&mixed, DType::F32);
+        let [q, k, v] = self.w.b.split(&mixed, [keys, keys, values]);
         // The length of a vector is that of its mean square: one norm brings it to length 1, or to the scale of the scores.
         let dk = d.key_dim as f64;
         let q = self.unit_heads(&q, d.key_heads, d.key_dim, dk.recip());
@@ -67,18 +67,18 @@ impl Decoder<'_> {
         let [q, k] = [q, k].map(|heads| self.tiled(&heads, d));
         let (g, beta) = self.delta_gates(a, b, d, path)?;
         let shape = vec![1, d.value_heads, d.value_dim, d.key_dim];
-        let held = self.b.buffer(&format!("recurrent_state_{layer}"), DType::F32, shape)?;
+        let held = self.w.b.buffer(&format!("recurrent_state_{layer}"), DType::F32, shape)?;
         let state = self.carried(&held);
-        let y = self.b.delta_rule([&q, &k, &v, &g, &beta], &state);
-        self.b.store(&held, &state);
-        let y = self.b.cast(&y, self.settings.dtype);
-        let y = self.norm_as(&y, &format!("{path}.norm"), d.norm)?;
-        self.b.enter(path);
+        let y = self.w.b.delta_rule([&q, &k, &v, &g, &beta], &state);
+        self.w.b.store(&held, &state);
+        let y = self.w.b.cast(&y, self.settings.dtype);
+        let y = self.w.rms_norm(&y, &format!("{path}.norm"), d.norm)?;
+        self.w.b.enter(path);
         let gate = self.split_heads(z, d.value_heads, d.value_dim);
-        let gate = self.b.silu(&gate);
-        let y = self.b.mul(&y, &gate);
+        let gate = self.w.b.silu(&gate);
+        let y = self.w.b.mul(&y, &gate);
         let y = self.joined_heads(&y, values);
-        self.linear(&y, &format!("{path}.out_proj"), self.config.hidden, false)
+        self.w.linear(&y, &format!("{path}.out_proj"), self.config.hidden, false)
     }
 
     /// Names and matrices of the projections to q, k and v together, to the output's gate, and to the gates of writing and
@@ -100,7 +100,7 @@ impl Decoder<'_> {
     }
 
     fn delta_part(&self, part: &str, rows: usize, path: &str) -> Result<CheckpointTensor> {
-        self.source(&format!("{path}.in_proj_{part}.weight"), &[rows, self.config.hidden])
+        self.w.source(&format!("{path}.in_proj_{part}.weight"), &[rows, self.config.hidden])
     }
 
     /// Two tensors out of one, if it is there, that holds a block of rows for each key head, in it parts of `sizes` rows. Each
@@ -112,11 +112,11 @@ impl Decoder<'_> {
         sizes: &[usize],
         parts: [&[usize]; 2],
     ) -> Result<Option<[CheckpointTensor; 2]>> {
-        if !self.has(name) {
+        if !self.w.has(name) {
             return Ok(None);
         }
         let block = sizes.iter().sum::<usize>();
-        let whole = self.source(name, &[d.key_heads * block, self.config.hidden])?;
+        let whole = self.w.source(name, &[d.key_heads * block, self.config.hidden])?;
         let rows = |part: usize| {
             let start = sizes[..part].iter().sum::<usize>();
             (0..d.key_heads).flat_map(move |head| (0..sizes[part]).map(move |row| head * block + start + row))
@@ -128,31 +128,31 @@ impl Decoder<'_> {
     /// Heads of keys [1, s, Hk, D], repeated for all value heads where these take turns with them.
     fn tiled(&mut self, heads: &Val, d: &DeltaNet) -> Val {
         let times = if d.tiled { d.value_heads / d.key_heads } else { 1 };
-        (1..times).fold(heads.clone(), |all, _| self.b.concatenate(&all, heads, 2))
+        (1..times).fold(heads.clone(), |all, _| self.w.b.concatenate(&all, heads, 2))
     }
 
     /// How much of the state stays, and how much of what is missing is written, of each value head [1, s, Hv] in f32.
     fn delta_gates(&mut self, a: &Val, b: &Val, d: &DeltaNet, path: &str) -> Result<(Val, Val)> {
         let name = format!("{path}.A_log");
-        let to_rate = self.source(&name, &[d.value_heads])?.to_negated_exponential();
-        let rate = self.mapped_vector(&name, d.value_heads, to_rate)?;
-        let bias = self.wide_vector(&format!("{path}.dt_bias"), d.value_heads)?;
-        let a = self.b.cast(a, DType::F32);
-        let a = self.b.add(&a, &bias);
-        let step = self.b.softplus(&a);
-        let decay = self.b.mul(&step, &rate);
-        let b = self.b.cast(b, DType::F32);
-        Ok((self.b.exp(&decay), self.b.sigmoid(&b)))
+        let to_rate = self.w.source(&name, &[d.value_heads])?.to_negated_exponential();
+        let rate = self.w.mapped_vector(&name, d.value_heads, to_rate)?;
+        let bias = self.w.wide_vector(&format!("{path}.dt_bias"), d.value_heads)?;
+        let a = self.w.b.cast(a, DType::F32);
+        let a = self.w.b.add(&a, &bias);
+        let step = self.w.b.softplus(&a);
+        let decay = self.w.b.mul(&step, &rate);
+        let b = self.w.b.cast(b, DType::F32);
+        Ok((self.w.b.exp(&decay), self.w.b.sigmoid(&b)))
     }
 
     fn split_heads(&mut self, x: &Val, heads: usize, dim: usize) -> Val {
-        self.b.reshape(x, &[Int::from(1), self.span.tokens.clone(), heads.into(), dim.into()])
+        self.w.b.reshape(x, &[Int::from(1), self.span.tokens.clone(), heads.into(), dim.into()])
     }
 
     /// Heads brought to length 1, times `scale` and the square root of their size.
     fn unit_heads(&mut self, x: &Val, heads: usize, dim: usize, scale: f64) -> Val {
         let x = self.split_heads(x, heads, dim);
-        let x = self.b.rms_norm(&x, None, LENGTH_EPS / dim as f64);
-        self.b.scale(&x, scale)
+        let x = self.w.b.rms_norm(&x, None, LENGTH_EPS / dim as f64);
+        self.w.b.scale(&x, scale)
     }
 }

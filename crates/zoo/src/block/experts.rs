@@ -15,29 +15,29 @@ impl Decoder<'_> {
     pub(super) fn experts(&mut self, routed: &Val, x: &Val, e: &Experts, layer: &str) -> Result<Val> {
         let path = if e.module.is_empty() { layer.to_owned() } else { format!("{layer}.{}", e.module) };
         let [weights, chosen] = self.route(routed, e, &path)?;
-        self.b.enter(format!("{path}.experts"));
+        self.w.b.enter(format!("{path}.experts"));
         let (s, hidden) = (self.span.tokens.clone(), Int::from(self.config.hidden));
-        let rows = self.b.reshape(x, &[s.clone(), 1.into(), 1.into(), hidden.clone()]);
+        let rows = self.w.b.reshape(x, &[s.clone(), 1.into(), 1.into(), hidden.clone()]);
         let made = match e.layout {
-            ExpertLayout::Alternating if self.has(&format!("{path}.{JOINED}")) => {
+            ExpertLayout::Alternating if self.w.has(&format!("{path}.{JOINED}")) => {
                 self.alternating_experts(&rows, &chosen, e, &path)?
             }
             ExpertLayout::Alternating | ExpertLayout::Rows => self.row_experts(&rows, &chosen, e, &path)?,
         };
-        self.b.enter(format!("{path}.experts"));
-        let made = self.b.reshape(&made, &[s.clone(), e.chosen.into(), hidden.clone()]);
-        let weights = self.b.unsqueeze(&weights, 2);
-        let weighted = self.b.mul(&made, &weights);
-        let sum = self.b.sum_over(&weighted, 1);
-        let sum = self.b.reshape(&sum, &[1.into(), s, hidden]);
+        self.w.b.enter(format!("{path}.experts"));
+        let made = self.w.b.reshape(&made, &[s.clone(), e.chosen.into(), hidden.clone()]);
+        let weights = self.w.b.unsqueeze(&weights, 2);
+        let weighted = self.w.b.mul(&made, &weights);
+        let sum = self.w.b.sum_over(&weighted, 1);
+        let sum = self.w.b.reshape(&sum, &[1.into(), s, hidden]);
         let Some(shared) = &e.shared else { return Ok(sum) };
         let mut own = self.mlp(x, shared, &format!("{path}.{}", shared.module))?;
         if let Some(gate) = e.shared_gate {
-            let gate = self.linear(x, &format!("{path}.{gate}"), 1, false)?;
-            let gate = self.b.sigmoid(&gate);
-            own = self.b.mul(&own, &gate);
+            let gate = self.w.linear(x, &format!("{path}.{gate}"), 1, false)?;
+            let gate = self.w.b.sigmoid(&gate);
+            own = self.w.b.mul(&own, &gate);
         }
-        Ok(self.b.add(&sum, &own))
+        Ok(self.w.b.add(&sum, &own))
     }
 
     /// Weights in the type of the activations, and numbers, of each position's experts [s, k].
@@ -45,29 +45,29 @@ impl Decoder<'_> {
         let r = &e.router;
         let logits = self.router_logits(x, e, path)?;
         let scores = match r.scores {
-            Scores::Softmax => self.b.softmax(&logits),
-            Scores::Sigmoid => self.b.sigmoid(&logits),
+            Scores::Softmax => self.w.b.softmax(&logits),
+            Scores::Sigmoid => self.w.b.sigmoid(&logits),
             Scores::SoftmaxOfChosen => logits,
         };
         let choice = self.choice(&scores, e, path)?;
-        let [best, chosen] = self.b.top(&choice, e.chosen);
+        let [best, chosen] = self.w.b.top(&choice, e.chosen);
         let plain = r.correction.is_none() && r.groups.is_none();
-        let mut weights = if plain { best } else { self.b.gather_last(&scores, &chosen) };
+        let mut weights = if plain { best } else { self.w.b.gather_last(&scores, &chosen) };
         if r.scores == Scores::SoftmaxOfChosen {
-            weights = self.b.softmax(&weights);
+            weights = self.w.b.softmax(&weights);
         }
         if let Some(least) = r.normalized {
-            let total = self.b.sum(&weights);
-            let total = self.b.shift(&total, least);
-            weights = self.b.div(&weights, &total);
+            let total = self.w.b.sum(&weights);
+            let total = self.w.b.shift(&total, least);
+            weights = self.w.b.div(&weights, &total);
         }
-        weights = self.b.scale(&weights, r.scale);
+        weights = self.w.b.scale(&weights, r.scale);
         if r.own_norm {
-            let scales = self.wide_vector(&format!("{path}.router.per_expert_scale"), e.count)?;
-            let scales = self.b.pick(&scales, &chosen);
-            weights = self.b.mul(&weights, &scales);
+            let scales = self.w.wide_vector(&format!("{path}.router.per_expert_scale"), e.count)?;
+            let scales = self.w.b.pick(&scales, &chosen);
+            weights = self.w.b.mul(&weights, &scales);
         }
-        Ok([self.b.cast(&weights, self.settings.dtype), chosen])
+        Ok([self.w.b.cast(&weights, self.settings.dtype), chosen])
     }
 
     /// Logits of all experts [s, E] in f32.
@@ -75,24 +75,24 @@ impl Decoder<'_> {
         let r = &e.router;
         let hidden = self.config.hidden;
         let module = format!("{path}.{}", r.module);
-        self.b.enter(&module);
-        let mut x = self.b.reshape(x, &[self.span.tokens.clone(), hidden.into()]);
+        self.w.b.enter(&module);
+        let mut x = self.w.b.reshape(x, &[self.span.tokens.clone(), hidden.into()]);
         if r.own_norm {
             let root = (hidden as f32).sqrt().recip();
-            let scale = self.mapped_vector(&format!("{path}.router.scale"), hidden, move |s| s * root)?;
-            x = self.b.rms_norm(&x, Some(&scale), self.config.norm.eps);
+            let scale = self.w.mapped_vector(&format!("{path}.router.scale"), hidden, move |s| s * root)?;
+            x = self.w.b.rms_norm(&x, Some(&scale), self.config.norm.eps);
         }
         let name = format!("{module}.weight");
-        let source = self.source(&name, &[e.count, hidden])?;
+        let source = self.w.source(&name, &[e.count, hidden])?;
         let wide = if r.wide { Some(source.read(&name, DType::F32, None)?) } else { None };
         let logits = match wide {
             Some(Read::Plain(weight)) => {
-                let (x, weight) = (self.b.cast(&x, DType::F32), self.b.parameter(&name, weight));
-                self.b.linear(&x, &weight, None)
+                let (x, weight) = (self.w.b.cast(&x, DType::F32), self.w.b.parameter(&name, weight));
+                self.w.b.linear(&x, &weight, None)
             }
-            _ => self.project(&x, &module, &name, &source, r.bias)?,
+            _ => self.w.project(&x, &module, &name, &source, r.bias)?,
         };
-        Ok(self.b.cast(&logits, DType::F32))
+        Ok(self.w.b.cast(&logits, DType::F32))
     }
 
     /// What the best are chosen by [s, E]: the scores, corrected, and minus infinity in groups that are not among the best.
@@ -100,22 +100,22 @@ impl Decoder<'_> {
         let Router { correction, groups, .. } = e.router;
         let mut choice = scores.clone();
         if let Some(name) = correction {
-            let correction = self.wide_vector(&format!("{path}.{name}"), e.count)?;
-            choice = self.b.add(&choice, &correction);
+            let correction = self.w.wide_vector(&format!("{path}.{name}"), e.count)?;
+            choice = self.w.b.add(&choice, &correction);
         }
         let Some((groups, allowed)) = groups else { return Ok(choice) };
         let s = self.span.tokens.clone();
-        let grouped = self.b.reshape(&choice, &[s.clone(), groups.into(), (e.count / groups).into()]);
+        let grouped = self.w.b.reshape(&choice, &[s.clone(), groups.into(), (e.count / groups).into()]);
         // A group is as good as its two best.
-        let [best, _] = self.b.top(&grouped, 2);
-        let best = self.b.sum_over(&best, 2);
-        let [_, chosen] = self.b.top(&best, allowed);
-        let zeros = self.b.sub(&best, &best);
-        let marks = self.b.scatter_last(&zeros, &chosen, 1.0);
-        let hidden = self.b.equals(&marks, 0);
-        let hidden = self.b.unsqueeze(&hidden, 2);
-        let grouped = self.b.masked_fill(&grouped, &hidden, f64::NEG_INFINITY);
-        Ok(self.b.reshape(&grouped, &[s, e.count.into()]))
+        let [best, _] = self.w.b.top(&grouped, 2);
+        let best = self.w.b.sum_over(&best, 2);
+        let [_, chosen] = self.w.b.top(&best, allowed);
+        let zeros = self.w.b.sub(&best, &best);
+        let marks = self.w.b.scatter_last(&zeros, &chosen, 1.0);
+        let hidden = self.w.b.equals(&marks, 0);
+        let hidden = self.w.b.unsqueeze(&hidden, 2);
+        let grouped = self.w.b.masked_fill(&grouped, &hidden, f64::NEG_INFINITY);
+        Ok(self.w.b.reshape(&grouped, &[s, e.count.into()]))
     }
 
     /// Experts whose matrices are outputs by inputs, over rows [s, 1, 1, d]: [s, k, 1, d].
@@ -124,7 +124,7 @@ impl Decoder<'_> {
         let (gate, up) = match self.joined_gates(e, path)? {
             Some((name, joined)) => {
                 let both = self.chosen_product(x, chosen, &name, &joined)?;
-                let [gate, up] = self.b.split(&both, [e.width; 2]);
+                let [gate, up] = self.w.b.split(&both, [e.width; 2]);
                 (gate, up)
             }
             None => {
@@ -155,21 +155,21 @@ impl Decoder<'_> {
 
     /// Results [s, k, 1, out] plus the biases [E, out] of the chosen experts.
     fn with_chosen_bias(&mut self, y: &Val, chosen: &Val, name: &str, shape: [usize; 2]) -> Result<Val> {
-        let bias = self.plain(name, &shape)?;
-        let bias = self.b.pick(&bias, chosen);
-        let bias = self.b.unsqueeze(&bias, 2);
-        Ok(self.b.add(y, &bias))
+        let bias = self.w.plain(name, &shape)?;
+        let bias = self.w.b.pick(&bias, chosen);
+        let bias = self.w.b.unsqueeze(&bias, 2);
+        Ok(self.w.b.add(y, &bias))
     }
 
     /// Gates above ups [E, 2I, d], where a checkpoint holds them so or each expert's apart.
     fn joined_gates(&self, e: &Experts, path: &str) -> Result<Option<(String, CheckpointTensor)>> {
         let (name, rows) = (format!("{path}.{JOINED}"), [e.count, 2 * e.width, self.config.hidden]);
-        let tensors = self.checkpoint.tensors();
-        if self.has(&name) {
-            let source = self.source(&name, &rows)?;
+        let tensors = self.w.tensors();
+        if self.w.has(&name) {
+            let source = self.w.source(&name, &rows)?;
             return Ok(Some((name, source)));
         }
-        if stack_names(path, MlpNames::COMMON.gate).iter().any(|name| self.has(name)) {
+        if stack_names(path, MlpNames::COMMON.gate).iter().any(|name| self.w.has(name)) {
             return Ok(None);
         }
         let part = |i: usize, part: &str| {
@@ -192,12 +192,12 @@ impl Decoder<'_> {
             [(e.names.gate, MlpNames::COMMON.gate), (e.names.up, MlpNames::COMMON.up), (e.names.down, MlpNames::COMMON.down)];
         let stacked = common.iter().find(|(own, _)| *own == part).map_or(part, |(_, common)| common);
         for name in stack_names(path, stacked).into_iter().chain([format!("{path}.experts.{part}")]) {
-            if self.has(&name) {
-                let source = self.source(&name, &shape)?;
+            if self.w.has(&name) {
+                let source = self.w.source(&name, &shape)?;
                 return Ok((name, source));
             }
         }
-        let single = |i: usize| Ok(vec![self.source(&format!("{path}.experts.{i}.{part}.weight"), &[rows, cols])?]);
+        let single = |i: usize| Ok(vec![self.w.source(&format!("{path}.experts.{i}.{part}.weight"), &[rows, cols])?]);
         let parts = (0..e.count).map(single).collect::<Result<Vec<_>>>()?;
         let name = format!("{path}.experts.{part}");
         let source = CheckpointTensor::stack(&name, &parts.iter().map(|list| list.iter().collect()).collect::<Vec<_>>())?;
@@ -206,16 +206,16 @@ impl Decoder<'_> {
 
     /// Rows [s, k or 1, 1, in] times the chosen of the matrices [E, out, in]: [s, k, 1, out].
     fn chosen_product(&mut self, x: &Val, chosen: &Val, name: &str, source: &CheckpointTensor) -> Result<Val> {
-        let weights = self.matrix(name, source)?;
-        let weights = self.b.transpose(&weights, 1, 2);
-        Ok(self.b.gather_matmul(x, &weights, chosen))
+        let weights = self.w.matrix(name, source)?;
+        let weights = self.w.b.transpose(&weights, 1, 2);
+        Ok(self.w.b.gather_matmul(x, &weights, chosen))
     }
 
     /// Experts whose gates and ups alternate.
     fn alternating_experts(&mut self, x: &Val, chosen: &Val, e: &Experts, path: &str) -> Result<Val> {
         let hidden = self.config.hidden;
         let both = self.column_product(x, chosen, &format!("{path}.{JOINED}"), [e.count, hidden, 2 * e.width])?;
-        let (gate, up) = (self.b.every(&both, 0, 2), self.b.every(&both, 1, 2));
+        let (gate, up) = (self.w.b.every(&both, 0, 2), self.w.b.every(&both, 1, 2));
         let gated = self.gated(&gate, &up, e.activation);
         self.column_product(&gated, chosen, &format!("{path}.experts.down_proj"), [e.count, e.width, hidden])
     }
@@ -223,17 +223,17 @@ impl Decoder<'_> {
     /// Rows [s, k or 1, 1, in] times the chosen of the matrices, floats [E, in, out] or packed [E, out, in], plus their biases:
     /// [s, k, 1, out]. The program holds them as [E, out, in], as products and quantization take them.
     fn column_product(&mut self, x: &Val, chosen: &Val, name: &str, [count, from, to]: [usize; 3]) -> Result<Val> {
-        let weights = match self.checkpoint.tensors().get(name) {
-            Some(tensor) if tensor.is_packed() => self.matrix(name, &self.source(name, &[count, to, from])?)?,
+        let weights = match self.w.tensors().get(name) {
+            Some(tensor) if tensor.is_packed() => self.w.matrix(name, &self.w.source(name, &[count, to, from])?)?,
             _ => {
-                let Read::Plain(weight) = self.source(name, &[count, from, to])?.read(name, self.settings.dtype, None)? else {
+                let Read::Plain(weight) = self.w.source(name, &[count, from, to])?.read(name, self.settings.dtype, None)? else {
                     return Err(crate::Error::tensor(name, "floats", "a quantized tensor"));
                 };
-                self.b.parameter(name, swapped(weight))
+                self.w.b.parameter(name, swapped(weight))
             }
         };
-        let weights = self.b.transpose(&weights, 1, 2);
-        let y = self.b.gather_matmul(x, &weights, chosen);
+        let weights = self.w.b.transpose(&weights, 1, 2);
+        let y = self.w.b.gather_matmul(x, &weights, chosen);
         self.with_chosen_bias(&y, chosen, &format!("{name}_bias"), [count, to])
     }
 }

@@ -14,23 +14,23 @@ impl Decoder<'_> {
     pub(super) fn latent(&mut self, x: &Val, layer: usize, l: &Latent, path: &str) -> Result<Val> {
         let turn = self.turn(&l.rope, l.rotated_dim)?;
         let q = self.latent_queries(x, l, path)?;
-        self.b.enter(path);
-        let [plain, rotated] = self.b.split(&q, [l.plain_dim, l.rotated_dim]);
-        let mut rotated = self.b.rope(&rotated, &self.span.pos, &turn.rotary);
+        self.w.b.enter(path);
+        let [plain, rotated] = self.w.b.split(&q, [l.plain_dim, l.rotated_dim]);
+        let mut rotated = self.w.b.rope(&rotated, &self.span.pos, &turn.rotary);
         if let Some(amplitude) = &turn.amplitude {
-            rotated = self.b.mul(&rotated, amplitude);
+            rotated = self.w.b.mul(&rotated, amplitude);
         }
         let cache = self.latent_cache(x, layer, l, &turn.rotary, path)?;
         let [to_latent, to_values] = self.latent_heads(l, path)?;
-        let plain = self.b.matmul(&plain, &to_latent);
-        let q = self.b.concatenate(&plain, &rotated, 3);
-        let [values, _] = self.b.split(&cache, [l.rank, l.rotated_dim]);
-        let attended = self.b.attention([&q, &cache, &values], &self.span.pos, None, l.scale);
-        let to_values = self.b.transpose(&to_values, 2, 3);
-        let attended = self.b.matmul(&attended, &to_values);
-        let joined = self.b.transpose(&attended, 1, 2);
-        let joined = self.b.reshape(&joined, &[1.into(), self.span.tokens.clone(), (l.heads * l.value_dim).into()]);
-        self.linear(&joined, &format!("{path}.o_proj"), self.config.hidden, l.bias)
+        let plain = self.w.b.matmul(&plain, &to_latent);
+        let q = self.w.b.concatenate(&plain, &rotated, 3);
+        let [values, _] = self.w.b.split(&cache, [l.rank, l.rotated_dim]);
+        let attended = self.w.b.attention([&q, &cache, &values], &self.span.pos, None, l.scale);
+        let to_values = self.w.b.transpose(&to_values, 2, 3);
+        let attended = self.w.b.matmul(&attended, &to_values);
+        let joined = self.w.b.transpose(&attended, 1, 2);
+        let joined = self.w.b.reshape(&joined, &[1.into(), self.span.tokens.clone(), (l.heads * l.value_dim).into()]);
+        self.w.linear(&joined, &format!("{path}.o_proj"), self.config.hidden, l.bias)
     }
 
     /// Queries [1, H, s, plain + rotated].
@@ -38,29 +38,29 @@ impl Decoder<'_> {
         let dim = l.plain_dim + l.rotated_dim;
         let q = match l.query_rank {
             Some(rank) => {
-                let q = self.linear(x, &format!("{path}.q_a_proj"), rank, l.bias)?;
-                let q = self.norm_as(&q, &format!("{path}.q_a_layernorm"), l.norm)?;
-                self.linear(&q, &format!("{path}.q_b_proj"), l.heads * dim, false)?
+                let q = self.w.linear(x, &format!("{path}.q_a_proj"), rank, l.bias)?;
+                let q = self.w.rms_norm(&q, &format!("{path}.q_a_layernorm"), l.norm)?;
+                self.w.linear(&q, &format!("{path}.q_b_proj"), l.heads * dim, false)?
             }
-            None => self.linear(x, &format!("{path}.q_proj"), l.heads * dim, false)?,
+            None => self.w.linear(x, &format!("{path}.q_proj"), l.heads * dim, false)?,
         };
-        let q = self.b.reshape(&q, &[1.into(), self.span.tokens.clone(), l.heads.into(), dim.into()]);
-        Ok(self.b.transpose(&q, 1, 2))
+        let q = self.w.b.reshape(&q, &[1.into(), self.span.tokens.clone(), l.heads.into(), dim.into()]);
+        Ok(self.w.b.transpose(&q, 1, 2))
     }
 
     /// The cache [1, 1, n, rank + rotated] with the latent vectors and rotated keys of `x` written into it.
     fn latent_cache(&mut self, x: &Val, layer: usize, l: &Latent, rotary: &Rotary, path: &str) -> Result<Val> {
-        let made = self.linear(x, &format!("{path}.kv_a_proj_with_mqa"), l.rank + l.rotated_dim, l.bias)?;
-        self.b.enter(path);
-        let [latent, key] = self.b.split(&made, [l.rank, l.rotated_dim]);
-        let latent = self.norm_as(&latent, &format!("{path}.kv_a_layernorm"), l.norm)?;
-        self.b.enter(path);
-        let (latent, key) = (self.b.unsqueeze(&latent, 1), self.b.unsqueeze(&key, 1));
-        let key = self.b.rope(&key, &self.span.pos, rotary);
-        let row = self.b.concatenate(&latent, &key, 3);
+        let made = self.w.linear(x, &format!("{path}.kv_a_proj_with_mqa"), l.rank + l.rotated_dim, l.bias)?;
+        self.w.b.enter(path);
+        let [latent, key] = self.w.b.split(&made, [l.rank, l.rotated_dim]);
+        let latent = self.w.rms_norm(&latent, &format!("{path}.kv_a_layernorm"), l.norm)?;
+        self.w.b.enter(path);
+        let (latent, key) = (self.w.b.unsqueeze(&latent, 1), self.w.b.unsqueeze(&key, 1));
+        let key = self.w.b.rope(&key, &self.span.pos, rotary);
+        let row = self.w.b.concatenate(&latent, &key, 3);
         let shape = vec![1, 1, self.settings.positions, l.rank + l.rotated_dim];
-        let cache = self.b.buffer(&format!("latent_cache_{layer}"), self.settings.dtype, shape)?;
-        self.b.cache_update(&cache, &row, &self.span.pos);
+        let cache = self.w.b.buffer(&format!("latent_cache_{layer}"), self.settings.dtype, shape)?;
+        self.w.b.cache_update(&cache, &row, &self.span.pos);
         Ok(cache)
     }
 
@@ -71,22 +71,22 @@ impl Decoder<'_> {
         }
         let name = format!("{path}.kv_b_proj.weight");
         let rows = l.plain_dim + l.value_dim;
-        let both = self.matrix(&name, &self.source(&name, &[l.heads * rows, l.rank])?)?;
-        let both = self.b.reshape(&both, &[1.into(), l.heads.into(), rows.into(), l.rank.into()]);
-        let keys = self.b.slice(&both, 2, &0.into(), &l.plain_dim.into());
-        let values = self.b.slice(&both, 2, &l.plain_dim.into(), &rows.into());
+        let both = self.w.matrix(&name, &self.w.source(&name, &[l.heads * rows, l.rank])?)?;
+        let both = self.w.b.reshape(&both, &[1.into(), l.heads.into(), rows.into(), l.rank.into()]);
+        let keys = self.w.b.slice(&both, 2, &0.into(), &l.plain_dim.into());
+        let values = self.w.b.slice(&both, 2, &l.plain_dim.into(), &rows.into());
         Ok([keys, values])
     }
 
     /// The same where a checkpoint holds them apart, what makes keys turned round, as GGUF files and MLX's converter have it.
     fn latent_heads_apart(&mut self, l: &Latent, path: &str) -> Result<Option<[Val; 2]>> {
         let [keys, values] = ["embed_q", "unembed_out"].map(|part| format!("{path}.{part}.weight"));
-        if !self.has(&keys) {
+        if !self.w.has(&keys) {
             return Ok(None);
         }
-        let turned = self.matrix(&keys, &self.source(&keys, &[l.heads, l.rank, l.plain_dim])?)?;
-        let to_values = self.matrix(&values, &self.source(&values, &[l.heads, l.value_dim, l.rank])?)?;
-        let turned = self.b.unsqueeze(&turned, 0);
-        Ok(Some([self.b.transpose(&turned, 2, 3), self.b.unsqueeze(&to_values, 0)]))
+        let turned = self.w.matrix(&keys, &self.w.source(&keys, &[l.heads, l.rank, l.plain_dim])?)?;
+        let to_values = self.w.matrix(&values, &self.w.source(&values, &[l.heads, l.value_dim, l.rank])?)?;
+        let turned = self.w.b.unsqueeze(&turned, 0);
+        Ok(Some([self.w.b.transpose(&turned, 2, 3), self.w.b.unsqueeze(&to_values, 0)]))
     }
 }

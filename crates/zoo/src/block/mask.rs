@@ -41,8 +41,8 @@ impl Decoder<'_> {
             None => self.seen_in_order(),
         };
         if let Some(window) = window {
-            let near = self.b.below(&distance, window as i64);
-            mask = self.b.and(&mask, &near);
+            let near = self.w.b.below(&distance, window as i64);
+            mask = self.w.b.and(&mask, &near);
         }
         self.masks.seen.push((window, mask.clone()));
         mask
@@ -50,26 +50,26 @@ impl Decoder<'_> {
 
     /// Row `j` holds key `j`. Whether keys are none of the future, and how far they lie before the queries, [s, pos + s].
     fn seen_in_order(&mut self) -> (Val, Val) {
-        let end = self.b.add_int(&self.span.pos, &self.span.tokens);
-        let keys = self.b.count(&end);
-        let queries = self.b.unsqueeze(&self.masks.places, 1);
-        let distance = self.b.sub(&queries, &keys);
-        (self.b.at_least(&distance, 0), distance)
+        let end = self.w.b.add_int(&self.span.pos, &self.span.tokens);
+        let keys = self.w.b.count(&end);
+        let queries = self.w.b.unsqueeze(&self.masks.places, 1);
+        let distance = self.w.b.sub(&queries, &keys);
+        (self.w.b.at_least(&distance, 0), distance)
     }
 
     /// Row `j` of a ring holds the last key whose place is `j` modulo the number of rows. As
     /// [`seen_in_order`](Self::seen_in_order), [s, rows]; keys that have not come yet are hidden as well.
     fn seen_in_ring(&mut self, rows: usize) -> (Val, Val) {
-        let newest = self.b.select(&self.masks.places, 0, -1);
-        let all = self.b.count(&rows.into());
-        let age = self.b.sub(&newest, &all);
-        let age = self.b.remainder(&age, rows as i64);
-        let exists = self.b.at_most(&age, &newest);
-        let behind = self.b.sub(&newest, &self.masks.places);
-        let behind = self.b.unsqueeze(&behind, 1);
-        let distance = self.b.sub(&age, &behind);
-        let past = self.b.at_least(&distance, 0);
-        (self.b.and(&past, &exists), distance)
+        let newest = self.w.b.select(&self.masks.places, 0, -1);
+        let all = self.w.b.count(&rows.into());
+        let age = self.w.b.sub(&newest, &all);
+        let age = self.w.b.remainder(&age, rows as i64);
+        let exists = self.w.b.at_most(&age, &newest);
+        let behind = self.w.b.sub(&newest, &self.masks.places);
+        let behind = self.w.b.unsqueeze(&behind, 1);
+        let distance = self.w.b.sub(&age, &behind);
+        let past = self.w.b.at_least(&distance, 0);
+        (self.w.b.and(&past, &exists), distance)
     }
 
     /// Rows of a ring [s] for the keys of this call.
@@ -77,7 +77,7 @@ impl Decoder<'_> {
         if let Some((_, known)) = self.masks.ring_rows.iter().find(|(known, _)| *known == rows) {
             return known.clone();
         }
-        let made = self.b.remainder(&self.masks.places, rows as i64);
+        let made = self.w.b.remainder(&self.masks.places, rows as i64);
         self.masks.ring_rows.push((rows, made.clone()));
         made
     }
@@ -98,11 +98,11 @@ impl Decoder<'_> {
         let fresh = match &self.masks.fresh {
             Some(fresh) => fresh.clone(),
             None => {
-                let fresh = self.b.equals(&self.masks.first, 0);
+                let fresh = self.w.b.equals(&self.masks.first, 0);
                 self.masks.fresh = Some(fresh.clone());
                 fresh
             }
         };
-        self.b.masked_fill(state, &fresh, 0.0)
+        self.w.b.masked_fill(state, &fresh, 0.0)
     }
 }

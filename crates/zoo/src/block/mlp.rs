@@ -13,40 +13,40 @@ impl Decoder<'_> {
         let (gate, up) = if mlp.joined {
             let joined = format!("{path}.gate_up_proj");
             let mut one = |part: &str, from| {
-                let source = self.part(&format!("{joined}.weight"), [2 * n, self.config.hidden], from, n)?;
-                self.project(x, &joined, &format!("{joined}.{part}.weight"), &source, false)
+                let source = self.w.part(&format!("{joined}.weight"), [2 * n, self.config.hidden], from, n)?;
+                self.w.project(x, &joined, &format!("{joined}.{part}.weight"), &source, false)
             };
             (one("gate", 0)?, one("up", n)?)
         } else {
-            let mut one = |part: &str| self.linear(x, &format!("{path}.{part}"), n, mlp.bias);
+            let mut one = |part: &str| self.w.linear(x, &format!("{path}.{part}"), n, mlp.bias);
             (one(names.gate)?, one(names.up)?)
         };
-        self.b.enter(path);
+        self.w.b.enter(path);
         let gated = self.gated(&gate, &up, mlp.activation);
-        self.linear(&gated, &format!("{path}.{}", names.down), self.config.hidden, mlp.bias)
+        self.w.linear(&gated, &format!("{path}.{}", names.down), self.config.hidden, mlp.bias)
     }
 
     /// What a gate lets through.
     pub(super) fn gated(&mut self, gate: &Val, up: &Val, activation: Activation) -> Val {
         if let Activation::ClampedSwish { alpha, limit } = activation {
-            let gate = self.b.clamp(gate, f64::NEG_INFINITY, limit);
-            let up = self.b.clamp(up, -limit, limit);
-            let steep = self.b.scale(&gate, alpha);
-            let open = self.b.sigmoid(&steep);
-            let gate = self.b.mul(&gate, &open);
-            let up = self.b.shift(&up, 1.0);
-            return self.b.mul(&up, &gate);
+            let gate = self.w.b.clamp(gate, f64::NEG_INFINITY, limit);
+            let up = self.w.b.clamp(up, -limit, limit);
+            let steep = self.w.b.scale(&gate, alpha);
+            let open = self.w.b.sigmoid(&steep);
+            let gate = self.w.b.mul(&gate, &open);
+            let up = self.w.b.shift(&up, 1.0);
+            return self.w.b.mul(&up, &gate);
         }
         let gate = self.activated(gate, activation);
-        self.b.mul(&gate, up)
+        self.w.b.mul(&gate, up)
     }
 
     /// An activation of one operand.
     pub(super) fn activated(&mut self, x: &Val, activation: Activation) -> Val {
         match activation {
-            Activation::Silu | Activation::ClampedSwish { .. } => self.b.silu(x),
-            Activation::GeluTanh => self.b.gelu(x, true),
-            Activation::GeluErf => self.b.gelu(x, false),
+            Activation::Silu | Activation::ClampedSwish { .. } => self.w.b.silu(x),
+            Activation::GeluTanh => self.w.b.gelu(x, true),
+            Activation::GeluErf => self.w.b.gelu(x, false),
         }
     }
 }

@@ -7,7 +7,6 @@ mod latent;
 mod mask;
 mod mlp;
 mod per_layer;
-mod weights;
 
 use flambeau_pt2::Exported;
 use flambeau_tensor::{DType, Expr, Tensor, cast};
@@ -18,6 +17,7 @@ use crate::{
     checkpoint::{EMBEDDING, HEAD},
     rope::Rope,
     spec::{Config, Feed, Layer, Mixer, Values},
+    writer::Writer,
 };
 
 use self::mask::Masks;
@@ -53,10 +53,9 @@ struct Span {
 
 /// Writes the program of one checkpoint.
 pub(crate) struct Decoder<'a> {
-    checkpoint: &'a Checkpoint,
+    w: Writer<'a>,
     config: &'a Config,
     settings: Settings,
-    b: Builder,
     /// Rotary embeddings by what they are and for how many elements of a head.
     turns: Vec<((Rope, usize), Turn)>,
     span: Span,
@@ -66,11 +65,11 @@ pub(crate) struct Decoder<'a> {
 }
 
 /// Writes the program from token ids [1, s] to logits.
-pub(crate) fn program(checkpoint: &Checkpoint, settings: Settings) -> Result<Exported> {
-    let config = checkpoint.config();
-    let mut b = Builder::default();
+pub(crate) fn program(checkpoint: &Checkpoint, config: &Config, settings: Settings) -> Result<Exported> {
+    let mut w = Writer::new(checkpoint, settings.dtype, settings.scales);
+    let b = &mut w.b;
     b.enter("model.rotary_emb");
-    let turns = turns(&mut b, config, settings)?;
+    let turns = turns(b, config, settings)?;
     b.enter("model");
     let s = b.symbol("s0", 1, settings.chunk);
     let start = b.symbol("u0", 0, settings.positions - 1);
@@ -80,16 +79,16 @@ pub(crate) fn program(checkpoint: &Checkpoint, settings: Settings) -> Result<Exp
     let (first, pos) = b.first(&places, start);
     let masks = Masks::new(places, first);
     let caches = vec![None; config.layers.len()];
-    Decoder { checkpoint, config, settings, b, turns, span: Span { tokens, pos }, masks, caches }.write(&ids)
+    Decoder { w, config, settings, turns, span: Span { tokens, pos }, masks, caches }.write(&ids)
 }
 
 impl Decoder<'_> {
     fn write(mut self, ids: &Val) -> Result<Exported> {
         let c = self.config;
-        self.b.enter("model.embed_tokens");
-        let table = self.matrix(EMBEDDING, &self.source(EMBEDDING, &[c.vocab, c.hidden])?)?;
-        let x = self.b.embedding(&table, ids);
-        let mut x = self.b.scale(&x, c.embedding_scale);
+        self.w.b.enter("model.embed_tokens");
+        let table = self.w.matrix(EMBEDDING, &self.w.source(EMBEDDING, &[c.vocab, c.hidden])?)?;
+        let x = self.w.b.embedding(&table, ids);
+        let mut x = self.w.b.scale(&x, c.embedding_scale);
         let mut per_layer = c.per_layer.map(|p| self.per_layer_inputs(&p, ids, &x)).transpose()?;
         let last_only = self.settings.logits == Logits::Last;
         let mut narrowed = false;
@@ -102,32 +101,32 @@ impl Decoder<'_> {
             x = self.layer(&x, i, layer, per_layer.as_ref())?;
         }
         if last_only && !narrowed {
-            self.b.enter("model");
-            x = self.b.last_position(&x);
+            self.w.b.enter("model");
+            x = self.w.b.last_position(&x);
         }
         x = self.norm(&x, &format!("model.{}", c.final_norm))?;
-        self.b.enter("lm_head");
+        self.w.b.enter("lm_head");
         let head = if c.tied == Some(true) { EMBEDDING } else { HEAD };
-        let head = self.matrix(head, &self.source(head, &[c.vocab, c.hidden])?)?;
-        let logits = self.b.linear(&x, &head, None);
-        let mut logits = self.b.divide(&logits, c.logits_divisor);
+        let head = self.w.matrix(head, &self.w.source(head, &[c.vocab, c.hidden])?)?;
+        let logits = self.w.b.linear(&x, &head, None);
+        let mut logits = self.w.b.divide(&logits, c.logits_divisor);
         if let Some(cap) = c.logits_cap {
-            logits = self.b.soft_cap(&logits, cap);
+            logits = self.w.b.soft_cap(&logits, cap);
         }
-        self.b.finish(&logits)
+        self.w.b.finish(&[&logits])
     }
 
     /// The last position alone, of the residual stream and of what layers read beside it.
     fn narrow(&mut self, x: &Val, per_layer: &mut Option<Val>) -> Val {
-        self.b.enter("model");
-        let before = self.b.add_int(&self.span.tokens.clone(), &Int::literal(-1));
-        let pos = self.b.add_int(&self.span.pos.clone(), &before);
+        self.w.b.enter("model");
+        let before = self.w.b.add_int(&self.span.tokens.clone(), &Int::literal(-1));
+        let pos = self.w.b.add_int(&self.span.pos.clone(), &before);
         self.span = Span { tokens: 1.into(), pos };
-        self.masks.narrow(&mut self.b);
+        self.masks.narrow(&mut self.w.b);
         if let Some(inputs) = per_layer {
-            *inputs = self.b.last_position(inputs);
+            *inputs = self.w.b.last_position(inputs);
         }
-        self.b.last_position(x)
+        self.w.b.last_position(x)
     }
 
     fn layer(&mut self, x: &Val, index: usize, layer: &Layer, per_layer: Option<&Val>) -> Result<Val> {
@@ -151,7 +150,7 @@ impl Decoder<'_> {
                 let normed = self.norm(&x, &format!("{path}.pre_feedforward_layernorm_2"))?;
                 let sparse = self.experts(&x, &normed, experts, &path)?;
                 let sparse = self.norm(&sparse, &format!("{path}.post_feedforward_layernorm_2"))?;
-                self.b.add(&dense, &sparse)
+                self.w.b.add(&dense, &sparse)
             }
         };
         let mut x = self.residual(&x, &fed, layer, &path, norms.feed_out)?;
@@ -159,9 +158,9 @@ impl Decoder<'_> {
             x = self.add_per_layer(&x, inputs, index, &p, &path)?;
         }
         if layer.scalar {
-            self.b.enter(&path);
-            let scalar = self.vector(&format!("{path}.layer_scalar"), 1)?;
-            x = self.b.mul(&x, &scalar);
+            self.w.b.enter(&path);
+            let scalar = self.w.vector(&format!("{path}.layer_scalar"), 1)?;
+            x = self.w.b.mul(&x, &scalar);
         }
         Ok(x)
     }
@@ -169,8 +168,18 @@ impl Decoder<'_> {
     /// `x` plus what a half of the layer made of it.
     fn residual(&mut self, x: &Val, made: &Val, layer: &Layer, path: &str, norm: Option<&str>) -> Result<Val> {
         let made = self.norm_if(made, path, norm)?;
-        let made = self.b.scale(&made, layer.residual);
-        Ok(self.b.add(x, &made))
+        let made = self.w.b.scale(&made, layer.residual);
+        Ok(self.w.b.add(x, &made))
+    }
+
+    /// The norm of module `path` over the last axis of `x`.
+    fn norm(&mut self, x: &Val, path: &str) -> Result<Val> {
+        self.w.rms_norm(x, path, self.config.norm)
+    }
+
+    /// The norm of that name in a layer, if there is one.
+    fn norm_if(&mut self, x: &Val, layer: &str, name: Option<&str>) -> Result<Val> {
+        name.map_or_else(|| Ok(x.clone()), |name| self.norm(x, &format!("{layer}.{name}")))
     }
 
     /// The constants of a rotary embedding of heads of `dim` elements.

@@ -14,30 +14,30 @@ impl Decoder<'_> {
         let layers = self.config.layers.len();
         let (width, hidden) = (layers * p.width, self.config.hidden as f64);
         let path = "model.embed_tokens_per_layer";
-        self.b.enter(path);
+        self.w.b.enter(path);
         let name = format!("{path}.weight");
-        let table = self.matrix(&name, &self.source(&name, &[p.vocab, width])?)?;
-        let entries = self.b.embedding(&table, ids);
-        let entries = self.b.scale(&entries, (p.width as f64).sqrt());
-        let projected = self.linear(x, "model.per_layer_model_projection", width, false)?;
-        let projected = self.b.scale(&projected, hidden.sqrt().recip());
+        let table = self.w.matrix(&name, &self.w.source(&name, &[p.vocab, width])?)?;
+        let entries = self.w.b.embedding(&table, ids);
+        let entries = self.w.b.scale(&entries, (p.width as f64).sqrt());
+        let projected = self.w.linear(x, "model.per_layer_model_projection", width, false)?;
+        let projected = self.w.b.scale(&projected, hidden.sqrt().recip());
         let sizes = [Int::from(1), self.span.tokens.clone(), layers.into(), p.width.into()];
-        let projected = self.b.reshape(&projected, &sizes);
+        let projected = self.w.b.reshape(&projected, &sizes);
         let projected = self.norm(&projected, "model.per_layer_projection_norm")?;
         let projected = self.joined_heads(&projected, width);
-        let sum = self.b.add(&projected, &entries);
-        Ok(self.b.scale(&sum, 0.5f64.sqrt()))
+        let sum = self.w.b.add(&projected, &entries);
+        Ok(self.w.b.scale(&sum, 0.5f64.sqrt()))
     }
 
     /// `x` plus what a layer makes of it and of its part of the inputs.
     pub(super) fn add_per_layer(&mut self, x: &Val, inputs: &Val, layer: usize, p: &PerLayer, path: &str) -> Result<Val> {
-        let gate = self.linear(x, &format!("{path}.per_layer_input_gate"), p.width, false)?;
-        self.b.enter(path);
+        let gate = self.w.linear(x, &format!("{path}.per_layer_input_gate"), p.width, false)?;
+        self.w.b.enter(path);
         let gate = self.activated(&gate, p.activation);
-        let own = self.b.slice(inputs, 2, &(layer * p.width).into(), &((layer + 1) * p.width).into());
-        let gated = self.b.mul(&gate, &own);
-        let made = self.linear(&gated, &format!("{path}.per_layer_projection"), self.config.hidden, false)?;
+        let own = self.w.b.slice(inputs, 2, &(layer * p.width).into(), &((layer + 1) * p.width).into());
+        let gated = self.w.b.mul(&gate, &own);
+        let made = self.w.linear(&gated, &format!("{path}.per_layer_projection"), self.config.hidden, false)?;
         let made = self.norm(&made, &format!("{path}.post_per_layer_input_norm"))?;
-        Ok(self.b.add(x, &made))
+        Ok(self.w.b.add(x, &made))
     }
 }

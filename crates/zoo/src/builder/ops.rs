@@ -158,20 +158,36 @@ impl Builder {
 
     /// A convolution of each channel of `x` [1, channels, n] with its `weight` [channels, 1, k], as [1, channels, n - k + 1].
     pub(crate) fn depthwise_conv(&mut self, x: &Val, weight: &Val, bias: Option<&Val>) -> Val {
-        let ones = |name: &str, value: i64| arg(name, Argument::Ints(vec![value]));
-        let bias = bias.map_or(arg("bias", Argument::None), |b| tensor("bias", b));
-        let groups = int("groups", weight.dim(0) as i64);
+        let mut dims = x.dims.clone();
+        dims[2] = dims[2].clone() - weight.dims[2].clone() + Expr::Int(1);
+        self.conv1d([x, weight], bias, [1, 0, weight.dim(0)], dims)
+    }
+
+    /// A convolution of `x` [1, in, n] with `weight` [out, in, k], zeros on both sides of `x`, as
+    /// [1, out, (n + 2 · padding - k) / stride + 1].
+    pub(crate) fn conv(&mut self, x: &Val, weight: &Val, bias: Option<&Val>, stride: usize, padding: usize) -> Val {
+        let steps = (x.dim(2) + 2 * padding).saturating_sub(weight.dim(2)) / stride;
+        let dims = vec![x.dims[0].clone(), weight.dims[0].clone(), Expr::Int(steps as i64 + 1)];
+        self.conv1d([x, weight], bias, [stride, padding, 1], dims)
+    }
+
+    fn conv1d(
+        &mut self,
+        [x, weight]: [&Val; 2],
+        bias: Option<&Val>,
+        [stride, padding, groups]: [usize; 3],
+        dims: Vec<Expr>,
+    ) -> Val {
+        let list = |name: &str, value: usize| arg(name, Argument::Ints(vec![value as i64]));
         let inputs = vec![
             tensor("input", x),
             tensor("weight", weight),
-            bias,
-            ones("stride", 1),
-            ones("padding", 0),
-            ones("dilation", 1),
-            groups,
+            bias.map_or(arg("bias", Argument::None), |b| tensor("bias", b)),
+            list("stride", stride),
+            list("padding", padding),
+            list("dilation", 1),
+            int("groups", groups as i64),
         ];
-        let mut dims = x.dims.clone();
-        dims[2] = dims[2].clone() - weight.dims[2].clone() + Expr::Int(1);
         self.call("aten.conv1d.default", inputs, x.dtype, dims)
     }
 }
@@ -331,6 +347,13 @@ impl Builder {
         self.call("aten.rms_norm.default", vec![tensor("input", x), shape, weight, float("eps", eps)], x.dtype, x.dims.clone())
     }
 
+    /// Layer norm, in the type of `x` and computed in f32.
+    pub(crate) fn layer_norm(&mut self, x: &Val, weight: &Val, bias: &Val, eps: f64) -> Val {
+        let shape = arg("normalized_shape", Argument::Ints(x.dims.last().and_then(Expr::as_int).into_iter().collect()));
+        let inputs = vec![tensor("input", x), shape, tensor("weight", weight), tensor("bias", bias), float("eps", eps)];
+        self.call("aten.layer_norm.default", inputs, x.dtype, x.dims.clone())
+    }
+
     pub(crate) fn softmax(&mut self, x: &Val) -> Val {
         self.call("aten.softmax.int", vec![tensor("self", x), int("dim", -1)], x.dtype, x.dims.clone())
     }
@@ -440,9 +463,17 @@ impl Builder {
 
     /// `a` and `b` one after the other along an axis.
     pub(crate) fn concatenate(&mut self, a: &Val, b: &Val, axis: usize) -> Val {
-        let mut dims = a.dims.clone();
-        dims[axis] = dims[axis].clone() + b.dims[axis].clone();
-        self.call("aten.cat.default", vec![tensors("tensors", &[a, b]), int("dim", axis as i64)], a.dtype, dims)
+        self.concatenate_all(a, &[b], axis)
+    }
+
+    /// `first` and `others` one after the other along an axis.
+    pub(crate) fn concatenate_all(&mut self, first: &Val, others: &[&Val], axis: usize) -> Val {
+        let mut dims = first.dims.clone();
+        for other in others {
+            dims[axis] = dims[axis].clone() + other.dims[axis].clone();
+        }
+        let list: Vec<&Val> = std::iter::once(first).chain(others.iter().copied()).collect();
+        self.call("aten.cat.default", vec![tensors("tensors", &list), int("dim", axis as i64)], first.dtype, dims)
     }
 }
 
@@ -499,6 +530,20 @@ impl Builder {
             *last = width.clone();
         }
         self.call("mlx.custom_sdpa.default", inputs, q.dtype, dims)
+    }
+
+    /// Attention of queries [1, H, s, D] over all keys and values [1, H, n, D], as [1, H, s, D].
+    pub(crate) fn attention_over_all(&mut self, [q, k, v]: [&Val; 3], scale: f64) -> Val {
+        let inputs = vec![
+            tensor("query", q),
+            tensor("key", k),
+            tensor("value", v),
+            arg("attn_mask", Argument::None),
+            float("dropout_p", 0.0),
+            arg("is_causal", Argument::Bool(false)),
+            float("scale", scale),
+        ];
+        self.call("aten.scaled_dot_product_attention.default", inputs, q.dtype, q.dims.clone())
     }
 
     /// The gated delta rule over q, k [1, s, Hk, Dk], v [1, s, Hv, Dv], g and beta [1, s, Hv], from the buffer `state`

@@ -115,6 +115,31 @@ const OTHERS: &[&str] = &[
     "vision_start_token_id",
 ];
 
+/// What training, pooling, alignment and other tasks of speech models read.
+const SPEECH: &[&str] = &[
+    "activation_dropout",
+    "apply_spec_augment",
+    "classifier_proj_size",
+    "decoder_layerdrop",
+    "dropout",
+    "encoder_layerdrop",
+    "forced_decoder_ids",
+    "init_std",
+    "mask_feature_length",
+    "mask_feature_min_masks",
+    "mask_feature_prob",
+    "mask_time_length",
+    "mask_time_min_masks",
+    "mask_time_prob",
+    "median_filter_width",
+    "num_hidden_layers",
+];
+
+/// Whether a key of a speech model is harmless.
+pub(super) fn beside_speech(key: &str) -> bool {
+    COMMON.contains(&key) || SPEECH.contains(&key)
+}
+
 /// Whether a key of a text model is harmless.
 pub(super) fn in_text(key: &str) -> bool {
     COMMON.contains(&key) || TEXT.contains(&key)

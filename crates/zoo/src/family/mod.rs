@@ -19,11 +19,16 @@ mod qwen3;
 mod qwen3_next;
 mod rope;
 mod smollm3;
+mod whisper;
 
-use crate::{Error, Result, fields::Fields, spec::Config};
+pub(crate) use whisper::alignment_heads;
+
+use crate::{Error, Result, checkpoint::Architecture, fields::Fields, spec::Config};
 
 /// What a config means.
 type Read = fn(&Fields<'_>) -> Result<Config>;
+
+const WHISPER: &str = "whisper";
 
 /// Names under `model_type`, and what reads such configs.
 const FAMILIES: [(&str, Read); 26] = [
@@ -55,7 +60,25 @@ const FAMILIES: [(&str, Read); 26] = [
     ("smollm3", smollm3::config),
 ];
 
-/// The config of a Hugging Face checkpoint: its own, or that of its text part where it has several.
+/// What a Hugging Face checkpoint is a model of, by its `config.json` and `generation_config.json`.
+///
+/// # Errors
+/// As [`config`].
+pub(crate) fn architecture(f: &Fields<'_>, generation: Option<&Fields<'_>>) -> Result<Architecture> {
+    if f.text("model_type")? == Some(WHISPER) {
+        let config = whisper::config(f, generation)?;
+        f.finish(&harmless::beside_speech)?;
+        return Ok(Architecture::Whisper(config));
+    }
+    let mut config = config(f)?;
+    if let Some(generation) = generation {
+        config.bos = generation.ints("bos_token_id")?.first().copied().or(config.bos);
+        config.add_eos(generation.ints("eos_token_id")?);
+    }
+    Ok(Architecture::Decoder(config))
+}
+
+/// The config of a language model: its own, or that of its text part where it has several.
 ///
 /// # Errors
 /// [`Error::Family`] for another family, [`Error::Key`] for a key that does not fit or that nobody knows.
@@ -70,11 +93,7 @@ pub(crate) fn config(f: &Fields<'_>) -> Result<Config> {
     config.tied = f.bool_opt("tie_word_embeddings")?.or(config.tied);
     config.dtype = common::dtype(f)?.or(config.dtype);
     config.bos = f.ints("bos_token_id")?.first().copied().or(config.bos);
-    for id in f.ints("eos_token_id")? {
-        if !config.eos.contains(&id) {
-            config.eos.push(id);
-        }
-    }
+    config.add_eos(f.ints("eos_token_id")?);
     text.finish(&harmless::in_text)?;
     f.finish(&|key| key == "text_config" || harmless::beside_text(key))?;
     Ok(config)
@@ -83,7 +102,7 @@ pub(crate) fn config(f: &Fields<'_>) -> Result<Config> {
 fn read(name: &str, f: &Fields<'_>) -> Result<Config> {
     let family = FAMILIES.iter().find(|(known, _)| *known == name);
     let (_, read) = family.ok_or_else(|| {
-        let names: Vec<_> = FAMILIES.iter().map(|(name, _)| *name).collect();
+        let names: Vec<_> = FAMILIES.iter().map(|(name, _)| *name).chain([WHISPER]).collect();
         Error::Family { found: name.chars().take(80).collect(), supported: names.join(", ") }
     })?;
     read(f)

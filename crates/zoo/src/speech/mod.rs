@@ -1,0 +1,71 @@
+//! Writes the programs of models that listen.
+
+pub(crate) mod whisper;
+
+use crate::{
+    Result,
+    builder::{Int, Val},
+    writer::Writer,
+};
+
+/// How far a layer norm keeps from dividing by zero, in all of these models.
+const NORM_EPS: f64 = 1e-5;
+
+/// Attention without rotary embedding, as Whisper has it: biases on all projections but the keys'.
+#[derive(Clone, Copy, Debug)]
+struct Heads {
+    count: usize,
+    width: usize,
+}
+
+impl Heads {
+    /// Elements of a head.
+    fn dim(self) -> usize {
+        self.width / self.count
+    }
+
+    fn scale(self) -> f64 {
+        (self.dim() as f64).sqrt().recip()
+    }
+
+    /// `x` [1, s, width] as [1, heads, s, dim].
+    fn apart(self, w: &mut Writer<'_>, x: &Val, tokens: &Int) -> Val {
+        let heads = w.b.reshape(x, &[1.into(), tokens.clone(), self.count.into(), self.dim().into()]);
+        w.b.transpose(&heads, 1, 2)
+    }
+
+    /// `x` [1, heads, s, dim] as [1, s, width].
+    fn joined(self, w: &mut Writer<'_>, x: &Val, tokens: &Int) -> Val {
+        let turned = w.b.transpose(x, 1, 2);
+        w.b.reshape(&turned, &[1.into(), tokens.clone(), self.width.into()])
+    }
+
+    /// Queries [1, heads, s, dim] of module `path`.
+    fn queries(self, w: &mut Writer<'_>, x: &Val, tokens: &Int, path: &str) -> Result<Val> {
+        let q = w.linear(x, &format!("{path}.q_proj"), self.width, true)?;
+        Ok(self.apart(w, &q, tokens))
+    }
+
+    /// Keys and values [1, heads, s, dim] of module `path`.
+    fn keys_values(self, w: &mut Writer<'_>, x: &Val, tokens: &Int, path: &str) -> Result<[Val; 2]> {
+        let k = w.linear(x, &format!("{path}.k_proj"), self.width, false)?;
+        let v = w.linear(x, &format!("{path}.v_proj"), self.width, true)?;
+        Ok([k, v].map(|x| self.apart(w, &x, tokens)))
+    }
+
+    /// What attention gave, through the output projection of module `path`.
+    fn output(self, w: &mut Writer<'_>, attended: &Val, tokens: &Int, path: &str) -> Result<Val> {
+        let joined = self.joined(w, attended, tokens);
+        w.linear(&joined, &format!("{path}.out_proj"), self.width, true)
+    }
+}
+
+/// The half of a layer that works on each position: norm, wide layer, GELU, narrow layer, added to `x`.
+fn feed_forward(w: &mut Writer<'_>, x: &Val, width: usize, feed: usize, path: &str) -> Result<Val> {
+    let normed = w.layer_norm(x, &format!("{path}.final_layer_norm"), NORM_EPS)?;
+    let wide = w.linear(&normed, &format!("{path}.fc1"), feed, true)?;
+    w.b.enter(path);
+    let wide = w.b.gelu(&wide, false);
+    let narrow = w.linear(&wide, &format!("{path}.fc2"), width, true)?;
+    Ok(w.b.add(x, &narrow))
+}

@@ -1,0 +1,286 @@
+//! Whisper as methods that share state: `encoder` fills the keys and values of cross-attention, `decoder` reads them.
+
+use flambeau_pt2::Exported;
+use flambeau_tensor::{DType, Expr};
+use indexmap::IndexMap;
+
+use super::{Heads, NORM_EPS, feed_forward};
+use crate::{
+    Checkpoint, MethodConstant, Model, Options, Result,
+    builder::{Int, Val},
+    model::{self, Precision},
+    writer::Writer,
+};
+
+/// Samples a second, samples of a Fourier transform and from frame to frame: all sizes were trained with these.
+const SAMPLE_RATE: i64 = 16_000;
+const WINDOW_SIZE: i64 = 400;
+const HOP_LENGTH: i64 = 160;
+
+pub(crate) const EMBEDDING: &str = "model.decoder.embed_tokens.weight";
+const HEAD: &str = "proj_out.weight";
+
+/// A Whisper of any size.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Config {
+    /// Bins of the spectrogram.
+    pub(crate) mels: usize,
+    /// Width of the residual streams.
+    pub(crate) width: usize,
+    /// Positions of the encoder's output, each of two frames.
+    pub(crate) audio_positions: usize,
+    /// Tokens that the decoder was trained for.
+    pub(crate) text_positions: usize,
+    pub(crate) encoder: Stack,
+    pub(crate) decoder: Stack,
+    pub(crate) vocab: usize,
+    /// Whether the head reads the embedding's weights.
+    pub(crate) tied: bool,
+    /// Element type of the checkpoint, where it says so.
+    pub(crate) dtype: Option<DType>,
+    /// Layer and head of the cross-attention that tells when words were said.
+    pub(crate) alignment_heads: Vec<[usize; 2]>,
+    pub(crate) tokens: Tokens,
+}
+
+/// Layers of the encoder or of the decoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stack {
+    pub(crate) layers: usize,
+    pub(crate) heads: usize,
+    /// Width between the two layers of the feed-forward half.
+    pub(crate) feed: usize,
+}
+
+/// Ids that steer the decoder, and lists of those that it must not choose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tokens {
+    pub(crate) end: i64,
+    pub(crate) start: i64,
+    pub(crate) previous: i64,
+    pub(crate) no_speech: i64,
+    pub(crate) no_timestamps: i64,
+    pub(crate) translate: Option<i64>,
+    pub(crate) transcribe: Option<i64>,
+    pub(crate) languages: Vec<(String, i64)>,
+    pub(crate) suppressed: Vec<i64>,
+    /// Ids that no text begins with.
+    pub(crate) suppressed_at_begin: Vec<i64>,
+    /// The last timestamp that a text may begin with, in steps.
+    pub(crate) last_initial_timestamp: usize,
+}
+
+/// What every method is written with.
+struct Parts<'a> {
+    w: Writer<'a>,
+    c: &'a Config,
+    dtype: DType,
+    /// Rows of the decoder's own caches.
+    positions: usize,
+}
+
+/// The methods of a checkpoint, and what a runner must know.
+pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> Result<Model> {
+    let Precision { dtype, scales } = Precision::new(checkpoint, options)?;
+    let positions = model::ranged("max_seq_len", options.max_seq_len.unwrap_or(c.text_positions), c.text_positions)?;
+    let parts = || Parts { w: Writer::new(checkpoint, dtype, scales), c, dtype, positions };
+    let mut methods = IndexMap::from([("encoder", parts().encoder()?), ("decoder", parts().decoder(Wanted::Logits)?)]);
+    if !c.alignment_heads.is_empty() {
+        methods.insert("alignment", parts().decoder(Wanted::Alignment)?);
+    }
+    Ok(Model { methods, metadata: metadata(c, dtype, positions), tokenizer: checkpoint.tokenizer().clone() })
+}
+
+/// What a run of the decoder is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    /// Those of the last token [1, 1, vocab].
+    Logits,
+    /// Shares of the audio's positions in the alignment heads, f32 [1, heads, s, positions].
+    Alignment,
+}
+
+impl Parts<'_> {
+    fn heads(&self, stack: Stack) -> Heads {
+        Heads { count: stack.heads, width: self.c.width }
+    }
+
+    /// Keys and values of cross-attention in a layer [1, heads, positions, dim]: state that methods share.
+    fn cross(&mut self, layer: usize) -> Result<[Val; 2]> {
+        let heads = self.heads(self.c.decoder);
+        let shape = vec![1, heads.count, self.c.audio_positions, heads.dim()];
+        let mut buffer = |name: &str| self.w.b.buffer(&format!("cross_{name}_{layer}"), self.dtype, shape.clone());
+        Ok([buffer("key")?, buffer("value")?])
+    }
+
+    /// `input_features` f32 [1, mels, 2 · positions] → the encoder's last hidden state [1, positions, width].
+    fn encoder(mut self) -> Result<Exported> {
+        let c = self.c;
+        let frames = Expr::Int(2 * c.audio_positions as i64);
+        let features = self.w.b.input("input_features", DType::F32, vec![Expr::Int(1), Expr::Int(c.mels as i64), frames]);
+        self.w.b.enter("model.encoder");
+        let x = self.w.b.cast(&features, self.dtype);
+        let x = self.convolved(&x, "model.encoder.conv1", 1)?;
+        let x = self.convolved(&x, "model.encoder.conv2", 2)?;
+        let x = self.w.b.transpose(&x, 1, 2);
+        let places = self.w.plain("model.encoder.embed_positions.weight", &[c.audio_positions, c.width])?;
+        let mut x = self.w.b.add(&x, &places);
+        for layer in 0..c.encoder.layers {
+            x = self.encoder_layer(&x, &format!("model.encoder.layers.{layer}"))?;
+        }
+        let x = self.w.layer_norm(&x, "model.encoder.layer_norm", NORM_EPS)?;
+        let (heads, positions) = (self.heads(c.decoder), Int::from(c.audio_positions));
+        for layer in 0..c.decoder.layers {
+            let path = format!("model.decoder.layers.{layer}.encoder_attn");
+            let made = heads.keys_values(&mut self.w, &x, &positions, &path)?;
+            for (buffer, value) in self.cross(layer)?.iter().zip(&made) {
+                self.w.b.store(buffer, value);
+            }
+        }
+        self.w.b.finish(&[&x])
+    }
+
+    /// A convolution of three taps, then GELU.
+    fn convolved(&mut self, x: &Val, path: &str, stride: usize) -> Result<Val> {
+        self.w.b.enter(path);
+        let weight = self.w.plain(&format!("{path}.weight"), &[self.c.width, x.dim(1), 3])?;
+        let bias = self.w.vector(&format!("{path}.bias"), self.c.width)?;
+        let x = self.w.b.conv(x, &weight, Some(&bias), stride, 1);
+        Ok(self.w.b.gelu(&x, false))
+    }
+
+    fn encoder_layer(&mut self, x: &Val, path: &str) -> Result<Val> {
+        let (heads, tokens) = (self.heads(self.c.encoder), Int::from(self.c.audio_positions));
+        let w = &mut self.w;
+        let normed = w.layer_norm(x, &format!("{path}.self_attn_layer_norm"), NORM_EPS)?;
+        let own = format!("{path}.self_attn");
+        let q = heads.queries(w, &normed, &tokens, &own)?;
+        let [k, v] = heads.keys_values(w, &normed, &tokens, &own)?;
+        w.b.enter(&own);
+        let attended = w.b.attention_over_all([&q, &k, &v], heads.scale());
+        let mixed = heads.output(w, &attended, &tokens, &own)?;
+        let x = w.b.add(x, &mixed);
+        feed_forward(w, &x, heads.width, self.c.encoder.feed, path)
+    }
+
+    /// `input_ids` i64 [1, s], `cache_position` i64 [s] (consecutive) → what is wanted.
+    fn decoder(mut self, wanted: Wanted) -> Result<Exported> {
+        let c = self.c;
+        let s = self.w.b.symbol("s0", 1, self.positions);
+        let start = self.w.b.symbol("u0", 0, self.positions - 1);
+        let ids = self.w.b.input("input_ids", DType::I64, vec![Expr::Int(1), s.clone()]);
+        let places = self.w.b.input("cache_position", DType::I64, vec![s]);
+        self.w.b.enter("model.decoder");
+        let tokens = self.w.b.size(&ids, 1);
+        let (_, pos) = self.w.b.first(&places, start);
+        let source = self.w.source(EMBEDDING, &[c.vocab, c.width])?;
+        let table = self.w.matrix(EMBEDDING, &source)?;
+        let positions = self.w.plain("model.decoder.embed_positions.weight", &[c.text_positions, c.width])?;
+        let x = self.w.b.embedding(&table, &ids);
+        let positions = self.w.b.embedding(&positions, &places);
+        let mut x = self.w.b.add(&x, &positions);
+        let mut aligned = Vec::new();
+        let last = c.alignment_heads.iter().map(|[layer, _]| *layer).max().filter(|_| wanted == Wanted::Alignment);
+        for layer in 0..last.map_or(c.decoder.layers, |last| last + 1) {
+            x = self.decoder_layer(&x, layer, (&tokens, &pos), last.is_some().then_some(&mut aligned))?;
+        }
+        if let [first, others @ ..] = &aligned[..] {
+            let others: Vec<&Val> = others.iter().collect();
+            let shares = self.w.b.concatenate_all(first, &others, 1);
+            return self.w.b.finish(&[&shares]);
+        }
+        let x = self.w.b.last_position(&x);
+        let x = self.w.layer_norm(&x, "model.decoder.layer_norm", NORM_EPS)?;
+        self.w.b.enter("proj_out");
+        let name = if c.tied || !self.w.has(HEAD) { EMBEDDING } else { HEAD };
+        let source = self.w.source(name, &[c.vocab, c.width])?;
+        let head = self.w.matrix(name, &source)?;
+        let logits = self.w.b.linear(&x, &head, None);
+        self.w.b.finish(&[&logits])
+    }
+
+    fn decoder_layer(&mut self, x: &Val, layer: usize, (tokens, pos): (&Int, &Int), aligned: Option<&mut Vec<Val>>) -> Result<Val> {
+        let (heads, path) = (self.heads(self.c.decoder), format!("model.decoder.layers.{layer}"));
+        let x = self.self_attention(x, layer, (tokens, pos), &path)?;
+        let normed = self.w.layer_norm(&x, &format!("{path}.encoder_attn_layer_norm"), NORM_EPS)?;
+        let module = format!("{path}.encoder_attn");
+        let q = heads.queries(&mut self.w, &normed, tokens, &module)?;
+        let [k, v] = self.cross(layer)?;
+        self.w.b.enter(&module);
+        if let Some(aligned) = aligned {
+            for [_, head] in self.c.alignment_heads.iter().filter(|[of, _]| *of == layer) {
+                aligned.push(self.shares(&q, &k, *head));
+            }
+        }
+        let attended = self.w.b.attention_over_all([&q, &k, &v], heads.scale());
+        let mixed = heads.output(&mut self.w, &attended, tokens, &module)?;
+        let x = self.w.b.add(&x, &mixed);
+        feed_forward(&mut self.w, &x, heads.width, self.c.decoder.feed, &path)
+    }
+
+    fn self_attention(&mut self, x: &Val, layer: usize, (tokens, pos): (&Int, &Int), path: &str) -> Result<Val> {
+        let heads = self.heads(self.c.decoder);
+        let normed = self.w.layer_norm(x, &format!("{path}.self_attn_layer_norm"), NORM_EPS)?;
+        let module = format!("{path}.self_attn");
+        let q = heads.queries(&mut self.w, &normed, tokens, &module)?;
+        let made = heads.keys_values(&mut self.w, &normed, tokens, &module)?;
+        self.w.b.enter(&module);
+        let shape = vec![1, heads.count, self.positions, heads.dim()];
+        let keys = self.w.b.buffer(&format!("key_cache_{layer}"), self.dtype, shape.clone())?;
+        let values = self.w.b.buffer(&format!("value_cache_{layer}"), self.dtype, shape)?;
+        for (cache, new) in [&keys, &values].into_iter().zip(&made) {
+            self.w.b.cache_update(cache, new, pos);
+        }
+        let attended = self.w.b.attention([&q, &keys, &values], pos, None, heads.scale());
+        let mixed = heads.output(&mut self.w, &attended, tokens, &module)?;
+        Ok(self.w.b.add(x, &mixed))
+    }
+
+    /// Which share of a head's attention each position of the audio gets, f32 [1, 1, s, positions].
+    fn shares(&mut self, q: &Val, k: &Val, head: usize) -> Val {
+        let scale = self.heads(self.c.decoder).scale();
+        let b = &mut self.w.b;
+        let [q, k] = [q, k].map(|x| b.slice(x, 1, &head.into(), &(head + 1).into()));
+        let k = b.transpose(&k, 2, 3);
+        let scores = b.matmul(&q, &k);
+        let scores = b.cast(&scores, DType::F32);
+        let scores = b.scale(&scores, scale);
+        b.softmax(&scores)
+    }
+}
+
+/// The constant methods that our runner asks for.
+fn metadata(c: &Config, dtype: DType, positions: usize) -> Vec<(String, MethodConstant)> {
+    let t = &c.tokens;
+    let (int, size) = (MethodConstant::Int, |v: usize| MethodConstant::Int(v as i64));
+    let mut out = vec![
+        ("get_model_type", MethodConstant::Text("whisper".into())),
+        ("get_dtype", int(i64::from(dtype.code()))),
+        ("sample_rate", int(SAMPLE_RATE)),
+        ("window_size", int(WINDOW_SIZE)),
+        ("hop_length", int(HOP_LENGTH)),
+        ("num_mel_bins", size(c.mels)),
+        ("get_audio_positions", size(c.audio_positions)),
+        ("get_max_seq_len", size(positions)),
+        ("get_vocab_size", size(c.vocab)),
+        ("get_start_of_transcript_id", int(t.start)),
+        ("get_start_of_previous_id", int(t.previous)),
+        ("get_no_speech_id", int(t.no_speech)),
+        ("get_no_timestamps_id", int(t.no_timestamps)),
+        ("get_max_initial_timestamp_index", size(t.last_initial_timestamp)),
+        ("get_eos_ids", MethodConstant::Ints(vec![t.end])),
+    ];
+    out.extend(t.translate.map(|id| ("get_translate_id", int(id))));
+    out.extend(t.transcribe.map(|id| ("get_transcribe_id", int(id))));
+    let languages: Vec<&str> = t.languages.iter().map(|(code, _)| code.as_str()).collect();
+    let lists = [
+        ("get_language_ids", t.languages.iter().map(|(_, id)| *id).collect()),
+        ("get_suppress_ids", t.suppressed.clone()),
+        ("get_begin_suppress_ids", t.suppressed_at_begin.clone()),
+    ];
+    out.extend(lists.into_iter().filter(|(_, ids)| !ids.is_empty()).map(|(name, ids)| (name, MethodConstant::Ints(ids))));
+    if !languages.is_empty() {
+        out.push(("get_languages", MethodConstant::Text(languages.join(" "))));
+    }
+    out.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
