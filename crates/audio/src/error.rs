@@ -1,0 +1,51 @@
+/// Why sound cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No container or codec that is known here.
+    #[error("{0}")]
+    Unsupported(String),
+
+    /// The container or a packet breaks its format.
+    #[error("the recording is damaged: {0}")]
+    Damaged(String),
+
+    /// The file cannot be read.
+    #[error("cannot read the recording: {0}")]
+    Io(#[from] std::io::Error),
+
+    /// There is not a single sample.
+    #[error("the recording has no sound in it")]
+    Empty,
+
+    /// A rate outside of [`RATES`](crate::RATES).
+    #[error("the recording has {0} samples a second, expected {low} to {high}", low = crate::RATES.start(), high = crate::RATES.end())]
+    Rate(u32),
+
+    /// More than [`MAX_CHANNELS`](crate::MAX_CHANNELS), or none.
+    #[error("the recording has {0} channels, expected 1 to {max}", max = crate::MAX_CHANNELS)]
+    Channels(usize),
+
+    /// The rate or the number of channels changes on the way.
+    #[error("the recording changes from {before} to {after} at {seconds:.2} s")]
+    Changed { before: String, after: String, seconds: f64 },
+
+    /// A sample of floats is NaN or infinite.
+    #[error("the recording has a sample at {seconds:.2} s that is no number")]
+    NotFinite { seconds: f64 },
+}
+
+/// What the decoding library says, in our words.
+impl From<symphonia::core::errors::Error> for Error {
+    fn from(error: symphonia::core::errors::Error) -> Error {
+        use symphonia::core::errors::Error as Source;
+        match error {
+            Source::IoError(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                Error::Damaged("it ends too early".into())
+            }
+            Source::IoError(error) => Error::Io(error),
+            Source::Unsupported(what) => Error::Unsupported(format!("no recording that can be decoded: {what}")),
+            other => Error::Damaged(other.to_string()),
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Recordings to samples, and samples to what speech models listen to.
+//!
+//! A [`Recording`] decodes a file or a stream block by block, mixes its channels down and resamples it, so that memory does not
+//! grow with its length. [`LogMel`] computes the log-mel spectrograms of a model's windows.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod mel;
+mod recording;
+mod resample;
+mod spectrum;
+mod wav;
+
+pub use error::Error;
+pub use mel::LogMel;
+pub use recording::{MAX_CHANNELS, RATES, Recording};
+
+/// Shorthand of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,255 @@
+//! Files and streams to samples of one channel.
+
+use std::{
+    fs::File,
+    io::{Cursor, Read},
+    ops::RangeInclusive,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use symphonia::{
+    core::{
+        audio::GenericAudioBufferRef,
+        codecs::audio::{AudioDecoder, AudioDecoderOptions, well_known::CODEC_ID_OPUS},
+        errors::Error as Symphonia,
+        formats::{FormatOptions, FormatReader, TrackType, probe::Hint},
+        io::{MediaSource, MediaSourceStream, ReadOnlySource},
+        meta::MetadataOptions,
+    },
+    default,
+};
+
+use crate::{Error, Result, resample::Resampler, wav};
+
+/// Samples a second that a recording may have.
+pub const RATES: RangeInclusive<u32> = 1_000..=384_000;
+/// Channels that a recording may have.
+pub const MAX_CHANNELS: usize = 64;
+
+const NOT_DECODED: &str = "which is not decoded here; convert it to WAV, FLAC or MP3";
+
+/// A recording that is decoded as it is read: WAV, AIFF, CAF, FLAC, MP3, Ogg Vorbis, AAC and ALAC in MP4, Vorbis in WebM. Channels
+/// become their mean.
+pub struct Recording {
+    reader: Box<dyn FormatReader>,
+    decoder: Box<dyn AudioDecoder>,
+    track: u32,
+    /// Rate and channels, once the first packet was decoded.
+    form: Option<(u32, usize)>,
+    rate: u32,
+    resampler: Option<Resampler>,
+    /// Frames decoded so far, at the recording's own rate.
+    frames: u64,
+    seconds: Option<f64>,
+    interleaved: Vec<f32>,
+    mono: Vec<f32>,
+    block: Vec<f32>,
+    /// Whether the file states how long it is.
+    has_length: bool,
+    is_cut_short: bool,
+    is_finished: bool,
+}
+
+impl std::fmt::Debug for Recording {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Recording").field("form", &self.form).field("frames", &self.frames).finish_non_exhaustive()
+    }
+}
+
+impl Recording {
+    /// A file, decoded to `rate` samples a second.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for what is no known recording, [`Error::Damaged`] for one that breaks its format.
+    pub fn from_file(file: File, rate: u32) -> Result<Recording> {
+        Recording::open(Box::new(file), rate)
+    }
+
+    /// A file in memory.
+    ///
+    /// # Errors
+    /// As [`from_file`](Recording::from_file).
+    pub fn from_bytes(bytes: Vec<u8>, rate: u32) -> Result<Recording> {
+        Recording::open(Box::new(Cursor::new(bytes)), rate)
+    }
+
+    /// A stream that can only be read on, such as a pipe.
+    ///
+    /// # Errors
+    /// As [`from_file`](Recording::from_file).
+    pub fn from_stream(stream: impl Read + Send + Sync + 'static, rate: u32) -> Result<Recording> {
+        Recording::open(Box::new(ReadOnlySource::new(stream)), rate)
+    }
+
+    fn open(mut source: Box<dyn MediaSource>, rate: u32) -> Result<Recording> {
+        let mut head = Vec::new();
+        source.as_mut().take(12).read_to_end(&mut head)?;
+        let mut has_length = true;
+        if <&[u8; 12]>::try_from(&head[..]).is_ok_and(wav::is_wave) {
+            let wave = wav::repaired(source)?;
+            (source, has_length) = (wave.source, wave.has_length);
+        } else if source.is_seekable() {
+            source.rewind()?;
+        } else {
+            source = Box::new(ReadOnlySource::new(Cursor::new(head).chain(source)));
+        }
+        let stream = MediaSourceStream::new(source, Default::default());
+        let reader =
+            guarded(|| default::get_probe().probe(&Hint::new(), stream, FormatOptions::default(), MetadataOptions::default()))??;
+        let track = reader.default_track(TrackType::Audio).ok_or_else(|| Error::Unsupported("there is no sound in it".into()))?;
+        let codec = track.codec_params.as_ref().and_then(|codec| codec.audio());
+        let codec = codec.ok_or_else(|| Error::Unsupported("its sound is coded in a way that is not known here".into()))?;
+        if let Some(rate) = codec.sample_rate.filter(|rate| !RATES.contains(rate)) {
+            return Err(Error::Rate(rate));
+        }
+        if let Some(count) = codec.channels.as_ref().map(|channels| channels.count()).filter(|count| !fits(*count)) {
+            return Err(Error::Channels(count));
+        }
+        let decoder = guarded(|| default::get_codecs().make_audio_decoder(codec, &AudioDecoderOptions::default()))?;
+        let decoder = decoder.map_err(|error| match error {
+            Symphonia::Unsupported(_) if codec.codec == CODEC_ID_OPUS => {
+                Error::Unsupported(format!("it holds Opus, {NOT_DECODED}"))
+            }
+            Symphonia::Unsupported(_) => Error::Unsupported(format!("it holds sound of codec {}, {NOT_DECODED}", codec.codec)),
+            other => other.into(),
+        })?;
+        let seconds = track.num_frames.zip(codec.sample_rate).map(|(frames, rate)| frames as f64 / f64::from(rate));
+        Ok(Recording {
+            track: track.id,
+            reader,
+            decoder,
+            form: None,
+            rate,
+            resampler: None,
+            frames: 0,
+            seconds,
+            interleaved: Vec::new(),
+            mono: Vec::new(),
+            block: Vec::new(),
+            has_length,
+            is_cut_short: false,
+            is_finished: false,
+        })
+    }
+
+    /// How long the recording is, as its file says.
+    pub fn seconds(&self) -> Option<f64> {
+        self.seconds
+    }
+
+    /// Whether the file ended in the midst of what it announced.
+    pub fn is_cut_short(&self) -> bool {
+        self.is_cut_short
+    }
+
+    /// The next samples of one channel, from -1 to 1; `None` at the end.
+    ///
+    /// # Errors
+    /// The file breaks its format or cannot be read, or holds no samples at all.
+    pub fn next_block(&mut self) -> Result<Option<&[f32]>> {
+        self.block.clear();
+        while self.block.is_empty() && !self.is_finished {
+            if self.decode()? {
+                self.add_decoded()?;
+            } else {
+                self.is_finished = true;
+                if self.frames == 0 {
+                    return Err(Error::Empty);
+                }
+                if let Some(resampler) = &mut self.resampler {
+                    resampler.finish(&mut self.block);
+                }
+            }
+        }
+        Ok((!self.block.is_empty()).then_some(&self.block[..]))
+    }
+
+    /// All samples that are left.
+    ///
+    /// # Errors
+    /// As [`next_block`](Recording::next_block).
+    pub fn read_to_end(&mut self) -> Result<Vec<f32>> {
+        let mut all = Vec::new();
+        while let Some(block) = self.next_block()? {
+            all.extend_from_slice(block);
+        }
+        Ok(all)
+    }
+
+    /// Decodes the next packet into `interleaved`; `false` at the end.
+    fn decode(&mut self) -> Result<bool> {
+        loop {
+            let packet = match guarded(|| self.reader.next_packet())? {
+                Ok(Some(packet)) if packet.track_id != self.track => continue,
+                Ok(Some(packet)) => packet,
+                Ok(None) => return Ok(false),
+                Err(Symphonia::IoError(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                    self.is_cut_short = self.frames > 0 && self.has_length;
+                    return Ok(false);
+                }
+                Err(Symphonia::ResetRequired) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            };
+            match guarded(|| self.decoder.decode(&packet))? {
+                Ok(decoded) if decoded.frames() > 0 => {
+                    let form = form(&decoded)?;
+                    if let Some(before) = self.form.replace(form).filter(|before| *before != form) {
+                        let text = |(rate, channels): (u32, usize)| format!("{channels} channels at {rate} Hz");
+                        let seconds = self.frames as f64 / f64::from(before.0);
+                        return Err(Error::Changed { before: text(before), after: text(form), seconds });
+                    }
+                    decoded.copy_to_vec_interleaved(&mut self.interleaved);
+                    return Ok(true);
+                }
+                // A packet that cannot be decoded is a gap; the next one may be whole.
+                Ok(_) | Err(Symphonia::DecodeError(_)) => {}
+                Err(Symphonia::IoError(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Mixes what was decoded down, and resamples it into `block`.
+    fn add_decoded(&mut self) -> Result<()> {
+        let Some((rate, channels)) = self.form else { return Ok(()) };
+        let share = (channels as f32).recip();
+        self.mono.clear();
+        self.mono.extend(self.interleaved.chunks_exact(channels).map(|frame| frame.iter().sum::<f32>() * share));
+        if let Some(at) = self.mono.iter().position(|sample| !sample.is_finite()) {
+            return Err(Error::NotFinite { seconds: (self.frames as f64 + at as f64) / f64::from(rate) });
+        }
+        self.frames += self.mono.len() as u64;
+        if rate == self.rate {
+            self.block.extend_from_slice(&self.mono);
+            return Ok(());
+        }
+        if self.resampler.is_none() {
+            self.resampler = Some(Resampler::new(rate, self.rate).ok_or(Error::Rate(rate))?);
+        }
+        if let Some(resampler) = &mut self.resampler {
+            resampler.push(&self.mono, &mut self.block);
+        }
+        Ok(())
+    }
+}
+
+/// What the library makes of a file that it did not foresee is an error like others.
+fn guarded<T>(run: impl FnOnce() -> T) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|_| Error::Damaged("it breaks its format in a way that stops the decoder".into()))
+}
+
+fn fits(channels: usize) -> bool {
+    (1..=MAX_CHANNELS).contains(&channels)
+}
+
+/// Rate and channels of a decoded packet.
+fn form(decoded: &GenericAudioBufferRef<'_>) -> Result<(u32, usize)> {
+    let (rate, channels) = (decoded.spec().rate(), decoded.spec().channels().count());
+    if !RATES.contains(&rate) {
+        return Err(Error::Rate(rate));
+    }
+    if !fits(channels) {
+        return Err(Error::Channels(channels));
+    }
+    Ok((rate, channels))
+}
