@@ -32,6 +32,18 @@ pub enum Error {
     #[error("the prompt has {prompt} tokens, and the model's context holds {context}")]
     PromptTooLong { prompt: usize, context: usize },
 
+    /// The program is no Whisper that this crate knows how to call.
+    #[error("the program is no Whisper: {0}")]
+    NoWhisper(String),
+
+    /// The model does not know the language.
+    #[error("the model does not know the language `{found}`: {expected}")]
+    Language { found: String, expected: String },
+
+    /// The model cannot translate.
+    #[error("the model cannot translate: it knows English alone")]
+    NoTranslation,
+
     /// There is nothing to begin with.
     #[error("the prompt has no tokens")]
     EmptyPrompt,

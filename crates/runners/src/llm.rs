@@ -5,7 +5,6 @@ mod draft;
 mod draw;
 mod evaluate;
 mod generate;
-mod logits;
 mod metadata;
 mod model;
 mod prefix;

@@ -8,8 +8,7 @@ use std::{fmt, sync::Arc};
 use flambeau_runtime::{Engine, LoadOptions, Method, Program, Value, ValueSpec};
 use flambeau_tensor::{DType, Tensor, cast};
 
-use super::logits;
-use crate::{Error, Result};
+use crate::{Error, Result, logits};
 
 /// The methods of a program that brings a draft.
 pub(super) const TARGET: &str = "target";

@@ -9,10 +9,9 @@ use flambeau_text::SamplingParams;
 use super::{
     draft::{self, Draft},
     draw::{self, Draw},
-    logits,
     metadata::Metadata,
 };
-use crate::{Error, Result};
+use crate::{Error, Result, logits};
 
 /// How to load a language model.
 #[derive(Clone, Debug, Default)]

@@ -10,7 +10,7 @@ use crate::{Error, Result};
 ///
 /// # Errors
 /// [`Error::Logits`]; `to` then holds anything.
-pub(super) fn last(method: &str, output: Option<&Value>, to: &mut Vec<f32>) -> Result<()> {
+pub(crate) fn last(method: &str, output: Option<&Value>, to: &mut Vec<f32>) -> Result<()> {
     let bad = |_| unfit(method, output);
     let rows = rows(method, output)?;
     let vocab = rows.shape()[1];
@@ -29,7 +29,7 @@ pub(super) fn last(method: &str, output: Option<&Value>, to: &mut Vec<f32>) -> R
 ///
 /// # Errors
 /// [`Error::Logits`].
-pub(super) fn all(method: &str, output: Option<&Value>) -> Result<Vec<f32>> {
+pub(crate) fn all(method: &str, output: Option<&Value>) -> Result<Vec<f32>> {
     let all = cast(&rows(method, output)?, DType::F32).and_then(|rows| Ok(rows.as_slice::<f32>()?.to_vec()));
     all.map_err(|_| unfit(method, output))
 }
@@ -38,7 +38,7 @@ pub(super) fn all(method: &str, output: Option<&Value>) -> Result<Vec<f32>> {
 ///
 /// # Errors
 /// [`Error::Logits`] for another shape, and for rows without a number.
-pub(super) fn best_tokens(method: &str, output: Option<&Value>, count: usize) -> Result<Vec<u32>> {
+pub(crate) fn best_tokens(method: &str, output: Option<&Value>, count: usize) -> Result<Vec<u32>> {
     match output.and_then(Value::as_tensor).map(Tensor::shape) {
         Some(&[1, rows, vocab]) if rows == count => {
             let all = all(method, output)?;

@@ -1,0 +1,34 @@
+//! What was said, and when.
+
+/// A stretch of speech that belongs together: at most a sentence or two.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Segment {
+    /// Seconds from the beginning of the recording.
+    pub start: f64,
+    pub end: f64,
+    /// Where the window began that the segment was heard in.
+    pub window: f64,
+    pub text: String,
+    /// Ids of the text and of the timestamps around it.
+    pub tokens: Vec<u32>,
+    /// Words with their times, where they were asked for.
+    pub words: Vec<Word>,
+    /// Temperature at which the window was decoded in the end.
+    pub temperature: f32,
+    /// Mean log-probability of the window's tokens.
+    pub mean_log_probability: f32,
+    /// Probability that the window holds no speech, as the model has it.
+    pub no_speech_probability: f32,
+    /// Bytes of the window's text over bytes of it compressed: high where it repeats itself.
+    pub compression_ratio: f32,
+}
+
+/// A word.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Word {
+    /// With the space before it, as the model has it.
+    pub text: String,
+    /// Seconds from the beginning of the recording.
+    pub start: f64,
+    pub end: f64,
+}

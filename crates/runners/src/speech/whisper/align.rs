@@ -1,0 +1,184 @@
+//! When words were said: the path of least cost through the attention that tokens paid to the audio.
+
+use flambeau_tensor::Tensor;
+use flambeau_text::Tokenizer;
+
+use super::Whisper;
+use crate::{Error, Result};
+
+/// Neighbouring positions whose median replaces a position.
+const MEDIAN: usize = 7;
+/// Punctuation that belongs to the word after it, and to the word before it.
+const BEFORE: &str = "\"'“¿([{-";
+const AFTER: &str = "\"'.。,，!！?？:：”)]}、";
+/// Languages that are written without spaces.
+const WITHOUT_SPACES: [&str; 6] = ["zh", "ja", "th", "lo", "my", "yue"];
+
+/// A word of a window.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AlignedWord {
+    pub text: String,
+    /// Its tokens, by number.
+    pub tokens: std::ops::Range<usize>,
+    /// Steps of 20 ms from the beginning of the window.
+    pub start: usize,
+    pub end: usize,
+}
+
+/// Words of the text `tokens`, which was heard in the first `steps` steps of the window that the model listens to; `head` is what
+/// its decoder began with. None if the program cannot tell.
+///
+/// # Errors
+/// The model or the tokenizer fails.
+pub fn align(
+    model: &mut Whisper,
+    tokenizer: &Tokenizer,
+    (head, tokens): (&[u32], &[u32]),
+    language: &str,
+    steps: usize,
+) -> Result<Vec<AlignedWord>> {
+    let vocabulary = model.vocabulary();
+    let (no_timestamps, end) = (vocabulary.no_timestamps, vocabulary.end);
+    let room = model.context().saturating_sub(head.len() + 2);
+    let tokens = &tokens[..tokens.len().min(room)];
+    if tokens.is_empty() || steps == 0 {
+        return Ok(Vec::new());
+    }
+    let all: Vec<u32> = head.iter().chain([&no_timestamps]).chain(tokens).chain([&end]).copied().collect();
+    let Some(shares) = model.align(&all)? else { return Ok(Vec::new()) };
+    // The row of a token attends to what the next one says.
+    let rows = head.len()..head.len() + 1 + tokens.len();
+    let costs = costs(&shares, rows, steps)?;
+    let starts = starts(&costs, steps);
+    let words = words(tokenizer, tokens, WITHOUT_SPACES.contains(&language))?;
+    let timed = words.into_iter().map(|(text, tokens)| {
+        let (start, end) = (starts[tokens.start], starts[tokens.end]);
+        AlignedWord { text, tokens, start, end }
+    });
+    Ok(timed.collect())
+}
+
+/// Minus the attention of these rows to the first `steps` positions [rows, steps]: of each head, in units of its deviation over the
+/// tokens, smoothed; then the mean of the heads.
+fn costs(shares: &Tensor, rows: std::ops::Range<usize>, steps: usize) -> Result<Vec<f32>> {
+    let unfit = |_| Error::NoWhisper("its alignment gives no shares of attention".into());
+    let shares = shares.aligned();
+    let &[heads, tokens, positions] = shares.shape() else { return Err(unfit(())) };
+    let values = shares.as_slice::<f32>().map_err(|_| unfit(()))?;
+    let steps_heard = steps.min(positions);
+    let mut costs = vec![0.0; rows.len() * steps];
+    let mut scaled = vec![0.0f32; tokens * steps_heard];
+    for head in values.chunks_exact(tokens * positions) {
+        for at in 0..steps_heard {
+            let column = || (0..tokens).map(|token| head[token * positions + at]);
+            let mean = column().sum::<f32>() / tokens as f32;
+            let deviation = (column().map(|v| (v - mean) * (v - mean)).sum::<f32>() / tokens as f32).sqrt().max(f32::MIN_POSITIVE);
+            for (token, value) in column().enumerate() {
+                scaled[token * steps_heard + at] = (value - mean) / deviation;
+            }
+        }
+        for (out, row) in costs.chunks_exact_mut(steps).zip(scaled.chunks_exact(steps_heard).skip(rows.start)) {
+            for (cost, value) in out.iter_mut().zip(smoothed(row)) {
+                *cost -= value / heads as f32;
+            }
+        }
+    }
+    Ok(costs)
+}
+
+/// Each value replaced by the median of those around it, the row being mirrored at its ends.
+fn smoothed(row: &[f32]) -> Vec<f32> {
+    let half = (MEDIAN / 2) as isize;
+    if row.len() as isize <= half {
+        return row.to_vec();
+    }
+    let last = row.len() as isize - 1;
+    let value = |at: isize| row[if at > last { 2 * last - at } else { at.abs() } as usize];
+    let median = |at: isize| {
+        let mut near: [f32; MEDIAN] = std::array::from_fn(|i| value(at - half + i as isize));
+        near.sort_by(f32::total_cmp);
+        near[MEDIAN / 2]
+    };
+    (0..=last).map(median).collect()
+}
+
+/// The step at which the cheapest path through costs [rows, steps] enters each row. The path goes from the first row and step to
+/// the last ones, by a row, a step or both at a time.
+fn starts(costs: &[f32], steps: usize) -> Vec<usize> {
+    let rows = costs.len() / steps;
+    let mut total = vec![f32::INFINITY; (rows + 1) * (steps + 1)];
+    let mut from = vec![0u8; (rows + 1) * (steps + 1)];
+    total[0] = 0.0;
+    let at = |row: usize, step: usize| row * (steps + 1) + step;
+    for row in 1..=rows {
+        for step in 1..=steps {
+            let ways = [total[at(row - 1, step - 1)], total[at(row - 1, step)], total[at(row, step - 1)]];
+            let best = if ways[0] < ways[1] && ways[0] < ways[2] {
+                0
+            } else if ways[1] < ways[0] && ways[1] < ways[2] {
+                1
+            } else {
+                2
+            };
+            total[at(row, step)] = costs[(row - 1) * steps + step - 1] + ways[best];
+            from[at(row, step)] = best as u8;
+        }
+    }
+    let (mut row, mut step, mut starts) = (rows, steps, vec![0; rows]);
+    while row > 0 && step > 0 {
+        starts[row - 1] = step - 1;
+        match from[at(row, step)] {
+            0 => (row, step) = (row - 1, step - 1),
+            1 => row -= 1,
+            _ => step -= 1,
+        }
+    }
+    starts
+}
+
+/// Words with their tokens, punctuation among them.
+fn words(tokenizer: &Tokenizer, tokens: &[u32], without_spaces: bool) -> Result<Vec<(String, std::ops::Range<usize>)>> {
+    let mut words: Vec<(String, std::ops::Range<usize>)> = Vec::new();
+    let mut first = 0;
+    for end in 1..=tokens.len() {
+        let text = tokenizer.decode(&tokens[first..end], true)?;
+        // A character may take several tokens.
+        if text.ends_with('\u{fffd}') && end < tokens.len() {
+            continue;
+        }
+        let is_mark = |marks: &str| !text.trim().is_empty() && text.trim().chars().all(|c| marks.contains(c));
+        let joins = !text.starts_with(' ') && !without_spaces || is_mark(AFTER) && !text.starts_with(' ');
+        match words.last_mut() {
+            Some((word, range)) if joins || word.trim().chars().all(|c| BEFORE.contains(c)) => {
+                word.push_str(&text);
+                range.end = end;
+            }
+            _ => words.push((text, first..end)),
+        }
+        first = end;
+    }
+    Ok(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_path_follows_what_costs_least() {
+        // Row 0 for two steps, row 1 for one, row 2 for three.
+        let cheap = [[1, 1, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0], [0, 0, 0, 1, 1, 1]];
+        let costs: Vec<f32> = cheap.iter().flatten().map(|&v| -(v as f32)).collect();
+        assert_eq!(starts(&costs, 6), [0, 2, 3]);
+    }
+
+    #[test]
+    fn medians_drop_spikes_and_keep_edges() {
+        let mut row = vec![0.0; 20];
+        row[5] = 9.0;
+        row[12..].fill(1.0);
+        let found = smoothed(&row);
+        assert_eq!((found[5], found[11], found[12], found[19]), (0.0, 0.0, 1.0, 1.0));
+        assert_eq!(smoothed(&[3.0, 1.0]), [3.0, 1.0]);
+    }
+}

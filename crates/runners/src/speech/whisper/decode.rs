@@ -1,0 +1,118 @@
+//! The text of one window.
+
+use flambeau_text::{Sampler, SamplingParams, Tokenizer, log_probabilities};
+
+use super::{Language, Rules, Whisper};
+use crate::{Error, Result};
+
+/// What to decode of a window.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    /// Ids before `<|startoftranscript|>`: what was said before, without its own special token.
+    pub previous: Vec<u32>,
+    /// Language and task, in models that have several.
+    pub task: Vec<u32>,
+    pub timestamps: bool,
+    /// 0 takes the likeliest token each time.
+    pub temperature: f32,
+    /// Fixes what is drawn at other temperatures.
+    pub seed: u64,
+    /// Most tokens of the text; half of what the model holds if it is 0.
+    pub max_tokens: usize,
+}
+
+/// What was decoded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decoding {
+    /// Text and timestamps, without the token that ends them.
+    pub tokens: Vec<u32>,
+    /// Probability of each, and of the token that ended them if there was one.
+    pub probabilities: Vec<f32>,
+    /// Whether the model ended the text.
+    pub is_ended: bool,
+    /// Sum of the log-probabilities over the number of tokens plus one.
+    pub mean_log_probability: f32,
+    /// What the model gives the token for no speech after `<|startoftranscript|>`.
+    pub no_speech_probability: f32,
+}
+
+/// Decodes the window that the model listens to.
+///
+/// # Errors
+/// The model fails, or no token is possible.
+pub fn decode(model: &mut Whisper, request: &Request) -> Result<Decoding> {
+    let vocabulary = model.vocabulary().clone();
+    let (mut logits, context) = (Vec::new(), model.context());
+    let most = if request.max_tokens == 0 { context / 2 } else { request.max_tokens };
+    model.restart();
+    let mut head = Vec::new();
+    if !request.previous.is_empty() {
+        // No more than leaves room for the text itself.
+        let room = (context / 2).saturating_sub(1);
+        head.push(vocabulary.previous);
+        head.extend_from_slice(&request.previous[request.previous.len().saturating_sub(room)..]);
+    }
+    head.push(vocabulary.start);
+    model.step(&head, &mut logits)?;
+    let no_speech_probability = log_probabilities(&logits, &[vocabulary.no_speech])[0].exp();
+    let mut next = request.task.clone();
+    if !request.timestamps {
+        next.push(vocabulary.no_timestamps);
+    }
+    if !next.is_empty() {
+        model.step(&next, &mut logits)?;
+    }
+    let rules = Rules { vocabulary: &vocabulary, timestamps: request.timestamps };
+    let params = SamplingParams { temperature: request.temperature, seed: request.seed, ..SamplingParams::default() };
+    let mut sampler = Sampler::new(params)?;
+    let (mut tokens, mut probabilities, mut sum, mut is_ended) = (Vec::new(), Vec::new(), 0.0, false);
+    while tokens.len() < most {
+        rules.apply(&tokens, &mut logits);
+        let token = sampler.sample(&logits, &[])?;
+        let log_probability = log_probabilities(&logits, &[token])[0];
+        sum += log_probability;
+        probabilities.push(log_probability.exp());
+        if token == vocabulary.end {
+            is_ended = true;
+            break;
+        }
+        tokens.push(token);
+        if model.position() == context {
+            break;
+        }
+        model.step(&[token], &mut logits)?;
+    }
+    let mean_log_probability = sum / (probabilities.len() + 1) as f32;
+    Ok(Decoding { tokens, probabilities, is_ended, mean_log_probability, no_speech_probability })
+}
+
+/// The likeliest language of the window that the model listens to, with its probability among all.
+///
+/// # Errors
+/// The model fails, or knows English alone.
+pub fn detect_language(model: &mut Whisper) -> Result<(Language, f32)> {
+    let mut logits = Vec::new();
+    model.restart();
+    model.step(&[model.vocabulary().start], &mut logits)?;
+    let languages = &model.vocabulary().languages;
+    let logit = |language: &Language| logits.get(language.id as usize).copied().unwrap_or(f32::NEG_INFINITY);
+    let list: Vec<f32> = languages.iter().map(logit).collect();
+    let best = flambeau_text::argmax(&list).ok_or_else(|| Error::NoWhisper("it knows no languages to choose from".into()))?.0;
+    let probability = log_probabilities(&list, &[best])[0].exp();
+    Ok((languages[best as usize].clone(), probability))
+}
+
+/// Bytes of a text over bytes of it compressed.
+pub(crate) fn compression_ratio(text: &str) -> f32 {
+    use std::io::Write;
+    let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
+    // Writing to memory does not fail.
+    let compressed = zlib.write_all(text.as_bytes()).and_then(|()| zlib.finish()).map_or(1, |bytes| bytes.len());
+    text.len() as f32 / compressed as f32
+}
+
+/// The text of tokens, timestamps and other special tokens left out.
+pub(crate) fn text(tokenizer: &Tokenizer, end: u32, tokens: &[u32]) -> Result<String> {
+    let plain: Vec<u32> = tokens.iter().copied().filter(|&id| id < end).collect();
+    Ok(tokenizer.decode(&plain, true)?)
+}

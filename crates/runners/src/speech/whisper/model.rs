@@ -1,0 +1,160 @@
+//! The methods of a Whisper's program.
+
+use std::sync::Arc;
+
+use flambeau_audio::LogMel;
+use flambeau_runtime::{Engine, LoadOptions, Method, Program, SharedState, Value};
+use flambeau_tensor::{DType, Tensor, cast};
+
+use super::Vocabulary;
+use crate::{Error, Result, logits};
+
+/// A loaded Whisper, the window that it last listened to, and the tokens in its caches.
+#[derive(Debug)]
+pub struct Whisper {
+    encoder: Method,
+    decoder: Method,
+    alignment: Option<Method>,
+    vocabulary: Vocabulary,
+    features: LogMel,
+    mels: usize,
+    audio_positions: usize,
+    context: usize,
+    position: usize,
+}
+
+impl Whisper {
+    /// Whether a program has a Whisper's methods.
+    pub fn is_in(program: &Program) -> bool {
+        ["encoder", "decoder"].iter().all(|name| program.method_names().any(|found| found == *name))
+    }
+
+    /// Loads a program that this project exported.
+    ///
+    /// # Errors
+    /// [`Error::NoWhisper`] for another program; it cannot be loaded.
+    pub fn load(program: &Program, engine: &Arc<dyn Engine>) -> Result<Whisper> {
+        if !Whisper::is_in(program) {
+            return Err(Error::NoWhisper("it has no methods `encoder` and `decoder`".into()));
+        }
+        let size = |name: &str| {
+            let size = program.constant_int(name).and_then(|size| usize::try_from(size).ok()).filter(|&size| size > 0);
+            size.ok_or_else(|| Error::NoWhisper(format!("it does not state `{name}`")))
+        };
+        // One state: the encoder writes what the others read.
+        let options = LoadOptions { shared: Some(SharedState::default()), ..LoadOptions::default() };
+        let method = |name: &str| program.method(name, engine, &options);
+        let has_alignment = program.method_names().any(|name| name == "alignment");
+        let mels = size("num_mel_bins")?;
+        Ok(Whisper {
+            encoder: method("encoder")?,
+            decoder: method("decoder")?,
+            alignment: has_alignment.then(|| method("alignment")).transpose()?,
+            vocabulary: Vocabulary::of(program)?,
+            features: LogMel::new(mels),
+            mels,
+            audio_positions: size("get_audio_positions")?,
+            context: size("get_max_seq_len")?,
+            position: 0,
+        })
+    }
+
+    /// The ids that steer the model.
+    pub fn vocabulary(&self) -> &Vocabulary {
+        &self.vocabulary
+    }
+
+    /// Samples of a window.
+    pub fn window(&self) -> usize {
+        self.frames() * self.features.hop()
+    }
+
+    /// Samples of a step of the timestamps: an encoder's position.
+    pub fn step_samples(&self) -> usize {
+        2 * self.features.hop()
+    }
+
+    /// Tokens that the caches hold.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// Whether the model can tell when words were said.
+    pub fn can_align(&self) -> bool {
+        self.alignment.is_some()
+    }
+
+    fn frames(&self) -> usize {
+        2 * self.audio_positions
+    }
+
+    /// The log-mel spectrogram f32 [1, mels, frames] of a window that begins with these samples.
+    ///
+    /// # Errors
+    /// None that a program of ours leads to.
+    pub fn features(&mut self, samples: &[f32]) -> Result<Tensor> {
+        let frames = self.frames();
+        let features = self.features.window(samples, frames);
+        Tensor::from_slice(&features, &[1, self.mels, frames]).map_err(|_| Error::NoWhisper("its window is too long".into()))
+    }
+
+    /// Listens to a window, and forgets what was decoded of the one before; returns the encoder's last hidden state
+    /// [1, positions, width].
+    ///
+    /// # Errors
+    /// The method fails.
+    pub fn encode(&mut self, features: Tensor) -> Result<Tensor> {
+        self.restart();
+        let mut outputs = self.encoder.run(&[Value::Tensor(features)])?;
+        match outputs.pop() {
+            Some(Value::Tensor(hidden)) if outputs.is_empty() => Ok(hidden),
+            _ => Err(Error::NoWhisper("its encoder returns no hidden state".into())),
+        }
+    }
+
+    /// Forgets the tokens, not the window.
+    pub fn restart(&mut self) {
+        self.position = 0;
+    }
+
+    /// Tokens in the caches.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Appends tokens, and puts the logits `[V]` of the next one into the place of what `logits` held.
+    ///
+    /// # Errors
+    /// The method fails, or the tokens do not fit.
+    pub fn step(&mut self, tokens: &[u32], logits: &mut Vec<f32>) -> Result<()> {
+        let inputs = inputs(tokens, self.position)?;
+        let outputs = self.decoder.run(&inputs)?;
+        self.position += tokens.len();
+        logits::last(self.decoder.name(), outputs.first(), logits)
+    }
+
+    /// Which share of the attention of each alignment head every position of the window gets from each token, f32
+    /// [heads, tokens, positions]; `None` if the program cannot tell. The tokens in the caches are forgotten.
+    ///
+    /// # Errors
+    /// As [`step`](Whisper::step).
+    pub fn align(&mut self, tokens: &[u32]) -> Result<Option<Tensor>> {
+        self.restart();
+        let Some(alignment) = &mut self.alignment else { return Ok(None) };
+        let outputs = alignment.run(&inputs(tokens, 0)?)?;
+        let shares = outputs.first().and_then(Value::as_tensor).and_then(|shares| cast(shares, DType::F32).ok());
+        let shares = shares.and_then(|shares| match *shares.shape() {
+            [1, heads, count, positions] if count == tokens.len() => shares.reshape(&[heads, count, positions]).ok(),
+            _ => None,
+        });
+        shares.map(Some).ok_or_else(|| Error::NoWhisper("its alignment gives no shares of attention".into()))
+    }
+}
+
+/// Tokens [1, s] and their positions [s].
+fn inputs(tokens: &[u32], first: usize) -> Result<[Value; 2]> {
+    let ids: Vec<i64> = tokens.iter().map(|&id| i64::from(id)).collect();
+    let places: Vec<i64> = (first as i64..).take(ids.len()).collect();
+    let tensor = |values: &[i64], shape: &[usize]| Tensor::from_slice(values, shape).map_err(|_| Error::EmptyPrompt);
+    Ok([tensor(&ids, &[1, ids.len()])?, tensor(&places, &[places.len()])?].map(Value::Tensor))
+}

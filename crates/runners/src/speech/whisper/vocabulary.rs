@@ -1,0 +1,87 @@
+//! The ids that steer a Whisper, as its program states them.
+
+use flambeau_runtime::{Program, Value};
+
+use crate::{Error, Result};
+
+/// A language that a model knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Language {
+    /// Its code, such as `en`.
+    pub code: String,
+    pub id: u32,
+}
+
+/// Special tokens and lists of tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vocabulary {
+    /// Ends a window's text.
+    pub end: u32,
+    /// Begins a window's text.
+    pub start: u32,
+    /// Begins the text before the window.
+    pub previous: u32,
+    /// Says that nothing is said.
+    pub no_speech: u32,
+    /// Says that no timestamps follow.
+    pub no_timestamps: u32,
+    /// Tasks, in models of several languages.
+    pub translate: Option<u32>,
+    pub transcribe: Option<u32>,
+    /// None for models of English alone.
+    pub languages: Vec<Language>,
+    /// Never chosen.
+    pub suppressed: Vec<u32>,
+    /// Not chosen as the first token.
+    pub suppressed_at_begin: Vec<u32>,
+    /// The last timestamp that a window may begin with, in steps of 20 ms.
+    pub last_initial_timestamp: u32,
+    /// Tokens of the model.
+    pub size: usize,
+}
+
+impl Vocabulary {
+    pub(super) fn of(program: &Program) -> Result<Vocabulary> {
+        let one = |name: &str| program.constant_int(name).and_then(|id| u32::try_from(id).ok());
+        let needed = |name: &str| one(name).ok_or_else(|| Error::NoWhisper(format!("it does not state `{name}`")));
+        let list = |name: &str| -> Vec<u32> {
+            let values = program.constant(name).unwrap_or_default();
+            values.iter().filter_map(Value::as_int).filter_map(|id| u32::try_from(id).ok()).collect()
+        };
+        let codes = match program.constant("get_languages").as_deref() {
+            Some([Value::String(codes)]) => codes.split(' ').map(str::to_owned).collect(),
+            _ => Vec::new(),
+        };
+        let languages = codes.into_iter().zip(list("get_language_ids")).map(|(code, id)| Language { code, id }).collect();
+        let no_end = || Error::NoWhisper("it does not state `get_eos_ids`".into());
+        Ok(Vocabulary {
+            end: list("get_eos_ids").first().copied().ok_or_else(no_end)?,
+            start: needed("get_start_of_transcript_id")?,
+            previous: needed("get_start_of_previous_id")?,
+            no_speech: needed("get_no_speech_id")?,
+            no_timestamps: needed("get_no_timestamps_id")?,
+            translate: one("get_translate_id"),
+            transcribe: one("get_transcribe_id"),
+            languages,
+            suppressed: list("get_suppress_ids"),
+            suppressed_at_begin: list("get_begin_suppress_ids"),
+            last_initial_timestamp: one("get_max_initial_timestamp_index").unwrap_or(50),
+            size: needed("get_vocab_size")? as usize,
+        })
+    }
+
+    /// The timestamp of 0 seconds. Those after it follow in steps of 20 ms to the end of the vocabulary.
+    pub fn first_timestamp(&self) -> u32 {
+        self.no_timestamps + 1
+    }
+
+    /// Whether an id is a timestamp.
+    pub fn is_timestamp(&self, id: u32) -> bool {
+        id >= self.first_timestamp()
+    }
+
+    /// The language of that code.
+    pub fn language(&self, code: &str) -> Option<&Language> {
+        self.languages.iter().find(|language| language.code == code)
+    }
+}

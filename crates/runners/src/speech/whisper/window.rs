@@ -1,0 +1,86 @@
+//! A window's tokens as stretches of time.
+
+use super::Vocabulary;
+
+/// A stretch of a window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Steps of 20 ms from the beginning of the window.
+    pub start: usize,
+    pub end: usize,
+    /// Its tokens, timestamps included.
+    pub tokens: std::ops::Range<usize>,
+}
+
+/// The stretches of a window of `steps` steps, and the step at which the next window begins: the end of the last whole
+/// stretch, so that one that the window cuts is heard again, or the end of the window.
+pub fn spans(vocabulary: &Vocabulary, tokens: &[u32], steps: usize) -> (Vec<Span>, usize) {
+    let stamp = |at: usize| tokens.get(at).filter(|&&id| vocabulary.is_timestamp(id));
+    let step = |at: usize| stamp(at).map_or(0, |id| (id - vocabulary.first_timestamp()) as usize).min(steps);
+    let ends_alone = tokens.len() >= 2 && stamp(tokens.len() - 1).is_some() && stamp(tokens.len() - 2).is_none();
+    // Where two timestamps follow one another, a stretch ends and the next one begins.
+    let mut cuts: Vec<usize> = (1..tokens.len()).filter(|&at| stamp(at - 1).is_some() && stamp(at).is_some()).collect();
+    if cuts.is_empty() {
+        let last = tokens.iter().rposition(|&id| vocabulary.is_timestamp(id)).filter(|&at| at > 0);
+        let end = last.map_or(steps, step);
+        return (vec![Span { start: step(0).min(end), end, tokens: 0..tokens.len() }], steps);
+    }
+    if ends_alone {
+        cuts.push(tokens.len());
+    }
+    let mut first = 0;
+    let made = cuts.iter().map(|&cut| {
+        let span = Span { start: step(first), end: step(cut - 1).max(step(first)), tokens: first..cut };
+        first = cut;
+        span
+    });
+    let spans: Vec<Span> = made.collect();
+    let next = if ends_alone { steps } else { spans.last().map_or(steps, |span| span.end) };
+    (spans, next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vocabulary() -> Vocabulary {
+        Vocabulary {
+            end: 4,
+            start: 5,
+            previous: 7,
+            no_speech: 8,
+            no_timestamps: 9,
+            translate: None,
+            transcribe: None,
+            languages: Vec::new(),
+            suppressed: Vec::new(),
+            suppressed_at_begin: Vec::new(),
+            last_initial_timestamp: 50,
+            size: 1510,
+        }
+    }
+
+    fn read(tokens: &[u32]) -> (Vec<(usize, usize, usize)>, usize) {
+        let (spans, next) = spans(&vocabulary(), tokens, 1500);
+        (spans.into_iter().map(|span| (span.start, span.end, span.tokens.len())).collect(), next)
+    }
+
+    #[test]
+    fn pairs_cut_a_window_and_a_stretch_without_end_is_heard_again() {
+        assert_eq!(read(&[10, 1, 2, 110, 110, 3]), (vec![(0, 100, 4)], 100));
+        assert_eq!(read(&[10, 1, 2, 110, 120, 3, 210, 210]), (vec![(0, 100, 4), (110, 200, 3)], 200));
+    }
+
+    #[test]
+    fn a_timestamp_at_the_very_end_ends_the_window() {
+        assert_eq!(read(&[10, 1, 110]), (vec![(0, 100, 3)], 1500));
+        assert_eq!(read(&[10, 1, 110, 110, 2, 210]), (vec![(0, 100, 3), (100, 200, 3)], 1500));
+    }
+
+    #[test]
+    fn text_without_pairs_takes_the_window() {
+        assert_eq!(read(&[10, 1, 2]), (vec![(0, 1500, 3)], 1500));
+        assert_eq!(read(&[]), (vec![(0, 1500, 0)], 1500));
+        assert_eq!(read(&[30, 1, 2]), (vec![(20, 1500, 3)], 1500));
+    }
+}
