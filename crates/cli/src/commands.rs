@@ -13,3 +13,4 @@ pub(crate) mod inspect;
 pub(crate) mod man;
 pub(crate) mod pull;
 pub(crate) mod run;
+pub(crate) mod transcribe;

@@ -29,7 +29,9 @@ use std::{ffi::OsString, process::ExitCode};
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::commands::{bench, chat, compile, completions, conformance, doctor, eval, export, generate, inspect, man, pull, run};
+use crate::commands::{
+    bench, chat, compile, completions, conformance, doctor, eval, export, generate, inspect, man, pull, run, transcribe,
+};
 
 /// Compile, run and inspect ExecuTorch programs whose work is delegated to MLX.
 ///
@@ -49,6 +51,7 @@ enum Command {
     Inspect(inspect::Args),
     Chat(chat::Args),
     Generate(generate::Args),
+    Transcribe(transcribe::Args),
     Eval(eval::Args),
     Bench(bench::Args),
     Conformance(conformance::Args),
@@ -75,6 +78,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Inspect(args) => inspect::run(args),
         Command::Chat(args) => chat::run(args),
         Command::Generate(args) => generate::run(args),
+        Command::Transcribe(args) => transcribe::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Conformance(args) => conformance::run(args),

@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use flambeau::{compile, runtime::Program, zoo};
 
 use crate::{
@@ -31,6 +31,13 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "FILE.ptd")]
     data: Option<PathBuf>,
 
+    #[command(flatten)]
+    export: ExportArgs,
+}
+
+/// How a checkpoint becomes a program.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ExportArgs {
     /// Type of activations and caches of an exported checkpoint: f32, f16 or bf16
     #[arg(help_heading = "Export", long, value_name = "TYPE")]
     dtype: Option<String>,
@@ -47,7 +54,18 @@ pub(crate) struct ModelArgs {
     cache_dir: Option<PathBuf>,
 }
 
+/// What a model is opened for, and what its program computes if it is exported for that.
+#[derive(Clone, Copy, Debug)]
+enum Purpose {
+    Text(zoo::Logits),
+    Speech,
+}
+
 impl ModelArgs {
+    pub(crate) fn new(model: &str, export: &ExportArgs) -> ModelArgs {
+        ModelArgs { model: model.to_owned(), data: None, export: export.clone() }
+    }
+
     /// The model as the user calls it.
     pub(crate) fn name(&self) -> &str {
         &self.model
@@ -55,8 +73,17 @@ impl ModelArgs {
 
     /// Opens the program with its weights, and says where it lies. What is exported computes `logits`.
     pub(crate) fn open(&self, logits: zoo::Logits, threads: Option<usize>) -> Result<(Program, PathBuf)> {
+        self.open_for(Purpose::Text(logits), threads)
+    }
+
+    /// As [`open`](Self::open), for a model of speech.
+    pub(crate) fn open_speech(&self, threads: Option<usize>) -> Result<(Program, PathBuf)> {
+        self.open_for(Purpose::Speech, threads)
+    }
+
+    fn open_for(&self, purpose: Purpose, threads: Option<usize>) -> Result<(Program, PathBuf)> {
         let path = match self.checkpoint()? {
-            Some(checkpoint) => self.exported(&checkpoint, logits, threads)?,
+            Some(checkpoint) => self.exported(&checkpoint, purpose, threads)?,
             None => {
                 self.check_unused()?;
                 PathBuf::from(&self.model)
@@ -72,9 +99,10 @@ impl ModelArgs {
 
     /// Opens another model to compare this one with. If it is exported, then as this one, save that its weights keep their type.
     pub(crate) fn open_reference(&self, model: &str, logits: zoo::Logits, threads: Option<usize>) -> Result<Program> {
-        let reference = ModelArgs { model: model.to_owned(), data: None, quantize: QuantizeArgs::floats(), ..self.clone() };
+        let export = ExportArgs { quantize: QuantizeArgs::floats(), ..self.export.clone() };
+        let reference = ModelArgs::new(model, &export);
         match reference.checkpoint()? {
-            Some(checkpoint) => open_program(&reference.exported(&checkpoint, logits, threads)?),
+            Some(checkpoint) => open_program(&reference.exported(&checkpoint, Purpose::Text(logits), threads)?),
             None => open_program(Path::new(model)),
         }
     }
@@ -93,24 +121,27 @@ impl ModelArgs {
     }
 
     fn check_unused(&self) -> Result<()> {
-        let given = [(self.dtype.is_some(), "--dtype"), (self.max_seq_len.is_some(), "--max-seq-len")];
+        let export = &self.export;
+        let given = [(export.dtype.is_some(), "--dtype"), (export.max_seq_len.is_some(), "--max-seq-len")];
         let given = given.into_iter().find_map(|(given, flag)| given.then_some(flag));
-        match given.or(self.quantize.given()) {
+        match given.or(export.quantize.given()) {
             Some(flag) => Err(usage(format!("{flag} is for checkpoints; {} is a program, where it is decided", self.model))),
             None => Ok(()),
         }
     }
 
     /// The checkpoint's program in the cache, made if it is not there.
-    fn exported(&self, checkpoint: &Path, logits: zoo::Logits, threads: Option<usize>) -> Result<PathBuf> {
-        let (quantize, how) = self.quantization(checkpoint)?;
-        let options = zoo::Options {
-            dtype: self.dtype.as_deref().map(export::dtype).transpose()?,
-            max_seq_len: self.max_seq_len,
-            logits,
+    fn exported(&self, checkpoint: &Path, purpose: Purpose, threads: Option<usize>) -> Result<PathBuf> {
+        let (quantize, how) = self.quantization(checkpoint, purpose)?;
+        let mut options = zoo::Options {
+            dtype: self.export.dtype.as_deref().map(export::dtype).transpose()?,
+            max_seq_len: self.export.max_seq_len,
             ..zoo::Options::default()
         };
-        let folder = self.cache_dir.clone().map_or_else(|| environment::cache("models"), Ok)?;
+        if let Purpose::Text(logits) = purpose {
+            options.logits = logits;
+        }
+        let folder = self.export.cache_dir.clone().map_or_else(|| environment::cache("models"), Ok)?;
         let settings = format!("{options:?} {:?} {:?}", quantize.linear, quantize.embedding);
         let key = checkpoint::Key::new(checkpoint, &settings)?;
         let target = folder.join(key.file_name());
@@ -118,18 +149,28 @@ impl ModelArgs {
             return Ok(target);
         }
         let start = Instant::now();
+        let opened = export::open_path(checkpoint)?;
+        if opened.is_speech() != matches!(purpose, Purpose::Speech) {
+            let fits =
+                if opened.is_speech() { "a model of speech: use it with `flambeau transcribe`" } else { "no model of speech" };
+            bail!("{} is {fits}", self.model);
+        }
         eprintln!("exporting {} once, {how}, to {}", checkpoint.display(), target.display());
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        let (opened, engine) = (export::open_path(checkpoint)?, flambeau::engines(threads, false).get("cpu")?);
+        let engine = flambeau::engines(threads, false).get("cpu")?;
         export::write(&opened, &options, compile::Options { threads, ..quantize }, &*engine, (&target, start))?;
         key.remove_superseded(&folder);
         Ok(target)
     }
 
-    /// How weights are quantized, also in words. Checkpoints of floats get 4 bits, and embeddings 8, unless the user says otherwise.
-    fn quantization(&self, checkpoint: &Path) -> Result<(compile::Options, &'static str)> {
-        if self.quantize.given().is_some() {
-            return Ok((self.quantize.options()?, "quantized as asked"));
+    /// How weights are quantized, also in words. Language models of floats get 4 bits, and embeddings 8, unless the user says
+    /// otherwise; models of speech are small, and lose words sooner.
+    fn quantization(&self, checkpoint: &Path, purpose: Purpose) -> Result<(compile::Options, &'static str)> {
+        if self.export.quantize.given().is_some() {
+            return Ok((self.export.quantize.options()?, "quantized as asked"));
+        }
+        if matches!(purpose, Purpose::Speech) {
+            return Ok((compile::Options::default(), "weights as they are"));
         }
         if checkpoint::is_quantized(checkpoint)? {
             return Ok((compile::Options::default(), "with the bits that it has"));

@@ -17,6 +17,14 @@ pub(crate) fn count(length: u64) -> ProgressBar {
     bar(length, "{bar:40} {pos}/{len} {wide_msg}")
 }
 
+/// A bar that counts seconds of a recording; one of unknown length has none.
+pub(crate) fn seconds(length: f64) -> ProgressBar {
+    if length <= 0.0 {
+        return ProgressBar::hidden();
+    }
+    bar(length.ceil() as u64, "{bar:30} {pos}/{len} s, {per_sec} real time, {eta} left")
+}
+
 /// A bar that counts bytes.
 pub(crate) fn bytes(length: u64) -> ProgressBar {
     bar(length, "{bar:30} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {wide_msg}")

@@ -12,6 +12,7 @@
 //! | compile an archive of `torch.export` | [`pt2`], [`compile`] | `compile` |
 //! | turn a Hugging Face folder or a GGUF file into a program | [`zoo`] | `zoo` |
 //! | tokenize, apply chat templates, sample, generate text | [`text`], [`runners`] | `text` |
+//! | read recordings, transcribe speech | [`audio`], [`runners`] | `speech` |
 //! | bring an engine of your own | [`engine`] | |
 //!
 //! All features are on by default. A program that only runs models takes `default-features = false, features = ["cpu"]` and does
@@ -262,7 +263,7 @@ pub mod compile {
 ///     files.push((entry.file_name().to_string_lossy().into_owned(), map_file(entry.path())?));
 /// }
 /// let model = zoo::build(&Checkpoint::from_folder(files)?, &zoo::Options::default())?;
-/// let output = compile::compile(&[("forward", &model.exported)], &compile::Options::default(), &*cpu)?;
+/// let output = compile::compile(&model.programs(), &compile::Options::default(), &*cpu)?;
 /// let mut file = Vec::new();
 /// output.write(&mut file)?;
 /// assert_eq!(Program::from_bytes(file)?.method_names().collect::<Vec<_>>(), ["forward"]);
@@ -305,7 +306,27 @@ pub mod text {
     };
 }
 
-/// Generation loops over methods.
+/// Recordings to samples, and samples to the features of speech models.
+///
+/// ```no_run
+/// use std::fs::File;
+///
+/// use flambeau::audio::{LogMel, Recording};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut recording = Recording::from_file(File::open("talk.mp3")?, 16_000)?;
+/// let samples = recording.read_to_end()?;
+/// let spectrogram = LogMel::new(80).window(&samples, 3000);
+/// assert_eq!(spectrogram.len(), 80 * 3000);
+/// # Ok(())
+/// # }
+/// ```
+#[cfg(feature = "speech")]
+pub mod audio {
+    pub use flambeau_audio::{Error, LogMel, MAX_CHANNELS, RATES, Recording};
+}
+
+/// Loops over methods: generation, and with the feature `speech` transcription.
 #[cfg_attr(
     all(feature = "cpu", feature = "zoo"),
     doc = r#"
@@ -322,7 +343,7 @@ use flambeau::{runners::llm::{LanguageModel, ModelOptions, Request, generate}, r
 # let model = zoo::build(&checkpoint, &zoo::Options::default())?;
 # let cpu = flambeau::engines(None, false).get("cpu")?;
 # let mut file = Vec::new();
-# compile::compile(&[("forward", &model.exported)], &compile::Options::default(), &*cpu)?.write(&mut file)?;
+# compile::compile(&model.programs(), &compile::Options::default(), &*cpu)?.write(&mut file)?;
 # let program = Program::from_bytes(file)?;
 # let tokenizer = Tokenizer::from_json(&std::fs::read(format!("{folder}/tokenizer.json"))?)?;
 // `program` is the file that `zoo` and `compile` made, `tokenizer` the folder's own.
@@ -344,6 +365,8 @@ assert_eq!(generation.ids.len(), 8);
 )]
 #[cfg(feature = "text")]
 pub mod runners {
+    #[cfg(feature = "speech")]
+    pub use flambeau_runners::speech;
     pub use flambeau_runners::{Error, llm};
 }
 

@@ -3,6 +3,7 @@
 mod case;
 mod checkpoint;
 mod session;
+mod speech;
 
 use std::{
     any::Any,
@@ -33,7 +34,7 @@ use crate::{
 /// Run case folders and compare their outputs with the expected ones
 ///
 /// A case folder holds case.json, input.bin, expected_output.bin and a program, or a checkpoint with tokens.bin and
-/// expected_logits.bin, or session.json, a program and the inputs and outputs of calls that follow one another. The last line is
+/// expected_logits.bin, a checkpoint with audio.wav and what the model makes of it, or session.json, a program and the inputs and outputs of calls that follow one another. The last line is
 /// `N passed, N failed, N skipped`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flambeau conformance cases/ops --from pte --jobs 2 --filter softmax")]

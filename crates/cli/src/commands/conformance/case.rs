@@ -19,7 +19,7 @@ use flambeau::{
 };
 use serde_json::Value as Json;
 
-use super::checkpoint::CheckpointCase;
+use super::{checkpoint::CheckpointCase, speech::SpeechCase};
 use crate::{files, inputs, kv_cache, tensors::NamedTensor};
 
 /// What became of a case.
@@ -95,7 +95,13 @@ pub(crate) struct Case {
     segments: Option<u64>,
     /// How often nodes occur in ExecuTorch's file, by name without `Node`.
     node_counts: BTreeMap<String, u64>,
-    checkpoint: Option<CheckpointCase>,
+    checkpoint: Option<Published>,
+}
+
+/// A model as it was published, in place of a program.
+enum Published {
+    Text(CheckpointCase),
+    Speech(SpeechCase),
 }
 
 /// Graphs of a program's delegates, of all methods or of some.
@@ -108,12 +114,16 @@ impl Case {
         let json: Json = serde_json::from_slice(&files::read(&path)?).with_context(|| path.display().to_string())?;
         let number = |key: &str| json[key].as_f64().unwrap_or(1e-5);
         let tolerance = Tolerance { relative: number("rtol"), absolute: number("atol") };
-        let is_checkpoint = json["kind"] == "checkpoint";
+        let checkpoint = match json["kind"].as_str() {
+            Some("checkpoint") => Some(Published::Text(CheckpointCase::read(&json, tolerance)?)),
+            Some("speech") => Some(Published::Speech(SpeechCase::read(&json, tolerance)?)),
+            _ => None,
+        };
         let family = json["op"].as_str().or_else(|| json["family"].as_str()).unwrap_or("model");
         Ok(Case {
             folder: folder.to_owned(),
             family: family.to_owned(),
-            checkpoint: is_checkpoint.then(|| CheckpointCase::read(&json, tolerance)).transpose()?,
+            checkpoint,
             tolerance,
             skip_comparison: json["skip_comparison"].as_bool().unwrap_or(false),
             kv_cache: json["kv_cache"].as_str().map(str::to_owned),
@@ -129,7 +139,8 @@ impl Case {
             ProgramFormat::Pt2 => "model.pt2",
             ProgramFormat::Checkpoint => {
                 return match &self.checkpoint {
-                    Some(case) => case.run(&self.folder, engine),
+                    Some(Published::Text(case)) => case.run(&self.folder, engine),
+                    Some(Published::Speech(case)) => case.run(&self.folder, engine),
                     None => Ok(Outcome::Skipped("case.json does not describe a checkpoint".into())),
                 };
             }

@@ -124,14 +124,14 @@ impl CheckpointCase {
 
 /// The program of a checkpoint for that many positions and calls of up to `longest` tokens, in f32.
 fn program(model: &Path, positions: usize, longest: usize, engine: &Arc<dyn Engine>) -> Result<Program> {
+    let options = zoo::Options { max_seq_len: Some(positions), prefill_chunk: Some(longest), ..zoo::Options::default() };
+    program_with(model, &options, engine)
+}
+
+/// The program of a checkpoint in f32.
+pub(super) fn program_with(model: &Path, options: &zoo::Options, engine: &Arc<dyn Engine>) -> Result<Program> {
     let checkpoint = export::open_path(model)?;
-    let options = zoo::Options {
-        dtype: Some(DType::F32),
-        max_seq_len: Some(positions),
-        prefill_chunk: Some(longest),
-        ..zoo::Options::default()
-    };
-    let model = zoo::build(&checkpoint, &options)?;
+    let model = zoo::build(&checkpoint, &zoo::Options { dtype: Some(DType::F32), ..*options })?;
     let mut bytes = Vec::new();
     export::compiled(&model, compile::Options::default(), &**engine)?.write(&mut bytes)?;
     Ok(Program::from_bytes(Bytes::from(bytes))?)
@@ -154,7 +154,7 @@ fn best(logits: &Tensor) -> Result<i64> {
 }
 
 /// The only tensor of a file.
-fn one(folder: &Path, name: &str) -> Result<Tensor> {
+pub(super) fn one(folder: &Path, name: &str) -> Result<Tensor> {
     match &tensors(&folder.join(name))?[..] {
         [tensor] => Ok(tensor.clone()),
         other => bail!("{name} holds {} tensors, expected one", other.len()),

@@ -1,0 +1,239 @@
+//! `flambeau transcribe`: recordings to text with times.
+
+mod format;
+
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Instant,
+};
+
+use anyhow::{Context, Result};
+use flambeau::{
+    audio::Recording,
+    runners::speech::{Progress, SAMPLE_RATE, Segment, Settings, Task, Transcriber, whisper::Whisper},
+    text::Tokenizer,
+};
+
+use self::format::{Format, Transcript};
+use crate::{
+    engine::EngineArgs,
+    failure::{self, INTERRUPTED, hint, usage},
+    files, interrupt,
+    model::{ExportArgs, ModelArgs},
+    progress, tokenizer,
+};
+
+/// Transcribe recordings with a Whisper model
+///
+/// Reads WAV, AIFF, CAF, FLAC, MP3, Ogg Vorbis, AAC and ALAC of any rate and any number of channels. Text comes out as it is
+/// recognized; Ctrl-C keeps what is done.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  flambeau transcribe -m ./whisper-tiny.en talk.mp3\n  \
+    flambeau transcribe -m openai/whisper-small -l fr --translate entretien.m4a -f srt -o entretien.srt\n  \
+    flambeau transcribe -m whisper.pte *.flac -f txt,vtt,json --output-dir transcripts")]
+pub(crate) struct Args {
+    /// Recordings; `-` is stdin
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+
+    /// Model: a program (.pte) or a Whisper folder, or ORG/NAME on the Hugging Face hub; what is no program is exported once, into the cache
+    #[arg(short, long, value_name = "MODEL")]
+    model: String,
+
+    /// Forms of the transcript, separated by commas
+    #[arg(short, long, value_name = "FORMAT", value_delimiter = ',', default_value = "txt", alias = "output-format")]
+    format: Vec<Format>,
+
+    /// File to write instead of stdout, for one recording and one format
+    #[arg(short, long, value_name = "FILE", conflicts_with = "output_dir")]
+    output: Option<PathBuf>,
+
+    /// Folder for one file per recording and format
+    #[arg(long, value_name = "DIR")]
+    output_dir: Option<PathBuf>,
+
+    /// Print JSON, as `--format json` does
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
+
+    /// Language that is spoken, such as en or fr; by default the model tells from the first 30 seconds
+    #[arg(help_heading = "Speech", short, long, value_name = "CODE", default_value = "auto")]
+    language: String,
+
+    /// Write down in English what is said in another language
+    #[arg(help_heading = "Speech", long)]
+    translate: bool,
+
+    /// Text to have in mind: names and spellings that may occur
+    #[arg(
+        help_heading = "Speech",
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true,
+        alias = "initial-prompt"
+    )]
+    prompt: String,
+
+    /// Tell when each word was said, in JSON
+    #[arg(help_heading = "Speech", long)]
+    word_timestamps: bool,
+
+    /// Decode each window without the text before it in mind
+    #[arg(help_heading = "Speech", long, alias = "no-context")]
+    no_previous_text: bool,
+
+    #[command(flatten)]
+    export: ExportArgs,
+
+    #[command(flatten)]
+    engine: EngineArgs,
+
+    /// Print no statistics
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let formats = if args.json { vec![Format::Json] } else { args.format.clone() };
+    check(args, &formats)?;
+    let (program, path) = ModelArgs::new(&args.model, &args.export).open_speech(args.engine.threads)?;
+    let tokenizer = tokenizer::find(&program, &path, None)?.tokenizer;
+    let engine = args.engine.engine(false)?;
+    let mut model = Whisper::load(&program, &engine)?;
+    let cancelled = interrupt::flag()?;
+    let mut code = ExitCode::SUCCESS;
+    for file in &args.files {
+        match transcribe(args, &formats, file, (&mut model, &tokenizer), &cancelled) {
+            Ok(()) => {}
+            // The other recordings may be whole.
+            Err(error) if args.files.len() > 1 && !failure::is_closed_pipe(&error) => code = failure::report(&error),
+            Err(error) => return Err(error),
+        }
+        if cancelled.load(Ordering::Relaxed) {
+            return Ok(ExitCode::from(INTERRUPTED));
+        }
+    }
+    Ok(code)
+}
+
+/// Refuses what could not be written in the end.
+fn check(args: &Args, formats: &[Format]) -> Result<()> {
+    let outputs = args.files.len() * formats.len();
+    if let Some(output) = &args.output {
+        if outputs > 1 {
+            return Err(usage(format!("--output takes one transcript, and there will be {outputs}; use --output-dir")));
+        }
+        files::check_writable(output)?;
+    } else if let Some(folder) = &args.output_dir {
+        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    } else if formats.len() > 1 {
+        return Err(usage("several formats cannot share stdout; use --output-dir"));
+    }
+    Ok(())
+}
+
+/// Transcribes one recording, and writes what is done when it ends, fails or is cancelled.
+fn transcribe(
+    args: &Args,
+    formats: &[Format],
+    file: &Path,
+    (model, tokenizer): (&mut Whisper, &Tokenizer),
+    cancelled: &AtomicBool,
+) -> Result<()> {
+    let start = Instant::now();
+    let mut recording = open(file)?;
+    let settings = Settings {
+        language: Some(args.language.clone()).filter(|code| code != "auto"),
+        task: if args.translate { Task::Translate } else { Task::Transcribe },
+        prompt: args.prompt.clone(),
+        words: args.word_timestamps,
+        condition_on_previous: !args.no_previous_text,
+        ..Settings::default()
+    };
+    let mut transcriber = Transcriber::new(model, tokenizer, settings)?;
+    let as_it_comes = args.output.is_none() && args.output_dir.is_none() && formats == [Format::Txt];
+    let bar = progress::seconds(recording.seconds().unwrap_or(0.0));
+    let mut segments = Vec::new();
+    let mut fed = || -> Result<()> {
+        while !cancelled.load(Ordering::Relaxed) {
+            match transcriber.step()? {
+                Progress::NeedsSamples => match recording.next_block()? {
+                    Some(block) => transcriber.push(block),
+                    None => transcriber.finish(),
+                },
+                Progress::Segments(new) => {
+                    if as_it_comes {
+                        bar.suspend(|| print(&new))?;
+                    }
+                    segments.extend(new);
+                    bar.set_position(transcriber.seconds() as u64);
+                }
+                Progress::Finished => break,
+            }
+        }
+        Ok(())
+    };
+    let result = fed().with_context(|| file.display().to_string());
+    bar.finish_and_clear();
+    let seconds = transcriber.seconds();
+    let language = transcriber.language().unwrap_or("en").to_owned();
+    let transcript = Transcript { language, task: if args.translate { "translate" } else { "transcribe" }, seconds, segments };
+    if !as_it_comes {
+        write(args, formats, file, &transcript)?;
+    }
+    if recording.is_cut_short() {
+        eprintln!("{}: the file ends in the midst of what it announces", file.display());
+    }
+    if !args.quiet {
+        let took = start.elapsed().as_secs_f64();
+        eprintln!(
+            "{}: {seconds:.1} s of {} in {took:.1} s, {:.1} times real time",
+            file.display(),
+            transcript.language,
+            seconds / took
+        );
+    }
+    result
+}
+
+fn open(file: &Path) -> Result<Recording> {
+    let place = || file.display().to_string();
+    if files::is_standard(file) {
+        return Recording::from_stream(io::stdin(), SAMPLE_RATE).context("stdin");
+    }
+    let opened = File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
+    if opened.metadata().is_ok_and(|facts| facts.is_dir()) {
+        return Err(hint(anyhow::anyhow!("{} is a folder", place()), "name its recordings"));
+    }
+    Recording::from_file(opened, SAMPLE_RATE).with_context(place)
+}
+
+/// Prints segments as they come, one a line.
+fn print(segments: &[Segment]) -> Result<()> {
+    let mut out = io::stdout().lock();
+    for segment in segments {
+        writeln!(out, "{}", segment.text.trim())?;
+    }
+    Ok(out.flush()?)
+}
+
+fn write(args: &Args, formats: &[Format], file: &Path, transcript: &Transcript) -> Result<()> {
+    for format in formats {
+        let text = format.write(transcript);
+        let path = match (&args.output, &args.output_dir) {
+            (Some(output), _) => output.clone(),
+            (None, Some(folder)) => {
+                let stem = if files::is_standard(file) { Some("stdin".as_ref()) } else { file.file_stem() };
+                folder.join(stem.unwrap_or_default()).with_added_extension(format.extension())
+            }
+            (None, None) => PathBuf::from("-"),
+        };
+        files::write(&path, |out| Ok(out.write_all(text.as_bytes())?))?;
+    }
+    Ok(())
+}
