@@ -68,7 +68,7 @@ pub(crate) struct Args {
     #[arg(help_heading = "Speech", long)]
     translate: bool,
 
-    /// Text to have in mind: names and spellings that may occur
+    /// Text to have in mind in every window: names and spellings that may occur
     #[arg(
         help_heading = "Speech",
         long,
@@ -83,9 +83,9 @@ pub(crate) struct Args {
     #[arg(help_heading = "Speech", long)]
     word_timestamps: bool,
 
-    /// Decode each window without the text before it in mind
-    #[arg(help_heading = "Speech", long, alias = "no-context")]
-    no_previous_text: bool,
+    /// Decode each window of 30 seconds with the text before it in mind
+    #[arg(help_heading = "Speech", long, alias = "condition-on-previous-text")]
+    previous_text: bool,
 
     #[command(flatten)]
     export: ExportArgs,
@@ -152,7 +152,7 @@ fn transcribe(
         task: if args.translate { Task::Translate } else { Task::Transcribe },
         prompt: args.prompt.clone(),
         words: args.word_timestamps,
-        condition_on_previous: !args.no_previous_text,
+        condition_on_previous: args.previous_text,
         ..Settings::default()
     };
     let mut transcriber = Transcriber::new(model, tokenizer, settings)?;

@@ -7,6 +7,7 @@ mod program;
 mod pull;
 mod results;
 mod sessions;
+mod transcribe;
 
 use std::{
     path::Path,

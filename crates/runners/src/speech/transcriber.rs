@@ -46,7 +46,7 @@ pub struct Settings {
     pub most_no_speech: Option<f32>,
     /// Whether segments get their words with times.
     pub words: bool,
-    /// Whether a window is decoded with the text before it in mind.
+    /// Whether a window is decoded with the text before it in mind: names and style stay the same, and mistakes too.
     pub condition_on_previous: bool,
     /// Fixes what is drawn at temperatures above 0.
     pub seed: u64,
@@ -63,7 +63,7 @@ impl Default for Settings {
             least_log_probability: Some(-1.0),
             most_no_speech: Some(0.6),
             words: false,
-            condition_on_previous: true,
+            condition_on_previous: false,
             seed: 0,
         }
     }
@@ -93,8 +93,9 @@ pub struct Transcriber<'a> {
     position: u64,
     is_whole: bool,
     language: Option<Language>,
-    /// Tokens so far that the next window is decoded with.
+    /// Tokens that the next window is decoded with: those of the prompt, and of the text so far.
     previous: Vec<u32>,
+    prompt: usize,
 }
 
 impl<'a> Transcriber<'a> {
@@ -110,7 +111,18 @@ impl<'a> Transcriber<'a> {
         }
         let prompt = settings.prompt.trim();
         let previous = if prompt.is_empty() { Vec::new() } else { tokenizer.encode_plain(&format!(" {prompt}"))? };
-        Ok(Transcriber { model, tokenizer, settings, samples: Vec::new(), position: 0, is_whole: false, language, previous })
+        let prompt = previous.len();
+        Ok(Transcriber {
+            model,
+            tokenizer,
+            settings,
+            samples: Vec::new(),
+            position: 0,
+            is_whole: false,
+            language,
+            previous,
+            prompt,
+        })
     }
 
     /// Appends samples of one channel at [`SAMPLE_RATE`].
@@ -149,6 +161,8 @@ impl<'a> Transcriber<'a> {
         let heard = self.samples.len().min(self.model.window());
         if let Some(passed) = self.silence(heard) {
             self.pass(passed);
+            // What follows a long silence need not go on with what was said before it.
+            self.previous.truncate(self.prompt);
             return Ok(Progress::Segments(Vec::new()));
         }
         let features = self.model.features(&self.samples[..heard])?;
@@ -164,7 +178,7 @@ impl<'a> Transcriber<'a> {
             self.add_words(&mut segments, steps)?;
         }
         if !self.settings.condition_on_previous || attempt.temperature > 0.5 {
-            self.previous.clear();
+            self.previous.truncate(self.prompt);
         } else {
             self.previous.extend(segments.iter().flat_map(|segment| &segment.tokens));
         }
