@@ -6,7 +6,7 @@ mod tile;
 
 use std::ops::Range;
 
-use flambeau_tensor::{Bool, DType, Shape};
+use flambeau_tensor::{Bool, DType, Element, Shape};
 
 use crate::{
     Error, Float, FloatView, Pool, View, ViewMut,
@@ -15,7 +15,7 @@ use crate::{
     pool::{Parts, Team},
     simd::Cpu,
 };
-use one::One;
+use one::{Lines, One};
 use state::{Join, State};
 use tile::{Tile, WriteState, scratch_words};
 
@@ -56,9 +56,7 @@ pub fn attention<T: Float, S: Float>(
     scale: f32,
     mask: &Mask,
 ) -> Result<(), Error> {
-    same("rank of attention's output", 4, out.shape().len())?;
-    let s = out.strides();
-    let target = Target { shape: out.shape().into(), strides: [s[0], s[1], s[2], s[3]], origin: FloatPtr::of(out.origin()) };
+    let target = Target::of(out)?;
     attend(pool, &float_view(q), (float_view(k), float_view(v)), target, scale, mask)
 }
 
@@ -87,11 +85,38 @@ struct Target {
     origin: FloatPtr,
 }
 
+impl Target {
+    fn of<T: Float>(out: &mut ViewMut<T>) -> Result<Target, Error> {
+        same("rank of attention's output", 4, out.shape().len())?;
+        let s = out.strides();
+        Ok(Target { shape: out.shape().into(), strides: [s[0], s[1], s[2], s[3]], origin: FloatPtr::of(out.origin()) })
+    }
+}
+
+/// How keys and values lie, `[B, Hkv, Tk, D]`.
+trait Stored: Sync + Sized {
+    /// The type to which weights are rounded before they meet values.
+    type Weight: Float;
+    /// What single queries read.
+    type Lines: Lines;
+    /// # Errors
+    /// If there are not four of them.
+    fn sizes(&self) -> Result<[usize; 4], Error>;
+    /// Whether single queries can read the rows.
+    fn has_lines(&self) -> bool;
+    /// Floats of scratch that the lines of so many keys need.
+    fn line_floats(&self, keys: usize) -> usize;
+    /// The rows of a head, of which `keys` can be read as long as `scratch` is left alone.
+    fn lines(&self, cpu: Cpu, at: [usize; 2], keys: Range<usize>, scratch: &mut [f32]) -> Self::Lines;
+    /// Computes a tile of any number of queries; `pairs` of bf16 are multiplied at once.
+    fn compute(tile: Tile<Self>, pairs: bool);
+}
+
 /// Everything that the tiles share.
-struct Problem<'a, S> {
+struct Problem<'a, K> {
     q: &'a FloatView<'a>,
-    k: &'a View<'a, S>,
-    v: &'a View<'a, S>,
+    k: &'a K,
+    v: &'a K,
     out: Target,
     scale: f32,
     mask: Mask<'a>,
@@ -108,26 +133,16 @@ struct Problem<'a, S> {
     is_bf16: bool,
 }
 
-impl<'a, S: Float> Problem<'a, S> {
-    fn new(
-        q: &'a FloatView<'a>,
-        k: &'a View<'a, S>,
-        v: &'a View<'a, S>,
-        out: Target,
-        scale: f32,
-        mask: &Mask<'a>,
-    ) -> Result<Problem<'a, S>, Error> {
-        for rank in [q.shape().len(), k.rank(), v.rank()] {
-            same("rank of an attention operand", 4, rank)?;
-        }
-        let [batch, heads, queries, depth] = [q.shape()[0], q.shape()[1], q.shape()[2], q.shape()[3]];
-        let [kv_heads, keys, width] = [k.shape()[1], k.shape()[2], v.shape()[3]];
+impl<'a, K: Stored> Problem<'a, K> {
+    fn new(q: &'a FloatView<'a>, k: &'a K, v: &'a K, out: Target, scale: f32, mask: &Mask<'a>) -> Result<Problem<'a, K>, Error> {
+        let [batch, heads, queries, depth] = four(q.shape())?;
+        let ([k_batch, kv_heads, keys, k_depth], [v_batch, v_heads, v_keys, width]) = (k.sizes()?, v.sizes()?);
         for (what, expected, found) in [
-            ("batch of k", batch, k.shape()[0]),
-            ("batch of v", batch, v.shape()[0]),
-            ("heads of v", kv_heads, v.shape()[1]),
-            ("length of v", keys, v.shape()[2]),
-            ("depth of k", depth, k.shape()[3]),
+            ("batch of k", batch, k_batch),
+            ("batch of v", batch, v_batch),
+            ("heads of v", kv_heads, v_heads),
+            ("length of v", keys, v_keys),
+            ("depth of k", depth, k_depth),
             ("query heads left over by key heads", 0, heads.checked_rem(kv_heads).unwrap_or(heads)),
         ] {
             same(what, expected, found)?;
@@ -145,7 +160,7 @@ impl<'a, S: Float> Problem<'a, S> {
             return Err(Error::Parameter { what: "size of an attention window", found: 0 });
         }
         let group = heads.checked_div(kv_heads).unwrap_or(0);
-        let is_bf16 = matches!(q, FloatView::BF16(_)) && S::DTYPE == DType::BF16;
+        let is_bf16 = matches!(q, FloatView::BF16(_)) && K::Weight::DTYPE == DType::BF16;
         Ok(Problem { q, k, v, out, scale, mask, batch, kv_heads, group, queries, keys, depth, width, is_bf16 })
     }
 
@@ -177,7 +192,8 @@ impl<'a, S: Float> Problem<'a, S> {
         let rows = ROWS.min(self.rows()).next_multiple_of(cpu.lanes());
         let size = State::len(self.width, rows);
         let most = SPLIT.min(self.keys);
-        let (alone, one) = (self.is_alone(), one::scratch_words([self.group, self.depth, self.width, most]));
+        let lines = [self.k, self.v].map(|stored| stored.line_floats(most));
+        let (alone, one) = (self.is_alone(), one::scratch_words([self.group, self.depth, self.width, most], lines));
         let words = scratch_words(cpu, rows, self.depth, self.width).max(if alone { one } else { 0 });
         let pairs = self.is_bf16 && cpu.has_dot();
         let mut states = team.take(if splits > 1 { heads * splits * size } else { 0 });
@@ -193,8 +209,7 @@ impl<'a, S: Float> Problem<'a, S> {
             match (alone, pairs) {
                 (true, true) if one::fits_pairs(self.depth) => cpu.dispatch_dot(One { tile, most }),
                 (true, _) => cpu.dispatch(One { tile, most }),
-                (false, true) => cpu.dispatch_dot(tile),
-                (false, false) => cpu.dispatch(tile),
+                (false, pairs) => K::compute(tile, pairs),
             }
         });
         if splits > 1 {
@@ -205,8 +220,7 @@ impl<'a, S: Float> Problem<'a, S> {
 
     /// Whether each head has one query, with few heads a group, and keys and values lie as [`One`] reads them.
     fn is_alone(&self) -> bool {
-        let rows_lie = self.k.strides()[3] == 1 && self.v.strides()[3] == 1;
-        self.queries == 1 && self.group <= one::MOST_HEADS && rows_lie
+        self.queries == 1 && self.group <= one::MOST_HEADS && self.k.has_lines() && self.v.has_lines()
     }
 
     /// Whether the mask says of each key what is added to its score.
@@ -222,7 +236,7 @@ impl<'a, S: Float> Problem<'a, S> {
         keys: Range<usize>,
         scratch: &'t mut [u32],
         state: Option<&'t mut [f32]>,
-    ) -> Tile<'t, S> {
+    ) -> Tile<'t, K> {
         let (batch, kv_head) = (head / self.kv_heads, head % self.kv_heads);
         Tile { problem: self, cpu, batch, kv_head, rows, keys, scratch, state }
     }
@@ -242,6 +256,12 @@ impl<'a, S: Float> Problem<'a, S> {
             cpu.dispatch(WriteState { tile, joined: whole, rows });
         });
     }
+}
+
+/// The sizes of an operand.
+fn four(shape: &[usize]) -> Result<[usize; 4], Error> {
+    same("rank of an attention operand", 4, shape.len())?;
+    Ok([shape[0], shape[1], shape[2], shape[3]])
 }
 
 #[cfg(test)]

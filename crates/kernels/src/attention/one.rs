@@ -4,11 +4,12 @@
 use std::ops::Range;
 
 use super::{
+    Stored,
     state::{State, finite, weight},
     tile::Tile,
 };
 use crate::{
-    Float,
+    Float, View,
     simd::{Isa, Kernel, load_partial},
 };
 
@@ -19,7 +20,7 @@ pub(super) const MOST_HEADS: usize = 8;
 const HEADS: usize = 4;
 
 /// Widens queries to a multiple of this many elements.
-const PAD: usize = 32;
+pub(super) const PAD: usize = 32;
 
 /// Whether queries and keys of this depth can be read as pairs of bf16.
 pub(super) fn fits_pairs(depth: usize) -> bool {
@@ -28,9 +29,9 @@ pub(super) fn fits_pairs(depth: usize) -> bool {
 
 /// Sizes that all parts of the work share.
 #[derive(Clone, Copy)]
-struct Shape {
-    heads: usize,
-    depth: usize,
+pub(super) struct Shape {
+    pub(super) heads: usize,
+    pub(super) depth: usize,
     width: usize,
     /// Most keys.
     keys: usize,
@@ -42,7 +43,7 @@ impl Shape {
     }
 
     /// Elements of a head's scores.
-    fn line(self) -> usize {
+    pub(super) fn line(self) -> usize {
         self.keys.next_multiple_of(16)
     }
 
@@ -52,20 +53,36 @@ impl Shape {
     }
 }
 
-/// Scratch for `heads` heads of a group and at most `keys` keys.
-pub(super) fn scratch_words([heads, depth, width, keys]: [usize; 4]) -> usize {
+/// Scratch for `heads` heads of a group and at most `keys` keys, beside that of the lines of keys and values.
+pub(super) fn scratch_words([heads, depth, width, keys]: [usize; 4], lines: [usize; 2]) -> usize {
     let s = Shape { heads, depth, width, keys };
-    s.query_words() + heads * (2 * s.line() + s.result())
+    s.query_words() + heads * (2 * s.line() + s.result()) + lines[0] + lines[1]
 }
 
-/// A tile whose rows are the heads of a group, for one query whose operands have contiguous rows.
-pub(super) struct One<'a, S> {
-    pub(super) tile: Tile<'a, S>,
+/// The rows of keys or values of one head.
+pub(super) trait Lines: Copy {
+    /// `to[head][key]`: products of queries, in pairs where the instruction set has [`Isa::DOT`], and these keys.
+    fn scores<I: Isa>(self, isa: I, s: Shape, queries: &[u32], keys: Range<usize>, to: &mut [f32]);
+    /// Elements of a row from `column` on.
+    ///
+    /// # Safety
+    /// The row may be read, and has LANES elements from there on.
+    unsafe fn load<I: Isa>(self, isa: I, key: usize, column: usize) -> I::V;
+    /// As [`Lines::load`], the first `count` lanes alone.
+    ///
+    /// # Safety
+    /// The row may be read, and has `count` elements from there on.
+    unsafe fn load_first<I: Isa>(self, isa: I, key: usize, column: usize, count: usize) -> I::V;
+}
+
+/// A tile whose rows are the heads of a group, for one query whose operands have lines.
+pub(super) struct One<'a, K> {
+    pub(super) tile: Tile<'a, K>,
     /// Most keys that any task sees.
     pub(super) most: usize,
 }
 
-impl<S: Float> Kernel for One<'_, S> {
+impl<K: Stored> Kernel for One<'_, K> {
     type Out = ();
     #[inline(always)]
     fn run<I: Isa>(mut self, isa: I) {
@@ -76,13 +93,13 @@ impl<S: Float> Kernel for One<'_, S> {
         let keys = start..self.tile.keys.end.min(visible.end).max(start);
         let (queries, rest) = std::mem::take(&mut self.tile.scratch).split_at_mut(s.query_words());
         let (scores, rest) = bytemuck::cast_slice_mut::<u32, f32>(rest).split_at_mut(s.heads * s.line());
-        let (masks, results) = rest.split_at_mut(s.heads * s.line());
+        let (masks, rest) = rest.split_at_mut(s.heads * s.line());
+        let (results, rest) = rest.split_at_mut(s.heads * s.result());
+        let (key_floats, value_floats) = rest.split_at_mut(p.k.line_floats(keys.len()));
+        let (cpu, head) = (self.tile.cpu, [self.tile.batch, self.tile.kv_head]);
         self.lay_out_queries(s, I::DOT, queries);
-        if I::DOT {
-            self.scores::<I, true>(isa, s, queries, keys.clone(), scores);
-        } else {
-            self.scores::<I, false>(isa, s, queries, keys.clone(), scores);
-        }
+        p.k.lines(cpu, head, keys.clone(), key_floats).scores(isa, s, queries, keys.clone(), scores);
+        let values = p.v.lines(cpu, head, keys.clone(), value_floats);
         let mut sums = [[0.0; 2]; MOST_HEADS];
         for (head, sums) in sums.iter_mut().enumerate().take(s.heads) {
             let lines = (&mut scores[head * s.line()..][..s.line()], &mut masks[head * s.line()..][..s.line()]);
@@ -91,17 +108,17 @@ impl<S: Float> Kernel for One<'_, S> {
         for first in (0..s.heads).step_by(HEADS) {
             let (scores, to) = (&scores[first * s.line()..], &mut results[first * s.result()..]);
             match s.heads - first {
-                1 => self.values::<I, 1>(isa, s, keys.clone(), scores, to),
-                2 => self.values::<I, 2>(isa, s, keys.clone(), scores, to),
-                3 => self.values::<I, 3>(isa, s, keys.clone(), scores, to),
-                _ => self.values::<I, HEADS>(isa, s, keys.clone(), scores, to),
+                1 => weighted::<I, _, 1>(isa, values, s, keys.clone(), scores, to),
+                2 => weighted::<I, _, 2>(isa, values, s, keys.clone(), scores, to),
+                3 => weighted::<I, _, 3>(isa, values, s, keys.clone(), scores, to),
+                _ => weighted::<I, _, HEADS>(isa, values, s, keys.clone(), scores, to),
             }
         }
         self.finish(isa, s, results, &sums[..s.heads]);
     }
 }
 
-impl<S: Float> One<'_, S> {
+impl<K: Stored> One<'_, K> {
     /// Queries as `f32` or as pairs of bf16, each padded with zeros.
     #[inline(always)]
     fn lay_out_queries(&self, s: Shape, pairs: bool, to: &mut [u32]) {
@@ -116,26 +133,6 @@ impl<S: Float> One<'_, S> {
                 for i in 0..line.len() / 2 {
                     line[i] = line[2 * i] >> 16 | (line[2 * i + 1] & 0xffff_0000);
                 }
-            }
-        }
-    }
-
-    /// `to[head][key]`: products of queries and keys.
-    #[inline(always)]
-    fn scores<I: Isa, const PAIRS: bool>(&self, isa: I, s: Shape, queries: &[u32], keys: Range<usize>, to: &mut [f32]) {
-        let (k, padded) = (self.tile.problem.k, s.depth.next_multiple_of(PAD));
-        let strides = k.strides();
-        let base = self.tile.batch as isize * strides[0] + self.tile.kv_head as isize * strides[1];
-        // SAFETY: keys of the tile are inside the view.
-        let key = |i: usize| unsafe { k.origin().offset(base + i as isize * strides[2]) };
-        for first in keys.clone().step_by(4) {
-            // Beyond the last key it is taken again, and what comes of it is not looked at.
-            let rows: [*const S; 4] = std::array::from_fn(|i| key((first + i).min(keys.end - 1)));
-            for head in 0..s.heads {
-                let query = queries[head * padded..][..padded].as_ptr();
-                // SAFETY: keys have `depth` elements, queries as many and zeros up to `padded`.
-                let sums = unsafe { products::<I, S, PAIRS>(isa, query, rows, s.depth) };
-                to[head * s.line() + first - keys.start..][..4].copy_from_slice(&isa.sum4(sums));
             }
         }
     }
@@ -173,66 +170,9 @@ impl<S: Float> One<'_, S> {
                 let at = scores.as_mut_ptr().add(i);
                 let w = weight(isa, isa.load(at), base);
                 total = isa.add(total, w);
-                isa.store(at, S::round_lanes(isa, w));
+                isa.store(at, K::Weight::round_lanes(isa, w));
             }
             [top, isa.sum(total)]
-        }
-    }
-
-    /// `to[head][column]`: weighted values for `H` heads.
-    #[inline(always)]
-    fn values<I: Isa, const H: usize>(&self, isa: I, s: Shape, keys: Range<usize>, weights: &[f32], to: &mut [f32]) {
-        // As many sums as registers hold beside the values.
-        if I::LANES == 16 {
-            self.columns::<I, H, 4>(isa, s, keys, weights, to);
-        } else {
-            self.columns::<I, H, 2>(isa, s, keys, weights, to);
-        }
-    }
-
-    #[inline(always)]
-    fn columns<I: Isa, const H: usize, const C: usize>(
-        &self,
-        isa: I,
-        s: Shape,
-        keys: Range<usize>,
-        weights: &[f32],
-        to: &mut [f32],
-    ) {
-        let v = self.tile.problem.v;
-        let strides = v.strides();
-        let base = self.tile.batch as isize * strides[0] + self.tile.kv_head as isize * strides[1];
-        assert!(weights.len() >= (H - 1) * s.line() + keys.len() && to.len() >= H * s.result(), "lines are as long as they say");
-        let mut column = 0;
-        while column < s.width {
-            let whole = s.width - column >= C * I::LANES;
-            let rest = (s.width - column).min(I::LANES);
-            let mut sums = [[isa.splat(0.0); C]; H];
-            // SAFETY: keys and columns are inside the view; lines by the assertion, of which a vector fits from any column on that
-            // is a multiple of LANES.
-            unsafe {
-                for (i, key) in keys.clone().enumerate() {
-                    let at = v.origin().offset(base + key as isize * strides[2]).add(column);
-                    let load = |c: usize| match whole {
-                        true => S::load(isa, at.add(c * I::LANES)),
-                        false if c == 0 => load_partial(isa, at, rest),
-                        false => isa.splat(0.0),
-                    };
-                    let values: [I::V; C] = std::array::from_fn(load);
-                    for (h, sums) in sums.iter_mut().enumerate() {
-                        let w = isa.splat(*weights.as_ptr().add(h * s.line() + i));
-                        for (sum, &value) in sums.iter_mut().zip(&values) {
-                            *sum = isa.fma(w, value, *sum);
-                        }
-                    }
-                }
-                for (h, sums) in sums.iter().enumerate() {
-                    for (c, &sum) in sums.iter().enumerate().take(if whole { C } else { 1 }) {
-                        isa.store(to.as_mut_ptr().add(h * s.result() + column + c * I::LANES), sum);
-                    }
-                }
-            }
-            column += if whole { C * I::LANES } else { rest };
         }
     }
 
@@ -260,6 +200,123 @@ impl<S: Float> One<'_, S> {
             // SAFETY: the row is inside the output, and heads belong to one task.
             unsafe { out.origin.offset(at).write(t.cpu, out.strides[3], line) };
         }
+    }
+}
+
+/// `to[head][column]`: weighted values for `H` heads.
+#[inline(always)]
+fn weighted<I: Isa, L: Lines, const H: usize>(isa: I, v: L, s: Shape, keys: Range<usize>, weights: &[f32], to: &mut [f32]) {
+    // As many sums as registers hold beside the values.
+    if I::LANES == 16 {
+        columns::<I, L, H, 4>(isa, v, s, keys, weights, to);
+    } else {
+        columns::<I, L, H, 2>(isa, v, s, keys, weights, to);
+    }
+}
+
+#[inline(always)]
+fn columns<I: Isa, L: Lines, const H: usize, const C: usize>(
+    isa: I,
+    v: L,
+    s: Shape,
+    keys: Range<usize>,
+    weights: &[f32],
+    to: &mut [f32],
+) {
+    assert!(weights.len() >= (H - 1) * s.line() + keys.len() && to.len() >= H * s.result(), "lines are as long as they say");
+    let mut column = 0;
+    while column < s.width {
+        let whole = s.width - column >= C * I::LANES;
+        let rest = (s.width - column).min(I::LANES);
+        let mut sums = [[isa.splat(0.0); C]; H];
+        // SAFETY: keys and columns are inside the values; lines by the assertion, of which a vector fits from any column on that
+        // is a multiple of LANES.
+        unsafe {
+            for (i, key) in keys.clone().enumerate() {
+                let load = |c: usize| match whole {
+                    true => v.load(isa, key, column + c * I::LANES),
+                    false if c == 0 => v.load_first(isa, key, column, rest),
+                    false => isa.splat(0.0),
+                };
+                let values: [I::V; C] = std::array::from_fn(load);
+                for (h, sums) in sums.iter_mut().enumerate() {
+                    let w = isa.splat(*weights.as_ptr().add(h * s.line() + i));
+                    for (sum, &value) in sums.iter_mut().zip(&values) {
+                        *sum = isa.fma(w, value, *sum);
+                    }
+                }
+            }
+            for (h, sums) in sums.iter().enumerate() {
+                for (c, &sum) in sums.iter().enumerate().take(if whole { C } else { 1 }) {
+                    isa.store(to.as_mut_ptr().add(h * s.result() + column + c * I::LANES), sum);
+                }
+            }
+        }
+        column += if whole { C * I::LANES } else { rest };
+    }
+}
+
+/// Rows of floats without gaps, where they lie.
+#[derive(Clone, Copy)]
+pub(super) struct RowsInPlace<S> {
+    origin: *const S,
+    step: isize,
+}
+
+impl<S: Float> RowsInPlace<S> {
+    /// Those of a head of `view`.
+    pub(super) fn of(view: &View<S>, batch: usize, head: usize) -> RowsInPlace<S> {
+        let s = view.strides();
+        // SAFETY: batch and head are inside the view.
+        let origin = unsafe { view.origin().offset(batch as isize * s[0] + head as isize * s[1]) };
+        RowsInPlace { origin, step: s[2] }
+    }
+
+    /// # Safety
+    /// The key is inside the view.
+    #[inline(always)]
+    unsafe fn row(self, key: usize) -> *const S {
+        // SAFETY: the caller keeps the key inside the view.
+        unsafe { self.origin.offset(key as isize * self.step) }
+    }
+
+    #[inline(always)]
+    fn products<I: Isa, const PAIRS: bool>(self, isa: I, s: Shape, queries: &[u32], keys: Range<usize>, to: &mut [f32]) {
+        let padded = s.depth.next_multiple_of(PAD);
+        for first in keys.clone().step_by(4) {
+            // Beyond the last key it is taken again, and what comes of it is not looked at.
+            // SAFETY: keys of the tile are inside the view.
+            let rows: [*const S; 4] = std::array::from_fn(|i| unsafe { self.row((first + i).min(keys.end - 1)) });
+            for head in 0..s.heads {
+                let query = queries[head * padded..][..padded].as_ptr();
+                // SAFETY: keys have `depth` elements, queries as many and zeros up to `padded`.
+                let sums = unsafe { products::<I, S, PAIRS>(isa, query, rows, s.depth) };
+                to[head * s.line() + first - keys.start..][..4].copy_from_slice(&isa.sum4(sums));
+            }
+        }
+    }
+}
+
+impl<S: Float> Lines for RowsInPlace<S> {
+    #[inline(always)]
+    fn scores<I: Isa>(self, isa: I, s: Shape, queries: &[u32], keys: Range<usize>, to: &mut [f32]) {
+        if I::DOT {
+            self.products::<I, true>(isa, s, queries, keys, to);
+        } else {
+            self.products::<I, false>(isa, s, queries, keys, to);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load<I: Isa>(self, isa: I, key: usize, column: usize) -> I::V {
+        // SAFETY: the caller makes LANES elements of the row readable.
+        unsafe { S::load(isa, self.row(key).add(column)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_first<I: Isa>(self, isa: I, key: usize, column: usize, count: usize) -> I::V {
+        // SAFETY: the caller makes `count` elements of the row readable.
+        unsafe { load_partial(isa, self.row(key).add(column), count) }
     }
 }
 

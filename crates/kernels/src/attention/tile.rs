@@ -3,11 +3,12 @@
 use std::ops::Range;
 
 use super::{
-    Mask, Problem,
+    Mask, Problem, Stored, four,
+    one::RowsInPlace,
     state::{State, finite, weight},
 };
 use crate::{
-    Float, View,
+    Error, Float, View,
     convert::FloatPtr,
     gemm::{Dense, Inputs, MAX_ROWS, Operand, accumulate, tile},
     simd::{Cpu, Isa, Kernel},
@@ -16,8 +17,8 @@ use crate::{
 /// Keys looked at together.
 const KEYS: usize = 128;
 
-pub(super) struct Tile<'a, S> {
-    pub(super) problem: &'a Problem<'a, S>,
+pub(super) struct Tile<'a, K> {
+    pub(super) problem: &'a Problem<'a, K>,
     pub(super) cpu: Cpu,
     pub(super) batch: usize,
     pub(super) kv_head: usize,
@@ -107,7 +108,32 @@ impl<'a> Buffers<'a> {
     }
 }
 
-impl<S: Float> Kernel for Tile<'_, S> {
+impl<S: Float> Stored for View<'_, S> {
+    type Weight = S;
+    type Lines = RowsInPlace<S>;
+
+    fn sizes(&self) -> Result<[usize; 4], Error> {
+        four(self.shape())
+    }
+
+    fn has_lines(&self) -> bool {
+        self.strides()[3] == 1
+    }
+
+    fn line_floats(&self, _: usize) -> usize {
+        0
+    }
+
+    fn lines(&self, _: Cpu, [batch, head]: [usize; 2], _: Range<usize>, _: &mut [f32]) -> RowsInPlace<S> {
+        RowsInPlace::of(self, batch, head)
+    }
+
+    fn compute(tile: Tile<Self>, pairs: bool) {
+        if pairs { tile.cpu.dispatch_dot(tile) } else { tile.cpu.dispatch(tile) }
+    }
+}
+
+impl<S: Float> Kernel for Tile<'_, View<'_, S>> {
     type Out = ();
     #[inline(always)]
     fn run<I: Isa>(mut self, isa: I) {
@@ -137,7 +163,7 @@ impl<S: Float> Kernel for Tile<'_, S> {
     }
 }
 
-impl<S: Float> Tile<'_, S> {
+impl<K: Stored> Tile<'_, K> {
     /// Query and head of a row.
     #[inline(always)]
     fn place(&self, row: usize) -> (usize, usize) {
@@ -189,6 +215,58 @@ impl<S: Float> Tile<'_, S> {
         seen.0.clamp(self.keys.start, self.keys.end)..seen.1.clamp(self.keys.start, self.keys.end)
     }
 
+    /// What is added to the scores of `row`.
+    pub(super) fn mask_line(&self, row: usize, keys: Range<usize>, to: &mut [f32]) {
+        let (query, head) = self.place(row);
+        let base =
+            |s: &[isize]| self.batch as isize * s[0] + head as isize * s[1] + query as isize * s[2] + keys.start as isize * s[3];
+        match &self.problem.mask {
+            Mask::Bool(view) => {
+                let (at, step) = (base(view.strides()), view.strides()[3]);
+                for (j, to) in to.iter_mut().enumerate() {
+                    // SAFETY: the index is inside the view.
+                    let seen = unsafe { (*view.origin().offset(at + j as isize * step)).get() };
+                    *to = if seen { 0.0 } else { f32::NEG_INFINITY };
+                }
+            }
+            Mask::Add(view) => {
+                // SAFETY: the index is inside the view.
+                unsafe { view.origin().offset(base(view.strides())).read(self.cpu, view.strides()[3], to) };
+            }
+            _ => {}
+        }
+    }
+
+    /// Writes the rows of `state` to the output.
+    #[inline(always)]
+    pub(super) fn finish<I: Isa>(&self, isa: I, state: &[f32], lines: &mut [f32], rows: usize) {
+        let p = self.problem;
+        let stride = p.width.next_multiple_of(16);
+        for first in (0..self.rows.len()).step_by(I::LANES) {
+            // SAFETY: the state has a vector of rows from `first` on in each of its lines.
+            let factor = unsafe {
+                let sum = isa.load(state.as_ptr().add((p.width + 1) * rows + first));
+                let none = isa.lt(sum, isa.splat(f32::MIN_POSITIVE));
+                isa.select(none, isa.splat(0.0), isa.div(isa.splat(1.0), sum))
+            };
+            let mut factors = [0.0; 16];
+            // SAFETY: LANES is at most 16.
+            unsafe { isa.store(factors.as_mut_ptr(), factor) };
+            for lane in 0..I::LANES.min(self.rows.len() - first) {
+                let line = &mut lines[lane * stride..][..p.width];
+                let column = state[first + lane..].iter().step_by(rows);
+                line.iter_mut().zip(column).for_each(|(to, &x)| *to = x * factors[lane]);
+                let (query, head) = self.place(self.rows.start + first + lane);
+                let s = p.out.strides;
+                let base = self.batch as isize * s[0] + head as isize * s[1] + query as isize * s[2];
+                // SAFETY: the row is inside the output, and rows belong to one tile.
+                unsafe { p.out.origin.offset(base).write(self.cpu, s[3], line) };
+            }
+        }
+    }
+}
+
+impl<S: Float> Tile<'_, View<'_, S>> {
     /// The matrix of this head in `view`.
     fn matrix(&self, view: &View<S>) -> Dense {
         let s = view.strides();
@@ -238,28 +316,6 @@ impl<S: Float> Tile<'_, S> {
             }
         }
         true
-    }
-
-    /// What is added to the scores of `row`.
-    pub(super) fn mask_line(&self, row: usize, keys: Range<usize>, to: &mut [f32]) {
-        let (query, head) = self.place(row);
-        let base =
-            |s: &[isize]| self.batch as isize * s[0] + head as isize * s[1] + query as isize * s[2] + keys.start as isize * s[3];
-        match &self.problem.mask {
-            Mask::Bool(view) => {
-                let (at, step) = (base(view.strides()), view.strides()[3]);
-                for (j, to) in to.iter_mut().enumerate() {
-                    // SAFETY: the index is inside the view.
-                    let seen = unsafe { (*view.origin().offset(at + j as isize * step)).get() };
-                    *to = if seen { 0.0 } else { f32::NEG_INFINITY };
-                }
-            }
-            Mask::Add(view) => {
-                // SAFETY: the index is inside the view.
-                unsafe { view.origin().offset(base(view.strides())).read(self.cpu, view.strides()[3], to) };
-            }
-            _ => {}
-        }
     }
 
     /// Turns the scores of a vector of rows into weights relative to the rows' maxima so far, and rescales what the rows have.
@@ -404,44 +460,16 @@ impl<S: Float> Tile<'_, S> {
             isa.load(lanes.as_ptr())
         }
     }
-
-    /// Writes the rows of `state` to the output.
-    #[inline(always)]
-    pub(super) fn finish<I: Isa>(&self, isa: I, state: &[f32], lines: &mut [f32], rows: usize) {
-        let p = self.problem;
-        let stride = p.width.next_multiple_of(16);
-        for first in (0..self.rows.len()).step_by(I::LANES) {
-            // SAFETY: the state has a vector of rows from `first` on in each of its lines.
-            let factor = unsafe {
-                let sum = isa.load(state.as_ptr().add((p.width + 1) * rows + first));
-                let none = isa.lt(sum, isa.splat(f32::MIN_POSITIVE));
-                isa.select(none, isa.splat(0.0), isa.div(isa.splat(1.0), sum))
-            };
-            let mut factors = [0.0; 16];
-            // SAFETY: LANES is at most 16.
-            unsafe { isa.store(factors.as_mut_ptr(), factor) };
-            for lane in 0..I::LANES.min(self.rows.len() - first) {
-                let line = &mut lines[lane * stride..][..p.width];
-                let column = state[first + lane..].iter().step_by(rows);
-                line.iter_mut().zip(column).for_each(|(to, &x)| *to = x * factors[lane]);
-                let (query, head) = self.place(self.rows.start + first + lane);
-                let s = p.out.strides;
-                let base = self.batch as isize * s[0] + head as isize * s[1] + query as isize * s[2];
-                // SAFETY: the row is inside the output, and rows belong to one tile.
-                unsafe { p.out.origin.offset(base).write(self.cpu, s[3], line) };
-            }
-        }
-    }
 }
 
 /// Writes a state that parts were joined into.
-pub(super) struct WriteState<'a, S> {
-    pub(super) tile: Tile<'a, S>,
+pub(super) struct WriteState<'a, K> {
+    pub(super) tile: Tile<'a, K>,
     pub(super) joined: &'a [f32],
     pub(super) rows: usize,
 }
 
-impl<S: Float> Kernel for WriteState<'_, S> {
+impl<K: Stored> Kernel for WriteState<'_, K> {
     type Out = ();
     #[inline(always)]
     fn run<I: Isa>(mut self, isa: I) {
