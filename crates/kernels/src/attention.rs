@@ -1,5 +1,6 @@
 //! Scaled dot product attention with an online softmax: scores are never held as a whole.
 
+mod coded;
 mod one;
 mod state;
 mod tile;
@@ -15,6 +16,7 @@ use crate::{
     pool::{Parts, Team},
     simd::Cpu,
 };
+pub use coded::{Coded, attention_over_codes};
 use one::{Lines, One};
 use state::{Join, State};
 use tile::{Tile, WriteState, scratch_words};

@@ -165,3 +165,102 @@ fn sizes_are_checked() {
     assert!(!run(&[1, 4, 2, 8], &[1, 2, 3, 8], &[1, 2, 4, 8]));
     assert!(!run(&[1, 4, 2, 8], &[1, 0, 3, 8], &[1, 0, 3, 8]));
 }
+
+/// Codes of 8 bits in groups, keys and values alike, and what they stand for.
+struct Packed {
+    codes: Vec<i8>,
+    scales: Vec<bf16>,
+    floats: Vec<f32>,
+}
+
+impl Packed {
+    fn new(rng: &mut Rng, rows: usize, dim: usize, group: usize) -> Packed {
+        let codes: Vec<i8> = (0..rows * dim).map(|_| (rng.below(255) as i64 - 127) as i8).collect();
+        let scales: Vec<bf16> = (0..rows * dim / group).map(|_| bf16::from_f32(0.002 + rng.below(100) as f32 * 1e-4)).collect();
+        let floats = codes.iter().enumerate().map(|(i, &code)| f32::from(code) * scales[i / group].to_f32()).collect();
+        Packed { codes, scales, floats }
+    }
+
+    /// The middle rows of each head, `spare` of them being left out at either end.
+    fn coded(&self, [batch, heads, keys, dim]: [usize; 4], group: usize, spare: usize) -> Coded<'_> {
+        let (all, groups) = (keys + 2 * spare, dim / group);
+        let strides = |of: usize| [heads * all * groups * of, all * groups * of, groups * of, of, 1].map(|s| s as isize);
+        let view = View::new(&self.codes, &[batch, heads, keys, groups, group], &strides(group), spare * dim).unwrap();
+        let scales = View::new(&self.scales, &[batch, heads, keys, groups, 1], &strides(1), spare * groups).unwrap();
+        Coded::new(view, scales.into()).unwrap()
+    }
+
+    fn view(&self, [batch, heads, keys, dim]: [usize; 4], spare: usize) -> View<'_, f32> {
+        let all = keys + 2 * spare;
+        let strides = [heads * all * dim, all * dim, dim, 1].map(|s| s as isize);
+        View::new(&self.floats, &[batch, heads, keys, dim], &strides, spare * dim).unwrap()
+    }
+}
+
+/// Sizes of keys and values, sizes of groups.
+fn check_codes(pool: &Pool, s: Sizes, [k_group, v_group]: [usize; 2], kind: Kind) {
+    let [batch, heads, kv, tq, tk, d, dv] = s;
+    let (mut rng, spare) = (Rng::new(s.iter().sum::<usize>() as u64), 3);
+    let rows = batch * kv * (tk + 2 * spare);
+    let (k, v) = (Packed::new(&mut rng, rows, d, k_group), Packed::new(&mut rng, rows, dv, v_group));
+    let (k_sizes, v_sizes) = ([batch, kv, tk, d], [batch, kv, tk, dv]);
+    let q: Vec<f32> = rng.floats(batch * heads * tq * d);
+    let q = View::contiguous(&q, &[batch, heads, tq, d]).unwrap();
+    let allowed: Vec<Bool> = (0..heads * tq * tk).map(|_| Bool::from(rng.below(3) > 0)).collect();
+    let mask = match kind {
+        Kind::Bool => Mask::Bool(View::contiguous(&allowed, &[heads, tq, tk]).unwrap()),
+        _ => Mask::Causal,
+    };
+    let mut out = vec![f32::NAN; batch * heads * tq * dv];
+    let mut to = ViewMut::contiguous(&mut out, &[batch, heads, tq, dv]).unwrap();
+    let codes = (k.coded(k_sizes, k_group, spare), v.coded(v_sizes, v_group, spare));
+    attention_over_codes(pool, &q, (&codes.0, &codes.1), &mut to, 0.7, &mask).unwrap();
+    let expected = expected(&q, &k.view(k_sizes, spare), &v.view(v_sizes, spare), &mask, f64::from(0.7f32), s);
+    assert_close(&format!("{:?} {s:?} {kind:?} in codes", pool.isa()), &out, &expected, 4e-6);
+
+    let mut decoded = vec![f32::NAN; batch * kv * tk * d];
+    codes.0.decode(pool, &mut decoded).unwrap();
+    let view = k.view(k_sizes, spare);
+    let at = |i: usize| *view.get(&[i / d / tk / kv, i / d / tk % kv, i / d % tk, i % d]).unwrap();
+    assert!(decoded.iter().enumerate().all(|(i, &x)| x == at(i)), "{:?} {s:?}", pool.isa());
+}
+
+#[test]
+fn attention_reads_codes() {
+    let cases = [
+        ([1, 2, 2, 1, 5, 32, 32], [32, 32]),
+        ([2, 4, 2, 1, 130, 64, 64], [32, 32]),
+        ([1, 3, 1, 1, 70, 64, 96], [16, 96]),
+        ([1, 9, 3, 1, 600, 64, 64], [32, 64]),
+        ([1, 8, 1, 1, 40, 128, 32], [64, 16]),
+        ([1, 5, 1, 1, 33, 20, 12], [20, 12]),
+        ([1, 7, 1, 1, 261, 80, 48], [16, 16]),
+    ];
+    for pool in isas() {
+        for (s, groups) in cases {
+            for kind in [Kind::Causal, Kind::Bool] {
+                check_codes(&pool, s, groups, kind);
+            }
+        }
+    }
+}
+
+#[test]
+fn codes_that_no_single_query_reads_are_decoded_alone() {
+    let (pool, sizes) = (Pool::new(2), [1, 2, 10, 48]);
+    let packed = |group| Packed::new(&mut Rng::new(7), 2 * 10, 48, group);
+    let suits = |group, heads, queries| packed(group).coded(sizes, group, 0).suits(heads, queries);
+    assert!(suits(48, 4, 1) && suits(16, 4, 1));
+    // Vectors cross groups, more than one query, more than eight heads a key head.
+    assert!(!suits(24, 4, 1) && !suits(16, 4, 2) && !suits(16, 18, 1));
+    let crossed = packed(24);
+    let coded = crossed.coded(sizes, 24, 0);
+    let (q, mut out) = ([0f32; 4 * 48], [0f32; 4 * 48]);
+    let q = View::contiguous(&q, &[1, 4, 1, 48]).unwrap();
+    let mut out = ViewMut::contiguous(&mut out, &[1, 4, 1, 48]).unwrap();
+    assert!(attention_over_codes(&pool, &q, (&coded, &coded), &mut out, 1.0, &Mask::None).is_err());
+    let mut decoded = [f32::NAN; 2 * 10 * 48];
+    coded.decode(&pool, &mut decoded).unwrap();
+    assert_eq!(decoded[..], crossed.floats);
+    assert!(coded.decode(&pool, &mut decoded[1..]).is_err());
+}

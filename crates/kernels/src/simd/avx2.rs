@@ -102,6 +102,7 @@ impl Isa for Avx2 {
         fn store(p: *mut f32, v: __m256) = _mm256_storeu_ps(p, v);
         fn load_bf16(p: *const u16) -> __m256 =
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()))));
+        fn load_i8(p: *const i8) -> __m256 = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast())));
         fn store_u16(p: *mut u16, v: __m256i) = {
             let low = _mm256_and_si256(v, _mm256_set1_epi32(0xffff));
             let packed = _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256::<1>(low));

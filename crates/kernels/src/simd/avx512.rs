@@ -232,6 +232,7 @@ impl<const DOT: bool> Isa for Avx512<DOT> {
         fn store(p: *mut f32, v: __m512) = _mm512_storeu_ps(p, v);
         fn load_bf16(p: *const u16) -> __m512 =
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()))));
+        fn load_i8(p: *const i8) -> __m512 = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast())));
         fn store_u16(p: *mut u16, v: __m512i) = _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(v));
         fn load_f16(p: *const u16) -> __m512 = _mm512_cvtph_ps(_mm256_loadu_si256(p.cast()));
         fn store_f16(p: *mut u16, v: __m512) =

@@ -78,6 +78,10 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// # Safety
     /// As [`Isa::load`].
     unsafe fn load_bf16(self, p: *const u16) -> Self::V;
+    /// Loads `LANES` signed bytes.
+    /// # Safety
+    /// As [`Isa::load`].
+    unsafe fn load_i8(self, p: *const i8) -> Self::V;
     /// Stores the low 16 bits of each lane.
     /// # Safety
     /// As [`Isa::store`].

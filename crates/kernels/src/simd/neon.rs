@@ -27,6 +27,10 @@ impl Isa for Neon {
         fn load(p: *const f32) -> float32x4_t = vld1q_f32(p);
         fn store(p: *mut f32, v: float32x4_t) = vst1q_f32(p, v);
         fn load_bf16(p: *const u16) -> float32x4_t = vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(p)));
+        fn load_i8(p: *const i8) -> float32x4_t = {
+            let four = p.cast::<u32>().read_unaligned();
+            vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(u64::from(four))))))
+        };
         fn store_u16(p: *mut u16, v: uint32x4_t) = vst1_u16(p, vmovn_u32(v));
         fn load_f16(p: *const u16) -> float32x4_t = {
             let lanes: [f32; 4] = std::array::from_fn(|i| f16::from_bits(*p.add(i)).to_f32());

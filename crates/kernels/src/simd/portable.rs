@@ -73,6 +73,12 @@ impl Isa for Portable {
         lanes!(|i| f32::from_bits(u32::from(bits[i]) << 16))
     }
     #[inline(always)]
+    unsafe fn load_i8(self, p: *const i8) -> [f32; N] {
+        // SAFETY: the caller vouches for LANES elements at `p`.
+        let codes = unsafe { p.cast::<[i8; N]>().read_unaligned() };
+        lanes!(|i| f32::from(codes[i]))
+    }
+    #[inline(always)]
     unsafe fn store_u16(self, p: *mut u16, v: [u32; N]) {
         // SAFETY: the caller vouches for LANES elements at `p`.
         unsafe { p.cast::<[u16; N]>().write_unaligned(lanes!(|i| v[i] as u16)) }
