@@ -3,10 +3,10 @@
 use flambeau_ir as ir;
 use flambeau_kernels::{
     Pool,
-    attention::{Mask, attention},
+    attention::{Coded, Mask, attention, attention_over_codes},
 };
 use flambeau_tensor::{Bool, DType};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::{float_dtype, index::listed, linalg::float_view, shape::join};
 use crate::{
@@ -35,32 +35,83 @@ fn mask_of(mask: Option<&Array>, causal: bool) -> Result<Mask<'_>> {
     })
 }
 
+/// Attention of `q` over keys and values that are codes: as they lie where that suits a kernel, else over what they decode to. The
+/// operands are queries, codes of keys and of values, and the scales of either.
+fn attend_codes(cx: &mut Context, ins: &[Array], scale: f32, mask: &Mask<'_>, y: &mut Array) -> Result<()> {
+    let [q, k, v, k_scales, v_scales, ..] = ins else { return Err(OpError::value("an operand is missing")) };
+    let (scales_of_k, scales_of_v) = (spread(k_scales, k)?, spread(v_scales, v)?);
+    let (keys, values) = (coded(k, &scales_of_k)?, coded(v, &scales_of_v)?);
+    let (heads, queries, pool) = (q.shape[1], q.shape[2], cx.pool());
+    if keys.suits(heads, queries) && values.suits(heads, queries) {
+        return float_dtype!(q.dtype, T => {
+            Ok(attention_over_codes::<T>(&pool, &q.view()?, (&keys, &values), &mut y.view_mut()?, scale, mask)?)
+        });
+    }
+    let (keys, values) = (decoded(cx, (&keys, k), q.dtype)?, decoded(cx, (&values, v), q.dtype)?);
+    let result = attend(&pool, [q, &keys, &values], scale, mask, y);
+    [keys, values].into_iter().for_each(|array| cx.free(array));
+    result
+}
+
+/// Scales for each group of the codes.
+fn spread(scales: &Array, codes: &Array) -> Result<Array> {
+    let mut shape = codes.shape.clone();
+    shape[4] = 1;
+    scales.broadcast(&shape).ok_or_else(|| OpError::value(format!("codes {:?} with scales {:?}", codes.shape, scales.shape)))
+}
+
+fn coded<'a>(codes: &'a Array, scales: &'a Array) -> Result<Coded<'a>> {
+    Ok(Coded::new(codes.view()?, float_view(scales)?)?)
+}
+
+/// The elements of codes of this shape.
+fn decoded(cx: &mut Context, (coded, codes): (&Coded<'_>, &Array), dtype: DType) -> Result<Array> {
+    let &[batch, heads, keys, groups, group] = &codes.shape[..] else { return Err(OpError::value("codes do not have rank 5")) };
+    let mut out = cx.alloc(dtype, &[batch, heads, keys, groups * group])?;
+    float_dtype!(dtype, T => Ok(coded.decode::<T>(&cx.pool, out.slice_mut()?)?))?;
+    Ok(out)
+}
+
+/// An operand in an element type; one that has it may have sizes that only the run tells.
+fn in_type(p: &mut Planner<'_>, slot: ir::In, dtype: DType) -> Prepared<MemRef> {
+    if p.dtype(slot)? == dtype {
+        return Ok(p.get(slot)?);
+    }
+    let x = p.operand(slot)?;
+    p.in_type(x, dtype)
+}
+
 /// Keys, values and mask may have sizes that only the run tells, if they need no conversion.
 impl Prepare for ir::Sdpa {
     fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
         let (q, spec) = (p.operand(self.q)?, p.spec(self.out)?);
-        let shared = ir::promote(p.dtype(self.k)?, p.dtype(self.v)?);
-        let read = |p: &mut Planner<'_>, slot: ir::In, dtype: DType| {
-            if p.dtype(slot)? == dtype {
-                return Ok(p.get(slot)?);
+        let (scale, causal) = (self.scale, self.causal);
+        let codes = p.codes_of([self.k, self.v])?;
+        let is_coded = codes.is_some();
+        let kv: SmallVec<[MemRef; 4]> = match codes {
+            Some([k, v]) => smallvec![k.codes, v.codes, k.scales, v.scales],
+            None => {
+                let shared = ir::promote(p.dtype(self.k)?, p.dtype(self.v)?);
+                smallvec![in_type(p, self.k, shared)?, in_type(p, self.v, shared)?]
             }
-            let x = p.operand(slot)?;
-            p.in_type(x, dtype)
         };
-        let (k, v) = (read(p, self.k, shared)?, read(p, self.v, shared)?);
         let mask = match self.mask {
             Some(mask) => {
                 let dtype = p.dtype(mask)?;
                 let is_usable = dtype == DType::Bool || dtype.is_float();
-                Some(read(p, mask, if is_usable { dtype } else { spec.dtype })?)
+                Some(in_type(p, mask, if is_usable { dtype } else { spec.dtype })?)
             }
             None => None,
         };
         let q = p.in_type(q, spec.dtype)?;
-        let ins: SmallVec<[&MemRef; 4]> = [&q, &k, &v].into_iter().chain(&mask).collect();
-        let (scale, causal) = (self.scale, self.causal);
+        let ins: SmallVec<[&MemRef; 6]> = std::iter::once(&q).chain(&kv).chain(&mask).collect();
+        let at = 1 + kv.len();
         let y = p.call_of(Cost::Attention, &ins, (spec.dtype, &spec.shape), move |cx, ins, y| {
-            attend(&cx.pool, [&ins[0], &ins[1], &ins[2]], scale, &mask_of(ins.get(3), causal)?, y)
+            let mask = mask_of(ins.get(at), causal)?;
+            match is_coded {
+                true => attend_codes(cx, ins, scale, &mask, y),
+                false => attend(&cx.pool, [&ins[0], &ins[1], &ins[2]], scale, &mask, y),
+            }
         })?;
         p.put(self.out, y);
         Ok(())

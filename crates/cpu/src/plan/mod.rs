@@ -8,6 +8,7 @@
 //! run fills in, and calls read them from their slots. A node whose sizes depend on data, or that runs other chains, is a step of
 //! its own: it is prepared when its turn comes, by the same code, and its calls run at once.
 
+mod codes;
 mod dynamic;
 mod execute;
 mod fused;
@@ -105,7 +106,8 @@ impl Call {
         let flops = match (self.cost, &self.ins[..]) {
             (Cost::Flops(flops), _) => flops,
             (Cost::Attention, [q, k, v, ..]) => {
-                let width = |array: &Array| array.shape.last().copied().unwrap_or(0);
+                // Rows of codes have their groups on an axis of their own.
+                let width = |array: &Array| array.shape.iter().skip(3).product::<usize>();
                 let queries = q.numel() / width(q).max(1);
                 let keys = k.shape.get(2).copied().unwrap_or(0);
                 2 * (queries * keys * (width(q) + width(v))) as u64

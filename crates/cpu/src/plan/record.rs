@@ -7,8 +7,9 @@ use flambeau_tensor::{DType, Expr, Shape};
 use smallvec::SmallVec;
 
 use super::{
-    Action, Call, Layout, OutputRows, Planner, RunPlan, Step, Window, Work, Workspace, check_buffer, dynamic, fused, input_shapes,
-    linear,
+    Action, Call, Layout, OutputRows, Planner, RunPlan, Step, Window, Work, Workspace, check_buffer,
+    codes::Undecoded,
+    dynamic, fused, input_shapes, linear,
     memref::{MemRef, Place},
     next_weights, packed,
     planner::{Cost, Deferred, Mode},
@@ -41,8 +42,9 @@ pub(super) struct Recorder {
     scratch: Vec<(Rc<usize>, usize)>,
     held: Vec<Rc<usize>>,
     windows: Vec<Array>,
+    pub(super) undecoded: Undecoded,
     /// The node being prepared.
-    at: usize,
+    pub(super) at: usize,
     nothing: Arc<Storage>,
 }
 
@@ -51,22 +53,36 @@ pub(super) struct Recorder {
 /// # Errors
 /// The first node that cannot work on them, with its place.
 pub(crate) fn build(m: &mut Machine, workspace: &Workspace, rows: OutputRows) -> Result<RunPlan> {
+    let mut undecoded = Undecoded::of(&m.graph, &m.liveness);
+    loop {
+        if let Some(plan) = lay_out(m, workspace, rows, undecoded)? {
+            return Ok(plan);
+        }
+        undecoded = Undecoded::default();
+    }
+}
+
+/// The plan, unless an attention cannot read what nodes are left out for.
+fn lay_out(m: &mut Machine, workspace: &Workspace, rows: OutputRows, undecoded: Undecoded) -> Result<Option<RunPlan>> {
     let (graph, liveness) = (Arc::clone(&m.graph), Arc::clone(&m.liveness));
-    let mut recorder = Recorder::new(m, workspace);
+    let mut recorder = Recorder::new(m, workspace, undecoded);
     let main = graph.main as usize;
     for (at, (node, deaths)) in graph.chains[main].iter().zip(&liveness.chains[main]).enumerate() {
         recorder.at = at;
         let mut p = Planner { m, mode: Mode::Ahead(&mut recorder) };
         p.record(node).map_err(|error| error.at(graph.main, at, node))?;
+        if recorder.undecoded.is_refused {
+            return Ok(None);
+        }
         deaths.drops.iter().for_each(|&tid| recorder.clear(tid));
     }
     Planner { m, mode: Mode::Ahead(&mut recorder) }.finish(rows)?;
-    recorder.plan(m, rows)
+    recorder.plan(m, rows).map(Some)
 }
 
 impl Recorder {
     /// Before the first node: constants, inputs and buffers hold what they hold.
-    fn new(m: &Machine, workspace: &Workspace) -> Recorder {
+    fn new(m: &Machine, workspace: &Workspace, undecoded: Undecoded) -> Recorder {
         let mut recorder = Recorder {
             graph: Arc::clone(&m.graph),
             liveness: Arc::clone(&m.liveness),
@@ -76,6 +92,7 @@ impl Recorder {
             scratch: Vec::new(),
             held: Vec::new(),
             windows: Vec::new(),
+            undecoded,
             at: 0,
             nothing: Arc::clone(&workspace.nothing),
         };
@@ -252,10 +269,11 @@ impl Recorder {
         Ok(results)
     }
 
-    /// Whether a slot other than those listed shows part of a buffer.
+    /// Whether a slot other than those listed shows part of a buffer, or something that is kept does.
     fn is_seen(&self, buffer: Tid, except: &[Tid]) -> bool {
         let mut shown = (0..).map(Tid).zip(&self.slots).filter(|(tid, _)| !except.contains(tid));
         shown.any(|(_, state)| matches!(state, Some(SlotState::Ready(x)) if x.is_in(buffer)))
+            || self.undecoded.kept.values().any(|x| x.is_in(buffer))
     }
 
     /// Whether the reference shows all of a buffer as it lies.
@@ -301,6 +319,9 @@ impl Recorder {
             {
                 x.place = Place::Held(Rc::clone(&number));
             }
+        }
+        for x in self.undecoded.kept.values_mut().filter(|x| x.is_in(buffer)) {
+            x.place = Place::Held(Rc::clone(&number));
         }
     }
 
@@ -357,12 +378,21 @@ impl Planner<'_> {
     /// Records a node of the main chain.
     fn record(&mut self, node: &Node) -> Result<()> {
         let Mode::Ahead(recorder) = &mut self.mode else { return Ok(()) };
+        let (at, is_left_out) = (recorder.at, recorder.undecoded.has(recorder.at));
+        let serves = is_left_out || recorder.undecoded.serves(at);
         let prepared = match dynamic::infer(&mut recorder.env, &self.m.graph, node)? {
+            None if is_left_out => self.keep_codes(at),
             None => self.prepare(node),
             Some(why) => Err(Obstacle::Dynamic(why)),
         };
         match prepared {
             Ok(()) => Ok(()),
+            Err(Obstacle::Dynamic(_)) if serves => {
+                if let Some(recorder) = self.recorder() {
+                    recorder.undecoded.is_refused = true;
+                }
+                Ok(())
+            }
             Err(Obstacle::Dynamic(why)) => self.record_dynamic(node, why),
             Err(Obstacle::Failed(error)) => Err(error),
         }

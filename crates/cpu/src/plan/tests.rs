@@ -1,3 +1,5 @@
+mod codes;
+
 use std::sync::Arc;
 
 use flambeau_ir::{
