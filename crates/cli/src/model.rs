@@ -46,6 +46,10 @@ pub(crate) struct ExportArgs {
     #[arg(help_heading = "Export", long, value_name = "N", value_parser = positive, alias = "max-ctx-len", alias = "max-seq-length")]
     max_seq_len: Option<usize>,
 
+    /// What keys and values of an exported checkpoint are cached as
+    #[arg(help_heading = "Export", long, value_name = "KIND")]
+    kv_cache: Option<export::KvCache>,
+
     #[command(flatten)]
     quantize: QuantizeArgs,
 
@@ -97,9 +101,9 @@ impl ModelArgs {
         Ok((program, path))
     }
 
-    /// Opens another model to compare this one with. If it is exported, then as this one, save that its weights keep their type.
+    /// Opens another model to compare this one with. If it is exported, then as this one, save that its weights and caches keep their type.
     pub(crate) fn open_reference(&self, model: &str, logits: zoo::Logits, threads: Option<usize>) -> Result<Program> {
-        let export = ExportArgs { quantize: QuantizeArgs::floats(), ..self.export.clone() };
+        let export = ExportArgs { quantize: QuantizeArgs::floats(), kv_cache: None, ..self.export.clone() };
         let reference = ModelArgs::new(model, &export);
         match reference.checkpoint()? {
             Some(checkpoint) => open_program(&reference.exported(&checkpoint, Purpose::Text(logits), threads)?),
@@ -122,7 +126,11 @@ impl ModelArgs {
 
     fn check_unused(&self) -> Result<()> {
         let export = &self.export;
-        let given = [(export.dtype.is_some(), "--dtype"), (export.max_seq_len.is_some(), "--max-seq-len")];
+        let given = [
+            (export.dtype.is_some(), "--dtype"),
+            (export.max_seq_len.is_some(), "--max-seq-len"),
+            (export.kv_cache.is_some(), "--kv-cache"),
+        ];
         let given = given.into_iter().find_map(|(given, flag)| given.then_some(flag));
         match given.or(export.quantize.given()) {
             Some(flag) => Err(usage(format!("{flag} is for checkpoints; {} is a program, where it is decided", self.model))),
@@ -136,6 +144,7 @@ impl ModelArgs {
         let mut options = zoo::Options {
             dtype: self.export.dtype.as_deref().map(export::dtype).transpose()?,
             max_seq_len: self.export.max_seq_len,
+            kv_cache: self.export.kv_cache.unwrap_or_default().into(),
             ..zoo::Options::default()
         };
         if let Purpose::Text(logits) = purpose {

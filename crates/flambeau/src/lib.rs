@@ -273,7 +273,7 @@ pub mod compile {
 #[cfg(feature = "zoo")]
 pub mod zoo {
     pub use flambeau_zoo::{
-        Checkpoint, Error, Logits, MethodConstant, Model, Options, ScalePrecision, TokenizerSource, build, gguf,
+        Checkpoint, Error, KvCache, Logits, MethodConstant, Model, Options, ScalePrecision, TokenizerSource, build, gguf,
     };
 }
 

@@ -31,7 +31,7 @@ pub mod limits;
 
 pub use checkpoint::{Checkpoint, TokenizerSource};
 pub use error::Error;
-pub use model::{Logits, MethodConstant, Model, Options, ScalePrecision, build};
+pub use model::{KvCache, Logits, MethodConstant, Model, Options, ScalePrecision, build};
 
 pub(crate) use source::CheckpointTensor;
 

@@ -9,7 +9,7 @@ use crate::{
     block::{self, Settings},
     checkpoint::Architecture,
     limits::MAX_POSITIONS,
-    spec::{Config, Mixer},
+    spec::{Config, Layer, Mixer},
     speech::whisper,
 };
 
@@ -41,6 +41,17 @@ pub enum ScalePrecision {
     F32,
 }
 
+/// What keys and values are cached as.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KvCache {
+    /// Floats in the type of the activations.
+    #[default]
+    Float,
+    /// Codes of 8 bits, with a scale in the type of the activations for every 32 elements of a head, or for the whole head where 32
+    /// do not divide it. Attention over latent vectors has no such cache.
+    Int8,
+}
+
 /// What to build. The defaults suit generation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
@@ -53,6 +64,7 @@ pub struct Options {
     pub prefill_chunk: Option<usize>,
     pub logits: Logits,
     pub scales: ScalePrecision,
+    pub kv_cache: KvCache,
 }
 
 /// The value of a constant method.
@@ -72,7 +84,8 @@ pub struct Model {
     ///
     /// A language model has one, `forward`: `input_ids` i64 `[1, s]`, `cache_position` i64 `[s]` (consecutive) → logits in the type of the activations. s is 1 to the
     /// prefill chunk. State: `key_cache_i` and `value_cache_i` [1, Hk, n, D] of attention, where n is `max_seq_len` or, behind a window, no more than
-    /// window + prefill chunk - 1, which are then used in turn; `latent_cache_i`
+    /// window + prefill chunk - 1, which are then used in turn; in 8 bits, `cache_codes_i`
+    /// [1, 2·Hk, n, G, D/G] and `cache_scales_i` [1, 2·Hk, n, G, 1] in their place, keys ahead of values; `latent_cache_i`
     /// [1, 1, max_seq_len, R] of attention over latent vectors; `conv_state_i` [1, taps − 1, C] and `recurrent_state_i`
     /// [1, Hv, Dv, Dk], which begin anew at position 0 and cannot go back to an earlier one.
     ///
@@ -145,7 +158,12 @@ fn settings(checkpoint: &Checkpoint, config: &Config, options: &Options) -> Resu
     let positions = ranged("max_seq_len", options.max_seq_len.unwrap_or(config.positions.min(DEFAULT_POSITIONS)), MAX_POSITIONS)?;
     let chunk = ranged("prefill_chunk", options.prefill_chunk.unwrap_or(DEFAULT_CHUNK.min(positions)), positions)?;
     let Precision { dtype, scales } = Precision::new(checkpoint, options)?;
-    Ok(Settings { dtype, scales, positions, chunk, logits: options.logits })
+    let is_latent = |layer: &Layer| matches!(layer.mixer, Mixer::Latent(_));
+    if options.kv_cache == KvCache::Int8 && config.layers.iter().any(is_latent) {
+        let expected = "float: attention over latent vectors has no other cache".into();
+        return Err(Error::Option { option: "kv_cache", expected, found: "int8".into() });
+    }
+    Ok(Settings { dtype, scales, positions, chunk, logits: options.logits, kv_cache: options.kv_cache })
 }
 
 /// The constant methods that ExecuTorch's runners and ours ask for.

@@ -58,6 +58,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = positive, alias = "prefill-chunk-size")]
     prefill_chunk: Option<usize>,
 
+    /// What keys and values are cached as
+    #[arg(long, value_name = "KIND", default_value = "float")]
+    kv_cache: KvCache,
+
     /// Compute the logits of every position instead of the last one only
     #[arg(long)]
     all_logits: bool,
@@ -69,6 +73,25 @@ pub(crate) struct Args {
     engine: EngineArgs,
 }
 
+/// What keys and values are cached as.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum KvCache {
+    /// Floats of the activations' type
+    #[default]
+    Float,
+    /// 8 bits, with a scale for every 32 elements of a head
+    Int8,
+}
+
+impl From<KvCache> for zoo::KvCache {
+    fn from(kind: KvCache) -> zoo::KvCache {
+        match kind {
+            KvCache::Float => zoo::KvCache::Float,
+            KvCache::Int8 => zoo::KvCache::Int8,
+        }
+    }
+}
+
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let start = Instant::now();
     let quantize = args.quantize.options()?;
@@ -77,6 +100,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         max_seq_len: args.max_seq_len,
         prefill_chunk: args.prefill_chunk,
         logits: if args.all_logits { Logits::All } else { Logits::Last },
+        kv_cache: args.kv_cache.into(),
         ..zoo::Options::default()
     };
     files::check_writable(&args.output)?;

@@ -1,6 +1,6 @@
 //! Attention of grouped heads over a cache.
 
-use super::Decoder;
+use super::{Decoder, cache::Cache};
 use crate::{
     Result,
     builder::{Int, Val},
@@ -111,35 +111,11 @@ impl Decoder<'_> {
         self.w.b.reshape(x, &[Int::from(1), self.span.tokens.clone(), width.into()])
     }
 
-    /// The caches of a layer, with new keys and values [1, Hk, s, D] written into them.
-    fn cached(&mut self, layer: usize, [k, v]: [Val; 2], a: &Attention) -> Result<[Val; 2]> {
-        let ring = self.ring(a.window);
-        let shape = vec![1, a.kv_heads, ring.unwrap_or(self.settings.positions), a.head_dim];
-        let keys = self.w.b.buffer(&format!("key_cache_{layer}"), self.settings.dtype, shape.clone())?;
-        let values = self.w.b.buffer(&format!("value_cache_{layer}"), self.settings.dtype, shape)?;
-        for (cache, new) in [(&keys, &k), (&values, &v)] {
-            match ring {
-                Some(rows) => {
-                    let places = self.ring_rows(rows);
-                    self.w.b.cache_scatter(cache, new, &places);
-                }
-                None => self.w.b.cache_update(cache, new, &self.span.pos),
-            }
-        }
-        self.caches[layer] = Some([keys.clone(), values.clone()]);
-        Ok([keys, values])
-    }
-
-    fn cache_of(&self, layer: usize) -> Result<[Val; 2]> {
-        let cache = self.caches.get(layer).cloned().flatten();
-        cache.ok_or_else(|| crate::Error::MissingTensor(format!("model.layers.{layer}.self_attn.k_proj.weight")))
-    }
-
     /// Queries [1, H, s, D] over the caches, as [1, H, s, D].
-    fn attend(&mut self, q: &Val, [keys, values]: &[Val; 2], a: &Attention, path: &str) -> Result<Val> {
+    fn attend(&mut self, q: &Val, cache: &Cache, a: &Attention, path: &str) -> Result<Val> {
         let window = self.effective(a.window);
         if a.cap.is_some() || a.sinks {
-            return self.scored_attention(q, [keys, values], window, a, path);
+            return self.scored_attention(q, cache, window, a, path);
         }
         let mask = window.map(|window| self.seen(Some(window)));
         self.w.b.enter(path);
@@ -148,11 +124,12 @@ impl Decoder<'_> {
             Some(rows) => self.w.b.sub_int(&rows.into(), &self.span.tokens),
             None => self.span.pos.clone(),
         };
-        Ok(self.w.b.attention([q, keys, values], &before, mask.as_ref(), a.scale))
+        let [keys, values] = self.cached_rows(cache, window);
+        Ok(self.w.b.attention([q, &keys, &values], &before, mask.as_ref(), a.scale))
     }
 
     /// Attention by its formula, for scores that no kernel takes: bounded ones, and such that a sink joins.
-    fn scored_attention(&mut self, q: &Val, caches: [&Val; 2], window: Option<usize>, a: &Attention, path: &str) -> Result<Val> {
+    fn scored_attention(&mut self, q: &Val, cache: &Cache, window: Option<usize>, a: &Attention, path: &str) -> Result<Val> {
         let seen = self.seen(window);
         self.w.b.enter(path);
         let hidden = self.w.b.not(&seen);
@@ -160,12 +137,9 @@ impl Decoder<'_> {
         let dtype = q.dtype;
         let grouped = [1.into(), a.kv_heads.into(), groups.into(), self.span.tokens.clone(), a.head_dim.into()];
         let q = self.w.b.reshape(q, &grouped);
-        let end = match self.ring(window) {
-            Some(rows) => rows.into(),
-            None => self.w.b.add_int(&self.span.pos, &self.span.tokens),
-        };
-        let [keys, values] = caches.map(|cache| {
-            let rows = self.w.b.slice(cache, 2, &0.into(), &end);
+        let end = self.cache_end(window);
+        let [keys, values] = self.cached_rows(cache, window).map(|rows| {
+            let rows = self.w.b.slice(&rows, 2, &0.into(), &end);
             self.w.b.unsqueeze(&rows, 2)
         });
         let keys = self.w.b.transpose(&keys, 3, 4);

@@ -1,6 +1,7 @@
 //! Writes the program of a decoder, block by block: a [`Config`] says what it is made of, a [`Checkpoint`] holds the weights.
 
 mod attention;
+mod cache;
 mod delta;
 mod experts;
 mod latent;
@@ -12,7 +13,7 @@ use flambeau_pt2::Exported;
 use flambeau_tensor::{DType, Expr, Tensor, cast};
 
 use crate::{
-    Checkpoint, Error, Logits, Result,
+    Checkpoint, Error, KvCache, Logits, Result,
     builder::{Builder, Int, Rotary, Val},
     checkpoint::{EMBEDDING, HEAD},
     rope::Rope,
@@ -20,7 +21,7 @@ use crate::{
     writer::Writer,
 };
 
-use self::mask::Masks;
+use self::{cache::Cache, mask::Masks};
 
 /// What a build asks for, all of it decided.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +34,7 @@ pub(crate) struct Settings {
     /// Most tokens of a call.
     pub(crate) chunk: usize,
     pub(crate) logits: Logits,
+    pub(crate) kv_cache: KvCache,
 }
 
 /// Constants of a rotary embedding.
@@ -61,7 +63,7 @@ pub(crate) struct Decoder<'a> {
     span: Span,
     masks: Masks,
     /// Caches of keys and values by layer.
-    caches: Vec<Option<[Val; 2]>>,
+    caches: Vec<Option<Cache>>,
 }
 
 /// Writes the program from token ids [1, s] to logits.

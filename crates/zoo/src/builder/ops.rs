@@ -254,10 +254,20 @@ impl Builder {
         self.call("aten.remainder.Scalar", vec![tensor("self", x), int("other", divisor)], x.dtype, x.dims.clone())
     }
 
-    /// `x` within bounds; minus infinity is none.
+    /// `x` within bounds; an infinite one is none.
     pub(crate) fn clamp(&mut self, x: &Val, low: f64, high: f64) -> Val {
-        let low = if low.is_finite() { float("min", low) } else { arg("min", Argument::None) };
-        self.call("aten.clamp.default", vec![tensor("self", x), low, float("max", high)], x.dtype, x.dims.clone())
+        let bound = |name: &str, value: f64| if value.is_finite() { float(name, value) } else { arg(name, Argument::None) };
+        let inputs = vec![tensor("self", x), bound("min", low), bound("max", high)];
+        self.call("aten.clamp.default", inputs, x.dtype, x.dims.clone())
+    }
+
+    pub(crate) fn abs(&mut self, x: &Val) -> Val {
+        self.unary("aten.abs.default", x)
+    }
+
+    /// The nearest integer, ties to even.
+    pub(crate) fn round(&mut self, x: &Val) -> Val {
+        self.unary("aten.round.default", x)
     }
 
     /// `x * sigmoid(x)`.
@@ -370,6 +380,12 @@ impl Builder {
     pub(crate) fn sum(&mut self, x: &Val) -> Val {
         let inputs = vec![tensor("self", x), arg("dim", Argument::Ints(vec![-1])), arg("keepdim", Argument::Bool(true))];
         self.call("aten.sum.dim_IntList", inputs, x.dtype, Self::reduced(x))
+    }
+
+    /// The largest element, of size 1.
+    pub(crate) fn largest(&mut self, x: &Val) -> Val {
+        let inputs = vec![tensor("self", x), arg("dim", Argument::Ints(vec![-1])), arg("keepdim", Argument::Bool(true))];
+        self.call("aten.amax.default", inputs, x.dtype, Self::reduced(x))
     }
 
     /// The sum over an axis, which goes.

@@ -6,7 +6,7 @@ use indexmap::IndexMap;
 
 use super::{Heads, NORM_EPS, feed_forward};
 use crate::{
-    Checkpoint, MethodConstant, Model, Options, Result,
+    Checkpoint, Error, KvCache, MethodConstant, Model, Options, Result,
     builder::{Int, Val},
     model::{self, Precision},
     writer::Writer,
@@ -82,6 +82,10 @@ struct Parts<'a> {
 /// The methods of a checkpoint, and what a runner must know.
 pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> Result<Model> {
     let Precision { dtype, scales } = Precision::new(checkpoint, options)?;
+    if options.kv_cache != KvCache::Float {
+        let expected = "float: Whisper's caches have no other form".into();
+        return Err(Error::Option { option: "kv_cache", expected, found: "int8".into() });
+    }
     let positions = model::ranged("max_seq_len", options.max_seq_len.unwrap_or(c.text_positions), c.text_positions)?;
     let parts = || Parts { w: Writer::new(checkpoint, dtype, scales), c, dtype, positions };
     let mut methods = IndexMap::from([("encoder", parts().encoder()?), ("decoder", parts().decoder(Wanted::Logits)?)]);
