@@ -1,13 +1,19 @@
 //! From a recording's rate to a model's.
 
-use rubato::{Fft, FixedSync, Indexing, Resampler as _, WindowFunction, audioadapter_buffers::direct::InterleavedSlice};
+use rubato::{
+    Async, FixedAsync, Indexing, Resampler as _, SincInterpolationParameters, WindowFunction,
+    audioadapter_buffers::direct::InterleavedSlice,
+};
 
-/// Least number of frames that go in at a time.
+/// Frames that go in at a time.
 const CHUNK: usize = 1024;
+
+/// Length of the filter, in frames that go in.
+const POINTS: usize = 256;
 
 /// One channel from one rate to another, its delay taken away.
 pub(crate) struct Resampler {
-    inner: Fft<f32>,
+    inner: Async<f32>,
     pending: Vec<f32>,
     made: Vec<f32>,
     rates: [u64; 2],
@@ -26,14 +32,15 @@ impl std::fmt::Debug for Resampler {
 impl Resampler {
     /// `None` for rates that the library cannot bring together.
     pub(crate) fn new(from: u32, to: u32) -> Option<Resampler> {
-        // An odd number of frames would be delayed by half of one.
-        let pair = 2 * from as usize / gcd(from, to).max(1) as usize;
-        let chunk = pair * CHUNK.div_ceil(pair.max(1));
-        let window = WindowFunction::BlackmanHarris2;
-        let inner = Fft::<f32>::new_custom(from as usize, to as usize, chunk, 1, 1, window, FixedSync::Input).ok()?;
+        let period = from.checked_div(gcd(from, to)).filter(|&period| period > 0)? as usize;
+        let filter = SincInterpolationParameters::new(POINTS, WindowFunction::BlackmanHarris2);
+        let inner = Async::new_sinc(f64::from(to) / f64::from(from), 1.0, &filter, CHUNK, 1, FixedAsync::Input).ok()?;
+        // With silence ahead, the delay is a whole number of frames at either rate. The library leaves the first frame out.
+        let before = (POINTS / 2).next_multiple_of(period);
+        let pending = vec![0.0; before - POINTS / 2];
+        let delay = (before as u64 * u64::from(to) / u64::from(from)) as usize - 1;
         let made = vec![0.0; inner.output_frames_max()];
-        let delay = inner.output_delay();
-        Some(Resampler { inner, pending: Vec::new(), made, rates: [from.into(), to.into()], taken: 0, given: 0, delay })
+        Some(Resampler { inner, pending, made, rates: [from.into(), to.into()], taken: 0, given: 0, delay })
     }
 
     /// Appends to `out` what `samples` complete.
@@ -108,7 +115,8 @@ mod tests {
             assert!(found.len().abs_diff(expected.len()) <= 1, "{from}: {} samples", found.len());
             let inner = 500..expected.len() - 500;
             let error = inner.map(|i| (found[i] - expected[i]).abs()).fold(0.0, f32::max);
-            assert!(error < 2e-3, "{from}: {error}");
+            // The library is late by 1/128 of a frame.
+            assert!(error < 3e-3, "{from}: {error}");
         }
     }
 
