@@ -91,7 +91,7 @@ pub struct Model {
     ///
     /// Whisper has three. `encoder`: `input_features` f32 [1, mels, frames] → last hidden state [1, positions, width]; it fills
     /// `cross_key_i` and `cross_value_i` [1, H, positions, D] for the others. `decoder`: `input_ids` i64 [1, s], `cache_position`
-    /// i64 [s] (consecutive) → logits [1, 1, vocab] of the last token. `alignment`, if the checkpoint names heads for it: the same
+    /// i64 `[s]` (consecutive) → logits [1, 1, vocab] of the last token. `alignment`, if the checkpoint names heads for it: the same
     /// inputs from position 0 on → f32 [1, heads, s, positions], which share of each head's attention a position of the audio has.
     pub methods: IndexMap<&'static str, Exported>,
     /// Constant methods by name.

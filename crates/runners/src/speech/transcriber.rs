@@ -296,7 +296,8 @@ impl<'a> Transcriber<'a> {
         for span in spans.into_iter().filter(|span| span.start < span.end) {
             let tokens = &decoding.tokens[span.tokens.clone()];
             let text = text(self.tokenizer, vocabulary.end, tokens)?;
-            if text.trim().is_empty() {
+            // Marks alone say nothing.
+            if !text.chars().any(char::is_alphanumeric) {
                 continue;
             }
             segments.push(Segment {
