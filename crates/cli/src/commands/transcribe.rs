@@ -29,7 +29,7 @@ use crate::{
 
 /// Transcribe recordings with a Whisper model
 ///
-/// Reads WAV, AIFF, CAF, FLAC, MP3, Ogg Vorbis, AAC and ALAC of any rate and any number of channels. Text comes out as it is
+/// Reads WAV, AIFF, CAF, FLAC, MP3, Ogg Vorbis, AAC and ALAC, up to 384 kHz and 64 channels. Text comes out as it is
 /// recognized; Ctrl-C keeps what is done.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  flambeau transcribe -m ./whisper-tiny.en talk.mp3\n  \
