@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use flambeau_ir::{Chain, Graph, In, Node, Role, Slot};
+use flambeau_ir::{Chain, Graph, In, Node, Role, Slot, Tid};
 use flambeau_tensor::{DType, Expr};
 
 use super::{memref::MemRef, planner::Planner};
@@ -17,6 +17,9 @@ struct Site {
     cast: usize,
     scaling: usize,
 }
+
+/// A node that is left out, by its number in the main chain, and the operand that is kept of it.
+type LeftOut = (usize, Option<In>);
 
 /// What keys or values are decoded from.
 #[derive(Clone, Debug)]
@@ -77,28 +80,27 @@ struct Made<'a> {
 impl Made<'_> {
     /// The node that made an operand of the node `at`, if nothing else reads it.
     fn maker(&self, at: usize, operand: In) -> Option<(usize, &Node)> {
-        if !self.deaths[at].dying.contains(&operand.0) {
+        // A value ends with its last reader, or with a reader that takes its slot.
+        if !self.deaths[at].dying.contains(&operand.0) && !writes(&self.chain[at], operand.0) {
             return None;
         }
         for (i, node) in self.chain[..at].iter().enumerate().rev() {
-            let (mut reads, mut writes) = (!node.chains().is_empty(), false);
-            node.walk(&mut |role, slot| {
-                if slot == Slot::Tensor(operand.0) {
-                    reads |= role != Role::Write;
-                    writes |= role != Role::Read;
-                }
-            });
-            match (reads, writes) {
-                (false, false) => {}
-                (false, true) => return Some((i, node)),
-                (true, _) => return None,
+            // What other chains do with the slot is not looked at.
+            if !node.chains().is_empty() {
+                return None;
+            }
+            if writes(node, operand.0) {
+                return Some((i, node));
+            }
+            if reads(node, operand.0) {
+                return None;
             }
         }
         None
     }
 
     /// What decodes an operand of the attention `at`, and the nodes that do nothing else.
-    fn site(&self, at: usize, operand: In) -> Option<(Site, [(usize, Option<In>); 3])> {
+    fn site(&self, at: usize, operand: In) -> Option<(Site, [LeftOut; 3])> {
         let (joining, Node::Reshape(join)) = self.maker(at, operand)? else { return None };
         let (scaling, Node::Multiply(product)) = self.maker(joining, join.x)? else { return None };
         let cast_of = |factor: In| match self.maker(scaling, factor)? {
@@ -113,15 +115,29 @@ impl Made<'_> {
     }
 }
 
+fn names(node: &Node, tid: Tid, is_meant: impl Fn(Role) -> bool) -> bool {
+    let mut found = false;
+    node.walk(&mut |role, slot| found |= slot == Slot::Tensor(tid) && is_meant(role));
+    found
+}
+
+fn reads(node: &Node, tid: Tid) -> bool {
+    names(node, tid, |role| role != Role::Write)
+}
+
+fn writes(node: &Node, tid: Tid) -> bool {
+    names(node, tid, |role| role != Role::Read)
+}
+
 impl Planner<'_> {
     /// Keeps what a node that is left out would have read.
     pub(super) fn keep_codes(&mut self, at: usize) -> Prepared {
-        let Some(Some(operand)) = self.recorder().and_then(|recorder| recorder.undecoded.nodes.get(&at).copied()) else {
-            return Ok(());
-        };
-        let x = self.get(operand)?;
+        let operand = self.recorder().and_then(|recorder| recorder.undecoded.nodes.get(&at).copied().flatten());
+        let kept = operand.map(|operand| self.get(operand)).transpose()?;
         if let Some(recorder) = self.recorder() {
-            recorder.undecoded.kept.insert(at, x);
+            recorder.undecoded.kept.extend(kept.map(|x| (at, x)));
+            // Its result is read by nobody, and its slot shows nothing any more.
+            recorder.clear_results();
         }
         Ok(())
     }

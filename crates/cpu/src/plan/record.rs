@@ -148,6 +148,15 @@ impl Recorder {
         self.slots[tid.0 as usize] = None;
     }
 
+    /// Empties the slots that the node being prepared would write.
+    pub(super) fn clear_results(&mut self) {
+        let graph = Arc::clone(&self.graph);
+        graph.chains[graph.main as usize][self.at].walk(&mut |role, slot| match slot {
+            Slot::Tensor(tid) if role != Role::Read => self.clear(tid),
+            _ => {}
+        });
+    }
+
     /// Whether a slot holds something.
     pub(super) fn holds(&self, tid: Tid) -> bool {
         matches!(self.slots.get(tid.0 as usize), Some(Some(_)))
