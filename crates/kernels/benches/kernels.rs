@@ -4,7 +4,7 @@ use std::{hint::black_box, time::Instant};
 
 use flambeau_kernels::{
     FloatView, IsaKind, Pool, View, ViewMut,
-    attention::{Mask, attention},
+    attention::{Coded, Mask, attention, attention_over_codes},
     bf16,
     gemm::{Addmm, matmul, quantized::linear},
     math::{Unary, unary},
@@ -128,6 +128,40 @@ fn heads(pool: &Pool, queries: usize, keys: usize) {
     report(&format!("attention q {queries} k {keys}"), seconds, hkv * keys * d * 4, 4 * hq * queries * keys * d);
 }
 
+/// Single queries over as many caches of a layer as no processor's cache holds: in bf16, then in 8 bits with scales for 32 elements.
+fn caches(pool: &Pool, [hq, hkv, keys]: [usize; 3]) {
+    let (d, group) = (64, 32);
+    let count = hkv * keys * d;
+    let (q, mut out) = (vec![bf16::ONE; hq * d], vec![bf16::ZERO; hq * d]);
+    let q = View::contiguous(&q, &[1, hq, 1, d]).expect("sizes fit");
+    let mut out = ViewMut::contiguous(&mut out, &[1, hq, 1, d]).expect("sizes fit");
+    let copies = COLD_BYTES.div_ceil(2 * count);
+    let floats = vec![bf16::ONE; count * (copies + 1)];
+    let mut turn = 0;
+    let seconds = best(|| {
+        let [k, v] = [0, 1].map(|i| &floats[(turn % copies + i) * count..][..count]);
+        let [k, v] = [k, v].map(|part| View::contiguous(part, &[1, hkv, keys, d]).expect("sizes fit"));
+        attention(pool, black_box(&q), (&k, &v), &mut out, 0.125, &Mask::Causal).expect("sizes fit");
+        turn += 2;
+    });
+    report(&format!("bf16 cache {hq}/{hkv} heads, {keys} keys cold"), seconds, 4 * count, 4 * hq * keys * d);
+    let codes = vec![1i8; count * (copies + 1)];
+    let scales = vec![bf16::ONE; count / group * (copies + 1)];
+    let seconds = best(|| {
+        let [k, v] = [0, 1].map(|i| {
+            let at = turn % copies + i;
+            let (codes, scales) = (&codes[at * count..][..count], &scales[at * count / group..][..count / group]);
+            let codes = View::contiguous(codes, &[1, hkv, keys, d / group, group]).expect("sizes fit");
+            let scales = View::contiguous(scales, &[1, hkv, keys, d / group, 1]).expect("sizes fit");
+            Coded::new(codes, scales.into()).expect("sizes fit")
+        });
+        attention_over_codes(pool, black_box(&q), (&k, &v), &mut out, 0.125, &Mask::Causal).expect("sizes fit");
+        turn += 2;
+    });
+    let bytes = 2 * (count + 2 * count / group);
+    report(&format!("8-bit cache {hq}/{hkv} heads, {keys} keys cold"), seconds, bytes, 4 * hq * keys * d);
+}
+
 fn small(pool: &Pool) {
     let x = vec![bf16::ONE; 576];
     let mut out = vec![bf16::ZERO; 576];
@@ -173,6 +207,8 @@ fn main() {
     quantized(&pool, 4, [512, 1536, 576], false);
     dense(&pool, [512, 1536, 576], false);
     square(&pool, 1024);
+    caches(&pool, [9, 3, 3968]);
+    caches(&pool, [32, 8, 3968]);
     heads(&pool, 1, 1024);
     heads(&pool, 1, 4096);
     heads(&pool, 128, 128);

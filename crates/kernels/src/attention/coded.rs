@@ -114,7 +114,12 @@ pub fn attention_over_codes<T: Float>(
     if !k.suits(heads, queries) || !v.suits(heads, queries) {
         return Err(Error::Parameter { what: "number of queries over codes", found: queries as i64 });
     }
-    Problem::new(&float_view(q), k, v, Target::of(out)?, scale, mask)?.run(pool);
+    attend(pool, &float_view(q), (k, v), Target::of(out)?, scale, mask)
+}
+
+/// [`attention_over_codes`], compiled once and here for all types.
+fn attend(pool: &Pool, q: &FloatView, (k, v): (&Coded, &Coded), target: Target, scale: f32, mask: &Mask) -> Result<(), Error> {
+    Problem::new(q, k, v, target, scale, mask)?.run(pool);
     Ok(())
 }
 
@@ -199,6 +204,34 @@ impl CodedRows {
         }
     }
 
+    /// Adds the products of `count` elements of four rows, or of a whole vector, with those of queries that lie `padded` words apart.
+    ///
+    /// # Safety
+    /// Rows and queries have as many elements, and queries a whole vector of words.
+    #[inline(always)]
+    unsafe fn add<I: Isa, const H: usize>(
+        self,
+        isa: I,
+        (rows, column, count): ([Row; 4], usize, usize),
+        queries: *const u32,
+        padded: usize,
+        sums: &mut [[I::V; 4]; H],
+    ) {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            let mut elements = [isa.splat(0.0); 4];
+            for (to, row) in elements.iter_mut().zip(rows) {
+                *to = self.elements(isa, row, column, count);
+            }
+            for (h, sums) in sums.iter_mut().enumerate() {
+                let q = isa.load(queries.add(h * padded).cast());
+                for (sum, &element) in sums.iter_mut().zip(&elements) {
+                    *sum = isa.fma(q, element, *sum);
+                }
+            }
+        }
+    }
+
     /// Scores of `H` heads from the first on that `queries` and `to` begin with.
     #[inline(always)]
     fn products<I: Isa, const H: usize>(self, isa: I, s: Shape, queries: &[u32], keys: Range<usize>, to: &mut [f32]) {
@@ -209,16 +242,14 @@ impl CodedRows {
             // SAFETY: these keys may be read.
             let rows: [Row; 4] = std::array::from_fn(|i| unsafe { self.row((first + i).min(keys.end - 1)) });
             let mut sums = [[isa.splat(0.0); 4]; H];
-            for at in (0..s.depth).step_by(I::LANES) {
-                // SAFETY: rows have `depth` elements, queries as many and zeros up to `padded`.
-                unsafe {
-                    let elements = rows.map(|row| self.elements(isa, row, at, s.depth - at));
-                    for (h, sums) in sums.iter_mut().enumerate() {
-                        let q = isa.load(queries.as_ptr().add(h * padded + at).cast());
-                        for (sum, &element) in sums.iter_mut().zip(&elements) {
-                            *sum = isa.fma(q, element, *sum);
-                        }
-                    }
+            let whole = s.depth / I::LANES * I::LANES;
+            // SAFETY: rows have `depth` elements, queries as many and zeros up to `padded`.
+            unsafe {
+                for at in (0..whole).step_by(I::LANES) {
+                    self.add(isa, (rows, at, I::LANES), queries.as_ptr().add(at), padded, &mut sums);
+                }
+                if whole < s.depth {
+                    self.add(isa, (rows, whole, s.depth - whole), queries.as_ptr().add(whole), padded, &mut sums);
                 }
             }
             for (h, sums) in sums.into_iter().enumerate() {

@@ -233,12 +233,14 @@ fn columns<I: Isa, L: Lines, const H: usize, const C: usize>(
         // is a multiple of LANES.
         unsafe {
             for (i, key) in keys.clone().enumerate() {
-                let load = |c: usize| match whole {
-                    true => v.load(isa, key, column + c * I::LANES),
-                    false if c == 0 => v.load_first(isa, key, column, rest),
-                    false => isa.splat(0.0),
-                };
-                let values: [I::V; C] = std::array::from_fn(load);
+                let mut values = [isa.splat(0.0); C];
+                if whole {
+                    for (c, value) in values.iter_mut().enumerate() {
+                        *value = v.load(isa, key, column + c * I::LANES);
+                    }
+                } else {
+                    values[0] = v.load_first(isa, key, column, rest);
+                }
                 for (h, sums) in sums.iter_mut().enumerate() {
                     let w = isa.splat(*weights.as_ptr().add(h * s.line() + i));
                     for (sum, &value) in sums.iter_mut().zip(&values) {
