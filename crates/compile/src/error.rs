@@ -16,6 +16,9 @@ pub enum Error {
     /// The program's own structure.
     #[error("program: {0}")]
     Program(ProgramError),
+    /// A rule of quantization is about no weight.
+    #[error("no weight is called `{0}`, as a rule of quantization says")]
+    Rule(String),
     #[error(transparent)]
     Archive(#[from] flambeau_pt2::Error),
     /// A constant could not be computed.

@@ -22,6 +22,7 @@ mod plan_memory;
 mod portable;
 mod quantize;
 mod report;
+mod rule;
 mod scatter;
 mod slots;
 mod split;
@@ -33,7 +34,7 @@ mod weights;
 use std::{collections::HashSet, io::Write};
 
 use flambeau_ir::engine::Engine;
-pub use flambeau_lower::Scheme;
+pub use flambeau_lower::{Fit, Scheme};
 use flambeau_pt2::Exported;
 use flambeau_wire::{ProgramWriter, pte::EValue};
 
@@ -41,6 +42,7 @@ pub use crate::{
     error::{ConstantError, Error, FoldError, ProgramError},
     quantize::{SchemeError, SchemeName},
     report::{CallReport, MethodReport, Outcome, Report},
+    rule::{Layers, WeightRule},
 };
 use crate::{method::Compiled, weights::Weights};
 
@@ -51,6 +53,11 @@ pub struct Options {
     pub linear: Option<Scheme>,
     /// Quantizes embedding tables that the program does not quantize itself.
     pub embedding: Option<Scheme>,
+    /// Quantizes products with embedding tables and with weights named `lm_head.weight`, or keeps their floats; without it they are
+    /// linear layers as others are.
+    pub head: Option<Option<Scheme>>,
+    /// What is said of weights by name comes before all else, the first rule that is about a weight before others.
+    pub rules: Vec<WeightRule>,
     /// Refuses calls that nodes cannot express instead of leaving them to ExecuTorch's portable kernels.
     pub require_full: bool,
     /// Operators that are left to portable kernels although nodes could express them, such as `aten.sin.default`.
@@ -81,6 +88,7 @@ pub fn compile<'a>(methods: &[(&str, &'a Exported)], options: &Options, engine: 
     let mut ordered = methods.to_vec();
     ordered.sort_by_key(|(name, _)| *name);
     let state = state_of(&ordered);
+    check_rules(&ordered, &options.rules)?;
     let mut refused = Vec::new();
     for (i, (name, exported)) in ordered.iter().enumerate() {
         let (report, compiled) = method::compile((name, i), exported, options, &state, engine)?;
@@ -104,6 +112,16 @@ pub fn dry_run(methods: &[(&str, &Exported)], options: &Options) -> Result<Repor
     let report = |(name, exported): &(&str, &Exported)| method::report(name, exported, options, &state);
     let methods = ordered.iter().map(report).collect::<Result<_, _>>()?;
     Ok(Report { methods })
+}
+
+/// Refuses rules that are about nothing.
+fn check_rules(methods: &[(&str, &Exported)], rules: &[WeightRule]) -> Result<(), Error> {
+    let names = || methods.iter().flat_map(|(_, exported)| exported.weights.keys().map(String::as_str));
+    let layers = rule::layer_count(names());
+    match rules.iter().find(|rule| !rule.is_optional && !names().any(|name| rule.is_about(name, layers))) {
+        Some(rule) => Err(Error::Rule(rule.pattern.clone())),
+        None => Ok(()),
+    }
 }
 
 /// Names of the buffers that any method writes to.

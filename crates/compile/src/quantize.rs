@@ -1,12 +1,14 @@
 //! Quantizing weights that the program holds as floats.
 
+mod least_error;
+
 use std::{collections::HashMap, sync::Arc};
 
 use flambeau_ir::{Dequantize, In, Index, Node, Out, QuantMode, SlotRef, Spec, Tid};
-use flambeau_lower::{ConstExpr, Constant, Origin, QuantPart, Scheme, SsaGraph, SsaNode, TensorInfo};
+use flambeau_lower::{ConstExpr, Constant, Fit, Origin, QuantPart, Scheme, SsaGraph, SsaNode, TensorInfo};
 use flambeau_tensor::{AlignedBytes, DType, Shape, Tensor, e4m3, pack_codes};
 
-use crate::Options;
+use crate::{Options, rule};
 
 /// Reads a scheme from its name on the command line.
 pub trait SchemeName: Sized {
@@ -38,7 +40,7 @@ impl SchemeName for Scheme {
     fn from_name(name: &str, group_size: Option<u32>) -> Result<Scheme, SchemeError> {
         let fixed = |mode, bits, group| match group_size {
             Some(found) if found != group => Err(SchemeError::FixedGroup { name: name.to_owned(), group, found }),
-            _ => Ok(Scheme { mode, bits, group_size: group }),
+            _ => Ok(Scheme { mode, bits, group_size: group, fit: Fit::Range }),
         };
         let bits = match name {
             "nvfp4" => return fixed(QuantMode::Nvfp4, 4, 16),
@@ -56,7 +58,7 @@ impl SchemeName for Scheme {
         if ![32, 64, 128].contains(&group_size) {
             return Err(SchemeError::Group(group_size));
         }
-        Ok(Scheme { mode: QuantMode::Affine, bits, group_size })
+        Ok(Scheme { mode: QuantMode::Affine, bits, group_size, fit: Fit::Range })
     }
 }
 
@@ -64,16 +66,16 @@ impl SchemeName for Scheme {
 pub(crate) fn quantize(ssa: &mut SsaGraph, options: &Options) {
     let mut done: HashMap<(Tid, Scheme), Tid> = HashMap::new();
     let mut front = Vec::new();
-    let transposed = transposed_weights(ssa);
+    let (transposed, choice) = (transposed_weights(ssa), Choice::new(ssa, options));
     let chain = std::mem::take(&mut ssa.chains[0]);
     let mut rerouted = Vec::with_capacity(chain.len());
     for mut entry in chain {
         let request = match &entry.node {
             Node::Transpose(n) => {
                 let found = transposed.iter().find(|(t, axes)| *t == n.out.0 && swaps_last(&n.perm, *axes));
-                found.and_then(|(_, axes)| options.linear.map(|s| (n.x.0, *axes, s)))
+                found.and_then(|(_, axes)| choice.of_product(ssa, n.x.0).map(|s| (n.x.0, *axes, s)))
             }
-            Node::Take(n) if n.axis == 0 && matches!(n.index, Index::Tid(_)) => options.embedding.map(|s| (n.x.0, 2, s)),
+            Node::Take(n) if n.axis == 0 && matches!(n.index, Index::Tid(_)) => choice.of_table(ssa, n.x.0).map(|s| (n.x.0, 2, s)),
             _ => None,
         };
         if let Some((weight, axes, scheme)) = request
@@ -92,6 +94,49 @@ pub(crate) fn quantize(ssa: &mut SsaGraph, options: &Options) {
     }
     front.extend(rerouted);
     ssa.chains[0] = front;
+}
+
+/// What the options say of a program's weights.
+struct Choice<'a> {
+    options: &'a Options,
+    layers: usize,
+    /// Embedding tables.
+    tables: Vec<Tid>,
+}
+
+/// The name of heads that do not read an embedding table.
+const HEAD: &str = "lm_head.weight";
+
+impl Choice<'_> {
+    fn new<'a>(ssa: &SsaGraph, options: &'a Options) -> Choice<'a> {
+        let constants = ssa.tensors.iter().filter_map(|info| match &info.origin {
+            Origin::Constant(constant) => Some(constant.name.as_str()),
+            _ => None,
+        });
+        let tables = ssa.chains.iter().flatten().filter_map(|entry| match &entry.node {
+            Node::Take(n) if matches!(n.index, Index::Tid(_)) => Some(n.x.0),
+            _ => None,
+        });
+        Choice { options, layers: rule::layer_count(constants), tables: tables.collect() }
+    }
+
+    /// What a rule says of a weight by its name.
+    fn ruled(&self, ssa: &SsaGraph, weight: Tid) -> Option<Option<Scheme>> {
+        let name = &ssa.constant(weight)?.name;
+        self.options.rules.iter().find(|rule| rule.is_about(name, self.layers)).map(|rule| rule.scheme)
+    }
+
+    fn of_product(&self, ssa: &SsaGraph, weight: Tid) -> Option<Scheme> {
+        let linear = self.options.linear;
+        self.ruled(ssa, weight).unwrap_or_else(|| match self.options.head {
+            Some(head) if self.tables.contains(&weight) || ssa.constant(weight).is_some_and(|c| c.name == HEAD) => head,
+            _ => linear,
+        })
+    }
+
+    fn of_table(&self, ssa: &SsaGraph, weight: Tid) -> Option<Scheme> {
+        self.ruled(ssa, weight).unwrap_or(self.options.embedding)
+    }
 }
 
 /// Transposed constants that matrix products read, with their number of axes: the weights of linear layers, and those of experts
@@ -261,6 +306,7 @@ fn range(values: &[f32]) -> (f32, f32) {
 }
 
 /// Parameters of one group.
+#[derive(Clone, Copy)]
 struct Group {
     scale: f32,
     bias: f32,
@@ -276,7 +322,10 @@ impl Group {
     fn fit(values: &[f32], scheme: Scheme, dtype: DType) -> Group {
         let peak = || values.iter().fold(0f32, |m, v| m.max(v.abs()));
         match scheme.mode {
-            QuantMode::Affine => Group::fit_affine(values, scheme.bits, dtype),
+            QuantMode::Affine => match scheme.fit {
+                Fit::Range => Group::fit_affine(values, scheme.bits, dtype),
+                Fit::LeastError => least_error::fit(values, scheme.bits, dtype),
+            },
             QuantMode::Nvfp4 => {
                 let scale_code = encode_e4m3(peak() / 6.0);
                 Group { scale: e4m3(scale_code), bias: 0.0, scale_code }
@@ -294,6 +343,11 @@ impl Group {
         let (edge, scale) = if low.abs() > high.abs() { (low, width) } else { (high, -width) };
         let anchor = (edge / scale).round_ties_even();
         let (scale, bias) = if anchor == 0.0 { (scale, 0.0) } else { (edge / anchor, edge) };
+        Group::affine([scale, bias], dtype)
+    }
+
+    /// A scale and a bias, rounded as they are stored.
+    fn affine([scale, bias]: [f32; 2], dtype: DType) -> Group {
         Group { scale: round_to(scale, dtype), bias: round_to(bias, dtype), scale_code: 0 }
     }
 
@@ -411,6 +465,33 @@ mod tests {
         }
         for (scheme, bound) in [("nvfp4", 0.2), ("mxfp4", 0.3), ("mxfp8", 0.126)] {
             assert!(error(scheme) <= bound, "{scheme}: {}", error(scheme));
+        }
+    }
+
+    #[test]
+    fn least_errors_are_never_above_those_by_range() {
+        let mut state = 1u32;
+        let mut noise = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 24) as f32 - 0.5
+        };
+        let normal: Vec<f32> = (0..64 * 64).map(|_| (0..12).map(|_| noise()).sum()).collect();
+        for (name, dtype, share) in
+            [("2w", DType::F32, 0.8), ("3w", DType::BF16, 0.85), ("4w", DType::BF16, 0.93), ("8w", DType::F32, 1.0)]
+        {
+            let range = Scheme::from_name(name, None).unwrap();
+            let squares = |scheme: Scheme, values: &[f32]| {
+                let group = Group::fit(values, scheme, dtype);
+                values.iter().map(|&v| (f32::from(group.code(v, scheme)) * group.scale + group.bias - v).powi(2)).sum::<f32>()
+            };
+            let both = |values: &[f32]| [range, Scheme { fit: Fit::LeastError, ..range }].map(|scheme| squares(scheme, values));
+            let errors: Vec<[f32; 2]> = normal.chunks(64).map(both).collect();
+            assert!(errors.iter().all(|[range, least]| *least <= range * 1.001), "{name}");
+            let [range, least] = [0, 1].map(|i| errors.iter().map(|e| e[i]).sum::<f32>().sqrt());
+            assert!(least <= share * range, "{name}: {least} {range}");
+            for odd in [[0.0; 64], [3.5; 64], [f32::NAN; 64], [f32::INFINITY; 64]] {
+                assert_eq!(both(&odd)[0].to_bits(), both(&odd)[1].to_bits(), "{odd:?}");
+            }
         }
     }
 

@@ -246,7 +246,8 @@ pub mod pt2 {
 #[cfg(feature = "compile")]
 pub mod compile {
     pub use flambeau_compile::{
-        CallReport, Error, MethodReport, Options, Outcome, Output, Report, Scheme, SchemeError, SchemeName, compile, dry_run,
+        CallReport, Error, Fit, Layers, MethodReport, Options, Outcome, Output, Report, Scheme, SchemeError, SchemeName,
+        WeightRule, compile, dry_run,
     };
 }
 

@@ -56,6 +56,17 @@ pub struct Scheme {
     pub mode: QuantMode,
     pub bits: u8,
     pub group_size: u32,
+    pub fit: Fit,
+}
+
+/// How the scale and bias of an affine group are chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Fit {
+    /// By the range of its values, as MLX does.
+    #[default]
+    Range,
+    /// By least squared error among a few that are tried, the range's included.
+    LeastError,
 }
 
 /// Which constant of a quantized weight.

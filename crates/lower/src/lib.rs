@@ -21,7 +21,7 @@ mod sizes;
 mod ssa;
 
 pub use call::{Arg, Call, Item, OutMeta, Refuse};
-pub use constant::{ConstExpr, Constant, QuantPart, Scheme};
+pub use constant::{ConstExpr, Constant, Fit, QuantPart, Scheme};
 pub use formula::{Formula, FormulaError};
 pub use fusions::{FUSIONS, Fusion, drop_unread, fuse};
 pub use lower::Lower;

@@ -1,0 +1,83 @@
+//! Scale and bias of an affine group by least squared error, instead of by the range of its values.
+
+use flambeau_tensor::DType;
+
+use super::{Group, range};
+
+/// Shares of the range that the codes cover at first: what is cut off at the ends makes all steps finer.
+const SHARES: [f32; 2] = [0.96, 0.9];
+
+/// How often the line through codes and values is fitted anew.
+const REFITS: usize = 2;
+
+/// Values that are looked at together.
+const LANES: usize = 16;
+
+/// The parameters, rounded as they are stored, that leave the least error of all that are tried; those by the range are among them.
+pub(super) fn fit(values: &[f32], bits: u8, dtype: DType) -> Group {
+    let top = f32::from(u8::MAX >> (8 - bits));
+    let mut best = Group::fit_affine(values, bits, dtype);
+    let (low, high) = range(values);
+    if !(high - low).is_finite() || low == high || !values.len().is_multiple_of(LANES) {
+        return best;
+    }
+    let total: f32 = values.iter().sum();
+    let mut least = Sums::of(values, &best, top).error();
+    for share in SHARES {
+        let scale = (high - low) * share / top;
+        let mut group = Group::affine([scale, (low + high - scale * top) / 2.0], dtype);
+        for refit in 0..=REFITS {
+            let sums = Sums::of(values, &group, top);
+            if sums.error() < least {
+                (best, least) = (group, sums.error());
+            }
+            match sums.line(values.len() as f32, total).filter(|_| refit < REFITS) {
+                Some(line) => group = Group::affine(line, dtype),
+                None => break,
+            }
+        }
+    }
+    best
+}
+
+/// Sums over the values of a group and their codes, in lanes.
+#[derive(Default)]
+struct Sums {
+    errors: [f32; LANES],
+    codes: [f32; LANES],
+    squares: [f32; LANES],
+    products: [f32; LANES],
+}
+
+impl Sums {
+    fn of(values: &[f32], group: &Group, top: f32) -> Sums {
+        let mut sums = Sums::default();
+        let per_step = if group.scale == 0.0 { 0.0 } else { 1.0 / group.scale };
+        for block in values.as_chunks::<LANES>().0 {
+            for (i, &value) in block.iter().enumerate() {
+                // Adding and subtracting 1.5·2²³ rounds, ties to even.
+                const ROUND: f32 = 12_582_912.0;
+                let code = ((value - group.bias) * per_step).clamp(0.0, top) + ROUND - ROUND;
+                let error = code * group.scale + group.bias - value;
+                sums.errors[i] += error * error;
+                sums.codes[i] += code;
+                sums.squares[i] += code * code;
+                sums.products[i] += code * value;
+            }
+        }
+        sums
+    }
+
+    /// The squared error.
+    fn error(&self) -> f32 {
+        self.errors.iter().sum()
+    }
+
+    /// Scale and bias of the line nearest to all `count` values, which add up to `total`; `None` if all have one code.
+    fn line(&self, count: f32, total: f32) -> Option<[f32; 2]> {
+        let [codes, squares, products] = [self.codes, self.squares, self.products].map(|lanes| lanes.iter().sum::<f32>());
+        let spread = count * squares - codes * codes;
+        let scale = (count * products - codes * total) / spread;
+        (spread > 0.0).then(|| [scale, (total - scale * codes) / count])
+    }
+}
