@@ -21,6 +21,7 @@ mod npy;
 pub mod op_test_runner;
 mod profile;
 mod progress;
+mod recipe;
 mod sampling;
 pub mod tensors;
 mod tokenizer;

@@ -151,7 +151,7 @@ impl ModelArgs {
             options.logits = logits;
         }
         let folder = self.export.cache_dir.clone().map_or_else(|| environment::cache("models"), Ok)?;
-        let settings = format!("{options:?} {:?} {:?}", quantize.linear, quantize.embedding);
+        let settings = format!("{options:?} {quantize:?}");
         let key = checkpoint::Key::new(checkpoint, &settings)?;
         let target = folder.join(key.file_name());
         if target.is_file() {

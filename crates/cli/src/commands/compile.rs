@@ -8,7 +8,7 @@ use flambeau::{
     pt2::{Archive, Exported},
 };
 
-use crate::{engine::EngineArgs, failure::usage, file_kind::FileKind, files, memory, progress};
+use crate::{engine::EngineArgs, failure::usage, file_kind::FileKind, files, memory, progress, recipe};
 
 /// Compile .pt2 files of torch.export into a .pte file
 #[derive(Debug, clap::Args)]
@@ -65,10 +65,17 @@ pub(crate) struct QuantizeArgs {
     /// Quantization group size, weights that share a scale: 32, 64 or 128
     #[arg(long, value_name = "N", alias = "qlinear-group-size")]
     group_size: Option<u32>,
+
+    /// Quantize by a recipe: default, sensitive, or a TOML file
+    #[arg(long, value_name = "NAME|FILE.toml", conflicts_with_all = ["qlinear", "qembedding", "group_size"])]
+    recipe: Option<String>,
 }
 
 impl QuantizeArgs {
     pub(crate) fn options(&self) -> Result<Options> {
+        if let Some(recipe) = &self.recipe {
+            return recipe::options(recipe);
+        }
         let scheme = |name: &Option<String>| {
             let name = name.as_deref().filter(|&name| name != "none");
             name.map(|name| Scheme::from_name(name, self.group_size)).transpose().map_err(|e| usage(e.to_string()))
@@ -82,12 +89,12 @@ impl QuantizeArgs {
 
     /// Linear layers in 4 bits, embeddings in 8.
     pub(crate) fn four_bits() -> QuantizeArgs {
-        QuantizeArgs { qlinear: Some("4w".into()), qembedding: Some("8w".into()), group_size: None }
+        QuantizeArgs { qlinear: None, qembedding: None, group_size: None, recipe: Some("default".into()) }
     }
 
     /// Floats as they are.
     pub(crate) fn floats() -> QuantizeArgs {
-        QuantizeArgs { qlinear: Some("none".into()), qembedding: None, group_size: None }
+        QuantizeArgs { qlinear: Some("none".into()), qembedding: None, group_size: None, recipe: None }
     }
 
     /// A flag that was given.
@@ -96,6 +103,7 @@ impl QuantizeArgs {
             (self.qlinear.is_some(), "--qlinear"),
             (self.qembedding.is_some(), "--qembedding"),
             (self.group_size.is_some(), "--group-size"),
+            (self.recipe.is_some(), "--recipe"),
         ];
         flags.into_iter().find_map(|(given, flag)| given.then_some(flag))
     }

@@ -6,6 +6,7 @@ mod errors;
 mod eval;
 mod program;
 mod pull;
+mod recipes;
 mod results;
 mod sessions;
 mod transcribe;
