@@ -42,7 +42,7 @@ fn logits(case: &str, tokens: &[i32], kv_cache: KvCache, chunk: usize) -> Vec<(u
     let engine: Arc<dyn Engine> = flambeau::engines(Some(2), false).get("cpu").expect("there is a CPU");
     let model = zoo::build(&checkpoint(case), &options).expect("the options suit");
     let mut file = Vec::new();
-    let output = compile::compile(&[("forward", &model.exported)], &compile::Options::default(), &*engine);
+    let output = compile::compile(&model.programs(), &compile::Options::default(), &*engine);
     output.expect("it compiles").write(&mut file).expect("memory takes it");
     let program = Program::from_bytes(Bytes::from(file)).expect("it is a program");
     let mut method = program.method("forward", &engine, &LoadOptions::default()).expect("it loads");
