@@ -86,7 +86,7 @@ impl Prepare for ir::Sdpa {
     fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
         let (q, spec) = (p.operand(self.q)?, p.spec(self.out)?);
         let (scale, causal) = (self.scale, self.causal);
-        let codes = p.codes_of([self.k, self.v])?;
+        let codes = p.codes_of_attention()?;
         let is_coded = codes.is_some();
         let kv: SmallVec<[MemRef; 4]> = match codes {
             Some([k, v]) => smallvec![k.codes, v.codes, k.scales, v.scales],

@@ -11,11 +11,13 @@ use crate::{
     prepare::{Dynamic, Obstacle, Prepared},
 };
 
-/// Keys or values that nodes of the main chain decode: where their codes become floats, and where these are scaled.
+/// Keys or values that nodes of the main chain decode: where their codes become floats, where these are scaled, and where groups are
+/// joined to rows.
 #[derive(Clone, Copy, Debug)]
 struct Site {
     cast: usize,
     scaling: usize,
+    joining: usize,
 }
 
 /// A node that is left out, by its number in the main chain, and the operand that is kept of it.
@@ -38,6 +40,8 @@ pub(super) struct Undecoded {
     /// Keys and values of attentions.
     attentions: BTreeMap<usize, [Site; 2]>,
     pub(super) kept: BTreeMap<usize, MemRef>,
+    /// Sizes of the rows that nodes would have joined; an attention may put its result into their slot.
+    rows: BTreeMap<usize, Vec<Expr>>,
     /// Whether an attention cannot read what was kept for it.
     pub(super) is_refused: bool,
 }
@@ -111,7 +115,7 @@ impl Made<'_> {
             Some(found) => (found, product.b),
             None => (cast_of(product.b)?, product.a),
         };
-        Some((Site { cast, scaling }, [(joining, None), (scaling, Some(scales)), (cast, Some(codes))]))
+        Some((Site { cast, scaling, joining }, [(joining, None), (scaling, Some(scales)), (cast, Some(codes))]))
     }
 }
 
@@ -130,32 +134,36 @@ fn writes(node: &Node, tid: Tid) -> bool {
 }
 
 impl Planner<'_> {
-    /// Keeps what a node that is left out would have read.
-    pub(super) fn keep_codes(&mut self, at: usize) -> Prepared {
+    /// Keeps what a node that is left out would have read, or the sizes of the rows that it would have joined.
+    pub(super) fn keep_codes(&mut self, at: usize, node: &Node) -> Prepared {
         let operand = self.recorder().and_then(|recorder| recorder.undecoded.nodes.get(&at).copied().flatten());
         let kept = operand.map(|operand| self.get(operand)).transpose()?;
         if let Some(recorder) = self.recorder() {
             recorder.undecoded.kept.extend(kept.map(|x| (at, x)));
+            if let Node::Reshape(join) = node {
+                let rows = recorder.env.get(join.out.0).map(|spec| spec.dims.to_vec());
+                recorder.undecoded.rows.extend(rows.map(|dims| (at, dims)));
+            }
             // Its result is read by nobody, and its slot shows nothing any more.
             recorder.clear_results();
         }
         Ok(())
     }
 
-    /// What the keys and values of an attention, the node being prepared, are decoded from, if it is to read that.
+    /// What the keys and values of the attention that is being prepared are decoded from, if it is to read that.
     ///
     /// # Errors
     /// [`Obstacle::Dynamic`] if it is nothing that attention can read.
-    pub(crate) fn codes_of(&mut self, operands: [In; 2]) -> Prepared<Option<[Codes; 2]>> {
+    pub(crate) fn codes_of_attention(&mut self) -> Prepared<Option<[Codes; 2]>> {
         let Some(recorder) = self.recorder() else { return Ok(None) };
         let Some(&sites) = recorder.undecoded.attentions.get(&recorder.at) else { return Ok(None) };
-        let dims = operands.map(|operand| recorder.env.get(operand.0).map(|spec| spec.dims.to_vec()));
-        let kept = &mut recorder.undecoded.kept;
-        let [keys, values] = sites.map(|site| Some(Codes { codes: kept.remove(&site.cast)?, scales: kept.remove(&site.scaling)? }));
-        match ((keys, values), dims) {
-            ((Some(keys), Some(values)), [Some(k), Some(v)]) if keys.are_rows_of(&k) && values.are_rows_of(&v) => {
-                Ok(Some([keys, values]))
-            }
+        let Undecoded { kept, rows, .. } = &mut recorder.undecoded;
+        let found = sites.map(|site| {
+            let codes = Codes { codes: kept.remove(&site.cast)?, scales: kept.remove(&site.scaling)? };
+            rows.remove(&site.joining).filter(|rows| codes.are_rows_of(rows)).map(|_| codes)
+        });
+        match found {
+            [Some(keys), Some(values)] => Ok(Some([keys, values])),
             _ => Err(Obstacle::Dynamic(Dynamic::Operand)),
         }
     }

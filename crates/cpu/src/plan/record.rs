@@ -390,7 +390,7 @@ impl Planner<'_> {
         let (at, is_left_out) = (recorder.at, recorder.undecoded.has(recorder.at));
         let serves = is_left_out || recorder.undecoded.serves(at);
         let prepared = match dynamic::infer(&mut recorder.env, &self.m.graph, node)? {
-            None if is_left_out => self.keep_codes(at),
+            None if is_left_out => self.keep_codes(at, node),
             None => self.prepare(node),
             Some(why) => Err(Obstacle::Dynamic(why)),
         };

@@ -21,7 +21,7 @@ meta t0 T[1,4,1..16,64]
 meta t1 i8[1,4,1..16,2,32]
 meta t2 T[1,4,1..16,2,1]
 meta t3 i64[1]
-meta t4 T[1,4,1..16,64]
+meta t4 T[1,1..16,4,64]
 meta t5 i8[1,4,16,2,32]
 meta t6 T[1,4,16,2,1]
 chain 0
@@ -36,15 +36,16 @@ chain 0
   Slice x=t8 out=t8 axis=2 start=0 stop=v2
   AsType x=t7 out=t7 scalar_type=TYPE
   Multiply a=t7 b=t8 out=t7
-  Reshape x=t7 out=t9 shape=[1,2,v2,64]
+  Reshape x=t7 out=t9 shape=[1,2,-1,64]
   Slice x=t5 out=t7 axis=1 start=2 stop=4
   Slice x=t7 out=t7 axis=2 start=0 stop=v2
   Slice x=t6 out=t8 axis=1 start=2 stop=4
   Slice x=t8 out=t8 axis=2 start=0 stop=v2
   AsType x=t7 out=t7 scalar_type=TYPE
   Multiply a=t8 b=t7 out=t7
-  Reshape x=t7 out=t10 shape=[1,2,v2,64]
-  Sdpa q=t0 k=t9 v=t10 out=t4 scale=0.125 causal=true
+  Reshape x=t7 out=t10 shape=[1,2,-1,64]
+  Sdpa q=t0 k=t9 v=t10 out=t9 scale=0.125 causal=true
+  Transpose x=t9 out=t4 perm=[0,2,1,3]
 ";
 
 /// Queries, codes and `scales` of them for each group, from a position on.
