@@ -63,27 +63,9 @@ fn ban(logits: &mut [f32], ids: std::ops::Range<usize>) {
 mod tests {
     use super::*;
 
-    /// Tokens 0 to 3 are text, 4 ends it, 5 to 8 are special, 9 says that there are no timestamps, 10 to 19 are timestamps.
-    fn vocabulary() -> Vocabulary {
-        Vocabulary {
-            end: 4,
-            start: 5,
-            previous: 7,
-            no_speech: 8,
-            no_timestamps: 9,
-            translate: None,
-            transcribe: None,
-            languages: Vec::new(),
-            suppressed: vec![2, 5, 6, 7, 8],
-            suppressed_at_begin: vec![3, 4],
-            last_initial_timestamp: 4,
-            size: 20,
-        }
-    }
-
     /// Ids that may follow, where every logit is 0 but those given.
     fn allowed(timestamps: bool, text: &[u32], logits: &[(usize, f32)]) -> Vec<usize> {
-        let vocabulary = vocabulary();
+        let vocabulary = Vocabulary::small();
         let mut all = vec![0.0; vocabulary.size];
         logits.iter().for_each(|&(id, logit)| all[id] = logit);
         Rules { vocabulary: &vocabulary, timestamps }.apply(text, &mut all);

@@ -85,3 +85,24 @@ impl Vocabulary {
         self.languages.iter().find(|language| language.code == code)
     }
 }
+
+#[cfg(test)]
+impl Vocabulary {
+    /// Tokens 0 to 3 are text, 4 ends it, 5 to 8 are special, 9 says that there are no timestamps, 10 to 19 are timestamps.
+    pub(super) fn small() -> Vocabulary {
+        Vocabulary {
+            end: 4,
+            start: 5,
+            previous: 7,
+            no_speech: 8,
+            no_timestamps: 9,
+            translate: None,
+            transcribe: None,
+            languages: Vec::new(),
+            suppressed: vec![2, 5, 6, 7, 8],
+            suppressed_at_begin: vec![3, 4],
+            last_initial_timestamp: 4,
+            size: 20,
+        }
+    }
+}

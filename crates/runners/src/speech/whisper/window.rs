@@ -43,25 +43,8 @@ pub fn spans(vocabulary: &Vocabulary, tokens: &[u32], steps: usize) -> (Vec<Span
 mod tests {
     use super::*;
 
-    fn vocabulary() -> Vocabulary {
-        Vocabulary {
-            end: 4,
-            start: 5,
-            previous: 7,
-            no_speech: 8,
-            no_timestamps: 9,
-            translate: None,
-            transcribe: None,
-            languages: Vec::new(),
-            suppressed: Vec::new(),
-            suppressed_at_begin: Vec::new(),
-            last_initial_timestamp: 50,
-            size: 1510,
-        }
-    }
-
     fn read(tokens: &[u32]) -> (Vec<(usize, usize, usize)>, usize) {
-        let (spans, next) = spans(&vocabulary(), tokens, 1500);
+        let (spans, next) = spans(&Vocabulary::small(), tokens, 1500);
         (spans.into_iter().map(|span| (span.start, span.end, span.tokens.len())).collect(), next)
     }
 
