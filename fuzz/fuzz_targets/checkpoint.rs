@@ -12,6 +12,6 @@ fuzz_target!(|bytes: &[u8]| {
     let files = files.map(|(name, contents)| (name.to_owned(), Bytes::copy_from_slice(contents)));
     let Ok(checkpoint) = Checkpoint::from_folder(files.to_vec()) else { return };
     if let Ok(model) = build(&checkpoint, &Options::default()) {
-        flambeau_fuzz::read_weights(&model.exported);
+        model.methods.values().for_each(flambeau_fuzz::read_weights);
     }
 });

@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(init: flambeau_fuzz::keep_unwinding(), |bytes: &[u8]| {
     let Ok(checkpoint) = Checkpoint::from_gguf(Bytes::copy_from_slice(bytes)) else { return };
     if let Ok(model) = build(&checkpoint, &Options::default()) {
-        flambeau_fuzz::read_weights(&model.exported);
+        model.methods.values().for_each(flambeau_fuzz::read_weights);
     }
     if let TokenizerSource::Gguf(vocab) = checkpoint.tokenizer()
         && let Ok(tokenizer) = Tokenizer::from_gguf(vocab)
