@@ -99,12 +99,8 @@ impl Recording {
         let track = reader.default_track(TrackType::Audio).ok_or_else(|| Error::Unsupported("there is no sound in it".into()))?;
         let codec = track.codec_params.as_ref().and_then(|codec| codec.audio());
         let codec = codec.ok_or_else(|| Error::Unsupported("its sound is coded in a way that is not known here".into()))?;
-        if let Some(rate) = codec.sample_rate.filter(|rate| !RATES.contains(rate)) {
-            return Err(Error::Rate(rate));
-        }
-        if let Some(count) = codec.channels.as_ref().map(|channels| channels.count()).filter(|count| !fits(*count)) {
-            return Err(Error::Channels(count));
-        }
+        codec.sample_rate.map(check_rate).transpose()?;
+        codec.channels.as_ref().map(|channels| check_channels(channels.count())).transpose()?;
         let decoder = guarded(|| default::get_codecs().make_audio_decoder(codec, &AudioDecoderOptions::default()))?;
         let decoder = decoder.map_err(|error| match error {
             Symphonia::Unsupported(_) if codec.codec == CODEC_ID_OPUS => {
@@ -238,18 +234,18 @@ fn guarded<T>(run: impl FnOnce() -> T) -> Result<T> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|_| Error::Damaged("it breaks its format in a way that stops the decoder".into()))
 }
 
-fn fits(channels: usize) -> bool {
-    (1..=MAX_CHANNELS).contains(&channels)
+pub(crate) fn check_rate(rate: u32) -> Result<()> {
+    if RATES.contains(&rate) { Ok(()) } else { Err(Error::Rate(rate)) }
+}
+
+pub(crate) fn check_channels(count: usize) -> Result<()> {
+    if (1..=MAX_CHANNELS).contains(&count) { Ok(()) } else { Err(Error::Channels(count)) }
 }
 
 /// Rate and channels of a decoded packet.
 fn form(decoded: &GenericAudioBufferRef<'_>) -> Result<(u32, usize)> {
     let (rate, channels) = (decoded.spec().rate(), decoded.spec().channels().count());
-    if !RATES.contains(&rate) {
-        return Err(Error::Rate(rate));
-    }
-    if !fits(channels) {
-        return Err(Error::Channels(channels));
-    }
+    check_rate(rate)?;
+    check_channels(channels)?;
     Ok((rate, channels))
 }

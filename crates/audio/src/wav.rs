@@ -5,7 +5,10 @@ use std::io::{self, Cursor, Read};
 
 use symphonia::core::io::{MediaSource, ReadOnlySource};
 
-use crate::{Error, MAX_CHANNELS, RATES, Result};
+use crate::{
+    Error, Result,
+    recording::{check_channels, check_rate},
+};
 
 /// Bytes of a format chunk, which is far shorter.
 const MAX_FORMAT: u32 = 4096;
@@ -59,10 +62,8 @@ fn check(format: &[u8]) -> Result<()> {
         return Err(Error::Damaged(format!("a format chunk of {} bytes", format.len())));
     };
     let (channels, rate) = (u16::from_le_bytes([c0, c1]), u32::from_le_bytes([r0, r1, r2, r3]));
-    if !(1..=MAX_CHANNELS).contains(&usize::from(channels)) {
-        return Err(Error::Channels(channels.into()));
-    }
-    if RATES.contains(&rate) { Ok(()) } else { Err(Error::Rate(rate)) }
+    check_channels(channels.into())?;
+    check_rate(rate)
 }
 
 fn skip(source: &mut Box<dyn MediaSource>, bytes: u64) -> io::Result<()> {
