@@ -215,7 +215,8 @@ chain 0
 
 #[test]
 fn layers_take_packed_weights_of_any_scales_as_they_are() {
-    for (dtype, relative) in [(DType::F16, 1e-2), (DType::BF16, 2e-2)] {
+    // In f32 the cast narrows nothing, and the sum is a step of its own.
+    for (dtype, relative, steps) in [(DType::F16, 1e-2, 2), (DType::BF16, 2e-2, 2), (DType::F32, 1e-5, 3)] {
         let name = dtype.to_string();
         let graph = graph(&WIDE_SCALES.replace("TYPE", &name), &name);
         let (mut planned, mut plain) = (session(&graph, false), session(&graph, true));
@@ -228,7 +229,7 @@ fn layers_take_packed_weights_of_any_scales_as_they_are() {
             let tolerance = Tolerance { relative: relative.into(), absolute: (relative * most).into() };
             compare(&a, &b, tolerance).unwrap_or_else(|error| panic!("{dtype}, {rows} rows: {error}"));
         }
-        assert_eq!(planned.plans.steps(), 2, "{dtype}");
+        assert_eq!(planned.plans.steps(), steps, "{dtype}");
     }
 }
 
