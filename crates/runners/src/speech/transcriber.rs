@@ -214,7 +214,7 @@ impl<'a> Transcriber<'a> {
                 max_tokens: 0,
             };
             let decoding = decode(self.model, &request)?;
-            let text = text(self.tokenizer, self.model.vocabulary().end, &decoding.tokens)?;
+            let text = text(self.tokenizer, self.model.vocabulary(), &decoding.tokens)?;
             let attempt = Attempt { compression_ratio: compression_ratio(text.trim()), decoding, temperature };
             if self.is_trusted(&attempt, steps) {
                 return Ok(attempt);
@@ -243,8 +243,7 @@ impl<'a> Transcriber<'a> {
     }
 
     fn is_trusted(&self, attempt: &Attempt, steps: usize) -> bool {
-        let is_doubtful = self.is_doubtful(&attempt.decoding);
-        self.is_silent(&attempt.decoding, steps) || !self.repeats(attempt) && !is_doubtful
+        self.is_silent(&attempt.decoding, steps) || !self.repeats(attempt) && !self.is_doubtful(&attempt.decoding)
     }
 
     fn is_better(&self, a: &Attempt, b: &Attempt) -> bool {
@@ -255,24 +254,23 @@ impl<'a> Transcriber<'a> {
     /// Whether the model holds the window of `steps` steps for silence, and its text does not speak against that.
     fn is_silent(&self, decoding: &Decoding, steps: usize) -> bool {
         let says_so = self.settings.most_no_speech.is_some_and(|most| decoding.no_speech_probability > most);
-        let end = self.model.vocabulary().end;
-        let said = decoding.tokens.iter().filter(|&&id| id < end).count();
+        let said = self.model.vocabulary().text_of(&decoding.tokens).count();
         let seconds = (steps * self.model.step_samples()) as f64 / f64::from(SAMPLE_RATE);
         says_so && (self.is_doubtful(decoding) || (said as f64) < LEAST_TOKENS_A_SECOND * seconds)
     }
 
     /// Tells when the words of the window's segments were said.
     fn add_words(&mut self, segments: &mut [Segment], steps: usize) -> Result<()> {
-        let end = self.model.vocabulary().end;
-        let plain = |segment: &Segment| segment.tokens.iter().copied().filter(|&id| id < end).collect::<Vec<_>>();
-        let tokens: Vec<u32> = segments.iter().flat_map(plain).collect();
-        let head: Vec<u32> = [self.model.vocabulary().start].into_iter().chain(self.task_tokens()).collect();
+        let vocabulary = self.model.vocabulary();
+        let counts: Vec<usize> = segments.iter().map(|segment| vocabulary.text_of(&segment.tokens).count()).collect();
+        let tokens: Vec<u32> = segments.iter().flat_map(|segment| vocabulary.text_of(&segment.tokens)).collect();
+        let head: Vec<u32> = [vocabulary.start].into_iter().chain(self.task_tokens()).collect();
         let language = self.language().unwrap_or("en").to_owned();
         let aligned = align(self.model, self.tokenizer, (&head, &tokens), &language, steps)?;
         let mut aligned = aligned.into_iter().peekable();
         let mut last = 0;
-        for segment in segments {
-            last += plain(segment).len();
+        for (segment, count) in segments.iter_mut().zip(counts) {
+            last += count;
             while let Some(word) = aligned.next_if(|word| word.tokens.start < last) {
                 let (start, end) = (self.at(word.start), self.at(word.end));
                 segment.words.push(Word { text: word.text, start, end });
@@ -295,7 +293,7 @@ impl<'a> Transcriber<'a> {
         let mut segments = Vec::new();
         for span in spans.into_iter().filter(|span| span.start < span.end) {
             let tokens = &decoding.tokens[span.tokens.clone()];
-            let text = text(self.tokenizer, vocabulary.end, tokens)?;
+            let text = text(self.tokenizer, vocabulary, tokens)?;
             // Marks alone say nothing.
             if !text.chars().any(char::is_alphanumeric) {
                 continue;

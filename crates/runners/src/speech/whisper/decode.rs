@@ -2,7 +2,7 @@
 
 use flambeau_text::{Sampler, SamplingParams, Tokenizer, log_probabilities};
 
-use super::{Language, Rules, Whisper};
+use super::{Language, Rules, Vocabulary, Whisper};
 use crate::{Error, Result};
 
 /// What to decode of a window.
@@ -112,7 +112,7 @@ pub(crate) fn compression_ratio(text: &str) -> f32 {
 }
 
 /// The text of tokens, timestamps and other special tokens left out.
-pub(crate) fn text(tokenizer: &Tokenizer, end: u32, tokens: &[u32]) -> Result<String> {
-    let plain: Vec<u32> = tokens.iter().copied().filter(|&id| id < end).collect();
+pub(crate) fn text(tokenizer: &Tokenizer, vocabulary: &Vocabulary, tokens: &[u32]) -> Result<String> {
+    let plain: Vec<u32> = vocabulary.text_of(tokens).collect();
     Ok(tokenizer.decode(&plain, true)?)
 }

@@ -80,6 +80,12 @@ impl Vocabulary {
         id >= self.first_timestamp()
     }
 
+    /// Those of the tokens that are text: timestamps and other special tokens have higher ids.
+    pub(crate) fn text_of<'t>(&self, tokens: &'t [u32]) -> impl Iterator<Item = u32> + use<'t> {
+        let end = self.end;
+        tokens.iter().copied().filter(move |&id| id < end)
+    }
+
     /// The language of that code.
     pub fn language(&self, code: &str) -> Option<&Language> {
         self.languages.iter().find(|language| language.code == code)
