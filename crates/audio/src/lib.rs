@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod filters;
 mod mel;
 mod recording;
 mod resample;
