@@ -1,13 +1,14 @@
 //! Recordings to samples, and samples to what speech models listen to.
 //!
 //! A [`Recording`] decodes a file or a stream block by block, mixes its channels down and resamples it, so that memory does not
-//! grow with its length. [`LogMel`] computes the log-mel spectrograms of a model's windows.
+//! grow with its length. [`LogMel`] computes the log-mel spectrograms of Whisper's windows, [`ParakeetMel`] Parakeet's.
 
 #![forbid(unsafe_code)]
 
 mod error;
 mod filters;
 mod mel;
+mod parakeet_mel;
 mod recording;
 mod resample;
 mod spectrum;
@@ -15,6 +16,7 @@ mod wav;
 
 pub use error::Error;
 pub use mel::LogMel;
+pub use parakeet_mel::ParakeetMel;
 pub use recording::{MAX_CHANNELS, RATES, Recording};
 
 /// Shorthand of this crate.

@@ -23,7 +23,7 @@ impl LogMel {
     /// A spectrogram of `mels` bins: 80, or 128 in the large models from version 3 on.
     pub fn new(mels: usize) -> LogMel {
         let spectrum = PowerSpectrum::hann(WINDOW);
-        let frequencies = spectrum.samples() / 2 + 1;
+        let frequencies = spectrum.frequencies();
         LogMel { filters: MelFilters::new(mels, frequencies), spectrum, power: vec![0.0; frequencies], frame: vec![0.0; WINDOW] }
     }
 

@@ -22,22 +22,31 @@ impl fmt::Debug for PowerSpectrum {
 impl PowerSpectrum {
     /// Frames of `samples` samples under a periodic Hann window.
     pub(crate) fn hann(samples: usize) -> PowerSpectrum {
-        let fft = RealFftPlanner::new().plan_fft_forward(samples);
-        let window = (0..samples).map(|i| (0.5 - 0.5 * (2.0 * PI * i as f64 / samples as f64).cos()) as f32).collect();
+        PowerSpectrum::new(samples, hann(samples, samples))
+    }
+
+    /// Frames of `samples` samples under a symmetric Hann window, transformed as if silence made them `length` samples long.
+    pub(crate) fn symmetric_hann(samples: usize, length: usize) -> PowerSpectrum {
+        PowerSpectrum::new(length, hann(samples, samples - 1))
+    }
+
+    fn new(length: usize, window: Vec<f32>) -> PowerSpectrum {
+        let fft = RealFftPlanner::new().plan_fft_forward(length);
         let (input, output, scratch) = (fft.make_input_vec(), fft.make_output_vec(), fft.make_scratch_vec());
         PowerSpectrum { fft, window, input, output, scratch }
     }
 
-    /// Samples of a frame.
-    pub(crate) fn samples(&self) -> usize {
-        self.window.len()
+    /// Number of frequencies.
+    pub(crate) fn frequencies(&self) -> usize {
+        self.output.len()
     }
 
-    /// Power of the frequencies of a frame, from 0 to half the rate, into `power` [samples / 2 + 1].
+    /// Power of the frequencies of a frame, from 0 to half the rate, into `power` [frequencies].
     pub(crate) fn of(&mut self, frame: &[f32], power: &mut [f32]) {
         for ((input, &sample), &weight) in self.input.iter_mut().zip(frame).zip(&self.window) {
             *input = sample * weight;
         }
+        self.input[self.window.len()..].fill(0.0);
         // It only fails on vectors of other lengths than its own.
         let done = self.fft.process_with_scratch(&mut self.input, &mut self.output, &mut self.scratch);
         debug_assert!(done.is_ok());
@@ -45,4 +54,9 @@ impl PowerSpectrum {
             *power = value.norm_sqr();
         }
     }
+}
+
+/// A Hann window of that many samples that comes back to its beginning after `period` samples.
+fn hann(samples: usize, period: usize) -> Vec<f32> {
+    (0..samples).map(|i| (0.5 - 0.5 * (2.0 * PI * i as f64 / period as f64).cos()) as f32).collect()
 }
