@@ -1,7 +1,9 @@
 //! Writes the graph of a program call by call: values, state and weights here, operators in `ops`.
 
+mod conv;
 mod ops;
 
+pub(crate) use conv::Walk;
 pub(crate) use ops::Rotary;
 
 use flambeau_pt2::{

@@ -8,7 +8,7 @@ use crate::{
     CheckpointTensor, Result, folder,
     gguf::{self, Gguf},
     spec::Config,
-    speech::whisper,
+    speech::{parakeet, whisper},
 };
 
 /// What a tokenizer can be built from.
@@ -26,6 +26,7 @@ pub(crate) enum Architecture {
     /// Tokens to logits.
     Decoder(Config),
     /// Sound to tokens.
+    Parakeet(parakeet::Config),
     Whisper(whisper::Config),
 }
 
@@ -85,7 +86,7 @@ impl Checkpoint {
 
     /// Whether it is a model of speech, whose program has other methods than a language model's.
     pub fn is_speech(&self) -> bool {
-        matches!(self.architecture, Architecture::Whisper(_))
+        !matches!(self.architecture, Architecture::Decoder(_))
     }
 
     /// All tensors.
@@ -106,11 +107,12 @@ impl Checkpoint {
             let has_bf16 = self.tensors.values().any(|tensor| tensor.dtype() == DType::BF16);
             return if has_bf16 { DType::BF16 } else { DType::F16 };
         }
-        let (stated, embedding) = match &self.architecture {
+        let (stated, weight) = match &self.architecture {
             Architecture::Decoder(config) => (config.dtype, EMBEDDING),
+            Architecture::Parakeet(config) => (config.dtype, parakeet::SUBSAMPLING),
             Architecture::Whisper(config) => (config.dtype, whisper::EMBEDDING),
         };
-        let stated = stated.or_else(|| self.tensors.get(embedding).map(CheckpointTensor::dtype));
+        let stated = stated.or_else(|| self.tensors.get(weight).map(CheckpointTensor::dtype));
         stated.filter(|d| matches!(d, DType::F32 | DType::F16 | DType::BF16)).unwrap_or(DType::BF16)
     }
 }

@@ -11,7 +11,11 @@ use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value};
 
 use crate::{
-    Checkpoint, CheckpointTensor, Error, Result, TokenizerSource, checkpoint::Architecture, ctranslate2, family, fields::Fields,
+    Checkpoint, CheckpointTensor, Error, Result, TokenizerSource,
+    checkpoint::Architecture,
+    ctranslate2,
+    family::{self, Configs},
+    fields::Fields,
     limits::MAX_JSON_BYTES,
 };
 
@@ -19,6 +23,7 @@ use self::scheme::Scheme;
 
 const CONFIG: &str = "config.json";
 const GENERATION: &str = "generation_config.json";
+const PREPROCESSOR: &str = "preprocessor_config.json";
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 /// Files that a tokenizer and its chat template may need.
@@ -178,12 +183,13 @@ pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
         let (config, tensors) = ctranslate2::whisper(bytes, &map, model.json(TOKENIZER[0])?.as_ref())?;
         return Ok(Checkpoint::new(Architecture::Whisper(config), tensors, model.tokenizer()));
     }
-    let fields = Fields::new(&map);
-    let generation = model.json(GENERATION)?;
-    let architecture = family::architecture(&fields, generation.as_ref().map(Fields::new).as_ref())?;
+    let (generation, preprocessor) = (model.json(GENERATION)?, model.json(PREPROCESSOR)?);
+    let [generation, preprocessor] = [&generation, &preprocessor].map(|map| map.as_ref().map(Fields::new));
+    let configs = Configs { model: Fields::new(&map), generation, preprocessor };
+    let architecture = family::architecture(&configs)?;
     let stored = model.tensors()?;
     let is_bundle = stored.keys().any(|name| name.ends_with(scheme::BUNDLED));
-    let scheme = if is_bundle { Scheme::Bundle } else { Scheme::new(&fields)? };
+    let scheme = if is_bundle { Scheme::Bundle } else { Scheme::new(&configs.model)? };
     let published = |name: &str| {
         let whole = is_bundle && !name.starts_with("lm_head.");
         text_name(&if whole { format!("model.{name}") } else { name.to_owned() })

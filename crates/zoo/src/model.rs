@@ -10,7 +10,7 @@ use crate::{
     checkpoint::Architecture,
     limits::MAX_POSITIONS,
     spec::{Config, Layer, Mixer},
-    speech::whisper,
+    speech::{parakeet, whisper},
 };
 
 /// Default limit on the tokens of a call.
@@ -93,6 +93,11 @@ pub struct Model {
     /// `cross_key_i` and `cross_value_i` [1, H, positions, D] for the others. `decoder`: `input_ids` i64 [1, s], `cache_position`
     /// i64 `[s]` (consecutive) → logits [1, 1, vocab] of the last token. `alignment`, if the checkpoint names heads for it: the same
     /// inputs from position 0 on → f32 [1, heads, s, positions], which share of each head's attention a position of the audio has.
+    ///
+    /// Parakeet's `encoder`: `input_features` f32 [1, frames, mels], one frame for every 160 samples → last hidden state
+    /// [1, positions, width] and, in models of CTC, logits [1, positions, vocab]. Transducers have what `joint` takes in their place,
+    /// [1, positions, J], and two more methods. `decoder_step`: `token` i64 [1, 1], `h` and `c` [layers, 1, J] → `g` [1, 1, J], `h`, `c`;
+    /// a sequence begins with the blank and zeros. `joint`: `f` [1, n, J], `g` [1, 1, J] → logits [1, n, vocab + durations].
     pub methods: IndexMap<&'static str, Exported>,
     /// Constant methods by name.
     pub metadata: Vec<(String, MethodConstant)>,
@@ -108,6 +113,7 @@ pub struct Model {
 pub fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model> {
     let config = match checkpoint.architecture() {
         Architecture::Decoder(config) => config,
+        Architecture::Parakeet(config) => return parakeet::model(checkpoint, config, options),
         Architecture::Whisper(config) => return whisper::model(checkpoint, config, options),
     };
     let settings = settings(checkpoint, config, options)?;

@@ -111,6 +111,23 @@ impl<'a> Writer<'a> {
         Ok(self.b.layer_norm(x, &weight, &bias, eps))
     }
 
+    /// The batch norm of module `path` over the channels of `x` [1, C, ..].
+    pub(crate) fn batch_norm(&mut self, x: &Val, path: &str, eps: f64) -> Result<Val> {
+        self.b.enter(path);
+        let channels = x.dim(1);
+        let mut vector = |part: &str| self.wide_vector(&format!("{path}.{part}"), channels);
+        let [mean, variance] = [vector("running_mean")?, vector("running_var")?];
+        let [weight, bias] = [vector("weight")?, vector("bias")?];
+        Ok(self.b.batch_norm(x, [&mean, &variance], [&weight, &bias], eps))
+    }
+
+    /// The convolution of module `path` of one step, as a projection of the last axis of `x` to `rows` outputs.
+    pub(crate) fn pointwise(&mut self, x: &Val, path: &str, rows: usize, bias: bool) -> Result<Val> {
+        let (name, cols) = (format!("{path}.weight"), x.dim(x.dims.len() - 1));
+        let source = self.source(&name, &[rows, cols, 1])?.with_shape(vec![rows, cols]);
+        self.project(x, path, &name, &source, bias)
+    }
+
     /// The projection of module `path` of the last axis of `x` to `rows` outputs.
     pub(crate) fn linear(&mut self, x: &Val, path: &str, rows: usize, bias: bool) -> Result<Val> {
         let name = format!("{path}.weight");

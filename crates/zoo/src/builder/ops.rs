@@ -6,23 +6,23 @@ use flambeau_tensor::{DType, Expr};
 use super::{Builder, Int, Val};
 use crate::source::Codes;
 
-fn arg(name: &str, value: Argument) -> NamedArgument {
+pub(super) fn arg(name: &str, value: Argument) -> NamedArgument {
     NamedArgument::positional(name, value)
 }
 
-fn tensor(name: &str, value: &Val) -> NamedArgument {
+pub(super) fn tensor(name: &str, value: &Val) -> NamedArgument {
     arg(name, Argument::Tensor(value.name.clone()))
 }
 
-fn tensors(name: &str, list: &[&Val]) -> NamedArgument {
+pub(super) fn tensors(name: &str, list: &[&Val]) -> NamedArgument {
     arg(name, Argument::Tensors(list.iter().map(|v| v.name.clone()).collect()))
 }
 
-fn int(name: &str, value: i64) -> NamedArgument {
+pub(super) fn int(name: &str, value: i64) -> NamedArgument {
     arg(name, Argument::Int(value))
 }
 
-fn float(name: &str, value: f64) -> NamedArgument {
+pub(super) fn float(name: &str, value: f64) -> NamedArgument {
     arg(name, Argument::Float(value))
 }
 
@@ -73,6 +73,12 @@ impl Builder {
         (item, value)
     }
 
+    /// The integers from `start` to before `end`, f32 [end - start].
+    pub(crate) fn places(&mut self, start: &Int, end: &Int) -> Val {
+        let inputs = vec![size("start", start), size("end", end), dtype("dtype", DType::F32)];
+        self.call("aten.arange.start", inputs, DType::F32, vec![end.expr.clone() - start.expr.clone()])
+    }
+
     /// `a + b`.
     pub(crate) fn add_int(&mut self, a: &Int, b: &Int) -> Int {
         let expr = a.expr.clone() + b.expr.clone();
@@ -80,6 +86,11 @@ impl Builder {
             return Int { arg: SymArg::Literal(a + b), expr };
         }
         self.call_int("_operator.add", vec![size("a", a), size("b", b)], expr)
+    }
+
+    /// `a * b`.
+    pub(crate) fn mul_int(&mut self, a: &Int, b: &Int) -> Int {
+        self.call_int("_operator.mul", vec![size("a", a), size("b", b)], a.expr.clone() * b.expr.clone())
     }
 
     /// `a - b`.
@@ -155,46 +166,11 @@ impl Builder {
         }
         self.call("flambeau.dequantize_packed.default", inputs, to, dims)
     }
-
-    /// A convolution of each channel of `x` [1, channels, n] with its `weight` [channels, 1, k], as [1, channels, n - k + 1].
-    pub(crate) fn depthwise_conv(&mut self, x: &Val, weight: &Val, bias: Option<&Val>) -> Val {
-        let mut dims = x.dims.clone();
-        dims[2] = dims[2].clone() - weight.dims[2].clone() + Expr::Int(1);
-        self.conv1d([x, weight], bias, [1, 0, weight.dim(0)], dims)
-    }
-
-    /// A convolution of `x` [1, in, n] with `weight` [out, in, k], zeros on both sides of `x`, as
-    /// [1, out, (n + 2 · padding - k) / stride + 1].
-    pub(crate) fn conv(&mut self, x: &Val, weight: &Val, bias: Option<&Val>, stride: usize, padding: usize) -> Val {
-        let steps = (x.dim(2) + 2 * padding).saturating_sub(weight.dim(2)) / stride;
-        let dims = vec![x.dims[0].clone(), weight.dims[0].clone(), Expr::Int(steps as i64 + 1)];
-        self.conv1d([x, weight], bias, [stride, padding, 1], dims)
-    }
-
-    fn conv1d(
-        &mut self,
-        [x, weight]: [&Val; 2],
-        bias: Option<&Val>,
-        [stride, padding, groups]: [usize; 3],
-        dims: Vec<Expr>,
-    ) -> Val {
-        let list = |name: &str, value: usize| arg(name, Argument::Ints(vec![value as i64]));
-        let inputs = vec![
-            tensor("input", x),
-            tensor("weight", weight),
-            bias.map_or(arg("bias", Argument::None), |b| tensor("bias", b)),
-            list("stride", stride),
-            list("padding", padding),
-            list("dilation", 1),
-            int("groups", groups as i64),
-        ];
-        self.call("aten.conv1d.default", inputs, x.dtype, dims)
-    }
 }
 
 /// Arithmetic.
 impl Builder {
-    fn unary(&mut self, target: &str, x: &Val) -> Val {
+    pub(super) fn unary(&mut self, target: &str, x: &Val) -> Val {
         self.call(target, vec![tensor("self", x)], x.dtype, x.dims.clone())
     }
 
@@ -242,11 +218,27 @@ impl Builder {
         if divisor == 1.0 { x.clone() } else { self.with_number("aten.div.Tensor", x, divisor) }
     }
 
+    pub(crate) fn tanh(&mut self, x: &Val) -> Val {
+        self.unary("aten.tanh.default", x)
+    }
+
     /// `cap * tanh(x / cap)`.
     pub(crate) fn soft_cap(&mut self, x: &Val, cap: f64) -> Val {
         let x = self.divide(x, cap);
-        let x = self.unary("aten.tanh.default", &x);
+        let x = self.tanh(&x);
         self.scale(&x, cap)
+    }
+
+    pub(crate) fn relu(&mut self, x: &Val) -> Val {
+        self.unary("aten.relu.default", x)
+    }
+
+    pub(crate) fn sin(&mut self, x: &Val) -> Val {
+        self.unary("aten.sin.default", x)
+    }
+
+    pub(crate) fn cos(&mut self, x: &Val) -> Val {
+        self.unary("aten.cos.default", x)
     }
 
     /// `x mod divisor` of integers, from 0 on.
@@ -362,6 +354,22 @@ impl Builder {
         let shape = arg("normalized_shape", Argument::Ints(x.dims.last().and_then(Expr::as_int).into_iter().collect()));
         let inputs = vec![tensor("input", x), shape, tensor("weight", weight), tensor("bias", bias), float("eps", eps)];
         self.call("aten.layer_norm.default", inputs, x.dtype, x.dims.clone())
+    }
+
+    /// `x` [1, C, ..] by the mean and the variance [C] that each channel had in training, scaled and shifted, computed in f32.
+    pub(crate) fn batch_norm(&mut self, x: &Val, [mean, variance]: [&Val; 2], [weight, bias]: [&Val; 2], eps: f64) -> Val {
+        let inputs = vec![
+            tensor("input", x),
+            tensor("weight", weight),
+            tensor("bias", bias),
+            tensor("running_mean", mean),
+            tensor("running_var", variance),
+            arg("training", Argument::Bool(false)),
+            float("momentum", 0.1),
+            float("eps", eps),
+            arg("cudnn_enabled", Argument::Bool(false)),
+        ];
+        self.call("aten.batch_norm.default", inputs, x.dtype, x.dims.clone())
     }
 
     pub(crate) fn softmax(&mut self, x: &Val) -> Val {
@@ -548,13 +556,14 @@ impl Builder {
         self.call("mlx.custom_sdpa.default", inputs, q.dtype, dims)
     }
 
-    /// Attention of queries [1, H, s, D] over all keys and values [1, H, n, D], as [1, H, s, D].
-    pub(crate) fn attention_over_all(&mut self, [q, k, v]: [&Val; 3], scale: f64) -> Val {
+    /// Attention of queries [1, H, s, D] over all keys and values [1, H, n, D], as [1, H, s, D], with `scores` [1, H, s, n] added to
+    /// the scaled products.
+    pub(crate) fn attention_over_all(&mut self, [q, k, v]: [&Val; 3], scores: Option<&Val>, scale: f64) -> Val {
         let inputs = vec![
             tensor("query", q),
             tensor("key", k),
             tensor("value", v),
-            arg("attn_mask", Argument::None),
+            scores.map_or(arg("attn_mask", Argument::None), |scores| tensor("attn_mask", scores)),
             float("dropout_p", 0.0),
             arg("is_causal", Argument::Bool(false)),
             float("scale", scale),

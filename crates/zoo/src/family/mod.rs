@@ -13,6 +13,7 @@ mod lfm2;
 mod llama;
 mod mixtral;
 mod olmo2;
+mod parakeet;
 mod phi3;
 mod qwen2;
 mod qwen3;
@@ -28,7 +29,22 @@ use crate::{Error, Result, checkpoint::Architecture, fields::Fields, spec::Confi
 /// What a config means.
 type Read = fn(&Fields<'_>) -> Result<Config>;
 
-const WHISPER: &str = "whisper";
+/// Files of a Hugging Face folder that say what its model is.
+pub(crate) struct Configs<'a> {
+    /// `config.json`.
+    pub(crate) model: Fields<'a>,
+    /// `generation_config.json`.
+    pub(crate) generation: Option<Fields<'a>>,
+    /// `preprocessor_config.json`, in models of speech.
+    pub(crate) preprocessor: Option<Fields<'a>>,
+}
+
+/// What a model of speech is.
+type ReadSpeech = fn(&Configs<'_>) -> Result<Architecture>;
+
+/// Names of models of speech under `model_type`, and what reads such configs.
+const SPEECH_FAMILIES: [(&str, ReadSpeech); 4] =
+    [(parakeet::CTC, read_parakeet), (parakeet::RNNT, read_parakeet), (parakeet::TDT, read_parakeet), ("whisper", read_whisper)];
 
 /// Names under `model_type`, and what reads such configs.
 const FAMILIES: [(&str, Read); 26] = [
@@ -60,15 +76,17 @@ const FAMILIES: [(&str, Read); 26] = [
     ("smollm3", smollm3::config),
 ];
 
-/// What a Hugging Face checkpoint is a model of, by its `config.json` and `generation_config.json`.
+/// What a Hugging Face checkpoint is a model of.
 ///
 /// # Errors
 /// As [`config`].
-pub(crate) fn architecture(f: &Fields<'_>, generation: Option<&Fields<'_>>) -> Result<Architecture> {
-    if f.text("model_type")? == Some(WHISPER) {
-        let config = whisper::config(f, generation)?;
+pub(crate) fn architecture(configs: &Configs<'_>) -> Result<Architecture> {
+    let (f, generation) = (&configs.model, &configs.generation);
+    let name = f.text("model_type")?.unwrap_or_default();
+    if let Some((_, read)) = SPEECH_FAMILIES.iter().find(|(known, _)| *known == name) {
+        let architecture = read(configs)?;
         f.finish(&harmless::beside_speech)?;
-        return Ok(Architecture::Whisper(config));
+        return Ok(architecture);
     }
     let mut config = config(f)?;
     if let Some(generation) = generation {
@@ -76,6 +94,14 @@ pub(crate) fn architecture(f: &Fields<'_>, generation: Option<&Fields<'_>>) -> R
         config.add_eos(generation.ints("eos_token_id")?);
     }
     Ok(Architecture::Decoder(config))
+}
+
+fn read_parakeet(configs: &Configs<'_>) -> Result<Architecture> {
+    Ok(Architecture::Parakeet(parakeet::config(&configs.model, configs.preprocessor.as_ref())?))
+}
+
+fn read_whisper(configs: &Configs<'_>) -> Result<Architecture> {
+    Ok(Architecture::Whisper(whisper::config(&configs.model, configs.generation.as_ref())?))
 }
 
 /// The config of a language model: its own, or that of its text part where it has several.
@@ -102,7 +128,8 @@ pub(crate) fn config(f: &Fields<'_>) -> Result<Config> {
 fn read(name: &str, f: &Fields<'_>) -> Result<Config> {
     let family = FAMILIES.iter().find(|(known, _)| *known == name);
     let (_, read) = family.ok_or_else(|| {
-        let names: Vec<_> = FAMILIES.iter().map(|(name, _)| *name).chain([WHISPER]).collect();
+        let names = FAMILIES.iter().map(|(name, _)| *name);
+        let names: Vec<_> = names.chain(SPEECH_FAMILIES.iter().map(|(name, _)| *name)).collect();
         Error::Family { found: name.chars().take(80).collect(), supported: names.join(", ") }
     })?;
     read(f)

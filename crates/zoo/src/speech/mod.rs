@@ -1,5 +1,7 @@
 //! Writes the programs of models that listen.
 
+pub(crate) mod conformer;
+pub(crate) mod parakeet;
 pub(crate) mod whisper;
 
 use crate::{
@@ -11,11 +13,20 @@ use crate::{
 /// How far a layer norm keeps from dividing by zero, in all of these models.
 const NORM_EPS: f64 = 1e-5;
 
-/// Attention without rotary embedding, as Whisper has it: biases on all projections but the keys'.
+/// Which projections of an attention have biases, and how the last one is called.
+#[derive(Clone, Copy, Debug)]
+struct Projections {
+    bias: bool,
+    key_bias: bool,
+    output: &'static str,
+}
+
+/// Attention whose heads all have their own keys and values.
 #[derive(Clone, Copy, Debug)]
 struct Heads {
     count: usize,
     width: usize,
+    projections: Projections,
 }
 
 impl Heads {
@@ -42,21 +53,22 @@ impl Heads {
 
     /// Queries [1, heads, s, dim] of module `path`.
     fn queries(self, w: &mut Writer<'_>, x: &Val, tokens: &Int, path: &str) -> Result<Val> {
-        let q = w.linear(x, &format!("{path}.q_proj"), self.width, true)?;
+        let q = w.linear(x, &format!("{path}.q_proj"), self.width, self.projections.bias)?;
         Ok(self.apart(w, &q, tokens))
     }
 
     /// Keys and values [1, heads, s, dim] of module `path`.
     fn keys_values(self, w: &mut Writer<'_>, x: &Val, tokens: &Int, path: &str) -> Result<[Val; 2]> {
-        let k = w.linear(x, &format!("{path}.k_proj"), self.width, false)?;
-        let v = w.linear(x, &format!("{path}.v_proj"), self.width, true)?;
+        let k = w.linear(x, &format!("{path}.k_proj"), self.width, self.projections.key_bias)?;
+        let v = w.linear(x, &format!("{path}.v_proj"), self.width, self.projections.bias)?;
         Ok([k, v].map(|x| self.apart(w, &x, tokens)))
     }
 
     /// What attention gave, through the output projection of module `path`.
     fn output(self, w: &mut Writer<'_>, attended: &Val, tokens: &Int, path: &str) -> Result<Val> {
         let joined = self.joined(w, attended, tokens);
-        w.linear(&joined, &format!("{path}.out_proj"), self.width, true)
+        let Projections { bias, output, .. } = self.projections;
+        w.linear(&joined, &format!("{path}.{output}"), self.width, bias)
     }
 }
 

@@ -4,10 +4,10 @@ use flambeau_pt2::Exported;
 use flambeau_tensor::{DType, Expr};
 use indexmap::IndexMap;
 
-use super::{Heads, NORM_EPS, feed_forward};
+use super::{Heads, NORM_EPS, Projections, feed_forward};
 use crate::{
     Checkpoint, Error, KvCache, MethodConstant, Model, Options, Result,
-    builder::{Int, Val},
+    builder::{Int, Val, Walk},
     model::{self, Precision},
     writer::Writer,
 };
@@ -106,7 +106,8 @@ enum Wanted {
 
 impl Parts<'_> {
     fn heads(&self, stack: Stack) -> Heads {
-        Heads { count: stack.heads, width: self.c.width }
+        let projections = Projections { bias: true, key_bias: false, output: "out_proj" };
+        Heads { count: stack.heads, width: self.c.width, projections }
     }
 
     /// Keys and values of cross-attention in a layer [1, heads, positions, dim]: state that methods share.
@@ -149,7 +150,7 @@ impl Parts<'_> {
         self.w.b.enter(path);
         let weight = self.w.plain(&format!("{path}.weight"), &[self.c.width, x.dim(1), 3])?;
         let bias = self.w.vector(&format!("{path}.bias"), self.c.width)?;
-        let x = self.w.b.conv(x, &weight, Some(&bias), stride, 1);
+        let x = self.w.b.conv([x, &weight], Some(&bias), Walk { stride, padding: 1, groups: 1 });
         Ok(self.w.b.gelu(&x, false))
     }
 
@@ -161,7 +162,7 @@ impl Parts<'_> {
         let q = heads.queries(w, &normed, &tokens, &own)?;
         let [k, v] = heads.keys_values(w, &normed, &tokens, &own)?;
         w.b.enter(&own);
-        let attended = w.b.attention_over_all([&q, &k, &v], heads.scale());
+        let attended = w.b.attention_over_all([&q, &k, &v], None, heads.scale());
         let mixed = heads.output(w, &attended, &tokens, &own)?;
         let x = w.b.add(x, &mixed);
         feed_forward(w, &x, heads.width, self.c.encoder.feed, path)
@@ -216,7 +217,7 @@ impl Parts<'_> {
                 aligned.push(self.shares(&q, &k, *head));
             }
         }
-        let attended = self.w.b.attention_over_all([&q, &k, &v], heads.scale());
+        let attended = self.w.b.attention_over_all([&q, &k, &v], None, heads.scale());
         let mixed = heads.output(&mut self.w, &attended, tokens, &module)?;
         let x = self.w.b.add(&x, &mixed);
         feed_forward(&mut self.w, &x, heads.width, self.c.decoder.feed, &path)

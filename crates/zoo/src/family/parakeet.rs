@@ -1,0 +1,129 @@
+//! Parakeet: recordings to text by CTC or by a transducer, with or without durations.
+
+use super::common;
+use crate::{
+    Result,
+    fields::Fields,
+    limits::{MAX_LAYERS, MAX_POSITIONS},
+    speech::{
+        conformer::{Encoder, HALVINGS},
+        parakeet::{Config, HOP_LENGTH, Head, SAMPLE_RATE, Transducer, WINDOW_SIZE},
+    },
+};
+
+/// A transducer whose tokens last, one whose tokens do not, and a model of CTC, by `model_type`.
+pub(super) const TDT: &str = "parakeet_tdt";
+pub(super) const RNNT: &str = "parakeet_rnnt";
+pub(super) const CTC: &str = "parakeet_ctc";
+
+/// Reads `config.json`, and holds `preprocessor_config.json` against the features that are computed here.
+pub(super) fn config(f: &Fields<'_>, preprocessor: Option<&Fields<'_>>) -> Result<Config> {
+    let part = f.child("encoder_config")?.ok_or_else(|| f.error("encoder_config", "an object"))?;
+    let encoder = encoder(&part)?;
+    if let Some(preprocessor) = preprocessor {
+        features(preprocessor, encoder.mels)?;
+    }
+    let vocab = f.size("vocab_size")?;
+    let kind = f.text("model_type")?.unwrap_or_default();
+    let blank_key = if kind == CTC { "pad_token_id" } else { "blank_token_id" };
+    let blank = f.count_or(blank_key, vocab - 1)?;
+    if blank >= vocab {
+        return Err(f.error(blank_key, format!("one of {vocab} tokens")));
+    }
+    let head = if kind == CTC { Head::Ctc } else { Head::Transducer(transducer(f, kind)?) };
+    Ok(Config { encoder, vocab, blank, head, dtype: common::dtype(f)? })
+}
+
+fn encoder(f: &Fields<'_>) -> Result<Encoder> {
+    is(f, "hidden_act", "silu")?;
+    let (width, layers, heads) = (f.size("hidden_size")?, f.size("num_hidden_layers")?, f.size("num_attention_heads")?);
+    if layers > MAX_LAYERS {
+        return Err(f.error("num_hidden_layers", format!("at most {MAX_LAYERS}")));
+    }
+    if !width.is_multiple_of(2 * heads) {
+        return Err(f.error("hidden_size", format!("a multiple of twice {heads} heads")));
+    }
+    let factor = 1 << HALVINGS;
+    for (key, expected) in [
+        ("num_key_value_heads", heads),
+        ("head_dim", width / heads),
+        ("subsampling_factor", factor),
+        ("subsampling_conv_kernel_size", 3),
+        ("subsampling_conv_stride", 2),
+    ] {
+        if f.size_or(key, expected)? != expected {
+            return Err(f.error(key, expected.to_string()));
+        }
+    }
+    let mels = f.size_or("num_mel_bins", 80)?;
+    if !mels.is_multiple_of(factor) {
+        return Err(f.error("num_mel_bins", format!("a multiple of {factor}")));
+    }
+    let taps = f.size_or("conv_kernel_size", 9)?;
+    if taps.is_multiple_of(2) {
+        return Err(f.error("conv_kernel_size", "an odd number"));
+    }
+    let positions = f.size_or("max_position_embeddings", 5000)?;
+    if positions > MAX_POSITIONS / factor {
+        return Err(f.error("max_position_embeddings", format!("at most {}", MAX_POSITIONS / factor)));
+    }
+    Ok(Encoder {
+        mels,
+        width,
+        layers,
+        heads,
+        feed: f.size("intermediate_size")?,
+        taps,
+        channels: f.size_or("subsampling_conv_channels", 256)?,
+        bias: f.bool_or("attention_bias", true)?,
+        conv_bias: f.bool_or("convolution_bias", true)?,
+        scaled: f.bool_or("scale_input", true)?,
+        positions,
+    })
+}
+
+fn transducer(f: &Fields<'_>, kind: &str) -> Result<Transducer> {
+    is(f, "hidden_act", "relu")?;
+    let layers = f.size_or("num_decoder_layers", 2)?;
+    if layers > MAX_LAYERS {
+        return Err(f.error("num_decoder_layers", format!("at most {MAX_LAYERS}")));
+    }
+    let durations = if kind == TDT { f.ints("durations")? } else { Vec::new() };
+    if kind == TDT && (durations.is_empty() || durations.iter().any(|&duration| duration < 0)) {
+        return Err(f.error("durations", "a list of numbers of positions"));
+    }
+    Ok(Transducer {
+        width: f.size_or("decoder_hidden_size", 640)?,
+        layers,
+        durations,
+        most_symbols: f.size_or("max_symbols_per_step", 10)?,
+    })
+}
+
+/// Holds the parameters of features against those that `flambeau-audio` computes with.
+fn features(f: &Fields<'_>, mels: usize) -> Result<()> {
+    let sizes = [
+        ("feature_size", mels),
+        ("sampling_rate", SAMPLE_RATE),
+        ("win_length", WINDOW_SIZE),
+        ("hop_length", HOP_LENGTH),
+        ("n_fft", 512),
+    ];
+    for (key, expected) in sizes {
+        if f.size_or(key, expected)? != expected {
+            return Err(f.error(key, expected.to_string()));
+        }
+    }
+    match f.positive_or("preemphasis", 0.97)? {
+        0.97 => Ok(()),
+        _ => Err(f.error("preemphasis", "0.97")),
+    }
+}
+
+/// Refuses another text than the one that is known here.
+fn is(f: &Fields<'_>, key: &str, expected: &str) -> Result<()> {
+    match f.text(key)? {
+        Some(found) if found != expected => Err(f.error(key, expected)),
+        _ => Ok(()),
+    }
+}
