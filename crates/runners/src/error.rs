@@ -32,17 +32,21 @@ pub enum Error {
     #[error("the prompt has {prompt} tokens, and the model's context holds {context}")]
     PromptTooLong { prompt: usize, context: usize },
 
-    /// The program is no Whisper that this crate knows how to call.
-    #[error("the program is no Whisper: {0}")]
-    NoWhisper(String),
+    /// The program is no speech model that this crate knows how to call.
+    #[error("the program is no {family}: {what}")]
+    NoSpeechModel { family: &'static str, what: String },
 
     /// The model does not know the language.
     #[error("the model does not know the language `{found}`: {expected}")]
     Language { found: String, expected: String },
 
     /// The model cannot translate.
-    #[error("the model cannot translate: it knows English alone")]
+    #[error("the model cannot translate: it writes down what is said in its own language")]
     NoTranslation,
+
+    /// The model cannot do what was asked for.
+    #[error("a {family} takes no {option}")]
+    NoSuchSetting { family: &'static str, option: &'static str },
 
     /// There is nothing to begin with.
     #[error("the prompt has no tokens")]

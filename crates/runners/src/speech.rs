@@ -1,9 +1,14 @@
 //! Speech to text.
 
+mod facts;
+mod model;
 mod segment;
+mod stream;
 mod transcriber;
 pub mod whisper;
 
+pub(crate) use facts::Facts;
+pub use model::SpeechModel;
 pub use segment::{Segment, Word};
 pub use transcriber::{Progress, Settings, Task, Transcriber};
 

@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context, Result};
 use flambeau::{
     audio::Recording,
-    runners::speech::{Progress, SAMPLE_RATE, Segment, Settings, Task, Transcriber, whisper::Whisper},
+    runners::speech::{Progress, SAMPLE_RATE, Segment, Settings, SpeechModel, Task, Transcriber},
     text::Tokenizer,
 };
 
@@ -104,7 +104,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let (program, path) = ModelArgs::new(&args.model, &args.export).open_speech(args.engine.threads)?;
     let tokenizer = tokenizer::find(&program, &path, None)?.tokenizer;
     let engine = args.engine.engine(false)?;
-    let mut model = Whisper::load(&program, &engine)?;
+    let mut model = SpeechModel::load(&program, &engine)?;
     let cancelled = interrupt::flag()?;
     let mut code = ExitCode::SUCCESS;
     for file in &args.files {
@@ -142,7 +142,7 @@ fn transcribe(
     args: &Args,
     formats: &[Format],
     file: &Path,
-    (model, tokenizer): (&mut Whisper, &Tokenizer),
+    (model, tokenizer): (&mut SpeechModel, &Tokenizer),
     cancelled: &AtomicBool,
 ) -> Result<()> {
     let start = Instant::now();
@@ -181,7 +181,7 @@ fn transcribe(
     let result = fed().with_context(|| file.display().to_string());
     bar.finish_and_clear();
     let seconds = transcriber.seconds();
-    let language = transcriber.language().unwrap_or("en").to_owned();
+    let language = transcriber.language().map(str::to_owned);
     let transcript = Transcript { language, task: if args.translate { "translate" } else { "transcribe" }, seconds, segments };
     if !as_it_comes {
         write(args, formats, file, &transcript)?;
@@ -191,12 +191,8 @@ fn transcribe(
     }
     if !args.quiet {
         let took = start.elapsed().as_secs_f64();
-        eprintln!(
-            "{}: {seconds:.1} s of {} in {took:.1} s, {:.1} times real time",
-            file.display(),
-            transcript.language,
-            seconds / took
-        );
+        let of = transcript.language.map(|code| format!(" of {code}")).unwrap_or_default();
+        eprintln!("{}: {seconds:.1} s{of} in {took:.1} s, {:.1} times real time", file.display(), seconds / took);
     }
     result
 }

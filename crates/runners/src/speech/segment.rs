@@ -32,3 +32,12 @@ pub struct Word {
     pub start: f64,
     pub end: f64,
 }
+
+/// Bytes of a text over bytes of it compressed.
+pub(crate) fn compression_ratio(text: &str) -> f32 {
+    use std::io::Write;
+    let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
+    // Writing to memory does not fail.
+    let compressed = zlib.write_all(text.as_bytes()).and_then(|()| zlib.finish()).map_or(1, |bytes| bytes.len());
+    text.len() as f32 / compressed as f32
+}

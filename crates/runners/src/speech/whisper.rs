@@ -2,15 +2,26 @@
 
 mod align;
 mod decode;
+mod listener;
 mod model;
 mod rules;
 mod vocabulary;
 mod window;
 
 pub use align::{AlignedWord, align};
+pub(crate) use decode::text;
 pub use decode::{Decoding, Request, decode, detect_language};
-pub(crate) use decode::{compression_ratio, text};
+pub(crate) use listener::WhisperListener;
 pub use model::Whisper;
 pub use rules::Rules;
 pub use vocabulary::{Language, Vocabulary};
 pub use window::{Span, spans};
+
+use crate::Error;
+
+/// The family's name in messages.
+const FAMILY: &str = "Whisper";
+
+fn unfit(what: impl Into<String>) -> Error {
+    Error::NoSpeechModel { family: FAMILY, what: what.into() }
+}

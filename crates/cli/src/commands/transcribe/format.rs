@@ -22,7 +22,8 @@ pub(super) enum Format {
 
 /// What was recognized in one recording.
 pub(super) struct Transcript {
-    pub(super) language: String,
+    /// As far as it is known.
+    pub(super) language: Option<String>,
     /// `transcribe` or `translate`.
     pub(super) task: &'static str,
     /// Seconds that were heard.
@@ -127,7 +128,7 @@ mod tests {
             compression_ratio: 1.0,
         };
         let segments = vec![segment(0.0, 2.5, " Go on."), segment(3599.999, 3661.0, " A --> B")];
-        Transcript { language: "en".into(), task: "transcribe", seconds: 3661.0, segments }
+        Transcript { language: Some("en".into()), task: "transcribe", seconds: 3661.0, segments }
     }
 
     #[test]

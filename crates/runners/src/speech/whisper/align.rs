@@ -3,8 +3,8 @@
 use flambeau_tensor::Tensor;
 use flambeau_text::Tokenizer;
 
-use super::Whisper;
-use crate::{Error, Result};
+use super::{Whisper, unfit};
+use crate::Result;
 
 /// Neighbouring positions whose median replaces a position.
 const MEDIAN: usize = 7;
@@ -61,10 +61,10 @@ pub fn align(
 /// Minus the attention of these rows to the first `steps` positions [rows, steps]: of each head, in units of its deviation over the
 /// tokens, smoothed; then the mean of the heads.
 fn costs(shares: &Tensor, rows: std::ops::Range<usize>, steps: usize) -> Result<Vec<f32>> {
-    let unfit = |_| Error::NoWhisper("its alignment gives no shares of attention".into());
+    let no_shares = || unfit("its alignment gives no shares of attention");
     let shares = shares.aligned();
-    let &[heads, tokens, positions] = shares.shape() else { return Err(unfit(())) };
-    let values = shares.as_slice::<f32>().map_err(|_| unfit(()))?;
+    let &[heads, tokens, positions] = shares.shape() else { return Err(no_shares()) };
+    let values = shares.as_slice::<f32>().map_err(|_| no_shares())?;
     let steps_heard = steps.min(positions);
     let mut costs = vec![0.0; rows.len() * steps];
     let mut scaled = vec![0.0f32; tokens * steps_heard];

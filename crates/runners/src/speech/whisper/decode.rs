@@ -2,8 +2,8 @@
 
 use flambeau_text::{Sampler, SamplingParams, Tokenizer, log_probabilities};
 
-use super::{Language, Rules, Vocabulary, Whisper};
-use crate::{Error, Result};
+use super::{Language, Rules, Vocabulary, Whisper, unfit};
+use crate::Result;
 
 /// What to decode of a window.
 #[derive(Clone, Debug, Default)]
@@ -97,18 +97,9 @@ pub fn detect_language(model: &mut Whisper) -> Result<(Language, f32)> {
     let languages = &model.vocabulary().languages;
     let logit = |language: &Language| logits.get(language.id as usize).copied().unwrap_or(f32::NEG_INFINITY);
     let list: Vec<f32> = languages.iter().map(logit).collect();
-    let best = flambeau_text::argmax(&list).ok_or_else(|| Error::NoWhisper("it knows no languages to choose from".into()))?.0;
+    let best = flambeau_text::argmax(&list).ok_or_else(|| unfit("it knows no languages to choose from"))?.0;
     let probability = log_probabilities(&list, &[best])[0].exp();
     Ok((languages[best as usize].clone(), probability))
-}
-
-/// Bytes of a text over bytes of it compressed.
-pub(crate) fn compression_ratio(text: &str) -> f32 {
-    use std::io::Write;
-    let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
-    // Writing to memory does not fail.
-    let compressed = zlib.write_all(text.as_bytes()).and_then(|()| zlib.finish()).map_or(1, |bytes| bytes.len());
-    text.len() as f32 / compressed as f32
 }
 
 /// The text of tokens, timestamps and other special tokens left out.

@@ -6,8 +6,8 @@ use flambeau_audio::LogMel;
 use flambeau_runtime::{Engine, LoadOptions, Method, Program, SharedState, Value};
 use flambeau_tensor::{DType, Tensor, cast};
 
-use super::Vocabulary;
-use crate::{Error, Result, logits};
+use super::{FAMILY, Vocabulary, unfit};
+use crate::{Error, Result, logits, speech::Facts};
 
 /// A loaded Whisper, the window that it last listened to, and the tokens in its caches.
 #[derive(Debug)]
@@ -32,29 +32,26 @@ impl Whisper {
     /// Loads a program that this project exported.
     ///
     /// # Errors
-    /// [`Error::NoWhisper`] for another program; it cannot be loaded.
+    /// [`Error::NoSpeechModel`] for another program; it cannot be loaded.
     pub fn load(program: &Program, engine: &Arc<dyn Engine>) -> Result<Whisper> {
         if !Whisper::is_in(program) {
-            return Err(Error::NoWhisper("it has no methods `encoder` and `decoder`".into()));
+            return Err(unfit("it has no methods `encoder` and `decoder`"));
         }
-        let size = |name: &str| {
-            let size = program.constant_int(name).and_then(|size| usize::try_from(size).ok()).filter(|&size| size > 0);
-            size.ok_or_else(|| Error::NoWhisper(format!("it does not state `{name}`")))
-        };
+        let facts = Facts::of(program, FAMILY);
         // One state: the encoder writes what the others read.
         let options = LoadOptions { shared: Some(SharedState::default()), ..LoadOptions::default() };
         let method = |name: &str| program.method(name, engine, &options);
         let has_alignment = program.method_names().any(|name| name == "alignment");
-        let mels = size("num_mel_bins")?;
+        let mels = facts.size("num_mel_bins")?;
         Ok(Whisper {
             encoder: method("encoder")?,
             decoder: method("decoder")?,
             alignment: has_alignment.then(|| method("alignment")).transpose()?,
-            vocabulary: Vocabulary::of(program)?,
+            vocabulary: Vocabulary::of(&facts)?,
             features: LogMel::new(mels),
             mels,
-            audio_positions: size("get_audio_positions")?,
-            context: size("get_max_seq_len")?,
+            audio_positions: facts.size("get_audio_positions")?,
+            context: facts.size("get_max_seq_len")?,
             position: 0,
         })
     }
@@ -95,7 +92,7 @@ impl Whisper {
     pub fn features(&mut self, samples: &[f32]) -> Result<Tensor> {
         let frames = self.frames();
         let features = self.features.window(samples, frames);
-        Tensor::from_slice(&features, &[1, self.mels, frames]).map_err(|_| Error::NoWhisper("its window is too long".into()))
+        Tensor::from_slice(&features, &[1, self.mels, frames]).map_err(|_| unfit("its window is too long"))
     }
 
     /// Listens to a window, and forgets what was decoded of the one before; returns the encoder's last hidden state
@@ -108,7 +105,7 @@ impl Whisper {
         let mut outputs = self.encoder.run(&[Value::Tensor(features)])?;
         match outputs.pop() {
             Some(Value::Tensor(hidden)) if outputs.is_empty() => Ok(hidden),
-            _ => Err(Error::NoWhisper("its encoder returns no hidden state".into())),
+            _ => Err(unfit("its encoder returns no hidden state")),
         }
     }
 
@@ -147,7 +144,7 @@ impl Whisper {
             [1, heads, count, positions] if count == tokens.len() => shares.reshape(&[heads, count, positions]).ok(),
             _ => None,
         });
-        shares.map(Some).ok_or_else(|| Error::NoWhisper("its alignment gives no shares of attention".into()))
+        shares.map(Some).ok_or_else(|| unfit("its alignment gives no shares of attention"))
     }
 }
 

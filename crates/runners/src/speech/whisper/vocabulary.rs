@@ -1,8 +1,6 @@
 //! The ids that steer a Whisper, as its program states them.
 
-use flambeau_runtime::{Program, Value};
-
-use crate::{Error, Result};
+use crate::{Result, speech::Facts};
 
 /// A language that a model knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,32 +39,23 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
-    pub(super) fn of(program: &Program) -> Result<Vocabulary> {
-        let one = |name: &str| program.constant_int(name).and_then(|id| u32::try_from(id).ok());
-        let needed = |name: &str| one(name).ok_or_else(|| Error::NoWhisper(format!("it does not state `{name}`")));
-        let list = |name: &str| -> Vec<u32> {
-            let values = program.constant(name).unwrap_or_default();
-            values.iter().filter_map(Value::as_int).filter_map(|id| u32::try_from(id).ok()).collect()
-        };
-        let codes = match program.constant("get_languages").as_deref() {
-            Some([Value::String(codes)]) => codes.split(' ').map(str::to_owned).collect(),
-            _ => Vec::new(),
-        };
-        let languages = codes.into_iter().zip(list("get_language_ids")).map(|(code, id)| Language { code, id }).collect();
-        let no_end = || Error::NoWhisper("it does not state `get_eos_ids`".into());
+    pub(super) fn of(facts: &Facts<'_>) -> Result<Vocabulary> {
+        let codes = facts.text("get_languages").unwrap_or_default();
+        let ids = facts.ids("get_language_ids");
+        let languages = codes.split(' ').zip(ids).map(|(code, id)| Language { code: code.to_owned(), id }).collect();
         Ok(Vocabulary {
-            end: list("get_eos_ids").first().copied().ok_or_else(no_end)?,
-            start: needed("get_start_of_transcript_id")?,
-            previous: needed("get_start_of_previous_id")?,
-            no_speech: needed("get_no_speech_id")?,
-            no_timestamps: needed("get_no_timestamps_id")?,
-            translate: one("get_translate_id"),
-            transcribe: one("get_transcribe_id"),
+            end: facts.id("get_eos_ids")?,
+            start: facts.id("get_start_of_transcript_id")?,
+            previous: facts.id("get_start_of_previous_id")?,
+            no_speech: facts.id("get_no_speech_id")?,
+            no_timestamps: facts.id("get_no_timestamps_id")?,
+            translate: facts.ids("get_translate_id").first().copied(),
+            transcribe: facts.ids("get_transcribe_id").first().copied(),
             languages,
-            suppressed: list("get_suppress_ids"),
-            suppressed_at_begin: list("get_begin_suppress_ids"),
-            last_initial_timestamp: one("get_max_initial_timestamp_index").unwrap_or(50),
-            size: needed("get_vocab_size")? as usize,
+            suppressed: facts.ids("get_suppress_ids"),
+            suppressed_at_begin: facts.ids("get_begin_suppress_ids"),
+            last_initial_timestamp: facts.ids("get_max_initial_timestamp_index").first().copied().unwrap_or(50),
+            size: facts.size("get_vocab_size")?,
         })
     }
 

@@ -1,0 +1,36 @@
+//! The families of models that transcribe.
+
+use std::sync::Arc;
+
+use flambeau_runtime::{Engine, Program};
+use flambeau_text::Tokenizer;
+
+use super::{
+    Settings,
+    transcriber::Listener,
+    whisper::{Whisper, WhisperListener},
+};
+use crate::Result;
+
+/// A loaded model of speech. A family is a variant, which its programs name in `get_model_type`, and a [`Listener`].
+#[derive(Debug)]
+pub enum SpeechModel {
+    Whisper(Box<Whisper>),
+}
+
+impl SpeechModel {
+    /// Loads a program that this project exported.
+    ///
+    /// # Errors
+    /// [`Error::NoSpeechModel`](crate::Error::NoSpeechModel) for a program of none of the families; it cannot be loaded.
+    pub fn load(program: &Program, engine: &Arc<dyn Engine>) -> Result<SpeechModel> {
+        Ok(SpeechModel::Whisper(Box::new(Whisper::load(program, engine)?)))
+    }
+
+    /// What transcribes one recording with the model.
+    pub(super) fn listener<'a>(&'a mut self, tokenizer: &'a Tokenizer, settings: Settings) -> Result<Box<dyn Listener + 'a>> {
+        Ok(match self {
+            SpeechModel::Whisper(model) => Box::new(WhisperListener::new(model, tokenizer, settings)?),
+        })
+    }
+}
