@@ -324,7 +324,7 @@ pub mod text {
 /// ```
 #[cfg(feature = "speech")]
 pub mod audio {
-    pub use flambeau_audio::{Error, LogMel, MAX_CHANNELS, RATES, Recording};
+    pub use flambeau_audio::{Error, LogMel, MAX_CHANNELS, ParakeetMel, RATES, Recording};
 }
 
 /// Loops over methods: generation, and with the feature `speech` transcription.

@@ -6,7 +6,8 @@ use flambeau_runtime::{Engine, Program};
 use flambeau_text::Tokenizer;
 
 use super::{
-    Settings,
+    Facts, Settings,
+    parakeet::{Parakeet, ParakeetListener},
     transcriber::Listener,
     whisper::{Whisper, WhisperListener},
 };
@@ -15,6 +16,7 @@ use crate::Result;
 /// A loaded model of speech. A family is a variant, which its programs name in `get_model_type`, and a [`Listener`].
 #[derive(Debug)]
 pub enum SpeechModel {
+    Parakeet(Box<Parakeet>),
     Whisper(Box<Whisper>),
 }
 
@@ -24,12 +26,16 @@ impl SpeechModel {
     /// # Errors
     /// [`Error::NoSpeechModel`](crate::Error::NoSpeechModel) for a program of none of the families; it cannot be loaded.
     pub fn load(program: &Program, engine: &Arc<dyn Engine>) -> Result<SpeechModel> {
-        Ok(SpeechModel::Whisper(Box::new(Whisper::load(program, engine)?)))
+        Ok(match Facts::of(program, "model of speech").text("get_model_type").as_deref() {
+            Some("parakeet") => SpeechModel::Parakeet(Box::new(Parakeet::load(program, engine)?)),
+            _ => SpeechModel::Whisper(Box::new(Whisper::load(program, engine)?)),
+        })
     }
 
     /// What transcribes one recording with the model.
     pub(super) fn listener<'a>(&'a mut self, tokenizer: &'a Tokenizer, settings: Settings) -> Result<Box<dyn Listener + 'a>> {
         Ok(match self {
+            SpeechModel::Parakeet(model) => Box::new(ParakeetListener::new(model, tokenizer, &settings)?),
             SpeechModel::Whisper(model) => Box::new(WhisperListener::new(model, tokenizer, settings)?),
         })
     }

@@ -20,6 +20,11 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
+    /// Samples that were listened to.
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
     /// Seconds of the recording that were listened to.
     pub(crate) fn seconds(&self) -> f64 {
         self.position as f64 / f64::from(SAMPLE_RATE)

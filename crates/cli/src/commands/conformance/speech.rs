@@ -1,17 +1,17 @@
 //! A speech case: a tiny model as it is published, a recording, and what the model makes of it.
 
+mod parakeet;
+mod whisper;
+
 use std::{fs::File, path::Path, sync::Arc};
 
 use anyhow::{Context, Result, bail};
 use flambeau::{
     audio::Recording,
     engine::Engine,
-    runners::speech::{
-        SAMPLE_RATE,
-        whisper::{Rules, Whisper, detect_language},
-    },
+    runners::speech::SAMPLE_RATE,
+    runtime::Program,
     tensor::{Tensor, Tolerance, compare},
-    text::argmax,
     zoo,
 };
 use serde_json::Value as Json;
@@ -23,84 +23,86 @@ use super::{
 
 /// What `case.json` says of a speech model.
 pub(super) struct SpeechCase {
-    family: String,
     tolerance: Tolerance,
-    /// Ids ahead of the text.
-    prompt: Vec<u32>,
-    /// The greedy text of the recording, without timestamps and with them.
-    tokens: Vec<u32>,
-    tokens_with_timestamps: Vec<u32>,
-    language: Option<String>,
+    expected: Expected,
+}
+
+/// What a family makes of the recording.
+enum Expected {
+    Parakeet(parakeet::Expected),
+    Whisper(whisper::Expected),
+    /// Of a family that cannot be exported.
+    Unknown(String),
+}
+
+/// The exported program, and what it listens to.
+struct Setting<'a> {
+    folder: &'a Path,
+    tolerance: Tolerance,
+    samples: Vec<f32>,
+    program: Program,
+    engine: &'a Arc<dyn Engine>,
 }
 
 impl SpeechCase {
     pub(super) fn read(json: &Json, tolerance: Tolerance) -> Result<SpeechCase> {
-        let ids = |key: &str| -> Vec<u32> {
-            let list = json[key].as_array().map(Vec::as_slice).unwrap_or_default();
-            list.iter().filter_map(Json::as_u64).filter_map(|id| id.try_into().ok()).collect()
+        let expected = match json["family"].as_str().context("case.json names no family")? {
+            "whisper" => Expected::Whisper(whisper::Expected::read(json)),
+            family if family.starts_with("parakeet") => Expected::Parakeet(parakeet::Expected::read(json)),
+            family => Expected::Unknown(family.to_owned()),
         };
-        Ok(SpeechCase {
-            family: json["family"].as_str().context("case.json names no family")?.to_owned(),
-            tolerance,
-            prompt: ids("prompt"),
-            tokens: ids("tokens"),
-            tokens_with_timestamps: ids("tokens_with_timestamps"),
-            language: json["detected_language"].as_str().map(str::to_owned),
-        })
+        Ok(SpeechCase { tolerance, expected })
     }
 
     /// Exports the checkpoint in f32 and holds each stage against the case.
     pub(super) fn run(&self, folder: &Path, engine: &Arc<dyn Engine>) -> Result<Outcome> {
-        if self.family != "whisper" {
-            bail!("speech models of the family {} are not supported yet", self.family);
+        if let Expected::Unknown(family) = &self.expected {
+            bail!("speech models of the family {family} are not supported yet");
         }
         let audio = folder.join("audio.wav");
         let file = File::open(&audio).with_context(|| format!("cannot read {}", audio.display()))?;
         let samples = Recording::from_file(file, SAMPLE_RATE)?.read_to_end()?;
         let program = program_with(&folder.join("checkpoint"), &zoo::Options::default(), engine)?;
-        let mut model = Whisper::load(&program, engine)?;
-        let features = model.features(&samples)?;
-        compare(&features, &one(folder, "features.bin")?, self.tolerance).context("features")?;
-        let hidden = model.encode(features)?;
-        compare(&hidden, &one(folder, "encoder.bin")?, self.tolerance).context("encoder")?;
-        if let Some(expected) = &self.language {
-            let (found, _) = detect_language(&mut model)?;
-            if found.code != *expected {
-                bail!("the language is {}, expected {expected}", found.code);
-            }
+        let setting = Setting { folder, tolerance: self.tolerance, samples, program, engine };
+        match &self.expected {
+            Expected::Parakeet(expected) => expected.compare(&setting)?,
+            Expected::Whisper(expected) => expected.compare(&setting)?,
+            Expected::Unknown(_) => {}
         }
-        let expected = one(folder, "logits.bin")?;
-        self.compare_text(&mut model, &self.prompt, &self.tokens, Some(&expected)).context("without timestamps")?;
-        let no_timestamps = model.vocabulary().no_timestamps;
-        let prompt: Vec<u32> = self.prompt.iter().copied().filter(|&id| id != no_timestamps).collect();
-        self.compare_text(&mut model, &prompt, &self.tokens_with_timestamps, None).context("with timestamps")?;
         Ok(Outcome::Passed(Vec::new()))
     }
+}
 
-    /// The greedy text after a prompt, and the raw logits of each of its tokens where they are known.
-    fn compare_text(&self, model: &mut Whisper, prompt: &[u32], tokens: &[u32], expected: Option<&Tensor>) -> Result<()> {
-        let vocabulary = model.vocabulary().clone();
-        let rules = Rules { vocabulary: &vocabulary, timestamps: expected.is_none() };
-        let rows = expected.map(|rows| rows.reshape(&[tokens.len(), vocabulary.size])).transpose()?;
-        let mut logits = Vec::new();
-        model.restart();
-        model.step(prompt, &mut logits)?;
-        for (i, &want) in tokens.iter().enumerate() {
-            if let Some(rows) = &rows {
-                let len = rows.bytes().len() / tokens.len();
-                let row = Tensor::new(rows.dtype(), &[vocabulary.size], rows.bytes().slice(i * len..(i + 1) * len))?;
-                let found = Tensor::from_slice(&logits, &[vocabulary.size])?;
-                compare(&found, &row, self.tolerance).with_context(|| format!("logits of token {i}"))?;
-            }
-            rules.apply(&tokens[..i], &mut logits);
-            let found = argmax(&logits).context("no logit is a number")?.0;
-            if found != want {
-                bail!("greedy token {i} is {found}, expected {want}");
-            }
-            if want != vocabulary.end {
-                model.step(&[want], &mut logits)?;
-            }
-        }
-        Ok(())
+impl Setting<'_> {
+    /// The tensor of a file, which a case may lack.
+    fn expected(&self, name: &str) -> Result<Option<Tensor>> {
+        self.folder.join(name).is_file().then(|| one(self.folder, name)).transpose()
     }
+
+    /// Holds a tensor against that of a file.
+    fn compare(&self, name: &str, found: &Tensor) -> Result<()> {
+        match self.expected(name)? {
+            Some(expected) => Ok(compare(found, &expected, self.tolerance).with_context(|| name.to_owned())?),
+            None => Ok(()),
+        }
+    }
+
+    /// Holds a tensor [.., rows, n] against that of a file, which may have rows of padding behind its own.
+    fn compare_rows(&self, name: &str, found: &Tensor) -> Result<()> {
+        let Some(expected) = self.expected(name)? else { return Ok(()) };
+        let &[rows, n] = &found.shape()[found.rank() - 2..] else { bail!("{name}: found shape {:?}", found.shape()) };
+        let whole = expected.numel() / n.max(1);
+        if expected.shape().last() != Some(&n) || whole < rows {
+            bail!("{name}: found shape {:?}, expected {:?}", found.shape(), expected.shape());
+        }
+        let bytes = expected.bytes().slice(..expected.bytes().len() / whole * rows);
+        let expected = Tensor::new(expected.dtype(), &[rows, n], bytes)?;
+        Ok(compare(&found.reshape(&[rows, n])?, &expected, self.tolerance).with_context(|| name.to_owned())?)
+    }
+}
+
+/// A list of ids; none if it is missing.
+fn ids(json: &Json, key: &str) -> Vec<u32> {
+    let list = json[key].as_array().map(Vec::as_slice).unwrap_or_default();
+    list.iter().filter_map(Json::as_u64).filter_map(|id| id.try_into().ok()).collect()
 }

@@ -1,0 +1,162 @@
+//! Recordings of any length, in windows that overlap and are cut where the model hears a pause.
+
+use flambeau_text::Tokenizer;
+
+use super::{
+    FAMILY, Parakeet,
+    words::{TimedWord, segment, whole_segments, words},
+};
+use crate::{
+    Error, Result,
+    speech::{Progress, SAMPLE_RATE, Segment, Settings, Task, stream::Stream, transcriber::Listener},
+};
+
+/// Samples of a window beyond those that were heard before: attention over all of them costs their square.
+const WINDOW: usize = 40 * SAMPLE_RATE as usize;
+/// Positions of 80 ms at either end of a window that only serve as context.
+const CONTEXT: usize = 25;
+/// Positions at the end of a window among which it is cut.
+const CUTS: usize = 125;
+/// How many positions the end of a sentence is worth as a pause.
+const SENTENCE: u64 = 6;
+/// Positions by which two windows may differ about when a word begins.
+const SLACK: u64 = 2;
+
+/// A Parakeet that transcribes one recording.
+#[derive(Debug)]
+pub(crate) struct ParakeetListener<'a> {
+    model: &'a mut Parakeet,
+    tokenizer: &'a Tokenizer,
+    with_words: bool,
+    /// The last samples that were transcribed, whole positions.
+    before: Vec<f32>,
+    /// Words of which no segment was made, timed by samples.
+    waiting: Vec<TimedWord>,
+    /// The last word that was heard.
+    last: Option<TimedWord>,
+}
+
+impl<'a> ParakeetListener<'a> {
+    /// Listens to one recording.
+    ///
+    /// # Errors
+    /// The settings ask for a translation, a language or a prompt.
+    pub(crate) fn new(model: &'a mut Parakeet, tokenizer: &'a Tokenizer, settings: &Settings) -> Result<ParakeetListener<'a>> {
+        let refused = |option| Err(Error::NoSuchSetting { family: FAMILY, option });
+        if settings.task == Task::Translate {
+            return Err(Error::NoTranslation);
+        }
+        if settings.language.is_some() {
+            return refused("language: it hears which one is spoken");
+        }
+        if !settings.prompt.trim().is_empty() {
+            return refused("prompt");
+        }
+        if settings.condition_on_previous {
+            return refused("previous text: it hears words ahead of a window anyway");
+        }
+        let with_words = settings.words;
+        Ok(ParakeetListener { model, tokenizer, with_words, before: Vec::new(), waiting: Vec::new(), last: None })
+    }
+
+    /// The words of a window of the stream's next `heard` samples, timed by positions of the window.
+    fn heard(&mut self, stream: &Stream, heard: usize) -> Result<Vec<TimedWord>> {
+        let window = [&self.before[..], &stream.samples[..heard]].concat();
+        let features = self.model.features(&window)?;
+        let [_, made] = self.model.encode(features)?;
+        let tokens = self.model.decode(&made, &mut |_, _| {})?;
+        words(self.tokenizer, &tokens)
+    }
+
+    /// Keeps the words that begin between two positions of the window, and times them by samples of the recording.
+    fn keep(&mut self, words: Vec<TimedWord>, first: u64, end: u64, stream: &Stream) {
+        let step = self.model.step_samples() as u64;
+        let at = |position: u64| (stream.position() + position * step).saturating_sub(self.before.len() as u64);
+        for word in words.into_iter().filter(|word| word.start + SLACK >= first && word.start < end) {
+            let word = TimedWord { start: at(word.start), end: at(word.end), ..word };
+            let is_known = |last: &TimedWord| word.start < last.start + SLACK * step || last.text == word.text;
+            let is_early = word.start < stream.position();
+            if !(is_early && self.last.as_ref().is_some_and(is_known)) {
+                self.last = Some(word.clone());
+                self.waiting.push(word);
+            }
+        }
+    }
+
+    /// Goes on by that many samples, of which the last stay as context.
+    fn pass(&mut self, stream: &mut Stream, samples: usize) {
+        self.before.extend_from_slice(&stream.samples[..samples]);
+        let context = CONTEXT * self.model.step_samples();
+        self.before.drain(..self.before.len().saturating_sub(context));
+        stream.pass(samples);
+    }
+
+    /// Segments of the words that were heard.
+    fn segments(&mut self, stream: &Stream, nothing_follows: bool) -> Vec<Segment> {
+        let (length, window) = (stream.position(), stream.at(0));
+        let segments = whole_segments(&mut self.waiting, nothing_follows);
+        segments.iter().map(|words| segment(words, length, window, self.with_words)).collect()
+    }
+}
+
+impl Listener for ParakeetListener<'_> {
+    fn step(&mut self, stream: &mut Stream) -> Result<Progress> {
+        let step = self.model.step_samples();
+        // What is shorter than a position says nothing.
+        if stream.is_whole && stream.samples.len() < step {
+            let rest = self.segments(stream, true);
+            return Ok(if rest.is_empty() { Progress::Finished } else { Progress::Segments(rest) });
+        }
+        if !stream.is_whole && stream.samples.len() < WINDOW {
+            return Ok(Progress::NeedsSamples);
+        }
+        let heard = stream.samples.len().min(WINDOW);
+        if let Some(passed) = stream.silence(heard) {
+            stream.pass(passed);
+            self.before.clear();
+            return Ok(Progress::Segments(self.segments(stream, true)));
+        }
+        let words = self.heard(stream, heard)?;
+        let first = self.before.len() / step;
+        let (end, passed) = if stream.is_whole && stream.samples.len() == heard {
+            (u64::MAX, heard)
+        } else {
+            let positions = first + heard / step;
+            let cut = cut(&words, (positions - CUTS) as u64..(positions - CONTEXT) as u64);
+            (cut, (cut as usize - first) * step)
+        };
+        self.keep(words, first as u64, end, stream);
+        self.pass(stream, passed);
+        Ok(Progress::Segments(self.segments(stream, false)))
+    }
+
+    fn language(&self) -> Option<&str> {
+        None
+    }
+}
+
+/// Where to end a window: in the longest pause before a word that begins in `range`, the later one of two.
+fn cut(words: &[TimedWord], range: std::ops::Range<u64>) -> u64 {
+    let pauses = words.array_windows().filter(|[_, next]| range.contains(&next.start)).map(|[word, next]| {
+        let pause = next.start.saturating_sub(word.end);
+        let middle = (next.start - pause / 2).max(range.start);
+        (pause + if word.ends_sentence() { SENTENCE } else { 0 }, middle)
+    });
+    pauses.max().map_or(range.end, |(_, middle)| middle)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::speech::parakeet::words::tests::word;
+
+    #[test]
+    fn a_window_ends_in_its_longest_pause() {
+        let words = [word("a", 90, 100), word("b", 104, 106), word("c", 116, 120), word("d", 122, 124)];
+        assert_eq!(cut(&words, 100..200), 111);
+        assert_eq!(cut(&words, 117..200), 121, "the pause ahead of d");
+        assert_eq!(cut(&words, 150..200), 200, "no word begins there");
+        let sentence = [word("a", 90, 100), word("b.", 104, 106), word("c", 108, 110), word("d", 115, 118)];
+        assert_eq!(cut(&sentence, 100..200), 107, "a sentence ends");
+    }
+}
