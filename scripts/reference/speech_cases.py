@@ -30,6 +30,34 @@ def sound():
     return numpy.round(samples * 32768).clip(-32768, 32767).astype("<i2")
 
 
+def write_sound(out, samples):
+    """Writes a recording, and returns its samples as models take them."""
+    with wave.open(str(out / "audio.wav"), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(RATE)
+        file.writeframes(samples.tobytes())
+    return samples.astype("f4") / 32768
+
+
+def pieces(count):
+    """The start of a SentencePiece vocabulary: names in the order of their ids."""
+    letters = "etaoinshrdlucmfwypvbgk"
+    names = ["<unk>", "▁", "<pad>", *("▁" + letter for letter in letters), *letters, ".", ",", "?"]
+    return names[:count]
+
+
+def write_pieces(folder, names, special=("<unk>", "<pad>")):
+    """A tokenizer.json of SentencePiece's pieces."""
+    added = [dict(id=i, content=name, single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
+             for i, name in enumerate(names) if name in special]
+    spaces = dict(type="Metaspace", replacement="▁", prepend_scheme="always", split=True)
+    model = dict(type="BPE", dropout=None, unk_token="<unk>", continuing_subword_prefix=None, end_of_word_suffix=None, fuse_unk=True,
+                 byte_fallback=False, vocab={name: i for i, name in enumerate(names)}, merges=[])
+    (folder / "tokenizer.json").write_text(json.dumps(dict(version="1.0", truncation=None, padding=None, added_tokens=added, normalizer=None,
+                                                           pre_tokenizer=spaces, post_processor=None, decoder=spaces, model=model), ensure_ascii=False))
+
+
 def vocabulary(multilingual):
     """Bytes as GPT-2 spells them, then the special tokens in Whisper's order: name to id."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
@@ -120,13 +148,8 @@ def write(out, multilingual, **sizes):
     extractor.save_pretrained(checkpoint)
     (checkpoint / "generation_config.json").write_text(json.dumps(generation))
     tokenizer(checkpoint, pieces, specials)
-    samples = sound()
-    with wave.open(str(out / "audio.wav"), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(RATE)
-        file.writeframes(samples.tobytes())
-    features = extractor(samples.astype("f4") / 32768, sampling_rate=RATE, return_tensors="pt").input_features
+    samples = write_sound(out, sound())
+    features = extractor(samples, sampling_rate=RATE, return_tensors="pt").input_features
     hidden = model.model.encoder(features).last_hidden_state
     start = [generation["decoder_start_token_id"]]
     case = dict(kind="speech", family="whisper", rtol=1e-4, atol=1e-4)
