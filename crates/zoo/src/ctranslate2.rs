@@ -9,7 +9,10 @@ use crate::{
     family::alignment_heads,
     fields::Fields,
     limits::{MAX_CT2_NAME_BYTES, MAX_CT2_RANK, MAX_CT2_VARIABLES, MAX_LAYERS, MAX_SIZE},
-    speech::whisper::{Config, EMBEDDING, Stack, Tokens},
+    speech::{
+        encoder::Stack,
+        whisper::{Config, EMBEDDING, Tokens},
+    },
 };
 
 /// The file that tells such folders from others.

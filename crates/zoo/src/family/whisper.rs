@@ -5,7 +5,10 @@ use crate::{
     Error, Result,
     fields::Fields,
     limits::{MAX_LAYERS, MAX_POSITIONS},
-    speech::whisper::{Config, Stack, Tokens},
+    speech::{
+        encoder::Stack,
+        whisper::{Config, Tokens},
+    },
 };
 
 /// Reads `config.json`. The ids of special tokens stand in `generation_config.json`, which [`tokens`] reads.

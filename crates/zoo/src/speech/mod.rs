@@ -1,14 +1,27 @@
 //! Writes the programs of models that listen.
 
 pub(crate) mod conformer;
+pub(crate) mod encoder;
 pub(crate) mod parakeet;
 pub(crate) mod whisper;
 
 use crate::{
-    Result,
+    MethodConstant, Result,
     builder::{Int, Val},
     writer::Writer,
 };
+
+/// Samples a second, samples of a Fourier transform and from frame to frame, with which Whisper and its relatives were trained.
+const SAMPLE_RATE: i64 = 16_000;
+const WINDOW_SIZE: i64 = 400;
+const HOP_LENGTH: i64 = 160;
+
+/// Of what spectrograms a program takes, as constant methods.
+fn spectrogram_facts(mels: usize) -> [(String, MethodConstant); 4] {
+    let facts =
+        [("sample_rate", SAMPLE_RATE), ("window_size", WINDOW_SIZE), ("hop_length", HOP_LENGTH), ("num_mel_bins", mels as i64)];
+    facts.map(|(name, value)| (name.to_owned(), MethodConstant::Int(value)))
+}
 
 /// How far a layer norm keeps from dividing by zero, in all of these models.
 const NORM_EPS: f64 = 1e-5;

@@ -4,18 +4,17 @@ use flambeau_pt2::Exported;
 use flambeau_tensor::{DType, Expr};
 use indexmap::IndexMap;
 
-use super::{Heads, NORM_EPS, Projections, feed_forward};
+use super::{
+    Heads, NORM_EPS,
+    encoder::{Encoder, Stack},
+    feed_forward, spectrogram_facts,
+};
 use crate::{
     Checkpoint, Error, KvCache, MethodConstant, Model, Options, Result,
-    builder::{Int, Val, Walk},
+    builder::{Int, Val},
     model::{self, Precision},
     writer::Writer,
 };
-
-/// Samples a second, samples of a Fourier transform and from frame to frame: all sizes were trained with these.
-const SAMPLE_RATE: i64 = 16_000;
-const WINDOW_SIZE: i64 = 400;
-const HOP_LENGTH: i64 = 160;
 
 pub(crate) const EMBEDDING: &str = "model.decoder.embed_tokens.weight";
 const HEAD: &str = "proj_out.weight";
@@ -41,15 +40,6 @@ pub(crate) struct Config {
     /// Layer and head of the cross-attention that tells when words were said.
     pub(crate) alignment_heads: Vec<[usize; 2]>,
     pub(crate) tokens: Tokens,
-}
-
-/// Layers of the encoder or of the decoder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stack {
-    pub(crate) layers: usize,
-    pub(crate) heads: usize,
-    /// Width between the two layers of the feed-forward half.
-    pub(crate) feed: usize,
 }
 
 /// Ids that steer the decoder, and lists of those that it must not choose.
@@ -106,8 +96,7 @@ enum Wanted {
 
 impl Parts<'_> {
     fn heads(&self, stack: Stack) -> Heads {
-        let projections = Projections { bias: true, key_bias: false, output: "out_proj" };
-        Heads { count: stack.heads, width: self.c.width, projections }
+        stack.attention(self.c.width)
     }
 
     /// Keys and values of cross-attention in a layer [1, heads, positions, dim]: state that methods share.
@@ -123,17 +112,10 @@ impl Parts<'_> {
         let c = self.c;
         let frames = Expr::Int(2 * c.audio_positions as i64);
         let features = self.w.b.input("input_features", DType::F32, vec![Expr::Int(1), Expr::Int(c.mels as i64), frames]);
-        self.w.b.enter("model.encoder");
+        let encoder = Encoder { root: "model.encoder", width: c.width, positions: c.audio_positions, stack: c.encoder };
+        self.w.b.enter(encoder.root);
         let x = self.w.b.cast(&features, self.dtype);
-        let x = self.convolved(&x, "model.encoder.conv1", 1)?;
-        let x = self.convolved(&x, "model.encoder.conv2", 2)?;
-        let x = self.w.b.transpose(&x, 1, 2);
-        let places = self.w.plain("model.encoder.embed_positions.weight", &[c.audio_positions, c.width])?;
-        let mut x = self.w.b.add(&x, &places);
-        for layer in 0..c.encoder.layers {
-            x = self.encoder_layer(&x, &format!("model.encoder.layers.{layer}"))?;
-        }
-        let x = self.w.layer_norm(&x, "model.encoder.layer_norm", NORM_EPS)?;
+        let x = encoder.write(&mut self.w, &x)?;
         let (heads, positions) = (self.heads(c.decoder), Int::from(c.audio_positions));
         for layer in 0..c.decoder.layers {
             let path = format!("model.decoder.layers.{layer}.encoder_attn");
@@ -143,29 +125,6 @@ impl Parts<'_> {
             }
         }
         self.w.b.finish(&[&x])
-    }
-
-    /// A convolution of three taps, then GELU.
-    fn convolved(&mut self, x: &Val, path: &str, stride: usize) -> Result<Val> {
-        self.w.b.enter(path);
-        let weight = self.w.plain(&format!("{path}.weight"), &[self.c.width, x.dim(1), 3])?;
-        let bias = self.w.vector(&format!("{path}.bias"), self.c.width)?;
-        let x = self.w.b.conv([x, &weight], Some(&bias), Walk { stride, padding: 1, groups: 1 });
-        Ok(self.w.b.gelu(&x, false))
-    }
-
-    fn encoder_layer(&mut self, x: &Val, path: &str) -> Result<Val> {
-        let (heads, tokens) = (self.heads(self.c.encoder), Int::from(self.c.audio_positions));
-        let w = &mut self.w;
-        let normed = w.layer_norm(x, &format!("{path}.self_attn_layer_norm"), NORM_EPS)?;
-        let own = format!("{path}.self_attn");
-        let q = heads.queries(w, &normed, &tokens, &own)?;
-        let [k, v] = heads.keys_values(w, &normed, &tokens, &own)?;
-        w.b.enter(&own);
-        let attended = w.b.attention_over_all([&q, &k, &v], None, heads.scale());
-        let mixed = heads.output(w, &attended, &tokens, &own)?;
-        let x = w.b.add(x, &mixed);
-        feed_forward(w, &x, heads.width, self.c.encoder.feed, path)
     }
 
     /// `input_ids` i64 [1, s], `cache_position` i64 [s] (consecutive) → what is wanted.
@@ -261,10 +220,6 @@ fn metadata(c: &Config, dtype: DType, positions: usize) -> Vec<(String, MethodCo
     let mut out = vec![
         ("get_model_type", MethodConstant::Text("whisper".into())),
         ("get_dtype", int(i64::from(dtype.code()))),
-        ("sample_rate", int(SAMPLE_RATE)),
-        ("window_size", int(WINDOW_SIZE)),
-        ("hop_length", int(HOP_LENGTH)),
-        ("num_mel_bins", size(c.mels)),
         ("get_audio_positions", size(c.audio_positions)),
         ("get_max_seq_len", size(positions)),
         ("get_vocab_size", size(c.vocab)),
@@ -287,5 +242,5 @@ fn metadata(c: &Config, dtype: DType, positions: usize) -> Vec<(String, MethodCo
     if !languages.is_empty() {
         out.push(("get_languages", MethodConstant::Text(languages.join(" "))));
     }
-    out.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    out.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(spectrogram_facts(c.mels)).collect()
 }

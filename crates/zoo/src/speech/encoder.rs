@@ -1,0 +1,74 @@
+//! Whisper's encoder, which other families have as well.
+
+use super::{Heads, NORM_EPS, Projections, feed_forward};
+use crate::{
+    Result,
+    builder::{Int, Val, Walk},
+    writer::Writer,
+};
+
+/// Layers of an encoder or of a decoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stack {
+    pub(crate) layers: usize,
+    pub(crate) heads: usize,
+    /// Width between the two layers of the feed-forward half.
+    pub(crate) feed: usize,
+}
+
+impl Stack {
+    /// Attention in layers of that width.
+    pub(super) fn attention(self, width: usize) -> Heads {
+        let projections = Projections { bias: true, key_bias: false, output: "out_proj" };
+        Heads { count: self.heads, width, projections }
+    }
+}
+
+/// Two convolutions, positions from a table, layers that see the whole window, a norm.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Encoder {
+    /// The module above all others.
+    pub(super) root: &'static str,
+    pub(super) width: usize,
+    /// Positions of its output, each of two frames.
+    pub(super) positions: usize,
+    pub(super) stack: Stack,
+}
+
+impl Encoder {
+    /// A window's spectrogram [1, mels, 2 · positions] → the last hidden state [1, positions, width].
+    pub(super) fn write(self, w: &mut Writer<'_>, features: &Val) -> Result<Val> {
+        let Encoder { root, width, positions, stack } = self;
+        let x = convolved(w, features, &format!("{root}.conv1"), width, 1)?;
+        let x = convolved(w, &x, &format!("{root}.conv2"), width, 2)?;
+        let x = w.b.transpose(&x, 1, 2);
+        let places = w.plain(&format!("{root}.embed_positions.weight"), &[positions, width])?;
+        let mut x = w.b.add(&x, &places);
+        for layer in 0..stack.layers {
+            x = self.layer(w, &x, &format!("{root}.layers.{layer}"))?;
+        }
+        w.layer_norm(&x, &format!("{root}.layer_norm"), NORM_EPS)
+    }
+
+    fn layer(self, w: &mut Writer<'_>, x: &Val, path: &str) -> Result<Val> {
+        let (heads, tokens) = (self.stack.attention(self.width), Int::from(self.positions));
+        let normed = w.layer_norm(x, &format!("{path}.self_attn_layer_norm"), NORM_EPS)?;
+        let own = format!("{path}.self_attn");
+        let q = heads.queries(w, &normed, &tokens, &own)?;
+        let [k, v] = heads.keys_values(w, &normed, &tokens, &own)?;
+        w.b.enter(&own);
+        let attended = w.b.attention_over_all([&q, &k, &v], None, heads.scale());
+        let mixed = heads.output(w, &attended, &tokens, &own)?;
+        let x = w.b.add(x, &mixed);
+        feed_forward(w, &x, heads.width, self.stack.feed, path)
+    }
+}
+
+/// A convolution of three taps, zeros on both sides, then GELU.
+fn convolved(w: &mut Writer<'_>, x: &Val, path: &str, width: usize, stride: usize) -> Result<Val> {
+    w.b.enter(path);
+    let weight = w.plain(&format!("{path}.weight"), &[width, x.dim(1), 3])?;
+    let bias = w.vector(&format!("{path}.bias"), width)?;
+    let x = w.b.conv([x, &weight], Some(&bias), Walk { stride, padding: 1, groups: 1 });
+    Ok(w.b.gelu(&x, false))
+}
