@@ -116,11 +116,13 @@ impl Builder {
         Ok(value)
     }
 
-    /// A constant of the family's own making.
+    /// A constant of the family's own making; the same value for the same name.
     pub(crate) fn constant(&mut self, name: &str, constant: &Tensor) -> Val {
         let weight = Weight::from_tensor(name, constant);
         let arg = format!("c_{name}");
-        self.held[CONSTANTS].push(InputSpec::TensorConstant { arg: arg.clone(), name: name.to_owned() });
+        if !self.constants.contains_key(name) {
+            self.held[CONSTANTS].push(InputSpec::TensorConstant { arg: arg.clone(), name: name.to_owned() });
+        }
         let value = self.held_value(arg, &weight);
         self.constants.insert(name.to_owned(), weight);
         value

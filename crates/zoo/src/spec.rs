@@ -11,6 +11,10 @@ use crate::rope::Rope;
 pub(crate) struct Config {
     /// What the family calls itself.
     pub(crate) family: &'static str,
+    /// The module above the layers.
+    pub(crate) root: &'static str,
+    /// What the names of caches begin with: methods of one program share state by name.
+    pub(crate) state_prefix: &'static str,
     /// Width of the residual stream.
     pub(crate) hidden: usize,
     pub(crate) vocab: usize,
@@ -120,8 +124,8 @@ pub(crate) struct Attention {
     /// Whether values are normalized per head, without weights.
     pub(crate) value_norm: bool,
     pub(crate) values: Values,
-    /// Whether queries, keys and values have biases.
-    pub(crate) qkv_bias: bool,
+    /// Which of queries, keys and values have biases.
+    pub(crate) qkv_bias: QkvBias,
     /// Whether the output has a bias.
     pub(crate) output_bias: bool,
     /// Whether q/k/v are one matrix.
@@ -154,6 +158,19 @@ pub(crate) enum Values {
     Keys,
     /// The cache of another layer, ahead of this one.
     Layer(usize),
+}
+
+/// Which of the projections to queries, keys and values have biases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QkvBias {
+    None,
+    All,
+}
+
+impl From<bool> for QkvBias {
+    fn from(all: bool) -> QkvBias {
+        if all { QkvBias::All } else { QkvBias::None }
+    }
 }
 
 /// Names of an attention's parts.
@@ -227,11 +244,24 @@ pub(crate) enum Feed {
 pub(crate) struct Mlp {
     pub(crate) width: usize,
     pub(crate) activation: Activation,
-    pub(crate) bias: bool,
+    pub(crate) bias: MlpBias,
     /// Whether gate and up are one matrix.
     pub(crate) joined: bool,
     pub(crate) module: &'static str,
     pub(crate) names: MlpNames,
+}
+
+/// Which of a gated layer's matrices have biases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MlpBias {
+    None,
+    All,
+}
+
+impl From<bool> for MlpBias {
+    fn from(all: bool) -> MlpBias {
+        if all { MlpBias::All } else { MlpBias::None }
+    }
 }
 
 /// Names of a gated layer's matrices.

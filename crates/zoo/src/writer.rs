@@ -79,9 +79,9 @@ impl<'a> Writer<'a> {
         self.plain(name, &[len])
     }
 
-    /// A vector in f32.
-    pub(crate) fn wide_vector(&mut self, name: &str, len: usize) -> Result<Val> {
-        self.plain_in(name, &[len], DType::F32)
+    /// A weight that is never packed, in f32.
+    pub(crate) fn wide(&mut self, name: &str, shape: &[usize]) -> Result<Val> {
+        self.plain_in(name, shape, DType::F32)
     }
 
     /// A vector of what `f` makes of each element, in f32.

@@ -4,7 +4,7 @@ use super::{Decoder, cache::Cache};
 use crate::{
     Result,
     builder::{Int, Val},
-    spec::{Attention, QkNorm, Values},
+    spec::{Attention, QkNorm, QkvBias, Values},
 };
 
 impl Decoder<'_> {
@@ -67,7 +67,7 @@ impl Decoder<'_> {
             };
             return Ok((one("q", 0, q)?, Some([one("k", q, kv)?, one("v", q + kv, kv)?])));
         }
-        let mut one = |part: &str, rows| self.w.linear(x, &format!("{path}.{part}_proj"), rows, a.qkv_bias);
+        let mut one = |part: &str, rows| self.w.linear(x, &format!("{path}.{part}_proj"), rows, a.qkv_bias == QkvBias::All);
         let queries = one("q", q)?;
         let kv = match a.values {
             Values::Layer(_) => None,
@@ -153,7 +153,7 @@ impl Decoder<'_> {
         let mut weights = self.w.b.softmax(&scores);
         if a.sinks {
             // A logit that joins the softmax takes its share from every key alike.
-            let sinks = self.w.wide_vector(&format!("{path}.sinks"), a.heads)?;
+            let sinks = self.w.wide(&format!("{path}.sinks"), &[a.heads])?;
             let sinks = self.w.b.reshape(&sinks, &[1.into(), a.kv_heads.into(), groups.into(), 1.into(), 1.into()]);
             let total = self.w.b.log_sum_exp(&scores);
             let margin = self.w.b.sub(&total, &sinks);

@@ -29,12 +29,12 @@ impl Decoder<'_> {
     pub(super) fn cached(&mut self, layer: usize, kv: [Val; 2], a: &Attention) -> Result<Cache> {
         let ring = self.ring(a.window);
         let rows = ring.unwrap_or(self.settings.positions);
-        let dtype = self.settings.dtype;
+        let (dtype, prefix) = (self.settings.dtype, self.config.state_prefix);
         let cache = match self.settings.kv_cache {
             KvCache::Float => {
                 let shape = vec![1, a.kv_heads, rows, a.head_dim];
-                let keys = self.w.b.buffer(&format!("key_cache_{layer}"), dtype, shape.clone())?;
-                let values = self.w.b.buffer(&format!("value_cache_{layer}"), dtype, shape)?;
+                let keys = self.w.b.buffer(&format!("{prefix}key_cache_{layer}"), dtype, shape.clone())?;
+                let values = self.w.b.buffer(&format!("{prefix}value_cache_{layer}"), dtype, shape)?;
                 for (cache, new) in [&keys, &values].into_iter().zip(&kv) {
                     self.write_rows(cache, new, ring);
                 }
@@ -43,8 +43,8 @@ impl Decoder<'_> {
             KvCache::Int8 => {
                 let group = if a.head_dim.is_multiple_of(GROUP) { GROUP } else { a.head_dim };
                 let shape = |elements| vec![1, 2 * a.kv_heads, rows, a.head_dim / group, elements];
-                let codes = self.w.b.buffer(&format!("cache_codes_{layer}"), DType::I8, shape(group))?;
-                let scales = self.w.b.buffer(&format!("cache_scales_{layer}"), dtype, shape(1))?;
+                let codes = self.w.b.buffer(&format!("{prefix}cache_codes_{layer}"), DType::I8, shape(group))?;
+                let scales = self.w.b.buffer(&format!("{prefix}cache_scales_{layer}"), dtype, shape(1))?;
                 let new = self.encoded(&kv, a, group);
                 for (cache, new) in [&codes, &scales].into_iter().zip(&new) {
                     self.write_rows(cache, new, ring);

@@ -136,7 +136,7 @@ impl Decoder<'_> {
         let name = format!("{path}.A_log");
         let to_rate = self.w.source(&name, &[d.value_heads])?.to_negated_exponential();
         let rate = self.w.mapped_vector(&name, d.value_heads, to_rate)?;
-        let bias = self.w.wide_vector(&format!("{path}.dt_bias"), d.value_heads)?;
+        let bias = self.w.wide(&format!("{path}.dt_bias"), &[d.value_heads])?;
         let a = self.w.b.cast(a, DType::F32);
         let a = self.w.b.add(&a, &bias);
         let step = self.w.b.softplus(&a);

@@ -63,7 +63,7 @@ impl Decoder<'_> {
         }
         weights = self.w.b.scale(&weights, r.scale);
         if r.own_norm {
-            let scales = self.w.wide_vector(&format!("{path}.router.per_expert_scale"), e.count)?;
+            let scales = self.w.wide(&format!("{path}.router.per_expert_scale"), &[e.count])?;
             let scales = self.w.b.pick(&scales, &chosen);
             weights = self.w.b.mul(&weights, &scales);
         }
@@ -100,7 +100,7 @@ impl Decoder<'_> {
         let Router { correction, groups, .. } = e.router;
         let mut choice = scores.clone();
         if let Some(name) = correction {
-            let correction = self.w.wide_vector(&format!("{path}.{name}"), e.count)?;
+            let correction = self.w.wide(&format!("{path}.{name}"), &[e.count])?;
             choice = self.w.b.add(&choice, &correction);
         }
         let Some((groups, allowed)) = groups else { return Ok(choice) };

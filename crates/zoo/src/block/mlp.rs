@@ -4,7 +4,7 @@ use super::Decoder;
 use crate::{
     Result,
     builder::Val,
-    spec::{Activation, Mlp},
+    spec::{Activation, Mlp, MlpBias},
 };
 
 impl Decoder<'_> {
@@ -18,12 +18,12 @@ impl Decoder<'_> {
             };
             (one("gate", 0)?, one("up", n)?)
         } else {
-            let mut one = |part: &str| self.w.linear(x, &format!("{path}.{part}"), n, mlp.bias);
+            let mut one = |part: &str| self.w.linear(x, &format!("{path}.{part}"), n, mlp.bias == MlpBias::All);
             (one(names.gate)?, one(names.up)?)
         };
         self.w.b.enter(path);
         let gated = self.gated(&gate, &up, mlp.activation);
-        self.w.linear(&gated, &format!("{path}.{}", names.down), self.config.hidden, mlp.bias)
+        self.w.linear(&gated, &format!("{path}.{}", names.down), self.config.hidden, mlp.bias != MlpBias::None)
     }
 
     /// What a gate lets through.

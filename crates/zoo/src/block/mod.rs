@@ -69,44 +69,42 @@ pub(crate) struct Decoder<'a> {
 /// Writes the program from token ids [1, s] to logits.
 pub(crate) fn program(checkpoint: &Checkpoint, config: &Config, settings: Settings) -> Result<Exported> {
     let mut w = Writer::new(checkpoint, settings.dtype, settings.scales);
-    let b = &mut w.b;
-    b.enter("model.rotary_emb");
-    let turns = turns(b, config, settings)?;
-    b.enter("model");
-    let s = b.symbol("s0", 1, settings.chunk);
-    let start = b.symbol("u0", 0, settings.positions - 1);
-    let ids = b.input("input_ids", DType::I64, vec![Expr::Int(1), s.clone()]);
-    let places = b.input("cache_position", DType::I64, vec![s]);
-    let tokens = b.size(&ids, 1);
-    let (first, pos) = b.first(&places, start);
-    let masks = Masks::new(places, first);
-    let caches = vec![None; config.layers.len()];
-    Decoder { w, config, settings, turns, span: Span { tokens, pos }, masks, caches }.write(&ids)
+    let s = w.b.symbol("s0", 1, settings.chunk);
+    let ids = w.b.input("input_ids", DType::I64, vec![Expr::Int(1), s.clone()]);
+    let places = w.b.input("cache_position", DType::I64, vec![s]);
+    let mut decoder = Decoder::new(w, config, settings, places)?;
+    let x = embedded(&mut decoder.w, config, &ids)?;
+    let per_layer = config.per_layer.map(|p| decoder.per_layer_inputs(&p, &ids, &x)).transpose()?;
+    decoder.logits(x, per_layer)
 }
 
-impl Decoder<'_> {
-    fn write(mut self, ids: &Val) -> Result<Exported> {
+/// Rows of the embedding [1, s, hidden] for token ids [1, s].
+fn embedded(w: &mut Writer<'_>, config: &Config, ids: &Val) -> Result<Val> {
+    w.b.enter("model.embed_tokens");
+    let table = w.matrix(EMBEDDING, &w.source(EMBEDDING, &[config.vocab, config.hidden])?)?;
+    let x = w.b.embedding(&table, ids);
+    Ok(w.b.scale(&x, config.embedding_scale))
+}
+
+impl<'a> Decoder<'a> {
+    /// Layers for tokens at consecutive places [s].
+    pub(crate) fn new(mut w: Writer<'a>, config: &'a Config, settings: Settings, places: Val) -> Result<Decoder<'a>> {
+        let b = &mut w.b;
+        b.enter(format!("{}.rotary_emb", config.root));
+        let turns = turns(b, config, settings)?;
+        b.enter(config.root);
+        let start = b.symbol("u0", 0, settings.positions - 1);
+        let tokens = b.size(&places, 0);
+        let (first, pos) = b.first(&places, start);
+        let masks = Masks::new(places, first);
+        let caches = vec![None; config.layers.len()];
+        Ok(Decoder { w, config, settings, turns, span: Span { tokens, pos }, masks, caches })
+    }
+
+    /// Ends the program with the logits of what comes out of the layers.
+    fn logits(mut self, x: Val, per_layer: Option<Val>) -> Result<Exported> {
         let c = self.config;
-        self.w.b.enter("model.embed_tokens");
-        let table = self.w.matrix(EMBEDDING, &self.w.source(EMBEDDING, &[c.vocab, c.hidden])?)?;
-        let x = self.w.b.embedding(&table, ids);
-        let mut x = self.w.b.scale(&x, c.embedding_scale);
-        let mut per_layer = c.per_layer.map(|p| self.per_layer_inputs(&p, ids, &x)).transpose()?;
-        let last_only = self.settings.logits == Logits::Last;
-        let mut narrowed = false;
-        for (i, layer) in c.layers.iter().enumerate() {
-            // From here on nobody writes a cache, so that only the last position still matters.
-            if last_only && !narrowed && c.layers[i..].iter().all(reads_caches) {
-                narrowed = true;
-                x = self.narrow(&x, &mut per_layer);
-            }
-            x = self.layer(&x, i, layer, per_layer.as_ref())?;
-        }
-        if last_only && !narrowed {
-            self.w.b.enter("model");
-            x = self.w.b.last_position(&x);
-        }
-        x = self.norm(&x, &format!("model.{}", c.final_norm))?;
+        let x = self.layers(x, per_layer)?;
         self.w.b.enter("lm_head");
         let head = if c.tied == Some(true) { EMBEDDING } else { HEAD };
         let head = self.w.matrix(head, &self.w.source(head, &[c.vocab, c.hidden])?)?;
@@ -118,9 +116,29 @@ impl Decoder<'_> {
         self.w.b.finish(&[&logits])
     }
 
+    /// All layers and the norm after them, for the positions that matter.
+    pub(crate) fn layers(&mut self, mut x: Val, mut per_layer: Option<Val>) -> Result<Val> {
+        let c = self.config;
+        let last_only = self.settings.logits == Logits::Last;
+        let mut narrowed = false;
+        for (i, layer) in c.layers.iter().enumerate() {
+            // From here on nobody writes a cache, so that only the last position still matters.
+            if last_only && !narrowed && c.layers[i..].iter().all(reads_caches) {
+                narrowed = true;
+                x = self.narrow(&x, &mut per_layer);
+            }
+            x = self.layer(&x, i, layer, per_layer.as_ref())?;
+        }
+        if last_only && !narrowed {
+            self.w.b.enter(c.root);
+            x = self.w.b.last_position(&x);
+        }
+        self.norm(&x, &format!("{}.{}", c.root, c.final_norm))
+    }
+
     /// The last position alone, of the residual stream and of what layers read beside it.
     fn narrow(&mut self, x: &Val, per_layer: &mut Option<Val>) -> Val {
-        self.w.b.enter("model");
+        self.w.b.enter(self.config.root);
         let before = self.w.b.add_int(&self.span.tokens.clone(), &Int::literal(-1));
         let pos = self.w.b.add_int(&self.span.pos.clone(), &before);
         self.span = Span { tokens: 1.into(), pos };
@@ -132,7 +150,7 @@ impl Decoder<'_> {
     }
 
     fn layer(&mut self, x: &Val, index: usize, layer: &Layer, per_layer: Option<&Val>) -> Result<Val> {
-        let path = format!("model.layers.{index}");
+        let path = format!("{}.layers.{index}", self.config.root);
         let norms = layer.norms;
         let normed = self.norm_if(x, &path, norms.mixer_in)?;
         let mixed = match &layer.mixer {

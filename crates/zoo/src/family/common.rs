@@ -8,7 +8,10 @@ use crate::{
     fields::Fields,
     limits::{MAX_HEAD_DIM, MAX_LAYERS},
     rope::Rope,
-    spec::{Activation, Attention, AttentionNames, Config, Feed, Layer, LayerNorms, Mixer, Mlp, MlpNames, Norm, QkNorm, Values},
+    spec::{
+        Activation, Attention, AttentionNames, Config, Feed, Layer, LayerNorms, Mixer, Mlp, MlpBias, MlpNames, Norm, QkNorm,
+        QkvBias, Values,
+    },
 };
 
 /// What a family means where its config is silent.
@@ -90,7 +93,7 @@ impl Base {
             qk_norm: QkNorm::None,
             value_norm: false,
             values: Values::Projected,
-            qkv_bias: false,
+            qkv_bias: QkvBias::None,
             output_bias: false,
             joined: false,
             gated: false,
@@ -106,13 +109,15 @@ impl Base {
     }
 
     pub(super) fn mlp_of(&self, width: usize, module: &'static str) -> Mlp {
-        Mlp { width, activation: self.activation, bias: false, joined: false, module, names: MlpNames::COMMON }
+        Mlp { width, activation: self.activation, bias: MlpBias::None, joined: false, module, names: MlpNames::COMMON }
     }
 
     /// A decoder of these layers, its embedding and head as Llama has them.
     pub(super) fn config(&self, f: &Fields<'_>, family: &'static str, layers: Vec<Layer>) -> Result<Config> {
         Ok(Config {
             family,
+            root: "model",
+            state_prefix: "",
             hidden: self.hidden,
             vocab: f.size("vocab_size")?,
             positions: self.positions,

@@ -48,7 +48,7 @@ pub(super) fn read(f: &Fields<'_>, defaults: &Defaults) -> Result<Base> {
 pub(super) fn attention(f: &Fields<'_>, base: &Base, scale: usize) -> Result<Attention> {
     let bias = f.bool_or("attention_bias", false)?;
     let scale = f.positive_or("query_pre_attn_scalar", scale as f64)?.sqrt().recip();
-    Ok(Attention { scale, qkv_bias: bias, output_bias: bias, ..base.attention(None) })
+    Ok(Attention { scale, qkv_bias: bias.into(), output_bias: bias, ..base.attention(None) })
 }
 
 /// A decoder whose embedding is scaled by the square root of its width.

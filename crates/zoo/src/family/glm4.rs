@@ -24,7 +24,7 @@ const NORMS: LayerNorms = LayerNorms {
 pub(super) fn dense(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &Defaults { kv_heads: Some(2), head_dim: Some(128), norm_eps: 1.5625e-7, ..DEFAULTS })?;
     let rope = Rope { interleaved: true, ..rope::read(f, &base)? };
-    let attention = Attention { qkv_bias: f.bool_or("attention_bias", true)?, ..base.attention(Some(rope)) };
+    let attention = Attention { qkv_bias: f.bool_or("attention_bias", true)?.into(), ..base.attention(Some(rope)) };
     let mlp = Mlp { joined: true, ..base.mlp(f)? };
     let layer = Layer { norms: NORMS, ..layer(attention, mlp) };
     base.config(f, "glm4", vec![layer; base.layers])
@@ -34,7 +34,7 @@ pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &Defaults { kv_heads: Some(8), norm_eps: 1e-5, ..DEFAULTS })?;
     let qk_norm = if f.bool_or("use_qk_norm", false)? { QkNorm::Heads } else { QkNorm::None };
     let attention =
-        Attention { qk_norm, qkv_bias: f.bool_or("attention_bias", false)?, ..base.attention(Some(rope::read(f, &base)?)) };
+        Attention { qk_norm, qkv_bias: f.bool_or("attention_bias", false)?.into(), ..base.attention(Some(rope::read(f, &base)?)) };
     let defaults = ExpertDefaults { count: 128, width: 1408, groups: (1, 1), scale: 1.0, dense: 1 };
     let feeds = deepseek::feeds(f, &base, &defaults)?;
     base.config(f, "glm4_moe", feeds.into_iter().map(|feed| layer(attention.clone(), feed)).collect())

@@ -18,7 +18,7 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &DEFAULTS)?;
     let bias = f.bool_or("attention_bias", true)?;
     let rope = if rope::description(f)?.is_some() { rope::read(f, &base)? } else { default_rope(f, &base)? };
-    let attention = Attention { sinks: true, qkv_bias: bias, output_bias: bias, ..base.attention(Some(rope)) };
+    let attention = Attention { sinks: true, qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope)) };
     let (window, experts) = (window(f, Some(128))?, experts(f)?);
     // What the window was at first, and how many experts a token had by another name.
     f.get("initial_context_length");

@@ -15,11 +15,11 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     let bias = f.bool_or("attention_bias", false)?;
     let attention = Attention {
         scale: f.positive_or("attention_multiplier", 1.0)?,
-        qkv_bias: bias,
+        qkv_bias: bias.into(),
         output_bias: bias,
         ..base.attention(Some(rope::read(f, &base)?))
     };
-    let mlp = Mlp { bias: f.bool_or("mlp_bias", false)?, ..base.mlp(f)? };
+    let mlp = Mlp { bias: f.bool_or("mlp_bias", false)?.into(), ..base.mlp(f)? };
     let layer = Layer { residual: f.positive_or("residual_multiplier", 1.0)?, ..layer(attention, mlp) };
     Ok(Config {
         embedding_scale: f.positive_or("embedding_multiplier", 1.0)?,

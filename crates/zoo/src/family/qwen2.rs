@@ -14,7 +14,7 @@ pub(super) const DEFAULTS: Defaults = Defaults { kv_heads: Some(32), positions: 
 
 pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &DEFAULTS)?;
-    let attention = Attention { qkv_bias: true, ..base.attention(Some(rope::read(f, &base)?)) };
+    let attention = Attention { qkv_bias: true.into(), ..base.attention(Some(rope::read(f, &base)?)) };
     let (mlp, windows) = (base.mlp(f)?, windows(f, &base)?);
     let layers = windows.into_iter().map(|window| layer(Attention { window, ..attention.clone() }, mlp));
     base.config(f, "qwen2", layers.collect())

@@ -67,5 +67,5 @@ pub(super) fn feeds(f: &Fields<'_>, base: &Base, experts: &Experts) -> Result<Ve
 fn attention(f: &Fields<'_>, base: &Base) -> Result<Attention> {
     let bias = f.bool_or("attention_bias", false)?;
     let attention = base.attention(Some(rope::read(f, base)?));
-    Ok(Attention { qk_norm: QkNorm::Heads, qkv_bias: bias, output_bias: bias, ..attention })
+    Ok(Attention { qk_norm: QkNorm::Heads, qkv_bias: bias.into(), output_bias: bias, ..attention })
 }

@@ -64,7 +64,7 @@ fn build(f: &Fields<'_>, base: &Base, family: &'static str, feeds: Vec<Feed>) ->
     let attention = Attention {
         qk_norm: QkNorm::Heads,
         gated: true,
-        qkv_bias: bias,
+        qkv_bias: bias.into(),
         output_bias: bias,
         ..base.attention(Some(rope::read(f, base)?))
     };

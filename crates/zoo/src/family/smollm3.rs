@@ -15,8 +15,8 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &defaults)?;
     let bias = f.bool_or("attention_bias", false)?;
     let rope = rope::read(f, &base)?;
-    let attention = Attention { qkv_bias: bias, output_bias: bias, ..base.attention(None) };
-    let mlp = Mlp { bias: f.bool_or("mlp_bias", false)?, ..base.mlp(f)? };
+    let attention = Attention { qkv_bias: bias.into(), output_bias: bias, ..base.attention(None) };
+    let mlp = Mlp { bias: f.bool_or("mlp_bias", false)?.into(), ..base.mlp(f)? };
     let turned = turned(f, &base)?;
     let (stated, on) = (window(f, None)?, f.bool_or("use_sliding_window", false)?);
     let window = stated.filter(|_| on);

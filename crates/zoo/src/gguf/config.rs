@@ -185,14 +185,14 @@ fn as_stored(file: &Gguf, config: &mut Config) {
     for (i, layer) in config.layers.iter_mut().enumerate() {
         let has = |name: &str| file.tensors.contains_key(&format!("blk.{i}.{name}.bias"));
         match &mut layer.mixer {
-            Mixer::Attention(a) => (a.qkv_bias, a.output_bias) = (has("attn_q"), has("attn_output")),
+            Mixer::Attention(a) => (a.qkv_bias, a.output_bias) = (has("attn_q").into(), has("attn_output")),
             Mixer::Latent(l) => l.bias = has("attn_kv_a_mqa"),
             // Files of Qwen 3.5 have the value heads of one key head far apart.
             Mixer::DeltaNet(d) => d.tiled = config.family != "qwen3_next",
             Mixer::ShortConv(_) => {}
         }
         if let Feed::Mlp(mlp) = &mut layer.feed {
-            mlp.bias = has("ffn_down");
+            mlp.bias = has("ffn_down").into();
         }
     }
 }
