@@ -41,6 +41,11 @@ impl Int {
     pub(crate) fn literal(value: i64) -> Int {
         Int { arg: SymArg::Literal(value), expr: Expr::Int(value) }
     }
+
+    /// In the sizes of a view, what the others leave; the caller promises that it is `expr`.
+    pub(crate) fn rest(expr: Expr) -> Int {
+        Int { arg: SymArg::Literal(-1), expr }
+    }
 }
 
 impl From<usize> for Int {

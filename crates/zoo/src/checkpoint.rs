@@ -8,7 +8,7 @@ use crate::{
     CheckpointTensor, Result, folder,
     gguf::{self, Gguf},
     spec::Config,
-    speech::{parakeet, whisper},
+    speech::{parakeet, voxtral, voxtral_realtime, whisper},
 };
 
 /// What a tokenizer can be built from.
@@ -28,6 +28,25 @@ pub(crate) enum Architecture {
     /// Sound to tokens.
     Parakeet(parakeet::Config),
     Whisper(whisper::Config),
+    Voxtral(Box<voxtral::Config>),
+    VoxtralRealtime(Box<voxtral_realtime::Config>),
+}
+
+impl Architecture {
+    /// The part that is a language model.
+    fn text_mut(&mut self) -> Option<&mut Config> {
+        match self {
+            Architecture::Decoder(config) => Some(config),
+            Architecture::Parakeet(_) | Architecture::Whisper(_) => None,
+            Architecture::Voxtral(config) => Some(&mut config.text),
+            Architecture::VoxtralRealtime(config) => Some(&mut config.text),
+        }
+    }
+
+    /// Whether tensors beside the language model belong to it.
+    pub(crate) fn listens(&self) -> bool {
+        !matches!(self, Architecture::Decoder(_))
+    }
 }
 
 /// A config and its tensors, under the names of Hugging Face checkpoints.
@@ -51,7 +70,7 @@ impl Checkpoint {
         tensors: IndexMap<String, CheckpointTensor>,
         tokenizer: TokenizerSource,
     ) -> Checkpoint {
-        if let Architecture::Decoder(config) = &mut architecture {
+        if let Some(config) = architecture.text_mut() {
             config.tied = Some(config.tied.unwrap_or(!tensors.contains_key(HEAD)));
         }
         Checkpoint { architecture, tensors, tokenizer }
@@ -86,7 +105,7 @@ impl Checkpoint {
 
     /// Whether it is a model of speech, whose program has other methods than a language model's.
     pub fn is_speech(&self) -> bool {
-        !matches!(self.architecture, Architecture::Decoder(_))
+        self.architecture.listens()
     }
 
     /// All tensors.
@@ -111,6 +130,8 @@ impl Checkpoint {
             Architecture::Decoder(config) => (config.dtype, EMBEDDING),
             Architecture::Parakeet(config) => (config.dtype, parakeet::SUBSAMPLING),
             Architecture::Whisper(config) => (config.dtype, whisper::EMBEDDING),
+            Architecture::Voxtral(config) => (config.text.dtype, EMBEDDING),
+            Architecture::VoxtralRealtime(config) => (config.text.dtype, EMBEDDING),
         };
         let stated = stated.or_else(|| self.tensors.get(weight).map(CheckpointTensor::dtype));
         stated.filter(|d| matches!(d, DType::F32 | DType::F16 | DType::BF16)).unwrap_or(DType::BF16)

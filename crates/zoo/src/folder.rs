@@ -24,6 +24,7 @@ use self::scheme::Scheme;
 const CONFIG: &str = "config.json";
 const GENERATION: &str = "generation_config.json";
 const PREPROCESSOR: &str = "preprocessor_config.json";
+const TEKKEN: &str = "tekken.json";
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 /// Files that a tokenizer and its chat template may need.
@@ -35,7 +36,7 @@ const TOKENIZER: [&str; 11] = [
     "added_tokens.json",
     "vocab.json",
     "merges.txt",
-    "tekken.json",
+    TEKKEN,
     "chat_template.jinja",
     "chat_template.json",
     GENERATION,
@@ -132,6 +133,19 @@ fn dtype(dtype: Dtype) -> Option<DType> {
     })
 }
 
+/// The name of a tensor in a model that listens, whose parts stand below `model` or at the top.
+fn speech_name(name: &str) -> String {
+    const PARTS: [&str; 3] = ["audio_tower.", "multi_modal_projector.", "language_model."];
+    let rest = name.strip_prefix("model.").filter(|rest| PARTS.iter().any(|part| rest.starts_with(part)));
+    let name = rest.unwrap_or(name);
+    match name.strip_prefix("language_model.") {
+        // Below `model`, the language model has no module of its own.
+        Some(text) if rest.is_some() => format!("model.{text}"),
+        Some(text) => text.to_owned(),
+        None => name.to_owned(),
+    }
+}
+
 /// The name of a tensor in the text part alone, which folders of several parts put below `language_model`; `None` for tensors of
 /// the others.
 fn text_name(name: &str) -> Option<String> {
@@ -183,16 +197,17 @@ pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
         let (config, tensors) = ctranslate2::whisper(bytes, &map, model.json(TOKENIZER[0])?.as_ref())?;
         return Ok(Checkpoint::new(Architecture::Whisper(config), tensors, model.tokenizer()));
     }
-    let (generation, preprocessor) = (model.json(GENERATION)?, model.json(PREPROCESSOR)?);
-    let [generation, preprocessor] = [&generation, &preprocessor].map(|map| map.as_ref().map(Fields::new));
-    let configs = Configs { model: Fields::new(&map), generation, preprocessor };
+    let [generation, preprocessor, tekken] = [model.json(GENERATION)?, model.json(PREPROCESSOR)?, model.json(TEKKEN)?];
+    let [generation, preprocessor, tekken] = [&generation, &preprocessor, &tekken].map(|map| map.as_ref().map(Fields::new));
+    let configs = Configs { model: Fields::new(&map), generation, preprocessor, tekken };
     let architecture = family::architecture(&configs)?;
     let stored = model.tensors()?;
     let is_bundle = stored.keys().any(|name| name.ends_with(scheme::BUNDLED));
     let scheme = if is_bundle { Scheme::Bundle } else { Scheme::new(&configs.model)? };
     let published = |name: &str| {
         let whole = is_bundle && !name.starts_with("lm_head.");
-        text_name(&if whole { format!("model.{name}") } else { name.to_owned() })
+        let name = if whole { format!("model.{name}") } else { name.to_owned() };
+        if architecture.listens() { Some(speech_name(&name)) } else { text_name(&name) }
     };
     let mut tensors = IndexMap::with_capacity(stored.len());
     for (name, tensor) in stored.iter().filter(|(name, _)| published(name).is_some()) {

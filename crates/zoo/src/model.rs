@@ -10,7 +10,7 @@ use crate::{
     checkpoint::Architecture,
     limits::MAX_POSITIONS,
     spec::{Config, Layer, Mixer},
-    speech::{parakeet, whisper},
+    speech::{parakeet, voxtral, voxtral_realtime, whisper},
 };
 
 /// Default limit on the tokens of a call.
@@ -98,6 +98,12 @@ pub struct Model {
     /// [1, positions, width] and, in models of CTC, logits [1, positions, vocab]. Transducers have what `joint` takes in their place,
     /// [1, positions, J], and two more methods. `decoder_step`: `token` i64 [1, 1], `h` and `c` [layers, 1, J] → `g` [1, 1, J], `h`, `c`;
     /// a sequence begins with the blank and zeros. `joint`: `f` [1, n, J], `g` [1, 1, J] → logits [1, n, vocab + durations].
+    ///
+    /// Voxtral has three. `audio_encoder`: `input_features` f32 [1, mels, frames] of a window → [1, t, hidden], which stand in the place of tokens.
+    /// `token_embedding`: `token_ids` i64 [1, s] → [1, s, hidden]. `text_decoder`: `inputs_embeds` [1, s, hidden], `cache_position`
+    /// i64 `[s]` → logits, with a language model's state. Voxtral Realtime listens bit by bit: `encode_audio_chunk` in the place of the
+    /// first takes `mel_chunk` f32 [1, mels, 8·t] and `enc_input_pos` i64 [4·t] → [1, t, hidden], which are added to the embeddings of tokens; it
+    /// keeps what its convolutions and windows still need.
     pub methods: IndexMap<&'static str, Exported>,
     /// Constant methods by name.
     pub metadata: Vec<(String, MethodConstant)>,
@@ -115,6 +121,8 @@ pub fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model> {
         Architecture::Decoder(config) => config,
         Architecture::Parakeet(config) => return parakeet::model(checkpoint, config, options),
         Architecture::Whisper(config) => return whisper::model(checkpoint, config, options),
+        Architecture::Voxtral(config) => return voxtral::model(checkpoint, config, options),
+        Architecture::VoxtralRealtime(config) => return voxtral_realtime::model(checkpoint, config, options),
     };
     let settings = settings(checkpoint, config, options)?;
     let methods = IndexMap::from([("forward", block::program(checkpoint, config, settings)?)]);
@@ -160,7 +168,7 @@ pub(crate) fn ranged(option: &'static str, value: usize, high: usize) -> Result<
     Err(Error::Option { option, expected: format!("1 to {high}"), found: value.to_string() })
 }
 
-fn settings(checkpoint: &Checkpoint, config: &Config, options: &Options) -> Result<Settings> {
+pub(crate) fn settings(checkpoint: &Checkpoint, config: &Config, options: &Options) -> Result<Settings> {
     let positions = ranged("max_seq_len", options.max_seq_len.unwrap_or(config.positions.min(DEFAULT_POSITIONS)), MAX_POSITIONS)?;
     let chunk = ranged("prefill_chunk", options.prefill_chunk.unwrap_or(DEFAULT_CHUNK.min(positions)), positions)?;
     let Precision { dtype, scales } = Precision::new(checkpoint, options)?;
@@ -173,7 +181,7 @@ fn settings(checkpoint: &Checkpoint, config: &Config, options: &Options) -> Resu
 }
 
 /// The constant methods that ExecuTorch's runners and ours ask for.
-fn metadata(c: &Config, settings: Settings) -> Vec<(String, MethodConstant)> {
+pub(crate) fn metadata(c: &Config, settings: Settings) -> Vec<(String, MethodConstant)> {
     let int = |v: usize| MethodConstant::Int(v as i64);
     let positions = int(settings.positions);
     let (kv_heads, head_dim) = c.cache_sizes();

@@ -23,6 +23,7 @@ pub(crate) struct Config {
     /// Factor on the embedding's rows.
     pub(crate) embedding_scale: f64,
     pub(crate) per_layer: Option<PerLayer>,
+    pub(crate) conditioned: Option<Conditioned>,
     pub(crate) layers: Vec<Layer>,
     /// Norms of layers, and of whole residual streams.
     pub(crate) norm: Norm,
@@ -165,6 +166,8 @@ pub(crate) enum Values {
 pub(crate) enum QkvBias {
     None,
     All,
+    /// Those to queries and values.
+    AllButKeys,
 }
 
 impl From<bool> for QkvBias {
@@ -256,6 +259,8 @@ pub(crate) struct Mlp {
 pub(crate) enum MlpBias {
     None,
     All,
+    /// The one to the residual stream.
+    Down,
 }
 
 impl From<bool> for MlpBias {
@@ -373,6 +378,16 @@ pub(crate) struct PerLayer {
     pub(crate) width: usize,
     pub(crate) vocab: usize,
     pub(crate) activation: Activation,
+}
+
+/// Norms ahead of what works on each position, whose weights depend on a number that the whole model is told.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Conditioned {
+    /// Module of a layer with two matrices, from what the number becomes to factors on the norm's weights, less 1.
+    pub(crate) module: &'static str,
+    pub(crate) value: f64,
+    /// Base of the frequencies whose cosines and sines the number becomes.
+    pub(crate) base: f64,
 }
 
 impl Config {

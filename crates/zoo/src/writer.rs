@@ -115,7 +115,7 @@ impl<'a> Writer<'a> {
     pub(crate) fn batch_norm(&mut self, x: &Val, path: &str, eps: f64) -> Result<Val> {
         self.b.enter(path);
         let channels = x.dim(1);
-        let mut vector = |part: &str| self.wide_vector(&format!("{path}.{part}"), channels);
+        let mut vector = |part: &str| self.wide(&format!("{path}.{part}"), &[channels]);
         let [mean, variance] = [vector("running_mean")?, vector("running_var")?];
         let [weight, bias] = [vector("weight")?, vector("bias")?];
         Ok(self.b.batch_norm(x, [&mean, &variance], [&weight, &bias], eps))

@@ -67,7 +67,10 @@ impl Decoder<'_> {
             };
             return Ok((one("q", 0, q)?, Some([one("k", q, kv)?, one("v", q + kv, kv)?])));
         }
-        let mut one = |part: &str, rows| self.w.linear(x, &format!("{path}.{part}_proj"), rows, a.qkv_bias == QkvBias::All);
+        let mut one = |part: &str, rows| {
+            let bias = a.qkv_bias == QkvBias::All || a.qkv_bias == QkvBias::AllButKeys && part != "k";
+            self.w.linear(x, &format!("{path}.{part}_proj"), rows, bias)
+        };
         let queries = one("q", q)?;
         let kv = match a.values {
             Values::Layer(_) => None,

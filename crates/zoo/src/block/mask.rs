@@ -94,7 +94,7 @@ impl Decoder<'_> {
     }
 
     /// State as a call finds it: zeros at position 0, whatever the last call left.
-    pub(super) fn carried(&mut self, state: &Val) -> Val {
+    pub(crate) fn carried(&mut self, state: &Val) -> Val {
         let fresh = match &self.masks.fresh {
             Some(fresh) => fresh.clone(),
             None => {

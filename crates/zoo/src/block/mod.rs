@@ -2,6 +2,7 @@
 
 mod attention;
 mod cache;
+mod conditioned;
 mod delta;
 mod experts;
 mod latent;
@@ -55,7 +56,7 @@ struct Span {
 
 /// Writes the program of one checkpoint.
 pub(crate) struct Decoder<'a> {
-    w: Writer<'a>,
+    pub(crate) w: Writer<'a>,
     config: &'a Config,
     settings: Settings,
     /// Rotary embeddings by what they are and for how many elements of a head.
@@ -76,6 +77,24 @@ pub(crate) fn program(checkpoint: &Checkpoint, config: &Config, settings: Settin
     let x = embedded(&mut decoder.w, config, &ids)?;
     let per_layer = config.per_layer.map(|p| decoder.per_layer_inputs(&p, &ids, &x)).transpose()?;
     decoder.logits(x, per_layer)
+}
+
+/// Writes the program from rows of the embedding, or what stands in their place, [1, s, hidden] to logits.
+pub(crate) fn program_of_embeddings(checkpoint: &Checkpoint, config: &Config, settings: Settings) -> Result<Exported> {
+    let mut w = Writer::new(checkpoint, settings.dtype, settings.scales);
+    let s = w.b.symbol("s0", 1, settings.chunk);
+    let x = w.b.input("inputs_embeds", settings.dtype, vec![Expr::Int(1), s.clone(), Expr::Int(config.hidden as i64)]);
+    let places = w.b.input("cache_position", DType::I64, vec![s]);
+    Decoder::new(w, config, settings, places)?.logits(x, None)
+}
+
+/// Writes the program from token ids [1, s] to rows of the embedding [1, s, hidden].
+pub(crate) fn embedding_program(checkpoint: &Checkpoint, config: &Config, settings: Settings) -> Result<Exported> {
+    let mut w = Writer::new(checkpoint, settings.dtype, settings.scales);
+    let s = w.b.symbol("s0", 1, settings.chunk);
+    let ids = w.b.input("token_ids", DType::I64, vec![Expr::Int(1), s]);
+    let x = embedded(&mut w, config, &ids)?;
+    w.b.finish(&[&x])
 }
 
 /// Rows of the embedding [1, s, hidden] for token ids [1, s].
@@ -160,7 +179,10 @@ impl<'a> Decoder<'a> {
             Mixer::ShortConv(conv) => self.short_conv(&normed, index, *conv, &format!("{path}.conv"))?,
         };
         let x = self.residual(x, &mixed, layer, &path, norms.mixer_out)?;
-        let normed = self.norm_if(&x, &path, norms.feed_in)?;
+        let normed = match (self.config.conditioned, norms.feed_in) {
+            (Some(conditioned), Some(name)) => self.conditioned_norm(&x, &path, name, &conditioned)?,
+            (_, name) => self.norm_if(&x, &path, name)?,
+        };
         let fed = match &layer.feed {
             Feed::Mlp(mlp) => self.mlp(&normed, mlp, &format!("{path}.{}", mlp.module))?,
             Feed::Experts(experts) => self.experts(&normed, &normed, experts, &path)?,

@@ -123,6 +123,7 @@ impl Base {
             positions: self.positions,
             embedding_scale: 1.0,
             per_layer: None,
+            conditioned: None,
             layers,
             norm: self.norm,
             final_norm: "norm",

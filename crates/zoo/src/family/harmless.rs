@@ -119,6 +119,7 @@ const OTHERS: &[&str] = &[
 const SPEECH: &[&str] = &[
     "activation_dropout",
     "apply_spec_augment",
+    "audio_token_id",
     "classifier_proj_size",
     "ctc_loss_reduction",
     "ctc_zero_infinity",

@@ -20,6 +20,7 @@ mod qwen3;
 mod qwen3_next;
 mod rope;
 mod smollm3;
+mod voxtral;
 mod whisper;
 
 pub(crate) use whisper::alignment_heads;
@@ -37,14 +38,22 @@ pub(crate) struct Configs<'a> {
     pub(crate) generation: Option<Fields<'a>>,
     /// `preprocessor_config.json`, in models of speech.
     pub(crate) preprocessor: Option<Fields<'a>>,
+    /// `tekken.json`, the tokenizer of Mistral's models.
+    pub(crate) tekken: Option<Fields<'a>>,
 }
 
 /// What a model of speech is.
 type ReadSpeech = fn(&Configs<'_>) -> Result<Architecture>;
 
 /// Names of models of speech under `model_type`, and what reads such configs.
-const SPEECH_FAMILIES: [(&str, ReadSpeech); 4] =
-    [(parakeet::CTC, read_parakeet), (parakeet::RNNT, read_parakeet), (parakeet::TDT, read_parakeet), ("whisper", read_whisper)];
+const SPEECH_FAMILIES: [(&str, ReadSpeech); 6] = [
+    (parakeet::CTC, read_parakeet),
+    (parakeet::RNNT, read_parakeet),
+    (parakeet::TDT, read_parakeet),
+    ("voxtral", read_voxtral),
+    ("voxtral_realtime", read_voxtral_realtime),
+    ("whisper", read_whisper),
+];
 
 /// Names under `model_type`, and what reads such configs.
 const FAMILIES: [(&str, Read); 26] = [
@@ -81,7 +90,7 @@ const FAMILIES: [(&str, Read); 26] = [
 /// # Errors
 /// As [`config`].
 pub(crate) fn architecture(configs: &Configs<'_>) -> Result<Architecture> {
-    let (f, generation) = (&configs.model, &configs.generation);
+    let f = &configs.model;
     let name = f.text("model_type")?.unwrap_or_default();
     if let Some((_, read)) = SPEECH_FAMILIES.iter().find(|(known, _)| *known == name) {
         let architecture = read(configs)?;
@@ -89,15 +98,29 @@ pub(crate) fn architecture(configs: &Configs<'_>) -> Result<Architecture> {
         return Ok(architecture);
     }
     let mut config = config(f)?;
+    add_ids(&mut config, configs.generation.as_ref())?;
+    Ok(Architecture::Decoder(config))
+}
+
+/// Adds what `generation_config.json` says of ids.
+fn add_ids(config: &mut Config, generation: Option<&Fields<'_>>) -> Result<()> {
     if let Some(generation) = generation {
         config.bos = generation.ints("bos_token_id")?.first().copied().or(config.bos);
         config.add_eos(generation.ints("eos_token_id")?);
     }
-    Ok(Architecture::Decoder(config))
+    Ok(())
 }
 
 fn read_parakeet(configs: &Configs<'_>) -> Result<Architecture> {
     Ok(Architecture::Parakeet(parakeet::config(&configs.model, configs.preprocessor.as_ref())?))
+}
+
+fn read_voxtral(configs: &Configs<'_>) -> Result<Architecture> {
+    Ok(Architecture::Voxtral(Box::new(voxtral::config(configs)?)))
+}
+
+fn read_voxtral_realtime(configs: &Configs<'_>) -> Result<Architecture> {
+    Ok(Architecture::VoxtralRealtime(Box::new(voxtral::realtime(configs)?)))
 }
 
 fn read_whisper(configs: &Configs<'_>) -> Result<Architecture> {

@@ -3,6 +3,8 @@
 pub(crate) mod conformer;
 pub(crate) mod encoder;
 pub(crate) mod parakeet;
+pub(crate) mod voxtral;
+pub(crate) mod voxtral_realtime;
 pub(crate) mod whisper;
 
 use crate::{
