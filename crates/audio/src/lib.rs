@@ -15,7 +15,7 @@ mod spectrum;
 mod wav;
 
 pub use error::Error;
-pub use mel::LogMel;
+pub use mel::{LogMel, LogMelStream};
 pub use parakeet_mel::ParakeetMel;
 pub use recording::{MAX_CHANNELS, RATES, Recording};
 

@@ -43,17 +43,22 @@ impl LogMel {
             // What only sees silence has the least power already.
             if first < samples.len() as isize || first + WINDOW as isize > end as isize {
                 self.gather(samples, first, end);
-                self.spectrum.of(&self.frame, &mut self.power);
-                for (bin, power) in self.filters.of(&self.power).enumerate() {
-                    out[bin * frames + at] = power.max(LEAST_POWER).log10();
+                for (bin, value) in self.bins().enumerate() {
+                    out[bin * frames + at] = value;
                 }
             }
         }
         let loudest = out.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         for value in &mut out {
-            *value = (value.max(loudest - RANGE) + 4.0) / 4.0;
+            *value = scaled(*value, loudest);
         }
         out
+    }
+
+    /// The logarithms of the bins of the frame at hand.
+    fn bins(&mut self) -> impl Iterator<Item = f32> {
+        self.spectrum.of(&self.frame, &mut self.power);
+        self.filters.of(&self.power).map(|power| power.max(LEAST_POWER).log10())
     }
 
     /// The samples of a frame that begins at `first`, of a window of `end` samples.
@@ -71,9 +76,79 @@ impl LogMel {
     }
 }
 
+/// As [`LogMel`], of sound without end: no further than 8 below a fixed maximum, as Voxtral Realtime was trained with. Ahead of the
+/// first sample there is silence.
+#[derive(Debug)]
+pub struct LogMelStream {
+    mel: LogMel,
+    loudest: f32,
+    /// Samples from the beginning of the next frame on.
+    pending: Vec<f32>,
+}
+
+impl LogMelStream {
+    /// A spectrogram of `mels` bins whose loudest power has that logarithm.
+    pub fn new(mels: usize, loudest: f32) -> LogMelStream {
+        LogMelStream { mel: LogMel::new(mels), loudest, pending: vec![0.0; WINDOW / 2] }
+    }
+
+    /// Samples from frame to frame.
+    pub fn hop(&self) -> usize {
+        HOP
+    }
+
+    /// Samples beyond its own 160 that a frame needs.
+    pub fn lookahead(&self) -> usize {
+        WINDOW / 2 - HOP
+    }
+
+    /// Begins anew.
+    pub fn restart(&mut self) {
+        self.pending.clear();
+        self.pending.resize(WINDOW / 2, 0.0);
+    }
+
+    /// Appends the frames [n, mels] that these samples complete.
+    pub fn push(&mut self, samples: &[f32], rows: &mut Vec<f32>) {
+        self.pending.extend_from_slice(samples);
+        let mut first = 0;
+        while let Some(frame) = self.pending.get(first..first + WINDOW) {
+            self.mel.frame.copy_from_slice(frame);
+            rows.extend(self.mel.bins().map(|bin| scaled(bin, self.loudest)));
+            first += HOP;
+        }
+        self.pending.drain(..first.min(self.pending.len()));
+    }
+}
+
+/// A logarithm as models take it.
+fn scaled(value: f32, loudest: f32) -> f32 {
+    (value.max(loudest - RANGE) + 4.0) / 4.0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stream_has_the_frames_of_a_window_in_which_nothing_is_louder() {
+        let samples: Vec<f32> = (0..16_000).map(|i| (i as f32 * 0.3).sin() * 0.1).collect();
+        let (mels, frames) = (80, 90);
+        let whole = LogMel::new(mels).window(&samples, 100);
+        let loudest = whole.iter().copied().fold(f32::MIN, f32::max) * 4.0 - 4.0;
+        let mut stream = LogMelStream::new(mels, loudest);
+        for size in [16_000, 1280, 37] {
+            stream.restart();
+            let mut rows = Vec::new();
+            samples.chunks(size).for_each(|block| stream.push(block, &mut rows));
+            assert_eq!(rows.len() / mels, 1 + (16_000 - 200) / 160, "blocks of {size}");
+            // The window mirrors what goes ahead, the stream begins with silence.
+            for (at, bin) in (2..frames).flat_map(|at| (0..mels).map(move |bin| (at, bin))) {
+                let (found, expected) = (rows[at * mels + bin], whole[bin * 100 + at]);
+                assert!((found - expected).abs() < 1e-6, "frame {at}, bin {bin}: {found} instead of {expected}");
+            }
+        }
+    }
 
     #[test]
     fn silence_after_the_samples_is_silence() {

@@ -5,7 +5,10 @@ mod model;
 pub mod parakeet;
 mod segment;
 mod stream;
+mod text_decoder;
 mod transcriber;
+pub mod voxtral;
+pub mod voxtral_realtime;
 pub mod whisper;
 
 pub(crate) use facts::Facts;

@@ -9,6 +9,8 @@ use super::{
     Facts, Settings,
     parakeet::{Parakeet, ParakeetListener},
     transcriber::Listener,
+    voxtral::{Voxtral, VoxtralListener},
+    voxtral_realtime::{RealtimeListener, VoxtralRealtime},
     whisper::{Whisper, WhisperListener},
 };
 use crate::Result;
@@ -18,6 +20,8 @@ use crate::Result;
 pub enum SpeechModel {
     Parakeet(Box<Parakeet>),
     Whisper(Box<Whisper>),
+    Voxtral(Box<Voxtral>),
+    VoxtralRealtime(Box<VoxtralRealtime>),
 }
 
 impl SpeechModel {
@@ -26,8 +30,12 @@ impl SpeechModel {
     /// # Errors
     /// [`Error::NoSpeechModel`](crate::Error::NoSpeechModel) for a program of none of the families; it cannot be loaded.
     pub fn load(program: &Program, engine: &Arc<dyn Engine>) -> Result<SpeechModel> {
-        Ok(match Facts::of(program, "model of speech").text("get_model_type").as_deref() {
+        let family = Facts::of(program, "model of speech").text("get_model_type");
+        // ExecuTorch's programs do not name their family.
+        Ok(match family.as_deref() {
             Some("parakeet") => SpeechModel::Parakeet(Box::new(Parakeet::load(program, engine)?)),
+            _ if VoxtralRealtime::is_in(program) => SpeechModel::VoxtralRealtime(Box::new(VoxtralRealtime::load(program, engine)?)),
+            _ if Voxtral::is_in(program) => SpeechModel::Voxtral(Box::new(Voxtral::load(program, engine)?)),
             _ => SpeechModel::Whisper(Box::new(Whisper::load(program, engine)?)),
         })
     }
@@ -37,6 +45,8 @@ impl SpeechModel {
         Ok(match self {
             SpeechModel::Parakeet(model) => Box::new(ParakeetListener::new(model, tokenizer, &settings)?),
             SpeechModel::Whisper(model) => Box::new(WhisperListener::new(model, tokenizer, settings)?),
+            SpeechModel::Voxtral(model) => Box::new(VoxtralListener::new(model, tokenizer, &settings)?),
+            SpeechModel::VoxtralRealtime(model) => Box::new(RealtimeListener::new(model, tokenizer, &settings)?),
         })
     }
 }

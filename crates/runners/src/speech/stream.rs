@@ -42,6 +42,17 @@ impl Stream {
         self.position += samples as u64;
     }
 
+    /// The middle of the quietest tenth of a second in the last seconds of the first `longest` samples, which are there: a place to
+    /// stop at.
+    pub(crate) fn pause(&self, longest: usize) -> usize {
+        const PIECE: usize = SAMPLE_RATE as usize / 10;
+        let first = longest - (5 * SAMPLE_RATE as usize).min(longest / 2);
+        let loudness = |piece: &[f32]| piece.iter().map(|sample| sample * sample).sum::<f32>();
+        let pieces = self.samples[first..longest].chunks_exact(PIECE).map(loudness).enumerate();
+        let quietest = pieces.min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(piece, _)| first + piece * PIECE + PIECE / 2);
+        quietest.unwrap_or(longest)
+    }
+
     /// How many of the next `heard` samples need not be listened to, if they begin with silence: all, or those up to shortly before the
     /// first sound.
     pub(crate) fn silence(&self, heard: usize) -> Option<usize> {

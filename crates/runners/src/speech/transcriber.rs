@@ -5,7 +5,7 @@ use std::fmt;
 use flambeau_text::Tokenizer;
 
 use super::{Segment, SpeechModel, stream::Stream};
-use crate::Result;
+use crate::{Error, Result};
 
 /// What to do with what is said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,6 +56,20 @@ impl Default for Settings {
             condition_on_previous: false,
             seed: 0,
         }
+    }
+}
+
+impl Settings {
+    /// Refuses what only Whisper can be told.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchSetting`].
+    pub(crate) fn refuse_whats_whispers(&self, family: &'static str) -> Result<()> {
+        let refused = |option| Err(Error::NoSuchSetting { family, option });
+        if !self.prompt.trim().is_empty() {
+            return refused("prompt");
+        }
+        if self.condition_on_previous { refused("text of earlier windows") } else { Ok(()) }
     }
 }
 

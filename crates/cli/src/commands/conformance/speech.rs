@@ -1,6 +1,8 @@
 //! A speech case: a tiny model as it is published, a recording, and what the model makes of it.
 
 mod parakeet;
+mod voxtral;
+mod voxtral_realtime;
 mod whisper;
 
 use std::{fs::File, path::Path, sync::Arc};
@@ -30,6 +32,8 @@ pub(super) struct SpeechCase {
 /// What a family makes of the recording.
 enum Expected {
     Parakeet(parakeet::Expected),
+    Voxtral(voxtral::Expected),
+    VoxtralRealtime(voxtral_realtime::Expected),
     Whisper(whisper::Expected),
     /// Of a family that cannot be exported.
     Unknown(String),
@@ -47,6 +51,8 @@ struct Setting<'a> {
 impl SpeechCase {
     pub(super) fn read(json: &Json, tolerance: Tolerance) -> Result<SpeechCase> {
         let expected = match json["family"].as_str().context("case.json names no family")? {
+            "voxtral" => Expected::Voxtral(voxtral::Expected::read(json)),
+            "voxtral-realtime" => Expected::VoxtralRealtime(voxtral_realtime::Expected::read(json)),
             "whisper" => Expected::Whisper(whisper::Expected::read(json)),
             family if family.starts_with("parakeet") => Expected::Parakeet(parakeet::Expected::read(json)),
             family => Expected::Unknown(family.to_owned()),
@@ -66,6 +72,8 @@ impl SpeechCase {
         let setting = Setting { folder, tolerance: self.tolerance, samples, program, engine };
         match &self.expected {
             Expected::Parakeet(expected) => expected.compare(&setting)?,
+            Expected::Voxtral(expected) => expected.compare(&setting)?,
+            Expected::VoxtralRealtime(expected) => expected.compare(&setting)?,
             Expected::Whisper(expected) => expected.compare(&setting)?,
             Expected::Unknown(_) => {}
         }
@@ -87,6 +95,14 @@ impl Setting<'_> {
         }
     }
 
+    /// Holds rows one after the other against a tensor of a file, whatever axes it has.
+    fn compare_floats(&self, name: &str, found: &[f32]) -> Result<()> {
+        let Some(expected) = self.expected(name)? else { return Ok(()) };
+        let found = Tensor::from_slice(found, &[found.len()])?;
+        let expected = expected.reshape(&[expected.numel()])?;
+        compare(&found, &expected, self.tolerance).with_context(|| name.to_owned())
+    }
+
     /// Holds a tensor [.., rows, n] against that of a file, which may have rows of padding behind its own.
     fn compare_rows(&self, name: &str, found: &Tensor) -> Result<()> {
         let Some(expected) = self.expected(name)? else { return Ok(()) };
@@ -97,7 +113,7 @@ impl Setting<'_> {
         }
         let bytes = expected.bytes().slice(..expected.bytes().len() / whole * rows);
         let expected = Tensor::new(expected.dtype(), &[rows, n], bytes)?;
-        Ok(compare(&found.reshape(&[rows, n])?, &expected, self.tolerance).with_context(|| name.to_owned())?)
+        compare(&found.reshape(&[rows, n])?, &expected, self.tolerance).with_context(|| name.to_owned())
     }
 }
 

@@ -1,0 +1,187 @@
+//! Recordings of any length, in stretches that fit into the caches.
+
+use flambeau_text::{Tokenizer, argmax, log_probabilities};
+
+use super::{FAMILY, Voxtral};
+use crate::{
+    Error, Result,
+    speech::{Progress, SAMPLE_RATE, Segment, Settings, Task, segment::compression_ratio, stream::Stream, transcriber::Listener},
+};
+
+/// Whoever speaks says no more tokens than this: a model that goes on repeats itself.
+const MOST_TOKENS_A_SECOND: f64 = 12.0;
+/// Tokens that the caches keep free for the text of a window.
+const TOKENS_A_WINDOW: usize = 200;
+/// Tokens of the text between two reports of progress.
+const TOKENS_A_STEP: usize = 16;
+/// Samples shorter than this say nothing.
+const SHORTEST: usize = SAMPLE_RATE as usize / 20;
+
+/// A Voxtral that transcribes one recording.
+#[derive(Debug)]
+pub(crate) struct VoxtralListener<'a> {
+    model: &'a mut Voxtral,
+    tokenizer: &'a Tokenizer,
+    language: Option<String>,
+    /// Tokens ahead of what is heard, and behind it.
+    prompt: [Vec<u32>; 2],
+    state: State,
+    logits: Vec<f32>,
+}
+
+/// What is being done with the samples at the front of the stream.
+#[derive(Debug)]
+enum State {
+    /// Nothing yet.
+    Waiting,
+    /// The first `encoded` of `heard` samples became rows.
+    Listening {
+        heard: usize,
+        encoded: usize,
+        rows: Vec<f32>,
+    },
+    Writing {
+        heard: usize,
+        tokens: Vec<u32>,
+        log_probability: f32,
+    },
+}
+
+impl<'a> VoxtralListener<'a> {
+    /// Listens to one recording.
+    ///
+    /// # Errors
+    /// What was asked for is nothing that the model does; its tokenizer is that of another model.
+    pub(crate) fn new(model: &'a mut Voxtral, tokenizer: &'a Tokenizer, settings: &Settings) -> Result<VoxtralListener<'a>> {
+        settings.refuse_whats_whispers(FAMILY)?;
+        if settings.words {
+            return Err(Error::NoSuchSetting { family: FAMILY, option: "times of words: it has no notion of time" });
+        }
+        if settings.task == Task::Translate {
+            return Err(Error::NoTranslation);
+        }
+        let prompt = prompt(tokenizer, settings.language.as_deref())?;
+        Ok(VoxtralListener {
+            model,
+            tokenizer,
+            language: settings.language.clone(),
+            prompt,
+            state: State::Waiting,
+            logits: Vec::new(),
+        })
+    }
+
+    /// Samples of the next stretch, if it lies in the stream; it ends in a pause where the recording goes on.
+    fn stretch(&self, stream: &Stream) -> Option<usize> {
+        let window = self.model.window();
+        let rows = window / ROW_SAMPLES + TOKENS_A_WINDOW;
+        let longest = (self.model.context() / rows).max(1) * window;
+        match stream.samples.len() {
+            whole if stream.is_whole && whole <= longest => Some(whole),
+            some if some >= longest => Some(stream.pause(longest)),
+            _ => None,
+        }
+    }
+
+    /// Writes down more of what was heard; whether that is all.
+    fn write(&mut self, heard: usize, tokens: &mut Vec<u32>, log_probability: &mut f32) -> Result<bool> {
+        let seconds = heard as f64 / f64::from(SAMPLE_RATE);
+        let most = 16 + (seconds * MOST_TOKENS_A_SECOND) as usize;
+        for _ in 0..TOKENS_A_STEP {
+            let (token, _) = argmax(&self.logits).ok_or(Error::EmptyPrompt)?;
+            *log_probability += log_probabilities(&self.logits, &[token]).first().copied().unwrap_or_default();
+            if self.tokenizer.is_eos(token) || tokens.len() == most || self.model.position() == self.model.context() {
+                return Ok(true);
+            }
+            tokens.push(token);
+            self.model.step(token, &mut self.logits)?;
+        }
+        Ok(false)
+    }
+
+    fn segments(&self, stream: &Stream, heard: usize, tokens: Vec<u32>, log_probability: f32) -> Result<Vec<Segment>> {
+        let text = self.tokenizer.decode(&tokens, true)?;
+        if !text.chars().any(char::is_alphanumeric) {
+            return Ok(Vec::new());
+        }
+        Ok(vec![Segment {
+            start: stream.at(0),
+            end: stream.at(heard as isize),
+            window: stream.at(0),
+            mean_log_probability: log_probability / (tokens.len() + 1) as f32,
+            no_speech_probability: 0.0,
+            compression_ratio: compression_ratio(text.trim()),
+            temperature: 0.0,
+            text,
+            tokens,
+            words: Vec::new(),
+        }])
+    }
+}
+
+impl Listener for VoxtralListener<'_> {
+    fn step(&mut self, stream: &mut Stream) -> Result<Progress> {
+        let (next, progress) = match std::mem::replace(&mut self.state, State::Waiting) {
+            State::Waiting => {
+                if stream.is_whole && stream.samples.len() < SHORTEST {
+                    return Ok(Progress::Finished);
+                }
+                let Some(heard) = self.stretch(stream) else { return Ok(Progress::NeedsSamples) };
+                match stream.silence(heard) {
+                    Some(passed) => {
+                        stream.pass(passed);
+                        (State::Waiting, Vec::new())
+                    }
+                    None => (State::Listening { heard, encoded: 0, rows: Vec::new() }, Vec::new()),
+                }
+            }
+            State::Listening { heard, encoded, mut rows } if encoded < heard => {
+                let end = heard.min(encoded + self.model.window());
+                let features = self.model.features(&stream.samples[encoded..end])?;
+                rows.extend(self.model.encode(features)?);
+                (State::Listening { heard, encoded: end, rows }, Vec::new())
+            }
+            State::Listening { heard, rows, .. } => {
+                let [head, tail] = &self.prompt;
+                self.model.begin([head, tail], &rows, &mut self.logits)?;
+                (State::Writing { heard, tokens: Vec::new(), log_probability: 0.0 }, Vec::new())
+            }
+            State::Writing { heard, mut tokens, mut log_probability } => {
+                if self.write(heard, &mut tokens, &mut log_probability)? {
+                    let segments = self.segments(stream, heard, tokens, log_probability)?;
+                    stream.pass(heard);
+                    (State::Waiting, segments)
+                } else {
+                    (State::Writing { heard, tokens, log_probability }, Vec::new())
+                }
+            }
+        };
+        self.state = next;
+        Ok(Progress::Segments(progress))
+    }
+
+    fn language(&self) -> Option<&str> {
+        self.language.as_deref()
+    }
+}
+
+/// Samples that a row stands for, at least: 80 ms.
+const ROW_SAMPLES: usize = 1280;
+
+/// Tokens ahead of what is heard, and behind it: an instruction to transcribe, in a language if there is one.
+fn prompt(tokenizer: &Tokenizer, language: Option<&str>) -> Result<[Vec<u32>; 2]> {
+    let id = |name: &str| {
+        let what = || format!("its tokenizer has no token `{name}`");
+        tokenizer.token_to_id(name).ok_or_else(|| Error::NoSpeechModel { family: FAMILY, what: what() })
+    };
+    let mut tail = vec![id("[/INST]")?];
+    if let Some(code) = language {
+        if !(2..=3).contains(&code.len()) || !code.bytes().all(|byte| byte.is_ascii_lowercase()) {
+            return Err(Error::Language { found: code.to_owned(), expected: "expected a code such as en".into() });
+        }
+        tail.extend(tokenizer.encode_plain(&format!("lang:{code}"))?);
+    }
+    tail.push(id("[TRANSCRIBE]")?);
+    let begin = tokenizer.bos_id().map_or_else(|| id("<s>"), Ok)?;
+    Ok([vec![begin, id("[INST]")?, id("[BEGIN_AUDIO]")?], tail])
+}

@@ -1,0 +1,10 @@
+//! Voxtral Realtime: a token for every 80 ms, while they are heard.
+
+mod listener;
+mod model;
+
+pub(crate) use listener::RealtimeListener;
+pub use model::VoxtralRealtime;
+
+/// What the family is called.
+const FAMILY: &str = "Voxtral Realtime";

@@ -1,0 +1,147 @@
+//! Streams of any length, a second at a time.
+
+use flambeau_text::{Tokenizer, log_probabilities};
+
+use super::{FAMILY, VoxtralRealtime};
+use crate::{
+    Error, Result,
+    speech::{Progress, SAMPLE_RATE, Segment, Settings, Task, segment::compression_ratio, stream::Stream, transcriber::Listener},
+};
+
+/// Tokens without text after which a segment ends.
+const PAUSE: usize = 25;
+/// Embeddings between two reports of progress.
+const STEP: usize = 12;
+
+/// A Voxtral Realtime that transcribes one recording.
+#[derive(Debug)]
+pub(crate) struct RealtimeListener<'a> {
+    model: &'a mut VoxtralRealtime,
+    tokenizer: &'a Tokenizer,
+    prompt: Vec<u32>,
+    /// Tokens that the model chose.
+    chosen: usize,
+    /// The text that is being written, if there is one.
+    draft: Option<Draft>,
+    is_finished: bool,
+}
+
+/// A segment that may go on.
+#[derive(Debug, Default)]
+struct Draft {
+    tokens: Vec<u32>,
+    text: String,
+    /// Which tokens of the stream were the first and the last with text.
+    first: usize,
+    last: usize,
+    log_probability: f32,
+}
+
+impl<'a> RealtimeListener<'a> {
+    /// Listens to one recording.
+    ///
+    /// # Errors
+    /// What was asked for is nothing that the model does; its tokenizer is that of another model.
+    pub(crate) fn new(
+        model: &'a mut VoxtralRealtime,
+        tokenizer: &'a Tokenizer,
+        settings: &Settings,
+    ) -> Result<RealtimeListener<'a>> {
+        settings.refuse_whats_whispers(FAMILY)?;
+        let refused = |option| Err(Error::NoSuchSetting { family: FAMILY, option });
+        if settings.words {
+            return refused("times of words: it says what was said, not when each word was");
+        }
+        if settings.language.is_some() {
+            return refused("language: it writes down what it hears");
+        }
+        if settings.task == Task::Translate {
+            return Err(Error::NoTranslation);
+        }
+        let prompt = prompt(tokenizer, model.prompt_len())?;
+        model.restart();
+        Ok(RealtimeListener { model, tokenizer, prompt, chosen: 0, draft: None, is_finished: false })
+    }
+
+    /// Takes what the model chose next; returns the segment that ended before it.
+    fn take(&mut self, token: u32) -> Result<Option<Segment>> {
+        let at = self.chosen;
+        self.chosen += 1;
+        if self.tokenizer.is_special(token) {
+            let pauses = self.draft.as_ref().is_some_and(|draft| at - draft.last > PAUSE);
+            return if pauses || self.tokenizer.is_eos(token) { self.end() } else { Ok(None) };
+        }
+        let log_probability = log_probabilities(self.model.logits(), &[token]).first().copied().unwrap_or_default();
+        let ended = match &self.draft {
+            Some(draft) if draft.text.ends_with(['.', '?', '!']) => self.end()?,
+            _ => None,
+        };
+        let draft = self.draft.get_or_insert_with(|| Draft { first: at, ..Draft::default() });
+        draft.tokens.push(token);
+        draft.last = at;
+        draft.log_probability += log_probability;
+        draft.text = self.tokenizer.decode(&draft.tokens, true)?;
+        Ok(ended)
+    }
+
+    /// Ends the segment that is being written.
+    fn end(&mut self) -> Result<Option<Segment>> {
+        let Some(draft) = self.draft.take().filter(|draft| draft.text.chars().any(char::is_alphanumeric)) else { return Ok(None) };
+        let seconds = |tokens: usize| (tokens * self.model.step_samples()) as f64 / f64::from(SAMPLE_RATE);
+        let start = seconds(draft.first);
+        Ok(Some(Segment {
+            start,
+            end: seconds(draft.last + 1),
+            window: start,
+            mean_log_probability: draft.log_probability / draft.tokens.len() as f32,
+            no_speech_probability: 0.0,
+            compression_ratio: compression_ratio(draft.text.trim()),
+            temperature: 0.0,
+            text: draft.text,
+            tokens: draft.tokens,
+            words: Vec::new(),
+        }))
+    }
+}
+
+impl Listener for RealtimeListener<'_> {
+    fn step(&mut self, stream: &mut Stream) -> Result<Progress> {
+        if self.is_finished {
+            return Ok(Progress::Finished);
+        }
+        let taken = stream.samples.len().min(STEP * self.model.step_samples());
+        if taken > 0 {
+            self.model.push(&stream.samples[..taken]);
+            stream.pass(taken);
+        } else if stream.is_whole {
+            self.model.finish();
+            self.is_finished = true;
+        } else {
+            return Ok(Progress::NeedsSamples);
+        }
+        self.model.listen()?;
+        let mut segments = Vec::new();
+        while let Some(token) = self.model.next_token(&self.prompt)? {
+            segments.extend(self.take(token)?);
+        }
+        if self.is_finished {
+            segments.extend(self.end()?);
+            // Nothing is said after the recording's end.
+            segments.iter_mut().for_each(|segment| segment.end = segment.end.min(stream.seconds()));
+        }
+        Ok(Progress::Segments(segments))
+    }
+
+    fn language(&self) -> Option<&str> {
+        None
+    }
+}
+
+/// The beginning of a text, and padding while nothing was heard yet.
+fn prompt(tokenizer: &Tokenizer, len: usize) -> Result<Vec<u32>> {
+    const PADDING: &str = "[STREAMING_PAD]";
+    let unfit = |name: &str| Error::NoSpeechModel { family: FAMILY, what: format!("its tokenizer has no token `{name}`") };
+    let begin = tokenizer.bos_id().or_else(|| tokenizer.token_to_id("<s>")).ok_or_else(|| unfit("<s>"))?;
+    let padding = tokenizer.token_to_id(PADDING).ok_or_else(|| unfit(PADDING))?;
+    Ok(std::iter::once(begin).chain(std::iter::repeat(padding)).take(len).collect())
+}

@@ -1,0 +1,219 @@
+//! The methods of a Voxtral Realtime's program.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use flambeau_audio::LogMelStream;
+use flambeau_runtime::{DimSpec, Engine, LoadOptions, Method, Program, SharedState, Value, ValueSpec};
+use flambeau_tensor::Tensor;
+use flambeau_text::argmax;
+
+use super::FAMILY;
+use crate::{
+    Error, Result,
+    speech::{
+        Facts,
+        text_decoder::{TextDecoder, floats},
+    },
+};
+
+const ENCODER: &str = "encode_audio_chunk";
+
+/// Embeddings of silence that follow a recording, beyond the delay: the model was trained to have written everything by then.
+const RIGHT_PAD: usize = 11;
+/// The logarithm of the loudest sound, as its spectrograms have it.
+const LOUDEST: f32 = 1.5;
+
+/// A loaded Voxtral Realtime, and the stream that it listens to.
+#[derive(Debug)]
+pub struct VoxtralRealtime {
+    encoder: Method,
+    text: TextDecoder,
+    features: LogMelStream,
+    mels: usize,
+    /// Frames of an embedding, and positions of the encoder.
+    frames: usize,
+    positions: usize,
+    /// Embeddings that the encoder gives at most in a call.
+    most: usize,
+    delay: usize,
+    left_pad: usize,
+    /// Frames [n, mels] that are no whole embedding yet.
+    pending: Vec<f32>,
+    /// Positions that the encoder has passed.
+    listened: usize,
+    /// Embeddings [hidden] that no token was added to.
+    heard: VecDeque<Vec<f32>>,
+    /// Samples that were pushed.
+    samples: u64,
+    /// The token that comes next to the embeddings.
+    last: Option<u32>,
+    logits: Vec<f32>,
+}
+
+impl VoxtralRealtime {
+    /// Whether a program has a streaming Voxtral's methods.
+    pub fn is_in(program: &Program) -> bool {
+        [ENCODER, "token_embedding", "text_decoder"].iter().all(|name| program.method_names().any(|found| found == *name))
+    }
+
+    /// Loads a program.
+    ///
+    /// # Errors
+    /// [`Error::NoSpeechModel`] for another program; it cannot be loaded.
+    pub fn load(program: &Program, engine: &Arc<dyn Engine>) -> Result<VoxtralRealtime> {
+        if !VoxtralRealtime::is_in(program) {
+            return Err(unfit("it has no methods `encode_audio_chunk`, `token_embedding` and `text_decoder`"));
+        }
+        let facts = Facts::of(program, FAMILY);
+        let options = LoadOptions { shared: Some(SharedState::default()), ..LoadOptions::default() };
+        let encoder = program.method(ENCODER, engine, &options)?;
+        let sizes = |index: usize| encoder.inputs().get(index).and_then(ValueSpec::tensor).map(|spec| spec.dims.clone());
+        let (Some([_, DimSpec::Fixed(mels), longest]), Some([positions])) = (
+            sizes(0).as_deref().and_then(|dims| <&[DimSpec; 3]>::try_from(dims).ok()).copied(),
+            sizes(1).as_deref().and_then(|dims| <&[DimSpec; 1]>::try_from(dims).ok()).copied(),
+        ) else {
+            return Err(unfit("its encoder does not take a spectrogram and positions"));
+        };
+        let frames = facts.size("chunk_mel_len")?;
+        let most = longest.max().unwrap_or(frames) / frames;
+        let positions = positions.max().unwrap_or(most) / most.max(1);
+        if most == 0 || positions == 0 {
+            return Err(unfit("its encoder takes less than one embedding"));
+        }
+        let text = TextDecoder::load(program, engine, &options, FAMILY)?;
+        let mut model = VoxtralRealtime {
+            encoder,
+            text,
+            features: LogMelStream::new(mels, LOUDEST),
+            mels,
+            frames,
+            positions,
+            most,
+            delay: facts.size("delay_tokens")?,
+            left_pad: facts.size("left_pad_tokens").unwrap_or(LEFT_PAD),
+            pending: Vec::new(),
+            listened: 0,
+            heard: VecDeque::new(),
+            samples: 0,
+            last: None,
+            logits: Vec::new(),
+        };
+        model.restart();
+        Ok(model)
+    }
+
+    /// Samples of an embedding, and so of a token.
+    pub fn step_samples(&self) -> usize {
+        self.frames * self.features.hop()
+    }
+
+    /// Tokens ahead of the first one that the model chooses, the first of which begins a text and the others are padding.
+    pub fn prompt_len(&self) -> usize {
+        1 + self.left_pad + self.delay
+    }
+
+    /// Rows that the caches hold at most: how long a stream can be.
+    pub fn context(&self) -> usize {
+        self.text.context()
+    }
+
+    /// Forgets the stream. The next one begins with silence.
+    pub fn restart(&mut self) {
+        self.text.restart();
+        self.features.restart();
+        self.pending.clear();
+        self.heard.clear();
+        (self.listened, self.samples, self.last) = (0, 0, None);
+        let silence = vec![0.0; self.left_pad * self.step_samples()];
+        self.features.push(&silence, &mut self.pending);
+    }
+
+    /// Appends samples of the recording.
+    pub fn push(&mut self, samples: &[f32]) {
+        self.samples += samples.len() as u64;
+        self.features.push(samples, &mut self.pending);
+    }
+
+    /// Ends the recording: with silence, in which the model writes what it has yet to write.
+    pub fn finish(&mut self) {
+        let step = self.step_samples();
+        let missing = (step - (self.samples % step as u64) as usize) % step;
+        let silence = vec![0.0; missing + (self.delay + RIGHT_PAD) * step + self.features.lookahead()];
+        self.features.push(&silence, &mut self.pending);
+    }
+
+    /// The log-mel spectrogram f32 [1, mels, n] of what was pushed and not yet listened to.
+    ///
+    /// # Errors
+    /// None that a program of ours leads to.
+    pub fn features(&self) -> Result<Tensor> {
+        self.spectrogram(&self.pending)
+    }
+
+    /// Frames [n, mels] as the encoder takes them.
+    fn spectrogram(&self, frames: &[f32]) -> Result<Tensor> {
+        let mels = self.mels;
+        let turned: Vec<f32> = (0..mels).flat_map(|bin| frames.iter().skip(bin).step_by(mels).copied()).collect();
+        Tensor::from_slice(&turned, &[1, mels, frames.len() / mels]).map_err(|_| unfit("its encoder takes no such chunk"))
+    }
+
+    /// Listens to what was pushed; returns the new embeddings [t, hidden] one after the other.
+    ///
+    /// # Errors
+    /// The method fails.
+    pub fn listen(&mut self) -> Result<Vec<f32>> {
+        let row = self.frames * self.mels;
+        let whole = self.pending.len() / row * row;
+        let frames: Vec<f32> = self.pending.drain(..whole).collect();
+        let mut rows = Vec::new();
+        for frames in frames.chunks(self.most * row) {
+            rows.extend(self.encode(frames)?);
+        }
+        self.heard.extend(rows.chunks_exact(self.text.hidden()).map(<[f32]>::to_vec));
+        Ok(rows)
+    }
+
+    /// Frames [n, mels] of whole embeddings through the encoder.
+    fn encode(&mut self, frames: &[f32]) -> Result<Vec<f32>> {
+        let count = frames.len() / self.mels / self.frames;
+        let positions = count * self.positions;
+        let places: Vec<i64> = (self.listened as i64..).take(positions).collect();
+        let places = Tensor::from_slice(&places, &[positions]).map_err(|_| unfit("its encoder takes no positions"))?;
+        let outputs = self.encoder.run(&[Value::Tensor(self.spectrogram(frames)?), Value::Tensor(places)])?;
+        self.listened += positions;
+        let expected = count * self.text.hidden();
+        let rows = floats(outputs.first()).filter(|rows| rows.len() == expected);
+        rows.ok_or_else(|| unfit("its encoder gives no rows of the text decoder's width"))
+    }
+
+    /// The most likely next token, whose logits are then [`logits`](Self::logits); `None` until more was
+    /// [heard](Self::listen). `prompt` goes ahead of the first one.
+    ///
+    /// # Errors
+    /// A method fails, or the stream does not fit into the caches.
+    pub fn next_token(&mut self, prompt: &[u32]) -> Result<Option<u32>> {
+        let last = self.last.map(|token| [token]);
+        let tokens = last.as_ref().map_or(prompt, |token| &token[..]);
+        if self.heard.len() < tokens.len() {
+            return Ok(None);
+        }
+        let mut rows = self.text.embed(tokens)?;
+        let heard = self.heard.drain(..tokens.len()).flatten();
+        rows.iter_mut().zip(heard).for_each(|(row, heard)| *row += heard);
+        self.text.step(&rows, &mut self.logits)?;
+        self.last = argmax(&self.logits).map(|(token, _)| token);
+        self.last.map(Some).ok_or_else(|| unfit("its logits are no numbers"))
+    }
+
+    /// The logits `[V]` of the last token.
+    pub fn logits(&self) -> &[f32] {
+        &self.logits
+    }
+}
+
+/// Embeddings of silence ahead of a recording, where the program does not say how many.
+const LEFT_PAD: usize = 32;
+
+fn unfit(what: &str) -> Error {
+    Error::NoSpeechModel { family: FAMILY, what: what.into() }
+}
