@@ -59,17 +59,32 @@ impl Default for Settings {
     }
 }
 
+/// What a family takes of the settings that not all do.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Takes {
+    pub(crate) language: bool,
+    pub(crate) words: bool,
+}
+
 impl Settings {
-    /// Refuses what only Whisper can be told.
+    /// Refuses what a family does not take. None but Whisper translates, or has text in mind.
     ///
     /// # Errors
-    /// [`Error::NoSuchSetting`].
-    pub(crate) fn refuse_whats_whispers(&self, family: &'static str) -> Result<()> {
-        let refused = |option| Err(Error::NoSuchSetting { family, option });
-        if !self.prompt.trim().is_empty() {
-            return refused("prompt");
+    /// [`Error::NoTranslation`] and [`Error::NoSuchSetting`].
+    pub(crate) fn check(&self, family: &'static str, takes: Takes) -> Result<()> {
+        if self.task == Task::Translate {
+            return Err(Error::NoTranslation);
         }
-        if self.condition_on_previous { refused("text of earlier windows") } else { Ok(()) }
+        let refused = [
+            (self.language.is_some() && !takes.language, "language: it hears which one is spoken"),
+            (self.words && !takes.words, "times of words: it does not tell when each was said"),
+            (!self.prompt.trim().is_empty(), "prompt"),
+            (self.condition_on_previous, "previous text"),
+        ];
+        match refused.into_iter().find(|(is_asked, _)| *is_asked) {
+            Some((_, option)) => Err(Error::NoSuchSetting { family, option }),
+            None => Ok(()),
+        }
     }
 }
 

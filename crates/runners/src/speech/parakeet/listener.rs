@@ -7,8 +7,12 @@ use super::{
     words::{TimedWord, segment, whole_segments, words},
 };
 use crate::{
-    Error, Result,
-    speech::{Progress, SAMPLE_RATE, Segment, Settings, Task, stream::Stream, transcriber::Listener},
+    Result,
+    speech::{
+        Progress, SAMPLE_RATE, Segment, Settings,
+        stream::Stream,
+        transcriber::{Listener, Takes},
+    },
 };
 
 /// Samples of a window beyond those that were heard before: attention over all of them costs their square.
@@ -42,19 +46,7 @@ impl<'a> ParakeetListener<'a> {
     /// # Errors
     /// The settings ask for a translation, a language or a prompt.
     pub(crate) fn new(model: &'a mut Parakeet, tokenizer: &'a Tokenizer, settings: &Settings) -> Result<ParakeetListener<'a>> {
-        let refused = |option| Err(Error::NoSuchSetting { family: FAMILY, option });
-        if settings.task == Task::Translate {
-            return Err(Error::NoTranslation);
-        }
-        if settings.language.is_some() {
-            return refused("language: it hears which one is spoken");
-        }
-        if !settings.prompt.trim().is_empty() {
-            return refused("prompt");
-        }
-        if settings.condition_on_previous {
-            return refused("previous text: it hears words ahead of a window anyway");
-        }
+        settings.check(FAMILY, Takes { words: true, ..Takes::default() })?;
         let with_words = settings.words;
         Ok(ParakeetListener { model, tokenizer, with_words, before: Vec::new(), waiting: Vec::new(), last: None })
     }

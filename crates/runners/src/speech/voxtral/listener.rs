@@ -5,7 +5,12 @@ use flambeau_text::{Tokenizer, argmax, log_probabilities};
 use super::{FAMILY, Voxtral};
 use crate::{
     Error, Result,
-    speech::{Progress, SAMPLE_RATE, Segment, Settings, Task, segment::compression_ratio, stream::Stream, transcriber::Listener},
+    speech::{
+        Progress, SAMPLE_RATE, Segment, Settings,
+        segment::compression_ratio,
+        stream::Stream,
+        transcriber::{Listener, Takes},
+    },
 };
 
 /// Whoever speaks says no more tokens than this: a model that goes on repeats itself.
@@ -53,13 +58,7 @@ impl<'a> VoxtralListener<'a> {
     /// # Errors
     /// What was asked for is nothing that the model does; its tokenizer is that of another model.
     pub(crate) fn new(model: &'a mut Voxtral, tokenizer: &'a Tokenizer, settings: &Settings) -> Result<VoxtralListener<'a>> {
-        settings.refuse_whats_whispers(FAMILY)?;
-        if settings.words {
-            return Err(Error::NoSuchSetting { family: FAMILY, option: "times of words: it has no notion of time" });
-        }
-        if settings.task == Task::Translate {
-            return Err(Error::NoTranslation);
-        }
+        settings.check(FAMILY, Takes { language: true, ..Takes::default() })?;
         let prompt = prompt(tokenizer, settings.language.as_deref())?;
         Ok(VoxtralListener {
             model,

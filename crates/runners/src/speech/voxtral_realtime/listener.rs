@@ -5,7 +5,12 @@ use flambeau_text::{Tokenizer, log_probabilities};
 use super::{FAMILY, VoxtralRealtime};
 use crate::{
     Error, Result,
-    speech::{Progress, SAMPLE_RATE, Segment, Settings, Task, segment::compression_ratio, stream::Stream, transcriber::Listener},
+    speech::{
+        Progress, SAMPLE_RATE, Segment, Settings,
+        segment::compression_ratio,
+        stream::Stream,
+        transcriber::{Listener, Takes},
+    },
 };
 
 /// Tokens without text after which a segment ends.
@@ -47,17 +52,7 @@ impl<'a> RealtimeListener<'a> {
         tokenizer: &'a Tokenizer,
         settings: &Settings,
     ) -> Result<RealtimeListener<'a>> {
-        settings.refuse_whats_whispers(FAMILY)?;
-        let refused = |option| Err(Error::NoSuchSetting { family: FAMILY, option });
-        if settings.words {
-            return refused("times of words: it says what was said, not when each word was");
-        }
-        if settings.language.is_some() {
-            return refused("language: it writes down what it hears");
-        }
-        if settings.task == Task::Translate {
-            return Err(Error::NoTranslation);
-        }
+        settings.check(FAMILY, Takes::default())?;
         let prompt = prompt(tokenizer, model.prompt_len())?;
         model.restart();
         Ok(RealtimeListener { model, tokenizer, prompt, chosen: 0, draft: None, is_finished: false })
