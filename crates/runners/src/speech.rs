@@ -2,6 +2,7 @@
 
 mod facts;
 mod model;
+pub mod moonshine;
 pub mod parakeet;
 mod segment;
 mod stream;

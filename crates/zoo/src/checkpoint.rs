@@ -8,7 +8,7 @@ use crate::{
     CheckpointTensor, Result, folder,
     gguf::{self, Gguf},
     spec::Config,
-    speech::{parakeet, voxtral, voxtral_realtime, whisper},
+    speech::{moonshine, parakeet, voxtral, voxtral_realtime, whisper},
 };
 
 /// What a tokenizer can be built from.
@@ -26,6 +26,7 @@ pub(crate) enum Architecture {
     /// Tokens to logits.
     Decoder(Config),
     /// Sound to tokens.
+    Moonshine(moonshine::Config),
     Parakeet(parakeet::Config),
     Whisper(whisper::Config),
     Voxtral(Box<voxtral::Config>),
@@ -37,7 +38,7 @@ impl Architecture {
     fn text_mut(&mut self) -> Option<&mut Config> {
         match self {
             Architecture::Decoder(config) => Some(config),
-            Architecture::Parakeet(_) | Architecture::Whisper(_) => None,
+            Architecture::Moonshine(_) | Architecture::Parakeet(_) | Architecture::Whisper(_) => None,
             Architecture::Voxtral(config) => Some(&mut config.text),
             Architecture::VoxtralRealtime(config) => Some(&mut config.text),
         }
@@ -128,6 +129,7 @@ impl Checkpoint {
         }
         let (stated, weight) = match &self.architecture {
             Architecture::Decoder(config) => (config.dtype, EMBEDDING),
+            Architecture::Moonshine(config) => (config.dtype, moonshine::EMBEDDING),
             Architecture::Parakeet(config) => (config.dtype, parakeet::SUBSAMPLING),
             Architecture::Whisper(config) => (config.dtype, whisper::EMBEDDING),
             Architecture::Voxtral(config) => (config.text.dtype, EMBEDDING),

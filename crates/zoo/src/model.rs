@@ -10,7 +10,7 @@ use crate::{
     checkpoint::Architecture,
     limits::MAX_POSITIONS,
     spec::{Config, Layer, Mixer},
-    speech::{parakeet, voxtral, voxtral_realtime, whisper},
+    speech::{moonshine, parakeet, voxtral, voxtral_realtime, whisper},
 };
 
 /// Default limit on the tokens of a call.
@@ -94,6 +94,10 @@ pub struct Model {
     /// i64 `[s]` (consecutive) → logits [1, 1, vocab] of the last token. `alignment`, if the checkpoint names heads for it: the same
     /// inputs from position 0 on → f32 [1, heads, s, positions], which share of each head's attention a position of the audio has.
     ///
+    /// Moonshine has two. `encoder`: `input_values` f32 [1, samples] → last hidden state [1, positions, width]; it fills the first
+    /// positions of `cross_key_i` and `cross_value_i`. `decoder`: as Whisper's, with `audio_length` i64 [1], the number of those
+    /// positions, behind its inputs.
+    ///
     /// Parakeet's `encoder`: `input_features` f32 [1, frames, mels], one frame for every 160 samples → last hidden state
     /// [1, positions, width] and, in models of CTC, logits [1, positions, vocab]. Transducers have what `joint` takes in their place,
     /// [1, positions, J], and two more methods. `decoder_step`: `token` i64 [1, 1], `h` and `c` [layers, 1, J] → `g` [1, 1, J], `h`, `c`;
@@ -119,6 +123,7 @@ pub struct Model {
 pub fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model> {
     let config = match checkpoint.architecture() {
         Architecture::Decoder(config) => config,
+        Architecture::Moonshine(config) => return moonshine::model(checkpoint, config, options),
         Architecture::Parakeet(config) => return parakeet::model(checkpoint, config, options),
         Architecture::Whisper(config) => return whisper::model(checkpoint, config, options),
         Architecture::Voxtral(config) => return voxtral::model(checkpoint, config, options),

@@ -108,7 +108,14 @@ impl<'a> Writer<'a> {
         self.b.enter(path);
         let len = x.dim(x.dims.len() - 1);
         let (weight, bias) = (self.vector(&format!("{path}.weight"), len)?, self.vector(&format!("{path}.bias"), len)?);
-        Ok(self.b.layer_norm(x, &weight, &bias, eps))
+        Ok(self.b.layer_norm(x, &weight, Some(&bias), eps))
+    }
+
+    /// The layer norm of module `path` over the last axis of `x`, which scales without a shift.
+    pub(crate) fn scaled_layer_norm(&mut self, x: &Val, path: &str, eps: f64) -> Result<Val> {
+        self.b.enter(path);
+        let weight = self.vector(&format!("{path}.weight"), x.dim(x.dims.len() - 1))?;
+        Ok(self.b.layer_norm(x, &weight, None, eps))
     }
 
     /// The batch norm of module `path` over the channels of `x` [1, C, ..].

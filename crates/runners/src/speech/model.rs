@@ -7,6 +7,7 @@ use flambeau_text::Tokenizer;
 
 use super::{
     Facts, Settings,
+    moonshine::{Moonshine, MoonshineListener},
     parakeet::{Parakeet, ParakeetListener},
     transcriber::Listener,
     voxtral::{Voxtral, VoxtralListener},
@@ -18,6 +19,7 @@ use crate::Result;
 /// A loaded model of speech. A family is a variant, which its programs name in `get_model_type`, and a [`Listener`].
 #[derive(Debug)]
 pub enum SpeechModel {
+    Moonshine(Box<Moonshine>),
     Parakeet(Box<Parakeet>),
     Whisper(Box<Whisper>),
     Voxtral(Box<Voxtral>),
@@ -33,6 +35,7 @@ impl SpeechModel {
         let family = Facts::of(program, "model of speech").text("get_model_type");
         // ExecuTorch's programs do not name their family.
         Ok(match family.as_deref() {
+            Some("moonshine") => SpeechModel::Moonshine(Box::new(Moonshine::load(program, engine)?)),
             Some("parakeet") => SpeechModel::Parakeet(Box::new(Parakeet::load(program, engine)?)),
             _ if VoxtralRealtime::is_in(program) => SpeechModel::VoxtralRealtime(Box::new(VoxtralRealtime::load(program, engine)?)),
             _ if Voxtral::is_in(program) => SpeechModel::Voxtral(Box::new(Voxtral::load(program, engine)?)),
@@ -43,6 +46,7 @@ impl SpeechModel {
     /// What transcribes one recording with the model.
     pub(super) fn listener<'a>(&'a mut self, tokenizer: &'a Tokenizer, settings: Settings) -> Result<Box<dyn Listener + 'a>> {
         Ok(match self {
+            SpeechModel::Moonshine(model) => Box::new(MoonshineListener::new(model, tokenizer, &settings)?),
             SpeechModel::Parakeet(model) => Box::new(ParakeetListener::new(model, tokenizer, &settings)?),
             SpeechModel::Whisper(model) => Box::new(WhisperListener::new(model, tokenizer, settings)?),
             SpeechModel::Voxtral(model) => Box::new(VoxtralListener::new(model, tokenizer, &settings)?),

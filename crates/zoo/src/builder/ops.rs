@@ -350,9 +350,10 @@ impl Builder {
     }
 
     /// Layer norm, in the type of `x` and computed in f32.
-    pub(crate) fn layer_norm(&mut self, x: &Val, weight: &Val, bias: &Val, eps: f64) -> Val {
+    pub(crate) fn layer_norm(&mut self, x: &Val, weight: &Val, bias: Option<&Val>, eps: f64) -> Val {
         let shape = arg("normalized_shape", Argument::Ints(x.dims.last().and_then(Expr::as_int).into_iter().collect()));
-        let inputs = vec![tensor("input", x), shape, tensor("weight", weight), tensor("bias", bias), float("eps", eps)];
+        let bias = bias.map_or(arg("bias", Argument::None), |bias| tensor("bias", bias));
+        let inputs = vec![tensor("input", x), shape, tensor("weight", weight), bias, float("eps", eps)];
         self.call("aten.layer_norm.default", inputs, x.dtype, x.dims.clone())
     }
 
@@ -370,6 +371,13 @@ impl Builder {
             arg("cudnn_enabled", Argument::Bool(false)),
         ];
         self.call("aten.batch_norm.default", inputs, x.dtype, x.dims.clone())
+    }
+
+    /// `x` [1, C, ..] by the mean and the variance of all its elements, each channel scaled and shifted, computed in f32.
+    pub(crate) fn whole_norm(&mut self, x: &Val, [weight, bias]: [&Val; 2], eps: f64) -> Val {
+        let inputs =
+            vec![tensor("input", x), int("num_groups", 1), tensor("weight", weight), tensor("bias", bias), float("eps", eps)];
+        self.call("aten.group_norm.default", inputs, x.dtype, x.dims.clone())
     }
 
     pub(crate) fn softmax(&mut self, x: &Val) -> Val {

@@ -12,6 +12,7 @@ mod harmless;
 mod lfm2;
 mod llama;
 mod mixtral;
+mod moonshine;
 mod olmo2;
 mod parakeet;
 mod phi3;
@@ -46,7 +47,8 @@ pub(crate) struct Configs<'a> {
 type ReadSpeech = fn(&Configs<'_>) -> Result<Architecture>;
 
 /// Names of models of speech under `model_type`, and what reads such configs.
-const SPEECH_FAMILIES: [(&str, ReadSpeech); 6] = [
+const SPEECH_FAMILIES: [(&str, ReadSpeech); 7] = [
+    (moonshine::NAME, read_moonshine),
     (parakeet::CTC, read_parakeet),
     (parakeet::RNNT, read_parakeet),
     (parakeet::TDT, read_parakeet),
@@ -109,6 +111,10 @@ fn add_ids(config: &mut Config, generation: Option<&Fields<'_>>) -> Result<()> {
         config.add_eos(generation.ints("eos_token_id")?);
     }
     Ok(())
+}
+
+fn read_moonshine(configs: &Configs<'_>) -> Result<Architecture> {
+    Ok(Architecture::Moonshine(moonshine::config(&configs.model, configs.generation.as_ref())?))
 }
 
 fn read_parakeet(configs: &Configs<'_>) -> Result<Architecture> {

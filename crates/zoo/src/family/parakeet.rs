@@ -35,7 +35,7 @@ pub(super) fn config(f: &Fields<'_>, preprocessor: Option<&Fields<'_>>) -> Resul
 }
 
 fn encoder(f: &Fields<'_>) -> Result<Encoder> {
-    is(f, "hidden_act", "silu")?;
+    common::is(f, "hidden_act", "silu")?;
     let (width, layers, heads) = (f.size("hidden_size")?, f.size("num_hidden_layers")?, f.size("num_attention_heads")?);
     if layers > MAX_LAYERS {
         return Err(f.error("num_hidden_layers", format!("at most {MAX_LAYERS}")));
@@ -83,7 +83,7 @@ fn encoder(f: &Fields<'_>) -> Result<Encoder> {
 }
 
 fn transducer(f: &Fields<'_>, kind: &str) -> Result<Transducer> {
-    is(f, "hidden_act", "relu")?;
+    common::is(f, "hidden_act", "relu")?;
     let layers = f.size_or("num_decoder_layers", 2)?;
     if layers > MAX_LAYERS {
         return Err(f.error("num_decoder_layers", format!("at most {MAX_LAYERS}")));
@@ -117,13 +117,5 @@ fn features(f: &Fields<'_>, mels: usize) -> Result<()> {
     match f.positive_or("preemphasis", 0.97)? {
         0.97 => Ok(()),
         _ => Err(f.error("preemphasis", "0.97")),
-    }
-}
-
-/// Refuses another text than the one that is known here.
-fn is(f: &Fields<'_>, key: &str, expected: &str) -> Result<()> {
-    match f.text(key)? {
-        Some(found) if found != expected => Err(f.error(key, expected)),
-        _ => Ok(()),
     }
 }

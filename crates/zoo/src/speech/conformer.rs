@@ -48,7 +48,8 @@ impl Encoder {
     }
 
     fn attention(&self) -> Heads {
-        let projections = Projections { bias: self.bias, key_bias: self.bias, output: "o_proj" };
+        let bias = self.bias;
+        let projections = Projections { queries: bias, keys: bias, values: bias, output: bias, output_name: "o_proj" };
         Heads { count: self.heads, width: self.width, projections }
     }
 

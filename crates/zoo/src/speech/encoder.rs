@@ -19,7 +19,7 @@ pub(crate) struct Stack {
 impl Stack {
     /// Attention in layers of that width.
     pub(super) fn attention(self, width: usize) -> Heads {
-        let projections = Projections { bias: true, key_bias: false, output: "out_proj" };
+        let projections = Projections { queries: true, keys: false, values: true, output: true, output_name: "out_proj" };
         Heads { count: self.heads, width, projections }
     }
 }

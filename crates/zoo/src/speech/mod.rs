@@ -2,6 +2,7 @@
 
 pub(crate) mod conformer;
 pub(crate) mod encoder;
+pub(crate) mod moonshine;
 pub(crate) mod parakeet;
 pub(crate) mod voxtral;
 pub(crate) mod voxtral_realtime;
@@ -31,9 +32,11 @@ const NORM_EPS: f64 = 1e-5;
 /// Which projections of an attention have biases, and how the last one is called.
 #[derive(Clone, Copy, Debug)]
 struct Projections {
-    bias: bool,
-    key_bias: bool,
-    output: &'static str,
+    queries: bool,
+    keys: bool,
+    values: bool,
+    output: bool,
+    output_name: &'static str,
 }
 
 /// Attention whose heads all have their own keys and values.
@@ -68,22 +71,22 @@ impl Heads {
 
     /// Queries [1, heads, s, dim] of module `path`.
     fn queries(self, w: &mut Writer<'_>, x: &Val, tokens: &Int, path: &str) -> Result<Val> {
-        let q = w.linear(x, &format!("{path}.q_proj"), self.width, self.projections.bias)?;
+        let q = w.linear(x, &format!("{path}.q_proj"), self.width, self.projections.queries)?;
         Ok(self.apart(w, &q, tokens))
     }
 
     /// Keys and values [1, heads, s, dim] of module `path`.
     fn keys_values(self, w: &mut Writer<'_>, x: &Val, tokens: &Int, path: &str) -> Result<[Val; 2]> {
-        let k = w.linear(x, &format!("{path}.k_proj"), self.width, self.projections.key_bias)?;
-        let v = w.linear(x, &format!("{path}.v_proj"), self.width, self.projections.bias)?;
+        let k = w.linear(x, &format!("{path}.k_proj"), self.width, self.projections.keys)?;
+        let v = w.linear(x, &format!("{path}.v_proj"), self.width, self.projections.values)?;
         Ok([k, v].map(|x| self.apart(w, &x, tokens)))
     }
 
     /// What attention gave, through the output projection of module `path`.
     fn output(self, w: &mut Writer<'_>, attended: &Val, tokens: &Int, path: &str) -> Result<Val> {
         let joined = self.joined(w, attended, tokens);
-        let Projections { bias, output, .. } = self.projections;
-        w.linear(&joined, &format!("{path}.{output}"), self.width, bias)
+        let Projections { output, output_name, .. } = self.projections;
+        w.linear(&joined, &format!("{path}.{output_name}"), self.width, output)
     }
 }
 

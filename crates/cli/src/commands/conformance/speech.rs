@@ -1,5 +1,6 @@
 //! A speech case: a tiny model as it is published, a recording, and what the model makes of it.
 
+mod moonshine;
 mod parakeet;
 mod voxtral;
 mod voxtral_realtime;
@@ -31,6 +32,7 @@ pub(super) struct SpeechCase {
 
 /// What a family makes of the recording.
 enum Expected {
+    Moonshine(moonshine::Expected),
     Parakeet(parakeet::Expected),
     Voxtral(voxtral::Expected),
     VoxtralRealtime(voxtral_realtime::Expected),
@@ -54,6 +56,7 @@ impl SpeechCase {
             "voxtral" => Expected::Voxtral(voxtral::Expected::read(json)),
             "voxtral-realtime" => Expected::VoxtralRealtime(voxtral_realtime::Expected::read(json)),
             "whisper" => Expected::Whisper(whisper::Expected::read(json)),
+            "moonshine" => Expected::Moonshine(moonshine::Expected::read(json)),
             family if family.starts_with("parakeet") => Expected::Parakeet(parakeet::Expected::read(json)),
             family => Expected::Unknown(family.to_owned()),
         };
@@ -71,6 +74,7 @@ impl SpeechCase {
         let program = program_with(&folder.join("checkpoint"), &zoo::Options::default(), engine)?;
         let setting = Setting { folder, tolerance: self.tolerance, samples, program, engine };
         match &self.expected {
+            Expected::Moonshine(expected) => expected.compare(&setting)?,
             Expected::Parakeet(expected) => expected.compare(&setting)?,
             Expected::Voxtral(expected) => expected.compare(&setting)?,
             Expected::VoxtralRealtime(expected) => expected.compare(&setting)?,
@@ -111,7 +115,7 @@ impl Setting<'_> {
         if expected.shape().last() != Some(&n) || whole < rows {
             bail!("{name}: found shape {:?}, expected {:?}", found.shape(), expected.shape());
         }
-        let bytes = expected.bytes().slice(..expected.bytes().len() / whole * rows);
+        let bytes = expected.bytes().slice(..expected.bytes().len() / whole.max(1) * rows);
         let expected = Tensor::new(expected.dtype(), &[rows, n], bytes)?;
         compare(&found.reshape(&[rows, n])?, &expected, self.tolerance).with_context(|| name.to_owned())
     }

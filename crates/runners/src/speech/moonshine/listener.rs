@@ -1,0 +1,132 @@
+//! Recordings of any length, in windows that end where it is quietest.
+
+use flambeau_text::Tokenizer;
+
+use super::{FAMILY, Moonshine};
+use crate::{
+    Error, Result,
+    speech::{Progress, SAMPLE_RATE, Segment, Settings, Task, segment::compression_ratio, stream::Stream, transcriber::Listener},
+};
+
+/// Samples of a window, of which the last half may hold its end. The models were trained with 4 to 30 seconds.
+const WINDOW: usize = 20 * SAMPLE_RATE as usize;
+/// Samples whose mean power is measured.
+const BLOCK: usize = SAMPLE_RATE as usize / 50;
+/// Blocks of a pause.
+const PAUSE: usize = 15;
+/// Most tokens a second: who says more repeats himself without an end.
+const MOST_TOKENS_A_SECOND: f64 = 6.5;
+/// A window this much softer than full scale says nothing: models say a word or two into it.
+const LEAST_POWER: f32 = 1e-7;
+
+/// A Moonshine that transcribes one recording.
+#[derive(Debug)]
+pub(crate) struct MoonshineListener<'a> {
+    model: &'a mut Moonshine,
+    tokenizer: &'a Tokenizer,
+}
+
+impl<'a> MoonshineListener<'a> {
+    /// Listens to one recording.
+    ///
+    /// # Errors
+    /// The settings ask for a translation, another language than English, a prompt or the times of words.
+    pub(crate) fn new(model: &'a mut Moonshine, tokenizer: &'a Tokenizer, settings: &Settings) -> Result<MoonshineListener<'a>> {
+        let refused = |option| Err(Error::NoSuchSetting { family: FAMILY, option });
+        if settings.task == Task::Translate {
+            return Err(Error::NoTranslation);
+        }
+        if settings.language.is_some() {
+            return refused("language: it knows the one that it was trained with");
+        }
+        if !settings.prompt.trim().is_empty() || settings.condition_on_previous {
+            return refused("prompt");
+        }
+        if settings.words {
+            return refused("times of words: it does not tell when they are said");
+        }
+        Ok(MoonshineListener { model, tokenizer })
+    }
+
+    /// The segment of the stream's next `heard` samples, if anything is said.
+    fn segment(&mut self, stream: &Stream, heard: usize) -> Result<Option<Segment>> {
+        let samples = &stream.samples[..heard];
+        if powers(samples).into_iter().fold(0.0, f32::max) < LEAST_POWER {
+            return Ok(None);
+        }
+        self.model.encode(samples)?;
+        let most = (heard as f64 / f64::from(SAMPLE_RATE) * MOST_TOKENS_A_SECOND).ceil() as usize;
+        let decoding = self.model.decode(most)?;
+        let text = self.tokenizer.decode(&decoding.tokens, true)?;
+        if !text.chars().any(char::is_alphanumeric) {
+            return Ok(None);
+        }
+        let [start, end] = [0, heard as isize].map(|samples| stream.at(samples));
+        Ok(Some(Segment {
+            start,
+            end,
+            window: start,
+            compression_ratio: compression_ratio(text.trim()),
+            text: format!(" {}", text.trim()),
+            tokens: decoding.tokens,
+            words: Vec::new(),
+            temperature: 0.0,
+            mean_log_probability: decoding.mean_log_probability,
+            no_speech_probability: 0.0,
+        }))
+    }
+}
+
+impl Listener for MoonshineListener<'_> {
+    fn step(&mut self, stream: &mut Stream) -> Result<Progress> {
+        if stream.is_whole && stream.samples.len() < BLOCK {
+            return Ok(Progress::Finished);
+        }
+        let window = WINDOW.min(self.model.window());
+        if !stream.is_whole && stream.samples.len() < window {
+            return Ok(Progress::NeedsSamples);
+        }
+        let heard = stream.samples.len().min(window);
+        if let Some(passed) = stream.silence(heard) {
+            stream.pass(passed);
+            return Ok(Progress::Segments(Vec::new()));
+        }
+        let is_last = stream.is_whole && heard == stream.samples.len();
+        let heard = if is_last { heard } else { quietest(&stream.samples[..heard]) };
+        let segment = self.segment(stream, heard)?;
+        stream.pass(heard);
+        Ok(Progress::Segments(segment.into_iter().collect()))
+    }
+
+    fn language(&self) -> Option<&str> {
+        None
+    }
+}
+
+/// Mean power of each whole block.
+fn powers(samples: &[f32]) -> Vec<f32> {
+    samples.chunks_exact(BLOCK).map(|block| block.iter().map(|sample| sample * sample).sum::<f32>() / BLOCK as f32).collect()
+}
+
+/// The middle of the softest pause in the latter half.
+fn quietest(samples: &[f32]) -> usize {
+    let powers = powers(samples);
+    let first = powers.len() / 2;
+    let pauses = powers.windows(PAUSE).map(|pause| pause.iter().sum::<f32>()).enumerate().skip(first);
+    let softest = pauses.min_by(|(_, a), (_, b)| a.total_cmp(b)).map_or(first, |(at, _)| at);
+    (softest + PAUSE / 2) * BLOCK
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_ends_in_the_softest_pause_of_its_latter_half() {
+        let mut samples = vec![0.5; WINDOW];
+        samples[16_000..48_000].fill(0.0);
+        samples[200_000..210_000].fill(0.01);
+        let end = quietest(&samples);
+        assert!((200_000..210_000).contains(&end), "{end}");
+    }
+}

@@ -1,0 +1,112 @@
+//! The methods of a Moonshine's program.
+
+use std::sync::Arc;
+
+use flambeau_runtime::{Engine, LoadOptions, Method, Program, SharedState, Value};
+use flambeau_tensor::Tensor;
+
+use super::{FAMILY, unfit};
+use crate::{Error, Result, logits, speech::Facts};
+
+/// A loaded Moonshine, the window that it last listened to, and the tokens in its caches.
+#[derive(Debug)]
+pub struct Moonshine {
+    encoder: Method,
+    decoder: Method,
+    least_samples: usize,
+    most_samples: usize,
+    context: usize,
+    /// The token that a text begins with, and those that end it.
+    start: u32,
+    ends: Vec<u32>,
+    /// Positions of the window.
+    heard: usize,
+    position: usize,
+}
+
+impl Moonshine {
+    /// Loads a program that this project exported.
+    ///
+    /// # Errors
+    /// [`Error::NoSpeechModel`] for another program; it cannot be loaded.
+    pub fn load(program: &Program, engine: &Arc<dyn Engine>) -> Result<Moonshine> {
+        let facts = Facts::of(program, FAMILY);
+        // One state: the encoder writes what the decoder reads.
+        let options = LoadOptions { shared: Some(SharedState::default()), ..LoadOptions::default() };
+        Ok(Moonshine {
+            encoder: program.method("encoder", engine, &options)?,
+            decoder: program.method("decoder", engine, &options)?,
+            least_samples: facts.size("get_min_samples")?,
+            most_samples: facts.size("get_max_samples")?,
+            context: facts.size("get_max_seq_len")?,
+            start: facts.id("get_bos_id")?,
+            ends: facts.ids("get_eos_ids"),
+            heard: 0,
+            position: 0,
+        })
+    }
+
+    /// Most samples of a window.
+    pub fn window(&self) -> usize {
+        self.most_samples
+    }
+
+    /// Tokens that the caches hold.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// The token that a text begins with.
+    pub fn start(&self) -> u32 {
+        self.start
+    }
+
+    /// Whether a token ends a text.
+    pub fn is_end(&self, token: u32) -> bool {
+        self.ends.contains(&token)
+    }
+
+    /// Listens to a window, and forgets what was decoded of the one before; returns the encoder's last hidden state
+    /// [1, positions, width]. What is too short is followed by silence; samples beyond [`window`](Self::window) are ignored.
+    ///
+    /// # Errors
+    /// The method fails.
+    pub fn encode(&mut self, samples: &[f32]) -> Result<Tensor> {
+        self.restart();
+        let mut samples = samples[..samples.len().min(self.most_samples)].to_vec();
+        samples.resize(samples.len().max(self.least_samples), 0.0);
+        let input = Tensor::from_slice(&samples, &[1, samples.len()]).map_err(|_| unfit("its window is too long"))?;
+        let mut outputs = self.encoder.run(&[Value::Tensor(input)])?;
+        match outputs.pop() {
+            Some(Value::Tensor(hidden)) if outputs.is_empty() && hidden.rank() == 3 => {
+                self.heard = hidden.shape()[1];
+                Ok(hidden)
+            }
+            _ => Err(unfit("its encoder returns no hidden state")),
+        }
+    }
+
+    /// Forgets the tokens, not the window.
+    pub fn restart(&mut self) {
+        self.position = 0;
+    }
+
+    /// Tokens in the caches.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Appends tokens, and puts the logits `[V]` of the next one into the place of what `logits` held.
+    ///
+    /// # Errors
+    /// The method fails, or the tokens do not fit.
+    pub fn step(&mut self, tokens: &[u32], logits: &mut Vec<f32>) -> Result<()> {
+        let ids: Vec<i64> = tokens.iter().map(|&id| i64::from(id)).collect();
+        let places: Vec<i64> = (self.position as i64..).take(ids.len()).collect();
+        let tensor = |values: &[i64], shape: &[usize]| Tensor::from_slice(values, shape).map_err(|_| Error::EmptyPrompt);
+        let inputs = [tensor(&ids, &[1, ids.len()])?, tensor(&places, &[places.len()])?, tensor(&[self.heard as i64], &[1])?];
+        let outputs = self.decoder.run(&inputs.map(Value::Tensor))?;
+        self.position += tokens.len();
+        logits::last(self.decoder.name(), outputs.first(), logits)
+    }
+}
