@@ -1,20 +1,32 @@
-//! `flambeau transcribe` on a tiny random Whisper: what it says means nothing, and is the same every time.
+//! `flambeau transcribe` on tiny random models: what they say means nothing, and is the same every time.
 
 use std::{fs, path::Path};
 
 use crate::{command, finished, flambeau};
 
-/// The committed checkpoint and its recording.
-fn case() -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../testcases/checkpoints/speech-whisper")
+/// A file of a committed case.
+fn of_case(family: &str, file: &str) -> String {
+    let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testcases/checkpoints");
+    cases.join(format!("speech-{family}")).join(file).to_string_lossy().into_owned()
 }
 
 fn model() -> String {
-    case().join("checkpoint").to_string_lossy().into_owned()
+    of_case("whisper", "checkpoint")
 }
 
 fn audio() -> String {
-    case().join("audio.wav").to_string_lossy().into_owned()
+    of_case("whisper", "audio.wav")
+}
+
+/// The committed recording again and again, as long as several windows.
+fn long_recording(dir: &Path) -> (String, f64) {
+    let once = fs::read(audio()).unwrap();
+    let (head, samples) = once.split_at(44);
+    let (times, path) = (200, dir.join("long.wav"));
+    // Sizes of all bits say that they are unknown.
+    let head = [&head[..4], &[0xff; 4], &head[8..40], &[0xff; 4]].concat();
+    fs::write(&path, [head, samples.repeat(times)].concat()).unwrap();
+    (path.to_string_lossy().into_owned(), (samples.len() * times) as f64 / 32_000.0)
 }
 
 #[test]
@@ -68,4 +80,46 @@ fn mistakes_are_told_before_work_begins() {
     assert!(language.stderr.contains("expected one of en, fr, de"), "{}", language.stderr);
     let missing = flambeau(dir.path(), &["transcribe", "-m", &model(), "nothing.mp3"]);
     assert!(missing.code == 1 && missing.stderr.contains("nothing.mp3"), "{}", missing.stderr);
+}
+
+#[test]
+fn a_parakeet_of_every_kind_tells_when_words_were_said_in_a_long_recording() {
+    for kind in ["tdt", "rnnt", "ctc"] {
+        let dir = tempfile::tempdir().unwrap();
+        let (recording, seconds) = long_recording(dir.path());
+        let model = of_case(&format!("parakeet-{kind}"), "checkpoint");
+        let done = flambeau(dir.path(), &["transcribe", "-m", &model, &recording, "--json", "--word-timestamps"]);
+        assert_eq!(done.code, 0, "{kind}: {}", done.stderr);
+        let json: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
+        assert!((json["duration"].as_f64().unwrap() - seconds).abs() < 0.001, "{kind}: {}", json["duration"]);
+        assert!(json["language"].is_null());
+        let segments = json["segments"].as_array().unwrap();
+        let words: Vec<_> = segments.iter().flat_map(|segment| segment["words"].as_array().unwrap()).collect();
+        let time = |word: &serde_json::Value, key: &str| word[key].as_f64().unwrap();
+        assert!(words.len() > 100, "{kind}: {} words", words.len());
+        for pair in words.windows(2) {
+            assert!(time(pair[0], "start") < time(pair[0], "end"), "{kind}: {pair:?}");
+            assert!(time(pair[0], "start") <= time(pair[1], "start"), "{kind}: {pair:?}");
+        }
+        // The windows between the first and the last word leave nothing out: the recording says the same again and again.
+        let pause = words.windows(2).map(|pair| time(pair[1], "start") - time(pair[0], "end")).fold(0.0, f64::max);
+        assert!(
+            time(words[0], "start") < 2.0 && time(words[words.len() - 1], "end") > seconds - 2.0 && pause < 2.0,
+            "{kind}: {pause}"
+        );
+    }
+}
+
+#[test]
+fn a_moonshine_writes_windows_of_a_long_recording() {
+    let dir = tempfile::tempdir().unwrap();
+    let (recording, seconds) = long_recording(dir.path());
+    let model = of_case("moonshine", "checkpoint");
+    let done = flambeau(dir.path(), &["transcribe", "-m", &model, &recording, "--json"]);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    let json: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
+    assert!((json["duration"].as_f64().unwrap() - seconds).abs() < 0.001);
+    assert!(json["segments"].as_array().unwrap().len() > 3);
+    let refused = flambeau(dir.path(), &["transcribe", "-m", &model, &recording, "--word-timestamps"]);
+    assert!(refused.code == 1 && refused.stderr.contains("takes no times of words"), "{}", refused.stderr);
 }
