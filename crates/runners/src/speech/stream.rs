@@ -1,5 +1,7 @@
 //! Samples that wait to be listened to.
 
+use std::ops::Range;
+
 use super::SAMPLE_RATE;
 
 /// What is softer than this is silence: 78 dB below full scale.
@@ -7,6 +9,10 @@ const QUIET: f32 = 1.25e-4;
 /// Samples of silence that are worth leaving out, and how many stay ahead of the first sound.
 const LONG_SILENCE: usize = 2 * SAMPLE_RATE as usize;
 const LEAD: usize = SAMPLE_RATE as usize / 2;
+
+/// Samples whose mean power is measured, and how many such blocks make a pause.
+pub(crate) const BLOCK: usize = SAMPLE_RATE as usize / 50;
+const PAUSE: usize = 15;
 
 /// A recording from where it was listened to.
 #[derive(Debug, Default)]
@@ -42,15 +48,12 @@ impl Stream {
         self.position += samples as u64;
     }
 
-    /// The middle of the quietest tenth of a second in the last seconds of the first `longest` samples, which are there: a place to
-    /// stop at.
-    pub(crate) fn pause(&self, longest: usize) -> usize {
-        const PIECE: usize = SAMPLE_RATE as usize / 10;
-        let first = longest - (5 * SAMPLE_RATE as usize).min(longest / 2);
-        let loudness = |piece: &[f32]| piece.iter().map(|sample| sample * sample).sum::<f32>();
-        let pieces = self.samples[first..longest].chunks_exact(PIECE).map(loudness).enumerate();
-        let quietest = pieces.min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(piece, _)| first + piece * PIECE + PIECE / 2);
-        quietest.unwrap_or(longest)
+    /// The middle of the softest pause that lies in a range of the samples: a place to stop at.
+    pub(crate) fn pause(&self, range: Range<usize>) -> usize {
+        let powers = powers(&self.samples[range.clone()]);
+        let pauses = powers.windows(PAUSE).map(|pause| pause.iter().sum::<f32>()).enumerate();
+        let softest = pauses.min_by(|(_, a), (_, b)| a.total_cmp(b));
+        softest.map_or(range.end, |(at, _)| range.start + (at + PAUSE / 2) * BLOCK)
     }
 
     /// How many of the next `heard` samples need not be listened to, if they begin with silence: all, or those up to shortly before the
@@ -59,5 +62,25 @@ impl Stream {
         let quiet = self.samples[..heard].iter().take_while(|sample| sample.abs() < QUIET).count();
         let passed = if quiet == heard { heard } else { quiet.saturating_sub(LEAD) };
         (passed > 0 && (quiet == heard || quiet >= LONG_SILENCE)).then_some(passed)
+    }
+}
+
+/// Mean power of each whole block.
+pub(crate) fn powers(samples: &[f32]) -> Vec<f32> {
+    samples.chunks_exact(BLOCK).map(|block| block.iter().map(|sample| sample * sample).sum::<f32>() / BLOCK as f32).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_softest_pause_of_a_range_is_found() {
+        let mut stream = Stream { samples: vec![0.5; 320_000], ..Stream::default() };
+        stream.samples[16_000..48_000].fill(0.0);
+        stream.samples[200_000..210_000].fill(0.01);
+        let end = stream.pause(160_000..320_000);
+        assert!((200_000..210_000).contains(&end), "{end}");
+        assert_eq!(stream.pause(0..100), 100, "too short for a pause");
     }
 }

@@ -76,7 +76,7 @@ impl Settings {
             return Err(Error::NoTranslation);
         }
         let refused = [
-            (self.language.is_some() && !takes.language, "language: it hears which one is spoken"),
+            (self.language.is_some() && !takes.language, "language: it writes down what it hears"),
             (self.words && !takes.words, "times of words: it does not tell when each was said"),
             (!self.prompt.trim().is_empty(), "prompt"),
             (self.condition_on_previous, "previous text"),

@@ -4,16 +4,17 @@ use flambeau_text::Tokenizer;
 
 use super::{FAMILY, Moonshine};
 use crate::{
-    Error, Result,
-    speech::{Progress, SAMPLE_RATE, Segment, Settings, Task, segment::compression_ratio, stream::Stream, transcriber::Listener},
+    Result,
+    speech::{
+        Progress, SAMPLE_RATE, Segment, Settings,
+        segment::compression_ratio,
+        stream::{BLOCK, Stream, powers},
+        transcriber::{Listener, Takes},
+    },
 };
 
 /// Samples of a window, of which the last half may hold its end. The models were trained with 4 to 30 seconds.
 const WINDOW: usize = 20 * SAMPLE_RATE as usize;
-/// Samples whose mean power is measured.
-const BLOCK: usize = SAMPLE_RATE as usize / 50;
-/// Blocks of a pause.
-const PAUSE: usize = 15;
 /// Most tokens a second: who says more repeats himself without an end.
 const MOST_TOKENS_A_SECOND: f64 = 6.5;
 /// A window this much softer than full scale says nothing: models say a word or two into it.
@@ -32,19 +33,7 @@ impl<'a> MoonshineListener<'a> {
     /// # Errors
     /// The settings ask for a translation, another language than English, a prompt or the times of words.
     pub(crate) fn new(model: &'a mut Moonshine, tokenizer: &'a Tokenizer, settings: &Settings) -> Result<MoonshineListener<'a>> {
-        let refused = |option| Err(Error::NoSuchSetting { family: FAMILY, option });
-        if settings.task == Task::Translate {
-            return Err(Error::NoTranslation);
-        }
-        if settings.language.is_some() {
-            return refused("language: it knows the one that it was trained with");
-        }
-        if !settings.prompt.trim().is_empty() || settings.condition_on_previous {
-            return refused("prompt");
-        }
-        if settings.words {
-            return refused("times of words: it does not tell when they are said");
-        }
+        settings.check(FAMILY, Takes::default())?;
         Ok(MoonshineListener { model, tokenizer })
     }
 
@@ -92,7 +81,7 @@ impl Listener for MoonshineListener<'_> {
             return Ok(Progress::Segments(Vec::new()));
         }
         let is_last = stream.is_whole && heard == stream.samples.len();
-        let heard = if is_last { heard } else { quietest(&stream.samples[..heard]) };
+        let heard = if is_last { heard } else { stream.pause(heard / 2..heard) };
         let segment = self.segment(stream, heard)?;
         stream.pass(heard);
         Ok(Progress::Segments(segment.into_iter().collect()))
@@ -100,33 +89,5 @@ impl Listener for MoonshineListener<'_> {
 
     fn language(&self) -> Option<&str> {
         None
-    }
-}
-
-/// Mean power of each whole block.
-fn powers(samples: &[f32]) -> Vec<f32> {
-    samples.chunks_exact(BLOCK).map(|block| block.iter().map(|sample| sample * sample).sum::<f32>() / BLOCK as f32).collect()
-}
-
-/// The middle of the softest pause in the latter half.
-fn quietest(samples: &[f32]) -> usize {
-    let powers = powers(samples);
-    let first = powers.len() / 2;
-    let pauses = powers.windows(PAUSE).map(|pause| pause.iter().sum::<f32>()).enumerate().skip(first);
-    let softest = pauses.min_by(|(_, a), (_, b)| a.total_cmp(b)).map_or(first, |(at, _)| at);
-    (softest + PAUSE / 2) * BLOCK
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_window_ends_in_the_softest_pause_of_its_latter_half() {
-        let mut samples = vec![0.5; WINDOW];
-        samples[16_000..48_000].fill(0.0);
-        samples[200_000..210_000].fill(0.01);
-        let end = quietest(&samples);
-        assert!((200_000..210_000).contains(&end), "{end}");
     }
 }

@@ -19,6 +19,8 @@ const MOST_TOKENS_A_SECOND: f64 = 12.0;
 const TOKENS_A_WINDOW: usize = 200;
 /// Tokens of the text between two reports of progress.
 const TOKENS_A_STEP: usize = 16;
+/// Samples at the end of a stretch among which it ends.
+const PAUSES: usize = 5 * SAMPLE_RATE as usize;
 /// Samples shorter than this say nothing.
 const SHORTEST: usize = SAMPLE_RATE as usize / 20;
 
@@ -77,7 +79,7 @@ impl<'a> VoxtralListener<'a> {
         let longest = (self.model.context() / rows).max(1) * window;
         match stream.samples.len() {
             whole if stream.is_whole && whole <= longest => Some(whole),
-            some if some >= longest => Some(stream.pause(longest)),
+            some if some >= longest => Some(stream.pause(longest - PAUSES.min(longest / 2)..longest)),
             _ => None,
         }
     }
