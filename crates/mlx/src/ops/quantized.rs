@@ -1,12 +1,12 @@
 //! Nodes over packed weights.
 
 use flambeau_ir as ir;
-use flambeau_tensor::DType;
+use flambeau_tensor::{DType, Shape};
 
 use super::linalg::{batch_of, is_sorted, matrix_indices, product_type};
 use crate::{
     cx::Cx,
-    error::Result,
+    error::{OpError, Result},
     eval::Eval,
     ffi::{Array, Binary, QuantLayout, QuantizedMatrix},
 };
@@ -27,6 +27,9 @@ struct Packed {
     multiplies: bool,
 }
 
+/// The shortest group of affine codes that MLX multiplies. Shorter ones it unpacks on its CPU alone: on CUDA it leaves the result unwritten.
+const SHORTEST_GROUP: i32 = 32;
+
 impl Packed {
     /// Scales and biases that are numbers of their own come in `dtype`.
     fn new(
@@ -37,9 +40,11 @@ impl Packed {
         dtype: DType,
     ) -> Result<Packed> {
         let layout = QuantLayout { group_size, bits, mode: mode.name() };
+        // MLX 0.32 on CUDA multiplies several rows by rows of a single group wrongly.
+        let is_one_group = cx.is_cuda() && cx.peek(scales.0)?.shape.last() == Some(&1);
         let scales = if mode == ir::QuantMode::Affine { cx.get_as(scales, dtype)? } else { cx.get(scales)?.array };
         let multiplies = match mode {
-            ir::QuantMode::Affine => group_size >= 32,
+            ir::QuantMode::Affine => group_size >= SHORTEST_GROUP && !is_one_group,
             _ => cx.m.support.multiplies_float_codes,
         };
         Ok(Packed { layout, w: cx.get(w)?.array, scales, biases: cx.get_opt_as(biases, dtype)?, multiplies })
@@ -50,7 +55,29 @@ impl Packed {
     }
 
     fn unpack(&self) -> Result<Array> {
-        Ok(Array::dequantize(self.w.api(), self.matrix())?)
+        match &self.biases {
+            Some(biases) if self.layout.group_size < SHORTEST_GROUP => self.unpack_short_groups(biases),
+            _ => Ok(Array::dequantize(self.w.api(), self.matrix())?),
+        }
+    }
+
+    /// Codes as floats first, by scales of 1 and biases of 0, then each group by its own.
+    fn unpack_short_groups(&self, biases: &Array) -> Result<Array> {
+        let (dtype, shape) = self.scales.spec()?;
+        let (group, ratio) = (self.layout.group_size as usize, (SHORTEST_GROUP / self.layout.group_size) as usize);
+        let (groups, lead) = shape.split_last().ok_or_else(|| OpError::value("packed weights without an axis"))?;
+        if !groups.is_multiple_of(ratio) {
+            let what = format!("rows of {groups} groups of {group} codes cannot be unpacked: MLX takes groups of {SHORTEST_GROUP}");
+            return Err(OpError::value(what));
+        }
+        let with = |last: &[usize]| -> Shape { lead.iter().chain(last).copied().collect() };
+        let all = |value| Array::full(self.w.api(), &with(&[groups / ratio]), value, DType::F32);
+        let layout = QuantLayout { group_size: SHORTEST_GROUP, ..self.layout };
+        let plain = QuantizedMatrix { w: &self.w, scales: &all(1.0)?, biases: Some(&all(0.0)?), layout };
+        let codes = Array::dequantize(self.w.api(), plain)?.reshape(&with(&[*groups, group]))?;
+        let own = |part: &Array| part.cast(DType::F32)?.expand_dims(&[-1]);
+        let values = codes.binary(Binary::Multiply, &own(&self.scales)?)?.binary(Binary::Add, &own(biases)?)?;
+        Ok(values.reshape(&with(&[groups * group]))?.cast(dtype)?)
     }
 }
 
@@ -61,7 +88,7 @@ impl Eval for ir::Dequantize {
         let own = cx.peek(self.scales.0)?.dtype;
         let dtype = self.biases.map_or(Ok(own), |b| Ok::<_, crate::error::OpError>(ir::promote(own, cx.peek(b.0)?.dtype)))?;
         // A result in f32 need not be rounded to the type of its scales first.
-        let through = if cx.is_cpu() { ir::promote(dtype, spec.dtype) } else { dtype };
+        let through = ir::promote(dtype, spec.dtype);
         let mut y = Packed::new(cx, [self.w, self.scales], self.biases, format, through)?.unpack()?;
         if let Some(global) = cx.get_opt_as(self.global_scale, DType::F32)? {
             let scale = global.reshape(&[])?.binary(Binary::Multiply, &cx.scalar(1.0 / NVFP4_RANGE, DType::F32)?)?;
