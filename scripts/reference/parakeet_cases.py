@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tiny random Parakeets as case folders, with transformers' features, hidden states, logits and greedy tokens.
+"""Writes tiny random Parakeets as case folders, one of them also as NeMo publishes it, with transformers' features, hidden states, logits and greedy tokens.
 
     parakeet_cases.py OUT
 
@@ -12,12 +12,13 @@ import pathlib
 import torch
 import transformers
 
+import nemo
 from checkpoint_cases import write_tensor
 from speech_cases import RATE, pieces, sound, write_pieces, write_sound
 
 VOCAB, MELS, WIDTH, DURATIONS, MOST_SYMBOLS = 32, 16, 16, [0, 1, 2, 4], 3
 BLANK = VOCAB - 1
-KINDS_OF_DURATIONS = dict(ctc=1, rnnt=0, tdt=2)
+KINDS_OF_DURATIONS = dict(ctc=1, nemo=2, rnnt=0, tdt=2)
 
 
 def randomize(model, generator):
@@ -89,6 +90,9 @@ def models():
     yield "tdt", transformers.ParakeetForTDT(transformers.ParakeetTDTConfig(
         num_decoder_layers=2, durations=DURATIONS, encoder_config=encoder | plain, **joint)), by_transducer
     yield "rnnt", transformers.ParakeetForRNNT(transformers.ParakeetRNNTConfig(num_decoder_layers=1, encoder_config=encoder, **joint)), by_transducer
+    # NeMo's wide layers are a multiple of the narrow ones.
+    yield "nemo", transformers.ParakeetForTDT(transformers.ParakeetTDTConfig(
+        num_decoder_layers=1, durations=DURATIONS, encoder_config=encoder | dict(num_hidden_layers=1, intermediate_size=2 * WIDTH), **joint)), by_transducer
     yield "ctc", transformers.ParakeetForCTC(transformers.ParakeetCTCConfig(vocab_size=VOCAB, pad_token_id=BLANK, encoder_config=encoder)), by_ctc
 
 
@@ -98,7 +102,7 @@ def varied(model, features, decode, kind):
         randomize(model.eval(), torch.Generator().manual_seed(seed))
         head = model.ctc_head if kind == "ctc" else model.joint.head
         head.bias[BLANK] += 1 if kind == "ctc" else 3
-        if kind == "tdt":
+        if kind in ("nemo", "tdt"):
             head.bias[VOCAB] -= 2
         out, rows, least = decode(model, features)
         if least > 0.02 and len(set(out["tokens"])) > 2 and len(set(out["durations"])) > KINDS_OF_DURATIONS[kind] and len(out["tokens"]) < len(rows):
@@ -108,17 +112,21 @@ def varied(model, features, decode, kind):
 
 def write(out, kind, model, decode):
     checkpoint = out / "checkpoint"
-    checkpoint.mkdir(parents=True, exist_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
     extractor = transformers.ParakeetFeatureExtractor(feature_size=MELS)
     samples = write_sound(out, sound())
     heard = extractor(samples, sampling_rate=RATE, return_tensors="pt")
     features = heard.input_features[:, :int(heard.attention_mask.sum())]
     expected, rows, least = varied(model, features, decode, kind)
     hidden = model.encoder(features).last_hidden_state
-    model.save_pretrained(checkpoint)
-    extractor.save_pretrained(checkpoint)
-    write_pieces(checkpoint, pieces(BLANK))
-    case = dict(kind="speech", family=f"parakeet-{kind}", rtol=1e-4, atol=1e-3, **expected, valid_frames=hidden.shape[1], min_gap=round(least, 5))
+    if kind == "nemo":
+        nemo.write(out / "checkpoint.nemo", model, pieces(BLANK))
+    else:
+        checkpoint.mkdir(exist_ok=True)
+        model.save_pretrained(checkpoint)
+        extractor.save_pretrained(checkpoint)
+        write_pieces(checkpoint, pieces(BLANK))
+    case = dict(kind="speech", family=f"parakeet-{'tdt' if kind == 'nemo' else kind}", rtol=1e-4, atol=1e-3, **expected, valid_frames=hidden.shape[1], min_gap=round(least, 5))
     (out / "case.json").write_text(json.dumps(case) + "\n")
     for name, tensor in (("features", features), ("encoder", hidden), ("logits", rows)):
         write_tensor(out / f"{name}.bin", tensor)

@@ -11,6 +11,9 @@ use flambeau::runtime::Program;
 
 use crate::failure::hint;
 
+/// Where the header of a tar archive says what it is.
+const TAR_MAGIC_AT: usize = 257;
+
 /// The files that Flambeau knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileKind {
@@ -18,6 +21,7 @@ pub(crate) enum FileKind {
     Data,
     Archive,
     Gguf,
+    Nemo,
 }
 
 impl fmt::Display for FileKind {
@@ -27,6 +31,7 @@ impl fmt::Display for FileKind {
             FileKind::Data => "an ExecuTorch data file",
             FileKind::Archive => "a torch.export archive",
             FileKind::Gguf => "a GGUF file",
+            FileKind::Nemo => "a .nemo file",
         })
     }
 }
@@ -40,6 +45,7 @@ impl FileKind {
             () if has(4, b"FT01") => Some(FileKind::Data),
             () if has(0, b"PK\x03\x04") => Some(FileKind::Archive),
             () if has(0, b"GGUF") => Some(FileKind::Gguf),
+            () if has(TAR_MAGIC_AT, b"ustar") || has(0, b"\x1f\x8b") => Some(FileKind::Nemo),
             () => None,
         }
     }
@@ -49,7 +55,8 @@ impl FileKind {
         FileKind::of(&begins(path).ok()?)
     }
 
-    fn advice(self, path: &Path) -> String {
+    /// What to do with such a file.
+    pub(crate) fn advice(self, path: &Path) -> String {
         let path = path.display();
         match self {
             FileKind::Program => {
@@ -57,7 +64,7 @@ impl FileKind {
             }
             FileKind::Data => format!("it holds weights of a program: `--data {path}` beside the program"),
             FileKind::Archive => format!("make a program of it: `flambeau compile {path} -o FILE.pte`"),
-            FileKind::Gguf => format!("make a program of it: `flambeau export {path} -o FILE.pte`"),
+            FileKind::Gguf | FileKind::Nemo => format!("make a program of it: `flambeau export {path} -o FILE.pte`"),
         }
     }
 
@@ -85,7 +92,7 @@ fn begins(path: &Path) -> Result<Vec<u8>> {
         bail!("{} is no file", path.display());
     }
     let mut start = Vec::new();
-    fs::File::open(path)?.take(8).read_to_end(&mut start)?;
+    fs::File::open(path)?.take(TAR_MAGIC_AT as u64 + 8).read_to_end(&mut start)?;
     Ok(start)
 }
 

@@ -31,7 +31,7 @@ pub use error::{Error, GraphFault, Limited, MemberFault, TensorFault};
 pub use exported::{Dialect, Exported, InputSpec, OutputSpec, Range, Signature};
 pub use graph::{Argument, Graph, NamedArgument, Node, Passing, Subgraph, SymArg, TensorMeta};
 pub use metadata::{Metadata, SourceLocation};
-pub use pickle::PickleFault;
+pub use pickle::{PickleFault, load_map};
 pub use scalar::{Device, Layout, MemoryFormat, ScalarType};
 pub use symbolic::{Comparison, ExpressionFault, SymBool, SymFloat, parse_bool, parse_int};
 pub use weight::{Attribute, ComputeError, Storage, Subclass, View, Weight};

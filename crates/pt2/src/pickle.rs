@@ -19,8 +19,12 @@ pub(crate) fn load_tensor(bytes: Bytes, id: &str) -> Result<Weight> {
     machine.weight(root).map_err(|fault| Error::Pickle { member: id.into(), offset: 0, fault })
 }
 
-/// The map of tensors that `torch.save` wrote into `bytes`.
-pub(crate) fn load_map(bytes: Bytes, id: &str) -> Result<IndexMap<String, Weight>> {
+/// The map of tensors that `torch.save` wrote into `bytes`, as a checkpoint's `state_dict` is one. `id` names it in messages and heads
+/// its storages' ids.
+///
+/// # Errors
+/// [`Error::Zip`] and [`Error::Pickle`] for a damaged file, and for one that holds anything else.
+pub fn load_map(bytes: Bytes, id: &str) -> Result<IndexMap<String, Weight>> {
     let fail = |fault| Error::Pickle { member: id.into(), offset: 0, fault };
     let (machine, root) = run(bytes, id)?;
     let entries = machine.dict(root).ok_or_else(|| fail(machine.expected("a dict", root)))?;

@@ -31,6 +31,16 @@ pub(crate) fn read(bytes: &[u8]) -> Result<(Vec<u8>, GgufVocab)> {
     read.map_err(|fault| Error::ModelFile { format, fault })
 }
 
+impl GgufVocab {
+    /// The pieces of a SentencePiece model of any kind, to turn tokens into text: how text becomes tokens is left out.
+    ///
+    /// # Errors
+    /// [`Error::ModelFile`].
+    pub fn from_sentence_piece(bytes: &[u8]) -> Result<GgufVocab> {
+        sentence_piece::pieces(bytes).map_err(|fault| Error::ModelFile { format: "SentencePiece", fault })
+    }
+}
+
 /// The bytes that base64 with padding stands for; `None` if it is none.
 fn from_base64(text: &[u8]) -> Option<Vec<u8>> {
     STANDARD.decode(text).ok()

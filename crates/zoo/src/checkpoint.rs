@@ -7,6 +7,7 @@ use indexmap::IndexMap;
 use crate::{
     CheckpointTensor, Result, folder,
     gguf::{self, Gguf},
+    nemo,
     spec::Config,
     speech::{moonshine, parakeet, voxtral, voxtral_realtime, whisper},
 };
@@ -18,6 +19,8 @@ pub enum TokenizerSource {
     Files(Vec<(String, Bytes)>),
     /// The vocabulary in a GGUF file.
     Gguf(Box<GgufVocab>),
+    /// The pieces that a model of speech writes; how text becomes pieces is left out.
+    Pieces(Box<GgufVocab>),
 }
 
 /// What a checkpoint is a model of.
@@ -97,6 +100,15 @@ impl Checkpoint {
         let config = gguf::config(&file)?;
         let tensors = gguf::tensors(&file, &config)?;
         Ok(Checkpoint::new(Architecture::Decoder(config), tensors, TokenizerSource::Gguf(Box::new(gguf::vocab(&file)?))))
+    }
+
+    /// Reads a Parakeet as NeMo publishes it: a tar archive of config, weights and tokenizer.
+    ///
+    /// # Errors
+    /// [`crate::Error::Nemo`], [`crate::Error::File`] and [`crate::Error::Graph`] for a damaged file, [`crate::Error::MissingFile`] and
+    /// [`crate::Error::Key`] for another model.
+    pub fn from_nemo(bytes: &Bytes) -> Result<Checkpoint> {
+        nemo::checkpoint(bytes)
     }
 
     /// The hyperparameters.

@@ -5,6 +5,9 @@ pub enum Error {
     /// The GGUF file breaks its format at the byte offset.
     #[error("gguf, byte {offset}: {what}")]
     Gguf { offset: usize, what: String },
+    /// The `.nemo` file breaks its format.
+    #[error(".nemo file: {0}")]
+    Nemo(String),
     /// A limit of [`crate::limits`] is exceeded.
     #[error("{what}: {found} exceeds the limit of {limit}")]
     Limit { what: &'static str, found: u64, limit: u64 },

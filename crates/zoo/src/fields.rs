@@ -125,6 +125,19 @@ impl<'a> Fields<'a> {
         self.typed(key, "a text", Value::as_str)
     }
 
+    /// Refuses another text than the one that is known here; no text is as good.
+    pub(crate) fn expect_text(&self, key: &str, expected: &str) -> Result<()> {
+        match self.text(key)? {
+            Some(found) if found != expected => Err(self.error(key, expected)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses another size than the one that is known here; no size is as good.
+    pub(crate) fn expect_size(&self, key: &str, expected: usize) -> Result<()> {
+        if self.size_or(key, expected)? == expected { Ok(()) } else { Err(self.error(key, expected.to_string())) }
+    }
+
     /// A list of texts, at least `n`.
     pub(crate) fn texts(&self, key: &str, n: usize) -> Result<Option<Vec<&'a str>>> {
         let read =

@@ -1,6 +1,6 @@
 //! Model families as functions from a checkpoint to an exported program, without Python.
 //!
-//! A [`Checkpoint`] is a config, named tensors and a tokenizer, out of a Hugging Face folder or a GGUF file. [`build`] writes the
+//! A [`Checkpoint`] is a config, named tensors and a tokenizer, out of a Hugging Face folder, a GGUF file or one of NeMo's. [`build`] writes the
 //! family's forward pass as the graph that PyTorch's capture of it would be, and names what a runner must know as constant
 //! methods. Nothing is read from disk here: callers hand in bytes, mapped or not, and tensors stay slices of them. What must be
 //! cast, reordered or repacked is made when a consumer asks for its bytes and dropped after it.
@@ -19,6 +19,7 @@ mod family;
 mod fields;
 mod folder;
 mod model;
+mod nemo;
 mod rope;
 mod rows;
 mod source;

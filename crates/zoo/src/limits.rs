@@ -20,6 +20,10 @@ pub const MAX_CT2_VARIABLES: u64 = 1 << 16;
 pub const MAX_CT2_NAME_BYTES: u64 = 1 << 10;
 /// Axes of a CTranslate2 variable.
 pub const MAX_CT2_RANK: u64 = 8;
+/// Members of a `.nemo` file.
+pub const MAX_NEMO_MEMBERS: usize = 1 << 10;
+/// Levels of lists and maps in a YAML file.
+pub const MAX_YAML_DEPTH: usize = 64;
 /// Bytes of `config.json`, an index or another JSON file that is parsed.
 pub const MAX_JSON_BYTES: usize = 64 << 20;
 /// Decoder layers of a model.

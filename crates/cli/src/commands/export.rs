@@ -30,14 +30,14 @@ use crate::{
 /// The weights of a Whisper in CTranslate2's form.
 const CTRANSLATE2: &str = "model.bin";
 
-/// Turn a Hugging Face folder or a GGUF file into a .pte file, without Python
+/// Turn a Hugging Face folder, a GGUF file or a .nemo file into a .pte file, without Python
 ///
 /// The program carries the tokenizer, so that `flambeau generate` needs nothing else.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  flambeau export ./SmolLM2-135M-Instruct -o smollm2.pte --qlinear 4w --qembedding 8w\n  \
     flambeau export model-Q4_1.gguf -o model.pte")]
 pub(crate) struct Args {
-    /// Model folder, GGUF file, or name of a model in the local Hugging Face cache
+    /// Model folder, GGUF file, .nemo file of a Parakeet, or name of a model in the local Hugging Face cache
     #[arg(value_name = "MODEL")]
     model: String,
 
@@ -158,13 +158,16 @@ pub(crate) fn open(model: &str) -> Result<Checkpoint> {
     open_path(found.as_deref().unwrap_or(path))
 }
 
-/// Opens a folder or a GGUF file.
+/// Opens a folder, a GGUF file or one of NeMo's.
 pub(crate) fn open_path(path: &Path) -> Result<Checkpoint> {
     let place = || path.display().to_string();
     if path.is_dir() {
         let read = |(name, path): (String, PathBuf)| Ok((name, files::read(&path)?));
         let files = folder_paths(path)?.into_iter().map(read).collect::<Result<_>>()?;
         return Checkpoint::from_folder(files).with_context(place);
+    }
+    if FileKind::of_file(path) == Some(FileKind::Nemo) {
+        return Checkpoint::from_nemo(&files::read(path)?).with_context(place);
     }
     FileKind::Gguf.expect(path, || Checkpoint::from_gguf(files::read(path)?).with_context(place))
 }
@@ -212,8 +215,8 @@ fn attach_tokenizer(output: &mut Output<'_>, tokenizer: &TokenizerSource) -> Res
                 }
             }
         }
-        TokenizerSource::Gguf(vocab) => {
-            let tokenizer = Tokenizer::from_gguf(vocab).context("the GGUF file's tokenizer")?;
+        TokenizerSource::Gguf(vocab) | TokenizerSource::Pieces(vocab) => {
+            let tokenizer = Tokenizer::from_gguf(vocab).context("the file's tokenizer")?;
             output.attach(TEXT_FILES[0], tokenizer.to_json()?.into());
             let config = tokenizer.special().to_config_json(vocab.chat_template.as_deref());
             output.attach(TEXT_FILES[1], config.into());

@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use serde_json::Value as Json;
 
 use crate::{
+    failure::hint,
     file_kind::{FileKind, unknown},
     files,
 };
@@ -45,6 +46,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Some(FileKind::Data) => data::describe_data(&bytes),
         Some(FileKind::Archive) => archive::describe(bytes.clone(), args.nodes),
         Some(FileKind::Gguf) => data::describe_gguf(bytes.clone()),
+        Some(kind @ FileKind::Nemo) => {
+            let told = anyhow::anyhow!("{} is {kind}, which is not described here", args.file.display());
+            return Err(hint(told, kind.advice(&args.file)));
+        }
         None => return Err(unknown(&args.file, &bytes)),
     };
     let description = description.with_context(|| args.file.display().to_string())?;

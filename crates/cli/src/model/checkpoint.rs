@@ -11,7 +11,7 @@ use flambeau::zoo::gguf::{Gguf, TensorType};
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 
-use crate::{commands::export, files};
+use crate::{commands::export, file_kind::FileKind, files};
 
 /// Characters of a digest in a file name.
 const DIGITS: usize = 16;
@@ -88,6 +88,9 @@ pub(super) fn is_quantized(checkpoint: &Path) -> Result<bool> {
         let has_codes = |q: &Json| q.is_object() && q["quant_method"] != "fp8" && q["format"] != "float-quantized";
         let states = |config: &Json| ["quantization", "quantization_config"].iter().any(|key| has_codes(&config[*key]));
         return Ok(states(&config) || states(&config["text_config"]));
+    }
+    if FileKind::of_file(checkpoint) == Some(FileKind::Nemo) {
+        return Ok(false);
     }
     let file = Gguf::parse(files::read(checkpoint)?).with_context(|| checkpoint.display().to_string())?;
     Ok(file.tensors.values().any(|tensor| !matches!(tensor.kind, TensorType::Plain(_))))

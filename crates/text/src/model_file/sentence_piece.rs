@@ -88,6 +88,17 @@ struct Settings {
 }
 
 pub(super) fn read(bytes: &[u8]) -> Result<(Vec<u8>, GgufVocab), ModelFileFault> {
+    let (vocab, settings) = vocab(bytes)?;
+    settings.check()?;
+    Ok((vocab.to_tokenizer_json()?, vocab))
+}
+
+/// The pieces of a model of any kind.
+pub(super) fn pieces(bytes: &[u8]) -> Result<GgufVocab, ModelFileFault> {
+    Ok(vocab(bytes)?.0)
+}
+
+fn vocab(bytes: &[u8]) -> Result<(GgufVocab, Settings), ModelFileFault> {
     let mut vocab = GgufVocab { model: "llama".into(), ..GgufVocab::default() };
     // What a file leaves out: unigrams; ids 0 to 2 and none for padding; a space ahead, single spaces.
     let mut settings = Settings {
@@ -106,11 +117,10 @@ pub(super) fn read(bytes: &[u8]) -> Result<(Vec<u8>, GgufVocab), ModelFileFault>
             _ => {}
         }
     }
-    settings.check()?;
     [vocab.unk, vocab.bos, vocab.eos, vocab.pad] = settings.special;
     vocab.add_space_prefix = Some(settings.dummy_prefix);
     vocab.add_bos = Some(vocab.bos.is_some());
-    Ok((vocab.to_tokenizer_json()?, vocab))
+    Ok((vocab, settings))
 }
 
 /// A piece: text, score and kind.

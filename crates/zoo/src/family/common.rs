@@ -205,11 +205,3 @@ pub(super) fn dtype(f: &Fields<'_>) -> Result<Option<DType>> {
     let named = f.text(key)?.and_then(ScalarType::from_torch_name).and_then(ScalarType::dtype);
     Ok(named.filter(|dtype| matches!(dtype, DType::BF16 | DType::F16 | DType::F32)))
 }
-
-/// Refuses another text than the one that is known here.
-pub(super) fn is(f: &Fields<'_>, key: &str, expected: &str) -> Result<()> {
-    match f.text(key)? {
-        Some(found) if found != expected => Err(f.error(key, expected)),
-        _ => Ok(()),
-    }
-}

@@ -16,8 +16,8 @@ const ROTARY_PART: f64 = 0.9;
 
 /// Reads `config.json`; `generation_config.json` may say which tokens end a text.
 pub(super) fn config(f: &Fields<'_>, generation: Option<&Fields<'_>>) -> Result<Config> {
-    common::is(f, "encoder_hidden_act", "gelu")?;
-    common::is(f, "decoder_hidden_act", "silu")?;
+    f.expect_text("encoder_hidden_act", "gelu")?;
+    f.expect_text("decoder_hidden_act", "silu")?;
     let (width, heads) = (f.size("hidden_size")?, f.size("encoder_num_attention_heads")?);
     for key in ["decoder_num_attention_heads", "encoder_num_key_value_heads", "decoder_num_key_value_heads"] {
         if f.size_or(key, heads)? != heads {
@@ -65,7 +65,7 @@ pub(super) fn config(f: &Fields<'_>, generation: Option<&Fields<'_>>) -> Result<
 fn rotary(f: &Fields<'_>, head_dim: usize) -> Result<(f64, usize)> {
     let child = f.child("rope_parameters")?;
     if let Some(child) = &child {
-        common::is(child, "rope_type", "default")?;
+        child.expect_text("rope_type", "default")?;
     }
     if f.child("rope_scaling")?.is_some_and(|scaling| !scaling.is_empty()) {
         return Err(f.error("rope_scaling", "nothing"));

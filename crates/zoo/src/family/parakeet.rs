@@ -4,7 +4,7 @@ use super::common;
 use crate::{
     Result,
     fields::Fields,
-    limits::{MAX_LAYERS, MAX_POSITIONS},
+    limits::MAX_LAYERS,
     speech::{
         conformer::{Encoder, HALVINGS},
         parakeet::{Config, HOP_LENGTH, Head, SAMPLE_RATE, Transducer, WINDOW_SIZE},
@@ -35,55 +35,35 @@ pub(super) fn config(f: &Fields<'_>, preprocessor: Option<&Fields<'_>>) -> Resul
 }
 
 fn encoder(f: &Fields<'_>) -> Result<Encoder> {
-    common::is(f, "hidden_act", "silu")?;
-    let (width, layers, heads) = (f.size("hidden_size")?, f.size("num_hidden_layers")?, f.size("num_attention_heads")?);
-    if layers > MAX_LAYERS {
-        return Err(f.error("num_hidden_layers", format!("at most {MAX_LAYERS}")));
-    }
-    if !width.is_multiple_of(2 * heads) {
-        return Err(f.error("hidden_size", format!("a multiple of twice {heads} heads")));
-    }
-    let factor = 1 << HALVINGS;
+    f.expect_text("hidden_act", "silu")?;
+    let (width, heads) = (f.size("hidden_size")?, f.size("num_attention_heads")?);
     for (key, expected) in [
         ("num_key_value_heads", heads),
         ("head_dim", width / heads),
-        ("subsampling_factor", factor),
+        ("subsampling_factor", 1 << HALVINGS),
         ("subsampling_conv_kernel_size", 3),
         ("subsampling_conv_stride", 2),
     ] {
-        if f.size_or(key, expected)? != expected {
-            return Err(f.error(key, expected.to_string()));
-        }
+        f.expect_size(key, expected)?;
     }
-    let mels = f.size_or("num_mel_bins", 80)?;
-    if !mels.is_multiple_of(factor) {
-        return Err(f.error("num_mel_bins", format!("a multiple of {factor}")));
-    }
-    let taps = f.size_or("conv_kernel_size", 9)?;
-    if taps.is_multiple_of(2) {
-        return Err(f.error("conv_kernel_size", "an odd number"));
-    }
-    let positions = f.size_or("max_position_embeddings", 5000)?;
-    if positions > MAX_POSITIONS / factor {
-        return Err(f.error("max_position_embeddings", format!("at most {}", MAX_POSITIONS / factor)));
-    }
-    Ok(Encoder {
-        mels,
+    let encoder = Encoder {
+        mels: f.size_or("num_mel_bins", 80)?,
         width,
-        layers,
+        layers: f.size("num_hidden_layers")?,
         heads,
         feed: f.size("intermediate_size")?,
-        taps,
+        taps: f.size_or("conv_kernel_size", 9)?,
         channels: f.size_or("subsampling_conv_channels", 256)?,
         bias: f.bool_or("attention_bias", true)?,
         conv_bias: f.bool_or("convolution_bias", true)?,
         scaled: f.bool_or("scale_input", true)?,
-        positions,
-    })
+        positions: f.size_or("max_position_embeddings", 5000)?,
+    };
+    encoder.checked(f, ["num_mel_bins", "hidden_size", "num_hidden_layers", "conv_kernel_size", "max_position_embeddings"])
 }
 
 fn transducer(f: &Fields<'_>, kind: &str) -> Result<Transducer> {
-    common::is(f, "hidden_act", "relu")?;
+    f.expect_text("hidden_act", "relu")?;
     let layers = f.size_or("num_decoder_layers", 2)?;
     if layers > MAX_LAYERS {
         return Err(f.error("num_decoder_layers", format!("at most {MAX_LAYERS}")));
@@ -110,9 +90,7 @@ fn features(f: &Fields<'_>, mels: usize) -> Result<()> {
         ("n_fft", 512),
     ];
     for (key, expected) in sizes {
-        if f.size_or(key, expected)? != expected {
-            return Err(f.error(key, expected.to_string()));
-        }
+        f.expect_size(key, expected)?;
     }
     match f.positive_or("preemphasis", 0.97)? {
         0.97 => Ok(()),

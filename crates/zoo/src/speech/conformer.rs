@@ -6,6 +6,8 @@ use super::{Heads, NORM_EPS, Projections};
 use crate::{
     Error, Result,
     builder::{Int, Val, Walk},
+    fields::Fields,
+    limits::{MAX_LAYERS, MAX_POSITIONS},
     writer::Writer,
 };
 
@@ -42,6 +44,25 @@ pub(crate) struct Encoder {
 }
 
 impl Encoder {
+    /// The same, if its sizes fit together; `keys` say where bins, width, layers, taps and positions were read.
+    ///
+    /// # Errors
+    /// [`Error::Key`].
+    pub(crate) fn checked(self, f: &Fields<'_>, [mels, width, layers, taps, positions]: [&str; 5]) -> Result<Encoder> {
+        let (factor, heads, most) = (1 << HALVINGS, self.heads, MAX_POSITIONS >> HALVINGS);
+        let rules = [
+            (mels, self.mels.is_multiple_of(factor), format!("a multiple of {factor}")),
+            (width, self.width.is_multiple_of(2 * heads), format!("a multiple of twice {heads} heads")),
+            (layers, self.layers <= MAX_LAYERS, format!("at most {MAX_LAYERS}")),
+            (taps, !self.taps.is_multiple_of(2), "an odd number".into()),
+            (positions, self.positions <= most, format!("at most {most}")),
+        ];
+        match rules.into_iter().find(|(_, holds, _)| !holds) {
+            Some((key, _, expected)) => Err(f.error(key, expected)),
+            None => Ok(self),
+        }
+    }
+
     /// Most frames of a spectrogram.
     pub(crate) fn frames(&self) -> usize {
         self.positions << HALVINGS

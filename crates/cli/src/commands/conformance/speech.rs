@@ -71,7 +71,9 @@ impl SpeechCase {
         let audio = folder.join("audio.wav");
         let file = File::open(&audio).with_context(|| format!("cannot read {}", audio.display()))?;
         let samples = Recording::from_file(file, SAMPLE_RATE)?.read_to_end()?;
-        let program = program_with(&folder.join("checkpoint"), &zoo::Options::default(), engine)?;
+        let checkpoint = ["checkpoint", "checkpoint.nemo"].map(|name| folder.join(name)).into_iter().find(|path| path.exists());
+        let checkpoint = checkpoint.context("there is neither a folder checkpoint nor a file checkpoint.nemo")?;
+        let program = program_with(&checkpoint, &zoo::Options::default(), engine)?;
         let setting = Setting { folder, tolerance: self.tolerance, samples, program, engine };
         match &self.expected {
             Expected::Moonshine(expected) => expected.compare(&setting)?,

@@ -1,0 +1,95 @@
+//! NeMo's `.nemo` files: a tar archive of a config, weights that PyTorch pickled, and a SentencePiece model.
+
+mod config;
+mod names;
+mod yaml;
+
+use std::io::Cursor;
+
+use flambeau_pt2::{Weight, load_map};
+use flambeau_tensor::Bytes;
+use flambeau_text::GgufVocab;
+use indexmap::IndexMap;
+
+use crate::{
+    Checkpoint, CheckpointTensor, Error, Result, TokenizerSource, checkpoint::Architecture, fields::Fields,
+    limits::MAX_NEMO_MEMBERS,
+};
+
+const CONFIG: &str = "model_config.yaml";
+const WEIGHTS: &str = "model_weights.ckpt";
+/// How the name of a tokenizer ends, behind a digest.
+const TOKENIZER: &str = "tokenizer.model";
+/// What compressed files begin with.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+
+/// The checkpoint in a file. Its weights stay slices of the file.
+pub(crate) fn checkpoint(bytes: &Bytes) -> Result<Checkpoint> {
+    if bytes.starts_with(&GZIP) {
+        return Err(Error::Nemo("it is compressed: `gunzip` it, or pack its members with tar alone".into()));
+    }
+    let members = members(bytes)?;
+    let member = |name: &str| members.get(name).ok_or_else(|| Error::MissingFile(name.into()));
+    let mut tensors = IndexMap::new();
+    for (name, weight) in load_map(member(WEIGHTS)?.clone(), WEIGHTS)? {
+        if let Some(published) = names::published(&name) {
+            tensors.insert(published, tensor(&name, &weight)?);
+        }
+    }
+    let map = yaml::read(CONFIG, member(CONFIG)?)?;
+    let config = config::parakeet(&Fields::new(&map), &tensors)?;
+    let tokenizer = match members.iter().find(|(name, _)| name.ends_with(TOKENIZER)) {
+        Some((name, bytes)) => {
+            let vocab = GgufVocab::from_sentence_piece(bytes).map_err(|e| Error::file(name, e))?;
+            TokenizerSource::Pieces(Box::new(vocab))
+        }
+        None => TokenizerSource::Files(Vec::new()),
+    };
+    Ok(Checkpoint::new(Architecture::Parakeet(config), tensors, tokenizer))
+}
+
+/// The files of an archive by their last path component.
+fn members(bytes: &Bytes) -> Result<IndexMap<String, Bytes>> {
+    let damaged = |error: std::io::Error| Error::Nemo(error.to_string());
+    let mut archive = tar::Archive::new(Cursor::new(&bytes[..]));
+    let mut out = IndexMap::new();
+    for entry in archive.entries_with_seek().map_err(damaged)? {
+        let entry = entry.map_err(damaged)?;
+        if !entry.header().entry_type().is_file() {
+            continue;
+        }
+        let (start, end) = (entry.raw_file_position(), entry.raw_file_position().saturating_add(entry.size()));
+        let path = entry.path().map_err(damaged)?;
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+        let range = usize::try_from(start).ok().zip(usize::try_from(end).ok()).filter(|&(_, end)| end <= bytes.len());
+        let (start, end) = range.ok_or_else(|| Error::Nemo(format!("`{name}` passes the end of the file")))?;
+        out.insert(name, bytes.slice(start..end));
+        if out.len() > MAX_NEMO_MEMBERS {
+            return Err(Error::limit("members of a .nemo file", out.len() as u64, MAX_NEMO_MEMBERS as u64));
+        }
+    }
+    Ok(out)
+}
+
+fn tensor(name: &str, weight: &Weight) -> Result<CheckpointTensor> {
+    let tensor = weight.tensor()?;
+    CheckpointTensor::plain(name, tensor.dtype(), tensor.shape().to_vec(), tensor.bytes().clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damaged_files_are_told() {
+        let error = |bytes: &[u8]| checkpoint(&Bytes::copy_from_slice(bytes)).unwrap_err().to_string();
+        assert!(error(b"\x1f\x8b....").contains("gunzip"));
+        assert!(error(b"").contains(WEIGHTS));
+        assert!(error(&[b'a'; 2000]).contains(".nemo"));
+        let mut header = tar::Header::new_ustar();
+        header.set_path(WEIGHTS).unwrap();
+        header.set_size(u64::MAX / 2);
+        header.set_cksum();
+        assert!(error(header.as_bytes()).contains("passes the end"));
+    }
+}
