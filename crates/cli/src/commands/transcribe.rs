@@ -27,7 +27,7 @@ use crate::{
     progress, tokenizer,
 };
 
-/// Transcribe recordings with a Whisper model
+/// Transcribe recordings with Whisper, Parakeet or Moonshine
 ///
 /// Reads WAV, AIFF, CAF, FLAC, MP3, Ogg Vorbis, AAC and ALAC, up to 384 kHz and 64 channels. Text comes out as it is
 /// recognized; Ctrl-C keeps what is done.
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 
-    /// Model: a program (.pte) or a Whisper folder, or ORG/NAME on the Hugging Face hub; what is no program is exported once, into the cache
+    /// Model: a program (.pte), a folder or .nemo file, or ORG/NAME on the Hugging Face hub; what is no program is exported once, into the cache
     #[arg(short, long, value_name = "MODEL")]
     model: String,
 
@@ -60,15 +60,15 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "format")]
     json: bool,
 
-    /// Language that is spoken, such as en or fr; by default the model tells from the first 30 seconds
+    /// Language that is spoken, such as en or fr (Whisper); by default the model tells
     #[arg(help_heading = "Speech", short, long, value_name = "CODE", default_value = "auto")]
     language: String,
 
-    /// Write down in English what is said in another language
+    /// Write down in English what is said in another language (Whisper)
     #[arg(help_heading = "Speech", long)]
     translate: bool,
 
-    /// Text to have in mind in every window: names and spellings that may occur
+    /// Text to have in mind in every window: names and spellings that may occur (Whisper)
     #[arg(
         help_heading = "Speech",
         long,
@@ -79,11 +79,11 @@ pub(crate) struct Args {
     )]
     prompt: String,
 
-    /// Tell when each word was said, in JSON
+    /// Tell when each word was said, in JSON (Whisper, Parakeet)
     #[arg(help_heading = "Speech", long)]
     word_timestamps: bool,
 
-    /// Decode each window of 30 seconds with the text before it in mind
+    /// Decode each window of 30 seconds with the text before it in mind (Whisper)
     #[arg(help_heading = "Speech", long, alias = "condition-on-previous-text")]
     previous_text: bool,
 

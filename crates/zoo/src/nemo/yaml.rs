@@ -97,7 +97,9 @@ mod tests {
     fn what_is_no_map_of_plain_values_is_refused() {
         let error = |text: &str| read("a", text.as_bytes()).unwrap_err().to_string();
         assert!(error("a: &x [1]\nb: *x\n").contains("alias"));
-        assert!(error(&format!("a: {}", "[".repeat(100_000))).contains("deeper"));
+        let nested: String = (0..100).map(|depth| format!("{}a:\n", " ".repeat(depth))).collect();
+        assert!(error(&nested).contains("deeper"));
+        assert!(error(&format!("a: {}", "[".repeat(100_000))).contains("file `a`"));
         assert!(error("- 1").contains("no map") && error("").contains("no map") && error("a: [").contains("file `a`"));
     }
 }
