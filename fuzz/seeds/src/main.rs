@@ -102,6 +102,7 @@ impl Corpora<'_> {
             self.add("gguf", fs::read(path)?)?;
         }
         self.add("gguf", gguf())?;
+        self.add("nemo", fs::read("../crates/testcases/checkpoints/speech-parakeet-nemo/checkpoint.nemo")?)?;
         for family in ["llama", "qwen2", "qwen3", "phi3"] {
             for scaling in scalings() {
                 let mut config = config(family);
