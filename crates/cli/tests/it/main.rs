@@ -10,6 +10,7 @@ mod recipes;
 mod results;
 mod sessions;
 mod transcribe;
+mod windows;
 
 use std::{
     path::Path,
