@@ -31,7 +31,7 @@ impl fmt::Display for FileKind {
             FileKind::Data => "an ExecuTorch data file",
             FileKind::Archive => "a torch.export archive",
             FileKind::Gguf => "a GGUF file",
-            FileKind::Nemo => "a .nemo file",
+            FileKind::Nemo => "a tar archive, as .nemo files are",
         })
     }
 }
@@ -45,14 +45,15 @@ impl FileKind {
             () if has(4, b"FT01") => Some(FileKind::Data),
             () if has(0, b"PK\x03\x04") => Some(FileKind::Archive),
             () if has(0, b"GGUF") => Some(FileKind::Gguf),
-            () if has(TAR_MAGIC_AT, b"ustar") || has(0, b"\x1f\x8b") => Some(FileKind::Nemo),
+            () if has(TAR_MAGIC_AT, b"ustar") => Some(FileKind::Nemo),
             () => None,
         }
     }
 
-    /// Tells the kind of a file; `None` also if there is none.
+    /// Tells the kind of a file; `None` also if there is none. NeMo's may be compressed, and are known by their name then.
     pub(crate) fn of_file(path: &Path) -> Option<FileKind> {
-        FileKind::of(&begins(path).ok()?)
+        let is_named = path.extension().is_some_and(|extension| extension == "nemo");
+        FileKind::of(&begins(path).ok()?).or(is_named.then_some(FileKind::Nemo))
     }
 
     /// What to do with such a file.

@@ -81,7 +81,11 @@ fn encoder(f: &Fields<'_>) -> Result<Encoder> {
 }
 
 fn transducer(f: &Fields<'_>, joint: &Fields<'_>) -> Result<Transducer> {
-    let (own, joined) = (needed(&needed(f, "decoder")?, "prednet")?, needed(joint, "jointnet")?);
+    let decoder = needed(f, "decoder")?;
+    if !decoder.bool_or("blank_as_pad", true)? {
+        return Err(decoder.error("blank_as_pad", "true"));
+    }
+    let (own, joined) = (needed(&decoder, "prednet")?, needed(joint, "jointnet")?);
     joined.expect_text("activation", "relu")?;
     let (width, layers) = (own.size("pred_hidden")?, own.size_or("pred_rnn_layers", 1)?);
     if joined.size_or("joint_hidden", width)? != width {
