@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use anyhow::Result;
 use flambeau::{
     engine::Engine,
-    runners::llm::{LanguageModel, ModelOptions},
+    runners::llm::{Model, ModelOptions, Sequence},
     zoo,
 };
 
@@ -44,7 +44,7 @@ pub(crate) struct LanguageModelArgs {
 
 /// A model with its tokenizer, on its engine.
 pub(crate) struct Loaded {
-    pub(crate) model: LanguageModel,
+    pub(crate) model: Model,
     pub(crate) text: TextModel,
     pub(crate) engine: Arc<dyn Engine>,
 }
@@ -66,16 +66,16 @@ impl LanguageModelArgs {
     }
 
     /// Another model on the same engine, also with the logits of every token; weights are not quantized on the way.
-    pub(crate) fn load_reference(&self, name: &str, engine: &Arc<dyn Engine>) -> Result<LanguageModel> {
+    pub(crate) fn load_reference(&self, name: &str, engine: &Arc<dyn Engine>) -> Result<Sequence> {
         let program = self.model.open_reference(name, zoo::Logits::All, self.engine.threads)?;
-        Ok(LanguageModel::load(&program, engine, &self.options())?)
+        Ok(Model::load(&program, engine, &self.options())?.sequence()?)
     }
 
     fn load_with(&self, logits: zoo::Logits, profile: bool) -> Result<Loaded> {
         let (program, path) = self.model.open(logits, self.engine.threads)?;
         let text = tokenizer::find(&program, &path, self.tokenizer.as_deref())?;
         let engine = self.engine.engine(profile)?;
-        let model = LanguageModel::load(&program, &engine, &self.options())?;
+        let model = Model::load(&program, &engine, &self.options())?;
         Ok(Loaded { model, text, engine })
     }
 

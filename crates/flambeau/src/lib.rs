@@ -334,7 +334,7 @@ pub mod audio {
 ```
 use std::{sync::atomic::AtomicBool, time::Instant};
 
-use flambeau::{runners::llm::{LanguageModel, ModelOptions, Request, generate}, runtime::Program, text::{SamplingParams, Tokenizer}};
+use flambeau::{runners::llm::{Model, ModelOptions, Request, generate}, runtime::Program, text::{SamplingParams, Tokenizer}};
 
 # fn main() -> Result<(), Box<dyn std::error::Error>> {
 # use flambeau::{compile, runtime::map_file, zoo::{self, Checkpoint}};
@@ -348,7 +348,7 @@ use flambeau::{runners::llm::{LanguageModel, ModelOptions, Request, generate}, r
 # let program = Program::from_bytes(file)?;
 # let tokenizer = Tokenizer::from_json(&std::fs::read(format!("{folder}/tokenizer.json"))?)?;
 // `program` is the file that `zoo` and `compile` made, `tokenizer` the folder's own.
-let mut model = LanguageModel::load(&program, &cpu, &ModelOptions::default())?;
+let mut sequence = Model::load(&program, &cpu, &ModelOptions::default())?.sequence()?;
 let request = Request {
     prompt: tokenizer.encode("the cat sat on", false)?,
     max_new_tokens: 8,
@@ -357,7 +357,7 @@ let request = Request {
     ..Request::default()
 };
 let (start, cancelled) = (Instant::now(), AtomicBool::new(false));
-let generation = generate(&mut model, &tokenizer, &request, &|| start.elapsed(), &cancelled, &mut |piece| print!("{piece}"))?;
+let generation = generate(&mut sequence, &tokenizer, &request, &|| start.elapsed(), &cancelled, &mut |piece| print!("{piece}"))?;
 assert_eq!(generation.ids.len(), 8);
 # Ok(())
 # }

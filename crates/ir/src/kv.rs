@@ -29,6 +29,16 @@ pub struct KvLayer {
     pub head_dim: usize,
 }
 
+impl KvCacheConfig {
+    /// Bytes of a cache that is full.
+    pub fn bytes(&self) -> usize {
+        let slots = |layer: &KvLayer| layer.window.and_then(|window| ring_slots(window, self.max_write)).unwrap_or(self.capacity);
+        let of = |layer: &KvLayer| slots(layer).saturating_mul(layer.n_kv_heads).saturating_mul(layer.head_dim);
+        let elements = self.layers.iter().map(of).fold(0usize, usize::saturating_add);
+        elements.saturating_mul(2 * self.dtype.size())
+    }
+}
+
 /// Physical runs of slots, oldest position first: start and length, the second possibly empty.
 pub type Runs = [(usize, usize); 2];
 

@@ -1,7 +1,7 @@
 //! Loops over methods: language models that generate text, speech models that transcribe.
 //!
-//! [`llm::LanguageModel`] adapts the signatures and metadata of exported models to "tokens in, logits out"; [`llm::generate`] is
-//! the loop of prefill, sampling, stopping and streaming around it. [`speech::Transcriber`] turns samples into text with times, window
+//! [`llm::Model`] adapts the signatures and metadata of exported models to "tokens in, logits out", and gives out
+//! [sequences](llm::Sequence); an [`llm::Generator`] prefills, samples, stops and streams on one of them, step by step. [`speech::Transcriber`] turns samples into text with times, window
 //! by window. Clocks, seeds and cancellation are passed in.
 
 #![forbid(unsafe_code)]

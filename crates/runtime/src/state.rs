@@ -1,6 +1,7 @@
 //! What a method keeps between runs.
 
-use flambeau_ir::{Checked, Graph, Int, MetaDim, Node, Tid};
+use flambeau_ir::{Checked, Graph, Int, MetaDim, Node, TensorMeta, Tid};
+use flambeau_tensor::numel;
 
 use crate::Method;
 
@@ -11,11 +12,22 @@ impl Method {
         self.delegates.iter().filter_map(|d| cache_len(&d.graph)).min()
     }
 
+    /// Bytes of the mutable buffers of the method's delegates, of those whose sizes are fixed.
+    pub fn state_bytes(&self) -> usize {
+        self.delegates.iter().map(|d| state_bytes(&d.graph)).sum()
+    }
+
     /// Whether all that runs hand on are rows of mutable buffers, at least `count` in each, written at positions that the runs
     /// compute: then a run at an earlier position finds the rows before it as they were.
     pub fn keeps_rows(&self, count: usize) -> bool {
         self.carries_nothing() && self.delegates.iter().all(|d| keeps_rows(&d.graph, count))
     }
+}
+
+fn state_bytes(graph: &Graph) -> usize {
+    let metas = graph.buffers.iter().filter_map(|buffer| graph.meta.get(buffer.0 as usize));
+    let of = |meta: &TensorMeta| numel(&meta.static_shape()?)?.checked_mul(meta.dtype.size());
+    metas.filter_map(of).fold(0, usize::saturating_add)
 }
 
 fn keeps_rows(graph: &Checked, count: usize) -> bool {
@@ -66,7 +78,7 @@ fn buffer_axis(graph: &Graph, buffer: Tid, axis: i64) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use flambeau_ir::{In, IndexCopy, Out, Remainder, SliceUpdate, SlotCounts, TensorMeta, Vid};
+    use flambeau_ir::{In, IndexCopy, Out, Remainder, SliceUpdate, SlotCounts, Vid};
     use flambeau_tensor::DType;
 
     use super::*;
@@ -107,5 +119,10 @@ mod tests {
         let len = |g: &Graph| g.chains[0].iter().filter_map(|n| written_axis(g, n)).map(|(_, len)| len).min();
         assert_eq!(len(&graph(Int::Vid(Vid(0)))), Some(32));
         assert_eq!(len(&graph(Int::Lit(0))), None);
+    }
+
+    #[test]
+    fn state_is_counted_in_bytes() {
+        assert_eq!(state_bytes(&graph(Int::Lit(0))), 2 * 32 * 4 * 4);
     }
 }

@@ -5,7 +5,7 @@ use std::{fmt, process::ExitCode, time::Instant};
 use anyhow::{Result, bail};
 use flambeau::{
     engine::{Engine, NodeByNode, Sampling, Steps},
-    runners::llm::{LanguageModel, ModelOptions, PIPELINE_DEPTH},
+    runners::llm::{Model, ModelOptions, PIPELINE_DEPTH, Sequence},
 };
 use serde_json::{Value as Json, json};
 
@@ -118,7 +118,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let program = args.program.open()?;
     let options = ModelOptions { chunk: args.prefill_chunk, ..ModelOptions::default() };
     let engine = args.engine.engine(args.profile.is_wanted())?;
-    let mut model = LanguageModel::load(&program, &engine, &options)?;
+    let mut model = Model::load(&program, &engine, &options)?.sequence()?;
     if let Some((room, test)) = model.room().and_then(|room| Some((room, tests.iter().find(|t| t.room() > room)?))) {
         bail!("{test} takes {} positions, the model's context has {room}", test.room());
     }
@@ -137,12 +137,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// Arbitrary tokens that every vocabulary of language models has.
-fn token(model: &LanguageModel, i: usize) -> u32 {
+fn token(model: &Sequence, i: usize) -> u32 {
     let vocab = model.metadata().vocab.unwrap_or(1000).clamp(1, 1000) as u32;
     (i as u32).wrapping_mul(7919) % vocab
 }
 
-fn feed(model: &mut LanguageModel, count: usize) -> Result<()> {
+fn feed(model: &mut Sequence, count: usize) -> Result<()> {
     let tokens: Vec<u32> = (0..count).map(|i| token(model, i)).collect();
     let chunk = model.chunk();
     tokens.chunks(chunk).try_for_each(|chunk| model.step(chunk).map(|_| ()))?;
@@ -150,7 +150,7 @@ fn feed(model: &mut LanguageModel, count: usize) -> Result<()> {
 }
 
 /// As `flambeau generate` does it: where the engine draws tokens, steps are submitted before the tokens of those before are read.
-fn generate(model: &mut LanguageModel, count: usize) -> Result<()> {
+fn generate(model: &mut Sequence, count: usize) -> Result<()> {
     if !model.can_pipeline() {
         let mut logits = Vec::new();
         return (0..count).try_for_each(|i| Ok(model.step_into(&[token(model, i)], &mut logits)?));
@@ -167,7 +167,7 @@ fn generate(model: &mut LanguageModel, count: usize) -> Result<()> {
 }
 
 /// Tokens per second of each repetition, in ascending order.
-fn measure(model: &mut LanguageModel, test: Test, repetitions: usize, done: &mut dyn FnMut()) -> Result<Vec<f64>> {
+fn measure(model: &mut Sequence, test: Test, repetitions: usize, done: &mut dyn FnMut()) -> Result<Vec<f64>> {
     let mut rates = Vec::with_capacity(repetitions.min(1 << 16));
     for repetition in 0..=repetitions {
         model.reset();

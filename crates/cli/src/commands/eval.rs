@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result};
 use flambeau::{
-    runners::llm::{Evaluation, LanguageModel, Windows, evaluate},
+    runners::llm::{Evaluation, Sequence, Windows, evaluate},
     text::Tokenizer,
 };
 use serde_json::{Value, json};
@@ -59,7 +59,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let text = String::from_utf8(files::read(&args.text)?.to_vec())
         .with_context(|| format!("{} is no text in UTF-8", args.text.display()))?;
-    let Loaded { mut model, text: text_model, engine } = args.model.load_with_all_logits()?;
+    let Loaded { model, text: text_model, engine } = args.model.load_with_all_logits()?;
+    let mut model = model.sequence()?;
     let mut reference = args.against.as_ref().map(|name| args.model.load_reference(name, &engine)).transpose()?;
     let tokenizer = text_model.tokenizer;
     let ids = tokenizer.encode(&text, true)?;
@@ -92,8 +93,8 @@ fn leading(tokenizer: &Tokenizer, ids: &[u32]) -> Option<u32> {
     tokenizer.bos_id().filter(|bos| ids.first() == Some(bos))
 }
 
-fn warn_of_slow(args: &Args, model: &LanguageModel, reference: Option<&LanguageModel>) {
-    if !args.quiet && ![Some(model), reference].into_iter().flatten().all(LanguageModel::gives_all_logits) {
+fn warn_of_slow(args: &Args, model: &Sequence, reference: Option<&Sequence>) {
+    if !args.quiet && ![Some(model), reference].into_iter().flatten().all(Sequence::gives_all_logits) {
         eprintln!(
             "a program gives the logits of the last token only, so that tokens are read one by one; `flambeau export --all-logits` makes one that gives all"
         );

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use flambeau::{
-    runners::llm::{self, FinishReason, Generation, LanguageModel, Request, Stats},
+    runners::llm::{self, FinishReason, Generation, Request, Sequence, Stats},
     text::{ChatInput, Clock, message},
 };
 use serde_json::json;
@@ -77,7 +77,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let sampling = args.sampling.params()?;
     args.profile.check_writable()?;
-    let Loaded { mut model, text, engine } = args.model.load(args.profile.is_wanted())?;
+    let Loaded { model, text, engine } = args.model.load(args.profile.is_wanted())?;
+    let mut sequence = model.sequence()?;
     let prompt = encode(args, &text)?;
     let request = Request {
         prompt,
@@ -89,14 +90,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         ..Request::default()
     };
     let cancelled = interrupt::flag()?;
-    let generation = stream(args, &mut model, &text, &request, &cancelled)?;
+    let generation = stream(args, &mut sequence, &text, &request, &cancelled)?;
     if args.json {
         files::print_json(&to_json(&generation))?;
     }
     if !args.quiet {
         print_stats(&generation.stats);
     }
-    args.profile.report(model.method(), &*engine)?;
+    args.profile.report(sequence.method(), &*engine)?;
     Ok(if generation.finish == FinishReason::Cancelled { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
@@ -133,13 +134,7 @@ pub(crate) fn now() -> Clock {
     Clock { unix_seconds: seconds, utc_offset: 0 }
 }
 
-fn stream(
-    args: &Args,
-    model: &mut LanguageModel,
-    text: &TextModel,
-    request: &Request,
-    cancelled: &AtomicBool,
-) -> Result<Generation> {
+fn stream(args: &Args, sequence: &mut Sequence, text: &TextModel, request: &Request, cancelled: &AtomicBool) -> Result<Generation> {
     let start = Instant::now();
     let mut failed = None;
     let mut out = std::io::stdout().lock();
@@ -152,7 +147,7 @@ fn stream(
             cancelled.store(true, Ordering::Relaxed);
         }
     };
-    let generation = llm::generate(model, &text.tokenizer, request, &|| start.elapsed(), cancelled, &mut on_text)?;
+    let generation = llm::generate(sequence, &text.tokenizer, request, &|| start.elapsed(), cancelled, &mut on_text)?;
     if let Some(error) = failed {
         return Err(error.into());
     }

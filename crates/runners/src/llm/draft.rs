@@ -73,7 +73,7 @@ impl Draft {
     /// # Errors
     /// They are no taps of this draft.
     pub(super) fn note(&mut self, taps: Option<&Value>, count: usize, position: usize) -> Result<()> {
-        self.go_back(position);
+        self.truncate(position);
         let found = || taps.map_or_else(|| "nothing".into(), Value::describe);
         let unfit = || bad(format!("method `{TARGET}` gave {} beside the logits, expected taps [1, S, {}]", found(), self.width));
         let taps = taps.and_then(Value::as_tensor).filter(|t| t.shape().last() == Some(&self.width)).ok_or_else(unfit)?;
@@ -86,7 +86,7 @@ impl Draft {
     }
 
     /// Forgets all positions from `position` on.
-    pub(super) fn go_back(&mut self, position: usize) {
+    pub(super) fn truncate(&mut self, position: usize) {
         self.told = self.told.min(position);
         self.taps.truncate((position - self.told) * self.width);
     }
@@ -94,7 +94,7 @@ impl Draft {
     /// Forgets the sequence.
     pub(super) fn reset(&mut self) {
         self.method.reset();
-        self.go_back(0);
+        self.truncate(0);
     }
 
     /// Guesses the `count` tokens that follow `last`, which itself follows the positions that are known.

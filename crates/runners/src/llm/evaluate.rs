@@ -7,7 +7,7 @@ use std::{
 
 use flambeau_text::argmax;
 
-use super::model::LanguageModel;
+use super::sequence::Sequence;
 use crate::{Error, Result};
 
 /// Most tokens of a step whose logits are all read: a vocabulary of a quarter of a million takes 64 MB then.
@@ -161,8 +161,8 @@ impl Evaluation {
 /// # Errors
 /// A window is longer than a model's context, the vocabularies differ in size, a token is outside of them, or a model fails.
 pub fn evaluate(
-    model: &mut LanguageModel,
-    mut reference: Option<&mut LanguageModel>,
+    model: &mut Sequence,
+    mut reference: Option<&mut Sequence>,
     windows: &Windows<'_>,
     cancelled: &AtomicBool,
     on_window: &mut dyn FnMut(usize, &Evaluation),
@@ -191,7 +191,7 @@ pub fn evaluate(
 }
 
 /// A window's last token is only predicted.
-fn check_room(model: &LanguageModel, windows: &Windows<'_>) -> Result<()> {
+fn check_room(model: &Sequence, windows: &Windows<'_>) -> Result<()> {
     match model.metadata().context.filter(|&context| context < windows.length - 1) {
         Some(context) => Err(Error::PromptTooLong { prompt: windows.length - 1, context }),
         None => Ok(()),
@@ -204,12 +204,12 @@ fn best(logits: &[f32]) -> Option<u32> {
 
 /// The model and its reference at the same place of the same text.
 struct Models<'a> {
-    model: &'a mut LanguageModel,
-    reference: Option<&'a mut LanguageModel>,
+    model: &'a mut Sequence,
+    reference: Option<&'a mut Sequence>,
 }
 
 impl Models<'_> {
-    fn each(&mut self) -> impl Iterator<Item = &mut LanguageModel> {
+    fn each(&mut self) -> impl Iterator<Item = &mut Sequence> {
         std::iter::once(&mut *self.model).chain(self.reference.as_deref_mut())
     }
 

@@ -65,7 +65,7 @@ fn drawn(engine: &AnyEngine, sampling: SamplingParams) -> Result<Vec<u32>, Error
 
 pub(crate) fn the_program_is_told_how_to_draw(engine: &AnyEngine) {
     let mut model = load(engine, &draws());
-    assert!(model.draws_tokens() && matches!(model.step(&[0]), Err(Error::Logits { .. })));
+    assert!(model.model().draws_tokens() && matches!(model.step(&[0]), Err(Error::Logits { .. })));
     let check = |sampling, expected: [u32; 6]| assert_eq!(drawn(engine, sampling).unwrap(), expected);
     let plain = SamplingParams::default();
     check(plain.clone(), [2, 3, 0, 1, 2, 3]);

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use flambeau_runners::{
     Error,
-    llm::{Evaluation, LanguageModel, Windows, evaluate},
+    llm::{Evaluation, Sequence, Windows, evaluate},
 };
 
 use crate::{
@@ -16,7 +16,7 @@ const TABLE: Table = [[0.5, 2.0, -1.0, 0.0], [1.0, 0.0, 0.25, -3.0], [-2.0, 1.5,
 const OTHER: Table = [[0.0, 1.0, 2.0, 0.0], [1.0, -1.0, 0.5, 0.0], [4.0, 1.0, 0.0, 0.0], [0.5, 0.0, 0.0, 1.0]];
 const TEXT: [u32; 17] = [0, 1, 2, 1, 3, 0, 0, 2, 2, 3, 1, 1, 0, 2, 3, 0, 1];
 
-fn run(model: &mut LanguageModel, reference: Option<&mut LanguageModel>, windows: &Windows<'_>) -> Result<Evaluation, Error> {
+fn run(model: &mut Sequence, reference: Option<&mut Sequence>, windows: &Windows<'_>) -> Result<Evaluation, Error> {
     evaluate(model, reference, windows, &AtomicBool::new(false), &mut |_, _| ())
 }
 

@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc};
 
 use flambeau_cpu::CpuEngine;
-use flambeau_runners::llm::{LanguageModel, Request};
+use flambeau_runners::llm::{Request, Sequence};
 use flambeau_runtime::Program;
 use flambeau_testcases::{Trial, per_case, sessions};
 
@@ -20,7 +20,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     per_case(cases, |_, folder| texts_continue_where_they_stopped(folder))
 }
 
-fn text(model: &mut LanguageModel, prompt: &[u32], count: usize) -> Vec<u32> {
+fn text(model: &mut Sequence, prompt: &[u32], count: usize) -> Vec<u32> {
     let request = Request { ignore_eos: true, ..request(prompt, count) };
     generate_with(model, &request, &mut |_, _| ()).expect("the model generates").ids
 }
@@ -35,7 +35,7 @@ fn texts_continue_where_they_stopped(folder: &Path) {
     // The caches hold all but the last token: from there the text goes on as if it had never stopped.
     model.reset();
     let first = text(&mut model, &prompt, 3);
-    let kept = model.go_back(prompt.len() + 2);
+    let kept = model.truncate(prompt.len() + 2);
     let rest = if kept == 0 { [&prompt[..], &first].concat() } else { first[kept - prompt.len()..].to_vec() };
     assert_eq!([first, text(&mut model, &rest, 3)].concat(), whole);
 }

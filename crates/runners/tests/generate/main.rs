@@ -23,15 +23,15 @@ use std::{
 use flambeau_cpu::CpuEngine;
 use flambeau_runners::{
     Error,
-    llm::{Generation, LanguageModel, ModelOptions, Request, generate},
+    llm::{Generation, Model, ModelOptions, Request, Sequence, generate},
 };
 use flambeau_runtime::{Engine, Program};
 use flambeau_testcases::{functions, test};
 
 type AnyEngine = Arc<dyn Engine>;
 
-fn load(engine: &AnyEngine, program: &Program) -> LanguageModel {
-    LanguageModel::load(program, engine, &ModelOptions::default()).expect("the model loads")
+fn load(engine: &AnyEngine, program: &Program) -> Sequence {
+    Model::load(program, engine, &ModelOptions::default()).and_then(|model| model.sequence()).expect("the model loads")
 }
 
 fn request(prompt: &[u32], max_new_tokens: usize) -> Request {
@@ -39,11 +39,7 @@ fn request(prompt: &[u32], max_new_tokens: usize) -> Request {
 }
 
 /// Generates by a clock that strikes at each look at it. `on_text` sees the pieces and what cancels.
-fn generate_with(
-    model: &mut LanguageModel,
-    request: &Request,
-    on_text: &mut dyn FnMut(&str, &AtomicBool),
-) -> Result<Generation, Error> {
+fn generate_with(model: &mut Sequence, request: &Request, on_text: &mut dyn FnMut(&str, &AtomicBool)) -> Result<Generation, Error> {
     let clock = Cell::new(0);
     let now = || {
         clock.set(clock.get() + 1);

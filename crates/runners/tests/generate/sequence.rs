@@ -4,7 +4,7 @@ use std::{sync::atomic::AtomicBool, time::Duration};
 
 use flambeau_runners::{
     Error,
-    llm::{FinishReason, LanguageModel, ModelOptions, Session},
+    llm::{FinishReason, Model, ModelOptions, Session},
 };
 use flambeau_runtime::Program;
 use flambeau_tensor::DType;
@@ -80,7 +80,7 @@ fn answer(session: &mut Session, prompt: &[u32]) -> usize {
 
 pub(crate) fn sessions_compute_what_is_new(engine: &AnyEngine) {
     let mut session = Session::new(load(engine, &masked(&TABLE)));
-    assert!(session.model().can_go_back());
+    assert!(session.sequence().model().can_truncate());
     assert_eq!(answer(&mut session, &[0, 2]), 2);
     let longer = [session.cached().ids(), &[2, 0]].concat();
     assert_eq!(answer(&mut session, &longer), 2);
@@ -95,17 +95,17 @@ pub(crate) fn sessions_compute_what_is_new(engine: &AnyEngine) {
 pub(crate) fn sequences_are_shortened_where_caches_keep_rows(engine: &AnyEngine) {
     let mut model = load(engine, &masked(&TABLE));
     model.step(&[0, 1, 2]).unwrap();
-    assert_eq!((model.go_back(5), model.go_back(2), model.position()), (3, 2, 2));
+    assert_eq!((model.truncate(5), model.truncate(2), model.position()), (3, 2, 2));
     assert_eq!(model.step(&[3]).unwrap(), [17.0, 15.0, 10.0, 0.0]);
-    assert_eq!((model.go_back(0), model.room()), (0, Some(8)));
+    assert_eq!((model.truncate(0), model.room()), (0, Some(8)));
 }
 
 pub(crate) fn sequences_begin_anew_where_state_is_that_of_the_last_token(engine: &AnyEngine) {
     let mut model = load(engine, &running(&TABLE));
-    assert!(!model.can_go_back());
+    assert!(!model.model().can_truncate());
     model.step(&[0]).unwrap();
     model.step(&[1]).unwrap();
-    assert_eq!((model.go_back(2), model.go_back(1)), (2, 0));
+    assert_eq!((model.truncate(2), model.truncate(1)), (2, 0));
     assert_eq!(model.step(&[2]).unwrap(), TABLE[2]);
     let mut session = Session::new(model);
     assert_eq!(answer(&mut session, &[0, 2]), 2);
@@ -124,7 +124,7 @@ pub(crate) fn programs_that_are_no_language_models_are_refused(engine: &AnyEngin
         let values: [(DType, &[u32]); 3] = [(dtype, &[1, 1]), (DType::I64, &[1]), (dtype, &[1, 1])];
         program(&copies(name), &values, &TABLE, 4)
     };
-    let load = |program: &Program, options: &ModelOptions| LanguageModel::load(program, engine, options).map(drop).unwrap_err();
+    let load = |program: &Program, options: &ModelOptions| Model::load(program, engine, options).map(drop).unwrap_err();
     assert!(matches!(load(&program("f32", DType::F32), &ModelOptions::default()), Error::Signature { .. }));
     let named = ModelOptions { method: Some("backward".into()), ..ModelOptions::default() };
     assert!(load(&program("i64", DType::I64), &named).to_string().contains("backward"));

@@ -6,7 +6,7 @@ use std::{
 };
 
 use flambeau_cpu::CpuEngine;
-use flambeau_runners::llm::{FinishReason, Generation, LanguageModel, ModelOptions, Request};
+use flambeau_runners::llm::{FinishReason, Generation, Model, ModelOptions, Request, Sequence};
 use flambeau_runtime::Program;
 use flambeau_tensor::DType;
 use flambeau_text::SamplingParams;
@@ -84,9 +84,9 @@ fn drafted(table: &Table, context: i64) -> Program {
     finish(writer, table, context)
 }
 
-fn without_draft(engine: &AnyEngine, program: &Program) -> LanguageModel {
+fn without_draft(engine: &AnyEngine, program: &Program) -> Sequence {
     let options = ModelOptions { method: Some("target".into()), ..ModelOptions::default() };
-    LanguageModel::load(program, engine, &options).unwrap()
+    Model::load(program, engine, &options).unwrap().sequence().unwrap()
 }
 
 /// The same text without the draft and with it; the latter.

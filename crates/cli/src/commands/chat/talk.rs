@@ -42,7 +42,7 @@ impl<'a> Talk<'a> {
             args,
             conversation: Conversation::new(args.system.as_deref()),
             stop_ids: loaded.model.metadata().eos.clone(),
-            session: Session::new(loaded.model),
+            session: Session::new(loaded.model.sequence()?),
             tokenizer: loaded.text.tokenizer,
             template,
             sampling,
@@ -51,7 +51,7 @@ impl<'a> Talk<'a> {
     }
 
     pub(super) fn describe_context(&self) -> String {
-        let context = self.session.model().metadata().context;
+        let context = self.session.sequence().model().context();
         context.map_or_else(|| "context of unknown length".into(), |tokens| format!("a context of {tokens} tokens"))
     }
 

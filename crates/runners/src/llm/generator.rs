@@ -1,0 +1,306 @@
+//! One generation as a state machine: prefill, sample, stop, stream, a step at a time.
+
+use std::{collections::VecDeque, time::Duration};
+
+use flambeau_runtime::Sampling;
+use flambeau_text::{DetokenizeStream, Sampler, SamplingParams, StopMatcher, Tokenizer};
+
+use super::{
+    draw::Draw,
+    generate::{FinishReason, Generation, Request, Stats},
+    sequence::{PIPELINE_DEPTH, Sequence},
+};
+use crate::{Error, Result};
+
+/// A generation between two steps. It owns no sequence: each step is given the one that it continues.
+#[derive(Debug)]
+pub struct Generator {
+    tokenizer: Tokenizer,
+    request: Request,
+    sampler: Sampler,
+    stream: DetokenizeStream,
+    stops: StopMatcher,
+    /// All tokens: those before the prompt, the prompt, and what was generated.
+    history: Vec<u32>,
+    ids: Vec<u32>,
+    text: String,
+    /// Tokens of the prompt that the sequence has taken.
+    fed: usize,
+    /// Length of the sequence before the prompt.
+    before: usize,
+    source: Source,
+    finish: Option<FinishReason>,
+    stats: Stats,
+    /// When it began, and when its first token came.
+    began: Duration,
+    first: Duration,
+}
+
+/// What a step did.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Step {
+    /// Text that is certain now.
+    pub text: String,
+    /// The token that was chosen; `None` for a step that took tokens of the prompt.
+    pub token: Option<u32>,
+    /// Why the generation has ended, if it has.
+    pub finish: Option<FinishReason>,
+}
+
+/// Where the next token comes from.
+#[derive(Debug)]
+enum Source {
+    /// It is sampled here.
+    Logits(Vec<f32>),
+    /// The program draws it.
+    Program(Draw),
+    /// It was guessed, and the model agrees; the oldest comes first.
+    Guesses(VecDeque<u32>),
+    /// The engine samples it, and starts the next step before the host reads it.
+    Engine,
+}
+
+impl Generator {
+    /// Begins to continue a sequence with a prompt. What the sequence held before stays: [`Sequence::reset`] begins anew.
+    ///
+    /// `now` is the time since any fixed moment.
+    ///
+    /// # Errors
+    /// The prompt is empty or does not fit the context, or a parameter is out of range.
+    pub fn new(sequence: &mut Sequence, tokenizer: &Tokenizer, request: Request, now: &dyn Fn() -> Duration) -> Result<Generator> {
+        let began = now();
+        let sampler = Sampler::new(request.sampling.clone())?;
+        let stops = StopMatcher::new(&request.stop)?;
+        sequence.cancel();
+        check_room(sequence, request.prompt.len())?;
+        Ok(Generator {
+            stream: tokenizer.stream(true),
+            tokenizer: tokenizer.clone(),
+            history: [request.before.as_slice(), &request.prompt].concat(),
+            source: Source::of(sequence, &request)?,
+            stats: Stats { prompt_tokens: request.prompt.len(), ..Stats::default() },
+            request,
+            sampler,
+            stops,
+            ids: Vec::new(),
+            text: String::new(),
+            fed: 0,
+            before: sequence.position(),
+            finish: None,
+            began,
+            first: began,
+        })
+    }
+
+    /// Whether the next step takes tokens of the prompt.
+    pub fn is_reading(&self) -> bool {
+        self.unread() > 0
+    }
+
+    /// Tokens of the prompt that no step has taken yet.
+    pub fn unread(&self) -> usize {
+        self.request.prompt.len() - self.fed
+    }
+
+    /// All tokens so far: those before the prompt, the prompt, and what was generated.
+    pub fn history(&self) -> &[u32] {
+        &self.history
+    }
+
+    /// Takes one step of the model's: a chunk of the prompt, or one more token. The step that takes the prompt's last chunk also gives the
+    /// first token, unless the engine samples tokens itself.
+    ///
+    /// # Errors
+    /// The model or the tokenizer fails. The generation is then over, and the sequence in no state to go on.
+    pub fn step(&mut self, sequence: &mut Sequence, now: &dyn Fn() -> Duration) -> Result<Step> {
+        if self.finish.is_some() {
+            return Ok(Step { finish: self.finish, ..Step::default() });
+        }
+        let drawn = if self.is_reading() {
+            let drawn = self.read(sequence)?;
+            if self.is_reading() {
+                return Ok(Step::default());
+            }
+            self.stats.prefill = now().saturating_sub(self.began);
+            if self.request.max_new_tokens == 0 {
+                return self.end_with(String::new(), None, FinishReason::Length);
+            }
+            if matches!(self.source, Source::Engine) {
+                return Ok(Step::default());
+            }
+            drawn
+        } else {
+            self.advance(sequence)?
+        };
+        let id = self.next(sequence, drawn)?;
+        self.note_time(now);
+        self.take(sequence, id)
+    }
+
+    /// Ends the generation early; the text that was held back comes out.
+    ///
+    /// # Errors
+    /// The tokenizer fails.
+    pub fn cancel(&mut self) -> Result<Step> {
+        match self.finish {
+            Some(_) => Ok(Step { finish: self.finish, ..Step::default() }),
+            None => self.end_with(String::new(), None, FinishReason::Cancelled),
+        }
+    }
+
+    /// Sums up. What the sequence holds beyond the end of the text is taken back.
+    pub fn end(mut self, sequence: &mut Sequence, now: &dyn Fn() -> Duration) -> Generation {
+        sequence.truncate(self.before + self.request.prompt.len() + self.ids.len());
+        match self.stats.first_token {
+            Some(_) => self.stats.decode = now().saturating_sub(self.first),
+            None if self.is_reading() => self.stats.prefill = now().saturating_sub(self.began),
+            None => {}
+        }
+        self.stats.generated_tokens = self.ids.len();
+        let finish = self.finish.unwrap_or(FinishReason::Cancelled);
+        Generation { text: self.text, ids: self.ids, finish, stats: self.stats }
+    }
+
+    /// Feeds a chunk of the prompt; returns the token that the program draws after it, if it does. What a program draws ahead of the
+    /// prompt's end is dropped.
+    fn read(&mut self, sequence: &mut Sequence) -> Result<Option<u32>> {
+        let end = self.request.prompt.len().min(self.fed + sequence.model().chunk());
+        let is_last = end == self.request.prompt.len();
+        let sampling = if is_last && matches!(self.source, Source::Engine) { self.sampling() } else { None };
+        let chunk = &self.request.prompt[self.fed..end];
+        self.fed = end;
+        match (&mut self.source, sampling) {
+            (Source::Program(draw), _) => return sequence.step_drawn(chunk, *draw).map(Some),
+            (Source::Logits(logits), _) => sequence.step_into(chunk, logits)?,
+            (Source::Engine, Some(sampling)) => sequence.submit(chunk, sampling)?,
+            (Source::Engine, None) => sequence.step_into(chunk, &mut Vec::new())?,
+            (Source::Guesses(tokens), _) => {
+                let logits = sequence.step(chunk)?;
+                if is_last {
+                    tokens.push_back(self.sampler.sample(&logits, &self.history)?);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Feeds the last token, where the next one takes a step of its own; returns the token that the program draws, if it does.
+    fn advance(&mut self, sequence: &mut Sequence) -> Result<Option<u32>> {
+        let Some(&last) = self.ids.last() else { return Ok(None) };
+        match &mut self.source {
+            Source::Logits(logits) => sequence.step_into(&[last], logits)?,
+            Source::Program(draw) => {
+                *draw = draw.next();
+                return sequence.step_drawn(&[last], *draw).map(Some);
+            }
+            Source::Guesses(tokens) if tokens.is_empty() => {
+                self.stats.rounds += 1;
+                tokens.extend(sequence.speculate(last)?);
+            }
+            Source::Guesses(_) | Source::Engine => {}
+        }
+        Ok(None)
+    }
+
+    /// The next token. An engine that samples gets the following steps first: up to [`PIPELINE_DEPTH`], but only one before the
+    /// first token, which must not wait.
+    fn next(&mut self, sequence: &mut Sequence, drawn: Option<u32>) -> Result<u32> {
+        match &mut self.source {
+            Source::Guesses(tokens) => Ok(tokens.pop_front().expect("a round gives tokens")),
+            Source::Logits(logits) => Ok(self.sampler.sample(logits, &self.history)?),
+            Source::Program(_) => Ok(drawn.expect("every step of such a program draws a token")),
+            Source::Engine => {
+                let taken = self.ids.len();
+                let most = (self.request.max_new_tokens - taken).min(1 + PIPELINE_DEPTH.min(1 + taken));
+                while sequence.in_flight() < most
+                    && sequence.room() != Some(0)
+                    && let Some(sampling) = self.sampling()
+                {
+                    sequence.submit_next(sampling)?;
+                }
+                sequence.receive()
+            }
+        }
+    }
+
+    /// How the engine samples the next token; `None` if that depends on more than the logits.
+    fn sampling(&mut self) -> Option<Sampling> {
+        let uniform = self.sampler.draw_elsewhere()?;
+        let &SamplingParams { temperature, top_k, top_p, min_p, .. } = self.sampler.params();
+        Some(Sampling { temperature, top_k, top_p, min_p, uniform })
+    }
+
+    fn note_time(&mut self, now: &dyn Fn() -> Duration) {
+        if self.stats.first_token.is_none() {
+            self.first = now();
+            let time = self.first.saturating_sub(self.began);
+            self.stats.first_token = Some(time);
+            if matches!(self.source, Source::Engine) {
+                self.stats.prefill = time;
+            }
+        }
+    }
+
+    /// Takes a token: its text, and whether it is the last one.
+    fn take(&mut self, sequence: &Sequence, id: u32) -> Result<Step> {
+        self.ids.push(id);
+        self.history.push(id);
+        let is_end = self.tokenizer.is_eos(id) || self.request.stop_ids.contains(&id);
+        if is_end && !self.request.ignore_eos {
+            return self.end_with(String::new(), Some(id), FinishReason::Stop);
+        }
+        let shown = self.stops.push(&self.stream.push(id)?);
+        let is_full = sequence.room() == Some(0) && sequence.in_flight() == 0 && !self.source.has_more();
+        let finish = match () {
+            () if shown.stopped.is_some() => FinishReason::Stop,
+            () if self.ids.len() >= self.request.max_new_tokens => FinishReason::Length,
+            () if is_full => FinishReason::Context,
+            () => {
+                self.text.push_str(&shown.text);
+                return Ok(Step { text: shown.text, token: Some(id), finish: None });
+            }
+        };
+        self.end_with(shown.text, Some(id), finish)
+    }
+
+    /// The last step: what was held back comes out behind `text`.
+    fn end_with(&mut self, mut text: String, token: Option<u32>, finish: FinishReason) -> Result<Step> {
+        let rest = self.stream.finish()?;
+        text.push_str(&self.stops.push(&rest).text);
+        if self.stops.stopped().is_none() {
+            text.push_str(&self.stops.finish());
+        }
+        self.text.push_str(&text);
+        self.finish = Some(finish);
+        Ok(Step { text, token, finish: self.finish })
+    }
+}
+
+impl Source {
+    fn of(sequence: &mut Sequence, request: &Request) -> Result<Source> {
+        let params = &request.sampling;
+        if sequence.model().draws_tokens() {
+            return Ok(Source::Program(sequence.first_draw(params)?));
+        }
+        if params.is_greedy() && sequence.can_speculate() {
+            return Ok(Source::Guesses(VecDeque::new()));
+        }
+        let pipelines = !params.adjusts_logits() && sequence.can_pipeline();
+        Ok(if pipelines { Source::Engine } else { Source::Logits(Vec::new()) })
+    }
+
+    /// Whether there are tokens that need no further step.
+    fn has_more(&self) -> bool {
+        matches!(self, Source::Guesses(tokens) if !tokens.is_empty())
+    }
+}
+
+fn check_room(sequence: &Sequence, prompt: usize) -> Result<()> {
+    match sequence.room() {
+        _ if prompt == 0 => Err(Error::EmptyPrompt),
+        Some(room) if prompt > room => {
+            Err(Error::PromptTooLong { prompt: prompt + sequence.position(), context: room + sequence.position() })
+        }
+        _ => Ok(()),
+    }
+}

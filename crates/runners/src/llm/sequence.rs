@@ -1,0 +1,270 @@
+//! One sequence of a language model: tokens in, logits of the next token out, or the next token itself.
+
+use std::collections::VecDeque;
+
+use flambeau_runtime::{DimSpec, Method, Sampling, Value, ValueKind, ValueSpec};
+use flambeau_tensor::{DType, Tensor, cast};
+use flambeau_text::SamplingParams;
+
+use super::{draft::Draft, draw::Draw, metadata::Metadata, model::Model, signature::Positions};
+use crate::{Error, Result, logits};
+
+/// Steps to keep in flight behind the one whose token is awaited: with two, the device stays busy while the host handles a token
+/// and prepares the next step.
+pub const PIPELINE_DEPTH: usize = 2;
+
+/// The tokens of one text in the caches and states that a model has for them.
+#[derive(Debug)]
+pub struct Sequence {
+    model: Model,
+    method: Method,
+    /// Guesses tokens, if the program brings a method for that.
+    draft: Option<Draft>,
+    position: usize,
+    /// Number of tokens of each step in flight, oldest first.
+    in_flight: VecDeque<usize>,
+}
+
+impl Sequence {
+    /// An empty sequence on a method that was loaded for it.
+    pub(super) fn new(model: Model, method: Method, draft: Option<Draft>) -> Sequence {
+        Sequence { model, method, draft, position: 0, in_flight: VecDeque::new() }
+    }
+
+    /// The model that it is a sequence of.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+    /// What the program says of the model.
+    pub fn metadata(&self) -> &Metadata {
+        self.model.metadata()
+    }
+
+    /// The method behind the model.
+    pub fn method(&mut self) -> &mut Method {
+        &mut self.method
+    }
+
+    /// Most tokens of one step.
+    pub fn chunk(&self) -> usize {
+        self.model.chunk()
+    }
+
+    /// Number of tokens in the caches.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Tokens that still fit; `None` if neither the program's metadata nor its caches state a bound.
+    pub fn room(&self) -> Option<usize> {
+        self.model.context().map(|context| context.saturating_sub(self.position))
+    }
+
+    /// Forgets the sequence.
+    pub fn reset(&mut self) {
+        self.method.reset();
+        self.draft.iter_mut().for_each(Draft::reset);
+        self.in_flight.clear();
+        self.position = 0;
+    }
+
+    /// Shortens the sequence to its first `position` tokens, or forgets it if it [cannot](Model::can_truncate) be shortened;
+    /// returns its length. A sequence that is no longer stays as it is.
+    pub fn truncate(&mut self, position: usize) -> usize {
+        self.cancel();
+        if position == 0 || position < self.position && !self.model.can_truncate() {
+            self.reset();
+        }
+        self.position = self.position.min(position);
+        self.draft.iter_mut().for_each(|draft| draft.truncate(position));
+        self.position
+    }
+
+    /// Appends up to [`chunk`](Self::chunk) tokens and returns the logits `[V]` of the token after the last one.
+    ///
+    /// # Errors
+    /// The method fails, or its result is no logits.
+    pub fn step(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
+        let mut logits = Vec::new();
+        self.step_into(tokens, &mut logits)?;
+        Ok(logits)
+    }
+
+    /// As [`step`](Self::step), with the logits in the place of what `logits` held.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step); `logits` then holds anything.
+    pub fn step_into(&mut self, tokens: &[u32], logits: &mut Vec<f32>) -> Result<()> {
+        self.cancel();
+        if self.model.draws_tokens() {
+            return Err(Error::Logits { method: self.method.name().to_owned(), found: "tokens that it draws itself".into() });
+        }
+        let inputs = self.inputs(tokens)?;
+        let outputs = match &mut self.draft {
+            None => self.method.run_last(&inputs)?,
+            Some(draft) => {
+                let outputs = self.method.run(&inputs)?;
+                draft.note(outputs.get(1), tokens.len(), self.position)?;
+                outputs
+            }
+        };
+        self.position += tokens.len();
+        logits::last(self.method.name(), outputs.first(), logits)
+    }
+
+    /// Whether the program computes the logits of every token, and not only of a step's last one.
+    pub fn gives_all_logits(&self) -> bool {
+        let dims = self.method.outputs().first().and_then(ValueSpec::tensor).map_or(&[][..], |spec| &spec.dims);
+        !self.model.signature().fixed && dims.len() == 3 && !matches!(dims[1], DimSpec::Fixed(_))
+    }
+
+    /// As [`step`](Self::step), with the logits [S, V] after each of the `S` tokens, of which there is one unless the program
+    /// [gives them all](Self::gives_all_logits).
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub fn step_all(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
+        self.cancel();
+        let inputs = self.inputs(tokens)?;
+        let outputs = self.method.run(&inputs)?;
+        self.position += tokens.len();
+        logits::all(self.method.name(), outputs.first())
+    }
+
+    /// Whether a draft can guess what follows: it knows the whole sequence, and guesses that turn out wrong can be taken back.
+    pub(super) fn can_speculate(&self) -> bool {
+        self.draft.as_ref().is_some_and(|draft| draft.known() == self.position) && self.model.can_truncate()
+    }
+
+    /// Appends `last` and what greedy decoding makes of it, as far as a draft guesses it; returns the tokens that follow `last`, at
+    /// least one, of which only the last is not in the caches.
+    ///
+    /// # Errors
+    /// The model cannot [speculate](Self::can_speculate), or a method fails.
+    pub(super) fn speculate(&mut self, last: u32) -> Result<Vec<u32>> {
+        let fits = self.room().unwrap_or(usize::MAX).min(self.chunk()).saturating_sub(1);
+        let guesses = match &mut self.draft {
+            Some(draft) if fits.min(draft.most()) > 0 => draft.guess(last, fits.min(draft.most()))?,
+            _ => Vec::new(),
+        };
+        let block = [&[last], &guesses[..]].concat();
+        let outputs = self.method.run(&self.inputs(&block)?)?;
+        let mut best = logits::best_tokens(self.method.name(), outputs.first(), block.len())?;
+        let accepted = guesses.iter().zip(&best).take_while(|(guess, best)| guess == best).count();
+        if let Some(draft) = &mut self.draft {
+            draft.note(outputs.get(1), accepted + 1, self.position)?;
+        }
+        self.position += accepted + 1;
+        best.truncate(accepted + 1);
+        Ok(best)
+    }
+
+    /// How the program is to draw the first token.
+    ///
+    /// # Errors
+    /// It does not take all of these parameters.
+    pub(super) fn first_draw(&self, params: &SamplingParams) -> Result<Draw> {
+        Draw::first(params).map_err(|what| Error::Drawing { method: self.method.name().to_owned(), what })
+    }
+
+    /// Appends up to [`chunk`](Self::chunk) tokens to the sequence of a model that [draws tokens](Model::draws_tokens), and returns the
+    /// token that it draws.
+    ///
+    /// # Errors
+    /// The method fails, or its result is no token.
+    pub(super) fn step_drawn(&mut self, tokens: &[u32], draw: Draw) -> Result<u32> {
+        let mut inputs = self.inputs(tokens)?;
+        inputs.extend(draw.inputs());
+        let outputs = self.method.run(&inputs)?;
+        self.position += tokens.len();
+        let found = || outputs.first().map_or_else(|| "nothing".into(), Value::describe);
+        let bad = || Error::Token { method: self.method.name().to_owned(), found: found() };
+        let ids = outputs.first().and_then(Value::as_tensor).and_then(|t| cast(t, DType::I64).ok()).ok_or_else(bad)?;
+        match ids.as_slice::<i64>() {
+            Ok(&[id]) => u32::try_from(id).map_err(|_| bad()),
+            _ => Err(bad()),
+        }
+    }
+
+    /// Whether a step can be submitted before the token of the previous one is known. That takes a program whose positions are inputs.
+    pub fn can_pipeline(&mut self) -> bool {
+        let is_float = |spec: &ValueSpec| matches!(&spec.kind, ValueKind::Tensor(t) if t.dtype.is_float());
+        let gives_logits = self.method.outputs().first().is_some_and(is_float);
+        gives_logits && self.model.signature().positions != Positions::None && self.method.can_pipeline()
+    }
+
+    /// Enqueues a step of up to [`chunk`](Self::chunk) tokens; the engine samples the token that follows.
+    ///
+    /// # Errors
+    /// The model [cannot pipeline](Self::can_pipeline). If the step itself fails, [`receive`](Self::receive) reports it.
+    pub fn submit(&mut self, tokens: &[u32], sampling: Sampling) -> Result<()> {
+        self.submit_step(tokens, None, sampling)
+    }
+
+    /// Enqueues a step on the token that the previous step samples.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    pub fn submit_next(&mut self, sampling: Sampling) -> Result<()> {
+        self.submit_step(&[0], Some(self.model.signature().tokens), sampling)
+    }
+
+    fn submit_step(&mut self, tokens: &[u32], feedback: Option<usize>, sampling: Sampling) -> Result<()> {
+        let inputs = self.inputs(tokens)?;
+        self.method.submit(&inputs, feedback, sampling)?;
+        self.position += tokens.len();
+        self.in_flight.push_back(tokens.len());
+        Ok(())
+    }
+
+    /// Waits for the token of the oldest step in flight.
+    ///
+    /// # Errors
+    /// The step failed, or none is in flight.
+    pub fn receive(&mut self) -> Result<u32> {
+        let token = self.method.receive()?;
+        self.in_flight.pop_front();
+        Ok(token)
+    }
+
+    /// Number of steps submitted and not yet received.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Drops the steps in flight.
+    pub fn cancel(&mut self) {
+        if !self.in_flight.is_empty() {
+            self.method.cancel();
+            self.position -= self.in_flight.drain(..).sum::<usize>();
+        }
+    }
+
+    fn inputs(&self, tokens: &[u32]) -> Result<Vec<Value>> {
+        let s = self.model.signature();
+        let ids: Vec<i64> = tokens.iter().map(|&t| i64::from(t)).collect();
+        let ids = self.tensor(&ids, &[1, tokens.len()], s.tokens_dtype)?;
+        let start = self.position as i64;
+        let shape = |rank: usize, n: usize| {
+            let mut shape = vec![1; rank];
+            if let Some(last) = shape.last_mut() {
+                *last = n;
+            }
+            shape
+        };
+        let positions = match s.positions {
+            Positions::None => return Ok(vec![ids.into()]),
+            Positions::Each { rank } => {
+                let each: Vec<i64> = (start..start + tokens.len() as i64).collect();
+                self.tensor(&each, &shape(rank, each.len()), s.position_dtype)?
+            }
+            Positions::First { rank } => self.tensor(&[start], &shape(rank, 1), s.position_dtype)?,
+        };
+        Ok(if s.tokens == 0 { vec![ids.into(), positions.into()] } else { vec![positions.into(), ids.into()] })
+    }
+
+    fn tensor(&self, values: &[i64], shape: &[usize], dtype: DType) -> Result<Tensor> {
+        let fail = |e: flambeau_tensor::Error| Error::Signature { method: self.method.name().to_owned(), what: e.to_string() };
+        cast(&Tensor::from_slice(values, shape).map_err(fail)?, dtype).map_err(fail)
+    }
+}
