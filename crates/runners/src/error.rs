@@ -47,6 +47,17 @@ pub enum Error {
     /// The model cannot do what was asked for.
     #[error("a {family} takes no {option}")]
     NoSuchSetting { family: &'static str, option: &'static str },
+    /// The generation may come to more tokens than all that run at the same time.
+    #[error("the prompt and its answer may come to {tokens} tokens, and no more than {limit} are computed at the same time")]
+    TooManyTokens { tokens: usize, limit: usize },
+
+    /// No more generations can wait.
+    #[error("{waiting} requests are waiting already")]
+    Busy { waiting: usize },
+
+    /// The code that computes the generation failed in a way that it does not foresee.
+    #[error("an internal error ended the generation: {what}")]
+    Panicked { what: String },
 
     /// There is nothing to begin with.
     #[error("the prompt has no tokens")]

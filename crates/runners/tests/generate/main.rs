@@ -9,6 +9,7 @@ mod installed;
 mod model;
 mod pipelined;
 mod sampling;
+mod scheduling;
 mod sequence;
 mod speculation;
 mod stopping;
@@ -97,6 +98,13 @@ fn main() -> ExitCode {
         sampling::drawn_tokens_are_those_of_the_seed,
         sampling::penalties_count_the_prompt_and_what_was_generated,
         sampling::parameters_out_of_range_are_refused,
+        scheduling::neighbours_change_no_text,
+        scheduling::texts_of_state_are_kept_apart,
+        scheduling::long_prompts_let_others_go_on,
+        scheduling::jobs_start_in_the_order_in_which_they_came,
+        scheduling::what_is_too_much_is_refused_at_once,
+        scheduling::prompts_continue_what_sequences_hold,
+        scheduling::cancelled_jobs_take_no_step,
         evaluation::losses_are_those_of_the_second_halves,
         evaluation::models_that_give_the_last_logits_read_token_by_token,
         evaluation::divergences_are_those_from_the_reference,
@@ -104,6 +112,7 @@ fn main() -> ExitCode {
         evaluation::callers_cancel_between_windows,
     ];
     tests.extend(functions![installed::requirement; a_model_continues_after_what_it_received, both_engines_draw_the_same_tokens]);
+    tests.push(test("a_panic_ends_one_job", || Ok(()), scheduling::a_panic_ends_one_job));
     tests.push(test(
         "executorch_writes_pairs_of_one_greedy_text",
         || speculation::pair().map(drop),

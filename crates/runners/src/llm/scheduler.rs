@@ -1,0 +1,261 @@
+//! Many generations on one model: which of them takes the next step, on which sequence, and what is refused at the door.
+
+mod pool;
+
+use std::{
+    any::Any,
+    collections::VecDeque,
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
+
+use flambeau_text::Tokenizer;
+
+use self::pool::Pool;
+use super::{
+    generate::{Generation, Request},
+    generator::{Generator, Step},
+    model::Model,
+    session::Session,
+};
+use crate::{Error, Result};
+
+/// How much a [`Scheduler`] takes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most generations that take steps at the same time, at least 1.
+    pub running: usize,
+    /// Most sequences that are loaded, those included that keep the text of generations that have ended.
+    pub sequences: usize,
+    /// Most generations that wait for their turn.
+    pub waiting: usize,
+    /// Most tokens, of prompts and of texts at their longest, of all generations that run.
+    pub tokens: usize,
+}
+
+/// Names a generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobId(u64);
+
+/// A generation to schedule. The request's prompt is the whole text from its beginning.
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub request: Request,
+    /// Whether a sequence that holds the beginning of the prompt may be continued, rather than computing all of it.
+    pub reuses: bool,
+}
+
+/// What becomes of a job. Each ends with [`Event::Finished`] or [`Event::Failed`], unless it is cancelled.
+#[derive(Debug)]
+pub enum Event {
+    /// It has a sequence, which holds this many tokens of its prompt already.
+    Started { cached: usize },
+    /// It took a step.
+    Stepped(Step),
+    /// It is done.
+    Finished(Generation),
+    /// It cannot go on.
+    Failed(Error),
+}
+
+/// What a [`Scheduler`] is at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    pub running: usize,
+    pub waiting: usize,
+    /// Loaded sequences that no generation uses.
+    pub idle: usize,
+    /// Tokens that the generations that run may come to.
+    pub tokens: usize,
+}
+
+struct Waiting {
+    id: JobId,
+    job: Job,
+    /// Tokens that it may come to.
+    tokens: usize,
+}
+
+struct Running {
+    id: JobId,
+    session: Session,
+    generator: Generator,
+    tokens: usize,
+    /// When it last took a chunk of its prompt, in steps of the scheduler.
+    read: u64,
+}
+
+/// Lets generations on one model take turns. It has no thread and no clock: its caller takes [steps](Self::step).
+///
+/// Jobs start in the order in which they came. In a step every generation that has read its prompt takes a token, and one of
+/// the others, in turn, takes a chunk of its prompt: so a long prompt delays tokens by a chunk at most. How prompts are cut does not depend
+/// on who else is there.
+pub struct Scheduler {
+    model: Model,
+    tokenizer: Tokenizer,
+    limits: Limits,
+    waiting: VecDeque<Waiting>,
+    running: Vec<Running>,
+    pool: Pool,
+    next_id: u64,
+    steps: u64,
+}
+
+impl std::fmt::Debug for Scheduler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scheduler").field("limits", &self.limits).field("load", &self.load()).finish_non_exhaustive()
+    }
+}
+
+impl Scheduler {
+    /// A scheduler without jobs.
+    pub fn new(model: Model, tokenizer: Tokenizer, limits: Limits) -> Scheduler {
+        let pool = Pool::new(model.clone(), limits.sequences.max(limits.running));
+        Scheduler { model, tokenizer, limits, waiting: VecDeque::new(), running: Vec::new(), pool, next_id: 0, steps: 0 }
+    }
+
+    /// The model that jobs run on.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Takes a job on.
+    ///
+    /// # Errors
+    /// The prompt is empty or does not fit the context, the job alone takes more tokens than run at the same time, or too many wait.
+    pub fn submit(&mut self, job: Job) -> Result<JobId> {
+        let prompt = job.request.prompt.len();
+        let context = self.model.context().unwrap_or(usize::MAX);
+        match prompt {
+            0 => return Err(Error::EmptyPrompt),
+            _ if prompt > context => return Err(Error::PromptTooLong { prompt, context }),
+            _ => {}
+        }
+        let tokens = prompt.saturating_add(job.request.max_new_tokens).min(context);
+        if tokens > self.limits.tokens {
+            return Err(Error::TooManyTokens { tokens, limit: self.limits.tokens });
+        }
+        if self.waiting.len() >= self.limits.waiting {
+            return Err(Error::Busy { waiting: self.waiting.len() });
+        }
+        let id = JobId(self.next_id);
+        self.next_id += 1;
+        self.waiting.push_back(Waiting { id, job, tokens });
+        Ok(id)
+    }
+
+    /// Drops a job. What its sequence holds of the prompt is kept.
+    pub fn cancel(&mut self, id: JobId) {
+        self.waiting.retain(|waiting| waiting.id != id);
+        if let Some(at) = self.running.iter().position(|running| running.id == id) {
+            let Running { mut session, generator, .. } = self.running.remove(at);
+            session.end(generator, &|| Duration::ZERO);
+            self.pool.put(session);
+        }
+    }
+
+    /// What it is at.
+    pub fn load(&self) -> Load {
+        Load { running: self.running.len(), waiting: self.waiting.len(), idle: self.pool.idle(), tokens: self.tokens() }
+    }
+
+    /// Starts what there is room for, and takes a step; false if there was nothing to do. `now` is the time since any fixed moment.
+    ///
+    /// A generation that fails, or panics, ends; the others go on.
+    pub fn step(&mut self, now: &dyn Fn() -> Duration, on_event: &mut dyn FnMut(JobId, Event)) -> bool {
+        self.start(now, on_event);
+        self.steps += 1;
+        let chosen = self.choose();
+        self.step_all(&chosen, now, on_event);
+        !chosen.is_empty()
+    }
+
+    fn tokens(&self) -> usize {
+        self.running.iter().map(|running| running.tokens).sum()
+    }
+
+    fn start(&mut self, now: &dyn Fn() -> Duration, on_event: &mut dyn FnMut(JobId, Event)) {
+        while self.running.len() < self.limits.running.max(1)
+            && let Some(next) = self.waiting.front()
+            && self.tokens().saturating_add(next.tokens) <= self.limits.tokens
+            && let Some(Waiting { id, job, tokens }) = self.waiting.pop_front()
+        {
+            let prompt = job.request.prompt.len();
+            let begun = self.pool.take(&job.request.prompt, job.reuses).and_then(|mut session| {
+                let generator = guarded(|| session.begin(&self.tokenizer, job.request, now))?;
+                Ok((session, generator))
+            });
+            match begun {
+                Ok((session, generator)) => {
+                    on_event(id, Event::Started { cached: prompt - generator.unread() });
+                    self.running.push(Running { id, session, generator, tokens, read: self.steps });
+                }
+                Err(error) => {
+                    self.pool.lost();
+                    on_event(id, Event::Failed(error));
+                }
+            }
+        }
+    }
+
+    /// The generations that take part in this step, by ascending index: all that have read their prompts, and of the others that
+    /// which has waited longest.
+    fn choose(&self) -> Vec<usize> {
+        let reading = |&i: &usize| self.running[i].generator.is_reading();
+        let all = 0..self.running.len();
+        let reader = all.clone().filter(reading).min_by_key(|&i| self.running[i].read);
+        all.filter(|i| !reading(i) || Some(*i) == reader).collect()
+    }
+
+    /// One step of each of these. They run one after the other; steps of several sequences that read each weight once belong here.
+    fn step_all(&mut self, chosen: &[usize], now: &dyn Fn() -> Duration, on_event: &mut dyn FnMut(JobId, Event)) {
+        // From the back, as those that end leave the list.
+        let mut done: Vec<(JobId, Result<Step>)> = Vec::with_capacity(chosen.len());
+        for &at in chosen {
+            let Running { id, session, generator, read, .. } = &mut self.running[at];
+            if generator.is_reading() {
+                *read = self.steps;
+            }
+            done.push((*id, guarded(|| session.step(generator, now))));
+        }
+        for (id, step) in done {
+            self.settle(id, step, now, on_event);
+        }
+    }
+
+    fn settle(&mut self, id: JobId, step: Result<Step>, now: &dyn Fn() -> Duration, on_event: &mut dyn FnMut(JobId, Event)) {
+        let ended = step.as_ref().map_or(true, |step| step.finish.is_some());
+        let failure = step.map(|step| on_event(id, Event::Stepped(step))).err();
+        if !ended {
+            return;
+        }
+        let Some(at) = self.running.iter().position(|running| running.id == id) else { return };
+        let Running { mut session, generator, .. } = self.running.remove(at);
+        match failure {
+            None => {
+                let generation = session.end(generator, now);
+                self.pool.put(session);
+                on_event(id, Event::Finished(generation));
+            }
+            Some(error) => {
+                // What a panic left behind is not looked at again.
+                if matches!(error, Error::Panicked { .. }) {
+                    self.pool.lost()
+                } else {
+                    self.pool.put(session)
+                }
+                on_event(id, Event::Failed(error));
+            }
+        }
+    }
+}
+
+/// Runs a generation's own work; a panic is its error.
+fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| Err(Error::Panicked { what: message(&*payload) }))
+}
+
+fn message(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
+}

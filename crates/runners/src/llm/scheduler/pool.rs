@@ -1,0 +1,116 @@
+//! The sequences of a scheduler: which of them a prompt continues.
+
+use super::super::{model::Model, session::Session};
+use crate::Result;
+
+/// Loaded sequences, of which those that no generation uses keep their text.
+pub(super) struct Pool {
+    model: Model,
+    /// Most sequences that are loaded.
+    limit: usize,
+    /// Sequences that are loaded, those in use included.
+    loaded: usize,
+    /// The one that was used last comes last.
+    idle: Vec<Session>,
+}
+
+/// What a prompt can make of an idle sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Fit {
+    at: usize,
+    /// Tokens of the prompt that it holds already.
+    kept: usize,
+    /// Tokens that it would lose.
+    lost: usize,
+}
+
+/// How to get a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Choice {
+    Idle(usize),
+    Load,
+}
+
+impl Pool {
+    pub(super) fn new(model: Model, limit: usize) -> Pool {
+        Pool { model, limit, loaded: 0, idle: Vec::new() }
+    }
+
+    pub(super) fn idle(&self) -> usize {
+        self.idle.len()
+    }
+
+    /// A sequence for a prompt: the one that holds the most of it if `reuses`, and an empty one otherwise. There is one as long as fewer are
+    /// in use than may be loaded.
+    ///
+    /// # Errors
+    /// The engine cannot load another one.
+    pub(super) fn take(&mut self, prompt: &[u32], reuses: bool) -> Result<Session> {
+        let can_truncate = self.model.can_truncate();
+        let fit = |(at, session): (usize, &Session)| {
+            let held = session.cached();
+            let kept = if reuses { held.refill(prompt, can_truncate).keep } else { 0 };
+            Fit { at, kept, lost: held.ids().len() - kept }
+        };
+        let fits: Vec<Fit> = self.idle.iter().enumerate().map(fit).collect();
+        let choice = choose(&fits, self.loaded < self.limit);
+        // Counted before it is tried: who fails to begin on it reports it lost.
+        if choice == Choice::Load {
+            self.loaded += 1;
+        }
+        let mut session = match choice {
+            Choice::Idle(at) => self.idle.remove(at),
+            Choice::Load => Session::new(self.model.sequence()?),
+        };
+        if !reuses {
+            session.reset();
+        }
+        Ok(session)
+    }
+
+    /// Takes a sequence back.
+    pub(super) fn put(&mut self, session: Session) {
+        self.idle.push(session);
+    }
+
+    /// Notes that a sequence that was taken does not come back.
+    pub(super) fn lost(&mut self) {
+        self.loaded = self.loaded.saturating_sub(1);
+    }
+}
+
+/// The sequence that holds the most of a prompt, unless it would lose more than it keeps while there is room for another one; without any that
+/// holds a part, an empty or a new one, and at last the one that was not used for longest.
+fn choose(fits: &[Fit], can_load: bool) -> Choice {
+    let best = fits.iter().filter(|fit| fit.kept > 0).max_by_key(|fit| (fit.kept, usize::MAX - fit.lost));
+    let empty = fits.iter().find(|fit| fit.kept + fit.lost == 0);
+    match (best, empty) {
+        (Some(best), None) if best.kept >= best.lost || !can_load => Choice::Idle(best.at),
+        (Some(best), Some(_)) if best.kept >= best.lost => Choice::Idle(best.at),
+        (_, Some(empty)) => Choice::Idle(empty.at),
+        (_, None) if can_load || fits.is_empty() => Choice::Load,
+        (_, None) => Choice::Idle(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_continue_where_most_of_them_is() {
+        let fits = |list: &[(usize, usize)]| -> Vec<Fit> {
+            list.iter().enumerate().map(|(at, &(kept, lost))| Fit { at, kept, lost }).collect()
+        };
+        let check = |list: &[(usize, usize)], can_load, expected| assert_eq!(choose(&fits(list), can_load), expected, "{list:?}");
+        check(&[], true, Choice::Load);
+        check(&[(0, 9)], true, Choice::Load);
+        check(&[(0, 9), (0, 3)], false, Choice::Idle(0));
+        check(&[(0, 9), (0, 0)], true, Choice::Idle(1));
+        check(&[(4, 1), (7, 2), (7, 1)], true, Choice::Idle(2));
+        // A long text is not given up for a short beginning as long as there is room.
+        check(&[(4, 100)], true, Choice::Load);
+        check(&[(4, 100)], false, Choice::Idle(0));
+        check(&[(4, 100), (0, 0)], false, Choice::Idle(1));
+    }
+}
