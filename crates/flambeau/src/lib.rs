@@ -303,7 +303,7 @@ pub mod zoo {
 pub mod text {
     pub use flambeau_text::{
         ChatInput, ChatTemplate, Clock, DetokenizeStream, Error, GenerationDefaults, GgufVocab, Sampler, SamplingParams,
-        SpecialTokens, StopMatcher, StopStep, Tokenizer, TokenizerFiles, argmax, message,
+        SpecialTokens, StopMatcher, StopStep, Tokenizer, TokenizerFiles, argmax, likeliest, log_probabilities, message,
     };
 }
 

@@ -18,7 +18,7 @@ mod thinking;
 pub use conversation::{Answer, Conversation, ConversationError};
 pub use evaluate::{Comparison, Evaluation, Mean, Windows, evaluate};
 pub use generate::{FinishReason, Generation, Request, Stats, generate};
-pub use generator::{Generator, Step};
+pub use generator::{Generator, Logprobs, Step};
 pub use metadata::Metadata;
 pub use model::{Model, ModelOptions};
 pub use prefix::{CachedTokens, Refill};

@@ -25,7 +25,7 @@ pub use detokenize::DetokenizeStream;
 pub use error::{ConfigFault, Error, GgufFault, LibraryError, ModelFileFault, Result, TemplateFault, TemplateLimit};
 pub use gguf::GgufVocab;
 pub use rng::Rng;
-pub use sampler::{Sampler, SamplingParams, argmax, log_probabilities};
+pub use sampler::{Sampler, SamplingParams, argmax, likeliest, log_probabilities};
 pub use stop::{MAX_STOP_BYTES, MAX_STOP_STRINGS, StopMatcher, StopStep};
 pub use template::{ChatInput, ChatTemplate, message};
 pub use tokenizer::Tokenizer;

@@ -276,6 +276,18 @@ pub fn argmax(values: &[f32]) -> Option<(u32, f32)> {
     best
 }
 
+/// Ids of the `count` largest of `logits`, largest first, lower ids first on a tie; NaN and −∞ do not count.
+pub fn likeliest(logits: &[f32], count: usize) -> Vec<u32> {
+    let usable = logits.iter().zip(0u32..).filter(|(z, _)| **z > f32::NEG_INFINITY);
+    let mut all: Vec<Candidate> = usable.map(|(&weight, id)| Candidate { id, weight }).collect();
+    if count > 0 && count < all.len() {
+        all.select_nth_unstable_by(count - 1, larger_first);
+    }
+    all.truncate(count);
+    all.sort_unstable_by(larger_first);
+    all.into_iter().map(|c| c.id).collect()
+}
+
 /// Natural logarithms of `softmax(logits)` for `ids`, in their order; −∞ for ids outside of `logits` and for NaN.
 pub fn log_probabilities(logits: &[f32], ids: &[u32]) -> Vec<f32> {
     let max = argmax(logits).map_or(0.0, |(_, max)| max);

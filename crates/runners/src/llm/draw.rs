@@ -2,7 +2,8 @@
 
 use flambeau_runtime::{Value, ValueSpec};
 use flambeau_tensor::{DType, Tensor};
-use flambeau_text::SamplingParams;
+
+use super::generate::Request;
 
 /// The types of the inputs that follow tokens and positions: temperature, top-k, top-p and seed, each of rank 0.
 const INPUTS: [DType; 4] = [DType::F32, DType::I64, DType::F32, DType::I64];
@@ -18,7 +19,11 @@ pub(super) struct Draw {
 
 impl Draw {
     /// The draw of the first token; `Err` says which parameter programs do not take. The seed counts in its lowest 31 bits.
-    pub(super) fn first(params: &SamplingParams) -> Result<Draw, &'static str> {
+    pub(super) fn first(request: &Request) -> Result<Draw, &'static str> {
+        let params = &request.sampling;
+        if request.logprobs.is_some() {
+            return Err("no request for log probabilities");
+        }
         if params.adjusts_logits() {
             return Err("no penalties and no logit bias");
         }

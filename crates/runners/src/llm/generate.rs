@@ -29,6 +29,8 @@ pub struct Request {
     pub stop_ids: Vec<u32>,
     /// Whether token ids that end generation are treated as any other.
     pub ignore_eos: bool,
+    /// Whether steps tell how likely tokens were, and how many of the likeliest tokens they list.
+    pub logprobs: Option<usize>,
 }
 
 impl Default for Request {
@@ -41,6 +43,7 @@ impl Default for Request {
             stop: Vec::new(),
             stop_ids: Vec::new(),
             ignore_eos: false,
+            logprobs: None,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, time::Duration};
 
 use flambeau_runtime::Sampling;
-use flambeau_text::{DetokenizeStream, Sampler, SamplingParams, StopMatcher, Tokenizer};
+use flambeau_text::{DetokenizeStream, Sampler, SamplingParams, StopMatcher, Tokenizer, likeliest, log_probabilities};
 
 use super::{
     draw::Draw,
@@ -43,8 +43,29 @@ pub struct Step {
     pub text: String,
     /// The token that was chosen; `None` for a step that took tokens of the prompt.
     pub token: Option<u32>,
+    /// How likely the token was, where the request asks for it.
+    pub logprobs: Option<Logprobs>,
     /// Why the generation has ended, if it has.
     pub finish: Option<FinishReason>,
+}
+
+/// What the model thinks of a token, as natural logarithms of probabilities before bias, penalties and temperature.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Logprobs {
+    /// That of the token that was chosen.
+    pub chosen: f32,
+    /// Those of the likeliest tokens, best first.
+    pub top: Vec<(u32, f32)>,
+}
+
+impl Logprobs {
+    fn new(logits: &[f32], id: u32, count: usize) -> Logprobs {
+        let mut ids = likeliest(logits, count);
+        ids.push(id);
+        let mut values = log_probabilities(logits, &ids);
+        let chosen = values.pop().unwrap_or(f32::NEG_INFINITY);
+        Logprobs { chosen, top: ids.into_iter().zip(values).collect() }
+    }
 }
 
 /// Where the next token comes from.
@@ -134,7 +155,11 @@ impl Generator {
         };
         let id = self.next(sequence, drawn)?;
         self.note_time(now);
-        self.take(sequence, id)
+        let logprobs = match (&self.source, self.request.logprobs) {
+            (Source::Logits(logits), Some(count)) => Some(Logprobs::new(logits, id, count)),
+            _ => None,
+        };
+        Ok(Step { logprobs, ..self.take(sequence, id)? })
     }
 
     /// Ends the generation early; the text that was held back comes out.
@@ -257,7 +282,7 @@ impl Generator {
             () if is_full => FinishReason::Context,
             () => {
                 self.text.push_str(&shown.text);
-                return Ok(Step { text: shown.text, token: Some(id), finish: None });
+                return Ok(Step { text: shown.text, token: Some(id), ..Step::default() });
             }
         };
         self.end_with(shown.text, Some(id), finish)
@@ -272,7 +297,7 @@ impl Generator {
         }
         self.text.push_str(&text);
         self.finish = Some(finish);
-        Ok(Step { text, token, finish: self.finish })
+        Ok(Step { text, token, logprobs: None, finish: self.finish })
     }
 }
 
@@ -280,7 +305,10 @@ impl Source {
     fn of(sequence: &mut Sequence, request: &Request) -> Result<Source> {
         let params = &request.sampling;
         if sequence.model().draws_tokens() {
-            return Ok(Source::Program(sequence.first_draw(params)?));
+            return Ok(Source::Program(sequence.first_draw(request)?));
+        }
+        if request.logprobs.is_some() {
+            return Ok(Source::Logits(Vec::new()));
         }
         if params.is_greedy() && sequence.can_speculate() {
             return Ok(Source::Guesses(VecDeque::new()));

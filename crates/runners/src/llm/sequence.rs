@@ -4,9 +4,8 @@ use std::collections::VecDeque;
 
 use flambeau_runtime::{DimSpec, Method, Sampling, Value, ValueKind, ValueSpec};
 use flambeau_tensor::{DType, Tensor, cast};
-use flambeau_text::SamplingParams;
 
-use super::{draft::Draft, draw::Draw, metadata::Metadata, model::Model, signature::Positions};
+use super::{draft::Draft, draw::Draw, generate::Request, metadata::Metadata, model::Model, signature::Positions};
 use crate::{Error, Result, logits};
 
 /// Steps to keep in flight behind the one whose token is awaited: with two, the device stays busy while the host handles a token
@@ -163,8 +162,8 @@ impl Sequence {
     ///
     /// # Errors
     /// It does not take all of these parameters.
-    pub(super) fn first_draw(&self, params: &SamplingParams) -> Result<Draw> {
-        Draw::first(params).map_err(|what| Error::Drawing { method: self.method.name().to_owned(), what })
+    pub(super) fn first_draw(&self, request: &Request) -> Result<Draw> {
+        Draw::first(request).map_err(|what| Error::Drawing { method: self.method.name().to_owned(), what })
     }
 
     /// Appends up to [`chunk`](Self::chunk) tokens to the sequence of a model that [draws tokens](Model::draws_tokens), and returns the

@@ -97,6 +97,7 @@ fn main() -> ExitCode {
         drawing::what_the_program_cannot_be_told_is_refused,
         sampling::drawn_tokens_are_those_of_the_seed,
         sampling::penalties_count_the_prompt_and_what_was_generated,
+        sampling::steps_tell_how_likely_tokens_were,
         sampling::parameters_out_of_range_are_refused,
         scheduling::neighbours_change_no_text,
         scheduling::texts_of_state_are_kept_apart,

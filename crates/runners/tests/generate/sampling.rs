@@ -1,11 +1,13 @@
 //! Tokens that are drawn.
 
-use flambeau_runners::llm::Request;
+use std::time::Duration;
+
+use flambeau_runners::llm::{Generator, Request};
 use flambeau_text::{Sampler, SamplingParams};
 
 use crate::{
-    AnyEngine,
-    model::{Table, bigrams},
+    AnyEngine, load,
+    model::{Table, bigrams, tokenizer},
     request, run,
 };
 
@@ -52,6 +54,31 @@ pub(crate) fn penalties_count_the_prompt_and_what_was_generated(engine: &AnyEngi
     assert_ne!(plain, penalized);
     let most = |ids: &[u32]| (0..4).map(|token| ids.iter().filter(|&&id| id == token).count()).max();
     assert!(most(&penalized) < most(&plain), "{penalized:?} repeats as often as {plain:?}");
+}
+
+pub(crate) fn steps_tell_how_likely_tokens_were(engine: &AnyEngine) {
+    // The bias decides, and the model's own opinion is told.
+    let sampling = SamplingParams { logit_bias: vec![(3, 5.0)], ..SamplingParams::default() };
+    let asked = Request { sampling, logprobs: Some(2), ignore_eos: true, ..request(&[0], 3) };
+    let mut sequence = load(engine, &bigrams(&TABLE, 100));
+    let mut generator = Generator::new(&mut sequence, &tokenizer(), asked, &|| Duration::ZERO).unwrap();
+    let mut last = 0;
+    for _ in 0..3 {
+        let step = generator.step(&mut sequence, &|| Duration::ZERO).unwrap();
+        let row = &TABLE[last as usize];
+        let total = row.iter().map(|z| z.exp()).sum::<f32>().ln();
+        let mut best: Vec<(u32, f32)> = (0..4).map(|id| (id, row[id as usize] - total)).collect();
+        best.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let (found, token) = (step.logprobs.unwrap(), step.token.unwrap());
+        let near = |a: f32, b: f32| assert!((a - b).abs() < 1e-6, "{a} and {b}");
+        assert_eq!((token, found.top.len()), (3, 2));
+        near(found.chosen, row[3] - total);
+        for (found, expected) in found.top.iter().zip(&best) {
+            assert_eq!(found.0, expected.0);
+            near(found.1, expected.1);
+        }
+        last = token;
+    }
 }
 
 pub(crate) fn parameters_out_of_range_are_refused(engine: &AnyEngine) {
