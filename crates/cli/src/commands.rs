@@ -13,4 +13,5 @@ pub(crate) mod inspect;
 pub(crate) mod man;
 pub(crate) mod pull;
 pub(crate) mod run;
+pub(crate) mod serve;
 pub(crate) mod transcribe;

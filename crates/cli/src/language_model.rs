@@ -22,6 +22,13 @@ pub(crate) struct LanguageModelArgs {
     #[command(flatten)]
     model: ModelArgs,
 
+    #[command(flatten)]
+    how: LoadArgs,
+}
+
+/// How a model is loaded, whatever it is.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct LoadArgs {
     /// tokenizer.json or the folder that holds it; by default the program's own, or the one beside it
     #[arg(long, value_name = "PATH", alias = "tokenizer-path")]
     tokenizer: Option<PathBuf>,
@@ -39,7 +46,7 @@ pub(crate) struct LanguageModelArgs {
     ctx_size: Option<usize>,
 
     #[command(flatten)]
-    engine: EngineArgs,
+    pub(crate) engine: EngineArgs,
 }
 
 /// A model with its tokenizer, on its engine.
@@ -67,16 +74,38 @@ impl LanguageModelArgs {
 
     /// Another model on the same engine, also with the logits of every token; weights are not quantized on the way.
     pub(crate) fn load_reference(&self, name: &str, engine: &Arc<dyn Engine>) -> Result<Sequence> {
-        let program = self.model.open_reference(name, zoo::Logits::All, self.engine.threads)?;
-        Ok(Model::load(&program, engine, &self.options())?.sequence()?)
+        let program = self.model.open_reference(name, zoo::Logits::All, self.how.engine.threads)?;
+        Ok(Model::load(&program, engine, &self.how.options())?.sequence()?)
     }
 
     fn load_with(&self, logits: zoo::Logits, profile: bool) -> Result<Loaded> {
-        let (program, path) = self.model.open(logits, self.engine.threads)?;
+        self.how.load(&self.model, logits, &|| self.how.engine.engine(profile))
+    }
+}
+
+impl LoadArgs {
+    /// Loads a model on the engine that `engine` gives, which is asked for when the program is there.
+    pub(crate) fn load(
+        &self,
+        model: &ModelArgs,
+        logits: zoo::Logits,
+        engine: &dyn Fn() -> Result<Arc<dyn Engine>>,
+    ) -> Result<Loaded> {
+        let (program, path) = model.open(logits, self.engine.threads)?;
         let text = tokenizer::find(&program, &path, self.tokenizer.as_deref())?;
-        let engine = self.engine.engine(profile)?;
+        let engine = engine()?;
         let model = Model::load(&program, &engine, &self.options())?;
         Ok(Loaded { model, text, engine })
+    }
+
+    /// Whether a tokenizer was named.
+    pub(crate) fn tokenizer_is_given(&self) -> bool {
+        self.tokenizer.is_some()
+    }
+
+    /// Bounds steps where nobody else did.
+    pub(crate) fn default_chunk(&mut self, tokens: usize) {
+        self.prefill_chunk.get_or_insert(tokens);
     }
 
     fn options(&self) -> ModelOptions {

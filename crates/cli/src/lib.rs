@@ -31,7 +31,7 @@ use std::{ffi::OsString, process::ExitCode};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bench, chat, compile, completions, conformance, doctor, eval, export, generate, inspect, man, pull, run, transcribe,
+    bench, chat, compile, completions, conformance, doctor, eval, export, generate, inspect, man, pull, run, serve, transcribe,
 };
 
 /// Compile, run and inspect ExecuTorch programs whose work is delegated to MLX.
@@ -52,6 +52,7 @@ enum Command {
     Inspect(inspect::Args),
     Chat(chat::Args),
     Generate(generate::Args),
+    Serve(serve::Args),
     Transcribe(transcribe::Args),
     Eval(eval::Args),
     Bench(bench::Args),
@@ -79,6 +80,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Inspect(args) => inspect::run(args),
         Command::Chat(args) => chat::run(args),
         Command::Generate(args) => generate::run(args),
+        Command::Serve(args) => serve::run(args),
         Command::Transcribe(args) => transcribe::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Bench(args) => bench::run(args),

@@ -6,9 +6,19 @@ pub(crate) fn peak() -> Option<u64> {
 }
 
 fn peak_of(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    kilobytes(status, "VmHWM:")
+}
+
+/// A number of bytes that the system states in its own text.
+fn kilobytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
+}
+
+/// Memory that programs can still take, in bytes; `None` where the system does not tell.
+pub(crate) fn available() -> Option<u64> {
+    kilobytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")
 }
 
 /// A number of bytes for people.

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use flambeau::{
     runtime::Program,
     tensor::Bytes,
-    text::{ChatTemplate, Tokenizer, TokenizerFiles},
+    text::{ChatTemplate, GenerationDefaults, Tokenizer, TokenizerFiles},
 };
 
 use crate::failure::hint;
@@ -22,6 +22,8 @@ pub(crate) const MODEL_FILES: [&str; 2] = ["tekken.json", "tokenizer.model"];
 pub(crate) struct TextModel {
     pub(crate) tokenizer: Tokenizer,
     pub(crate) template: Option<ChatTemplate>,
+    /// How the model's makers draw tokens.
+    pub(crate) defaults: Option<GenerationDefaults>,
 }
 
 /// Finds the tokenizer: at the path given, inside the program, or beside it.
@@ -77,5 +79,6 @@ fn build(read: &dyn Fn(&str) -> Result<Option<Bytes>>) -> Result<TextModel> {
     };
     let tokenizer = Tokenizer::from_files(&files)?;
     let template = ChatTemplate::from_files(&files, tokenizer.special(), None)?;
-    Ok(TextModel { tokenizer, template })
+    let defaults = files.generation_config.map(GenerationDefaults::from_json).transpose()?;
+    Ok(TextModel { tokenizer, template, defaults })
 }

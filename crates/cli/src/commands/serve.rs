@@ -1,0 +1,293 @@
+//! `flambeau serve`: language models over HTTP.
+
+mod keys;
+mod sampling;
+
+use std::{
+    io::IsTerminal,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::Path,
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use flambeau::{
+    engine::Engine,
+    runners::llm::{Limits, Model},
+    zoo,
+};
+use flambeau_serve::{Config, NewModel, Server, stop_signal};
+
+use self::{keys::KeyArgs, sampling::DefaultsArgs};
+use crate::{
+    count::positive,
+    engine::EngineName,
+    failure::{hint, usage},
+    language_model::{LoadArgs, Loaded},
+    memory,
+    model::{ExportArgs, ModelArgs},
+};
+
+/// Serve language models over HTTP, in OpenAI's protocol
+///
+/// Clients of OpenAI's API work unchanged with the base URL http://127.0.0.1:8080/v1. Paths: /v1/chat/completions, /v1/completions,
+/// /v1/models, /tokenize, /detokenize, /apply-template, /props, /slots, /health, with --metrics /metrics, and a page to chat on at /.
+///
+/// Requests run side by side: each step of the model gives every running answer one token, and one waiting prompt a chunk. A request
+/// whose prompt begins like an earlier one computes only what is new. SIGTERM or Ctrl-C lets running requests end.
+///
+/// The server listens on this machine alone unless --host says otherwise, which takes an API key. Prompts and answers are never logged.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  flambeau serve HuggingFaceTB/SmolLM2-135M-Instruct\n  flambeau serve chat=model-Q4_1.gguf draft.pte --parallel 8 --port 9000\n  \
+    flambeau serve model.pte --host 0.0.0.0 --api-key-file keys.txt\n\n  \
+    curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\\n    \
+    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}], \"stream\": true}'"
+)]
+pub(crate) struct Args {
+    /// Programs (.pte), model folders, GGUF files, or ORG/NAME on the Hugging Face hub; NAME=MODEL says what clients call it
+    #[arg(value_name = "MODEL", required = true)]
+    models: Vec<String>,
+
+    /// Another name by which clients may call the model, if there is only one
+    #[arg(short, long, value_name = "NAME", alias = "model-id")]
+    alias: Vec<String>,
+
+    /// Address to listen on
+    #[arg(help_heading = "Server", long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), value_parser = host)]
+    host: IpAddr,
+
+    /// Port to listen on; 0 takes one that is free
+    #[arg(help_heading = "Server", long, value_name = "N", default_value_t = 8080)]
+    port: u16,
+
+    #[command(flatten)]
+    keys: KeyArgs,
+
+    /// Name by which clients call this server, as in a reverse proxy; repeat it for more
+    #[arg(help_heading = "Server", long, value_name = "NAME")]
+    allowed_host: Vec<String>,
+
+    /// Origin whose web pages may use the server, such as https://app.example; repeat it for more, `*` allows all
+    #[arg(help_heading = "Server", long, value_name = "ORIGIN", alias = "allowed-origins")]
+    allowed_origin: Vec<String>,
+
+    /// Answer /metrics in Prometheus's format
+    #[arg(help_heading = "Server", long)]
+    metrics: bool,
+
+    /// Serve no page at /
+    #[arg(help_heading = "Server", long)]
+    no_ui: bool,
+
+    /// Most seconds that a request may take, its wait for a turn included
+    #[arg(help_heading = "Server", long, value_name = "SECONDS", default_value_t = 600, value_parser = positive)]
+    timeout: usize,
+
+    /// Most seconds that requests may go on after SIGTERM
+    #[arg(help_heading = "Server", long, value_name = "SECONDS", default_value_t = 30)]
+    grace: u64,
+
+    /// Most connections at the same time
+    #[arg(help_heading = "Server", long, value_name = "N", default_value_t = 1024, value_parser = positive)]
+    max_connections: usize,
+
+    /// Largest request body, in MiB
+    #[arg(help_heading = "Server", long, value_name = "N", default_value_t = 16, value_parser = positive)]
+    max_body: usize,
+
+    /// What to log to stderr: error, warn, info (a line for each request) or debug
+    #[arg(help_heading = "Server", long, value_name = "LEVEL", default_value = "info")]
+    log_level: tracing_subscriber::filter::LevelFilter,
+
+    /// Most requests of a model that are computed at the same time
+    #[arg(help_heading = "Scheduling", long, value_name = "N", default_value_t = 4, value_parser = positive, alias = "np", alias = "max-seqs")]
+    parallel: usize,
+
+    /// Most requests of a model that wait; more get status 429
+    #[arg(help_heading = "Scheduling", long, value_name = "N", default_value_t = 64)]
+    queue: usize,
+
+    /// Most sequences of a model that are kept, with the texts of earlier requests; by default twice --parallel
+    #[arg(help_heading = "Scheduling", long, value_name = "N", value_parser = positive, alias = "prompt-cache-size")]
+    sequences: Option<usize>,
+
+    /// Most memory for the caches of all sequences of a model, in MiB; by default half of what is free, shared by the models
+    #[arg(help_heading = "Scheduling", long, value_name = "N", value_parser = positive)]
+    cache_memory: Option<usize>,
+
+    /// Most tokens of all requests of a model that are computed at the same time, prompts and answers at their longest
+    #[arg(help_heading = "Scheduling", long, value_name = "N", value_parser = positive)]
+    max_tokens_in_flight: Option<usize>,
+
+    #[command(flatten)]
+    defaults: DefaultsArgs,
+
+    /// Let models think before they answer, where their template has that choice and the request does not make it
+    #[arg(long)]
+    think: bool,
+
+    #[command(flatten)]
+    load: LoadArgs,
+
+    #[command(flatten)]
+    export: ExportArgs,
+}
+
+/// Tokens of a prompt that one step takes on a CPU: the longest time that a prompt delays other answers.
+const CPU_CHUNK: usize = 128;
+
+const MIB: u64 = 1 << 20;
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let keys = args.keys.read()?;
+    if keys.is_empty() && !args.host.is_loopback() && !args.keys.insecure {
+        let message = format!("on {}, everybody who reaches this machine could use the server", args.host);
+        return Err(hint(usage(message), "give --api-key-file FILE, or --insecure if that is wanted"));
+    }
+    let names = names(args)?;
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .with_max_level(args.log_level)
+        .init();
+    let address = SocketAddr::new(args.host, args.port);
+    let server = Server::bind(address, config(args, keys)).with_context(|| format!("cannot listen on {address}"));
+    let server = server.map_err(|error| hint(error, "--port takes another port, and 0 any that is free"))?;
+    let engine = args.load.engine.engine(false)?;
+    let models = names.into_iter().map(|(name, model)| load(args, name, model, &engine)).collect::<Result<Vec<_>>>()?;
+    for model in &models {
+        eprintln!("{}: {}", model.name, describe(model));
+    }
+    eprintln!("listening on http://{}", server.address());
+    server.run(models, stop_signal())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// An address, or this machine's name for itself.
+fn host(text: &str) -> Result<IpAddr, String> {
+    match text {
+        "localhost" => Ok(Ipv4Addr::LOCALHOST.into()),
+        _ => text.parse().map_err(|_| "expected an IP address, such as 127.0.0.1 or 0.0.0.0".to_owned()),
+    }
+}
+
+/// What clients call each model, and what it is.
+fn names(args: &Args) -> Result<Vec<(String, &str)>> {
+    if args.models.len() > 1 && !args.alias.is_empty() {
+        return Err(usage("--alias is for a single model; NAME=MODEL names one of several"));
+    }
+    if args.models.len() > 1 && args.load.tokenizer_is_given() {
+        return Err(usage("--tokenizer is for a single model"));
+    }
+    let mut names: Vec<(String, &str)> = Vec::new();
+    for text in &args.models {
+        let (name, model) = match text.split_once('=') {
+            Some((name, model)) if !Path::new(text).exists() => (name.to_owned(), model),
+            _ => (default_name(text), text.as_str()),
+        };
+        if name.is_empty() || names.iter().any(|(known, _)| *known == name) {
+            return Err(usage(format!("models need names of their own, and {name:?} is none: write NAME=MODEL")));
+        }
+        names.push((name, model));
+    }
+    Ok(names)
+}
+
+/// A file's or folder's name without its end; names on the hub stay as they are.
+fn default_name(model: &str) -> String {
+    let path = Path::new(model);
+    let is_local = path.exists() || path.extension().is_some_and(|end| end == "pte" || end == "gguf");
+    let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
+    match name.filter(|_| is_local) {
+        Some(name) => name.to_string_lossy().into_owned(),
+        None => model.to_owned(),
+    }
+}
+
+fn config(args: &Args, keys: Vec<String>) -> Config {
+    Config {
+        keys,
+        hosts: args.allowed_host.clone(),
+        origins: args.allowed_origin.clone(),
+        metrics: args.metrics,
+        page: !args.no_ui,
+        body_bytes: args.max_body << 20,
+        connections: args.max_connections,
+        request_time: Duration::from_secs(args.timeout as u64),
+        grace: Duration::from_secs(args.grace),
+        ..Config::default()
+    }
+}
+
+fn load(args: &Args, name: String, model: &str, engine: &Arc<dyn Engine>) -> Result<NewModel> {
+    let mut how = args.load.clone();
+    if args.load.engine.engine == EngineName::Cpu {
+        how.default_chunk(CPU_CHUNK);
+    }
+    let opened = how.load(&ModelArgs::new(model, &args.export), zoo::Logits::Last, &|| Ok(Arc::clone(engine)));
+    let Loaded { model, text, .. } = opened.with_context(|| name.clone())?;
+    let limits = limits(args, &model).with_context(|| name.clone())?;
+    Ok(NewModel {
+        name,
+        aliases: args.alias.clone(),
+        sampling: args.defaults.params(text.defaults.as_ref())?,
+        tokenizer: text.tokenizer,
+        template: text.template,
+        limits,
+        thinks: args.think,
+        model,
+    })
+}
+
+/// As much as was asked for, as far as there is memory for it.
+fn limits(args: &Args, model: &Model) -> Result<Limits> {
+    let share = memory::available().map(|free| free / 2 / args.models.len() as u64);
+    let memory = args.cache_memory.map(|n| (n as u64).saturating_mul(MIB)).or(share).unwrap_or(u64::MAX);
+    let each = (model.sequence_bytes() as u64).max(1);
+    let fit = usize::try_from(memory / each).unwrap_or(usize::MAX);
+    if fit == 0 {
+        let text = format!("the caches of a sequence take {}, and {} is there", memory::human(each), memory::human(memory));
+        return Err(hint(anyhow::anyhow!(text), "a smaller --max-seq-len takes less; --cache-memory N allows more"));
+    }
+    let running = args.parallel.min(fit);
+    if running < args.parallel {
+        eprintln!("there is memory for {running} sequences of {}, and not for {}", memory::human(each), args.parallel);
+    }
+    let context = model.context().unwrap_or(usize::MAX);
+    let tokens = args.max_tokens_in_flight.unwrap_or(running.saturating_mul(context));
+    if tokens < 2 {
+        bail!("--max-tokens-in-flight has no room for a prompt and a token");
+    }
+    let sequences = args.sequences.unwrap_or(args.parallel.saturating_mul(2)).clamp(running, fit);
+    Ok(Limits { running, sequences, waiting: args.queue, tokens })
+}
+
+fn describe(model: &NewModel) -> String {
+    let context =
+        model.model.context().map_or_else(|| "a context of unknown length".into(), |n| format!("a context of {n} tokens"));
+    let each = memory::human(model.model.sequence_bytes() as u64);
+    let Limits { running, sequences, .. } = model.limits;
+    format!("{context}, {running} requests at a time, up to {sequences} sequences of {each}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_are_called_by_their_files_unless_they_are_named() {
+        assert_eq!(default_name("some/where/model-4bit.pte"), "model-4bit");
+        assert_eq!(default_name("HuggingFaceTB/SmolLM2-135M-Instruct"), "HuggingFaceTB/SmolLM2-135M-Instruct");
+    }
+
+    #[test]
+    fn hosts_are_addresses() {
+        assert_eq!(host("localhost").unwrap(), IpAddr::V4(Ipv4Addr::LOCALHOST));
+        assert!(host("::1").unwrap().is_loopback() && !host("0.0.0.0").unwrap().is_loopback());
+        assert!(host("example").is_err());
+    }
+}

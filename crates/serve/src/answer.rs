@@ -1,0 +1,175 @@
+//! From a model's text to what an answer is made of: thoughts, content and calls of tools.
+
+use flambeau::runners::llm::{FinishReason, Generation, Logprobs, Part, Stats, Step, ThinkingSplitter};
+
+use crate::{
+    tools::{Parser, Piece},
+    worker::Update,
+};
+
+/// A piece of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Delta {
+    Thinking(String),
+    Content(String),
+    Call { number: usize, id: String, name: String },
+    Arguments { number: usize, text: String },
+}
+
+/// How the text of an answer is read.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reader {
+    splitter: Option<ThinkingSplitter>,
+    parser: Option<Parser>,
+    part: Option<Part>,
+}
+
+impl Reader {
+    /// A reader of plain text.
+    pub(crate) fn plain() -> Reader {
+        Reader::default()
+    }
+
+    /// A reader of what follows a prompt of a conversation.
+    pub(crate) fn of_chat(prompt: &str, parser: Option<Parser>) -> Reader {
+        Reader { splitter: Some(ThinkingSplitter::new(prompt)), parser, part: None }
+    }
+
+    fn push(&mut self, text: &str, out: &mut Vec<Delta>) {
+        let Some(splitter) = &mut self.splitter else {
+            return content(text, &mut self.parser, out);
+        };
+        let (parser, part) = (&mut self.parser, &mut self.part);
+        splitter.push(text, &mut |found, text| divide(found, text, part, parser, out));
+    }
+
+    fn finish(&mut self, out: &mut Vec<Delta>) {
+        if let Some(splitter) = &mut self.splitter {
+            let (parser, part) = (&mut self.parser, &mut self.part);
+            splitter.finish(&mut |found, text| divide(found, text, part, parser, out));
+        }
+        if let Some(parser) = &mut self.parser {
+            let mut pieces = Vec::new();
+            parser.finish(&mut pieces);
+            out.extend(pieces.into_iter().map(delta));
+        }
+    }
+
+    fn calls(&self) -> usize {
+        self.parser.as_ref().map_or(0, Parser::calls)
+    }
+}
+
+fn divide(found: Part, text: &str, part: &mut Option<Part>, parser: &mut Option<Parser>, out: &mut Vec<Delta>) {
+    *part = Some(found);
+    match found {
+        Part::Thinking => out.push(Delta::Thinking(text.to_owned())),
+        Part::Answer => content(text, parser, out),
+    }
+}
+
+fn content(text: &str, parser: &mut Option<Parser>, out: &mut Vec<Delta>) {
+    match parser {
+        None if text.is_empty() => {}
+        None => out.push(Delta::Content(text.to_owned())),
+        Some(parser) => {
+            let mut pieces = Vec::new();
+            parser.push(text, &mut pieces);
+            out.extend(pieces.into_iter().map(delta));
+        }
+    }
+}
+
+fn delta(piece: Piece) -> Delta {
+    match piece {
+        Piece::Text(text) => Delta::Content(text),
+        Piece::Call { number, name } => Delta::Call { number, id: id("call_"), name },
+        Piece::Arguments { number, text } => Delta::Arguments { number, text },
+    }
+}
+
+/// A name that nothing else has.
+pub(crate) fn id(prefix: &str) -> String {
+    format!("{prefix}{:024x}", fastrand::u128(..) >> 32)
+}
+
+/// How likely a token was.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct TokenLogprobs {
+    pub(crate) token: u32,
+    pub(crate) logprobs: Logprobs,
+}
+
+/// One of the answers to a request, as it comes.
+#[derive(Debug)]
+pub(crate) struct Choice {
+    reader: Reader,
+    pub(crate) cached: usize,
+    pub(crate) tokens: usize,
+    pub(crate) thinking_tokens: usize,
+    /// Of tokens that no one was told of yet.
+    pub(crate) logprobs: Vec<TokenLogprobs>,
+    pub(crate) finish: Option<Finish>,
+    /// How long it took, when it is done.
+    pub(crate) stats: Option<Stats>,
+}
+
+/// How an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Finish {
+    Stop,
+    Length,
+    Calls,
+}
+
+impl Finish {
+    /// OpenAI's name of it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Finish::Stop => "stop",
+            Finish::Length => "length",
+            Finish::Calls => "tool_calls",
+        }
+    }
+}
+
+impl Choice {
+    pub(crate) fn new(reader: Reader) -> Choice {
+        Choice { reader, cached: 0, tokens: 0, thinking_tokens: 0, logprobs: Vec::new(), finish: None, stats: None }
+    }
+
+    /// Takes what the worker tells of it.
+    ///
+    /// # Errors
+    /// The generation failed.
+    pub(crate) fn take(&mut self, update: Update, out: &mut Vec<Delta>) -> crate::error::Result<()> {
+        match update {
+            Update::Started { cached } => self.cached = cached,
+            Update::Stepped(step) => self.step(step, out),
+            Update::Finished(generation) => self.end(&generation, out),
+            Update::Failed(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, step: Step, out: &mut Vec<Delta>) {
+        self.reader.push(&step.text, out);
+        self.tokens += usize::from(step.token.is_some());
+        if step.token.is_some() && self.reader.part == Some(Part::Thinking) {
+            self.thinking_tokens += 1;
+        }
+        if let (Some(token), Some(logprobs)) = (step.token, step.logprobs) {
+            self.logprobs.push(TokenLogprobs { token, logprobs });
+        }
+    }
+
+    fn end(&mut self, generation: &Generation, out: &mut Vec<Delta>) {
+        self.reader.finish(out);
+        self.stats = Some(generation.stats);
+        self.finish = Some(match generation.finish {
+            _ if self.reader.calls() > 0 => Finish::Calls,
+            FinishReason::Stop | FinishReason::Cancelled => Finish::Stop,
+            FinishReason::Length | FinishReason::Context => Finish::Length,
+        });
+    }
+}

@@ -1,0 +1,56 @@
+//! What a server allows.
+
+use std::time::Duration;
+
+/// Bounds of a server and who may talk to it. All have defaults.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Keys of which a request has to bring one; without any, everybody is served.
+    pub keys: Vec<String>,
+    /// Names by which clients may call the server, besides those of this machine; without any, every name is taken if the server
+    /// listens on an address that others reach.
+    pub hosts: Vec<String>,
+    /// Origins of web pages that may use the server, besides its own; `*` stands for all.
+    pub origins: Vec<String>,
+    /// Whether `/metrics` answers.
+    pub metrics: bool,
+    /// Whether `/` is a page to chat on.
+    pub page: bool,
+    /// Largest request body in bytes.
+    pub body_bytes: usize,
+    /// Most connections at the same time; more wait.
+    pub connections: usize,
+    /// Most answers that one request may ask for (`n`).
+    pub choices: usize,
+    /// How long a request's head may take to come.
+    pub head_time: Duration,
+    /// How long a request's body may take to come.
+    pub body_time: Duration,
+    /// How long a client may leave what is sent to it unread.
+    pub write_time: Duration,
+    /// How long a request may take, its wait for a turn included.
+    pub request_time: Duration,
+    /// How long requests may go on after the server was told to stop.
+    pub grace: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        let seconds = Duration::from_secs;
+        Config {
+            keys: Vec::new(),
+            hosts: Vec::new(),
+            origins: Vec::new(),
+            metrics: false,
+            page: true,
+            body_bytes: 16 << 20,
+            connections: 1024,
+            choices: 16,
+            head_time: seconds(10),
+            body_time: seconds(30),
+            write_time: seconds(30),
+            request_time: seconds(600),
+            grace: seconds(30),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What clients are told when a request cannot be answered, in OpenAI's form.
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use flambeau::runners;
+use serde_json::{Value as Json, json};
+
+/// Shorthand of this crate.
+pub(crate) type Result<T, E = ApiError> = std::result::Result<T, E>;
+
+/// An error as clients see it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct ApiError {
+    pub(crate) status: StatusCode,
+    kind: &'static str,
+    code: Option<&'static str>,
+    pub(crate) param: Option<String>,
+    pub(crate) message: String,
+}
+
+impl ApiError {
+    pub(crate) fn new(status: StatusCode, kind: &'static str, code: Option<&'static str>, message: impl Into<String>) -> ApiError {
+        ApiError { status, kind, code, param: None, message: message.into() }
+    }
+
+    /// The request is wrong as a whole.
+    pub(crate) fn invalid(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::BAD_REQUEST, "invalid_request_error", None, message)
+    }
+
+    /// A field has a value that it cannot have.
+    pub(crate) fn value(param: &str, message: impl Into<String>) -> ApiError {
+        let error = ApiError::new(StatusCode::BAD_REQUEST, "invalid_request_error", Some("invalid_value"), message);
+        ApiError { param: Some(param.to_owned()), ..error }
+    }
+
+    /// A field asks for what this server or this model cannot do.
+    pub(crate) fn unsupported(param: &str, message: impl Into<String>) -> ApiError {
+        let error = ApiError::new(StatusCode::BAD_REQUEST, "invalid_request_error", Some("unsupported_parameter"), message);
+        ApiError { param: Some(param.to_owned()), ..error }
+    }
+
+    /// Nobody has this model.
+    pub(crate) fn no_model(name: &str) -> ApiError {
+        let message = format!("the model {name:?} does not exist; GET /v1/models lists those that do");
+        let error = ApiError::new(StatusCode::NOT_FOUND, "invalid_request_error", Some("model_not_found"), message);
+        ApiError { param: Some("model".into()), ..error }
+    }
+
+    /// The fault is not the client's.
+    pub(crate) fn internal(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", None, message)
+    }
+
+    /// The server cannot take the request now.
+    pub(crate) fn busy(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", Some("capacity_exhausted"), message)
+    }
+
+    /// The server is going away, or took too long.
+    pub(crate) fn unavailable(code: &'static str, message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", Some(code), message)
+    }
+
+    /// The body of the response, and of the event in a stream.
+    pub(crate) fn to_json(&self) -> Json {
+        json!({ "error": { "message": self.message, "type": self.kind, "param": self.param, "code": self.code } })
+    }
+}
+
+impl From<runners::Error> for ApiError {
+    fn from(error: runners::Error) -> ApiError {
+        use runners::Error;
+        let text = error.to_string();
+        match error {
+            Error::PromptTooLong { .. } => {
+                ApiError::new(StatusCode::BAD_REQUEST, "invalid_request_error", Some("context_length_exceeded"), text)
+            }
+            Error::EmptyPrompt | Error::Text(_) | Error::Drawing { .. } => ApiError::invalid(text),
+            Error::TooManyTokens { .. } => ApiError { param: Some("max_tokens".into()), ..ApiError::invalid(text) },
+            Error::Busy { .. } => ApiError::busy(text),
+            _ => ApiError::internal(text),
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = Response::new(Body::from(self.to_json().to_string()));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        match self.status {
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            StatusCode::INTERNAL_SERVER_ERROR => {
+                // The same request would fail the same way.
+                headers.insert("x-should-retry", HeaderValue::from_static("false"));
+            }
+            StatusCode::UNAUTHORIZED => {
+                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            _ => {}
+        }
+        response
+    }
+}

@@ -1,0 +1,112 @@
+//! What tools of llama.cpp's server ask for: tokens, prompts, and what the server is.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use axum::{
+    body::Body,
+    extract::{Query, State},
+    http::Request,
+    response::Response,
+};
+use serde_json::{Value as Json, json};
+
+use crate::{
+    error::{ApiError, Result},
+    json::wrong,
+    openai::{FINGERPRINT, HARMLESS, chat::Conversation},
+    reply,
+    routes::{App, aside},
+};
+
+type Shared = State<Arc<App>>;
+type Words = Query<BTreeMap<String, String>>;
+
+/// `POST /tokenize`: the tokens of a text.
+pub(crate) async fn tokenize(State(app): Shared, request: Request<Body>) -> Result<Response> {
+    let (mut fields, model) = app.open(request).await?;
+    let missing = || ApiError::value("content", "`content` is missing");
+    let content = fields.text("content")?.ok_or_else(missing)?;
+    let add_special = fields.flag("add_special")?.unwrap_or(false);
+    let parse_special = fields.flag("parse_special")?.unwrap_or(true);
+    let with_pieces = fields.flag("with_pieces")?.unwrap_or(false);
+    fields.finish(HARMLESS)?;
+    let tokens = aside(move || {
+        let tokenizer = &model.tokenizer;
+        let ids = if parse_special { tokenizer.encode(&content, add_special) } else { tokenizer.encode_plain(&content) };
+        let ids = ids.map_err(|error| ApiError::value("content", error.to_string()))?;
+        let piece = |&id: &u32| json!({ "id": id, "piece": tokenizer.decode(&[id], false).unwrap_or_default() });
+        Ok(if with_pieces { ids.iter().map(piece).collect::<Json>() } else { json!(ids) })
+    });
+    Ok(reply::json(&json!({ "tokens": tokens.await? })))
+}
+
+/// `POST /detokenize`: the text of tokens.
+pub(crate) async fn detokenize(State(app): Shared, request: Request<Body>) -> Result<Response> {
+    let (mut fields, model) = app.open(request).await?;
+    let list = fields.list("tokens")?.ok_or_else(|| ApiError::value("tokens", "`tokens` is missing"))?;
+    fields.finish(HARMLESS)?;
+    let id = |value: &Json| {
+        let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
+        id.ok_or_else(|| wrong("tokens", "a list of token ids", value))
+    };
+    let ids: Vec<u32> = list.iter().map(id).collect::<Result<_>>()?;
+    let text = aside(move || model.tokenizer.decode(&ids, false).map_err(|error| ApiError::value("tokens", error.to_string())));
+    Ok(reply::json(&json!({ "content": text.await? })))
+}
+
+/// `POST /apply-template`: the prompt of a conversation.
+pub(crate) async fn apply_template(State(app): Shared, request: Request<Body>) -> Result<Response> {
+    let (mut fields, model) = app.open(request).await?;
+    let prompt = aside(move || {
+        let conversation = Conversation::read(&mut fields, &model)?;
+        fields.finish(HARMLESS)?;
+        conversation.prompt(&model)
+    });
+    Ok(reply::json(&json!({ "prompt": prompt.await? })))
+}
+
+/// `GET /props`: what a model is, and how it draws tokens unless told otherwise.
+pub(crate) async fn props(State(app): Shared, Query(words): Words) -> Result<Response> {
+    let model = app.models.find(words.get("model").map(String::as_str).or_else(|| Some(app.models.first()?.name.as_str())))?;
+    let sampling = &model.sampling;
+    Ok(reply::json(&json!({
+        "model_alias": model.name,
+        "total_slots": model.limits.running,
+        "default_generation_settings": {
+            "n_ctx": model.context,
+            "params": {
+                "temperature": sampling.temperature,
+                "top_k": sampling.top_k,
+                "top_p": sampling.top_p,
+                "min_p": sampling.min_p,
+                "repeat_penalty": sampling.repetition_penalty,
+            },
+        },
+        "chat_template": model.template.as_ref().map(|template| template.source()),
+        "bos_token": model.tokenizer.special().bos,
+        "eos_token": model.tokenizer.special().eos,
+        "modalities": { "vision": false, "audio": false },
+        "build_info": FINGERPRINT,
+    })))
+}
+
+/// `GET /slots`: how busy the models are.
+pub(crate) async fn slots(State(app): Shared) -> Response {
+    let slots = app.models.iter().map(|model| {
+        let load = model.worker.metrics.load();
+        json!({
+            "model": model.name,
+            "running": load.running,
+            "waiting": load.waiting,
+            "idle_sequences": load.idle,
+            "tokens_in_flight": load.tokens,
+            "limits": {
+                "running": model.limits.running,
+                "waiting": model.limits.waiting,
+                "sequences": model.limits.sequences,
+                "tokens": model.limits.tokens,
+            },
+        })
+    });
+    reply::json(&slots.collect())
+}

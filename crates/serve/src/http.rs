@@ -1,0 +1,6 @@
+//! The server's door: connections, who may enter, and bodies.
+
+pub(crate) mod body;
+pub(crate) mod guard;
+pub(crate) mod listener;
+mod timed;

@@ -1,0 +1,51 @@
+//! Request bodies, bounded in bytes and time.
+
+use axum::{
+    body::Body,
+    http::{HeaderMap, Request, StatusCode, header},
+};
+use bytes::Bytes;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use tokio::time::timeout;
+
+use crate::{
+    config::Config,
+    error::{ApiError, Result},
+};
+
+/// The whole body.
+///
+/// # Errors
+/// It is no JSON by its type, too large, too slow, or breaks off.
+pub(crate) async fn read(request: Request<Body>, config: &Config) -> Result<Bytes> {
+    let (head, body) = request.into_parts();
+    check_type(&head.headers)?;
+    let too_large = || {
+        let message = format!("the request body is larger than {} bytes", config.body_bytes);
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", Some("body_too_large"), message)
+    };
+    let declared = head.headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if declared.is_some_and(|length| length > config.body_bytes as u64) {
+        return Err(too_large());
+    }
+    match timeout(config.body_time, Limited::new(body, config.body_bytes).collect()).await {
+        Ok(Ok(whole)) => Ok(whole.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(_)) => Err(ApiError::invalid("the request body breaks off")),
+        Err(_) => {
+            let message = "the request body took too long";
+            Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", Some("timeout"), message))
+        }
+    }
+}
+
+/// Web pages may send other types to any server without asking.
+fn check_type(headers: &HeaderMap) -> Result<()> {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    if kind.eq_ignore_ascii_case("application/json") {
+        return Ok(());
+    }
+    let message = "the request's Content-Type must be application/json";
+    Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", None, message))
+}

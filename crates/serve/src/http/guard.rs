@@ -1,0 +1,194 @@
+//! Who may ask: names of the server, origins of web pages, and keys.
+
+use std::net::{IpAddr, SocketAddr};
+
+use axum::{
+    body::Body,
+    http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use subtle::{Choice, ConstantTimeEq};
+
+use crate::{
+    config::Config,
+    error::{ApiError, Result},
+};
+
+/// Paths that need no key: they tell nothing, and carry nothing out.
+const OPEN: [&str; 4] = ["/", "/app.js", "/style.css", "/health"];
+
+/// The rules for an address that the server listens on.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    keys: Vec<String>,
+    hosts: Vec<String>,
+    origins: Vec<String>,
+    /// The address, if only this machine reaches it.
+    local: Option<IpAddr>,
+}
+
+impl Guard {
+    pub(crate) fn new(config: &Config, address: SocketAddr) -> Guard {
+        Guard {
+            keys: config.keys.clone(),
+            hosts: config.hosts.clone(),
+            origins: config.origins.clone(),
+            local: address.ip().is_loopback().then_some(address.ip()),
+        }
+    }
+
+    /// Lets a request in, or answers it.
+    pub(crate) fn check(&self, request: &Request<Body>) -> std::result::Result<(), Box<Response>> {
+        let refuse = |error: ApiError| Box::new(error.into_response());
+        let headers = request.headers();
+        self.check_host(headers).map_err(refuse)?;
+        let is_open = OPEN.contains(&request.uri().path());
+        match self.origin(headers).map_err(refuse)? {
+            // A browser asks whether it may ask, and has no key to show yet.
+            Some(_) if request.method() == Method::OPTIONS => Err(Box::new(StatusCode::NO_CONTENT.into_response())),
+            _ if is_open || self.has_key(headers) => Ok(()),
+            _ => {
+                let message = "the request brings no valid API key: send it as `Authorization: Bearer KEY`";
+                let code = Some("invalid_api_key");
+                Err(refuse(ApiError::new(StatusCode::UNAUTHORIZED, "authentication_error", code, message)))
+            }
+        }
+    }
+
+    /// Tells a browser what a page of another origin may do.
+    pub(crate) fn allow_origin(&self, origin: Option<HeaderValue>, headers: &mut HeaderMap) {
+        if let Some(origin) = origin {
+            headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+            headers.insert(header::VARY, HeaderValue::from_static("origin"));
+            headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST"));
+            let allowed = HeaderValue::from_static("authorization, content-type, x-api-key");
+            headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
+        }
+    }
+
+    /// A page elsewhere can make its own name mean this machine; the request then still names the page's host.
+    fn check_host(&self, headers: &HeaderMap) -> Result<()> {
+        let Some(local) = self.local.or(if self.hosts.is_empty() { None } else { Some(IpAddr::from([127, 0, 0, 1])) }) else {
+            return Ok(());
+        };
+        let given = headers.get(header::HOST).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let name = host_name(given);
+        let own = [local.to_string(), format!("[{local}]")];
+        let is_known = ["localhost", "127.0.0.1", "[::1]"].contains(&name) || own.iter().any(|own| own == name);
+        if is_known || self.hosts.iter().any(|host| host.eq_ignore_ascii_case(name)) {
+            return Ok(());
+        }
+        let message = format!("the server is not called {name:?}; --allowed-host adds names");
+        Err(ApiError::new(StatusCode::FORBIDDEN, "invalid_request_error", Some("host_not_allowed"), message))
+    }
+
+    /// The origin of a page that is not the server's own, if a page asks.
+    ///
+    /// # Errors
+    /// Pages of that origin may not.
+    pub(crate) fn origin(&self, headers: &HeaderMap) -> Result<Option<HeaderValue>> {
+        let Some(value) = headers.get(header::ORIGIN) else { return Ok(None) };
+        let origin = value.to_str().unwrap_or("null");
+        let host = headers.get(header::HOST).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let is_own = origin.split_once("://").is_some_and(|(_, name)| name.eq_ignore_ascii_case(host));
+        if is_own {
+            return Ok(None);
+        }
+        if self.origins.iter().any(|allowed| allowed == "*" || allowed.eq_ignore_ascii_case(origin)) {
+            return Ok(Some(value.clone()));
+        }
+        let message = format!("pages of {origin:?} may not use this server; --allowed-origin adds origins");
+        Err(ApiError::new(StatusCode::FORBIDDEN, "invalid_request_error", Some("origin_not_allowed"), message))
+    }
+
+    /// Whether a request brings one of the keys. All are compared, each in a time that does not depend on what it is.
+    fn has_key(&self, headers: &HeaderMap) -> bool {
+        if self.keys.is_empty() {
+            return true;
+        }
+        let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|value| {
+            let (scheme, key) = value.split_once(' ')?;
+            scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
+        });
+        let given = bearer.or_else(|| headers.get("x-api-key").and_then(|value| value.to_str().ok())).unwrap_or_default();
+        let fits = self.keys.iter().fold(Choice::from(0), |any, key| any | key.as_bytes().ct_eq(given.as_bytes()));
+        bool::from(fits)
+    }
+}
+
+/// A host without its port.
+fn host_name(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|c| c.is_ascii_digit()) && !port.is_empty() => name,
+        _ => host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guard(address: &str, change: impl FnOnce(&mut Config)) -> Guard {
+        let mut config = Config::default();
+        change(&mut config);
+        Guard::new(&config, address.parse().unwrap())
+    }
+
+    fn ask(guard: &Guard, method: Method, path: &str, headers: &[(&str, &str)]) -> u16 {
+        let mut request = Request::builder().method(method).uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        guard.check(&request.body(Body::empty()).unwrap()).map_or_else(|response| response.status().as_u16(), |()| 200)
+    }
+
+    #[test]
+    fn hosts_are_those_of_this_machine_unless_others_are_named() {
+        let get = |guard: &Guard, host: &str| ask(guard, Method::GET, "/v1/models", &[("host", host)]);
+        let local = guard("127.0.0.1:8080", |_| ());
+        for host in ["localhost", "localhost:8080", "127.0.0.1:8080", "[::1]:8080"] {
+            assert_eq!(get(&local, host), 200, "{host}");
+        }
+        for host in ["", "evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost:80a"] {
+            assert_eq!(get(&local, host), 403, "{host}");
+        }
+        assert_eq!(get(&guard("127.0.0.1:8080", |c| c.hosts = vec!["box.lan".into()]), "box.lan:8080"), 200);
+        assert_eq!(get(&guard("0.0.0.0:8080", |_| ()), "box.lan:8080"), 200);
+        assert_eq!(get(&guard("0.0.0.0:8080", |c| c.hosts = vec!["box.lan".into()]), "other.lan"), 403);
+    }
+
+    #[test]
+    fn pages_of_other_origins_are_refused() {
+        let post = |guard: &Guard, origin: &str| {
+            ask(guard, Method::POST, "/v1/chat/completions", &[("host", "localhost:8080"), ("origin", origin)])
+        };
+        let local = guard("127.0.0.1:8080", |_| ());
+        assert_eq!(post(&local, "http://localhost:8080"), 200);
+        for origin in ["null", "http://localhost:8081", "https://evil.example", "localhost:8080"] {
+            assert_eq!(post(&local, origin), 403, "{origin}");
+        }
+        let open = guard("127.0.0.1:8080", |c| c.origins = vec!["https://app.example".into()]);
+        assert_eq!((post(&open, "https://app.example"), post(&open, "https://evil.example")), (200, 403));
+        let headers = [("host", "localhost:8080"), ("origin", "https://app.example")];
+        assert_eq!(ask(&open, Method::OPTIONS, "/v1/chat/completions", &headers), 204);
+    }
+
+    #[test]
+    fn keys_are_asked_for_wherever_something_is_done() {
+        let guard = guard("127.0.0.1:8080", |c| c.keys = vec!["one".into(), "two".into()]);
+        let get = |path: &str, header: (&str, &str)| ask(&guard, Method::GET, path, &[("host", "localhost"), header]);
+        for header in [("authorization", "Bearer one"), ("authorization", "bearer two"), ("x-api-key", "two")] {
+            assert_eq!(get("/v1/models", header), 200, "{header:?}");
+        }
+        for header in [
+            ("a", "b"),
+            ("authorization", "Bearer"),
+            ("authorization", "Bearer "),
+            ("authorization", "Bearer on"),
+            ("authorization", "Basic one"),
+        ] {
+            assert_eq!(get("/v1/models", header), 401, "{header:?}");
+        }
+        assert_eq!((get("/health", ("a", "b")), get("/v1/models?api_key=one", ("a", "b"))), (200, 401));
+    }
+}

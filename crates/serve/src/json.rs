@@ -1,0 +1,211 @@
+//! Request bodies: JSON that says each thing once, and fields that are taken out of it one by one.
+
+use std::{fmt, ops::RangeInclusive};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error as _, MapAccess, SeqAccess, Visitor},
+};
+use serde_json::{Map, Value as Json};
+
+use crate::error::{ApiError, Result};
+
+/// A value whose objects have no key twice.
+struct Strict(Json);
+
+impl<'de> Deserialize<'de> for Strict {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Strict, D::Error> {
+        deserializer.deserialize_any(StrictVisitor).map(Strict)
+    }
+}
+
+struct StrictVisitor;
+
+impl<'de> Visitor<'de> for StrictVisitor {
+    type Value = Json;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_bool<E>(self, v: bool) -> Result<Json, E> {
+        Ok(v.into())
+    }
+
+    fn visit_i64<E>(self, v: i64) -> Result<Json, E> {
+        Ok(v.into())
+    }
+
+    fn visit_u64<E>(self, v: u64) -> Result<Json, E> {
+        Ok(v.into())
+    }
+
+    fn visit_f64<E>(self, v: f64) -> Result<Json, E> {
+        Ok(v.into())
+    }
+
+    fn visit_str<E>(self, v: &str) -> Result<Json, E> {
+        Ok(v.into())
+    }
+
+    fn visit_string<E>(self, v: String) -> Result<Json, E> {
+        Ok(v.into())
+    }
+
+    fn visit_unit<E>(self) -> Result<Json, E> {
+        Ok(Json::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Json, A::Error> {
+        let mut list = Vec::new();
+        while let Some(Strict(value)) = seq.next_element()? {
+            list.push(value);
+        }
+        Ok(Json::Array(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Json, A::Error> {
+        let mut map = Map::new();
+        while let Some((key, Strict(value))) = entries.next_entry::<String, Strict>()? {
+            if map.contains_key(&key) {
+                return Err(A::Error::custom(format!("the key {key:?} stands twice in an object")));
+            }
+            map.insert(key, value);
+        }
+        Ok(Json::Object(map))
+    }
+}
+
+/// The fields of an object, each of which is taken once. A field that is `null` is not there.
+#[derive(Debug)]
+pub(crate) struct Fields {
+    map: Map<String, Json>,
+}
+
+impl Fields {
+    /// The fields of a request body.
+    ///
+    /// # Errors
+    /// It is no JSON object, or has a key twice.
+    pub(crate) fn parse(body: &[u8]) -> Result<Fields> {
+        match serde_json::from_slice(body) {
+            Ok(Strict(Json::Object(map))) => Ok(Fields { map }),
+            Ok(_) => Err(ApiError::invalid("the request body is no JSON object")),
+            Err(error) => Err(ApiError::invalid(format!("the request body is no valid JSON: {error}"))),
+        }
+    }
+
+    pub(crate) fn take(&mut self, name: &str) -> Option<Json> {
+        self.map.shift_remove(name).filter(|value| !value.is_null())
+    }
+
+    /// A number in a range.
+    pub(crate) fn number(&mut self, name: &str, range: RangeInclusive<f64>) -> Result<Option<f64>> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let number = value.as_f64().filter(|number| range.contains(number));
+        number.map(Some).ok_or_else(|| wrong(name, &format!("a number from {} to {}", range.start(), range.end()), &value))
+    }
+
+    /// A whole number in a range.
+    pub(crate) fn count(&mut self, name: &str, range: RangeInclusive<u64>) -> Result<Option<usize>> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let count = value.as_u64().filter(|count| range.contains(count)).and_then(|count| usize::try_from(count).ok());
+        count.map(Some).ok_or_else(|| wrong(name, &format!("a whole number from {} to {}", range.start(), range.end()), &value))
+    }
+
+    pub(crate) fn flag(&mut self, name: &str) -> Result<Option<bool>> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        value.as_bool().map(Some).ok_or_else(|| wrong(name, "true or false", &value))
+    }
+
+    pub(crate) fn text(&mut self, name: &str) -> Result<Option<String>> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Json::String(text)) => Ok(Some(text)),
+            Some(value) => Err(wrong(name, "a text", &value)),
+        }
+    }
+
+    pub(crate) fn object(&mut self, name: &str) -> Result<Option<Map<String, Json>>> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Json::Object(map)) => Ok(Some(map)),
+            Some(value) => Err(wrong(name, "an object", &value)),
+        }
+    }
+
+    pub(crate) fn list(&mut self, name: &str) -> Result<Option<Vec<Json>>> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Json::Array(list)) => Ok(Some(list)),
+            Some(value) => Err(wrong(name, "a list", &value)),
+        }
+    }
+
+    /// Ends the request: nothing may be left but `harmless` fields, which change no result.
+    ///
+    /// # Errors
+    /// Names a field that is left.
+    pub(crate) fn finish(self, harmless: &[&str]) -> Result<()> {
+        let left = self.map.iter().find(|(name, value)| !value.is_null() && !harmless.contains(&name.as_str()));
+        left.map_or(Ok(()), |(name, _)| Err(ApiError::unsupported(name, format!("`{name}` is not supported"))))
+    }
+}
+
+/// A field has a value of the wrong kind.
+pub(crate) fn wrong(param: &str, expected: &str, found: &Json) -> ApiError {
+    const SHOWN: usize = 60;
+    let mut shown: String = found.to_string().chars().take(SHOWN + 1).collect();
+    if shown.chars().count() > SHOWN {
+        shown.pop();
+        shown.push('…');
+    }
+    ApiError::value(param, format!("`{param}` must be {expected}, found {shown}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(text: &str) -> Fields {
+        Fields::parse(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn bodies_are_objects_that_say_each_thing_once() {
+        for (body, expected) in [
+            ("[]", "no JSON object"),
+            ("{", "no valid JSON"),
+            (r#"{"a": 1, "a": 2}"#, "stands twice"),
+            (r#"{"b": [{"a": 1, "a": 2}]}"#, "stands twice"),
+            (r#"{"a": "\ud800"}"#, "no valid JSON"),
+            (r#"{"a": 1e999}"#, "no valid JSON"),
+        ] {
+            let error = Fields::parse(body.as_bytes()).unwrap_err();
+            assert!(error.message.contains(expected) && error.status == 400, "{body}: {error}");
+        }
+        let deep = format!("{{\"a\": {}", "[".repeat(100_000));
+        assert!(Fields::parse(deep.as_bytes()).unwrap_err().message.contains("no valid JSON"));
+    }
+
+    #[test]
+    fn values_out_of_range_name_their_field() {
+        for value in ["-1", "3", "1e308", "\"1\"", "true", "[1]", "{}"] {
+            let error = fields(&format!("{{\"x\": {value}}}")).number("x", 0.0..=2.0).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some("x"), "{value}");
+        }
+        for value in ["-1", "1.5", "9223372036854775808", "\"1\""] {
+            let error = fields(&format!("{{\"x\": {value}}}")).count("x", 0..=100).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some("x"), "{value}");
+        }
+    }
+
+    #[test]
+    fn fields_that_are_left_are_named_unless_they_change_nothing() {
+        let body = r#"{"user": "u", "nothing": null, "mirostat": 2}"#;
+        assert_eq!(fields(body).finish(&["user"]).unwrap_err().param.as_deref(), Some("mirostat"));
+        let mut rest = fields(body);
+        assert_eq!(rest.count("mirostat", 0..=2).unwrap(), Some(2));
+        assert!(rest.finish(&["user"]).is_ok());
+    }
+}

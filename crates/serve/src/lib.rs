@@ -1,0 +1,26 @@
+//! An HTTP server for language models that speaks OpenAI's protocol.
+//!
+//! [`Server`] binds an address and serves [models](NewModel) on it. Each model has a thread that steps its
+//! [`Scheduler`](flambeau::runners::llm::Scheduler); connections and requests are the business of an asynchronous runtime
+//! beside them.
+
+#![forbid(unsafe_code)]
+
+mod answer;
+mod config;
+mod error;
+mod extras;
+mod http;
+mod json;
+mod metrics;
+mod model;
+mod openai;
+mod reply;
+mod routes;
+mod server;
+mod tools;
+mod worker;
+
+pub use config::Config;
+pub use model::NewModel;
+pub use server::{Server, stop_signal};

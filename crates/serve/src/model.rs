@@ -1,0 +1,149 @@
+//! A model that is served: its text side, and the thread that computes.
+
+use std::{sync::Arc, time::SystemTime};
+
+use flambeau::{
+    runners::llm::{Limits, Model},
+    text::{ChatTemplate, SamplingParams, Tokenizer},
+};
+use serde_json::{Value as Json, json};
+
+use crate::{
+    error::{ApiError, Result},
+    tools::Form,
+    worker::Worker,
+};
+
+/// A model to serve.
+#[derive(Debug)]
+pub struct NewModel {
+    /// What clients call it.
+    pub name: String,
+    /// Other names for it.
+    pub aliases: Vec<String>,
+    pub model: Model,
+    pub tokenizer: Tokenizer,
+    /// How conversations become prompts; without it, only text is continued.
+    pub template: Option<ChatTemplate>,
+    /// How tokens are drawn where a request does not say.
+    pub sampling: SamplingParams,
+    pub limits: Limits,
+    /// Whether models think before they answer where a request does not say.
+    pub thinks: bool,
+}
+
+/// A model behind its thread.
+#[derive(Debug)]
+pub(crate) struct Served {
+    pub(crate) name: String,
+    pub(crate) aliases: Vec<String>,
+    /// Seconds since 1970.
+    pub(crate) created: u64,
+    pub(crate) tokenizer: Tokenizer,
+    pub(crate) template: Option<ChatTemplate>,
+    pub(crate) tool_form: Option<Form>,
+    pub(crate) sampling: SamplingParams,
+    pub(crate) thinks: bool,
+    pub(crate) context: Option<usize>,
+    pub(crate) limits: Limits,
+    pub(crate) stop_ids: Vec<u32>,
+    pub(crate) worker: Worker,
+}
+
+impl Served {
+    pub(crate) fn start(new: NewModel) -> std::io::Result<Served> {
+        let NewModel { name, aliases, model, tokenizer, template, sampling, limits, thinks } = new;
+        let context = model.context();
+        let stop_ids = model.metadata().eos.clone();
+        let worker = Worker::start(&name, model, tokenizer.clone(), limits.clone())?;
+        let tool_form = template.as_ref().and_then(|template| Form::of(template.source()));
+        let created = now();
+        Ok(Served { name, aliases, created, tokenizer, template, tool_form, sampling, thinks, context, limits, stop_ids, worker })
+    }
+
+    /// The template.
+    ///
+    /// # Errors
+    /// The model has none.
+    pub(crate) fn template(&self) -> Result<&ChatTemplate> {
+        let missing =
+            || ApiError::invalid(format!("the model {:?} has no chat template; /v1/completions continues text", self.name));
+        self.template.as_ref().ok_or_else(missing)
+    }
+
+    /// An entry of `/v1/models`.
+    pub(crate) fn describe(&self) -> Json {
+        json!({
+            "id": self.name,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "flambeau",
+            "aliases": self.aliases,
+            "context_length": self.context,
+            "capabilities": {
+                "chat": self.template.is_some(),
+                "completion": true,
+                "tools": self.tool_form.is_some(),
+            },
+        })
+    }
+}
+
+/// The models of a server.
+#[derive(Clone, Debug)]
+pub(crate) struct Models {
+    all: Arc<Vec<Served>>,
+}
+
+impl Models {
+    pub(crate) fn new(all: Vec<Served>) -> Models {
+        Models { all: Arc::new(all) }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Served> {
+        self.all.iter()
+    }
+
+    /// The first of them.
+    pub(crate) fn first(&self) -> Option<&Served> {
+        self.all.first()
+    }
+
+    /// The model of that name; without a name, the only one.
+    ///
+    /// # Errors
+    /// Nobody is called so, or there are several.
+    pub(crate) fn find(&self, name: Option<&str>) -> Result<Handle> {
+        let at = match (name, self.all.len()) {
+            (None, 1) => Some(0),
+            (None, _) => return Err(ApiError::value("model", "`model` must name one of the models; GET /v1/models lists them")),
+            (Some(name), _) => {
+                self.all.iter().position(|model| model.name == name || model.aliases.iter().any(|alias| alias == name))
+            }
+        };
+        match at {
+            Some(at) => Ok(Handle { models: self.clone(), at }),
+            None => Err(ApiError::no_model(name.unwrap_or_default())),
+        }
+    }
+}
+
+/// One of the models.
+#[derive(Clone, Debug)]
+pub(crate) struct Handle {
+    models: Models,
+    at: usize,
+}
+
+impl std::ops::Deref for Handle {
+    type Target = Served;
+
+    fn deref(&self) -> &Served {
+        &self.models.all[self.at]
+    }
+}
+
+/// Seconds since 1970.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}

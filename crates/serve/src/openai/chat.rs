@@ -1,0 +1,346 @@
+//! `/v1/chat/completions`.
+
+use flambeau::text::{ChatInput, Clock};
+use serde_json::{Map, Value as Json, json};
+
+use super::{FINGERPRINT, HARMLESS, logprobs, messages, params::MAX_TOP, params::Params, usage::timings, usage::usage};
+use crate::{
+    answer::{Choice, Delta, Finish, Reader, id},
+    error::{ApiError, Result},
+    json::{Fields, wrong},
+    model::{Handle, Served, now},
+    reply::{Events, Frames},
+    tools::{Parser, Tools},
+    worker::Update,
+};
+
+/// A conversation that awaits an answer.
+#[derive(Debug)]
+pub(crate) struct Conversation {
+    input: ChatInput,
+    tools: Option<Tools>,
+    single_call: bool,
+}
+
+impl Conversation {
+    /// Takes the fields that make the prompt.
+    ///
+    /// # Errors
+    /// Names the field that is wrong, or that the model's template cannot do.
+    pub(crate) fn read(fields: &mut Fields, model: &Served) -> Result<Conversation> {
+        let list = fields.list("messages")?.ok_or_else(|| ApiError::value("messages", "`messages` is missing"))?;
+        let list = messages::read(list)?;
+        let tools = fields.list("tools")?.filter(|tools| !tools.is_empty());
+        let single_call = fields.flag("parallel_tool_calls")? == Some(false);
+        let tools = if calls_tools(fields, tools.is_some())? { tools } else { None };
+        let known = tools.as_deref().map(Tools::read).transpose()?;
+        if known.is_some() && model.tool_form.is_none() {
+            return Err(ApiError::unsupported("tools", format!("the chat template of {:?} knows no tools", model.name)));
+        }
+        let input = ChatInput {
+            messages: list,
+            tools,
+            add_generation_prompt: fields.flag("add_generation_prompt")?.unwrap_or(true),
+            extra: variables(fields, model)?,
+            now: Some(Clock { unix_seconds: now() as i64, utc_offset: 0 }),
+            ..ChatInput::default()
+        };
+        Ok(Conversation { input, tools: known, single_call })
+    }
+
+    /// The prompt as the model's template writes it.
+    ///
+    /// # Errors
+    /// The model has no template, or it refuses the messages.
+    pub(crate) fn prompt(&self, model: &Served) -> Result<String> {
+        model.template()?.render(&self.input).map_err(|error| ApiError::value("messages", error.to_string()))
+    }
+
+    fn reader(&self, model: &Served, prompt: &str) -> Reader {
+        let parser = self.tools.clone().zip(model.tool_form).map(|(tools, form)| Parser::new(form, tools, self.single_call));
+        Reader::of_chat(prompt, parser)
+    }
+}
+
+/// Whether the model is told of tools.
+fn calls_tools(fields: &mut Fields, has_tools: bool) -> Result<bool> {
+    match fields.take("tool_choice") {
+        None => Ok(true),
+        Some(Json::String(choice)) if choice == "auto" => Ok(true),
+        Some(Json::String(choice)) if choice == "none" => Ok(false),
+        Some(_) if !has_tools => Err(ApiError::value("tool_choice", "`tool_choice` needs `tools`")),
+        Some(Json::String(choice)) if choice == "required" => {
+            Err(ApiError::unsupported("tool_choice", "`tool_choice` required is not supported: a call cannot be enforced"))
+        }
+        Some(Json::Object(_)) => {
+            Err(ApiError::unsupported("tool_choice", "a named `tool_choice` is not supported: a call cannot be enforced"))
+        }
+        Some(other) => Err(wrong("tool_choice", "none, auto or required", &other)),
+    }
+}
+
+/// What the template is told beside messages and tools.
+fn variables(fields: &mut Fields, model: &Served) -> Result<Map<String, Json>> {
+    let mut variables = Map::new();
+    variables.insert("enable_thinking".into(), model.thinks.into());
+    if let Some(effort) = fields.text("reasoning_effort")? {
+        let source = model.template()?.source();
+        if !source.contains("reasoning_effort") && !source.contains("enable_thinking") {
+            let message = format!("the chat template of {:?} has no choice of how much to think", model.name);
+            return Err(ApiError::unsupported("reasoning_effort", message));
+        }
+        variables.insert("enable_thinking".into(), (effort != "none").into());
+        variables.insert("reasoning_effort".into(), effort.into());
+    }
+    variables.extend(fields.object("chat_template_kwargs")?.unwrap_or_default());
+    Ok(variables)
+}
+
+/// A request for an answer.
+#[derive(Debug)]
+pub(crate) struct ChatRequest {
+    pub(crate) conversation: Conversation,
+    pub(crate) params: Params,
+    pub(crate) stream: bool,
+    include_usage: bool,
+}
+
+impl ChatRequest {
+    /// Reads a request, whose `model` was taken already.
+    ///
+    /// # Errors
+    /// Names the field that is wrong or not supported.
+    pub(crate) fn read(mut fields: Fields, model: &Served, most_choices: usize) -> Result<ChatRequest> {
+        let conversation = Conversation::read(&mut fields, model)?;
+        let mut params = Params::read(&mut fields, model, most_choices)?;
+        let wants_logprobs = fields.flag("logprobs")?.unwrap_or(false);
+        let top = fields.count("top_logprobs", 0..=MAX_TOP)?;
+        if top.is_some() && !wants_logprobs {
+            return Err(ApiError::value("top_logprobs", "`top_logprobs` needs `logprobs` to be true"));
+        }
+        params.logprobs = wants_logprobs.then(|| top.unwrap_or(0));
+        check_format(&mut fields)?;
+        let stream = fields.flag("stream")?.unwrap_or(false);
+        let include_usage = stream_usage(&mut fields)?;
+        fields.finish(HARMLESS)?;
+        Ok(ChatRequest { conversation, params, stream, include_usage })
+    }
+
+    /// How its answer is written.
+    pub(crate) fn answer(&self, model: Handle, prompt: &str, prompt_tokens: usize) -> ChatAnswer {
+        let choice = || Choice::new(self.conversation.reader(&model, prompt));
+        ChatAnswer {
+            id: id("chatcmpl-"),
+            created: now(),
+            choices: (0..self.params.choices).map(|_| choice()).collect(),
+            prompt_tokens,
+            include_usage: self.include_usage,
+            has_logprobs: self.params.logprobs.is_some(),
+            model,
+        }
+    }
+}
+
+/// Only text is given, as text.
+fn check_format(fields: &mut Fields) -> Result<()> {
+    if let Some(format) = fields.object("response_format")?
+        && format.get("type").is_none_or(|kind| kind != "text")
+    {
+        let kind = format.get("type").unwrap_or(&Json::Null);
+        return Err(ApiError::unsupported("response_format", format!("`response_format` {kind} is not supported: only text is")));
+    }
+    match fields.list("modalities")? {
+        Some(kinds) if kinds.iter().any(|kind| kind != "text") => {
+            Err(ApiError::unsupported("modalities", "`modalities` can be text only"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a stream ends with what it took.
+pub(crate) fn stream_usage(fields: &mut Fields) -> Result<bool> {
+    let mut options = fields.object("stream_options")?.unwrap_or_default();
+    match options.remove("include_usage") {
+        None | Some(Json::Null) => Ok(false),
+        Some(Json::Bool(wanted)) => Ok(wanted),
+        Some(other) => Err(wrong("stream_options.include_usage", "true or false", &other)),
+    }
+}
+
+/// The answer to a request, as it comes.
+#[derive(Debug)]
+pub(crate) struct ChatAnswer {
+    id: String,
+    created: u64,
+    model: Handle,
+    choices: Vec<Choice>,
+    prompt_tokens: usize,
+    include_usage: bool,
+    has_logprobs: bool,
+}
+
+/// The parts of a message that is put together.
+#[derive(Clone, Debug, Default)]
+struct Message {
+    content: String,
+    thinking: String,
+    calls: Vec<(String, String, String)>,
+}
+
+impl Message {
+    fn add(&mut self, delta: Delta) {
+        match delta {
+            Delta::Thinking(text) => self.thinking.push_str(&text),
+            Delta::Content(text) => self.content.push_str(&text),
+            Delta::Call { id, name, .. } => self.calls.push((id, name, String::new())),
+            Delta::Arguments { number, text } => {
+                if let Some((.., arguments)) = self.calls.get_mut(number) {
+                    arguments.push_str(&text);
+                }
+            }
+        }
+    }
+
+    fn to_json(&self) -> Json {
+        let content = if self.content.is_empty() && !self.calls.is_empty() { Json::Null } else { self.content.as_str().into() };
+        let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
+        if !self.thinking.is_empty() {
+            message["reasoning_content"] = self.thinking.as_str().into();
+        }
+        if !self.calls.is_empty() {
+            let call = |(id, name, arguments): &(String, String, String)| json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } });
+            message["tool_calls"] = self.calls.iter().map(call).collect();
+        }
+        message
+    }
+}
+
+/// The answer put together from all updates.
+#[derive(Debug)]
+pub(crate) struct WholeChat {
+    answer: ChatAnswer,
+    messages: Vec<Message>,
+    deltas: Vec<Delta>,
+}
+
+impl WholeChat {
+    pub(crate) fn new(answer: ChatAnswer) -> WholeChat {
+        let messages = vec![Message::default(); answer.choices.len()];
+        WholeChat { answer, messages, deltas: Vec::new() }
+    }
+
+    /// Takes an update; true if all answers are done.
+    ///
+    /// # Errors
+    /// A generation failed.
+    pub(crate) fn take(&mut self, number: usize, update: Update) -> Result<bool> {
+        self.answer.choices[number].take(update, &mut self.deltas)?;
+        self.deltas.drain(..).for_each(|delta| self.messages[number].add(delta));
+        Ok(self.answer.is_done())
+    }
+
+    /// The response.
+    pub(crate) fn to_json(&self) -> Json {
+        let answer = &self.answer;
+        let choice = |(index, (choice, message)): (usize, (&Choice, &Message))| {
+            json!({
+                "index": index,
+                "message": message.to_json(),
+                "logprobs": answer.logprobs(choice),
+                "finish_reason": choice.finish.map(Finish::name),
+            })
+        };
+        let mut response = answer.head("chat.completion");
+        response["choices"] = answer.choices.iter().zip(&self.messages).enumerate().map(choice).collect();
+        response["usage"] = usage(answer.prompt_tokens, &answer.choices);
+        response["timings"] = answer.choices.first().map_or(Json::Null, timings);
+        response
+    }
+}
+
+impl ChatAnswer {
+    fn is_done(&self) -> bool {
+        self.choices.iter().all(|choice| choice.finish.is_some())
+    }
+
+    fn head(&self, object: &str) -> Json {
+        json!({
+            "id": self.id,
+            "object": object,
+            "created": self.created,
+            "model": self.model.name,
+            "system_fingerprint": FINGERPRINT,
+        })
+    }
+
+    fn logprobs(&self, choice: &Choice) -> Json {
+        if self.has_logprobs { logprobs::chat(&self.model.tokenizer, &choice.logprobs) } else { Json::Null }
+    }
+
+    fn chunk(&self, index: usize, delta: &Json, logprobs: Json, finish: Option<Finish>) -> Json {
+        let mut chunk = self.head("chat.completion.chunk");
+        let choice = json!({
+            "index": index,
+            "delta": delta,
+            "logprobs": logprobs,
+            "finish_reason": finish.map(Finish::name),
+        });
+        chunk["choices"] = json!([choice]);
+        if self.include_usage {
+            chunk["usage"] = Json::Null;
+        }
+        chunk
+    }
+}
+
+impl Events for ChatAnswer {
+    fn begin(&mut self, frames: &mut Frames) {
+        for index in 0..self.choices.len() {
+            frames.data(&self.chunk(index, &json!({ "role": "assistant", "content": "" }), Json::Null, None));
+        }
+    }
+
+    fn update(&mut self, number: usize, update: Update, frames: &mut Frames) -> Result<bool> {
+        let mut deltas = Vec::new();
+        self.choices[number].take(update, &mut deltas)?;
+        let finish = self.choices[number].finish;
+        for delta in deltas.iter().map(delta_json) {
+            // Tokens whose text was held back are told of with the next text.
+            let logprobs = self.logprobs(&self.choices[number]);
+            self.choices[number].logprobs.clear();
+            frames.data(&self.chunk(number, &delta, logprobs, None));
+        }
+        if finish.is_some() {
+            let left = &self.choices[number];
+            let logprobs = if left.logprobs.is_empty() { Json::Null } else { self.logprobs(left) };
+            let mut chunk = self.chunk(number, &json!({}), logprobs, finish);
+            chunk["timings"] = timings(left);
+            frames.data(&chunk);
+        }
+        Ok(self.is_done())
+    }
+
+    fn end(&mut self, frames: &mut Frames) {
+        if self.include_usage {
+            let mut chunk = self.head("chat.completion.chunk");
+            chunk["choices"] = json!([]);
+            chunk["usage"] = usage(self.prompt_tokens, &self.choices);
+            frames.data(&chunk);
+        }
+        frames.done();
+    }
+}
+
+fn delta_json(delta: &Delta) -> Json {
+    match delta {
+        Delta::Thinking(text) => json!({ "reasoning_content": text }),
+        Delta::Content(text) => json!({ "content": text }),
+        Delta::Call { number, id, name } => {
+            let function = json!({ "name": name, "arguments": "" });
+            json!({ "tool_calls": [{ "index": number, "id": id, "type": "function", "function": function }] })
+        }
+        Delta::Arguments { number, text } => {
+            json!({ "tool_calls": [{ "index": number, "function": { "arguments": text } }] })
+        }
+    }
+}

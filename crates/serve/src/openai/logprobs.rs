@@ -1,0 +1,49 @@
+//! How likely tokens were, in the forms of both endpoints.
+
+use flambeau::text::Tokenizer;
+use serde_json::{Map, Value as Json, json};
+
+use crate::answer::TokenLogprobs;
+
+/// A token's own text. One that is a part of a character has none, which is written as U+FFFD.
+fn text(tokenizer: &Tokenizer, token: u32) -> String {
+    tokenizer.decode(&[token], false).unwrap_or_default()
+}
+
+/// JSON has no infinity; this is what OpenAI writes for what is out of reach.
+fn finite(logprob: f32) -> f32 {
+    logprob.max(-9999.0)
+}
+
+/// The list `content` of chat completions.
+pub(crate) fn chat(tokenizer: &Tokenizer, tokens: &[TokenLogprobs]) -> Json {
+    let entry = |token: u32, logprob: f32| {
+        let text = text(tokenizer, token);
+        // The bytes of a part of a character are not known.
+        let bytes = (!text.contains('\u{fffd}')).then(|| text.as_bytes().to_vec());
+        json!({ "token": text, "logprob": finite(logprob), "bytes": bytes })
+    };
+    let content = tokens.iter().map(|TokenLogprobs { token, logprobs }| {
+        let mut told = entry(*token, logprobs.chosen);
+        told["top_logprobs"] = logprobs.top.iter().map(|&(token, logprob)| entry(token, logprob)).collect();
+        told
+    });
+    json!({ "content": content.collect::<Vec<_>>(), "refusal": null })
+}
+
+/// The lists of completions; `offset` is where in the text the first token begins, and is moved behind the last one.
+pub(crate) fn completion(tokenizer: &Tokenizer, tokens: &[TokenLogprobs], offset: &mut usize) -> Json {
+    let mut lists: [Vec<Json>; 4] = Default::default();
+    for TokenLogprobs { token, logprobs } in tokens {
+        let own = text(tokenizer, *token);
+        let top: Map<String, Json> =
+            logprobs.top.iter().map(|&(token, logprob)| (text(tokenizer, token), finite(logprob).into())).collect();
+        lists[3].push((*offset).into());
+        *offset += own.chars().count();
+        lists[0].push(own.into());
+        lists[1].push(finite(logprobs.chosen).into());
+        lists[2].push(Json::Object(top));
+    }
+    let [texts, chosen, top, offsets] = lists;
+    json!({ "tokens": texts, "token_logprobs": chosen, "top_logprobs": top, "text_offset": offsets })
+}

@@ -1,0 +1,123 @@
+//! The messages of a conversation, as templates want them.
+
+use serde_json::{Map, Value as Json, json};
+
+use crate::{
+    error::{ApiError, Result},
+    json::wrong,
+};
+
+/// Checks messages in OpenAI's form and brings them into that of templates: contents are texts, `developer` is `system`, and
+/// arguments of calls are objects.
+///
+/// # Errors
+/// Names the message and what is wrong.
+pub(crate) fn read(list: Vec<Json>) -> Result<Vec<Json>> {
+    if list.is_empty() {
+        return Err(ApiError::value("messages", "`messages` must not be empty"));
+    }
+    list.into_iter().enumerate().map(|(i, message)| one(&format!("messages[{i}]"), message)).collect()
+}
+
+fn one(param: &str, message: Json) -> Result<Json> {
+    let Json::Object(mut message) = message else { return Err(wrong(param, "an object", &message)) };
+    let role = message.get("role").and_then(Json::as_str).unwrap_or_default().to_owned();
+    match role.as_str() {
+        "developer" => _ = message.insert("role".into(), "system".into()),
+        "system" | "user" | "assistant" | "tool" => {}
+        _ => {
+            let roles = "one of system, developer, user, assistant and tool";
+            return Err(wrong(&format!("{param}.role"), roles, message.get("role").unwrap_or(&Json::Null)));
+        }
+    }
+    let calls = if role == "assistant" { calls(param, &mut message)? } else { false };
+    let content = match message.remove("content").unwrap_or(Json::Null) {
+        Json::Null if calls || message.contains_key("reasoning_content") => String::new(),
+        content => text(&format!("{param}.content"), content)?,
+    };
+    message.insert("content".into(), content.into());
+    message.retain(|_, value| !value.is_null());
+    Ok(Json::Object(message))
+}
+
+/// Contents as one text.
+fn text(param: &str, content: Json) -> Result<String> {
+    let parts = match content {
+        Json::String(text) => return Ok(text),
+        Json::Array(parts) => parts,
+        other => return Err(wrong(param, "a text or a list of parts", &other)),
+    };
+    let mut text = String::new();
+    for (i, part) in parts.iter().enumerate() {
+        match (part["type"].as_str(), part["text"].as_str()) {
+            (Some("text" | "input_text" | "output_text"), Some(part)) => text.push_str(part),
+            (Some(kind), _) if !["text", "input_text", "output_text"].contains(&kind) => {
+                let message = format!("`{param}[{i}]` is of type {kind:?}, and the model takes text only");
+                return Err(ApiError::unsupported(&format!("{param}[{i}].type"), message));
+            }
+            _ => return Err(wrong(&format!("{param}[{i}]"), "a part with a `type` and its `text`", part)),
+        }
+    }
+    Ok(text)
+}
+
+/// Makes the arguments of calls objects; whether there are calls.
+fn calls(param: &str, message: &mut Map<String, Json>) -> Result<bool> {
+    let Some(calls) = message.get_mut("tool_calls").filter(|calls| !calls.is_null()) else { return Ok(false) };
+    let param = format!("{param}.tool_calls");
+    let Json::Array(calls) = calls else { return Err(wrong(&param, "a list", calls)) };
+    for (i, call) in calls.iter_mut().enumerate() {
+        let param = format!("{param}[{i}].function");
+        let Some(function) = call.get_mut("function").and_then(Json::as_object_mut) else {
+            return Err(ApiError::value(&param, format!("`{param}` must be an object")));
+        };
+        if !function.get("name").is_some_and(Json::is_string) {
+            return Err(ApiError::value(&param, format!("`{param}.name` must be a text")));
+        }
+        let arguments = function.entry("arguments").or_insert_with(|| json!({}));
+        if let Json::String(text) = arguments {
+            // What is no JSON stays a text, as the model wrote it.
+            let parsed = if text.trim().is_empty() { Ok(json!({})) } else { serde_json::from_str(text) };
+            *arguments = parsed.unwrap_or_else(|_| Json::String(std::mem::take(text)));
+        }
+    }
+    Ok(!calls.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_come_out_as_templates_want_them() {
+        let messages = json!([
+            { "role": "developer", "content": "be brief", "name": null },
+            { "role": "user", "content": [{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }] },
+            { "role": "assistant", "content": null, "tool_calls": [
+                { "id": "1", "type": "function", "function": { "name": "f", "arguments": "{\"x\": 1}" } },
+                { "id": "2", "type": "function", "function": { "name": "f", "arguments": "no json" } },
+            ] },
+            { "role": "tool", "tool_call_id": "1", "content": "2" },
+        ]);
+        let Json::Array(list) = messages else { unreachable!() };
+        let read = read(list).unwrap();
+        assert_eq!(read[0], json!({ "role": "system", "content": "be brief" }));
+        assert_eq!(read[1]["content"], "ab");
+        assert_eq!(read[2]["content"], "");
+        assert_eq!(read[2]["tool_calls"][0]["function"]["arguments"], json!({ "x": 1 }));
+        assert_eq!(read[2]["tool_calls"][1]["function"]["arguments"], "no json");
+        assert_eq!(read[3]["tool_call_id"], "1");
+    }
+
+    #[test]
+    fn what_is_no_message_is_named() {
+        let param = |message: Json| read(vec![message]).unwrap_err().param.unwrap_or_default();
+        assert_eq!(param(json!("x")), "messages[0]");
+        assert_eq!(param(json!({ "role": "narrator", "content": "x" })), "messages[0].role");
+        assert_eq!(param(json!({ "role": "user" })), "messages[0].content");
+        assert_eq!(param(json!({ "role": "user", "content": [{ "type": "image_url" }] })), "messages[0].content[0].type");
+        assert_eq!(param(json!({ "role": "user", "content": [{ "text": "x" }] })), "messages[0].content[0]");
+        assert_eq!(param(json!({ "role": "assistant", "tool_calls": [{}] })), "messages[0].tool_calls[0].function");
+        assert!(read(Vec::new()).is_err());
+    }
+}

@@ -1,0 +1,154 @@
+//! What all requests for text have in common: how tokens are drawn, and where the text ends.
+
+use flambeau::{
+    runners::llm::{Job, Request},
+    text::SamplingParams,
+};
+use serde_json::Value as Json;
+
+use crate::{
+    error::{ApiError, Result},
+    json::{Fields, wrong},
+    model::Served,
+};
+
+/// Most texts that may end an answer.
+const MAX_STOPS: usize = 64;
+/// Longest of them in bytes.
+const MAX_STOP_BYTES: usize = 4096;
+/// Most tokens with a bias.
+const MAX_BIASES: usize = 4096;
+/// Most tokens of an answer that a request may ask for.
+const MAX_TOKENS: u64 = i32::MAX as u64;
+/// Most of the likeliest tokens that are listed.
+pub(crate) const MAX_TOP: u64 = 20;
+
+/// A request's parameters.
+#[derive(Clone, Debug)]
+pub(crate) struct Params {
+    sampling: SamplingParams,
+    max_tokens: Option<usize>,
+    stop: Vec<String>,
+    ignore_eos: bool,
+    reuses: bool,
+    pub(crate) choices: usize,
+    /// How many of the likeliest tokens are listed, if the likelihood of tokens is asked for.
+    pub(crate) logprobs: Option<usize>,
+}
+
+impl Params {
+    /// Takes the fields that all endpoints understand.
+    ///
+    /// # Errors
+    /// Names the field that has a value it cannot have.
+    pub(crate) fn read(fields: &mut Fields, model: &Served, most_choices: usize) -> Result<Params> {
+        let max_tokens = fields.count("max_completion_tokens", 1..=MAX_TOKENS)?;
+        let legacy = fields.count("max_tokens", 0..=MAX_TOKENS)?;
+        let other = fields.count("n_predict", 0..=MAX_TOKENS)?;
+        let choices = fields.count("n", 1..=most_choices as u64)?.unwrap_or(1);
+        if let Some(best_of) = fields.count("best_of", 1..=MAX_TOKENS)?.filter(|&best_of| best_of != choices) {
+            return Err(ApiError::unsupported("best_of", format!("`best_of` {best_of} must be `n`: answers are not compared")));
+        }
+        Ok(Params {
+            sampling: sampling(fields, model)?,
+            max_tokens: max_tokens.or(legacy).or(other),
+            stop: stop(fields)?,
+            ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
+            reuses: fields.flag("cache_prompt")?.unwrap_or(true),
+            choices,
+            logprobs: None,
+        })
+    }
+
+    /// Bounds answers that the request does not bound.
+    pub(crate) fn limit_tokens(&mut self, most: usize) {
+        self.max_tokens.get_or_insert(most);
+    }
+
+    /// A job for each choice. Each draws by a seed of its own.
+    pub(crate) fn jobs(&self, prompt: &[u32], model: &Served) -> Vec<Job> {
+        let job = |number: usize| Job {
+            request: Request {
+                prompt: prompt.to_vec(),
+                max_new_tokens: self.max_tokens.unwrap_or(usize::MAX),
+                sampling: SamplingParams { seed: self.sampling.seed.wrapping_add(number as u64), ..self.sampling.clone() },
+                stop: self.stop.clone(),
+                stop_ids: model.stop_ids.clone(),
+                ignore_eos: self.ignore_eos,
+                logprobs: self.logprobs,
+                ..Request::default()
+            },
+            reuses: self.reuses,
+        };
+        (0..self.choices).map(job).collect()
+    }
+}
+
+fn sampling(fields: &mut Fields, model: &Served) -> Result<SamplingParams> {
+    let base = &model.sampling;
+    let largest = f64::from(f32::MAX);
+    let number = |value: Option<f64>, base: f32| value.map_or(base, |value| value as f32);
+    let penalty = fields.number("repetition_penalty", f64::from(f32::MIN_POSITIVE)..=largest)?;
+    let repeat = fields.number("repeat_penalty", f64::from(f32::MIN_POSITIVE)..=largest)?;
+    let params = SamplingParams {
+        temperature: number(fields.number("temperature", 0.0..=2.0)?, base.temperature),
+        top_p: number(fields.number("top_p", 0.0..=1.0)?, base.top_p),
+        top_k: fields.count("top_k", 0..=MAX_TOKENS)?.unwrap_or(base.top_k),
+        min_p: number(fields.number("min_p", 0.0..=1.0)?, base.min_p),
+        repetition_penalty: number(penalty.or(repeat), base.repetition_penalty),
+        frequency_penalty: number(fields.number("frequency_penalty", -2.0..=2.0)?, base.frequency_penalty),
+        presence_penalty: number(fields.number("presence_penalty", -2.0..=2.0)?, base.presence_penalty),
+        repeat_last_n: fields.count("repeat_last_n", 0..=MAX_TOKENS)?.unwrap_or(base.repeat_last_n),
+        logit_bias: biases(fields, model)?,
+        seed: seed(fields)?,
+    };
+    // Probabilities of 0 are what is left to refuse.
+    params.validate().map_err(|error| ApiError::value("top_p", error.to_string()))?;
+    Ok(params)
+}
+
+fn seed(fields: &mut Fields) -> Result<u64> {
+    match fields.take("seed") {
+        None => Ok(fastrand::u64(..)),
+        Some(value) => {
+            let seed = value.as_u64().or_else(|| value.as_i64().map(|seed| seed as u64));
+            seed.ok_or_else(|| wrong("seed", "a whole number of at most 64 bits", &value))
+        }
+    }
+}
+
+/// OpenAI's object from token ids, which are written as texts, to numbers from −100 to 100.
+fn biases(fields: &mut Fields, model: &Served) -> Result<Vec<(u32, f32)>> {
+    const NAME: &str = "logit_bias";
+    let Some(map) = fields.object(NAME)? else { return Ok(Vec::new()) };
+    if map.len() > MAX_BIASES {
+        return Err(ApiError::value(NAME, format!("`{NAME}` has {} tokens, and takes at most {MAX_BIASES}", map.len())));
+    }
+    let vocabulary = model.tokenizer.vocab_size();
+    let bias = |(id, value): (&String, &Json)| {
+        let id = id.parse::<u32>().ok().filter(|&id| (id as usize) < vocabulary);
+        let bias = value.as_f64().filter(|bias| (-100.0..=100.0).contains(bias));
+        id.zip(bias.map(|bias| bias as f32)).ok_or_else(|| {
+            ApiError::value(NAME, format!("`{NAME}` must map token ids below {vocabulary} to numbers from -100 to 100"))
+        })
+    };
+    map.iter().map(bias).collect()
+}
+
+/// A text or a list of texts.
+fn stop(fields: &mut Fields) -> Result<Vec<String>> {
+    const NAME: &str = "stop";
+    let list = match fields.take(NAME) {
+        None => Vec::new(),
+        Some(Json::Array(list)) => list,
+        Some(value) => vec![value],
+    };
+    if list.len() > MAX_STOPS {
+        return Err(ApiError::value(NAME, format!("`{NAME}` has {} texts, and takes at most {MAX_STOPS}", list.len())));
+    }
+    let text = |value: Json| match value {
+        Json::String(text) if (1..=MAX_STOP_BYTES).contains(&text.len()) => Ok(text),
+        other => Err(wrong(NAME, &format!("a text of 1 to {MAX_STOP_BYTES} bytes or a list of such"), &other)),
+    };
+    list.into_iter().map(text).collect()
+}

@@ -1,0 +1,163 @@
+//! Waiting for jobs: whole answers, and streams of events.
+
+use std::time::Duration;
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, header},
+    response::Response,
+};
+use bytes::Bytes;
+use futures_util::stream;
+use serde_json::Value as Json;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until, timeout_at},
+};
+
+use crate::{
+    error::{ApiError, Result},
+    worker::{Update, Updates},
+};
+
+/// A stream is not silent for longer than this, so that proxies leave it open.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// What comes of a request's jobs, until its time is over or the server stops.
+pub(crate) struct Progress {
+    pub(crate) updates: Updates,
+    pub(crate) deadline: Instant,
+    /// True when requests have to end.
+    pub(crate) stop: watch::Receiver<bool>,
+}
+
+impl Progress {
+    /// The next update.
+    ///
+    /// # Errors
+    /// There is no time left, or nobody computes any more.
+    async fn next(&mut self) -> Result<(usize, Update)> {
+        let lost = || ApiError::internal("the generation ended without an answer");
+        tokio::select! {
+            update = self.updates.recv() => update.ok_or_else(lost),
+            () = sleep_until(self.deadline) => Err(ApiError::unavailable("timeout", "the request took too long")),
+            _ = self.stop.wait_for(|stop| *stop) => Err(ApiError::unavailable("shutting_down", "the server is stopping")),
+        }
+    }
+
+    /// Hands all updates on, until `take` says that it needs no more.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next), and as `take`.
+    pub(crate) async fn drain(mut self, mut take: impl FnMut(usize, Update) -> Result<bool>) -> Result<()> {
+        loop {
+            let (number, update) = self.next().await?;
+            if take(number, update)? {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Server-sent events that are not sent yet.
+#[derive(Debug, Default)]
+pub(crate) struct Frames {
+    text: String,
+}
+
+impl Frames {
+    /// An event of data alone.
+    pub(crate) fn data(&mut self, data: &Json) {
+        self.text.push_str("data: ");
+        self.text.push_str(&data.to_string());
+        self.text.push_str("\n\n");
+    }
+
+    /// OpenAI's end of a stream.
+    pub(crate) fn done(&mut self) {
+        self.text.push_str("data: [DONE]\n\n");
+    }
+}
+
+/// How an endpoint writes its stream.
+pub(crate) trait Events: Send + 'static {
+    /// What comes before everything else.
+    fn begin(&mut self, frames: &mut Frames);
+
+    /// Writes what an update says; true if nothing more is to come.
+    ///
+    /// # Errors
+    /// The generation failed.
+    fn update(&mut self, number: usize, update: Update, frames: &mut Frames) -> Result<bool>;
+
+    /// The end, after all updates.
+    fn end(&mut self, frames: &mut Frames);
+
+    /// The end, because of an error.
+    fn fail(&mut self, error: &ApiError, frames: &mut Frames) {
+        frames.data(&error.to_json());
+        frames.done();
+    }
+}
+
+struct Running<E> {
+    progress: Progress,
+    events: E,
+    has_begun: bool,
+    is_over: bool,
+}
+
+impl<E: Events> Running<E> {
+    async fn next(&mut self) -> Option<Bytes> {
+        if self.is_over {
+            return None;
+        }
+        let mut frames = Frames::default();
+        if !self.has_begun {
+            self.has_begun = true;
+            self.events.begin(&mut frames);
+        }
+        while frames.text.is_empty() {
+            let Ok(next) = timeout_at(Instant::now() + QUIET, self.progress.next()).await else {
+                frames.text.push_str(": still working\n\n");
+                break;
+            };
+            match next.and_then(|(number, update)| self.events.update(number, update, &mut frames)) {
+                Ok(false) => {}
+                Ok(true) => {
+                    self.is_over = true;
+                    self.events.end(&mut frames);
+                    break;
+                }
+                Err(error) => {
+                    self.is_over = true;
+                    self.events.fail(&error, &mut frames);
+                }
+            }
+        }
+        Some(frames.text.into())
+    }
+}
+
+/// A response that streams events. When its client goes away it is dropped, and the jobs with it.
+pub(crate) fn stream(progress: Progress, events: impl Events) -> Response {
+    let running = Running { progress, events, has_begun: false, is_over: false };
+    let frames = stream::unfold(running, |mut running| async move {
+        let frames = running.next().await?;
+        Some((Ok::<_, std::convert::Infallible>(frames), running))
+    });
+    let mut response = Response::new(Body::from_stream(frames));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    // Proxies of nginx's kind would collect events otherwise.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
+/// A response that is JSON.
+pub(crate) fn json(body: &Json) -> Response {
+    let mut response = Response::new(Body::from(body.to_string()));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}

@@ -1,0 +1,168 @@
+//! What answers which path.
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    body::Body,
+    extract::State,
+    http::{HeaderValue, Request, StatusCode, header},
+    middleware::{Next, from_fn_with_state},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use flambeau::runners::llm::Job;
+use serde_json::json;
+use tokio::{sync::watch, task::spawn_blocking, time::Instant};
+
+use crate::{
+    answer::id,
+    config::Config,
+    error::{ApiError, Result},
+    extras,
+    http::{body, guard::Guard},
+    json::Fields,
+    metrics::exposition,
+    model::{Handle, Models},
+    openai::{
+        chat::{ChatRequest, WholeChat},
+        completions::{CompletionRequest, WholeCompletion},
+    },
+    reply::{self, Progress},
+};
+
+/// What all requests share.
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) config: Config,
+    pub(crate) guard: Guard,
+    pub(crate) models: Models,
+    pub(crate) stop: watch::Receiver<bool>,
+}
+
+type Shared = State<Arc<App>>;
+
+pub(crate) fn router(app: Arc<App>) -> Router {
+    let mut router = Router::new()
+        .route("/health", get(async || reply::json(&json!({ "status": "ok" }))))
+        .route("/v1/models", get(models))
+        .route("/v1/models/{*name}", get(model))
+        .route("/v1/chat/completions", post(chat))
+        .route("/v1/completions", post(complete))
+        .route("/tokenize", post(extras::tokenize))
+        .route("/detokenize", post(extras::detokenize))
+        .route("/apply-template", post(extras::apply_template))
+        .route("/props", get(extras::props))
+        .route("/slots", get(extras::slots));
+    if app.config.metrics {
+        router = router.route("/metrics", get(metrics));
+    }
+    let not_found = async || ApiError::new(StatusCode::NOT_FOUND, "invalid_request_error", None, "there is no such path");
+    let not_allowed = async || {
+        let message = "the path does not take this method";
+        ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", None, message)
+    };
+    let router = router.fallback(not_found).method_not_allowed_fallback(not_allowed);
+    router.with_state(Arc::clone(&app)).layer(from_fn_with_state(app, enter))
+}
+
+/// Asks the guard, and gives each request a name.
+async fn enter(State(app): Shared, request: Request<Body>, next: Next) -> Response {
+    let began = Instant::now();
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let origin = app.guard.origin(request.headers()).ok().flatten();
+    let mut response = match app.guard.check(&request) {
+        Ok(()) => next.run(request).await,
+        Err(response) => *response,
+    };
+    let request_id = id("req_");
+    // Only paths, and those escaped: what clients write is theirs.
+    tracing::info!("{method} {path:?} {} in {} ms, {request_id}", response.status().as_u16(), began.elapsed().as_millis());
+    let headers = response.headers_mut();
+    app.guard.allow_origin(origin, headers);
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if let Ok(value) = HeaderValue::from_str(&request_id) {
+        headers.insert("x-request-id", value);
+    }
+    response
+}
+
+async fn models(State(app): Shared) -> Response {
+    let list: Vec<_> = app.models.iter().map(|model| model.describe()).collect();
+    reply::json(&json!({ "object": "list", "data": list }))
+}
+
+async fn model(State(app): Shared, axum::extract::Path(name): axum::extract::Path<String>) -> Result<Response> {
+    Ok(reply::json(&app.models.find(Some(&name))?.describe()))
+}
+
+async fn metrics(State(app): Shared) -> Response {
+    let models: Vec<_> = app.models.iter().map(|model| (model.name.as_str(), &*model.worker.metrics)).collect();
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], exposition(&models)).into_response()
+}
+
+impl App {
+    /// The fields of a request and the model that it is for.
+    ///
+    /// # Errors
+    /// The body is none, or names a model that is not here.
+    pub(crate) async fn open(&self, request: Request<Body>) -> Result<(Fields, Handle)> {
+        let body = body::read(request, &self.config).await?;
+        let mut fields = Fields::parse(&body)?;
+        let name = fields.text("model")?;
+        Ok((fields, self.models.find(name.as_deref())?))
+    }
+
+    /// Submits jobs.
+    ///
+    /// # Errors
+    /// They are refused.
+    async fn submit(&self, model: &Handle, jobs: Vec<Job>) -> Result<Progress> {
+        let deadline = Instant::now() + self.config.request_time;
+        Ok(Progress { updates: model.worker.submit(jobs).await?, deadline, stop: self.stop.clone() })
+    }
+}
+
+/// Runs work that takes a while, such as a long prompt's tokens, beside the connections.
+pub(crate) async fn aside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    spawn_blocking(work).await.unwrap_or_else(|_| Err(ApiError::internal("an internal error ended the request")))
+}
+
+async fn chat(State(app): Shared, request: Request<Body>) -> Result<Response> {
+    let (fields, model) = app.open(request).await?;
+    let most = app.config.choices;
+    let handle = model.clone();
+    let (streams, jobs, answer) = aside(move || {
+        let request = ChatRequest::read(fields, &handle, most)?;
+        let prompt = request.conversation.prompt(&handle)?;
+        let ids = handle.tokenizer.encode(&prompt, false).map_err(|error| ApiError::value("messages", error.to_string()))?;
+        let jobs = request.params.jobs(&ids, &handle);
+        Ok((request.stream, jobs, request.answer(handle, &prompt, ids.len())))
+    })
+    .await?;
+    let progress = app.submit(&model, jobs).await?;
+    if streams {
+        return Ok(reply::stream(progress, answer));
+    }
+    let mut whole = WholeChat::new(answer);
+    progress.drain(|number, update| whole.take(number, update)).await?;
+    Ok(reply::json(&whole.to_json()))
+}
+
+async fn complete(State(app): Shared, request: Request<Body>) -> Result<Response> {
+    let (fields, model) = app.open(request).await?;
+    let most = app.config.choices;
+    let handle = model.clone();
+    let (streams, (jobs, answer)) = aside(move || {
+        let request = CompletionRequest::read(fields, &handle, most)?;
+        Ok((request.stream, request.prepare(handle)?))
+    })
+    .await?;
+    let progress = app.submit(&model, jobs).await?;
+    if streams {
+        return Ok(reply::stream(progress, answer));
+    }
+    let mut whole = WholeCompletion::new(answer);
+    progress.drain(|number, update| whole.take(number, update)).await?;
+    Ok(reply::json(&whole.into_json()))
+}

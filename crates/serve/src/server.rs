@@ -1,0 +1,86 @@
+//! From a configuration to a running server.
+
+use std::{
+    future::Future,
+    io,
+    net::{SocketAddr, TcpListener},
+    sync::Arc,
+};
+
+use tokio::{runtime::Builder, sync::watch};
+
+use crate::{
+    config::Config,
+    http::{guard::Guard, listener},
+    model::{Models, NewModel, Served},
+    routes::{App, router},
+};
+
+/// A server that is bound to an address.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+    config: Config,
+}
+
+impl Server {
+    /// Binds an address; port 0 means any that is free.
+    ///
+    /// # Errors
+    /// The address is taken, or none of this machine's.
+    pub fn bind(address: SocketAddr, config: Config) -> io::Result<Server> {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        Ok(Server { listener, address, config })
+    }
+
+    /// The address.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves the models until `shutdown`, and then until requests that are under way have ended or their time is over.
+    ///
+    /// # Errors
+    /// The system has no thread left.
+    pub fn run(self, models: Vec<NewModel>, shutdown: impl Future<Output = ()>) -> io::Result<()> {
+        let models = models.into_iter().map(Served::start).collect::<io::Result<_>>()?;
+        let runtime = Builder::new_multi_thread().worker_threads(2).thread_name("serve http").enable_all().build()?;
+        runtime.block_on(async {
+            let (stop, stopped) = watch::channel(false);
+            let guard = Guard::new(&self.config, self.address);
+            let app = App { guard, models: Models::new(models), stop: stopped, config: self.config.clone() };
+            let listener = tokio::net::TcpListener::from_std(self.listener)?;
+            listener::serve(listener, router(Arc::new(app)), &self.config, stop, shutdown).await;
+            Ok(())
+        })
+    }
+}
+
+/// Waits for the signals that ask a server to stop: SIGTERM, or Ctrl-C. A second one ends the process at once.
+pub async fn stop_signal() {
+    wait_for_signal().await;
+    tokio::spawn(async {
+        wait_for_signal().await;
+        std::process::exit(130);
+    });
+}
+
+#[cfg(unix)]
+async fn wait_for_signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(mut terminate) = signal(SignalKind::terminate()) else { return std::future::pending().await };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+}
+
+#[cfg(not(unix))]
+async fn wait_for_signal() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending().await
+    }
+}

@@ -1,0 +1,196 @@
+//! The thread that computes: it steps a model's scheduler, takes jobs in between, and drops those whose client has gone.
+
+use std::{
+    collections::BTreeMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread,
+    time::Instant,
+};
+
+use flambeau::{
+    runners::{
+        Error,
+        llm::{Event, Generation, Job, JobId, Limits, Model, Scheduler, Step},
+    },
+    text::Tokenizer,
+};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::{
+    error::{ApiError, Result},
+    metrics::{Metrics, add},
+};
+
+/// Most events that wait for a client that reads slowly: a quarter of a megabyte. One that falls behind further is dropped.
+const MAX_UNREAD: usize = 2048;
+
+/// What a request hears of one of its jobs, which are numbered from 0.
+#[derive(Debug)]
+pub(crate) enum Update {
+    Started { cached: usize },
+    Stepped(Step),
+    Finished(Generation),
+    Failed(ApiError),
+}
+
+/// Where a request hears of its jobs. Jobs end when it is dropped.
+pub(crate) type Updates = mpsc::Receiver<(usize, Update)>;
+
+struct Submission {
+    jobs: Vec<Job>,
+    updates: mpsc::Sender<(usize, Update)>,
+    admitted: oneshot::Sender<Result<()>>,
+}
+
+/// A handle of the thread, which ends when all handles are gone.
+#[derive(Clone, Debug)]
+pub(crate) struct Worker {
+    submissions: Sender<Submission>,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+impl Worker {
+    /// Starts the thread.
+    pub(crate) fn start(name: &str, model: Model, tokenizer: Tokenizer, limits: Limits) -> std::io::Result<Worker> {
+        let (submissions, taken) = channel();
+        let metrics = Arc::new(Metrics::default());
+        let counted = Arc::clone(&metrics);
+        let work = move || {
+            // Jobs cannot panic through the scheduler. Should something else, its clients hear of it, as their channels close.
+            let turn = || Desk::new(Scheduler::new(model.clone(), tokenizer.clone(), limits.clone()), &counted).work(&taken);
+            while catch_unwind(AssertUnwindSafe(turn)).is_err() {
+                add(&counted.panics, 1);
+            }
+        };
+        thread::Builder::new().name(format!("serve {name}")).spawn(work)?;
+        Ok(Worker { submissions, metrics })
+    }
+
+    /// Submits jobs, all or none.
+    ///
+    /// # Errors
+    /// They are refused.
+    pub(crate) async fn submit(&self, jobs: Vec<Job>) -> Result<Updates> {
+        let (updates, received) = mpsc::channel(MAX_UNREAD);
+        let (admitted, answer) = oneshot::channel();
+        let gone = |_| ApiError::internal("the model's thread has ended");
+        let sent = self.submissions.send(Submission { jobs, updates, admitted });
+        sent.map_err(|_| ApiError::internal("the model's thread has ended"))?;
+        answer.await.map_err(gone)??;
+        Ok(received)
+    }
+}
+
+/// Who waits for a job.
+struct Client {
+    updates: mpsc::Sender<(usize, Update)>,
+    number: usize,
+}
+
+struct Desk<'a> {
+    scheduler: Scheduler,
+    clients: BTreeMap<JobId, Client>,
+    metrics: &'a Metrics,
+}
+
+impl<'a> Desk<'a> {
+    fn new(scheduler: Scheduler, metrics: &'a Metrics) -> Desk<'a> {
+        Desk { scheduler, clients: BTreeMap::new(), metrics }
+    }
+
+    /// Works until nobody can submit any more.
+    fn work(mut self, submissions: &Receiver<Submission>) {
+        let began = Instant::now();
+        loop {
+            if self.clients.is_empty() {
+                self.metrics.set_load(self.scheduler.load());
+                match submissions.recv() {
+                    Ok(submission) => self.admit(submission),
+                    Err(_) => return,
+                }
+            }
+            while let Ok(submission) = submissions.try_recv() {
+                self.admit(submission);
+            }
+            self.drop_orphans();
+            let (clients, metrics) = (&mut self.clients, self.metrics);
+            self.scheduler.step(&|| began.elapsed(), &mut |id, event| tell(clients, metrics, id, event));
+            self.metrics.set_load(self.scheduler.load());
+        }
+    }
+
+    fn admit(&mut self, Submission { jobs, updates, admitted }: Submission) {
+        add(&self.metrics.requests, jobs.len());
+        let mut ids = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            match self.scheduler.submit(job) {
+                Ok(id) => ids.push(id),
+                Err(error) => {
+                    ids.into_iter().for_each(|id| self.scheduler.cancel(id));
+                    add(&self.metrics.refused, 1);
+                    // Who asked may have gone.
+                    let _ = admitted.send(Err(error.into()));
+                    return;
+                }
+            }
+        }
+        let client = |(number, id)| (id, Client { updates: updates.clone(), number });
+        self.clients.extend(ids.into_iter().enumerate().map(client));
+        let _ = admitted.send(Ok(()));
+    }
+
+    fn drop_orphans(&mut self) {
+        let gone: Vec<JobId> = self.clients.iter().filter(|(_, client)| client.updates.is_closed()).map(|(id, _)| *id).collect();
+        for id in gone {
+            add(&self.metrics.cancelled, 1);
+            self.scheduler.cancel(id);
+            self.clients.remove(&id);
+        }
+    }
+}
+
+/// Hands an event on. A client that does not read what waits for it loses its channel, and with it the job.
+fn tell(clients: &mut BTreeMap<JobId, Client>, metrics: &Metrics, id: JobId, event: Event) {
+    let is_end = matches!(event, Event::Finished(_) | Event::Failed(_));
+    let update = match event {
+        Event::Started { cached } => {
+            add(&metrics.cached_tokens, cached);
+            add(&metrics.prompt_tokens, cached);
+            Update::Started { cached }
+        }
+        Event::Stepped(step) if step.token.is_none() && step.text.is_empty() => return,
+        Event::Stepped(step) => {
+            add(&metrics.generated_tokens, usize::from(step.token.is_some()));
+            Update::Stepped(step)
+        }
+        Event::Finished(generation) => {
+            add(&metrics.prompt_tokens, generation.stats.prompt_tokens);
+            Update::Finished(generation)
+        }
+        Event::Failed(error) => {
+            add(if matches!(error, Error::Panicked { .. }) { &metrics.panics } else { &metrics.failed }, 1);
+            tracing::error!("a generation failed: {error}");
+            Update::Failed(error.into())
+        }
+    };
+    let Some(client) = clients.get(&id) else { return };
+    let is_lost = client.updates.try_send((client.number, update)).is_err();
+    if is_end {
+        clients.remove(&id);
+    } else if is_lost && !client.updates.is_closed() {
+        // The channel is full, and a text with a hole is none.
+        tracing::warn!("a client reads too slowly and is dropped");
+        orphan(clients, id);
+    }
+}
+
+/// Cuts a client off from its job, which ends at the next step.
+fn orphan(clients: &mut BTreeMap<JobId, Client>, id: JobId) {
+    if let Some(client) = clients.get_mut(&id) {
+        client.updates = mpsc::channel(1).0;
+    }
+}
