@@ -11,6 +11,7 @@ mod graphs;
 mod harness;
 mod mutate;
 mod run;
+mod script;
 
 use flambeau_ir::{In, Int, MetalKernel, Out, Tid};
 use flambeau_tensor::DType;
@@ -23,6 +24,7 @@ pub use self::{
     harness::{Outcome, Requirement, per_case, run, test},
     mutate::mutate,
     run::{LoadedCase, run_case},
+    script::script,
 };
 
 /// A kernel from f32 `[4]` to f32 `[4]` that no engine knows, by the name `mystery`.

@@ -3,8 +3,10 @@
 use flambeau_tidy::{root, sources};
 
 /// Hosts that files may name, and why.
-const HOSTS: [(&str, &str); 8] = [
+const HOSTS: [(&str, &str); 10] = [
     ("127.0.0.1", "servers that tests start"),
+    ("app.example", "a name that nobody has, for examples"),
+    ("evil.example", "a name that nobody has, for tests"),
     ("doc.rust-lang.org", "documentation"),
     ("docs.rs", "documentation"),
     ("github.com", "this repository, and where crates.io keeps its index"),

@@ -54,7 +54,7 @@ mod tests {
     fn flags_come_before_advice_and_advice_before_openai() {
         let none = DefaultsArgs { temperature: None, top_k: None, top_p: None, min_p: None, repeat_penalty: None };
         let advice = GenerationDefaults { do_sample: Some(true), temperature: Some(0.6), top_k: Some(20), ..Default::default() };
-        let check = |args: &DefaultsArgs, advice, expected| {
+        let check = |args: &DefaultsArgs, advice: Option<&GenerationDefaults>, expected| {
             let params = args.params(advice).unwrap();
             assert_eq!((params.temperature, params.top_k), expected);
         };

@@ -1,0 +1,258 @@
+//! Conversations.
+
+use std::{sync::atomic::AtomicBool, time::Duration};
+
+use flambeau::{
+    runners::llm::{Request, generate},
+    text::SamplingParams,
+};
+use serde_json::{Value as Json, json};
+
+use crate::{
+    client::{Reply, get, post},
+    server::{PLAIN, Running, WORDS, config, script, tiny},
+};
+
+const PATH: &str = "/v1/chat/completions";
+
+fn ask(content: &str, more: Json) -> Json {
+    let mut body = json!({ "model": "tiny", "messages": [{ "role": "user", "content": content }], "max_tokens": 12 });
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+/// A sentence of words that the model knows.
+fn sentence(seed: u64, words: usize) -> String {
+    let mut random = fastrand::Rng::with_seed(seed);
+    (0..words).map(|_| WORDS[random.usize(..WORDS.len())]).collect::<Vec<_>>().join(" ")
+}
+
+/// What the model says to a prompt when nobody else is there.
+fn alone(content: &str, sampling: SamplingParams, count: usize) -> String {
+    let new = tiny();
+    let prompt = new.tokenizer.encode(&format!("user : {content} assistant :"), false).unwrap();
+    let request = Request { prompt, sampling, max_new_tokens: count, ..Request::default() };
+    let mut sequence = new.model.sequence().unwrap();
+    let none = AtomicBool::new(false);
+    generate(&mut sequence, &new.tokenizer, &request, &|| Duration::ZERO, &none, &mut |_| ()).unwrap().text
+}
+
+fn content(reply: &Reply) -> String {
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    reply.json()["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
+}
+
+/// The texts of a stream put together.
+fn streamed(events: &[Json], key: &str) -> String {
+    events.iter().filter_map(|event| event["choices"][0]["delta"][key].as_str()).collect()
+}
+
+pub(crate) fn answers_are_those_of_the_model() {
+    let server = Running::new(vec![tiny()], config());
+    let reply = post(server.address, PATH, &ask("the cat sat", json!({})));
+    assert_eq!(content(&reply), alone("the cat sat", SamplingParams::default(), 12));
+    let json = reply.json();
+    assert_eq!((json["object"].as_str(), json["model"].as_str()), (Some("chat.completion"), Some("tiny")));
+    assert_eq!(json["choices"][0]["message"]["role"], "assistant");
+    let usage = &json["usage"];
+    // user : the cat sat assistant :
+    assert_eq!((usage["prompt_tokens"].as_u64(), usage["prompt_tokens_details"]["cached_tokens"].as_u64()), (Some(7), Some(0)));
+    assert_eq!(usage["total_tokens"].as_u64(), Some(7 + usage["completion_tokens"].as_u64().unwrap()));
+    assert!(reply.header("x-request-id").is_some_and(|id| id.starts_with("req_")));
+}
+
+pub(crate) fn streams_carry_the_same_text() {
+    let server = Running::new(vec![tiny()], config());
+    let more = json!({ "stream": true, "stream_options": { "include_usage": true }, "temperature": 0.8, "seed": 7 });
+    let whole = post(server.address, PATH, &ask("where is the dog", json!({ "temperature": 0.8, "seed": 7 })));
+    let reply = post(server.address, PATH, &ask("where is the dog", more));
+    assert_eq!(reply.header("content-type"), Some("text/event-stream"));
+    let events = reply.events();
+    assert_eq!(events[0]["choices"][0]["delta"]["role"], "assistant");
+    assert_eq!(streamed(&events, "content"), content(&whole));
+    let (usage, rest) = events.split_last().unwrap();
+    assert_eq!(usage["choices"], json!([]));
+    assert_eq!(usage["usage"]["completion_tokens"], whole.json()["usage"]["completion_tokens"]);
+    assert!(rest.iter().all(|event| event["usage"].is_null() && event["object"] == "chat.completion.chunk"));
+    let finishes: Vec<&Json> = rest.iter().map(|event| &event["choices"][0]["finish_reason"]).filter(|f| !f.is_null()).collect();
+    assert_eq!(finishes, [&whole.json()["choices"][0]["finish_reason"]]);
+}
+
+pub(crate) fn neighbours_change_no_text() {
+    let server = Running::new(vec![tiny()], config());
+    let address = server.address;
+    let threads: Vec<_> = (0..12u64)
+        .map(|i| {
+            std::thread::spawn(move || {
+                let said = sentence(i, 5 + 7 * (i as usize % 5));
+                let drawn = SamplingParams { temperature: 0.9, seed: i, ..SamplingParams::default() };
+                let sampling = if i % 3 == 0 { drawn } else { SamplingParams::default() };
+                let more = json!({
+                    "temperature": sampling.temperature, "seed": i, "max_tokens": 30, "stream": i % 2 == 0, "cache_prompt": false,
+                });
+                let reply = post(address, PATH, &ask(&said, more));
+                let found = if i % 2 == 0 { streamed(&reply.events(), "content") } else { content(&reply) };
+                assert_eq!(found, alone(&said, sampling, 30), "request {i}");
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!((server.metric("requests_total"), server.metric("running")), (12, 0));
+}
+
+pub(crate) fn prompts_that_begin_alike_are_computed_once() {
+    let server = Running::new(vec![tiny()], config());
+    let cached = |body: &Json| {
+        let reply = post(server.address, PATH, body);
+        let usage = &reply.json()["usage"];
+        (
+            content(&reply),
+            usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap(),
+            usage["prompt_tokens"].as_u64().unwrap(),
+        )
+    };
+    let first = sentence(3, 40);
+    let (answer, none, length) = cached(&ask(&first, json!({})));
+    assert_eq!((none, length), (0, 44));
+    assert_eq!(cached(&ask(&first, json!({}))), (answer.clone(), 43, 44));
+    // The next turn of the conversation.
+    let mut turn = ask(&first, json!({}));
+    let messages = turn["messages"].as_array_mut().unwrap();
+    messages.extend([json!({ "role": "assistant", "content": answer }), json!({ "role": "user", "content": "is it ?" })]);
+    assert!(cached(&turn).1 >= 43);
+    assert_eq!(cached(&ask(&first, json!({ "cache_prompt": false }))).1, 0);
+}
+
+pub(crate) fn several_answers_differ_by_their_seeds() {
+    let server = Running::new(vec![tiny()], config());
+    let more = json!({ "n": 3, "temperature": 1.5, "seed": 11 });
+    let json = post(server.address, PATH, &ask("a dog", more.clone())).json();
+    let texts: Vec<&str> = (0..3).map(|i| json["choices"][i]["message"]["content"].as_str().unwrap()).collect();
+    for (i, text) in texts.iter().enumerate() {
+        let sampling = SamplingParams { temperature: 1.5, seed: 11 + i as u64, ..SamplingParams::default() };
+        assert_eq!(*text, alone("a dog", sampling, 12), "answer {i}");
+    }
+    assert!(texts[0] != texts[1] || texts[1] != texts[2]);
+    let mut streamed = vec![String::new(); 3];
+    let mut body = ask("a dog", more);
+    body["stream"] = true.into();
+    for event in post(server.address, PATH, &body).events() {
+        let choice = &event["choices"][0];
+        streamed[choice["index"].as_u64().unwrap() as usize].push_str(choice["delta"]["content"].as_str().unwrap_or_default());
+    }
+    assert_eq!(streamed, texts);
+}
+
+pub(crate) fn likelihoods_are_listed() {
+    let server = Running::new(vec![tiny()], config());
+    let more = json!({ "logprobs": true, "top_logprobs": 3, "max_tokens": 5 });
+    let json = post(server.address, PATH, &ask("the mat", more.clone())).json();
+    let listed = json["choices"][0]["logprobs"]["content"].as_array().unwrap();
+    assert_eq!(listed.len() as u64, json["usage"]["completion_tokens"].as_u64().unwrap());
+    for token in listed {
+        let top = token["top_logprobs"].as_array().unwrap();
+        assert_eq!((top.len(), &top[0]["token"], &top[0]["logprob"]), (3, &token["token"], &token["logprob"]));
+        let values: Vec<f64> = top.iter().map(|t| t["logprob"].as_f64().unwrap()).collect();
+        assert!(values[0] <= 0.0 && values.is_sorted_by(|a, b| a >= b), "{values:?}");
+        let bytes: Vec<u8> = token["bytes"].as_array().unwrap().iter().map(|b| b.as_u64().unwrap() as u8).collect();
+        assert_eq!(String::from_utf8(bytes).unwrap(), token["token"].as_str().unwrap());
+    }
+    let mut body = ask("the mat", more);
+    body["stream"] = true.into();
+    let events = post(server.address, PATH, &body).events();
+    let told = events.iter().filter_map(|event| event["choices"][0]["logprobs"]["content"].as_array()).flatten();
+    assert_eq!(told.collect::<Vec<_>>(), listed.iter().collect::<Vec<_>>());
+}
+
+const WITH_TOOLS: &str =
+    "{% for m in messages %}{{ m.content }} {% endfor %}{% if tools %}{{ tools | length }} tools <tool_call>{% endif %}";
+
+fn weather() -> Json {
+    json!([{ "type": "function", "function": { "name": "weather", "parameters": { "type": "object", "properties": { "city": { "type": "string" } } } } }])
+}
+
+pub(crate) fn thoughts_and_calls_are_told_from_the_answer() {
+    let pieces = [
+        "<think>",
+        "so ",
+        "be it",
+        "</think>",
+        "I look.",
+        "\n<tool",
+        "_call>{\"name\": \"wea",
+        "ther\", \"arguments\": {\"city\"",
+        ": \"Ulm\"}",
+        "}</tool_call>",
+    ];
+    let server = Running::new(vec![script(&pieces, WITH_TOOLS)], config());
+    let body = json!({ "messages": [{ "role": "user", "content": "weather?" }], "tools": weather() });
+    let json = post(server.address, PATH, &body).json();
+    let choice = &json["choices"][0];
+    let message = &choice["message"];
+    assert_eq!((&message["reasoning_content"], &message["content"]), (&json!("so be it"), &json!("I look.")), "{json}");
+    assert_eq!(choice["finish_reason"], "tool_calls");
+    let call = &message["tool_calls"][0];
+    assert!(call["id"].as_str().is_some_and(|id| id.starts_with("call_")) && call["type"] == "function");
+    assert_eq!(call["function"], json!({ "name": "weather", "arguments": "{\"city\": \"Ulm\"}" }));
+    assert_eq!(json["usage"]["completion_tokens_details"]["reasoning_tokens"], 3, "the end of thoughts is one of their tokens");
+
+    let mut body = body;
+    body["stream"] = true.into();
+    let events = post(server.address, PATH, &body).events();
+    assert_eq!((streamed(&events, "reasoning_content"), streamed(&events, "content")), ("so be it".into(), "I look.".into()));
+    let calls: Vec<&Json> =
+        events.iter().map(|event| &event["choices"][0]["delta"]["tool_calls"][0]).filter(|c| !c.is_null()).collect();
+    assert_eq!((&calls[0]["function"]["name"], &calls[0]["index"]), (&json!("weather"), &json!(0)));
+    assert!(calls.len() > 2 && calls[1..].iter().all(|call| call["id"].is_null() && call["index"] == 0));
+    let arguments: String = calls.iter().map(|call| call["function"]["arguments"].as_str().unwrap()).collect();
+    assert_eq!(arguments, "{\"city\": \"Ulm\"}");
+    assert_eq!(events.last().unwrap()["choices"][0]["finish_reason"], "tool_calls");
+}
+
+pub(crate) fn tools_that_are_not_to_be_called_are_not_told_of() {
+    let server = Running::new(vec![script(&["<tool_call>{}", "x"], WITH_TOOLS)], config());
+    let mut body = json!({ "messages": [{ "role": "user", "content": "weather?" }], "tools": weather() });
+    let prompt = |body: &Json| post(server.address, "/apply-template", body).json()["prompt"].as_str().unwrap().to_owned();
+    assert_eq!(prompt(&body), "weather? 1 tools <tool_call>");
+    body["tool_choice"] = "none".into();
+    assert_eq!(prompt(&body), "weather? ");
+    assert_eq!(post(server.address, PATH, &body).json()["choices"][0]["message"]["content"], "<tool_call>{}x");
+}
+
+pub(crate) fn stop_texts_end_answers_across_tokens() {
+    let server = Running::new(vec![script(&["one ", "tw", "o th", "ree ", "four"], PLAIN)], config());
+    for (stop, expected, finish) in
+        [(json!("two"), "one ", "stop"), (json!(["x", "o t"]), "one tw", "stop"), (json!("four!"), "one two three four", "stop")]
+    {
+        let body = json!({ "messages": [{ "role": "user", "content": "count" }], "stop": stop });
+        let json = post(server.address, PATH, &body).json();
+        let choice = &json["choices"][0];
+        assert_eq!((choice["message"]["content"].as_str(), choice["finish_reason"].as_str()), (Some(expected), Some(finish)));
+    }
+    let body = json!({ "messages": [{ "role": "user", "content": "count" }], "max_completion_tokens": 2, "max_tokens": 9 });
+    let json = post(server.address, PATH, &body).json();
+    assert_eq!(
+        (&json["choices"][0]["message"]["content"], &json["choices"][0]["finish_reason"]),
+        (&json!("one tw"), &json!("length"))
+    );
+}
+
+pub(crate) fn models_are_listed_and_found_by_name() {
+    let mut other = script(&["hello"], PLAIN);
+    other.aliases = vec!["alias".into()];
+    let server = Running::new(vec![tiny(), other], config());
+    let list = get(server.address, "/v1/models").json();
+    assert_eq!(
+        (&list["object"], &list["data"][0]["id"], &list["data"][1]["id"]),
+        (&json!("list"), &json!("tiny"), &json!("script"))
+    );
+    assert_eq!(get(server.address, "/v1/models/script").json()["object"], "model");
+    let answer =
+        |model: &str| post(server.address, PATH, &json!({ "model": model, "messages": [{ "role": "user", "content": "x" }] }));
+    assert_eq!((content(&answer("script")), content(&answer("alias"))), ("hello".into(), "hello".into()));
+    for name in ["gpt", "../tiny", "/etc/passwd", "ti\u{0}ny", ""] {
+        let reply = answer(name);
+        assert_eq!((reply.status, &reply.json()["error"]["code"]), (404, &json!("model_not_found")), "{name}");
+    }
+    assert_eq!(post(server.address, PATH, &json!({ "messages": [] })).json()["error"]["param"], "model");
+}

@@ -1,0 +1,53 @@
+//! Servers over real sockets, on real models that are small.
+
+mod chat;
+mod client;
+mod hardening;
+mod python;
+mod requests;
+mod server;
+
+use std::process::ExitCode;
+
+use flambeau_testcases::test;
+
+macro_rules! tests {
+    ($($module:ident::$name:ident),+ $(,)?) => {
+        vec![$(test(concat!(stringify!($module), "::", stringify!($name)), || Ok(()), $module::$name)),+]
+    };
+}
+
+fn main() -> ExitCode {
+    let mut tests = tests![
+        chat::answers_are_those_of_the_model,
+        chat::streams_carry_the_same_text,
+        chat::neighbours_change_no_text,
+        chat::prompts_that_begin_alike_are_computed_once,
+        chat::several_answers_differ_by_their_seeds,
+        chat::likelihoods_are_listed,
+        chat::thoughts_and_calls_are_told_from_the_answer,
+        chat::tools_that_are_not_to_be_called_are_not_told_of,
+        chat::stop_texts_end_answers_across_tokens,
+        chat::models_are_listed_and_found_by_name,
+        requests::texts_are_continued,
+        requests::bias_and_penalties_change_what_is_chosen,
+        requests::wrong_fields_are_named,
+        requests::fields_that_change_nothing_are_taken,
+        requests::bodies_that_are_no_requests_are_refused,
+        requests::prompts_beyond_the_context_have_their_code,
+        requests::tokens_and_prompts_can_be_looked_at,
+        hardening::clients_that_go_away_end_their_jobs,
+        hardening::readers_that_stop_lose_their_own_answer_alone,
+        hardening::more_than_can_wait_is_told_to_come_back,
+        hardening::what_may_be_too_long_is_refused_ahead,
+        hardening::heads_and_bodies_have_bounds,
+        hardening::connections_beyond_the_bound_wait,
+        hardening::keys_hosts_and_origins_are_asked_for,
+        hardening::a_server_that_stops_lets_answers_end,
+        hardening::answers_that_take_too_long_are_told_why,
+        hardening::a_panic_costs_one_request,
+        hardening::characters_are_not_cut_in_streams,
+    ];
+    tests.push(test("openai_python_runs_unmodified", python::requirement, python::openai_python_runs_unmodified));
+    flambeau_testcases::run(tests)
+}

@@ -1,0 +1,153 @@
+//! Servers in this process, on real models.
+
+use std::{
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{Arc, LazyLock},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use flambeau::{
+    compile,
+    engine::Engine,
+    runners::llm::{Limits, Model, ModelOptions},
+    runtime::{Program, map_file},
+    text::{ChatTemplate, SamplingParams, Tokenizer, TokenizerFiles},
+    zoo::{self, Checkpoint},
+};
+use flambeau_serve::{Config, NewModel, Server};
+use tokio::sync::oneshot;
+
+use crate::client::get;
+
+/// A server that stops when it is dropped.
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    pub(crate) fn new(models: Vec<NewModel>, config: Config) -> Running {
+        let server = Server::bind("127.0.0.1:0".parse().unwrap(), config).unwrap();
+        let address = server.address();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let run = move || {
+            let stopped = async {
+                let _ = stopped.await;
+            };
+            server.run(models, stopped).unwrap();
+        };
+        Running { address, stop: Some(stop), thread: Some(std::thread::spawn(run)) }
+    }
+
+    /// Asks it to stop.
+    pub(crate) fn stop(&mut self) {
+        self.stop.take();
+    }
+
+    /// Waits until it has stopped.
+    pub(crate) fn wait(&mut self) {
+        self.stop();
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("the server ends in peace");
+        }
+    }
+
+    /// A counter of the only model.
+    pub(crate) fn metric(&self, name: &str) -> u64 {
+        let text = get(self.address, "/metrics").body;
+        let line = text.lines().find(|line| line.starts_with(&format!("flambeau_{name}{{")));
+        line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or_else(|| panic!("no {name} in {text}"))
+    }
+
+    /// Waits until a counter has a value.
+    pub(crate) fn await_metric(&self, name: &str, value: u64) {
+        let began = Instant::now();
+        while self.metric(name) != value {
+            assert!(began.elapsed() < Duration::from_secs(30), "{name} is {} and never {value}", self.metric(name));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.wait();
+    }
+}
+
+pub(crate) fn config() -> Config {
+    Config { metrics: true, grace: Duration::from_secs(20), ..Config::default() }
+}
+
+pub(crate) const LIMITS: Limits = Limits { running: 3, sequences: 4, waiting: 32, tokens: 100_000 };
+
+pub(crate) fn cpu() -> Arc<dyn Engine> {
+    flambeau::engines(Some(1), false).get("cpu").unwrap()
+}
+
+fn tiny_folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../flambeau/examples/data/tiny-llama")
+}
+
+/// A Llama of one layer with random weights.
+static TINY: LazyLock<Program> = LazyLock::new(|| {
+    let read = |name: &str| (name.to_owned(), map_file(tiny_folder().join(name)).unwrap());
+    let checkpoint = Checkpoint::from_folder(["config.json", "model.safetensors", "tokenizer.json"].map(read).to_vec()).unwrap();
+    let model = zoo::build(&checkpoint, &zoo::Options { max_seq_len: Some(512), ..zoo::Options::default() }).unwrap();
+    let mut file = Vec::new();
+    compile::compile(&model.programs(), &compile::Options::default(), &*cpu()).unwrap().write(&mut file).unwrap();
+    Program::from_bytes(file).unwrap()
+});
+
+/// The words that the Llama knows, besides special tokens.
+pub(crate) const WORDS: [&str; 13] = ["user", "assistant", ":", "the", "cat", "sat", "on", "mat", "where", "is", "?", "a", "dog"];
+
+pub(crate) fn tiny() -> NewModel {
+    let read = |name: &str| std::fs::read(tiny_folder().join(name)).unwrap();
+    let (tokenizer, settings) = (read("tokenizer.json"), read("tokenizer_config.json"));
+    let files = TokenizerFiles { tokenizer: &tokenizer, tokenizer_config: Some(&settings), ..TokenizerFiles::default() };
+    let tokenizer = Tokenizer::from_files(&files).unwrap();
+    let template = ChatTemplate::from_files(&files, tokenizer.special(), None).unwrap();
+    // Prompts are cut into several chunks.
+    let options = ModelOptions { chunk: Some(8), ..ModelOptions::default() };
+    let model = Model::load(&TINY, &cpu(), &options).unwrap();
+    new_model("tiny", model, tokenizer, template)
+}
+
+/// A model that answers with these pieces of text.
+pub(crate) fn script(pieces: &[&str], template: &str) -> NewModel {
+    scripted(flambeau_testcases::script(pieces, 4096, true), template, &cpu())
+}
+
+/// A model that never ends.
+pub(crate) fn endless(pieces: &[&str]) -> NewModel {
+    let mut model = scripted(flambeau_testcases::script(pieces, 1 << 20, false), PLAIN, &cpu());
+    model.limits.tokens = usize::MAX;
+    model
+}
+
+pub(crate) fn scripted((program, tokenizer): (Vec<u8>, Vec<u8>), template: &str, engine: &Arc<dyn Engine>) -> NewModel {
+    let tokenizer = Tokenizer::from_json(&tokenizer).unwrap();
+    let template = ChatTemplate::new(template, tokenizer.special()).unwrap();
+    let model = Model::load(&Program::from_bytes(program).unwrap(), engine, &ModelOptions::default()).unwrap();
+    new_model("script", model, tokenizer, Some(template))
+}
+
+/// A template that knows messages alone.
+pub(crate) const PLAIN: &str = "{% for m in messages %}{{ m.content }} {% endfor %}";
+
+fn new_model(name: &str, model: Model, tokenizer: Tokenizer, template: Option<ChatTemplate>) -> NewModel {
+    NewModel {
+        name: name.into(),
+        aliases: Vec::new(),
+        model,
+        tokenizer,
+        template,
+        sampling: SamplingParams::default(),
+        limits: LIMITS,
+        thinks: false,
+    }
+}

@@ -1,0 +1,78 @@
+"""Talks to a server as OpenAI's users do. Usage: openai_client.py BASE_URL; prints what worked as JSON."""
+
+import json
+import sys
+
+import openai
+
+client = openai.OpenAI(base_url=sys.argv[1], api_key="none", max_retries=0)
+MESSAGES = [{"role": "user", "content": "where is the cat ?"}]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
+    }
+]
+
+
+def chat():
+    answer = client.chat.completions.create(model="tiny", messages=MESSAGES, temperature=0, max_tokens=8, logprobs=True, top_logprobs=2)
+    assert answer.usage.prompt_tokens == 9, answer.usage
+    assert len(answer.choices[0].logprobs.content[0].top_logprobs) == 2
+    return answer.choices[0].message.content
+
+
+def stream(expected):
+    events = client.chat.completions.create(
+        model="tiny", messages=MESSAGES, temperature=0, max_tokens=8, stream=True, stream_options={"include_usage": True}
+    )
+    text, usage = "", None
+    for event in events:
+        usage = event.usage or usage
+        text += "".join(choice.delta.content or "" for choice in event.choices)
+    assert text == expected and usage.total_tokens > 9, (text, expected, usage)
+
+
+def tools():
+    answer = client.chat.completions.create(model="caller", messages=MESSAGES, tools=TOOLS)
+    call = answer.choices[0].message.tool_calls[0]
+    assert answer.choices[0].finish_reason == "tool_calls"
+    assert (call.function.name, json.loads(call.function.arguments)) == ("weather", {"city": "Ulm"})
+    with client.chat.completions.stream(model="caller", messages=MESSAGES, tools=TOOLS) as events:
+        final = events.get_final_completion()
+    assert json.loads(final.choices[0].message.tool_calls[0].function.arguments) == {"city": "Ulm"}
+    reply = [answer.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": "sunny"}]
+    client.chat.completions.create(model="caller", messages=MESSAGES + reply, tools=TOOLS)
+
+
+def completions():
+    answer = client.completions.create(model="tiny", prompt=["the cat", "a dog"], max_tokens=4, n=2, temperature=1, seed=3)
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+
+
+def models():
+    assert [model.id for model in client.models.list()] == ["tiny", "caller"]
+    assert client.models.retrieve("tiny").owned_by == "flambeau"
+
+
+def errors():
+    for kind, fields in [
+        (openai.NotFoundError, {"model": "nobody"}),
+        (openai.BadRequestError, {"model": "tiny", "temperature": 9}),
+        (openai.BadRequestError, {"model": "tiny", "response_format": {"type": "nonsense"}}),
+    ]:
+        try:
+            client.chat.completions.create(messages=MESSAGES, **fields)
+        except kind as error:
+            assert error.body["message"] and error.request_id.startswith("req_"), error
+        else:
+            raise AssertionError(f"no {kind.__name__} for {fields}")
+
+
+worked = {}
+text = chat()
+worked["chat"] = True
+for step in [lambda: stream(text), tools, completions, models, errors]:
+    step()
+worked.update(dict.fromkeys(["stream", "tools", "completions", "models", "errors"], True))
+print(json.dumps(worked))
