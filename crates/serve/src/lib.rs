@@ -15,6 +15,7 @@ mod json;
 mod metrics;
 mod model;
 mod openai;
+mod page;
 mod reply;
 mod routes;
 mod server;

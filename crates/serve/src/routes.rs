@@ -28,6 +28,7 @@ use crate::{
         chat::{ChatRequest, WholeChat},
         completions::{CompletionRequest, WholeCompletion},
     },
+    page,
     reply::{self, Progress},
 };
 
@@ -56,6 +57,9 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/slots", get(extras::slots));
     if app.config.metrics {
         router = router.route("/metrics", get(metrics));
+    }
+    if app.config.page {
+        router = router.merge(page::routes());
     }
     let not_found = async || ApiError::new(StatusCode::NOT_FOUND, "invalid_request_error", None, "there is no such path");
     let not_allowed = async || {

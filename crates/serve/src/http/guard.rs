@@ -12,10 +12,8 @@ use subtle::{Choice, ConstantTimeEq};
 use crate::{
     config::Config,
     error::{ApiError, Result},
+    page,
 };
-
-/// Paths that need no key: they tell nothing, and carry nothing out.
-const OPEN: [&str; 4] = ["/", "/app.js", "/style.css", "/health"];
 
 /// The rules for an address that the server listens on.
 #[derive(Debug)]
@@ -42,7 +40,9 @@ impl Guard {
         let refuse = |error: ApiError| Box::new(error.into_response());
         let headers = request.headers();
         self.check_host(headers).map_err(refuse)?;
-        let is_open = OPEN.contains(&request.uri().path());
+        // These tell nothing, and carry nothing out.
+        let path = request.uri().path();
+        let is_open = path == "/health" || page::has(path);
         match self.origin(headers).map_err(refuse)? {
             // A browser asks whether it may ask, and has no key to show yet.
             Some(_) if request.method() == Method::OPTIONS => Err(Box::new(StatusCode::NO_CONTENT.into_response())),

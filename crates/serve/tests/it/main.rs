@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         requests::wrong_fields_are_named,
         requests::fields_that_change_nothing_are_taken,
         requests::bodies_that_are_no_requests_are_refused,
+        requests::the_page_talks_to_this_server_alone,
         requests::prompts_beyond_the_context_have_their_code,
         requests::tokens_and_prompts_can_be_looked_at,
         hardening::clients_that_go_away_end_their_jobs,

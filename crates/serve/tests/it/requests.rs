@@ -1,5 +1,6 @@
 //! Requests that ask for something else, or for what cannot be.
 
+use flambeau_serve::Config;
 use serde_json::{Value as Json, json};
 
 use crate::{
@@ -153,6 +154,26 @@ pub(crate) fn bodies_that_are_no_requests_are_refused() {
         let reply = post_text(server.address, "/v1/completions", body);
         assert_eq!((reply.status, &reply.json()["error"]["type"]), (400, &json!("invalid_request_error")), "{:.40}", body);
     }
+}
+
+pub(crate) fn the_page_talks_to_this_server_alone() {
+    let mut server = Running::new(vec![tiny()], Config { keys: vec!["k".into()], ..config() });
+    for (path, kind, part) in [
+        ("/", "text/html", "src=\"app.js\""),
+        ("/app.js", "text/javascript", "./markdown.js"),
+        ("/markdown.js", "text/javascript", "export"),
+        ("/style.css", "text/css", "body"),
+    ] {
+        let reply = get(server.address, path);
+        assert_eq!(reply.status, 200, "{path}");
+        assert!(reply.header("content-type").is_some_and(|found| found.starts_with(kind)) && reply.body.contains(part), "{path}");
+        let policy = reply.header("content-security-policy").unwrap();
+        assert!(policy.starts_with("default-src 'none'") && !policy.contains("http") && !policy.contains("unsafe"), "{policy}");
+        assert!(!reply.body.contains("innerHTML"), "{path}");
+    }
+    server.wait();
+    let server = Running::new(vec![tiny()], Config { page: false, ..config() });
+    assert_eq!(get(server.address, "/").status, 404);
 }
 
 pub(crate) fn prompts_beyond_the_context_have_their_code() {
