@@ -302,8 +302,9 @@ pub mod zoo {
 #[cfg(feature = "text")]
 pub mod text {
     pub use flambeau_text::{
-        ChatInput, ChatTemplate, Clock, DetokenizeStream, Error, GenerationDefaults, GgufVocab, Sampler, SamplingParams,
-        SpecialTokens, StopMatcher, StopStep, Tokenizer, TokenizerFiles, argmax, likeliest, log_probabilities, message,
+        ChatInput, ChatTemplate, Clock, Constraint, DetokenizeStream, Error, GenerationDefaults, GgufVocab, GrammarCompiler,
+        Sampler, SamplingParams, SpecialTokens, StopMatcher, StopStep, Tokenizer, TokenizerFiles, argmax, likeliest,
+        log_probabilities, message, spaced,
     };
 }
 

@@ -1,10 +1,13 @@
 //! A model that is served: its text side, and the thread that computes.
 
-use std::{sync::Arc, time::SystemTime};
+use std::{
+    sync::{Arc, OnceLock},
+    time::SystemTime,
+};
 
 use flambeau::{
     runners::llm::{Limits, Model},
-    text::{ChatTemplate, SamplingParams, Tokenizer},
+    text::{ChatTemplate, GrammarCompiler, SamplingParams, Tokenizer},
 };
 use serde_json::{Value as Json, json};
 
@@ -48,6 +51,8 @@ pub(crate) struct Served {
     pub(crate) limits: Limits,
     pub(crate) stop_ids: Vec<u32>,
     pub(crate) worker: Worker,
+    /// Made when the first request asks for a form.
+    grammars: OnceLock<Result<GrammarCompiler, String>>,
 }
 
 impl Served {
@@ -58,7 +63,22 @@ impl Served {
         let worker = Worker::start(&name, model, tokenizer.clone(), limits.clone())?;
         let tool_form = template.as_ref().and_then(|template| Form::of(template.source()));
         let created = now();
-        Ok(Served { name, aliases, created, tokenizer, template, tool_form, sampling, thinks, context, limits, stop_ids, worker })
+        let grammars = OnceLock::new();
+        Ok(Served {
+            name,
+            aliases,
+            created,
+            tokenizer,
+            template,
+            tool_form,
+            sampling,
+            thinks,
+            context,
+            limits,
+            stop_ids,
+            worker,
+            grammars,
+        })
     }
 
     /// The template.
@@ -69,6 +89,21 @@ impl Served {
         let missing =
             || ApiError::invalid(format!("the model {:?} has no chat template; /v1/completions continues text", self.name));
         self.template.as_ref().ok_or_else(missing)
+    }
+
+    /// What makes answers have a form.
+    ///
+    /// # Errors
+    /// The model's tokens do not allow that; `param` asked for it.
+    pub(crate) fn grammars(&self, param: &str) -> Result<&GrammarCompiler> {
+        let compiler = self.grammars.get_or_init(|| {
+            let mut ends = self.stop_ids.clone();
+            ends.extend(self.tokenizer.eos_ids().iter().filter(|id| !self.stop_ids.contains(id)));
+            GrammarCompiler::new(&self.tokenizer, &ends).map_err(|error| error.to_string())
+        });
+        compiler
+            .as_ref()
+            .map_err(|error| ApiError::unsupported(param, format!("`{param}` is not supported by {:?}: {error}", self.name)))
     }
 
     /// An entry of `/v1/models`.

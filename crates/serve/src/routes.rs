@@ -139,6 +139,7 @@ async fn chat(State(app): Shared, request: Request<Body>) -> Result<Response> {
     let (streams, jobs, answer) = aside(move || {
         let request = ChatRequest::read(fields, &handle, most)?;
         let prompt = request.conversation.prompt(&handle)?;
+        request.check_form(&prompt)?;
         let ids = handle.tokenizer.encode(&prompt, false).map_err(|error| ApiError::value("messages", error.to_string()))?;
         let jobs = request.params.jobs(&ids, &handle);
         Ok((request.stream, jobs, request.answer(handle, &prompt, ids.len())))

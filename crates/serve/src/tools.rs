@@ -8,7 +8,8 @@ mod markup;
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value as Json};
+use flambeau::text::spaced;
+use serde_json::{Map, Value as Json, json};
 
 use self::call::CallReader;
 use crate::error::{ApiError, Result};
@@ -60,7 +61,30 @@ impl Tools {
         Ok(Tools { schemas })
     }
 
-    fn has(&self, name: &str) -> bool {
+    /// A grammar of calls, as rules of llguidance's Lark notation under the name `calls`: of the tool `only` alone, or of any; one call or
+    /// several.
+    pub(crate) fn grammar(&self, form: Form, only: Option<&str>, single: bool) -> String {
+        let key = if form == Form::Tagged { "arguments" } else { "parameters" };
+        let named = self.schemas.iter().filter(|(name, _)| only.is_none_or(|only| only == *name));
+        let call = named.map(|(name, schema)| {
+            let schema = if schema.is_object() { schema.clone() } else { json!({ "type": "object" }) };
+            json!({
+                "type": "object",
+                "properties": { "name": { "const": name }, key: schema },
+                "required": ["name", key],
+                "additionalProperties": false,
+            })
+        });
+        let object = spaced(json!({ "anyOf": call.collect::<Vec<_>>() }));
+        let (call, between) = match form {
+            Form::Tagged => (r#""<tool_call>\n" object "\n</tool_call>""#, r#""\n""#),
+            Form::Bare => ("object", r#""; ""#),
+        };
+        let calls = if single { "call".to_owned() } else { format!("call ({between} call)*") };
+        format!("calls: {calls}\ncall: {call}\nobject: %json {object}\n")
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
         self.schemas.contains_key(name)
     }
 

@@ -4,6 +4,7 @@ import json
 import sys
 
 import openai
+import pydantic
 
 client = openai.OpenAI(base_url=sys.argv[1], api_key="none", max_retries=0)
 MESSAGES = [{"role": "user", "content": "where is the cat ?"}]
@@ -45,13 +46,22 @@ def tools():
     client.chat.completions.create(model="caller", messages=MESSAGES + reply, tools=TOOLS)
 
 
+class Form(pydantic.BaseModel):
+    ok: bool
+
+
+def parse():
+    answer = client.chat.completions.parse(model="former", messages=MESSAGES, response_format=Form)
+    assert answer.choices[0].message.parsed == Form(ok=True), answer
+
+
 def completions():
     answer = client.completions.create(model="tiny", prompt=["the cat", "a dog"], max_tokens=4, n=2, temperature=1, seed=3)
     assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
 
 
 def models():
-    assert [model.id for model in client.models.list()] == ["tiny", "caller"]
+    assert [model.id for model in client.models.list()] == ["tiny", "caller", "former"]
     assert client.models.retrieve("tiny").owned_by == "flambeau"
 
 
@@ -72,7 +82,7 @@ def errors():
 worked = {}
 text = chat()
 worked["chat"] = True
-for step in [lambda: stream(text), tools, completions, models, errors]:
+for step in [lambda: stream(text), tools, parse, completions, models, errors]:
     step()
-worked.update(dict.fromkeys(["stream", "tools", "completions", "models", "errors"], True))
+worked.update(dict.fromkeys(["stream", "tools", "parse", "completions", "models", "errors"], True))
 print(json.dumps(worked))

@@ -127,17 +127,13 @@ impl DetokenizeStream {
 
     fn push_piece(
         &mut self,
-        mut piece: String,
+        piece: String,
         replace: &[(String, String)],
         byte_tokens: bool,
         strip: Option<(char, usize)>,
         out: &mut String,
     ) {
-        for (from, to) in replace {
-            if !from.is_empty() {
-                piece = piece.replace(from.as_str(), to);
-            }
-        }
+        let piece = replaced(piece, replace);
         if let Some(byte) = byte_token(&piece).filter(|_| byte_tokens) {
             self.pending.push(byte);
             take_complete(&mut self.pending, Damage::Byte, out);
@@ -161,6 +157,34 @@ impl std::fmt::Debug for DetokenizeStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("DetokenizeStream").field("plan", &self.shared.plan).field("pending", &self.pending).finish_non_exhaustive()
     }
+}
+
+/// The bytes that a token adds in the middle of a text; `None` if they depend on what stands around it.
+pub(crate) fn token_bytes(shared: &Shared, id: u32) -> Option<Vec<u8>> {
+    let piece = shared.piece(id, false).unwrap_or_default();
+    match &shared.plan {
+        DecodePlan::Window => None,
+        DecodePlan::ByteLevel => {
+            let mut bytes = Vec::new();
+            push_byte_level(&piece, &mut bytes);
+            Some(bytes)
+        }
+        DecodePlan::Pieces { replace, byte_tokens, .. } => {
+            let piece = replaced(piece, replace);
+            let byte = byte_token(&piece).filter(|_| *byte_tokens);
+            Some(byte.map_or_else(|| piece.into_bytes(), |byte| vec![byte]))
+        }
+    }
+}
+
+/// A piece after the decoder's replacements.
+fn replaced(mut piece: String, replace: &[(String, String)]) -> String {
+    for (from, to) in replace {
+        if !from.is_empty() {
+            piece = piece.replace(from.as_str(), to);
+        }
+    }
+    piece
 }
 
 /// The byte that a token such as `<0x0A>` stands for.

@@ -37,6 +37,9 @@ pub enum Error {
         format: &'static str,
         fault: ModelFileFault,
     },
+    /// A grammar or a schema cannot be compiled or followed.
+    #[error("grammar: {0}")]
+    Grammar(String),
     /// Text could not be turned into token ids.
     #[error("text cannot be encoded: {0}")]
     Encode(LibraryError),

@@ -1,4 +1,4 @@
-//! Text in and text out: tokenizers, incremental detokenising, chat templates, sampling, stop strings.
+//! Text in and text out: tokenizers, incremental detokenising, chat templates, sampling, grammars, stop strings.
 //!
 //! Nothing here knows a model or a program: token ids, logits and text are all that goes in and comes out. Files are
 //! passed as bytes, the clock and the seed as values; nothing reads the environment.
@@ -12,6 +12,7 @@ mod config;
 mod detokenize;
 mod error;
 mod gguf;
+mod grammar;
 mod model_file;
 mod rng;
 mod sampler;
@@ -24,6 +25,7 @@ pub use config::{GenerationDefaults, SpecialTokens, TokenizerFiles};
 pub use detokenize::DetokenizeStream;
 pub use error::{ConfigFault, Error, GgufFault, LibraryError, ModelFileFault, Result, TemplateFault, TemplateLimit};
 pub use gguf::GgufVocab;
+pub use grammar::{Constraint, GrammarCompiler, spaced};
 pub use rng::Rng;
 pub use sampler::{Sampler, SamplingParams, argmax, likeliest, log_probabilities};
 pub use stop::{MAX_STOP_BYTES, MAX_STOP_STRINGS, StopMatcher, StopStep};

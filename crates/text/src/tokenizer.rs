@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use tokenizers::models::ModelWrapper;
 
 use crate::config::{SpecialTokens, TokenizerFiles};
-use crate::detokenize::{DecodePlan, DetokenizeStream};
+use crate::detokenize::{self, DecodePlan, DetokenizeStream};
 use crate::error::{Error, GgufFault, LibraryError, Result};
 use crate::gguf::GgufVocab;
 use crate::model_file;
@@ -167,6 +167,12 @@ impl Tokenizer {
     /// The token's own text, in the alphabet of the tokenizer: not fit to be shown, see [`decode`](Self::decode).
     pub fn id_to_token(&self, id: u32) -> Option<String> {
         self.shared.inner.id_to_token(id)
+    }
+
+    /// The bytes that a token adds in the middle of a text, which may be a part of a character; `None` if the tokenizer's decoder does not
+    /// work token by token.
+    pub fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
+        detokenize::token_bytes(&self.shared, id)
     }
 
     /// True if the token is left out by `skip_special`.

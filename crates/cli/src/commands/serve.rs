@@ -144,8 +144,8 @@ const MIB: u64 = 1 << 20;
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let keys = args.keys.read()?;
     if keys.is_empty() && !args.host.is_loopback() && !args.keys.insecure {
-        let message = format!("on {}, everybody who reaches this machine could use the server", args.host);
-        return Err(hint(usage(message), "give --api-key-file FILE, or --insecure if that is wanted"));
+        let who = format!("on {}, everybody who reaches this machine could use the server", args.host);
+        return Err(usage(format!("{who}: give --api-key-file FILE, or --insecure if that is wanted")));
     }
     let names = names(args)?;
     tracing_subscriber::fmt()

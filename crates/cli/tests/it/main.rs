@@ -8,6 +8,7 @@ mod program;
 mod pull;
 mod recipes;
 mod results;
+mod serve;
 mod sessions;
 mod transcribe;
 mod windows;

@@ -24,6 +24,9 @@ impl Draw {
         if request.logprobs.is_some() {
             return Err("no request for log probabilities");
         }
+        if request.constraint.is_some() {
+            return Err("no grammar");
+        }
         if params.adjusts_logits() {
             return Err("no penalties and no logit bias");
         }

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use flambeau_text::{SamplingParams, Tokenizer};
+use flambeau_text::{Constraint, SamplingParams, Tokenizer};
 
 use super::{
     generator::{Generator, Step},
@@ -31,6 +31,8 @@ pub struct Request {
     pub ignore_eos: bool,
     /// Whether steps tell how likely tokens were, and how many of the likeliest tokens they list.
     pub logprobs: Option<usize>,
+    /// Which tokens may follow, from the beginning of the answer on.
+    pub constraint: Option<Constraint>,
 }
 
 impl Default for Request {
@@ -44,6 +46,7 @@ impl Default for Request {
             stop_ids: Vec::new(),
             ignore_eos: false,
             logprobs: None,
+            constraint: None,
         }
     }
 }

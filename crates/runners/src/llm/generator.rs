@@ -232,7 +232,12 @@ impl Generator {
     fn next(&mut self, sequence: &mut Sequence, drawn: Option<u32>) -> Result<u32> {
         match &mut self.source {
             Source::Guesses(tokens) => Ok(tokens.pop_front().expect("a round gives tokens")),
-            Source::Logits(logits) => Ok(self.sampler.sample(logits, &self.history)?),
+            Source::Logits(logits) => {
+                let Some(constraint) = &mut self.request.constraint else { return Ok(self.sampler.sample(logits, &self.history)?) };
+                let mut allowed = logits.clone();
+                constraint.mask(&mut allowed)?;
+                Ok(self.sampler.sample(&allowed, &self.history)?)
+            }
             Source::Program(_) => Ok(drawn.expect("every step of such a program draws a token")),
             Source::Engine => {
                 let taken = self.ids.len();
@@ -274,6 +279,9 @@ impl Generator {
         if is_end && !self.request.ignore_eos {
             return self.end_with(String::new(), Some(id), FinishReason::Stop);
         }
+        if let Some(constraint) = self.request.constraint.as_mut().filter(|_| !is_end) {
+            constraint.accept(id)?;
+        }
         let shown = self.stops.push(&self.stream.push(id)?);
         let is_full = sequence.room() == Some(0) && sequence.in_flight() == 0 && !self.source.has_more();
         let finish = match () {
@@ -307,7 +315,7 @@ impl Source {
         if sequence.model().draws_tokens() {
             return Ok(Source::Program(sequence.first_draw(request)?));
         }
-        if request.logprobs.is_some() {
+        if request.logprobs.is_some() || request.constraint.is_some() {
             return Ok(Source::Logits(Vec::new()));
         }
         if params.is_greedy() && sequence.can_speculate() {

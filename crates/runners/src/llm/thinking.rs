@@ -31,6 +31,11 @@ impl ThinkingSplitter {
         ThinkingSplitter { markers: begun.unwrap_or(MARKERS[0]), part, held: String::new(), trims: begun.is_some() }
     }
 
+    /// What the text is at this place.
+    pub fn part(&self) -> Part {
+        self.part
+    }
+
     /// Takes a piece of text and hands on what is decided.
     pub fn push(&mut self, text: &str, on_text: &mut dyn FnMut(Part, &str)) {
         self.held.push_str(text);

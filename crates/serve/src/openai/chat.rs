@@ -1,6 +1,9 @@
 //! `/v1/chat/completions`.
 
-use flambeau::text::{ChatInput, Clock};
+use flambeau::{
+    runners::llm::{Part, ThinkingSplitter},
+    text::{ChatInput, Clock, Constraint, spaced},
+};
 use serde_json::{Map, Value as Json, json};
 
 use super::{FINGERPRINT, HARMLESS, logprobs, messages, params::MAX_TOP, params::Params, usage::timings, usage::usage};
@@ -19,6 +22,7 @@ use crate::{
 pub(crate) struct Conversation {
     input: ChatInput,
     tools: Option<Tools>,
+    choice: ToolChoice,
     single_call: bool,
 }
 
@@ -32,8 +36,14 @@ impl Conversation {
         let list = messages::read(list)?;
         let tools = fields.list("tools")?.filter(|tools| !tools.is_empty());
         let single_call = fields.flag("parallel_tool_calls")? == Some(false);
-        let tools = if calls_tools(fields, tools.is_some())? { tools } else { None };
+        let choice = tool_choice(fields, tools.is_some())?;
+        let tools = tools.filter(|_| choice != ToolChoice::None);
         let known = tools.as_deref().map(Tools::read).transpose()?;
+        if let ToolChoice::Named(name) = &choice
+            && !known.as_ref().is_some_and(|known| known.has(name))
+        {
+            return Err(ApiError::value("tool_choice", format!("`tools` has no function {name:?}")));
+        }
         if known.is_some() && model.tool_form.is_none() {
             return Err(ApiError::unsupported("tools", format!("the chat template of {:?} knows no tools", model.name)));
         }
@@ -45,7 +55,7 @@ impl Conversation {
             now: Some(Clock { unix_seconds: now() as i64, utc_offset: 0 }),
             ..ChatInput::default()
         };
-        Ok(Conversation { input, tools: known, single_call })
+        Ok(Conversation { input, tools: known, choice, single_call })
     }
 
     /// The prompt as the model's template writes it.
@@ -56,27 +66,60 @@ impl Conversation {
         model.template()?.render(&self.input).map_err(|error| ApiError::value("messages", error.to_string()))
     }
 
+    /// The form that an answer must have: that of `schema`, and of calls where they are allowed or asked for.
+    ///
+    /// # Errors
+    /// The schema is none, or the model's tokens allow no form.
+    fn constraint(&self, model: &Served, schema: Option<Json>) -> Result<Option<Constraint>> {
+        let only = if let ToolChoice::Named(name) = &self.choice { Some(name.as_str()) } else { None };
+        let must_call = only.is_some() || self.choice == ToolChoice::Required;
+        let calls = self.tools.as_ref().zip(model.tool_form).map(|(tools, form)| tools.grammar(form, only, self.single_call));
+        let (param, grammar) = match (schema, calls) {
+            (_, Some(calls)) if must_call => ("tool_choice", format!("start: calls\n{calls}")),
+            (Some(schema), Some(calls)) => {
+                ("response_format", format!("start: answer | calls\nanswer: %json {}\n{calls}", spaced(schema)))
+            }
+            (Some(schema), None) => {
+                let compiled = model.grammars("response_format")?.json_schema(schema);
+                return compiled.map(Some).map_err(|error| ApiError::value("response_format", error.to_string()));
+            }
+            (None, _) => return Ok(None),
+        };
+        model.grammars(param)?.lark(grammar).map(Some).map_err(|error| ApiError::value(param, error.to_string()))
+    }
+
     fn reader(&self, model: &Served, prompt: &str) -> Reader {
         let parser = self.tools.clone().zip(model.tool_form).map(|(tools, form)| Parser::new(form, tools, self.single_call));
         Reader::of_chat(prompt, parser)
     }
 }
 
-/// Whether the model is told of tools.
-fn calls_tools(fields: &mut Fields, has_tools: bool) -> Result<bool> {
-    match fields.take("tool_choice") {
-        None => Ok(true),
-        Some(Json::String(choice)) if choice == "auto" => Ok(true),
-        Some(Json::String(choice)) if choice == "none" => Ok(false),
-        Some(_) if !has_tools => Err(ApiError::value("tool_choice", "`tool_choice` needs `tools`")),
-        Some(Json::String(choice)) if choice == "required" => {
-            Err(ApiError::unsupported("tool_choice", "`tool_choice` required is not supported: a call cannot be enforced"))
-        }
-        Some(Json::Object(_)) => {
-            Err(ApiError::unsupported("tool_choice", "a named `tool_choice` is not supported: a call cannot be enforced"))
-        }
-        Some(other) => Err(wrong("tool_choice", "none, auto or required", &other)),
+/// What a request says of calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum ToolChoice {
+    None,
+    Auto,
+    Required,
+    Named(String),
+}
+
+fn tool_choice(fields: &mut Fields, has_tools: bool) -> Result<ToolChoice> {
+    const NAME: &str = "tool_choice";
+    let value = fields.take(NAME);
+    let choice = match &value {
+        None => ToolChoice::Auto,
+        Some(Json::String(choice)) if choice == "none" => ToolChoice::None,
+        Some(Json::String(choice)) if choice == "auto" => ToolChoice::Auto,
+        Some(Json::String(choice)) if choice == "required" => ToolChoice::Required,
+        Some(choice) => match (choice["type"].as_str(), choice["function"]["name"].as_str()) {
+            (Some("function"), Some(name)) => ToolChoice::Named(name.to_owned()),
+            _ => return Err(wrong(NAME, "none, auto, required or a function with its name", choice)),
+        },
+    };
+    if matches!(choice, ToolChoice::Required | ToolChoice::Named(_)) && !has_tools {
+        return Err(ApiError::value(NAME, "`tool_choice` needs `tools`"));
     }
+    Ok(choice)
 }
 
 /// What the template is told beside messages and tools.
@@ -119,11 +162,25 @@ impl ChatRequest {
             return Err(ApiError::value("top_logprobs", "`top_logprobs` needs `logprobs` to be true"));
         }
         params.logprobs = wants_logprobs.then(|| top.unwrap_or(0));
-        check_format(&mut fields)?;
+        let schema = response_schema(&mut fields)?;
         let stream = fields.flag("stream")?.unwrap_or(false);
         let include_usage = stream_usage(&mut fields)?;
         fields.finish(HARMLESS)?;
+        params.constraint = conversation.constraint(model, schema)?;
         Ok(ChatRequest { conversation, params, stream, include_usage })
+    }
+
+    /// Checks that an answer to this prompt can have the form that is asked for.
+    ///
+    /// # Errors
+    /// The model has begun to think, which has no form.
+    pub(crate) fn check_form(&self, prompt: &str) -> Result<()> {
+        if self.params.constraint.is_none() || ThinkingSplitter::new(prompt).part() == Part::Answer {
+            return Ok(());
+        }
+        let message = "answers of a given form cannot begin with thoughts, as the model's template asks for: \
+                       `chat_template_kwargs` may turn that off";
+        Err(ApiError::unsupported("response_format", message))
     }
 
     /// How its answer is written.
@@ -141,19 +198,29 @@ impl ChatRequest {
     }
 }
 
-/// Only text is given, as text.
-fn check_format(fields: &mut Fields) -> Result<()> {
-    if let Some(format) = fields.object("response_format")?
-        && format.get("type").is_none_or(|kind| kind != "text")
-    {
-        let kind = format.get("type").unwrap_or(&Json::Null);
-        return Err(ApiError::unsupported("response_format", format!("`response_format` {kind} is not supported: only text is")));
-    }
+/// The schema of JSON that is asked for.
+fn response_schema(fields: &mut Fields) -> Result<Option<Json>> {
+    const NAME: &str = "response_format";
+    let schema = match fields.object(NAME)?.map(Json::Object) {
+        None => None,
+        Some(format) => match format["type"].as_str() {
+            Some("text") => None,
+            Some("json_object") => Some(json!({ "type": "object" })),
+            Some("json_schema") => match &format["json_schema"]["schema"] {
+                schema @ (Json::Object(_) | Json::Bool(_)) => Some(schema.clone()),
+                other => return Err(wrong("response_format", "json_schema with its `schema`", other)),
+            },
+            _ => {
+                let message = format!("`{NAME}` {} is not supported: it can be text, json_object or json_schema", format["type"]);
+                return Err(ApiError::unsupported(NAME, message));
+            }
+        },
+    };
     match fields.list("modalities")? {
         Some(kinds) if kinds.iter().any(|kind| kind != "text") => {
             Err(ApiError::unsupported("modalities", "`modalities` can be text only"))
         }
-        _ => Ok(()),
+        _ => Ok(schema),
     }
 }
 

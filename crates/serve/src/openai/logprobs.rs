@@ -19,8 +19,8 @@ fn finite(logprob: f32) -> f32 {
 pub(crate) fn chat(tokenizer: &Tokenizer, tokens: &[TokenLogprobs]) -> Json {
     let entry = |token: u32, logprob: f32| {
         let text = text(tokenizer, token);
-        // The bytes of a part of a character are not known.
-        let bytes = (!text.contains('\u{fffd}')).then(|| text.as_bytes().to_vec());
+        let whole = || (!text.contains('\u{fffd}')).then(|| text.as_bytes().to_vec());
+        let bytes = tokenizer.token_bytes(token).or_else(whole);
         json!({ "token": text, "logprob": finite(logprob), "bytes": bytes })
     };
     let content = tokens.iter().map(|TokenLogprobs { token, logprobs }| {

@@ -2,7 +2,7 @@
 
 use flambeau::{
     runners::llm::{Job, Request},
-    text::SamplingParams,
+    text::{Constraint, SamplingParams},
 };
 use serde_json::Value as Json;
 
@@ -34,6 +34,8 @@ pub(crate) struct Params {
     pub(crate) choices: usize,
     /// How many of the likeliest tokens are listed, if the likelihood of tokens is asked for.
     pub(crate) logprobs: Option<usize>,
+    /// The form that answers have.
+    pub(crate) constraint: Option<Constraint>,
 }
 
 impl Params {
@@ -57,6 +59,7 @@ impl Params {
             reuses: fields.flag("cache_prompt")?.unwrap_or(true),
             choices,
             logprobs: None,
+            constraint: None,
         })
     }
 
@@ -76,6 +79,7 @@ impl Params {
                 stop_ids: model.stop_ids.clone(),
                 ignore_eos: self.ignore_eos,
                 logprobs: self.logprobs,
+                constraint: self.constraint.clone(),
                 ..Request::default()
             },
             reuses: self.reuses,

@@ -219,6 +219,79 @@ pub(crate) fn tools_that_are_not_to_be_called_are_not_told_of() {
     assert_eq!(post(server.address, PATH, &body).json()["choices"][0]["message"]["content"], "<tool_call>{}x");
 }
 
+/// What the model says if nobody restrains it, and the pieces that it says it in.
+const SAYING: [&str; 10] = [
+    "well ",
+    "<tool_call>\n",
+    "{\"name\": \"",
+    "weather",
+    "now",
+    "\", \"arguments\": {\"city\": \"",
+    "Ulm",
+    "\"}}",
+    "\n</tool_call>",
+    "{}",
+];
+
+fn calls_of(more: Json) -> (Json, String) {
+    let server = Running::new(vec![script(&SAYING, WITH_TOOLS)], config());
+    let mut body = json!({ "messages": [{ "role": "user", "content": "weather?" }], "tools": weather() });
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let reply = post(server.address, PATH, &body);
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let message = &reply.json()["choices"][0]["message"];
+    (message["tool_calls"].clone(), message["content"].as_str().unwrap_or_default().to_owned())
+}
+
+pub(crate) fn calls_that_are_asked_for_are_enforced() {
+    // Left alone, it says something before a call of what is no tool.
+    let (calls, text) = calls_of(json!({}));
+    assert!(calls.is_null() && text.starts_with("well <tool_call>") && text.contains("weathernow"), "{text}");
+    let named = json!({ "type": "function", "function": { "name": "weather" } });
+    for choice in [json!("required"), named] {
+        let (calls, text) = calls_of(json!({ "tool_choice": choice, "parallel_tool_calls": false }));
+        assert_eq!((calls.as_array().map(Vec::len), text.as_str()), (Some(1), ""));
+        assert_eq!(calls[0]["function"], json!({ "name": "weather", "arguments": "{\"city\": \"Ulm\"}" }));
+    }
+    let server = Running::new(vec![script(&SAYING, WITH_TOOLS)], config());
+    for (choice, tools) in [
+        (json!({ "type": "function", "function": { "name": "rm" } }), weather()),
+        (json!("required"), Json::Null),
+        (json!("often"), weather()),
+    ] {
+        let body = json!({ "messages": [{ "role": "user", "content": "x" }], "tools": tools, "tool_choice": choice });
+        let reply = post(server.address, PATH, &body);
+        assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("tool_choice")), "{}", reply.body);
+    }
+}
+
+pub(crate) fn answers_have_the_form_that_is_asked_for() {
+    let pieces = ["no ", "{", "\"ok\": ", "false", "true", "}", "\"n\": ", "7", ", ", "x"];
+    let server = Running::new(vec![script(&pieces, PLAIN)], config());
+    let ask = |format: Json| {
+        let body = json!({ "messages": [{ "role": "user", "content": "go" }], "response_format": format });
+        post(server.address, PATH, &body)
+    };
+    assert_eq!(content(&ask(json!({ "type": "text" }))), pieces.concat());
+    let schema = |schema: Json| json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": schema, "strict": true } });
+    let object = json!({ "type": "object", "properties": { "ok": { "type": "boolean" }, "n": { "type": "integer" } }, "required": ["ok", "n"], "additionalProperties": false });
+    let reply = ask(schema(object));
+    assert_eq!(content(&reply), "{\"ok\": false, \"n\": 7}");
+    assert_eq!(reply.json()["choices"][0]["finish_reason"], "stop");
+    let found: Json = serde_json::from_str(&content(&ask(json!({ "type": "json_object" })))).unwrap();
+    assert!(found.is_object());
+    for wrong in [
+        schema(json!({ "type": "nothing" })),
+        schema(json!(3)),
+        schema(json!({ "$ref": "#" })),
+        json!({ "type": "xml" }),
+        json!("json"),
+    ] {
+        let reply = ask(wrong.clone());
+        assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("response_format")), "{wrong}: {}", reply.body);
+    }
+}
+
 pub(crate) fn stop_texts_end_answers_across_tokens() {
     let server = Running::new(vec![script(&["one ", "tw", "o th", "ree ", "four"], PLAIN)], config());
     for (stop, expected, finish) in

@@ -27,6 +27,8 @@ fn main() -> ExitCode {
         chat::likelihoods_are_listed,
         chat::thoughts_and_calls_are_told_from_the_answer,
         chat::tools_that_are_not_to_be_called_are_not_told_of,
+        chat::calls_that_are_asked_for_are_enforced,
+        chat::answers_have_the_form_that_is_asked_for,
         chat::stop_texts_end_answers_across_tokens,
         chat::models_are_listed_and_found_by_name,
         requests::texts_are_continued,

@@ -27,12 +27,17 @@ pub(crate) fn openai_python_runs_unmodified() {
     let mut caller =
         script(&["<tool_call>", "{\"name\": \"weather\", ", "\"arguments\": {\"city\": ", "\"Ulm\"}}", "</tool_call>"], TEMPLATE);
     caller.name = "caller".into();
-    let server = Running::new(vec![tiny(), caller], config());
+    let mut former = script(&["no ", "{\"ok\": ", "true", "}"], TEMPLATE);
+    former.name = "former".into();
+    let server = Running::new(vec![tiny(), caller, former], config());
     let client = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/openai_client.py");
     let base = format!("http://{}/v1", server.address);
     let out = Command::new(python().unwrap()).arg(client).arg(&base).output().unwrap();
     let error = String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{error}");
     let told: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {error}"));
-    assert_eq!(told, json!({ "chat": true, "stream": true, "tools": true, "completions": true, "models": true, "errors": true }));
+    assert_eq!(
+        told,
+        json!({ "chat": true, "stream": true, "tools": true, "parse": true, "completions": true, "models": true, "errors": true })
+    );
 }

@@ -1,0 +1,97 @@
+//! A server as people run it.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+use serde_json::{Value as Json, json};
+
+use crate::{command, flambeau};
+
+const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../flambeau/examples/data/tiny-llama");
+
+/// A server and its address.
+struct Serving {
+    child: Child,
+    address: String,
+    /// What it says to stderr; it ends with an error if nobody listens.
+    log: BufReader<std::process::ChildStderr>,
+}
+
+fn serve(folder: &Path, flags: &[&str]) -> Serving {
+    let mut child = command(folder, &[&["serve", TINY, "--port", "0"], flags].concat()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut log = BufReader::new(child.stderr.take().unwrap());
+    let mut told = String::new();
+    loop {
+        let mut line = String::new();
+        assert_ne!(log.read_line(&mut line).unwrap(), 0, "the server did not start: {told}");
+        if let Some(address) = line.trim().strip_prefix("listening on http://") {
+            return Serving { child, address: address.to_owned(), log };
+        }
+        told.push_str(&line);
+    }
+}
+
+fn ask(address: &str, method: &str, path: &str, header: &str, body: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let head =
+        format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n{header}");
+    write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    let (head, body) = reply.split_once("\r\n\r\n").expect("a response");
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+#[test]
+fn a_served_model_says_what_the_command_line_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut serving = serve(folder.path(), &["--alias", "other", "--threads", "1"]);
+    let body = json!({ "messages": [{ "role": "user", "content": "the cat sat" }], "temperature": 0, "max_tokens": 8 });
+    let (status, reply) = ask(&serving.address, "POST", "/v1/chat/completions", "", &body.to_string());
+    let reply: Json = serde_json::from_str(&reply).unwrap();
+    assert_eq!((status, reply["model"].as_str()), (200, Some("tiny-llama")));
+    let generated = flambeau(folder.path(), &["generate", TINY, "-p", "the cat sat", "-n", "8", "-q", "--threads", "1"]);
+    assert_eq!(reply["choices"][0]["message"]["content"].as_str(), Some(generated.stdout.trim_end_matches('\n')));
+    let (_, models) = ask(&serving.address, "GET", "/v1/models", "", "");
+    assert!(models.contains("\"aliases\":[\"other\"]"), "{models}");
+
+    let kill = Command::new("kill").args(["-TERM", &serving.child.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    assert_eq!(serving.child.wait().unwrap().code(), Some(0));
+    let mut log = String::new();
+    serving.log.read_to_string(&mut log).unwrap();
+    assert!(log.contains("/v1/chat/completions") && !log.contains("cat"), "requests are logged, and prompts are not: {log}");
+}
+
+#[test]
+fn keys_come_from_files_and_the_environment() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("keys"), "# ours\nsk-file\n").unwrap();
+    let mut serving = serve(folder.path(), &["--api-key-file", "keys", "--host", "0.0.0.0", "--log-level", "error"]);
+    let address = serving.address.replace("0.0.0.0", "127.0.0.1");
+    let status = |header: &str| ask(&address, "GET", "/v1/models", header, "").0;
+    assert_eq!((status(""), status("authorization: Bearer sk-file\r\n"), status("x-api-key: sk\r\n")), (401, 200, 401));
+    serving.child.kill().unwrap();
+    serving.child.wait().unwrap();
+}
+
+#[test]
+fn what_would_be_unsafe_or_cannot_be_is_refused_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("empty"), "# none\n").unwrap();
+    for (flags, code, expected) in [
+        (&["--host", "0.0.0.0"][..], 2, "--insecure"),
+        (&["--api-key", "a b"], 2, "printable ASCII"),
+        (&["--api-key-file", "empty"], 2, "holds no key"),
+        (&["--api-key-file", "missing"], 1, "cannot read missing"),
+        (&["--cache-memory", "1", "--max-seq-len", "100000"], 1, "--cache-memory N"),
+        (&[TINY], 2, "NAME=MODEL"),
+    ] {
+        let done = flambeau(folder.path(), &[&["serve", TINY, "--port", "0"], flags].concat());
+        assert!(done.code == code && done.stderr.contains(expected), "{flags:?}: {} {}", done.code, done.stderr);
+    }
+}
