@@ -110,6 +110,8 @@ pub(crate) struct Choice {
     /// Of tokens that no one was told of yet.
     pub(crate) logprobs: Vec<TokenLogprobs>,
     pub(crate) finish: Option<Finish>,
+    /// Which of the request's stop texts ended it, if one did.
+    pub(crate) stop: Option<usize>,
     /// How long it took, when it is done.
     pub(crate) stats: Option<Stats>,
 }
@@ -135,7 +137,7 @@ impl Finish {
 
 impl Choice {
     pub(crate) fn new(reader: Reader) -> Choice {
-        Choice { reader, cached: 0, tokens: 0, thinking_tokens: 0, logprobs: Vec::new(), finish: None, stats: None }
+        Choice { reader, cached: 0, tokens: 0, thinking_tokens: 0, logprobs: Vec::new(), finish: None, stop: None, stats: None }
     }
 
     /// Takes what the worker tells of it.
@@ -166,6 +168,7 @@ impl Choice {
     fn end(&mut self, generation: &Generation, out: &mut Vec<Delta>) {
         self.reader.finish(out);
         self.stats = Some(generation.stats);
+        self.stop = generation.stop;
         self.finish = Some(match generation.finish {
             _ if self.reader.calls() > 0 => Finish::Calls,
             FinishReason::Stop | FinishReason::Cancelled => Finish::Stop,

@@ -95,6 +95,11 @@ impl Fields {
         }
     }
 
+    /// The fields of an object that was put together.
+    pub(crate) fn of(map: Map<String, Json>) -> Fields {
+        Fields { map }
+    }
+
     pub(crate) fn take(&mut self, name: &str) -> Option<Json> {
         self.map.shift_remove(name).filter(|value| !value.is_null())
     }

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod anthropic;
 mod config;
 mod error;
 mod extras;

@@ -73,6 +73,14 @@ impl Frames {
         self.text.push_str("\n\n");
     }
 
+    /// An event with a name.
+    pub(crate) fn event(&mut self, name: &str, data: &Json) {
+        self.text.push_str("event: ");
+        self.text.push_str(name);
+        self.text.push('\n');
+        self.data(data);
+    }
+
     /// OpenAI's end of a stream.
     pub(crate) fn done(&mut self) {
         self.text.push_str("data: [DONE]\n\n");

@@ -17,6 +17,7 @@ use tokio::{sync::watch, task::spawn_blocking, time::Instant};
 
 use crate::{
     answer::id,
+    anthropic::{self, MessageAnswer},
     config::Config,
     error::{ApiError, Result},
     extras,
@@ -50,6 +51,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/models/{*name}", get(model))
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(complete))
+        .route("/v1/messages", post(message))
         .route("/tokenize", post(extras::tokenize))
         .route("/detokenize", post(extras::detokenize))
         .route("/apply-template", post(extras::apply_template))
@@ -132,19 +134,32 @@ pub(crate) async fn aside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + 
     spawn_blocking(work).await.unwrap_or_else(|_| Err(ApiError::internal("an internal error ended the request")))
 }
 
+/// A conversation's jobs, and how the answer to them is written.
+struct Prepared<A> {
+    streams: bool,
+    jobs: Vec<Job>,
+    answer: A,
+}
+
+/// Reads a request for an answer to a conversation, and writes its prompt.
+fn prepare<A>(
+    fields: Fields,
+    model: Handle,
+    most_choices: usize,
+    answer: impl FnOnce(&ChatRequest, Handle, &str, usize) -> A,
+) -> Result<Prepared<A>> {
+    let request = ChatRequest::read(fields, &model, most_choices)?;
+    let prompt = request.conversation.prompt(&model)?;
+    request.check_form(&prompt)?;
+    let ids = model.tokenizer.encode(&prompt, false).map_err(|error| ApiError::value("messages", error.to_string()))?;
+    let jobs = request.params.jobs(&ids, &model);
+    Ok(Prepared { streams: request.stream, jobs, answer: answer(&request, model, &prompt, ids.len()) })
+}
+
 async fn chat(State(app): Shared, request: Request<Body>) -> Result<Response> {
     let (fields, model) = app.open(request).await?;
-    let most = app.config.choices;
-    let handle = model.clone();
-    let (streams, jobs, answer) = aside(move || {
-        let request = ChatRequest::read(fields, &handle, most)?;
-        let prompt = request.conversation.prompt(&handle)?;
-        request.check_form(&prompt)?;
-        let ids = handle.tokenizer.encode(&prompt, false).map_err(|error| ApiError::value("messages", error.to_string()))?;
-        let jobs = request.params.jobs(&ids, &handle);
-        Ok((request.stream, jobs, request.answer(handle, &prompt, ids.len())))
-    })
-    .await?;
+    let (handle, most) = (model.clone(), app.config.choices);
+    let Prepared { streams, jobs, answer } = aside(move || prepare(fields, handle, most, ChatRequest::answer)).await?;
     let progress = app.submit(&model, jobs).await?;
     if streams {
         return Ok(reply::stream(progress, answer));
@@ -152,6 +167,23 @@ async fn chat(State(app): Shared, request: Request<Body>) -> Result<Response> {
     let mut whole = WholeChat::new(answer);
     progress.drain(|number, update| whole.take(number, update)).await?;
     Ok(reply::json(&whole.to_json()))
+}
+
+async fn message(State(app): Shared, request: Request<Body>) -> Response {
+    answer_message(&app, request).await.unwrap_or_else(anthropic::refuse)
+}
+
+async fn answer_message(app: &App, request: Request<Body>) -> Result<Response> {
+    let (fields, model) = app.open(request).await?;
+    let handle = model.clone();
+    let prepared = aside(move || prepare(anthropic::to_openai(fields)?, handle, 1, MessageAnswer::new));
+    let Prepared { streams, jobs, mut answer } = prepared.await?;
+    let progress = app.submit(&model, jobs).await?;
+    if streams {
+        return Ok(reply::stream(progress, answer));
+    }
+    progress.drain(|_, update| answer.take(update)).await?;
+    Ok(reply::json(&answer.to_json()))
 }
 
 async fn complete(State(app): Shared, request: Request<Body>) -> Result<Response> {

@@ -77,7 +77,7 @@ impl Tools {
         });
         let object = spaced(json!({ "anyOf": call.collect::<Vec<_>>() }));
         let (call, between) = match form {
-            Form::Tagged => (r#""<tool_call>\n" object "\n</tool_call>""#, r#""\n""#),
+            Form::Tagged => (r#""<tool_call>" "\n"? object "\n"? "</tool_call>""#, r#""\n"?"#),
             Form::Bare => ("object", r#""; ""#),
         };
         let calls = if single { "call".to_owned() } else { format!("call ({between} call)*") };

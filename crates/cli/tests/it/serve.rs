@@ -21,18 +21,27 @@ struct Serving {
     log: BufReader<std::process::ChildStderr>,
 }
 
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 fn serve(folder: &Path, flags: &[&str]) -> Serving {
-    let mut child = command(folder, &[&["serve", TINY, "--port", "0"], flags].concat()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut log = BufReader::new(child.stderr.take().unwrap());
+    let mut serving = command(folder, &[&["serve", TINY, "--port", "0"], flags].concat());
+    let mut child = serving.stderr(Stdio::piped()).spawn().unwrap();
+    let log = BufReader::new(child.stderr.take().unwrap());
+    let mut serving = Serving { child, address: String::new(), log };
     let mut told = String::new();
-    loop {
+    while serving.address.is_empty() {
         let mut line = String::new();
-        assert_ne!(log.read_line(&mut line).unwrap(), 0, "the server did not start: {told}");
-        if let Some(address) = line.trim().strip_prefix("listening on http://") {
-            return Serving { child, address: address.to_owned(), log };
-        }
+        assert_ne!(serving.log.read_line(&mut line).unwrap(), 0, "the server did not start: {told}");
+        serving.address = line.trim().strip_prefix("listening on http://").unwrap_or_default().to_owned();
         told.push_str(&line);
     }
+    serving
 }
 
 fn ask(address: &str, method: &str, path: &str, header: &str, body: &str) -> (u16, String) {
@@ -71,12 +80,10 @@ fn a_served_model_says_what_the_command_line_says() {
 fn keys_come_from_files_and_the_environment() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("keys"), "# ours\nsk-file\n").unwrap();
-    let mut serving = serve(folder.path(), &["--api-key-file", "keys", "--host", "0.0.0.0", "--log-level", "error"]);
+    let serving = serve(folder.path(), &["--api-key-file", "keys", "--host", "0.0.0.0", "--log-level", "error"]);
     let address = serving.address.replace("0.0.0.0", "127.0.0.1");
     let status = |header: &str| ask(&address, "GET", "/v1/models", header, "").0;
     assert_eq!((status(""), status("authorization: Bearer sk-file\r\n"), status("x-api-key: sk\r\n")), (401, 200, 401));
-    serving.child.kill().unwrap();
-    serving.child.wait().unwrap();
 }
 
 #[test]

@@ -104,6 +104,8 @@ pub struct Generation {
     /// Ids that were sampled, one that ended the text included.
     pub ids: Vec<u32>,
     pub finish: FinishReason,
+    /// Which of the request's stop texts ended it, if one did.
+    pub stop: Option<usize>,
     pub stats: Stats,
 }
 

@@ -183,7 +183,7 @@ impl Generator {
         }
         self.stats.generated_tokens = self.ids.len();
         let finish = self.finish.unwrap_or(FinishReason::Cancelled);
-        Generation { text: self.text, ids: self.ids, finish, stats: self.stats }
+        Generation { text: self.text, ids: self.ids, finish, stop: self.stops.stopped(), stats: self.stats }
     }
 
     /// Feeds a chunk of the prompt; returns the token that the program draws after it, if it does. What a program draws ahead of the

@@ -88,7 +88,7 @@ impl Conversation {
         model.grammars(param)?.lark(grammar).map(Some).map_err(|error| ApiError::value(param, error.to_string()))
     }
 
-    fn reader(&self, model: &Served, prompt: &str) -> Reader {
+    pub(crate) fn reader(&self, model: &Served, prompt: &str) -> Reader {
         let parser = self.tools.clone().zip(model.tool_form).map(|(tools, form)| Parser::new(form, tools, self.single_call));
         Reader::of_chat(prompt, parser)
     }

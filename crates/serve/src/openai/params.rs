@@ -28,7 +28,7 @@ pub(crate) const MAX_TOP: u64 = 20;
 pub(crate) struct Params {
     sampling: SamplingParams,
     max_tokens: Option<usize>,
-    stop: Vec<String>,
+    pub(crate) stop: Vec<String>,
     ignore_eos: bool,
     reuses: bool,
     pub(crate) choices: usize,

@@ -292,6 +292,62 @@ pub(crate) fn answers_have_the_form_that_is_asked_for() {
     }
 }
 
+pub(crate) fn anthropics_form_is_spoken() {
+    let pieces = [
+        "<think>",
+        "so ",
+        "be it",
+        "</think>",
+        "I look.",
+        "\n<tool",
+        "_call>{\"name\": \"wea",
+        "ther\", \"arguments\": {\"city\"",
+        ": \"Ulm\"}",
+        "}</tool_call>",
+    ];
+    let server = Running::new(vec![script(&pieces, WITH_TOOLS)], config());
+    let tools = json!([{ "name": "weather", "input_schema": { "type": "object" } }]);
+    let mut body = json!({ "max_tokens": 50, "messages": [{ "role": "user", "content": "weather?" }], "tools": tools });
+    let message = post(server.address, "/v1/messages", &body).json();
+    let content = &message["content"];
+    assert_eq!(
+        (&message["type"], &message["stop_reason"], &content[0]["thinking"]),
+        (&json!("message"), &json!("tool_use"), &json!("so be it"))
+    );
+    assert_eq!(
+        (&content[1]["text"], &content[2]["name"], &content[2]["input"]),
+        (&json!("I look."), &json!("weather"), &json!({ "city": "Ulm" }))
+    );
+    assert_eq!(message["usage"]["output_tokens"], 11);
+
+    body["stream"] = true.into();
+    let stream = post(server.address, "/v1/messages", &body).body;
+    let events: Vec<Json> =
+        stream.lines().filter_map(|line| Some(serde_json::from_str(line.strip_prefix("data: ")?).unwrap())).collect();
+    let names: Vec<&str> = stream.lines().filter_map(|line| line.strip_prefix("event: ")).collect();
+    assert!(events.iter().zip(&names).all(|(event, name)| event["type"] == **name) && events.len() == names.len());
+    assert_eq!((names[0], names[names.len() - 2], names[names.len() - 1]), ("message_start", "message_delta", "message_stop"));
+    let joined = |key: &str| events.iter().filter_map(|event| event["delta"][key].as_str()).collect::<String>();
+    assert_eq!(
+        (joined("thinking"), joined("text"), joined("partial_json")),
+        ("so be it".into(), "I look.".into(), "{\"city\": \"Ulm\"}".into())
+    );
+    let count = |name: &str| names.iter().filter(|found| **found == name).count();
+    assert_eq!((count("content_block_start"), count("content_block_stop")), (3, 3));
+
+    let stopped = json!({ "max_tokens": 50, "messages": [{ "role": "user", "content": "x" }], "stop_sequences": ["y", "look"] });
+    let message = post(server.address, "/v1/messages", &stopped).json();
+    assert_eq!(
+        (&message["stop_reason"], &message["stop_sequence"], &message["content"][1]["text"]),
+        (&json!("stop_sequence"), &json!("look"), &json!("I "))
+    );
+    let reply = post(server.address, "/v1/messages", &json!({ "messages": [] }));
+    assert_eq!(
+        (reply.status, &reply.json()["type"], &reply.json()["error"]["type"]),
+        (400, &json!("error"), &json!("invalid_request_error"))
+    );
+}
+
 pub(crate) fn stop_texts_end_answers_across_tokens() {
     let server = Running::new(vec![script(&["one ", "tw", "o th", "ree ", "four"], PLAIN)], config());
     for (stop, expected, finish) in

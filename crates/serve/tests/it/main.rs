@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         chat::tools_that_are_not_to_be_called_are_not_told_of,
         chat::calls_that_are_asked_for_are_enforced,
         chat::answers_have_the_form_that_is_asked_for,
+        chat::anthropics_form_is_spoken,
         chat::stop_texts_end_answers_across_tokens,
         chat::models_are_listed_and_found_by_name,
         requests::texts_are_continued,
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         hardening::a_panic_costs_one_request,
         hardening::characters_are_not_cut_in_streams,
     ];
-    tests.push(test("openai_python_runs_unmodified", python::requirement, python::openai_python_runs_unmodified));
+    tests.push(test("openai_runs_unmodified", python::has_openai, python::openai_runs_unmodified));
+    tests.push(test("anthropic_runs_unmodified", python::has_anthropic, python::anthropic_runs_unmodified));
     flambeau_testcases::run(tests)
 }

@@ -1,4 +1,4 @@
-//! OpenAI's own client.
+//! OpenAI's and Anthropic's own clients.
 
 use std::{path::PathBuf, process::Command};
 
@@ -6,38 +6,45 @@ use serde_json::json;
 
 use crate::server::{Running, config, script, tiny};
 
-/// A Python that has the package: the one of `scripts/install-openai.sh`, or the system's.
-fn python() -> Option<PathBuf> {
-    let own = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../target/openai/bin/python");
-    let has_package =
-        |python: &PathBuf| Command::new(python).args(["-c", "import openai"]).output().is_ok_and(|out| out.status.success());
-    [own, "python3".into()].into_iter().find(has_package)
+/// A Python that has a package: the one of `scripts/install-clients.sh`, or the system's.
+fn python(package: &str) -> Result<PathBuf, String> {
+    let own = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../target/clients/bin/python");
+    let import = format!("import {package}");
+    let has_package = |python: &PathBuf| Command::new(python).args(["-c", &import]).output().is_ok_and(|out| out.status.success());
+    let missing = || format!("no Python with the package {package}; scripts/install-clients.sh installs it for this test");
+    [own, "python3".into()].into_iter().find(has_package).ok_or_else(missing)
 }
 
-pub(crate) fn requirement() -> Result<(), String> {
-    python()
-        .map(drop)
-        .ok_or_else(|| "no Python with the package openai; scripts/install-openai.sh installs it for this test".into())
+pub(crate) fn has_openai() -> Result<(), String> {
+    python("openai").map(drop)
+}
+
+pub(crate) fn has_anthropic() -> Result<(), String> {
+    python("anthropic").map(drop)
 }
 
 /// Its template knows tools.
 const TEMPLATE: &str = "{% for m in messages %}{{ m.content }} {% endfor %}{% if tools %}<tool_call> calls{% endif %}";
 
-pub(crate) fn openai_python_runs_unmodified() {
+/// What a script of the client says that worked, with a server's address.
+fn worked(package: &str) -> serde_json::Value {
     let mut caller =
         script(&["<tool_call>", "{\"name\": \"weather\", ", "\"arguments\": {\"city\": ", "\"Ulm\"}}", "</tool_call>"], TEMPLATE);
     caller.name = "caller".into();
     let mut former = script(&["no ", "{\"ok\": ", "true", "}"], TEMPLATE);
     former.name = "former".into();
     let server = Running::new(vec![tiny(), caller, former], config());
-    let client = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/openai_client.py");
-    let base = format!("http://{}/v1", server.address);
-    let out = Command::new(python().unwrap()).arg(client).arg(&base).output().unwrap();
+    let client = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{package}_client.py"));
+    let out = Command::new(python(package).unwrap()).arg(client).arg(format!("http://{}", server.address)).output().unwrap();
     let error = String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{error}");
-    let told: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {error}"));
-    assert_eq!(
-        told,
-        json!({ "chat": true, "stream": true, "tools": true, "parse": true, "completions": true, "models": true, "errors": true })
-    );
+    serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {error}"))
+}
+
+pub(crate) fn openai_runs_unmodified() {
+    assert_eq!(worked("openai"), json!(["chat", "stream", "tools", "parse", "completions", "models", "errors"]));
+}
+
+pub(crate) fn anthropic_runs_unmodified() {
+    assert_eq!(worked("anthropic"), json!(["chat", "stream", "tools", "errors"]));
 }
