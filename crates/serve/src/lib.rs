@@ -18,6 +18,7 @@ mod model;
 mod openai;
 mod page;
 mod reply;
+mod responses;
 mod routes;
 mod server;
 mod tools;

@@ -31,6 +31,7 @@ use crate::{
     },
     page,
     reply::{self, Progress},
+    responses::{self, ResponseAnswer},
 };
 
 /// What all requests share.
@@ -52,6 +53,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(complete))
         .route("/v1/messages", post(message))
+        .route("/v1/responses", post(respond))
         .route("/tokenize", post(extras::tokenize))
         .route("/detokenize", post(extras::detokenize))
         .route("/apply-template", post(extras::apply_template))
@@ -177,6 +179,22 @@ async fn answer_message(app: &App, request: Request<Body>) -> Result<Response> {
     let (fields, model) = app.open(request).await?;
     let handle = model.clone();
     let prepared = aside(move || prepare(anthropic::to_openai(fields)?, handle, 1, MessageAnswer::new));
+    let Prepared { streams, jobs, mut answer } = prepared.await?;
+    let progress = app.submit(&model, jobs).await?;
+    if streams {
+        return Ok(reply::stream(progress, answer));
+    }
+    progress.drain(|_, update| answer.take(update)).await?;
+    Ok(reply::json(&answer.to_json()))
+}
+
+async fn respond(State(app): Shared, request: Request<Body>) -> Result<Response> {
+    let (fields, model) = app.open(request).await?;
+    let handle = model.clone();
+    let prepared = aside(move || {
+        let (fields, echo) = responses::to_chat(fields)?;
+        prepare(fields, handle, 1, |request, model, prompt, tokens| ResponseAnswer::new(request, model, prompt, tokens, echo))
+    });
     let Prepared { streams, jobs, mut answer } = prepared.await?;
     let progress = app.submit(&model, jobs).await?;
     if streams {

@@ -55,6 +55,26 @@ def parse():
     assert answer.choices[0].message.parsed == Form(ok=True), answer
 
 
+def responses():
+    whole = client.responses.create(model="tiny", input=MESSAGES, instructions="the cat", max_output_tokens=8, temperature=0)
+    assert whole.usage.input_tokens == 13 and whole.status in ("completed", "incomplete"), whole
+    with client.responses.stream(model="tiny", input=MESSAGES, instructions="the cat", max_output_tokens=8, temperature=0) as events:
+        text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+        final = events.get_final_response() if whole.status == "completed" else None
+    assert text == whole.output_text and (not final or final.output_text == text), (text, whole)
+    tool = {"type": "function", "strict": False, **TOOLS[0]["function"]}
+    called = client.responses.create(model="caller", input="weather?", tools=[tool])
+    call = called.output[-1]
+    assert (call.type, call.name, json.loads(call.arguments)) == ("function_call", "weather", {"city": "Ulm"}), called
+    output = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+    history = [{"role": "user", "content": "weather?"}, *[item.model_dump() for item in called.output], output]
+    with client.responses.stream(model="caller", input=history, tools=[tool]) as events:
+        final = events.get_final_response()
+    assert json.loads(final.output[-1].arguments) == {"city": "Ulm"}, final
+    parsed = client.responses.parse(model="former", input="x", text_format=Form)
+    assert parsed.output_parsed == Form(ok=True), parsed
+
+
 def completions():
     answer = client.completions.create(model="tiny", prompt=["the cat", "a dog"], max_tokens=4, n=2, temperature=1, seed=3)
     assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
@@ -80,7 +100,7 @@ def errors():
 
 
 worked = []
-for step in [chat, stream, tools, parse, completions, models, errors]:
+for step in [chat, stream, tools, parse, responses, completions, models, errors]:
     step()
     worked.append(step.__name__)
 print(json.dumps(worked))

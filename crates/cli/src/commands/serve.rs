@@ -33,7 +33,7 @@ use crate::{
 /// Serve language models over HTTP, in OpenAI's protocol
 ///
 /// Clients of OpenAI's API work unchanged with the base URL http://127.0.0.1:8080/v1. Paths: /v1/chat/completions, /v1/completions,
-/// /v1/messages, /v1/models, /tokenize, /detokenize, /apply-template, /props, /slots, /health, with --metrics /metrics, and a page to chat on at /.
+/// /v1/responses, /v1/messages, /v1/models, /tokenize, /detokenize, /apply-template, /props, /slots, /health, with --metrics /metrics, and a page to chat on at /.
 ///
 /// Requests run side by side: each step of the model gives every running answer one token, and one waiting prompt a chunk. A request
 /// whose prompt begins like an earlier one computes only what is new. SIGTERM or Ctrl-C lets running requests end.

@@ -42,7 +42,7 @@ fn worked(package: &str) -> serde_json::Value {
 }
 
 pub(crate) fn openai_runs_unmodified() {
-    assert_eq!(worked("openai"), json!(["chat", "stream", "tools", "parse", "completions", "models", "errors"]));
+    assert_eq!(worked("openai"), json!(["chat", "stream", "tools", "parse", "responses", "completions", "models", "errors"]));
 }
 
 pub(crate) fn anthropic_runs_unmodified() {
