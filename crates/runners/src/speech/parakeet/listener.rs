@@ -3,24 +3,25 @@
 use flambeau_text::Tokenizer;
 
 use super::{
-    FAMILY, Parakeet,
+    FAMILY, Parakeet, unfit,
     words::{TimedWord, segment, whole_segments, words},
 };
 use crate::{
     Result,
     speech::{
-        Progress, SAMPLE_RATE, Segment, Settings,
+        Progress, Segment, Settings,
         stream::Stream,
         transcriber::{Listener, Takes},
     },
 };
 
-/// Samples of a window beyond those that were heard before: attention over all of them costs their square.
-const WINDOW: usize = 40 * SAMPLE_RATE as usize;
-/// Positions of 80 ms at either end of a window that only serve as context.
+/// Positions of 80 ms in a window, of which the first and the last only serve as context: attention over all of them costs their square.
+const WINDOW: usize = 525;
 const CONTEXT: usize = 25;
 /// Positions at the end of a window among which it is cut.
 const CUTS: usize = 125;
+/// Least positions that a model has to take, and how many times the context a window is.
+const LEAST_WINDOW: usize = 8;
 /// How many positions the end of a sentence is worth as a pause.
 const SENTENCE: u64 = 6;
 /// Positions by which two windows may differ about when a word begins.
@@ -32,6 +33,9 @@ pub(crate) struct ParakeetListener<'a> {
     model: &'a mut Parakeet,
     tokenizer: &'a Tokenizer,
     with_words: bool,
+    /// Positions of a window beyond the context ahead of it, and of the context.
+    window: usize,
+    context: usize,
     /// The last samples that were transcribed, whole positions.
     before: Vec<f32>,
     /// Words of which no segment was made, timed by samples.
@@ -47,8 +51,21 @@ impl<'a> ParakeetListener<'a> {
     /// The settings ask for a translation, a language or a prompt.
     pub(crate) fn new(model: &'a mut Parakeet, tokenizer: &'a Tokenizer, settings: &Settings) -> Result<ParakeetListener<'a>> {
         settings.check(FAMILY, Takes { words: true, ..Takes::default() })?;
-        let with_words = settings.words;
-        Ok(ParakeetListener { model, tokenizer, with_words, before: Vec::new(), waiting: Vec::new(), last: None })
+        let all = model.positions().min(WINDOW);
+        if all < LEAST_WINDOW {
+            return Err(unfit(format!("it takes {all} positions, expected at least {LEAST_WINDOW}")));
+        }
+        let context = CONTEXT.min(all / LEAST_WINDOW);
+        Ok(ParakeetListener {
+            model,
+            tokenizer,
+            with_words: settings.words,
+            window: all - context,
+            context,
+            before: Vec::new(),
+            waiting: Vec::new(),
+            last: None,
+        })
     }
 
     /// The words of a window of the stream's next `heard` samples, timed by positions of the window.
@@ -78,7 +95,7 @@ impl<'a> ParakeetListener<'a> {
     /// Goes on by that many samples, of which the last stay as context.
     fn pass(&mut self, stream: &mut Stream, samples: usize) {
         self.before.extend_from_slice(&stream.samples[..samples]);
-        let context = CONTEXT * self.model.step_samples();
+        let context = self.context * self.model.step_samples();
         self.before.drain(..self.before.len().saturating_sub(context));
         stream.pass(samples);
     }
@@ -99,10 +116,11 @@ impl Listener for ParakeetListener<'_> {
             let rest = self.segments(stream, true);
             return Ok(if rest.is_empty() { Progress::Finished } else { Progress::Segments(rest) });
         }
-        if !stream.is_whole && stream.samples.len() < WINDOW {
+        let window = self.window * step;
+        if !stream.is_whole && stream.samples.len() < window {
             return Ok(Progress::NeedsSamples);
         }
-        let heard = stream.samples.len().min(WINDOW);
+        let heard = stream.samples.len().min(window);
         if let Some(passed) = stream.silence(heard) {
             stream.pass(passed);
             self.before.clear();
@@ -114,7 +132,8 @@ impl Listener for ParakeetListener<'_> {
             (u64::MAX, heard)
         } else {
             let positions = first + heard / step;
-            let cut = cut(&words, (positions - CUTS) as u64..(positions - CONTEXT) as u64);
+            let cuts = CUTS.min(self.window / 2);
+            let cut = cut(&words, (positions - cuts) as u64..(positions - self.context) as u64);
             (cut, (cut as usize - first) * step)
         };
         self.keep(words, first as u64, end, stream);

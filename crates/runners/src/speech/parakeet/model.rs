@@ -16,8 +16,9 @@ pub struct Parakeet {
     pub(super) transducer: Option<Transducer>,
     features: ParakeetMel,
     mels: usize,
-    /// Frames of a position.
+    /// Frames of a position, and most positions of a window.
     factor: usize,
+    positions: usize,
     pub(super) blank: u32,
     pub(super) vocab: usize,
 }
@@ -65,6 +66,7 @@ impl Parakeet {
             features: ParakeetMel::new(mels),
             mels,
             factor: facts.size("encoder_subsampling_factor")?,
+            positions: facts.size("get_audio_positions")?,
             blank: facts.id("blank_id")?,
             vocab: facts.size("vocab_size")?,
         })
@@ -73,6 +75,11 @@ impl Parakeet {
     /// Samples of a position of the encoder's output.
     pub fn step_samples(&self) -> usize {
         self.factor * self.features.hop()
+    }
+
+    /// Most positions of a window.
+    pub fn positions(&self) -> usize {
+        self.positions
     }
 
     /// Whether several positions may make one token.
