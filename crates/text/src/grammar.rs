@@ -229,6 +229,21 @@ mod tests {
             assert!(matches!(error, Error::Grammar(_)) && error.to_string().len() < 500, "{schema}: {error}");
         }
         assert!(compiler.lark("start: [".into()).is_err());
+        // What would take too much work is an error, or is done without it.
+        let many: Vec<String> = (0..5_000).map(|i| format!("word number {i}")).collect();
+        let mut deep = json!({ "type": "integer" });
+        for _ in 0..60 {
+            deep = json!({ "anyOf": [deep.clone(), { "type": "array", "items": deep }] });
+            if deep.to_string().len() > 100_000 {
+                break;
+            }
+        }
+        let nested = json!({ "type": "string", "pattern": "^(([a-z]+)+)+[A-Z]{2000}$" });
+        for schema in
+            [json!({ "enum": many }), deep, nested, json!({ "type": "string", "pattern": "^(a|aa|b{1,90000}){1,90000}$" })]
+        {
+            let _ = compiler.json_schema(schema);
+        }
         assert!(GrammarCompiler::new(&tokenizer, &[]).is_err());
     }
 }

@@ -253,6 +253,14 @@ pub(crate) fn calls_that_are_asked_for_are_enforced() {
         assert_eq!((calls.as_array().map(Vec::len), text.as_str()), (Some(1), ""));
         assert_eq!(calls[0]["function"], json!({ "name": "weather", "arguments": "{\"city\": \"Ulm\"}" }));
     }
+    // A template that teaches calls as bare JSON.
+    let bare = WITH_TOOLS.replace("tools <tool_call>", "tools \"parameters\"");
+    let pieces = ["well ", "{\"name\": \"", "weather", "\", \"parameters\": {\"city\": \"", "Ulm", "\"}}", "{}"];
+    let server = Running::new(vec![script(&pieces, &bare)], config());
+    let body = json!({ "messages": [{ "role": "user", "content": "x" }], "tools": weather(), "tool_choice": "required", "parallel_tool_calls": false });
+    let call = &post(server.address, PATH, &body).json()["choices"][0]["message"]["tool_calls"][0];
+    assert_eq!(call["function"], json!({ "name": "weather", "arguments": "{\"city\": \"Ulm\"}" }));
+
     let server = Running::new(vec![script(&SAYING, WITH_TOOLS)], config());
     for (choice, tools) in [
         (json!({ "type": "function", "function": { "name": "rm" } }), weather()),
