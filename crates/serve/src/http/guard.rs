@@ -68,13 +68,13 @@ impl Guard {
 
     /// A page elsewhere can make its own name mean this machine; the request then still names the page's host.
     fn check_host(&self, headers: &HeaderMap) -> Result<()> {
-        let Some(local) = self.local.or(if self.hosts.is_empty() { None } else { Some(IpAddr::from([127, 0, 0, 1])) }) else {
+        if self.local.is_none() && self.hosts.is_empty() {
             return Ok(());
-        };
+        }
         let given = headers.get(header::HOST).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let name = host_name(given);
-        let own = [local.to_string(), format!("[{local}]")];
-        let is_known = ["localhost", "127.0.0.1", "[::1]"].contains(&name) || own.iter().any(|own| own == name);
+        let is_own = self.local.is_some_and(|local| [local.to_string(), format!("[{local}]")].contains(&name.to_owned()));
+        let is_known = is_own || ["localhost", "127.0.0.1", "[::1]"].contains(&name);
         if is_known || self.hosts.iter().any(|host| host.eq_ignore_ascii_case(name)) {
             return Ok(());
         }
