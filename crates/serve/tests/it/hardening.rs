@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::{
     client::{Client, get, post},
-    server::{PLAIN, Running, config, endless, script, scripted, tiny},
+    server::{PLAIN, Running, config, cpu, endless, script, scripted, tiny},
 };
 
 const CHAT: &str = "/v1/chat/completions";
@@ -38,7 +38,7 @@ fn begun(server: &Running) -> Client {
 }
 
 pub(crate) fn clients_that_go_away_end_their_jobs() {
-    let server = Running::new(vec![endless(&["a ", "b "])], config());
+    let server = Running::new(vec![endless(&["a ", "b "], &cpu())], config());
     let clients: Vec<Client> = (0..3).map(|_| begun(&server)).collect();
     // A fourth one waits for its turn, and one waits for a whole answer.
     let mut waiting = Client::new(server.address);
@@ -57,7 +57,8 @@ pub(crate) fn clients_that_go_away_end_their_jobs() {
 }
 
 pub(crate) fn readers_that_stop_lose_their_own_answer_alone() {
-    let server = Running::new(vec![endless(&["a long piece of text that soon fills what lies between us ", "b "])], config());
+    let server =
+        Running::new(vec![endless(&["a long piece of text that soon fills what lies between us ", "b "], &cpu())], config());
     // This one never reads.
     let mut deaf = Client::new(server.address);
     deaf.send_request("POST", CHAT, &[], &long());
@@ -73,7 +74,7 @@ pub(crate) fn readers_that_stop_lose_their_own_answer_alone() {
 }
 
 pub(crate) fn more_than_can_wait_is_told_to_come_back() {
-    let mut model = endless(&["a ", "b "]);
+    let mut model = endless(&["a ", "b "], &cpu());
     model.limits = Limits { running: 1, sequences: 1, waiting: 1, tokens: usize::MAX };
     let server = Running::new(vec![model], config());
     let running = begun(&server);
@@ -89,7 +90,7 @@ pub(crate) fn more_than_can_wait_is_told_to_come_back() {
 }
 
 pub(crate) fn what_may_be_too_long_is_refused_ahead() {
-    let mut model = endless(&["a "]);
+    let mut model = endless(&["a "], &cpu());
     model.limits.tokens = 100;
     let server = Running::new(vec![model], config());
     let ask = |tokens: u64| {
@@ -163,7 +164,7 @@ pub(crate) fn keys_hosts_and_origins_are_asked_for() {
 }
 
 pub(crate) fn a_server_that_stops_lets_answers_end() {
-    let mut server = Running::new(vec![endless(&["a ", "b "])], config());
+    let mut server = Running::new(vec![endless(&["a ", "b "], &cpu())], config());
     let mut client = Client::new(server.address);
     client.send_request(
         "POST",
@@ -191,37 +192,40 @@ pub(crate) fn answers_that_take_too_long_are_told_why() {
         assert!(reply.ends_with("data: [DONE]\n\n"));
         reply
     };
-    let mut server = Running::new(vec![endless(&["a ", "b "])], Config { grace: Duration::ZERO, ..config() });
+    let mut server = Running::new(vec![endless(&["a ", "b "], &cpu())], Config { grace: Duration::ZERO, ..config() });
     let mut client = begun(&server);
     server.stop();
     assert!(told(&mut client).contains("\"code\":\"shutting_down\""));
     server.wait();
-    let server = Running::new(vec![endless(&["a ", "b "])], Config { request_time: Duration::from_secs(1), ..config() });
+    // No faster than any client reads: who falls behind is dropped without a word.
+    let model = endless(&["a ", "b "], &hooked(|_| sleep(Duration::from_millis(2))));
+    let server = Running::new(vec![model], Config { request_time: Duration::from_secs(1), ..config() });
     assert!(told(&mut begun(&server)).contains("\"code\":\"timeout\""));
     let reply = post(server.address, CHAT, &json!({ "messages": [{ "role": "user", "content": "go" }] }));
     assert_eq!((reply.status, &reply.json()["error"]["code"]), (503, &json!("timeout")));
     server.await_metric("running", 0);
 }
 
-/// The CPU engine, except that it panics when a step takes three tokens.
-struct Fragile(CpuEngine);
+/// The CPU engine, with something that happens ahead of each step.
+struct Hooked(CpuEngine, Hook);
 
-struct FragileSession(Box<dyn Session>);
+type Hook = fn(&[Value]);
 
-impl Engine for Fragile {
+struct HookedSession(Box<dyn Session>, Hook);
+
+impl Engine for Hooked {
     fn name(&self) -> &'static str {
-        "fragile"
+        "hooked"
     }
 
     fn load(&self, graph: Arc<Checked>, constants: &dyn Constants, options: &LoadOptions) -> Result<Box<dyn Session>, EngineError> {
-        Ok(Box::new(FragileSession(self.0.load(graph, constants, options)?)))
+        Ok(Box::new(HookedSession(self.0.load(graph, constants, options)?, self.1)))
     }
 }
 
-impl Session for FragileSession {
+impl Session for HookedSession {
     fn run(&mut self, inputs: &[Value]) -> Result<Vec<Value>, EngineError> {
-        let Value::Tensor(tokens) = &inputs[0] else { panic!("tokens are a tensor") };
-        assert_ne!(tokens.numel(), 3, "three are too many");
+        self.1(inputs);
         self.0.run(inputs)
     }
 
@@ -230,8 +234,15 @@ impl Session for FragileSession {
     }
 }
 
+fn hooked(hook: Hook) -> Arc<dyn Engine> {
+    Arc::new(Hooked(CpuEngine::new(Some(1)), hook))
+}
+
 pub(crate) fn a_panic_costs_one_request() {
-    let engine: Arc<dyn Engine> = Arc::new(Fragile(CpuEngine::new(Some(1))));
+    let engine = hooked(|inputs| {
+        let Value::Tensor(tokens) = &inputs[0] else { panic!("tokens are a tensor") };
+        assert_ne!(tokens.numel(), 3, "three are too many");
+    });
     let model = scripted(flambeau_testcases::script(&["hello"], 100, true), PLAIN, &engine);
     let server = Running::new(vec![model], config());
     let ask = |content: &str| {

@@ -123,8 +123,8 @@ pub(crate) fn script(pieces: &[&str], template: &str) -> NewModel {
 }
 
 /// A model that never ends.
-pub(crate) fn endless(pieces: &[&str]) -> NewModel {
-    let mut model = scripted(flambeau_testcases::script(pieces, 1 << 20, false), PLAIN, &cpu());
+pub(crate) fn endless(pieces: &[&str], engine: &Arc<dyn Engine>) -> NewModel {
+    let mut model = scripted(flambeau_testcases::script(pieces, 1 << 20, false), PLAIN, engine);
     model.limits.tokens = usize::MAX;
     model
 }
