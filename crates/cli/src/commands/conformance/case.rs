@@ -161,7 +161,7 @@ impl Case {
         let options =
             LoadOptions { kv_cache: self.kv_cache.as_deref().map(kv_cache::parse).transpose()?, ..LoadOptions::default() };
         let mut method = program.method("forward", engine, &options)?;
-        let outputs = call(&mut method, &self.folder.join("input.bin"))?;
+        let outputs = call(&mut method, tensors(&self.folder.join("input.bin"))?)?;
         if !self.skip_comparison {
             self.compare(&outputs)?;
         }
@@ -198,9 +198,9 @@ pub(super) fn tensors(path: &Path) -> Result<Vec<Tensor>> {
     tensor_list::read(&files::read(path)?).with_context(|| path.display().to_string())
 }
 
-/// Runs a method with the inputs of a file. Numbers come out as tensors, and what files have no place for is left out.
-pub(super) fn call(method: &mut Method, inputs: &Path) -> Result<Vec<Tensor>> {
-    let inputs = tensors(inputs)?.into_iter().map(|tensor| NamedTensor { name: None, tensor }).collect();
+/// Runs a method. Numbers come out as tensors, and what files have no place for is left out.
+pub(super) fn call(method: &mut Method, inputs: Vec<Tensor>) -> Result<Vec<Tensor>> {
+    let inputs = inputs.into_iter().map(|tensor| NamedTensor { name: None, tensor }).collect();
     let inputs = inputs::arguments(method.inputs(), inputs)?;
     let outputs = method.run(&inputs)?;
     let tensor = |(i, output): (usize, &Value)| match output {
