@@ -9,6 +9,7 @@ use std::{
 /// Archives of cases beside the repository, and how many cases each holds at least.
 const ARCHIVES: [(&str, usize); 2] = [("ops", 712), ("models", 28)];
 const CHECKPOINTS: (&str, usize) = ("checkpoints", 42);
+const SPEECH: (&str, usize) = ("speech", 8);
 const SESSIONS: (&str, usize) = ("sessions", 35);
 
 /// What describes a case.
@@ -37,13 +38,13 @@ pub fn all(target: &Path) -> Vec<Case> {
     committed().into_iter().chain(of_archives).collect()
 }
 
-/// Checkpoints of language models in the repository and beside it, each with the logits that its program must have.
+/// Checkpoints of models of language and speech in the repository and beside it, each with what its program must compute.
 ///
 /// # Panics
 /// As [`archives`].
 pub fn checkpoints(target: &Path) -> Vec<Case> {
     let small = cases_in("small", &Path::new(env!("CARGO_MANIFEST_DIR")).join("checkpoints"));
-    small.into_iter().chain(beside(CHECKPOINTS, target)).collect()
+    small.into_iter().chain(beside(CHECKPOINTS, target)).chain(beside(SPEECH, target)).collect()
 }
 
 /// ExecuTorch's own programs of language and speech models beside the repository, each with calls that follow one another and what
@@ -82,6 +83,8 @@ fn unpacked(name: &str, at_least: usize, target: &Path) -> Result<PathBuf, Strin
     if !folder.exists() {
         unpack(&archive, name, &folder);
     }
+    // The archive of speech holds recordings beside its cases.
+    let folder = Some(folder.join("cases")).filter(|cases| cases.is_dir()).unwrap_or(folder);
     let found = cases_in(name, &folder).len();
     assert!(found >= at_least, "{} holds {found} cases of {at_least}", folder.display());
     Ok(folder)
