@@ -6,5 +6,11 @@ mod model;
 pub(crate) use listener::VoxtralListener;
 pub use model::Voxtral;
 
+use crate::Error;
+
 /// What the family is called.
 const FAMILY: &str = "Voxtral";
+
+fn unfit(what: &str) -> Error {
+    Error::NoSpeechModel { family: FAMILY, what: what.into() }
+}

@@ -2,7 +2,7 @@
 
 use flambeau_text::{Tokenizer, argmax, log_probabilities};
 
-use super::{FAMILY, Voxtral};
+use super::{FAMILY, Voxtral, unfit};
 use crate::{
     Error, Result,
     speech::{
@@ -89,7 +89,7 @@ impl<'a> VoxtralListener<'a> {
         let seconds = heard as f64 / f64::from(SAMPLE_RATE);
         let most = 16 + (seconds * MOST_TOKENS_A_SECOND) as usize;
         for _ in 0..TOKENS_A_STEP {
-            let (token, _) = argmax(&self.logits).ok_or(Error::EmptyPrompt)?;
+            let (token, _) = argmax(&self.logits).ok_or_else(|| unfit("its logits are no numbers"))?;
             *log_probability += log_probabilities(&self.logits, &[token]).first().copied().unwrap_or_default();
             if self.tokenizer.is_eos(token) || tokens.len() == most || self.model.position() == self.model.context() {
                 return Ok(true);

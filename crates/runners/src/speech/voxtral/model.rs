@@ -6,9 +6,9 @@ use flambeau_audio::LogMel;
 use flambeau_runtime::{DimSpec, Engine, LoadOptions, Method, Program, SharedState, Value, ValueSpec};
 use flambeau_tensor::Tensor;
 
-use super::FAMILY;
+use super::{FAMILY, unfit};
 use crate::{
-    Error, Result,
+    Result,
     speech::text_decoder::{TextDecoder, floats},
 };
 
@@ -106,8 +106,4 @@ impl Voxtral {
         let row = self.text.embed(&[token])?;
         self.text.step(&row, logits)
     }
-}
-
-fn unfit(what: &str) -> Error {
-    Error::NoSpeechModel { family: FAMILY, what: what.into() }
 }
