@@ -27,7 +27,7 @@ pub struct Limits {
     pub running: usize,
     /// Most sequences that are loaded, those included that keep the text of generations that have ended.
     pub sequences: usize,
-    /// Most generations that wait for their turn.
+    /// Most generations that wait for others to end.
     pub waiting: usize,
     /// Most tokens, of prompts and of texts at their longest, of all generations that run.
     pub tokens: usize,
@@ -135,7 +135,9 @@ impl Scheduler {
         if tokens > self.limits.tokens {
             return Err(Error::TooManyTokens { tokens, limit: self.limits.tokens });
         }
-        if self.waiting.len() >= self.limits.waiting {
+        // Those that start at the next step wait for nobody.
+        let free = self.most_running().saturating_sub(self.running.len());
+        if self.waiting.len() >= self.limits.waiting.saturating_add(free) {
             return Err(Error::Busy { waiting: self.waiting.len() });
         }
         let id = JobId(self.next_id);
@@ -174,27 +176,44 @@ impl Scheduler {
         self.running.iter().map(|running| running.tokens).sum()
     }
 
+    fn most_running(&self) -> usize {
+        self.limits.running.max(1)
+    }
+
     fn start(&mut self, now: &dyn Fn() -> Duration, on_event: &mut dyn FnMut(JobId, Event)) {
-        while self.running.len() < self.limits.running.max(1)
+        while self.running.len() < self.most_running()
             && let Some(next) = self.waiting.front()
             && self.tokens().saturating_add(next.tokens) <= self.limits.tokens
             && let Some(Waiting { id, job, tokens }) = self.waiting.pop_front()
         {
-            let prompt = job.request.prompt.len();
-            let begun = self.pool.take(&job.request.prompt, job.reuses).and_then(|mut session| {
-                let generator = guarded(|| session.begin(&self.tokenizer, job.request, now))?;
-                Ok((session, generator))
-            });
-            match begun {
+            match self.begin(job, now) {
                 Ok((session, generator)) => {
-                    on_event(id, Event::Started { cached: prompt - generator.unread() });
+                    on_event(id, Event::Started { cached: session.cached().ids().len() });
                     self.running.push(Running { id, session, generator, tokens, read: self.steps });
                 }
-                Err(error) => {
-                    self.pool.lost();
-                    on_event(id, Event::Failed(error));
-                }
+                Err(error) => on_event(id, Event::Failed(error)),
             }
+        }
+    }
+
+    /// Begins a generation on a sequence that suits its prompt.
+    fn begin(&mut self, job: Job, now: &dyn Fn() -> Duration) -> Result<(Session, Generator)> {
+        let mut session = self.pool.take(&job.request.prompt, job.reuses)?;
+        match guarded(|| session.begin(&self.tokenizer, job.request, now)) {
+            Ok(generator) => Ok((session, generator)),
+            Err(error) => {
+                self.take_back(session, &error);
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes the sequence of a generation that failed back. What a panic left behind is not looked at again.
+    fn take_back(&mut self, session: Session, error: &Error) {
+        if matches!(error, Error::Panicked { .. }) {
+            self.pool.lost();
+        } else {
+            self.pool.put(session);
         }
     }
 
@@ -209,7 +228,7 @@ impl Scheduler {
 
     /// One step of each of these. They run one after the other; steps of several sequences that read each weight once belong here.
     fn step_all(&mut self, chosen: &[usize], now: &dyn Fn() -> Duration, on_event: &mut dyn FnMut(JobId, Event)) {
-        // From the back, as those that end leave the list.
+        // Those that end leave the list, which moves the others.
         let mut done: Vec<(JobId, Result<Step>)> = Vec::with_capacity(chosen.len());
         for &at in chosen {
             let Running { id, session, generator, read, .. } = &mut self.running[at];
@@ -238,12 +257,7 @@ impl Scheduler {
                 on_event(id, Event::Finished(generation));
             }
             Some(error) => {
-                // What a panic left behind is not looked at again.
-                if matches!(error, Error::Panicked { .. }) {
-                    self.pool.lost()
-                } else {
-                    self.pool.put(session)
-                }
+                self.take_back(session, &error);
                 on_event(id, Event::Failed(error));
             }
         }

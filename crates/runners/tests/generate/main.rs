@@ -104,6 +104,8 @@ fn main() -> ExitCode {
         scheduling::long_prompts_let_others_go_on,
         scheduling::jobs_start_in_the_order_in_which_they_came,
         scheduling::what_is_too_much_is_refused_at_once,
+        scheduling::without_a_queue_who_has_a_turn_is_taken,
+        scheduling::what_cannot_begin_leaves_its_sequence,
         scheduling::prompts_continue_what_sequences_hold,
         scheduling::cancelled_jobs_take_no_step,
         evaluation::losses_are_those_of_the_second_halves,

@@ -178,12 +178,38 @@ pub(crate) fn what_is_too_much_is_refused_at_once(engine: &AnyEngine) {
     assert!(matches!(scheduler.submit(endless(&[0; 30], 21)), Err(Error::TooManyTokens { tokens: 51, limit: 50 })));
     // A text without a bound is as long as the context.
     assert!(matches!(scheduler.submit(endless(&[0], usize::MAX)), Err(Error::TooManyTokens { tokens: 100, limit: 50 })));
-    for _ in 0..2 {
+    // One that has its turn at once, and two that wait.
+    for _ in 0..3 {
         scheduler.submit(endless(&[0], 1)).unwrap();
     }
-    assert!(matches!(scheduler.submit(endless(&[0], 1)), Err(Error::Busy { waiting: 2 })));
+    assert!(matches!(scheduler.submit(endless(&[0], 1)), Err(Error::Busy { waiting: 3 })));
     run(&mut scheduler, &mut BTreeMap::new());
     assert!(scheduler.submit(endless(&[0], 1)).is_ok());
+}
+
+pub(crate) fn without_a_queue_who_has_a_turn_is_taken(engine: &AnyEngine) {
+    let limits = Limits { running: 1, waiting: 0, ..LIMITS };
+    let mut scheduler = scheduler(engine, &bigrams(&cycle(0), 100), limits);
+    scheduler.submit(endless(&[0], 2)).unwrap();
+    let mut busy = 0;
+    run_with(&mut scheduler, &mut BTreeMap::new(), &mut |turn, scheduler| {
+        if scheduler.load().running > 0 {
+            assert!(matches!(scheduler.submit(endless(&[0], 1)), Err(Error::Busy { waiting: 0 })), "in turn {turn}");
+            busy += 1;
+        }
+    });
+    assert!(busy > 0 && scheduler.submit(endless(&[0], 1)).is_ok());
+}
+
+pub(crate) fn what_cannot_begin_leaves_its_sequence(engine: &AnyEngine) {
+    let mut scheduler = scheduler(engine, &bigrams(&cycle(0), 100), Limits { running: 1, sequences: 1, ..LIMITS });
+    let bad = SamplingParams { top_p: 0.0, ..SamplingParams::default() };
+    let jobs = [endless(&[0, 1], 1), job(Request { sampling: bad, ..request(&[0, 1, 2], 1) }), endless(&[0, 1, 2], 1)];
+    let ids = jobs.map(|job| scheduler.submit(job).unwrap());
+    let mut seen = BTreeMap::new();
+    run(&mut scheduler, &mut seen);
+    assert!(seen[&ids[1]].done.as_ref().is_some_and(Result::is_err));
+    assert_eq!((seen[&ids[2]].cached, scheduler.load().idle), (Some(2), 1));
 }
 
 pub(crate) fn prompts_continue_what_sequences_hold(engine: &AnyEngine) {

@@ -54,13 +54,13 @@ impl Pool {
         };
         let fits: Vec<Fit> = self.idle.iter().enumerate().map(fit).collect();
         let choice = choose(&fits, self.loaded < self.limit);
-        // Counted before it is tried: who fails to begin on it reports it lost.
-        if choice == Choice::Load {
-            self.loaded += 1;
-        }
         let mut session = match choice {
             Choice::Idle(at) => self.idle.remove(at),
-            Choice::Load => Session::new(self.model.sequence()?),
+            Choice::Load => {
+                let sequence = self.model.sequence()?;
+                self.loaded += 1;
+                Session::new(sequence)
+            }
         };
         if !reuses {
             session.reset();
