@@ -173,7 +173,7 @@ impl Scheduler {
     }
 
     fn tokens(&self) -> usize {
-        self.running.iter().map(|running| running.tokens).sum()
+        self.running.iter().fold(0, |all, running| all.saturating_add(running.tokens))
     }
 
     fn most_running(&self) -> usize {
