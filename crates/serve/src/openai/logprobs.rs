@@ -5,9 +5,12 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::answer::TokenLogprobs;
 
-/// A token's own text. One that is a part of a character has none, which is written as U+FFFD.
+/// What a token adds in the middle of a text. One that is a part of a character has no text, which is written as U+FFFD.
 fn text(tokenizer: &Tokenizer, token: u32) -> String {
-    tokenizer.decode(&[token], false).unwrap_or_default()
+    match tokenizer.token_bytes(token) {
+        Some(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        None => tokenizer.decode(&[token], false).unwrap_or_default(),
+    }
 }
 
 /// JSON has no infinity; this is what OpenAI writes for what is out of reach.
