@@ -30,9 +30,14 @@ impl Reader {
         Reader::default()
     }
 
-    /// A reader of what follows a prompt of a conversation.
+    /// A reader of what follows a prompt of a conversation, which may begin with thoughts.
     pub(crate) fn of_chat(prompt: &str, parser: Option<Parser>) -> Reader {
         Reader { splitter: Some(ThinkingSplitter::new(prompt)), parser, part: None }
+    }
+
+    /// A reader of an answer of a given form, in which markers of thoughts are what any other text is.
+    pub(crate) fn of_form(parser: Option<Parser>) -> Reader {
+        Reader { parser, ..Reader::default() }
     }
 
     fn push(&mut self, text: &str, out: &mut Vec<Delta>) {
@@ -53,6 +58,10 @@ impl Reader {
             parser.finish(&mut pieces);
             out.extend(pieces.into_iter().map(delta));
         }
+    }
+
+    fn is_in_call(&self) -> bool {
+        self.parser.as_ref().is_some_and(Parser::is_in_call)
     }
 
     fn calls(&self) -> usize {
@@ -166,10 +175,13 @@ impl Choice {
     }
 
     fn end(&mut self, generation: &Generation, out: &mut Vec<Delta>) {
+        let cut_call = self.reader.is_in_call();
         self.reader.finish(out);
         self.stats = Some(generation.stats);
         self.stop = generation.stop;
         self.finish = Some(match generation.finish {
+            // The arguments of such a call are no JSON, and clients that call by it would fail.
+            FinishReason::Length | FinishReason::Context if cut_call => Finish::Length,
             _ if self.reader.calls() > 0 => Finish::Calls,
             FinishReason::Stop | FinishReason::Cancelled => Finish::Stop,
             FinishReason::Length | FinishReason::Context => Finish::Length,

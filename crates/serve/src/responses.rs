@@ -77,7 +77,7 @@ impl ResponseAnswer {
             id: id("resp_"),
             created: now(),
             echo,
-            choice: Choice::new(request.conversation.reader(&model, prompt)),
+            choice: Choice::new(request.reader(&model, prompt)),
             prompt_tokens,
             items: Vec::new(),
             is_open: false,

@@ -154,6 +154,11 @@ impl Parser {
         self.calls
     }
 
+    /// Whether a call has begun whose end has not come.
+    pub(crate) fn is_in_call(&self) -> bool {
+        matches!(&self.place, Place::Call(reader) if reader.has_begun())
+    }
+
     /// Takes a piece of text and hands on what is decided.
     pub(crate) fn push(&mut self, text: &str, out: &mut Vec<Piece>) {
         if self.single && self.calls > 0 && matches!(self.place, Place::After) {

@@ -88,9 +88,8 @@ impl Conversation {
         model.grammars(param)?.lark(grammar).map(Some).map_err(|error| ApiError::value(param, error.to_string()))
     }
 
-    pub(crate) fn reader(&self, model: &Served, prompt: &str) -> Reader {
-        let parser = self.tools.clone().zip(model.tool_form).map(|(tools, form)| Parser::new(form, tools, self.single_call));
-        Reader::of_chat(prompt, parser)
+    fn parser(&self, model: &Served) -> Option<Parser> {
+        self.tools.clone().zip(model.tool_form).map(|(tools, form)| Parser::new(form, tools, self.single_call))
     }
 }
 
@@ -183,9 +182,15 @@ impl ChatRequest {
         Err(ApiError::unsupported("response_format", message))
     }
 
+    /// How the text of an answer is read.
+    pub(crate) fn reader(&self, model: &Served, prompt: &str) -> Reader {
+        let parser = self.conversation.parser(model);
+        if self.params.constraint.is_some() { Reader::of_form(parser) } else { Reader::of_chat(prompt, parser) }
+    }
+
     /// How its answer is written.
     pub(crate) fn answer(&self, model: Handle, prompt: &str, prompt_tokens: usize) -> ChatAnswer {
-        let choice = || Choice::new(self.conversation.reader(&model, prompt));
+        let choice = || Choice::new(self.reader(&model, prompt));
         ChatAnswer {
             id: id("chatcmpl-"),
             created: now(),

@@ -196,7 +196,12 @@ pub(crate) fn thoughts_and_calls_are_told_from_the_answer() {
     assert_eq!(call["function"], json!({ "name": "weather", "arguments": "{\"city\": \"Ulm\"}" }));
     assert_eq!(json["usage"]["completion_tokens_details"]["reasoning_tokens"], 3, "the end of thoughts is one of their tokens");
 
+    // A call that is cut off is none that a client could make.
     let mut body = body;
+    body["max_tokens"] = 8.into();
+    assert_eq!(post(server.address, PATH, &body).json()["choices"][0]["finish_reason"], "length");
+    body["max_tokens"] = Json::Null;
+
     body["stream"] = true.into();
     let events = post(server.address, PATH, &body).events();
     assert_eq!((streamed(&events, "reasoning_content"), streamed(&events, "content")), ("so be it".into(), "I look.".into()));
@@ -286,6 +291,13 @@ pub(crate) fn answers_have_the_form_that_is_asked_for() {
     let reply = ask(schema(object));
     assert_eq!(content(&reply), "{\"ok\": false, \"n\": 7}");
     assert_eq!(reply.json()["choices"][0]["finish_reason"], "stop");
+    // What would begin thoughts elsewhere is a part of the text here.
+    let pieces = ["{\"a\": \"", "<think>", "x\"}"];
+    let thinking = Running::new(vec![script(&pieces, PLAIN)], config());
+    let text =
+        json!({ "type": "object", "properties": { "a": { "type": "string" } }, "required": ["a"], "additionalProperties": false });
+    let body = json!({ "messages": [{ "role": "user", "content": "go" }], "response_format": schema(text) });
+    assert_eq!(content(&post(thinking.address, PATH, &body)), pieces.concat());
     let found: Json = serde_json::from_str(&content(&ask(json!({ "type": "json_object" })))).unwrap();
     assert!(found.is_object());
     for wrong in [
