@@ -51,6 +51,11 @@ impl ApiError {
         ApiError { param: Some("model".into()), ..error }
     }
 
+    /// The prompt does not fit the model's context.
+    pub(crate) fn too_long(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::BAD_REQUEST, "invalid_request_error", Some("context_length_exceeded"), message)
+    }
+
     /// The fault is not the client's.
     pub(crate) fn internal(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", None, message)
@@ -77,9 +82,9 @@ impl From<runners::Error> for ApiError {
         use runners::Error;
         let text = error.to_string();
         match error {
-            Error::PromptTooLong { .. } => {
-                ApiError::new(StatusCode::BAD_REQUEST, "invalid_request_error", Some("context_length_exceeded"), text)
-            }
+            Error::PromptTooLong { .. } => ApiError::too_long(text),
+            // Logits of which none is a number are the model's fault.
+            Error::Text(flambeau::text::Error::NoCandidate { .. }) => ApiError::internal(text),
             Error::EmptyPrompt | Error::Text(_) | Error::Drawing { .. } => ApiError::invalid(text),
             Error::TooManyTokens { .. } => ApiError { param: Some("max_tokens".into()), ..ApiError::invalid(text) },
             Error::Busy { .. } => ApiError::busy(text),

@@ -15,7 +15,7 @@ use crate::{
     json::wrong,
     openai::{FINGERPRINT, HARMLESS, chat::Conversation},
     reply,
-    routes::{App, aside},
+    routes::App,
 };
 
 type Shared = State<Arc<App>>;
@@ -30,7 +30,7 @@ pub(crate) async fn tokenize(State(app): Shared, request: Request<Body>) -> Resu
     let parse_special = fields.flag("parse_special")?.unwrap_or(true);
     let with_pieces = fields.flag("with_pieces")?.unwrap_or(false);
     fields.finish(HARMLESS)?;
-    let tokens = aside(move || {
+    let tokens = app.aside(move || {
         let tokenizer = &model.tokenizer;
         let ids = if parse_special { tokenizer.encode(&content, add_special) } else { tokenizer.encode_plain(&content) };
         let ids = ids.map_err(|error| ApiError::value("content", error.to_string()))?;
@@ -45,19 +45,20 @@ pub(crate) async fn detokenize(State(app): Shared, request: Request<Body>) -> Re
     let (mut fields, model) = app.open(request).await?;
     let list = fields.list("tokens")?.ok_or_else(|| ApiError::value("tokens", "`tokens` is missing"))?;
     fields.finish(HARMLESS)?;
+    let vocabulary = model.tokenizer.vocab_size();
     let id = |value: &Json| {
-        let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
-        id.ok_or_else(|| wrong("tokens", "a list of token ids", value))
+        let id = value.as_u64().filter(|&id| id < vocabulary as u64).map(|id| id as u32);
+        id.ok_or_else(|| wrong("tokens", &format!("a list of token ids below {vocabulary}"), value))
     };
     let ids: Vec<u32> = list.iter().map(id).collect::<Result<_>>()?;
-    let text = aside(move || model.tokenizer.decode(&ids, false).map_err(|error| ApiError::value("tokens", error.to_string())));
+    let text = app.aside(move || model.tokenizer.decode(&ids, false).map_err(|error| ApiError::value("tokens", error.to_string())));
     Ok(reply::json(&json!({ "content": text.await? })))
 }
 
 /// `POST /apply-template`: the prompt of a conversation.
 pub(crate) async fn apply_template(State(app): Shared, request: Request<Body>) -> Result<Response> {
     let (mut fields, model) = app.open(request).await?;
-    let prompt = aside(move || {
+    let prompt = app.aside(move || {
         let conversation = Conversation::read(&mut fields, &model)?;
         fields.finish(HARMLESS)?;
         conversation.prompt(&model)

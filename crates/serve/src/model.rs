@@ -55,6 +55,9 @@ pub(crate) struct Served {
     grammars: OnceLock<Result<GrammarCompiler, String>>,
 }
 
+/// More bytes than a token of any known vocabulary stands for; the longest are runs of blanks.
+const MAX_TOKEN_BYTES: usize = 256;
+
 impl Served {
     pub(crate) fn start(new: NewModel) -> std::io::Result<Served> {
         let NewModel { name, aliases, model, tokenizer, template, sampling, limits, thinks } = new;
@@ -89,6 +92,19 @@ impl Served {
         let missing =
             || ApiError::invalid(format!("the model {:?} has no chat template; /v1/completions continues text", self.name));
         self.template.as_ref().ok_or_else(missing)
+    }
+
+    /// The tokens of a prompt, which the field `param` holds.
+    ///
+    /// # Errors
+    /// It cannot fit the context, or cannot be written as tokens.
+    pub(crate) fn encode(&self, text: &str, add_special: bool, param: &str) -> Result<Vec<u32>> {
+        // Encoding takes some hundred times the memory of the text, and is not begun in vain.
+        if let Some(context) = self.context.filter(|context| text.len() > context.saturating_mul(MAX_TOKEN_BYTES)) {
+            let message = format!("the prompt has {} bytes, and the model's context holds {context} tokens", text.len());
+            return Err(ApiError::too_long(message));
+        }
+        self.tokenizer.encode(text, add_special).map_err(|error| ApiError::value(param, error.to_string()))
     }
 
     /// What makes answers have a form.

@@ -1,11 +1,11 @@
 //! What answers which path.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
     body::Body,
-    extract::State,
+    extract::{Path, State, rejection::PathRejection},
     http::{HeaderValue, Request, StatusCode, header},
     middleware::{Next, from_fn_with_state},
     response::{IntoResponse, Response},
@@ -13,7 +13,11 @@ use axum::{
 };
 use flambeau::runners::llm::Job;
 use serde_json::json;
-use tokio::{sync::watch, task::spawn_blocking, time::Instant};
+use tokio::{
+    sync::{Semaphore, watch},
+    task::spawn_blocking,
+    time::Instant,
+};
 
 use crate::{
     answer::id,
@@ -34,6 +38,9 @@ use crate::{
     responses::{self, ResponseAnswer},
 };
 
+/// More than any request takes, and less than a clock overflows by.
+const FOREVER: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
+
 /// What all requests share.
 #[derive(Debug)]
 pub(crate) struct App {
@@ -41,7 +48,12 @@ pub(crate) struct App {
     pub(crate) guard: Guard,
     pub(crate) models: Models,
     pub(crate) stop: watch::Receiver<bool>,
+    /// Places for work [beside the connections](App::aside).
+    pub(crate) aside: Arc<Semaphore>,
 }
+
+/// Most bodies and prompts that are read at the same time: each may take much memory while it is, and all take time from the models.
+pub(crate) const MAX_ASIDE: usize = 4;
 
 type Shared = State<Arc<App>>;
 
@@ -79,6 +91,7 @@ async fn enter(State(app): Shared, request: Request<Body>, next: Next) -> Respon
     let began = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let origin = app.guard.origin(request.headers()).ok().flatten();
+    let wanted = request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
     let mut response = match app.guard.check(&request) {
         Ok(()) => next.run(request).await,
         Err(response) => *response,
@@ -87,7 +100,7 @@ async fn enter(State(app): Shared, request: Request<Body>, next: Next) -> Respon
     // Only paths, and those escaped: what clients write is theirs.
     tracing::info!("{method} {path:?} {} in {} ms, {request_id}", response.status().as_u16(), began.elapsed().as_millis());
     let headers = response.headers_mut();
-    app.guard.allow_origin(origin, headers);
+    app.guard.allow_origin(origin, wanted, headers);
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     if let Ok(value) = HeaderValue::from_str(&request_id) {
         headers.insert("x-request-id", value);
@@ -100,7 +113,8 @@ async fn models(State(app): Shared) -> Response {
     reply::json(&json!({ "object": "list", "data": list }))
 }
 
-async fn model(State(app): Shared, axum::extract::Path(name): axum::extract::Path<String>) -> Result<Response> {
+async fn model(State(app): Shared, name: Result<Path<String>, PathRejection>) -> Result<Response> {
+    let Path(name) = name.map_err(|error| ApiError::value("model", error.body_text()))?;
     Ok(reply::json(&app.models.find(Some(&name))?.describe()))
 }
 
@@ -116,9 +130,23 @@ impl App {
     /// The body is none, or names a model that is not here.
     pub(crate) async fn open(&self, request: Request<Body>) -> Result<(Fields, Handle)> {
         let body = body::read(request, &self.config).await?;
-        let mut fields = Fields::parse(&body)?;
+        let mut fields = self.aside(move || Fields::parse(&body)).await?;
         let name = fields.text("model")?;
         Ok((fields, self.models.find(name.as_deref())?))
+    }
+
+    /// Runs work that takes a while, such as a long prompt's tokens, beside the connections.
+    ///
+    /// # Errors
+    /// As `work`, or it panics.
+    pub(crate) async fn aside<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+        let failed = || ApiError::internal("an internal error ended the request");
+        let place = Arc::clone(&self.aside).acquire_owned().await.map_err(|_| failed())?;
+        let work = move || {
+            let _place = place;
+            work()
+        };
+        spawn_blocking(work).await.unwrap_or_else(|_| Err(failed()))
     }
 
     /// Submits jobs.
@@ -126,14 +154,14 @@ impl App {
     /// # Errors
     /// They are refused.
     async fn submit(&self, model: &Handle, jobs: Vec<Job>) -> Result<Progress> {
-        let deadline = Instant::now() + self.config.request_time;
+        let most = model.limits.running.saturating_add(model.limits.waiting);
+        if jobs.len() > most {
+            // Coming back would not help.
+            return Err(ApiError::value("n", format!("the request asks for {} answers, and the server takes {most}", jobs.len())));
+        }
+        let deadline = Instant::now() + self.config.request_time.min(FOREVER);
         Ok(Progress { updates: model.worker.submit(jobs).await?, deadline, stop: self.stop.clone() })
     }
-}
-
-/// Runs work that takes a while, such as a long prompt's tokens, beside the connections.
-pub(crate) async fn aside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    spawn_blocking(work).await.unwrap_or_else(|_| Err(ApiError::internal("an internal error ended the request")))
 }
 
 /// A conversation's jobs, and how the answer to them is written.
@@ -153,7 +181,7 @@ fn prepare<A>(
     let request = ChatRequest::read(fields, &model, most_choices)?;
     let prompt = request.conversation.prompt(&model)?;
     request.check_form(&prompt)?;
-    let ids = model.tokenizer.encode(&prompt, false).map_err(|error| ApiError::value("messages", error.to_string()))?;
+    let ids = model.encode(&prompt, false, "messages")?;
     let jobs = request.params.jobs(&ids, &model);
     Ok(Prepared { streams: request.stream, jobs, answer: answer(&request, model, &prompt, ids.len()) })
 }
@@ -161,7 +189,7 @@ fn prepare<A>(
 async fn chat(State(app): Shared, request: Request<Body>) -> Result<Response> {
     let (fields, model) = app.open(request).await?;
     let (handle, most) = (model.clone(), app.config.choices);
-    let Prepared { streams, jobs, answer } = aside(move || prepare(fields, handle, most, ChatRequest::answer)).await?;
+    let Prepared { streams, jobs, answer } = app.aside(move || prepare(fields, handle, most, ChatRequest::answer)).await?;
     let progress = app.submit(&model, jobs).await?;
     if streams {
         return Ok(reply::stream(progress, answer));
@@ -178,7 +206,7 @@ async fn message(State(app): Shared, request: Request<Body>) -> Response {
 async fn answer_message(app: &App, request: Request<Body>) -> Result<Response> {
     let (fields, model) = app.open(request).await?;
     let handle = model.clone();
-    let prepared = aside(move || prepare(anthropic::to_openai(fields)?, handle, 1, MessageAnswer::new));
+    let prepared = app.aside(move || prepare(anthropic::to_openai(fields)?, handle, 1, MessageAnswer::new));
     let Prepared { streams, jobs, mut answer } = prepared.await?;
     let progress = app.submit(&model, jobs).await?;
     if streams {
@@ -191,7 +219,7 @@ async fn answer_message(app: &App, request: Request<Body>) -> Result<Response> {
 async fn respond(State(app): Shared, request: Request<Body>) -> Result<Response> {
     let (fields, model) = app.open(request).await?;
     let handle = model.clone();
-    let prepared = aside(move || {
+    let prepared = app.aside(move || {
         let (fields, echo) = responses::to_chat(fields)?;
         prepare(fields, handle, 1, |request, model, prompt, tokens| ResponseAnswer::new(request, model, prompt, tokens, echo))
     });
@@ -208,11 +236,12 @@ async fn complete(State(app): Shared, request: Request<Body>) -> Result<Response
     let (fields, model) = app.open(request).await?;
     let most = app.config.choices;
     let handle = model.clone();
-    let (streams, (jobs, answer)) = aside(move || {
-        let request = CompletionRequest::read(fields, &handle, most)?;
-        Ok((request.stream, request.prepare(handle)?))
-    })
-    .await?;
+    let (streams, (jobs, answer)) = app
+        .aside(move || {
+            let request = CompletionRequest::read(fields, &handle, most)?;
+            Ok((request.stream, request.prepare(handle)?))
+        })
+        .await?;
     let progress = app.submit(&model, jobs).await?;
     if streams {
         return Ok(reply::stream(progress, answer));

@@ -7,13 +7,16 @@ use std::{
     sync::Arc,
 };
 
-use tokio::{runtime::Builder, sync::watch};
+use tokio::{
+    runtime::Builder,
+    sync::{Semaphore, watch},
+};
 
 use crate::{
     config::Config,
     http::{guard::Guard, listener},
     model::{Models, NewModel, Served},
-    routes::{App, router},
+    routes::{App, MAX_ASIDE, router},
 };
 
 /// A server that is bound to an address.
@@ -51,7 +54,13 @@ impl Server {
         runtime.block_on(async {
             let (stop, stopped) = watch::channel(false);
             let guard = Guard::new(&self.config, self.address);
-            let app = App { guard, models: Models::new(models), stop: stopped, config: self.config.clone() };
+            let app = App {
+                guard,
+                models: Models::new(models),
+                stop: stopped,
+                config: self.config.clone(),
+                aside: Arc::new(Semaphore::new(MAX_ASIDE)),
+            };
             let listener = tokio::net::TcpListener::from_std(self.listener)?;
             listener::serve(listener, router(Arc::new(app)), &self.config, stop, shutdown).await;
             Ok(())

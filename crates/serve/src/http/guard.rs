@@ -55,14 +55,15 @@ impl Guard {
         }
     }
 
-    /// Tells a browser what a page of another origin may do.
-    pub(crate) fn allow_origin(&self, origin: Option<HeaderValue>, headers: &mut HeaderMap) {
+    /// Tells a browser that a page of another origin may do what it does, with the headers that it wants to send: clients of this protocol have
+    /// many of their own.
+    pub(crate) fn allow_origin(&self, origin: Option<HeaderValue>, wanted: Option<HeaderValue>, headers: &mut HeaderMap) {
         if let Some(origin) = origin {
             headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
             headers.insert(header::VARY, HeaderValue::from_static("origin"));
             headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST"));
-            let allowed = HeaderValue::from_static("authorization, content-type, x-api-key");
-            headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
+            let usual = || HeaderValue::from_static("authorization, content-type, x-api-key");
+            headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, wanted.unwrap_or_else(usual));
         }
     }
 
@@ -74,8 +75,8 @@ impl Guard {
         let given = headers.get(header::HOST).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let name = host_name(given);
         let is_own = self.local.is_some_and(|local| [local.to_string(), format!("[{local}]")].contains(&name.to_owned()));
-        let is_known = is_own || ["localhost", "127.0.0.1", "[::1]"].contains(&name);
-        if is_known || self.hosts.iter().any(|host| host.eq_ignore_ascii_case(name)) {
+        let mut known = ["localhost", "127.0.0.1", "[::1]"].into_iter().chain(self.hosts.iter().map(String::as_str));
+        if is_own || known.any(|host| host.eq_ignore_ascii_case(name)) {
             return Ok(());
         }
         let message = format!("the server is not called {name:?}; --allowed-host adds names");
@@ -146,7 +147,7 @@ mod tests {
     fn hosts_are_those_of_this_machine_unless_others_are_named() {
         let get = |guard: &Guard, host: &str| ask(guard, Method::GET, "/v1/models", &[("host", host)]);
         let local = guard("127.0.0.1:8080", |_| ());
-        for host in ["localhost", "localhost:8080", "127.0.0.1:8080", "[::1]:8080"] {
+        for host in ["localhost", "LocalHost:8080", "127.0.0.1:8080", "[::1]:8080"] {
             assert_eq!(get(&local, host), 200, "{host}");
         }
         for host in ["", "evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost:80a"] {
@@ -171,6 +172,9 @@ mod tests {
         assert_eq!((post(&open, "https://app.example"), post(&open, "https://evil.example")), (200, 403));
         let headers = [("host", "localhost:8080"), ("origin", "https://app.example")];
         assert_eq!(ask(&open, Method::OPTIONS, "/v1/chat/completions", &headers), 204);
+        let (mut told, value) = (HeaderMap::new(), HeaderValue::from_static);
+        open.allow_origin(Some(value("https://app.example")), Some(value("x-stainless-lang")), &mut told);
+        assert_eq!(told[header::ACCESS_CONTROL_ALLOW_HEADERS], "x-stainless-lang");
     }
 
     #[test]

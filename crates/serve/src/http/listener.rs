@@ -35,7 +35,7 @@ pub(crate) async fn serve(
     stop: watch::Sender<bool>,
     shutdown: impl Future<Output = ()>,
 ) {
-    let slots = Arc::new(Semaphore::new(config.connections));
+    let slots = Arc::new(Semaphore::new(config.connections.min(Semaphore::MAX_PERMITS)));
     let graceful = GracefulShutdown::new();
     tokio::pin!(shutdown);
     loop {

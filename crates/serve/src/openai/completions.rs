@@ -65,7 +65,10 @@ impl CompletionRequest {
     pub(crate) fn prepare(&self, model: Handle) -> Result<(Vec<Job>, CompletionAnswer)> {
         let (mut jobs, mut prompt_tokens, mut begun) = (Vec::new(), 0, Vec::new());
         for prompt in &self.prompts {
-            let ids = ids(prompt, &model.tokenizer)?;
+            let ids = match prompt {
+                Prompt::Text(text) => model.encode(text, true, "prompt")?,
+                Prompt::Ids(ids) => ids.clone(),
+            };
             let text = if self.echo { text(prompt, &model.tokenizer)? } else { String::new() };
             prompt_tokens += ids.len();
             jobs.extend(self.params.jobs(&ids, &model));
@@ -83,13 +86,6 @@ impl CompletionRequest {
             model,
         };
         Ok((jobs, answer))
-    }
-}
-
-fn ids(prompt: &Prompt, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
-    match prompt {
-        Prompt::Text(text) => tokenizer.encode(text, true).map_err(|error| ApiError::value("prompt", error.to_string())),
-        Prompt::Ids(ids) => Ok(ids.clone()),
     }
 }
 

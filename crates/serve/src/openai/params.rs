@@ -2,7 +2,7 @@
 
 use flambeau::{
     runners::llm::{Job, Request},
-    text::{Constraint, SamplingParams},
+    text::{Constraint, SamplingParams, StopMatcher},
 };
 use serde_json::Value as Json;
 
@@ -12,10 +12,6 @@ use crate::{
     model::Served,
 };
 
-/// Most texts that may end an answer.
-const MAX_STOPS: usize = 64;
-/// Longest of them in bytes.
-const MAX_STOP_BYTES: usize = 4096;
 /// Most tokens with a bias.
 const MAX_BIASES: usize = 4096;
 /// Most tokens of an answer that a request may ask for.
@@ -70,10 +66,12 @@ impl Params {
 
     /// A job for each choice. Each draws by a seed of its own.
     pub(crate) fn jobs(&self, prompt: &[u32], model: &Served) -> Vec<Job> {
+        // An answer without a bound takes what there is, so that it is not refused for what it need not come to.
+        let most = model.limits.tokens.saturating_sub(prompt.len()).max(1);
         let job = |number: usize| Job {
             request: Request {
                 prompt: prompt.to_vec(),
-                max_new_tokens: self.max_tokens.unwrap_or(usize::MAX),
+                max_new_tokens: self.max_tokens.unwrap_or(most),
                 sampling: SamplingParams { seed: self.sampling.seed.wrapping_add(number as u64), ..self.sampling.clone() },
                 stop: self.stop.clone(),
                 stop_ids: model.stop_ids.clone(),
@@ -147,12 +145,11 @@ fn stop(fields: &mut Fields) -> Result<Vec<String>> {
         Some(Json::Array(list)) => list,
         Some(value) => vec![value],
     };
-    if list.len() > MAX_STOPS {
-        return Err(ApiError::value(NAME, format!("`{NAME}` has {} texts, and takes at most {MAX_STOPS}", list.len())));
-    }
     let text = |value: Json| match value {
-        Json::String(text) if (1..=MAX_STOP_BYTES).contains(&text.len()) => Ok(text),
-        other => Err(wrong(NAME, &format!("a text of 1 to {MAX_STOP_BYTES} bytes or a list of such"), &other)),
+        Json::String(text) => Ok(text),
+        other => Err(wrong(NAME, "a text or a list of texts", &other)),
     };
-    list.into_iter().map(text).collect()
+    let stops = list.into_iter().map(text).collect::<Result<Vec<_>>>()?;
+    StopMatcher::new(&stops).map_err(|error| ApiError::value(NAME, error.to_string()))?;
+    Ok(stops)
 }

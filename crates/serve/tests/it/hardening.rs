@@ -84,6 +84,9 @@ pub(crate) fn more_than_can_wait_is_told_to_come_back() {
     let reply = post(server.address, CHAT, &json!({ "messages": [{ "role": "user", "content": "go" }] }));
     assert_eq!((reply.status, reply.header("retry-after")), (429, Some("1")), "{}", reply.body);
     assert_eq!(reply.json()["error"]["code"], "capacity_exhausted");
+    let many = json!({ "messages": [{ "role": "user", "content": "go" }], "n": 3 });
+    let reply = post(server.address, CHAT, &many);
+    assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("n")), "{}", reply.body);
     // Who waited gets its turn.
     drop(running);
     assert_eq!(waiting.head().expect("a turn").status, 200);
@@ -99,6 +102,9 @@ pub(crate) fn what_may_be_too_long_is_refused_ahead() {
     let reply = ask(100);
     assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("max_tokens")));
     assert_eq!(ask(99).status, 200);
+    // Who names no bound gets what there is.
+    let reply = post(server.address, CHAT, &json!({ "messages": [{ "role": "user", "content": "go" }] }));
+    assert_eq!((reply.status, &reply.json()["usage"]["total_tokens"]), (200, &json!(100)), "{}", reply.body);
 }
 
 pub(crate) fn heads_and_bodies_have_bounds() {
@@ -204,6 +210,10 @@ pub(crate) fn answers_that_take_too_long_are_told_why() {
     let reply = post(server.address, CHAT, &json!({ "messages": [{ "role": "user", "content": "go" }] }));
     assert_eq!((reply.status, &reply.json()["error"]["code"]), (503, &json!("timeout")));
     server.await_metric("running", 0);
+    // A time that ends never.
+    let server = Running::new(vec![script(&["hello"], PLAIN)], Config { request_time: Duration::MAX, ..config() });
+    let reply = post(server.address, CHAT, &json!({ "messages": [{ "role": "user", "content": "go" }] }));
+    assert_eq!(reply.status, 200, "{}", reply.body);
 }
 
 /// The CPU engine, with something that happens ahead of each step.

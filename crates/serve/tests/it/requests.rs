@@ -181,6 +181,8 @@ pub(crate) fn prompts_beyond_the_context_have_their_code() {
     let long = "cat ".repeat(600);
     let reply = post(server.address, "/v1/completions", &json!({ "prompt": long }));
     assert_eq!((reply.status, &reply.json()["error"]["code"]), (400, &json!("context_length_exceeded")));
+    let reply = post(server.address, "/v1/completions", &json!({ "prompt": "x".repeat(512 * 256 + 1) }));
+    assert_eq!(reply.json()["error"]["code"], "context_length_exceeded", "{}", reply.body);
     // A text without a bound ends where the context does.
     let reply =
         post(server.address, "/v1/completions", &json!({ "prompt": "cat ".repeat(508), "max_tokens": 4000, "ignore_eos": true }));
@@ -202,7 +204,9 @@ pub(crate) fn tokens_and_prompts_can_be_looked_at() {
     assert_eq!((&props["default_generation_settings"]["n_ctx"], &props["total_slots"]), (&json!(512), &json!(3)));
     assert_eq!(get(server.address, "/health").json(), json!({ "status": "ok" }));
     assert_eq!(get(server.address, "/slots").json()[0]["limits"]["waiting"], 32);
-    for (status, path) in [(404, "/v1/nothing"), (405, "/tokenize")] {
+    let reply = post(server.address, "/detokenize", &json!({ "tokens": [6, 16] }));
+    assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("tokens")));
+    for (status, path) in [(404, "/v1/nothing"), (405, "/tokenize"), (400, "/v1/models/%ff")] {
         let reply = get(server.address, path);
         assert_eq!((reply.status, &reply.json()["error"]["type"]), (status, &json!("invalid_request_error")), "{path}");
     }
