@@ -83,19 +83,19 @@ pub(crate) struct Args {
     no_ui: bool,
 
     /// Most seconds that a request may take, its wait for a turn included
-    #[arg(help_heading = "Server", long, value_name = "SECONDS", default_value_t = 600, value_parser = positive)]
+    #[arg(help_heading = "Server", long, value_name = "SECONDS", default_value_t = Config::default().request_time.as_secs() as usize, value_parser = positive)]
     timeout: usize,
 
     /// Most seconds that requests may go on after SIGTERM
-    #[arg(help_heading = "Server", long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(help_heading = "Server", long, value_name = "SECONDS", default_value_t = Config::default().grace.as_secs())]
     grace: u64,
 
     /// Most connections at the same time
-    #[arg(help_heading = "Server", long, value_name = "N", default_value_t = 1024, value_parser = positive)]
+    #[arg(help_heading = "Server", long, value_name = "N", default_value_t = Config::default().connections, value_parser = positive)]
     max_connections: usize,
 
     /// Largest request body, in MiB
-    #[arg(help_heading = "Server", long, value_name = "N", default_value_t = 16, value_parser = positive)]
+    #[arg(help_heading = "Server", long, value_name = "N", default_value_t = Config::default().body_bytes / MIB, value_parser = positive)]
     max_body: usize,
 
     /// What to log to stderr: error, warn, info (a line for each request) or debug
@@ -139,7 +139,7 @@ pub(crate) struct Args {
 /// Tokens of a prompt that one step takes on a CPU: the longest time that a prompt delays other answers.
 const CPU_CHUNK: usize = 128;
 
-const MIB: u64 = 1 << 20;
+const MIB: usize = 1 << 20;
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let keys = args.keys.read()?;
@@ -215,7 +215,7 @@ fn config(args: &Args, keys: Vec<String>) -> Config {
         origins: args.allowed_origin.clone(),
         metrics: args.metrics,
         page: !args.no_ui,
-        body_bytes: args.max_body << 20,
+        body_bytes: args.max_body.saturating_mul(MIB),
         connections: args.max_connections,
         request_time: Duration::from_secs(args.timeout as u64),
         grace: Duration::from_secs(args.grace),
@@ -246,7 +246,7 @@ fn load(args: &Args, name: String, model: &str, engine: &Arc<dyn Engine>) -> Res
 /// As much as was asked for, as far as there is memory for it.
 fn limits(args: &Args, model: &Model) -> Result<Limits> {
     let share = memory::available().map(|free| free / 2 / args.models.len() as u64);
-    let memory = args.cache_memory.map(|n| (n as u64).saturating_mul(MIB)).or(share).unwrap_or(u64::MAX);
+    let memory = args.cache_memory.map(|n| n.saturating_mul(MIB) as u64).or(share).unwrap_or(u64::MAX);
     let each = (model.sequence_bytes() as u64).max(1);
     let fit = usize::try_from(memory / each).unwrap_or(usize::MAX);
     if fit == 0 {
