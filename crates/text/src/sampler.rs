@@ -278,9 +278,12 @@ pub fn argmax(values: &[f32]) -> Option<(u32, f32)> {
 
 /// Ids of the `count` largest of `logits`, largest first, lower ids first on a tie; NaN and −∞ do not count.
 pub fn likeliest(logits: &[f32], count: usize) -> Vec<u32> {
+    if count == 0 {
+        return Vec::new();
+    }
     let usable = logits.iter().zip(0u32..).filter(|(z, _)| **z > f32::NEG_INFINITY);
     let mut all: Vec<Candidate> = usable.map(|(&weight, id)| Candidate { id, weight }).collect();
-    if count > 0 && count < all.len() {
+    if count < all.len() {
         all.select_nth_unstable_by(count - 1, larger_first);
     }
     all.truncate(count);

@@ -29,6 +29,8 @@ pub struct Generator {
     /// Length of the sequence before the prompt.
     before: usize,
     source: Source,
+    /// Logits of the tokens that may follow; kept for its memory.
+    allowed: Vec<f32>,
     finish: Option<FinishReason>,
     stats: Stats,
     /// When it began, and when its first token came.
@@ -105,6 +107,7 @@ impl Generator {
             stops,
             ids: Vec::new(),
             text: String::new(),
+            allowed: Vec::new(),
             fed: 0,
             before: sequence.position(),
             finish: None,
@@ -234,9 +237,9 @@ impl Generator {
             Source::Guesses(tokens) => Ok(tokens.pop_front().expect("a round gives tokens")),
             Source::Logits(logits) => {
                 let Some(constraint) = &mut self.request.constraint else { return Ok(self.sampler.sample(logits, &self.history)?) };
-                let mut allowed = logits.clone();
-                constraint.mask(&mut allowed)?;
-                Ok(self.sampler.sample(&allowed, &self.history)?)
+                self.allowed.clone_from(logits);
+                constraint.mask(&mut self.allowed)?;
+                Ok(self.sampler.sample(&self.allowed, &self.history)?)
             }
             Source::Program(_) => Ok(drawn.expect("every step of such a program draws a token")),
             Source::Engine => {

@@ -52,7 +52,7 @@ impl Session {
         let refill = self.cached.refill(&prompt, self.sequence.model().can_truncate());
         let kept = self.sequence.truncate(refill.keep);
         self.cached.set(prompt[..kept].iter().copied(), kept);
-        (request.before, request.prompt) = (prompt[..kept].to_vec(), refill.feed);
+        (request.before, request.prompt) = (prompt[..kept].to_vec(), prompt[kept..].to_vec());
         Generator::new(&mut self.sequence, tokenizer, request, now)
     }
 
