@@ -21,7 +21,7 @@ pub use generate::{FinishReason, Generation, Request, Stats, generate};
 pub use generator::{Generator, Logprobs, Step};
 pub use metadata::Metadata;
 pub use model::{Model, ModelOptions};
-pub use prefix::{CachedTokens, Refill};
+pub use prefix::CachedTokens;
 pub use scheduler::{Event, Job, JobId, Limits, Load, Scheduler};
 pub use sequence::{PIPELINE_DEPTH, Sequence};
 pub use session::Session;

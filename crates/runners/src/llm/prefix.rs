@@ -6,27 +6,18 @@ pub struct CachedTokens {
     ids: Vec<u32>,
 }
 
-/// How a prompt gets into the caches.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refill {
-    /// Tokens at the beginning that stay.
-    pub keep: usize,
-    /// The prompt's further tokens, at least one unless the prompt is empty: the last one's logits are wanted.
-    pub feed: Vec<u32>,
-}
-
 impl CachedTokens {
     /// The tokens, oldest first.
     pub fn ids(&self) -> &[u32] {
         &self.ids
     }
 
-    /// What to keep and what to feed for a prompt. Caches that cannot go back keep all that they hold or nothing.
-    pub fn refill(&self, prompt: &[u32], can_go_back: bool) -> Refill {
+    /// How many tokens at the beginning of a prompt need not be fed again. The last one always is: its logits are wanted. Caches that
+    /// cannot go back keep all that they hold or nothing.
+    pub fn reusable(&self, prompt: &[u32], can_go_back: bool) -> usize {
         let common = self.ids.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         let keep = common.min(prompt.len().saturating_sub(1));
-        let keep = if can_go_back || keep == self.ids.len() { keep } else { 0 };
-        Refill { keep, feed: prompt[keep..].to_vec() }
+        if can_go_back || keep == self.ids.len() { keep } else { 0 }
     }
 
     /// Notes that the caches now hold the first `count` of `tokens`.
@@ -50,8 +41,7 @@ mod tests {
 
     fn check(held: &[u32], prompt: &[u32], keep: usize, keep_forward_only: usize) {
         for (can_go_back, keep) in [(true, keep), (false, keep_forward_only)] {
-            let refill = cached(held).refill(prompt, can_go_back);
-            assert_eq!(refill, Refill { keep, feed: prompt[keep..].to_vec() }, "{held:?} then {prompt:?}, {can_go_back}");
+            assert_eq!(cached(held).reusable(prompt, can_go_back), keep, "{held:?} then {prompt:?}, {can_go_back}");
         }
     }
 

@@ -49,8 +49,8 @@ impl Session {
     /// As [`Generator::new`]. The session can be used again.
     pub fn begin(&mut self, tokenizer: &Tokenizer, mut request: Request, now: &dyn Fn() -> Duration) -> Result<Generator> {
         let prompt = std::mem::take(&mut request.prompt);
-        let refill = self.cached.refill(&prompt, self.sequence.model().can_truncate());
-        let kept = self.sequence.truncate(refill.keep);
+        let reusable = self.cached.reusable(&prompt, self.sequence.model().can_truncate());
+        let kept = self.sequence.truncate(reusable);
         self.cached.set(prompt[..kept].iter().copied(), kept);
         (request.before, request.prompt) = (prompt[..kept].to_vec(), prompt[kept..].to_vec());
         Generator::new(&mut self.sequence, tokenizer, request, now)

@@ -49,7 +49,7 @@ impl Pool {
         let can_truncate = self.model.can_truncate();
         let fit = |(at, session): (usize, &Session)| {
             let held = session.cached();
-            let kept = if reuses { held.refill(prompt, can_truncate).keep } else { 0 };
+            let kept = if reuses { held.reusable(prompt, can_truncate) } else { 0 };
             Fit { at, kept, lost: held.ids().len() - kept }
         };
         let fits: Vec<Fit> = self.idle.iter().enumerate().map(fit).collect();
