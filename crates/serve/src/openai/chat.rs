@@ -72,10 +72,9 @@ impl Conversation {
     /// The schema is none, or the model's tokens allow no form.
     fn constraint(&self, model: &Served, schema: Option<Json>) -> Result<Option<Constraint>> {
         let only = if let ToolChoice::Named(name) = &self.choice { Some(name.as_str()) } else { None };
-        let must_call = only.is_some() || self.choice == ToolChoice::Required;
         let calls = self.tools.as_ref().zip(model.tool_form).map(|(tools, form)| tools.grammar(form, only, self.single_call));
         let (param, grammar) = match (schema, calls) {
-            (_, Some(calls)) if must_call => ("tool_choice", format!("start: calls\n{calls}")),
+            (_, Some(calls)) if self.must_call() => ("tool_choice", format!("start: calls\n{calls}")),
             (Some(schema), Some(calls)) => {
                 ("response_format", format!("start: answer | calls\nanswer: %json {}\n{calls}", spaced(schema)))
             }
@@ -86,6 +85,10 @@ impl Conversation {
             (None, _) => return Ok(None),
         };
         model.grammars(param)?.lark(grammar).map(Some).map_err(|error| ApiError::value(param, error.to_string()))
+    }
+
+    fn must_call(&self) -> bool {
+        matches!(self.choice, ToolChoice::Required | ToolChoice::Named(_))
     }
 
     fn parser(&self, model: &Served) -> Option<Parser> {
@@ -179,7 +182,8 @@ impl ChatRequest {
         }
         let message = "answers of a given form cannot begin with thoughts, as the model's template asks for: \
                        `chat_template_kwargs` may turn that off";
-        Err(ApiError::unsupported("response_format", message))
+        let param = if self.conversation.must_call() { "tool_choice" } else { "response_format" };
+        Err(ApiError::unsupported(param, message))
     }
 
     /// How the text of an answer is read.

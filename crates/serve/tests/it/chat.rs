@@ -266,6 +266,15 @@ pub(crate) fn calls_that_are_asked_for_are_enforced() {
     let call = &post(server.address, PATH, &body).json()["choices"][0]["message"]["tool_calls"][0];
     assert_eq!(call["function"], json!({ "name": "weather", "arguments": "{\"city\": \"Ulm\"}" }));
 
+    // A prompt that has begun to think leaves no room for a form.
+    let begun = format!("{WITH_TOOLS}<think>");
+    let server = Running::new(vec![script(&SAYING, &begun)], config());
+    for (field, value) in [("tool_choice", json!("required")), ("response_format", json!({ "type": "json_object" }))] {
+        let body = json!({ "messages": [{ "role": "user", "content": "x" }], "tools": weather(), field: value });
+        let reply = post(server.address, PATH, &body);
+        assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!(field)), "{}", reply.body);
+    }
+
     let server = Running::new(vec![script(&SAYING, WITH_TOOLS)], config());
     for (choice, tools) in [
         (json!({ "type": "function", "function": { "name": "rm" } }), weather()),
