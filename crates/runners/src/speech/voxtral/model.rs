@@ -31,7 +31,7 @@ impl Voxtral {
     /// Loads a program.
     ///
     /// # Errors
-    /// [`Error::NoSpeechModel`] for another program; it cannot be loaded.
+    /// [`crate::Error::NoSpeechModel`] for another program; it cannot be loaded.
     pub fn load(program: &Program, engine: &Arc<dyn Engine>) -> Result<Voxtral> {
         if !Voxtral::is_in(program) {
             return Err(unfit("it has no methods `audio_encoder`, `token_embedding` and `text_decoder`"));
