@@ -16,7 +16,7 @@ use super::{
 };
 use crate::Result;
 
-/// A loaded model of speech. A family is a variant, which its programs name in `get_model_type`, and a [`Listener`].
+/// A loaded model of speech. A family is a variant, which its programs name in `get_model_type`, and a `Listener`.
 #[derive(Debug)]
 pub enum SpeechModel {
     Moonshine(Box<Moonshine>),
