@@ -95,7 +95,7 @@ pub struct Model {
     /// inputs from position 0 on → f32 [1, heads, s, positions], which share of each head's attention a position of the audio has.
     ///
     /// Moonshine has two. `encoder`: `input_values` f32 [1, samples] → last hidden state [1, positions, width]; it fills the first
-    /// positions of `cross_key_i` and `cross_value_i`. `decoder`: as Whisper's, with `audio_length` i64 [1], the number of those
+    /// positions of `cross_key_i` and `cross_value_i`. `decoder`: as Whisper's, with `audio_length` i64 `[1]`, the number of those
     /// positions, behind its inputs.
     ///
     /// Parakeet's `encoder`: `input_features` f32 [1, frames, mels], one frame for every 160 samples → last hidden state
