@@ -15,6 +15,8 @@ use crate::{
 
 /// Tokens without text after which a segment ends.
 const PAUSE: usize = 25;
+/// Tokens after which a segment ends whatever it says: 30 seconds.
+const LONGEST: usize = 375;
 /// Embeddings between two reports of progress.
 const STEP: usize = 12;
 
@@ -68,7 +70,7 @@ impl<'a> RealtimeListener<'a> {
         }
         let log_probability = log_probabilities(self.model.logits(), &[token]).first().copied().unwrap_or_default();
         let ended = match &self.draft {
-            Some(draft) if draft.text.ends_with(['.', '?', '!']) => self.end()?,
+            Some(draft) if draft.text.ends_with(['.', '?', '!']) || at - draft.first >= LONGEST => self.end()?,
             _ => None,
         };
         let draft = self.draft.get_or_insert_with(|| Draft { first: at, ..Draft::default() });
