@@ -14,7 +14,7 @@ use crate::{
     error::{ApiError, Result},
     model::Handle,
     openai::chat::ChatRequest,
-    reply::{self, Events, Frames},
+    reply::{self, Events, Frames, Whole},
     worker::Update,
 };
 
@@ -89,23 +89,6 @@ impl MessageAnswer {
             is_open: false,
             model,
         }
-    }
-
-    /// Takes an update without writing what it says; true if the answer is done.
-    ///
-    /// # Errors
-    /// The generation failed.
-    pub(crate) fn take(&mut self, update: Update) -> Result<bool> {
-        self.update(0, update, &mut Frames::default())
-    }
-
-    /// The whole message.
-    pub(crate) fn to_json(&self) -> Json {
-        let mut message = self.head();
-        message["content"] = self.blocks.iter().map(|block| block.to_json(true)).collect();
-        message["stop_reason"] = self.stop_reason().into();
-        message["stop_sequence"] = self.stop_text().into();
-        message
     }
 
     fn head(&self) -> Json {
@@ -192,7 +175,27 @@ impl MessageAnswer {
     }
 }
 
+impl Whole for MessageAnswer {
+    fn take(&mut self, number: usize, update: Update) -> Result<bool> {
+        self.update(number, update, &mut Frames::default())
+    }
+
+    fn into_json(self) -> Json {
+        let mut message = self.head();
+        message["content"] = self.blocks.iter().map(|block| block.to_json(true)).collect();
+        message["stop_reason"] = self.stop_reason().into();
+        message["stop_sequence"] = self.stop_text().into();
+        message
+    }
+}
+
 impl Events for MessageAnswer {
+    type Whole = MessageAnswer;
+
+    fn whole(self) -> MessageAnswer {
+        self
+    }
+
     fn begin(&mut self, _: &mut Frames) {}
 
     fn update(&mut self, _: usize, update: Update, frames: &mut Frames) -> Result<bool> {

@@ -1,5 +1,6 @@
 //! OpenAI's protocol: requests into jobs, and what comes of them into responses.
 
+mod answers;
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod logprobs;

@@ -44,19 +44,6 @@ impl Progress {
             _ = self.stop.wait_for(|stop| *stop) => Err(ApiError::unavailable("shutting_down", "the server is stopping")),
         }
     }
-
-    /// Hands all updates on, until `take` says that it needs no more.
-    ///
-    /// # Errors
-    /// As [`next`](Self::next), and as `take`.
-    pub(crate) async fn drain(mut self, mut take: impl FnMut(usize, Update) -> Result<bool>) -> Result<()> {
-        loop {
-            let (number, update) = self.next().await?;
-            if take(number, update)? {
-                return Ok(());
-            }
-        }
-    }
 }
 
 /// Server-sent events that are not sent yet.
@@ -87,8 +74,26 @@ impl Frames {
     }
 }
 
+/// A response that is put together from all updates.
+pub(crate) trait Whole {
+    /// Takes an update; true if nothing more is to come.
+    ///
+    /// # Errors
+    /// The generation failed.
+    fn take(&mut self, number: usize, update: Update) -> Result<bool>;
+
+    /// The response.
+    fn into_json(self) -> Json;
+}
+
 /// How an endpoint writes its stream.
 pub(crate) trait Events: Send + 'static {
+    /// How it answers without one.
+    type Whole: Whole;
+
+    /// The answer without a stream, of which nothing was written yet.
+    fn whole(self) -> Self::Whole;
+
     /// What comes before everything else.
     fn begin(&mut self, frames: &mut Frames);
 
@@ -144,6 +149,19 @@ impl<E: Events> Running<E> {
             }
         }
         Some(frames.text.into())
+    }
+}
+
+/// A response that comes when all is done.
+///
+/// # Errors
+/// A generation failed or took too long, or the server stops.
+pub(crate) async fn whole(mut progress: Progress, mut whole: impl Whole) -> Result<Response> {
+    loop {
+        let (number, update) = progress.next().await?;
+        if whole.take(number, update)? {
+            return Ok(json(&whole.into_json()));
+        }
     }
 }
 

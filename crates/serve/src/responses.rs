@@ -11,7 +11,7 @@ use crate::{
     error::{ApiError, Result},
     model::{Handle, now},
     openai::chat::ChatRequest,
-    reply::{Events, Frames},
+    reply::{Events, Frames, Whole},
     worker::Update,
 };
 
@@ -86,14 +86,6 @@ impl ResponseAnswer {
         }
     }
 
-    /// Takes an update without writing what it says; true if the answer is done.
-    ///
-    /// # Errors
-    /// The generation failed.
-    pub(crate) fn take(&mut self, update: Update) -> Result<bool> {
-        self.update(0, update, &mut Frames::default())
-    }
-
     fn status(&self) -> &'static str {
         match self.choice.finish {
             None => "in_progress",
@@ -103,7 +95,7 @@ impl ResponseAnswer {
     }
 
     /// The response as far as it is.
-    pub(crate) fn to_json(&self) -> Json {
+    fn to_json(&self) -> Json {
         let status = self.status();
         let incomplete = (status == "incomplete").then(|| json!({ "reason": "max_output_tokens" }));
         let usage = self.choice.finish.map(|_| {
@@ -214,7 +206,23 @@ impl ResponseAnswer {
     }
 }
 
+impl Whole for ResponseAnswer {
+    fn take(&mut self, number: usize, update: Update) -> Result<bool> {
+        self.update(number, update, &mut Frames::default())
+    }
+
+    fn into_json(self) -> Json {
+        self.to_json()
+    }
+}
+
 impl Events for ResponseAnswer {
+    type Whole = ResponseAnswer;
+
+    fn whole(self) -> ResponseAnswer {
+        self
+    }
+
     fn begin(&mut self, frames: &mut Frames) {
         for name in ["response.created", "response.in_progress"] {
             self.tell(name, json!({ "response": self.to_json() }), frames);

@@ -29,12 +29,9 @@ use crate::{
     json::Fields,
     metrics::exposition,
     model::{Handle, Models},
-    openai::{
-        chat::{ChatRequest, WholeChat},
-        completions::{CompletionRequest, WholeCompletion},
-    },
+    openai::{chat::ChatRequest, completions::CompletionRequest},
     page,
-    reply::{self, Progress},
+    reply::{self, Events, Progress},
     responses::{self, ResponseAnswer},
 };
 
@@ -149,6 +146,16 @@ impl App {
         spawn_blocking(work).await.unwrap_or_else(|_| Err(failed()))
     }
 
+    /// The answer to a request: a stream of events, or a whole one.
+    ///
+    /// # Errors
+    /// The jobs are refused; a whole answer fails.
+    async fn reply<A: Events>(&self, model: &Handle, prepared: Prepared<A>) -> Result<Response> {
+        let Prepared { streams, jobs, answer } = prepared;
+        let progress = self.submit(model, jobs).await?;
+        if streams { Ok(reply::stream(progress, answer)) } else { reply::whole(progress, answer.whole()).await }
+    }
+
     /// Submits jobs.
     ///
     /// # Errors
@@ -164,7 +171,7 @@ impl App {
     }
 }
 
-/// A conversation's jobs, and how the answer to them is written.
+/// A request's jobs, and how the answer to them is written.
 struct Prepared<A> {
     streams: bool,
     jobs: Vec<Job>,
@@ -189,14 +196,8 @@ fn prepare<A>(
 async fn chat(State(app): Shared, request: Request<Body>) -> Result<Response> {
     let (fields, model) = app.open(request).await?;
     let (handle, most) = (model.clone(), app.config.choices);
-    let Prepared { streams, jobs, answer } = app.aside(move || prepare(fields, handle, most, ChatRequest::answer)).await?;
-    let progress = app.submit(&model, jobs).await?;
-    if streams {
-        return Ok(reply::stream(progress, answer));
-    }
-    let mut whole = WholeChat::new(answer);
-    progress.drain(|number, update| whole.take(number, update)).await?;
-    Ok(reply::json(&whole.to_json()))
+    let prepared = app.aside(move || prepare(fields, handle, most, ChatRequest::answer)).await?;
+    app.reply(&model, prepared).await
 }
 
 async fn message(State(app): Shared, request: Request<Body>) -> Response {
@@ -206,47 +207,29 @@ async fn message(State(app): Shared, request: Request<Body>) -> Response {
 async fn answer_message(app: &App, request: Request<Body>) -> Result<Response> {
     let (fields, model) = app.open(request).await?;
     let handle = model.clone();
-    let prepared = app.aside(move || prepare(anthropic::to_openai(fields)?, handle, 1, MessageAnswer::new));
-    let Prepared { streams, jobs, mut answer } = prepared.await?;
-    let progress = app.submit(&model, jobs).await?;
-    if streams {
-        return Ok(reply::stream(progress, answer));
-    }
-    progress.drain(|_, update| answer.take(update)).await?;
-    Ok(reply::json(&answer.to_json()))
+    let prepared = app.aside(move || prepare(anthropic::to_openai(fields)?, handle, 1, MessageAnswer::new)).await?;
+    app.reply(&model, prepared).await
 }
 
 async fn respond(State(app): Shared, request: Request<Body>) -> Result<Response> {
     let (fields, model) = app.open(request).await?;
     let handle = model.clone();
-    let prepared = app.aside(move || {
+    let work = move || {
         let (fields, echo) = responses::to_chat(fields)?;
         prepare(fields, handle, 1, |request, model, prompt, tokens| ResponseAnswer::new(request, model, prompt, tokens, echo))
-    });
-    let Prepared { streams, jobs, mut answer } = prepared.await?;
-    let progress = app.submit(&model, jobs).await?;
-    if streams {
-        return Ok(reply::stream(progress, answer));
-    }
-    progress.drain(|_, update| answer.take(update)).await?;
-    Ok(reply::json(&answer.to_json()))
+    };
+    let prepared = app.aside(work).await?;
+    app.reply(&model, prepared).await
 }
 
 async fn complete(State(app): Shared, request: Request<Body>) -> Result<Response> {
     let (fields, model) = app.open(request).await?;
-    let most = app.config.choices;
-    let handle = model.clone();
-    let (streams, (jobs, answer)) = app
-        .aside(move || {
-            let request = CompletionRequest::read(fields, &handle, most)?;
-            Ok((request.stream, request.prepare(handle)?))
-        })
-        .await?;
-    let progress = app.submit(&model, jobs).await?;
-    if streams {
-        return Ok(reply::stream(progress, answer));
-    }
-    let mut whole = WholeCompletion::new(answer);
-    progress.drain(|number, update| whole.take(number, update)).await?;
-    Ok(reply::json(&whole.into_json()))
+    let (handle, most) = (model.clone(), app.config.choices);
+    let work = move || {
+        let request = CompletionRequest::read(fields, &handle, most)?;
+        let (jobs, answer) = request.prepare(handle)?;
+        Ok(Prepared { streams: request.stream, jobs, answer })
+    };
+    let prepared = app.aside(work).await?;
+    app.reply(&model, prepared).await
 }

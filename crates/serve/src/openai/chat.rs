@@ -6,13 +6,13 @@ use flambeau::{
 };
 use serde_json::{Map, Value as Json, json};
 
-use super::{FINGERPRINT, HARMLESS, logprobs, messages, params::MAX_TOP, params::Params, usage::timings, usage::usage};
+use super::{HARMLESS, answers::Answers, logprobs, messages, params::MAX_TOP, params::Params, usage::timings};
 use crate::{
-    answer::{Choice, Delta, Finish, Reader, id},
+    answer::{Choice, Delta, Finish, Reader},
     error::{ApiError, Result},
     json::{Fields, wrong},
     model::{Handle, Served, now},
-    reply::{Events, Frames},
+    reply::{Events, Frames, Whole},
     tools::{Parser, Tools},
     worker::Update,
 };
@@ -194,16 +194,11 @@ impl ChatRequest {
 
     /// How its answer is written.
     pub(crate) fn answer(&self, model: Handle, prompt: &str, prompt_tokens: usize) -> ChatAnswer {
-        let choice = || Choice::new(self.reader(&model, prompt));
-        ChatAnswer {
-            id: id("chatcmpl-"),
-            created: now(),
-            choices: (0..self.params.choices).map(|_| choice()).collect(),
-            prompt_tokens,
-            include_usage: self.include_usage,
-            has_logprobs: self.params.logprobs.is_some(),
-            model,
-        }
+        let choices = (0..self.params.choices).map(|_| Choice::new(self.reader(&model, prompt))).collect();
+        let mut answers = Answers::new("chatcmpl-", model, choices, prompt_tokens);
+        answers.include_usage = self.include_usage;
+        answers.has_logprobs = self.params.logprobs.is_some();
+        ChatAnswer(answers)
     }
 }
 
@@ -245,15 +240,10 @@ pub(crate) fn stream_usage(fields: &mut Fields) -> Result<bool> {
 
 /// The answer to a request, as it comes.
 #[derive(Debug)]
-pub(crate) struct ChatAnswer {
-    id: String,
-    created: u64,
-    model: Handle,
-    choices: Vec<Choice>,
-    prompt_tokens: usize,
-    include_usage: bool,
-    has_logprobs: bool,
-}
+pub(crate) struct ChatAnswer(Answers);
+
+/// What an object of a stream is called.
+const CHUNK: &str = "chat.completion.chunk";
 
 /// The parts of a message that is put together.
 #[derive(Clone, Debug, Default)]
@@ -299,24 +289,15 @@ pub(crate) struct WholeChat {
     deltas: Vec<Delta>,
 }
 
-impl WholeChat {
-    pub(crate) fn new(answer: ChatAnswer) -> WholeChat {
-        let messages = vec![Message::default(); answer.choices.len()];
-        WholeChat { answer, messages, deltas: Vec::new() }
-    }
-
-    /// Takes an update; true if all answers are done.
-    ///
-    /// # Errors
-    /// A generation failed.
-    pub(crate) fn take(&mut self, number: usize, update: Update) -> Result<bool> {
-        self.answer.choices[number].take(update, &mut self.deltas)?;
+impl Whole for WholeChat {
+    fn take(&mut self, number: usize, update: Update) -> Result<bool> {
+        let answers = &mut self.answer.0;
+        answers.choices[number].take(update, &mut self.deltas)?;
         self.deltas.drain(..).for_each(|delta| self.messages[number].add(delta));
-        Ok(self.answer.is_done())
+        Ok(answers.is_done())
     }
 
-    /// The response.
-    pub(crate) fn to_json(&self) -> Json {
+    fn into_json(self) -> Json {
         let answer = &self.answer;
         let choice = |(index, (choice, message)): (usize, (&Choice, &Message))| {
             json!({
@@ -326,84 +307,63 @@ impl WholeChat {
                 "finish_reason": choice.finish.map(Finish::name),
             })
         };
-        let mut response = answer.head("chat.completion");
-        response["choices"] = answer.choices.iter().zip(&self.messages).enumerate().map(choice).collect();
-        response["usage"] = usage(answer.prompt_tokens, &answer.choices);
-        response["timings"] = answer.choices.first().map_or(Json::Null, timings);
-        response
+        let choices = answer.0.choices.iter().zip(&self.messages).enumerate().map(choice);
+        answer.0.whole("chat.completion", choices.collect())
     }
 }
 
 impl ChatAnswer {
-    fn is_done(&self) -> bool {
-        self.choices.iter().all(|choice| choice.finish.is_some())
-    }
-
-    fn head(&self, object: &str) -> Json {
-        json!({
-            "id": self.id,
-            "object": object,
-            "created": self.created,
-            "model": self.model.name,
-            "system_fingerprint": FINGERPRINT,
-        })
-    }
-
     fn logprobs(&self, choice: &Choice) -> Json {
-        if self.has_logprobs { logprobs::chat(&self.model.tokenizer, &choice.logprobs) } else { Json::Null }
+        if self.0.has_logprobs { logprobs::chat(&self.0.model.tokenizer, &choice.logprobs) } else { Json::Null }
     }
 
     fn chunk(&self, index: usize, delta: &Json, logprobs: Json, finish: Option<Finish>) -> Json {
-        let mut chunk = self.head("chat.completion.chunk");
         let choice = json!({
             "index": index,
             "delta": delta,
             "logprobs": logprobs,
             "finish_reason": finish.map(Finish::name),
         });
-        chunk["choices"] = json!([choice]);
-        if self.include_usage {
-            chunk["usage"] = Json::Null;
-        }
-        chunk
+        self.0.chunk(CHUNK, choice)
     }
 }
 
 impl Events for ChatAnswer {
+    type Whole = WholeChat;
+
+    fn whole(self) -> WholeChat {
+        let messages = vec![Message::default(); self.0.choices.len()];
+        WholeChat { answer: self, messages, deltas: Vec::new() }
+    }
+
     fn begin(&mut self, frames: &mut Frames) {
-        for index in 0..self.choices.len() {
+        for index in 0..self.0.choices.len() {
             frames.data(&self.chunk(index, &json!({ "role": "assistant", "content": "" }), Json::Null, None));
         }
     }
 
     fn update(&mut self, number: usize, update: Update, frames: &mut Frames) -> Result<bool> {
         let mut deltas = Vec::new();
-        self.choices[number].take(update, &mut deltas)?;
-        let finish = self.choices[number].finish;
+        self.0.choices[number].take(update, &mut deltas)?;
+        let finish = self.0.choices[number].finish;
         for delta in deltas.iter().map(delta_json) {
             // Tokens whose text was held back are told of with the next text.
-            let logprobs = self.logprobs(&self.choices[number]);
-            self.choices[number].logprobs.clear();
+            let logprobs = self.logprobs(&self.0.choices[number]);
+            self.0.choices[number].logprobs.clear();
             frames.data(&self.chunk(number, &delta, logprobs, None));
         }
         if finish.is_some() {
-            let left = &self.choices[number];
+            let left = &self.0.choices[number];
             let logprobs = if left.logprobs.is_empty() { Json::Null } else { self.logprobs(left) };
             let mut chunk = self.chunk(number, &json!({}), logprobs, finish);
             chunk["timings"] = timings(left);
             frames.data(&chunk);
         }
-        Ok(self.is_done())
+        Ok(self.0.is_done())
     }
 
     fn end(&mut self, frames: &mut Frames) {
-        if self.include_usage {
-            let mut chunk = self.head("chat.completion.chunk");
-            chunk["choices"] = json!([]);
-            chunk["usage"] = usage(self.prompt_tokens, &self.choices);
-            frames.data(&chunk);
-        }
-        frames.done();
+        self.0.end(CHUNK, frames);
     }
 }
 

@@ -3,13 +3,13 @@
 use flambeau::{runners::llm::Job, text::Tokenizer};
 use serde_json::{Value as Json, json};
 
-use super::{FINGERPRINT, HARMLESS, chat::stream_usage, logprobs, params::MAX_TOP, params::Params, usage::timings, usage::usage};
+use super::{HARMLESS, answers::Answers, chat::stream_usage, logprobs, params::MAX_TOP, params::Params};
 use crate::{
-    answer::{Choice, Delta, Finish, Reader, id},
+    answer::{Choice, Delta, Finish, Reader},
     error::{ApiError, Result},
     json::{Fields, wrong},
-    model::{Handle, Served, now},
-    reply::{Events, Frames},
+    model::{Handle, Served},
+    reply::{Events, Frames, Whole},
     worker::Update,
 };
 
@@ -74,18 +74,12 @@ impl CompletionRequest {
             jobs.extend(self.params.jobs(&ids, &model));
             begun.extend(std::iter::repeat_n(text, self.params.choices));
         }
-        let answer = CompletionAnswer {
-            id: id("cmpl-"),
-            created: now(),
-            choices: begun.iter().map(|_| Choice::new(Reader::plain())).collect(),
-            offsets: begun.iter().map(|text| text.chars().count()).collect(),
-            begun,
-            prompt_tokens,
-            include_usage: self.include_usage,
-            has_logprobs: self.params.logprobs.is_some(),
-            model,
-        };
-        Ok((jobs, answer))
+        let choices = begun.iter().map(|_| Choice::new(Reader::plain())).collect();
+        let mut answers = Answers::new("cmpl-", model, choices, prompt_tokens);
+        answers.include_usage = self.include_usage;
+        answers.has_logprobs = self.params.logprobs.is_some();
+        let offsets = begun.iter().map(|text| text.chars().count()).collect();
+        Ok((jobs, CompletionAnswer { answers, begun, offsets }))
     }
 }
 
@@ -118,46 +112,30 @@ fn prompts(value: Option<Json>, vocabulary: usize) -> Result<Vec<Prompt>> {
 /// The answer to a request, as it comes.
 #[derive(Debug)]
 pub(crate) struct CompletionAnswer {
-    id: String,
-    created: u64,
-    model: Handle,
-    choices: Vec<Choice>,
+    answers: Answers,
     /// What each answer begins with.
     begun: Vec<String>,
     /// Where in each answer the next token begins, in characters.
     offsets: Vec<usize>,
-    prompt_tokens: usize,
-    include_usage: bool,
-    has_logprobs: bool,
 }
+
+/// What the response, and an object of a stream, is called.
+const KIND: &str = "text_completion";
 
 impl CompletionAnswer {
     /// Takes an update; the text that it adds.
     fn take(&mut self, number: usize, update: Update) -> Result<String> {
         let mut deltas = Vec::new();
-        self.choices[number].take(update, &mut deltas)?;
+        self.answers.choices[number].take(update, &mut deltas)?;
         Ok(deltas.into_iter().filter_map(|delta| if let Delta::Content(text) = delta { Some(text) } else { None }).collect())
-    }
-
-    fn is_done(&self) -> bool {
-        self.choices.iter().all(|choice| choice.finish.is_some())
-    }
-
-    fn head(&self) -> Json {
-        json!({
-            "id": self.id,
-            "object": "text_completion",
-            "created": self.created,
-            "model": self.model.name,
-            "system_fingerprint": FINGERPRINT,
-        })
     }
 
     /// An answer, or a piece of it; tokens that were told of are forgotten.
     fn choice(&mut self, index: usize, text: &str) -> Json {
-        let choice = &mut self.choices[index];
-        let logprobs = if self.has_logprobs {
-            logprobs::completion(&self.model.tokenizer, &choice.logprobs, &mut self.offsets[index])
+        let Answers { choices, model, has_logprobs, .. } = &mut self.answers;
+        let choice = &mut choices[index];
+        let logprobs = if *has_logprobs {
+            logprobs::completion(&model.tokenizer, &choice.logprobs, &mut self.offsets[index])
         } else {
             Json::Null
         };
@@ -173,64 +151,47 @@ pub(crate) struct WholeCompletion {
     texts: Vec<String>,
 }
 
-impl WholeCompletion {
-    pub(crate) fn new(answer: CompletionAnswer) -> WholeCompletion {
-        WholeCompletion { texts: answer.begun.clone(), answer }
-    }
-
-    /// Takes an update; true if all answers are done.
-    ///
-    /// # Errors
-    /// A generation failed.
-    pub(crate) fn take(&mut self, number: usize, update: Update) -> Result<bool> {
+impl Whole for WholeCompletion {
+    fn take(&mut self, number: usize, update: Update) -> Result<bool> {
         let text = self.answer.take(number, update)?;
         self.texts[number].push_str(&text);
-        Ok(self.answer.is_done())
+        Ok(self.answer.answers.is_done())
     }
 
-    /// The response.
-    pub(crate) fn into_json(mut self) -> Json {
-        let mut response = self.answer.head();
-        let texts = std::mem::take(&mut self.texts);
-        response["choices"] = texts.iter().enumerate().map(|(index, text)| self.answer.choice(index, text)).collect();
-        response["usage"] = usage(self.answer.prompt_tokens, &self.answer.choices);
-        response["timings"] = self.answer.choices.first().map_or(Json::Null, timings);
-        response
+    fn into_json(self) -> Json {
+        let WholeCompletion { mut answer, texts } = self;
+        let choices = texts.iter().enumerate().map(|(index, text)| answer.choice(index, text)).collect();
+        answer.answers.whole(KIND, choices)
     }
 }
 
 impl Events for CompletionAnswer {
+    type Whole = WholeCompletion;
+
+    fn whole(self) -> WholeCompletion {
+        WholeCompletion { texts: self.begun.clone(), answer: self }
+    }
+
     fn begin(&mut self, frames: &mut Frames) {
-        for index in 0..self.choices.len() {
+        for index in 0..self.begun.len() {
             let text = std::mem::take(&mut self.begun[index]);
             if !text.is_empty() {
-                let mut chunk = self.head();
-                chunk["choices"] = json!([self.choice(index, &text)]);
-                frames.data(&chunk);
+                let choice = self.choice(index, &text);
+                frames.data(&self.answers.object(KIND, json!([choice])));
             }
         }
     }
 
     fn update(&mut self, number: usize, update: Update, frames: &mut Frames) -> Result<bool> {
         let text = self.take(number, update)?;
-        if !text.is_empty() || self.choices[number].finish.is_some() {
-            let mut chunk = self.head();
-            chunk["choices"] = json!([self.choice(number, &text)]);
-            if self.include_usage {
-                chunk["usage"] = Json::Null;
-            }
-            frames.data(&chunk);
+        if !text.is_empty() || self.answers.choices[number].finish.is_some() {
+            let choice = self.choice(number, &text);
+            frames.data(&self.answers.chunk(KIND, choice));
         }
-        Ok(self.is_done())
+        Ok(self.answers.is_done())
     }
 
     fn end(&mut self, frames: &mut Frames) {
-        if self.include_usage {
-            let mut chunk = self.head();
-            chunk["choices"] = json!([]);
-            chunk["usage"] = usage(self.prompt_tokens, &self.choices);
-            frames.data(&chunk);
-        }
-        frames.done();
+        self.answers.end(KIND, frames);
     }
 }
