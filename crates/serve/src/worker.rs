@@ -77,10 +77,9 @@ impl Worker {
     pub(crate) async fn submit(&self, jobs: Vec<Job>) -> Result<Updates> {
         let (updates, received) = mpsc::channel(MAX_UNREAD);
         let (admitted, answer) = oneshot::channel();
-        let gone = |_| ApiError::internal("the model's thread has ended");
-        let sent = self.submissions.send(Submission { jobs, updates, admitted });
-        sent.map_err(|_| ApiError::internal("the model's thread has ended"))?;
-        answer.await.map_err(gone)??;
+        let gone = || ApiError::internal("the model's thread has ended");
+        self.submissions.send(Submission { jobs, updates, admitted }).map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())??;
         Ok(received)
     }
 }
