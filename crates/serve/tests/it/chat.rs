@@ -171,20 +171,22 @@ fn weather() -> Json {
     json!([{ "type": "function", "function": { "name": "weather", "parameters": { "type": "object", "properties": { "city": { "type": "string" } } } } }])
 }
 
+/// A model that thinks, says something and calls a tool.
+const THOUGHTFUL: [&str; 10] = [
+    "<think>",
+    "so ",
+    "be it",
+    "</think>",
+    "I look.",
+    "\n<tool",
+    "_call>{\"name\": \"wea",
+    "ther\", \"arguments\": {\"city\"",
+    ": \"Ulm\"}",
+    "}</tool_call>",
+];
+
 pub(crate) fn thoughts_and_calls_are_told_from_the_answer() {
-    let pieces = [
-        "<think>",
-        "so ",
-        "be it",
-        "</think>",
-        "I look.",
-        "\n<tool",
-        "_call>{\"name\": \"wea",
-        "ther\", \"arguments\": {\"city\"",
-        ": \"Ulm\"}",
-        "}</tool_call>",
-    ];
-    let server = Running::new(vec![script(&pieces, WITH_TOOLS)], config());
+    let server = Running::new(vec![script(&THOUGHTFUL, WITH_TOOLS)], config());
     let body = json!({ "messages": [{ "role": "user", "content": "weather?" }], "tools": weather() });
     let json = post(server.address, PATH, &body).json();
     let choice = &json["choices"][0];
@@ -322,19 +324,7 @@ pub(crate) fn answers_have_the_form_that_is_asked_for() {
 }
 
 pub(crate) fn anthropics_form_is_spoken() {
-    let pieces = [
-        "<think>",
-        "so ",
-        "be it",
-        "</think>",
-        "I look.",
-        "\n<tool",
-        "_call>{\"name\": \"wea",
-        "ther\", \"arguments\": {\"city\"",
-        ": \"Ulm\"}",
-        "}</tool_call>",
-    ];
-    let server = Running::new(vec![script(&pieces, WITH_TOOLS)], config());
+    let server = Running::new(vec![script(&THOUGHTFUL, WITH_TOOLS)], config());
     let tools = json!([{ "name": "weather", "input_schema": { "type": "object" } }]);
     let mut body = json!({ "max_tokens": 50, "messages": [{ "role": "user", "content": "weather?" }], "tools": tools });
     let message = post(server.address, "/v1/messages", &body).json();

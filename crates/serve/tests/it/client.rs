@@ -1,7 +1,7 @@
 //! A client that sees what is on the wire.
 
 use std::{
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufRead, BufReader, ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
     time::Duration,
 };
@@ -109,9 +109,20 @@ impl Client {
         Some(reply)
     }
 
-    /// Whether the server hangs up, rather than saying more.
+    /// Whether the server hangs up, rather than saying more or nothing.
     pub(crate) fn is_closed(&mut self) -> bool {
-        matches!(self.stream.read(&mut [0; 1]), Ok(0) | Err(_))
+        match self.stream.read(&mut [0; 1]) {
+            Ok(read) => read == 0,
+            Err(error) => !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
+        }
+    }
+
+    /// Whether the server has neither said anything nor hung up so far.
+    pub(crate) fn is_waited_for(&mut self) -> bool {
+        self.stream.get_ref().set_nonblocking(true).unwrap();
+        let read = self.stream.read(&mut [0; 1]);
+        self.stream.get_ref().set_nonblocking(false).unwrap();
+        read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
     }
 }
 

@@ -1,10 +1,6 @@
 //! Clients that mean harm, or have bad luck.
 
-use std::{
-    sync::Arc,
-    thread::sleep,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, thread::sleep, time::Duration};
 
 use flambeau::{
     cpu::CpuEngine,
@@ -47,12 +43,11 @@ pub(crate) fn clients_that_go_away_end_their_jobs() {
     let mut whole = Client::new(server.address);
     whole.send_request("POST", CHAT, &[], &long().replace("true", "false"));
     server.await_metric("waiting", 2);
-    let gone = Instant::now();
+    // By themselves none of them would end.
     drop((waiting, whole));
     server.await_metric("waiting", 0);
     drop(clients);
     server.await_metric("running", 0);
-    assert!(gone.elapsed() < Duration::from_secs(5), "it took {:?}", gone.elapsed());
     server.await_metric("cancelled_total", 5);
 }
 
@@ -65,11 +60,7 @@ pub(crate) fn readers_that_stop_lose_their_own_answer_alone() {
     server.await_metric("running", 1);
     let reply = post(server.address, CHAT, &json!({ "messages": [{ "role": "user", "content": "go" }], "max_tokens": 20 }));
     assert_eq!(reply.json()["usage"]["completion_tokens"], 20);
-    let began = Instant::now();
-    while server.metric("running") > 0 {
-        assert!(began.elapsed() < Duration::from_secs(60), "the job of a client that does not read goes on");
-        sleep(Duration::from_millis(20));
-    }
+    server.await_metric("running", 0);
     assert_eq!(server.metric("cancelled_total"), 1);
 }
 
@@ -125,9 +116,8 @@ pub(crate) fn heads_and_bodies_have_bounds() {
     // A body that does not come, and a head that does not.
     let (status, mut client) = say(&format!("{head}content-length: 10\r\n\r\n{{"));
     assert!(status == 408 && client.is_closed());
-    let began = Instant::now();
-    let (status, _) = say("POST /v1/chat");
-    assert!([0, 408].contains(&status) && began.elapsed() < seconds(10), "{status} after {:?}", began.elapsed());
+    let (status, mut client) = say("POST /v1/chat");
+    assert!([0, 408].contains(&status) && client.is_closed(), "{status}");
     let many: String = (0..200).map(|i| format!("x-{i}: y\r\n")).collect();
     assert_eq!(say(&format!("{head}{many}\r\n")).0, 431);
     assert!([400, 431].contains(&say(&format!("{head}x: {}\r\n\r\n", "y".repeat(100_000))).0));
@@ -145,11 +135,9 @@ pub(crate) fn heads_and_bodies_have_bounds() {
 pub(crate) fn connections_beyond_the_bound_wait() {
     let server = Running::new(vec![tiny()], Config { connections: 2, head_time: Duration::from_secs(2), ..config() });
     // Two that say nothing hold both places until their time is over.
-    let silent = [Client::new(server.address), Client::new(server.address)];
-    let began = Instant::now();
+    let mut silent = [Client::new(server.address), Client::new(server.address)];
     assert_eq!(get(server.address, "/health").status, 200);
-    assert!(began.elapsed() > Duration::from_secs(1), "the third connection was served at once");
-    drop(silent);
+    assert!(!silent.iter_mut().all(Client::is_waited_for), "the third connection was served beside them");
 }
 
 pub(crate) fn keys_hosts_and_origins_are_asked_for() {
