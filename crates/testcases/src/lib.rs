@@ -9,6 +9,7 @@
 mod cases;
 mod graphs;
 mod harness;
+mod method;
 mod mutate;
 mod run;
 mod script;
@@ -22,6 +23,7 @@ pub use self::{
     cases::{Case, all, archives, checkpoints, committed, sessions},
     graphs::{history, run_with_buffer, with_buffer},
     harness::{Outcome, Requirement, per_case, run, test},
+    method::{add_method, finish_program, word_tokenizer},
     mutate::mutate,
     run::{LoadedCase, run_case},
     script::script,

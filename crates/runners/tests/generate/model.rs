@@ -1,13 +1,10 @@
 //! Language models of four tokens whose next token can be worked out by hand.
 
-use flambeau_ir::{Graph, MetaDim, Slot, check};
 use flambeau_runtime::Program;
 use flambeau_tensor::DType;
+use flambeau_testcases::{add_method, finish_program, word_tokenizer};
 use flambeau_text::Tokenizer;
-use flambeau_wire::{
-    Blob, ProgramWriter, mlx,
-    pte::{Allocation, Chain, Delegate, EValue, ExecutionPlan, Instruction, TensorValue},
-};
+use flambeau_wire::ProgramWriter;
 
 /// Row `i` holds the logits that token `i` adds for the token after it.
 pub(crate) type Table = [[f32; 4]; 4];
@@ -124,54 +121,11 @@ pub(crate) fn program(graph: &str, values: &[(DType, &[u32])], table: &Table, co
     finish(writer, table, context)
 }
 
-/// Adds a method whose values are its inputs, and `outputs` outputs behind them.
-pub(crate) fn add_method(writer: &mut ProgramWriter<'_>, name: &str, graph: &str, values: &[(DType, &[u32])], outputs: u32) {
-    let graph = check(graph.parse::<Graph>().unwrap()).unwrap();
-    let is_dynamic = |slot: &Slot| match slot {
-        Slot::Tensor(tid) => graph.meta[tid.0 as usize].shape.iter().any(|dim| matches!(dim, MetaDim::Dynamic { .. })),
-        Slot::Value(_) => false,
-    };
-    let tensor = |(&(dtype, sizes), slot): (&(DType, &[u32]), &Slot)| {
-        let mut value = TensorValue::new(dtype, sizes);
-        value.dynamic = is_dynamic(slot);
-        value.allocation = Some(Allocation { memory_id: 1, offset: 0 });
-        EValue::Tensor(Box::new(value))
-    };
-    let count = values.len() as u32;
-    let call = Instruction::DelegateCall { delegate: 0, args: (0..count).collect() };
-    let plan = ExecutionPlan {
-        name: name.into(),
-        values: values.iter().zip(graph.inputs.iter().chain(&graph.outputs)).map(tensor).collect(),
-        inputs: (0..count - outputs).collect(),
-        outputs: (count - outputs..count).collect(),
-        chains: vec![Chain { instructions: vec![call], ..Chain::default() }],
-        delegates: vec![Delegate { id: "MLXBackend".into(), ..Delegate::default() }],
-        non_const_buffer_sizes: vec![0, 1 << 10],
-        ..ExecutionPlan::default()
-    };
-    writer.method(plan, vec![Blob::from_bytes(mlx::encode(&graph))]).unwrap();
-}
-
 /// The program of these methods, for texts of `context` tokens.
-pub(crate) fn finish(mut writer: ProgramWriter<'_>, table: &Table, context: i64) -> Program {
-    writer.constant_method("get_max_ctx_len", vec![EValue::Int(context)]);
-    let bytes: Vec<u8> = table.iter().flatten().flat_map(|v| v.to_le_bytes()).collect();
-    writer.named("table", Blob::from_bytes(bytes)).unwrap();
-    let mut file = Vec::new();
-    writer.write(&mut file).unwrap();
-    Program::from_bytes(file).unwrap()
+pub(crate) fn finish(writer: ProgramWriter<'_>, table: &Table, context: i64) -> Program {
+    Program::from_bytes(finish_program(writer, table.iter().flatten().copied(), context)).unwrap()
 }
 
 pub(crate) fn tokenizer() -> Tokenizer {
-    let vocab: serde_json::Map<String, serde_json::Value> =
-        WORDS.iter().enumerate().map(|(i, w)| ((*w).to_owned(), i.into())).collect();
-    let json = serde_json::json!({
-        "version": "1.0",
-        "added_tokens": [{ "id": END, "content": "</s>", "special": true, "single_word": false, "lstrip": false, "rstrip": false,
-                           "normalized": false }],
-        "pre_tokenizer": { "type": "WhitespaceSplit" },
-        "decoder": { "type": "Fuse" },
-        "model": { "type": "WordLevel", "vocab": vocab, "unk_token": "a" },
-    });
-    Tokenizer::from_json(json.to_string().as_bytes()).unwrap()
+    Tokenizer::from_json(&word_tokenizer(&WORDS, "a")).unwrap()
 }

@@ -9,12 +9,13 @@ use flambeau_cpu::CpuEngine;
 use flambeau_runners::llm::{FinishReason, Generation, Model, ModelOptions, Request, Sequence};
 use flambeau_runtime::Program;
 use flambeau_tensor::DType;
+use flambeau_testcases::add_method;
 use flambeau_text::SamplingParams;
 use flambeau_wire::{ProgramWriter, pte::EValue};
 
 use crate::{
     AnyEngine, generate_with, load,
-    model::{Table, add_method, cycle, finish},
+    model::{Table, cycle, finish},
     request,
 };
 
