@@ -5,15 +5,13 @@
 
 `flambeau conformance OUT --from checkpoint` runs it. Needs torch and transformers.
 """
-import argparse
 import json
-import pathlib
 
 import torch
 import transformers
 
 from checkpoint_cases import write_tensor
-from speech_cases import pieces, sound, write_pieces, write_sound
+from speech_cases import main, pieces, sound, write_pieces, write_sound
 
 VOCAB, NEW, START, END = 32, 10, 1, 2
 
@@ -66,14 +64,9 @@ def write(out):
     print(out.name, "seed", seed, "smallest gap", case["min_gap"], "text", text)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=pathlib.Path)
-    args = parser.parse_args()
-    transformers.logging.set_verbosity_error()
-    with torch.no_grad():
-        write(args.out / "speech-moonshine")
+def write_all(out):
+    write(out / "speech-moonshine")
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, write_all)

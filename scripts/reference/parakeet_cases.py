@@ -5,16 +5,14 @@
 
 `flambeau conformance OUT --from checkpoint` runs them. Needs torch and transformers.
 """
-import argparse
 import json
-import pathlib
 
 import torch
 import transformers
 
 import nemo
 from checkpoint_cases import write_tensor
-from speech_cases import RATE, pieces, sound, write_pieces, write_sound
+from speech_cases import RATE, main, pieces, sound, write_pieces, write_sound
 
 VOCAB, MELS, WIDTH, DURATIONS, MOST_SYMBOLS = 32, 16, 16, [0, 1, 2, 4], 3
 BLANK = VOCAB - 1
@@ -133,15 +131,10 @@ def write(out, kind, model, decode):
     print(out.name, "smallest gap", case["min_gap"], expected)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=pathlib.Path)
-    args = parser.parse_args()
-    transformers.logging.set_verbosity_error()
-    with torch.no_grad():
-        for kind, model, decode in models():
-            write(args.out / f"speech-parakeet-{kind}", kind, model, decode)
+def write_all(out):
+    for kind, model, decode in models():
+        write(out / f"speech-parakeet-{kind}", kind, model, decode)
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, write_all)

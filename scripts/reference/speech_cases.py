@@ -172,15 +172,20 @@ def write(out, multilingual, **sizes):
 CASES = [("whisper", True, dict()), ("whisper-en", False, dict(encoder_layers=1, decoder_layers=3))]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(doc, write_all):
+    """Writes cases into the folder that the command line names."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=pathlib.Path)
     args = parser.parse_args()
     transformers.logging.set_verbosity_error()
     with torch.no_grad():
-        for name, multilingual, sizes in CASES:
-            write(args.out / f"speech-{name}", multilingual, **sizes)
+        write_all(args.out)
+
+
+def write_all(out):
+    for name, multilingual, sizes in CASES:
+        write(out / f"speech-{name}", multilingual, **sizes)
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, write_all)

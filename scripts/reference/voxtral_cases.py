@@ -5,17 +5,15 @@
 
 `flambeau conformance OUT --from checkpoint` runs them. Needs torch and transformers.
 """
-import argparse
 import base64
 import json
-import pathlib
 
 import numpy
 import torch
 import transformers
 
 from checkpoint_cases import write_tensor
-from speech_cases import RATE, sound, write_sound
+from speech_cases import RATE, main, sound, write_sound
 
 MELS, WIDTH, HEADS, NEW, SPECIALS = 16, 16, 2, 10, 40
 NAMES = {0: "<unk>", 1: "<s>", 2: "</s>", 3: "[INST]", 4: "[/INST]", 11: "<pad>", 24: "[AUDIO]", 25: "[BEGIN_AUDIO]", 32: "[STREAMING_PAD]",
@@ -143,15 +141,10 @@ def streamed(samples):
     return numpy.concatenate([numpy.zeros(LEFT_PAD * STEP, "f4"), samples, numpy.zeros(missing + RIGHT_PAD * STEP, "f4")])
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=pathlib.Path)
-    args = parser.parse_args()
-    transformers.logging.set_verbosity_error()
-    with torch.no_grad():
-        write(args.out / "speech-voxtral", *voxtral(), by_prompt, lambda samples: samples, {})
-        write(args.out / "speech-voxtral-realtime", *realtime(), by_stream, streamed, dict(streaming_n_left_pad_tokens=LEFT_PAD))
+def write_all(out):
+    write(out / "speech-voxtral", *voxtral(), by_prompt, lambda samples: samples, {})
+    write(out / "speech-voxtral-realtime", *realtime(), by_stream, streamed, dict(streaming_n_left_pad_tokens=LEFT_PAD))
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, write_all)
