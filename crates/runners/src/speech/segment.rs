@@ -1,5 +1,7 @@
 //! What was said, and when.
 
+use std::ops::Range;
+
 /// A stretch of speech that belongs together: at most a sentence or two.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Segment {
@@ -23,6 +25,24 @@ pub struct Segment {
     pub compression_ratio: f32,
 }
 
+impl Segment {
+    /// What a model wrote down greedily that tells nothing of silence; its words may follow.
+    pub(crate) fn greedy(times: Range<f64>, window: f64, text: String, tokens: Vec<u32>, mean_log_probability: f32) -> Segment {
+        Segment {
+            start: times.start,
+            end: times.end,
+            window,
+            compression_ratio: compression_ratio(text.trim()),
+            text,
+            tokens,
+            words: Vec::new(),
+            temperature: 0.0,
+            mean_log_probability,
+            no_speech_probability: 0.0,
+        }
+    }
+}
+
 /// A word.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Word {
@@ -31,6 +51,11 @@ pub struct Word {
     /// Seconds from the beginning of the recording.
     pub start: f64,
     pub end: f64,
+}
+
+/// Whether a text has words: marks alone say nothing.
+pub(crate) fn has_words(text: &str) -> bool {
+    text.chars().any(char::is_alphanumeric)
 }
 
 /// Bytes of a text over bytes of it compressed.

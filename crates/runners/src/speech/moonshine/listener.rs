@@ -7,7 +7,7 @@ use crate::{
     Result,
     speech::{
         Progress, SAMPLE_RATE, Segment, Settings,
-        segment::compression_ratio,
+        segment::has_words,
         stream::{BLOCK, Stream, powers},
         transcriber::{Listener, Takes},
     },
@@ -47,22 +47,12 @@ impl<'a> MoonshineListener<'a> {
         let most = (heard as f64 / f64::from(SAMPLE_RATE) * MOST_TOKENS_A_SECOND).ceil() as usize;
         let decoding = self.model.decode(most)?;
         let text = self.tokenizer.decode(&decoding.tokens, true)?;
-        if !text.chars().any(char::is_alphanumeric) {
+        if !has_words(&text) {
             return Ok(None);
         }
         let [start, end] = [0, heard as isize].map(|samples| stream.at(samples));
-        Ok(Some(Segment {
-            start,
-            end,
-            window: start,
-            compression_ratio: compression_ratio(text.trim()),
-            text: format!(" {}", text.trim()),
-            tokens: decoding.tokens,
-            words: Vec::new(),
-            temperature: 0.0,
-            mean_log_probability: decoding.mean_log_probability,
-            no_speech_probability: 0.0,
-        }))
+        let text = format!(" {}", text.trim());
+        Ok(Some(Segment::greedy(start..end, start, text, decoding.tokens, decoding.mean_log_probability)))
     }
 }
 

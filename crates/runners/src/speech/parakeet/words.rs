@@ -7,7 +7,7 @@ use flambeau_text::Tokenizer;
 use super::TimedToken;
 use crate::{
     Result,
-    speech::{SAMPLE_RATE, Segment, Word, segment::compression_ratio},
+    speech::{SAMPLE_RATE, Segment, Word, segment::has_words},
 };
 
 /// What SentencePiece writes for the space ahead of a word.
@@ -45,7 +45,7 @@ pub(super) fn words(tokenizer: &Tokenizer, tokens: &[TimedToken]) -> Result<Vec<
         let (own, pieces) = (&tokens[range.clone()], &pieces[range]);
         let ids: Vec<u32> = own.iter().map(|token| token.id).collect();
         // Marks are heard late: they end with what they follow.
-        let said = own.iter().zip(pieces).filter(|(_, piece)| piece.chars().any(char::is_alphanumeric));
+        let said = own.iter().zip(pieces).filter(|(_, piece)| has_words(piece));
         let end = said.map(|(token, _)| token).chain(own.first()).map(|token| token.frame + token.duration.max(1)).max();
         Ok(TimedWord {
             text: tokenizer.decode(&ids, true)?.trim().to_owned(),
@@ -86,18 +86,11 @@ pub(super) fn segment(words: &[TimedWord], length: u64, window: f64, with_words:
     let text: String = words.iter().map(|word| format!(" {}", word.text)).collect();
     let tokens: Vec<u32> = words.iter().flat_map(|word| &word.ids).copied().collect();
     let timed = |word: &TimedWord| Word { text: format!(" {}", word.text), start: seconds(word.start), end: seconds(word.end) };
-    Segment {
-        start: words.first().map_or(0.0, |word| seconds(word.start)),
-        end: words.last().map_or(0.0, |word| seconds(word.end)),
-        window,
-        mean_log_probability: words.iter().map(|word| word.log_probability).sum::<f32>() / tokens.len().max(1) as f32,
-        compression_ratio: compression_ratio(text.trim()),
-        words: if with_words { words.iter().map(timed).collect() } else { Vec::new() },
-        text,
-        tokens,
-        temperature: 0.0,
-        no_speech_probability: 0.0,
-    }
+    let start = words.first().map_or(0.0, |word| seconds(word.start));
+    let end = words.last().map_or(0.0, |word| seconds(word.end));
+    let mean = words.iter().map(|word| word.log_probability).sum::<f32>() / tokens.len().max(1) as f32;
+    let timed = if with_words { words.iter().map(timed).collect() } else { Vec::new() };
+    Segment { words: timed, ..Segment::greedy(start..end, window, text, tokens, mean) }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::{
     Error, Result,
     speech::{
         Progress, SAMPLE_RATE, Segment, Settings,
-        segment::compression_ratio,
+        segment::has_words,
         stream::Stream,
         transcriber::{Listener, Takes},
     },
@@ -102,21 +102,12 @@ impl<'a> VoxtralListener<'a> {
 
     fn segments(&self, stream: &Stream, heard: usize, tokens: Vec<u32>, log_probability: f32) -> Result<Vec<Segment>> {
         let text = self.tokenizer.decode(&tokens, true)?;
-        if !text.chars().any(char::is_alphanumeric) {
+        if !has_words(&text) {
             return Ok(Vec::new());
         }
-        Ok(vec![Segment {
-            start: stream.at(0),
-            end: stream.at(heard as isize),
-            window: stream.at(0),
-            mean_log_probability: log_probability / (tokens.len() + 1) as f32,
-            no_speech_probability: 0.0,
-            compression_ratio: compression_ratio(text.trim()),
-            temperature: 0.0,
-            text,
-            tokens,
-            words: Vec::new(),
-        }])
+        let [start, end] = [0, heard as isize].map(|samples| stream.at(samples));
+        let mean = log_probability / (tokens.len() + 1) as f32;
+        Ok(vec![Segment::greedy(start..end, start, text, tokens, mean)])
     }
 }
 

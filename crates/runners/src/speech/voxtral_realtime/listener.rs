@@ -7,7 +7,7 @@ use crate::{
     Error, Result,
     speech::{
         Progress, SAMPLE_RATE, Segment, Settings,
-        segment::compression_ratio,
+        segment::has_words,
         stream::Stream,
         transcriber::{Listener, Takes},
     },
@@ -83,21 +83,11 @@ impl<'a> RealtimeListener<'a> {
 
     /// Ends the segment that is being written.
     fn end(&mut self) -> Result<Option<Segment>> {
-        let Some(draft) = self.draft.take().filter(|draft| draft.text.chars().any(char::is_alphanumeric)) else { return Ok(None) };
+        let Some(draft) = self.draft.take().filter(|draft| has_words(&draft.text)) else { return Ok(None) };
         let seconds = |tokens: usize| (tokens * self.model.step_samples()) as f64 / f64::from(SAMPLE_RATE);
-        let start = seconds(draft.first);
-        Ok(Some(Segment {
-            start,
-            end: seconds(draft.last + 1),
-            window: start,
-            mean_log_probability: draft.log_probability / draft.tokens.len() as f32,
-            no_speech_probability: 0.0,
-            compression_ratio: compression_ratio(draft.text.trim()),
-            temperature: 0.0,
-            text: draft.text,
-            tokens: draft.tokens,
-            words: Vec::new(),
-        }))
+        let [start, end] = [draft.first, draft.last + 1].map(seconds);
+        let mean = draft.log_probability / draft.tokens.len() as f32;
+        Ok(Some(Segment::greedy(start..end, start, draft.text, draft.tokens, mean)))
     }
 }
 

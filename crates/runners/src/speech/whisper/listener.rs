@@ -6,7 +6,10 @@ use super::{Decoding, Language, Request, Vocabulary, Whisper, align, decode, det
 use crate::{
     Error, Result,
     speech::{
-        Progress, SAMPLE_RATE, Segment, Settings, Task, Word, segment::compression_ratio, stream::Stream, transcriber::Listener,
+        Progress, SAMPLE_RATE, Segment, Settings, Task, Word,
+        segment::{compression_ratio, has_words},
+        stream::Stream,
+        transcriber::Listener,
     },
 };
 
@@ -135,8 +138,7 @@ impl<'a> WhisperListener<'a> {
         for span in spans.into_iter().filter(|span| span.start < span.end) {
             let tokens = &decoding.tokens[span.tokens.clone()];
             let text = text(self.tokenizer, vocabulary, tokens)?;
-            // Marks alone say nothing.
-            if !text.chars().any(char::is_alphanumeric) {
+            if !has_words(&text) {
                 continue;
             }
             segments.push(Segment {
