@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use flambeau_runtime::{DimSpec, Engine, LoadOptions, Method, Program, TensorSpec, Value, ValueSpec};
 use flambeau_tensor::{DType, Tensor, cast};
+use flambeau_text::Tokenizer;
 
 use super::Facts;
 use crate::{Error, Result, logits};
@@ -115,6 +116,23 @@ impl TextDecoder {
     fn unfit(&self) -> Error {
         Error::NoSpeechModel { family: self.family, what: "its embeddings are no rows of its text decoder's width".into() }
     }
+}
+
+/// The id of a special token that the family's prompts are made of.
+///
+/// # Errors
+/// [`Error::NoSpeechModel`] if it is none of the tokenizer's.
+pub(crate) fn special_token(tokenizer: &Tokenizer, family: &'static str, name: &str) -> Result<u32> {
+    let unfit = || Error::NoSpeechModel { family, what: format!("its tokenizer has no token `{name}`") };
+    tokenizer.token_to_id(name).ok_or_else(unfit)
+}
+
+/// The id that begins a text.
+///
+/// # Errors
+/// As [`special_token`].
+pub(crate) fn first_token(tokenizer: &Tokenizer, family: &'static str) -> Result<u32> {
+    tokenizer.bos_id().map_or_else(|| special_token(tokenizer, family, "<s>"), Ok)
 }
 
 /// All elements of a tensor.

@@ -9,6 +9,7 @@ use crate::{
         Progress, SAMPLE_RATE, Segment, Settings,
         segment::has_words,
         stream::Stream,
+        text_decoder::{first_token, special_token},
         transcriber::{Listener, Takes},
     },
 };
@@ -162,10 +163,7 @@ const ROW_SAMPLES: usize = 1280;
 
 /// Tokens ahead of what is heard, and behind it: an instruction to transcribe, in a language if there is one.
 fn prompt(tokenizer: &Tokenizer, language: Option<&str>) -> Result<[Vec<u32>; 2]> {
-    let id = |name: &str| {
-        let what = || format!("its tokenizer has no token `{name}`");
-        tokenizer.token_to_id(name).ok_or_else(|| Error::NoSpeechModel { family: FAMILY, what: what() })
-    };
+    let id = |name: &str| special_token(tokenizer, FAMILY, name);
     let mut tail = vec![id("[/INST]")?];
     if let Some(code) = language {
         if !(2..=3).contains(&code.len()) || !code.bytes().all(|byte| byte.is_ascii_lowercase()) {
@@ -174,6 +172,5 @@ fn prompt(tokenizer: &Tokenizer, language: Option<&str>) -> Result<[Vec<u32>; 2]
         tail.extend(tokenizer.encode_plain(&format!("lang:{code}"))?);
     }
     tail.push(id("[TRANSCRIBE]")?);
-    let begin = tokenizer.bos_id().map_or_else(|| id("<s>"), Ok)?;
-    Ok([vec![begin, id("[INST]")?, id("[BEGIN_AUDIO]")?], tail])
+    Ok([vec![first_token(tokenizer, FAMILY)?, id("[INST]")?, id("[BEGIN_AUDIO]")?], tail])
 }

@@ -4,11 +4,12 @@ use flambeau_text::{Tokenizer, log_probabilities};
 
 use super::{FAMILY, VoxtralRealtime};
 use crate::{
-    Error, Result,
+    Result,
     speech::{
         Progress, SAMPLE_RATE, Segment, Settings,
         segment::has_words,
         stream::Stream,
+        text_decoder::{first_token, special_token},
         transcriber::{Listener, Takes},
     },
 };
@@ -126,9 +127,7 @@ impl Listener for RealtimeListener<'_> {
 
 /// The beginning of a text, and padding while nothing was heard yet.
 fn prompt(tokenizer: &Tokenizer, len: usize) -> Result<Vec<u32>> {
-    const PADDING: &str = "[STREAMING_PAD]";
-    let unfit = |name: &str| Error::NoSpeechModel { family: FAMILY, what: format!("its tokenizer has no token `{name}`") };
-    let begin = tokenizer.bos_id().or_else(|| tokenizer.token_to_id("<s>")).ok_or_else(|| unfit("<s>"))?;
-    let padding = tokenizer.token_to_id(PADDING).ok_or_else(|| unfit(PADDING))?;
+    let begin = first_token(tokenizer, FAMILY)?;
+    let padding = special_token(tokenizer, FAMILY, "[STREAMING_PAD]")?;
     Ok(std::iter::once(begin).chain(std::iter::repeat(padding)).take(len).collect())
 }
