@@ -12,7 +12,7 @@ pub mod voxtral;
 pub mod voxtral_realtime;
 pub mod whisper;
 
-pub(crate) use facts::Facts;
+pub(crate) use facts::{Facts, has_methods};
 pub use model::SpeechModel;
 pub use segment::{Segment, Word};
 pub use transcriber::{Progress, Settings, Task, Transcriber};

@@ -4,6 +4,11 @@ use flambeau_runtime::{Program, Value};
 
 use crate::{Error, Result};
 
+/// Whether a program has all of these methods.
+pub(crate) fn has_methods(program: &Program, names: &[&str]) -> bool {
+    names.iter().all(|name| program.method_names().any(|found| found == *name))
+}
+
 /// The constant methods of a program that is taken for a model of a family.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts<'a> {

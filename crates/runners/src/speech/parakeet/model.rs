@@ -7,7 +7,10 @@ use flambeau_runtime::{Engine, LoadOptions, Method, Program, Value};
 use flambeau_tensor::{DType, Tensor, cast};
 
 use super::{FAMILY, unfit};
-use crate::{Result, logits, speech::Facts};
+use crate::{
+    Result, logits,
+    speech::{Facts, has_methods},
+};
 
 /// A loaded Parakeet.
 #[derive(Debug)]
@@ -52,14 +55,15 @@ impl Parakeet {
     /// # Errors
     /// [`Error::NoSpeechModel`](crate::Error::NoSpeechModel) for another program; it cannot be loaded.
     pub fn load(program: &Program, engine: &Arc<dyn Engine>) -> Result<Parakeet> {
-        let has = |name: &str| program.method_names().any(|found| found == name);
-        if !has("encoder") {
+        if !has_methods(program, &["encoder"]) {
             return Err(unfit("it has no method `encoder`"));
         }
         let facts = Facts::of(program, FAMILY);
         let mels = facts.size("num_mel_bins")?;
         let method = |name: &str| program.method(name, engine, &LoadOptions::default());
-        let transducer = has("joint").then(|| Transducer::load(&facts, method("decoder_step")?, method("joint")?)).transpose()?;
+        let transducer = has_methods(program, &["joint"])
+            .then(|| Transducer::load(&facts, method("decoder_step")?, method("joint")?))
+            .transpose()?;
         Ok(Parakeet {
             encoder: method("encoder")?,
             transducer,

@@ -9,7 +9,10 @@ use flambeau_tensor::Tensor;
 use super::{FAMILY, unfit};
 use crate::{
     Result,
-    speech::text_decoder::{TextDecoder, floats},
+    speech::{
+        has_methods,
+        text_decoder::{TextDecoder, floats},
+    },
 };
 
 /// A loaded Voxtral, and what its caches hold of a prompt.
@@ -25,7 +28,7 @@ pub struct Voxtral {
 impl Voxtral {
     /// Whether a program has a Voxtral's methods, of this project's exporter or of ExecuTorch's.
     pub fn is_in(program: &Program) -> bool {
-        ["audio_encoder", "token_embedding", "text_decoder"].iter().all(|name| program.method_names().any(|found| found == *name))
+        has_methods(program, &["audio_encoder", "token_embedding", "text_decoder"])
     }
 
     /// Loads a program.

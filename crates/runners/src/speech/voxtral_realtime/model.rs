@@ -11,7 +11,7 @@ use super::FAMILY;
 use crate::{
     Error, Result,
     speech::{
-        Facts,
+        Facts, has_methods,
         text_decoder::{TextDecoder, floats},
     },
 };
@@ -53,7 +53,7 @@ pub struct VoxtralRealtime {
 impl VoxtralRealtime {
     /// Whether a program has a streaming Voxtral's methods.
     pub fn is_in(program: &Program) -> bool {
-        [ENCODER, "token_embedding", "text_decoder"].iter().all(|name| program.method_names().any(|found| found == *name))
+        has_methods(program, &[ENCODER, "token_embedding", "text_decoder"])
     }
 
     /// Loads a program.

@@ -7,7 +7,10 @@ use flambeau_runtime::{Engine, LoadOptions, Method, Program, SharedState, Value}
 use flambeau_tensor::{DType, Tensor, cast};
 
 use super::{FAMILY, Vocabulary, unfit};
-use crate::{Error, Result, logits, speech::Facts};
+use crate::{
+    Error, Result, logits,
+    speech::{Facts, has_methods},
+};
 
 /// A loaded Whisper, the window that it last listened to, and the tokens in its caches.
 #[derive(Debug)]
@@ -26,7 +29,7 @@ pub struct Whisper {
 impl Whisper {
     /// Whether a program has a Whisper's methods.
     pub fn is_in(program: &Program) -> bool {
-        ["encoder", "decoder"].iter().all(|name| program.method_names().any(|found| found == *name))
+        has_methods(program, &["encoder", "decoder"])
     }
 
     /// Loads a program that this project exported.
@@ -41,7 +44,7 @@ impl Whisper {
         // One state: the encoder writes what the others read.
         let options = LoadOptions { shared: Some(SharedState::default()), ..LoadOptions::default() };
         let method = |name: &str| program.method(name, engine, &options);
-        let has_alignment = program.method_names().any(|name| name == "alignment");
+        let has_alignment = has_methods(program, &["alignment"]);
         let mels = facts.size("num_mel_bins")?;
         Ok(Whisper {
             encoder: method("encoder")?,
