@@ -1,6 +1,7 @@
 //! Speech to text.
 
 mod facts;
+mod inputs;
 mod model;
 pub mod moonshine;
 pub mod parakeet;

@@ -6,7 +6,10 @@ use flambeau_runtime::{DimSpec, Engine, LoadOptions, Method, Program, TensorSpec
 use flambeau_tensor::{DType, Tensor, cast};
 use flambeau_text::Tokenizer;
 
-use super::Facts;
+use super::{
+    Facts,
+    inputs::{ids, positions},
+};
 use crate::{Error, Result, logits};
 
 /// The methods `token_embedding` and `text_decoder`, and the rows in the caches.
@@ -77,9 +80,7 @@ impl TextDecoder {
     pub(crate) fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
         let mut rows = Vec::with_capacity(tokens.len() * self.hidden);
         for tokens in tokens.chunks(self.chunk) {
-            let ids: Vec<i64> = tokens.iter().map(|&id| i64::from(id)).collect();
-            let ids = self.tensor(&ids, &[1, ids.len()])?;
-            let outputs = self.embedding.run(&[ids])?;
+            let outputs = self.embedding.run(&[ids(tokens)?])?;
             rows.extend(
                 floats(outputs.first()).filter(|rows| rows.len() == tokens.len() * self.hidden).ok_or_else(|| self.unfit())?,
             );
@@ -99,18 +100,12 @@ impl TextDecoder {
         let mut outputs = Vec::new();
         for rows in rows.chunks(self.chunk * self.hidden) {
             let count = rows.len() / self.hidden;
-            let places: Vec<i64> = (self.position as i64..).take(count).collect();
-            let places = self.tensor(&places, &[count])?;
             let rows = Tensor::from_slice(rows, &[1, count, self.hidden]).and_then(|rows| cast(&rows, self.dtype));
             let rows = rows.map_err(|_| self.unfit())?;
-            outputs = self.decoder.run_last(&[Value::Tensor(rows), places])?;
+            outputs = self.decoder.run_last(&[Value::Tensor(rows), positions(self.position, count)?])?;
             self.position += count;
         }
         logits::last(self.decoder.name(), outputs.first(), logits)
-    }
-
-    fn tensor(&self, values: &[i64], shape: &[usize]) -> Result<Value> {
-        Tensor::from_slice(values, shape).map(Value::Tensor).map_err(|_| self.unfit())
     }
 
     fn unfit(&self) -> Error {

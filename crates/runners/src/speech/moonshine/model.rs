@@ -6,7 +6,13 @@ use flambeau_runtime::{Engine, LoadOptions, Method, Program, SharedState, Value}
 use flambeau_tensor::Tensor;
 
 use super::{FAMILY, unfit};
-use crate::{Error, Result, logits, speech::Facts};
+use crate::{
+    Result, logits,
+    speech::{
+        Facts,
+        inputs::{ids, positions},
+    },
+};
 
 /// A loaded Moonshine, the window that it last listened to, and the tokens in its caches.
 #[derive(Debug)]
@@ -28,7 +34,7 @@ impl Moonshine {
     /// Loads a program that this project exported.
     ///
     /// # Errors
-    /// [`Error::NoSpeechModel`] for another program; it cannot be loaded.
+    /// [`Error::NoSpeechModel`](crate::Error::NoSpeechModel) for another program; it cannot be loaded.
     pub fn load(program: &Program, engine: &Arc<dyn Engine>) -> Result<Moonshine> {
         let facts = Facts::of(program, FAMILY);
         // One state: the encoder writes what the decoder reads.
@@ -101,11 +107,8 @@ impl Moonshine {
     /// # Errors
     /// The method fails, or the tokens do not fit.
     pub fn step(&mut self, tokens: &[u32], logits: &mut Vec<f32>) -> Result<()> {
-        let ids: Vec<i64> = tokens.iter().map(|&id| i64::from(id)).collect();
-        let places: Vec<i64> = (self.position as i64..).take(ids.len()).collect();
-        let tensor = |values: &[i64], shape: &[usize]| Tensor::from_slice(values, shape).map_err(|_| Error::EmptyPrompt);
-        let inputs = [tensor(&ids, &[1, ids.len()])?, tensor(&places, &[places.len()])?, tensor(&[self.heard as i64], &[1])?];
-        let outputs = self.decoder.run(&inputs.map(Value::Tensor))?;
+        let heard = positions(self.heard, 1)?;
+        let outputs = self.decoder.run(&[ids(tokens)?, positions(self.position, tokens.len())?, heard])?;
         self.position += tokens.len();
         logits::last(self.decoder.name(), outputs.first(), logits)
     }

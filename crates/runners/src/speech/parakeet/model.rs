@@ -9,7 +9,7 @@ use flambeau_tensor::{DType, Tensor, cast};
 use super::{FAMILY, unfit};
 use crate::{
     Result, logits,
-    speech::{Facts, has_methods},
+    speech::{Facts, has_methods, inputs::ids},
 };
 
 /// A loaded Parakeet.
@@ -136,8 +136,7 @@ impl Transducer {
 
     /// Hears one more token.
     pub(super) fn hear(&mut self, heard: Heard, token: u32) -> Result<Heard> {
-        let token = Tensor::from_slice(&[i64::from(token)], &[1, 1]).map_err(|_| unfit("its token has no place"))?;
-        let outputs = self.decoder_step.run(&[Value::Tensor(token), heard.h, heard.c])?;
+        let outputs = self.decoder_step.run(&[ids(&[token])?, heard.h, heard.c])?;
         match <[Value; 3]>::try_from(outputs) {
             Ok([g, h, c]) => Ok(Heard { g, h, c }),
             Err(_) => Err(unfit("its decoder does not return what it hears and two states")),

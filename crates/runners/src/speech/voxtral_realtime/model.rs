@@ -12,6 +12,7 @@ use crate::{
     Error, Result,
     speech::{
         Facts, has_methods,
+        inputs::positions,
         text_decoder::{TextDecoder, floats},
     },
 };
@@ -176,11 +177,9 @@ impl VoxtralRealtime {
     /// Frames [n, mels] of whole embeddings through the encoder.
     fn encode(&mut self, frames: &[f32]) -> Result<Vec<f32>> {
         let count = frames.len() / self.mels / self.frames;
-        let positions = count * self.positions;
-        let places: Vec<i64> = (self.listened as i64..).take(positions).collect();
-        let places = Tensor::from_slice(&places, &[positions]).map_err(|_| unfit("its encoder takes no positions"))?;
-        let outputs = self.encoder.run(&[Value::Tensor(self.spectrogram(frames)?), Value::Tensor(places)])?;
-        self.listened += positions;
+        let places = positions(self.listened, count * self.positions)?;
+        let outputs = self.encoder.run(&[Value::Tensor(self.spectrogram(frames)?), places])?;
+        self.listened += count * self.positions;
         let expected = count * self.text.hidden();
         let rows = floats(outputs.first()).filter(|rows| rows.len() == expected);
         rows.ok_or_else(|| unfit("its encoder gives no rows of the text decoder's width"))

@@ -8,8 +8,11 @@ use flambeau_tensor::{DType, Tensor, cast};
 
 use super::{FAMILY, Vocabulary, unfit};
 use crate::{
-    Error, Result, logits,
-    speech::{Facts, has_methods},
+    Result, logits,
+    speech::{
+        Facts, has_methods,
+        inputs::{ids, positions},
+    },
 };
 
 /// A loaded Whisper, the window that it last listened to, and the tokens in its caches.
@@ -35,7 +38,7 @@ impl Whisper {
     /// Loads a program that this project exported.
     ///
     /// # Errors
-    /// [`Error::NoSpeechModel`] for another program; it cannot be loaded.
+    /// [`Error::NoSpeechModel`](crate::Error::NoSpeechModel) for another program; it cannot be loaded.
     pub fn load(program: &Program, engine: &Arc<dyn Engine>) -> Result<Whisper> {
         if !Whisper::is_in(program) {
             return Err(unfit("it has no methods `encoder` and `decoder`"));
@@ -127,8 +130,7 @@ impl Whisper {
     /// # Errors
     /// The method fails, or the tokens do not fit.
     pub fn step(&mut self, tokens: &[u32], logits: &mut Vec<f32>) -> Result<()> {
-        let inputs = inputs(tokens, self.position)?;
-        let outputs = self.decoder.run(&inputs)?;
+        let outputs = self.decoder.run(&[ids(tokens)?, positions(self.position, tokens.len())?])?;
         self.position += tokens.len();
         logits::last(self.decoder.name(), outputs.first(), logits)
     }
@@ -141,7 +143,7 @@ impl Whisper {
     pub fn align(&mut self, tokens: &[u32]) -> Result<Option<Tensor>> {
         self.restart();
         let Some(alignment) = &mut self.alignment else { return Ok(None) };
-        let outputs = alignment.run(&inputs(tokens, 0)?)?;
+        let outputs = alignment.run(&[ids(tokens)?, positions(0, tokens.len())?])?;
         let shares = outputs.first().and_then(Value::as_tensor).and_then(|shares| cast(shares, DType::F32).ok());
         let shares = shares.and_then(|shares| match *shares.shape() {
             [1, heads, count, positions] if count == tokens.len() => shares.reshape(&[heads, count, positions]).ok(),
@@ -149,12 +151,4 @@ impl Whisper {
         });
         shares.map(Some).ok_or_else(|| unfit("its alignment gives no shares of attention"))
     }
-}
-
-/// Tokens [1, s] and their positions [s].
-fn inputs(tokens: &[u32], first: usize) -> Result<[Value; 2]> {
-    let ids: Vec<i64> = tokens.iter().map(|&id| i64::from(id)).collect();
-    let places: Vec<i64> = (first as i64..).take(ids.len()).collect();
-    let tensor = |values: &[i64], shape: &[usize]| Tensor::from_slice(values, shape).map_err(|_| Error::EmptyPrompt);
-    Ok([tensor(&ids, &[1, ids.len()])?, tensor(&places, &[places.len()])?].map(Value::Tensor))
 }
