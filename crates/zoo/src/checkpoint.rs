@@ -9,7 +9,7 @@ use crate::{
     gguf::{self, Gguf},
     nemo,
     spec::Config,
-    speech::{moonshine, parakeet, voxtral, voxtral_realtime, whisper},
+    speech::{decoder, moonshine, parakeet, voxtral, voxtral_realtime, whisper},
 };
 
 /// What a tokenizer can be built from.
@@ -141,9 +141,9 @@ impl Checkpoint {
         }
         let (stated, weight) = match &self.architecture {
             Architecture::Decoder(config) => (config.dtype, EMBEDDING),
-            Architecture::Moonshine(config) => (config.dtype, moonshine::EMBEDDING),
+            Architecture::Moonshine(config) => (config.dtype, decoder::EMBEDDING),
             Architecture::Parakeet(config) => (config.dtype, parakeet::SUBSAMPLING),
-            Architecture::Whisper(config) => (config.dtype, whisper::EMBEDDING),
+            Architecture::Whisper(config) => (config.dtype, decoder::EMBEDDING),
             Architecture::Voxtral(config) => (config.text.dtype, EMBEDDING),
             Architecture::VoxtralRealtime(config) => (config.text.dtype, EMBEDDING),
         };

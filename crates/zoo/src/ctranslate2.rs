@@ -10,8 +10,9 @@ use crate::{
     fields::Fields,
     limits::{MAX_CT2_NAME_BYTES, MAX_CT2_RANK, MAX_CT2_VARIABLES, MAX_LAYERS, MAX_SIZE},
     speech::{
+        decoder::EMBEDDING,
         encoder::Stack,
-        whisper::{Config, EMBEDDING, Tokens},
+        whisper::{Config, Tokens},
     },
 };
 

@@ -1,6 +1,7 @@
 //! Writes the programs of models that listen.
 
 pub(crate) mod conformer;
+pub(crate) mod decoder;
 pub(crate) mod encoder;
 pub(crate) mod moonshine;
 pub(crate) mod parakeet;

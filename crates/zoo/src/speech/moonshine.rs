@@ -5,12 +5,13 @@ use flambeau_pt2::Exported;
 use flambeau_tensor::{DType, Expr};
 use indexmap::IndexMap;
 
-use super::{Heads, NORM_EPS, Projections};
+use super::{
+    Heads, NORM_EPS, Projections,
+    decoder::{Form, Parts},
+};
 use crate::{
-    Checkpoint, Error, KvCache, MethodConstant, Model, Options, Result,
+    Checkpoint, MethodConstant, Model, Options, Result,
     builder::{Int, Rotary, Val, Walk},
-    model::{self, Precision},
-    writer::Writer,
 };
 
 const SAMPLE_RATE: usize = 16_000;
@@ -18,9 +19,6 @@ const SAMPLE_RATE: usize = 16_000;
 const MOST_SAMPLES: usize = 64 * SAMPLE_RATE;
 /// Taps and strides of the convolutions that make positions of samples.
 const CONVOLUTIONS: [(usize, usize); 3] = [(127, 64), (7, 3), (3, 2)];
-
-pub(crate) const EMBEDDING: &str = "model.decoder.embed_tokens.weight";
-const HEAD: &str = "proj_out.weight";
 
 /// A Moonshine of any size.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,15 +48,10 @@ pub(crate) struct Config {
 
 /// The methods of a checkpoint, and what a runner must know.
 pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> Result<Model> {
-    let Precision { dtype, scales } = Precision::new(checkpoint, options)?;
-    if options.kv_cache != KvCache::Float {
-        let expected = "float: Moonshine's caches have no other form".into();
-        return Err(Error::Option { option: "kv_cache", expected, found: "int8".into() });
-    }
-    let positions = model::ranged("max_seq_len", options.max_seq_len.unwrap_or(c.positions), c.positions)?;
-    let parts = || Parts { w: Writer::new(checkpoint, dtype, scales), c, dtype, positions };
+    let form = Form::new(checkpoint, options, "Moonshine", c.positions)?;
+    let parts = || form.parts(checkpoint, c);
     let methods = IndexMap::from([("encoder", parts().encoder()?), ("decoder", parts().decoder()?)]);
-    Ok(Model { methods, metadata: metadata(c, dtype, positions), tokenizer: checkpoint.tokenizer().clone() })
+    Ok(Model { methods, metadata: metadata(c, form), tokenizer: checkpoint.tokenizer().clone() })
 }
 
 /// Fewest samples that make a position.
@@ -71,16 +64,7 @@ fn audio_positions(samples: usize) -> usize {
     CONVOLUTIONS.iter().fold(samples, |places, (taps, stride)| (places - taps) / stride + 1)
 }
 
-/// What every method is written with.
-struct Parts<'a> {
-    w: Writer<'a>,
-    c: &'a Config,
-    dtype: DType,
-    /// Rows of the decoder's own caches.
-    positions: usize,
-}
-
-impl Parts<'_> {
+impl Parts<'_, Config> {
     fn heads(&self) -> Heads {
         let bias = self.c.bias;
         let projections = Projections { queries: bias, keys: bias, values: bias, output: false, output_name: "o_proj" };
@@ -89,14 +73,6 @@ impl Parts<'_> {
 
     fn rotary(&self) -> Rotary {
         Rotary { dims: self.c.rotary, base: self.c.theta, scale: 1.0, interleaved: true, periods: None }
-    }
-
-    /// Keys and values of cross-attention in a layer [1, heads, most positions, dim]: state that methods share.
-    fn cross(&mut self, layer: usize) -> Result<[Val; 2]> {
-        let heads = self.heads();
-        let shape = vec![1, heads.count, audio_positions(MOST_SAMPLES), heads.dim()];
-        let mut buffer = |name: &str| self.w.b.buffer(&format!("cross_{name}_{layer}"), self.dtype, shape.clone());
-        Ok([buffer("key")?, buffer("value")?])
     }
 
     /// `input_values` f32 [1, samples] → the last hidden state [1, positions, width].
@@ -126,7 +102,7 @@ impl Parts<'_> {
         for layer in 0..self.c.decoder_layers {
             let path = format!("model.decoder.layers.{layer}.encoder_attn");
             let made = heads.keys_values(&mut self.w, &x, &tokens, &path)?;
-            for (buffer, value) in self.cross(layer)?.iter().zip(&made) {
+            for (buffer, value) in self.cross(layer, heads, audio_positions(MOST_SAMPLES))?.iter().zip(&made) {
                 self.w.b.cache_update(buffer, value, &0.into());
             }
         }
@@ -172,9 +148,7 @@ impl Parts<'_> {
         self.w.b.enter("model.decoder");
         let tokens = self.w.b.size(&ids, 1);
         let ((_, pos), (_, heard)) = (self.w.b.first(&places, start), self.w.b.first(&length, heard));
-        let source = self.w.source(EMBEDDING, &[c.vocab, c.width])?;
-        let table = self.w.matrix(EMBEDDING, &source)?;
-        let mut x = self.w.b.embedding(&table, &ids);
+        let mut x = self.embedded(&ids, c.vocab, c.width)?;
         for layer in 0..c.decoder_layers {
             x = self.self_attention(&x, layer, (&tokens, &pos))?;
             x = self.cross_attention(&x, layer, (&tokens, &heard))?;
@@ -182,11 +156,7 @@ impl Parts<'_> {
         }
         let x = self.w.b.last_position(&x);
         let x = self.w.scaled_layer_norm(&x, "model.decoder.norm", NORM_EPS)?;
-        self.w.b.enter("proj_out");
-        let name = if c.tied || !self.w.has(HEAD) { EMBEDDING } else { HEAD };
-        let source = self.w.source(name, &[c.vocab, c.width])?;
-        let head = self.w.matrix(name, &source)?;
-        let logits = self.w.b.linear(&x, &head, None);
+        let logits = self.logits(&x, c.vocab, c.width, c.tied)?;
         self.w.b.finish(&[&logits])
     }
 
@@ -196,15 +166,9 @@ impl Parts<'_> {
         let module = format!("{path}.self_attn");
         let q = heads.queries(&mut self.w, &normed, tokens, &module)?;
         let [k, v] = heads.keys_values(&mut self.w, &normed, tokens, &module)?;
-        let b = &mut self.w.b;
-        let [q, k] = [q, k].map(|x| b.rope(&x, pos, &rotary));
-        let shape = vec![1, heads.count, self.positions, heads.dim()];
-        let keys = b.buffer(&format!("key_cache_{layer}"), self.dtype, shape.clone())?;
-        let values = b.buffer(&format!("value_cache_{layer}"), self.dtype, shape)?;
-        for (cache, new) in [(&keys, &k), (&values, &v)] {
-            b.cache_update(cache, new, pos);
-        }
-        let attended = b.attention([&q, &keys, &values], pos, None, heads.scale());
+        let [q, k] = [q, k].map(|x| self.w.b.rope(&x, pos, &rotary));
+        let [keys, values] = self.cached(layer, heads, [&k, &v], pos)?;
+        let attended = self.w.b.attention([&q, &keys, &values], pos, None, heads.scale());
         let mixed = heads.output(&mut self.w, &attended, tokens, &module)?;
         Ok(self.w.b.add(x, &mixed))
     }
@@ -214,7 +178,8 @@ impl Parts<'_> {
         let normed = self.w.scaled_layer_norm(x, &format!("{path}.post_attention_layernorm"), NORM_EPS)?;
         let module = format!("{path}.encoder_attn");
         let q = heads.queries(&mut self.w, &normed, tokens, &module)?;
-        let [k, v] = self.cross(layer)?.map(|all| self.w.b.slice(&all, 2, &0.into(), heard));
+        let both = self.cross(layer, heads, audio_positions(MOST_SAMPLES))?;
+        let [k, v] = both.map(|all| self.w.b.slice(&all, 2, &0.into(), heard));
         let attended = self.w.b.attention_over_all([&q, &k, &v], None, heads.scale());
         let mixed = heads.output(&mut self.w, &attended, tokens, &module)?;
         Ok(self.w.b.add(x, &mixed))
@@ -234,15 +199,15 @@ impl Parts<'_> {
 }
 
 /// The constant methods that our runner asks for.
-fn metadata(c: &Config, dtype: DType, positions: usize) -> Vec<(String, MethodConstant)> {
+fn metadata(c: &Config, form: Form) -> Vec<(String, MethodConstant)> {
     let size = |v: usize| MethodConstant::Int(v as i64);
     let out = [
         ("get_model_type", MethodConstant::Text("moonshine".into())),
-        ("get_dtype", MethodConstant::Int(i64::from(dtype.code()))),
+        ("get_dtype", MethodConstant::Int(i64::from(form.dtype().code()))),
         ("sample_rate", size(SAMPLE_RATE)),
         ("get_min_samples", size(least_samples())),
         ("get_max_samples", size(MOST_SAMPLES)),
-        ("get_max_seq_len", size(positions)),
+        ("get_max_seq_len", size(form.positions)),
         ("get_vocab_size", size(c.vocab)),
         ("get_bos_id", MethodConstant::Int(c.start)),
         ("get_eos_ids", MethodConstant::Ints(c.ends.clone())),

@@ -4,8 +4,11 @@ use flambeau_pt2::Exported;
 use flambeau_tensor::{DType, Expr};
 use indexmap::IndexMap;
 
-use super::conformer::{Encoder, HALVINGS};
-use crate::{Checkpoint, Error, KvCache, MethodConstant, Model, Options, Result, builder::Val, model::Precision, writer::Writer};
+use super::{
+    conformer::{Encoder, HALVINGS},
+    decoder::float_caches,
+};
+use crate::{Checkpoint, Error, MethodConstant, Model, Options, Result, builder::Val, model::Precision, writer::Writer};
 
 /// What models of every kind here were trained with: samples a second, of a frame and from frame to frame.
 pub(crate) const SAMPLE_RATE: usize = 16_000;
@@ -52,10 +55,7 @@ pub(crate) struct Transducer {
 /// The methods of a checkpoint, and what a runner must know.
 pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> Result<Model> {
     let Precision { dtype, scales } = Precision::new(checkpoint, options)?;
-    if options.kv_cache != KvCache::Float {
-        let expected = "float: Parakeet caches no keys and values".into();
-        return Err(Error::Option { option: "kv_cache", expected, found: "int8".into() });
-    }
+    float_caches(options, "Parakeet caches no keys and values")?;
     let parts = || Parts { w: Writer::new(checkpoint, dtype, scales), c, dtype };
     let mut methods = IndexMap::from([("encoder", parts().encoder()?)]);
     if let Head::Transducer(t) = &c.head {

@@ -6,18 +6,14 @@ use indexmap::IndexMap;
 
 use super::{
     Heads, NORM_EPS,
+    decoder::{Form, Parts},
     encoder::{Encoder, Stack},
     feed_forward, spectrogram_facts,
 };
 use crate::{
-    Checkpoint, Error, KvCache, MethodConstant, Model, Options, Result,
+    Checkpoint, MethodConstant, Model, Options, Result,
     builder::{Int, Val},
-    model::{self, Precision},
-    writer::Writer,
 };
-
-pub(crate) const EMBEDDING: &str = "model.decoder.embed_tokens.weight";
-const HEAD: &str = "proj_out.weight";
 
 /// A Whisper of any size.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,29 +56,15 @@ pub(crate) struct Tokens {
     pub(crate) last_initial_timestamp: usize,
 }
 
-/// What every method is written with.
-struct Parts<'a> {
-    w: Writer<'a>,
-    c: &'a Config,
-    dtype: DType,
-    /// Rows of the decoder's own caches.
-    positions: usize,
-}
-
 /// The methods of a checkpoint, and what a runner must know.
 pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> Result<Model> {
-    let Precision { dtype, scales } = Precision::new(checkpoint, options)?;
-    if options.kv_cache != KvCache::Float {
-        let expected = "float: Whisper's caches have no other form".into();
-        return Err(Error::Option { option: "kv_cache", expected, found: "int8".into() });
-    }
-    let positions = model::ranged("max_seq_len", options.max_seq_len.unwrap_or(c.text_positions), c.text_positions)?;
-    let parts = || Parts { w: Writer::new(checkpoint, dtype, scales), c, dtype, positions };
+    let form = Form::new(checkpoint, options, "Whisper", c.text_positions)?;
+    let parts = || form.parts(checkpoint, c);
     let mut methods = IndexMap::from([("encoder", parts().encoder()?), ("decoder", parts().decoder(Wanted::Logits)?)]);
     if !c.alignment_heads.is_empty() {
         methods.insert("alignment", parts().decoder(Wanted::Alignment)?);
     }
-    Ok(Model { methods, metadata: metadata(c, dtype, positions), tokenizer: checkpoint.tokenizer().clone() })
+    Ok(Model { methods, metadata: metadata(c, form), tokenizer: checkpoint.tokenizer().clone() })
 }
 
 /// What a run of the decoder is for.
@@ -94,17 +76,9 @@ enum Wanted {
     Alignment,
 }
 
-impl Parts<'_> {
+impl Parts<'_, Config> {
     fn heads(&self, stack: Stack) -> Heads {
         stack.attention(self.c.width)
-    }
-
-    /// Keys and values of cross-attention in a layer [1, heads, positions, dim]: state that methods share.
-    fn cross(&mut self, layer: usize) -> Result<[Val; 2]> {
-        let heads = self.heads(self.c.decoder);
-        let shape = vec![1, heads.count, self.c.audio_positions, heads.dim()];
-        let mut buffer = |name: &str| self.w.b.buffer(&format!("cross_{name}_{layer}"), self.dtype, shape.clone());
-        Ok([buffer("key")?, buffer("value")?])
     }
 
     /// `input_features` f32 [1, mels, 2 · positions] → the encoder's last hidden state [1, positions, width].
@@ -120,7 +94,7 @@ impl Parts<'_> {
         for layer in 0..c.decoder.layers {
             let path = format!("model.decoder.layers.{layer}.encoder_attn");
             let made = heads.keys_values(&mut self.w, &x, &positions, &path)?;
-            for (buffer, value) in self.cross(layer)?.iter().zip(&made) {
+            for (buffer, value) in self.cross(layer, heads, c.audio_positions)?.iter().zip(&made) {
                 self.w.b.store(buffer, value);
             }
         }
@@ -137,10 +111,8 @@ impl Parts<'_> {
         self.w.b.enter("model.decoder");
         let tokens = self.w.b.size(&ids, 1);
         let (_, pos) = self.w.b.first(&places, start);
-        let source = self.w.source(EMBEDDING, &[c.vocab, c.width])?;
-        let table = self.w.matrix(EMBEDDING, &source)?;
+        let x = self.embedded(&ids, c.vocab, c.width)?;
         let positions = self.w.plain("model.decoder.embed_positions.weight", &[c.text_positions, c.width])?;
-        let x = self.w.b.embedding(&table, &ids);
         let positions = self.w.b.embedding(&positions, &places);
         let mut x = self.w.b.add(&x, &positions);
         let mut aligned = Vec::new();
@@ -155,11 +127,7 @@ impl Parts<'_> {
         }
         let x = self.w.b.last_position(&x);
         let x = self.w.layer_norm(&x, "model.decoder.layer_norm", NORM_EPS)?;
-        self.w.b.enter("proj_out");
-        let name = if c.tied || !self.w.has(HEAD) { EMBEDDING } else { HEAD };
-        let source = self.w.source(name, &[c.vocab, c.width])?;
-        let head = self.w.matrix(name, &source)?;
-        let logits = self.w.b.linear(&x, &head, None);
+        let logits = self.logits(&x, c.vocab, c.width, c.tied)?;
         self.w.b.finish(&[&logits])
     }
 
@@ -169,7 +137,7 @@ impl Parts<'_> {
         let normed = self.w.layer_norm(&x, &format!("{path}.encoder_attn_layer_norm"), NORM_EPS)?;
         let module = format!("{path}.encoder_attn");
         let q = heads.queries(&mut self.w, &normed, tokens, &module)?;
-        let [k, v] = self.cross(layer)?;
+        let [k, v] = self.cross(layer, heads, self.c.audio_positions)?;
         self.w.b.enter(&module);
         if let Some(aligned) = aligned {
             for [_, head] in self.c.alignment_heads.iter().filter(|[of, _]| *of == layer) {
@@ -187,14 +155,9 @@ impl Parts<'_> {
         let normed = self.w.layer_norm(x, &format!("{path}.self_attn_layer_norm"), NORM_EPS)?;
         let module = format!("{path}.self_attn");
         let q = heads.queries(&mut self.w, &normed, tokens, &module)?;
-        let made = heads.keys_values(&mut self.w, &normed, tokens, &module)?;
+        let [k, v] = heads.keys_values(&mut self.w, &normed, tokens, &module)?;
         self.w.b.enter(&module);
-        let shape = vec![1, heads.count, self.positions, heads.dim()];
-        let keys = self.w.b.buffer(&format!("key_cache_{layer}"), self.dtype, shape.clone())?;
-        let values = self.w.b.buffer(&format!("value_cache_{layer}"), self.dtype, shape)?;
-        for (cache, new) in [&keys, &values].into_iter().zip(&made) {
-            self.w.b.cache_update(cache, new, pos);
-        }
+        let [keys, values] = self.cached(layer, heads, [&k, &v], pos)?;
         let attended = self.w.b.attention([&q, &keys, &values], pos, None, heads.scale());
         let mixed = heads.output(&mut self.w, &attended, tokens, &module)?;
         Ok(self.w.b.add(x, &mixed))
@@ -214,14 +177,14 @@ impl Parts<'_> {
 }
 
 /// The constant methods that our runner asks for.
-fn metadata(c: &Config, dtype: DType, positions: usize) -> Vec<(String, MethodConstant)> {
+fn metadata(c: &Config, form: Form) -> Vec<(String, MethodConstant)> {
     let t = &c.tokens;
     let (int, size) = (MethodConstant::Int, |v: usize| MethodConstant::Int(v as i64));
     let mut out = vec![
         ("get_model_type", MethodConstant::Text("whisper".into())),
-        ("get_dtype", int(i64::from(dtype.code()))),
+        ("get_dtype", int(i64::from(form.dtype().code()))),
         ("get_audio_positions", size(c.audio_positions)),
-        ("get_max_seq_len", size(positions)),
+        ("get_max_seq_len", size(form.positions)),
         ("get_vocab_size", size(c.vocab)),
         ("get_start_of_transcript_id", int(t.start)),
         ("get_start_of_previous_id", int(t.previous)),

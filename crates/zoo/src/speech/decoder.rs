@@ -1,0 +1,102 @@
+//! Decoders that attend to what an encoder heard: Whisper's and Moonshine's.
+
+use flambeau_tensor::DType;
+
+use super::Heads;
+use crate::{
+    Checkpoint, Error, KvCache, Options, Result,
+    builder::{Int, Val},
+    model::{self, Precision},
+    writer::Writer,
+};
+
+pub(crate) const EMBEDDING: &str = "model.decoder.embed_tokens.weight";
+const HEAD: &str = "proj_out.weight";
+
+/// Refuses caches in another form than floats.
+pub(super) fn float_caches(options: &Options, why: &str) -> Result<()> {
+    if options.kv_cache == KvCache::Float {
+        return Ok(());
+    }
+    Err(Error::Option { option: "kv_cache", expected: format!("float: {why}"), found: "int8".into() })
+}
+
+/// How all methods of a checkpoint compute.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Form {
+    precision: Precision,
+    /// Rows of the decoder's own caches.
+    pub(super) positions: usize,
+}
+
+impl Form {
+    /// The form that the options ask for of a decoder that was trained for so many tokens.
+    pub(super) fn new(checkpoint: &Checkpoint, options: &Options, family: &str, trained: usize) -> Result<Form> {
+        let precision = Precision::new(checkpoint, options)?;
+        float_caches(options, &format!("{family}'s caches have no other form"))?;
+        let positions = model::ranged("max_seq_len", options.max_seq_len.unwrap_or(trained), trained)?;
+        Ok(Form { precision, positions })
+    }
+
+    /// Type of activations and caches.
+    pub(super) fn dtype(self) -> DType {
+        self.precision.dtype
+    }
+
+    /// What a method is written with.
+    pub(super) fn parts<'a, C>(self, checkpoint: &'a Checkpoint, c: &'a C) -> Parts<'a, C> {
+        let Precision { dtype, scales } = self.precision;
+        Parts { w: Writer::new(checkpoint, dtype, scales), c, dtype, positions: self.positions }
+    }
+}
+
+/// What every method is written with.
+pub(super) struct Parts<'a, C> {
+    pub(super) w: Writer<'a>,
+    pub(super) c: &'a C,
+    pub(super) dtype: DType,
+    /// Rows of the decoder's own caches.
+    pub(super) positions: usize,
+}
+
+impl<C> Parts<'_, C> {
+    /// Keys and values of cross-attention in a layer [1, heads, positions, dim]: state that methods share.
+    pub(super) fn cross(&mut self, layer: usize, heads: Heads, positions: usize) -> Result<[Val; 2]> {
+        self.layer_buffers(["cross_key", "cross_value"], layer, heads, positions)
+    }
+
+    /// The decoder's own cache in a layer, keys and values [1, heads, rows, dim], with new ones [1, heads, s, dim] from row `pos` on.
+    pub(super) fn cached(&mut self, layer: usize, heads: Heads, made: [&Val; 2], pos: &Int) -> Result<[Val; 2]> {
+        let caches = self.layer_buffers(["key_cache", "value_cache"], layer, heads, self.positions)?;
+        for (cache, new) in caches.iter().zip(made) {
+            self.w.b.cache_update(cache, new, pos);
+        }
+        Ok(caches)
+    }
+
+    fn layer_buffers(&mut self, names: [&str; 2], layer: usize, heads: Heads, rows: usize) -> Result<[Val; 2]> {
+        let shape = vec![1, heads.count, rows, heads.dim()];
+        let mut buffer = |name: &str| self.w.b.buffer(&format!("{name}_{layer}"), self.dtype, shape.clone());
+        let [keys, values] = names;
+        Ok([buffer(keys)?, buffer(values)?])
+    }
+
+    /// The embeddings [1, s, width] of tokens [1, s].
+    pub(super) fn embedded(&mut self, ids: &Val, vocab: usize, width: usize) -> Result<Val> {
+        let table = self.table(EMBEDDING, vocab, width)?;
+        Ok(self.w.b.embedding(&table, ids))
+    }
+
+    /// Logits [1, s, vocab] of hidden states [1, s, width], by the embedding's weights if they are tied or there are no others.
+    pub(super) fn logits(&mut self, x: &Val, vocab: usize, width: usize, tied: bool) -> Result<Val> {
+        self.w.b.enter("proj_out");
+        let name = if tied || !self.w.has(HEAD) { EMBEDDING } else { HEAD };
+        let head = self.table(name, vocab, width)?;
+        Ok(self.w.b.linear(x, &head, None))
+    }
+
+    fn table(&mut self, name: &str, vocab: usize, width: usize) -> Result<Val> {
+        let source = self.w.source(name, &[vocab, width])?;
+        self.w.matrix(name, &source)
+    }
+}
