@@ -27,16 +27,17 @@ class Rivals:
         self.home = ROOT / "target" / name
         self.python = self.home / "venv" / "bin" / "python"
 
-    def install(self, packages, alone, note="", **environment):
-        """Installs lists of packages in order, and one package without those that it depends on; once."""
+    def install(self, packages, alone=None, note="", **environment):
+        """Installs lists of packages in order, and perhaps one package without those that it depends on; once."""
         if self.python.exists():
             return
-        say(f"installing the rivals into {self.home}{note}")
+        say(f"installing packages into {self.home}{note}")
         run([sys.executable, "-m", "venv", self.home / "venv"])
         pip = [self.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         for some in packages:
             run([*pip, *some], env={**os.environ, **environment})
-        run([*pip, "--no-deps", alone])
+        if alone:
+            run([*pip, "--no-deps", alone])
 
     def files(self, pattern):
         """Files of the installed packages."""
