@@ -9,6 +9,7 @@ mod segment;
 mod stream;
 mod text_decoder;
 mod transcriber;
+mod transcript;
 pub mod voxtral;
 pub mod voxtral_realtime;
 pub mod whisper;
@@ -17,6 +18,7 @@ pub(crate) use facts::{Facts, has_methods};
 pub use model::SpeechModel;
 pub use segment::{Segment, Word};
 pub use transcriber::{Progress, Settings, Task, Transcriber};
+pub use transcript::Transcript;
 
 /// Samples a second that the models here listen to.
 pub const SAMPLE_RATE: u32 = 16_000;

@@ -14,11 +14,11 @@ use std::{
 use anyhow::{Context, Result};
 use flambeau::{
     audio::Recording,
-    runners::speech::{Progress, SAMPLE_RATE, Segment, Settings, SpeechModel, Task, Transcriber},
+    runners::speech::{Progress, SAMPLE_RATE, Segment, Settings, SpeechModel, Task, Transcriber, Transcript},
     text::Tokenizer,
 };
 
-use self::format::{Format, Transcript};
+use self::format::Format;
 use crate::{
     engine::EngineArgs,
     failure::{self, INTERRUPTED, hint, usage},
@@ -147,9 +147,10 @@ fn transcribe(
 ) -> Result<()> {
     let start = Instant::now();
     let mut recording = open(file)?;
+    let task = if args.translate { Task::Translate } else { Task::Transcribe };
     let settings = Settings {
         language: Some(args.language.clone()).filter(|code| code != "auto"),
-        task: if args.translate { Task::Translate } else { Task::Transcribe },
+        task,
         prompt: args.prompt.clone(),
         words: args.word_timestamps,
         condition_on_previous: args.previous_text,
@@ -182,7 +183,7 @@ fn transcribe(
     bar.finish_and_clear();
     let seconds = transcriber.seconds();
     let language = transcriber.language().map(str::to_owned);
-    let transcript = Transcript { language, task: if args.translate { "translate" } else { "transcribe" }, seconds, segments };
+    let transcript = Transcript { language, task, seconds, segments };
     if !as_it_comes {
         write(args, formats, file, &transcript)?;
     }

@@ -1,0 +1,157 @@
+//! What was said in a recording, in the forms that people keep it in.
+
+use std::fmt::Write;
+
+use serde_json::{Value as Json, json};
+
+use super::{SAMPLE_RATE, Segment, Task, Word};
+
+/// What was recognized in one recording.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Transcript {
+    /// Code of the language that is spoken, as far as it is known.
+    pub language: Option<String>,
+    pub task: Task,
+    /// Seconds that were heard.
+    pub seconds: f64,
+    pub segments: Vec<Segment>,
+}
+
+impl Transcript {
+    /// The whole text, without blanks around it.
+    pub fn text(&self) -> String {
+        let text: String = self.segments.iter().map(|s| s.text.as_str()).collect();
+        text.trim().to_owned()
+    }
+
+    /// A line for each segment.
+    pub fn lines(&self) -> String {
+        self.each(String::new(), |out, _, segment| writeln!(out, "{}", segment.text.trim()))
+    }
+
+    /// SubRip subtitles.
+    pub fn srt(&self) -> String {
+        self.each(String::new(), |out, number, segment| writeln!(out, "{number}\n{}", cue(segment, ',')))
+    }
+
+    /// WebVTT subtitles.
+    pub fn vtt(&self) -> String {
+        self.each("WEBVTT\n\n".to_owned(), |out, _, segment| writeln!(out, "{}", cue(segment, '.')))
+    }
+
+    /// A table: start and end in milliseconds and text, between tabs.
+    pub fn tsv(&self) -> String {
+        self.each("start\tend\ttext\n".to_owned(), |out, _, segment| {
+            let text = segment.text.trim().replace('\t', " ");
+            writeln!(out, "{}\t{}\t{text}", milliseconds(segment.start), milliseconds(segment.end))
+        })
+    }
+
+    /// Everything known of the segments, in the names of OpenAI's `verbose_json`.
+    pub fn to_json(&self) -> Json {
+        json!({
+            "task": match self.task {
+                Task::Transcribe => "transcribe",
+                Task::Translate => "translate",
+            },
+            "language": self.language,
+            "duration": self.seconds,
+            "text": self.text(),
+            "segments": self.segments.iter().enumerate().map(segment_json).collect::<Json>(),
+        })
+    }
+
+    fn each(&self, mut out: String, write: impl Fn(&mut String, usize, &Segment) -> std::fmt::Result) -> String {
+        for (number, segment) in (1..).zip(&self.segments) {
+            // Writing to a string does not fail.
+            let _ = write(&mut out, number, segment);
+        }
+        out
+    }
+}
+
+fn milliseconds(seconds: f64) -> u64 {
+    (seconds * 1000.0).round() as u64
+}
+
+/// Hours, minutes, seconds and thousandths.
+fn stamp(seconds: f64, point: char) -> String {
+    let all = milliseconds(seconds);
+    let (hours, minutes, seconds, thousandths) = (all / 3_600_000, all / 60_000 % 60, all / 1000 % 60, all % 1000);
+    format!("{hours:02}:{minutes:02}:{seconds:02}{point}{thousandths:03}")
+}
+
+/// A subtitle and the blank line behind it. What parts its times must not stand in its text.
+fn cue(segment: &Segment, point: char) -> String {
+    let text = segment.text.trim().replace("-->", "->");
+    format!("{} --> {}\n{text}\n", stamp(segment.start, point), stamp(segment.end, point))
+}
+
+/// A word in the names of OpenAI's `verbose_json`.
+fn word_json(word: &Word) -> Json {
+    json!({ "word": word.text, "start": word.start, "end": word.end })
+}
+
+fn segment_json((id, s): (usize, &Segment)) -> Json {
+    json!({
+        "id": id,
+        "seek": (s.window * f64::from(SAMPLE_RATE) / 160.0).round() as u64,
+        "start": s.start,
+        "end": s.end,
+        "text": s.text,
+        "tokens": s.tokens,
+        "temperature": rounded(s.temperature),
+        "avg_logprob": rounded(s.mean_log_probability),
+        "compression_ratio": rounded(s.compression_ratio),
+        "no_speech_prob": rounded(s.no_speech_probability),
+        "words": s.words.iter().map(word_json).collect::<Json>(),
+    })
+}
+
+/// A number with as many digits as it has meaning.
+fn rounded(value: f32) -> f64 {
+    (f64::from(value) * 1e6).round() / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn transcript() -> Transcript {
+        let segment = |start, end, text: &str| Segment {
+            window: 0.0,
+            start,
+            end,
+            text: text.into(),
+            tokens: vec![1],
+            words: Vec::new(),
+            temperature: 0.0,
+            mean_log_probability: -0.25,
+            no_speech_probability: 0.125,
+            compression_ratio: 1.0,
+        };
+        let segments = vec![segment(0.0, 2.5, " Go on."), segment(3599.999, 3661.0, " A --> B")];
+        Transcript { language: Some("en".into()), task: Task::Transcribe, seconds: 3661.0, segments }
+    }
+
+    #[test]
+    fn subtitles_count_hours_and_keep_arrows_out_of_text() {
+        let srt = transcript().srt();
+        assert_eq!(srt, "1\n00:00:00,000 --> 00:00:02,500\nGo on.\n\n2\n00:59:59,999 --> 01:01:01,000\nA -> B\n\n");
+        let vtt = transcript().vtt();
+        assert!(vtt.starts_with("WEBVTT\n\n00:00:00.000 --> 00:00:02.500\nGo on.\n\n"), "{vtt}");
+    }
+
+    #[test]
+    fn text_and_tables_have_a_line_per_segment() {
+        assert_eq!(transcript().lines(), "Go on.\nA --> B\n");
+        assert_eq!(transcript().tsv(), "start\tend\ttext\n0\t2500\tGo on.\n3599999\t3661000\tA --> B\n");
+    }
+
+    #[test]
+    fn json_has_the_whole_text_and_every_segment() {
+        let json = transcript().to_json();
+        assert_eq!(json["text"], "Go on. A --> B");
+        assert_eq!((json["segments"][1]["id"].as_u64(), json["segments"][0]["avg_logprob"].as_f64()), (Some(1), Some(-0.25)));
+    }
+}
