@@ -264,10 +264,9 @@ pub mod compile {
 ///     files.push((entry.file_name().to_string_lossy().into_owned(), map_file(entry.path())?));
 /// }
 /// let model = zoo::build(&Checkpoint::from_folder(files)?, &zoo::Options::default())?;
-/// let output = compile::compile(&model.programs(), &compile::Options::default(), &*cpu)?;
 /// let mut file = Vec::new();
-/// output.write(&mut file)?;
-/// assert_eq!(Program::from_bytes(file)?.method_names().collect::<Vec<_>>(), ["forward"]);
+/// zoo::compile(&model, compile::Options::default(), &*cpu)?.write(&mut file)?;
+/// assert_eq!(Program::from_bytes(file)?.computing_methods().collect::<Vec<_>>(), ["forward"]);
 /// # Ok(())
 /// # }
 /// ```
@@ -276,6 +275,31 @@ pub mod zoo {
     pub use flambeau_zoo::{
         Checkpoint, Error, KvCache, Logits, MethodConstant, Model, Options, ScalePrecision, TokenizerSource, build, gguf,
     };
+
+    use crate::{compile, engine::Engine, wire::pte::EValue};
+
+    /// Compiles a model as a whole, with the constant methods that state its facts.
+    ///
+    /// # Errors
+    /// As [`compile`](compile::compile); what no delegate takes is one.
+    pub fn compile<'m>(
+        model: &'m Model,
+        options: compile::Options,
+        engine: &dyn Engine,
+    ) -> Result<compile::Output<'m>, compile::Error> {
+        let options = compile::Options { require_full: true, ..options };
+        let mut output = compile::compile(&model.programs(), &options, engine)?;
+        for (name, value) in &model.metadata {
+            let values = match value {
+                MethodConstant::Bool(v) => vec![EValue::Bool(*v)],
+                MethodConstant::Int(v) => vec![EValue::Int(*v)],
+                MethodConstant::Ints(list) => list.iter().map(|&v| EValue::Int(v)).collect(),
+                MethodConstant::Text(v) => vec![EValue::String(v.clone())],
+            };
+            output.constant_method(name, values);
+        }
+        Ok(output)
+    }
 }
 
 /// Tokenizers, chat templates and sampling.

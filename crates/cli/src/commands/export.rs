@@ -12,8 +12,7 @@ use flambeau::{
     engine::Engine,
     tensor::DType,
     text::Tokenizer,
-    wire::pte::EValue,
-    zoo::{self, Checkpoint, Logits, MethodConstant, Model, TokenizerSource},
+    zoo::{self, Checkpoint, Logits, TokenizerSource},
 };
 
 use super::compile::{QuantizeArgs, write_program};
@@ -119,19 +118,9 @@ pub(crate) fn write(
     (path, start): (&Path, Instant),
 ) -> Result<()> {
     let model = zoo::build(checkpoint, options)?;
-    let mut output = compiled(&model, quantize, engine)?;
+    let mut output = zoo::compile(&model, quantize, engine)?;
     attach_tokenizer(&mut output, &model.tokenizer)?;
     write_program(&output, path, start)
-}
-
-/// The program of a model, with its constant methods. All of it is compiled, or nothing.
-pub(crate) fn compiled<'m>(model: &'m Model, options: compile::Options, engine: &dyn Engine) -> Result<Output<'m>> {
-    let options = compile::Options { require_full: true, ..options };
-    let mut output = compile::compile(&model.programs(), &options, engine)?;
-    for (name, value) in &model.metadata {
-        output.constant_method(name, values(value));
-    }
-    Ok(output)
 }
 
 /// The type of that name.
@@ -186,15 +175,6 @@ pub(crate) fn folder_paths(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
     }
     list.sort();
     Ok(list)
-}
-
-fn values(value: &MethodConstant) -> Vec<EValue> {
-    match value {
-        MethodConstant::Bool(v) => vec![EValue::Bool(*v)],
-        MethodConstant::Int(v) => vec![EValue::Int(*v)],
-        MethodConstant::Ints(list) => list.iter().map(|&v| EValue::Int(v)).collect(),
-        MethodConstant::Text(v) => vec![EValue::String(v.clone())],
-    }
 }
 
 /// Stores the tokenizer under the names of the files that it comes from, or would come from.

@@ -133,7 +133,7 @@ pub(super) fn program_with(model: &Path, options: &zoo::Options, engine: &Arc<dy
     let checkpoint = export::open_path(model)?;
     let model = zoo::build(&checkpoint, &zoo::Options { dtype: Some(DType::F32), ..*options })?;
     let mut bytes = Vec::new();
-    export::compiled(&model, compile::Options::default(), &**engine)?.write(&mut bytes)?;
+    zoo::compile(&model, compile::Options::default(), &**engine)?.write(&mut bytes)?;
     Ok(Program::from_bytes(Bytes::from(bytes))?)
 }
 
