@@ -15,7 +15,7 @@ use crate::{
     model::Handle,
     openai::chat::ChatRequest,
     reply::{self, Events, Frames, Whole},
-    worker::Update,
+    worker::JobUpdate,
 };
 
 /// An error in Anthropic's form.
@@ -176,20 +176,23 @@ impl MessageAnswer {
 }
 
 impl Whole for MessageAnswer {
-    fn take(&mut self, number: usize, update: Update) -> Result<bool> {
-        self.update(number, update, &mut Frames::default())
+    type Update = JobUpdate;
+
+    fn take(&mut self, update: JobUpdate) -> Result<bool> {
+        self.update(update, &mut Frames::default())
     }
 
-    fn into_json(self) -> Json {
+    fn into_response(self) -> Response {
         let mut message = self.head();
         message["content"] = self.blocks.iter().map(|block| block.to_json(true)).collect();
         message["stop_reason"] = self.stop_reason().into();
         message["stop_sequence"] = self.stop_text().into();
-        message
+        reply::json(&message)
     }
 }
 
 impl Events for MessageAnswer {
+    type Update = JobUpdate;
     type Whole = MessageAnswer;
 
     fn whole(self) -> MessageAnswer {
@@ -198,7 +201,7 @@ impl Events for MessageAnswer {
 
     fn begin(&mut self, _: &mut Frames) {}
 
-    fn update(&mut self, _: usize, update: Update, frames: &mut Frames) -> Result<bool> {
+    fn update(&mut self, (_, update): JobUpdate, frames: &mut Frames) -> Result<bool> {
         let mut deltas = Vec::new();
         self.choice.take(update, &mut deltas)?;
         if !std::mem::replace(&mut self.has_begun, true) {

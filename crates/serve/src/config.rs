@@ -34,6 +34,16 @@ pub struct Config {
     pub grace: Duration,
 }
 
+/// More than any request takes, and less than a clock overflows by.
+const FOREVER: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
+
+impl Config {
+    /// How long a request may take, as a time that can be added to any moment.
+    pub(crate) fn longest_request(&self) -> Duration {
+        self.request_time.min(FOREVER)
+    }
+}
+
 impl Default for Config {
     fn default() -> Config {
         let seconds = Duration::from_secs;

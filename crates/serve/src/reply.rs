@@ -11,33 +11,30 @@ use bytes::Bytes;
 use futures_util::stream;
 use serde_json::Value as Json;
 use tokio::{
-    sync::watch,
+    sync::{mpsc, watch},
     time::{Instant, sleep_until, timeout_at},
 };
 
-use crate::{
-    error::{ApiError, Result},
-    worker::{Update, Updates},
-};
+use crate::error::{ApiError, Result};
 
 /// A stream is not silent for longer than this, so that proxies leave it open.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// What comes of a request's jobs, until its time is over or the server stops.
-pub(crate) struct Progress {
-    pub(crate) updates: Updates,
+/// What comes of a request, until its time is over or the server stops.
+pub(crate) struct Progress<U> {
+    pub(crate) updates: mpsc::Receiver<U>,
     pub(crate) deadline: Instant,
     /// True when requests have to end.
     pub(crate) stop: watch::Receiver<bool>,
 }
 
-impl Progress {
+impl<U> Progress<U> {
     /// The next update.
     ///
     /// # Errors
     /// There is no time left, or nobody computes any more.
-    async fn next(&mut self) -> Result<(usize, Update)> {
-        let lost = || ApiError::internal("the generation ended without an answer");
+    pub(crate) async fn next(&mut self) -> Result<U> {
+        let lost = || ApiError::internal("the work on the request ended without an answer");
         tokio::select! {
             update = self.updates.recv() => update.ok_or_else(lost),
             () = sleep_until(self.deadline) => Err(ApiError::unavailable("timeout", "the request took too long")),
@@ -76,20 +73,23 @@ impl Frames {
 
 /// A response that is put together from all updates.
 pub(crate) trait Whole {
+    type Update;
+
     /// Takes an update; true if nothing more is to come.
     ///
     /// # Errors
-    /// The generation failed.
-    fn take(&mut self, number: usize, update: Update) -> Result<bool>;
+    /// The work failed.
+    fn take(&mut self, update: Self::Update) -> Result<bool>;
 
     /// The response.
-    fn into_json(self) -> Json;
+    fn into_response(self) -> Response;
 }
 
 /// How an endpoint writes its stream.
 pub(crate) trait Events: Send + 'static {
-    /// How it answers without one.
-    type Whole: Whole;
+    type Update: Send;
+    /// How it answers without a stream.
+    type Whole: Whole<Update = Self::Update>;
 
     /// The answer without a stream, of which nothing was written yet.
     fn whole(self) -> Self::Whole;
@@ -100,8 +100,8 @@ pub(crate) trait Events: Send + 'static {
     /// Writes what an update says; true if nothing more is to come.
     ///
     /// # Errors
-    /// The generation failed.
-    fn update(&mut self, number: usize, update: Update, frames: &mut Frames) -> Result<bool>;
+    /// The work failed.
+    fn update(&mut self, update: Self::Update, frames: &mut Frames) -> Result<bool>;
 
     /// The end, after all updates.
     fn end(&mut self, frames: &mut Frames);
@@ -113,8 +113,8 @@ pub(crate) trait Events: Send + 'static {
     }
 }
 
-struct Running<E> {
-    progress: Progress,
+struct Running<E: Events> {
+    progress: Progress<E::Update>,
     events: E,
     has_begun: bool,
     is_over: bool,
@@ -135,7 +135,7 @@ impl<E: Events> Running<E> {
                 frames.text.push_str(": still working\n\n");
                 break;
             };
-            match next.and_then(|(number, update)| self.events.update(number, update, &mut frames)) {
+            match next.and_then(|update| self.events.update(update, &mut frames)) {
                 Ok(false) => {}
                 Ok(true) => {
                     self.is_over = true;
@@ -152,21 +152,25 @@ impl<E: Events> Running<E> {
     }
 }
 
-/// A response that comes when all is done.
+/// The response to a request: a stream of events, or one that comes when all is done.
 ///
 /// # Errors
-/// A generation failed or took too long, or the server stops.
-pub(crate) async fn whole(mut progress: Progress, mut whole: impl Whole) -> Result<Response> {
+/// Of a whole response: the work failed or took too long, or the server stops.
+pub(crate) async fn respond<E: Events>(progress: Progress<E::Update>, answer: E, streams: bool) -> Result<Response> {
+    if streams { Ok(stream(progress, answer)) } else { whole(progress, answer.whole()).await }
+}
+
+async fn whole<W: Whole>(mut progress: Progress<W::Update>, mut whole: W) -> Result<Response> {
     loop {
-        let (number, update) = progress.next().await?;
-        if whole.take(number, update)? {
-            return Ok(json(&whole.into_json()));
+        let update = progress.next().await?;
+        if whole.take(update)? {
+            return Ok(whole.into_response());
         }
     }
 }
 
 /// A response that streams events. When its client goes away it is dropped, and the jobs with it.
-pub(crate) fn stream(progress: Progress, events: impl Events) -> Response {
+fn stream<E: Events>(progress: Progress<E::Update>, events: E) -> Response {
     let running = Running { progress, events, has_begun: false, is_over: false };
     let frames = stream::unfold(running, |mut running| async move {
         let frames = running.next().await?;
@@ -183,7 +187,11 @@ pub(crate) fn stream(progress: Progress, events: impl Events) -> Response {
 
 /// A response that is JSON.
 pub(crate) fn json(body: &Json) -> Response {
-    let mut response = Response::new(Body::from(body.to_string()));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    of_type("application/json", body.to_string())
+}
+
+fn of_type(kind: &'static str, body: String) -> Response {
+    let mut response = Response::new(Body::from(body));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }

@@ -3,6 +3,7 @@
 
 mod request;
 
+use axum::response::Response;
 use serde_json::{Value as Json, json};
 
 pub(crate) use self::request::{Echo, to_chat};
@@ -11,8 +12,8 @@ use crate::{
     error::{ApiError, Result},
     model::{Handle, now},
     openai::chat::ChatRequest,
-    reply::{Events, Frames, Whole},
-    worker::Update,
+    reply::{self, Events, Frames, Whole},
+    worker::JobUpdate,
 };
 
 /// The answer to a request, as it comes.
@@ -207,16 +208,19 @@ impl ResponseAnswer {
 }
 
 impl Whole for ResponseAnswer {
-    fn take(&mut self, number: usize, update: Update) -> Result<bool> {
-        self.update(number, update, &mut Frames::default())
+    type Update = JobUpdate;
+
+    fn take(&mut self, update: JobUpdate) -> Result<bool> {
+        self.update(update, &mut Frames::default())
     }
 
-    fn into_json(self) -> Json {
-        self.to_json()
+    fn into_response(self) -> Response {
+        reply::json(&self.to_json())
     }
 }
 
 impl Events for ResponseAnswer {
+    type Update = JobUpdate;
     type Whole = ResponseAnswer;
 
     fn whole(self) -> ResponseAnswer {
@@ -229,7 +233,7 @@ impl Events for ResponseAnswer {
         }
     }
 
-    fn update(&mut self, _: usize, update: Update, frames: &mut Frames) -> Result<bool> {
+    fn update(&mut self, (_, update): JobUpdate, frames: &mut Frames) -> Result<bool> {
         let mut deltas = Vec::new();
         self.choice.take(update, &mut deltas)?;
         deltas.into_iter().for_each(|delta| self.add(delta, frames));

@@ -1,6 +1,6 @@
 //! What answers which path.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use axum::{
     Router,
@@ -14,7 +14,7 @@ use axum::{
 use flambeau::runners::llm::Job;
 use serde_json::json;
 use tokio::{
-    sync::{Semaphore, watch},
+    sync::{Semaphore, mpsc, watch},
     task::spawn_blocking,
     time::Instant,
 };
@@ -33,10 +33,8 @@ use crate::{
     page,
     reply::{self, Events, Progress},
     responses::{self, ResponseAnswer},
+    worker::JobUpdate,
 };
-
-/// More than any request takes, and less than a clock overflows by.
-const FOREVER: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
 /// What all requests share.
 #[derive(Debug)]
@@ -150,24 +148,27 @@ impl App {
     ///
     /// # Errors
     /// The jobs are refused; a whole answer fails.
-    async fn reply<A: Events>(&self, model: &Handle, prepared: Prepared<A>) -> Result<Response> {
+    async fn reply<A: Events<Update = JobUpdate>>(&self, model: &Handle, prepared: Prepared<A>) -> Result<Response> {
         let Prepared { streams, jobs, answer } = prepared;
-        let progress = self.submit(model, jobs).await?;
-        if streams { Ok(reply::stream(progress, answer)) } else { reply::whole(progress, answer.whole()).await }
+        reply::respond(self.submit(model, jobs).await?, answer, streams).await
     }
 
     /// Submits jobs.
     ///
     /// # Errors
     /// They are refused.
-    async fn submit(&self, model: &Handle, jobs: Vec<Job>) -> Result<Progress> {
+    async fn submit(&self, model: &Handle, jobs: Vec<Job>) -> Result<Progress<JobUpdate>> {
         let most = model.limits.running.saturating_add(model.limits.waiting);
         if jobs.len() > most {
             // Coming back would not help.
             return Err(ApiError::value("n", format!("the request asks for {} answers, and the server takes {most}", jobs.len())));
         }
-        let deadline = Instant::now() + self.config.request_time.min(FOREVER);
-        Ok(Progress { updates: model.worker.submit(jobs).await?, deadline, stop: self.stop.clone() })
+        Ok(self.progress(model.worker.submit(jobs).await?))
+    }
+
+    /// What comes of a request, in the time that it has.
+    pub(crate) fn progress<U>(&self, updates: mpsc::Receiver<U>) -> Progress<U> {
+        Progress { updates, deadline: Instant::now() + self.config.longest_request(), stop: self.stop.clone() }
     }
 }
 

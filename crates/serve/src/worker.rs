@@ -37,12 +37,12 @@ pub(crate) enum Update {
     Failed(ApiError),
 }
 
-/// Where a request hears of its jobs. Jobs end when it is dropped.
-pub(crate) type Updates = mpsc::Receiver<(usize, Update)>;
+/// What a request hears of its jobs, each by its number.
+pub(crate) type JobUpdate = (usize, Update);
 
 struct Submission {
     jobs: Vec<Job>,
-    updates: mpsc::Sender<(usize, Update)>,
+    updates: mpsc::Sender<JobUpdate>,
     admitted: oneshot::Sender<Result<()>>,
 }
 
@@ -70,11 +70,11 @@ impl Worker {
         Ok(Worker { submissions, metrics })
     }
 
-    /// Submits jobs, all or none.
+    /// Submits jobs, all or none. They end when the receiver is dropped.
     ///
     /// # Errors
     /// They are refused.
-    pub(crate) async fn submit(&self, jobs: Vec<Job>) -> Result<Updates> {
+    pub(crate) async fn submit(&self, jobs: Vec<Job>) -> Result<mpsc::Receiver<JobUpdate>> {
         let (updates, received) = mpsc::channel(MAX_UNREAD);
         let (admitted, answer) = oneshot::channel();
         let gone = || ApiError::internal("the model's thread has ended");
@@ -86,7 +86,7 @@ impl Worker {
 
 /// Who waits for a job.
 struct Client {
-    updates: mpsc::Sender<(usize, Update)>,
+    updates: mpsc::Sender<JobUpdate>,
     number: usize,
 }
 

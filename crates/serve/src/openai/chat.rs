@@ -1,5 +1,6 @@
 //! `/v1/chat/completions`.
 
+use axum::response::Response;
 use flambeau::{
     runners::llm::{Part, ThinkingSplitter},
     text::{ChatInput, Clock, Constraint, spaced},
@@ -12,9 +13,9 @@ use crate::{
     error::{ApiError, Result},
     json::{Fields, wrong},
     model::{Handle, Served, now},
-    reply::{Events, Frames, Whole},
+    reply::{self, Events, Frames, Whole},
     tools::{Parser, Tools},
-    worker::Update,
+    worker::JobUpdate,
 };
 
 /// A conversation that awaits an answer.
@@ -290,14 +291,16 @@ pub(crate) struct WholeChat {
 }
 
 impl Whole for WholeChat {
-    fn take(&mut self, number: usize, update: Update) -> Result<bool> {
+    type Update = JobUpdate;
+
+    fn take(&mut self, (number, update): JobUpdate) -> Result<bool> {
         let answers = &mut self.answer.0;
         answers.choices[number].take(update, &mut self.deltas)?;
         self.deltas.drain(..).for_each(|delta| self.messages[number].add(delta));
         Ok(answers.is_done())
     }
 
-    fn into_json(self) -> Json {
+    fn into_response(self) -> Response {
         let answer = &self.answer;
         let choice = |(index, (choice, message)): (usize, (&Choice, &Message))| {
             json!({
@@ -308,7 +311,7 @@ impl Whole for WholeChat {
             })
         };
         let choices = answer.0.choices.iter().zip(&self.messages).enumerate().map(choice);
-        answer.0.whole("chat.completion", choices.collect())
+        reply::json(&answer.0.whole("chat.completion", choices.collect()))
     }
 }
 
@@ -329,6 +332,7 @@ impl ChatAnswer {
 }
 
 impl Events for ChatAnswer {
+    type Update = JobUpdate;
     type Whole = WholeChat;
 
     fn whole(self) -> WholeChat {
@@ -342,7 +346,7 @@ impl Events for ChatAnswer {
         }
     }
 
-    fn update(&mut self, number: usize, update: Update, frames: &mut Frames) -> Result<bool> {
+    fn update(&mut self, (number, update): JobUpdate, frames: &mut Frames) -> Result<bool> {
         let mut deltas = Vec::new();
         self.0.choices[number].take(update, &mut deltas)?;
         let finish = self.0.choices[number].finish;

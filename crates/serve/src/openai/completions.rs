@@ -1,5 +1,6 @@
 //! `/v1/completions`.
 
+use axum::response::Response;
 use flambeau::{runners::llm::Job, text::Tokenizer};
 use serde_json::{Value as Json, json};
 
@@ -9,8 +10,8 @@ use crate::{
     error::{ApiError, Result},
     json::{Fields, wrong},
     model::{Handle, Served},
-    reply::{Events, Frames, Whole},
-    worker::Update,
+    reply::{self, Events, Frames, Whole},
+    worker::{JobUpdate, Update},
 };
 
 /// Most prompts of a request.
@@ -152,20 +153,23 @@ pub(crate) struct WholeCompletion {
 }
 
 impl Whole for WholeCompletion {
-    fn take(&mut self, number: usize, update: Update) -> Result<bool> {
+    type Update = JobUpdate;
+
+    fn take(&mut self, (number, update): JobUpdate) -> Result<bool> {
         let text = self.answer.take(number, update)?;
         self.texts[number].push_str(&text);
         Ok(self.answer.answers.is_done())
     }
 
-    fn into_json(self) -> Json {
+    fn into_response(self) -> Response {
         let WholeCompletion { mut answer, texts } = self;
         let choices = texts.iter().enumerate().map(|(index, text)| answer.choice(index, text)).collect();
-        answer.answers.whole(KIND, choices)
+        reply::json(&answer.answers.whole(KIND, choices))
     }
 }
 
 impl Events for CompletionAnswer {
+    type Update = JobUpdate;
     type Whole = WholeCompletion;
 
     fn whole(self) -> WholeCompletion {
@@ -182,7 +186,7 @@ impl Events for CompletionAnswer {
         }
     }
 
-    fn update(&mut self, number: usize, update: Update, frames: &mut Frames) -> Result<bool> {
+    fn update(&mut self, (number, update): JobUpdate, frames: &mut Frames) -> Result<bool> {
         let text = self.take(number, update)?;
         if !text.is_empty() || self.answers.choices[number].finish.is_some() {
             let choice = self.choice(number, &text);
