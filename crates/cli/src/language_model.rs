@@ -1,11 +1,15 @@
 //! From a name on the command line to a language model that is ready to run.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use anyhow::Result;
 use flambeau::{
     engine::Engine,
     runners::llm::{Model, ModelOptions, Sequence},
+    runtime::Program,
     zoo,
 };
 
@@ -92,10 +96,15 @@ impl LoadArgs {
         engine: &dyn Fn() -> Result<Arc<dyn Engine>>,
     ) -> Result<Loaded> {
         let (program, path) = model.open(logits, self.engine.threads)?;
-        let text = tokenizer::find(&program, &path, self.tokenizer.as_deref())?;
+        let text = self.tokenizer(&program, &path)?;
         let engine = engine()?;
         let model = Model::load(&program, &engine, &self.options())?;
         Ok(Loaded { model, text, engine })
+    }
+
+    /// The tokenizer of a program that lies at `path`.
+    pub(crate) fn tokenizer(&self, program: &Program, path: &Path) -> Result<TextModel> {
+        tokenizer::find(program, path, self.tokenizer.as_deref())
     }
 
     /// Whether a tokenizer was named.

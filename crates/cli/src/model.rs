@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use flambeau::{compile, runtime::Program, zoo};
+use flambeau::{compile, runners::speech::SpeechModel, runtime::Program, zoo};
 
 use crate::{
     commands::{compile::QuantizeArgs, export},
@@ -83,6 +83,14 @@ impl ModelArgs {
     /// As [`open`](Self::open), for a model of speech.
     pub(crate) fn open_speech(&self, threads: Option<usize>) -> Result<(Program, PathBuf)> {
         self.open_for(Purpose::Speech, threads)
+    }
+
+    /// Whether it is a model of speech.
+    pub(crate) fn is_speech(&self) -> Result<bool> {
+        match self.checkpoint()? {
+            Some(checkpoint) => Ok(export::open_path(&checkpoint)?.is_speech()),
+            None => Ok(SpeechModel::is_in(&open_program(Path::new(&self.model))?)),
+        }
     }
 
     fn open_for(&self, purpose: Purpose, threads: Option<usize>) -> Result<(Program, PathBuf)> {

@@ -18,6 +18,8 @@ pub struct Config {
     pub page: bool,
     /// Largest request body in bytes.
     pub body_bytes: usize,
+    /// Largest recording in bytes.
+    pub upload_bytes: usize,
     /// Most connections at the same time; more wait.
     pub connections: usize,
     /// Most answers that one request may ask for (`n`).
@@ -54,6 +56,7 @@ impl Default for Config {
             metrics: false,
             page: true,
             body_bytes: 16 << 20,
+            upload_bytes: 512 << 20,
             connections: 1024,
             choices: 16,
             head_time: seconds(10),

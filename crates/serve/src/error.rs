@@ -88,6 +88,8 @@ impl From<runners::Error> for ApiError {
             Error::EmptyPrompt | Error::Text(_) | Error::Drawing { .. } => ApiError::invalid(text),
             Error::TooManyTokens { .. } => ApiError { param: Some("max_tokens".into()), ..ApiError::invalid(text) },
             Error::Busy { .. } => ApiError::busy(text),
+            Error::Language { .. } => ApiError::value("language", text),
+            Error::NoTranslation | Error::NoSuchSetting { .. } => ApiError::invalid(text),
             _ => ApiError::internal(text),
         }
     }

@@ -1,13 +1,14 @@
-//! An HTTP server for language models that speaks OpenAI's protocol.
+//! An HTTP server for models of language and speech that speaks OpenAI's protocol.
 //!
-//! [`Server`] binds an address and serves [models](NewModel) on it. Each model has a thread that steps its
-//! [`Scheduler`](flambeau::runners::llm::Scheduler); connections and requests are the business of an asynchronous runtime
-//! beside them.
+//! [`Server`] binds an address and serves [models](NewModel) on it. Each language model has a thread that steps its
+//! [`Scheduler`](flambeau::runners::llm::Scheduler), each model of speech threads that [transcribe](flambeau::runners::speech::Transcriber);
+//! connections and requests are the business of an asynchronous runtime beside them.
 
 #![forbid(unsafe_code)]
 
 mod answer;
 mod anthropic;
+mod audio;
 mod config;
 mod error;
 mod extras;
@@ -24,6 +25,7 @@ mod server;
 mod tools;
 mod worker;
 
+pub use audio::NewSpeechModel;
 pub use config::Config;
 pub use model::NewModel;
 pub use server::{Server, stop_signal};

@@ -18,14 +18,19 @@ pub(crate) struct Metrics {
     pub(crate) prompt_tokens: AtomicU64,
     pub(crate) cached_tokens: AtomicU64,
     pub(crate) generated_tokens: AtomicU64,
-    running: AtomicU64,
-    waiting: AtomicU64,
+    pub(crate) audio_seconds: AtomicU64,
+    pub(crate) running: AtomicU64,
+    pub(crate) waiting: AtomicU64,
     idle: AtomicU64,
     tokens: AtomicU64,
 }
 
 pub(crate) fn add(counter: &AtomicU64, count: usize) {
     counter.fetch_add(count as u64, Ordering::Relaxed);
+}
+
+pub(crate) fn subtract(counter: &AtomicU64, count: usize) {
+    counter.fetch_sub(count as u64, Ordering::Relaxed);
 }
 
 impl Metrics {
@@ -42,18 +47,19 @@ impl Metrics {
         Load { running: read(&self.running), waiting: read(&self.waiting), idle: read(&self.idle), tokens: read(&self.tokens) }
     }
 
-    fn rows(&self) -> [(&'static str, &'static str, &'static str, &AtomicU64); 12] {
+    fn rows(&self) -> [(&'static str, &'static str, &'static str, &AtomicU64); 13] {
         [
-            ("requests_total", "counter", "Generations that were asked for", &self.requests),
-            ("refused_total", "counter", "Generations that were refused at once", &self.refused),
-            ("failed_total", "counter", "Generations that ended with an error", &self.failed),
-            ("cancelled_total", "counter", "Generations whose client went away", &self.cancelled),
-            ("panics_total", "counter", "Generations that an internal error ended", &self.panics),
+            ("requests_total", "counter", "Generations and transcriptions that were asked for", &self.requests),
+            ("refused_total", "counter", "Those that were refused at once", &self.refused),
+            ("failed_total", "counter", "Those that ended with an error", &self.failed),
+            ("cancelled_total", "counter", "Those whose client went away", &self.cancelled),
+            ("panics_total", "counter", "Those that an internal error ended", &self.panics),
             ("prompt_tokens_total", "counter", "Tokens of prompts, cached ones included", &self.prompt_tokens),
             ("cached_tokens_total", "counter", "Tokens of prompts that were not computed again", &self.cached_tokens),
             ("generated_tokens_total", "counter", "Tokens that were generated", &self.generated_tokens),
-            ("running", "gauge", "Generations that take steps", &self.running),
-            ("waiting", "gauge", "Generations that wait for their turn", &self.waiting),
+            ("audio_seconds_total", "counter", "Seconds of recordings that were transcribed", &self.audio_seconds),
+            ("running", "gauge", "Those that are computed", &self.running),
+            ("waiting", "gauge", "Those that wait for their turn", &self.waiting),
             ("idle_sequences", "gauge", "Loaded sequences that nobody uses", &self.idle),
             ("tokens_in_flight", "gauge", "Tokens that running generations may come to", &self.tokens),
         ]
@@ -87,6 +93,6 @@ mod tests {
         let text = exposition(&[("a", &a), ("b\"\n", &b)]);
         assert!(text.contains("# TYPE flambeau_generated_tokens_total counter\nflambeau_generated_tokens_total{model=\"a\"} 0\n"));
         assert!(text.contains("flambeau_generated_tokens_total{model=\"b\\\"\\n\"} 7\n"));
-        assert_eq!(text.lines().filter(|line| line.starts_with("# TYPE")).count(), 12);
+        assert_eq!(text.lines().filter(|line| line.starts_with("# TYPE")).count(), 13);
     }
 }

@@ -12,7 +12,9 @@ use flambeau::{
 use serde_json::{Value as Json, json};
 
 use crate::{
+    audio::ServedSpeech,
     error::{ApiError, Result},
+    metrics::Metrics,
     tools::Form,
     worker::Worker,
 };
@@ -144,11 +146,32 @@ impl Served {
 #[derive(Clone, Debug)]
 pub(crate) struct Models {
     all: Arc<Vec<Served>>,
+    speech: Arc<Vec<ServedSpeech>>,
 }
 
 impl Models {
-    pub(crate) fn new(all: Vec<Served>) -> Models {
-        Models { all: Arc::new(all) }
+    pub(crate) fn new(all: Vec<Served>, speech: Vec<ServedSpeech>) -> Models {
+        Models { all: Arc::new(all), speech: Arc::new(speech) }
+    }
+
+    /// The entries of `/v1/models`.
+    pub(crate) fn describe(&self) -> Json {
+        self.all.iter().map(Served::describe).chain(self.speech.iter().map(ServedSpeech::describe)).collect()
+    }
+
+    /// The entry of one model.
+    ///
+    /// # Errors
+    /// Nobody is called so.
+    pub(crate) fn describe_one(&self, name: &str) -> Result<Json> {
+        let speech = self.speech.iter().find(|model| model.is_called(name));
+        speech.map_or_else(|| Ok(self.find(Some(name))?.describe()), |model| Ok(model.describe()))
+    }
+
+    /// What each model counts.
+    pub(crate) fn metrics(&self) -> Vec<(&str, &Metrics)> {
+        let speech = self.speech.iter().map(|model| (model.name.as_str(), model.metrics()));
+        self.all.iter().map(|model| (model.name.as_str(), &*model.worker.metrics)).chain(speech).collect()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Served> {
@@ -160,23 +183,47 @@ impl Models {
         self.all.first()
     }
 
-    /// The model of that name; without a name, the only one.
+    /// The model of speech of that name; without a name, the only one.
     ///
     /// # Errors
-    /// Nobody is called so, or there are several.
+    /// Nobody is called so, or there are several; or the model is one of language.
+    pub(crate) fn find_speech(&self, name: Option<&str>) -> Result<&ServedSpeech> {
+        match (name, self.speech.as_slice()) {
+            (None, [only]) => Ok(only),
+            (None, _) => Err(unnamed()),
+            (Some(name), all) => all.iter().find(|model| model.is_called(name)).ok_or_else(|| match self.find(Some(name)) {
+                Ok(_) => ApiError::value("model", format!("the model {name:?} does not transcribe")),
+                Err(error) => error,
+            }),
+        }
+    }
+
+    /// The language model of that name; without a name, the only one.
+    ///
+    /// # Errors
+    /// Nobody is called so, or there are several; or the model is one of speech.
     pub(crate) fn find(&self, name: Option<&str>) -> Result<Handle> {
         let at = match (name, self.all.len()) {
             (None, 1) => Some(0),
-            (None, _) => return Err(ApiError::value("model", "`model` must name one of the models; GET /v1/models lists them")),
+            (None, _) => return Err(unnamed()),
             (Some(name), _) => {
                 self.all.iter().position(|model| model.name == name || model.aliases.iter().any(|alias| alias == name))
             }
         };
         match at {
             Some(at) => Ok(Handle { models: self.clone(), at }),
-            None => Err(ApiError::no_model(name.unwrap_or_default())),
+            None => {
+                let name = name.unwrap_or_default();
+                let is_speech = self.speech.iter().any(|model| model.is_called(name));
+                let message = || format!("the model {name:?} transcribes recordings, at /v1/audio/transcriptions");
+                Err(if is_speech { ApiError::value("model", message()) } else { ApiError::no_model(name) })
+            }
         }
     }
+}
+
+fn unnamed() -> ApiError {
+    ApiError::value("model", "`model` must name one of the models; GET /v1/models lists them")
 }
 
 /// One of the models.

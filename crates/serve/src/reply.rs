@@ -190,6 +190,11 @@ pub(crate) fn json(body: &Json) -> Response {
     of_type("application/json", body.to_string())
 }
 
+/// A response that is text.
+pub(crate) fn text(body: String) -> Response {
+    of_type("text/plain; charset=utf-8", body)
+}
+
 fn of_type(kind: &'static str, body: String) -> Response {
     let mut response = Response::new(Body::from(body));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));

@@ -22,6 +22,7 @@ use tokio::{
 use crate::{
     answer::id,
     anthropic::{self, MessageAnswer},
+    audio,
     config::Config,
     error::{ApiError, Result},
     extras,
@@ -45,6 +46,8 @@ pub(crate) struct App {
     pub(crate) stop: watch::Receiver<bool>,
     /// Places for work [beside the connections](App::aside).
     pub(crate) aside: Arc<Semaphore>,
+    /// Places for recordings, from before their first byte until they are done.
+    pub(crate) recordings: Arc<Semaphore>,
 }
 
 /// Most bodies and prompts that are read at the same time: each may take much memory while it is, and all take time from the models.
@@ -61,6 +64,8 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/completions", post(complete))
         .route("/v1/messages", post(message))
         .route("/v1/responses", post(respond))
+        .route("/v1/audio/transcriptions", post(audio::transcribe))
+        .route("/v1/audio/translations", post(audio::translate))
         .route("/tokenize", post(extras::tokenize))
         .route("/detokenize", post(extras::detokenize))
         .route("/apply-template", post(extras::apply_template))
@@ -104,18 +109,17 @@ async fn enter(State(app): Shared, request: Request<Body>, next: Next) -> Respon
 }
 
 async fn models(State(app): Shared) -> Response {
-    let list: Vec<_> = app.models.iter().map(|model| model.describe()).collect();
+    let list = app.models.describe();
     reply::json(&json!({ "object": "list", "data": list }))
 }
 
 async fn model(State(app): Shared, name: Result<Path<String>, PathRejection>) -> Result<Response> {
     let Path(name) = name.map_err(|error| ApiError::value("model", error.body_text()))?;
-    Ok(reply::json(&app.models.find(Some(&name))?.describe()))
+    Ok(reply::json(&app.models.describe_one(&name)?))
 }
 
 async fn metrics(State(app): Shared) -> Response {
-    let models: Vec<_> = app.models.iter().map(|model| (model.name.as_str(), &*model.worker.metrics)).collect();
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], exposition(&models)).into_response()
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], exposition(&app.models.metrics())).into_response()
 }
 
 impl App {

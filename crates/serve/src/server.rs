@@ -13,6 +13,7 @@ use tokio::{
 };
 
 use crate::{
+    audio::{NewSpeechModel, ServedSpeech},
     config::Config,
     http::{guard::Guard, listener},
     model::{Models, NewModel, Served},
@@ -44,22 +45,26 @@ impl Server {
         self.address
     }
 
-    /// Serves the models until `shutdown`, and then until requests that are under way have ended or their time is over.
+    /// Serves the models of language and speech until `shutdown`, and then until requests that are under way have ended or their time is
+    /// over.
     ///
     /// # Errors
-    /// The system has no thread left.
-    pub fn run(self, models: Vec<NewModel>, shutdown: impl Future<Output = ()>) -> io::Result<()> {
+    /// A model of speech cannot be loaded, or the system has no thread left.
+    pub fn run(self, models: Vec<NewModel>, speech: Vec<NewSpeechModel>, shutdown: impl Future<Output = ()>) -> io::Result<()> {
+        let places = speech.iter().map(|model| model.running.saturating_add(model.waiting)).fold(0, usize::saturating_add);
         let models = models.into_iter().map(Served::start).collect::<io::Result<_>>()?;
+        let speech = speech.into_iter().map(ServedSpeech::start).collect::<io::Result<_>>()?;
         let runtime = Builder::new_multi_thread().worker_threads(2).thread_name("serve http").enable_all().build()?;
         runtime.block_on(async {
             let (stop, stopped) = watch::channel(false);
             let guard = Guard::new(&self.config, self.address);
             let app = App {
                 guard,
-                models: Models::new(models),
+                models: Models::new(models, speech),
                 stop: stopped,
                 config: self.config.clone(),
                 aside: Arc::new(Semaphore::new(MAX_ASIDE)),
+                recordings: Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS))),
             };
             let listener = tokio::net::TcpListener::from_std(self.listener)?;
             listener::serve(listener, router(Arc::new(app)), &self.config, stop, shutdown).await;

@@ -1,4 +1,4 @@
-"""Talks to a server as OpenAI's users do. Usage: openai_client.py URL; prints what worked as JSON."""
+"""Talks to a server as OpenAI's users do. Usage: openai_client.py URL RECORDING; prints what worked as JSON."""
 
 import json
 import sys
@@ -80,8 +80,22 @@ def completions():
     assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
 
 
+def transcribe():
+    def ask(**fields):
+        with open(sys.argv[2], "rb") as recording:
+            return client.audio.transcriptions.create(model="parakeet-tdt", file=recording, **fields)
+
+    text = ask().text
+    assert text and ask(response_format="text") == text + "\n"
+    words = ask(response_format="verbose_json", timestamp_granularities=["word", "segment"])
+    assert words.text == text and words.words[0].end > words.words[0].start and words.segments[0].avg_logprob < 0, words
+    events = list(ask(stream=True))
+    assert events[-1].type == "transcript.text.done" and events[-1].text == text, events
+    assert "".join(event.delta for event in events[:-1]) == text, events
+
+
 def models():
-    assert [model.id for model in client.models.list()] == ["tiny", "caller", "former"]
+    assert [model.id for model in client.models.list()] == ["tiny", "caller", "former", "parakeet-tdt"]
     assert client.models.retrieve("tiny").owned_by == "flambeau"
 
 
@@ -100,7 +114,7 @@ def errors():
 
 
 worked = []
-for step in [chat, stream, tools, parse, responses, completions, models, errors]:
+for step in [chat, stream, tools, parse, responses, completions, transcribe, models, errors]:
     step()
     worked.append(step.__name__)
 print(json.dumps(worked))

@@ -1,4 +1,4 @@
-//! `flambeau serve`: language models over HTTP.
+//! `flambeau serve`: models of language and speech over HTTP.
 
 mod keys;
 mod sampling;
@@ -18,7 +18,7 @@ use flambeau::{
     runners::llm::{Limits, Model},
     zoo,
 };
-use flambeau_serve::{Config, NewModel, Server, stop_signal};
+use flambeau_serve::{Config, NewModel, NewSpeechModel, Server, stop_signal};
 
 use self::{keys::KeyArgs, sampling::DefaultsArgs};
 use crate::{
@@ -30,10 +30,10 @@ use crate::{
     model::{ExportArgs, ModelArgs},
 };
 
-/// Serve language models over HTTP, in OpenAI's protocol
+/// Serve models of language and speech over HTTP, in OpenAI's protocol
 ///
 /// Clients of OpenAI's API work unchanged with the base URL http://127.0.0.1:8080/v1. Paths: /v1/chat/completions, /v1/completions,
-/// /v1/responses, /v1/messages, /v1/models, /tokenize, /detokenize, /apply-template, /props, /slots, /health, with --metrics /metrics, and a page to chat on at /.
+/// /v1/responses, /v1/messages, /v1/audio/transcriptions, /v1/audio/translations, /v1/models, /tokenize, /detokenize, /apply-template, /props, /slots, /health, with --metrics /metrics, and a page to chat on at /.
 ///
 /// Requests run side by side: each step of the model gives every running answer one token, and one waiting prompt a chunk. A request
 /// whose prompt begins like an earlier one computes only what is new. SIGTERM or Ctrl-C lets running requests end.
@@ -42,7 +42,8 @@ use crate::{
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  flambeau serve HuggingFaceTB/SmolLM2-135M-Instruct\n  flambeau serve chat=model-Q4_1.gguf draft.pte --parallel 8 --port 9000\n  \
-    flambeau serve model.pte --host 0.0.0.0 --api-key-file keys.txt\n\n  \
+    flambeau serve model.pte --host 0.0.0.0 --api-key-file keys.txt\n  \
+    flambeau serve whisper-1=openai/whisper-small\n\n  \
     curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\\n    \
     -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}], \"stream\": true}'"
 )]
@@ -98,11 +99,15 @@ pub(crate) struct Args {
     #[arg(help_heading = "Server", long, value_name = "N", default_value_t = Config::default().body_bytes / MIB, value_parser = positive)]
     max_body: usize,
 
+    /// Largest recording to transcribe, in MiB
+    #[arg(help_heading = "Server", long, value_name = "N", default_value_t = Config::default().upload_bytes / MIB, value_parser = positive)]
+    max_upload: usize,
+
     /// What to log to stderr: error, warn, info (a line for each request) or debug
     #[arg(help_heading = "Server", long, value_name = "LEVEL", default_value = "info")]
     log_level: tracing_subscriber::filter::LevelFilter,
 
-    /// Most requests of a model that are computed at the same time
+    /// Most requests of a model that are computed at the same time; of a model of speech, no more than two recordings
     #[arg(help_heading = "Scheduling", long, value_name = "N", default_value_t = 4, value_parser = positive, alias = "np", alias = "max-seqs")]
     parallel: usize,
 
@@ -139,6 +144,9 @@ pub(crate) struct Args {
 /// Tokens of a prompt that one step takes on a CPU: the longest time that a prompt delays other answers.
 const CPU_CHUNK: usize = 128;
 
+/// Recordings that a model of speech transcribes at the same time: a short one need not wait for a long one, and each takes memory.
+const RECORDINGS: usize = 2;
+
 const MIB: usize = 1 << 20;
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -158,12 +166,21 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let server = Server::bind(address, config(args, keys)).with_context(|| format!("cannot listen on {address}"));
     let server = server.map_err(|error| hint(error, "--port takes another port, and 0 any that is free"))?;
     let engine = args.load.engine.engine(false)?;
-    let models = names.into_iter().map(|(name, model)| load(args, name, model, &engine)).collect::<Result<Vec<_>>>()?;
-    for model in &models {
-        eprintln!("{}: {}", model.name, describe(model));
+    let (mut models, mut speech) = (Vec::new(), Vec::new());
+    for (name, model) in names {
+        let model = ModelArgs::new(model, &args.export);
+        if model.is_speech().with_context(|| name.clone())? {
+            let new = load_speech(args, name, &model, &engine)?;
+            eprintln!("{}: transcribes {} recordings at a time", new.name, new.running);
+            speech.push(new);
+        } else {
+            let new = load(args, name, &model, &engine)?;
+            eprintln!("{}: {}", new.name, describe(&new));
+            models.push(new);
+        }
     }
     eprintln!("listening on http://{}", server.address());
-    server.run(models, stop_signal())?;
+    server.run(models, speech, stop_signal())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -216,6 +233,7 @@ fn config(args: &Args, keys: Vec<String>) -> Config {
         metrics: args.metrics,
         page: !args.no_ui,
         body_bytes: args.max_body.saturating_mul(MIB),
+        upload_bytes: args.max_upload.saturating_mul(MIB),
         connections: args.max_connections,
         request_time: Duration::from_secs(args.timeout as u64),
         grace: Duration::from_secs(args.grace),
@@ -223,12 +241,12 @@ fn config(args: &Args, keys: Vec<String>) -> Config {
     }
 }
 
-fn load(args: &Args, name: String, model: &str, engine: &Arc<dyn Engine>) -> Result<NewModel> {
+fn load(args: &Args, name: String, model: &ModelArgs, engine: &Arc<dyn Engine>) -> Result<NewModel> {
     let mut how = args.load.clone();
     if args.load.engine.engine == EngineName::Cpu {
         how.default_chunk(CPU_CHUNK);
     }
-    let opened = how.load(&ModelArgs::new(model, &args.export), zoo::Logits::Last, &|| Ok(Arc::clone(engine)));
+    let opened = how.load(model, zoo::Logits::Last, &|| Ok(Arc::clone(engine)));
     let Loaded { model, text, .. } = opened.with_context(|| name.clone())?;
     let limits = limits(args, &model).with_context(|| name.clone())?;
     Ok(NewModel {
@@ -240,6 +258,20 @@ fn load(args: &Args, name: String, model: &str, engine: &Arc<dyn Engine>) -> Res
         limits,
         thinks: args.think,
         model,
+    })
+}
+
+fn load_speech(args: &Args, name: String, model: &ModelArgs, engine: &Arc<dyn Engine>) -> Result<NewSpeechModel> {
+    let (program, path) = model.open_speech(args.load.engine.threads).with_context(|| name.clone())?;
+    let tokenizer = args.load.tokenizer(&program, &path).with_context(|| name.clone())?.tokenizer;
+    Ok(NewSpeechModel {
+        name,
+        aliases: args.alias.clone(),
+        program,
+        engine: Arc::clone(engine),
+        tokenizer,
+        running: args.parallel.min(RECORDINGS),
+        waiting: args.queue,
     })
 }
 

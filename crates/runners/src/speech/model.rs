@@ -27,6 +27,13 @@ pub enum SpeechModel {
 }
 
 impl SpeechModel {
+    /// Whether a program is a model of one of the families.
+    pub fn is_in(program: &Program) -> bool {
+        let family = Facts::of(program, "model of speech").text("get_model_type");
+        let is_known = family.is_some_and(|family| ["moonshine", "parakeet", "whisper"].contains(&family.as_str()));
+        is_known || VoxtralRealtime::is_in(program) || Voxtral::is_in(program) || Whisper::is_in(program)
+    }
+
     /// Loads a program that this project exported.
     ///
     /// # Errors

@@ -207,7 +207,7 @@ pub(crate) fn answers_that_take_too_long_are_told_why() {
 /// The CPU engine, with something that happens ahead of each step.
 struct Hooked(CpuEngine, Hook);
 
-type Hook = fn(&[Value]);
+pub(crate) type Hook = fn(&[Value]);
 
 struct HookedSession(Box<dyn Session>, Hook);
 
@@ -232,7 +232,7 @@ impl Session for HookedSession {
     }
 }
 
-fn hooked(hook: Hook) -> Arc<dyn Engine> {
+pub(crate) fn hooked(hook: Hook) -> Arc<dyn Engine> {
     Arc::new(Hooked(CpuEngine::new(Some(1)), hook))
 }
 

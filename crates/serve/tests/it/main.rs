@@ -1,5 +1,6 @@
 //! Servers over real sockets, on real models that are small.
 
+mod audio;
 mod chat;
 mod client;
 mod hardening;
@@ -51,6 +52,14 @@ fn main() -> ExitCode {
         hardening::answers_that_take_too_long_are_told_why,
         hardening::a_panic_costs_one_request,
         hardening::characters_are_not_cut_in_streams,
+        audio::recordings_are_transcribed_in_every_form,
+        audio::transcripts_are_streamed,
+        audio::what_a_model_of_speech_cannot_do_is_refused,
+        audio::uploads_that_are_no_recordings_cost_their_own_request,
+        audio::more_recordings_than_have_a_place_are_told_to_come_back,
+        audio::a_panic_costs_one_recording,
+        audio::clients_that_go_away_are_not_listened_to,
+        audio::neighbours_change_no_transcript,
     ];
     tests.push(test("openai_runs_unmodified", python::has_openai, python::openai_runs_unmodified));
     tests.push(test("anthropic_runs_unmodified", python::has_anthropic, python::anthropic_runs_unmodified));

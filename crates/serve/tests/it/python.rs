@@ -4,7 +4,10 @@ use std::{path::PathBuf, process::Command};
 
 use serde_json::json;
 
-use crate::server::{Running, config, script, tiny};
+use crate::{
+    audio,
+    server::{Running, config, script, tiny},
+};
 
 /// A Python that has a package: the one of `scripts/install-clients.sh`, or the system's.
 fn python(package: &str) -> Result<PathBuf, String> {
@@ -33,16 +36,24 @@ fn worked(package: &str) -> serde_json::Value {
     caller.name = "caller".into();
     let mut former = script(&["no ", "{\"ok\": ", "true", "}"], TEMPLATE);
     former.name = "former".into();
-    let server = Running::new(vec![tiny(), caller, former], config());
+    let server = Running::with(vec![tiny(), caller, former], vec![audio::model("parakeet-tdt")], config());
     let client = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{package}_client.py"));
-    let out = Command::new(python(package).unwrap()).arg(client).arg(format!("http://{}", server.address)).output().unwrap();
+    let out = Command::new(python(package).unwrap())
+        .arg(client)
+        .arg(format!("http://{}", server.address))
+        .arg(audio::recording("parakeet-tdt"))
+        .output()
+        .unwrap();
     let error = String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{error}");
     serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {error}"))
 }
 
 pub(crate) fn openai_runs_unmodified() {
-    assert_eq!(worked("openai"), json!(["chat", "stream", "tools", "parse", "responses", "completions", "models", "errors"]));
+    assert_eq!(
+        worked("openai"),
+        json!(["chat", "stream", "tools", "parse", "responses", "completions", "transcribe", "models", "errors"])
+    );
 }
 
 pub(crate) fn anthropic_runs_unmodified() {

@@ -16,7 +16,7 @@ use flambeau::{
     text::{ChatTemplate, SamplingParams, Tokenizer, TokenizerFiles},
     zoo::{self, Checkpoint},
 };
-use flambeau_serve::{Config, NewModel, Server};
+use flambeau_serve::{Config, NewModel, NewSpeechModel, Server};
 use tokio::sync::oneshot;
 
 use crate::client::get;
@@ -30,6 +30,11 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn new(models: Vec<NewModel>, config: Config) -> Running {
+        Running::with(models, Vec::new(), config)
+    }
+
+    /// A server of models of language and speech.
+    pub(crate) fn with(models: Vec<NewModel>, speech: Vec<NewSpeechModel>, config: Config) -> Running {
         let server = Server::bind("127.0.0.1:0".parse().unwrap(), config).unwrap();
         let address = server.address();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -37,7 +42,7 @@ impl Running {
             let stopped = async {
                 let _ = stopped.await;
             };
-            server.run(models, stopped).unwrap();
+            server.run(models, speech, stopped).unwrap();
         };
         Running { address, stop: Some(stop), thread: Some(std::thread::spawn(run)) }
     }
@@ -55,10 +60,19 @@ impl Running {
         }
     }
 
-    /// A counter of the only model.
+    /// A counter of the first model.
     pub(crate) fn metric(&self, name: &str) -> u64 {
+        self.counter(&format!("flambeau_{name}{{"))
+    }
+
+    /// A counter of a model.
+    pub(crate) fn metric_of(&self, model: &str, name: &str) -> u64 {
+        self.counter(&format!("flambeau_{name}{{model=\"{model}\"}}"))
+    }
+
+    fn counter(&self, name: &str) -> u64 {
         let text = get(self.address, "/metrics").body;
-        let line = text.lines().find(|line| line.starts_with(&format!("flambeau_{name}{{")));
+        let line = text.lines().find(|line| line.starts_with(name));
         line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or_else(|| panic!("no {name} in {text}"))
     }
 

@@ -1,0 +1,108 @@
+//! `/v1/audio/transcriptions` and `/v1/audio/translations`.
+
+mod answer;
+mod request;
+mod upload;
+mod worker;
+
+use std::sync::Arc;
+
+use axum::{body::Body, extract::State, http::Request, response::Response};
+use flambeau::{engine::Engine, runners::speech::Task, runtime::Program, text::Tokenizer};
+use serde_json::{Value as Json, json};
+
+pub(crate) use self::worker::Heard;
+use self::{request::TranscriptionRequest, upload::Upload, worker::SpeechWorker};
+use crate::{
+    error::{ApiError, Result},
+    metrics::Metrics,
+    model::now,
+    reply::{self, Progress},
+    routes::App,
+};
+
+/// A model of speech to serve.
+#[derive(Clone)]
+pub struct NewSpeechModel {
+    /// What clients call it.
+    pub name: String,
+    /// Other names for it.
+    pub aliases: Vec<String>,
+    pub program: Program,
+    pub engine: Arc<dyn Engine>,
+    pub tokenizer: Tokenizer,
+    /// Recordings that are transcribed at the same time, at least 1; the model's state is loaded for each.
+    pub running: usize,
+    /// Most recordings that wait for others to end.
+    pub waiting: usize,
+}
+
+impl std::fmt::Debug for NewSpeechModel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NewSpeechModel").field("name", &self.name).field("running", &self.running).finish_non_exhaustive()
+    }
+}
+
+/// A model of speech behind its threads.
+#[derive(Clone, Debug)]
+pub(crate) struct ServedSpeech {
+    pub(crate) name: String,
+    aliases: Vec<String>,
+    created: u64,
+    worker: SpeechWorker,
+}
+
+impl ServedSpeech {
+    /// Loads the model and starts its threads.
+    ///
+    /// # Errors
+    /// As [`SpeechWorker::start`].
+    pub(crate) fn start(new: NewSpeechModel) -> std::io::Result<ServedSpeech> {
+        let (name, aliases) = (new.name.clone(), new.aliases.clone());
+        Ok(ServedSpeech { name, aliases, created: now(), worker: SpeechWorker::start(new)? })
+    }
+
+    pub(crate) fn is_called(&self, name: &str) -> bool {
+        self.name == name || self.aliases.iter().any(|alias| alias == name)
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.worker.metrics
+    }
+
+    /// An entry of `/v1/models`.
+    pub(crate) fn describe(&self) -> Json {
+        json!({
+            "id": self.name,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "flambeau",
+            "aliases": self.aliases,
+            "capabilities": { "transcription": true },
+        })
+    }
+}
+
+/// `POST /v1/audio/transcriptions`: what was said, in its own language.
+pub(crate) async fn transcribe(State(app): State<Arc<App>>, request: Request<Body>) -> Result<Response> {
+    answer(&app, request, Task::Transcribe).await
+}
+
+/// `POST /v1/audio/translations`: what was said, in English.
+pub(crate) async fn translate(State(app): State<Arc<App>>, request: Request<Body>) -> Result<Response> {
+    answer(&app, request, Task::Translate).await
+}
+
+async fn answer(app: &App, request: Request<Body>, task: Task) -> Result<Response> {
+    let busy = |_| ApiError::busy("as many recordings as the server takes are waiting already");
+    let place = Arc::clone(&app.recordings).try_acquire_owned().map_err(busy)?;
+    let Upload { recording, mut fields } = upload::read(request, &app.config).await?;
+    let model = app.models.find_speech(fields.text("model")?.as_deref())?;
+    let TranscriptionRequest { settings, streams, answer } = TranscriptionRequest::read(fields, task)?;
+    let mut progress: Progress<Heard> = app.progress(model.worker.submit(recording, settings, place)?);
+    // By then it is known whether the recording can be read and the model can do what is asked for.
+    if let Heard::Failed(error) = progress.next().await? {
+        return Err(error);
+    }
+    reply::respond(progress, answer, streams).await
+}

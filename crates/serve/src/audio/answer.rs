@@ -1,0 +1,123 @@
+//! Transcripts as OpenAI's clients read them.
+
+use axum::response::Response;
+use flambeau::runners::speech::{Segment, Task, Transcript};
+use serde_json::{Value as Json, json};
+
+use super::Heard;
+use crate::{
+    error::Result,
+    reply::{self, Events, Frames, Whole},
+};
+
+/// `response_format`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    Json,
+    Text,
+    Srt,
+    Vtt,
+    Verbose,
+}
+
+/// A transcript as it comes.
+#[derive(Debug)]
+pub(crate) struct TranscriptAnswer {
+    form: Form,
+    transcript: Transcript,
+    words: bool,
+    segments: bool,
+}
+
+impl TranscriptAnswer {
+    /// A transcript of which nothing was heard yet; its verbose form lists words or segments where they are asked for.
+    pub(crate) fn new(form: Form, task: Task, words: bool, segments: bool) -> TranscriptAnswer {
+        let transcript = Transcript { language: None, task, seconds: 0.0, segments: Vec::new() };
+        TranscriptAnswer { form, transcript, words, segments }
+    }
+
+    fn usage(&self) -> Json {
+        json!({ "type": "duration", "seconds": self.transcript.seconds.ceil() as u64 })
+    }
+
+    fn verbose(&self) -> Json {
+        let mut all = self.transcript.to_json();
+        let mut words = Vec::new();
+        for segment in all["segments"].as_array_mut().into_iter().flatten().filter_map(Json::as_object_mut) {
+            words.extend(segment.remove("words").and_then(|words| words.as_array().cloned()).into_iter().flatten());
+        }
+        if !self.segments {
+            all["segments"] = json!([]);
+        }
+        if self.words {
+            all["words"] = words.into();
+        }
+        if self.transcript.language.is_none() {
+            // Clients take it for a text.
+            all["language"] = "unknown".into();
+        }
+        all["usage"] = self.usage();
+        all
+    }
+
+    /// Takes what was heard, and gives the segments that it adds.
+    fn hear(&mut self, heard: Heard) -> Result<(bool, &[Segment])> {
+        let before = self.transcript.segments.len();
+        let mut is_over = false;
+        match heard {
+            Heard::Begun => {}
+            Heard::Segments(segments) => self.transcript.segments.extend(segments),
+            Heard::Finished { language, seconds } => {
+                (self.transcript.language, self.transcript.seconds) = (language, seconds);
+                is_over = true;
+            }
+            Heard::Failed(error) => return Err(error),
+        }
+        Ok((is_over, &self.transcript.segments[before..]))
+    }
+}
+
+impl Whole for TranscriptAnswer {
+    type Update = Heard;
+
+    fn take(&mut self, heard: Heard) -> Result<bool> {
+        Ok(self.hear(heard)?.0)
+    }
+
+    fn into_response(self) -> Response {
+        match self.form {
+            Form::Json => reply::json(&json!({ "text": self.transcript.text(), "usage": self.usage() })),
+            Form::Verbose => reply::json(&self.verbose()),
+            Form::Text => reply::text(self.transcript.text() + "\n"),
+            Form::Srt => reply::text(self.transcript.srt()),
+            Form::Vtt => reply::text(self.transcript.vtt()),
+        }
+    }
+}
+
+impl Events for TranscriptAnswer {
+    type Update = Heard;
+    type Whole = TranscriptAnswer;
+
+    fn whole(self) -> TranscriptAnswer {
+        self
+    }
+
+    fn begin(&mut self, _: &mut Frames) {}
+
+    fn update(&mut self, heard: Heard, frames: &mut Frames) -> Result<bool> {
+        let is_first = self.transcript.segments.is_empty();
+        let (is_over, new) = self.hear(heard)?;
+        let text: String = new.iter().map(|segment| segment.text.as_str()).collect();
+        let text = if is_first { text.trim_start() } else { &text };
+        if !text.is_empty() {
+            frames.data(&json!({ "type": "transcript.text.delta", "delta": text }));
+        }
+        Ok(is_over)
+    }
+
+    fn end(&mut self, frames: &mut Frames) {
+        frames.data(&json!({ "type": "transcript.text.done", "text": self.transcript.text(), "usage": self.usage() }));
+        frames.done();
+    }
+}

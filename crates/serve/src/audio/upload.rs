@@ -1,0 +1,130 @@
+//! Forms with a recording in them, which goes to a file on its way in.
+
+use std::{
+    fs::File,
+    io::{Seek, Write},
+};
+
+use axum::{
+    body::Body,
+    http::{Request, StatusCode, header},
+};
+use multer::{Constraints, Field, Multipart, SizeLimit, parse_boundary};
+use serde_json::{Map, Value as Json};
+use tokio::{
+    task::block_in_place,
+    time::{Instant, timeout, timeout_at},
+};
+
+use crate::{
+    config::Config,
+    error::{ApiError, Result},
+    json::Fields,
+};
+
+/// Most fields of a form, and most bytes of one that is no recording.
+const MAX_FIELDS: usize = 64;
+const MAX_TEXT: u64 = 64 << 10;
+
+/// The field that holds the recording.
+pub(crate) const FILE: &str = "file";
+
+/// A recording, without a name anywhere, and what was said of it.
+#[derive(Debug)]
+pub(crate) struct Upload {
+    pub(crate) recording: File,
+    pub(crate) fields: Fields,
+}
+
+/// Reads a form (RFC 7578).
+///
+/// # Errors
+/// It is no form, too large, too slow, breaks off, or has no recording.
+pub(crate) async fn read(request: Request<Body>, config: &Config) -> Result<Upload> {
+    let kind = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let boundary = parse_boundary(kind).map_err(|_| {
+        let message = "the request's Content-Type must be multipart/form-data";
+        ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", None, message)
+    })?;
+    let most = config.upload_bytes as u64;
+    let limits =
+        SizeLimit::new().whole_stream(most.saturating_add(MAX_TEXT * MAX_FIELDS as u64)).per_field(MAX_TEXT).for_field(FILE, most);
+    let constraints = Constraints::new().size_limit(limits);
+    let form = Multipart::with_constraints(request.into_body().into_data_stream(), boundary, constraints);
+    let whole = timeout_at(Instant::now() + config.longest_request(), Form { form, config }.read());
+    whole.await.unwrap_or_else(|_| Err(too_slow()))
+}
+
+struct Form<'a> {
+    form: Multipart<'static>,
+    config: &'a Config,
+}
+
+impl Form<'_> {
+    async fn read(mut self) -> Result<Upload> {
+        let (mut recording, mut map) = (None, Map::new());
+        for _ in 0..MAX_FIELDS {
+            let next = timeout(self.config.body_time, self.form.next_field()).await.map_err(|_| too_slow())?;
+            let Some(field) = next.map_err(|error| self.refused(error))? else {
+                let recording = recording.ok_or_else(|| ApiError::value(FILE, "`file` is missing"))?;
+                return Ok(Upload { recording, fields: Fields::of(map) });
+            };
+            let name = field.name().unwrap_or_default().to_owned();
+            if name == FILE && recording.is_none() {
+                recording = Some(self.file(field).await?);
+                continue;
+            }
+            let text = timeout(self.config.body_time, field.text()).await.map_err(|_| too_slow())?;
+            let text = Json::String(text.map_err(|error| self.refused(error))?);
+            match name.strip_suffix("[]") {
+                Some(list) => match map.entry(list).or_insert_with(|| Json::Array(Vec::new())) {
+                    Json::Array(list) => list.push(text),
+                    _ => return Err(twice(list)),
+                },
+                None if name == FILE || map.contains_key(&name) => return Err(twice(&name)),
+                None => drop(map.insert(name, text)),
+            }
+        }
+        Err(ApiError::invalid(format!("the form has more than {MAX_FIELDS} fields")))
+    }
+
+    async fn file(&self, mut field: Field<'_>) -> Result<File> {
+        let mut file = block_in_place(tempfile::tempfile).map_err(unwritten)?;
+        loop {
+            let next = timeout(self.config.body_time, field.chunk()).await.map_err(|_| too_slow())?;
+            match next.map_err(|error| self.refused(error))? {
+                Some(chunk) => block_in_place(|| file.write_all(&chunk)).map_err(unwritten)?,
+                None => break,
+            }
+        }
+        file.rewind().map_err(unwritten)?;
+        Ok(file)
+    }
+
+    fn refused(&self, error: multer::Error) -> ApiError {
+        match error {
+            multer::Error::FieldSizeExceeded { field_name: Some(name), .. } if name != FILE => {
+                ApiError::value(&name, format!("`{name}` is longer than {MAX_TEXT} bytes"))
+            }
+            multer::Error::FieldSizeExceeded { .. } | multer::Error::StreamSizeExceeded { .. } => {
+                let message = format!("the recording is larger than {} bytes", self.config.upload_bytes);
+                ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", Some("body_too_large"), message)
+            }
+            error => ApiError::invalid(format!("the request body is no whole form: {error}")),
+        }
+    }
+}
+
+fn twice(name: &str) -> ApiError {
+    ApiError::value(name, format!("the form has more than one `{name}`"))
+}
+
+fn too_slow() -> ApiError {
+    let message = "the request body took too long";
+    ApiError::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", Some("timeout"), message)
+}
+
+fn unwritten(error: std::io::Error) -> ApiError {
+    tracing::error!("a recording cannot be kept in a temporary file: {error}");
+    ApiError::internal("the recording cannot be kept")
+}
