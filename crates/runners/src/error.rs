@@ -28,6 +28,10 @@ pub enum Error {
     #[error("method `{method}` draws tokens itself and takes {what}")]
     Drawing { method: String, what: &'static str },
 
+    /// The model cannot judge tokens that are guessed.
+    #[error("method `{method}` {what}, so that guesses cannot be judged")]
+    NoGuesses { method: String, what: &'static str },
+
     /// The prompt alone is longer than the context.
     #[error("the prompt has {prompt} tokens, and the model's context holds {context}")]
     PromptTooLong { prompt: usize, context: usize },
@@ -47,6 +51,7 @@ pub enum Error {
     /// The model cannot do what was asked for.
     #[error("a {family} takes no {option}")]
     NoSuchSetting { family: &'static str, option: &'static str },
+
     /// The generation may come to more tokens than all that run at the same time.
     #[error("the prompt and its answer may come to {tokens} tokens, and no more than {limit} are computed at the same time")]
     TooManyTokens { tokens: usize, limit: usize },

@@ -6,6 +6,7 @@ mod draw;
 mod evaluate;
 mod generate;
 mod generator;
+mod lookup;
 mod metadata;
 mod model;
 mod prefix;

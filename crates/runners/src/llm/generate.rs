@@ -33,6 +33,9 @@ pub struct Request {
     pub logprobs: Option<usize>,
     /// Which tokens may follow, from the beginning of the answer on.
     pub constraint: Option<Constraint>,
+    /// Whether what followed the last tokens before is guessed to follow again, so that a step may give several tokens: prompt lookup. It
+    /// pays where texts repeat their prompts, and changes no token but by the rounding of steps of several tokens.
+    pub prompt_lookup: bool,
 }
 
 impl Default for Request {
@@ -47,6 +50,7 @@ impl Default for Request {
             ignore_eos: false,
             logprobs: None,
             constraint: None,
+            prompt_lookup: false,
         }
     }
 }
@@ -70,7 +74,7 @@ pub struct Stats {
     pub prompt_tokens: usize,
     /// Tokens that were sampled, one that ended the text included.
     pub generated_tokens: usize,
-    /// Steps in which the model judged tokens that a draft had guessed.
+    /// Steps in which the model judged tokens that were guessed.
     pub rounds: usize,
     /// From the beginning to the logits after the prompt's last token.
     pub prefill: Duration,

@@ -3,11 +3,12 @@
 use std::{collections::VecDeque, time::Duration};
 
 use flambeau_runtime::Sampling;
-use flambeau_text::{DetokenizeStream, Sampler, SamplingParams, StopMatcher, Tokenizer, likeliest, log_probabilities};
+use flambeau_text::{Constraint, DetokenizeStream, Sampler, SamplingParams, StopMatcher, Tokenizer, likeliest, log_probabilities};
 
 use super::{
     draw::Draw,
     generate::{FinishReason, Generation, Request, Stats},
+    lookup::Lookup,
     sequence::{PIPELINE_DEPTH, Sequence},
 };
 use crate::{Error, Result};
@@ -77,6 +78,8 @@ enum Source {
     Logits(Vec<f32>),
     /// The program draws it.
     Program(Draw),
+    /// It is sampled here, from logits that several tokens get at once where the text gives guesses.
+    Lookup(Lookup),
     /// It was guessed, and the model agrees; the oldest comes first.
     Guesses(VecDeque<u32>),
     /// The engine samples it, and starts the next step before the host reads it.
@@ -158,10 +161,7 @@ impl Generator {
         };
         let id = self.next(sequence, drawn)?;
         self.note_time(now);
-        let logprobs = match (&self.source, self.request.logprobs) {
-            (Source::Logits(logits), Some(count)) => Some(Logprobs::new(logits, id, count)),
-            _ => None,
-        };
+        let logprobs = self.request.logprobs.zip(self.source.logits()).map(|(count, logits)| Logprobs::new(logits, id, count));
         Ok(Step { logprobs, ..self.take(sequence, id)? })
     }
 
@@ -199,7 +199,7 @@ impl Generator {
         self.fed = end;
         match (&mut self.source, sampling) {
             (Source::Program(draw), _) => return sequence.step_drawn(chunk, *draw).map(Some),
-            (Source::Logits(logits), _) => sequence.step_into(chunk, logits)?,
+            (Source::Logits(logits) | Source::Lookup(Lookup { logits, .. }), _) => sequence.step_into(chunk, logits)?,
             (Source::Engine, Some(sampling)) => sequence.submit(chunk, sampling)?,
             (Source::Engine, None) => sequence.step_into(chunk, &mut Vec::new())?,
             (Source::Guesses(tokens), _) => {
@@ -221,6 +221,15 @@ impl Generator {
                 *draw = draw.next();
                 return sequence.step_drawn(&[last], *draw).map(Some);
             }
+            Source::Lookup(lookup) => {
+                if !lookup.advance() {
+                    let left = self.request.max_new_tokens - self.ids.len();
+                    let guesses = lookup.guess(&self.history, sequence.most_guesses().min(left - 1));
+                    self.stats.rounds += usize::from(!guesses.is_empty());
+                    sequence.judge(last, &guesses, &mut lookup.logits)?;
+                    lookup.begin(guesses);
+                }
+            }
             Source::Guesses(tokens) if tokens.is_empty() => {
                 self.stats.rounds += 1;
                 tokens.extend(sequence.speculate(last)?);
@@ -236,10 +245,15 @@ impl Generator {
         match &mut self.source {
             Source::Guesses(tokens) => Ok(tokens.pop_front().expect("a round gives tokens")),
             Source::Logits(logits) => {
-                let Some(constraint) = &mut self.request.constraint else { return Ok(self.sampler.sample(logits, &self.history)?) };
-                self.allowed.clone_from(logits);
-                constraint.mask(&mut self.allowed)?;
-                Ok(self.sampler.sample(&self.allowed, &self.history)?)
+                sample(&mut self.sampler, logits, &self.history, &mut self.request.constraint, &mut self.allowed)
+            }
+            Source::Lookup(lookup) => {
+                let id = sample(&mut self.sampler, lookup.row(), &self.history, &mut self.request.constraint, &mut self.allowed)?;
+                let wrong = lookup.choose(id);
+                if wrong > 0 {
+                    sequence.truncate(sequence.position() - wrong);
+                }
+                Ok(id)
             }
             Source::Program(_) => Ok(drawn.expect("every step of such a program draws a token")),
             Source::Engine => {
@@ -318,6 +332,9 @@ impl Source {
         if sequence.model().draws_tokens() {
             return Ok(Source::Program(sequence.first_draw(request)?));
         }
+        if request.prompt_lookup {
+            return sequence.check_judges().map(|()| Source::Lookup(Lookup::default()));
+        }
         if request.logprobs.is_some() || request.constraint.is_some() {
             return Ok(Source::Logits(Vec::new()));
         }
@@ -330,8 +347,36 @@ impl Source {
 
     /// Whether there are tokens that need no further step.
     fn has_more(&self) -> bool {
-        matches!(self, Source::Guesses(tokens) if !tokens.is_empty())
+        match self {
+            Source::Guesses(tokens) => !tokens.is_empty(),
+            Source::Lookup(lookup) => lookup.has_more(),
+            Source::Logits(_) | Source::Program(_) | Source::Engine => false,
+        }
     }
+
+    /// Logits of the token that was chosen last, where they are known here.
+    fn logits(&self) -> Option<&[f32]> {
+        match self {
+            Source::Logits(logits) => Some(logits),
+            Source::Lookup(lookup) => Some(lookup.row()),
+            Source::Program(_) | Source::Guesses(_) | Source::Engine => None,
+        }
+    }
+}
+
+/// Chooses a token that may follow; `allowed` is room for its logits.
+fn sample(
+    sampler: &mut Sampler,
+    logits: &[f32],
+    history: &[u32],
+    constraint: &mut Option<Constraint>,
+    allowed: &mut Vec<f32>,
+) -> Result<u32> {
+    let Some(constraint) = constraint else { return Ok(sampler.sample(logits, history)?) };
+    allowed.clear();
+    allowed.extend_from_slice(logits);
+    constraint.mask(allowed)?;
+    Ok(sampler.sample(allowed, history)?)
 }
 
 fn check_room(sequence: &Sequence, prompt: usize) -> Result<()> {

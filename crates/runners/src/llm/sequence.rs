@@ -130,6 +130,38 @@ impl Sequence {
         logits::all(self.method.name(), outputs.first())
     }
 
+    /// Checks that the model can judge guesses: it gives the logits after each, and forgets those that are wrong.
+    ///
+    /// # Errors
+    /// [`Error::NoGuesses`].
+    pub fn check_judges(&self) -> Result<()> {
+        let what = match () {
+            () if self.model.draws_tokens() => "draws tokens itself",
+            () if !self.gives_all_logits() => "gives the logits of a step's last token alone",
+            () if !self.model.can_truncate() => "has states that cannot go back",
+            () => return Ok(()),
+        };
+        Err(Error::NoGuesses { method: self.method.name().to_owned(), what })
+    }
+
+    /// Tokens that a step may take besides one.
+    pub(super) fn most_guesses(&self) -> usize {
+        self.room().unwrap_or(usize::MAX).min(self.chunk()).saturating_sub(1)
+    }
+
+    /// Appends `last` and up to [`most_guesses`](Self::most_guesses) tokens that may follow it; `logits` takes the logits
+    /// `[1 + guesses, V]` after each.
+    ///
+    /// # Errors
+    /// As [`step_into`](Self::step_into).
+    pub(super) fn judge(&mut self, last: u32, guesses: &[u32], logits: &mut Vec<f32>) -> Result<()> {
+        if guesses.is_empty() {
+            return self.step_into(&[last], logits);
+        }
+        *logits = self.step_all(&[&[last], guesses].concat())?;
+        Ok(())
+    }
+
     /// Whether a draft can guess what follows: it knows the whole sequence, and guesses that turn out wrong can be taken back.
     pub(super) fn can_speculate(&self) -> bool {
         self.draft.as_ref().is_some_and(|draft| draft.known() == self.position) && self.model.can_truncate()
@@ -141,7 +173,7 @@ impl Sequence {
     /// # Errors
     /// The model cannot [speculate](Self::can_speculate), or a method fails.
     pub(super) fn speculate(&mut self, last: u32) -> Result<Vec<u32>> {
-        let fits = self.room().unwrap_or(usize::MAX).min(self.chunk()).saturating_sub(1);
+        let fits = self.most_guesses();
         let guesses = match &mut self.draft {
             Some(draft) if fits.min(draft.most()) > 0 => draft.guess(last, fits.min(draft.most()))?,
             _ => Vec::new(),

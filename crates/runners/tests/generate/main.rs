@@ -6,6 +6,7 @@ mod evaluation;
 mod executorch;
 #[path = "../../../mlx/tests/support/mod.rs"]
 mod installed;
+mod lookup;
 mod model;
 mod pipelined;
 mod sampling;
@@ -76,6 +77,10 @@ fn main() -> ExitCode {
     use pipelined::{a_model_continues_after_what_it_received, both_engines_draw_the_same_tokens};
     let mut tests = on_both![
         stopping::the_end_token_ends_the_text,
+        lookup::texts_that_repeat_themselves_take_fewer_steps,
+        lookup::guesses_change_no_text,
+        lookup::guesses_change_no_draw,
+        lookup::who_cannot_judge_guesses_says_so,
         stopping::stop_ids_end_the_text_and_are_counted,
         stopping::stop_texts_are_found_across_tokens,
         stopping::text_held_back_for_a_stop_text_is_shown_at_the_end,

@@ -58,6 +58,35 @@ chain 0
   Sum x=t8 out=t3 axes=[0] keepdims=true
 "#;
 
+/// The same sum after each token of a step, of which there are up to eight; a cache of 40 positions.
+const EACH: &str = r#"slots constants=1 inputs=2 outputs=1 buffers=1 temps=6 values=3
+main 0
+input t1
+input t2
+output t3
+buffer t4
+name t0 "table"
+name t1 "input_ids"
+name t2 "cache_position"
+meta t0 f32[4,4]
+meta t1 i64[1,1..8]
+meta t2 i64[1..8]
+meta t3 f32[1,1..8,4]
+meta t4 f32[40,4]
+chain 0
+  Take x=t2 out=t5 index=0 axis=0
+  ItemInt x=t5 out=v0
+  SymSize a=t1 dim=1 out=v1
+  AddInt a=v0 b=v1 out=v2
+  Take x=t0 out=t6 index=t1 axis=0
+  Reshape x=t6 out=t7 shape=[v1,4]
+  SliceUpdate dst=t4 update=t7 out=t4 axis=0 start=v0 stop=v2
+  Slice x=t4 out=t8 axis=0 start=0 stop=v2
+  Cumsum x=t8 out=t9 axis=0
+  Slice x=t9 out=t10 axis=0 start=v0 stop=v2
+  Reshape x=t10 out=t3 shape=[1,v1,4]
+"#;
+
 /// The same sum, which is itself the state; one token a step.
 const RUNNING: &str = r#"slots constants=1 inputs=2 outputs=1 buffers=1 temps=2 values=0
 main 0
@@ -107,6 +136,11 @@ pub(crate) fn history(table: &Table) -> Program {
 /// The same, whose sequence can be shortened.
 pub(crate) fn masked(table: &Table) -> Program {
     program(MASKED, &[(DType::I64, &[1, 3]), (DType::I64, &[3]), (DType::F32, &[1, 4])], table, 8)
+}
+
+/// The same, which gives the logits after each token.
+pub(crate) fn each(table: &Table) -> Program {
+    program(EACH, &[(DType::I64, &[1, 8]), (DType::I64, &[8]), (DType::F32, &[1, 8, 4])], table, 40)
 }
 
 /// The same, whose state is that of the last position only.
