@@ -66,24 +66,16 @@ impl LanguageModelArgs {
         self.model.name()
     }
 
-    /// Loads the model; a checkpoint is exported first unless the cache has its program. With `profile` the engine measures.
-    pub(crate) fn load(&self, profile: bool) -> Result<Loaded> {
-        self.load_with(zoo::Logits::Last, profile)
-    }
-
-    /// As [`load`](Self::load), without measuring; what is exported computes the logits of every token.
-    pub(crate) fn load_with_all_logits(&self) -> Result<Loaded> {
-        self.load_with(zoo::Logits::All, false)
+    /// Loads the model; a checkpoint is exported first unless the cache has its program, which computes `logits`. With `profile` the
+    /// engine measures.
+    pub(crate) fn load(&self, logits: zoo::Logits, profile: bool) -> Result<Loaded> {
+        self.how.load(&self.model, logits, &|| self.how.engine.engine(profile))
     }
 
     /// Another model on the same engine, also with the logits of every token; weights are not quantized on the way.
     pub(crate) fn load_reference(&self, name: &str, engine: &Arc<dyn Engine>) -> Result<Sequence> {
         let program = self.model.open_reference(name, zoo::Logits::All, self.how.engine.threads)?;
         Ok(Model::load(&program, engine, &self.how.options())?.sequence()?)
-    }
-
-    fn load_with(&self, logits: zoo::Logits, profile: bool) -> Result<Loaded> {
-        self.how.load(&self.model, logits, &|| self.how.engine.engine(profile))
     }
 }
 

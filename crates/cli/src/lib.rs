@@ -4,6 +4,7 @@
 
 mod commands;
 mod count;
+mod draft;
 mod engine;
 mod environment;
 mod failure;

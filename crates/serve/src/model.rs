@@ -35,6 +35,8 @@ pub struct NewModel {
     pub limits: Limits,
     /// Whether models think before they answer where a request does not say.
     pub thinks: bool,
+    /// Whether tokens are guessed from the text so far, which not every model allows ([`check_judges`](flambeau::runners::llm::Sequence::check_judges)).
+    pub prompt_lookup: bool,
 }
 
 /// A model behind its thread.
@@ -49,6 +51,7 @@ pub(crate) struct Served {
     pub(crate) tool_form: Option<Form>,
     pub(crate) sampling: SamplingParams,
     pub(crate) thinks: bool,
+    pub(crate) prompt_lookup: bool,
     pub(crate) context: Option<usize>,
     pub(crate) limits: Limits,
     pub(crate) stop_ids: Vec<u32>,
@@ -62,7 +65,7 @@ const MAX_TOKEN_BYTES: usize = 256;
 
 impl Served {
     pub(crate) fn start(new: NewModel) -> std::io::Result<Served> {
-        let NewModel { name, aliases, model, tokenizer, template, sampling, limits, thinks } = new;
+        let NewModel { name, aliases, model, tokenizer, template, sampling, limits, thinks, prompt_lookup } = new;
         let context = model.context();
         let stop_ids = model.metadata().eos.clone();
         let worker = Worker::start(&name, model, tokenizer.clone(), limits.clone())?;
@@ -78,6 +81,7 @@ impl Served {
             tool_form,
             sampling,
             thinks,
+            prompt_lookup,
             context,
             limits,
             stop_ids,

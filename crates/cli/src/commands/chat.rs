@@ -20,6 +20,7 @@ use self::{
     talk::Talk,
 };
 use crate::{
+    draft::DraftArgs,
     failure::{self, INTERRUPTED},
     files, interrupt,
     language_model::LanguageModelArgs,
@@ -59,6 +60,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
 
+    #[command(flatten)]
+    draft: DraftArgs,
+
     /// Print tokens a second after each answer
     #[arg(long)]
     stats: bool,
@@ -75,7 +79,9 @@ const HELP: &str = "\
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let sampling = args.sampling.params()?;
-    let mut talk = Talk::new(args, args.model.load(false)?, sampling)?;
+    let loaded = args.model.load(args.draft.logits(), false)?;
+    args.draft.check(&loaded.model)?;
+    let mut talk = Talk::new(args, loaded, sampling)?;
     let cancelled = interrupt::flag()?;
     let mut input = Input::new()?;
     if input.is_terminal() {

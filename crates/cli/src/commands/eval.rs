@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use flambeau::{
     runners::llm::{Evaluation, Sequence, Windows, evaluate},
     text::Tokenizer,
+    zoo,
 };
 use serde_json::{Value, json};
 
@@ -59,7 +60,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let text = String::from_utf8(files::read(&args.text)?.to_vec())
         .with_context(|| format!("{} is no text in UTF-8", args.text.display()))?;
-    let Loaded { model, text: text_model, engine } = args.model.load_with_all_logits()?;
+    let Loaded { model, text: text_model, engine } = args.model.load(zoo::Logits::All, false)?;
     let mut model = model.sequence()?;
     let mut reference = args.against.as_ref().map(|name| args.model.load_reference(name, &engine)).transpose()?;
     let tokenizer = text_model.tokenizer;

@@ -15,6 +15,7 @@ use flambeau::{
 use serde_json::json;
 
 use crate::{
+    draft::DraftArgs,
     failure::INTERRUPTED,
     files, interrupt,
     language_model::{LanguageModelArgs, Loaded},
@@ -63,6 +64,9 @@ pub(crate) struct Args {
     ignore_eos: bool,
 
     #[command(flatten)]
+    draft: DraftArgs,
+
+    #[command(flatten)]
     profile: ProfileArgs,
 
     /// Print a JSON object with text, token ids and statistics at the end
@@ -77,7 +81,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let sampling = args.sampling.params()?;
     args.profile.check_writable()?;
-    let Loaded { model, text, engine } = args.model.load(args.profile.is_wanted())?;
+    let Loaded { model, text, engine } = args.model.load(args.draft.logits(), args.profile.is_wanted())?;
+    args.draft.check(&model)?;
     let mut sequence = model.sequence()?;
     let prompt = encode(args, &text)?;
     let request = Request {
@@ -87,6 +92,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         stop: args.stop.clone(),
         stop_ids: model.metadata().eos.clone(),
         ignore_eos: args.ignore_eos,
+        prompt_lookup: args.draft.looks_up(),
         ..Request::default()
     };
     let cancelled = interrupt::flag()?;

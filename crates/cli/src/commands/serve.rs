@@ -16,13 +16,13 @@ use anyhow::{Context, Result, bail};
 use flambeau::{
     engine::Engine,
     runners::llm::{Limits, Model},
-    zoo,
 };
 use flambeau_serve::{Config, NewModel, NewSpeechModel, Server, stop_signal};
 
 use self::{keys::KeyArgs, sampling::DefaultsArgs};
 use crate::{
     count::positive,
+    draft::DraftArgs,
     engine::EngineName,
     failure::{hint, usage},
     language_model::{LoadArgs, Loaded},
@@ -133,6 +133,9 @@ pub(crate) struct Args {
     /// Let models think before they answer, where their template has that choice and the request does not make it
     #[arg(long)]
     think: bool,
+
+    #[command(flatten)]
+    draft: DraftArgs,
 
     #[command(flatten)]
     load: LoadArgs,
@@ -246,8 +249,9 @@ fn load(args: &Args, name: String, model: &ModelArgs, engine: &Arc<dyn Engine>) 
     if args.load.engine.engine == EngineName::Cpu {
         how.default_chunk(CPU_CHUNK);
     }
-    let opened = how.load(model, zoo::Logits::Last, &|| Ok(Arc::clone(engine)));
+    let opened = how.load(model, args.draft.logits(), &|| Ok(Arc::clone(engine)));
     let Loaded { model, text, .. } = opened.with_context(|| name.clone())?;
+    args.draft.check(&model).with_context(|| name.clone())?;
     let limits = limits(args, &model).with_context(|| name.clone())?;
     Ok(NewModel {
         name,
@@ -257,6 +261,7 @@ fn load(args: &Args, name: String, model: &ModelArgs, engine: &Arc<dyn Engine>) 
         template: text.template,
         limits,
         thinks: args.think,
+        prompt_lookup: args.draft.looks_up(),
         model,
     })
 }

@@ -95,6 +95,29 @@ fn answers_are_those_of_generate() {
 }
 
 #[test]
+fn guesses_change_no_answer_and_need_all_logits() {
+    let dir = tempfile::tempdir().unwrap();
+    let ask = |model: &str, flags: &[&str]| {
+        let request =
+            ["generate", model, "-p", "the cat sat on the mat the cat sat on", "-n", "40", "--raw", "--ignore-eos", "--json"];
+        flambeau(dir.path(), &[&request[..], flags].concat())
+    };
+    let floats = ["--qlinear", "none", "--dtype", "f32"];
+    let plain: Json = serde_json::from_str(&ask(TINY, &floats).stdout).unwrap();
+    let guessed = ask(TINY, &[&floats[..], &["--draft", "ngram"]].concat());
+    assert_eq!(guessed.code, 0, "{}", guessed.stderr);
+    let guessed: Json = serde_json::from_str(&guessed.stdout).unwrap();
+    assert_eq!(guessed["ids"], plain["ids"]);
+    assert!(guessed["speculation_rounds"].as_u64() > Some(0) && plain["speculation_rounds"] == 0, "{guessed}");
+    assert_eq!(flambeau(dir.path(), &["export", TINY, "-o", "last.pte"]).code, 0);
+    for command in ["chat", "generate", "serve"] {
+        let prompt = if command == "generate" { &["-p", "the cat"][..] } else { &[] };
+        let refused = flambeau(dir.path(), &[&[command, "last.pte", "--draft", "ngram"], prompt].concat());
+        assert!(refused.code != 0 && refused.stderr.contains("--all-logits"), "{command}: {}", refused.stderr);
+    }
+}
+
+#[test]
 fn what_is_taken_back_leaves_no_trace() {
     let dir = tempfile::tempdir().unwrap();
     let plain = answers(dir.path(), &["the cat", "a dog"]);

@@ -78,6 +78,7 @@ impl Params {
                 ignore_eos: self.ignore_eos,
                 logprobs: self.logprobs,
                 constraint: self.constraint.clone(),
+                prompt_lookup: model.prompt_lookup,
                 ..Request::default()
             },
             reuses: self.reuses,

@@ -168,5 +168,6 @@ fn new_model(name: &str, model: Model, tokenizer: Tokenizer, template: Option<Ch
         sampling: SamplingParams::default(),
         limits: LIMITS,
         thinks: false,
+        prompt_lookup: false,
     }
 }

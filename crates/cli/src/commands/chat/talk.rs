@@ -108,6 +108,7 @@ impl<'a> Talk<'a> {
             sampling: self.sampling.clone(),
             stop: self.args.stop.clone(),
             stop_ids: self.stop_ids.clone(),
+            prompt_lookup: self.args.draft.looks_up(),
             ..Request::default()
         };
         let start = Instant::now();
