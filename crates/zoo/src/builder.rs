@@ -1,10 +1,15 @@
-//! Writes the graph of a program call by call: values, state and weights here, operators in `ops`.
+//! Writes the graph of a program call by call: values, state and weights here, operators in `ops` and beside it.
 
+mod arithmetic;
+mod attention;
 mod conv;
+mod masks;
 mod ops;
+mod reductions;
+mod views;
 
+pub(crate) use attention::Rotary;
 pub(crate) use conv::Walk;
-pub(crate) use ops::Rotary;
 
 use flambeau_pt2::{
     Argument, Exported, Graph, InputSpec, Metadata, NamedArgument, Node, OutputSpec, Range, Signature, Storage, SymArg, TensorMeta,

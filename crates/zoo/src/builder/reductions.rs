@@ -1,0 +1,97 @@
+//! What reduces or normalizes an axis.
+
+use flambeau_pt2::Argument;
+use flambeau_tensor::{DType, Expr};
+
+use super::{
+    Builder, Val,
+    ops::{arg, float, int, tensor},
+};
+
+impl Builder {
+    /// Root-mean-square norm, in the type of `x` and computed in f32.
+    pub(crate) fn rms_norm(&mut self, x: &Val, weight: Option<&Val>, eps: f64) -> Val {
+        let shape = x.dims.last().and_then(Expr::as_int).into_iter().collect();
+        let shape = arg("normalized_shape", Argument::Ints(shape));
+        let weight = weight.map_or(arg("weight", Argument::None), |w| tensor("weight", w));
+        self.call("aten.rms_norm.default", vec![tensor("input", x), shape, weight, float("eps", eps)], x.dtype, x.dims.clone())
+    }
+
+    /// Layer norm, in the type of `x` and computed in f32.
+    pub(crate) fn layer_norm(&mut self, x: &Val, weight: &Val, bias: Option<&Val>, eps: f64) -> Val {
+        let shape = arg("normalized_shape", Argument::Ints(x.dims.last().and_then(Expr::as_int).into_iter().collect()));
+        let bias = bias.map_or(arg("bias", Argument::None), |bias| tensor("bias", bias));
+        let inputs = vec![tensor("input", x), shape, tensor("weight", weight), bias, float("eps", eps)];
+        self.call("aten.layer_norm.default", inputs, x.dtype, x.dims.clone())
+    }
+
+    /// `x` [1, C, ..] by the mean and the variance [C] that each channel had in training, scaled and shifted, computed in f32.
+    pub(crate) fn batch_norm(&mut self, x: &Val, [mean, variance]: [&Val; 2], [weight, bias]: [&Val; 2], eps: f64) -> Val {
+        let inputs = vec![
+            tensor("input", x),
+            tensor("weight", weight),
+            tensor("bias", bias),
+            tensor("running_mean", mean),
+            tensor("running_var", variance),
+            arg("training", Argument::Bool(false)),
+            float("momentum", 0.1),
+            float("eps", eps),
+            arg("cudnn_enabled", Argument::Bool(false)),
+        ];
+        self.call("aten.batch_norm.default", inputs, x.dtype, x.dims.clone())
+    }
+
+    /// `x` [1, C, ..] by the mean and the variance of all its elements, each channel scaled and shifted, computed in f32.
+    pub(crate) fn whole_norm(&mut self, x: &Val, [weight, bias]: [&Val; 2], eps: f64) -> Val {
+        let inputs =
+            vec![tensor("input", x), int("num_groups", 1), tensor("weight", weight), tensor("bias", bias), float("eps", eps)];
+        self.call("aten.group_norm.default", inputs, x.dtype, x.dims.clone())
+    }
+
+    pub(crate) fn softmax(&mut self, x: &Val) -> Val {
+        self.call("aten.softmax.int", vec![tensor("self", x), int("dim", -1)], x.dtype, x.dims.clone())
+    }
+
+    fn reduced(x: &Val) -> Vec<Expr> {
+        let mut dims = x.dims.clone();
+        if let Some(last) = dims.last_mut() {
+            *last = Expr::Int(1);
+        }
+        dims
+    }
+
+    /// The sum, of size 1.
+    pub(crate) fn sum(&mut self, x: &Val) -> Val {
+        let inputs = vec![tensor("self", x), arg("dim", Argument::Ints(vec![-1])), arg("keepdim", Argument::Bool(true))];
+        self.call("aten.sum.dim_IntList", inputs, x.dtype, Self::reduced(x))
+    }
+
+    /// The largest element, of size 1.
+    pub(crate) fn largest(&mut self, x: &Val) -> Val {
+        let inputs = vec![tensor("self", x), arg("dim", Argument::Ints(vec![-1])), arg("keepdim", Argument::Bool(true))];
+        self.call("aten.amax.default", inputs, x.dtype, Self::reduced(x))
+    }
+
+    /// The sum over an axis, which goes.
+    pub(crate) fn sum_over(&mut self, x: &Val, axis: usize) -> Val {
+        let mut dims = x.dims.clone();
+        dims.remove(axis);
+        let inputs = vec![tensor("self", x), arg("dim", Argument::Ints(vec![axis as i64])), arg("keepdim", Argument::Bool(false))];
+        self.call("aten.sum.dim_IntList", inputs, x.dtype, dims)
+    }
+
+    /// The logarithm of the sum of exponentials, of size 1.
+    pub(crate) fn log_sum_exp(&mut self, x: &Val) -> Val {
+        let inputs = vec![tensor("self", x), arg("dim", Argument::Ints(vec![-1])), arg("keepdim", Argument::Bool(true))];
+        self.call("aten.logsumexp.default", inputs, x.dtype, Self::reduced(x))
+    }
+
+    /// The `k` largest, and their places.
+    pub(crate) fn top(&mut self, x: &Val, k: usize) -> [Val; 2] {
+        let mut dims = x.dims.clone();
+        if let Some(last) = dims.last_mut() {
+            *last = Expr::Int(k as i64);
+        }
+        self.call_pair("aten.topk.default", vec![tensor("self", x), int("k", k as i64)], [x.dtype, DType::I64], &dims)
+    }
+}
