@@ -1,0 +1,334 @@
+//! Codes and parameters of rows of weights.
+
+mod least_error;
+
+use flambeau_ir::QuantMode;
+use flambeau_lower::{Fit, QuantPart, Scheme};
+use flambeau_tensor::{AlignedBytes, DType, Tensor, e4m3, pack_codes};
+
+use super::with_columns;
+
+/// One part of quantized matrices `[.., N, K]`, by several threads. Each holds one row of floats at a time.
+pub(crate) fn part(weight: &Tensor, scheme: Scheme, part: QuantPart, threads: usize) -> Result<Tensor, flambeau_tensor::Error> {
+    let columns = weight.shape().last().copied().unwrap_or(0);
+    let rows = weight.numel() / columns.max(1);
+    let (bits, group) = (usize::from(scheme.bits), scheme.group_size as usize);
+    let groups = columns / group;
+    let (dtype, width) = match part {
+        QuantPart::Codes => (DType::U32, columns * bits / 32),
+        QuantPart::Scales if scheme.mode != QuantMode::Affine => (DType::U8, groups),
+        QuantPart::Scales | QuantPart::Biases => (weight.dtype(), groups),
+    };
+    let mut out = AlignedBytes::zeroed(rows * width * dtype.size());
+    let source = weight.bytes();
+    let row_bytes = columns * weight.dtype().size();
+    rows_in_parallel(out.as_mut_slice(), width * dtype.size(), threads, |first, out| {
+        let (mut values, mut codes) = (vec![0.0; columns], vec![0; columns]);
+        for (i, out) in out.chunks_exact_mut(width * dtype.size()).enumerate() {
+            widen(&source[(first + i) * row_bytes..][..row_bytes], weight.dtype(), &mut values);
+            row_part(&values, &mut codes, (scheme, weight.dtype()), part, out);
+        }
+    });
+    Tensor::new(dtype, &with_columns(weight.shape(), width), out.into_bytes())
+}
+
+/// Cuts `out` into runs of rows, one for each thread; `f` gets the number of a run's first row, and the run.
+fn rows_in_parallel(out: &mut [u8], row_bytes: usize, threads: usize, f: impl Fn(usize, &mut [u8]) + Sync) {
+    let rows = out.len() / row_bytes.max(1);
+    let run = rows.div_ceil(threads.max(1)).max(1);
+    std::thread::scope(|scope| {
+        let mut runs = out.chunks_mut(run * row_bytes.max(1)).enumerate();
+        let own = runs.next();
+        for (i, part) in runs {
+            let f = &f;
+            scope.spawn(move || f(i * run, part));
+        }
+        if let Some((_, part)) = own {
+            f(0, part);
+        }
+    });
+}
+
+/// Floats of any of the three types as f32.
+fn widen(bytes: &[u8], dtype: DType, to: &mut [f32]) {
+    let halves = bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]));
+    match dtype {
+        DType::BF16 => to.iter_mut().zip(halves).for_each(|(v, b)| *v = f32::from_bits(u32::from(b) << 16)),
+        DType::F16 => to.iter_mut().zip(halves).for_each(|(v, b)| *v = half::f16::from_bits(b).to_f32()),
+        _ => {
+            let words = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+            to.iter_mut().zip(words).for_each(|(v, w)| *v = w);
+        }
+    }
+}
+
+/// One row of a part. `codes` is scratch of as many elements as `values`.
+fn row_part(values: &[f32], codes: &mut [u8], (scheme, dtype): (Scheme, DType), part: QuantPart, out: &mut [u8]) {
+    let group = scheme.group_size as usize;
+    let fitted = values.chunks_exact(group).map(|values| Group::fit(values, scheme, dtype));
+    let numbers = |out: &mut [u8], list: &mut dyn Iterator<Item = f32>| {
+        for (out, number) in out.chunks_exact_mut(dtype.size()).zip(list) {
+            match dtype {
+                DType::BF16 => out.copy_from_slice(&half::bf16::from_f32(number).to_le_bytes()),
+                DType::F16 => out.copy_from_slice(&half::f16::from_f32(number).to_le_bytes()),
+                _ => out.copy_from_slice(&number.to_le_bytes()),
+            }
+        }
+    };
+    match part {
+        QuantPart::Codes => {
+            for ((group, values), codes) in fitted.zip(values.chunks_exact(group)).zip(codes.chunks_exact_mut(group)) {
+                group.codes(values, scheme, codes);
+            }
+            pack_codes(codes, usize::from(scheme.bits), out);
+        }
+        QuantPart::Scales if scheme.mode == QuantMode::Affine => numbers(out, &mut fitted.map(|g| g.scale)),
+        QuantPart::Scales => out.iter_mut().zip(fitted).for_each(|(out, g)| *out = g.scale_code),
+        QuantPart::Biases => numbers(out, &mut fitted.map(|g| g.bias)),
+    }
+}
+
+/// Lowest and highest value; NaN counts as neither.
+fn range(values: &[f32]) -> (f32, f32) {
+    const LANES: usize = 16;
+    let (mut low, mut high) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES]);
+    let (blocks, rest) = values.as_chunks::<LANES>();
+    for block in blocks {
+        low.iter_mut().zip(block).for_each(|(l, &v)| *l = if v < *l { v } else { *l });
+        high.iter_mut().zip(block).for_each(|(h, &v)| *h = if v > *h { v } else { *h });
+    }
+    let all = |lanes: [f32; LANES]| lanes.into_iter().chain(rest.iter().copied());
+    (all(low).fold(f32::INFINITY, f32::min), all(high).fold(f32::NEG_INFINITY, f32::max))
+}
+
+/// Parameters of one group.
+#[derive(Clone, Copy)]
+struct Group {
+    scale: f32,
+    bias: f32,
+    /// The stored byte of the scale in the float modes.
+    scale_code: u8,
+}
+
+/// Magnitudes of E2M1 codes 0 to 7; codes 8 to 15 are their negatives.
+const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+
+impl Group {
+    /// The best parameters by the modes' own rules, rounded as they are stored.
+    fn fit(values: &[f32], scheme: Scheme, dtype: DType) -> Group {
+        let peak = || values.iter().fold(0f32, |m, v| m.max(v.abs()));
+        match scheme.mode {
+            QuantMode::Affine => match scheme.fit {
+                Fit::Range => Group::fit_affine(values, scheme.bits, dtype),
+                Fit::LeastError => least_error::fit(values, scheme.bits, dtype),
+            },
+            QuantMode::Nvfp4 => {
+                let scale_code = encode_e4m3(peak() / 6.0);
+                Group { scale: e4m3(scale_code), bias: 0.0, scale_code }
+            }
+            QuantMode::Mxfp4 => Group::power_of_two(peak(), 2),
+            QuantMode::Mxfp8 => Group::power_of_two(peak(), 8),
+        }
+    }
+
+    /// Range over steps, anchored so that the end of larger magnitude and zero are both exact: MLX's affine rule.
+    fn fit_affine(values: &[f32], bits: u8, dtype: DType) -> Group {
+        let (low, high) = range(values);
+        let steps = f32::from(u8::MAX >> (8 - bits));
+        let width = ((high - low) / steps).max(1e-7);
+        let (edge, scale) = if low.abs() > high.abs() { (low, width) } else { (high, -width) };
+        let anchor = (edge / scale).round_ties_even();
+        let (scale, bias) = if anchor == 0.0 { (scale, 0.0) } else { (edge / anchor, edge) };
+        Group::affine([scale, bias], dtype)
+    }
+
+    /// A scale and a bias, rounded as they are stored.
+    fn affine([scale, bias]: [f32; 2], dtype: DType) -> Group {
+        Group { scale: round_to(scale, dtype), bias: round_to(bias, dtype), scale_code: 0 }
+    }
+
+    /// A power of two that puts the peak into the element type's last binade; `top` is that binade's exponent.
+    fn power_of_two(peak: f32, top: i32) -> Group {
+        let exponent = if peak > 0.0 { peak.log2().floor() as i32 - top } else { -127 };
+        let exponent = exponent.clamp(-127, 127);
+        Group { scale: (exponent as f32).exp2(), bias: 0.0, scale_code: (exponent + 127) as u8 }
+    }
+
+    /// The codes of the group's values.
+    fn codes(&self, values: &[f32], scheme: Scheme, codes: &mut [u8]) {
+        if scheme.mode != QuantMode::Affine || self.scale == 0.0 {
+            codes.iter_mut().zip(values).for_each(|(code, &value)| *code = self.code(value, scheme));
+            return;
+        }
+        let (scale, bias, top) = (self.scale, self.bias, f32::from(u8::MAX >> (8 - scheme.bits)));
+        for (code, &value) in codes.iter_mut().zip(values) {
+            // Clamping to whole numbers first gives what rounding first would, and leaves a number to which adding 1.5·2²³ rounds,
+            // ties to even, as the instruction does that not every processor has.
+            const ROUND: f32 = 12_582_912.0;
+            let scaled = ((value - bias) / scale).clamp(0.0, top);
+            *code = (scaled + ROUND - ROUND) as u8;
+        }
+    }
+
+    fn code(&self, value: f32, scheme: Scheme) -> u8 {
+        let scaled = if self.scale == 0.0 { 0.0 } else { (value - self.bias) / self.scale };
+        match (scheme.mode, scheme.bits) {
+            (QuantMode::Affine, bits) => scaled.round_ties_even().clamp(0.0, f32::from(u8::MAX >> (8 - bits))) as u8,
+            (_, 4) => encode_e2m1(scaled),
+            _ => encode_e4m3(scaled),
+        }
+    }
+}
+
+fn round_to(value: f32, dtype: DType) -> f32 {
+    match dtype {
+        DType::BF16 => half::bf16::from_f32(value).to_f32(),
+        DType::F16 => half::f16::from_f32(value).to_f32(),
+        _ => value,
+    }
+}
+
+/// The nearest code, ties to the even one.
+fn encode_e2m1(value: f32) -> u8 {
+    let magnitude = value.abs();
+    let mut best = 0u8;
+    for code in 1..8u8 {
+        let (old, new) = ((magnitude - E2M1[usize::from(best)]).abs(), (magnitude - E2M1[usize::from(code)]).abs());
+        if new < old || (new == old && code % 2 == 0) {
+            best = code;
+        }
+    }
+    if value.is_sign_negative() && best != 0 { best | 8 } else { best }
+}
+
+/// E4M3 (finite, bias 7), saturating at 448, ties to even.
+fn encode_e4m3(value: f32) -> u8 {
+    let sign = if value.is_sign_negative() { 0x80 } else { 0 };
+    let magnitude = value.abs().min(448.0);
+    // Steps of 2^-9 below the smallest normal, of an eighth of the binade above.
+    let exponent = if magnitude < f32::powi(2.0, -6) { -6 } else { magnitude.log2().floor() as i32 };
+    let step = ((exponent - 3) as f32).exp2();
+    let steps = (magnitude / step).round_ties_even() as i32;
+    // Rounding up may carry into the next binade, which the integer form does by itself.
+    sign | (((exponent + 6) * 8 + steps) as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SchemeName;
+
+    #[test]
+    fn e4m3_codes_round_trip() {
+        for code in (0..=0x7e).chain(0x80..=0xfe) {
+            let value = e4m3(code);
+            assert_eq!(encode_e4m3(value), code, "{value}");
+        }
+        assert_eq!((encode_e4m3(1e9), encode_e4m3(-1e9)), (0x7e, 0xfe));
+    }
+
+    #[test]
+    fn e2m1_takes_the_nearest_code() {
+        for (value, code) in [(0.2, 0), (0.25, 0), (0.26, 1), (2.5, 4), (5.0, 6), (9.0, 7), (-3.1, 13), (-0.1, 0)] {
+            assert_eq!(encode_e2m1(value), code, "{value}");
+        }
+    }
+
+    fn error(scheme: &str) -> f32 {
+        let scheme = Scheme::from_name(scheme, None).unwrap();
+        let values: Vec<f32> = (0..128).map(|i| ((i * 37 % 101) as f32 - 50.0) / 50.0).collect();
+        let group = scheme.group_size as usize;
+        let decode = |g: &Group, v: f32| match (scheme.mode, scheme.bits) {
+            (QuantMode::Affine, _) => f32::from(g.code(v, scheme)) * g.scale + g.bias,
+            (_, 4) => {
+                let code = g.code(v, scheme);
+                let magnitude = E2M1[usize::from(code & 7)] * g.scale;
+                if code & 8 != 0 { -magnitude } else { magnitude }
+            }
+            _ => e4m3(g.code(v, scheme)) * g.scale,
+        };
+        let worst = |c: &[f32]| {
+            let g = Group::fit(c, scheme, DType::F32);
+            c.iter().map(|&v| (decode(&g, v) - v).abs()).fold(0f32, f32::max)
+        };
+        values.chunks(group).map(worst).fold(0f32, f32::max)
+    }
+
+    #[test]
+    fn more_bits_are_closer() {
+        // Anchoring one end may cost the other a whole step of the range, 2 / (2^bits - 1).
+        for (scheme, bound) in [("2w", 0.67), ("3w", 0.29), ("4w", 0.134), ("5w", 0.065), ("6w", 0.032), ("8w", 0.008)] {
+            assert!(error(scheme) <= bound, "{scheme}: {}", error(scheme));
+        }
+        for (scheme, bound) in [("nvfp4", 0.2), ("mxfp4", 0.3), ("mxfp8", 0.126)] {
+            assert!(error(scheme) <= bound, "{scheme}: {}", error(scheme));
+        }
+    }
+
+    #[test]
+    fn least_errors_are_never_above_those_by_range() {
+        let mut state = 1u32;
+        let mut noise = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 24) as f32 - 0.5
+        };
+        let normal: Vec<f32> = (0..64 * 64).map(|_| (0..12).map(|_| noise()).sum()).collect();
+        for (name, dtype, share) in
+            [("2w", DType::F32, 0.85), ("3w", DType::BF16, 0.89), ("4w", DType::BF16, 0.94), ("8w", DType::F32, 1.0)]
+        {
+            let range = Scheme::from_name(name, None).unwrap();
+            let squares = |scheme: Scheme, values: &[f32]| {
+                let group = Group::fit(values, scheme, dtype);
+                values.iter().map(|&v| (f32::from(group.code(v, scheme)) * group.scale + group.bias - v).powi(2)).sum::<f32>()
+            };
+            let both = |values: &[f32]| [range, Scheme { fit: Fit::LeastError, ..range }].map(|scheme| squares(scheme, values));
+            let errors: Vec<[f32; 2]> = normal.chunks(64).map(both).collect();
+            assert!(errors.iter().all(|[range, least]| *least <= range * 1.001), "{name}");
+            let [range, least] = [0, 1].map(|i| errors.iter().map(|e| e[i]).sum::<f32>().sqrt());
+            assert!(least <= share * range, "{name}: {least} {range}");
+            for odd in [[0.0; 64], [3.5; 64], [f32::NAN; 64], [f32::INFINITY; 64]] {
+                assert_eq!(both(&odd)[0].to_bits(), both(&odd)[1].to_bits(), "{odd:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn matrices_of_experts_are_packed_row_by_row() {
+        let values: Vec<f32> = (0..6 * 64).map(|i| ((i * 7919 % 1009) as f32 - 504.0) / 97.0).collect();
+        let [flat, experts] = [&[6, 64][..], &[2, 3, 64]].map(|shape| Tensor::from_slice(&values, shape).unwrap());
+        let scheme = Scheme::from_name("4w", Some(32)).unwrap();
+        for (which, columns) in [(QuantPart::Codes, 8), (QuantPart::Scales, 2), (QuantPart::Biases, 2)] {
+            let [flat, experts] = [&flat, &experts].map(|weight| part(weight, scheme, which, 2).unwrap());
+            assert_eq!((experts.shape(), experts.bytes()), (&[2, 3, columns][..], flat.bytes()));
+        }
+    }
+
+    #[test]
+    fn parts_are_the_same_for_any_number_of_threads() {
+        let values: Vec<f32> = (0..7 * 128).map(|i| ((i * 7919 % 1009) as f32 - 504.0) / 97.0).collect();
+        let values = Tensor::from_slice(&values, &[7, 128]).unwrap();
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
+            let weight = flambeau_tensor::cast(&values, dtype).unwrap();
+            for name in ["2w", "3w", "4w", "6w", "8w", "nvfp4", "mxfp8"] {
+                let scheme = Scheme::from_name(name, None).unwrap();
+                for which in [QuantPart::Codes, QuantPart::Scales, QuantPart::Biases] {
+                    let [one, many] = [1, 3].map(|threads| part(&weight, scheme, which, threads).unwrap());
+                    assert_eq!((one.shape(), one.bytes()), (many.shape(), many.bytes()), "{name}, {dtype}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn whole_groups_get_the_codes_of_their_values() {
+        let values: Vec<f32> = (0..64).map(|i| ((i * 37 % 101) as f32 - 50.0) / 50.0).chain([f32::NAN, 1e9]).collect();
+        for name in ["2w", "4w", "8w", "mxfp4"] {
+            let scheme = Scheme::from_name(name, None).unwrap();
+            let group = Group::fit(&values[..32], scheme, DType::F32);
+            let mut codes = vec![0; values.len()];
+            group.codes(&values, scheme, &mut codes);
+            let each: Vec<u8> = values.iter().map(|&v| group.code(v, scheme)).collect();
+            assert_eq!(codes, each, "{name}");
+        }
+    }
+}
