@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use crate::keys::Keys;
+
 /// Bounds of a server and who may talk to it. All have defaults.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Keys of which a request has to bring one; without any, everybody is served.
-    pub keys: Vec<String>,
+    pub keys: Keys,
     /// Names by which clients may call the server, besides those of this machine; without any, every name is taken if the server
     /// listens on an address that others reach.
     pub hosts: Vec<String>,
@@ -50,7 +52,7 @@ impl Default for Config {
     fn default() -> Config {
         let seconds = Duration::from_secs;
         Config {
-            keys: Vec::new(),
+            keys: Keys::default(),
             hosts: Vec::new(),
             origins: Vec::new(),
             metrics: false,

@@ -14,6 +14,7 @@ mod error;
 mod extras;
 mod http;
 mod json;
+mod keys;
 mod metrics;
 mod model;
 mod openai;
@@ -27,5 +28,6 @@ mod worker;
 
 pub use audio::NewSpeechModel;
 pub use config::Config;
+pub use keys::Keys;
 pub use model::NewModel;
 pub use server::{Server, stop_signal};

@@ -26,7 +26,10 @@ use crate::{
     config::Config,
     error::{ApiError, Result},
     extras,
-    http::{body, guard::Guard},
+    http::{
+        body,
+        guard::{Entry, Guard},
+    },
     json::Fields,
     metrics::exposition,
     model::{Handle, Models},
@@ -55,6 +58,9 @@ pub(crate) const MAX_ASIDE: usize = 4;
 
 type Shared = State<Arc<App>>;
 
+/// Where errors have Anthropic's form.
+const MESSAGES: &str = "/v1/messages";
+
 pub(crate) fn router(app: Arc<App>) -> Router {
     let mut router = Router::new()
         .route("/health", get(async || reply::json(&json!({ "status": "ok" }))))
@@ -62,7 +68,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/models/{*name}", get(model))
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(complete))
-        .route("/v1/messages", post(message))
+        .route(MESSAGES, post(message))
         .route("/v1/responses", post(respond))
         .route("/v1/audio/transcriptions", post(audio::transcribe))
         .route("/v1/audio/translations", post(audio::translate))
@@ -93,8 +99,10 @@ async fn enter(State(app): Shared, request: Request<Body>, next: Next) -> Respon
     let origin = app.guard.origin(request.headers()).ok().flatten();
     let wanted = request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
     let mut response = match app.guard.check(&request) {
-        Ok(()) => next.run(request).await,
-        Err(response) => *response,
+        Ok(Entry::Granted) => next.run(request).await,
+        Ok(Entry::Preflight) => StatusCode::NO_CONTENT.into_response(),
+        Err(error) if path == MESSAGES => anthropic::refuse(error),
+        Err(error) => error.into_response(),
     };
     let request_id = id("req_");
     // Only paths, and those escaped: what clients write is theirs.

@@ -16,6 +16,7 @@ use crate::{
     audio::{NewSpeechModel, ServedSpeech},
     config::Config,
     http::{guard::Guard, listener},
+    keys::Keys,
     model::{Models, NewModel, Served},
     routes::{App, MAX_ASIDE, router},
 };
@@ -66,6 +67,7 @@ impl Server {
                 aside: Arc::new(Semaphore::new(MAX_ASIDE)),
                 recordings: Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS))),
             };
+            tokio::spawn(reload_keys(self.config.keys.clone()));
             let listener = tokio::net::TcpListener::from_std(self.listener)?;
             listener::serve(listener, router(Arc::new(app)), &self.config, stop, shutdown).await;
             Ok(())
@@ -81,6 +83,21 @@ pub async fn stop_signal() {
         std::process::exit(130);
     });
 }
+
+/// Reads the keys again whenever the process gets SIGHUP.
+#[cfg(unix)]
+async fn reload_keys(keys: Keys) {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(mut hangup) = signal(SignalKind::hangup()) else { return };
+    while hangup.recv().await.is_some() {
+        let keys = keys.clone();
+        // A panic there costs a line in the log.
+        let _ = tokio::task::spawn_blocking(move || keys.reload()).await;
+    }
+}
+
+#[cfg(not(unix))]
+async fn reload_keys(_: Keys) {}
 
 #[cfg(unix)]
 async fn wait_for_signal() {

@@ -17,7 +17,7 @@ use flambeau::{
     engine::Engine,
     runners::llm::{Limits, Model},
 };
-use flambeau_serve::{Config, NewModel, NewSpeechModel, Server, stop_signal};
+use flambeau_serve::{Config, Keys, NewModel, NewSpeechModel, Server, stop_signal};
 
 use self::{keys::KeyArgs, sampling::DefaultsArgs};
 use crate::{
@@ -166,6 +166,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         .with_max_level(args.log_level)
         .init();
     let address = SocketAddr::new(args.host, args.port);
+    let again = args.keys.clone();
+    let keys = Keys::reloadable(keys, move || again.read().map_err(|error| format!("{error:#}")));
     let server = Server::bind(address, config(args, keys)).with_context(|| format!("cannot listen on {address}"));
     let server = server.map_err(|error| hint(error, "--port takes another port, and 0 any that is free"))?;
     let engine = args.load.engine.engine(false)?;
@@ -228,7 +230,7 @@ fn default_name(model: &str) -> String {
     }
 }
 
-fn config(args: &Args, keys: Vec<String>) -> Config {
+fn config(args: &Args, keys: Keys) -> Config {
     Config {
         keys,
         hosts: args.allowed_host.clone(),

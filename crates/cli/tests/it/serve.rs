@@ -84,6 +84,13 @@ fn keys_come_from_files_and_the_environment() {
     let address = serving.address.replace("0.0.0.0", "127.0.0.1");
     let status = |header: &str| ask(&address, "GET", "/v1/models", header, "").0;
     assert_eq!((status(""), status("authorization: Bearer sk-file\r\n"), status("x-api-key: sk\r\n")), (401, 200, 401));
+
+    // Another file, which the server is told to read.
+    std::fs::write(folder.path().join("keys"), "sk-new\n").unwrap();
+    assert_eq!(status("x-api-key: sk-new\r\n"), 401);
+    assert!(Command::new("kill").args(["-HUP", &serving.child.id().to_string()]).status().unwrap().success());
+    let was_read = (0..1000).any(|_| status("x-api-key: sk-new\r\n") == 200);
+    assert!(was_read && status("x-api-key: sk-file\r\n") == 401);
 }
 
 #[test]

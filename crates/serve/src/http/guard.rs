@@ -2,23 +2,29 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use axum::{
-    body::Body,
-    http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header},
-    response::{IntoResponse, Response},
-};
-use subtle::{Choice, ConstantTimeEq};
-
 use crate::{
     config::Config,
     error::{ApiError, Result},
+    keys::Keys,
     page,
 };
+use axum::{
+    body::Body,
+    http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header},
+};
+
+/// What a request may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    Granted,
+    /// Be told which headers it may bring.
+    Preflight,
+}
 
 /// The rules for an address that the server listens on.
 #[derive(Debug)]
 pub(crate) struct Guard {
-    keys: Vec<String>,
+    keys: Keys,
     hosts: Vec<String>,
     origins: Vec<String>,
     /// The address, if only this machine reaches it.
@@ -35,22 +41,24 @@ impl Guard {
         }
     }
 
-    /// Lets a request in, or answers it.
-    pub(crate) fn check(&self, request: &Request<Body>) -> std::result::Result<(), Box<Response>> {
-        let refuse = |error: ApiError| Box::new(error.into_response());
+    /// Lets a request in, unless it is only a browser's question.
+    ///
+    /// # Errors
+    /// It may not come in.
+    pub(crate) fn check(&self, request: &Request<Body>) -> Result<Entry> {
         let headers = request.headers();
-        self.check_host(headers).map_err(refuse)?;
+        self.check_host(headers)?;
         // These tell nothing, and carry nothing out.
         let path = request.uri().path();
         let is_open = path == "/health" || page::has(path);
-        match self.origin(headers).map_err(refuse)? {
+        match self.origin(headers)? {
             // A browser asks whether it may ask, and has no key to show yet.
-            Some(_) if request.method() == Method::OPTIONS => Err(Box::new(StatusCode::NO_CONTENT.into_response())),
-            _ if is_open || self.has_key(headers) => Ok(()),
+            Some(_) if request.method() == Method::OPTIONS => Ok(Entry::Preflight),
+            _ if is_open || self.has_key(headers) => Ok(Entry::Granted),
             _ => {
                 let message = "the request brings no valid API key: send it as `Authorization: Bearer KEY`";
                 let code = Some("invalid_api_key");
-                Err(refuse(ApiError::new(StatusCode::UNAUTHORIZED, "authentication_error", code, message)))
+                Err(ApiError::new(StatusCode::UNAUTHORIZED, "authentication_error", code, message))
             }
         }
     }
@@ -102,18 +110,14 @@ impl Guard {
         Err(ApiError::new(StatusCode::FORBIDDEN, "invalid_request_error", Some("origin_not_allowed"), message))
     }
 
-    /// Whether a request brings one of the keys. All are compared, each in a time that does not depend on what it is.
+    /// Whether a request brings one of the keys.
     fn has_key(&self, headers: &HeaderMap) -> bool {
-        if self.keys.is_empty() {
-            return true;
-        }
         let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|value| {
             let (scheme, key) = value.split_once(' ')?;
             scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
         });
         let given = bearer.or_else(|| headers.get("x-api-key").and_then(|value| value.to_str().ok())).unwrap_or_default();
-        let fits = self.keys.iter().fold(Choice::from(0), |any, key| any | key.as_bytes().ct_eq(given.as_bytes()));
-        bool::from(fits)
+        self.keys.has(given)
     }
 }
 
@@ -140,7 +144,11 @@ mod tests {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        guard.check(&request.body(Body::empty()).unwrap()).map_or_else(|response| response.status().as_u16(), |()| 200)
+        match guard.check(&request.body(Body::empty()).unwrap()) {
+            Ok(Entry::Granted) => 200,
+            Ok(Entry::Preflight) => 204,
+            Err(error) => error.status.as_u16(),
+        }
     }
 
     #[test]
@@ -179,7 +187,7 @@ mod tests {
 
     #[test]
     fn keys_are_asked_for_wherever_something_is_done() {
-        let guard = guard("127.0.0.1:8080", |c| c.keys = vec!["one".into(), "two".into()]);
+        let guard = guard("127.0.0.1:8080", |c| c.keys = Keys::new(vec!["one".into(), "two".into()]));
         let get = |path: &str, header: (&str, &str)| ask(&guard, Method::GET, path, &[("host", "localhost"), header]);
         for header in [("authorization", "Bearer one"), ("authorization", "bearer two"), ("x-api-key", "two")] {
             assert_eq!(get("/v1/models", header), 200, "{header:?}");

@@ -8,7 +8,7 @@ use flambeau::{
     ir::Checked,
     runners::llm::Limits,
 };
-use flambeau_serve::Config;
+use flambeau_serve::{Config, Keys};
 use serde_json::json;
 
 use crate::{
@@ -141,7 +141,7 @@ pub(crate) fn connections_beyond_the_bound_wait() {
 }
 
 pub(crate) fn keys_hosts_and_origins_are_asked_for() {
-    let server = Running::new(vec![tiny()], Config { keys: vec!["sk-1".into()], ..config() });
+    let server = Running::new(vec![tiny()], Config { keys: Keys::new(vec!["sk-1".into()]), ..config() });
     let ask = |headers: &[(&str, &str)]| {
         let mut client = Client::new(server.address);
         client.send_request("GET", "/v1/models", headers, "");
@@ -151,6 +151,8 @@ pub(crate) fn keys_hosts_and_origins_are_asked_for() {
     assert_eq!(ask(&[key]).status, 200);
     let reply = ask(&[]);
     assert_eq!((reply.status, &reply.json()["error"]["type"]), (401, &json!("authentication_error")));
+    let refused = post(server.address, "/v1/messages", &json!({})).json();
+    assert_eq!((&refused["type"], &refused["error"]["type"]), (&json!("error"), &json!("authentication_error")), "{refused}");
     assert_eq!(ask(&[key, ("host", "evil.example")]).status, 403);
     assert_eq!(ask(&[key, ("origin", "https://evil.example")]).status, 403);
     assert_eq!(ask(&[key, ("origin", "http://localhost")]).status, 200);

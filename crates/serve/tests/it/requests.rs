@@ -157,7 +157,7 @@ pub(crate) fn bodies_that_are_no_requests_are_refused() {
 }
 
 pub(crate) fn the_page_talks_to_this_server_alone() {
-    let mut server = Running::new(vec![tiny()], Config { keys: vec!["k".into()], ..config() });
+    let mut server = Running::new(vec![tiny()], Config { keys: flambeau_serve::Keys::new(vec!["k".into()]), ..config() });
     for (path, kind, part) in [
         ("/", "text/html", "src=\"app.js\""),
         ("/app.js", "text/javascript", "./markdown.js"),

@@ -15,7 +15,7 @@ pub(crate) struct KeyArgs {
     #[arg(help_heading = "Server", long, value_name = "KEY")]
     api_key: Vec<String>,
 
-    /// File of keys, one a line; lines that begin with # are comments
+    /// File of keys, one a line; lines that begin with # are comments. SIGHUP makes the server read it again
     #[arg(help_heading = "Server", long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
 

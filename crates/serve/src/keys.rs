@@ -1,0 +1,87 @@
+//! The keys that clients show, which may change while the server runs.
+
+use std::{
+    fmt,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use subtle::{Choice, ConstantTimeEq};
+
+/// Where keys are read again; the error says why they cannot.
+type Source = dyn Fn() -> Result<Vec<String>, String> + Send + Sync;
+
+/// Keys of which a request has to bring one; without any, everybody is served. A clone is the same set.
+#[derive(Clone, Default)]
+pub struct Keys {
+    list: Arc<RwLock<Vec<String>>>,
+    source: Option<Arc<Source>>,
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // What they are is nobody's business.
+        f.debug_struct("Keys").field("count", &self.read().len()).finish_non_exhaustive()
+    }
+}
+
+impl Keys {
+    /// These keys for good.
+    pub fn new(list: Vec<String>) -> Keys {
+        Keys { list: Arc::new(RwLock::new(list)), source: None }
+    }
+
+    /// These keys until the process gets SIGHUP, which reads them from `source` again.
+    #[must_use]
+    pub fn reloadable(list: Vec<String>, source: impl Fn() -> Result<Vec<String>, String> + Send + Sync + 'static) -> Keys {
+        Keys { source: Some(Arc::new(source)), ..Keys::new(list) }
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Vec<String>> {
+        self.list.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a request that brings `given` is served. All keys are compared, each in a time that does not depend on what it is.
+    pub(crate) fn has(&self, given: &str) -> bool {
+        let list = self.read();
+        list.is_empty() || bool::from(list.iter().fold(Choice::from(0), |any, key| any | key.as_bytes().ct_eq(given.as_bytes())))
+    }
+
+    /// Reads the keys again. Those that cannot be read, or are none where there were some, leave the old ones in place.
+    pub(crate) fn reload(&self) {
+        let Some(source) = &self.source else { return };
+        match source() {
+            Ok(list) if list.is_empty() && !self.read().is_empty() => {
+                tracing::error!("there is no key any more: the old ones stay")
+            }
+            Ok(list) => {
+                tracing::info!("{} keys were read again", list.len());
+                *self.list.write().unwrap_or_else(PoisonError::into_inner) = list;
+            }
+            Err(error) => tracing::error!("the keys cannot be read again, and the old ones stay: {error}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[test]
+    fn keys_change_only_for_others() {
+        let found = Arc::new(Mutex::new(Ok(vec!["new".to_owned()])));
+        let source = Arc::clone(&found);
+        let keys = Keys::reloadable(vec!["old".into()], move || source.lock().unwrap().clone());
+        let same = keys.clone();
+        assert!(same.has("old") && !same.has("new") && !same.has(""));
+        keys.reload();
+        assert!(same.has("new") && !same.has("old"));
+        for bad in [Ok(Vec::new()), Err("no file".to_owned())] {
+            *found.lock().unwrap() = bad;
+            keys.reload();
+            assert!(same.has("new") && !same.has(""));
+        }
+        assert!(Keys::default().has("anything") && !format!("{same:?}").contains("new"));
+    }
+}
