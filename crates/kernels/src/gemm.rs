@@ -9,10 +9,10 @@
 //! The unit of reading is the *word* of 32 bits: one `f32`, or a *pair* of bf16 that follow each other along K, where all operands
 //! fit bf16, or may be rounded to it ([`quantized`]), and the CPU multiplies pairs. A product goes one of two ways, which its sizes and strides decide:
 //!
-//! - *Skinny* (`skinny`): up to eight rows, or columns, of activations. They are widened, and laid out once for each kind of weight;
-//!   nothing is packed. A task owns some 16 KB of weights and reads them once, in the order they lie: dense rows by dot products
-//!   (`gemv`), codes straight into registers (`quant/gemv`). A dense matrix that lies the other way round, N contiguous, is added up
-//!   row by row (`gemv::by_columns`).
+//! - *Skinny* (`skinny`): up to eight rows, or columns, of activations, of one input or of several. They are widened, and laid out once
+//!   for each kind of weight; nothing is packed. A task owns some 16 KB of weights and reads them once, in the order they lie: dense
+//!   rows by dot products (`gemv`), codes straight into registers (`quant/gemv`). A dense matrix that lies the other way round, N
+//!   contiguous, is added up row by row (`gemv::by_columns`).
 //! - *Blocked* (`block`): everything else. *Who packs:* columns are packed by tasks of their own, a *panel* each, about a thousand
 //!   columns (a *chunk*) at a time. A panel is as wide as the register tile and holds, step by step along K, one word of each of its
 //!   columns. Of a linear layer's two sides the shorter is packed, so that the longer is read but once. *Who multiplies:* each task
@@ -40,6 +40,7 @@ use crate::{Error, Float, Pool, View, ViewMut, convert::FloatPtr, error::same, p
 pub(crate) use block::{Job, Panels, multiply as blocks};
 pub(crate) use epilogue::RawEpilogue;
 pub(crate) use operand::{Columns, Dense, Operand, words};
+pub(crate) use skinny::Input;
 pub(crate) use tile::{Inputs, MAX_ROWS, accumulate, tile};
 
 /// A float view of any of the three types.
@@ -214,12 +215,12 @@ unsafe fn product(team: &mut Team, [m, n, k]: [usize; 3], a: &Dense, b: &Dense, 
         if b.step[0] == 1 || k == 1 {
             linear(team, [m, k], a, &[transposed]);
         } else if m <= skinny::ROWS && b.step[1] == 1 {
-            let (rows, stride) = skinny::widen(team, a, m, k);
+            let (rows, stride) = skinny::widen(team, &[Input { m, x: *a, jobs: &[] }], k);
             gemv::by_columns(team, [m, n, k], rows.as_floats(), stride, b, &epilogue);
             team.give_back(rows);
         } else if n <= skinny::ROWS && a.step[1] == 1 {
             let job = Job { rows: m, operand: Operand::Dense(*a), epilogue: epilogue.transposed(), ..transposed };
-            skinny::multiply(team, [n, k], &b.transposed(), &[job]);
+            skinny::multiply(team, k, &[Input { m: n, x: b.transposed(), jobs: &[job] }]);
         } else {
             let job = Job { rows: m, operand: Operand::Dense(*a), transposed: false, ..transposed };
             blocks(team, [n, k], Columns::Lines(Operand::Dense(*b)), &[job]);
@@ -235,11 +236,10 @@ pub(crate) unsafe fn linear(team: &mut Team, [m, k]: [usize; 2], x: &Dense, jobs
     if m == 0 {
         return;
     }
-    let operands = || jobs.iter().flat_map(|j| std::iter::once(&j.operand).chain(&j.gate));
     // SAFETY: as above: each arm passes on the sizes that the caller states.
     unsafe {
-        if m <= skinny::ROWS && operands().all(skinny::readable) {
-            skinny::multiply(team, [m, k], x, jobs);
+        if is_skinny(m, jobs) {
+            skinny::multiply(team, k, &[Input { m, x: *x, jobs }]);
         } else if jobs.iter().all(|j| j.gate.is_none() && j.rows < m) {
             // The shorter side is packed; the longer one is read where it lies, and nothing is transposed on its way out.
             for job in jobs {
@@ -250,6 +250,36 @@ pub(crate) unsafe fn linear(team: &mut Team, [m, k]: [usize; 2], x: &Dense, jobs
             blocks(team, [m, k], Columns::Rows(Operand::Dense(*x)), jobs);
         }
     }
+}
+
+/// As [`linear`] for each input. They have one element type, and their jobs the same operands, which are read once for up to
+/// [`skinny::ROWS`] rows. Each input has the bits that it has alone.
+///
+/// # Safety
+/// The operands have these sizes.
+pub(crate) unsafe fn linear_of_each(team: &mut Team, k: usize, inputs: &[Input]) {
+    let mut rest = inputs;
+    while !rest.is_empty() {
+        let mut rows = 0;
+        let few = rest.iter().take_while(|input| {
+            rows += input.m;
+            is_skinny(rows, input.jobs)
+        });
+        let (together, others) = rest.split_at(few.count().max(1));
+        rest = others;
+        // SAFETY: the caller states the sizes.
+        unsafe {
+            match together {
+                [one] => linear(team, [one.m, k], &one.x, one.jobs),
+                several => skinny::multiply(team, k, several),
+            }
+        }
+    }
+}
+
+fn is_skinny(m: usize, jobs: &[Job]) -> bool {
+    let mut operands = jobs.iter().flat_map(|j| std::iter::once(&j.operand).chain(&j.gate));
+    m <= skinny::ROWS && operands.all(skinny::readable)
 }
 
 /// Whether the batch is only more rows of `a` against one `b`, as in a linear layer over `[batch, time, features]`.

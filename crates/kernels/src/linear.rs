@@ -91,17 +91,70 @@ pub struct Layer<'a, Y> {
 /// # Errors
 /// [`Error::Size`] or [`Error::Broadcast`] if an operand does not fit; then no output is written.
 pub fn layers<X: Float, Y: Float>(pool: &Pool, x: &View<X>, layers: &mut [Layer<'_, Y>]) -> Result<(), Error> {
-    same("rank of a linear layer's input", 2, x.rank())?;
-    let [m, k] = [x.shape()[0], x.shape()[1]];
+    let size = size(x)?;
     let mut jobs: SmallVec<[Job; 4]> = SmallVec::new();
     for layer in layers.iter_mut() {
-        jobs.push(layer.job([m, k])?);
+        jobs.push(layer.job(size)?);
     }
     // SAFETY: the views are inside their data and borrowed until the end; sizes are checked above.
-    unsafe {
-        gemm::linear(&mut pool.team(), [m, k], &Dense::new(FloatPtr::reading(x.origin()), [x.strides()[0], x.strides()[1]]), &jobs)
-    };
+    unsafe { gemm::linear(&mut pool.team(), size, &dense(x), &jobs) };
     Ok(())
+}
+
+/// As [`layers`] for each of several inputs: those of the first come first, and each has as many. Every input has the bits that it has
+/// alone. Where inputs of few rows have layers with the same weights, a weight is read once for up to eight rows.
+///
+/// # Errors
+/// As [`layers`], and if the layers are no multiple of the inputs; then no output of any input is written.
+pub fn layers_of_each<X: Float, Y: Float>(pool: &Pool, xs: &[View<X>], layers: &mut [Layer<'_, Y>]) -> Result<(), Error> {
+    let each = layers.len() / xs.len().max(1);
+    same("layers of several inputs", each * xs.len(), layers.len())?;
+    if each == 0 {
+        return Ok(());
+    }
+    let mut jobs: Vec<Job> = Vec::with_capacity(layers.len());
+    for (x, layers) in xs.iter().zip(layers.chunks_mut(each)) {
+        let size = size(x)?;
+        for layer in layers {
+            jobs.push(layer.job(size)?);
+        }
+    }
+    let input = |(x, jobs)| gemm::Input { m: View::shape(x)[0], x: dense(x), jobs };
+    let inputs: SmallVec<[gemm::Input; 8]> = xs.iter().zip(jobs.chunks(each)).map(input).collect();
+    let mut start = 0;
+    while let Some(first) = inputs.get(start) {
+        let k = xs[start].shape()[1];
+        let is_like = |(input, x): &(&gemm::Input, &View<X>)| x.shape()[1] == k && have_same_weights(first.jobs, input.jobs);
+        let end = start + inputs.iter().zip(xs).skip(start).take_while(is_like).count().max(1);
+        // SAFETY: the views are inside their data and borrowed until the end; sizes are checked above.
+        unsafe { gemm::linear_of_each(&mut pool.team(), k, &inputs[start..end]) };
+        start = end;
+    }
+    Ok(())
+}
+
+/// `[M, K]` of an input.
+fn size<X>(x: &View<X>) -> Result<[usize; 2], Error> {
+    same("rank of a linear layer's input", 2, x.rank())?;
+    Ok([x.shape()[0], x.shape()[1]])
+}
+
+fn dense<X: Float>(x: &View<X>) -> Dense {
+    // SAFETY: the view is inside its data.
+    unsafe { Dense::new(FloatPtr::reading(x.origin()), [x.strides()[0], x.strides()[1]]) }
+}
+
+/// Whether all operands are the same memory, seen alike.
+fn have_same_weights(a: &[Job], b: &[Job]) -> bool {
+    let is_same = |(a, b): (&Job, &Job)| {
+        let gates = match (&a.gate, &b.gate) {
+            (Some(a), Some(b)) => a.is_same(b),
+            (None, None) => true,
+            _ => false,
+        };
+        gates && a.rows == b.rows && a.operand.is_same(&b.operand)
+    };
+    a.len() == b.len() && a.iter().zip(b).all(is_same)
 }
 
 impl<'a> Weight<'a> {

@@ -94,6 +94,17 @@ impl Scales<'_> {
         self.len() == 0
     }
 
+    /// Whether both are the same memory of the same type.
+    fn is_same(&self, other: &Scales) -> bool {
+        match (self, other) {
+            (Scales::F32(a), Scales::F32(b)) => std::ptr::eq(*a, *b),
+            (Scales::F16(a), Scales::F16(b)) => std::ptr::eq(*a, *b),
+            (Scales::BF16(a), Scales::BF16(b)) => std::ptr::eq(*a, *b),
+            (Scales::U8(a), Scales::U8(b)) => std::ptr::eq(*a, *b),
+            _ => false,
+        }
+    }
+
     fn dtype(&self) -> DType {
         match self {
             Scales::F32(_) => DType::F32,
@@ -160,6 +171,17 @@ impl<'a> QMatrix<'a> {
     /// How values are coded.
     pub fn format(&self) -> Format {
         self.format
+    }
+
+    /// Whether both are the same memory, read alike.
+    pub(crate) fn is_same(&self, other: &QMatrix) -> bool {
+        let biases = match (&self.biases, &other.biases) {
+            (Some(a), Some(b)) => a.is_same(b),
+            (None, None) => true,
+            _ => false,
+        };
+        let is_read_alike = self.format == other.format && self.rows == other.rows && self.cols == other.cols;
+        is_read_alike && biases && std::ptr::eq(self.words, other.words) && self.scales.is_same(&other.scales)
     }
 
     /// `count` rows from `start` on, both inside the matrix.

@@ -84,6 +84,17 @@ pub(crate) enum Operand<'a> {
 pub(crate) const STRETCH: usize = 256;
 
 impl Operand<'_> {
+    /// Whether both are the same memory, seen alike.
+    pub(crate) fn is_same(&self, other: &Operand) -> bool {
+        match (self, other) {
+            (Operand::Dense(a), Operand::Dense(b)) => {
+                a.step == b.step && a.origin.dtype() == b.origin.dtype() && a.origin.words() == b.origin.words()
+            }
+            (Operand::Codes(a), Operand::Codes(b)) => a.is_same(b),
+            _ => false,
+        }
+    }
+
     /// Elements `k` of row `i`; for codes `k` starts at a multiple of 16.
     ///
     /// # Safety

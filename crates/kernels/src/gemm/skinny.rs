@@ -26,6 +26,14 @@ const TASK_BYTES: usize = 16 << 10;
 /// Rows of activations as `f32`, zeros to a multiple of this many.
 const PAD: usize = 256;
 
+/// Activations `[m, k]`, and what their products become.
+#[derive(Clone, Copy)]
+pub(crate) struct Input<'a> {
+    pub(crate) m: usize,
+    pub(crate) x: Dense,
+    pub(crate) jobs: &'a [Job<'a>],
+}
+
 /// What an operand's rows are multiplied with.
 enum Ready {
     /// The activations as they lie.
@@ -34,20 +42,29 @@ enum Ready {
     Codes(usize),
 }
 
-/// The rows of `x` as `f32`; returns the elements between rows as well.
+/// The rows of all inputs as `f32`; returns the elements between rows as well.
 ///
 /// # Safety
-/// `x` is `[m, k]`.
-pub(super) unsafe fn widen(team: &mut Team, x: &Dense, m: usize, k: usize) -> (Scratch, usize) {
+/// Inputs are `[m, k]`.
+pub(super) unsafe fn widen(team: &mut Team, inputs: &[Input], k: usize) -> (Scratch, usize) {
     let (cpu, stride) = (team.cpu(), k.next_multiple_of(PAD));
-    let mut natural = team.take(m * stride);
+    let mut natural = team.take(count(inputs) * stride);
     let words: &mut [f32] = bytemuck::cast_slice_mut(natural.words());
-    for (i, row) in words.chunks_exact_mut(stride.max(1)).take(m).enumerate() {
-        // SAFETY: `x` has `m` rows of `k` elements.
+    for ((x, i), row) in rows(inputs).zip(words.chunks_exact_mut(stride.max(1))) {
+        // SAFETY: `x` has this row, of `k` elements.
         unsafe { x.at(i, 0).read(cpu, x.step[1], &mut row[..k]) };
         row[k..].fill(0.0);
     }
     (natural, stride)
+}
+
+/// The rows of all inputs together.
+fn count(inputs: &[Input]) -> usize {
+    inputs.iter().map(|input| input.m).sum()
+}
+
+fn rows<'a>(inputs: &'a [Input]) -> impl Iterator<Item = (&'a Dense, usize)> {
+    inputs.iter().flat_map(|input| (0..input.m).map(|i| (&input.x, i)))
 }
 
 /// Whether [`multiply`] can read the operand.
@@ -58,18 +75,30 @@ pub(super) fn readable(operand: &Operand) -> bool {
     }
 }
 
-/// Computes every job's `x · rowsᵀ`; `x` is `[m, k]`, and every operand is [`readable`]. Rows of the jobs are columns of their
-/// outputs.
+/// Computes every job's `x · rowsᵀ` for each input; inputs are `[m, k]` of one element type, up to [`ROWS`] rows together, their jobs have
+/// the same operands, and every operand is [`readable`]. Rows of the jobs are columns of their outputs. A row has the same bits
+/// whatever rows are beside it.
 ///
 /// # Safety
 /// The operands have these sizes.
-pub(super) unsafe fn multiply(team: &mut Team, [m, k]: [usize; 2], x: &Dense, jobs: &[Job]) {
-    let cpu = team.cpu();
-    // SAFETY: `x` is `[m, k]`.
-    let (natural, stride) = unsafe { widen(team, x, m, k) };
+pub(super) unsafe fn multiply(team: &mut Team, k: usize, inputs: &[Input]) {
+    let Some(&Input { x, jobs, .. }) = inputs.first() else { return };
+    let (cpu, m) = (team.cpu(), count(inputs));
+    // SAFETY: inputs are `[m, k]`.
+    let (natural, stride) = unsafe { widen(team, inputs, k) };
+    let mut pairs: Option<Scratch> = None;
     let mut prepared: SmallVec<[Prepared; 2]> = SmallVec::new();
     let mut prepare = |operand: &Operand| match operand {
-        Operand::Dense(w) => Ready::Dense(skinny_rows(cpu, [m, k], x, w, natural.as_words(), stride)),
+        Operand::Dense(w) if are_pairs(cpu, &x, w) => {
+            let in_place = inputs.len() == 1 && (m == 1 || x.step[0] % 2 == 0 && x.step[0] > 0);
+            let (words, stride) = match in_place {
+                true => (x.origin.words(), x.step[0] as usize / 2),
+                // SAFETY: inputs are `[m, k]` of bf16.
+                false => (pairs.get_or_insert_with(|| unsafe { copy_pairs(team, inputs, k) }).as_words().as_ptr(), pair_words(k)),
+            };
+            Ready::Dense(SkinnyRows { words, pairs: true, stride, m, k })
+        }
+        Operand::Dense(_) => Ready::Dense(SkinnyRows { words: natural.as_words().as_ptr(), pairs: false, stride, m, k }),
         Operand::Codes(w) => {
             let kind = quant::Kind::of(cpu, w, x.origin.dtype());
             let found = prepared.iter().position(|p| p.kind == kind);
@@ -89,7 +118,7 @@ pub(super) unsafe fn multiply(team: &mut Team, [m, k]: [usize; 2], x: &Dense, jo
     let words = numbers + 2 * results;
     team.run(jobs.iter().map(blocks).sum(), words, |task, scratch| {
         let mut task = task;
-        for (job, (own, gate)) in jobs.iter().zip(&ready) {
+        for (number, (job, (own, gate))) in jobs.iter().zip(&ready).enumerate() {
             if task >= blocks(job) {
                 task -= blocks(job);
                 continue;
@@ -107,15 +136,20 @@ pub(super) unsafe fn multiply(team: &mut Team, [m, k]: [usize; 2], x: &Dense, jo
             if let (Some(operand), Some(gate)) = (&job.gate, gate) {
                 run(operand, gate, numbers, gate_line);
             }
-            let gate = gate.as_ref().map(|_| &*gate_line);
-            let lines = Lines { data: line, gate, stride: rows.len(), size: [m, rows.len()] };
-            // SAFETY: tasks own disjoint columns of every row of the output.
-            unsafe { job.epilogue.store(cpu, 0, rows.start, lines) };
+            let mut first = 0;
+            for input in inputs {
+                let own = first * rows.len()..(first + input.m) * rows.len();
+                let gate = gate.as_ref().map(|_| &gate_line[own.clone()]);
+                let lines = Lines { data: &line[own], gate, stride: rows.len(), size: [input.m, rows.len()] };
+                // SAFETY: tasks own disjoint columns of every row of the outputs.
+                unsafe { input.jobs[number].epilogue.store(cpu, 0, rows.start, lines) };
+                first += input.m;
+            }
             return;
         }
     });
     prepared.into_iter().for_each(|p| p.give_back(team));
-    team.give_back(natural);
+    [Some(natural), pairs].into_iter().flatten().for_each(|scratch| team.give_back(scratch));
 }
 
 fn row_bytes(operand: &Operand, k: usize) -> usize {
@@ -132,13 +166,29 @@ fn number_words(operand: &Operand) -> usize {
     }
 }
 
-/// The activations as the rows of `w` want them.
-fn skinny_rows(cpu: Cpu, [m, k]: [usize; 2], x: &Dense, w: &Dense, natural: &[u32], stride: usize) -> SkinnyRows {
-    let both = matches!((x.origin, w.origin), (FloatPtr::BF16(_), FloatPtr::BF16(_)));
-    if cpu.has_dot() && both && x.step[1] == 1 && (m == 1 || x.step[0] % 2 == 0 && x.step[0] > 0) {
-        return SkinnyRows { words: x.origin.words(), pairs: true, stride: x.step[0] as usize / 2, m, k };
+/// Whether pairs of bf16 of `x` meet pairs of `w`.
+fn are_pairs(cpu: Cpu, x: &Dense, w: &Dense) -> bool {
+    cpu.has_dot() && matches!((x.origin, w.origin), (FloatPtr::BF16(_), FloatPtr::BF16(_))) && x.step[1] == 1
+}
+
+/// Words of a row of pairs.
+fn pair_words(k: usize) -> usize {
+    k.div_ceil(2)
+}
+
+/// The rows of all inputs side by side.
+///
+/// # Safety
+/// Inputs are `[m, k]` of bf16, with elements of a row beside each other.
+unsafe fn copy_pairs(team: &mut Team, inputs: &[Input], k: usize) -> Scratch {
+    let stride = pair_words(k);
+    let mut pairs = team.take(count(inputs) * stride);
+    for ((x, i), row) in rows(inputs).zip(pairs.words().chunks_exact_mut(stride.max(1))) {
+        let row: &mut [u16] = bytemuck::cast_slice_mut(row);
+        // SAFETY: `x` has this row, of `k` elements of 16 bits.
+        unsafe { std::ptr::copy_nonoverlapping(x.at(i, 0).words().cast(), row.as_mut_ptr(), k) };
     }
-    SkinnyRows { words: natural.as_ptr(), pairs: false, stride, m, k }
+    pairs
 }
 
 /// # Safety

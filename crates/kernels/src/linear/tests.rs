@@ -187,3 +187,81 @@ fn operands_that_do_not_fit_are_refused() {
     let gate = Gate { weight: narrow(), bias: None, activation: Unary::Silu };
     assert!(refused([2, 64], [2, 8], Epilogue { gate: Some(gate), ..none() }));
 }
+
+impl<T: Precision> Case<T>
+where
+    for<'a> FloatView<'a>: From<View<'a, T>>,
+{
+    /// Two layers of this input and other weights, of which the first is gated.
+    fn layers<'a>(&'a self, weights: &'a Case<T>, outs: &'a mut [Vec<T>; 2]) -> Vec<Layer<'a, T>> {
+        let [m, n, k] = self.size;
+        let gate = Gate { weight: weights.weight(false), bias: Some(weights.bias()), activation: Unary::Silu };
+        let residual = Residual::View(self.matrix(&self.residual).into());
+        // Groups of 32 divide the depth of packed weights.
+        let first = (weights.weight(k.is_multiple_of(32)), Epilogue { gate: Some(gate), residual, ..none() });
+        let both = [first, (weights.weight(false), none())].into_iter().zip(outs);
+        let layer = |((weight, epilogue), out): (_, &'a mut Vec<T>)| {
+            *out = vec![T::from_f32(7.0); m * n];
+            Layer { weight, epilogue, out: ViewMut::contiguous(out, &[m, n]).unwrap() }
+        };
+        both.map(layer).collect()
+    }
+
+    fn x(&self) -> View<'_, T> {
+        View::contiguous(&self.x, &[self.size[0], self.size[2]]).unwrap()
+    }
+}
+
+/// Inputs of `counts` rows, alone and together, to the bit.
+fn check_together<T: Precision>(pool: &Pool, counts: &[usize], [n, k]: [usize; 2])
+where
+    for<'a> FloatView<'a>: From<View<'a, T>>,
+{
+    let weights = Case::<T>::new([1, n, k]);
+    let cases: Vec<Case<T>> = counts.iter().map(|&m| Case::new([m, n, k])).collect();
+    let none = || vec![<[Vec<T>; 2]>::default(); counts.len()];
+    let (mut alone, mut together) = (none(), none());
+    for (case, outs) in cases.iter().zip(&mut alone) {
+        layers(pool, &case.x(), &mut case.layers(&weights, outs)).unwrap();
+    }
+    let xs: Vec<_> = cases.iter().map(Case::x).collect();
+    let mut all: Vec<_> = cases.iter().zip(&mut together).flat_map(|(case, outs)| case.layers(&weights, outs)).collect();
+    layers_of_each(pool, &xs, &mut all).unwrap();
+    drop(all);
+    let bytes = |all: &[[Vec<T>; 2]]| -> Vec<Vec<u8>> { all.iter().flatten().map(|v| bytemuck::cast_slice(v).to_vec()).collect() };
+    assert!(bytes(&together) == bytes(&alone), "{:?} {} {counts:?} [{n}, {k}]", pool.isa(), T::DTYPE);
+}
+
+#[test]
+fn rows_have_the_bits_that_they_have_alone() {
+    for pool in isas() {
+        for counts in [&[1, 1][..], &[1; 8], &[1; 9], &[1; 19], &[1, 2, 1, 3, 1, 1], &[3, 9, 1, 1], &[8, 1]] {
+            // A task reads some of the rows of the weights, and pairs of an odd depth lie at odd addresses.
+            for size in [[70, 64], [37, 160], [5, 33], [260, 576]] {
+                check_together::<f32>(&pool, counts, size);
+                check_together::<bf16>(&pool, counts, size);
+                check_together::<f16>(&pool, counts, size);
+            }
+        }
+    }
+}
+
+#[test]
+fn inputs_with_other_weights_are_computed_by_themselves() {
+    let pool = Pool::new(2);
+    let cases = [Case::<f32>::new([1, 40, 64]), Case::new([1, 40, 96]), Case::new([1, 40, 64])];
+    let alone: Vec<Vec<f32>> = cases.iter().map(|case| case.run(&pool, none(), true)).collect();
+    let mut outs = vec![vec![0f32; 40]; 3];
+    let mut all = Vec::new();
+    for (case, out) in cases.iter().zip(&mut outs) {
+        all.push(Layer { weight: case.weight(true), epilogue: none(), out: ViewMut::contiguous(out, &[1, 40]).unwrap() });
+    }
+    let mut xs: Vec<_> = cases.iter().map(Case::x).collect();
+    layers_of_each(&pool, &xs, &mut all).unwrap();
+    // One that does not fit, or has no layer, leaves all outputs as they were.
+    xs[1] = View::contiguous(&cases[1].x, &[2, 48]).unwrap();
+    assert!(layers_of_each(&pool, &xs, &mut all).is_err() && layers_of_each(&pool, &xs[..2], &mut all).is_err());
+    assert!(layers_of_each(&pool, &xs[..0], &mut all).is_err() && layers_of_each::<f32, f32>(&pool, &[], &mut []).is_ok());
+    drop(all);
+    assert_eq!(outs, alone);
+}
