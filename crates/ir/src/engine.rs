@@ -1,9 +1,9 @@
 //! The seam between programs and engines.
 //!
-//! Four object-safe traits cross it: an [`Engine`] loads a checked graph and its [`Constants`] into a [`Session`], and a session that
-//! samples tokens on its device also offers [`PipelinedDecoding`]. What they take and give is plain data: values, options, shared state,
-//! measurements. What engines do alike stands here once: [binding inputs](bind_inputs), [errors of nodes](OpError),
-//! [shared buffers](SharedBuffers), [profiles](Profile).
+//! Four object-safe traits cross it: an [`Engine`] loads a checked graph and its [`Constants`] into a [`Session`], and [may
+//! run](Engine::run_last_of_each) several sessions as one; a session that samples tokens on its device also offers
+//! [`PipelinedDecoding`]. What they take and give is plain data: values, options, shared state, measurements. What engines do alike
+//! stands here once: [binding inputs](bind_inputs), [errors of nodes](OpError), [shared buffers](SharedBuffers), [profiles](Profile).
 
 mod binding;
 mod buffers;
@@ -12,8 +12,9 @@ mod error;
 mod profile;
 mod shared;
 mod steps;
+mod together;
 
-use std::sync::Arc;
+use std::{any::Any, sync::Arc};
 
 use flambeau_tensor::{Bytes, Tensor};
 
@@ -25,6 +26,7 @@ pub use self::{
     profile::{Clock, Profile, Span},
     shared::{SharedState, StateMap, StateMapGuard, StateMismatch, shared_name},
     steps::{NodeByNode, Steps},
+    together::{Outcome, Run},
 };
 
 pub use crate::kv::{KvCacheConfig, KvLayer};
@@ -63,10 +65,17 @@ pub trait Engine: Send + Sync {
     /// # Errors
     /// [`EngineError::Unsupported`] names every node that the engine lacks, before anything runs.
     fn load(&self, graph: Arc<Checked>, constants: &dyn Constants, options: &LoadOptions) -> Result<Box<dyn Session>, EngineError>;
+
+    /// [`Session::run_last`] of each of these sessions, which this engine loaded; outcomes are in their order. One that fails or panics
+    /// leaves the others alone. An engine may compute sessions of one graph together, so that it reads each weight once for all of
+    /// them; by default they run one after the other.
+    fn run_last_of_each(&self, runs: &mut [Run<'_>]) -> Vec<Outcome> {
+        runs.iter_mut().map(Run::alone).collect()
+    }
 }
 
 /// A loaded graph with its mutable buffers: its own, or those that its [`LoadOptions::shared`] holds.
-pub trait Session: Send {
+pub trait Session: Any + Send {
     /// Runs the main chain. `inputs` and the result are in the order of the graph's input and output maps; results have the
     /// element types of the graph's metadata.
     ///
@@ -121,6 +130,45 @@ mod tests {
         }
 
         fn reset(&mut self) {}
+    }
+
+    /// An engine that loads nothing.
+    struct Bare;
+
+    impl Engine for Bare {
+        fn name(&self) -> &'static str {
+            "bare"
+        }
+
+        fn load(&self, _: Arc<Checked>, _: &dyn Constants, _: &LoadOptions) -> Result<Box<dyn Session>, EngineError> {
+            Ok(Box::new(Plain))
+        }
+    }
+
+    /// A session that bears no inputs.
+    struct Fragile;
+
+    impl Session for Fragile {
+        fn run(&mut self, inputs: &[Value]) -> Result<Vec<Value>, EngineError> {
+            assert!(inputs.is_empty(), "too much");
+            Err(EngineError::Arguments("too little".into()))
+        }
+
+        fn reset(&mut self) {}
+    }
+
+    #[test]
+    fn each_run_among_others_ends_by_itself() {
+        let (mut sessions, inputs) = ([Fragile, Fragile], [Value::Int(1)]);
+        let [first, last] = &mut sessions;
+        let mut runs = [
+            Run { session: first, inputs: &inputs },
+            Run { session: &mut Plain, inputs: &inputs },
+            Run { session: last, inputs: &[] },
+        ];
+        let outcomes = Bare.run_last_of_each(&mut runs);
+        assert!(outcomes[0].is_err() && matches!(&outcomes[1], Ok(Ok(results)) if results.len() == 1));
+        assert!(matches!(&outcomes[2], Ok(Err(error)) if error.to_string() == "too little"));
     }
 
     #[test]
