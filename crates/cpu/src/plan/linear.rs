@@ -5,35 +5,20 @@
 use std::sync::Arc;
 
 use flambeau_ir::{In, Out, infer::run::OutSpec};
-use flambeau_kernels::{
-    Pool,
-    linear::{Epilogue, Gate, Layer, Residual, Weight, layers},
-    math::Unary,
-    quant::Format,
-};
+use flambeau_kernels::{math::Unary, quant::Format};
 use flambeau_tensor::{DType, Shape};
 use smallvec::SmallVec;
 
 use super::{
     fused::Fusible,
+    layers::{LayerArgs, Layers, ProductArgs, WeightStorage},
     memref::MemRef,
     planner::{Cost, Deferred, Planner},
 };
 use crate::{
-    array::Array,
     error::Result,
-    ops::{float_dtype, linalg::float_view, quantized::matrix},
     prepare::{Obstacle, Prepared},
 };
-
-/// How a weight is stored; its operands follow one another.
-#[derive(Clone, Copy, Debug)]
-enum WeightStorage {
-    /// `[N, K]`
-    Float,
-    /// Words, scales and, if `true`, biases.
-    Codes(Format, bool),
-}
 
 /// A weight and what is added to its product.
 #[derive(Clone, Debug)]
@@ -242,21 +227,6 @@ fn residual(p: &mut Planner<'_>, added: In, product: In, (dtype, shape): (DType,
     Ok(Some(Linear { residual: Some(x), ..layer }))
 }
 
-/// Where a product's operands stand among those of a call.
-struct ProductArgs {
-    storage: WeightStorage,
-    weight: usize,
-    bias: Option<usize>,
-}
-
-/// Where a layer's operands stand among those of a call, and what it does with them.
-struct LayerArgs {
-    product: ProductArgs,
-    activation: Option<Unary>,
-    gate: Option<(ProductArgs, Unary)>,
-    residual: Option<usize>,
-}
-
 fn list_one<'a>(ins: &mut Vec<&'a MemRef>, x: Option<&'a MemRef>) -> Option<usize> {
     x.map(|x| {
         ins.push(x);
@@ -268,39 +238,6 @@ fn list<'a>(product: &'a Product, ins: &mut Vec<&'a MemRef>) -> ProductArgs {
     let weight = ins.len();
     ins.extend(&product.weight);
     ProductArgs { storage: product.storage, weight, bias: list_one(ins, product.bias.as_ref()) }
-}
-
-impl ProductArgs {
-    fn weight<'a>(&self, ins: &'a [Array]) -> Result<Weight<'a>> {
-        let w = &ins[self.weight..];
-        Ok(match self.storage {
-            WeightStorage::Float => Weight::Float(float_view(&w[0])?),
-            WeightStorage::Codes(format, has_biases) => Weight::Codes(matrix(format, [&w[0], &w[1]], has_biases.then(|| &w[2]))?),
-        })
-    }
-}
-
-impl LayerArgs {
-    fn epilogue<'a>(&self, ins: &'a [Array]) -> Result<Epilogue<'a>> {
-        let view = |at: Option<usize>| at.map(|at| float_view(&ins[at])).transpose();
-        let gate = match &self.gate {
-            Some((at, activation)) => Some(Gate { weight: at.weight(ins)?, bias: view(at.bias)?, activation: *activation }),
-            None => None,
-        };
-        let residual = view(self.residual)?.map_or(Residual::None, Residual::View);
-        Ok(Epilogue { bias: view(self.product.bias)?, activation: self.activation, gate, residual })
-    }
-}
-
-/// Runs the layers of `ins[0]`.
-fn run(pool: &Pool, args: &[LayerArgs], dtype: DType, ins: &[Array], outs: &mut [Array]) -> Result<()> {
-    float_dtype!(dtype, Y => {
-        let mut all: SmallVec<[Layer<'_, Y>; 3]> = SmallVec::new();
-        for (layer, out) in args.iter().zip(outs) {
-            all.push(Layer { weight: layer.product.weight(ins)?, epilogue: layer.epilogue(ins)?, out: out.view_mut()? });
-        }
-        float_dtype!(ins[0].dtype, X => Ok(layers::<X, Y>(pool, &ins[0].view()?, &mut all)?))
-    })
 }
 
 fn name(linears: &[Linear]) -> Arc<str> {
@@ -322,10 +259,9 @@ pub(super) fn emit(p: &mut Planner<'_>, linears: &[Linear]) -> Prepared<SmallVec
     }
     let sizes: Vec<[usize; 2]> = linears.iter().map(Linear::size).collect();
     let outs: Vec<(DType, &[usize])> = linears.iter().zip(&sizes).map(|(linear, size)| (linear.dtype, &size[..])).collect();
-    let (dtype, flops) = (first.dtype, linears.iter().map(Linear::flops).sum());
-    let mut results = p.call_many((Some(name(linears)), Cost::Flops(flops)), &ins, &outs, move |cx, ins, outs| {
-        run(&cx.pool, &args, dtype, ins, outs)
-    })?;
+    let (layers, flops) = (Layers { args, dtype: first.dtype }, linears.iter().map(Linear::flops).sum());
+    let mut results =
+        p.call_many((Some(name(linears)), Cost::Flops(flops)), &ins, &outs, move |cx, ins, outs| layers.run(&cx.pool, ins, outs))?;
     for (y, linear) in results.iter_mut().zip(linears) {
         y.array.set_shape(&linear.shape);
     }

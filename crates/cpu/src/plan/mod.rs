@@ -12,6 +12,7 @@ mod codes;
 mod dynamic;
 mod execute;
 mod fused;
+mod layers;
 mod linear;
 mod memref;
 mod packed;
