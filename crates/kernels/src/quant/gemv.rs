@@ -276,7 +276,9 @@ impl<C: Code> Task<'_, C> {
             row += unsafe {
                 match (self.x.m, rows.end - row) {
                     (1, 4..) if I::TILES => self.four::<I, P>(&common, row),
-                    _ => self.one::<I, P>(&common, row),
+                    // Two rows share each load of activations, where there are registers for their sums.
+                    (2.., 2..) if I::TILES && I::LANES == 16 => self.with_all::<I, P, 2>(&common, row),
+                    _ => self.with_all::<I, P, 1>(&common, row),
                 }
             };
         }
@@ -303,37 +305,48 @@ impl<C: Code> Task<'_, C> {
         4
     }
 
-    /// All activation rows with weight row `row`.
+    /// All activation rows with `R` weight rows from `row` on; returns `R`.
     ///
     /// # Safety
-    /// It exists, and its numbers are at hand.
+    /// They exist, and their numbers are at hand.
     #[inline(always)]
-    unsafe fn one<I: Isa, P: Products<C>>(&mut self, common: &Common<I>, row: usize) -> usize {
+    unsafe fn with_all<I: Isa, P: Products<C>, const R: usize>(&mut self, common: &Common<I>, row: usize) -> usize {
         let mut m = 0;
         while m < self.x.m {
-            // SAFETY: the caller says that the row exists and that its numbers are at hand; `m` stays below the activations' rows.
+            // SAFETY: the caller says that the rows exist and that their numbers are at hand; `m` stays below the activations' rows.
             m += unsafe {
                 match self.x.m - m {
-                    4.. if I::TILES => self.rows_of_one::<I, P, 4>(common, m, row),
-                    2.. if I::TILES => self.rows_of_one::<I, P, 2>(common, m, row),
-                    _ => self.rows_of_one::<I, P, 1>(common, m, row),
+                    4.. if I::TILES => self.part::<I, P, 4, R>(common, m, row),
+                    2.. if I::TILES => self.part::<I, P, 2, R>(common, m, row),
+                    _ => self.part::<I, P, 1, R>(common, m, row),
                 }
             };
         }
-        1
+        R
     }
 
-    /// `MR` activation rows from `m` on with weight row `row`; returns `MR`.
+    /// `MR` activation rows from `m` on with `R` weight rows from `row` on; returns `MR`.
     ///
     /// # Safety
     /// They exist, and the numbers are at hand.
     #[inline(always)]
-    unsafe fn rows_of_one<I: Isa, P: Products<C>, const MR: usize>(&mut self, common: &Common<I>, m: usize, row: usize) -> usize {
+    unsafe fn part<I: Isa, P: Products<C>, const MR: usize, const R: usize>(
+        &mut self,
+        common: &Common<I>,
+        m: usize,
+        row: usize,
+    ) -> usize {
         // SAFETY: the caller says that the rows exist and that the numbers are at hand.
-        let [totals] = unsafe { self.tile::<I, P, MR, 1>(common, m, row) };
-        let (width, first) = (self.rows.len(), self.rows.start);
-        for (i, &total) in totals.iter().enumerate() {
-            self.out[(m + i) * width + row - first] = common.isa.sum(total);
+        let totals = unsafe { self.tile::<I, P, MR, R>(common, m, row) };
+        let (width, isa) = (self.rows.len(), common.isa);
+        for (r, totals) in totals.iter().enumerate() {
+            let at = m * width + row + r - self.rows.start;
+            if let &[a, b, c, d] = &totals[..] {
+                let sums = isa.sum4([a, b, c, d]);
+                (0..4).for_each(|i| self.out[at + i * width] = sums[i]);
+            } else {
+                (0..MR).for_each(|i| self.out[at + i * width] = isa.sum(totals[i]));
+            }
         }
         MR
     }
