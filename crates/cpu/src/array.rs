@@ -72,6 +72,12 @@ impl Array {
         Array::row_major(tensor.dtype(), tensor.shape(), data)
     }
 
+    /// Whether both are the same view of the same memory.
+    pub(crate) fn is_same(&self, other: &Array) -> bool {
+        let is_same_view = self.dtype == other.dtype && self.shape == other.shape && self.strides == other.strides;
+        is_same_view && self.offset == other.offset && std::ptr::eq(self.data.bytes(), other.data.bytes())
+    }
+
     pub(crate) fn rank(&self) -> usize {
         self.shape.len()
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use flambeau_ir::{
     ChainId, Checked, Tid,
-    engine::{Clock, Constants, Engine, EngineError, LoadOptions, Profile, Session, check_supported, constants_of},
+    engine::{Clock, Constants, Engine, EngineError, LoadOptions, Outcome, Profile, Run, Session, check_supported, constants_of},
 };
 use flambeau_kernels::Pool;
 
@@ -17,6 +17,7 @@ use crate::{
     plan, prepare,
     session::{CpuSession, PlanCache, Spare, run_chain},
     shared::{InMemory, Shared},
+    together,
 };
 
 /// All mutable buffers of a session together.
@@ -55,6 +56,10 @@ impl Engine for CpuEngine {
 
     fn load(&self, graph: Arc<Checked>, constants: &dyn Constants, options: &LoadOptions) -> Result<Box<dyn Session>, EngineError> {
         Ok(Box::new(self.session(graph, constants, options)?))
+    }
+
+    fn run_last_of_each(&self, runs: &mut [Run<'_>]) -> Vec<Outcome> {
+        together::run_last_of_each(&self.pool, runs)
     }
 }
 
@@ -96,6 +101,7 @@ impl CpuEngine {
             initial,
             shared,
             spare: Spare::default(),
+            solo: None,
             #[cfg(test)]
             node_by_node: false,
         })

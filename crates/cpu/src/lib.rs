@@ -9,6 +9,7 @@
 //!   lacking makes loading refuse the graph.
 //! - `ops`: the nodes, by family.
 //! - `plan`: a run laid out ahead for given input shapes, which later runs execute.
+//! - `together`: runs of several sessions at once, which read each weight once.
 
 #![forbid(unsafe_code)]
 
@@ -24,5 +25,6 @@ mod plan;
 mod prepare;
 mod session;
 mod shared;
+mod together;
 
 pub use engine::CpuEngine;

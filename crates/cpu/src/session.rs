@@ -6,6 +6,7 @@ use flambeau_ir::{
     ChainId, OutVid, Slot, Tid,
     engine::{BoundInput, EngineError, Profile, Session, Span, Steps, Value, bind_inputs},
 };
+use flambeau_kernels::Pool;
 use flambeau_tensor::{Bytes, Tensor};
 
 use crate::{
@@ -56,6 +57,9 @@ impl PlanCache {
     }
 }
 
+/// What takes the steps of a run that has [begun](CpuSession::begin).
+pub(crate) type Ongoing<'a> = (&'a mut RunPlan, &'a mut Machine, &'a mut Workspace);
+
 /// A session of the CPU engine.
 #[derive(Debug)]
 pub(crate) struct CpuSession {
@@ -66,6 +70,8 @@ pub(crate) struct CpuSession {
     /// Present if buffers are shared; they lie there between runs.
     pub(crate) shared: Option<Shared>,
     pub(crate) spare: Spare,
+    /// A pool without workers, for what runs on one thread beside other sessions.
+    pub(crate) solo: Option<Arc<Pool>>,
     /// Whether the nodes of the main chain run one by one, to be compared with its plan.
     #[cfg(test)]
     pub(crate) node_by_node: bool,
@@ -193,14 +199,66 @@ impl CpuSession {
 
     fn run_for(&mut self, inputs: &[Value], rows: OutputRows) -> Result<Vec<Value>, EngineError> {
         self.machine.cx.arena.collect();
+        let ran = self.bind(inputs).and_then(|()| self.run_main(rows).map_err(EngineError::from));
+        self.finish(ran)
+    }
+
+    /// Whether the session may run beside others: nobody else changes its buffers meanwhile.
+    pub(crate) fn stands_alone(&self) -> bool {
+        #[cfg(test)]
+        if self.node_by_node {
+            return false;
+        }
+        self.shared.is_none()
+    }
+
+    /// Begins a run that is taken [step by step](Self::ongoing), as [`Session::run_last`] takes it.
+    pub(crate) fn begin(&mut self, inputs: &[Value]) -> Result<(), EngineError> {
+        self.machine.cx.arena.collect();
+        self.bind(inputs)?;
+        let (plan, workspace) = self.plans.plan(&mut self.machine, OutputRows::Last)?;
+        plan.begin(&mut self.machine, workspace);
+        Ok(())
+    }
+
+    /// The run that has begun.
+    pub(crate) fn ongoing(&mut self) -> Option<Ongoing<'_>> {
+        let PlanCache { plans, workspace } = &mut self.plans;
+        Some((plans.first_mut()?, &mut self.machine, workspace))
+    }
+
+    /// The plan of the run that has begun.
+    pub(crate) fn plan(&self) -> Option<&RunPlan> {
+        self.plans.plans.first()
+    }
+
+    /// Ends a run that was taken step by step; its results, if all of it went well.
+    pub(crate) fn end(&mut self, ran: Result<(), EngineError>) -> Result<Vec<Value>, EngineError> {
+        let ran = ran.and_then(|()| match self.ongoing() {
+            Some((plan, m, workspace)) => plan.put_results(m, workspace).map_err(EngineError::from),
+            None => Ok(()),
+        });
+        self.plans.workspace.release(&mut self.machine);
+        self.finish(ran)
+    }
+
+    /// The results of a run that went well; in any case, what it needed is free again.
+    fn finish(&mut self, ran: Result<(), EngineError>) -> Result<Vec<Value>, EngineError> {
         let mut lent = std::mem::take(&mut self.spare.lent);
-        let result = self
-            .bind(inputs)
-            .and_then(|()| self.run_main(rows).map_err(EngineError::from))
-            .and_then(|()| self.results(&mut lent).map_err(EngineError::from));
+        let result = ran.and_then(|()| self.results(&mut lent).map_err(EngineError::from));
         self.clear();
         lent.drain(..).for_each(|data| self.machine.cx.arena.lend(data));
         self.spare.lent = lent;
+        result
+    }
+
+    /// Runs `f` on this thread alone.
+    pub(crate) fn on_one_thread<T>(&mut self, f: impl FnOnce(&mut CpuSession) -> T) -> T {
+        let pool = &self.machine.cx.pool;
+        let solo = self.solo.take().or_else(|| Pool::with_isa(1, pool.isa()).map(Arc::new)).unwrap_or_else(|| Arc::clone(pool));
+        let shared = std::mem::replace(&mut self.machine.cx.pool, solo);
+        let result = f(self);
+        self.solo = Some(std::mem::replace(&mut self.machine.cx.pool, shared));
         result
     }
 

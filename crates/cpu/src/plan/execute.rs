@@ -1,10 +1,12 @@
 //! Running a plan.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc, time::Duration};
 
 use flambeau_ir::{Node, OutVid, Tid, engine::Profile};
 
-use super::{Action, Call, DynamicNode, NodeResult, Operand, RunPlan, Step, Window, Workspace, check_buffer, run_now};
+use super::{
+    Action, Call, DynamicNode, LayersCall, NodeResult, Operand, RunPlan, Step, Window, Work, Workspace, check_buffer, run_now,
+};
 use crate::{
     array::{Array, Storage},
     error::{OpError, Result},
@@ -25,22 +27,37 @@ impl RunPlan {
     /// # Errors
     /// The first failure, with its place.
     pub(crate) fn run(&mut self, m: &mut Machine, workspace: &mut Workspace) -> Result<()> {
-        workspace.reserve(m, &self.scratch, self.held);
-        let result = self.all_steps(m, workspace).and_then(|()| {
-            for (tid, operand) in &self.results {
-                let array = workspace.array(m, &self.windows, operand)?;
-                m.set(*tid, array);
-            }
-            Ok(())
-        });
+        self.begin(m, workspace);
+        let result = self.take(0..self.steps.len(), m, workspace).and_then(|()| self.put_results(m, workspace));
         workspace.release(m);
-        m.counts.planned += self.prepared;
         result
     }
 
-    fn all_steps(&mut self, m: &mut Machine, workspace: &mut Workspace) -> Result<()> {
+    /// Takes what the steps need; [`Workspace::release`] gives it back.
+    pub(crate) fn begin(&self, m: &mut Machine, workspace: &mut Workspace) {
+        workspace.reserve(m, &self.scratch, self.held);
+        m.counts.planned += self.prepared;
+    }
+
+    /// Leaves the results in the slots of the outputs, after the last step.
+    ///
+    /// # Errors
+    /// If one holds nothing.
+    pub(crate) fn put_results(&self, m: &mut Machine, workspace: &Workspace) -> Result<()> {
+        for (tid, operand) in &self.results {
+            let array = workspace.array(m, &self.windows, operand)?;
+            m.set(*tid, array);
+        }
+        Ok(())
+    }
+
+    /// Takes some of the steps, in order.
+    ///
+    /// # Errors
+    /// The first failure, with its place.
+    pub(crate) fn take(&mut self, steps: Range<usize>, m: &mut Machine, workspace: &mut Workspace) -> Result<()> {
         let mut parts = Parts { windows: &mut self.windows, scratch: &self.scratch };
-        for i in 0..self.steps.len() {
+        for i in steps {
             let Step { node, name, action } = &mut self.steps[i];
             let start = m.profile.as_ref().map(Profile::now);
             let result = run_action(m, workspace, &mut parts, (*node, action));
@@ -58,6 +75,61 @@ impl RunPlan {
             }
         }
         Ok(())
+    }
+
+    /// Gives the layers of a step their storage, until it is [taken away](Self::unbind_layers).
+    ///
+    /// # Errors
+    /// If an operand holds nothing; then nothing has storage.
+    pub(crate) fn bind_layers(&mut self, at: usize, m: &mut Machine, workspace: &mut Workspace) -> Result<()> {
+        let parts = Parts { windows: &mut self.windows, scratch: &self.scratch };
+        let Step { node, action: Action::Call(call), .. } = &mut self.steps[at] else { return Ok(()) };
+        bind_call(m, workspace, &parts, call).map_err(|error| {
+            unbind_call(workspace, call);
+            error.at(m.graph.main, *node, node_at(&m.graph, *node))
+        })
+    }
+
+    /// The layers of a step, which have their storage.
+    pub(crate) fn layers(&mut self, at: usize) -> Option<LayersCall<'_>> {
+        match &mut self.steps[at].action {
+            Action::Call(Call { work: Work::Layers(layers), ins, outs, .. }) => Some(LayersCall { layers, ins, outs }),
+            _ => None,
+        }
+    }
+
+    /// Computes the layers of a step, which have their storage.
+    ///
+    /// # Errors
+    /// If an operand does not fit.
+    pub(crate) fn run_layers(&mut self, at: usize, m: &Machine, workspace: &mut Workspace) -> Result<()> {
+        let Some(mut layers) = self.layers(at) else { return Ok(()) };
+        let result = layers.run(&m.cx.pool);
+        let node = self.steps[at].node;
+        result.map_err(|error| {
+            self.unbind_layers(at, workspace);
+            error.at(m.graph.main, node, node_at(&m.graph, node))
+        })
+    }
+
+    /// Takes the storage of a step's layers away.
+    pub(crate) fn unbind_layers(&mut self, at: usize, workspace: &mut Workspace) {
+        if let Action::Call(call) = &mut self.steps[at].action {
+            unbind_call(workspace, call);
+        }
+    }
+
+    /// Counts a step that this run took for several at once, and tells idle threads what comes next.
+    pub(crate) fn took_for(&self, runs: usize, at: usize, start: Option<Duration>, m: &mut Machine) {
+        let Step { node, name, action } = &self.steps[at];
+        if let (Some(start), Action::Call(call), Some(profile)) = (start, action, &mut m.profile) {
+            let [bytes, flops] = call.cost();
+            let graph = Arc::clone(&m.graph);
+            profile.add(node_at(&graph, *node), Arc::clone(name), start, [bytes, flops * runs as u64]);
+        }
+        if let Some(next) = self.next[at] {
+            m.cx.pool.prefetch(self.steps[next].weights());
+        }
     }
 }
 
@@ -100,17 +172,25 @@ fn unbind_all(w: &Workspace, call: &mut Call) {
     call.ins.iter_mut().zip(&call.places).for_each(|(array, &(location, _))| w.unbind(location, array));
 }
 
-fn run_call(m: &mut Machine, w: &mut Workspace, parts: &Parts<'_>, call: &mut Call) -> Result<()> {
-    let result = bind_all(m, w, parts.windows, call).and_then(|()| {
-        for (array, &number) in call.outs.iter_mut().zip(&call.targets) {
-            array.data = w.claim(m, number, parts.scratch[number]);
-        }
-        (call.work)(&mut m.cx, &call.ins, &mut call.outs)
-    });
+/// Gives a call's operands and results their storage. On an error some may have it.
+fn bind_call(m: &mut Machine, w: &mut Workspace, parts: &Parts<'_>, call: &mut Call) -> Result<()> {
+    bind_all(m, w, parts.windows, call)?;
+    for (array, &number) in call.outs.iter_mut().zip(&call.targets) {
+        array.data = w.claim(m, number, parts.scratch[number]);
+    }
+    Ok(())
+}
+
+fn unbind_call(w: &mut Workspace, call: &mut Call) {
     unbind_all(w, call);
     for (array, &number) in call.outs.iter_mut().zip(&call.targets) {
         w.store(number, array);
     }
+}
+
+fn run_call(m: &mut Machine, w: &mut Workspace, parts: &Parts<'_>, call: &mut Call) -> Result<()> {
+    let result = bind_call(m, w, parts, call).and_then(|()| call.work.run(&mut m.cx, &call.ins, &mut call.outs));
+    unbind_call(w, call);
     result
 }
 
@@ -118,11 +198,11 @@ fn update(m: &mut Machine, w: &Workspace, parts: &Parts<'_>, buffer: Tid, call: 
     let result = bind_all(m, w, parts.windows, call).and_then(|()| {
         let mut old = m.take(buffer)?;
         let result = if old.is_unique() {
-            (call.work)(&mut m.cx, &call.ins, std::slice::from_mut(&mut old))
+            call.work.run(&mut m.cx, &call.ins, std::slice::from_mut(&mut old))
         } else {
             duplicate(&mut m.cx, &old).and_then(|copy| {
                 old = copy;
-                (call.work)(&mut m.cx, &call.ins, std::slice::from_mut(&mut old))
+                call.work.run(&mut m.cx, &call.ins, std::slice::from_mut(&mut old))
             })
         };
         // The buffer stays bound when the update does not fit it.

@@ -1,12 +1,12 @@
 //! Linear layers of one input, as a step computes them from its operands.
 
 use flambeau_kernels::{
-    Pool,
-    linear::{Epilogue, Gate, Layer, Residual, Weight, layers},
+    Float, Pool, View,
+    linear::{Epilogue, Gate, Layer, Residual, Weight, layers, layers_of_each},
     math::Unary,
     quant::Format,
 };
-use flambeau_tensor::DType;
+use flambeau_tensor::{DType, Element};
 use smallvec::SmallVec;
 
 use crate::{
@@ -56,17 +56,56 @@ impl ProductArgs {
             WeightStorage::Codes(format, has_biases) => Weight::Codes(matrix(format, [&w[0], &w[1]], has_biases.then(|| &w[2]))?),
         })
     }
+
+    /// Whether the weight lies in the same memory among the operands of two calls.
+    fn is_same(&self, ins: &[Array], others: &[Array]) -> bool {
+        let count = match self.storage {
+            WeightStorage::Float => 1,
+            WeightStorage::Codes(_, has_biases) => 2 + usize::from(has_biases),
+        };
+        let range = self.weight..self.weight + count;
+        ins[range.clone()].iter().zip(&others[range]).all(|(a, b)| a.is_same(b))
+    }
 }
 
 impl LayerArgs {
-    fn epilogue<'a>(&self, ins: &'a [Array]) -> Result<Epilogue<'a>> {
+    /// The layer of a call on these operands.
+    fn bound<'a, Y: Float + Element>(&self, ins: &'a [Array], out: &'a mut Array) -> Result<Layer<'a, Y>> {
+        let gate = self.gate.as_ref().map(|(gate, _)| gate.weight(ins)).transpose()?;
+        self.with_weights(self.product.weight(ins)?, gate, ins, out)
+    }
+
+    /// As [`bound`](Self::bound), with the weights of the same layer of another call where they are the same memory: to look is faster
+    /// than to check them anew.
+    fn bound_like<'a, Y: Float + Element>(
+        &self,
+        (other, others): (&Layer<'a, Y>, &[Array]),
+        ins: &'a [Array],
+        out: &'a mut Array,
+    ) -> Result<Layer<'a, Y>> {
+        let mut products = std::iter::once(&self.product).chain(self.gate.as_ref().map(|(gate, _)| gate));
+        if !products.all(|product| product.is_same(ins, others)) {
+            return self.bound(ins, out);
+        }
+        let gate = other.epilogue.gate.as_ref().map(|gate| gate.weight.clone());
+        self.with_weights(other.weight.clone(), gate, ins, out)
+    }
+
+    fn with_weights<'a, Y: Float + Element>(
+        &self,
+        weight: Weight<'a>,
+        gate: Option<Weight<'a>>,
+        ins: &'a [Array],
+        out: &'a mut Array,
+    ) -> Result<Layer<'a, Y>> {
         let view = |at: Option<usize>| at.map(|at| float_view(&ins[at])).transpose();
-        let gate = match &self.gate {
-            Some((at, activation)) => Some(Gate { weight: at.weight(ins)?, bias: view(at.bias)?, activation: *activation }),
-            None => None,
+        let gate = match (&self.gate, gate) {
+            (Some((gate, activation)), Some(weight)) => Some(Gate { weight, bias: view(gate.bias)?, activation: *activation }),
+            _ => None,
         };
         let residual = view(self.residual)?.map_or(Residual::None, Residual::View);
-        Ok(Epilogue { bias: view(self.product.bias)?, activation: self.activation, gate, residual })
+        let epilogue = Epilogue { bias: view(self.product.bias)?, activation: self.activation, gate, residual };
+        Ok(Layer { weight, epilogue, out: out.view_mut()? })
     }
 }
 
@@ -79,9 +118,49 @@ impl Layers {
         float_dtype!(self.dtype, Y => {
             let mut all: SmallVec<[Layer<'_, Y>; 3]> = SmallVec::new();
             for (layer, out) in self.args.iter().zip(outs) {
-                all.push(Layer { weight: layer.product.weight(ins)?, epilogue: layer.epilogue(ins)?, out: out.view_mut()? });
+                all.push(layer.bound(ins, out)?);
             }
             float_dtype!(ins[0].dtype, X => Ok(layers::<X, Y>(pool, &ins[0].view()?, &mut all)?))
         })
+    }
+}
+
+/// Layers of a run with their operands and results, which have their storage.
+#[derive(Debug)]
+pub(crate) struct LayersCall<'a> {
+    pub(super) layers: &'a Layers,
+    pub(super) ins: &'a [Array],
+    pub(super) outs: &'a mut [Array],
+}
+
+impl LayersCall<'_> {
+    /// Computes them by themselves.
+    ///
+    /// # Errors
+    /// If an operand does not fit.
+    pub(crate) fn run(&mut self, pool: &Pool) -> Result<()> {
+        self.layers.run(pool, self.ins, self.outs)
+    }
+
+    /// Computes the layers of several runs of one graph, each with the bits that it has by itself.
+    ///
+    /// # Errors
+    /// If an operand of any does not fit; then none has its results.
+    pub(crate) fn run_each(pool: &Pool, calls: &mut [LayersCall<'_>]) -> Result<()> {
+        let Some(&LayersCall { layers, ins: first, .. }) = calls.first() else { return Ok(()) };
+        float_dtype!(layers.dtype, Y => float_dtype!(first[0].dtype, X => {
+            let mut xs: SmallVec<[View<'_, X>; 8]> = SmallVec::new();
+            let mut all: Vec<Layer<'_, Y>> = Vec::with_capacity(calls.len() * layers.args.len());
+            for LayersCall { layers, ins, outs } in calls {
+                xs.push(ins[0].view()?);
+                for (i, (layer, out)) in layers.args.iter().zip(outs.iter_mut()).enumerate() {
+                    all.push(match all.get(i) {
+                        Some(known) if xs.len() > 1 => layer.bound_like((known, first), ins, out)?,
+                        _ => layer.bound(ins, out)?,
+                    });
+                }
+            }
+            Ok(layers_of_each(pool, &xs, &mut all)?)
+        }))
     }
 }

@@ -260,8 +260,7 @@ pub(super) fn emit(p: &mut Planner<'_>, linears: &[Linear]) -> Prepared<SmallVec
     let sizes: Vec<[usize; 2]> = linears.iter().map(Linear::size).collect();
     let outs: Vec<(DType, &[usize])> = linears.iter().zip(&sizes).map(|(linear, size)| (linear.dtype, &size[..])).collect();
     let (layers, flops) = (Layers { args, dtype: first.dtype }, linears.iter().map(Linear::flops).sum());
-    let mut results =
-        p.call_many((Some(name(linears)), Cost::Flops(flops)), &ins, &outs, move |cx, ins, outs| layers.run(&cx.pool, ins, outs))?;
+    let mut results = p.call_layers((name(linears), Cost::Flops(flops)), &ins, &outs, layers)?;
     for (y, linear) in results.iter_mut().zip(linears) {
         y.array.set_shape(&linear.shape);
     }

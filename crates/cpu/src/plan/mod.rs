@@ -27,9 +27,11 @@ use std::sync::Arc;
 use flambeau_ir::{Int, MetaDim, OutVid, Slot, TensorMeta, Tid};
 use flambeau_tensor::{DType, Shape};
 
+use self::layers::Layers;
 pub(crate) use self::{
     execute::settle_in_slot,
     fused::Fusible,
+    layers::LayersCall,
     memref::MemRef,
     planner::{Cost, Planner, run_now},
     record::build,
@@ -83,7 +85,22 @@ struct Operand {
 }
 
 /// What a call does with its operands; results are row-major and alone see their storage.
-type Work = Box<dyn Fn(&mut Context, &[Array], &mut [Array]) -> Result<()> + Send>;
+enum Work {
+    /// Linear layers, which several runs may compute at once.
+    Layers(Layers),
+    Other(OtherWork),
+}
+
+type OtherWork = Box<dyn Fn(&mut Context, &[Array], &mut [Array]) -> Result<()> + Send>;
+
+impl Work {
+    fn run(&self, cx: &mut Context, ins: &[Array], outs: &mut [Array]) -> Result<()> {
+        match self {
+            Work::Layers(layers) => layers.run(&cx.pool, ins, outs),
+            Work::Other(work) => work(cx, ins, outs),
+        }
+    }
+}
 
 /// A kernel call on operands that get their storage before it and lose it after it.
 struct Call {
@@ -200,7 +217,27 @@ impl Step {
         let call = if let Action::Call(call) = &self.action { Some(call) } else { None };
         call.into_iter().flat_map(Call::weights)
     }
+
+    fn meeting(&self) -> Option<Meeting> {
+        match &self.action {
+            Action::Call(Call { work: Work::Layers(_), .. }) => Some(Meeting::Layers),
+            Action::Call(Call { cost: Cost::Flops(1..) | Cost::Attention, .. }) | Action::Dynamic(_) => Some(Meeting::Work),
+            _ => None,
+        }
+    }
 }
+
+/// Why runs beside each other meet at a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Meeting {
+    /// Its weights are read once for all of them.
+    Layers,
+    /// It may be work for all threads.
+    Work,
+}
+
+/// Floating-point operations of a step from which on all threads share it, some tens of microseconds of one.
+const SHARED_FLOPS: u64 = 1 << 20;
 
 /// A run of the main chain for one set of input shapes.
 #[derive(Debug)]
@@ -210,6 +247,8 @@ pub(crate) struct RunPlan {
     steps: Vec<Step>,
     /// How many of the steps are calls prepared ahead.
     prepared: u64,
+    /// Steps at which runs beside each other may meet.
+    meetings: Vec<(usize, Meeting)>,
     /// For each step that multiplies by weights, the next one, in this run or another.
     next: Vec<Option<usize>>,
     /// Bytes of each scratch storage.
@@ -241,9 +280,27 @@ fn next_weights(steps: &[Step]) -> Vec<Option<usize>> {
 
 impl RunPlan {
     /// Number of steps.
-    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.steps.len()
+    }
+
+    /// Steps at which runs beside each other may meet, in order.
+    pub(crate) fn meetings(&self) -> &[(usize, Meeting)] {
+        &self.meetings
+    }
+
+    /// Whether a step took so much work when it ran last that all threads should share it.
+    pub(crate) fn is_long(&self, at: usize) -> bool {
+        match &self.steps[at].action {
+            Action::Call(call) => call.cost()[1] >= SHARED_FLOPS,
+            action => matches!(action, Action::Dynamic(_)),
+        }
+    }
+
+    /// Whether both plans are of one graph's runs on inputs of the same sizes, given that they are of one graph.
+    pub(crate) fn is_like(&self, other: &RunPlan) -> bool {
+        let are_steps_alike = self.steps.len() == other.steps.len() && self.meetings == other.meetings;
+        are_steps_alike && self.inputs == other.inputs && self.rows == other.rows
     }
 
     /// Whether the plan was laid out for inputs like those that are bound.

@@ -6,7 +6,9 @@ use flambeau_ir::{In, Int, Node, Out, OutVid, SlotClass, Tid, infer::run::OutSpe
 use flambeau_tensor::{DType, Shape};
 use smallvec::SmallVec;
 
-use super::{Action, MemRef, fused::Fused, linear::Linear, memref::Place, packed::PackedMatrix, record::Recorder};
+use super::{
+    Action, MemRef, Work, fused::Fused, layers::Layers, linear::Linear, memref::Place, packed::PackedMatrix, record::Recorder,
+};
 use crate::{
     array::Array,
     error::{OpError, Result},
@@ -222,7 +224,21 @@ impl Planner<'_> {
     ) -> Prepared<SmallVec<[MemRef; 2]>> {
         match &mut self.mode {
             Mode::Now(_) => Ok(call_now(&mut self.m.cx, ins, outs, &work)?),
-            Mode::Ahead(recorder) => Ok(recorder.call((name, cost), ins, outs, Box::new(work))?),
+            Mode::Ahead(recorder) => Ok(recorder.call((name, cost), ins, outs, Work::Other(Box::new(work)))?),
+        }
+    }
+
+    /// A call that computes linear layers.
+    pub(super) fn call_layers(
+        &mut self,
+        (name, cost): (Arc<str>, Cost),
+        ins: &[&MemRef],
+        outs: &[(DType, &[usize])],
+        layers: Layers,
+    ) -> Prepared<SmallVec<[MemRef; 2]>> {
+        match &mut self.mode {
+            Mode::Now(_) => Ok(call_now(&mut self.m.cx, ins, outs, &|cx, ins, outs| layers.run(&cx.pool, ins, outs))?),
+            Mode::Ahead(recorder) => Ok(recorder.call((Some(name), cost), ins, outs, Work::Layers(layers))?),
         }
     }
 
@@ -241,7 +257,7 @@ impl Planner<'_> {
         }
         let old = self.operand(dst)?;
         if let Some(buffer) = self.updated_in_place(dst, out, ins)? {
-            self.record_update(buffer, ins, Box::new(move |cx, ins, outs| work(cx, ins, &mut outs[0])));
+            self.record_update(buffer, ins, Work::Other(Box::new(move |cx, ins, outs| work(cx, ins, &mut outs[0]))));
             self.put(out, old);
             return Ok(());
         }

@@ -350,6 +350,7 @@ impl Recorder {
             inputs: input_shapes(m).map(|array| array.map(|a| (a.dtype, a.shape.clone()))).collect(),
             rows,
             prepared: self.steps.iter().filter(is_prepared).count() as u64,
+            meetings: self.steps.iter().enumerate().filter_map(|(i, step)| Some((i, step.meeting()?))).collect(),
             next: next_weights(&self.steps),
             steps: self.steps,
             scratch: self.scratch.iter().map(|(_, bytes)| *bytes).collect(),

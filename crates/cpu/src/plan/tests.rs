@@ -1,4 +1,5 @@
 mod codes;
+mod together;
 
 use std::sync::Arc;
 

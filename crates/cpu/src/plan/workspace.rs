@@ -38,7 +38,7 @@ impl Workspace {
     }
 
     /// Gives everything back.
-    pub(super) fn release(&mut self, m: &mut Machine) {
+    pub(crate) fn release(&mut self, m: &mut Machine) {
         self.scratch.drain(..).flatten().for_each(|data| m.cx.arena.free_storage(data));
         self.held.drain(..).flatten().for_each(|array| m.cx.arena.free(array));
     }

@@ -1,0 +1,193 @@
+//! Runs of several sessions at once.
+//!
+//! Sessions of one graph whose inputs have the same sizes take the same steps. Where a step multiplies by weights, they meet: the rows of
+//! all of them are multiplied together, and a weight is read once. In between each goes its own way, on one thread, so that all threads
+//! are busy and nobody waits for anybody else's small steps; a step that is much work is left to all threads, one session after the
+//! other, where there are fewer sessions than threads. Each has the bits that it has by itself: products of few rows are computed
+//! row by row ([`layers_of_each`](flambeau_kernels::linear::layers_of_each)), and nothing depends on the number of threads.
+//!
+//! A session that fails, or panics, leaves; the others go on.
+
+use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    thread,
+};
+
+use flambeau_ir::engine::{EngineError, Outcome, Profile, Run, Value};
+use flambeau_kernels::Pool;
+use smallvec::SmallVec;
+
+use crate::{
+    error::Result,
+    plan::{LayersCall, Meeting},
+    session::{CpuSession, Ongoing},
+};
+
+/// How the run of a session goes.
+enum Going {
+    On,
+    Ended(Outcome),
+}
+
+/// A session among others.
+struct Member<'a> {
+    /// Which of the runs it is.
+    number: usize,
+    session: &'a mut CpuSession,
+    inputs: &'a [Value],
+    /// The first of the members that take the same steps.
+    group: usize,
+    going: Going,
+}
+
+/// [`Session::run_last`](flambeau_ir::engine::Session::run_last) of each; outcomes are in the order of the runs.
+pub(crate) fn run_last_of_each(pool: &Pool, runs: &mut [Run<'_>]) -> Vec<Outcome> {
+    if let [run] = runs {
+        return vec![run.alone()];
+    }
+    let mut outcomes: Vec<Option<Outcome>> = runs.iter().map(|_| None).collect();
+    let mut members = Vec::with_capacity(runs.len());
+    for (number, run) in runs.iter_mut().enumerate() {
+        let session: &dyn Any = &*run.session;
+        if !session.downcast_ref::<CpuSession>().is_some_and(CpuSession::stands_alone) {
+            outcomes[number] = Some(run.alone());
+            continue;
+        }
+        let (session, inputs): (&mut dyn Any, _) = (&mut *run.session, run.inputs);
+        let session = session.downcast_mut::<CpuSession>();
+        members.extend(session.map(|session| Member { number, session, inputs, group: number, going: Going::On }));
+    }
+    each(pool, &mut members, |session, inputs| session.begin(inputs));
+    for i in 0..members.len() {
+        members[i].group = (0..i).find(|&j| members[i].is_like(&members[j])).map_or(i, |j| members[j].group);
+    }
+    members.sort_by_key(|member| member.group);
+    members.chunk_by_mut(|a, b| a.group == b.group).for_each(|group| walk(pool, group));
+    pool.run_chunks(&mut members, 1, |_, members| members.iter_mut().for_each(Member::end));
+    for Member { number, going, .. } in members {
+        if let Going::Ended(outcome) = going {
+            outcomes[number] = Some(outcome);
+        }
+    }
+    outcomes.into_iter().flatten().collect()
+}
+
+impl Member<'_> {
+    fn goes_on(&self) -> bool {
+        matches!(self.going, Going::On)
+    }
+
+    /// Whether both take the same steps.
+    fn is_like(&self, other: &Member<'_>) -> bool {
+        let (a, b) = (&self.session.machine.graph, &other.session.machine.graph);
+        let are_plans_alike = matches!((self.session.plan(), other.session.plan()), (Some(a), Some(b)) if a.is_like(b));
+        self.goes_on() && other.goes_on() && Arc::ptr_eq(a, b) && are_plans_alike
+    }
+
+    /// Goes on, unless it has failed.
+    fn go(&mut self, step: impl FnOnce(&mut CpuSession) -> Result<(), EngineError>) {
+        if self.goes_on() {
+            let result = guarded(|| step(self.session));
+            self.note(result);
+        }
+    }
+
+    /// Takes steps of its plan.
+    fn take(&mut self, step: impl FnOnce(Ongoing<'_>) -> Result<()>) {
+        self.go(|session| session.ongoing().map_or(Ok(()), step).map_err(EngineError::from));
+    }
+
+    fn note(&mut self, result: thread::Result<Result<(), EngineError>>) {
+        self.going = match result {
+            Ok(Ok(())) => Going::On,
+            Ok(Err(error)) => Going::Ended(Ok(self.session.end(Err(error)))),
+            // What a panic left behind is not looked at again.
+            Err(payload) => Going::Ended(Err(payload)),
+        };
+    }
+
+    fn end(&mut self) {
+        if self.goes_on() {
+            self.going = Going::Ended(guarded(|| self.session.end(Ok(()))));
+        }
+    }
+}
+
+/// Lets each member go on by itself, on one thread; with all of them if there is no other member.
+fn each(pool: &Pool, members: &mut [Member<'_>], step: impl Fn(&mut CpuSession, &[Value]) -> Result<(), EngineError> + Sync) {
+    if let [member] = members {
+        let inputs = member.inputs;
+        return member.go(|session| step(session, inputs));
+    }
+    pool.run_chunks(members, 1, |_, members| {
+        for member in members {
+            let inputs = member.inputs;
+            member.go(|session| session.on_one_thread(|session| step(session, inputs)));
+        }
+    });
+}
+
+/// Takes all steps of members whose plans are alike.
+fn walk(pool: &Pool, members: &mut [Member<'_>]) {
+    let Some(plan) = members.first().and_then(|member| member.session.plan()) else { return };
+    let (meetings, len) = (plan.meetings().to_vec(), plan.len());
+    // The first step that is not taken, and whether the one before has layers that still have their storage.
+    let (mut from, mut is_bound) = (0, false);
+    for (at, meeting) in meetings {
+        let is_long = |member: &Member<'_>| member.session.plan().is_some_and(|plan| plan.is_long(at));
+        if meeting == Meeting::Work && (members.len() >= pool.threads() || !members.iter().any(is_long)) {
+            continue;
+        }
+        go_to(pool, members, (from, is_bound), (at, meeting == Meeting::Layers));
+        match meeting {
+            Meeting::Layers => layers(pool, members, at),
+            Meeting::Work => members.iter_mut().for_each(|member| member.take(|(plan, m, w)| plan.take(at..at + 1, m, w))),
+        }
+        (from, is_bound) = (at + 1, meeting == Meeting::Layers);
+    }
+    go_to(pool, members, (from, is_bound), (len, false));
+}
+
+/// Lets each member go on from one meeting to the next. Layers of a meeting are bound before it, and unbound after it, where each has a
+/// thread.
+fn go_to(pool: &Pool, members: &mut [Member<'_>], (from, was_bound): (usize, bool), (to, binds): (usize, bool)) {
+    let go = |session: &mut CpuSession| {
+        let Some((plan, m, w)) = session.ongoing() else { return Ok(()) };
+        if was_bound {
+            plan.unbind_layers(from - 1, w);
+        }
+        plan.take(from..to, m, w)?;
+        Ok(if binds {
+            plan.bind_layers(to, m, w)?
+        })
+    };
+    if from < to {
+        each(pool, members, |session, _| go(session));
+    } else {
+        members.iter_mut().for_each(|member| member.go(go));
+    }
+}
+
+/// Computes the layers of a step of all members.
+fn layers(pool: &Pool, members: &mut [Member<'_>], at: usize) {
+    let first = members.iter().find(|member| member.goes_on());
+    let start = first.and_then(|member| member.session.machine.profile.as_ref().map(Profile::now));
+    let going = members.iter_mut().filter(|member| member.goes_on());
+    let mut calls: SmallVec<[LayersCall<'_>; 8]> = going.filter_map(|member| member.session.ongoing()?.0.layers(at)).collect();
+    let count = calls.len();
+    let went_well = matches!(guarded(|| LayersCall::run_each(pool, &mut calls)), Ok(Ok(())));
+    drop(calls);
+    if !went_well {
+        // Whose fault it was shows when each is computed by itself.
+        members.iter_mut().for_each(|member| member.take(|(plan, m, w)| plan.run_layers(at, m, w)));
+    }
+    if let Some((plan, m, _)) = members.iter_mut().find(|member| member.goes_on()).and_then(|member| member.session.ongoing()) {
+        plan.took_for(count, at, start, m);
+    }
+}
+
+fn guarded<T>(work: impl FnOnce() -> T) -> thread::Result<T> {
+    catch_unwind(AssertUnwindSafe(work))
+}
