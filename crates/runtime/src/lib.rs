@@ -20,10 +20,11 @@ mod registry;
 mod run;
 mod shared_values;
 mod state;
+mod together;
 mod value;
 
 pub use error::{ConstantError, Error, InstructionError, OperatorError, Place};
-pub use flambeau_ir::engine::{Engine, EngineError, KvCacheConfig, KvLayer, LoadOptions, Sampling, SharedState};
+pub use flambeau_ir::engine::{Engine, EngineError, KvCacheConfig, KvLayer, LoadOptions, Outcome, Sampling, SharedState};
 pub use map::map_file;
 pub use method::Method;
 pub use program::{MLX_BACKEND, Program};

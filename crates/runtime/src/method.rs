@@ -153,6 +153,11 @@ impl Method {
         let plan = &program.file().plans[self.plan];
         let mut cells = self.cells(inputs);
         run::execute(self, plan, &mut cells, rows)?;
+        self.end(plan, cells)
+    }
+
+    /// The outputs of a run, whose state is kept.
+    pub(crate) fn end(&mut self, plan: &ExecutionPlan, mut cells: Vec<Option<Value>>) -> Result<Vec<Value>> {
         let mut outputs = Vec::with_capacity(plan.outputs.len());
         for (i, &at) in plan.outputs.iter().enumerate() {
             let value = cells.get(at as usize).cloned().flatten();

@@ -1,6 +1,6 @@
 //! The outer instructions. The reader of files has checked that every value, operator and delegate that they name exists.
 
-use flambeau_ir::engine::Value as EngineValue;
+use flambeau_ir::engine::{EngineError, Value as EngineValue};
 use flambeau_tensor::{Tensor, cast};
 use flambeau_wire::pte::{EValue, ExecutionPlan, Instruction};
 
@@ -129,6 +129,17 @@ fn call_delegate(
         Rows::All => delegate.session.run(&arguments),
         Rows::Last => delegate.session.run_last(&arguments),
     };
+    take_results(plan, index, outputs, results, cells)
+}
+
+/// Stores what a delegate returned where its call says.
+pub(crate) fn take_results(
+    plan: &ExecutionPlan,
+    index: u32,
+    outputs: &[u32],
+    results: Result<Vec<EngineValue>, EngineError>,
+    cells: &mut [Option<Value>],
+) -> Result<(), InstructionError> {
     let results = results.map_err(|source| InstructionError::Delegate { delegate: index, source })?;
     if results.len() != outputs.len() {
         let (found, expected) = (results.len(), outputs.len());
