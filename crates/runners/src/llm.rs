@@ -24,6 +24,6 @@ pub use metadata::Metadata;
 pub use model::{Model, ModelOptions};
 pub use prefix::CachedTokens;
 pub use scheduler::{Event, Job, JobId, Limits, Load, Scheduler};
-pub use sequence::{PIPELINE_DEPTH, Sequence};
+pub use sequence::{Feed, PIPELINE_DEPTH, Sequence};
 pub use session::Session;
 pub use thinking::{Part, ThinkingSplitter};

@@ -9,7 +9,7 @@ use super::{
     draw::Draw,
     generate::{FinishReason, Generation, Request, Stats},
     lookup::Lookup,
-    sequence::{PIPELINE_DEPTH, Sequence},
+    sequence::{Feed, PIPELINE_DEPTH, Sequence},
 };
 use crate::{Error, Result};
 
@@ -159,6 +159,26 @@ impl Generator {
         } else {
             self.advance(sequence)?
         };
+        self.choose(sequence, drawn, now)
+    }
+
+    /// The token that the next step feeds, if that is all that it asks of the model: then somebody else may [feed it](Sequence::step_each)
+    /// and let the generator [choose](Self::choose).
+    pub(super) fn feed<'a>(&'a mut self, sequence: &'a mut Sequence) -> Option<Feed<'a>> {
+        if self.finish.is_some() || self.is_reading() {
+            return None;
+        }
+        match (&mut self.source, self.ids.last()) {
+            (Source::Logits(logits), Some(&token)) => Some(Feed { sequence, token, logits }),
+            _ => None,
+        }
+    }
+
+    /// The second half of a step: the model has given logits, or has `drawn` a token.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub(super) fn choose(&mut self, sequence: &mut Sequence, drawn: Option<u32>, now: &dyn Fn() -> Duration) -> Result<Step> {
         let id = self.next(sequence, drawn)?;
         self.note_time(now);
         let logprobs = self.request.logprobs.zip(self.source.logits()).map(|(count, logits)| Logprobs::new(logits, id, count));

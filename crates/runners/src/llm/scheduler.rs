@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use flambeau_runtime::Outcome;
 use flambeau_text::Tokenizer;
 
 use self::pool::Pool;
@@ -226,19 +227,20 @@ impl Scheduler {
         all.filter(|i| !reading(i) || Some(*i) == reader).collect()
     }
 
-    /// One step of each of these. They run one after the other; steps of several sequences that read each weight once belong here.
+    /// One step of each of these, together where the engine can.
     fn step_all(&mut self, chosen: &[usize], now: &dyn Fn() -> Duration, on_event: &mut dyn FnMut(JobId, Event)) {
-        // Those that end leave the list, which moves the others.
-        let mut done: Vec<(JobId, Result<Step>)> = Vec::with_capacity(chosen.len());
-        for &at in chosen {
-            let Running { id, session, generator, read, .. } = &mut self.running[at];
-            if generator.is_reading() {
-                *read = self.steps;
+        let (mut ids, mut steps) = (Vec::with_capacity(chosen.len()), Vec::with_capacity(chosen.len()));
+        for (_, running) in self.running.iter_mut().enumerate().filter(|(at, _)| chosen.contains(at)) {
+            if running.generator.is_reading() {
+                running.read = self.steps;
             }
-            done.push((*id, guarded(|| session.step(generator, now))));
+            ids.push(running.id);
+            steps.push((&mut running.session, &mut running.generator));
         }
-        for (id, step) in done {
-            self.settle(id, step, now, on_event);
+        let done = Session::step_each(&mut steps, now);
+        // Those that end leave the list, which moves the others.
+        for (id, step) in ids.into_iter().zip(done) {
+            self.settle(id, settled(step), now, on_event);
         }
     }
 
@@ -266,7 +268,11 @@ impl Scheduler {
 
 /// Runs a generation's own work; a panic is its error.
 fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| Err(Error::Panicked { what: message(&*payload) }))
+    settled(catch_unwind(AssertUnwindSafe(work)))
+}
+
+fn settled<T>(outcome: Outcome<T, Error>) -> Result<T> {
+    outcome.unwrap_or_else(|payload| Err(Error::Panicked { what: message(&*payload) }))
 }
 
 fn message(payload: &(dyn Any + Send)) -> String {

@@ -1,8 +1,11 @@
 //! One sequence of a language model: tokens in, logits of the next token out, or the next token itself.
 
-use std::collections::VecDeque;
+use std::{
+    collections::VecDeque,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
 
-use flambeau_runtime::{DimSpec, Method, Sampling, Value, ValueKind, ValueSpec};
+use flambeau_runtime::{DimSpec, Method, Outcome, Sampling, Value, ValueKind, ValueSpec};
 use flambeau_tensor::{DType, Tensor, cast};
 
 use super::{draft::Draft, draw::Draw, generate::Request, metadata::Metadata, model::Model, signature::Positions};
@@ -22,6 +25,15 @@ pub struct Sequence {
     position: usize,
     /// Number of tokens of each step in flight, oldest first.
     in_flight: VecDeque<usize>,
+}
+
+/// A token for one of several sequences.
+#[derive(Debug)]
+pub struct Feed<'a> {
+    pub sequence: &'a mut Sequence,
+    pub token: u32,
+    /// Takes the logits `[V]` of the token after it, in the place of what it holds.
+    pub logits: &'a mut Vec<f32>,
 }
 
 impl Sequence {
@@ -109,6 +121,24 @@ impl Sequence {
         };
         self.position += tokens.len();
         logits::last(self.method.name(), outputs.first(), logits)
+    }
+
+    /// [`step_into`](Self::step_into) of a token for each of several sequences; outcomes are in their order. Sequences of one model step
+    /// together where the engine [can](flambeau_runtime::Engine::run_last_of_each), so that it reads each weight once for all of them. One
+    /// that fails or panics leaves the others alone; a sequence that panicked is not to be used again.
+    pub fn step_each(feeds: &mut [Feed<'_>]) -> Vec<Outcome<(), Error>> {
+        let inputs: Vec<Option<Result<Vec<Value>>>> = feeds.iter_mut().map(Feed::inputs).collect();
+        let runs = feeds.iter_mut().zip(&inputs).filter_map(|(feed, inputs)| match inputs {
+            Some(Ok(inputs)) => Some((&mut feed.sequence.method, &inputs[..])),
+            _ => None,
+        });
+        let mut ended = Method::run_last_of_each(&mut runs.collect::<Vec<_>>()).into_iter();
+        let outcomes = feeds.iter_mut().zip(inputs).map(|(feed, inputs)| match inputs {
+            Some(Ok(_)) => ended.next().expect("each run has an outcome").map(|outputs| feed.take(&outputs?)),
+            Some(Err(error)) => Ok(Err(error)),
+            None => catch_unwind(AssertUnwindSafe(|| feed.sequence.step_into(&[feed.token], feed.logits))),
+        });
+        outcomes.collect()
     }
 
     /// Whether the program computes the logits of every token, and not only of a step's last one.
@@ -297,5 +327,22 @@ impl Sequence {
     fn tensor(&self, values: &[i64], shape: &[usize], dtype: DType) -> Result<Tensor> {
         let fail = |e: flambeau_tensor::Error| Error::Signature { method: self.method.name().to_owned(), what: e.to_string() };
         cast(&Tensor::from_slice(values, shape).map_err(fail)?, dtype).map_err(fail)
+    }
+}
+
+impl Feed<'_> {
+    /// What the sequence's method takes; `None` if a step is more than a run of it.
+    fn inputs(&mut self) -> Option<Result<Vec<Value>>> {
+        let Feed { sequence, token, .. } = self;
+        if sequence.draft.is_some() || sequence.model.draws_tokens() {
+            return None;
+        }
+        sequence.cancel();
+        Some(sequence.inputs(&[*token]))
+    }
+
+    fn take(&mut self, outputs: &[Value]) -> Result<()> {
+        self.sequence.position += 1;
+        logits::last(self.sequence.method.name(), outputs.first(), self.logits)
     }
 }

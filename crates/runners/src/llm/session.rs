@@ -1,16 +1,21 @@
 //! A sequence that answers one prompt after the other, of which most begin as the last one did.
 
-use std::{sync::atomic::AtomicBool, time::Duration};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::atomic::AtomicBool,
+    time::Duration,
+};
 
+use flambeau_runtime::Outcome;
 use flambeau_text::Tokenizer;
 
 use super::{
     generate::{Generation, Request, drive},
     generator::{Generator, Step},
     prefix::CachedTokens,
-    sequence::Sequence,
+    sequence::{Feed, Sequence},
 };
-use crate::Result;
+use crate::{Error, Result};
 
 /// A sequence that knows which tokens its caches hold.
 #[derive(Debug)]
@@ -62,6 +67,29 @@ impl Session {
     /// As [`Generator::step`]. The session is then empty.
     pub fn step(&mut self, generator: &mut Generator, now: &dyn Fn() -> Duration) -> Result<Step> {
         generator.step(&mut self.sequence, now).inspect_err(|_| self.reset())
+    }
+
+    /// [`step`](Self::step) of several generations, each beside its session; outcomes are in their order. Those that ask for the logits
+    /// after one token [step together](Sequence::step_each). A generation that fails or panics leaves the others alone; a session that
+    /// panicked is not to be used again.
+    pub fn step_each(steps: &mut [(&mut Session, &mut Generator)], now: &dyn Fn() -> Duration) -> Vec<Outcome<Step, Error>> {
+        let mut feeds: Vec<Feed<'_>> = Vec::with_capacity(steps.len());
+        let mut is_fed = Vec::with_capacity(steps.len());
+        for (session, generator) in steps.iter_mut() {
+            let feed = generator.feed(&mut session.sequence);
+            is_fed.push(feed.is_some());
+            feeds.extend(feed);
+        }
+        let mut fed = Sequence::step_each(&mut feeds).into_iter();
+        let outcomes = steps.iter_mut().zip(is_fed).map(|((session, generator), is_fed)| {
+            let Some(fed) = is_fed.then(|| fed.next()).flatten() else {
+                return catch_unwind(AssertUnwindSafe(|| session.step(generator, now)));
+            };
+            let fed = fed?;
+            let choose = || fed.and_then(|()| generator.choose(&mut session.sequence, None, now)).inspect_err(|_| session.reset());
+            catch_unwind(AssertUnwindSafe(choose))
+        });
+        outcomes.collect()
     }
 
     /// Sums up the generation that [began](Self::begin) last, and keeps its text in the caches.
