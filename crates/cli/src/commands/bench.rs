@@ -1,11 +1,11 @@
 //! `flambeau bench`: speed of prompt processing and of generation.
 
-use std::{fmt, process::ExitCode, time::Instant};
+use std::{fmt, panic::resume_unwind, process::ExitCode, time::Instant};
 
 use anyhow::{Result, bail};
 use flambeau::{
     engine::{Engine, NodeByNode, Sampling, Steps},
-    runners::llm::{Model, ModelOptions, PIPELINE_DEPTH, Sequence},
+    runners::llm::{Feed, Model, ModelOptions, PIPELINE_DEPTH, Sequence},
 };
 use serde_json::{Value as Json, json};
 
@@ -14,8 +14,9 @@ use crate::{count::positive, engine::EngineArgs, failure::usage, file_kind::Prog
 /// Measure the speed of a language model
 ///
 /// One test per number: `pp512` feeds a prompt of 512 tokens, `tg128` generates 128 tokens one by one, and `tg128@d1024` does so
-/// with 1,024 tokens already in the cache. Engines that draw tokens themselves generate greedily, the others are fed arbitrary tokens
-/// and give their logits. Every test runs once unmeasured, then `--repetitions` times; the median counts.
+/// with 1,024 tokens already in the cache. `tg128@s8` generates 128 tokens for each of 8 sequences at once; its rate is that of all of
+/// them together. Engines that draw tokens themselves generate greedily, the others are fed arbitrary tokens and give their
+/// logits. Every test runs once unmeasured, then `--repetitions` times; the median counts.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flambeau bench smollm2.pte -p 128,512 -n 128 -d 0,1024 -r 5 --threads 2 -o md")]
 pub(crate) struct Args {
@@ -33,6 +34,10 @@ pub(crate) struct Args {
     /// Tokens in the KV cache before the first generated one
     #[arg(short, long, value_name = "N,..", value_delimiter = ',', default_value = "0")]
     depth: Vec<usize>,
+
+    /// Sequences that generate at once
+    #[arg(short, long, value_name = "N,..", value_delimiter = ',', default_value = "1", value_parser = positive)]
+    sequences: Vec<usize>,
 
     /// Measured repetitions of each test, after one that is not measured
     #[arg(short = 'r', long, value_name = "N", default_value_t = 5, value_parser = positive)]
@@ -71,7 +76,7 @@ enum Format {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Test {
     Prompt(usize),
-    Generate { tokens: usize, depth: usize },
+    Generate { tokens: usize, depth: usize, sequences: usize },
 }
 
 impl Test {
@@ -79,13 +84,22 @@ impl Test {
     fn room(self) -> usize {
         match self {
             Test::Prompt(tokens) => tokens,
-            Test::Generate { tokens, depth } => tokens.saturating_add(depth),
+            Test::Generate { tokens, depth, .. } => tokens.saturating_add(depth),
         }
     }
 
+    /// Tokens of all sequences.
     fn tokens(self) -> usize {
         match self {
-            Test::Prompt(tokens) | Test::Generate { tokens, .. } => tokens,
+            Test::Prompt(tokens) => tokens,
+            Test::Generate { tokens, sequences, .. } => tokens.saturating_mul(sequences),
+        }
+    }
+
+    fn sequences(self) -> usize {
+        match self {
+            Test::Prompt(_) => 1,
+            Test::Generate { sequences, .. } => sequences,
         }
     }
 }
@@ -94,8 +108,13 @@ impl fmt::Display for Test {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Test::Prompt(tokens) => write!(f, "pp{tokens}"),
-            Test::Generate { tokens, depth: 0 } => write!(f, "tg{tokens}"),
-            Test::Generate { tokens, depth } => write!(f, "tg{tokens}@d{depth}"),
+            Test::Generate { tokens, depth, sequences } => {
+                write!(f, "tg{tokens}")?;
+                if *depth > 0 {
+                    write!(f, "@d{depth}")?;
+                }
+                if *sequences > 1 { write!(f, "@s{sequences}") } else { Ok(()) }
+            }
         }
     }
 }
@@ -109,8 +128,7 @@ struct Measured {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let generate = args.generate.iter().flat_map(|&tokens| args.depth.iter().map(move |&depth| Test::Generate { tokens, depth }));
-    let tests: Vec<Test> = args.prompts.iter().map(|&n| Test::Prompt(n)).chain(generate).filter(|t| t.tokens() > 0).collect();
+    let tests: Vec<Test> = tests(args).filter(|test| test.tokens() > 0).collect();
     if tests.is_empty() {
         return Err(usage("nothing is left to measure: give -p or -n a number above 0"));
     }
@@ -118,22 +136,32 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let program = args.program.open()?;
     let options = ModelOptions { chunk: args.prefill_chunk, ..ModelOptions::default() };
     let engine = args.engine.engine(args.profile.is_wanted())?;
-    let mut model = Model::load(&program, &engine, &options)?.sequence()?;
-    if let Some((room, test)) = model.room().and_then(|room| Some((room, tests.iter().find(|t| t.room() > room)?))) {
+    let model = Model::load(&program, &engine, &options)?;
+    if let Some((room, test)) = model.context().and_then(|room| Some((room, tests.iter().find(|t| t.room() > room)?))) {
         bail!("{test} takes {} positions, the model's context has {room}", test.room());
     }
+    let most = tests.iter().map(|test| test.sequences()).max().unwrap_or(1);
+    let mut sequences: Vec<Sequence> = (0..most).map(|_| model.sequence()).collect::<Result<_, _>>()?;
     let bar = progress::count((tests.len() * args.repetitions) as u64);
     let mut rows = Vec::new();
     for &test in &tests {
         bar.set_message(test.to_string());
-        let before = model.method().steps().unwrap_or_default();
-        let rates = measure(&mut model, test, args.repetitions, &mut || bar.inc(1))?;
-        rows.push(Measured { test, rates, steps: model.method().steps().map(|steps| steps.since(&before)) });
+        let before = sequences[0].method().steps().unwrap_or_default();
+        let rates = measure(&mut sequences[..test.sequences()], test, args.repetitions, &mut || bar.inc(1))?;
+        rows.push(Measured { test, rates, steps: sequences[0].method().steps().map(|steps| steps.since(&before)) });
     }
     bar.finish_and_clear();
     print(args, &*engine, &rows)?;
-    args.profile.report(model.method(), &*engine)?;
+    args.profile.report(sequences[0].method(), &*engine)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Every combination of what is asked for.
+fn tests(args: &Args) -> impl Iterator<Item = Test> {
+    let generate = args.generate.iter().flat_map(|&tokens| args.depth.iter().map(move |&depth| (tokens, depth)));
+    let generate = generate
+        .flat_map(|(tokens, depth)| args.sequences.iter().map(move |&sequences| Test::Generate { tokens, depth, sequences }));
+    args.prompts.iter().map(|&n| Test::Prompt(n)).chain(generate)
 }
 
 /// Arbitrary tokens that every vocabulary of language models has.
@@ -149,38 +177,58 @@ fn feed(model: &mut Sequence, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// As `flambeau generate` does it: where the engine draws tokens, steps are submitted before the tokens of those before are read.
-fn generate(model: &mut Sequence, count: usize) -> Result<()> {
-    if !model.can_pipeline() {
-        let mut logits = Vec::new();
-        return (0..count).try_for_each(|i| Ok(model.step_into(&[token(model, i)], &mut logits)?));
+/// As `flambeau generate` and `flambeau serve` do it: where the engine draws tokens, steps are submitted before the tokens of those before
+/// are read; elsewhere sequences step together.
+fn generate(models: &mut [Sequence], count: usize) -> Result<()> {
+    if models.iter_mut().all(Sequence::can_pipeline) {
+        return generate_pipelined(models, count);
     }
-    let greedy = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, uniform: 0.0 };
-    model.submit(&[token(model, 0)], greedy)?;
-    for received in 0..count {
-        while model.in_flight() < (count - received).min(1 + PIPELINE_DEPTH) {
-            model.submit_next(greedy)?;
+    let mut logits = vec![Vec::new(); models.len()];
+    if let ([model], [logits]) = (&mut *models, &mut logits[..]) {
+        return (0..count).try_for_each(|i| Ok(model.step_into(&[token(model, i)], logits)?));
+    }
+    for i in 0..count {
+        let feeds = models.iter_mut().zip(&mut logits).enumerate();
+        let mut feeds: Vec<Feed<'_>> =
+            feeds.map(|(n, (model, logits))| Feed { token: token(model, i + n), sequence: model, logits }).collect();
+        for outcome in Sequence::step_each(&mut feeds) {
+            outcome.unwrap_or_else(|payload| resume_unwind(payload))?;
         }
-        model.receive()?;
+    }
+    Ok(())
+}
+
+fn generate_pipelined(models: &mut [Sequence], count: usize) -> Result<()> {
+    let greedy = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, uniform: 0.0 };
+    for model in models.iter_mut() {
+        model.submit(&[token(model, 0)], greedy)?;
+    }
+    for received in 0..count {
+        for model in models.iter_mut() {
+            while model.in_flight() < (count - received).min(1 + PIPELINE_DEPTH) {
+                model.submit_next(greedy)?;
+            }
+            model.receive()?;
+        }
     }
     Ok(())
 }
 
 /// Tokens per second of each repetition, in ascending order.
-fn measure(model: &mut Sequence, test: Test, repetitions: usize, done: &mut dyn FnMut()) -> Result<Vec<f64>> {
+fn measure(models: &mut [Sequence], test: Test, repetitions: usize, done: &mut dyn FnMut()) -> Result<Vec<f64>> {
     let mut rates = Vec::with_capacity(repetitions.min(1 << 16));
     for repetition in 0..=repetitions {
-        model.reset();
+        models.iter_mut().for_each(Sequence::reset);
         let start = match test {
             Test::Prompt(tokens) => {
                 let start = Instant::now();
-                feed(model, tokens)?;
+                models.iter_mut().try_for_each(|model| feed(model, tokens))?;
                 start
             }
-            Test::Generate { tokens, depth } => {
-                feed(model, depth)?;
+            Test::Generate { tokens, depth, .. } => {
+                models.iter_mut().try_for_each(|model| feed(model, depth))?;
                 let start = Instant::now();
-                generate(model, tokens)?;
+                generate(models, tokens)?;
                 start
             }
         };
@@ -247,9 +295,16 @@ mod tests {
 
     #[test]
     fn tests_are_named_for_what_they_measure() {
-        let names = [(Test::Prompt(512), "pp512", 512), (Test::Generate { tokens: 8, depth: 0 }, "tg8", 8)];
-        for (test, name, room) in names.into_iter().chain([(Test::Generate { tokens: 8, depth: 64 }, "tg8@d64", 72)]) {
-            assert_eq!((test.to_string().as_str(), test.room()), (name, room));
+        let generate = |tokens, depth, sequences| Test::Generate { tokens, depth, sequences };
+        let names = [
+            (Test::Prompt(512), "pp512", 512, 512),
+            (generate(8, 0, 1), "tg8", 8, 8),
+            (generate(8, 64, 1), "tg8@d64", 72, 8),
+            (generate(8, 0, 4), "tg8@s4", 8, 32),
+            (generate(8, 64, 4), "tg8@d64@s4", 72, 32),
+        ];
+        for (test, name, room, tokens) in names {
+            assert_eq!((test.to_string().as_str(), test.room(), test.tokens()), (name, room, tokens));
         }
     }
 
