@@ -1,6 +1,6 @@
 //! Element type conversion of whole tensors, with MLX's rules (floats truncate to integers, anything non-zero is true).
 
-use half::{bf16, f16};
+use half::{bf16, f16, slice::HalfFloatSliceExt};
 
 use crate::{Bool, DType, Element, Error, Tensor, with_dtype};
 
@@ -77,7 +77,12 @@ pub fn cast(x: &Tensor, dtype: DType) -> Result<Tensor, Error> {
     // The way that logits and weights go: no need to pass through f64.
     match (x.dtype(), dtype) {
         (DType::BF16, DType::F32) => return widen::<bf16>(&x),
-        (DType::F16, DType::F32) => return widen::<f16>(&x),
+        (DType::F16, DType::F32) => {
+            let halves = x.as_slice::<f16>()?;
+            let mut out = vec![0.0; halves.len()];
+            halves.convert_to_f32_slice(&mut out);
+            return Tensor::from_slice(&out, x.shape());
+        }
         _ => {}
     }
     let refuse = || Error::Cast { from: x.dtype(), to: dtype };
