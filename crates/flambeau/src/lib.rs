@@ -126,8 +126,8 @@ assert!(matches!(&results[..], [Value::Tensor(y)] if y.shape() == [2]));
 )]
 pub mod engine {
     pub use flambeau_ir::engine::{
-        Clock, Constants, DecodeStep, Engine, EngineError, KvCacheConfig, KvLayer, LoadOptions, NodeByNode, PipelinedDecoding,
-        Sampling, Session, SharedState, Span, Steps, Value,
+        Clock, Constants, DecodeStep, Engine, EngineError, KvCacheConfig, KvLayer, LoadOptions, NodeByNode, Outcome,
+        PipelinedDecoding, Run, Sampling, Session, SharedState, Span, Steps, Value,
     };
 }
 
