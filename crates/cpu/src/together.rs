@@ -102,7 +102,7 @@ impl Member<'_> {
     fn note(&mut self, result: thread::Result<Result<(), EngineError>>) {
         self.going = match result {
             Ok(Ok(())) => Going::On,
-            Ok(Err(error)) => Going::Ended(Ok(self.session.end(Err(error)))),
+            Ok(Err(error)) => Going::Ended(guarded(|| self.session.end(Err(error)))),
             // What a panic left behind is not looked at again.
             Err(payload) => Going::Ended(Err(payload)),
         };
