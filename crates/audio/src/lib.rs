@@ -1,10 +1,12 @@
 //! Recordings to samples, and samples to what speech models listen to.
 //!
 //! A [`Recording`] decodes a file or a stream block by block, mixes its channels down and resamples it, so that memory does not
-//! grow with its length. [`LogMel`] computes the log-mel spectrograms of Whisper's windows, [`ParakeetMel`] Parakeet's.
+//! grow with its length. [`LogMel`] computes the log-mel spectrograms of Whisper's windows, [`ParakeetMel`] Parakeet's; [`VoiceActivity`]
+//! finds where somebody speaks.
 
 #![forbid(unsafe_code)]
 
+mod activity;
 mod error;
 mod filters;
 mod mel;
@@ -14,6 +16,7 @@ mod resample;
 mod spectrum;
 mod wav;
 
+pub use activity::VoiceActivity;
 pub use error::Error;
 pub use mel::{LogMel, LogMelStream};
 pub use parakeet_mel::ParakeetMel;

@@ -1,0 +1,233 @@
+//! Where somebody may be speaking, told without a model.
+
+use std::{collections::VecDeque, ops::Range};
+
+use crate::{filters::MelFilters, spectrum::PowerSpectrum};
+
+/// Samples of a frame, and from frame to frame.
+const WINDOW: usize = 512;
+const HOP: usize = 160;
+/// Bands on the mel scale.
+const BANDS: usize = 20;
+/// Frames of a block, and how many blocks behind and ahead of a frame tell the noise around it.
+const BLOCK: usize = 25;
+const BEHIND: usize = 12;
+const AHEAD: usize = 2;
+/// Share of the frames before in the power that noise is taken from, and by how much noise exceeds the softest moment of that power.
+const SMOOTHING: f32 = 0.6;
+const BIAS: f32 = 1.5;
+/// The power of noise 78 dB below full scale in a band. What is softer is silence.
+const LEAST_NOISE: f32 = 1e-7;
+/// Frames on either side of a frame whose loudest power stands for it: gaps between syllables are speech too.
+const AROUND: usize = 2;
+/// Decibels by which speech exceeds the noise, in the mean over the bands, and the fewest such frames in a row: a click has 8.
+const LEAST_RISE: f32 = 5.0;
+const LEAST_FRAMES: usize = 9;
+
+type Bands = [f32; BANDS];
+
+/// Tells speech from noise, as samples come: speech changes. Its envelope over a few frames is held against the noise of each band,
+/// the softest moment of the 3 seconds before and the half second after (the long-term spectral divergence of Ramírez et al. 2004,
+/// with noise by minimum statistics, Martin 2001). It finds whatever rises above steady noise: music and animals as well.
+#[derive(Debug)]
+pub struct VoiceActivity {
+    filters: MelFilters,
+    spectrum: PowerSpectrum,
+    power: Vec<f32>,
+    /// Samples from the beginning of the next frame on.
+    pending: Vec<f32>,
+    /// The frames from `first` on.
+    frames: VecDeque<Bands>,
+    first: usize,
+    smoothed: Bands,
+    /// The least smoothed power in each of the blocks that tell the noise.
+    softest: VecDeque<Bands>,
+    /// Frames that are judged, and how many of the last ones rise above the noise.
+    judged: usize,
+    rising: usize,
+}
+
+impl Default for VoiceActivity {
+    fn default() -> VoiceActivity {
+        let spectrum = PowerSpectrum::hann(WINDOW);
+        let frequencies = spectrum.frequencies();
+        VoiceActivity {
+            filters: MelFilters::new(BANDS, frequencies),
+            spectrum,
+            power: vec![0.0; frequencies],
+            pending: Vec::new(),
+            frames: VecDeque::new(),
+            first: 0,
+            smoothed: [0.0; BANDS],
+            softest: VecDeque::new(),
+            judged: 0,
+            rising: 0,
+        }
+    }
+}
+
+impl VoiceActivity {
+    /// Takes the next samples at 16 kHz, and appends where among all samples somebody speaks, in their order; neighbours may overlap.
+    /// Returns the sample before which all is judged, at most a second behind.
+    pub fn push(&mut self, samples: &[f32], speech: &mut Vec<Range<u64>>) -> u64 {
+        self.pending.extend_from_slice(samples);
+        let mut at = 0;
+        while at + WINDOW <= self.pending.len() {
+            self.listen(at);
+            at += HOP;
+            if self.heard() == self.judged + (1 + AHEAD) * BLOCK {
+                self.judge(BLOCK, speech);
+            }
+        }
+        self.pending.drain(..at);
+        let open = if self.rising < LEAST_FRAMES { self.rising } else { 0 };
+        ((self.judged - open) * HOP) as u64
+    }
+
+    /// Says that no samples follow: the rest is judged.
+    pub fn finish(&mut self, speech: &mut Vec<Range<u64>>) {
+        if !self.pending.is_empty() {
+            self.pending.resize(WINDOW, 0.0);
+            self.listen(0);
+            self.pending.clear();
+        }
+        while self.judged < self.heard() {
+            self.judge(BLOCK.min(self.heard() - self.judged), speech);
+        }
+    }
+
+    fn heard(&self) -> usize {
+        self.first + self.frames.len()
+    }
+
+    /// Appends the frame that begins with that sample of those that wait.
+    fn listen(&mut self, at: usize) {
+        self.spectrum.of(&self.pending[at..at + WINDOW], &mut self.power);
+        let mut frame = [0.0; BANDS];
+        for (to, power) in frame.iter_mut().zip(self.filters.of(&self.power)) {
+            *to = if power.is_finite() { power } else { 0.0 };
+        }
+        let kept = if self.heard() == 0 { 0.0 } else { SMOOTHING };
+        for (smoothed, power) in self.smoothed.iter_mut().zip(frame) {
+            *smoothed = kept * *smoothed + (1.0 - kept) * power;
+        }
+        let begins_block = self.heard().is_multiple_of(BLOCK);
+        match self.softest.back_mut().filter(|_| !begins_block) {
+            Some(softest) => softest.iter_mut().zip(self.smoothed).for_each(|(least, power)| *least = least.min(power)),
+            None => self.softest.push_back(self.smoothed),
+        }
+        self.frames.push_back(frame);
+    }
+
+    /// Judges the next frames of a block.
+    fn judge(&mut self, count: usize, speech: &mut Vec<Range<u64>>) {
+        let least = |band: usize| self.softest.iter().map(|softest| softest[band]).fold(f32::INFINITY, f32::min);
+        let noise: Bands = std::array::from_fn(|band| (least(band) * BIAS).max(LEAST_NOISE));
+        for frame in self.judged..self.judged + count {
+            self.rising = if self.rise(frame, &noise) > LEAST_RISE { self.rising + 1 } else { 0 };
+            if self.rising >= LEAST_FRAMES {
+                let first = if self.rising == LEAST_FRAMES { frame + 1 - LEAST_FRAMES } else { frame };
+                let range = (first * HOP) as u64..(frame * HOP + WINDOW) as u64;
+                match speech.last_mut().filter(|last| last.end >= range.start) {
+                    Some(last) => last.end = range.end,
+                    None => speech.push(range),
+                }
+            }
+        }
+        self.judged += count;
+        if self.softest.len() > BEHIND + AHEAD {
+            self.softest.pop_front();
+        }
+        let passed = self.judged.saturating_sub(AROUND).saturating_sub(self.first);
+        self.frames.drain(..passed);
+        self.first += passed;
+    }
+
+    /// Decibels by which the loudest of the frames around one exceed the noise, in the mean over the bands.
+    fn rise(&self, frame: usize, noise: &Bands) -> f32 {
+        let at = frame - self.first;
+        let around = at.saturating_sub(AROUND)..(at + AROUND + 1).min(self.frames.len());
+        let rise = |band: usize| {
+            let loudest = self.frames.range(around.clone()).map(|powers| powers[band]).fold(0.0, f32::max);
+            10.0 * (loudest / noise[band]).max(1.0).log10()
+        };
+        (0..BANDS).map(rise).sum::<f32>() / BANDS as f32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATE: usize = 16_000;
+
+    /// Steady noise, the same every time, of that amplitude.
+    fn noise(samples: usize, amplitude: f32) -> Vec<f32> {
+        let mut state = 1u32;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+        };
+        (0..samples).map(|_| amplitude * next()).collect()
+    }
+
+    /// A buzz of 120 Hz whose loudness rises and falls four times a second, as syllables do.
+    fn voice(samples: usize) -> impl Iterator<Item = f32> {
+        (0..samples).map(|i| {
+            let seconds = i as f32 / RATE as f32;
+            let envelope = (seconds * 4.0 * std::f32::consts::PI).sin().powi(2);
+            let buzz = (seconds * 120.0).fract() - 0.5;
+            0.4 * envelope * buzz
+        })
+    }
+
+    fn found(samples: &[f32], block: usize) -> Vec<Range<u64>> {
+        let (mut activity, mut speech) = (VoiceActivity::default(), Vec::new());
+        for block in samples.chunks(block) {
+            let judged = activity.push(block, &mut speech);
+            assert!(speech.last().is_none_or(|last| last.start <= judged), "{judged}: {speech:?}");
+        }
+        activity.finish(&mut speech);
+        speech
+    }
+
+    #[test]
+    fn silence_and_steady_noise_are_no_speech() {
+        let hum: Vec<f32> = (0..10 * RATE).map(|i| 0.3 * (i as f32 * 0.02).sin()).collect();
+        for samples in [vec![], vec![0.0; 10 * RATE], vec![f32::NAN; RATE], noise(10 * RATE, 0.3), noise(10 * RATE, 1e-5), hum] {
+            assert_eq!(found(&samples, 1000), []);
+        }
+    }
+
+    #[test]
+    fn a_click_is_no_speech() {
+        let mut samples = noise(5 * RATE, 1e-3);
+        samples[2 * RATE..2 * RATE + 20].fill(0.9);
+        assert_eq!(found(&samples, RATE), []);
+    }
+
+    #[test]
+    fn a_voice_is_found_where_it_speaks_however_samples_come() {
+        let mut samples = noise(12 * RATE, 0.01);
+        samples[5 * RATE..].iter_mut().zip(voice(2 * RATE)).for_each(|(sample, voice)| *sample += voice);
+        let whole = found(&samples, samples.len());
+        let (first, last) = (whole[0].start, whole[whole.len() - 1].end);
+        assert!((78_000..84_000).contains(&first) && (108_000..114_000).contains(&last), "{whole:?}");
+        for block in [1, 160, 7777] {
+            let mut merged: Vec<Range<u64>> = Vec::new();
+            for range in found(&samples, block) {
+                match merged.last_mut().filter(|last| last.end >= range.start) {
+                    Some(last) => last.end = range.end,
+                    None => merged.push(range),
+                }
+            }
+            assert_eq!(merged, whole, "blocks of {block}");
+        }
+    }
+
+    #[test]
+    fn a_voice_without_anything_before_it_is_found() {
+        let samples: Vec<f32> = voice(2 * RATE).collect();
+        assert!(found(&samples, 500)[0].start < 3200);
+    }
+}
