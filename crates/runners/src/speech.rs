@@ -1,6 +1,7 @@
 //! Speech to text.
 
 mod facts;
+mod gate;
 mod inputs;
 mod model;
 pub mod moonshine;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use flambeau_text::Tokenizer;
 
-use super::{Segment, SpeechModel, stream::Stream};
+use super::{Segment, SpeechModel, gate::Gate, stream::Stream};
 use crate::{Error, Result};
 
 /// What to do with what is said.
@@ -38,6 +38,9 @@ pub struct Settings {
     pub words: bool,
     /// Whether a window is decoded with the text before it in mind: names and style stay the same, and mistakes too.
     pub condition_on_previous: bool,
+    /// Whether the model only hears where somebody may be speaking, with 0.4 seconds on either side; pauses of less than 2 seconds are
+    /// heard too. Times are those of the recording all the same.
+    pub voice_activity: bool,
     /// Fixes what is drawn at temperatures above 0.
     pub seed: u64,
 }
@@ -54,6 +57,7 @@ impl Default for Settings {
             most_no_speech: Some(0.6),
             words: false,
             condition_on_previous: false,
+            voice_activity: false,
             seed: 0,
         }
     }
@@ -112,7 +116,9 @@ pub(crate) trait Listener: fmt::Debug {
 /// It keeps no more than a window's samples beyond what was pushed since.
 #[derive(Debug)]
 pub struct Transcriber<'a> {
+    /// What the model hears of the recording, or will.
     stream: Stream,
+    gate: Option<Gate>,
     listener: Box<dyn Listener + 'a>,
 }
 
@@ -122,22 +128,32 @@ impl<'a> Transcriber<'a> {
     /// # Errors
     /// The model does not know the language, cannot translate, or takes no prompt; the prompt cannot be tokenized.
     pub fn new(model: &'a mut SpeechModel, tokenizer: &'a Tokenizer, settings: Settings) -> Result<Transcriber<'a>> {
-        Ok(Transcriber { stream: Stream::default(), listener: model.listener(tokenizer, settings)? })
+        let gate = settings.voice_activity.then(Gate::default);
+        Ok(Transcriber { stream: Stream::default(), gate, listener: model.listener(tokenizer, settings)? })
     }
 
     /// Appends samples of one channel at [`SAMPLE_RATE`](super::SAMPLE_RATE).
     pub fn push(&mut self, samples: &[f32]) {
-        self.stream.samples.extend_from_slice(samples);
+        match &mut self.gate {
+            Some(gate) => gate.push(samples, &mut self.stream.samples),
+            None => self.stream.samples.extend_from_slice(samples),
+        }
     }
 
     /// Says that no samples follow.
     pub fn finish(&mut self) {
+        if let Some(gate) = self.gate.as_mut().filter(|_| !self.stream.is_whole) {
+            gate.finish(&mut self.stream.samples);
+        }
         self.stream.is_whole = true;
     }
 
     /// Seconds of the recording that were decoded.
     pub fn seconds(&self) -> f64 {
-        self.stream.seconds()
+        match &self.gate {
+            Some(gate) => gate.seconds(&self.stream),
+            None => self.stream.seconds(),
+        }
     }
 
     /// The language that is spoken, as far as it is known.
@@ -150,6 +166,18 @@ impl<'a> Transcriber<'a> {
     /// # Errors
     /// The model fails.
     pub fn step(&mut self) -> Result<Progress> {
-        self.listener.step(&mut self.stream)
+        if self.gate.is_some() && self.stream.is_whole && self.stream.position() == 0 && self.stream.samples.is_empty() {
+            // Nobody spoke: there is nothing to hear, not even the silence that ends a recording.
+            return Ok(Progress::Finished);
+        }
+        let mut progress = self.listener.step(&mut self.stream)?;
+        if let (Some(gate), Progress::Segments(segments)) = (&self.gate, &mut progress) {
+            segments.iter_mut().for_each(|segment| gate.restore(segment));
+        }
+        if progress == Progress::Finished {
+            // What is left is too short to say anything.
+            self.stream.pass(self.stream.samples.len());
+        }
+        Ok(progress)
     }
 }
