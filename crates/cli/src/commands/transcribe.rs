@@ -87,6 +87,14 @@ pub(crate) struct Args {
     #[arg(help_heading = "Speech", long, alias = "condition-on-previous-text")]
     previous_text: bool,
 
+    /// Let the model hear only where somebody may be speaking, not silence and steady noise
+    #[arg(help_heading = "Speech", long, alias = "vad-filter", overrides_with = "no_vad")]
+    vad: bool,
+
+    /// Let the model hear everything, which is the default
+    #[arg(help_heading = "Speech", long, overrides_with = "vad")]
+    no_vad: bool,
+
     #[command(flatten)]
     export: ExportArgs,
 
@@ -154,6 +162,7 @@ fn transcribe(
         prompt: args.prompt.clone(),
         words: args.word_timestamps,
         condition_on_previous: args.previous_text,
+        voice_activity: args.vad,
         ..Settings::default()
     };
     let mut transcriber = Transcriber::new(model, tokenizer, settings)?;

@@ -111,6 +111,31 @@ fn a_parakeet_of_every_kind_tells_when_words_were_said_in_a_long_recording() {
 }
 
 #[test]
+fn with_vad_a_model_hears_nothing_of_steady_noise() {
+    let dir = tempfile::tempdir().unwrap();
+    let head = fs::read(audio()).unwrap()[..44].to_vec();
+    let mut state = 1u32;
+    let noise = (0..10 * 16_000).flat_map(|_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        ((state >> 20) as i16 - 2048).to_le_bytes()
+    });
+    let path = dir.path().join("noise.wav").to_string_lossy().into_owned();
+    let head = [&head[..4], &[0xff; 4], &head[8..40], &[0xff; 4]].concat();
+    fs::write(&path, head.into_iter().chain(noise).collect::<Vec<u8>>()).unwrap();
+    let said = |family: &str, vad: &str| {
+        let done = flambeau(dir.path(), &["transcribe", "-m", &of_case(family, "checkpoint"), &path, "--json", vad]);
+        assert_eq!(done.code, 0, "{}", done.stderr);
+        let json: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
+        assert_eq!(json["duration"].as_f64(), Some(10.0));
+        json["segments"].as_array().unwrap().len()
+    };
+    for family in ["parakeet-ctc", "voxtral-realtime"] {
+        assert!(said(family, "--no-vad") > 0, "{family}: random weights always say something");
+        assert_eq!(said(family, "--vad"), 0, "{family}");
+    }
+}
+
+#[test]
 fn a_moonshine_writes_windows_of_a_long_recording() {
     let dir = tempfile::tempdir().unwrap();
     let (recording, seconds) = long_recording(dir.path());
