@@ -89,10 +89,13 @@ pub struct Model {
     /// [1, 1, max_seq_len, R] of attention over latent vectors; `conv_state_i` [1, taps − 1, C] and `recurrent_state_i`
     /// [1, Hv, Dv, Dk], which begin anew at position 0 and cannot go back to an earlier one.
     ///
-    /// Whisper has three. `encoder`: `input_features` f32 [1, mels, frames] → last hidden state [1, positions, width]; it fills
+    /// Whisper has three or four. `encoder`: `input_features` f32 [1, mels, frames] → last hidden state [1, positions, width]; it fills
     /// `cross_key_i` and `cross_value_i` [1, H, positions, D] for the others. `decoder`: `input_ids` i64 [1, s], `cache_position`
     /// i64 `[s]` (consecutive) → logits [1, 1, vocab] of the last token. `alignment`, if the checkpoint names heads for it: the same
     /// inputs from position 0 on → f32 [1, heads, s, positions], which share of each head's attention a position of the audio has.
+    /// `branches`, a decoder of texts that have their beginnings in common: `input_ids` i64 [1, s], `text_position` i64 `[s]`, the place of
+    /// each token in its text, `cache_position` i64 `[s]` (consecutive), its row in a cache of their own, `branch_key_cache_i` and
+    /// `branch_value_cache_i`, and `seen` bool [s, rows], which rows it sees, its own among them → logits [1, s, vocab].
     ///
     /// Moonshine has two. `encoder`: `input_values` f32 [1, samples] → last hidden state [1, positions, width]; it fills the first
     /// positions of `cross_key_i` and `cross_value_i`. `decoder`: as Whisper's, with `audio_length` i64 `[1]`, the number of those

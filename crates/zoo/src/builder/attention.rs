@@ -73,7 +73,7 @@ impl Builder {
     }
 
     /// Attention of queries [1, H, s, D] over all keys and values [1, H, n, D], as [1, H, s, D], with `scores` [1, H, s, n] added to
-    /// the scaled products.
+    /// the scaled products, or over those that booleans [s, n] show.
     pub(crate) fn attention_over_all(&mut self, [q, k, v]: [&Val; 3], scores: Option<&Val>, scale: f64) -> Val {
         let inputs = vec![
             tensor("query", q),

@@ -50,6 +50,13 @@ impl Form {
     }
 }
 
+/// Buffers of keys and of values in every layer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cache {
+    pub(super) names: [&'static str; 2],
+    pub(super) rows: usize,
+}
+
 /// What every method is written with.
 pub(super) struct Parts<'a, C> {
     pub(super) w: Writer<'a>,
@@ -65,13 +72,18 @@ impl<C> Parts<'_, C> {
         self.layer_buffers(["cross_key", "cross_value"], layer, heads, positions)
     }
 
-    /// The decoder's own cache in a layer, keys and values [1, heads, rows, dim], with new ones [1, heads, s, dim] from row `pos` on.
-    pub(super) fn cached(&mut self, layer: usize, heads: Heads, made: [&Val; 2], pos: &Int) -> Result<[Val; 2]> {
-        let caches = self.layer_buffers(["key_cache", "value_cache"], layer, heads, self.positions)?;
+    /// Keys and values [1, heads, rows, dim] of a layer in a cache, with new ones [1, heads, s, dim] from row `pos` on.
+    pub(super) fn cached(&mut self, cache: Cache, layer: usize, heads: Heads, made: [&Val; 2], pos: &Int) -> Result<[Val; 2]> {
+        let caches = self.layer_buffers(cache.names, layer, heads, cache.rows)?;
         for (cache, new) in caches.iter().zip(made) {
             self.w.b.cache_update(cache, new, pos);
         }
         Ok(caches)
+    }
+
+    /// The decoder's own cache of one text.
+    pub(super) fn own_cache(&self) -> Cache {
+        Cache { names: ["key_cache", "value_cache"], rows: self.positions }
     }
 
     fn layer_buffers(&mut self, names: [&str; 2], layer: usize, heads: Heads, rows: usize) -> Result<[Val; 2]> {

@@ -167,7 +167,7 @@ impl Parts<'_, Config> {
         let q = heads.queries(&mut self.w, &normed, tokens, &module)?;
         let [k, v] = heads.keys_values(&mut self.w, &normed, tokens, &module)?;
         let [q, k] = [q, k].map(|x| self.w.b.rope(&x, pos, &rotary));
-        let [keys, values] = self.cached(layer, heads, [&k, &v], pos)?;
+        let [keys, values] = self.cached(self.own_cache(), layer, heads, [&k, &v], pos)?;
         let attended = self.w.b.attention([&q, &keys, &values], pos, None, heads.scale());
         let mixed = heads.output(&mut self.w, &attended, tokens, &module)?;
         Ok(self.w.b.add(x, &mixed))

@@ -6,7 +6,7 @@ use indexmap::IndexMap;
 
 use super::{
     Heads, NORM_EPS,
-    decoder::{Form, Parts},
+    decoder::{Cache, Form, Parts},
     encoder::{Encoder, Stack},
     feed_forward, spectrogram_facts,
 };
@@ -61,10 +61,24 @@ pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> R
     let form = Form::new(checkpoint, options, "Whisper", c.text_positions)?;
     let parts = || form.parts(checkpoint, c);
     let mut methods = IndexMap::from([("encoder", parts().encoder()?), ("decoder", parts().decoder(Wanted::Logits)?)]);
+    methods.insert("branches", parts().branches()?);
     if !c.alignment_heads.is_empty() {
         methods.insert("alignment", parts().decoder(Wanted::Alignment)?);
     }
     Ok(Model { methods, metadata: metadata(c, form), tokenizer: checkpoint.tokenizer().clone() })
+}
+
+/// Texts that a cache of branches has room for at least, each as long as a window's text may be.
+const MOST_BRANCHES: usize = 8;
+
+/// Where the tokens of a run are.
+struct Place {
+    tokens: Int,
+    /// The row of the cache that the first of them gets.
+    pos: Int,
+    cache: Cache,
+    /// The rows [s, rows] that each of them sees; without it, its own and all before.
+    seen: Option<Val>,
 }
 
 /// What a run of the decoder is for.
@@ -108,17 +122,14 @@ impl Parts<'_, Config> {
         let start = self.w.b.symbol("u0", 0, self.positions - 1);
         let ids = self.w.b.input("input_ids", DType::I64, vec![Expr::Int(1), s.clone()]);
         let places = self.w.b.input("cache_position", DType::I64, vec![s]);
-        self.w.b.enter("model.decoder");
+        let mut x = self.begun(&ids, &places)?;
         let tokens = self.w.b.size(&ids, 1);
         let (_, pos) = self.w.b.first(&places, start);
-        let x = self.embedded(&ids, c.vocab, c.width)?;
-        let positions = self.w.plain("model.decoder.embed_positions.weight", &[c.text_positions, c.width])?;
-        let positions = self.w.b.embedding(&positions, &places);
-        let mut x = self.w.b.add(&x, &positions);
+        let place = Place { tokens, pos, cache: self.own_cache(), seen: None };
         let mut aligned = Vec::new();
         let last = c.alignment_heads.iter().map(|[layer, _]| *layer).max().filter(|_| wanted == Wanted::Alignment);
         for layer in 0..last.map_or(c.decoder.layers, |last| last + 1) {
-            x = self.decoder_layer(&x, layer, (&tokens, &pos), last.is_some().then_some(&mut aligned))?;
+            x = self.decoder_layer(&x, layer, &place, last.is_some().then_some(&mut aligned))?;
         }
         if let [first, others @ ..] = &aligned[..] {
             let others: Vec<&Val> = others.iter().collect();
@@ -126,14 +137,54 @@ impl Parts<'_, Config> {
             return self.w.b.finish(&[&shares]);
         }
         let x = self.w.b.last_position(&x);
-        let x = self.w.layer_norm(&x, "model.decoder.layer_norm", NORM_EPS)?;
-        let logits = self.logits(&x, c.vocab, c.width, c.tied)?;
+        let logits = self.ended(&x)?;
         self.w.b.finish(&[&logits])
     }
 
-    fn decoder_layer(&mut self, x: &Val, layer: usize, (tokens, pos): (&Int, &Int), aligned: Option<&mut Vec<Val>>) -> Result<Val> {
+    /// Texts that branch, in one cache: `input_ids` i64 [1, s], each token's place in its text `text_position` i64 [s], the rows of the cache
+    /// that the tokens get, `cache_position` i64 [s] (consecutive), and which rows each of them sees, `seen` bool [s, rows] → logits
+    /// [1, s, vocab].
+    fn branches(mut self) -> Result<Exported> {
+        let rows = self.positions + MOST_BRANCHES * (self.positions / 2);
+        let [s, seen_rows] = [("s0", self.positions), ("s1", rows)].map(|(name, most)| self.w.b.symbol(name, 1, most));
+        let start = self.w.b.symbol("u0", 0, rows - 1);
+        let ids = self.w.b.input("input_ids", DType::I64, vec![Expr::Int(1), s.clone()]);
+        let places = self.w.b.input("text_position", DType::I64, vec![s.clone()]);
+        let cached = self.w.b.input("cache_position", DType::I64, vec![s.clone()]);
+        let seen = self.w.b.input("seen", DType::Bool, vec![s, seen_rows]);
+        let mut x = self.begun(&ids, &places)?;
+        let tokens = self.w.b.size(&ids, 1);
+        let (_, pos) = self.w.b.first(&cached, start);
+        let cache = Cache { names: ["branch_key_cache", "branch_value_cache"], rows };
+        let place = Place { tokens, pos, cache, seen: Some(seen) };
+        for layer in 0..self.c.decoder.layers {
+            x = self.decoder_layer(&x, layer, &place, None)?;
+        }
+        let logits = self.ended(&x)?;
+        self.w.b.finish(&[&logits])
+    }
+
+    /// What the first layer reads [1, s, width] of tokens [1, s] at these places [s] of a text.
+    fn begun(&mut self, ids: &Val, places: &Val) -> Result<Val> {
+        let c = self.c;
+        self.w.b.enter("model.decoder");
+        let x = self.embedded(ids, c.vocab, c.width)?;
+        let positions = self.w.plain("model.decoder.embed_positions.weight", &[c.text_positions, c.width])?;
+        let positions = self.w.b.embedding(&positions, places);
+        Ok(self.w.b.add(&x, &positions))
+    }
+
+    /// Logits [1, s, vocab] of what the last layer wrote [1, s, width].
+    fn ended(&mut self, x: &Val) -> Result<Val> {
+        let c = self.c;
+        let x = self.w.layer_norm(x, "model.decoder.layer_norm", NORM_EPS)?;
+        self.logits(&x, c.vocab, c.width, c.tied)
+    }
+
+    fn decoder_layer(&mut self, x: &Val, layer: usize, place: &Place, aligned: Option<&mut Vec<Val>>) -> Result<Val> {
+        let tokens = &place.tokens;
         let (heads, path) = (self.heads(self.c.decoder), format!("model.decoder.layers.{layer}"));
-        let x = self.self_attention(x, layer, (tokens, pos), &path)?;
+        let x = self.self_attention(x, layer, place, &path)?;
         let normed = self.w.layer_norm(&x, &format!("{path}.encoder_attn_layer_norm"), NORM_EPS)?;
         let module = format!("{path}.encoder_attn");
         let q = heads.queries(&mut self.w, &normed, tokens, &module)?;
@@ -150,15 +201,23 @@ impl Parts<'_, Config> {
         feed_forward(&mut self.w, &x, heads.width, self.c.decoder.feed, &path)
     }
 
-    fn self_attention(&mut self, x: &Val, layer: usize, (tokens, pos): (&Int, &Int), path: &str) -> Result<Val> {
+    fn self_attention(&mut self, x: &Val, layer: usize, place: &Place, path: &str) -> Result<Val> {
+        let Place { tokens, pos, cache, seen } = place;
         let heads = self.heads(self.c.decoder);
         let normed = self.w.layer_norm(x, &format!("{path}.self_attn_layer_norm"), NORM_EPS)?;
         let module = format!("{path}.self_attn");
         let q = heads.queries(&mut self.w, &normed, tokens, &module)?;
         let [k, v] = heads.keys_values(&mut self.w, &normed, tokens, &module)?;
         self.w.b.enter(&module);
-        let [keys, values] = self.cached(layer, heads, [&k, &v], pos)?;
-        let attended = self.w.b.attention([&q, &keys, &values], pos, None, heads.scale());
+        let [keys, values] = self.cached(*cache, layer, heads, [&k, &v], pos)?;
+        let attended = match seen {
+            None => self.w.b.attention([&q, &keys, &values], pos, None, heads.scale()),
+            Some(seen) => {
+                let rows = self.w.b.size(seen, 1);
+                let [keys, values] = [keys, values].map(|all| self.w.b.slice(&all, 2, &0.into(), &rows));
+                self.w.b.attention_over_all([&q, &keys, &values], Some(seen), heads.scale())
+            }
+        };
         let mixed = heads.output(&mut self.w, &attended, tokens, &module)?;
         Ok(self.w.b.add(x, &mixed))
     }
