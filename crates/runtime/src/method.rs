@@ -109,6 +109,11 @@ impl Method {
         &self.program
     }
 
+    /// The engine that runs it.
+    pub fn engine(&self) -> &Arc<dyn Engine> {
+        &self.engine
+    }
+
     /// What [`Method::run`] takes.
     pub fn inputs(&self) -> &[ValueSpec] {
         &self.inputs

@@ -4,7 +4,7 @@ use std::fmt;
 
 use flambeau_text::Tokenizer;
 
-use super::{Segment, SpeechModel, gate::Gate, stream::Stream};
+use super::{Segment, SpeechModel, gate::Gate, stream::Stream, whisper::Search};
 use crate::{Error, Result};
 
 /// What to do with what is said.
@@ -27,6 +27,8 @@ pub struct Settings {
     pub prompt: String,
     /// Temperatures to try one after the other until a window's text passes the limits below.
     pub temperatures: Vec<f32>,
+    /// How many texts of a window are tried at a time.
+    pub search: Search,
     /// A text that compresses better than this repeats itself.
     pub most_compression: Option<f32>,
     /// A text whose mean log-probability is lower than this is not trusted.
@@ -52,6 +54,7 @@ impl Default for Settings {
             task: Task::Transcribe,
             prompt: String::new(),
             temperatures: vec![0.0, 0.2, 0.4, 0.6, 0.8, 1.0],
+            search: Search::default(),
             most_compression: Some(2.4),
             least_log_probability: Some(-1.0),
             most_no_speech: Some(0.6),
@@ -84,6 +87,7 @@ impl Settings {
             (self.words && !takes.words, "times of words: it does not tell when each was said"),
             (!self.prompt.trim().is_empty(), "prompt"),
             (self.condition_on_previous, "previous text"),
+            (self.search != Search::default(), "beam size, best of, patience or length penalty"),
         ];
         match refused.into_iter().find(|(is_asked, _)| *is_asked) {
             Some((_, option)) => Err(Error::NoSuchSetting { family, option }),

@@ -1,6 +1,8 @@
 //! Whisper: windows of 30 seconds to tokens.
 
 mod align;
+mod beam;
+mod branches;
 mod decode;
 mod listener;
 mod model;
@@ -9,6 +11,7 @@ mod vocabulary;
 mod window;
 
 pub use align::{AlignedWord, align};
+pub use beam::Search;
 pub(crate) use decode::text;
 pub use decode::{Decoding, Request, decode, detect_language};
 pub(crate) use listener::WhisperListener;

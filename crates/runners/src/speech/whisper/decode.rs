@@ -2,7 +2,7 @@
 
 use flambeau_text::{Sampler, SamplingParams, Tokenizer, log_probabilities};
 
-use super::{Language, Rules, Vocabulary, Whisper, unfit};
+use super::{Language, Rules, Search, Vocabulary, Whisper, beam, unfit};
 use crate::Result;
 
 /// What to decode of a window.
@@ -19,6 +19,38 @@ pub struct Request {
     pub seed: u64,
     /// Most tokens of the text; half of what the model holds if it is 0.
     pub max_tokens: usize,
+    /// How many texts are tried.
+    pub search: Search,
+}
+
+/// What the decoder reads ahead of a text.
+#[derive(Debug)]
+pub(super) struct Prompt {
+    /// What was said before, and the token that begins a window's text.
+    pub(super) head: Vec<u32>,
+    /// Language and task, and whether there are timestamps.
+    pub(super) task: Vec<u32>,
+    /// Most tokens of the text.
+    pub(super) most: usize,
+}
+
+impl Prompt {
+    /// The prompt of a request, for a model that holds `context` tokens.
+    pub(super) fn new(vocabulary: &Vocabulary, request: &Request, context: usize) -> Prompt {
+        let mut head = Vec::new();
+        if !request.previous.is_empty() {
+            // No more than leaves room for the text itself.
+            let room = (context / 2).saturating_sub(1);
+            head.push(vocabulary.previous);
+            head.extend_from_slice(&request.previous[request.previous.len().saturating_sub(room)..]);
+        }
+        head.push(vocabulary.start);
+        let mut task = request.task.clone();
+        if !request.timestamps {
+            task.push(vocabulary.no_timestamps);
+        }
+        Prompt { head, task, most: if request.max_tokens == 0 { context / 2 } else { request.max_tokens } }
+    }
 }
 
 /// What was decoded.
@@ -39,28 +71,19 @@ pub struct Decoding {
 /// Decodes the window that the model listens to.
 ///
 /// # Errors
-/// The model fails, or no token is possible.
+/// The model fails, no token is possible, or several texts are to be tried and the program cannot.
 pub fn decode(model: &mut Whisper, request: &Request) -> Result<Decoding> {
+    if request.search.width(request.temperature) > 1 {
+        return beam::decode(model, request);
+    }
     let vocabulary = model.vocabulary().clone();
     let (mut logits, context) = (Vec::new(), model.context());
-    let most = if request.max_tokens == 0 { context / 2 } else { request.max_tokens };
+    let Prompt { head, task, most } = Prompt::new(&vocabulary, request, context);
     model.restart();
-    let mut head = Vec::new();
-    if !request.previous.is_empty() {
-        // No more than leaves room for the text itself.
-        let room = (context / 2).saturating_sub(1);
-        head.push(vocabulary.previous);
-        head.extend_from_slice(&request.previous[request.previous.len().saturating_sub(room)..]);
-    }
-    head.push(vocabulary.start);
     model.step(&head, &mut logits)?;
-    let no_speech_probability = log_probabilities(&logits, &[vocabulary.no_speech])[0].exp();
-    let mut next = request.task.clone();
-    if !request.timestamps {
-        next.push(vocabulary.no_timestamps);
-    }
-    if !next.is_empty() {
-        model.step(&next, &mut logits)?;
+    let no_speech_probability = vocabulary.no_speech_probability(&logits);
+    if !task.is_empty() {
+        model.step(&task, &mut logits)?;
     }
     let rules = Rules { vocabulary: &vocabulary, timestamps: request.timestamps };
     let params = SamplingParams { temperature: request.temperature, seed: request.seed, ..SamplingParams::default() };

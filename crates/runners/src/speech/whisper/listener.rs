@@ -57,6 +57,7 @@ impl<'a> WhisperListener<'a> {
                 temperature,
                 seed,
                 max_tokens: 0,
+                search: self.settings.search,
             };
             let decoding = decode(self.model, &request)?;
             let text = text(self.tokenizer, self.model.vocabulary(), &decoding.tokens)?;

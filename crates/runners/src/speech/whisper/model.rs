@@ -6,7 +6,7 @@ use flambeau_audio::LogMel;
 use flambeau_runtime::{Engine, LoadOptions, Method, Program, SharedState, Value};
 use flambeau_tensor::{DType, Tensor, cast};
 
-use super::{FAMILY, Vocabulary, unfit};
+use super::{FAMILY, Vocabulary, branches::Branches, unfit};
 use crate::{
     Result, logits,
     speech::{
@@ -15,12 +15,17 @@ use crate::{
     },
 };
 
+const BRANCHES: &str = "branches";
+
 /// A loaded Whisper, the window that it last listened to, and the tokens in its caches.
 #[derive(Debug)]
 pub struct Whisper {
     encoder: Method,
     decoder: Method,
     alignment: Option<Method>,
+    branches: Option<Branches>,
+    /// What methods are loaded with.
+    options: LoadOptions,
     vocabulary: Vocabulary,
     features: LogMel,
     mels: usize,
@@ -53,6 +58,8 @@ impl Whisper {
             encoder: method("encoder")?,
             decoder: method("decoder")?,
             alignment: has_alignment.then(|| method("alignment")).transpose()?,
+            branches: None,
+            options: options.clone(),
             vocabulary: Vocabulary::of(&facts)?,
             features: LogMel::new(mels),
             mels,
@@ -85,6 +92,21 @@ impl Whisper {
     /// Whether the model can tell when words were said.
     pub fn can_align(&self) -> bool {
         self.alignment.is_some()
+    }
+
+    /// What decodes several texts at a time, with a cache of its own; loaded when it is first asked for.
+    ///
+    /// # Errors
+    /// The program has no such method, or it cannot be loaded.
+    pub(super) fn branches(&mut self) -> Result<&mut Branches> {
+        let program = self.decoder.program();
+        if !has_methods(program, &[BRANCHES]) {
+            return Err(unfit("it has no method `branches`, which several texts at a time take: export it again"));
+        }
+        match &mut self.branches {
+            Some(branches) => Ok(branches),
+            empty => Ok(empty.insert(Branches::new(program.method(BRANCHES, self.decoder.engine(), &self.options)?)?)),
+        }
     }
 
     fn frames(&self) -> usize {

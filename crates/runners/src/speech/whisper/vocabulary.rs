@@ -1,5 +1,7 @@
 //! The ids that steer a Whisper, as its program states them.
 
+use flambeau_text::log_probabilities;
+
 use crate::{Result, speech::Facts};
 
 /// A language that a model knows.
@@ -73,6 +75,11 @@ impl Vocabulary {
     pub(crate) fn text_of<'t>(&self, tokens: &'t [u32]) -> impl Iterator<Item = u32> + use<'t> {
         let end = self.end;
         tokens.iter().copied().filter(move |&id| id < end)
+    }
+
+    /// What the logits of the first token of a window's text give the token for no speech.
+    pub(super) fn no_speech_probability(&self, logits: &[f32]) -> f32 {
+        log_probabilities(logits, &[self.no_speech])[0].exp()
     }
 
     /// The language of that code.
