@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context, Result};
 use flambeau::{
     audio::Recording,
-    runners::speech::{Progress, SAMPLE_RATE, Segment, Settings, SpeechModel, Task, Transcriber, Transcript},
+    runners::speech::{Progress, SAMPLE_RATE, Segment, Settings, SpeechModel, Task, Transcriber, Transcript, whisper::Search},
     text::Tokenizer,
 };
 
@@ -87,6 +87,22 @@ pub(crate) struct Args {
     #[arg(help_heading = "Speech", long, alias = "condition-on-previous-text")]
     previous_text: bool,
 
+    /// Texts of a window that are tried at a time, of which the likeliest is taken; 1 to 8 (Whisper)
+    #[arg(help_heading = "Speech", long, value_name = "N", default_value_t = 1, value_parser = texts)]
+    beam_size: usize,
+
+    /// Go on with the search until this many times the beam size have ended (Whisper)
+    #[arg(help_heading = "Speech", long, value_name = "X", default_value_t = 1.0)]
+    patience: f32,
+
+    /// Prefer longer texts the higher this is; by default their mean log-probability ranks them (Whisper)
+    #[arg(help_heading = "Speech", long, value_name = "X")]
+    length_penalty: Option<f32>,
+
+    /// Texts that are drawn where a window is decoded again at a temperature above 0; 1 to 8 (Whisper)
+    #[arg(help_heading = "Speech", long, value_name = "N", default_value_t = 1, value_parser = texts)]
+    best_of: usize,
+
     /// Let the model hear only where somebody may be speaking, not silence and steady noise
     #[arg(help_heading = "Speech", long, alias = "vad-filter", overrides_with = "no_vad")]
     vad: bool,
@@ -104,6 +120,12 @@ pub(crate) struct Args {
     /// Print no statistics
     #[arg(short, long)]
     quiet: bool,
+}
+
+/// A number of texts at a time, which programs have room for.
+fn texts(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| (1..=8).contains(number));
+    number.ok_or_else(|| "expected a number from 1 to 8".into())
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -162,6 +184,12 @@ fn transcribe(
         prompt: args.prompt.clone(),
         words: args.word_timestamps,
         condition_on_previous: args.previous_text,
+        search: Search {
+            beam_size: args.beam_size,
+            patience: args.patience,
+            length_penalty: args.length_penalty,
+            best_of: args.best_of,
+        },
         voice_activity: args.vad,
         ..Settings::default()
     };

@@ -70,6 +70,22 @@ fn one_program_takes_several_recordings_and_stdin() {
 }
 
 #[test]
+fn several_texts_are_tried_at_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    for options in [["--beam-size", "8"], ["--best-of", "4"]] {
+        let done = flambeau(dir.path(), &[&["transcribe", "-m", &model(), &audio(), "--json"], &options[..]].concat());
+        assert_eq!(done.code, 0, "{}", done.stderr);
+    }
+    for (options, complaint) in [(["--beam-size", "9"], "from 1 to 8"), (["--best-of", "0"], "from 1 to 8")] {
+        let refused = flambeau(dir.path(), &[&["transcribe", "-m", &model(), &audio()], &options[..]].concat());
+        assert!(refused.code == 2 && refused.stderr.contains(complaint), "{}", refused.stderr);
+    }
+    let moonshine = of_case("moonshine", "checkpoint");
+    let refused = flambeau(dir.path(), &["transcribe", "-m", &moonshine, &audio(), "--beam-size", "5"]);
+    assert!(refused.code == 1 && refused.stderr.contains("takes no beam size"), "{}", refused.stderr);
+}
+
+#[test]
 fn mistakes_are_told_before_work_begins() {
     let dir = tempfile::tempdir().unwrap();
     let usage = flambeau(dir.path(), &["transcribe", "-m", &model(), &audio(), "-f", "srt,txt"]);

@@ -2,13 +2,16 @@
 
 use anyhow::{Context, Result, bail};
 use flambeau::{
-    runners::speech::whisper::{Rules, Whisper, detect_language},
+    runners::speech::whisper::{Request, Rules, Search, Whisper, decode, detect_language},
     tensor::{Tensor, Tolerance, compare},
-    text::argmax,
+    text::{argmax, log_probabilities},
 };
 use serde_json::Value as Json;
 
 use super::{Setting, ids};
+
+/// By how much a token's probability may differ between two methods.
+const LEAST_DIFFERENCE: f32 = 1e-3;
 
 /// What `case.json` says of a Whisper.
 pub(super) struct Expected {
@@ -46,7 +49,35 @@ impl Expected {
         self.compare_text(&mut model, &self.prompt, &self.tokens, expected.as_ref(), tolerance).context("without timestamps")?;
         let no_timestamps = model.vocabulary().no_timestamps;
         let prompt: Vec<u32> = self.prompt.iter().copied().filter(|&id| id != no_timestamps).collect();
-        self.compare_text(&mut model, &prompt, &self.tokens_with_timestamps, None, tolerance).context("with timestamps")
+        self.compare_text(&mut model, &prompt, &self.tokens_with_timestamps, None, tolerance).context("with timestamps")?;
+        for (temperature, beam_size, best_of) in [(0.0, 3, 1), (0.5, 1, 3)] {
+            self.compare_search(&mut model, temperature, Search { beam_size, best_of, ..Search::default() })?;
+        }
+        Ok(())
+    }
+
+    /// Holds the probabilities of a text that was found beside others against those of the decoder, which reads that text alone.
+    fn compare_search(&self, model: &mut Whisper, temperature: f32, search: Search) -> Result<()> {
+        let vocabulary = model.vocabulary().clone();
+        let task = self.prompt.iter().copied().filter(|id| ![vocabulary.start, vocabulary.no_timestamps].contains(id)).collect();
+        let request = Request { task, temperature, search, max_tokens: self.tokens.len().max(2), ..Request::default() };
+        let found = decode(model, &request)?;
+        let rules = Rules { vocabulary: &vocabulary, timestamps: false };
+        let mut logits = Vec::new();
+        model.restart();
+        model.step(&self.prompt, &mut logits)?;
+        let tokens = found.tokens.iter().copied().chain(found.is_ended.then_some(vocabulary.end));
+        for ((i, token), &probability) in tokens.enumerate().zip(&found.probabilities) {
+            rules.apply(&found.tokens[..i], &mut logits);
+            let alone = log_probabilities(&logits, &[token])[0].exp();
+            if (alone - probability).abs() > LEAST_DIFFERENCE {
+                bail!("{search:?} gives token {i} the probability {probability}, the decoder {alone}");
+            }
+            if token != vocabulary.end {
+                model.step(&[token], &mut logits)?;
+            }
+        }
+        Ok(())
     }
 
     /// The greedy text after a prompt, and the raw logits of each of its tokens where they are known.
