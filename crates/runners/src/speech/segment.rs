@@ -53,6 +53,14 @@ pub struct Word {
     pub end: f64,
 }
 
+/// What ends a sentence.
+const ENDS: [char; 6] = ['.', '?', '!', '。', '？', '！'];
+
+/// Whether a text ends with the end of a sentence.
+pub(crate) fn ends_sentence(text: &str) -> bool {
+    text.ends_with(ENDS)
+}
+
 /// Whether a text has words: marks alone say nothing.
 pub(crate) fn has_words(text: &str) -> bool {
     text.chars().any(char::is_alphanumeric)
@@ -65,4 +73,15 @@ pub(crate) fn compression_ratio(text: &str) -> f32 {
     // Writing to memory does not fail.
     let compressed = zlib.write_all(text.as_bytes()).and_then(|()| zlib.finish()).map_or(1, |bytes| bytes.len());
     text.len() as f32 / compressed as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sentences_end_with_marks_of_either_width() {
+        assert!(["Yes.", "Yes?", "はい。", "是！"].iter().all(|text| ends_sentence(text)));
+        assert!(["Yes", "Yes,", "はい、", ""].iter().all(|text| !ends_sentence(text)));
+    }
 }

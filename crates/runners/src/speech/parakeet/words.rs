@@ -7,13 +7,14 @@ use flambeau_text::Tokenizer;
 use super::TimedToken;
 use crate::{
     Result,
-    speech::{SAMPLE_RATE, Segment, Word, segment::has_words},
+    speech::{
+        SAMPLE_RATE, Segment, Word,
+        segment::{ends_sentence, has_words},
+    },
 };
 
 /// What SentencePiece writes for the space ahead of a word.
 const SPACE: char = '▁';
-/// What ends a sentence.
-const ENDS: [char; 6] = ['.', '?', '!', '。', '？', '！'];
 /// Samples without a word that part segments, and most samples of a segment.
 const PAUSE: u64 = SAMPLE_RATE as u64;
 const LONGEST: u64 = 30 * SAMPLE_RATE as u64;
@@ -32,7 +33,7 @@ pub(super) struct TimedWord {
 
 impl TimedWord {
     pub(super) fn ends_sentence(&self) -> bool {
-        self.text.ends_with(ENDS)
+        ends_sentence(&self.text)
     }
 }
 

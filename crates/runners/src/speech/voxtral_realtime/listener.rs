@@ -7,7 +7,7 @@ use crate::{
     Result,
     speech::{
         Progress, SAMPLE_RATE, Segment, Settings,
-        segment::has_words,
+        segment::{ends_sentence, has_words},
         stream::Stream,
         text_decoder::{first_token, special_token},
         transcriber::{Listener, Takes},
@@ -71,7 +71,7 @@ impl<'a> RealtimeListener<'a> {
         }
         let log_probability = log_probabilities(self.model.logits(), &[token]).first().copied().unwrap_or_default();
         let ended = match &self.draft {
-            Some(draft) if draft.text.ends_with(['.', '?', '!']) || at - draft.first >= LONGEST => self.end()?,
+            Some(draft) if ends_sentence(&draft.text) || at - draft.first >= LONGEST => self.end()?,
             _ => None,
         };
         let draft = self.draft.get_or_insert_with(|| Draft { first: at, ..Draft::default() });
