@@ -1,7 +1,7 @@
-//! Inputs of methods that are whole numbers.
+//! Inputs of methods.
 
-use flambeau_runtime::Value;
-use flambeau_tensor::Tensor;
+use flambeau_runtime::{Method, Value, ValueSpec};
+use flambeau_tensor::{Tensor, cast};
 
 use crate::{Error, Result};
 
@@ -15,6 +15,13 @@ pub(crate) fn ids(tokens: &[u32]) -> Result<Value> {
 pub(crate) fn positions(first: usize, count: usize) -> Result<Value> {
     let positions: Vec<i64> = (first as i64..).take(count).collect();
     tensor(&positions, &[count])
+}
+
+/// Floats in the type in which a method takes its input of that number.
+pub(crate) fn floats(method: &Method, input: usize, floats: &Tensor) -> Result<Value> {
+    let dtype = method.inputs().get(input).and_then(ValueSpec::tensor).map_or(floats.dtype(), |spec| spec.dtype);
+    let bad = |_| Error::Signature { method: method.name().into(), what: format!("it takes {dtype} in the place of floats") };
+    cast(floats, dtype).map(Value::Tensor).map_err(bad)
 }
 
 fn tensor(values: &[i64], shape: &[usize]) -> Result<Value> {

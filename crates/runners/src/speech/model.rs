@@ -6,7 +6,7 @@ use flambeau_runtime::{Engine, Program};
 use flambeau_text::Tokenizer;
 
 use super::{
-    Facts, Settings,
+    Facts, Settings, has_methods,
     moonshine::{Moonshine, MoonshineListener},
     parakeet::{Parakeet, ParakeetListener},
     transcriber::Listener,
@@ -14,7 +14,7 @@ use super::{
     voxtral_realtime::{RealtimeListener, VoxtralRealtime},
     whisper::{Whisper, WhisperListener},
 };
-use crate::Result;
+use crate::{Error, Result};
 
 /// A loaded model of speech. A family is a variant, which its programs name in `get_model_type`, and a `Listener`.
 #[derive(Debug)]
@@ -34,19 +34,22 @@ impl SpeechModel {
         is_known || VoxtralRealtime::is_in(program) || Voxtral::is_in(program) || Whisper::is_in(program)
     }
 
-    /// Loads a program that this project exported.
+    /// Loads a program, of this project's exporter or of ExecuTorch's. ExecuTorch's Whisper is three programs:
+    /// [`Whisper::load_apart`](super::whisper::Whisper::load_apart).
     ///
     /// # Errors
-    /// [`Error::NoSpeechModel`](crate::Error::NoSpeechModel) for a program of none of the families; it cannot be loaded.
+    /// [`Error::NoSpeechModel`] for a program of none of the families, which names what it lacks; it cannot be loaded.
     pub fn load(program: &Program, engine: &Arc<dyn Engine>) -> Result<SpeechModel> {
         let family = Facts::of(program, "model of speech").text("get_model_type");
         // ExecuTorch's programs do not name their family.
         Ok(match family.as_deref() {
             Some("moonshine") => SpeechModel::Moonshine(Box::new(Moonshine::load(program, engine)?)),
             Some("parakeet") => SpeechModel::Parakeet(Box::new(Parakeet::load(program, engine)?)),
+            _ if Parakeet::is_transducer_in(program) => SpeechModel::Parakeet(Box::new(Parakeet::load(program, engine)?)),
             _ if VoxtralRealtime::is_in(program) => SpeechModel::VoxtralRealtime(Box::new(VoxtralRealtime::load(program, engine)?)),
             _ if Voxtral::is_in(program) => SpeechModel::Voxtral(Box::new(Voxtral::load(program, engine)?)),
-            _ => SpeechModel::Whisper(Box::new(Whisper::load(program, engine)?)),
+            _ if Whisper::is_in(program) => SpeechModel::Whisper(Box::new(Whisper::load(program, engine)?)),
+            _ => return Err(lacking(program)),
         })
     }
 
@@ -59,5 +62,30 @@ impl SpeechModel {
             SpeechModel::Voxtral(model) => Box::new(VoxtralListener::new(model, tokenizer, &settings)?),
             SpeechModel::VoxtralRealtime(model) => Box::new(RealtimeListener::new(model, tokenizer, &settings)?),
         })
+    }
+}
+
+/// The methods by which a program is taken for a model of a family.
+const METHODS: [(&str, &[&str]); 4] = [
+    ("Whisper", &["encoder", "decoder"]),
+    ("Parakeet", &["encoder", "decoder_step", "joint"]),
+    ("Voxtral", &["audio_encoder", "token_embedding", "text_decoder"]),
+    ("Voxtral Realtime", &["encode_audio_chunk", "token_embedding", "text_decoder"]),
+];
+
+/// Says what a program lacks to be of the family that it is closest to.
+fn lacking(program: &Program) -> Error {
+    let missing = |methods: &[&str]| -> Vec<String> {
+        methods.iter().filter(|name| !has_methods(program, &[name])).map(|name| format!("`{name}`")).collect()
+    };
+    let closest = METHODS.iter().map(|(family, methods)| (*family, methods.len(), missing(methods)));
+    match closest.min_by_key(|(_, all, missing)| (missing.len() == *all, missing.len())) {
+        Some((family, all, missing)) if missing.len() < all => {
+            Error::NoSpeechModel { family, what: format!("it has no method {}", missing.join(" and no ")) }
+        }
+        _ => Error::NoSpeechModel {
+            family: "model of speech",
+            what: "it has none of the methods of a family that transcribes".into(),
+        },
     }
 }

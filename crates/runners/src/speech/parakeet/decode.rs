@@ -3,7 +3,11 @@
 use flambeau_tensor::Tensor;
 use flambeau_text::{argmax, log_probabilities};
 
-use super::{Parakeet, model, unfit};
+use super::{
+    Parakeet,
+    model::{self, Transducer},
+    unfit,
+};
 use crate::Result;
 
 /// A token, and where it was heard.
@@ -15,6 +19,7 @@ pub struct TimedToken {
     /// Positions that it takes: by its own estimate, or by CTC those that say it. None where a token without a duration left its
     /// position to the next one.
     pub duration: usize,
+    /// 0 where the program does not tell.
     pub log_probability: f32,
 }
 
@@ -57,19 +62,19 @@ impl Parakeet {
         let (mut tokens, mut logits) = (Vec::new(), Vec::new());
         let mut heard = transducer.begin(blank)?;
         while frame < positions {
-            transducer.join(made, frame, &heard, &mut logits)?;
-            trace(frame, &logits);
-            if logits.len() != vocab + transducer.durations.len() {
-                return Err(unfit(format!("it gives {} logits for {vocab} tokens", logits.len())));
-            }
-            let (of_tokens, of_durations) = logits.split_at(vocab);
-            let id = best(of_tokens)?;
-            let duration = if of_durations.is_empty() { 0 } else { transducer.durations[best(of_durations)? as usize] };
+            let chosen = transducer.join(made, frame, &heard, &mut logits)?;
+            let (id, duration, log_probability) = match chosen {
+                Some([token, duration]) => (token as u32, duration, 0.0),
+                None => {
+                    trace(frame, &logits);
+                    transducer.best(&logits, vocab)?
+                }
+            };
             if id == blank {
                 (frame, staying) = (frame + duration.max(1), 0);
                 continue;
             }
-            tokens.push(TimedToken { id, frame, duration, log_probability: log_probabilities(of_tokens, &[id])[0] });
+            tokens.push(TimedToken { id, frame, duration, log_probability });
             heard = transducer.hear(heard, id)?;
             staying = if duration == 0 { staying + 1 } else { 0 };
             frame += duration;
@@ -78,6 +83,19 @@ impl Parakeet {
             }
         }
         Ok(tokens)
+    }
+}
+
+impl Transducer {
+    /// The likeliest token by logits of tokens and durations, the duration that it takes, and the token's log-probability.
+    fn best(&self, logits: &[f32], vocab: usize) -> Result<(u32, usize, f32)> {
+        if logits.len() != vocab + self.durations.len() {
+            return Err(unfit(format!("it gives {} logits for {vocab} tokens", logits.len())));
+        }
+        let (of_tokens, of_durations) = logits.split_at(vocab);
+        let id = best(of_tokens)?;
+        let duration = if of_durations.is_empty() { 0 } else { self.durations[best(of_durations)? as usize] };
+        Ok((id, duration, log_probabilities(of_tokens, &[id])[0]))
     }
 }
 

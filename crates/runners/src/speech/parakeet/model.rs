@@ -3,19 +3,27 @@
 use std::sync::Arc;
 
 use flambeau_audio::ParakeetMel;
-use flambeau_runtime::{Engine, LoadOptions, Method, Program, Value};
+use flambeau_runtime::{DimSpec, Engine, LoadOptions, Method, Program, Value, ValueSpec};
 use flambeau_tensor::{DType, Tensor, cast};
 
 use super::{FAMILY, unfit};
 use crate::{
     Result, logits,
-    speech::{Facts, has_methods, inputs::ids},
+    speech::{
+        Facts, has_methods,
+        inputs::{self, ids, positions},
+    },
 };
+
+/// Positions that tokens of published models may take, and most tokens of one position, where a program does not say.
+const DURATIONS: [usize; 5] = [0, 1, 2, 3, 4];
+const MOST_SYMBOLS: usize = 10;
 
 /// A loaded Parakeet.
 #[derive(Debug)]
 pub struct Parakeet {
     encoder: Method,
+    takes_length: bool,
     pub(super) transducer: Option<Transducer>,
     features: ParakeetMel,
     mels: usize,
@@ -33,6 +41,8 @@ pub(super) struct Transducer {
     joint: Method,
     /// Positions that a token may take; empty where each leaves its position to the next one.
     pub(super) durations: Vec<usize>,
+    /// Whether the joint network returns a token and the number of its duration, in the place of logits.
+    chooses: bool,
     /// Most tokens of one position.
     pub(super) most_symbols: usize,
     /// The beginning of a sequence.
@@ -50,7 +60,12 @@ pub(super) struct Heard {
 }
 
 impl Parakeet {
-    /// Loads a program that this project exported.
+    /// Whether a program has the methods of a Parakeet that is a transducer, of this project's exporter or of ExecuTorch's.
+    pub fn is_transducer_in(program: &Program) -> bool {
+        has_methods(program, &["encoder", "decoder_step", "joint"])
+    }
+
+    /// Loads a program, of this project's exporter or of ExecuTorch's.
     ///
     /// # Errors
     /// [`Error::NoSpeechModel`](crate::Error::NoSpeechModel) for another program; it cannot be loaded.
@@ -59,20 +74,35 @@ impl Parakeet {
             return Err(unfit("it has no method `encoder`"));
         }
         let facts = Facts::of(program, FAMILY);
-        let mels = facts.size("num_mel_bins")?;
         let method = |name: &str| program.method(name, engine, &LoadOptions::default());
-        let transducer = has_methods(program, &["joint"])
-            .then(|| Transducer::load(&facts, method("decoder_step")?, method("joint")?))
-            .transpose()?;
+        let encoder = method("encoder")?;
+        let input = encoder.inputs().first().and_then(ValueSpec::tensor).map(|spec| &spec.dims[..]);
+        // ExecuTorch's encoder takes the number of frames beside them, and has them last.
+        let takes_length = encoder.inputs().len() == 2;
+        let (mels, most_frames) = match input {
+            Some(&[_, DimSpec::Fixed(mels), frames]) if takes_length => (mels, frames.max()),
+            Some(&[_, frames, DimSpec::Fixed(mels)]) if !takes_length => (mels, frames.max()),
+            _ => return Err(unfit("its encoder takes no spectrogram")),
+        };
+        let factor = facts.size("encoder_subsampling_factor")?;
+        let positions = facts.size("get_audio_positions").ok().or(most_frames.map(|frames| frames / factor));
+        let transducer = if has_methods(program, &["joint", "decoder_step"]) {
+            Some(Transducer::load(&facts, method("decoder_step")?, method("joint")?)?)
+        } else {
+            None
+        };
+        let blank = facts.id("blank_id")?;
         Ok(Parakeet {
-            encoder: method("encoder")?,
+            encoder,
+            takes_length,
             transducer,
             features: ParakeetMel::new(mels),
             mels,
-            factor: facts.size("encoder_subsampling_factor")?,
-            positions: facts.size("get_audio_positions")?,
-            blank: facts.id("blank_id")?,
-            vocab: facts.size("vocab_size")?,
+            factor,
+            positions: positions.ok_or_else(|| unfit("it does not state `get_audio_positions`"))?,
+            blank,
+            // ExecuTorch does not count the blank.
+            vocab: facts.size("vocab_size")?.max(blank as usize + 1),
         })
     }
 
@@ -100,30 +130,57 @@ impl Parakeet {
         Tensor::from_slice(&rows, &[1, rows.len() / self.mels, self.mels]).map_err(|_| unfit("its window is too long"))
     }
 
-    /// Listens to a spectrogram: the last hidden state [1, positions, width], and what is decoded [1, positions, ..].
+    /// Listens to a spectrogram: the last hidden state [1, positions, width], and what is decoded [1, positions, ..]. ExecuTorch's programs
+    /// only tell the latter.
     ///
     /// # Errors
     /// The method fails.
     pub fn encode(&mut self, features: Tensor) -> Result<[Tensor; 2]> {
+        if self.takes_length {
+            return self.encode_counted(&features);
+        }
         let outputs = self.encoder.run(&[Value::Tensor(features)])?;
         match <[Value; 2]>::try_from(outputs) {
             Ok([Value::Tensor(hidden), Value::Tensor(made)]) if made.rank() == 3 && made.shape()[1] > 0 => Ok([hidden, made]),
             _ => Err(unfit("its encoder does not return a hidden state and what is decoded")),
         }
     }
+
+    /// As [`encode`](Self::encode), by an encoder that takes bins ahead of frames, and the number of frames.
+    fn encode_counted(&mut self, features: &Tensor) -> Result<[Tensor; 2]> {
+        let no_rows = || unfit("its encoder does not return what is decoded and the number of positions");
+        let (rows, mels) = rows(features)?;
+        let frames = rows.len() / mels;
+        let turned: Vec<f32> = (0..mels).flat_map(|bin| rows.iter().skip(bin).step_by(mels).copied()).collect();
+        let turned = Tensor::from_slice(&turned, &[1, mels, frames]).map_err(|_| no_rows())?;
+        let inputs = [inputs::floats(&self.encoder, 0, &turned)?, positions(frames, 1)?];
+        let outputs = self.encoder.run(&inputs)?;
+        let [Value::Tensor(made), count] = &outputs[..] else { return Err(no_rows()) };
+        let (&[1, _, width], Some(count)) = (made.shape(), number(count)) else { return Err(no_rows()) };
+        let bytes = made.bytes().clone();
+        let size = count * width * made.dtype().size();
+        let heard = (count > 0 && size <= bytes.len()).then(|| bytes.slice(..size)).ok_or_else(no_rows)?;
+        let heard = Tensor::new(made.dtype(), &[1, count, width], heard).map_err(|_| no_rows())?;
+        Ok([heard.clone(), heard])
+    }
 }
 
 impl Transducer {
     fn load(facts: &Facts<'_>, decoder_step: Method, joint: Method) -> Result<Transducer> {
-        let shape = [facts.size("num_rnn_layers")?, 1, facts.size("pred_hidden")?];
-        let dtype = i8::try_from(facts.size("get_dtype")?).ok().and_then(DType::from_code);
-        let dtype = dtype.ok_or_else(|| unfit("it states no element type that is known"))?;
+        let state = decoder_step.inputs().get(1).and_then(ValueSpec::tensor).cloned();
+        let state = state.ok_or_else(|| unfit("its decoder takes no states"))?;
+        let sizes = state.dims.iter().map(|dim| if let DimSpec::Fixed(size) = dim { Some(*size) } else { None });
+        let sizes: Option<Vec<usize>> = sizes.collect();
+        let zeros = sizes.and_then(|sizes| Tensor::zeros(state.dtype, &sizes).ok());
+        let chooses = joint.outputs().len() == 2;
+        let durations: Vec<usize> = facts.ids("durations").into_iter().map(|duration| duration as usize).collect();
         Ok(Transducer {
             decoder_step,
             joint,
-            durations: facts.ids("durations").into_iter().map(|duration| duration as usize).collect(),
-            most_symbols: facts.size("max_symbols_per_step")?,
-            zeros: Tensor::zeros(dtype, &shape).map_err(|_| unfit("its states are too large"))?,
+            durations: if durations.is_empty() && chooses { DURATIONS.to_vec() } else { durations },
+            chooses,
+            most_symbols: facts.size("max_symbols_per_step").unwrap_or(MOST_SYMBOLS),
+            zeros: zeros.ok_or_else(|| unfit("its states are too large"))?,
         })
     }
 
@@ -143,12 +200,30 @@ impl Transducer {
         }
     }
 
-    /// Puts the logits of tokens and durations at a position of what the encoder made into the place of what `to` held.
-    pub(super) fn join(&mut self, made: &Tensor, position: usize, heard: &Heard, to: &mut Vec<f32>) -> Result<()> {
+    /// What a position of what the encoder made says next: a token and its duration, or logits of both, which take the place of what `to`
+    /// held.
+    pub(super) fn join(&mut self, made: &Tensor, position: usize, heard: &Heard, to: &mut Vec<f32>) -> Result<Option<[usize; 2]>> {
         let f = row(made, position).ok_or_else(|| unfit("its encoder gives no positions"))?;
         let outputs = self.joint.run(&[Value::Tensor(f), heard.g.clone()])?;
-        logits::last(self.joint.name(), outputs.first(), to)
+        if !self.chooses {
+            logits::last(self.joint.name(), outputs.first(), to)?;
+            return Ok(None);
+        }
+        let chosen = match &outputs[..] {
+            [token, duration] => number(token).zip(number(duration).and_then(|index| self.durations.get(index).copied())),
+            _ => None,
+        };
+        chosen.map(|(token, duration)| Some([token, duration])).ok_or_else(|| unfit("its joint network chooses no token"))
     }
+}
+
+/// The only element of a value of integers.
+fn number(value: &Value) -> Option<usize> {
+    let number = match value {
+        Value::Tensor(tensor) => cast(tensor, DType::I64).ok()?.aligned().as_slice::<i64>().ok()?.first().copied()?,
+        other => other.as_int()?,
+    };
+    usize::try_from(number).ok()
 }
 
 /// Position `at` [1, 1, n] of a tensor [1, positions, n].

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use flambeau_audio::LogMel;
-use flambeau_runtime::{DimSpec, Engine, LoadOptions, Method, Program, SharedState, Value, ValueSpec};
+use flambeau_runtime::{DimSpec, Engine, LoadOptions, Method, Program, SharedState, ValueSpec};
 use flambeau_tensor::Tensor;
 
 use super::{FAMILY, unfit};
 use crate::{
     Result,
     speech::{
-        has_methods,
+        Facts, has_methods, inputs,
         text_decoder::{TextDecoder, floats},
     },
 };
@@ -41,6 +41,9 @@ impl Voxtral {
         }
         let options = LoadOptions { shared: Some(SharedState::default()), ..LoadOptions::default() };
         let encoder = program.method("audio_encoder", engine, &options)?;
+        if Facts::of(program, FAMILY).size("delay_tokens").is_ok() {
+            return Err(unfit("it is a Voxtral Realtime that listens to whole recordings: export one that streams"));
+        }
         let spec = encoder.inputs().first().and_then(ValueSpec::tensor);
         let Some(&[_, DimSpec::Fixed(mels), DimSpec::Fixed(frames)]) = spec.map(|spec| &spec.dims[..]) else {
             return Err(unfit("its encoder does not take windows of one length"));
@@ -78,7 +81,7 @@ impl Voxtral {
     /// # Errors
     /// The method fails.
     pub fn encode(&mut self, features: Tensor) -> Result<Vec<f32>> {
-        let outputs = self.encoder.run(&[Value::Tensor(features)])?;
+        let outputs = self.encoder.run(&[inputs::floats(&self.encoder, 0, &features)?])?;
         let rows = floats(outputs.first()).filter(|rows| !rows.is_empty() && rows.len().is_multiple_of(self.text.hidden()));
         rows.ok_or_else(|| unfit("its encoder gives no rows of the text decoder's width"))
     }

@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use flambeau_audio::LogMelStream;
-use flambeau_runtime::{DimSpec, Engine, LoadOptions, Method, Program, SharedState, Value, ValueSpec};
+use flambeau_runtime::{DimSpec, Engine, LoadOptions, Method, Program, SharedState, ValueSpec};
 use flambeau_tensor::Tensor;
 use flambeau_text::argmax;
 
@@ -12,7 +12,7 @@ use crate::{
     Error, Result,
     speech::{
         Facts, has_methods,
-        inputs::positions,
+        inputs::{self, positions},
         text_decoder::{TextDecoder, floats},
     },
 };
@@ -178,7 +178,7 @@ impl VoxtralRealtime {
     fn encode(&mut self, frames: &[f32]) -> Result<Vec<f32>> {
         let count = frames.len() / self.mels / self.frames;
         let places = positions(self.listened, count * self.positions)?;
-        let outputs = self.encoder.run(&[Value::Tensor(self.spectrogram(frames)?), places])?;
+        let outputs = self.encoder.run(&[inputs::floats(&self.encoder, 0, &self.spectrogram(frames)?)?, places])?;
         self.listened += count * self.positions;
         let expected = count * self.text.hidden();
         let rows = floats(outputs.first()).filter(|rows| rows.len() == expected);

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use flambeau_audio::LogMel;
-use flambeau_runtime::{Engine, LoadOptions, Method, Program, SharedState, Value};
+use flambeau_runtime::{DimSpec, Engine, LoadOptions, Method, Program, SharedState, Value, ValueSpec};
 use flambeau_tensor::{DType, Tensor, cast};
+use flambeau_text::Tokenizer;
 
 use super::{FAMILY, Vocabulary, branches::Branches, unfit};
 use crate::{
     Result, logits,
     speech::{
         Facts, has_methods,
-        inputs::{ids, positions},
+        inputs::{self, ids, positions},
     },
 };
 
@@ -21,6 +22,8 @@ const BRANCHES: &str = "branches";
 #[derive(Debug)]
 pub struct Whisper {
     encoder: Method,
+    /// What makes keys and values of cross-attention, if the decoder takes them.
+    apart: Option<Apart>,
     decoder: Method,
     alignment: Option<Method>,
     branches: Option<Branches>,
@@ -32,6 +35,13 @@ pub struct Whisper {
     audio_positions: usize,
     context: usize,
     position: usize,
+}
+
+/// Keys and values of cross-attention as inputs of the decoder, a key for each layer, then a value for each.
+#[derive(Debug)]
+struct Apart {
+    method: Method,
+    made: Vec<Value>,
 }
 
 impl Whisper {
@@ -56,6 +66,7 @@ impl Whisper {
         let mels = facts.size("num_mel_bins")?;
         Ok(Whisper {
             encoder: method("encoder")?,
+            apart: None,
             decoder: method("decoder")?,
             alignment: has_alignment.then(|| method("alignment")).transpose()?,
             branches: None,
@@ -65,6 +76,42 @@ impl Whisper {
             mels,
             audio_positions: facts.size("get_audio_positions")?,
             context: facts.size("get_max_seq_len")?,
+            position: 0,
+        })
+    }
+
+    /// Loads the three programs that ExecuTorch's exporter writes, `encoder`, `cross_kv` and `decoder`, each with a method `forward`. They say
+    /// nothing of themselves: sizes are those of their inputs, and special tokens those of the tokenizer, which are never chosen. No
+    /// other token is suppressed, words have no times, and one text is tried at a time.
+    ///
+    /// # Errors
+    /// [`Error::NoSpeechModel`](crate::Error::NoSpeechModel) for other programs or the tokenizer of another model; they cannot be loaded.
+    pub fn load_apart(programs: [&Program; 3], tokenizer: &Tokenizer, engine: &Arc<dyn Engine>) -> Result<Whisper> {
+        let options = LoadOptions::default();
+        let [encoder, cross_kv, decoder] = programs.map(|program| program.method("forward", engine, &options));
+        let (encoder, cross_kv, decoder) = (encoder?, cross_kv?, decoder?);
+        let input = encoder.inputs().first().and_then(ValueSpec::tensor).map(|spec| &spec.dims[..]);
+        let Some(&[_, DimSpec::Fixed(mels), DimSpec::Fixed(frames)]) = input else {
+            return Err(unfit("its encoder does not take windows of one length"));
+        };
+        if decoder.inputs().len() != 2 + cross_kv.outputs().len() {
+            return Err(unfit("its decoder does not take what `cross_kv` makes"));
+        }
+        let logits = decoder.outputs().first().and_then(ValueSpec::tensor).and_then(|spec| spec.dims.last().copied());
+        let Some(DimSpec::Fixed(size)) = logits else { return Err(unfit("its decoder gives no logits")) };
+        let context = decoder.cache_len().ok_or_else(|| unfit("its decoder keeps nothing"))?;
+        Ok(Whisper {
+            encoder,
+            apart: Some(Apart { method: cross_kv, made: Vec::new() }),
+            decoder,
+            alignment: None,
+            branches: None,
+            options,
+            vocabulary: Vocabulary::of_tokenizer(tokenizer, size)?,
+            features: LogMel::new(mels),
+            mels,
+            audio_positions: frames / 2,
+            context,
             position: 0,
         })
     }
@@ -130,11 +177,15 @@ impl Whisper {
     /// The method fails.
     pub fn encode(&mut self, features: Tensor) -> Result<Tensor> {
         self.restart();
-        let mut outputs = self.encoder.run(&[Value::Tensor(features)])?;
-        match outputs.pop() {
-            Some(Value::Tensor(hidden)) if outputs.is_empty() => Ok(hidden),
-            _ => Err(unfit("its encoder returns no hidden state")),
+        let mut outputs = self.encoder.run(&[inputs::floats(&self.encoder, 0, &features)?])?;
+        let hidden = match outputs.pop() {
+            Some(Value::Tensor(hidden)) if outputs.is_empty() => hidden,
+            _ => return Err(unfit("its encoder returns no hidden state")),
+        };
+        if let Some(apart) = &mut self.apart {
+            apart.made = apart.method.run(&[Value::Tensor(hidden.clone())])?;
         }
+        Ok(hidden)
     }
 
     /// Forgets the tokens, not the window.
@@ -152,8 +203,15 @@ impl Whisper {
     /// # Errors
     /// The method fails, or the tokens do not fit.
     pub fn step(&mut self, tokens: &[u32], logits: &mut Vec<f32>) -> Result<()> {
-        let outputs = self.decoder.run(&[ids(tokens)?, positions(self.position, tokens.len())?])?;
-        self.position += tokens.len();
+        // A decoder that takes cross-attention from its caller takes one token at a time.
+        let chunk = if self.apart.is_some() { 1 } else { tokens.len().max(1) };
+        let mut outputs = Vec::new();
+        for tokens in tokens.chunks(chunk) {
+            let mut inputs = vec![ids(tokens)?, positions(self.position, tokens.len())?];
+            inputs.extend(self.apart.iter().flat_map(|apart| &apart.made).cloned());
+            outputs = self.decoder.run(&inputs)?;
+            self.position += tokens.len();
+        }
         logits::last(self.decoder.name(), outputs.first(), logits)
     }
 

@@ -1,8 +1,12 @@
 //! The ids that steer a Whisper, as its program states them.
 
-use flambeau_text::log_probabilities;
+use flambeau_text::{Tokenizer, log_probabilities};
 
-use crate::{Result, speech::Facts};
+use super::FAMILY;
+use crate::{
+    Result,
+    speech::{Facts, text_decoder::special_token},
+};
 
 /// A language that a model knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,6 +15,9 @@ pub struct Language {
     pub code: String,
     pub id: u32,
 }
+
+/// A second, in steps of 20 ms.
+const LAST_INITIAL_TIMESTAMP: u32 = 50;
 
 /// Special tokens and lists of tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,8 +63,34 @@ impl Vocabulary {
             languages,
             suppressed: facts.ids("get_suppress_ids"),
             suppressed_at_begin: facts.ids("get_begin_suppress_ids"),
-            last_initial_timestamp: facts.ids("get_max_initial_timestamp_index").first().copied().unwrap_or(50),
+            last_initial_timestamp: facts.ids("get_max_initial_timestamp_index").first().copied().unwrap_or(LAST_INITIAL_TIMESTAMP),
             size: facts.size("get_vocab_size")?,
+        })
+    }
+
+    /// The special tokens of a tokenizer, for a model of `size` tokens.
+    pub(super) fn of_tokenizer(tokenizer: &Tokenizer, size: usize) -> Result<Vocabulary> {
+        let id = |name: &str| special_token(tokenizer, FAMILY, name);
+        let (end, start, no_timestamps) = (id("<|endoftext|>")?, id("<|startoftranscript|>")?, id("<|notimestamps|>")?);
+        let (translate, transcribe) = (id("<|translate|>")?, id("<|transcribe|>")?);
+        let name = |id: u32| tokenizer.id_to_token(id)?.strip_prefix("<|")?.strip_suffix("|>").map(str::to_owned);
+        let tasks = translate.min(transcribe);
+        let languages: Vec<Language> = (start + 1..tasks).filter_map(|id| Some(Language { code: name(id)?, id })).collect();
+        // Models of English alone have its token, and were trained without.
+        let knows_several = languages.len() > 1;
+        Ok(Vocabulary {
+            end,
+            start,
+            previous: id("<|startofprev|>")?,
+            no_speech: id("<|nospeech|>").or_else(|_| id("<|nocaptions|>"))?,
+            no_timestamps,
+            translate: knows_several.then_some(translate),
+            transcribe: knows_several.then_some(transcribe),
+            languages: if knows_several { languages } else { Vec::new() },
+            suppressed: (end + 1..no_timestamps).collect(),
+            suppressed_at_begin: tokenizer.encode_plain(" ")?.into_iter().chain([end]).collect(),
+            last_initial_timestamp: LAST_INITIAL_TIMESTAMP,
+            size,
         })
     }
 
