@@ -132,7 +132,8 @@ impl ModelArgs {
         Ok(Some(fetched(&ModelName::of_no_file(&self.model)?)?))
     }
 
-    fn check_unused(&self) -> Result<()> {
+    /// Refuses options of an export where nothing is exported.
+    pub(crate) fn check_unused(&self) -> Result<()> {
         let export = &self.export;
         let given = [
             (export.dtype.is_some(), "--dtype"),

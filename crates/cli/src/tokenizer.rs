@@ -29,17 +29,27 @@ pub(crate) struct TextModel {
 /// Finds the tokenizer: at the path given, inside the program, or beside it.
 pub(crate) fn find(program: &Program, program_path: &Path, given: Option<&Path>) -> Result<TextModel> {
     if let Some(path) = given {
-        return from_folder(&tokenizer_file(path)).with_context(|| format!("tokenizer {}", path.display()));
+        return at(path);
     }
     if program.named(TEXT_FILES[0]).is_some() {
         return build(&|name| Ok(program.named(name))).context("the program's own tokenizer");
     }
-    let beside = program_path.parent().unwrap_or(Path::new("")).join(TEXT_FILES[0]);
+    // The folder of a bare file name is the working directory, which is no path of its own.
+    let folder = program_path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let beside = tokenizer_file(folder);
     if beside.is_file() {
         return from_folder(&beside).with_context(|| format!("tokenizer {}", beside.display()));
     }
-    let missing = anyhow::anyhow!("there is no tokenizer in {} and no tokenizer.json beside it", program_path.display());
+    let missing = anyhow::anyhow!(
+        "there is no tokenizer in {} and no tokenizer.json, tekken.json or tokenizer.model beside it",
+        program_path.display()
+    );
     Err(hint(missing, "give one with --tokenizer FILE_OR_FOLDER"))
+}
+
+/// The tokenizer of a file, or of the folder that holds it.
+pub(crate) fn at(path: &Path) -> Result<TextModel> {
+    from_folder(&tokenizer_file(path)).with_context(|| format!("tokenizer {}", path.display()))
 }
 
 fn tokenizer_file(path: &Path) -> PathBuf {

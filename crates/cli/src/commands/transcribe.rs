@@ -14,7 +14,11 @@ use std::{
 use anyhow::{Context, Result};
 use flambeau::{
     audio::Recording,
-    runners::speech::{Progress, SAMPLE_RATE, Segment, Settings, SpeechModel, Task, Transcriber, Transcript, whisper::Search},
+    runners::speech::{
+        Progress, SAMPLE_RATE, Segment, Settings, SpeechModel, Task, Transcriber, Transcript,
+        whisper::{Search, Whisper},
+    },
+    runtime::Program,
     text::Tokenizer,
 };
 
@@ -22,12 +26,13 @@ use self::format::Format;
 use crate::{
     engine::EngineArgs,
     failure::{self, INTERRUPTED, hint, usage},
+    file_kind::FileKind,
     files, interrupt,
     model::{ExportArgs, ModelArgs},
     progress, tokenizer,
 };
 
-/// Transcribe recordings with Whisper, Parakeet or Moonshine
+/// Transcribe recordings with Whisper, Parakeet, Moonshine or Voxtral
 ///
 /// Reads WAV, AIFF, CAF, FLAC, MP3, Ogg Vorbis, AAC and ALAC, up to 384 kHz and 64 channels. Text comes out as it is
 /// recognized; Ctrl-C keeps what is done.
@@ -40,9 +45,13 @@ pub(crate) struct Args {
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 
-    /// Model: a program (.pte), a folder or .nemo file, or ORG/NAME on the Hugging Face hub; what is no program is exported once, into the cache
+    /// Model: a program (.pte), a folder (of weights, or of ExecuTorch's three programs of Whisper) or .nemo file, or ORG/NAME on the Hugging Face hub; what is no program is exported once, into the cache
     #[arg(short, long, value_name = "MODEL")]
     model: String,
+
+    /// tokenizer.json, tekken.json or tokenizer.model, or the folder that holds it; by default the program's own, or the one beside it
+    #[arg(long, value_name = "PATH", alias = "tokenizer-path")]
+    tokenizer: Option<PathBuf>,
 
     /// Forms of the transcript, separated by commas
     #[arg(short, long, value_name = "FORMAT", value_delimiter = ',', default_value = "txt", alias = "output-format")]
@@ -122,6 +131,9 @@ pub(crate) struct Args {
     quiet: bool,
 }
 
+/// The files of a Whisper that ExecuTorch's exporter wrote.
+const APART: [&str; 3] = ["encoder.pte", "cross_kv.pte", "decoder.pte"];
+
 /// A number of texts at a time, which programs have room for.
 fn texts(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|number| (1..=8).contains(number));
@@ -131,10 +143,7 @@ fn texts(text: &str) -> Result<usize, String> {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let formats = if args.json { vec![Format::Json] } else { args.format.clone() };
     check(args, &formats)?;
-    let (program, path) = ModelArgs::new(&args.model, &args.export).open_speech(args.engine.threads)?;
-    let tokenizer = tokenizer::find(&program, &path, None)?.tokenizer;
-    let engine = args.engine.engine(false)?;
-    let mut model = SpeechModel::load(&program, &engine)?;
+    let (mut model, tokenizer) = load(args)?;
     let cancelled = interrupt::flag()?;
     let mut code = ExitCode::SUCCESS;
     for file in &args.files {
@@ -149,6 +158,26 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     Ok(code)
+}
+
+fn load(args: &Args) -> Result<(SpeechModel, Tokenizer)> {
+    let model = ModelArgs::new(&args.model, &args.export);
+    let given = args.tokenizer.as_deref();
+    let folder = Path::new(&args.model);
+    let engine = args.engine.engine(false)?;
+    if APART.iter().any(|name| folder.join(name).is_file()) {
+        model.check_unused()?;
+        let open = |name: &str| FileKind::Program.expect(&folder.join(name), || Ok(Program::open(folder.join(name))?));
+        let [encoder, cross_kv, decoder] = APART.map(open);
+        let programs = [&encoder?, &cross_kv?, &decoder?];
+        let processor = Some(folder.join("processor")).filter(|folder| folder.is_dir());
+        let tokenizer = tokenizer::at(given.or(processor.as_deref()).unwrap_or(folder))?.tokenizer;
+        let whisper = Whisper::load_apart(programs, &tokenizer, &engine)?;
+        return Ok((SpeechModel::Whisper(Box::new(whisper)), tokenizer));
+    }
+    let (program, path) = model.open_speech(args.engine.threads)?;
+    let tokenizer = tokenizer::find(&program, &path, given)?.tokenizer;
+    Ok((SpeechModel::load(&program, &engine)?, tokenizer))
 }
 
 /// Refuses what could not be written in the end.

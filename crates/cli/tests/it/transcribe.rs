@@ -94,6 +94,16 @@ fn mistakes_are_told_before_work_begins() {
     let language = flambeau(dir.path(), &["transcribe", "-m", &model(), &audio(), "-l", "xx"]);
     assert_eq!(language.code, 1);
     assert!(language.stderr.contains("expected one of en, fr, de"), "{}", language.stderr);
+    // Of ExecuTorch's three programs, one is there; then two, of another kind.
+    fs::create_dir(dir.path().join("apart")).unwrap();
+    let exported = flambeau(dir.path(), &["export", &model(), "-o", "apart/encoder.pte"]);
+    assert_eq!(exported.code, 0, "{}", exported.stderr);
+    let apart = || flambeau(dir.path(), &["transcribe", "-m", "apart", &audio(), "--tokenizer", &model()]);
+    assert!(apart().code == 1 && apart().stderr.contains("cross_kv.pte"), "{}", apart().stderr);
+    for name in ["cross_kv.pte", "decoder.pte"] {
+        fs::copy(dir.path().join("apart/encoder.pte"), dir.path().join("apart").join(name)).unwrap();
+    }
+    assert!(apart().code == 1 && apart().stderr.contains("`forward`"), "{}", apart().stderr);
     let missing = flambeau(dir.path(), &["transcribe", "-m", &model(), "nothing.mp3"]);
     assert!(missing.code == 1 && missing.stderr.contains("nothing.mp3"), "{}", missing.stderr);
 }
