@@ -27,11 +27,10 @@ pub enum SpeechModel {
 }
 
 impl SpeechModel {
-    /// Whether a program is a model of one of the families.
+    /// Whether a program has the methods of a family, or says that it is of one.
     pub fn is_in(program: &Program) -> bool {
         let family = Facts::of(program, "model of speech").text("get_model_type");
-        let is_known = family.is_some_and(|family| ["moonshine", "parakeet", "whisper"].contains(&family.as_str()));
-        is_known || VoxtralRealtime::is_in(program) || Voxtral::is_in(program) || Whisper::is_in(program)
+        family.is_some_and(|family| family == "parakeet") || METHODS.iter().any(|(_, methods)| has_methods(program, methods))
     }
 
     /// Loads a program, of this project's exporter or of ExecuTorch's. ExecuTorch's Whisper is three programs:
