@@ -1,22 +1,30 @@
-//! `flambeau bench`: speed of prompt processing and of generation.
+//! `flambeau bench`: speed of prompt processing and of generation, or of hearing and writing.
 
-use std::{fmt, panic::resume_unwind, process::ExitCode, time::Instant};
+mod speech;
+
+use std::{fmt, panic::resume_unwind, path::PathBuf, process::ExitCode, time::Instant};
 
 use anyhow::{Result, bail};
 use flambeau::{
     engine::{Engine, NodeByNode, Sampling, Steps},
-    runners::llm::{Feed, Model, ModelOptions, PIPELINE_DEPTH, Sequence},
+    runners::{
+        llm::{Feed, Model, ModelOptions, PIPELINE_DEPTH, Sequence},
+        speech::SpeechModel,
+    },
 };
 use serde_json::{Value as Json, json};
 
 use crate::{count::positive, engine::EngineArgs, failure::usage, file_kind::ProgramArgs, files, profile::ProfileArgs, progress};
 
-/// Measure the speed of a language model
+/// Measure the speed of a language model, or of a model of speech
 ///
 /// One test per number: `pp512` feeds a prompt of 512 tokens, `tg128` generates 128 tokens one by one, and `tg128@d1024` does so
 /// with 1,024 tokens already in the cache. `tg128@s8` generates 128 tokens for each of 8 sequences at once; its rate is that of all of
 /// them together. Engines that draw tokens themselves generate greedily, the others are fed arbitrary tokens and give their
 /// logits. Every test runs once unmeasured, then `--repetitions` times; the median counts.
+///
+/// A model of speech hears the first window of a recording (features, encoder), reads tokens one by one (decoder) and, if it has its
+/// tokenizer, transcribes the whole recording greedily; the real-time factor is the time that a second takes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flambeau bench smollm2.pte -p 128,512 -n 128 -d 0,1024 -r 5 --threads 2 -o md")]
 pub(crate) struct Args {
@@ -43,6 +51,10 @@ pub(crate) struct Args {
     #[arg(short = 'r', long, value_name = "N", default_value_t = 5, value_parser = positive)]
     repetitions: usize,
 
+    /// Recording that a model of speech hears; by default 30 seconds of tones that come and go
+    #[arg(long, value_name = "FILE")]
+    audio: Option<PathBuf>,
+
     /// Most prompt tokens that one prefill step takes
     #[arg(long, value_name = "N", value_parser = positive)]
     prefill_chunk: Option<usize>,
@@ -60,6 +72,12 @@ pub(crate) struct Args {
     /// The same as `--output json`
     #[arg(long, conflicts_with = "output")]
     json: bool,
+}
+
+impl Args {
+    fn format(&self) -> Format {
+        if self.json { Format::Json } else { self.output }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -128,12 +146,18 @@ struct Measured {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let program = args.program.open()?;
+    if SpeechModel::is_in(&program) {
+        return speech::run(args, &program);
+    }
+    if args.audio.is_some() {
+        return Err(usage("--audio takes a model of speech"));
+    }
     let tests: Vec<Test> = tests(args).filter(|test| test.tokens() > 0).collect();
     if tests.is_empty() {
         return Err(usage("nothing is left to measure: give -p or -n a number above 0"));
     }
     args.profile.check_writable()?;
-    let program = args.program.open()?;
     let options = ModelOptions { chunk: args.prefill_chunk, ..ModelOptions::default() };
     let engine = args.engine.engine(args.profile.is_wanted())?;
     let model = Model::load(&program, &engine, &options)?;
@@ -244,7 +268,7 @@ fn measure(models: &mut [Sequence], test: Test, repetitions: usize, done: &mut d
 
 fn print(args: &Args, engine: &dyn Engine, rows: &[Measured]) -> Result<()> {
     let (engine, threads) = (engine.name(), args.engine.thread_count());
-    let format = if args.json { Format::Json } else { args.output };
+    let format = args.format();
     match format {
         Format::Json => {
             let row = |m: &Measured| {

@@ -86,6 +86,31 @@ fn several_texts_are_tried_at_a_time() {
 }
 
 #[test]
+fn bench_measures_the_stages_of_every_family() {
+    let dir = tempfile::tempdir().unwrap();
+    for (family, stages) in [
+        ("whisper", &["features", "encoder", "decoder", "transcribe"][..]),
+        ("moonshine", &["encoder", "decoder", "transcribe"]),
+        ("parakeet-ctc", &["features", "encoder", "decoder", "transcribe"]),
+        ("voxtral", &["features", "encoder", "prompt", "decoder", "transcribe"]),
+        ("voxtral-realtime", &["features", "encoder", "decoder", "transcribe"]),
+    ] {
+        let exported = flambeau(dir.path(), &["export", &of_case(family, "checkpoint"), "-o", "model.pte"]);
+        assert_eq!(exported.code, 0, "{}", exported.stderr);
+        let done = flambeau(dir.path(), &["bench", "model.pte", "--audio", &audio(), "-r", "1", "--json"]);
+        assert_eq!(done.code, 0, "{family}: {}", done.stderr);
+        let json: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
+        let rows = json.as_array().unwrap();
+        let names: Vec<&str> = rows.iter().filter_map(|row| row["test"].as_str()).collect();
+        assert_eq!(names, stages, "{family}");
+        assert!(rows.iter().all(|row| row["ms_median"].is_number()), "{family}: {json}");
+        assert!(rows.last().unwrap()["real_time_factor"].is_number(), "{family}: {json}");
+    }
+    let refused = flambeau(dir.path(), &["bench", "model.pte", "--profile"]);
+    assert!(refused.code == 2 && refused.stderr.contains("language model"), "{}", refused.stderr);
+}
+
+#[test]
 fn mistakes_are_told_before_work_begins() {
     let dir = tempfile::tempdir().unwrap();
     let usage = flambeau(dir.path(), &["transcribe", "-m", &model(), &audio(), "-f", "srt,txt"]);
