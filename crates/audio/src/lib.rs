@@ -11,6 +11,7 @@ mod error;
 mod filters;
 mod mel;
 mod parakeet_mel;
+mod pcm;
 mod recording;
 mod resample;
 mod spectrum;
@@ -20,6 +21,7 @@ pub use activity::VoiceActivity;
 pub use error::Error;
 pub use mel::{LogMel, LogMelStream};
 pub use parakeet_mel::ParakeetMel;
+pub use pcm::{Pcm, Sample};
 pub use recording::{MAX_CHANNELS, RATES, Recording};
 
 /// Shorthand of this crate.

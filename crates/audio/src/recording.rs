@@ -19,7 +19,7 @@ use symphonia::{
     default,
 };
 
-use crate::{Error, Result, resample::Resampler, wav};
+use crate::{Error, Pcm, Result, resample::Resampler, wav};
 
 /// Samples a second that a recording may have.
 pub const RATES: RangeInclusive<u32> = 1_000..=384_000;
@@ -79,6 +79,14 @@ impl Recording {
     /// As [`from_file`](Recording::from_file).
     pub fn from_stream(stream: impl Read + Send + Sync + 'static, rate: u32) -> Result<Recording> {
         Recording::open(Box::new(ReadOnlySource::new(stream)), rate)
+    }
+
+    /// A stream of samples without a container.
+    ///
+    /// # Errors
+    /// [`Error::Rate`] and [`Error::Channels`] for what no recording has; the stream cannot be read.
+    pub fn from_pcm(stream: impl Read + Send + Sync + 'static, pcm: Pcm, rate: u32) -> Result<Recording> {
+        Recording::from_stream(Cursor::new(pcm.wav_header()).chain(stream), rate)
     }
 
     fn open(mut source: Box<dyn MediaSource>, rate: u32) -> Result<Recording> {

@@ -349,7 +349,7 @@ pub mod text {
 /// ```
 #[cfg(feature = "speech")]
 pub mod audio {
-    pub use flambeau_audio::{Error, LogMel, MAX_CHANNELS, ParakeetMel, RATES, Recording, VoiceActivity};
+    pub use flambeau_audio::{Error, LogMel, MAX_CHANNELS, ParakeetMel, Pcm, RATES, Recording, Sample, VoiceActivity};
 }
 
 /// Loops over methods: generation, and with the feature `speech` transcription.
