@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use flambeau::{
-    audio::Recording,
+    audio::{Pcm, Recording, Sample},
     runners::speech::{
         Progress, SAMPLE_RATE, Segment, Settings, SpeechModel, Task, Transcriber, Transcript,
         whisper::{Search, Whisper},
@@ -52,6 +52,18 @@ pub(crate) struct Args {
     /// tokenizer.json, tekken.json or tokenizer.model, or the folder that holds it; by default the program's own, or the one beside it
     #[arg(long, value_name = "PATH", alias = "tokenizer-path")]
     tokenizer: Option<PathBuf>,
+
+    /// The recordings are samples without a container, in this form
+    #[arg(long, value_name = "FORM")]
+    pcm: Option<PcmForm>,
+
+    /// Samples a second of such recordings
+    #[arg(long, value_name = "HZ", default_value_t = SAMPLE_RATE, requires = "pcm")]
+    rate: u32,
+
+    /// Channels of such recordings, whose samples follow one another
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "pcm")]
+    channels: u16,
 
     /// Forms of the transcript, separated by commas
     #[arg(short, long, value_name = "FORMAT", value_delimiter = ',', default_value = "txt", alias = "output-format")]
@@ -131,6 +143,30 @@ pub(crate) struct Args {
     quiet: bool,
 }
 
+/// How a sample is written, in the names of ffmpeg.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum PcmForm {
+    U8,
+    S16le,
+    S24le,
+    S32le,
+    F32le,
+    F64le,
+}
+
+impl PcmForm {
+    fn sample(self) -> Sample {
+        match self {
+            PcmForm::U8 => Sample::U8,
+            PcmForm::S16le => Sample::S16,
+            PcmForm::S24le => Sample::S24,
+            PcmForm::S32le => Sample::S32,
+            PcmForm::F32le => Sample::F32,
+            PcmForm::F64le => Sample::F64,
+        }
+    }
+}
+
 /// The files of a Whisper that ExecuTorch's exporter wrote.
 const APART: [&str; 3] = ["encoder.pte", "cross_kv.pte", "decoder.pte"];
 
@@ -205,7 +241,7 @@ fn transcribe(
     cancelled: &AtomicBool,
 ) -> Result<()> {
     let start = Instant::now();
-    let mut recording = open(file)?;
+    let mut recording = open(args, file)?;
     let task = if args.translate { Task::Translate } else { Task::Transcribe };
     let settings = Settings {
         language: Some(args.language.clone()).filter(|code| code != "auto"),
@@ -264,16 +300,25 @@ fn transcribe(
     result
 }
 
-fn open(file: &Path) -> Result<Recording> {
+fn open(args: &Args, file: &Path) -> Result<Recording> {
     let place = || file.display().to_string();
+    let pcm = args.pcm.map(|form| Pcm { sample: form.sample(), rate: args.rate, channels: args.channels });
     if files::is_standard(file) {
-        return Recording::from_stream(io::stdin(), SAMPLE_RATE).context("stdin");
+        let recording = match pcm {
+            Some(pcm) => Recording::from_pcm(io::stdin(), pcm, SAMPLE_RATE),
+            None => Recording::from_stream(io::stdin(), SAMPLE_RATE),
+        };
+        return recording.context("stdin");
     }
     let opened = File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
     if opened.metadata().is_ok_and(|facts| facts.is_dir()) {
         return Err(hint(anyhow::anyhow!("{} is a folder", place()), "name its recordings"));
     }
-    Recording::from_file(opened, SAMPLE_RATE).with_context(place)
+    let recording = match pcm {
+        Some(pcm) => Recording::from_pcm(opened, pcm, SAMPLE_RATE),
+        None => Recording::from_file(opened, SAMPLE_RATE),
+    };
+    recording.with_context(place)
 }
 
 /// Prints segments as they come, one a line.

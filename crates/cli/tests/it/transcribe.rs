@@ -67,6 +67,12 @@ fn one_program_takes_several_recordings_and_stdin() {
     let done = finished(piped.stdin(fs::File::open(audio()).unwrap()).output().unwrap());
     assert_eq!((done.code, done.stderr.as_str()), (0, ""));
     assert_eq!(done.stdout, fs::read_to_string(dir.path().join("out/audio.txt")).unwrap());
+    // The same samples without their container.
+    fs::write(dir.path().join("audio.raw"), &fs::read(audio()).unwrap()[44..]).unwrap();
+    let json = |args: &[&str]| flambeau(dir.path(), &[&["transcribe", "-m", "whisper.pte", "--json", "-q"], args].concat()).stdout;
+    assert_eq!(json(&["audio.raw", "--pcm", "s16le"]), json(&[&audio()]));
+    let halved: serde_json::Value = serde_json::from_str(&json(&["audio.raw", "--pcm", "s16le", "--rate", "8000"])).unwrap();
+    assert!((halved["duration"].as_f64().unwrap() - 1.0).abs() < 0.01, "{halved}");
 }
 
 #[test]
@@ -76,7 +82,9 @@ fn several_texts_are_tried_at_a_time() {
         let done = flambeau(dir.path(), &[&["transcribe", "-m", &model(), &audio(), "--json"], &options[..]].concat());
         assert_eq!(done.code, 0, "{}", done.stderr);
     }
-    for (options, complaint) in [(["--beam-size", "9"], "from 1 to 8"), (["--best-of", "0"], "from 1 to 8")] {
+    for (options, complaint) in
+        [(["--beam-size", "9"], "from 1 to 8"), (["--best-of", "0"], "from 1 to 8"), (["--rate", "8000"], "--pcm")]
+    {
         let refused = flambeau(dir.path(), &[&["transcribe", "-m", &model(), &audio()], &options[..]].concat());
         assert!(refused.code == 2 && refused.stderr.contains(complaint), "{}", refused.stderr);
     }
