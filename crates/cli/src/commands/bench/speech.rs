@@ -129,6 +129,13 @@ impl Watch {
         self.start = Instant::now();
     }
 
+    /// Reads so many tokens one by one, by a call for each.
+    fn read(&mut self, count: usize, mut token: impl FnMut() -> Result<()>) -> Result<()> {
+        (0..count).try_for_each(|_| token())?;
+        self.tokens(count);
+        Ok(())
+    }
+
     /// Ends a stage that read tokens one by one.
     fn tokens(&mut self, count: usize) {
         let took = self.start.elapsed().as_secs_f64() / count.max(1) as f64;
@@ -149,9 +156,7 @@ fn stages(model: &mut SpeechModel, samples: &[f32]) -> Result<Vec<Lap>> {
             watch.lap(Stage::Features);
             model.encode(features)?;
             watch.lap(Stage::Encoder);
-            let count = TOKENS.min(model.context());
-            (0..count).try_for_each(|_| model.step(&[TOKEN], &mut logits))?;
-            watch.tokens(count);
+            watch.read(TOKENS.min(model.context()), || Ok(model.step(&[TOKEN], &mut logits)?))?;
             watch.laps
         }
         SpeechModel::Moonshine(model) => {
@@ -159,9 +164,7 @@ fn stages(model: &mut SpeechModel, samples: &[f32]) -> Result<Vec<Lap>> {
             let mut watch = Watch::start(heard.len());
             model.encode(heard)?;
             watch.lap(Stage::Encoder);
-            let count = TOKENS.min(model.context());
-            (0..count).try_for_each(|_| model.step(&[TOKEN], &mut logits))?;
-            watch.tokens(count);
+            watch.read(TOKENS.min(model.context()), || Ok(model.step(&[TOKEN], &mut logits)?))?;
             watch.laps
         }
         SpeechModel::Parakeet(model) => {
@@ -184,9 +187,7 @@ fn stages(model: &mut SpeechModel, samples: &[f32]) -> Result<Vec<Lap>> {
             watch.lap(Stage::Encoder);
             model.begin([&[TOKEN], &[TOKEN]], &rows, &mut logits)?;
             watch.lap(Stage::Prompt);
-            let count = TOKENS.min(model.context() - model.position());
-            (0..count).try_for_each(|_| model.step(TOKEN, &mut logits))?;
-            watch.tokens(count);
+            watch.read(TOKENS.min(model.context() - model.position()), || Ok(model.step(TOKEN, &mut logits)?))?;
             watch.laps
         }
         SpeechModel::VoxtralRealtime(model) => {
