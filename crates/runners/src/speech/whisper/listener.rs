@@ -32,8 +32,12 @@ impl<'a> WhisperListener<'a> {
     /// Listens to one recording.
     ///
     /// # Errors
-    /// The model does not know the language, or cannot translate; the prompt cannot be tokenized.
+    /// The model does not know the language, cannot translate, or cannot try several texts; the prompt cannot be tokenized.
     pub(crate) fn new(model: &'a mut Whisper, tokenizer: &'a Tokenizer, settings: Settings) -> Result<WhisperListener<'a>> {
+        if settings.search.beam_size.max(settings.search.best_of) > 1 {
+            // A program that cannot is refused before it listens.
+            model.branches()?;
+        }
         let vocabulary = model.vocabulary();
         let language = settings.language.as_deref().map(|code| known(vocabulary, code)).transpose()?.flatten();
         if settings.task == Task::Translate && vocabulary.translate.is_none() {
