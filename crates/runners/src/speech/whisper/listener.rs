@@ -101,12 +101,17 @@ impl<'a> WhisperListener<'a> {
         key(a) > key(b)
     }
 
+    /// Whether the text of a window of `steps` steps is shorter than that of anybody who speaks.
+    fn says_little(&self, decoding: &Decoding, steps: usize) -> bool {
+        let said = self.model.vocabulary().text_of(&decoding.tokens).count();
+        let seconds = (steps * self.model.step_samples()) as f64 / f64::from(SAMPLE_RATE);
+        (said as f64) < LEAST_TOKENS_A_SECOND * seconds
+    }
+
     /// Whether the model holds the window of `steps` steps for silence, and its text does not speak against that.
     fn is_silent(&self, decoding: &Decoding, steps: usize) -> bool {
         let says_so = self.settings.most_no_speech.is_some_and(|most| decoding.no_speech_probability > most);
-        let said = self.model.vocabulary().text_of(&decoding.tokens).count();
-        let seconds = (steps * self.model.step_samples()) as f64 / f64::from(SAMPLE_RATE);
-        says_so && (self.is_doubtful(decoding) || (said as f64) < LEAST_TOKENS_A_SECOND * seconds)
+        says_so && (self.is_doubtful(decoding) || self.says_little(decoding, steps))
     }
 
     /// Tells when the words of the window's segments were said.
@@ -187,7 +192,9 @@ impl Listener for WhisperListener<'_> {
         }
         let steps = heard.div_ceil(step);
         let attempt = self.attempts(steps)?;
-        let is_silent = self.is_silent(&attempt.decoding, steps);
+        // A word or two that the model doubts at every temperature are no speech either.
+        let is_guessed = self.is_doubtful(&attempt.decoding) && self.says_little(&attempt.decoding, steps);
+        let is_silent = is_guessed || self.is_silent(&attempt.decoding, steps);
         let (mut segments, next) = if is_silent { (Vec::new(), steps) } else { self.segments(stream, &attempt, steps)? };
         if self.settings.words {
             self.add_words(stream, &mut segments, steps)?;
