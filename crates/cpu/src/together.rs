@@ -159,9 +159,10 @@ fn go_to(pool: &Pool, members: &mut [Member<'_>], (from, was_bound): (usize, boo
             plan.unbind_layers(from - 1, w);
         }
         plan.take(from..to, m, w)?;
-        Ok(if binds {
-            plan.bind_layers(to, m, w)?
-        })
+        if binds {
+            plan.bind_layers(to, m, w)?;
+        }
+        Ok(())
     };
     if from < to {
         each(pool, members, |session, _| go(session));

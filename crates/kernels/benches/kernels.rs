@@ -216,7 +216,7 @@ fn main() {
     single(&pool, [1, 8192, 2048]);
     quantized(&pool, 4, [4, 8192, 2048], true);
     for (bits, n, k) in [(4, 1536, 576), (4, 576, 1536), (8, 49152, 576)] {
-        [1, 2, 4, 8].map(|m| few(&pool, bits, [m, n, k]));
+        [1, 2, 4, 8].into_iter().for_each(|m| few(&pool, bits, [m, n, k]));
     }
     quantized(&pool, 4, [128, 2048, 2048], false);
     dense(&pool, [128, 2048, 2048], false);
