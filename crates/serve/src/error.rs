@@ -44,6 +44,24 @@ impl ApiError {
         ApiError { param: Some(param.to_owned()), ..error }
     }
 
+    /// The body has another type than the path takes.
+    pub(crate) fn body_type(expected: &str) -> ApiError {
+        let message = format!("the request's Content-Type must be {expected}");
+        ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", None, message)
+    }
+
+    /// There is more of `what` than the server takes, in bytes.
+    pub(crate) fn too_large(what: &str, most: usize) -> ApiError {
+        let message = format!("the {what} is larger than {most} bytes");
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", Some("body_too_large"), message)
+    }
+
+    /// The body does not come.
+    pub(crate) fn too_slow() -> ApiError {
+        let message = "the request body took too long";
+        ApiError::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", Some("timeout"), message)
+    }
+
     /// Nobody has this model.
     pub(crate) fn no_model(name: &str) -> ApiError {
         let message = format!("the model {name:?} does not exist; GET /v1/models lists those that do");

@@ -7,7 +7,7 @@ use std::{
 
 use axum::{
     body::Body,
-    http::{Request, StatusCode, header},
+    http::{Request, header},
 };
 use multer::{Constraints, Field, Multipart, SizeLimit, parse_boundary};
 use serde_json::{Map, Value as Json};
@@ -42,17 +42,14 @@ pub(crate) struct Upload {
 /// It is no form, too large, too slow, breaks off, or has no recording.
 pub(crate) async fn read(request: Request<Body>, config: &Config) -> Result<Upload> {
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let boundary = parse_boundary(kind).map_err(|_| {
-        let message = "the request's Content-Type must be multipart/form-data";
-        ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", None, message)
-    })?;
+    let boundary = parse_boundary(kind).map_err(|_| ApiError::body_type("multipart/form-data"))?;
     let most = config.upload_bytes as u64;
     let limits =
         SizeLimit::new().whole_stream(most.saturating_add(MAX_TEXT * MAX_FIELDS as u64)).per_field(MAX_TEXT).for_field(FILE, most);
     let constraints = Constraints::new().size_limit(limits);
     let form = Multipart::with_constraints(request.into_body().into_data_stream(), boundary, constraints);
     let whole = timeout_at(Instant::now() + config.longest_request(), Form { form, config }.read());
-    whole.await.unwrap_or_else(|_| Err(too_slow()))
+    whole.await.unwrap_or_else(|_| Err(ApiError::too_slow()))
 }
 
 struct Form<'a> {
@@ -64,7 +61,7 @@ impl Form<'_> {
     async fn read(mut self) -> Result<Upload> {
         let (mut recording, mut map) = (None, Map::new());
         for _ in 0..MAX_FIELDS {
-            let next = timeout(self.config.body_time, self.form.next_field()).await.map_err(|_| too_slow())?;
+            let next = timeout(self.config.body_time, self.form.next_field()).await.map_err(|_| ApiError::too_slow())?;
             let Some(field) = next.map_err(|error| self.refused(error))? else {
                 let recording = recording.ok_or_else(|| ApiError::value(FILE, "`file` is missing"))?;
                 return Ok(Upload { recording, fields: Fields::of(map) });
@@ -74,7 +71,7 @@ impl Form<'_> {
                 recording = Some(self.file(field).await?);
                 continue;
             }
-            let text = timeout(self.config.body_time, field.text()).await.map_err(|_| too_slow())?;
+            let text = timeout(self.config.body_time, field.text()).await.map_err(|_| ApiError::too_slow())?;
             let text = Json::String(text.map_err(|error| self.refused(error))?);
             match name.strip_suffix("[]") {
                 Some(list) => match map.entry(list).or_insert_with(|| Json::Array(Vec::new())) {
@@ -91,7 +88,7 @@ impl Form<'_> {
     async fn file(&self, mut field: Field<'_>) -> Result<File> {
         let mut file = block_in_place(tempfile::tempfile).map_err(unwritten)?;
         loop {
-            let next = timeout(self.config.body_time, field.chunk()).await.map_err(|_| too_slow())?;
+            let next = timeout(self.config.body_time, field.chunk()).await.map_err(|_| ApiError::too_slow())?;
             match next.map_err(|error| self.refused(error))? {
                 Some(chunk) => block_in_place(|| file.write_all(&chunk)).map_err(unwritten)?,
                 None => break,
@@ -107,8 +104,7 @@ impl Form<'_> {
                 ApiError::value(&name, format!("`{name}` is longer than {MAX_TEXT} bytes"))
             }
             multer::Error::FieldSizeExceeded { .. } | multer::Error::StreamSizeExceeded { .. } => {
-                let message = format!("the recording is larger than {} bytes", self.config.upload_bytes);
-                ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", Some("body_too_large"), message)
+                ApiError::too_large("recording", self.config.upload_bytes)
             }
             error => ApiError::invalid(format!("the request body is no whole form: {error}")),
         }
@@ -117,11 +113,6 @@ impl Form<'_> {
 
 fn twice(name: &str) -> ApiError {
     ApiError::value(name, format!("the form has more than one `{name}`"))
-}
-
-fn too_slow() -> ApiError {
-    let message = "the request body took too long";
-    ApiError::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", Some("timeout"), message)
 }
 
 fn unwritten(error: std::io::Error) -> ApiError {

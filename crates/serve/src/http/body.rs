@@ -2,7 +2,7 @@
 
 use axum::{
     body::Body,
-    http::{HeaderMap, Request, StatusCode, header},
+    http::{HeaderMap, Request, header},
 };
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -20,10 +20,7 @@ use crate::{
 pub(crate) async fn read(request: Request<Body>, config: &Config) -> Result<Bytes> {
     let (head, body) = request.into_parts();
     check_type(&head.headers)?;
-    let too_large = || {
-        let message = format!("the request body is larger than {} bytes", config.body_bytes);
-        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", Some("body_too_large"), message)
-    };
+    let too_large = || ApiError::too_large("request body", config.body_bytes);
     let declared = head.headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if declared.is_some_and(|length| length > config.body_bytes as u64) {
         return Err(too_large());
@@ -32,10 +29,7 @@ pub(crate) async fn read(request: Request<Body>, config: &Config) -> Result<Byte
         Ok(Ok(whole)) => Ok(whole.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
         Ok(Err(_)) => Err(ApiError::invalid("the request body breaks off")),
-        Err(_) => {
-            let message = "the request body took too long";
-            Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", Some("timeout"), message))
-        }
+        Err(_) => Err(ApiError::too_slow()),
     }
 }
 
@@ -46,6 +40,5 @@ fn check_type(headers: &HeaderMap) -> Result<()> {
     if kind.eq_ignore_ascii_case("application/json") {
         return Ok(());
     }
-    let message = "the request's Content-Type must be application/json";
-    Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", None, message))
+    Err(ApiError::body_type("application/json"))
 }
