@@ -16,7 +16,7 @@ use self::{request::TranscriptionRequest, upload::Upload, worker::SpeechWorker};
 use crate::{
     error::{ApiError, Result},
     metrics::Metrics,
-    model::now,
+    model::{entry, is_called, now},
     reply::{self, Progress},
     routes::App,
 };
@@ -63,7 +63,7 @@ impl ServedSpeech {
     }
 
     pub(crate) fn is_called(&self, name: &str) -> bool {
-        self.name == name || self.aliases.iter().any(|alias| alias == name)
+        is_called(&self.name, &self.aliases, name)
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {
@@ -72,14 +72,7 @@ impl ServedSpeech {
 
     /// An entry of `/v1/models`.
     pub(crate) fn describe(&self) -> Json {
-        json!({
-            "id": self.name,
-            "object": "model",
-            "created": self.created,
-            "owned_by": "flambeau",
-            "aliases": self.aliases,
-            "capabilities": { "transcription": true },
-        })
+        entry(&self.name, &self.aliases, self.created, json!({ "transcription": true }))
     }
 }
 

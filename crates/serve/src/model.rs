@@ -130,20 +130,32 @@ impl Served {
 
     /// An entry of `/v1/models`.
     pub(crate) fn describe(&self) -> Json {
-        json!({
-            "id": self.name,
-            "object": "model",
-            "created": self.created,
-            "owned_by": "flambeau",
-            "aliases": self.aliases,
-            "context_length": self.context,
-            "capabilities": {
-                "chat": self.template.is_some(),
-                "completion": true,
-                "tools": self.tool_form.is_some(),
-            },
-        })
+        let capabilities = json!({
+            "chat": self.template.is_some(),
+            "completion": true,
+            "tools": self.tool_form.is_some(),
+        });
+        let mut entry = entry(&self.name, &self.aliases, self.created, capabilities);
+        entry["context_length"] = self.context.into();
+        entry
     }
+}
+
+/// An entry of `/v1/models` for a model of any kind.
+pub(crate) fn entry(name: &str, aliases: &[String], created: u64, capabilities: Json) -> Json {
+    json!({
+        "id": name,
+        "object": "model",
+        "created": created,
+        "owned_by": "flambeau",
+        "aliases": aliases,
+        "capabilities": capabilities,
+    })
+}
+
+/// Whether clients that write `wanted` mean the model of these names.
+pub(crate) fn is_called(name: &str, aliases: &[String], wanted: &str) -> bool {
+    name == wanted || aliases.iter().any(|alias| alias == wanted)
 }
 
 /// The models of a server.
@@ -210,9 +222,7 @@ impl Models {
         let at = match (name, self.all.len()) {
             (None, 1) => Some(0),
             (None, _) => return Err(unnamed()),
-            (Some(name), _) => {
-                self.all.iter().position(|model| model.name == name || model.aliases.iter().any(|alias| alias == name))
-            }
+            (Some(name), _) => self.all.iter().position(|model| is_called(&model.name, &model.aliases, name)),
         };
         match at {
             Some(at) => Ok(Handle { models: self.clone(), at }),
