@@ -8,11 +8,11 @@ use flambeau_text::Tokenizer;
 use super::{
     Facts, Settings, has_methods,
     moonshine::{Moonshine, MoonshineListener},
-    parakeet::{Parakeet, ParakeetListener},
+    parakeet::{self, Parakeet, ParakeetListener},
     transcriber::Listener,
-    voxtral::{Voxtral, VoxtralListener},
-    voxtral_realtime::{RealtimeListener, VoxtralRealtime},
-    whisper::{Whisper, WhisperListener},
+    voxtral::{self, Voxtral, VoxtralListener},
+    voxtral_realtime::{self, RealtimeListener, VoxtralRealtime},
+    whisper::{self, Whisper, WhisperListener},
 };
 use crate::{Error, Result};
 
@@ -66,10 +66,10 @@ impl SpeechModel {
 
 /// The methods by which a program is taken for a model of a family.
 const METHODS: [(&str, &[&str]); 4] = [
-    ("Whisper", &["encoder", "decoder"]),
-    ("Parakeet", &["encoder", "decoder_step", "joint"]),
-    ("Voxtral", &["audio_encoder", "token_embedding", "text_decoder"]),
-    ("Voxtral Realtime", &["encode_audio_chunk", "token_embedding", "text_decoder"]),
+    (whisper::FAMILY, Whisper::METHODS),
+    (parakeet::FAMILY, Parakeet::METHODS),
+    (voxtral::FAMILY, Voxtral::METHODS),
+    (voxtral_realtime::FAMILY, VoxtralRealtime::METHODS),
 ];
 
 /// Says what a program lacks to be of the family that it is closest to.

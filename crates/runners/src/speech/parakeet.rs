@@ -12,7 +12,7 @@ pub use model::Parakeet;
 use crate::Error;
 
 /// The family's name in messages.
-const FAMILY: &str = "Parakeet";
+pub(super) const FAMILY: &str = "Parakeet";
 
 fn unfit(what: impl Into<String>) -> Error {
     Error::NoSpeechModel { family: FAMILY, what: what.into() }

@@ -9,7 +9,7 @@ pub use model::Voxtral;
 use crate::Error;
 
 /// What the family is called.
-const FAMILY: &str = "Voxtral";
+pub(super) const FAMILY: &str = "Voxtral";
 
 fn unfit(what: &str) -> Error {
     Error::NoSpeechModel { family: FAMILY, what: what.into() }

@@ -7,4 +7,4 @@ pub(crate) use listener::RealtimeListener;
 pub use model::VoxtralRealtime;
 
 /// What the family is called.
-const FAMILY: &str = "Voxtral Realtime";
+pub(super) const FAMILY: &str = "Voxtral Realtime";

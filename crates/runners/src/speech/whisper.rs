@@ -23,7 +23,7 @@ pub use window::{Span, spans};
 use crate::Error;
 
 /// The family's name in messages.
-const FAMILY: &str = "Whisper";
+pub(super) const FAMILY: &str = "Whisper";
 
 fn unfit(what: impl Into<String>) -> Error {
     Error::NoSpeechModel { family: FAMILY, what: what.into() }

@@ -60,9 +60,12 @@ pub(super) struct Heard {
 }
 
 impl Parakeet {
+    /// The methods by which a program is taken for one that is a transducer.
+    pub(crate) const METHODS: &[&str] = &["encoder", "decoder_step", "joint"];
+
     /// Whether a program has the methods of a Parakeet that is a transducer, of this project's exporter or of ExecuTorch's.
     pub fn is_transducer_in(program: &Program) -> bool {
-        has_methods(program, &["encoder", "decoder_step", "joint"])
+        has_methods(program, Parakeet::METHODS)
     }
 
     /// Loads a program, of this project's exporter or of ExecuTorch's.

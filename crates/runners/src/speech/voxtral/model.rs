@@ -26,9 +26,12 @@ pub struct Voxtral {
 }
 
 impl Voxtral {
+    /// The methods by which a program is taken for one.
+    pub(crate) const METHODS: &[&str] = &["audio_encoder", "token_embedding", "text_decoder"];
+
     /// Whether a program has a Voxtral's methods, of this project's exporter or of ExecuTorch's.
     pub fn is_in(program: &Program) -> bool {
-        has_methods(program, &["audio_encoder", "token_embedding", "text_decoder"])
+        has_methods(program, Voxtral::METHODS)
     }
 
     /// Loads a program.

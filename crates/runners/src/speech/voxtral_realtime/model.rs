@@ -52,9 +52,12 @@ pub struct VoxtralRealtime {
 }
 
 impl VoxtralRealtime {
+    /// The methods by which a program is taken for one.
+    pub(crate) const METHODS: &[&str] = &[ENCODER, "token_embedding", "text_decoder"];
+
     /// Whether a program has a streaming Voxtral's methods.
     pub fn is_in(program: &Program) -> bool {
-        has_methods(program, &[ENCODER, "token_embedding", "text_decoder"])
+        has_methods(program, VoxtralRealtime::METHODS)
     }
 
     /// Loads a program.

@@ -45,9 +45,12 @@ struct Apart {
 }
 
 impl Whisper {
+    /// The methods by which a program is taken for one.
+    pub(crate) const METHODS: &[&str] = &["encoder", "decoder"];
+
     /// Whether a program has a Whisper's methods.
     pub fn is_in(program: &Program) -> bool {
-        has_methods(program, &["encoder", "decoder"])
+        has_methods(program, Whisper::METHODS)
     }
 
     /// Loads a program that this project exported.
