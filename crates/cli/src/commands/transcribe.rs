@@ -265,10 +265,7 @@ fn transcribe(
     let mut fed = || -> Result<()> {
         while !cancelled.load(Ordering::Relaxed) {
             match transcriber.step()? {
-                Progress::NeedsSamples => match recording.next_block()? {
-                    Some(block) => transcriber.push(block),
-                    None => transcriber.finish(),
-                },
+                Progress::NeedsSamples => transcriber.feed(recording.next_block()?),
                 Progress::Segments(new) => {
                     if as_it_comes {
                         bar.suspend(|| print(&new))?;

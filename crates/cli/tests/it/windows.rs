@@ -51,10 +51,7 @@ fn segments(model: &mut SpeechModel, tokenizer: &Tokenizer, samples: &[f32]) -> 
     let (mut blocks, mut all) = (samples.chunks(4000), Vec::new());
     loop {
         match transcriber.step().unwrap() {
-            Progress::NeedsSamples => match blocks.next() {
-                Some(block) => transcriber.push(block),
-                None => transcriber.finish(),
-            },
+            Progress::NeedsSamples => transcriber.feed(blocks.next()),
             Progress::Segments(segments) => all.extend(segments),
             Progress::Finished => return all,
         }

@@ -152,6 +152,14 @@ impl<'a> Transcriber<'a> {
         self.stream.is_whole = true;
     }
 
+    /// Takes the next block of a recording: [pushes](Self::push) it, or [finishes](Self::finish) if there is none.
+    pub fn feed(&mut self, block: Option<&[f32]>) {
+        match block {
+            Some(samples) => self.push(samples),
+            None => self.finish(),
+        }
+    }
+
     /// Seconds of the recording that were decoded.
     pub fn seconds(&self) -> f64 {
         match &self.gate {

@@ -136,10 +136,7 @@ impl Desk {
         while is_wanted {
             match transcriber.step()? {
                 Progress::NeedsSamples => {
-                    match recording.next_block().map_err(unreadable)? {
-                        Some(block) => transcriber.push(block),
-                        None => transcriber.finish(),
-                    }
+                    transcriber.feed(recording.next_block().map_err(unreadable)?);
                     is_wanted = !heard.is_closed();
                 }
                 Progress::Segments(segments) => is_wanted = tell(Heard::Segments(segments)),

@@ -67,10 +67,7 @@ fn offline(new: &NewSpeechModel, settings: Settings) -> Transcript {
     let mut segments = Vec::new();
     loop {
         match transcriber.step().unwrap() {
-            Progress::NeedsSamples => match recording.next_block().unwrap() {
-                Some(block) => transcriber.push(block),
-                None => transcriber.finish(),
-            },
+            Progress::NeedsSamples => transcriber.feed(recording.next_block().unwrap()),
             Progress::Segments(new) => segments.extend(new),
             Progress::Finished => break,
         }
