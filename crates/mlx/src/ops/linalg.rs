@@ -8,7 +8,7 @@ use crate::{
     cx::{Cx, Slot},
     error::Result,
     eval::Eval,
-    ffi::{Array, Binary},
+    ffi::{Array, Binary, Unary},
 };
 
 /// The type that products of a result's type are computed in. MLX's CPU keeps sums of half precision in half precision.
@@ -70,7 +70,8 @@ impl Eval for ir::GatherMm {
         let lhs = matrix_indices(cx, self.lhs_indices, &batch_of(cx.peek(self.a.0)?))?;
         let rhs = matrix_indices(cx, self.rhs_indices, &batch_of(cx.peek(self.b.0)?))?;
         let sorted = is_sorted(cx, self.sorted_indices, self.sorted_indices_flag, self.rhs_indices)?;
-        let y = a.gather_mm(&b, lhs.as_ref(), rhs.as_ref(), sorted)?;
+        // MLX's CUDA kernel takes a row that stands for several, with a stride of zero, for several rows in memory.
+        let y = a.unary(Unary::Contiguous)?.gather_mm(&b, lhs.as_ref(), rhs.as_ref(), sorted)?;
         cx.put(self.out, y)
     }
 }
