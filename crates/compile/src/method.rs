@@ -172,13 +172,18 @@ fn attribute(report: &mut MethodReport, ssa: &SsaGraph, exported: &Exported) {
     }
 }
 
+/// Whether all bytes are zero. Caches of long contexts are gigabytes of them, so that they are looked at many at a time.
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.chunks(4096).all(|chunk| chunk.iter().fold(0, |any, byte| any | byte) == 0)
+}
+
 /// Buffers start at zero; other initial contents become constants that the init chain copies in.
 fn initial_contents(slotted: &mut Slotted, buffers: &[&Buffer<'_>]) -> Result<Vec<(String, Arc<Constant>)>, Error> {
     let mut added = Vec::new();
     let mut copies = Vec::new();
     for (i, buffer) in buffers.iter().enumerate() {
         let tensor = buffer.initial.tensor()?;
-        if tensor.bytes().iter().all(|&b| b == 0) {
+        if is_zero(tensor.bytes()) {
             continue;
         }
         let key = format!(
