@@ -15,7 +15,8 @@ use flambeau::{
 
 use crate::{
     count::positive,
-    engine::EngineArgs,
+    engine::{EngineArgs, EngineName},
+    memory,
     model::ModelArgs,
     tokenizer::{self, TextModel},
 };
@@ -69,7 +70,12 @@ impl LanguageModelArgs {
     /// Loads the model; a checkpoint is exported first unless the cache has its program, which computes `logits`. With `profile` the
     /// engine measures.
     pub(crate) fn load(&self, logits: zoo::Logits, profile: bool) -> Result<Loaded> {
-        self.how.load(&self.model, logits, &|| self.how.engine.engine(profile))
+        let loaded = self.how.load(&self.model, logits, &|| self.how.engine.engine(profile))?;
+        // An MLX device may have memory of its own, and knows its limit itself.
+        if self.how.engine.engine == EngineName::Cpu {
+            memory::admit_caches(loaded.model.sequence_bytes() as u64)?;
+        }
+        Ok(loaded)
     }
 
     /// Another model on the same engine, also with the logits of every token; weights are not quantized on the way.

@@ -1,4 +1,6 @@
-//! Memory of this process.
+//! Memory of this process, and of the machine.
+
+use crate::failure::hint;
 
 /// Most memory that the process has held so far, in bytes; `None` where the system does not tell.
 pub(crate) fn peak() -> Option<u64> {
@@ -19,6 +21,20 @@ fn kilobytes(text: &str, name: &str) -> Option<u64> {
 /// Memory that programs can still take, in bytes; `None` where the system does not tell.
 pub(crate) fn available() -> Option<u64> {
     kilobytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")
+}
+
+/// Refuses caches that there is no memory for, before anything is computed.
+///
+/// # Errors
+/// If they take more bytes than programs can still take.
+pub(crate) fn admit_caches(bytes: u64) -> anyhow::Result<()> {
+    match available() {
+        Some(free) if bytes > free => {
+            let error = anyhow::anyhow!("the caches of a conversation take {}, and {} is there", human(bytes), human(free));
+            Err(hint(error, "a checkpoint that is exported with a smaller --max-seq-len, or with --kv-cache int8, takes less"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A number of bytes for people.
