@@ -96,6 +96,7 @@ operations! {
         arg_reduce(op: ArgReduce, axis: Int, keepdims: Flag) = "fl::arg_reduce";
         order(op: Order, axis: Int) = "fl::order";
         cumsum(axis: Int, reverse: Flag, inclusive: Flag) = "mx::cumsum";
+        cumprod(axis: Int, reverse: Flag, inclusive: Flag) = "mx::cumprod";
         softmax(axis: Int, precise: Flag) = "mx::softmax";
 
         reshape(shape: Shape) = "mx::reshape";

@@ -1,4 +1,6 @@
-//! The gated delta rule, step by step.
+//! The gated delta rule: step by step for few steps, in chunks for more.
+
+mod chunks;
 
 use flambeau_ir as ir;
 use flambeau_tensor::DType;
@@ -11,44 +13,92 @@ use crate::{
     ops::shape::Window,
 };
 
+/// Steps from which chunks take fewer launches than the steps one by one.
+const MANY_STEPS: usize = 8;
+
+/// Operands in f32, with a key and a query for each value head.
+struct Operands {
+    /// `[B, T, H, Dk]`
+    q: Array,
+    /// `[B, T, H, Dk]`
+    k: Array,
+    /// `[B, T, H, Dv]`
+    v: Array,
+    /// `[B, T, H]`
+    g: Array,
+    /// `[B, T, H]`
+    beta: Array,
+    /// `[B, H, Dv, Dk]`
+    state: Array,
+    sizes: Sizes,
+}
+
+#[derive(Clone, Copy)]
+struct Sizes {
+    batch: usize,
+    steps: usize,
+    heads: usize,
+    dk: usize,
+    dv: usize,
+}
+
 /// See [`ir::KnownKernel::GatedDeltaStep`].
 pub(super) fn gated_delta_step(node: &ir::MetalKernel, cx: &mut Cx<'_>) -> Result<()> {
-    let [dk, dv, hk, hv] = [size(node, "Dk")?, size(node, "Dv")?, size(node, "Hk")?, size(node, "Hv")?];
+    let operands = operands(node, cx)?;
+    let (y, state) = if operands.sizes.steps < MANY_STEPS { step_by_step(operands)? } else { chunks::in_chunks(&operands)? };
+    output(node, cx, 0, &y)?;
+    output(node, cx, 1, &state)
+}
+
+fn operands(node: &ir::MetalKernel, cx: &Cx<'_>) -> Result<Operands> {
+    let [dk, dv, hk, heads] = [size(node, "Dk")?, size(node, "Dv")?, size(node, "Hk")?, size(node, "Hv")?];
     let [batch, steps, ..] = input(node, cx, 0)?.shape[..] else { return Err(OpError::value("`q` does not have rank 4")) };
     let shapes: [(&str, &[usize]); 6] = [
         ("q", &[batch, steps, hk, dk]),
         ("k", &[batch, steps, hk, dk]),
-        ("v", &[batch, steps, hv, dv]),
-        ("g", &[batch, steps, hv]),
-        ("beta", &[batch, steps, hv]),
-        ("state_in", &[batch, hv, dv, dk]),
+        ("v", &[batch, steps, heads, dv]),
+        ("g", &[batch, steps, heads]),
+        ("beta", &[batch, steps, heads]),
+        ("state_in", &[batch, heads, dv, dk]),
     ];
     for (i, (name, shape)) in shapes.iter().enumerate() {
         need_shape(name, &input(node, cx, i)?, shape)?;
     }
-    if hv % hk != 0 {
-        return Err(OpError::value(format!("{hv} value heads, {hk} key heads")));
+    if heads % hk != 0 {
+        return Err(OpError::value(format!("{heads} value heads, {hk} key heads")));
     }
-    let per_key = (hv / hk) as i32;
+    let per_key = (heads / hk) as i32;
     let all = |i: usize| input_as(node, cx, i, DType::F32);
-    let (q, k) = (all(0)?.repeat(per_key, 2)?, all(1)?.repeat(per_key, 2)?);
-    let (v, g, beta, mut state) = (all(2)?, all(3)?, all(4)?, all(5)?);
+    Ok(Operands {
+        q: all(0)?.repeat(per_key, 2)?,
+        k: all(1)?.repeat(per_key, 2)?,
+        v: all(2)?,
+        g: all(3)?,
+        beta: all(4)?,
+        state: all(5)?,
+        sizes: Sizes { batch, steps, heads, dk, dv },
+    })
+}
+
+/// The result `[B, T, H, Dv]` and the last state.
+fn step_by_step(operands: Operands) -> Result<(Array, Array)> {
+    let Operands { q, k, v, g, beta, mut state, sizes } = operands;
+    let Sizes { batch, steps, heads, dk, dv } = sizes;
     let mut results = Vec::with_capacity(steps);
     for t in 0..steps {
         let at = |x: &Array, shape: &[usize]| -> Result<Array> {
             let (_, whole) = x.spec()?;
             Ok(Window::whole(&whole).narrow(1, t, 1, 1).of(x)?.reshape(shape)?)
         };
-        let (q, k) = (at(&q, &[batch, hv, dk, 1])?, at(&k, &[batch, hv, 1, dk])?);
-        let v = at(&v, &[batch, hv, dv, 1])?;
-        let (g, beta) = (at(&g, &[batch, hv, 1, 1])?, at(&beta, &[batch, hv, 1, 1])?);
+        let (q, k) = (at(&q, &[batch, heads, dk, 1])?, at(&k, &[batch, heads, 1, dk])?);
+        let v = at(&v, &[batch, heads, dv, 1])?;
+        let (g, beta) = (at(&g, &[batch, heads, 1, 1])?, at(&beta, &[batch, heads, 1, 1])?);
         state = state.binary(Binary::Multiply, &g)?;
-        let memory = state.binary(Binary::Matmul, &k.reshape(&[batch, hv, dk, 1])?)?;
+        let memory = state.binary(Binary::Matmul, &k.reshape(&[batch, heads, dk, 1])?)?;
         let delta = v.binary(Binary::Subtract, &memory)?.binary(Binary::Multiply, &beta)?;
         state = state.binary(Binary::Add, &delta.binary(Binary::Multiply, &k)?)?;
-        results.push(state.binary(Binary::Matmul, &q)?.reshape(&[batch, hv, dv])?);
+        results.push(state.binary(Binary::Matmul, &q)?.reshape(&[batch, heads, dv])?);
     }
-    let y = Array::stack(cx.api(), &results, 1)?;
-    output(node, cx, 0, &y)?;
-    output(node, cx, 1, &state)
+    let y = Array::stack(q.api(), &results, 1)?;
+    Ok((y, state))
 }
