@@ -8,13 +8,14 @@
 //!
 //! Products of gates are computed as such and not as differences of logarithms, so that a gate may be zero or negative.
 
+use flambeau_tensor::DType;
+
 use super::{Operands, Sizes};
 use crate::{
     error::Result,
     ffi::{Array, Binary},
     ops::shape::Window,
 };
-use flambeau_tensor::DType;
 
 /// Rows of a triangle that are solved one after the other; larger ones are put together from such.
 const BLOCK: usize = 16;
