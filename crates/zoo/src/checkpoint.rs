@@ -5,7 +5,7 @@ use flambeau_text::GgufVocab;
 use indexmap::IndexMap;
 
 use crate::{
-    CheckpointTensor, Result, folder,
+    CheckpointTensor, Result, encoder, folder,
     gguf::{self, Gguf},
     nemo,
     spec::Config,
@@ -28,6 +28,8 @@ pub enum TokenizerSource {
 pub(crate) enum Architecture {
     /// Tokens to logits.
     Decoder(Config),
+    /// Tokens to a vector.
+    Encoder(encoder::Config),
     /// Sound to tokens.
     Moonshine(moonshine::Config),
     Parakeet(parakeet::Config),
@@ -41,7 +43,7 @@ impl Architecture {
     fn text_mut(&mut self) -> Option<&mut Config> {
         match self {
             Architecture::Decoder(config) => Some(config),
-            Architecture::Moonshine(_) | Architecture::Parakeet(_) | Architecture::Whisper(_) => None,
+            Architecture::Encoder(_) | Architecture::Moonshine(_) | Architecture::Parakeet(_) | Architecture::Whisper(_) => None,
             Architecture::Voxtral(config) => Some(&mut config.text),
             Architecture::VoxtralRealtime(config) => Some(&mut config.text),
         }
@@ -49,7 +51,7 @@ impl Architecture {
 
     /// Whether tensors beside the language model belong to it.
     pub(crate) fn listens(&self) -> bool {
-        !matches!(self, Architecture::Decoder(_))
+        !matches!(self, Architecture::Decoder(_) | Architecture::Encoder(_))
     }
 }
 
@@ -81,13 +83,20 @@ impl Checkpoint {
     }
 
     /// Reads a Hugging Face folder, given as its files: `config.json`, `model.safetensors` or the index with its shards, and
-    /// `generation_config.json` and tokenizer files if present. Folders in MLX's own quantization work too, and so do Whisper's in
+    /// `generation_config.json` and tokenizer files if present; of sentence-transformers also `modules.json` and the files that
+    /// [`is_module_config`](Self::is_module_config) is about. Folders in MLX's own quantization work too, and so do Whisper's in
     /// CTranslate2's form: `model.bin`, `config.json`, `tokenizer.json`.
     ///
     /// # Errors
     /// [`crate::Error::MissingFile`], [`crate::Error::File`], [`crate::Error::Family`] and [`crate::Error::Key`].
     pub fn from_folder(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
         folder::checkpoint(files)
+    }
+
+    /// Whether a file of a folder, by its path in it, is the config of one of sentence-transformers' modules, such as
+    /// `1_Pooling/config.json`.
+    pub fn is_module_config(path: &str) -> bool {
+        folder::sentence::module_config(path).is_some_and(|module| module.len() == path.len())
     }
 
     /// Reads a GGUF file of version 2 or 3.
@@ -121,6 +130,11 @@ impl Checkpoint {
         self.architecture.listens()
     }
 
+    /// Whether it is a model that makes vectors of texts.
+    pub fn is_encoder(&self) -> bool {
+        matches!(self.architecture, Architecture::Encoder(_))
+    }
+
     /// All tensors.
     pub(crate) fn tensors(&self) -> &IndexMap<String, CheckpointTensor> {
         &self.tensors
@@ -141,6 +155,7 @@ impl Checkpoint {
         }
         let (stated, weight) = match &self.architecture {
             Architecture::Decoder(config) => (config.dtype, EMBEDDING),
+            Architecture::Encoder(config) => (config.dtype, encoder::EMBEDDING),
             Architecture::Moonshine(config) => (config.dtype, decoder::EMBEDDING),
             Architecture::Parakeet(config) => (config.dtype, parakeet::SUBSAMPLING),
             Architecture::Whisper(config) => (config.dtype, decoder::EMBEDDING),

@@ -4,6 +4,7 @@ mod grouped;
 mod mlx;
 mod numbers;
 mod scheme;
+pub(crate) mod sentence;
 
 use flambeau_tensor::{Bytes, DType};
 use indexmap::IndexMap;
@@ -13,7 +14,7 @@ use serde_json::{Map, Value};
 use crate::{
     Checkpoint, CheckpointTensor, Error, Result, TokenizerSource,
     checkpoint::Architecture,
-    ctranslate2,
+    ctranslate2, encoder,
     family::{self, Configs},
     fields::Fields,
     limits::MAX_JSON_BYTES,
@@ -42,11 +43,20 @@ const TOKENIZER: [&str; 11] = [
     GENERATION,
 ];
 
-/// The files by their last path component.
+/// The files by their last path component, or by two where that is needed to tell them apart.
 struct Files(IndexMap<String, Bytes>);
 
 impl Files {
     fn json(&self, name: &str) -> Result<Option<Map<String, Value>>> {
+        match self.value(name)? {
+            Some(Value::Object(map)) => Ok(Some(map)),
+            Some(_) => Err(Error::file(name, "expected an object")),
+            None => Ok(None),
+        }
+    }
+
+    /// A file of JSON that may be no object.
+    fn value(&self, name: &str) -> Result<Option<Value>> {
         let Some(bytes) = self.0.get(name) else { return Ok(None) };
         if bytes.len() > MAX_JSON_BYTES {
             return Err(Error::limit("bytes of a JSON file", bytes.len() as u64, MAX_JSON_BYTES as u64));
@@ -190,8 +200,9 @@ fn undo_conversion(tensors: &mut IndexMap<String, CheckpointTensor>) {
 
 /// The checkpoint in these files.
 pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
-    let base = |name: String| name.rsplit(['/', '\\']).next().map(str::to_owned).unwrap_or(name);
-    let model = Files(files.into_iter().map(|(name, bytes)| (base(name), bytes)).collect());
+    let base = |name: &str| name.rsplit(['/', '\\']).next().unwrap_or(name).to_owned();
+    let own = |name: &str| sentence::module_config(name).map_or_else(|| base(name), str::to_owned);
+    let model = Files(files.into_iter().map(|(name, bytes)| (own(&name), bytes)).collect());
     let map = model.json(CONFIG)?.ok_or_else(|| Error::MissingFile(CONFIG.into()))?;
     if let Some(bytes) = model.0.get(ctranslate2::MODEL) {
         let (config, tensors) = ctranslate2::whisper(bytes, &map, model.json(TOKENIZER[0])?.as_ref())?;
@@ -199,7 +210,7 @@ pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
     }
     let [generation, preprocessor, tekken] = [model.json(GENERATION)?, model.json(PREPROCESSOR)?, model.json(TEKKEN)?];
     let [generation, preprocessor, tekken] = [&generation, &preprocessor, &tekken].map(|map| map.as_ref().map(Fields::new));
-    let configs = Configs { model: Fields::new(&map), generation, preprocessor, tekken };
+    let configs = Configs { model: Fields::new(&map), generation, preprocessor, tekken, sentence: &|| sentence::read(&model) };
     let architecture = family::architecture(&configs)?;
     let stored = model.tensors()?;
     let is_bundle = stored.keys().any(|name| name.ends_with(scheme::BUNDLED));
@@ -207,7 +218,11 @@ pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
     let published = |name: &str| {
         let whole = is_bundle && !name.starts_with("lm_head.");
         let name = if whole { format!("model.{name}") } else { name.to_owned() };
-        if architecture.listens() { Some(speech_name(&name)) } else { text_name(&name) }
+        match &architecture {
+            Architecture::Encoder(_) => Some(encoder::tensor_name(&name)),
+            _ if architecture.listens() => Some(speech_name(&name)),
+            _ => text_name(&name),
+        }
     };
     let mut tensors = IndexMap::with_capacity(stored.len());
     for (name, tensor) in stored.iter().filter(|(name, _)| published(name).is_some()) {

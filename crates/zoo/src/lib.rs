@@ -14,6 +14,7 @@ mod block;
 mod builder;
 mod checkpoint;
 mod ctranslate2;
+mod encoder;
 mod error;
 mod family;
 mod fields;

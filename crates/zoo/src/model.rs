@@ -8,6 +8,7 @@ use crate::{
     Checkpoint, Error, Result, TokenizerSource,
     block::{self, Settings},
     checkpoint::Architecture,
+    encoder,
     limits::MAX_POSITIONS,
     spec::{Config, Layer, Mixer},
     speech::{moonshine, parakeet, voxtral, voxtral_realtime, whisper},
@@ -89,6 +90,9 @@ pub struct Model {
     /// [1, 1, max_seq_len, R] of attention over latent vectors; `conv_state_i` [1, taps − 1, C] and `recurrent_state_i`
     /// [1, Hv, Dv, Dk], which begin anew at position 0 and cannot go back to an earlier one.
     ///
+    /// A text encoder has one, `forward`: `input_ids` i64 [b, s] and `attention_mask` i64 [b, s], which is 1 for tokens and 0 for what fills rows up
+    /// behind them → f32 [b, width], a vector for each text.
+    ///
     /// Whisper has three or four. `encoder`: `input_features` f32 [1, mels, frames] → last hidden state [1, positions, width]; it fills
     /// `cross_key_i` and `cross_value_i` [1, H, positions, D] for the others. `decoder`: `input_ids` i64 [1, s], `cache_position`
     /// i64 `[s]` (consecutive) → logits [1, 1, vocab] of the last token. `alignment`, if the checkpoint names heads for it: the same
@@ -126,6 +130,7 @@ pub struct Model {
 pub fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model> {
     let config = match checkpoint.architecture() {
         Architecture::Decoder(config) => config,
+        Architecture::Encoder(config) => return encoder::model(checkpoint, config, options),
         Architecture::Moonshine(config) => return moonshine::model(checkpoint, config, options),
         Architecture::Parakeet(config) => return parakeet::model(checkpoint, config, options),
         Architecture::Whisper(config) => return whisper::model(checkpoint, config, options),

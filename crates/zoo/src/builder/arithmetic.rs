@@ -116,6 +116,10 @@ impl Builder {
         self.unary("aten.sigmoid.default", x)
     }
 
+    pub(crate) fn sqrt(&mut self, x: &Val) -> Val {
+        self.unary("aten.sqrt.default", x)
+    }
+
     pub(crate) fn exp(&mut self, x: &Val) -> Val {
         self.unary("aten.exp.default", x)
     }

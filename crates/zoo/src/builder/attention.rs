@@ -72,8 +72,8 @@ impl Builder {
         self.call("mlx.custom_sdpa.default", inputs, q.dtype, dims)
     }
 
-    /// Attention of queries [1, H, s, D] over all keys and values [1, H, n, D], as [1, H, s, D], with `scores` [1, H, s, n] added to
-    /// the scaled products, or over those that booleans [s, n] show.
+    /// Attention of queries [B, H, s, D] over all keys and values [B, H, n, D], as [B, H, s, D], with `scores` [B, H, s, n] added to
+    /// the scaled products, or over those that booleans show, which broadcast to that.
     pub(crate) fn attention_over_all(&mut self, [q, k, v]: [&Val; 3], scores: Option<&Val>, scale: f64) -> Val {
         let inputs = vec![
             tensor("query", q),

@@ -74,10 +74,19 @@ impl Builder {
 
     /// The sum over an axis, which goes.
     pub(crate) fn sum_over(&mut self, x: &Val, axis: usize) -> Val {
+        self.over("aten.sum.dim_IntList", x, axis)
+    }
+
+    /// The largest element along an axis, which goes.
+    pub(crate) fn largest_over(&mut self, x: &Val, axis: usize) -> Val {
+        self.over("aten.amax.default", x, axis)
+    }
+
+    fn over(&mut self, target: &str, x: &Val, axis: usize) -> Val {
         let mut dims = x.dims.clone();
         dims.remove(axis);
         let inputs = vec![tensor("self", x), arg("dim", Argument::Ints(vec![axis as i64])), arg("keepdim", Argument::Bool(false))];
-        self.call("aten.sum.dim_IntList", inputs, x.dtype, dims)
+        self.call(target, inputs, x.dtype, dims)
     }
 
     /// The logarithm of the sum of exponentials, of size 1.

@@ -140,6 +140,31 @@ const SPEECH: &[&str] = &[
     "num_hidden_layers",
 ];
 
+/// What training and other tasks of text encoders read.
+const ENCODERS: &[&str] = &[
+    "attention_probs_dropout_prob",
+    "classifier_dropout",
+    "directionality",
+    "dropout",
+    "gradient_checkpointing",
+    "hidden_dropout_prob",
+    "pooler_fc_size",
+    "pooler_num_attention_heads",
+    "pooler_num_fc_layers",
+    "pooler_size_per_head",
+    "pooler_type",
+    "qa_dropout",
+    "seq_classif_dropout",
+    "sinusoidal_pos_embds",
+    "tie_weights_",
+    "tie_word_embeddings",
+];
+
+/// Whether a key of a text encoder is harmless.
+pub(super) fn beside_encoder(key: &str) -> bool {
+    COMMON.contains(&key) || ENCODERS.contains(&key)
+}
+
 /// Whether a key of a speech model is harmless.
 pub(super) fn beside_speech(key: &str) -> bool {
     COMMON.contains(&key) || SPEECH.contains(&key)

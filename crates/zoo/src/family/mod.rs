@@ -1,5 +1,6 @@
 //! One file a family: what its config says that its layers are made of.
 
+mod bert;
 mod common;
 mod deepseek;
 mod gemma2;
@@ -26,7 +27,7 @@ mod whisper;
 
 pub(crate) use whisper::alignment_heads;
 
-use crate::{Error, Result, checkpoint::Architecture, fields::Fields, spec::Config};
+use crate::{Error, Result, checkpoint::Architecture, encoder::Sentence, fields::Fields, spec::Config};
 
 /// What a config means.
 type Read = fn(&Fields<'_>) -> Result<Config>;
@@ -41,6 +42,8 @@ pub(crate) struct Configs<'a> {
     pub(crate) preprocessor: Option<Fields<'a>>,
     /// `tekken.json`, the tokenizer of Mistral's models.
     pub(crate) tekken: Option<Fields<'a>>,
+    /// Reads what the folder says of vectors of texts.
+    pub(crate) sentence: &'a dyn Fn() -> Result<Sentence>,
 }
 
 /// What a model of speech is.
@@ -98,6 +101,11 @@ pub(crate) fn architecture(configs: &Configs<'_>) -> Result<Architecture> {
         let architecture = read(configs)?;
         f.finish(&harmless::beside_speech)?;
         return Ok(architecture);
+    }
+    if let Some(encoder) = bert::config(name, configs) {
+        let encoder = encoder?;
+        f.finish(&harmless::beside_encoder)?;
+        return Ok(Architecture::Encoder(encoder));
     }
     let mut config = config(f)?;
     add_ids(&mut config, configs.generation.as_ref())?;
@@ -158,7 +166,7 @@ fn read(name: &str, f: &Fields<'_>) -> Result<Config> {
     let family = FAMILIES.iter().find(|(known, _)| *known == name);
     let (_, read) = family.ok_or_else(|| {
         let names = FAMILIES.iter().map(|(name, _)| *name);
-        let names: Vec<_> = names.chain(SPEECH_FAMILIES.iter().map(|(name, _)| *name)).collect();
+        let names: Vec<_> = names.chain(SPEECH_FAMILIES.iter().map(|(name, _)| *name)).chain(bert::names()).collect();
         Error::Family { found: name.chars().take(80).collect(), supported: names.join(", ") }
     })?;
     read(f)

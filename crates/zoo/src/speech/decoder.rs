@@ -14,7 +14,7 @@ pub(crate) const EMBEDDING: &str = "model.decoder.embed_tokens.weight";
 const HEAD: &str = "proj_out.weight";
 
 /// Refuses caches in another form than floats.
-pub(super) fn float_caches(options: &Options, why: &str) -> Result<()> {
+pub(crate) fn float_caches(options: &Options, why: &str) -> Result<()> {
     if options.kv_cache == KvCache::Float {
         return Ok(());
     }

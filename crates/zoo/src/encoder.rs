@@ -1,0 +1,268 @@
+//! Encoders that make one vector of a text: BERT and its relatives, with the pooling of sentence-transformers.
+
+mod relative;
+
+use flambeau_pt2::Exported;
+use flambeau_tensor::DType;
+use indexmap::IndexMap;
+
+use crate::{
+    Checkpoint, MethodConstant, Model, Options, Result,
+    builder::{Int, Val},
+    model::{self, Precision},
+    spec::Activation,
+    speech::decoder::float_caches,
+    writer::Writer,
+};
+
+/// Most texts of a call.
+const MAX_BATCH: usize = 128;
+
+/// Keeps the length of a vector from being zero, as `torch.nn.functional.normalize` does.
+const SHORTEST: f64 = 1e-12;
+
+/// An encoder of any size.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Config {
+    /// The family, as programs name it.
+    pub(crate) family: &'static str,
+    pub(crate) names: &'static Names,
+    pub(crate) width: usize,
+    /// Width between the two layers of a feed-forward half.
+    pub(crate) feed: usize,
+    pub(crate) heads: usize,
+    pub(crate) layers: usize,
+    pub(crate) vocab: usize,
+    /// Rows of the table of positions, and which of them is the first token's.
+    pub(crate) positions: usize,
+    pub(crate) first_position: usize,
+    /// Kinds of tokens that the model tells apart, of which all tokens here are the first; 0 if it does not.
+    pub(crate) token_types: usize,
+    /// Buckets of distances that have a bias in attention; 0 without such.
+    pub(crate) buckets: usize,
+    pub(crate) activation: Activation,
+    pub(crate) eps: f64,
+    /// Element type of the checkpoint, where it says so.
+    pub(crate) dtype: Option<DType>,
+    pub(crate) sentence: Sentence,
+}
+
+/// How the vectors of tokens become one of the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sentence {
+    pub(crate) pooling: Pooling,
+    /// Whether vectors have length 1.
+    pub(crate) normalizes: bool,
+    /// Tokens of a text that the model was made for, special ones included, where that is stated.
+    pub(crate) max_tokens: Option<usize>,
+}
+
+impl Default for Sentence {
+    /// What sentence-transformers takes a folder without a word on it for.
+    fn default() -> Sentence {
+        Sentence { pooling: Pooling::Mean, normalizes: false, max_tokens: None }
+    }
+}
+
+/// Which vector stands for those of all tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pooling {
+    /// The first token's.
+    Cls,
+    Mean,
+    /// The largest of each element.
+    Max,
+}
+
+impl Pooling {
+    /// The name that sentence-transformers has for it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Pooling::Cls => "cls",
+            Pooling::Mean => "mean",
+            Pooling::Max => "max",
+        }
+    }
+}
+
+/// What a family calls its modules.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Names {
+    /// What stands in front of the layer's number.
+    pub(crate) layer: &'static str,
+    /// Projections of queries, keys, values, and of what attention gives.
+    pub(crate) attention: [&'static str; 4],
+    /// The norms behind attention and behind the feed-forward half.
+    pub(crate) norms: [&'static str; 2],
+    /// The wide and the narrow layer.
+    pub(crate) feed: [&'static str; 2],
+}
+
+impl Config {
+    /// Tokens of a text that the table of positions has room for.
+    pub(crate) fn room(&self) -> usize {
+        self.positions - self.first_position
+    }
+}
+
+/// The table of vectors of tokens, without a family's prefix.
+pub(crate) const EMBEDDING: &str = "embeddings.word_embeddings.weight";
+
+/// The name of a tensor without what a family, or a model for another task, has in front of it, and as PyTorch calls the parts of a norm.
+pub(crate) fn tensor_name(name: &str) -> String {
+    let name = ["bert.", "roberta.", "mpnet.", "distilbert."].iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
+    // Conversions from TensorFlow kept its names.
+    match (name.strip_suffix("LayerNorm.gamma"), name.strip_suffix("LayerNorm.beta")) {
+        (Some(path), _) => format!("{path}LayerNorm.weight"),
+        (_, Some(path)) => format!("{path}LayerNorm.bias"),
+        _ => name.to_owned(),
+    }
+}
+
+/// The program of a checkpoint, and what a runner must know.
+pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> Result<Model> {
+    float_caches(options, "a text encoder has no cache")?;
+    let Precision { dtype, scales } = Precision::new(checkpoint, options)?;
+    let default = c.sentence.max_tokens.map_or(c.room(), |most| most.min(c.room()));
+    let tokens = model::ranged("max_seq_len", options.max_seq_len.unwrap_or(default), c.room())?;
+    let parts = Parts { w: Writer::new(checkpoint, dtype, scales), c, dtype, tokens, sizes: [0.into(), 0.into()] };
+    let methods = IndexMap::from([("forward", parts.forward()?)]);
+    Ok(Model { methods, metadata: metadata(c, dtype, tokens), tokenizer: checkpoint.tokenizer().clone() })
+}
+
+struct Parts<'a> {
+    w: Writer<'a>,
+    c: &'a Config,
+    dtype: DType,
+    /// Most tokens of a text.
+    tokens: usize,
+    /// Texts of a call, and tokens of each.
+    sizes: [Int; 2],
+}
+
+impl Parts<'_> {
+    /// `input_ids` and `attention_mask` i64 [b, s] → f32 [b, width].
+    fn forward(mut self) -> Result<Exported> {
+        let b = self.w.b.symbol("s0", 1, MAX_BATCH);
+        let s = self.w.b.symbol("s1", 1, self.tokens);
+        let ids = self.w.b.input("input_ids", DType::I64, vec![b.clone(), s.clone()]);
+        let mask = self.w.b.input("attention_mask", DType::I64, vec![b, s]);
+        self.sizes = [self.w.b.size(&ids, 0), self.w.b.size(&ids, 1)];
+        let is_text = self.w.b.at_least(&mask, 1);
+        let seen = self.w.b.unsqueeze(&is_text, 1);
+        let seen = self.w.b.unsqueeze(&seen, 1);
+        let mut x = self.embedded(&ids)?;
+        let seen = if self.c.buckets == 0 { seen } else { self.with_distances(&seen)? };
+        for layer in 0..self.c.layers {
+            x = self.layer(&x, &seen, &format!("{}.{layer}", self.c.names.layer))?;
+        }
+        let x = self.w.b.cast(&x, DType::F32);
+        let pooled = self.pooled(&x, &is_text);
+        let vector = if self.c.sentence.normalizes { self.normalized(&pooled) } else { pooled };
+        self.w.b.finish(&[&vector])
+    }
+
+    /// Vectors of tokens, of their places and of their kind, added up and normalized, [b, s, width].
+    fn embedded(&mut self, ids: &Val) -> Result<Val> {
+        let &Config { vocab, width, positions, first_position, token_types, eps, .. } = self.c;
+        self.w.b.enter("embeddings");
+        let source = self.w.source(EMBEDDING, &[vocab, width])?;
+        let table = self.w.matrix(EMBEDDING, &source)?;
+        let mut x = self.w.b.embedding(&table, ids);
+        let table = self.w.plain("embeddings.position_embeddings.weight", &[positions, width])?;
+        let end = self.w.b.add_int(&self.sizes[1].clone(), &first_position.into());
+        let places = self.w.b.slice(&table, 0, &first_position.into(), &end);
+        x = self.w.b.add(&x, &places);
+        if token_types > 0 {
+            let table = self.w.plain("embeddings.token_type_embeddings.weight", &[token_types, width])?;
+            let first = self.w.b.select(&table, 0, 0);
+            x = self.w.b.add(&x, &first);
+        }
+        self.w.layer_norm(&x, "embeddings.LayerNorm", eps)
+    }
+
+    fn layer(&mut self, x: &Val, seen: &Val, path: &str) -> Result<Val> {
+        let &Config { names, width, feed, heads, eps, .. } = self.c;
+        let [query, key, value, output] = names.attention.map(|name| format!("{path}.{name}"));
+        let [q, k, v] = [self.heads(x, &query)?, self.heads(x, &key)?, self.heads(x, &value)?];
+        self.w.b.enter(path);
+        let scale = ((width / heads) as f64).sqrt().recip();
+        let attended = self.w.b.attention_over_all([&q, &k, &v], Some(seen), scale);
+        let joined = self.w.b.transpose(&attended, 1, 2);
+        let [b, s] = self.sizes.clone();
+        let joined = self.w.b.reshape(&joined, &[b, s, width.into()]);
+        let mixed = self.w.linear(&joined, &output, width, true)?;
+        let x = self.w.b.add(&mixed, x);
+        let x = self.w.layer_norm(&x, &format!("{path}.{}", names.norms[0]), eps)?;
+        let wide = self.w.linear(&x, &format!("{path}.{}", names.feed[0]), feed, true)?;
+        let wide = self.activated(&wide);
+        let narrow = self.w.linear(&wide, &format!("{path}.{}", names.feed[1]), width, true)?;
+        let x = self.w.b.add(&narrow, &x);
+        self.w.layer_norm(&x, &format!("{path}.{}", names.norms[1]), eps)
+    }
+
+    /// `x` [b, s, width] through the projection `path`, as [b, heads, s, dim].
+    fn heads(&mut self, x: &Val, path: &str) -> Result<Val> {
+        let &Config { width, heads, .. } = self.c;
+        let x = self.w.linear(x, path, width, true)?;
+        let [b, s] = self.sizes.clone();
+        let x = self.w.b.reshape(&x, &[b, s, heads.into(), (width / heads).into()]);
+        Ok(self.w.b.transpose(&x, 1, 2))
+    }
+
+    fn activated(&mut self, x: &Val) -> Val {
+        match self.c.activation {
+            Activation::Silu => self.w.b.silu(x),
+            Activation::GeluTanh => self.w.b.gelu(x, true),
+            _ => self.w.b.gelu(x, false),
+        }
+    }
+
+    /// One vector [b, width] for those of the tokens [b, s, width] that are text, [b, s].
+    fn pooled(&mut self, x: &Val, is_text: &Val) -> Val {
+        let b = &mut self.w.b;
+        match self.c.sentence.pooling {
+            Pooling::Cls => b.select(x, 1, 0),
+            Pooling::Mean => {
+                let weight = b.cast(is_text, DType::F32);
+                let count = b.sum(&weight);
+                let weight = b.unsqueeze(&weight, 2);
+                let x = b.mul(x, &weight);
+                let sum = b.sum_over(&x, 1);
+                b.div(&sum, &count)
+            }
+            Pooling::Max => {
+                let is_padding = b.not(is_text);
+                let is_padding = b.unsqueeze(&is_padding, 2);
+                let x = b.masked_fill(x, &is_padding, f64::NEG_INFINITY);
+                b.largest_over(&x, 1)
+            }
+        }
+    }
+
+    /// `x` [b, width], each row of length 1.
+    fn normalized(&mut self, x: &Val) -> Val {
+        let b = &mut self.w.b;
+        let squares = b.mul(x, x);
+        let sum = b.sum(&squares);
+        let length = b.sqrt(&sum);
+        let length = b.clamp(&length, SHORTEST, f64::INFINITY);
+        b.div(x, &length)
+    }
+}
+
+/// The constant methods that our runner asks for.
+fn metadata(c: &Config, dtype: DType, tokens: usize) -> Vec<(String, MethodConstant)> {
+    let size = |v: usize| MethodConstant::Int(v as i64);
+    let out = [
+        ("get_model_type", MethodConstant::Text(c.family.into())),
+        ("get_dtype", MethodConstant::Int(i64::from(dtype.code()))),
+        ("get_max_seq_len", size(tokens)),
+        ("get_max_batch_size", size(MAX_BATCH)),
+        ("get_vocab_size", size(c.vocab)),
+        ("get_embedding_dim", size(c.width)),
+        ("get_pooling", MethodConstant::Text(c.sentence.pooling.name().into())),
+        ("is_normalized", MethodConstant::Bool(c.sentence.normalizes)),
+    ];
+    out.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}

@@ -1,0 +1,59 @@
+//! MPNet's biases by the distance of two tokens.
+
+use flambeau_tensor::Tensor;
+
+use super::Parts;
+use crate::{Error, Result, builder::Val};
+
+/// Distances from which on all share a bucket.
+const FARTHEST: f32 = 128.0;
+
+impl Parts<'_> {
+    /// Biases [b, heads, s, s] of the scores, which hide what is not `seen` [b, 1, 1, s].
+    pub(super) fn with_distances(&mut self, seen: &Val) -> Result<Val> {
+        const NAME: &str = "encoder.relative_attention_bias";
+        let (buckets, most) = (self.c.buckets, self.tokens);
+        self.w.b.enter(NAME);
+        let ids: Vec<i64> = (0..most).flat_map(|q| (0..most).map(move |k| bucket(k as i64 - q as i64, buckets))).collect();
+        let ids = Tensor::from_slice(&ids, &[most, most]).map_err(|e| Error::tensor(NAME, "a table of buckets", e.to_string()))?;
+        let ids = self.w.b.constant("distance_buckets", &ids);
+        let tokens = self.sizes[1].clone();
+        let ids = self.w.b.slice(&ids, 0, &0.into(), &tokens);
+        let ids = self.w.b.slice(&ids, 1, &0.into(), &tokens);
+        let table = self.w.plain(&format!("{NAME}.weight"), &[buckets, self.c.heads])?;
+        let biases = self.w.b.embedding(&table, &ids);
+        let biases = self.w.b.transpose(&biases, 1, 2);
+        let biases = self.w.b.transpose(&biases, 0, 1);
+        let biases = self.w.b.unsqueeze(&biases, 0);
+        let hidden = self.w.b.not(seen);
+        let zeros = self.w.b.cast(&hidden, self.dtype);
+        let zeros = self.w.b.scale(&zeros, 0.0);
+        let hiding = self.w.b.masked_fill(&zeros, &hidden, f64::NEG_INFINITY);
+        Ok(self.w.b.add(&biases, &hiding))
+    }
+}
+
+/// The bucket of a key that stands `distance` behind its query: half of the buckets are for each direction, and of these one half for a
+/// distance each, the other for ranges that grow.
+fn bucket(distance: i64, buckets: usize) -> i64 {
+    let half = (buckets / 2) as i64;
+    let (exact, far) = (half / 2, distance.abs());
+    let base = if distance > 0 { half } else { 0 };
+    if far < exact {
+        return base + far;
+    }
+    let steps = (far as f32 / exact as f32).ln() / (FARTHEST / exact as f32).ln() * (half - exact) as f32;
+    base + (exact + steps as i64).min(half - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_grow_with_the_distance() {
+        // What transformers' `MPNetEncoder.relative_position_bucket` gives.
+        let found: Vec<i64> = [-200, -64, -16, -8, -7, -1, 0, 1, 8, 11, 12, 127, 128].map(|d| bucket(d, 32)).to_vec();
+        assert_eq!(found, [15, 14, 10, 8, 7, 1, 0, 17, 24, 24, 25, 31, 31]);
+    }
+}
