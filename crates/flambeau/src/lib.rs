@@ -11,7 +11,7 @@
 //! | compute on MLX: Metal, CUDA or its CPU backend | [`mlx`] | `mlx` |
 //! | compile an archive of `torch.export` | [`pt2`], [`compile`] | `compile` |
 //! | turn a Hugging Face folder or a GGUF file into a program | [`zoo`] | `zoo` |
-//! | tokenize, apply chat templates, sample, generate text | [`text`], [`runners`] | `text` |
+//! | tokenize, apply chat templates, sample, generate text, make vectors of texts | [`text`], [`runners`] | `text` |
 //! | read recordings, transcribe speech | [`audio`], [`runners`] | `speech` |
 //! | bring an engine of your own | [`engine`] | |
 //!
@@ -352,7 +352,7 @@ pub mod audio {
     pub use flambeau_audio::{Error, LogMel, MAX_CHANNELS, ParakeetMel, Pcm, RATES, Recording, Sample, VoiceActivity};
 }
 
-/// Loops over methods: generation, and with the feature `speech` transcription.
+/// Loops over methods: generation, vectors of texts, and with the feature `speech` transcription.
 #[cfg_attr(
     all(feature = "cpu", feature = "zoo"),
     doc = r#"
@@ -393,7 +393,7 @@ assert_eq!(generation.ids.len(), 8);
 pub mod runners {
     #[cfg(feature = "speech")]
     pub use flambeau_runners::speech;
-    pub use flambeau_runners::{Error, llm};
+    pub use flambeau_runners::{Error, embed, llm};
 }
 
 /// The engines of this build that need nothing else: the CPU engine, with the feature `cpu`. Add

@@ -36,6 +36,10 @@ pub enum Error {
     #[error("the prompt has {prompt} tokens, and the model's context holds {context}")]
     PromptTooLong { prompt: usize, context: usize },
 
+    /// The program is no text encoder that this crate knows how to call.
+    #[error("the program makes no vectors of texts: {0}")]
+    NoEncoder(String),
+
     /// The program is no speech model that this crate knows how to call.
     #[error("the program is no {family}: {what}")]
     NoSpeechModel { family: &'static str, what: String },

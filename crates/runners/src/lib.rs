@@ -1,11 +1,12 @@
-//! Loops over methods: language models that generate text, speech models that transcribe.
+//! Loops over methods: language models that generate text, text encoders that make vectors, speech models that transcribe.
 //!
 //! [`llm::Model`] adapts the signatures and metadata of exported models to "tokens in, logits out", and gives out
 //! [sequences](llm::Sequence); an [`llm::Generator`] prefills, samples, stops and streams on one of them, step by step. [`speech::Transcriber`] turns samples into text with times, window
-//! by window. Clocks, seeds and cancellation are passed in.
+//! by window; [`embed::Embedder`] makes vectors of texts. Clocks, seeds and cancellation are passed in.
 
 #![forbid(unsafe_code)]
 
+pub mod embed;
 mod error;
 pub mod llm;
 mod logits;
