@@ -6,6 +6,7 @@ pub(crate) mod compile;
 pub(crate) mod completions;
 pub(crate) mod conformance;
 pub(crate) mod doctor;
+pub(crate) mod embed;
 pub(crate) mod eval;
 pub(crate) mod export;
 pub(crate) mod generate;

@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow, bail};
+use flambeau::zoo::Checkpoint;
 
 use crate::{environment, failure::usage, files};
 
@@ -117,8 +118,11 @@ fn has_weights(folder: &Path) -> bool {
     ["model.safetensors", "model.safetensors.index.json"].iter().any(|name| folder.join(name).is_file())
 }
 
-/// Whether a file at the top of a repository belongs to what a model needs to run.
+/// Whether a file of a repository belongs to what a model needs to run: some at its top, and what sentence-transformers says of modules.
 fn is_standard(name: &str) -> bool {
+    if Checkpoint::is_module_config(name) {
+        return true;
+    }
     let kept = [".json", ".safetensors", ".jinja", "tokenizer.model"];
     !name.contains('/') && !name.starts_with('.') && kept.iter().any(|end| name.ends_with(end))
 }
@@ -126,10 +130,12 @@ fn is_standard(name: &str) -> bool {
 fn standard_files(folder: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
-        if let Ok(name) = entry?.file_name().into_string()
-            && is_standard(&name)
-        {
+        let Ok(name) = entry?.file_name().into_string() else { continue };
+        let config = format!("{name}/config.json");
+        if is_standard(&name) {
             names.push(name);
+        } else if is_standard(&config) && folder.join(&config).is_file() {
+            names.push(config);
         }
     }
     names.sort();

@@ -96,8 +96,12 @@ impl LoadArgs {
         let (program, path) = model.open(logits, self.engine.threads)?;
         let text = self.tokenizer(&program, &path)?;
         let engine = engine()?;
-        let model = Model::load(&program, &engine, &self.options())?;
-        Ok(Loaded { model, text, engine })
+        Ok(Loaded { model: self.model(&program, &engine)?, text, engine })
+    }
+
+    /// The language model of a program.
+    pub(crate) fn model(&self, program: &Program, engine: &Arc<dyn Engine>) -> Result<Model> {
+        Ok(Model::load(program, engine, &self.options())?)
     }
 
     /// The tokenizer of a program that lies at `path`.

@@ -32,7 +32,8 @@ use std::{ffi::OsString, process::ExitCode};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bench, chat, compile, completions, conformance, doctor, eval, export, generate, inspect, man, pull, run, serve, transcribe,
+    bench, chat, compile, completions, conformance, doctor, embed, eval, export, generate, inspect, man, pull, run, serve,
+    transcribe,
 };
 
 /// Compile, run and inspect ExecuTorch programs whose work is delegated to MLX.
@@ -55,6 +56,7 @@ enum Command {
     Generate(generate::Args),
     Serve(serve::Args),
     Transcribe(transcribe::Args),
+    Embed(embed::Args),
     Eval(eval::Args),
     Bench(bench::Args),
     Conformance(conformance::Args),
@@ -83,6 +85,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Generate(args) => generate::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Transcribe(args) => transcribe::run(args),
+        Command::Embed(args) => embed::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Conformance(args) => conformance::run(args),

@@ -8,8 +8,13 @@ use std::{
     time::Instant,
 };
 
-use anyhow::{Context, Result, bail};
-use flambeau::{compile, runners::speech::SpeechModel, runtime::Program, zoo};
+use anyhow::{Context, Result};
+use flambeau::{
+    compile,
+    runners::{embed::Embedder, speech::SpeechModel},
+    runtime::Program,
+    zoo,
+};
 
 use crate::{
     commands::{compile::QuantizeArgs, export},
@@ -58,11 +63,50 @@ pub(crate) struct ExportArgs {
     cache_dir: Option<PathBuf>,
 }
 
-/// What a model is opened for, and what its program computes if it is exported for that.
-#[derive(Clone, Copy, Debug)]
-enum Purpose {
-    Text(zoo::Logits),
+/// What a model does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It generates text.
+    Language,
+    /// It makes vectors of texts.
+    Encoder,
+    /// It transcribes.
     Speech,
+}
+
+impl Kind {
+    fn of_program(program: &Program) -> Kind {
+        match () {
+            () if Embedder::is_in(program) => Kind::Encoder,
+            () if SpeechModel::is_in(program) => Kind::Speech,
+            () => Kind::Language,
+        }
+    }
+
+    fn of_checkpoint(checkpoint: &zoo::Checkpoint) -> Kind {
+        match () {
+            () if checkpoint.is_encoder() => Kind::Encoder,
+            () if checkpoint.is_speech() => Kind::Speech,
+            () => Kind::Language,
+        }
+    }
+
+    /// What it is, and what takes it.
+    fn advice(self) -> &'static str {
+        match self {
+            Kind::Language => "a language model: use it with `flambeau generate`, `chat` or `serve`",
+            Kind::Encoder => "a text encoder: use it with `flambeau embed` or `serve`",
+            Kind::Speech => "a model of speech: use it with `flambeau transcribe` or `serve`",
+        }
+    }
+}
+
+/// A program that was opened.
+pub(crate) struct Opened {
+    pub(crate) program: Program,
+    /// Where it lies.
+    pub(crate) path: PathBuf,
+    pub(crate) kind: Kind,
 }
 
 impl ModelArgs {
@@ -75,27 +119,43 @@ impl ModelArgs {
         &self.model
     }
 
-    /// Opens the program with its weights, and says where it lies. What is exported computes `logits`.
+    /// Opens the program of a language model with its weights, and says where it lies. What is exported computes `logits`.
     pub(crate) fn open(&self, logits: zoo::Logits, threads: Option<usize>) -> Result<(Program, PathBuf)> {
-        self.open_for(Purpose::Text(logits), threads)
+        self.open_as(Kind::Language, logits, threads)
+    }
+
+    /// As [`open`](Self::open), for a text encoder.
+    pub(crate) fn open_encoder(&self, threads: Option<usize>) -> Result<(Program, PathBuf)> {
+        self.open_as(Kind::Encoder, zoo::Logits::default(), threads)
     }
 
     /// As [`open`](Self::open), for a model of speech.
     pub(crate) fn open_speech(&self, threads: Option<usize>) -> Result<(Program, PathBuf)> {
-        self.open_for(Purpose::Speech, threads)
+        self.open_as(Kind::Speech, zoo::Logits::default(), threads)
     }
 
-    /// Whether it is a model of speech.
-    pub(crate) fn is_speech(&self) -> Result<bool> {
-        match self.checkpoint()? {
-            Some(checkpoint) => Ok(export::open_path(&checkpoint)?.is_speech()),
-            None => Ok(SpeechModel::is_in(&open_program(Path::new(&self.model))?)),
-        }
+    /// Opens the program, which is to be of a kind.
+    fn open_as(&self, kind: Kind, logits: zoo::Logits, threads: Option<usize>) -> Result<(Program, PathBuf)> {
+        let Opened { program, path, .. } = self.open_if(&|found| found == kind, logits, threads)?;
+        Ok((program, path))
     }
 
-    fn open_for(&self, purpose: Purpose, threads: Option<usize>) -> Result<(Program, PathBuf)> {
+    /// Opens the program of a model of any kind.
+    pub(crate) fn open_any(&self, logits: zoo::Logits, threads: Option<usize>) -> Result<Opened> {
+        self.open_if(&|_| true, logits, threads)
+    }
+
+    fn open_if(&self, takes: &dyn Fn(Kind) -> bool, logits: zoo::Logits, threads: Option<usize>) -> Result<Opened> {
+        let refuse = |kind: Kind| Err(anyhow::anyhow!("{} is {}", self.model, kind.advice()));
         let path = match self.checkpoint()? {
-            Some(checkpoint) => self.exported(&checkpoint, purpose, threads)?,
+            Some(checkpoint) => {
+                let opened = export::open_path(&checkpoint)?;
+                let kind = Kind::of_checkpoint(&opened);
+                if !takes(kind) {
+                    return refuse(kind);
+                }
+                self.exported(&checkpoint, &opened, logits, threads)?
+            }
             None => {
                 self.check_unused()?;
                 PathBuf::from(&self.model)
@@ -106,7 +166,12 @@ impl ModelArgs {
             Some(data) => FileKind::Data.expect(data, || Ok(program.with_data(data)?))?,
             None => program,
         };
-        Ok((program, path))
+        // Programs that do not say what they are may be of any kind.
+        let kind = Kind::of_program(&program);
+        if kind == Kind::Encoder && !takes(kind) {
+            return refuse(kind);
+        }
+        Ok(Opened { program, path, kind })
     }
 
     /// Opens another model to compare this one with. If it is exported, then as this one, save that its weights and caches keep their type.
@@ -114,7 +179,10 @@ impl ModelArgs {
         let export = ExportArgs { quantize: QuantizeArgs::floats(), kv_cache: None, ..self.export.clone() };
         let reference = ModelArgs::new(model, &export);
         match reference.checkpoint()? {
-            Some(checkpoint) => open_program(&reference.exported(&checkpoint, Purpose::Text(logits), threads)?),
+            Some(checkpoint) => {
+                let opened = export::open_path(&checkpoint)?;
+                open_program(&reference.exported(&checkpoint, &opened, logits, threads)?)
+            }
             None => open_program(Path::new(model)),
         }
     }
@@ -148,15 +216,22 @@ impl ModelArgs {
     }
 
     /// The checkpoint's program in the cache, made if it is not there.
-    fn exported(&self, checkpoint: &Path, purpose: Purpose, threads: Option<usize>) -> Result<PathBuf> {
-        let (quantize, how) = self.quantization(checkpoint, purpose)?;
+    fn exported(
+        &self,
+        checkpoint: &Path,
+        opened: &zoo::Checkpoint,
+        logits: zoo::Logits,
+        threads: Option<usize>,
+    ) -> Result<PathBuf> {
+        let kind = Kind::of_checkpoint(opened);
+        let (quantize, how) = self.quantization(checkpoint, kind)?;
         let mut options = zoo::Options {
             dtype: self.export.dtype.as_deref().map(export::dtype).transpose()?,
             max_seq_len: self.export.max_seq_len,
             kv_cache: self.export.kv_cache.unwrap_or_default().into(),
             ..zoo::Options::default()
         };
-        if let Purpose::Text(logits) = purpose {
+        if kind == Kind::Language {
             options.logits = logits;
         }
         let folder = self.export.cache_dir.clone().map_or_else(|| environment::cache("models"), Ok)?;
@@ -167,27 +242,21 @@ impl ModelArgs {
             return Ok(target);
         }
         let start = Instant::now();
-        let opened = export::open_path(checkpoint)?;
-        if opened.is_speech() != matches!(purpose, Purpose::Speech) {
-            let fits =
-                if opened.is_speech() { "a model of speech: use it with `flambeau transcribe`" } else { "no model of speech" };
-            bail!("{} is {fits}", self.model);
-        }
         eprintln!("exporting {} once, {how}, to {}", checkpoint.display(), target.display());
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
         let engine = flambeau::engines(threads, false).get("cpu")?;
-        export::write(&opened, &options, compile::Options { threads, ..quantize }, &*engine, (&target, start))?;
+        export::write(opened, &options, compile::Options { threads, ..quantize }, &*engine, (&target, start))?;
         key.remove_superseded(&folder);
         Ok(target)
     }
 
     /// How weights are quantized, also in words. Language models of floats get 4 bits, and embeddings 8, unless the user says
-    /// otherwise; models of speech are small, and lose words sooner.
-    fn quantization(&self, checkpoint: &Path, purpose: Purpose) -> Result<(compile::Options, &'static str)> {
+    /// otherwise; models of speech and text encoders are small, and lose more by it.
+    fn quantization(&self, checkpoint: &Path, kind: Kind) -> Result<(compile::Options, &'static str)> {
         if self.export.quantize.given().is_some() {
             return Ok((self.export.quantize.options()?, "quantized as asked"));
         }
-        if matches!(purpose, Purpose::Speech) {
+        if kind != Kind::Language {
             return Ok((compile::Options::default(), "weights as they are"));
         }
         if checkpoint::is_quantized(checkpoint)? {

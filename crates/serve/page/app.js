@@ -203,7 +203,8 @@ async function listModels() {
     $("settings").hidden = false;
     throw await fail(response);
   }
-  const { data } = await response.json();
+  const listed = (await response.json()).data;
+  const data = listed.filter(({ capabilities: can }) => can.chat ?? can.completion);
   const chosen = state.settings.model;
   $("model").replaceChildren(...data.map(({ id }) => element("option", { value: id, textContent: id, selected: id === chosen })));
   say("");

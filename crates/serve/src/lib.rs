@@ -1,6 +1,6 @@
-//! An HTTP server for models of language and speech that speaks OpenAI's protocol.
+//! An HTTP server for language models, text encoders and models of speech that speaks OpenAI's protocol.
 //!
-//! [`Server`] binds an address and serves [models](NewModel) on it. Each language model has a thread that steps its
+//! [`Server`] binds an address and serves [models](AnyModel) on it. Each language model has a thread that steps its
 //! [`Scheduler`](flambeau::runners::llm::Scheduler), each model of speech threads that [transcribe](flambeau::runners::speech::Transcriber);
 //! connections and requests are the business of an asynchronous runtime beside them.
 
@@ -10,6 +10,7 @@ mod answer;
 mod anthropic;
 mod audio;
 mod config;
+mod embeddings;
 mod error;
 mod extras;
 mod http;
@@ -28,6 +29,7 @@ mod worker;
 
 pub use audio::NewSpeechModel;
 pub use config::Config;
+pub use embeddings::{EmbeddingList, NewEncoder};
 pub use keys::Keys;
-pub use model::NewModel;
+pub use model::{AnyModel, NewModel};
 pub use server::{Server, stop_signal};

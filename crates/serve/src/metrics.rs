@@ -49,7 +49,7 @@ impl Metrics {
 
     fn rows(&self) -> [(&'static str, &'static str, &'static str, &AtomicU64); 13] {
         [
-            ("requests_total", "counter", "Generations and transcriptions that were asked for", &self.requests),
+            ("requests_total", "counter", "Generations, transcriptions and requests for vectors", &self.requests),
             ("refused_total", "counter", "Those that were refused at once", &self.refused),
             ("failed_total", "counter", "Those that ended with an error", &self.failed),
             ("cancelled_total", "counter", "Those whose client went away", &self.cancelled),

@@ -12,7 +12,8 @@ use flambeau::{
 use serde_json::{Value as Json, json};
 
 use crate::{
-    audio::ServedSpeech,
+    audio::{NewSpeechModel, ServedSpeech},
+    embeddings::{NewEncoder, ServedEncoder},
     error::{ApiError, Result},
     metrics::Metrics,
     tools::Form,
@@ -37,6 +38,45 @@ pub struct NewModel {
     pub thinks: bool,
     /// Whether tokens are guessed from the text so far, which not every model allows ([`check_judges`](flambeau::runners::llm::Sequence::check_judges)).
     pub prompt_lookup: bool,
+}
+
+/// A model of any kind to serve.
+#[derive(Debug)]
+pub enum AnyModel {
+    /// It continues texts and answers in conversations.
+    Language(Box<NewModel>),
+    /// It makes vectors of texts.
+    Encoder(NewEncoder),
+    /// It transcribes recordings.
+    Speech(NewSpeechModel),
+}
+
+impl AnyModel {
+    /// Recordings that it transcribes or lets wait.
+    pub(crate) fn recordings(&self) -> usize {
+        match self {
+            AnyModel::Speech(model) => model.running.saturating_add(model.waiting),
+            AnyModel::Language(_) | AnyModel::Encoder(_) => 0,
+        }
+    }
+}
+
+impl From<NewModel> for AnyModel {
+    fn from(model: NewModel) -> AnyModel {
+        AnyModel::Language(Box::new(model))
+    }
+}
+
+impl From<NewEncoder> for AnyModel {
+    fn from(model: NewEncoder) -> AnyModel {
+        AnyModel::Encoder(model)
+    }
+}
+
+impl From<NewSpeechModel> for AnyModel {
+    fn from(model: NewSpeechModel) -> AnyModel {
+        AnyModel::Speech(model)
+    }
 }
 
 /// A model behind its thread.
@@ -162,17 +202,31 @@ pub(crate) fn is_called(name: &str, aliases: &[String], wanted: &str) -> bool {
 #[derive(Clone, Debug)]
 pub(crate) struct Models {
     all: Arc<Vec<Served>>,
+    encoders: Arc<Vec<ServedEncoder>>,
     speech: Arc<Vec<ServedSpeech>>,
 }
 
 impl Models {
-    pub(crate) fn new(all: Vec<Served>, speech: Vec<ServedSpeech>) -> Models {
-        Models { all: Arc::new(all), speech: Arc::new(speech) }
+    /// Starts the threads of all models.
+    ///
+    /// # Errors
+    /// One cannot be loaded, or the system has no thread left.
+    pub(crate) fn start(models: Vec<AnyModel>) -> std::io::Result<Models> {
+        let (mut all, mut encoders, mut speech) = (Vec::new(), Vec::new(), Vec::new());
+        for model in models {
+            match model {
+                AnyModel::Language(model) => all.push(Served::start(*model)?),
+                AnyModel::Encoder(model) => encoders.push(ServedEncoder::start(model)?),
+                AnyModel::Speech(model) => speech.push(ServedSpeech::start(model)?),
+            }
+        }
+        Ok(Models { all: Arc::new(all), encoders: Arc::new(encoders), speech: Arc::new(speech) })
     }
 
     /// The entries of `/v1/models`.
     pub(crate) fn describe(&self) -> Json {
-        self.all.iter().map(Served::describe).chain(self.speech.iter().map(ServedSpeech::describe)).collect()
+        let others = self.encoders.iter().map(ServedEncoder::describe).chain(self.speech.iter().map(ServedSpeech::describe));
+        self.all.iter().map(Served::describe).chain(others).collect()
     }
 
     /// The entry of one model.
@@ -180,14 +234,16 @@ impl Models {
     /// # Errors
     /// Nobody is called so.
     pub(crate) fn describe_one(&self, name: &str) -> Result<Json> {
-        let speech = self.speech.iter().find(|model| model.is_called(name));
-        speech.map_or_else(|| Ok(self.find(Some(name))?.describe()), |model| Ok(model.describe()))
+        let encoder = || self.encoders.iter().find(|model| model.is_called(name)).map(ServedEncoder::describe);
+        let speech = self.speech.iter().find(|model| model.is_called(name)).map(ServedSpeech::describe);
+        speech.or_else(encoder).map_or_else(|| Ok(self.find(Some(name))?.describe()), Ok)
     }
 
     /// What each model counts.
     pub(crate) fn metrics(&self) -> Vec<(&str, &Metrics)> {
         let speech = self.speech.iter().map(|model| (model.name.as_str(), model.metrics()));
-        self.all.iter().map(|model| (model.name.as_str(), &*model.worker.metrics)).chain(speech).collect()
+        let encoders = self.encoders.iter().map(|model| (model.name.as_str(), model.metrics()));
+        self.all.iter().map(|model| (model.name.as_str(), &*model.worker.metrics)).chain(encoders).chain(speech).collect()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Served> {
@@ -214,10 +270,25 @@ impl Models {
         }
     }
 
+    /// The text encoder of that name; without a name, the only one.
+    ///
+    /// # Errors
+    /// Nobody is called so, or there are several; or the model is of another kind.
+    pub(crate) fn find_encoder(&self, name: Option<&str>) -> Result<&ServedEncoder> {
+        match (name, self.encoders.as_slice()) {
+            (None, [only]) => Ok(only),
+            (None, _) => Err(unnamed()),
+            (Some(name), all) => all.iter().find(|model| model.is_called(name)).ok_or_else(|| match self.describe_one(name) {
+                Ok(_) => ApiError::value("model", format!("the model {name:?} makes no vectors of texts")),
+                Err(error) => error,
+            }),
+        }
+    }
+
     /// The language model of that name; without a name, the only one.
     ///
     /// # Errors
-    /// Nobody is called so, or there are several; or the model is one of speech.
+    /// Nobody is called so, or there are several; or the model is of another kind.
     pub(crate) fn find(&self, name: Option<&str>) -> Result<Handle> {
         let at = match (name, self.all.len()) {
             (None, 1) => Some(0),
@@ -228,9 +299,16 @@ impl Models {
             Some(at) => Ok(Handle { models: self.clone(), at }),
             None => {
                 let name = name.unwrap_or_default();
-                let is_speech = self.speech.iter().any(|model| model.is_called(name));
-                let message = || format!("the model {name:?} transcribes recordings, at /v1/audio/transcriptions");
-                Err(if is_speech { ApiError::value("model", message()) } else { ApiError::no_model(name) })
+                let other = |what: &str| ApiError::value("model", format!("the model {name:?} {what}"));
+                Err(match () {
+                    () if self.speech.iter().any(|model| model.is_called(name)) => {
+                        other("transcribes recordings, at /v1/audio/transcriptions")
+                    }
+                    () if self.encoders.iter().any(|model| model.is_called(name)) => {
+                        other("makes vectors of texts, at /v1/embeddings")
+                    }
+                    () => ApiError::no_model(name),
+                })
             }
         }
     }

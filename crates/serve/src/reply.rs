@@ -187,7 +187,12 @@ fn stream<E: Events>(progress: Progress<E::Update>, events: E) -> Response {
 
 /// A response that is JSON.
 pub(crate) fn json(body: &Json) -> Response {
-    of_type("application/json", body.to_string())
+    json_text(body.to_string())
+}
+
+/// A response of JSON that is written already.
+pub(crate) fn json_text(body: String) -> Response {
+    of_type("application/json", body)
 }
 
 /// A response that is text.

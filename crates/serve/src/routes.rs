@@ -24,6 +24,7 @@ use crate::{
     anthropic::{self, MessageAnswer},
     audio,
     config::Config,
+    embeddings,
     error::{ApiError, Result},
     extras,
     http::{
@@ -70,6 +71,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/completions", post(complete))
         .route(MESSAGES, post(message))
         .route("/v1/responses", post(respond))
+        .route("/v1/embeddings", post(embeddings::embed))
         .route("/v1/audio/transcriptions", post(audio::transcribe))
         .route("/v1/audio/translations", post(audio::translate))
         .route("/tokenize", post(extras::tokenize))

@@ -13,11 +13,10 @@ use tokio::{
 };
 
 use crate::{
-    audio::{NewSpeechModel, ServedSpeech},
     config::Config,
     http::{guard::Guard, listener},
     keys::Keys,
-    model::{Models, NewModel, Served},
+    model::{AnyModel, Models},
     routes::{App, MAX_ASIDE, router},
 };
 
@@ -46,22 +45,21 @@ impl Server {
         self.address
     }
 
-    /// Serves the models of language and speech until `shutdown`, and then until requests that are under way have ended or their time is
+    /// Serves the models until `shutdown`, and then until requests that are under way have ended or their time is
     /// over.
     ///
     /// # Errors
-    /// A model of speech cannot be loaded, or the system has no thread left.
-    pub fn run(self, models: Vec<NewModel>, speech: Vec<NewSpeechModel>, shutdown: impl Future<Output = ()>) -> io::Result<()> {
-        let places = speech.iter().map(|model| model.running.saturating_add(model.waiting)).fold(0, usize::saturating_add);
-        let models = models.into_iter().map(Served::start).collect::<io::Result<_>>()?;
-        let speech = speech.into_iter().map(ServedSpeech::start).collect::<io::Result<_>>()?;
+    /// A model cannot be loaded, or the system has no thread left.
+    pub fn run(self, models: Vec<AnyModel>, shutdown: impl Future<Output = ()>) -> io::Result<()> {
+        let places = models.iter().map(AnyModel::recordings).fold(0, usize::saturating_add);
+        let models = Models::start(models)?;
         let runtime = Builder::new_multi_thread().worker_threads(2).thread_name("serve http").enable_all().build()?;
         runtime.block_on(async {
             let (stop, stopped) = watch::channel(false);
             let guard = Guard::new(&self.config, self.address);
             let app = App {
                 guard,
-                models: Models::new(models, speech),
+                models,
                 stop: stopped,
                 config: self.config.clone(),
                 aside: Arc::new(Semaphore::new(MAX_ASIDE)),

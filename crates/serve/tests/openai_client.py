@@ -1,6 +1,7 @@
 """Talks to a server as OpenAI's users do. Usage: openai_client.py URL RECORDING; prints what worked as JSON."""
 
 import json
+import struct
 import sys
 
 import openai
@@ -80,6 +81,27 @@ def completions():
     assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
 
 
+def embeddings():
+    # The client asks for base64 unless it is told otherwise.
+    texts = ["A man is eating food.", "Fox"]
+    answer = client.embeddings.create(model="encoder", input=texts)
+    floats = client.embeddings.create(model="encoder", input=texts, encoding_format="float", dimensions=16)
+    assert [len(entry.embedding) for entry in answer.data] == [16, 16] and answer.usage.prompt_tokens == 16, answer
+    assert [entry.embedding for entry in answer.data] == [struct_round(entry.embedding) for entry in floats.data]
+    assert abs(sum(x * x for x in answer.data[0].embedding) - 1) < 1e-5
+    try:
+        client.embeddings.create(model="encoder", input=texts, dimensions=8)
+    except openai.BadRequestError as error:
+        assert error.param == "dimensions", error
+    else:
+        raise AssertionError("vectors were shortened")
+
+
+def struct_round(values):
+    """The nearest numbers of 32 bits, which JSON writes with fewer digits."""
+    return list(struct.unpack(f"<{len(values)}f", struct.pack(f"<{len(values)}f", *values)))
+
+
 def transcribe():
     def ask(**fields):
         with open(sys.argv[2], "rb") as recording:
@@ -95,7 +117,7 @@ def transcribe():
 
 
 def models():
-    assert [model.id for model in client.models.list()] == ["tiny", "caller", "former", "parakeet-tdt"]
+    assert [model.id for model in client.models.list()] == ["tiny", "caller", "former", "encoder", "parakeet-tdt"]
     assert client.models.retrieve("tiny").owned_by == "flambeau"
 
 
@@ -114,7 +136,7 @@ def errors():
 
 
 worked = []
-for step in [chat, stream, tools, parse, responses, completions, transcribe, models, errors]:
+for step in [chat, stream, tools, parse, responses, completions, embeddings, transcribe, models, errors]:
     step()
     worked.append(step.__name__)
 print(json.dumps(worked))

@@ -2,6 +2,7 @@
 
 mod case;
 mod checkpoint;
+mod embedding;
 mod session;
 mod speech;
 
@@ -34,7 +35,7 @@ use crate::{
 /// Run case folders and compare their outputs with the expected ones
 ///
 /// A case folder holds case.json, input.bin, expected_output.bin and a program, or a checkpoint with tokens.bin and
-/// expected_logits.bin, a checkpoint with audio.wav and what the model makes of it, or session.json, a program and the inputs and outputs of calls that follow one another. The last line is
+/// expected_logits.bin, a checkpoint with audio.wav and what the model makes of it, a checkpoint with embeddings.bin, the vectors of texts, or session.json, a program and the inputs and outputs of calls that follow one another. The last line is
 /// `N passed, N failed, N skipped`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  flambeau conformance cases/ops --from pte --jobs 2 --filter softmax")]

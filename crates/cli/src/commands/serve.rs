@@ -1,4 +1,4 @@
-//! `flambeau serve`: models of language and speech over HTTP.
+//! `flambeau serve`: models of every kind over HTTP.
 
 mod keys;
 mod sampling;
@@ -17,7 +17,7 @@ use flambeau::{
     engine::Engine,
     runners::llm::{Limits, Model},
 };
-use flambeau_serve::{Config, Keys, NewModel, NewSpeechModel, Server, stop_signal};
+use flambeau_serve::{AnyModel, Config, Keys, NewEncoder, NewModel, NewSpeechModel, Server, stop_signal};
 
 use self::{keys::KeyArgs, sampling::DefaultsArgs};
 use crate::{
@@ -25,15 +25,15 @@ use crate::{
     draft::DraftArgs,
     engine::EngineName,
     failure::{hint, usage},
-    language_model::{LoadArgs, Loaded},
+    language_model::LoadArgs,
     memory,
-    model::{ExportArgs, ModelArgs},
+    model::{ExportArgs, Kind, ModelArgs, Opened},
 };
 
-/// Serve models of language and speech over HTTP, in OpenAI's protocol
+/// Serve language models, text encoders and models of speech over HTTP, in OpenAI's protocol
 ///
 /// Clients of OpenAI's API work unchanged with the base URL http://127.0.0.1:8080/v1. Paths: /v1/chat/completions, /v1/completions,
-/// /v1/responses, /v1/messages, /v1/audio/transcriptions, /v1/audio/translations, /v1/models, /tokenize, /detokenize, /apply-template, /props, /slots, /health, with --metrics /metrics, and a page to chat on at /.
+/// /v1/responses, /v1/messages, /v1/embeddings, /v1/audio/transcriptions, /v1/audio/translations, /v1/models, /tokenize, /detokenize, /apply-template, /props, /slots, /health, with --metrics /metrics, and a page to chat on at /.
 ///
 /// Requests run side by side: each step of the model gives every running answer one token, and one waiting prompt a chunk. A request
 /// whose prompt begins like an earlier one computes only what is new. SIGTERM or Ctrl-C lets running requests end.
@@ -43,7 +43,7 @@ use crate::{
 #[command(
     after_help = "Examples:\n  flambeau serve HuggingFaceTB/SmolLM2-135M-Instruct\n  flambeau serve chat=model-Q4_1.gguf draft.pte --parallel 8 --port 9000\n  \
     flambeau serve model.pte --host 0.0.0.0 --api-key-file keys.txt\n  \
-    flambeau serve whisper-1=openai/whisper-small\n\n  \
+    flambeau serve whisper-1=openai/whisper-small embed=sentence-transformers/all-MiniLM-L6-v2\n\n  \
     curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\\n    \
     -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}], \"stream\": true}'"
 )]
@@ -171,21 +171,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let server = Server::bind(address, config(args, keys)).with_context(|| format!("cannot listen on {address}"));
     let server = server.map_err(|error| hint(error, "--port takes another port, and 0 any that is free"))?;
     let engine = args.load.engine.engine(false)?;
-    let (mut models, mut speech) = (Vec::new(), Vec::new());
+    let mut models = Vec::new();
     for (name, model) in names {
-        let model = ModelArgs::new(model, &args.export);
-        if model.is_speech().with_context(|| name.clone())? {
-            let new = load_speech(args, name, &model, &engine)?;
-            eprintln!("{}: transcribes {} recordings at a time", new.name, new.running);
-            speech.push(new);
-        } else {
-            let new = load(args, name, &model, &engine)?;
-            eprintln!("{}: {}", new.name, describe(&new));
-            models.push(new);
-        }
+        models.push(load(args, &name, &ModelArgs::new(model, &args.export), &engine).with_context(|| name.clone())?);
     }
     eprintln!("listening on http://{}", server.address());
-    server.run(models, speech, stop_signal())?;
+    server.run(models, stop_signal())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -246,37 +237,66 @@ fn config(args: &Args, keys: Keys) -> Config {
     }
 }
 
-fn load(args: &Args, name: String, model: &ModelArgs, engine: &Arc<dyn Engine>) -> Result<NewModel> {
+/// Loads a model of any kind, and says what it is.
+fn load(args: &Args, name: &str, model: &ModelArgs, engine: &Arc<dyn Engine>) -> Result<AnyModel> {
+    let opened = model.open_any(args.draft.logits(), args.load.engine.threads)?;
+    Ok(match opened.kind {
+        Kind::Language => {
+            let new = load_language(args, name, &opened, engine)?;
+            eprintln!("{name}: {}", describe(&new));
+            new.into()
+        }
+        Kind::Encoder => {
+            eprintln!("{name}: makes vectors of texts");
+            load_encoder(args, name, &opened, engine)?.into()
+        }
+        Kind::Speech => {
+            let new = load_speech(args, name, &opened, engine)?;
+            eprintln!("{name}: transcribes {} recordings at a time", new.running);
+            new.into()
+        }
+    })
+}
+
+fn load_language(args: &Args, name: &str, opened: &Opened, engine: &Arc<dyn Engine>) -> Result<NewModel> {
     let mut how = args.load.clone();
     if args.load.engine.engine == EngineName::Cpu {
         how.default_chunk(CPU_CHUNK);
     }
-    let opened = how.load(model, args.draft.logits(), &|| Ok(Arc::clone(engine)));
-    let Loaded { model, text, .. } = opened.with_context(|| name.clone())?;
-    args.draft.check(&model).with_context(|| name.clone())?;
-    let limits = limits(args, &model).with_context(|| name.clone())?;
+    let text = how.tokenizer(&opened.program, &opened.path)?;
+    let model = how.model(&opened.program, engine)?;
+    args.draft.check(&model)?;
     Ok(NewModel {
-        name,
+        name: name.to_owned(),
         aliases: args.alias.clone(),
         sampling: args.defaults.params(text.defaults.as_ref())?,
         tokenizer: text.tokenizer,
         template: text.template,
-        limits,
+        limits: limits(args, &model)?,
         thinks: args.think,
         prompt_lookup: args.draft.looks_up(),
         model,
     })
 }
 
-fn load_speech(args: &Args, name: String, model: &ModelArgs, engine: &Arc<dyn Engine>) -> Result<NewSpeechModel> {
-    let (program, path) = model.open_speech(args.load.engine.threads).with_context(|| name.clone())?;
-    let tokenizer = args.load.tokenizer(&program, &path).with_context(|| name.clone())?.tokenizer;
-    Ok(NewSpeechModel {
-        name,
+fn load_encoder(args: &Args, name: &str, opened: &Opened, engine: &Arc<dyn Engine>) -> Result<NewEncoder> {
+    Ok(NewEncoder {
+        name: name.to_owned(),
         aliases: args.alias.clone(),
-        program,
+        program: opened.program.clone(),
         engine: Arc::clone(engine),
-        tokenizer,
+        tokenizer: args.load.tokenizer(&opened.program, &opened.path)?.tokenizer,
+        requests: args.parallel.saturating_add(args.queue),
+    })
+}
+
+fn load_speech(args: &Args, name: &str, opened: &Opened, engine: &Arc<dyn Engine>) -> Result<NewSpeechModel> {
+    Ok(NewSpeechModel {
+        name: name.to_owned(),
+        aliases: args.alias.clone(),
+        program: opened.program.clone(),
+        engine: Arc::clone(engine),
+        tokenizer: args.load.tokenizer(&opened.program, &opened.path)?.tokenizer,
         running: args.parallel.min(RECORDINGS),
         waiting: args.queue,
     })

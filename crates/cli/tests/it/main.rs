@@ -2,6 +2,7 @@
 
 mod caches;
 mod chat;
+mod embed;
 mod errors;
 mod eval;
 mod program;

@@ -3,6 +3,7 @@
 mod audio;
 mod chat;
 mod client;
+mod embeddings;
 mod hardening;
 mod python;
 mod requests;
@@ -52,6 +53,11 @@ fn main() -> ExitCode {
         hardening::answers_that_take_too_long_are_told_why,
         hardening::a_panic_costs_one_request,
         hardening::characters_are_not_cut_in_streams,
+        embeddings::vectors_are_those_of_the_model,
+        embeddings::vectors_come_as_bytes_too,
+        embeddings::what_an_encoder_cannot_do_is_refused,
+        embeddings::requests_at_the_same_time_share_runs,
+        embeddings::a_panic_costs_the_requests_of_its_run,
         audio::recordings_are_transcribed_in_every_form,
         audio::transcripts_are_streamed,
         audio::what_a_model_of_speech_cannot_do_is_refused,

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use crate::{
     audio,
+    embeddings::encoder,
     server::{Running, config, script, tiny},
 };
 
@@ -36,7 +37,8 @@ fn worked(package: &str) -> serde_json::Value {
     caller.name = "caller".into();
     let mut former = script(&["no ", "{\"ok\": ", "true", "}"], TEMPLATE);
     former.name = "former".into();
-    let server = Running::with(vec![tiny(), caller, former], vec![audio::model("parakeet-tdt")], config());
+    let models = [tiny().into(), caller.into(), former.into(), encoder().into(), audio::model("parakeet-tdt").into()];
+    let server = Running::of(models.into(), config());
     let client = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{package}_client.py"));
     let out = Command::new(python(package).unwrap())
         .arg(client)
@@ -52,7 +54,7 @@ fn worked(package: &str) -> serde_json::Value {
 pub(crate) fn openai_runs_unmodified() {
     assert_eq!(
         worked("openai"),
-        json!(["chat", "stream", "tools", "parse", "responses", "completions", "transcribe", "models", "errors"])
+        json!(["chat", "stream", "tools", "parse", "responses", "completions", "embeddings", "transcribe", "models", "errors"])
     );
 }
 

@@ -19,7 +19,7 @@ use flambeau::{
 };
 use serde_json::Value as Json;
 
-use super::{checkpoint::CheckpointCase, speech::SpeechCase};
+use super::{checkpoint::CheckpointCase, embedding::EmbeddingCase, speech::SpeechCase};
 use crate::{files, inputs, kv_cache, tensors::NamedTensor};
 
 /// What became of a case.
@@ -101,6 +101,7 @@ pub(crate) struct Case {
 /// A model as it was published, in place of a program.
 enum Published {
     Text(CheckpointCase),
+    Embedding(EmbeddingCase),
     Speech(SpeechCase),
 }
 
@@ -116,6 +117,7 @@ impl Case {
         let tolerance = Tolerance { relative: number("rtol"), absolute: number("atol") };
         let checkpoint = match json["kind"].as_str() {
             Some("checkpoint") => Some(Published::Text(CheckpointCase::read(&json, tolerance)?)),
+            Some("embedding") => Some(Published::Embedding(EmbeddingCase::read(&json, tolerance)?)),
             Some("speech") => Some(Published::Speech(SpeechCase::read(&json, tolerance)?)),
             _ => None,
         };
@@ -140,6 +142,7 @@ impl Case {
             ProgramFormat::Checkpoint => {
                 return match &self.checkpoint {
                     Some(Published::Text(case)) => case.run(&self.folder, engine),
+                    Some(Published::Embedding(case)) => case.run(&self.folder, engine),
                     Some(Published::Speech(case)) => case.run(&self.folder, engine),
                     None => Ok(Outcome::Skipped("case.json does not describe a checkpoint".into())),
                 };

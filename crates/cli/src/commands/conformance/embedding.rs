@@ -1,0 +1,70 @@
+//! An embedding case: a tiny text encoder as it is published, texts, and the vectors that it makes of them.
+
+use std::{path::Path, sync::Arc};
+
+use anyhow::{Context, Result, bail};
+use flambeau::{
+    engine::Engine,
+    runners::embed::Embedder,
+    tensor::{Tensor, Tolerance, compare},
+    zoo,
+};
+use serde_json::Value as Json;
+
+use super::{
+    Outcome,
+    checkpoint::{one, program_with},
+};
+use crate::tokenizer;
+
+/// What `case.json` says of a text encoder.
+pub(super) struct EmbeddingCase {
+    tolerance: Tolerance,
+    texts: Vec<String>,
+    /// The tokens of each text.
+    ids: Vec<Vec<u32>>,
+    pooling: String,
+    is_normalized: bool,
+}
+
+impl EmbeddingCase {
+    pub(super) fn read(json: &Json, tolerance: Tolerance) -> Result<EmbeddingCase> {
+        let read = || -> Option<EmbeddingCase> {
+            let ids = |list: &Json| list.as_array()?.iter().map(|id| id.as_u64()?.try_into().ok()).collect();
+            Some(EmbeddingCase {
+                tolerance,
+                texts: json["texts"].as_array()?.iter().map(|text| text.as_str().map(str::to_owned)).collect::<Option<_>>()?,
+                ids: json["ids"].as_array()?.iter().map(ids).collect::<Option<_>>()?,
+                pooling: json["pooling"].as_str()?.to_owned(),
+                is_normalized: json["normalized"].as_bool()?,
+            })
+        };
+        read().context("case.json lacks texts, their ids, the pooling or whether vectors are normalized")
+    }
+
+    /// Exports the checkpoint in f32 and holds the vectors of all texts at once, and of each alone, against the case.
+    pub(super) fn run(&self, folder: &Path, engine: &Arc<dyn Engine>) -> Result<Outcome> {
+        let checkpoint = folder.join("checkpoint");
+        let tokenizer = tokenizer::at(&checkpoint)?.tokenizer;
+        for (text, ids) in self.texts.iter().zip(&self.ids) {
+            let found = tokenizer.encode(text, true)?;
+            if found != *ids {
+                bail!("the tokens of {text:?} are {found:?}, expected {ids:?}");
+            }
+        }
+        let program = program_with(&checkpoint, &zoo::Options::default(), engine)?;
+        let mut embedder = Embedder::load(&program, engine)?;
+        if (embedder.pooling(), embedder.is_normalized()) != (self.pooling.as_str(), self.is_normalized) {
+            bail!("pooling is {}, normalized {}", embedder.pooling(), embedder.is_normalized());
+        }
+        let texts: Vec<&[u32]> = self.ids.iter().map(Vec::as_slice).collect();
+        let expected = one(folder, "embeddings.bin")?;
+        let together = embedder.embed(&texts)?.concat();
+        let alone = texts.iter().map(|text| embedder.embed(&[text])).collect::<Result<Vec<_>, _>>()?.concat().concat();
+        for (how, found) in [("together", together), ("alone", alone)] {
+            let found = Tensor::from_slice(&found, &[texts.len(), embedder.dimension()])?;
+            compare(&found, &expected, self.tolerance).with_context(|| format!("vectors of texts {how}"))?;
+        }
+        Ok(Outcome::Passed(Vec::new()))
+    }
+}

@@ -1,0 +1,84 @@
+//! `flambeau embed`: texts to vectors.
+
+use std::{io, path::PathBuf, process::ExitCode};
+
+use anyhow::{Context, Result};
+use flambeau::runners::embed::{Embedder, truncate};
+use flambeau_serve::EmbeddingList;
+
+use crate::{
+    engine::EngineArgs,
+    failure::{hint, usage},
+    files,
+    model::ModelArgs,
+    tokenizer,
+};
+
+/// Make vectors of texts with a text encoder, such as all-MiniLM-L6-v2
+///
+/// Texts that mean about the same get vectors that point about the same way. Prints JSON in the form of OpenAI's embeddings; `flambeau
+/// serve` answers the same at /v1/embeddings. Encoders that were exported from a folder keep its pooling and its normalization.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  flambeau embed sentence-transformers/all-MiniLM-L6-v2 'A man is eating food.' 'Somebody eats.'\n  \
+    flambeau embed ./all-MiniLM-L6-v2 --truncate - < sentences.txt > vectors.json\n  \
+    flambeau export ./all-MiniLM-L6-v2 -o minilm.pte --qlinear 8w && flambeau embed minilm.pte 'Hello'"
+)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+
+    /// Texts; `-` takes a text from each line of stdin
+    #[arg(value_name = "TEXT", required = true)]
+    texts: Vec<String>,
+
+    /// tokenizer.json or the folder that holds it; by default the program's own, or the one beside it
+    #[arg(long, value_name = "PATH", alias = "tokenizer-path")]
+    tokenizer: Option<PathBuf>,
+
+    /// Leave out the end of texts that are too long for the model, in place of an error
+    #[arg(long)]
+    truncate: bool,
+
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let texts = texts(&args.texts)?;
+    let (program, path) = args.model.open_encoder(args.engine.threads)?;
+    let tokenizer = tokenizer::find(&program, &path, args.tokenizer.as_deref())?.tokenizer;
+    let mut embedder = Embedder::load(&program, &args.engine.engine(false)?)?;
+    let mut list = Vec::with_capacity(texts.len());
+    for (number, text) in texts.iter().enumerate() {
+        let mut ids = tokenizer.encode(text, true)?;
+        if args.truncate {
+            truncate(&mut ids, embedder.max_tokens(), &tokenizer);
+        }
+        let checked = embedder.check(&ids).with_context(|| format!("text {}", number + 1));
+        checked.map_err(|error| hint(error, "--truncate leaves out what is too much"))?;
+        list.push(ids);
+    }
+    let vectors = embedder.embed(&list.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
+    let tokens: usize = list.iter().map(Vec::len).sum();
+    files::print_line(serde_json::to_string(&EmbeddingList::of_floats(args.model.name(), &vectors, tokens))?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The texts, with the lines of stdin in the place of `-`.
+fn texts(given: &[String]) -> Result<Vec<String>> {
+    if given.iter().filter(|text| *text == "-").count() > 1 {
+        return Err(usage("stdin can be read only once: `-` stands for all of its lines"));
+    }
+    let mut texts = Vec::with_capacity(given.len());
+    for text in given {
+        if text == "-" {
+            for line in io::stdin().lines() {
+                texts.push(line.context("stdin")?);
+            }
+        } else {
+            texts.push(text.clone());
+        }
+    }
+    Ok(texts)
+}

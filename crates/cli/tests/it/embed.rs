@@ -1,0 +1,49 @@
+//! `flambeau embed` on a tiny text encoder.
+
+use std::{io::Write, process::Stdio};
+
+use serde_json::Value as Json;
+
+use crate::{command, finished, flambeau};
+
+const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../testcases/checkpoints/embedding-bert/checkpoint");
+
+fn json(text: &str) -> Json {
+    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+#[test]
+fn folders_and_programs_give_the_same_vectors() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = flambeau(dir.path(), &["embed", MODEL, "Fox", "A man is eating food."]);
+    assert_eq!(folder.code, 0, "{}", folder.stderr);
+    let found = json(&folder.stdout);
+    assert_eq!((found["data"].as_array().unwrap().len(), &found["usage"]["prompt_tokens"]), (2, &16.into()));
+    let vector = found["data"][1]["embedding"].as_array().unwrap();
+    let length: f64 = vector.iter().map(|x| x.as_f64().unwrap().powi(2)).sum();
+    assert!(vector.len() == 16 && (length - 1.0).abs() < 1e-6, "{vector:?}");
+    let exported = flambeau(dir.path(), &["export", MODEL, "-o", "encoder.pte"]);
+    assert_eq!(exported.code, 0, "{}", exported.stderr);
+    let mut program = command(dir.path(), &["embed", "encoder.pte", "-"]);
+    let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    program.stdin.take().unwrap().write_all(b"Fox\nA man is eating food.\n").unwrap();
+    let program = finished(program.wait_with_output().unwrap());
+    assert_eq!(json(&program.stdout)["data"], found["data"], "{}", program.stderr);
+}
+
+#[test]
+fn what_cannot_be_embedded_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let long = "a ".repeat(60);
+    let refused = flambeau(dir.path(), &["embed", MODEL, "Fox", &long]);
+    assert!(refused.code == 1 && refused.stderr.contains("text 2") && refused.stderr.contains("--truncate"), "{}", refused.stderr);
+    let cut = flambeau(dir.path(), &["embed", MODEL, "--truncate", &long]);
+    assert_eq!(json(&cut.stdout)["usage"]["prompt_tokens"], 40, "{}", cut.stderr);
+    let twice = flambeau(dir.path(), &["embed", MODEL, "-", "-"]);
+    assert!(twice.code == 2 && twice.stderr.contains("only once"), "{}", twice.stderr);
+    let other = flambeau(dir.path(), &["generate", MODEL, "-p", "Fox"]);
+    assert!(other.code == 1 && other.stderr.contains("flambeau embed"), "{}", other.stderr);
+    let speech = concat!(env!("CARGO_MANIFEST_DIR"), "/../testcases/checkpoints/speech-moonshine/checkpoint");
+    let other = flambeau(dir.path(), &["embed", speech, "Fox"]);
+    assert!(other.code == 1 && other.stderr.contains("flambeau transcribe"), "{}", other.stderr);
+}

@@ -1,0 +1,105 @@
+//! `/v1/embeddings`.
+
+mod answer;
+mod request;
+mod worker;
+
+use std::sync::Arc;
+
+use axum::{body::Body, extract::State, http::Request, response::Response};
+use flambeau::{engine::Engine, runtime::Program, text::Tokenizer};
+use serde_json::{Value as Json, json};
+use tokio::sync::Semaphore;
+
+pub use self::answer::EmbeddingList;
+use self::{request::EmbeddingRequest, worker::EncoderWorker};
+use crate::{
+    error::{ApiError, Result},
+    http::body,
+    json::Fields,
+    metrics::{Metrics, add},
+    model::{entry, is_called, now},
+    reply,
+    routes::App,
+};
+
+/// A text encoder to serve.
+#[derive(Clone)]
+pub struct NewEncoder {
+    /// What clients call it.
+    pub name: String,
+    /// Other names for it.
+    pub aliases: Vec<String>,
+    pub program: Program,
+    pub engine: Arc<dyn Engine>,
+    pub tokenizer: Tokenizer,
+    /// Most requests that are computed or wait, at least 1.
+    pub requests: usize,
+}
+
+impl std::fmt::Debug for NewEncoder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NewEncoder").field("name", &self.name).field("requests", &self.requests).finish_non_exhaustive()
+    }
+}
+
+/// A text encoder behind its thread.
+#[derive(Clone, Debug)]
+pub(crate) struct ServedEncoder {
+    pub(crate) name: String,
+    aliases: Vec<String>,
+    created: u64,
+    tokenizer: Tokenizer,
+    worker: EncoderWorker,
+    /// Places for requests, from before their tokens are known until they are answered.
+    places: Arc<Semaphore>,
+}
+
+impl ServedEncoder {
+    /// Loads the model and starts its thread.
+    ///
+    /// # Errors
+    /// As [`EncoderWorker::start`].
+    pub(crate) fn start(new: NewEncoder) -> std::io::Result<ServedEncoder> {
+        let NewEncoder { name, aliases, program, engine, tokenizer, requests } = new;
+        let worker = EncoderWorker::start(&name, program, engine)?;
+        let places = Arc::new(Semaphore::new(requests.clamp(1, Semaphore::MAX_PERMITS)));
+        Ok(ServedEncoder { name, aliases, created: now(), tokenizer, worker, places })
+    }
+
+    pub(crate) fn is_called(&self, name: &str) -> bool {
+        is_called(&self.name, &self.aliases, name)
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.worker.metrics
+    }
+
+    /// An entry of `/v1/models`.
+    pub(crate) fn describe(&self) -> Json {
+        let mut entry = entry(&self.name, &self.aliases, self.created, json!({ "embedding": true }));
+        entry["context_length"] = self.worker.facts.max_tokens.into();
+        entry["embedding_length"] = self.worker.facts.dimension.into();
+        entry
+    }
+}
+
+/// `POST /v1/embeddings`: a vector for each text.
+pub(crate) async fn embed(State(app): State<Arc<App>>, request: Request<Body>) -> Result<Response> {
+    let body = body::read(request, &app.config).await?;
+    let mut fields = app.aside(move || Fields::parse(&body)).await?;
+    let model = app.models.find_encoder(fields.text("model")?.as_deref())?.clone();
+    let busy = |_| ApiError::busy("as many requests as the model takes are waiting already");
+    let place = Arc::clone(&model.places).try_acquire_owned().map_err(busy)?;
+    let encoder = model.clone();
+    let EmbeddingRequest { texts, form } =
+        app.aside(move || EmbeddingRequest::read(fields, &encoder.tokenizer, &encoder.worker.facts)).await?;
+    let tokens = texts.iter().map(Vec::len).sum();
+    add(&model.metrics().prompt_tokens, tokens);
+    let vectors = app.progress(model.worker.submit(texts, place)?).next().await??;
+    let work = move || {
+        serde_json::to_string(&EmbeddingList::new(&model.name, &vectors, form, tokens))
+            .map_err(|_| ApiError::internal("the answer cannot be written"))
+    };
+    Ok(reply::json_text(app.aside(work).await?))
+}

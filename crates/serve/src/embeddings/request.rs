@@ -1,0 +1,131 @@
+//! What a request says of its texts.
+
+use flambeau::runners::embed::truncate;
+use flambeau::text::Tokenizer;
+use serde_json::Value as Json;
+
+use super::{answer::Form, worker::Facts};
+use crate::{
+    error::{ApiError, Result},
+    json::{Fields, wrong},
+};
+
+/// Most texts of a request, as OpenAI has it.
+const MAX_TEXTS: usize = 2048;
+
+/// Most bytes of a text for each token that the model takes: more than any word of a language has, and less than takes long to cut.
+const MAX_BYTES_A_TOKEN: usize = 64;
+
+/// Fields that change no result.
+const HARMLESS: &[&str] = &["user"];
+
+const INPUT: &str = "input";
+
+/// A request for vectors.
+#[derive(Debug)]
+pub(crate) struct EmbeddingRequest {
+    /// The tokens of each text.
+    pub(crate) texts: Vec<Vec<u32>>,
+    pub(crate) form: Form,
+}
+
+impl EmbeddingRequest {
+    /// Reads the fields of a request, whose `model` was taken already.
+    ///
+    /// # Errors
+    /// Names the field that is wrong or not supported.
+    pub(crate) fn read(mut fields: Fields, tokenizer: &Tokenizer, facts: &Facts) -> Result<EmbeddingRequest> {
+        let input = fields.take(INPUT).ok_or_else(|| ApiError::value(INPUT, "`input` is missing"))?;
+        let form = match fields.text("encoding_format")?.as_deref() {
+            None | Some("float") => Form::Float,
+            Some("base64") => Form::Base64,
+            Some(other) => return Err(wrong("encoding_format", "float or base64", &other.into())),
+        };
+        if let Some(dimensions) = fields.count("dimensions", 1..=u32::MAX.into())?
+            && dimensions != facts.dimension
+        {
+            let message = format!("`dimensions` must be {}: the vectors of this model cannot be shortened", facts.dimension);
+            return Err(ApiError::unsupported("dimensions", message));
+        }
+        let truncates = fields.flag("truncate")?.unwrap_or(false);
+        fields.finish(HARMLESS)?;
+        let reader = Reader { tokenizer, facts, truncates };
+        let texts = match input {
+            Json::String(text) => vec![reader.text(&text)?],
+            Json::Array(list) if list.first().is_some_and(Json::is_number) => vec![reader.tokens(&list)?],
+            Json::Array(list) if (1..=MAX_TEXTS).contains(&list.len()) => {
+                list.iter().map(|item| reader.item(item)).collect::<Result<_>>()?
+            }
+            Json::Array(list) => {
+                return Err(ApiError::value(INPUT, format!("`input` must be 1 to {MAX_TEXTS} texts, found {}", list.len())));
+            }
+            other => return Err(expected(&other)),
+        };
+        Ok(EmbeddingRequest { texts, form })
+    }
+}
+
+fn expected(found: &Json) -> ApiError {
+    wrong(INPUT, "a text, a list of texts, a list of tokens, or a list of such lists", found)
+}
+
+struct Reader<'a> {
+    tokenizer: &'a Tokenizer,
+    facts: &'a Facts,
+    truncates: bool,
+}
+
+impl Reader<'_> {
+    fn item(&self, item: &Json) -> Result<Vec<u32>> {
+        match item {
+            Json::String(text) => self.text(text),
+            Json::Array(list) => self.tokens(list),
+            other => Err(expected(other)),
+        }
+    }
+
+    fn text(&self, text: &str) -> Result<Vec<u32>> {
+        if text.is_empty() {
+            return Err(ApiError::value(INPUT, "`input` has an empty text"));
+        }
+        let most = self.facts.max_tokens.saturating_mul(MAX_BYTES_A_TOKEN);
+        let text = match text.len() > most {
+            // What is left out anyway need not be cut into tokens.
+            true if self.truncates => &text[..text.floor_char_boundary(most)],
+            true => return Err(self.too_long(&format!("{} bytes", text.len()))),
+            false => text,
+        };
+        let ids = self.tokenizer.encode(text, true).map_err(|error| ApiError::value(INPUT, error.to_string()))?;
+        self.fitting(ids)
+    }
+
+    /// Tokens as they are: special ones are the client's to add.
+    fn tokens(&self, list: &[Json]) -> Result<Vec<u32>> {
+        let vocabulary = self.facts.vocabulary;
+        let id = |value: &Json| {
+            let id = value.as_u64().filter(|&id| id < vocabulary as u64).map(|id| id as u32);
+            id.ok_or_else(|| wrong(INPUT, &format!("tokens below {vocabulary}"), value))
+        };
+        if list.is_empty() {
+            return Err(ApiError::value(INPUT, "`input` has an empty list of tokens"));
+        }
+        self.fitting(list.iter().map(id).collect::<Result<_>>()?)
+    }
+
+    fn fitting(&self, mut ids: Vec<u32>) -> Result<Vec<u32>> {
+        if self.truncates {
+            truncate(&mut ids, self.facts.max_tokens, self.tokenizer);
+        }
+        if ids.len() > self.facts.max_tokens { Err(self.too_long(&format!("{} tokens", ids.len()))) } else { Ok(ids) }
+    }
+
+    fn too_long(&self, found: &str) -> ApiError {
+        let message = format!(
+            "a text has {found}, and the model takes at most {} tokens; `truncate` leaves out what is too much",
+            self.facts.max_tokens
+        );
+        let mut error = ApiError::too_long(message);
+        error.param = Some(INPUT.into());
+        error
+    }
+}

@@ -1,0 +1,184 @@
+//! The thread that computes vectors: texts of all requests that wait go together.
+
+use std::{
+    any::Any,
+    collections::VecDeque,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread,
+};
+
+use flambeau::{engine::Engine, runners::embed::Embedder, runtime::Program};
+use tokio::sync::mpsc;
+
+use crate::{
+    error::{ApiError, Result},
+    metrics::{Metrics, add, subtract},
+};
+
+/// Tokens of a turn, after which requests that came in between take part: some tens of milliseconds for a small model.
+const TURN: usize = 4096;
+
+/// What comes of a request.
+pub(crate) type Vectors = Result<Vec<Vec<f32>>>;
+
+struct Submission {
+    texts: VecDeque<Vec<u32>>,
+    vectors: Vec<Vec<f32>>,
+    done: mpsc::Sender<Vectors>,
+    /// Dropped when the request is answered.
+    _place: Box<dyn Any + Send>,
+}
+
+/// What a model takes and gives.
+#[derive(Debug)]
+pub(crate) struct Facts {
+    pub(crate) max_tokens: usize,
+    pub(crate) dimension: usize,
+    pub(crate) vocabulary: usize,
+}
+
+/// A handle of the thread, which ends when all handles are gone.
+#[derive(Clone, Debug)]
+pub(crate) struct EncoderWorker {
+    submissions: Sender<Submission>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) facts: Arc<Facts>,
+}
+
+impl EncoderWorker {
+    /// Loads the model and starts the thread.
+    ///
+    /// # Errors
+    /// The program is no text encoder, or the system has no thread left.
+    pub(crate) fn start(name: &str, program: Program, engine: Arc<dyn Engine>) -> std::io::Result<EncoderWorker> {
+        let (submissions, taken) = channel();
+        let metrics = Arc::new(Metrics::default());
+        let embedder = Embedder::load(&program, &engine).map_err(std::io::Error::other)?;
+        let facts = Facts { max_tokens: embedder.max_tokens(), dimension: embedder.dimension(), vocabulary: embedder.vocabulary() };
+        let desk = Desk { program, engine, waiting: VecDeque::new(), metrics: Arc::clone(&metrics) };
+        thread::Builder::new().name(format!("serve {name}")).spawn(move || desk.work(embedder, &taken))?;
+        Ok(EncoderWorker { submissions, metrics, facts: Arc::new(facts) })
+    }
+
+    /// Submits texts that the model takes; they keep their place until they are done.
+    ///
+    /// # Errors
+    /// Nobody works any more.
+    pub(crate) fn submit(&self, texts: Vec<Vec<u32>>, place: impl Any + Send) -> Result<mpsc::Receiver<Vectors>> {
+        let (done, received) = mpsc::channel(1);
+        add(&self.metrics.requests, 1);
+        add(&self.metrics.waiting, 1);
+        let submission =
+            Submission { vectors: Vec::with_capacity(texts.len()), texts: texts.into(), done, _place: Box::new(place) };
+        self.submissions.send(submission).map_err(|_| ApiError::internal("the model's thread has ended"))?;
+        Ok(received)
+    }
+}
+
+struct Desk {
+    program: Program,
+    engine: Arc<dyn Engine>,
+    waiting: VecDeque<Submission>,
+    metrics: Arc<Metrics>,
+}
+
+impl Desk {
+    /// Works until nobody can submit any more.
+    fn work(mut self, mut embedder: Embedder, submissions: &Receiver<Submission>) {
+        loop {
+            if self.waiting.is_empty() {
+                match submissions.recv() {
+                    Ok(submission) => self.waiting.push_back(submission),
+                    Err(_) => return,
+                }
+            }
+            self.waiting.extend(submissions.try_iter());
+            self.drop_orphans();
+            let turn = self.turn();
+            let texts: Vec<&[u32]> = turn.iter().map(|(_, text)| text.as_slice()).collect();
+            let result = catch_unwind(AssertUnwindSafe(|| embedder.embed(&texts))).unwrap_or_else(|_| {
+                add(&self.metrics.panics, 1);
+                Err(flambeau::runners::Error::Panicked { what: "while vectors were computed".into() })
+            });
+            match result {
+                Ok(vectors) => {
+                    for ((at, _), vector) in turn.iter().zip(vectors) {
+                        self.waiting[*at].vectors.push(vector);
+                    }
+                    self.settle();
+                }
+                Err(error) => {
+                    tracing::error!("vectors cannot be computed: {error}");
+                    self.fail(&turn, &ApiError::internal("an internal error ended the request"));
+                    // What the error left behind is not looked at again.
+                    match Embedder::load(&self.program, &self.engine) {
+                        Ok(fresh) => embedder = fresh,
+                        Err(error) => return tracing::error!("the model cannot be loaded again: {error}"),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Texts to compute next, each with the place of its request: requests that wait take turns until there are enough tokens.
+    fn turn(&mut self) -> Vec<(usize, Vec<u32>)> {
+        let (mut turn, mut tokens) = (Vec::new(), 0);
+        loop {
+            let before = turn.len();
+            for (at, submission) in self.waiting.iter_mut().enumerate() {
+                if let Some(text) = submission.texts.pop_front_if(|text| tokens == 0 || tokens + text.len() <= TURN) {
+                    tokens += text.len();
+                    turn.push((at, text));
+                }
+            }
+            if turn.len() == before {
+                return turn;
+            }
+        }
+    }
+
+    /// Answers the requests whose texts are all done.
+    fn settle(&mut self) {
+        let metrics = &self.metrics;
+        self.waiting.retain_mut(|submission| {
+            if submission.texts.is_empty() {
+                subtract(&metrics.waiting, 1);
+                // Who asked may have gone.
+                let _ = submission.done.try_send(Ok(std::mem::take(&mut submission.vectors)));
+            }
+            !submission.texts.is_empty()
+        });
+    }
+
+    /// Ends the requests that took part in a turn.
+    fn fail(&mut self, turn: &[(usize, Vec<u32>)], error: &ApiError) {
+        let mut at = 0;
+        let metrics = &self.metrics;
+        self.waiting.retain(|submission| {
+            let took_part = turn.iter().any(|(place, _)| *place == at);
+            at += 1;
+            if took_part {
+                subtract(&metrics.waiting, 1);
+                add(&metrics.failed, 1);
+                let _ = submission.done.try_send(Err(error.clone()));
+            }
+            !took_part
+        });
+    }
+
+    fn drop_orphans(&mut self) {
+        let metrics = &self.metrics;
+        self.waiting.retain(|submission| {
+            let is_gone = submission.done.is_closed();
+            if is_gone {
+                subtract(&metrics.waiting, 1);
+                add(&metrics.cancelled, 1);
+            }
+            !is_gone
+        });
+    }
+}

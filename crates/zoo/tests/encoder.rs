@@ -1,0 +1,107 @@
+//! Text encoders: what is refused of them, and how folders are spelled.
+
+use std::{fs, path::PathBuf};
+
+use flambeau_tensor::{Bytes, DType};
+use flambeau_zoo::{Checkpoint, KvCache, MethodConstant, Model, Options, build};
+use serde_json::{Value, json};
+
+const FILES: [&str; 6] = [
+    "config.json",
+    "model.safetensors",
+    "modules.json",
+    "1_Pooling/config.json",
+    "sentence_bert_config.json",
+    "tokenizer_config.json",
+];
+
+fn case(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../testcases/checkpoints").join(format!("embedding-{name}")).join("checkpoint")
+}
+
+/// The folder of a case, with a changed file of JSON.
+fn folder(name: &str, changed: &str, change: impl Fn(&mut Value)) -> Result<Checkpoint, flambeau_zoo::Error> {
+    let read = |file: &str| {
+        let bytes = fs::read(case(name).join(file)).unwrap();
+        if file != changed {
+            return (format!("some/where/{file}"), Bytes::from(bytes));
+        }
+        let mut json: Value = serde_json::from_slice(&bytes).unwrap();
+        change(&mut json);
+        (file.to_owned(), Bytes::from(json.to_string().into_bytes()))
+    };
+    Checkpoint::from_folder(FILES.map(read).to_vec())
+}
+
+fn model(name: &str, changed: &str, change: impl Fn(&mut Value)) -> Model {
+    build(&folder(name, changed, change).unwrap(), &Options::default()).unwrap()
+}
+
+fn complaint(file: &str, change: impl Fn(&mut Value)) -> String {
+    folder("bert", file, change).err().map_or("nothing".into(), |error| error.to_string())
+}
+
+fn stated(model: &Model, name: &str) -> MethodConstant {
+    model.metadata.iter().find(|(found, _)| found == name).map(|(_, value)| value.clone()).unwrap()
+}
+
+#[test]
+fn what_is_not_computed_is_refused_by_name() {
+    for (key, value) in [
+        ("position_embedding_type", json!("relative_key")),
+        ("is_decoder", json!(true)),
+        ("hidden_act", json!("relu")),
+        ("num_attention_heads", json!(3)),
+        ("max_position_embeddings", json!(0)),
+        ("use_rotary", json!(true)),
+    ] {
+        let said = complaint("config.json", |json| json[key] = value.clone());
+        assert!(said.contains(key) || key == "num_attention_heads" && said.contains("hidden_size"), "{key}: {said}");
+    }
+    let dense = json!({ "idx": 3, "name": "3", "path": "3_Dense", "type": "sentence_transformers.models.Dense" });
+    assert!(complaint("modules.json", |json| json.as_array_mut().unwrap().push(dense.clone())).contains("Dense"));
+    assert!(complaint("modules.json", |json| *json = json!({})).contains("modules.json"));
+    assert!(complaint("modules.json", |json| json[1]["path"] = "2_Pooling".into()).contains("2_Pooling/config.json"));
+    let pooling = |value: Value| complaint("1_Pooling/config.json", |json| *json = value.clone());
+    assert!(pooling(json!({ "pooling_mode": "lasttoken" })).contains("lasttoken"));
+    assert!(pooling(json!({ "pooling_mode_mean_tokens": true, "pooling_mode_max_tokens": true })).contains("found 2"));
+    assert!(pooling(json!({})).contains("found 0"));
+    let lowered = complaint("sentence_bert_config.json", |json| *json = json!({ "do_lower_case": true }));
+    assert!(lowered.contains("do_lower_case"), "{lowered}");
+}
+
+#[test]
+fn older_folders_say_the_same() {
+    let old = json!({ "word_embedding_dimension": 16, "pooling_mode_cls_token": true, "pooling_mode_mean_tokens": false });
+    let model = model("bert", "1_Pooling/config.json", |json| *json = old.clone());
+    assert_eq!(stated(&model, "get_pooling"), MethodConstant::Text("cls".into()));
+    let limited = self::model("bert", "sentence_bert_config.json", |json| *json = json!({ "max_seq_length": 7 }));
+    assert_eq!(stated(&limited, "get_max_seq_len"), MethodConstant::Int(7));
+    let unlimited = self::model("bert", "tokenizer_config.json", |json| json["model_max_length"] = json!(1e30));
+    assert_eq!(stated(&unlimited, "get_max_seq_len"), MethodConstant::Int(42));
+    // Positions of this family begin behind the padding token's number.
+    let offset = self::model("xlm-roberta", "tokenizer_config.json", |json| json["model_max_length"] = json!(512));
+    assert_eq!(stated(&offset, "get_max_seq_len"), MethodConstant::Int(40));
+}
+
+#[test]
+fn a_folder_that_says_nothing_of_sentences_is_pooled_by_the_mean() {
+    let read = |file: &str| (file.to_owned(), Bytes::from(fs::read(case("bert-cls").join(file)).unwrap()));
+    let checkpoint = Checkpoint::from_folder(["config.json", "model.safetensors"].map(read).to_vec()).unwrap();
+    assert!(checkpoint.is_encoder() && !checkpoint.is_speech());
+    let model = build(&checkpoint, &Options::default()).unwrap();
+    assert_eq!(stated(&model, "get_pooling"), MethodConstant::Text("mean".into()));
+    assert_eq!(stated(&model, "is_normalized"), MethodConstant::Bool(false));
+}
+
+#[test]
+fn options_are_held_against_the_model() {
+    let checkpoint = folder("bert", "", |_| {}).unwrap();
+    let refused = |options: Options| build(&checkpoint, &options).unwrap_err().to_string();
+    assert!(refused(Options { max_seq_len: Some(43), ..Options::default() }).contains("max_seq_len"));
+    assert!(refused(Options { kv_cache: KvCache::Int8, ..Options::default() }).contains("kv_cache"));
+    assert!(refused(Options { dtype: Some(DType::I32), ..Options::default() }).contains("dtype"));
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        assert!(build(&checkpoint, &Options { dtype: Some(dtype), max_seq_len: Some(42), ..Options::default() }).is_ok());
+    }
+}

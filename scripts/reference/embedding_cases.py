@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""Writes tiny random text encoders as case folders, as sentence-transformers saves them, with the vectors that it makes of texts.
+
+    embedding_cases.py OUT
+
+`flambeau conformance OUT --from checkpoint` runs them. Needs torch, transformers and sentence-transformers.
+"""
+import argparse
+import json
+import pathlib
+import shutil
+import tempfile
+
+import torch
+import transformers
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+from checkpoint_cases import write_tensor
+
+TEXTS = ["A man is eating food.", "Fox", "The quick brown fox jumps over the dog.", "grüße aus köln", "A man eats a fox!", ""]
+SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
+COMMON = dict(max_position_embeddings=42, pad_token_id=1)
+SIZES = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2)
+# Name, family, sizes, way of pooling, and whether vectors get length 1.
+CASES = [
+    ("bert", "Bert", SIZES, "mean", True),
+    ("bert-cls", "Bert", SIZES | dict(hidden_act="gelu_new", type_vocab_size=1), "cls", False),
+    ("distilbert", "DistilBert", dict(dim=16, hidden_dim=24, n_layers=2, n_heads=2), "max", False),
+    ("mpnet", "MPNet", SIZES, "mean", True),
+    ("xlm-roberta", "XLMRoberta", SIZES | dict(type_vocab_size=1, layer_norm_eps=1e-5), "cls", True),
+]
+
+
+def tokenizer(folder):
+    letters = sorted(set("".join(TEXTS).lower()) - {" "})
+    pieces = [*letters, *("##" + letter for letter in letters), "man", "eat", "##ing", "the", "fox"]
+    tok = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(SPECIAL + pieces)}, unk_token="<unk>"))
+    tok.normalizer, tok.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    tok.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tok, bos_token="<s>", eos_token="</s>", pad_token="<pad>", unk_token="<unk>",
+                                                cls_token="<s>", sep_token="</s>", model_max_length=40)
+    fast.save_pretrained(folder)
+    return len(fast)
+
+
+def randomize(model):
+    """Weights under which every part of a model matters."""
+    generator = torch.Generator().manual_seed(0)
+    for name, tensor in model.state_dict().items():
+        if not tensor.is_floating_point():
+            continue
+        noise = torch.randn(tensor.shape, generator=generator)
+        if tensor.dim() == 1:
+            noise = noise * 0.3 + ("norm" in name.lower() and "bias" not in name)
+        elif "embedding" not in name and "relative" not in name:
+            noise = noise * 1.6 / tensor.shape[-1] ** 0.5
+        tensor.copy_(noise.half())
+
+
+@torch.no_grad()
+def write(out, name, family, sizes, pooling, normalizes):
+    folder, checkpoint = out / f"embedding-{name}", out / f"embedding-{name}" / "checkpoint"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    with tempfile.TemporaryDirectory() as plain:
+        vocab = tokenizer(plain)
+        config = getattr(transformers, f"{family}Config")(**COMMON | sizes | dict(vocab_size=vocab))
+        model = getattr(transformers, f"{family}Model")(config).eval()
+        randomize(model)
+        model.save_pretrained(plain)
+        modules = [Transformer(plain, max_seq_length=40), Pooling(16, pooling_mode=pooling), *([Normalize()] if normalizes else [])]
+        encoder = SentenceTransformer(modules=modules, device="cpu")
+        encoder.save_pretrained(str(checkpoint), create_model_card=False)
+    texts = TEXTS
+    ids = [encoder.tokenizer(text)["input_ids"] for text in texts]
+    vectors = torch.tensor(encoder.encode(texts))
+    case = dict(kind="embedding", family=config.model_type, rtol=1e-4, atol=2e-5 * max(1.0, float(vectors.abs().max())), texts=texts, ids=ids,
+                pooling=pooling, normalized=normalizes)
+    (folder / "case.json").write_text(json.dumps(case) + "\n")
+    write_tensor(folder / "embeddings.bin", vectors)
+    print(folder.name, "tokens", [len(one) for one in ids], "first vector", [round(float(x), 4) for x in vectors[0][:3]])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=pathlib.Path)
+    out = parser.parse_args().out
+    transformers.logging.set_verbosity_error()
+    for case in CASES:
+        write(out, *case)
+
+
+if __name__ == "__main__":
+    main()
