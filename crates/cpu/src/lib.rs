@@ -25,6 +25,7 @@ mod plan;
 mod prepare;
 mod session;
 mod shared;
+mod state;
 mod together;
 
 pub use engine::CpuEngine;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use flambeau_ir::{
     ChainId, OutVid, Slot, Tid,
-    engine::{BoundInput, EngineError, Profile, Session, Span, Steps, Value, bind_inputs},
+    engine::{BoundInput, EngineError, Profile, Session, Span, StatePart, Steps, Value, bind_inputs},
 };
 use flambeau_kernels::Pool;
 use flambeau_tensor::{Bytes, Tensor};
@@ -17,6 +17,7 @@ use crate::{
     plan::{self, OutputRows, RunPlan, Workspace, run_now},
     prepare::Dynamic,
     shared::Shared,
+    state,
 };
 
 /// Arrays that use less than this part of their storage are copied out of it where they last.
@@ -292,6 +293,17 @@ impl Session for CpuSession {
 
     fn reset(&mut self) {
         self.with_buffers(CpuSession::restore);
+    }
+
+    fn read_state(&mut self, parts: &[StatePart]) -> Option<Result<Vec<Tensor>, EngineError>> {
+        let read = |session: &mut CpuSession| parts.iter().map(|&part| state::read(&session.machine, part)).collect::<Result<_>>();
+        Some(self.with_buffers(read).map_err(EngineError::from))
+    }
+
+    fn write_state(&mut self, parts: &[(StatePart, &Tensor)]) -> Result<(), EngineError> {
+        let write =
+            |session: &mut CpuSession| parts.iter().try_for_each(|&(part, copy)| state::write(&mut session.machine, part, copy));
+        self.with_buffers(write).map_err(EngineError::from)
     }
 
     fn steps(&self) -> Option<Steps> {

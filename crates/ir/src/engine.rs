@@ -11,6 +11,7 @@ mod decoding;
 mod error;
 mod profile;
 mod shared;
+mod state;
 mod steps;
 mod together;
 
@@ -25,6 +26,7 @@ pub use self::{
     error::{At, EngineError, OpError},
     profile::{Clock, Profile, Span},
     shared::{SharedState, StateMap, StateMapGuard, StateMismatch, shared_name},
+    state::StatePart,
     steps::{NodeByNode, Steps},
     together::{Outcome, Run},
 };
@@ -99,6 +101,19 @@ pub trait Session: Any + Send {
 
     /// Sets every mutable buffer and cache back to what loading left.
     fn reset(&mut self);
+
+    /// Copies of parts of the mutable buffers, in their order; `None` if the engine keeps them to itself.
+    fn read_state(&mut self, _parts: &[StatePart]) -> Option<Result<Vec<Tensor>, EngineError>> {
+        None
+    }
+
+    /// Puts copies that [`read_state`](Self::read_state) gave into the place of the parts.
+    ///
+    /// # Errors
+    /// A copy has another type or shape than its part, or the engine keeps its buffers to itself.
+    fn write_state(&mut self, _parts: &[(StatePart, &Tensor)]) -> Result<(), EngineError> {
+        Err(EngineError::Arguments("this engine takes no copies of state".into()))
+    }
 
     /// How the steps of all runs were prepared, if the engine prepares some ahead.
     fn steps(&self) -> Option<Steps> {
@@ -176,6 +191,7 @@ mod tests {
         let mut session = Plain;
         assert!(session.run_last(&[Value::Int(1)]).is_ok_and(|results| results.len() == 1));
         assert!(session.pipelined().is_none());
+        assert!(session.read_state(&[]).is_none() && session.write_state(&[]).is_err());
         assert_eq!((session.steps(), session.take_profile(), session.take_spans()), (None, vec![], vec![]));
     }
 }

@@ -14,6 +14,7 @@ mod scheduler;
 mod sequence;
 mod session;
 mod signature;
+mod snapshot;
 mod thinking;
 
 pub use conversation::{Answer, Conversation, ConversationError};
@@ -26,4 +27,5 @@ pub use prefix::CachedTokens;
 pub use scheduler::{Event, Job, JobId, Limits, Load, Scheduler};
 pub use sequence::{Feed, PIPELINE_DEPTH, Sequence};
 pub use session::Session;
+pub use snapshot::Snapshot;
 pub use thinking::{Part, ThinkingSplitter};

@@ -58,6 +58,10 @@ pub enum Error {
     #[error("method `{method}`: {source}")]
     Shared { method: String, source: StateMismatch },
 
+    /// State cannot be copied, or a copy put back.
+    #[error("state of method `{method}`: {what}")]
+    State { method: String, what: String },
+
     /// An instruction cannot be prepared.
     #[error("method `{method}`, {place}: {source}")]
     Prepare { method: String, place: Place, source: Box<InstructionError> },

@@ -18,6 +18,7 @@ mod prim;
 mod program;
 mod registry;
 mod run;
+mod saved;
 mod shared_values;
 mod state;
 mod together;

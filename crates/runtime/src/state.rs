@@ -37,6 +37,21 @@ fn keeps_rows(graph: &Checked, count: usize) -> bool {
     !wraps(graph) && graph.buffers.iter().all(|&buffer| rows(buffer).is_some_and(|rows| rows >= count))
 }
 
+/// The axis along which a buffer keeps a row for each position; `None` for buffers that are written otherwise, or in turn.
+pub(crate) fn row_axis(graph: &Checked, buffer: Tid) -> Option<usize> {
+    let rank = graph.meta.get(buffer.0 as usize)?.shape.len();
+    let mut axes = graph.chains.iter().flatten().filter_map(|node| match node {
+        Node::SliceUpdate(n) if n.dst.0 == buffer => match (n.start, n.axis) {
+            (Int::Vid(_), Int::Lit(axis)) => Some(flambeau_tensor::normalize_axis(axis, rank)),
+            _ => Some(None),
+        },
+        Node::IndexCopy(n) if n.dst.0 == buffer => Some(flambeau_tensor::normalize_axis(i64::from(n.axis), rank)),
+        _ => None,
+    });
+    let axis = axes.next()??;
+    (!wraps(graph) && axes.all(|other| other == Some(axis))).then_some(axis)
+}
+
 fn cache_len(graph: &Checked) -> Option<usize> {
     if wraps(graph) {
         return None;

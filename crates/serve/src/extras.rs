@@ -101,11 +101,13 @@ pub(crate) async fn slots(State(app): Shared) -> Response {
             "waiting": load.waiting,
             "idle_sequences": load.idle,
             "tokens_in_flight": load.tokens,
+            "kept_bytes": load.kept_bytes,
             "limits": {
                 "running": model.limits.running,
                 "waiting": model.limits.waiting,
                 "sequences": model.limits.sequences,
                 "tokens": model.limits.tokens,
+                "kept_bytes": model.limits.kept_bytes,
             },
         })
     });

@@ -23,6 +23,7 @@ pub(crate) struct Metrics {
     pub(crate) waiting: AtomicU64,
     idle: AtomicU64,
     tokens: AtomicU64,
+    kept_bytes: AtomicU64,
 }
 
 pub(crate) fn add(counter: &AtomicU64, count: usize) {
@@ -35,19 +36,29 @@ pub(crate) fn subtract(counter: &AtomicU64, count: usize) {
 
 impl Metrics {
     pub(crate) fn set_load(&self, load: Load) {
-        for (gauge, value) in
-            [(&self.running, load.running), (&self.waiting, load.waiting), (&self.idle, load.idle), (&self.tokens, load.tokens)]
-        {
+        for (gauge, value) in [
+            (&self.running, load.running),
+            (&self.waiting, load.waiting),
+            (&self.idle, load.idle),
+            (&self.tokens, load.tokens),
+            (&self.kept_bytes, load.kept_bytes),
+        ] {
             gauge.store(value as u64, Ordering::Relaxed);
         }
     }
 
     pub(crate) fn load(&self) -> Load {
         let read = |gauge: &AtomicU64| gauge.load(Ordering::Relaxed) as usize;
-        Load { running: read(&self.running), waiting: read(&self.waiting), idle: read(&self.idle), tokens: read(&self.tokens) }
+        Load {
+            running: read(&self.running),
+            waiting: read(&self.waiting),
+            idle: read(&self.idle),
+            tokens: read(&self.tokens),
+            kept_bytes: read(&self.kept_bytes),
+        }
     }
 
-    fn rows(&self) -> [(&'static str, &'static str, &'static str, &AtomicU64); 13] {
+    fn rows(&self) -> [(&'static str, &'static str, &'static str, &AtomicU64); 14] {
         [
             ("requests_total", "counter", "Generations, transcriptions and requests for vectors", &self.requests),
             ("refused_total", "counter", "Those that were refused at once", &self.refused),
@@ -62,6 +73,7 @@ impl Metrics {
             ("waiting", "gauge", "Those that wait for their turn", &self.waiting),
             ("idle_sequences", "gauge", "Loaded sequences that nobody uses", &self.idle),
             ("tokens_in_flight", "gauge", "Tokens that running generations may come to", &self.tokens),
+            ("kept_bytes", "gauge", "Bytes of copies of texts that no sequence holds any more", &self.kept_bytes),
         ]
     }
 }
@@ -93,6 +105,6 @@ mod tests {
         let text = exposition(&[("a", &a), ("b\"\n", &b)]);
         assert!(text.contains("# TYPE flambeau_generated_tokens_total counter\nflambeau_generated_tokens_total{model=\"a\"} 0\n"));
         assert!(text.contains("flambeau_generated_tokens_total{model=\"b\\\"\\n\"} 7\n"));
-        assert_eq!(text.lines().filter(|line| line.starts_with("# TYPE")).count(), 13);
+        assert_eq!(text.lines().filter(|line| line.starts_with("# TYPE")).count(), 14);
     }
 }

@@ -123,6 +123,11 @@ pub(crate) struct Args {
     #[arg(help_heading = "Scheduling", long, value_name = "N", value_parser = positive)]
     cache_memory: Option<usize>,
 
+    /// Most memory for copies of texts that no sequence holds any more, in MiB: a prompt that begins as one of them computes only what is new.
+    /// 0 keeps none; by default a quarter of what is free, at most 8 GiB, shared by the models
+    #[arg(help_heading = "Scheduling", long, value_name = "N", alias = "cram")]
+    cache_ram: Option<usize>,
+
     /// Most tokens of all requests of a model that are computed at the same time, prompts and answers at their longest
     #[arg(help_heading = "Scheduling", long, value_name = "N", value_parser = positive)]
     max_tokens_in_flight: Option<usize>,
@@ -151,6 +156,9 @@ const CPU_CHUNK: usize = 128;
 const RECORDINGS: usize = 2;
 
 const MIB: usize = 1 << 20;
+
+/// Bytes of copies of texts that nobody asked for more of.
+const MOST_KEPT: u64 = 8 << 30;
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let keys = args.keys.read()?;
@@ -306,6 +314,8 @@ fn load_speech(args: &Args, name: &str, opened: &Opened, engine: &Arc<dyn Engine
 fn limits(args: &Args, model: &Model) -> Result<Limits> {
     let share = memory::available().map(|free| free / 2 / args.models.len() as u64);
     let memory = args.cache_memory.map(|n| n.saturating_mul(MIB) as u64).or(share).unwrap_or(u64::MAX);
+    let kept = share.map_or(0, |share| (share / 2).min(MOST_KEPT / args.models.len() as u64)) as usize;
+    let kept_bytes = args.cache_ram.map_or(kept, |n| n.saturating_mul(MIB));
     let each = (model.sequence_bytes() as u64).max(1);
     let fit = usize::try_from(memory / each).unwrap_or(usize::MAX);
     if fit == 0 {
@@ -322,7 +332,7 @@ fn limits(args: &Args, model: &Model) -> Result<Limits> {
         bail!("--max-tokens-in-flight has no room for a prompt and a token");
     }
     let sequences = args.sequences.unwrap_or(args.parallel.saturating_mul(2)).clamp(running, fit);
-    Ok(Limits { running, sequences, waiting: args.queue, tokens })
+    Ok(Limits { running, sequences, waiting: args.queue, tokens, kept_bytes })
 }
 
 fn describe(model: &NewModel) -> String {

@@ -43,6 +43,7 @@ struct Shared {
     chunk: usize,
     drafts: bool,
     keeps_rows: bool,
+    has_plain_state: bool,
     sequence_bytes: usize,
     /// Loaded to learn the above, and kept for the first sequence.
     first: Mutex<Option<Method>>,
@@ -84,6 +85,7 @@ impl Model {
             chunk: chunk.max(1),
             drafts: options.method.is_none() && draft::has_draft(program),
             keeps_rows: metadata.context.is_some_and(|context| method.keeps_rows(context)),
+            has_plain_state: method.has_plain_state(),
             sequence_bytes: method.state_bytes() + load.kv_cache.as_ref().map_or(0, |cache| cache.bytes()),
             metadata,
             load,
@@ -131,6 +133,12 @@ impl Model {
         let Shared { metadata, signature, keeps_rows, .. } = &*self.shared;
         let is_windowed = metadata.cache.iter().any(|layer| layer.window.is_some());
         signature.positions != Positions::None && *keeps_rows && !is_windowed && !metadata.is_recurrent
+    }
+
+    /// Whether [snapshots](Sequence::snapshot) hold all that sequences keep. The engine may still keep it to itself. Programs with a draft of their own
+    /// and caches that the engine manages (ExecuTorch's `UpdateAndAttend`) have none.
+    pub fn can_snapshot(&self) -> bool {
+        self.shared.has_plain_state && !self.shared.drafts
     }
 
     /// Whether the program draws the next token itself, so that it gives no logits.

@@ -15,8 +15,7 @@ impl CachedTokens {
     /// How many tokens at the beginning of a prompt need not be fed again. The last one always is: its logits are wanted. Caches that
     /// cannot go back keep all that they hold or nothing.
     pub fn reusable(&self, prompt: &[u32], can_go_back: bool) -> usize {
-        let common = self.ids.iter().zip(prompt).take_while(|(a, b)| a == b).count();
-        let keep = common.min(prompt.len().saturating_sub(1));
+        let keep = common(&self.ids, prompt).min(prompt.len().saturating_sub(1));
         if can_go_back || keep == self.ids.len() { keep } else { 0 }
     }
 
@@ -29,6 +28,11 @@ impl CachedTokens {
     pub fn clear(&mut self) {
         self.ids.clear();
     }
+}
+
+/// How many tokens two texts have in common from their beginning on.
+pub(super) fn common(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 #[cfg(test)]

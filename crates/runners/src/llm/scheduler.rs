@@ -1,5 +1,6 @@
 //! Many generations on one model: which of them takes the next step, on which sequence, and what is refused at the door.
 
+mod kept;
 mod pool;
 
 use std::{
@@ -12,11 +13,12 @@ use std::{
 use flambeau_runtime::Outcome;
 use flambeau_text::Tokenizer;
 
-use self::pool::Pool;
+use self::pool::{Pool, WORTH_A_COPY};
 use super::{
     generate::{Generation, Request},
     generator::{Generator, Step},
     model::Model,
+    prefix::common,
     session::Session,
 };
 use crate::{Error, Result};
@@ -32,6 +34,8 @@ pub struct Limits {
     pub waiting: usize,
     /// Most tokens, of prompts and of texts at their longest, of all generations that run.
     pub tokens: usize,
+    /// Most bytes of copies of texts that no sequence holds any more, which later prompts may begin with.
+    pub kept_bytes: usize,
 }
 
 /// Names a generation.
@@ -68,6 +72,8 @@ pub struct Load {
     pub idle: usize,
     /// Tokens that the generations that run may come to.
     pub tokens: usize,
+    /// Bytes of copies of texts that no sequence holds any more.
+    pub kept_bytes: usize,
 }
 
 struct Waiting {
@@ -88,7 +94,7 @@ struct Running {
 
 /// Lets generations on one model take turns. It has no thread and no clock: its caller takes [steps](Self::step).
 ///
-/// Jobs start in the order in which they came. In a step every generation that has read its prompt takes a token, and one of
+/// Jobs start in the order in which they came, but for those that wait until another one has read the beginning that they share. In a step every generation that has read its prompt takes a token, and one of
 /// the others, in turn, takes a chunk of its prompt: so a long prompt delays tokens by a chunk at most. How prompts are cut does not depend
 /// on who else is there.
 pub struct Scheduler {
@@ -111,7 +117,7 @@ impl std::fmt::Debug for Scheduler {
 impl Scheduler {
     /// A scheduler without jobs.
     pub fn new(model: Model, tokenizer: Tokenizer, limits: Limits) -> Scheduler {
-        let pool = Pool::new(model.clone(), limits.sequences.max(limits.running));
+        let pool = Pool::new(model.clone(), limits.sequences.max(limits.running), limits.kept_bytes);
         Scheduler { model, tokenizer, limits, waiting: VecDeque::new(), running: Vec::new(), pool, next_id: 0, steps: 0 }
     }
 
@@ -159,7 +165,13 @@ impl Scheduler {
 
     /// What it is at.
     pub fn load(&self) -> Load {
-        Load { running: self.running.len(), waiting: self.waiting.len(), idle: self.pool.idle(), tokens: self.tokens() }
+        Load {
+            running: self.running.len(),
+            waiting: self.waiting.len(),
+            idle: self.pool.idle(),
+            tokens: self.tokens(),
+            kept_bytes: self.pool.kept_bytes(),
+        }
     }
 
     /// Starts what there is room for, and takes a step; false if there was nothing to do. `now` is the time since any fixed moment.
@@ -183,9 +195,9 @@ impl Scheduler {
 
     fn start(&mut self, now: &dyn Fn() -> Duration, on_event: &mut dyn FnMut(JobId, Event)) {
         while self.running.len() < self.most_running()
-            && let Some(next) = self.waiting.front()
-            && self.tokens().saturating_add(next.tokens) <= self.limits.tokens
-            && let Some(Waiting { id, job, tokens }) = self.waiting.pop_front()
+            && let Some(at) = self.waiting.iter().position(|next| !self.awaits(&next.job))
+            && self.tokens().saturating_add(self.waiting[at].tokens) <= self.limits.tokens
+            && let Some(Waiting { id, job, tokens }) = self.waiting.remove(at)
         {
             match self.begin(job, now) {
                 Ok((session, generator)) => {
@@ -199,13 +211,68 @@ impl Scheduler {
 
     /// Begins a generation on a sequence that suits its prompt.
     fn begin(&mut self, job: Job, now: &dyn Fn() -> Duration) -> Result<(Session, Generator)> {
-        let mut session = self.pool.take(&job.request.prompt, job.reuses)?;
+        let prompt = &job.request.prompt;
+        let (busy, shared) = if job.reuses { self.busy(prompt) } else { (0, 0) };
+        let mut session = self.pool.take(prompt, job.reuses, shared)?;
+        if session.cached().reusable(prompt, self.model.can_truncate()) + WORTH_A_COPY <= shared
+            && let Ok(Some(copy)) = self.running[busy].session.snapshot(shared)
+        {
+            // A copy that cannot be put back leaves an empty sequence, which computes the whole prompt.
+            let _ = session.restore(&copy, &prompt[..shared]);
+        }
         match guarded(|| session.begin(&self.tokenizer, job.request, now)) {
             Ok(generator) => Ok((session, generator)),
             Err(error) => {
                 self.take_back(session, &error);
                 Err(error)
             }
+        }
+    }
+
+    /// Which of the generations that run has computed the most of a prompt, and how much of it can be copied: whole chunks, so that the
+    /// rest is computed in the steps that it would take alone.
+    fn busy(&self, prompt: &[u32]) -> (usize, usize) {
+        if !self.can_fork() {
+            return (0, 0);
+        }
+        let chunk = self.model.chunk();
+        let shared = |running: &Running| {
+            let held = running.session.sequence().position().min(prompt.len().saturating_sub(1));
+            common(running.generator.history(), prompt).min(held) / chunk * chunk
+        };
+        let shared = self.running.iter().map(shared).enumerate();
+        shared.max_by_key(|(_, shared)| *shared).unwrap_or_default()
+    }
+
+    fn can_fork(&self) -> bool {
+        self.model.can_truncate() && self.model.can_snapshot() && self.limits.kept_bytes > 0
+    }
+
+    /// Whether a job had better wait until a generation that runs has read what their prompts share: in each step one of them reads, so
+    /// that nobody gains by reading it twice.
+    fn awaits(&self, job: &Job) -> bool {
+        if !job.reuses || !self.can_fork() {
+            return false;
+        }
+        let (prompt, chunk) = (&job.request.prompt, self.model.chunk());
+        let coming = |running: &Running| {
+            let most = prompt.len().saturating_sub(1);
+            common(running.generator.history(), prompt).min(most) / chunk * chunk
+        };
+        let coming = self.running.iter().filter(|running| running.generator.is_reading()).map(coming).max().unwrap_or(0);
+        coming >= self.busy(prompt).1.max(self.pool.reach(prompt)) + WORTH_A_COPY
+    }
+
+    /// Keeps copies of a prompt that is being read, of a model whose states cannot go back to an earlier position: after 1, 2, 4, 8 … chunks,
+    /// and at its end.
+    fn keep_beginning(&mut self, id: JobId) {
+        let Some(running) = self.running.iter_mut().find(|running| running.id == id) else { return };
+        let position = running.session.sequence().position();
+        let chunks = position / self.model.chunk();
+        let is_border = position.is_multiple_of(self.model.chunk()) && chunks.is_power_of_two();
+        if position >= WORTH_A_COPY && (is_border || !running.generator.is_reading()) {
+            let ids = running.generator.history()[..position].to_vec();
+            self.pool.keep_text(&mut running.session, ids);
         }
     }
 
@@ -238,9 +305,14 @@ impl Scheduler {
             steps.push((&mut running.session, &mut running.generator));
         }
         let done = Session::step_each(&mut steps, now);
+        let reader = self.running.iter().find(|running| running.read == self.steps).map(|running| running.id);
         // Those that end leave the list, which moves the others.
         for (id, step) in ids.into_iter().zip(done) {
-            self.settle(id, settled(step), now, on_event);
+            let step = settled(step);
+            if step.is_ok() && reader == Some(id) && !self.model.can_truncate() && self.model.can_snapshot() {
+                self.keep_beginning(id);
+            }
+            self.settle(id, step, now, on_event);
         }
     }
 

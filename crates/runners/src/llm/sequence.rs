@@ -8,7 +8,9 @@ use std::{
 use flambeau_runtime::{DimSpec, Method, Outcome, Sampling, Value, ValueKind, ValueSpec};
 use flambeau_tensor::{DType, Tensor, cast};
 
-use super::{draft::Draft, draw::Draw, generate::Request, metadata::Metadata, model::Model, signature::Positions};
+use super::{
+    draft::Draft, draw::Draw, generate::Request, metadata::Metadata, model::Model, signature::Positions, snapshot::Snapshot,
+};
 use crate::{Error, Result, logits};
 
 /// Steps to keep in flight behind the one whose token is awaited: with two, the device stays busy while the host handles a token
@@ -89,6 +91,39 @@ impl Sequence {
         self.position = self.position.min(position);
         self.draft.iter_mut().for_each(|draft| draft.truncate(position));
         self.position
+    }
+
+    /// A copy of what the sequence holds of its first `tokens` tokens, which are all unless the model [can go back](Model::can_truncate). `None`
+    /// if the model [has none](Model::can_snapshot) or the engine does not hand it out.
+    ///
+    /// # Errors
+    /// The engine fails.
+    pub fn snapshot(&mut self, tokens: usize) -> Result<Option<Snapshot>> {
+        self.cancel();
+        let is_there = tokens == self.position || tokens < self.position && self.model.can_truncate();
+        if !is_there || !self.model.can_snapshot() {
+            return Ok(None);
+        }
+        let state = self.method.save(tokens)?;
+        Ok(state.map(|state| Snapshot { position: tokens, state }))
+    }
+
+    /// Puts the first `tokens` tokens of a snapshot into the place of what the sequence holds. Those are all unless the model
+    /// [can go back](Model::can_truncate); the sequence is empty otherwise. Returns its length.
+    ///
+    /// # Errors
+    /// The snapshot is of another model. The sequence is then empty.
+    pub fn restore(&mut self, snapshot: &Snapshot, tokens: usize) -> Result<usize> {
+        self.reset();
+        let is_there = tokens == snapshot.position || tokens < snapshot.position && self.model.can_truncate();
+        if is_there {
+            if let Err(error) = self.method.restore(snapshot.position, &snapshot.state) {
+                self.reset();
+                return Err(error.into());
+            }
+            self.position = tokens;
+        }
+        Ok(self.position)
     }
 
     /// Appends up to [`chunk`](Self::chunk) tokens and returns the logits `[V]` of the token after the last one.

@@ -14,6 +14,7 @@ use super::{
     generator::{Generator, Step},
     prefix::CachedTokens,
     sequence::{Feed, Sequence},
+    snapshot::Snapshot,
 };
 use crate::{Error, Result};
 
@@ -45,6 +46,25 @@ impl Session {
     pub fn reset(&mut self) {
         self.sequence.reset();
         self.cached.clear();
+    }
+
+    /// A copy of what the caches hold of the first `tokens` tokens, as [`Sequence::snapshot`] makes it.
+    ///
+    /// # Errors
+    /// As [`Sequence::snapshot`].
+    pub fn snapshot(&mut self, tokens: usize) -> Result<Option<Snapshot>> {
+        self.sequence.snapshot(tokens)
+    }
+
+    /// Puts a snapshot of a text that begins with `ids` into the place of what the caches hold, as [`Sequence::restore`] does.
+    ///
+    /// # Errors
+    /// As [`Sequence::restore`]; the session is then empty.
+    pub fn restore(&mut self, snapshot: &Snapshot, ids: &[u32]) -> Result<()> {
+        self.cached.clear();
+        let kept = self.sequence.restore(snapshot, ids.len())?;
+        self.cached.set(ids.iter().copied(), kept);
+        Ok(())
     }
 
     /// Begins a generation whose prompt is the whole text from its beginning: what the caches hold of it is not computed again.

@@ -94,6 +94,7 @@ fn main() -> ExitCode {
         sequence::sessions_compute_what_is_new,
         sequence::sequences_are_shortened_where_caches_keep_rows,
         sequence::sequences_begin_anew_where_state_is_that_of_the_last_token,
+        sequence::copies_hold_what_a_sequence_holds,
         sequence::programs_that_are_no_language_models_are_refused,
         sequence::the_clock_is_read_where_the_figures_say,
         speculation::guesses_change_the_number_of_steps_and_nothing_else,

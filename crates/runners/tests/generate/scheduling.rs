@@ -26,7 +26,7 @@ use crate::{
 
 const TABLE: Table = [[0.0, 0.5, 1.0, 0.2], [1.0, 0.0, 0.3, 0.9], [0.4, 0.8, 0.1, 0.6], [0.7, 0.2, 0.9, 0.0]];
 
-const LIMITS: Limits = Limits { running: 4, sequences: 4, waiting: 16, tokens: 1000 };
+const LIMITS: Limits = Limits { running: 4, sequences: 4, waiting: 16, tokens: 1000, kept_bytes: 1 << 20 };
 
 fn scheduler(engine: &AnyEngine, program: &Program, limits: Limits) -> Scheduler {
     Scheduler::new(Model::load(program, engine, &ModelOptions::default()).unwrap(), tokenizer(), limits)

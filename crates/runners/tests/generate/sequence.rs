@@ -143,3 +143,35 @@ pub(crate) fn the_clock_is_read_where_the_figures_say(engine: &AnyEngine) {
     assert_eq!(done.stats.prefill_rate(), Some(if pipelined { 3.0 } else { 6.0 }));
     assert_eq!(done.stats.decode_rate(), Some(4.0));
 }
+
+/// Another sequence goes on from a copy as the first one does.
+pub(crate) fn copies_hold_what_a_sequence_holds(engine: &AnyEngine) {
+    for (program, can_go_back) in [(masked(&TABLE), true), (running(&TABLE), false)] {
+        let model = Model::load(&program, engine, &ModelOptions::default()).unwrap();
+        assert_eq!((model.can_truncate(), model.can_snapshot()), (can_go_back, true));
+        let (mut first, mut second) = (model.sequence().unwrap(), model.sequence().unwrap());
+        for token in [0, 2, 1] {
+            first.step(&[token]).unwrap();
+        }
+        let Some(copy) = first.snapshot(3).unwrap() else {
+            assert_ne!(engine.name(), "cpu", "the CPU engine hands its state out");
+            return;
+        };
+        assert!(copy.position() == 3 && copy.bytes() > 0);
+        assert_eq!(first.snapshot(2).unwrap().is_some(), can_go_back);
+        assert!(first.snapshot(4).unwrap().is_none());
+        second.step(&[2, 2][..second.chunk().min(2)]).unwrap();
+        assert_eq!((second.restore(&copy, 3).unwrap(), second.position()), (3, 3));
+        assert_eq!(second.step(&[0]).unwrap(), first.step(&[0]).unwrap());
+        // Only a part of it.
+        assert_eq!(second.restore(&copy, 2).unwrap(), if can_go_back { 2 } else { 0 });
+        let mut expected = model.sequence().unwrap();
+        for token in [0, 2].into_iter().filter(|_| can_go_back) {
+            expected.step(&[token]).unwrap();
+        }
+        assert_eq!(second.step(&[1]).unwrap(), expected.step(&[1]).unwrap());
+        // A copy of another model is refused, and leaves nothing behind.
+        let other = Model::load(&bigrams(&cycle(0), 100), engine, &ModelOptions::default()).unwrap();
+        assert!(other.sequence().unwrap().restore(&copy, 3).is_err());
+    }
+}

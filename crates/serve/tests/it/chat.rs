@@ -3,14 +3,15 @@
 use std::{sync::atomic::AtomicBool, time::Duration};
 
 use flambeau::{
-    runners::llm::{Request, generate},
+    runners::llm::{Limits, Request, generate},
     text::SamplingParams,
 };
+use flambeau_serve::NewModel;
 use serde_json::{Value as Json, json};
 
 use crate::{
     client::{Reply, get, post},
-    server::{PLAIN, Running, WORDS, config, script, tiny},
+    server::{LIMITS, PLAIN, Running, WORDS, config, script, tiny},
 };
 
 const PATH: &str = "/v1/chat/completions";
@@ -121,6 +122,44 @@ pub(crate) fn prompts_that_begin_alike_are_computed_once() {
     messages.extend([json!({ "role": "assistant", "content": answer }), json!({ "role": "user", "content": "is it ?" })]);
     assert!(cached(&turn).1 >= 43);
     assert_eq!(cached(&ask(&first, json!({ "cache_prompt": false }))).1, 0);
+}
+
+/// The tokens of a prompt that were not computed.
+fn cached(reply: &Reply) -> u64 {
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+}
+
+pub(crate) fn texts_that_lost_their_sequence_are_kept() {
+    let limits = Limits { running: 1, sequences: 1, ..LIMITS };
+    let texts = [sentence(3, 40), sentence(4, 50)];
+    for (kept_bytes, expected) in [(LIMITS.kept_bytes, [43, 53]), (0, [0, 0])] {
+        let server = Running::new(vec![NewModel { limits: Limits { kept_bytes, ..limits.clone() }, ..tiny() }], config());
+        let ask = |text: &str| post(server.address, PATH, &ask(text, json!({ "temperature": 0 })));
+        let first = texts.each_ref().map(|text| ask(text));
+        assert!(first.iter().all(|reply| cached(reply) < 32));
+        let again = texts.each_ref().map(|text| ask(text));
+        assert_eq!(again.each_ref().map(|reply| if cached(reply) < 32 { 0 } else { cached(reply) }), expected);
+        assert_eq!(again.map(|reply| content(&reply)), first.map(|reply| content(&reply)));
+        assert_eq!(server.metric("kept_bytes") > 0, kept_bytes > 0);
+    }
+}
+
+pub(crate) fn requests_at_the_same_time_read_a_shared_beginning_once() {
+    let server = Running::new(vec![tiny()], config());
+    let text = sentence(3, 60);
+    let reply = post(server.address, PATH, &ask(&text, json!({ "n": 3, "temperature": 0 })));
+    // Whole chunks of eight tokens.
+    assert_eq!(cached(&reply), 56);
+    let contents: Vec<Json> = (0..3).map(|i| reply.json()["choices"][i]["message"]["content"].clone()).collect();
+    assert!(
+        contents
+            .iter()
+            .all(|content| *content == alone(&text, SamplingParams { temperature: 0.0, ..SamplingParams::default() }, 12)),
+        "{contents:?}"
+    );
+    // 64 tokens of the prompt, and 8 of it twice more.
+    assert_eq!(server.metric("prompt_tokens_total") - server.metric("cached_tokens_total"), 64 + 2 * 8);
 }
 
 pub(crate) fn several_answers_differ_by_their_seeds() {

@@ -66,7 +66,7 @@ pub(crate) fn readers_that_stop_lose_their_own_answer_alone() {
 
 pub(crate) fn more_than_can_wait_is_told_to_come_back() {
     let mut model = endless(&["a ", "b "], &cpu());
-    model.limits = Limits { running: 1, sequences: 1, waiting: 1, tokens: usize::MAX };
+    model.limits = Limits { running: 1, sequences: 1, waiting: 1, tokens: usize::MAX, kept_bytes: 0 };
     let server = Running::new(vec![model], config());
     let running = begun(&server);
     let mut waiting = Client::new(server.address);

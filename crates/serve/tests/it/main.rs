@@ -25,6 +25,8 @@ fn main() -> ExitCode {
         chat::streams_carry_the_same_text,
         chat::neighbours_change_no_text,
         chat::prompts_that_begin_alike_are_computed_once,
+        chat::texts_that_lost_their_sequence_are_kept,
+        chat::requests_at_the_same_time_read_a_shared_beginning_once,
         chat::several_answers_differ_by_their_seeds,
         chat::likelihoods_are_listed,
         chat::thoughts_and_calls_are_told_from_the_answer,

@@ -106,7 +106,7 @@ pub(crate) fn config() -> Config {
     Config { metrics: true, grace: Duration::from_secs(20), ..Config::default() }
 }
 
-pub(crate) const LIMITS: Limits = Limits { running: 3, sequences: 4, waiting: 32, tokens: 100_000 };
+pub(crate) const LIMITS: Limits = Limits { running: 3, sequences: 4, waiting: 32, tokens: 100_000, kept_bytes: 64 << 20 };
 
 pub(crate) fn cpu() -> Arc<dyn Engine> {
     flambeau::engines(Some(1), false).get("cpu").unwrap()

@@ -1,7 +1,13 @@
 //! The sequences of a scheduler: which of them a prompt continues.
 
-use super::super::{model::Model, session::Session};
+use super::{
+    super::{model::Model, session::Session},
+    kept::Kept,
+};
 use crate::Result;
+
+/// Fewer tokens are computed again rather than copied.
+pub(super) const WORTH_A_COPY: usize = 32;
 
 /// Loaded sequences, of which those that no generation uses keep their text.
 pub(super) struct Pool {
@@ -12,6 +18,8 @@ pub(super) struct Pool {
     loaded: usize,
     /// The one that was used last comes last.
     idle: Vec<Session>,
+    /// What sequences held before they were given to another text.
+    kept: Kept,
 }
 
 /// What a prompt can make of an idle sequence.
@@ -32,8 +40,22 @@ enum Choice {
 }
 
 impl Pool {
-    pub(super) fn new(model: Model, limit: usize) -> Pool {
-        Pool { model, limit, loaded: 0, idle: Vec::new() }
+    /// A pool of at most `limit` sequences, and of snapshots of `kept_bytes`.
+    pub(super) fn new(model: Model, limit: usize, kept_bytes: usize) -> Pool {
+        let kept = Kept::new(if model.can_snapshot() { kept_bytes } else { 0 }, model.can_truncate());
+        Pool { model, limit, loaded: 0, idle: Vec::new(), kept }
+    }
+
+    /// Bytes of the snapshots.
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.kept.bytes()
+    }
+
+    /// How many tokens of a prompt an idle sequence or a snapshot holds.
+    pub(super) fn reach(&self, prompt: &[u32]) -> usize {
+        let can_truncate = self.model.can_truncate();
+        let idle = self.idle.iter().map(|session| session.cached().reusable(prompt, can_truncate)).max();
+        idle.unwrap_or(0).max(self.kept.reach(prompt))
     }
 
     pub(super) fn idle(&self) -> usize {
@@ -41,21 +63,33 @@ impl Pool {
     }
 
     /// A sequence for a prompt: the one that holds the most of it if `reuses`, and an empty one otherwise. There is one as long as fewer are
-    /// in use than may be loaded.
+    /// in use than may be loaded. `elsewhere` is how much of the prompt the caller can copy into the sequence.
     ///
     /// # Errors
     /// The engine cannot load another one.
-    pub(super) fn take(&mut self, prompt: &[u32], reuses: bool) -> Result<Session> {
+    pub(super) fn take(&mut self, prompt: &[u32], reuses: bool, elsewhere: usize) -> Result<Session> {
+        let copied = if reuses { self.kept.reach(prompt).max(elsewhere) } else { 0 };
         let can_truncate = self.model.can_truncate();
         let fit = |(at, session): (usize, &Session)| {
             let held = session.cached();
             let kept = if reuses { held.reusable(prompt, can_truncate) } else { 0 };
             Fit { at, kept, lost: held.ids().len() - kept }
         };
-        let fits: Vec<Fit> = self.idle.iter().enumerate().map(fit).collect();
+        let mut fits: Vec<Fit> = self.idle.iter().enumerate().map(fit).collect();
+        let is_copied = fits.iter().all(|fit| fit.kept + WORTH_A_COPY <= copied);
+        if is_copied {
+            // What a sequence holds of the prompt makes it no better than another one.
+            fits.iter_mut().for_each(|fit| (fit.kept, fit.lost) = (0, fit.kept + fit.lost));
+        }
         let choice = choose(&fits, self.loaded < self.limit);
         let mut session = match choice {
-            Choice::Idle(at) => self.idle.remove(at),
+            Choice::Idle(at) => {
+                let mut session = self.idle.remove(at);
+                if fits[at].lost >= WORTH_A_COPY {
+                    self.keep(&mut session);
+                }
+                session
+            }
             Choice::Load => {
                 let sequence = self.model.sequence()?;
                 self.loaded += 1;
@@ -64,8 +98,29 @@ impl Pool {
         };
         if !reuses {
             session.reset();
+        } else if is_copied && let Some((snapshot, count)) = self.kept.best(prompt).filter(|(_, count)| *count == copied) {
+            // A copy that cannot be put back leaves an empty sequence, which computes the whole prompt.
+            let _ = session.restore(snapshot, &prompt[..count]);
         }
         Ok(session)
+    }
+
+    /// Keeps what an idle sequence holds, if there is room for it.
+    fn keep(&mut self, session: &mut Session) {
+        let ids = session.cached().ids().to_vec();
+        self.keep_text(session, ids);
+    }
+
+    /// Keeps what a sequence holds of its first tokens, which are `ids`, if there is room for it.
+    pub(super) fn keep_text(&mut self, session: &mut Session, ids: Vec<u32>) {
+        // The copy is of no more bytes than the caches.
+        if !self.kept.takes(1) || self.kept.holds(&ids) {
+            return;
+        }
+        // An engine that fails to copy will say so when it computes.
+        if let Ok(Some(snapshot)) = session.snapshot(ids.len()) {
+            self.kept.put(ids, snapshot);
+        }
     }
 
     /// Takes a sequence back.
