@@ -1,13 +1,23 @@
 #!/usr/bin/env bash
-# Installs the Python packages openai and anthropic into target/clients, where the server's tests look for them. Without pip's index it
-# says so, and those tests skip. Usage: scripts/install-clients.sh
+# Installs what the server's tests talk to it with into target/clients: the Python packages openai, anthropic and langchain-openai, and
+# for Node.js openai, playwright-core and axe-core. The page's test also needs a Chromium, such as Debian's package chromium. What cannot be
+# installed is named, and those tests are skipped. Usage: scripts/install-clients.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=target/clients
-if [ ! -x "$venv/bin/python" ]; then
-  python3 -m venv "$venv" || { echo "skipped: python3 has no venv module" >&2; rm -rf "$venv"; exit 0; }
-fi
-if ! "$venv/bin/python" -m pip install --quiet --disable-pip-version-check openai anthropic; then
-  echo "skipped: pip cannot install openai and anthropic" >&2
-  rm -rf "$venv"
-fi
+python() {
+  if [ ! -x "$venv/bin/python" ]; then
+    python3 -m venv "$venv" || { echo "skipped: python3 has no venv module" >&2; return; }
+  fi
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check openai anthropic langchain-openai ||
+    echo "skipped: pip cannot install openai, anthropic and langchain-openai" >&2
+}
+node() {
+  command -v npm > /dev/null || { echo "skipped: there is no npm" >&2; return; }
+  mkdir -p "$venv/node"
+  npm install --silent --no-audit --no-fund --prefix "$venv/node" openai playwright-core axe-core ||
+    echo "skipped: npm cannot install openai, playwright-core and axe-core" >&2
+}
+python
+node
+command -v chromium > /dev/null || command -v google-chrome > /dev/null || echo "the page's test needs Debian's package chromium, which is not there" >&2

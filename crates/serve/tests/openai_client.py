@@ -117,7 +117,7 @@ def transcribe():
 
 
 def models():
-    assert [model.id for model in client.models.list()] == ["tiny", "caller", "former", "encoder", "parakeet-tdt"]
+    assert [model.id for model in client.models.list()] == ["tiny", "caller", "former", "endless", "encoder", "parakeet-tdt"]
     assert client.models.retrieve("tiny").owned_by == "flambeau"
 
 

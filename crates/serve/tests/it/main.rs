@@ -3,9 +3,9 @@
 mod audio;
 mod chat;
 mod client;
+mod clients;
 mod embeddings;
 mod hardening;
-mod python;
 mod requests;
 mod server;
 
@@ -69,7 +69,10 @@ fn main() -> ExitCode {
         audio::clients_that_go_away_are_not_listened_to,
         audio::neighbours_change_no_transcript,
     ];
-    tests.push(test("openai_runs_unmodified", python::has_openai, python::openai_runs_unmodified));
-    tests.push(test("anthropic_runs_unmodified", python::has_anthropic, python::anthropic_runs_unmodified));
+    tests.push(test("openai_runs_unmodified", clients::has_openai, clients::openai_runs_unmodified));
+    tests.push(test("anthropic_runs_unmodified", clients::has_anthropic, clients::anthropic_runs_unmodified));
+    tests.push(test("langchain_runs_unmodified", clients::has_langchain, clients::langchain_runs_unmodified));
+    tests.push(test("openai_for_node_runs_unmodified", clients::has_openai_for_node, clients::openai_for_node_runs_unmodified));
+    tests.push(test("the_page_works_in_a_browser", clients::has_browser, clients::the_page_works_in_a_browser));
     flambeau_testcases::run(tests)
 }

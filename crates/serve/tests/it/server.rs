@@ -81,16 +81,25 @@ impl Running {
         line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or_else(|| panic!("no {name} in {text}"))
     }
 
-    /// Waits until a counter has a value.
+    /// Waits until a counter of the first model has a value.
     pub(crate) fn await_metric(&self, name: &str, value: u64) {
-        for _ in 0..PATIENCE {
-            if self.metric(name) == value {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        panic!("{name} is {} and never {value}", self.metric(name));
+        await_value(name, value, || self.metric(name));
     }
+
+    /// Waits until a counter of a model has a value.
+    pub(crate) fn await_metric_of(&self, model: &str, name: &str, value: u64) {
+        await_value(name, value, || self.metric_of(model, name));
+    }
+}
+
+fn await_value(name: &str, value: u64, read: impl Fn() -> u64) {
+    for _ in 0..PATIENCE {
+        if read() == value {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("{name} is {} and never {value}", read());
 }
 
 impl Drop for Running {

@@ -1,0 +1,139 @@
+//! OpenAI's, Anthropic's and LangChain's own clients, and the page in a browser.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+    thread::sleep,
+    time::Duration,
+};
+
+use serde_json::{Value as Json, json};
+
+use crate::{
+    audio,
+    embeddings::encoder,
+    hardening::hooked,
+    server::{Running, config, endless, script, tiny},
+};
+
+/// Where `scripts/install-clients.sh` puts them.
+fn installed() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../target/clients")
+}
+
+/// A Python that has a package: the one of `scripts/install-clients.sh`, or the system's.
+fn python(package: &str) -> Result<PathBuf, String> {
+    let own = installed().join("bin/python");
+    let import = format!("import {package}");
+    let has_package = |python: &PathBuf| Command::new(python).args(["-c", &import]).output().is_ok_and(|out| out.status.success());
+    let missing = || format!("no Python with the package {package}; scripts/install-clients.sh installs it for this test");
+    [own, "python3".into()].into_iter().find(has_package).ok_or_else(missing)
+}
+
+/// The folder in which Node.js finds these packages.
+fn node(packages: &[&str]) -> Result<PathBuf, String> {
+    if !Command::new("node").arg("--version").output().is_ok_and(|out| out.status.success()) {
+        return Err("there is no Node.js".into());
+    }
+    let folder = installed().join("node");
+    match packages.iter().find(|package| !folder.join("node_modules").join(package).is_dir()) {
+        Some(package) => Err(format!("no package {package} for Node.js; scripts/install-clients.sh installs it for this test")),
+        None => Ok(folder),
+    }
+}
+
+fn chromium() -> Result<PathBuf, String> {
+    let folders: Vec<PathBuf> = env::split_paths(&env::var_os("PATH").unwrap_or_default()).collect();
+    let names = ["chromium", "chromium-browser", "google-chrome"];
+    let found = names.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name))).find(|path| path.is_file());
+    found.ok_or_else(|| "there is no Chromium, which Debian has in the package chromium".into())
+}
+
+pub(crate) fn has_openai() -> Result<(), String> {
+    python("openai").map(drop)
+}
+
+pub(crate) fn has_anthropic() -> Result<(), String> {
+    python("anthropic").map(drop)
+}
+
+pub(crate) fn has_langchain() -> Result<(), String> {
+    python("langchain_openai").map(drop)
+}
+
+pub(crate) fn has_openai_for_node() -> Result<(), String> {
+    node(&["openai"]).map(drop)
+}
+
+pub(crate) fn has_browser() -> Result<(), String> {
+    node(&["playwright-core", "axe-core"]).and_then(|_| chromium()).map(drop)
+}
+
+/// Its template knows tools.
+const TEMPLATE: &str = "{% for m in messages %}{{ m.content }} {% endfor %}{% if tools %}<tool_call> calls{% endif %}";
+
+/// A server of models of every kind.
+fn server() -> Running {
+    let mut caller =
+        script(&["<tool_call>", "{\"name\": \"weather\", ", "\"arguments\": {\"city\": ", "\"Ulm\"}}", "</tool_call>"], TEMPLATE);
+    caller.name = "caller".into();
+    let mut former = script(&["no ", "{\"ok\": ", "true", "}"], TEMPLATE);
+    former.name = "former".into();
+    let mut endless = endless(&["on ", "and "], &hooked(|_| sleep(Duration::from_millis(2))));
+    endless.name = "endless".into();
+    let language = [tiny(), caller, former, endless].map(Into::into);
+    let others = [encoder().into(), audio::model("parakeet-tdt").into()];
+    Running::of(language.into_iter().chain(others).collect(), config())
+}
+
+/// What a client's script says that worked, as JSON on stdout.
+fn worked(command: &mut Command) -> Json {
+    let out = command.output().unwrap();
+    let error = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{error}");
+    serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {error}"))
+}
+
+fn client(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests").join(name)
+}
+
+fn in_python(package: &str, more: &[&Path]) -> Json {
+    let server = server();
+    let address = format!("http://{}", server.address);
+    worked(Command::new(python(package).unwrap()).arg(client(&format!("{package}_client.py"))).arg(address).args(more))
+}
+
+pub(crate) fn openai_runs_unmodified() {
+    let expected = ["chat", "stream", "tools", "parse", "responses", "completions", "embeddings", "transcribe", "models", "errors"];
+    assert_eq!(in_python("openai", &[&audio::recording("parakeet-tdt")]), json!(expected));
+}
+
+pub(crate) fn anthropic_runs_unmodified() {
+    assert_eq!(in_python("anthropic", &[]), json!(["chat", "stream", "tools", "errors"]));
+}
+
+pub(crate) fn langchain_runs_unmodified() {
+    let expected = ["chat", "stream", "tools", "structured_output", "embeddings", "errors"];
+    assert_eq!(in_python("langchain_openai", &[]), json!(expected));
+}
+
+pub(crate) fn openai_for_node_runs_unmodified() {
+    let server = server();
+    let mut command = Command::new("node");
+    command.arg(client("openai_client.mjs")).arg(format!("http://{}", server.address)).arg(node(&[]).unwrap());
+    let expected = ["chat", "stream", "callTools", "parse", "responses", "embeddings", "errors", "abort"];
+    assert_eq!(worked(&mut command), json!(expected));
+    server.await_metric_of("tiny", "running", 0);
+}
+
+pub(crate) fn the_page_works_in_a_browser() {
+    let server = server();
+    let mut command = Command::new("node");
+    command.arg(client("page_client.mjs")).arg(format!("http://{}", server.address)).arg(node(&[]).unwrap());
+    // Where pictures of the page are wanted.
+    command.arg(chromium().unwrap()).args(env::var_os("FLAMBEAU_SCREENSHOTS"));
+    let expected = ["conversation", "edit", "stop", "keyboard", "dark", "narrow", "axe", "alone"];
+    assert_eq!(worked(&mut command), json!(expected));
+}
