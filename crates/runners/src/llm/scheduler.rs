@@ -260,7 +260,7 @@ impl Scheduler {
             common(running.generator.history(), prompt).min(most) / chunk * chunk
         };
         let coming = self.running.iter().filter(|running| running.generator.is_reading()).map(coming).max().unwrap_or(0);
-        coming >= self.busy(prompt).1.max(self.pool.reach(prompt)) + WORTH_A_COPY
+        coming > self.busy(prompt).1 && coming >= self.pool.reach(prompt) + WORTH_A_COPY
     }
 
     /// Keeps copies of a prompt that is being read, of a model whose states cannot go back to an earlier position: after 1, 2, 4, 8 … chunks,
