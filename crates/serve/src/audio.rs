@@ -9,14 +9,12 @@ use std::sync::Arc;
 
 use axum::{body::Body, extract::State, http::Request, response::Response};
 use flambeau::{engine::Engine, runners::speech::Task, runtime::Program, text::Tokenizer};
-use serde_json::{Value as Json, json};
 
 pub(crate) use self::worker::Heard;
 use self::{request::TranscriptionRequest, upload::Upload, worker::SpeechWorker};
 use crate::{
     error::{ApiError, Result},
     metrics::Metrics,
-    model::{entry, is_called, now},
     reply::{self, Progress},
     routes::App,
 };
@@ -44,35 +42,18 @@ impl std::fmt::Debug for NewSpeechModel {
 }
 
 /// A model of speech behind its threads.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct ServedSpeech {
-    pub(crate) name: String,
-    aliases: Vec<String>,
-    created: u64,
     worker: SpeechWorker,
 }
 
 impl ServedSpeech {
-    /// Loads the model and starts its threads.
+    /// Loads the model and starts its threads, which count on `metrics`.
     ///
     /// # Errors
     /// As [`SpeechWorker::start`].
-    pub(crate) fn start(new: NewSpeechModel) -> std::io::Result<ServedSpeech> {
-        let (name, aliases) = (new.name.clone(), new.aliases.clone());
-        Ok(ServedSpeech { name, aliases, created: now(), worker: SpeechWorker::start(new)? })
-    }
-
-    pub(crate) fn is_called(&self, name: &str) -> bool {
-        is_called(&self.name, &self.aliases, name)
-    }
-
-    pub(crate) fn metrics(&self) -> &Metrics {
-        &self.worker.metrics
-    }
-
-    /// An entry of `/v1/models`.
-    pub(crate) fn describe(&self) -> Json {
-        entry(&self.name, &self.aliases, self.created, json!({ "transcription": true }))
+    pub(crate) fn start(new: NewSpeechModel, metrics: Arc<Metrics>) -> std::io::Result<ServedSpeech> {
+        Ok(ServedSpeech { worker: SpeechWorker::start(new, metrics)? })
     }
 }
 
@@ -90,7 +71,7 @@ async fn answer(app: &App, request: Request<Body>, task: Task) -> Result<Respons
     let busy = |_| ApiError::busy("as many recordings as the server takes are waiting already");
     let place = Arc::clone(&app.recordings).try_acquire_owned().map_err(busy)?;
     let Upload { recording, mut fields } = upload::read(request, &app.config).await?;
-    let model = app.models.find_speech(fields.text("model")?.as_deref())?;
+    let model = app.models.find_speech(fields.text("model")?.as_deref()).await?;
     let TranscriptionRequest { settings, streams, answer } = TranscriptionRequest::read(fields, task)?;
     let mut progress: Progress<Heard> = app.progress(model.worker.submit(recording, settings, place)?);
     // By then it is known whether the recording can be read and the model can do what is asked for.

@@ -34,6 +34,10 @@ pub struct Config {
     pub write_time: Duration,
     /// How long a request may take, its wait for a turn included.
     pub request_time: Duration,
+    /// Most models that are loaded at the same time, of those that are loaded on demand.
+    pub loaded_models: usize,
+    /// How long nobody uses a model that is loaded on demand until it is let go; without it, it stays until another one needs its place.
+    pub idle_time: Option<Duration>,
     /// How long requests may go on after the server was told to stop.
     pub grace: Duration,
 }
@@ -65,6 +69,8 @@ impl Default for Config {
             body_time: seconds(30),
             write_time: seconds(30),
             request_time: seconds(600),
+            loaded_models: usize::MAX,
+            idle_time: None,
             grace: seconds(30),
         }
     }

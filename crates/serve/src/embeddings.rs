@@ -18,7 +18,6 @@ use crate::{
     http::body,
     json::Fields,
     metrics::{Metrics, add},
-    model::{entry, is_called, now},
     reply,
     routes::App,
 };
@@ -44,11 +43,9 @@ impl std::fmt::Debug for NewEncoder {
 }
 
 /// A text encoder behind its thread.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct ServedEncoder {
-    pub(crate) name: String,
-    aliases: Vec<String>,
-    created: u64,
+    name: String,
     tokenizer: Tokenizer,
     worker: EncoderWorker,
     /// Places for requests, from before their tokens are known until they are answered.
@@ -56,31 +53,24 @@ pub(crate) struct ServedEncoder {
 }
 
 impl ServedEncoder {
-    /// Loads the model and starts its thread.
+    /// Loads the model and starts its thread, which counts on `metrics`.
     ///
     /// # Errors
     /// As [`EncoderWorker::start`].
-    pub(crate) fn start(new: NewEncoder) -> std::io::Result<ServedEncoder> {
-        let NewEncoder { name, aliases, program, engine, tokenizer, requests } = new;
-        let worker = EncoderWorker::start(&name, program, engine)?;
+    pub(crate) fn start(new: NewEncoder, metrics: Arc<Metrics>) -> std::io::Result<ServedEncoder> {
+        let NewEncoder { name, program, engine, tokenizer, requests, .. } = new;
+        let worker = EncoderWorker::start(&name, program, engine, metrics)?;
         let places = Arc::new(Semaphore::new(requests.clamp(1, Semaphore::MAX_PERMITS)));
-        Ok(ServedEncoder { name, aliases, created: now(), tokenizer, worker, places })
+        Ok(ServedEncoder { name, tokenizer, worker, places })
     }
 
-    pub(crate) fn is_called(&self, name: &str) -> bool {
-        is_called(&self.name, &self.aliases, name)
-    }
-
-    pub(crate) fn metrics(&self) -> &Metrics {
-        &self.worker.metrics
-    }
-
-    /// An entry of `/v1/models`.
-    pub(crate) fn describe(&self) -> Json {
-        let mut entry = entry(&self.name, &self.aliases, self.created, json!({ "embedding": true }));
-        entry["context_length"] = self.worker.facts.max_tokens.into();
-        entry["embedding_length"] = self.worker.facts.dimension.into();
-        entry
+    /// What `/v1/models` says of it.
+    pub(crate) fn facts(&self) -> Json {
+        json!({
+            "capabilities": { "embedding": true },
+            "context_length": self.worker.facts.max_tokens,
+            "embedding_length": self.worker.facts.dimension,
+        })
     }
 }
 
@@ -88,14 +78,14 @@ impl ServedEncoder {
 pub(crate) async fn embed(State(app): State<Arc<App>>, request: Request<Body>) -> Result<Response> {
     let body = body::read(request, &app.config).await?;
     let mut fields = app.aside(move || Fields::parse(&body)).await?;
-    let model = app.models.find_encoder(fields.text("model")?.as_deref())?.clone();
+    let model = app.models.find_encoder(fields.text("model")?.as_deref()).await?;
     let busy = |_| ApiError::busy("as many requests as the model takes are waiting already");
     let place = Arc::clone(&model.places).try_acquire_owned().map_err(busy)?;
-    let encoder = model.clone();
+    let encoder = Arc::clone(&model);
     let EmbeddingRequest { texts, form } =
         app.aside(move || EmbeddingRequest::read(fields, &encoder.tokenizer, &encoder.worker.facts)).await?;
     let tokens = texts.iter().map(Vec::len).sum();
-    add(&model.metrics().prompt_tokens, tokens);
+    add(&model.worker.metrics.prompt_tokens, tokens);
     let vectors = app.progress(model.worker.submit(texts, place)?).next().await??;
     let work = move || {
         serde_json::to_string(&EmbeddingList::new(&model.name, &vectors, form, tokens))

@@ -68,7 +68,7 @@ pub(crate) async fn apply_template(State(app): Shared, request: Request<Body>) -
 
 /// `GET /props`: what a model is, and how it draws tokens unless told otherwise.
 pub(crate) async fn props(State(app): Shared, Query(words): Words) -> Result<Response> {
-    let model = app.models.find(words.get("model").map(String::as_str).or_else(|| Some(app.models.first()?.name.as_str())))?;
+    let model = app.models.find(words.get("model").map(String::as_str).or_else(|| app.models.first())).await?;
     let sampling = &model.sampling;
     Ok(reply::json(&json!({
         "model_alias": model.name,
@@ -91,9 +91,9 @@ pub(crate) async fn props(State(app): Shared, Query(words): Words) -> Result<Res
     })))
 }
 
-/// `GET /slots`: how busy the models are.
+/// `GET /slots`: how busy the models are that are loaded.
 pub(crate) async fn slots(State(app): Shared) -> Response {
-    let slots = app.models.iter().map(|model| {
+    let slots = app.models.loaded().into_iter().map(|model| {
         let load = model.worker.metrics.load();
         json!({
             "model": model.name,

@@ -33,7 +33,8 @@ use crate::{
     },
     json::Fields,
     metrics::exposition,
-    model::{Handle, Models},
+    model::Handle,
+    models::Models,
     openai::{chat::ChatRequest, completions::CompletionRequest},
     page,
     reply::{self, Events, Progress},
@@ -141,7 +142,7 @@ impl App {
         let body = body::read(request, &self.config).await?;
         let mut fields = self.aside(move || Fields::parse(&body)).await?;
         let name = fields.text("model")?;
-        Ok((fields, self.models.find(name.as_deref())?))
+        Ok((fields, self.models.find(name.as_deref()).await?))
     }
 
     /// Runs work that takes a while, such as a long prompt's tokens, beside the connections.

@@ -16,7 +16,7 @@ use crate::{
     config::Config,
     http::{guard::Guard, listener},
     keys::Keys,
-    model::{AnyModel, Models},
+    models::{ModelSource, Models},
     routes::{App, MAX_ASIDE, router},
 };
 
@@ -50,13 +50,16 @@ impl Server {
     ///
     /// # Errors
     /// A model cannot be loaded, or the system has no thread left.
-    pub fn run(self, models: Vec<AnyModel>, shutdown: impl Future<Output = ()>) -> io::Result<()> {
-        let places = models.iter().map(AnyModel::recordings).fold(0, usize::saturating_add);
-        let models = Models::start(models)?;
+    pub fn run(self, models: Vec<ModelSource>, shutdown: impl Future<Output = ()>) -> io::Result<()> {
+        let models = Models::start(models, &self.config)?;
+        let places = models.recordings();
         let runtime = Builder::new_multi_thread().worker_threads(2).thread_name("serve http").enable_all().build()?;
         runtime.block_on(async {
             let (stop, stopped) = watch::channel(false);
             let guard = Guard::new(&self.config, self.address);
+            if let Some(after) = self.config.idle_time {
+                tokio::spawn(models.clone().rest(after));
+            }
             let app = App {
                 guard,
                 models,

@@ -54,10 +54,18 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts the thread.
-    pub(crate) fn start(name: &str, model: Model, tokenizer: Tokenizer, limits: Limits) -> std::io::Result<Worker> {
+    /// Starts the thread, which counts on `metrics`.
+    ///
+    /// # Errors
+    /// The system has no thread left.
+    pub(crate) fn start(
+        name: &str,
+        model: Model,
+        tokenizer: Tokenizer,
+        limits: Limits,
+        metrics: Arc<Metrics>,
+    ) -> std::io::Result<Worker> {
         let (submissions, taken) = channel();
-        let metrics = Arc::new(Metrics::default());
         let counted = Arc::clone(&metrics);
         let work = move || {
             // Jobs cannot panic through the scheduler. Should something else, its clients hear of it, as their channels close.

@@ -17,7 +17,9 @@ use flambeau::{
     engine::Engine,
     runners::llm::{Limits, Model},
 };
-use flambeau_serve::{AnyModel, Config, Keys, NewEncoder, NewModel, NewSpeechModel, Server, stop_signal};
+use flambeau_serve::{
+    AnyModel, Config, Keys, ModelKind, ModelOnDemand, ModelSource, NewEncoder, NewModel, NewSpeechModel, Server, stop_signal,
+};
 
 use self::{keys::KeyArgs, sampling::DefaultsArgs};
 use crate::{
@@ -39,7 +41,7 @@ use crate::{
 /// whose prompt begins like an earlier one computes only what is new. SIGTERM or Ctrl-C lets running requests end.
 ///
 /// The server listens on this machine alone unless --host says otherwise, which takes an API key. Prompts and answers are never logged.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  flambeau serve HuggingFaceTB/SmolLM2-135M-Instruct\n  flambeau serve chat=model-Q4_1.gguf draft.pte --parallel 8 --port 9000\n  \
     flambeau serve model.pte --host 0.0.0.0 --api-key-file keys.txt\n  \
@@ -63,6 +65,14 @@ pub(crate) struct Args {
     /// Port to listen on; 0 takes one that is free
     #[arg(help_heading = "Server", long, value_name = "N", default_value_t = 8080)]
     port: u16,
+
+    /// Load models when somebody asks for them, and let those go that were not used for longest so that no more than these are loaded at a time
+    #[arg(help_heading = "Server", long, value_name = "N", value_parser = positive)]
+    models_max: Option<usize>,
+
+    /// Load models when somebody asks for them, and let them go when nobody has used them for so long
+    #[arg(help_heading = "Server", long, value_name = "SECONDS", value_parser = positive)]
+    sleep_idle_seconds: Option<usize>,
 
     #[command(flatten)]
     keys: KeyArgs,
@@ -181,7 +191,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let engine = args.load.engine.engine(false)?;
     let mut models = Vec::new();
     for (name, model) in names {
-        models.push(load(args, &name, &ModelArgs::new(model, &args.export), &engine).with_context(|| name.clone())?);
+        let model = ModelArgs::new(model, &args.export);
+        models.push(source(args, &name, &model, &engine).with_context(|| name.clone())?);
     }
     eprintln!("listening on http://{}", server.address());
     server.run(models, stop_signal())?;
@@ -241,8 +252,27 @@ fn config(args: &Args, keys: Keys) -> Config {
         connections: args.max_connections,
         request_time: Duration::from_secs(args.timeout as u64),
         grace: Duration::from_secs(args.grace),
+        loaded_models: args.models_max.unwrap_or(usize::MAX),
+        idle_time: args.sleep_idle_seconds.map(|seconds| Duration::from_secs(seconds as u64)),
         ..Config::default()
     }
+}
+
+/// A model that is loaded now, or one that is looked at now and loaded on demand.
+fn source(args: &Args, name: &str, model: &ModelArgs, engine: &Arc<dyn Engine>) -> Result<ModelSource> {
+    if args.models_max.is_none() && args.sleep_idle_seconds.is_none() {
+        return Ok(load(args, name, model, engine)?.into());
+    }
+    let kind = match model.open_any(args.draft.logits(), args.load.engine.threads)?.kind {
+        Kind::Language => ModelKind::Language,
+        Kind::Encoder => ModelKind::Encoder,
+        Kind::Speech => ModelKind::Speech { recordings: args.parallel.min(RECORDINGS).saturating_add(args.queue) },
+    };
+    eprintln!("{name}: loaded on demand");
+    let (args, model, engine) = (args.clone(), model.clone(), Arc::clone(engine));
+    let (name, aliases, again) = (name.to_owned(), args.alias.clone(), name.to_owned());
+    let load = Box::new(move || load(&args, &again, &model, &engine).map_err(|error| format!("{error:#}")));
+    Ok(ModelOnDemand { name, aliases, kind, load }.into())
 }
 
 /// Loads a model of any kind, and says what it is.
@@ -312,9 +342,10 @@ fn load_speech(args: &Args, name: &str, opened: &Opened, engine: &Arc<dyn Engine
 
 /// As much as was asked for, as far as there is memory for it.
 fn limits(args: &Args, model: &Model) -> Result<Limits> {
-    let share = memory::available().map(|free| free / 2 / args.models.len() as u64);
+    let models = args.models.len().min(args.models_max.unwrap_or(usize::MAX)) as u64;
+    let share = memory::available().map(|free| free / 2 / models);
     let memory = args.cache_memory.map(|n| n.saturating_mul(MIB) as u64).or(share).unwrap_or(u64::MAX);
-    let kept = share.map_or(0, |share| (share / 2).min(MOST_KEPT / args.models.len() as u64)) as usize;
+    let kept = share.map_or(0, |share| (share / 2).min(MOST_KEPT / models)) as usize;
     let kept_bytes = args.cache_ram.map_or(kept, |n| n.saturating_mul(MIB));
     let each = (model.sequence_bytes() as u64).max(1);
     let fit = usize::try_from(memory / each).unwrap_or(usize::MAX);

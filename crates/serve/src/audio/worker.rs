@@ -58,14 +58,14 @@ pub(crate) struct SpeechWorker {
 }
 
 impl SpeechWorker {
-    /// Loads the model for each thread, and starts them.
+    /// Loads the model for each thread, and starts them; they count on `metrics`.
     ///
     /// # Errors
     /// The program is no model of speech, or the system has no thread left.
-    pub(crate) fn start(new: NewSpeechModel) -> std::io::Result<SpeechWorker> {
+    pub(crate) fn start(new: NewSpeechModel, metrics: Arc<Metrics>) -> std::io::Result<SpeechWorker> {
         let NewSpeechModel { name, program, engine, tokenizer, running, .. } = new;
         let (submissions, taken) = channel();
-        let (taken, metrics) = (Arc::new(Mutex::new(taken)), Arc::new(Metrics::default()));
+        let taken = Arc::new(Mutex::new(taken));
         for _ in 0..running.max(1) {
             let (program, engine) = (program.clone(), Arc::clone(&engine));
             let model = SpeechModel::load(&program, &engine).map_err(std::io::Error::other)?;

@@ -50,13 +50,17 @@ pub(crate) struct EncoderWorker {
 }
 
 impl EncoderWorker {
-    /// Loads the model and starts the thread.
+    /// Loads the model and starts the thread, which counts on `metrics`.
     ///
     /// # Errors
     /// The program is no text encoder, or the system has no thread left.
-    pub(crate) fn start(name: &str, program: Program, engine: Arc<dyn Engine>) -> std::io::Result<EncoderWorker> {
+    pub(crate) fn start(
+        name: &str,
+        program: Program,
+        engine: Arc<dyn Engine>,
+        metrics: Arc<Metrics>,
+    ) -> std::io::Result<EncoderWorker> {
         let (submissions, taken) = channel();
-        let metrics = Arc::new(Metrics::default());
         let embedder = Embedder::load(&program, &engine).map_err(std::io::Error::other)?;
         let facts = Facts { max_tokens: embedder.max_tokens(), dimension: embedder.dimension(), vocabulary: embedder.vocabulary() };
         let desk = Desk { program, engine, waiting: VecDeque::new(), metrics: Arc::clone(&metrics) };

@@ -162,7 +162,7 @@ pub(crate) fn what_a_model_of_speech_cannot_do_is_refused() {
     refused(&send(&server, "/v1/audio/translations", &form(&file, &[("model", "parakeet-tdt")])), &Json::Null);
     // Who is meant has to be said, and language models do not listen.
     refused(&ask(&server, "whisper", &[]), &json!("model"));
-    assert!(refused(&ask(&server, "whisper", &[("model", "tiny")]), &json!("model")).contains("does not transcribe"));
+    assert!(refused(&ask(&server, "whisper", &[("model", "tiny")]), &json!("model")).contains("/v1/chat/completions"));
     assert_eq!(ask(&server, "whisper", &[("model", "nobody")]).status, 404);
     let chat = json!({ "model": "whisper", "messages": [{ "role": "user", "content": "go" }] });
     assert!(refused(&post(server.address, "/v1/chat/completions", &chat), &json!("model")).contains(PATH));

@@ -16,7 +16,7 @@ use flambeau::{
     text::Tokenizer,
     zoo::{self, Checkpoint},
 };
-use flambeau_serve::{AnyModel, NewEncoder};
+use flambeau_serve::NewEncoder;
 use serde_json::{Value as Json, json};
 
 use crate::{
@@ -160,7 +160,7 @@ pub(crate) fn requests_at_the_same_time_share_runs() {
 pub(crate) fn a_panic_costs_the_requests_of_its_run() {
     static IS_GOOD: AtomicBool = AtomicBool::new(false);
     let engine = hooked(|_| assert!(IS_GOOD.swap(true, Ordering::Relaxed), "the first run fails"));
-    let server = Running::of(vec![AnyModel::from(NewEncoder { engine, ..encoder() })], config());
+    let server = Running::of(vec![NewEncoder { engine, ..encoder() }.into()], config());
     let ask = || post(server.address, PATH, &json!({ "input": "Fox" }));
     let reply = ask();
     assert_eq!((reply.status, &reply.json()["error"]["type"]), (500, &json!("server_error")), "{}", reply.body);

@@ -4,6 +4,7 @@ mod audio;
 mod chat;
 mod client;
 mod clients;
+mod demand;
 mod embeddings;
 mod hardening;
 mod requests;
@@ -55,6 +56,10 @@ fn main() -> ExitCode {
         hardening::answers_that_take_too_long_are_told_why,
         hardening::a_panic_costs_one_request,
         hardening::characters_are_not_cut_in_streams,
+        demand::models_are_loaded_when_they_are_asked_for,
+        demand::the_model_that_was_not_used_for_longest_makes_room,
+        demand::models_in_use_are_not_let_go,
+        demand::a_model_that_cannot_be_loaded_costs_its_own_requests,
         embeddings::vectors_are_those_of_the_model,
         embeddings::vectors_come_as_bytes_too,
         embeddings::what_an_encoder_cannot_do_is_refused,

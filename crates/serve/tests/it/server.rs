@@ -16,7 +16,7 @@ use flambeau::{
     text::{ChatTemplate, SamplingParams, Tokenizer, TokenizerFiles},
     zoo::{self, Checkpoint},
 };
-use flambeau_serve::{AnyModel, Config, NewModel, NewSpeechModel, Server};
+use flambeau_serve::{Config, ModelSource, NewModel, NewSpeechModel, Server};
 use tokio::sync::oneshot;
 
 use crate::client::get;
@@ -30,16 +30,16 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn new(models: Vec<NewModel>, config: Config) -> Running {
-        Running::of(models.into_iter().map(AnyModel::from).collect(), config)
+        Running::of(models.into_iter().map(ModelSource::from).collect(), config)
     }
 
     /// A server of models of language and speech.
     pub(crate) fn with(models: Vec<NewModel>, speech: Vec<NewSpeechModel>, config: Config) -> Running {
-        Running::of(models.into_iter().map(AnyModel::from).chain(speech.into_iter().map(AnyModel::from)).collect(), config)
+        Running::of(models.into_iter().map(ModelSource::from).chain(speech.into_iter().map(ModelSource::from)).collect(), config)
     }
 
     /// A server of models of any kind.
-    pub(crate) fn of(models: Vec<AnyModel>, config: Config) -> Running {
+    pub(crate) fn of(models: Vec<ModelSource>, config: Config) -> Running {
         let server = Server::bind("127.0.0.1:0".parse().unwrap(), config).unwrap();
         let address = server.address();
         let (stop, stopped) = oneshot::channel::<()>();

@@ -1,0 +1,451 @@
+//! The models of a server: what they are called, which of them are loaded, and which has to go for another one.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use serde_json::{Value as Json, json};
+use tokio::{
+    sync::Mutex as AsyncMutex,
+    task::spawn_blocking,
+    time::{Instant, sleep},
+};
+
+use crate::{
+    audio::{NewSpeechModel, ServedSpeech},
+    config::Config,
+    embeddings::{NewEncoder, ServedEncoder},
+    error::{ApiError, Result},
+    metrics::Metrics,
+    model::{Handle, NewModel, Served, now},
+};
+
+/// A model of any kind to serve.
+#[derive(Debug)]
+pub enum AnyModel {
+    /// It continues texts and answers in conversations.
+    Language(Box<NewModel>),
+    /// It makes vectors of texts.
+    Encoder(NewEncoder),
+    /// It transcribes recordings.
+    Speech(NewSpeechModel),
+}
+
+impl AnyModel {
+    fn names(&self) -> (&str, &[String]) {
+        match self {
+            AnyModel::Language(model) => (&model.name, &model.aliases),
+            AnyModel::Encoder(model) => (&model.name, &model.aliases),
+            AnyModel::Speech(model) => (&model.name, &model.aliases),
+        }
+    }
+
+    fn kind(&self) -> ModelKind {
+        match self {
+            AnyModel::Language(_) => ModelKind::Language,
+            AnyModel::Encoder(_) => ModelKind::Encoder,
+            AnyModel::Speech(model) => ModelKind::Speech { recordings: model.running.saturating_add(model.waiting) },
+        }
+    }
+}
+
+impl From<NewModel> for AnyModel {
+    fn from(model: NewModel) -> AnyModel {
+        AnyModel::Language(Box::new(model))
+    }
+}
+
+impl From<NewEncoder> for AnyModel {
+    fn from(model: NewEncoder) -> AnyModel {
+        AnyModel::Encoder(model)
+    }
+}
+
+impl From<NewSpeechModel> for AnyModel {
+    fn from(model: NewSpeechModel) -> AnyModel {
+        AnyModel::Speech(model)
+    }
+}
+
+/// What a model does, which is known before it is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ModelKind {
+    /// It continues texts and answers in conversations.
+    Language,
+    /// It makes vectors of texts.
+    Encoder,
+    /// It transcribes recordings, of which it has or lets wait so many.
+    Speech {
+        /// Recordings that are transcribed or wait.
+        recordings: usize,
+    },
+}
+
+impl ModelKind {
+    /// What is said to somebody who asks such a model for something else.
+    fn advice(self) -> &'static str {
+        match self {
+            ModelKind::Language => "answers conversations, at /v1/chat/completions",
+            ModelKind::Encoder => "makes vectors of texts, at /v1/embeddings",
+            ModelKind::Speech { .. } => "transcribes recordings, at /v1/audio/transcriptions",
+        }
+    }
+
+    /// What `/v1/models` says of one that was never loaded.
+    fn capabilities(self) -> Json {
+        match self {
+            ModelKind::Language => json!({ "completion": true }),
+            ModelKind::Encoder => json!({ "embedding": true }),
+            ModelKind::Speech { .. } => json!({ "transcription": true }),
+        }
+    }
+}
+
+/// Loads a model, again and again, and says why it cannot.
+pub type Loader = Box<dyn Fn() -> Result<AnyModel, String> + Send + Sync>;
+
+/// A model to serve that is loaded when somebody asks for it, and may be let go when nobody uses it.
+pub struct ModelOnDemand {
+    /// What clients call it.
+    pub name: String,
+    /// Other names for it.
+    pub aliases: Vec<String>,
+    pub kind: ModelKind,
+    pub load: Loader,
+}
+
+impl fmt::Debug for ModelOnDemand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ModelOnDemand").field("name", &self.name).field("kind", &self.kind).finish_non_exhaustive()
+    }
+}
+
+/// A model to serve: one that stays loaded, or one that comes and goes.
+#[derive(Debug)]
+pub enum ModelSource {
+    Loaded(AnyModel),
+    OnDemand(ModelOnDemand),
+}
+
+impl<M: Into<AnyModel>> From<M> for ModelSource {
+    fn from(model: M) -> ModelSource {
+        ModelSource::Loaded(model.into())
+    }
+}
+
+impl From<ModelOnDemand> for ModelSource {
+    fn from(model: ModelOnDemand) -> ModelSource {
+        ModelSource::OnDemand(model)
+    }
+}
+
+/// A model behind its threads.
+#[derive(Clone, Debug)]
+enum Running {
+    Language(Handle),
+    Encoder(Arc<ServedEncoder>),
+    Speech(Arc<ServedSpeech>),
+}
+
+impl Running {
+    fn start(model: AnyModel, metrics: &Arc<Metrics>) -> std::io::Result<Running> {
+        let metrics = Arc::clone(metrics);
+        Ok(match model {
+            AnyModel::Language(model) => Running::Language(Arc::new(Served::start(*model, metrics)?)),
+            AnyModel::Encoder(model) => Running::Encoder(Arc::new(ServedEncoder::start(model, metrics)?)),
+            AnyModel::Speech(model) => Running::Speech(Arc::new(ServedSpeech::start(model, metrics)?)),
+        })
+    }
+
+    /// What `/v1/models` says that it can do, and how much.
+    fn facts(&self) -> Json {
+        match self {
+            Running::Language(model) => model.facts(),
+            Running::Encoder(model) => model.facts(),
+            Running::Speech(_) => json!({ "capabilities": { "transcription": true } }),
+        }
+    }
+
+    /// Requests that have it in hand.
+    fn holders(&self) -> usize {
+        match self {
+            Running::Language(model) => Arc::strong_count(model),
+            Running::Encoder(model) => Arc::strong_count(model),
+            Running::Speech(model) => Arc::strong_count(model),
+        }
+        .saturating_sub(1)
+    }
+}
+
+/// A model and its names.
+struct Entry {
+    name: String,
+    aliases: Vec<String>,
+    /// Seconds since 1970.
+    created: u64,
+    kind: ModelKind,
+    metrics: Arc<Metrics>,
+    /// Of one that comes and goes.
+    load: Option<Loader>,
+    state: Mutex<State>,
+}
+
+struct State {
+    running: Option<Running>,
+    used: Instant,
+    /// What is known of it, also when it is not loaded.
+    facts: Json,
+}
+
+impl Entry {
+    fn new(source: ModelSource) -> std::io::Result<Entry> {
+        let metrics = Arc::new(Metrics::default());
+        let (name, aliases, kind, running, load) = match source {
+            ModelSource::Loaded(model) => {
+                let ((name, aliases), kind) = (model.names(), model.kind());
+                let (name, aliases) = (name.to_owned(), aliases.to_vec());
+                (name, aliases, kind, Some(Running::start(model, &metrics)?), None)
+            }
+            ModelSource::OnDemand(ModelOnDemand { name, aliases, kind, load }) => (name, aliases, kind, None, Some(load)),
+        };
+        let facts = running.as_ref().map_or_else(|| json!({ "capabilities": kind.capabilities() }), Running::facts);
+        let state = Mutex::new(State { running, used: Instant::now(), facts });
+        Ok(Entry { name, aliases, created: now(), kind, metrics, load, state })
+    }
+
+    fn is_called(&self, wanted: &str) -> bool {
+        self.name == wanted || self.aliases.iter().any(|alias| alias == wanted)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The model, if it is loaded; it counts as used.
+    fn running(&self) -> Option<Running> {
+        let mut state = self.state();
+        state.used = Instant::now();
+        state.running.clone()
+    }
+
+    /// Since when nobody uses it; `None` if somebody does, or if it is not loaded or stays.
+    fn idle_since(&self) -> Option<Instant> {
+        let mut state = self.state();
+        let running = state.running.as_ref().filter(|_| self.load.is_some())?;
+        let load = self.metrics.load();
+        if running.holders() > 0 || load.running + load.waiting > 0 {
+            state.used = Instant::now();
+            return None;
+        }
+        Some(state.used)
+    }
+
+    /// Lets the model go, unless somebody has begun to use it.
+    fn let_go(&self, since: Instant) {
+        let mut state = self.state();
+        if state.used == since && state.running.as_ref().is_some_and(|running| running.holders() == 0) {
+            // Its threads end, and what they hold goes with them.
+            state.running = None;
+            tracing::info!("{} is let go", self.name);
+        }
+    }
+
+    /// An entry of `/v1/models`.
+    fn describe(&self) -> Json {
+        let state = self.state();
+        let mut entry = json!({
+            "id": self.name,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "flambeau",
+            "aliases": self.aliases,
+            "status": { "value": if state.running.is_some() { "loaded" } else { "unloaded" } },
+        });
+        if let (Some(entry), Some(facts)) = (entry.as_object_mut(), state.facts.as_object()) {
+            entry.extend(facts.clone());
+        }
+        entry
+    }
+}
+
+/// The models of a server. A clone is the same list.
+#[derive(Clone)]
+pub(crate) struct Models {
+    entries: Arc<Vec<Entry>>,
+    /// Most of those that come and go that are loaded at the same time.
+    most: usize,
+    /// Held while one is loaded.
+    loading: Arc<AsyncMutex<()>>,
+}
+
+impl fmt::Debug for Models {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.entries.iter().map(|entry| &entry.name)).finish()
+    }
+}
+
+impl Models {
+    /// Starts the threads of the models that stay.
+    ///
+    /// # Errors
+    /// One cannot be loaded, or the system has no thread left.
+    pub(crate) fn start(models: Vec<ModelSource>, config: &Config) -> std::io::Result<Models> {
+        let entries: Vec<Entry> = models.into_iter().map(Entry::new).collect::<std::io::Result<_>>()?;
+        Ok(Models { entries: Arc::new(entries), most: config.loaded_models.max(1), loading: Arc::default() })
+    }
+
+    /// Recordings that all of them transcribe or let wait.
+    pub(crate) fn recordings(&self) -> usize {
+        let of = |entry: &Entry| if let ModelKind::Speech { recordings } = entry.kind { recordings } else { 0 };
+        self.entries.iter().map(of).fold(0, usize::saturating_add)
+    }
+
+    /// Lets models go that nobody has used for so long.
+    pub(crate) async fn rest(self, after: Duration) {
+        let step = (after / 4).clamp(Duration::from_millis(50), Duration::from_secs(5));
+        loop {
+            sleep(step).await;
+            for entry in self.entries.iter() {
+                if let Some(since) = entry.idle_since().filter(|since| since.elapsed() >= after) {
+                    entry.let_go(since);
+                }
+            }
+        }
+    }
+
+    /// The entries of `/v1/models`.
+    pub(crate) fn describe(&self) -> Json {
+        self.entries.iter().map(Entry::describe).collect()
+    }
+
+    /// The entry of one model.
+    ///
+    /// # Errors
+    /// Nobody is called so.
+    pub(crate) fn describe_one(&self, name: &str) -> Result<Json> {
+        let entry = self.entries.iter().find(|entry| entry.is_called(name));
+        entry.map(Entry::describe).ok_or_else(|| ApiError::no_model(name))
+    }
+
+    /// What each model counts.
+    pub(crate) fn metrics(&self) -> Vec<(&str, &Metrics)> {
+        self.entries.iter().map(|entry| (entry.name.as_str(), &*entry.metrics)).collect()
+    }
+
+    /// The language models that are loaded.
+    pub(crate) fn loaded(&self) -> Vec<Handle> {
+        let of = |entry: &Entry| match &entry.state().running {
+            Some(Running::Language(model)) => Some(Arc::clone(model)),
+            _ => None,
+        };
+        self.entries.iter().filter_map(of).collect()
+    }
+
+    /// The name of the first language model.
+    pub(crate) fn first(&self) -> Option<&str> {
+        self.entries.iter().find(|entry| entry.kind == ModelKind::Language).map(|entry| entry.name.as_str())
+    }
+
+    /// The language model of that name, which is loaded if it is not; without a name, the only one.
+    ///
+    /// # Errors
+    /// Nobody is called so, or there are several; the model is of another kind, or cannot be loaded.
+    pub(crate) async fn find(&self, name: Option<&str>) -> Result<Handle> {
+        match self.get(name, |kind| kind == ModelKind::Language).await? {
+            Running::Language(model) => Ok(model),
+            _ => Err(changed()),
+        }
+    }
+
+    /// As [`find`](Self::find), for a text encoder.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub(crate) async fn find_encoder(&self, name: Option<&str>) -> Result<Arc<ServedEncoder>> {
+        match self.get(name, |kind| kind == ModelKind::Encoder).await? {
+            Running::Encoder(model) => Ok(model),
+            _ => Err(changed()),
+        }
+    }
+
+    /// As [`find`](Self::find), for a model of speech.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub(crate) async fn find_speech(&self, name: Option<&str>) -> Result<Arc<ServedSpeech>> {
+        match self.get(name, |kind| matches!(kind, ModelKind::Speech { .. })).await? {
+            Running::Speech(model) => Ok(model),
+            _ => Err(changed()),
+        }
+    }
+
+    async fn get(&self, name: Option<&str>, is_wanted: fn(ModelKind) -> bool) -> Result<Running> {
+        let at = self.place(name, is_wanted)?;
+        if let Some(running) = self.entries[at].running() {
+            return Ok(running);
+        }
+        let turn = Arc::clone(&self.loading).lock_owned().await;
+        let models = self.clone();
+        let work = move || {
+            // Whoever asks may go away meanwhile; the next one waits for its turn all the same.
+            let _turn = turn;
+            models.load(at)
+        };
+        spawn_blocking(work).await.unwrap_or_else(|_| Err(ApiError::internal("an internal error ended the loading of the model")))
+    }
+
+    /// Which entry is meant.
+    fn place(&self, name: Option<&str>, is_wanted: fn(ModelKind) -> bool) -> Result<usize> {
+        let Some(name) = name else {
+            let mut places = self.entries.iter().enumerate().filter(|(_, entry)| is_wanted(entry.kind)).map(|(at, _)| at);
+            return match (places.next(), places.next()) {
+                (Some(only), None) => Ok(only),
+                _ => Err(ApiError::value("model", "`model` must name one of the models; GET /v1/models lists them")),
+            };
+        };
+        let at = self.entries.iter().position(|entry| entry.is_called(name)).ok_or_else(|| ApiError::no_model(name))?;
+        let kind = self.entries[at].kind;
+        if is_wanted(kind) { Ok(at) } else { Err(ApiError::value("model", format!("the model {name:?} {}", kind.advice()))) }
+    }
+
+    /// Loads a model, after another one was let go if there are too many.
+    fn load(&self, at: usize) -> Result<Running> {
+        let entry = &self.entries[at];
+        if let Some(running) = entry.running() {
+            return Ok(running);
+        }
+        self.make_room()?;
+        tracing::info!("{} is loaded", entry.name);
+        let failed = |error: &dyn fmt::Display| {
+            tracing::error!("{} cannot be loaded: {error}", entry.name);
+            ApiError::unavailable("model_not_loaded", format!("the model {:?} cannot be loaded now", entry.name))
+        };
+        let load = entry.load.as_ref().ok_or_else(changed)?;
+        let model = load().map_err(|error| failed(&error))?;
+        let running = Running::start(model, &entry.metrics).map_err(|error| failed(&error))?;
+        let mut state = entry.state();
+        (state.facts, state.used) = (running.facts(), Instant::now());
+        state.running = Some(running.clone());
+        Ok(running)
+    }
+
+    /// Lets models go that were not used for longest until one more may be loaded.
+    fn make_room(&self) -> Result<()> {
+        let coming_and_going = || self.entries.iter().filter(|entry| entry.load.is_some());
+        while coming_and_going().filter(|entry| entry.state().running.is_some()).count() >= self.most {
+            let idle = coming_and_going().filter_map(|entry| Some((entry.idle_since()?, entry)));
+            let Some((since, oldest)) = idle.min_by_key(|(since, _)| *since) else {
+                return Err(ApiError::busy(format!("{} other models are in use, and no more are loaded at a time", self.most)));
+            };
+            oldest.let_go(since);
+        }
+        Ok(())
+    }
+}
+
+/// A model is no more what it was found to be.
+fn changed() -> ApiError {
+    ApiError::internal("the model is another one than it was")
+}
