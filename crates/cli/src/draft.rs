@@ -1,43 +1,68 @@
 //! The flag that says how tokens are guessed.
 
-use anyhow::Result;
-use flambeau::{runners::llm::Model, zoo};
+use std::sync::Arc;
 
-use crate::failure::hint;
+use anyhow::{Context, Result, bail};
+use flambeau::{
+    engine::Engine,
+    runners::llm::{Model, ModelOptions},
+    text::Tokenizer,
+    zoo,
+};
 
-/// Where guesses come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Draft {
-    /// What followed the last tokens where they stood in the text before: prompt lookup
-    Ngram,
-}
+use crate::{
+    failure::hint,
+    model::{ExportArgs, ModelArgs},
+    tokenizer,
+};
+
+/// The guesses of prompt lookup.
+const NGRAM: &str = "ngram";
 
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct DraftArgs {
-    /// Speculative decoding: guess tokens, and let one step of the model judge several; for texts that repeat their prompts, as edits of code do
-    #[arg(long, value_name = "KIND")]
-    draft: Option<Draft>,
+    /// Speculative decoding: guess tokens, and let one step of the model judge several. `ngram` guesses what followed the last tokens where they
+    /// stood in the text before (prompt lookup), for texts that repeat their prompts, as edits of code do; anything else is a smaller model of the same vocabulary
+    #[arg(long, value_name = "ngram|MODEL", alias = "model-draft")]
+    draft: Option<String>,
 }
 
 impl DraftArgs {
     /// Whether guesses come from the text.
     pub(crate) fn looks_up(&self) -> bool {
-        self.draft == Some(Draft::Ngram)
+        self.draft.as_deref() == Some(NGRAM)
     }
 
     /// What a program has to compute.
     pub(crate) fn logits(&self) -> zoo::Logits {
-        if self.looks_up() { zoo::Logits::All } else { zoo::Logits::Last }
+        if self.draft.is_some() { zoo::Logits::All } else { zoo::Logits::Last }
     }
 
-    /// Refuses a model that cannot judge guesses, if there will be some.
-    pub(crate) fn check(&self, model: &Model) -> Result<()> {
-        if !self.looks_up() {
-            return Ok(());
-        }
-        let judges = model.sequence()?.check_judges();
-        judges.map_err(|error| {
+    /// The model with what guesses for it. One that cannot judge guesses is refused, and so is a smaller one of other tokens.
+    pub(crate) fn attach(
+        &self,
+        model: Model,
+        tokenizer: &Tokenizer,
+        engine: &Arc<dyn Engine>,
+        threads: Option<usize>,
+    ) -> Result<Model> {
+        let advise = |error: anyhow::Error| {
             hint(error, "`flambeau export --all-logits` writes programs that can; without --draft, any program runs")
-        })
+        };
+        let Some(draft) = self.draft.as_deref() else { return Ok(model) };
+        model.sequence()?.check_judges().map_err(|error| advise(error.into()))?;
+        if draft == NGRAM {
+            return Ok(model);
+        }
+        let place = || format!("--draft {draft}");
+        let (program, path) = ModelArgs::new(draft, &ExportArgs::default()).open(zoo::Logits::Last, threads).with_context(place)?;
+        let own = tokenizer::find(&program, &path, None).with_context(place)?.tokenizer;
+        let vocabulary = tokenizer.vocab_size().max(own.vocab_size());
+        let differs = |id: &u32| tokenizer.id_to_token(*id) != own.id_to_token(*id);
+        if let Some(id) = (0..vocabulary as u32).find(differs) {
+            bail!("--draft {draft} has other tokens than the model, such as {id}: it has to be of the same family");
+        }
+        let draft = Model::load(&program, engine, &ModelOptions::default()).with_context(place)?;
+        model.with_draft(&draft).with_context(place)
     }
 }

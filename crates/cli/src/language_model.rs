@@ -67,6 +67,11 @@ impl LanguageModelArgs {
         self.model.name()
     }
 
+    /// Threads of the CPU engine, where they are bounded.
+    pub(crate) fn threads(&self) -> Option<usize> {
+        self.how.engine.threads
+    }
+
     /// Loads the model; a checkpoint is exported first unless the cache has its program, which computes `logits`. With `profile` the
     /// engine measures.
     pub(crate) fn load(&self, logits: zoo::Logits, profile: bool) -> Result<Loaded> {

@@ -41,7 +41,7 @@ pub(crate) struct ModelArgs {
 }
 
 /// How a checkpoint becomes a program.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct ExportArgs {
     /// Type of activations and caches of an exported checkpoint: f32, f16 or bf16
     #[arg(help_heading = "Export", long, value_name = "TYPE")]

@@ -2,6 +2,7 @@
 
 mod conversation;
 mod draft;
+mod draft_model;
 mod draw;
 mod evaluate;
 mod generate;

@@ -79,8 +79,8 @@ const HELP: &str = "\
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let sampling = args.sampling.params()?;
-    let loaded = args.model.load(args.draft.logits(), false)?;
-    args.draft.check(&loaded.model)?;
+    let mut loaded = args.model.load(args.draft.logits(), false)?;
+    loaded.model = args.draft.attach(loaded.model, &loaded.text.tokenizer, &loaded.engine, args.model.threads())?;
     let mut talk = Talk::new(args, loaded, sampling)?;
     let cancelled = interrupt::flag()?;
     let mut input = Input::new()?;

@@ -52,7 +52,7 @@ pub(crate) struct Args {
 }
 
 /// How float weights are quantized.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct QuantizeArgs {
     /// Quantize weights of linear layers: 2w, 3w, 4w, 5w, 6w, 8w, nvfp4, mxfp4, mxfp8 or none
     #[arg(long, value_name = "SCHEME")]

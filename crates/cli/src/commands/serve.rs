@@ -303,7 +303,7 @@ fn load_language(args: &Args, name: &str, opened: &Opened, engine: &Arc<dyn Engi
     }
     let text = how.tokenizer(&opened.program, &opened.path)?;
     let model = how.model(&opened.program, engine)?;
-    args.draft.check(&model)?;
+    let model = args.draft.attach(model, &text.tokenizer, engine, how.engine.threads)?;
     Ok(NewModel {
         name: name.to_owned(),
         aliases: args.alias.clone(),

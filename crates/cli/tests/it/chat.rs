@@ -110,6 +110,17 @@ fn guesses_change_no_answer_and_need_all_logits() {
     assert_eq!(guessed["ids"], plain["ids"]);
     assert!(guessed["speculation_rounds"].as_u64() > Some(0) && plain["speculation_rounds"] == 0, "{guessed}");
     assert_eq!(flambeau(dir.path(), &["export", TINY, "-o", "last.pte"]).code, 0);
+    // The same model guesses, in fewer bits than the one that judges.
+    let drafted = ask(TINY, &[&floats[..], &["--draft", "last.pte"]].concat());
+    assert_eq!(drafted.code, 0, "{}", drafted.stderr);
+    let drafted: Json = serde_json::from_str(&drafted.stdout).unwrap();
+    assert_eq!(drafted["ids"], plain["ids"]);
+    assert!(drafted["speculation_rounds"].as_u64() > Some(0), "{drafted}");
+    let gguf = concat!(env!("CARGO_MANIFEST_DIR"), "/../testcases/checkpoints/gguf-qwen3/checkpoint.gguf");
+    for (draft, expected) in [(gguf, "--draft"), ("missing.pte", "missing.pte"), ("last.pte", "")] {
+        let refused = ask(TINY, &[&floats[..], &["--draft", draft]].concat());
+        assert!((refused.code != 0) != expected.is_empty() && refused.stderr.contains(expected), "{draft}: {}", refused.stderr);
+    }
     for command in ["chat", "generate", "serve"] {
         let prompt = if command == "generate" { &["-p", "the cat"][..] } else { &[] };
         let refused = flambeau(dir.path(), &[&[command, "last.pte", "--draft", "ngram"], prompt].concat());

@@ -78,7 +78,7 @@ enum Source {
     Logits(Vec<f32>),
     /// The program draws it.
     Program(Draw),
-    /// It is sampled here, from logits that several tokens get at once where the text gives guesses.
+    /// It is sampled here, from logits that several tokens get at once where the text or another model gives guesses.
     Lookup(Lookup),
     /// It was guessed, and the model agrees; the oldest comes first.
     Guesses(VecDeque<u32>),
@@ -157,7 +157,7 @@ impl Generator {
             }
             drawn
         } else {
-            self.advance(sequence)?
+            self.advance(sequence, now)?
         };
         self.choose(sequence, drawn, now)
     }
@@ -233,7 +233,7 @@ impl Generator {
     }
 
     /// Feeds the last token, where the next one takes a step of its own; returns the token that the program draws, if it does.
-    fn advance(&mut self, sequence: &mut Sequence) -> Result<Option<u32>> {
+    fn advance(&mut self, sequence: &mut Sequence, now: &dyn Fn() -> Duration) -> Result<Option<u32>> {
         let Some(&last) = self.ids.last() else { return Ok(None) };
         match &mut self.source {
             Source::Logits(logits) => sequence.step_into(&[last], logits)?,
@@ -244,7 +244,13 @@ impl Generator {
             Source::Lookup(lookup) => {
                 if !lookup.advance() {
                     let left = self.request.max_new_tokens - self.ids.len();
-                    let guesses = lookup.guess(&self.history, sequence.most_guesses().min(left - 1));
+                    let most = sequence.most_guesses().min(left - 1);
+                    let guesses = if sequence.has_guesser() {
+                        let width = lookup.width(most, now());
+                        sequence.guess(&self.history, width)?
+                    } else {
+                        lookup.guess(&self.history, most)
+                    };
                     self.stats.rounds += usize::from(!guesses.is_empty());
                     sequence.judge(last, &guesses, &mut lookup.logits)?;
                     lookup.begin(guesses);
@@ -352,8 +358,9 @@ impl Source {
         if sequence.model().draws_tokens() {
             return Ok(Source::Program(sequence.first_draw(request)?));
         }
-        if request.prompt_lookup {
-            return sequence.check_judges().map(|()| Source::Lookup(Lookup::default()));
+        if request.prompt_lookup || sequence.has_guesser() {
+            let lookup = if sequence.has_guesser() { Lookup::of_model() } else { Lookup::default() };
+            return sequence.check_judges().map(|()| Source::Lookup(lookup));
         }
         if request.logprobs.is_some() || request.constraint.is_some() {
             return Ok(Source::Logits(Vec::new()));

@@ -1,5 +1,7 @@
-//! Prompt lookup (Saxena 2023): what followed the text's last tokens where they stood before is guessed to follow again, and one step of the
+//! Rounds of guesses, and prompt lookup (Saxena 2023): what followed the text's last tokens where they stood before is guessed to follow again, and one step of the
 //! model judges all guesses. A token is chosen from the model's logits as without guesses; one that was not guessed ends the round.
+
+use std::time::Duration;
 
 /// Most tokens that are guessed at once: with the one that is known, engines multiply as many rows in one pass over the weights.
 const MOST: usize = 7;
@@ -26,16 +28,22 @@ pub(super) struct Lookup {
     rest: usize,
     /// Rest after the next round of which nothing is right.
     patience: usize,
+    pace: Pace,
 }
 
 impl Default for Lookup {
     fn default() -> Lookup {
         let (logits, guesses) = (Vec::new(), Vec::new());
-        Lookup { logits, guesses, row: 0, agrees: false, width: MOST, rest: 0, patience: 1 }
+        Lookup { logits, guesses, row: 0, agrees: false, width: MOST, rest: 0, patience: 1, pace: Pace::default() }
     }
 }
 
 impl Lookup {
+    /// For the guesses of another model, which take time themselves: few at first.
+    pub(super) fn of_model() -> Lookup {
+        Lookup { width: FIRST_WIDTH, ..Lookup::default() }
+    }
+
     /// Up to `most` tokens that may follow the text.
     pub(super) fn guess(&mut self, text: &[u32], most: usize) -> Vec<u32> {
         if self.rest > 0 {
@@ -43,6 +51,19 @@ impl Lookup {
             return Vec::new();
         }
         continuation(text, self.width.min(most))
+    }
+
+    /// How many tokens another model is to guess, of up to `most`, when a round begins that began at this time. Rounds that
+    /// are slower by the token than steps without guesses make way for some of these.
+    pub(super) fn width(&mut self, most: usize, now: Duration) -> usize {
+        let rest = self.pace.note(now, 1 + self.row);
+        if rest > 0 {
+            (self.rest, self.width) = (self.rest.max(rest), FIRST_WIDTH);
+        }
+        let rests = self.rest > 0 || !self.pace.knows_plain();
+        self.rest = self.rest.saturating_sub(1);
+        self.pace.begin(!rests);
+        if rests { 0 } else { self.width.min(most) }
     }
 
     /// Begins a round: the logits were computed with these guesses behind the token that was known.
@@ -93,6 +114,67 @@ impl Lookup {
     }
 }
 
+/// How long tokens take with guesses of another model and without.
+#[derive(Debug, Default)]
+struct Pace {
+    /// When the last round began.
+    began: Option<Duration>,
+    /// Whether the other model was asked in the last round, and in the one before.
+    asked: [bool; 2],
+    /// Steps without guesses so far.
+    steps: usize,
+    /// Seconds for a token, of the latest rounds.
+    plain: f64,
+    guessed: f64,
+    /// Whether the latest guesses did not pay.
+    has_failed: bool,
+}
+
+/// Steps without guesses ahead of the first guess. Their time is what guesses are held against.
+const PLAIN_STEPS: usize = 4;
+
+/// Tokens that go without guesses after some that did not pay. To try again, the other model has to read what it missed; should they not pay
+/// then, there are none any more.
+const REST: usize = 32;
+
+/// Tokens that another model guesses at first.
+const FIRST_WIDTH: usize = 2;
+
+impl Pace {
+    /// Notes that a round ends, and another one begins, now; how many tokens are to go without guesses because they do not pay.
+    fn note(&mut self, now: Duration, tokens: usize) -> usize {
+        let Some(began) = self.began.replace(now) else { return 0 };
+        let each = now.saturating_sub(began).as_secs_f64() / tokens as f64;
+        let blend = |old: f64| if old == 0.0 { each } else { 0.75 * old + 0.25 * each };
+        match self.asked {
+            [false, _] => {
+                self.plain = blend(self.plain);
+                self.steps += 1;
+                return 0;
+            }
+            // In the first round after some without, the other model reads what it missed.
+            [true, false] => return 0,
+            [true, true] => self.guessed = blend(self.guessed),
+        }
+        if self.guessed <= self.plain {
+            self.has_failed = false;
+            return 0;
+        }
+        // The next ones are judged by themselves.
+        self.guessed = 0.0;
+        if std::mem::replace(&mut self.has_failed, true) { usize::MAX } else { REST }
+    }
+
+    /// Begins a round, in which the other model is asked or not.
+    fn begin(&mut self, asks: bool) {
+        self.asked = [asks, self.asked[0]];
+    }
+
+    fn knows_plain(&self) -> bool {
+        self.steps >= PLAIN_STEPS
+    }
+}
+
 /// What followed the end of the text where most of it, and at least [`SHORTEST`] tokens, stood before; the latest such place counts. Where
 /// the text itself ends, the guesses go on: a text that repeats itself does so again.
 fn continuation(text: &[u32], most: usize) -> Vec<u32> {
@@ -139,6 +221,27 @@ mod tests {
         assert_eq!(round(&mut lookup, &[1, 2, 3], 1), 2);
         assert_eq!(round(&mut lookup, &[1, 2, 3], 3), 0);
         assert_eq!(round(&mut lookup, &[], 0), 0);
+    }
+
+    #[test]
+    fn guesses_of_a_model_make_way_where_they_do_not_pay() {
+        // Milliseconds of a step without guesses, and of one with them, of which `right` of seven are right.
+        let widths = |plain: u64, guessed: u64, right: usize| {
+            let (mut lookup, mut now, mut widths) = (Lookup::of_model(), 0, Vec::new());
+            for _ in 0..100 {
+                let width = lookup.width(7, Duration::from_millis(now));
+                widths.push(width);
+                round(&mut lookup, &vec![1; width], right.min(width));
+                now += if width == 0 { plain } else { guessed };
+            }
+            widths
+        };
+        let paid = widths(10, 20, 5);
+        assert!(paid[..PLAIN_STEPS].iter().all(|&width| width == 0), "first it is seen how long a step takes: {paid:?}");
+        assert!(paid[PLAIN_STEPS..].iter().all(|&width| width > 0), "{paid:?}");
+        let lost = widths(10, 90, 5);
+        let rounds = lost.iter().filter(|&&width| width > 0).count();
+        assert!((1..5).contains(&rounds), "{rounds} rounds that do not pay: {lost:?}");
     }
 
     #[test]

@@ -31,6 +31,8 @@ pub struct ModelOptions {
 #[derive(Clone)]
 pub struct Model {
     shared: Arc<Shared>,
+    /// Guesses what this one says.
+    guesser: Option<Box<Model>>,
 }
 
 struct Shared {
@@ -92,7 +94,7 @@ impl Model {
             name,
             first: Mutex::new(Some(method)),
         };
-        Ok(Model { shared: Arc::new(shared) })
+        Ok(Model { shared: Arc::new(shared), guesser: None })
     }
 
     /// An empty sequence.
@@ -104,7 +106,34 @@ impl Model {
         let first = self.shared.first.lock().unwrap_or_else(PoisonError::into_inner).take();
         let method = first.map_or_else(|| program.method(name, engine, load), Ok)?;
         let draft = drafts.then(|| Draft::load(program, engine)).transpose()?;
-        Ok(Sequence::new(self.clone(), method, draft))
+        let sequence = Sequence::new(self.clone(), method, draft);
+        Ok(match &self.guesser {
+            Some(guesser) => sequence.with_guesser(guesser.sequence()?),
+            None => sequence,
+        })
+    }
+
+    /// The same model, for whose sequences a smaller one guesses tokens (speculative decoding): a step of this model then judges several tokens at
+    /// once. The text is that of this model alone, but for the rounding of steps of several tokens; tokens are drawn from its
+    /// logits. Both have to mean the same by each token, which is the caller's to check.
+    ///
+    /// # Errors
+    /// The models state vocabularies of different sizes, or one of them cannot [judge](Sequence::check_judges) or guess.
+    pub fn with_draft(self, draft: &Model) -> Result<Model> {
+        if let (Some(model), Some(reference)) = (self.metadata().vocab, draft.metadata().vocab)
+            && model != reference
+        {
+            return Err(Error::Vocabularies { model, reference });
+        }
+        let what = match () {
+            () if draft.draws_tokens() => "draws tokens itself",
+            () if !draft.can_truncate() => "has states that cannot go back",
+            () => {
+                self.sequence()?.check_judges()?;
+                return Ok(Model { guesser: Some(Box::new(draft.clone())), ..self });
+            }
+        };
+        Err(Error::NoGuesses { method: draft.shared.name.clone(), what })
     }
 
     /// What the program says of the model.
@@ -124,7 +153,8 @@ impl Model {
 
     /// Bytes of the caches and states of one sequence. What an engine keeps besides, for results in between, is not counted.
     pub fn sequence_bytes(&self) -> usize {
-        self.shared.sequence_bytes
+        let guesser = self.guesser.as_ref().map_or(0, |guesser| guesser.sequence_bytes());
+        self.shared.sequence_bytes.saturating_add(guesser)
     }
 
     /// Whether sequences can be shortened: positions are inputs, and caches keep a row for each. What lies at or beyond a step's

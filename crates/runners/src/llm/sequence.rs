@@ -9,7 +9,8 @@ use flambeau_runtime::{DimSpec, Method, Outcome, Sampling, Value, ValueKind, Val
 use flambeau_tensor::{DType, Tensor, cast};
 
 use super::{
-    draft::Draft, draw::Draw, generate::Request, metadata::Metadata, model::Model, signature::Positions, snapshot::Snapshot,
+    draft::Draft, draft_model::DraftModel, draw::Draw, generate::Request, metadata::Metadata, model::Model, signature::Positions,
+    snapshot::Snapshot,
 };
 use crate::{Error, Result, logits};
 
@@ -24,6 +25,8 @@ pub struct Sequence {
     method: Method,
     /// Guesses tokens, if the program brings a method for that.
     draft: Option<Draft>,
+    /// Another model that guesses tokens.
+    guesser: Option<Box<DraftModel>>,
     position: usize,
     /// Number of tokens of each step in flight, oldest first.
     in_flight: VecDeque<usize>,
@@ -41,7 +44,12 @@ pub struct Feed<'a> {
 impl Sequence {
     /// An empty sequence on a method that was loaded for it.
     pub(super) fn new(model: Model, method: Method, draft: Option<Draft>) -> Sequence {
-        Sequence { model, method, draft, position: 0, in_flight: VecDeque::new() }
+        Sequence { model, method, draft, guesser: None, position: 0, in_flight: VecDeque::new() }
+    }
+
+    /// The same, for which another model's sequence guesses.
+    pub(super) fn with_guesser(self, guesser: Sequence) -> Sequence {
+        Sequence { guesser: Some(Box::new(DraftModel::new(guesser))), ..self }
     }
 
     /// The model that it is a sequence of.
@@ -207,6 +215,19 @@ impl Sequence {
             () => return Ok(()),
         };
         Err(Error::NoGuesses { method: self.method.name().to_owned(), what })
+    }
+
+    /// Whether another model guesses tokens.
+    pub(super) fn has_guesser(&self) -> bool {
+        self.guesser.is_some()
+    }
+
+    /// Up to `most` tokens that another model says after `text`.
+    ///
+    /// # Errors
+    /// That model fails.
+    pub(super) fn guess(&mut self, text: &[u32], most: usize) -> Result<Vec<u32>> {
+        self.guesser.as_mut().map_or_else(|| Ok(Vec::new()), |guesser| guesser.guess(text, most))
     }
 
     /// Tokens that a step may take besides one.

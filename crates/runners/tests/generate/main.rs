@@ -1,6 +1,7 @@
 //! Generation on the CPU engine, which gives logits, and on MLX, which draws tokens itself: the same tests hold for both, and for programs
 //! that draw.
 
+mod draft_model;
 mod drawing;
 mod evaluation;
 mod executorch;
@@ -88,6 +89,10 @@ fn main() -> ExitCode {
         stopping::as_many_tokens_as_asked_for,
         stopping::a_full_context_ends_generation,
         stopping::callers_cancel_between_tokens,
+        draft_model::another_models_guesses_change_no_text,
+        draft_model::another_models_guesses_change_no_draw,
+        draft_model::another_model_follows_a_conversation,
+        draft_model::models_that_cannot_guess_or_judge_say_so,
         sequence::long_prompts_are_taken_in_chunks,
         sequence::sequences_continue_until_they_are_reset,
         sequence::prompts_must_fit_what_is_left_of_the_context,
