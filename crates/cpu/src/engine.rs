@@ -100,6 +100,7 @@ impl CpuEngine {
             plans: PlanCache::default(),
             initial,
             shared,
+            state: options.shared.as_ref().map(|state| Arc::clone(&state.engine)),
             spare: Spare::default(),
             solo: None,
             #[cfg(test)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use flambeau_ir::{
     ChainId, OutVid, Slot, Tid,
-    engine::{BoundInput, EngineError, Profile, Session, Span, StatePart, Steps, Value, bind_inputs},
+    engine::{BoundInput, EngineError, Profile, Session, Span, StateMap, StatePart, Steps, Value, bind_inputs},
 };
 use flambeau_kernels::Pool;
 use flambeau_tensor::{Bytes, Tensor};
@@ -70,6 +70,8 @@ pub(crate) struct CpuSession {
     pub(crate) initial: Vec<(Tid, Option<Array>)>,
     /// Present if buffers are shared; they lie there between runs.
     pub(crate) shared: Option<Shared>,
+    /// Where they lie.
+    pub(crate) state: Option<Arc<StateMap>>,
     pub(crate) spare: Spare,
     /// A pool without workers, for what runs on one thread beside other sessions.
     pub(crate) solo: Option<Arc<Pool>>,
@@ -204,13 +206,18 @@ impl CpuSession {
         self.finish(ran)
     }
 
-    /// Whether the session may run beside others: nobody else changes its buffers meanwhile.
-    pub(crate) fn stands_alone(&self) -> bool {
+    /// Whether the session may run beside another one: neither changes buffers of the other.
+    pub(crate) fn stands_beside(&self, other: &CpuSession) -> bool {
+        !matches!((&self.state, &other.state), (Some(a), Some(b)) if Arc::ptr_eq(a, b))
+    }
+
+    /// Whether a run of the session is that of a plan, which can be taken step by step.
+    pub(crate) fn is_planned(&self) -> bool {
         #[cfg(test)]
         if self.node_by_node {
             return false;
         }
-        self.shared.is_none()
+        true
     }
 
     /// Begins a run that is taken [step by step](Self::ongoing), as [`Session::run_last`] takes it.

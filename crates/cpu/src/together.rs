@@ -6,6 +6,9 @@
 //! other, where there are fewer sessions than threads. Each has the bits that it has by itself: products of few rows are computed
 //! row by row ([`layers_of_each`](flambeau_kernels::linear::layers_of_each)), and nothing depends on the number of threads.
 //!
+//! Sessions that share buffers with other sessions hold them all the while, so that those wait. Two that share them with each other do not
+//! run together.
+//!
 //! A session that fails, or panics, leaves; the others go on.
 
 use std::{
@@ -15,7 +18,7 @@ use std::{
     thread,
 };
 
-use flambeau_ir::engine::{EngineError, Outcome, Profile, Run, Value};
+use flambeau_ir::engine::{EngineError, Outcome, Profile, Run, StateMap, Value};
 use flambeau_kernels::Pool;
 use smallvec::SmallVec;
 
@@ -48,33 +51,76 @@ pub(crate) fn run_last_of_each(pool: &Pool, runs: &mut [Run<'_>]) -> Vec<Outcome
         return vec![run.alone()];
     }
     let mut outcomes: Vec<Option<Outcome>> = runs.iter().map(|_| None).collect();
-    let mut members = Vec::with_capacity(runs.len());
+    let (mut members, mut rest) = (Vec::with_capacity(runs.len()), Vec::new());
     for (number, run) in runs.iter_mut().enumerate() {
         let session: &dyn Any = &*run.session;
-        if !session.downcast_ref::<CpuSession>().is_some_and(CpuSession::stands_alone) {
-            outcomes[number] = Some(run.alone());
+        let fits = |session: &CpuSession| {
+            session.is_planned() && members.iter().all(|other: &Member<'_>| other.session.stands_beside(session))
+        };
+        if !session.downcast_ref::<CpuSession>().is_some_and(fits) {
+            rest.push((number, run));
             continue;
         }
         let (session, inputs): (&mut dyn Any, _) = (&mut *run.session, run.inputs);
         let session = session.downcast_mut::<CpuSession>();
         members.extend(session.map(|session| Member { number, session, inputs, group: number, going: Going::On }));
     }
-    each(pool, &mut members, |session, inputs| session.begin(inputs));
-    for i in 0..members.len() {
-        members[i].group = (0..i).find(|&j| members[i].is_like(&members[j])).map_or(i, |j| members[j].group);
-    }
-    members.sort_by_key(|member| member.group);
-    members.chunk_by_mut(|a, b| a.group == b.group).for_each(|group| walk(pool, group));
-    pool.run_chunks(&mut members, 1, |_, members| members.iter_mut().for_each(Member::end));
+    // Whoever holds several states takes them in one order, so that nobody waits for somebody who waits for him.
+    members.sort_by_key(Member::order);
+    Holding { members: &mut members, at: 0 }.run(pool);
     for Member { number, going, .. } in members {
         if let Going::Ended(outcome) = going {
             outcomes[number] = Some(outcome);
         }
     }
+    for (number, run) in rest {
+        outcomes[number] = Some(run.alone());
+    }
     outcomes.into_iter().flatten().collect()
 }
 
+/// Members, up to `at` with the buffers that they share.
+struct Holding<'m, 'a> {
+    members: &'m mut Vec<Member<'a>>,
+    at: usize,
+}
+
+impl Holding<'_, '_> {
+    /// Runs the members when all of them hold what they share.
+    fn run(&mut self, pool: &Pool) {
+        let at = self.at;
+        let Some(member) = self.members.get_mut(at) else { return run(pool, self.members) };
+        let shared = member.session.shared.take();
+        let go_on = |all: &mut Self| {
+            all.at = at + 1;
+            all.run(pool);
+            all.at = at;
+        };
+        match &shared {
+            Some(shared) => shared.with(self, |all| &mut all.members[all.at].session.machine, go_on),
+            None => go_on(self),
+        }
+        self.members[at].session.shared = shared;
+    }
+}
+
+fn run(pool: &Pool, members: &mut [Member<'_>]) {
+    each(pool, members, |session, inputs| session.begin(inputs));
+    for i in 0..members.len() {
+        members[i].group = (0..i).find(|&j| members[i].is_like(&members[j])).map_or(i, |j| members[j].group);
+    }
+    members.sort_by_key(|member| member.group);
+    members.chunk_by_mut(|a, b| a.group == b.group).for_each(|group| walk(pool, group));
+    pool.run_chunks(members, 1, |_, members| members.iter_mut().for_each(Member::end));
+    members.sort_by_key(Member::order);
+}
+
 impl Member<'_> {
+    /// Where the session's shared buffers lie, and which of the runs it is.
+    fn order(&self) -> (Option<*const StateMap>, usize) {
+        (self.session.state.as_ref().map(Arc::as_ptr), self.number)
+    }
+
     fn goes_on(&self) -> bool {
         matches!(self.going, Going::On)
     }

@@ -2,7 +2,7 @@
 
 use std::{any::Any, cell::RefCell, collections::BTreeMap};
 
-use flambeau_ir::engine::{Engine, EngineError, Outcome, Run};
+use flambeau_ir::engine::{Engine, EngineError, LoadOptions, Outcome, Run, SharedState};
 
 use super::*;
 
@@ -24,10 +24,14 @@ impl Constants for Kept<'_> {
 }
 
 fn sessions(engine: &CpuEngine, graph: &Graph, count: usize) -> Vec<CpuSession> {
+    sessions_of(engine, graph, &vec![LoadOptions::default(); count])
+}
+
+fn sessions_of(engine: &CpuEngine, graph: &Graph, options: &[LoadOptions]) -> Vec<CpuSession> {
     let checked = Arc::new(check(graph.clone()).expect("the graph is sound"));
     let constants = Kept { noise: Noise(graph), known: RefCell::default() };
-    let load = |_| engine.session(Arc::clone(&checked), &constants, &LoadOptions::default()).expect("it loads");
-    (0..count).map(load).collect()
+    let load = |options| engine.session(Arc::clone(&checked), &constants, options).expect("it loads");
+    options.iter().map(load).collect()
 }
 
 fn together(engine: &CpuEngine, sessions: &mut [CpuSession], inputs: &[Vec<Value>]) -> Vec<Outcome> {
@@ -88,6 +92,26 @@ fn nodes_that_wait_for_their_turn_wait_for_nobody_else() {
             let expected: Vec<_> = alone.iter_mut().zip(&inputs).map(|(s, inputs)| bytes(Ok(s.run(inputs)))).collect();
             assert_eq!(found, expected, "{threads} threads, step {step}");
         }
+    }
+}
+
+#[test]
+fn sessions_share_buffers_with_others_and_take_turns_among_themselves() {
+    let (engine, graph) = (CpuEngine::new(Some(2)), graph(DECODER, "f32"));
+    // The first and the last write to the same caches.
+    let options = || {
+        let states: Vec<LoadOptions> =
+            (0..3).map(|_| LoadOptions { shared: Some(SharedState::default()), ..LoadOptions::default() }).collect();
+        [0, 1, 2, 0].map(|state| states[state].clone())
+    };
+    let (mut alone, mut beside) = (sessions_of(&engine, &graph, &options()), sessions_of(&engine, &graph, &options()));
+    for step in 0..4 {
+        // Tokens 2 and 3 of the one text are read in the same round.
+        let places = [2 * step, step, step, 2 * step + 1];
+        let inputs = places.map(|place| tokens(place, 1)).to_vec();
+        let found: Vec<_> = together(&engine, &mut beside, &inputs).into_iter().map(bytes).collect();
+        let expected: Vec<_> = alone.iter_mut().zip(&inputs).map(|(s, inputs)| bytes(Ok(s.run_last(inputs)))).collect();
+        assert_eq!(found, expected, "step {step}");
     }
 }
 
