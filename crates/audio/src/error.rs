@@ -26,6 +26,10 @@ pub enum Error {
     #[error("the recording has {0} channels, expected 1 to {max}", max = crate::MAX_CHANNELS)]
     Channels(usize),
 
+    /// A channel that the recording does not have.
+    #[error("there is no channel {channel}: the recording has {channels}, counted from 0")]
+    NoChannel { channel: usize, channels: usize },
+
     /// The rate or the number of channels changes on the way.
     #[error("the recording changes from {before} to {after} at {seconds:.2} s")]
     Changed { before: String, after: String, seconds: f64 },

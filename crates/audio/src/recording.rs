@@ -36,6 +36,10 @@ pub struct Recording {
     track: u32,
     /// Rate and channels, once the first packet was decoded.
     form: Option<(u32, usize)>,
+    /// The channel that is listened to, if not all are.
+    channel: Option<usize>,
+    /// Whether a packet was decoded that is in no block yet.
+    is_ahead: bool,
     rate: u32,
     resampler: Option<Resampler>,
     /// Frames decoded so far, at the recording's own rate.
@@ -123,6 +127,8 @@ impl Recording {
             reader,
             decoder,
             form: None,
+            channel: None,
+            is_ahead: false,
             rate,
             resampler: None,
             frames: 0,
@@ -146,6 +152,30 @@ impl Recording {
         self.is_cut_short
     }
 
+    /// Channels of the recording.
+    ///
+    /// # Errors
+    /// As [`next_block`](Recording::next_block).
+    pub fn channels(&mut self) -> Result<usize> {
+        if self.form.is_none() {
+            self.is_ahead = self.decode()?;
+        }
+        self.form.map(|(_, channels)| channels).ok_or(Error::Empty)
+    }
+
+    /// Listens to that channel alone from here on, the first being 0, in the place of the mean of all.
+    ///
+    /// # Errors
+    /// [`Error::NoChannel`] if there is none of that number; as [`channels`](Recording::channels).
+    pub fn choose_channel(&mut self, channel: usize) -> Result<()> {
+        let channels = self.channels()?;
+        if channel >= channels {
+            return Err(Error::NoChannel { channel, channels });
+        }
+        self.channel = Some(channel);
+        Ok(())
+    }
+
     /// The next samples of one channel, from -1 to 1; `None` at the end.
     ///
     /// # Errors
@@ -153,7 +183,7 @@ impl Recording {
     pub fn next_block(&mut self) -> Result<Option<&[f32]>> {
         self.block.clear();
         while self.block.is_empty() && !self.is_finished {
-            if self.decode()? {
+            if std::mem::take(&mut self.is_ahead) || self.decode()? {
                 self.add_decoded()?;
             } else {
                 self.is_finished = true;
@@ -218,7 +248,11 @@ impl Recording {
         let Some((rate, channels)) = self.form else { return Ok(()) };
         let share = (channels as f32).recip();
         self.mono.clear();
-        self.mono.extend(self.interleaved.chunks_exact(channels).map(|frame| frame.iter().sum::<f32>() * share));
+        let frames = self.interleaved.chunks_exact(channels);
+        match self.channel {
+            Some(channel) => self.mono.extend(frames.map(|frame| frame[channel])),
+            None => self.mono.extend(frames.map(|frame| frame.iter().sum::<f32>() * share)),
+        }
         if let Some(at) = self.mono.iter().position(|sample| !sample.is_finite()) {
             return Err(Error::NotFinite { seconds: (self.frames as f64 + at as f64) / f64::from(rate) });
         }

@@ -143,3 +143,19 @@ fn hostile_files_are_refused() {
     assert!(refusal(lying).contains("no sound"));
     assert!(refusal(riff(&[sound])).contains("no format"));
 }
+
+#[test]
+fn one_channel_can_be_chosen() {
+    let tone = tone(RATE);
+    let data: Vec<u8> = tone.iter().flat_map(|&sample| [pcm16(0.25), pcm16(sample)].concat()).collect();
+    let file = riff(&[chunk(b"fmt ", &format(1, 2, RATE, 16)), chunk(b"data", &data)]);
+    let channel = |number: usize| {
+        let mut recording = Recording::from_bytes(file.clone(), RATE)?;
+        assert_eq!(recording.channels()?, 2);
+        recording.choose_channel(number)?;
+        recording.read_to_end()
+    };
+    assert_eq!(channel(0).unwrap(), vec![0.25; tone.len()]);
+    assert_is_tone(&channel(1).unwrap(), 1e-4);
+    assert!(matches!(channel(2), Err(Error::NoChannel { channel: 2, channels: 2 })));
+}
