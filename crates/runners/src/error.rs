@@ -1,5 +1,11 @@
 //! What can go wrong while a model generates.
 
+use std::any::Any;
+
+use flambeau_runtime::Outcome;
+
+use crate::Result;
+
 /// Why a model cannot be used, or a generation failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -83,4 +89,14 @@ pub enum Error {
     /// Two models cannot be compared.
     #[error("the models have vocabularies of {model} and {reference} tokens: only models of one vocabulary can be compared")]
     Vocabularies { model: usize, reference: usize },
+}
+
+/// What a run came to, whose panic is its error.
+pub(crate) fn settled<T, E: Into<Error>>(outcome: Outcome<T, E>) -> Result<T> {
+    outcome.map_err(|payload| Error::Panicked { what: message(&*payload) })?.map_err(Into::into)
+}
+
+fn message(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
 }

@@ -14,6 +14,7 @@ mod transcript;
 pub mod voxtral;
 pub mod voxtral_realtime;
 pub mod whisper;
+mod words;
 
 pub(crate) use facts::{Facts, has_methods};
 pub use model::SpeechModel;

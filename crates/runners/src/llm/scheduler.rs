@@ -4,13 +4,11 @@ mod kept;
 mod pool;
 
 use std::{
-    any::Any,
     collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
     time::Duration,
 };
 
-use flambeau_runtime::Outcome;
 use flambeau_text::Tokenizer;
 
 use self::pool::{Pool, WORTH_A_COPY};
@@ -21,7 +19,7 @@ use super::{
     prefix::common,
     session::Session,
 };
-use crate::{Error, Result};
+use crate::{Error, Result, error::settled};
 
 /// How much a [`Scheduler`] takes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -341,13 +339,4 @@ impl Scheduler {
 /// Runs a generation's own work; a panic is its error.
 fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     settled(catch_unwind(AssertUnwindSafe(work)))
-}
-
-fn settled<T>(outcome: Outcome<T, Error>) -> Result<T> {
-    outcome.unwrap_or_else(|payload| Err(Error::Panicked { what: message(&*payload) }))
-}
-
-fn message(payload: &(dyn Any + Send)) -> String {
-    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
 }

@@ -4,7 +4,10 @@ use std::ops::Range;
 
 use flambeau_audio::VoiceActivity;
 
-use super::{SAMPLE_RATE, Segment, stream::Stream};
+use super::{
+    SAMPLE_RATE, Segment,
+    stream::{Stream, seconds},
+};
 
 /// Samples that pass on either side of speech, and the shortest pause that is left out.
 const PAD: u64 = SAMPLE_RATE as u64 * 2 / 5;
@@ -147,11 +150,6 @@ impl Gate {
 
 fn samples(seconds: f64) -> u64 {
     (seconds * f64::from(SAMPLE_RATE)).round() as u64
-}
-
-/// Whole milliseconds.
-fn seconds(samples: u64) -> f64 {
-    (samples as f64 * 1000.0 / f64::from(SAMPLE_RATE)).round() / 1000.0
 }
 
 #[cfg(test)]

@@ -65,6 +65,11 @@ impl Stream {
     }
 }
 
+/// Seconds that samples take, in whole milliseconds.
+pub(crate) fn seconds(samples: u64) -> f64 {
+    (samples as f64 * 1000.0 / f64::from(SAMPLE_RATE)).round() / 1000.0
+}
+
 /// Mean power of each whole block.
 pub(crate) fn powers(samples: &[f32]) -> Vec<f32> {
     samples.chunks_exact(BLOCK).map(|block| block.iter().map(|sample| sample * sample).sum::<f32>() / BLOCK as f32).collect()

@@ -2,16 +2,14 @@
 
 use flambeau_text::Tokenizer;
 
-use super::{
-    FAMILY, Parakeet, unfit,
-    words::{TimedWord, segment, whole_segments, words},
-};
+use super::{FAMILY, Parakeet, unfit, words::words};
 use crate::{
     Result,
     speech::{
         Progress, Segment, Settings,
         stream::Stream,
         transcriber::{Listener, Takes},
+        words::{TimedWord, segment, whole_segments},
     },
 };
 
@@ -159,7 +157,7 @@ fn cut(words: &[TimedWord], range: std::ops::Range<u64>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::speech::parakeet::words::tests::word;
+    use crate::speech::words::tests::word;
 
     #[test]
     fn a_window_ends_in_its_longest_pause() {
