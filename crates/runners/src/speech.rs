@@ -3,6 +3,7 @@
 mod facts;
 mod gate;
 mod inputs;
+mod live;
 mod model;
 pub mod moonshine;
 pub mod parakeet;
@@ -17,6 +18,7 @@ pub mod whisper;
 mod words;
 
 pub(crate) use facts::{Facts, has_methods};
+pub use live::Draft;
 pub use model::SpeechModel;
 pub use segment::{Segment, Word};
 pub use transcriber::{Progress, Settings, Task, Transcriber};

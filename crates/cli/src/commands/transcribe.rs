@@ -1,6 +1,7 @@
 //! `flambeau transcribe`: recordings to text with times.
 
 mod format;
+mod live;
 
 use std::{
     fs::{self, File},
@@ -22,7 +23,9 @@ use flambeau::{
     text::Tokenizer,
 };
 
-use self::format::Format;
+use indicatif::ProgressBar;
+
+use self::{format::Format, live::Live};
 use crate::{
     engine::EngineArgs,
     failure::{self, INTERRUPTED, hint, usage},
@@ -64,6 +67,10 @@ pub(crate) struct Args {
     /// Channels of such recordings, whose samples follow one another
     #[arg(long, value_name = "N", default_value_t = 1, requires = "pcm")]
     channels: u16,
+
+    /// Write down what is said while somebody says it, with a hypothesis every so many seconds; words are final when two agree (Whisper, Parakeet, Voxtral Realtime)
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = seconds)]
+    live: Option<f64>,
 
     /// Forms of the transcript, separated by commas
     #[arg(short, long, value_name = "FORMAT", value_delimiter = ',', default_value = "txt", alias = "output-format")]
@@ -170,6 +177,12 @@ impl PcmForm {
 /// The files of a Whisper that ExecuTorch's exporter wrote.
 const APART: [&str; 3] = ["encoder.pte", "cross_kv.pte", "decoder.pte"];
 
+/// Seconds from hypothesis to hypothesis.
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.1..=10.0).contains(seconds));
+    seconds.ok_or_else(|| "expected seconds from 0.1 to 10".into())
+}
+
 /// A number of texts at a time, which programs have room for.
 fn texts(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|number| (1..=8).contains(number));
@@ -242,10 +255,44 @@ fn transcribe(
 ) -> Result<()> {
     let start = Instant::now();
     let mut recording = open(args, file)?;
-    let task = if args.translate { Task::Translate } else { Task::Transcribe };
-    let settings = Settings {
+    let as_it_comes = args.output.is_none() && args.output_dir.is_none() && formats == [Format::Txt];
+    let mut live = args.live.map(|_| Live::new(as_it_comes));
+    let mut transcriber = Transcriber::new(model, tokenizer, settings(args))?;
+    let mut segments = Vec::new();
+    let result = feed(&mut transcriber, &mut recording, (&mut segments, live.as_mut()), as_it_comes, cancelled)
+        .with_context(|| file.display().to_string());
+    if !args.word_timestamps {
+        // A live transcription times its words all the same.
+        segments.iter_mut().for_each(|segment: &mut Segment| segment.words.clear());
+    }
+    let language = transcriber.language().map(str::to_owned);
+    let transcript = Transcript { language, task: task(args), seconds: transcriber.seconds(), segments };
+    if !as_it_comes {
+        write(args, formats, file, &transcript)?;
+    }
+    if recording.is_cut_short() {
+        eprintln!("{}: the file ends in the midst of what it announces", file.display());
+    }
+    if !args.quiet {
+        let (seconds, took) = (transcript.seconds, start.elapsed().as_secs_f64());
+        let of = transcript.language.map(|code| format!(" of {code}")).unwrap_or_default();
+        let speed = match live {
+            Some(live) => live.summary(seconds),
+            None => format!("{:.1} times real time", seconds / took),
+        };
+        eprintln!("{}: {seconds:.1} s{of} in {took:.1} s, {speed}", file.display());
+    }
+    result
+}
+
+fn task(args: &Args) -> Task {
+    if args.translate { Task::Translate } else { Task::Transcribe }
+}
+
+fn settings(args: &Args) -> Settings {
+    Settings {
         language: Some(args.language.clone()).filter(|code| code != "auto"),
-        task,
+        task: task(args),
         prompt: args.prompt.clone(),
         words: args.word_timestamps,
         condition_on_previous: args.previous_text,
@@ -256,45 +303,53 @@ fn transcribe(
             best_of: args.best_of,
         },
         voice_activity: args.vad,
+        live: args.live,
         ..Settings::default()
-    };
-    let mut transcriber = Transcriber::new(model, tokenizer, settings)?;
-    let as_it_comes = args.output.is_none() && args.output_dir.is_none() && formats == [Format::Txt];
-    let bar = progress::seconds(recording.seconds().unwrap_or(0.0));
-    let mut segments = Vec::new();
-    let mut fed = || -> Result<()> {
-        while !cancelled.load(Ordering::Relaxed) {
-            match transcriber.step()? {
-                Progress::NeedsSamples => transcriber.feed(recording.next_block()?),
-                Progress::Segments(new) => {
-                    if as_it_comes {
-                        bar.suspend(|| print(&new))?;
-                    }
-                    segments.extend(new);
-                    bar.set_position(transcriber.seconds() as u64);
-                }
-                Progress::Finished => break,
+    }
+}
+
+/// Feeds a recording to a transcriber until it ends or is cancelled. Segments are printed as they come, or appended to `segments`.
+fn feed(
+    transcriber: &mut Transcriber<'_>,
+    recording: &mut Recording,
+    (segments, mut live): (&mut Vec<Segment>, Option<&mut Live>),
+    as_it_comes: bool,
+    cancelled: &AtomicBool,
+) -> Result<()> {
+    let bar = Bar(progress::seconds(recording.seconds().filter(|_| live.is_none()).unwrap_or(0.0)));
+    let mut heard = 0;
+    while !cancelled.load(Ordering::Relaxed) {
+        let begun = Instant::now();
+        match transcriber.step()? {
+            Progress::NeedsSamples => {
+                let block = recording.next_block()?;
+                heard += block.map_or(0, <[f32]>::len);
+                transcriber.feed(block);
             }
+            Progress::Segments(new) => {
+                if let Some(live) = &mut live {
+                    let heard = heard as f64 / f64::from(SAMPLE_RATE);
+                    live.take(&new, &transcriber.draft(), heard, begun.elapsed().as_secs_f64())?;
+                } else if as_it_comes {
+                    bar.0.suspend(|| print(&new))?;
+                }
+                // What is printed need not be kept: a stream may have no end.
+                segments.extend(new.into_iter().filter(|_| !as_it_comes));
+                bar.0.set_position(transcriber.seconds() as u64);
+            }
+            Progress::Finished => break,
         }
-        Ok(())
-    };
-    let result = fed().with_context(|| file.display().to_string());
-    bar.finish_and_clear();
-    let seconds = transcriber.seconds();
-    let language = transcriber.language().map(str::to_owned);
-    let transcript = Transcript { language, task, seconds, segments };
-    if !as_it_comes {
-        write(args, formats, file, &transcript)?;
     }
-    if recording.is_cut_short() {
-        eprintln!("{}: the file ends in the midst of what it announces", file.display());
+    Ok(())
+}
+
+/// A progress bar that goes when what it shows ends, well or not.
+struct Bar(ProgressBar);
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
     }
-    if !args.quiet {
-        let took = start.elapsed().as_secs_f64();
-        let of = transcript.language.map(|code| format!(" of {code}")).unwrap_or_default();
-        eprintln!("{}: {seconds:.1} s{of} in {took:.1} s, {:.1} times real time", file.display(), seconds / took);
-    }
-    result
 }
 
 fn open(args: &Args, file: &Path) -> Result<Recording> {

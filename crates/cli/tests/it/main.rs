@@ -5,6 +5,7 @@ mod chat;
 mod embed;
 mod errors;
 mod eval;
+mod live;
 mod program;
 mod pull;
 mod recipes;

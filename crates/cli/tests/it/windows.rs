@@ -46,8 +46,8 @@ fn samples() -> Vec<f32> {
     (0..400).flat_map(block).take(120 * SAMPLE_RATE as usize).collect()
 }
 
-fn segments(model: &mut SpeechModel, tokenizer: &Tokenizer, samples: &[f32]) -> Vec<Segment> {
-    let mut transcriber = Transcriber::new(model, tokenizer, Settings { words: true, ..Settings::default() }).unwrap();
+fn segments(model: &mut SpeechModel, tokenizer: &Tokenizer, samples: &[f32], live: Option<f64>) -> Vec<Segment> {
+    let mut transcriber = Transcriber::new(model, tokenizer, Settings { words: true, live, ..Settings::default() }).unwrap();
     let (mut blocks, mut all) = (samples.chunks(4000), Vec::new());
     loop {
         match transcriber.step().unwrap() {
@@ -83,9 +83,15 @@ fn windows_neither_lose_nor_repeat_words() {
     let [_, made] = whole.encode(features).unwrap();
     let at_once: Vec<u32> = whole.decode(&made, &mut |_, _| {}).unwrap().iter().map(|token| token.id).collect();
     let mut model = SpeechModel::load(&program, &engine).unwrap();
-    let segments = segments(&mut model, &tokenizer, &samples);
-    let in_windows: Vec<u32> = segments.iter().flat_map(|segment| segment.tokens.clone()).collect();
     // A window's features have their own means and deviations, so that a near thing may end another way.
-    let edits = edits(&at_once, &in_windows);
-    assert!(at_once.len() > 1000 && edits * 100 <= at_once.len() * 4, "{edits} edits of {}", at_once.len());
+    for (live, most_percent) in [(None, 4), (Some(1.0), 8)] {
+        let segments = segments(&mut model, &tokenizer, &samples, live);
+        let in_windows: Vec<u32> = segments.iter().flat_map(|segment| segment.tokens.clone()).collect();
+        let edits = edits(&at_once, &in_windows);
+        assert!(
+            at_once.len() > 1000 && edits * 100 <= at_once.len() * most_percent,
+            "{edits} edits of {}, live: {live:?}",
+            at_once.len()
+        );
+    }
 }

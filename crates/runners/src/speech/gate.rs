@@ -5,7 +5,7 @@ use std::ops::Range;
 use flambeau_audio::VoiceActivity;
 
 use super::{
-    SAMPLE_RATE, Segment,
+    SAMPLE_RATE, Segment, Word,
     stream::{Stream, seconds},
 };
 
@@ -25,8 +25,9 @@ pub(crate) struct Gate {
     first: u64,
     /// The sample of the recording up to which it is open.
     open_until: u64,
-    /// Samples that passed.
+    /// Samples that passed, and those of them ahead of the last pause that was left out.
     passed: u64,
+    paused: u64,
     stretches: Vec<Stretch>,
 }
 
@@ -40,18 +41,18 @@ struct Stretch {
 
 impl Gate {
     /// Takes the next samples, and appends those that pass.
-    pub(crate) fn push(&mut self, samples: &[f32], to: &mut Vec<f32>) {
+    pub(crate) fn push(&mut self, samples: &[f32], to: &mut Stream) {
         self.held.extend_from_slice(samples);
         let judged = self.activity.push(samples, &mut self.speech);
         self.pass_speech(to);
         // No speech before that sample is yet to be found, so that no lead of speech begins earlier.
         if judged >= self.said() + PAUSE {
-            self.leave_out(judged.saturating_sub(PAD));
+            self.leave_out(judged.saturating_sub(PAD), to);
         }
     }
 
     /// Says that no samples follow.
-    pub(crate) fn finish(&mut self, to: &mut Vec<f32>) {
+    pub(crate) fn finish(&mut self, to: &mut Stream) {
         self.activity.finish(&mut self.speech);
         self.pass_speech(to);
         // A short end passes as short pauses do, behind something that was said.
@@ -60,7 +61,7 @@ impl Gate {
             self.open_until = end;
         }
         self.pass(to);
-        self.leave_out(end);
+        self.leave_out(end, to);
     }
 
     /// Seconds of the recording that were listened to or left out, of what passed to a stream.
@@ -68,13 +69,16 @@ impl Gate {
         seconds(if stream.samples.is_empty() { self.first } else { self.at(stream.position()) })
     }
 
+    /// Puts a word's times back.
+    pub(crate) fn restore_word(&self, word: &mut Word) {
+        (word.start, word.end) = self.restored(word.start, word.end);
+    }
+
     /// Puts a segment's times, seconds of what passed, back to those of the recording.
     pub(crate) fn restore(&self, segment: &mut Segment) {
         segment.window = self.restored(segment.window, segment.window).0;
         (segment.start, segment.end) = self.restored(segment.start, segment.end);
-        for word in &mut segment.words {
-            (word.start, word.end) = self.restored(word.start, word.end);
-        }
+        segment.words.iter_mut().for_each(|word| self.restore_word(word));
     }
 
     /// When something was said that begins and ends at these times of what passed: in the stretch that has most of it, unless it goes
@@ -109,10 +113,10 @@ impl Gate {
         self.stretches.get(self.stretch(sample)).map_or(sample, |stretch| stretch.first + (sample - stretch.passed))
     }
 
-    fn pass_speech(&mut self, to: &mut Vec<f32>) {
+    fn pass_speech(&mut self, to: &mut Stream) {
         for speech in std::mem::take(&mut self.speech) {
             if speech.start >= self.said() + PAUSE {
-                self.leave_out(speech.start.saturating_sub(PAD));
+                self.leave_out(speech.start.saturating_sub(PAD), to);
             }
             self.open_until = speech.end + PAD;
             self.pass(to);
@@ -126,7 +130,7 @@ impl Gate {
     }
 
     /// Lets pass what was held back up to where it is open.
-    fn pass(&mut self, to: &mut Vec<f32>) {
+    fn pass(&mut self, to: &mut Stream) {
         let count = self.open_until.saturating_sub(self.first).min(self.held.len() as u64);
         if count == 0 {
             return;
@@ -135,14 +139,18 @@ impl Gate {
         if !self.stretches.last().is_some_and(follows) {
             self.stretches.push(Stretch { passed: self.passed, first: self.first });
         }
-        to.extend(self.held.drain(..count as usize));
+        to.samples.extend(self.held.drain(..count as usize));
         self.passed += count;
         self.first += count;
     }
 
-    /// Leaves out what was held back before a sample.
-    fn leave_out(&mut self, before: u64) {
+    /// Leaves out what was held back before a sample, and says so behind what passed last.
+    fn leave_out(&mut self, before: u64, to: &mut Stream) {
         let count = before.saturating_sub(self.first).min(self.held.len() as u64);
+        if count > 0 && self.passed > self.paused {
+            self.paused = self.passed;
+            to.pauses.push_back(self.passed);
+        }
         self.held.drain(..count as usize);
         self.first += count;
     }
@@ -168,8 +176,8 @@ mod tests {
         (0..seconds * SECOND).map(|i| if is_voice(i) { voice(i) } else { 0.0 }).collect()
     }
 
-    fn passed(samples: &[f32], block: usize) -> (Gate, Vec<f32>) {
-        let (mut gate, mut to) = (Gate::default(), Vec::new());
+    fn passed(samples: &[f32], block: usize) -> (Gate, Stream) {
+        let (mut gate, mut to) = (Gate::default(), Stream::default());
         for block in samples.chunks(block) {
             gate.push(block, &mut to);
             assert!(gate.held.len() <= block.len() + 4 * SECOND, "holds {} samples back", gate.held.len());
@@ -187,8 +195,9 @@ mod tests {
         let around = |seconds: f64, expected: f64| (seconds - expected).abs() < 0.15;
         let [first, second] = [gate.stretches[0], gate.stretches[1]].map(|stretch| super::seconds(stretch.first));
         assert!(around(first, 4.6) && around(second, 19.6), "{first}, {second}");
-        let length = to.len() as f64 / SECOND as f64;
+        let length = to.samples.len() as f64 / SECOND as f64;
         assert!((length - 5.8 - 2.8).abs() < 0.3, "{length}");
+        assert_eq!(to.pauses, [gate.stretches[1].passed, gate.passed], "behind either stretch");
         // What was said in the first stretch, and in the second, with times that stray.
         let cut = gate.stretches[1].passed as f64 / SECOND as f64;
         let close = |(a, b): (f64, f64), (c, d): (f64, f64)| (a - c).abs() < 0.002 && (b - d).abs() < 0.002;
@@ -203,7 +212,8 @@ mod tests {
             assert!(close(found, expected), "{times:?}: {found:?}, expected {expected:?}");
         }
         for block in [77, 480_000] {
-            assert_eq!(passed(&all, block).1, to, "blocks of {block}");
+            let again = passed(&all, block).1;
+            assert_eq!((again.samples, again.pauses), (to.samples.clone(), to.pauses.clone()), "blocks of {block}");
         }
     }
 
@@ -211,7 +221,7 @@ mod tests {
     fn nothing_passes_of_silence() {
         for seconds in [0, 1, 100] {
             let (gate, to) = passed(&recording(seconds, &[]), 1600);
-            assert!(to.is_empty(), "{seconds} s");
+            assert!(to.samples.is_empty() && to.pauses.is_empty(), "{seconds} s");
             assert_eq!(gate.restored(0.5, 1.0), (0.5, 1.0), "a model may write something all the same");
         }
     }
@@ -220,7 +230,7 @@ mod tests {
     fn all_passes_where_somebody_speaks_throughout() {
         let all = recording(6, std::slice::from_ref(&(0..6)));
         let (gate, to) = passed(&all, 1600);
-        assert_eq!((to.len(), gate.stretches.len()), (6 * SECOND, 1));
+        assert_eq!((to.samples.len(), gate.stretches.len()), (6 * SECOND, 1));
         assert_eq!(gate.restored(1.0, 2.0), (1.0, 2.0));
     }
 }

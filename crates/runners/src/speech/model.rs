@@ -8,11 +8,11 @@ use flambeau_text::Tokenizer;
 use super::{
     Facts, Settings, has_methods,
     moonshine::{Moonshine, MoonshineListener},
-    parakeet::{self, Parakeet, ParakeetListener},
+    parakeet::{self, LiveParakeet, Parakeet, ParakeetListener},
     transcriber::Listener,
     voxtral::{self, Voxtral, VoxtralListener},
     voxtral_realtime::{self, RealtimeListener, VoxtralRealtime},
-    whisper::{self, Whisper, WhisperListener},
+    whisper::{self, LiveWhisper, Whisper, WhisperListener},
 };
 use crate::{Error, Result};
 
@@ -54,10 +54,17 @@ impl SpeechModel {
 
     /// What transcribes one recording with the model.
     pub(super) fn listener<'a>(&'a mut self, tokenizer: &'a Tokenizer, settings: Settings) -> Result<Box<dyn Listener + 'a>> {
+        let is_live = settings.live.is_some();
         Ok(match self {
             SpeechModel::Moonshine(model) => Box::new(MoonshineListener::new(model, tokenizer, &settings)?),
-            SpeechModel::Parakeet(model) => Box::new(ParakeetListener::new(model, tokenizer, &settings)?),
-            SpeechModel::Whisper(model) => Box::new(WhisperListener::new(model, tokenizer, settings)?),
+            SpeechModel::Parakeet(model) => match is_live {
+                true => Box::new(LiveParakeet::new(model, tokenizer, &settings)?),
+                false => Box::new(ParakeetListener::new(model, tokenizer, &settings)?),
+            },
+            SpeechModel::Whisper(model) => match is_live {
+                true => Box::new(LiveWhisper::new(model, tokenizer, settings)?),
+                false => Box::new(WhisperListener::new(model, tokenizer, settings)?),
+            },
             SpeechModel::Voxtral(model) => Box::new(VoxtralListener::new(model, tokenizer, &settings)?),
             SpeechModel::VoxtralRealtime(model) => Box::new(RealtimeListener::new(model, tokenizer, &settings)?),
         })

@@ -2,11 +2,13 @@
 
 mod decode;
 mod listener;
+mod live;
 mod model;
 mod words;
 
 pub use decode::{TimedToken, Trace};
 pub(crate) use listener::ParakeetListener;
+pub(crate) use live::LiveParakeet;
 pub use model::Parakeet;
 
 use crate::Error;

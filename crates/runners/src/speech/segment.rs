@@ -41,6 +41,12 @@ impl Segment {
             no_speech_probability: 0.0,
         }
     }
+
+    /// Ends it, and its words, no later than after that many seconds.
+    pub(crate) fn end_by(&mut self, seconds: f64) {
+        self.end = self.end.min(seconds);
+        self.words.iter_mut().for_each(|word| (word.start, word.end) = (word.start.min(seconds), word.end.min(seconds)));
+    }
 }
 
 /// A word.

@@ -1,6 +1,6 @@
 //! Samples that wait to be listened to.
 
-use std::ops::Range;
+use std::{collections::VecDeque, ops::Range};
 
 use super::SAMPLE_RATE;
 
@@ -23,6 +23,8 @@ pub(crate) struct Stream {
     position: u64,
     /// Whether no samples follow.
     pub(crate) is_whole: bool,
+    /// Samples behind which a pause of the recording was left out.
+    pub(crate) pauses: VecDeque<u64>,
 }
 
 impl Stream {
@@ -46,6 +48,7 @@ impl Stream {
     pub(crate) fn pass(&mut self, samples: usize) {
         self.samples.drain(..samples);
         self.position += samples as u64;
+        while self.pauses.pop_front_if(|pause| *pause < self.position).is_some() {}
     }
 
     /// The middle of the softest pause that lies in a range of the samples: a place to stop at.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use flambeau_text::Tokenizer;
 
-use super::{Segment, SpeechModel, gate::Gate, stream::Stream, whisper::Search};
+use super::{Draft, Segment, SpeechModel, gate::Gate, stream::Stream, whisper::Search};
 use crate::{Error, Result};
 
 /// What to do with what is said.
@@ -43,6 +43,9 @@ pub struct Settings {
     /// Whether the model only hears where somebody may be speaking, with 0.4 seconds on either side; pauses of less than 2 seconds are
     /// heard too. Times are those of the recording all the same.
     pub voice_activity: bool,
+    /// If somebody waits for the text of a stream, how many seconds of sound come between two hypotheses of it, 0.1 to 10: words are
+    /// [drafted](Transcriber::draft) when two of them agree, and have times. Voxtral Realtime, which makes none, drafts each word at once.
+    pub live: Option<f64>,
     /// Fixes what is drawn at temperatures above 0.
     pub seed: u64,
 }
@@ -61,6 +64,7 @@ impl Default for Settings {
             words: false,
             condition_on_previous: false,
             voice_activity: false,
+            live: None,
             seed: 0,
         }
     }
@@ -71,6 +75,7 @@ impl Default for Settings {
 pub(crate) struct Takes {
     pub(crate) language: bool,
     pub(crate) words: bool,
+    pub(crate) live: bool,
 }
 
 impl Settings {
@@ -85,6 +90,7 @@ impl Settings {
         let refused = [
             (self.language.is_some() && !takes.language, "language: it writes down what it hears"),
             (self.words && !takes.words, "times of words: it does not tell when each was said"),
+            (self.live.is_some() && !takes.live, "live stream: it hears whole windows"),
             (!self.prompt.trim().is_empty(), "prompt"),
             (self.condition_on_previous, "previous text"),
             (self.search != Search::default(), "beam size, best of, patience or length penalty"),
@@ -101,7 +107,7 @@ impl Settings {
 pub enum Progress {
     /// More samples have to be pushed before there is a whole window.
     NeedsSamples,
-    /// A window was decoded into these segments, in the order of time; silence has none.
+    /// What was decoded, a window or live a part of one, made these segments, in the order of time; silence has none.
     Segments(Vec<Segment>),
     /// All of the recording was decoded.
     Finished,
@@ -114,6 +120,11 @@ pub(crate) trait Listener: fmt::Debug {
 
     /// The language that is spoken, as far as it is known.
     fn language(&self) -> Option<&str>;
+
+    /// What was heard of a live stream and belongs to no segment yet.
+    fn draft(&self) -> Draft {
+        Draft::default()
+    }
 }
 
 /// A transcription as a machine that its caller feeds: samples are pushed in blocks of any size, and each step decodes a window.
@@ -139,7 +150,7 @@ impl<'a> Transcriber<'a> {
     /// Appends samples of one channel at [`SAMPLE_RATE`](super::SAMPLE_RATE).
     pub fn push(&mut self, samples: &[f32]) {
         match &mut self.gate {
-            Some(gate) => gate.push(samples, &mut self.stream.samples),
+            Some(gate) => gate.push(samples, &mut self.stream),
             None => self.stream.samples.extend_from_slice(samples),
         }
     }
@@ -147,7 +158,7 @@ impl<'a> Transcriber<'a> {
     /// Says that no samples follow.
     pub fn finish(&mut self) {
         if let Some(gate) = self.gate.as_mut().filter(|_| !self.stream.is_whole) {
-            gate.finish(&mut self.stream.samples);
+            gate.finish(&mut self.stream);
         }
         self.stream.is_whole = true;
     }
@@ -171,6 +182,16 @@ impl<'a> Transcriber<'a> {
     /// The language that is spoken, as far as it is known.
     pub fn language(&self) -> Option<&str> {
         self.listener.language()
+    }
+
+    /// What was heard of a [live](Settings::live) stream and belongs to no segment yet. The words that are settled never change: all
+    /// segments' words and these are the text so far.
+    pub fn draft(&self) -> Draft {
+        let mut draft = self.listener.draft();
+        if let Some(gate) = &self.gate {
+            draft.settled.iter_mut().for_each(|word| gate.restore_word(word));
+        }
+        draft
     }
 
     /// Decodes the next window, if there is one.

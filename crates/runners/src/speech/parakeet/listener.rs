@@ -1,5 +1,7 @@
 //! Recordings of any length, in windows that overlap and are cut where the model hears a pause.
 
+use std::ops::Range;
+
 use flambeau_text::Tokenizer;
 
 use super::{FAMILY, Parakeet, unfit, words::words};
@@ -28,18 +30,18 @@ const SLACK: u64 = 2;
 /// A Parakeet that transcribes one recording.
 #[derive(Debug)]
 pub(crate) struct ParakeetListener<'a> {
-    model: &'a mut Parakeet,
+    pub(super) model: &'a mut Parakeet,
     tokenizer: &'a Tokenizer,
     with_words: bool,
     /// Positions of a window beyond the context ahead of it, and of the context.
     window: usize,
-    context: usize,
+    pub(super) context: usize,
     /// The last samples that were transcribed, whole positions.
-    before: Vec<f32>,
+    pub(super) before: Vec<f32>,
     /// Words of which no segment was made, timed by samples.
     waiting: Vec<TimedWord>,
     /// The last word that was heard.
-    last: Option<TimedWord>,
+    pub(super) last: Option<TimedWord>,
 }
 
 impl<'a> ParakeetListener<'a> {
@@ -48,7 +50,7 @@ impl<'a> ParakeetListener<'a> {
     /// # Errors
     /// The settings ask for a translation, a language or a prompt.
     pub(crate) fn new(model: &'a mut Parakeet, tokenizer: &'a Tokenizer, settings: &Settings) -> Result<ParakeetListener<'a>> {
-        settings.check(FAMILY, Takes { words: true, ..Takes::default() })?;
+        settings.check(FAMILY, Takes { words: true, live: true, ..Takes::default() })?;
         let all = model.positions().min(WINDOW);
         if all < LEAST_WINDOW {
             return Err(unfit(format!("it takes {all} positions, expected at least {LEAST_WINDOW}")));
@@ -67,7 +69,7 @@ impl<'a> ParakeetListener<'a> {
     }
 
     /// The words of a window of the stream's next `heard` samples, timed by positions of the window.
-    fn heard(&mut self, stream: &Stream, heard: usize) -> Result<Vec<TimedWord>> {
+    pub(super) fn heard(&mut self, stream: &Stream, heard: usize) -> Result<Vec<TimedWord>> {
         let window = [&self.before[..], &stream.samples[..heard]].concat();
         let features = self.model.features(&window)?;
         let [_, made] = self.model.encode(features)?;
@@ -75,23 +77,31 @@ impl<'a> ParakeetListener<'a> {
         words(self.tokenizer, &tokens)
     }
 
-    /// Keeps the words that begin between two positions of the window, and times them by samples of the recording.
-    fn keep(&mut self, words: Vec<TimedWord>, first: u64, end: u64, stream: &Stream) {
+    /// The words that begin between two positions of the window and are none that was heard before, timed by samples of the recording.
+    pub(super) fn fresh(&self, words: Vec<TimedWord>, range: Range<u64>, stream: &Stream) -> Vec<TimedWord> {
         let step = self.model.step_samples() as u64;
         let at = |position: u64| (stream.position() + position * step).saturating_sub(self.before.len() as u64);
-        for word in words.into_iter().filter(|word| word.start + SLACK >= first && word.start < end) {
+        let (mut last, mut fresh) = (self.last.clone(), Vec::new());
+        for word in words.into_iter().filter(|word| word.start + SLACK >= range.start && word.start < range.end) {
             let word = TimedWord { start: at(word.start), end: at(word.end), ..word };
             let is_known = |last: &TimedWord| word.start < last.start + SLACK * step || last.text == word.text;
             let is_early = word.start < stream.position();
-            if !(is_early && self.last.as_ref().is_some_and(is_known)) {
-                self.last = Some(word.clone());
-                self.waiting.push(word);
+            if !(is_early && last.as_ref().is_some_and(is_known)) {
+                last = Some(word.clone());
+                fresh.push(word);
             }
         }
+        fresh
+    }
+
+    /// Keeps words of which segments are to be made.
+    fn keep(&mut self, words: Vec<TimedWord>) {
+        self.last = words.last().or(self.last.as_ref()).cloned();
+        self.waiting.extend(words);
     }
 
     /// Goes on by that many samples, of which the last stay as context.
-    fn pass(&mut self, stream: &mut Stream, samples: usize) {
+    pub(super) fn pass(&mut self, stream: &mut Stream, samples: usize) {
         self.before.extend_from_slice(&stream.samples[..samples]);
         let context = self.context * self.model.step_samples();
         self.before.drain(..self.before.len().saturating_sub(context));
@@ -134,7 +144,7 @@ impl Listener for ParakeetListener<'_> {
             let cut = cut(&words, (positions - cuts) as u64..(positions - self.context) as u64);
             (cut, (cut as usize - first) * step)
         };
-        self.keep(words, first as u64, end, stream);
+        self.keep(self.fresh(words, first as u64..end, stream));
         self.pass(stream, passed);
         Ok(Progress::Segments(self.segments(stream, false)))
     }
@@ -145,7 +155,7 @@ impl Listener for ParakeetListener<'_> {
 }
 
 /// Where to end a window: in the longest pause before a word that begins in `range`, the later one of two.
-fn cut(words: &[TimedWord], range: std::ops::Range<u64>) -> u64 {
+fn cut(words: &[TimedWord], range: Range<u64>) -> u64 {
     let pauses = words.array_windows().filter(|[_, next]| range.contains(&next.start)).map(|[word, next]| {
         let pause = next.start.saturating_sub(word.end);
         let middle = (next.start - pause / 2).max(range.start);

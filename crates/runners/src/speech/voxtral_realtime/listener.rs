@@ -1,14 +1,16 @@
 //! Streams of any length, a second at a time.
 
+use std::ops::Range;
+
 use flambeau_text::{Tokenizer, log_probabilities};
 
 use super::{FAMILY, VoxtralRealtime};
 use crate::{
     Result,
     speech::{
-        Progress, SAMPLE_RATE, Segment, Settings,
+        Progress, Segment, Settings, Word, live,
         segment::{ends_sentence, has_words},
-        stream::Stream,
+        stream::{Stream, seconds},
         text_decoder::{first_token, special_token},
         transcriber::{Listener, Takes},
     },
@@ -18,7 +20,7 @@ use crate::{
 const PAUSE: usize = 25;
 /// Tokens after which a segment ends whatever it says: 30 seconds.
 const LONGEST: usize = 375;
-/// Embeddings between two reports of progress.
+/// Embeddings between two reports of progress, if nobody waits for each.
 const STEP: usize = 12;
 
 /// A Voxtral Realtime that transcribes one recording.
@@ -27,6 +29,8 @@ pub(crate) struct RealtimeListener<'a> {
     model: &'a mut VoxtralRealtime,
     tokenizer: &'a Tokenizer,
     prompt: Vec<u32>,
+    /// Whether somebody waits for each word.
+    is_live: bool,
     /// Tokens that the model chose.
     chosen: usize,
     /// The text that is being written, if there is one.
@@ -39,10 +43,31 @@ pub(crate) struct RealtimeListener<'a> {
 struct Draft {
     tokens: Vec<u32>,
     text: String,
+    /// Its words so far, each with the tokens of the stream that wrote it, if somebody waits for them.
+    words: Vec<(String, Range<usize>)>,
     /// Which tokens of the stream were the first and the last with text.
     first: usize,
     last: usize,
     log_probability: f32,
+}
+
+impl Draft {
+    /// Divides what the stream's token `at` added to the text into words, which end where the next one's space begins. A character may take
+    /// several tokens: one that is not whole waits, unless nothing follows.
+    fn divide(&mut self, at: usize, nothing_follows: bool) {
+        let written: usize = self.words.iter().map(|(word, _)| word.len()).sum();
+        let Some(new) = self.text.get(written..).filter(|new| !new.is_empty()) else { return };
+        if new.ends_with('\u{fffd}') && !nothing_follows {
+            return;
+        }
+        match self.words.last_mut() {
+            Some((word, tokens)) if !new.starts_with(char::is_whitespace) => {
+                word.push_str(new);
+                tokens.end = at + 1;
+            }
+            _ => self.words.push((new.to_owned(), at..at + 1)),
+        }
+    }
 }
 
 impl<'a> RealtimeListener<'a> {
@@ -55,10 +80,18 @@ impl<'a> RealtimeListener<'a> {
         tokenizer: &'a Tokenizer,
         settings: &Settings,
     ) -> Result<RealtimeListener<'a>> {
-        settings.check(FAMILY, Takes::default())?;
+        settings.check(FAMILY, Takes { live: true, ..Takes::default() })?;
         let prompt = prompt(tokenizer, model.prompt_len())?;
         model.restart();
-        Ok(RealtimeListener { model, tokenizer, prompt, chosen: 0, draft: None, is_finished: false })
+        Ok(RealtimeListener {
+            model,
+            tokenizer,
+            prompt,
+            is_live: settings.live.is_some(),
+            chosen: 0,
+            draft: None,
+            is_finished: false,
+        })
     }
 
     /// Takes what the model chose next; returns the segment that ended before it.
@@ -79,16 +112,36 @@ impl<'a> RealtimeListener<'a> {
         draft.last = at;
         draft.log_probability += log_probability;
         draft.text = self.tokenizer.decode(&draft.tokens, true)?;
+        if self.is_live {
+            draft.divide(at, false);
+        }
         Ok(ended)
     }
 
     /// Ends the segment that is being written.
     fn end(&mut self) -> Result<Option<Segment>> {
-        let Some(draft) = self.draft.take().filter(|draft| has_words(&draft.text)) else { return Ok(None) };
-        let seconds = |tokens: usize| (tokens * self.model.step_samples()) as f64 / f64::from(SAMPLE_RATE);
-        let [start, end] = [draft.first, draft.last + 1].map(seconds);
+        let Some(mut draft) = self.draft.take().filter(|draft| has_words(&draft.text)) else { return Ok(None) };
+        if self.is_live {
+            draft.divide(draft.last, true);
+        }
+        let [start, end] = [draft.first, draft.last + 1].map(|token| self.seconds(token));
         let mean = draft.log_probability / draft.tokens.len() as f32;
-        Ok(Some(Segment::greedy(start..end, start, draft.text, draft.tokens, mean)))
+        let words = self.words(&draft);
+        Ok(Some(Segment { words, ..Segment::greedy(start..end, start, draft.text, draft.tokens, mean) }))
+    }
+
+    /// Seconds of the recording at a token of the stream.
+    fn seconds(&self, token: usize) -> f64 {
+        seconds((token * self.model.step_samples()) as u64)
+    }
+
+    fn words(&self, draft: &Draft) -> Vec<Word> {
+        let word = |(text, tokens): &(String, Range<usize>)| Word {
+            text: text.clone(),
+            start: self.seconds(tokens.start),
+            end: self.seconds(tokens.end),
+        };
+        draft.words.iter().map(word).collect()
     }
 }
 
@@ -97,7 +150,8 @@ impl Listener for RealtimeListener<'_> {
         if self.is_finished {
             return Ok(Progress::Finished);
         }
-        let taken = stream.samples.len().min(STEP * self.model.step_samples());
+        let step = if self.is_live { 1 } else { STEP };
+        let taken = stream.samples.len().min(step * self.model.step_samples());
         if taken > 0 {
             self.model.push(&stream.samples[..taken]);
             stream.pass(taken);
@@ -115,13 +169,22 @@ impl Listener for RealtimeListener<'_> {
         if self.is_finished {
             segments.extend(self.end()?);
             // Nothing is said after the recording's end.
-            segments.iter_mut().for_each(|segment| segment.end = segment.end.min(stream.seconds()));
+            let length = stream.seconds();
+            segments.iter_mut().for_each(|segment| segment.end_by(length));
         }
         Ok(Progress::Segments(segments))
     }
 
     fn language(&self) -> Option<&str> {
         None
+    }
+
+    fn draft(&self) -> live::Draft {
+        // Marks alone may come to nothing, and the last word may go on until the next one begins.
+        let Some(draft) = self.draft.as_ref().filter(|draft| has_words(&draft.text)) else { return live::Draft::default() };
+        let mut settled = self.words(draft);
+        let open = settled.pop().map(|word| word.text).unwrap_or_default();
+        live::Draft { settled, open }
     }
 }
 

@@ -37,25 +37,30 @@ pub fn align(
     language: &str,
     steps: usize,
 ) -> Result<Vec<AlignedWord>> {
-    let vocabulary = model.vocabulary();
-    let (no_timestamps, end) = (vocabulary.no_timestamps, vocabulary.end);
     let room = model.context().saturating_sub(head.len() + 2);
     let tokens = &tokens[..tokens.len().min(room)];
-    if tokens.is_empty() || steps == 0 {
-        return Ok(Vec::new());
-    }
-    let all: Vec<u32> = head.iter().chain([&no_timestamps]).chain(tokens).chain([&end]).copied().collect();
-    let Some(shares) = model.align(&all)? else { return Ok(Vec::new()) };
-    // The row of a token attends to what the next one says.
-    let rows = head.len()..head.len() + 1 + tokens.len();
-    let costs = costs(&shares, rows, steps)?;
-    let starts = starts(&costs, steps);
-    let words = words(tokenizer, tokens, WITHOUT_SPACES.contains(&language))?;
+    let Some(starts) = token_starts(model, (head, tokens), steps)? else { return Ok(Vec::new()) };
+    let words = words(tokenizer, tokens, language)?;
     let timed = words.into_iter().map(|(text, tokens)| {
         let (start, end) = (starts[tokens.start], starts[tokens.end]);
         AlignedWord { text, tokens, start, end }
     });
     Ok(timed.collect())
+}
+
+/// The step at which each token of a text begins, and the one at which the text ends; none if there is nothing to tell, or the program
+/// cannot.
+pub(super) fn token_starts(model: &mut Whisper, (head, tokens): (&[u32], &[u32]), steps: usize) -> Result<Option<Vec<usize>>> {
+    let vocabulary = model.vocabulary();
+    let (no_timestamps, end) = (vocabulary.no_timestamps, vocabulary.end);
+    if tokens.is_empty() || steps == 0 {
+        return Ok(None);
+    }
+    let all: Vec<u32> = head.iter().chain([&no_timestamps]).chain(tokens).chain([&end]).copied().collect();
+    let Some(shares) = model.align(&all)? else { return Ok(None) };
+    // The row of a token attends to what the next one says.
+    let rows = head.len()..head.len() + 1 + tokens.len();
+    Ok(Some(starts(&costs(&shares, rows, steps)?, steps)))
 }
 
 /// Minus the attention of these rows to the first `steps` positions [rows, steps]: of each head, in units of its deviation over the
@@ -137,7 +142,8 @@ fn starts(costs: &[f32], steps: usize) -> Vec<usize> {
 }
 
 /// Words with their tokens, punctuation among them.
-fn words(tokenizer: &Tokenizer, tokens: &[u32], without_spaces: bool) -> Result<Vec<(String, std::ops::Range<usize>)>> {
+pub(super) fn words(tokenizer: &Tokenizer, tokens: &[u32], language: &str) -> Result<Vec<(String, std::ops::Range<usize>)>> {
+    let without_spaces = WITHOUT_SPACES.contains(&language);
     let mut words: Vec<(String, std::ops::Range<usize>)> = Vec::new();
     let mut first = 0;
     for end in 1..=tokens.len() {

@@ -123,7 +123,7 @@ impl<'a> Texts<'a> {
     /// Texts after a prompt.
     fn new(path: Path, rules: Rules<'a>, request: &Request) -> Result<Texts<'a>> {
         let search = request.search;
-        let begun = Candidate { path, ..Candidate::default() };
+        let begun = Candidate { path, tokens: request.begun.clone(), ..Candidate::default() };
         let mut texts =
             Texts { rules, search, samplers: Vec::new(), going_on: Vec::new(), ended: Vec::new(), wanted: search.best_of };
         if request.temperature > 0.0 {

@@ -13,6 +13,8 @@ pub struct Request {
     /// Language and task, in models that have several.
     pub task: Vec<u32>,
     pub timestamps: bool,
+    /// Tokens that the text begins with, whatever the model makes of them.
+    pub begun: Vec<u32>,
     /// 0 takes the likeliest token each time.
     pub temperature: f32,
     /// Fixes what is drawn at other temperatures.
@@ -23,12 +25,19 @@ pub struct Request {
     pub search: Search,
 }
 
+impl Request {
+    /// Most tokens ahead of a text that a model of `context` tokens takes, so that there is room for the text itself.
+    pub(super) fn room(context: usize) -> usize {
+        (context / 2).saturating_sub(1)
+    }
+}
+
 /// What the decoder reads ahead of a text.
 #[derive(Debug)]
 pub(super) struct Prompt {
     /// What was said before, and the token that begins a window's text.
     pub(super) head: Vec<u32>,
-    /// Language and task, and whether there are timestamps.
+    /// Language and task, whether there are timestamps, and what the text begins with.
     pub(super) task: Vec<u32>,
     /// Most tokens of the text.
     pub(super) most: usize,
@@ -39,8 +48,7 @@ impl Prompt {
     pub(super) fn new(vocabulary: &Vocabulary, request: &Request, context: usize) -> Prompt {
         let mut head = Vec::new();
         if !request.previous.is_empty() {
-            // No more than leaves room for the text itself.
-            let room = (context / 2).saturating_sub(1);
+            let room = Request::room(context);
             head.push(vocabulary.previous);
             head.extend_from_slice(&request.previous[request.previous.len().saturating_sub(room)..]);
         }
@@ -49,6 +57,7 @@ impl Prompt {
         if !request.timestamps {
             task.push(vocabulary.no_timestamps);
         }
+        task.extend(&request.begun);
         Prompt { head, task, most: if request.max_tokens == 0 { context / 2 } else { request.max_tokens } }
     }
 }
@@ -56,9 +65,9 @@ impl Prompt {
 /// What was decoded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decoding {
-    /// Text and timestamps, without the token that ends them.
+    /// Text and timestamps, from those on that the text begins with, without the token that ends them.
     pub tokens: Vec<u32>,
-    /// Probability of each, and of the token that ended them if there was one.
+    /// Probability of each that was chosen, and of the token that ended them if there was one.
     pub probabilities: Vec<f32>,
     /// Whether the model ended the text.
     pub is_ended: bool,
@@ -76,37 +85,85 @@ pub fn decode(model: &mut Whisper, request: &Request) -> Result<Decoding> {
     if request.search.width(request.temperature) > 1 {
         return beam::decode(model, request);
     }
-    let vocabulary = model.vocabulary().clone();
-    let (mut logits, context) = (Vec::new(), model.context());
-    let Prompt { head, task, most } = Prompt::new(&vocabulary, request, context);
-    model.restart();
-    model.step(&head, &mut logits)?;
-    let no_speech_probability = vocabulary.no_speech_probability(&logits);
-    if !task.is_empty() {
-        model.step(&task, &mut logits)?;
+    let mut text = Greedy::begin(model, request)?;
+    while let Some(token) = text.next(model.position())? {
+        model.step(&[token], &mut text.logits)?;
     }
-    let rules = Rules { vocabulary: &vocabulary, timestamps: request.timestamps };
-    let params = SamplingParams { temperature: request.temperature, seed: request.seed, ..SamplingParams::default() };
-    let mut sampler = Sampler::new(params)?;
-    let (mut tokens, mut probabilities, mut sum, mut is_ended) = (Vec::new(), Vec::new(), 0.0, false);
-    while tokens.len() < most {
-        rules.apply(&tokens, &mut logits);
-        let token = sampler.sample(&logits, &[])?;
-        let log_probability = log_probabilities(&logits, &[token])[0];
-        sum += log_probability;
-        probabilities.push(log_probability.exp());
-        if token == vocabulary.end {
-            is_ended = true;
-            break;
+    Ok(text.decoding())
+}
+
+/// A text that goes on by one token at a time: the likeliest one, or one that is drawn.
+#[derive(Debug)]
+pub(super) struct Greedy {
+    vocabulary: Vocabulary,
+    timestamps: bool,
+    sampler: Sampler,
+    /// Tokens that the model holds, and most of the text.
+    context: usize,
+    most: usize,
+    /// Logits of the next token.
+    pub(super) logits: Vec<f32>,
+    tokens: Vec<u32>,
+    probabilities: Vec<f32>,
+    sum: f32,
+    is_ended: bool,
+    no_speech_probability: f32,
+}
+
+impl Greedy {
+    /// Reads what goes ahead of the text of the window that the model listens to.
+    pub(super) fn begin(model: &mut Whisper, request: &Request) -> Result<Greedy> {
+        let (vocabulary, context, mut logits) = (model.vocabulary().clone(), model.context(), Vec::new());
+        let Prompt { head, task, most } = Prompt::new(&vocabulary, request, context);
+        model.restart();
+        model.step(&head, &mut logits)?;
+        let no_speech_probability = vocabulary.no_speech_probability(&logits);
+        if !task.is_empty() {
+            model.step(&task, &mut logits)?;
         }
-        tokens.push(token);
-        if model.position() == context {
-            break;
-        }
-        model.step(&[token], &mut logits)?;
+        let params = SamplingParams { temperature: request.temperature, seed: request.seed, ..SamplingParams::default() };
+        Ok(Greedy {
+            vocabulary,
+            timestamps: request.timestamps,
+            sampler: Sampler::new(params)?,
+            context,
+            most,
+            logits,
+            tokens: request.begun.clone(),
+            probabilities: Vec::new(),
+            sum: 0.0,
+            is_ended: false,
+            no_speech_probability,
+        })
     }
-    let mean_log_probability = sum / (probabilities.len() + 1) as f32;
-    Ok(Decoding { tokens, probabilities, is_ended, mean_log_probability, no_speech_probability })
+
+    /// Chooses the next token by its logits; the model, which has `read` tokens, is to read it unless the text is over.
+    pub(super) fn next(&mut self, read: usize) -> Result<Option<u32>> {
+        if self.is_ended || self.tokens.len() >= self.most {
+            return Ok(None);
+        }
+        let rules = Rules { vocabulary: &self.vocabulary, timestamps: self.timestamps };
+        rules.apply(&self.tokens, &mut self.logits);
+        let token = self.sampler.sample(&self.logits, &[])?;
+        let log_probability = log_probabilities(&self.logits, &[token])[0];
+        self.sum += log_probability;
+        self.probabilities.push(log_probability.exp());
+        self.is_ended = token == self.vocabulary.end;
+        if !self.is_ended {
+            self.tokens.push(token);
+        }
+        Ok((!self.is_ended && self.tokens.len() < self.most && read < self.context).then_some(token))
+    }
+
+    pub(super) fn decoding(self) -> Decoding {
+        Decoding {
+            mean_log_probability: self.sum / (self.probabilities.len() + 1) as f32,
+            tokens: self.tokens,
+            probabilities: self.probabilities,
+            is_ended: self.is_ended,
+            no_speech_probability: self.no_speech_probability,
+        }
+    }
 }
 
 /// The likeliest language of the window that the model listens to, with its probability among all.

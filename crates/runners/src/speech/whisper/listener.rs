@@ -2,7 +2,7 @@
 
 use flambeau_text::Tokenizer;
 
-use super::{Decoding, Language, Request, Vocabulary, Whisper, align, decode, detect_language, spans, text};
+use super::{Decoding, Language, Request, Span, Vocabulary, Whisper, align, decode, detect_language, spans, text};
 use crate::{
     Error, Result,
     speech::{
@@ -19,12 +19,12 @@ const LEAST_TOKENS_A_SECOND: f64 = 1.0;
 /// A Whisper that transcribes one recording.
 #[derive(Debug)]
 pub(crate) struct WhisperListener<'a> {
-    model: &'a mut Whisper,
-    tokenizer: &'a Tokenizer,
-    settings: Settings,
-    language: Option<Language>,
+    pub(super) model: &'a mut Whisper,
+    pub(super) tokenizer: &'a Tokenizer,
+    pub(super) settings: Settings,
+    pub(super) language: Option<Language>,
     /// Tokens that the next window is decoded with: those of the prompt, and of the text so far.
-    previous: Vec<u32>,
+    pub(super) previous: Vec<u32>,
     prompt: usize,
 }
 
@@ -49,33 +49,58 @@ impl<'a> WhisperListener<'a> {
         Ok(WhisperListener { model, tokenizer, settings, language, previous, prompt })
     }
 
-    /// Decodes the window at one temperature after the other until its text can be trusted; the likeliest one if none can.
-    fn attempts(&mut self, steps: usize) -> Result<Attempt> {
-        let mut best: Option<Attempt> = None;
-        let temperatures = if self.settings.temperatures.is_empty() { vec![0.0] } else { self.settings.temperatures.clone() };
-        for (temperature, seed) in temperatures.into_iter().zip(self.settings.seed..) {
-            let request = Request {
-                previous: self.previous.clone(),
-                task: self.task_tokens(),
-                timestamps: true,
-                temperature,
-                seed,
-                max_tokens: 0,
-                search: self.settings.search,
-            };
-            let decoding = decode(self.model, &request)?;
-            let text = text(self.tokenizer, self.model.vocabulary(), &decoding.tokens)?;
-            let attempt = Attempt { compression_ratio: compression_ratio(text.trim()), decoding, temperature };
-            if self.is_trusted(&attempt, steps) {
-                return Ok(attempt);
-            }
-            let is_better = best.as_ref().is_none_or(|best| self.is_better(&attempt, best));
-            best = if is_better { Some(attempt) } else { best };
+    /// What to decode of a window at the first temperature.
+    pub(super) fn request(&self) -> Request {
+        Request {
+            previous: self.previous.clone(),
+            task: self.task_tokens(),
+            timestamps: true,
+            begun: Vec::new(),
+            temperature: self.settings.temperatures.first().copied().unwrap_or(0.0),
+            seed: self.settings.seed,
+            max_tokens: 0,
+            search: self.settings.search,
         }
-        best.ok_or(Error::EmptyPrompt)
     }
 
-    fn task_tokens(&self) -> Vec<u32> {
+    /// Decodes the window at one temperature after the other until its text can be trusted; the likeliest one if none can.
+    pub(super) fn attempts(&mut self, request: Request, steps: usize) -> Result<Attempt> {
+        let first = self.attempt(&request, steps)?;
+        self.better(first, request, steps)
+    }
+
+    /// Decodes the window at the other temperatures until its text can be trusted, if the one at the first cannot.
+    pub(super) fn better(&mut self, mut best: Attempt, mut request: Request, steps: usize) -> Result<Attempt> {
+        let others: Vec<f32> = self.settings.temperatures.iter().skip(1).copied().collect();
+        for temperature in others {
+            if best.is_trusted {
+                break;
+            }
+            request = Request { temperature, seed: request.seed.wrapping_add(1), ..request };
+            let attempt = self.attempt(&request, steps)?;
+            if attempt.is_trusted || self.is_better(&attempt, &best) {
+                best = attempt;
+            }
+        }
+        Ok(best)
+    }
+
+    /// Decodes the window once.
+    pub(super) fn attempt(&mut self, request: &Request, steps: usize) -> Result<Attempt> {
+        let decoding = decode(self.model, request)?;
+        self.judged(decoding, request.temperature, steps)
+    }
+
+    /// What was decoded, with whether it can be trusted.
+    pub(super) fn judged(&self, decoding: Decoding, temperature: f32, steps: usize) -> Result<Attempt> {
+        let text = text(self.tokenizer, self.model.vocabulary(), &decoding.tokens)?;
+        let compression_ratio = compression_ratio(text.trim());
+        let mut attempt = Attempt { compression_ratio, decoding, temperature, is_trusted: false };
+        attempt.is_trusted = self.is_trusted(&attempt, steps);
+        Ok(attempt)
+    }
+
+    pub(super) fn task_tokens(&self) -> Vec<u32> {
         let vocabulary = self.model.vocabulary();
         let task = match self.settings.task {
             Task::Transcribe => vocabulary.transcribe,
@@ -114,8 +139,15 @@ impl<'a> WhisperListener<'a> {
         says_so && (self.is_doubtful(decoding) || self.says_little(decoding, steps))
     }
 
+    /// Whether what was decoded of the window of `steps` steps in the end is no text: a word or two that the model doubts at every
+    /// temperature are no speech either.
+    pub(super) fn says_nothing(&self, decoding: &Decoding, steps: usize) -> bool {
+        let is_guessed = self.is_doubtful(decoding) && self.says_little(decoding, steps);
+        is_guessed || self.is_silent(decoding, steps)
+    }
+
     /// Tells when the words of the window's segments were said.
-    fn add_words(&mut self, stream: &Stream, segments: &mut [Segment], steps: usize) -> Result<()> {
+    pub(super) fn add_words(&mut self, stream: &Stream, segments: &mut [Segment], steps: usize) -> Result<()> {
         let vocabulary = self.model.vocabulary();
         let counts: Vec<usize> = segments.iter().map(|segment| vocabulary.text_of(&segment.tokens).count()).collect();
         let tokens: Vec<u32> = segments.iter().flat_map(|segment| vocabulary.text_of(&segment.tokens)).collect();
@@ -139,11 +171,10 @@ impl<'a> WhisperListener<'a> {
         stream.at((steps * self.model.step_samples()) as isize)
     }
 
-    /// The window's segments, and the step at which the next window begins.
-    fn segments(&self, stream: &Stream, attempt: &Attempt, steps: usize) -> Result<(Vec<Segment>, usize)> {
+    /// The segments of a window's spans.
+    pub(super) fn segments(&self, stream: &Stream, attempt: &Attempt, spans: Vec<Span>) -> Result<Vec<Segment>> {
         let decoding = &attempt.decoding;
         let vocabulary = self.model.vocabulary();
-        let (spans, next) = spans(vocabulary, &decoding.tokens, steps);
         let mut segments = Vec::new();
         for span in spans.into_iter().filter(|span| span.start < span.end) {
             let tokens = &decoding.tokens[span.tokens.clone()];
@@ -164,7 +195,7 @@ impl<'a> WhisperListener<'a> {
                 compression_ratio: attempt.compression_ratio,
             });
         }
-        Ok((segments, next))
+        Ok(segments)
     }
 }
 
@@ -191,11 +222,11 @@ impl Listener for WhisperListener<'_> {
             self.language = Some(detect_language(self.model)?.0);
         }
         let steps = heard.div_ceil(step);
-        let attempt = self.attempts(steps)?;
-        // A word or two that the model doubts at every temperature are no speech either.
-        let is_guessed = self.is_doubtful(&attempt.decoding) && self.says_little(&attempt.decoding, steps);
-        let is_silent = is_guessed || self.is_silent(&attempt.decoding, steps);
-        let (mut segments, next) = if is_silent { (Vec::new(), steps) } else { self.segments(stream, &attempt, steps)? };
+        let attempt = self.attempts(self.request(), steps)?;
+        let is_silent = self.says_nothing(&attempt.decoding, steps);
+        let whole = || spans(self.model.vocabulary(), &attempt.decoding.tokens, steps);
+        let (spans, next) = if is_silent { (Vec::new(), steps) } else { whole() };
+        let mut segments = self.segments(stream, &attempt, spans)?;
         if self.settings.words {
             self.add_words(stream, &mut segments, steps)?;
         }
@@ -216,10 +247,12 @@ impl Listener for WhisperListener<'_> {
 
 /// A window's text at one temperature.
 #[derive(Debug)]
-struct Attempt {
-    decoding: Decoding,
+pub(super) struct Attempt {
+    pub(super) decoding: Decoding,
     temperature: f32,
     compression_ratio: f32,
+    /// Whether the text is held for what was said, or for silence.
+    pub(super) is_trusted: bool,
 }
 
 /// The language of that code, which models of English alone only take if it is English.

@@ -1,0 +1,178 @@
+//! Text that is written while somebody speaks.
+
+use super::{
+    SAMPLE_RATE, Segment, Word,
+    segment::has_words,
+    stream::Stream,
+    words::{TimedWord, segment, timed, whole_segments},
+};
+
+/// What a live transcription has heard and not yet put into a segment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Draft {
+    /// Final words: the next segments begin with them.
+    pub settled: Vec<Word>,
+    /// What the model makes so far of the sound behind those words. It may change.
+    pub open: String,
+}
+
+/// The text of a stream that is heard again and again as it grows. Words are final once two hypotheses in succession agree on them and
+/// on all words before (local agreement: Liu et al. 2020, and Macháček et al. 2023 for Whisper).
+#[derive(Debug, Default)]
+pub(crate) struct LiveText {
+    /// Final words of which no segment was made, timed by samples.
+    settled: Vec<TimedWord>,
+    /// The last hypothesis of what follows them.
+    open: Vec<TimedWord>,
+    /// Where the last final word ended.
+    said: u64,
+}
+
+impl LiveText {
+    /// How many of the words that a new hypothesis has behind the final ones are those of the one before it.
+    pub(crate) fn agreed(&self, words: &[TimedWord]) -> usize {
+        words.iter().zip(&self.open).take_while(|(new, old)| new.text == old.text).count()
+    }
+
+    /// Takes a hypothesis of what follows the final words, of which the first `count` are final now. Returns them, their times put in order.
+    pub(crate) fn settle(&mut self, mut words: Vec<TimedWord>, count: usize) -> &[TimedWord] {
+        self.open = words.split_off(count);
+        let known = self.settled.len();
+        // Marks alone begin no segment.
+        for word in words {
+            if self.settled.is_empty() && !has_words(&word.text) {
+                continue;
+            }
+            let start = word.start.max(self.said);
+            let word = TimedWord { start, end: word.end.max(start), ..word };
+            self.said = word.end;
+            self.settled.push(word);
+        }
+        &self.settled[known..]
+    }
+
+    /// Where the last final word ended, in samples of the stream.
+    pub(crate) fn said(&self) -> u64 {
+        self.said
+    }
+
+    /// Whether the last hypothesis had nothing behind the final words.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// Takes the segments off that are whole, of a stream of which `length` samples were heard, in a window that began at `window` seconds.
+    pub(crate) fn segments(&mut self, length: u64, window: f64, nothing_follows: bool) -> Vec<Segment> {
+        let whole = whole_segments(&mut self.settled, nothing_follows);
+        whole.iter().map(|words| segment(words, length, window, true)).collect()
+    }
+
+    /// What belongs to no segment yet.
+    pub(crate) fn draft(&self) -> Draft {
+        let settled = self.settled.iter().map(|word| timed(word, u64::MAX)).collect();
+        Draft { settled, open: self.open.iter().map(|word| word.text.as_str()).collect() }
+    }
+}
+
+/// When a stream is heard anew: at places that do not depend on how its samples come.
+#[derive(Debug)]
+pub(crate) struct Beats {
+    /// Samples from beat to beat, and where the next one is.
+    hop: u64,
+    next: u64,
+    is_over: bool,
+}
+
+/// What to hear of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Beat {
+    /// Samples that wait, from the first one on.
+    pub(crate) heard: usize,
+    /// Whether nothing follows them, or nothing for a while.
+    pub(crate) ends: bool,
+}
+
+impl Beats {
+    pub(crate) fn new(hop: usize) -> Beats {
+        Beats { hop: hop as u64, next: hop as u64, is_over: false }
+    }
+
+    /// Samples from beat to beat, for the seconds that a [setting](super::Settings::live) asks for.
+    pub(crate) fn hop(seconds: Option<f64>) -> usize {
+        (seconds.unwrap_or(1.0).clamp(0.1, 10.0) * f64::from(SAMPLE_RATE)) as usize
+    }
+
+    /// Whether the last beat was that of the stream's end.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// The next beat, if the stream is long enough.
+    pub(crate) fn next(&mut self, stream: &mut Stream) -> Option<Beat> {
+        let (position, waiting) = (stream.position(), stream.samples.len());
+        if self.is_over {
+            return None;
+        }
+        if let Some(pause) = stream.pauses.pop_front_if(|pause| *pause <= self.next) {
+            self.next = pause + self.hop;
+            return Some(Beat { heard: (pause - position) as usize, ends: true });
+        }
+        if self.next <= position + waiting as u64 {
+            let heard = (self.next - position) as usize;
+            self.next += self.hop;
+            return Some(Beat { heard, ends: false });
+        }
+        self.is_over = stream.is_whole;
+        self.is_over.then_some(Beat { heard: waiting, ends: true })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::speech::words::tests::word;
+
+    fn heard(text: &mut LiveText, words: &[TimedWord]) -> String {
+        let count = text.agreed(words);
+        text.settle(words.to_vec(), count).iter().map(|word| word.text.as_str()).collect()
+    }
+
+    #[test]
+    fn what_two_hypotheses_agree_on_is_final() {
+        let mut text = LiveText::default();
+        assert_eq!(heard(&mut text, &[word("I", 0, 10), word("scream.", 20, 30)]), "");
+        assert_eq!(heard(&mut text, &[word("I", 0, 10), word("scrub", 20, 30), word("it.", 30, 40)]), " I");
+        assert_eq!(text.draft().open, " scrub it.");
+        assert_eq!(text.segments(40, 0.0, false), []);
+        assert_eq!(heard(&mut text, &[word("scrub", 5, 30), word("it.", 30, 40), word("So", 50, 60)]), " scrub it.");
+        let segments = text.segments(60, 0.0, false);
+        assert_eq!((segments.len(), segments[0].text.as_str(), segments[0].words.len()), (1, " I scrub it.", 3));
+        assert!(segments[0].words[1].start >= segments[0].words[0].end, "times do not go back");
+        assert_eq!((text.draft().settled.len(), text.draft().open.as_str(), text.said()), (0, " So", 40));
+    }
+
+    #[test]
+    fn beats_are_the_same_however_samples_come() {
+        let beats = |block: usize| {
+            let (mut stream, mut beats, mut found) = (Stream::default(), Beats::new(100), Vec::new());
+            for (at, block) in vec![0.0; 330].chunks(block).enumerate() {
+                stream.samples.extend(block);
+                if at == 0 {
+                    stream.pauses.push_back(150);
+                }
+                while let Some(beat) = beats.next(&mut stream) {
+                    found.push((stream.position(), beat));
+                    stream.pass(beat.heard / 2);
+                }
+            }
+            stream.is_whole = true;
+            found.extend(beats.next(&mut stream).map(|beat| (stream.position(), beat)));
+            assert!(beats.is_over() && beats.next(&mut stream).is_none());
+            found
+        };
+        let expected = [(0, 100, false), (50, 100, true), (100, 150, false), (175, 155, true)];
+        let expected = expected.map(|(position, heard, ends)| (position, Beat { heard, ends }));
+        assert_eq!(beats(330), expected);
+        assert_eq!(beats(160), expected);
+    }
+}

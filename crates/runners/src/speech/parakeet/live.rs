@@ -1,0 +1,114 @@
+//! Streams that are heard while somebody speaks: what follows the final words is heard again and again, with some seconds ahead of it.
+
+use flambeau_text::Tokenizer;
+
+use super::{Parakeet, ParakeetListener};
+use crate::{
+    Result,
+    speech::{
+        Progress, Segment, Settings,
+        live::{Beat, Beats, Draft, LiveText},
+        stream::Stream,
+        transcriber::Listener,
+        words::TimedWord,
+    },
+};
+
+/// Positions of 80 ms ahead of what is not final, which only serve as context, and without a word behind the last one, after which nobody
+/// speaks.
+const BEFORE: usize = 100;
+const PAUSE: usize = 38;
+/// Parts of a window, of which one is the context.
+const PARTS: usize = 4;
+
+/// A Parakeet that transcribes a stream.
+#[derive(Debug)]
+pub(crate) struct LiveParakeet<'a> {
+    listener: ParakeetListener<'a>,
+    text: LiveText,
+    beats: Beats,
+    /// Samples between two hypotheses, of the longest window without its context, and of a pause: whole positions.
+    hop: usize,
+    window: usize,
+    pause: usize,
+}
+
+impl<'a> LiveParakeet<'a> {
+    /// Listens to one stream.
+    ///
+    /// # Errors
+    /// As [`ParakeetListener::new`].
+    pub(crate) fn new(model: &'a mut Parakeet, tokenizer: &'a Tokenizer, settings: &Settings) -> Result<LiveParakeet<'a>> {
+        let mut listener = ParakeetListener::new(model, tokenizer, settings)?;
+        let (step, part) = (listener.model.step_samples(), listener.model.positions().min(PARTS * BEFORE) / PARTS);
+        listener.context = part;
+        let hop = (Beats::hop(settings.live) / step).clamp(1, part) * step;
+        let (window, pause) = ((PARTS - 1) * part * step, PAUSE.min(part) * step);
+        Ok(LiveParakeet { listener, text: LiveText::default(), beats: Beats::new(hop), hop, window, pause })
+    }
+
+    /// Hears the next samples with the context ahead of them, and settles what the words have in common with those of before; everything if
+    /// nothing follows.
+    fn hear(&mut self, stream: &Stream, heard: usize, ends: bool) -> Result<()> {
+        let words = self.listener.heard(stream, heard)?;
+        let first = self.listener.before.len() / self.listener.model.step_samples();
+        let end = stream.position() + heard as u64;
+        let words = self.listener.fresh(words, first as u64..u64::MAX, stream);
+        let words: Vec<TimedWord> = words.into_iter().map(|word| TimedWord { end: word.end.min(end), ..word }).collect();
+        let count = if ends { words.len() } else { self.text.agreed(&words) };
+        if let Some(last) = self.text.settle(words, count).last() {
+            self.listener.last = Some(last.clone());
+        }
+        Ok(())
+    }
+
+    /// Goes on to the end of the final words, or behind a pause; what went by serves as context.
+    fn forget(&mut self, stream: &mut Stream, heard: usize, ends: bool) {
+        let said = self.text.said().saturating_sub(stream.position()) as usize;
+        let is_quiet = self.text.is_settled() && heard - said.min(heard) >= self.pause;
+        let passed = if ends {
+            heard
+        } else if is_quiet {
+            heard - self.pause / 2
+        } else {
+            // A position ahead of the next word's beginning.
+            let step = self.listener.model.step_samples();
+            said.min(heard) / step * step
+        };
+        self.listener.pass(stream, passed);
+    }
+
+    fn segments(&mut self, stream: &Stream, heard: usize, ends: bool) -> Vec<Segment> {
+        self.text.segments(stream.position() + heard as u64, stream.at(0), ends)
+    }
+}
+
+impl Listener for LiveParakeet<'_> {
+    fn step(&mut self, stream: &mut Stream) -> Result<Progress> {
+        let Some(Beat { mut heard, ends }) = self.beats.next(stream) else {
+            return Ok(if self.beats.is_over() { Progress::Finished } else { Progress::NeedsSamples });
+        };
+        if let Some(passed) = stream.silence(heard).filter(|_| self.text.is_settled()) {
+            // Positions stay whole, so that hypotheses fall together.
+            let passed = passed / self.hop * self.hop;
+            self.listener.pass(stream, passed);
+            heard -= passed;
+        }
+        // What the window has no room for is cut, and what is shorter than a position says nothing.
+        let ends = ends || heard + self.hop > self.window;
+        if heard >= self.listener.model.step_samples() {
+            self.hear(stream, heard, ends)?;
+        }
+        let segments = self.segments(stream, heard, ends);
+        self.forget(stream, heard, ends);
+        Ok(Progress::Segments(segments))
+    }
+
+    fn language(&self) -> Option<&str> {
+        None
+    }
+
+    fn draft(&self) -> Draft {
+        self.text.draft()
+    }
+}

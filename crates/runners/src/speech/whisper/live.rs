@@ -1,0 +1,204 @@
+//! Streams that are heard while somebody speaks: a window that grows is decoded again and again behind the words that are final.
+
+use flambeau_text::Tokenizer;
+
+use super::{
+    Request, Whisper, WhisperListener, align,
+    decode::{Decoding, detect_language},
+};
+use crate::{
+    Result,
+    speech::{
+        Progress, SAMPLE_RATE, Segment, Settings,
+        live::{Beat, Beats, Draft, LiveText},
+        stream::Stream,
+        transcriber::Listener,
+        words::TimedWord,
+    },
+};
+
+/// Samples behind the last word, or without one, after which nobody speaks.
+const PAUSE: usize = 3 * SAMPLE_RATE as usize;
+/// Samples that are kept of silence, and of what follows a sentence before that is forgotten.
+const KEPT: usize = SAMPLE_RATE as usize;
+
+/// A Whisper that transcribes a stream.
+#[derive(Debug)]
+pub(crate) struct LiveWhisper<'a> {
+    listener: WhisperListener<'a>,
+    text: LiveText,
+    beats: Beats,
+    hop: usize,
+    pause: usize,
+    /// The final words whose sound is in the window: its text begins with them.
+    begun: Vec<TimedWord>,
+}
+
+impl<'a> LiveWhisper<'a> {
+    /// Listens to one stream.
+    ///
+    /// # Errors
+    /// As [`WhisperListener::new`].
+    pub(crate) fn new(model: &'a mut Whisper, tokenizer: &'a Tokenizer, settings: Settings) -> Result<LiveWhisper<'a>> {
+        let listener = WhisperListener::new(model, tokenizer, settings)?;
+        let window = listener.model.window();
+        let (hop, pause) = (Beats::hop(listener.settings.live).min(window / 3), PAUSE.min(window / 3));
+        Ok(LiveWhisper { listener, text: LiveText::default(), beats: Beats::new(hop), hop, pause, begun: Vec::new() })
+    }
+
+    /// Hears the window anew, and settles what its text has in common with the one before; everything if nothing follows.
+    fn hear(&mut self, stream: &Stream, heard: usize, ends: bool) -> Result<()> {
+        let steps = heard.div_ceil(self.listener.model.step_samples());
+        let features = self.listener.model.features(&stream.samples[..heard])?;
+        self.listener.model.encode(features)?;
+        self.detect_language()?;
+        let begun: Vec<u32> = self.begun.iter().flat_map(|word| &word.ids).copied().collect();
+        let request = Request { begun: begun.clone(), timestamps: false, ..self.listener.request() };
+        let attempt = if ends { self.listener.attempts(request, steps)? } else { self.listener.attempt(&request, steps)? };
+        let says_nothing = self.says_nothing(&attempt.decoding, steps);
+        let is_heard = !says_nothing && (ends || attempt.is_trusted);
+        let words = if is_heard { self.words(&attempt.decoding, begun.len())? } else { Vec::new() };
+        let count = if ends { words.len() } else { self.text.agreed(&words) };
+        let words = if count > 0 { self.timed(stream, &attempt.decoding, begun.len(), words, steps)? } else { words };
+        let settled = self.text.settle(words, count);
+        self.begun.extend_from_slice(settled);
+        Ok(())
+    }
+
+    /// The language of the window, which is asked again until the first words are final.
+    fn detect_language(&mut self) -> Result<()> {
+        let listener = &mut self.listener;
+        let is_open = listener.settings.language.is_none() && self.text.said() == 0;
+        if is_open && !listener.model.vocabulary().languages.is_empty() {
+            listener.language = Some(detect_language(listener.model)?.0);
+        }
+        Ok(())
+    }
+
+    /// Whether nothing is said in a window of `steps` steps. Short windows have few tokens whoever speaks, so that the model's word counts
+    /// alone where no final words speak against it.
+    fn says_nothing(&self, decoding: &Decoding, steps: usize) -> bool {
+        let listener = &self.listener;
+        let is_silent = listener.settings.most_no_speech.is_some_and(|most| decoding.no_speech_probability > most);
+        self.begun.is_empty() && is_silent || listener.says_nothing(decoding, steps)
+    }
+
+    /// The words of a text behind its first tokens, without times.
+    fn words(&self, decoding: &Decoding, begun: usize) -> Result<Vec<TimedWord>> {
+        let listener = &self.listener;
+        let vocabulary = listener.model.vocabulary();
+        let tokens = &decoding.tokens[begun..];
+        let count = tokens.iter().take_while(|&&id| id < vocabulary.end).count();
+        let words = align::words(listener.tokenizer, &tokens[..count], listener.language().unwrap_or("en"))?;
+        let word = |(text, range): (String, std::ops::Range<usize>)| TimedWord {
+            text,
+            ids: tokens[range.clone()].to_vec(),
+            log_probability: decoding.probabilities[range].iter().map(|probability| probability.ln()).sum(),
+            start: 0,
+            end: 0,
+        };
+        Ok(words.into_iter().map(word).collect())
+    }
+
+    /// Tells when words were said that stand behind the first tokens of the window's text. Where the program cannot tell, each token
+    /// takes as long as the others.
+    fn timed(
+        &mut self,
+        stream: &Stream,
+        decoding: &Decoding,
+        begun: usize,
+        mut words: Vec<TimedWord>,
+        steps: usize,
+    ) -> Result<Vec<TimedWord>> {
+        let model = &mut *self.listener.model;
+        let step = model.step_samples();
+        let head: Vec<u32> = [model.vocabulary().start].into_iter().chain(self.listener.task_tokens()).collect();
+        let tokens: Vec<u32> = self.listener.model.vocabulary().text_of(&decoding.tokens).collect();
+        let starts = align::token_starts(self.listener.model, (&head, &tokens), steps)?;
+        let evenly = || (0..=tokens.len()).map(|at| at * steps / tokens.len().max(1)).collect();
+        let starts: Vec<usize> = starts.unwrap_or_else(evenly);
+        let at = |token: usize| stream.position() + (starts[token.min(starts.len() - 1)] * step) as u64;
+        let mut first = begun;
+        for word in &mut words {
+            let next = first + word.ids.len();
+            (word.start, word.end) = (at(first), at(next));
+            first = next;
+        }
+        Ok(words)
+    }
+
+    /// Forgets the sound that is not needed any more: of all words at a pause, of whole sentences where the window grows long, or of
+    /// silence.
+    fn forget(&mut self, stream: &mut Stream, heard: usize, ends: bool) {
+        let end = stream.position() + heard as u64;
+        let window = self.listener.model.window();
+        let is_quiet = self.text.is_settled() && end - self.text.said().max(stream.position()) >= self.pause as u64;
+        if ends || is_quiet && self.begun.is_empty() {
+            let kept = if ends { 0 } else { KEPT.min(heard) };
+            self.forget_words(self.begun.len());
+            stream.pass(heard - kept);
+        } else if is_quiet {
+            self.forget_words(self.begun.len());
+            stream.pass((self.text.said() - stream.position()) as usize);
+        } else if heard >= window / 2 {
+            let is_early = |at: usize| self.begun.get(at + 1).is_some_and(|next| next.start + KEPT as u64 <= end);
+            let count = self.begun.len();
+            let sentence = (0..count).rev().find(|&at| self.begun[at].ends_sentence() && is_early(at));
+            let is_full = heard + 2 * self.hop + KEPT > window;
+            let word = || if is_full { self.longest_pause() } else { None };
+            if let Some(last) = sentence.or_else(word) {
+                let next = self.begun.get(last + 1).map_or(self.begun[last].end, |next| next.start);
+                let cut = (self.begun[last].end.min(next) + next) / 2;
+                self.forget_words(last + 1);
+                stream.pass((cut - stream.position()).min(heard as u64) as usize);
+            }
+        }
+    }
+
+    /// The final word of the window's latter half ahead of the longest pause.
+    fn longest_pause(&self) -> Option<usize> {
+        let pause = |at: usize| self.begun[at + 1].start.saturating_sub(self.begun[at].end);
+        let count = self.begun.len();
+        (count / 2..count.saturating_sub(1)).max_by_key(|&at| pause(at))
+    }
+
+    /// Drops the first final words of the window, which the next texts have in mind if they are asked to.
+    fn forget_words(&mut self, count: usize) {
+        let words = self.begun.drain(..count);
+        if self.listener.settings.condition_on_previous {
+            self.listener.previous.extend(words.flat_map(|word| word.ids));
+        }
+    }
+
+    fn segments(&mut self, stream: &Stream, heard: usize, ends: bool) -> Vec<Segment> {
+        self.text.segments(stream.position() + heard as u64, stream.at(0), ends)
+    }
+}
+
+impl Listener for LiveWhisper<'_> {
+    fn step(&mut self, stream: &mut Stream) -> Result<Progress> {
+        let Some(Beat { mut heard, ends }) = self.beats.next(stream) else {
+            return Ok(if self.beats.is_over() { Progress::Finished } else { Progress::NeedsSamples });
+        };
+        if let Some(passed) = stream.silence(heard).filter(|_| self.begun.is_empty() && self.text.is_settled()) {
+            stream.pass(passed);
+            heard -= passed;
+        }
+        // What is too long for a window is cut, and what is shorter than a step of times says nothing.
+        let ends = ends || heard + self.hop > self.listener.model.window();
+        if heard >= self.listener.model.step_samples() {
+            self.hear(stream, heard, ends)?;
+        }
+        let segments = self.segments(stream, heard, ends);
+        self.forget(stream, heard, ends);
+        Ok(Progress::Segments(segments))
+    }
+
+    fn language(&self) -> Option<&str> {
+        self.listener.language()
+    }
+
+    fn draft(&self) -> Draft {
+        self.text.draft()
+    }
+}
