@@ -115,6 +115,10 @@ pub(crate) struct Args {
     #[arg(help_heading = "Speech", long, alias = "condition-on-previous-text")]
     previous_text: bool,
 
+    /// Windows that are decoded at a time, which end in pauses; 1 to 16 (Whisper)
+    #[arg(help_heading = "Speech", long, value_name = "N", default_value_t = 1, value_parser = windows)]
+    batch_size: usize,
+
     /// Texts of a window that are tried at a time, of which the likeliest is taken; 1 to 8 (Whisper)
     #[arg(help_heading = "Speech", long, value_name = "N", default_value_t = 1, value_parser = texts)]
     beam_size: usize,
@@ -181,6 +185,12 @@ const APART: [&str; 3] = ["encoder.pte", "cross_kv.pte", "decoder.pte"];
 fn seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.1..=10.0).contains(seconds));
     seconds.ok_or_else(|| "expected seconds from 0.1 to 10".into())
+}
+
+/// A number of windows at a time.
+fn windows(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| (1..=16).contains(number));
+    number.ok_or_else(|| "expected a number from 1 to 16".into())
 }
 
 /// A number of texts at a time, which programs have room for.
@@ -296,6 +306,7 @@ fn settings(args: &Args) -> Settings {
         prompt: args.prompt.clone(),
         words: args.word_timestamps,
         condition_on_previous: args.previous_text,
+        batch: args.batch_size,
         search: Search {
             beam_size: args.beam_size,
             patience: args.patience,

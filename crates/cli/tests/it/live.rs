@@ -11,13 +11,13 @@ use ::flambeau::{
 
 use crate::flambeau;
 
-fn of_case(family: &str, file: &str) -> String {
+pub(crate) fn of_case(family: &str, file: &str) -> String {
     let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testcases/checkpoints");
     cases.join(format!("speech-{family}")).join(file).to_string_lossy().into_owned()
 }
 
 /// Seconds of the committed recording at changing loudness, with silence in their midst.
-fn samples(seconds: usize) -> Vec<f32> {
+pub(crate) fn samples(seconds: usize) -> Vec<f32> {
     let recording = fs::read(of_case("whisper", "audio.wav")).unwrap();
     let once = Recording::from_bytes(recording, SAMPLE_RATE).unwrap().read_to_end().unwrap();
     let block = |i: usize| {

@@ -13,6 +13,7 @@ mod results;
 mod serve;
 mod sessions;
 mod transcribe;
+mod whisper;
 mod windows;
 
 use std::{

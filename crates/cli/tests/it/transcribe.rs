@@ -94,6 +94,22 @@ fn several_texts_are_tried_at_a_time() {
 }
 
 #[test]
+fn batches_refuse_what_goes_from_window_to_window() {
+    let dir = tempfile::tempdir().unwrap();
+    for (options, complaint) in [
+        (["--batch-size=2", "--previous-text"], "windows know nothing of one another"),
+        (["--batch-size=2", "--beam-size=2"], "takes no beam size"),
+        (["--batch-size=2", "--live"], "takes no batch size"),
+    ] {
+        let refused = flambeau(dir.path(), &[&["transcribe", "-m", &model(), &audio()], &options[..]].concat());
+        assert!(refused.code == 1 && refused.stderr.contains(complaint), "{}", refused.stderr);
+    }
+    let parakeet = of_case("parakeet-ctc", "checkpoint");
+    let refused = flambeau(dir.path(), &["transcribe", "-m", &parakeet, &audio(), "--batch-size=2"]);
+    assert!(refused.code == 1 && refused.stderr.contains("Parakeet takes no"), "{}", refused.stderr);
+}
+
+#[test]
 fn bench_measures_the_stages_of_every_family() {
     let dir = tempfile::tempdir().unwrap();
     for (family, stages) in [

@@ -12,7 +12,7 @@ use super::{
     transcriber::Listener,
     voxtral::{self, Voxtral, VoxtralListener},
     voxtral_realtime::{self, RealtimeListener, VoxtralRealtime},
-    whisper::{self, LiveWhisper, Whisper, WhisperListener},
+    whisper::{self, LiveWhisper, Whisper, WhisperBatch, WhisperListener},
 };
 use crate::{Error, Result};
 
@@ -54,16 +54,17 @@ impl SpeechModel {
 
     /// What transcribes one recording with the model.
     pub(super) fn listener<'a>(&'a mut self, tokenizer: &'a Tokenizer, settings: Settings) -> Result<Box<dyn Listener + 'a>> {
-        let is_live = settings.live.is_some();
+        let (is_live, is_batch) = (settings.live.is_some(), settings.batch > 1);
         Ok(match self {
             SpeechModel::Moonshine(model) => Box::new(MoonshineListener::new(model, tokenizer, &settings)?),
             SpeechModel::Parakeet(model) => match is_live {
                 true => Box::new(LiveParakeet::new(model, tokenizer, &settings)?),
                 false => Box::new(ParakeetListener::new(model, tokenizer, &settings)?),
             },
-            SpeechModel::Whisper(model) => match is_live {
-                true => Box::new(LiveWhisper::new(model, tokenizer, settings)?),
-                false => Box::new(WhisperListener::new(model, tokenizer, settings)?),
+            SpeechModel::Whisper(model) => match (is_live, is_batch) {
+                (true, _) => Box::new(LiveWhisper::new(model, tokenizer, settings)?),
+                (false, true) => Box::new(WhisperBatch::new(model, tokenizer, settings)?),
+                (false, false) => Box::new(WhisperListener::new(model, tokenizer, settings)?),
             },
             SpeechModel::Voxtral(model) => Box::new(VoxtralListener::new(model, tokenizer, &settings)?),
             SpeechModel::VoxtralRealtime(model) => Box::new(RealtimeListener::new(model, tokenizer, &settings)?),

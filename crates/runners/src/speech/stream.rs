@@ -51,6 +51,14 @@ impl Stream {
         while self.pauses.pop_front_if(|pause| *pause < self.position).is_some() {}
     }
 
+    /// Takes that many samples off, as a recording of their own that keeps their times.
+    pub(crate) fn take(&mut self, samples: usize) -> Stream {
+        let taken =
+            Stream { samples: self.samples[..samples].to_vec(), position: self.position, is_whole: true, ..Stream::default() };
+        self.pass(samples);
+        taken
+    }
+
     /// The middle of the softest pause that lies in a range of the samples: a place to stop at.
     pub(crate) fn pause(&self, range: Range<usize>) -> usize {
         let powers = powers(&self.samples[range.clone()]);

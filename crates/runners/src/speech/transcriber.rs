@@ -40,6 +40,8 @@ pub struct Settings {
     pub words: bool,
     /// Whether a window is decoded with the text before it in mind: names and style stay the same, and mistakes too.
     pub condition_on_previous: bool,
+    /// How many windows are decoded at a time. Above 1 they end in pauses, not where a sentence did, and know nothing of one another.
+    pub batch: usize,
     /// Whether the model only hears where somebody may be speaking, with 0.4 seconds on either side; pauses of less than 2 seconds are
     /// heard too. Times are those of the recording all the same.
     pub voice_activity: bool,
@@ -63,6 +65,7 @@ impl Default for Settings {
             most_no_speech: Some(0.6),
             words: false,
             condition_on_previous: false,
+            batch: 1,
             voice_activity: false,
             live: None,
             seed: 0,
@@ -93,6 +96,7 @@ impl Settings {
             (self.live.is_some() && !takes.live, "live stream: it hears whole windows"),
             (!self.prompt.trim().is_empty(), "prompt"),
             (self.condition_on_previous, "previous text"),
+            (self.batch > 1, "batch size"),
             (self.search != Search::default(), "beam size, best of, patience or length penalty"),
         ];
         match refused.into_iter().find(|(is_asked, _)| *is_asked) {

@@ -1,6 +1,7 @@
 //! Whisper: windows of 30 seconds to tokens.
 
 mod align;
+mod batch;
 mod beam;
 mod branches;
 mod decode;
@@ -12,6 +13,7 @@ mod vocabulary;
 mod window;
 
 pub use align::{AlignedWord, align};
+pub(crate) use batch::WhisperBatch;
 pub use beam::Search;
 pub(crate) use decode::text;
 pub use decode::{Decoding, Request, decode, detect_language};

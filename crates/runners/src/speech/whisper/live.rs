@@ -7,7 +7,7 @@ use super::{
     decode::{Decoding, detect_language},
 };
 use crate::{
-    Result,
+    Error, Result,
     speech::{
         Progress, SAMPLE_RATE, Segment, Settings,
         live::{Beat, Beats, Draft, LiveText},
@@ -40,6 +40,9 @@ impl<'a> LiveWhisper<'a> {
     /// # Errors
     /// As [`WhisperListener::new`].
     pub(crate) fn new(model: &'a mut Whisper, tokenizer: &'a Tokenizer, settings: Settings) -> Result<LiveWhisper<'a>> {
+        if settings.batch > 1 {
+            return Err(Error::NoSuchSetting { family: "live stream", option: "batch size: it has one window" });
+        }
         let listener = WhisperListener::new(model, tokenizer, settings)?;
         let window = listener.model.window();
         let (hop, pause) = (Beats::hop(listener.settings.live).min(window / 3), PAUSE.min(window / 3));

@@ -9,7 +9,7 @@ use flambeau_text::Tokenizer;
 
 use super::{FAMILY, Vocabulary, branches::Branches, unfit};
 use crate::{
-    Result, logits,
+    Result, error, logits,
     speech::{
         Facts, has_methods,
         inputs::{self, ids, positions},
@@ -216,6 +216,35 @@ impl Whisper {
             self.position += tokens.len();
         }
         logits::last(self.decoder.name(), outputs.first(), logits)
+    }
+
+    /// Another one of the same program, with a window and caches of its own.
+    ///
+    /// # Errors
+    /// It cannot be loaded again, as ExecuTorch's three programs cannot.
+    pub(super) fn another(&self) -> Result<Whisper> {
+        if self.apart.is_some() {
+            return Err(unfit("its three programs listen to one window at a time"));
+        }
+        Whisper::load(self.decoder.program(), self.decoder.engine())
+    }
+
+    /// Appends a token to each, and puts the logits `[V]` of the next one into the place of what stood beside it. The engine may read each
+    /// weight once for all of them.
+    ///
+    /// # Errors
+    /// As [`step`](Whisper::step), of the first that fails.
+    pub(super) fn step_each(runs: &mut [(&mut Whisper, u32, &mut Vec<f32>)]) -> Result<()> {
+        let inputs = runs.iter().map(|(model, token, _)| Ok([ids(&[*token])?, positions(model.position, 1)?]));
+        let inputs: Vec<[Value; 2]> = inputs.collect::<Result<_>>()?;
+        let methods = runs.iter_mut().zip(&inputs).map(|((model, ..), inputs)| (&mut model.decoder, &inputs[..]));
+        let outcomes = Method::run_last_of_each(&mut methods.collect::<Vec<_>>());
+        for ((model, _, logits), outcome) in runs.iter_mut().zip(outcomes) {
+            let outputs = error::settled(outcome)?;
+            model.position += 1;
+            logits::last(model.decoder.name(), outputs.first(), logits)?;
+        }
+        Ok(())
     }
 
     /// Which share of the attention of each alignment head every position of the window gets from each token, f32

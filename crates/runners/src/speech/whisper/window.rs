@@ -39,6 +39,18 @@ pub fn spans(vocabulary: &Vocabulary, tokens: &[u32], steps: usize) -> (Vec<Span
     (spans, next)
 }
 
+/// The stretches of a window of `steps` steps that no window hears again: what follows the last whole stretch goes to the window's end.
+pub(super) fn all_spans(vocabulary: &Vocabulary, tokens: &[u32], steps: usize) -> Vec<Span> {
+    let (mut spans, _) = spans(vocabulary, tokens, steps);
+    let first = spans.last().map_or(0, |span| span.tokens.end);
+    if let Some(&id) = tokens.get(first) {
+        let start =
+            if vocabulary.is_timestamp(id) { (id - vocabulary.first_timestamp()) as usize } else { spans[spans.len() - 1].end };
+        spans.push(Span { start: start.min(steps), end: steps, tokens: first..tokens.len() });
+    }
+    spans
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,6 +64,14 @@ mod tests {
     fn pairs_cut_a_window_and_a_stretch_without_end_is_heard_again() {
         assert_eq!(read(&[10, 1, 2, 110, 110, 3]), (vec![(0, 100, 4)], 100));
         assert_eq!(read(&[10, 1, 2, 110, 120, 3, 210, 210]), (vec![(0, 100, 4), (110, 200, 3)], 200));
+    }
+
+    #[test]
+    fn the_last_stretch_goes_to_the_end_of_a_window_that_is_not_heard_again() {
+        let all = |tokens: &[u32]| all_spans(&Vocabulary::small(), tokens, 1500).into_iter().map(|span| (span.start, span.end));
+        assert!(all(&[10, 1, 2, 110, 120, 3]).eq([(0, 100), (110, 1500)]));
+        assert!(all(&[10, 1, 110, 110, 2, 210]).eq([(0, 100), (100, 200)]));
+        assert!(all(&[10, 1, 2]).eq([(0, 1500)]));
     }
 
     #[test]
