@@ -64,9 +64,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "HZ", default_value_t = SAMPLE_RATE, requires = "pcm")]
     rate: u32,
 
-    /// Channels of such recordings, whose samples follow one another
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "pcm")]
-    channels: u16,
+    /// `separate` transcribes each channel by itself; N is how many such recordings have, whose samples follow one another
+    #[arg(long, value_name = "separate|N", value_parser = channels)]
+    channels: Vec<Channels>,
 
     /// Write down what is said while somebody says it, with a hypothesis every so many seconds; words are final when two agree (Whisper, Parakeet, Voxtral Realtime)
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = seconds)]
@@ -152,6 +152,20 @@ pub(crate) struct Args {
     /// Print no statistics
     #[arg(short, long)]
     quiet: bool,
+}
+
+/// What is asked of the channels of recordings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Channels {
+    Separate,
+    Count(u16),
+}
+
+fn channels(text: &str) -> Result<Channels, String> {
+    match text {
+        "separate" => Ok(Channels::Separate),
+        number => number.parse().map(Channels::Count).map_err(|_| "expected `separate` or a number".into()),
+    }
 }
 
 /// How a sample is written, in the names of ffmpeg.
@@ -241,6 +255,13 @@ fn load(args: &Args) -> Result<(SpeechModel, Tokenizer)> {
 
 /// Refuses what could not be written in the end.
 fn check(args: &Args, formats: &[Format]) -> Result<()> {
+    let is_count = |channels: &Channels| matches!(channels, Channels::Count(_));
+    if args.pcm.is_none() && args.channels.iter().any(is_count) {
+        return Err(usage("--channels takes a number with --pcm only: other recordings tell how many they have"));
+    }
+    if args.channels.contains(&Channels::Separate) && args.files.iter().any(|file| files::is_standard(file)) {
+        return Err(usage("--channels separate reads a recording once for each channel, and stdin can only be read once"));
+    }
     let outputs = args.files.len() * formats.len();
     if let Some(output) = &args.output {
         if outputs > 1 {
@@ -264,23 +285,40 @@ fn transcribe(
     cancelled: &AtomicBool,
 ) -> Result<()> {
     let start = Instant::now();
-    let mut recording = open(args, file)?;
-    let as_it_comes = args.output.is_none() && args.output_dir.is_none() && formats == [Format::Txt];
-    let mut live = args.live.map(|_| Live::new(as_it_comes));
-    let mut transcriber = Transcriber::new(model, tokenizer, settings(args))?;
-    let mut segments = Vec::new();
-    let result = feed(&mut transcriber, &mut recording, (&mut segments, live.as_mut()), as_it_comes, cancelled)
-        .with_context(|| file.display().to_string());
-    if !args.word_timestamps {
-        // A live transcription times its words all the same.
-        segments.iter_mut().for_each(|segment: &mut Segment| segment.words.clear());
+    let mut first = open(args, file)?;
+    let is_separate = args.channels.contains(&Channels::Separate);
+    let as_it_comes = args.output.is_none() && args.output_dir.is_none() && formats == [Format::Txt] && !is_separate;
+    let (mut heard, mut result, mut live, mut is_cut_short) = (Vec::new(), Ok(()), None, false);
+    let count = if is_separate { first.channels().with_context(|| file.display().to_string())? } else { 1 };
+    let mut first = Some(first);
+    for channel in 0..count {
+        // Each channel is read anew, so that nothing of a recording is kept.
+        let mut recording = first.take().map_or_else(|| open(args, file), Ok)?;
+        if is_separate {
+            recording.choose_channel(channel).with_context(|| file.display().to_string())?;
+        }
+        live = args.live.map(|_| Live::new(as_it_comes));
+        let mut transcriber = Transcriber::new(model, tokenizer, settings(args))?;
+        let mut segments = Vec::new();
+        result = feed(&mut transcriber, &mut recording, (&mut segments, live.as_mut()), as_it_comes, cancelled)
+            .with_context(|| file.display().to_string());
+        is_cut_short |= recording.is_cut_short();
+        if !args.word_timestamps {
+            // A live transcription times its words all the same.
+            segments.iter_mut().for_each(|segment: &mut Segment| segment.words.clear());
+        }
+        let language = transcriber.language().map(str::to_owned);
+        heard.push(Transcript { language, task: task(args), seconds: transcriber.seconds(), segments });
+        if result.is_err() || cancelled.load(Ordering::Relaxed) {
+            break;
+        }
     }
-    let language = transcriber.language().map(str::to_owned);
-    let transcript = Transcript { language, task: task(args), seconds: transcriber.seconds(), segments };
+    let alone = if is_separate { None } else { heard.pop() };
+    let transcript = alone.unwrap_or_else(|| Transcript::of_channels(heard));
     if !as_it_comes {
         write(args, formats, file, &transcript)?;
     }
-    if recording.is_cut_short() {
+    if is_cut_short {
         eprintln!("{}: the file ends in the midst of what it announces", file.display());
     }
     if !args.quiet {
@@ -365,7 +403,11 @@ impl Drop for Bar {
 
 fn open(args: &Args, file: &Path) -> Result<Recording> {
     let place = || file.display().to_string();
-    let pcm = args.pcm.map(|form| Pcm { sample: form.sample(), rate: args.rate, channels: args.channels });
+    let channels = args.channels.iter().find_map(|channels| match channels {
+        Channels::Count(count) => Some(*count),
+        Channels::Separate => None,
+    });
+    let pcm = args.pcm.map(|form| Pcm { sample: form.sample(), rate: args.rate, channels: channels.unwrap_or(1) });
     if files::is_standard(file) {
         let recording = match pcm {
             Some(pcm) => Recording::from_pcm(io::stdin(), pcm, SAMPLE_RATE),

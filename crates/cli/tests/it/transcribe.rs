@@ -110,6 +110,37 @@ fn batches_refuse_what_goes_from_window_to_window() {
 }
 
 #[test]
+fn each_channel_has_a_transcript_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let once = fs::read(audio()).unwrap();
+    let frames = once[44..].chunks_exact(2);
+    // The recording is what the second of two channels hears; the first one is silent.
+    let stereo: Vec<u8> = frames.flat_map(|sample| [0, 0, sample[0], sample[1]]).collect();
+    fs::write(dir.path().join("two.raw"), stereo).unwrap();
+    let parakeet = of_case("parakeet-ctc", "checkpoint");
+    let run = |args: &[&str]| flambeau(dir.path(), &[&["transcribe", "-m", &parakeet, "-q"], args].concat());
+    let form = ["two.raw", "--pcm", "s16le", "--channels", "2", "--channels", "separate"];
+    let json = |done: &crate::Finished| serde_json::from_str::<serde_json::Value>(&done.stdout).unwrap();
+    let [alone, both] = [run(&[&audio(), "--json"]), run(&[&form[..], &["--json"]].concat())];
+    assert_eq!((both.code, both.stderr.as_str()), (0, ""));
+    let heard = |json: &serde_json::Value, channel: Option<u64>| {
+        let of_channel = |segment: &&serde_json::Value| segment["channel"].as_u64() == channel;
+        json["segments"].as_array().unwrap().iter().filter(of_channel).map(|s| s["text"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(heard(&json(&both), Some(2)), heard(&json(&alone), None));
+    assert!(run(&form).stdout.contains("[channel 2] "));
+    assert!(run(&[&form[..], &["-f", "vtt"]].concat()).stdout.contains("<v channel 2>"));
+    for (args, complaint) in [
+        (&["-", "--channels", "separate"][..], "stdin can only be read once"),
+        (&["two.raw", "--channels", "2"], "with --pcm only"),
+        (&["two.raw", "--channels", "both"], "expected `separate` or a number"),
+    ] {
+        let refused = run(args);
+        assert!(refused.code == 2 && refused.stderr.contains(complaint), "{}", refused.stderr);
+    }
+}
+
+#[test]
 fn bench_measures_the_stages_of_every_family() {
     let dir = tempfile::tempdir().unwrap();
     for (family, stages) in [

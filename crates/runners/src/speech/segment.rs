@@ -23,6 +23,8 @@ pub struct Segment {
     pub no_speech_probability: f32,
     /// Bytes of the window's text over bytes of it compressed: high where it repeats itself.
     pub compression_ratio: f32,
+    /// Number of the channel, from 1 on, if each was transcribed by itself.
+    pub channel: Option<usize>,
 }
 
 impl Segment {
@@ -39,6 +41,7 @@ impl Segment {
             temperature: 0.0,
             mean_log_probability,
             no_speech_probability: 0.0,
+            channel: None,
         }
     }
 

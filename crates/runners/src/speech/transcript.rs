@@ -18,6 +18,20 @@ pub struct Transcript {
 }
 
 impl Transcript {
+    /// The transcript of a recording whose channels were transcribed one by one: all segments in the order of time, each with the number
+    /// of its channel. The first channel whose language is known tells that.
+    pub fn of_channels(channels: Vec<Transcript>) -> Transcript {
+        let language = channels.iter().find_map(|channel| channel.language.clone());
+        let task = channels.first().map_or(Task::Transcribe, |channel| channel.task);
+        let seconds = channels.iter().map(|channel| channel.seconds).fold(0.0, f64::max);
+        let numbered = channels.into_iter().zip(1..).flat_map(|(channel, number)| {
+            channel.segments.into_iter().map(move |segment| Segment { channel: Some(number), ..segment })
+        });
+        let mut segments: Vec<Segment> = numbered.collect();
+        segments.sort_by(|a, b| a.start.total_cmp(&b.start));
+        Transcript { language, task, seconds, segments }
+    }
+
     /// The whole text, without blanks around it.
     pub fn text(&self) -> String {
         let text: String = self.segments.iter().map(|s| s.text.as_str()).collect();
@@ -26,24 +40,24 @@ impl Transcript {
 
     /// A line for each segment.
     pub fn lines(&self) -> String {
-        self.each(String::new(), |out, _, segment| writeln!(out, "{}", segment.text.trim()))
+        self.each(String::new(), |out, _, segment| writeln!(out, "{}{}", speaker(segment), segment.text.trim()))
     }
 
     /// SubRip subtitles.
     pub fn srt(&self) -> String {
-        self.each(String::new(), |out, number, segment| writeln!(out, "{number}\n{}", cue(segment, ',')))
+        self.each(String::new(), |out, number, segment| writeln!(out, "{number}\n{}", cue(segment, ',', &speaker(segment))))
     }
 
     /// WebVTT subtitles.
     pub fn vtt(&self) -> String {
-        self.each("WEBVTT\n\n".to_owned(), |out, _, segment| writeln!(out, "{}", cue(segment, '.')))
+        self.each("WEBVTT\n\n".to_owned(), |out, _, segment| writeln!(out, "{}", cue(segment, '.', &voice(segment))))
     }
 
     /// A table: start and end in milliseconds and text, between tabs.
     pub fn tsv(&self) -> String {
         self.each("start\tend\ttext\n".to_owned(), |out, _, segment| {
             let text = segment.text.trim().replace('\t', " ");
-            writeln!(out, "{}\t{}\t{text}", milliseconds(segment.start), milliseconds(segment.end))
+            writeln!(out, "{}\t{}\t{}{text}", milliseconds(segment.start), milliseconds(segment.end), speaker(segment))
         })
     }
 
@@ -81,10 +95,20 @@ fn stamp(seconds: f64, point: char) -> String {
     format!("{hours:02}:{minutes:02}:{seconds:02}{point}{thousandths:03}")
 }
 
+/// Who speaks, in a line of text.
+fn speaker(segment: &Segment) -> String {
+    segment.channel.map(|number| format!("[channel {number}] ")).unwrap_or_default()
+}
+
+/// Who speaks, in WebVTT.
+fn voice(segment: &Segment) -> String {
+    segment.channel.map(|number| format!("<v channel {number}>")).unwrap_or_default()
+}
+
 /// A subtitle and the blank line behind it. What parts its times must not stand in its text.
-fn cue(segment: &Segment, point: char) -> String {
+fn cue(segment: &Segment, point: char, speaker: &str) -> String {
     let text = segment.text.trim().replace("-->", "->");
-    format!("{} --> {}\n{text}\n", stamp(segment.start, point), stamp(segment.end, point))
+    format!("{} --> {}\n{speaker}{text}\n", stamp(segment.start, point), stamp(segment.end, point))
 }
 
 /// A word in the names of OpenAI's `verbose_json`.
@@ -93,7 +117,7 @@ fn word_json(word: &Word) -> Json {
 }
 
 fn segment_json((id, s): (usize, &Segment)) -> Json {
-    json!({
+    let mut json = json!({
         "id": id,
         "seek": (s.window * f64::from(SAMPLE_RATE) / 160.0).round() as u64,
         "start": s.start,
@@ -105,7 +129,11 @@ fn segment_json((id, s): (usize, &Segment)) -> Json {
         "compression_ratio": rounded(s.compression_ratio),
         "no_speech_prob": rounded(s.no_speech_probability),
         "words": s.words.iter().map(word_json).collect::<Json>(),
-    })
+    });
+    if let Some(channel) = s.channel {
+        json["channel"] = channel.into();
+    }
+    json
 }
 
 /// A number with as many digits as it has meaning.
@@ -129,6 +157,7 @@ mod tests {
             mean_log_probability: -0.25,
             no_speech_probability: 0.125,
             compression_ratio: 1.0,
+            channel: None,
         };
         let segments = vec![segment(0.0, 2.5, " Go on."), segment(3599.999, 3661.0, " A --> B")];
         Transcript { language: Some("en".into()), task: Task::Transcribe, seconds: 3661.0, segments }
@@ -146,6 +175,22 @@ mod tests {
     fn text_and_tables_have_a_line_per_segment() {
         assert_eq!(transcript().lines(), "Go on.\nA --> B\n");
         assert_eq!(transcript().tsv(), "start\tend\ttext\n0\t2500\tGo on.\n3599999\t3661000\tA --> B\n");
+    }
+
+    #[test]
+    fn channels_are_merged_by_time_and_named() {
+        let other = Transcript { seconds: 3700.0, language: None, ..transcript() };
+        let mut later = transcript();
+        later.segments.iter_mut().for_each(|segment| segment.start += 1.0);
+        let both = Transcript::of_channels(vec![other, later]);
+        let order: Vec<_> = both.segments.iter().map(|segment| (segment.start, segment.channel)).collect();
+        assert_eq!(order, [(0.0, Some(1)), (1.0, Some(2)), (3599.999, Some(1)), (3600.999, Some(2))]);
+        assert_eq!((both.seconds, both.language.as_deref()), (3700.0, Some("en")));
+        assert!(both.lines().starts_with("[channel 1] Go on.\n[channel 2] Go on.\n"), "{}", both.lines());
+        assert!(both.srt().contains("\n[channel 2] Go on.\n") && both.vtt().contains("\n<v channel 2>Go on.\n"));
+        assert!(both.tsv().contains("\t[channel 2] Go on.\n"));
+        assert_eq!(both.to_json()["segments"][1]["channel"], 2);
+        assert!(transcript().to_json()["segments"][1].get("channel").is_none());
     }
 
     #[test]

@@ -193,6 +193,7 @@ impl<'a> WhisperListener<'a> {
                 mean_log_probability: decoding.mean_log_probability,
                 no_speech_probability: decoding.no_speech_probability,
                 compression_ratio: attempt.compression_ratio,
+                channel: None,
             });
         }
         Ok(segments)
