@@ -107,6 +107,10 @@ pub(crate) struct Args {
     )]
     prompt: String,
 
+    /// Names and words to prefer in every window, such as "Flambeau, ExecuTorch" (Whisper)
+    #[arg(help_heading = "Speech", long, value_name = "WORDS", default_value = "", hide_default_value = true)]
+    hotwords: String,
+
     /// Tell when each word was said, in JSON (Whisper, Parakeet)
     #[arg(help_heading = "Speech", long)]
     word_timestamps: bool,
@@ -342,6 +346,7 @@ fn settings(args: &Args) -> Settings {
         language: Some(args.language.clone()).filter(|code| code != "auto"),
         task: task(args),
         prompt: args.prompt.clone(),
+        hotwords: args.hotwords.clone(),
         words: args.word_timestamps,
         condition_on_previous: args.previous_text,
         batch: args.batch_size,

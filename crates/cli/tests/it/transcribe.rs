@@ -105,8 +105,10 @@ fn batches_refuse_what_goes_from_window_to_window() {
         assert!(refused.code == 1 && refused.stderr.contains(complaint), "{}", refused.stderr);
     }
     let parakeet = of_case("parakeet-ctc", "checkpoint");
-    let refused = flambeau(dir.path(), &["transcribe", "-m", &parakeet, &audio(), "--batch-size=2"]);
-    assert!(refused.code == 1 && refused.stderr.contains("Parakeet takes no"), "{}", refused.stderr);
+    for option in ["--batch-size=2", "--hotwords=Flambeau"] {
+        let refused = flambeau(dir.path(), &["transcribe", "-m", &parakeet, &audio(), option]);
+        assert!(refused.code == 1 && refused.stderr.contains("Parakeet takes no"), "{}", refused.stderr);
+    }
 }
 
 #[test]

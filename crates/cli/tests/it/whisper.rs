@@ -58,3 +58,17 @@ fn each_window_of_a_batch_has_the_text_that_it_has_alone() {
     assert_eq!(of_batch(2, 77_777), three);
     assert_eq!(of_batch(16, samples.len()), three);
 }
+
+#[test]
+fn hotwords_stand_ahead_of_every_window() {
+    let (mut model, samples) = (model(), samples(20));
+    let mut with = |hotwords: &str, prompt: &str| {
+        let settings = Settings { hotwords: hotwords.into(), prompt: prompt.into(), ..Settings::default() };
+        segments(&mut model, &samples, 16_000, settings)
+    };
+    let hot = with("abc", "");
+    // Alone they are what a prompt is.
+    assert_eq!(hot, with("", "abc"));
+    assert_ne!(hot, with("", ""));
+    assert_ne!(hot, with("abc", "bd"));
+}

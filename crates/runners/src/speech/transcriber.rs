@@ -25,6 +25,8 @@ pub struct Settings {
     pub task: Task,
     /// Text that might have come before the recording: names and spellings that the model then prefers.
     pub prompt: String,
+    /// Names and words to prefer, which stand ahead of every window, before the prompt and the text so far.
+    pub hotwords: String,
     /// Temperatures to try one after the other until a window's text passes the limits below.
     pub temperatures: Vec<f32>,
     /// How many texts of a window are tried at a time.
@@ -58,6 +60,7 @@ impl Default for Settings {
             language: None,
             task: Task::Transcribe,
             prompt: String::new(),
+            hotwords: String::new(),
             temperatures: vec![0.0, 0.2, 0.4, 0.6, 0.8, 1.0],
             search: Search::default(),
             most_compression: Some(2.4),
@@ -95,6 +98,7 @@ impl Settings {
             (self.words && !takes.words, "times of words: it does not tell when each was said"),
             (self.live.is_some() && !takes.live, "live stream: it hears whole windows"),
             (!self.prompt.trim().is_empty(), "prompt"),
+            (!self.hotwords.trim().is_empty(), "hotwords"),
             (self.condition_on_previous, "previous text"),
             (self.batch > 1, "batch size"),
             (self.search != Search::default(), "beam size, best of, patience or length penalty"),

@@ -26,6 +26,8 @@ pub(crate) struct WhisperListener<'a> {
     /// Tokens that the next window is decoded with: those of the prompt, and of the text so far.
     pub(super) previous: Vec<u32>,
     prompt: usize,
+    /// Tokens ahead of those.
+    hotwords: Vec<u32>,
 }
 
 impl<'a> WhisperListener<'a> {
@@ -43,16 +45,18 @@ impl<'a> WhisperListener<'a> {
         if settings.task == Task::Translate && vocabulary.translate.is_none() {
             return Err(Error::NoTranslation);
         }
-        let prompt = settings.prompt.trim();
-        let previous = if prompt.is_empty() { Vec::new() } else { tokenizer.encode_plain(&format!(" {prompt}"))? };
-        let prompt = previous.len();
-        Ok(WhisperListener { model, tokenizer, settings, language, previous, prompt })
+        let tokens = |text: &str| match text.trim() {
+            "" => Ok(Vec::new()),
+            text => tokenizer.encode_plain(&format!(" {text}")),
+        };
+        let (previous, hotwords) = (tokens(&settings.prompt)?, tokens(&settings.hotwords)?);
+        Ok(WhisperListener { prompt: previous.len(), model, tokenizer, settings, language, previous, hotwords })
     }
 
     /// What to decode of a window at the first temperature.
     pub(super) fn request(&self) -> Request {
         Request {
-            previous: self.previous.clone(),
+            previous: self.in_mind(),
             task: self.task_tokens(),
             timestamps: true,
             begun: Vec::new(),
@@ -61,6 +65,14 @@ impl<'a> WhisperListener<'a> {
             max_tokens: 0,
             search: self.settings.search,
         }
+    }
+
+    /// What each window is decoded with in mind: the hotwords, and as much of the end of the text so far as there is room for.
+    fn in_mind(&self) -> Vec<u32> {
+        let room = Request::room(self.model.context());
+        let hotwords = &self.hotwords[..self.hotwords.len().min(room / 2)];
+        let first = self.previous.len().saturating_sub(room - hotwords.len());
+        [hotwords, &self.previous[first..]].concat()
     }
 
     /// Decodes the window at one temperature after the other until its text can be trusted; the likeliest one if none can.
