@@ -249,7 +249,12 @@ fn load(args: &Args) -> Result<(SpeechModel, Tokenizer)> {
         let programs = [&encoder?, &cross_kv?, &decoder?];
         let processor = Some(folder.join("processor")).filter(|folder| folder.is_dir());
         let tokenizer = tokenizer::at(given.or(processor.as_deref()).unwrap_or(folder))?.tokenizer;
-        let whisper = Whisper::load_apart(programs, &tokenizer, &engine)?;
+        let mut whisper = Whisper::load_apart(programs, &tokenizer, &engine)?;
+        let lists = [Some(folder), processor.as_deref()].into_iter().flatten().map(|folder| folder.join("generation_config.json"));
+        if let Some(path) = lists.into_iter().find(|path| path.is_file()) {
+            let config = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            whisper.suppress(&config).with_context(|| path.display().to_string())?;
+        }
         return Ok((SpeechModel::Whisper(Box::new(whisper)), tokenizer));
     }
     let (program, path) = model.open_speech(args.engine.threads)?;

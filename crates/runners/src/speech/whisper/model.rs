@@ -119,6 +119,14 @@ impl Whisper {
         })
     }
 
+    /// Never chooses the tokens that a `generation_config.json` suppresses, as programs of this project do by themselves.
+    ///
+    /// # Errors
+    /// [`Error::NoSpeechModel`](crate::Error::NoSpeechModel) for what is no such file; its lists name tokens that the model does not have.
+    pub fn suppress(&mut self, generation_config: &[u8]) -> Result<()> {
+        self.vocabulary.suppress(generation_config)
+    }
+
     /// The ids that steer the model.
     pub fn vocabulary(&self) -> &Vocabulary {
         &self.vocabulary

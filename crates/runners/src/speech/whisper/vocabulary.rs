@@ -1,8 +1,9 @@
 //! The ids that steer a Whisper, as its program states them.
 
 use flambeau_text::{Tokenizer, log_probabilities};
+use serde_json::Value as Json;
 
-use super::FAMILY;
+use super::{FAMILY, unfit};
 use crate::{
     Result,
     speech::{Facts, text_decoder::special_token},
@@ -94,6 +95,27 @@ impl Vocabulary {
         })
     }
 
+    /// Adds the lists of a `generation_config.json`.
+    pub(super) fn suppress(&mut self, generation_config: &[u8]) -> Result<()> {
+        let bad = |what: &str| unfit(format!("its generation_config.json {what}"));
+        let config: Json = serde_json::from_slice(generation_config).map_err(|error| bad(&format!("is no JSON: {error}")))?;
+        for (key, list) in [("suppress_tokens", &mut self.suppressed), ("begin_suppress_tokens", &mut self.suppressed_at_begin)] {
+            let ids = match config.get(key) {
+                None | Some(Json::Null) => continue,
+                Some(ids) => ids.as_array().ok_or_else(|| bad(&format!("has no list as `{key}`")))?,
+            };
+            for id in ids {
+                match id.as_i64() {
+                    // Some files have -1 in the place of a list.
+                    Some(-1) => {}
+                    Some(id) if (0..self.size as i64).contains(&id) => list.push(id as u32),
+                    _ => return Err(bad(&format!("has {id} in `{key}`, expected tokens below {}", self.size))),
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The timestamp of 0 seconds. Those after it follow in steps of 20 ms to the end of the vocabulary.
     pub fn first_timestamp(&self) -> u32 {
         self.no_timestamps + 1
@@ -138,6 +160,28 @@ impl Vocabulary {
             suppressed_at_begin: vec![3, 4],
             last_initial_timestamp: 4,
             size: 20,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_a_generation_config_are_added() {
+        let mut vocabulary = Vocabulary::small();
+        vocabulary.suppress(br#"{"suppress_tokens": [1, -1], "begin_suppress_tokens": [0], "max_length": 448}"#).unwrap();
+        assert_eq!((&vocabulary.suppressed[..], &vocabulary.suppressed_at_begin[..]), (&[2, 5, 6, 7, 8, 1][..], &[3, 4, 0][..]));
+        vocabulary.suppress(br#"{"suppress_tokens": null}"#).unwrap();
+        for (config, complaint) in [
+            (&b"{"[..], "no JSON"),
+            (br#"{"suppress_tokens": 3}"#, "no list"),
+            (br#"{"suppress_tokens": [20]}"#, "below 20"),
+            (br#"{"begin_suppress_tokens": ["a"]}"#, "below 20"),
+        ] {
+            let error = vocabulary.suppress(config).unwrap_err().to_string();
+            assert!(error.contains(complaint), "{error}");
         }
     }
 }
