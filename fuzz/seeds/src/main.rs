@@ -160,6 +160,20 @@ impl Corpora<'_> {
         Ok(())
     }
 
+    fn recordings(&mut self) -> io::Result<()> {
+        for (samples, rate, channels) in [(2000, 16_000, 1), (3000, 44_100, 2), (400, 8_000, 6)] {
+            let wav = wav(samples, rate, channels);
+            self.add_as("recording", 0, &wav)?;
+            self.add_as("recording", 1, &wav)?;
+            self.add_as("recording", 2 + channels as u8, &wav[44..])?;
+        }
+        for amplitude in [0.0f32, 0.1, 1e30, f32::NAN] {
+            let samples = (0..4000).flat_map(|at| (amplitude * (at as f32 * 0.1).sin()).to_le_bytes());
+            self.add_as("features", 3, samples.collect::<Vec<u8>>())?;
+        }
+        Ok(())
+    }
+
     fn arrays(&mut self) -> io::Result<()> {
         let mut array = b"\x93NUMPY\x01\x00\x36\x00{'descr': '<f4', 'fortran_order': False, 'shape': (2,)}\n".to_vec();
         array[8] = (array.len() - 10) as u8;
@@ -173,6 +187,24 @@ impl Corpora<'_> {
         self.add_as("tensors", 3, &array)?;
         self.add_as("tensors", 2, archive.finish()?.into_inner())
     }
+}
+
+/// A recording in a WAV file: `samples` of a tone in 16 bits, in so many channels.
+fn wav(samples: u32, rate: u32, channels: u16) -> Vec<u8> {
+    let (frame, size) = (2 * channels, 2 * samples * u32::from(channels));
+    let mut wav = [&b"RIFF"[..], &(36 + size).to_le_bytes(), b"WAVEfmt ", &16u32.to_le_bytes(), &1u16.to_le_bytes()].concat();
+    wav.extend(channels.to_le_bytes());
+    wav.extend(rate.to_le_bytes());
+    wav.extend((rate * u32::from(frame)).to_le_bytes());
+    wav.extend(frame.to_le_bytes());
+    wav.extend(16u16.to_le_bytes());
+    wav.extend(*b"data");
+    wav.extend(size.to_le_bytes());
+    for at in 0..samples {
+        let sample = ((f64::from(at) * 0.05).sin() * 8000.0) as i16;
+        (0..channels).for_each(|_| wav.extend(sample.to_le_bytes()));
+    }
+    wav
 }
 
 /// Files of the repository with an extension, in order.
@@ -317,6 +349,7 @@ fn main() -> io::Result<()> {
     corpora.tokenizers()?;
     corpora.templates()?;
     corpora.arrays()?;
+    corpora.recordings()?;
     println!("{} seeds written", corpora.written);
     Ok(())
 }
