@@ -65,7 +65,8 @@ pub(crate) fn readers_that_stop_lose_their_own_answer_alone() {
 }
 
 pub(crate) fn more_than_can_wait_is_told_to_come_back() {
-    let mut model = endless(&["a ", "b "], &cpu());
+    // Not so fast that the one that runs is dropped for what it has not read.
+    let mut model = endless(&["a ", "b "], &hooked(|_| sleep(Duration::from_millis(1))));
     model.limits = Limits { running: 1, sequences: 1, waiting: 1, tokens: usize::MAX, kept_bytes: 0 };
     let server = Running::new(vec![model], config());
     let running = begun(&server);
