@@ -1,6 +1,6 @@
 //! Runs that are submitted before the token of the one before is read.
 
-use std::{process::ExitCode, sync::Arc};
+use std::{process::ExitCode, sync::Arc, thread, time::Duration};
 
 use flambeau_ir::{
     Graph, check,
@@ -124,7 +124,15 @@ fn sessions_that_go_with_runs_in_flight_leave_nothing() {
             assert_eq!(receive(&mut session).unwrap(), expected(7, 1)[0]);
         }
         drop(session);
-        assert_eq!((engine.live_arrays(), engine.memory().active), (0, 0));
+        assert_eq!(engine.live_arrays(), 0);
+        // What MLX's own thread computes holds its memory until it is done.
+        let is_free = || {
+            engine.memory().active == 0 || {
+                thread::sleep(Duration::from_millis(1));
+                false
+            }
+        };
+        assert!((0..10_000).any(|_| is_free()), "{} bytes are held", engine.memory().active);
     }
 }
 
