@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use flambeau::{
     compile,
     runners::{embed::Embedder, speech::SpeechModel},
@@ -136,26 +136,18 @@ impl ModelArgs {
 
     /// Opens the program, which is to be of a kind.
     fn open_as(&self, kind: Kind, logits: zoo::Logits, threads: Option<usize>) -> Result<(Program, PathBuf)> {
-        let Opened { program, path, .. } = self.open_if(&|found| found == kind, logits, threads)?;
+        let Opened { program, path, .. } = self.open_if(Some(kind), logits, threads)?;
         Ok((program, path))
     }
 
     /// Opens the program of a model of any kind.
     pub(crate) fn open_any(&self, logits: zoo::Logits, threads: Option<usize>) -> Result<Opened> {
-        self.open_if(&|_| true, logits, threads)
+        self.open_if(None, logits, threads)
     }
 
-    fn open_if(&self, takes: &dyn Fn(Kind) -> bool, logits: zoo::Logits, threads: Option<usize>) -> Result<Opened> {
-        let refuse = |kind: Kind| Err(anyhow::anyhow!("{} is {}", self.model, kind.advice()));
+    fn open_if(&self, wanted: Option<Kind>, logits: zoo::Logits, threads: Option<usize>) -> Result<Opened> {
         let path = match self.checkpoint()? {
-            Some(checkpoint) => {
-                let opened = export::open_path(&checkpoint)?;
-                let kind = Kind::of_checkpoint(&opened);
-                if !takes(kind) {
-                    return refuse(kind);
-                }
-                self.exported(&checkpoint, &opened, logits, threads)?
-            }
+            Some(checkpoint) => self.exported(&checkpoint, wanted, logits, threads)?,
             None => {
                 self.check_unused()?;
                 PathBuf::from(&self.model)
@@ -168,10 +160,18 @@ impl ModelArgs {
         };
         // Programs that do not say what they are may be of any kind.
         let kind = Kind::of_program(&program);
-        if kind == Kind::Encoder && !takes(kind) {
-            return refuse(kind);
+        if kind == Kind::Encoder {
+            self.check_kind(kind, wanted)?;
         }
         Ok(Opened { program, path, kind })
+    }
+
+    /// Refuses a model of another kind than the wanted one.
+    fn check_kind(&self, found: Kind, wanted: Option<Kind>) -> Result<()> {
+        if wanted.is_some_and(|wanted| wanted != found) {
+            bail!("{} is {}", self.model, found.advice());
+        }
+        Ok(())
     }
 
     /// Opens another model to compare this one with. If it is exported, then as this one, save that its weights and caches keep their type.
@@ -179,10 +179,7 @@ impl ModelArgs {
         let export = ExportArgs { quantize: QuantizeArgs::floats(), kv_cache: None, ..self.export.clone() };
         let reference = ModelArgs::new(model, &export);
         match reference.checkpoint()? {
-            Some(checkpoint) => {
-                let opened = export::open_path(&checkpoint)?;
-                open_program(&reference.exported(&checkpoint, &opened, logits, threads)?)
-            }
+            Some(checkpoint) => open_program(&reference.exported(&checkpoint, Some(Kind::Language), logits, threads)?),
             None => open_program(Path::new(model)),
         }
     }
@@ -215,15 +212,10 @@ impl ModelArgs {
         }
     }
 
-    /// The checkpoint's program in the cache, made if it is not there.
-    fn exported(
-        &self,
-        checkpoint: &Path,
-        opened: &zoo::Checkpoint,
-        logits: zoo::Logits,
-        threads: Option<usize>,
-    ) -> Result<PathBuf> {
-        let kind = Kind::of_checkpoint(opened);
+    /// The checkpoint's program in the cache, made if it is not there. Where it is, and is of a known kind, the checkpoint is not opened.
+    fn exported(&self, checkpoint: &Path, wanted: Option<Kind>, logits: zoo::Logits, threads: Option<usize>) -> Result<PathBuf> {
+        let opened = if wanted.is_none() { Some(export::open_path(checkpoint)?) } else { None };
+        let kind = wanted.or(opened.as_ref().map(Kind::of_checkpoint)).unwrap_or(Kind::Language);
         let (quantize, how) = self.quantization(checkpoint, kind)?;
         let mut options = zoo::Options {
             dtype: self.export.dtype.as_deref().map(export::dtype).transpose()?,
@@ -242,10 +234,12 @@ impl ModelArgs {
             return Ok(target);
         }
         let start = Instant::now();
+        let opened = opened.map_or_else(|| export::open_path(checkpoint), Ok)?;
+        self.check_kind(Kind::of_checkpoint(&opened), wanted)?;
         eprintln!("exporting {} once, {how}, to {}", checkpoint.display(), target.display());
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
         let engine = flambeau::engines(threads, false).get("cpu")?;
-        export::write(opened, &options, compile::Options { threads, ..quantize }, &*engine, (&target, start))?;
+        export::write(&opened, &options, compile::Options { threads, ..quantize }, &*engine, (&target, start))?;
         key.remove_superseded(&folder);
         Ok(target)
     }
