@@ -56,6 +56,6 @@ impl Method {
 
 /// What a copy of a graph's state after so many positions consists of.
 fn parts(graph: &Checked, rows: usize) -> Vec<StatePart> {
-    let of = |&buffer: &Tid| StatePart { buffer, rows: state::row_axis(graph, buffer).map(|axis| (axis, rows)) };
-    graph.buffers.iter().map(of).collect()
+    let of = |(buffer, axis): (Tid, Option<usize>)| StatePart { buffer, rows: axis.map(|axis| (axis, rows)) };
+    state::row_axes(graph).into_iter().map(of).collect()
 }

@@ -37,19 +37,17 @@ fn keeps_rows(graph: &Checked, count: usize) -> bool {
     !wraps(graph) && graph.buffers.iter().all(|&buffer| rows(buffer).is_some_and(|rows| rows >= count))
 }
 
-/// The axis along which a buffer keeps a row for each position; `None` for buffers that are written otherwise, or in turn.
-pub(crate) fn row_axis(graph: &Checked, buffer: Tid) -> Option<usize> {
-    let rank = graph.meta.get(buffer.0 as usize)?.shape.len();
-    let mut axes = graph.chains.iter().flatten().filter_map(|node| match node {
-        Node::SliceUpdate(n) if n.dst.0 == buffer => match (n.start, n.axis) {
-            (Int::Vid(_), Int::Lit(axis)) => Some(flambeau_tensor::normalize_axis(axis, rank)),
-            _ => Some(None),
-        },
-        Node::IndexCopy(n) if n.dst.0 == buffer => Some(flambeau_tensor::normalize_axis(i64::from(n.axis), rank)),
-        _ => None,
-    });
-    let axis = axes.next()??;
-    (!wraps(graph) && axes.all(|other| other == Some(axis))).then_some(axis)
+/// The mutable buffers, each with the axis along which it keeps a row for each position; `None` for buffers that are written otherwise, or in
+/// turn.
+pub(crate) fn row_axes(graph: &Checked) -> Vec<(Tid, Option<usize>)> {
+    let wraps = wraps(graph);
+    let axis = |buffer: Tid| {
+        let writes = graph.chains.iter().flatten().filter_map(|node| written(graph, node));
+        let mut axes = writes.filter(|(dst, _)| *dst == buffer).map(|(_, axis)| axis);
+        let axis = axes.next()??;
+        (!wraps && axes.all(|other| other == Some(axis))).then_some(axis)
+    };
+    graph.buffers.iter().map(|&buffer| (buffer, axis(buffer))).collect()
 }
 
 fn cache_len(graph: &Checked) -> Option<usize> {
@@ -70,23 +68,25 @@ fn wraps(graph: &Graph) -> bool {
     })
 }
 
-/// The buffer that a node writes at computed positions, and the size of the axis along which it does.
-fn written_axis(graph: &Graph, node: &Node) -> Option<(Tid, usize)> {
+/// The buffer that a node writes a part of, and the axis along which it does at computed positions, if it does.
+fn written(graph: &Graph, node: &Node) -> Option<(Tid, Option<usize>)> {
     let (dst, axis) = match node {
-        Node::SliceUpdate(n) if matches!(n.start, Int::Vid(_)) => match n.axis {
-            Int::Lit(axis) => (n.dst.0, axis),
-            Int::Vid(_) => return None,
+        Node::SliceUpdate(n) => match (n.start, n.axis) {
+            (Int::Vid(_), Int::Lit(axis)) => (n.dst.0, Some(axis)),
+            _ => (n.dst.0, None),
         },
-        Node::IndexCopy(n) => (n.dst.0, i64::from(n.axis)),
+        Node::IndexCopy(n) => (n.dst.0, Some(i64::from(n.axis))),
         _ => return None,
     };
-    Some((dst, buffer_axis(graph, dst, axis)?))
+    let meta = graph.buffers.contains(&dst).then(|| graph.meta.get(dst.0 as usize))??;
+    Some((dst, axis.and_then(|axis| flambeau_tensor::normalize_axis(axis, meta.shape.len()))))
 }
 
-fn buffer_axis(graph: &Graph, buffer: Tid, axis: i64) -> Option<usize> {
-    let meta = graph.buffers.contains(&buffer).then(|| graph.meta.get(buffer.0 as usize))??;
-    match meta.shape.get(flambeau_tensor::normalize_axis(axis, meta.shape.len())?)? {
-        MetaDim::Static(n) => Some(*n as usize),
+/// The buffer that a node writes at computed positions, and the size of the axis along which it does.
+fn written_axis(graph: &Graph, node: &Node) -> Option<(Tid, usize)> {
+    let (dst, axis) = written(graph, node)?;
+    match graph.meta.get(dst.0 as usize)?.shape.get(axis?)? {
+        MetaDim::Static(n) => Some((dst, *n as usize)),
         MetaDim::Dynamic { .. } => None,
     }
 }
