@@ -22,7 +22,6 @@ use flambeau::{
     runtime::Program,
     text::Tokenizer,
 };
-
 use indicatif::ProgressBar;
 
 use self::{format::Format, live::Live};

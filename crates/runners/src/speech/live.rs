@@ -1,7 +1,7 @@
 //! Text that is written while somebody speaks.
 
 use super::{
-    SAMPLE_RATE, Segment, Word,
+    Progress, SAMPLE_RATE, Segment, Word,
     segment::has_words,
     stream::Stream,
     words::{TimedWord, segment, timed, whole_segments},
@@ -61,8 +61,9 @@ impl LiveText {
         self.open.is_empty()
     }
 
-    /// Takes the segments off that are whole, of a stream of which `length` samples were heard, in a window that began at `window` seconds.
-    pub(crate) fn segments(&mut self, length: u64, window: f64, nothing_follows: bool) -> Vec<Segment> {
+    /// Takes the segments off that are whole, of a stream whose next `heard` samples were heard.
+    pub(crate) fn segments(&mut self, stream: &Stream, heard: usize, nothing_follows: bool) -> Vec<Segment> {
+        let (length, window) = (stream.position() + heard as u64, stream.at(0));
         let whole = whole_segments(&mut self.settled, nothing_follows);
         whole.iter().map(|words| segment(words, length, window, true)).collect()
     }
@@ -102,9 +103,9 @@ impl Beats {
         (seconds.unwrap_or(1.0).clamp(0.1, 10.0) * f64::from(SAMPLE_RATE)) as usize
     }
 
-    /// Whether the last beat was that of the stream's end.
-    pub(crate) fn is_over(&self) -> bool {
-        self.is_over
+    /// What to say where there is no beat.
+    pub(crate) fn pause(&self) -> Progress {
+        if self.is_over { Progress::Finished } else { Progress::NeedsSamples }
     }
 
     /// The next beat, if the stream is long enough.
@@ -139,13 +140,13 @@ mod tests {
 
     #[test]
     fn what_two_hypotheses_agree_on_is_final() {
-        let mut text = LiveText::default();
+        let (mut text, stream) = (LiveText::default(), Stream::default());
         assert_eq!(heard(&mut text, &[word("I", 0, 10), word("scream.", 20, 30)]), "");
         assert_eq!(heard(&mut text, &[word("I", 0, 10), word("scrub", 20, 30), word("it.", 30, 40)]), " I");
         assert_eq!(text.draft().open, " scrub it.");
-        assert_eq!(text.segments(40, 0.0, false), []);
+        assert_eq!(text.segments(&stream, 40, false), []);
         assert_eq!(heard(&mut text, &[word("scrub", 5, 30), word("it.", 30, 40), word("So", 50, 60)]), " scrub it.");
-        let segments = text.segments(60, 0.0, false);
+        let segments = text.segments(&stream, 60, false);
         assert_eq!((segments.len(), segments[0].text.as_str(), segments[0].words.len()), (1, " I scrub it.", 3));
         assert!(segments[0].words[1].start >= segments[0].words[0].end, "times do not go back");
         assert_eq!((text.draft().settled.len(), text.draft().open.as_str(), text.said()), (0, " So", 40));
@@ -167,7 +168,7 @@ mod tests {
             }
             stream.is_whole = true;
             found.extend(beats.next(&mut stream).map(|beat| (stream.position(), beat)));
-            assert!(beats.is_over() && beats.next(&mut stream).is_none());
+            assert!(beats.pause() == Progress::Finished && beats.next(&mut stream).is_none());
             found
         };
         let expected = [(0, 100, false), (50, 100, true), (100, 150, false), (175, 155, true)];

@@ -6,7 +6,7 @@ use super::{Parakeet, ParakeetListener};
 use crate::{
     Result,
     speech::{
-        Progress, Segment, Settings,
+        Progress, Settings,
         live::{Beat, Beats, Draft, LiveText},
         stream::Stream,
         transcriber::Listener,
@@ -77,16 +77,12 @@ impl<'a> LiveParakeet<'a> {
         };
         self.listener.pass(stream, passed);
     }
-
-    fn segments(&mut self, stream: &Stream, heard: usize, ends: bool) -> Vec<Segment> {
-        self.text.segments(stream.position() + heard as u64, stream.at(0), ends)
-    }
 }
 
 impl Listener for LiveParakeet<'_> {
     fn step(&mut self, stream: &mut Stream) -> Result<Progress> {
         let Some(Beat { mut heard, ends }) = self.beats.next(stream) else {
-            return Ok(if self.beats.is_over() { Progress::Finished } else { Progress::NeedsSamples });
+            return Ok(self.beats.pause());
         };
         if let Some(passed) = stream.silence(heard).filter(|_| self.text.is_settled()) {
             // Positions stay whole, so that hypotheses fall together.
@@ -99,7 +95,7 @@ impl Listener for LiveParakeet<'_> {
         if heard >= self.listener.model.step_samples() {
             self.hear(stream, heard, ends)?;
         }
-        let segments = self.segments(stream, heard, ends);
+        let segments = self.text.segments(stream, heard, ends);
         self.forget(stream, heard, ends);
         Ok(Progress::Segments(segments))
     }

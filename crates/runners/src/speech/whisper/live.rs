@@ -9,7 +9,7 @@ use super::{
 use crate::{
     Error, Result,
     speech::{
-        Progress, SAMPLE_RATE, Segment, Settings,
+        Progress, SAMPLE_RATE, Settings,
         live::{Beat, Beats, Draft, LiveText},
         stream::Stream,
         transcriber::Listener,
@@ -172,16 +172,12 @@ impl<'a> LiveWhisper<'a> {
             self.listener.previous.extend(words.flat_map(|word| word.ids));
         }
     }
-
-    fn segments(&mut self, stream: &Stream, heard: usize, ends: bool) -> Vec<Segment> {
-        self.text.segments(stream.position() + heard as u64, stream.at(0), ends)
-    }
 }
 
 impl Listener for LiveWhisper<'_> {
     fn step(&mut self, stream: &mut Stream) -> Result<Progress> {
         let Some(Beat { mut heard, ends }) = self.beats.next(stream) else {
-            return Ok(if self.beats.is_over() { Progress::Finished } else { Progress::NeedsSamples });
+            return Ok(self.beats.pause());
         };
         if let Some(passed) = stream.silence(heard).filter(|_| self.begun.is_empty() && self.text.is_settled()) {
             stream.pass(passed);
@@ -192,7 +188,7 @@ impl Listener for LiveWhisper<'_> {
         if heard >= self.listener.model.step_samples() {
             self.hear(stream, heard, ends)?;
         }
-        let segments = self.segments(stream, heard, ends);
+        let segments = self.text.segments(stream, heard, ends);
         self.forget(stream, heard, ends);
         Ok(Progress::Segments(segments))
     }
