@@ -50,7 +50,7 @@ impl DraftArgs {
             hint(error, "`flambeau export --all-logits` writes programs that can; without --draft, any program runs")
         };
         let Some(draft) = self.draft.as_deref() else { return Ok(model) };
-        model.sequence()?.check_judges().map_err(|error| advise(error.into()))?;
+        model.check_judges().map_err(|error| advise(error.into()))?;
         if draft == NGRAM {
             return Ok(model);
         }

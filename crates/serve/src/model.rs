@@ -34,7 +34,7 @@ pub struct NewModel {
     pub limits: Limits,
     /// Whether models think before they answer where a request does not say.
     pub thinks: bool,
-    /// Whether tokens are guessed from the text so far, which not every model allows ([`check_judges`](flambeau::runners::llm::Sequence::check_judges)).
+    /// Whether tokens are guessed from the text so far, which not every model allows ([`check_judges`](flambeau::runners::llm::Model::check_judges)).
     pub prompt_lookup: bool,
 }
 

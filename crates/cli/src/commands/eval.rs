@@ -95,7 +95,7 @@ fn leading(tokenizer: &Tokenizer, ids: &[u32]) -> Option<u32> {
 }
 
 fn warn_of_slow(args: &Args, model: &Sequence, reference: Option<&Sequence>) {
-    if !args.quiet && ![Some(model), reference].into_iter().flatten().all(Sequence::gives_all_logits) {
+    if !args.quiet && ![Some(model), reference].into_iter().flatten().all(|sequence| sequence.model().gives_all_logits()) {
         eprintln!(
             "a program gives the logits of the last token only, so that tokens are read one by one; `flambeau export --all-logits` makes one that gives all"
         );

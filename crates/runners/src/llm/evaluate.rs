@@ -226,7 +226,7 @@ impl Models<'_> {
 
     /// Lets both read on, and compares what they predict with what follows.
     fn score(&mut self, tokens: &[u32], evaluation: &mut Evaluation) -> Result<()> {
-        let longest = self.each().map(|model| if model.gives_all_logits() { model.chunk() } else { 1 }).min().unwrap_or(1);
+        let longest = self.each().map(|model| if model.model().gives_all_logits() { model.chunk() } else { 1 }).min().unwrap_or(1);
         let read = &tokens[..tokens.len() - 1];
         let mut next = tokens[1..].iter();
         for step in read.chunks(longest.min(LONGEST_SCORED_STEP)) {

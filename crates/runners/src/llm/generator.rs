@@ -360,7 +360,7 @@ impl Source {
         }
         if request.prompt_lookup || sequence.has_guesser() {
             let lookup = if sequence.has_guesser() { Lookup::of_model() } else { Lookup::default() };
-            return sequence.check_judges().map(|()| Source::Lookup(lookup));
+            return sequence.model().check_judges().map(|()| Source::Lookup(lookup));
         }
         if request.logprobs.is_some() || request.constraint.is_some() {
             return Ok(Source::Logits(Vec::new()));

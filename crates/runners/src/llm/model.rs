@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use flambeau_runtime::{Engine, LoadOptions, Method, Program};
+use flambeau_runtime::{DimSpec, Engine, LoadOptions, Method, Program, ValueSpec};
 use flambeau_tensor::DType;
 
 use super::{
@@ -46,6 +46,7 @@ struct Shared {
     drafts: bool,
     keeps_rows: bool,
     has_plain_state: bool,
+    gives_all_logits: bool,
     sequence_bytes: usize,
     /// Loaded to learn the above, and kept for the first sequence.
     first: Mutex<Option<Method>>,
@@ -83,12 +84,13 @@ impl Model {
         let shared = Shared {
             program: program.clone(),
             engine: Arc::clone(engine),
-            signature,
             chunk: chunk.max(1),
             drafts: options.method.is_none() && draft::has_draft(program),
             keeps_rows: metadata.context.is_some_and(|context| method.keeps_rows(context)),
             has_plain_state: method.has_plain_state(),
+            gives_all_logits: !signature.fixed && gives_rows(method.outputs().first()),
             sequence_bytes: method.state_bytes() + load.kv_cache.as_ref().map_or(0, |cache| cache.bytes()),
+            signature,
             metadata,
             load,
             name,
@@ -118,7 +120,7 @@ impl Model {
     /// logits. Both have to mean the same by each token, which is the caller's to check.
     ///
     /// # Errors
-    /// The models state vocabularies of different sizes, or one of them cannot [judge](Sequence::check_judges) or guess.
+    /// The models state vocabularies of different sizes, or one of them cannot [judge](Self::check_judges) or guess.
     pub fn with_draft(self, draft: &Model) -> Result<Model> {
         if let (Some(model), Some(reference)) = (self.metadata().vocab, draft.metadata().vocab)
             && model != reference
@@ -129,7 +131,7 @@ impl Model {
             () if draft.draws_tokens() => "draws tokens itself",
             () if !draft.can_truncate() => "has states that cannot go back",
             () => {
-                self.sequence()?.check_judges()?;
+                self.check_judges()?;
                 return Ok(Model { guesser: Some(Box::new(draft.clone())), ..self });
             }
         };
@@ -171,6 +173,25 @@ impl Model {
         self.shared.has_plain_state && !self.shared.drafts
     }
 
+    /// Whether the program computes the logits of every token, and not only of a step's last one.
+    pub fn gives_all_logits(&self) -> bool {
+        self.shared.gives_all_logits
+    }
+
+    /// Checks that the model can judge guesses: it gives the logits after each, and forgets those that are wrong.
+    ///
+    /// # Errors
+    /// [`Error::NoGuesses`].
+    pub fn check_judges(&self) -> Result<()> {
+        let what = match () {
+            () if self.draws_tokens() => "draws tokens itself",
+            () if !self.gives_all_logits() => "gives the logits of a step's last token alone",
+            () if !self.can_truncate() => "has states that cannot go back",
+            () => return Ok(()),
+        };
+        Err(Error::NoGuesses { method: self.shared.name.clone(), what })
+    }
+
     /// Whether the program draws the next token itself, so that it gives no logits.
     pub fn draws_tokens(&self) -> bool {
         self.shared.signature.draws
@@ -179,6 +200,12 @@ impl Model {
     pub(super) fn signature(&self) -> &Signature {
         &self.shared.signature
     }
+}
+
+/// Whether an output has a row for each token of a step.
+fn gives_rows(output: Option<&ValueSpec>) -> bool {
+    let dims = output.and_then(ValueSpec::tensor).map_or(&[][..], |spec| &spec.dims);
+    dims.len() == 3 && !matches!(dims[1], DimSpec::Fixed(_))
 }
 
 fn method_name(program: &Program, asked: Option<&str>) -> Result<String> {

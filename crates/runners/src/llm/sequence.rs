@@ -5,7 +5,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-use flambeau_runtime::{DimSpec, Method, Outcome, Sampling, Value, ValueKind, ValueSpec};
+use flambeau_runtime::{Method, Outcome, Sampling, Value, ValueKind, ValueSpec};
 use flambeau_tensor::{DType, Tensor, cast};
 
 use super::{
@@ -184,14 +184,8 @@ impl Sequence {
         outcomes.collect()
     }
 
-    /// Whether the program computes the logits of every token, and not only of a step's last one.
-    pub fn gives_all_logits(&self) -> bool {
-        let dims = self.method.outputs().first().and_then(ValueSpec::tensor).map_or(&[][..], |spec| &spec.dims);
-        !self.model.signature().fixed && dims.len() == 3 && !matches!(dims[1], DimSpec::Fixed(_))
-    }
-
     /// As [`step`](Self::step), with the logits [S, V] after each of the `S` tokens, of which there is one unless the program
-    /// [gives them all](Self::gives_all_logits).
+    /// [gives them all](Model::gives_all_logits).
     ///
     /// # Errors
     /// As [`step`](Self::step).
@@ -201,20 +195,6 @@ impl Sequence {
         let outputs = self.method.run(&inputs)?;
         self.position += tokens.len();
         logits::all(self.method.name(), outputs.first())
-    }
-
-    /// Checks that the model can judge guesses: it gives the logits after each, and forgets those that are wrong.
-    ///
-    /// # Errors
-    /// [`Error::NoGuesses`].
-    pub fn check_judges(&self) -> Result<()> {
-        let what = match () {
-            () if self.model.draws_tokens() => "draws tokens itself",
-            () if !self.gives_all_logits() => "gives the logits of a step's last token alone",
-            () if !self.model.can_truncate() => "has states that cannot go back",
-            () => return Ok(()),
-        };
-        Err(Error::NoGuesses { method: self.method.name().to_owned(), what })
     }
 
     /// Whether another model guesses tokens.

@@ -46,7 +46,7 @@ fn assert_near(a: f64, b: f64) {
 
 pub(crate) fn losses_are_those_of_the_second_halves(engine: &AnyEngine) {
     let mut model = load(engine, &bigrams(&TABLE, 8));
-    assert!(model.gives_all_logits());
+    assert!(model.model().gives_all_logits());
     let windows = Windows::new(&TEXT, 8, None).unwrap();
     let evaluation = run(&mut model, None, &windows).unwrap();
     assert_eq!((evaluation.loss.count(), model.position()), (6, 0));
@@ -55,7 +55,7 @@ pub(crate) fn losses_are_those_of_the_second_halves(engine: &AnyEngine) {
 
 pub(crate) fn models_that_give_the_last_logits_read_token_by_token(engine: &AnyEngine) {
     let mut model = load(engine, &history(&TABLE));
-    assert!(!model.gives_all_logits());
+    assert!(!model.model().gives_all_logits());
     let evaluation = run(&mut model, None, &Windows::new(&TEXT, 8, Some(3)).unwrap()).unwrap();
     let losses = TEXT.chunks_exact(8).flat_map(|window| {
         (4..7).map(|at| {
