@@ -30,6 +30,12 @@ pub(super) trait Code: Copy + Send + Sync + 'static {
         isa.lookup32(isa.shr(packed, j as u32 * Self::BITS + shift), table)
     }
 
+    /// What [`Code::integers`] has to be multiplied by, where the values are multiples of a power of two that fit 12 bits and a sign.
+    const UNIT: Option<f32>;
+
+    /// Halves that are the values of code `j` of the halves of each word, as `i16` in [`Code::UNIT`]s. For whole codes.
+    fn integers<I: Isa>(isa: I, packed: I::U, j: usize) -> I::U;
+
     /// The value of the low `BITS` bits of each lane; the bits above are noise.
     fn value<I: Isa>(isa: I, low: I::U) -> I::V;
 
@@ -44,6 +50,12 @@ pub(super) trait Code: Copy + Send + Sync + 'static {
     /// # Safety
     /// 32 bytes are readable.
     unsafe fn halves_at<I: Isa>(isa: I, stream: *const u8) -> I::U;
+
+    /// [`Code::halves_at`] with zeros above the codes.
+    ///
+    /// # Safety
+    /// 32 bytes are readable.
+    unsafe fn exact_halves_at<I: Isa>(isa: I, stream: *const u8) -> I::U;
 }
 
 /// Reading streams of `$bits` bits.
@@ -61,6 +73,11 @@ macro_rules! streams {
             // SAFETY: the caller makes 32 bytes readable.
             unsafe { isa.spread_halves::<{ $bits }>(stream) }
         }
+        #[inline(always)]
+        unsafe fn exact_halves_at<I: Isa>(isa: I, stream: *const u8) -> I::U {
+            // SAFETY: the caller makes 32 bytes readable.
+            unsafe { isa.unpack_halves::<{ $bits }>(stream) }
+        }
     };
 }
 
@@ -76,7 +93,13 @@ impl<const B: u32> Code for Bits<B> {
         _ => &[(0, integers(B, 0))],
     };
     const OFFSET: f32 = if B == 2 || B == 4 { (1 << B) as f32 } else { 0.0 };
+    const UNIT: Option<f32> = Some(1.0);
     streams!(B);
+
+    #[inline(always)]
+    fn integers<I: Isa>(isa: I, packed: I::U, j: usize) -> I::U {
+        isa.and(isa.shr(packed, j as u32 * B), isa.splat_u(((1 << B) - 1) * 0x1_0001))
+    }
 
     /// As the highest bits of a mantissa a code adds to a power of two: any execution unit can do that, few can look up.
     #[inline(always)]
@@ -111,6 +134,17 @@ const fn integers(bits: u32, shift: u32) -> [u16; 32] {
 
 const E2M1: [f32; 16] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
+/// Two times each value, as `i8`.
+const E2M1_DOUBLED: [u8; 16] = {
+    let mut doubled = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        doubled[i] = (2.0 * E2M1[i]) as i8 as u8;
+        i += 1;
+    }
+    doubled
+};
+
 /// Values that are exact in bf16, twice over.
 const fn bf16_table(values: &[f32; 16]) -> [u16; 32] {
     let mut table = [0; 32];
@@ -129,7 +163,16 @@ pub(super) struct Fp4;
 impl Code for Fp4 {
     const BITS: u32 = 4;
     const PARTS: &[(u32, [u16; 32])] = &[(0, bf16_table(&E2M1))];
+    const UNIT: Option<f32> = Some(1.0 / 512.0);
     streams!(4);
+
+    /// Twice the value in the upper byte, which brings its sign; the lower byte finds the zero.
+    #[inline(always)]
+    fn integers<I: Isa>(isa: I, packed: I::U, j: usize) -> I::U {
+        let from = 4 * j as u32;
+        let moved = if from < 8 { isa.shl(packed, 8 - from) } else { isa.shr(packed, from - 8) };
+        isa.lookup_bytes(isa.and(moved, isa.splat_u(0x0f00_0f00)), &E2M1_DOUBLED)
+    }
 
     #[inline(always)]
     fn value<I: Isa>(isa: I, low: I::U) -> I::V {
@@ -144,7 +187,12 @@ pub(super) struct Fp8;
 impl Code for Fp8 {
     const BITS: u32 = 8;
     const PARTS: &[(u32, [u16; 32])] = &[];
+    const UNIT: Option<f32> = None;
     streams!(8);
+
+    fn integers<I: Isa>(_: I, _: I::U, _: usize) -> I::U {
+        unreachable!("the values have no common unit")
+    }
 
     #[inline(always)]
     fn value<I: Isa>(isa: I, low: I::U) -> I::V {

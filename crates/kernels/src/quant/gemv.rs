@@ -6,7 +6,8 @@
 //! within one group, and then scaled; biases meet the sums of the groups' activations.
 //!
 //! Against activations of 16 bits codes become bf16, which is exact, and the BF16 dot product takes two at a time. An f16 is the sum
-//! of two bf16, which is exact as well; subnormal bf16 count as zero.
+//! of two bf16, which is exact as well; subnormal bf16 count as zero. Where there is no such instruction, but one for pairs of
+//! `i16`, activations of 16 bits become integers, in units of their lane's own ([`activations`]), and codes are integers anyway.
 
 mod activations;
 mod products;
@@ -18,8 +19,9 @@ use super::{
     code::{Code, read_scales, with_code},
 };
 use crate::simd::{Cpu, Isa, Kernel};
+use activations::Words;
 pub(crate) use activations::{Kind, Prepared};
-use products::{LanePairs, Lanes, Order, OrderPairs, Products};
+use products::{LaneIntegers, LanePairs, Lanes, Order, OrderIntegers, OrderPairs, Products};
 
 /// Rows whose scales are widened together: some multiple of 16, for about this many scales.
 const NUMBERS: usize = 512;
@@ -41,12 +43,14 @@ pub(crate) fn number_words(w: &QMatrix) -> usize {
 
 /// `to[m][row] = x[m] · w[row]`
 pub(crate) fn rows_times(cpu: Cpu, w: &QMatrix, x: &Prepared, rows: Range<usize>, numbers: &mut [u32], to: &mut [f32]) {
+    let cpu = x.kind.cpu(cpu);
     let half = rows_at_hand(w.row_groups()) * w.row_groups() + 16;
     let (scales, biases) = numbers[..2 * half].split_at_mut(half);
     let (scales, biases) = (bytemuck::cast_slice_mut(scales), bytemuck::cast_slice_mut(biases));
     with_code!(w.format, C => {
         let task = Task::<C> { w, x, rows, scales, biases, out: to, code: PhantomData };
-        if !C::PARTS.is_empty() && x.kind.terms > 0 { cpu.dispatch_dot(task) } else { cpu.dispatch(task) }
+        let are_pairs = !C::PARTS.is_empty() && matches!(x.kind.words, Words::Pairs { .. });
+        if are_pairs { cpu.dispatch_dot(task) } else { cpu.dispatch(task) }
     });
 }
 
@@ -78,13 +82,17 @@ impl<C: Code> Kernel for Task<'_, C> {
             }
             let rows = first..first + count;
             // Only pairs of bf16 come here with the instruction for them.
-            match (I::DOT, C::WHOLE, self.x.kind.terms) {
-                (true, true, 2) => self.all::<I, LanePairs<2>>(isa, rows),
-                (true, true, _) => self.all::<I, LanePairs<1>>(isa, rows),
-                (true, false, 2) => self.all::<I, OrderPairs<2>>(isa, rows),
-                (true, false, _) => self.all::<I, OrderPairs<1>>(isa, rows),
-                (false, true, _) => self.all::<I, Lanes>(isa, rows),
-                (false, false, _) => self.all::<I, Order>(isa, rows),
+            let two_terms = self.x.kind.words == Words::Pairs { terms: 2 };
+            let are_integers = I::DOT_I16 && C::UNIT.is_some() && self.x.kind.words == Words::Integers;
+            match (I::DOT, C::WHOLE) {
+                (true, true) if two_terms => self.all::<I, LanePairs<2>>(isa, rows),
+                (true, true) => self.all::<I, LanePairs<1>>(isa, rows),
+                (true, false) if two_terms => self.all::<I, OrderPairs<2>>(isa, rows),
+                (true, false) => self.all::<I, OrderPairs<1>>(isa, rows),
+                (false, true) if are_integers => self.all::<I, LaneIntegers>(isa, rows),
+                (false, true) => self.all::<I, Lanes>(isa, rows),
+                (false, false) if are_integers => self.all::<I, OrderIntegers>(isa, rows),
+                (false, false) => self.all::<I, Order>(isa, rows),
             }
         }
     }
@@ -160,10 +168,10 @@ impl<C: Code> Task<'_, C> {
     unsafe fn four<I: Isa, P: Products<C>>(&mut self, common: &Common<I>, row: usize) -> usize {
         // SAFETY: the caller says that these four rows exist and that their numbers are at hand.
         let [[a], [b], [c], [d]] = unsafe {
-            if 4 * common.row_bytes <= AHEAD / 2 {
+            if P::FOUR_ROWS && 4 * common.row_bytes <= AHEAD / 2 {
                 self.tile::<I, P, 1, 4>(common, 0, row)
             } else {
-                // What is asked for ahead has to arrive before the rows after these are read.
+                // There may be too few registers, and what is asked for ahead has to arrive before the rows after these are read.
                 let ([a, b], [c, d]) = (self.tile::<I, P, 1, 2>(common, 0, row), self.tile::<I, P, 1, 2>(common, 0, row + 2));
                 [a, b, c, d]
             }
@@ -248,8 +256,8 @@ impl<C: Code> Task<'_, C> {
             let stream = w.words.as_ptr().cast::<u8>().add(row * row_bytes);
             let scales = self.scales.as_ptr().add((row - common.first) * groups);
             let xs = x.data.as_words().as_ptr().add(m * x.stride);
-            let sums =
-                |b: usize, at: [*const u8; R]| P::sums::<I, MR, R>(isa, at, xs.add(x.kind.words(b * block)), x.stride, block);
+            let x_words = x.kind.words::<I>(block);
+            let sums = |b: usize, at: [*const u8; R]| P::sums::<I, MR, R>(isa, at, xs.add(b * x_words), x.stride, block);
             let scale = |b: usize, r: usize| isa.permute(isa.load(scales.add(r * groups + ((b * block) >> shift))), common.lanes);
             // Memory is asked in the order of its addresses, although the rows are read side by side.
             let ahead = stream.wrapping_add(AHEAD);

@@ -30,6 +30,28 @@ impl Avx2 {
     }
 }
 
+/// Where sixteen codes lie in a stream: the two bytes that each is in, and the factor that moves it to the top of 16 bits.
+struct Halves {
+    bytes: [u8; 32],
+    factors: [u16; 16],
+}
+
+impl Halves {
+    const fn new(bits: usize) -> Halves {
+        let mut halves = Halves { bytes: [0; 32], factors: [0; 16] };
+        let mut i = 0;
+        while i < 16 {
+            let (byte, bit) = (i * bits / 8, i * bits % 8);
+            halves.bytes[2 * i] = byte as u8;
+            // A code that ends in the last byte needs none after it.
+            halves.bytes[2 * i + 1] = if byte < 15 { (byte + 1) as u8 } else { 15 };
+            halves.factors[i] = 1 << (16 - bits - bit);
+            i += 1;
+        }
+        halves
+    }
+}
+
 #[inline(always)]
 unsafe fn halves(a: __m256) -> (__m128, __m128) {
     // SAFETY: only called from methods whose `self` proves AVX.
@@ -58,6 +80,7 @@ impl Isa for Avx2 {
     type M = __m256;
     const LANES: usize = 8;
     const KIND: IsaKind = IsaKind::Avx2;
+    const DOT_I16: bool = true;
 
     #[inline(always)]
     fn prefetch(self, p: *const u8) {
@@ -75,6 +98,25 @@ impl Isa for Avx2 {
             let bytes = _mm256_setr_epi32(lane(0), lane(1), lane(2), lane(3), lane(4), lane(5), lane(6), lane(7));
             let shifts = _mm256_setr_epi32(shift(0), shift(1), shift(2), shift(3), shift(4), shift(5), shift(6), shift(7));
             _mm256_srlv_epi32(_mm256_shuffle_epi8(stream, bytes), shifts)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn spread_halves<const BITS: u32>(self, p: *const u8) -> __m256i {
+        // SAFETY: as the caller says.
+        unsafe { self.unpack_halves::<BITS>(p) }
+    }
+
+    #[inline(always)]
+    unsafe fn unpack_halves<const BITS: u32>(self, p: *const u8) -> __m256i {
+        let table = const { &Halves::new(BITS as usize) };
+        // SAFETY: `self` proves the instructions; the caller vouches for 32 bytes, of which sixteen codes need no more than 16.
+        unsafe {
+            let stream = _mm256_broadcastsi128_si256(_mm_loadu_si128(p.cast()));
+            let near = _mm256_shuffle_epi8(stream, _mm256_loadu_si256(table.bytes.as_ptr().cast()));
+            // There is no shift by half; a product moves each code to the top of its half.
+            let high = _mm256_mullo_epi16(near, _mm256_loadu_si256(table.factors.as_ptr().cast()));
+            _mm256_srl_epi16(high, _mm_cvtsi32_si128(16 - BITS as i32))
         }
     }
 
@@ -150,6 +192,9 @@ impl Isa for Avx2 {
         fn shr(a: __m256i, n: u32) -> __m256i = _mm256_srlv_epi32(a, _mm256_set1_epi32(n as i32));
         fn int_to_float(a: __m256i) -> __m256 = _mm256_cvtepi32_ps(a);
         fn float_to_int(a: __m256) -> __m256i = _mm256_cvtps_epi32(a);
+        fn dot_i16(sum: __m256i, a: __m256i, b: __m256i) -> __m256i = _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
+        fn lookup_bytes(a: __m256i, table: &[u8; 16]) -> __m256i =
+            _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast())), a);
         fn lookup16(a: __m256i, table: &[f32; 16]) -> __m256 = {
             let low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr()), a);
             let high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table.as_ptr().add(8)), a);

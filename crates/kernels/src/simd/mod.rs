@@ -181,6 +181,30 @@ pub trait Isa: Copy + Send + Sync + 'static {
         let highs = (self.with_bits(self.and(a, mask)), self.with_bits(self.and(b, mask)));
         self.fma(highs.0, highs.1, self.fma(lows.0, lows.1, sum))
     }
+    /// Whether [`Isa::dot_i16`] is made of instructions for it.
+    const DOT_I16: bool = false;
+    /// Each lane of `sum`, an `i32`, plus the products of both halves of its words, as `i16`; wrapping.
+    #[inline(always)]
+    fn dot_i16(self, sum: Self::U, a: Self::U, b: Self::U) -> Self::U {
+        let mut words = [[0u32; 16]; 3];
+        for (words, lanes) in words.iter_mut().zip([sum, a, b]) {
+            // SAFETY: LANES is at most 16.
+            unsafe { self.store(words.as_mut_ptr().cast(), self.with_bits(lanes)) };
+        }
+        let half = |word: u32, shift: u32| i32::from((word >> shift) as i16);
+        let sums: [u32; 16] = std::array::from_fn(|i| {
+            let [sum, a, b] = words.map(|words| words[i]);
+            let products = [0, 16].map(|shift| half(a, shift).wrapping_mul(half(b, shift)));
+            (sum as i32).wrapping_add(products[0]).wrapping_add(products[1]) as u32
+        });
+        // SAFETY: LANES is at most 16.
+        unsafe { self.load_u(sums.as_ptr()) }
+    }
+    /// Entry `b & 15` of the table for each byte `b`, none of which has its highest bit set.
+    #[inline(always)]
+    fn lookup_bytes(self, a: Self::U, table: &[u8; 16]) -> Self::U {
+        self.map_words(a, |w| u32::from_le_bytes(w.to_le_bytes().map(|b| table[b as usize & 15])))
+    }
     /// Entry `h & 31` of the table for each 16-bit half `h`.
     #[inline(always)]
     fn lookup32(self, a: Self::U, table: &[u16; 32]) -> Self::U {
@@ -225,6 +249,14 @@ pub trait Isa: Copy + Send + Sync + 'static {
         }
         // SAFETY: 32 halves are 16 words, and LANES is at most 16.
         unsafe { self.load_u(halves.as_ptr().cast()) }
+    }
+    /// Half `i` is bits `i·BITS..(i + 1)·BITS` of the stream at `p`.
+    /// # Safety
+    /// As [`Isa::spread_halves`].
+    #[inline(always)]
+    unsafe fn unpack_halves<const BITS: u32>(self, p: *const u8) -> Self::U {
+        // SAFETY: the caller makes 32 bytes readable.
+        self.and(unsafe { self.spread_halves::<BITS>(p) }, self.splat_u(((1 << BITS) - 1) * 0x1_0001))
     }
     /// Turns a block of `LANES · LANES` words: `to[j · to_step + i] = from[i · from_step + j]`.
     /// # Safety
@@ -367,6 +399,18 @@ impl Cpu {
             #[cfg(target_arch = "x86_64")]
             Cpu::Avx512(_, dot) => dot.is_some(),
             _ => false,
+        }
+    }
+
+    /// The one whose products of 16-bit integers are the fastest way to multiply codes by activations of 16 bits, if one is.
+    pub(crate) fn with_dot_i16(self) -> Option<Cpu> {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Cpu::Avx2(_) => Some(self),
+            // Half as wide, which the memory that codes come from does not notice.
+            #[cfg(target_arch = "x86_64")]
+            Cpu::Avx512(isa, None) => Some(Cpu::Avx2(isa.avx2())),
+            _ => None,
         }
     }
 

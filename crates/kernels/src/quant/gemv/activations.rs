@@ -11,13 +11,23 @@ use crate::{
     simd::{Cpu, Isa, Kernel},
 };
 
+/// What the words of activations are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Words {
+    /// `f32`.
+    Floats,
+    /// Pairs of bf16, this many for each pair of activations, which is their sum.
+    Pairs { terms: usize },
+    /// Pairs of `i16`. Behind those of each block lies a vector of `f32`, the value of 1 in each lane.
+    Integers,
+}
+
 /// How activations are laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
     /// Codes of a lane; 1: activations are in their order.
     codes: usize,
-    /// How many bf16 an activation is the sum of, words being pairs of them; 0: words are `f32`.
-    pub(super) terms: usize,
+    pub(super) words: Words,
     group: usize,
 }
 
@@ -26,19 +36,36 @@ impl Kind {
     pub(crate) fn of(cpu: Cpu, w: &QMatrix, x: DType) -> Kind {
         with_code!(w.format, C => Kind {
             codes: if C::WHOLE { C::CODES } else { 1 },
-            terms: match (x, C::PARTS.len()) {
-                (DType::BF16, 1..) if cpu.has_dot() => 1,
+            words: match (x, C::PARTS.len()) {
+                (DType::BF16, 1..) if cpu.has_dot() => Words::Pairs { terms: 1 },
                 // Two terms times two parts are more work than `f32`.
-                (DType::F16, 1) if cpu.has_dot() => 2,
-                _ => 0,
+                (DType::F16, 1) if cpu.has_dot() => Words::Pairs { terms: 2 },
+                (DType::BF16 | DType::F16, _) if C::UNIT.is_some() && cpu.with_dot_i16().is_some() => Words::Integers,
+                _ => Words::Floats,
             },
             group: w.format.group(),
         })
     }
 
-    /// Words of `k` activations, a multiple of 2.
-    pub(super) fn words(self, k: usize) -> usize {
-        if self.terms == 0 { k } else { k / 2 * self.terms }
+    /// The one that lays these out and multiplies them.
+    pub(super) fn cpu(self, cpu: Cpu) -> Cpu {
+        if self.words == Words::Integers { cpu.with_dot_i16().unwrap_or(cpu) } else { cpu }
+    }
+
+    /// Words of `k` activations, a whole number of blocks.
+    #[inline(always)]
+    pub(super) fn words<I: Isa>(self, k: usize) -> usize {
+        match self.words {
+            Words::Floats => k,
+            Words::Pairs { terms } => k / 2 * terms,
+            Words::Integers => k / 2 + k / self.lane::<I>(),
+        }
+    }
+
+    /// Integers of a lane in a block; no two lie in different groups.
+    #[inline(always)]
+    fn lane<I: Isa>(self) -> usize {
+        if self.codes > 1 { self.codes } else { (self.group / I::LANES).max(2) }
     }
 }
 
@@ -57,10 +84,9 @@ pub(crate) struct Prepared {
 impl Prepared {
     /// Of `x`, `[m, k]` with rows `x_stride` apart and zeros from `k` on.
     pub(crate) fn new(team: &mut Team, kind: Kind, x: &[f32], x_stride: usize, [m, k]: [usize; 2]) -> Prepared {
-        let cpu = team.cpu();
-        let block = cpu.lanes() * kind.codes;
-        let padded = k.next_multiple_of(block.max(32));
-        let stride = kind.words(padded);
+        let cpu = kind.cpu(team.cpu());
+        let padded = k.next_multiple_of((cpu.lanes() * kind.codes).max(32));
+        let stride = cpu.dispatch(Stride { kind, padded });
         let sum_stride = (k / kind.group).next_multiple_of(16);
         let mut data = team.take(m * (stride + sum_stride));
         let (words, sums) = data.words().split_at_mut(m * stride);
@@ -77,6 +103,20 @@ impl Prepared {
     }
 }
 
+/// Words of a row.
+struct Stride {
+    kind: Kind,
+    padded: usize,
+}
+
+impl Kernel for Stride {
+    type Out = usize;
+    #[inline(always)]
+    fn run<I: Isa>(self, _: I) -> usize {
+        self.kind.words::<I>(self.padded)
+    }
+}
+
 struct LayOut<'a> {
     x: &'a [f32],
     k: usize,
@@ -89,7 +129,8 @@ impl Kernel for LayOut<'_> {
     type Out = ();
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let LayOut { x, k, kind: Kind { codes, terms, group }, to, sums } = self;
+        let LayOut { x, k, kind, to, sums } = self;
+        let Kind { codes, group, .. } = kind;
         sums.fill(0.0);
         for (sum, part) in sums.iter_mut().zip(x[..k].chunks_exact(group)) {
             let mut total = isa.splat(0.0);
@@ -99,6 +140,11 @@ impl Kernel for LayOut<'_> {
             }
             *sum = isa.sum(total);
         }
+        let terms = match kind.words {
+            Words::Integers => return lay_integers_out(isa, x, kind, to),
+            Words::Pairs { terms } => terms,
+            Words::Floats => 0,
+        };
         // Words of a lane, how far apart its activations lie in `x`, and where the other one of a pair is.
         let (each, step, other) = match (codes, terms) {
             (1, 0) => (1, 1, 0),
@@ -125,6 +171,48 @@ impl Kernel for LayOut<'_> {
         }
     }
 }
+
+/// Rounds the activations of each lane and block to integers of 15 bits and a sign, in units of a power of two. That changes none by
+/// more than a sixteenth of what the largest of them may have lost when it was rounded to f16, or a 128th for bf16.
+///
+/// A lane with an activation that is no finite number gets a unit that is none.
+#[inline(always)]
+fn lay_integers_out<I: Isa>(isa: I, x: &[f32], kind: Kind, to: &mut [u32]) {
+    const BITS: u32 = 15;
+    // Exponents, where they stand in an `f32`. What is smaller than the smallest unit rounds to zero.
+    let (least, one) = (isa.splat_u(28 << 23), isa.splat_u(127 << 23));
+    let (lane, zero) = (kind.lane::<I>(), isa.splat(0.0));
+    let (apart, step, other) = if kind.codes > 1 { (1, kind.codes, kind.codes / 2) } else { (2 * I::LANES, 2, 1) };
+    let mut pairs = [[zero; 2]; MOST_PAIRS];
+    let pairs = &mut pairs[..lane / 2];
+    for (b, to) in to.chunks_exact_mut(I::LANES * (lane / 2 + 1)).enumerate() {
+        let x = &x[b * I::LANES * lane..][..I::LANES * lane];
+        let (mut largest, mut wrong) = (isa.with_bits(least), zero);
+        for (j, pair) in pairs.iter_mut().enumerate() {
+            for (half, v) in pair.iter_mut().enumerate() {
+                // SAFETY: the block's elements are those of all pairs.
+                *v = isa.with_bits(unsafe { isa.load_u_strided(x.as_ptr().add(j * apart + half * other).cast(), step) });
+                largest = isa.max(isa.abs(*v), largest);
+                wrong = isa.fma(*v, zero, wrong);
+            }
+        }
+        let exponent = isa.and(isa.bits(largest), isa.splat_u(0x7f80_0000));
+        let unit = isa.sub_u(exponent, isa.splat_u((BITS - 1) << 23));
+        let units = isa.with_bits(isa.sub_u(isa.add_u(one, one), unit));
+        let integers = |v| isa.float_to_int(isa.round(isa.mul(v, units)));
+        for (&[low, high], to) in pairs.iter().zip(to.chunks_exact_mut(I::LANES)) {
+            let pair = isa.or(isa.and(integers(low), isa.splat_u(0xffff)), isa.shl(integers(high), 16));
+            // SAFETY: the chunk is a vector.
+            unsafe { isa.store(to.as_mut_ptr().cast(), isa.with_bits(pair)) };
+        }
+        let at = to.len() - I::LANES;
+        // SAFETY: a vector is left behind the pairs.
+        unsafe { isa.store(to[at..].as_mut_ptr().cast(), isa.add(isa.with_bits(unit), wrong)) };
+    }
+}
+
+/// The most pairs of a lane in a block: of a group of 128 in eight lanes, or of sixteen codes in a word.
+const MOST_PAIRS: usize = 8;
 
 /// Stores `terms` vectors of pairs of bf16 whose sums are the pairs of `x`.
 ///
