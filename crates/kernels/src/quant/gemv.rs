@@ -91,7 +91,12 @@ impl<C: Code> Kernel for Task<'_, C> {
                 (true, false) => self.all::<I, OrderPairs<1>>(isa, rows),
                 (false, true) if are_integers => self.all::<I, LaneIntegers>(isa, rows),
                 (false, true) => self.all::<I, Lanes>(isa, rows),
-                (false, false) if are_integers => self.all::<I, OrderIntegers>(isa, rows),
+                // With a loop inside of each, small groups would cost half as much again.
+                (false, false) if are_integers => match self.w.format.group() / (2 * I::LANES) {
+                    1 => self.all::<I, OrderIntegers<1>>(isa, rows),
+                    2 => self.all::<I, OrderIntegers<2>>(isa, rows),
+                    _ => self.all::<I, OrderIntegers<0>>(isa, rows),
+                },
                 (false, false) => self.all::<I, Order>(isa, rows),
             }
         }

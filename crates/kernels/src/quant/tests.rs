@@ -156,6 +156,43 @@ fn few_rows_match_the_definition() {
 }
 
 #[test]
+fn activations_that_are_no_numbers_reach_every_result() {
+    for pool in isas() {
+        for format in [Format::Affine { bits: 4, group: 32 }, Format::Affine { bits: 5, group: 32 }, Format::Nvfp4] {
+            let w = Owned::<f32>::new(&mut Rng::new(6), format, [5, 128]);
+            for wrong in [f16::INFINITY, f16::NAN] {
+                let mut x = [f16::from_f32(0.5); 2 * 128];
+                x[37] = wrong;
+                let mut out = [0f32; 10];
+                linear(&pool, &x, &w.view(), &mut out).unwrap();
+                let finite: Vec<bool> = out.iter().map(|y| y.is_finite()).collect();
+                assert_eq!(finite, [[false; 5], [true; 5]].concat(), "{:?} {format:?} {wrong}", pool.isa());
+            }
+        }
+    }
+}
+
+/// Beside an activation a thousand times as large, small ones lose less than that one lost when it was rounded.
+#[test]
+fn an_outlier_costs_its_neighbours_less_than_its_own_rounding() {
+    for pool in isas() {
+        for format in formats() {
+            let w = Owned::<f32>::new(&mut Rng::new(8), format, [9, 128]);
+            let mut x: Vec<f16> = Rng::new(9).floats(128);
+            x[70] = f16::from_f32(2048.0);
+            let mut out = vec![0f32; 9];
+            linear(&pool, &x, &w.view(), &mut out).unwrap();
+            let (expected, _, _) = product(&x, &w, 1, true);
+            for (row, (&y, &expected)) in out.iter().zip(&expected).enumerate() {
+                let largest = (64..96).map(|c| w.value(row, c).abs()).fold(0.0, f64::max);
+                let error = (f64::from(y) - expected).abs();
+                assert!(error <= largest * 2048.0 * 2f64.powi(-12), "{:?} {format:?} row {row}: {error}", pool.isa());
+            }
+        }
+    }
+}
+
+#[test]
 fn many_rows_match_the_definition() {
     for pool in isas() {
         for format in formats() {

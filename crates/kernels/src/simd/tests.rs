@@ -85,6 +85,22 @@ impl Kernel for Lanes {
         same("spread", low::<I, 5>(isa, &words), &|i| stream(&words, 5, i));
         same("spread halves", halves::<I, 3>(isa, &words), &|i| stream(&words, 3, 2 * i) + 64.0 * stream(&words, 3, 2 * i + 1));
         same("spread halves", halves::<I, 6>(isa, &words), &|i| stream(&words, 6, 2 * i) + 64.0 * stream(&words, 6, 2 * i + 1));
+        same("unpack halves", unpacked::<I, 5>(isa, &words), &|i| stream(&words, 5, 2 * i) + 256.0 * stream(&words, 5, 2 * i + 1));
+        same("unpack halves", unpacked::<I, 8>(isa, &words), &|i| stream(&words, 8, 2 * i) + 256.0 * stream(&words, 8, 2 * i + 1));
+        let byte_table: [u8; 16] = std::array::from_fn(|i| (7 * i) as u8);
+        let found = isa.lookup_bytes(isa.and(w, isa.splat_u(0x000f_0f0f)), &byte_table);
+        let entry = |w: u32, shift: u32| u32::from(byte_table[(w >> shift & 15) as usize]);
+        same("lookup bytes", isa.int_to_float(found), &|i| {
+            (entry(words[i], 0) | entry(words[i], 8) << 8 | entry(words[i], 16) << 16) as f32
+        });
+        let turned: [u32; 16] = std::array::from_fn(|i| words[i].rotate_left(11));
+        // SAFETY: the array is at least LANES long.
+        let products = isa.dot_i16(isa.splat_u(77), w, unsafe { isa.load_u(turned.as_ptr()) });
+        let signed = |w: u32| [i32::from(w as i16), i32::from((w >> 16) as i16)];
+        same("dot of i16", isa.int_to_float(products), &|i| {
+            let ([a, b], [c, d]) = (signed(words[i]), signed(turned[i]));
+            77i32.wrapping_add(a * c).wrapping_add(b * d) as f32
+        });
         let half = |w: u32| (w & 31) * (w & 31);
         let squares: [u16; 32] = std::array::from_fn(|i| (i * i) as u16);
         same("lookup32", isa.int_to_float(isa.lookup32(w, &squares)), &|i| (half(words[i]) | half(words[i] >> 16) << 16) as f32);
@@ -120,6 +136,13 @@ fn halves<I: Isa, const BITS: u32>(isa: I, words: &[u32]) -> I::V {
     let spread = unsafe { isa.spread_halves::<BITS>(words.as_ptr().cast()) };
     let mask = isa.splat_u((1 << BITS) - 1);
     isa.int_to_float(isa.or(isa.and(spread, mask), isa.shl(isa.and(isa.shr(spread, 16), mask), 6)))
+}
+
+#[inline(always)]
+fn unpacked<I: Isa, const BITS: u32>(isa: I, words: &[u32]) -> I::V {
+    // SAFETY: more than 32 bytes are readable.
+    let halves = unsafe { isa.unpack_halves::<BITS>(words.as_ptr().cast()) };
+    isa.int_to_float(isa.or(isa.and(halves, isa.splat_u(0xffff)), isa.shl(isa.shr(halves, 16), 8)))
 }
 
 #[inline(always)]

@@ -43,8 +43,8 @@ pub(super) struct OrderPairs<const TERMS: usize>;
 
 /// Words of whole codes, pairs of `i16`.
 pub(super) struct LaneIntegers;
-/// Codes in their order, pairs of `i16`.
-pub(super) struct OrderIntegers;
+/// Codes in their order, pairs of `i16`, in groups of `VECTORS` vectors of them; 0: of any size.
+pub(super) struct OrderIntegers<const VECTORS: usize>;
 
 impl<C: Code> Products<C> for LaneIntegers {
     const FOUR_ROWS: bool = false;
@@ -76,10 +76,10 @@ impl<C: Code> Products<C> for LaneIntegers {
     }
 }
 
-impl<C: Code> Products<C> for OrderIntegers {
+impl<C: Code, const VECTORS: usize> Products<C> for OrderIntegers<VECTORS> {
     const FOUR_ROWS: bool = false;
     fn block<I: Isa>(group: usize) -> usize {
-        group.max(2 * I::LANES)
+        if VECTORS > 0 { VECTORS * 2 * I::LANES } else { group.max(2 * I::LANES) }
     }
     const BEYOND: usize = 32;
     fn group_of(_: usize, _: u32) -> usize {
@@ -95,6 +95,7 @@ impl<C: Code> Products<C> for OrderIntegers {
         block: usize,
     ) -> [[I::V; MR]; R] {
         const { assert!(2 * I::LANES <= 16 || !I::DOT_I16, "a vector of halves lies within the smallest group") };
+        let block = if VECTORS > 0 { VECTORS * 2 * I::LANES } else { block };
         let mut sums = [[isa.splat_u(0); MR]; R];
         for at in (0..block).step_by(2 * I::LANES) {
             // SAFETY: the caller vouches for the blocks and what lies BEYOND, and for a block of activations in each row, here and
