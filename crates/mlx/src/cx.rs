@@ -1,6 +1,6 @@
 //! What a node sees while it runs.
 
-use std::sync::Arc;
+use std::{cell::OnceCell, sync::Arc};
 
 use flambeau_ir::{
     Checked, In, InferError, Int, Node, Out, OutVid, Tid, Vid,
@@ -17,6 +17,7 @@ use crate::{
     fused::Plan,
     kv::KvCache,
     ops::{metal::Kernels, random::KeySequence},
+    residency::{self, Residency},
     session::Feedback,
     trace::{Origin, Origins, Padded, Trace},
 };
@@ -97,6 +98,8 @@ pub(crate) struct Machine {
     limit: u64,
     /// Runs of nodes that have kernels of their own; on CUDA only.
     pub(crate) fused: Option<Plan>,
+    /// What the device holds at a time, once measured.
+    residency: OnceCell<Residency>,
     /// Present if the session measures.
     pub(crate) profile: Option<Profile>,
     /// Inferred results of the running node.
@@ -127,10 +130,26 @@ impl Machine {
             keys,
             kernels,
             fused,
+            residency: OnceCell::new(),
             trace: None,
             limit,
             profile: None,
             inferred: Inferred::default(),
+        }
+    }
+
+    /// What the device holds at a time; `None` in a trace that comes before the first measurement, since nothing is computed then.
+    ///
+    /// # Errors
+    /// If MLX fails.
+    pub(crate) fn residency(&self) -> Result<Option<Residency>> {
+        match self.residency.get() {
+            None if self.trace.is_some() => Ok(None),
+            None => {
+                let measured = residency::measure(self.api)?;
+                Ok(Some(*self.residency.get_or_init(|| measured)))
+            }
+            known => Ok(known.copied()),
         }
     }
 

@@ -13,6 +13,7 @@
 
 #![deny(unsafe_code)]
 
+mod cuda;
 mod cx;
 mod engine;
 mod error;
@@ -26,6 +27,7 @@ mod owner;
 mod pipelined;
 mod probe;
 mod profile;
+mod residency;
 mod session;
 mod shared;
 mod shim;

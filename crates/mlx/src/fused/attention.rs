@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use flambeau_ir::{Int, Node, Role, Slice, SliceUpdate, Slot as GraphSlot, Tid, Vid, VidOrTid};
 use flambeau_tensor::{DType, Shape, Tensor};
 
-use super::{Kind, Made, Shared, Step, find::Scope, linear::content, text, uses};
+use super::{Kind, Made, Shared, Step, find::Scope, linear::content, uses};
 use crate::{
+    cuda,
     cx::{Cx, Machine, Slot},
     error::{OpError, Result},
     eval,
@@ -339,7 +340,7 @@ impl Attention {
     /// The element type, if the slots hold one position.
     fn dtype(&self, m: &Machine) -> Option<DType> {
         let dtype = m.env.tensors.get(self.q.source.0 as usize)?.as_ref()?.dtype;
-        text::type_name(dtype)?;
+        cuda::type_name(dtype)?;
         for heads in [&self.q, &self.k, &self.v] {
             content(m, heads.source, dtype, heads.count * heads.dim)?;
         }
@@ -419,7 +420,7 @@ impl Attention {
     }
 
     fn kernel(&self, m: &Machine, dtype: DType) -> Result<Kernel> {
-        let ty = text::type_name(dtype).unwrap_or_default();
+        let ty = cuda::type_name(dtype).unwrap_or_default();
         let (dim, group) = (self.q.dim, self.q.count / self.k.count);
         let mut inputs: Vec<&str> = vec!["q", "k", "v"];
         let (mut norms, mut periods, mut eps) = ("nullptr,nullptr", "nullptr", 0.0);
@@ -445,7 +446,7 @@ impl Attention {
             is_cuda: true,
             name: &format!("flambeau_attend_{ty}_{dim}_{group}_{shared}"),
             source: &source,
-            header: text::attend(),
+            header: cuda::attend(),
             inputs: &inputs.into_iter().map(str::to_owned).collect::<Vec<_>>(),
             outputs: &["out".to_owned(), "parts".to_owned()],
             row_contiguous: true,

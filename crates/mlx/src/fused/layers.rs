@@ -14,9 +14,9 @@ use super::{
     find::Scope,
     layers_text::{self, Sizes},
     linear::{Format, content, rows_of},
-    residency, text,
 };
 use crate::{
+    cuda,
     cx::{Cx, Machine, Slot},
     error::Result,
     eval,
@@ -235,7 +235,7 @@ impl Layers {
     /// Adds the launch to MLX's graph; `false` if the layers are none of the kernel's, with every slot as it was.
     pub(super) fn run(&mut self, m: &mut Machine, shared: &mut Shared, steps: &BTreeMap<usize, Step>) -> Result<bool> {
         let Some(layers) = self.starts.iter().map(|s| Layer::of(steps, s)).collect::<Option<Vec<_>>>() else { return Ok(false) };
-        let Some((sizes, x)) = self.sizes(m, shared, &layers)? else { return Ok(false) };
+        let Some((sizes, x)) = self.sizes(m, &layers)? else { return Ok(false) };
         // A trace cannot compute what it shares with later runs.
         if m.trace.is_some() && shared.counters.is_none() {
             return Ok(false);
@@ -254,12 +254,12 @@ impl Layers {
     }
 
     /// The sizes and the row that the layers begin with, if the kernel takes them.
-    fn sizes<'m>(&self, m: &'m Machine, shared: &mut Shared, layers: &[Layer<'_>]) -> Result<Option<(Sizes, &'m Slot)>> {
+    fn sizes<'m>(&self, m: &'m Machine, layers: &[Layer<'_>]) -> Result<Option<(Sizes, &'m Slot)>> {
         let find = || {
             let first = layers.first()?;
             let x = m.env.tensors.get(first.qkv.x.0 as usize)?.as_ref()?;
             let (dtype, hidden) = (x.dtype, *x.shape.last()?);
-            text::type_name(dtype)?;
+            cuda::type_name(dtype)?;
             content(m, first.qkv.x, dtype, hidden)?;
             let mut inner = layers.iter().map(|l| l.sizes(m, dtype, hidden));
             let first_inner = inner.next()??;
@@ -267,11 +267,7 @@ impl Layers {
             alike.then_some((x, dtype, hidden, first_inner))
         };
         let Some((x, dtype, hidden, inner)) = find() else { return Ok(None) };
-        let device = match shared.device {
-            Some(device) => device,
-            None if m.trace.is_some() => return Ok(None),
-            None => *shared.device.insert(residency::measure(m.api)?),
-        };
+        let Some(device) = m.residency()? else { return Ok(None) };
         let format = layers[0].format();
         Ok(Sizes::of(device, dtype, format, layers.len(), [hidden, inner], layers[0].attention).map(|sizes| (sizes, x)))
     }

@@ -7,13 +7,13 @@ use flambeau_tensor::DType;
 use super::{
     attention::{Attention, MAX_HEADS, SPLIT_ROWS, SPLITS},
     linear::{Format, staged_bytes},
-    residency::Residency,
-    text,
 };
 use crate::{
+    cuda,
     cx::Machine,
     error::Result,
     ffi::{Kernel, KernelText},
+    residency::Residency,
 };
 
 /// Warps of a block, as the kernel has them.
@@ -223,7 +223,7 @@ pub(super) fn kernel(m: &Machine, sizes: &Sizes, attention: &Attention, eps: f32
         // MLX sets a kernel's shared memory when it first sees its name and text, so both tell all sizes.
         name: &format!("flambeau_layers_{}_{}_{memory}", sizes.bits, sizes.layers),
         source: &source(sizes, attention, eps),
-        header: text::layers(),
+        header: cuda::layers(),
         inputs: &inputs,
         outputs: &["out", "scratch", "parts"].map(str::to_owned),
         row_contiguous: true,
@@ -235,7 +235,7 @@ pub(super) fn kernel(m: &Machine, sizes: &Sizes, attention: &Attention, eps: f32
 
 /// The kernel's body.
 fn source(sizes: &Sizes, attention: &Attention, eps: f32) -> String {
-    let ty = text::type_name(sizes.dtype).unwrap_or_default();
+    let ty = cuda::type_name(sizes.dtype).unwrap_or_default();
     let (memory, (products, [norm, head_norms, caches])) = (sizes.memory(), sizes.products());
     let tables = memory.rows + memory.partial;
     let mut text = format!(

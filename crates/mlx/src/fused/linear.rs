@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use flambeau_ir::{Node, QuantMode, Tid};
 use flambeau_tensor::{DType, Shape};
 
-use super::{Kind, Made, Step, find::Scope, text};
+use super::{Kind, Made, Step, find::Scope};
 use crate::{
+    cuda,
     cx::{Machine, Slot},
     error::Result,
     ffi::{Array, Kernel, KernelText, Launch},
@@ -215,7 +216,7 @@ impl Linear {
     fn sizes(&self, m: &Machine) -> Option<Sizes> {
         let x = m.env.tensors.get(self.x.0 as usize)?.as_ref()?;
         let (dtype, k) = (x.dtype, *x.shape.last()?);
-        text::type_name(dtype)?;
+        cuda::type_name(dtype)?;
         content(m, self.x, dtype, k)?;
         if let Some((norm, _)) = self.norm {
             content(m, norm, dtype, k)?;
@@ -255,7 +256,7 @@ impl Linear {
     }
 
     fn kernel(&self, m: &Machine, sizes: &Sizes) -> Result<Kernel> {
-        let ty = text::type_name(sizes.dtype).unwrap_or_default();
+        let ty = cuda::type_name(sizes.dtype).unwrap_or_default();
         let ((bits, group), tile, shared) = (self.bits_and_group(), self.tile(sizes), self.shared_memory(sizes));
         let mut inputs = vec!["x".to_owned()];
         inputs.extend(self.norm.map(|_| "norm".to_owned()));
@@ -290,7 +291,7 @@ impl Linear {
             is_cuda: true,
             name: &name,
             source: &source,
-            header: text::gemv(),
+            header: cuda::gemv(),
             inputs: &inputs,
             outputs: &outputs,
             row_contiguous: true,

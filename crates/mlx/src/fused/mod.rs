@@ -9,8 +9,6 @@ mod find;
 mod layers;
 mod layers_text;
 mod linear;
-mod residency;
-mod text;
 
 use std::collections::BTreeMap;
 
@@ -20,7 +18,6 @@ pub(crate) use attention::Attention;
 use flambeau_tensor::DType;
 use layers::Layers;
 pub(crate) use linear::Linear;
-use residency::Residency;
 
 use crate::{
     cx::Machine,
@@ -75,8 +72,6 @@ pub(crate) struct Shared {
     position: Option<(i32, Array)>,
     /// Counters that every launch leaves at zero: one for each key head, then what [`Layers`] need.
     counters: Option<Array>,
-    /// What the device holds at a time.
-    device: Option<Residency>,
 }
 
 impl Shared {

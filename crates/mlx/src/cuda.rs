@@ -1,13 +1,13 @@
-//! The kernels' text.
+//! The text of kernels for CUDA.
 
 use std::sync::OnceLock;
 
 use flambeau_tensor::DType;
 
-const COMMON: &str = include_str!("../../kernels/cuda/common.cuh");
-const GEMV: &str = include_str!("../../kernels/cuda/gemv.cuh");
-const ATTEND: &str = include_str!("../../kernels/cuda/attend.cuh");
-const LAYERS: &str = include_str!("../../kernels/cuda/layers.cuh");
+const COMMON: &str = include_str!("../kernels/cuda/common.cuh");
+const GEMV: &str = include_str!("../kernels/cuda/gemv.cuh");
+const ATTEND: &str = include_str!("../kernels/cuda/attend.cuh");
+const LAYERS: &str = include_str!("../kernels/cuda/layers.cuh");
 
 /// Comments and indentation removed: MLX hashes the text at every launch.
 fn packed<const N: usize>(parts: [&str; N]) -> String {
@@ -23,25 +23,25 @@ fn packed<const N: usize>(parts: [&str; N]) -> String {
 }
 
 /// Products with one row.
-pub(super) fn gemv() -> &'static str {
+pub(crate) fn gemv() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| packed([COMMON, GEMV]))
 }
 
 /// Attention at one position.
-pub(super) fn attend() -> &'static str {
+pub(crate) fn attend() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| packed([COMMON, ATTEND]))
 }
 
 /// Decoder layers in one launch.
-pub(super) fn layers() -> &'static str {
+pub(crate) fn layers() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| packed([COMMON, GEMV, ATTEND, LAYERS]))
 }
 
 /// CUDA's name of a 16-bit float type.
-pub(super) fn type_name(dtype: DType) -> Option<&'static str> {
+pub(crate) fn type_name(dtype: DType) -> Option<&'static str> {
     match dtype {
         DType::BF16 => Some("__nv_bfloat16"),
         DType::F16 => Some("__half"),

@@ -9,11 +9,11 @@ use crate::{
 
 /// What a device holds at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Residency {
+pub(crate) struct Residency {
     /// Multiprocessors: as many blocks are resident, one on each.
-    pub(super) blocks: usize,
+    pub(crate) blocks: usize,
     /// Bytes of shared memory that a block may have.
-    pub(super) shared_memory: usize,
+    pub(crate) shared_memory: usize,
 }
 
 /// Multiprocessors that are told apart.
@@ -38,7 +38,7 @@ fn shared_memory(capability: u32) -> usize {
 ///
 /// # Errors
 /// If MLX fails.
-pub(super) fn measure(api: Api) -> Result<Residency> {
+pub(crate) fn measure(api: Api) -> Result<Residency> {
     // Every block notes where it runs, and stays long enough that others go elsewhere.
     let source = format!(
         "unsigned at;asm volatile(\"mov.u32 %0, %%smid;\":\"=r\"(at));
