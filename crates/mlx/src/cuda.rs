@@ -1,13 +1,21 @@
-//! The text of kernels for CUDA.
+//! Kernels for CUDA: their text, and those that a session keeps.
 
 use std::sync::OnceLock;
 
 use flambeau_tensor::DType;
+use sha2::{Digest, Sha256};
+
+use crate::{
+    cx::Machine,
+    error::Result,
+    ffi::{Array, Kernel, KernelText, Launch},
+};
 
 const COMMON: &str = include_str!("../kernels/cuda/common.cuh");
 const GEMV: &str = include_str!("../kernels/cuda/gemv.cuh");
 const ATTEND: &str = include_str!("../kernels/cuda/attend.cuh");
 const LAYERS: &str = include_str!("../kernels/cuda/layers.cuh");
+const DELTA: &str = include_str!("../kernels/cuda/delta.cuh");
 
 /// Comments and indentation removed: MLX hashes the text at every launch.
 fn packed<const N: usize>(parts: [&str; N]) -> String {
@@ -38,6 +46,29 @@ pub(crate) fn attend() -> &'static str {
 pub(crate) fn layers() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| packed([COMMON, GEMV, ATTEND, LAYERS]))
+}
+
+/// The gated delta rule.
+pub(crate) fn delta() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| packed([DELTA]))
+}
+
+/// Launches the kernel of that text, which the session keeps under its name and body.
+///
+/// # Errors
+/// If MLX refuses the kernel or the launch.
+pub(crate) fn launch(m: &mut Machine, text: &KernelText<'_>, inputs: &[&Array], launch: &Launch<'_>) -> Result<Vec<Array>> {
+    let mut hash = Sha256::new();
+    hash.update(text.name);
+    hash.update([0]);
+    hash.update(text.source);
+    let key = hash.finalize().into();
+    if !m.kernels.contains_key(&key) {
+        let kernel = Kernel::new(m.api, text)?;
+        m.kernels.insert(key, kernel);
+    }
+    Ok(m.kernels[&key].launch(inputs, launch)?)
 }
 
 /// CUDA's name of a 16-bit float type.

@@ -1,6 +1,7 @@
-//! The gated delta rule: step by step for few steps, in chunks for more.
+//! The gated delta rule: by a kernel on CUDA; elsewhere step by step for few steps, in chunks for more.
 
 mod chunks;
+mod recurrent;
 
 use flambeau_ir as ir;
 use flambeau_tensor::DType;
@@ -16,11 +17,11 @@ use crate::{
 /// Steps from which chunks take fewer launches than the steps one by one.
 const MANY_STEPS: usize = 8;
 
-/// Operands in f32, with a key and a query for each value head.
+/// Operands in f32.
 struct Operands {
-    /// `[B, T, H, Dk]`
+    /// `[B, T, Hk, Dk]`
     q: Array,
-    /// `[B, T, H, Dk]`
+    /// `[B, T, Hk, Dk]`
     k: Array,
     /// `[B, T, H, Dv]`
     v: Array,
@@ -37,15 +38,32 @@ struct Operands {
 struct Sizes {
     batch: usize,
     steps: usize,
+    key_heads: usize,
     heads: usize,
     dk: usize,
     dv: usize,
 }
 
+impl Operands {
+    /// With a key and a query for each value head.
+    fn with_keys_for_all(self) -> Result<Operands> {
+        let Sizes { heads, key_heads, .. } = self.sizes;
+        let per_key = (heads / key_heads) as i32;
+        let (q, k) = (self.q.repeat(per_key, 2)?, self.k.repeat(per_key, 2)?);
+        Ok(Operands { q, k, sizes: Sizes { key_heads: heads, ..self.sizes }, ..self })
+    }
+}
+
 /// See [`ir::KnownKernel::GatedDeltaStep`].
 pub(super) fn gated_delta_step(node: &ir::MetalKernel, cx: &mut Cx<'_>) -> Result<()> {
     let operands = operands(node, cx)?;
-    let (y, state) = if operands.sizes.steps < MANY_STEPS { step_by_step(operands)? } else { chunks::in_chunks(&operands)? };
+    let (y, state) = match recurrent::run(cx, &operands)? {
+        Some(results) => results,
+        None => {
+            let operands = operands.with_keys_for_all()?;
+            if operands.sizes.steps < MANY_STEPS { step_by_step(operands)? } else { chunks::in_chunks(&operands)? }
+        }
+    };
     output(node, cx, 0, &y)?;
     output(node, cx, 1, &state)
 }
@@ -67,23 +85,22 @@ fn operands(node: &ir::MetalKernel, cx: &Cx<'_>) -> Result<Operands> {
     if heads % hk != 0 {
         return Err(OpError::value(format!("{heads} value heads, {hk} key heads")));
     }
-    let per_key = (heads / hk) as i32;
     let all = |i: usize| input_as(node, cx, i, DType::F32);
     Ok(Operands {
-        q: all(0)?.repeat(per_key, 2)?,
-        k: all(1)?.repeat(per_key, 2)?,
+        q: all(0)?,
+        k: all(1)?,
         v: all(2)?,
         g: all(3)?,
         beta: all(4)?,
         state: all(5)?,
-        sizes: Sizes { batch, steps, heads, dk, dv },
+        sizes: Sizes { batch, steps, key_heads: hk, heads, dk, dv },
     })
 }
 
 /// The result `[B, T, H, Dv]` and the last state.
 fn step_by_step(operands: Operands) -> Result<(Array, Array)> {
     let Operands { q, k, v, g, beta, mut state, sizes } = operands;
-    let Sizes { batch, steps, heads, dk, dv } = sizes;
+    let Sizes { batch, steps, heads, dk, dv, .. } = sizes;
     let mut results = Vec::with_capacity(steps);
     for t in 0..steps {
         let at = |x: &Array, shape: &[usize]| -> Result<Array> {

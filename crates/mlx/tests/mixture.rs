@@ -1,0 +1,141 @@
+//! A language model with gated delta nets and a mixture of experts, prompts and single tokens, on every device of MLX that there is,
+//! beside the CPU engine: on a GPU kernels of our own compute its recurrences and its experts.
+//!
+//! `mixture/layers.txt` is what `flambeau inspect --nodes` prints of the export of a folder that `scripts/bench/gpu_mixture.py make
+//! --tiny --layers 4` wrote, without the text of kernels. Constants get values here.
+
+use std::{collections::HashMap, process::ExitCode, sync::Arc};
+
+use flambeau_cpu::CpuEngine;
+use flambeau_ir::{
+    Graph, check,
+    engine::{Constants, Engine, LoadOptions, Session, Value},
+};
+use flambeau_mlx::{Device, MlxEngine, Options};
+use flambeau_tensor::{Bytes, DType, Tensor, cast};
+use flambeau_testcases::{Outcome, test};
+use flambeau_text::Rng;
+
+#[path = "support/mod.rs"]
+mod installed;
+
+use installed::alone;
+
+const LAYERS: &str = include_str!("mixture/layers.txt");
+const VOCABULARY: f64 = 512.0;
+/// Codes that share a scale, and the standard deviation of equally likely codes of 4 bits.
+const GROUP: usize = 64;
+const DEVIATION: f64 = 4.61;
+
+/// Element type and shape as the text has them.
+fn meta(text: &str) -> (DType, Vec<usize>) {
+    let (name, sizes) = text.strip_suffix(']').and_then(|text| text.split_once('[')).expect("a type and a shape");
+    let dtype = [("u32", DType::U32), ("f32", DType::F32), ("bf16", DType::BF16), ("i64", DType::I64)];
+    let dtype = dtype.iter().find(|(known, _)| *known == name).expect("a known type").1;
+    (dtype, sizes.split(',').filter(|s| !s.is_empty()).map(|s| s.parse().expect("a size")).collect())
+}
+
+/// A constant's value, drawn by what its name says of it.
+fn constant(name: &str, dtype: DType, shape: &[usize], rng: &mut Rng) -> Bytes {
+    let count = shape.iter().product::<usize>();
+    if dtype == DType::U32 {
+        return (0..count * 4).map(|_| (rng.next_unit() * 256.0) as u8).collect::<Vec<_>>().into();
+    }
+    let scale = 1.0 / (DEVIATION * ((shape.last().copied().unwrap_or(1) * GROUP) as f64).sqrt());
+    let scalar = name.strip_prefix("_scalar_").and_then(|rest| rest.split('_').next()?.parse::<f64>().ok());
+    let (low, high) = match (scalar, name) {
+        (Some(value), _) => (value, value),
+        (_, name) if name.ends_with(".scales") => (0.7 * scale, 1.3 * scale),
+        (_, name) if name.ends_with(".biases") => (-9.0 * scale, -6.0 * scale),
+        (_, name) if name.ends_with("A_log") => (-2.0, -0.1),
+        (_, name) if name.ends_with("dt_bias") => (-1.0, 1.0),
+        (_, name) if name.contains("conv1d") => (-0.5, 0.5),
+        _ => (0.8, 1.2),
+    };
+    let values: Vec<f32> = (0..count).map(|_| (low + (high - low) * rng.next_unit()) as f32).collect();
+    let tensor = Tensor::from_slice(&values, shape).and_then(|t| cast(&t, dtype)).expect("floats");
+    tensor.bytes().to_vec().into()
+}
+
+struct Given(HashMap<String, Bytes>);
+
+impl Constants for Given {
+    fn get(&self, name: &str) -> Option<Bytes> {
+        self.0.get(name).cloned()
+    }
+}
+
+fn constants() -> Given {
+    let lines = |kind: &'static str| LAYERS.lines().filter_map(move |line| line.strip_prefix(kind)?.split_once(' '));
+    let metas: HashMap<&str, &str> = lines("meta ").collect();
+    let mut rng = Rng::new(3);
+    let values = lines("name ").map(|(slot, name)| {
+        let (name, (dtype, shape)) = (name.trim_matches('"'), meta(metas[slot]));
+        (name.to_owned(), constant(name, dtype, &shape, &mut rng))
+    });
+    Given(values.collect())
+}
+
+/// The last token's logits of a call with `tokens` from a position on.
+fn logits(session: &mut Box<dyn Session>, tokens: &[i64], position: i64) -> Vec<f32> {
+    let positions: Vec<i64> = (position..position + tokens.len() as i64).collect();
+    let tokens = Tensor::from_slice(tokens, &[1, tokens.len()]).expect("tokens");
+    let positions = Tensor::from_slice(&positions, &[positions.len()]).expect("positions");
+    let results = session.run(&[Value::Tensor(tokens), Value::Tensor(positions)]).expect("the call runs");
+    let Value::Tensor(result) = &results[0] else { panic!("a tensor was expected") };
+    cast(result, DType::F32).and_then(|t| Ok(t.as_slice::<f32>()?.to_vec())).expect("floats")
+}
+
+/// Norm of the difference by that of the expected row.
+fn difference(found: &[f32], expected: &[f32]) -> f32 {
+    let norm = |values: &mut dyn Iterator<Item = f32>| values.map(|v| v * v).sum::<f32>().sqrt();
+    norm(&mut found.iter().zip(expected).map(|(a, b)| a - b)) / norm(&mut expected.iter().copied())
+}
+
+/// Calls by their numbers of tokens. A row of calls begins a sequence: prompts that fill no chunk, or several, then single tokens.
+const CALLS: [&[usize]; 3] = [&[100, 1, 1, 1, 3, 1, 1], &[1, 1, 1], &[37, 1, 64, 1]];
+
+fn check_engine(mlx: &MlxEngine) {
+    let constants = constants();
+    let load = |engine: &dyn Engine| {
+        let graph = check(LAYERS.parse::<Graph>().expect("the text is a graph")).expect("the graph is sound");
+        engine.load(Arc::new(graph), &constants, &LoadOptions::default()).expect("the graph loads")
+    };
+    let (mut found, mut expected) = (load(mlx), load(&CpuEngine::new(Some(2))));
+    let mut rng = Rng::new(5);
+    let mut differences = Vec::new();
+    for calls in CALLS {
+        let mut position = 0;
+        for &count in calls {
+            let tokens: Vec<i64> = (0..count).map(|_| (rng.next_unit() * VOCABULARY) as i64).collect();
+            let (found, expected) = (logits(&mut found, &tokens, position), logits(&mut expected, &tokens, position));
+            let difference = difference(&found, &expected);
+            // Where two experts are nearly as good, rounding may choose another one: MLX's CPU backend differs by up to 0.24.
+            assert!(difference < 0.5, "{count} tokens at position {position}: {difference} of the row's norm");
+            differences.push(difference);
+            position += count as i64;
+        }
+    }
+    differences.sort_by(f32::total_cmp);
+    let median = differences[differences.len() / 2];
+    assert!(median < 5e-2, "half of the rows differ by more than {median} of their norms");
+}
+
+fn check_device(device: Device) -> Outcome {
+    match MlxEngine::load(&installed::shim(), &Options { device: Some(device), ..Options::default() }) {
+        Ok(mlx) => check_engine(&mlx),
+        Err(error) if device != Device::Cpu => return Outcome::Ignored(error.to_string()),
+        Err(error) => return Outcome::Failed(error.to_string()),
+    }
+    Outcome::Passed
+}
+
+fn main() -> ExitCode {
+    let device = |device: Device| {
+        test(&format!("a_mixture_behind_delta_nets_is_that_of_the_cpu_engine::{device}"), installed::requirement, move || {
+            let _alone = alone();
+            check_device(device)
+        })
+    };
+    flambeau_testcases::run(vec![device(Device::Cpu), device(Device::Gpu(0))])
+}

@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+"""Speed of a mixture of experts behind gated delta nets on the machine's GPU: `flambeau bench --engine mlx` beside mlx-lm.
+
+    gpu_mixture.py make FOLDER [--layers 40] [--tiny]
+    gpu_mixture.py measure FOLDER [--prompts 512,2048] [--generated 128]
+
+`make` writes a folder in the shape of Qwen3.5-35B-A3B with random weights, in MLX's own 4 bits (affine, groups of 64), without a
+tokenizer: `flambeau export` keeps its codes, and mlx-lm reads the same file. All 40 layers take 20 GB. Needs numpy. `--tiny` writes a
+model of few small layers of the same kinds instead, for comparing engines. `measure` runs mlx-lm on the folder, prints a row as JSON,
+and needs mlx with a GPU backend and mlx-lm.
+"""
+
+import argparse
+import json
+import pathlib
+import struct
+import time
+
+GROUP, BITS = 64, 4
+FULL = dict(
+    hidden_size=2048, num_attention_heads=16, num_key_value_heads=2, head_dim=256, vocab_size=248320, linear_num_value_heads=32,
+    linear_num_key_heads=16, linear_key_head_dim=128, linear_value_head_dim=128, num_experts=256, num_experts_per_tok=8,
+    moe_intermediate_size=512, shared_expert_intermediate_size=512)
+TINY = dict(
+    hidden_size=256, num_attention_heads=4, num_key_value_heads=1, head_dim=256, vocab_size=512, linear_num_value_heads=4,
+    linear_num_key_heads=2, linear_key_head_dim=128, linear_value_head_dim=128, num_experts=16, num_experts_per_tok=4,
+    moe_intermediate_size=128, shared_expert_intermediate_size=128)
+
+
+def config(sizes: dict, layers: int) -> dict:
+    kinds = ["full_attention" if i % 4 == 3 else "linear_attention" for i in range(layers)]
+    text = dict(
+        sizes, model_type="qwen3_5_moe_text", num_hidden_layers=layers, max_position_embeddings=32768, rms_norm_eps=1e-6,
+        hidden_act="silu", use_cache=True, tie_word_embeddings=False, linear_conv_kernel_dim=4, layer_types=kinds,
+        full_attention_interval=4, attn_output_gate=True, attention_bias=False, eos_token_id=1, dtype="bfloat16",
+        intermediate_size=sizes["moe_intermediate_size"],
+        rope_parameters=dict(
+            rope_type="default", rope_theta=1e7, partial_rotary_factor=0.25, mrope_section=[11, 11, 10], mrope_interleaved=True))
+    return dict(
+        architectures=["Qwen3_5MoeForConditionalGeneration"], model_type="qwen3_5_moe", text_config=text, eos_token_id=1,
+        dtype="bfloat16", quantization=dict(group_size=GROUP, bits=BITS))
+
+
+def matrices(c: dict, layers: int):
+    """Names and shapes of what is packed."""
+    hidden, dim = c["hidden_size"], c["head_dim"]
+    heads, keys = c["num_attention_heads"] * dim, c["num_key_value_heads"] * dim
+    linear_keys = c["linear_num_key_heads"] * c["linear_key_head_dim"]
+    values = c["linear_num_value_heads"] * c["linear_value_head_dim"]
+    experts, width, shared = c["num_experts"], c["moe_intermediate_size"], c["shared_expert_intermediate_size"]
+    yield "model.embed_tokens", (c["vocab_size"], hidden)
+    yield "lm_head", (c["vocab_size"], hidden)
+    for i in range(layers):
+        at = f"model.layers.{i}."
+        if i % 4 == 3:
+            rows = dict(q_proj=2 * heads, k_proj=keys, v_proj=keys)
+            yield from ((f"{at}self_attn.{name}", (n, hidden)) for name, n in rows.items())
+            yield f"{at}self_attn.o_proj", (hidden, heads)
+        else:
+            each = c["linear_num_value_heads"]
+            rows = dict(in_proj_qkv=2 * linear_keys + values, in_proj_z=values, in_proj_b=each, in_proj_a=each)
+            yield from ((f"{at}linear_attn.{name}", (n, hidden)) for name, n in rows.items())
+            yield f"{at}linear_attn.out_proj", (hidden, values)
+        yield f"{at}mlp.gate", (experts, hidden)
+        yield f"{at}mlp.shared_expert_gate", (1, hidden)
+        for module, lead, inner in (("switch_mlp", (experts,), width), ("shared_expert", (), shared)):
+            yield f"{at}mlp.{module}.gate_proj", (*lead, inner, hidden)
+            yield f"{at}mlp.{module}.up_proj", (*lead, inner, hidden)
+            yield f"{at}mlp.{module}.down_proj", (*lead, hidden, inner)
+
+
+def vectors(c: dict, layers: int):
+    """Names, shapes, and the ranges that values are drawn from, of what stays floats."""
+    around_one = (0.8, 1.2)
+    hidden = c["hidden_size"]
+    channels = 2 * c["linear_num_key_heads"] * c["linear_key_head_dim"] + c["linear_num_value_heads"] * c["linear_value_head_dim"]
+    yield "model.norm.weight", (hidden,), around_one
+    for i in range(layers):
+        at = f"model.layers.{i}."
+        yield at + "input_layernorm.weight", (hidden,), around_one
+        yield at + "post_attention_layernorm.weight", (hidden,), around_one
+        if i % 4 == 3:
+            yield at + "self_attn.q_norm.weight", (c["head_dim"],), around_one
+            yield at + "self_attn.k_norm.weight", (c["head_dim"],), around_one
+        else:
+            at += "linear_attn."
+            heads = (c["linear_num_value_heads"],)
+            yield at + "conv1d.weight", (channels, c["linear_conv_kernel_dim"], 1), (-0.5, 0.5)
+            yield at + "norm.weight", (c["linear_value_head_dim"],), around_one
+            yield at + "dt_bias", heads, (-1.0, 1.0)
+            yield at + "A_log", heads, (-2.0, 2.0)
+
+
+def make(folder: pathlib.Path, sizes: dict, layers: int) -> None:
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    whole = config(sizes, layers)
+    c = whole["text_config"]
+    pool = rng.bytes(1 << 26)
+    header, parts, at = {}, [], 0
+
+    def bf16(values):
+        bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+        return ((bits + 0x8000) >> 16).astype(np.uint16).tobytes()
+
+    def add(name, dtype, shape, count, write):
+        nonlocal at
+        header[f"language_model.{name}"] = dict(dtype=dtype, shape=list(shape), data_offsets=[at, at + count])
+        parts.append((count, write))
+        at += count
+
+    def codes(file, count):
+        """Random bytes, from anywhere of one pool: as many would take minutes to draw."""
+        while count > 0:
+            start = int(rng.integers(0, len(pool) // 2)) & ~3
+            piece = memoryview(pool)[start : start + min(count, len(pool) - start)]
+            file.write(piece)
+            count -= len(piece)
+
+    def scales(deviation, offset):
+        """Scales that give 16 equal codes a standard deviation, times `offset`: one block over and over."""
+        block = bf16(rng.uniform(0.7, 1.3, 1 << 16) * deviation / 4.61 * offset)
+
+        def write(file, count):
+            while count > 0:
+                file.write(block[:count])
+                count -= len(block)
+
+        return write
+
+    for name, shape in matrices(c, layers):
+        *lead, columns = shape
+        n = int(np.prod(shape))
+        deviation = columns**-0.5 if name != "model.embed_tokens" else 1.0
+        state = rng.bit_generator.state
+        add(f"{name}.weight", "U32", (*lead, columns * BITS // 32), n * BITS // 8, codes)
+        add(f"{name}.scales", "BF16", (*lead, columns // GROUP), n // GROUP * 2, scales(deviation, 1.0))
+        # The same draws again, so that a group's offset is that of its scale.
+        rng.bit_generator.state = state
+        add(f"{name}.biases", "BF16", (*lead, columns // GROUP), n // GROUP * 2, scales(deviation, -7.5))
+    for name, shape, (low, high) in vectors(c, layers):
+        values = rng.uniform(low, high, shape)
+        if name.endswith("A_log"):
+            data = values.astype(np.float32).tobytes()
+            add(name, "F32", shape, len(data), lambda file, _, data=data: file.write(data))
+        else:
+            data = bf16(values)
+            add(name, "BF16", shape, len(data), lambda file, _, data=data: file.write(data))
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(whole, indent=1))
+    text = json.dumps({"__metadata__": {"format": "mlx"}, **header}).encode()
+    text += b" " * (-len(text) % 8)
+    with open(folder / "model.safetensors", "wb", buffering=1 << 22) as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for count, write in parts:
+            write(file, count)
+
+
+def measure(folder: pathlib.Path, prompts: list[int], generated: int) -> dict:
+    """Prompts without the wait for a token's text, then tokens behind them, each step submitted before the last one is read."""
+    import importlib
+
+    import mlx.core as mx
+    import mlx.nn as nn
+    from mlx_lm.models.cache import make_prompt_cache
+
+    whole = json.loads((folder / "config.json").read_text())
+    module = importlib.import_module(f"mlx_lm.models.{whole['model_type']}")
+    model = module.Model(module.ModelArgs.from_dict(whole))
+    nn.quantize(model, group_size=GROUP, bits=BITS)
+    model.load_weights(list(model.sanitize(mx.load(str(folder / "model.safetensors"))).items()))
+    mx.eval(model.parameters())
+    row = {}
+    for count in prompts:
+        times = []
+        for _ in range(3):
+            cache = make_prompt_cache(model)
+            tokens = mx.random.randint(0, 1000, (1, count))
+            mx.eval(tokens)
+            begin = time.perf_counter()
+            token = mx.argmax(model(tokens, cache=cache)[:, -1, :], axis=-1)
+            mx.eval(token, [c.state for c in cache])
+            times.append(time.perf_counter() - begin)
+        row[f"pp{count}"] = round(count / sorted(times[1:])[0], 1)
+
+        def step(token):
+            return mx.argmax(model(token[:, None], cache=cache)[:, -1, :], axis=-1)
+
+        for _ in range(8):
+            token = step(token)
+            mx.eval(token)
+        begin = time.perf_counter()
+        for _ in range(generated):
+            following = step(token)
+            mx.async_eval(following)
+            token.item()
+            token = following
+        mx.eval(token)
+        row[f"tg{generated}@d{count}"] = round(generated / (time.perf_counter() - begin), 1)
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=["make", "measure"])
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--layers", type=int, default=40)
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--prompts", default="512,2048")
+    parser.add_argument("--generated", type=int, default=128)
+    args = parser.parse_args()
+    if args.action == "make":
+        make(args.folder, TINY if args.tiny else FULL, args.layers)
+    else:
+        print(json.dumps(measure(args.folder, [int(p) for p in args.prompts.split(",")], args.generated)))
+
+
+if __name__ == "__main__":
+    main()
