@@ -16,6 +16,7 @@ const GEMV: &str = include_str!("../kernels/cuda/gemv.cuh");
 const ATTEND: &str = include_str!("../kernels/cuda/attend.cuh");
 const LAYERS: &str = include_str!("../kernels/cuda/layers.cuh");
 const DELTA: &str = include_str!("../kernels/cuda/delta.cuh");
+const EXPERTS: &str = include_str!("../kernels/cuda/experts.cuh");
 
 /// Comments and indentation removed: MLX hashes the text at every launch.
 fn packed<const N: usize>(parts: [&str; N]) -> String {
@@ -52,6 +53,12 @@ pub(crate) fn layers() -> &'static str {
 pub(crate) fn delta() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| packed([DELTA]))
+}
+
+/// Rows grouped by the matrices that they are multiplied with.
+pub(crate) fn experts() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| packed([COMMON, EXPERTS]))
 }
 
 /// Launches the kernel of that text, which the session keeps under its name and body.

@@ -5,6 +5,7 @@ mod control;
 mod conv;
 mod create;
 mod elementwise;
+mod grouped;
 pub(crate) mod index;
 mod linalg;
 pub(crate) mod metal;

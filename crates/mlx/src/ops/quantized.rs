@@ -3,6 +3,7 @@
 use flambeau_ir as ir;
 use flambeau_tensor::{DType, Shape};
 
+use super::grouped::Grouped;
 use super::linalg::{batch_of, is_sorted, matrix_indices, product_type};
 use crate::{
     cx::Cx,
@@ -144,7 +145,10 @@ impl Eval for ir::GatherQmm {
         let rhs = matrix_indices(cx, self.rhs_indices, &batch_of(cx.peek(self.w.0)?))?;
         let sorted = is_sorted(cx, self.sorted_indices, self.sorted_indices_flag, self.rhs_indices)?;
         let plain = lhs.is_none() && rhs.is_none();
-        let y = if plain && packed.multiplies {
+        let grouped = Grouped::of(cx, self, through)?.zip(rhs.as_ref());
+        let y = if let Some((grouped, chosen)) = grouped.filter(|_| packed.multiplies) {
+            grouped.products(cx, &x, packed.matrix(), chosen)?
+        } else if plain && packed.multiplies {
             x.quantized_matmul(packed.matrix(), self.transpose)?
         } else if packed.multiplies {
             x.gather_qmm(packed.matrix(), lhs.as_ref(), rhs.as_ref(), self.transpose, sorted)?

@@ -1,0 +1,273 @@
+// Rows times matrices of affine 4-bit codes, each row by the matrix that its index names: as tiles of rows that share one.
+//
+// `expert_tiles` sorts the rows by their matrices and cuts each matrix's rows into tiles. `expert_products` computes a tile of 64 rows
+// by 128 of a matrix's rows: a step of 64 columns is unpacked once, to the rows' own type in shared memory, and multiplied by
+// tensor cores. Rows are read from where they lie, and results go to where they belong. Within a row, everything is summed in an
+// order that depends on nothing else.
+
+constexpr int kTileRows = 64;
+constexpr int kTileColumns = 128;
+constexpr int kTileDepth = 64;
+constexpr int kTileThreads = 128;
+constexpr int kSortThreads = 1024;
+// Buffers of rows, and of unpacked weights, in shared memory.
+constexpr int kRowBuffers = 3;
+constexpr int kWeightBuffers = 2;
+
+// One block. `order` gets the rows' numbers; a tile is a matrix, the place of its first row in `order`, and how many rows it has, none
+// past the last tile; there is room for as many as the rows can make. At most `kSortThreads` matrices.
+__device__ inline void expert_tiles(const unsigned* chosen, int count, int experts, int* order, int* tiles) {
+  __shared__ int sums[2][kSortThreads];
+  __shared__ int cursor[kSortThreads];
+  int most_tiles = count / kTileRows + min(experts, count);
+  int thread = threadIdx.x;
+  cursor[thread] = 0;
+  __syncthreads();
+  for (int i = thread; i < count; i += kSortThreads) {
+    atomicAdd(&cursor[chosen[i]], 1);
+  }
+  __syncthreads();
+  int rows = cursor[thread];
+  int own = (rows + kTileRows - 1) / kTileRows;
+  sums[0][thread] = rows;
+  sums[1][thread] = own;
+  __syncthreads();
+  for (int d = 1; d < kSortThreads; d *= 2) {
+    int a = thread >= d ? sums[0][thread - d] : 0;
+    int b = thread >= d ? sums[1][thread - d] : 0;
+    __syncthreads();
+    sums[0][thread] += a;
+    sums[1][thread] += b;
+    __syncthreads();
+  }
+  int first = sums[0][thread] - rows;
+  int tile = sums[1][thread] - own;
+  cursor[thread] = first;
+  for (int i = 0; i < own; ++i) {
+    tiles[(tile + i) * 3] = thread;
+    tiles[(tile + i) * 3 + 1] = first + i * kTileRows;
+    tiles[(tile + i) * 3 + 2] = min(kTileRows, rows - i * kTileRows);
+  }
+  for (int i = sums[1][kSortThreads - 1] + thread; i < most_tiles; i += kSortThreads) {
+    tiles[i * 3 + 2] = 0;
+  }
+  __syncthreads();
+  for (int i = thread; i < count; i += kSortThreads) {
+    order[atomicAdd(&cursor[chosen[i]], 1)] = i;
+  }
+}
+
+__device__ inline unsigned without(unsigned a, unsigned b, __nv_bfloat16) {
+  __nv_bfloat162 x = *reinterpret_cast<__nv_bfloat162*>(&a);
+  __nv_bfloat162 y = *reinterpret_cast<__nv_bfloat162*>(&b);
+  x = __hsub2(x, y);
+  return *reinterpret_cast<unsigned*>(&x);
+}
+
+__device__ inline unsigned without(unsigned a, unsigned b, __half) {
+  __half2 x = __hsub2(*reinterpret_cast<__half2*>(&a), *reinterpret_cast<__half2*>(&b));
+  return *reinterpret_cast<unsigned*>(&x);
+}
+
+__device__ inline unsigned scaled_pair(unsigned a, unsigned b, unsigned c, __nv_bfloat16) {
+  __nv_bfloat162 x = __hfma2(
+      *reinterpret_cast<__nv_bfloat162*>(&a), *reinterpret_cast<__nv_bfloat162*>(&b), *reinterpret_cast<__nv_bfloat162*>(&c));
+  return *reinterpret_cast<unsigned*>(&x);
+}
+
+__device__ inline unsigned scaled_pair(unsigned a, unsigned b, unsigned c, __half) {
+  __half2 x = __hfma2(*reinterpret_cast<__half2*>(&a), *reinterpret_cast<__half2*>(&b), *reinterpret_cast<__half2*>(&c));
+  return *reinterpret_cast<unsigned*>(&x);
+}
+
+__device__ inline void multiply_tile(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, __nv_bfloat16) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ inline void multiply_tile(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, __half) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ inline void read_tiles(unsigned (&v)[4], unsigned at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+               : "r"(at));
+}
+
+// Lines of 128 bytes lie in shared memory with their eight pieces of 16 bytes in an order of their own, so that the same piece of
+// eight lines fills all banks.
+__device__ inline unsigned piece_at(unsigned base, int line, int piece) {
+  return base + line * 128 + ((piece ^ (line & 7)) << 4);
+}
+
+template <typename T>
+struct ExpertProducts {
+  const T* x;
+  const unsigned* w;
+  const T* scales;
+  const T* biases;
+  const int* order;
+  const int* tiles;
+  T* y;
+  // Columns and rows of a matrix; results that one row of `x` stands for.
+  int k;
+  int n;
+  int each;
+};
+
+// The codes of a step of one row of a matrix, and what unpacks them.
+template <typename T, int GROUP>
+struct PackedStep {
+  static constexpr int kGroups = GROUP >= kTileDepth ? 1 : kTileDepth / GROUP;
+  uint4 codes[2];
+  T scale[kGroups];
+  T bias[kGroups];
+
+  __device__ void load(const ExpertProducts<T>& p, size_t row, int step) {
+    const uint4* from = reinterpret_cast<const uint4*>(p.w + row * (p.k / 8) + step * (kTileDepth / 8));
+    codes[0] = load_once(from);
+    codes[1] = load_once(from + 1);
+    size_t group = row * (p.k / GROUP) + step * kTileDepth / GROUP;
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+      scale[i] = p.scales[group + i];
+      bias[i] = p.biases[group + i];
+    }
+  }
+
+  // A code becomes a float by its place in the mantissa of a power of two, which is then subtracted: exactly.
+  __device__ void unpack(unsigned base, int line) const {
+#pragma unroll
+    for (int word_at = 0; word_at < 8; ++word_at) {
+      unsigned w = word(codes[word_at / 4], word_at % 4);
+      T s = scale[word_at * 8 * kGroups / kTileDepth];
+      T b = bias[word_at * 8 * kGroups / kTileDepth];
+      unsigned short s16 = *reinterpret_cast<unsigned short*>(&s);
+      unsigned short b16 = *reinterpret_cast<unsigned short*>(&b);
+      unsigned ss = s16 * 0x10001u;
+      unsigned bb = b16 * 0x10001u;
+      unsigned power = power_of(T{});
+      unsigned pair[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        // Codes i and i + 4.
+        pair[i] = scaled_pair(without((w >> (4 * i) & 0x000F000Fu) | power, power, T{}), ss, bb, T{});
+      }
+      uint4 v;
+      v.x = __byte_perm(pair[0], pair[1], 0x5410);
+      v.y = __byte_perm(pair[2], pair[3], 0x5410);
+      v.z = __byte_perm(pair[0], pair[1], 0x7632);
+      v.w = __byte_perm(pair[2], pair[3], 0x7632);
+      asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(piece_at(base, line, word_at)), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                   : "memory");
+    }
+  }
+
+  __device__ static unsigned power_of(__nv_bfloat16) {
+    return 0x43004300u;
+  }
+  __device__ static unsigned power_of(__half) {
+    return 0x64006400u;
+  }
+};
+
+// Block (x, y): columns 128 x and on of tile y. `k` is a multiple of 64 and of the group, `n` of 128. Dynamic shared memory: the buffers,
+// of 8 KiB for rows and 16 KiB for weights.
+template <typename T, int GROUP>
+__device__ void expert_products(const ExpertProducts<T>& p) {
+  extern __shared__ __align__(128) char buffers[];
+  int expert = p.tiles[blockIdx.y * 3];
+  int first = p.tiles[blockIdx.y * 3 + 1];
+  int count = p.tiles[blockIdx.y * 3 + 2];
+  if (count == 0) {
+    return;
+  }
+  int thread = threadIdx.x;
+  int lane = thread % 32;
+  unsigned rows_at = static_cast<unsigned>(__cvta_generic_to_shared(buffers));
+  unsigned weights_at = rows_at + kRowBuffers * kTileRows * 128;
+
+  // Rows: a thread copies a piece of 16 bytes of every sixteenth row.
+  const T* from[kTileRows / 16];
+#pragma unroll
+  for (int i = 0; i < kTileRows / 16; ++i) {
+    int line = thread / 8 + i * 16;
+    int row = p.order[first + min(line, count - 1)];
+    from[i] = p.x + static_cast<size_t>(row / p.each) * p.k + thread % 8 * 8;
+  }
+  auto copy_rows = [&](int step, int buffer) {
+    unsigned to = rows_at + buffer * kTileRows * 128;
+#pragma unroll
+    for (int i = 0; i < kTileRows / 16; ++i) {
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(piece_at(to, thread / 8 + i * 16, thread % 8)),
+                   "l"(from[i] + step * kTileDepth)
+                   : "memory");
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  };
+
+  size_t weight_row = static_cast<size_t>(expert) * p.n + blockIdx.x * kTileColumns + thread;
+  PackedStep<T, GROUP> packed;
+  packed.load(p, weight_row, 0);
+  copy_rows(0, 0);
+  int steps = p.k / kTileDepth;
+  // Warps: two by two, of 32 rows and 64 columns.
+  int warp_row = thread / 64 * 32;
+  int warp_column = thread / 32 % 2 * 64;
+  float sums[2][8][4] = {};
+  for (int step = 0; step < steps; ++step) {
+    unsigned weights = weights_at + step % kWeightBuffers * kTileColumns * 128;
+    packed.unpack(weights, thread);
+    if (step + 1 < steps) {
+      packed.load(p, weight_row, step + 1);
+      copy_rows(step + 1, (step + 1) % kRowBuffers);
+      asm volatile("cp.async.wait_group 1;" ::: "memory");
+    } else {
+      asm volatile("cp.async.wait_group 0;" ::: "memory");
+    }
+    __syncthreads();
+    if (warp_row >= count) {
+      continue;
+    }
+    unsigned rows = rows_at + step % kRowBuffers * kTileRows * 128;
+#pragma unroll
+    for (int depth = 0; depth < kTileDepth / 16; ++depth) {
+      unsigned a[2][4];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        read_tiles(a[i], piece_at(rows, warp_row + i * 16 + lane % 16, depth * 2 + lane / 16));
+      }
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        // Sixteen columns: both halves of the depth of the first eight, then of the others.
+        unsigned b[4];
+        read_tiles(b, piece_at(weights, warp_column + j * 16 + lane / 16 * 8 + lane % 8, depth * 2 + lane / 8 % 2));
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          multiply_tile(sums[i][2 * j], a[i], b[0], b[1], T{});
+          multiply_tile(sums[i][2 * j + 1], a[i], b[2], b[3], T{});
+        }
+      }
+    }
+  }
+  if (warp_row >= count) {
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    int line = warp_row + i * 8 + lane / 4;
+    if (line < count) {
+      T* to = p.y + static_cast<size_t>(p.order[first + line]) * p.n + blockIdx.x * kTileColumns + warp_column + lane % 4 * 2;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        *reinterpret_cast<unsigned*>(to + j * 8) = narrow_pair(sums[i / 2][j][i % 2 * 2], sums[i / 2][j][i % 2 * 2 + 1], T{});
+      }
+    }
+  }
+}
