@@ -16,6 +16,7 @@ const GEMV: &str = include_str!("../kernels/cuda/gemv.cuh");
 const ATTEND: &str = include_str!("../kernels/cuda/attend.cuh");
 const LAYERS: &str = include_str!("../kernels/cuda/layers.cuh");
 const DELTA: &str = include_str!("../kernels/cuda/delta.cuh");
+const CHOSEN: &str = include_str!("../kernels/cuda/chosen.cuh");
 const EXPERTS: &str = include_str!("../kernels/cuda/experts.cuh");
 
 /// Comments and indentation removed: MLX hashes the text at every launch.
@@ -59,6 +60,12 @@ pub(crate) fn delta() -> &'static str {
 pub(crate) fn experts() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| packed([COMMON, EXPERTS]))
+}
+
+/// One row's products with the experts that are chosen for it.
+pub(crate) fn chosen() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| packed([COMMON, GEMV, CHOSEN]))
 }
 
 /// Launches the kernel of that text, which the session keeps under its name and body.

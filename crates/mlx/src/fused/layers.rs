@@ -53,7 +53,7 @@ impl<'a> Layer<'a> {
     fn of(steps: &'a BTreeMap<usize, Step>, starts: &Starts) -> Option<Layer<'a>> {
         let linear = |i: usize| match &steps.get(&starts[i])?.kind {
             Kind::Linear(linear) => Some(&**linear),
-            Kind::Attention(_) => None,
+            Kind::Attention(_) | Kind::Chosen(_) => None,
         };
         let Kind::Attention(attention) = &steps.get(&starts[1])?.kind else { return None };
         Some(Layer { qkv: linear(0)?, attention, o: linear(2)?, gate_up: linear(3)?, down: linear(4)? })

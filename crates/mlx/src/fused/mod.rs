@@ -1,10 +1,11 @@
-//! Runs of nodes that a CUDA device computes in one launch when a step has one token: linear layers, attention, and whole decoder
-//! layers of those.
+//! Runs of nodes that a CUDA device computes in one launch when a step has one token: linear layers, attention, whole decoder layers of those,
+//! and the experts that a router chooses.
 //!
 //! A program's nodes stay what it consists of: a plan only says where a run of them begins that one kernel replaces. If a step
 //! does not fit the kernel (more tokens, other types), its nodes run one by one.
 
 mod attention;
+mod chosen;
 mod find;
 mod layers;
 mod layers_text;
@@ -15,6 +16,7 @@ use std::collections::BTreeMap;
 use flambeau_ir::{Checked, Node, Slot as GraphSlot, Tid};
 
 pub(crate) use attention::Attention;
+pub(crate) use chosen::Chosen;
 use flambeau_tensor::DType;
 use layers::Layers;
 pub(crate) use linear::Linear;
@@ -38,6 +40,7 @@ impl Step {
         match &self.kind {
             Kind::Linear(linear) => linear.out(),
             Kind::Attention(attention) => attention.out(),
+            Kind::Chosen(chosen) => chosen.out(),
         }
     }
 }
@@ -47,6 +50,7 @@ impl Step {
 pub(crate) enum Kind {
     Linear(Box<Linear>),
     Attention(Box<Attention>),
+    Chosen(Box<Chosen>),
 }
 
 /// The steps of a program's main chain, by the index of their first node.
@@ -96,7 +100,7 @@ impl Plan {
         let mut steps = BTreeMap::new();
         let mut at = 0;
         while at < nodes.len() {
-            let step = attention::find(&scope, at).or_else(|| linear::find(&scope, at));
+            let step = attention::find(&scope, at).or_else(|| linear::find(&scope, at)).or_else(|| chosen::find(&scope, at));
             let next = step.as_ref().map_or(at + 1, |step| step.end);
             steps.extend(step.map(|step| (at, step)));
             at = next;
@@ -120,6 +124,7 @@ impl Plan {
         let done = match &mut step.kind {
             Kind::Linear(linear) => linear.run(m)?,
             Kind::Attention(attention) => attention.run(m, &mut self.shared)?,
+            Kind::Chosen(chosen) => chosen.run(m)?,
         };
         if !done {
             return Ok(None);

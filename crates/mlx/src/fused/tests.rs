@@ -43,7 +43,11 @@ const MATRICES: [(usize, usize, usize); 7] =
 /// The steps of layers: first node, one past the last, and the kind.
 fn steps(layer: &str, is_coded: bool) -> Vec<(usize, usize, &'static str)> {
     let plan = plan(layer, is_coded);
-    let kind = |step: &Step| if matches!(step.kind, Kind::Linear(_)) { "linear" } else { "attention" };
+    let kind = |step: &Step| match step.kind {
+        Kind::Linear(_) => "linear",
+        Kind::Attention(_) => "attention",
+        Kind::Chosen(_) => "chosen",
+    };
     let mut steps: Vec<_> = plan.steps.iter().map(|(&at, step)| (at, step.end, kind(step))).collect();
     steps.sort_unstable();
     steps
@@ -128,5 +132,25 @@ fn layers_stay_apart_where_they_differ_or_are_read_between() {
     ];
     for (first, second, why) in refused {
         assert_eq!(layers(&format!("{first}{second}")), None, "{why}");
+    }
+}
+
+#[test]
+fn experts_of_a_mixture_are_steps() {
+    let graph = include_str!("../../tests/mixture/layers.txt").parse().expect("the text parses");
+    let plan = Plan::of(&flambeau_ir::check(graph).expect("the graph is valid"), true);
+    let chosen = |plan: &Plan| plan.steps.values().filter(|step| matches!(step.kind, Kind::Chosen(_))).count();
+    assert_eq!(chosen(&plan), 4);
+}
+
+#[test]
+fn experts_that_are_not_the_best_are_no_step() {
+    // The first of an ascending order, and shares of another sum.
+    let text = include_str!("../../tests/mixture/layers.txt");
+    for (from, to) in [("start=-1 stop=-5 step=-1", "start=0 stop=4"), ("axes=[1] keepdims=true", "axes=[0] keepdims=true")] {
+        let graph = text.replace(from, to).parse().expect("the text parses");
+        let Ok(graph) = flambeau_ir::check(graph) else { continue };
+        let plan = Plan::of(&graph, true);
+        assert!(plan.steps.values().all(|step| !matches!(step.kind, Kind::Chosen(_))), "{to}");
     }
 }
