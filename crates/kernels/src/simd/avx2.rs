@@ -58,6 +58,16 @@ unsafe fn halves(a: __m256) -> (__m128, __m128) {
     unsafe { (_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a)) }
 }
 
+/// The sums of both halves' lanes.
+#[inline(always)]
+unsafe fn fold(a: __m256) -> __m128 {
+    // SAFETY: only called from methods whose `self` proves AVX.
+    unsafe {
+        let (low, high) = halves(a);
+        _mm_add_ps(low, high)
+    }
+}
+
 /// Turns 4·4 words in each half.
 #[inline(always)]
 unsafe fn turn_halves([a, b, c, d]: [__m256i; 4]) -> [__m256i; 4] {
@@ -86,6 +96,20 @@ impl Isa for Avx2 {
     fn prefetch(self, p: *const u8) {
         // SAFETY: nothing is read.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
+    }
+
+    #[inline(always)]
+    fn sum4(self, [a, b, c, d]: [__m256; 4]) -> [f32; 4] {
+        let mut sums = [0.0; 4];
+        // SAFETY: `self` proves the instructions; four floats are writable.
+        unsafe {
+            let (a, b, c, d) = (fold(a), fold(b), fold(c), fold(d));
+            let ab = _mm_add_ps(_mm_shuffle_ps::<0x44>(a, b), _mm_shuffle_ps::<0xee>(a, b));
+            let cd = _mm_add_ps(_mm_shuffle_ps::<0x44>(c, d), _mm_shuffle_ps::<0xee>(c, d));
+            let ones = _mm_add_ps(_mm_shuffle_ps::<0x88>(ab, cd), _mm_shuffle_ps::<0xdd>(ab, cd));
+            _mm_storeu_ps(sums.as_mut_ptr(), ones);
+        }
+        sums
     }
 
     #[inline(always)]
@@ -170,8 +194,7 @@ impl Isa for Avx2 {
         fn sqrt(a: __m256) -> __m256 = _mm256_sqrt_ps(a);
         fn round(a: __m256) -> __m256 = _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a);
         fn sum(a: __m256) -> f32 = {
-            let (low, high) = halves(a);
-            let four = _mm_add_ps(low, high);
+            let four = fold(a);
             let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
         };
