@@ -117,8 +117,9 @@ fn check_engine(mlx: &MlxEngine) {
         }
     }
     differences.sort_by(f32::total_cmp);
+    // Rounding to bf16 in two orders makes 0.02 to 0.06 of most rows; rows that have nothing in common differ by more than 1.
     let median = differences[differences.len() / 2];
-    assert!(median < 5e-2, "half of the rows differ by more than {median} of their norms");
+    assert!(median < 0.1, "half of the rows differ by more than {median} of their norms");
 }
 
 fn check_device(device: Device) -> Outcome {
