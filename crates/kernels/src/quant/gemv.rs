@@ -261,7 +261,7 @@ impl<C: Code> Task<'_, C> {
             let stream = w.words.as_ptr().cast::<u8>().add(row * row_bytes);
             let scales = self.scales.as_ptr().add((row - common.first) * groups);
             let xs = x.data.as_words().as_ptr().add(m * x.stride);
-            let x_words = x.kind.words::<I>(block);
+            let x_words = x.kind.words(block, I::LANES);
             let sums = |b: usize, at: [*const u8; R]| P::sums::<I, MR, R>(isa, at, xs.add(b * x_words), x.stride, block);
             let scale = |b: usize, r: usize| isa.permute(isa.load(scales.add(r * groups + ((b * block) >> shift))), common.lanes);
             // Memory is asked in the order of its addresses, although the rows are read side by side.

@@ -52,20 +52,20 @@ impl Kind {
         if self.words == Words::Integers { cpu.with_dot_i16().unwrap_or(cpu) } else { cpu }
     }
 
-    /// Words of `k` activations, a whole number of blocks.
+    /// Words of `k` activations, a whole number of blocks, for vectors of so many lanes.
     #[inline(always)]
-    pub(super) fn words<I: Isa>(self, k: usize) -> usize {
+    pub(super) fn words(self, k: usize, lanes: usize) -> usize {
         match self.words {
             Words::Floats => k,
             Words::Pairs { terms } => k / 2 * terms,
-            Words::Integers => k / 2 + k / self.lane::<I>(),
+            Words::Integers => k / 2 + k / self.lane(lanes),
         }
     }
 
-    /// Integers of a lane in a block; no two lie in different groups.
+    /// Integers of one of `lanes` lanes in a block; no two lie in different groups.
     #[inline(always)]
-    fn lane<I: Isa>(self) -> usize {
-        if self.codes > 1 { self.codes } else { (self.group / I::LANES).max(2) }
+    fn lane(self, lanes: usize) -> usize {
+        if self.codes > 1 { self.codes } else { (self.group / lanes).max(2) }
     }
 }
 
@@ -85,8 +85,8 @@ impl Prepared {
     /// Of `x`, `[m, k]` with rows `x_stride` apart and zeros from `k` on.
     pub(crate) fn new(team: &mut Team, kind: Kind, x: &[f32], x_stride: usize, [m, k]: [usize; 2]) -> Prepared {
         let cpu = kind.cpu(team.cpu());
-        let padded = k.next_multiple_of((cpu.lanes() * kind.codes).max(32));
-        let stride = cpu.dispatch(Stride { kind, padded });
+        let lanes = cpu.lanes();
+        let stride = kind.words(k.next_multiple_of((lanes * kind.codes).max(32)), lanes);
         let sum_stride = (k / kind.group).next_multiple_of(16);
         let mut data = team.take(m * (stride + sum_stride));
         let (words, sums) = data.words().split_at_mut(m * stride);
@@ -100,20 +100,6 @@ impl Prepared {
 
     pub(crate) fn give_back(self, team: &mut Team) {
         team.give_back(self.data);
-    }
-}
-
-/// Words of a row.
-struct Stride {
-    kind: Kind,
-    padded: usize,
-}
-
-impl Kernel for Stride {
-    type Out = usize;
-    #[inline(always)]
-    fn run<I: Isa>(self, _: I) -> usize {
-        self.kind.words::<I>(self.padded)
     }
 }
 
@@ -181,7 +167,7 @@ fn lay_integers_out<I: Isa>(isa: I, x: &[f32], kind: Kind, to: &mut [u32]) {
     const BITS: u32 = 15;
     // Exponents, where they stand in an `f32`. What is smaller than the smallest unit rounds to zero.
     let (least, one) = (isa.splat_u(28 << 23), isa.splat_u(127 << 23));
-    let (lane, zero) = (kind.lane::<I>(), isa.splat(0.0));
+    let (lane, zero) = (kind.lane(I::LANES), isa.splat(0.0));
     let (apart, step, other) = if kind.codes > 1 { (1, kind.codes, kind.codes / 2) } else { (2 * I::LANES, 2, 1) };
     let mut pairs = [[zero; 2]; MOST_PAIRS];
     let pairs = &mut pairs[..lane / 2];
