@@ -27,7 +27,7 @@ use products::{LaneIntegers, LanePairs, Lanes, Order, OrderIntegers, OrderPairs,
 const NUMBERS: usize = 512;
 
 fn rows_at_hand(groups: usize) -> usize {
-    (NUMBERS / groups.max(1)).next_multiple_of(16).min(64)
+    (NUMBERS / groups.max(1)).max(1).next_multiple_of(16).min(64)
 }
 
 /// Bytes from where words are read to where they are asked for ahead.

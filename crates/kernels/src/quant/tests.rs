@@ -155,6 +155,14 @@ fn few_rows_match_the_definition() {
     }
 }
 
+/// More groups a row than numbers of rows are widened together.
+#[test]
+fn rows_of_many_groups_match_the_definition() {
+    for pool in isas() {
+        check::<f16, f16>(&pool, Format::Affine { bits: 4, group: 32 }, [2, 5, 32 * 700], true);
+    }
+}
+
 #[test]
 fn activations_that_are_no_numbers_reach_every_result() {
     for pool in isas() {
