@@ -2,7 +2,10 @@
 
 use std::arch::x86_64::*;
 
-use super::{Isa, IsaKind, Kernel, avx512::Avx512};
+use super::{
+    Isa, IsaKind, Kernel,
+    avx512::{Avx512, PLAIN},
+};
 
 /// Proof that the CPU has AVX2, FMA and F16C.
 #[derive(Clone, Copy, Debug)]
@@ -15,7 +18,7 @@ impl Avx2 {
     }
 
     /// AVX-512 was found together with FMA and F16C, and implies AVX2.
-    pub(super) fn implied(_: Avx512<false>) -> Avx2 {
+    pub(super) fn implied(_: Avx512<PLAIN>) -> Avx2 {
         Avx2(())
     }
 

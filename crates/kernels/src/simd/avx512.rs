@@ -2,51 +2,94 @@
 
 use std::arch::x86_64::*;
 
-use super::{Isa, IsaKind, Kernel, avx2::Avx2};
+use super::{Isa, IsaKind, Kernel, avx2::Avx2, words};
 
-/// Proof that the CPU has AVX-512 F, BW, DQ and VL (and AVX2, FMA, F16C); with `DOT`, BF16 as well.
+/// Nothing beyond F, BW, DQ and VL.
+pub(super) const PLAIN: u8 = 0;
+/// BF16.
+const BF16: u8 = 1;
+/// VNNI and VBMI.
+const BYTES: u8 = 2;
+
+/// Proof that the CPU has AVX-512 F, BW, DQ and VL (and AVX2, FMA, F16C), and what `EXTENSION` names.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Avx512<const DOT: bool>(());
+pub(crate) struct Avx512<const EXTENSION: u8>(());
 
-impl<const DOT: bool> Avx512<DOT> {
-    pub(crate) fn detect() -> Option<Avx512<DOT>> {
+/// What a CPU with AVX-512 has beyond it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extensions {
+    pub(super) bf16: Option<Avx512<BF16>>,
+    pub(super) bytes: Option<Avx512<BYTES>>,
+}
+
+impl Extensions {
+    pub(super) fn detect() -> Extensions {
+        Extensions { bf16: Avx512::detect(), bytes: Avx512::detect() }
+    }
+}
+
+impl<const EXTENSION: u8> Avx512<EXTENSION> {
+    pub(crate) fn detect() -> Option<Avx512<EXTENSION>> {
+        let extended = match EXTENSION {
+            BF16 => is_x86_feature_detected!("avx512bf16"),
+            BYTES => is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("avx512vbmi"),
+            _ => true,
+        };
         let found = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("f16c")
-            && (!DOT || is_x86_feature_detected!("avx512bf16"));
+            && extended;
         found.then_some(Avx512(()))
     }
 }
 
-impl Avx512<false> {
+impl Avx512<PLAIN> {
     /// Every CPU with AVX-512 has AVX2, FMA and F16C.
     pub(crate) fn avx2(self) -> Avx2 {
         Avx2::implied(self)
     }
-
-    #[inline(always)]
-    pub(crate) fn enter<K: Kernel>(self, kernel: K) -> K::Out {
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi2,popcnt,lzcnt")]
-        fn inner<K: Kernel>(isa: Avx512<false>, kernel: K) -> K::Out {
-            kernel.run(isa)
-        }
-        // SAFETY: `self` proves the AVX-512 features; every CPU with them has the older ones.
-        unsafe { inner(self, kernel) }
-    }
 }
 
-impl Avx512<true> {
-    #[inline(always)]
-    pub(crate) fn enter<K: Kernel>(self, kernel: K) -> K::Out {
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c,bmi2,popcnt,lzcnt")]
-        fn inner<K: Kernel>(isa: Avx512<true>, kernel: K) -> K::Out {
-            kernel.run(isa)
+/// Runs a kernel with an extension enabled.
+macro_rules! enter {
+    ($extension:ident, $features:literal) => {
+        impl Avx512<$extension> {
+            #[inline(always)]
+            pub(crate) fn enter<K: Kernel>(self, kernel: K) -> K::Out {
+                #[target_feature(enable = $features)]
+                #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi2,popcnt,lzcnt")]
+                fn inner<K: Kernel>(isa: Avx512<$extension>, kernel: K) -> K::Out {
+                    kernel.run(isa)
+                }
+                // SAFETY: `self` proves AVX-512 and the extension; every CPU with them has the older ones.
+                unsafe { inner(self, kernel) }
+            }
         }
-        // SAFETY: as without BF16.
-        unsafe { inner(self, kernel) }
+    };
+}
+enter!(PLAIN, "avx512f");
+enter!(BF16, "avx512bf16");
+enter!(BYTES, "avx512vnni,avx512vbmi");
+
+/// Where 64 codes lie in a stream: the bytes of eight codes for each eight bytes, and how far to shift them.
+struct Eights {
+    bytes: [u8; 64],
+    shifts: [u8; 64],
+}
+
+impl Eights {
+    const fn new(bits: usize) -> Eights {
+        let mut eights = Eights { bytes: [0; 64], shifts: [0; 64] };
+        let mut i = 0;
+        while i < 64 {
+            eights.bytes[i] = (i / 8 * bits + i % 8) as u8;
+            eights.shifts[i] = (i % 8 * bits) as u8;
+            i += 1;
+        }
+        eights
     }
 }
 
@@ -111,13 +154,14 @@ unsafe fn turn_quarters([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
     }
 }
 
-impl<const DOT: bool> Isa for Avx512<DOT> {
+impl<const EXTENSION: u8> Isa for Avx512<EXTENSION> {
     type V = __m512;
     type U = __m512i;
     type M = __mmask16;
     const LANES: usize = 16;
     const KIND: IsaKind = IsaKind::Avx512;
-    const DOT: bool = DOT;
+    const DOT: bool = EXTENSION == BF16;
+    const DOT_BYTES: bool = EXTENSION == BYTES;
 
     #[inline(always)]
     fn prefetch(self, p: *const u8) {
@@ -168,10 +212,35 @@ impl<const DOT: bool> Isa for Avx512<DOT> {
     }
 
     #[inline(always)]
-    unsafe fn store_bf16(self, p: *mut u16, v: __m512) {
-        // SAFETY: the caller vouches for the memory; `self` proves the instructions, BF16 where `DOT`.
+    fn dot_bytes(self, sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
+        if Self::DOT_BYTES {
+            // SAFETY: `self` proves VNNI.
+            unsafe { _mm512_dpbusd_epi32(sum, a, b) }
+        } else {
+            words::dot_bytes(self, sum, a, b)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn unpack_bytes<const BITS: u32>(self, p: *const u8) -> __m512i {
+        const { assert!(BITS <= 8) };
+        let table = const { &Eights::new(BITS as usize) };
+        // SAFETY: `self` proves the instructions; the caller vouches for 64 bytes.
         unsafe {
-            if DOT {
+            if !Self::DOT_BYTES {
+                return words::unpack_bytes::<Self, BITS>(self, p);
+            }
+            let eights = _mm512_permutexvar_epi8(_mm512_loadu_si512(table.bytes.as_ptr().cast()), _mm512_loadu_si512(p.cast()));
+            let near = _mm512_multishift_epi64_epi8(_mm512_loadu_si512(table.shifts.as_ptr().cast()), eights);
+            _mm512_and_si512(near, _mm512_set1_epi8((0xffu8 >> (8 - BITS)) as i8))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_bf16(self, p: *mut u16, v: __m512) {
+        // SAFETY: the caller vouches for the memory; `self` proves the instructions, BF16 where they are.
+        unsafe {
+            if Self::DOT {
                 let rounded = std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(v));
                 _mm256_storeu_si256(p.cast(), rounded);
             } else {
@@ -211,7 +280,7 @@ impl<const DOT: bool> Isa for Avx512<DOT> {
 
     methods! {
         fn dot_bf16(sum: __m512, a: __m512i, b: __m512i) -> __m512 = {
-            if DOT {
+            if Self::DOT {
                 // Any bits are valid in both types, which are of one size.
                 _mm512_dpbf16_ps(sum, std::mem::transmute::<__m512i, __m512bh>(a), std::mem::transmute::<__m512i, __m512bh>(b))
             } else {
@@ -222,6 +291,8 @@ impl<const DOT: bool> Isa for Avx512<DOT> {
                 _mm512_fmadd_ps(_mm512_castsi512_ps(highs.0), _mm512_castsi512_ps(highs.1), sum)
             }
         };
+        fn lookup_bytes(a: __m512i, table: &[u8; 16]) -> __m512i =
+            _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast())), a);
         fn lookup32(a: __m512i, table: &[u16; 32]) -> __m512i =
             _mm512_permutexvar_epi16(a, _mm512_loadu_si512(table.as_ptr().cast()));
         fn scale_by_power(y: __m512, n: __m512) -> __m512 = _mm512_scalef_ps(y, n);

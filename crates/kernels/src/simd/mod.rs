@@ -15,6 +15,7 @@ mod float;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
+mod words;
 
 pub use float::Float;
 pub(crate) use float::{load_partial, store_partial};
@@ -27,7 +28,7 @@ pub enum IsaKind {
     Portable,
     /// x86-64 with AVX2, FMA and F16C.
     Avx2,
-    /// x86-64 with AVX-512 F, BW, DQ and VL; BF16 dot products where the CPU has them.
+    /// x86-64 with AVX-512 F, BW, DQ and VL; dot products of BF16 and of bytes where the CPU has them.
     Avx512,
     /// 64-bit Arm.
     Neon,
@@ -186,39 +187,32 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// Each lane of `sum`, an `i32`, plus the products of both halves of its words, as `i16`; wrapping.
     #[inline(always)]
     fn dot_i16(self, sum: Self::U, a: Self::U, b: Self::U) -> Self::U {
-        let mut words = [[0u32; 16]; 3];
-        for (words, lanes) in words.iter_mut().zip([sum, a, b]) {
-            // SAFETY: LANES is at most 16.
-            unsafe { self.store(words.as_mut_ptr().cast(), self.with_bits(lanes)) };
-        }
-        let half = |word: u32, shift: u32| i32::from((word >> shift) as i16);
-        let sums: [u32; 16] = std::array::from_fn(|i| {
-            let [sum, a, b] = words.map(|words| words[i]);
-            let products = [0, 16].map(|shift| half(a, shift).wrapping_mul(half(b, shift)));
-            (sum as i32).wrapping_add(products[0]).wrapping_add(products[1]) as u32
-        });
-        // SAFETY: LANES is at most 16.
-        unsafe { self.load_u(sums.as_ptr()) }
+        words::dot_i16(self, sum, a, b)
+    }
+    /// Whether [`Isa::dot_bytes`] and [`Isa::unpack_bytes`] are made of instructions for them.
+    const DOT_BYTES: bool = false;
+    /// Each lane of `sum`, an `i32`, plus the products of the bytes of its words, unsigned in `a` and signed in `b`; wrapping.
+    #[inline(always)]
+    fn dot_bytes(self, sum: Self::U, a: Self::U, b: Self::U) -> Self::U {
+        words::dot_bytes(self, sum, a, b)
+    }
+    /// Byte `i` is bits `i·BITS..(i + 1)·BITS` of the stream at `p`.
+    /// # Safety
+    /// 64 bytes are readable at `p`; `BITS` is 1 to 8.
+    #[inline(always)]
+    unsafe fn unpack_bytes<const BITS: u32>(self, p: *const u8) -> Self::U {
+        // SAFETY: as the caller says.
+        unsafe { words::unpack_bytes::<Self, BITS>(self, p) }
     }
     /// Entry `b & 15` of the table for each byte `b`, none of which has its highest bit set.
     #[inline(always)]
     fn lookup_bytes(self, a: Self::U, table: &[u8; 16]) -> Self::U {
-        self.map_words(a, |w| u32::from_le_bytes(w.to_le_bytes().map(|b| table[b as usize & 15])))
+        words::map(self, a, |w| u32::from_le_bytes(w.to_le_bytes().map(|b| table[b as usize & 15])))
     }
     /// Entry `h & 31` of the table for each 16-bit half `h`.
     #[inline(always)]
     fn lookup32(self, a: Self::U, table: &[u16; 32]) -> Self::U {
-        self.map_words(a, |w| u32::from(table[w as usize & 31]) | u32::from(table[(w >> 16) as usize & 31]) << 16)
-    }
-    /// Each word through memory.
-    #[inline(always)]
-    fn map_words(self, a: Self::U, f: impl Fn(u32) -> u32) -> Self::U {
-        let mut words = [0u32; 16];
-        // SAFETY: LANES is at most 16.
-        unsafe {
-            self.store(words.as_mut_ptr().cast(), self.with_bits(a));
-            self.load_u(words.map(f).as_ptr())
-        }
+        words::map(self, a, |w| u32::from(table[w as usize & 31]) | u32::from(table[(w >> 16) as usize & 31]) << 16)
     }
     /// Lane `i` holds, in its low bits, bits `i·BITS..` of the stream at `p`; at least `BITS`, the others are noise.
     /// # Safety
@@ -344,7 +338,7 @@ pub(crate) enum Cpu {
     #[cfg(target_arch = "x86_64")]
     Avx2(avx2::Avx2),
     #[cfg(target_arch = "x86_64")]
-    Avx512(avx512::Avx512<false>, Option<avx512::Avx512<true>>),
+    Avx512(avx512::Avx512<{ avx512::PLAIN }>, avx512::Extensions),
     #[cfg(target_arch = "aarch64")]
     Neon(neon::Neon),
 }
@@ -362,7 +356,7 @@ impl Cpu {
             #[cfg(target_arch = "x86_64")]
             IsaKind::Avx2 => avx2::Avx2::detect().map(Cpu::Avx2),
             #[cfg(target_arch = "x86_64")]
-            IsaKind::Avx512 => avx512::Avx512::detect().map(|isa| Cpu::Avx512(isa, avx512::Avx512::detect())),
+            IsaKind::Avx512 => avx512::Avx512::detect().map(|isa| Cpu::Avx512(isa, avx512::Extensions::detect())),
             #[cfg(target_arch = "aarch64")]
             IsaKind::Neon => Some(Cpu::Neon(neon::Neon::new())),
             #[allow(unreachable_patterns, reason = "which kinds are left depends on the target")]
@@ -397,19 +391,28 @@ impl Cpu {
     pub(crate) fn has_dot(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Cpu::Avx512(_, dot) => dot.is_some(),
+            Cpu::Avx512(_, extensions) => extensions.bf16.is_some(),
             _ => false,
         }
     }
 
-    /// The one whose products of 16-bit integers are the fastest way to multiply codes by activations of 16 bits, if one is.
+    /// Whether [`Cpu::dispatch_dot_bytes`] has the dot product of bytes.
+    pub(crate) fn has_dot_bytes(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Cpu::Avx512(_, extensions) => extensions.bytes.is_some(),
+            _ => false,
+        }
+    }
+
+    /// The one whose products of 16-bit integers are faster than those of floats, if one is.
     pub(crate) fn with_dot_i16(self) -> Option<Cpu> {
         match self {
             #[cfg(target_arch = "x86_64")]
             Cpu::Avx2(_) => Some(self),
             // Half as wide, which the memory that codes come from does not notice.
             #[cfg(target_arch = "x86_64")]
-            Cpu::Avx512(isa, None) => Some(Cpu::Avx2(isa.avx2())),
+            Cpu::Avx512(isa, _) => Some(Cpu::Avx2(isa.avx2())),
             _ => None,
         }
     }
@@ -422,8 +425,21 @@ impl Cpu {
     pub(crate) fn dispatch_dot<K: Kernel>(self, kernel: K) -> K::Out {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Cpu::Avx512(_, Some(isa)) => isa.enter(kernel),
-            _ => no_dot(kernel),
+            Cpu::Avx512(_, avx512::Extensions { bf16: Some(isa), .. }) => isa.enter(kernel),
+            _ => missing(kernel),
+        }
+    }
+
+    /// [`Cpu::dispatch`] with the dot product of bytes.
+    ///
+    /// # Panics
+    /// Where [`Cpu::has_dot_bytes`] is false.
+    #[inline(always)]
+    pub(crate) fn dispatch_dot_bytes<K: Kernel>(self, kernel: K) -> K::Out {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Cpu::Avx512(_, avx512::Extensions { bytes: Some(isa), .. }) => isa.enter(kernel),
+            _ => missing(kernel),
         }
     }
 
@@ -454,8 +470,8 @@ impl Cpu {
 
 #[cold]
 #[inline(never)]
-fn no_dot<K: Kernel>(_: K) -> K::Out {
-    unreachable!("pairs of bf16 are only made where the CPU multiplies them")
+fn missing<K: Kernel>(_: K) -> K::Out {
+    unreachable!("what needs an extension is only made where the CPU has it")
 }
 
 #[cfg(test)]

@@ -101,6 +101,21 @@ impl Kernel for Lanes {
             let ([a, b], [c, d]) = (signed(words[i]), signed(turned[i]));
             77i32.wrapping_add(a * c).wrapping_add(b * d) as f32
         });
+        // SAFETY: the array is at least LANES long.
+        let products = isa.dot_bytes(isa.splat_u(77), w, unsafe { isa.load_u(turned.as_ptr()) });
+        same("dot of bytes", isa.int_to_float(products), &|i| {
+            let pairs = words[i].to_le_bytes().into_iter().zip(turned[i].to_le_bytes());
+            pairs.fold(77, |sum, (a, b)| sum + i32::from(a) * i32::from(b as i8)) as f32
+        });
+        same("unpack bytes", upper_bytes::<I, 3>(isa, &words), &|i| {
+            stream(&words, 3, 4 * i + 3) + 256.0 * stream(&words, 3, 4 * i + 1)
+        });
+        same("unpack bytes", upper_bytes::<I, 5>(isa, &words), &|i| {
+            stream(&words, 5, 4 * i + 3) + 256.0 * stream(&words, 5, 4 * i + 1)
+        });
+        same("unpack bytes", upper_bytes::<I, 6>(isa, &words), &|i| {
+            stream(&words, 6, 4 * i + 3) + 256.0 * stream(&words, 6, 4 * i + 1)
+        });
         let half = |w: u32| (w & 31) * (w & 31);
         let squares: [u16; 32] = std::array::from_fn(|i| (i * i) as u16);
         same("lookup32", isa.int_to_float(isa.lookup32(w, &squares)), &|i| (half(words[i]) | half(words[i] >> 16) << 16) as f32);
@@ -145,6 +160,14 @@ fn unpacked<I: Isa, const BITS: u32>(isa: I, words: &[u32]) -> I::V {
     isa.int_to_float(isa.or(isa.and(halves, isa.splat_u(0xffff)), isa.shl(isa.shr(halves, 16), 8)))
 }
 
+/// The last byte of each lane, and the second one above it.
+#[inline(always)]
+fn upper_bytes<I: Isa, const BITS: u32>(isa: I, words: &[u32]) -> I::V {
+    // SAFETY: more than 64 bytes are readable.
+    let bytes = unsafe { isa.unpack_bytes::<BITS>(words.as_ptr().cast()) };
+    isa.int_to_float(isa.or(isa.shr(bytes, 24), isa.and(bytes, isa.splat_u(0xff00))))
+}
+
 #[inline(always)]
 fn transposed<I: Isa>(isa: I) {
     let from: [u32; 16 * 20] = std::array::from_fn(|i| i as u32);
@@ -162,6 +185,9 @@ fn operations_match_their_definition() {
         pool.dispatch(Lanes);
         if pool.cpu().has_dot() {
             pool.cpu().dispatch_dot(Lanes);
+        }
+        if pool.cpu().has_dot_bytes() {
+            pool.cpu().dispatch_dot_bytes(Lanes);
         }
     });
 }
