@@ -3,7 +3,7 @@
 use std::{hint::black_box, time::Instant};
 
 use flambeau_kernels::{
-    FloatView, IsaKind, Pool, View, ViewMut,
+    Float, FloatView, IsaKind, Pool, View, ViewMut,
     attention::{Coded, Mask, attention, attention_over_codes},
     bf16, f16,
     gemm::{Addmm, matmul, quantized::linear},
@@ -84,18 +84,18 @@ fn single(pool: &Pool, [m, n, k]: [usize; 3]) {
     report(&format!("4-bit f32 [{m},{k}]x[{n},{k}] cold"), seconds, bytes, 2 * m * n * k);
 }
 
-/// Few rows of `f16`, as steps of several sequences multiply.
-fn few(pool: &Pool, bits: u32, [m, n, k]: [usize; 3]) {
+/// Few rows of 16 bits, as steps of one and of several sequences multiply.
+fn few<T: Float>(pool: &Pool, bits: u32, [m, n, k]: [usize; 3]) {
     let (words, bytes) = (n * k * bits as usize / 32, n * k * bits as usize / 8 + n * k / 32 * 4);
     let codes: Vec<u32> = (0..words).map(|i| (i as u32).wrapping_mul(0x9e37_79b9)).collect();
     let scales = vec![f16::from_f32(0.01); n * k / 32];
-    let (x, mut out) = (vec![f16::ONE; m * k], vec![f16::ZERO; m * n]);
+    let (x, mut out) = (vec![T::from_f32(1.0); m * k], vec![T::from_f32(0.0); m * n]);
     let seconds = best(|| {
         let format = Format::Affine { bits, group: 32 };
         let w = QMatrix::new(format, &codes, Scales::F16(&scales), Some(Scales::F16(&scales)), [n, k]).expect("sizes fit");
         linear(pool, black_box(&x), &w, &mut out).expect("sizes fit");
     });
-    report(&format!("{bits}-bit f16 [{m},{k}]x[{n},{k}] warm"), seconds, bytes, 2 * m * n * k);
+    report(&format!("{bits}-bit {:?} [{m},{k}]x[{n},{k}] warm", T::DTYPE), seconds, bytes, 2 * m * n * k);
 }
 
 fn dense(pool: &Pool, [m, n, k]: [usize; 3], cold: bool) {
@@ -215,8 +215,9 @@ fn main() {
     }
     single(&pool, [1, 8192, 2048]);
     quantized(&pool, 4, [4, 8192, 2048], true);
-    for (bits, n, k) in [(4, 1536, 576), (4, 576, 1536), (8, 49152, 576)] {
-        [1, 2, 4, 8].into_iter().for_each(|m| few(&pool, bits, [m, n, k]));
+    for (bits, n, k) in [(4, 1536, 576), (4, 576, 1536), (5, 1536, 576), (6, 1536, 576), (8, 1536, 576), (8, 49152, 576)] {
+        [1, 2, 4, 8].into_iter().for_each(|m| few::<f16>(&pool, bits, [m, n, k]));
+        [1, 2, 4, 8].into_iter().for_each(|m| few::<bf16>(&pool, bits, [m, n, k]));
     }
     quantized(&pool, 4, [128, 2048, 2048], false);
     dense(&pool, [128, 2048, 2048], false);

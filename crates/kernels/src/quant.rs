@@ -6,10 +6,12 @@ mod dequant;
 mod gemv;
 mod pairs;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use flambeau_tensor::DType;
 use half::{bf16, f16};
 
-use crate::{Error, error::same};
+use crate::{Error, Pool, error::same};
 pub(crate) use dequant::read;
 pub use dequant::{dequantize, dequantize_rows};
 pub(crate) use gemv::{Kind, Prepared, number_words, rows_times};
@@ -21,6 +23,13 @@ pub(crate) use pairs::read_pairs;
 pub enum Format {
     /// value = code · scale + bias, one float scale and bias a group.
     Affine {
+        /// 2, 3, 4, 5, 6 or 8.
+        bits: u32,
+        /// Codes of a group: 16, 32, 64 or 128.
+        group: usize,
+    },
+    /// value = (code − 2^(bits − 1)) · scale, one float scale a group.
+    Symmetric {
         /// 2, 3, 4, 5, 6 or 8.
         bits: u32,
         /// Codes of a group: 16, 32, 64 or 128.
@@ -38,7 +47,7 @@ impl Format {
     /// Bits of a code.
     pub fn bits(self) -> u32 {
         match self {
-            Format::Affine { bits, .. } => bits,
+            Format::Affine { bits, .. } | Format::Symmetric { bits, .. } => bits,
             Format::Nvfp4 | Format::Mxfp4 => 4,
             Format::Mxfp8 => 8,
         }
@@ -47,9 +56,17 @@ impl Format {
     /// Codes of a group.
     pub fn group(self) -> usize {
         match self {
-            Format::Affine { group, .. } => group,
+            Format::Affine { group, .. } | Format::Symmetric { group, .. } => group,
             Format::Nvfp4 => 16,
             Format::Mxfp4 | Format::Mxfp8 => 32,
+        }
+    }
+
+    /// The code of zero, where it is the same in every group and not 0.
+    fn zero(self) -> f32 {
+        match self {
+            Format::Symmetric { bits, .. } => (1u32 << (bits - 1)) as f32,
+            _ => 0.0,
         }
     }
 
@@ -144,7 +161,8 @@ impl<'a> QMatrix<'a> {
         if affine != biases.is_some() {
             return Err(Error::Parameter { what: "presence of biases in this format", found: i64::from(biases.is_some()) });
         }
-        if affine == (scales.dtype() == DType::U8) || biases.is_some_and(|b| b.dtype() == DType::U8) {
+        let has_float_scales = affine || matches!(format, Format::Symmetric { .. });
+        if has_float_scales == (scales.dtype() == DType::U8) || biases.is_some_and(|b| b.dtype() == DType::U8) {
             return Err(Error::Parameter { what: "dtype code of scales", found: i64::from(scales.dtype().code()) });
         }
         same("columns left over by groups", 0, cols % format.group())?;
@@ -156,6 +174,20 @@ impl<'a> QMatrix<'a> {
             same("biases", scales.len(), biases.len())?;
         }
         Ok(QMatrix { format, words, scales, biases, rows, cols })
+    }
+
+    /// The symmetric format with the same values, if every bias is what that one's would be.
+    pub fn symmetric(&self, pool: &Pool) -> Option<Format> {
+        let (Format::Affine { bits, group }, Some(biases)) = (self.format, self.biases) else { return None };
+        let format = Format::Symmetric { bits, group };
+        let symmetric = QMatrix { format, biases: None, ..*self };
+        let differ = AtomicBool::new(false);
+        pool.run_ranges(biases.len(), 1 << 16, |groups| {
+            if !differ.load(Ordering::Relaxed) && !code::have_same_numbers(pool.cpu(), self, &symmetric, groups) {
+                differ.store(true, Ordering::Relaxed);
+            }
+        });
+        (!differ.into_inner()).then_some(format)
     }
 
     /// Number of rows.

@@ -1,11 +1,13 @@
 //! Reading codes out of packed words, a vector at a time.
 
+use std::ops::Range;
+
 use flambeau_tensor::e4m3;
 
 use super::{Format, QMatrix, Scales};
 use crate::{
     Float,
-    simd::{Isa, load_partial, store_partial},
+    simd::{Cpu, Isa, Kernel, load_partial, store_partial},
 };
 
 /// One way to code values.
@@ -15,26 +17,31 @@ pub(super) trait Code: Copy + Send + Sync + 'static {
     const WHOLE: bool = 32 % Self::BITS == 0;
     /// Codes of a word.
     const CODES: usize = 32 / Self::BITS as usize;
-    /// The value in bf16 as a sum of table entries, where that is exact: for each, where in the code its five bits start. Bits
-    /// that do not belong to the code make no difference.
-    const PARTS: &[(u32, [u16; 32])];
-    /// What [`Code::pair`] gives beyond the values.
-    const OFFSET: f32 = 0.0;
-
-    /// Halves that are the values of code `j` of the halves of each word, plus [`Code::OFFSET`], in bf16. For whole codes whose
-    /// value is one table entry.
-    #[inline(always)]
-    fn pair<I: Isa>(isa: I, packed: I::U, j: usize) -> I::U {
-        let (shift, table) = &Self::PARTS[0];
-        // The other half's bits come in from above, where the table does not look.
-        isa.lookup32(isa.shr(packed, j as u32 * Self::BITS + shift), table)
-    }
+    /// Values of codes of up to five bits in bf16, which is exact, as often as 32 entries hold them.
+    const VALUES: Option<[u16; 32]>;
 
     /// What [`Code::integers`] has to be multiplied by, where the values are multiples of a power of two that fit 12 bits and a sign.
     const UNIT: Option<f32>;
 
     /// Halves that are the values of code `j` of the halves of each word, as `i16` in [`Code::UNIT`]s. For whole codes.
     fn integers<I: Isa>(isa: I, packed: I::U, j: usize) -> I::U;
+
+    /// What bytes of [`Code::bytes`] are, where [`Code::UNIT`] is something.
+    const BYTE: Byte = Byte { unit: 1.0, zero: 0.0, activations: if Self::BITS < 8 { 15 } else { 14 } };
+
+    /// A vector of words that [`Code::bytes`] takes codes from, `4 / bits · 32` bits of codes a lane: whole words, or four codes of
+    /// other sizes.
+    ///
+    /// # Safety
+    /// A vector is readable.
+    #[inline(always)]
+    unsafe fn byte_words<I: Isa>(isa: I, stream: *const u8) -> I::U {
+        // SAFETY: the caller makes a vector readable.
+        unsafe { isa.load_u(stream.cast()) }
+    }
+
+    /// Bytes that are code `j` of those of each byte, as [`Code::BYTE`] says.
+    fn bytes<I: Isa>(isa: I, packed: I::U, j: usize) -> I::U;
 
     /// The value of the low `BITS` bits of each lane; the bits above are noise.
     fn value<I: Isa>(isa: I, low: I::U) -> I::V;
@@ -56,6 +63,14 @@ pub(super) trait Code: Copy + Send + Sync + 'static {
     /// # Safety
     /// 32 bytes are readable.
     unsafe fn exact_halves_at<I: Isa>(isa: I, stream: *const u8) -> I::U;
+}
+
+/// value = byte · unit − zero
+pub(super) struct Byte {
+    pub(super) unit: f32,
+    pub(super) zero: f32,
+    /// Bits beside the sign of what is multiplied with it. With 15 their lower byte is unsigned, for which codes are below 128.
+    pub(super) activations: u32,
 }
 
 /// Reading streams of `$bits` bits.
@@ -87,12 +102,7 @@ pub(super) struct Bits<const B: u32>;
 
 impl<const B: u32> Code for Bits<B> {
     const BITS: u32 = B;
-    const PARTS: &[(u32, [u16; 32])] = match B {
-        6 => &[(0, integers(5, 0)), (5, integers(1, 5))],
-        8 => &[(0, integers(4, 0)), (4, integers(4, 4))],
-        _ => &[(0, integers(B, 0))],
-    };
-    const OFFSET: f32 = if B == 2 || B == 4 { (1 << B) as f32 } else { 0.0 };
+    const VALUES: Option<[u16; 32]> = if B <= 5 { Some(integers(B)) } else { None };
     const UNIT: Option<f32> = Some(1.0);
     streams!(B);
 
@@ -101,18 +111,19 @@ impl<const B: u32> Code for Bits<B> {
         isa.and(isa.shr(packed, j as u32 * B), isa.splat_u(((1 << B) - 1) * 0x1_0001))
     }
 
-    /// As the highest bits of a mantissa a code adds to a power of two: any execution unit can do that, few can look up.
     #[inline(always)]
-    fn pair<I: Isa>(isa: I, packed: I::U, j: usize) -> I::U {
-        const MANTISSA: u32 = 7;
-        if Self::OFFSET == 0.0 {
-            let (shift, table) = &Self::PARTS[0];
-            return isa.lookup32(isa.shr(packed, j as u32 * B + shift), table);
+    unsafe fn byte_words<I: Isa>(isa: I, stream: *const u8) -> I::U {
+        // SAFETY: the caller makes a vector readable.
+        unsafe { if Self::WHOLE { isa.load_u(stream.cast()) } else { isa.unpack_bytes::<B>(stream) } }
+    }
+
+    #[inline(always)]
+    fn bytes<I: Isa>(isa: I, packed: I::U, j: usize) -> I::U {
+        if Self::WHOLE && B < 8 {
+            isa.and(isa.shr(packed, j as u32 * B), isa.splat_u(((1 << B) - 1) * 0x0101_0101))
+        } else {
+            packed
         }
-        let both = |half: u32| isa.splat_u(half | half << 16);
-        let (from, to) = (j as u32 * B, MANTISSA - B);
-        let moved = if from < to { isa.shl(packed, to - from) } else { isa.shr(packed, from - to) };
-        isa.or(isa.and(moved, both(((1 << B) - 1) << to)), both((127 + B) << MANTISSA))
     }
 
     #[inline(always)]
@@ -121,12 +132,12 @@ impl<const B: u32> Code for Bits<B> {
     }
 }
 
-/// The low `bits` bits of the index, times 2^`shift`, in bf16.
-const fn integers(bits: u32, shift: u32) -> [u16; 32] {
+/// The low `bits` bits of the index, in bf16.
+const fn integers(bits: u32) -> [u16; 32] {
     let mut table = [0; 32];
     let mut i = 0;
     while i < 32 {
-        table[i as usize] = ((((i & ((1 << bits) - 1)) << shift) as f32).to_bits() >> 16) as u16;
+        table[i as usize] = (((i & ((1 << bits) - 1)) as f32).to_bits() >> 16) as u16;
         i += 1;
     }
     table
@@ -143,6 +154,17 @@ const E2M1_DOUBLED: [u8; 16] = {
         i += 1;
     }
     doubled
+};
+
+/// Twice each value, plus 12.
+const E2M1_BYTES: [u8; 16] = {
+    let mut bytes = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        bytes[i] = (2.0 * E2M1[i] + 12.0) as u8;
+        i += 1;
+    }
+    bytes
 };
 
 /// Values that are exact in bf16, twice over.
@@ -162,9 +184,15 @@ pub(super) struct Fp4;
 
 impl Code for Fp4 {
     const BITS: u32 = 4;
-    const PARTS: &[(u32, [u16; 32])] = &[(0, bf16_table(&E2M1))];
+    const VALUES: Option<[u16; 32]> = Some(bf16_table(&E2M1));
     const UNIT: Option<f32> = Some(1.0 / 512.0);
+    const BYTE: Byte = Byte { unit: 0.5, zero: 6.0, activations: 15 };
     streams!(4);
+
+    #[inline(always)]
+    fn bytes<I: Isa>(isa: I, packed: I::U, j: usize) -> I::U {
+        isa.lookup_bytes(isa.and(isa.shr(packed, 4 * j as u32), isa.splat_u(0x0f0f_0f0f)), &E2M1_BYTES)
+    }
 
     /// Twice the value in the upper byte, which brings its sign; the lower byte finds the zero.
     #[inline(always)]
@@ -186,11 +214,15 @@ pub(super) struct Fp8;
 
 impl Code for Fp8 {
     const BITS: u32 = 8;
-    const PARTS: &[(u32, [u16; 32])] = &[];
+    const VALUES: Option<[u16; 32]> = None;
     const UNIT: Option<f32> = None;
     streams!(8);
 
     fn integers<I: Isa>(_: I, _: I::U, _: usize) -> I::U {
+        unreachable!("the values have no common unit")
+    }
+
+    fn bytes<I: Isa>(_: I, _: I::U, _: usize) -> I::U {
         unreachable!("the values have no common unit")
     }
 
@@ -267,7 +299,7 @@ impl Scales<'_> {
 
 /// Writes entries `start..start + n` of `scales` to `to`, as `f32`.
 #[inline(always)]
-pub(super) fn read_scales<I: Isa>(isa: I, format: Format, scales: Scales, start: usize, to: &mut [f32]) {
+fn read_scales<I: Isa>(isa: I, format: Format, scales: Scales, start: usize, to: &mut [f32]) {
     match scales {
         Scales::F32(s) => widen(isa, &s[start..][..to.len()], to),
         Scales::F16(s) => widen(isa, &s[start..][..to.len()], to),
@@ -276,6 +308,44 @@ pub(super) fn read_scales<I: Isa>(isa: I, format: Format, scales: Scales, start:
             let decode = if format == Format::Nvfp4 { e4m3 } else { e8m0 };
             to.iter_mut().zip(&s[start..]).for_each(|(t, &s)| *t = decode(s));
         }
+    }
+}
+
+/// Writes the scales of groups from `start` on as `f32`, and their biases, `-zero · scale` where none are stored. Without either, biases
+/// stay as they are.
+#[inline(always)]
+pub(super) fn read_numbers<I: Isa>(isa: I, w: &QMatrix, start: usize, zero: f32, scales: &mut [f32], biases: &mut [f32]) {
+    read_scales(isa, w.format, w.scales, start, scales);
+    match w.biases {
+        Some(stored) => read_scales(isa, w.format, stored, start, biases),
+        None if zero != 0.0 => biases.iter_mut().zip(scales).for_each(|(bias, scale)| *bias = -zero * *scale),
+        None => {}
+    }
+}
+
+/// Whether groups of two matrices have the same scales and biases, as `f32`.
+pub(super) fn have_same_numbers(cpu: Cpu, a: &QMatrix, b: &QMatrix, groups: Range<usize>) -> bool {
+    cpu.dispatch(Compare { of: [a, b], groups })
+}
+
+struct Compare<'a> {
+    of: [&'a QMatrix<'a>; 2],
+    groups: Range<usize>,
+}
+
+impl Kernel for Compare<'_> {
+    type Out = bool;
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) -> bool {
+        const AT_HAND: usize = 512;
+        self.groups.clone().step_by(AT_HAND).all(|first| {
+            let count = AT_HAND.min(self.groups.end - first);
+            let mut numbers = [[[0f32; AT_HAND]; 2]; 2];
+            for (w, [scales, biases]) in self.of.into_iter().zip(&mut numbers) {
+                read_numbers(isa, w, first, w.format.zero(), &mut scales[..count], &mut biases[..count]);
+            }
+            numbers[0] == numbers[1]
+        })
     }
 }
 
@@ -308,10 +378,7 @@ pub(super) fn read_row<C: Code, I: Isa>(isa: I, w: &QMatrix, row: usize, start: 
         let end = len.min(at + group - col % group);
         let (mut scale, mut bias) = ([0.0], [0.0]);
         let number = row * w.row_groups() + col / group;
-        read_scales(isa, w.format, w.scales, number, &mut scale);
-        if let Some(biases) = w.biases {
-            read_scales(isa, w.format, biases, number, &mut bias);
-        }
+        read_numbers(isa, w, number, w.format.zero(), &mut scale, &mut bias);
         let (scale, bias) = (isa.splat(scale[0]), isa.splat(bias[0]));
         for at in (at..end).step_by(I::LANES) {
             let bit = (start + at) * C::BITS as usize;

@@ -5,9 +5,8 @@
 //! Other codes are spread over the lanes in their order. Products are summed without scale over a block, in which a lane stays
 //! within one group, and then scaled; biases meet the sums of the groups' activations.
 //!
-//! Against activations of 16 bits codes become bf16, which is exact, and the BF16 dot product takes two at a time. An f16 is the sum
-//! of two bf16, which is exact as well; subnormal bf16 count as zero. Where there is no such instruction, but one for pairs of
-//! `i16`, activations of 16 bits become integers, in units of their lane's own ([`activations`]), and codes are integers anyway.
+//! Activations of 16 bits become integers, in units of their lane's own ([`activations`]), and codes are integers anyway: bytes, which
+//! meet the two bytes of an activation, where there is a dot product of bytes and a way to unpack them, and else pairs of `i16`.
 
 mod activations;
 mod products;
@@ -16,12 +15,12 @@ use std::{marker::PhantomData, mem::MaybeUninit, ops::Range};
 
 use super::{
     QMatrix,
-    code::{Code, read_scales, with_code},
+    code::{Code, read_numbers, with_code},
 };
 use crate::simd::{Cpu, Isa, Kernel};
-use activations::Words;
 pub(crate) use activations::{Kind, Prepared};
-use products::{LaneIntegers, LanePairs, Lanes, Order, OrderIntegers, OrderPairs, Products};
+use activations::{SEGMENT, Words};
+use products::{Bytes, LaneIntegers, Lanes, Order, OrderIntegers, Products};
 
 /// Rows whose scales are widened together: some multiple of 16, for about this many scales.
 const NUMBERS: usize = 512;
@@ -49,8 +48,7 @@ pub(crate) fn rows_times(cpu: Cpu, w: &QMatrix, x: &Prepared, rows: Range<usize>
     let (scales, biases) = (bytemuck::cast_slice_mut(scales), bytemuck::cast_slice_mut(biases));
     with_code!(w.format, C => {
         let task = Task::<C> { w, x, rows, scales, biases, out: to, code: PhantomData };
-        let are_pairs = !C::PARTS.is_empty() && matches!(x.kind.words, Words::Pairs { .. });
-        if are_pairs { cpu.dispatch_dot(task) } else { cpu.dispatch(task) }
+        if C::UNIT.is_some() && matches!(x.kind.words, Words::Bytes { .. }) { cpu.dispatch_dot_bytes(task) } else { cpu.dispatch(task) }
     });
 }
 
@@ -74,29 +72,27 @@ impl<C: Code> Kernel for Task<'_, C> {
         let most = rows_at_hand(groups);
         for first in self.rows.clone().step_by(most) {
             let count = most.min(self.rows.end - first);
-            self.w.scales.prefetch(isa, (first + 2 * most) * groups, most * groups);
-            read_scales(isa, self.w.format, self.w.scales, first * groups, &mut self.scales[..count * groups]);
-            if let Some(biases) = self.w.biases {
-                biases.prefetch(isa, (first + 2 * most) * groups, most * groups);
-                read_scales(isa, self.w.format, biases, first * groups, &mut self.biases[..count * groups]);
+            for numbers in [Some(self.w.scales), self.w.biases].into_iter().flatten() {
+                numbers.prefetch(isa, (first + 2 * most) * groups, most * groups);
             }
+            let zero = self.zero::<I>();
+            let (scales, biases) = (&mut self.scales[..count * groups], &mut self.biases[..count * groups]);
+            read_numbers(isa, self.w, first * groups, zero, scales, biases);
             let rows = first..first + count;
-            // Only pairs of bf16 come here with the instruction for them.
-            let two_terms = self.x.kind.words == Words::Pairs { terms: 2 };
-            let are_integers = I::DOT_I16 && C::UNIT.is_some() && self.x.kind.words == Words::Integers;
-            match (I::DOT, C::WHOLE) {
-                (true, true) if two_terms => self.all::<I, LanePairs<2>>(isa, rows),
-                (true, true) => self.all::<I, LanePairs<1>>(isa, rows),
-                (true, false) if two_terms => self.all::<I, OrderPairs<2>>(isa, rows),
-                (true, false) => self.all::<I, OrderPairs<1>>(isa, rows),
-                (false, true) if are_integers => self.all::<I, LaneIntegers>(isa, rows),
-                (false, true) => self.all::<I, Lanes>(isa, rows),
+            if Self::are_bytes::<I>() {
+                self.all::<I, Bytes>(isa, rows);
+                continue;
+            }
+            let are_halves = I::DOT_I16 && C::UNIT.is_some() && self.x.kind.words == Words::Halves;
+            match (are_halves, C::WHOLE) {
+                (true, true) => self.all::<I, LaneIntegers>(isa, rows),
                 // With a loop inside of each, small groups would cost half as much again.
-                (false, false) if are_integers => match self.w.format.group() / (2 * I::LANES) {
+                (true, false) => match self.w.format.group() / (2 * I::LANES) {
                     1 => self.all::<I, OrderIntegers<1>>(isa, rows),
                     2 => self.all::<I, OrderIntegers<2>>(isa, rows),
                     _ => self.all::<I, OrderIntegers<0>>(isa, rows),
                 },
+                (false, true) => self.all::<I, Lanes>(isa, rows),
                 (false, false) => self.all::<I, Order>(isa, rows),
             }
         }
@@ -133,7 +129,41 @@ struct Common<I: Isa> {
     last: I::M,
 }
 
+/// Where the operands of some rows begin.
+struct Tile {
+    stream: *const u8,
+    scales: *const f32,
+    x: *const u32,
+}
+
+impl Tile {
+    /// Block `b` of each row. Memory ahead of them is asked for in the order of its addresses, although the rows are read side by side.
+    ///
+    /// # Safety
+    /// The rows exist.
+    #[inline(always)]
+    unsafe fn streams<I: Isa, const R: usize>(&self, common: &Common<I>, b: usize, block_bytes: usize) -> [*const u8; R] {
+        let mut streams = [self.stream; R];
+        for (r, stream) in streams.iter_mut().enumerate() {
+            common.isa.prefetch(self.stream.wrapping_add(AHEAD + (b * R + r) * block_bytes));
+            // SAFETY: the block begins inside its row.
+            *stream = unsafe { self.stream.add(r * common.row_bytes + b * block_bytes) };
+        }
+        streams
+    }
+}
+
 impl<C: Code> Task<'_, C> {
+    /// Whether codes are multiplied as bytes; no others come with the instructions for them.
+    const fn are_bytes<I: Isa>() -> bool {
+        C::UNIT.is_some() && I::DOT_BYTES
+    }
+
+    /// What the products have added to every code.
+    fn zero<I: Isa>(&self) -> f32 {
+        self.w.format.zero() + if Self::are_bytes::<I>() { C::BYTE.zero } else { 0.0 }
+    }
+
     #[inline(always)]
     fn all<I: Isa, P: Products<C>>(&mut self, isa: I, rows: Range<usize>) {
         let (group, cols) = (self.w.format.group(), self.w.cols);
@@ -245,73 +275,101 @@ impl<C: Code> Task<'_, C> {
     ) -> [[I::V; MR]; R] {
         let (w, x) = (self.w, self.x);
         let Common { isa, groups, row_bytes, .. } = *common;
-        let group = w.format.group();
-        let shift = group.trailing_zeros();
-        let block = P::block::<I>(group);
+        let block = P::block::<I>(w.format.group());
         let block_bytes = block * C::BITS as usize / 8;
-        let whole = w.cols / block;
+        let (blocks, whole) = (w.cols.div_ceil(block), w.cols / block);
         // Blocks of the last row that may be read as they lie, with what reading them touches: codes of the next row do no harm,
         // since they meet zeros, but there may be no next row.
         let room = size_of_val(w.words) - (row + R - 1) * row_bytes;
-        let safe = w.cols.div_ceil(block).min(room.saturating_sub(P::BEYOND) / block_bytes);
+        let safe = room.saturating_sub(P::BEYOND) / block_bytes;
+        let segment = if P::UNIT.is_some() { SEGMENT * I::LANES / block } else { blocks };
         let mut total = [[isa.splat(0.0); MR]; R];
         // SAFETY: every pointer stays inside the rows that the caller vouches for, the padded activations, or the numbers with
         // the vector after them; any address may be asked for ahead.
         unsafe {
-            let stream = w.words.as_ptr().cast::<u8>().add(row * row_bytes);
-            let scales = self.scales.as_ptr().add((row - common.first) * groups);
-            let xs = x.data.as_words().as_ptr().add(m * x.stride);
-            let x_words = x.kind.words(block, I::LANES);
-            let sums = |b: usize, at: [*const u8; R]| P::sums::<I, MR, R>(isa, at, xs.add(b * x_words), x.stride, block);
-            let scale = |b: usize, r: usize| isa.permute(isa.load(scales.add(r * groups + ((b * block) >> shift))), common.lanes);
-            // Memory is asked in the order of its addresses, although the rows are read side by side.
-            let ahead = stream.wrapping_add(AHEAD);
-            let at = |b: usize| -> [*const u8; R] {
-                std::array::from_fn(|r| {
-                    isa.prefetch(ahead.wrapping_add((b * R + r) * block_bytes));
-                    stream.add(r * row_bytes + b * block_bytes)
-                })
+            let tile = Tile {
+                stream: w.words.as_ptr().cast::<u8>().add(row * row_bytes),
+                scales: self.scales.as_ptr().add((row - common.first) * groups),
+                x: x.data.as_words().as_ptr().add(m * x.stride),
             };
-            for b in 0..whole.min(safe) {
-                let sums = sums(b, at(b));
-                for (r, total) in total.iter_mut().enumerate() {
-                    add(isa, total, sums[r], scale(b, r));
+            for (s, first) in (0..blocks).step_by(segment).enumerate() {
+                let end = blocks.min(first + segment);
+                let mut part = [[isa.splat(0.0); MR]; R];
+                for b in first..end.min(whole).min(safe) {
+                    let streams = tile.streams(common, b, block_bytes);
+                    self.add_block::<I, P, MR, R>(common, (&tile, b), streams, None, &mut part);
                 }
-            }
-            for b in whole.min(safe)..w.cols.div_ceil(block) {
-                let mut spill = [MaybeUninit::<[u8; BLOCK_BYTES]>::uninit(); R];
-                let mut at = at(b);
-                if b >= safe {
-                    for (at, spill) in at.iter_mut().zip(&mut spill) {
-                        *at = copy_block(*at, block_bytes.min(row_bytes - b * block_bytes), spill);
+                for b in first.max(whole.min(safe))..end {
+                    let left = block_bytes.min(row_bytes - b * block_bytes);
+                    let mut copies = [MaybeUninit::<[u8; BLOCK_BYTES]>::uninit(); R];
+                    let mut streams = tile.streams(common, b, block_bytes);
+                    if b >= safe {
+                        for (stream, copy) in streams.iter_mut().zip(&mut copies) {
+                            *stream = copy_block(*stream, left, copy);
+                        }
+                    }
+                    // Lanes beyond the row must not see the next row's scale, which may be infinite.
+                    let inside = (b >= whole).then_some(common.inside);
+                    self.add_block::<I, P, MR, R>(common, (&tile, b), streams, inside, &mut part);
+                }
+                let Some(unit) = P::UNIT else {
+                    total = part;
+                    break;
+                };
+                for i in 0..MR {
+                    let unit = isa.mul(isa.load(tile.x.add(i * x.stride + x.units + s * I::LANES).cast()), isa.splat(unit));
+                    for r in 0..R {
+                        total[r][i] = isa.fma(part[r][i], unit, total[r][i]);
                     }
                 }
-                let sums = sums(b, at);
-                for (r, total) in total.iter_mut().enumerate() {
-                    // Lanes beyond the row must not see the next row's scale, which may be infinite.
-                    let scale = scale(b, r);
-                    let scale = if b < whole { scale } else { isa.select(common.inside, scale, isa.splat(0.0)) };
-                    add(isa, total, sums[r], scale);
-                }
             }
-            if w.biases.is_some() {
+            if w.biases.is_some() || self.zero::<I>() != 0.0 {
                 let biases = self.biases.as_ptr().add((row - common.first) * groups);
-                self.add_biases(common, m, (scales, biases, P::OFFSET), &mut total);
+                self.add_biases(common, m, biases, &mut total);
             }
         }
         total
     }
 
-    /// Adds Σ (bias − offset · scale) · (sum of the group's activations).
+    /// Adds the scaled products of block `b`, which begins at `streams`.
     ///
     /// # Safety
-    /// `scales` and `biases` point at `R` rows of group numbers, followed by a vector of readable elements.
+    /// The block, with [`Products::BEYOND`] bytes, and what meets it in the tile are readable.
+    #[inline(always)]
+    unsafe fn add_block<I: Isa, P: Products<C>, const MR: usize, const R: usize>(
+        &self,
+        common: &Common<I>,
+        (tile, b): (&Tile, usize),
+        streams: [*const u8; R],
+        inside: Option<I::M>,
+        part: &mut [[I::V; MR]; R],
+    ) {
+        let (isa, group) = (common.isa, self.w.format.group());
+        let block = P::block::<I>(group);
+        let first_group = (b * block) >> group.trailing_zeros();
+        // SAFETY: as the caller says.
+        unsafe {
+            let sums = P::sums::<I, MR, R>(isa, streams, tile.x.add(b * self.x.kind.words(block)), self.x.stride, block);
+            for r in 0..R {
+                let scale = isa.permute(isa.load(tile.scales.add(r * common.groups + first_group)), common.lanes);
+                let scale = inside.map_or(scale, |inside| isa.select(inside, scale, isa.splat(0.0)));
+                for i in 0..MR {
+                    part[r][i] = isa.fma(sums[r][i], scale, part[r][i]);
+                }
+            }
+        }
+    }
+
+    /// Adds Σ bias · (sum of the group's activations).
+    ///
+    /// # Safety
+    /// `biases` points at `R` rows of group numbers, followed by a vector of readable elements.
     #[inline(always)]
     unsafe fn add_biases<I: Isa, const MR: usize, const R: usize>(
         &self,
         common: &Common<I>,
         m: usize,
-        (scales, biases, offset): (*const f32, *const f32, f32),
+        biases: *const f32,
         total: &mut [[I::V; MR]; R],
     ) {
         let Common { isa, groups, .. } = *common;
@@ -321,10 +379,7 @@ impl<C: Code> Task<'_, C> {
                 // SAFETY: the caller makes a vector of numbers readable behind each row's; rows of `sums` are padded to a multiple
                 // of 16.
                 unsafe {
-                    let mut bias = isa.load(biases.add(r * groups + g));
-                    if offset != 0.0 {
-                        bias = isa.fma(isa.load(scales.add(r * groups + g)), isa.splat(-offset), bias);
-                    }
+                    let bias = isa.load(biases.add(r * groups + g));
                     let is_last = groups - g <= I::LANES;
                     let bias = if is_last { isa.select(common.last, bias, isa.splat(0.0)) } else { bias };
                     for (i, total) in total.iter_mut().enumerate() {
@@ -334,13 +389,5 @@ impl<C: Code> Task<'_, C> {
                 }
             }
         }
-    }
-}
-
-/// `total += sums · scale`
-#[inline(always)]
-fn add<I: Isa, const MR: usize>(isa: I, total: &mut [I::V; MR], sums: [I::V; MR], scale: I::V) {
-    for (total, sum) in total.iter_mut().zip(sums) {
-        *total = isa.fma(sum, scale, *total);
     }
 }

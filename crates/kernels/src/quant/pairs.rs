@@ -4,7 +4,7 @@ use std::{marker::PhantomData, ops::Range};
 
 use super::{
     QMatrix,
-    code::{Code, read_scales, with_code},
+    code::{Code, read_numbers, with_code},
 };
 use crate::simd::{Cpu, Isa, Kernel};
 
@@ -40,18 +40,15 @@ impl<C: Code> Kernel for ReadPairs<'_, C> {
             let count = GROUPS.min(groups.end - first);
             let (mut scales, mut biases) = ([0.0; GROUPS], [0.0; GROUPS]);
             let number = self.row * self.w.row_groups() + first;
-            read_scales(isa, self.w.format, self.w.scales, number, &mut scales[..count]);
-            if let Some(stored) = self.w.biases {
-                read_scales(isa, self.w.format, stored, number, &mut biases[..count]);
-            }
+            let zero = self.w.format.zero();
+            read_numbers(isa, self.w, number, zero, &mut scales[..count], &mut biases[..count]);
             let numbers = Numbers { first, count, scales, biases };
             // SAFETY: by the assertions of `read_pairs`, `to` has room for the columns up to these groups' last.
             unsafe {
                 let to = to.add((first - groups.start) * group);
-                if C::BITS <= 5 && group >= 2 * I::LANES {
-                    self.look_up(isa, &numbers, to)
-                } else {
-                    self.compute(isa, &numbers, to)
+                match &C::VALUES {
+                    Some(values) if group >= 2 * I::LANES => self.look_up(isa, values, &numbers, to),
+                    _ => self.compute(isa, &numbers, to),
                 }
             }
         }
@@ -72,13 +69,13 @@ impl<C: Code> ReadPairs<'_, C> {
     /// # Safety
     /// The groups' elements are writable at `to`.
     #[inline(always)]
-    unsafe fn look_up<I: Isa>(&self, isa: I, n: &Numbers, to: *mut u16) {
+    unsafe fn look_up<I: Isa>(&self, isa: I, values: &[u16; 32], n: &Numbers, to: *mut u16) {
         let mut tables = [[0u16; 32]; GROUPS];
         for (g, table) in tables.iter_mut().enumerate().take(n.count) {
             for at in (0..32).step_by(I::LANES) {
                 // SAFETY: both tables have 32 entries.
                 unsafe {
-                    let value = isa.load_bf16(C::PARTS[0].1.as_ptr().add(at));
+                    let value = isa.load_bf16(values.as_ptr().add(at));
                     isa.store_bf16(table.as_mut_ptr().add(at), isa.fma(value, isa.splat(n.scales[g]), isa.splat(n.biases[g])));
                 }
             }

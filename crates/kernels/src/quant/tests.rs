@@ -48,8 +48,7 @@ impl<S: Scale> Owned<S> {
             }
         }
         let groups = rows * cols / format.group();
-        let affine = matches!(format, Format::Affine { .. });
-        let count = if affine { groups } else { 0 };
+        let count = if has_float_scales(format) { groups } else { 0 };
         let codes =
             (0..groups).map(|_| if format == Format::Nvfp4 { 40 + rng.below(30) } else { 120 + rng.below(6) } as u8).collect();
         Owned { format, words, scales: rng.floats(count), biases: rng.floats(count), codes, size: [rows, cols] }
@@ -57,7 +56,7 @@ impl<S: Scale> Owned<S> {
 
     fn view(&self) -> QMatrix<'_> {
         let affine = matches!(self.format, Format::Affine { .. });
-        let scales = if affine { S::wrap(&self.scales) } else { Scales::U8(&self.codes) };
+        let scales = if has_float_scales(self.format) { S::wrap(&self.scales) } else { Scales::U8(&self.codes) };
         QMatrix::new(self.format, &self.words, scales, affine.then(|| S::wrap(&self.biases)), self.size).unwrap()
     }
 
@@ -76,6 +75,7 @@ impl<S: Scale> Owned<S> {
         let e8m0 = |c: u8| 2f64.powi(i32::from(c) - 127);
         match self.format {
             Format::Affine { .. } => f64::from(code) * f64::from(self.scales[g].to_f32()) + f64::from(self.biases[g].to_f32()),
+            Format::Symmetric { bits, .. } => (f64::from(code) - 2f64.powi(bits as i32 - 1)) * f64::from(self.scales[g].to_f32()),
             Format::Nvfp4 => fp4(code) * fp8(u32::from(self.codes[g])),
             Format::Mxfp4 => fp4(code) * e8m0(self.codes[g]),
             Format::Mxfp8 => fp8(code) * e8m0(self.codes[g]),
@@ -83,9 +83,14 @@ impl<S: Scale> Owned<S> {
     }
 }
 
+fn has_float_scales(format: Format) -> bool {
+    matches!(format, Format::Affine { .. } | Format::Symmetric { .. })
+}
+
 fn formats() -> Vec<Format> {
     let affine = |bits| [16, 32, 64, 128].map(|group| Format::Affine { bits, group });
-    [2, 3, 4, 5, 6, 8].into_iter().flat_map(affine).chain([Format::Nvfp4, Format::Mxfp4, Format::Mxfp8]).collect()
+    let symmetric = [(4, 32), (5, 32), (6, 16), (8, 32)].map(|(bits, group)| Format::Symmetric { bits, group });
+    [2, 3, 4, 5, 6, 8].into_iter().flat_map(affine).chain(symmetric).chain([Format::Nvfp4, Format::Mxfp4, Format::Mxfp8]).collect()
 }
 
 /// The smallest row that has whole groups and words.
@@ -180,9 +185,10 @@ fn activations_that_are_no_numbers_reach_every_result() {
     }
 }
 
-/// Beside an activation a thousand times as large, small ones lose less than that one lost when it was rounded.
+/// Beside an activation a thousand times as large, small ones lose together no more than twice what that one may have lost when it was
+/// rounded.
 #[test]
-fn an_outlier_costs_its_neighbours_less_than_its_own_rounding() {
+fn an_outlier_costs_its_neighbours_little() {
     for pool in isas() {
         for format in formats() {
             let w = Owned::<f32>::new(&mut Rng::new(8), format, [9, 128]);
@@ -194,7 +200,7 @@ fn an_outlier_costs_its_neighbours_less_than_its_own_rounding() {
             for (row, (&y, &expected)) in out.iter().zip(&expected).enumerate() {
                 let largest = (64..96).map(|c| w.value(row, c).abs()).fold(0.0, f64::max);
                 let error = (f64::from(y) - expected).abs();
-                assert!(error <= largest * 2048.0 * 2f64.powi(-12), "{:?} {format:?} row {row}: {error}", pool.isa());
+                assert!(error <= largest * 2048.0 * 2f64.powi(-11), "{:?} {format:?} row {row}: {error}", pool.isa());
             }
         }
     }
@@ -307,6 +313,25 @@ fn thread_counts_agree() {
 }
 
 #[test]
+fn biases_that_follow_from_scales_are_found() {
+    let format = Format::Affine { bits: 4, group: 32 };
+    let mut w = Owned::<f16>::new(&mut Rng::new(7), format, [300, 32 * 700]);
+    w.biases = w.scales.iter().map(|s| f16::from_f32(-8.0 * s.to_f32())).collect();
+    for pool in isas() {
+        let symmetric = Format::Symmetric { bits: 4, group: 32 };
+        assert_eq!(w.view().symmetric(&pool), Some(symmetric));
+        let (x, mut outs): (Vec<f16>, _) = (Rng::new(3).floats(32 * 700), [[0f32; 300]; 2]);
+        linear(&pool, &x, &w.view(), &mut outs[0]).unwrap();
+        let without = QMatrix::new(symmetric, &w.words, Scales::F16(&w.scales), None, w.size).unwrap();
+        linear(&pool, &x, &without, &mut outs[1]).unwrap();
+        assert_eq!(outs[0], outs[1], "{:?}", pool.isa());
+    }
+    let last = w.biases.len() - 1;
+    w.biases[last] = f16::from_f32(w.biases[last].to_f32() * 1.01);
+    assert_eq!(w.view().symmetric(&Pool::new(2)), None);
+}
+
+#[test]
 fn sizes_are_checked() {
     let words = [0u32; 8];
     let scales = [0f32; 4];
@@ -323,6 +348,8 @@ fn sizes_are_checked() {
     assert!(!make(Format::Affine { bits: 7, group: 32 }, 7, 1, true, [1, 32]));
     assert!(!make(Format::Affine { bits: 4, group: 48 }, 6, 1, true, [1, 48]));
     assert!(!make(Format::Mxfp4, 8, 2, false, [2, 32]));
+    assert!(make(Format::Symmetric { bits: 4, group: 32 }, 8, 2, false, [2, 32]));
+    assert!(!make(Format::Symmetric { bits: 4, group: 32 }, 8, 2, true, [2, 32]));
     let w = QMatrix::new(f, &words, Scales::F32(&scales[..2]), Some(Scales::F32(&scales[..2])), [2, 32]).unwrap();
     assert!(linear(&Pool::new(1), &[0f32; 33], &w, &mut [0f32; 2]).is_err());
     assert!(linear(&Pool::new(1), &[0f32; 32], &w, &mut [0f32; 3]).is_err());

@@ -16,10 +16,22 @@ use crate::{
 pub(super) enum Words {
     /// `f32`.
     Floats,
-    /// Pairs of bf16, this many for each pair of activations, which is their sum.
-    Pairs { terms: usize },
-    /// Pairs of `i16`. Behind those of each block lies a vector of `f32`, the value of 1 in each lane.
-    Integers,
+    /// Pairs of `i16`. Behind those of a row lies a vector of `f32` for each segment of it, the value of 1 in each lane.
+    Halves,
+    /// Integers of this many bits and a sign, in two bytes: for every four of a lane a word of their upper bytes, in a vector, and one of
+    /// the lower, in the next. Lower bytes are signed where there are 14 bits. Units as behind halves.
+    Bytes { bits: u32 },
+}
+
+impl Words {
+    /// Integers of a word, if they are integers.
+    fn width(self) -> Option<usize> {
+        match self {
+            Words::Floats => None,
+            Words::Halves => Some(2),
+            Words::Bytes { .. } => Some(4),
+        }
+    }
 }
 
 /// How activations are laid out.
@@ -34,40 +46,42 @@ pub(crate) struct Kind {
 impl Kind {
     /// For activations of type `x`.
     pub(crate) fn of(cpu: Cpu, w: &QMatrix, x: DType) -> Kind {
-        with_code!(w.format, C => Kind {
-            codes: if C::WHOLE { C::CODES } else { 1 },
-            words: match (x, C::PARTS.len()) {
-                (DType::BF16, 1..) if cpu.has_dot() => Words::Pairs { terms: 1 },
-                // Two terms times two parts are more work than `f32`.
-                (DType::F16, 1) if cpu.has_dot() => Words::Pairs { terms: 2 },
-                (DType::BF16 | DType::F16, _) if C::UNIT.is_some() && cpu.with_dot_i16().is_some() => Words::Integers,
+        with_code!(w.format, C => {
+            let words = match x {
+                DType::BF16 | DType::F16 if C::UNIT.is_none() => Words::Floats,
+                DType::BF16 | DType::F16 if cpu.has_dot_bytes() => Words::Bytes { bits: C::BYTE.activations },
+                DType::BF16 | DType::F16 if cpu.with_dot_i16().is_some() => Words::Halves,
                 _ => Words::Floats,
-            },
-            group: w.format.group(),
+            };
+            let codes = if C::WHOLE { C::CODES } else if words.width() == Some(4) { 4 } else { 1 };
+            Kind { codes, words, group: w.format.group() }
         })
     }
 
     /// The one that lays these out and multiplies them.
     pub(super) fn cpu(self, cpu: Cpu) -> Cpu {
-        if self.words == Words::Integers { cpu.with_dot_i16().unwrap_or(cpu) } else { cpu }
+        if self.words == Words::Halves { cpu.with_dot_i16().unwrap_or(cpu) } else { cpu }
     }
 
-    /// Words of `k` activations, a whole number of blocks, for vectors of so many lanes.
-    #[inline(always)]
-    pub(super) fn words(self, k: usize, lanes: usize) -> usize {
-        match self.words {
-            Words::Floats => k,
-            Words::Pairs { terms } => k / 2 * terms,
-            Words::Integers => k / 2 + k / self.lane(lanes),
-        }
+    /// `k` activations and the zeros behind them, for vectors of so many lanes.
+    fn padded(self, k: usize, lanes: usize) -> usize {
+        k.next_multiple_of((lanes * self.codes).max(32))
     }
 
-    /// Integers of one of `lanes` lanes in a block; no two lie in different groups.
+    /// Words of `k` activations, without units.
     #[inline(always)]
-    fn lane(self, lanes: usize) -> usize {
-        if self.codes > 1 { self.codes } else { (self.group / lanes).max(2) }
+    pub(super) fn words(self, k: usize) -> usize {
+        if self.words == Words::Floats { k } else { k / 2 }
+    }
+
+    /// Words of the units of `k` activations for vectors of so many lanes.
+    fn units(self, k: usize, lanes: usize) -> usize {
+        if self.words == Words::Floats { 0 } else { k.div_ceil(SEGMENT * lanes) * lanes }
     }
 }
+
+/// Activations of a lane that share a unit.
+pub(super) const SEGMENT: usize = 64;
 
 /// Activations in the order that the codes come in, and their sums by group.
 pub(crate) struct Prepared {
@@ -76,6 +90,8 @@ pub(crate) struct Prepared {
     pub(super) m: usize,
     /// Words of one row.
     pub(super) stride: usize,
+    /// Where a row's units start.
+    pub(super) units: usize,
     /// Where the sums start, `[m][group]`, each row padded with zeros.
     pub(super) sums: usize,
     pub(super) sum_stride: usize,
@@ -86,7 +102,8 @@ impl Prepared {
     pub(crate) fn new(team: &mut Team, kind: Kind, x: &[f32], x_stride: usize, [m, k]: [usize; 2]) -> Prepared {
         let cpu = kind.cpu(team.cpu());
         let lanes = cpu.lanes();
-        let stride = kind.words(k.next_multiple_of((lanes * kind.codes).max(32)), lanes);
+        let padded = kind.padded(k, lanes);
+        let stride = kind.words(padded) + kind.units(padded, lanes);
         let sum_stride = (k / kind.group).next_multiple_of(16);
         let mut data = team.take(m * (stride + sum_stride));
         let (words, sums) = data.words().split_at_mut(m * stride);
@@ -95,7 +112,7 @@ impl Prepared {
             let sums = bytemuck::cast_slice_mut(&mut sums[i * sum_stride..][..sum_stride]);
             cpu.dispatch(LayOut { x, k, kind, to, sums });
         }
-        Prepared { kind, data, m, stride, sums: m * stride, sum_stride }
+        Prepared { kind, data, m, stride, units: kind.words(padded), sums: m * stride, sum_stride }
     }
 
     pub(crate) fn give_back(self, team: &mut Team) {
@@ -126,90 +143,82 @@ impl Kernel for LayOut<'_> {
             }
             *sum = isa.sum(total);
         }
-        let terms = match kind.words {
-            Words::Integers => return lay_integers_out(isa, x, kind, to),
-            Words::Pairs { terms } => terms,
-            Words::Floats => 0,
-        };
-        // Words of a lane, how far apart its activations lie in `x`, and where the other one of a pair is.
-        let (each, step, other) = match (codes, terms) {
-            (1, 0) => (1, 1, 0),
-            (1, _) => (1, 2, 1),
-            (_, 0) => (codes, codes, 0),
-            (_, _) => (codes / 2, codes, codes / 2),
-        };
-        for (b, to) in to.chunks_exact_mut(I::LANES * each * terms.max(1)).enumerate() {
-            for (j, to) in to.chunks_exact_mut(I::LANES * terms.max(1)).enumerate() {
-                let from = &x[b * I::LANES * step + j..];
-                assert!(from.len() >= I::LANES * step - (step - 1) + other, "activations are padded");
-                // SAFETY: by the assertion; the chunk is `terms` vectors long, but at least one.
+        if let Some(width) = kind.words.width() {
+            return lay_integers_out(isa, &x[..kind.padded(k, I::LANES)], (kind, width), to);
+        }
+        for (b, to) in to.chunks_exact_mut(I::LANES * codes).enumerate() {
+            for (j, to) in to.chunks_exact_mut(I::LANES).enumerate() {
+                let from = &x[b * I::LANES * codes + j..];
+                assert!(from.len() > (I::LANES - 1) * codes, "activations are padded");
+                let from = from.as_ptr().cast::<u32>();
+                // SAFETY: by the assertion; the chunk is a vector.
                 unsafe {
-                    let from = from.as_ptr().cast::<u32>();
-                    let first = if step == 1 { isa.load_u(from) } else { isa.load_u_strided(from, step) };
-                    if terms == 0 {
-                        isa.store(to.as_mut_ptr().cast(), isa.with_bits(first));
-                    } else {
-                        let second = isa.load_u_strided(from.add(other), step);
-                        store_terms(isa, [isa.with_bits(first), isa.with_bits(second)], terms, to.as_mut_ptr());
-                    }
+                    let words = if codes == 1 { isa.load_u(from) } else { isa.load_u_strided(from, codes) };
+                    isa.store(to.as_mut_ptr().cast(), isa.with_bits(words));
                 }
             }
         }
     }
 }
 
-/// Rounds the activations of each lane and block to integers of 15 bits and a sign, in units of a power of two. That changes none by
-/// more than a sixteenth of what the largest of them may have lost when it was rounded to f16, or a 128th for bf16.
+/// Rounds activations to integers of 15 bits and a sign, or 14 for codes of 8 bits in bytes, in units of a power of two, of which each
+/// lane has one for a segment of the row. That changes none by more than a sixteenth of what the largest of them may have lost when it was rounded to f16, or a
+/// 128th for bf16; 14 bits by twice as much.
 ///
 /// A lane with an activation that is no finite number gets a unit that is none.
 #[inline(always)]
-fn lay_integers_out<I: Isa>(isa: I, x: &[f32], kind: Kind, to: &mut [u32]) {
-    const BITS: u32 = 15;
+fn lay_integers_out<I: Isa>(isa: I, x: &[f32], (kind, width): (Kind, usize), to: &mut [u32]) {
+    let bits = if let Words::Bytes { bits } = kind.words { bits } else { 15 };
     // Exponents, where they stand in an `f32`. What is smaller than the smallest unit rounds to zero.
-    let (least, one) = (isa.splat_u(28 << 23), isa.splat_u(127 << 23));
-    let (lane, zero) = (kind.lane(I::LANES), isa.splat(0.0));
-    let (apart, step, other) = if kind.codes > 1 { (1, kind.codes, kind.codes / 2) } else { (2 * I::LANES, 2, 1) };
-    let mut pairs = [[zero; 2]; MOST_PAIRS];
-    let pairs = &mut pairs[..lane / 2];
-    for (b, to) in to.chunks_exact_mut(I::LANES * (lane / 2 + 1)).enumerate() {
-        let x = &x[b * I::LANES * lane..][..I::LANES * lane];
+    let (least, one, zero) = (isa.splat_u(28 << 23), isa.splat_u(127 << 23), isa.splat(0.0));
+    // Activations that a lane has one after the other, and vectors of words of them.
+    let lane = kind.codes.max(width);
+    let vectors = lane / width;
+    let (integers, units) = to.split_at_mut(kind.words(x.len()));
+    let segments = x.chunks(SEGMENT * I::LANES).zip(integers.chunks_mut(SEGMENT * I::LANES / 2));
+    for ((x, to), unit_of_segment) in segments.zip(units.chunks_exact_mut(I::LANES)) {
+        let mut values = [zero; SEGMENT];
         let (mut largest, mut wrong) = (isa.with_bits(least), zero);
-        for (j, pair) in pairs.iter_mut().enumerate() {
-            for (half, v) in pair.iter_mut().enumerate() {
-                // SAFETY: the block's elements are those of all pairs.
-                *v = isa.with_bits(unsafe { isa.load_u_strided(x.as_ptr().add(j * apart + half * other).cast(), step) });
+        for (x, values) in x.chunks_exact(I::LANES * lane).zip(values.chunks_exact_mut(lane)) {
+            for (i, v) in values.iter_mut().enumerate() {
+                // SAFETY: the chunk has as many activations for each lane.
+                *v = isa.with_bits(unsafe { isa.load_u_strided(x.as_ptr().add(i).cast(), lane) });
                 largest = isa.max(isa.abs(*v), largest);
                 wrong = isa.fma(*v, zero, wrong);
             }
         }
         let exponent = isa.and(isa.bits(largest), isa.splat_u(0x7f80_0000));
-        let unit = isa.sub_u(exponent, isa.splat_u((BITS - 1) << 23));
+        let unit = isa.sub_u(exponent, isa.splat_u((bits - 1) << 23));
+        // SAFETY: the chunk is a vector.
+        unsafe { isa.store(unit_of_segment.as_mut_ptr().cast(), isa.add(isa.with_bits(unit), wrong)) };
         let units = isa.with_bits(isa.sub_u(isa.add_u(one, one), unit));
-        let integers = |v| isa.float_to_int(isa.round(isa.mul(v, units)));
-        for (&[low, high], to) in pairs.iter().zip(to.chunks_exact_mut(I::LANES)) {
-            let pair = isa.or(isa.and(integers(low), isa.splat_u(0xffff)), isa.shl(integers(high), 16));
-            // SAFETY: the chunk is a vector.
-            unsafe { isa.store(to.as_mut_ptr().cast(), isa.with_bits(pair)) };
+        let integer = |v| isa.float_to_int(isa.round(isa.mul(v, units)));
+        for (values, to) in values.chunks_exact(lane).zip(to.chunks_exact_mut(I::LANES * lane / 2)) {
+            for (j, to) in to.chunks_exact_mut(I::LANES * width / 2).enumerate() {
+                let value = |i: usize| integer(values[j + i * vectors]);
+                let words = if width == 2 {
+                    [isa.or(isa.and(value(0), isa.splat_u(0xffff)), isa.shl(value(1), 16)); 2]
+                } else {
+                    in_two_bytes(isa, bits == 14, [value(0), value(1), value(2), value(3)])
+                };
+                for (word, to) in words.into_iter().zip(to.chunks_exact_mut(I::LANES)) {
+                    // SAFETY: the chunk is a vector.
+                    unsafe { isa.store(to.as_mut_ptr().cast(), isa.with_bits(word)) };
+                }
+            }
         }
-        let at = to.len() - I::LANES;
-        // SAFETY: a vector is left behind the pairs.
-        unsafe { isa.store(to[at..].as_mut_ptr().cast(), isa.add(isa.with_bits(unit), wrong)) };
     }
 }
 
-/// The most pairs of a lane in a block: of a group of 128 in eight lanes, or of sixteen codes in a word.
-const MOST_PAIRS: usize = 8;
-
-/// Stores `terms` vectors of pairs of bf16 whose sums are the pairs of `x`.
-///
-/// # Safety
-/// They are writable at `to`.
+/// Words of the upper, signed, and of the lower bytes of four integers each.
 #[inline(always)]
-unsafe fn store_terms<I: Isa>(isa: I, [mut a, mut b]: [I::V; 2], terms: usize, to: *mut u32) {
-    for term in 0..terms {
-        let (low, high) = (isa.bf16_bits(a), isa.shl(isa.bf16_bits(b), 16));
-        // SAFETY: the caller makes as many vectors writable.
-        unsafe { isa.store(to.add(term * I::LANES).cast(), isa.with_bits(isa.or(low, high))) };
-        (a, b) = (isa.sub(a, isa.with_bits(isa.shl(low, 16))), isa.sub(b, isa.with_bits(high)));
+fn in_two_bytes<I: Isa>(isa: I, is_lower_signed: bool, integers: [I::U; 4]) -> [I::U; 2] {
+    let (byte, half) = (isa.splat_u(0xff), isa.splat_u(if is_lower_signed { 0x80 } else { 0 }));
+    let mut words = [isa.splat_u(0); 2];
+    for (b, v) in integers.into_iter().enumerate() {
+        for (word, part) in words.iter_mut().zip([isa.shr(isa.add_u(v, half), 8), v]) {
+            *word = isa.or(*word, isa.shl(isa.and(part, byte), 8 * b as u32));
+        }
     }
+    words
 }
