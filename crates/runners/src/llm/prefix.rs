@@ -15,8 +15,7 @@ impl CachedTokens {
     /// How many tokens at the beginning of a prompt need not be fed again. The last one always is: its logits are wanted. Caches that
     /// cannot go back keep all that they hold or nothing.
     pub fn reusable(&self, prompt: &[u32], can_go_back: bool) -> usize {
-        let keep = common(&self.ids, prompt).min(prompt.len().saturating_sub(1));
-        if can_go_back || keep == self.ids.len() { keep } else { 0 }
+        reusable(&self.ids, prompt, can_go_back)
     }
 
     /// Notes that the caches now hold the first `count` of `tokens`.
@@ -28,6 +27,17 @@ impl CachedTokens {
     pub fn clear(&mut self) {
         self.ids.clear();
     }
+}
+
+/// As [`CachedTokens::reusable`], of caches or copies that hold these tokens.
+pub(super) fn reusable(held: &[u32], prompt: &[u32], can_go_back: bool) -> usize {
+    let keep = common(held, prompt).min(prompt.len().saturating_sub(1));
+    if can_go_back || keep == held.len() { keep } else { 0 }
+}
+
+/// Whether caches or copies that hold these tokens serve wherever such of `ids` would.
+pub(super) fn stands_for(held: &[u32], ids: &[u32], can_go_back: bool) -> bool {
+    if can_go_back { held.starts_with(ids) } else { held == ids }
 }
 
 /// How many tokens two texts have in common from their beginning on.

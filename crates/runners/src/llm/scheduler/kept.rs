@@ -1,6 +1,9 @@
 //! Beginnings of texts that no loaded sequence holds any more, as snapshots.
 
-use super::super::{prefix::common, snapshot::Snapshot};
+use super::super::{
+    prefix::{reusable, stands_for},
+    snapshot::Snapshot,
+};
 
 /// Snapshots of sequences with their tokens, in a bounded number of bytes.
 #[derive(Debug)]
@@ -37,13 +40,13 @@ impl Kept {
 
     /// How many tokens of a prompt the best of them holds.
     pub(super) fn reach(&self, prompt: &[u32]) -> usize {
-        self.list.iter().map(|entry| self.served(entry, prompt)).max().unwrap_or(0)
+        self.list.iter().map(|entry| reusable(&entry.ids, prompt, self.can_truncate)).max().unwrap_or(0)
     }
 
     /// The snapshot that holds the most of a prompt, and how much of it.
     pub(super) fn best(&mut self, prompt: &[u32]) -> Option<(&Snapshot, usize)> {
         let reach = self.reach(prompt);
-        let at = self.list.iter().position(|entry| reach > 0 && self.served(entry, prompt) == reach)?;
+        let at = self.list.iter().position(|entry| reach > 0 && reusable(&entry.ids, prompt, self.can_truncate) == reach)?;
         let entry = self.list.remove(at);
         self.list.push(entry);
         self.list.last().map(|entry| (&entry.snapshot, reach))
@@ -51,7 +54,7 @@ impl Kept {
 
     /// Whether one of them holds all of these tokens.
     pub(super) fn holds(&self, ids: &[u32]) -> bool {
-        self.list.iter().any(|entry| if self.can_truncate { entry.ids.starts_with(ids) } else { entry.ids == ids })
+        self.list.iter().any(|entry| stands_for(&entry.ids, ids, self.can_truncate))
     }
 
     /// Keeps a snapshot of these tokens. Shorter ones that it stands for go, and after them those that were not used for longest.
@@ -59,9 +62,7 @@ impl Kept {
         if !self.takes(snapshot.bytes()) || self.holds(&ids) {
             return;
         }
-        if self.can_truncate {
-            self.list.retain(|entry| !ids.starts_with(&entry.ids));
-        }
+        self.list.retain(|entry| !stands_for(&ids, &entry.ids, self.can_truncate));
         self.list.push(Entry { ids, snapshot });
         let mut bytes: usize = self.list.iter().map(|entry| entry.snapshot.bytes()).sum();
         let mut gone = 0;
@@ -71,12 +72,6 @@ impl Kept {
         }
         self.list.drain(..gone);
         self.bytes = bytes;
-    }
-
-    /// How many tokens of a prompt an entry spares. The last one is fed in any case: its logits are wanted.
-    fn served(&self, entry: &Entry, prompt: &[u32]) -> usize {
-        let shared = common(&entry.ids, prompt).min(prompt.len().saturating_sub(1));
-        if self.can_truncate || shared == entry.ids.len() { shared } else { 0 }
     }
 }
 
