@@ -28,6 +28,8 @@ pub struct Program {
 #[derive(Debug)]
 struct Shared {
     file: pte::Program,
+    /// What `file` was read from.
+    bytes: Bytes,
     data: Option<DataFile>,
     /// Checked graphs by plan and delegate, made when they are first needed.
     graphs: Vec<Vec<OnceLock<Arc<Checked>>>>,
@@ -47,8 +49,9 @@ impl Program {
     /// The file cannot be read, or is not a valid program.
     pub fn open(path: impl AsRef<Path>) -> Result<Program> {
         let path = path.as_ref();
-        let file = read_program(&map_file(path)?).map_err(|source| Error::File { path: path.to_owned(), source })?;
-        Ok(Program::new(file))
+        let bytes = map_file(path)?;
+        let file = read_program(&bytes).map_err(|source| Error::File { path: path.to_owned(), source })?;
+        Ok(Program::new(file, bytes))
     }
 
     /// A program in memory; the bytes are shared, not copied.
@@ -56,12 +59,13 @@ impl Program {
     /// # Errors
     /// The bytes are not a valid program.
     pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Program> {
-        Ok(Program::new(read_program(&bytes.into())?))
+        let bytes = bytes.into();
+        Ok(Program::new(read_program(&bytes)?, bytes))
     }
 
-    fn new(file: pte::Program) -> Program {
+    fn new(file: pte::Program, bytes: Bytes) -> Program {
         let graphs = file.plans.iter().map(|plan| plan.delegates.iter().map(|_| OnceLock::new()).collect()).collect();
-        Program { shared: Arc::new(Shared { file, data: None, graphs }) }
+        Program { shared: Arc::new(Shared { file, bytes, data: None, graphs }) }
     }
 
     /// The same program with the data of a `.ptd` file, which goes before the program's own.
@@ -78,7 +82,7 @@ impl Program {
     /// The same program with data that was read already.
     #[must_use]
     pub fn with_data_file(self, data: DataFile) -> Program {
-        let mut program = Program::new(self.shared.file.clone());
+        let mut program = Program::new(self.shared.file.clone(), self.shared.bytes.clone());
         if let Some(shared) = Arc::get_mut(&mut program.shared) {
             shared.data = Some(data);
         }
@@ -88,6 +92,18 @@ impl Program {
     /// Everything the file says.
     pub fn file(&self) -> &pte::Program {
         &self.shared.file
+    }
+
+    /// All bytes that decide what the program computes, in pieces: those of its file, then each key of the data beside it and the bytes
+    /// under it.
+    pub fn contents(&self) -> impl Iterator<Item = &[u8]> {
+        let data = self.shared.data.iter().flat_map(|data| {
+            data.entries.iter().flat_map(|(key, entry)| {
+                let segment = data.segments.get(entry.segment as usize);
+                [key.as_bytes(), segment.map_or(&[], |segment| &segment.data[..])]
+            })
+        });
+        std::iter::once(&self.shared.bytes[..]).chain(data)
     }
 
     /// Names of all methods that may run here, constant ones included, in the file's order.
