@@ -1,6 +1,7 @@
 //! Language models.
 
 mod conversation;
+mod disk;
 mod draft;
 mod draft_model;
 mod draw;
@@ -19,6 +20,7 @@ mod snapshot;
 mod thinking;
 
 pub use conversation::{Answer, Conversation, ConversationError};
+pub use disk::{DiskCache, DiskWriter};
 pub use evaluate::{Comparison, Evaluation, Mean, Windows, evaluate};
 pub use generate::{FinishReason, Generation, Request, Stats, generate};
 pub use generator::{Generator, Logprobs, Step};

@@ -2,11 +2,12 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use flambeau_runtime::{DimSpec, Engine, LoadOptions, Method, Program, ValueSpec};
 use flambeau_tensor::DType;
+use sha2::{Digest, Sha256};
 
 use super::{
     draft::{self, Draft},
@@ -48,6 +49,7 @@ struct Shared {
     has_plain_state: bool,
     gives_all_logits: bool,
     sequence_bytes: usize,
+    fingerprint: OnceLock<[u8; 32]>,
     /// Loaded to learn the above, and kept for the first sequence.
     first: Mutex<Option<Method>>,
 }
@@ -90,6 +92,7 @@ impl Model {
             has_plain_state: method.has_plain_state(),
             gives_all_logits: !signature.fixed && gives_rows(method.outputs().first()),
             sequence_bytes: method.state_bytes() + load.kv_cache.as_ref().map_or(0, |cache| cache.bytes()),
+            fingerprint: OnceLock::new(),
             signature,
             metadata,
             load,
@@ -171,6 +174,21 @@ impl Model {
     /// and caches that the engine manages (ExecuTorch's `UpdateAndAttend`) have none.
     pub fn can_snapshot(&self) -> bool {
         self.shared.has_plain_state && !self.shared.drafts
+    }
+
+    /// What all that decides the contents of caches comes to: the program with its weights, the method, the engine and this version. All
+    /// weights are read when it is first asked for.
+    pub(super) fn fingerprint(&self) -> [u8; 32] {
+        let Shared { program, engine, name, .. } = &*self.shared;
+        *self.shared.fingerprint.get_or_init(|| {
+            let names = [env!("CARGO_PKG_VERSION"), engine.name(), name].map(str::as_bytes);
+            let mut hash = Sha256::new();
+            for part in names.into_iter().chain(program.contents()) {
+                hash.update((part.len() as u64).to_le_bytes());
+                hash.update(part);
+            }
+            hash.finalize().into()
+        })
     }
 
     /// Whether the program computes the logits of every token, and not only of a step's last one.

@@ -13,6 +13,7 @@ use flambeau_text::Tokenizer;
 
 use self::pool::{Pool, WORTH_A_COPY};
 use super::{
+    disk::DiskCache,
     generate::{Generation, Request},
     generator::{Generator, Step},
     model::Model,
@@ -117,6 +118,19 @@ impl Scheduler {
     pub fn new(model: Model, tokenizer: Tokenizer, limits: Limits) -> Scheduler {
         let pool = Pool::new(model.clone(), limits.sequences.max(limits.running), limits.kept_bytes);
         Scheduler { model, tokenizer, limits, waiting: VecDeque::new(), running: Vec::new(), pool, next_id: 0, steps: 0 }
+    }
+
+    /// The same scheduler, which goes on from texts in a folder, and writes to it what else would be lost: what a sequence held that is given to another
+    /// text, and what is there when it is told to [save](Self::save). All weights are read to tell the model from others.
+    #[must_use]
+    pub fn with_disk(mut self, disk: &DiskCache) -> Scheduler {
+        self.pool.use_disk(disk);
+        self
+    }
+
+    /// Writes the texts of sequences that no generation uses to the folder, and returns when the copies are made.
+    pub fn save(&mut self) {
+        self.pool.save();
     }
 
     /// The model that jobs run on.

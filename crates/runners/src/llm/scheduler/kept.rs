@@ -33,6 +33,11 @@ impl Kept {
         self.bytes
     }
 
+    /// All of them with their tokens; the one that was used last comes last.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&[u32], &Snapshot)> {
+        self.list.iter().map(|entry| (&entry.ids[..], &entry.snapshot))
+    }
+
     /// Whether so many bytes would be kept at all.
     pub(super) fn takes(&self, bytes: usize) -> bool {
         bytes > 0 && bytes <= self.limit

@@ -1,7 +1,12 @@
 //! The sequences of a scheduler: which of them a prompt continues.
 
 use super::{
-    super::{model::Model, session::Session},
+    super::{
+        disk::{DiskCache, DiskTexts},
+        model::Model,
+        session::Session,
+        snapshot::Snapshot,
+    },
     kept::Kept,
 };
 use crate::Result;
@@ -20,6 +25,8 @@ pub(super) struct Pool {
     idle: Vec<Session>,
     /// What sequences held before they were given to another text.
     kept: Kept,
+    /// What outlives the process.
+    disk: Option<DiskTexts>,
 }
 
 /// What a prompt can make of an idle sequence.
@@ -43,7 +50,29 @@ impl Pool {
     /// A pool of at most `limit` sequences, and of snapshots of `kept_bytes`.
     pub(super) fn new(model: Model, limit: usize, kept_bytes: usize) -> Pool {
         let kept = Kept::new(if model.can_snapshot() { kept_bytes } else { 0 }, model.can_truncate());
-        Pool { model, limit, loaded: 0, idle: Vec::new(), kept }
+        Pool { model, limit, loaded: 0, idle: Vec::new(), kept, disk: None }
+    }
+
+    /// Continues the texts of a folder, and writes to it what is kept.
+    pub(super) fn use_disk(&mut self, disk: &DiskCache) {
+        self.disk = self.model.can_snapshot().then(|| disk.of(&self.model));
+    }
+
+    /// Writes to the folder what idle sequences and snapshots hold.
+    pub(super) fn save(&mut self) {
+        let Some(disk) = &self.disk else { return };
+        for (ids, snapshot) in self.kept.iter().filter(|(ids, _)| !disk.holds(ids)) {
+            disk.put(ids, snapshot);
+        }
+        for session in &mut self.idle {
+            let ids = session.cached().ids().to_vec();
+            if ids.len() >= WORTH_A_COPY
+                && !disk.holds(&ids)
+                && let Ok(Some(snapshot)) = session.snapshot(ids.len())
+            {
+                disk.put(&ids, &snapshot);
+            }
+        }
     }
 
     /// Bytes of the snapshots.
@@ -53,9 +82,21 @@ impl Pool {
 
     /// How many tokens of a prompt an idle sequence or a snapshot holds.
     pub(super) fn reach(&self, prompt: &[u32]) -> usize {
+        let disk = self.disk.as_ref().map_or(0, |disk| disk.reach(prompt));
+        self.reach_in_memory(prompt).max(disk)
+    }
+
+    fn reach_in_memory(&self, prompt: &[u32]) -> usize {
         let can_truncate = self.model.can_truncate();
         let idle = self.idle.iter().map(|session| session.cached().reusable(prompt, can_truncate)).max();
         idle.unwrap_or(0).max(self.kept.reach(prompt))
+    }
+
+    /// A snapshot from the folder, if it holds more of a prompt than memory and those `elsewhere`, and how much of it.
+    fn read_from_disk(&self, prompt: &[u32], elsewhere: usize) -> Option<(Snapshot, usize)> {
+        let disk = self.disk.as_ref()?;
+        let worth = self.reach_in_memory(prompt).max(elsewhere) + WORTH_A_COPY;
+        if disk.reach(prompt) < worth { None } else { disk.best(prompt) }
     }
 
     pub(super) fn idle(&self) -> usize {
@@ -68,7 +109,12 @@ impl Pool {
     /// # Errors
     /// The engine cannot load another one.
     pub(super) fn take(&mut self, prompt: &[u32], reuses: bool, elsewhere: usize) -> Result<Session> {
-        let copied = if reuses { self.kept.reach(prompt).max(elsewhere) } else { 0 };
+        let disk = if reuses { self.read_from_disk(prompt, elsewhere) } else { None };
+        let copied = match disk {
+            Some((_, count)) => count,
+            None if reuses => self.kept.reach(prompt).max(elsewhere),
+            None => 0,
+        };
         let can_truncate = self.model.can_truncate();
         let fit = |(at, session): (usize, &Session)| {
             let held = session.cached();
@@ -98,9 +144,12 @@ impl Pool {
         };
         if !reuses {
             session.reset();
-        } else if is_copied && let Some((snapshot, count)) = self.kept.best(prompt).filter(|(_, count)| *count == copied) {
-            // A copy that cannot be put back leaves an empty sequence, which computes the whole prompt.
-            let _ = session.restore(snapshot, &prompt[..count]);
+        } else if is_copied {
+            let copy = disk.as_ref().map(|(snapshot, count)| (snapshot, *count)).or_else(|| self.kept.best(prompt));
+            if let Some((snapshot, count)) = copy.filter(|(_, count)| *count == copied) {
+                // A copy that cannot be put back leaves an empty sequence, which computes the whole prompt.
+                let _ = session.restore(snapshot, &prompt[..count]);
+            }
         }
         Ok(session)
     }
@@ -113,12 +162,13 @@ impl Pool {
 
     /// Keeps what a sequence holds of its first tokens, which are `ids`, if there is room for it.
     pub(super) fn keep_text(&mut self, session: &mut Session, ids: Vec<u32>) {
-        // The copy is of no more bytes than the caches.
-        if !self.kept.takes(1) || self.kept.holds(&ids) {
-            return;
-        }
+        let in_memory = self.kept.takes(1) && !self.kept.holds(&ids);
+        let disk = self.disk.as_ref().filter(|disk| !disk.holds(&ids));
         // An engine that fails to copy will say so when it computes.
-        if let Ok(Some(snapshot)) = session.snapshot(ids.len()) {
+        if (in_memory || disk.is_some())
+            && let Ok(Some(snapshot)) = session.snapshot(ids.len())
+        {
+            disk.iter().for_each(|disk| disk.offer(&ids, &snapshot));
             self.kept.put(ids, snapshot);
         }
     }

@@ -1,0 +1,253 @@
+//! Copies of texts in a folder, which later processes can go on from.
+
+mod file;
+mod index;
+
+use std::{
+    fmt,
+    fs::{self, DirBuilder, File, TryLockError},
+    io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    thread::{self, JoinHandle},
+};
+
+use flambeau_runtime::map_file;
+
+use self::{
+    file::{Encoded, FileError, Fingerprint, read_ids, read_snapshot},
+    index::{Contents, Index, Name},
+};
+use super::{model::Model, snapshot::Snapshot};
+
+/// Held by the process that uses the folder.
+const LOCK: &str = ".lock";
+
+/// Begins the names of files that are being written.
+const UNFINISHED: &str = ".unfinished-";
+
+/// Copies that wait to be written. They take memory, and a disk that falls behind is not caught up with by queueing more.
+const QUEUE: usize = 4;
+
+/// A folder of texts with copies of what a model's caches hold after them, which [schedulers](super::Scheduler::with_disk) continue and write.
+///
+/// One process at a time uses a folder. Files of all models share its bound, and the one that was not used for longest goes first. Whoever can read the
+/// files can read the texts: on Unix, only their owner can. A file that is damaged or of another version is left alone, until its
+/// turn to go comes. A clone is the same folder.
+#[derive(Clone)]
+pub struct DiskCache {
+    folder: Arc<Folder>,
+    jobs: SyncSender<Job>,
+}
+
+struct Folder {
+    path: PathBuf,
+    /// Most bytes of all files.
+    limit: u64,
+    index: Mutex<Index>,
+    warn: Box<dyn Fn(&str) + Send + Sync>,
+    _lock: File,
+}
+
+/// A copy that is to be written.
+struct Job {
+    model: Fingerprint,
+    can_truncate: bool,
+    ids: Vec<u32>,
+    snapshot: Snapshot,
+}
+
+/// The thread that writes the files of a [`DiskCache`].
+#[derive(Debug)]
+pub struct DiskWriter(JoinHandle<()>);
+
+impl DiskWriter {
+    /// Waits until every clone of the [`DiskCache`], those in schedulers included, is gone, and all that they handed over is written.
+    pub fn join(self) {
+        // Should it have panicked, it has written what it could.
+        let _ = self.0.join();
+    }
+}
+
+impl fmt::Debug for DiskCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DiskCache").field("path", &self.folder.path).field("limit", &self.folder.limit).finish_non_exhaustive()
+    }
+}
+
+impl DiskCache {
+    /// Opens a folder, which is made if it is not there, for files of at most `limit` bytes. `warn` is told of files that cannot be used or
+    /// written.
+    ///
+    /// # Errors
+    /// The folder cannot be used, or another process uses it; the system has no thread left.
+    pub fn open(
+        path: impl Into<PathBuf>,
+        limit: u64,
+        warn: impl Fn(&str) + Send + Sync + 'static,
+    ) -> io::Result<(DiskCache, DiskWriter)> {
+        let path = path.into();
+        make_private(&path)?;
+        let lock = File::create(path.join(LOCK))?;
+        lock.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => io::Error::new(io::ErrorKind::ResourceBusy, "another process uses the folder"),
+            TryLockError::Error(error) => error,
+        })?;
+        let mut index = Index::default();
+        for entry in fs::read_dir(&path)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let Some(name) = name.to_str() else { continue };
+            if name.starts_with(UNFINISHED) {
+                fs::remove_file(entry.path())?;
+            } else if let Some(name) = Name::parse(name) {
+                index.put(name, entry.metadata()?.len(), Contents::Unread);
+            }
+        }
+        let folder = Arc::new(Folder { path, limit, index: Mutex::new(index), warn: Box::new(warn), _lock: lock });
+        folder.remove(folder.index().make_room(limit, 0));
+        let (jobs, taken) = sync_channel(QUEUE);
+        let own = Arc::clone(&folder);
+        let writer = thread::Builder::new().name("disk cache".into()).spawn(move || own.write_all(&taken))?;
+        Ok((DiskCache { folder, jobs }, DiskWriter(writer)))
+    }
+
+    /// The texts of a model.
+    pub(super) fn of(&self, model: &Model) -> DiskTexts {
+        let texts = DiskTexts { cache: self.clone(), model: model.fingerprint(), can_truncate: model.can_truncate() };
+        texts.read();
+        texts
+    }
+}
+
+/// The texts of a model in a [`DiskCache`].
+pub(super) struct DiskTexts {
+    cache: DiskCache,
+    model: Fingerprint,
+    can_truncate: bool,
+}
+
+impl DiskTexts {
+    /// Finds out what the files hold that nobody has looked at.
+    fn read(&self) {
+        let folder = &self.cache.folder;
+        let mut index = folder.index();
+        for entry in index.unread(Name::model(&self.model)) {
+            let path = folder.path.join(entry.name.to_string());
+            let ids = map_file(&path).map_err(FileError::from).and_then(|file| read_ids(&file, &self.model));
+            entry.contents = match ids {
+                Ok(ids) => Contents::Text(ids),
+                Err(error) => folder.unusable(&path, &error),
+            };
+        }
+    }
+
+    /// How many tokens of a prompt the best of them holds.
+    pub(super) fn reach(&self, prompt: &[u32]) -> usize {
+        self.cache.folder.index().best(Name::model(&self.model), prompt, self.can_truncate).map_or(0, |(_, reach)| reach)
+    }
+
+    /// Whether one of them holds all of these tokens.
+    pub(super) fn holds(&self, ids: &[u32]) -> bool {
+        self.cache.folder.index().holds(Name::model(&self.model), ids, self.can_truncate)
+    }
+
+    /// The snapshot that holds the most of a prompt, and how much of it.
+    pub(super) fn best(&self, prompt: &[u32]) -> Option<(Snapshot, usize)> {
+        let folder = &self.cache.folder;
+        let (name, reach) = folder.index().best(Name::model(&self.model), prompt, self.can_truncate)?;
+        let path = folder.path.join(name.to_string());
+        let snapshot = map_file(&path).map_err(FileError::from).and_then(|file| read_snapshot(&file, &self.model));
+        let mut index = folder.index();
+        // It may have had to go meanwhile.
+        let entry = index.find(name)?;
+        match snapshot {
+            Ok(snapshot) => {
+                let used = index.used(name);
+                // A name that stays as it is makes the file older than it is, and no more.
+                let _ = fs::rename(path, folder.path.join(used.to_string()));
+                Some((snapshot, reach))
+            }
+            Err(error) => {
+                entry.contents = folder.unusable(&path, &error);
+                None
+            }
+        }
+    }
+
+    /// Hands a snapshot of these tokens to the thread that writes, unless it has too much to do.
+    pub(super) fn offer(&self, ids: &[u32], snapshot: &Snapshot) {
+        let _ = self.cache.jobs.try_send(self.job(ids, snapshot));
+    }
+
+    /// As [`offer`](Self::offer), but waits until there is room.
+    pub(super) fn put(&self, ids: &[u32], snapshot: &Snapshot) {
+        let _ = self.cache.jobs.send(self.job(ids, snapshot));
+    }
+
+    fn job(&self, ids: &[u32], snapshot: &Snapshot) -> Job {
+        Job { model: self.model, can_truncate: self.can_truncate, ids: ids.to_vec(), snapshot: snapshot.clone() }
+    }
+}
+
+impl Folder {
+    fn index(&self) -> MutexGuard<'_, Index> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remove(&self, names: Vec<Name>) {
+        for name in names {
+            // What somebody else removed is gone as well.
+            let _ = fs::remove_file(self.path.join(name.to_string()));
+        }
+    }
+
+    fn unusable(&self, path: &Path, error: &FileError) -> Contents {
+        (self.warn)(&format!("{} is ignored: {error}", path.display()));
+        Contents::Unusable
+    }
+
+    fn write_all(&self, jobs: &Receiver<Job>) {
+        for job in jobs {
+            if let Err(error) = self.write(&job) {
+                (self.warn)(&format!("a text cannot be kept in {}: {error}", self.path.display()));
+            }
+        }
+    }
+
+    fn write(&self, Job { model, can_truncate, ids, snapshot }: &Job) -> io::Result<()> {
+        let file = Encoded::new(model, ids, snapshot);
+        let (of, size) = (Name::model(model), file.size());
+        let gone = {
+            let mut index = self.index();
+            if size > self.limit || index.holds(of, ids, *can_truncate) {
+                return Ok(());
+            }
+            let mut gone = index.drop_covered(of, ids, *can_truncate);
+            gone.extend(index.make_room(self.limit, size));
+            gone
+        };
+        self.remove(gone);
+        // Nothing waits for the disk: of what a power cut left behind, the checksums tell.
+        let mut unfinished = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(&self.path)?;
+        file.write(&mut io::BufWriter::new(&mut unfinished))?;
+        let name = self.index().next(of);
+        unfinished.persist(self.path.join(name.to_string()))?;
+        self.index().put(name, size, Contents::Text(ids.clone()));
+        Ok(())
+    }
+}
+
+/// Makes a folder that only its owner can look into, if there is none.
+fn make_private(path: &Path) -> io::Result<()> {
+    let mut builder = DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(true).create(path)
+}
+
+#[cfg(test)]
+mod tests;
