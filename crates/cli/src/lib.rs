@@ -54,7 +54,7 @@ enum Command {
     Inspect(inspect::Args),
     Chat(chat::Args),
     Generate(generate::Args),
-    Serve(serve::Args),
+    Serve(Box<serve::Args>),
     Transcribe(transcribe::Args),
     Embed(embed::Args),
     Eval(eval::Args),

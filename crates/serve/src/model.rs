@@ -6,7 +6,7 @@ use std::{
 };
 
 use flambeau::{
-    runners::llm::{Limits, Model},
+    runners::llm::{DiskCache, Limits, Model, Scheduler},
     text::{ChatTemplate, GrammarCompiler, SamplingParams, Tokenizer},
 };
 use serde_json::{Value as Json, json};
@@ -60,15 +60,20 @@ pub(crate) struct Served {
 const MAX_TOKEN_BYTES: usize = 256;
 
 impl Served {
-    /// Starts the model's thread, which counts on `metrics`.
+    /// Starts the model's thread, which counts on `metrics` and keeps texts on the disk if there is a folder for them.
     ///
     /// # Errors
     /// The system has no thread left.
-    pub(crate) fn start(new: NewModel, metrics: Arc<Metrics>) -> std::io::Result<Served> {
+    pub(crate) fn start(new: NewModel, metrics: Arc<Metrics>, disk: Option<DiskCache>) -> std::io::Result<Served> {
         let NewModel { name, model, tokenizer, template, sampling, limits, thinks, prompt_lookup, .. } = new;
         let context = model.context();
         let stop_ids = model.metadata().eos.clone();
-        let worker = Worker::start(&name, model, tokenizer.clone(), limits.clone(), metrics)?;
+        let (text, bounds) = (tokenizer.clone(), limits.clone());
+        let scheduler = move || {
+            let scheduler = Scheduler::new(model.clone(), text.clone(), bounds.clone());
+            disk.iter().fold(scheduler, Scheduler::with_disk)
+        };
+        let worker = Worker::start(&name, scheduler, metrics)?;
         let tool_form = template.as_ref().and_then(|template| Form::of(template.source()));
         let grammars = OnceLock::new();
         Ok(Served {

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use flambeau::runners::llm::DiskCache;
 use serde_json::{Value as Json, json};
 use tokio::{
     sync::Mutex as AsyncMutex,
@@ -150,10 +151,10 @@ enum Running {
 }
 
 impl Running {
-    fn start(model: AnyModel, metrics: &Arc<Metrics>) -> std::io::Result<Running> {
+    fn start(model: AnyModel, metrics: &Arc<Metrics>, disk: Option<&DiskCache>) -> std::io::Result<Running> {
         let metrics = Arc::clone(metrics);
         Ok(match model {
-            AnyModel::Language(model) => Running::Language(Arc::new(Served::start(*model, metrics)?)),
+            AnyModel::Language(model) => Running::Language(Arc::new(Served::start(*model, metrics, disk.cloned())?)),
             AnyModel::Encoder(model) => Running::Encoder(Arc::new(ServedEncoder::start(model, metrics)?)),
             AnyModel::Speech(model) => Running::Speech(Arc::new(ServedSpeech::start(model, metrics)?)),
         })
@@ -200,13 +201,13 @@ struct State {
 }
 
 impl Entry {
-    fn new(source: ModelSource) -> std::io::Result<Entry> {
+    fn new(source: ModelSource, disk: Option<&DiskCache>) -> std::io::Result<Entry> {
         let metrics = Arc::new(Metrics::default());
         let (name, aliases, kind, running, load) = match source {
             ModelSource::Loaded(model) => {
                 let ((name, aliases), kind) = (model.names(), model.kind());
                 let (name, aliases) = (name.to_owned(), aliases.to_vec());
-                (name, aliases, kind, Some(Running::start(model, &metrics)?), None)
+                (name, aliases, kind, Some(Running::start(model, &metrics, disk)?), None)
             }
             ModelSource::OnDemand(ModelOnDemand { name, aliases, kind, load }) => (name, aliases, kind, None, Some(load)),
         };
@@ -276,6 +277,7 @@ pub(crate) struct Models {
     entries: Arc<Vec<Entry>>,
     /// Most of those that come and go that are loaded at the same time.
     most: usize,
+    disk: Option<DiskCache>,
     /// Held while one is loaded.
     loading: Arc<AsyncMutex<()>>,
 }
@@ -287,13 +289,14 @@ impl fmt::Debug for Models {
 }
 
 impl Models {
-    /// Starts the threads of the models that stay.
+    /// Starts the threads of the models that stay. Texts of language models are kept in a folder, if there is one.
     ///
     /// # Errors
     /// One cannot be loaded, or the system has no thread left.
-    pub(crate) fn start(models: Vec<ModelSource>, config: &Config) -> std::io::Result<Models> {
-        let entries: Vec<Entry> = models.into_iter().map(Entry::new).collect::<std::io::Result<_>>()?;
-        Ok(Models { entries: Arc::new(entries), most: config.loaded_models.max(1), loading: Arc::default() })
+    pub(crate) fn start(models: Vec<ModelSource>, config: &Config, disk: Option<DiskCache>) -> std::io::Result<Models> {
+        let entries =
+            models.into_iter().map(|source| Entry::new(source, disk.as_ref())).collect::<std::io::Result<Vec<Entry>>>()?;
+        Ok(Models { entries: Arc::new(entries), most: config.loaded_models.max(1), disk, loading: Arc::default() })
     }
 
     /// Recordings that all of them transcribe or let wait.
@@ -424,7 +427,7 @@ impl Models {
         };
         let load = entry.load.as_ref().ok_or_else(changed)?;
         let model = load().map_err(|error| failed(&error))?;
-        let running = Running::start(model, &entry.metrics).map_err(|error| failed(&error))?;
+        let running = Running::start(model, &entry.metrics, self.disk.as_ref()).map_err(|error| failed(&error))?;
         let mut state = entry.state();
         (state.facts, state.used) = (running.facts(), Instant::now());
         state.running = Some(running.clone());

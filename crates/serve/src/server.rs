@@ -4,9 +4,11 @@ use std::{
     future::Future,
     io,
     net::{SocketAddr, TcpListener},
+    path::Path,
     sync::Arc,
 };
 
+use flambeau::runners::llm::{DiskCache, DiskWriter};
 use tokio::{
     runtime::Builder,
     sync::{Semaphore, watch},
@@ -26,6 +28,7 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     config: Config,
+    disk: Option<(DiskCache, DiskWriter)>,
 }
 
 impl Server {
@@ -37,7 +40,17 @@ impl Server {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        Ok(Server { listener, address, config })
+        Ok(Server { listener, address, config, disk: None })
+    }
+
+    /// The same server, whose language models keep what their sequences held in a folder, in at most so many bytes, and go on from there after a
+    /// restart.
+    ///
+    /// # Errors
+    /// The folder cannot be used, or another process uses it.
+    pub fn with_prompt_cache(self, folder: &Path, bytes: u64) -> io::Result<Server> {
+        let disk = DiskCache::open(folder, bytes, |problem| tracing::warn!("{problem}"))?;
+        Ok(Server { disk: Some(disk), ..self })
     }
 
     /// The address.
@@ -46,12 +59,13 @@ impl Server {
     }
 
     /// Serves the models until `shutdown`, and then until requests that are under way have ended or their time is
-    /// over.
+    /// over. Returns when what is kept in a folder is written.
     ///
     /// # Errors
     /// A model cannot be loaded, or the system has no thread left.
     pub fn run(self, models: Vec<ModelSource>, shutdown: impl Future<Output = ()>) -> io::Result<()> {
-        let models = Models::start(models, &self.config)?;
+        let (disk, writer) = self.disk.unzip();
+        let models = Models::start(models, &self.config, disk)?;
         let places = models.recordings();
         let runtime = Builder::new_multi_thread().worker_threads(2).thread_name("serve http").enable_all().build()?;
         runtime.block_on(async {
@@ -71,8 +85,12 @@ impl Server {
             tokio::spawn(reload_keys(self.config.keys.clone()));
             let listener = tokio::net::TcpListener::from_std(self.listener)?;
             listener::serve(listener, router(Arc::new(app)), &self.config, stop, shutdown).await;
-            Ok(())
-        })
+            io::Result::Ok(())
+        })?;
+        // Requests whose time is over let go of their models, and models without requests save what they hold.
+        drop(runtime);
+        writer.into_iter().for_each(DiskWriter::join);
+        Ok(())
     }
 }
 

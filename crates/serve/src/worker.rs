@@ -11,12 +11,9 @@ use std::{
     time::Instant,
 };
 
-use flambeau::{
-    runners::{
-        Error,
-        llm::{Event, Generation, Job, JobId, Limits, Model, Scheduler, Step},
-    },
-    text::Tokenizer,
+use flambeau::runners::{
+    Error,
+    llm::{Event, Generation, Job, JobId, Scheduler, Step},
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -54,22 +51,20 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts the thread, which counts on `metrics`.
+    /// Starts the thread, which makes its scheduler, anew if it breaks, and counts on `metrics`.
     ///
     /// # Errors
     /// The system has no thread left.
     pub(crate) fn start(
         name: &str,
-        model: Model,
-        tokenizer: Tokenizer,
-        limits: Limits,
+        scheduler: impl Fn() -> Scheduler + Send + 'static,
         metrics: Arc<Metrics>,
     ) -> std::io::Result<Worker> {
         let (submissions, taken) = channel();
         let counted = Arc::clone(&metrics);
         let work = move || {
             // Jobs cannot panic through the scheduler. Should something else, its clients hear of it, as their channels close.
-            let turn = || Desk::new(Scheduler::new(model.clone(), tokenizer.clone(), limits.clone()), &counted).work(&taken);
+            let turn = || Desk::new(scheduler(), &counted).work(&taken);
             while catch_unwind(AssertUnwindSafe(turn)).is_err() {
                 add(&counted.panics, 1);
             }
@@ -109,7 +104,7 @@ impl<'a> Desk<'a> {
         Desk { scheduler, clients: BTreeMap::new(), metrics }
     }
 
-    /// Works until nobody can submit any more.
+    /// Works until nobody can submit any more, and saves what outlives it.
     fn work(mut self, submissions: &Receiver<Submission>) {
         let began = Instant::now();
         loop {
@@ -117,7 +112,7 @@ impl<'a> Desk<'a> {
                 self.metrics.set_load(self.scheduler.load());
                 match submissions.recv() {
                     Ok(submission) => self.admit(submission),
-                    Err(_) => return,
+                    Err(_) => return self.scheduler.save(),
                 }
             }
             while let Ok(submission) = submissions.try_recv() {

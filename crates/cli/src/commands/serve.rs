@@ -6,7 +6,7 @@ mod sampling;
 use std::{
     io::IsTerminal,
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    path::Path,
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
     time::Duration,
@@ -138,6 +138,15 @@ pub(crate) struct Args {
     #[arg(help_heading = "Scheduling", long, value_name = "N", alias = "cram")]
     cache_ram: Option<usize>,
 
+    /// Folder for copies of texts that outlive the server: after a restart, a prompt that begins as one of them computes only what is new. Its files
+    /// hold prompts and answers; only their owner can read them
+    #[arg(help_heading = "Scheduling", long, value_name = "DIR")]
+    prompt_cache_dir: Option<PathBuf>,
+
+    /// Most bytes of the files in --prompt-cache-dir, in MiB; the one that was not used for longest goes first
+    #[arg(help_heading = "Scheduling", long, value_name = "N", default_value_t = 8192, value_parser = positive, requires = "prompt_cache_dir")]
+    cache_disk: usize,
+
     /// Most tokens of all requests of a model that are computed at the same time, prompts and answers at their longest
     #[arg(help_heading = "Scheduling", long, value_name = "N", value_parser = positive)]
     max_tokens_in_flight: Option<usize>,
@@ -187,7 +196,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let again = args.keys.clone();
     let keys = Keys::reloadable(keys, move || again.read().map_err(|error| format!("{error:#}")));
     let server = Server::bind(address, config(args, keys)).with_context(|| format!("cannot listen on {address}"));
-    let server = server.map_err(|error| hint(error, "--port takes another port, and 0 any that is free"))?;
+    let mut server = server.map_err(|error| hint(error, "--port takes another port, and 0 any that is free"))?;
+    if let Some(folder) = &args.prompt_cache_dir {
+        let cached = server.with_prompt_cache(folder, args.cache_disk.saturating_mul(MIB) as u64);
+        server = cached.with_context(|| format!("cannot keep texts in {}", folder.display()))?;
+    }
     let engine = args.load.engine.engine(false)?;
     let mut models = Vec::new();
     for (name, model) in names {

@@ -14,16 +14,16 @@ use crate::{
     server::{LIMITS, PLAIN, Running, WORDS, config, script, tiny},
 };
 
-const PATH: &str = "/v1/chat/completions";
+pub(crate) const PATH: &str = "/v1/chat/completions";
 
-fn ask(content: &str, more: Json) -> Json {
+pub(crate) fn ask(content: &str, more: Json) -> Json {
     let mut body = json!({ "model": "tiny", "messages": [{ "role": "user", "content": content }], "max_tokens": 12 });
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     body
 }
 
 /// A sentence of words that the model knows.
-fn sentence(seed: u64, words: usize) -> String {
+pub(crate) fn sentence(seed: u64, words: usize) -> String {
     let mut random = fastrand::Rng::with_seed(seed);
     (0..words).map(|_| WORDS[random.usize(..WORDS.len())]).collect::<Vec<_>>().join(" ")
 }
@@ -38,7 +38,7 @@ fn alone(content: &str, sampling: SamplingParams, count: usize) -> String {
     generate(&mut sequence, &new.tokenizer, &request, &|| Duration::ZERO, &none, &mut |_| ()).unwrap().text
 }
 
-fn content(reply: &Reply) -> String {
+pub(crate) fn content(reply: &Reply) -> String {
     assert_eq!(reply.status, 200, "{}", reply.body);
     reply.json()["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
 }
@@ -125,7 +125,7 @@ pub(crate) fn prompts_that_begin_alike_are_computed_once() {
 }
 
 /// The tokens of a prompt that were not computed.
-fn cached(reply: &Reply) -> u64 {
+pub(crate) fn cached(reply: &Reply) -> u64 {
     assert_eq!(reply.status, 200, "{}", reply.body);
     reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
 }

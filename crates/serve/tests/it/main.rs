@@ -8,6 +8,7 @@ mod demand;
 mod embeddings;
 mod hardening;
 mod requests;
+mod restart;
 mod server;
 
 use std::process::ExitCode;
@@ -60,6 +61,9 @@ fn main() -> ExitCode {
         demand::the_model_that_was_not_used_for_longest_makes_room,
         demand::models_in_use_are_not_let_go,
         demand::a_model_that_cannot_be_loaded_costs_its_own_requests,
+        restart::texts_survive_a_restart,
+        restart::models_that_come_back_find_their_texts,
+        restart::texts_of_others_are_not_used,
         embeddings::vectors_are_those_of_the_model,
         embeddings::vectors_come_as_bytes_too,
         embeddings::what_an_encoder_cannot_do_is_refused,

@@ -2,7 +2,7 @@
 
 use std::{
     net::SocketAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, LazyLock},
     thread::JoinHandle,
     time::Duration,
@@ -40,7 +40,16 @@ impl Running {
 
     /// A server of models of any kind.
     pub(crate) fn of(models: Vec<ModelSource>, config: Config) -> Running {
+        Running::start(Server::bind("127.0.0.1:0".parse().unwrap(), config).unwrap(), models)
+    }
+
+    /// A server that keeps texts in a folder.
+    pub(crate) fn keeping(folder: &Path, models: Vec<ModelSource>, config: Config) -> Running {
         let server = Server::bind("127.0.0.1:0".parse().unwrap(), config).unwrap();
+        Running::start(server.with_prompt_cache(folder, 1 << 30).unwrap(), models)
+    }
+
+    fn start(server: Server, models: Vec<ModelSource>) -> Running {
         let address = server.address();
         let (stop, stopped) = oneshot::channel::<()>();
         let run = move || {
