@@ -111,7 +111,8 @@ impl Checkpoint {
         Ok(Checkpoint::new(Architecture::Decoder(config), tensors, TokenizerSource::Gguf(Box::new(gguf::vocab(&file)?))))
     }
 
-    /// Reads a Parakeet as NeMo publishes it: a tar archive of config, weights and tokenizer.
+    /// Reads a Parakeet as NeMo publishes it: a tar archive of config, weights and tokenizer. One that is compressed is
+    /// held in memory as a whole.
     ///
     /// # Errors
     /// [`crate::Error::Nemo`], [`crate::Error::File`] and [`crate::Error::Graph`] for a damaged file, [`crate::Error::MissingFile`] and

@@ -22,6 +22,10 @@ pub const MAX_CT2_NAME_BYTES: u64 = 1 << 10;
 pub const MAX_CT2_RANK: u64 = 8;
 /// Members of a `.nemo` file.
 pub const MAX_NEMO_MEMBERS: usize = 1 << 10;
+/// How many times its own size a compressed `.nemo` file may come to; weights are random bits nearly.
+pub const MAX_NEMO_INFLATION: u64 = 16;
+/// Bytes that it may come to besides: a tar archive pads its members with zeros.
+pub const MAX_NEMO_PADDING: u64 = 1 << 20;
 /// Levels of lists and maps in a YAML file.
 pub const MAX_YAML_DEPTH: usize = 64;
 /// Bytes of `config.json`, an index or another JSON file that is parsed.

@@ -1,19 +1,22 @@
-//! NeMo's `.nemo` files: a tar archive of a config, weights that PyTorch pickled, and a SentencePiece model.
+//! NeMo's `.nemo` files: a tar archive, which may be compressed, of a config, weights that PyTorch pickled, and a SentencePiece model.
 
 mod config;
 mod names;
 mod yaml;
 
-use std::io::Cursor;
+use std::io::{Cursor, Read};
 
 use flambeau_pt2::{Weight, load_map};
 use flambeau_tensor::Bytes;
 use flambeau_text::GgufVocab;
+use flate2::read::MultiGzDecoder;
 use indexmap::IndexMap;
 
 use crate::{
-    Checkpoint, CheckpointTensor, Error, Result, TokenizerSource, checkpoint::Architecture, fields::Fields,
-    limits::MAX_NEMO_MEMBERS,
+    Checkpoint, CheckpointTensor, Error, Result, TokenizerSource,
+    checkpoint::Architecture,
+    fields::Fields,
+    limits::{MAX_NEMO_INFLATION, MAX_NEMO_MEMBERS, MAX_NEMO_PADDING},
 };
 
 const CONFIG: &str = "model_config.yaml";
@@ -23,12 +26,9 @@ const TOKENIZER: &str = "tokenizer.model";
 /// What compressed files begin with.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// The checkpoint in a file. Its weights stay slices of the file.
+/// The checkpoint in a file. Its weights stay slices of the file, or of what a compressed one comes to.
 pub(crate) fn checkpoint(bytes: &Bytes) -> Result<Checkpoint> {
-    if bytes.starts_with(&GZIP) {
-        return Err(Error::Nemo("it is compressed: `gunzip` it, or pack its members with tar alone".into()));
-    }
-    let members = members(bytes)?;
+    let members = if bytes.starts_with(&GZIP) { members(&inflated(bytes)?)? } else { members(bytes)? };
     let member = |name: &str| members.get(name).ok_or_else(|| Error::MissingFile(name.into()));
     let mut tensors = IndexMap::new();
     for (name, weight) in load_map(member(WEIGHTS)?.clone(), WEIGHTS)? {
@@ -46,6 +46,18 @@ pub(crate) fn checkpoint(bytes: &Bytes) -> Result<Checkpoint> {
         None => TokenizerSource::Files(Vec::new()),
     };
     Ok(Checkpoint::new(Architecture::Parakeet(config), tensors, tokenizer))
+}
+
+/// What a compressed file holds, in memory.
+fn inflated(bytes: &Bytes) -> Result<Bytes> {
+    let most = (bytes.len() as u64).saturating_mul(MAX_NEMO_INFLATION).saturating_add(MAX_NEMO_PADDING);
+    let mut out = Vec::new();
+    let read = MultiGzDecoder::new(&bytes[..]).take(most.saturating_add(1)).read_to_end(&mut out);
+    read.map_err(|error| Error::Nemo(format!("it is compressed, and cut short or damaged: {error}")))?;
+    if out.len() as u64 > most {
+        return Err(Error::limit("bytes of a compressed .nemo file's contents", out.len() as u64, most));
+    }
+    Ok(out.into())
 }
 
 /// The files of an archive by their last path component.
@@ -78,12 +90,16 @@ fn tensor(name: &str, weight: &Weight) -> Result<CheckpointTensor> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
+    use flate2::{Compression, write::GzEncoder};
+
     use super::*;
 
     #[test]
     fn damaged_files_are_told() {
         let error = |bytes: &[u8]| checkpoint(&Bytes::copy_from_slice(bytes)).unwrap_err().to_string();
-        assert!(error(b"\x1f\x8b....").contains("gunzip"));
+        assert!(error(b"\x1f\x8b....").contains("cut short or damaged"));
         assert!(error(b"").contains(WEIGHTS));
         assert!(error(&[b'a'; 2000]).contains(".nemo"));
         let mut header = tar::Header::new_ustar();
@@ -91,5 +107,14 @@ mod tests {
         header.set_size(u64::MAX / 2);
         header.set_cksum();
         assert!(error(header.as_bytes()).contains("passes the end"));
+    }
+
+    #[test]
+    fn compressed_files_have_a_bound() {
+        let zeros = vec![0; (2 * MAX_NEMO_PADDING) as usize];
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        encoder.write_all(&zeros).unwrap();
+        let error = checkpoint(&encoder.finish().unwrap().into()).unwrap_err();
+        assert!(matches!(error, Error::Limit { .. }), "{error}");
     }
 }

@@ -1,9 +1,11 @@
 //! What is refused of models of speech: configs that ask for what is not computed, and damaged files.
 
-use std::{fs, path::PathBuf};
+use std::{fs, io::Write, path::PathBuf};
 
+use flambeau_pt2::Weight;
 use flambeau_tensor::{Bytes, DType};
 use flambeau_zoo::{Checkpoint, KvCache, Options, build};
+use flate2::{Compression, write::GzEncoder};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -86,6 +88,29 @@ fn a_nemo_file_is_the_folder_that_it_came_from() {
     let model = build(&Checkpoint::from_nemo(&Bytes::from(nemo())).unwrap(), &Options::default()).unwrap();
     assert_eq!(model.methods.keys().copied().collect::<Vec<_>>(), ["encoder", "decoder_step", "joint"]);
     read_all(&Bytes::from(nemo())).unwrap();
+}
+
+fn compressed(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn compressed_nemo_files_hold_the_same_model() {
+    let weights = |bytes: Vec<u8>| {
+        let model = build(&Checkpoint::from_nemo(&bytes.into()).unwrap(), &Options::default()).unwrap();
+        let of = |(name, weight): (&String, &Weight)| (name.clone(), weight.tensor().unwrap().bytes().clone());
+        model.methods.values().map(|method| method.weights.iter().map(of).collect::<Vec<_>>()).collect::<Vec<_>>()
+    };
+    let (plain, zipped) = (nemo(), compressed(&nemo()));
+    assert_eq!(weights(zipped.clone()), weights(plain.clone()));
+    let in_parts = [&plain[..20_000], &plain[20_000..]].map(compressed).concat();
+    assert_eq!(weights(in_parts), weights(plain));
+    for end in [2, 17, zipped.len() / 2, zipped.len() - 1] {
+        let error = Checkpoint::from_nemo(&zipped[..end].to_vec().into()).unwrap_err().to_string();
+        assert!(error.contains("cut short or damaged"), "{end} bytes: {error}");
+    }
 }
 
 proptest! {
