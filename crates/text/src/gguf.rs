@@ -42,7 +42,9 @@ pub struct GgufVocab {
     pub chat_template: Option<String>,
 }
 
-const CONTROL: i32 = 3;
+/// Kinds of tokens.
+pub(crate) const NORMAL: i32 = 1;
+pub(crate) const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 
 /// Longest piece, in characters, for which merges are derived: each has as many splits as characters.

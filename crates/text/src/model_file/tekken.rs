@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::{from_base64, ranks};
 use crate::error::ModelFileFault;
-use crate::gguf::GgufVocab;
+use crate::gguf::{CONTROL, GgufVocab, NORMAL};
 
 #[derive(Deserialize)]
 struct File {
@@ -55,7 +55,6 @@ const SPECIAL: [&str; 20] = [
     "[/SYSTEM_PROMPT]",
     "[TOOL_CONTENT]",
 ];
-const CONTROL: i32 = 3;
 
 pub(super) fn read(bytes: &[u8]) -> Result<(Vec<u8>, GgufVocab), ModelFileFault> {
     let file: File = serde_json::from_slice(bytes)?;
@@ -77,7 +76,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<(Vec<u8>, GgufVocab), ModelFileFault>
     let id = |text: &str| special.iter().position(|token| token == text).map(|id| id as u32);
     let vocab = GgufVocab {
         model: "gpt2".into(),
-        token_types: [vec![CONTROL; count], vec![1; ranked.tokens.len()]].concat(),
+        token_types: [vec![CONTROL; count], vec![NORMAL; ranked.tokens.len()]].concat(),
         bos: id("<s>"),
         eos: id("</s>"),
         unk: id("<unk>"),

@@ -2,7 +2,7 @@
 
 use super::{MAX_TOKENS, from_base64, ranks};
 use crate::error::ModelFileFault;
-use crate::gguf::GgufVocab;
+use crate::gguf::{CONTROL, GgufVocab, NORMAL};
 
 /// Special tokens that follow the ranks.
 const SPECIAL: usize = 256;
@@ -17,8 +17,6 @@ const NAMED: [(usize, &str); 8] = [
     (9, "<|eot_id|>"),
     (10, "<|python_tag|>"),
 ];
-
-const CONTROL: i32 = 3;
 
 pub(super) fn read(bytes: &[u8]) -> Result<(Vec<u8>, GgufVocab), ModelFileFault> {
     let mut tokens = Vec::new();
@@ -43,7 +41,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<(Vec<u8>, GgufVocab), ModelFileFault>
     let vocab = GgufVocab {
         model: "gpt2".into(),
         pre: Some("llama-bpe".into()),
-        token_types: [vec![1; first], vec![CONTROL; SPECIAL]].concat(),
+        token_types: [vec![NORMAL; first], vec![CONTROL; SPECIAL]].concat(),
         tokens: ranked.tokens.into_iter().chain(special).collect(),
         merges: ranked.merges,
         bos: id(0),
