@@ -21,6 +21,7 @@ pub(crate) enum FileKind {
     Data,
     Archive,
     Gguf,
+    Ggml,
     Nemo,
 }
 
@@ -31,6 +32,7 @@ impl fmt::Display for FileKind {
             FileKind::Data => "an ExecuTorch data file",
             FileKind::Archive => "a torch.export archive",
             FileKind::Gguf => "a GGUF file",
+            FileKind::Ggml => "a model in whisper.cpp's form",
             FileKind::Nemo => "a tar archive, as .nemo files are",
         })
     }
@@ -45,6 +47,7 @@ impl FileKind {
             () if has(4, b"FT01") => Some(FileKind::Data),
             () if has(0, b"PK\x03\x04") => Some(FileKind::Archive),
             () if has(0, b"GGUF") => Some(FileKind::Gguf),
+            () if has(0, b"lmgg") => Some(FileKind::Ggml),
             () if has(TAR_MAGIC_AT, b"ustar") => Some(FileKind::Nemo),
             () => None,
         }
@@ -65,7 +68,9 @@ impl FileKind {
             }
             FileKind::Data => format!("it holds weights of a program: `--data {path}` beside the program"),
             FileKind::Archive => format!("make a program of it: `flambeau compile {path} -o FILE.pte`"),
-            FileKind::Gguf | FileKind::Nemo => format!("make a program of it: `flambeau export {path} -o FILE.pte`"),
+            FileKind::Gguf | FileKind::Ggml | FileKind::Nemo => {
+                format!("make a program of it: `flambeau export {path} -o FILE.pte`")
+            }
         }
     }
 

@@ -187,7 +187,7 @@ impl ModelArgs {
     /// The folder or file to export; `None` for what is a program, or nothing.
     fn checkpoint(&self) -> Result<Option<PathBuf>> {
         let path = Path::new(&self.model);
-        if path.is_dir() || matches!(FileKind::of_file(path), Some(FileKind::Gguf | FileKind::Nemo)) {
+        if path.is_dir() || matches!(FileKind::of_file(path), Some(FileKind::Gguf | FileKind::Ggml | FileKind::Nemo)) {
             return Ok(Some(path.to_owned()));
         }
         let is_file_name = path.extension().is_some_and(|e| ["pte", "gguf", "nemo", "pt2", "ptd"].iter().any(|known| e == *known));

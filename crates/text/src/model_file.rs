@@ -9,7 +9,7 @@ mod tiktoken;
 use base64::{Engine, engine::general_purpose::STANDARD};
 
 use crate::error::{Error, ModelFileFault, Result};
-use crate::gguf::GgufVocab;
+use crate::gguf::{CONTROL, GgufVocab, NORMAL};
 
 /// Most tokens of a vocabulary.
 const MAX_TOKENS: usize = 1 << 21;
@@ -38,6 +38,22 @@ impl GgufVocab {
     /// [`Error::ModelFile`].
     pub fn from_sentence_piece(bytes: &[u8]) -> Result<GgufVocab> {
         sentence_piece::pieces(bytes).map_err(|fault| Error::ModelFile { format: "SentencePiece", fault })
+    }
+
+    /// Byte-level BPE of text that GPT-2's expression cuts, whose tokens stand in order of rank; special tokens follow them.
+    ///
+    /// # Errors
+    /// [`Error::ModelFile`].
+    pub fn from_ranks(tokens: &[Vec<u8>], special: &[String]) -> Result<GgufVocab> {
+        let ranked = ranks::ranked(tokens).map_err(|fault| Error::ModelFile { format: "byte-level BPE", fault })?;
+        Ok(GgufVocab {
+            model: "gpt2".into(),
+            pre: Some("gpt-2".into()),
+            token_types: [vec![NORMAL; tokens.len()], vec![CONTROL; special.len()]].concat(),
+            tokens: ranked.tokens.into_iter().chain(special.iter().cloned()).collect(),
+            merges: ranked.merges,
+            ..GgufVocab::default()
+        })
     }
 }
 

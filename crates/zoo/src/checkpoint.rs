@@ -5,7 +5,7 @@ use flambeau_text::GgufVocab;
 use indexmap::IndexMap;
 
 use crate::{
-    CheckpointTensor, Result, encoder, folder,
+    CheckpointTensor, Result, encoder, folder, ggml,
     gguf::{self, Gguf},
     nemo,
     spec::Config,
@@ -17,7 +17,7 @@ use crate::{
 pub enum TokenizerSource {
     /// Files of a Hugging Face folder by name: `tokenizer.json`, `tokenizer_config.json`, …, those that exist.
     Files(Vec<(String, Bytes)>),
-    /// The vocabulary in a GGUF file.
+    /// The vocabulary in a GGUF file, or in whisper.cpp's.
     Gguf(Box<GgufVocab>),
     /// The pieces that a model of speech writes; how text becomes pieces is left out.
     Pieces(Box<GgufVocab>),
@@ -119,6 +119,14 @@ impl Checkpoint {
     /// [`crate::Error::Key`] for another model.
     pub fn from_nemo(bytes: &Bytes) -> Result<Checkpoint> {
         nemo::checkpoint(bytes)
+    }
+
+    /// Reads a Whisper as whisper.cpp has it (`ggml-base.en.bin`), in floats or in ggml's blocks.
+    ///
+    /// # Errors
+    /// [`crate::Error::File`] for a damaged file, [`crate::Error::Tensor`] and [`crate::Error::MissingTensor`] for tensors that cannot be taken.
+    pub fn from_ggml(bytes: &Bytes) -> Result<Checkpoint> {
+        ggml::checkpoint(bytes)
     }
 
     /// The hyperparameters.

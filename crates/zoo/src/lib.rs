@@ -19,6 +19,7 @@ mod error;
 mod family;
 mod fields;
 mod folder;
+mod ggml;
 mod model;
 mod nemo;
 mod rope;

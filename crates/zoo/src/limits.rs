@@ -20,6 +20,10 @@ pub const MAX_CT2_VARIABLES: u64 = 1 << 16;
 pub const MAX_CT2_NAME_BYTES: u64 = 1 << 10;
 /// Axes of a CTranslate2 variable.
 pub const MAX_CT2_RANK: u64 = 8;
+/// Tensors of whisper.cpp's file.
+pub const MAX_GGML_TENSORS: usize = 1 << 16;
+/// Bytes of the name of one.
+pub const MAX_GGML_NAME_BYTES: usize = 1 << 10;
 /// Members of a `.nemo` file.
 pub const MAX_NEMO_MEMBERS: usize = 1 << 10;
 /// How many times its own size a compressed `.nemo` file may come to; weights are random bits nearly.

@@ -29,14 +29,14 @@ use crate::{
 /// The weights of a Whisper in CTranslate2's form.
 const CTRANSLATE2: &str = "model.bin";
 
-/// Turn a Hugging Face folder, a GGUF file or a .nemo file into a .pte file, without Python
+/// Turn a Hugging Face folder, a GGUF file, a .nemo file or a Whisper of whisper.cpp's into a .pte file, without Python
 ///
 /// The program carries the tokenizer, so that `flambeau generate` needs nothing else.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  flambeau export ./SmolLM2-135M-Instruct -o smollm2.pte --qlinear 4w --qembedding 8w\n  \
     flambeau export model-Q4_1.gguf -o model.pte")]
 pub(crate) struct Args {
-    /// Model folder, GGUF file, .nemo file of a Parakeet, or name of a model in the local Hugging Face cache
+    /// Model folder, GGUF file, .nemo file of a Parakeet, whisper.cpp's ggml file, or name of a model in the local Hugging Face cache
     #[arg(value_name = "MODEL")]
     model: String,
 
@@ -147,7 +147,7 @@ pub(crate) fn open(model: &str) -> Result<Checkpoint> {
     open_path(found.as_deref().unwrap_or(path))
 }
 
-/// Opens a folder, a GGUF file or one of NeMo's.
+/// Opens a folder, a GGUF file, or one of NeMo's or whisper.cpp's.
 pub(crate) fn open_path(path: &Path) -> Result<Checkpoint> {
     let place = || path.display().to_string();
     if path.is_dir() {
@@ -155,10 +155,11 @@ pub(crate) fn open_path(path: &Path) -> Result<Checkpoint> {
         let files = folder_paths(path)?.into_iter().map(read).collect::<Result<_>>()?;
         return Checkpoint::from_folder(files).with_context(place);
     }
-    if FileKind::of_file(path) == Some(FileKind::Nemo) {
-        return Checkpoint::from_nemo(&files::read(path)?).with_context(place);
+    match FileKind::of_file(path) {
+        Some(FileKind::Nemo) => Checkpoint::from_nemo(&files::read(path)?).with_context(place),
+        Some(FileKind::Ggml) => Checkpoint::from_ggml(&files::read(path)?).with_context(place),
+        _ => FileKind::Gguf.expect(path, || Checkpoint::from_gguf(files::read(path)?).with_context(place)),
     }
-    FileKind::Gguf.expect(path, || Checkpoint::from_gguf(files::read(path)?).with_context(place))
 }
 
 /// The files of a model folder that a checkpoint may consist of, by name.

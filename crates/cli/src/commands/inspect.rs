@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Some(FileKind::Data) => data::describe_data(&bytes),
         Some(FileKind::Archive) => archive::describe(bytes.clone(), args.nodes),
         Some(FileKind::Gguf) => data::describe_gguf(bytes.clone()),
-        Some(kind @ FileKind::Nemo) => {
+        Some(kind @ (FileKind::Ggml | FileKind::Nemo)) => {
             let told = anyhow::anyhow!("{} is {kind}, which is not described here", args.file.display());
             return Err(hint(told, kind.advice(&args.file)));
         }

@@ -47,7 +47,7 @@ pub(crate) struct Args {
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 
-    /// Model: a program (.pte), a folder (of weights, or of ExecuTorch's three programs of Whisper) or .nemo file, or ORG/NAME on the Hugging Face hub; what is no program is exported once, into the cache
+    /// Model: a program (.pte), a folder (of weights, or of ExecuTorch's three programs of Whisper), .nemo file or whisper.cpp's ggml file, or ORG/NAME on the Hugging Face hub; what is no program is exported once, into the cache
     #[arg(short, long, value_name = "MODEL")]
     model: String,
 
