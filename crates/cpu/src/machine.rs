@@ -1,13 +1,13 @@
 //! What lasts from node to node: slots, storage, threads, and the session's state.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use flambeau_ir::{
     Checked, InferError, Int, Node, Out, OutVid, Tid, Vid,
     engine::{NodeByNode, Profile, Steps},
     infer::run::{Contents, Inferred, OutSpec},
 };
-use flambeau_kernels::Pool;
+use flambeau_kernels::{Pool, quant::Format};
 use flambeau_tensor::{DType, numel};
 
 use crate::{
@@ -96,6 +96,8 @@ pub(crate) struct Machine {
     /// Present if the session measures.
     pub(crate) profile: Option<Profile>,
     pub(crate) counts: Counts,
+    /// What scales and biases, which are constants, with codes of so many bits were found to be: plans of all sizes ask again.
+    pub(crate) symmetric: BTreeMap<([Tid; 2], u32), Option<Format>>,
     /// Inferred results of the running node.
     inferred: Inferred,
 }
@@ -136,7 +138,16 @@ impl Machine {
     pub(crate) fn new(graph: Arc<Checked>, liveness: Arc<Liveness>, pool: Arc<Pool>, kv: Option<KvCache>) -> Machine {
         let (tensors, values) = (vec![None; graph.slots.total() as usize], vec![None; graph.values as usize]);
         let cx = Context { pool, arena: Arena::default(), values, kv, keys: KeySequence::default() };
-        Machine { graph, liveness, tensors, cx, profile: None, counts: Counts::default(), inferred: Inferred::default() }
+        Machine {
+            graph,
+            liveness,
+            tensors,
+            cx,
+            profile: None,
+            counts: Counts::default(),
+            symmetric: BTreeMap::new(),
+            inferred: Inferred::default(),
+        }
     }
 
     /// What the slots hold, as rules read it.

@@ -64,18 +64,31 @@ fn scales(x: &Array) -> Result<Scales<'_>> {
     })
 }
 
-/// Packed weights and what unpacks them, row-major: words, scales and, where the format has them, biases.
-fn packed(p: &mut Planner<'_>, [w, scales]: [ir::In; 2], biases: Option<ir::In>) -> Prepared<SmallVec<[MemRef; 3]>> {
-    let parts: SmallVec<[ir::In; 3]> = [w, scales].into_iter().chain(biases).collect();
-    let parts = p.operands(&parts)?;
-    parts.into_iter().map(|part| p.contiguous(part)).collect()
+/// Packed weights and what unpacks them, row-major: words, scales and, where the format has them, biases. The format is the node's, or
+/// one with the same values that needs no biases.
+fn packed(
+    p: &mut Planner<'_>,
+    format: Format,
+    [w, scales]: [ir::In; 2],
+    biases: Option<ir::In>,
+) -> Prepared<(Format, SmallVec<[MemRef; 3]>)> {
+    let slots: SmallVec<[ir::In; 3]> = [w, scales].into_iter().chain(biases).collect();
+    let parts = p.operands(&slots)?;
+    let mut parts = parts.into_iter().map(|part| p.contiguous(part)).collect::<Prepared<SmallVec<[MemRef; 3]>>>()?;
+    match p.symmetric(format, &slots, &parts)? {
+        Some(symmetric) => {
+            parts.truncate(2);
+            Ok((symmetric, parts))
+        }
+        None => Ok((format, parts)),
+    }
 }
 
 impl Prepare for ir::Dequantize {
     fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
         let (spec, global) = (p.spec(self.out)?, p.operand_opt(self.global_scale)?);
-        let weight = packed(p, [self.w, self.scales], self.biases)?;
         let format = format_of(self.mode, self.group_size, self.bits);
+        let (format, weight) = packed(p, format, [self.w, self.scales], self.biases)?;
         if global.is_none() && p.packed_matrix(&weight, format, self.out)? {
             return Ok(());
         }
@@ -100,8 +113,8 @@ impl Prepare for ir::Dequantize {
 impl Prepare for ir::QuantizedMatmul {
     fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
         let (x, spec) = (p.operand(self.x)?, p.spec(self.out)?);
-        let weight = packed(p, [self.w, self.scales], self.biases)?;
-        let (format, transpose) = (format_of(self.mode, self.group_size, self.bits), self.transpose);
+        let format = format_of(self.mode, self.group_size, self.bits);
+        let ((format, weight), transpose) = (packed(p, format, [self.w, self.scales], self.biases)?, self.transpose);
         if transpose && p.packed_layer(&x, &weight, format, self.out)? {
             return Ok(());
         }
@@ -124,10 +137,10 @@ impl Prepare for ir::GatherQmm {
     fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
         let (x, spec) = (p.operand(self.x)?, p.spec(self.out)?);
         let lists = gather_lists(p, [self.lhs_indices, self.rhs_indices])?;
-        let weight = packed(p, [self.w, self.scales], self.biases)?;
+        let format = format_of(self.mode, self.group_size, self.bits);
+        let (format, weight) = packed(p, format, [self.w, self.scales], self.biases)?;
         let x = p.in_type(x, spec.dtype)?;
-        let form = (format_of(self.mode, self.group_size, self.bits), self.transpose);
-        let y = gathered(p, x, &weight, lists, form, &spec.shape)?;
+        let y = gathered(p, x, &weight, lists, (format, self.transpose), &spec.shape)?;
         p.put(self.out, y);
         Ok(())
     }

@@ -27,6 +27,23 @@ pub(super) struct PackedMatrix {
 }
 
 impl Planner<'_> {
+    /// The symmetric format of the same values, if the weight's parts (words, scales, biases), read from `slots`, are constants whose
+    /// biases follow from the scales. Those are then not read again, a twentieth to an eighth of a weight's bytes.
+    pub(crate) fn symmetric(&mut self, format: Format, slots: &[In], weight: &[MemRef]) -> Prepared<Option<Format>> {
+        let (&[_, scale_slot, bias_slot], [words, scales, biases]) = (slots, weight) else { return Ok(None) };
+        let constants = self.m.graph.slots.constants;
+        if !slots.iter().all(|slot| slot.0.0 < constants) || !weight.iter().all(MemRef::is_constant) {
+            return Ok(None);
+        }
+        let key = ([scale_slot.0, bias_slot.0], format.bits());
+        if let Some(&known) = self.m.symmetric.get(&key) {
+            return Ok(known);
+        }
+        let found = matrix(format, [&words.array, &scales.array], Some(&biases.array))?.symmetric(&self.m.cx.pool);
+        self.m.symmetric.insert(key, found);
+        Ok(found)
+    }
+
     /// Defers unpacking `weight`; `false` if it is no matrix of constants.
     pub(crate) fn packed_matrix(&mut self, weight: &[MemRef], format: Format, out: Out) -> Prepared<bool> {
         let OutSpec { dtype, shape } = self.spec(out)?;

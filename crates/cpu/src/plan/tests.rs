@@ -234,6 +234,43 @@ fn layers_take_packed_weights_of_any_scales_as_they_are() {
     }
 }
 
+/// A graph's noise with slot 2, where it is `[.., groups]`, made of slot 1: the biases of 4-bit codes around zero.
+struct Symmetric<'a>(Noise<'a>);
+
+impl Constants for Symmetric<'_> {
+    fn get(&self, key: &str) -> Option<Bytes> {
+        let from = if key == "c2" { "c1" } else { key };
+        let bytes = self.0.get(from)?;
+        if key != "c2" {
+            return Some(bytes);
+        }
+        let scales = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        Some(scales.flat_map(|scale| (-8.0 * scale).to_le_bytes()).collect::<Vec<u8>>().into())
+    }
+}
+
+#[test]
+fn biases_that_follow_from_scales_are_not_read() {
+    let graph = graph(&WIDE_SCALES.replace("TYPE", "f16"), "f16");
+    let checked = Arc::new(check(graph.clone()).expect("the graph is sound"));
+    let load = |constants: &dyn Constants, node_by_node| {
+        let mut session =
+            CpuEngine::new(Some(2)).session(Arc::clone(&checked), constants, &LoadOptions::default()).expect("it loads");
+        session.node_by_node = node_by_node;
+        session
+    };
+    let values: Vec<f32> = (0..3 * 64).map(|i| (i * 37 % 101) as f32 / 101.0 - 0.5).collect();
+    let x = Tensor::from_slice(&values, &[3, 64]).and_then(|x| cast(&x, DType::F16)).expect("the counts agree");
+    let run = |session: &mut CpuSession| only(session.run(&[Value::Tensor(x.clone())]).expect("it runs"));
+    let (mut symmetric, mut other) = (load(&Symmetric(Noise(&graph)), false), load(&Noise(&graph), false));
+    let (_, y) = (run(&mut other), run(&mut symmetric));
+    let found = |session: &CpuSession| session.machine.symmetric.values().map(|format| format.is_some()).collect::<Vec<_>>();
+    assert_eq!([found(&symmetric), found(&other)], [[true, false], [false, false]]);
+    let expected = run(&mut load(&Symmetric(Noise(&graph)), true));
+    let tolerance = Tolerance { relative: 1e-2, absolute: 2e-2 };
+    compare(&y, &expected, tolerance).unwrap_or_else(|error| panic!("{error}"));
+}
+
 #[test]
 fn a_step_allocates_nothing_but_its_result() {
     for dtype in ["f32", "bf16"] {
