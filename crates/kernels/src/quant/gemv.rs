@@ -48,7 +48,7 @@ pub(crate) fn rows_times(cpu: Cpu, w: &QMatrix, x: &Prepared, rows: Range<usize>
     let (scales, biases) = (bytemuck::cast_slice_mut(scales), bytemuck::cast_slice_mut(biases));
     with_code!(w.format, C => {
         let task = Task::<C> { w, x, rows, scales, biases, out: to, code: PhantomData };
-        if C::UNIT.is_some() && matches!(x.kind.words, Words::Bytes { .. }) { cpu.dispatch_dot_bytes(task) } else { cpu.dispatch(task) }
+        if const { C::UNIT.is_some() } && matches!(x.kind.words, Words::Bytes { .. }) { cpu.dispatch_dot_bytes(task) } else { cpu.dispatch(task) }
     });
 }
 
@@ -79,21 +79,24 @@ impl<C: Code> Kernel for Task<'_, C> {
             let (scales, biases) = (&mut self.scales[..count * groups], &mut self.biases[..count * groups]);
             read_numbers(isa, self.w, first * groups, zero, scales, biases);
             let rows = first..first + count;
-            if Self::are_bytes::<I>() {
+            // Conditions that the compiler knows keep it from compiling what no instruction set runs.
+            if const { Self::are_bytes::<I>() } {
                 self.all::<I, Bytes>(isa, rows);
-                continue;
-            }
-            let are_halves = I::DOT_I16 && C::UNIT.is_some() && self.x.kind.words == Words::Halves;
-            match (are_halves, C::WHOLE) {
-                (true, true) => self.all::<I, LaneIntegers>(isa, rows),
-                // With a loop inside of each, small groups would cost half as much again.
-                (true, false) => match self.w.format.group() / (2 * I::LANES) {
-                    1 => self.all::<I, OrderIntegers<1>>(isa, rows),
-                    2 => self.all::<I, OrderIntegers<2>>(isa, rows),
-                    _ => self.all::<I, OrderIntegers<0>>(isa, rows),
-                },
-                (false, true) => self.all::<I, Lanes>(isa, rows),
-                (false, false) => self.all::<I, Order>(isa, rows),
+            } else if const { I::DOT_I16 && C::UNIT.is_some() } && self.x.kind.words == Words::Halves {
+                if const { C::WHOLE } {
+                    self.all::<I, LaneIntegers>(isa, rows);
+                } else {
+                    // With a loop inside of each, small groups would cost half as much again.
+                    match self.w.format.group() / (2 * I::LANES) {
+                        1 => self.all::<I, OrderIntegers<1>>(isa, rows),
+                        2 => self.all::<I, OrderIntegers<2>>(isa, rows),
+                        _ => self.all::<I, OrderIntegers<0>>(isa, rows),
+                    }
+                }
+            } else if const { C::WHOLE } {
+                self.all::<I, Lanes>(isa, rows);
+            } else {
+                self.all::<I, Order>(isa, rows);
             }
         }
     }
@@ -161,7 +164,7 @@ impl<C: Code> Task<'_, C> {
 
     /// What the products have added to every code.
     fn zero<I: Isa>(&self) -> f32 {
-        self.w.format.zero() + if Self::are_bytes::<I>() { C::BYTE.zero } else { 0.0 }
+        self.w.format.zero() + if const { Self::are_bytes::<I>() } { C::BYTE.zero } else { 0.0 }
     }
 
     #[inline(always)]
@@ -186,9 +189,9 @@ impl<C: Code> Task<'_, C> {
             // SAFETY: the rows lie inside the operands; `scales` and `biases` hold them.
             row += unsafe {
                 match (self.x.m, rows.end - row) {
-                    (1, 4..) if I::TILES => self.four::<I, P>(&common, row),
+                    (1, 4..) if const { I::TILES } => self.four::<I, P>(&common, row),
                     // Two rows share each load of activations, where there are registers for their sums.
-                    (2.., 2..) if I::TILES && I::LANES == 16 => self.with_all::<I, P, 2>(&common, row),
+                    (2.., 2..) if const { I::TILES && I::LANES == 16 } => self.with_all::<I, P, 2>(&common, row),
                     _ => self.with_all::<I, P, 1>(&common, row),
                 }
             };
@@ -203,7 +206,7 @@ impl<C: Code> Task<'_, C> {
     unsafe fn four<I: Isa, P: Products<C>>(&mut self, common: &Common<I>, row: usize) -> usize {
         // SAFETY: the caller says that these four rows exist and that their numbers are at hand.
         let [[a], [b], [c], [d]] = unsafe {
-            if P::FOUR_ROWS && 4 * common.row_bytes <= AHEAD / 2 {
+            if const { P::FOUR_ROWS } && 4 * common.row_bytes <= AHEAD / 2 {
                 self.tile::<I, P, 1, 4>(common, 0, row)
             } else {
                 // There may be too few registers, and what is asked for ahead has to arrive before the rows after these are read.
@@ -227,8 +230,8 @@ impl<C: Code> Task<'_, C> {
             // SAFETY: the caller says that the rows exist and that their numbers are at hand; `m` stays below the activations' rows.
             m += unsafe {
                 match self.x.m - m {
-                    4.. if I::TILES => self.part::<I, P, 4, R>(common, m, row),
-                    2.. if I::TILES => self.part::<I, P, 2, R>(common, m, row),
+                    4.. if const { I::TILES } => self.part::<I, P, 4, R>(common, m, row),
+                    2.. if const { I::TILES } => self.part::<I, P, 2, R>(common, m, row),
                     _ => self.part::<I, P, 1, R>(common, m, row),
                 }
             };
