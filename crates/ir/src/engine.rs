@@ -94,7 +94,7 @@ pub trait Session: Any + Send {
         self.run(inputs)
     }
 
-    /// Pipelined decoding, if the engine samples on its device and the graph is [rewindable](crate::Graph::is_rewindable).
+    /// Pipelined decoding, if the engine samples on its device and can take back steps of the graph.
     fn pipelined(&mut self) -> Option<&mut dyn PipelinedDecoding> {
         None
     }

@@ -153,23 +153,39 @@ impl Graph {
     /// Whether a run can be taken back by running again from an earlier position: all that lasts is written to places which the
     /// caller names, so that the next run overwrites it. A state that every run carries on, and a draw without a seed, cannot.
     pub fn is_rewindable(&self) -> bool {
+        !self.draws_without_seed() && self.carried_buffers().is_empty()
+    }
+
+    /// Whether a run depends on random numbers that nobody names.
+    pub fn draws_without_seed(&self) -> bool {
+        self.run_nodes().any(|node| node.effect() == Effect::Random(None))
+    }
+
+    /// The buffers that runs carry on: written elsewhere than at places which the caller names. In ascending order.
+    pub fn carried_buffers(&self) -> Vec<Tid> {
         let constant = |tid: Tid| self.slots.class(tid) == Some(SlotClass::Constant);
-        self.chains.iter().enumerate().filter(|&(i, _)| self.init != Some(i as u32)).flat_map(|(_, nodes)| nodes).all(|node| {
-            if node.effect() == Effect::Random(None) {
-                return false;
-            }
+        let mut carried = Vec::new();
+        for node in self.run_nodes() {
             let placed = match node {
                 Node::SliceUpdate(n) => matches!(n.start, Int::Vid(_)),
                 Node::IndexCopy(n) => !constant(n.indices.0),
                 _ => false,
             };
-            let mut lasts = false;
             node.walk(&mut |role, slot| match slot {
-                Slot::Tensor(tid) => lasts |= role != Role::Read && self.slots.class(tid) == Some(SlotClass::Buffer),
-                Slot::Value(_) => {}
+                Slot::Tensor(tid) if !placed && role != Role::Read && self.slots.class(tid) == Some(SlotClass::Buffer) => {
+                    carried.push(tid);
+                }
+                _ => {}
             });
-            placed || !lasts
-        })
+        }
+        carried.sort_unstable();
+        carried.dedup();
+        carried
+    }
+
+    /// Nodes of all chains but the one that runs once.
+    fn run_nodes(&self) -> impl Iterator<Item = &Node> {
+        self.chains.iter().enumerate().filter(|&(i, _)| self.init != Some(i as u32)).flat_map(|(_, nodes)| nodes)
     }
 
     /// The buffers that a chain, or one that it runs, writes; each once, in the order of their first writes.
@@ -239,7 +255,9 @@ mod tests {
     fn runs_that_write_where_the_caller_says_can_be_taken_back() {
         let check = |nodes: &str, expected: bool| {
             let text = format!("slots constants=1 inputs=1 outputs=1 buffers=1 temps=0 values=1\nmain 0\nchain 0\n{nodes}");
-            assert_eq!(text.parse::<Graph>().unwrap().is_rewindable(), expected, "{nodes}");
+            let graph = text.parse::<Graph>().unwrap();
+            assert_eq!(graph.is_rewindable(), expected, "{nodes}");
+            assert_eq!(graph.carried_buffers().is_empty(), expected || graph.draws_without_seed(), "{nodes}");
         };
         check("  SliceUpdate dst=t3 update=t1 out=t3 axis=0 start=v0 stop=4 step=1", true);
         check("  SliceUpdate dst=t3 update=t1 out=t3 axis=0 start=0 stop=4 step=1", false);

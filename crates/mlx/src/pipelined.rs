@@ -2,20 +2,35 @@
 
 use std::collections::VecDeque;
 
-use flambeau_ir::engine::{DecodeStep, EngineError, PipelinedDecoding, Sampling, Value};
+use flambeau_ir::{
+    Tid,
+    engine::{DecodeStep, EngineError, PipelinedDecoding, Sampling, Value},
+};
 use flambeau_tensor::DType;
 
 use crate::{
+    cx::Slot,
     error::{OpError, Result},
     ffi::{Api, ArgReduce, Array, Binary, Order, Reduce, Unary},
-    session::{Built, Feedback, MlxSession, Pending, State, last_entry},
+    session::{Built, Feedback, MlxSession, Pending, State, bytes_of, last_entry},
 };
+
+/// Bytes of the state that runs carry on, from which on it is not kept for steps that may be taken back.
+const MAX_CARRIED_BYTES: u64 = 1 << 28;
+
+/// A step that is not yet received.
+#[derive(Debug)]
+struct Submitted {
+    token: Result<Array, EngineError>,
+    /// What runs carry on, as it was before the step.
+    before: Vec<(Tid, Slot)>,
+}
 
 /// Submitted steps.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
-    /// The token of each step that is not yet received, oldest first, or the step's error.
-    tokens: VecDeque<Result<Array, EngineError>>,
+    /// Oldest first.
+    steps: VecDeque<Submitted>,
     /// The token of the latest step, which the next one may take as an input.
     last: Option<Array>,
 }
@@ -26,8 +41,13 @@ const NONE: f64 = -1.0;
 impl PipelinedDecoding for MlxSession {
     fn submit(&mut self, step: DecodeStep) {
         self.post(move |state| {
+            let before = state.carried();
             let token = state.submit(&step);
-            state.in_flight.tokens.push_back(token);
+            let step = match before {
+                Ok(before) => Submitted { token, before },
+                Err(error) => Submitted { token: Err(error.into()), before: Vec::new() },
+            };
+            state.in_flight.steps.push_back(step);
         });
     }
 
@@ -36,11 +56,32 @@ impl PipelinedDecoding for MlxSession {
     }
 
     fn cancel(&mut self) {
-        self.post(|state| state.in_flight = InFlight::default());
+        self.post(State::take_back);
     }
 }
 
 impl State {
+    /// Whether steps can be taken back.
+    pub(crate) fn can_take_back(&self) -> bool {
+        let m = &self.machine;
+        let bytes = |tid: Tid| m.env.tensors.get(tid.0 as usize).and_then(Option::as_ref).map_or(0, bytes_of);
+        !m.graph.draws_without_seed() && m.graph.carried_buffers().into_iter().map(bytes).sum::<u64>() <= MAX_CARRIED_BYTES
+    }
+
+    /// Handles to what runs carry on.
+    fn carried(&self) -> Result<Vec<(Tid, Slot)>> {
+        let m = &self.machine;
+        let slot = |&tid: &Tid| m.env.tensors.get(tid.0 as usize).and_then(Option::as_ref).map(|slot| Ok((tid, slot.share()?)));
+        m.graph.carried_buffers().iter().filter_map(slot).collect()
+    }
+
+    fn take_back(&mut self) {
+        let in_flight = std::mem::take(&mut self.in_flight);
+        for (tid, slot) in in_flight.steps.into_iter().next().into_iter().flat_map(|step| step.before) {
+            self.machine.set(tid, slot);
+        }
+    }
+
     fn submit(&mut self, step: &DecodeStep) -> Result<Array, EngineError> {
         let feedback = step.feedback.map(|input| self.feedback(input, &step.inputs)).transpose()?;
         let is_pipelined = feedback.is_some();
@@ -83,9 +124,11 @@ impl State {
 
     fn receive(&mut self) -> Result<u32, EngineError> {
         let none = || EngineError::Arguments("no step is in flight".into());
-        let token = self.in_flight.tokens.pop_front().ok_or_else(none)??;
+        let token = self.in_flight.steps.pop_front().ok_or_else(none)?.token?;
         let read = token.to_tensor().map_err(OpError::from).and_then(|token| crate::ops::integers(&token));
         if read.is_err() {
+            // What later steps would be taken back to comes from the one that failed.
+            self.in_flight.steps.iter_mut().for_each(|step| step.before.clear());
             self.settle();
         }
         let id = read.map_err(EngineError::from)?.first().copied().unwrap_or(NONE as i64);

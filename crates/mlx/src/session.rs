@@ -40,7 +40,7 @@ pub(crate) struct MlxSession {
 
 impl MlxSession {
     pub(crate) fn new(owner: Arc<Owner>, state: Box<State>) -> MlxSession {
-        let can_pipeline = state.machine.graph.is_rewindable() && state.machine.profile.is_none();
+        let can_pipeline = state.can_take_back() && state.machine.profile.is_none();
         MlxSession { owner, state: Arc::new(Mutex::new(Some(state))), can_pipeline }
     }
 
@@ -197,7 +197,7 @@ fn zeros_of_meta(m: &Machine, tid: Tid) -> Result<Slot> {
     Ok(Slot::new(array, meta.dtype, Shape::from_slice(&shape)))
 }
 
-fn bytes_of(slot: &Slot) -> u64 {
+pub(crate) fn bytes_of(slot: &Slot) -> u64 {
     slot.shape.iter().fold(slot.dtype.size() as u64, |n, &d| n.saturating_mul(d as u64))
 }
 

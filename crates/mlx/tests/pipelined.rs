@@ -186,10 +186,34 @@ fn tokens_are_drawn_as_the_sampler_draws_them() {
     }
 }
 
-fn a_state_that_every_run_carries_on_forbids_pipelining() {
+/// As the table says, with a sum of what came before that every run carries on.
+fn carrying() -> String {
+    history(VOCAB).replace("IndexCopy dst=t4 update=t6 indices=t2 out=t4 axis=0", "Add a=t4 b=t6 out=t4")
+}
+
+fn a_state_that_every_run_carries_on_is_taken_back() {
     let (_turn, engine) = (alone(), installed::engine());
-    let counts = history(VOCAB).replace("IndexCopy dst=t4 update=t6 indices=t2 out=t4 axis=0", "Add a=t4 b=t6 out=t4");
-    assert!(load(&engine, &counts).pipelined().is_none());
+    let run = |taken_back: usize| {
+        let mut session = load(&engine, &carrying());
+        let mut tokens = Vec::new();
+        submit(&mut session, step(7, 0), None);
+        for position in 1..4 {
+            (0..taken_back).for_each(|ahead| submit(&mut session, step(0, position + ahead as i64), Some(0)));
+            let token = receive(&mut session).unwrap();
+            session.pipelined().expect("the session pipelines").cancel();
+            submit(&mut session, step(token.into(), position), None);
+            tokens.push(token);
+        }
+        tokens
+    };
+    let expected = run(0);
+    assert_eq!([run(1), run(2)], [expected.clone(), expected]);
+}
+
+fn draws_without_a_seed_forbid_pipelining() {
+    let (_turn, engine) = (alone(), installed::engine());
+    let draws = LOGITS.replace("temps=0", "temps=1").replace("  IdCopy", "  RandomBits shape=[4] width=4 out=t2\n  IdCopy");
+    assert!(load(&engine, &draws).pipelined().is_none());
 }
 
 fn main() -> ExitCode {
@@ -200,6 +224,7 @@ fn main() -> ExitCode {
         sessions_that_go_with_runs_in_flight_leave_nothing,
         failures_reach_who_receives,
         tokens_are_drawn_as_the_sampler_draws_them,
-        a_state_that_every_run_carries_on_forbids_pipelining,
+        a_state_that_every_run_carries_on_is_taken_back,
+        draws_without_a_seed_forbid_pipelining,
     ])
 }

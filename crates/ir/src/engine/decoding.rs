@@ -41,6 +41,7 @@ pub trait PipelinedDecoding {
     /// The step failed, none of its logits exceeds −∞, or no step is in flight.
     fn receive(&mut self) -> Result<u32, EngineError>;
 
-    /// Drops the steps in flight. What they wrote to caches lies behind the positions of the steps received.
+    /// Drops the steps in flight. What they wrote to caches lies behind the positions of the steps received; a state that runs carry on is that
+    /// after the last of those.
     fn cancel(&mut self);
 }
