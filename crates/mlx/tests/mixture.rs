@@ -1,7 +1,7 @@
 //! A language model with gated delta nets and a mixture of experts, prompts and single tokens, on every device of MLX that there is,
 //! beside the CPU engine: on a GPU kernels of our own compute its recurrences and its experts.
 //!
-//! `mixture/layers.txt` is what `flambeau inspect --nodes` prints of the export of a folder that `scripts/bench/gpu_mixture.py make
+//! `mixture/layers.txt` is what `flambeau inspect --nodes` prints of the export of a folder that `scripts/bench/gpu_shapes.py make
 //! --tiny --layers 4` wrote, without the text of kernels. Constants get values here.
 
 use std::{collections::HashMap, process::ExitCode, sync::Arc};

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Speed of a mixture of experts behind gated delta nets on the machine's GPU: `flambeau bench --engine mlx` beside mlx-lm.
+"""Speed of large shapes on the machine's GPU: `flambeau bench --engine mlx` beside mlx-lm.
 
-    gpu_mixture.py make FOLDER [--layers 40] [--tiny]
-    gpu_mixture.py measure FOLDER [--prompts 512,2048] [--generated 128]
+    gpu_shapes.py make FOLDER [--shape qwen3.5-35b-a3b] [--layers 40] [--tiny]
+    gpu_shapes.py measure FOLDER [--prompts 512,2048] [--generated 128]
 
-`make` writes a folder in the shape of Qwen3.5-35B-A3B with random weights, in MLX's own 4 bits (affine, groups of 64), without a
-tokenizer: `flambeau export` keeps its codes, and mlx-lm reads the same file. All 40 layers take 20 GB. Needs numpy. `--tiny` writes a
-model of few small layers of the same kinds instead, for comparing engines. `measure` runs mlx-lm on the folder, prints a row as JSON,
-and needs mlx with a GPU backend and mlx-lm.
+`make` writes a folder in the shape of Qwen3.5-35B-A3B (gated delta nets and a mixture of experts), Gemma 4 31B or Gemma 4 E2B with random
+weights, in MLX's own 4 bits (affine, groups of 64), without a tokenizer: `flambeau export` keeps its codes, and mlx-lm reads the same
+file. All layers take 20, 17 and 3 GB. Needs numpy. `--tiny` writes a model of few small layers of the same kinds instead, for comparing
+engines. `measure` runs mlx-lm on the folder, prints a row as JSON, and needs mlx with a GPU backend and mlx-lm.
 """
 
 import argparse
@@ -17,20 +17,36 @@ import struct
 import time
 
 GROUP, BITS = 64, 4
-FULL = dict(
+QWEN = dict(
     hidden_size=2048, num_attention_heads=16, num_key_value_heads=2, head_dim=256, vocab_size=248320, linear_num_value_heads=32,
     linear_num_key_heads=16, linear_key_head_dim=128, linear_value_head_dim=128, num_experts=256, num_experts_per_tok=8,
-    moe_intermediate_size=512, shared_expert_intermediate_size=512)
-TINY = dict(
-    hidden_size=256, num_attention_heads=4, num_key_value_heads=1, head_dim=256, vocab_size=512, linear_num_value_heads=4,
-    linear_num_key_heads=2, linear_key_head_dim=128, linear_value_head_dim=128, num_experts=16, num_experts_per_tok=4,
-    moe_intermediate_size=128, shared_expert_intermediate_size=128)
+    moe_intermediate_size=512, shared_expert_intermediate_size=512, num_hidden_layers=40)
+TINY_QWEN = dict(
+    QWEN, hidden_size=256, num_attention_heads=4, num_key_value_heads=1, vocab_size=512, linear_num_value_heads=4,
+    linear_num_key_heads=2, num_experts=16, num_experts_per_tok=4, moe_intermediate_size=128, shared_expert_intermediate_size=128,
+    num_hidden_layers=4)
+GEMMA_31B = dict(
+    hidden_size=5376, intermediate_size=21504, num_attention_heads=32, num_key_value_heads=16, head_dim=256, global_head_dim=512,
+    num_global_key_value_heads=4, attention_k_eq_v=True, vocab_size=262144, sliding_window=1024, hidden_size_per_layer_input=0,
+    num_kv_shared_layers=0, use_double_wide_mlp=False, num_hidden_layers=60)
+GEMMA_E2B = dict(
+    hidden_size=1536, intermediate_size=6144, num_attention_heads=8, num_key_value_heads=1, head_dim=256, global_head_dim=512,
+    attention_k_eq_v=False, vocab_size=262144, sliding_window=512, hidden_size_per_layer_input=256,
+    vocab_size_per_layer_input=262144, num_kv_shared_layers=20, use_double_wide_mlp=True, num_hidden_layers=35)
+TINY_GEMMA = dict(
+    hidden_size=256, intermediate_size=512, num_attention_heads=4, vocab_size=512, vocab_size_per_layer_input=512, sliding_window=32,
+    num_hidden_layers=6)
+SHAPES = {
+    "qwen3.5-35b-a3b": (QWEN, TINY_QWEN),
+    "gemma4-31b": (GEMMA_31B, dict(GEMMA_31B, **TINY_GEMMA, num_key_value_heads=2, num_global_key_value_heads=1)),
+    "gemma4-e2b": (GEMMA_E2B, dict(GEMMA_E2B, **dict(TINY_GEMMA, num_hidden_layers=10), num_kv_shared_layers=4)),
+}
 
 
-def config(sizes: dict, layers: int) -> dict:
+def qwen_config(sizes: dict, layers: int) -> dict:
     kinds = ["full_attention" if i % 4 == 3 else "linear_attention" for i in range(layers)]
     text = dict(
-        sizes, model_type="qwen3_5_moe_text", num_hidden_layers=layers, max_position_embeddings=32768, rms_norm_eps=1e-6,
+        sizes, model_type="qwen3_5_moe_text", max_position_embeddings=32768, rms_norm_eps=1e-6,
         hidden_act="silu", use_cache=True, tie_word_embeddings=False, linear_conv_kernel_dim=4, layer_types=kinds,
         full_attention_interval=4, attn_output_gate=True, attention_bias=False, eos_token_id=1, dtype="bfloat16",
         intermediate_size=sizes["moe_intermediate_size"],
@@ -41,7 +57,7 @@ def config(sizes: dict, layers: int) -> dict:
         dtype="bfloat16", quantization=dict(group_size=GROUP, bits=BITS))
 
 
-def matrices(c: dict, layers: int):
+def qwen_matrices(c: dict, layers: int):
     """Names and shapes of what is packed."""
     hidden, dim = c["hidden_size"], c["head_dim"]
     heads, keys = c["num_attention_heads"] * dim, c["num_key_value_heads"] * dim
@@ -69,7 +85,7 @@ def matrices(c: dict, layers: int):
             yield f"{at}mlp.{module}.down_proj", (*lead, hidden, inner)
 
 
-def vectors(c: dict, layers: int):
+def qwen_vectors(c: dict, layers: int):
     """Names, shapes, and the ranges that values are drawn from, of what stays floats."""
     around_one = (0.8, 1.2)
     hidden = c["hidden_size"]
@@ -91,11 +107,71 @@ def vectors(c: dict, layers: int):
             yield at + "A_log", heads, (-2.0, 2.0)
 
 
+def gemma_config(sizes: dict, layers: int) -> dict:
+    period = 5 if sizes["hidden_size_per_layer_input"] else 6
+    kinds = ["full_attention" if i % period == period - 1 or i == layers - 1 else "sliding_attention" for i in range(layers)]
+    text = dict(
+        sizes, model_type="gemma4_text", max_position_embeddings=131072, rms_norm_eps=1e-6, hidden_activation="gelu_pytorch_tanh",
+        tie_word_embeddings=True, layer_types=kinds, attention_bias=False, final_logit_softcapping=30.0, eos_token_id=1,
+        dtype="bfloat16", enable_moe_block=False,
+        rope_parameters=dict(
+            sliding_attention=dict(rope_type="default", rope_theta=1e4),
+            full_attention=dict(rope_type="proportional", rope_theta=1e6, partial_rotary_factor=0.25)))
+    return dict(
+        architectures=["Gemma4ForConditionalGeneration"], model_type="gemma4", text_config=text, eos_token_id=1, dtype="bfloat16",
+        quantization=dict(group_size=GROUP, bits=BITS))
+
+
+def gemma_matrices(c: dict, layers: int):
+    """Names and shapes of what is packed."""
+    hidden, own, width = c["hidden_size"], layers - c["num_kv_shared_layers"], c["hidden_size_per_layer_input"]
+    yield "model.embed_tokens", (c["vocab_size"], hidden)
+    if width:
+        yield "model.embed_tokens_per_layer", (c["vocab_size_per_layer_input"], layers * width)
+        yield "model.per_layer_model_projection", (layers * width, hidden)
+    for i, kind in enumerate(c["layer_types"]):
+        at, full = f"model.layers.{i}.", kind == "full_attention"
+        dim, keys = (c["global_head_dim"], c.get("num_global_key_value_heads")) if full else (c["head_dim"], None)
+        heads, keys = c["num_attention_heads"] * dim, (keys or c["num_key_value_heads"]) * dim
+        yield f"{at}self_attn.q_proj", (heads, hidden)
+        if i < own:
+            yield f"{at}self_attn.k_proj", (keys, hidden)
+            if not (full and c["attention_k_eq_v"]):
+                yield f"{at}self_attn.v_proj", (keys, hidden)
+        yield f"{at}self_attn.o_proj", (hidden, heads)
+        inner = c["intermediate_size"] * (2 if c["use_double_wide_mlp"] and i >= own else 1)
+        yield f"{at}mlp.gate_proj", (inner, hidden)
+        yield f"{at}mlp.up_proj", (inner, hidden)
+        yield f"{at}mlp.down_proj", (hidden, inner)
+        if width:
+            yield f"{at}per_layer_input_gate", (width, hidden)
+            yield f"{at}per_layer_projection", (hidden, width)
+
+
+def gemma_vectors(c: dict, layers: int):
+    """As `qwen_vectors`."""
+    around_one, hidden, width = (0.8, 1.2), c["hidden_size"], c["hidden_size_per_layer_input"]
+    yield "model.norm.weight", (hidden,), around_one
+    if width:
+        yield "model.per_layer_projection_norm.weight", (width,), around_one
+    for i, kind in enumerate(c["layer_types"]):
+        at, dim = f"model.layers.{i}.", c["global_head_dim" if kind == "full_attention" else "head_dim"]
+        names = ["input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"]
+        for name in names + (["post_per_layer_input_norm"] if width else []):
+            yield f"{at}{name}.weight", (hidden,), around_one
+        yield f"{at}self_attn.q_norm.weight", (dim,), around_one
+        if i < layers - c["num_kv_shared_layers"]:
+            yield f"{at}self_attn.k_norm.weight", (dim,), around_one
+        yield f"{at}layer_scalar", (1,), (0.5, 0.6)
+
+
 def make(folder: pathlib.Path, sizes: dict, layers: int) -> None:
     import numpy as np
 
     rng = np.random.default_rng(0)
-    whole = config(sizes, layers)
+    config, matrices, vectors = (
+        (qwen_config, qwen_matrices, qwen_vectors) if "num_experts" in sizes else (gemma_config, gemma_matrices, gemma_vectors))
+    whole = config(dict(sizes, num_hidden_layers=layers), layers)
     c = whole["text_config"]
     pool = rng.bytes(1 << 26)
     header, parts, at = {}, [], 0
@@ -132,7 +208,7 @@ def make(folder: pathlib.Path, sizes: dict, layers: int) -> None:
     for name, shape in matrices(c, layers):
         *lead, columns = shape
         n = int(np.prod(shape))
-        deviation = columns**-0.5 if name != "model.embed_tokens" else 1.0
+        deviation = columns**-0.5 if "embed_tokens" not in name else 1.0
         state = rng.bit_generator.state
         add(f"{name}.weight", "U32", (*lead, columns * BITS // 32), n * BITS // 8, codes)
         add(f"{name}.scales", "BF16", (*lead, columns // GROUP), n // GROUP * 2, scales(deviation, 1.0))
@@ -206,13 +282,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("action", choices=["make", "measure"])
     parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--layers", type=int, default=40)
+    parser.add_argument("--shape", choices=SHAPES, default="qwen3.5-35b-a3b")
+    parser.add_argument("--layers", type=int)
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--prompts", default="512,2048")
     parser.add_argument("--generated", type=int, default=128)
     args = parser.parse_args()
     if args.action == "make":
-        make(args.folder, TINY if args.tiny else FULL, args.layers)
+        sizes = SHAPES[args.shape][args.tiny]
+        make(args.folder, sizes, args.layers or sizes["num_hidden_layers"])
     else:
         print(json.dumps(measure(args.folder, [int(p) for p in args.prompts.split(",")], args.generated)))
 
