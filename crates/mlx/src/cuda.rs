@@ -16,8 +16,13 @@ const GEMV: &str = include_str!("../kernels/cuda/gemv.cuh");
 const ATTEND: &str = include_str!("../kernels/cuda/attend.cuh");
 const LAYERS: &str = include_str!("../kernels/cuda/layers.cuh");
 const DELTA: &str = include_str!("../kernels/cuda/delta.cuh");
+const BARRIER: &str = include_str!("../kernels/cuda/barrier.cuh");
 const CHOSEN: &str = include_str!("../kernels/cuda/chosen.cuh");
+const DELTA_TOKEN: &str = include_str!("../kernels/cuda/delta_token.cuh");
 const EXPERTS: &str = include_str!("../kernels/cuda/experts.cuh");
+
+/// MLX writes a kernel's signature; this gives it the bound that lets a whole block of 16 warps have its registers.
+const BOUND: &str = "#undef __global__\n#define __global__ __attribute__((global)) __launch_bounds__(512, 1)\n";
 
 /// Comments and indentation removed: MLX hashes the text at every launch.
 fn packed<const N: usize>(parts: [&str; N]) -> String {
@@ -32,22 +37,22 @@ fn packed<const N: usize>(parts: [&str; N]) -> String {
     text
 }
 
-/// Products with one row.
-pub(crate) fn gemv() -> &'static str {
+/// What a step of one row is computed by.
+pub(crate) fn steps() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
-    TEXT.get_or_init(|| packed([COMMON, GEMV]))
+    TEXT.get_or_init(|| packed([COMMON, GEMV, ATTEND, CHOSEN, DELTA_TOKEN, BARRIER]))
 }
 
-/// Attention at one position.
-pub(crate) fn attend() -> &'static str {
+/// The same, for blocks that have a multiprocessor to themselves.
+pub(crate) fn resident_steps() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
-    TEXT.get_or_init(|| packed([COMMON, ATTEND]))
+    TEXT.get_or_init(|| format!("{}{BOUND}", steps()))
 }
 
 /// Decoder layers in one launch.
 pub(crate) fn layers() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
-    TEXT.get_or_init(|| packed([COMMON, GEMV, ATTEND, LAYERS]))
+    TEXT.get_or_init(|| format!("{}{BOUND}", packed([COMMON, GEMV, ATTEND, BARRIER, LAYERS])))
 }
 
 /// The gated delta rule.
@@ -60,12 +65,6 @@ pub(crate) fn delta() -> &'static str {
 pub(crate) fn experts() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| packed([COMMON, EXPERTS]))
-}
-
-/// One row's products with the experts that are chosen for it.
-pub(crate) fn chosen() -> &'static str {
-    static TEXT: OnceLock<String> = OnceLock::new();
-    TEXT.get_or_init(|| packed([COMMON, GEMV, CHOSEN]))
 }
 
 /// Launches the kernel of that text, which the session keeps under its name and body.
@@ -94,6 +93,15 @@ pub(crate) fn type_name(dtype: DType) -> Option<&'static str> {
     }
 }
 
+/// CUDA's name of an element type that kernels leave to one another.
+pub(crate) fn value_type(dtype: DType) -> Option<&'static str> {
+    match dtype {
+        DType::F32 => Some("float"),
+        DType::I32 => Some("int"),
+        _ => type_name(dtype),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,7 +109,7 @@ mod tests {
     #[test]
     fn packed_text_keeps_code_and_loses_comments() {
         assert_eq!(packed(["// a\n  int x; // b\n\n", "y\n"]), "int x;\ny\n");
-        assert!(gemv().contains("asm volatile(\"ld.global.nc"));
-        assert!(!attend().contains("//"));
+        assert!(steps().contains("asm volatile(\"ld.global.nc"));
+        assert!(!steps().contains("//"));
     }
 }

@@ -1,16 +1,16 @@
 // One new position of attention: rotary embedding of query and key, the cache's new row, and softmax(q K) V.
 //
-// A block serves one key head and one of `splits` ranges of positions; the HEADS query heads that share the key head are read
-// together. Lanes hold 8 dimensions each, so that D / 8 lanes read one position. The block that finishes a head last merges the
+// A block serves HEADS query heads that share a key head, and one of `splits` ranges of positions; `share` blocks then serve a key head.
+// Lanes hold 8 dimensions each, or 16 where a head is wider than 32 lanes then read. The block that finishes its query heads last merges the
 // ranges; `tickets` counts them and returns to zero by itself.
 
-template <typename T>
+template <typename T, typename N = T>
 struct Attend {
   const T* q;
   const T* k;
   const T* v;
-  const T* q_norm;
-  const T* k_norm;
+  const N* q_norm;
+  const N* k_norm;
   const float* periods;
   T* keys;
   T* values;
@@ -25,11 +25,25 @@ struct Attend {
   float scale;
   float log2_base;
   float eps;
+  // Elements from one query head to the next, and what the result is multiplied with the sigmoid of, in the same steps; or none.
+  int q_step;
+  const T* gate;
+  int share;
+  // Whether values are normalised, by the same constant and no weights. Without keys, the cache holds the position already.
+  bool norm_values;
 };
 
-// Normalises and rotates one head with one warp; the result is rounded as the model's type, then multiplied by `factor`.
-template <typename T, int D>
-__device__ inline void prepare_head(const Attend<T>& s, const T* from, const T* norm, float factor, float* to) {
+// Sine and cosine of pair `i` of TURNED / 2 at the position.
+template <int TURNED, typename T, typename N>
+__device__ inline void turn(const Attend<T, N>& s, int i, float& sin, float& cos) {
+  float rate = s.periods != nullptr ? 1.0f / s.periods[i] : exp2f(-s.log2_base * i / (TURNED / 2));
+  sincospif(s.position * rate * 0.318309886f, &sin, &cos);
+}
+
+// Normalises one head with one warp and rotates its first TURNED elements; the result is rounded as the model's type, then multiplied by
+// `factor`.
+template <int D, int TURNED, typename T, typename N>
+__device__ inline void prepare_head(const Attend<T, N>& s, const T* from, const N* norm, float factor, float* to) {
   constexpr int kEach = D / 64;
   int lane = threadIdx.x % 32;
   float low[kEach];
@@ -54,15 +68,36 @@ __device__ inline void prepare_head(const Attend<T>& s, const T* from, const T* 
       high[e] = static_cast<float>(static_cast<T>(high[e] * r * static_cast<float>(norm[i + D / 2])));
     }
   }
+  if constexpr (TURNED < D) {
 #pragma unroll
-  for (int e = 0; e < kEach; ++e) {
-    int i = e * 32 + lane;
-    float rate = s.periods != nullptr ? 1.0f / s.periods[i] : exp2f(-s.log2_base * i / (D / 2));
-    float sin;
-    float cos;
-    sincospif(s.position * rate * 0.318309886f, &sin, &cos);
-    to[i] = static_cast<float>(static_cast<T>(low[e] * cos - high[e] * sin)) * factor;
-    to[i + D / 2] = static_cast<float>(static_cast<T>(low[e] * sin + high[e] * cos)) * factor;
+    for (int e = 0; e < kEach; ++e) {
+      to[e * 32 + lane] = low[e];
+      to[e * 32 + lane + D / 2] = high[e];
+    }
+    __syncwarp();
+    for (int i = lane; i < TURNED / 2; i += 32) {
+      float sin;
+      float cos;
+      turn<TURNED>(s, i, sin, cos);
+      float a = to[i];
+      float b = to[i + TURNED / 2];
+      to[i] = rounded<T>(a * cos - b * sin);
+      to[i + TURNED / 2] = rounded<T>(a * sin + b * cos);
+    }
+    __syncwarp();
+    for (int i = lane; i < D; i += 32) {
+      to[i] *= factor;
+    }
+  } else {
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) {
+      int i = e * 32 + lane;
+      float sin;
+      float cos;
+      turn<D>(s, i, sin, cos);
+      to[i] = rounded<T>(low[e] * cos - high[e] * sin) * factor;
+      to[i + D / 2] = rounded<T>(low[e] * sin + high[e] * cos) * factor;
+    }
   }
 }
 
@@ -80,9 +115,11 @@ __device__ inline void read_shared(const float* from, float (&to)[8]) {
 // Running softmax of HEADS heads over the positions that a group of lanes sees.
 template <typename T, int D, int HEADS, int AHEAD>
 struct Softmax {
+  static constexpr int kPieces = D > 256 ? D / 256 : 1;
+  static constexpr int kLanes = D / 8 / kPieces;
   float top[HEADS];
   float sum[HEADS];
-  float acc[HEADS][8];
+  float acc[HEADS][kPieces][8];
 
   __device__ void clear() {
 #pragma unroll
@@ -90,29 +127,35 @@ struct Softmax {
       top[g] = -1e30f;
       sum[g] = 0.0f;
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        acc[g][j] = 0.0f;
+      for (int j = 0; j < kPieces * 8; ++j) {
+        acc[g][j / 8][j % 8] = 0.0f;
       }
     }
   }
 
-  // Adds AHEAD positions for each group of D / 8 lanes; those outside weigh nothing. `query` is scaled for base 2.
-  __device__ void add(const float* query, const uint4 (&k)[AHEAD], const uint4 (&v)[AHEAD], const bool (&inside)[AHEAD]) {
+  // Adds AHEAD positions for each group of lanes; those outside weigh nothing. `query` is scaled for base 2.
+  __device__ void add(
+      const float* query, const uint4 (&k)[AHEAD][kPieces], const uint4 (&v)[AHEAD][kPieces], const bool (&inside)[AHEAD]) {
 #pragma unroll
     for (int g = 0; g < HEADS; ++g) {
-      float q[8];
-      read_shared(query + g * D, q);
-      float score[AHEAD];
+      float score[AHEAD] = {};
       float next = top[g];
 #pragma unroll
-      for (int u = 0; u < AHEAD; ++u) {
-        score[u] = 0.0f;
+      for (int i = 0; i < kPieces; ++i) {
+        float q[8];
+        read_shared(query + g * D + i * kLanes * 8, q);
 #pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          score[u] = fmaf(q[j], wide_at<T>(k[u], j), score[u]);
+        for (int u = 0; u < AHEAD; ++u) {
+#pragma unroll
+          for (int j = 0; j < 8; ++j) {
+            score[u] = fmaf(q[j], wide_at<T>(k[u][i], j), score[u]);
+          }
         }
+      }
 #pragma unroll
-        for (int d = D / 16; d > 0; d /= 2) {
+      for (int u = 0; u < AHEAD; ++u) {
+#pragma unroll
+        for (int d = kLanes / 2; d > 0; d /= 2) {
           score[u] += __shfl_xor_sync(~0u, score[u], d);
         }
         score[u] = inside[u] ? score[u] : -2e30f;
@@ -122,16 +165,16 @@ struct Softmax {
       top[g] = next;
       sum[g] *= keep;
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        acc[g][j] *= keep;
+      for (int j = 0; j < kPieces * 8; ++j) {
+        acc[g][j / 8][j % 8] *= keep;
       }
 #pragma unroll
       for (int u = 0; u < AHEAD; ++u) {
         float weight = inside[u] ? exp2f(score[u] - next) : 0.0f;
         sum[g] += weight;
 #pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          acc[g][j] = fmaf(weight, wide_at<T>(v[u], j), acc[g][j]);
+        for (int j = 0; j < kPieces * 8; ++j) {
+          acc[g][j / 8][j % 8] = fmaf(weight, wide_at<T>(v[u][j / 8], j % 8), acc[g][j / 8][j % 8]);
         }
       }
     }
@@ -142,7 +185,7 @@ struct Softmax {
 #pragma unroll
     for (int g = 0; g < HEADS; ++g) {
 #pragma unroll
-      for (int d = D / 8; d < 32; d *= 2) {
+      for (int d = kLanes; d < 32; d *= 2) {
         float other = __shfl_xor_sync(~0u, top[g], d);
         float next = fmaxf(top[g], other);
         float keep = exp2f(top[g] - next);
@@ -150,45 +193,51 @@ struct Softmax {
         top[g] = next;
         sum[g] = sum[g] * keep + __shfl_xor_sync(~0u, sum[g], d) * take;
 #pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          acc[g][j] = acc[g][j] * keep + __shfl_xor_sync(~0u, acc[g][j], d) * take;
+        for (int j = 0; j < kPieces * 8; ++j) {
+          float& own = acc[g][j / 8][j % 8];
+          own = own * keep + __shfl_xor_sync(~0u, own, d) * take;
         }
       }
     }
   }
 };
 
-template <typename T, int D, int HEADS, int WARPS>
+template <typename T, int D, int HEADS, int WARPS, int TURNED = D, typename N = T>
 struct Attention {
-  static constexpr int kLanes = D / 8;
+  static constexpr int kAhead = D > 128 || D * HEADS > 1024 ? 1 : 2;
+  using Sums = Softmax<T, D, HEADS, kAhead>;
+  static constexpr int kPieces = Sums::kPieces;
+  static constexpr int kLanes = Sums::kLanes;
   static constexpr int kGroups = 32 / kLanes;
-  static constexpr int kAhead = 2;
   static constexpr int kPart = D + 2;
 
-  const Attend<T>& s;
+  const Attend<T, N>& s;
   float* query;
   float* key;
   float* tops;
   float* totals;
   float* sums;
+  float* value;
 
-  __device__ Attention(const Attend<T>& s, float* shared) : s(s) {
+  __device__ Attention(const Attend<T, N>& s, float* shared) : s(s) {
     query = shared;
     key = query + HEADS * D;
     tops = key + D;
     totals = tops + WARPS * HEADS;
     sums = totals + WARPS * HEADS;
+    value = sums + WARPS * HEADS * D;
   }
 
   // `wait` returns when query, key and value are there; the cache is read before. A block without work waits all the same.
   template <typename Wait>
   __device__ void run(Wait wait) {
     __shared__ bool last;
-    if (blockIdx.x >= s.kv_heads * s.splits) {
+    int items = s.kv_heads * s.share * s.splits;
+    if (blockIdx.x >= items) {
       wait();
     }
 #pragma unroll 1
-    for (int item = blockIdx.x; item < s.kv_heads * s.splits; item += gridDim.x) {
+    for (int item = blockIdx.x; item < items; item += gridDim.x) {
       int head = item / s.splits;
       attend(head, item % s.splits, [&] {
         if (item == blockIdx.x) {
@@ -223,12 +272,13 @@ struct Attention {
     int each = (s.position + 1 - first + s.splits - 1) / s.splits;
     int from = first + split * each;
     int to = min(from + each, s.position + 1);
-    T* keys = s.keys + static_cast<size_t>(head) * s.capacity * D;
-    T* values = s.values + static_cast<size_t>(head) * s.capacity * D;
-    bool newest = to == s.position + 1 && from < to;
+    int key_head = head / s.share;
+    T* keys = s.keys + static_cast<size_t>(key_head) * s.capacity * D;
+    T* values = s.values + static_cast<size_t>(key_head) * s.capacity * D;
+    bool newest = s.k != nullptr && to == s.position + 1 && from < to;
 
-    uint4 k[kAhead];
-    uint4 v[kAhead];
+    uint4 k[kAhead][kPieces];
+    uint4 v[kAhead][kPieces];
     bool inside[kAhead];
     auto read = [&](int t) {
 #pragma unroll
@@ -236,40 +286,59 @@ struct Attention {
         int row = t + u * kGroups + lane / kLanes;
         inside[u] = row < to;
         size_t at = static_cast<size_t>(inside[u] ? row : 0) * D + part;
-        k[u] = *reinterpret_cast<const uint4*>(keys + at);
-        v[u] = *reinterpret_cast<const uint4*>(values + at);
+#pragma unroll
+        for (int i = 0; i < kPieces; ++i) {
+          k[u][i] = *reinterpret_cast<const uint4*>(keys + at + i * kLanes * 8);
+          v[u][i] = *reinterpret_cast<const uint4*>(values + at + i * kLanes * 8);
+        }
       }
     };
     // The newest row goes from the projections into the cache, and into the sums without going through it.
-    uint4 fresh;
+    uint4 fresh[kPieces];
+    auto narrow_eight = [](const float* row) {
+      return make_uint4(
+          narrow_pair(row[0], row[1], T{}), narrow_pair(row[2], row[3], T{}), narrow_pair(row[4], row[5], T{}),
+          narrow_pair(row[6], row[7], T{}));
+    };
     auto put_newest = [&](int t) {
 #pragma unroll
       for (int u = 0; u < kAhead; ++u) {
         int row = t + u * kGroups + lane / kLanes;
         if (row == s.position) {
-          k[u] = make_uint4(
-              narrow_pair(key[part], key[part + 1], T{}), narrow_pair(key[part + 2], key[part + 3], T{}),
-              narrow_pair(key[part + 4], key[part + 5], T{}), narrow_pair(key[part + 6], key[part + 7], T{}));
-          size_t at = static_cast<size_t>(row) * D + part;
-          v[u] = fresh;
-          *reinterpret_cast<uint4*>(keys + at) = k[u];
-          *reinterpret_cast<uint4*>(values + at) = v[u];
+#pragma unroll
+          for (int i = 0; i < kPieces; ++i) {
+            int piece = part + i * kLanes * 8;
+            k[u][i] = narrow_eight(key + piece);
+            v[u][i] = s.norm_values ? narrow_eight(value + piece) : fresh[i];
+            if (head % s.share == 0) {
+              size_t at = static_cast<size_t>(row) * D + piece;
+              *reinterpret_cast<uint4*>(keys + at) = k[u][i];
+              *reinterpret_cast<uint4*>(values + at) = v[u][i];
+            }
+          }
         }
       }
     };
     int t = from + warp * kGroups * kAhead;
     read(t);
     wait();
-    fresh = *reinterpret_cast<const uint4*>(s.v + head * D + part);
-    for (int g = warp; g <= HEADS; g += WARPS) {
+    if (newest && !s.norm_values) {
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) {
+        fresh[i] = *reinterpret_cast<const uint4*>(s.v + key_head * D + part + i * kLanes * 8);
+      }
+    }
+    for (int g = warp; g <= HEADS + 1; g += WARPS) {
       if (g < HEADS) {
-        prepare_head<T, D>(s, s.q + (head * HEADS + g) * D, s.q_norm, s.scale * 1.44269504f, query + g * D);
-      } else if (newest) {
-        prepare_head<T, D>(s, s.k + head * D, s.k_norm, 1.0f, key);
+        prepare_head<D, TURNED>(s, s.q + (head * HEADS + g) * s.q_step, s.q_norm, s.scale * 1.44269504f, query + g * D);
+      } else if (g == HEADS && newest) {
+        prepare_head<D, TURNED>(s, s.k + key_head * D, s.k_norm, 1.0f, key);
+      } else if (newest && s.norm_values) {
+        prepare_value(s.v + key_head * D);
       }
     }
     __syncthreads();
-    Softmax<T, D, HEADS, kAhead> soft;
+    Sums soft;
     soft.clear();
 #pragma unroll 1
     while (t < to) {
@@ -289,12 +358,28 @@ struct Attention {
         tops[warp * HEADS + g] = soft.top[g];
         totals[warp * HEADS + g] = soft.sum[g];
 #pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          sums[(warp * HEADS + g) * D + part + j] = soft.acc[g][j];
+        for (int j = 0; j < kPieces * 8; ++j) {
+          sums[(warp * HEADS + g) * D + part + j / 8 * kLanes * 8 + j % 8] = soft.acc[g][j / 8][j % 8];
         }
       }
     }
     __syncthreads();
+  }
+
+  // Normalises the new value with one warp.
+  __device__ void prepare_value(const T* from) {
+    float own[D / 32];
+    float squares = 0.0f;
+#pragma unroll
+    for (int e = 0; e < D / 32; ++e) {
+      own[e] = static_cast<float>(from[e * 32 + threadIdx.x % 32]);
+      squares += own[e] * own[e];
+    }
+    float r = rsqrtf(warp_sum(squares) / D + s.eps);
+#pragma unroll
+    for (int e = 0; e < D / 32; ++e) {
+      value[e * 32 + threadIdx.x % 32] = rounded<T>(own[e] * r);
+    }
   }
 
   // Merges the block's warps: into the result if there is one range. Parts hold, for each range and query head, D sums, their
@@ -316,7 +401,7 @@ struct Attention {
         value += sums[(w * HEADS + g) * D + i % D] * keep;
       }
       if (s.splits == 1) {
-        s.out[head * HEADS * D + i] = static_cast<T>(value / total);
+        leave(head, i, value / total);
         continue;
       }
       float* at = s.parts + (static_cast<size_t>(head * HEADS + g) * s.splits + split) * kPart;
@@ -326,6 +411,15 @@ struct Attention {
         __stcg(at + D + 1, top);
       }
     }
+  }
+
+  // Element `i` of the result of a key head's query heads.
+  __device__ void leave(int head, int i, float value) {
+    if (s.gate != nullptr) {
+      float gate = static_cast<float>(__ldcg(s.gate + (head * HEADS + i / D) * s.q_step + i % D));
+      value = rounded<T>(value) * rounded<T>(sigmoid(gate));
+    }
+    s.out[head * HEADS * D + i] = static_cast<T>(value);
   }
 
   // Merges the ranges. What each weighs is read first, by as many threads as there are ranges of heads: the sums then arrive
@@ -352,7 +446,7 @@ struct Attention {
         total += weight[p].x * keep;
         value += __ldcg(at + p * kPart) * keep;
       }
-      s.out[head * HEADS * D + i] = static_cast<T>(value / total);
+      leave(head, i, value / total);
     }
   }
 };

@@ -1,32 +1,34 @@
-// One row times the matrices of the experts that a router chooses, in two launches: their inner rows, and the weighted sum of their
-// outputs. Matrices are of affine 4-bit codes. A warp computes whole rows, with all that it reads of one under way at once.
+// One row times the matrices of the experts that a router chooses, and of one that every row takes if there is such a one: their inner
+// rows, then the weighted sum of their outputs. Matrices are of affine 4-bit codes. A warp computes whole rows, with all that it reads
+// of one under way at once.
+// With RESIDENT both are parts of one launch: a block then knows its weights of the second before what they are multiplied with is there.
 //
-// `S` names the sizes: kExperts, kChosen, kHidden, kWidth (inner rows of an expert), kGroup.
+// `S` names the sizes: kExperts, kChosen, kHidden, kWidth (inner rows of an expert), kGroup, and kShared: 1 if there is an expert for all.
 
-constexpr int kChosenWarps = 8;
-constexpr int kChosenThreads = kChosenWarps * 32;
-
-template <typename T, typename S>
+template <typename T, typename S, int WARPS, bool RESIDENT>
 struct Chosen {
-  using G = Gemv<T, 4, S::kGroup, 1, kChosenWarps>;
+  using G = Gemv<T, 4, S::kGroup, 1, WARPS>;
   static constexpr int kCodes = G::kCodes;
+  static constexpr int kThreads = WARPS * 32;
+  static constexpr int kAll = S::kChosen + S::kShared;
 
-  // Matrices of all experts: codes, scales, biases.
+  // Matrices of all experts, or of the one for all: codes, scales, biases.
   struct Matrices {
     const unsigned* w;
     const T* scales;
     const T* biases;
   };
 
+  // One of two, without a place in memory.
+  __device__ static Matrices either(bool first, const Matrices& a, const Matrices& b) {
+    return {first ? a.w : b.w, first ? a.scales : b.scales, first ? a.biases : b.biases};
+  }
+
   struct Piece {
     uint4 w;
     T scale;
     T bias;
   };
-
-  __device__ static float rounded(float v) {
-    return static_cast<float>(static_cast<T>(v));
-  }
 
   // Chunk `c` of a row of `K` columns.
   template <int K>
@@ -37,113 +39,97 @@ struct Chosen {
     return {load_once(reinterpret_cast<const uint4*>(m.w) + row * kChunks + c), m.scales[group], m.biases[group]};
   }
 
-  // Puts a vector into shared memory as `Gemv` reads it. `factor(i)` weighs elements 8 i and on.
-  template <int K, typename Factor>
-  __device__ static void put(float* shared, const T* x, Factor factor) {
-    constexpr int kPasses = (K / kCodes + 31) / 32;
-    float4* xs = reinterpret_cast<float4*>(shared);
-    float2* sums = reinterpret_cast<float2*>(xs + kPasses * 32 * G::kQuads);
-    for (int i = threadIdx.x; i < kPasses * 32 * 4; i += kChosenThreads) {
-      uint4 v = make_uint4(0, 0, 0, 0);
-      float weight = 0.0f;
-      if (i * 8 < K) {
-        v = *reinterpret_cast<const uint4*>(x + i * 8);
-        weight = factor(i);
-      }
-      float sum = 0.0f;
-      float offset = 0.0f;
-      float scaled[8];
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        float value = wide_at<T>(v, j) * weight;
-        scaled[j] = value * G::input_scale(j);
-        sum += value;
-        offset += scaled[j] * 8388608.0f;
-      }
-      int c = i / 4;
-      float4* to = xs + c / 32 * G::kQuads * 32 + c % 32 + i % 4 * 64;
-      to[0] = make_float4(scaled[0], scaled[1], scaled[2], scaled[3]);
-      to[32] = make_float4(scaled[4], scaled[5], scaled[6], scaled[7]);
-#pragma unroll
-      for (int d = 1; d < 4; d *= 2) {
-        sum += __shfl_xor_sync(~0u, sum, d);
-        offset += __shfl_xor_sync(~0u, offset, d);
-      }
-      if (i % 4 == 0) {
-        sums[c] = make_float2(sum, offset);
-      }
-    }
-  }
+  // What a warp reads of R rows of K columns.
+  template <int K, int R>
+  struct Pieces {
+    static constexpr int kPasses = (K / kCodes + 31) / 32;
+    Piece at[kPasses][R];
 
-  // Sums of R rows, whose pieces `load(r, c)` reads, with the vector that `prepare()` puts into shared memory.
-  template <int K, int R, typename Load, typename Prepare>
-  __device__ static void product(const float* shared, Load load, Prepare prepare, float (&y)[R]) {
-    constexpr int kPasses = (K / kCodes + 31) / 32;
-    int lane = threadIdx.x % 32;
-    Piece pieces[kPasses][R];
+    // `read(r, c)` gives chunk `c` of row `r`.
+    template <typename Read>
+    __device__ void load(Read read) {
 #pragma unroll
-    for (int p = 0; p < kPasses; ++p) {
-#pragma unroll
-      for (int r = 0; r < R; ++r) {
-        pieces[p][r] = load(r, p * 32 + lane);
-      }
-    }
-    prepare();
-    __syncthreads();
-    const float2* sums = reinterpret_cast<const float2*>(reinterpret_cast<const float4*>(shared) + kPasses * 32 * G::kQuads);
-#pragma unroll
-    for (int p = 0; p < kPasses; ++p) {
-      const float4* xs = reinterpret_cast<const float4*>(shared) + p * G::kQuads * 32 + lane;
-      float2 sum = sums[p * 32 + lane];
-      float dot[R] = {};
-#pragma unroll
-      for (int q = 0; q < G::kQuads; ++q) {
-        float4 v = xs[q * 32];
+      for (int p = 0; p < kPasses; ++p) {
 #pragma unroll
         for (int r = 0; r < R; ++r) {
-          dot[r] = fmaf(v.x, G::code(pieces[p][r].w, 4 * q), dot[r]);
-          dot[r] = fmaf(v.y, G::code(pieces[p][r].w, 4 * q + 1), dot[r]);
-          dot[r] = fmaf(v.z, G::code(pieces[p][r].w, 4 * q + 2), dot[r]);
-          dot[r] = fmaf(v.w, G::code(pieces[p][r].w, 4 * q + 3), dot[r]);
+          at[p][r] = read(r, p * 32 + static_cast<int>(threadIdx.x) % 32);
+        }
+      }
+    }
+
+    // The rows' sums with the vector that stands in shared memory.
+    __device__ void multiply(const G& g, float (&y)[R]) const {
+      int lane = threadIdx.x % 32;
+#pragma unroll
+      for (int r = 0; r < R; ++r) {
+        y[r] = 0.0f;
+      }
+#pragma unroll
+      for (int p = 0; p < kPasses; ++p) {
+        const float4* xs = g.xs + p * G::kQuads * 32 + lane;
+        float2 sum = g.sums[p * 32 + lane];
+        float dot[R] = {};
+#pragma unroll
+        for (int q = 0; q < G::kQuads; ++q) {
+          float4 v = xs[q * 32];
+#pragma unroll
+          for (int r = 0; r < R; ++r) {
+            dot[r] = fmaf(v.x, G::code(at[p][r].w, 4 * q), dot[r]);
+            dot[r] = fmaf(v.y, G::code(at[p][r].w, 4 * q + 1), dot[r]);
+            dot[r] = fmaf(v.z, G::code(at[p][r].w, 4 * q + 2), dot[r]);
+            dot[r] = fmaf(v.w, G::code(at[p][r].w, 4 * q + 3), dot[r]);
+          }
+        }
+#pragma unroll
+        for (int r = 0; r < R; ++r) {
+          y[r] += static_cast<float>(at[p][r].scale) * (dot[r] - sum.y) + static_cast<float>(at[p][r].bias) * sum.x;
         }
       }
 #pragma unroll
       for (int r = 0; r < R; ++r) {
-        y[r] += static_cast<float>(pieces[p][r].scale) * (dot[r] - sum.y) + static_cast<float>(pieces[p][r].bias) * sum.x;
+        y[r] = warp_sum(y[r]);
       }
     }
-#pragma unroll
-    for (int r = 0; r < R; ++r) {
-#pragma unroll
-      for (int d = 16; d > 0; d /= 2) {
-        y[r] += __shfl_xor_sync(~0u, y[r], d);
-      }
-    }
-  }
+  };
 
-  // The best of the experts, and their shares. Of equal ones the last counts first, as when a stable order is read from its end.
-  __device__ static void route(const T* from, int* numbers, float* weights) {
-    __shared__ __align__(16) float logits[S::kExperts];
+  // Numbers and shares of the best experts. Of equal ones the last counts first, as when a stable order is read from its end.
+  __device__ static void route(const T* from, int* numbers, float* shares) {
+    // Ordered as logits are, then by number; not a number comes last.
+    __shared__ __align__(16) unsigned keys[S::kExperts];
     __shared__ float best[S::kChosen];
+    __shared__ int ahead[S::kExperts];
+    // Several threads for each expert, where there are so many.
+    constexpr int kParts = kThreads / S::kExperts > 1 && S::kExperts % (kThreads / S::kExperts * 4) == 0 ? kThreads / S::kExperts : 1;
+    constexpr int kEach = S::kExperts / kParts;
     int thread = threadIdx.x;
-    for (int i = thread; i < S::kExperts; i += kChosenThreads) {
-      logits[i] = static_cast<float>(from[i]);
+    for (int i = thread; i < S::kExperts; i += kThreads) {
+      T logit = __ldcg(from + i);
+      unsigned bits = *reinterpret_cast<unsigned short*>(&logit);
+      bool is_number = static_cast<float>(logit) == static_cast<float>(logit);
+      keys[i] = (is_number ? bits ^ (bits >> 15 ? 0xffffu : 0x8000u) : 0) << 16 | i;
+      ahead[i] = 0;
     }
     __syncthreads();
-    for (int i = thread; i < S::kExperts; i += kChosenThreads) {
-      float own = logits[i];
-      int ahead = 0;
+    for (int at = thread; at < S::kExperts * kParts; at += kThreads) {
+      int i = at % S::kExperts;
+      int begin = at / S::kExperts * kEach;
+      unsigned own = keys[i];
+      int count = 0;
 #pragma unroll 8
-      for (int j = 0; j < S::kExperts; j += 4) {
-        float4 other = *reinterpret_cast<const float4*>(logits + j);
-        ahead += other.x > own || (other.x == own && j > i);
-        ahead += other.y > own || (other.y == own && j + 1 > i);
-        ahead += other.z > own || (other.z == own && j + 2 > i);
-        ahead += other.w > own || (other.w == own && j + 3 > i);
+      for (int j = begin; j < begin + kEach; j += 4) {
+        uint4 other = *reinterpret_cast<const uint4*>(keys + j);
+        count += other.x > own;
+        count += other.y > own;
+        count += other.z > own;
+        count += other.w > own;
       }
-      if (ahead < S::kChosen) {
-        numbers[ahead] = i;
-        best[ahead] = own;
+      atomicAdd(ahead + i, count);
+    }
+    __syncthreads();
+    for (int i = thread; i < S::kExperts; i += kThreads) {
+      if (ahead[i] < S::kChosen) {
+        numbers[ahead[i]] = i;
+        best[ahead[i]] = static_cast<float>(from[i]);
       }
     }
     __syncthreads();
@@ -152,53 +138,129 @@ struct Chosen {
       for (int i = 0; i < S::kChosen; ++i) {
         sum += __expf(best[i] - best[0]);
       }
-      weights[thread] = rounded(__expf(best[thread] - best[0]) / sum);
+      shares[thread] = rounded<T>(__expf(best[thread] - best[0]) / sum);
     }
     __syncthreads();
   }
 
-  // A block computes one inner value a warp; the first also leaves the choice: numbers and shares.
+  // A warp computes one inner value at a time of those of all chosen experts, one behind the other. Each block leaves the choice, numbers and
+  // shares, for the block in its place of `out` if those may differ in number, else the first for all. The row is normalised if there is
+  // `norm`; `staged` is its factor where it stands in shared memory already.
+  template <bool STAGED, typename N, typename Wait>
   __device__ static void inner(
-      float* shared, const T* logits, const T* x, Matrices gate, Matrices up, T* to, int* choice, float* shares) {
+      float* shared, const T* logits, const T* x, const N* norm, float eps, float staged, Matrices gate, Matrices up, T* to,
+      int* choice, float* choice_shares, Wait wait) {
     __shared__ int numbers[S::kChosen];
-    __shared__ float weights[S::kChosen];
-    // Not a number is ahead of nothing, and a choice must name experts all the same.
-    if (threadIdx.x < S::kChosen) {
-      numbers[threadIdx.x] = 0;
+    __shared__ float shares[S::kChosen];
+    wait();
+    route(logits, numbers, shares);
+    int place = RESIDENT ? blockIdx.x * S::kChosen : 0;
+    if ((RESIDENT || blockIdx.x == 0) && threadIdx.x < S::kChosen) {
+      choice[place + threadIdx.x] = numbers[threadIdx.x];
+      choice_shares[place + threadIdx.x] = shares[threadIdx.x];
     }
-    route(logits, numbers, weights);
-    if (blockIdx.x == 0 && threadIdx.x < S::kChosen) {
-      choice[threadIdx.x] = numbers[threadIdx.x];
-      shares[threadIdx.x] = weights[threadIdx.x];
+    constexpr int kTotal = S::kChosen * S::kWidth;
+    Pieces<S::kHidden, 2> now;
+    Pieces<S::kHidden, 2> next;
+    auto fetch = [&](Pieces<S::kHidden, 2>& pieces, int at) {
+      if (at < kTotal) {
+        size_t row = static_cast<size_t>(numbers[at / S::kWidth]) * S::kWidth + at % S::kWidth;
+        pieces.load([&](int r, int c) { return piece<S::kHidden>(r == 0 ? gate : up, row, c); });
+      }
+    };
+    int at = threadIdx.x / 32 * gridDim.x + blockIdx.x;
+    int stride = gridDim.x * WARPS;
+    fetch(now, at);
+    fetch(next, at + stride);
+    G g(shared, S::kHidden);
+    float factor = staged;
+    if constexpr (!STAGED) {
+      factor = g.put_row(x, norm, eps);
     }
-    int at = blockIdx.x * kChosenWarps + threadIdx.x / 32;
-    int tile = min(at, S::kChosen * S::kWidth - 1);
-    size_t row = static_cast<size_t>(numbers[tile / S::kWidth]) * S::kWidth + tile % S::kWidth;
-    float y[2] = {};
-    product<S::kHidden, 2>(
-        shared, [&](int r, int c) { return piece<S::kHidden>(r == 0 ? gate : up, row, c); },
-        [&] { put<S::kHidden>(shared, x, [](int) { return 1.0f; }); }, y);
-    if (at == tile && threadIdx.x % 32 == 0) {
-      to[at] = static_cast<T>(rounded(silu(rounded(y[0]))) * rounded(y[1]));
+    while (at < kTotal) {
+      float y[2];
+      now.multiply(g, y);
+      if (threadIdx.x % 32 == 0) {
+        to[at] = static_cast<T>(rounded<T>(silu(rounded<T>(y[0] * factor))) * rounded<T>(y[1] * factor));
+      }
+      now = next;
+      at += stride;
+      fetch(next, at + stride);
     }
   }
 
-  // A block computes one result a warp: the columns of all chosen experts, one behind the other, are one product.
+  // A warp computes one result at a time: the columns of all chosen experts, one behind the other, are one product. What the expert for all
+  // gives counts by the sigmoid of `own_share`; its inner row is silu(own_gate) * own_up.
+  template <typename Wait>
   __device__ static void out(
-      float* shared, const T* inner, const int* choice, const float* shares, Matrices down, T* to) {
+      float* shared, const T* inner, const int* choice, const float* shares, Matrices down, Matrices own_down, const T* own_gate,
+      const T* own_up, const T* own_share, const T* residual, T* to, Wait wait) {
     constexpr int kChunks = S::kWidth / kCodes;
-    int at = blockIdx.x * kChosenWarps + threadIdx.x / 32;
-    int row = min(at, S::kHidden - 1);
-    float y[1] = {};
-    product<S::kChosen * S::kWidth, 1>(
-        shared,
-        [&](int, int c) {
-          int expert = min(c / kChunks, S::kChosen - 1);
-          return piece<S::kWidth>(down, static_cast<size_t>(choice[expert]) * S::kHidden + row, c - expert * kChunks);
-        },
-        [&] { put<S::kChosen * S::kWidth>(shared, inner, [&](int i) { return shares[i * 8 / S::kWidth]; }); }, y);
-    if (at == row && threadIdx.x % 32 == 0) {
-      to[at] = static_cast<T>(y[0]);
+    constexpr int kColumns = kAll * S::kWidth;
+    __shared__ int numbers[S::kChosen];
+    if constexpr (RESIDENT) {
+      choice += blockIdx.x * S::kChosen;
+      shares += blockIdx.x * S::kChosen;
+    } else {
+      wait();
     }
+    if (threadIdx.x < S::kChosen) {
+      numbers[threadIdx.x] = __ldcg(choice + threadIdx.x);
+    }
+    __syncthreads();
+    Pieces<kColumns, 1> pieces;
+    auto fetch = [&](int at) {
+      int row = min(at, S::kHidden - 1);
+      pieces.load([&](int, int c) {
+        int expert = min(c / kChunks, kAll - 1);
+        bool is_own = S::kShared && expert == S::kChosen;
+        size_t line = row + (is_own ? 0 : static_cast<size_t>(numbers[min(expert, S::kChosen - 1)]) * S::kHidden);
+        return piece<S::kWidth>(either(is_own, own_down, down), line, c - expert * kChunks);
+      });
+    };
+    int at = threadIdx.x / 32 * gridDim.x + blockIdx.x;
+    fetch(at);
+    if constexpr (RESIDENT) {
+      wait();
+    }
+    G g(shared, kColumns);
+    put_inner(g, inner, shares, own_gate, own_up, own_share);
+    while (at < S::kHidden) {
+      float y[1];
+      pieces.multiply(g, y);
+      if (threadIdx.x % 32 == 0) {
+        float value = residual == nullptr ? y[0] : rounded<T>(y[0]) + static_cast<float>(__ldcg(residual + at));
+        to[at] = static_cast<T>(value);
+      }
+      at += gridDim.x * WARPS;
+      if (at < S::kHidden) {
+        fetch(at);
+      }
+    }
+  }
+
+  __device__ static void put_inner(
+      const G& g, const T* inner, const float* shares, const T* own_gate, const T* own_up, const T* own_share) {
+    g.put([&](int i, float (&v)[8]) {
+      int expert = i * 8 / S::kWidth;
+      if (expert < S::kChosen) {
+        uint4 row = load_new(inner + i * 8);
+        float share = __ldcg(shares + expert);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          v[j] = wide_at<T>(row, j) * share;
+        }
+      } else {
+        int at = i * 8 - S::kChosen * S::kWidth;
+        uint4 low = load_new(own_gate + at);
+        uint4 high = load_new(own_up + at);
+        float share = rounded<T>(sigmoid(static_cast<float>(__ldcg(own_share))));
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          v[j] = rounded<T>(rounded<T>(silu(wide_at<T>(low, j))) * wide_at<T>(high, j)) * share;
+        }
+      }
+    });
+    __syncthreads();
   }
 };

@@ -8,6 +8,13 @@ __device__ inline uint4 load_once(const uint4* p) {
   return v;
 }
 
+// What another block of the launch may have written.
+__device__ inline uint4 load_new(const void* p) {
+  uint4 v;
+  asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
+  return v;
+}
+
 __device__ inline unsigned word(const uint4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
@@ -37,4 +44,56 @@ __device__ inline unsigned narrow_pair(float low, float high, __half) {
 
 __device__ inline float silu(float x) {
   return x / (1.0f + __expf(-x));
+}
+
+__device__ inline float sigmoid(float x) {
+  return 1.0f / (1.0f + __expf(-x));
+}
+
+template <typename T>
+__device__ inline float rounded(float v) {
+  return static_cast<float>(static_cast<T>(v));
+}
+
+// Eight values of a constant vector.
+template <typename N>
+__device__ inline void read_eight(const N* p, float (&to)[8]) {
+  if constexpr (sizeof(N) == 4) {
+    float4 a = *reinterpret_cast<const float4*>(p);
+    float4 b = *reinterpret_cast<const float4*>(p + 4);
+    to[0] = a.x, to[1] = a.y, to[2] = a.z, to[3] = a.w;
+    to[4] = b.x, to[5] = b.y, to[6] = b.z, to[7] = b.w;
+  } else {
+    uint4 v = *reinterpret_cast<const uint4*>(p);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      to[j] = wide_at<N>(v, j);
+    }
+  }
+}
+
+__device__ inline float warp_sum(float v) {
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) {
+    v += __shfl_xor_sync(~0u, v, d);
+  }
+  return v;
+}
+
+// Every thread gets the sum over the block.
+template <int WARPS>
+__device__ inline float block_sum(float v) {
+  __shared__ float total[WARPS];
+  v = warp_sum(v);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) {
+    total[threadIdx.x / 32] = v;
+  }
+  __syncthreads();
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < WARPS; ++i) {
+    sum += total[i];
+  }
+  return sum;
 }

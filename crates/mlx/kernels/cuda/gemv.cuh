@@ -57,29 +57,6 @@ struct Gemv {
     return BITS == 16 ? 1.0f : 1.0f / static_cast<float>(1 << (15 + j % per_byte * (BITS % 16)));
   }
 
-  // Puts the vector into shared memory, times `norm` if there is one; returns the factor that RMS normalisation owes.
-  __device__ float stage(const T* x, const T* norm, float eps) {
-    float squares = 0.0f;
-    for (int c = threadIdx.x; c < passes * 32; c += WARPS * 32) {
-      squares += stage_chunk(x, norm, c);
-    }
-    __syncthreads();
-    if (norm == nullptr) {
-      return 1.0f;
-    }
-    __shared__ float total[WARPS];
-    for (int d = 16; d > 0; d /= 2) {
-      squares += __shfl_xor_sync(~0u, squares, d);
-    }
-    total[threadIdx.x / 32] = squares;
-    __syncthreads();
-    float sum = 0.0f;
-    for (int i = 0; i < WARPS; ++i) {
-      sum += total[i];
-    }
-    return rsqrtf(sum / k + eps);
-  }
-
   // Element `j` of eight as lanes multiply it, times that of `norm` if there is one; adds to what is owed for the whole vector and for
   // the element's group.
   __device__ static float scale(
@@ -95,37 +72,63 @@ struct Gemv {
     return scaled;
   }
 
-  __device__ float stage_chunk(const T* x, const T* norm, int c) {
-    float4* to = xs + c / 32 * kQuads * 32 + c % 32;
-    float squares = 0.0f;
-    float sum[kParts] = {};
-    float offset[kParts] = {};
-#pragma unroll
-    for (int h = 0; h < kCodes / 8; ++h) {
-      uint4 v = make_uint4(0, 0, 0, 0);
-      uint4 g = v;
+  // Puts the vector into shared memory: `eight(i, v)` reads elements 8 i to 8 i + 7.
+  template <typename Eight>
+  __device__ void put(Eight eight) const {
+    constexpr int kLanes = kCodes / 8;
+    for (int i = threadIdx.x; i < passes * 32 * kLanes; i += WARPS * 32) {
+      int c = i / kLanes;
+      float v[8] = {};
       if (c < chunks) {
-        v = *reinterpret_cast<const uint4*>(x + c * kCodes + h * 8);
-        if (norm != nullptr) {
-          g = *reinterpret_cast<const uint4*>(norm + c * kCodes + h * 8);
-        }
+        eight(i, v);
       }
+      float sum = 0.0f;
+      float offset = 0.0f;
       float scaled[8];
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        int part = (h * 8 + j) * kParts / kCodes;
-        scaled[j] = scale(v, g, norm != nullptr, j, squares, sum[part], offset[part]);
+        scaled[j] = v[j] * input_scale(j);
+        sum += v[j];
+        offset += scaled[j] * 8388608.0f;
       }
-      to[(2 * h) * 32] = make_float4(scaled[0], scaled[1], scaled[2], scaled[3]);
-      to[(2 * h + 1) * 32] = make_float4(scaled[4], scaled[5], scaled[6], scaled[7]);
-    }
-    if constexpr (kScaled) {
+      float4* to = xs + c / 32 * kQuads * 32 + c % 32 + i % kLanes * 64;
+      to[0] = make_float4(scaled[0], scaled[1], scaled[2], scaled[3]);
+      to[32] = make_float4(scaled[4], scaled[5], scaled[6], scaled[7]);
+      if constexpr (kScaled) {
 #pragma unroll
-      for (int i = 0; i < kParts; ++i) {
-        sums[(c / 32 * kParts + i) * 32 + c % 32] = make_float2(sum[i], offset[i]);
+        for (int d = 1; d < kLanes; d *= 2) {
+          sum += __shfl_xor_sync(~0u, sum, d);
+          offset += __shfl_xor_sync(~0u, offset, d);
+        }
+        if (i % kLanes == 0) {
+          sums[c] = make_float2(sum, offset);
+        }
       }
     }
-    return squares;
+  }
+
+  // Puts a row into shared memory, times `norm` if there is one; returns the factor that RMS normalisation owes.
+  template <typename N>
+  __device__ float put_row(const T* x, const N* norm, float eps) const {
+    float squares = 0.0f;
+    put([&](int i, float (&v)[8]) {
+      uint4 row = load_new(x + i * 8);
+      float weights[8];
+      if (norm != nullptr) {
+        read_eight(norm + i * 8, weights);
+      }
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        v[j] = wide_at<T>(row, j);
+        squares += v[j] * v[j];
+        v[j] *= norm != nullptr ? weights[j] : 1.0f;
+      }
+    });
+    if (norm == nullptr) {
+      __syncthreads();
+      return 1.0f;
+    }
+    return rsqrtf(block_sum<WARPS>(squares) / k + eps);
   }
 
   // Reads pass `p` of the rows that begin at `row`; rows from `split` on stand in `second`.
@@ -180,80 +183,102 @@ struct Gemv {
   }
 };
 
-// y = [residual +] act(norm(x) W). With GATED, `a` is the gate and `b` the other factor of one result: silu(A x) * (B x).
-// Rows of each matrix are a multiple of R. Dynamic shared memory: k rounded up to 32 steps of 16 bytes of codes, 4 bytes each,
-// and for codes 8 bytes a group of each lane's step.
-template <typename T, int BITS, int GROUP, int R, int WARPS, bool GATED>
-__device__ inline void gemv(
-    const T* x, const T* norm, float eps, const T* residual, int k, Matrix<T> a, Matrix<T> b, Matrix<T> c) {
-  extern __shared__ float shared[];
+// y = [residual +] act(norm(x) W) for the rows of all matrices. With GATED there are two, and silu(A x) * (B x) is the one result. Rows
+// of each matrix are a multiple of what a tile takes of it. `wait` returns when the row is there; first weights are read before. Returns the factor that the norm owes. Dynamic
+// shared memory, in which the row stays: k rounded up to 32 steps of 16 bytes of codes, 4 bytes each, and for codes 8 bytes a group of each lane's step.
+template <typename T, int BITS, int GROUP, int R, int WARPS, bool GATED, typename N, int COUNT, typename Wait>
+__device__ inline float linear(
+    float* shared, const T* x, const N* norm, float eps, const T* residual, int k, const Matrix<T> (&all)[COUNT], Wait wait) {
   using G = Gemv<T, BITS, GROUP, R, WARPS>;
   G g(shared, k);
   constexpr int kTile = GATED ? R / 2 : R;
   int lane = threadIdx.x % 32;
-  int total = GATED ? a.rows : a.rows + b.rows + c.rows;
+  int total = all[0].rows;
+#pragma unroll
+  for (int i = 1; i < COUNT && !GATED; ++i) {
+    total += all[i].rows;
+  }
   int stride = gridDim.x * WARPS * kTile;
-  int row = (blockIdx.x * WARPS + threadIdx.x / 32) * kTile;
+  int row = (threadIdx.x / 32 * gridDim.x + blockIdx.x) * kTile;
 
   auto pick = [&](int& line) {
-    if (GATED || line < a.rows) {
-      return a;
+    Matrix<T> at = all[0];
+#pragma unroll
+    for (int i = 1; i < COUNT; ++i) {
+      if (!GATED && line >= at.rows) {
+        line -= at.rows;
+        at = all[i];
+      }
     }
-    line -= a.rows;
-    if (line < b.rows) {
-      return b;
-    }
-    line -= b.rows;
-    return c;
+    return at;
   };
   auto fetch = [&](typename G::Step& s, int at, int p) {
     if (at < total) {
       int line = at;
       Matrix<T> first = pick(line);
-      g.load(s, first, b, line, kTile, p);
+      g.load(s, first, all[GATED ? COUNT - 1 : 0], line, kTile, p);
     }
   };
 
-  typename G::Step now;
-  typename G::Step next;
-  fetch(now, row, 0);
-  float factor = g.stage(x, norm, eps);
+  auto leave = [&](int row, float factor, float (&y)[R]) {
+    int line = row;
+    Matrix<T> at = pick(line);
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+      y[r] = warp_sum(y[r]);
+    }
+#pragma unroll
+    for (int r = 0; r < kTile; ++r) {
+      if (lane == r) {
+        float value = y[r] * factor;
+        if constexpr (GATED) {
+          value = silu(value) * (y[kTile + r] * factor);
+        }
+        if (residual != nullptr) {
+          value = rounded<T>(value) + static_cast<float>(__ldcg(residual + row + r));
+        }
+        at.y[line + r] = static_cast<T>(value);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+      y[r] = 0.0f;
+    }
+  };
+
+  // As many steps are under way as registers hold.
+  constexpr int kAhead = R > 2 ? 2 : 4;
+  typename G::Step steps[kAhead];
+  int sent_row = row;
+  int sent_p = 0;
+  auto send = [&](typename G::Step& s) {
+    fetch(s, sent_row, sent_p);
+    if (++sent_p == g.passes) {
+      sent_p = 0;
+      sent_row += stride;
+    }
+  };
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    send(steps[i]);
+  }
+  wait();
+  float factor = g.put_row(x, norm, eps);
   float y[R] = {};
   int p = 0;
   while (row < total) {
-    int next_p = p + 1 == g.passes ? 0 : p + 1;
-    int next_row = next_p == 0 ? row + stride : row;
-    fetch(next, next_row, next_p);
-    g.multiply(now, p, y);
-    if (next_p == 0) {
-      int line = row;
-      Matrix<T> at = pick(line);
 #pragma unroll
-      for (int r = 0; r < R; ++r) {
-        for (int d = 16; d > 0; d /= 2) {
-          y[r] += __shfl_xor_sync(~0u, y[r], d);
+    for (int i = 0; i < kAhead; ++i) {
+      if (row < total) {
+        g.multiply(steps[i], p, y);
+        send(steps[i]);
+        if (++p == g.passes) {
+          leave(row, factor, y);
+          p = 0;
+          row += stride;
         }
-      }
-#pragma unroll
-      for (int r = 0; r < kTile; ++r) {
-        if (lane == r) {
-          float value = y[r] * factor;
-          if constexpr (GATED) {
-            value = silu(value) * (y[kTile + r] * factor);
-          }
-          if (residual != nullptr) {
-            value = static_cast<float>(static_cast<T>(value)) + static_cast<float>(residual[row + r]);
-          }
-          at.y[line + r] = static_cast<T>(value);
-        }
-      }
-#pragma unroll
-      for (int r = 0; r < R; ++r) {
-        y[r] = 0.0f;
       }
     }
-    now = next;
-    row = next_row;
-    p = next_p;
   }
+  return factor;
 }

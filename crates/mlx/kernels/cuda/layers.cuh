@@ -4,8 +4,7 @@
 // to shared memory run kSlots steps ahead of its sums, past barriers and attention, so that the memory rests as little as
 // possible. A step is four rows of 512 bytes, with their scales and biases.
 //
-// The grid must be resident as a whole: at most one block for each multiprocessor. `state` is zero before and after a launch: it
-// counts arrivals at barriers, and blocks that have left.
+// The grid must be resident as a whole.
 
 constexpr int kWarps = 16;
 constexpr int kChunk = 512;
@@ -25,56 +24,9 @@ struct Product {
   int gated;
 };
 
-struct Barrier {
-  unsigned* state;
-  unsigned expected;
-
-  // What the block has written is seen by those who wait.
-  __device__ void arrive() {
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(state) : "memory");
-    }
-    expected += gridDim.x;
-  }
-
-  __device__ void wait() {
-    if (threadIdx.x == 0) {
-      unsigned seen;
-      unsigned polls = 0;
-      do {
-        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(state) : "memory");
-        // A grid that is not resident as a whole would wait for ever; an error is better.
-        if (++polls == 1u << 26) {
-          asm volatile("trap;");
-        }
-      } while (seen < expected);
-    }
-    __syncthreads();
-  }
-
-  // Leaves the state as it was found.
-  __device__ void leave() {
-    if (threadIdx.x == 0) {
-      unsigned before;
-      asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(state + 1) : "memory");
-      if (before == gridDim.x - 1) {
-        state[0] = 0;
-        state[1] = 0;
-      }
-    }
-  }
-};
-
 // Copies of a thread to shared memory that it waits for later; no bytes are read where nothing is wanted, and zeros stand there.
 __device__ inline void copy_16(unsigned to, const void* from, bool wanted) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(wanted ? 16 : 0) : "memory");
-}
-
-__device__ inline uint4 load_new(const void* p) {
-  uint4 v;
-  asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
-  return v;
 }
 
 // The steps of a warp, in the order in which it needs them.
@@ -447,10 +399,10 @@ struct Decoder {
     a.scale = s.scale;
     a.log2_base = s.log2_base;
     a.eps = s.head_eps;
+    a.q_step = D;
+    a.gate = nullptr;
+    a.share = 1;
+    a.norm_values = false;
     Attention<T, D, HEADS, kWarps>(a, reinterpret_cast<float*>(shared)).run([&] { barrier.wait(); });
   }
 };
-
-// MLX writes the kernel's signature; this gives it the bound that lets a whole block have its registers.
-#undef __global__
-#define __global__ __attribute__((global)) __launch_bounds__(kWarps * 32, 1)

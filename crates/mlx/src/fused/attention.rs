@@ -5,28 +5,38 @@
 
 use std::collections::BTreeMap;
 
-use flambeau_ir::{Int, Node, Role, Slice, SliceUpdate, Slot as GraphSlot, Tid, Vid, VidOrTid};
-use flambeau_tensor::{DType, Shape, Tensor};
+use flambeau_ir::{Int, Node, Reshape, Role, Slice, SliceUpdate, Slot as GraphSlot, Tid, Vid, VidOrTid};
+use flambeau_tensor::{DType, Tensor};
 
-use super::{Kind, Made, Shared, Step, find::Scope, linear::content, uses};
+use super::{
+    Kind, Shared, Step,
+    find::Scope,
+    launch::Builder,
+    layers::Before,
+    linear::{content, norm_type},
+    uses,
+};
 use crate::{
     cuda,
     cx::{Cx, Machine, Slot},
     error::{OpError, Result},
-    eval,
-    ffi::{Array, Kernel, KernelText, Launch},
+    ffi::Array,
     ops::index::integers,
     trace::Origin,
 };
 
-/// Warps of a block.
-const WARPS: usize = 8;
 /// Ranges of positions that blocks share out, at most.
 pub(super) const SPLITS: usize = 16;
 /// Positions from which there are two ranges: to merge ranges costs more than to read so few.
 pub(super) const SPLIT_ROWS: usize = 128;
+/// The same where heads are wide: a warp then reads one position at a time.
+const WIDE_SPLITS: usize = 32;
+const WIDE_SPLIT_ROWS: usize = 32;
 /// Key heads that there are counters for.
 pub(super) const MAX_HEADS: usize = 64;
+
+/// Elements of the query heads that a block reads together, at most.
+const MAX_SUMS: usize = 1024;
 
 /// A query, key or value on its way from a product to its use.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,7 +44,12 @@ pub(super) struct Heads {
     pub(super) source: Tid,
     pub(super) count: usize,
     pub(super) dim: usize,
+    /// Elements from one head to the next, and before the first.
+    step: usize,
+    offset: usize,
     pub(super) norm: Option<(Tid, f32)>,
+    /// The type that normalised heads are converted to, if a node does so.
+    narrows: Option<DType>,
     pub(super) rope: Option<Rotation>,
 }
 
@@ -44,6 +59,8 @@ pub(super) struct Rotation {
     offset: VidOrTid,
     pub(super) periods: Option<Tid>,
     pub(super) base: f32,
+    /// Elements of a head that turn.
+    dims: usize,
 }
 
 /// What a slot holds inside the run of nodes.
@@ -52,6 +69,9 @@ enum Term {
     Heads(Heads),
     Cache(Tid),
     Attended,
+    /// What lies between query heads, in one row, and its sigmoid.
+    Gate(Heads),
+    Open(Heads),
 }
 
 /// A fused attention step.
@@ -66,10 +86,11 @@ pub(crate) struct Attention {
     /// First and last position that the step writes, and how many positions attention sees.
     start: Vid,
     visible: Vid,
+    /// Whether the sigmoid of what lies behind a query head gates its result.
+    gated: bool,
     /// Nodes among the others that compute integers.
     pub(super) kept: Vec<Node>,
     pub(super) out: Tid,
-    made: Made<DType>,
 }
 
 /// Where a step's token stands.
@@ -96,6 +117,7 @@ struct Reader<'s, 'a> {
     start: Option<Vid>,
     visible: Option<Vid>,
     attended: Option<(Heads, [Tid; 2], f32)>,
+    gate: Option<Heads>,
     kept: Vec<Node>,
     /// Slots that nodes of the run wrote, and those that kept nodes wrote.
     made: Vec<Tid>,
@@ -112,6 +134,7 @@ pub(super) fn find(scope: &Scope<'_>, at: usize) -> Option<Step> {
         start: None,
         visible: None,
         attended: None,
+        gate: None,
         kept: Vec::new(),
         made: Vec::new(),
         foreign: Vec::new(),
@@ -151,7 +174,13 @@ impl Reader<'_, '_> {
     /// Reads a node; `None` if the run ends here, the result if it is complete.
     fn read(&mut self, node: &Node) -> Option<Option<Tid>> {
         match node {
-            Node::Reshape(n) if self.terms.get(&n.x.0) == Some(&Term::Attended) => return Some(Some(n.out.0)),
+            Node::Reshape(n) if self.terms.get(&n.x.0) == Some(&Term::Attended) => {
+                if self.gate.is_none() {
+                    return Some(Some(n.out.0));
+                }
+                self.make(n.out.0, Term::Attended);
+            }
+            Node::Reshape(n) if self.terms.contains_key(&n.x.0) => self.read_reshape(n)?,
             Node::Reshape(n) if !self.terms.contains_key(&n.x.0) && !self.foreign.contains(&n.x.0) => {
                 let heads = split(n.x.0, &n.shape)?;
                 self.make(n.out.0, Term::Heads(heads));
@@ -171,11 +200,29 @@ impl Reader<'_, '_> {
             }
             Node::Rope(n) => {
                 let mut heads = self.heads(n.x.0).filter(|h| h.rope.is_none())?;
-                let whole = usize::try_from(n.dims).ok()? == heads.dim && !n.traditional && n.scale == 1.0;
-                heads.rope = Some(Rotation { offset: n.offset, periods: n.freqs.map(|f| f.0), base: n.base });
-                self.make(n.out.0, Term::Heads(whole.then_some(heads)?));
+                let dims = usize::try_from(n.dims).ok()?;
+                let fits = dims <= heads.dim && dims.is_multiple_of(2) && !n.traditional && n.scale == 1.0;
+                heads.rope = Some(Rotation { offset: n.offset, periods: n.freqs.map(|f| f.0), base: n.base, dims });
+                self.make(n.out.0, Term::Heads(fits.then_some(heads)?));
+            }
+            Node::AsType(n) => {
+                let mut heads = self.heads(n.x.0).filter(|h| h.norm.is_some() && h.narrows.is_none() && h.rope.is_none())?;
+                heads.narrows = Some(n.scalar_type);
+                self.make(n.out.0, Term::Heads(heads));
+            }
+            Node::Sigmoid(n) => {
+                let Term::Gate(gate) = self.terms.get(&n.x.0)?.clone() else { return None };
+                self.make(n.out.0, Term::Open(gate));
+            }
+            Node::Multiply(n) => {
+                let terms = [n.a, n.b].map(|t| self.terms.get(&t.0));
+                let ([Some(Term::Attended), Some(Term::Open(_))] | [Some(Term::Open(_)), Some(Term::Attended)]) = terms else {
+                    return None;
+                };
+                return Some(Some(n.out.0));
             }
             Node::SliceUpdate(n) => self.read_update(n)?,
+            Node::Slice(n) if self.terms.contains_key(&n.x.0) => self.read_part(n)?,
             Node::Slice(n) if self.written.iter().any(|(t, _)| *t == n.x.0) => self.read_slice(n)?,
             Node::Sdpa(n) if self.attended.is_none() && n.mask.is_none() && n.causal => {
                 let (Some(Term::Cache(k)), Some(Term::Cache(v))) = (self.terms.get(&n.k.0), self.terms.get(&n.v.0)) else {
@@ -188,6 +235,28 @@ impl Reader<'_, '_> {
             _ => return None,
         }
         Some(None)
+    }
+
+    /// The same heads in another order of axes, or what lies between heads in one row.
+    fn read_reshape(&mut self, n: &Reshape) -> Option<()> {
+        let heads = self.heads(n.x.0)?;
+        let width = n.shape.last().copied().and_then(literal)?;
+        if heads.offset > 0 && heads.norm.is_none() && n.shape.len() == 3 && width == heads.count * heads.dim {
+            self.make(n.out.0, Term::Gate(heads.clone()));
+            self.gate = Some(heads);
+            return Some(());
+        }
+        let same = split(heads.source, &n.shape)?;
+        ((same.count, same.dim) == (heads.count, heads.dim)).then(|| self.make(n.out.0, Term::Heads(heads)))
+    }
+
+    /// A part of every head.
+    fn read_part(&mut self, n: &Slice) -> Option<()> {
+        let mut heads = self.heads(n.x.0).filter(|h| h.step == h.dim && h.norm.is_none() && h.rope.is_none())?;
+        let (start, stop) = (literal(n.start)?, literal(n.stop)?);
+        let fits = literal(n.axis) == Some(3) && n.step == 1 && start < stop && stop <= heads.step;
+        (heads.offset, heads.dim) = (start, stop.checked_sub(start)?);
+        fits.then(|| self.make(n.out.0, Term::Heads(heads)))
     }
 
     /// The cache's new row.
@@ -234,14 +303,18 @@ impl Reader<'_, '_> {
         let (k, v) = (of(k_cache)?, of(v_cache)?);
         let turned = |h: &Heads| h.rope.is_some();
         let alike = k.count == v.count && k.dim == v.dim && q.dim == k.dim && q.count.is_multiple_of(k.count);
-        let sizes = matches!(q.dim, 64 | 128) && k.count <= MAX_HEADS && q.count / k.count <= 8;
+        let sizes = matches!(q.dim, 64 | 128 | 256) && q.count <= MAX_HEADS && q.count / k.count <= 8;
+        let whole = |h: &Heads| h.offset == 0 && h.step == h.dim;
+        let between = Heads { offset: q.dim, norm: None, narrows: None, rope: None, ..q.clone() };
+        let gated = self.gate.is_some();
+        let apart = whole(&k) && whole(&v) && if gated { q.offset == 0 && self.gate == Some(between) } else { whole(&q) };
         let norms = q.norm.map(|n| n.1) == k.norm.map(|n| n.1) && v.norm.is_none();
         let one_rope = turned(&q) && turned(&k) && v.rope.is_none() && same_rotation(self.scope, &q, &k);
         let shape = self.scope.graph.meta.get(k_cache.0 as usize)?.static_shape()?;
         let other = self.scope.graph.meta.get(v_cache.0 as usize)?.static_shape()?;
         let (&[1, heads, capacity, dim], true) = (&shape[..], shape == other) else { return None };
         let own = [k_cache, v_cache].iter().all(|&t| self.scope.nodes.iter().filter(|n| uses(n, t) != (false, false)).count() == 2);
-        let fits = alike && sizes && norms && one_rope && own && k_cache != v_cache && (heads, dim) == (k.count, k.dim);
+        let fits = alike && sizes && apart && norms && one_rope && own && k_cache != v_cache && (heads, dim) == (k.count, k.dim);
         fits.then_some(())?;
         Some(Attention {
             q,
@@ -252,9 +325,9 @@ impl Reader<'_, '_> {
             scale,
             start: self.start?,
             visible: self.visible?,
+            gated,
             kept: self.kept,
             out,
-            made: None,
         })
     }
 }
@@ -263,7 +336,12 @@ impl Reader<'_, '_> {
 fn same_rotation(scope: &Scope<'_>, q: &Heads, k: &Heads) -> bool {
     let (Some(a), Some(b)) = (q.rope, k.rope) else { return false };
     let constant = |r: Rotation| r.periods.is_none_or(|t| scope.is_constant(t));
-    a.offset == b.offset && a.base == b.base && a.periods.is_some() == b.periods.is_some() && constant(a) && constant(b)
+    a.offset == b.offset
+        && a.base == b.base
+        && a.dims == b.dims
+        && a.periods.is_some() == b.periods.is_some()
+        && constant(a)
+        && constant(b)
 }
 
 /// A row of heads from a reshape to `[.., heads, .., dim]` whose other sizes one position makes 1.
@@ -275,7 +353,8 @@ fn split(source: Tid, shape: &[Int]) -> Option<Heads> {
     if lead.len() != 3 || rest.next().is_some() {
         return None;
     }
-    Some(Heads { source, count, dim: literal(*dim)?, norm: None, rope: None })
+    let dim = literal(*dim)?;
+    Some(Heads { source, count, dim, step: dim, offset: 0, norm: None, narrows: None, rope: None })
 }
 
 /// Whether heads turn by the same periods: one constant, or two with the same content.
@@ -292,49 +371,90 @@ impl Attention {
         self.out
     }
 
-    /// Adds the launch to MLX's graph; `false` if the step is none of the kernel's, with every slot as it was.
-    pub(super) fn run(&mut self, m: &mut Machine, shared: &mut Shared) -> Result<bool> {
+    /// What the kernels for like layers know: whole heads that turn as a whole, weights of norms in the model's type.
+    pub(super) fn is_plain(&self) -> bool {
+        let turns = self.q.rope.is_some_and(|r| r.dims == self.q.dim);
+        !self.gated && turns && self.q.dim <= 128 && self.q.narrows.is_none()
+    }
+
+    /// Adds the step's part; `false` if it is none of the kernel's, with every slot as it was.
+    ///
+    /// # Errors
+    /// If MLX fails.
+    pub(super) fn build(&self, m: &mut Machine, shared: &mut Shared, b: &mut Builder) -> Result<bool> {
         let Some(dtype) = self.dtype(m) else { return Ok(false) };
-        let sources = [&self.q, &self.k, &self.v].map(|h| m.env.tensors[h.source.0 as usize].as_ref().map(Slot::share));
-        let [Some(q), Some(k), Some(v)] = sources else { return Ok(false) };
-        let rows = [(self.q.source, q?), (self.k.source, k?), (self.v.source, v?)];
+        let sources = [self.q.source, self.k.source, self.v.source];
+        let names = sources.map(|t| b.slot(m, t));
+        let before = Before::of(m, sources.iter())?;
+        let mut free = true;
         for node in &self.kept {
-            eval::eval(node, &mut Cx { m: &mut *m })?;
+            free = free && b.keep(m, node)?;
         }
-        let position = self.position(m);
+        let position = self.position(m).filter(|_| free);
         // A trace cannot compute what it shares with later runs.
         let Some(position) = position.filter(|_| m.trace.is_none() || shared.counters.is_some()) else {
-            rows.into_iter().for_each(|(tid, slot)| m.set(tid, slot));
+            before.restore(m);
             return Ok(false);
         };
-        if self.made.as_ref().is_none_or(|(made, _)| *made != dtype) {
-            self.made = Some((dtype, self.kernel(m, dtype)?));
-        }
-        self.launch(m, shared, dtype, position, &rows.map(|(_, slot)| slot.array))?;
+        let [q, k, v] = names;
+        self.write(m, shared, b, dtype, position, [q?, k?, v?])?;
         Ok(true)
     }
 
-    fn launch(&self, m: &mut Machine, shared: &mut Shared, dtype: DType, position: Position, rows: &[Array; 3]) -> Result<()> {
-        let Some((_, kernel)) = &self.made else { return Ok(()) };
-        let position = self.position_array(m, shared, position)?;
-        let counters = shared.counters(m.api)?;
-        let mut inputs: Vec<&Array> = rows.iter().collect();
-        let mut constants: Vec<Tid> = [&self.q, &self.k].iter().filter_map(|h| h.norm.map(|n| n.0)).collect();
-        constants.extend(self.q.rope.and_then(|r| r.periods));
-        constants.extend(self.caches);
-        inputs.extend(constants.iter().filter_map(|t| m.env.tensors[t.0 as usize].as_ref()).map(|s| &s.array));
-        inputs.extend([&position, &counters]);
-        let (heads, dim) = (self.q.count, self.q.dim);
-        let out: Shape = [1, 1, heads * dim].as_slice().into();
-        let parts: Shape = [heads * SPLITS * (dim + 2)].as_slice().into();
-        let outputs = [(dtype, out.clone()), (DType::F32, parts)];
-        let threads = (WARPS * 32) as i32;
-        let grid = [(self.k.count * SPLITS) as i32 * threads, 1, 1];
-        let launch = Launch { outputs: &outputs, grid, threads: [threads, 1, 1], templates: &[], init: None };
-        if let Some(array) = kernel.launch(&inputs, &launch)?.into_iter().next() {
-            m.set(self.out, Slot::new(array, dtype, out));
+    fn write(
+        &self,
+        m: &mut Machine,
+        shared: &mut Shared,
+        b: &mut Builder,
+        dtype: DType,
+        position: Position,
+        [q, k, v]: [String; 3],
+    ) -> Result<()> {
+        let position = b.array(self.position_array(m, shared, position)?);
+        let tickets = b.array(shared.counters(m.api)?);
+        let ty = cuda::type_name(dtype).unwrap_or_default();
+        let (heads, dim, group) = (self.q.count, self.q.dim, self.heads_of_block());
+        let share = self.q.count / self.k.count / group;
+        let (mut norms, mut norm_type, mut eps) = ("nullptr,nullptr".to_owned(), ty, 0.0);
+        if let (Some((one, own)), Some((other, _))) = (self.q.norm, self.k.norm) {
+            norms = format!("{},{}", b.slot(m, one)?, b.slot(m, other)?);
+            norm_type = self.norm_type(m, dtype).and_then(cuda::value_type).unwrap_or_default();
+            eps = own;
         }
+        let (mut periods, mut log2_base) = ("nullptr".to_owned(), self.q.rope.map_or(0.0, |r| r.base.log2()));
+        if let Some(tid) = self.q.rope.and_then(|r| r.periods) {
+            (periods, log2_base) = (b.slot(m, tid)?, 0.0);
+        }
+        let [keys, values] = self.caches.map(|t| b.slot(m, t));
+        let (keys, values) = (keys?, values?);
+        let (splits, rows) = if dim > 128 { (WIDE_SPLITS, WIDE_SPLIT_ROWS) } else { (SPLITS, SPLIT_ROWS) };
+        let parts = b.inner(DType::F32, heads * splits * (dim + 2));
+        let out = b.result(m, self.out, dtype, [1, 1, heads * dim].as_slice().into())?;
+        let (step, turned) = (self.q.step, self.q.rope.map_or(dim, |r| r.dims));
+        let gate = if self.gated { format!("{q}+{dim}") } else { "nullptr".to_owned() };
+        let text = format!(
+            "Attend<{ty},{norm_type}> s{{{q},{k},{v},{norms},{periods},const_cast<{ty}*>({keys}),const_cast<{ty}*>({values}),\
+             {parts},{out},const_cast<unsigned*>({tickets}),{},{},0,min({splits},1+*{position}/{rows}),*{position},{:e}f,\
+             {log2_base:e}f,{eps:e}f,{step},{gate},{share},false}};\
+             Attention<{ty},{dim},{group},kW,{turned},{norm_type}>(s,shared).run(wait);",
+            self.k.count, self.capacity, self.scale
+        );
+        let warps = b.warps();
+        let memory = (group * dim + dim + 2 * warps * group + warps * group * dim) * 4;
+        b.part(text, memory, self.k.count * share * splits);
         Ok(())
+    }
+
+    /// Query heads that a block reads together: as many as its registers hold sums for.
+    fn heads_of_block(&self) -> usize {
+        let group = self.q.count / self.k.count;
+        (1..=group).rev().find(|&heads| group.is_multiple_of(heads) && heads * self.q.dim <= MAX_SUMS).unwrap_or(1)
+    }
+
+    /// The type of the norms' weights.
+    fn norm_type(&self, m: &Machine, dtype: DType) -> Option<DType> {
+        let of = |h: &Heads| h.norm.and_then(|(norm, _)| norm_type(m, norm, dtype, h.narrows, h.dim));
+        of(&self.q).filter(|&own| of(&self.k) == Some(own))
     }
 
     /// The element type, if the slots hold one position.
@@ -342,19 +462,19 @@ impl Attention {
         let dtype = m.env.tensors.get(self.q.source.0 as usize)?.as_ref()?.dtype;
         cuda::type_name(dtype)?;
         for heads in [&self.q, &self.k, &self.v] {
-            content(m, heads.source, dtype, heads.count * heads.dim)?;
+            content(m, heads.source, dtype, heads.count * heads.step)?;
         }
         self.holds_constants(m, dtype).map(|()| dtype)
     }
 
     /// Whether constants and caches are of the type, and of the sizes that the program tells.
     pub(super) fn holds_constants(&self, m: &Machine, dtype: DType) -> Option<()> {
-        for heads in [&self.q, &self.k] {
-            if let Some((norm, _)) = heads.norm {
-                content(m, norm, dtype, heads.dim)?;
-            }
-            if let Some(periods) = heads.rope.and_then(|r| r.periods) {
-                content(m, periods, DType::F32, heads.dim / 2)?;
+        if self.q.norm.is_some() {
+            self.norm_type(m, dtype)?;
+        }
+        for rope in [&self.q, &self.k].iter().filter_map(|heads| heads.rope) {
+            if let Some(periods) = rope.periods {
+                content(m, periods, DType::F32, rope.dims / 2)?;
             }
         }
         for cache in self.caches {
@@ -417,42 +537,5 @@ impl Attention {
             shared.position = Some((position.value, array.share()?));
         }
         Ok(array)
-    }
-
-    fn kernel(&self, m: &Machine, dtype: DType) -> Result<Kernel> {
-        let ty = cuda::type_name(dtype).unwrap_or_default();
-        let (dim, group) = (self.q.dim, self.q.count / self.k.count);
-        let mut inputs: Vec<&str> = vec!["q", "k", "v"];
-        let (mut norms, mut periods, mut eps) = ("nullptr,nullptr", "nullptr", 0.0);
-        if let Some((_, own)) = self.q.norm {
-            inputs.extend(["q_norm", "k_norm"]);
-            (norms, eps) = ("q_norm,k_norm", own);
-        }
-        let rope = self.q.rope.map_or((0.0, false), |r| (r.base.log2(), r.periods.is_some()));
-        if rope.1 {
-            inputs.push("periods");
-            periods = "periods";
-        }
-        inputs.extend(["keys", "values", "position", "tickets"]);
-        let log2_base = if rope.1 { 0.0 } else { rope.0 };
-        let source = format!(
-            "extern __shared__ float shared[];Attend<{ty}> s{{q,k,v,{norms},{periods},const_cast<{ty}*>(keys),const_cast<{ty}*>(values),\
-             parts,out,const_cast<unsigned*>(tickets),{},{},0,min({SPLITS},1+*position/{SPLIT_ROWS}),*position,{:e}f,{log2_base:e}f,{eps:e}f}};\
-             Attention<{ty},{dim},{group},{WARPS}>(s,shared).run([]{{}});",
-            self.k.count, self.capacity, self.scale
-        );
-        let shared = (group * dim + dim + 2 * WARPS * group + WARPS * group * dim) * 4;
-        let kernel = KernelText {
-            is_cuda: true,
-            name: &format!("flambeau_attend_{ty}_{dim}_{group}_{shared}"),
-            source: &source,
-            header: cuda::attend(),
-            inputs: &inputs.into_iter().map(str::to_owned).collect::<Vec<_>>(),
-            outputs: &["out".to_owned(), "parts".to_owned()],
-            row_contiguous: true,
-            atomic_outputs: false,
-            shared_memory: shared as i32,
-        };
-        Ok(Kernel::new(m.api, &kernel)?)
     }
 }

@@ -1,46 +1,52 @@
-//! The experts that a router chooses for one row: their gated layers, weighted and summed, in two launches.
+//! The experts that a router chooses for one row: their gated layers, weighted and summed, in two parts; with the row's norm, the router, an
+//! expert for every row and the sum with the row itself in three.
 
-use std::collections::BTreeMap;
-
-use flambeau_ir::{GatherQmm, In, Int, Node, QuantMode, Role, Slot as GraphSlot, Tid};
+use flambeau_ir::{GatherQmm, Int, Node, QuantMode, Tid};
 use flambeau_tensor::{DType, Shape};
 
 use super::{
     Kind, Step,
-    find::Scope,
-    linear::{content, staged_bytes},
+    find::{Content, Reader, Scope, node},
+    launch::Builder,
+    linear::{Format, Linear, Weights, content, norm_type, staged_bytes},
 };
-use crate::{
-    cuda,
-    cx::{Machine, Slot},
-    error::Result,
-    ffi::{Array, KernelText, Launch},
-};
+use crate::{cuda, cx::Machine, error::Result};
 
-/// Warps of a block, as the kernels have them.
-const WARPS: usize = 8;
 /// Bits of a code.
 const BITS: usize = 4;
-/// Shared memory that a block has without asking, less what the kernels declare.
-const MAX_SHARED: usize = 44 << 10;
+/// Columns of the products whose codes a warp holds in registers.
+const MAX_HIDDEN: usize = 4096;
+const MAX_COLUMNS: usize = 8192;
 
-/// A slot's content: the slot, and the node of the run that wrote it, if one did.
-type Content = (Tid, Option<usize>);
-
-/// Matrices of all experts: codes, scales, biases.
+/// Matrices of all experts, or of one: codes, scales, biases.
 type Matrices = [Tid; 3];
+
+/// Gate, up and down.
+#[derive(Clone, Copy, Debug)]
+struct Expert {
+    gate: Matrices,
+    up: Matrices,
+    down: Matrices,
+    group: usize,
+}
+
+/// What computes the logits of the router.
+#[derive(Debug)]
+struct Around {
+    /// Norm and router; what the share of the expert for all is the sigmoid of, and its gate and up.
+    router: Linear,
+    own: Option<Expert>,
+}
 
 /// A fused step of the chosen experts.
 #[derive(Debug)]
 pub(crate) struct Chosen {
-    /// The router's logits in the model's type, and the row.
+    /// The router's logits in the model's type, and the row; before its norm if there is something [`Around`].
     logits: Tid,
-    x: Tid,
-    gate: Matrices,
-    up: Matrices,
-    down: Matrices,
+    pub(super) x: Tid,
+    around: Option<Around>,
+    experts: Expert,
     chosen: usize,
-    group: usize,
     out: Tid,
 }
 
@@ -51,75 +57,58 @@ struct Sizes {
     experts: usize,
     hidden: usize,
     width: usize,
+    /// Of the norm's weights.
+    norm: DType,
 }
 
-/// The next node of a reader, if it is of a kind.
-macro_rules! node {
-    ($reader:expr, $kind:ident) => {
-        match $reader.next()? {
-            Node::$kind(node) => node,
-            _ => return None,
+/// Sizes and group of a matrix of codes, and its slots.
+fn coded(r: &Reader<'_, '_>, slots: Matrices, mode: QuantMode, bits: i32, group: i32) -> Option<(Matrices, usize)> {
+    let fits = mode == QuantMode::Affine && bits as usize == BITS && slots.iter().all(|&t| r.scope.is_constant(t));
+    fits.then_some((slots, usize::try_from(group).ok()?))
+}
+
+/// A product of rows with matrices: of the experts that `numbers` names, or of one; the matrices, their group, the result.
+fn product(r: &mut Reader<'_, '_>, x: Content, numbers: Option<Content>) -> Option<(Matrices, usize, Content)> {
+    let (matrices, group, out) = match r.next()? {
+        Node::GatherQmm(n) if numbers.is_some() => {
+            names(r, n, x, numbers)?;
+            let (matrices, group) = coded(r, [n.w.0, n.scales.0, n.biases?.0], n.mode, n.bits, n.group_size)?;
+            (n.transpose.then_some(matrices)?, group, n.out.0)
         }
+        Node::QuantizedMatmul(n) if numbers.is_none() => {
+            r.reads(n.x, x)?;
+            let (matrices, group) = coded(r, [n.w.0, n.scales.0, n.biases?.0], n.mode, n.bits, n.group_size)?;
+            (n.transpose.then_some(matrices)?, group, n.out.0)
+        }
+        _ => return None,
     };
-}
-/// Reads nodes in order, and knows which of them wrote what a slot holds.
-struct Reader<'s, 'a> {
-    scope: &'s Scope<'a>,
-    at: usize,
-    writers: BTreeMap<Tid, usize>,
-    /// What the node in hand reads, and who wrote it before.
-    reads: Vec<Content>,
+    Some((matrices, group, r.wrote(out)))
 }
 
-impl<'a> Reader<'_, 'a> {
-    fn next(&mut self) -> Option<&'a Node> {
-        let node = self.scope.nodes.get(self.at)?;
-        let (mut reads, mut writes) = (Vec::new(), Vec::new());
-        node.walk(&mut |role, slot| {
-            if let GraphSlot::Tensor(tid) = slot {
-                if role == Role::Write { writes.push(tid) } else { reads.push((tid, self.writers.get(&tid).copied())) }
-            }
-        });
-        self.reads = reads;
-        self.writers.extend(writes.into_iter().map(|tid| (tid, self.at)));
-        self.at += 1;
-        Some(node)
-    }
+fn names(r: &Reader<'_, '_>, n: &GatherQmm, x: Content, numbers: Option<Content>) -> Option<()> {
+    r.reads(n.x, x)?;
+    (n.lhs_indices.is_none() && n.rhs_indices.and_then(|rhs| r.read(rhs)) == numbers).then_some(())
+}
 
-    /// What the node in hand reads from a slot.
-    fn read(&self, slot: In) -> Option<Content> {
-        self.reads.iter().find(|(tid, _)| *tid == slot.0).copied()
-    }
-
-    /// What the node in hand wrote.
-    fn wrote(&self, tid: Tid) -> Content {
-        (tid, Some(self.at - 1))
-    }
-
-    /// Whether the node in hand reads two contents, in either order.
-    fn reads_both(&self, a: In, b: In, one: Content, other: Content) -> bool {
-        let found = (self.read(a), self.read(b));
-        found == (Some(one), Some(other)) || found == (Some(other), Some(one))
-    }
-
-    /// A product of rows with the matrices of the experts that `numbers` names: the matrices, their group, the result.
-    fn product(&mut self, x: Content, numbers: Content) -> Option<(Matrices, usize, Content)> {
-        let n = node!(self, GatherQmm);
-        let slots = [n.w.0, n.scales.0, n.biases?.0];
-        let coded = n.mode == QuantMode::Affine && n.bits as usize == BITS && n.transpose && n.lhs_indices.is_none();
-        let fits = coded && slots.iter().all(|&t| self.scope.is_constant(t)) && self.names(n, x, numbers);
-        fits.then_some((slots, usize::try_from(n.group_size).ok()?, self.wrote(n.out.0)))
-    }
-
-    fn names(&self, n: &GatherQmm, x: Content, numbers: Content) -> bool {
-        self.read(n.x) == Some(x) && n.rhs_indices.and_then(|rhs| self.read(rhs)) == Some(numbers)
-    }
+/// An expert's gated layers, or those of all that are chosen: what they consist of, and the result.
+fn expert(r: &mut Reader<'_, '_>, x: Content, numbers: Option<Content>) -> Option<(Expert, Content)> {
+    let (gate, group, low) = product(r, x, numbers)?;
+    let (up, group_of_up, high) = product(r, x, numbers)?;
+    let silu = node!(r, Silu);
+    r.reads(silu.x, low)?;
+    let low = r.wrote(silu.out.0);
+    let mul = node!(r, Multiply);
+    r.reads_both(mul.a, mul.b, low, high)?;
+    let inner = r.wrote(mul.out.0);
+    let (down, group_of_down, each) = product(r, inner, numbers)?;
+    let same = group == group_of_up && group == group_of_down && matches!(group, 32 | 64 | 128);
+    same.then_some((Expert { gate, up, down, group }, each))
 }
 
 /// Shares of the best `chosen`, and their numbers: softmax, the last of an ascending order, the share of their sum.
-fn route(r: &mut Reader<'_, '_>) -> Option<(Tid, usize, [Content; 2])> {
+fn route(r: &mut Reader<'_, '_>) -> Option<(Content, usize, [Content; 2])> {
     let wide = node!(r, AsType);
-    let (logits, mut scores) = (wide.x.0, r.wrote(wide.out.0));
+    let (logits, mut scores) = (r.read(wide.x)?, r.wrote(wide.out.0));
     let soft = node!(r, Softmax);
     (wide.scalar_type == DType::F32 && r.read(soft.x) == Some(scores) && matches!(soft.axis, 1 | -1)).then_some(())?;
     scores = r.wrote(soft.out.0);
@@ -149,38 +138,147 @@ fn route(r: &mut Reader<'_, '_>) -> Option<(Tid, usize, [Content; 2])> {
     Some((logits, chosen, [r.wrote(narrow.out.0), numbers]))
 }
 
-/// Finds the experts' step that begins at a node.
-pub(super) fn find(scope: &Scope<'_>, at: usize) -> Option<Step> {
-    let Node::AsType(_) = scope.nodes.get(at)? else { return None };
-    let mut r = Reader { scope, at, writers: BTreeMap::new(), reads: Vec::new() };
-    let (logits, chosen, [shares, numbers]) = route(&mut r)?;
+/// The weighted sum of what the experts that the router chooses make of a row: logits, how many are chosen, the experts, the row, the
+/// result.
+fn mixture(r: &mut Reader<'_, '_>) -> Option<(Content, usize, Expert, Content, Content)> {
+    let (logits, chosen, [shares, numbers]) = route(r)?;
     let rows = node!(r, Reshape);
     let (x, row) = (r.read(rows.x)?, r.wrote(rows.out.0));
-    let (gate, group, low) = r.product(row, numbers)?;
-    let (up, group_of_up, high) = r.product(row, numbers)?;
-    let silu = node!(r, Silu);
-    (r.read(silu.x) == Some(low)).then_some(())?;
-    let low = r.wrote(silu.out.0);
-    let mul = node!(r, Multiply);
-    r.reads_both(mul.a, mul.b, low, high).then_some(())?;
-    let inner = r.wrote(mul.out.0);
-    let (down, group_of_down, each) = r.product(inner, numbers)?;
+    let (experts, each) = expert(r, row, Some(numbers))?;
     let flat = node!(r, Reshape);
-    (r.read(flat.x) == Some(each)).then_some(())?;
+    r.reads(flat.x, each)?;
     let each = r.wrote(flat.out.0);
     let expand = node!(r, ExpandDims);
     (r.read(expand.x) == Some(shares) && matches!(expand.axis, 2 | -1)).then_some(())?;
     let shares = r.wrote(expand.out.0);
     let weighted = node!(r, Multiply);
-    r.reads_both(weighted.a, weighted.b, each, shares).then_some(())?;
+    r.reads_both(weighted.a, weighted.b, each, shares)?;
     let weighted = r.wrote(weighted.out.0);
     let sum = node!(r, Sum);
     (r.read(sum.x) == Some(weighted) && sum.axes[..] == [1] && !sum.keepdims).then_some(())?;
-    let (out, end) = (sum.out.0, r.at);
-    let unread = r.writers.keys().all(|&t| t == out || scope.is_dead(t, end));
-    let same = group == group_of_up && group == group_of_down && matches!(group, 32 | 64 | 128);
-    let chosen = Chosen { logits, x: x.0, gate, up, down, chosen, group, out };
-    (unread && same && x.1.is_none()).then(|| Step { end, kind: Kind::Chosen(Box::new(chosen)) })
+    Some((logits, chosen, experts, x, r.wrote(sum.out.0)))
+}
+
+/// Finds the experts' step that begins at a node.
+pub(super) fn find(scope: &Scope<'_>, at: usize) -> Option<Step> {
+    let chosen = match scope.nodes.get(at)? {
+        Node::AsType(_) => find_experts(scope, at),
+        Node::RMSNorm(_) => find_all(scope, at),
+        _ => None,
+    };
+    chosen.map(|(chosen, end)| Step { end, kind: Kind::Chosen(Box::new(chosen)) })
+}
+
+/// The experts behind logits.
+fn find_experts(scope: &Scope<'_>, at: usize) -> Option<(Chosen, usize)> {
+    let mut r = Reader::new(scope, at);
+    let (logits, chosen, experts, x, (out, _)) = mixture(&mut r)?;
+    r.leaves_only(&[out])?;
+    let given = x.1.is_none() && logits.1.is_none() && r.kept.is_empty();
+    given.then_some((Chosen { logits: logits.0, x: x.0, around: None, experts, chosen, out }, r.at))
+}
+
+/// A row's norm, the router, the experts, one for every row if there is one, and the sum of the results and the row.
+fn find_all(scope: &Scope<'_>, at: usize) -> Option<(Chosen, usize)> {
+    let mut r = Reader::new(scope, at);
+    let norm = node!(r, RMSNorm);
+    let (x, mut row) = (norm.x.0, r.wrote(norm.out.0));
+    let mut narrows = None;
+    if let Some(Node::AsType(cast)) = scope.nodes.get(r.at) {
+        r.next()?;
+        r.reads(cast.x, row)?;
+        (row, narrows) = (r.wrote(cast.out.0), Some(cast.scalar_type));
+    }
+    let flat = node!(r, Reshape);
+    r.reads(flat.x, row)?;
+    let flat = r.wrote(flat.out.0);
+    let (logits, matrix) = router(&mut r, flat)?;
+    let (read, chosen, experts, seen, mut sum) = mixture(&mut r)?;
+    (read == logits && seen == row).then_some(())?;
+    let shaped = node!(r, Reshape);
+    r.reads(shaped.x, sum)?;
+    sum = r.wrote(shaped.out.0);
+    let mut weights = vec![matrix];
+    let own = match scope.nodes.get(r.at)? {
+        Node::QuantizedMatmul(_) => {
+            let (own, gate) = own_expert(&mut r, row, &mut sum)?;
+            let matrix =
+                |slots: Matrices| Weights { format: Format::Coded { bits: BITS, group: own.group }, slots: slots.to_vec() };
+            weights.extend([gate, matrix(own.gate), matrix(own.up)]);
+            Some(own)
+        }
+        _ => None,
+    };
+    let add = node!(r, Add);
+    let residual = r.beside(add.a, add.b, sum)?;
+    let out = add.out.0;
+    r.leaves_only(&[out])?;
+    let one_format = weights.windows(2).all(|w| w[0].format == w[1].format);
+    let same = one_format && own.is_none_or(|own| own.group == experts.group);
+    let given = residual == (x, None) && r.kept.is_empty();
+    let weight = norm.weight.filter(|w| scope.is_constant(w.0))?.0;
+    let norm = Some((weight, norm.eps));
+    let router = Linear { x, norm, narrows, residual: None, gated: false, weights, outs: Vec::new() };
+    let chosen = Chosen { logits: logits.0, x, around: Some(Around { router, own }), experts, chosen, out };
+    (same && given).then_some((chosen, r.at))
+}
+
+/// The router's product.
+fn router(r: &mut Reader<'_, '_>, x: Content) -> Option<(Content, Weights)> {
+    let n = node!(r, QuantizedMatmul);
+    r.reads(n.x, x)?;
+    let slots = [n.w.0, n.scales.0, n.biases?.0];
+    let weights = weights(r, slots, n.mode, n.bits, n.group_size)?;
+    n.transpose.then_some((r.wrote(n.out.0), weights))
+}
+
+fn weights(r: &Reader<'_, '_>, slots: Matrices, mode: QuantMode, bits: i32, group: i32) -> Option<Weights> {
+    let (bits, group) = (usize::try_from(bits).ok()?, usize::try_from(group).ok()?);
+    let constant = slots.iter().all(|&t| r.scope.is_constant(t));
+    let fits = mode == QuantMode::Affine && matches!(bits, 4 | 8) && group >= 32 && constant;
+    fits.then_some(Weights { format: Format::Coded { bits, group }, slots: slots.to_vec() })
+}
+
+/// The expert that every row takes, by a share of its own: it and what gives the share; `sum` becomes that of all experts.
+fn own_expert(r: &mut Reader<'_, '_>, row: Content, sum: &mut Content) -> Option<(Expert, Weights)> {
+    let (own, result) = expert(r, row, None)?;
+    let unpack = node!(r, Dequantize);
+    let slots = [unpack.w.0, unpack.scales.0, unpack.biases?.0];
+    let gate = weights(r, slots, unpack.mode, unpack.bits, unpack.group_size)?;
+    let unpacked = r.wrote(unpack.out.0);
+    let column = node!(r, Reshape);
+    r.reads(column.x, unpacked)?;
+    let column = r.wrote(column.out.0);
+    let mm = node!(r, Addmm);
+    let plain = mm.bias.is_none() && mm.alpha == 1.0;
+    r.reads(mm.mat1, row)?;
+    r.reads(mm.mat2, column)?;
+    let share = r.wrote(mm.out.0);
+    let open = node!(r, Sigmoid);
+    r.reads(open.x, share)?;
+    let share = r.wrote(open.out.0);
+    let mul = node!(r, Multiply);
+    r.reads_both(mul.a, mul.b, result, share)?;
+    let shared = r.wrote(mul.out.0);
+    let add = node!(r, Add);
+    r.reads_both(add.a, add.b, *sum, shared)?;
+    *sum = r.wrote(add.out.0);
+    plain.then_some((own, gate))
+}
+
+/// What the first part leaves to the others: the logits; what the share of the expert for all comes from, and its gate and up.
+#[derive(Default)]
+struct Router {
+    outs: Vec<String>,
+    /// Whether the row stands in shared memory as the next part reads it.
+    stages_row: bool,
+}
+
+/// Names of what the second part leaves to the last one.
+struct Left {
+    inner: String,
+    numbers: String,
+    shares: String,
 }
 
 impl Chosen {
@@ -189,105 +287,139 @@ impl Chosen {
         self.out
     }
 
-    /// Adds the launches to MLX's graph; `false` if the step's sizes are none of the kernels'.
+    /// Whether it ends with the sum of its result and the row.
+    pub(super) fn is_whole(&self) -> bool {
+        self.around.is_some()
+    }
+
+    /// Adds the step's parts; `false` if its sizes are none of the kernels'.
     ///
     /// # Errors
-    /// If MLX refuses a kernel.
-    pub(super) fn run(&self, m: &mut Machine) -> Result<bool> {
-        let Some(sizes) = self.sizes(m) else { return Ok(false) };
-        let Sizes { dtype, experts, hidden, width } = sizes;
-        let ty = cuda::type_name(dtype).unwrap_or_default();
-        let (chosen, group) = (self.chosen, self.group);
-        let head = format!(
-            "extern __shared__ float shared[];struct S{{enum{{kExperts={experts},kChosen={chosen},kHidden={hidden},kWidth={width},\
-             kGroup={group}}};}};Chosen<{ty},S>::"
-        );
-        let slot = |t: &Tid| m.env.tensors.get(t.0 as usize).and_then(Option::as_ref).map(|s| s.array.share()).transpose();
-        let arrays = |tids: &[Tid]| -> Result<Vec<Array>> {
-            Ok(tids.iter().map(slot).collect::<std::result::Result<Vec<_>, _>>()?.into_iter().flatten().collect())
-        };
-        let inputs = arrays(&[&[self.logits, self.x][..], &self.gate, &self.up].concat())?;
-        let down = arrays(&self.down)?;
-        let first = Part {
-            name: format!("flambeau_chosen_inner_{ty}"),
-            source: format!("{head}inner(shared,logits,x,{{gw,gs,gb}},{{uw,us,ub}},y,numbers,shares);"),
-            inputs: &["logits", "x", "gw", "gs", "gb", "uw", "us", "ub"],
-            outputs: &["y", "numbers", "shares"],
-            shapes: &[(dtype, &[chosen * width]), (DType::I32, &[chosen]), (DType::F32, &[chosen])],
-            rows: chosen * width,
-            shared: staged_bytes(BITS, hidden),
-        };
-        let mut inner = first.launch(m, &inputs.iter().collect::<Vec<_>>())?;
-        let second = Part {
-            name: format!("flambeau_chosen_out_{ty}"),
-            source: format!("{head}out(shared,inner,numbers,shares,{{dw,ds,db}},y);"),
-            inputs: &["inner", "numbers", "shares", "dw", "ds", "db"],
-            outputs: &["y"],
-            shapes: &[(dtype, &[1, hidden])],
-            rows: hidden,
-            shared: staged_bytes(BITS, chosen * width),
-        };
-        inner.extend(down);
-        let result = second.launch(m, &inner.iter().collect::<Vec<_>>())?.into_iter().next();
-        if let Some(array) = result {
-            m.set(self.out, Slot::new(array, dtype, Shape::from_slice(&[1, hidden])));
+    /// If MLX fails.
+    pub(super) fn build(&self, m: &mut Machine, b: &mut Builder) -> Result<bool> {
+        let Some(sizes) = self.sizes(m, b) else { return Ok(false) };
+        let mut router = Router::default();
+        if let Some(around) = &self.around {
+            let Some(known) = around.router.sizes(m, b.max_shared()) else { return Ok(false) };
+            let (mut text, call) = around.router.operands(m, b, &known)?;
+            router.outs = known.rows.iter().map(|&rows| b.inner(sizes.dtype, rows)).collect();
+            text.finish(&router.outs, &call);
+            around.router.end(b, &known, text.0);
+            router.stages_row = b.is_resident() && around.router.weights[0].format == self.format();
         }
+        let left = self.build_inner(m, b, &sizes, &router)?;
+        self.build_out(m, b, &sizes, &left, &router)?;
         Ok(true)
     }
 
+    /// The kernels' type.
+    fn kernel(&self, b: &Builder, sizes: &Sizes) -> String {
+        let Sizes { dtype, experts, hidden, width, .. } = sizes;
+        let ty = cuda::type_name(*dtype).unwrap_or_default();
+        let own = u8::from(self.own().is_some());
+        format!(
+            "struct S{{enum{{kExperts={experts},kChosen={},kHidden={hidden},kWidth={width},kGroup={},kShared={own}}};}};\
+             using C=Chosen<{ty},S,kW,{}>;C::",
+            self.chosen,
+            self.experts.group,
+            b.is_resident()
+        )
+    }
+
+    /// How the experts' matrices are stored.
+    fn format(&self) -> Format {
+        Format::Coded { bits: BITS, group: self.experts.group }
+    }
+
+    fn own(&self) -> Option<&Expert> {
+        self.around.as_ref().and_then(|around| around.own.as_ref())
+    }
+
+    fn build_inner(&self, m: &mut Machine, b: &mut Builder, sizes: &Sizes, router: &Router) -> Result<Left> {
+        let norm_type = cuda::value_type(sizes.norm).unwrap_or_default();
+        let (logits, norm, eps) = match self.around.as_ref().and_then(|around| around.router.norm) {
+            Some((norm, eps)) => (b.earlier(&router.outs[0]), b.slot(m, norm)?, eps),
+            None => (b.slot(m, self.logits)?, format!("static_cast<const {norm_type}*>(nullptr)"), 0.0),
+        };
+        let x = b.slot(m, self.x)?;
+        let (gate, up) = (names_of(m, b, Some(self.experts.gate))?, names_of(m, b, Some(self.experts.up))?);
+        let all = self.chosen * sizes.width;
+        let left = Left {
+            inner: b.inner(sizes.dtype, all),
+            numbers: b.inner(DType::I32, self.chosen * b.copies()),
+            shares: b.inner(DType::F32, self.chosen * b.copies()),
+        };
+        let Left { inner, numbers, shares } = &left;
+        let text = format!(
+            "{}inner<{},{norm_type}>(shared,{logits},{x},{norm},{eps:e}f,factor,{gate},{up},{inner},{numbers},{shares},wait);",
+            self.kernel(b, sizes),
+            router.stages_row
+        );
+        b.part(text, staged_bytes(BITS, sizes.hidden), all.div_ceil(b.warps()));
+        Ok(left)
+    }
+
+    fn build_out(&self, m: &mut Machine, b: &mut Builder, sizes: &Sizes, left: &Left, router: &Router) -> Result<()> {
+        let ty = cuda::type_name(sizes.dtype).unwrap_or_default();
+        let none = || format!("static_cast<const {ty}*>(nullptr)");
+        let [inner, numbers, shares] = [&left.inner, &left.numbers, &left.shares].map(|name| b.earlier(name));
+        let own = self.own().copied();
+        let (down, own_down) = (names_of(m, b, Some(self.experts.down))?, names_of(m, b, own.map(|o| o.down))?);
+        let [share, gate, up] = [1, 2, 3].map(|i| router.outs.get(i).map_or_else(none, |name| b.earlier(name)));
+        let residual = if self.is_whole() { b.slot(m, self.x)? } else { none() };
+        let lead: &[usize] = if self.is_whole() { &[1, 1] } else { &[1] };
+        let shape: Shape = lead.iter().copied().chain([sizes.hidden]).collect();
+        let out = b.result(m, self.out, sizes.dtype, shape)?;
+        let text = format!(
+            "{}out(shared,{inner},{numbers},{shares},{down},{own_down},{gate},{up},{share},{residual},{out},wait);",
+            self.kernel(b, sizes)
+        );
+        let columns = (self.chosen + usize::from(own.is_some())) * sizes.width;
+        b.part(text, staged_bytes(BITS, columns), sizes.hidden.div_ceil(b.warps()));
+        Ok(())
+    }
+
     /// The sizes, if the slots hold one row and matrices that belong together.
-    fn sizes(&self, m: &Machine) -> Option<Sizes> {
+    fn sizes(&self, m: &Machine, b: &Builder) -> Option<Sizes> {
         let slot = |t: Tid| m.env.tensors.get(t.0 as usize)?.as_ref();
         let x = slot(self.x)?;
         let (dtype, hidden) = (x.dtype, *x.shape.last()?);
         cuda::type_name(dtype)?;
         content(m, self.x, dtype, hidden)?;
-        let &[experts, width, _] = &slot(self.gate[0])?.shape[..] else { return None };
-        content(m, self.logits, dtype, experts)?;
-        let holds = |[w, scales, biases]: Matrices, rows: usize, columns: usize| {
+        let &[experts, width, _] = &slot(self.experts.gate[0])?.shape[..] else { return None };
+        let mut norm = dtype;
+        match self.around.as_ref().map(|around| &around.router) {
+            Some(router) => {
+                norm = norm_type(m, router.norm?.0, dtype, router.narrows, hidden)?;
+                (router.sizes(m, b.max_shared())?.rows.first() == Some(&experts)).then_some(())?;
+            }
+            None => content(m, self.logits, dtype, experts).map(drop)?,
+        }
+        let group = self.experts.group;
+        let holds = |[w, scales, biases]: Matrices, lead: &[usize], rows: usize, columns: usize| {
             let is = |t: Tid, dtype: DType, last: usize| {
-                slot(t).is_some_and(|s| s.dtype == dtype && s.shape[..] == [experts, rows, last])
+                let shape = lead.iter().copied().chain([rows, last]);
+                slot(t).is_some_and(|s| s.dtype == dtype && s.shape.iter().copied().eq(shape))
             };
-            let whole = columns.is_multiple_of(self.group.max(32));
-            let groups = columns / self.group;
+            let whole = columns.is_multiple_of(group.max(32));
+            let groups = columns / group;
             whole && is(w, DType::U32, columns * BITS / 32) && is(scales, dtype, groups) && is(biases, dtype, groups)
         };
-        let matrices = holds(self.gate, width, hidden) && holds(self.up, width, hidden) && holds(self.down, hidden, width);
-        let counts = experts.is_multiple_of(4) && experts <= 1024 && self.chosen <= 32.min(experts);
-        let staged = staged_bytes(BITS, hidden).max(staged_bytes(BITS, self.chosen * width));
-        (matrices && counts && staged <= MAX_SHARED).then_some(Sizes { dtype, experts, hidden, width })
-    }
-}
-
-/// One of the two launches.
-struct Part<'a> {
-    name: String,
-    source: String,
-    inputs: &'a [&'a str],
-    outputs: &'a [&'a str],
-    shapes: &'a [(DType, &'a [usize])],
-    /// Warps that compute something.
-    rows: usize,
-    shared: usize,
-}
-
-impl Part<'_> {
-    fn launch(&self, m: &mut Machine, inputs: &[&Array]) -> Result<Vec<Array>> {
-        let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
-        let text = KernelText {
-            is_cuda: true,
-            name: &format!("{}_{}", self.name, self.shared),
-            source: &self.source,
-            header: cuda::chosen(),
-            inputs: &owned(self.inputs),
-            outputs: &owned(self.outputs),
-            row_contiguous: true,
-            atomic_outputs: false,
-            shared_memory: self.shared as i32,
+        let all = |e: &Expert, lead: &[usize]| {
+            holds(e.gate, lead, width, hidden) && holds(e.up, lead, width, hidden) && holds(e.down, lead, hidden, width)
         };
-        let outputs: Vec<_> = self.shapes.iter().map(|(dtype, shape)| (*dtype, Shape::from_slice(shape))).collect();
-        let threads = (WARPS * 32) as i32;
-        let grid = [self.rows.div_ceil(WARPS) as i32 * threads, 1, 1];
-        cuda::launch(m, &text, inputs, &Launch { outputs: &outputs, grid, threads: [threads, 1, 1], templates: &[], init: None })
+        let matrices = all(&self.experts, &[experts]) && self.own().is_none_or(|own| all(own, &[]));
+        let counts = experts.is_multiple_of(4) && experts <= 1024 && self.chosen <= 32.min(experts);
+        let columns = (self.chosen + usize::from(self.own().is_some())) * width;
+        let staged = staged_bytes(BITS, hidden).max(staged_bytes(BITS, columns));
+        let registers = hidden <= MAX_HIDDEN && columns <= MAX_COLUMNS;
+        (matrices && counts && registers && staged <= b.max_shared()).then_some(Sizes { dtype, experts, hidden, width, norm })
     }
+}
+
+/// The names of matrices as the kernels take them; none of an expert that there is not.
+fn names_of(m: &Machine, b: &mut Builder, matrices: Option<Matrices>) -> Result<String> {
+    let Some(matrices) = matrices else { return Ok("{nullptr,nullptr,nullptr}".to_owned()) };
+    let names = matrices.iter().map(|&t| b.slot(m, t)).collect::<Result<Vec<_>>>()?;
+    Ok(format!("{{{}}}", names.join(",")))
 }

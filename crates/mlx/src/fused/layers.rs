@@ -53,7 +53,7 @@ impl<'a> Layer<'a> {
     fn of(steps: &'a BTreeMap<usize, Step>, starts: &Starts) -> Option<Layer<'a>> {
         let linear = |i: usize| match &steps.get(&starts[i])?.kind {
             Kind::Linear(linear) => Some(&**linear),
-            Kind::Attention(_) | Kind::Chosen(_) => None,
+            Kind::Attention(_) | Kind::Chosen(_) | Kind::Delta(_) => None,
         };
         let Kind::Attention(attention) = &steps.get(&starts[1])?.kind else { return None };
         Some(Layer { qkv: linear(0)?, attention, o: linear(2)?, gate_up: linear(3)?, down: linear(4)? })
@@ -74,7 +74,7 @@ impl<'a> Layer<'a> {
         let widens = gate_up.norm.is_some() && gate_up.gated && gate_up.x == o.outs[0];
         let narrows =
             down.norm.is_none() && down.weights.len() == 1 && down.x == gate_up.outs[0] && down.residual == Some(o.outs[0]);
-        let is_one = layer.has_one_format() && layer.has_one_eps();
+        let is_one = layer.has_one_format() && layer.has_one_eps() && a.is_plain();
         (attends && returns && widens && narrows && is_one).then_some((layer, starts, next))
     }
 
@@ -207,20 +207,20 @@ fn inner_slots(steps: &BTreeMap<usize, Step>, all: &[Starts]) -> Option<(Vec<Tid
 }
 
 /// What integer nodes may change, as it was before.
-struct Before {
+pub(super) struct Before {
     values: Vec<Option<i32>>,
     origins: Origins,
     slots: Vec<(Tid, Option<Slot>)>,
 }
 
 impl Before {
-    fn of<'t>(m: &Machine, tids: impl Iterator<Item = &'t Tid>) -> Result<Before> {
+    pub(super) fn of<'t>(m: &Machine, tids: impl Iterator<Item = &'t Tid>) -> Result<Before> {
         let kept = |&t: &Tid| Ok((t, m.env.tensors.get(t.0 as usize).and_then(Option::as_ref).map(Slot::share).transpose()?));
         let slots = tids.map(kept).collect::<Result<_>>()?;
         Ok(Before { values: m.env.values.clone(), origins: m.env.origins.clone(), slots })
     }
 
-    fn restore(self, m: &mut Machine) {
+    pub(super) fn restore(self, m: &mut Machine) {
         (m.env.values, m.env.origins) = (self.values, self.origins);
         for (tid, slot) in self.slots {
             match slot {

@@ -5,22 +5,18 @@ use std::fmt::Write as _;
 use flambeau_ir::{Node, QuantMode, Tid};
 use flambeau_tensor::{DType, Shape};
 
-use super::{Kind, Made, Step, find::Scope};
+use super::{Kind, Step, find::Scope, launch::Builder};
 use crate::{
     cuda,
     cx::{Machine, Slot},
     error::Result,
-    ffi::{Array, Kernel, KernelText, Launch},
 };
 
-/// Warps of a block.
-const WARPS: usize = 8;
-/// Blocks of a launch at most; each then computes several tiles and puts the row into shared memory once.
-const MAX_BLOCKS: usize = 1056;
 /// Rows of all matrices from which a warp takes four rows at a time instead of two.
 const MANY_ROWS: usize = 16384;
-/// Shared memory that a block may have on every device with 16-bit floats.
-const MAX_SHARED: usize = 96 << 10;
+
+/// Matrices of one step at most.
+const MOST: usize = 4;
 
 /// How a matrix is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,19 +56,22 @@ struct Product {
 pub(crate) struct Linear {
     pub(super) x: Tid,
     pub(super) norm: Option<(Tid, f32)>,
+    /// The type that the normalised row is converted to, if a node does so.
+    pub(super) narrows: Option<DType>,
     pub(super) residual: Option<Tid>,
     pub(super) gated: bool,
     pub(super) weights: Vec<Weights>,
     pub(super) outs: Vec<Tid>,
-    made: Made<Sizes>,
 }
 
 /// What a kernel is compiled for.
 #[derive(Clone, Debug, PartialEq)]
-struct Sizes {
-    dtype: DType,
-    k: usize,
-    rows: Vec<usize>,
+pub(super) struct Sizes {
+    pub(super) dtype: DType,
+    pub(super) k: usize,
+    pub(super) rows: Vec<usize>,
+    /// Of the norm's weights.
+    norm: DType,
 }
 
 /// Reads a product at a node; where the next node stands.
@@ -101,10 +100,12 @@ pub(super) fn find(scope: &Scope<'_>, at: usize) -> Option<Step> {
     let (linear, end, spent) = match scope.nodes.get(at)? {
         Node::RMSNorm(norm) => {
             let weight = norm.weight.filter(|w| scope.is_constant(w.0))?.0;
-            let (mut linear, end, mut spent) = products(scope, at + 1, norm.out.0)?;
+            let (row, narrows, next) = narrowed(scope, at + 1, norm.out.0);
+            let (mut linear, end, mut spent) = products(scope, next, row)?;
             linear.x = norm.x.0;
             linear.norm = Some((weight, norm.eps));
-            spent.push(norm.out.0);
+            linear.narrows = narrows;
+            spent.extend([norm.out.0, row]);
             (linear, end, spent)
         }
         _ => {
@@ -117,6 +118,14 @@ pub(super) fn find(scope: &Scope<'_>, at: usize) -> Option<Step> {
     (dead && one_format).then(|| Step { end, kind: Kind::Linear(Box::new(linear)) })
 }
 
+/// The slot that holds a normalised row, converted if a node does so, the type that it is converted to, and the next node.
+pub(super) fn narrowed(scope: &Scope<'_>, at: usize, norm: Tid) -> (Tid, Option<DType>, usize) {
+    match scope.nodes.get(at) {
+        Some(Node::AsType(cast)) if cast.x.0 == norm => (cast.out.0, Some(cast.scalar_type), at + 1),
+        _ => (norm, None, at),
+    }
+}
+
 /// The products of `x` from a node on, and a gate between two of them; with where they end and what they leave unread.
 fn products(scope: &Scope<'_>, at: usize, x: Tid) -> Option<(Linear, usize, Vec<Tid>)> {
     let (first, mut end) = product(scope, at).filter(|(p, _)| p.x == x)?;
@@ -125,7 +134,7 @@ fn products(scope: &Scope<'_>, at: usize, x: Tid) -> Option<(Linear, usize, Vec<
     if gate.is_some() {
         end += 1;
     }
-    while list.len() < 3
+    while list.len() < MOST
         && list.last().is_some_and(|p| p.out != x)
         && gate.is_none_or(|_| list.len() < 2)
         && let Some((next, after)) = product(scope, end).filter(|(p, _)| p.x == x)
@@ -142,7 +151,7 @@ fn products(scope: &Scope<'_>, at: usize, x: Tid) -> Option<(Linear, usize, Vec<
     }
     let outs: Vec<Tid> = list.iter().map(|p| p.out).collect();
     let weights = list.into_iter().map(|p| p.weights).collect();
-    let linear = Linear { x, norm: None, residual: None, gated: false, weights, outs, made: None };
+    let linear = Linear { x, norm: None, narrows: None, residual: None, gated: false, weights, outs };
     let Some(gate) = gate else { return Some((linear, end, Vec::new())) };
     let (Node::Multiply(mul), [low, high]) = (scope.nodes.get(end)?, &linear.outs[..]) else { return None };
     let factors = [mul.a.0, mul.b.0];
@@ -164,7 +173,7 @@ fn silu(scope: &Scope<'_>, at: usize, x: Tid) -> Option<Tid> {
 /// One product, and the sum that it enters at once.
 fn with_residual(scope: &Scope<'_>, p: Product, end: usize) -> (Linear, usize, Vec<Tid>) {
     let linear =
-        Linear { x: p.x, norm: None, residual: None, gated: false, weights: vec![p.weights], outs: vec![p.out], made: None };
+        Linear { x: p.x, norm: None, narrows: None, residual: None, gated: false, weights: vec![p.weights], outs: vec![p.out] };
     match scope.nodes.get(end) {
         Some(Node::Add(add)) if (add.a.0 == p.out) != (add.b.0 == p.out) => {
             let other = if add.a.0 == p.out { add.b.0 } else { add.a.0 };
@@ -186,47 +195,70 @@ impl Linear {
         self.outs[0]
     }
 
-    /// Adds the launch to MLX's graph; `false` if the step's sizes are none of the kernel's.
-    pub(super) fn run(&mut self, m: &mut Machine) -> Result<bool> {
-        let Some(sizes) = self.sizes(m) else { return Ok(false) };
-        if self.made.as_ref().is_none_or(|(made, _)| *made != sizes) {
-            let kernel = self.kernel(m, &sizes)?;
-            self.made = Some((sizes.clone(), kernel));
-        }
-        let Some((_, kernel)) = &self.made else { return Ok(false) };
-        let mut tids = vec![self.x];
-        tids.extend(self.norm.iter().map(|n| n.0).chain(self.residual));
-        tids.extend(self.weights.iter().flat_map(|w| &w.slots));
-        let slot = |tid: &Tid| m.env.tensors.get(tid.0 as usize).and_then(Option::as_ref);
-        let inputs: Vec<&Array> = tids.iter().filter_map(slot).map(|s| &s.array).collect();
-        let lead = slot(&self.x).map(|s| s.shape.clone()).unwrap_or_default();
+    /// Adds the step's part; `false` if its sizes are none of the kernel's.
+    ///
+    /// # Errors
+    /// If MLX fails.
+    pub(super) fn build(&self, m: &mut Machine, b: &mut Builder) -> Result<bool> {
+        let Some(sizes) = self.sizes(m, b.max_shared()) else { return Ok(false) };
+        let lead = m.env.tensors[self.x.0 as usize].as_ref().map(|s| s.shape.clone()).unwrap_or_default();
+        let (mut text, call) = self.operands(m, b, &sizes)?;
         let shape_of = |rows: usize| -> Shape { lead[..lead.len() - 1].iter().copied().chain([rows]).collect() };
-        let outputs: Vec<(DType, Shape)> = self.results(&sizes).iter().map(|&rows| (sizes.dtype, shape_of(rows))).collect();
-        let threads = (WARPS * 32) as i32;
-        let grid = [self.blocks(&sizes) as i32 * threads, 1, 1];
-        let launch = Launch { outputs: &outputs, grid, threads: [threads, 1, 1], templates: &[], init: None };
-        let arrays = kernel.launch(&inputs, &launch)?;
-        for ((&tid, array), (dtype, shape)) in self.outs.iter().zip(arrays).zip(outputs) {
-            m.set(tid, Slot::new(array, dtype, shape));
-        }
+        let outs = self.outs.iter().zip(&sizes.rows);
+        let outs = outs.map(|(&tid, &rows)| b.result(m, tid, sizes.dtype, shape_of(rows))).collect::<Result<Vec<_>>>()?;
+        text.finish(&outs, &call);
+        self.end(b, &sizes, text.0);
         Ok(true)
     }
 
+    /// Ends the part.
+    pub(super) fn end(&self, b: &mut Builder, sizes: &Sizes, text: String) {
+        let results = self.tile(sizes, b.all_warps()) / if self.gated { 2 } else { 1 };
+        let blocks = self.results(sizes).iter().sum::<usize>().div_ceil(results * b.warps());
+        b.part(text, self.shared_memory(sizes), blocks);
+    }
+
+    /// The text up to the results, and the call.
+    pub(super) fn operands(&self, m: &Machine, b: &mut Builder, sizes: &Sizes) -> Result<(Matrices, String)> {
+        let ty = cuda::type_name(sizes.dtype).unwrap_or_default();
+        let norm_type = cuda::value_type(sizes.norm).unwrap_or_default();
+        let x = b.slot(m, self.x)?;
+        let none = |ty: &str| format!("static_cast<const {ty}*>(nullptr)");
+        let norm = self.norm.map_or(Ok(none(norm_type)), |(norm, _)| b.slot(m, norm))?;
+        let residual = self.residual.map_or(Ok(none(ty)), |residual| b.slot(m, residual))?;
+        let mut text = format!("Matrix<{ty}> all[]={{");
+        for (i, (weights, rows)) in self.weights.iter().zip(&sizes.rows).enumerate() {
+            let names = weights.slots.iter().map(|&t| b.slot(m, t)).collect::<Result<Vec<_>>>()?;
+            let scales = if let [_, s, b] = &names[..] { format!("{s},{b}") } else { "nullptr,nullptr".to_owned() };
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{{{},{scales},@{i},{rows}}},", names[0]);
+        }
+        text.push_str("};");
+        let ((bits, group), tile) = (self.bits_and_group(), self.tile(sizes, b.all_warps()));
+        let eps = self.norm.map_or(0.0, |n| n.1);
+        let call = format!(
+            "factor=linear<{ty},{bits},{group},{tile},kW,{},{norm_type}>(shared,{x},{norm},{eps:e}f,{residual},{},all,wait);",
+            self.gated, sizes.k
+        );
+        Ok((Matrices(text), call))
+    }
+
     /// The sizes, if the slots hold one row and matrices that the kernel takes.
-    fn sizes(&self, m: &Machine) -> Option<Sizes> {
+    pub(super) fn sizes(&self, m: &Machine, max_shared: usize) -> Option<Sizes> {
         let x = m.env.tensors.get(self.x.0 as usize)?.as_ref()?;
         let (dtype, k) = (x.dtype, *x.shape.last()?);
         cuda::type_name(dtype)?;
         content(m, self.x, dtype, k)?;
-        if let Some((norm, _)) = self.norm {
-            content(m, norm, dtype, k)?;
-        }
+        let norm = match self.norm {
+            Some((norm, _)) => norm_type(m, norm, dtype, self.narrows, k)?,
+            None => dtype,
+        };
         let rows = self.weights.iter().map(|w| rows_of(m, w, dtype, k)).collect::<Option<Vec<_>>>()?;
-        let sizes = Sizes { dtype, k, rows };
+        let sizes = Sizes { dtype, k, rows, norm };
         if let Some(residual) = self.residual {
             content(m, residual, dtype, *sizes.rows.first()?)?;
         }
-        let fits = sizes.rows.iter().all(|r| r % 4 == 0) && k % 32 == 0 && self.shared_memory(&sizes) <= MAX_SHARED;
+        let fits = k % 32 == 0 && self.shared_memory(&sizes) <= max_shared;
         let same = !self.gated || sizes.rows.windows(2).all(|w| w[0] == w[1]);
         (fits && same).then_some(sizes)
     }
@@ -236,14 +268,17 @@ impl Linear {
         if self.gated { &sizes.rows[..1] } else { &sizes.rows }
     }
 
-    /// Rows that a warp reads together.
-    fn tile(&self, sizes: &Sizes) -> usize {
-        if self.gated || sizes.rows.iter().sum::<usize>() >= MANY_ROWS { 4 } else { 2 }
-    }
-
-    fn blocks(&self, sizes: &Sizes) -> usize {
-        let results = self.tile(sizes) / if self.gated { 2 } else { 1 };
-        self.results(sizes).iter().sum::<usize>().div_ceil(results * WARPS).min(MAX_BLOCKS)
+    /// Rows that a warp reads together, of `warps` that there are: those that take the fewest rounds.
+    fn tile(&self, sizes: &Sizes, warps: Option<usize>) -> usize {
+        let total = sizes.rows.iter().sum::<usize>();
+        let results = |tile: usize| if self.gated { tile / 2 } else { tile };
+        let fits = |&tile: &usize| results(tile) > 0 && sizes.rows.iter().all(|rows| rows.is_multiple_of(results(tile)));
+        let usual = if self.gated || total >= MANY_ROWS { 4 } else { 2 };
+        let cost = |&tile: &usize| match warps {
+            Some(warps) => (total.div_ceil(tile).div_ceil(warps) * tile, 4 - tile),
+            None => (tile.abs_diff(usual), 0),
+        };
+        [4, 2, 1].into_iter().filter(fits).min_by_key(cost).unwrap_or(2)
     }
 
     fn bits_and_group(&self) -> (usize, usize) {
@@ -254,52 +289,28 @@ impl Linear {
     fn shared_memory(&self, sizes: &Sizes) -> usize {
         staged_bytes(self.bits_and_group().0, sizes.k)
     }
+}
 
-    fn kernel(&self, m: &Machine, sizes: &Sizes) -> Result<Kernel> {
-        let ty = cuda::type_name(sizes.dtype).unwrap_or_default();
-        let ((bits, group), tile, shared) = (self.bits_and_group(), self.tile(sizes), self.shared_memory(sizes));
-        let mut inputs = vec!["x".to_owned()];
-        inputs.extend(self.norm.map(|_| "norm".to_owned()));
-        inputs.extend(self.residual.map(|_| "residual".to_owned()));
-        let or_null = |there: bool, name: &'static str| if there { name } else { "nullptr" };
-        let (norm, residual) = (or_null(self.norm.is_some(), "norm"), or_null(self.residual.is_some(), "residual"));
-        let eps = self.norm.map_or(0.0, |n| n.1);
-        let mut source =
-            format!("gemv<{ty},{bits},{group},{tile},{WARPS},{}>(x,{norm},{eps:e}f,{residual},{}", self.gated, sizes.k);
-        for i in 0..3 {
-            match sizes.rows.get(i) {
-                None => source.push_str(",{nullptr,nullptr,nullptr,nullptr,0}"),
-                Some(rows) => {
-                    let y = if self.gated { 0 } else { i };
-                    inputs.push(format!("w{i}"));
-                    let scales = if bits == 16 {
-                        "nullptr,nullptr".to_owned()
-                    } else {
-                        inputs.extend([format!("s{i}"), format!("b{i}")]);
-                        format!("s{i},b{i}")
-                    };
-                    // Writing to a string cannot fail.
-                    let _ = write!(source, ",{{w{i},{scales},y{y},{rows}}}");
-                }
-            }
+/// The text of a step's matrices, with `@` and a number where a result belongs.
+pub(super) struct Matrices(pub(super) String);
+
+impl Matrices {
+    /// Puts the names of results in, of the first only if there is but one, and the call behind.
+    pub(super) fn finish(&mut self, outs: &[String], call: &str) {
+        for i in 0..MOST {
+            self.0 = self.0.replace(&format!("@{i}"), outs.get(i).map_or("nullptr", String::as_str));
         }
-        source.push_str(");");
-        let outputs: Vec<String> = (0..self.outs.len()).map(|i| format!("y{i}")).collect();
-        // MLX sets a kernel's shared memory when it first sees its name and text, so both tell all sizes.
-        let name = format!("flambeau_gemv_{ty}_{bits}_{group}_{tile}_{shared}");
-        let kernel = KernelText {
-            is_cuda: true,
-            name: &name,
-            source: &source,
-            header: cuda::gemv(),
-            inputs: &inputs,
-            outputs: &outputs,
-            row_contiguous: true,
-            atomic_outputs: false,
-            shared_memory: shared as i32,
-        };
-        Ok(Kernel::new(m.api, &kernel)?)
+        self.0.push_str(call);
     }
+}
+
+/// The type of a norm's weights; `None` if they are none of such a row. Weights in f32 make a row in f32, which has to become the model's
+/// type.
+pub(super) fn norm_type(m: &Machine, norm: Tid, dtype: DType, narrows: Option<DType>, count: usize) -> Option<DType> {
+    let own = m.env.tensors.get(norm.0 as usize)?.as_ref()?.dtype;
+    content(m, norm, own, count)?;
+    let fits = narrows.is_none_or(|to| to == dtype) && (own == dtype || own == DType::F32 && narrows.is_some());
+    fits.then_some(own)
 }
 
 /// Bytes of shared memory that a row of `k` elements takes as the kernels stage it.

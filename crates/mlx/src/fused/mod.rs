@@ -1,12 +1,15 @@
-//! Runs of nodes that a CUDA device computes in one launch when a step has one token: linear layers, attention, whole decoder layers of those,
-//! and the experts that a router chooses.
+//! Runs of nodes that a CUDA device computes in few launches when a step has one token: linear layers, attention, gated delta nets, the
+//! experts that a router chooses, and whole decoder layers of those.
 //!
 //! A program's nodes stay what it consists of: a plan only says where a run of them begins that one kernel replaces. If a step
 //! does not fit the kernel (more tokens, other types), its nodes run one by one.
 
 mod attention;
 mod chosen;
+mod delta;
 mod find;
+mod group;
+mod launch;
 mod layers;
 mod layers_text;
 mod linear;
@@ -17,14 +20,17 @@ use flambeau_ir::{Checked, Node, Slot as GraphSlot, Tid};
 
 pub(crate) use attention::Attention;
 pub(crate) use chosen::Chosen;
+pub(crate) use delta::Delta;
 use flambeau_tensor::DType;
+use group::Group;
+use launch::Builder;
 use layers::Layers;
 pub(crate) use linear::Linear;
 
 use crate::{
     cx::Machine,
     error::Result,
-    ffi::{Api, Array, Kernel},
+    ffi::{Api, Array},
 };
 
 /// A kernel for the nodes from where it stands up to `end`.
@@ -41,6 +47,26 @@ impl Step {
             Kind::Linear(linear) => linear.out(),
             Kind::Attention(attention) => attention.out(),
             Kind::Chosen(chosen) => chosen.out(),
+            Kind::Delta(delta) => delta.out,
+        }
+    }
+
+    /// All slots that the step writes.
+    fn outs(&self) -> Vec<Tid> {
+        match &self.kind {
+            Kind::Linear(linear) => linear.outs.clone(),
+            Kind::Delta(delta) => delta.outs().to_vec(),
+            Kind::Attention(_) | Kind::Chosen(_) => vec![self.out()],
+        }
+    }
+
+    /// Adds what computes the step; `false` if there is nothing for its sizes.
+    fn build(&self, m: &mut Machine, shared: &mut Shared, builder: &mut Builder) -> Result<bool> {
+        match &self.kind {
+            Kind::Linear(linear) => linear.build(m, builder),
+            Kind::Attention(attention) => attention.build(m, shared, builder),
+            Kind::Chosen(chosen) => chosen.build(m, builder),
+            Kind::Delta(delta) => delta.build(m, builder),
         }
     }
 }
@@ -51,14 +77,16 @@ pub(crate) enum Kind {
     Linear(Box<Linear>),
     Attention(Box<Attention>),
     Chosen(Box<Chosen>),
+    Delta(Box<Delta>),
 }
 
 /// The steps of a program's main chain, by the index of their first node.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     steps: BTreeMap<usize, Step>,
-    /// Steps that one launch takes together.
+    /// Steps that one launch takes together: like layers all of them, others a layer each.
     layers: Option<Layers>,
+    groups: BTreeMap<usize, Group>,
     shared: Shared,
     /// Launches of this run.
     launches: usize,
@@ -100,13 +128,18 @@ impl Plan {
         let mut steps = BTreeMap::new();
         let mut at = 0;
         while at < nodes.len() {
-            let step = attention::find(&scope, at).or_else(|| linear::find(&scope, at)).or_else(|| chosen::find(&scope, at));
+            let step = attention::find(&scope, at)
+                .or_else(|| linear::find(&scope, at))
+                .or_else(|| chosen::find(&scope, at))
+                .or_else(|| delta::find(&scope, at));
             let next = step.as_ref().map_or(at + 1, |step| step.end);
             steps.extend(step.map(|step| (at, step)));
             at = next;
         }
         let layers = fills_device.then(|| layers::find(&scope, &steps)).flatten();
-        Plan { steps, layers, ..Plan::default() }
+        let has_groups = fills_device && layers.is_none();
+        let groups = if has_groups { group::find(&scope, &steps) } else { BTreeMap::new() };
+        Plan { steps, layers, groups, ..Plan::default() }
     }
 
     /// Runs the step that begins at a node; where the next node stands, or `None` if the nodes have to run one by one.
@@ -120,29 +153,38 @@ impl Plan {
         {
             return Ok(Some(layers.end));
         }
-        let Some(step) = self.steps.get_mut(&at) else { return Ok(None) };
-        let done = match &mut step.kind {
-            Kind::Linear(linear) => linear.run(m)?,
-            Kind::Attention(attention) => attention.run(m, &mut self.shared)?,
-            Kind::Chosen(chosen) => chosen.run(m)?,
-        };
-        if !done {
+        if let Some(group) = self.groups.get(&at)
+            && group.run(m, &mut self.shared, &self.steps, at)?
+        {
+            let (out, end) = (group.out, group.end);
+            self.note_launches(m, 1, out)?;
+            return Ok(Some(end));
+        }
+        let Some(step) = self.steps.get(&at) else { return Ok(None) };
+        let mut builder = Builder::new(None);
+        if !step.build(m, &mut self.shared, &mut builder)? {
             return Ok(None);
         }
-        self.launches += 1;
+        let (out, end) = (step.out(), step.end);
+        let launches = builder.launch_each(m)?;
+        self.note_launches(m, launches, out)?;
+        Ok(Some(end))
+    }
+
+    /// Counts launches, and lets the device begin after some of them.
+    fn note_launches(&mut self, m: &Machine, launches: usize, out: Tid) -> Result<()> {
+        let before = self.launches / LAUNCHES_TO_SUBMIT;
+        self.launches += launches;
         if m.trace.is_none()
             && !self.is_pipelined
-            && self.launches.is_multiple_of(LAUNCHES_TO_SUBMIT)
-            && let Some(slot) = m.env.tensors.get(step.out().0 as usize).and_then(Option::as_ref)
+            && self.launches / LAUNCHES_TO_SUBMIT > before
+            && let Some(slot) = m.env.tensors.get(out.0 as usize).and_then(Option::as_ref)
         {
             m.api.submit([&slot.array])?;
         }
-        Ok(Some(step.end))
+        Ok(())
     }
 }
-
-/// A kernel that is made when it is first needed, for the sizes that it then has.
-type Made<K> = Option<(K, Kernel)>;
 
 /// Whether a node reads or writes a slot.
 fn uses(node: &Node, tid: Tid) -> (bool, bool) {

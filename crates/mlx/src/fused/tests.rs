@@ -47,6 +47,7 @@ fn steps(layer: &str, is_coded: bool) -> Vec<(usize, usize, &'static str)> {
         Kind::Linear(_) => "linear",
         Kind::Attention(_) => "attention",
         Kind::Chosen(_) => "chosen",
+        Kind::Delta(_) => "delta",
     };
     let mut steps: Vec<_> = plan.steps.iter().map(|(&at, step)| (at, step.end, kind(step))).collect();
     steps.sort_unstable();
@@ -135,12 +136,22 @@ fn layers_stay_apart_where_they_differ_or_are_read_between() {
     }
 }
 
+/// The plan of a small model of delta nets and attention in front of mixtures, as the exporter writes it.
+fn mixture(change: impl FnOnce(&str) -> String) -> Plan {
+    let graph = change(include_str!("../../tests/mixture/layers.txt")).parse().expect("the text parses");
+    Plan::of(&flambeau_ir::check(graph).expect("the graph is valid"), true)
+}
+
 #[test]
-fn experts_of_a_mixture_are_steps() {
-    let graph = include_str!("../../tests/mixture/layers.txt").parse().expect("the text parses");
-    let plan = Plan::of(&flambeau_ir::check(graph).expect("the graph is valid"), true);
-    let chosen = |plan: &Plan| plan.steps.values().filter(|step| matches!(step.kind, Kind::Chosen(_))).count();
-    assert_eq!(chosen(&plan), 4);
+fn a_mixture_behind_delta_nets_is_a_launch_a_layer() {
+    let plan = mixture(str::to_owned);
+    let count = |is: fn(&Kind) -> bool| plan.steps.values().filter(|step| is(&step.kind)).count();
+    assert_eq!(count(|kind| matches!(kind, Kind::Chosen(chosen) if chosen.is_whole())), 4);
+    assert_eq!(count(|kind| matches!(kind, Kind::Delta(_))), 3);
+    assert_eq!(count(|kind| matches!(kind, Kind::Attention(_))), 1);
+    assert_eq!(plan.groups.len(), 4);
+    let lives = plan.groups.values().map(|group| group.live.len()).collect::<Vec<_>>();
+    assert_eq!(lives, [3, 3, 3, 1], "the row, and what a delta net carries on");
 }
 
 #[test]
@@ -152,5 +163,6 @@ fn experts_that_are_not_the_best_are_no_step() {
         let graph = text.replace(from, to).parse().expect("the text parses");
         let plan = Plan::of(&flambeau_ir::check(graph).expect("the graph is valid"), true);
         assert!(plan.steps.values().all(|step| !matches!(step.kind, Kind::Chosen(_))), "{to}");
+        assert!(plan.groups.is_empty(), "{to}");
     }
 }

@@ -1,0 +1,43 @@
+// A barrier of the whole grid, which must be resident: at most one block for each multiprocessor. `state` is zero before and after a
+// launch: it counts arrivals at barriers, and blocks that have left.
+
+struct Barrier {
+  unsigned* state;
+  unsigned expected;
+
+  // What the block has written is seen by those who wait.
+  __device__ void arrive() {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(state) : "memory");
+    }
+    expected += gridDim.x;
+  }
+
+  __device__ void wait() {
+    if (threadIdx.x == 0) {
+      unsigned seen;
+      unsigned polls = 0;
+      do {
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(state) : "memory");
+        // A grid that is not resident as a whole would wait for ever; an error is better.
+        if (++polls == 1u << 26) {
+          asm volatile("trap;");
+        }
+      } while (seen < expected);
+    }
+    __syncthreads();
+  }
+
+  // Leaves the state as it was found.
+  __device__ void leave() {
+    if (threadIdx.x == 0) {
+      unsigned before;
+      asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(state + 1) : "memory");
+      if (before == gridDim.x - 1) {
+        state[0] = 0;
+        state[1] = 0;
+      }
+    }
+  }
+};

@@ -1,0 +1,178 @@
+//! Steps that one launch computes: those of a decoder layer, with barriers of the whole grid between them.
+//!
+//! Layers may differ, as where some attend and others keep a recurrent state. Those that follow one another as alike as can be are taken
+//! by [`Layers`](super::layers::Layers) instead.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use flambeau_ir::{Node, Role, Slot as GraphSlot, Tid};
+
+use super::{Kind, Shared, Step, find::Scope, launch::Builder, layers::Before};
+use crate::{cx::Machine, error::Result};
+
+/// The steps of a layer.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(super) end: usize,
+    /// The slot of its result.
+    pub(super) out: Tid,
+    /// Slots that the nodes write, and those of them that later nodes read.
+    written: Vec<Tid>,
+    pub(super) live: Vec<Tid>,
+}
+
+/// What follows another in a layer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// A norm and products.
+    Projections,
+    /// What connects tokens.
+    Mixer,
+    /// A product and the sum with the row.
+    Sum,
+    /// A norm and gated products.
+    Gated,
+    /// All of a mixture of experts.
+    Mixture,
+}
+
+fn stage(step: &Step) -> Option<Stage> {
+    match &step.kind {
+        Kind::Linear(l) if l.norm.is_some() && l.residual.is_none() => {
+            Some(if l.gated { Stage::Gated } else { Stage::Projections })
+        }
+        Kind::Linear(l) if l.norm.is_none() && l.residual.is_some() => Some(Stage::Sum),
+        Kind::Linear(_) => None,
+        Kind::Attention(_) | Kind::Delta(_) => Some(Stage::Mixer),
+        Kind::Chosen(chosen) => chosen.is_whole().then_some(Stage::Mixture),
+    }
+}
+
+/// Whether a node may stand between steps: it computes a size or a position.
+fn may_stand_between(node: &Node) -> bool {
+    matches!(
+        node,
+        Node::SymSize(_)
+            | Node::AddInt(_)
+            | Node::ItemInt(_)
+            | Node::Take(_)
+            | Node::ExpandDims(_)
+            | Node::Equal(_)
+            | Node::Full(_)
+    )
+}
+
+/// The next step from a node on, and where it begins.
+fn next_step<'a>(scope: &Scope<'_>, steps: &'a BTreeMap<usize, Step>, mut at: usize) -> Option<(usize, &'a Step)> {
+    loop {
+        match steps.get(&at) {
+            Some(step) => return Some((at, step)),
+            None if may_stand_between(scope.nodes.get(at)?) => at += 1,
+            None => return None,
+        }
+    }
+}
+
+/// Where the layer that begins at a step ends, and the slot of its result.
+fn layer(scope: &Scope<'_>, steps: &BTreeMap<usize, Step>, first: usize) -> Option<(usize, Tid)> {
+    let (mut at, mut stages) = (first, Vec::new());
+    loop {
+        let (_, step) = next_step(scope, steps, at)?;
+        stages.push(stage(step)?);
+        at = step.end;
+        match stages[..] {
+            [Stage::Projections]
+            | [Stage::Projections, Stage::Mixer]
+            | [Stage::Projections, Stage::Mixer, Stage::Sum]
+            | [Stage::Projections, Stage::Mixer, Stage::Sum, Stage::Gated] => {}
+            [Stage::Projections, Stage::Mixer, Stage::Sum, Stage::Mixture]
+            | [Stage::Projections, Stage::Mixer, Stage::Sum, Stage::Gated, Stage::Sum] => return Some((at, step.out())),
+            _ => return None,
+        }
+    }
+}
+
+/// The longest row of layers, each of which reads the result of the one before: two launches that run at the same time would each keep
+/// the other from being resident as a whole.
+pub(super) fn find(scope: &Scope<'_>, steps: &BTreeMap<usize, Step>) -> BTreeMap<usize, Group> {
+    let mut rows: Vec<BTreeMap<usize, Group>> = Vec::new();
+    let (mut last, mut done) = (None, 0);
+    for (&at, step) in steps {
+        if at < done {
+            continue;
+        }
+        let Some((end, out)) = layer(scope, steps, at) else { continue };
+        let follows = last.is_some_and(|(end, x)| {
+            let Kind::Linear(linear) = &step.kind else { return false };
+            linear.x == x && next_step(scope, steps, end).is_some_and(|(next, _)| next == at)
+        });
+        match rows.last_mut().filter(|_| follows) {
+            Some(row) => drop(row.insert(at, group(scope, steps, at, (end, out)))),
+            None => rows.push(BTreeMap::from([(at, group(scope, steps, at, (end, out)))])),
+        }
+        (last, done) = (Some((end, out)), end);
+    }
+    rows.into_iter().max_by_key(BTreeMap::len).unwrap_or_default()
+}
+
+fn group(scope: &Scope<'_>, steps: &BTreeMap<usize, Step>, at: usize, (end, out): (usize, Tid)) -> Group {
+    let mut written = Vec::new();
+    for node in &scope.nodes[at..end] {
+        node.walk(&mut |role, slot| match slot {
+            GraphSlot::Tensor(tid) if role != Role::Read && !scope.is_buffer(tid) => written.push(tid),
+            _ => {}
+        });
+    }
+    written.sort_unstable();
+    written.dedup();
+    let outs = steps.range(at..end).flat_map(|(_, step)| step.outs());
+    let mut live: Vec<Tid> = outs.filter(|&tid| !scope.is_dead(tid, end)).collect();
+    live.sort_unstable();
+    live.dedup();
+    Group { end, out, written, live }
+}
+
+impl Group {
+    /// Adds the launch to MLX's graph; `false` if the steps are none of the kernels', with every slot as it was.
+    ///
+    /// # Errors
+    /// If MLX fails.
+    pub(super) fn run(&self, m: &mut Machine, shared: &mut Shared, steps: &BTreeMap<usize, Step>, at: usize) -> Result<bool> {
+        let Some(device) = m.residency()? else { return Ok(false) };
+        // A trace cannot compute what it shares with later runs.
+        if device.shared_memory == 0 || m.trace.is_some() && shared.counters.is_none() {
+            return Ok(false);
+        }
+        let before = Before::of(m, self.written.iter())?;
+        let mut builder = Builder::new(Some(device));
+        if !self.build(m, shared, &mut builder, steps, at)? {
+            before.restore(m);
+            return Ok(false);
+        }
+        builder.launch_together(m, shared, &self.live)?;
+        Ok(true)
+    }
+
+    fn build(
+        &self,
+        m: &mut Machine,
+        shared: &mut Shared,
+        builder: &mut Builder,
+        steps: &BTreeMap<usize, Step>,
+        mut at: usize,
+    ) -> Result<bool> {
+        let graph = Arc::clone(&m.graph);
+        let nodes = &graph.chains[graph.main as usize];
+        while at < self.end {
+            let (fits, next) = match steps.get(&at) {
+                Some(step) => (step.build(m, shared, builder)?, step.end),
+                None => (builder.keep(m, &nodes[at])?, at + 1),
+            };
+            if !fits {
+                return Ok(false);
+            }
+            at = next;
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,306 @@
+//! Launches that consist of parts, each behind those before it: every part a launch of its own, or all of them one that fills the device,
+//! with barriers of the grid between them.
+
+use std::{collections::BTreeMap, fmt::Write as _};
+
+use flambeau_ir::{Node, Role, Slot as GraphSlot, Tid};
+use flambeau_tensor::{DType, Shape};
+use sha2::{Digest, Sha256};
+
+use super::{Shared, attention::MAX_HEADS};
+use crate::{
+    cuda,
+    cx::{Cx, Machine, Slot},
+    error::{OpError, Result},
+    eval,
+    ffi::{Array, KernelText, Launch},
+    residency::Residency,
+};
+
+/// Warps of a block: of a launch for each part, and of one that fills the device.
+const WARPS: usize = 8;
+const RESIDENT_WARPS: usize = 16;
+/// Blocks of a launch at most; each then computes several tiles and puts the row into shared memory once.
+const MAX_BLOCKS: usize = 1056;
+/// Shared memory that a block may have on every device with 16-bit floats.
+const MAX_SHARED: usize = 96 << 10;
+/// Bytes that a part's results begin at a multiple of.
+const ALIGNMENT: usize = 256;
+
+/// A result of a part.
+struct Value {
+    tid: Option<Tid>,
+    dtype: DType,
+    shape: Shape,
+}
+
+impl Value {
+    fn bytes(&self) -> usize {
+        (self.shape.iter().product::<usize>() * self.dtype.size()).next_multiple_of(ALIGNMENT)
+    }
+}
+
+/// What a part reads or writes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Name {
+    Input(usize),
+    Value(usize),
+}
+
+/// A piece of a kernel's text. It names the warps of a block `kW`, its memory `shared`, what the norm of the last row there owes `factor`, and
+/// calls `wait` before it reads what other parts wrote.
+struct Part {
+    text: String,
+    shared: usize,
+    blocks: usize,
+    reads: Vec<Name>,
+    writes: Vec<usize>,
+}
+
+/// Collects parts. Slots that they write hold what stands for the result until the launch.
+pub(super) struct Builder {
+    resident: Option<Residency>,
+    inputs: Vec<Array>,
+    values: Vec<Value>,
+    /// The values that slots hold.
+    bound: BTreeMap<Tid, usize>,
+    parts: Vec<Part>,
+    reads: Vec<Name>,
+    writes: Vec<usize>,
+}
+
+impl Builder {
+    /// Parts of one launch that fills a device, or of one launch each.
+    pub(super) fn new(resident: Option<Residency>) -> Builder {
+        let (inputs, values, bound, parts) = (Vec::new(), Vec::new(), BTreeMap::new(), Vec::new());
+        Builder { resident, inputs, values, bound, parts, reads: Vec::new(), writes: Vec::new() }
+    }
+
+    /// Warps of a block.
+    pub(super) fn warps(&self) -> usize {
+        if self.resident.is_some() { RESIDENT_WARPS } else { WARPS }
+    }
+
+    /// Warps of the whole launch, if it has a fixed number.
+    pub(super) fn all_warps(&self) -> Option<usize> {
+        self.resident.map(|device| device.blocks * RESIDENT_WARPS)
+    }
+
+    /// Whether all parts are one launch.
+    pub(super) fn is_resident(&self) -> bool {
+        self.resident.is_some()
+    }
+
+    /// How often a part leaves what every block needs for itself: once for each block of a launch that goes on, else once.
+    pub(super) fn copies(&self) -> usize {
+        self.resident.map_or(1, |device| device.blocks)
+    }
+
+    /// Bytes of shared memory that a part may have.
+    pub(super) fn max_shared(&self) -> usize {
+        self.resident.map_or(MAX_SHARED, |device| device.shared_memory)
+    }
+
+    /// The name of what a slot holds.
+    pub(super) fn slot(&mut self, m: &Machine, tid: Tid) -> Result<String> {
+        if let Some(&value) = self.bound.get(&tid) {
+            self.reads.push(Name::Value(value));
+            return Ok(format!("v{value}"));
+        }
+        let slot = m.env.tensors.get(tid.0 as usize).and_then(Option::as_ref);
+        let array = slot.ok_or_else(|| OpError::value(format!("slot {tid} is empty")))?.array.share()?;
+        Ok(self.array(array))
+    }
+
+    /// The name of an array.
+    pub(super) fn array(&mut self, array: Array) -> String {
+        self.inputs.push(array);
+        let name = self.inputs.len() - 1;
+        self.reads.push(Name::Input(name));
+        format!("p{name}")
+    }
+
+    /// The name of a value that an earlier part of the same step left.
+    pub(super) fn earlier(&mut self, name: &str) -> String {
+        self.reads.extend(name[1..].parse().ok().map(Name::Value));
+        name.to_owned()
+    }
+
+    /// The name of what the part leaves in a slot, once it has read what it needs of the slot.
+    pub(super) fn result(&mut self, m: &mut Machine, tid: Tid, dtype: DType, shape: Shape) -> Result<String> {
+        let stand_in = Array::full(m.api, &[], 0.0, dtype)?;
+        m.set(tid, Slot::new(stand_in, dtype, shape.clone()));
+        let name = self.value(Value { tid: Some(tid), dtype, shape });
+        self.bound.insert(tid, self.values.len() - 1);
+        Ok(name)
+    }
+
+    /// The name of what the part leaves to later ones.
+    pub(super) fn inner(&mut self, dtype: DType, count: usize) -> String {
+        self.value(Value { tid: None, dtype, shape: Shape::from_slice(&[count]) })
+    }
+
+    fn value(&mut self, value: Value) -> String {
+        self.values.push(value);
+        let name = self.values.len() - 1;
+        self.writes.push(name);
+        format!("v{name}")
+    }
+
+    /// Ends a part, which has work for so many blocks.
+    pub(super) fn part(&mut self, text: String, shared: usize, blocks: usize) {
+        let (reads, writes) = (std::mem::take(&mut self.reads), std::mem::take(&mut self.writes));
+        self.parts.push(Part { text, shared, blocks, reads, writes });
+    }
+
+    /// Runs a node between parts; `false` if it reads what they compute.
+    pub(super) fn keep(&mut self, m: &mut Machine, node: &Node) -> Result<bool> {
+        let may_read = matches!(node, Node::SymSize(_));
+        let (mut free, mut written) = (true, Vec::new());
+        node.walk(&mut |role, slot| {
+            let GraphSlot::Tensor(tid) = slot else { return };
+            free &= role == Role::Write || may_read || !self.bound.contains_key(&tid);
+            if role != Role::Read {
+                written.push(tid);
+            }
+        });
+        if free {
+            eval::eval(node, &mut Cx { m })?;
+            self.bound.retain(|tid, _| !written.contains(tid));
+        }
+        Ok(free)
+    }
+
+    /// Adds a launch for each part to MLX's graph, and binds the slots; the number of launches.
+    pub(super) fn launch_each(self, m: &mut Machine) -> Result<usize> {
+        let mut made: BTreeMap<usize, Array> = BTreeMap::new();
+        for part in &self.parts {
+            let mut kernel = Text::new(format!("constexpr int kW={WARPS};auto wait=[]{{}};"));
+            for &name in &part.reads {
+                match name {
+                    Name::Input(i) => kernel.input(format!("p{i}"), &self.inputs[i]),
+                    Name::Value(i) => {
+                        kernel.input(format!("v{i}"), made.get(&i).ok_or_else(|| OpError::value("a part is missing"))?)
+                    }
+                }
+            }
+            for &i in &part.writes {
+                kernel.output(format!("v{i}"), self.values[i].dtype, self.values[i].shape.clone());
+            }
+            kernel.body.push_str(&part.text);
+            let arrays = kernel.launch(m, part.shared, part.blocks.clamp(1, MAX_BLOCKS), WARPS)?;
+            made.extend(part.writes.iter().copied().zip(arrays));
+        }
+        for (&tid, i) in &self.bound {
+            if let Some(array) = made.remove(i) {
+                m.set(tid, Slot::new(array, self.values[*i].dtype, self.values[*i].shape.clone()));
+            }
+        }
+        Ok(self.parts.len())
+    }
+
+    /// Adds one launch to MLX's graph and binds those of the slots that are read later; others are empty then.
+    pub(super) fn launch_together(self, m: &mut Machine, shared: &mut Shared, live: &[Tid]) -> Result<()> {
+        let Some(device) = self.resident else { return Ok(()) };
+        let counters = shared.counters(m.api)?;
+        let mut kernel = Text::new(format!(
+            "constexpr int kW={RESIDENT_WARPS};Barrier barrier{{const_cast<unsigned*>(counters)+{MAX_HEADS},0}};\n"
+        ));
+        kernel.input("counters".to_owned(), &counters);
+        for (i, array) in self.inputs.iter().enumerate() {
+            kernel.input(format!("p{i}"), array);
+        }
+        let mut scratch = 0;
+        for (i, value) in self.values.iter().enumerate() {
+            if value.tid.is_some_and(|tid| live.contains(&tid) && self.bound.get(&tid) == Some(&i)) {
+                kernel.output(format!("v{i}"), value.dtype, value.shape.clone());
+                continue;
+            }
+            let ty = cuda::value_type(value.dtype).unwrap_or_default();
+            // Writing to a string cannot fail.
+            let _ = writeln!(kernel.body, "{ty}* v{i}=reinterpret_cast<{ty}*>(scratch+{scratch});");
+            scratch += value.bytes();
+        }
+        kernel.output("scratch".to_owned(), DType::U8, Shape::from_slice(&[scratch.max(1)]));
+        for (i, part) in self.parts.iter().enumerate() {
+            let wait = if i == 0 { "[]{}" } else { "[&]{barrier.wait();}" };
+            let arrive = if i == 0 { "" } else { "barrier.arrive();" };
+            let _ = writeln!(kernel.body, "{arrive}{{auto wait={wait};{}}}", part.text);
+        }
+        kernel.body.push_str("barrier.leave();");
+        let memory = self.parts.iter().map(|part| part.shared).max().unwrap_or(0);
+        let names = kernel.outputs.iter().map(|(name, ..)| name.clone()).collect::<Vec<_>>();
+        let arrays = kernel.launch(m, memory, device.blocks, RESIDENT_WARPS)?;
+        for (tid, i) in self.bound {
+            m.empty(tid);
+            let (name, value) = (format!("v{i}"), &self.values[i]);
+            if let Some(at) = names.iter().position(|n| *n == name) {
+                m.set(tid, Slot::new(arrays[at].share()?, value.dtype, value.shape.clone()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A kernel's text and operands.
+struct Text {
+    body: String,
+    inputs: Vec<String>,
+    arrays: Vec<Array>,
+    outputs: Vec<(String, DType, Shape)>,
+    failed: Option<OpError>,
+}
+
+impl Text {
+    fn new(begin: String) -> Text {
+        let memory = "extern __shared__ float4 dynamic[];float* shared=reinterpret_cast<float*>(dynamic);float factor=1.0f;";
+        let body = format!("{memory}{begin}");
+        Text { body, inputs: Vec::new(), arrays: Vec::new(), outputs: Vec::new(), failed: None }
+    }
+
+    fn input(&mut self, name: String, array: &Array) {
+        if self.inputs.contains(&name) {
+            return;
+        }
+        match array.share() {
+            Ok(array) => self.arrays.push(array),
+            Err(error) => self.failed = Some(error.into()),
+        }
+        self.inputs.push(name);
+    }
+
+    fn output(&mut self, name: String, dtype: DType, shape: Shape) {
+        self.outputs.push((name, dtype, shape));
+    }
+
+    fn launch(self, m: &mut Machine, shared: usize, blocks: usize, warps: usize) -> Result<Vec<Array>> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        let hash = Sha256::digest(&self.body);
+        let name: String = hash[..8].iter().map(|b| format!("{b:02x}")).collect();
+        let names: Vec<String> = self.outputs.iter().map(|(name, ..)| name.clone()).collect();
+        let text = KernelText {
+            is_cuda: true,
+            // MLX sets a kernel's shared memory when it first sees its name and text, so both tell all sizes.
+            name: &format!("flambeau_{name}_{shared}_{warps}"),
+            source: &self.body,
+            header: if warps == RESIDENT_WARPS { cuda::resident_steps() } else { cuda::steps() },
+            inputs: &self.inputs,
+            outputs: &names,
+            row_contiguous: true,
+            atomic_outputs: false,
+            shared_memory: shared as i32,
+        };
+        let outputs: Vec<(DType, Shape)> = self.outputs.into_iter().map(|(_, dtype, shape)| (dtype, shape)).collect();
+        let threads = (warps * 32) as i32;
+        let launch = Launch {
+            outputs: &outputs,
+            grid: [blocks as i32 * threads, 1, 1],
+            threads: [threads, 1, 1],
+            templates: &[],
+            init: None,
+        };
+        cuda::launch(m, &text, &self.arrays.iter().collect::<Vec<_>>(), &launch)
+    }
+}
