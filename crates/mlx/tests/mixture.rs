@@ -1,8 +1,8 @@
-//! A language model with gated delta nets and a mixture of experts, prompts and single tokens, on every device of MLX that there is,
-//! beside the CPU engine: on a GPU kernels of our own compute its recurrences and its experts.
+//! Language models, one with gated delta nets and a mixture of experts, one with windows and heads of several widths: prompts and single tokens, on
+//! every device of MLX that there is, beside the CPU engine. On a GPU kernels of our own compute their single tokens.
 //!
-//! `mixture/layers.txt` is what `flambeau inspect --nodes` prints of the export of a folder that `scripts/bench/gpu_shapes.py make
-//! --tiny --layers 4` wrote, without the text of kernels. Constants get values here.
+//! `mixture/layers.txt` and `mixture/windows.txt` are what `flambeau inspect --nodes` prints of the exports (`--max-seq-len 256`) of folders that
+//! `scripts/bench/gpu_shapes.py make --tiny` wrote, without the text of kernels; shape `gemma4-31b` is the second. Constants get values here.
 
 use std::{collections::HashMap, process::ExitCode, sync::Arc};
 
@@ -22,6 +22,7 @@ mod installed;
 use installed::alone;
 
 const LAYERS: &str = include_str!("mixture/layers.txt");
+const WINDOWS: &str = include_str!("mixture/windows.txt");
 const VOCABULARY: f64 = 512.0;
 /// Codes that share a scale, and the standard deviation of equally likely codes of 4 bits.
 const GROUP: usize = 64;
@@ -65,8 +66,8 @@ impl Constants for Given {
     }
 }
 
-fn constants() -> Given {
-    let lines = |kind: &'static str| LAYERS.lines().filter_map(move |line| line.strip_prefix(kind)?.split_once(' '));
+fn constants(layers: &'static str) -> Given {
+    let lines = |kind: &'static str| layers.lines().filter_map(move |line| line.strip_prefix(kind)?.split_once(' '));
     let metas: HashMap<&str, &str> = lines("meta ").collect();
     let mut rng = Rng::new(3);
     let values = lines("name ").map(|(slot, name)| {
@@ -95,10 +96,10 @@ fn difference(found: &[f32], expected: &[f32]) -> f32 {
 /// Calls by their numbers of tokens. A row of calls begins a sequence: prompts that fill no chunk, or several, then single tokens.
 const CALLS: [&[usize]; 3] = [&[100, 1, 1, 1, 3, 1, 1], &[1, 1, 1], &[37, 1, 64, 1]];
 
-fn check_engine(mlx: &MlxEngine) {
-    let constants = constants();
+fn check_engine(mlx: &MlxEngine, layers: &'static str) {
+    let constants = constants(layers);
     let load = |engine: &dyn Engine| {
-        let graph = check(LAYERS.parse::<Graph>().expect("the text is a graph")).expect("the graph is sound");
+        let graph = check(layers.parse::<Graph>().expect("the text is a graph")).expect("the graph is sound");
         engine.load(Arc::new(graph), &constants, &LoadOptions::default()).expect("the graph loads")
     };
     let (mut found, mut expected) = (load(mlx), load(&CpuEngine::new(Some(2))));
@@ -122,9 +123,9 @@ fn check_engine(mlx: &MlxEngine) {
     assert!(median < 0.1, "half of the rows differ by more than {median} of their norms");
 }
 
-fn check_device(device: Device) -> Outcome {
+fn check_device(device: Device, layers: &'static str) -> Outcome {
     match MlxEngine::load(&installed::shim(), &Options { device: Some(device), ..Options::default() }) {
-        Ok(mlx) => check_engine(&mlx),
+        Ok(mlx) => check_engine(&mlx, layers),
         Err(error) if device != Device::Cpu => return Outcome::Ignored(error.to_string()),
         Err(error) => return Outcome::Failed(error.to_string()),
     }
@@ -132,11 +133,14 @@ fn check_device(device: Device) -> Outcome {
 }
 
 fn main() -> ExitCode {
-    let device = |device: Device| {
-        test(&format!("a_mixture_behind_delta_nets_is_that_of_the_cpu_engine::{device}"), installed::requirement, move || {
+    let case = |what: &str, device: Device, layers: &'static str| {
+        test(&format!("{what}_is_that_of_the_cpu_engine::{device}"), installed::requirement, move || {
             let _alone = alone();
-            check_device(device)
+            check_device(device, layers)
         })
     };
-    flambeau_testcases::run(vec![device(Device::Cpu), device(Device::Gpu(0))])
+    let devices = [Device::Cpu, Device::Gpu(0)];
+    let mixture = devices.map(|device| case("a_mixture_behind_delta_nets", device, LAYERS));
+    let windows = devices.map(|device| case("attention_in_windows", device, WINDOWS));
+    flambeau_testcases::run(mixture.into_iter().chain(windows).collect())
 }

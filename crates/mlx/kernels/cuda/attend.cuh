@@ -29,7 +29,7 @@ struct Attend {
   int q_step;
   const T* gate;
   int share;
-  // Whether values are normalised, by the same constant and no weights. Without keys, the cache holds the position already.
+  // Whether values are normalised, by the same constant and no weights.
   bool norm_values;
 };
 
@@ -275,7 +275,7 @@ struct Attention {
     int key_head = head / s.share;
     T* keys = s.keys + static_cast<size_t>(key_head) * s.capacity * D;
     T* values = s.values + static_cast<size_t>(key_head) * s.capacity * D;
-    bool newest = s.k != nullptr && to == s.position + 1 && from < to;
+    bool newest = to == s.position + 1 && from < to;
 
     uint4 k[kAhead][kPieces];
     uint4 v[kAhead][kPieces];

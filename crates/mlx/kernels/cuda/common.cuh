@@ -46,6 +46,17 @@ __device__ inline float silu(float x) {
   return x / (1.0f + __expf(-x));
 }
 
+// The activation of a gate.
+enum class Gate { kNone, kSilu, kGelu };
+
+template <Gate GATE>
+__device__ inline float activate(float x) {
+  if constexpr (GATE == Gate::kGelu) {
+    return 0.5f * x * (1.0f + tanhf(0.797884561f * (x + 0.044715f * x * x * x)));
+  }
+  return silu(x);
+}
+
 __device__ inline float sigmoid(float x) {
   return 1.0f / (1.0f + __expf(-x));
 }

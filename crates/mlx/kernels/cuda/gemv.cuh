@@ -15,6 +15,16 @@ struct Matrix {
   int rows;
 };
 
+// What a product of the step before is joined to before it is multiplied: `out` = (`row` + norm(x)) times `scale` if there is one.
+template <typename T, typename N>
+struct Join {
+  const T* row;
+  const N* norm;
+  float eps;
+  const T* scale;
+  T* out;
+};
+
 template <typename T, int BITS, int GROUP, int R, int WARPS>
 struct Gemv {
   static constexpr int kCodes = 128 / BITS;
@@ -131,6 +141,71 @@ struct Gemv {
     return rsqrtf(block_sum<WARPS>(squares) / k + eps);
   }
 
+  // Puts a row into shared memory as `put_row` does, once `x` is joined to it: normalised, added, and scaled. The first block leaves the sum.
+  template <typename N>
+  __device__ float put_joined(const T* x, const Join<T, N>& join, const N* norm, float eps) const {
+    // Rows of up to 8192 elements.
+    constexpr int kMost = 32 / WARPS;
+    uint4 added[kMost];
+    uint4 row[kMost];
+    float squares = 0.0f;
+#pragma unroll
+    for (int e = 0; e < kMost; ++e) {
+      int i = threadIdx.x + e * WARPS * 32;
+      if (i * 8 < k) {
+        added[e] = load_new(x + i * 8);
+        row[e] = load_new(join.row + i * 8);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          squares += wide_at<T>(added[e], j) * wide_at<T>(added[e], j);
+        }
+      }
+    }
+    float factor = rsqrtf(block_sum<WARPS>(squares) / k + join.eps);
+    float scale = join.scale == nullptr ? 1.0f : static_cast<float>(*join.scale);
+    squares = 0.0f;
+#pragma unroll
+    for (int e = 0; e < kMost; ++e) {
+      int i = threadIdx.x + e * WARPS * 32;
+      if (i * 8 < k) {
+        float weights[8];
+        read_eight(join.norm + i * 8, weights);
+        float sum[8];
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          sum[j] = rounded<T>(wide_at<T>(row[e], j) + rounded<T>(wide_at<T>(added[e], j) * factor * weights[j]));
+          sum[j] = join.scale == nullptr ? sum[j] : rounded<T>(sum[j] * scale);
+          squares += sum[j] * sum[j];
+        }
+        row[e] = make_uint4(
+            narrow_pair(sum[0], sum[1], T{}), narrow_pair(sum[2], sum[3], T{}), narrow_pair(sum[4], sum[5], T{}),
+            narrow_pair(sum[6], sum[7], T{}));
+        if (blockIdx.x == 0) {
+          *reinterpret_cast<uint4*>(join.out + i * 8) = row[e];
+        }
+      }
+    }
+    int e = 0;
+    put([&](int i, float (&v)[8]) {
+      float weights[8];
+      if (norm != nullptr) {
+        read_eight(norm + i * 8, weights);
+      }
+      uint4 own = row[0];
+#pragma unroll
+      for (int other = 1; other < kMost; ++other) {
+        own = e == other ? row[other] : own;
+      }
+      ++e;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        v[j] = wide_at<T>(own, j) * (norm != nullptr ? weights[j] : 1.0f);
+      }
+    });
+    float sum = block_sum<WARPS>(squares);
+    return norm == nullptr ? 1.0f : rsqrtf(sum / k + eps);
+  }
+
   // Reads pass `p` of the rows that begin at `row`; rows from `split` on stand in `second`.
   __device__ void load(Step& s, const Matrix<T>& first, const Matrix<T>& second, int row, int split, int p) const {
     int c = min(p * 32 + static_cast<int>(threadIdx.x) % 32, chunks - 1);
@@ -183,12 +258,15 @@ struct Gemv {
   }
 };
 
-// y = [residual +] act(norm(x) W) for the rows of all matrices. With GATED there are two, and silu(A x) * (B x) is the one result. Rows
-// of each matrix are a multiple of what a tile takes of it. `wait` returns when the row is there; first weights are read before. Returns the factor that the norm owes. Dynamic
-// shared memory, in which the row stays: k rounded up to 32 steps of 16 bytes of codes, 4 bytes each, and for codes 8 bytes a group of each lane's step.
-template <typename T, int BITS, int GROUP, int R, int WARPS, bool GATED, typename N, int COUNT, typename Wait>
+// y = [residual +] norm(x) W for the rows of all matrices. With GATE there are two, and act(A x) * (B x) is the one result. Rows of each matrix
+// are a multiple of what a tile takes of it. `wait` returns when the row is there; first weights are read before. Returns the factor that
+// the norm owes. Dynamic shared memory, in which the row stays: k rounded up to 32 steps of 16 bytes of codes, 4 bytes each, and for codes
+// 8 bytes a group of each lane's step.
+template <typename T, int BITS, int GROUP, int R, int WARPS, Gate GATE, typename N, int COUNT, typename Wait>
 __device__ inline float linear(
-    float* shared, const T* x, const N* norm, float eps, const T* residual, int k, const Matrix<T> (&all)[COUNT], Wait wait) {
+    float* shared, const T* x, const Join<T, N>* join, const N* norm, float eps, const T* residual, int k,
+    const Matrix<T> (&all)[COUNT], Wait wait) {
+  constexpr bool GATED = GATE != Gate::kNone;
   using G = Gemv<T, BITS, GROUP, R, WARPS>;
   G g(shared, k);
   constexpr int kTile = GATED ? R / 2 : R;
@@ -232,7 +310,7 @@ __device__ inline float linear(
       if (lane == r) {
         float value = y[r] * factor;
         if constexpr (GATED) {
-          value = silu(value) * (y[kTile + r] * factor);
+          value = activate<GATE>(value) * (y[kTile + r] * factor);
         }
         if (residual != nullptr) {
           value = rounded<T>(value) + static_cast<float>(__ldcg(residual + row + r));
@@ -263,7 +341,7 @@ __device__ inline float linear(
     send(steps[i]);
   }
   wait();
-  float factor = g.put_row(x, norm, eps);
+  float factor = join == nullptr ? g.put_row(x, norm, eps) : g.put_joined(x, *join, norm, eps);
   float y[R] = {};
   int p = 0;
   while (row < total) {

@@ -8,7 +8,7 @@ use super::{
     Kind, Step,
     find::{Content, Reader, Scope, node},
     launch::Builder,
-    linear::{Format, Linear, Weights, content, norm_type, staged_bytes},
+    linear::{Activation, Format, Linear, Weights, content, norm_type, staged_bytes},
 };
 use crate::{cuda, cx::Machine, error::Result};
 
@@ -30,10 +30,10 @@ struct Expert {
     group: usize,
 }
 
-/// What computes the logits of the router.
+/// What stands around the experts: the norm of the row and the router, the expert that every row takes, and the sum with the row.
 #[derive(Debug)]
 struct Around {
-    /// Norm and router; what the share of the expert for all is the sigmoid of, and its gate and up.
+    /// Norm and router; and what the share of the expert for all is the sigmoid of, its gate and its up.
     router: Linear,
     own: Option<Expert>,
 }
@@ -61,7 +61,7 @@ struct Sizes {
     norm: DType,
 }
 
-/// Sizes and group of a matrix of codes, and its slots.
+/// The slots of constant matrices of codes, and their group.
 fn coded(r: &Reader<'_, '_>, slots: Matrices, mode: QuantMode, bits: i32, group: i32) -> Option<(Matrices, usize)> {
     let fits = mode == QuantMode::Affine && bits as usize == BITS && slots.iter().all(|&t| r.scope.is_constant(t));
     fits.then_some((slots, usize::try_from(group).ok()?))
@@ -218,7 +218,17 @@ fn find_all(scope: &Scope<'_>, at: usize) -> Option<(Chosen, usize)> {
     let given = residual == (x, None) && r.kept.is_empty();
     let weight = norm.weight.filter(|w| scope.is_constant(w.0))?.0;
     let norm = Some((weight, norm.eps));
-    let router = Linear { x, norm, narrows, residual: None, gated: false, weights, outs: Vec::new() };
+    let router = Linear {
+        x,
+        norm,
+        narrows,
+        residual: None,
+        gated: false,
+        activation: Activation::Silu,
+        joined: None,
+        weights,
+        outs: Vec::new(),
+    };
     let chosen = Chosen { logits: logits.0, x, around: Some(Around { router, own }), experts, chosen, out };
     (same && given).then_some((chosen, r.at))
 }

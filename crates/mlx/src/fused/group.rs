@@ -28,7 +28,7 @@ enum Stage {
     Projections,
     /// What connects tokens.
     Mixer,
-    /// A product and the sum with the row.
+    /// A product and the sum with the row, or what the next step joins to the row.
     Sum,
     /// A norm and gated products.
     Gated,
@@ -41,7 +41,7 @@ fn stage(step: &Step) -> Option<Stage> {
         Kind::Linear(l) if l.norm.is_some() && l.residual.is_none() => {
             Some(if l.gated { Stage::Gated } else { Stage::Projections })
         }
-        Kind::Linear(l) if l.norm.is_none() && l.residual.is_some() => Some(Stage::Sum),
+        Kind::Linear(l) if l.norm.is_none() && (l.residual.is_some() || l.weights.len() == 1) => Some(Stage::Sum),
         Kind::Linear(_) => None,
         Kind::Attention(_) | Kind::Delta(_) => Some(Stage::Mixer),
         Kind::Chosen(chosen) => chosen.is_whole().then_some(Stage::Mixture),

@@ -165,7 +165,11 @@ impl Builder {
             }
         });
         if free {
-            eval::eval(node, &mut Cx { m })?;
+            match eval::eval(node, &mut Cx { m: &mut *m }) {
+                // Where a trace cannot compute something, what reads it ends the trace.
+                Err(_) if m.trace.is_some() => written.iter().for_each(|&tid| m.empty(tid)),
+                result => result?,
+            }
             self.bound.retain(|tid, _| !written.contains(tid));
         }
         Ok(free)
@@ -178,9 +182,9 @@ impl Builder {
             let mut kernel = Text::new(format!("constexpr int kW={WARPS};auto wait=[]{{}};"));
             for &name in &part.reads {
                 match name {
-                    Name::Input(i) => kernel.input(format!("p{i}"), &self.inputs[i]),
+                    Name::Input(i) => kernel.input(format!("p{i}"), &self.inputs[i])?,
                     Name::Value(i) => {
-                        kernel.input(format!("v{i}"), made.get(&i).ok_or_else(|| OpError::value("a part is missing"))?)
+                        kernel.input(format!("v{i}"), made.get(&i).ok_or_else(|| OpError::value("a part is missing"))?)?
                     }
                 }
             }
@@ -206,9 +210,9 @@ impl Builder {
         let mut kernel = Text::new(format!(
             "constexpr int kW={RESIDENT_WARPS};Barrier barrier{{const_cast<unsigned*>(counters)+{MAX_HEADS},0}};\n"
         ));
-        kernel.input("counters".to_owned(), &counters);
+        kernel.input("counters".to_owned(), &counters)?;
         for (i, array) in self.inputs.iter().enumerate() {
-            kernel.input(format!("p{i}"), array);
+            kernel.input(format!("p{i}"), array)?;
         }
         let mut scratch = 0;
         for (i, value) in self.values.iter().enumerate() {
@@ -248,25 +252,21 @@ struct Text {
     inputs: Vec<String>,
     arrays: Vec<Array>,
     outputs: Vec<(String, DType, Shape)>,
-    failed: Option<OpError>,
 }
 
 impl Text {
     fn new(begin: String) -> Text {
         let memory = "extern __shared__ float4 dynamic[];float* shared=reinterpret_cast<float*>(dynamic);float factor=1.0f;";
         let body = format!("{memory}{begin}");
-        Text { body, inputs: Vec::new(), arrays: Vec::new(), outputs: Vec::new(), failed: None }
+        Text { body, inputs: Vec::new(), arrays: Vec::new(), outputs: Vec::new() }
     }
 
-    fn input(&mut self, name: String, array: &Array) {
-        if self.inputs.contains(&name) {
-            return;
+    fn input(&mut self, name: String, array: &Array) -> Result<()> {
+        if !self.inputs.contains(&name) {
+            self.arrays.push(array.share()?);
+            self.inputs.push(name);
         }
-        match array.share() {
-            Ok(array) => self.arrays.push(array),
-            Err(error) => self.failed = Some(error.into()),
-        }
-        self.inputs.push(name);
+        Ok(())
     }
 
     fn output(&mut self, name: String, dtype: DType, shape: Shape) {
@@ -274,9 +274,6 @@ impl Text {
     }
 
     fn launch(self, m: &mut Machine, shared: usize, blocks: usize, warps: usize) -> Result<Vec<Array>> {
-        if let Some(error) = self.failed {
-            return Err(error);
-        }
         let hash = Sha256::digest(&self.body);
         let name: String = hash[..8].iter().map(|b| format!("{b:02x}")).collect();
         let names: Vec<String> = self.outputs.iter().map(|(name, ..)| name.clone()).collect();

@@ -13,7 +13,7 @@ use super::{
     attention::{Attention, Position},
     find::Scope,
     layers_text::{self, Sizes},
-    linear::{Format, content, rows_of},
+    linear::{Activation, Format, content, rows_of},
 };
 use crate::{
     cuda,
@@ -71,7 +71,8 @@ impl<'a> Layer<'a> {
         let sources = [a.q.source, a.k.source, a.v.source];
         let attends = qkv.norm.is_some() && qkv.residual.is_none() && !qkv.gated && qkv.outs[..] == sources;
         let returns = o.norm.is_none() && o.weights.len() == 1 && o.x == a.out && o.residual == Some(qkv.x);
-        let widens = gate_up.norm.is_some() && gate_up.gated && gate_up.x == o.outs[0];
+        let plain = [qkv, o, gate_up, down].iter().all(|l| l.joined.is_none() && l.activation == Activation::Silu);
+        let widens = plain && gate_up.norm.is_some() && gate_up.gated && gate_up.x == o.outs[0];
         let narrows =
             down.norm.is_none() && down.weights.len() == 1 && down.x == gate_up.outs[0] && down.residual == Some(o.outs[0]);
         let is_one = layer.has_one_format() && layer.has_one_eps() && a.is_plain();
@@ -109,7 +110,7 @@ impl<'a> Layer<'a> {
         let matrices = |l: &Linear| l.weights.iter().flat_map(|w| w.slots.clone()).collect::<Vec<_>>();
         let mut places: Vec<Tid> = self.qkv.norm.iter().map(|n| n.0).collect();
         places.extend(matrices(self.qkv));
-        places.extend([&self.attention.q, &self.attention.k].iter().filter_map(|h| h.norm.map(|n| n.0)));
+        places.extend([&self.attention.q, &self.attention.k].iter().filter_map(|h| h.norm?.0));
         places.extend(self.attention.caches);
         places.extend(matrices(self.o));
         places.extend(self.gate_up.norm.map(|n| n.0));
@@ -127,7 +128,7 @@ impl<'a> Layer<'a> {
     /// Hidden and inner size, if the slots hold matrices that belong together.
     fn sizes(&self, m: &Machine, dtype: DType, hidden: usize) -> Option<usize> {
         let attention = self.attention;
-        let (heads, keys) = (attention.q.count * attention.q.dim, attention.k.count * attention.k.dim);
+        let (heads, keys) = (attention.q.count * attention.q.dim, attention.k.count * attention.q.dim);
         let rows = |l: &Linear, k: usize| l.weights.iter().map(|w| rows_of(m, w, dtype, k)).collect::<Option<Vec<_>>>();
         let inner = *rows(self.gate_up, hidden)?.first()?;
         let fits = rows(self.qkv, hidden)? == [heads, keys, keys]

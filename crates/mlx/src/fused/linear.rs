@@ -15,6 +15,8 @@ use crate::{
 /// Rows of all matrices from which a warp takes four rows at a time instead of two.
 const MANY_ROWS: usize = 16384;
 
+/// Elements of a row that the threads of a block hold in registers.
+const MAX_JOINED: usize = 8192;
 /// Matrices of one step at most.
 const MOST: usize = 4;
 
@@ -51,6 +53,23 @@ struct Product {
     out: Tid,
 }
 
+/// The activation of a gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Activation {
+    Silu,
+    /// By the hyperbolic tangent.
+    Gelu,
+}
+
+/// A sum with what a norm makes of a product, times a number if there is one, which the step leaves beside its results.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Joined {
+    row: Tid,
+    norm: (Tid, f32),
+    scale: Option<Tid>,
+    pub(super) out: Tid,
+}
+
 /// A fused linear step.
 #[derive(Debug)]
 pub(crate) struct Linear {
@@ -60,6 +79,9 @@ pub(crate) struct Linear {
     pub(super) narrows: Option<DType>,
     pub(super) residual: Option<Tid>,
     pub(super) gated: bool,
+    pub(super) activation: Activation,
+    /// What `x` is joined to before the norm.
+    pub(super) joined: Option<Joined>,
     pub(super) weights: Vec<Weights>,
     pub(super) outs: Vec<Tid>,
 }
@@ -98,6 +120,18 @@ fn product(scope: &Scope<'_>, at: usize) -> Option<(Product, usize)> {
 /// Finds a linear step that begins at a node.
 pub(super) fn find(scope: &Scope<'_>, at: usize) -> Option<Step> {
     let (linear, end, spent) = match scope.nodes.get(at)? {
+        Node::RMSNorm(_) if joined(scope, at).is_some() => {
+            let (x, joined, next) = joined(scope, at)?;
+            let Node::RMSNorm(norm) = scope.nodes.get(next)? else { return None };
+            let weight = norm.weight.filter(|w| scope.is_constant(w.0) && norm.x.0 == joined.out)?.0;
+            let (mut linear, end, mut spent) = products(scope, next + 1, norm.out.0)?;
+            if linear.outs.contains(&joined.out) || norm.out.0 == joined.out {
+                return None;
+            }
+            spent.push(norm.out.0);
+            (linear.x, linear.norm, linear.joined) = (x, Some((weight, norm.eps)), Some(joined));
+            (linear, end, spent)
+        }
         Node::RMSNorm(norm) => {
             let weight = norm.weight.filter(|w| scope.is_constant(w.0))?.0;
             let (row, narrows, next) = narrowed(scope, at + 1, norm.out.0);
@@ -118,6 +152,28 @@ pub(super) fn find(scope: &Scope<'_>, at: usize) -> Option<Step> {
     (dead && one_format).then(|| Step { end, kind: Kind::Linear(Box::new(linear)) })
 }
 
+/// A norm of a product, the sum that it enters, and a number that this is multiplied with, from a node on: the product, what is joined to it,
+/// and the next node.
+fn joined(scope: &Scope<'_>, at: usize) -> Option<(Tid, Joined, usize)> {
+    let Node::RMSNorm(norm) = scope.nodes.get(at)? else { return None };
+    let weight = norm.weight.filter(|w| scope.is_constant(w.0))?.0;
+    let Node::Add(add) = scope.nodes.get(at + 1)? else { return None };
+    let row = match (add.a.0 == norm.out.0, add.b.0 == norm.out.0) {
+        (true, false) => add.b.0,
+        (false, true) => add.a.0,
+        _ => return None,
+    };
+    let (mut out, mut next, mut scale) = (add.out.0, at + 2, None);
+    if let Some(Node::Multiply(mul)) = scope.nodes.get(next)
+        && mul.a.0 == out
+        && scope.is_constant(mul.b.0)
+    {
+        (out, next, scale) = (mul.out.0, next + 1, Some(mul.b.0));
+    }
+    let dead = [norm.out.0, add.out.0].iter().all(|&t| t == out || t == norm.x.0 || scope.is_dead(t, next));
+    (dead && row != norm.out.0).then_some((norm.x.0, Joined { row, norm: (weight, norm.eps), scale, out }, next))
+}
+
 /// The slot that holds a normalised row, converted if a node does so, the type that it is converted to, and the next node.
 pub(super) fn narrowed(scope: &Scope<'_>, at: usize, norm: Tid) -> (Tid, Option<DType>, usize) {
     match scope.nodes.get(at) {
@@ -129,51 +185,71 @@ pub(super) fn narrowed(scope: &Scope<'_>, at: usize, norm: Tid) -> (Tid, Option<
 /// The products of `x` from a node on, and a gate between two of them; with where they end and what they leave unread.
 fn products(scope: &Scope<'_>, at: usize, x: Tid) -> Option<(Linear, usize, Vec<Tid>)> {
     let (first, mut end) = product(scope, at).filter(|(p, _)| p.x == x)?;
-    let mut gate = silu(scope, end, first.out);
+    let mut gate = activated(scope, end, first.out);
     let mut list = vec![first];
     if gate.is_some() {
         end += 1;
     }
     while list.len() < MOST
         && list.last().is_some_and(|p| p.out != x)
-        && gate.is_none_or(|_| list.len() < 2)
+        && gate.as_ref().is_none_or(|_| list.len() < 2)
         && let Some((next, after)) = product(scope, end).filter(|(p, _)| p.x == x)
     {
-        if list.iter().any(|p| p.out == next.out) || gate == Some(next.out) {
+        if list.iter().any(|p| p.out == next.out) || gate.is_some_and(|(out, _)| out == next.out) {
             return None;
         }
         list.push(next);
         end = after;
         if list.len() == 2 && gate.is_none() {
-            gate = silu(scope, end, list[0].out);
+            gate = activated(scope, end, list[0].out);
             end += usize::from(gate.is_some());
         }
     }
     let outs: Vec<Tid> = list.iter().map(|p| p.out).collect();
     let weights = list.into_iter().map(|p| p.weights).collect();
-    let linear = Linear { x, norm: None, narrows: None, residual: None, gated: false, weights, outs };
-    let Some(gate) = gate else { return Some((linear, end, Vec::new())) };
+    let linear = Linear {
+        x,
+        norm: None,
+        narrows: None,
+        residual: None,
+        gated: false,
+        activation: Activation::Silu,
+        joined: None,
+        weights,
+        outs,
+    };
+    let Some((gate, activation)) = gate else { return Some((linear, end, Vec::new())) };
     let (Node::Multiply(mul), [low, high]) = (scope.nodes.get(end)?, &linear.outs[..]) else { return None };
     let factors = [mul.a.0, mul.b.0];
     if factors != [gate, *high] && factors != [*high, gate] {
         return None;
     }
     let spent = vec![*low, *high, gate];
-    Some((Linear { gated: true, outs: vec![mul.out.0], ..linear }, end + 1, spent))
+    Some((Linear { gated: true, activation, outs: vec![mul.out.0], ..linear }, end + 1, spent))
 }
 
-/// The result of a SiLU of `x` at a node.
-fn silu(scope: &Scope<'_>, at: usize, x: Tid) -> Option<Tid> {
+/// The result of an activation of `x` at a node.
+fn activated(scope: &Scope<'_>, at: usize, x: Tid) -> Option<(Tid, Activation)> {
     match scope.nodes.get(at)? {
-        Node::Silu(silu) if silu.x.0 == x => Some(silu.out.0),
+        Node::Silu(silu) if silu.x.0 == x => Some((silu.out.0, Activation::Silu)),
+        Node::Gelu(gelu) if gelu.x.0 == x && gelu.approximate == "tanh" => Some((gelu.out.0, Activation::Gelu)),
         _ => None,
     }
 }
 
 /// One product, and the sum that it enters at once.
 fn with_residual(scope: &Scope<'_>, p: Product, end: usize) -> (Linear, usize, Vec<Tid>) {
-    let linear =
-        Linear { x: p.x, norm: None, narrows: None, residual: None, gated: false, weights: vec![p.weights], outs: vec![p.out] };
+    let linear = Linear {
+        x: p.x,
+        norm: None,
+        narrows: None,
+        residual: None,
+        gated: false,
+        activation: Activation::Silu,
+        joined: None,
+        weights: vec![p.weights],
+        outs: vec![p.out],
+    };
     match scope.nodes.get(end) {
         Some(Node::Add(add)) if (add.a.0 == p.out) != (add.b.0 == p.out) => {
             let other = if add.a.0 == p.out { add.b.0 } else { add.a.0 };
@@ -206,6 +282,10 @@ impl Linear {
         let shape_of = |rows: usize| -> Shape { lead[..lead.len() - 1].iter().copied().chain([rows]).collect() };
         let outs = self.outs.iter().zip(&sizes.rows);
         let outs = outs.map(|(&tid, &rows)| b.result(m, tid, sizes.dtype, shape_of(rows))).collect::<Result<Vec<_>>>()?;
+        if let Some(joined) = &self.joined {
+            let out = b.result(m, joined.out, sizes.dtype, lead.clone())?;
+            text.0 = text.0.replace("@sum", &out);
+        }
         text.finish(&outs, &call);
         self.end(b, &sizes, text.0);
         Ok(true)
@@ -226,19 +306,31 @@ impl Linear {
         let none = |ty: &str| format!("static_cast<const {ty}*>(nullptr)");
         let norm = self.norm.map_or(Ok(none(norm_type)), |(norm, _)| b.slot(m, norm))?;
         let residual = self.residual.map_or(Ok(none(ty)), |residual| b.slot(m, residual))?;
-        let mut text = format!("Matrix<{ty}> all[]={{");
+        let (mut text, mut join) = (String::new(), format!("static_cast<const Join<{ty},{norm_type}>*>(nullptr)"));
+        if let Some(Joined { row, norm: (norm, eps), scale, .. }) = self.joined.clone() {
+            let (row, norm) = (b.slot(m, row)?, b.slot(m, norm)?);
+            let scale = scale.map_or(Ok("nullptr".to_owned()), |scale| b.slot(m, scale))?;
+            // Writing to a string cannot fail.
+            let _ = write!(text, "Join<{ty},{norm_type}> join{{{row},{norm},{eps:e}f,{scale},@sum}};");
+            join = "&join".to_owned();
+        }
+        let _ = write!(text, "Matrix<{ty}> all[]={{");
         for (i, (weights, rows)) in self.weights.iter().zip(&sizes.rows).enumerate() {
             let names = weights.slots.iter().map(|&t| b.slot(m, t)).collect::<Result<Vec<_>>>()?;
             let scales = if let [_, s, b] = &names[..] { format!("{s},{b}") } else { "nullptr,nullptr".to_owned() };
-            // Writing to a string cannot fail.
             let _ = write!(text, "{{{},{scales},@{i},{rows}}},", names[0]);
         }
         text.push_str("};");
         let ((bits, group), tile) = (self.bits_and_group(), self.tile(sizes, b.all_warps()));
         let eps = self.norm.map_or(0.0, |n| n.1);
+        let gate = match (self.gated, self.activation) {
+            (false, _) => "kNone",
+            (true, Activation::Silu) => "kSilu",
+            (true, Activation::Gelu) => "kGelu",
+        };
         let call = format!(
-            "factor=linear<{ty},{bits},{group},{tile},kW,{},{norm_type}>(shared,{x},{norm},{eps:e}f,{residual},{},all,wait);",
-            self.gated, sizes.k
+            "factor=linear<{ty},{bits},{group},{tile},kW,Gate::{gate},{norm_type}>(shared,{x},{join},{norm},{eps:e}f,{residual},{},all,wait);",
+            sizes.k
         );
         Ok((Matrices(text), call))
     }
@@ -257,6 +349,12 @@ impl Linear {
         let sizes = Sizes { dtype, k, rows, norm };
         if let Some(residual) = self.residual {
             content(m, residual, dtype, *sizes.rows.first()?)?;
+        }
+        if let Some(joined) = &self.joined {
+            content(m, joined.row, dtype, k)?;
+            content(m, joined.norm.0, norm, k)?;
+            joined.scale.map_or(Some(()), |scale| content(m, scale, dtype, 1).map(drop))?;
+            (k <= MAX_JOINED).then_some(())?;
         }
         let fits = k % 32 == 0 && self.shared_memory(&sizes) <= max_shared;
         let same = !self.gated || sizes.rows.windows(2).all(|w| w[0] == w[1]);
@@ -278,7 +376,7 @@ impl Linear {
             Some(warps) => (total.div_ceil(tile).div_ceil(warps) * tile, 4 - tile),
             None => (tile.abs_diff(usual), 0),
         };
-        [4, 2, 1].into_iter().filter(fits).min_by_key(cost).unwrap_or(2)
+        [4, 2, 1].into_iter().filter(fits).min_by_key(cost).unwrap_or(1)
     }
 
     fn bits_and_group(&self) -> (usize, usize) {

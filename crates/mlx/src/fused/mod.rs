@@ -54,7 +54,7 @@ impl Step {
     /// All slots that the step writes.
     fn outs(&self) -> Vec<Tid> {
         match &self.kind {
-            Kind::Linear(linear) => linear.outs.clone(),
+            Kind::Linear(linear) => linear.outs.iter().copied().chain(linear.joined.as_ref().map(|j| j.out)).collect(),
             Kind::Delta(delta) => delta.outs().to_vec(),
             Kind::Attention(_) | Kind::Chosen(_) => vec![self.out()],
         }
@@ -102,7 +102,7 @@ const LAUNCHES_TO_SUBMIT: usize = 16;
 pub(crate) struct Shared {
     /// The position of the step's token, on the device.
     position: Option<(i32, Array)>,
-    /// Counters that every launch leaves at zero: one for each key head, then what [`Layers`] need.
+    /// Counters that every launch leaves at zero: one for each key head, then what barriers of the grid need.
     counters: Option<Array>,
 }
 

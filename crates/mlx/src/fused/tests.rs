@@ -155,6 +155,15 @@ fn a_mixture_behind_delta_nets_is_a_launch_a_layer() {
 }
 
 #[test]
+fn windows_and_wide_heads_are_a_launch_a_layer() {
+    let graph = include_str!("../../tests/mixture/windows.txt").parse().expect("the text parses");
+    let plan = Plan::of(&flambeau_ir::check(graph).expect("the graph is valid"), true);
+    assert_eq!(plan.groups.len(), 6);
+    let outs = plan.groups.values().map(|group| group.live.contains(&group.out)).collect::<Vec<_>>();
+    assert_eq!(outs, [true; 6]);
+}
+
+#[test]
 fn experts_that_are_not_the_best_are_no_step() {
     // The first of an ascending order, and shares of another sum.
     let text = include_str!("../../tests/mixture/layers.txt");
