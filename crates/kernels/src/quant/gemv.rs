@@ -18,8 +18,8 @@ use super::{
     code::{Code, read_numbers, with_code},
 };
 use crate::simd::{Cpu, Isa, Kernel};
+use activations::Words;
 pub(crate) use activations::{Kind, Prepared};
-use activations::{SEGMENT, Words};
 use products::{Bytes, LaneIntegers, Lanes, Order, OrderIntegers, Products};
 
 /// Rows whose scales are widened together: some multiple of 16, for about this many scales.
@@ -132,11 +132,17 @@ struct Common<I: Isa> {
     last: I::M,
 }
 
-/// Where the operands of some rows begin.
+/// Where the operands of some rows begin, and how they go on: to divide for each block would cost as much as the block.
 struct Tile {
     stream: *const u8,
     scales: *const f32,
     x: *const u32,
+    /// Codes of a block, their bytes, and words of activations.
+    block: usize,
+    block_bytes: usize,
+    block_words: usize,
+    /// Groups have 2^`shift` codes.
+    shift: u32,
 }
 
 impl Tile {
@@ -145,12 +151,12 @@ impl Tile {
     /// # Safety
     /// The rows exist.
     #[inline(always)]
-    unsafe fn streams<I: Isa, const R: usize>(&self, common: &Common<I>, b: usize, block_bytes: usize) -> [*const u8; R] {
+    unsafe fn streams<I: Isa, const R: usize>(&self, common: &Common<I>, b: usize) -> [*const u8; R] {
         let mut streams = [self.stream; R];
         for (r, stream) in streams.iter_mut().enumerate() {
-            common.isa.prefetch(self.stream.wrapping_add(AHEAD + (b * R + r) * block_bytes));
+            common.isa.prefetch(self.stream.wrapping_add(AHEAD + (b * R + r) * self.block_bytes));
             // SAFETY: the block begins inside its row.
-            *stream = unsafe { self.stream.add(r * common.row_bytes + b * block_bytes) };
+            *stream = unsafe { self.stream.add(r * common.row_bytes + b * self.block_bytes) };
         }
         streams
     }
@@ -285,7 +291,6 @@ impl<C: Code> Task<'_, C> {
         // since they meet zeros, but there may be no next row.
         let room = size_of_val(w.words) - (row + R - 1) * row_bytes;
         let safe = room.saturating_sub(P::BEYOND) / block_bytes;
-        let segment = if P::UNIT.is_some() { SEGMENT * I::LANES / block } else { blocks };
         let mut total = [[isa.splat(0.0); MR]; R];
         // SAFETY: every pointer stays inside the rows that the caller vouches for, the padded activations, or the numbers with
         // the vector after them; any address may be asked for ahead.
@@ -294,37 +299,27 @@ impl<C: Code> Task<'_, C> {
                 stream: w.words.as_ptr().cast::<u8>().add(row * row_bytes),
                 scales: self.scales.as_ptr().add((row - common.first) * groups),
                 x: x.data.as_words().as_ptr().add(m * x.stride),
+                block,
+                block_bytes,
+                block_words: x.kind.words(block, I::LANES),
+                shift: w.format.group().trailing_zeros(),
             };
-            for (s, first) in (0..blocks).step_by(segment).enumerate() {
-                let end = blocks.min(first + segment);
-                let mut part = [[isa.splat(0.0); MR]; R];
-                for b in first..end.min(whole).min(safe) {
-                    let streams = tile.streams(common, b, block_bytes);
-                    self.add_block::<I, P, MR, R>(common, (&tile, b), streams, None, &mut part);
-                }
-                for b in first.max(whole.min(safe))..end {
-                    let left = block_bytes.min(row_bytes - b * block_bytes);
-                    let mut copies = [MaybeUninit::<[u8; BLOCK_BYTES]>::uninit(); R];
-                    let mut streams = tile.streams(common, b, block_bytes);
-                    if b >= safe {
-                        for (stream, copy) in streams.iter_mut().zip(&mut copies) {
-                            *stream = copy_block(*stream, left, copy);
-                        }
-                    }
-                    // Lanes beyond the row must not see the next row's scale, which may be infinite.
-                    let inside = (b >= whole).then_some(common.inside);
-                    self.add_block::<I, P, MR, R>(common, (&tile, b), streams, inside, &mut part);
-                }
-                let Some(unit) = P::UNIT else {
-                    total = part;
-                    break;
-                };
-                for i in 0..MR {
-                    let unit = isa.mul(isa.load(tile.x.add(i * x.stride + x.units + s * I::LANES).cast()), isa.splat(unit));
-                    for r in 0..R {
-                        total[r][i] = isa.fma(part[r][i], unit, total[r][i]);
+            for b in 0..whole.min(safe) {
+                let streams = tile.streams(common, b);
+                self.add_block::<I, P, MR, R>(common, (&tile, b), streams, None, &mut total);
+            }
+            for b in whole.min(safe)..blocks {
+                let left = block_bytes.min(row_bytes - b * block_bytes);
+                let mut copies = [MaybeUninit::<[u8; BLOCK_BYTES]>::uninit(); R];
+                let mut streams = tile.streams(common, b);
+                if b >= safe {
+                    for (stream, copy) in streams.iter_mut().zip(&mut copies) {
+                        *stream = copy_block(*stream, left, copy);
                     }
                 }
+                // Lanes beyond the row must not see the next row's scale, which may be infinite.
+                let inside = (b >= whole).then_some(common.inside);
+                self.add_block::<I, P, MR, R>(common, (&tile, b), streams, inside, &mut total);
             }
             if w.biases.is_some() || self.zero::<I>() != 0.0 {
                 let biases = self.biases.as_ptr().add((row - common.first) * groups);
@@ -345,19 +340,19 @@ impl<C: Code> Task<'_, C> {
         (tile, b): (&Tile, usize),
         streams: [*const u8; R],
         inside: Option<I::M>,
-        part: &mut [[I::V; MR]; R],
+        total: &mut [[I::V; MR]; R],
     ) {
-        let (isa, group) = (common.isa, self.w.format.group());
-        let block = P::block::<I>(group);
-        let first_group = (b * block) >> group.trailing_zeros();
+        let isa = common.isa;
+        let first_group = (b * tile.block) >> tile.shift;
         // SAFETY: as the caller says.
         unsafe {
-            let sums = P::sums::<I, MR, R>(isa, streams, tile.x.add(b * self.x.kind.words(block)), self.x.stride, block);
+            let x = tile.x.add(b * tile.block_words);
+            let sums = P::sums::<I, MR, R>(isa, streams, x, self.x.stride, tile.block);
             for r in 0..R {
                 let scale = isa.permute(isa.load(tile.scales.add(r * common.groups + first_group)), common.lanes);
                 let scale = inside.map_or(scale, |inside| isa.select(inside, scale, isa.splat(0.0)));
                 for i in 0..MR {
-                    part[r][i] = isa.fma(sums[r][i], scale, part[r][i]);
+                    total[r][i] = isa.fma(sums[r][i], scale, total[r][i]);
                 }
             }
         }

@@ -185,10 +185,9 @@ fn activations_that_are_no_numbers_reach_every_result() {
     }
 }
 
-/// Beside an activation a thousand times as large, small ones lose together no more than twice what that one may have lost when it was
-/// rounded.
+/// Beside an activation a thousand times as large, small ones lose less than that one lost when it was rounded.
 #[test]
-fn an_outlier_costs_its_neighbours_little() {
+fn an_outlier_costs_its_neighbours_less_than_its_own_rounding() {
     for pool in isas() {
         for format in formats() {
             let w = Owned::<f32>::new(&mut Rng::new(8), format, [9, 128]);
@@ -200,7 +199,7 @@ fn an_outlier_costs_its_neighbours_little() {
             for (row, (&y, &expected)) in out.iter().zip(&expected).enumerate() {
                 let largest = (64..96).map(|c| w.value(row, c).abs()).fold(0.0, f64::max);
                 let error = (f64::from(y) - expected).abs();
-                assert!(error <= largest * 2048.0 * 2f64.powi(-11), "{:?} {format:?} row {row}: {error}", pool.isa());
+                assert!(error <= largest * 2048.0 * 2f64.powi(-12), "{:?} {format:?} row {row}: {error}", pool.isa());
             }
         }
     }

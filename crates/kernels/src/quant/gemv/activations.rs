@@ -16,10 +16,10 @@ use crate::{
 pub(super) enum Words {
     /// `f32`.
     Floats,
-    /// Pairs of `i16`. Behind those of a row lies a vector of `f32` for each segment of it, the value of 1 in each lane.
+    /// Pairs of `i16`. Behind those of each block lies a vector of `f32`, the value of 1 in each lane.
     Halves,
     /// Integers of this many bits and a sign, in two bytes: for every four of a lane a word of their upper bytes, in a vector, and one of
-    /// the lower, in the next. Lower bytes are signed where there are 14 bits. Units as behind halves.
+    /// the lower, in the next. Lower bytes are signed where there are 14 bits. Behind those of each block as behind halves.
     Bytes { bits: u32 },
 }
 
@@ -68,20 +68,18 @@ impl Kind {
         k.next_multiple_of((lanes * self.codes).max(32))
     }
 
-    /// Words of `k` activations, without units.
+    /// Words of `k` activations, a whole number of blocks, for vectors of so many lanes.
     #[inline(always)]
-    pub(super) fn words(self, k: usize) -> usize {
-        if self.words == Words::Floats { k } else { k / 2 }
+    pub(super) fn words(self, k: usize, lanes: usize) -> usize {
+        if self.words == Words::Floats { k } else { k / 2 + k / self.lane(lanes) }
     }
 
-    /// Words of the units of `k` activations for vectors of so many lanes.
-    fn units(self, k: usize, lanes: usize) -> usize {
-        if self.words == Words::Floats { 0 } else { k.div_ceil(SEGMENT * lanes) * lanes }
+    /// Integers of one of `lanes` lanes in a block; no two lie in different groups.
+    #[inline(always)]
+    fn lane(self, lanes: usize) -> usize {
+        if self.codes > 1 { self.codes } else { (self.group / lanes).max(2) }
     }
 }
-
-/// Activations of a lane that share a unit.
-pub(super) const SEGMENT: usize = 64;
 
 /// Activations in the order that the codes come in, and their sums by group.
 pub(crate) struct Prepared {
@@ -90,8 +88,6 @@ pub(crate) struct Prepared {
     pub(super) m: usize,
     /// Words of one row.
     pub(super) stride: usize,
-    /// Where a row's units start.
-    pub(super) units: usize,
     /// Where the sums start, `[m][group]`, each row padded with zeros.
     pub(super) sums: usize,
     pub(super) sum_stride: usize,
@@ -103,7 +99,7 @@ impl Prepared {
         let cpu = kind.cpu(team.cpu());
         let lanes = cpu.lanes();
         let padded = kind.padded(k, lanes);
-        let stride = kind.words(padded) + kind.units(padded, lanes);
+        let stride = kind.words(padded, lanes);
         let sum_stride = (k / kind.group).next_multiple_of(16);
         let mut data = team.take(m * (stride + sum_stride));
         let (words, sums) = data.words().split_at_mut(m * stride);
@@ -112,7 +108,7 @@ impl Prepared {
             let sums = bytemuck::cast_slice_mut(&mut sums[i * sum_stride..][..sum_stride]);
             cpu.dispatch(LayOut { x, k, kind, to, sums });
         }
-        Prepared { kind, data, m, stride, units: kind.words(padded), sums: m * stride, sum_stride }
+        Prepared { kind, data, m, stride, sums: m * stride, sum_stride }
     }
 
     pub(crate) fn give_back(self, team: &mut Team) {
@@ -161,8 +157,8 @@ impl Kernel for LayOut<'_> {
     }
 }
 
-/// Rounds activations to integers of 15 bits and a sign, or 14 for codes of 8 bits in bytes, in units of a power of two, of which each
-/// lane has one for a segment of the row. That changes none by more than a sixteenth of what the largest of them may have lost when it was rounded to f16, or a
+/// Rounds the activations of each lane and block to integers of 15 bits and a sign, or 14 for codes of 8 bits in bytes, in units of a
+/// power of two. That changes none by more than a sixteenth of what the largest of them may have lost when it was rounded to f16, or a
 /// 128th for bf16; 14 bits by twice as much.
 ///
 /// A lane with an activation that is no finite number gets a unit that is none.
@@ -170,45 +166,43 @@ impl Kernel for LayOut<'_> {
 fn lay_integers_out<I: Isa>(isa: I, x: &[f32], (kind, width): (Kind, usize), to: &mut [u32]) {
     let bits = if let Words::Bytes { bits } = kind.words { bits } else { 15 };
     // Exponents, where they stand in an `f32`. What is smaller than the smallest unit rounds to zero.
-    let (least, one, zero) = (isa.splat_u(28 << 23), isa.splat_u(127 << 23), isa.splat(0.0));
-    // Activations that a lane has one after the other, and vectors of words of them.
-    let lane = kind.codes.max(width);
-    let vectors = lane / width;
-    let (integers, units) = to.split_at_mut(kind.words(x.len()));
-    let segments = x.chunks(SEGMENT * I::LANES).zip(integers.chunks_mut(SEGMENT * I::LANES / 2));
-    for ((x, to), unit_of_segment) in segments.zip(units.chunks_exact_mut(I::LANES)) {
-        let mut values = [zero; SEGMENT];
+    let (least, one) = (isa.splat_u(28 << 23), isa.splat_u(127 << 23));
+    let (lane, zero) = (kind.lane(I::LANES), isa.splat(0.0));
+    // How far apart a lane's words begin in `x`, the lanes, and the integers of a word.
+    let (apart, step, other) = if kind.codes > 1 { (1, kind.codes, kind.codes / width) } else { (2 * I::LANES, 2, 1) };
+    let mut values = [zero; MOST_INTEGERS];
+    let values = &mut values[..lane];
+    for (x, to) in x.chunks_exact(I::LANES * lane).zip(to.chunks_exact_mut(I::LANES * (lane / 2 + 1))) {
         let (mut largest, mut wrong) = (isa.with_bits(least), zero);
-        for (x, values) in x.chunks_exact(I::LANES * lane).zip(values.chunks_exact_mut(lane)) {
-            for (i, v) in values.iter_mut().enumerate() {
-                // SAFETY: the chunk has as many activations for each lane.
-                *v = isa.with_bits(unsafe { isa.load_u_strided(x.as_ptr().add(i).cast(), lane) });
-                largest = isa.max(isa.abs(*v), largest);
-                wrong = isa.fma(*v, zero, wrong);
-            }
+        for (i, v) in values.iter_mut().enumerate() {
+            // SAFETY: the block's elements are those of all words.
+            *v = isa.with_bits(unsafe { isa.load_u_strided(x.as_ptr().add(i / width * apart + i % width * other).cast(), step) });
+            largest = isa.max(isa.abs(*v), largest);
+            wrong = isa.fma(*v, zero, wrong);
         }
         let exponent = isa.and(isa.bits(largest), isa.splat_u(0x7f80_0000));
         let unit = isa.sub_u(exponent, isa.splat_u((bits - 1) << 23));
-        // SAFETY: the chunk is a vector.
-        unsafe { isa.store(unit_of_segment.as_mut_ptr().cast(), isa.add(isa.with_bits(unit), wrong)) };
         let units = isa.with_bits(isa.sub_u(isa.add_u(one, one), unit));
         let integer = |v| isa.float_to_int(isa.round(isa.mul(v, units)));
-        for (values, to) in values.chunks_exact(lane).zip(to.chunks_exact_mut(I::LANES * lane / 2)) {
-            for (j, to) in to.chunks_exact_mut(I::LANES * width / 2).enumerate() {
-                let value = |i: usize| integer(values[j + i * vectors]);
-                let words = if width == 2 {
-                    [isa.or(isa.and(value(0), isa.splat_u(0xffff)), isa.shl(value(1), 16)); 2]
-                } else {
-                    in_two_bytes(isa, bits == 14, [value(0), value(1), value(2), value(3)])
-                };
-                for (word, to) in words.into_iter().zip(to.chunks_exact_mut(I::LANES)) {
-                    // SAFETY: the chunk is a vector.
-                    unsafe { isa.store(to.as_mut_ptr().cast(), isa.with_bits(word)) };
-                }
+        let (integers, end) = to.split_at_mut(I::LANES * lane / 2);
+        for (values, to) in values.chunks_exact(width).zip(integers.chunks_exact_mut(I::LANES * width / 2)) {
+            let words = if width == 2 {
+                [isa.or(isa.and(integer(values[0]), isa.splat_u(0xffff)), isa.shl(integer(values[1]), 16)); 2]
+            } else {
+                in_two_bytes(isa, bits == 14, [integer(values[0]), integer(values[1]), integer(values[2]), integer(values[3])])
+            };
+            for (word, to) in words.into_iter().zip(to.chunks_exact_mut(I::LANES)) {
+                // SAFETY: the chunk is a vector.
+                unsafe { isa.store(to.as_mut_ptr().cast(), isa.with_bits(word)) };
             }
         }
+        // SAFETY: a vector is left behind the integers.
+        unsafe { isa.store(end.as_mut_ptr().cast(), isa.add(isa.with_bits(unit), wrong)) };
     }
 }
+
+/// The most integers of a lane in a block: of a group of 128 in eight lanes, or of sixteen codes in a word.
+const MOST_INTEGERS: usize = 16;
 
 /// Words of the upper, signed, and of the lower bytes of four integers each.
 #[inline(always)]

@@ -12,14 +12,12 @@ pub(super) trait Products<C: Code> {
     const BEYOND: usize = 0;
     /// Whether there are registers for four rows with one row of activations.
     const FOUR_ROWS: bool = true;
-    /// Where activations are integers in units of their own, that of the codes.
-    const UNIT: Option<f32> = None;
     /// The group, counted from the block's first, that a lane's codes belong to, for groups of 2^`shift`.
     fn group_of(lane: usize, shift: u32) -> usize {
         (lane * C::CODES) >> shift
     }
 
-    /// Products of one block of `R` rows with `MR` rows of activations, without scales and units.
+    /// Products of one block of `R` rows with `MR` rows of activations, without scales.
     ///
     /// # Safety
     /// The blocks, with [`Products::BEYOND`] bytes, and the activations, `x_stride` apart, are readable.
@@ -54,7 +52,6 @@ impl<C: Code> Products<C> for Bytes {
     fn block<I: Isa>(_: usize) -> usize {
         I::LANES * Bytes::lane::<C>()
     }
-    const UNIT: Option<f32> = Some(C::BYTE.unit);
     const BEYOND: usize = if C::WHOLE { 0 } else { 64 - 64 * C::BITS as usize / 8 };
     fn group_of(lane: usize, shift: u32) -> usize {
         (lane * Bytes::lane::<C>()) >> shift
@@ -74,36 +71,34 @@ impl<C: Code> Products<C> for Bytes {
             // SAFETY: the caller vouches for a block, and what lies BEYOND, in each stream.
             packed[r] = unsafe { C::byte_words(isa, streams[r]) };
         }
-        let mut sums = [[isa.splat_u(0); MR]; R];
-        // Upper bytes first: twice as many sums at a time would not fit the registers.
-        for lower in 0..2 {
-            for j in 0..Bytes::lane::<C>() / 4 {
-                for r in 0..R {
-                    let q = C::bytes(isa, packed[r], j);
-                    for i in 0..MR {
-                        // SAFETY: the caller vouches for a block of activations in each row.
-                        let x = unsafe { isa.load_u(x.add(i * x_stride + (2 * j + lower) * I::LANES)) };
-                        let is_unsigned = lower == 1 && C::BYTE.activations == 15;
-                        let (unsigned, signed) = if is_unsigned { (x, q) } else { (q, x) };
-                        sums[r][i] = isa.dot_bytes(sums[r][i], unsigned, signed);
-                    }
-                }
-            }
-            if lower == 0 {
-                for r in 0..R {
-                    for i in 0..MR {
-                        sums[r][i] = isa.shl(sums[r][i], 8);
-                    }
+        let (mut upper, mut lower) = ([[isa.splat_u(0); MR]; R], [[isa.splat_u(0); MR]; R]);
+        for j in 0..Bytes::lane::<C>() / 4 {
+            for r in 0..R {
+                let q = C::bytes(isa, packed[r], j);
+                for i in 0..MR {
+                    // SAFETY: the caller vouches for a block of activations in each row.
+                    let (high, low) = unsafe {
+                        let at = x.add(i * x_stride + 2 * j * I::LANES);
+                        (isa.load_u(at), isa.load_u(at.add(I::LANES)))
+                    };
+                    let (unsigned, signed) = if C::BYTE.activations == 15 { (low, q) } else { (q, low) };
+                    upper[r][i] = isa.dot_bytes(upper[r][i], q, high);
+                    lower[r][i] = isa.dot_bytes(lower[r][i], unsigned, signed);
                 }
             }
         }
-        floats(isa, sums)
+        for r in 0..R {
+            for i in 0..MR {
+                upper[r][i] = isa.add_u(isa.shl(upper[r][i], 8), lower[r][i]);
+            }
+        }
+        // SAFETY: a vector of units lies behind each row's block.
+        unsafe { in_units(isa, C::BYTE.unit, upper, x.add(Bytes::lane::<C>() / 2 * I::LANES), x_stride) }
     }
 }
 
 impl<C: Code> Products<C> for LaneIntegers {
     const FOUR_ROWS: bool = false;
-    const UNIT: Option<f32> = C::UNIT;
 
     #[inline(always)]
     unsafe fn sums<I: Isa, const MR: usize, const R: usize>(
@@ -127,13 +122,13 @@ impl<C: Code> Products<C> for LaneIntegers {
                 }
             }
         }
-        floats(isa, sums)
+        // SAFETY: a vector of units lies behind each row's block.
+        unsafe { in_units(isa, C::UNIT.unwrap_or(1.0), sums, x.add(C::CODES / 2 * I::LANES), x_stride) }
     }
 }
 
 impl<C: Code, const VECTORS: usize> Products<C> for OrderIntegers<VECTORS> {
     const FOUR_ROWS: bool = false;
-    const UNIT: Option<f32> = C::UNIT;
     fn block<I: Isa>(group: usize) -> usize {
         if VECTORS > 0 { VECTORS * 2 * I::LANES } else { group.max(2 * I::LANES) }
     }
@@ -165,16 +160,32 @@ impl<C: Code, const VECTORS: usize> Products<C> for OrderIntegers<VECTORS> {
                 }
             }
         }
-        floats(isa, sums)
+        // SAFETY: a vector of units lies behind each row's block.
+        unsafe { in_units(isa, C::UNIT.unwrap_or(1.0), sums, x.add(block / 2), x_stride) }
     }
 }
 
+/// Sums of products of integers as floats, by the units of the activations, `stride` apart, and of the codes.
+///
+/// # Safety
+/// A vector of units is readable in each row.
 #[inline(always)]
-fn floats<I: Isa, const MR: usize, const R: usize>(isa: I, sums: [[I::U; MR]; R]) -> [[I::V; MR]; R] {
+unsafe fn in_units<I: Isa, const MR: usize, const R: usize>(
+    isa: I,
+    unit: f32,
+    sums: [[I::U; MR]; R],
+    units: *const u32,
+    stride: usize,
+) -> [[I::V; MR]; R] {
+    // SAFETY: the caller makes the units readable.
+    let units: [I::V; MR] = std::array::from_fn(|i| unsafe { isa.load(units.add(i * stride).cast()) });
     let mut floats = [[isa.splat(0.0); MR]; R];
-    for r in 0..R {
+    for (floats, sums) in floats.iter_mut().zip(&sums) {
         for i in 0..MR {
-            floats[r][i] = isa.int_to_float(sums[r][i]);
+            floats[i] = isa.mul(isa.int_to_float(sums[i]), units[i]);
+            if unit != 1.0 {
+                floats[i] = isa.mul(floats[i], isa.splat(unit));
+            }
         }
     }
     floats
