@@ -29,8 +29,7 @@ pub(super) trait Code: Copy + Send + Sync + 'static {
     /// What bytes of [`Code::bytes`] are, where [`Code::UNIT`] is something.
     const BYTE: Byte = Byte { unit: 1.0, zero: 0.0, activations: if Self::BITS < 8 { 15 } else { 14 } };
 
-    /// A vector of words that [`Code::bytes`] takes codes from, `4 / bits · 32` bits of codes a lane: whole words, or four codes of
-    /// other sizes.
+    /// A vector of words that [`Code::bytes`] takes codes from: whole ones of the stream, or ones of four codes each.
     ///
     /// # Safety
     /// A vector is readable.
