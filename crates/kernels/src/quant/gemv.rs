@@ -48,7 +48,8 @@ pub(crate) fn rows_times(cpu: Cpu, w: &QMatrix, x: &Prepared, rows: Range<usize>
     let (scales, biases) = (bytemuck::cast_slice_mut(scales), bytemuck::cast_slice_mut(biases));
     with_code!(w.format, C => {
         let task = Task::<C> { w, x, rows, scales, biases, out: to, code: PhantomData };
-        if const { C::UNIT.is_some() } && matches!(x.kind.words, Words::Bytes { .. }) { cpu.dispatch_dot_bytes(task) } else { cpu.dispatch(task) }
+        let are_bytes = const { C::UNIT.is_some() } && matches!(x.kind.words, Words::Bytes { .. });
+        if are_bytes { cpu.dispatch_dot_bytes(task) } else { cpu.dispatch(task) }
     });
 }
 

@@ -23,17 +23,6 @@ pub(super) enum Words {
     Bytes { bits: u32 },
 }
 
-impl Words {
-    /// Integers of a word, if they are integers.
-    fn width(self) -> Option<usize> {
-        match self {
-            Words::Floats => None,
-            Words::Halves => Some(2),
-            Words::Bytes { .. } => Some(4),
-        }
-    }
-}
-
 /// How activations are laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
@@ -53,7 +42,7 @@ impl Kind {
                 DType::BF16 | DType::F16 if cpu.with_dot_i16().is_some() => Words::Halves,
                 _ => Words::Floats,
             };
-            let codes = if C::WHOLE { C::CODES } else if words.width() == Some(4) { 4 } else { 1 };
+            let codes = if C::WHOLE { C::CODES } else if matches!(words, Words::Bytes { .. }) { 4 } else { 1 };
             Kind { codes, words, group: w.format.group() }
         })
     }
@@ -139,8 +128,11 @@ impl Kernel for LayOut<'_> {
             }
             *sum = isa.sum(total);
         }
-        if let Some(width) = kind.words.width() {
-            return lay_integers_out(isa, &x[..kind.padded(k, I::LANES)], (kind, width), to);
+        let padded = kind.padded(k, I::LANES);
+        match kind.words {
+            Words::Floats => {}
+            Words::Halves => return lay_integers_out::<I, 2>(isa, &x[..padded], (kind, 15), to),
+            Words::Bytes { bits } => return lay_integers_out::<I, 4>(isa, &x[..padded], (kind, bits), to),
         }
         for (b, to) in to.chunks_exact_mut(I::LANES * codes).enumerate() {
             for (j, to) in to.chunks_exact_mut(I::LANES).enumerate() {
@@ -158,25 +150,24 @@ impl Kernel for LayOut<'_> {
 }
 
 /// Rounds the activations of each lane and block to integers of 15 bits and a sign, or 14 for codes of 8 bits in bytes, in units of a
-/// power of two. That changes none by more than a sixteenth of what the largest of them may have lost when it was rounded to f16, or a
+/// power of two, `WIDTH` to a word. That changes none by more than a sixteenth of what the largest of them may have lost when it was rounded to f16, or a
 /// 128th for bf16; 14 bits by twice as much.
 ///
 /// A lane with an activation that is no finite number gets a unit that is none.
 #[inline(always)]
-fn lay_integers_out<I: Isa>(isa: I, x: &[f32], (kind, width): (Kind, usize), to: &mut [u32]) {
-    let bits = if let Words::Bytes { bits } = kind.words { bits } else { 15 };
+fn lay_integers_out<I: Isa, const WIDTH: usize>(isa: I, x: &[f32], (kind, bits): (Kind, u32), to: &mut [u32]) {
     // Exponents, where they stand in an `f32`. What is smaller than the smallest unit rounds to zero.
     let (least, one) = (isa.splat_u(28 << 23), isa.splat_u(127 << 23));
     let (lane, zero) = (kind.lane(I::LANES), isa.splat(0.0));
     // How far apart a lane's words begin in `x`, the lanes, and the integers of a word.
-    let (apart, step, other) = if kind.codes > 1 { (1, kind.codes, kind.codes / width) } else { (2 * I::LANES, 2, 1) };
+    let (apart, step, other) = if kind.codes > 1 { (1, kind.codes, kind.codes / WIDTH) } else { (2 * I::LANES, 2, 1) };
     let mut values = [zero; MOST_INTEGERS];
     let values = &mut values[..lane];
     for (x, to) in x.chunks_exact(I::LANES * lane).zip(to.chunks_exact_mut(I::LANES * (lane / 2 + 1))) {
         let (mut largest, mut wrong) = (isa.with_bits(least), zero);
         for (i, v) in values.iter_mut().enumerate() {
             // SAFETY: the block's elements are those of all words.
-            *v = isa.with_bits(unsafe { isa.load_u_strided(x.as_ptr().add(i / width * apart + i % width * other).cast(), step) });
+            *v = isa.with_bits(unsafe { isa.load_u_strided(x.as_ptr().add(i / WIDTH * apart + i % WIDTH * other).cast(), step) });
             largest = isa.max(isa.abs(*v), largest);
             wrong = isa.fma(*v, zero, wrong);
         }
@@ -185,8 +176,8 @@ fn lay_integers_out<I: Isa>(isa: I, x: &[f32], (kind, width): (Kind, usize), to:
         let units = isa.with_bits(isa.sub_u(isa.add_u(one, one), unit));
         let integer = |v| isa.float_to_int(isa.round(isa.mul(v, units)));
         let (integers, end) = to.split_at_mut(I::LANES * lane / 2);
-        for (values, to) in values.chunks_exact(width).zip(integers.chunks_exact_mut(I::LANES * width / 2)) {
-            let words = if width == 2 {
+        for (values, to) in values.chunks_exact(WIDTH).zip(integers.chunks_exact_mut(I::LANES * WIDTH / 2)) {
+            let words = if WIDTH == 2 {
                 [isa.or(isa.and(integer(values[0]), isa.splat_u(0xffff)), isa.shl(integer(values[1]), 16)); 2]
             } else {
                 in_two_bytes(isa, bits == 14, [integer(values[0]), integer(values[1]), integer(values[2]), integer(values[3])])
