@@ -6,9 +6,9 @@ use flambeau_tensor::{DType, Shape};
 
 use super::{
     Kind, Step,
-    find::{Content, Reader, Scope, node},
+    find::{Content, Reader, Scope, applied, node},
     launch::Builder,
-    linear::{Activation, Format, Linear, Weights, content, norm_type, staged_bytes},
+    linear::{Format, Linear, Weights, content, norm_type, staged_bytes},
 };
 use crate::{cuda, cx::Machine, error::Result};
 
@@ -94,9 +94,7 @@ fn names(r: &Reader<'_, '_>, n: &GatherQmm, x: Content, numbers: Option<Content>
 fn expert(r: &mut Reader<'_, '_>, x: Content, numbers: Option<Content>) -> Option<(Expert, Content)> {
     let (gate, group, low) = product(r, x, numbers)?;
     let (up, group_of_up, high) = product(r, x, numbers)?;
-    let silu = node!(r, Silu);
-    r.reads(silu.x, low)?;
-    let low = r.wrote(silu.out.0);
+    let low = applied!(r, Silu, low);
     let mul = node!(r, Multiply);
     r.reads_both(mul.a, mul.b, low, high)?;
     let inner = r.wrote(mul.out.0);
@@ -145,9 +143,7 @@ fn mixture(r: &mut Reader<'_, '_>) -> Option<(Content, usize, Expert, Content, C
     let rows = node!(r, Reshape);
     let (x, row) = (r.read(rows.x)?, r.wrote(rows.out.0));
     let (experts, each) = expert(r, row, Some(numbers))?;
-    let flat = node!(r, Reshape);
-    r.reads(flat.x, each)?;
-    let each = r.wrote(flat.out.0);
+    let each = applied!(r, Reshape, each);
     let expand = node!(r, ExpandDims);
     (r.read(expand.x) == Some(shares) && matches!(expand.axis, 2 | -1)).then_some(())?;
     let shares = r.wrote(expand.out.0);
@@ -189,9 +185,7 @@ fn find_all(scope: &Scope<'_>, at: usize) -> Option<(Chosen, usize)> {
         r.reads(cast.x, row)?;
         (row, narrows) = (r.wrote(cast.out.0), Some(cast.scalar_type));
     }
-    let flat = node!(r, Reshape);
-    r.reads(flat.x, row)?;
-    let flat = r.wrote(flat.out.0);
+    let flat = applied!(r, Reshape, row);
     let (logits, matrix) = router(&mut r, flat)?;
     let (read, chosen, experts, seen, mut sum) = mixture(&mut r)?;
     (read == logits && seen == row).then_some(())?;
@@ -218,17 +212,7 @@ fn find_all(scope: &Scope<'_>, at: usize) -> Option<(Chosen, usize)> {
     let given = residual == (x, None) && r.kept.is_empty();
     let weight = norm.weight.filter(|w| scope.is_constant(w.0))?.0;
     let norm = Some((weight, norm.eps));
-    let router = Linear {
-        x,
-        norm,
-        narrows,
-        residual: None,
-        gated: false,
-        activation: Activation::Silu,
-        joined: None,
-        weights,
-        outs: Vec::new(),
-    };
+    let router = Linear { norm, narrows, ..Linear::plain(x, weights, Vec::new()) };
     let chosen = Chosen { logits: logits.0, x, around: Some(Around { router, own }), experts, chosen, out };
     (same && given).then_some((chosen, r.at))
 }
@@ -256,17 +240,13 @@ fn own_expert(r: &mut Reader<'_, '_>, row: Content, sum: &mut Content) -> Option
     let slots = [unpack.w.0, unpack.scales.0, unpack.biases?.0];
     let gate = weights(r, slots, unpack.mode, unpack.bits, unpack.group_size)?;
     let unpacked = r.wrote(unpack.out.0);
-    let column = node!(r, Reshape);
-    r.reads(column.x, unpacked)?;
-    let column = r.wrote(column.out.0);
+    let column = applied!(r, Reshape, unpacked);
     let mm = node!(r, Addmm);
     let plain = mm.bias.is_none() && mm.alpha == 1.0;
     r.reads(mm.mat1, row)?;
     r.reads(mm.mat2, column)?;
     let share = r.wrote(mm.out.0);
-    let open = node!(r, Sigmoid);
-    r.reads(open.x, share)?;
-    let share = r.wrote(open.out.0);
+    let share = applied!(r, Sigmoid, share);
     let mul = node!(r, Multiply);
     r.reads_both(mul.a, mul.b, result, share)?;
     let shared = r.wrote(mul.out.0);

@@ -6,7 +6,7 @@ use flambeau_tensor::{DType, Shape};
 
 use super::{
     Kind, Step,
-    find::{Content, Reader, Scope, node},
+    find::{Content, Reader, Scope, applied, node},
     launch::Builder,
     layers::Before,
     linear::content,
@@ -140,9 +140,7 @@ fn convolution(r: &mut Reader<'_, '_>) -> Option<Convolution> {
     r.reads(conv.x, all)?;
     let plain = (conv.stride, conv.padding, conv.dilation) == (1, 0, 1) && r.scope.is_constant(conv.w.0);
     let (taps, sum) = (conv.w.0, r.wrote(conv.out.0));
-    let silu = node!(r, Silu);
-    r.reads(silu.x, sum)?;
-    let active = r.wrote(silu.out.0);
+    let active = applied!(r, Silu, sum);
     let wide = node!(r, AsType);
     r.reads(wide.x, active)?;
     let result = r.wrote(wide.out.0);
@@ -174,9 +172,7 @@ fn rule(r: &Reader<'_, '_>, n: &MetalKernel, operands: [Content; 6]) -> Option<[
 
 /// The norm of the result in the model's type, times a gate: its weight and constant, the gate's projection, the result.
 fn gated(r: &mut Reader<'_, '_>, y: Content) -> Option<((Tid, f32), Tid, Tid)> {
-    let narrow = node!(r, AsType);
-    r.reads(narrow.x, y)?;
-    let y = r.wrote(narrow.out.0);
+    let y = applied!(r, AsType, y);
     let norm = node!(r, RMSNorm);
     r.reads(norm.x, y)?;
     let (weight, eps) = (norm.weight.filter(|w| r.scope.is_constant(w.0))?.0, norm.eps);
@@ -186,9 +182,7 @@ fn gated(r: &mut Reader<'_, '_>, y: Content) -> Option<((Tid, f32), Tid, Tid)> {
         _ => return None,
     };
     let (_, gate) = shaped(r, z)?;
-    let silu = node!(r, Silu);
-    r.reads(silu.x, gate)?;
-    let gate = r.wrote(silu.out.0);
+    let gate = applied!(r, Silu, gate);
     let mul = node!(r, Multiply);
     r.reads_both(mul.a, mul.b, y, gate)?;
     let y = r.wrote(mul.out.0);
@@ -210,12 +204,8 @@ pub(super) fn find(scope: &Scope<'_>, at: usize) -> Option<Step> {
     let (v_heads, v) = shaped(&mut r, v)?;
     let ([a, bias, decay, zero], g) = decay(&mut r)?;
     let (b, beta) = widened(&mut r)?;
-    let exp = node!(r, Exp);
-    r.reads(exp.x, g)?;
-    let g = r.wrote(exp.out.0);
-    let open = node!(r, Sigmoid);
-    r.reads(open.x, beta)?;
-    let beta = r.wrote(open.out.0);
+    let g = applied!(r, Exp, g);
+    let beta = applied!(r, Sigmoid, beta);
     let ([begins, state_zero, state], before) = carried(&mut r)?;
     let kernel = node!(r, MetalKernel);
     let [keys, values, key_heads, heads] = rule(&r, kernel, [q, k, v, g, beta, before])?;

@@ -68,6 +68,16 @@ macro_rules! node {
 }
 pub(super) use node;
 
+/// What the next node of a reader leaves, if it is of a kind with one operand, and that is the given content.
+macro_rules! applied {
+    ($reader:expr, $kind:ident, $x:expr) => {{
+        let node = node!($reader, $kind);
+        $reader.reads(node.x, $x)?;
+        $reader.wrote(node.out.0)
+    }};
+}
+pub(super) use applied;
+
 impl<'s, 'a> Reader<'s, 'a> {
     pub(super) fn new(scope: &'s Scope<'a>, at: usize) -> Reader<'s, 'a> {
         Reader { scope, at, writers: BTreeMap::new(), reads: Vec::new(), kept: Vec::new() }

@@ -207,17 +207,7 @@ fn products(scope: &Scope<'_>, at: usize, x: Tid) -> Option<(Linear, usize, Vec<
     }
     let outs: Vec<Tid> = list.iter().map(|p| p.out).collect();
     let weights = list.into_iter().map(|p| p.weights).collect();
-    let linear = Linear {
-        x,
-        norm: None,
-        narrows: None,
-        residual: None,
-        gated: false,
-        activation: Activation::Silu,
-        joined: None,
-        weights,
-        outs,
-    };
+    let linear = Linear::plain(x, weights, outs);
     let Some((gate, activation)) = gate else { return Some((linear, end, Vec::new())) };
     let (Node::Multiply(mul), [low, high]) = (scope.nodes.get(end)?, &linear.outs[..]) else { return None };
     let factors = [mul.a.0, mul.b.0];
@@ -239,17 +229,7 @@ fn activated(scope: &Scope<'_>, at: usize, x: Tid) -> Option<(Tid, Activation)> 
 
 /// One product, and the sum that it enters at once.
 fn with_residual(scope: &Scope<'_>, p: Product, end: usize) -> (Linear, usize, Vec<Tid>) {
-    let linear = Linear {
-        x: p.x,
-        norm: None,
-        narrows: None,
-        residual: None,
-        gated: false,
-        activation: Activation::Silu,
-        joined: None,
-        weights: vec![p.weights],
-        outs: vec![p.out],
-    };
+    let linear = Linear::plain(p.x, vec![p.weights], vec![p.out]);
     match scope.nodes.get(end) {
         Some(Node::Add(add)) if (add.a.0 == p.out) != (add.b.0 == p.out) => {
             let other = if add.a.0 == p.out { add.b.0 } else { add.a.0 };
@@ -266,6 +246,12 @@ pub(super) fn content(m: &Machine, tid: Tid, dtype: DType, count: usize) -> Opti
 }
 
 impl Linear {
+    /// Products of a row as it is.
+    pub(super) fn plain(x: Tid, weights: Vec<Weights>, outs: Vec<Tid>) -> Linear {
+        let (norm, narrows, residual, joined) = (None, None, None, None);
+        Linear { x, norm, narrows, residual, gated: false, activation: Activation::Silu, joined, weights, outs }
+    }
+
     /// Its first result.
     pub(super) fn out(&self) -> Tid {
         self.outs[0]
