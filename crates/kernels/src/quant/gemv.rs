@@ -6,7 +6,8 @@
 //! within one group, and then scaled; biases meet the sums of the groups' activations.
 //!
 //! Activations of 16 bits become integers, in units of their lane's own ([`activations`]), and codes are integers anyway: bytes, which
-//! meet the two bytes of an activation, where there is a dot product of bytes and a way to unpack them, and else pairs of `i16`.
+//! meet the two bytes of an activation, where there is a dot product of bytes and a way to unpack them, and else pairs of `i16`. Sums of
+//! bytes come to the unit of their row by a shift, which the ports that multiply do not take part in.
 
 mod activations;
 mod products;
@@ -322,6 +323,9 @@ impl<C: Code> Task<'_, C> {
                 let inside = (b >= whole).then_some(common.inside);
                 self.add_block::<I, P, MR, R>(common, (&tile, b), streams, inside, &mut total);
             }
+            if const { Self::are_bytes::<I>() } {
+                self.in_units(isa, m, &mut total);
+            }
             if w.biases.is_some() || self.zero::<I>() != 0.0 {
                 let biases = self.biases.as_ptr().add((row - common.first) * groups);
                 self.add_biases(common, m, biases, &mut total);
@@ -355,6 +359,18 @@ impl<C: Code> Task<'_, C> {
                 for i in 0..MR {
                     total[r][i] = isa.fma(sums[r][i], scale, total[r][i]);
                 }
+            }
+        }
+    }
+
+    /// Multiplies sums of products of bytes by the units of their rows of activations, from `m` on, and of the bytes.
+    #[inline(always)]
+    fn in_units<I: Isa, const MR: usize, const R: usize>(&self, isa: I, m: usize, total: &mut [[I::V; MR]; R]) {
+        let units = &self.x.data.as_floats()[self.x.units + m..][..MR];
+        for i in 0..MR {
+            let unit = isa.splat(units[i] * C::BYTE.unit);
+            for total in total.iter_mut() {
+                total[i] = isa.mul(total[i], unit);
             }
         }
     }

@@ -185,7 +185,8 @@ fn activations_that_are_no_numbers_reach_every_result() {
     }
 }
 
-/// Beside an activation a thousand times as large, small ones lose less than that one lost when it was rounded.
+/// Beside an activation a thousand times as large, small ones lose less than that one lost when it was rounded, and than a millionth of it where other
+/// weights meet them.
 #[test]
 fn an_outlier_costs_its_neighbours_less_than_its_own_rounding() {
     for pool in isas() {
@@ -198,8 +199,10 @@ fn an_outlier_costs_its_neighbours_less_than_its_own_rounding() {
             let (expected, _, _) = product(&x, &w, 1, true);
             for (row, (&y, &expected)) in out.iter().zip(&expected).enumerate() {
                 let largest = (64..96).map(|c| w.value(row, c).abs()).fold(0.0, f64::max);
+                let all = (0..128).map(|c| w.value(row, c).abs()).sum::<f64>();
                 let error = (f64::from(y) - expected).abs();
-                assert!(error <= largest * 2048.0 * 2f64.powi(-12), "{:?} {format:?} row {row}: {error}", pool.isa());
+                let bound = 2048.0 * (largest * 2f64.powi(-12) + all * 2f64.powi(-22));
+                assert!(error <= bound, "{:?} {format:?} row {row}: {error} > {bound}", pool.isa());
             }
         }
     }

@@ -19,7 +19,8 @@ pub(super) enum Words {
     /// Pairs of `i16`. Behind those of each block lies a vector of `f32`, the value of 1 in each lane.
     Halves,
     /// Integers of this many bits and a sign, in two bytes: for every four of a lane a word of their upper bytes, in a vector, and one of
-    /// the lower, in the next. Lower bytes are signed where there are 14 bits. Behind those of each block as behind halves.
+    /// the lower, in the next. Lower bytes are signed where there are 14 bits. Behind those of each block lies a vector of how far each
+    /// lane's sums have to move to the left, up to [`FARTHEST`] bits, to be in the row's [unit](Prepared::units).
     Bytes { bits: u32 },
 }
 
@@ -80,6 +81,8 @@ pub(crate) struct Prepared {
     /// Where the sums start, `[m][group]`, each row padded with zeros.
     pub(super) sums: usize,
     pub(super) sum_stride: usize,
+    /// Where the values of 1 in each row start, for bytes.
+    pub(super) units: usize,
 }
 
 impl Prepared {
@@ -90,14 +93,16 @@ impl Prepared {
         let padded = kind.padded(k, lanes);
         let stride = kind.words(padded, lanes);
         let sum_stride = (k / kind.group).next_multiple_of(16);
-        let mut data = team.take(m * (stride + sum_stride));
-        let (words, sums) = data.words().split_at_mut(m * stride);
+        let (sums_at, units_at) = (m * stride, m * (stride + sum_stride));
+        let mut data = team.take(units_at + m);
+        let (words, floats) = data.words().split_at_mut(sums_at);
+        let (sums, units) = bytemuck::cast_slice_mut(floats).split_at_mut(units_at - sums_at);
         for i in 0..m {
             let (x, to) = (&x[i * x_stride..][..x_stride], &mut words[i * stride..][..stride]);
-            let sums = bytemuck::cast_slice_mut(&mut sums[i * sum_stride..][..sum_stride]);
-            cpu.dispatch(LayOut { x, k, kind, to, sums });
+            let sums = &mut sums[i * sum_stride..][..sum_stride];
+            units[i] = cpu.dispatch(LayOut { x, k, kind, to, sums });
         }
-        Prepared { kind, data, m, stride, sums: m * stride, sum_stride }
+        Prepared { kind, data, m, stride, sums: sums_at, sum_stride, units: units_at }
     }
 
     pub(crate) fn give_back(self, team: &mut Team) {
@@ -114,9 +119,10 @@ struct LayOut<'a> {
 }
 
 impl Kernel for LayOut<'_> {
-    type Out = ();
+    /// The row's unit, for bytes.
+    type Out = f32;
     #[inline(always)]
-    fn run<I: Isa>(self, isa: I) {
+    fn run<I: Isa>(self, isa: I) -> f32 {
         let LayOut { x, k, kind, to, sums } = self;
         let Kind { codes, group, .. } = kind;
         sums.fill(0.0);
@@ -146,33 +152,42 @@ impl Kernel for LayOut<'_> {
                 }
             }
         }
+        1.0
     }
 }
 
+/// How many bits finer than that of its largest activation a lane's unit is at most, for bytes: sums of 24 bits, which they have with the widest
+/// codes, stay inside of words.
+const FARTHEST: u32 = 7;
+
 /// Rounds the activations of each lane and block to integers of 15 bits and a sign, or 14 for codes of 8 bits in bytes, in units of a
 /// power of two, `WIDTH` to a word. That changes none by more than a sixteenth of what the largest of them may have lost when it was rounded to f16, or a
-/// 128th for bf16; 14 bits by twice as much.
+/// 128th for bf16; 14 bits by twice as much. For bytes the lanes' units are multiples of one for the row, which is returned: activations smaller than a
+/// 128th of the row's largest change as if they were as large as that.
 ///
-/// A lane with an activation that is no finite number gets a unit that is none.
+/// An activation that is no finite number makes its lane's unit, or the row's, no number.
 #[inline(always)]
-fn lay_integers_out<I: Isa, const WIDTH: usize>(isa: I, x: &[f32], (kind, bits): (Kind, u32), to: &mut [u32]) {
+fn lay_integers_out<I: Isa, const WIDTH: usize>(isa: I, x: &[f32], (kind, bits): (Kind, u32), to: &mut [u32]) -> f32 {
     // Exponents, where they stand in an `f32`. What is smaller than the smallest unit rounds to zero.
-    let (least, one) = (isa.splat_u(28 << 23), isa.splat_u(127 << 23));
+    let least = if WIDTH == 4 { least_exponent(isa, x) } else { LEAST };
+    let (one, precision) = (isa.splat_u(127 << 23), isa.splat_u((bits - 1) << 23));
     let (lane, zero) = (kind.lane(I::LANES), isa.splat(0.0));
     // How far apart a lane's words begin in `x`, the lanes, and the integers of a word.
     let (apart, step, other) = if kind.codes > 1 { (1, kind.codes, kind.codes / WIDTH) } else { (2 * I::LANES, 2, 1) };
     let mut values = [zero; MOST_INTEGERS];
     let values = &mut values[..lane];
+    let mut any_wrong = zero;
     for (x, to) in x.chunks_exact(I::LANES * lane).zip(to.chunks_exact_mut(I::LANES * (lane / 2 + 1))) {
-        let (mut largest, mut wrong) = (isa.with_bits(least), zero);
+        let (mut largest, mut wrong) = (isa.with_bits(isa.splat_u(least)), zero);
         for (i, v) in values.iter_mut().enumerate() {
             // SAFETY: the block's elements are those of all words.
             *v = isa.with_bits(unsafe { isa.load_u_strided(x.as_ptr().add(i / WIDTH * apart + i % WIDTH * other).cast(), step) });
             largest = isa.max(isa.abs(*v), largest);
             wrong = isa.fma(*v, zero, wrong);
         }
-        let exponent = isa.and(isa.bits(largest), isa.splat_u(0x7f80_0000));
-        let unit = isa.sub_u(exponent, isa.splat_u((bits - 1) << 23));
+        any_wrong = isa.add(any_wrong, wrong);
+        let exponent = isa.and(isa.bits(largest), isa.splat_u(EXPONENT));
+        let unit = isa.sub_u(exponent, precision);
         let units = isa.with_bits(isa.sub_u(isa.add_u(one, one), unit));
         let integer = |v| isa.float_to_int(isa.round(isa.mul(v, units)));
         let (integers, end) = to.split_at_mut(I::LANES * lane / 2);
@@ -187,9 +202,31 @@ fn lay_integers_out<I: Isa, const WIDTH: usize>(isa: I, x: &[f32], (kind, bits):
                 unsafe { isa.store(to.as_mut_ptr().cast(), isa.with_bits(word)) };
             }
         }
+        let behind = if WIDTH == 4 {
+            isa.with_bits(isa.shr(isa.sub_u(exponent, isa.splat_u(least)), 23))
+        } else {
+            isa.add(isa.with_bits(unit), wrong)
+        };
         // SAFETY: a vector is left behind the integers.
-        unsafe { isa.store(end.as_mut_ptr().cast(), isa.add(isa.with_bits(unit), wrong)) };
+        unsafe { isa.store(end.as_mut_ptr().cast(), behind) };
     }
+    f32::from_bits(least - ((bits - 1) << 23)) + isa.sum(any_wrong)
+}
+
+/// The exponent of an `f32`.
+const EXPONENT: u32 = 0x7f80_0000;
+/// The least exponent whose units, and their inverses, are normal numbers.
+const LEAST: u32 = 28 << 23;
+
+/// The least exponent of a row's lanes.
+#[inline(always)]
+fn least_exponent<I: Isa>(isa: I, x: &[f32]) -> u32 {
+    let mut largest = isa.splat(0.0);
+    for x in x.chunks_exact(I::LANES) {
+        // SAFETY: the chunk is LANES long.
+        largest = isa.max(isa.abs(unsafe { isa.load(x.as_ptr()) }), largest);
+    }
+    (isa.max_lane(largest).to_bits() & EXPONENT).saturating_sub(FARTHEST << 23).max(LEAST)
 }
 
 /// The most integers of a lane in a block: of a group of 128 in eight lanes, or of sixteen codes in a word.

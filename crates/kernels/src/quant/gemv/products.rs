@@ -17,7 +17,7 @@ pub(super) trait Products<C: Code> {
         (lane * C::CODES) >> shift
     }
 
-    /// Products of one block of `R` rows with `MR` rows of activations, without scales.
+    /// Products of one block of `R` rows with `MR` rows of activations, without scales and without the units of rows and bytes.
     ///
     /// # Safety
     /// The blocks, with [`Products::BEYOND`] bytes, and the activations, `x_stride` apart, are readable.
@@ -71,29 +71,42 @@ impl<C: Code> Products<C> for Bytes {
             // SAFETY: the caller vouches for a block, and what lies BEYOND, in each stream.
             packed[r] = unsafe { C::byte_words(isa, streams[r]) };
         }
-        let (mut upper, mut lower) = ([[isa.splat_u(0); MR]; R], [[isa.splat_u(0); MR]; R]);
+        let mut sums = [[isa.splat_u(0); MR]; R];
         for j in 0..Bytes::lane::<C>() / 4 {
             for r in 0..R {
                 let q = C::bytes(isa, packed[r], j);
                 for i in 0..MR {
-                    // SAFETY: the caller vouches for a block of activations in each row.
-                    let (high, low) = unsafe {
-                        let at = x.add(i * x_stride + 2 * j * I::LANES);
-                        (isa.load_u(at), isa.load_u(at.add(I::LANES)))
-                    };
-                    let (unsigned, signed) = if C::BYTE.activations == 15 { (low, q) } else { (q, low) };
-                    upper[r][i] = isa.dot_bytes(upper[r][i], q, high);
-                    lower[r][i] = isa.dot_bytes(lower[r][i], unsigned, signed);
+                    // SAFETY: the caller vouches for a block of activations in each row, here and below.
+                    let upper = unsafe { isa.load_u(x.add(i * x_stride + 2 * j * I::LANES)) };
+                    sums[r][i] = isa.dot_bytes(sums[r][i], q, upper);
                 }
             }
         }
         for r in 0..R {
             for i in 0..MR {
-                upper[r][i] = isa.add_u(isa.shl(upper[r][i], 8), lower[r][i]);
+                sums[r][i] = isa.shl(sums[r][i], 8);
             }
         }
-        // SAFETY: a vector of units lies behind each row's block.
-        unsafe { in_units(isa, C::BYTE.unit, upper, x.add(Bytes::lane::<C>() / 2 * I::LANES), x_stride) }
+        for j in 0..Bytes::lane::<C>() / 4 {
+            for r in 0..R {
+                let q = C::bytes(isa, packed[r], j);
+                for i in 0..MR {
+                    // SAFETY: as above.
+                    let lower = unsafe { isa.load_u(x.add(i * x_stride + (2 * j + 1) * I::LANES)) };
+                    let (unsigned, signed) = if C::BYTE.activations == 15 { (lower, q) } else { (q, lower) };
+                    sums[r][i] = isa.dot_bytes(sums[r][i], unsigned, signed);
+                }
+            }
+        }
+        let mut floats = [[isa.splat(0.0); MR]; R];
+        for i in 0..MR {
+            // SAFETY: a vector lies behind each row's block.
+            let shifts = unsafe { isa.load_u(x.add(i * x_stride + Bytes::lane::<C>() / 2 * I::LANES)) };
+            for r in 0..R {
+                floats[r][i] = isa.int_to_float(isa.shl_each(sums[r][i], shifts));
+            }
+        }
+        floats
     }
 }
 
