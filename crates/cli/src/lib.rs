@@ -22,6 +22,7 @@ mod npy;
 pub mod op_test_runner;
 mod profile;
 mod progress;
+mod read_ahead;
 mod recipe;
 mod sampling;
 pub mod tensors;

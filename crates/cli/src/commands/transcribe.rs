@@ -5,7 +5,7 @@ mod live;
 
 use std::{
     fs::{self, File},
-    io::{self, Write},
+    io::{self, Read, Write},
     path::{Path, PathBuf},
     process::ExitCode,
     sync::atomic::{AtomicBool, Ordering},
@@ -31,7 +31,9 @@ use crate::{
     file_kind::FileKind,
     files, interrupt,
     model::{ExportArgs, ModelArgs},
-    progress, tokenizer,
+    progress,
+    read_ahead::ReadAhead,
+    tokenizer,
 };
 
 /// Transcribe recordings with Whisper, Parakeet, Moonshine or Voxtral
@@ -418,11 +420,12 @@ fn open(args: &Args, file: &Path) -> Result<Recording> {
     });
     let pcm = args.pcm.map(|form| Pcm { sample: form.sample(), rate: args.rate, channels: channels.unwrap_or(1) });
     if files::is_standard(file) {
-        let recording = match pcm {
-            Some(pcm) => Recording::from_pcm(io::stdin(), pcm, SAMPLE_RATE),
-            None => Recording::from_stream(io::stdin(), SAMPLE_RATE),
+        return if args.live.is_some() {
+            // A microphone does not wait until something is understood.
+            read_stream(ReadAhead::new(io::stdin())?, pcm)
+        } else {
+            read_stream(io::stdin(), pcm)
         };
-        return recording.context("stdin");
     }
     let opened = File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
     if opened.metadata().is_ok_and(|facts| facts.is_dir()) {
@@ -433,6 +436,14 @@ fn open(args: &Args, file: &Path) -> Result<Recording> {
         None => Recording::from_file(opened, SAMPLE_RATE),
     };
     recording.with_context(place)
+}
+
+fn read_stream(stream: impl Read + Send + Sync + 'static, pcm: Option<Pcm>) -> Result<Recording> {
+    let recording = match pcm {
+        Some(pcm) => Recording::from_pcm(stream, pcm, SAMPLE_RATE),
+        None => Recording::from_stream(stream, SAMPLE_RATE),
+    };
+    recording.context("stdin")
 }
 
 /// Prints segments as they come, one a line.
