@@ -133,7 +133,7 @@ async function fail(response) {
 function figures(began, first, timings) {
   const parts = [`first token after ${((first - began) / 1000).toFixed(2)} s`];
   if (timings?.predicted_per_second) parts.unshift(`${timings.predicted_n} tokens, ${timings.predicted_per_second.toFixed(1)} tokens/s`);
-  if (timings?.cache_n) parts.push(`${timings.cache_n} tokens of the prompt were there`);
+  if (timings?.cache_n) parts.push(`${timings.cache_n} prompt tokens from the cache`);
   return parts.join(" · ");
 }
 
