@@ -12,6 +12,7 @@ use flambeau::{
 
 use crate::{
     failure::hint,
+    file_kind::LockArgs,
     model::{ExportArgs, ModelArgs},
     tokenizer,
 };
@@ -45,6 +46,7 @@ impl DraftArgs {
         tokenizer: &Tokenizer,
         engine: &Arc<dyn Engine>,
         threads: Option<usize>,
+        lock: LockArgs,
     ) -> Result<Model> {
         let advise = |error: anyhow::Error| {
             hint(error, "`flambeau export --all-logits` writes programs that can; without --draft, any program runs")
@@ -55,7 +57,8 @@ impl DraftArgs {
             return Ok(model);
         }
         let place = || format!("--draft {draft}");
-        let (program, path) = ModelArgs::new(draft, &ExportArgs::default()).open(zoo::Logits::Last, threads).with_context(place)?;
+        let own = ModelArgs::new(draft, lock, &ExportArgs::default());
+        let (program, path) = own.open(zoo::Logits::Last, threads).with_context(place)?;
         let own = tokenizer::find(&program, &path, None).with_context(place)?.tokenizer;
         let vocabulary = tokenizer.vocab_size().max(own.vocab_size());
         let differs = |id: &u32| tokenizer.id_to_token(*id) != own.id_to_token(*id);

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Result, bail};
-use flambeau::runtime::Program;
+use flambeau::runtime::{self, Program};
 
 use crate::failure::hint;
 
@@ -109,19 +109,67 @@ pub(crate) struct ProgramArgs {
     #[arg(value_name = "FILE.pte")]
     pub(crate) program: PathBuf,
 
-    /// Weights that lie outside of the program
-    #[arg(long, value_name = "FILE.ptd")]
-    data: Option<PathBuf>,
+    #[command(flatten)]
+    weights: WeightsArgs,
 }
 
 impl ProgramArgs {
     /// Opens the program with its weights.
     pub(crate) fn open(&self) -> Result<Program> {
-        let program = FileKind::Program.expect(&self.program, || Ok(Program::open(&self.program)?))?;
-        match &self.data {
-            Some(data) => FileKind::Data.expect(data, || Ok(program.with_data(data)?)),
-            None => Ok(program),
+        self.weights.open(&self.program)
+    }
+}
+
+/// Where the weights of a program on the command line are.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct WeightsArgs {
+    /// Weights that lie outside of the program
+    #[arg(long, value_name = "FILE.ptd")]
+    data: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
+}
+
+impl WeightsArgs {
+    /// Opens a program with its weights.
+    pub(crate) fn open(&self, path: &Path) -> Result<Program> {
+        let program = self.lock.open(path)?;
+        let Some(data) = &self.data else { return Ok(program) };
+        FileKind::Data.expect(data, || {
+            if self.lock.mlock { program.with_locked_data(data).map_err(advise) } else { Ok(program.with_data(data)?) }
+        })
+    }
+}
+
+/// Whether weights may leave memory.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub(crate) struct LockArgs {
+    /// Read all weights at the start, and lock them in memory
+    #[arg(long)]
+    mlock: bool,
+}
+
+impl LockArgs {
+    /// Opens a program.
+    pub(crate) fn open(self, path: &Path) -> Result<Program> {
+        FileKind::Program
+            .expect(path, || if self.mlock { Program::open_locked(path).map_err(advise) } else { Ok(Program::open(path)?) })
+    }
+}
+
+fn advise(error: runtime::Error) -> anyhow::Error {
+    match error {
+        runtime::Error::Lock { .. } => {
+            hint(error, "`ulimit -l` says how many KiB a process may lock; without --mlock, any model runs")
         }
+        _ => error.into(),
+    }
+}
+
+impl From<LockArgs> for WeightsArgs {
+    fn from(lock: LockArgs) -> WeightsArgs {
+        WeightsArgs { data: None, lock }
     }
 }
 

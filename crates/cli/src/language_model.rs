@@ -16,6 +16,7 @@ use flambeau::{
 use crate::{
     count::positive,
     engine::{EngineArgs, EngineName},
+    file_kind::LockArgs,
     memory,
     model::ModelArgs,
     tokenizer::{self, TextModel},
@@ -70,6 +71,11 @@ impl LanguageModelArgs {
     /// Threads of the CPU engine, where they are bounded.
     pub(crate) fn threads(&self) -> Option<usize> {
         self.how.engine.threads
+    }
+
+    /// Whether weights may leave memory.
+    pub(crate) fn lock(&self) -> LockArgs {
+        self.model.lock()
     }
 
     /// Loads the model; a checkpoint is exported first unless the cache has its program, which computes `logits`. With `profile` the

@@ -21,7 +21,7 @@ use crate::{
     count::positive,
     environment,
     failure::usage,
-    file_kind::FileKind,
+    file_kind::{FileKind, LockArgs, WeightsArgs},
     hub::{Hub, ModelName},
 };
 
@@ -32,9 +32,8 @@ pub(crate) struct ModelArgs {
     #[arg(value_name = "MODEL")]
     model: String,
 
-    /// Weights that lie outside of the program
-    #[arg(long, value_name = "FILE.ptd")]
-    data: Option<PathBuf>,
+    #[command(flatten)]
+    weights: WeightsArgs,
 
     #[command(flatten)]
     export: ExportArgs,
@@ -110,8 +109,13 @@ pub(crate) struct Opened {
 }
 
 impl ModelArgs {
-    pub(crate) fn new(model: &str, export: &ExportArgs) -> ModelArgs {
-        ModelArgs { model: model.to_owned(), data: None, export: export.clone() }
+    pub(crate) fn new(model: &str, lock: LockArgs, export: &ExportArgs) -> ModelArgs {
+        ModelArgs { model: model.to_owned(), weights: lock.into(), export: export.clone() }
+    }
+
+    /// Whether its weights, and those of models beside it, may leave memory.
+    pub(crate) fn lock(&self) -> LockArgs {
+        self.weights.lock
     }
 
     /// The model as the user calls it.
@@ -153,11 +157,7 @@ impl ModelArgs {
                 PathBuf::from(&self.model)
             }
         };
-        let program = open_program(&path)?;
-        let program = match &self.data {
-            Some(data) => FileKind::Data.expect(data, || Ok(program.with_data(data)?))?,
-            None => program,
-        };
+        let program = self.weights.open(&path)?;
         // Programs that do not say what they are may be of any kind.
         let kind = Kind::of_program(&program);
         if kind == Kind::Encoder {
@@ -177,10 +177,10 @@ impl ModelArgs {
     /// Opens another model to compare this one with. If it is exported, then as this one, save that its weights and caches keep their type.
     pub(crate) fn open_reference(&self, model: &str, logits: zoo::Logits, threads: Option<usize>) -> Result<Program> {
         let export = ExportArgs { quantize: QuantizeArgs::floats(), kv_cache: None, ..self.export.clone() };
-        let reference = ModelArgs::new(model, &export);
+        let reference = ModelArgs::new(model, self.lock(), &export);
         match reference.checkpoint()? {
-            Some(checkpoint) => open_program(&reference.exported(&checkpoint, Some(Kind::Language), logits, threads)?),
-            None => open_program(Path::new(model)),
+            Some(checkpoint) => self.lock().open(&reference.exported(&checkpoint, Some(Kind::Language), logits, threads)?),
+            None => self.lock().open(Path::new(model)),
         }
     }
 
@@ -258,10 +258,6 @@ impl ModelArgs {
         }
         Ok((QuantizeArgs::four_bits().options()?, "weights in 4 bits, embeddings in 8 (--qlinear none keeps floats)"))
     }
-}
-
-fn open_program(path: &Path) -> Result<Program> {
-    FileKind::Program.expect(path, || Ok(Program::open(path)?))
 }
 
 /// The folder of a model of the hub, downloaded unless it is in Hugging Face's cache or in ours.

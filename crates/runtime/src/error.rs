@@ -18,6 +18,10 @@ pub enum Error {
     #[error("cannot read {}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
 
+    /// A file of so many bytes cannot be kept in memory.
+    #[error("cannot lock the {} MiB of {} in memory: {source}", size.div_ceil(1 << 20), path.display())]
+    Lock { path: PathBuf, size: usize, source: io::Error },
+
     /// A file's bytes are not what they should be.
     #[error("{}: {source}", path.display())]
     File { path: PathBuf, source: flambeau_wire::Error },

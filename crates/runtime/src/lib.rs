@@ -26,7 +26,7 @@ mod value;
 
 pub use error::{ConstantError, Error, InstructionError, OperatorError, Place};
 pub use flambeau_ir::engine::{Engine, EngineError, KvCacheConfig, KvLayer, LoadOptions, Outcome, Sampling, SharedState};
-pub use map::map_file;
+pub use map::{map_file, map_file_locked};
 pub use method::Method;
 pub use program::{MLX_BACKEND, Program};
 pub use registry::Engines;

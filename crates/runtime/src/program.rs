@@ -14,7 +14,7 @@ use flambeau_wire::{
     read_program,
 };
 
-use crate::{ConstantError, Error, Result, Value, map_file};
+use crate::{ConstantError, Error, Result, Value, map_file, map_file_locked};
 
 /// Name under which programs ask for the MLX delegate.
 pub const MLX_BACKEND: &str = "MLXBackend";
@@ -49,7 +49,19 @@ impl Program {
     /// The file cannot be read, or is not a valid program.
     pub fn open(path: impl AsRef<Path>) -> Result<Program> {
         let path = path.as_ref();
-        let bytes = map_file(path)?;
+        Program::of_file(path, map_file(path)?)
+    }
+
+    /// [`open`](Program::open) of a file that is read at once and stays in memory, [locked](map_file_locked).
+    ///
+    /// # Errors
+    /// As [`open`](Program::open) and [`map_file_locked`].
+    pub fn open_locked(path: impl AsRef<Path>) -> Result<Program> {
+        let path = path.as_ref();
+        Program::of_file(path, map_file_locked(path)?)
+    }
+
+    fn of_file(path: &Path, bytes: Bytes) -> Result<Program> {
         let file = read_program(&bytes).map_err(|source| Error::File { path: path.to_owned(), source })?;
         Ok(Program::new(file, bytes))
     }
@@ -74,8 +86,20 @@ impl Program {
     /// The file cannot be read, or is not a valid data file.
     pub fn with_data(self, path: impl AsRef<Path>) -> Result<Program> {
         let path = path.as_ref();
-        let bytes = map_file(path)?;
-        let data = ptd::read_data_file(&bytes).map_err(|source| Error::File { path: path.to_owned(), source })?;
+        self.with_data_of(path, &map_file(path)?)
+    }
+
+    /// [`with_data`](Program::with_data) of a file that is read at once and stays in memory, [locked](map_file_locked).
+    ///
+    /// # Errors
+    /// As [`with_data`](Program::with_data) and [`map_file_locked`].
+    pub fn with_locked_data(self, path: impl AsRef<Path>) -> Result<Program> {
+        let path = path.as_ref();
+        self.with_data_of(path, &map_file_locked(path)?)
+    }
+
+    fn with_data_of(self, path: &Path, bytes: &Bytes) -> Result<Program> {
+        let data = ptd::read_data_file(bytes).map_err(|source| Error::File { path: path.to_owned(), source })?;
         Ok(self.with_data_file(data))
     }
 

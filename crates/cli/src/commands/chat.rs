@@ -80,7 +80,8 @@ const HELP: &str = "\
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let sampling = args.sampling.params()?;
     let mut loaded = args.model.load(args.draft.logits(), false)?;
-    loaded.model = args.draft.attach(loaded.model, &loaded.text.tokenizer, &loaded.engine, args.model.threads())?;
+    loaded.model =
+        args.draft.attach(loaded.model, &loaded.text.tokenizer, &loaded.engine, args.model.threads(), args.model.lock())?;
     let mut talk = Talk::new(args, loaded, sampling)?;
     let cancelled = interrupt::flag()?;
     let mut input = Input::new()?;

@@ -82,7 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let sampling = args.sampling.params()?;
     args.profile.check_writable()?;
     let Loaded { model, text, engine } = args.model.load(args.draft.logits(), args.profile.is_wanted())?;
-    let model = args.draft.attach(model, &text.tokenizer, &engine, args.model.threads())?;
+    let model = args.draft.attach(model, &text.tokenizer, &engine, args.model.threads(), args.model.lock())?;
     let mut sequence = model.sequence()?;
     let prompt = encode(args, &text)?;
     let request = Request {

@@ -27,6 +27,7 @@ use crate::{
     draft::DraftArgs,
     engine::EngineName,
     failure::{hint, usage},
+    file_kind::LockArgs,
     language_model::LoadArgs,
     memory,
     model::{ExportArgs, Kind, ModelArgs, Opened},
@@ -165,6 +166,9 @@ pub(crate) struct Args {
     load: LoadArgs,
 
     #[command(flatten)]
+    lock: LockArgs,
+
+    #[command(flatten)]
     export: ExportArgs,
 }
 
@@ -204,7 +208,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let engine = args.load.engine.engine(false)?;
     let mut models = Vec::new();
     for (name, model) in names {
-        let model = ModelArgs::new(model, &args.export);
+        let model = ModelArgs::new(model, args.lock, &args.export);
         models.push(source(args, &name, &model, &engine).with_context(|| name.clone())?);
     }
     eprintln!("listening on http://{}", server.address());
@@ -316,7 +320,7 @@ fn load_language(args: &Args, name: &str, opened: &Opened, engine: &Arc<dyn Engi
     }
     let text = how.tokenizer(&opened.program, &opened.path)?;
     let model = how.model(&opened.program, engine)?;
-    let model = args.draft.attach(model, &text.tokenizer, engine, how.engine.threads)?;
+    let model = args.draft.attach(model, &text.tokenizer, engine, how.engine.threads, args.lock)?;
     Ok(NewModel {
         name: name.to_owned(),
         aliases: args.alias.clone(),

@@ -19,7 +19,6 @@ use flambeau::{
         Progress, SAMPLE_RATE, Segment, Settings, SpeechModel, Task, Transcriber, Transcript,
         whisper::{Search, Whisper},
     },
-    runtime::Program,
     text::Tokenizer,
 };
 use indicatif::ProgressBar;
@@ -28,7 +27,7 @@ use self::{format::Format, live::Live};
 use crate::{
     engine::EngineArgs,
     failure::{self, INTERRUPTED, hint, usage},
-    file_kind::FileKind,
+    file_kind::LockArgs,
     files, interrupt,
     model::{ExportArgs, ModelArgs},
     progress,
@@ -149,6 +148,9 @@ pub(crate) struct Args {
     no_vad: bool,
 
     #[command(flatten)]
+    lock: LockArgs,
+
+    #[command(flatten)]
     export: ExportArgs,
 
     #[command(flatten)]
@@ -239,13 +241,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn load(args: &Args) -> Result<(SpeechModel, Tokenizer)> {
-    let model = ModelArgs::new(&args.model, &args.export);
+    let model = ModelArgs::new(&args.model, args.lock, &args.export);
     let given = args.tokenizer.as_deref();
     let folder = Path::new(&args.model);
     let engine = args.engine.engine(false)?;
     if APART.iter().any(|name| folder.join(name).is_file()) {
         model.check_unused()?;
-        let open = |name: &str| FileKind::Program.expect(&folder.join(name), || Ok(Program::open(folder.join(name))?));
+        let open = |name: &str| args.lock.open(&folder.join(name));
         let [encoder, cross_kv, decoder] = APART.map(open);
         let programs = [&encoder?, &cross_kv?, &decoder?];
         let processor = Some(folder.join("processor")).filter(|folder| folder.is_dir());

@@ -22,6 +22,11 @@ fn run_writes_what_the_method_returns() {
     assert_eq!(output(dir.path(), "y.bin"), [2.0, -1.5]);
     let shown = flambeau(dir.path(), &["run", "add.pte", "--input", "x.bin"]);
     assert!(shown.stdout.contains("y: f32[2] = 2, -1.5"), "{}", shown.stdout);
+    if cfg!(unix) {
+        // A page is less than any limit on locked memory.
+        let locked = flambeau(dir.path(), &["run", "add.pte", "--input", "x.bin", "--mlock"]);
+        assert_eq!((locked.code, locked.stdout), (0, shown.stdout), "{}", locked.stderr);
+    }
     for name in ["y.npy", "y.npz", "y.safetensors"] {
         assert_eq!(flambeau(dir.path(), &["run", "add.pte", "-i", "x.bin", "-o", name]).code, 0);
         let again = flambeau(dir.path(), &["run", "add.pte", "-i", name, "--json", "--repeat", "2"]);
