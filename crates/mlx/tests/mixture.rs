@@ -1,8 +1,9 @@
-//! Language models, one with gated delta nets and a mixture of experts, one with windows and heads of several widths: prompts and single tokens, on
-//! every device of MLX that there is, beside the CPU engine. On a GPU kernels of our own compute their single tokens.
+//! Language models, one with gated delta nets and a mixture of experts, one with windows and heads of several widths, one whose last layers share
+//! caches and which has inputs for each layer: prompts and single tokens, on every device of MLX that there is, beside the CPU engine. On a GPU
+//! kernels of our own compute their single tokens.
 //!
-//! `mixture/layers.txt` and `mixture/windows.txt` are what `flambeau inspect --nodes` prints of the exports (`--max-seq-len 256`) of folders that
-//! `scripts/bench/gpu_shapes.py make --tiny` wrote, without the text of kernels; shape `gemma4-31b` is the second. Constants get values here.
+//! `mixture/layers.txt`, `mixture/windows.txt` and `mixture/shared.txt` are what `flambeau inspect --nodes` prints of the exports (`--max-seq-len 256`) of folders that
+//! `scripts/bench/gpu_shapes.py make --tiny` wrote, without the text of kernels; shape `gemma4-31b` is the second, `gemma4-e2b` the third. Constants get values here.
 
 use std::{collections::HashMap, process::ExitCode, sync::Arc};
 
@@ -23,6 +24,7 @@ use installed::alone;
 
 const LAYERS: &str = include_str!("mixture/layers.txt");
 const WINDOWS: &str = include_str!("mixture/windows.txt");
+const SHARED: &str = include_str!("mixture/shared.txt");
 const VOCABULARY: f64 = 512.0;
 /// Codes that share a scale, and the standard deviation of equally likely codes of 4 bits.
 const GROUP: usize = 64;
@@ -142,5 +144,6 @@ fn main() -> ExitCode {
     let devices = [Device::Cpu, Device::Gpu(0)];
     let mixture = devices.map(|device| case("a_mixture_behind_delta_nets", device, LAYERS));
     let windows = devices.map(|device| case("attention_in_windows", device, WINDOWS));
-    flambeau_testcases::run(mixture.into_iter().chain(windows).collect())
+    let shared = devices.map(|device| case("attention_over_shared_caches", device, SHARED));
+    flambeau_testcases::run(mixture.into_iter().chain(windows).chain(shared).collect())
 }

@@ -7,6 +7,7 @@
 template <typename T, typename N = T>
 struct Attend {
   const T* q;
+  // Of the position; none where the caches hold them already.
   const T* k;
   const T* v;
   const N* q_norm;
@@ -275,7 +276,7 @@ struct Attention {
     int key_head = head / s.share;
     T* keys = s.keys + static_cast<size_t>(key_head) * s.capacity * D;
     T* values = s.values + static_cast<size_t>(key_head) * s.capacity * D;
-    bool newest = to == s.position + 1 && from < to;
+    bool newest = s.k != nullptr && to == s.position + 1 && from < to;
 
     uint4 k[kAhead][kPieces];
     uint4 v[kAhead][kPieces];

@@ -258,15 +258,15 @@ struct Gemv {
   }
 };
 
-// y = [residual +] norm(x) W for the rows of all matrices. With GATE there are two, and act(A x) * (B x) is the one result. Rows of each matrix
-// are a multiple of what a tile takes of it. `wait` returns when the row is there; first weights are read before. Returns the factor that
-// the norm owes. Dynamic shared memory, in which the row stays: k rounded up to 32 steps of 16 bytes of codes, 4 bytes each, and for codes
+// y = [other +] norm(x) W for the rows of all matrices. With GATE there are two, and act(A x) * (B x) is the one result, or one, and
+// act(A x) * other is. Rows of each matrix are a multiple of what a tile takes of it. `wait` returns when the row is there; first weights are
+// read before. Returns the factor that the norm owes. Dynamic shared memory, in which the row stays: k rounded up to 32 steps of 16 bytes of codes, 4 bytes each, and for codes
 // 8 bytes a group of each lane's step.
 template <typename T, int BITS, int GROUP, int R, int WARPS, Gate GATE, typename N, int COUNT, typename Wait>
 __device__ inline float linear(
-    float* shared, const T* x, const Join<T, N>* join, const N* norm, float eps, const T* residual, int k,
+    float* shared, const T* x, const Join<T, N>* join, const N* norm, float eps, const T* other, int k,
     const Matrix<T> (&all)[COUNT], Wait wait) {
-  constexpr bool GATED = GATE != Gate::kNone;
+  constexpr bool GATED = GATE != Gate::kNone && COUNT > 1;
   using G = Gemv<T, BITS, GROUP, R, WARPS>;
   G g(shared, k);
   constexpr int kTile = GATED ? R / 2 : R;
@@ -312,8 +312,10 @@ __device__ inline float linear(
         if constexpr (GATED) {
           value = activate<GATE>(value) * (y[kTile + r] * factor);
         }
-        if (residual != nullptr) {
-          value = rounded<T>(value) + static_cast<float>(__ldcg(residual + row + r));
+        if constexpr (GATE != Gate::kNone && !GATED) {
+          value = activate<GATE>(value) * static_cast<float>(__ldcg(other + row + r));
+        } else if (other != nullptr) {
+          value = rounded<T>(value) + static_cast<float>(__ldcg(other + row + r));
         }
         at.y[line + r] = static_cast<T>(value);
       }

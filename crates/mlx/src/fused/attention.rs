@@ -63,28 +63,37 @@ pub(super) struct Rotation {
     dims: usize,
 }
 
+/// The position's key and value, which the step writes into the caches. Without them, an earlier step has.
+#[derive(Debug)]
+pub(super) struct Fresh {
+    pub(super) k: Heads,
+    pub(super) v: Heads,
+}
+
 /// A fused attention step.
 #[derive(Debug)]
 pub(crate) struct Attention {
     pub(super) q: Heads,
-    pub(super) k: Heads,
-    pub(super) v: Heads,
+    pub(super) fresh: Option<Fresh>,
+    pub(super) key_heads: usize,
     /// Positions that are seen; all without a bound.
     window: Option<Window>,
     pub(super) caches: [Tid; 2],
     pub(super) capacity: usize,
     pub(super) scale: f32,
-    /// First and last position that the step writes, and how many positions attention sees.
+    /// The step's position, and how many positions attention sees.
     start: Vid,
     visible: Vid,
     /// Whether the sigmoid of what lies behind a query head gates its result.
     gated: bool,
     /// Nodes among the others that compute integers.
     pub(super) kept: Vec<Node>,
+    /// Later nodes that read what the step's nodes cut out of the caches. The step leaves no such cuts.
+    pub(super) readers: Vec<usize>,
     pub(super) out: Tid,
 }
 
-/// What a mask of two bounds tells: constants, and where its position comes from.
+/// What a mask of two bounds tells: constants, and where its position comes from, which is the last one there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Window {
     /// Positions ahead that are not seen: zero, and those behind from which on none is.
@@ -109,6 +118,11 @@ fn only(slot: &Slot) -> Option<i64> {
     }
 }
 
+/// The last element of what the host has of a slot.
+fn last(slot: &Slot) -> Option<i64> {
+    integers(slot.host.as_ref()?).ok()?.last().copied()
+}
+
 /// Whether heads turn by the same periods: one constant, or two with the same content.
 fn same_periods(m: &Machine, one: &Heads, other: &Heads) -> bool {
     let of = |h: &Heads| h.rope.and_then(|r| r.periods);
@@ -126,7 +140,8 @@ impl Attention {
     /// What the kernels for like layers know: whole heads that turn as a whole, weights of norms in the model's type.
     pub(super) fn is_plain(&self) -> bool {
         let turns = self.q.rope.is_some_and(|r| r.dims == self.q.dim);
-        self.v.norm.is_none() && self.window.is_none() && !self.gated && turns && self.q.dim <= 128 && self.q.narrows.is_none()
+        let plain_value = self.fresh.as_ref().is_some_and(|fresh| fresh.v.norm.is_none());
+        plain_value && self.window.is_none() && !self.gated && turns && self.q.dim <= 128 && self.q.narrows.is_none()
     }
 
     /// Adds the step's part; `false` if it is none of the kernel's, with every slot as it was.
@@ -135,9 +150,8 @@ impl Attention {
     /// If MLX fails.
     pub(super) fn build(&self, m: &mut Machine, shared: &mut Shared, b: &mut Builder) -> Result<bool> {
         let Some(dtype) = self.dtype(m) else { return Ok(false) };
-        let sources = [self.q.source, self.k.source, self.v.source];
-        let [q, k, v] = sources.map(|t| b.slot(m, t));
-        let names = [q?, k?, v?];
+        let sources: Vec<Tid> = self.sources().map(|heads| heads.source).collect();
+        let names = sources.iter().map(|&t| b.slot(m, t)).collect::<Result<Vec<_>>>()?;
         let before = Before::of(m, sources.iter())?;
         let mut free = true;
         for node in &self.kept {
@@ -160,20 +174,21 @@ impl Attention {
         b: &mut Builder,
         dtype: DType,
         position: Position,
-        [q, k, v]: &[String; 3],
+        sources: &[String],
     ) -> Result<()> {
+        let none = || "nullptr".to_owned();
+        let [q, k, v] = [0, 1, 2].map(|i| sources.get(i).cloned().unwrap_or_else(none));
         let position = b.array(self.position_array(m, shared, position)?);
         let tickets = b.array(shared.counters(m.api)?);
         let ty = cuda::type_name(dtype).unwrap_or_default();
         let (heads, dim, group) = (self.q.count, self.q.dim, self.heads_of_block());
-        let share = self.q.count / self.k.count / group;
-        let (mut norms, mut norm_type, mut eps) = ("nullptr,nullptr".to_owned(), ty, 0.0);
-        if let (Some((Some(one), own)), Some((Some(other), _))) = (self.q.norm, self.k.norm) {
-            norms = format!("{},{}", b.slot(m, one)?, b.slot(m, other)?);
-            norm_type = self.norm_type(m, dtype).and_then(cuda::value_type).unwrap_or_default();
-            eps = own;
-        }
-        let (mut periods, mut log2_base) = ("nullptr".to_owned(), self.q.rope.map_or(0.0, |r| r.base.log2()));
+        let share = self.q.count / self.key_heads / group;
+        let [q_norm, k_norm] = [Some(&self.q), self.fresh.as_ref().map(|fresh| &fresh.k)].map(|heads| heads?.norm?.0);
+        let mut norm = |norm: Option<Tid>| norm.map_or(Ok(none()), |tid| b.slot(m, tid));
+        let norms = format!("{},{}", norm(q_norm)?, norm(k_norm)?);
+        let norm_type = q_norm.and_then(|_| cuda::value_type(self.norm_type(m, dtype)?)).unwrap_or(ty);
+        let eps = self.q.norm.map_or(0.0, |n| n.1);
+        let (mut periods, mut log2_base) = (none(), self.q.rope.map_or(0.0, |r| r.base.log2()));
         if let Some(tid) = self.q.rope.and_then(|r| r.periods) {
             (periods, log2_base) = (b.slot(m, tid)?, 0.0);
         }
@@ -183,32 +198,37 @@ impl Attention {
         let parts = b.inner(DType::F32, heads * splits * (dim + 2));
         let out = b.result(m, self.out, dtype, [1, 1, heads * dim].as_slice().into())?;
         let (step, turned) = (self.q.step, self.q.rope.map_or(dim, |r| r.dims));
-        let norm_values = self.v.norm.is_some();
+        let norm_values = self.fresh.as_ref().is_some_and(|fresh| fresh.v.norm.is_some());
         let window = self.width(m).unwrap_or(0);
-        let gate = if self.gated { format!("{q}+{dim}") } else { "nullptr".to_owned() };
+        let gate = if self.gated { format!("{q}+{dim}") } else { none() };
         let text = format!(
             "Attend<{ty},{norm_type}> s{{{q},{k},{v},{norms},{periods},const_cast<{ty}*>({keys}),const_cast<{ty}*>({values}),\
              {parts},{out},const_cast<unsigned*>({tickets}),{},{},{window},min({splits},1+*{position}/{rows}),*{position},{:e}f,\
              {log2_base:e}f,{eps:e}f,{step},{gate},{share},{norm_values}}};\
              Attention<{ty},{dim},{group},kW,{turned},{norm_type}>(s,shared).run(wait);",
-            self.k.count, self.capacity, self.scale
+            self.key_heads, self.capacity, self.scale
         );
         let warps = b.warps();
         let memory = (group * dim + 2 * dim + 2 * warps * group + warps * group * dim) * 4;
-        b.part(text, memory, self.k.count * share * splits);
+        b.part(text, memory, self.key_heads * share * splits);
         Ok(())
     }
 
     /// Query heads that a block reads together: as many as its registers hold sums for.
     fn heads_of_block(&self) -> usize {
-        let group = self.q.count / self.k.count;
+        let group = self.q.count / self.key_heads;
         (1..=group).rev().find(|&heads| group.is_multiple_of(heads) && heads * self.q.dim <= MAX_SUMS).unwrap_or(1)
     }
 
     /// The type of the norms' weights.
     fn norm_type(&self, m: &Machine, dtype: DType) -> Option<DType> {
         let of = |h: &Heads| norm_type(m, h.norm?.0?, dtype, h.narrows, h.dim);
-        of(&self.q).filter(|&own| of(&self.k) == Some(own))
+        of(&self.q).filter(|&own| self.fresh.as_ref().is_none_or(|fresh| of(&fresh.k) == Some(own)))
+    }
+
+    /// What the step reads: query, then key and value.
+    fn sources(&self) -> impl Iterator<Item = &Heads> {
+        std::iter::once(&self.q).chain(self.fresh.iter().flat_map(|fresh| [&fresh.k, &fresh.v]))
     }
 
     /// Positions that the step sees at most, where the host knows its bounds.
@@ -222,7 +242,7 @@ impl Attention {
     fn dtype(&self, m: &Machine) -> Option<DType> {
         let dtype = m.env.tensors.get(self.q.source.0 as usize)?.as_ref()?.dtype;
         cuda::type_name(dtype)?;
-        for heads in [&self.q, &self.k, &self.v] {
+        for heads in self.sources() {
             content(m, heads.source, dtype, heads.count * heads.step)?;
         }
         self.holds_constants(m, dtype).map(|()| dtype)
@@ -233,21 +253,21 @@ impl Attention {
         if self.q.norm.is_some() {
             self.norm_type(m, dtype)?;
         }
-        for rope in [&self.q, &self.k].iter().filter_map(|heads| heads.rope) {
+        for rope in self.sources().filter_map(|heads| heads.rope) {
             if let Some(periods) = rope.periods {
                 content(m, periods, DType::F32, rope.dims / 2)?;
             }
         }
         for cache in self.caches {
-            content(m, cache, dtype, self.k.count * self.capacity * self.q.dim)?;
+            content(m, cache, dtype, self.key_heads * self.capacity * self.q.dim)?;
         }
         (self.window.is_none() || self.width(m).is_some()).then_some(())?;
-        same_periods(m, &self.q, &self.k).then_some(())
+        self.fresh.as_ref().is_none_or(|fresh| same_periods(m, &self.q, &fresh.k)).then_some(())
     }
 
     /// Whether another attention has the same sizes and numbers.
     pub(super) fn is_like(&self, other: &Attention) -> bool {
-        let of = |a: &Attention| (a.q.count, a.k.count, a.q.dim, a.capacity, a.scale, a.q.norm.map(|n| n.1));
+        let of = |a: &Attention| (a.q.count, a.key_heads, a.q.dim, a.capacity, a.scale, a.q.norm.map(|n| n.1));
         let turn = |a: &Attention| a.q.rope.map(|r| (r.base, r.periods.is_some()));
         of(self) == of(other) && turn(self) == turn(other)
     }
@@ -276,7 +296,7 @@ impl Attention {
         };
         if let Some(window) = self.window {
             let slot = m.env.tensors.get(window.positions.0 as usize)?.as_ref()?;
-            let known = if slot.origin.is_some() { slot.origin == open } else { only(slot) == Some(i64::from(start)) };
+            let known = if slot.origin.is_some() { slot.origin == open } else { last(slot) == Some(i64::from(start)) };
             known.then_some(())?;
         }
         let visible = origin(self.visible);

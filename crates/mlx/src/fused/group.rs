@@ -3,7 +3,7 @@
 //! Layers may differ, as where some attend and others keep a recurrent state. Those that follow one another as alike as can be are taken
 //! by [`Layers`](super::layers::Layers) instead.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
 use flambeau_ir::{Node, Role, Slot as GraphSlot, Tid};
 
@@ -32,12 +32,15 @@ enum Stage {
     Sum,
     /// A norm and gated products.
     Gated,
+    /// A product that gates what a layer has beside its row.
+    Beside,
     /// All of a mixture of experts.
     Mixture,
 }
 
 fn stage(step: &Step) -> Option<Stage> {
     match &step.kind {
+        Kind::Linear(l) if l.beside.is_some() => Some(Stage::Beside),
         Kind::Linear(l) if l.norm.is_some() && l.residual.is_none() => {
             Some(if l.gated { Stage::Gated } else { Stage::Projections })
         }
@@ -54,6 +57,7 @@ fn may_stand_between(node: &Node) -> bool {
         node,
         Node::SymSize(_)
             | Node::AddInt(_)
+            | Node::SubtractInt(_)
             | Node::ItemInt(_)
             | Node::Take(_)
             | Node::ExpandDims(_)
@@ -80,19 +84,40 @@ fn layer(scope: &Scope<'_>, steps: &BTreeMap<usize, Step>, first: usize) -> Opti
         let (_, step) = next_step(scope, steps, at)?;
         stages.push(stage(step)?);
         at = step.end;
-        match stages[..] {
-            [Stage::Projections]
-            | [Stage::Projections, Stage::Mixer]
-            | [Stage::Projections, Stage::Mixer, Stage::Sum]
-            | [Stage::Projections, Stage::Mixer, Stage::Sum, Stage::Gated] => {}
-            [Stage::Projections, Stage::Mixer, Stage::Sum, Stage::Mixture]
-            | [Stage::Projections, Stage::Mixer, Stage::Sum, Stage::Gated, Stage::Sum] => return Some((at, step.out())),
+        let goes_on = |stage_of_next: Stage| next_step(scope, steps, at).and_then(|(_, next)| stage(next)) == Some(stage_of_next);
+        let is_whole = match stages.strip_prefix(&[Stage::Projections, Stage::Mixer, Stage::Sum]) {
+            Some([Stage::Mixture] | [Stage::Gated, Stage::Sum, Stage::Beside, Stage::Sum]) => true,
+            Some([Stage::Gated, Stage::Sum]) => !goes_on(Stage::Beside),
+            Some([] | [Stage::Gated] | [Stage::Gated, Stage::Sum, Stage::Beside]) => false,
+            None if [Stage::Projections, Stage::Mixer].starts_with(&stages) => false,
             _ => return None,
+        };
+        if is_whole {
+            return Some((at, step.out()));
         }
     }
 }
 
-/// The longest row of layers, each of which reads the result of the one before: two launches that run at the same time would each keep
+/// Whether what the nodes of a range read comes from what a slot holds before the node `from`.
+fn depends(scope: &Scope<'_>, from: usize, tid: Tid, range: Range<usize>) -> bool {
+    let mut derived = vec![tid];
+    for (i, node) in scope.nodes.iter().enumerate().take(range.end).skip(from) {
+        let (mut reads, mut writes) = (false, Vec::new());
+        node.walk(&mut |role, slot| {
+            let GraphSlot::Tensor(tid) = slot else { return };
+            reads |= role != Role::Write && derived.contains(&tid);
+            writes.extend((role != Role::Read).then_some(tid));
+        });
+        if reads && i >= range.start {
+            return true;
+        }
+        derived.retain(|tid| !writes.contains(tid));
+        derived.extend(writes.into_iter().filter(|_| reads));
+    }
+    false
+}
+
+/// The longest row of layers, each of which reads what comes of the one before: two launches that run at the same time would each keep
 /// the other from being resident as a whole.
 pub(super) fn find(scope: &Scope<'_>, steps: &BTreeMap<usize, Step>) -> BTreeMap<usize, Group> {
     let mut rows: Vec<BTreeMap<usize, Group>> = Vec::new();
@@ -102,10 +127,7 @@ pub(super) fn find(scope: &Scope<'_>, steps: &BTreeMap<usize, Step>) -> BTreeMap
             continue;
         }
         let Some((end, out)) = layer(scope, steps, at) else { continue };
-        let follows = last.is_some_and(|(end, x)| {
-            let Kind::Linear(linear) = &step.kind else { return false };
-            linear.x == x && next_step(scope, steps, end).is_some_and(|(next, _)| next == at)
-        });
+        let follows = last.is_some_and(|(before, x)| depends(scope, before, x, at..step.end));
         match rows.last_mut().filter(|_| follows) {
             Some(row) => drop(row.insert(at, group(scope, steps, at, (end, out)))),
             None => rows.push(BTreeMap::from([(at, group(scope, steps, at, (end, out)))])),

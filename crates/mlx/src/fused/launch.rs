@@ -101,6 +101,11 @@ impl Builder {
         self.resident.map_or(MAX_SHARED, |device| device.shared_memory)
     }
 
+    /// Whether an earlier part leaves what a slot holds.
+    pub(super) fn computes(&self, tid: Tid) -> bool {
+        self.bound.contains_key(&tid)
+    }
+
     /// The name of what a slot holds.
     pub(super) fn slot(&mut self, m: &Machine, tid: Tid) -> Result<String> {
         if let Some(&value) = self.bound.get(&tid) {

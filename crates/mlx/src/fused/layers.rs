@@ -68,7 +68,8 @@ impl<'a> Layer<'a> {
         }
         let layer = Layer::of(steps, &starts)?;
         let Layer { qkv, attention: a, o, gate_up, down } = &layer;
-        let sources = [a.q.source, a.k.source, a.v.source];
+        let fresh = a.fresh.as_ref()?;
+        let sources = [a.q.source, fresh.k.source, fresh.v.source];
         let attends = qkv.norm.is_some() && qkv.residual.is_none() && !qkv.gated && qkv.outs[..] == sources;
         let returns = o.norm.is_none() && o.weights.len() == 1 && o.x == a.out && o.residual == Some(qkv.x);
         let plain = [qkv, o, gate_up, down].iter().all(|l| l.joined.is_none() && l.activation == Activation::Silu);
@@ -110,7 +111,8 @@ impl<'a> Layer<'a> {
         let matrices = |l: &Linear| l.weights.iter().flat_map(|w| w.slots.clone()).collect::<Vec<_>>();
         let mut places: Vec<Tid> = self.qkv.norm.iter().map(|n| n.0).collect();
         places.extend(matrices(self.qkv));
-        places.extend([&self.attention.q, &self.attention.k].iter().filter_map(|h| h.norm?.0));
+        let key = self.attention.fresh.as_ref().map(|fresh| &fresh.k);
+        places.extend([Some(&self.attention.q), key].iter().filter_map(|heads| heads.as_ref()?.norm?.0));
         places.extend(self.attention.caches);
         places.extend(matrices(self.o));
         places.extend(self.gate_up.norm.map(|n| n.0));
@@ -128,7 +130,7 @@ impl<'a> Layer<'a> {
     /// Hidden and inner size, if the slots hold matrices that belong together.
     fn sizes(&self, m: &Machine, dtype: DType, hidden: usize) -> Option<usize> {
         let attention = self.attention;
-        let (heads, keys) = (attention.q.count * attention.q.dim, attention.k.count * attention.q.dim);
+        let (heads, keys) = (attention.q.count * attention.q.dim, attention.key_heads * attention.q.dim);
         let rows = |l: &Linear, k: usize| l.weights.iter().map(|w| rows_of(m, w, dtype, k)).collect::<Option<Vec<_>>>();
         let inner = *rows(self.gate_up, hidden)?.first()?;
         let fits = rows(self.qkv, hidden)? == [heads, keys, keys]

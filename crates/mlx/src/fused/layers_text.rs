@@ -96,7 +96,7 @@ impl Sizes {
             hidden,
             inner,
             heads: attention.q.count,
-            key_heads: attention.k.count,
+            key_heads: attention.key_heads,
             dim: attention.q.dim,
             has_norms: attention.q.norm.is_some(),
             has_periods: attention.q.rope.is_some_and(|r| r.periods.is_some()),

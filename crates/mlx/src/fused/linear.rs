@@ -1,8 +1,8 @@
-//! Linear layers of one row: `[residual +] act(norm(x) W)` for up to three matrices.
+//! Linear layers of one row: `[residual +] act(norm(x) W)` for some matrices.
 
 use std::fmt::Write as _;
 
-use flambeau_ir::{Node, QuantMode, Tid};
+use flambeau_ir::{Int, Node, QuantMode, Slice, Tid};
 use flambeau_tensor::{DType, Shape};
 
 use super::{Kind, Step, find::Scope, launch::Builder};
@@ -80,6 +80,8 @@ pub(crate) struct Linear {
     pub(super) residual: Option<Tid>,
     pub(super) gated: bool,
     pub(super) activation: Activation,
+    /// What the one product, activated, is multiplied with: a part of a row.
+    pub(super) beside: Option<Slice>,
     /// What `x` is joined to before the norm.
     pub(super) joined: Option<Joined>,
     pub(super) weights: Vec<Weights>,
@@ -122,14 +124,19 @@ pub(super) fn find(scope: &Scope<'_>, at: usize) -> Option<Step> {
     let (linear, end, spent) = match scope.nodes.get(at)? {
         Node::RMSNorm(_) if joined(scope, at).is_some() => {
             let (x, joined, next) = joined(scope, at)?;
-            let Node::RMSNorm(norm) = scope.nodes.get(next)? else { return None };
-            let weight = norm.weight.filter(|w| scope.is_constant(w.0) && norm.x.0 == joined.out)?.0;
-            let (mut linear, end, mut spent) = products(scope, next + 1, norm.out.0)?;
-            if linear.outs.contains(&joined.out) || norm.out.0 == joined.out {
+            let (norm, row, next) = match scope.nodes.get(next)? {
+                Node::RMSNorm(norm) if norm.x.0 == joined.out && norm.out.0 != joined.out => {
+                    let weight = norm.weight.filter(|w| scope.is_constant(w.0))?.0;
+                    (Some((weight, norm.eps)), norm.out.0, next + 1)
+                }
+                _ => (None, joined.out, next),
+            };
+            let (mut linear, end, mut spent) = products(scope, next, row)?;
+            if linear.outs.contains(&joined.out) || spent.contains(&joined.out) {
                 return None;
             }
-            spent.push(norm.out.0);
-            (linear.x, linear.norm, linear.joined) = (x, Some((weight, norm.eps)), Some(joined));
+            spent.extend(norm.map(|_| row));
+            (linear.x, linear.norm, linear.joined) = (x, norm, Some(joined));
             (linear, end, spent)
         }
         Node::RMSNorm(norm) => {
@@ -209,6 +216,10 @@ fn products(scope: &Scope<'_>, at: usize, x: Tid) -> Option<(Linear, usize, Vec<
     let weights = list.into_iter().map(|p| p.weights).collect();
     let linear = Linear::plain(x, weights, outs);
     let Some((gate, activation)) = gate else { return Some((linear, end, Vec::new())) };
+    if let ([product], Some((slice, out))) = (&linear.outs[..], beside(scope, end, gate)) {
+        let spent = vec![*product, gate, slice.out.0];
+        return Some((Linear { activation, beside: Some(slice), outs: vec![out], ..linear }, end + 2, spent));
+    }
     let (Node::Multiply(mul), [low, high]) = (scope.nodes.get(end)?, &linear.outs[..]) else { return None };
     let factors = [mul.a.0, mul.b.0];
     if factors != [gate, *high] && factors != [*high, gate] {
@@ -216,6 +227,23 @@ fn products(scope: &Scope<'_>, at: usize, x: Tid) -> Option<(Linear, usize, Vec<
     }
     let spent = vec![*low, *high, gate];
     Some((Linear { gated: true, activation, outs: vec![mul.out.0], ..linear }, end + 1, spent))
+}
+
+/// A part of a row from a node on, which a gate is multiplied with next, and the slot of the result.
+fn beside(scope: &Scope<'_>, at: usize, gate: Tid) -> Option<(Slice, Tid)> {
+    let (Node::Slice(part), Node::Multiply(mul)) = (scope.nodes.get(at)?, scope.nodes.get(at + 1)?) else { return None };
+    let factors = [mul.a.0, mul.b.0];
+    let multiplies = factors == [gate, part.out.0] || factors == [part.out.0, gate];
+    (multiplies && part.out.0 != gate && part.x.0 != gate && part.step == 1).then(|| (part.clone(), mul.out.0))
+}
+
+/// Elements of a part of a row `[1, 1, n]`; `None` if it is of something else.
+fn elements(m: &Machine, part: &Slice, dtype: DType) -> Option<usize> {
+    let row = m.env.tensors.get(part.x.0.0 as usize)?.as_ref()?;
+    let (Int::Lit(start), Int::Lit(stop)) = (part.start, part.stop) else { return None };
+    let &[1, 1, n] = &row.shape[..] else { return None };
+    let (start, stop) = (usize::try_from(start).ok()?, usize::try_from(stop).ok()?);
+    (row.dtype == dtype && part.axis == Int::Lit(2) && start < stop && stop <= n).then(|| stop - start)
 }
 
 /// The result of an activation of `x` at a node.
@@ -248,8 +276,8 @@ pub(super) fn content(m: &Machine, tid: Tid, dtype: DType, count: usize) -> Opti
 impl Linear {
     /// Products of a row as it is.
     pub(super) fn plain(x: Tid, weights: Vec<Weights>, outs: Vec<Tid>) -> Linear {
-        let (norm, narrows, residual, joined) = (None, None, None, None);
-        Linear { x, norm, narrows, residual, gated: false, activation: Activation::Silu, joined, weights, outs }
+        let (norm, narrows, residual, beside, joined) = (None, None, None, None, None);
+        Linear { x, norm, narrows, residual, gated: false, activation: Activation::Silu, beside, joined, weights, outs }
     }
 
     /// Its first result.
@@ -263,6 +291,9 @@ impl Linear {
     /// If MLX fails.
     pub(super) fn build(&self, m: &mut Machine, b: &mut Builder) -> Result<bool> {
         let Some(sizes) = self.sizes(m, b.max_shared()) else { return Ok(false) };
+        if self.beside.as_ref().is_some_and(|part| b.computes(part.x.0)) {
+            return Ok(false);
+        }
         let lead = m.env.tensors[self.x.0 as usize].as_ref().map(|s| s.shape.clone()).unwrap_or_default();
         let (mut text, call) = self.operands(m, b, &sizes)?;
         let shape_of = |rows: usize| -> Shape { lead[..lead.len() - 1].iter().copied().chain([rows]).collect() };
@@ -285,13 +316,13 @@ impl Linear {
     }
 
     /// The text up to the results, and the call.
-    pub(super) fn operands(&self, m: &Machine, b: &mut Builder, sizes: &Sizes) -> Result<(Matrices, String)> {
+    pub(super) fn operands(&self, m: &mut Machine, b: &mut Builder, sizes: &Sizes) -> Result<(Matrices, String)> {
         let ty = cuda::type_name(sizes.dtype).unwrap_or_default();
         let norm_type = cuda::value_type(sizes.norm).unwrap_or_default();
         let x = b.slot(m, self.x)?;
         let none = |ty: &str| format!("static_cast<const {ty}*>(nullptr)");
         let norm = self.norm.map_or(Ok(none(norm_type)), |(norm, _)| b.slot(m, norm))?;
-        let residual = self.residual.map_or(Ok(none(ty)), |residual| b.slot(m, residual))?;
+        let mut other = self.residual.map_or(Ok(none(ty)), |residual| b.slot(m, residual))?;
         let (mut text, mut join) = (String::new(), format!("static_cast<const Join<{ty},{norm_type}>*>(nullptr)"));
         if let Some(Joined { row, norm: (norm, eps), scale, .. }) = self.joined.clone() {
             let (row, norm) = (b.slot(m, row)?, b.slot(m, norm)?);
@@ -307,15 +338,20 @@ impl Linear {
             let _ = write!(text, "{{{},{scales},@{i},{rows}}},", names[0]);
         }
         text.push_str("};");
+        // Only now, since its slot may have held what the step reads.
+        if let Some(part) = &self.beside {
+            b.keep(m, &Node::Slice(part.clone()))?;
+            other = b.slot(m, part.out.0)?;
+        }
         let ((bits, group), tile) = (self.bits_and_group(), self.tile(sizes, b.all_warps()));
         let eps = self.norm.map_or(0.0, |n| n.1);
-        let gate = match (self.gated, self.activation) {
+        let gate = match (self.gated || self.beside.is_some(), self.activation) {
             (false, _) => "kNone",
             (true, Activation::Silu) => "kSilu",
             (true, Activation::Gelu) => "kGelu",
         };
         let call = format!(
-            "factor=linear<{ty},{bits},{group},{tile},kW,Gate::{gate},{norm_type}>(shared,{x},{join},{norm},{eps:e}f,{residual},{},all,wait);",
+            "factor=linear<{ty},{bits},{group},{tile},kW,Gate::{gate},{norm_type}>(shared,{x},{join},{norm},{eps:e}f,{other},{},all,wait);",
             sizes.k
         );
         Ok((Matrices(text), call))
@@ -335,6 +371,9 @@ impl Linear {
         let sizes = Sizes { dtype, k, rows, norm };
         if let Some(residual) = self.residual {
             content(m, residual, dtype, *sizes.rows.first()?)?;
+        }
+        if let Some(part) = &self.beside {
+            (elements(m, part, dtype) == sizes.rows.first().copied()).then_some(())?;
         }
         if let Some(joined) = &self.joined {
             content(m, joined.row, dtype, k)?;

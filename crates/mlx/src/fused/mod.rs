@@ -136,6 +136,17 @@ impl Plan {
             steps.extend(step.map(|step| (at, step)));
             at = next;
         }
+        // Where an attention leaves no slices of the caches, those who would read them have to be steps too.
+        let attends = |steps: &BTreeMap<usize, Step>, node: usize| {
+            let step = steps.range(..=node).next_back();
+            step.is_some_and(|(_, step)| node < step.end && matches!(step.kind, Kind::Attention(_)))
+        };
+        let is_whole = |step: &Step| match &step.kind {
+            Kind::Attention(attention) => attention.readers.iter().all(|&node| attends(&steps, node)),
+            _ => true,
+        };
+        let apart: Vec<usize> = steps.iter().filter(|(_, step)| !is_whole(step)).map(|(&at, _)| at).collect();
+        steps.retain(|at, _| !apart.contains(at));
         let layers = fills_device.then(|| layers::find(&scope, &steps)).flatten();
         let has_groups = fills_device && layers.is_none();
         let groups = if has_groups { group::find(&scope, &steps) } else { BTreeMap::new() };

@@ -164,6 +164,31 @@ fn windows_and_wide_heads_are_a_launch_a_layer() {
 }
 
 #[test]
+fn layers_that_share_caches_and_read_inputs_of_their_own_are_a_launch_each() {
+    let graph = include_str!("../../tests/mixture/shared.txt").parse().expect("the text parses");
+    let plan = Plan::of(&flambeau_ir::check(graph).expect("the graph is valid"), true);
+    let attentions = plan.steps.values().filter_map(|step| match &step.kind {
+        Kind::Attention(attention) => Some((attention.fresh.is_some(), attention.readers.len())),
+        _ => None,
+    });
+    let own = [(true, 0), (true, 0), (true, 0), (true, 0), (true, 1), (true, 3)];
+    assert_eq!(attentions.collect::<Vec<_>>(), [&own[..], &[(false, 0); 4]].concat(), "one that sees all, three with windows");
+    assert_eq!(plan.groups.len(), 10);
+    let beside = |step: &&Step| matches!(&step.kind, Kind::Linear(linear) if linear.beside.is_some());
+    assert_eq!(plan.steps.values().filter(beside).count(), 10);
+}
+
+#[test]
+fn a_cache_that_something_else_reads_is_no_attention_of_its_own() {
+    // Where one of those that share the caches is no step, the one that owns them leaves what its nodes would.
+    let text = include_str!("../../tests/mixture/shared.txt")
+        .replace("Sdpa q=t356 k=t357 v=t360 out=t356", "Sdpa q=t356 k=t357 v=t357 out=t356");
+    let plan = Plan::of(&flambeau_ir::check(text.parse().expect("the text parses")).expect("the graph is valid"), true);
+    let own = |step: &&Step| matches!(&step.kind, Kind::Attention(attention) if attention.fresh.is_some());
+    assert_eq!(plan.steps.values().filter(own).count(), 5);
+}
+
+#[test]
 fn experts_that_are_not_the_best_are_no_step() {
     // The first of an ascending order, and shares of another sum.
     let text = include_str!("../../tests/mixture/layers.txt");

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use flambeau_ir::{Int, Node, Reshape, Role, Slice, SliceUpdate, Slot as GraphSlot, Tid, Vid};
+use flambeau_ir::{Index, Int, Node, Reshape, Role, Sdpa, Slice, SliceUpdate, Slot as GraphSlot, Tid, Vid, VidOrTid};
 
 use super::{
     super::{Kind, Step, find::Scope, uses},
-    Attention, Heads, MAX_HEADS, Rotation, Window,
+    Attention, Fresh, Heads, MAX_HEADS, Rotation, Window,
 };
 
 /// What a slot holds inside the run of nodes.
@@ -52,8 +52,14 @@ pub(in crate::fused) fn find(scope: &Scope<'_>, at: usize) -> Option<Step> {
     };
     for (i, node) in scope.nodes.iter().enumerate().skip(at).take(48) {
         if let Some(out) = reader.read(i, node)? {
-            let dead = reader.made.iter().all(|&t| t == out || scope.is_dead(t, i + 1));
-            let attention = reader.finish(out).filter(|_| dead)?;
+            let mut readers = Vec::new();
+            for &tid in reader.made.iter().filter(|&&t| t != out && !scope.is_dead(t, i + 1)) {
+                matches!(reader.terms.get(&tid), Some(Term::Cache(_))).then_some(())?;
+                readers.extend(attentions_of(scope, tid, i + 1)?);
+            }
+            readers.sort_unstable();
+            readers.dedup();
+            let attention = Attention { readers, ..reader.finish(out)? };
             return Some(Step { end: i + 1, kind: Kind::Attention(Box::new(attention)) });
         }
     }
@@ -136,15 +142,9 @@ impl Reader<'_, '_> {
             Node::SliceUpdate(n) => self.read_update(n)?,
             Node::Slice(n) if self.terms.contains_key(&n.x.0) => self.read_part(n)?,
             Node::Slice(n) if self.scope.is_buffer(n.x.0) => self.read_slice(n)?,
-            Node::Sdpa(n) if self.attended.is_none() && n.mask.is_some() != n.causal => {
-                let window = n.mask.map(|mask| window(self.scope, mask.0, at).filter(|w| Some(w.visible) == self.visible));
-                let (Some(Term::Cache(k)), Some(Term::Cache(v))) = (self.terms.get(&n.k.0), self.terms.get(&n.v.0)) else {
-                    return None;
-                };
-                self.attended = Some((self.heads(n.q.0)?, [*k, *v], n.scale, if n.causal { None } else { Some(window??) }));
-                self.make(n.out.0, Term::Attended);
-            }
-            Node::SymSize(_) | Node::AddInt(_) | Node::ItemInt(_) | Node::Take(_) | Node::ExpandDims(_) => self.keep(node)?,
+            Node::Sdpa(n) if self.attended.is_none() && n.mask.is_some() != n.causal => self.read_attention(n, at)?,
+            Node::SymSize(_) | Node::AddInt(_) | Node::SubtractInt(_) | Node::ItemInt(_) => self.keep(node)?,
+            Node::Take(_) | Node::ExpandDims(_) => self.keep(node)?,
             Node::ARange(_) | Node::Subtract(_) | Node::GreaterEqual(_) | Node::Less(_) | Node::LogicalAnd(_) => self.keep(node)?,
             _ => return None,
         }
@@ -194,6 +194,27 @@ impl Reader<'_, '_> {
         Some(())
     }
 
+    /// Attention over the caches' slices, or over those of an earlier step.
+    fn read_attention(&mut self, n: &Sdpa, at: usize) -> Option<()> {
+        let caches = match [n.k, n.v].map(|slot| self.terms.get(&slot.0)) {
+            [Some(Term::Cache(k)), Some(Term::Cache(v))] => [*k, *v],
+            [None, None] => {
+                let [(k, visible), (v, same)] = [shared_cache(self.scope, n.k.0, at)?, shared_cache(self.scope, n.v.0, at)?];
+                (visible == same && self.visible.is_none()).then_some(())?;
+                self.visible = Some(visible);
+                [k, v]
+            }
+            _ => return None,
+        };
+        let window = match n.mask {
+            Some(mask) => Some(window(self.scope, mask.0, at).filter(|w| Some(w.visible) == self.visible)?),
+            None => None,
+        };
+        self.attended = Some((self.heads(n.q.0)?, caches, n.scale, window));
+        self.make(n.out.0, Term::Attended);
+        Some(())
+    }
+
     fn make(&mut self, tid: Tid, term: Term) {
         self.terms.insert(tid, term);
         self.foreign.retain(|&t| t != tid);
@@ -213,60 +234,141 @@ impl Reader<'_, '_> {
         free.then_some(())
     }
 
+    /// The attention, without its readers, if the kernel computes such heads.
     fn finish(self, out: Tid) -> Option<Attention> {
-        let (q, [k_cache, v_cache], scale, window) = self.attended?;
+        let (q, caches, scale, window) = self.attended?;
         let of = |tid: Tid| self.written.iter().find(|(t, _)| *t == tid).map(|(_, h)| h.clone());
-        let (k, v) = (of(k_cache)?, of(v_cache)?);
+        let [k_cache, v_cache] = caches;
         let shape = self.scope.graph.meta.get(k_cache.0 as usize)?.static_shape()?;
         let other = self.scope.graph.meta.get(v_cache.0 as usize)?.static_shape()?;
         let (&[1, key_heads, capacity, dim], true) = (&shape[..], shape == other) else { return None };
-        let whole = |h: &Heads| h.offset == 0 && h.step == h.dim;
+        let (fresh, start) = match (of(k_cache), of(v_cache)) {
+            (Some(k), Some(v)) => (Some(Fresh { k, v }).filter(|f| f.suits(self.scope, &q, [key_heads, dim]))?.into(), self.start?),
+            (None, None) if self.written.is_empty() => (None, before_end(self.scope, &q, self.visible?)?),
+            _ => return None,
+        };
         let between = Heads { offset: q.dim, norm: None, narrows: None, rope: None, ..q.clone() };
         let gated = self.gate.is_some();
-        let apart = if gated { q.offset == 0 && self.gate == Some(between) } else { whole(&q) };
+        let apart = if gated { q.offset == 0 && self.gate == Some(between) } else { q.is_whole() };
         let sizes = matches!(q.dim, 64 | 128 | 256 | 512) && q.dim == dim && q.count.is_multiple_of(key_heads);
         let few = q.count <= MAX_HEADS && q.count / key_heads <= 8;
-        let alike = [&k, &v].iter().all(|h| (h.count, h.dim) == (key_heads, dim) && whole(h));
-        let eps = |h: &Heads| h.norm.map(|n| n.1);
-        let weighted = |h: &Heads| h.norm.is_none_or(|(weight, _)| weight.is_some());
-        let norms = eps(&q) == eps(&k) && weighted(&q) && weighted(&k);
-        let plain_value = v.norm.is_none_or(|(weight, own)| weight.is_none() && v.narrows.is_none() && eps(&q) == Some(own));
-        let one_rope = v.rope.is_none() && same_rotation(self.scope, &q, &k);
-        let own = [k_cache, v_cache].iter().all(|&t| self.scope.nodes.iter().filter(|n| uses(n, t) != (false, false)).count() == 2);
-        let fits = alike && apart && sizes && few && norms && plain_value && one_rope && own && k_cache != v_cache;
+        let turns = q.rope.is_some_and(|r| r.periods.is_none_or(|t| self.scope.is_constant(t)));
+        let own = caches.iter().all(|&t| self.scope.nodes.iter().filter(|n| uses(n, t) != (false, false)).count() == 2);
+        let fits = apart && sizes && few && turns && q.has_weights() && own && k_cache != v_cache;
         fits.then_some(())?;
         Some(Attention {
             q,
-            k,
-            v,
+            fresh,
+            key_heads,
             window,
-            caches: [k_cache, v_cache],
+            caches,
             capacity,
             scale,
-            start: self.start?,
+            start,
             visible: self.visible?,
             gated,
             kept: self.kept,
+            readers: Vec::new(),
             out,
         })
     }
 }
 
+impl Heads {
+    fn is_whole(&self) -> bool {
+        self.offset == 0 && self.step == self.dim
+    }
+
+    /// Whether a norm, if there is one, has weights.
+    fn has_weights(&self) -> bool {
+        self.norm.is_none_or(|(weight, _)| weight.is_some())
+    }
+
+    fn eps(&self) -> Option<f32> {
+        self.norm.map(|norm| norm.1)
+    }
+}
+
+impl Fresh {
+    /// Whether key and value are rows of such a cache, normalised and turned as the query is.
+    fn suits(&self, scope: &Scope<'_>, q: &Heads, [count, dim]: [usize; 2]) -> bool {
+        let Fresh { k, v } = self;
+        let alike = [k, v].iter().all(|h| (h.count, h.dim) == (count, dim) && h.is_whole());
+        let plain_value = v.norm.is_none_or(|(weight, own)| weight.is_none() && v.narrows.is_none() && q.eps() == Some(own));
+        let one_norm = q.eps() == k.eps() && k.has_weights();
+        alike && plain_value && one_norm && v.rope.is_none() && same_rotation(scope, q, k)
+    }
+}
+
+/// The last node before `at` that writes a slot, and where it stands.
+fn writer<'a>(scope: &Scope<'a>, tid: Tid, at: usize) -> Option<(usize, &'a Node)> {
+    scope.nodes[..at].iter().rposition(|node| uses(node, tid).1).map(|i| (i, &scope.nodes[i]))
+}
+
+/// Whether a node writes an integer.
+fn writes_integer(node: &Node, vid: Vid) -> bool {
+    let mut writes = false;
+    node.walk(&mut |role, slot| writes |= role != Role::Read && slot == GraphSlot::Value(vid));
+    writes
+}
+
+/// The cache whose slice from the first position on a slot holds at a node, as the cache is there, and how long the slice is.
+fn shared_cache(scope: &Scope<'_>, tid: Tid, at: usize) -> Option<(Tid, Vid)> {
+    let (cut, Node::Slice(n)) = writer(scope, tid, at)? else { return None };
+    let visible = variable(n.stop)?;
+    let plain = literal(n.axis) == Some(2) && literal(n.start) == Some(0) && n.step == 1 && scope.is_buffer(n.x.0);
+    let as_cut = scope.nodes[cut + 1..at].iter().all(|node| !uses(node, n.x.0).1 && !writes_integer(node, visible));
+    (plain && as_cut).then_some((n.x.0, visible))
+}
+
+/// The position that query heads turn by, if it is the last that is visible.
+fn before_end(scope: &Scope<'_>, q: &Heads, visible: Vid) -> Option<Vid> {
+    let VidOrTid::Vid(start) = q.rope?.offset else { return None };
+    let at = scope.nodes.iter().rposition(|node| writes_integer(node, start))?;
+    let Node::SubtractInt(minus) = &scope.nodes[at] else { return None };
+    let only = scope.nodes.iter().filter(|node| writes_integer(node, visible) || writes_integer(node, start)).count() == 2;
+    (only && minus.a == Int::Vid(visible) && minus.b == Int::Lit(1)).then_some(start)
+}
+
+/// The nodes from `from` on that read what a slot holds there, if all of them are attention over it.
+fn attentions_of(scope: &Scope<'_>, tid: Tid, from: usize) -> Option<Vec<usize>> {
+    let mut found = Vec::new();
+    for (i, node) in scope.nodes.iter().enumerate().skip(from) {
+        let (reads, writes) = uses(node, tid);
+        if reads {
+            let attends = matches!(node, Node::Sdpa(n) if n.q.0 != tid && n.mask.is_none_or(|mask| mask.0 != tid));
+            attends.then(|| found.push(i))?;
+        }
+        if writes {
+            break;
+        }
+    }
+    scope.nodes.iter().all(|node| node.chains().is_empty()).then_some(found)
+}
+
 /// The bounds of a mask that a node before `at` has left: `0 <= position - j < width` for all `j` that are visible.
 fn window(scope: &Scope<'_>, mask: Tid, at: usize) -> Option<Window> {
-    let writer =
-        |tid: Tid, before: usize| scope.nodes[..before].iter().rposition(|node| uses(node, tid).1).map(|i| (i, &scope.nodes[i]));
-    let (i, Node::LogicalAnd(both)) = writer(mask, at)? else { return None };
-    let (low_at, Node::GreaterEqual(low)) = writer(both.a.0, i)? else { return None };
-    let (high_at, Node::Less(high)) = writer(both.b.0, i)? else { return None };
-    let (apart, Node::Subtract(minus)) = writer(low.a.0, low_at)? else { return None };
-    let (same, _) = writer(high.a.0, high_at)?;
-    let (expanded, Node::ExpandDims(column)) = writer(minus.a.0, apart)? else { return None };
-    let (_, Node::ARange(range)) = writer(minus.b.0, apart)? else { return None };
+    let (i, Node::LogicalAnd(both)) = writer(scope, mask, at)? else { return None };
+    let (low_at, Node::GreaterEqual(low)) = writer(scope, both.a.0, i)? else { return None };
+    let (high_at, Node::Less(high)) = writer(scope, both.b.0, i)? else { return None };
+    let (apart, Node::Subtract(minus)) = writer(scope, low.a.0, low_at)? else { return None };
+    let (same, _) = writer(scope, high.a.0, high_at)?;
+    let (expanded, Node::ExpandDims(column)) = writer(scope, minus.a.0, apart)? else { return None };
+    let (_, Node::ARange(range)) = writer(scope, minus.b.0, apart)? else { return None };
     let plain = column.axis == 1 && range.start == Int::Lit(0) && range.step == Int::Lit(1) && same == apart;
     let bounds = [low.b.0, high.b.0];
-    let given = bounds.iter().all(|&t| scope.is_constant(t)) && writer(column.x.0, expanded).is_none();
-    (plain && given).then_some(Window { bounds, positions: column.x.0, visible: variable(range.stop)? })
+    let positions = positions(scope, column.x.0, expanded)?;
+    (plain && bounds.iter().all(|&t| scope.is_constant(t))).then_some(Window { bounds, positions, visible: variable(range.stop)? })
+}
+
+/// The input that a slot holds at a node, or holds the last element of.
+fn positions(scope: &Scope<'_>, tid: Tid, at: usize) -> Option<Tid> {
+    let Some((expanded, Node::ExpandDims(column))) = writer(scope, tid, at) else {
+        return writer(scope, tid, at).is_none().then_some(tid);
+    };
+    let (taken, Node::Take(last)) = writer(scope, column.x.0, expanded)? else { return None };
+    let is_last = column.axis == 0 && last.axis == 0 && last.index == Index::Lit(-1);
+    (is_last && writer(scope, last.x.0, taken).is_none()).then_some(last.x.0)
 }
 
 /// Whether query and key turn alike; periods are compared when the kernel runs.
