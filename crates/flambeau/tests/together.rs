@@ -1,54 +1,18 @@
 //! Sequences that step together: each has the bits that it has alone.
 #![cfg(all(feature = "cpu", feature = "text", feature = "zoo"))]
 
-use std::{fs, path::Path, sync::Arc};
+mod models;
+
+use std::sync::Arc;
 
 use flambeau::{
-    compile::{self, Scheme, SchemeName},
     cpu::CpuEngine,
     engine::Engine,
-    runners::llm::{Feed, Model, ModelOptions, Sequence},
-    runtime::Program,
+    runners::llm::{Feed, Model, Sequence},
     tensor::DType,
-    zoo::{self, Checkpoint},
 };
 
-/// Steps of each sequence behind its prompt.
-const STEPS: usize = 3;
-
-/// A checkpoint of the repository's.
-fn checkpoint(case: &str) -> Checkpoint {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testcases/checkpoints").join(case);
-    let read = |name: &str| fs::read(folder.join(name)).expect("the case has the file");
-    if case.starts_with("gguf") {
-        return Checkpoint::from_gguf(read("checkpoint.gguf").into()).expect("the file is sound");
-    }
-    let files = ["config.json", "model.safetensors"].map(|name| (name.to_owned(), read(&format!("checkpoint/{name}")).into()));
-    Checkpoint::from_folder(files.to_vec()).expect("the folder is sound")
-}
-
-fn model(case: &str, dtype: DType, linear: Option<u32>, engine: &Arc<dyn Engine>) -> Model {
-    let options = zoo::Options { dtype: Some(dtype), max_seq_len: Some(24), prefill_chunk: Some(16), ..zoo::Options::default() };
-    let built = zoo::build(&checkpoint(case), &options).expect("the family is known");
-    let scheme = |bits| Scheme::from_name(&format!("{bits}w"), Some(32)).expect("the scheme is known");
-    let options = compile::Options { linear: linear.map(scheme), ..compile::Options::default() };
-    let mut bytes = Vec::new();
-    compile::compile(&built.programs(), &options, &**engine).expect("it compiles").write(&mut bytes).expect("memory takes it");
-    let program = Program::from_bytes(bytes).expect("the program is sound");
-    Model::load(&program, engine, &ModelOptions::default()).expect("it is a language model")
-}
-
-/// A sequence behind a prompt of its own length.
-fn begun(model: &Model, number: usize) -> Sequence {
-    let mut sequence = model.sequence().expect("there is room");
-    let prompt: Vec<u32> = (0..=number as u32).map(|i| (i * 5 + number as u32) % 16).collect();
-    sequence.step(&prompt).expect("the prompt is read");
-    sequence
-}
-
-fn token(number: usize, step: usize) -> u32 {
-    (number * 3 + step * 7) as u32 % 16
-}
+use models::{STEPS, begun, model, token};
 
 fn bits(logits: &[f32]) -> Vec<u32> {
     logits.iter().map(|x| x.to_bits()).collect()

@@ -158,6 +158,11 @@ impl Machine {
         Ok(self.inferred.run(node, &self.env)?)
     }
 
+    /// The shape that the rule last run gave a result.
+    pub(crate) fn inferred_shape(&self, tid: Tid) -> Option<Shape> {
+        self.inferred.tensor(Out(tid)).map(|spec| spec.shape)
+    }
+
     pub(crate) fn set(&mut self, tid: Tid, slot: Slot) {
         if let Some(place) = self.env.tensors.get_mut(tid.0 as usize) {
             *place = Some(slot);

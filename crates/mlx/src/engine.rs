@@ -11,7 +11,10 @@ use std::{
 
 use flambeau_ir::{
     Checked, Graph, Slot as GraphSlot,
-    engine::{Clock, Constants, Engine, EngineError, LoadOptions, Profile, Session, check_supported, constants_of, shared_name},
+    engine::{
+        Clock, Constants, Engine, EngineError, LoadOptions, Outcome, Profile, Run, Session, check_supported, constants_of,
+        shared_name,
+    },
 };
 use flambeau_tensor::{DType, Shape, Tensor};
 
@@ -24,6 +27,7 @@ use crate::{
     owner::Owner,
     probe,
     session::{MlxSession, State},
+    together,
 };
 
 /// How the engine uses MLX.
@@ -66,6 +70,7 @@ pub struct MlxEngine {
     support: Support,
     compiles: bool,
     compiled_runs: Arc<AtomicU64>,
+    joined_runs: Arc<AtomicU64>,
     owner: Arc<Owner>,
     uploaded: Uploads,
     profile: Option<Clock>,
@@ -123,9 +128,9 @@ impl MlxEngine {
         if device == Device::Cpu && compiles {
             api.fuse_nothing().map_err(|e| fail(e.to_string()))?;
         }
-        let compiled_runs = Arc::new(AtomicU64::new(0));
+        let [compiled_runs, joined_runs] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
         let (owner, uploaded) = (Arc::new(owner), Uploads::default());
-        Ok(MlxEngine { api, device, support, compiles, compiled_runs, owner, uploaded, profile: None })
+        Ok(MlxEngine { api, device, support, compiles, compiled_runs, joined_runs, owner, uploaded, profile: None })
     }
 
     /// A clock makes sessions loaded from here on measure the time of each step: a node, or the kernel that computes several. They wait
@@ -183,6 +188,11 @@ impl MlxEngine {
         self.compiled_runs.load(Ordering::Relaxed)
     }
 
+    /// Runs that were one for several of the engine's sessions.
+    pub fn joined_runs(&self) -> u64 {
+        self.joined_runs.load(Ordering::Relaxed)
+    }
+
     /// Gives memory that MLX keeps for reuse back to the system.
     pub fn clear_cache(&self) {
         let api = self.api;
@@ -216,6 +226,10 @@ impl Engine for MlxEngine {
         let lost = |_| Err(EngineError::Arguments("loading panicked".into()));
         let state = self.owner.queue.call(load).unwrap_or_else(lost)?;
         Ok(Box::new(MlxSession::new(Arc::clone(&self.owner), state)))
+    }
+
+    fn run_last_of_each(&self, runs: &mut [Run<'_>]) -> Vec<Outcome> {
+        together::run_last_of_each(&self.owner, &self.joined_runs, runs)
     }
 }
 

@@ -2,7 +2,11 @@
 
 use flambeau_ir::{Node, for_each_node};
 
-use crate::{cx::Cx, error::Result};
+use crate::{
+    cx::Cx,
+    error::Result,
+    rows::{One, Rows},
+};
 
 /// How the engine runs a kind of node.
 pub(crate) trait Eval {
@@ -12,6 +16,11 @@ pub(crate) trait Eval {
     /// Whether the engine can run this node.
     fn is_supported(&self, _context: &Support) -> bool {
         true
+    }
+
+    /// How the node runs once for several sequences, given the slots of one; `None` if it runs for each by itself.
+    fn rows(&self, _one: One<'_>) -> Option<Rows> {
+        None
     }
 
     /// Reads the operands and binds the results, which MLX computes later.
@@ -39,6 +48,11 @@ macro_rules! dispatch_eval {
         /// Whether the engine can run the node.
         pub(crate) fn is_supported(node: &Node, support: &Support) -> bool {
             match node { $(Node::$name(n) => n.is_supported(support)),* }
+        }
+
+        /// How the node runs once for several sequences.
+        pub(crate) fn rows(node: &Node, one: One<'_>) -> Option<Rows> {
+            match node { $(Node::$name(n) => n.rows(one)),* }
         }
 
         /// Runs a node: its rule on the actual sizes, then its implementation.

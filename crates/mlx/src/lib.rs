@@ -9,6 +9,7 @@
 //! - `cx`, `eval`, `ops`: the nodes, by family. A node without an `Eval` does not build. Nodes extend MLX's lazy
 //!   graph; a run computes its outputs and buffers together at the end.
 //! - `trace`: a run as a compiled function, for signatures that come again.
+//! - `together`: several sessions of one graph in one run, which joins their rows (`rows`) where a node takes them apart.
 //! - `session`: a graph with its buffers. A buffer has one handle, so that MLX updates its storage in place.
 
 #![deny(unsafe_code)]
@@ -28,9 +29,11 @@ mod pipelined;
 mod probe;
 mod profile;
 mod residency;
+mod rows;
 mod session;
 mod shared;
 mod shim;
+mod together;
 mod trace;
 
 use std::{ffi::c_int, fmt, str::FromStr};

@@ -44,6 +44,11 @@ impl MlxSession {
         MlxSession { owner, state: Arc::new(Mutex::new(Some(state))), can_pipeline }
     }
 
+    /// The state, if it lies on that owner's device.
+    pub(crate) fn state_on(&self, owner: &Arc<Owner>) -> Option<Arc<Mutex<Option<Box<State>>>>> {
+        Arc::ptr_eq(&self.owner, owner).then(|| Arc::clone(&self.state))
+    }
+
     /// Runs `f` on the state, on the device's thread.
     pub(crate) fn with_state<T: Send + 'static>(
         &mut self,
@@ -121,6 +126,24 @@ pub(crate) enum Pending {
     Int(i32),
 }
 
+impl Pending {
+    /// What MLX is to compute.
+    pub(crate) fn array(&self) -> Option<&Array> {
+        match self {
+            Pending::Array(array) => Some(array),
+            Pending::Int(_) => None,
+        }
+    }
+
+    /// Copies a result out that is computed.
+    pub(crate) fn read(self) -> Result<Value> {
+        match self {
+            Pending::Array(array) => Ok(Value::Tensor(array.to_tensor()?)),
+            Pending::Int(value) => Ok(Value::Int(value)),
+        }
+    }
+}
+
 /// A run before it is computed.
 #[derive(Debug)]
 pub(crate) struct Built {
@@ -149,7 +172,7 @@ pub(crate) struct State {
     /// Present if buffers are shared; they lie there between runs.
     shared: Option<Shared>,
     /// Keeps the constants shared.
-    _uploads: Vec<Arc<Upload>>,
+    uploads: Vec<Arc<Upload>>,
 }
 
 /// Runs a chain's instructions in order.
@@ -233,7 +256,7 @@ impl State {
             compiles,
             in_flight: InFlight::default(),
             shared: None,
-            _uploads: kept,
+            uploads: kept,
         }))
     }
 
@@ -245,6 +268,31 @@ impl State {
         let (graph, keeper) = (Arc::clone(&self.machine.graph), OnDevice { queue, device: self.machine.device });
         self.shared = Some(Shared::join(&graph, &mut self.machine, state, keeper)?);
         Ok(())
+    }
+
+    /// Whether a session's constants are those of another, which brought them to the device.
+    pub(crate) fn has_constants_of(&self, other: &State) -> bool {
+        let pairs = self.uploads.iter().zip(&other.uploads);
+        self.uploads.len() == other.uploads.len() && pairs.into_iter().all(|(a, b)| Arc::ptr_eq(a, b))
+    }
+
+    /// Whether two sessions share buffers with each other.
+    pub(crate) fn shares_with(&self, other: &State) -> bool {
+        matches!((&self.shared, &other.shared), (Some(a), Some(b)) if a.is_one_with(b))
+    }
+
+    /// What the session shares with others, to be [put back](State::put_shared).
+    pub(crate) fn take_shared(&mut self) -> Option<Shared> {
+        self.shared.take()
+    }
+
+    pub(crate) fn put_shared(&mut self, shared: Option<Shared>) {
+        self.shared = shared;
+    }
+
+    /// A handle to a buffer.
+    pub(crate) fn buffer(&self, tid: Tid) -> Result<Option<Array>> {
+        handle(&self.machine, tid)
     }
 
     /// Runs `f` with every buffer bound, those that are shared included.
@@ -295,19 +343,15 @@ impl State {
             });
         }
         let buffers = self.buffers()?;
-        let arrays = results.iter().filter_map(|result| match result {
-            Pending::Array(array) => Some(array),
-            Pending::Int(_) => None,
-        });
-        self.machine.api.eval(arrays.chain(&buffers))?;
-        let read = |result| match result {
-            Pending::Array(array) => Ok(Value::Tensor(array.to_tensor()?)),
-            Pending::Int(value) => Ok(Value::Int(value)),
-        };
-        results.into_iter().map(read).collect()
+        self.machine.api.eval(results.iter().filter_map(Pending::array).chain(&buffers))?;
+        results.into_iter().map(Pending::read).collect()
     }
 
-    fn bind(&mut self, inputs: &[Value], feedback: Option<&Feedback>) -> Result<Vec<Array>, EngineError> {
+    /// Binds the inputs of a run, of which the host has copies where they are few; handles to their arrays.
+    ///
+    /// # Errors
+    /// If MLX refuses one.
+    pub(crate) fn bind(&mut self, inputs: &[Value], feedback: Option<&Feedback>) -> Result<Vec<Array>, EngineError> {
         let m = &mut self.machine;
         let graph = Arc::clone(&m.graph);
         let mut held = Vec::with_capacity(inputs.len());

@@ -1,6 +1,6 @@
 //! Buffers and the cache that a session shares with others.
 
-use std::any::Any;
+use std::{any::Any, sync::Arc};
 
 use super::{EngineError, SharedState, shared_name};
 use crate::{Graph, Slot, SlotClass, Tid, kv::KvCache};
@@ -62,6 +62,11 @@ impl<K: Keeper> SharedBuffers<K> {
             state.engine.index_or_insert_with("/cache", &kind, || keeper.keep(Some(cache)))
         });
         Ok(SharedBuffers { state, keeper, buffers, cache: cache.transpose()? })
+    }
+
+    /// Whether both lie in one state, which only one run at a time can hold.
+    pub fn is_one_with(&self, other: &SharedBuffers<K>) -> bool {
+        Arc::ptr_eq(&self.state.engine, &other.state.engine)
     }
 
     /// Runs `f` on `session` while its machine holds the shared state and nobody else does.

@@ -8,6 +8,7 @@ use crate::{
     error::Result,
     eval::Eval,
     ffi::{Array, Binary},
+    rows::{One, Rows},
 };
 
 impl Eval for ir::ARange {
@@ -39,6 +40,10 @@ impl Eval for ir::Full {
 }
 
 impl Eval for ir::FullLike {
+    fn rows(&self, _: One<'_>) -> Option<Rows> {
+        Rows::aligned([self.x])
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let y = full(cx, self.v, &cx.out(self.out)?)?;
         cx.put(self.out, y)

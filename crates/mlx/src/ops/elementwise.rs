@@ -8,6 +8,7 @@ use crate::{
     error::{OpError, Result},
     eval::Eval,
     ffi::{Array, Binary, Unary},
+    rows::{One, Rows},
 };
 
 /// The type to compute a float function in: MLX's CPU rounds half precision after every step, where PyTorch rounds once.
@@ -18,6 +19,10 @@ fn working(cx: &Cx<'_>, dtype: DType) -> DType {
 macro_rules! float_function {
     ($name:ident) => {
         impl Eval for ir::$name {
+            fn rows(&self, _: One<'_>) -> Option<Rows> {
+                Rows::aligned([self.x])
+            }
+
             fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
                 let dtype = working(cx, cx.out(self.out)?.dtype);
                 let y = cx.get_as(self.x, dtype)?.unary(Unary::$name)?;
@@ -34,6 +39,10 @@ fn activation_type(cx: &Cx<'_>, out: ir::Out) -> Result<DType> {
 }
 
 impl Eval for ir::Silu {
+    fn rows(&self, _: One<'_>) -> Option<Rows> {
+        Rows::aligned([self.x])
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let x = cx.get_as(self.x, activation_type(cx, self.out)?)?;
         let y = x.binary(Binary::Multiply, &x.unary(Unary::Sigmoid)?)?;
@@ -42,6 +51,10 @@ impl Eval for ir::Silu {
 }
 
 impl Eval for ir::Gelu {
+    fn rows(&self, _: One<'_>) -> Option<Rows> {
+        Rows::aligned([self.x])
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let dtype = activation_type(cx, self.out)?;
         let x = cx.get_as(self.x, dtype)?;
@@ -62,6 +75,10 @@ impl Eval for ir::Gelu {
 
 macro_rules! keep_nodes {
     ($($node:ident: $op:ident;)*) => { $(impl Eval for ir::$node {
+        fn rows(&self, _: One<'_>) -> Option<Rows> {
+            Rows::aligned([self.x])
+        }
+
         fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
             let y = cx.peek(self.x.0)?.array.unary(Unary::$op)?;
             cx.put(self.out, y)
@@ -78,6 +95,10 @@ keep_nodes! {
 /// Rounding functions leave integers as they are.
 macro_rules! rounding_nodes {
     ($($node:ident: |$x:ident| $y:expr;)*) => { $(impl Eval for ir::$node {
+        fn rows(&self, _: One<'_>) -> Option<Rows> {
+            Rows::aligned([self.x])
+        }
+
         fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
             let slot = cx.get(self.x)?;
             let $x = slot.array;
@@ -93,6 +114,10 @@ rounding_nodes! {
 }
 
 impl Eval for ir::Trunc {
+    fn rows(&self, _: One<'_>) -> Option<Rows> {
+        Rows::aligned([self.x])
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let x = cx.get(self.x)?;
         let y = if x.dtype.is_float() {
@@ -106,6 +131,10 @@ impl Eval for ir::Trunc {
 }
 
 impl Eval for ir::Neg {
+    fn rows(&self, _: One<'_>) -> Option<Rows> {
+        Rows::aligned([self.x])
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let x = cx.get(self.x)?;
         if x.dtype == DType::Bool {
@@ -117,6 +146,10 @@ impl Eval for ir::Neg {
 }
 
 impl Eval for ir::Sign {
+    fn rows(&self, _: One<'_>) -> Option<Rows> {
+        Rows::aligned([self.x])
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let x = cx.get(self.x)?;
         let y = match x.dtype {
@@ -132,6 +165,10 @@ impl Eval for ir::Sign {
 }
 
 impl Eval for ir::Round {
+    fn rows(&self, _: One<'_>) -> Option<Rows> {
+        Rows::aligned([self.x])
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let x = cx.get(self.x)?;
         let y = if self.decimals == 0 {
@@ -155,6 +192,10 @@ fn pair(cx: &Cx<'_>, a: ir::In, b: ir::In, out: ir::Out) -> Result<(Array, Array
 
 macro_rules! pair_nodes {
     ($($node:ident: $op:ident;)*) => { $(impl Eval for ir::$node {
+        fn rows(&self, _: One<'_>) -> Option<Rows> {
+            Rows::aligned([self.a, self.b])
+        }
+
         fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
             let (a, b, _) = pair(cx, self.a, self.b, self.out)?;
             let y = a.binary(Binary::$op, &b)?;
@@ -176,6 +217,10 @@ pair_nodes! {
 /// Bools that differ; the bits of MLX's true and false are not always 1 and 0.
 macro_rules! differ_nodes {
     ($($node:ident: $op:ident;)*) => { $(impl Eval for ir::$node {
+        fn rows(&self, _: One<'_>) -> Option<Rows> {
+            Rows::aligned([self.a, self.b])
+        }
+
         fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
             let (a, b, dtype) = pair(cx, self.a, self.b, self.out)?;
             let y = a.binary(if dtype == DType::Bool { Binary::NotEqual } else { Binary::$op }, &b)?;
@@ -191,6 +236,10 @@ differ_nodes! {
 
 macro_rules! float_pair_nodes {
     ($($node:ident: $op:ident;)*) => { $(impl Eval for ir::$node {
+        fn rows(&self, _: One<'_>) -> Option<Rows> {
+            Rows::aligned([self.a, self.b])
+        }
+
         fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
             let dtype = working(cx, cx.out(self.out)?.dtype);
             let y = cx.get_as(self.a, dtype)?.binary(Binary::$op, &cx.get_as(self.b, dtype)?)?;
@@ -205,6 +254,10 @@ float_pair_nodes! {
 }
 
 impl Eval for ir::Power {
+    fn rows(&self, _: One<'_>) -> Option<Rows> {
+        Rows::aligned([self.a, self.b])
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let (a, b, dtype) = pair(cx, self.a, self.b, self.out)?;
         let y = match dtype {
@@ -254,6 +307,10 @@ fn divide(cx: &Cx<'_>, a: &Array, b: &Array, dtype: DType) -> Result<Division> {
 }
 
 impl Eval for ir::FloorDivide {
+    fn rows(&self, _: One<'_>) -> Option<Rows> {
+        Rows::aligned([self.a, self.b])
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let (a, b, dtype) = pair(cx, self.a, self.b, self.out)?;
         let y = match dtype {
@@ -266,6 +323,10 @@ impl Eval for ir::FloorDivide {
 }
 
 impl Eval for ir::Remainder {
+    fn rows(&self, _: One<'_>) -> Option<Rows> {
+        Rows::aligned([self.a, self.b])
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let (a, b, dtype) = pair(cx, self.a, self.b, self.out)?;
         let y = match dtype {
@@ -279,6 +340,10 @@ impl Eval for ir::Remainder {
 
 macro_rules! compare_nodes {
     ($($node:ident)*) => { $(impl Eval for ir::$node {
+        fn rows(&self, _: One<'_>) -> Option<Rows> {
+            Rows::aligned([self.a, self.b])
+        }
+
         fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
             let (a, b) = (cx.peek(self.a.0)?, cx.peek(self.b.0)?);
             let common = ir::promote(a.dtype, b.dtype);
@@ -292,6 +357,10 @@ compare_nodes!(Less LessEqual Greater GreaterEqual Equal NotEqual);
 
 macro_rules! logical_nodes {
     ($($node:ident)*) => { $(impl Eval for ir::$node {
+        fn rows(&self, _: One<'_>) -> Option<Rows> {
+            Rows::aligned([self.a, self.b])
+        }
+
         fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
             let (a, b) = (cx.get_as(self.a, DType::Bool)?, cx.get_as(self.b, DType::Bool)?);
             let y = a.binary(Binary::$node, &b)?;
@@ -303,6 +372,10 @@ macro_rules! logical_nodes {
 logical_nodes!(LogicalAnd LogicalOr);
 
 impl Eval for ir::LogicalNot {
+    fn rows(&self, _: One<'_>) -> Option<Rows> {
+        Rows::aligned([self.x])
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let y = cx.get_as(self.x, DType::Bool)?.unary(Unary::LogicalNot)?;
         cx.put(self.out, y)
@@ -310,6 +383,10 @@ impl Eval for ir::LogicalNot {
 }
 
 impl Eval for ir::Where {
+    fn rows(&self, _: One<'_>) -> Option<Rows> {
+        Rows::aligned([self.condition, self.x, self.y])
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let dtype = cx.out(self.out)?.dtype;
         let condition = cx.get_as(self.condition, DType::Bool)?;
@@ -319,6 +396,10 @@ impl Eval for ir::Where {
 }
 
 impl Eval for ir::Clip {
+    fn rows(&self, _: One<'_>) -> Option<Rows> {
+        Rows::aligned([self.x].into_iter().chain(self.a_min).chain(self.a_max))
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let dtype = cx.out(self.out)?.dtype;
         let mut y = cx.get_as(self.x, dtype)?;
@@ -333,6 +414,10 @@ impl Eval for ir::Clip {
 }
 
 impl Eval for ir::AsType {
+    fn rows(&self, _: One<'_>) -> Option<Rows> {
+        Rows::aligned([self.x])
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let x = cx.get(self.x)?;
         let y = cast(&x, self.scalar_type)?;

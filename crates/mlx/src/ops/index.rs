@@ -12,6 +12,7 @@ use crate::{
     error::{OpError, Result},
     eval::Eval,
     ffi::{Array, Axes, Binary},
+    rows::{One, Rows},
 };
 
 /// An index into `n` elements; negative ones count from the end.
@@ -78,6 +79,15 @@ fn safe_starts(cx: &Cx<'_>, indices: &Slot, n: usize, last: usize) -> Result<Arr
 }
 
 impl Eval for ir::Take {
+    fn rows(&self, one: One<'_>) -> Option<Rows> {
+        match self.index {
+            // Rows of a table: the axis is replaced by those of the indices.
+            ir::Index::Tid(tid) if !one.is_inner(self.axis.into(), self.x) => Rows::of([ir::In(tid)]),
+            ir::Index::Tid(_) => None,
+            _ => Rows::of([self.x]).filter(|_| one.is_inner(self.axis.into(), self.x)),
+        }
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let x = cx.get(self.x)?;
         let axis = axis_of(self.axis, x.rank())?;
@@ -116,6 +126,10 @@ fn host_row(host: &Tensor, at: usize) -> Option<Tensor> {
 }
 
 impl Eval for ir::TakeAlongAxis {
+    fn rows(&self, one: One<'_>) -> Option<Rows> {
+        Rows::aligned([self.x, self.indices]).filter(|_| one.is_inner(self.axis.into(), self.x))
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let x = cx.get(self.x)?;
         let axis = axis_of(self.axis, x.rank())?;

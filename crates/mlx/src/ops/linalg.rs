@@ -9,6 +9,7 @@ use crate::{
     error::Result,
     eval::Eval,
     ffi::{Array, Binary, Unary},
+    rows::{One, Rows},
 };
 
 /// The type that products of a result's type are computed in. MLX's CPU keeps sums of half precision in half precision.
@@ -17,6 +18,11 @@ pub(super) fn product_type(cx: &Cx<'_>, dtype: DType) -> DType {
 }
 
 impl Eval for ir::Addmm {
+    fn rows(&self, one: One<'_>) -> Option<Rows> {
+        let is_matrix = one.rank(self.mat2) == Some(2) && self.bias.is_none_or(|bias| one.rank(bias) == Some(1));
+        Rows::of([self.mat1]).filter(|_| is_matrix && one.rank(self.mat1) > Some(1))
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let spec = cx.out(self.out)?;
         let through = product_type(cx, spec.dtype);
@@ -58,7 +64,18 @@ pub(super) fn is_sorted(cx: &Cx<'_>, stated: bool, flag: Option<ir::Int>, indice
     Ok(stated && known.is_some_and(|host| super::index::integers(host).is_ok_and(|all| all.is_sorted())))
 }
 
+/// Rows of products with matrices that a list names for each of them; without a list of rows, these are counted.
+pub(super) fn gathered([x, w]: [ir::In; 2], lhs: Option<ir::In>, rhs: Option<ir::In>, one: One<'_>) -> Option<Rows> {
+    let rhs = rhs.filter(|_| lhs.is_none())?;
+    let fits = one.rank(w) == Some(3) && one.rank(x)? == one.rank(rhs)? + 2 && one.rank(rhs) > Some(0);
+    Rows::of([x, rhs]).filter(|_| fits)
+}
+
 impl Eval for ir::GatherMm {
+    fn rows(&self, one: One<'_>) -> Option<Rows> {
+        gathered([self.a, self.b], self.lhs_indices, self.rhs_indices, one)
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let spec = cx.out(self.out)?;
         let through = product_type(cx, spec.dtype);

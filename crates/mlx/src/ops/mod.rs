@@ -9,7 +9,7 @@ mod grouped;
 pub(crate) mod index;
 mod linalg;
 pub(crate) mod metal;
-mod norm;
+pub(crate) mod norm;
 mod quantized;
 pub(crate) mod random;
 mod reduce;

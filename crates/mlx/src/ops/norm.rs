@@ -4,12 +4,18 @@ use flambeau_ir::{self as ir, infer::axis_of};
 use flambeau_tensor::DType;
 
 use crate::{
-    cx::{Cx, cast},
+    cx::{Cx, Slot, cast},
     error::Result,
     eval::Eval,
+    ffi::Array,
+    rows::{One, Rows},
 };
 
 impl Eval for ir::RMSNorm {
+    fn rows(&self, one: One<'_>) -> Option<Rows> {
+        Rows::of([self.x]).filter(|_| one.rank(self.x) > Some(1))
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let dtype = cx.out(self.out)?.dtype;
         let y = cx.get_as(self.x, dtype)?.rms_norm(cx.get_opt_as(self.weight, dtype)?.as_ref(), self.eps)?;
@@ -18,6 +24,10 @@ impl Eval for ir::RMSNorm {
 }
 
 impl Eval for ir::LayerNorm {
+    fn rows(&self, one: One<'_>) -> Option<Rows> {
+        Rows::of([self.x]).filter(|_| one.rank(self.x) > Some(1))
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let dtype = cx.out(self.out)?.dtype;
         let (weight, bias) = (cx.get_opt_as(self.weight, dtype)?, cx.get_opt_as(self.bias, dtype)?);
@@ -27,6 +37,10 @@ impl Eval for ir::LayerNorm {
 }
 
 impl Eval for ir::Softmax {
+    fn rows(&self, one: One<'_>) -> Option<Rows> {
+        Rows::of([self.x]).filter(|_| one.is_inner(self.axis.into(), self.x))
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let spec = cx.out(self.out)?;
         let x = cx.get(self.x)?;
@@ -40,10 +54,14 @@ impl Eval for ir::Softmax {
 }
 
 impl Eval for ir::Rope {
+    fn rows(&self, _: One<'_>) -> Option<Rows> {
+        match self.offset {
+            ir::VidOrTid::Vid(_) => Rows::turned(self.x),
+            ir::VidOrTid::Tid(tid) => Rows::of([self.x, ir::In(tid)]),
+        }
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
-        let spec = cx.out(self.out)?;
-        // MLX's CPU rounds sines and cosines to the operand's type.
-        let x = cx.get_as(self.x, if cx.is_cpu() { DType::F32 } else { spec.dtype })?;
         let offset = match self.offset {
             ir::VidOrTid::Vid(vid) => match cx.origin(vid) {
                 Some(origin) => cx.open_array(origin)?,
@@ -55,8 +73,18 @@ impl Eval for ir::Rope {
                 if slot.shape.iter().product::<usize>() == 1 { offset.reshape(&[])? } else { offset }
             }
         };
-        let freqs = cx.get_opt_as(self.freqs, DType::F32)?;
-        let y = x.rope(self.dims, self.traditional, self.base, self.scale, &offset, freqs.as_ref())?;
+        let y = rotated(cx, self, cx.peek(self.x.0)?, &offset)?;
         cx.put(self.out, y)
     }
+}
+
+/// `x` `[B, .., T, D]` rotated from positions `offset` on, i32: one, or one for each of the first axis.
+///
+/// # Errors
+/// If MLX refuses the operands.
+pub(crate) fn rotated(cx: &Cx<'_>, node: &ir::Rope, x: &Slot, offset: &Array) -> Result<Array> {
+    // MLX's CPU rounds sines and cosines to the operand's type.
+    let x = cast(x, if cx.is_cpu() { DType::F32 } else { x.dtype })?;
+    let freqs = cx.get_opt_as(node.freqs, DType::F32)?;
+    Ok(x.rope(node.dims, node.traditional, node.base, node.scale, offset, freqs.as_ref())?)
 }

@@ -4,12 +4,13 @@ use flambeau_ir as ir;
 use flambeau_tensor::{DType, Shape};
 
 use super::grouped::Grouped;
-use super::linalg::{batch_of, is_sorted, matrix_indices, product_type};
+use super::linalg::{batch_of, gathered, is_sorted, matrix_indices, product_type};
 use crate::{
     cx::Cx,
     error::{OpError, Result},
     eval::Eval,
     ffi::{Array, Binary, QuantLayout, QuantizedMatrix},
+    rows::{One, Rows},
 };
 
 /// The nvfp4 global scale counts in units of the largest product of a code and a scale.
@@ -115,6 +116,10 @@ fn transposed(w: &Array) -> Result<Array> {
 }
 
 impl Eval for ir::QuantizedMatmul {
+    fn rows(&self, one: One<'_>) -> Option<Rows> {
+        Rows::of([self.x]).filter(|_| one.rank(self.x) > Some(1) && one.rank(self.w) == Some(2))
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let spec = cx.out(self.out)?;
         let through = product_type(cx, spec.dtype);
@@ -136,6 +141,10 @@ impl Eval for ir::QuantizedMatmul {
 }
 
 impl Eval for ir::GatherQmm {
+    fn rows(&self, one: One<'_>) -> Option<Rows> {
+        gathered([self.x, self.w], self.lhs_indices, self.rhs_indices, one)
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let spec = cx.out(self.out)?;
         let through = product_type(cx, spec.dtype);

@@ -12,6 +12,7 @@ use crate::{
     error::{OpError, Result},
     eval::Eval,
     ffi::{ArgReduce, Array, Axes, Binary, Order, Reduce, Unary},
+    rows::{One, Rows},
 };
 
 /// The axes as indices from the front; all if the list is empty.
@@ -41,8 +42,17 @@ fn reduce(x: &Slot, op: Reduce, axes: &[i32], keepdims: bool, (through, ddof): (
     Ok(y.reshape(&out.shape)?)
 }
 
+/// Rows of a reduction that leaves the first axis.
+fn reduced(x: ir::In, axes: &[i32], one: One<'_>) -> Option<Rows> {
+    Rows::of([x]).filter(|_| !axes.is_empty() && axes.iter().all(|&axis| one.is_inner(axis.into(), x)))
+}
+
 macro_rules! sums {
     ($($node:ident: $($ddof:ident)?;)*) => { $(impl Eval for ir::$node {
+        fn rows(&self, one: One<'_>) -> Option<Rows> {
+            reduced(self.x, &self.axes, one)
+        }
+
         fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
             let (x, out) = (cx.get(self.x)?, cx.out(self.out)?);
             let ddof = 0 $(+ self.$ddof)?;
@@ -63,6 +73,10 @@ sums! {
 
 macro_rules! extremes {
     ($($node:ident)*) => { $(impl Eval for ir::$node {
+        fn rows(&self, one: One<'_>) -> Option<Rows> {
+            reduced(self.x, &self.axes, one)
+        }
+
         fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
             let (x, out) = (cx.get(self.x)?, cx.out(self.out)?);
             let y = reduce(&x, Reduce::$node, &self.axes, self.keepdims, (x.dtype, 0), &out)?;
@@ -75,6 +89,10 @@ extremes!(Max Min);
 
 macro_rules! truths {
     ($($node:ident)*) => { $(impl Eval for ir::$node {
+        fn rows(&self, one: One<'_>) -> Option<Rows> {
+            reduced(self.x, &self.axes, one)
+        }
+
         fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
             let (x, out) = (cx.get(self.x)?, cx.out(self.out)?);
             let y = reduce(&x, Reduce::$node, &self.axes, self.keepdims, (DType::Bool, 0), &out)?;
@@ -86,6 +104,10 @@ macro_rules! truths {
 truths!(Any All);
 
 impl Eval for ir::LogSumExp {
+    fn rows(&self, one: One<'_>) -> Option<Rows> {
+        reduced(self.x, &self.axes, one)
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let (x, out) = (cx.get(self.x)?, cx.out(self.out)?);
         let y = if self.axes.is_empty() {

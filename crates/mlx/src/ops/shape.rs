@@ -8,6 +8,7 @@ use crate::{
     error::{OpError, Result},
     eval::Eval,
     ffi::{Array, Axes, Unary},
+    rows::{One, Rows},
     trace::{BUCKET, Origin, Padded},
 };
 
@@ -20,6 +21,10 @@ impl Eval for ir::Noop {
 
 impl Eval for ir::IdCopy {
     const HAS_RULE: bool = false;
+    fn rows(&self, _: One<'_>) -> Option<Rows> {
+        Rows::view(self.x)
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         if self.x.0 != self.out.0 {
             let x = cx.get(self.x)?;
@@ -30,6 +35,10 @@ impl Eval for ir::IdCopy {
 }
 
 impl Eval for ir::Contiguous {
+    fn rows(&self, _: One<'_>) -> Option<Rows> {
+        Rows::of([self.x])
+    }
+
     /// Nodes read any strides, and results are made row-major when they leave.
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let x = cx.get(self.x)?;
@@ -43,6 +52,10 @@ impl Eval for ir::Contiguous {
 
 macro_rules! reshapes {
     ($($node:ident)*) => { $(impl Eval for ir::$node {
+        fn rows(&self, _: One<'_>) -> Option<Rows> {
+            Rows::view(self.x)
+        }
+
         fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
             let shape = cx.out(self.out)?.shape;
             let x = cx.get(self.x)?;
@@ -55,6 +68,10 @@ macro_rules! reshapes {
 reshapes!(Reshape ExpandDims Squeeze);
 
 impl Eval for ir::Transpose {
+    fn rows(&self, _: One<'_>) -> Option<Rows> {
+        Rows::of([self.x]).filter(|_| self.perm.first() == Some(&0))
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let x = cx.get(self.x)?;
         let perm = self.perm.iter().map(|&p| Ok(axis_of(p, x.rank())? as i64)).collect::<Result<Axes>>()?;
@@ -160,6 +177,11 @@ fn host_slice(host: &Tensor, start: usize, count: usize) -> Option<Tensor> {
 }
 
 impl Eval for ir::Slice {
+    fn rows(&self, one: One<'_>) -> Option<Rows> {
+        let ir::Int::Lit(axis) = self.axis else { return None };
+        Rows::of([self.x]).filter(|_| one.is_inner(axis, self.x))
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let spec = cx.out(self.out)?;
         let (axis, start) = (cx.int(self.axis)?, cx.int(self.start)?);
@@ -240,6 +262,10 @@ pub(super) fn start_array(cx: &mut Cx<'_>, start: Origin, n: usize, count: usize
 }
 
 impl Eval for ir::Flip {
+    fn rows(&self, one: One<'_>) -> Option<Rows> {
+        Rows::of([self.x]).filter(|_| self.axes.iter().all(|&axis| one.is_inner(axis.into(), self.x)))
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let x = cx.get(self.x)?;
         let mut window = Window::whole(&x.shape);
@@ -255,6 +281,10 @@ impl Eval for ir::Flip {
 }
 
 impl Eval for ir::Split {
+    fn rows(&self, one: One<'_>) -> Option<Rows> {
+        Rows::of([self.x]).filter(|_| one.is_inner(self.axis.into(), self.x))
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let x = cx.get(self.x)?;
         let axis = axis_of(self.axis, x.rank())?;
@@ -275,6 +305,11 @@ fn operands(cx: &Cx<'_>, slots: &[ir::In], out: ir::Out) -> Result<Vec<Array>> {
 }
 
 impl Eval for ir::Concatenate {
+    fn rows(&self, one: One<'_>) -> Option<Rows> {
+        let is_inner = |&slot: &ir::In| one.is_inner(self.axis.into(), slot);
+        Rows::aligned(self.tensors.iter().copied()).filter(|_| self.tensors.iter().all(is_inner))
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let parts = operands(cx, &self.tensors, self.out)?;
         let y = match &parts[..] {
@@ -286,6 +321,10 @@ impl Eval for ir::Concatenate {
 }
 
 impl Eval for ir::Stack {
+    fn rows(&self, _: One<'_>) -> Option<Rows> {
+        Rows::of(self.tensors.iter().copied()).filter(|_| self.axis > 0)
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let parts = operands(cx, &self.tensors, self.out)?;
         let y = Array::stack(cx.api(), &parts, self.axis)?;
@@ -316,6 +355,10 @@ impl Eval for ir::Tile {
 }
 
 impl Eval for ir::Repeat {
+    fn rows(&self, one: One<'_>) -> Option<Rows> {
+        Rows::of([self.x]).filter(|_| one.is_inner(self.axis.into(), self.x))
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         if empty(cx, self.out)? {
             return Ok(());

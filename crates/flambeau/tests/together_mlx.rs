@@ -1,0 +1,95 @@
+//! Sequences that step together on MLX: each has the logits that it has alone, within what rounding changes.
+#![cfg(all(feature = "mlx", feature = "text", feature = "zoo"))]
+
+mod models;
+
+#[path = "../../mlx/tests/support/mod.rs"]
+mod installed;
+
+use std::{process::ExitCode, sync::Arc};
+
+use flambeau::{
+    engine::Engine,
+    mlx::MlxEngine,
+    runners::llm::{Feed, Model, Sequence},
+    tensor::DType,
+};
+use flambeau_testcases::functions;
+
+use installed::alone;
+use models::{STEPS, begun, model, token};
+
+fn engine() -> (Arc<MlxEngine>, Arc<dyn Engine>) {
+    let engine = Arc::new(installed::engine());
+    (Arc::clone(&engine), engine)
+}
+
+/// The largest difference by the largest logit.
+fn difference(found: &[f32], expected: &[f32]) -> f32 {
+    let most = |values: &mut dyn Iterator<Item = f32>| values.fold(0.0, |most: f32, v| most.max(v.abs()));
+    most(&mut found.iter().zip(expected).map(|(a, b)| a - b)) / most(&mut expected.iter().copied())
+}
+
+/// Logits of each sequence's steps.
+fn alone_each(model: &Model, count: usize) -> Vec<Vec<Vec<f32>>> {
+    let steps = |number: usize| {
+        let mut sequence = begun(model, number);
+        (0..STEPS).map(|step| sequence.step(&[token(number, step)]).expect("the step runs")).collect()
+    };
+    (0..count).map(steps).collect()
+}
+
+/// Whether any of the steps was one run of several sequences.
+fn check(what: &str, model: &Model, mlx: &MlxEngine, bound: f32) -> bool {
+    let before = mlx.joined_runs();
+    for count in [2, 5] {
+        let expected = alone_each(model, count);
+        let mut sequences: Vec<Sequence> = (0..count).map(|number| begun(model, number)).collect();
+        let mut logits = vec![Vec::new(); count];
+        for step in 0..STEPS {
+            let pairs = sequences.iter_mut().zip(&mut logits).enumerate();
+            let feeds = pairs.map(|(number, (sequence, logits))| Feed { sequence, token: token(number, step), logits });
+            for outcome in Sequence::step_each(&mut feeds.collect::<Vec<_>>()) {
+                outcome.expect("no panic").expect("the step runs");
+            }
+            for (number, (logits, expected)) in logits.iter().zip(&expected).enumerate() {
+                let difference = difference(logits, &expected[step]);
+                assert!(difference <= bound, "{what}: {number} of {count}, step {step}: {difference}");
+            }
+        }
+    }
+    mlx.joined_runs() > before
+}
+
+fn sequences_have_the_logits_that_they_have_alone() {
+    let _turn = alone();
+    let (mlx, engine) = engine();
+    for case in [
+        "gguf-qwen2",
+        "gguf-qwen3",
+        "gguf-gemma2",
+        "gguf-gemma3",
+        "gguf-gemma4",
+        "gguf-gemma4-per-layer",
+        "gguf-lfm2",
+        "gguf-qwen3next",
+        "gguf-qwen35",
+        "gguf-qwen3moe",
+        "gguf-gpt-oss",
+        "gguf-deepseek2",
+        "folder-bundle-4",
+        "folder-gptq-3-second",
+    ] {
+        for (dtype, bound) in [(DType::F32, 1e-5), (DType::BF16, 3e-2)] {
+            let joined = check(&format!("{case} in {dtype}"), &model(case, dtype, None, &engine), &mlx, bound);
+            assert!(joined, "{case}: no step was one run");
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    flambeau_testcases::run(functions![
+        installed::requirement;
+        sequences_have_the_logits_that_they_have_alone,
+    ])
+}

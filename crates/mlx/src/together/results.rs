@@ -1,0 +1,87 @@
+//! What a run of several sessions gives each of them.
+
+use flambeau_ir::{Tid, engine::Value};
+use flambeau_tensor::{Shape, Tensor};
+
+use crate::{
+    error::{OpError, Result},
+    ffi::Array,
+    session::{Pending, State, last_entry},
+};
+
+/// A result of every session.
+#[derive(Debug)]
+pub(super) enum Made {
+    /// A value in each session.
+    Each(Vec<Pending>),
+    /// `rows` `[sessions, ..]`, of which each session has one in the shape `one`.
+    Joined { rows: Array, one: Shape },
+}
+
+/// A run before it is computed.
+#[derive(Debug)]
+pub(super) struct Built {
+    pub(super) results: Vec<Made>,
+    /// The buffers that it writes, by session.
+    pub(super) written: Vec<(usize, Tid)>,
+    /// Handles to what callers own.
+    pub(super) _inputs: Vec<Array>,
+}
+
+impl Built {
+    /// Computes results, of which only the last entry along the second-to-last axis counts, and buffers; the results by session.
+    ///
+    /// # Errors
+    /// If MLX fails.
+    pub(super) fn compute(self, states: &[&mut State]) -> Result<Vec<Vec<Value>>> {
+        let results = self.results.into_iter().map(last).collect::<Result<Vec<_>>>()?;
+        let mut arrays = Vec::with_capacity(self.written.len());
+        for (session, tid) in self.written {
+            arrays.extend(states[session].buffer(tid)?);
+        }
+        let api = states[0].machine.api;
+        let made = results.iter().flat_map(|made| match made {
+            Made::Each(each) => each.iter().filter_map(Pending::array).collect(),
+            Made::Joined { rows, .. } => vec![rows],
+        });
+        api.eval(made.chain(&arrays))?;
+        let mut values: Vec<Vec<Value>> = states.iter().map(|_| Vec::with_capacity(results.len())).collect();
+        for made in results {
+            for (values, value) in values.iter_mut().zip(read(made, states.len())?) {
+                values.push(value);
+            }
+        }
+        Ok(values)
+    }
+}
+
+/// The last entry of each session's result along its second-to-last axis.
+fn last(made: Made) -> Result<Made> {
+    let entry = |pending: Pending| match pending {
+        Pending::Array(array) => Ok::<_, OpError>(Pending::Array(last_entry(&array)?)),
+        int @ Pending::Int(_) => Ok(int),
+    };
+    Ok(match made {
+        Made::Each(each) => Made::Each(each.into_iter().map(entry).collect::<Result<_>>()?),
+        // Of a matrix, that axis has the sessions' rows, one each.
+        Made::Joined { rows, mut one } if one.len() > 2 => {
+            let axis = one.len() - 2;
+            one[axis] = 1;
+            Made::Joined { rows: last_entry(&rows)?, one }
+        }
+        joined @ Made::Joined { .. } => joined,
+    })
+}
+
+/// A computed result of every session.
+fn read(made: Made, count: usize) -> Result<Vec<Value>> {
+    match made {
+        Made::Each(each) => each.into_iter().map(Pending::read).collect(),
+        Made::Joined { rows, one } => {
+            let all = rows.to_tensor()?;
+            let bytes = all.bytes().len() / count;
+            let part = |row: usize| Tensor::new(all.dtype(), &one, all.bytes().slice(row * bytes..(row + 1) * bytes));
+            (0..count).map(|row| Ok(Value::Tensor(part(row).map_err(|e| OpError::value(e.to_string()))?))).collect()
+        }
+    }
+}
