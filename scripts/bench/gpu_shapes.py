@@ -2,11 +2,11 @@
 """Speed of large shapes on the machine's GPU: `flambeau bench --engine mlx` beside mlx-lm.
 
     gpu_shapes.py make FOLDER [--shape qwen3.5-35b-a3b] [--layers 40] [--tiny]
-    gpu_shapes.py measure FOLDER [--prompts 512,2048] [--generated 128]
+    gpu_shapes.py measure FOLDER [--prompts 512,2048] [--generated 128] [--batches 32]
 
-`make` writes a folder in the shape of Qwen3.5-35B-A3B (gated delta nets and a mixture of experts), Gemma 4 31B or Gemma 4 E2B with random
-weights, in MLX's own 4 bits (affine, groups of 64), without a tokenizer: `flambeau export` keeps its codes, and mlx-lm reads the same
-file. All layers take 20, 17 and 3 GB. Needs numpy. `--tiny` writes a model of few small layers of the same kinds instead, for comparing
+`make` writes a folder in the shape of Qwen3.5-35B-A3B (gated delta nets and a mixture of experts), Qwen3 8B, Gemma 4 31B or Gemma 4 E2B with
+random weights, in MLX's own 4 bits (affine, groups of 64), without a tokenizer: `flambeau export` keeps its codes, and mlx-lm reads the same
+file. All layers take 20, 5, 17 and 3 GB. Needs numpy. `--tiny` writes a model of few small layers of the same kinds instead, for comparing
 engines. `measure` runs mlx-lm on the folder, prints a row as JSON, and needs mlx with a GPU backend and mlx-lm.
 """
 
@@ -36,7 +36,14 @@ GEMMA_E2B = dict(
 TINY_GEMMA = dict(
     hidden_size=256, intermediate_size=512, num_attention_heads=4, vocab_size=512, vocab_size_per_layer_input=512, sliding_window=32,
     num_hidden_layers=6)
+QWEN_8B = dict(
+    hidden_size=4096, intermediate_size=12288, num_attention_heads=32, num_key_value_heads=8, head_dim=128, vocab_size=151936,
+    num_hidden_layers=36)
+TINY_QWEN_8B = dict(
+    QWEN_8B, hidden_size=256, intermediate_size=512, num_attention_heads=4, num_key_value_heads=2, head_dim=64, vocab_size=512,
+    num_hidden_layers=4)
 SHAPES = {
+    "qwen3-8b": (QWEN_8B, TINY_QWEN_8B),
     "qwen3.5-35b-a3b": (QWEN, TINY_QWEN),
     "gemma4-31b": (GEMMA_31B, dict(GEMMA_31B, **TINY_GEMMA, num_key_value_heads=2, num_global_key_value_heads=1)),
     "gemma4-e2b": (GEMMA_E2B, dict(GEMMA_E2B, **dict(TINY_GEMMA, num_hidden_layers=10), num_kv_shared_layers=4)),
@@ -107,6 +114,39 @@ def qwen_vectors(c: dict, layers: int):
             yield at + "A_log", heads, (-2.0, 2.0)
 
 
+def dense_config(sizes: dict, layers: int) -> dict:
+    return dict(
+        sizes, architectures=["Qwen3ForCausalLM"], model_type="qwen3", num_hidden_layers=layers, rms_norm_eps=1e-6, rope_theta=1e6,
+        tie_word_embeddings=False, max_position_embeddings=32768, hidden_act="silu", attention_bias=False, bos_token_id=1,
+        eos_token_id=2, dtype="bfloat16", quantization=dict(group_size=GROUP, bits=BITS))
+
+
+def dense_matrices(c: dict, layers: int):
+    """Names and shapes of what is packed."""
+    hidden, inner, dim = c["hidden_size"], c["intermediate_size"], c["head_dim"]
+    heads, keys = c["num_attention_heads"] * dim, c["num_key_value_heads"] * dim
+    yield "model.embed_tokens", (c["vocab_size"], hidden)
+    yield "lm_head", (c["vocab_size"], hidden)
+    for i in range(layers):
+        at = f"model.layers.{i}."
+        sizes = dict(q_proj=(heads, hidden), k_proj=(keys, hidden), v_proj=(keys, hidden), o_proj=(hidden, heads))
+        yield from ((f"{at}self_attn.{name}", size) for name, size in sizes.items())
+        sizes = dict(gate_proj=(inner, hidden), up_proj=(inner, hidden), down_proj=(hidden, inner))
+        yield from ((f"{at}mlp.{name}", size) for name, size in sizes.items())
+
+
+def dense_vectors(c: dict, layers: int):
+    """As `qwen_vectors`."""
+    around_one = (0.8, 1.2)
+    yield "model.norm.weight", (c["hidden_size"],), around_one
+    for i in range(layers):
+        at = f"model.layers.{i}."
+        yield at + "input_layernorm.weight", (c["hidden_size"],), around_one
+        yield at + "post_attention_layernorm.weight", (c["hidden_size"],), around_one
+        yield at + "self_attn.q_norm.weight", (c["head_dim"],), around_one
+        yield at + "self_attn.k_norm.weight", (c["head_dim"],), around_one
+
+
 def gemma_config(sizes: dict, layers: int) -> dict:
     period = 5 if sizes["hidden_size_per_layer_input"] else 6
     kinds = ["full_attention" if i % period == period - 1 or i == layers - 1 else "sliding_attention" for i in range(layers)]
@@ -169,10 +209,15 @@ def make(folder: pathlib.Path, sizes: dict, layers: int) -> None:
     import numpy as np
 
     rng = np.random.default_rng(0)
-    config, matrices, vectors = (
-        (qwen_config, qwen_matrices, qwen_vectors) if "num_experts" in sizes else (gemma_config, gemma_matrices, gemma_vectors))
+    if "num_experts" in sizes:
+        config, matrices, vectors = qwen_config, qwen_matrices, qwen_vectors
+    elif "sliding_window" in sizes:
+        config, matrices, vectors = gemma_config, gemma_matrices, gemma_vectors
+    else:
+        config, matrices, vectors = dense_config, dense_matrices, dense_vectors
     whole = config(dict(sizes, num_hidden_layers=layers), layers)
-    c = whole["text_config"]
+    c = whole.get("text_config", whole)
+    prefix = "language_model." if "text_config" in whole else ""
     pool = rng.bytes(1 << 26)
     header, parts, at = {}, [], 0
 
@@ -182,7 +227,7 @@ def make(folder: pathlib.Path, sizes: dict, layers: int) -> None:
 
     def add(name, dtype, shape, count, write):
         nonlocal at
-        header[f"language_model.{name}"] = dict(dtype=dtype, shape=list(shape), data_offsets=[at, at + count])
+        header[prefix + name] = dict(dtype=dtype, shape=list(shape), data_offsets=[at, at + count])
         parts.append((count, write))
         at += count
 
@@ -234,8 +279,9 @@ def make(folder: pathlib.Path, sizes: dict, layers: int) -> None:
             write(file, count)
 
 
-def measure(folder: pathlib.Path, prompts: list[int], generated: int) -> dict:
-    """Prompts without the wait for a token's text, then tokens behind them, each step submitted before the last one is read."""
+def measure(folder: pathlib.Path, prompts: list[int], generated: int, batches: list[int]) -> dict:
+    """Prompts without the wait for a token's text, then tokens behind them, each step submitted before the last one is read; then tokens of
+    as many texts at once, from empty caches."""
     import importlib
 
     import mlx.core as mx
@@ -248,7 +294,11 @@ def measure(folder: pathlib.Path, prompts: list[int], generated: int) -> dict:
     nn.quantize(model, group_size=GROUP, bits=BITS)
     model.load_weights(list(model.sanitize(mx.load(str(folder / "model.safetensors"))).items()))
     mx.eval(model.parameters())
-    row = {}
+    row, cache = {}, None
+
+    def step(token):
+        return mx.argmax(model(token[:, None], cache=cache)[:, -1, :], axis=-1)
+
     for count in prompts:
         times = []
         for _ in range(3):
@@ -261,9 +311,6 @@ def measure(folder: pathlib.Path, prompts: list[int], generated: int) -> dict:
             times.append(time.perf_counter() - begin)
         row[f"pp{count}"] = round(count / sorted(times[1:])[0], 1)
 
-        def step(token):
-            return mx.argmax(model(token[:, None], cache=cache)[:, -1, :], axis=-1)
-
         for _ in range(8):
             token = step(token)
             mx.eval(token)
@@ -275,6 +322,20 @@ def measure(folder: pathlib.Path, prompts: list[int], generated: int) -> dict:
             token = following
         mx.eval(token)
         row[f"tg{generated}@d{count}"] = round(generated / (time.perf_counter() - begin), 1)
+    for batch in batches:
+        cache = make_prompt_cache(model)
+        token = mx.random.randint(0, 1000, (batch,))
+        for _ in range(8):
+            token = step(token)
+            mx.eval(token)
+        begin = time.perf_counter()
+        for _ in range(generated):
+            following = step(token)
+            mx.async_eval(following)
+            mx.eval(token)
+            token = following
+        mx.eval(token)
+        row[f"tg{generated}@s{batch}"] = round(batch * generated / (time.perf_counter() - begin), 1)
     return row
 
 
@@ -287,12 +348,14 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--prompts", default="512,2048")
     parser.add_argument("--generated", type=int, default=128)
+    parser.add_argument("--batches", default="")
     args = parser.parse_args()
     if args.action == "make":
         sizes = SHAPES[args.shape][args.tiny]
         make(args.folder, sizes, args.layers or sizes["num_hidden_layers"])
     else:
-        print(json.dumps(measure(args.folder, [int(p) for p in args.prompts.split(",")], args.generated)))
+        prompts, batches = ([int(n) for n in text.split(",") if n] for text in (args.prompts, args.batches))
+        print(json.dumps(measure(args.folder, prompts, args.generated, batches)))
 
 
 if __name__ == "__main__":

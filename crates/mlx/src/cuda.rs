@@ -19,7 +19,9 @@ const DELTA: &str = include_str!("../kernels/cuda/delta.cuh");
 const BARRIER: &str = include_str!("../kernels/cuda/barrier.cuh");
 const CHOSEN: &str = include_str!("../kernels/cuda/chosen.cuh");
 const DELTA_TOKEN: &str = include_str!("../kernels/cuda/delta_token.cuh");
+const TILES: &str = include_str!("../kernels/cuda/tiles.cuh");
 const EXPERTS: &str = include_str!("../kernels/cuda/experts.cuh");
+const ROWS: &str = include_str!("../kernels/cuda/rows.cuh");
 
 /// MLX writes a kernel's signature; this gives it the bound that lets a whole block of 16 warps have its registers.
 const BOUND: &str = "#undef __global__\n#define __global__ __attribute__((global)) __launch_bounds__(512, 1)\n";
@@ -64,7 +66,19 @@ pub(crate) fn delta() -> &'static str {
 /// Rows grouped by the matrices that they are multiplied with.
 pub(crate) fn experts() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
-    TEXT.get_or_init(|| packed([COMMON, EXPERTS]))
+    TEXT.get_or_init(|| packed([COMMON, TILES, EXPERTS]))
+}
+
+/// Linear layers of a row of each of several sequences.
+pub(crate) fn rows() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| packed([COMMON, TILES, ROWS]))
+}
+
+/// Attention of one position.
+pub(crate) fn attention() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| packed([COMMON, ATTEND]))
 }
 
 /// Launches the kernel of that text, which the session keeps under its name and body.

@@ -27,7 +27,7 @@ use crate::{
     owner::Owner,
     probe,
     session::{MlxSession, State},
-    together,
+    together::{self, Together},
 };
 
 /// How the engine uses MLX.
@@ -70,7 +70,7 @@ pub struct MlxEngine {
     support: Support,
     compiles: bool,
     compiled_runs: Arc<AtomicU64>,
-    joined_runs: Arc<AtomicU64>,
+    together: Arc<Together>,
     owner: Arc<Owner>,
     uploaded: Uploads,
     profile: Option<Clock>,
@@ -128,9 +128,9 @@ impl MlxEngine {
         if device == Device::Cpu && compiles {
             api.fuse_nothing().map_err(|e| fail(e.to_string()))?;
         }
-        let [compiled_runs, joined_runs] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
+        let (compiled_runs, together) = (Arc::new(AtomicU64::new(0)), Arc::new(Together::default()));
         let (owner, uploaded) = (Arc::new(owner), Uploads::default());
-        Ok(MlxEngine { api, device, support, compiles, compiled_runs, joined_runs, owner, uploaded, profile: None })
+        Ok(MlxEngine { api, device, support, compiles, compiled_runs, together, owner, uploaded, profile: None })
     }
 
     /// A clock makes sessions loaded from here on measure the time of each step: a node, or the kernel that computes several. They wait
@@ -190,7 +190,7 @@ impl MlxEngine {
 
     /// Runs that were one for several of the engine's sessions.
     pub fn joined_runs(&self) -> u64 {
-        self.joined_runs.load(Ordering::Relaxed)
+        self.together.joined_runs.load(Ordering::Relaxed)
     }
 
     /// Gives memory that MLX keeps for reuse back to the system.
@@ -225,11 +225,11 @@ impl Engine for MlxEngine {
         };
         let lost = |_| Err(EngineError::Arguments("loading panicked".into()));
         let state = self.owner.queue.call(load).unwrap_or_else(lost)?;
-        Ok(Box::new(MlxSession::new(Arc::clone(&self.owner), state)))
+        Ok(Box::new(MlxSession::new(Arc::clone(&self.owner), Arc::clone(&self.together), state)))
     }
 
     fn run_last_of_each(&self, runs: &mut [Run<'_>]) -> Vec<Outcome> {
-        together::run_last_of_each(&self.owner, &self.joined_runs, runs)
+        together::run_last_of_each(&self.owner, &self.together, runs)
     }
 }
 

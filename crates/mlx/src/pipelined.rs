@@ -1,6 +1,9 @@
 //! Pipelined decoding: each step is submitted before the token of the previous one is read.
 
-use std::collections::VecDeque;
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+};
 
 use flambeau_ir::{
     Tid,
@@ -12,7 +15,8 @@ use crate::{
     cx::Slot,
     error::{OpError, Result},
     ffi::{Api, ArgReduce, Array, Binary, Order, Reduce, Unary},
-    session::{Built, Feedback, MlxSession, Pending, State, bytes_of, last_entry},
+    ops::shape::Window,
+    session::{Built, Feedback, MlxSession, Pending, State, bytes_of, last_entry, on},
 };
 
 /// Bytes of the state that runs carry on, from which on it is not kept for steps that may be taken back.
@@ -20,19 +24,65 @@ const MAX_CARRIED_BYTES: u64 = 1 << 28;
 
 /// A step that is not yet received.
 #[derive(Debug)]
-struct Submitted {
-    token: Result<Array, EngineError>,
+pub(crate) struct Submitted {
+    pub(crate) token: Result<Token, EngineError>,
     /// What runs carry on, as it was before the step.
-    before: Vec<(Tid, Slot)>,
+    pub(crate) before: Vec<(Tid, Slot)>,
+}
+
+/// A token on the device, i32.
+#[derive(Debug)]
+pub(crate) enum Token {
+    /// `[1]`.
+    Own(Array),
+    /// One of those that several sessions drew together.
+    Row(Arc<Mutex<Tokens>>, usize),
+}
+
+/// Tokens that several sessions drew together.
+#[derive(Debug)]
+pub(crate) struct Tokens {
+    /// `[sessions]`.
+    pub(crate) all: Array,
+    /// Once one of them was read.
+    pub(crate) host: Option<Vec<i64>>,
+}
+
+impl Token {
+    /// `[1]`.
+    fn array(&self) -> Result<Array> {
+        match self {
+            Token::Own(array) => Ok(array.share()?),
+            Token::Row(tokens, row) => {
+                let tokens = tokens.lock().unwrap_or_else(|e| e.into_inner());
+                Window::whole(&tokens.all.spec()?.1).narrow(0, *row, 1, 1).of(&tokens.all)
+            }
+        }
+    }
+
+    /// Waits for it.
+    fn read(&self) -> Result<i64> {
+        let first = |all: Vec<i64>| all.first().copied().unwrap_or(NONE as i64);
+        match self {
+            Token::Own(array) => crate::ops::integers(&array.to_tensor()?).map(first),
+            Token::Row(tokens, row) => {
+                let mut tokens = tokens.lock().unwrap_or_else(|e| e.into_inner());
+                if tokens.host.is_none() {
+                    tokens.host = Some(crate::ops::integers(&tokens.all.to_tensor()?)?);
+                }
+                Ok(tokens.host.as_ref().and_then(|all| all.get(*row)).copied().unwrap_or(NONE as i64))
+            }
+        }
+    }
 }
 
 /// Submitted steps.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
     /// Oldest first.
-    steps: VecDeque<Submitted>,
+    pub(crate) steps: VecDeque<Submitted>,
     /// The token of the latest step, which the next one may take as an input.
-    last: Option<Array>,
+    pub(crate) last: Option<Token>,
 }
 
 /// Takes the place of a token where no logit exceeds −∞.
@@ -40,23 +90,27 @@ const NONE: f64 = -1.0;
 
 impl PipelinedDecoding for MlxSession {
     fn submit(&mut self, step: DecodeStep) {
-        self.post(move |state| {
-            let before = state.carried();
-            let token = state.submit(&step);
-            let step = match before {
-                Ok(before) => Submitted { token, before },
-                Err(error) => Submitted { token: Err(error.into()), before: Vec::new() },
-            };
-            state.in_flight.steps.push_back(step);
-        });
+        self.post(|together, state| together.rounds().submit(state, step, &together.joined_runs));
     }
 
     fn receive(&mut self) -> Result<u32, EngineError> {
-        self.with_state(State::receive)?
+        self.call(|together, state| {
+            let mut rounds = together.rounds();
+            rounds.build_next(state, &together.joined_runs);
+            let (token, is_last) = on(state, |state| (state.receive(), state.in_flight.steps.is_empty()))?;
+            if is_last {
+                rounds.rest(state);
+            }
+            Some(token)
+        })?
     }
 
     fn cancel(&mut self) {
-        self.post(State::take_back);
+        self.post(|together, state| {
+            together.rounds().forget(state);
+            // A session that has lost its state says so to who waits next.
+            on(state, State::take_back).unwrap_or_default();
+        });
     }
 }
 
@@ -69,7 +123,7 @@ impl State {
     }
 
     /// Handles to what runs carry on.
-    fn carried(&self) -> Result<Vec<(Tid, Slot)>> {
+    pub(crate) fn carried(&self) -> Result<Vec<(Tid, Slot)>> {
         let m = &self.machine;
         let slot = |&tid: &Tid| m.env.tensors.get(tid.0 as usize).and_then(Option::as_ref).map(|slot| Ok((tid, slot.share()?)));
         m.graph.carried_buffers().iter().filter_map(slot).collect()
@@ -82,7 +136,18 @@ impl State {
         }
     }
 
-    fn submit(&mut self, step: &DecodeStep) -> Result<Array, EngineError> {
+    /// Enqueues a step by itself.
+    pub(crate) fn enqueue(&mut self, step: &DecodeStep) {
+        let before = self.carried();
+        let token = self.submit(step);
+        let step = match before {
+            Ok(before) => Submitted { token, before },
+            Err(error) => Submitted { token: Err(error.into()), before: Vec::new() },
+        };
+        self.in_flight.steps.push_back(step);
+    }
+
+    fn submit(&mut self, step: &DecodeStep) -> Result<Token, EngineError> {
         let feedback = step.feedback.map(|input| self.feedback(input, &step.inputs)).transpose()?;
         let is_pipelined = feedback.is_some();
         self.machine.fused.iter_mut().for_each(|plan| plan.is_pipelined = is_pipelined);
@@ -93,8 +158,8 @@ impl State {
             self.settle();
         }
         let (token, last) = submitted?;
-        self.in_flight.last = Some(last);
-        Ok(token)
+        self.in_flight.last = Some(Token::Own(last));
+        Ok(Token::Own(token))
     }
 
     /// Enqueues a step and its token, and returns two handles to the token.
@@ -112,26 +177,26 @@ impl State {
     }
 
     /// The token of the previous step in place of an input.
-    fn feedback(&self, input: usize, inputs: &[Value]) -> Result<Feedback, EngineError> {
+    pub(crate) fn feedback(&self, input: usize, inputs: &[Value]) -> Result<Feedback, EngineError> {
         let refuse = |what: &str| EngineError::Arguments(format!("input {input} cannot take the previous token: {what}"));
         let last = self.in_flight.last.as_ref().ok_or_else(|| refuse("there is no previous step"))?;
         let Some(Value::Tensor(replaced)) = inputs.get(input).filter(|v| matches!(v, Value::Tensor(t) if t.numel() == 1)) else {
             return Err(refuse("it is not a tensor of one element"));
         };
-        let array = last.cast(replaced.dtype()).and_then(|token| token.reshape(replaced.shape()));
-        Ok(Feedback { input, array: array.map_err(OpError::from)? })
+        let array = last.array().and_then(|last| Ok(last.cast(replaced.dtype())?.reshape(replaced.shape())?));
+        Ok(Feedback { input, array: array? })
     }
 
     fn receive(&mut self) -> Result<u32, EngineError> {
         let none = || EngineError::Arguments("no step is in flight".into());
         let token = self.in_flight.steps.pop_front().ok_or_else(none)?.token?;
-        let read = token.to_tensor().map_err(OpError::from).and_then(|token| crate::ops::integers(&token));
+        let read = token.read();
         if read.is_err() {
             // What later steps would be taken back to comes from the one that failed.
             self.in_flight.steps.iter_mut().for_each(|step| step.before.clear());
             self.settle();
         }
-        let id = read.map_err(EngineError::from)?.first().copied().unwrap_or(NONE as i64);
+        let id = read.map_err(EngineError::from)?;
         u32::try_from(id).map_err(|_| EngineError::Arguments("no logit exceeds −∞".into()))
     }
 }
@@ -158,8 +223,31 @@ fn sample(logits: &Array, how: &Sampling) -> Result<Array> {
     let best = z.arg_reduce(ArgReduce::Max, 0, true)?;
     let max = z.take(&best, 0)?;
     let is_usable = max.binary(Binary::Greater, &lowest)?;
-    let chosen = if how.temperature == 0.0 || how.top_k == 1 { best } else { pick(&z, &max, how)? };
+    let chosen = if is_greedy(how) { best } else { pick(&z, &max, how)? };
     Ok(is_usable.choose(&chosen.cast(DType::I32)?, &scalar(api, NONE, DType::I32)?)?)
+}
+
+/// The tokens drawn from the rows of logits `[N, V]`, i32 `[N]`.
+pub(crate) fn sample_rows(rows: &Array, how: &[&Sampling]) -> Result<Array> {
+    let (api, (dtype, shape)) = (rows.api(), rows.spec()?);
+    if !how.iter().all(|how| is_greedy(how)) {
+        let row = |(i, how): (usize, &&Sampling)| {
+            let row = Window::whole(&shape).narrow(0, i, 1, 1).of(rows)?;
+            sample(&row.reshape(&[shape[1]])?, how)
+        };
+        let tokens = how.iter().enumerate().map(row).collect::<Result<Vec<_>>>()?;
+        return Ok(Array::concatenate(api, &tokens, 0)?);
+    }
+    let lowest = scalar(api, f64::NEG_INFINITY, dtype)?;
+    let z = rows.unary(Unary::IsNan)?.choose(&lowest, rows)?;
+    let best = z.arg_reduce(ArgReduce::Max, 1, true)?;
+    let is_usable = z.take_along_axis(&best, 1)?.binary(Binary::Greater, &lowest)?;
+    let tokens = is_usable.choose(&best.cast(DType::I32)?, &scalar(api, NONE, DType::I32)?)?;
+    Ok(tokens.reshape(&[shape[0]])?)
+}
+
+fn is_greedy(how: &Sampling) -> bool {
+    how.temperature == 0.0 || how.top_k == 1
 }
 
 /// Draws by the running sum of weights: in the order of ids, or of descending weight where bounds need that order.

@@ -24,6 +24,7 @@ use crate::{
     pipelined::InFlight,
     profile,
     shared::{OnDevice, Shared},
+    together::{self, Together},
     trace::Traces,
 };
 
@@ -34,43 +35,54 @@ const MAX_BUFFER_BYTES: u64 = 1 << 36;
 #[derive(Debug)]
 pub(crate) struct MlxSession {
     owner: Arc<Owner>,
-    state: Arc<Mutex<Option<Box<State>>>>,
+    together: Arc<Together>,
+    state: together::Shared,
     can_pipeline: bool,
 }
 
 impl MlxSession {
-    pub(crate) fn new(owner: Arc<Owner>, state: Box<State>) -> MlxSession {
+    pub(crate) fn new(owner: Arc<Owner>, together: Arc<Together>, state: Box<State>) -> MlxSession {
         let can_pipeline = state.can_take_back() && state.machine.profile.is_none();
-        MlxSession { owner, state: Arc::new(Mutex::new(Some(state))), can_pipeline }
+        MlxSession { owner, together, state: Arc::new(Mutex::new(Some(state))), can_pipeline }
     }
 
     /// The state, if it lies on that owner's device.
-    pub(crate) fn state_on(&self, owner: &Arc<Owner>) -> Option<Arc<Mutex<Option<Box<State>>>>> {
+    pub(crate) fn state_on(&self, owner: &Arc<Owner>) -> Option<together::Shared> {
         Arc::ptr_eq(&self.owner, owner).then(|| Arc::clone(&self.state))
     }
 
-    /// Runs `f` on the state, on the device's thread.
+    /// Runs `f` on the state, on the device's thread, behind the steps that are submitted.
     pub(crate) fn with_state<T: Send + 'static>(
         &mut self,
         f: impl FnOnce(&mut State) -> T + Send + 'static,
     ) -> Result<T, EngineError> {
-        let state = Arc::clone(&self.state);
-        let done = self.owner.queue.call(move || on(&state, f));
+        self.call(move |together, state| {
+            together.rounds().flush(state, &together.joined_runs);
+            on(state, f)
+        })
+    }
+
+    /// Runs `f` on the device's thread.
+    pub(crate) fn call<T: Send + 'static>(
+        &mut self,
+        f: impl FnOnce(&Together, &together::Shared) -> Option<T> + Send + 'static,
+    ) -> Result<T, EngineError> {
+        let (together, state) = (Arc::clone(&self.together), Arc::clone(&self.state));
+        let done = self.owner.queue.call(move || f(&together, &state));
         done.ok()
             .flatten()
             .ok_or_else(|| EngineError::Arguments("an earlier run of this session panicked; load the program again".into()))
     }
 
-    /// As [`MlxSession::with_state`], without waiting.
-    pub(crate) fn post(&mut self, f: impl FnOnce(&mut State) + Send + 'static) {
-        let state = Arc::clone(&self.state);
-        // A session that has lost its state says so to who waits next.
-        self.owner.queue.post(move || on(&state, f).unwrap_or_default());
+    /// As [`MlxSession::call`], without waiting.
+    pub(crate) fn post(&mut self, f: impl FnOnce(&Together, &together::Shared) + Send + 'static) {
+        let (together, state) = (Arc::clone(&self.together), Arc::clone(&self.state));
+        self.owner.queue.post(move || f(&together, &state));
     }
 }
 
 /// Runs `f` on the state, buffers that are shared included, unless a panic took it.
-fn on<T>(state: &Mutex<Option<Box<State>>>, f: impl FnOnce(&mut State) -> T) -> Option<T> {
+pub(crate) fn on<T>(state: &Mutex<Option<Box<State>>>, f: impl FnOnce(&mut State) -> T) -> Option<T> {
     state.lock().ok()?.as_mut().map(|state| state.with_buffers(f))
 }
 
@@ -91,7 +103,10 @@ impl Session for MlxSession {
 
     fn reset(&mut self) {
         // A session that has lost its state says so when it runs.
-        let _ = self.with_state(State::reset);
+        let _ = self.call(|together, state| {
+            together.rounds().forget(state);
+            on(state, State::reset)
+        });
     }
 
     fn take_profile(&mut self) -> Vec<(&'static str, u64, u64)> {
@@ -106,8 +121,10 @@ impl Session for MlxSession {
 
 impl Drop for MlxSession {
     fn drop(&mut self) {
-        let state = Arc::clone(&self.state);
-        self.owner.queue.post(move || drop(state.lock().unwrap_or_else(|e| e.into_inner()).take()));
+        self.post(|together, state| {
+            together.rounds().forget(state);
+            drop(state.lock().unwrap_or_else(|e| e.into_inner()).take());
+        });
     }
 }
 

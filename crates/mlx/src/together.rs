@@ -8,8 +8,10 @@
 //! Nothing is computed before the whole run is built. If that fails, as for a session whose cache is full, everything is as it was, and each
 //! runs alone, so that one that fails leaves the others alone.
 
+mod fused;
 mod lanes;
 mod results;
+mod rounds;
 
 use std::{
     any::Any,
@@ -26,68 +28,121 @@ use flambeau_ir::{
 };
 
 use crate::{
+    fused::MAX_ROWS,
     owner::Owner,
     session::{MlxSession, State},
 };
 use lanes::Lanes;
+use results::Built;
+pub(crate) use rounds::Rounds;
+
+/// A session's state, on the way to the device's thread.
+pub(crate) type Shared = Arc<Mutex<Option<Box<State>>>>;
+
+/// What an engine's sessions do together.
+#[derive(Debug, Default)]
+pub(crate) struct Together {
+    /// Runs that were one for several.
+    pub(crate) joined_runs: AtomicU64,
+    /// Steps of pipelined decoding. Only the device's thread looks at them.
+    rounds: Mutex<Rounds>,
+}
+
+impl Together {
+    pub(crate) fn rounds(&self) -> MutexGuard<'_, Rounds> {
+        self.rounds.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
 
 /// What a session of a run brings to the device's thread.
 struct Member {
-    /// Which of the runs it is.
-    number: usize,
-    state: Arc<Mutex<Option<Box<State>>>>,
+    state: Shared,
     inputs: Vec<Value>,
 }
 
-/// How the run of a member ended.
-type Ended = (usize, Result<Vec<Value>, EngineError>);
-
-/// [`Session::run_last`](flambeau_ir::engine::Session::run_last) of each; outcomes are in the order of the runs. Counts those that are one run
-/// for several.
-pub(crate) fn run_last_of_each(owner: &Arc<Owner>, joined_runs: &Arc<AtomicU64>, runs: &mut [Run<'_>]) -> Vec<Outcome> {
+/// [`Session::run_last`](flambeau_ir::engine::Session::run_last) of each; outcomes are in the order of the runs.
+pub(crate) fn run_last_of_each(owner: &Arc<Owner>, together: &Arc<Together>, runs: &mut [Run<'_>]) -> Vec<Outcome> {
     let mut outcomes: Vec<Option<Outcome>> = runs.iter().map(|_| None).collect();
     if runs.len() > 1 {
         let member = |(number, run): (usize, &Run<'_>)| {
             let session: &dyn Any = &*run.session;
             let state = session.downcast_ref::<MlxSession>()?.state_on(owner)?;
-            Some(Member { number, state, inputs: run.inputs.to_vec() })
+            Some((number, Member { state, inputs: run.inputs.to_vec() }))
         };
-        let members: Vec<Member> = runs.iter().enumerate().filter_map(member).collect();
-        let count = Arc::clone(joined_runs);
-        for (number, result) in owner.queue.call(move || run_groups(&members, &count)).unwrap_or_default() {
-            outcomes[number] = Some(Ok(result));
+        let (numbers, members): (Vec<usize>, Vec<Member>) = runs.iter().enumerate().filter_map(member).unzip();
+        let together = Arc::clone(together);
+        let run = move || {
+            together.rounds().flush_all(&together.joined_runs);
+            run_groups(&members, &together.joined_runs)
+        };
+        for (at, result) in owner.queue.call(run).unwrap_or_default() {
+            outcomes[numbers[at]] = Some(Ok(result));
         }
     }
     runs.iter_mut().zip(outcomes).map(|(run, outcome)| outcome.unwrap_or_else(|| run.alone())).collect()
 }
 
-/// A member whose state is held.
+/// A member whose state is held, and which of them it is.
 struct Held<'a> {
+    at: usize,
     member: &'a Member,
     state: MutexGuard<'a, Option<Box<State>>>,
 }
 
-/// Runs all members that stand beside others; the rest is left out.
-fn run_groups(members: &[Member], joined_runs: &AtomicU64) -> Vec<Ended> {
+/// Those that stand beside each other; the rest is left out.
+fn groups(members: &[Member]) -> Vec<Vec<Held<'_>>> {
     let mut groups: Vec<Vec<Held<'_>>> = Vec::new();
-    for member in members {
+    for (at, member) in members.iter().enumerate() {
         let Ok(state) = member.state.lock() else { continue };
-        let held = Held { member, state };
+        let held = Held { at, member, state };
         if !held.state.as_ref().is_some_and(|state| can_join(state, &member.inputs)) {
             continue;
         }
-        match groups.iter_mut().find(|group| group.iter().all(|other| stand_together(other, &held))) {
+        match groups.iter_mut().find(|group| group.len() < MAX_ROWS && group.iter().all(|other| stand_together(other, &held))) {
             Some(group) => group.push(held),
             None => groups.push(vec![held]),
         }
     }
+    groups.retain(|group| group.len() > 1);
+    groups
+}
+
+/// Runs the members that stand beside others, each with its number.
+fn run_groups(members: &[Member], joined_runs: &AtomicU64) -> Vec<(usize, Result<Vec<Value>, EngineError>)> {
     let mut ended = Vec::new();
-    for group in groups.iter_mut().filter(|group| group.len() > 1) {
-        let results = run_group(group);
-        joined_runs.fetch_add(u64::from(!results.is_empty()), Ordering::Relaxed);
-        ended.extend(results);
+    for mut group in groups(members) {
+        let places: Vec<usize> = group.iter().map(|held| held.at).collect();
+        let results = with_states(&mut group, |states, inputs| {
+            let built = build(states, inputs, None)?;
+            let results = built.compute(states);
+            Some(results.map_err(|error| EngineError::from(settled(states, error))))
+        });
+        let Some(results) = results else { continue };
+        joined_runs.fetch_add(1, Ordering::Relaxed);
+        match results {
+            Ok(results) => ended.extend(places.into_iter().zip(results.into_iter().map(Ok))),
+            Err(error) => ended.extend(places.into_iter().map(|at| (at, Err(error.clone())))),
+        }
     }
     ended
+}
+
+/// What MLX could not compute, with every buffer in order again.
+fn settled<E>(states: &mut [&mut State], error: E) -> E {
+    states.iter_mut().for_each(|state| state.settle());
+    error
+}
+
+/// The run of several sessions as arrays that MLX has not computed yet; `None`, with every session as it was, if each is to run alone.
+fn build(states: &mut [&mut State], inputs: &[&[Value]], fed: Option<lanes::Fed>) -> Option<Built> {
+    let mut lanes = Lanes::new(states);
+    match catch_unwind(AssertUnwindSafe(|| lanes.build(inputs, fed))) {
+        Ok(Ok(built)) => Some(built),
+        Ok(Err(_)) | Err(_) => {
+            lanes.take_back();
+            None
+        }
+    }
 }
 
 /// Whether a run can be one of several at all.
@@ -114,56 +169,41 @@ fn stand_together(one: &Held<'_>, other: &Held<'_>) -> bool {
         && inputs.iter().zip(others).all(is_like)
 }
 
-fn run_group(group: &mut [Held<'_>]) -> Vec<Ended> {
-    let numbers: Vec<usize> = group.iter().map(|held| held.member.number).collect();
+/// Calls `f` with the states and inputs of a group, while they hold all buffers that they share with other sessions.
+fn with_states<T>(group: &mut [Held<'_>], f: impl FnOnce(&mut [&mut State], &[&[Value]]) -> T) -> T {
     let inputs: Vec<&[Value]> = group.iter().map(|held| &held.member.inputs[..]).collect();
     let states: Vec<&mut State> = group.iter_mut().filter_map(|held| held.state.as_deref_mut()).collect();
-    let results = Holding { states, inputs, at: 0 }.run();
-    numbers.into_iter().zip(results.into_iter().flatten()).collect()
+    Holding { states, at: 0 }.run(|states| f(states, &inputs))
 }
 
 /// Sessions, up to `at` with the buffers that they share with others.
 struct Holding<'a> {
     states: Vec<&'a mut State>,
-    inputs: Vec<&'a [Value]>,
     at: usize,
 }
 
-impl Holding<'_> {
-    /// Runs the sessions when all of them hold what they share; `None` if each is to run alone.
-    fn run(&mut self) -> Option<Vec<Result<Vec<Value>, EngineError>>> {
-        let at = self.at;
-        let Some(state) = self.states.get_mut(at) else { return self.compute() };
-        let shared = state.take_shared();
-        let go_on = |all: &mut Self| {
-            all.at = at + 1;
-            let results = all.run();
-            all.at = at;
-            results
-        };
-        let results = match &shared {
-            Some(shared) => shared.with(self, |all| &mut all.states[all.at].machine, go_on),
-            None => go_on(self),
-        };
-        self.states[at].put_shared(shared);
-        results
+impl<'a> Holding<'a> {
+    /// Calls `f` when all of them hold what they share.
+    fn run<T>(&mut self, f: impl FnOnce(&mut [&'a mut State]) -> T) -> T {
+        let mut f = Some(f);
+        let mut result = None;
+        self.hold(&mut |states| result = f.take().map(|f| f(states)));
+        result.expect("the innermost call runs it")
     }
 
-    fn compute(&mut self) -> Option<Vec<Result<Vec<Value>, EngineError>>> {
-        let mut lanes = Lanes::new(&mut self.states);
-        let built = catch_unwind(AssertUnwindSafe(|| lanes.build(&self.inputs)));
-        let Ok(Ok(built)) = built else {
-            lanes.take_back();
-            return None;
+    fn hold(&mut self, f: &mut dyn FnMut(&mut [&'a mut State])) {
+        let at = self.at;
+        let Some(state) = self.states.get_mut(at) else { return f(&mut self.states) };
+        let shared = state.take_shared();
+        let mut go_on = |all: &mut Self| {
+            all.at = at + 1;
+            all.hold(f);
+            all.at = at;
         };
-        drop(lanes);
-        let results = built.compute(&self.states);
-        if results.is_err() {
-            self.states.iter_mut().for_each(|state| state.settle());
+        match &shared {
+            Some(shared) => shared.with(self, |all| &mut all.states[all.at].machine, go_on),
+            None => go_on(self),
         }
-        Some(match results {
-            Ok(results) => results.into_iter().map(Ok).collect(),
-            Err(error) => self.states.iter().map(|_| Err(error.clone().into())).collect(),
-        })
+        self.states[at].put_shared(shared);
     }
 }

@@ -6,7 +6,7 @@ use std::{fmt::Write as _, process::ExitCode, sync::Arc};
 use flambeau_cpu::CpuEngine;
 use flambeau_ir::{
     Graph, check,
-    engine::{Constants, Engine, LoadOptions, Session, Value},
+    engine::{Constants, Engine, LoadOptions, Run, Session, Value},
 };
 use flambeau_mlx::{Device, MlxEngine, Options};
 use flambeau_tensor::{Bytes, DType, Tensor, bf16, cast};
@@ -176,11 +176,17 @@ impl Constants for Given {
     }
 }
 
-fn run(session: &mut Box<dyn Session>, x: &Tensor, position: i64) -> Vec<f32> {
-    let position = Tensor::from_slice(&[position], &[1]).expect("one element");
-    let results = session.run(&[Value::Tensor(x.clone()), Value::Tensor(position)]).expect("the step runs");
+fn at(position: i64) -> Value {
+    Value::Tensor(Tensor::from_slice(&[position], &[1]).expect("one element"))
+}
+
+fn floats(results: &[Value]) -> Vec<f32> {
     let Value::Tensor(result) = &results[0] else { panic!("a tensor was expected") };
-    cast(result, DType::F32).and_then(|t| Ok(t.as_slice::<f32>()?.to_vec())).expect("floats")
+    cast(&result.aligned(), DType::F32).and_then(|t| Ok(t.as_slice::<f32>()?.to_vec())).expect("floats")
+}
+
+fn run(session: &mut Box<dyn Session>, x: &Tensor, position: i64) -> Vec<f32> {
+    floats(&session.run(&[Value::Tensor(x.clone()), at(position)]).expect("the step runs"))
 }
 
 /// Norm of the difference by that of the expected row.
@@ -211,6 +217,49 @@ fn check_model(mlx: &MlxEngine, model: Model) {
     }
 }
 
+/// Where sequences stand that step together: at ends and beginnings of what kernels share out, behind zeros.
+const PLACES: [i64; 8] = [0, 127, 3, 254, 63, 300, 126, CAPACITY as i64 - 4];
+
+/// Sequences step together as each does alone, and no row's bits depend on the number of rows beside it.
+fn check_together(mlx: &MlxEngine, model: Model) {
+    let (text, constants) = program(model);
+    let constants = Given(constants);
+    let graph = Arc::new(check(text.parse::<Graph>().expect("the text is a graph")).expect("the graph is sound"));
+    let load = || mlx.load(Arc::clone(&graph), &constants, &LoadOptions::default()).expect("the graph loads");
+    let mut rng = Rng::new(7);
+    let mut row = || -> Value {
+        let x: Vec<bf16> = (0..HIDDEN).map(|_| bf16::from_f32(2.0 * rng.next_unit() as f32 - 1.0)).collect();
+        let x = Tensor::from_slice(&x, &[1, 1, HIDDEN]).and_then(|t| cast(&t, dtype_of(model.dtype))).expect("a row");
+        Value::Tensor(x)
+    };
+    let steps: Vec<Vec<Vec<Value>>> =
+        (0..3_i64).map(|step| (0..32).map(|i| vec![row(), at(PLACES[i % PLACES.len()] + step)]).collect()).collect();
+    let mut first: Option<Vec<Vec<f32>>> = None;
+    // On a CPU, every session computes alone what is compared.
+    let counts: &[usize] = if mlx.device() == Device::Cpu { &[2, 5] } else { &[2, 8, 9, 32] };
+    for &count in counts {
+        let mut sessions: Vec<_> = (0..count).map(|_| load()).collect();
+        let mut others: Vec<_> = (0..count).map(|_| load()).collect();
+        let mut own = Vec::new();
+        for inputs in &steps {
+            let before = mlx.joined_runs();
+            let runs = sessions.iter_mut().zip(inputs).map(|(session, inputs)| Run { session: &mut **session, inputs });
+            let outcomes = mlx.run_last_of_each(&mut runs.collect::<Vec<_>>());
+            assert_eq!(mlx.joined_runs(), before + 1, "{model:?}, {count} sequences");
+            let found: Vec<Vec<f32>> = outcomes.into_iter().map(|end| floats(&end.expect("no panic").expect("it runs"))).collect();
+            for (i, ((found, other), inputs)) in found.iter().zip(&mut others).zip(inputs).enumerate() {
+                let difference = difference(found, &floats(&other.run_last(inputs).expect("the step runs")));
+                let bound = if model.dtype == "f16" { 4e-3 } else { 3e-2 };
+                assert!(difference < bound, "{model:?}, {i} of {count}: {difference} of the row's norm");
+            }
+            own.push(found[1].clone());
+        }
+        if model.bits == 4 {
+            assert!(*first.get_or_insert_with(|| own.clone()) == own, "{model:?}: {count} sequences change the bits of one");
+        }
+    }
+}
+
 fn check_device(device: Device) -> Outcome {
     let mlx = match MlxEngine::load(&installed::shim(), &Options { device: Some(device), ..Options::default() }) {
         Ok(mlx) => mlx,
@@ -219,7 +268,9 @@ fn check_device(device: Device) -> Outcome {
     };
     for (bits, dtype) in [(16, "bf16"), (4, "bf16"), (8, "bf16"), (16, "f16"), (4, "f16")] {
         for (dim, has_norms, has_periods) in [(64, false, true), (128, true, false)] {
-            check_model(&mlx, Model { bits, dtype, dim, has_norms, has_periods });
+            let model = Model { bits, dtype, dim, has_norms, has_periods };
+            check_model(&mlx, model);
+            check_together(&mlx, model);
         }
     }
     Outcome::Passed

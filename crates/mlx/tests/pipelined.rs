@@ -136,6 +136,80 @@ fn sessions_that_go_with_runs_in_flight_leave_nothing() {
     }
 }
 
+/// The table in one place, which sessions share.
+struct Shared(Bytes);
+
+impl Constants for Shared {
+    fn get(&self, _: &str) -> Option<Bytes> {
+        Some(self.0.clone())
+    }
+}
+
+/// Sessions behind first tokens of their own, each with a step in flight.
+fn begun(engine: &MlxEngine, count: usize) -> Vec<Box<dyn Session>> {
+    let graph = Arc::new(check(history(VOCAB).parse::<Graph>().expect("the text is a graph")).expect("the graph is sound"));
+    let (table, options) = (Shared(Table::new().get("table").expect("it has bytes")), LoadOptions::default());
+    let mut sessions: Vec<_> =
+        (0..count).map(|_| engine.load(Arc::clone(&graph), &table, &options).expect("the graph loads")).collect();
+    for (first, session) in sessions.iter_mut().enumerate() {
+        submit(session, step(first as i64, 0), None);
+    }
+    sessions
+}
+
+fn sessions_that_decode_side_by_side_take_their_steps_together() {
+    let _turn = alone();
+    for compiles in [false, true] {
+        let engine = installed::engine_that(compiles);
+        let mut sessions = begun(&engine, 4);
+        let mut tokens = vec![Vec::new(); 4];
+        for position in 1..8 {
+            for (session, tokens) in sessions.iter_mut().zip(&mut tokens) {
+                submit(session, step(0, position), Some(0));
+                tokens.push(receive(session).unwrap());
+            }
+        }
+        for (session, tokens) in sessions.iter_mut().zip(&mut tokens) {
+            tokens.push(receive(session).unwrap());
+        }
+        for (first, tokens) in tokens.iter().enumerate() {
+            assert_eq!(*tokens, expected(first, 8), "session {first}, compiled: {compiles}");
+        }
+        assert!(engine.joined_runs() >= 6, "{} runs of several sessions", engine.joined_runs());
+        drop(sessions);
+        assert_eq!(engine.live_arrays(), 0);
+    }
+}
+
+fn sessions_come_and_go_beside_others() {
+    let (_turn, engine) = (alone(), installed::engine());
+    let mut sessions = begun(&engine, 4);
+    let firsts: Vec<u32> = sessions.iter_mut().map(|session| receive(session).unwrap()).collect();
+    for (session, &token) in sessions.iter_mut().zip(&firsts) {
+        submit(session, step(token.into(), 1), None);
+        submit(session, step(0, 2), Some(0));
+    }
+    // One takes its steps back and goes on otherwise, one goes while a step of its own waits, one asks for what no program takes.
+    sessions[1].pipelined().expect("the session pipelines").cancel();
+    submit(&mut sessions[1], step(firsts[1].into(), 1), None);
+    drop(sessions.remove(3));
+    submit(&mut sessions[2], step(0, 3)[..1].to_vec(), None);
+    let mut found: Vec<Vec<u32>> = firsts.iter().map(|&token| vec![token]).collect();
+    for (i, count) in [(0, 2), (1, 1), (2, 2)] {
+        (0..count).for_each(|_| found[i].push(receive(&mut sessions[i]).unwrap()));
+    }
+    assert!(receive(&mut sessions[2]).unwrap_err().contains("expected 2 inputs"));
+    for (i, count) in [(0, 3), (1, 2), (2, 3), (3, 1)] {
+        assert_eq!(found[i], expected(i, count), "session {i}");
+    }
+    sessions[0].reset();
+    submit(&mut sessions[0], step(7, 0), None);
+    assert_eq!(receive(&mut sessions[0]).unwrap(), expected(7, 1)[0]);
+    assert!(engine.joined_runs() > 0);
+    drop(sessions);
+    assert_eq!(engine.live_arrays(), 0);
+}
+
 fn failures_reach_who_receives() {
     let (_turn, engine) = (alone(), installed::engine());
     let mut session = load(&engine, &history(VOCAB));
@@ -222,6 +296,8 @@ fn main() -> ExitCode {
         tokens_feed_the_runs_behind_them,
         runs_that_nobody_receives_are_taken_back,
         sessions_that_go_with_runs_in_flight_leave_nothing,
+        sessions_that_decode_side_by_side_take_their_steps_together,
+        sessions_come_and_go_beside_others,
         failures_reach_who_receives,
         tokens_are_drawn_as_the_sampler_draws_them,
         a_state_that_every_run_carries_on_is_taken_back,

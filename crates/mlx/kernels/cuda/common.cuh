@@ -108,3 +108,13 @@ __device__ inline float block_sum(float v) {
   }
   return sum;
 }
+
+// A matrix of `rows` rows, its scales and biases if it holds codes, and where its products go.
+template <typename T>
+struct Matrix {
+  const void* w;
+  const T* scales;
+  const T* biases;
+  T* y;
+  int rows;
+};

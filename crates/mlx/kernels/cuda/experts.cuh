@@ -57,43 +57,6 @@ __device__ inline void expert_tiles(const unsigned* chosen, int count, int exper
   }
 }
 
-__device__ inline unsigned without(unsigned a, unsigned b, __nv_bfloat16) {
-  __nv_bfloat162 x = *reinterpret_cast<__nv_bfloat162*>(&a);
-  __nv_bfloat162 y = *reinterpret_cast<__nv_bfloat162*>(&b);
-  x = __hsub2(x, y);
-  return *reinterpret_cast<unsigned*>(&x);
-}
-
-__device__ inline unsigned without(unsigned a, unsigned b, __half) {
-  __half2 x = __hsub2(*reinterpret_cast<__half2*>(&a), *reinterpret_cast<__half2*>(&b));
-  return *reinterpret_cast<unsigned*>(&x);
-}
-
-__device__ inline unsigned scaled_pair(unsigned a, unsigned b, unsigned c, __nv_bfloat16) {
-  __nv_bfloat162 x = __hfma2(
-      *reinterpret_cast<__nv_bfloat162*>(&a), *reinterpret_cast<__nv_bfloat162*>(&b), *reinterpret_cast<__nv_bfloat162*>(&c));
-  return *reinterpret_cast<unsigned*>(&x);
-}
-
-__device__ inline unsigned scaled_pair(unsigned a, unsigned b, unsigned c, __half) {
-  __half2 x = __hfma2(*reinterpret_cast<__half2*>(&a), *reinterpret_cast<__half2*>(&b), *reinterpret_cast<__half2*>(&c));
-  return *reinterpret_cast<unsigned*>(&x);
-}
-
-__device__ inline void multiply_tile(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, __nv_bfloat16) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-__device__ inline void multiply_tile(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, __half) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 __device__ inline void read_tiles(unsigned (&v)[4], unsigned at) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
@@ -152,7 +115,7 @@ struct PackedStep {
       unsigned short b16 = *reinterpret_cast<unsigned short*>(&b);
       unsigned ss = s16 * 0x10001u;
       unsigned bb = b16 * 0x10001u;
-      unsigned power = power_of(T{});
+      unsigned power = power_of_codes(T{});
       unsigned pair[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -167,13 +130,6 @@ struct PackedStep {
       asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(piece_at(base, line, word_at)), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                    : "memory");
     }
-  }
-
-  __device__ static unsigned power_of(__nv_bfloat16) {
-    return 0x43004300u;
-  }
-  __device__ static unsigned power_of(__half) {
-    return 0x64006400u;
   }
 };
 

@@ -6,15 +6,6 @@
 // two. The 2^23 that every product then carries leaves with one subtraction a group. Lanes past the end of a row read its last
 // bytes again and multiply them by the zeros that stand there in shared memory.
 
-template <typename T>
-struct Matrix {
-  const void* w;
-  const T* scales;
-  const T* biases;
-  T* y;
-  int rows;
-};
-
 // What a product of the step before is joined to before it is multiplied: `out` = (`row` + norm(x)) times `scale` if there is one.
 template <typename T, typename N>
 struct Join {

@@ -16,14 +16,6 @@ __device__ inline unsigned bits_of(__half v) {
   return __half_as_ushort(v) * 0x10001u;
 }
 
-__device__ inline unsigned power_of_codes(__nv_bfloat16) {
-  return 0x43004300u;
-}
-
-__device__ inline unsigned power_of_codes(__half) {
-  return 0x64006400u;
-}
-
 // One block a row; rows from `count` on are zeros. Piece ((c * 4 + w) * columns + n) * 4 + t of 16 bytes holds elements 128 c + 32 t + 8 w and on
 // of row n as pairs (0, 4), (1, 5), (2, 6), (3, 7), where `columns` is the number of rows, rounded up to eights.
 template <typename T, typename N>
@@ -80,7 +72,7 @@ __device__ inline void unpack_pairs(unsigned w, unsigned scale, unsigned bias, u
 
 // y[n, row] = [residual +] x[n] W for the rows of all matrices and `count` rows x, which are arranged. With GATE there are two matrices, and
 // act(A x) * (B x) is the one result; a tile of the one then stands beside the same tile of the other. Rows of each matrix are a multiple of what
-// a block takes of it. Dynamic shared memory: 16 TILES rows of 8 EIGHTS sums for each warp.
+// a block takes of it. Dynamic shared memory: 8 EIGHTS columns of 16 TILES + 4 sums for each warp.
 template <typename T, int GROUP, int TILES, int EIGHTS, Gate GATE, int COUNT>
 __device__ void row_products(char* memory, const uint4* x, const T* residual, int k, int count, const Matrix<T> (&all)[COUNT]) {
   constexpr bool kGated = GATE != Gate::kNone;
@@ -158,16 +150,17 @@ __device__ void row_products(char* memory, const uint4* x, const T* residual, in
       }
     }
   }
-  // What a warp has summed, [row][column].
+  // What a warp has summed, [column][row], each column in other banks than the one before.
+  constexpr int kPitch = TILES * 16 + 4;
   float* parts = reinterpret_cast<float*>(memory);
-  float* own = parts + warp * TILES * 16 * kColumns;
+  float* own = parts + warp * kColumns * kPitch;
 #pragma unroll
   for (int i = 0; i < TILES; ++i) {
 #pragma unroll
     for (int n = 0; n < EIGHTS; ++n) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        own[(i * 16 + lane / 4 + j / 2 * 8) * kColumns + n * 8 + lane % 4 * 2 + j % 2] = sums[i][n][j];
+        own[(n * 8 + lane % 4 * 2 + j % 2) * kPitch + i * 16 + lane / 4 + j / 2 * 8] = sums[i][n][j];
       }
     }
   }
@@ -176,7 +169,7 @@ __device__ void row_products(char* memory, const uint4* x, const T* residual, in
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < kRowWarps; ++i) {
-      sum += parts[i * TILES * 16 * kColumns + at];
+      sum += parts[i * kColumns * kPitch + at];
     }
     return sum;
   };
@@ -185,9 +178,9 @@ __device__ void row_products(char* memory, const uint4* x, const T* residual, in
     int column = i / kLines;
     int row = i % kLines;
     if (column < count) {
-      float value = total(row * kColumns + column);
+      float value = total(column * kPitch + row);
       if constexpr (kGated) {
-        value = activate<GATE>(value) * total((row + kLines) * kColumns + column);
+        value = activate<GATE>(value) * total(column * kPitch + kLines + row);
       }
       size_t to = static_cast<size_t>(column) * at.rows + line + row;
       if (residual != nullptr) {

@@ -4,6 +4,7 @@
 //! next reader runs in a later step of the same stream, or behind this attention's result.
 
 mod reader;
+mod rows;
 
 use flambeau_ir::{Node, Tid, Vid, VidOrTid};
 use flambeau_tensor::{DType, Tensor};
@@ -40,8 +41,8 @@ const MAX_SUMS: usize = 1024;
 
 /// A query, key or value on its way from a product to its use.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Heads {
-    pub(super) source: Tid,
+pub(crate) struct Heads {
+    pub(crate) source: Tid,
     pub(super) count: usize,
     pub(super) dim: usize,
     /// Elements from one head to the next, and before the first.
@@ -55,7 +56,7 @@ pub(super) struct Heads {
 
 /// A rotary embedding.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Rotation {
+pub(crate) struct Rotation {
     offset: VidOrTid,
     pub(super) periods: Option<Tid>,
     pub(super) base: f32,
@@ -87,10 +88,10 @@ pub(crate) struct Attention {
     /// Whether the sigmoid of what lies behind a query head gates its result.
     gated: bool,
     /// Nodes among the others that compute integers.
-    pub(super) kept: Vec<Node>,
+    pub(crate) kept: Vec<Node>,
     /// Later nodes that read what the step's nodes cut out of the caches. The step leaves no such cuts.
     pub(super) readers: Vec<usize>,
-    pub(super) out: Tid,
+    pub(crate) out: Tid,
 }
 
 /// What a mask of two bounds tells: constants, and where its position comes from, which is the last one there.
@@ -100,6 +101,26 @@ struct Window {
     bounds: [Tid; 2],
     positions: Tid,
     visible: Vid,
+}
+
+/// Names of what an attention reads at every position, and its numbers.
+struct Constants {
+    norms: String,
+    norm_type: &'static str,
+    eps: f32,
+    periods: String,
+    log2_base: f32,
+}
+
+/// Names of the operands and results of one position.
+struct Operands<'a> {
+    /// Query, key and value.
+    rows: [&'a str; 3],
+    caches: [&'a str; 2],
+    /// Sums of ranges, and counters.
+    scratch: [&'a str; 2],
+    out: &'a str,
+    position: &'a str,
 }
 
 /// Where a step's token stands.
@@ -176,42 +197,78 @@ impl Attention {
         position: Position,
         sources: &[String],
     ) -> Result<()> {
-        let none = || "nullptr".to_owned();
-        let [q, k, v] = [0, 1, 2].map(|i| sources.get(i).cloned().unwrap_or_else(none));
+        let rows = [0, 1, 2].map(|i| sources.get(i).map_or("nullptr", String::as_str));
         let position = b.array(self.position_array(m, shared, position)?);
         let tickets = b.array(shared.counters(m.api)?);
         let ty = cuda::type_name(dtype).unwrap_or_default();
-        let (heads, dim, group) = (self.q.count, self.q.dim, self.heads_of_block());
-        let share = self.q.count / self.key_heads / group;
+        let (heads, dim) = (self.q.count, self.q.dim);
+        let constants = self.constants(m, dtype, &mut |t| b.slot(m, t))?;
+        let [keys, values] = self.caches.map(|t| b.slot(m, t));
+        let (keys, values) = (keys?, values?);
+        let (splits, split_rows) = self.splits();
+        let parts = b.inner(DType::F32, heads * splits * (dim + 2));
+        let out = b.result(m, self.out, dtype, [1, 1, heads * dim].as_slice().into())?;
+        let operands = Operands {
+            rows,
+            caches: [&keys, &values],
+            scratch: [&parts, &format!("const_cast<unsigned*>({tickets})")],
+            out: &out,
+            position: &format!("*{position}"),
+        };
+        let text = self.text(m, ty, &constants, &operands, (splits, split_rows));
+        let warps = b.warps();
+        b.part(text, self.shared_memory(warps), self.key_heads * self.share() * splits);
+        Ok(())
+    }
+
+    /// The names of what is the same for every position.
+    fn constants(&self, m: &Machine, dtype: DType, name: &mut dyn FnMut(Tid) -> Result<String>) -> Result<Constants> {
+        let ty = cuda::type_name(dtype).unwrap_or_default();
+        let none = || "nullptr".to_owned();
         let [q_norm, k_norm] = [Some(&self.q), self.fresh.as_ref().map(|fresh| &fresh.k)].map(|heads| heads?.norm?.0);
-        let mut norm = |norm: Option<Tid>| norm.map_or(Ok(none()), |tid| b.slot(m, tid));
+        let mut norm = |norm: Option<Tid>| norm.map_or(Ok(none()), &mut *name);
         let norms = format!("{},{}", norm(q_norm)?, norm(k_norm)?);
         let norm_type = q_norm.and_then(|_| cuda::value_type(self.norm_type(m, dtype)?)).unwrap_or(ty);
         let eps = self.q.norm.map_or(0.0, |n| n.1);
         let (mut periods, mut log2_base) = (none(), self.q.rope.map_or(0.0, |r| r.base.log2()));
         if let Some(tid) = self.q.rope.and_then(|r| r.periods) {
-            (periods, log2_base) = (b.slot(m, tid)?, 0.0);
+            (periods, log2_base) = (name(tid)?, 0.0);
         }
-        let [keys, values] = self.caches.map(|t| b.slot(m, t));
-        let (keys, values) = (keys?, values?);
-        let (splits, rows) = if dim > 128 { (WIDE_SPLITS, WIDE_SPLIT_ROWS) } else { (SPLITS, SPLIT_ROWS) };
-        let parts = b.inner(DType::F32, heads * splits * (dim + 2));
-        let out = b.result(m, self.out, dtype, [1, 1, heads * dim].as_slice().into())?;
+        Ok(Constants { norms, norm_type, eps, periods, log2_base })
+    }
+
+    /// The kernel's text for a position whose operands have these names.
+    fn text(&self, m: &Machine, ty: &str, constants: &Constants, o: &Operands<'_>, (splits, rows): (usize, usize)) -> String {
+        let Constants { norms, norm_type, eps, periods, log2_base } = constants;
+        let Operands { rows: [q, k, v], caches: [keys, values], scratch: [parts, tickets], out, position } = o;
+        let (dim, group, share) = (self.q.dim, self.heads_of_block(), self.share());
         let (step, turned) = (self.q.step, self.q.rope.map_or(dim, |r| r.dims));
         let norm_values = self.fresh.as_ref().is_some_and(|fresh| fresh.v.norm.is_some());
         let window = self.width(m).unwrap_or(0);
-        let gate = if self.gated { format!("{q}+{dim}") } else { none() };
-        let text = format!(
+        let gate = if self.gated { format!("{q}+{dim}") } else { "nullptr".to_owned() };
+        format!(
             "Attend<{ty},{norm_type}> s{{{q},{k},{v},{norms},{periods},const_cast<{ty}*>({keys}),const_cast<{ty}*>({values}),\
-             {parts},{out},const_cast<unsigned*>({tickets}),{},{},{window},min({splits},1+*{position}/{rows}),*{position},{:e}f,\
+             {parts},{out},{tickets},{},{},{window},min({splits},1+{position}/{rows}),{position},{:e}f,\
              {log2_base:e}f,{eps:e}f,{step},{gate},{share},{norm_values}}};\
              Attention<{ty},{dim},{group},kW,{turned},{norm_type}>(s,shared).run(wait);",
             self.key_heads, self.capacity, self.scale
-        );
-        let warps = b.warps();
-        let memory = (group * dim + 2 * dim + 2 * warps * group + warps * group * dim) * 4;
-        b.part(text, memory, self.key_heads * share * splits);
-        Ok(())
+        )
+    }
+
+    /// Ranges of positions at most, and positions from which there are two.
+    fn splits(&self) -> (usize, usize) {
+        if self.q.dim > 128 { (WIDE_SPLITS, WIDE_SPLIT_ROWS) } else { (SPLITS, SPLIT_ROWS) }
+    }
+
+    /// Blocks that serve a key head.
+    fn share(&self) -> usize {
+        self.q.count / self.key_heads / self.heads_of_block()
+    }
+
+    /// Bytes of shared memory of a block of so many warps.
+    fn shared_memory(&self, warps: usize) -> usize {
+        let (dim, group) = (self.q.dim, self.heads_of_block());
+        (group * dim + 2 * dim + 2 * warps * group + warps * group * dim) * 4
     }
 
     /// Query heads that a block reads together: as many as its registers hold sums for.

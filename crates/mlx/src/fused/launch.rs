@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Warps of a block: of a launch for each part, and of one that fills the device.
-const WARPS: usize = 8;
+pub(super) const WARPS: usize = 8;
 const RESIDENT_WARPS: usize = 16;
 /// Blocks of a launch at most; each then computes several tiles and puts the row into shared memory once.
 const MAX_BLOCKS: usize = 1056;
@@ -197,7 +197,7 @@ impl Builder {
                 kernel.output(format!("v{i}"), self.values[i].dtype, self.values[i].shape.clone());
             }
             kernel.body.push_str(&part.text);
-            let arrays = kernel.launch(m, part.shared, part.blocks.clamp(1, MAX_BLOCKS), WARPS)?;
+            let arrays = kernel.launch(m, cuda::steps(), part.shared, [part.blocks.clamp(1, MAX_BLOCKS), 1], WARPS)?;
             made.extend(part.writes.iter().copied().zip(arrays));
         }
         for (&tid, i) in &self.bound {
@@ -239,7 +239,7 @@ impl Builder {
         kernel.body.push_str("barrier.leave();");
         let memory = self.parts.iter().map(|part| part.shared).max().unwrap_or(0);
         let names = kernel.outputs.iter().map(|(name, ..)| name.clone()).collect::<Vec<_>>();
-        let arrays = kernel.launch(m, memory, device.blocks, RESIDENT_WARPS)?;
+        let arrays = kernel.launch(m, cuda::resident_steps(), memory, [device.blocks, 1], RESIDENT_WARPS)?;
         for (tid, i) in self.bound {
             m.empty(tid);
             let (name, value) = (format!("v{i}"), &self.values[i]);
@@ -252,21 +252,23 @@ impl Builder {
 }
 
 /// A kernel's text and operands.
-struct Text {
-    body: String,
+pub(super) struct Text {
+    pub(super) body: String,
     inputs: Vec<String>,
     arrays: Vec<Array>,
     outputs: Vec<(String, DType, Shape)>,
 }
 
 impl Text {
-    fn new(begin: String) -> Text {
+    /// A text that begins so, behind the names that parts know.
+    pub(super) fn new(begin: String) -> Text {
         let memory = "extern __shared__ float4 dynamic[];float* shared=reinterpret_cast<float*>(dynamic);float factor=1.0f;";
         let body = format!("{memory}{begin}");
         Text { body, inputs: Vec::new(), arrays: Vec::new(), outputs: Vec::new() }
     }
 
-    fn input(&mut self, name: String, array: &Array) -> Result<()> {
+    /// An operand of that name.
+    pub(super) fn input(&mut self, name: String, array: &Array) -> Result<()> {
         if !self.inputs.contains(&name) {
             self.arrays.push(array.share()?);
             self.inputs.push(name);
@@ -274,11 +276,23 @@ impl Text {
         Ok(())
     }
 
-    fn output(&mut self, name: String, dtype: DType, shape: Shape) {
+    /// A result of that name.
+    pub(super) fn output(&mut self, name: String, dtype: DType, shape: Shape) {
         self.outputs.push((name, dtype, shape));
     }
 
-    fn launch(self, m: &mut Machine, shared: usize, blocks: usize, warps: usize) -> Result<Vec<Array>> {
+    /// Adds a launch of `blocks`, by axis, to MLX's graph; its results.
+    ///
+    /// # Errors
+    /// If MLX refuses the kernel.
+    pub(super) fn launch(
+        self,
+        m: &mut Machine,
+        header: &str,
+        shared: usize,
+        blocks: [usize; 2],
+        warps: usize,
+    ) -> Result<Vec<Array>> {
         let hash = Sha256::digest(&self.body);
         let name: String = hash[..8].iter().map(|b| format!("{b:02x}")).collect();
         let names: Vec<String> = self.outputs.iter().map(|(name, ..)| name.clone()).collect();
@@ -287,7 +301,7 @@ impl Text {
             // MLX sets a kernel's shared memory when it first sees its name and text, so both tell all sizes.
             name: &format!("flambeau_{name}_{shared}_{warps}"),
             source: &self.body,
-            header: if warps == RESIDENT_WARPS { cuda::resident_steps() } else { cuda::steps() },
+            header,
             inputs: &self.inputs,
             outputs: &names,
             row_contiguous: true,
@@ -298,7 +312,7 @@ impl Text {
         let threads = (warps * 32) as i32;
         let launch = Launch {
             outputs: &outputs,
-            grid: [blocks as i32 * threads, 1, 1],
+            grid: [blocks[0] as i32 * threads, blocks[1] as i32, 1],
             threads: [threads, 1, 1],
             templates: &[],
             init: None,

@@ -73,11 +73,11 @@ pub(super) struct Joined {
 /// A fused linear step.
 #[derive(Debug)]
 pub(crate) struct Linear {
-    pub(super) x: Tid,
+    pub(crate) x: Tid,
     pub(super) norm: Option<(Tid, f32)>,
     /// The type that the normalised row is converted to, if a node does so.
     pub(super) narrows: Option<DType>,
-    pub(super) residual: Option<Tid>,
+    pub(crate) residual: Option<Tid>,
     pub(super) gated: bool,
     pub(super) activation: Activation,
     /// What the one product, activated, is multiplied with: a part of a row.
@@ -85,7 +85,7 @@ pub(crate) struct Linear {
     /// What `x` is joined to before the norm.
     pub(super) joined: Option<Joined>,
     pub(super) weights: Vec<Weights>,
-    pub(super) outs: Vec<Tid>,
+    pub(crate) outs: Vec<Tid>,
 }
 
 /// What a kernel is compiled for.

@@ -13,6 +13,7 @@ mod launch;
 mod layers;
 mod layers_text;
 mod linear;
+mod rows;
 
 use std::collections::BTreeMap;
 
@@ -26,6 +27,7 @@ use group::Group;
 use launch::Builder;
 use layers::Layers;
 pub(crate) use linear::Linear;
+pub(crate) use rows::{MAX_ROWS, Scratch};
 
 use crate::{
     cx::Machine,
@@ -151,6 +153,11 @@ impl Plan {
         let has_groups = fills_device && layers.is_none();
         let groups = if has_groups { group::find(&scope, &steps) } else { BTreeMap::new() };
         Plan { steps, layers, groups, ..Plan::default() }
+    }
+
+    /// The step that begins at a node.
+    pub(crate) fn step(&self, at: usize) -> Option<&Step> {
+        self.steps.get(&at)
     }
 
     /// Runs the step that begins at a node; where the next node stands, or `None` if the nodes have to run one by one.

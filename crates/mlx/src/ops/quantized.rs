@@ -84,6 +84,11 @@ impl Packed {
 }
 
 impl Eval for ir::Dequantize {
+    fn rows(&self, one: One<'_>) -> Option<Rows> {
+        let ranks = [Some(self.w), Some(self.scales), self.biases].into_iter().flatten().map(|slot| one.rank(slot));
+        Rows::of([self.w, self.scales].into_iter().chain(self.biases)).filter(|_| ranks.into_iter().all(|rank| rank > Some(1)))
+    }
+
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()> {
         let spec = cx.out(self.out)?;
         let format = (self.mode, self.group_size, self.bits);

@@ -16,9 +16,10 @@ use crate::{
     error::{OpError, Result},
     eval,
     ffi::{Array, Unary},
+    fused::{Plan, Scratch},
     ops::shape::Window,
     rows::{How, One, Rows},
-    session::{Pending, State, clear},
+    session::{Feedback, Pending, State, clear},
 };
 
 /// Bytes of a session's value up to which it is copied to stand beside those of the others.
@@ -96,13 +97,24 @@ impl Contents for View<'_> {
     }
 }
 
+/// Tokens that lie on the device in the place of an input.
+#[derive(Debug)]
+pub(super) struct Fed {
+    pub(super) input: usize,
+    /// By session; absent where the host knows the token.
+    pub(super) each: Vec<Option<Feedback>>,
+    /// All of them `[sessions]`, if they lie in one array.
+    pub(super) rows: Option<Array>,
+}
+
 /// Sessions of one graph in one run.
 pub(super) struct Lanes<'m, 's> {
-    states: &'m mut [&'s mut State],
+    pub(super) states: &'m mut [&'s mut State],
     graph: Arc<Checked>,
     contents: Vec<Content>,
     /// Buffers that the run has written, by session, as they were.
     before: Vec<(usize, Tid, Slot)>,
+    pub(super) scratch: Scratch,
 }
 
 impl<'m, 's> Lanes<'m, 's> {
@@ -115,29 +127,67 @@ impl<'m, 's> Lanes<'m, 's> {
             _ => Content::Unset,
         };
         let contents = (0..graph.slots.total() as u32).map(content).collect();
-        Lanes { states, graph, contents, before: Vec::new() }
+        Lanes { states, graph, contents, before: Vec::new(), scratch: Scratch::default() }
     }
 
     /// The run as arrays that MLX has not computed yet.
     ///
     /// # Errors
     /// The first failure of any session; the caller [takes the run back](Lanes::take_back).
-    pub(super) fn build(&mut self, inputs: &[&[Value]]) -> Result<Built> {
+    pub(super) fn build(&mut self, inputs: &[&[Value]], fed: Option<Fed>) -> Result<Built> {
         let mut held = Vec::new();
-        for (state, inputs) in self.states.iter_mut().zip(inputs) {
-            held.extend(state.bind(inputs, None).map_err(|error| OpError::value(error.to_string()))?);
+        for (session, (state, inputs)) in self.states.iter_mut().zip(inputs).enumerate() {
+            let fed = fed.as_ref().and_then(|fed| fed.each[session].as_ref());
+            held.extend(state.bind(inputs, fed).map_err(|error| OpError::value(error.to_string()))?);
+        }
+        if let Some(Fed { input, rows: Some(rows), .. }) = fed {
+            self.feed(input, &rows)?;
         }
         let graph = Arc::clone(&self.graph);
-        let main = ChainId(graph.main);
-        for (at, node) in graph.chains[main.0 as usize].iter().enumerate() {
-            self.step(node).map_err(|error| error.at(main.0, at, node))?;
-        }
+        let plan = self.machine(0).fused.take();
+        let ran = self.run_nodes(&graph, plan.as_ref());
+        self.machine(0).fused = plan;
+        ran?;
         let results = graph.outputs.iter().map(|slot| self.result(*slot)).collect::<Result<_>>()?;
         self.contents.clear();
         let written = self.before.drain(..).map(|(session, tid, _)| (session, tid)).collect();
         // Only then do intermediate arrays have no handle but MLX's own, so that MLX may reuse their storage.
         self.states.iter_mut().for_each(|state| clear(&mut state.machine));
         Ok(Built { results, written, _inputs: held })
+    }
+
+    /// Binds tokens `[sessions]` that lie on the device in the place of an input, which each session holds for itself already.
+    fn feed(&mut self, input: usize, tokens: &Array) -> Result<()> {
+        let Some(&GraphSlot::Tensor(tid)) = self.graph.inputs.get(input) else { return Ok(()) };
+        let (one, dtype) = {
+            let slot = Cx { m: self.machine(0) }.get_slot(tid)?;
+            (slot.shape, slot.dtype)
+        };
+        if one.first() == Some(&1) {
+            let mut shape = one.clone();
+            shape[0] = self.states.len();
+            let rows = Slot::new(tokens.cast(dtype)?.reshape(&shape)?, dtype, shape);
+            self.contents[tid.0 as usize] = Content::Joined(Box::new(Joined { rows, one, is_parted: true }));
+        }
+        Ok(())
+    }
+
+    /// Runs the main chain; what a plan has kernels for, at once.
+    fn run_nodes(&mut self, graph: &Checked, plan: Option<&Plan>) -> Result<()> {
+        let nodes = graph.chains.get(graph.main as usize).map_or(&[][..], |chain| &chain[..]);
+        let mut at = 0;
+        while let Some(node) = nodes.get(at) {
+            let mut run = || {
+                if let Some(step) = plan.and_then(|plan| plan.step(at))
+                    && self.run_fused(&step.kind)?
+                {
+                    return Ok(step.end);
+                }
+                self.step(node).map(|()| at + 1)
+            };
+            at = run().map_err(|error: OpError| error.at(graph.main, at, node))?;
+        }
+        Ok(())
     }
 
     /// Makes every slot that lasts what it was before the run.
@@ -148,7 +198,7 @@ impl<'m, 's> Lanes<'m, 's> {
         self.states.iter_mut().for_each(|state| clear(&mut state.machine));
     }
 
-    fn machine(&mut self, session: usize) -> &mut Machine {
+    pub(super) fn machine(&mut self, session: usize) -> &mut Machine {
         &mut self.states[session].machine
     }
 
@@ -165,7 +215,7 @@ impl<'m, 's> Lanes<'m, 's> {
         View { own: env(session), first: env(0), contents: &self.contents }
     }
 
-    fn step(&mut self, node: &Node) -> Result<()> {
+    pub(super) fn step(&mut self, node: &Node) -> Result<()> {
         let uses = Uses::of(node);
         if !node.chains().is_empty() {
             return self.run_chains(node);
@@ -289,7 +339,7 @@ impl<'m, 's> Lanes<'m, 's> {
     }
 
     /// Whether a slot holds the sessions' rows, or values that may be copied to stand beside each other.
-    fn has_rows(&self, tid: Tid) -> bool {
+    pub(super) fn has_rows(&self, tid: Tid) -> bool {
         let env = |state: &'_ &mut State| state.machine.env.tensor(tid).map(|(dtype, shape)| (dtype, Shape::from_slice(shape)));
         match self.content(tid) {
             Content::Joined(_) => true,
@@ -304,7 +354,7 @@ impl<'m, 's> Lanes<'m, 's> {
     }
 
     /// Makes one array of the sessions' values of a slot that [has rows](Lanes::has_rows).
-    fn join(&mut self, tid: Tid) -> Result<()> {
+    pub(super) fn join(&mut self, tid: Tid) -> Result<()> {
         if matches!(self.content(tid), Content::Joined(_)) {
             return Ok(());
         }
@@ -357,14 +407,11 @@ impl<'m, 's> Lanes<'m, 's> {
             How::Node | How::Aligned => self.run_over(node, &joined, uses, &ones)?,
         };
         let Some(made) = made else { return Ok(false) };
-        for ((&tid, one), rows) in uses.writes.iter().zip(ones).zip(made) {
-            self.states.iter_mut().for_each(|state| state.machine.empty(tid));
-            self.contents[tid.0 as usize] = Content::Joined(Box::new(Joined { rows, one, is_parted: false }));
-        }
+        uses.writes.iter().zip(made).for_each(|(&tid, rows)| self.put_rows(tid, rows));
         Ok(true)
     }
 
-    fn rows_of(&self, tid: Tid) -> Result<&Slot> {
+    pub(super) fn rows_of(&self, tid: Tid) -> Result<&Slot> {
         match self.content(tid) {
             Content::Joined(joined) => Ok(&joined.rows),
             _ => Err(OpError::value(format!("{tid} holds no rows"))),
@@ -414,6 +461,14 @@ impl<'m, 's> Lanes<'m, 's> {
             m.env.tensors[tid.0 as usize] = slot;
         }
         result.map(|()| made)
+    }
+
+    /// Binds the rows of all sessions.
+    pub(super) fn put_rows(&mut self, tid: Tid, rows: Slot) {
+        let mut one = rows.shape.clone();
+        one[0] = 1;
+        self.states.iter_mut().for_each(|state| state.machine.empty(tid));
+        self.contents[tid.0 as usize] = Content::Joined(Box::new(Joined { rows, one, is_parted: false }));
     }
 
     /// A result of the main chain, which has run.

@@ -29,16 +29,34 @@ pub(super) struct Built {
 }
 
 impl Built {
+    /// Enqueues the tokens that `draw` makes of the last rows of logits `[sessions, V]`, with the buffers; the tokens `[sessions]`.
+    ///
+    /// # Errors
+    /// If a result holds no logits of one row, or MLX fails.
+    pub(super) fn submit(self, states: &[&mut State], logits: usize, draw: impl FnOnce(&Array) -> Result<Array>) -> Result<Array> {
+        let bad = || OpError::value(format!("result {logits} holds no logits"));
+        let rows = match last(self.results.into_iter().nth(logits).ok_or_else(bad)?)? {
+            Made::Joined { rows, .. } => rows,
+            Made::Each(each) => {
+                let arrays =
+                    each.iter().map(|pending| Ok(pending.array().ok_or_else(bad)?.share()?)).collect::<Result<Vec<_>>>()?;
+                Array::stack(states[0].machine.api, &arrays, 0)?
+            }
+        };
+        let (count, elements) = (states.len(), rows.spec()?.1.iter().product::<usize>());
+        let tokens = draw(&rows.reshape(&[count, elements / count])?)?;
+        let buffers = buffers(&self.written, states)?;
+        states[0].machine.api.submit(std::iter::once(&tokens).chain(&buffers))?;
+        Ok(tokens)
+    }
+
     /// Computes results, of which only the last entry along the second-to-last axis counts, and buffers; the results by session.
     ///
     /// # Errors
     /// If MLX fails.
     pub(super) fn compute(self, states: &[&mut State]) -> Result<Vec<Vec<Value>>> {
         let results = self.results.into_iter().map(last).collect::<Result<Vec<_>>>()?;
-        let mut arrays = Vec::with_capacity(self.written.len());
-        for (session, tid) in self.written {
-            arrays.extend(states[session].buffer(tid)?);
-        }
+        let arrays = buffers(&self.written, states)?;
         let api = states[0].machine.api;
         let made = results.iter().flat_map(|made| match made {
             Made::Each(each) => each.iter().filter_map(Pending::array).collect(),
@@ -53,6 +71,15 @@ impl Built {
         }
         Ok(values)
     }
+}
+
+/// Handles to buffers, by session.
+fn buffers(written: &[(usize, Tid)], states: &[&mut State]) -> Result<Vec<Array>> {
+    let mut arrays = Vec::with_capacity(written.len());
+    for &(session, tid) in written {
+        arrays.extend(states[session].buffer(tid)?);
+    }
+    Ok(arrays)
 }
 
 /// The last entry of each session's result along its second-to-last axis.

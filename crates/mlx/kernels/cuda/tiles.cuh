@@ -1,0 +1,47 @@
+// What kernels on tensor cores share: pairs of 16-bit floats, and one product of tiles of 16 by 16 and 16 by 8.
+
+__device__ inline unsigned without(unsigned a, unsigned b, __nv_bfloat16) {
+  __nv_bfloat162 x = *reinterpret_cast<__nv_bfloat162*>(&a);
+  __nv_bfloat162 y = *reinterpret_cast<__nv_bfloat162*>(&b);
+  x = __hsub2(x, y);
+  return *reinterpret_cast<unsigned*>(&x);
+}
+
+__device__ inline unsigned without(unsigned a, unsigned b, __half) {
+  __half2 x = __hsub2(*reinterpret_cast<__half2*>(&a), *reinterpret_cast<__half2*>(&b));
+  return *reinterpret_cast<unsigned*>(&x);
+}
+
+__device__ inline unsigned scaled_pair(unsigned a, unsigned b, unsigned c, __nv_bfloat16) {
+  __nv_bfloat162 x = __hfma2(
+      *reinterpret_cast<__nv_bfloat162*>(&a), *reinterpret_cast<__nv_bfloat162*>(&b), *reinterpret_cast<__nv_bfloat162*>(&c));
+  return *reinterpret_cast<unsigned*>(&x);
+}
+
+__device__ inline unsigned scaled_pair(unsigned a, unsigned b, unsigned c, __half) {
+  __half2 x = __hfma2(*reinterpret_cast<__half2*>(&a), *reinterpret_cast<__half2*>(&b), *reinterpret_cast<__half2*>(&c));
+  return *reinterpret_cast<unsigned*>(&x);
+}
+
+__device__ inline void multiply_tile(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, __nv_bfloat16) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ inline void multiply_tile(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, __half) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Two powers of two in whose mantissas a code of 4 bits stands as it is.
+__device__ inline unsigned power_of_codes(__nv_bfloat16) {
+  return 0x43004300u;
+}
+
+__device__ inline unsigned power_of_codes(__half) {
+  return 0x64006400u;
+}
