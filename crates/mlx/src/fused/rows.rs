@@ -40,7 +40,7 @@ struct Shapes {
     rows: Vec<usize>,
     /// Tiles of a block.
     tiles: usize,
-    /// Rows of sequences in eights, rounded up to a power of two.
+    /// Columns of sums, in eights: few or all that there are, so that a change of their number rarely needs another kernel.
     eights: usize,
 }
 
@@ -67,9 +67,10 @@ impl Linear {
         // Writing to a string cannot fail.
         let _ = write!(kernel.body, "Matrix<{ty}> all[]={{");
         for (i, (weights, rows)) in self.weights.iter().zip(&shapes.rows).enumerate() {
+            // By their places, so that layers share a kernel.
             let mut names = Vec::with_capacity(weights.slots.len());
-            for &tid in &weights.slots {
-                let name = format!("c{}", tid.0);
+            for (j, &tid) in weights.slots.iter().enumerate() {
+                let name = format!("c{i}_{j}");
                 kernel.input(name.clone(), &constant(m, tid)?.array)?;
                 names.push(name);
             }
@@ -130,9 +131,9 @@ impl Linear {
         let tiles = [if total >= MANY_ROWS { 4 } else { 2 }, 2].into_iter().find(fits)?;
         let same = !self.gated || rows.windows(2).all(|w| w[0] == w[1]);
         let added = residual.map_or(self.residual.is_none(), |r| {
-            r.dtype == dtype && rows.len() == 1 + usize::from(self.gated) && r.shape.iter().product::<usize>() == count * rows[0]
+            r.dtype == dtype && rows.len() == 1 && r.shape.iter().product::<usize>() == count * rows[0]
         });
-        let eights = count.div_ceil(8).next_power_of_two();
+        let eights = if count <= 8 { 1 } else { MAX_ROWS / 8 };
         (k.is_multiple_of(STEP) && same && added).then_some(Shapes { dtype, norm, group, k, rows, tiles, eights })
     }
 }

@@ -59,15 +59,18 @@ impl Attention {
         }
         kernel.input("positions".to_owned(), &scratch.positions(machines[0], positions)?)?;
         kernel.input("tickets".to_owned(), &scratch.tickets(machines[0])?)?;
+        let mut places = 0;
         let constants = self.constants(machines[0], dtype, &mut |tid| {
             let slot = machines[0].env.tensors.get(tid.0 as usize).and_then(Option::as_ref);
-            let name = format!("c{}", tid.0);
+            // By their places, so that layers share a kernel.
+            let name = format!("c{places}");
+            places += 1;
             kernel.input(name.clone(), &slot.ok_or_else(|| OpError::value(format!("slot {tid} is empty")))?.array)?;
             Ok(name)
         })?;
         let _ = write!(kernel.body, "{ty}*keys;{ty}*values;switch(lane_row){{");
-        // The text is the same for numbers of sequences that are close to each other; there are no blocks for those past the last.
-        for case in 0..count.next_power_of_two() {
+        // The text is the same for any number of sequences; there are no blocks for those past the last.
+        for case in 0..MAX_ROWS {
             let m = &machines[case.min(count - 1)];
             for (name, cache) in ["keys", "values"].into_iter().zip(self.caches) {
                 let slot = m.env.tensors.get(cache.0 as usize).and_then(Option::as_ref);
