@@ -28,7 +28,7 @@ use flambeau_ir::{
 };
 
 use crate::{
-    fused::MAX_ROWS,
+    fused::{MAX_ROWS, Plan},
     owner::Owner,
     session::{MlxSession, State},
 };
@@ -103,8 +103,15 @@ fn groups(members: &[Member]) -> Vec<Vec<Held<'_>>> {
             None => groups.push(vec![held]),
         }
     }
-    groups.retain(|group| group.len() > 1);
+    groups.retain(|group| group.len() >= least(group));
     groups
+}
+
+/// Sequences from which on one run of several is taken for faster than as many runs. Where a step of one is few launches, it takes about as long as
+/// the host needs to build one of several.
+fn least(group: &[Held<'_>]) -> usize {
+    let plan = group.first().and_then(|held| held.state.as_ref()?.machine.fused.as_ref());
+    if plan.is_some_and(Plan::takes_layers) { 4 } else { 2 }
 }
 
 /// Runs the members that stand beside others, each with its number.

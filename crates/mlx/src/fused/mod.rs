@@ -155,6 +155,11 @@ impl Plan {
         Plan { steps, layers, groups, ..Plan::default() }
     }
 
+    /// Whether a step of one sequence is few launches, each of which takes whole layers.
+    pub(crate) fn takes_layers(&self) -> bool {
+        self.layers.is_some() || !self.groups.is_empty()
+    }
+
     /// The step that begins at a node.
     pub(crate) fn step(&self, at: usize) -> Option<&Step> {
         self.steps.get(&at)

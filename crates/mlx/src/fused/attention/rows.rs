@@ -80,7 +80,7 @@ impl Attention {
             let place = if case == 0 { "default".to_owned() } else { format!("case {case}") };
             let _ = write!(kernel.body, "{place}:keys=const_cast<{ty}*>(keys{case});values=const_cast<{ty}*>(values{case});break;");
         }
-        kernel.body.push_str("}");
+        kernel.body.push('}');
         let (splits, split_rows) = self.splits();
         let parts = self.q.count * splits * (self.q.dim + 2);
         let row = |name: &str, width: usize| format!("{name}+lane_row*{width}");
