@@ -55,6 +55,9 @@ fn check(what: &str, model: &Model, mlx: &MlxEngine, bound: f32) -> bool {
             for (number, (logits, expected)) in logits.iter().zip(&expected).enumerate() {
                 let difference = difference(logits, &expected[step]);
                 assert!(difference <= bound, "{what}: {number} of {count}, step {step}: {difference}");
+                // In 16 bits, the best may be several.
+                let is_best = bound > 1e-3 || best(logits) == best(&expected[step]);
+                assert!(is_best, "{what}: {number} of {count}, step {step} chooses another token");
             }
         }
     }
@@ -87,9 +90,32 @@ fn sequences_have_the_logits_that_they_have_alone() {
     }
 }
 
+/// What greedy decoding chooses.
+fn best(logits: &[f32]) -> usize {
+    (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).expect("there are logits")
+}
+
+fn a_sequence_that_fails_leaves_the_others() {
+    let _turn = alone();
+    let (_, engine) = engine();
+    let model = model("gguf-qwen2", DType::F32, Some(4), &engine);
+    let expected = begun(&model, 1).step(&[3]).expect("the step runs");
+    // One token is none of the vocabulary's.
+    let mut sequences = [1, 5, 1].map(|number| begun(&model, number));
+    let mut logits = vec![Vec::new(); 3];
+    let all = sequences.iter_mut().zip(&mut logits).zip([3, u32::MAX, 3]);
+    let mut feeds: Vec<_> = all.map(|((sequence, logits), token)| Feed { sequence, token, logits }).collect();
+    let outcomes: Vec<_> = Sequence::step_each(&mut feeds).into_iter().map(|outcome| outcome.expect("no panic")).collect();
+    assert_eq!(outcomes.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true], "{outcomes:?}");
+    for at in [0, 2] {
+        assert!(difference(&logits[at], &expected) < 1e-5 && best(&logits[at]) == best(&expected), "sequence {at}");
+    }
+}
+
 fn main() -> ExitCode {
     flambeau_testcases::run(functions![
         installed::requirement;
         sequences_have_the_logits_that_they_have_alone,
+        a_sequence_that_fails_leaves_the_others,
     ])
 }
