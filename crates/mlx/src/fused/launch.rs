@@ -267,12 +267,15 @@ impl Text {
         Text { body, inputs: Vec::new(), arrays: Vec::new(), outputs: Vec::new() }
     }
 
-    /// An operand of that name.
-    pub(super) fn input(&mut self, name: String, array: &Array) -> Result<()> {
-        if !self.inputs.contains(&name) {
-            self.arrays.push(array.share()?);
-            self.inputs.push(name);
-        }
+    /// An operand of that name, unless there is one.
+    fn input(&mut self, name: String, array: &Array) -> Result<()> {
+        if self.inputs.contains(&name) { Ok(()) } else { self.new_input(name, array) }
+    }
+
+    /// An operand of a name that no other has.
+    pub(super) fn new_input(&mut self, name: impl Into<String>, array: &Array) -> Result<()> {
+        self.arrays.push(array.share()?);
+        self.inputs.push(name.into());
         Ok(())
     }
 

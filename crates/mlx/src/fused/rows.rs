@@ -56,12 +56,12 @@ impl Linear {
         let Shapes { dtype, group, k, tiles, eights, .. } = shapes;
         let ty = cuda::type_name(dtype).unwrap_or_default();
         let mut kernel = Text::new(String::new());
-        kernel.input("x".to_owned(), &x.array)?;
-        kernel.input("arranged".to_owned(), &arranged)?;
+        kernel.new_input("x", &x.array)?;
+        kernel.new_input("arranged", &arranged)?;
         let mut residual_name = "nullptr";
         if let Some(residual) = residual {
             residual_name = "residual";
-            kernel.input(residual_name.to_owned(), &residual.array)?;
+            kernel.new_input(residual_name, &residual.array)?;
         }
         let outs = if self.gated { &shapes.rows[..1] } else { &shapes.rows[..] };
         // Writing to a string cannot fail.
@@ -71,7 +71,7 @@ impl Linear {
             let mut names = Vec::with_capacity(weights.slots.len());
             for (j, &tid) in weights.slots.iter().enumerate() {
                 let name = format!("c{i}_{j}");
-                kernel.input(name.clone(), &constant(m, tid)?.array)?;
+                kernel.new_input(name.clone(), &constant(m, tid)?.array)?;
                 names.push(name);
             }
             let y = if i < outs.len() { format!("y{i}") } else { "nullptr".to_owned() };
@@ -102,11 +102,11 @@ impl Linear {
         let &Shapes { dtype, norm, k, eights, .. } = shapes;
         let (ty, norm_type) = (cuda::type_name(dtype).unwrap_or_default(), cuda::value_type(norm).unwrap_or_default());
         let mut kernel = Text::new(String::new());
-        kernel.input("x".to_owned(), &x.array)?;
+        kernel.new_input("x", &x.array)?;
         let (mut weight, mut eps) = (format!("static_cast<const {norm_type}*>(nullptr)"), 0.0);
         if let Some((tid, own)) = self.norm {
             (weight, eps) = ("norm".to_owned(), own);
-            kernel.input(weight.clone(), &constant(m, tid)?.array)?;
+            kernel.new_input(weight.clone(), &constant(m, tid)?.array)?;
         }
         let _ = write!(
             kernel.body,

@@ -1,6 +1,6 @@
 //! Attention of one position of each of several sequences, every one over its own cache, as one launch.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, sync::OnceLock};
 
 use flambeau_tensor::{DType, Shape, Tensor};
 
@@ -55,32 +55,28 @@ impl Attention {
         let ty = cuda::type_name(dtype).unwrap_or_default();
         let mut kernel = Text::new(format!("constexpr int kW={WARPS};auto wait=[]{{}};const int lane_row=blockIdx.y;"));
         for (name, slot) in ["q", "k", "v"].into_iter().zip(rows) {
-            kernel.input(name.to_owned(), &slot.array)?;
+            kernel.new_input(name, &slot.array)?;
         }
-        kernel.input("positions".to_owned(), &scratch.positions(machines[0], positions)?)?;
-        kernel.input("tickets".to_owned(), &scratch.tickets(machines[0])?)?;
+        kernel.new_input("positions", &scratch.positions(machines[0], positions)?)?;
+        kernel.new_input("tickets", &scratch.tickets(machines[0])?)?;
         let mut places = 0;
         let constants = self.constants(machines[0], dtype, &mut |tid| {
             let slot = machines[0].env.tensors.get(tid.0 as usize).and_then(Option::as_ref);
             // By their places, so that layers share a kernel.
             let name = format!("c{places}");
             places += 1;
-            kernel.input(name.clone(), &slot.ok_or_else(|| OpError::value(format!("slot {tid} is empty")))?.array)?;
+            kernel.new_input(name.clone(), &slot.ok_or_else(|| OpError::value(format!("slot {tid} is empty")))?.array)?;
             Ok(name)
         })?;
-        let _ = write!(kernel.body, "{ty}*keys;{ty}*values;switch(lane_row){{");
         // The text is the same for any number of sequences; there are no blocks for those past the last.
-        for case in 0..MAX_ROWS {
+        for (case, names) in cache_names().iter().enumerate() {
             let m = &machines[case.min(count - 1)];
-            for (name, cache) in ["keys", "values"].into_iter().zip(self.caches) {
+            for (name, cache) in names.iter().zip(self.caches) {
                 let slot = m.env.tensors.get(cache.0 as usize).and_then(Option::as_ref);
-                kernel
-                    .input(format!("{name}{case}"), &slot.ok_or_else(|| OpError::value(format!("slot {cache} is empty")))?.array)?;
+                kernel.new_input(name, &slot.ok_or_else(|| OpError::value(format!("slot {cache} is empty")))?.array)?;
             }
-            let place = if case == 0 { "default".to_owned() } else { format!("case {case}") };
-            let _ = write!(kernel.body, "{place}:keys=const_cast<{ty}*>(keys{case});values=const_cast<{ty}*>(values{case});break;");
         }
-        kernel.body.push('}');
+        kernel.body.push_str(&choice(ty));
         let (splits, split_rows) = self.splits();
         let parts = self.q.count * splits * (self.q.dim + 2);
         let row = |name: &str, width: usize| format!("{name}+lane_row*{width}");
@@ -102,6 +98,23 @@ impl Attention {
         let out = made.into_iter().nth(1).ok_or_else(|| OpError::value("a kernel gave no result"))?;
         Ok(Slot::new(out, dtype, shape))
     }
+}
+
+/// The names of keys and values by sequence.
+fn cache_names() -> &'static [[String; 2]] {
+    static NAMES: OnceLock<Vec<[String; 2]>> = OnceLock::new();
+    NAMES.get_or_init(|| (0..MAX_ROWS).map(|case| [format!("keys{case}"), format!("values{case}")]).collect())
+}
+
+/// The text that chooses the caches of a block's sequence.
+fn choice(ty: &str) -> String {
+    let mut text = format!("{ty}*keys;{ty}*values;switch(lane_row){{");
+    for (case, [keys, values]) in cache_names().iter().enumerate() {
+        let place = if case == 0 { "default".to_owned() } else { format!("case {case}") };
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{place}:keys=const_cast<{ty}*>({keys});values=const_cast<{ty}*>({values});break;");
+    }
+    text + "}"
 }
 
 impl Scratch {
