@@ -10,6 +10,7 @@ use flambeau_ir::{Node, Tid, Vid, VidOrTid};
 use flambeau_tensor::{DType, Tensor};
 
 pub(super) use reader::find;
+pub(super) use rows::CacheNames;
 
 use super::{
     Shared,

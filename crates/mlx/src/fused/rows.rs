@@ -6,6 +6,7 @@ use flambeau_ir::Tid;
 use flambeau_tensor::{DType, Shape};
 
 use super::{
+    attention::CacheNames,
     launch::{Text, WARPS},
     linear::{Activation, Format, Linear, norm_type, rows_of},
 };
@@ -29,6 +30,7 @@ const MANY_ROWS: usize = 16384;
 pub(crate) struct Scratch {
     pub(super) positions: Option<(Vec<i32>, Array)>,
     pub(super) tickets: Option<Array>,
+    pub(super) caches: Option<CacheNames>,
 }
 
 /// What the kernels are made for.

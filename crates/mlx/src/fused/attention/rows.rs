@@ -1,6 +1,6 @@
 //! Attention of one position of each of several sequences, every one over its own cache, as one launch.
 
-use std::{fmt::Write as _, sync::OnceLock};
+use std::fmt::Write as _;
 
 use flambeau_tensor::{DType, Shape, Tensor};
 
@@ -69,14 +69,15 @@ impl Attention {
             Ok(name)
         })?;
         // The text is the same for any number of sequences; there are no blocks for those past the last.
-        for (case, names) in cache_names().iter().enumerate() {
+        let caches = scratch.caches.get_or_insert_with(CacheNames::new);
+        for (case, names) in caches.names.iter().enumerate() {
             let m = &machines[case.min(count - 1)];
             for (name, cache) in names.iter().zip(self.caches) {
                 let slot = m.env.tensors.get(cache.0 as usize).and_then(Option::as_ref);
                 kernel.new_input(name, &slot.ok_or_else(|| OpError::value(format!("slot {cache} is empty")))?.array)?;
             }
         }
-        kernel.body.push_str(&choice(ty));
+        kernel.body.push_str(&caches.choice);
         let (splits, split_rows) = self.splits();
         let parts = self.q.count * splits * (self.q.dim + 2);
         let row = |name: &str, width: usize| format!("{name}+lane_row*{width}");
@@ -100,21 +101,25 @@ impl Attention {
     }
 }
 
-/// The names of keys and values by sequence.
-fn cache_names() -> &'static [[String; 2]] {
-    static NAMES: OnceLock<Vec<[String; 2]>> = OnceLock::new();
-    NAMES.get_or_init(|| (0..MAX_ROWS).map(|case| [format!("keys{case}"), format!("values{case}")]).collect())
+/// The names of keys and values by sequence, and the text that chooses those of a block's sequence.
+#[derive(Debug)]
+pub(in crate::fused) struct CacheNames {
+    names: Vec<[String; 2]>,
+    choice: String,
 }
 
-/// The text that chooses the caches of a block's sequence.
-fn choice(ty: &str) -> String {
-    let mut text = format!("{ty}*keys;{ty}*values;switch(lane_row){{");
-    for (case, [keys, values]) in cache_names().iter().enumerate() {
-        let place = if case == 0 { "default".to_owned() } else { format!("case {case}") };
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{place}:keys=const_cast<{ty}*>({keys});values=const_cast<{ty}*>({values});break;");
+impl CacheNames {
+    fn new() -> CacheNames {
+        let names: Vec<[String; 2]> = (0..MAX_ROWS).map(|case| [format!("keys{case}"), format!("values{case}")]).collect();
+        let mut choice = "decltype(keys0)keys;decltype(values0)values;switch(lane_row){".to_owned();
+        for (case, [keys, values]) in names.iter().enumerate() {
+            let place = if case == 0 { "default".to_owned() } else { format!("case {case}") };
+            // Writing to a string cannot fail.
+            let _ = write!(choice, "{place}:keys={keys};values={values};break;");
+        }
+        choice.push('}');
+        CacheNames { names, choice }
     }
-    text + "}"
 }
 
 impl Scratch {
