@@ -120,21 +120,26 @@ impl Linear {
     }
 
     fn shapes(&self, m: &Machine, x: &Slot, residual: Option<&Slot>) -> Option<Shapes> {
+        // Every field is named, so that none of a step's parts is passed over.
+        let &Linear { x: _, norm, narrows, residual: own, gated, activation: _, beside: None, joined: None, ref weights, outs: _ } =
+            self
+        else {
+            return None;
+        };
         let (dtype, count, k) = (x.dtype, *x.shape.first()?, *x.shape.last()?);
         cuda::type_name(dtype)?;
         let is_one_each = x.shape.len() > 1 && x.shape.iter().product::<usize>() == count * k;
-        (is_one_each && (2..=MAX_ROWS).contains(&count) && self.joined.is_none()).then_some(())?;
-        let Format::Coded { bits: 4, group: group @ (32 | 64 | 128) } = self.weights.first()?.format else { return None };
-        let norm = self.norm.map_or(Some(dtype), |(norm, _)| norm_type(m, norm, dtype, self.narrows, k))?;
-        let rows = self.weights.iter().map(|w| rows_of(m, w, dtype, k)).collect::<Option<Vec<_>>>()?;
+        (is_one_each && (2..=MAX_ROWS).contains(&count)).then_some(())?;
+        let Format::Coded { bits: 4, group: group @ (32 | 64 | 128) } = weights.first()?.format else { return None };
+        let norm = norm.map_or(Some(dtype), |(weight, _)| norm_type(m, weight, dtype, narrows, k))?;
+        let rows = weights.iter().map(|w| rows_of(m, w, dtype, k)).collect::<Option<Vec<_>>>()?;
         let total = rows.iter().sum::<usize>();
-        let lines = |tiles: usize| if self.gated { tiles / 2 } else { tiles } * TILE;
+        let lines = |tiles: usize| if gated { tiles / 2 } else { tiles } * TILE;
         let fits = |&tiles: &usize| rows.iter().all(|rows| rows.is_multiple_of(lines(tiles)));
         let tiles = [if total >= MANY_ROWS { 4 } else { 2 }, 2].into_iter().find(fits)?;
-        let same = !self.gated || rows.windows(2).all(|w| w[0] == w[1]);
-        let added = residual.map_or(self.residual.is_none(), |r| {
-            r.dtype == dtype && rows.len() == 1 && r.shape.iter().product::<usize>() == count * rows[0]
-        });
+        let same = !gated || rows.windows(2).all(|w| w[0] == w[1]);
+        let added = residual
+            .map_or(own.is_none(), |r| r.dtype == dtype && rows.len() == 1 && r.shape.iter().product::<usize>() == count * rows[0]);
         let eights = if count <= 8 { 1 } else { MAX_ROWS / 8 };
         (k.is_multiple_of(STEP) && same && added).then_some(Shapes { dtype, norm, group, k, rows, tiles, eights })
     }
