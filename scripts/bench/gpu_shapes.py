@@ -299,6 +299,19 @@ def measure(folder: pathlib.Path, prompts: list[int], generated: int, batches: l
     def step(token):
         return mx.argmax(model(token[:, None], cache=cache)[:, -1, :], axis=-1)
 
+    def seconds(token):
+        for _ in range(8):
+            token = step(token)
+            mx.eval(token)
+        begin = time.perf_counter()
+        for _ in range(generated):
+            following = step(token)
+            mx.async_eval(following)
+            token.tolist()
+            token = following
+        mx.eval(token)
+        return time.perf_counter() - begin
+
     for count in prompts:
         times = []
         for _ in range(3):
@@ -310,32 +323,10 @@ def measure(folder: pathlib.Path, prompts: list[int], generated: int, batches: l
             mx.eval(token, [c.state for c in cache])
             times.append(time.perf_counter() - begin)
         row[f"pp{count}"] = round(count / sorted(times[1:])[0], 1)
-
-        for _ in range(8):
-            token = step(token)
-            mx.eval(token)
-        begin = time.perf_counter()
-        for _ in range(generated):
-            following = step(token)
-            mx.async_eval(following)
-            token.item()
-            token = following
-        mx.eval(token)
-        row[f"tg{generated}@d{count}"] = round(generated / (time.perf_counter() - begin), 1)
+        row[f"tg{generated}@d{count}"] = round(generated / seconds(token), 1)
     for batch in batches:
         cache = make_prompt_cache(model)
-        token = mx.random.randint(0, 1000, (batch,))
-        for _ in range(8):
-            token = step(token)
-            mx.eval(token)
-        begin = time.perf_counter()
-        for _ in range(generated):
-            following = step(token)
-            mx.async_eval(following)
-            mx.eval(token)
-            token = following
-        mx.eval(token)
-        row[f"tg{generated}@s{batch}"] = round(batch * generated / (time.perf_counter() - begin), 1)
+        row[f"tg{generated}@s{batch}"] = round(batch * generated / seconds(mx.random.randint(0, 1000, (batch,))), 1)
     return row
 
 

@@ -12,7 +12,7 @@ use flambeau::{
     tensor::DType,
 };
 
-use models::{STEPS, begun, model, token};
+use models::{STEPS, alone_each, begun, model, step_together};
 
 fn bits(logits: &[f32]) -> Vec<u32> {
     logits.iter().map(|x| x.to_bits()).collect()
@@ -20,22 +20,13 @@ fn bits(logits: &[f32]) -> Vec<u32> {
 
 fn check(what: &str, model: &Model, counts: &[usize]) {
     let most = counts.iter().copied().max().unwrap_or(0);
-    let alone = |number: usize| -> Vec<Vec<u32>> {
-        let mut sequence = begun(model, number);
-        (0..STEPS).map(|step| bits(&sequence.step(&[token(number, step)]).expect("the step runs"))).collect()
-    };
-    let expected: Vec<_> = (0..most).map(alone).collect();
+    let expected = alone_each(model, most);
     for &count in counts {
         let mut sequences: Vec<Sequence> = (0..count).map(|number| begun(model, number)).collect();
-        let mut logits = vec![Vec::new(); count];
         for step in 0..STEPS {
-            let pairs = sequences.iter_mut().zip(&mut logits).enumerate();
-            let feeds = pairs.map(|(number, (sequence, logits))| Feed { sequence, token: token(number, step), logits });
-            for outcome in Sequence::step_each(&mut feeds.collect::<Vec<_>>()) {
-                outcome.expect("no panic").expect("the step runs");
-            }
+            let logits = step_together(&mut sequences, step);
             for (number, (logits, expected)) in logits.iter().zip(&expected).enumerate() {
-                assert!(bits(logits) == expected[step], "{what}: {number} of {count}, step {step}");
+                assert!(bits(logits) == bits(&expected[step]), "{what}: {number} of {count}, step {step}");
             }
         }
     }

@@ -17,7 +17,7 @@ use flambeau::{
 use flambeau_testcases::functions;
 
 use installed::alone;
-use models::{STEPS, begun, model, token};
+use models::{STEPS, alone_each, begun, model, step_together};
 
 fn engine() -> (Arc<MlxEngine>, Arc<dyn Engine>) {
     let engine = Arc::new(installed::engine());
@@ -30,28 +30,14 @@ fn difference(found: &[f32], expected: &[f32]) -> f32 {
     most(&mut found.iter().zip(expected).map(|(a, b)| a - b)) / most(&mut expected.iter().copied())
 }
 
-/// Logits of each sequence's steps.
-fn alone_each(model: &Model, count: usize) -> Vec<Vec<Vec<f32>>> {
-    let steps = |number: usize| {
-        let mut sequence = begun(model, number);
-        (0..STEPS).map(|step| sequence.step(&[token(number, step)]).expect("the step runs")).collect()
-    };
-    (0..count).map(steps).collect()
-}
-
 /// Whether any of the steps was one run of several sequences.
 fn check(what: &str, model: &Model, mlx: &MlxEngine, bound: f32) -> bool {
     let before = mlx.joined_runs();
     for count in [2, 5] {
         let expected = alone_each(model, count);
         let mut sequences: Vec<Sequence> = (0..count).map(|number| begun(model, number)).collect();
-        let mut logits = vec![Vec::new(); count];
         for step in 0..STEPS {
-            let pairs = sequences.iter_mut().zip(&mut logits).enumerate();
-            let feeds = pairs.map(|(number, (sequence, logits))| Feed { sequence, token: token(number, step), logits });
-            for outcome in Sequence::step_each(&mut feeds.collect::<Vec<_>>()) {
-                outcome.expect("no panic").expect("the step runs");
-            }
+            let logits = step_together(&mut sequences, step);
             for (number, (logits, expected)) in logits.iter().zip(&expected).enumerate() {
                 let difference = difference(logits, &expected[step]);
                 assert!(difference <= bound, "{what}: {number} of {count}, step {step}: {difference}");

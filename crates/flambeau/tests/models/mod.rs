@@ -5,7 +5,7 @@ use std::{fs, path::Path, sync::Arc};
 use flambeau::{
     compile::{self, Scheme, SchemeName},
     engine::Engine,
-    runners::llm::{Model, ModelOptions, Sequence},
+    runners::llm::{Feed, Model, ModelOptions, Sequence},
     runtime::Program,
     tensor::DType,
     zoo::{self, Checkpoint},
@@ -43,6 +43,26 @@ pub(crate) fn begun(model: &Model, number: usize) -> Sequence {
     let prompt: Vec<u32> = (0..=number as u32).map(|i| (i * 5 + number as u32) % 16).collect();
     sequence.step(&prompt).expect("the prompt is read");
     sequence
+}
+
+/// The logits of each sequence's steps, one sequence after the other.
+pub(crate) fn alone_each(model: &Model, count: usize) -> Vec<Vec<Vec<f32>>> {
+    let steps = |number: usize| {
+        let mut sequence = begun(model, number);
+        (0..STEPS).map(|step| sequence.step(&[token(number, step)]).expect("the step runs")).collect()
+    };
+    (0..count).map(steps).collect()
+}
+
+/// The logits of each sequence in a step of all of them.
+pub(crate) fn step_together(sequences: &mut [Sequence], step: usize) -> Vec<Vec<f32>> {
+    let mut logits = vec![Vec::new(); sequences.len()];
+    let pairs = sequences.iter_mut().zip(&mut logits).enumerate();
+    let feeds = pairs.map(|(number, (sequence, logits))| Feed { sequence, token: token(number, step), logits });
+    for outcome in Sequence::step_each(&mut feeds.collect::<Vec<_>>()) {
+        outcome.expect("no panic").expect("the step runs");
+    }
+    logits
 }
 
 /// What a sequence is fed behind its prompt.
