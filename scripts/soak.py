@@ -229,8 +229,11 @@ def main():
     parser.add_argument("--recording")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--minutes", type=float, default=20)
-    parser.add_argument("options", nargs="*")
-    args = parser.parse_args()
+    # By hand: the parser takes nothing behind `--` when options stand between the model and it.
+    own, options = sys.argv[1:], []
+    if "--" in own:
+        own, options = own[: own.index("--")], own[own.index("--") + 1 :]
+    args = parser.parse_args(own, argparse.Namespace(options=options))
     if bool(args.speech) != bool(args.recording):
         parser.error("--speech and --recording go together")
     server = Server(args)
