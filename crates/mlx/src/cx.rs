@@ -163,6 +163,15 @@ impl Machine {
         self.inferred.tensor(Out(tid)).map(|spec| spec.shape)
     }
 
+    /// What a slot holds.
+    ///
+    /// # Errors
+    /// If it holds nothing.
+    pub(crate) fn slot(&self, tid: Tid) -> Result<&Slot> {
+        let slot = self.env.tensors.get(tid.0 as usize).and_then(Option::as_ref);
+        slot.ok_or_else(|| InferError::Unset(tid).into())
+    }
+
     pub(crate) fn set(&mut self, tid: Tid, slot: Slot) {
         if let Some(place) = self.env.tensors.get_mut(tid.0 as usize) {
             *place = Some(slot);
@@ -214,8 +223,7 @@ impl Cx<'_> {
 
     /// What a slot holds.
     pub(crate) fn peek(&self, tid: Tid) -> Result<&Slot> {
-        let slot = self.m.env.tensors.get(tid.0 as usize).and_then(Option::as_ref);
-        slot.ok_or_else(|| InferError::Unset(tid).into())
+        self.m.slot(tid)
     }
 
     /// An optional operand.

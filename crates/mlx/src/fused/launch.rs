@@ -112,9 +112,7 @@ impl Builder {
             self.reads.push(Name::Value(value));
             return Ok(format!("v{value}"));
         }
-        let slot = m.env.tensors.get(tid.0 as usize).and_then(Option::as_ref);
-        let array = slot.ok_or_else(|| OpError::value(format!("slot {tid} is empty")))?.array.share()?;
-        Ok(self.array(array))
+        Ok(self.array(m.slot(tid)?.array.share()?))
     }
 
     /// The name of an array.

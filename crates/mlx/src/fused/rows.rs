@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 
-use flambeau_ir::Tid;
 use flambeau_tensor::{DType, Shape};
 
 use super::{
@@ -73,7 +72,7 @@ impl Linear {
             let mut names = Vec::with_capacity(weights.slots.len());
             for (j, &tid) in weights.slots.iter().enumerate() {
                 let name = format!("c{i}_{j}");
-                kernel.new_input(name.clone(), &constant(m, tid)?.array)?;
+                kernel.new_input(name.clone(), &m.slot(tid)?.array)?;
                 names.push(name);
             }
             let y = if i < outs.len() { format!("y{i}") } else { "nullptr".to_owned() };
@@ -108,7 +107,7 @@ impl Linear {
         let (mut weight, mut eps) = (format!("static_cast<const {norm_type}*>(nullptr)"), 0.0);
         if let Some((tid, own)) = self.norm {
             (weight, eps) = ("norm".to_owned(), own);
-            kernel.new_input(weight.clone(), &constant(m, tid)?.array)?;
+            kernel.new_input(weight.clone(), &m.slot(tid)?.array)?;
         }
         let _ = write!(
             kernel.body,
@@ -143,9 +142,4 @@ impl Linear {
         let eights = if count <= 8 { 1 } else { MAX_ROWS / 8 };
         (k.is_multiple_of(STEP) && same && added).then_some(Shapes { dtype, norm, group, k, rows, tiles, eights })
     }
-}
-
-fn constant(m: &Machine, tid: Tid) -> Result<&Slot> {
-    let slot = m.env.tensors.get(tid.0 as usize).and_then(Option::as_ref);
-    slot.ok_or_else(|| OpError::value(format!("slot {tid} is empty")))
 }

@@ -61,11 +61,10 @@ impl Attention {
         kernel.new_input("tickets", &scratch.tickets(machines[0])?)?;
         let mut places = 0;
         let constants = self.constants(machines[0], dtype, &mut |tid| {
-            let slot = machines[0].env.tensors.get(tid.0 as usize).and_then(Option::as_ref);
             // By their places, so that layers share a kernel.
             let name = format!("c{places}");
             places += 1;
-            kernel.new_input(name.clone(), &slot.ok_or_else(|| OpError::value(format!("slot {tid} is empty")))?.array)?;
+            kernel.new_input(name.clone(), &machines[0].slot(tid)?.array)?;
             Ok(name)
         })?;
         // The text is the same for any number of sequences; there are no blocks for those past the last.
@@ -73,8 +72,7 @@ impl Attention {
         for (case, names) in caches.names.iter().enumerate() {
             let m = &machines[case.min(count - 1)];
             for (name, cache) in names.iter().zip(self.caches) {
-                let slot = m.env.tensors.get(cache.0 as usize).and_then(Option::as_ref);
-                kernel.new_input(name, &slot.ok_or_else(|| OpError::value(format!("slot {cache} is empty")))?.array)?;
+                kernel.new_input(name, &m.slot(cache)?.array)?;
             }
         }
         kernel.body.push_str(&caches.choice);
