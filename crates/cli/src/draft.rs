@@ -57,8 +57,8 @@ impl DraftArgs {
             return Ok(model);
         }
         let place = || format!("--draft {draft}");
-        let own = ModelArgs::new(draft, lock, &ExportArgs::default());
-        let (program, path) = own.open(zoo::Logits::Last, threads).with_context(place)?;
+        let smaller = ModelArgs::new(draft, lock, &ExportArgs::default());
+        let (program, path) = smaller.open(zoo::Logits::Last, threads).with_context(place)?;
         let own = tokenizer::find(&program, &path, None).with_context(place)?.tokenizer;
         let vocabulary = tokenizer.vocab_size().max(own.vocab_size());
         let differs = |id: &u32| tokenizer.id_to_token(*id) != own.id_to_token(*id);
