@@ -61,6 +61,11 @@ impl<'a> Fields<'a> {
         Ok(map.map(|map| Fields { map, path: format!("{}{key}.", self.path), asked: Rc::clone(&self.asked) }))
     }
 
+    /// An object that has to be there.
+    pub(crate) fn object(&self, key: &str) -> Result<Fields<'a>> {
+        self.child(key)?.ok_or_else(|| self.error(key, "an object"))
+    }
+
     /// Whether the key is there, and says that there is no value.
     pub(crate) fn has_null(&self, key: &str) -> bool {
         self.map.get(key).is_some_and(Value::is_null)
@@ -136,6 +141,11 @@ impl<'a> Fields<'a> {
     /// Refuses another size than the one that is known here; no size is as good.
     pub(crate) fn expect_size(&self, key: &str, expected: usize) -> Result<()> {
         if self.size_or(key, expected)? == expected { Ok(()) } else { Err(self.error(key, expected.to_string())) }
+    }
+
+    /// Refuses the other boolean than the one that is known here; none is as good.
+    pub(crate) fn expect_bool(&self, key: &str, expected: bool) -> Result<()> {
+        if self.bool_or(key, expected)? == expected { Ok(()) } else { Err(self.error(key, expected.to_string())) }
     }
 
     /// A list of texts, at least `n`.

@@ -99,9 +99,7 @@ fn read(family: &Family, f: &Fields<'_>, sentence: Sentence) -> Result<Config> {
         return Err(f.error("max_position_embeddings", format!("{} to {MAX_POSITIONS}", first_position + 1)));
     }
     f.expect_text("position_embedding_type", "absolute")?;
-    if f.bool_or("is_decoder", false)? {
-        return Err(f.error("is_decoder", "false"));
-    }
+    f.expect_bool("is_decoder", false)?;
     let token_types = if family.token_types > 0 { f.size_or("type_vocab_size", family.token_types)? } else { 0 };
     if family.buckets > 0 {
         f.expect_size("relative_attention_num_buckets", family.buckets)?;

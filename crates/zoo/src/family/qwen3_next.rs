@@ -34,9 +34,7 @@ pub(super) fn dense(f: &Fields<'_>) -> Result<Config> {
 pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
     let base = read(f, &DEFAULTS)?;
     // It is always so, and some configs say it.
-    if !f.bool_or("norm_topk_prob", true)? {
-        return Err(f.error("norm_topk_prob", "true"));
-    }
+    f.expect_bool("norm_topk_prob", true)?;
     f.size_opt("intermediate_size")?;
     let experts = shared_experts(f, &base, &ExpertDefaults { count: 256, chosen: 8, width: 512, normalized: true })?;
     let feeds = vec![experts.into(); base.layers];
@@ -58,9 +56,7 @@ fn build(f: &Fields<'_>, base: &Base, family: &'static str, feeds: Vec<Feed>) ->
     let interval = f.size_or("full_attention_interval", 4)?;
     let kinds = base.layer_types(f, |i| if (i + 1).is_multiple_of(interval) { "full_attention" } else { "linear_attention" })?;
     let bias = f.bool_or("attention_bias", false)?;
-    if !f.bool_or("attn_output_gate", true)? {
-        return Err(f.error("attn_output_gate", "true"));
-    }
+    f.expect_bool("attn_output_gate", true)?;
     let attention = Attention {
         qk_norm: QkNorm::Heads,
         gated: true,

@@ -21,7 +21,7 @@ const LEFT_PAD: usize = 32;
 /// Reads Voxtral.
 pub(super) fn config(configs: &Configs<'_>) -> Result<voxtral::Config> {
     let f = &configs.model;
-    let audio = part(f, "audio_config")?;
+    let audio = f.object("audio_config")?;
     let (width, heads) = (audio.size("hidden_size")?, audio.size("num_attention_heads")?);
     let (layers, feed) = (audio.size("num_hidden_layers")?, audio.size("intermediate_size")?);
     let positions = audio.size_or("max_source_positions", 1500)?;
@@ -39,9 +39,7 @@ pub(super) fn config(configs: &Configs<'_>) -> Result<voxtral::Config> {
     }
     // The encoder has no tokens.
     audio.get("vocab_size");
-    if audio.bool_or("scale_embedding", false)? {
-        return Err(audio.error("scale_embedding", "false"));
-    }
+    audio.expect_bool("scale_embedding", false)?;
     for (f, key) in [(&audio, "activation_function"), (f, "projector_hidden_act")] {
         needs_gelu(f, key)?;
     }
@@ -58,7 +56,7 @@ pub(super) fn config(configs: &Configs<'_>) -> Result<voxtral::Config> {
 /// Reads Voxtral Realtime, whose tokenizer says how much silence goes ahead.
 pub(super) fn realtime(configs: &Configs<'_>) -> Result<voxtral_realtime::Config> {
     let f = &configs.model;
-    let audio = part(f, "audio_config")?;
+    let audio = f.object("audio_config")?;
     let encoder = listening(&audio)?;
     for (f, key) in [(&audio, "activation_function"), (f, "projector_hidden_act")] {
         needs_gelu(f, key)?;
@@ -101,7 +99,7 @@ fn listening(f: &Fields<'_>) -> Result<spec::Config> {
 
 fn text(configs: &Configs<'_>, family: &'static str) -> Result<spec::Config> {
     let f = &configs.model;
-    let text = part(f, "text_config")?;
+    let text = f.object("text_config")?;
     let name = text.text("model_type")?.unwrap_or("llama");
     let config = if name == "voxtral_realtime_text" { realtime_text(&text)? } else { read(name, &text)? };
     let mut config = spec::Config { family, ..config };
@@ -113,10 +111,6 @@ fn text(configs: &Configs<'_>, family: &'static str) -> Result<spec::Config> {
     }
     text.finish(&harmless::in_text)?;
     Ok(config)
-}
-
-fn part<'a>(f: &Fields<'a>, key: &str) -> Result<Fields<'a>> {
-    f.child(key)?.ok_or_else(|| f.error(key, "the config of a part"))
 }
 
 fn needs_gelu(f: &Fields<'_>, key: &str) -> Result<()> {

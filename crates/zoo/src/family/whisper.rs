@@ -14,9 +14,7 @@ use crate::{
 /// Reads `config.json`. The ids of special tokens stand in `generation_config.json`, which [`tokens`] reads.
 pub(super) fn config(f: &Fields<'_>, generation: Option<&Fields<'_>>) -> Result<Config> {
     for key in ["scale_embedding", "use_weighted_layer_sum"] {
-        if f.bool_or(key, false)? {
-            return Err(f.error(key, "false"));
-        }
+        f.expect_bool(key, false)?;
     }
     if f.text("activation_function")?.is_some_and(|name| name != "gelu") {
         return Err(f.error("activation_function", "gelu"));

@@ -17,8 +17,8 @@ const CTC_HEAD: &str = "ctc_head.weight";
 
 /// A model of CTC, or a transducer; models that have both heads decode as transducers.
 pub(super) fn parakeet(f: &Fields<'_>, tensors: &IndexMap<String, CheckpointTensor>) -> Result<Config> {
-    let encoder = encoder(&needed(f, "encoder")?)?;
-    features(&needed(f, "preprocessor")?, encoder.mels)?;
+    let encoder = encoder(&f.object("encoder")?)?;
+    features(&f.object("preprocessor")?, encoder.mels)?;
     let head = match f.child("joint")? {
         Some(joint) => Head::Transducer(transducer(f, &joint)?),
         None => Head::Ctc,
@@ -28,10 +28,6 @@ pub(super) fn parakeet(f: &Fields<'_>, tensors: &IndexMap<String, CheckpointTens
     // The blank is the last token.
     let vocab = rows.ok_or_else(|| Error::MissingTensor(name.into()))?;
     Ok(Config { encoder, vocab, blank: vocab - 1, head, dtype: None })
-}
-
-fn needed<'a>(f: &Fields<'a>, key: &str) -> Result<Fields<'a>> {
-    f.child(key)?.ok_or_else(|| f.error(key, "an object"))
 }
 
 fn encoder(f: &Fields<'_>) -> Result<Encoder> {
@@ -45,9 +41,7 @@ fn encoder(f: &Fields<'_>) -> Result<Encoder> {
         f.expect_text(key, expected)?;
     }
     for (key, expected) in [("causal_downsampling", false), ("untie_biases", true)] {
-        if f.bool_or(key, expected)? != expected {
-            return Err(f.error(key, expected.to_string()));
-        }
+        f.expect_bool(key, expected)?;
     }
     if f.ints("att_context_size")?.iter().any(|&size| size != -1) {
         return Err(f.error("att_context_size", "-1 on both sides: all positions at once"));
@@ -81,11 +75,9 @@ fn encoder(f: &Fields<'_>) -> Result<Encoder> {
 }
 
 fn transducer(f: &Fields<'_>, joint: &Fields<'_>) -> Result<Transducer> {
-    let decoder = needed(f, "decoder")?;
-    if !decoder.bool_or("blank_as_pad", true)? {
-        return Err(decoder.error("blank_as_pad", "true"));
-    }
-    let (own, joined) = (needed(&decoder, "prednet")?, needed(joint, "jointnet")?);
+    let decoder = f.object("decoder")?;
+    decoder.expect_bool("blank_as_pad", true)?;
+    let (own, joined) = (decoder.object("prednet")?, joint.object("jointnet")?);
     joined.expect_text("activation", "relu")?;
     let (width, layers) = (own.size("pred_hidden")?, own.size_or("pred_rnn_layers", 1)?);
     if joined.size_or("joint_hidden", width)? != width {
