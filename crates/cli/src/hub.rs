@@ -89,7 +89,8 @@ impl Hub {
             bail!("{} names no commit", reference.display());
         }
         let snapshot = folder.join("snapshots").join(commit);
-        let complete = snapshot.join("config.json").is_file() && has_weights(&snapshot);
+        let has_config = ["config.json", "params.json"].iter().any(|name| snapshot.join(name).is_file());
+        let complete = has_config && has_weights(&snapshot);
         Ok(complete.then_some(snapshot))
     }
 
@@ -115,7 +116,7 @@ impl Hub {
 
 /// Whether a folder has the weights of a model.
 fn has_weights(folder: &Path) -> bool {
-    ["model.safetensors", "model.safetensors.index.json"].iter().any(|name| folder.join(name).is_file())
+    ["model.safetensors", "model.safetensors.index.json", "consolidated.safetensors"].iter().any(|name| folder.join(name).is_file())
 }
 
 /// Whether a file of a repository belongs to what a model needs to run: some at its top, and what sentence-transformers says of modules.
@@ -125,6 +126,12 @@ fn is_standard(name: &str) -> bool {
     }
     let kept = [".json", ".safetensors", ".jinja", "tokenizer.model"];
     !name.contains('/') && !name.starts_with('.') && kept.iter().any(|end| name.ends_with(end))
+}
+
+/// Tells which of a repository's files a model needs to run. Weights that are there a second time, in Mistral's own form, are left out.
+fn standard(names: &[&str]) -> impl Fn(&str) -> bool + use<> {
+    let is_twice = names.iter().any(|name| name.starts_with("model") && name.ends_with(".safetensors"));
+    move |name| is_standard(name) && !(is_twice && name.starts_with("consolidated"))
 }
 
 fn standard_files(folder: &Path) -> Result<Vec<String>> {
@@ -138,6 +145,8 @@ fn standard_files(folder: &Path) -> Result<Vec<String>> {
             names.push(config);
         }
     }
+    let keep = standard(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut names: Vec<String> = names.iter().filter(|name| keep(name)).cloned().collect();
     names.sort();
     Ok(names)
 }
@@ -169,6 +178,18 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert!(target_path(dir.path(), "a/b.json").is_ok());
         assert!(target_path(dir.path(), "../b.json").is_err() && target_path(dir.path(), "/b").is_err());
+    }
+
+    #[test]
+    fn weights_are_not_fetched_twice() {
+        let kept = |names: &[&str]| {
+            let keep = standard(names);
+            names.iter().filter(|name| keep(name)).map(|name| (*name).to_owned()).collect::<Vec<_>>()
+        };
+        let own = ["params.json", "consolidated.safetensors", "tekken.json"];
+        assert_eq!(kept(&own), own);
+        let both = ["config.json", "params.json", "consolidated.safetensors", "model-00001-of-00002.safetensors"];
+        assert_eq!(kept(&both), [both[0], both[1], both[3]]);
     }
 
     #[test]

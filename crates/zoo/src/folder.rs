@@ -18,6 +18,7 @@ use crate::{
     family::{self, Configs},
     fields::Fields,
     limits::MAX_JSON_BYTES,
+    mistral,
 };
 
 use self::scheme::Scheme;
@@ -203,7 +204,13 @@ pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
     let base = |name: &str| name.rsplit(['/', '\\']).next().unwrap_or(name).to_owned();
     let own = |name: &str| sentence::module_config(name).map_or_else(|| base(name), str::to_owned);
     let model = Files(files.into_iter().map(|(name, bytes)| (own(&name), bytes)).collect());
-    let map = model.json(CONFIG)?.ok_or_else(|| Error::MissingFile(CONFIG.into()))?;
+    let (map, params) = match (model.json(CONFIG)?, model.0.contains_key(mistral::PARAMS)) {
+        (None, true) => {
+            let params = mistral::Params::read(&model.json(mistral::PARAMS)?.unwrap_or_default())?;
+            (params.config.clone(), Some(params))
+        }
+        (map, _) => (map.ok_or_else(|| Error::MissingFile(CONFIG.into()))?, None),
+    };
     if let Some(bytes) = model.0.get(ctranslate2::MODEL) {
         let (config, tensors) = ctranslate2::whisper(bytes, &map, model.json(TOKENIZER[0])?.as_ref())?;
         return Ok(Checkpoint::new(Architecture::Whisper(config), tensors, model.tokenizer()));
@@ -219,6 +226,7 @@ pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
         let whole = is_bundle && !name.starts_with("lm_head.");
         let name = if whole { format!("model.{name}") } else { name.to_owned() };
         match &architecture {
+            _ if params.is_some() => Some(name),
             Architecture::Encoder(_) => Some(encoder::tensor_name(&name)),
             _ if architecture.listens() => Some(speech_name(&name)),
             _ => text_name(&name),
@@ -235,6 +243,9 @@ pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
             (None, None) => None,
         };
         tensors.extend(source.and_then(|(name, source)| Some((published(&name)?, source))));
+    }
+    if let Some(params) = params {
+        tensors = params.published(tensors)?;
     }
     undo_conversion(&mut tensors);
     Ok(Checkpoint::new(architecture, tensors, model.tokenizer()))

@@ -20,6 +20,7 @@ mod family;
 mod fields;
 mod folder;
 mod ggml;
+mod mistral;
 mod model;
 mod nemo;
 mod rope;

@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 use ureq::{Agent, Body, http::Response};
 
-use super::{Hub, ModelName, TIMEOUT, is_standard, target_path};
+use super::{Hub, ModelName, TIMEOUT, standard, target_path};
 use crate::{failure::hint, progress};
 
 /// A repository's answer about its files may have this many bytes.
@@ -36,7 +36,8 @@ impl Hub {
         let (commit, remotes) = self.list(&agent, name)?;
         let mut list = Vec::new();
         if wanted.is_empty() {
-            list.extend(remotes.into_iter().filter(|remote| is_standard(&remote.name)));
+            let keep = standard(&remotes.iter().map(|remote| remote.name.as_str()).collect::<Vec<_>>());
+            list.extend(remotes.into_iter().filter(|remote| keep(&remote.name)));
         } else {
             let mut remotes = remotes;
             for file in wanted {

@@ -82,6 +82,10 @@ fn digest(parts: &[&[u8]]) -> String {
 pub(super) fn is_quantized(checkpoint: &Path) -> Result<bool> {
     if checkpoint.is_dir() {
         let config = checkpoint.join("config.json");
+        // Mistral's own folders have no codes.
+        if !config.exists() && checkpoint.join("params.json").exists() {
+            return Ok(false);
+        }
         let text = fs::read_to_string(&config).with_context(|| format!("cannot read {}", config.display()))?;
         let config: Json = serde_json::from_str(&text).with_context(|| format!("{} is no JSON", config.display()))?;
         // Floats of 8 bits become such of 16.
