@@ -14,6 +14,11 @@ const LEAD: usize = SAMPLE_RATE as usize / 2;
 pub(crate) const BLOCK: usize = SAMPLE_RATE as usize / 50;
 const PAUSE: usize = 15;
 
+/// Samples at the end of a stretch among which it ends.
+const PAUSES: usize = 5 * SAMPLE_RATE as usize;
+/// Samples shorter than this say nothing.
+pub(crate) const SHORTEST: usize = SAMPLE_RATE as usize / 20;
+
 /// A recording from where it was listened to.
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
@@ -65,6 +70,15 @@ impl Stream {
         let pauses = powers.windows(PAUSE).map(|pause| pause.iter().sum::<f32>()).enumerate();
         let softest = pauses.min_by(|(_, a), (_, b)| a.total_cmp(b));
         softest.map_or(range.end, |(at, _)| range.start + (at + PAUSE / 2) * BLOCK)
+    }
+
+    /// Samples of the next stretch of at most `longest`, if it lies in the stream; it ends in a pause where the recording goes on.
+    pub(crate) fn stretch(&self, longest: usize) -> Option<usize> {
+        match self.samples.len() {
+            whole if self.is_whole && whole <= longest => Some(whole),
+            some if some >= longest => Some(self.pause(longest - PAUSES.min(longest / 2)..longest)),
+            _ => None,
+        }
     }
 
     /// How many of the next `heard` samples need not be listened to, if they begin with silence: all, or those up to shortly before the

@@ -8,7 +8,7 @@ use crate::{
     speech::{
         Progress, SAMPLE_RATE, Segment, Settings,
         segment::has_words,
-        stream::Stream,
+        stream::{SHORTEST, Stream},
         text_decoder::{first_token, special_token},
         transcriber::{Listener, Takes},
     },
@@ -20,10 +20,6 @@ const MOST_TOKENS_A_SECOND: f64 = 12.0;
 const TOKENS_A_WINDOW: usize = 200;
 /// Tokens of the text between two reports of progress.
 const TOKENS_A_STEP: usize = 16;
-/// Samples at the end of a stretch among which it ends.
-const PAUSES: usize = 5 * SAMPLE_RATE as usize;
-/// Samples shorter than this say nothing.
-const SHORTEST: usize = SAMPLE_RATE as usize / 20;
 
 /// A Voxtral that transcribes one recording.
 #[derive(Debug)]
@@ -73,16 +69,11 @@ impl<'a> VoxtralListener<'a> {
         })
     }
 
-    /// Samples of the next stretch, if it lies in the stream; it ends in a pause where the recording goes on.
-    fn stretch(&self, stream: &Stream) -> Option<usize> {
+    /// Samples of a stretch at most.
+    fn longest(&self) -> usize {
         let window = self.model.window();
         let rows = window / ROW_SAMPLES + TOKENS_A_WINDOW;
-        let longest = (self.model.context() / rows).max(1) * window;
-        match stream.samples.len() {
-            whole if stream.is_whole && whole <= longest => Some(whole),
-            some if some >= longest => Some(stream.pause(longest - PAUSES.min(longest / 2)..longest)),
-            _ => None,
-        }
+        (self.model.context() / rows).max(1) * window
     }
 
     /// Writes down more of what was heard; whether that is all.
@@ -119,7 +110,7 @@ impl Listener for VoxtralListener<'_> {
                 if stream.is_whole && stream.samples.len() < SHORTEST {
                     return Ok(Progress::Finished);
                 }
-                let Some(heard) = self.stretch(stream) else { return Ok(Progress::NeedsSamples) };
+                let Some(heard) = stream.stretch(self.longest()) else { return Ok(Progress::NeedsSamples) };
                 match stream.silence(heard) {
                     Some(passed) => {
                         stream.pass(passed);
