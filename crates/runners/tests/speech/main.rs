@@ -180,6 +180,14 @@ fn a_realtime_program_chooses_a_token_for_every_80_ms(folder: &Path, engine: &Ar
     assert!((19..40).contains(&chosen), "{chosen}");
 }
 
+/// The caches of the session's program are too short for a text of ours, which its error says; what it computes is held by the session's calls.
+fn a_realtime_program_without_room_is_refused(folder: &Path, engine: &Arc<dyn Engine>) {
+    let program = Session::open(folder).program();
+    assert!(VoxtralRealtime::is_in(&program));
+    let error = SpeechModel::load(&program, engine).expect_err("its caches hold 32 rows");
+    assert!(error.to_string().contains("no room for a text"), "{error}");
+}
+
 /// A program with the methods of no family.
 fn a_spectrogram_is_no_model(folder: &Path, engine: &Arc<dyn Engine>) {
     let error = SpeechModel::load(&Session::open(folder).program(), engine).expect_err("it is none");
@@ -187,11 +195,12 @@ fn a_spectrogram_is_no_model(folder: &Path, engine: &Arc<dyn Engine>) {
 }
 
 /// Sessions by the beginning of their names, and what is held against each.
-const TESTS: [(&str, &str, Test); 5] = [
+const TESTS: [(&str, &str, Test); 6] = [
     ("whisper-", "-encoder", whisper_computes_what_its_three_programs_do),
     ("parakeet-", "", parakeet_hears_what_its_program_heard),
     ("voxtral-", "", voxtral_computes_what_its_program_does),
     ("vrt-streaming-", "", a_realtime_program_chooses_a_token_for_every_80_ms),
+    ("vrt-offline-", "", a_realtime_program_without_room_is_refused),
     ("mel-", "", a_spectrogram_is_no_model),
 ];
 

@@ -191,7 +191,7 @@ fn stages(model: &mut SpeechModel, samples: &[f32]) -> Result<Vec<Lap>> {
             watch.laps
         }
         SpeechModel::VoxtralRealtime(model) => {
-            let heard = window(model.context().saturating_sub(model.prompt_len()).saturating_mul(model.step_samples()));
+            let heard = window(model.longest());
             model.restart();
             let mut watch = Watch::start(heard.len());
             model.push(heard);

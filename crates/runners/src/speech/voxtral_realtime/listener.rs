@@ -1,4 +1,4 @@
-//! Streams of any length, a second at a time.
+//! Streams of any length, a second at a time, or windows of those programs that hear a recording at once.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::{
     speech::{
         Progress, Segment, Settings, Word, live,
         segment::{ends_sentence, has_words},
-        stream::{Stream, seconds},
+        stream::{SHORTEST, Stream, seconds},
         text_decoder::{first_token, special_token},
         transcriber::{Listener, Takes},
     },
@@ -31,7 +31,8 @@ pub(crate) struct RealtimeListener<'a> {
     prompt: Vec<u32>,
     /// Whether somebody waits for each word.
     is_live: bool,
-    /// Tokens that the model chose.
+    /// Seconds of the recording where the model began to listen, and tokens that it chose since.
+    begin: f64,
     chosen: usize,
     /// The text that is being written, if there is one.
     draft: Option<Draft>,
@@ -80,7 +81,7 @@ impl<'a> RealtimeListener<'a> {
         tokenizer: &'a Tokenizer,
         settings: &Settings,
     ) -> Result<RealtimeListener<'a>> {
-        settings.check(FAMILY, Takes { live: true, ..Takes::default() })?;
+        settings.check(FAMILY, Takes { live: model.window().is_none(), ..Takes::default() })?;
         let prompt = prompt(tokenizer, model.prompt_len())?;
         model.restart();
         Ok(RealtimeListener {
@@ -88,6 +89,7 @@ impl<'a> RealtimeListener<'a> {
             tokenizer,
             prompt,
             is_live: settings.live.is_some(),
+            begin: 0.0,
             chosen: 0,
             draft: None,
             is_finished: false,
@@ -130,9 +132,9 @@ impl<'a> RealtimeListener<'a> {
         Ok(Some(Segment { words, ..Segment::greedy(start..end, start, draft.text, draft.tokens, mean) }))
     }
 
-    /// Seconds of the recording at a token of the stream.
+    /// Seconds of the recording at a token since the model began to listen.
     fn seconds(&self, token: usize) -> f64 {
-        seconds((token * self.model.step_samples()) as u64)
+        self.begin + seconds((token * self.model.step_samples()) as u64)
     }
 
     fn words(&self, draft: &Draft) -> Vec<Word> {
@@ -145,8 +147,40 @@ impl<'a> RealtimeListener<'a> {
     }
 }
 
+impl RealtimeListener<'_> {
+    /// What the model writes about all that it has heard.
+    fn written(&mut self) -> Result<Vec<Segment>> {
+        self.model.listen()?;
+        let mut segments = Vec::new();
+        while let Some(token) = self.model.next_token(&self.prompt)? {
+            segments.extend(self.take(token)?);
+        }
+        Ok(segments)
+    }
+
+    /// As [`Listener::step`], of a model that hears windows of at most `longest` samples, each by itself.
+    fn hear_window(&mut self, stream: &mut Stream, longest: usize) -> Result<Progress> {
+        if stream.is_whole && stream.samples.len() < SHORTEST {
+            return Ok(Progress::Finished);
+        }
+        let Some(heard) = stream.stretch(longest) else { return Ok(Progress::NeedsSamples) };
+        (self.begin, self.chosen) = (stream.seconds(), 0);
+        self.model.restart();
+        self.model.push(&stream.samples[..heard]);
+        self.model.finish();
+        let mut segments = self.written()?;
+        segments.extend(self.end()?);
+        stream.pass(heard);
+        segments.iter_mut().for_each(|segment| segment.end_by(stream.seconds()));
+        Ok(Progress::Segments(segments))
+    }
+}
+
 impl Listener for RealtimeListener<'_> {
     fn step(&mut self, stream: &mut Stream) -> Result<Progress> {
+        if let Some(longest) = self.model.window() {
+            return self.hear_window(stream, longest);
+        }
         if self.is_finished {
             return Ok(Progress::Finished);
         }
@@ -161,11 +195,7 @@ impl Listener for RealtimeListener<'_> {
         } else {
             return Ok(Progress::NeedsSamples);
         }
-        self.model.listen()?;
-        let mut segments = Vec::new();
-        while let Some(token) = self.model.next_token(&self.prompt)? {
-            segments.extend(self.take(token)?);
-        }
+        let mut segments = self.written()?;
         if self.is_finished {
             segments.extend(self.end()?);
             // Nothing is said after the recording's end.

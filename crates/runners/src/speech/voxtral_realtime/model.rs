@@ -18,7 +18,11 @@ use crate::{
 };
 
 const ENCODER: &str = "encode_audio_chunk";
+/// The encoder of programs that hear a whole recording at once.
+const WHOLE_ENCODER: &str = "audio_encoder";
 
+/// The constant method that says by how many embeddings text follows sound.
+const DELAY: &str = "delay_tokens";
 /// Embeddings of silence that follow a recording, beyond the delay: the model was trained to have written everything by then.
 const RIGHT_PAD: usize = 11;
 /// The logarithm of the loudest sound, as its spectrograms have it.
@@ -31,9 +35,9 @@ pub struct VoxtralRealtime {
     text: TextDecoder,
     features: LogMelStream,
     mels: usize,
-    /// Frames of an embedding, and positions of the encoder.
+    /// Frames of an embedding, and positions of the encoder, where it goes on from call to call.
     frames: usize,
-    positions: usize,
+    positions: Option<usize>,
     /// Embeddings that the encoder gives at most in a call.
     most: usize,
     delay: usize,
@@ -55,9 +59,11 @@ impl VoxtralRealtime {
     /// The methods by which a program is taken for one.
     pub(crate) const METHODS: &[&str] = &[ENCODER, "token_embedding", "text_decoder"];
 
-    /// Whether a program has a streaming Voxtral's methods.
+    /// Whether a program has a streaming Voxtral's methods, or Voxtral's with a delay of the text.
     pub fn is_in(program: &Program) -> bool {
-        has_methods(program, VoxtralRealtime::METHODS)
+        let [_, text @ ..] = VoxtralRealtime::METHODS else { return false };
+        let hears_whole = has_methods(program, text) && has_methods(program, &[WHOLE_ENCODER]);
+        has_methods(program, VoxtralRealtime::METHODS) || hears_whole && Facts::of(program, FAMILY).size(DELAY).is_ok()
     }
 
     /// Loads a program.
@@ -70,18 +76,22 @@ impl VoxtralRealtime {
         }
         let facts = Facts::of(program, FAMILY);
         let options = LoadOptions { shared: Some(SharedState::default()), ..LoadOptions::default() };
-        let encoder = program.method(ENCODER, engine, &options)?;
+        let streams = has_methods(program, &[ENCODER]);
+        let encoder = program.method(if streams { ENCODER } else { WHOLE_ENCODER }, engine, &options)?;
         let sizes = |index: usize| encoder.inputs().get(index).and_then(ValueSpec::tensor).map(|spec| spec.dims.clone());
-        let (Some([_, DimSpec::Fixed(mels), longest]), Some([positions])) = (
-            sizes(0).as_deref().and_then(|dims| <&[DimSpec; 3]>::try_from(dims).ok()).copied(),
-            sizes(1).as_deref().and_then(|dims| <&[DimSpec; 1]>::try_from(dims).ok()).copied(),
-        ) else {
-            return Err(unfit("its encoder does not take a spectrogram and positions"));
+        let spectrogram = sizes(0).as_deref().and_then(|dims| <&[DimSpec; 3]>::try_from(dims).ok()).copied();
+        let Some([_, DimSpec::Fixed(mels), longest]) = spectrogram else {
+            return Err(unfit("its encoder does not take a spectrogram"));
         };
-        let frames = facts.size("chunk_mel_len")?;
-        let most = longest.max().unwrap_or(frames) / frames;
-        let positions = positions.max().unwrap_or(most) / most.max(1);
-        if most == 0 || positions == 0 {
+        // Positions are of two frames, and so many make an embedding.
+        let frames = if streams { facts.size("chunk_mel_len") } else { facts.size("downsample_factor").map(|joined| 2 * joined) }?;
+        let most = longest.max().unwrap_or(frames) / frames.max(1);
+        let positions = match sizes(1).as_deref() {
+            Some([positions]) if streams => Some(positions.max().unwrap_or(most) / most.max(1)),
+            _ if streams => return Err(unfit("its encoder does not take positions")),
+            _ => None,
+        };
+        if most == 0 || positions == Some(0) {
             return Err(unfit("its encoder takes less than one embedding"));
         }
         let text = TextDecoder::load(program, engine, &options, FAMILY)?;
@@ -93,7 +103,7 @@ impl VoxtralRealtime {
             frames,
             positions,
             most,
-            delay: facts.size("delay_tokens")?,
+            delay: facts.size(DELAY)?,
             left_pad: facts.size("left_pad_tokens").unwrap_or(LEFT_PAD),
             pending: Vec::new(),
             listened: 0,
@@ -102,6 +112,9 @@ impl VoxtralRealtime {
             last: None,
             logits: Vec::new(),
         };
+        if model.window() == Some(0) {
+            return Err(unfit("its caches have no room for a text beside the silence around it"));
+        }
         model.restart();
         Ok(model)
     }
@@ -116,9 +129,16 @@ impl VoxtralRealtime {
         1 + self.left_pad + self.delay
     }
 
-    /// Rows that the caches hold at most: how long a stream can be.
-    pub fn context(&self) -> usize {
-        self.text.context()
+    /// Samples that are heard at once where the encoder does not go on from call to call; the recording is then cut into such windows.
+    pub fn window(&self) -> Option<usize> {
+        let most = self.most.min(self.text.context()).saturating_sub(self.left_pad + self.delay + RIGHT_PAD + 1);
+        self.positions.is_none().then_some(most * self.step_samples())
+    }
+
+    /// Samples that a stream or a window can have.
+    pub fn longest(&self) -> usize {
+        let context = self.text.context().saturating_sub(self.prompt_len()).saturating_mul(self.step_samples());
+        self.window().unwrap_or(context)
     }
 
     /// Forgets the stream. The next one begins with silence.
@@ -180,9 +200,12 @@ impl VoxtralRealtime {
     /// Frames [n, mels] of whole embeddings through the encoder.
     fn encode(&mut self, frames: &[f32]) -> Result<Vec<f32>> {
         let count = frames.len() / self.mels / self.frames;
-        let places = positions(self.listened, count * self.positions)?;
-        let outputs = self.encoder.run(&[inputs::floats(&self.encoder, 0, &self.spectrogram(frames)?)?, places])?;
-        self.listened += count * self.positions;
+        let mut values = vec![inputs::floats(&self.encoder, 0, &self.spectrogram(frames)?)?];
+        if let Some(each) = self.positions {
+            values.push(positions(self.listened, count * each)?);
+            self.listened += count * each;
+        }
+        let outputs = self.encoder.run(&values)?;
         let expected = count * self.text.hidden();
         let rows = floats(outputs.first()).filter(|rows| rows.len() == expected);
         rows.ok_or_else(|| unfit("its encoder gives no rows of the text decoder's width"))
