@@ -2,10 +2,11 @@
 
 mod format;
 mod live;
+mod source;
 
 use std::{
-    fs::{self, File},
-    io::{self, Read, Write},
+    fs,
+    io::{self, Write},
     path::{Path, PathBuf},
     process::ExitCode,
     sync::atomic::{AtomicBool, Ordering},
@@ -14,7 +15,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use flambeau::{
-    audio::{Pcm, Recording, Sample},
+    audio::Recording,
     runners::speech::{
         Progress, SAMPLE_RATE, Segment, Settings, SpeechModel, Task, Transcriber, Transcript,
         whisper::{Search, Whisper},
@@ -23,16 +24,14 @@ use flambeau::{
 };
 use indicatif::ProgressBar;
 
-use self::{format::Format, live::Live};
+use self::{format::Format, live::Live, source::SourceArgs};
 use crate::{
     engine::EngineArgs,
-    failure::{self, INTERRUPTED, hint, usage},
+    failure::{self, INTERRUPTED, usage},
     file_kind::LockArgs,
     files, interrupt,
     model::{ExportArgs, ModelArgs},
-    progress,
-    read_ahead::ReadAhead,
-    tokenizer,
+    progress, tokenizer,
 };
 
 /// Transcribe recordings with Whisper, Parakeet, Moonshine or Voxtral
@@ -44,9 +43,8 @@ use crate::{
     flambeau transcribe -m openai/whisper-small -l fr --translate entretien.m4a -f srt -o entretien.srt\n  \
     flambeau transcribe -m whisper.pte *.flac -f txt,vtt,json --output-dir transcripts")]
 pub(crate) struct Args {
-    /// Recordings; `-` is stdin
-    #[arg(value_name = "FILE", required = true)]
-    files: Vec<PathBuf>,
+    #[command(flatten)]
+    source: SourceArgs,
 
     /// Model: a program (.pte), a folder (of weights, or of ExecuTorch's three programs of Whisper), .nemo file or whisper.cpp's ggml file, or ORG/NAME on the Hugging Face hub; what is no program is exported once, into the cache
     #[arg(short, long, value_name = "MODEL")]
@@ -55,18 +53,6 @@ pub(crate) struct Args {
     /// tokenizer.json, tekken.json or tokenizer.model, or the folder that holds it; by default the program's own, or the one beside it
     #[arg(long, value_name = "PATH", alias = "tokenizer-path")]
     tokenizer: Option<PathBuf>,
-
-    /// The recordings are samples without a container, in this form
-    #[arg(long, value_name = "FORM")]
-    pcm: Option<PcmForm>,
-
-    /// Samples a second of such recordings
-    #[arg(long, value_name = "HZ", default_value_t = SAMPLE_RATE, requires = "pcm")]
-    rate: u32,
-
-    /// `separate` transcribes each channel by itself; N is how many such recordings have, whose samples follow one another
-    #[arg(long, value_name = "separate|N", value_parser = channels)]
-    channels: Vec<Channels>,
 
     /// Write down what is said while somebody says it, with a hypothesis every so many seconds; words are final when two agree (Whisper, Parakeet, Voxtral Realtime)
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = seconds)]
@@ -161,44 +147,6 @@ pub(crate) struct Args {
     quiet: bool,
 }
 
-/// What is asked of the channels of recordings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Channels {
-    Separate,
-    Count(u16),
-}
-
-fn channels(text: &str) -> Result<Channels, String> {
-    match text {
-        "separate" => Ok(Channels::Separate),
-        number => number.parse().map(Channels::Count).map_err(|_| "expected `separate` or a number".into()),
-    }
-}
-
-/// How a sample is written, in the names of ffmpeg.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum PcmForm {
-    U8,
-    S16le,
-    S24le,
-    S32le,
-    F32le,
-    F64le,
-}
-
-impl PcmForm {
-    fn sample(self) -> Sample {
-        match self {
-            PcmForm::U8 => Sample::U8,
-            PcmForm::S16le => Sample::S16,
-            PcmForm::S24le => Sample::S24,
-            PcmForm::S32le => Sample::S32,
-            PcmForm::F32le => Sample::F32,
-            PcmForm::F64le => Sample::F64,
-        }
-    }
-}
-
 /// The files of a Whisper that ExecuTorch's exporter wrote.
 const APART: [&str; 3] = ["encoder.pte", "cross_kv.pte", "decoder.pte"];
 
@@ -226,11 +174,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let (mut model, tokenizer) = load(args)?;
     let cancelled = interrupt::flag()?;
     let mut code = ExitCode::SUCCESS;
-    for file in &args.files {
+    for file in &args.source.files {
         match transcribe(args, &formats, file, (&mut model, &tokenizer), &cancelled) {
             Ok(()) => {}
             // The other recordings may be whole.
-            Err(error) if args.files.len() > 1 && !failure::is_closed_pipe(&error) => code = failure::report(&error),
+            Err(error) if args.source.files.len() > 1 && !failure::is_closed_pipe(&error) => code = failure::report(&error),
             Err(error) => return Err(error),
         }
         if cancelled.load(Ordering::Relaxed) {
@@ -267,14 +215,8 @@ fn load(args: &Args) -> Result<(SpeechModel, Tokenizer)> {
 
 /// Refuses what could not be written in the end.
 fn check(args: &Args, formats: &[Format]) -> Result<()> {
-    let is_count = |channels: &Channels| matches!(channels, Channels::Count(_));
-    if args.pcm.is_none() && args.channels.iter().any(is_count) {
-        return Err(usage("--channels takes a number with --pcm only: other recordings tell how many they have"));
-    }
-    if args.channels.contains(&Channels::Separate) && args.files.iter().any(|file| files::is_standard(file)) {
-        return Err(usage("--channels separate reads a recording once for each channel, and stdin can only be read once"));
-    }
-    let outputs = args.files.len() * formats.len();
+    args.source.check()?;
+    let outputs = args.source.files.len() * formats.len();
     if let Some(output) = &args.output {
         if outputs > 1 {
             return Err(usage(format!("--output takes one transcript, and there will be {outputs}; use --output-dir")));
@@ -297,15 +239,15 @@ fn transcribe(
     cancelled: &AtomicBool,
 ) -> Result<()> {
     let start = Instant::now();
-    let mut first = open(args, file)?;
-    let is_separate = args.channels.contains(&Channels::Separate);
+    let mut first = args.source.open(file, args.live.is_some())?;
+    let is_separate = args.source.is_separate();
     let as_it_comes = args.output.is_none() && args.output_dir.is_none() && formats == [Format::Txt] && !is_separate;
     let (mut heard, mut result, mut live, mut is_cut_short) = (Vec::new(), Ok(()), None, false);
     let count = if is_separate { first.channels().with_context(|| file.display().to_string())? } else { 1 };
     let mut first = Some(first);
     for channel in 0..count {
         // Each channel is read anew, so that nothing of a recording is kept.
-        let mut recording = first.take().map_or_else(|| open(args, file), Ok)?;
+        let mut recording = first.take().map_or_else(|| args.source.open(file, args.live.is_some()), Ok)?;
         if is_separate {
             recording.choose_channel(channel).with_context(|| file.display().to_string())?;
         }
@@ -412,40 +354,6 @@ impl Drop for Bar {
     fn drop(&mut self) {
         self.0.finish_and_clear();
     }
-}
-
-fn open(args: &Args, file: &Path) -> Result<Recording> {
-    let place = || file.display().to_string();
-    let channels = args.channels.iter().find_map(|channels| match channels {
-        Channels::Count(count) => Some(*count),
-        Channels::Separate => None,
-    });
-    let pcm = args.pcm.map(|form| Pcm { sample: form.sample(), rate: args.rate, channels: channels.unwrap_or(1) });
-    if files::is_standard(file) {
-        return if args.live.is_some() {
-            // A microphone does not wait until something is understood.
-            read_stream(ReadAhead::new(io::stdin())?, pcm)
-        } else {
-            read_stream(io::stdin(), pcm)
-        };
-    }
-    let opened = File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
-    if opened.metadata().is_ok_and(|facts| facts.is_dir()) {
-        return Err(hint(anyhow::anyhow!("{} is a folder", place()), "name its recordings"));
-    }
-    let recording = match pcm {
-        Some(pcm) => Recording::from_pcm(opened, pcm, SAMPLE_RATE),
-        None => Recording::from_file(opened, SAMPLE_RATE),
-    };
-    recording.with_context(place)
-}
-
-fn read_stream(stream: impl Read + Send + Sync + 'static, pcm: Option<Pcm>) -> Result<Recording> {
-    let recording = match pcm {
-        Some(pcm) => Recording::from_pcm(stream, pcm, SAMPLE_RATE),
-        None => Recording::from_stream(stream, SAMPLE_RATE),
-    };
-    recording.context("stdin")
 }
 
 /// Prints segments as they come, one a line.

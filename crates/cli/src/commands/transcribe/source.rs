@@ -1,0 +1,131 @@
+//! Where sound comes from.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result};
+use flambeau::{
+    audio::{Pcm, Recording, Sample},
+    runners::speech::SAMPLE_RATE,
+};
+
+use crate::{
+    failure::{hint, usage},
+    files,
+    read_ahead::ReadAhead,
+};
+
+/// The recordings on the command line.
+#[derive(Debug, clap::Args)]
+pub(super) struct SourceArgs {
+    /// Recordings; `-` is stdin
+    #[arg(value_name = "FILE", required = true)]
+    pub(super) files: Vec<PathBuf>,
+
+    /// The recordings are samples without a container, in this form
+    #[arg(long, value_name = "FORM")]
+    pcm: Option<PcmForm>,
+
+    /// Samples a second of such recordings
+    #[arg(long, value_name = "HZ", default_value_t = SAMPLE_RATE, requires = "pcm")]
+    rate: u32,
+
+    /// `separate` transcribes each channel by itself; N is how many such recordings have, whose samples follow one another
+    #[arg(long, value_name = "separate|N", value_parser = channels)]
+    channels: Vec<Channels>,
+}
+
+/// What is asked of the channels of recordings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Channels {
+    Separate,
+    Count(u16),
+}
+
+fn channels(text: &str) -> Result<Channels, String> {
+    match text {
+        "separate" => Ok(Channels::Separate),
+        number => number.parse().map(Channels::Count).map_err(|_| "expected `separate` or a number".into()),
+    }
+}
+
+/// How a sample is written, in the names of ffmpeg.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum PcmForm {
+    U8,
+    S16le,
+    S24le,
+    S32le,
+    F32le,
+    F64le,
+}
+
+impl PcmForm {
+    fn sample(self) -> Sample {
+        match self {
+            PcmForm::U8 => Sample::U8,
+            PcmForm::S16le => Sample::S16,
+            PcmForm::S24le => Sample::S24,
+            PcmForm::S32le => Sample::S32,
+            PcmForm::F32le => Sample::F32,
+            PcmForm::F64le => Sample::F64,
+        }
+    }
+}
+
+impl SourceArgs {
+    /// Whether each channel is a recording of its own.
+    pub(super) fn is_separate(&self) -> bool {
+        self.channels.contains(&Channels::Separate)
+    }
+
+    /// Refuses what no recording could mean.
+    pub(super) fn check(&self) -> Result<()> {
+        let is_count = |channels: &Channels| matches!(channels, Channels::Count(_));
+        if self.pcm.is_none() && self.channels.iter().any(is_count) {
+            return Err(usage("--channels takes a number with --pcm only: other recordings tell how many they have"));
+        }
+        if self.is_separate() && self.files.iter().any(|file| files::is_standard(file)) {
+            return Err(usage("--channels separate reads a recording once for each channel, and stdin can only be read once"));
+        }
+        Ok(())
+    }
+
+    /// Opens a recording.
+    pub(super) fn open(&self, file: &Path, is_live: bool) -> Result<Recording> {
+        let place = || file.display().to_string();
+        let channels = self.channels.iter().find_map(|channels| match channels {
+            Channels::Count(count) => Some(*count),
+            Channels::Separate => None,
+        });
+        let pcm = self.pcm.map(|form| Pcm { sample: form.sample(), rate: self.rate, channels: channels.unwrap_or(1) });
+        if files::is_standard(file) {
+            return if is_live {
+                // A microphone does not wait until something is understood.
+                read_stream(ReadAhead::new(io::stdin())?, pcm)
+            } else {
+                read_stream(io::stdin(), pcm)
+            };
+        }
+        let opened = File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
+        if opened.metadata().is_ok_and(|facts| facts.is_dir()) {
+            return Err(hint(anyhow::anyhow!("{} is a folder", place()), "name its recordings"));
+        }
+        let recording = match pcm {
+            Some(pcm) => Recording::from_pcm(opened, pcm, SAMPLE_RATE),
+            None => Recording::from_file(opened, SAMPLE_RATE),
+        };
+        recording.with_context(place)
+    }
+}
+
+fn read_stream(stream: impl Read + Send + Sync + 'static, pcm: Option<Pcm>) -> Result<Recording> {
+    let recording = match pcm {
+        Some(pcm) => Recording::from_pcm(stream, pcm, SAMPLE_RATE),
+        None => Recording::from_stream(stream, SAMPLE_RATE),
+    };
+    recording.context("stdin")
+}
