@@ -16,6 +16,7 @@ mod interrupt;
 mod kv_cache;
 mod language_model;
 mod memory;
+mod microphone;
 mod mlx;
 mod model;
 mod npy;

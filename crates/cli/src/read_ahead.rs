@@ -29,7 +29,12 @@ impl ReadAhead {
     pub(crate) fn new(source: impl Read + Send + 'static) -> io::Result<ReadAhead> {
         let (sender, blocks) = sync_channel(WAITING);
         thread::Builder::new().name("read-ahead".into()).spawn(move || send_blocks(source, &sender))?;
-        Ok(ReadAhead { blocks: Mutex::new(blocks), block: Cursor::default() })
+        Ok(ReadAhead::of(blocks))
+    }
+
+    /// The bytes of blocks that somebody sends, up to the end of the channel.
+    pub(crate) fn of(blocks: Receiver<io::Result<Vec<u8>>>) -> ReadAhead {
+        ReadAhead { blocks: Mutex::new(blocks), block: Cursor::default() }
     }
 }
 

@@ -9,7 +9,10 @@ use std::{
     io::{self, Write},
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Instant,
 };
 
@@ -41,7 +44,8 @@ use crate::{
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  flambeau transcribe -m ./whisper-tiny.en talk.mp3\n  \
     flambeau transcribe -m openai/whisper-small -l fr --translate entretien.m4a -f srt -o entretien.srt\n  \
-    flambeau transcribe -m whisper.pte *.flac -f txt,vtt,json --output-dir transcripts")]
+    flambeau transcribe -m whisper.pte *.flac -f txt,vtt,json --output-dir transcripts\n  \
+    flambeau transcribe -m whisper.pte --mic")]
 pub(crate) struct Args {
     #[command(flatten)]
     source: SourceArgs,
@@ -174,18 +178,26 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let (mut model, tokenizer) = load(args)?;
     let cancelled = interrupt::flag()?;
     let mut code = ExitCode::SUCCESS;
-    for file in &args.source.files {
+    let files = args.source.files();
+    for file in &files {
         match transcribe(args, &formats, file, (&mut model, &tokenizer), &cancelled) {
             Ok(()) => {}
             // The other recordings may be whole.
-            Err(error) if args.source.files.len() > 1 && !failure::is_closed_pipe(&error) => code = failure::report(&error),
+            Err(error) if files.len() > 1 && !failure::is_closed_pipe(&error) => code = failure::report(&error),
             Err(error) => return Err(error),
         }
-        if cancelled.load(Ordering::Relaxed) {
+        if cancelled.load(Ordering::Relaxed) && !args.source.is_microphone() {
             return Ok(ExitCode::from(INTERRUPTED));
         }
     }
     Ok(code)
+}
+
+impl Args {
+    /// Seconds from hypothesis to hypothesis, if somebody waits for them.
+    fn live(&self) -> Option<f64> {
+        self.live.or(self.source.is_microphone().then_some(1.0))
+    }
 }
 
 fn load(args: &Args) -> Result<(SpeechModel, Tokenizer)> {
@@ -216,7 +228,7 @@ fn load(args: &Args) -> Result<(SpeechModel, Tokenizer)> {
 /// Refuses what could not be written in the end.
 fn check(args: &Args, formats: &[Format]) -> Result<()> {
     args.source.check()?;
-    let outputs = args.source.files.len() * formats.len();
+    let outputs = args.source.files().len() * formats.len();
     if let Some(output) = &args.output {
         if outputs > 1 {
             return Err(usage(format!("--output takes one transcript, and there will be {outputs}; use --output-dir")));
@@ -236,25 +248,28 @@ fn transcribe(
     formats: &[Format],
     file: &Path,
     (model, tokenizer): (&mut SpeechModel, &Tokenizer),
-    cancelled: &AtomicBool,
+    cancelled: &Arc<AtomicBool>,
 ) -> Result<()> {
     let start = Instant::now();
-    let mut first = args.source.open(file, args.live.is_some())?;
+    let mut first = args.source.open(file, args.live().is_some(), cancelled)?;
     let is_separate = args.source.is_separate();
     let as_it_comes = args.output.is_none() && args.output_dir.is_none() && formats == [Format::Txt] && !is_separate;
+    // A microphone ends by itself, when it is cancelled: then what was said is still written down.
+    let never = Arc::default();
+    let stop = if args.source.is_microphone() { &never } else { cancelled };
     let (mut heard, mut result, mut live, mut is_cut_short) = (Vec::new(), Ok(()), None, false);
     let count = if is_separate { first.channels().with_context(|| file.display().to_string())? } else { 1 };
     let mut first = Some(first);
     for channel in 0..count {
         // Each channel is read anew, so that nothing of a recording is kept.
-        let mut recording = first.take().map_or_else(|| args.source.open(file, args.live.is_some()), Ok)?;
+        let mut recording = first.take().map_or_else(|| args.source.open(file, args.live().is_some(), cancelled), Ok)?;
         if is_separate {
             recording.choose_channel(channel).with_context(|| file.display().to_string())?;
         }
-        live = args.live.map(|_| Live::new(as_it_comes));
+        live = args.live().map(|_| Live::new(as_it_comes));
         let mut transcriber = Transcriber::new(model, tokenizer, settings(args))?;
         let mut segments = Vec::new();
-        result = feed(&mut transcriber, &mut recording, (&mut segments, live.as_mut()), as_it_comes, cancelled)
+        result = feed(&mut transcriber, &mut recording, (&mut segments, live.as_mut()), as_it_comes, stop)
             .with_context(|| file.display().to_string());
         is_cut_short |= recording.is_cut_short();
         if !args.word_timestamps {
@@ -307,7 +322,7 @@ fn settings(args: &Args) -> Settings {
             best_of: args.best_of,
         },
         voice_activity: args.vad,
-        live: args.live,
+        live: args.live(),
         ..Settings::default()
     }
 }

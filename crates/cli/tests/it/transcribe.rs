@@ -173,6 +173,14 @@ fn mistakes_are_told_before_work_begins() {
     let usage = flambeau(dir.path(), &["transcribe", "-m", &model(), &audio(), "-f", "srt,txt"]);
     assert_eq!(usage.code, 2, "{}", usage.stderr);
     assert!(usage.stderr.contains("--output-dir"));
+    let both = flambeau(dir.path(), &["transcribe", "-m", &model(), &audio(), "--mic"]);
+    assert!(both.code == 2 && both.stderr.contains("--mic"), "{}", both.stderr);
+    let nothing = flambeau(dir.path(), &["transcribe", "-m", &model()]);
+    assert!(nothing.code == 2 && nothing.stderr.contains("<FILE>"), "{}", nothing.stderr);
+    if cfg!(not(feature = "microphone")) {
+        let microphone = flambeau(dir.path(), &["transcribe", "-m", &model(), "--mic"]);
+        assert!(microphone.code == 1 && microphone.stderr.contains("--features microphone"), "{}", microphone.stderr);
+    }
     let language = flambeau(dir.path(), &["transcribe", "-m", &model(), &audio(), "-l", "xx"]);
     assert_eq!(language.code, 1);
     assert!(language.stderr.contains("expected one of en, fr, de"), "{}", language.stderr);

@@ -4,6 +4,7 @@ use std::{
     fs::File,
     io::{self, Read},
     path::{Path, PathBuf},
+    sync::{Arc, atomic::AtomicBool},
 };
 
 use anyhow::{Context, Result};
@@ -14,7 +15,7 @@ use flambeau::{
 
 use crate::{
     failure::{hint, usage},
-    files,
+    files, microphone,
     read_ahead::ReadAhead,
 };
 
@@ -22,8 +23,12 @@ use crate::{
 #[derive(Debug, clap::Args)]
 pub(super) struct SourceArgs {
     /// Recordings; `-` is stdin
-    #[arg(value_name = "FILE", required = true)]
-    pub(super) files: Vec<PathBuf>,
+    #[arg(value_name = "FILE", required_unless_present = "mic")]
+    files: Vec<PathBuf>,
+
+    /// Write down what is said into the microphone, the default one or the one of that name, until Ctrl-C; implies --live
+    #[arg(long, value_name = "DEVICE", num_args = 0..=1, require_equals = true, default_missing_value = "", conflicts_with_all = ["files", "pcm", "channels"])]
+    mic: Option<String>,
 
     /// The recordings are samples without a container, in this form
     #[arg(long, value_name = "FORM")]
@@ -77,6 +82,16 @@ impl PcmForm {
 }
 
 impl SourceArgs {
+    /// What is transcribed, one after the other.
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        if self.is_microphone() { vec!["microphone".into()] } else { self.files.clone() }
+    }
+
+    /// Whether somebody speaks until they have said enough.
+    pub(super) fn is_microphone(&self) -> bool {
+        self.mic.is_some()
+    }
+
     /// Whether each channel is a recording of its own.
     pub(super) fn is_separate(&self) -> bool {
         self.channels.contains(&Channels::Separate)
@@ -94,8 +109,12 @@ impl SourceArgs {
         Ok(())
     }
 
-    /// Opens a recording.
-    pub(super) fn open(&self, file: &Path, is_live: bool) -> Result<Recording> {
+    /// Opens a recording; one of the microphone ends when it is cancelled.
+    pub(super) fn open(&self, file: &Path, is_live: bool, cancelled: &Arc<AtomicBool>) -> Result<Recording> {
+        if let Some(name) = &self.mic {
+            let (stream, pcm) = microphone::open(Some(name.as_str()).filter(|name| !name.is_empty()), cancelled)?;
+            return Recording::from_pcm(stream, pcm, SAMPLE_RATE).context("the microphone");
+        }
         let place = || file.display().to_string();
         let channels = self.channels.iter().find_map(|channels| match channels {
             Channels::Count(count) => Some(*count),
