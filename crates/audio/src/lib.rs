@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod activity;
+mod bins;
 mod error;
 mod filters;
 mod mel;

@@ -1,6 +1,6 @@
 //! Log-mel spectrograms as Whisper was trained with.
 
-use crate::{filters::MelFilters, spectrum::PowerSpectrum};
+use crate::{bins::MelBins, spectrum::PowerSpectrum};
 
 /// What Whisper's features and those of its relatives have in common: samples of a frame, and from frame to frame.
 const WINDOW: usize = 400;
@@ -12,19 +12,12 @@ const RANGE: f32 = 8.0;
 /// Whisper's log-mel spectrogram: frames of 400 samples under a Hann window, 160 samples apart; Slaney's filters from 0 to 8 kHz;
 /// the logarithm to base 10, no further than 8 below the maximum of the window, plus 4, divided by 4.
 #[derive(Debug)]
-pub struct LogMel {
-    filters: MelFilters,
-    spectrum: PowerSpectrum,
-    power: Vec<f32>,
-    frame: Vec<f32>,
-}
+pub struct LogMel(MelBins);
 
 impl LogMel {
     /// A spectrogram of `mels` bins: 80, or 128 in the large models from version 3 on.
     pub fn new(mels: usize) -> LogMel {
-        let spectrum = PowerSpectrum::hann(WINDOW);
-        let frequencies = spectrum.frequencies();
-        LogMel { filters: MelFilters::new(mels, frequencies), spectrum, power: vec![0.0; frequencies], frame: vec![0.0; WINDOW] }
+        LogMel(MelBins::new(mels, WINDOW, PowerSpectrum::hann(WINDOW)))
     }
 
     /// Samples from frame to frame.
@@ -37,16 +30,14 @@ impl LogMel {
     pub fn window(&mut self, samples: &[f32], frames: usize) -> Vec<f32> {
         let end = frames * HOP;
         let samples = &samples[..samples.len().min(end)];
-        let mut out = vec![LEAST_POWER.log10(); self.filters.len() * frames];
-        for at in 0..frames {
-            let first = (at * HOP) as isize - (WINDOW / 2) as isize;
-            // What only sees silence has the least power already.
-            if first < samples.len() as isize || first + WINDOW as isize > end as isize {
-                self.gather(samples, first, end);
-                for (bin, value) in self.bins().enumerate() {
-                    out[bin * frames + at] = value;
-                }
-            }
+        let mels = self.0.len();
+        let mut out = vec![LEAST_POWER.log10(); mels * frames];
+        // Frames behind these only see silence, which has the least power.
+        let heard = (samples.len() + WINDOW / 2).div_ceil(HOP).min(frames);
+        let begin = |at: usize| (at * HOP) as isize - (WINDOW / 2) as isize;
+        let rows = self.0.rows(heard, |at, frame| gather(samples, begin(at), end, frame), logarithm);
+        for (bin, line) in out.chunks_exact_mut(frames.max(1)).enumerate() {
+            line.iter_mut().zip(rows.iter().skip(bin).step_by(mels)).for_each(|(out, value)| *out = *value);
         }
         let loudest = out.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         for value in &mut out {
@@ -54,25 +45,23 @@ impl LogMel {
         }
         out
     }
+}
 
-    /// The logarithms of the bins of the frame at hand.
-    fn bins(&mut self) -> impl Iterator<Item = f32> {
-        self.spectrum.of(&self.frame, &mut self.power);
-        self.filters.of(&self.power).map(|power| power.max(LEAST_POWER).log10())
+fn logarithm(power: f32) -> f32 {
+    power.max(LEAST_POWER).log10()
+}
+
+/// The samples of a frame that begins at `first`, of a window of `end` samples.
+fn gather(samples: &[f32], first: isize, end: usize, frame: &mut [f32]) {
+    let inside = usize::try_from(first).ok().and_then(|first| samples.get(first..first + WINDOW));
+    if let Some(inside) = inside {
+        frame.copy_from_slice(inside);
+        return;
     }
-
-    /// The samples of a frame that begins at `first`, of a window of `end` samples.
-    fn gather(&mut self, samples: &[f32], first: isize, end: usize) {
-        let inside = usize::try_from(first).ok().and_then(|first| samples.get(first..first + WINDOW));
-        if let Some(inside) = inside {
-            self.frame.copy_from_slice(inside);
-            return;
-        }
-        let last = end as isize - 1;
-        for (sample, at) in self.frame.iter_mut().zip(first..) {
-            let mirrored = if at > last { 2 * last - at } else { at.abs() };
-            *sample = usize::try_from(mirrored).ok().and_then(|at| samples.get(at)).copied().unwrap_or(0.0);
-        }
+    let last = end as isize - 1;
+    for (sample, at) in frame.iter_mut().zip(first..) {
+        let mirrored = if at > last { 2 * last - at } else { at.abs() };
+        *sample = usize::try_from(mirrored).ok().and_then(|at| samples.get(at)).copied().unwrap_or(0.0);
     }
 }
 
@@ -111,14 +100,16 @@ impl LogMelStream {
     /// Appends the frames [n, mels] that these samples complete.
     pub fn push(&mut self, samples: &[f32], rows: &mut Vec<f32>) {
         self.pending.extend_from_slice(samples);
-        let mut first = 0;
-        while let Some(frame) = self.pending.get(first..first + WINDOW) {
-            self.mel.frame.copy_from_slice(frame);
-            rows.extend(self.mel.bins().map(|bin| scaled(bin, self.loudest)));
-            first += HOP;
-        }
-        self.pending.drain(..first.min(self.pending.len()));
+        let (frames, loudest, pending) = (whole_frames(self.pending.len(), WINDOW, HOP), self.loudest, &self.pending);
+        let gather = |at: usize, frame: &mut [f32]| frame.copy_from_slice(&pending[at * HOP..at * HOP + WINDOW]);
+        rows.extend(self.mel.0.rows(frames, gather, |power| scaled(logarithm(power), loudest)));
+        self.pending.drain(..frames * HOP);
     }
+}
+
+/// Frames that lie in so many samples.
+pub(crate) fn whole_frames(samples: usize, window: usize, hop: usize) -> usize {
+    samples.checked_sub(window).map_or(0, |rest| rest / hop + 1)
 }
 
 /// A logarithm as models take it.
@@ -129,6 +120,19 @@ fn scaled(value: f32, loudest: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn many_frames_are_those_of_few() {
+        let samples: Vec<f32> = (0..100_000).map(|i| (i as f32 * 0.05 + (i as f32 * 1e-3).sin()).sin() * 0.3).collect();
+        let mut stream = LogMelStream::new(80, 1.5);
+        let (mut whole, mut parts) = (Vec::new(), Vec::new());
+        stream.push(&samples, &mut whole);
+        stream.restart();
+        samples.chunks(1280).for_each(|samples| stream.push(samples, &mut parts));
+        assert!(whole.len() == 80 * 624 && whole == parts);
+        assert_eq!(LogMel::new(80).window(&samples, 0), []);
+        assert_eq!(LogMel::new(0).window(&samples, 10), []);
+    }
 
     #[test]
     fn a_stream_has_the_frames_of_a_window_in_which_nothing_is_louder() {

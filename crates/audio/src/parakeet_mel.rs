@@ -1,6 +1,6 @@
 //! Log-mel spectrograms as Parakeet and NeMo's other models were trained with.
 
-use crate::{filters::MelFilters, spectrum::PowerSpectrum};
+use crate::{bins::MelBins, mel::whole_frames, spectrum::PowerSpectrum};
 
 /// Samples of a frame, from frame to frame, and of its Fourier transform.
 const WINDOW: usize = 400;
@@ -19,9 +19,7 @@ const LEAST_DEVIATION: f32 = 1e-5;
 /// Samples are pushed in blocks of any size. No more than a frame's samples are kept.
 #[derive(Debug)]
 pub struct ParakeetMel {
-    filters: MelFilters,
-    spectrum: PowerSpectrum,
-    power: Vec<f32>,
+    bins: MelBins,
     /// Emphasized samples from the beginning of the next frame on.
     pending: Vec<f32>,
     /// The sample that was pushed last.
@@ -34,11 +32,8 @@ pub struct ParakeetMel {
 impl ParakeetMel {
     /// A spectrogram of `mels` bins: 80 or 128.
     pub fn new(mels: usize) -> ParakeetMel {
-        let spectrum = PowerSpectrum::symmetric_hann(WINDOW, TRANSFORM);
         ParakeetMel {
-            filters: MelFilters::new(mels, spectrum.frequencies()),
-            power: vec![0.0; spectrum.frequencies()],
-            spectrum,
+            bins: MelBins::new(mels, WINDOW, PowerSpectrum::symmetric_hann(WINDOW, TRANSFORM)),
             pending: vec![0.0; WINDOW / 2],
             last: None,
             samples: 0,
@@ -73,7 +68,7 @@ impl ParakeetMel {
 
     /// The spectrogram [samples / 160, mels] of a whole recording, normalized.
     pub fn window(&mut self, samples: &[f32]) -> Vec<f32> {
-        let mut rows = Vec::with_capacity(samples.len() / HOP * self.filters.len());
+        let mut rows = Vec::with_capacity(samples.len() / HOP * self.bins.len());
         self.push(samples, &mut rows);
         self.finish(&mut rows);
         self.normalize(&mut rows);
@@ -82,7 +77,7 @@ impl ParakeetMel {
 
     /// Takes the mean of each bin over rows [n, mels] away and divides by its deviation, whose estimate is the unbiased one.
     pub fn normalize(&self, rows: &mut [f32]) {
-        let mels = self.filters.len();
+        let mels = self.bins.len();
         let count = rows.len() / mels;
         for bin in 0..mels {
             let values = || rows.iter().skip(bin).step_by(mels).copied();
@@ -95,14 +90,11 @@ impl ParakeetMel {
 
     /// Makes the frames that lie in the pending samples.
     fn complete(&mut self, rows: &mut Vec<f32>) {
-        let mut first = 0;
-        while let Some(frame) = self.pending.get(first..first + WINDOW) {
-            self.spectrum.of(frame, &mut self.power);
-            rows.extend(self.filters.of(&self.power).map(|power| (power + LEAST_POWER).ln()));
-            first += HOP;
-            self.frames += 1;
-        }
-        self.pending.drain(..first.min(self.pending.len()));
+        let (frames, pending) = (whole_frames(self.pending.len(), WINDOW, HOP), &self.pending);
+        let gather = |at: usize, frame: &mut [f32]| frame.copy_from_slice(&pending[at * HOP..at * HOP + WINDOW]);
+        rows.extend(self.bins.rows(frames, gather, |power| (power + LEAST_POWER).ln()));
+        self.frames += frames;
+        self.pending.drain(..frames * HOP);
     }
 }
 

@@ -5,6 +5,7 @@ use std::{f64::consts::PI, fmt, sync::Arc};
 use realfft::{RealFftPlanner, RealToComplex, num_complex::Complex};
 
 /// Power of the frequencies of a frame, after a window.
+#[derive(Clone)]
 pub(crate) struct PowerSpectrum {
     fft: Arc<dyn RealToComplex<f32>>,
     window: Vec<f32>,
