@@ -75,10 +75,11 @@ pub fn is_cheap(graph: &Checked) -> bool {
         let largest = Largest::of(node, before);
         work = work.saturating_add(largest.elements()).saturating_add(cost(node).flops(&largest));
         if let Node::Scan(_) = node {
-            steps = steps.saturating_mul(largest.elements().max(1));
+            // A scan along an axis takes its steps whether or not there is anything along the others.
+            steps = steps.saturating_mul(largest.elements().max(largest.longest()).max(1));
         }
     });
-    nodes <= MOST_NODES && work.saturating_mul(steps) <= MOST_WORK
+    nodes <= MOST_NODES && work.max(1).saturating_mul(steps) <= MOST_WORK
 }
 
 /// A node's cost. Transposed convolutions run as others do, over an input with zeros between its elements.
@@ -102,6 +103,11 @@ impl Largest {
         let most = |size: &Expr| size.bounds(&|symbol| env.range(symbol)).1.max(0) as usize;
         let shape = |tid| env.get(tid).map(|spec| (tid, (spec.dtype, spec.dims.iter().map(most).collect())));
         Largest(node.tensors(|_| true).into_iter().filter_map(shape).collect())
+    }
+
+    /// The size of the longest axis.
+    fn longest(&self) -> u64 {
+        self.0.values().flat_map(|(_, shape)| shape).map(|&size| size as u64).max().unwrap_or(0)
     }
 
     fn elements(&self) -> u64 {
