@@ -432,8 +432,12 @@ impl Matrices {
 pub(super) fn norm_type(m: &Machine, norm: Tid, dtype: DType, narrows: Option<DType>, count: usize) -> Option<DType> {
     let own = m.env.tensors.get(norm.0 as usize)?.as_ref()?.dtype;
     content(m, norm, own, count)?;
-    let fits = narrows.is_none_or(|to| to == dtype) && (own == dtype || own == DType::F32 && narrows.is_some());
-    fits.then_some(own)
+    fits_norm(own, dtype, narrows).then_some(own)
+}
+
+/// Whether a norm's weights of a type make rows of the model's.
+pub(super) fn fits_norm(own: DType, dtype: DType, narrows: Option<DType>) -> bool {
+    narrows.is_none_or(|to| to == dtype) && (own == dtype || own == DType::F32 && narrows.is_some())
 }
 
 /// Bytes of shared memory that a row of `k` elements takes as the kernels stage it.

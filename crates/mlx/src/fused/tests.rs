@@ -189,6 +189,21 @@ fn a_cache_that_something_else_reads_is_no_attention_of_its_own() {
 }
 
 #[test]
+fn a_cache_whose_reader_has_a_norm_of_another_type_is_no_attention_of_its_own() {
+    let mut graph: flambeau_ir::Graph = include_str!("../../tests/mixture/shared.txt").parse().expect("the text parses");
+    let plan = |graph: &flambeau_ir::Graph| Plan::of(&flambeau_ir::check(graph.clone()).expect("the graph is valid"), true);
+    let norms = plan(&graph).steps.into_values().filter_map(|step| match step.kind {
+        Kind::Attention(attention) if attention.fresh.is_none() => attention.q.norm?.0,
+        _ => None,
+    });
+    let own = |step: &&Step| matches!(&step.kind, Kind::Attention(attention) if attention.fresh.is_some());
+    for (norm, left) in norms.collect::<Vec<_>>().into_iter().zip([5, 5, 5, 4]) {
+        graph.meta[norm.0 as usize].dtype = DType::F32;
+        assert_eq!(plan(&graph).steps.values().filter(own).count(), left);
+    }
+}
+
+#[test]
 fn experts_that_are_not_the_best_are_no_step() {
     // The first of an ascending order, and shares of another sum.
     let text = include_str!("../../tests/mixture/layers.txt");

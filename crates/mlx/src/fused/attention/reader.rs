@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use flambeau_ir::{Index, Int, Node, Reshape, Role, Sdpa, Slice, SliceUpdate, Slot as GraphSlot, Tid, Vid, VidOrTid};
 
 use super::{
-    super::{Kind, Step, find::Scope, uses},
+    super::{Kind, Step, find::Scope, linear::fits_norm, uses},
     Attention, Fresh, Heads, MAX_HEADS, Rotation, Window,
 };
 
@@ -60,6 +60,8 @@ pub(in crate::fused) fn find(scope: &Scope<'_>, at: usize) -> Option<Step> {
             readers.sort_unstable();
             readers.dedup();
             let attention = Attention { readers, ..reader.finish(out)? };
+            let suits = |heads: &Heads| heads.suits(scope, at, attention.caches[0]);
+            attention.sources().all(suits).then_some(())?;
             return Some(Step { end: i + 1, kind: Kind::Attention(Box::new(attention)) });
         }
     }
@@ -282,6 +284,21 @@ impl Heads {
     /// Whether a norm, if there is one, has weights.
     fn has_weights(&self) -> bool {
         self.norm.is_none_or(|(weight, _)| weight.is_some())
+    }
+
+    /// Whether a norm, of the heads or of what they come from before node `at`, leaves them in the type of a cache, as far as the program tells.
+    /// Where one of those that share a cache does not run fused, none may, and that has to be known before the first.
+    fn suits(&self, scope: &Scope<'_>, at: usize, cache: Tid) -> bool {
+        let of = |t: Tid| scope.graph.meta.get(t.0 as usize).map(|meta| meta.dtype);
+        let before = match writer(scope, self.source, at) {
+            Some((_, Node::RMSNorm(norm))) => norm.weight.map(|weight| (weight.0, None)),
+            _ => None,
+        };
+        let own = self.norm.and_then(|(weight, _)| Some((weight?, self.narrows)));
+        [before, own].into_iter().flatten().all(|(weight, narrows)| match (of(weight), of(cache)) {
+            (Some(weight), Some(dtype)) => fits_norm(weight, dtype, narrows),
+            _ => true,
+        })
     }
 
     fn eps(&self) -> Option<f32> {
