@@ -391,14 +391,15 @@ impl Linear {
         if self.gated { &sizes.rows[..1] } else { &sizes.rows }
     }
 
-    /// Rows that a warp reads together, of `warps` that there are: those that take the fewest rounds.
+    /// Rows that a warp reads together, of `warps` that there are: those that take the least time, in which several rows of a round share what
+    /// reading the vector takes.
     fn tile(&self, sizes: &Sizes, warps: Option<usize>) -> usize {
         let total = sizes.rows.iter().sum::<usize>();
         let results = |tile: usize| if self.gated { tile / 2 } else { tile };
         let fits = |&tile: &usize| results(tile) > 0 && sizes.rows.iter().all(|rows| rows.is_multiple_of(results(tile)));
         let usual = if self.gated || total >= MANY_ROWS { 4 } else { 2 };
         let cost = |&tile: &usize| match warps {
-            Some(warps) => (total.div_ceil(tile).div_ceil(warps) * tile, 4 - tile),
+            Some(warps) => (total.div_ceil(tile).div_ceil(warps) * tile * [6, 4, 3][tile.ilog2() as usize], tile),
             None => (tile.abs_diff(usual), 0),
         };
         [4, 2, 1].into_iter().filter(fits).min_by_key(cost).unwrap_or(1)
