@@ -119,14 +119,14 @@ impl State {
     pub(crate) fn can_take_back(&self) -> bool {
         let m = &self.machine;
         let bytes = |tid: Tid| m.env.tensors.get(tid.0 as usize).and_then(Option::as_ref).map_or(0, bytes_of);
-        !m.graph.draws_without_seed() && m.graph.carried_buffers().into_iter().map(bytes).sum::<u64>() <= MAX_CARRIED_BYTES
+        !m.graph.draws_without_seed() && self.carried.iter().copied().map(bytes).sum::<u64>() <= MAX_CARRIED_BYTES
     }
 
     /// Handles to what runs carry on.
     pub(crate) fn carried(&self) -> Result<Vec<(Tid, Slot)>> {
         let m = &self.machine;
         let slot = |&tid: &Tid| m.env.tensors.get(tid.0 as usize).and_then(Option::as_ref).map(|slot| Ok((tid, slot.share()?)));
-        m.graph.carried_buffers().iter().filter_map(slot).collect()
+        self.carried.iter().filter_map(slot).collect()
     }
 
     fn take_back(&mut self) {

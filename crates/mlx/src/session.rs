@@ -186,6 +186,8 @@ pub(crate) struct State {
     /// Present if runs of a signature that comes again are compiled: their count.
     compiles: Option<Arc<AtomicU64>>,
     pub(crate) in_flight: InFlight,
+    /// The buffers that runs carry on and write as a whole.
+    pub(crate) carried: Vec<Tid>,
     /// Present if buffers are shared; they lie there between runs.
     shared: Option<Shared>,
     /// Keeps the constants shared.
@@ -266,9 +268,11 @@ impl State {
         let written = graph.init.map_or_else(Vec::new, |init| graph.buffers_written_by(ChainId(init)));
         let left = |tid| if written.contains(&tid) { computed(&machine, tid) } else { Ok(None) };
         let initial = buffers.into_iter().map(|tid| Ok((tid, left(tid)?))).collect::<Result<_>>()?;
+        let carried = graph.carried_buffers();
         Ok(Box::new(State {
             machine,
             initial,
+            carried,
             traces: Traces::of(&graph),
             compiles,
             in_flight: InFlight::default(),

@@ -98,7 +98,12 @@ fn groups(members: &[Member]) -> Vec<Vec<Held<'_>>> {
         if !held.state.as_ref().is_some_and(|state| can_join(state, &member.inputs)) {
             continue;
         }
-        match groups.iter_mut().find(|group| group.len() < MAX_ROWS && group.iter().all(|other| stand_together(other, &held))) {
+        let takes = |group: &&mut Vec<Held<'_>>| {
+            group.len() < MAX_ROWS
+                && group.first().is_some_and(|first| are_alike(first, &held))
+                && !group.iter().any(|other| share(other, &held))
+        };
+        match groups.iter_mut().find(takes) {
             Some(group) => group.push(held),
             None => groups.push(vec![held]),
         }
@@ -160,8 +165,13 @@ fn can_join(state: &State, inputs: &[Value]) -> bool {
     is_sound && state.machine.profile.is_none() && graph.chains.iter().flatten().all(|node| lies_in_slots(node.effect()))
 }
 
+/// Whether the sessions of two runs share buffers with each other.
+fn share(one: &Held<'_>, other: &Held<'_>) -> bool {
+    matches!((&*one.state, &*other.state), (Some(a), Some(b)) if a.shares_with(b))
+}
+
 /// Whether two runs differ in nothing but what their slots hold.
-fn stand_together(one: &Held<'_>, other: &Held<'_>) -> bool {
+fn are_alike(one: &Held<'_>, other: &Held<'_>) -> bool {
     let (Some(a), Some(b)) = (&*one.state, &*other.state) else { return false };
     let is_like = |pair: (&Value, &Value)| match pair {
         (Value::Tensor(a), Value::Tensor(b)) => a.shape() == b.shape(),
@@ -171,7 +181,6 @@ fn stand_together(one: &Held<'_>, other: &Held<'_>) -> bool {
     let (inputs, others) = (&one.member.inputs, &other.member.inputs);
     Arc::ptr_eq(&a.machine.graph, &b.machine.graph)
         && a.has_constants_of(b)
-        && !a.shares_with(b)
         && inputs.len() == others.len()
         && inputs.iter().zip(others).all(is_like)
 }
