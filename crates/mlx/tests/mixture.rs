@@ -10,7 +10,7 @@ use std::{collections::HashMap, process::ExitCode, sync::Arc};
 use flambeau_cpu::CpuEngine;
 use flambeau_ir::{
     Graph, check,
-    engine::{Constants, Engine, LoadOptions, Session, Value},
+    engine::{Constants, Engine, LoadOptions, Run, Session, Value},
 };
 use flambeau_mlx::{Device, MlxEngine, Options};
 use flambeau_tensor::{Bytes, DType, Tensor, cast};
@@ -79,14 +79,22 @@ fn constants(layers: &'static str) -> Given {
     Given(values.collect())
 }
 
-/// The last token's logits of a call with `tokens` from a position on.
-fn logits(session: &mut Box<dyn Session>, tokens: &[i64], position: i64) -> Vec<f32> {
+/// The inputs of a call with `tokens` from a position on.
+fn inputs(tokens: &[i64], position: i64) -> Vec<Value> {
     let positions: Vec<i64> = (position..position + tokens.len() as i64).collect();
     let tokens = Tensor::from_slice(tokens, &[1, tokens.len()]).expect("tokens");
     let positions = Tensor::from_slice(&positions, &[positions.len()]).expect("positions");
-    let results = session.run(&[Value::Tensor(tokens), Value::Tensor(positions)]).expect("the call runs");
+    vec![Value::Tensor(tokens), Value::Tensor(positions)]
+}
+
+fn floats(results: &[Value]) -> Vec<f32> {
     let Value::Tensor(result) = &results[0] else { panic!("a tensor was expected") };
-    cast(result, DType::F32).and_then(|t| Ok(t.as_slice::<f32>()?.to_vec())).expect("floats")
+    cast(&result.aligned(), DType::F32).and_then(|t| Ok(t.as_slice::<f32>()?.to_vec())).expect("floats")
+}
+
+/// The last token's logits of a call.
+fn logits(session: &mut Box<dyn Session>, tokens: &[i64], position: i64) -> Vec<f32> {
+    floats(&session.run(&inputs(tokens, position)).expect("the call runs"))
 }
 
 /// Norm of the difference by that of the expected row.
@@ -119,15 +127,57 @@ fn check_engine(mlx: &MlxEngine, layers: &'static str) {
             position += count as i64;
         }
     }
+    check_median(differences);
+}
+
+fn check_median(mut differences: Vec<f32>) {
     differences.sort_by(f32::total_cmp);
     // Rounding to bf16 in two orders makes 0.02 to 0.06 of most rows; rows that have nothing in common differ by more than 1.
     let median = differences[differences.len() / 2];
     assert!(median < 0.1, "half of the rows differ by more than {median} of their norms");
 }
 
+/// Tokens of the prompts behind which sequences step together.
+const PROMPTS: [usize; 6] = [3, 40, 17, 64, 1, 33];
+
+/// Sequences step together as each does alone.
+fn check_together(mlx: &MlxEngine, layers: &'static str) {
+    let constants = constants(layers);
+    let graph = Arc::new(check(layers.parse::<Graph>().expect("the text is a graph")).expect("the graph is sound"));
+    let mut rng = Rng::new(9);
+    let mut draw = |count: usize| -> Vec<i64> { (0..count).map(|_| (rng.next_unit() * VOCABULARY) as i64).collect() };
+    let mut pairs: Vec<[Box<dyn Session>; 2]> = Vec::new();
+    for count in PROMPTS {
+        let prompt = draw(count);
+        pairs.push([(); 2].map(|()| {
+            let mut session = mlx.load(Arc::clone(&graph), &constants, &LoadOptions::default()).expect("the graph loads");
+            logits(&mut session, &prompt, 0);
+            session
+        }));
+    }
+    let mut differences = Vec::new();
+    for step in 0..4 {
+        let calls: Vec<Vec<Value>> = PROMPTS.iter().map(|&count| inputs(&draw(1), (count + step) as i64)).collect();
+        let before = mlx.joined_runs();
+        let runs = pairs.iter_mut().zip(&calls).map(|([session, _], inputs)| Run { session: &mut **session, inputs });
+        let outcomes = mlx.run_last_of_each(&mut runs.collect::<Vec<_>>());
+        assert_eq!(mlx.joined_runs(), before + 1, "the step is one run");
+        for ((end, [_, other]), inputs) in outcomes.into_iter().zip(&mut pairs).zip(&calls) {
+            let found = floats(&end.expect("no panic").expect("the step runs"));
+            let difference = difference(&found, &floats(&other.run_last(inputs).expect("the step runs")));
+            assert!(difference < 0.5, "step {step}: {difference} of the row's norm");
+            differences.push(difference);
+        }
+    }
+    check_median(differences);
+}
+
 fn check_device(device: Device, layers: &'static str) -> Outcome {
     match MlxEngine::load(&installed::shim(), &Options { device: Some(device), ..Options::default() }) {
-        Ok(mlx) => check_engine(&mlx, layers),
+        Ok(mlx) => {
+            check_engine(&mlx, layers);
+            check_together(&mlx, layers);
+        }
         Err(error) if device != Device::Cpu => return Outcome::Ignored(error.to_string()),
         Err(error) => return Outcome::Failed(error.to_string()),
     }
