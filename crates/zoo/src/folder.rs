@@ -69,6 +69,13 @@ impl Files {
         TokenizerSource::Files(self.0.into_iter().filter(|(name, _)| TOKENIZER.contains(&name.as_str())).collect())
     }
 
+    /// Whether it is a folder in Mistral's own form, and in no other.
+    fn is_mistrals(&self) -> bool {
+        let has_weights = |begin: &str| self.0.keys().any(|name| name.starts_with(begin) && name.ends_with(".safetensors"));
+        self.0.contains_key(mistral::PARAMS)
+            && (!self.0.contains_key(CONFIG) || has_weights(mistral::WEIGHTS) && !has_weights("model"))
+    }
+
     /// Files with weights: those that the index names, or the only one, or all that there are.
     fn weight_files(&self) -> Result<Vec<String>> {
         if let Some(index) = self.json(INDEX)? {
@@ -204,12 +211,11 @@ pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
     let base = |name: &str| name.rsplit(['/', '\\']).next().unwrap_or(name).to_owned();
     let own = |name: &str| sentence::module_config(name).map_or_else(|| base(name), str::to_owned);
     let model = Files(files.into_iter().map(|(name, bytes)| (own(&name), bytes)).collect());
-    let (map, params) = match (model.json(CONFIG)?, model.0.contains_key(mistral::PARAMS)) {
-        (None, true) => {
-            let params = mistral::Params::read(&model.json(mistral::PARAMS)?.unwrap_or_default())?;
-            (params.config.clone(), Some(params))
-        }
-        (map, _) => (map.ok_or_else(|| Error::MissingFile(CONFIG.into()))?, None),
+    let params = if model.is_mistrals() { model.json(mistral::PARAMS)? } else { None };
+    let params = params.map(|params| mistral::Params::read(&params)).transpose()?;
+    let map = match &params {
+        Some(params) => params.config.clone(),
+        None => model.json(CONFIG)?.ok_or_else(|| Error::MissingFile(CONFIG.into()))?,
     };
     if let Some(bytes) = model.0.get(ctranslate2::MODEL) {
         let (config, tensors) = ctranslate2::whisper(bytes, &map, model.json(TOKENIZER[0])?.as_ref())?;

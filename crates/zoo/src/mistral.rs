@@ -14,6 +14,8 @@ use self::names::Part;
 
 /// The file that tells such folders from others.
 pub(crate) const PARAMS: &str = "params.json";
+/// What the names of its weights begin with.
+pub(crate) const WEIGHTS: &str = "consolidated";
 
 type Object = Map<String, Value>;
 

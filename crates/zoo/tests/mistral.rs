@@ -182,8 +182,13 @@ fn a_language_model_alone_is_read() {
     let text = text.map(|(name, tensor)| (name.replace(root, ""), tensor));
     let weights = safetensors::serialize(text, None).unwrap();
     let files = [("params.json", params.to_string().into_bytes()), ("consolidated.safetensors", weights)];
-    let checkpoint = Checkpoint::from_folder(files.map(|(name, bytes)| (name.to_owned(), bytes.into())).to_vec()).unwrap();
+    let read = |files: &[(&str, Vec<u8>)]| {
+        Checkpoint::from_folder(files.iter().map(|(name, bytes)| ((*name).to_owned(), bytes.clone().into())).collect()).unwrap()
+    };
+    let checkpoint = read(&files);
     assert!(!checkpoint.is_speech());
+    // A config beside it is of weights that are not there.
+    read(&[("config.json", b"{}".to_vec()), files[0].clone(), files[1].clone()]);
     build(&checkpoint, &Options::default()).unwrap();
 }
 
