@@ -85,7 +85,7 @@ impl Checkpoint {
     /// Reads a Hugging Face folder, given as its files: `config.json`, `model.safetensors` or the index with its shards, and
     /// `generation_config.json` and tokenizer files if present; of sentence-transformers also `modules.json` and the files that
     /// [`is_module_config`](Self::is_module_config) is about. Folders in MLX's own quantization work too, and so do Whisper's in
-    /// CTranslate2's form: `model.bin`, `config.json`, `tokenizer.json`.
+    /// CTranslate2's form: `model.bin`, `config.json`, `tokenizer.json`; and Mistral's own: `params.json`, `consolidated.safetensors`.
     ///
     /// # Errors
     /// [`crate::Error::MissingFile`], [`crate::Error::File`], [`crate::Error::Family`] and [`crate::Error::Key`].
