@@ -38,6 +38,15 @@ impl MelBins {
         self.filters.len()
     }
 
+    /// The rows of the whole frames, `hop` samples apart, that lie in samples which wait; those that no later frame sees are taken off.
+    pub(crate) fn drain(&mut self, waiting: &mut Vec<f32>, hop: usize, log: impl Fn(f32) -> f32 + Sync) -> Vec<f32> {
+        let length = self.scratch.frame.len();
+        let frames = waiting.len().checked_sub(length).map_or(0, |rest| rest / hop + 1);
+        let rows = self.rows(frames, |at, frame| frame.copy_from_slice(&waiting[at * hop..at * hop + length]), log);
+        waiting.drain(..frames * hop);
+        rows
+    }
+
     /// The rows [frames, bins] of that many frames, whose samples `gather` writes, and the power of whose bins `log` takes.
     pub(crate) fn rows(
         &mut self,

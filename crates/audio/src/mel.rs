@@ -100,16 +100,9 @@ impl LogMelStream {
     /// Appends the frames [n, mels] that these samples complete.
     pub fn push(&mut self, samples: &[f32], rows: &mut Vec<f32>) {
         self.pending.extend_from_slice(samples);
-        let (frames, loudest, pending) = (whole_frames(self.pending.len(), WINDOW, HOP), self.loudest, &self.pending);
-        let gather = |at: usize, frame: &mut [f32]| frame.copy_from_slice(&pending[at * HOP..at * HOP + WINDOW]);
-        rows.extend(self.mel.0.rows(frames, gather, |power| scaled(logarithm(power), loudest)));
-        self.pending.drain(..frames * HOP);
+        let loudest = self.loudest;
+        rows.extend(self.mel.0.drain(&mut self.pending, HOP, |power| scaled(logarithm(power), loudest)));
     }
-}
-
-/// Frames that lie in so many samples.
-pub(crate) fn whole_frames(samples: usize, window: usize, hop: usize) -> usize {
-    samples.checked_sub(window).map_or(0, |rest| rest / hop + 1)
 }
 
 /// A logarithm as models take it.

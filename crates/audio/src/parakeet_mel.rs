@@ -1,6 +1,6 @@
 //! Log-mel spectrograms as Parakeet and NeMo's other models were trained with.
 
-use crate::{bins::MelBins, mel::whole_frames, spectrum::PowerSpectrum};
+use crate::{bins::MelBins, spectrum::PowerSpectrum};
 
 /// Samples of a frame, from frame to frame, and of its Fourier transform.
 const WINDOW: usize = 400;
@@ -90,11 +90,9 @@ impl ParakeetMel {
 
     /// Makes the frames that lie in the pending samples.
     fn complete(&mut self, rows: &mut Vec<f32>) {
-        let (frames, pending) = (whole_frames(self.pending.len(), WINDOW, HOP), &self.pending);
-        let gather = |at: usize, frame: &mut [f32]| frame.copy_from_slice(&pending[at * HOP..at * HOP + WINDOW]);
-        rows.extend(self.bins.rows(frames, gather, |power| (power + LEAST_POWER).ln()));
-        self.frames += frames;
-        self.pending.drain(..frames * HOP);
+        let waiting = self.pending.len();
+        rows.extend(self.bins.drain(&mut self.pending, HOP, |power| (power + LEAST_POWER).ln()));
+        self.frames += (waiting - self.pending.len()) / HOP;
     }
 }
 
