@@ -14,6 +14,7 @@ use crate::{
         Facts, has_methods,
         inputs::{self, positions},
         text_decoder::{TextDecoder, floats},
+        voxtral::Voxtral,
     },
 };
 
@@ -61,9 +62,8 @@ impl VoxtralRealtime {
 
     /// Whether a program has a streaming Voxtral's methods, or Voxtral's with a delay of the text.
     pub fn is_in(program: &Program) -> bool {
-        let [_, text @ ..] = VoxtralRealtime::METHODS else { return false };
-        let hears_whole = has_methods(program, text) && has_methods(program, &[WHOLE_ENCODER]);
-        has_methods(program, VoxtralRealtime::METHODS) || hears_whole && Facts::of(program, FAMILY).size(DELAY).is_ok()
+        let hears_whole = Voxtral::is_in(program) && Facts::of(program, FAMILY).size(DELAY).is_ok();
+        has_methods(program, VoxtralRealtime::METHODS) || hears_whole
     }
 
     /// Loads a program.
