@@ -69,16 +69,16 @@ pub(crate) fn experts() -> &'static str {
     TEXT.get_or_init(|| packed([COMMON, TILES, EXPERTS]))
 }
 
-/// Linear layers of a row of each of several sequences.
+/// What a step of a row of each of several sequences is computed by.
 pub(crate) fn rows() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
-    TEXT.get_or_init(|| packed([COMMON, TILES, ROWS]))
+    TEXT.get_or_init(|| packed([COMMON, TILES, ATTEND, ROWS, BARRIER]))
 }
 
-/// Attention of one position.
-pub(crate) fn attention() -> &'static str {
+/// The same, for blocks that have a multiprocessor to themselves.
+pub(crate) fn resident_rows() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
-    TEXT.get_or_init(|| packed([COMMON, ATTEND]))
+    TEXT.get_or_init(|| format!("{}{BOUND}", rows()))
 }
 
 /// Launches the kernel of that text, which the session keeps under its name and body.

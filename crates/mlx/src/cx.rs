@@ -3,7 +3,7 @@
 use std::{cell::OnceCell, sync::Arc};
 
 use flambeau_ir::{
-    Checked, In, InferError, Int, Node, Out, OutVid, Tid, Vid,
+    Checked, In, InferError, Int, Node, Out, OutVid, SlotClass, Tid, Vid,
     engine::Profile,
     infer::run::{Contents, Inferred, OutSpec},
 };
@@ -102,6 +102,8 @@ pub(crate) struct Machine {
     residency: OnceCell<Residency>,
     /// Present if the session measures.
     pub(crate) profile: Option<Profile>,
+    /// Stands for the arrays that buffers are; none until somebody asks for it.
+    stamp: Option<Arc<()>>,
     /// Inferred results of the running node.
     inferred: Inferred,
 }
@@ -134,8 +136,19 @@ impl Machine {
             trace: None,
             limit,
             profile: None,
+            stamp: None,
             inferred: Inferred::default(),
         }
+    }
+
+    /// What no other machine has, nor this one once a buffer becomes another array, while the caller keeps it.
+    pub(crate) fn stamp(&mut self) -> Arc<()> {
+        Arc::clone(self.stamp.get_or_insert_default())
+    }
+
+    /// Notes that a buffer becomes another array.
+    pub(crate) fn renew_stamp(&mut self) {
+        self.stamp = None;
     }
 
     /// What the device holds at a time; `None` in a trace that comes before the first measurement, since nothing is computed then.
@@ -173,6 +186,9 @@ impl Machine {
     }
 
     pub(crate) fn set(&mut self, tid: Tid, slot: Slot) {
+        if self.graph.slots.class(tid) == Some(SlotClass::Buffer) {
+            self.renew_stamp();
+        }
         if let Some(place) = self.env.tensors.get_mut(tid.0 as usize) {
             *place = Some(slot);
         }

@@ -123,7 +123,8 @@ impl Drop for MlxSession {
     fn drop(&mut self) {
         self.post(|together, state| {
             together.rounds().forget(state);
-            drop(state.lock().unwrap_or_else(|e| e.into_inner()).take());
+            let state = state.lock().unwrap_or_else(|e| e.into_inner()).take();
+            state.into_iter().for_each(|mut state| state.wait_for_launches());
         });
     }
 }
@@ -188,6 +189,8 @@ pub(crate) struct State {
     pub(crate) in_flight: InFlight,
     /// The buffers that runs carry on and write as a whole.
     pub(crate) carried: Vec<Tid>,
+    /// Whether launches may be on their way that use buffers without MLX's knowing.
+    pub(crate) is_used_unseen: bool,
     /// Present if buffers are shared; they lie there between runs.
     shared: Option<Shared>,
     /// Keeps the constants shared.
@@ -273,6 +276,7 @@ impl State {
             machine,
             initial,
             carried,
+            is_used_unseen: false,
             traces: Traces::of(&graph),
             compiles,
             in_flight: InFlight::default(),
@@ -452,7 +456,16 @@ impl State {
         }
     }
 
+    /// Waits for launches that use buffers without MLX's knowing, which would otherwise give their memory to others.
+    pub(crate) fn wait_for_launches(&mut self) {
+        if std::mem::take(&mut self.is_used_unseen) {
+            // What failed in them, who receives their results is told.
+            let _ = self.machine.api.synchronize();
+        }
+    }
+
     fn reset(&mut self) {
+        self.wait_for_launches();
         self.in_flight = InFlight::default();
         (0..self.initial.len()).for_each(|i| self.restore(i));
         // The cache needs nothing: a step reads only positions before its own end, which the new sequence writes again.

@@ -52,6 +52,7 @@ impl Keeper for OnDevice {
     }
 
     fn buffer(machine: &mut Machine, tid: Tid) -> Option<&mut Option<Slot>> {
+        machine.renew_stamp();
         machine.env.tensors.get_mut(tid.0 as usize)
     }
 

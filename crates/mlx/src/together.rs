@@ -116,7 +116,7 @@ fn groups(members: &[Member]) -> Vec<Vec<Held<'_>>> {
 /// the host needs to build one of several.
 fn least(group: &[Held<'_>]) -> usize {
     let plan = group.first().and_then(|held| held.state.as_ref()?.machine.fused.as_ref());
-    if plan.is_some_and(Plan::takes_layers) { 5 } else { 2 }
+    if plan.is_some_and(Plan::takes_layers) { 4 } else { 2 }
 }
 
 /// Runs the members that stand beside others, each with its number.

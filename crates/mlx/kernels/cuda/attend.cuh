@@ -229,19 +229,20 @@ struct Attention {
     value = sums + WARPS * HEADS * D;
   }
 
-  // `wait` returns when query, key and value are there; the cache is read before. A block without work waits all the same.
+  // `wait` returns when query, key and value are there; the cache is read before. A block without work waits all the same. The block begins
+  // with item `first`.
   template <typename Wait>
-  __device__ void run(Wait wait) {
+  __device__ void run(Wait wait, int first = blockIdx.x) {
     __shared__ bool last;
     int items = s.kv_heads * s.share * s.splits;
-    if (blockIdx.x >= items) {
+    if (first >= items) {
       wait();
     }
 #pragma unroll 1
-    for (int item = blockIdx.x; item < items; item += gridDim.x) {
+    for (int item = first; item < items; item += gridDim.x) {
       int head = item / s.splits;
       attend(head, item % s.splits, [&] {
-        if (item == blockIdx.x) {
+        if (item == first) {
           wait();
         }
       });
@@ -330,10 +331,11 @@ struct Attention {
       }
     }
     for (int g = warp; g <= HEADS + 1; g += WARPS) {
-      if (g < HEADS) {
-        prepare_head<D, TURNED>(s, s.q + (head * HEADS + g) * s.q_step, s.q_norm, s.scale * 1.44269504f, query + g * D);
-      } else if (g == HEADS && newest) {
-        prepare_head<D, TURNED>(s, s.k + key_head * D, s.k_norm, 1.0f, key);
+      bool is_query = g < HEADS;
+      if (is_query || g == HEADS && newest) {
+        const T* from = is_query ? s.q + (head * HEADS + g) * s.q_step : s.k + key_head * D;
+        prepare_head<D, TURNED>(
+            s, from, is_query ? s.q_norm : s.k_norm, is_query ? s.scale * 1.44269504f : 1.0f, is_query ? query + g * D : key);
       } else if (newest && s.norm_values) {
         prepare_value(s.v + key_head * D);
       }

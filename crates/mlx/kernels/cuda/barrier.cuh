@@ -14,7 +14,7 @@ struct Barrier {
     expected += gridDim.x;
   }
 
-  __device__ void wait() {
+  __device__ void wait() const {
     if (threadIdx.x == 0) {
       unsigned seen;
       unsigned polls = 0;

@@ -104,24 +104,12 @@ struct PackedStep {
     }
   }
 
-  // A code becomes a float by its place in the mantissa of a power of two, which is then subtracted: exactly.
   __device__ void unpack(unsigned base, int line) const {
 #pragma unroll
     for (int word_at = 0; word_at < 8; ++word_at) {
-      unsigned w = word(codes[word_at / 4], word_at % 4);
-      T s = scale[word_at * 8 * kGroups / kTileDepth];
-      T b = bias[word_at * 8 * kGroups / kTileDepth];
-      unsigned short s16 = *reinterpret_cast<unsigned short*>(&s);
-      unsigned short b16 = *reinterpret_cast<unsigned short*>(&b);
-      unsigned ss = s16 * 0x10001u;
-      unsigned bb = b16 * 0x10001u;
-      unsigned power = power_of_codes(T{});
+      int group = word_at * 8 * kGroups / kTileDepth;
       unsigned pair[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        // Codes i and i + 4.
-        pair[i] = scaled_pair(without((w >> (4 * i) & 0x000F000Fu) | power, power, T{}), ss, bb, T{});
-      }
+      unpack_pairs<T>(word(codes[word_at / 4], word_at % 4), twice(scale[group]), twice(bias[group]), pair);
       uint4 v;
       v.x = __byte_perm(pair[0], pair[1], 0x5410);
       v.y = __byte_perm(pair[2], pair[3], 0x5410);

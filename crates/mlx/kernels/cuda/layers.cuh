@@ -273,7 +273,6 @@ struct Decoder {
 
   // Puts the vector into shared memory as `Gemv` reads it; returns the factor that RMS normalisation owes.
   __device__ float put(const G& g, const T* x, const T* norm, uint4 n) {
-    __shared__ float total[kWarps];
     float squares = 0.0f;
 #pragma unroll 1
     for (int i = threadIdx.x; i < g.passes * 32 * kLanes; i += kWarps * 32) {
@@ -304,19 +303,7 @@ struct Decoder {
         }
       }
     }
-#pragma unroll
-    for (int d = 16; d > 0; d /= 2) {
-      squares += __shfl_xor_sync(~0u, squares, d);
-    }
-    if (threadIdx.x % 32 == 0) {
-      total[threadIdx.x / 32] = squares;
-    }
-    __syncthreads();
-    float sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < kWarps; ++i) {
-      sum += total[i];
-    }
+    float sum = block_sum<kWarps>(squares);
     return norm == nullptr ? 1.0f : rsqrtf(sum / g.k + s.eps);
   }
 

@@ -1,192 +1,276 @@
 // Few rows times matrices of affine 4-bit codes, bound by memory: a code is read once for all rows.
 //
-// `arrange_rows` normalises rows, if they are to be, and puts them in the order in which `row_products` hands them to tensor cores. There a
-// block computes 16 TILES rows of a matrix; its warps share the depth out and add up their sums in one order. Codes are unpacked in registers.
-// A row's sums do not depend on the rows beside it, nor on how many there are.
+// `arrange_rows` normalises rows, if they are to be, and puts them in the order in which `RowProducts` hands them to tensor cores. There the
+// blocks share out tiles of 16 rows of the matrices; a block's warps share the depth out and add up their sums in one order. Codes are unpacked
+// in registers. A row's sums do not depend on the rows beside it, nor on how many there are.
+//
+// Both are parts of launches: they call `wait` before they read what other blocks may have written.
 
-constexpr int kRowWarps = 8;
 // Columns of a step of one warp: 32 for each of four lanes that share a row.
 constexpr int kStep = 128;
 
-__device__ inline unsigned bits_of(__nv_bfloat16 v) {
-  return __bfloat16_as_ushort(v) * 0x10001u;
+// Where piece `i` of 8 elements of a row goes. Piece ((c * 4 + w) * columns + n) * 4 + t holds elements 128 c + 32 t + 8 w and on of row n as
+// pairs (0, 4), (1, 5), (2, 6), (3, 7).
+__device__ inline void put_piece(uint4* to, int columns, int row, int i, uint4 v) {
+  to[((i / 16 * 4 + i % 4) * columns + row) * 4 + i / 4 % 4] = make_uint4(
+      __byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632), __byte_perm(v.y, v.w, 0x5410), __byte_perm(v.y, v.w, 0x7632));
 }
 
-__device__ inline unsigned bits_of(__half v) {
-  return __half_as_ushort(v) * 0x10001u;
-}
-
-// One block a row; rows from `count` on are zeros. Piece ((c * 4 + w) * columns + n) * 4 + t of 16 bytes holds elements 128 c + 32 t + 8 w and on
-// of row n as pairs (0, 4), (1, 5), (2, 6), (3, 7), where `columns` is the number of rows, rounded up to eights.
-template <typename T, typename N>
-__device__ void arrange_rows(const T* x, const N* norm, float eps, int k, int count, uint4* to) {
-  int row = blockIdx.x;
-  int columns = gridDim.x;
-  const uint4* from = reinterpret_cast<const uint4*>(x + static_cast<size_t>(row) * k);
-  float factor = 1.0f;
-  if (norm != nullptr && row < count) {
+// What stands in `columns` rows from `count` on is anything: sums of these are not used.
+template <int WARPS, typename T, typename N, typename Wait>
+__device__ void arrange_rows(const T* x, const N* norm, float eps, int k, int count, int columns, uint4* to, Wait wait) {
+  int pieces = k / 8;
+  wait();
+  if (norm == nullptr) {
+    for (int i = blockIdx.x * WARPS * 32 + threadIdx.x; i < count * pieces; i += gridDim.x * WARPS * 32) {
+      put_piece(to, columns, i / pieces, i % pieces, load_new(x + static_cast<size_t>(i) * 8));
+    }
+    return;
+  }
+  for (int row = blockIdx.x; row < count; row += gridDim.x) {
+    const T* from = x + static_cast<size_t>(row) * k;
     float squares = 0.0f;
-    for (int i = threadIdx.x; i < k / 8; i += kRowWarps * 32) {
-      uint4 v = from[i];
+    for (int i = threadIdx.x; i < pieces; i += WARPS * 32) {
+      uint4 v = load_new(from + i * 8);
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
         squares += wide_at<T>(v, j) * wide_at<T>(v, j);
       }
     }
-    factor = rsqrtf(block_sum<kRowWarps>(squares) / k + eps);
-  }
-  for (int i = threadIdx.x; i < k / 8; i += kRowWarps * 32) {
-    uint4 v = make_uint4(0, 0, 0, 0);
-    if (row < count) {
-      v = from[i];
-      if (norm != nullptr) {
-        float weights[8];
-        read_eight(norm + i * 8, weights);
-        float y[8];
+    float factor = rsqrtf(block_sum<WARPS>(squares) / k + eps);
+    for (int i = threadIdx.x; i < pieces; i += WARPS * 32) {
+      uint4 v = load_new(from + i * 8);
+      float weights[8];
+      read_eight(norm + i * 8, weights);
+      float y[8];
 #pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          y[j] = wide_at<T>(v, j) * factor * weights[j];
-        }
-        v = make_uint4(
-            narrow_pair(y[0], y[1], T{}), narrow_pair(y[2], y[3], T{}), narrow_pair(y[4], y[5], T{}), narrow_pair(y[6], y[7], T{}));
+      for (int j = 0; j < 8; ++j) {
+        y[j] = wide_at<T>(v, j) * factor * weights[j];
       }
+      v = make_uint4(
+          narrow_pair(y[0], y[1], T{}), narrow_pair(y[2], y[3], T{}), narrow_pair(y[4], y[5], T{}), narrow_pair(y[6], y[7], T{}));
+      put_piece(to, columns, row, i, v);
     }
-    int chunk = i / 16;
-    int lane = i / 4 % 4;
-    int part = i % 4;
-    to[((chunk * 4 + part) * columns + row) * 4 + lane] = make_uint4(
-        __byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632), __byte_perm(v.y, v.w, 0x5410), __byte_perm(v.y, v.w, 0x7632));
-  }
-}
-
-// Eight codes as pairs (0, 4), (1, 5), (2, 6), (3, 7). A code becomes a float by its place in the mantissa of a power of two, which is then
-// subtracted: exactly.
-template <typename T>
-__device__ inline void unpack_pairs(unsigned w, unsigned scale, unsigned bias, unsigned (&pair)[4]) {
-  unsigned power = power_of_codes(T{});
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    pair[i] = scaled_pair(without((w >> (4 * i) & 0x000F000Fu) | power, power, T{}), scale, bias, T{});
   }
 }
 
 // y[n, row] = [residual +] x[n] W for the rows of all matrices and `count` rows x, which are arranged. With GATE there are two matrices, and
-// act(A x) * (B x) is the one result; a tile of the one then stands beside the same tile of the other. Rows of each matrix are a multiple of what
-// a block takes of it. Dynamic shared memory: 8 EIGHTS columns of 16 TILES + 4 sums for each warp.
-template <typename T, int GROUP, int TILES, int EIGHTS, Gate GATE, int COUNT>
-__device__ void row_products(char* memory, const uint4* x, const T* residual, int k, int count, const Matrix<T> (&all)[COUNT]) {
-  constexpr bool kGated = GATE != Gate::kNone;
-  constexpr int kLines = (kGated ? TILES / 2 : TILES) * 16;
-  constexpr int kColumns = EIGHTS * 8;
-  int lane = threadIdx.x % 32;
-  int warp = threadIdx.x / 32;
-  int line = blockIdx.x * kLines;
-  Matrix<T> at = all[0];
-#pragma unroll
-  for (int i = 1; i < COUNT; ++i) {
-    if (!kGated && line >= at.rows) {
-      line -= at.rows;
-      at = all[i];
-    }
-  }
-  const Matrix<T>& second = kGated ? all[COUNT - 1] : at;
-  // Rows lane / 4 and lane / 4 + 8 of each tile.
-  size_t rows[TILES];
-#pragma unroll
-  for (int i = 0; i < TILES; ++i) {
-    rows[i] = line + (kGated ? i % (TILES / 2) : i) * 16 + lane / 4;
-  }
+// act(A x) * (B x) is the one result; a tile of the one then stands beside the same tile of the other. Rows of each matrix are whole tiles.
+//
+// SIDES warps stand beside each other, each with up to TILES tiles, so that what they read of x comes once to their multiprocessor; DEEP such
+// groups share the depth. Dynamic shared memory: BUFFERS times 8 EIGHTS columns of 16 TILES SIDES + 4 sums for each of these groups. With two
+// buffers, warps go on while others still add up.
+template <typename T, int GROUP, int TILES, int EIGHTS, Gate GATE, int WARPS, int SIDES, int DEEP, int BUFFERS, int COUNT>
+struct RowProducts {
+  static constexpr bool kGated = GATE != Gate::kNone;
+  // Tiles of a result that a warp computes together, and those of a block.
+  static constexpr unsigned kUnits = kGated ? TILES / 2 : TILES;
+  static constexpr unsigned kRound = kUnits * SIDES;
+  static constexpr unsigned kColumns = EIGHTS * 8;
+  // Each column of sums lies in other banks than the one before.
+  static constexpr unsigned kPitch = SIDES * TILES * 16 + 4;
+
   struct Step {
     uint4 w[TILES][2];
     T scale[TILES][2];
     T bias[TILES][2];
   };
-  auto load = [&](Step& s, int c) {
+
+  // Tiles of results that a warp computes in a round.
+  struct Units {
+    unsigned first;
+    unsigned count;
+  };
+
+  const Matrix<T> (&all)[COUNT];
+  unsigned k;
+
+  // The matrix of a tile of results, and the tile's first row there.
+  __device__ Matrix<T> find(unsigned unit, unsigned& row) const {
+    Matrix<T> at = all[0];
+    row = unit * 16;
 #pragma unroll
-    for (int i = 0; i < TILES; ++i) {
-      const Matrix<T>& from = kGated && i >= TILES / 2 ? second : at;
+    for (int i = 1; i < COUNT; ++i) {
+      if (!kGated && row >= at.rows) {
+        row -= at.rows;
+        at = all[i];
+      }
+    }
+    return at;
+  }
+
+  // Those of the warp's side in the round from `unit` on.
+  __device__ Units units(unsigned unit, unsigned end) const {
+    unsigned side = threadIdx.x / 32 / DEEP;
+    unsigned tiles = unit < end ? min(kRound, end - unit) : 0;
+    unsigned from = tiles * side / SIDES;
+    return {unit + from, tiles * (side + 1) / SIDES - from};
+  }
+
+  // Columns of step `c`.
+  __device__ void load(Step& s, const Units& at, unsigned c) const {
+    unsigned lane = threadIdx.x % 32;
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        size_t row = rows[i] + h * 8;
-        s.w[i][h] = load_once(static_cast<const uint4*>(from.w) + row * (k / 32) + c * 4 + lane % 4);
-        size_t group = row * (k / GROUP) + (c * kStep + lane % 4 * 32) / GROUP;
-        s.scale[i][h] = from.scales[group];
-        s.bias[i][h] = from.biases[group];
+    for (unsigned i = 0; i < TILES; ++i) {
+      unsigned tile = kGated ? i % kUnits : i;
+      if (tile >= at.count) {
+        continue;
+      }
+      unsigned row;
+      Matrix<T> from = find(at.first + tile, row);
+      if (kGated && i >= kUnits) {
+        from = all[COUNT - 1];
+      }
+      row += lane / 4;
+      unsigned piece = row * (k / 32) + c * 4 + lane % 4;
+      unsigned group = row * (k / GROUP) + (c * kStep + lane % 4 * 32) / GROUP;
+#pragma unroll
+      for (unsigned h = 0; h < 2; ++h) {
+        s.w[i][h] = load_once(static_cast<const uint4*>(from.w) + piece + h * 8 * (k / 32));
+        s.scale[i][h] = from.scales[group + h * 8 * (k / GROUP)];
+        s.bias[i][h] = from.biases[group + h * 8 * (k / GROUP)];
+      }
+    }
+  }
+
+  // Codes, each group's scale and bias in one word.
+  struct Codes {
+    uint4 w[TILES][2];
+    unsigned affine[TILES][2];
+
+    __device__ explicit Codes(const Step& s) {
+#pragma unroll
+      for (unsigned i = 0; i < TILES; ++i) {
+#pragma unroll
+        for (unsigned h = 0; h < 2; ++h) {
+          w[i][h] = s.w[i][h];
+          affine[i][h] = __byte_perm(twice(s.scale[i][h]), twice(s.bias[i][h]), 0x5410);
+        }
       }
     }
   };
-  float sums[TILES][EIGHTS][4] = {};
-  int steps = k / kStep;
-  Step now;
-  if (warp < steps) {
-    load(now, warp);
-  }
-  for (int c = warp; c < steps; c += kRowWarps) {
-    Step s = now;
-    if (c + kRowWarps < steps) {
-      load(now, c + kRowWarps);
-    }
+
+  __device__ void multiply(const Codes& s, const uint4* x, unsigned count, unsigned c, float (&sums)[TILES][EIGHTS][4]) const {
 #pragma unroll
-    for (int w = 0; w < 4; ++w) {
+    for (unsigned w = 0; w < 4; ++w) {
       uint4 v[EIGHTS];
 #pragma unroll
-      for (int n = 0; n < EIGHTS; ++n) {
-        v[n] = __ldg(x + ((c * 4 + w) * EIGHTS + n) * 32 + lane);
+      for (unsigned n = 0; n < EIGHTS; ++n) {
+        v[n] = x[((c * 4 + w) * EIGHTS + n) * 32 + threadIdx.x % 32];
       }
 #pragma unroll
-      for (int i = 0; i < TILES; ++i) {
+      for (unsigned i = 0; i < TILES; ++i) {
+        if ((kGated ? i % kUnits : i) >= count) {
+          continue;
+        }
         unsigned pair[2][4];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          unpack_pairs<T>(word(s.w[i][h], w), bits_of(s.scale[i][h]), bits_of(s.bias[i][h]), pair[h]);
+          unsigned affine = s.affine[i][h];
+          unpack_pairs<T>(word(s.w[i][h], w), __byte_perm(affine, 0, 0x1010), __byte_perm(affine, 0, 0x3232), pair[h]);
         }
         unsigned low[4] = {pair[0][0], pair[1][0], pair[0][1], pair[1][1]};
         unsigned high[4] = {pair[0][2], pair[1][2], pair[0][3], pair[1][3]};
 #pragma unroll
-        for (int n = 0; n < EIGHTS; ++n) {
+        for (unsigned n = 0; n < EIGHTS; ++n) {
           multiply_tile(sums[i][n], low, v[n].x, v[n].y, T{});
           multiply_tile(sums[i][n], high, v[n].z, v[n].w, T{});
         }
       }
     }
   }
-  // What a warp has summed, [column][row], each column in other banks than the one before.
-  constexpr int kPitch = TILES * 16 + 4;
-  float* parts = reinterpret_cast<float*>(memory);
-  float* own = parts + warp * kColumns * kPitch;
+
+  // What a warp has summed, [column][row].
+  __device__ void put(float* parts, const float (&sums)[TILES][EIGHTS][4]) const {
+    unsigned lane = threadIdx.x % 32;
+    unsigned warp = threadIdx.x / 32;
+    float* own = parts + warp % DEEP * kColumns * kPitch + warp / DEEP * TILES * 16;
 #pragma unroll
-  for (int i = 0; i < TILES; ++i) {
+    for (unsigned i = 0; i < TILES; ++i) {
 #pragma unroll
-    for (int n = 0; n < EIGHTS; ++n) {
+      for (unsigned n = 0; n < EIGHTS; ++n) {
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        own[(n * 8 + lane % 4 * 2 + j % 2) * kPitch + i * 16 + lane / 4 + j / 2 * 8] = sums[i][n][j];
+        for (unsigned j = 0; j < 4; ++j) {
+          own[(n * 8 + lane % 4 * 2 + j % 2) * kPitch + i * 16 + lane / 4 + j / 2 * 8] = sums[i][n][j];
+        }
       }
     }
   }
-  __syncthreads();
-  auto total = [&](int at) {
-    float sum = 0.0f;
+
+  // The results of `tiles` tiles from `unit` on, of what all warps have summed.
+  __device__ void leave(const float* parts, const T* residual, unsigned count, unsigned unit, unsigned tiles) const {
+    auto total = [&](unsigned at) {
+      float sum = 0.0f;
 #pragma unroll
-    for (int i = 0; i < kRowWarps; ++i) {
-      sum += parts[i * kColumns * kPitch + at];
-    }
-    return sum;
-  };
-  // Threads side by side leave results side by side.
-  for (int i = threadIdx.x; i < kLines * kColumns; i += kRowWarps * 32) {
-    int column = i / kLines;
-    int row = i % kLines;
-    if (column < count) {
-      float value = total(column * kPitch + row);
-      if constexpr (kGated) {
-        value = activate<GATE>(value) * total(column * kPitch + kLines + row);
+      for (unsigned i = 0; i < DEEP; ++i) {
+        sum += parts[i * kColumns * kPitch + at];
       }
-      size_t to = static_cast<size_t>(column) * at.rows + line + row;
+      return sum;
+    };
+    // Threads side by side leave results side by side.
+    for (unsigned i = threadIdx.x; i < kRound * 16 * count; i += WARPS * 32) {
+      unsigned column = i / (kRound * 16);
+      unsigned line = i % (kRound * 16);
+      unsigned tile = line / 16;
+      if (tile >= tiles) {
+        continue;
+      }
+      unsigned side = ((tile + 1) * SIDES - 1) / tiles;
+      unsigned at = column * kPitch + (side * TILES + tile - tiles * side / SIDES) * 16 + line % 16;
+      unsigned row;
+      Matrix<T> matrix = find(unit + tile, row);
+      float value = total(at);
+      if constexpr (kGated) {
+        value = activate<GATE>(value) * total(at + kUnits * 16);
+      }
+      size_t to = static_cast<size_t>(column) * matrix.rows + row + line % 16;
       if (residual != nullptr) {
         value = rounded<T>(value) + static_cast<float>(residual[to]);
       }
-      at.y[to] = static_cast<T>(value);
+      matrix.y[to] = static_cast<T>(value);
     }
   }
-}
+
+  template <typename Wait>
+  __device__ void run(char* memory, const uint4* x, const T* residual, unsigned count, Wait wait) const {
+    unsigned tiles = 0;
+#pragma unroll
+    for (int i = 0; i < (kGated ? 1 : COUNT); ++i) {
+      tiles += all[i].rows / 16;
+    }
+    unsigned unit = tiles * blockIdx.x / gridDim.x;
+    unsigned end = tiles * (blockIdx.x + 1) / gridDim.x;
+    bool works = threadIdx.x / 32 < SIDES * DEEP;
+    unsigned deep = threadIdx.x / 32 % DEEP;
+    unsigned steps = works ? k / kStep : 0;
+    float* base = reinterpret_cast<float*>(memory);
+    float* parts = base;
+    Step now;
+    if (deep < steps) {
+      load(now, units(unit, end), deep);
+    }
+    wait();
+#pragma unroll 1
+    for (; unit < end; unit += kRound) {
+      Units own = units(unit, end);
+      float sums[TILES][EIGHTS][4] = {};
+#pragma unroll 1
+      for (unsigned c = deep; c < steps && own.count > 0; c += DEEP) {
+        Codes s(now);
+        bool goes_on = c + DEEP < steps;
+        load(now, goes_on ? own : units(unit + kRound, end), goes_on ? c + DEEP : deep);
+        multiply(s, x, own.count, c, sums);
+      }
+      float* buffer = parts;
+      parts = parts == base ? base + (BUFFERS - 1) * DEEP * kColumns * kPitch : base;
+      if (works) {
+        put(buffer, sums);
+      }
+      __syncthreads();
+      leave(buffer, residual, count, unit, min(kRound, end - unit));
+      if (BUFFERS == 1) {
+        __syncthreads();
+      }
+    }
+  }
+};

@@ -45,3 +45,23 @@ __device__ inline unsigned power_of_codes(__nv_bfloat16) {
 __device__ inline unsigned power_of_codes(__half) {
   return 0x64006400u;
 }
+
+// A number twice.
+__device__ inline unsigned twice(__nv_bfloat16 v) {
+  return __bfloat16_as_ushort(v) * 0x10001u;
+}
+
+__device__ inline unsigned twice(__half v) {
+  return __half_as_ushort(v) * 0x10001u;
+}
+
+// Eight codes as pairs (0, 4), (1, 5), (2, 6), (3, 7). A code becomes a float by its place in the mantissa of a power of two, which is then
+// subtracted: exactly.
+template <typename T>
+__device__ inline void unpack_pairs(unsigned w, unsigned scale, unsigned bias, unsigned (&pair)[4]) {
+  unsigned power = power_of_codes(T{});
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    pair[i] = scaled_pair(without((w >> (4 * i) & 0x000F000Fu) | power, power, T{}), scale, bias, T{});
+  }
+}

@@ -10,7 +10,6 @@ use flambeau_ir::{Node, Tid, Vid, VidOrTid};
 use flambeau_tensor::{DType, Tensor};
 
 pub(super) use reader::find;
-pub(super) use rows::CacheNames;
 
 use super::{
     Shared,
@@ -122,6 +121,8 @@ struct Operands<'a> {
     scratch: [&'a str; 2],
     out: &'a str,
     position: &'a str,
+    /// How the block waits, and the item that it begins with if it is not that of its number.
+    wait: &'a str,
 }
 
 /// Where a step's token stands.
@@ -207,6 +208,8 @@ impl Attention {
         let [keys, values] = self.caches.map(|t| b.slot(m, t));
         let (keys, values) = (keys?, values?);
         let (splits, split_rows) = self.splits();
+        // One range for each block of a launch that goes on: with more, some blocks would compute two.
+        let splits = if b.is_resident() { splits.min(b.copies() / (self.key_heads * self.share())).max(1) } else { splits };
         let parts = b.inner(DType::F32, heads * splits * (dim + 2));
         let out = b.result(m, self.out, dtype, [1, 1, heads * dim].as_slice().into())?;
         let operands = Operands {
@@ -215,6 +218,7 @@ impl Attention {
             scratch: [&parts, &format!("const_cast<unsigned*>({tickets})")],
             out: &out,
             position: &format!("*{position}"),
+            wait: "wait",
         };
         let text = self.text(m, ty, &constants, &operands, (splits, split_rows));
         let warps = b.warps();
@@ -241,7 +245,7 @@ impl Attention {
     /// The kernel's text for a position whose operands have these names.
     fn text(&self, m: &Machine, ty: &str, constants: &Constants, o: &Operands<'_>, (splits, rows): (usize, usize)) -> String {
         let Constants { norms, norm_type, eps, periods, log2_base } = constants;
-        let Operands { rows: [q, k, v], caches: [keys, values], scratch: [parts, tickets], out, position } = o;
+        let Operands { rows: [q, k, v], caches: [keys, values], scratch: [parts, tickets], out, position, wait } = o;
         let (dim, group, share) = (self.q.dim, self.heads_of_block(), self.share());
         let (step, turned) = (self.q.step, self.q.rope.map_or(dim, |r| r.dims));
         let norm_values = self.fresh.as_ref().is_some_and(|fresh| fresh.v.norm.is_some());
@@ -251,7 +255,7 @@ impl Attention {
             "Attend<{ty},{norm_type}> s{{{q},{k},{v},{norms},{periods},const_cast<{ty}*>({keys}),const_cast<{ty}*>({values}),\
              {parts},{out},{tickets},{},{},{window},min({splits},1+{position}/{rows}),{position},{:e}f,\
              {log2_base:e}f,{eps:e}f,{step},{gate},{share},{norm_values}}};\
-             Attention<{ty},{dim},{group},kW,{turned},{norm_type}>(s,shared).run(wait);",
+             Attention<{ty},{dim},{group},kW,{turned},{norm_type}>(s,shared).run({wait});",
             self.key_heads, self.capacity, self.scale
         )
     }

@@ -35,8 +35,13 @@ struct Value {
 }
 
 impl Value {
-    fn bytes(&self) -> usize {
-        (self.shape.iter().product::<usize>() * self.dtype.size()).next_multiple_of(ALIGNMENT)
+    /// The bytes that it takes, if it is a slot's with room for so many rows.
+    fn bytes(&self, rows: Option<usize>) -> usize {
+        let count = match (rows.filter(|_| self.tid.is_some()), self.shape.split_first()) {
+            (Some(rows), Some((_, each))) => rows * each.iter().product::<usize>(),
+            _ => self.shape.iter().product::<usize>(),
+        };
+        (count * self.dtype.size()).next_multiple_of(ALIGNMENT)
     }
 }
 
@@ -60,8 +65,14 @@ struct Part {
 /// Collects parts. Slots that they write hold what stands for the result until the launch.
 pub(super) struct Builder {
     resident: Option<Residency>,
+    /// What parts call, for launches of one part and for one that fills a device.
+    headers: [&'static str; 2],
+    /// Rows that there is room for in slots, whose number then is not in the text.
+    rows: Option<usize>,
     inputs: Vec<Array>,
     values: Vec<Value>,
+    /// What slots hold instead of results, by type.
+    stand_ins: Vec<(DType, Array)>,
     /// The values that slots hold.
     bound: BTreeMap<Tid, usize>,
     parts: Vec<Part>,
@@ -72,8 +83,20 @@ pub(super) struct Builder {
 impl Builder {
     /// Parts of one launch that fills a device, or of one launch each.
     pub(super) fn new(resident: Option<Residency>) -> Builder {
-        let (inputs, values, bound, parts) = (Vec::new(), Vec::new(), BTreeMap::new(), Vec::new());
-        Builder { resident, inputs, values, bound, parts, reads: Vec::new(), writes: Vec::new() }
+        let headers = [cuda::steps(), cuda::resident_steps()];
+        let (inputs, values, stand_ins, parts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (bound, reads, writes) = (BTreeMap::new(), Vec::new(), Vec::new());
+        Builder { resident, headers, rows: None, inputs, values, stand_ins, bound, parts, reads, writes }
+    }
+
+    /// The same for parts that compute up to so many rows, one of each of several sequences.
+    pub(super) fn of_rows(resident: Option<Residency>, rows: usize) -> Builder {
+        Builder { headers: [cuda::rows(), cuda::resident_rows()], rows: Some(rows), ..Builder::new(resident) }
+    }
+
+    /// Whether there is nothing to launch.
+    pub(super) fn is_empty(&self) -> bool {
+        self.parts.is_empty()
     }
 
     /// Warps of a block.
@@ -109,10 +132,22 @@ impl Builder {
     /// The name of what a slot holds.
     pub(super) fn slot(&mut self, m: &Machine, tid: Tid) -> Result<String> {
         if let Some(&value) = self.bound.get(&tid) {
-            self.reads.push(Name::Value(value));
-            return Ok(format!("v{value}"));
+            return Ok(self.named(value));
         }
         Ok(self.array(m.slot(tid)?.array.share()?))
+    }
+
+    /// The name of rows that a slot holds, or held before other nodes wrote it.
+    pub(super) fn rows(&mut self, tid: Tid, rows: &Slot) -> Result<String> {
+        if let Some(&value) = self.bound.get(&tid) {
+            return Ok(self.named(value));
+        }
+        Ok(self.array(rows.array.share()?))
+    }
+
+    fn named(&mut self, value: usize) -> String {
+        self.reads.push(Name::Value(value));
+        format!("v{value}")
     }
 
     /// The name of an array.
@@ -131,7 +166,14 @@ impl Builder {
 
     /// The name of what the part leaves in a slot, once it has read what it needs of the slot.
     pub(super) fn result(&mut self, m: &mut Machine, tid: Tid, dtype: DType, shape: Shape) -> Result<String> {
-        let stand_in = Array::full(m.api, &[], 0.0, dtype)?;
+        let stand_in = match self.stand_ins.iter().find(|(of, _)| *of == dtype) {
+            Some((_, array)) => array.share()?,
+            None => {
+                let array = Array::full(m.api, &[], 0.0, dtype)?;
+                self.stand_ins.push((dtype, array.share()?));
+                array
+            }
+        };
         m.set(tid, Slot::new(stand_in, dtype, shape.clone()));
         let name = self.value(Value { tid: Some(tid), dtype, shape });
         self.bound.insert(tid, self.values.len() - 1);
@@ -195,7 +237,7 @@ impl Builder {
                 kernel.output(format!("v{i}"), self.values[i].dtype, self.values[i].shape.clone());
             }
             kernel.body.push_str(&part.text);
-            let arrays = kernel.launch(m, cuda::steps(), part.shared, [part.blocks.clamp(1, MAX_BLOCKS), 1], WARPS)?;
+            let arrays = kernel.launch(m, self.headers[0], part.shared, [part.blocks.clamp(1, MAX_BLOCKS), 1], WARPS)?;
             made.extend(part.writes.iter().copied().zip(arrays));
         }
         for (&tid, i) in &self.bound {
@@ -213,9 +255,9 @@ impl Builder {
         let mut kernel = Text::new(format!(
             "constexpr int kW={RESIDENT_WARPS};Barrier barrier{{const_cast<unsigned*>(counters)+{MAX_HEADS},0}};\n"
         ));
-        kernel.input("counters".to_owned(), &counters)?;
-        for (i, array) in self.inputs.iter().enumerate() {
-            kernel.input(format!("p{i}"), array)?;
+        kernel.new_input("counters", counters);
+        for (i, array) in self.inputs.into_iter().enumerate() {
+            kernel.new_input(format!("p{i}"), array);
         }
         let mut scratch = 0;
         for (i, value) in self.values.iter().enumerate() {
@@ -226,7 +268,7 @@ impl Builder {
             let ty = cuda::value_type(value.dtype).unwrap_or_default();
             // Writing to a string cannot fail.
             let _ = writeln!(kernel.body, "{ty}* v{i}=reinterpret_cast<{ty}*>(scratch+{scratch});");
-            scratch += value.bytes();
+            scratch += value.bytes(self.rows);
         }
         kernel.output("scratch".to_owned(), DType::U8, Shape::from_slice(&[scratch.max(1)]));
         for (i, part) in self.parts.iter().enumerate() {
@@ -237,7 +279,7 @@ impl Builder {
         kernel.body.push_str("barrier.leave();");
         let memory = self.parts.iter().map(|part| part.shared).max().unwrap_or(0);
         let names = kernel.outputs.iter().map(|(name, ..)| name.clone()).collect::<Vec<_>>();
-        let arrays = kernel.launch(m, cuda::resident_steps(), memory, [device.blocks, 1], RESIDENT_WARPS)?;
+        let arrays = kernel.launch(m, self.headers[1], memory, [device.blocks, 1], RESIDENT_WARPS)?;
         for (tid, i) in self.bound {
             m.empty(tid);
             let (name, value) = (format!("v{i}"), &self.values[i]);
@@ -267,14 +309,16 @@ impl Text {
 
     /// An operand of that name, unless there is one.
     fn input(&mut self, name: String, array: &Array) -> Result<()> {
-        if self.inputs.contains(&name) { Ok(()) } else { self.new_input(name, array) }
+        if !self.inputs.contains(&name) {
+            self.new_input(name, array.share()?);
+        }
+        Ok(())
     }
 
     /// An operand of a name that no other has.
-    pub(super) fn new_input(&mut self, name: impl Into<String>, array: &Array) -> Result<()> {
-        self.arrays.push(array.share()?);
+    pub(super) fn new_input(&mut self, name: impl Into<String>, array: Array) {
+        self.arrays.push(array);
         self.inputs.push(name.into());
-        Ok(())
     }
 
     /// A result of that name.

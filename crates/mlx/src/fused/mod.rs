@@ -27,7 +27,7 @@ use group::Group;
 use launch::Builder;
 use layers::Layers;
 pub(crate) use linear::Linear;
-pub(crate) use rows::{MAX_ROWS, Scratch};
+pub(crate) use rows::{MAX_ROWS, RowSteps, Scratch};
 
 use crate::{
     cx::Machine,
@@ -54,7 +54,7 @@ impl Step {
     }
 
     /// All slots that the step writes.
-    fn outs(&self) -> Vec<Tid> {
+    pub(crate) fn outs(&self) -> Vec<Tid> {
         match &self.kind {
             Kind::Linear(linear) => linear.outs.iter().copied().chain(linear.joined.as_ref().map(|j| j.out)).collect(),
             Kind::Delta(delta) => delta.outs().to_vec(),
@@ -104,8 +104,11 @@ const LAUNCHES_TO_SUBMIT: usize = 16;
 pub(crate) struct Shared {
     /// The position of the step's token, on the device.
     position: Option<(i32, Array)>,
-    /// Counters that every launch leaves at zero: one for each key head, then what barriers of the grid need.
+    /// Counters that every launch leaves at zero: one for each key head, then what barriers of the grid need, then those of the key heads of
+    /// each of several sequences.
     counters: Option<Array>,
+    /// Where the caches of several sequences lie.
+    caches: rows::Caches,
 }
 
 impl Shared {
@@ -113,7 +116,8 @@ impl Shared {
         let counters = match self.counters.take() {
             Some(counters) => counters,
             None => {
-                let zeros = Array::full(api, &[attention::MAX_HEADS + layers_text::COUNTERS], 0.0, DType::U32)?;
+                let count = (1 + MAX_ROWS) * attention::MAX_HEADS + layers_text::COUNTERS;
+                let zeros = Array::full(api, &[count], 0.0, DType::U32)?;
                 api.eval([&zeros])?;
                 zeros
             }
@@ -160,9 +164,9 @@ impl Plan {
         self.layers.is_some() || !self.groups.is_empty()
     }
 
-    /// The step that begins at a node.
-    pub(crate) fn step(&self, at: usize) -> Option<&Step> {
-        self.steps.get(&at)
+    /// The steps by their first nodes, and what they share.
+    pub(crate) fn parts(&mut self) -> (&BTreeMap<usize, Step>, &mut Shared) {
+        (&self.steps, &mut self.shared)
     }
 
     /// Runs the step that begins at a node; where the next node stands, or `None` if the nodes have to run one by one.

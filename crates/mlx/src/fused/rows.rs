@@ -1,12 +1,13 @@
-//! Linear layers on a row of each of several sequences.
+//! Steps on a row of each of several sequences: linear layers, and what all steps of such a run share.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeMap, fmt::Write as _, sync::Arc};
 
-use flambeau_tensor::{DType, Shape};
+use flambeau_ir::Tid;
+use flambeau_tensor::{DType, Shape, Tensor};
 
 use super::{
-    attention::CacheNames,
-    launch::{Text, WARPS},
+    Shared,
+    launch::{Builder, Text},
     linear::{Activation, Format, Linear, norm_type, rows_of},
 };
 use crate::{
@@ -18,18 +19,153 @@ use crate::{
 
 /// Sequences that a launch serves at most.
 pub(crate) const MAX_ROWS: usize = 32;
-/// Rows of a tile of tensor cores, and columns of a step of a warp.
+/// Rows of a matrix that a tile of tensor cores takes, and columns of a step of a warp.
 const TILE: usize = 16;
 const STEP: usize = 128;
-/// Rows of all matrices from which a block computes four tiles instead of two.
-const MANY_ROWS: usize = 16384;
+/// Tiles that a warp computes together.
+const TILES: usize = 2;
 
 /// What the launches of one run share.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    pub(super) positions: Option<(Vec<i32>, Array)>,
-    pub(super) tickets: Option<Array>,
-    pub(super) caches: Option<CacheNames>,
+    positions: Option<(Vec<i32>, Array)>,
+    /// A result of the last launch that fills the device. The next one waits for it: two that run at the same time would each keep the other
+    /// from being resident as a whole.
+    last: Option<Array>,
+}
+
+impl Scratch {
+    /// Numbers on the device, i32 `[sequences]`.
+    fn positions(&mut self, m: &Machine, positions: &[i32]) -> Result<Array> {
+        if let Some((known, array)) = &self.positions
+            && known == positions
+        {
+            return Ok(array.share()?);
+        }
+        let host = Tensor::from_slice(positions, &[positions.len()]).map_err(|e| OpError::value(e.to_string()))?;
+        let array = Array::from_tensor(m.api, &host)?;
+        self.positions = Some((positions.to_vec(), array.share()?));
+        Ok(array)
+    }
+}
+
+/// Where the caches of several sequences lie on the device: naming each of them to each launch would take the host longer than the launch takes
+/// the device. MLX does not know that launches use what the tables point to, so that who lets go of a buffer
+/// [waits](crate::session::State::wait_for_launches) for them.
+#[derive(Debug, Default)]
+pub(super) struct Caches {
+    /// The sequences' stamps when the tables were made.
+    stamps: Vec<Arc<()>>,
+    /// Addresses of keys and values by sequence, i64, by the cache of the first keys.
+    tables: BTreeMap<Tid, Array>,
+}
+
+impl Caches {
+    /// The table of two caches of each sequence.
+    pub(super) fn table(&mut self, machines: &mut [&mut Machine], caches: [Tid; 2]) -> Result<Array> {
+        let stamps: Vec<Arc<()>> = machines.iter_mut().map(|m| m.stamp()).collect();
+        let is_known = |(a, b): (&Arc<()>, &Arc<()>)| Arc::ptr_eq(a, b);
+        if self.stamps.len() != stamps.len() || !self.stamps.iter().zip(&stamps).all(is_known) {
+            *self = Caches { stamps, tables: BTreeMap::new() };
+        }
+        if let Some(table) = self.tables.get(&caches[0]) {
+            return Ok(table.share()?);
+        }
+        let mut kernel = Text::new("if(threadIdx.x==0){".to_owned());
+        // The text is the same for any number of sequences that a kernel serves.
+        let count = eights(machines.len()) * 8;
+        for case in 0..count {
+            let m = &machines[case.min(machines.len() - 1)];
+            for (i, cache) in (2 * case..).zip(caches) {
+                kernel.new_input(format!("p{i}"), m.slot(cache)?.array.share()?);
+                // Writing to a string cannot fail.
+                let _ = write!(kernel.body, "table[{i}]=reinterpret_cast<long long>(p{i});");
+            }
+        }
+        kernel.body.push('}');
+        kernel.output("table".to_owned(), DType::I64, Shape::from_slice(&[2 * count]));
+        let made = kernel.launch(machines[0], "", 0, [1, 1], 1)?.pop();
+        let table = made.ok_or_else(|| OpError::value("a kernel gave no result"))?;
+        self.tables.insert(caches[0], table.share()?);
+        Ok(table)
+    }
+}
+
+/// Steps that follow one another, on the rows of all sequences. The first sequence's slots hold the rows.
+pub(crate) struct RowSteps<'a> {
+    pub(super) builder: Builder,
+    pub(super) shared: &'a mut Shared,
+    scratch: &'a mut Scratch,
+    /// `[sequences]`: its shape tells kernels their number, which their texts do not. The positions, once they are known.
+    positions: Array,
+    /// Its name, if all parts are one launch.
+    name: Option<String>,
+}
+
+impl<'a> RowSteps<'a> {
+    /// No steps yet, of so many sequences.
+    ///
+    /// # Errors
+    /// If MLX fails.
+    pub(crate) fn new(m: &Machine, shared: &'a mut Shared, scratch: &'a mut Scratch, count: usize) -> Result<RowSteps<'a>> {
+        let resident = if m.support.fills_device { m.residency()?.filter(|device| device.shared_memory > 0) } else { None };
+        let builder = Builder::of_rows(resident, eights(count) * 8);
+        let positions = match &scratch.positions {
+            Some((known, array)) if known.len() == count => array.share()?,
+            _ => scratch.positions(m, &vec![0; count])?,
+        };
+        Ok(RowSteps { builder, shared, scratch, positions, name: None })
+    }
+
+    /// Whether no step was added.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.builder.is_empty()
+    }
+
+    /// Adds a linear layer; `false` if it is none of the kernel's.
+    ///
+    /// # Errors
+    /// If MLX fails.
+    pub(crate) fn linear(&mut self, m: &mut Machine, linear: &Linear) -> Result<bool> {
+        linear.build_rows(m, self)
+    }
+
+    /// The name of an array that has an element for each sequence.
+    fn of_each(&mut self) -> Result<String> {
+        if let Some(name) = self.name.as_ref().filter(|_| self.builder.is_resident()) {
+            return Ok(name.clone());
+        }
+        let name = self.builder.array(self.positions.share()?);
+        Ok(self.name.insert(name).clone())
+    }
+
+    /// The text that tells the number of sequences to a part.
+    pub(super) fn count(&mut self) -> Result<String> {
+        Ok(format!("static_cast<int>({}_shape[0])", self.of_each()?))
+    }
+
+    /// The name of the sequences' positions.
+    pub(super) fn name_positions(&mut self, m: &Machine, positions: &[i32]) -> Result<String> {
+        self.positions = self.scratch.positions(m, positions)?;
+        self.name = None;
+        self.of_each()
+    }
+
+    /// Adds the launches to MLX's graph; the first sequence's slots `outs` hold the results' rows.
+    ///
+    /// # Errors
+    /// If MLX refuses a kernel.
+    pub(crate) fn launch(mut self, m: &mut Machine, outs: &[Tid]) -> Result<()> {
+        let (true, Some(&out)) = (self.builder.is_resident(), outs.last()) else {
+            return self.builder.launch_each(m).map(drop);
+        };
+        // The first launch takes what stands for its own result, so that its text is that of the others.
+        let last = self.scratch.last.take().map_or_else(|| m.slot(out)?.array.share().map_err(OpError::from), Ok)?;
+        self.builder.array(last);
+        self.builder.launch_together(m, self.shared, outs)?;
+        self.scratch.last = Some(m.slot(out)?.array.share()?);
+        Ok(())
+    }
 }
 
 /// What the kernels are made for.
@@ -39,92 +175,106 @@ struct Shapes {
     group: usize,
     k: usize,
     rows: Vec<usize>,
-    /// Tiles of a block.
-    tiles: usize,
-    /// Columns of sums, in eights: few or all that there are, so that a change of their number rarely needs another kernel.
+    /// Columns of sums, in eights.
     eights: usize,
 }
 
+/// How a block's warps share out a product.
+struct Shares {
+    /// Warps beside each other.
+    sides: usize,
+    /// Groups of these, which share the depth.
+    deep: usize,
+    /// Buffers of sums, and bytes of all of them.
+    buffers: usize,
+    memory: usize,
+    /// Blocks that have work, where their number is free.
+    blocks: usize,
+}
+
+/// Columns of sums in eights: few or all that there are, so that a change of the number of sequences rarely needs another kernel.
+pub(super) fn eights(count: usize) -> usize {
+    if count <= 8 { 1 } else { MAX_ROWS / 8 }
+}
+
 impl Linear {
-    /// The results `[sequences, .., rows]` of rows `x` `[sequences, .., k]`, with the residual `[sequences, ..]` if the step has one; `None` if
-    /// the step is none of the kernel's.
-    ///
-    /// # Errors
-    /// If MLX refuses the kernel.
-    pub(crate) fn over_rows(&self, m: &mut Machine, x: &Slot, residual: Option<&Slot>) -> Result<Option<Vec<Slot>>> {
-        let Some(shapes) = self.shapes(m, x, residual) else { return Ok(None) };
-        let (arranged, columns) = (self.arrange(m, x, &shapes)?, shapes.eights * 8);
-        let Shapes { dtype, group, k, tiles, eights, .. } = shapes;
-        let ty = cuda::type_name(dtype).unwrap_or_default();
-        let mut kernel = Text::new(String::new());
-        kernel.new_input("x", &x.array)?;
-        kernel.new_input("arranged", &arranged)?;
-        let mut residual_name = "nullptr";
-        if let Some(residual) = residual {
-            residual_name = "residual";
-            kernel.new_input(residual_name, &residual.array)?;
+    /// Adds `[residual +] act(norm(x) W)` of rows `[sequences, .., k]`; `false` if the step is none of the kernel's.
+    fn build_rows(&self, m: &mut Machine, run: &mut RowSteps<'_>) -> Result<bool> {
+        let Some(shapes) = self.shapes(m) else { return Ok(false) };
+        let arranged = self.arrange(m, run, &shapes)?;
+        let &Shapes { dtype, group, k, eights, ref rows, .. } = &shapes;
+        let (ty, count) = (cuda::type_name(dtype).unwrap_or_default(), run.count()?);
+        let b = &mut run.builder;
+        let arranged = b.earlier(&arranged);
+        let residual = self.residual.map_or(Ok("nullptr".to_owned()), |tid| b.slot(m, tid))?;
+        let mut names = Vec::with_capacity(self.weights.len());
+        for weights in &self.weights {
+            let slots = weights.slots.iter().map(|&tid| b.slot(m, tid)).collect::<Result<Vec<_>>>()?;
+            names.push(slots.join(","));
         }
-        let outs = if self.gated { &shapes.rows[..1] } else { &shapes.rows[..] };
-        // Writing to a string cannot fail.
-        let _ = write!(kernel.body, "Matrix<{ty}> all[]={{");
-        for (i, (weights, rows)) in self.weights.iter().zip(&shapes.rows).enumerate() {
-            // By their places, so that layers share a kernel.
-            let mut names = Vec::with_capacity(weights.slots.len());
-            for (j, &tid) in weights.slots.iter().enumerate() {
-                let name = format!("c{i}_{j}");
-                kernel.new_input(name.clone(), &m.slot(tid)?.array)?;
-                names.push(name);
-            }
-            let y = if i < outs.len() { format!("y{i}") } else { "nullptr".to_owned() };
-            let _ = write!(kernel.body, "{{{},{y},{rows}}},", names.join(","));
-        }
+        let lead: Shape = m.slot(self.x)?.shape.split_last().map(|(_, lead)| lead.into()).unwrap_or_default();
+        let shape_of = |rows: usize| -> Shape { lead.iter().copied().chain([rows]).collect() };
+        let results = if self.gated { &rows[..1] } else { &rows[..] };
+        let outs = self.outs.iter().zip(results).map(|(&tid, &rows)| b.result(m, tid, dtype, shape_of(rows)));
+        let outs = outs.collect::<Result<Vec<_>>>()?;
+        let matrix = |(i, (names, rows)): (usize, (&String, &usize))| {
+            format!("{{{names},{},{rows}}}", outs.get(i).map_or("nullptr", String::as_str))
+        };
+        let all: Vec<String> = names.iter().zip(rows).enumerate().map(matrix).collect();
         let gate = match (self.gated, self.activation) {
             (false, _) => "kNone",
             (true, Activation::Silu) => "kSilu",
             (true, Activation::Gelu) => "kGelu",
         };
-        let _ = write!(
-            kernel.body,
-            "}};row_products<{ty},{group},{tiles},{eights},Gate::{gate}>(reinterpret_cast<char*>(dynamic),\
-             reinterpret_cast<const uint4*>(arranged),{residual_name},{k},static_cast<int>(x_shape[0]),all);"
+        let tiles = results.iter().sum::<usize>() / TILE;
+        let Shares { sides, deep, buffers, memory, blocks } = self.share_out(b, tiles, eights);
+        let text = format!(
+            "Matrix<{ty}> all[]={{{}}};RowProducts<{ty},{group},{TILES},{eights},Gate::{gate},kW,{sides},{deep},{buffers},{}>{{all,{k}}}\
+             .run(reinterpret_cast<char*>(dynamic),reinterpret_cast<const uint4*>({arranged}),{residual},{count},wait);",
+            all.join(","),
+            all.len(),
         );
-        let lead = &x.shape[..x.shape.len() - 1];
-        let shape_of = |rows: usize| -> Shape { lead.iter().copied().chain([rows]).collect() };
-        outs.iter().enumerate().for_each(|(i, &rows)| kernel.output(format!("y{i}"), dtype, shape_of(rows)));
-        let lines = if self.gated { tiles / 2 } else { tiles } * TILE;
-        let blocks = outs.iter().sum::<usize>() / lines;
-        let memory = WARPS * columns * (tiles * TILE + 4) * 4;
-        let made = kernel.launch(m, cuda::rows(), memory, [blocks, 1], WARPS)?;
-        Ok(Some(made.into_iter().zip(outs).map(|(array, &rows)| Slot::new(array, dtype, shape_of(rows))).collect()))
+        b.part(text, memory, blocks);
+        Ok(true)
     }
 
-    /// The rows, normalised if they are to be, in the order in which the kernel takes them.
-    fn arrange(&self, m: &mut Machine, x: &Slot, shapes: &Shapes) -> Result<Array> {
+    /// How a block's warps share out tiles of the results: as many beside each other as the block has work for, since those read the same
+    /// columns of the rows.
+    fn share_out(&self, b: &Builder, tiles: usize, eights: usize) -> Shares {
+        let of_warp = if self.gated { TILES / 2 } else { TILES };
+        let of_block = b.all_warps().map_or(1, |all| tiles.div_ceil(all / b.warps()));
+        let sides = of_block.div_ceil(of_warp).min(b.warps() / 2).max(1);
+        let deep = b.warps() / sides;
+        let buffer = deep * eights * 8 * (sides * TILES * TILE + 4) * 4;
+        let buffers = if of_block > sides * of_warp && 2 * buffer <= b.max_shared() { 2 } else { 1 };
+        Shares { sides, deep, buffers, memory: buffers * buffer, blocks: tiles.div_ceil(of_warp) }
+    }
+
+    /// Adds a part that leaves the rows, normalised if they are to be, in the order in which the products take them; their name.
+    fn arrange(&self, m: &Machine, run: &mut RowSteps<'_>, shapes: &Shapes) -> Result<String> {
         let &Shapes { dtype, norm, k, eights, .. } = shapes;
         let (ty, norm_type) = (cuda::type_name(dtype).unwrap_or_default(), cuda::value_type(norm).unwrap_or_default());
-        let mut kernel = Text::new(String::new());
-        kernel.new_input("x", &x.array)?;
-        let (mut weight, mut eps) = (format!("static_cast<const {norm_type}*>(nullptr)"), 0.0);
-        if let Some((tid, own)) = self.norm {
-            (weight, eps) = ("norm".to_owned(), own);
-            kernel.new_input(weight.clone(), &m.slot(tid)?.array)?;
-        }
-        let _ = write!(
-            kernel.body,
-            "arrange_rows<{ty},{norm_type}>(x,{weight},{eps:e}f,{k},static_cast<int>(x_shape[0]),reinterpret_cast<uint4*>(y));"
-        );
-        kernel.output("y".to_owned(), dtype, Shape::from_slice(&[eights * 8, k]));
-        let made = kernel.launch(m, cuda::rows(), 0, [eights * 8, 1], WARPS)?.pop();
-        made.ok_or_else(|| OpError::value("a kernel gave no result"))
+        let (count, columns) = (run.count()?, eights * 8);
+        let b = &mut run.builder;
+        let x = b.slot(m, self.x)?;
+        let (weight, eps) = match self.norm {
+            Some((tid, eps)) => (b.slot(m, tid)?, eps),
+            None => (format!("static_cast<const {norm_type}*>(nullptr)"), 0.0),
+        };
+        let arranged = b.inner(dtype, columns * k);
+        let to = format!("reinterpret_cast<uint4*>({arranged})");
+        b.part(format!("arrange_rows<kW,{ty},{norm_type}>({x},{weight},{eps:e}f,{k},{count},{columns},{to},wait);"), 0, columns);
+        Ok(arranged)
     }
 
-    fn shapes(&self, m: &Machine, x: &Slot, residual: Option<&Slot>) -> Option<Shapes> {
+    fn shapes(&self, m: &Machine) -> Option<Shapes> {
         // Every field is named, so that none of a step's parts is passed over.
-        let &Linear { x: _, norm, narrows, residual: own, gated, activation: _, beside: None, joined: None, ref weights, outs: _ } =
-            self
+        let &Linear { x, norm, narrows, residual, gated, activation: _, beside: None, joined: None, ref weights, outs: _ } = self
         else {
             return None;
         };
+        let slot = |tid: Tid| -> Option<&Slot> { m.env.tensors.get(tid.0 as usize)?.as_ref() };
+        let x = slot(x)?;
         let (dtype, count, k) = (x.dtype, *x.shape.first()?, *x.shape.last()?);
         cuda::type_name(dtype)?;
         let is_one_each = x.shape.len() > 1 && x.shape.iter().product::<usize>() == count * k;
@@ -132,14 +282,13 @@ impl Linear {
         let Format::Coded { bits: 4, group: group @ (32 | 64 | 128) } = weights.first()?.format else { return None };
         let norm = norm.map_or(Some(dtype), |(weight, _)| norm_type(m, weight, dtype, narrows, k))?;
         let rows = weights.iter().map(|w| rows_of(m, w, dtype, k)).collect::<Option<Vec<_>>>()?;
-        let total = rows.iter().sum::<usize>();
-        let lines = |tiles: usize| if gated { tiles / 2 } else { tiles } * TILE;
-        let fits = |&tiles: &usize| rows.iter().all(|rows| rows.is_multiple_of(lines(tiles)));
-        let tiles = [if total >= MANY_ROWS { 4 } else { 2 }, 2].into_iter().find(fits)?;
         let same = !gated || rows.windows(2).all(|w| w[0] == w[1]);
-        let added = residual
-            .map_or(own.is_none(), |r| r.dtype == dtype && rows.len() == 1 && r.shape.iter().product::<usize>() == count * rows[0]);
-        let eights = if count <= 8 { 1 } else { MAX_ROWS / 8 };
-        (k.is_multiple_of(STEP) && same && added).then_some(Shapes { dtype, norm, group, k, rows, tiles, eights })
+        let fits = k.is_multiple_of(STEP) && rows.iter().all(|rows| rows.is_multiple_of(TILE)) && same;
+        if let Some(residual) = residual {
+            let residual = slot(residual)?;
+            let is_like = residual.dtype == dtype && rows.len() == 1 && residual.shape.iter().product::<usize>() == count * rows[0];
+            is_like.then_some(())?;
+        }
+        fits.then_some(Shapes { dtype, norm, group, k, rows, eights: eights(count) })
     }
 }

@@ -1,68 +1,163 @@
 //! Steps that kernels of our own compute for all sessions.
 
+use flambeau_ir::{Node, Role, Slot as GraphSlot, Tid};
+
 use super::lanes::Lanes;
 use crate::{
     cx::{Machine, Slot},
     error::Result,
-    fused::{Attention, Kind, Linear},
+    fused::{Attention, Kind, Linear, Plan, RowSteps, Step},
 };
-use flambeau_ir::Tid;
+
+/// What the slots of the first session hold while the steps of a launch find their rows there.
+#[derive(Default)]
+struct Borrowed {
+    own: Vec<(Tid, Option<Slot>)>,
+    /// Slots that steps of the launch write.
+    outs: Vec<Tid>,
+}
+
+impl Borrowed {
+    /// Whether the first session's slot holds the rows of all.
+    fn holds(&self, tid: Tid) -> bool {
+        self.outs.contains(&tid) || self.own.iter().any(|(own, _)| *own == tid)
+    }
+
+    /// Whether a node cannot run before the launch: it writes such a slot, or reads what the launch gives.
+    fn is_touched_by(&self, node: &Node) -> bool {
+        let reads = !matches!(node, Node::SymSize(_));
+        let mut is_touched = false;
+        node.walk(&mut |role, slot| {
+            is_touched |= match slot {
+                GraphSlot::Tensor(tid) if role == Role::Write => self.holds(tid),
+                GraphSlot::Tensor(tid) => reads && self.outs.contains(&tid),
+                _ => false,
+            };
+        });
+        is_touched
+    }
+}
 
 impl Lanes<'_, '_> {
-    /// Runs a step for all sessions; `false`, with every slot as it was, if no kernel takes it.
+    /// Runs the steps from a node on for all sessions, as one launch where that may fill the device; where the next node stands, or `None`, with
+    /// every slot as it was, if no kernel takes the first of them.
     ///
     /// # Errors
-    /// If a session cannot take the step, or MLX fails.
-    pub(super) fn run_fused(&mut self, kind: &Kind) -> Result<bool> {
-        match kind {
-            Kind::Linear(linear) => self.run_linear(linear),
-            Kind::Attention(attention) => self.run_attention(attention),
-            Kind::Chosen(_) | Kind::Delta(_) => Ok(false),
-        }
-    }
-
-    /// Handles to the rows of slots; `None` if one of them has no rows.
-    fn rows<const N: usize>(&mut self, tids: [Tid; N]) -> Result<Option<[Slot; N]>> {
-        if !tids.iter().all(|&tid| self.has_rows(tid)) {
+    /// If a session cannot take a step, or MLX fails.
+    pub(super) fn run_fused(&mut self, plan: &mut Plan, at: usize) -> Result<Option<usize>> {
+        let (steps, shared) = plan.parts();
+        if !steps.get(&at).is_some_and(|step| matches!(step.kind, Kind::Linear(_) | Kind::Attention(_))) {
             return Ok(None);
         }
-        let mut slots = Vec::with_capacity(N);
-        for tid in tids {
-            self.join(tid)?;
-            slots.push(self.rows_of(tid)?.share()?);
+        let (mut scratch, mut borrowed) = (std::mem::take(&mut self.scratch), Borrowed::default());
+        let count = self.states.len();
+        let mut run = RowSteps::new(self.machine(0), shared, &mut scratch, count)?;
+        let (mut end, mut attends) = (at, false);
+        while let Some(step) = steps.get(&end) {
+            // A layer each, so that layers share a kernel.
+            let is_attention = |step: &Step| matches!(step.kind, Kind::Attention(_));
+            if attends && (is_attention(step) || steps.get(&step.end).is_some_and(is_attention)) {
+                break;
+            }
+            if !self.add(&mut run, step, &mut borrowed)? {
+                break;
+            }
+            attends |= is_attention(step);
+            end = step.end;
         }
-        Ok(slots.try_into().ok())
+        if !run.is_empty() {
+            run.launch(self.machine(0), &borrowed.outs)?;
+        }
+        self.scratch = scratch;
+        self.give_back(borrowed);
+        Ok((end > at).then_some(end))
     }
 
-    fn run_linear(&mut self, linear: &Linear) -> Result<bool> {
-        let Some([x]) = self.rows([linear.x])? else { return Ok(false) };
-        let residual = match linear.residual {
-            Some(tid) => match self.rows([tid])? {
-                Some([residual]) => Some(residual),
-                None => return Ok(false),
-            },
-            None => None,
+    /// Adds a step to a launch; `false` if no kernel takes it.
+    fn add(&mut self, run: &mut RowSteps<'_>, step: &Step, borrowed: &mut Borrowed) -> Result<bool> {
+        let is_added = match &step.kind {
+            Kind::Linear(linear) => self.add_linear(run, linear, borrowed)?,
+            Kind::Attention(attention) => self.add_attention(run, attention, borrowed)?,
+            Kind::Chosen(_) | Kind::Delta(_) => false,
         };
-        let Some(made) = linear.over_rows(self.machine(0), &x, residual.as_ref())? else { return Ok(false) };
-        linear.outs.iter().zip(made).for_each(|(&tid, rows)| self.put_rows(tid, rows));
-        Ok(true)
+        if is_added {
+            for tid in step.outs() {
+                let rows = self.machine(0).slot(tid)?.share()?;
+                self.promise_rows(tid, rows);
+                borrowed.outs.retain(|&out| out != tid);
+                borrowed.outs.push(tid);
+            }
+        }
+        Ok(is_added)
     }
 
-    fn run_attention(&mut self, attention: &Attention) -> Result<bool> {
+    fn add_linear(&mut self, run: &mut RowSteps<'_>, linear: &Linear, borrowed: &mut Borrowed) -> Result<bool> {
+        let sources: Vec<Tid> = std::iter::once(linear.x).chain(linear.residual).collect();
+        Ok(self.lend(&sources, borrowed)? && run.linear(self.machine(0), linear)?)
+    }
+
+    fn add_attention(&mut self, run: &mut RowSteps<'_>, attention: &Attention, borrowed: &mut Borrowed) -> Result<bool> {
         let Some(heads) = attention.heads() else { return Ok(false) };
-        let Some(rows) = self.rows(heads.map(|heads| heads.source))? else { return Ok(false) };
-        let rows = rows.each_ref();
-        if !attention.takes_rows(&self.machines(), rows) {
+        if attention.kept.iter().any(|node| borrowed.is_touched_by(node)) {
             return Ok(false);
         }
+        let mut rows = Vec::with_capacity(heads.len());
+        for source in heads.map(|heads| heads.source) {
+            match self.rows_for(source, borrowed)? {
+                Some(slot) => rows.push(slot),
+                None => return Ok(false),
+            }
+        }
+        let [q, k, v] = &rows[..] else { return Ok(false) };
+        if !attention.takes_rows(&self.machines(), [q, k, v]) {
+            return Ok(false);
+        }
+        // The other nodes may write where the rows are.
+        let names = run.name_heads(attention, [q, k, v])?;
         for node in &attention.kept {
             self.step(node)?;
         }
-        let mut scratch = std::mem::take(&mut self.scratch);
-        let result = attention.over_rows(&mut self.machines(), rows, &mut scratch);
-        self.scratch = scratch;
-        self.put_rows(attention.out, result?);
+        run.attention(&mut self.machines(), attention, &names, q.dtype)?;
+        self.states.iter_mut().for_each(|state| state.is_used_unseen = true);
         Ok(true)
+    }
+
+    /// Lets the first session's slots hold the rows of all; `false` if a slot has none.
+    fn lend(&mut self, tids: &[Tid], borrowed: &mut Borrowed) -> Result<bool> {
+        let rows = tids.iter().map(|&tid| self.rows_for(tid, borrowed)).collect::<Result<Option<Vec<_>>>>()?;
+        let Some(rows) = rows else { return Ok(false) };
+        for (&tid, rows) in tids.iter().zip(rows) {
+            if !borrowed.holds(tid) {
+                borrowed.own.push((tid, self.machine(0).env.tensors[tid.0 as usize].replace(rows)));
+            }
+        }
+        Ok(true)
+    }
+
+    /// A handle to the rows of all sessions, or to what stands for them until the launch; `None` if the slot has none.
+    fn rows_for(&mut self, tid: Tid, borrowed: &Borrowed) -> Result<Option<Slot>> {
+        if borrowed.holds(tid) {
+            return Ok(Some(self.machine(0).slot(tid)?.share()?));
+        }
+        if !self.has_rows(tid) {
+            return Ok(None);
+        }
+        self.join(tid)?;
+        Ok(Some(self.rows_of(tid)?.share()?))
+    }
+
+    /// Takes the results of a launch, and gives the first session what is its own.
+    fn give_back(&mut self, borrowed: Borrowed) {
+        for (tid, slot) in borrowed.own {
+            if !borrowed.outs.contains(&tid) {
+                self.machine(0).env.tensors[tid.0 as usize] = slot;
+            }
+        }
+        for tid in borrowed.outs {
+            if let Some(rows) = self.machine(0).env.tensors[tid.0 as usize].take() {
+                self.put_rows(tid, rows);
+            }
+        }
     }
 
     fn machines(&mut self) -> Vec<&mut Machine> {

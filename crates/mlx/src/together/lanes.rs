@@ -144,8 +144,8 @@ impl<'m, 's> Lanes<'m, 's> {
             self.feed(input, &rows)?;
         }
         let graph = Arc::clone(&self.graph);
-        let plan = self.machine(0).fused.take();
-        let ran = self.run_nodes(&graph, plan.as_ref());
+        let mut plan = self.machine(0).fused.take();
+        let ran = self.run_nodes(&graph, plan.as_mut());
         self.machine(0).fused = plan;
         ran?;
         let results = graph.outputs.iter().map(|slot| self.result(*slot)).collect::<Result<_>>()?;
@@ -173,17 +173,19 @@ impl<'m, 's> Lanes<'m, 's> {
     }
 
     /// Runs the main chain; what a plan has kernels for, at once.
-    fn run_nodes(&mut self, graph: &Checked, plan: Option<&Plan>) -> Result<()> {
+    fn run_nodes(&mut self, graph: &Checked, mut plan: Option<&mut Plan>) -> Result<()> {
         let nodes = graph.chains.get(graph.main as usize).map_or(&[][..], |chain| &chain[..]);
         let mut at = 0;
         while let Some(node) = nodes.get(at) {
             let mut run = || {
-                if let Some(step) = plan.and_then(|plan| plan.step(at))
-                    && self.run_fused(&step.kind)?
-                {
-                    return Ok(step.end);
+                let fused = match &mut plan {
+                    Some(plan) => self.run_fused(plan, at)?,
+                    None => None,
+                };
+                match fused {
+                    Some(next) => Ok(next),
+                    None => self.step(node).map(|()| at + 1),
                 }
-                self.step(node).map(|()| at + 1)
             };
             at = run().map_err(|error: OpError| error.at(graph.main, at, node))?;
         }
@@ -465,9 +467,17 @@ impl<'m, 's> Lanes<'m, 's> {
 
     /// Binds the rows of all sessions.
     pub(super) fn put_rows(&mut self, tid: Tid, rows: Slot) {
+        self.machine(0).empty(tid);
+        self.promise_rows(tid, rows);
+    }
+
+    /// Says what rows a launch that is not yet built will bind; the first session's slot stays as it is.
+    pub(super) fn promise_rows(&mut self, tid: Tid, rows: Slot) {
+        if !matches!(self.content(tid), Content::Joined(joined) if !joined.is_parted) {
+            self.states[1..].iter_mut().for_each(|state| state.machine.empty(tid));
+        }
         let mut one = rows.shape.clone();
         one[0] = 1;
-        self.states.iter_mut().for_each(|state| state.machine.empty(tid));
         self.contents[tid.0 as usize] = Content::Joined(Box::new(Joined { rows, one, is_parted: false }));
     }
 

@@ -1,21 +1,23 @@
-//! Attention of one position of each of several sequences, every one over its own cache, as one launch.
+//! Attention of one position of each of several sequences, every one over its own cache.
 
-use std::fmt::Write as _;
-
-use flambeau_tensor::{DType, Shape, Tensor};
+use flambeau_tensor::{DType, Shape};
 
 use super::{Attention, Heads, MAX_HEADS, Operands};
 use crate::{
     cuda,
     cx::{Machine, Slot},
     error::{OpError, Result},
-    ffi::Array,
     fused::{
-        launch::{Text, WARPS},
+        layers_text::COUNTERS,
         linear::content,
-        rows::{MAX_ROWS, Scratch},
+        rows::{MAX_ROWS, RowSteps, eights},
     },
 };
+
+/// Ranges of positions at most, and positions from which there are two: several sequences fill a device with longer ranges than one does.
+const SPLITS: (usize, usize) = (16, 512);
+/// The same where heads are wide.
+const WIDE_SPLITS: (usize, usize) = (32, 128);
 
 impl Attention {
     /// Query, key and value of a step for which there are rows: one that writes a position of its own, and whose cuts nobody reads.
@@ -39,107 +41,86 @@ impl Attention {
             && self.holds_constants(machines[0], dtype).is_some()
             && machines.iter().all(holds)
     }
+}
 
-    /// The results `[sequences, 1, heads * dim]` of rows that the kernel [takes](Self::takes_rows), once the step's other nodes have run.
+impl RowSteps<'_> {
+    /// The names of the rows `[sequences, ..]` of queries, keys and values that attention's kernel [takes](Attention::takes_rows).
+    ///
+    /// # Errors
+    /// If MLX fails.
+    pub(crate) fn name_heads(&mut self, attention: &Attention, rows: [&Slot; 3]) -> Result<Vec<String>> {
+        let heads = attention.heads().into_iter().flatten();
+        heads.zip(rows).map(|(heads, row)| self.builder.rows(heads.source, row)).collect()
+    }
+
+    /// Adds attention of [named](RowSteps::name_heads) rows of that type, once the step's other nodes have run.
     ///
     /// # Errors
     /// If a sequence's position lies outside of its cache, or MLX fails.
-    pub(crate) fn over_rows(&self, machines: &mut [&mut Machine], rows: [&Slot; 3], scratch: &mut Scratch) -> Result<Slot> {
-        let positions: Option<Vec<i32>> = machines.iter().map(|m| self.position(m).map(|position| position.value)).collect();
+    pub(crate) fn attention(
+        &mut self,
+        machines: &mut [&mut Machine],
+        attention: &Attention,
+        names: &[String],
+        dtype: DType,
+    ) -> Result<()> {
+        let positions: Option<Vec<i32>> = machines.iter().map(|m| attention.position(m).map(|position| position.value)).collect();
         let positions = positions.ok_or_else(|| OpError::value("a position lies outside of the cache"))?;
-        self.launch(machines, rows, &positions, scratch)
+        let positions = self.name_positions(machines[0], &positions)?;
+        attention.build_rows(machines, self, names, &positions, dtype)
     }
+}
 
-    fn launch(&self, machines: &mut [&mut Machine], rows: [&Slot; 3], positions: &[i32], scratch: &mut Scratch) -> Result<Slot> {
-        let (count, dtype) = (machines.len(), rows[0].dtype);
+impl Attention {
+    /// Adds the part. A block's items are those of all sequences in turn.
+    fn build_rows(
+        &self,
+        machines: &mut [&mut Machine],
+        run: &mut RowSteps<'_>,
+        names: &[String],
+        positions: &str,
+        dtype: DType,
+    ) -> Result<()> {
+        let Some(heads) = self.heads() else { return Ok(()) };
+        let (count, sequences) = (machines.len(), run.count()?);
+        let table = run.shared.caches.table(machines, self.caches)?;
+        let m = &mut *machines[0];
+        let tickets = run.shared.counters(m.api)?;
+        let b = &mut run.builder;
+        let (table, tickets) = (b.array(table), b.array(tickets));
         let ty = cuda::type_name(dtype).unwrap_or_default();
-        let mut kernel = Text::new(format!("constexpr int kW={WARPS};auto wait=[]{{}};const int lane_row=blockIdx.y;"));
-        for (name, slot) in ["q", "k", "v"].into_iter().zip(rows) {
-            kernel.new_input(name, &slot.array)?;
-        }
-        kernel.new_input("positions", &scratch.positions(machines[0], positions)?)?;
-        kernel.new_input("tickets", &scratch.tickets(machines[0])?)?;
-        let mut places = 0;
-        let constants = self.constants(machines[0], dtype, &mut |tid| {
-            // By their places, so that layers share a kernel.
-            let name = format!("c{places}");
-            places += 1;
-            kernel.new_input(name.clone(), &machines[0].slot(tid)?.array)?;
-            Ok(name)
-        })?;
-        // The text is the same for any number of sequences; there are no blocks for those past the last.
-        let caches = scratch.caches.get_or_insert_with(CacheNames::new);
-        for (case, names) in caches.names.iter().enumerate() {
-            let m = &machines[case.min(count - 1)];
-            for (name, cache) in names.iter().zip(self.caches) {
-                kernel.new_input(name, &m.slot(cache)?.array)?;
-            }
-        }
-        kernel.body.push_str(&caches.choice);
-        let (splits, split_rows) = self.splits();
-        let parts = self.q.count * splits * (self.q.dim + 2);
-        let row = |name: &str, width: usize| format!("{name}+lane_row*{width}");
-        let width = |i: usize| self.heads().map_or(0, |heads| heads[i].count * heads[i].step);
+        let rows = heads.iter().zip(names).map(|(heads, name)| format!("{name}+row*{}", heads.count * heads.step));
+        let rows: Vec<String> = rows.collect();
+        let [q, k, v] = &rows[..] else { return Ok(()) };
+        let constants = self.constants(m, dtype, &mut |tid| b.slot(m, tid))?;
+        let (splits, split_rows) = if self.q.dim > 128 { WIDE_SPLITS } else { SPLITS };
+        let parts_of_row = self.q.count * splits * (self.q.dim + 2);
+        let parts = b.inner(DType::F32, eights(count) * 8 * parts_of_row);
+        let width = self.q.count * self.q.dim;
+        let out = b.result(m, self.out, dtype, Shape::from_slice(&[count, 1, width]))?;
         let operands = Operands {
-            rows: [&row("q", width(0)), &row("k", width(1)), &row("v", width(2))],
+            rows: [q, k, v],
             caches: ["keys", "values"],
-            scratch: [&row("parts", parts), &row("const_cast<unsigned*>(tickets)", MAX_HEADS)],
-            out: &row("out", self.q.count * self.q.dim),
-            position: "positions[lane_row]",
+            scratch: [
+                &format!("{parts}+row*{parts_of_row}"),
+                &format!("const_cast<unsigned*>({tickets})+{}+row*{MAX_HEADS}", MAX_HEADS + COUNTERS),
+            ],
+            out: &format!("{out}+row*{width}"),
+            position: "at",
+            wait: "once,first",
         };
-        kernel.body.push_str(&self.text(machines[0], ty, &constants, &operands, (splits, split_rows)));
-        kernel.output("parts".to_owned(), DType::F32, Shape::from_slice(&[count * parts]));
-        let shape = Shape::from_slice(&[count, 1, self.q.count * self.q.dim]);
-        kernel.output("out".to_owned(), dtype, shape.clone());
-        let longest = positions.iter().copied().max().and_then(|most| usize::try_from(most).ok()).unwrap_or(0);
-        let blocks = self.key_heads * self.share() * splits.min(1 + longest / split_rows);
-        let made = kernel.launch(machines[0], cuda::attention(), self.shared_memory(WARPS), [blocks, count], WARPS)?;
-        let out = made.into_iter().nth(1).ok_or_else(|| OpError::value("a kernel gave no result"))?;
-        Ok(Slot::new(out, dtype, shape))
-    }
-}
-
-/// The names of keys and values by sequence, and the text that chooses those of a block's sequence.
-#[derive(Debug)]
-pub(in crate::fused) struct CacheNames {
-    names: Vec<[String; 2]>,
-    choice: String,
-}
-
-impl CacheNames {
-    fn new() -> CacheNames {
-        let names: Vec<[String; 2]> = (0..MAX_ROWS).map(|case| [format!("keys{case}"), format!("values{case}")]).collect();
-        let mut choice = "decltype(keys0)keys;decltype(values0)values;switch(lane_row){".to_owned();
-        for (case, [keys, values]) in names.iter().enumerate() {
-            let place = if case == 0 { "default".to_owned() } else { format!("case {case}") };
-            // Writing to a string cannot fail.
-            let _ = write!(choice, "{place}:keys={keys};values={values};break;");
-        }
-        choice.push('}');
-        CacheNames { names, choice }
-    }
-}
-
-impl Scratch {
-    /// The positions on the device, i32 `[sequences]`.
-    fn positions(&mut self, m: &Machine, positions: &[i32]) -> Result<Array> {
-        if let Some((known, array)) = &self.positions
-            && known == positions
-        {
-            return Ok(array.share()?);
-        }
-        let host = Tensor::from_slice(positions, &[positions.len()]).map_err(|e| OpError::value(e.to_string()))?;
-        let array = Array::from_tensor(m.api, &host)?;
-        self.positions = Some((positions.to_vec(), array.share()?));
-        Ok(array)
-    }
-
-    /// Counters that every launch leaves at zero, for each key head of each sequence.
-    fn tickets(&mut self, m: &Machine) -> Result<Array> {
-        if self.tickets.is_none() {
-            self.tickets =
-                Some(Array::full(m.api, &[MAX_ROWS * MAX_HEADS], 0.0, DType::U32)?.unary(crate::ffi::Unary::Contiguous)?);
-        }
-        Ok(self.tickets.as_ref().ok_or_else(|| OpError::value("there are no counters"))?.share()?)
+        let items = self.key_heads * self.share();
+        let text = format!(
+            "unsigned before=0;bool waited=false;auto once=[&]{{if(!waited){{waited=true;wait();}}}};\
+             for(int row=0;row<{sequences};++row){{\
+             int at={positions}[row],items={items}*min({splits},1+at/{split_rows});\
+             int first=(blockIdx.x+gridDim.x-before%gridDim.x)%gridDim.x;before+=items;if(first>=items)continue;\
+             {ty}*keys=reinterpret_cast<{ty}*>({table}[2*row]);{ty}*values=reinterpret_cast<{ty}*>({table}[2*row+1]);\
+             {}}}if(!waited)wait();",
+            self.text(m, ty, &constants, &operands, (splits, split_rows)),
+        );
+        let warps = b.warps();
+        b.part(text, self.shared_memory(warps), items * splits * count);
+        Ok(())
     }
 }
