@@ -331,11 +331,10 @@ struct Attention {
       }
     }
     for (int g = warp; g <= HEADS + 1; g += WARPS) {
-      bool is_query = g < HEADS;
-      if (is_query || g == HEADS && newest) {
-        const T* from = is_query ? s.q + (head * HEADS + g) * s.q_step : s.k + key_head * D;
-        prepare_head<D, TURNED>(
-            s, from, is_query ? s.q_norm : s.k_norm, is_query ? s.scale * 1.44269504f : 1.0f, is_query ? query + g * D : key);
+      if (g < HEADS) {
+        prepare_head<D, TURNED>(s, s.q + (head * HEADS + g) * s.q_step, s.q_norm, s.scale * 1.44269504f, query + g * D);
+      } else if (g == HEADS && newest) {
+        prepare_head<D, TURNED>(s, s.k + key_head * D, s.k_norm, 1.0f, key);
       } else if (newest && s.norm_values) {
         prepare_value(s.v + key_head * D);
       }

@@ -14,7 +14,7 @@ struct Barrier {
     expected += gridDim.x;
   }
 
-  __device__ void wait() const {
+  __device__ void wait() {
     if (threadIdx.x == 0) {
       unsigned seen;
       unsigned polls = 0;

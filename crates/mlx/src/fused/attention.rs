@@ -208,8 +208,6 @@ impl Attention {
         let [keys, values] = self.caches.map(|t| b.slot(m, t));
         let (keys, values) = (keys?, values?);
         let (splits, split_rows) = self.splits();
-        // One range for each block of a launch that goes on: with more, some blocks would compute two.
-        let splits = if b.is_resident() { splits.min(b.copies() / (self.key_heads * self.share())).max(1) } else { splits };
         let parts = b.inner(DType::F32, heads * splits * (dim + 2));
         let out = b.result(m, self.out, dtype, [1, 1, heads * dim].as_slice().into())?;
         let operands = Operands {
