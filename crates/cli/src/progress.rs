@@ -25,6 +25,14 @@ pub(crate) fn seconds(length: f64) -> ProgressBar {
     bar(length.ceil() as u64, "{bar:30} {pos}/{len} s, {per_sec} real time, {eta} left")
 }
 
+/// A spinner for work of unknown length.
+pub(crate) fn spinner(what: &'static str) -> ProgressBar {
+    let bar = bar(0, "{spinner} {msg} ({elapsed})");
+    bar.set_message(what);
+    bar.enable_steady_tick(std::time::Duration::from_millis(100));
+    bar
+}
+
 /// A bar that counts bytes.
 pub(crate) fn bytes(length: u64) -> ProgressBar {
     bar(length, "{bar:30} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {wide_msg}")

@@ -6,7 +6,7 @@ use std::{
     process::{Command, ExitCode},
 };
 
-use flambeau_testcases::{Outcome, all, checkpoints, committed, per_case, sessions};
+use flambeau_testcases::{Outcome, all, checkpoints, committed, per_case, sessions, test};
 
 #[path = "../../mlx/tests/support/mod.rs"]
 mod installed;
@@ -31,6 +31,26 @@ fn on_mlx(folder: &Path, from: &str) -> Outcome {
     met.map_or_else(Outcome::Ignored, |()| run())
 }
 
+/// The Python that runs PyTorch.
+fn python() -> String {
+    std::env::var("FLAMBEAU_PYTHON").unwrap_or_else(|_| "python3".into())
+}
+
+fn has_pytorch() -> Result<(), String> {
+    let found = Command::new(python()).args(["-c", "import torch"]).output().is_ok_and(|done| done.status.success());
+    if found { Ok(()) } else { Err(format!("{} has no PyTorch", python())) }
+}
+
+fn compile_check_agrees_with_pytorch() -> Result<(), String> {
+    let archive = committed().into_iter().find(|case| case.name.ends_with("dyn.layer.mha.f32")).expect("the case is committed");
+    let archive = archive.folder.expect("committed cases are there").join("model.pt2");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_flambeau"));
+    command.arg("compile").arg(archive).args(["--check", "--threads", "1", "--python", &python()]);
+    let done = command.output().expect("the command runs");
+    let text = String::from_utf8_lossy(&done.stderr);
+    if done.status.success() && text.contains("5 runs agree with PyTorch") { Ok(()) } else { Err(text.into_owned()) }
+}
+
 fn main() -> ExitCode {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let everything = || all(target);
@@ -43,6 +63,7 @@ fn main() -> ExitCode {
         ("pt2", per_case(everything(), |_, folder| on_cpu(folder, "pt2"))),
         ("MLX, pte", per_case(committed(), |_, folder| on_mlx(folder, "pte"))),
         ("MLX, pt2", per_case(committed(), |_, folder| on_mlx(folder, "pt2"))),
+        ("PyTorch", vec![test("compile_check_agrees", has_pytorch, compile_check_agrees_with_pytorch)]),
     ];
     let named = tests.into_iter().flat_map(|(kind, tests)| tests.into_iter().map(move |test| test.with_kind(kind)));
     flambeau_testcases::run(named.collect())

@@ -221,7 +221,7 @@ pub mod mlx {
 #[cfg(feature = "compile")]
 pub mod pt2 {
     pub use flambeau_pt2::{
-        Archive, Error, Exported, Graph, InputSpec, Node, OutputSpec, ScalarType, Signature, SourceLocation, Weight,
+        Archive, Argument, Error, Exported, Graph, InputSpec, Node, OutputSpec, ScalarType, Signature, SourceLocation, Weight,
     };
 }
 

@@ -1,6 +1,12 @@
 //! `flambeau compile`: archives of `torch.export` to a program.
 
-use std::{path::PathBuf, process::ExitCode, time::Instant};
+mod check;
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Instant,
+};
 
 use anyhow::{Context, Result, bail};
 use flambeau::{
@@ -14,14 +20,15 @@ use crate::{engine::EngineArgs, failure::usage, file_kind::FileKind, files, memo
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  flambeau compile model.pt2 -o model.pte --qlinear 4w --qembedding 8w\n  \
     flambeau compile --method encode=enc.pt2 --method decode=dec.pt2 -o model.pte\n  \
-    flambeau compile model.pt2 --dry-run --report report.json")]
+    flambeau compile model.pt2 --dry-run --report report.json\n  \
+    flambeau compile model.pt2 --check")]
 pub(crate) struct Args {
     /// Archive to compile; a single one becomes the method `forward`, several are named after their files
     #[arg(value_name = "IN.pt2")]
     inputs: Vec<PathBuf>,
 
     /// Program to write; `-` is stdout
-    #[arg(short, long, value_name = "OUT.pte", required_unless_present = "dry_run")]
+    #[arg(short, long, value_name = "OUT.pte", required_unless_present_any = ["dry_run", "check"])]
     output: Option<PathBuf>,
 
     /// Compile FILE as the method NAME; repeat it for more
@@ -46,6 +53,9 @@ pub(crate) struct Args {
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    check: check::CheckArgs,
 
     #[command(flatten)]
     engine: EngineArgs,
@@ -118,14 +128,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         files::check_writable(path)?;
     }
     let engine = args.engine.engine(false)?;
-    let programs: Vec<(String, Exported)> =
-        named_files(args)?.into_iter().map(|(name, path)| Ok((name, read(&path)?))).collect::<Result<_>>()?;
-    let methods: Vec<(&str, &Exported)> = programs.iter().map(|(name, program)| (name.as_str(), program)).collect();
+    let programs: Vec<(String, PathBuf, Exported)> = named_files(args)?
+        .into_iter()
+        .map(|(name, path)| read(&path).map(|program| (name, path, program)))
+        .collect::<Result<_>>()?;
+    let methods: Vec<(&str, &Exported)> = programs.iter().map(|(name, _, program)| (name.as_str(), program)).collect();
     match compile::compile(&methods, &options, &*engine) {
         Ok(output) => {
             write_report(args, &output.report)?;
             if let Some(path) = args.output.as_deref().filter(|_| !args.dry_run) {
                 write_program(&output, path, start)?;
+            }
+            if args.check.wanted() {
+                let methods: Vec<(&str, &Path, &Exported)> = programs.iter().map(|(n, path, e)| (&**n, &**path, e)).collect();
+                args.check.compare(&methods, &options, &engine)?;
             }
             Ok(ExitCode::SUCCESS)
         }
