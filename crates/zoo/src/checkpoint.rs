@@ -66,6 +66,8 @@ pub struct Checkpoint {
 /// The embedding, which may also serve as head.
 pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
 pub(crate) const HEAD: &str = "lm_head.weight";
+/// The bias of the head.
+pub(crate) const HEAD_BIAS: &str = "lm_head.bias";
 
 impl Checkpoint {
     /// Joins parts that were read elsewhere. Tensors have the names of Hugging Face checkpoints, such as

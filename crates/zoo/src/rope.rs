@@ -31,7 +31,8 @@ pub(crate) enum Scaling {
         short: Vec<f64>,
         long: Vec<f64>,
         original: usize,
-        amplitude: f64,
+        /// Amplitudes of either list.
+        amplitudes: [f64; 2],
     },
     /// A divisor for each frequency.
     Divisors(Vec<f64>),
@@ -54,6 +55,8 @@ pub(crate) struct Rope {
     pub(crate) dims: usize,
     /// Whether partners stand side by side, instead of half of `dims` apart.
     pub(crate) interleaved: bool,
+    /// Whether the rotation goes the other way.
+    pub(crate) reversed: bool,
     pub(crate) scaling: Scaling,
 }
 
@@ -108,9 +111,10 @@ impl Rope {
                     p / (interpolated / factor + (1.0 - interpolated))
                 })
             }
-            Scaling::LongRope { short, long, original, amplitude: a } => {
-                amplitude = *a;
-                let list = if positions > *original { long } else { short };
+            Scaling::LongRope { short, long, original, amplitudes: [of_short, of_long] } => {
+                let is_long = positions > *original;
+                amplitude = if is_long { *of_long } else { *of_short };
+                let list = if is_long { long } else { short };
                 self.periods(|i, p| p * list.get(i).unwrap_or(&1.0))
             }
             Scaling::Divisors(list) => self.periods(|i, p| p * list.get(i).unwrap_or(&1.0)),
@@ -123,6 +127,9 @@ impl Rope {
             }
             &Scaling::Proportional { pairs, factor } => self.periods(|i, p| if i < pairs { p * factor } else { f64::INFINITY }),
         };
+        if self.reversed {
+            scale = -scale;
+        }
         Resolved { theta, periods, scale, amplitude }
     }
 
@@ -165,16 +172,16 @@ mod tests {
     fn llama3_frequencies_are_the_published_ones() {
         let scaling = Scaling::Llama3 { factor: 32.0, low: 1.0, high: 4.0, original: 64.0 };
         let want = [1.0, 0.0671330392, 0.00117518846, 2.27895784e-4, 4.41941702e-5, 8.57025589e-6, 1.66196742e-6, 3.22293289e-7];
-        check(&Rope { theta: 5e5, dims: 16, interleaved: false, scaling }, 64, &want);
+        check(&Rope { theta: 5e5, dims: 16, interleaved: false, reversed: false, scaling }, 64, &want);
     }
 
     #[test]
     fn longrope_chooses_its_list_by_the_length_of_the_cache() {
-        let scaling = Scaling::LongRope { short: vec![1.0, 1.0], long: vec![2.0, 4.0], original: 64, amplitude: 1.5 };
-        let rope = Rope { theta: 100.0, dims: 4, interleaved: false, scaling };
+        let scaling = Scaling::LongRope { short: vec![1.0, 1.0], long: vec![2.0, 4.0], original: 64, amplitudes: [1.25, 1.5] };
+        let rope = Rope { theta: 100.0, dims: 4, interleaved: false, reversed: false, scaling };
         check(&rope, 64, &[1.0, 0.1]);
         check(&rope, 65, &[0.5, 0.025]);
-        assert_eq!(rope.resolve(64).amplitude, 1.5);
+        assert_eq!((rope.resolve(64).amplitude, rope.resolve(65).amplitude), (1.25, 1.5));
     }
 
     #[test]
@@ -189,7 +196,7 @@ mod tests {
     fn yarn_keeps_fast_pairs_and_divides_slow_ones() {
         let scaling =
             Scaling::Yarn { factor: 4.0, original: 32768.0, beta_fast: 32.0, beta_slow: 1.0, truncate: true, amplitude: 1.0 };
-        let rope = Rope { theta: 1e6, dims: 128, interleaved: false, scaling };
+        let rope = Rope { theta: 1e6, dims: 128, interleaved: false, reversed: false, scaling };
         let periods = rope.resolve(1 << 17).periods.unwrap();
         assert_eq!((periods[0], periods[63]), (1.0, (rope.period(63) * 4.0) as f32));
         let middle = f64::from(periods[32]) / rope.period(32);
@@ -199,13 +206,19 @@ mod tests {
     #[test]
     fn pairs_beyond_the_proportional_part_stand_still() {
         let scaling = Scaling::Proportional { pairs: 1, factor: 2.0 };
-        let rope = Rope { theta: 100.0, dims: 4, interleaved: false, scaling };
+        let rope = Rope { theta: 100.0, dims: 4, interleaved: false, reversed: false, scaling };
         assert_eq!(rope.resolve(8).periods.unwrap(), [2.0, f32::INFINITY]);
     }
 
     #[test]
     fn dynamic_scaling_begins_behind_the_training_length() {
-        let rope = Rope { theta: 100.0, dims: 4, interleaved: false, scaling: Scaling::Dynamic { factor: 2.0, original: 64 } };
+        let rope = Rope {
+            theta: 100.0,
+            dims: 4,
+            interleaved: false,
+            reversed: false,
+            scaling: Scaling::Dynamic { factor: 2.0, original: 64 },
+        };
         assert_eq!((rope.resolve(64).theta, rope.resolve(64).periods), (100.0, None));
         assert_eq!(rope.resolve(128).theta, 100.0 * 3f64.powi(2));
     }

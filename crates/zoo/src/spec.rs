@@ -31,6 +31,12 @@ pub(crate) struct Config {
     pub(crate) final_norm: &'static str,
     /// Whether the head reads the embedding's weights; `None` leaves it to whether the head has its own.
     pub(crate) tied: Option<bool>,
+    /// Whether the head has a bias.
+    pub(crate) head_bias: bool,
+    /// Whether the embedding's rows are normalized, without weights.
+    pub(crate) embedding_norm: bool,
+    /// Replacements in the names of tensors, applied in order, that give the names of this config.
+    pub(crate) renames: &'static [(&'static str, &'static str)],
     /// Divisor of the logits.
     pub(crate) logits_divisor: f64,
     /// Bound on the logits, by tanh.
@@ -53,20 +59,45 @@ impl Config {
     }
 }
 
-/// A root-mean-square norm.
+/// A norm of the last axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Norm {
     pub(crate) eps: f64,
-    /// Whether the weights are stored less 1.
-    pub(crate) plus_one: bool,
+    pub(crate) kind: NormKind,
 }
 
-/// One layer: what mixes positions, then what works on each. Either is added to the residual stream.
+/// What a norm computes, and which weights it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NormKind {
+    /// Root mean square, times a weight.
+    Rms,
+    /// Root mean square, times 1 plus a weight.
+    RmsPlusOne,
+    /// Root mean square without a weight.
+    RmsPlain,
+    /// Layer norm with a weight and, if there is one, a bias.
+    Layer { bias: bool },
+    /// Layer norm times 1 plus a weight, plus a bias.
+    LayerPlusOne,
+    /// Layer norm without weight and bias.
+    LayerPlain,
+}
+
+impl Norm {
+    /// A root-mean-square norm with a weight.
+    pub(crate) const fn rms(eps: f64) -> Norm {
+        Norm { eps, kind: NormKind::Rms }
+    }
+}
+
+/// One layer: a mixer of positions, then a layer on each position. Each result is added to the residual stream.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Layer {
     pub(crate) mixer: Mixer,
     pub(crate) feed: Feed,
     pub(crate) norms: LayerNorms,
+    /// Whether both halves read the layer's input; without a norm of its own, the second half reads the norm of the first.
+    pub(crate) parallel: bool,
     /// Factor on what is added to the residual stream.
     pub(crate) residual: f64,
     /// Whether `layer_scalar` multiplies the layer's output.
@@ -106,6 +137,23 @@ pub(crate) enum Mixer {
     Latent(Box<Latent>),
     DeltaNet(DeltaNet),
     ShortConv(ShortConv),
+    Mamba(Box<Mamba>),
+    KeyDecay(Box<KeyDecay>),
+    /// Attention and a state space that read the same norm's result; the sum of both.
+    AttentionAndMamba(Box<Attention>, Box<Mamba>),
+    /// The layer has no mixer.
+    None,
+}
+
+impl Mixer {
+    /// Whether it keeps a state that forgets, which cannot be shortened as a cache can.
+    pub(crate) fn has_state(&self) -> bool {
+        match self {
+            Mixer::Attention(_) | Mixer::Latent(_) | Mixer::None => false,
+            Mixer::DeltaNet(_) | Mixer::ShortConv(_) | Mixer::Mamba(_) | Mixer::KeyDecay(_) => true,
+            Mixer::AttentionAndMamba(..) => true,
+        }
+    }
 }
 
 /// Attention of grouped heads.
@@ -129,10 +177,14 @@ pub(crate) struct Attention {
     pub(crate) qkv_bias: QkvBias,
     /// Whether the output has a bias.
     pub(crate) output_bias: bool,
-    /// Whether q/k/v are one matrix.
-    pub(crate) joined: bool,
-    /// Whether each query head comes with a gate, whose sigmoid multiplies its result.
-    pub(crate) gated: bool,
+    pub(crate) joined: Joined,
+    pub(crate) gate: Gate,
+    /// Factors on what attention reads and gives.
+    pub(crate) factors: [f64; 2],
+    /// Factor on queries that grows with their position.
+    pub(crate) temperature: Option<Temperature>,
+    /// Length of the chunks of positions within which keys are seen, if there are chunks.
+    pub(crate) chunk: Option<usize>,
     /// Bound on the scores, by tanh.
     pub(crate) cap: Option<f64>,
     /// Whether a learned logit a head joins the softmax.
@@ -140,7 +192,7 @@ pub(crate) struct Attention {
     pub(crate) names: AttentionNames,
 }
 
-/// What is normalized before queries and keys are rotated.
+/// How queries and keys are normalized; before they are rotated, unless stated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QkNorm {
     None,
@@ -148,6 +200,52 @@ pub(crate) enum QkNorm {
     Heads,
     /// All heads together.
     Whole,
+    /// A layer norm of each head with a weight of its own, without bias.
+    OwnHeads,
+    /// Each head, with the same weights, after the rotation.
+    RotatedHeads,
+    /// The root mean square of each head, without weights, after the rotation.
+    RotatedPlain,
+}
+
+impl QkNorm {
+    /// Whether the norm follows the rotation.
+    pub(crate) fn is_rotated(self) -> bool {
+        matches!(self, QkNorm::RotatedHeads | QkNorm::RotatedPlain)
+    }
+}
+
+/// Whether the projections to queries, keys and values are one matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Joined {
+    /// Three matrices.
+    No,
+    /// All queries, then all keys, then all values.
+    Blocks,
+    /// Query, key and value of each head in turn.
+    Heads,
+}
+
+/// What multiplies the results of attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gate {
+    None,
+    /// The sigmoid of a gate beside each query head, in the projection to queries.
+    Queries,
+    /// The sigmoid of a projection of that name, element by element.
+    Elements(&'static str),
+    /// The sigmoid of a projection of that name, one number a head.
+    Heads(&'static str),
+    /// The softplus of a projection of that name, one number a head.
+    SoftHeads(&'static str),
+}
+
+/// The factor `1 + beta * ln(1 + floor((position + offset) / length))`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Temperature {
+    pub(crate) beta: f64,
+    pub(crate) offset: usize,
+    pub(crate) length: f64,
 }
 
 /// Where a layer's keys and values are from.
@@ -203,7 +301,10 @@ pub(crate) struct Latent {
     pub(crate) rotated_dim: usize,
     pub(crate) value_dim: usize,
     pub(crate) scale: f64,
-    pub(crate) rope: Rope,
+    /// Rotary embedding; without one, the rotated part is used as it is.
+    pub(crate) rope: Option<Rope>,
+    /// Projection to one number a head whose sigmoid multiplies the head's result.
+    pub(crate) gate: Option<&'static str>,
     /// Norm of the latent vectors.
     pub(crate) norm: Norm,
     /// Whether the projections to latent vectors and the output have biases.
@@ -226,6 +327,70 @@ pub(crate) struct DeltaNet {
     pub(crate) tiled: bool,
 }
 
+/// A state space behind a short convolution: each head decays its state and adds the product of its input and a key.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Mamba {
+    pub(crate) heads: usize,
+    /// Elements of a head's input.
+    pub(crate) head_dim: usize,
+    /// Elements of a key.
+    pub(crate) state: usize,
+    /// Groups of heads that share keys and queries.
+    pub(crate) groups: usize,
+    /// Taps of the convolution.
+    pub(crate) taps: usize,
+    pub(crate) conv_bias: bool,
+    pub(crate) proj_bias: bool,
+    pub(crate) form: MambaForm,
+    pub(crate) module: &'static str,
+    /// Factors on the input, the result, and the projected gate, input, keys, queries and steps.
+    pub(crate) factors: MambaFactors,
+}
+
+/// What the two generations of Mamba do differently.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum MambaForm {
+    /// Mamba 1: a head is a channel, which decays each element of its state in its own way; steps come from a projection of
+    /// that rank. `norm` normalizes steps, keys and queries.
+    Channels { rank: usize, norm: Option<Norm> },
+    /// Mamba 2: a head decays as a whole.
+    Heads {
+        /// Bounds on steps.
+        limits: (f64, f64),
+        /// Norm of the gated result, in as many parts as there are groups.
+        norm: Option<Norm>,
+        /// Whether the gate multiplies after the norm.
+        gate_last: bool,
+    },
+}
+
+/// Factors in a state space.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct MambaFactors {
+    pub(crate) input: f64,
+    pub(crate) output: f64,
+    /// On the gate, the input, keys, queries and steps.
+    pub(crate) parts: [f64; 5],
+}
+
+impl MambaFactors {
+    pub(crate) const ONE: MambaFactors = MambaFactors { input: 1.0, output: 1.0, parts: [1.0; 5] };
+}
+
+/// The delta rule whose state decays in each element of a key on its own, behind short convolutions of queries, keys and values.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct KeyDecay {
+    pub(crate) heads: usize,
+    pub(crate) head_dim: usize,
+    /// Taps of the convolutions.
+    pub(crate) taps: usize,
+    /// Lower bound of the logarithm of the decay; without one it has a softplus's range.
+    pub(crate) lower_bound: Option<f64>,
+    /// Whether the projections to decays and output gates go through the width of a head.
+    pub(crate) low_rank: bool,
+    pub(crate) norm: Norm,
+}
+
 /// A gated causal convolution of each channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShortConv {
@@ -240,12 +405,17 @@ pub(crate) enum Feed {
     Experts(Box<Experts>),
     /// Both at once: the sum of the normalized results.
     Both(Mlp, Box<Experts>),
+    /// The layer has a mixer alone.
+    None,
 }
 
-/// A gated layer: `down(act(gate(x)) * up(x))`.
+/// A layer on each position: `down(act(gate(x)) * up(x))`, or `down(act(up(x)))` without a gate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Mlp {
     pub(crate) width: usize,
+    pub(crate) gated: bool,
+    /// Factors on the gate ahead of its activation, and on the result.
+    pub(crate) factors: [f64; 2],
     pub(crate) activation: Activation,
     pub(crate) bias: MlpBias,
     /// Whether gate and up are one matrix.
@@ -289,6 +459,10 @@ pub(crate) enum Activation {
     Silu,
     GeluTanh,
     GeluErf,
+    /// The square of the positive part.
+    Relu2,
+    /// Parabolas with two learned numbers a layer, `alpha_p` and `alpha_n`.
+    Xielu,
     /// `(up + 1) * gate * sigmoid(alpha * gate)`, the gate at most `limit`, up within it.
     ClampedSwish {
         alpha: f64,
@@ -305,6 +479,8 @@ pub(crate) struct Experts {
     pub(crate) width: usize,
     pub(crate) activation: Activation,
     pub(crate) router: Router,
+    /// Width that experts read and give, where it is not that of the residual stream.
+    pub(crate) latent: Option<usize>,
     /// A gated layer for all positions beside them.
     pub(crate) shared: Option<Mlp>,
     /// A projection to the logit of the shared layer's gate.
@@ -314,6 +490,10 @@ pub(crate) struct Experts {
     pub(crate) names: MlpNames,
     /// Whether the matrices have biases.
     pub(crate) bias: bool,
+    /// Whether a gate multiplies; without one, an expert is `down(act(up(x)))`.
+    pub(crate) gated: bool,
+    /// Whether the weights of experts multiply what experts read instead of what they give.
+    pub(crate) weighted_input: bool,
     pub(crate) layout: ExpertLayout,
 }
 
@@ -322,6 +502,8 @@ pub(crate) struct Experts {
 pub(crate) enum ExpertLayout {
     /// Outputs by inputs, gates above ups where they are joined.
     Rows,
+    /// Inputs by outputs where gates and ups are joined, gates first.
+    Columns,
     /// Gates and ups alternate where they are joined; floats are inputs by outputs.
     Alternating,
 }
@@ -337,6 +519,8 @@ pub(crate) struct Router {
     pub(crate) correction: Option<&'static str>,
     /// Groups of experts, and how many of them may be chosen from.
     pub(crate) groups: Option<(usize, usize)>,
+    /// Number of best experts whose sum is the score of a group.
+    pub(crate) group_best: usize,
     /// Whether the chosen scores are divided by their sum plus this.
     pub(crate) normalized: Option<f64>,
     /// Factor on the weights.
@@ -355,6 +539,7 @@ impl Router {
         scores: Scores::Softmax,
         correction: None,
         groups: None,
+        group_best: 2,
         normalized: None,
         scale: 1.0,
         wide: false,
@@ -363,13 +548,18 @@ impl Router {
 }
 
 /// How logits become the weights of experts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Scores {
     /// Softmax over all experts.
     Softmax,
     Sigmoid,
     /// Softmax over the chosen ones.
     SoftmaxOfChosen,
+    /// Experts chosen one after the other, each weighted by its softmax over the logits within twice this relative distance of
+    /// the best that is left.
+    Sparse {
+        jitter: f64,
+    },
 }
 
 /// Embeddings of a token for each layer.
@@ -396,7 +586,8 @@ impl Config {
         let sizes = self.layers.iter().find_map(|layer| match &layer.mixer {
             Mixer::Attention(a) => Some((a.kv_heads, a.head_dim)),
             Mixer::Latent(l) => Some((1, l.rank + l.rotated_dim)),
-            Mixer::DeltaNet(_) | Mixer::ShortConv(_) => None,
+            Mixer::AttentionAndMamba(a, _) => Some((a.kv_heads, a.head_dim)),
+            Mixer::DeltaNet(_) | Mixer::ShortConv(_) | Mixer::Mamba(_) | Mixer::KeyDecay(_) | Mixer::None => None,
         });
         sizes.unwrap_or((0, 0))
     }
@@ -404,6 +595,9 @@ impl Config {
     /// Every attention.
     pub(crate) fn attentions(&mut self) -> impl Iterator<Item = (usize, &mut Attention)> {
         let layers = self.layers.iter_mut().enumerate();
-        layers.filter_map(|(i, layer)| if let Mixer::Attention(a) = &mut layer.mixer { Some((i, &mut **a)) } else { None })
+        layers.filter_map(|(i, layer)| match &mut layer.mixer {
+            Mixer::Attention(a) | Mixer::AttentionAndMamba(a, _) => Some((i, &mut **a)),
+            _ => None,
+        })
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     Checkpoint, CheckpointTensor, Error, Result,
     builder::{Builder, Val},
     source::Read,
-    spec::Norm,
+    spec::{Norm, NormKind},
 };
 
 /// A program in the making, and where its weights come from.
@@ -63,6 +63,14 @@ impl<'a> Writer<'a> {
         })
     }
 
+    /// A weight that is never packed, of a tensor that is at hand, in the type of the activations.
+    pub(crate) fn value_of(&mut self, name: &str, source: &CheckpointTensor) -> Result<Val> {
+        match source.read(name, self.dtype, None)? {
+            Read::Plain(weight) => Ok(self.b.parameter(name, weight)),
+            Read::Packed(_) => Err(Error::tensor(name, "floats", "a quantized tensor")),
+        }
+    }
+
     /// A weight that is never packed, in the type of the activations.
     pub(crate) fn plain(&mut self, name: &str, shape: &[usize]) -> Result<Val> {
         self.plain_in(name, shape, self.dtype)
@@ -84,23 +92,57 @@ impl<'a> Writer<'a> {
         self.plain_in(name, shape, DType::F32)
     }
 
+    /// A vector in f32, which may stand in a tensor of further axes of length 1.
+    pub(crate) fn wide_vector(&mut self, name: &str, len: usize) -> Result<Val> {
+        let source = self.tensors().get(name).ok_or_else(|| Error::MissingTensor(name.into()))?;
+        let is_vector = source.shape().iter().filter(|&&size| size != 1).eq([len].iter().filter(|&&size| size != 1));
+        let source = if is_vector { source.clone().with_shape(vec![len]) } else { self.source(name, &[len])? };
+        match source.read(name, DType::F32, None)? {
+            Read::Plain(weight) => Ok(self.b.parameter(name, weight)),
+            Read::Packed(_) => Err(Error::tensor(name, "floats", "a quantized tensor")),
+        }
+    }
+
     /// A vector of what `f` makes of each element, in f32.
     pub(crate) fn mapped_vector(&mut self, name: &str, len: usize, f: impl Fn(f32) -> f32 + Send + Sync + 'static) -> Result<Val> {
-        let weight = self.source(name, &[len])?.mapped(name, f)?;
+        self.mapped(name, &[len], f)
+    }
+
+    /// A tensor of what `f` makes of each element, in f32.
+    pub(crate) fn mapped(&mut self, name: &str, shape: &[usize], f: impl Fn(f32) -> f32 + Send + Sync + 'static) -> Result<Val> {
+        let weight = self.source(name, shape)?.mapped(name, f)?;
         Ok(self.b.parameter(name, weight))
     }
 
     /// The norm of module `path` over the last axis of `x`.
-    pub(crate) fn rms_norm(&mut self, x: &Val, path: &str, norm: Norm) -> Result<Val> {
+    pub(crate) fn norm(&mut self, x: &Val, path: &str, norm: Norm) -> Result<Val> {
         self.b.enter(path);
         let (name, len) = (format!("{path}.weight"), x.dim(x.dims.len() - 1));
-        let weight = if norm.plus_one {
-            let one = self.source(&name, &[len])?.missing_one();
-            self.mapped_vector(&name, len, move |w| w + one)?
-        } else {
-            self.vector(&name, len)?
-        };
-        Ok(self.b.rms_norm(x, Some(&weight), norm.eps))
+        Ok(match norm.kind {
+            NormKind::Rms => {
+                let weight = self.vector(&name, len)?;
+                self.b.rms_norm(x, Some(&weight), norm.eps)
+            }
+            NormKind::RmsPlusOne => {
+                let weight = self.plus_one(&name, len)?;
+                self.b.rms_norm(x, Some(&weight), norm.eps)
+            }
+            NormKind::RmsPlain => self.b.rms_norm(x, None, norm.eps),
+            NormKind::Layer { bias: true } => self.layer_norm(x, path, norm.eps)?,
+            NormKind::Layer { bias: false } => self.scaled_layer_norm(x, path, norm.eps)?,
+            NormKind::LayerPlusOne => {
+                let weight = self.plus_one(&name, len)?;
+                let bias = self.wide(&format!("{path}.bias"), &[len])?;
+                self.b.layer_norm(x, Some(&weight), Some(&bias), norm.eps)
+            }
+            NormKind::LayerPlain => self.b.layer_norm(x, None, None, norm.eps),
+        })
+    }
+
+    /// A vector that is stored less 1, in f32.
+    fn plus_one(&mut self, name: &str, len: usize) -> Result<Val> {
+        let one = self.source(name, &[len])?.missing_one();
+        self.mapped_vector(name, len, move |w| w + one)
     }
 
     /// The layer norm of module `path` over the last axis of `x`.
@@ -108,14 +150,14 @@ impl<'a> Writer<'a> {
         self.b.enter(path);
         let len = x.dim(x.dims.len() - 1);
         let (weight, bias) = (self.vector(&format!("{path}.weight"), len)?, self.vector(&format!("{path}.bias"), len)?);
-        Ok(self.b.layer_norm(x, &weight, Some(&bias), eps))
+        Ok(self.b.layer_norm(x, Some(&weight), Some(&bias), eps))
     }
 
     /// The layer norm of module `path` over the last axis of `x`, which scales without a shift.
     pub(crate) fn scaled_layer_norm(&mut self, x: &Val, path: &str, eps: f64) -> Result<Val> {
         self.b.enter(path);
         let weight = self.vector(&format!("{path}.weight"), x.dim(x.dims.len() - 1))?;
-        Ok(self.b.layer_norm(x, &weight, None, eps))
+        Ok(self.b.layer_norm(x, Some(&weight), None, eps))
     }
 
     /// The batch norm of module `path` over the channels of `x` [1, C, ..].

@@ -57,7 +57,8 @@ const GATED_DELTA_SOURCE: &str = "
     }
 ";
 
-/// Operands of the rule: q, k `[B, T, Hk, Dk]`, v `[B, T, Hv, Dv]`, g, beta `[B, T, Hv]`, state `[B, Hv, Dv, Dk]`.
+/// Operands of the rule: q, k `[B, T, Hk, Dk]`, v `[B, T, Hv, Dv]`, g `[B, T, Hv]` or `[B, T, Hv, Dk]`, beta `[B, T, Hv]`, state
+/// `[B, Hv, Dv, Dk]`.
 struct Delta {
     operands: [Tid; 5],
     state: Tid,
@@ -91,7 +92,8 @@ fn read(cx: &mut Lower, call: &Call) -> Result<Delta, Refuse> {
 /// The result, then the new state for callers to bind the state to.
 fn gated_delta_rule(cx: &mut Lower, call: &Call) -> Items {
     let delta = read(cx, call)?;
-    let kernel = call.bool_or("use_custom_kernel", true)? && delta.dk % LANES == 0;
+    let whole = cx.spec(delta.operands[3]).rank() == 3;
+    let kernel = call.bool_or("use_custom_kernel", true)? && whole && delta.dk % LANES == 0;
     let (y, state) = if kernel { delta_kernel(cx, &delta)? } else { delta_scan(cx, &delta)? };
     let dtype = cx.spec(call.tensor("state")?).dtype;
     Ok(vec![Item::Tensor(y), Item::Tensor(cx.cast(state, dtype)?)])
@@ -145,8 +147,11 @@ fn delta_scan(cx: &mut Lower, d: &Delta) -> Result<(Tid, Tid), Refuse> {
     }
     let (last, outputs) = scan(cx, &[q, k, v, g, beta], 1, &[d.state], |cx, slices, state| {
         let &[q, k, v, g, beta] = slices else { return unsupported("five slices") };
-        let g = cx.unsqueeze(g, 2)?;
-        let g = cx.unsqueeze(g, 3)?;
+        let mut g = cx.unsqueeze(g, 2)?;
+        // A decay of the whole head is one of all elements of its keys.
+        if cx.spec(g).rank() == 3 {
+            g = cx.unsqueeze(g, 3)?;
+        }
         let decayed = ops::mul(cx, state[0], g)?;
         let k = cx.unsqueeze(k, 2)?;
         let known = ops::mul(cx, decayed, k)?;

@@ -1,23 +1,27 @@
 //! Attention of grouped heads over a cache.
 
+use flambeau_tensor::DType;
+
 use super::{Decoder, cache::Cache};
 use crate::{
-    Result,
+    CheckpointTensor, Result,
     builder::{Int, Val},
-    spec::{Attention, QkNorm, QkvBias, Values},
+    spec::{Attention, Gate, Joined, QkNorm, QkvBias, Temperature, Values},
 };
 
 impl Decoder<'_> {
     pub(super) fn attention(&mut self, x: &Val, layer: usize, a: &Attention, path: &str) -> Result<Val> {
         let turn = a.rope.as_ref().map(|rope| self.turn(rope, a.head_dim)).transpose()?;
+        let x = &self.w.b.scale(x, a.factors[0]);
         let (mut q, kv) = self.projections(x, a, path)?;
-        let mut gate = None;
-        if a.gated {
+        let mut gate = self.gate(x, a, path)?;
+        if a.gate == Gate::Queries {
             let sizes = [Int::from(1), self.span.tokens.clone(), a.heads.into(), (2 * a.head_dim).into()];
             let both = self.w.b.reshape(&q, &sizes);
             let [queries, gates] = self.w.b.split(&both, [a.head_dim; 2]);
             q = queries;
-            gate = Some(self.joined_heads(&gates, a.heads * a.head_dim));
+            let gates = self.joined_heads(&gates, a.heads * a.head_dim);
+            gate = Some(self.w.b.sigmoid(&gates));
         }
         self.w.b.enter(path);
         let mut q = self.heads(&q, a, a.heads, Some(&format!("{path}.{}", a.names.q_norm)))?;
@@ -37,8 +41,18 @@ impl Decoder<'_> {
             Some(turn) => [self.w.b.rope(&k, &self.span.pos, &turn.rotary), v],
             None => [k, v],
         });
-        if let Some(amplitude) = turn.and_then(|turn| turn.amplitude) {
+        let (q_norm, k_norm) = (format!("{path}.{}", a.names.q_norm), format!("{path}.{}", a.names.k_norm));
+        let mut q = self.rotated_norm(&q, a, &q_norm)?;
+        let kv = kv.map(|[k, v]| Ok::<_, crate::Error>([self.rotated_norm(&k, a, &k_norm)?, v])).transpose()?;
+        self.w.b.enter(path);
+        // A norm after the rotation undoes the amplitude.
+        let amplitude = turn.and_then(|turn| turn.amplitude).filter(|_| !a.qk_norm.is_rotated());
+        if let Some(amplitude) = amplitude {
             q = self.w.b.mul(&q, &amplitude);
+        }
+        if let Some(temperature) = &a.temperature {
+            let factors = self.temperature(temperature, q.dtype);
+            q = self.w.b.mul(&q, &factors);
         }
         let caches = match (kv, a.values) {
             (Some(kv), _) => self.cached(layer, kv, a)?,
@@ -46,26 +60,37 @@ impl Decoder<'_> {
             (None, _) => return Err(crate::Error::MissingTensor(format!("{path}.k_proj.weight"))),
         };
         let attended = self.attend(&q, &caches, a, path)?;
-        let mut joined = self.w.b.transpose(&attended, 1, 2);
-        let width = a.heads * a.head_dim;
-        joined = self.joined_heads(&joined, width);
-        if let Some(gate) = gate {
-            let gate = self.w.b.sigmoid(&gate);
+        let mut attended = self.w.b.transpose(&attended, 1, 2);
+        let per_head = matches!(a.gate, Gate::Heads(_) | Gate::SoftHeads(_));
+        if let Some(gate) = gate.as_ref().filter(|_| per_head) {
+            let gate = self.w.b.unsqueeze(gate, 3);
+            attended = self.w.b.mul(&attended, &gate);
+        }
+        let mut joined = self.joined_heads(&attended, a.heads * a.head_dim);
+        if let Some(gate) = gate.filter(|_| !per_head) {
             joined = self.w.b.mul(&joined, &gate);
         }
-        self.w.linear(&joined, &format!("{path}.{}", a.names.output), self.config.hidden, a.output_bias)
+        let y = self.w.linear(&joined, &format!("{path}.{}", a.names.output), self.config.hidden, a.output_bias)?;
+        Ok(self.w.b.scale(&y, a.factors[1]))
     }
 
     /// Queries [1, s, H·D], twice that where they are gated; keys and values [1, s, Hk·D] unless another layer has them.
     fn projections(&mut self, x: &Val, a: &Attention, path: &str) -> Result<(Val, Option<[Val; 2]>)> {
-        let (q, kv) = (a.heads * a.head_dim * (1 + usize::from(a.gated)), a.kv_heads * a.head_dim);
-        if a.joined {
-            let joined = format!("{path}.qkv_proj");
-            let mut one = |part: &str, from, n| {
-                let source = self.w.part(&format!("{joined}.weight"), [q + 2 * kv, self.config.hidden], from, n)?;
-                self.w.project(x, &joined, &format!("{joined}.{part}.weight"), &source, false)
-            };
-            return Ok((one("q", 0, q)?, Some([one("k", q, kv)?, one("v", q + kv, kv)?])));
+        let (q, kv) = (a.heads * a.head_dim * (1 + usize::from(a.gate == Gate::Queries)), a.kv_heads * a.head_dim);
+        match a.joined {
+            Joined::No => {}
+            Joined::Blocks => {
+                let joined = format!("{path}.qkv_proj");
+                let mut one = |part: &str, from, n| {
+                    let source = self.w.part(&format!("{joined}.weight"), [q + 2 * kv, self.config.hidden], from, n)?;
+                    self.w.project(x, &joined, &format!("{joined}.{part}.weight"), &source, false)
+                };
+                return Ok((one("q", 0, q)?, Some([one("k", q, kv)?, one("v", q + kv, kv)?])));
+            }
+            Joined::Heads => {
+                let mut one = |part| self.part_of_each_head(x, a, path, part);
+                return Ok((one(0)?, Some([one(1)?, one(2)?])));
+            }
         }
         let mut one = |part: &str, rows| {
             let bias = a.qkv_bias == QkvBias::All || a.qkv_bias == QkvBias::AllButKeys && part != "k";
@@ -83,6 +108,57 @@ impl Decoder<'_> {
         Ok((queries, kv))
     }
 
+    /// Query (0), key (1) or value (2) of each head [1, s, H·D], where a joined matrix holds the three of a head in turn.
+    fn part_of_each_head(&mut self, x: &Val, a: &Attention, path: &str, part: usize) -> Result<Val> {
+        let (dim, module) = (a.head_dim, format!("{path}.qkv_proj"));
+        let rows: Vec<usize> = (0..a.heads * dim).map(|row| (row / dim * 3 + part) * dim + row % dim).collect();
+        let (weight, bias) = (format!("{module}.weight"), format!("{module}.bias"));
+        let source = self.w.source(&weight, &[3 * rows.len(), self.config.hidden])?.rows(&weight, rows.clone())?;
+        let y = self.w.project(x, &module, &format!("{module}.{part}.weight"), &source, false)?;
+        if a.qkv_bias == QkvBias::None {
+            return Ok(y);
+        }
+        let source = self.w.source(&bias, &[3 * rows.len()])?.rows(&bias, rows)?;
+        let bias = self.w.value_of(&format!("{module}.{part}.bias"), &source)?;
+        Ok(self.w.b.add(&y, &bias))
+    }
+
+    /// What multiplies the results, computed from the layer's input: [1, s, H·D] or [1, s, H].
+    fn gate(&mut self, x: &Val, a: &Attention, path: &str) -> Result<Option<Val>> {
+        let (name, rows) = match a.gate {
+            Gate::None | Gate::Queries => return Ok(None),
+            Gate::Elements(name) => (name, a.heads * a.head_dim),
+            Gate::Heads(name) | Gate::SoftHeads(name) => (name, a.heads),
+        };
+        let gate = self.w.linear(x, &format!("{path}.{name}"), rows, false)?;
+        Ok(Some(if matches!(a.gate, Gate::SoftHeads(_)) { self.w.b.softplus(&gate) } else { self.w.b.sigmoid(&gate) }))
+    }
+
+    /// Queries or keys [1, H, s, D] normalized after the rotation, where the attention does so.
+    fn rotated_norm(&mut self, x: &Val, a: &Attention, path: &str) -> Result<Val> {
+        Ok(match a.qk_norm {
+            QkNorm::RotatedHeads => self.norm(x, path)?,
+            QkNorm::RotatedPlain => self.w.b.rms_norm(x, None, self.config.norm.eps),
+            _ => x.clone(),
+        })
+    }
+
+    /// Factors [1, 1, s, 1] on queries.
+    fn temperature(&mut self, t: &Temperature, dtype: DType) -> Val {
+        let places = self.masks.places();
+        let b = &mut self.w.b;
+        let places = b.cast(&places, DType::F32);
+        let places = b.shift(&places, t.offset as f64);
+        let steps = b.divide(&places, t.length);
+        let steps = b.floor(&steps);
+        let steps = b.shift(&steps, 1.0);
+        let growth = b.log(&steps);
+        let growth = b.scale(&growth, t.beta);
+        let factors = b.shift(&growth, 1.0);
+        let factors = b.reshape(&factors, &[1.into(), 1.into(), self.span.tokens.clone(), 1.into()]);
+        b.cast(&factors, dtype)
+    }
+
     /// `x` [1, s, heads·D] or [1, s, heads, D] as [1, heads, s, D], normalized by `norm` as the attention has it.
     fn heads(&mut self, x: &Val, a: &Attention, heads: usize, norm: Option<&str>) -> Result<Val> {
         let mut x = x.clone();
@@ -96,7 +172,26 @@ impl Decoder<'_> {
         if let Some(path) = norm.filter(|_| a.qk_norm == QkNorm::Heads) {
             x = self.norm(&x, path)?;
         }
+        if let Some(path) = norm.filter(|_| a.qk_norm == QkNorm::OwnHeads) {
+            x = self.own_heads_norm(&x, heads, a.head_dim, path)?;
+        }
         Ok(self.w.b.transpose(&x, 1, 2))
+    }
+
+    /// The layer norm of each head of `x` [1, s, H, D], with weights [H, D] in one tensor or one a head.
+    fn own_heads_norm(&mut self, x: &Val, heads: usize, dim: usize, path: &str) -> Result<Val> {
+        let name = format!("{path}.weight");
+        let source = if self.w.has(&name) {
+            self.w.source(&name, &[heads, dim])?
+        } else {
+            let each = (0..heads).map(|h| self.w.source(&format!("{path}.norms.{h}.weight"), &[dim]));
+            let each = each.collect::<Result<Vec<_>>>()?;
+            CheckpointTensor::stack(&name, &each.iter().map(|weight| vec![weight]).collect::<Vec<_>>())?
+        };
+        let weight = self.w.value_of(&name, &source)?;
+        self.w.b.enter(path);
+        let x = self.w.b.layer_norm(x, None, None, self.config.norm.eps);
+        Ok(self.w.b.mul(&x, &weight))
     }
 
     fn value_heads(&mut self, v: &Val, a: &Attention) -> Result<Val> {
@@ -120,7 +215,11 @@ impl Decoder<'_> {
         if a.cap.is_some() || a.sinks {
             return self.scored_attention(q, cache, window, a, path);
         }
-        let mask = window.map(|window| self.seen(Some(window)));
+        let chunk = a.chunk.filter(|&chunk| chunk < self.settings.positions);
+        let mask = match chunk {
+            Some(chunk) => Some(self.seen_in_chunk(chunk)),
+            None => window.map(|window| self.seen(Some(window))),
+        };
         self.w.b.enter(path);
         // The operator reads the rows before the first query and as many as there are queries.
         let before = match self.ring(window) {
@@ -147,7 +246,7 @@ impl Decoder<'_> {
         });
         let keys = self.w.b.transpose(&keys, 3, 4);
         let scores = self.w.b.matmul(&q, &keys);
-        let scores = self.w.b.cast(&scores, flambeau_tensor::DType::F32);
+        let scores = self.w.b.cast(&scores, DType::F32);
         let mut scores = self.w.b.scale(&scores, a.scale);
         if let Some(cap) = a.cap {
             scores = self.w.b.soft_cap(&scores, cap);

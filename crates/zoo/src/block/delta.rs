@@ -14,7 +14,7 @@ const LENGTH_EPS: f64 = 1e-6;
 
 impl Decoder<'_> {
     /// A causal convolution of each channel of `x` [1, s, C]; the inputs that the next call still needs are kept.
-    fn causal_conv(&mut self, x: &Val, layer: usize, taps: usize, weight: &Val, bias: Option<&Val>) -> Result<Val> {
+    pub(super) fn causal_conv(&mut self, x: &Val, layer: usize, taps: usize, weight: &Val, bias: Option<&Val>) -> Result<Val> {
         let mut x = x.clone();
         if taps > 1 {
             let shape = vec![1, taps - 1, x.dim(2)];
@@ -72,7 +72,7 @@ impl Decoder<'_> {
         let y = self.w.b.delta_rule([&q, &k, &v, &g, &beta], &state);
         self.w.b.store(&held, &state);
         let y = self.w.b.cast(&y, self.settings.dtype);
-        let y = self.w.rms_norm(&y, &format!("{path}.norm"), d.norm)?;
+        let y = self.w.norm(&y, &format!("{path}.norm"), d.norm)?;
         self.w.b.enter(path);
         let gate = self.split_heads(z, d.value_heads, d.value_dim);
         let gate = self.w.b.silu(&gate);
@@ -145,12 +145,12 @@ impl Decoder<'_> {
         Ok((self.w.b.exp(&decay), self.w.b.sigmoid(&b)))
     }
 
-    fn split_heads(&mut self, x: &Val, heads: usize, dim: usize) -> Val {
+    pub(super) fn split_heads(&mut self, x: &Val, heads: usize, dim: usize) -> Val {
         self.w.b.reshape(x, &[Int::from(1), self.span.tokens.clone(), heads.into(), dim.into()])
     }
 
     /// Heads brought to length 1, times `scale` and the square root of their size.
-    fn unit_heads(&mut self, x: &Val, heads: usize, dim: usize, scale: f64) -> Val {
+    pub(super) fn unit_heads(&mut self, x: &Val, heads: usize, dim: usize, scale: f64) -> Val {
         let x = self.split_heads(x, heads, dim);
         let x = self.w.b.rms_norm(&x, None, LENGTH_EPS / dim as f64);
         self.w.b.scale(&x, scale)

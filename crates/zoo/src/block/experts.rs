@@ -5,7 +5,7 @@ use flambeau_tensor::DType;
 use super::Decoder;
 use crate::{
     CheckpointTensor, Result,
-    builder::{Int, Val},
+    builder::Val,
     source::{Read, swapped},
     spec::{ExpertLayout, Experts, MlpNames, Router, Scores},
 };
@@ -16,20 +16,29 @@ impl Decoder<'_> {
         let path = if e.module.is_empty() { layer.to_owned() } else { format!("{layer}.{}", e.module) };
         let [weights, chosen] = self.route(routed, e, &path)?;
         self.w.b.enter(format!("{path}.experts"));
-        let (s, hidden) = (self.span.tokens.clone(), Int::from(self.config.hidden));
-        let rows = self.w.b.reshape(x, &[s.clone(), 1.into(), 1.into(), hidden.clone()]);
-        let made = match e.layout {
-            ExpertLayout::Alternating if self.w.has(&format!("{path}.{JOINED}")) => {
-                self.alternating_experts(&rows, &chosen, e, &path)?
-            }
-            ExpertLayout::Alternating | ExpertLayout::Rows => self.row_experts(&rows, &chosen, e, &path)?,
+        let (s, width) = (self.span.tokens.clone(), self.expert_width(e));
+        let narrow = match e.latent {
+            Some(width) => self.w.linear(x, &format!("{path}.fc1_latent_proj"), width, false)?,
+            None => x.clone(),
         };
         self.w.b.enter(format!("{path}.experts"));
-        let made = self.w.b.reshape(&made, &[s.clone(), e.chosen.into(), hidden.clone()]);
+        let mut rows = self.w.b.reshape(&narrow, &[s.clone(), 1.into(), 1.into(), width.into()]);
         let weights = self.w.b.unsqueeze(&weights, 2);
-        let weighted = self.w.b.mul(&made, &weights);
+        if e.weighted_input {
+            let weights = self.w.b.unsqueeze(&weights, 3);
+            rows = self.w.b.mul(&rows, &weights);
+        }
+        let in_columns = e.layout != ExpertLayout::Rows && self.w.has(&format!("{path}.{JOINED}"));
+        let made =
+            if in_columns { self.column_experts(&rows, &chosen, e, &path)? } else { self.row_experts(&rows, &chosen, e, &path)? };
+        self.w.b.enter(format!("{path}.experts"));
+        let made = self.w.b.reshape(&made, &[s.clone(), e.chosen.into(), width.into()]);
+        let weighted = if e.weighted_input { made } else { self.w.b.mul(&made, &weights) };
         let sum = self.w.b.sum_over(&weighted, 1);
-        let sum = self.w.b.reshape(&sum, &[1.into(), s, hidden]);
+        let mut sum = self.w.b.reshape(&sum, &[1.into(), s, width.into()]);
+        if e.latent.is_some() {
+            sum = self.w.linear(&sum, &format!("{path}.fc2_latent_proj"), self.config.hidden, false)?;
+        }
         let Some(shared) = &e.shared else { return Ok(sum) };
         let mut own = self.mlp(x, shared, &format!("{path}.{}", shared.module))?;
         if let Some(gate) = e.shared_gate {
@@ -40,14 +49,23 @@ impl Decoder<'_> {
         Ok(self.w.b.add(&sum, &own))
     }
 
+    /// Elements that experts read and give.
+    fn expert_width(&self, e: &Experts) -> usize {
+        e.latent.unwrap_or(self.config.hidden)
+    }
+
     /// Weights in the type of the activations, and numbers, of each position's experts [s, k].
     fn route(&mut self, x: &Val, e: &Experts, path: &str) -> Result<[Val; 2]> {
         let r = &e.router;
         let logits = self.router_logits(x, e, path)?;
+        if let Scores::Sparse { jitter } = r.scores {
+            let [weights, chosen] = self.sparse_mixer(&logits, e, jitter);
+            return Ok([self.w.b.cast(&weights, self.settings.dtype), chosen]);
+        }
         let scores = match r.scores {
             Scores::Softmax => self.w.b.softmax(&logits),
             Scores::Sigmoid => self.w.b.sigmoid(&logits),
-            Scores::SoftmaxOfChosen => logits,
+            Scores::SoftmaxOfChosen | Scores::Sparse { .. } => logits,
         };
         let choice = self.choice(&scores, e, path)?;
         let [best, chosen] = self.w.b.top(&choice, e.chosen);
@@ -68,6 +86,32 @@ impl Decoder<'_> {
             weights = self.w.b.mul(&weights, &scales);
         }
         Ok([self.w.b.cast(&weights, self.settings.dtype), chosen])
+    }
+
+    /// Weights and numbers [s, k] of experts that are chosen one after the other from logits [s, E].
+    fn sparse_mixer(&mut self, logits: &Val, e: &Experts, jitter: f64) -> [Val; 2] {
+        let b = &mut self.w.b;
+        let magnitudes = b.abs(logits);
+        let mut left = logits.clone();
+        let mut found: Option<[Val; 2]> = None;
+        for _ in 0..e.chosen {
+            let [best, id] = b.top(&left, 1);
+            // The distance of a logit from the best, relative to the larger magnitude of the two.
+            let distance = b.sub(&best, logits);
+            let scale = b.maximum(&magnitudes, &best);
+            let distance = b.div(&distance, &scale);
+            let near = b.at_most_number(&distance, 2.0 * jitter);
+            let far = b.not(&near);
+            let near = b.masked_fill(&left, &far, f64::NEG_INFINITY);
+            let shares = b.softmax(&near);
+            let weight = b.gather_last(&shares, &id);
+            left = b.scatter_last(&left, &id, f64::NEG_INFINITY);
+            found = Some(match found {
+                None => [weight, id],
+                Some([weights, ids]) => [b.concatenate(&weights, &weight, 1), b.concatenate(&ids, &id, 1)],
+            });
+        }
+        found.unwrap_or_else(|| [logits.clone(), logits.clone()])
     }
 
     /// Logits of all experts [s, E] in f32.
@@ -100,14 +144,13 @@ impl Decoder<'_> {
         let Router { correction, groups, .. } = e.router;
         let mut choice = scores.clone();
         if let Some(name) = correction {
-            let correction = self.w.wide(&format!("{path}.{name}"), &[e.count])?;
+            let correction = self.w.wide_vector(&format!("{path}.{name}"), e.count)?;
             choice = self.w.b.add(&choice, &correction);
         }
         let Some((groups, allowed)) = groups else { return Ok(choice) };
         let s = self.span.tokens.clone();
         let grouped = self.w.b.reshape(&choice, &[s.clone(), groups.into(), (e.count / groups).into()]);
-        // A group is as good as its two best.
-        let [best, _] = self.w.b.top(&grouped, 2);
+        let [best, _] = self.w.b.top(&grouped, e.router.group_best);
         let best = self.w.b.sum_over(&best, 2);
         let [_, chosen] = self.w.b.top(&best, allowed);
         let zeros = self.w.b.sub(&best, &best);
@@ -121,6 +164,11 @@ impl Decoder<'_> {
     /// Experts whose matrices are outputs by inputs, over rows [s, 1, 1, d]: [s, k, 1, d].
     fn row_experts(&mut self, x: &Val, chosen: &Val, e: &Experts, path: &str) -> Result<Val> {
         let names = [e.names.gate, e.names.up];
+        if !e.gated {
+            let up = self.stacked_product(x, chosen, (e, path, e.names.up), [e.width, self.expert_width(e)])?;
+            let active = self.activated(&up, e.activation);
+            return self.stacked_product(&active, chosen, (e, path, e.names.down), [self.expert_width(e), e.width]);
+        }
         let (gate, up) = match self.joined_gates(e, path)? {
             Some((name, joined)) => {
                 let both = self.chosen_product(x, chosen, &name, &joined)?;
@@ -128,12 +176,12 @@ impl Decoder<'_> {
                 (gate, up)
             }
             None => {
-                let mut one = |part: &str| self.stacked_product(x, chosen, (e, path, part), [e.width, self.config.hidden]);
+                let mut one = |part: &str| self.stacked_product(x, chosen, (e, path, part), [e.width, self.expert_width(e)]);
                 (one(names[0])?, one(names[1])?)
             }
         };
         let gated = self.gated(&gate, &up, e.activation);
-        self.stacked_product(&gated, chosen, (e, path, e.names.down), [self.config.hidden, e.width])
+        self.stacked_product(&gated, chosen, (e, path, e.names.down), [self.expert_width(e), e.width])
     }
 
     /// Rows times the chosen of the matrices [E, rows, cols] of one part, plus their biases if there are any.
@@ -163,7 +211,7 @@ impl Decoder<'_> {
 
     /// Gates above ups [E, 2I, d], where a checkpoint holds them so or each expert's apart.
     fn joined_gates(&self, e: &Experts, path: &str) -> Result<Option<(String, CheckpointTensor)>> {
-        let (name, rows) = (format!("{path}.{JOINED}"), [e.count, 2 * e.width, self.config.hidden]);
+        let (name, rows) = (format!("{path}.{JOINED}"), [e.count, 2 * e.width, self.expert_width(e)]);
         let tensors = self.w.tensors();
         if self.w.has(&name) {
             let source = self.w.source(&name, &rows)?;
@@ -211,18 +259,24 @@ impl Decoder<'_> {
         Ok(self.w.b.gather_matmul(x, &weights, chosen))
     }
 
-    /// Experts whose gates and ups alternate.
-    fn alternating_experts(&mut self, x: &Val, chosen: &Val, e: &Experts, path: &str) -> Result<Val> {
-        let hidden = self.config.hidden;
-        let both = self.column_product(x, chosen, &format!("{path}.{JOINED}"), [e.count, hidden, 2 * e.width])?;
-        let (gate, up) = (self.w.b.every(&both, 0, 2), self.w.b.every(&both, 1, 2));
+    /// Experts whose joined gates and ups are inputs by outputs: halves, or alternating.
+    fn column_experts(&mut self, x: &Val, chosen: &Val, e: &Experts, path: &str) -> Result<Val> {
+        let hidden = self.expert_width(e);
+        let both = self.column_product(x, chosen, e, &format!("{path}.{JOINED}"), [hidden, 2 * e.width])?;
+        let (gate, up) = if e.layout == ExpertLayout::Alternating {
+            (self.w.b.every(&both, 0, 2), self.w.b.every(&both, 1, 2))
+        } else {
+            let [gate, up] = self.w.b.split(&both, [e.width; 2]);
+            (gate, up)
+        };
         let gated = self.gated(&gate, &up, e.activation);
-        self.column_product(&gated, chosen, &format!("{path}.experts.down_proj"), [e.count, e.width, hidden])
+        self.column_product(&gated, chosen, e, &format!("{path}.experts.down_proj"), [e.width, hidden])
     }
 
-    /// Rows [s, k or 1, 1, in] times the chosen of the matrices, floats [E, in, out] or packed [E, out, in], plus their biases:
-    /// [s, k, 1, out]. The program holds them as [E, out, in], as products and quantization take them.
-    fn column_product(&mut self, x: &Val, chosen: &Val, name: &str, [count, from, to]: [usize; 3]) -> Result<Val> {
+    /// Rows [s, k or 1, 1, in] times the chosen of the matrices, floats [E, in, out] or packed [E, out, in], plus their biases
+    /// if there are any: [s, k, 1, out]. The program holds them as [E, out, in], as products and quantization take them.
+    fn column_product(&mut self, x: &Val, chosen: &Val, e: &Experts, name: &str, [from, to]: [usize; 2]) -> Result<Val> {
+        let count = e.count;
         let weights = match self.w.tensors().get(name) {
             Some(tensor) if tensor.is_packed() => self.w.matrix(name, &self.w.source(name, &[count, to, from])?)?,
             _ => {
@@ -234,7 +288,7 @@ impl Decoder<'_> {
         };
         let weights = self.w.b.transpose(&weights, 1, 2);
         let y = self.w.b.gather_matmul(x, &weights, chosen);
-        self.with_chosen_bias(&y, chosen, &format!("{name}_bias"), [count, to])
+        if e.bias { self.with_chosen_bias(&y, chosen, &format!("{name}_bias"), [count, to]) } else { Ok(y) }
     }
 }
 

@@ -12,15 +12,26 @@ use crate::{
 
 impl Decoder<'_> {
     pub(super) fn latent(&mut self, x: &Val, layer: usize, l: &Latent, path: &str) -> Result<Val> {
-        let turn = self.turn(&l.rope, l.rotated_dim)?;
+        let turn = l.rope.as_ref().map(|rope| self.turn(rope, l.rotated_dim)).transpose()?;
+        let gate = match l.gate {
+            Some(name) => {
+                let gate = self.w.linear(x, &format!("{path}.{name}"), l.heads, false)?;
+                let gate = self.w.b.sigmoid(&gate);
+                Some(self.w.b.unsqueeze(&gate, 3))
+            }
+            None => None,
+        };
         let q = self.latent_queries(x, l, path)?;
         self.w.b.enter(path);
         let [plain, rotated] = self.w.b.split(&q, [l.plain_dim, l.rotated_dim]);
-        let mut rotated = self.w.b.rope(&rotated, &self.span.pos, &turn.rotary);
-        if let Some(amplitude) = &turn.amplitude {
-            rotated = self.w.b.mul(&rotated, amplitude);
+        let mut rotated = rotated;
+        if let Some(turn) = &turn {
+            rotated = self.w.b.rope(&rotated, &self.span.pos, &turn.rotary);
+            if let Some(amplitude) = &turn.amplitude {
+                rotated = self.w.b.mul(&rotated, amplitude);
+            }
         }
-        let cache = self.latent_cache(x, layer, l, &turn.rotary, path)?;
+        let cache = self.latent_cache(x, layer, l, turn.as_ref().map(|turn| &turn.rotary), path)?;
         let [to_latent, to_values] = self.latent_heads(l, path)?;
         let plain = self.w.b.matmul(&plain, &to_latent);
         let q = self.w.b.concatenate(&plain, &rotated, 3);
@@ -28,7 +39,10 @@ impl Decoder<'_> {
         let attended = self.w.b.attention([&q, &cache, &values], &self.span.pos, None, l.scale);
         let to_values = self.w.b.transpose(&to_values, 2, 3);
         let attended = self.w.b.matmul(&attended, &to_values);
-        let joined = self.w.b.transpose(&attended, 1, 2);
+        let mut joined = self.w.b.transpose(&attended, 1, 2);
+        if let Some(gate) = &gate {
+            joined = self.w.b.mul(&joined, gate);
+        }
         let joined = self.w.b.reshape(&joined, &[1.into(), self.span.tokens.clone(), (l.heads * l.value_dim).into()]);
         self.w.linear(&joined, &format!("{path}.o_proj"), self.config.hidden, l.bias)
     }
@@ -39,7 +53,7 @@ impl Decoder<'_> {
         let q = match l.query_rank {
             Some(rank) => {
                 let q = self.w.linear(x, &format!("{path}.q_a_proj"), rank, l.bias)?;
-                let q = self.w.rms_norm(&q, &format!("{path}.q_a_layernorm"), l.norm)?;
+                let q = self.w.norm(&q, &format!("{path}.q_a_layernorm"), l.norm)?;
                 self.w.linear(&q, &format!("{path}.q_b_proj"), l.heads * dim, false)?
             }
             None => self.w.linear(x, &format!("{path}.q_proj"), l.heads * dim, false)?,
@@ -49,14 +63,14 @@ impl Decoder<'_> {
     }
 
     /// The cache [1, 1, n, rank + rotated] with the latent vectors and rotated keys of `x` written into it.
-    fn latent_cache(&mut self, x: &Val, layer: usize, l: &Latent, rotary: &Rotary, path: &str) -> Result<Val> {
+    fn latent_cache(&mut self, x: &Val, layer: usize, l: &Latent, rotary: Option<&Rotary>, path: &str) -> Result<Val> {
         let made = self.w.linear(x, &format!("{path}.kv_a_proj_with_mqa"), l.rank + l.rotated_dim, l.bias)?;
         self.w.b.enter(path);
         let [latent, key] = self.w.b.split(&made, [l.rank, l.rotated_dim]);
-        let latent = self.w.rms_norm(&latent, &format!("{path}.kv_a_layernorm"), l.norm)?;
+        let latent = self.w.norm(&latent, &format!("{path}.kv_a_layernorm"), l.norm)?;
         self.w.b.enter(path);
         let (latent, key) = (self.w.b.unsqueeze(&latent, 1), self.w.b.unsqueeze(&key, 1));
-        let key = self.w.b.rope(&key, &self.span.pos, rotary);
+        let key = rotary.map_or_else(|| key.clone(), |rotary| self.w.b.rope(&key, &self.span.pos, rotary));
         let row = self.w.b.concatenate(&latent, &key, 3);
         let shape = vec![1, 1, self.settings.positions, l.rank + l.rotated_dim];
         let cache = self.w.b.buffer(&format!("latent_cache_{layer}"), self.settings.dtype, shape)?;

@@ -22,6 +22,11 @@ impl Masks {
         Masks { places, first, fresh: None, seen: Vec::new(), ring_rows: Vec::new() }
     }
 
+    /// Places of the queries [s].
+    pub(super) fn places(&self) -> Val {
+        self.places.clone()
+    }
+
     /// Goes on with the last query alone.
     pub(super) fn narrow(&mut self, b: &mut Builder) {
         let last = b.select(&self.places, 0, -1);
@@ -46,6 +51,18 @@ impl Decoder<'_> {
         }
         self.masks.seen.push((window, mask.clone()));
         mask
+    }
+
+    /// Which rows of the caches query `i` sees, [s, n]: those of its own chunk of `chunk` positions, up to its own place.
+    pub(super) fn seen_in_chunk(&mut self, chunk: usize) -> Val {
+        let past = self.seen(None);
+        let end = self.w.b.add_int(&self.span.pos, &self.span.tokens);
+        let keys = self.w.b.count(&end);
+        let within = self.w.b.remainder(&self.masks.places, chunk as i64);
+        let first = self.w.b.sub(&self.masks.places, &within);
+        let first = self.w.b.unsqueeze(&first, 1);
+        let same = self.w.b.at_most(&first, &keys);
+        self.w.b.and(&past, &same)
     }
 
     /// Row `j` holds key `j`. Whether keys are none of the future, and how far they lie before the queries, [s, pos + s].

@@ -1,5 +1,7 @@
 //! Gated layers.
 
+use flambeau_tensor::DType;
+
 use super::Decoder;
 use crate::{
     Result,
@@ -10,6 +12,15 @@ use crate::{
 impl Decoder<'_> {
     pub(super) fn mlp(&mut self, x: &Val, mlp: &Mlp, path: &str) -> Result<Val> {
         let (n, names) = (mlp.width, mlp.names);
+        if !mlp.gated {
+            let up = self.w.linear(x, &format!("{path}.{}", names.up), n, mlp.bias == MlpBias::All)?;
+            self.w.b.enter(path);
+            let active = match mlp.activation {
+                Activation::Xielu => self.xielu(&up, path)?,
+                activation => self.activated(&up, activation),
+            };
+            return self.w.linear(&active, &format!("{path}.{}", names.down), self.config.hidden, mlp.bias != MlpBias::None);
+        }
         let (gate, up) = if mlp.joined {
             let joined = format!("{path}.gate_up_proj");
             let mut one = |part: &str, from| {
@@ -22,8 +33,10 @@ impl Decoder<'_> {
             (one(names.gate)?, one(names.up)?)
         };
         self.w.b.enter(path);
+        let gate = self.w.b.scale(&gate, mlp.factors[0]);
         let gated = self.gated(&gate, &up, mlp.activation);
-        self.w.linear(&gated, &format!("{path}.{}", names.down), self.config.hidden, mlp.bias != MlpBias::None)
+        let y = self.w.linear(&gated, &format!("{path}.{}", names.down), self.config.hidden, mlp.bias != MlpBias::None)?;
+        Ok(self.w.b.scale(&y, mlp.factors[1]))
     }
 
     /// What a gate lets through.
@@ -41,10 +54,35 @@ impl Decoder<'_> {
         self.w.b.mul(&gate, up)
     }
 
+    /// `ap * max(x, 0)^2 + an * (expm1(min(x, 0)) - min(x, 0)) + x / 2` with learned `ap` and `an` of module `path`.
+    fn xielu(&mut self, x: &Val, path: &str) -> Result<Val> {
+        const BETA: f64 = 0.5;
+        let softplus = |v: f32| if v > 20.0 { v } else { v.exp().ln_1p() };
+        let positive_factor = self.w.mapped_vector(&format!("{path}.act_fn.alpha_p"), 1, softplus)?;
+        let negative_factor = self.w.mapped_vector(&format!("{path}.act_fn.alpha_n"), 1, move |v| softplus(v) + BETA as f32)?;
+        let b = &mut self.w.b;
+        let wide = b.cast(x, DType::F32);
+        let positive = b.relu(&wide);
+        let square = b.mul(&positive, &positive);
+        let upper = b.mul(&square, &positive_factor);
+        let negative = b.clamp(&wide, f64::NEG_INFINITY, 0.0);
+        let curve = b.expm1(&negative);
+        let curve = b.sub(&curve, &negative);
+        let lower = b.mul(&curve, &negative_factor);
+        let line = b.scale(&wide, BETA);
+        let y = b.add(&upper, &lower);
+        let y = b.add(&y, &line);
+        Ok(b.cast(&y, x.dtype))
+    }
+
     /// An activation of one operand.
     pub(super) fn activated(&mut self, x: &Val, activation: Activation) -> Val {
         match activation {
-            Activation::Silu | Activation::ClampedSwish { .. } => self.w.b.silu(x),
+            Activation::Silu | Activation::ClampedSwish { .. } | Activation::Xielu => self.w.b.silu(x),
+            Activation::Relu2 => {
+                let positive = self.w.b.relu(x);
+                self.w.b.mul(&positive, &positive)
+            }
             Activation::GeluTanh => self.w.b.gelu(x, true),
             Activation::GeluErf => self.w.b.gelu(x, false),
         }

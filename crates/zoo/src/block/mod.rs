@@ -5,7 +5,9 @@ mod cache;
 mod conditioned;
 mod delta;
 mod experts;
+mod key_decay;
 mod latent;
+mod mamba;
 mod mask;
 mod mlp;
 mod per_layer;
@@ -16,7 +18,7 @@ use flambeau_tensor::{DType, Expr, Tensor, cast};
 use crate::{
     Checkpoint, Error, KvCache, Logits, Result,
     builder::{Builder, Int, Rotary, Val},
-    checkpoint::{EMBEDDING, HEAD},
+    checkpoint::{EMBEDDING, HEAD, HEAD_BIAS},
     rope::Rope,
     spec::{Config, Feed, Layer, Mixer, Values},
     writer::Writer,
@@ -102,7 +104,8 @@ fn embedded(w: &mut Writer<'_>, config: &Config, ids: &Val) -> Result<Val> {
     w.b.enter("model.embed_tokens");
     let table = w.matrix(EMBEDDING, &w.source(EMBEDDING, &[config.vocab, config.hidden])?)?;
     let x = w.b.embedding(&table, ids);
-    Ok(w.b.scale(&x, config.embedding_scale))
+    let x = w.b.scale(&x, config.embedding_scale);
+    Ok(if config.embedding_norm { w.b.rms_norm(&x, None, config.norm.eps) } else { x })
 }
 
 impl<'a> Decoder<'a> {
@@ -127,7 +130,8 @@ impl<'a> Decoder<'a> {
         self.w.b.enter("lm_head");
         let head = if c.tied == Some(true) { EMBEDDING } else { HEAD };
         let head = self.w.matrix(head, &self.w.source(head, &[c.vocab, c.hidden])?)?;
-        let logits = self.w.b.linear(&x, &head, None);
+        let bias = c.head_bias.then(|| self.w.vector(HEAD_BIAS, c.vocab)).transpose()?;
+        let logits = self.w.b.linear(&x, &head, bias.as_ref());
         let mut logits = self.w.b.divide(&logits, c.logits_divisor);
         if let Some(cap) = c.logits_cap {
             logits = self.w.b.soft_cap(&logits, cap);
@@ -172,16 +176,18 @@ impl<'a> Decoder<'a> {
         let path = format!("{}.layers.{index}", self.config.root);
         let norms = layer.norms;
         let normed = self.norm_if(x, &path, norms.mixer_in)?;
-        let mixed = match &layer.mixer {
-            Mixer::Attention(a) => self.attention(&normed, index, a, &format!("{path}.{}", a.names.module))?,
-            Mixer::Latent(l) => self.latent(&normed, index, l, &format!("{path}.self_attn"))?,
-            Mixer::DeltaNet(d) => self.delta_net(&normed, index, d, &format!("{path}.linear_attn"))?,
-            Mixer::ShortConv(conv) => self.short_conv(&normed, index, *conv, &format!("{path}.conv"))?,
+        let before = x;
+        let x = match self.mixed(&normed, index, &layer.mixer, &path)? {
+            Some(mixed) => self.residual(x, &mixed, layer, &path, norms.mixer_out)?,
+            None => x.clone(),
         };
-        let x = self.residual(x, &mixed, layer, &path, norms.mixer_out)?;
+        if layer.feed == Feed::None {
+            return Ok(x);
+        }
         let normed = match (self.config.conditioned, norms.feed_in) {
             (Some(conditioned), Some(name)) => self.conditioned_norm(&x, &path, name, &conditioned)?,
-            (_, name) => self.norm_if(&x, &path, name)?,
+            (_, None) if layer.parallel => normed,
+            (_, name) => self.norm_if(if layer.parallel { before } else { &x }, &path, name)?,
         };
         let fed = match &layer.feed {
             Feed::Mlp(mlp) => self.mlp(&normed, mlp, &format!("{path}.{}", mlp.module))?,
@@ -194,6 +200,7 @@ impl<'a> Decoder<'a> {
                 let sparse = self.norm(&sparse, &format!("{path}.post_feedforward_layernorm_2"))?;
                 self.w.b.add(&dense, &sparse)
             }
+            Feed::None => normed,
         };
         let mut x = self.residual(&x, &fed, layer, &path, norms.feed_out)?;
         if let (Some(inputs), Some(p)) = (per_layer, self.config.per_layer) {
@@ -207,6 +214,24 @@ impl<'a> Decoder<'a> {
         Ok(x)
     }
 
+    /// The result of a layer's mixer, if it has one.
+    fn mixed(&mut self, x: &Val, index: usize, mixer: &Mixer, path: &str) -> Result<Option<Val>> {
+        Ok(Some(match mixer {
+            Mixer::Attention(a) => self.attention(x, index, a, &format!("{path}.{}", a.names.module))?,
+            Mixer::Latent(l) => self.latent(x, index, l, &format!("{path}.self_attn"))?,
+            Mixer::DeltaNet(d) => self.delta_net(x, index, d, &format!("{path}.linear_attn"))?,
+            Mixer::ShortConv(conv) => self.short_conv(x, index, *conv, &format!("{path}.conv"))?,
+            Mixer::Mamba(m) => self.mamba(x, index, m, &format!("{path}.{}", m.module))?,
+            Mixer::KeyDecay(k) => self.key_decay(x, index, k, &format!("{path}.self_attn"))?,
+            Mixer::AttentionAndMamba(a, m) => {
+                let scanned = self.mamba(x, index, m, &format!("{path}.{}", m.module))?;
+                let attended = self.attention(x, index, a, &format!("{path}.{}", a.names.module))?;
+                self.w.b.add(&scanned, &attended)
+            }
+            Mixer::None => return Ok(None),
+        }))
+    }
+
     /// `x` plus what a half of the layer made of it.
     fn residual(&mut self, x: &Val, made: &Val, layer: &Layer, path: &str, norm: Option<&str>) -> Result<Val> {
         let made = self.norm_if(made, path, norm)?;
@@ -216,7 +241,7 @@ impl<'a> Decoder<'a> {
 
     /// The norm of module `path` over the last axis of `x`.
     fn norm(&mut self, x: &Val, path: &str) -> Result<Val> {
-        self.w.rms_norm(x, path, self.config.norm)
+        self.w.norm(x, path, self.config.norm)
     }
 
     /// The norm of that name in a layer, if there is one.
@@ -233,7 +258,11 @@ impl<'a> Decoder<'a> {
 
 /// Whether a layer keeps nothing of its own from call to call.
 fn reads_caches(layer: &Layer) -> bool {
-    matches!(&layer.mixer, Mixer::Attention(a) if matches!(a.values, Values::Layer(_)))
+    match &layer.mixer {
+        Mixer::Attention(a) => matches!(a.values, Values::Layer(_)),
+        Mixer::None => true,
+        _ => false,
+    }
 }
 
 /// The constants of every rotary embedding in the model. The first one's have no number in their names.
@@ -242,8 +271,9 @@ fn turns(b: &mut Builder, config: &Config, settings: Settings) -> Result<Vec<((R
     for layer in &config.layers {
         let key = match &layer.mixer {
             Mixer::Attention(a) => a.rope.clone().map(|rope| (rope, a.head_dim)),
-            Mixer::Latent(l) => Some((l.rope.clone(), l.rotated_dim)),
-            Mixer::DeltaNet(_) | Mixer::ShortConv(_) => None,
+            Mixer::AttentionAndMamba(a, _) => a.rope.clone().map(|rope| (rope, a.head_dim)),
+            Mixer::Latent(l) => l.rope.clone().map(|rope| (rope, l.rotated_dim)),
+            Mixer::DeltaNet(_) | Mixer::ShortConv(_) | Mixer::Mamba(_) | Mixer::KeyDecay(_) | Mixer::None => None,
         };
         if let Some(key) = key.filter(|key| turns.iter().all(|(known, _)| known != key)) {
             let suffix = if turns.is_empty() { String::new() } else { format!("_{}", turns.len()) };

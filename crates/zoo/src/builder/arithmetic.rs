@@ -37,6 +37,11 @@ impl Builder {
         self.binary("aten.div.Tensor", a, b)
     }
 
+    /// The larger of `a` and `b`, broadcast.
+    pub(crate) fn maximum(&mut self, a: &Val, b: &Val) -> Val {
+        self.binary("aten.maximum.default", a, b)
+    }
+
     /// `a - b`, broadcast.
     pub(crate) fn sub(&mut self, a: &Val, b: &Val) -> Val {
         self.binary("aten.sub.Tensor", a, b)
@@ -118,6 +123,18 @@ impl Builder {
 
     pub(crate) fn sqrt(&mut self, x: &Val) -> Val {
         self.unary("aten.sqrt.default", x)
+    }
+
+    pub(crate) fn expm1(&mut self, x: &Val) -> Val {
+        self.unary("aten.expm1.default", x)
+    }
+
+    pub(crate) fn floor(&mut self, x: &Val) -> Val {
+        self.unary("aten.floor.default", x)
+    }
+
+    pub(crate) fn log(&mut self, x: &Val) -> Val {
+        self.unary("aten.log.default", x)
     }
 
     pub(crate) fn exp(&mut self, x: &Val) -> Val {

@@ -29,6 +29,12 @@ impl Builder {
         self.call("aten.le.Tensor", vec![tensor("self", a), tensor("other", b)], DType::Bool, dims)
     }
 
+    /// Whether `x` is at most a number.
+    pub(crate) fn at_most_number(&mut self, x: &Val, number: f64) -> Val {
+        let inputs = vec![tensor("self", x), float("other", number)];
+        self.call("aten.le.Scalar", inputs, DType::Bool, x.dims.clone())
+    }
+
     pub(crate) fn and(&mut self, a: &Val, b: &Val) -> Val {
         self.binary("aten.logical_and.default", a, b)
     }

@@ -18,10 +18,11 @@ impl Builder {
     }
 
     /// Layer norm, in the type of `x` and computed in f32.
-    pub(crate) fn layer_norm(&mut self, x: &Val, weight: &Val, bias: Option<&Val>, eps: f64) -> Val {
+    pub(crate) fn layer_norm(&mut self, x: &Val, weight: Option<&Val>, bias: Option<&Val>, eps: f64) -> Val {
         let shape = arg("normalized_shape", Argument::Ints(x.dims.last().and_then(Expr::as_int).into_iter().collect()));
+        let weight = weight.map_or(arg("weight", Argument::None), |w| tensor("weight", w));
         let bias = bias.map_or(arg("bias", Argument::None), |bias| tensor("bias", bias));
-        let inputs = vec![tensor("input", x), shape, tensor("weight", weight), bias, float("eps", eps)];
+        let inputs = vec![tensor("input", x), shape, weight, bias, float("eps", eps)];
         self.call("aten.layer_norm.default", inputs, x.dtype, x.dims.clone())
     }
 
