@@ -174,6 +174,14 @@ impl<'a> Fields<'a> {
         self.typed(key, "a list of pairs of integers", |v| v.as_array()?.iter().map(pair).collect())
     }
 
+    /// A list of `n` finite numbers from zero on.
+    pub(crate) fn numbers(&self, key: &str, n: usize) -> Result<Option<Vec<f64>>> {
+        let read = |v: &Value| -> Option<Vec<f64>> {
+            v.as_array()?.iter().map(|v| v.as_f64().filter(|v| v.is_finite() && *v >= 0.0)).collect()
+        };
+        self.typed(key, &format!("a list of {n} numbers from 0 on"), |v| read(v).filter(|list| list.len() >= n))
+    }
+
     /// A list of `n` finite numbers above zero.
     pub(crate) fn positives(&self, key: &str, n: usize) -> Result<Vec<f64>> {
         let read = |v: &Value| -> Option<Vec<f64>> {

@@ -167,23 +167,39 @@ fn speech_name(name: &str) -> String {
 /// The name of a tensor in the text part alone, which folders of several parts put below `language_model`; `None` for tensors of
 /// the others.
 fn text_name(name: &str) -> Option<String> {
-    const OTHERS: [&str; 9] = [
+    const OTHERS: [&str; 12] = [
         "audio_tower.",
+        "connector.",
         "embed_audio.",
         "embed_vision.",
         "model.audio_tower.",
+        "model.connector.",
         "model.embed_audio.",
         "model.embed_vision.",
+        "model.vision_model.",
         "model.vision_tower.",
         "model.visual.",
         "mtp.",
     ];
-    const MORE: [&str; 3] = ["multi_modal_projector.", "vision_tower.", "visual."];
+    const MORE: [&str; 6] =
+        ["model.multi_modal_projector.", "multi_modal_projector.", "mlp1.", "vision_model.", "vision_tower.", "visual."];
     if OTHERS.iter().chain(&MORE).any(|prefix| name.starts_with(prefix)) {
         return None;
     }
-    let rest = name.strip_prefix("model.language_model.").map(|rest| format!("model.{rest}"));
-    Some(rest.or_else(|| name.strip_prefix("language_model.").map(str::to_owned)).unwrap_or_else(|| name.to_owned()))
+    const TEXT: [&str; 2] = ["model.language_model.", "model.text_model."];
+    if let Some(rest) = TEXT.iter().find_map(|prefix| name.strip_prefix(prefix)) {
+        return Some(format!("model.{rest}"));
+    }
+    // A model saved without its head has no module above the layers.
+    if ["embed_tokens.", "layers.", "norm."].iter().any(|part| name.starts_with(part)) {
+        return Some(format!("model.{name}"));
+    }
+    Some(name.strip_prefix("language_model.").unwrap_or(name).to_owned())
+}
+
+/// The name after replacements in order.
+fn renamed(name: String, renames: &[(&str, &str)]) -> String {
+    renames.iter().fold(name, |name, (from, to)| name.replace(from, to))
 }
 
 /// Brings what MLX's converter changes back to how it was published: taps of convolutions stand last, and norms next to gated
@@ -235,6 +251,7 @@ pub(crate) fn checkpoint(files: Vec<(String, Bytes)>) -> Result<Checkpoint> {
             _ if params.is_some() => Some(name),
             Architecture::Encoder(_) => Some(encoder::tensor_name(&name)),
             _ if architecture.listens() => Some(speech_name(&name)),
+            Architecture::Decoder(config) => text_name(&name).map(|name| renamed(name, config.renames)),
             _ => text_name(&name),
         }
     };

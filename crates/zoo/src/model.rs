@@ -215,7 +215,7 @@ pub(crate) fn metadata(c: &Config, settings: Settings) -> Vec<(String, MethodCon
         ("enable_dynamic_shape", MethodConstant::Bool(true)),
     ];
     // Such state cannot go back to an earlier position.
-    if c.layers.iter().any(|layer| matches!(layer.mixer, Mixer::DeltaNet(_) | Mixer::ShortConv(_))) {
+    if c.layers.iter().any(|layer| layer.mixer.has_state()) {
         out.push(("use_recurrent_state", MethodConstant::Bool(true)));
     }
     out.extend(c.bos.map(|id| ("get_bos_id", MethodConstant::Int(id))));

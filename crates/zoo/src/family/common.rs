@@ -9,8 +9,8 @@ use crate::{
     limits::{MAX_HEAD_DIM, MAX_LAYERS},
     rope::Rope,
     spec::{
-        Activation, Attention, AttentionNames, Config, Feed, Layer, LayerNorms, Mixer, Mlp, MlpBias, MlpNames, Norm, QkNorm,
-        QkvBias, Values,
+        Activation, Attention, AttentionNames, Config, Feed, Gate, Joined, Layer, LayerNorms, Mixer, Mlp, MlpBias, MlpNames, Norm,
+        NormKind, QkNorm, QkvBias, Values,
     },
 };
 
@@ -22,7 +22,12 @@ pub(super) struct Defaults {
     /// Elements of a head; `None` is the width divided by the heads.
     pub(super) head_dim: Option<usize>,
     pub(super) positions: usize,
+    /// Key of the number of positions.
+    pub(super) positions_key: &'static str,
+    /// Key of the number of layers.
+    pub(super) layers_key: &'static str,
     pub(super) norm_eps: f64,
+    pub(super) norm: NormKind,
     pub(super) norm_key: &'static str,
     pub(super) activation_key: &'static str,
     pub(super) tied: bool,
@@ -36,7 +41,10 @@ impl Defaults {
         kv_heads: None,
         head_dim: None,
         positions: 2048,
+        positions_key: "max_position_embeddings",
+        layers_key: "num_hidden_layers",
         norm_eps: 1e-6,
+        norm: NormKind::Rms,
         norm_key: "rms_norm_eps",
         activation_key: "hidden_act",
         tied: false,
@@ -61,13 +69,13 @@ pub(super) struct Base {
 
 impl Base {
     pub(super) fn read(f: &Fields<'_>, defaults: &Defaults) -> Result<Base> {
-        let (hidden, heads, layers) = (f.size("hidden_size")?, f.size("num_attention_heads")?, f.size("num_hidden_layers")?);
+        let (hidden, heads, layers) = (f.size("hidden_size")?, f.size("num_attention_heads")?, f.size(defaults.layers_key)?);
         let even = || hidden.is_multiple_of(heads).then(|| hidden / heads);
         let head_dim = f.size_opt("head_dim")?.or(defaults.head_dim).or_else(even);
         let head_dim = head_dim.ok_or_else(|| f.error("num_attention_heads", format!("a divisor of hidden_size {hidden}")))?;
         let kv_heads = f.size_opt("num_key_value_heads")?.or(defaults.kv_heads).unwrap_or(heads);
         if layers > MAX_LAYERS {
-            return Err(f.error("num_hidden_layers", format!("at most {MAX_LAYERS}")));
+            return Err(f.error(defaults.layers_key, format!("at most {MAX_LAYERS}")));
         }
         if head_dim > MAX_HEAD_DIM {
             return Err(Error::limit("elements of an attention head", head_dim as u64, MAX_HEAD_DIM as u64));
@@ -75,8 +83,8 @@ impl Base {
         if !heads.is_multiple_of(kv_heads) {
             return Err(f.error("num_key_value_heads", format!("a divisor of the {heads} attention heads")));
         }
-        let norm = Norm { eps: f.positive_or(defaults.norm_key, defaults.norm_eps)?, plus_one: false };
-        let positions = f.size_or("max_position_embeddings", defaults.positions)?;
+        let norm = Norm { eps: f.positive_or(defaults.norm_key, defaults.norm_eps)?, kind: defaults.norm };
+        let positions = f.size_or(defaults.positions_key, defaults.positions)?;
         let activation = activation(f, defaults.activation_key)?;
         Ok(Base { defaults: *defaults, hidden, layers, heads, kv_heads, head_dim, positions, norm, activation })
     }
@@ -95,8 +103,11 @@ impl Base {
             values: Values::Projected,
             qkv_bias: QkvBias::None,
             output_bias: false,
-            joined: false,
-            gated: false,
+            joined: Joined::No,
+            gate: Gate::None,
+            factors: [1.0; 2],
+            temperature: None,
+            chunk: None,
             cap: None,
             sinks: false,
             names: AttentionNames::COMMON,
@@ -109,7 +120,16 @@ impl Base {
     }
 
     pub(super) fn mlp_of(&self, width: usize, module: &'static str) -> Mlp {
-        Mlp { width, activation: self.activation, bias: MlpBias::None, joined: false, module, names: MlpNames::COMMON }
+        Mlp {
+            width,
+            gated: true,
+            factors: [1.0; 2],
+            activation: self.activation,
+            bias: MlpBias::None,
+            joined: false,
+            module,
+            names: MlpNames::COMMON,
+        }
     }
 
     /// A decoder of these layers, its embedding and head as Llama has them.
@@ -128,6 +148,9 @@ impl Base {
             norm: self.norm,
             final_norm: "norm",
             tied: f.bool_opt("tie_word_embeddings")?.or(self.defaults.tied.then_some(true)),
+            head_bias: false,
+            embedding_norm: false,
+            renames: &[],
             logits_divisor: 1.0,
             logits_cap: None,
             dtype: dtype(f)?,
@@ -150,7 +173,7 @@ impl Base {
 
 /// A layer with one norm before either half.
 pub(super) fn layer(mixer: impl Into<Mixer>, feed: impl Into<Feed>) -> Layer {
-    Layer { mixer: mixer.into(), feed: feed.into(), norms: LayerNorms::PRE, residual: 1.0, scalar: false }
+    Layer { mixer: mixer.into(), feed: feed.into(), norms: LayerNorms::PRE, parallel: false, residual: 1.0, scalar: false }
 }
 
 impl From<Attention> for Mixer {
@@ -170,6 +193,26 @@ impl From<crate::spec::Experts> for Feed {
         Feed::Experts(Box::new(experts))
     }
 }
+
+/// Attention of every layer: with the window of its kind, and a rotary embedding where `rope` gives one.
+pub(super) fn by_kind<'a>(
+    f: &Fields<'a>,
+    kinds: Vec<&'a str>,
+    window: Option<usize>,
+    attention: &Attention,
+    rope: impl Fn(&str) -> Option<Rope>,
+) -> Result<Vec<Attention>> {
+    let of = |kind| Ok(Attention { window: window_of(kind, window, f)?, rope: rope(kind), ..attention.clone() });
+    kinds.into_iter().map(of).collect()
+}
+
+/// The kind of layer `i` where every `period`-th layer is full and the others have a window.
+pub(super) fn full_every(period: usize, i: usize) -> &'static str {
+    if (i + 1).is_multiple_of(period) { FULL } else { SLIDING }
+}
+
+pub(super) const FULL: &str = "full_attention";
+pub(super) const SLIDING: &str = "sliding_attention";
 
 /// The window of sliding layers, where layers may be of either kind.
 pub(super) fn window_of(kind: &str, window: Option<usize>, f: &Fields<'_>) -> Result<Option<usize>> {
@@ -196,7 +239,8 @@ pub(super) fn activation(f: &Fields<'_>, key: &str) -> Result<Activation> {
         None | Some("gelu_pytorch_tanh" | "gelu_new" | "gelu_fast") => Ok(Activation::GeluTanh),
         Some("silu" | "swish") => Ok(Activation::Silu),
         Some("gelu") => Ok(Activation::GeluErf),
-        Some(other) => Err(Error::key(key, "silu, gelu or gelu_pytorch_tanh", other)),
+        Some("relu2") => Ok(Activation::Relu2),
+        Some(other) => Err(Error::key(key, "silu, gelu, gelu_pytorch_tanh or relu2", other)),
     }
 }
 

@@ -1,4 +1,4 @@
-//! DeepSeek V3: attention over latent vectors, experts chosen group by group.
+//! DeepSeek V2 and V3 and their relatives: attention over latent vectors, experts chosen group by group.
 
 use super::{
     common::{Base, Defaults, layer},
@@ -12,36 +12,122 @@ use crate::{
 };
 
 pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
-    let rotated_dim = f.size_or("qk_rope_head_dim", 64)?;
-    // The rotary embedding's heads are meant; all heads have keys of their own.
-    f.size_opt("num_key_value_heads")?;
-    let base = Base::read(f, &Defaults { positions: 4096, head_dim: Some(rotated_dim), ..Defaults::LLAMA })?;
-    let base = Base { head_dim: rotated_dim, ..base };
-    let latent = latent(f, &base, rotated_dim)?;
+    let (base, latent) = latent(f, &Defaults { positions: 4096, ..Defaults::LLAMA }, &LatentDefaults::V3)?;
     let defaults = ExpertDefaults { count: 256, width: 2048, groups: (8, 4), scale: 2.5, dense: 3 };
     let feeds = feeds(f, &base, &defaults)?;
-    let layers = feeds.into_iter().map(|feed| layer(Mixer::Latent(Box::new(latent.clone())), feed));
-    base.config(f, "deepseek_v3", layers.collect())
+    decoder(f, &base, "deepseek_v3", &latent, feeds)
 }
 
-fn latent(f: &Fields<'_>, base: &Base, rotated_dim: usize) -> Result<Latent> {
-    let interleaved = f.bool_or("rope_interleave", true)?;
-    let rope = Rope { interleaved, ..rope::read(f, base)? };
-    let plain_dim = f.size_or("qk_nope_head_dim", 128)?;
+/// GLM-4.7 Flash: the same attention and experts with other numbers.
+pub(super) fn glm4_moe_lite(f: &Fields<'_>) -> Result<Config> {
+    let dims = LatentDefaults { query_rank: 768, plain: 192, value: 256, ..LatentDefaults::V3 };
+    let (base, latent) = latent(f, &Defaults { positions: 202_752, norm_eps: 1e-5, ..Defaults::LLAMA }, &dims)?;
+    let defaults = ExpertDefaults { count: 64, width: 1536, groups: (1, 1), scale: 1.8, dense: 1 };
+    let feeds = feeds(f, &base, &defaults)?;
+    decoder(f, &base, "glm4_moe_lite", &latent, feeds)
+}
+
+/// DeepSeek V2: a softmax over all experts, whose weights are not normalized; a group of experts is as good as its best.
+pub(super) fn v2(f: &Fields<'_>) -> Result<Config> {
+    let (base, latent) = latent(f, &Defaults::LLAMA, &LatentDefaults::V3)?;
+    f.expect_bool("mlp_bias", false)?;
+    f.expect_text("scoring_func", "softmax")?;
+    // Models of this family never divide the weights by their sum.
+    f.bool_opt("norm_topk_prob")?;
+    let grouped = match f.text("topk_method")?.unwrap_or("greedy") {
+        "greedy" => false,
+        "group_limited_greedy" => true,
+        _ => return Err(f.error("topk_method", "greedy or group_limited_greedy")),
+    };
+    let (groups, allowed) = (f.size_or("n_group", 1)?, f.size_or("topk_group", 1)?);
+    let count = f.size_or("n_routed_experts", 64)?;
+    if grouped && (!count.is_multiple_of(groups) || allowed > groups) {
+        return Err(f.error("n_group", format!("a divisor of the {count} experts, from topk_group {allowed} on")));
+    }
+    let (width, shared) = (f.size_or("moe_intermediate_size", 1407)?, f.count_or("n_shared_experts", 2)?);
+    let router = Router {
+        groups: (grouped && allowed < groups).then_some((groups, allowed)),
+        group_best: 1,
+        scale: f.positive_or("routed_scaling_factor", 1.0)?,
+        wide: true,
+        ..Router::SOFTMAX
+    };
+    let chosen = f.size_or("num_experts_per_tok", 6)?;
+    let experts = Experts { count, chosen, ..experts_of(&base, width, shared, router) };
+    let feeds = dense_below(f, &base, 0, experts)?;
+    decoder(f, &base, "deepseek_v2", &latent, feeds)
+}
+
+/// Youtu: the same attention, a dense layer everywhere.
+pub(super) fn youtu(f: &Fields<'_>) -> Result<Config> {
+    let (base, latent) = latent(f, &Defaults { positions: 131_072, tied: true, ..Defaults::LLAMA }, &LatentDefaults::V3)?;
+    let mlp = base.mlp(f)?;
+    let feeds = vec![mlp.into(); base.layers];
+    decoder(f, &base, "youtu", &latent, feeds)
+}
+
+/// MiniCPM 3: the same attention, partners half a head apart; factors on the embedding, what layers add, and the logits.
+pub(super) fn minicpm3(f: &Fields<'_>) -> Result<Config> {
+    let dims = LatentDefaults { query_rank: 768, rank: 256, plain: 64, rotated: 32, value: 64, interleaved: false };
+    let defaults = Defaults { positions: 32_768, norm_eps: 1e-5, tied: true, ..Defaults::LLAMA };
+    let (base, latent) = latent(f, &defaults, &dims)?;
+    f.expect_bool("mlp_bias", false)?;
+    let (depth, width) = (f.positive_or("scale_depth", 1.4)?, f.positive_or("dim_model_base", 256.0)?);
+    let mlp = base.mlp(f)?;
+    let feeds = vec![mlp.into(); base.layers];
+    let mut config = decoder(f, &base, "minicpm3", &latent, feeds)?;
+    for layer in &mut config.layers {
+        layer.residual = depth / (base.layers as f64).sqrt();
+    }
+    Ok(Config { embedding_scale: f.positive_or("scale_emb", 12.0)?, logits_divisor: base.hidden as f64 / width, ..config })
+}
+
+fn decoder(f: &Fields<'_>, base: &Base, family: &'static str, latent: &Latent, feeds: Vec<Feed>) -> Result<Config> {
+    let layers = feeds.into_iter().map(|feed| layer(Mixer::Latent(Box::new(latent.clone())), feed));
+    base.config(f, family, layers.collect())
+}
+
+/// Sizes of the attention where a config is silent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LatentDefaults {
+    pub(super) query_rank: usize,
+    pub(super) rank: usize,
+    pub(super) plain: usize,
+    pub(super) rotated: usize,
+    pub(super) value: usize,
+    pub(super) interleaved: bool,
+}
+
+impl LatentDefaults {
+    pub(super) const V3: LatentDefaults =
+        LatentDefaults { query_rank: 1536, rank: 512, plain: 128, rotated: 64, value: 128, interleaved: true };
+}
+
+pub(super) fn latent(f: &Fields<'_>, defaults: &Defaults, dims: &LatentDefaults) -> Result<(Base, Latent)> {
+    let rotated_dim = f.size_or("qk_rope_head_dim", dims.rotated)?;
+    // The rotary embedding's heads are meant; all heads have keys of their own.
+    f.size_opt("num_key_value_heads")?;
+    let base = Base::read(f, &Defaults { head_dim: Some(rotated_dim), ..*defaults })?;
+    let base = Base { head_dim: rotated_dim, ..base };
+    let interleaved = f.bool_or("rope_interleave", dims.interleaved)?;
+    let rope = Rope { interleaved, ..rope::read(f, &base)? };
+    let plain_dim = f.size_or("qk_nope_head_dim", dims.plain)?;
     f.size_opt("qk_head_dim")?;
-    let query_rank = if f.has_null("q_lora_rank") { None } else { Some(f.size_or("q_lora_rank", 1536)?) };
-    Ok(Latent {
+    let query_rank = if f.has_null("q_lora_rank") { None } else { Some(f.size_or("q_lora_rank", dims.query_rank)?) };
+    let latent = Latent {
         heads: base.heads,
         query_rank,
-        rank: f.size_or("kv_lora_rank", 512)?,
+        rank: f.size_or("kv_lora_rank", dims.rank)?,
         plain_dim,
         rotated_dim,
-        value_dim: f.size_or("v_head_dim", 128)?,
+        value_dim: f.size_or("v_head_dim", dims.value)?,
         scale: ((plain_dim + rotated_dim) as f64).sqrt().recip() * magnitude(f)?,
-        rope,
-        norm: Norm { eps: 1e-6, plus_one: false },
+        rope: Some(rope),
+        gate: None,
+        norm: Norm::rms(1e-6),
         bias: f.bool_or("attention_bias", false)?,
-    })
+    };
+    Ok((base, latent))
 }
 
 /// Factor on the scores of a model whose rotary embedding is scaled: the square of its magnitude.
@@ -67,24 +153,34 @@ pub(super) struct ExpertDefaults {
 
 /// A gated layer in the first layers, then experts behind a sigmoid whose correction only chooses, beside shared ones.
 pub(super) fn feeds(f: &Fields<'_>, base: &Base, defaults: &ExpertDefaults) -> Result<Vec<Feed>> {
-    let mlp = base.mlp(f)?;
-    let dense = f.count_or("first_k_dense_replace", defaults.dense)?;
+    let experts = experts(f, base, defaults)?;
+    dense_below(f, base, defaults.dense, experts)
+}
+
+/// Experts from the layer on that the config states, or where it lists them.
+fn dense_below(f: &Fields<'_>, base: &Base, dense: usize, experts: Experts) -> Result<Vec<Feed>> {
+    let dense = f.count_or("first_k_dense_replace", dense)?;
     if f.size_or("moe_layer_freq", 1)? != 1 {
         return Err(f.error("moe_layer_freq", "1"));
     }
-    let experts = experts(f, base, defaults)?;
-    Ok((0..base.layers).map(|i| if i < dense { mlp.into() } else { experts.clone().into() }).collect())
+    let listed = f.texts("mlp_layer_types", base.layers)?;
+    let is_dense = |i: usize| listed.as_ref().map_or(i < dense, |kinds| kinds[i] == "dense");
+    // A model of experts alone may state no width.
+    let mlp = if (0..base.layers).any(is_dense) { Some(base.mlp(f)?) } else { f.size_opt("intermediate_size")?.and(None) };
+    Ok((0..base.layers).map(|i| mlp.filter(|_| is_dense(i)).map_or_else(|| experts.clone().into(), Feed::Mlp)).collect())
 }
 
-fn experts(f: &Fields<'_>, base: &Base, defaults: &ExpertDefaults) -> Result<Experts> {
-    for (key, known) in [("scoring_func", "sigmoid"), ("topk_method", "noaux_tc")] {
-        if f.text(key)?.is_some_and(|found| found != known) {
-            return Err(f.error(key, known));
-        }
+pub(super) fn experts(f: &Fields<'_>, base: &Base, defaults: &ExpertDefaults) -> Result<Experts> {
+    // Some configs state the method under the key of the function.
+    if f.text("scoring_func")?.is_some_and(|found| !["sigmoid", "noaux_tc"].contains(&found)) {
+        return Err(f.error("scoring_func", "sigmoid"));
     }
+    f.expect_text("topk_method", "noaux_tc")?;
     let (groups, allowed) = (f.size_or("n_group", defaults.groups.0)?, f.size_or("topk_group", defaults.groups.1)?);
     let other = f.size_opt("num_local_experts")?;
-    let count = f.size_opt("n_routed_experts")?.or(other).unwrap_or(defaults.count);
+    let plain = f.size_opt("num_experts")?;
+    let groups = f.size_opt("num_expert_group")?.unwrap_or(groups);
+    let count = f.size_opt("n_routed_experts")?.or(other).or(plain).unwrap_or(defaults.count);
     if !count.is_multiple_of(groups) || (groups > 1 && count / groups < 2) {
         return Err(f.error("n_group", format!("groups of at least two of the {count} experts")));
     }
@@ -92,26 +188,38 @@ fn experts(f: &Fields<'_>, base: &Base, defaults: &ExpertDefaults) -> Result<Exp
         return Err(f.error("topk_group", format!("at most the {groups} groups")));
     }
     let width = f.size_or("moe_intermediate_size", defaults.width)?;
-    let shared = f.count_or("n_shared_experts", 1)?;
-    Ok(Experts {
-        count,
-        chosen: f.size_or("num_experts_per_tok", 8)?,
+    let other = f.get("num_shared_experts").is_some();
+    let shared = f.count_or(if other { "num_shared_experts" } else { "n_shared_experts" }, 1)?;
+    let router = Router {
+        scores: Scores::Sigmoid,
+        correction: Some("gate.e_score_correction_bias"),
+        groups: (allowed < groups).then_some((groups, allowed)),
+        normalized: f.bool_opt("moe_renormalize")?.unwrap_or(f.bool_or("norm_topk_prob", true)?).then_some(1e-20),
+        scale: f.positive_or("routed_scaling_factor", defaults.scale)?,
+        wide: true,
+        ..Router::SOFTMAX
+    };
+    let other = f.size_opt("num_experts_per_token")?;
+    let chosen = other.unwrap_or(f.size_or("num_experts_per_tok", 8)?);
+    Ok(Experts { count, chosen, ..experts_of(base, width, shared, router) })
+}
+
+/// Experts beside `shared` more that are one layer.
+fn experts_of(base: &Base, width: usize, shared: usize, router: Router) -> Experts {
+    Experts {
+        count: 0,
+        chosen: 0,
         width,
         activation: base.activation,
-        router: Router {
-            scores: Scores::Sigmoid,
-            correction: Some("gate.e_score_correction_bias"),
-            groups: (allowed < groups).then_some((groups, allowed)),
-            normalized: f.bool_or("norm_topk_prob", true)?.then_some(1e-20),
-            scale: f.positive_or("routed_scaling_factor", defaults.scale)?,
-            wide: true,
-            ..Router::SOFTMAX
-        },
+        router,
+        latent: None,
         shared: (shared > 0).then(|| base.mlp_of(width * shared, "shared_experts")),
         shared_gate: None,
         module: "mlp",
         names: MlpNames::COMMON,
         bias: false,
+        gated: true,
+        weighted_input: false,
         layout: ExpertLayout::Rows,
-    })
+    }
 }

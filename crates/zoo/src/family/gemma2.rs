@@ -7,7 +7,7 @@ use super::{
 use crate::{
     Result,
     fields::Fields,
-    spec::{Attention, Config, Layer, LayerNorms, Norm},
+    spec::{Activation, Attention, Config, Layer, LayerNorms, Mlp, Norm, NormKind},
 };
 
 pub(super) const DEFAULTS: Defaults = Defaults {
@@ -33,6 +33,23 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     Ok(Config { logits_cap: cap(f, "final_logit_softcapping", Some(30.0))?, ..scaled(base.config(f, "gemma2", layers)?) })
 }
 
+/// The first Gemma: one norm before either half, no bounds, no windows. The plain gelu of old configs means the one by tanh.
+pub(super) fn first(f: &Fields<'_>) -> Result<Config> {
+    let base = read(f, &Defaults { kv_heads: None, ..DEFAULTS })?;
+    let bias = f.bool_or("attention_bias", false)?;
+    let attention = Attention { qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope::read(f, &base)?)) };
+    let mlp = Mlp { activation: Activation::GeluTanh, ..base.mlp(f)? };
+    Ok(scaled(base.config(f, "gemma", vec![layer(attention, mlp); base.layers])?))
+}
+
+/// VaultGemma: Gemma 2 without norms after either half.
+pub(super) fn vault(f: &Fields<'_>) -> Result<Config> {
+    let config = config(f)?;
+    let norms = LayerNorms { mixer_out: None, feed_out: None, ..LayerNorms::SANDWICH };
+    let layers = config.layers.into_iter().map(|layer| Layer { norms, ..layer }).collect();
+    Ok(Config { family: "vaultgemma", layers, ..config })
+}
+
 /// Norms of weights less 1; refuses attention in both directions.
 pub(super) fn read(f: &Fields<'_>, defaults: &Defaults) -> Result<Base> {
     // Older configs carry it beside the key that counts.
@@ -41,7 +58,7 @@ pub(super) fn read(f: &Fields<'_>, defaults: &Defaults) -> Result<Base> {
         return Err(f.error("use_bidirectional_attention", "false"));
     }
     let base = Base::read(f, defaults)?;
-    Ok(Base { norm: Norm { plus_one: true, ..base.norm }, ..base })
+    Ok(Base { norm: Norm { kind: NormKind::RmsPlusOne, ..base.norm }, ..base })
 }
 
 /// Attention whose scale is stated.

@@ -16,7 +16,7 @@ use crate::{
 
 pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     let base = gemma2::read(f, &Defaults { positions: 131_072, ..gemma2::DEFAULTS })?;
-    let base = Base { norm: Norm { plus_one: false, ..base.norm }, ..base };
+    let base = Base { norm: Norm::rms(base.norm.eps), ..base };
     let mut kinds = base.layer_types(f, |i| if (i + 1).is_multiple_of(6) { "full_attention" } else { "sliding_attention" })?;
     if let Some(last) = kinds.last_mut() {
         *last = "full_attention";
@@ -77,7 +77,7 @@ fn rotary(f: &Fields<'_>, base: &Base, kind: &str, head_dim: usize) -> Result<Ro
     let parameters = f.child("rope_parameters")?;
     if parameters.is_none() && kind == "full_attention" {
         let scaling = Scaling::Proportional { pairs: head_dim / 8, factor: 1.0 };
-        return Ok(Rope { theta: 1_000_000.0, dims: head_dim, interleaved: false, scaling });
+        return Ok(Rope { theta: 1_000_000.0, dims: head_dim, interleaved: false, reversed: false, scaling });
     }
     let child = parameters.map(|p| p.child(kind)).transpose()?.flatten();
     rope::of(f, child.as_ref(), base, 10_000.0, head_dim)
@@ -99,11 +99,14 @@ fn experts(f: &Fields<'_>, base: &Base) -> Result<Option<Experts>> {
         width,
         activation: base.activation,
         router: Router { module: "router.proj", normalized: Some(0.0), own_norm: true, ..Router::SOFTMAX },
+        latent: None,
         shared: None,
         shared_gate: None,
         module: "",
         names: MlpNames::COMMON,
         bias: false,
+        gated: true,
+        weighted_input: false,
         layout: ExpertLayout::Rows,
     }))
 }

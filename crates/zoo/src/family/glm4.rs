@@ -30,12 +30,40 @@ pub(super) fn dense(f: &Fields<'_>) -> Result<Config> {
     base.config(f, "glm4", vec![layer; base.layers])
 }
 
+/// The first GLM-4: one norm before either half.
+pub(super) fn glm(f: &Fields<'_>) -> Result<Config> {
+    let config = dense(f)?;
+    let layers = config.layers.into_iter().map(|layer| Layer { norms: LayerNorms::PRE, ..layer }).collect();
+    Ok(Config { family: "glm", layers, ..config })
+}
+
+/// GLM-4.1V's text part.
+pub(super) fn vision(f: &Fields<'_>) -> Result<Config> {
+    Ok(Config { family: "glm4v", ..dense(f)? })
+}
+
+/// GLM-4.5V's text part.
+pub(super) fn vision_experts(f: &Fields<'_>) -> Result<Config> {
+    experts_with(f, "glm4v_moe", &Defaults { kv_heads: Some(8), norm_eps: 1e-5, positions: 65_536, ..DEFAULTS }, true, 1)
+}
+
+/// Solar Open: the same experts in every layer; whole heads are rotated.
+pub(super) fn solar_open(f: &Fields<'_>) -> Result<Config> {
+    let defaults =
+        Defaults { kv_heads: Some(8), head_dim: Some(128), norm_eps: 1e-5, theta: 1_000_000.0, rotary_part: 1.0, ..DEFAULTS };
+    experts_with(f, "solar_open", &defaults, false, 0)
+}
+
 pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
-    let base = Base::read(f, &Defaults { kv_heads: Some(8), norm_eps: 1e-5, ..DEFAULTS })?;
+    experts_with(f, "glm4_moe", &Defaults { kv_heads: Some(8), norm_eps: 1e-5, ..DEFAULTS }, false, 1)
+}
+
+fn experts_with(f: &Fields<'_>, family: &'static str, defaults: &Defaults, bias: bool, dense: usize) -> Result<Config> {
+    let base = Base::read(f, defaults)?;
     let qk_norm = if f.bool_or("use_qk_norm", false)? { QkNorm::Heads } else { QkNorm::None };
     let attention =
-        Attention { qk_norm, qkv_bias: f.bool_or("attention_bias", false)?.into(), ..base.attention(Some(rope::read(f, &base)?)) };
-    let defaults = ExpertDefaults { count: 128, width: 1408, groups: (1, 1), scale: 1.0, dense: 1 };
+        Attention { qk_norm, qkv_bias: f.bool_or("attention_bias", bias)?.into(), ..base.attention(Some(rope::read(f, &base)?)) };
+    let defaults = ExpertDefaults { count: 128, width: 1408, groups: (1, 1), scale: 1.0, dense };
     let feeds = deepseek::feeds(f, &base, &defaults)?;
-    base.config(f, "glm4_moe", feeds.into_iter().map(|feed| layer(attention.clone(), feed)).collect())
+    base.config(f, family, feeds.into_iter().map(|feed| layer(attention.clone(), feed)).collect())
 }

@@ -51,11 +51,14 @@ fn experts(f: &Fields<'_>) -> Result<Experts> {
             limit: f.positive_or("swiglu_limit", 7.0)?,
         },
         router: Router { module: "router", bias: true, scores: Scores::SoftmaxOfChosen, ..Router::SOFTMAX },
+        latent: None,
         shared: None,
         shared_gate: None,
         module: "mlp",
         names: MlpNames::COMMON,
         bias: true,
+        gated: true,
+        weighted_input: false,
         layout: ExpertLayout::Alternating,
     })
 }

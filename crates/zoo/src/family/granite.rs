@@ -1,29 +1,62 @@
 //! Granite: Llama with factors on the embedding, the scores, what layers add, and a divisor of the logits.
 
 use super::{
-    common::{Base, Defaults, layer},
+    common::{Base, Defaults, FULL, SLIDING, layer, window, window_of},
     rope,
 };
 use crate::{
     Result,
     fields::Fields,
-    spec::{Attention, Config, Layer, Mlp},
+    rope::Rope,
+    spec::{Attention, Config, Layer, LayerNorms, Mlp},
 };
 
 pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &Defaults::LLAMA)?;
+    decoder(f, &base, "granite", 1.0)
+}
+
+/// HyperCLOVA X: norms after either half, and a factor on the logits in the place of the divisor.
+pub(super) fn hyperclovax(f: &Fields<'_>) -> Result<Config> {
+    let base = Base::read(f, &Defaults { head_dim: Some(128), ..Defaults::LLAMA })?;
+    let config = decoder(f, &base, "hyperclovax", (base.head_dim as f64).sqrt().recip())?;
+    let after = f.bool_or("use_post_norm", true)?;
+    let name = |name| after.then_some(name);
+    let norms = LayerNorms { mixer_out: name("post_norm1"), feed_out: name("post_norm2"), ..LayerNorms::PRE };
+    let layers = config.layers.into_iter().map(|layer| Layer { norms, ..layer }).collect();
+    Ok(Config { layers, logits_divisor: config.logits_divisor.recip(), ..config })
+}
+
+/// Granite with windows and sinks: every fourth layer is full from the first on, each has a base of its own, 0 for no rotation.
+pub(super) fn windowed(f: &Fields<'_>) -> Result<Config> {
+    let base = Base::read(f, &Defaults { norm_eps: 1e-5, tied: true, positions: 8192, ..Defaults::LLAMA })?;
+    let mut config = decoder(f, &base, "granite_swa", 1.0)?;
+    let rope = rope::read(f, &base)?;
+    let bases = f.numbers("layer_rope_theta", base.layers)?;
+    let kinds = base.layer_types(f, |i| if i.is_multiple_of(4) { FULL } else { SLIDING })?;
+    let window = window(f, Some(128))?;
+    for (i, attention) in config.attentions() {
+        let theta = bases.as_ref().map_or(rope.theta, |list| list[i]);
+        attention.sinks = true;
+        attention.window = window_of(kinds[i], window, f)?;
+        attention.rope = (theta > 0.0).then(|| Rope { theta, ..rope.clone() });
+    }
+    Ok(config)
+}
+
+fn decoder(f: &Fields<'_>, base: &Base, family: &'static str, scale: f64) -> Result<Config> {
     let bias = f.bool_or("attention_bias", false)?;
     let attention = Attention {
-        scale: f.positive_or("attention_multiplier", 1.0)?,
+        scale: f.positive_or("attention_multiplier", scale)?,
         qkv_bias: bias.into(),
         output_bias: bias,
-        ..base.attention(Some(rope::read(f, &base)?))
+        ..base.attention(Some(rope::read(f, base)?))
     };
     let mlp = Mlp { bias: f.bool_or("mlp_bias", false)?.into(), ..base.mlp(f)? };
     let layer = Layer { residual: f.positive_or("residual_multiplier", 1.0)?, ..layer(attention, mlp) };
     Ok(Config {
         embedding_scale: f.positive_or("embedding_multiplier", 1.0)?,
         logits_divisor: f.positive_or("logits_scaling", 1.0)?,
-        ..base.config(f, "granite", vec![layer; base.layers])?
+        ..base.config(f, family, vec![layer; base.layers])?
     })
 }

@@ -88,11 +88,24 @@ const COMMON: &[&str] = &[
 ];
 
 /// Numbers of multi-token prediction heads and of positions of images, which text does not use.
-const TEXT: &[&str] = &["mrope_interleaved", "mrope_section", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"];
+const TEXT: &[&str] = &[
+    "embedding_initializer_range",
+    "is_llama_config",
+    "mrope_interleaved",
+    "mrope_section",
+    "mtp_num_hidden_layers",
+    "mtp_use_dedicated_embeddings",
+    "neftune_noise_alpha",
+    "perceiver_config",
+    "pixel_shuffle_factor",
+    "qk_layer_norms",
+    "use_resampler",
+];
 
 /// Parts for images and sound, and the tokens that stand for them.
 const OTHERS: &[&str] = &[
     "audio_config",
+    "audio_soft_tokens_per_image",
     "audio_token_id",
     "audio_token_index",
     "boa_token_id",
@@ -103,16 +116,45 @@ const OTHERS: &[&str] = &[
     "eoa_token_index",
     "eoi_token_id",
     "eoi_token_index",
+    "do_image_splitting",
+    "downsample_factor",
+    "downsample_ratio",
+    "encoder_patch_size",
+    "image_end_token_id",
+    "image_grid_pinpoints",
+    "image_seq_length",
+    "image_start_token_id",
     "image_token_id",
     "image_token_index",
     "language_model_only",
+    "max_image_tokens",
+    "max_num_patches",
+    "max_pixels_tolerance",
+    "max_tiles",
+    "min_image_tokens",
+    "min_tiles",
     "mm_tokens_per_image",
+    "multimodal_projector_bias",
+    "projector_bias",
+    "projector_hidden_act",
+    "projector_hidden_size",
+    "projector_use_layernorm",
+    "scale_factor",
+    "spatial_merge_size",
+    "tile_size",
+    "use_image_special_tokens",
+    "use_thumbnail",
+    "video_end_token_id",
+    "video_start_token_id",
     "video_token_id",
     "video_token_index",
+    "vision_feature_layer",
+    "vision_feature_select_strategy",
     "vision_config",
     "vision_end_token_id",
     "vision_soft_tokens_per_image",
     "vision_start_token_id",
+    "vision_token_id",
 ];
 
 /// What training, pooling, alignment and other tasks of speech models read.

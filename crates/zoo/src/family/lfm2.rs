@@ -1,15 +1,16 @@
-//! LFM2: short convolutions, and attention in some layers; dense, or with experts in the upper layers.
+//! LFM2 and LFM3: short convolutions, and attention in some layers; dense, or with experts in the upper layers.
 
 use super::{
-    common::{Base, Defaults, layer},
+    common::{Base, Defaults, FULL, SLIDING, layer, window, window_of},
     rope,
 };
 use crate::{
     Result,
     fields::Fields,
+    rope::{Rope, Scaling},
     spec::{
-        Attention, AttentionNames, Config, ExpertLayout, Experts, Feed, Layer, LayerNorms, Mixer, Mlp, MlpNames, QkNorm, Router,
-        Scores, ShortConv,
+        Attention, AttentionNames, Config, ExpertLayout, Experts, Feed, Gate, Layer, LayerNorms, Mixer, Mlp, MlpNames, QkNorm,
+        Router, Scores, ShortConv,
     },
 };
 
@@ -55,15 +56,62 @@ pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
             scale: f.positive_or("routed_scaling_factor", 1.0)?,
             ..Router::SOFTMAX
         },
+        latent: None,
         shared: None,
         shared_gate: None,
         module: "feed_forward",
         names: MlpNames::NUMBERED,
         bias: false,
+        gated: true,
+        weighted_input: false,
         layout: ExpertLayout::Rows,
     };
     let feeds = (0..base.layers).map(|i| if i < dense { mlp.into() } else { experts.clone().into() });
     build(f, &base, "lfm2_moe", feeds.collect())
+}
+
+/// LFM3: norms around either half, windows in some layers, a gate a head, a rotary embedding for either kind of attention.
+pub(super) fn third(f: &Fields<'_>) -> Result<Config> {
+    let base = Base::read(f, &Defaults { kv_heads: Some(4), head_dim: Some(128), ..DEFAULTS })?;
+    let parameters = f.child("rope_parameters")?;
+    let of = |kind: &str, theta: f64| -> Result<Rope> {
+        match parameters.as_ref().map(|p| p.child(kind)).transpose()?.flatten() {
+            Some(child) => rope::of(f, Some(&child), &base, theta, base.head_dim),
+            None if kind == FULL => {
+                let scaling = Scaling::Proportional { pairs: base.head_dim / 4, factor: 1.0 };
+                Ok(Rope { theta, dims: base.head_dim, interleaved: false, reversed: false, scaling })
+            }
+            None => rope::of(f, None, &base, theta, base.head_dim),
+        }
+    };
+    let (full, sliding) = (of(FULL, 1_000_000.0)?, of(SLIDING, 10_000.0)?);
+    let bias = f.bool_or("attention_bias", false)?;
+    let gate = if f.bool_or("use_attention_gate", true)? { Gate::Heads("gate_proj") } else { Gate::None };
+    let attention = Attention { qk_norm: QkNorm::Heads, gate, qkv_bias: bias.into(), output_bias: bias, ..base.attention(None) };
+    let conv = ShortConv { taps: f.size_or("conv_L_cache", 7)?, bias: f.bool_or("conv_bias", false)? };
+    let window = window(f, Some(256))?;
+    let after = f.bool_or("use_sandwich_norm", true)?;
+    let norms =
+        LayerNorms { mixer_out: after.then_some("post_operator_norm"), feed_out: after.then_some("post_ffn_norm"), ..NORMS };
+    let kinds = base.layer_types(f, |i| match i % 4 {
+        2 => FULL,
+        0 if i > 0 => SLIDING,
+        _ => "conv",
+    })?;
+    let feed = mlp(&base, f.size("intermediate_size")?);
+    let layers = kinds.into_iter().map(|kind| {
+        let mixer = match kind {
+            "conv" => Mixer::ShortConv(conv),
+            _ => {
+                let rope = if kind == FULL { &full } else { &sliding };
+                Attention { window: window_of(kind, window, f)?, rope: Some(rope.clone()), ..attention.clone() }.into()
+            }
+        };
+        Ok(Layer { norms, ..layer(mixer, feed) })
+    });
+    let config = base.config(f, "lfm3", layers.collect::<Result<_>>()?)?;
+    // A release of the code calls the gate by another name.
+    Ok(Config { final_norm: "embedding_norm", renames: &[(".self_attn.g_proj.", ".self_attn.gate_proj.")], ..config })
 }
 
 fn mlp(base: &Base, width: usize) -> Mlp {

@@ -1,4 +1,4 @@
-//! Llama and Mistral: the plain decoder.
+//! Llama, Mistral and Ministral 3: the plain decoder.
 
 use super::{
     common::{Base, Defaults, layer, window},
@@ -7,7 +7,7 @@ use super::{
 use crate::{
     Result,
     fields::Fields,
-    spec::{Attention, Config, Mlp},
+    spec::{Attention, Config, Mlp, Temperature},
 };
 
 pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
@@ -16,6 +16,29 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     let attention = Attention { qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope::read(f, &base)?)) };
     let mlp = Mlp { bias: f.bool_or("mlp_bias", false)?.into(), ..base.mlp(f)? };
     base.config(f, "llama", vec![layer(attention, mlp); base.layers])
+}
+
+/// Mistral whose queries grow with their position.
+pub(super) fn ministral3(f: &Fields<'_>) -> Result<Config> {
+    let defaults = Defaults {
+        kv_heads: Some(8),
+        head_dim: Some(128),
+        positions: 262_144,
+        norm_eps: 1e-5,
+        theta: 1_000_000.0,
+        ..Defaults::LLAMA
+    };
+    let base = Base::read(f, &defaults)?;
+    let rope = rope::read(f, &base)?;
+    let temperature = match rope::description(f)? {
+        Some(child) => child.magnitude_opt("llama_4_scaling_beta")?.filter(|beta| *beta > 0.0).map(|beta| {
+            let length = child.positive_or("original_max_position_embeddings", 16_384.0)?;
+            Ok::<_, crate::Error>(Temperature { beta, offset: 0, length })
+        }),
+        None => None,
+    };
+    let attention = Attention { window: window(f, None)?, temperature: temperature.transpose()?, ..base.attention(Some(rope)) };
+    base.config(f, "ministral3", vec![layer(attention, base.mlp(f)?); base.layers])
 }
 
 /// A window in every layer.

@@ -21,11 +21,14 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
         width: f.size("intermediate_size")?,
         activation: base.activation,
         router: Router { normalized: Some(0.0), ..Router::SOFTMAX },
+        latent: None,
         shared: None,
         shared_gate: None,
         module: "block_sparse_moe",
         names: MlpNames::NUMBERED,
         bias: false,
+        gated: true,
+        weighted_input: false,
         layout: ExpertLayout::Rows,
     };
     base.config(f, "mixtral", vec![layer(attention, experts); base.layers])

@@ -10,8 +10,12 @@ mod glm4;
 mod gpt_oss;
 mod granite;
 mod harmless;
+mod kimi_linear;
+mod layer_norm;
 mod lfm2;
 mod llama;
+mod llama_variants;
+mod mamba;
 mod mixtral;
 mod moonshine;
 mod olmo2;
@@ -22,6 +26,7 @@ mod qwen3;
 mod qwen3_next;
 mod rope;
 mod smollm3;
+mod sparse;
 mod voxtral;
 mod whisper;
 
@@ -61,25 +66,79 @@ const SPEECH_FAMILIES: [(&str, ReadSpeech); 7] = [
 ];
 
 /// Names under `model_type`, and what reads such configs.
-const FAMILIES: [(&str, Read); 26] = [
+const FAMILIES: &[(&str, Read)] = &[
+    ("afmoe", sparse::afmoe),
+    ("apertus", llama_variants::apertus),
+    ("arcee", llama_variants::arcee),
+    ("bailing_hybrid", kimi_linear::bailing),
+    ("cohere", layer_norm::cohere),
+    ("cohere2", layer_norm::cohere2),
+    ("cwm", llama_variants::cwm),
+    ("deepseek_v2", deepseek::v2),
     ("deepseek_v3", deepseek::config),
+    ("dots1", sparse::dots1),
+    ("ernie4_5", llama_variants::ernie4_5),
+    ("ernie4_5_moe", sparse::ernie4_5_moe),
+    ("exaone", llama_variants::exaone),
+    ("exaone4", llama_variants::exaone4),
+    ("exaone_moe", sparse::exaone_moe),
+    ("falcon_h1", mamba::falcon_h1),
+    ("gemma", gemma2::first),
     ("gemma2", gemma2::config),
     ("gemma3", gemma3::config),
     ("gemma3_text", gemma3::config),
     ("gemma4", gemma4::config),
     ("gemma4_text", gemma4::config),
+    ("glm", glm4::glm),
     ("glm4", glm4::dense),
     ("glm4_moe", glm4::experts),
+    ("glm4_moe_lite", deepseek::glm4_moe_lite),
+    ("glm4v_moe_text", glm4::vision_experts),
+    ("glm4v_text", glm4::vision),
+    ("gpt_neox", layer_norm::gpt_neox),
     ("gpt_oss", gpt_oss::config),
     ("granite", granite::config),
+    ("granite_swa", granite::windowed),
+    ("granitemoehybrid", mamba::granite),
+    ("helium", llama_variants::helium),
+    ("hunyuan_v1_dense", llama_variants::hunyuan),
+    ("hyperclovax", granite::hyperclovax),
+    ("internlm3", llama_variants::internlm3),
+    ("iquestcoder", llama::config),
+    ("joyai_llm_flash", deepseek::config),
+    ("jamba", mamba::jamba),
+    ("kimi_k2", deepseek::config),
+    ("kimi_linear", kimi_linear::config),
+    ("laguna", sparse::laguna),
     ("lfm2", lfm2::dense),
     ("lfm2_moe", lfm2::experts),
+    ("lfm3", lfm2::third),
     ("llama", llama::config),
+    ("llama4_text", sparse::llama4),
+    ("mamba", mamba::first),
+    ("mamba2", mamba::second),
+    ("mellum", sparse::mellum),
+    ("minicpm3", deepseek::minicpm3),
+    ("minimax_m2", sparse::minimax_m2),
+    ("ministral3", llama::ministral3),
     ("mistral", llama::mistral),
     ("mixtral", mixtral::config),
+    ("nanochat", llama_variants::nanochat),
+    ("nemotron", layer_norm::nemotron),
+    ("nemotron_h", mamba::nemotron_h),
+    ("olmo", layer_norm::olmo),
     ("olmo2", olmo2::config),
+    ("olmo3", olmo2::windowed),
+    ("olmoe", olmo2::experts),
+    ("phi", layer_norm::phi),
     ("phi3", phi3::config),
+    ("phimoe", layer_norm::phimoe),
     ("qwen2", qwen2::config),
+    ("qwen2_5_vl", qwen2::vision),
+    ("qwen2_5_vl_text", qwen2::vision),
+    ("qwen2_moe", qwen2::experts),
+    ("qwen2_vl", qwen2::vision),
+    ("qwen2_vl_text", qwen2::vision),
     ("qwen3", qwen3::dense),
     ("qwen3_5", qwen3_next::dense),
     ("qwen3_5_moe", qwen3_next::experts),
@@ -87,7 +146,16 @@ const FAMILIES: [(&str, Read); 26] = [
     ("qwen3_5_text", qwen3_next::dense),
     ("qwen3_moe", qwen3::experts),
     ("qwen3_next", qwen3_next::config),
+    ("qwen3_vl_moe_text", qwen3::vision_experts),
+    ("qwen3_vl_text", qwen3::vision),
+    ("seed_oss", llama_variants::seed_oss),
     ("smollm3", smollm3::config),
+    ("solar_open", glm4::solar_open),
+    ("stablelm", layer_norm::stablelm),
+    ("starcoder2", layer_norm::starcoder2),
+    ("vaultgemma", gemma2::vault),
+    ("youtu", deepseek::youtu),
+    ("youtu_llm", deepseek::youtu),
 ];
 
 /// What a Hugging Face checkpoint is a model of.
@@ -149,7 +217,8 @@ pub(crate) fn config(f: &Fields<'_>) -> Result<Config> {
     let name = f.text("model_type")?.ok_or_else(|| f.error("model_type", "the name of a family"))?;
     let Some(text) = f.child("text_config")? else {
         let config = read(name, f)?;
-        f.finish(&harmless::in_text)?;
+        // The oldest folders of several parts have the keys of the text part beside those of the others.
+        f.finish(&|key| harmless::in_text(key) || harmless::beside_text(key))?;
         return Ok(config);
     };
     let mut config = read(text.text("model_type")?.unwrap_or(name), &text)?;

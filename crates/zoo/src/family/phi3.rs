@@ -8,7 +8,7 @@ use crate::{
     Result,
     fields::Fields,
     rope::Rope,
-    spec::{Attention, Config, Mlp},
+    spec::{Attention, Config, Joined, Mlp},
 };
 
 /// Length of the first training where a config is silent.
@@ -16,7 +16,7 @@ const ORIGINAL: usize = 4096;
 
 pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &Defaults { positions: ORIGINAL, norm_eps: 1e-5, ..Defaults::LLAMA })?;
-    let attention = Attention { window: window(f, None)?, joined: true, ..base.attention(Some(rotary(f, &base)?)) };
+    let attention = Attention { window: window(f, None)?, joined: Joined::Blocks, ..base.attention(Some(rotary(f, &base)?)) };
     let mlp = Mlp { joined: true, ..base.mlp(f)? };
     base.config(f, "phi3", vec![layer(attention, mlp); base.layers])
 }

@@ -1,8 +1,9 @@
-//! Qwen 2: biases on queries, keys and values; the upper layers may have a window.
+//! Qwen 2: biases on queries, keys and values; the upper layers may have a window; dense, or with experts.
 
 use super::{
     common::{Base, Defaults, layer, window, window_of},
-    rope,
+    qwen3::{self, ExpertDefaults},
+    qwen3_next, rope,
 };
 use crate::{
     Result,
@@ -13,11 +14,33 @@ use crate::{
 pub(super) const DEFAULTS: Defaults = Defaults { kv_heads: Some(32), positions: 32_768, ..Defaults::LLAMA };
 
 pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
-    let base = Base::read(f, &DEFAULTS)?;
+    of_defaults(f, &DEFAULTS)
+}
+
+/// The text part of Qwen2-VL and Qwen2.5-VL.
+pub(super) fn vision(f: &Fields<'_>) -> Result<Config> {
+    of_defaults(f, &Defaults { kv_heads: Some(8), norm_eps: 1e-5, theta: 1_000_000.0, ..DEFAULTS })
+}
+
+fn of_defaults(f: &Fields<'_>, defaults: &Defaults) -> Result<Config> {
+    let base = Base::read(f, defaults)?;
     let attention = Attention { qkv_bias: true.into(), ..base.attention(Some(rope::read(f, &base)?)) };
     let (mlp, windows) = (base.mlp(f)?, windows(f, &base)?);
     let layers = windows.into_iter().map(|window| layer(Attention { window, ..attention.clone() }, mlp));
     base.config(f, "qwen2", layers.collect())
+}
+
+/// Experts behind a softmax, beside a shared layer with a gate of its own.
+pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
+    let base = Base::read(f, &Defaults { kv_heads: Some(16), ..DEFAULTS })?;
+    let bias = f.bool_or("qkv_bias", true)?;
+    let attention = Attention { qkv_bias: bias.into(), ..base.attention(Some(rope::read(f, &base)?)) };
+    let windows = windows(f, &base)?;
+    let defaults = ExpertDefaults { count: 60, chosen: 4, width: 1408, normalized: false };
+    let experts = qwen3_next::shared_experts(f, &base, &defaults, 5632)?;
+    let feeds = qwen3::feeds(f, &base, &experts)?;
+    let layers = windows.into_iter().zip(feeds).map(|(window, feed)| layer(Attention { window, ..attention.clone() }, feed));
+    base.config(f, "qwen2_moe", layers.collect())
 }
 
 /// The window of each layer. Configs carry one even where it is switched off.

@@ -10,8 +10,22 @@ use crate::{
     spec::{Attention, Config, ExpertLayout, Experts, Feed, MlpNames, QkNorm, Router},
 };
 
+const DENSE: Defaults = Defaults { head_dim: Some(128), ..qwen2::DEFAULTS };
+
+/// Base of the rotary frequencies of Qwen3-VL.
+const VISION_THETA: f64 = 500_000.0;
+
 pub(super) fn dense(f: &Fields<'_>) -> Result<Config> {
-    let base = Base::read(f, &Defaults { head_dim: Some(128), ..qwen2::DEFAULTS })?;
+    dense_of(f, &DENSE)
+}
+
+/// The text part of Qwen3-VL.
+pub(super) fn vision(f: &Fields<'_>) -> Result<Config> {
+    dense_of(f, &Defaults { theta: VISION_THETA, positions: 128_000, ..DENSE })
+}
+
+fn dense_of(f: &Fields<'_>, defaults: &Defaults) -> Result<Config> {
+    let base = Base::read(f, defaults)?;
     let attention = attention(f, &base)?;
     let (mlp, windows) = (base.mlp(f)?, qwen2::windows(f, &base)?);
     let layers = windows.into_iter().map(|window| layer(Attention { window, ..attention.clone() }, mlp));
@@ -19,11 +33,22 @@ pub(super) fn dense(f: &Fields<'_>) -> Result<Config> {
 }
 
 pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
-    let base = Base::read(f, &Defaults { kv_heads: Some(4), ..qwen2::DEFAULTS })?;
+    let defaults = ExpertDefaults { count: 128, chosen: 8, width: 768, normalized: false };
+    experts_with(f, &Defaults { kv_heads: Some(4), ..qwen2::DEFAULTS }, &defaults, ExpertLayout::Rows)
+}
+
+/// The text part of Qwen3-VL with experts, whose joined matrices are inputs by outputs.
+pub(super) fn vision_experts(f: &Fields<'_>) -> Result<Config> {
+    let base = Defaults { kv_heads: Some(16), theta: VISION_THETA, positions: 128_000, ..qwen2::DEFAULTS };
+    let defaults = ExpertDefaults { count: 60, chosen: 4, width: 1408, normalized: true };
+    experts_with(f, &base, &defaults, ExpertLayout::Columns)
+}
+
+fn experts_with(f: &Fields<'_>, base: &Defaults, defaults: &ExpertDefaults, layout: ExpertLayout) -> Result<Config> {
+    let base = Base::read(f, base)?;
     f.count_or("max_window_layers", 0)?;
     let attention = Attention { window: qwen2::switched_window(f)?, ..attention(f, &base)? };
-    let defaults = ExpertDefaults { count: 128, chosen: 8, width: 768, normalized: false };
-    let experts = experts_of(f, &base, &defaults)?;
+    let experts = Experts { layout, ..experts_of(f, &base, defaults)? };
     let layers = feeds(f, &base, &experts)?.into_iter().map(|feed| layer(attention.clone(), feed));
     base.config(f, "qwen3_moe", layers.collect())
 }
@@ -46,16 +71,19 @@ pub(super) fn experts_of(f: &Fields<'_>, base: &Base, defaults: &ExpertDefaults)
         width: f.size_or("moe_intermediate_size", defaults.width)?,
         activation: base.activation,
         router: Router { normalized: normalized.then_some(0.0), ..Router::SOFTMAX },
+        latent: None,
         shared: None,
         shared_gate: None,
         module: "mlp",
         names: MlpNames::COMMON,
         bias: false,
+        gated: true,
+        weighted_input: false,
         layout: ExpertLayout::Rows,
     })
 }
 
-/// Experts in every so manieth layer, except some.
+/// Experts every `decoder_sparse_step` layers, except in `mlp_only_layers`.
 pub(super) fn feeds(f: &Fields<'_>, base: &Base, experts: &Experts) -> Result<Vec<Feed>> {
     let (step, dense) = (f.size_or("decoder_sparse_step", 1)?, f.ints("mlp_only_layers")?);
     let is_dense = |i: usize| dense.contains(&(i as i64)) || !(i + 1).is_multiple_of(step);
@@ -64,7 +92,7 @@ pub(super) fn feeds(f: &Fields<'_>, base: &Base, experts: &Experts) -> Result<Ve
     (0..base.layers).map(|i| if is_dense(i) { Ok(mlp()?.into()) } else { Ok(experts.clone().into()) }).collect()
 }
 
-fn attention(f: &Fields<'_>, base: &Base) -> Result<Attention> {
+pub(super) fn attention(f: &Fields<'_>, base: &Base) -> Result<Attention> {
     let bias = f.bool_or("attention_bias", false)?;
     let attention = base.attention(Some(rope::read(f, base)?));
     Ok(Attention { qk_norm: QkNorm::Heads, qkv_bias: bias.into(), output_bias: bias, ..attention })

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     Result,
     fields::Fields,
-    spec::{Attention, Config, DeltaNet, Experts, Feed, Mixer, Norm, QkNorm},
+    spec::{Attention, Config, DeltaNet, Experts, Feed, Gate, Mixer, Norm, NormKind, QkNorm},
 };
 
 const DEFAULTS: Defaults =
@@ -17,7 +17,7 @@ const DEFAULTS: Defaults =
 /// Qwen3-Next, whose delta nets hold the rows of their projections by key head.
 pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     let base = read(f, &DEFAULTS)?;
-    let experts = shared_experts(f, &base, &ExpertDefaults { count: 512, chosen: 10, width: 512, normalized: true })?;
+    let experts = shared_experts(f, &base, &ExpertDefaults { count: 512, chosen: 10, width: 512, normalized: true }, 512)?;
     let feeds = feeds(f, &base, &experts)?;
     build(f, &base, "qwen3_next", feeds)
 }
@@ -36,19 +36,19 @@ pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
     // It is always so, and some configs say it.
     f.expect_bool("norm_topk_prob", true)?;
     f.size_opt("intermediate_size")?;
-    let experts = shared_experts(f, &base, &ExpertDefaults { count: 256, chosen: 8, width: 512, normalized: true })?;
+    let experts = shared_experts(f, &base, &ExpertDefaults { count: 256, chosen: 8, width: 512, normalized: true }, 512)?;
     let feeds = vec![experts.into(); base.layers];
     build(f, &base, "qwen3_5_moe", feeds)
 }
 
 fn read(f: &Fields<'_>, defaults: &Defaults) -> Result<Base> {
     let base = Base::read(f, defaults)?;
-    Ok(Base { norm: Norm { plus_one: true, ..base.norm }, ..base })
+    Ok(Base { norm: Norm { kind: NormKind::RmsPlusOne, ..base.norm }, ..base })
 }
 
 /// Experts beside a gated layer that has a gate of its own.
-fn shared_experts(f: &Fields<'_>, base: &Base, defaults: &ExpertDefaults) -> Result<Experts> {
-    let shared = base.mlp_of(f.size_or("shared_expert_intermediate_size", 512)?, "shared_expert");
+pub(super) fn shared_experts(f: &Fields<'_>, base: &Base, defaults: &ExpertDefaults, shared: usize) -> Result<Experts> {
+    let shared = base.mlp_of(f.size_or("shared_expert_intermediate_size", shared)?, "shared_expert");
     Ok(Experts { shared: Some(shared), shared_gate: Some("shared_expert_gate"), ..experts_of(f, base, defaults)? })
 }
 
@@ -59,7 +59,7 @@ fn build(f: &Fields<'_>, base: &Base, family: &'static str, feeds: Vec<Feed>) ->
     f.expect_bool("attn_output_gate", true)?;
     let attention = Attention {
         qk_norm: QkNorm::Heads,
-        gated: true,
+        gate: Gate::Queries,
         qkv_bias: bias.into(),
         output_bias: bias,
         ..base.attention(Some(rope::read(f, base)?))
@@ -84,7 +84,7 @@ fn delta_net(f: &Fields<'_>, base: &Base) -> Result<DeltaNet> {
         key_dim: f.size_or("linear_key_head_dim", 128)?,
         value_dim: f.size_or("linear_value_head_dim", 128)?,
         taps: f.size_or("linear_conv_kernel_dim", 4)?,
-        norm: Norm { plus_one: false, ..base.norm },
+        norm: Norm::rms(base.norm.eps),
         tiled: false,
     })
 }

@@ -50,7 +50,13 @@ pub(super) fn ruled(
         if !head_dim.is_multiple_of(2) || pairs > head_dim / 2 {
             return Err(Error::key("partial_rotary_factor", format!("a part of the {head_dim} elements of a head"), part));
         }
-        return Ok(Rope { theta, dims: head_dim, interleaved: false, scaling: Scaling::Proportional { pairs, factor } });
+        return Ok(Rope {
+            theta,
+            dims: head_dim,
+            interleaved: false,
+            reversed: false,
+            scaling: Scaling::Proportional { pairs, factor },
+        });
     }
     let dims = (head_dim as f64 * part) as usize;
     if dims == 0 || !dims.is_multiple_of(2) || dims > head_dim {
@@ -60,7 +66,22 @@ pub(super) fn ruled(
         Some(child) => scaling(child, (kind, original), dims, base.positions)?,
         None => Scaling::None,
     };
-    Ok(Rope { theta, dims, interleaved: false, scaling })
+    Ok(Rope { theta, dims, interleaved: false, reversed: false, scaling })
+}
+
+/// The rotary embeddings of full and of sliding layers, with bases where the config is silent. `rope_scaling` is for full ones
+/// alone.
+pub(super) fn by_kind(f: &Fields<'_>, base: &Base, (full_theta, sliding_theta): (f64, f64)) -> Result<(Rope, Rope)> {
+    let parameters = f.child("rope_parameters")?;
+    let of_kind = |kind: &str| parameters.as_ref().map(|p| p.child(kind)).transpose().map(Option::flatten);
+    let (full, sliding) = (of_kind("full_attention")?, of_kind("sliding_attention")?);
+    let scaling = f.child("rope_scaling")?.filter(|child| !child.is_empty());
+    let full = of(f, scaling.or(full).as_ref(), base, full_theta, base.head_dim)?;
+    let local = f.positive_or("rope_local_base_freq", sliding_theta)?;
+    // The config's own base is that of full layers.
+    let theta = sliding.as_ref().map(|s| s.positive_opt("rope_theta")).transpose()?.flatten().unwrap_or(local);
+    let sliding = of(f, sliding.as_ref(), base, local, base.head_dim)?;
+    Ok((full, Rope { theta, ..sliding }))
 }
 
 /// The name of the rule that a description follows.
@@ -71,13 +92,14 @@ pub(super) fn kind<'a>(c: &Fields<'a>) -> Result<&'a str> {
 
 fn scaling(c: &Fields<'_>, (kind, original): (&str, f64), dims: usize, positions: usize) -> Result<Scaling> {
     match kind {
-        "default" => Ok(Scaling::None),
+        // Text has the same position on all axes of images, so that sections of positions mean nothing.
+        "default" | "mrope" => Ok(Scaling::None),
         "linear" => Ok(Scaling::Linear { factor: c.positive("factor")? }),
         "dynamic" if dims > 2 => Ok(Scaling::Dynamic { factor: c.positive("factor")?, original: positions }),
         "llama3" => {
             let (low, high) = (c.positive("low_freq_factor")?, c.positive("high_freq_factor")?);
-            if low >= high {
-                return Err(c.error("high_freq_factor", format!("a number above low_freq_factor {low}")));
+            if low > high {
+                return Err(c.error("high_freq_factor", format!("a number from low_freq_factor {low} on")));
             }
             Ok(Scaling::Llama3 { factor: c.positive("factor")?, low, high, original })
         }
@@ -86,7 +108,9 @@ fn scaling(c: &Fields<'_>, (kind, original): (&str, f64), dims: usize, positions
             let factor = c.positive_opt("factor")?.unwrap_or(positions as f64 / original);
             let amplitude = c.positive_opt("attention_factor")?.unwrap_or(longrope_amplitude(factor, original));
             let (short, long) = (c.positives("short_factor", dims / 2)?, c.positives("long_factor", dims / 2)?);
-            Ok(Scaling::LongRope { short, long, original: original as usize, amplitude })
+            let of = |key: &str| Ok::<_, Error>(c.positive_opt(key)?.unwrap_or(amplitude));
+            let amplitudes = [of("short_mscale")?, of("long_mscale")?];
+            Ok(Scaling::LongRope { short, long, original: original as usize, amplitudes })
         }
         _ => {
             let key = if c.get("rope_type").is_some() { "rope_type" } else { "type" };

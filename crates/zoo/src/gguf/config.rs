@@ -189,7 +189,7 @@ fn as_stored(file: &Gguf, config: &mut Config) {
             Mixer::Latent(l) => l.bias = has("attn_kv_a_mqa"),
             // Files of Qwen 3.5 have the value heads of one key head far apart.
             Mixer::DeltaNet(d) => d.tiled = config.family != "qwen3_next",
-            Mixer::ShortConv(_) => {}
+            Mixer::ShortConv(_) | Mixer::Mamba(_) | Mixer::KeyDecay(_) | Mixer::AttentionAndMamba(..) | Mixer::None => {}
         }
         if let Feed::Mlp(mlp) = &mut layer.feed {
             mlp.bias = has("ffn_down").into();

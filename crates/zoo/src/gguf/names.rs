@@ -89,6 +89,8 @@ impl Names {
                 LATENT.iter().for_each(|(stored, name)| names.module(stored, &format!("self_attn.{name}")));
             }
             Mixer::DeltaNet(_) => DELTA_NET.iter().for_each(|(stored, name)| names.add(stored, format!("linear_attn.{name}"))),
+            // No architecture of a GGUF file that is read has these.
+            Mixer::Mamba(_) | Mixer::KeyDecay(_) | Mixer::AttentionAndMamba(..) | Mixer::None => {}
             Mixer::ShortConv(_) => {
                 ["in_proj", "out_proj", "conv"]
                     .iter()
@@ -102,6 +104,7 @@ impl Names {
                 names.mlp(mlp);
                 names.experts(experts);
             }
+            Feed::None => {}
         }
         names
     }

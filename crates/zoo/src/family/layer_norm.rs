@@ -1,0 +1,252 @@
+//! Families whose norms are layer norms: with a bias, without one, or without weights; some feed both halves of a layer by one
+//! norm.
+
+use super::{
+    common::{Base, Defaults, SLIDING, by_kind, full_every, layer, window},
+    rope,
+};
+use crate::{
+    Error, Result,
+    fields::Fields,
+    rope::Rope,
+    spec::{
+        Attention, AttentionNames, Config, ExpertLayout, Experts, Joined, Layer, LayerNorms, Mlp, MlpNames, NormKind, QkNorm,
+        Router, Scores,
+    },
+};
+
+const BIASED: NormKind = NormKind::Layer { bias: true };
+
+/// One norm, which feeds both halves.
+const ONE: LayerNorms = LayerNorms { feed_in: None, ..LayerNorms::PRE };
+
+/// Command R: one norm without bias for both halves, interleaved rotary embedding, a factor on the logits.
+pub(super) fn cohere(f: &Fields<'_>) -> Result<Config> {
+    let base = Base::read(f, &Defaults { theta: 500_000.0, ..COHERE })?;
+    let qk_norm = if f.bool_or("use_qk_norm", false)? { QkNorm::OwnHeads } else { QkNorm::None };
+    let rope = Rope { interleaved: true, ..rope::read(f, &base)? };
+    let attention = Attention { qk_norm, ..base.attention(Some(rope)) };
+    cohere_decoder(f, &base, "cohere", vec![attention; base.layers])
+}
+
+/// Command R7B and A: the same, whose full layers have no rotary embedding.
+pub(super) fn cohere2(f: &Fields<'_>) -> Result<Config> {
+    let base = Base::read(f, &COHERE)?;
+    f.expect_text("order_of_interleaved_layers", "local_attn_first")?;
+    f.expect_text("position_embedding_type", "rope_gptj")?;
+    for (key, expected) in [
+        ("use_embedding_sharing", true),
+        ("use_gated_activation", true),
+        ("use_parallel_block", true),
+        ("use_parallel_embedding", false),
+    ] {
+        f.expect_bool(key, expected)?;
+    }
+    f.expect_bool("use_qk_norm", false)?;
+    if f.positive_or("rotary_pct", 1.0)? != 1.0 {
+        return Err(f.error("rotary_pct", "1"));
+    }
+    let switch = f.size_or("layer_switch", 4)?;
+    let period = f.size_or("sliding_window_pattern", switch)?;
+    let rope = Rope { interleaved: true, ..rope::read(f, &base)? };
+    let kinds = base.layer_types(f, |i| full_every(period, i))?;
+    let rotated = |kind: &str| (kind == SLIDING).then(|| rope.clone());
+    let attentions = by_kind(f, kinds, window(f, Some(4096))?, &base.attention(None), rotated)?;
+    cohere_decoder(f, &base, "cohere2", attentions)
+}
+
+const COHERE: Defaults = Defaults {
+    positions: 8192,
+    norm_eps: 1e-5,
+    norm_key: "layer_norm_eps",
+    norm: NormKind::Layer { bias: false },
+    tied: true,
+    ..Defaults::LLAMA
+};
+
+fn cohere_decoder(f: &Fields<'_>, base: &Base, family: &'static str, attentions: Vec<Attention>) -> Result<Config> {
+    let bias = f.bool_or("attention_bias", false)?;
+    let mlp = base.mlp(f)?;
+    let layers = attentions.into_iter().map(|attention| {
+        let attention = Attention { qkv_bias: bias.into(), output_bias: bias, ..attention };
+        Layer { norms: ONE, parallel: true, ..layer(attention, mlp) }
+    });
+    let layers = layers.collect();
+    Ok(Config { logits_divisor: f.positive_or("logit_scale", 0.0625)?.recip(), ..base.config(f, family, layers)? })
+}
+
+/// StarCoder 2: biases everywhere, a layer without a gate.
+pub(super) fn starcoder2(f: &Fields<'_>) -> Result<Config> {
+    let defaults = Defaults {
+        kv_heads: Some(2),
+        positions: 4096,
+        norm_eps: 1e-5,
+        norm_key: "norm_epsilon",
+        norm: BIASED,
+        tied: true,
+        ..Defaults::LLAMA
+    };
+    let base = Base::read(f, &defaults)?;
+    f.text("activation_function")?;
+    f.positive_opt("layer_norm_epsilon")?;
+    for key in ["attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"] {
+        f.bool_opt(key)?;
+    }
+    f.expect_bool("scale_attn_weights", true)?;
+    f.expect_text("mlp_type", "default")?;
+    f.expect_text("norm_type", "layer_norm")?;
+    f.magnitude_opt("embedding_dropout")?;
+    f.magnitude_opt("residual_dropout")?;
+    let bias = f.bool_or("use_bias", true)?;
+    let attention = Attention {
+        window: window(f, None)?,
+        qkv_bias: bias.into(),
+        output_bias: bias,
+        ..base.attention(Some(rope::read(f, &base)?))
+    };
+    let names = MlpNames { gate: "", up: "c_fc", down: "c_proj" };
+    let mlp = Mlp { gated: false, bias: bias.into(), names, ..base.mlp(f)? };
+    base.config(f, "starcoder2", vec![layer(attention, mlp); base.layers])
+}
+
+/// Phi 1, 1.5 and 2: one norm for both halves, biases everywhere, partial rotary embedding, a head with a bias.
+pub(super) fn phi(f: &Fields<'_>) -> Result<Config> {
+    let defaults = Defaults { norm_eps: 1e-5, norm_key: "layer_norm_eps", norm: BIASED, rotary_part: 0.5, ..Defaults::LLAMA };
+    let base = Base::read(f, &defaults)?;
+    f.expect_bool("qk_layernorm", false)?;
+    let names = AttentionNames { output: "dense", ..AttentionNames::COMMON };
+    let attention = Attention { names, qkv_bias: true.into(), output_bias: true, ..base.attention(Some(rope::read(f, &base)?)) };
+    let names = MlpNames { gate: "", up: "fc1", down: "fc2" };
+    let mlp = Mlp { gated: false, bias: true.into(), names, ..base.mlp(f)? };
+    let layer = Layer { norms: ONE, parallel: true, ..layer(attention, mlp) };
+    let config = base.config(f, "phi", vec![layer; base.layers])?;
+    Ok(Config { final_norm: "final_layernorm", head_bias: true, ..config })
+}
+
+/// StableLM: partial rotary embedding; the largest feed both halves by one norm and normalize each head by weights of its own.
+pub(super) fn stablelm(f: &Fields<'_>) -> Result<Config> {
+    let defaults = Defaults {
+        positions: 4096,
+        norm_eps: 1e-5,
+        norm_key: "layer_norm_eps",
+        norm: BIASED,
+        rotary_part: f.positive_or("rope_pct", 0.25)?,
+        ..Defaults::LLAMA
+    };
+    let base = Base::read(f, &defaults)?;
+    f.magnitude_opt("hidden_dropout")?;
+    let parallel = f.bool_or("use_parallel_residual", false)?;
+    let names = AttentionNames { q_norm: "q_layernorm", k_norm: "k_layernorm", ..AttentionNames::COMMON };
+    let attention = Attention {
+        names,
+        qk_norm: if f.bool_or("qk_layernorm", false)? { QkNorm::OwnHeads } else { QkNorm::None },
+        qkv_bias: f.bool_or("use_qkv_bias", false)?.into(),
+        ..base.attention(Some(rope::read(f, &base)?))
+    };
+    let norms = if parallel { ONE } else { LayerNorms::PRE };
+    let layer = Layer { norms, parallel, ..layer(attention, base.mlp(f)?) };
+    base.config(f, "stablelm", vec![layer; base.layers])
+}
+
+/// Nemotron and Minitron: weights of norms less 1, a layer without a gate, by the square of the positive part.
+pub(super) fn nemotron(f: &Fields<'_>) -> Result<Config> {
+    let defaults = Defaults {
+        positions: 4096,
+        norm_eps: 1e-5,
+        norm_key: "norm_eps",
+        norm: NormKind::LayerPlusOne,
+        rotary_part: 0.5,
+        ..Defaults::LLAMA
+    };
+    let base = Base::read(f, &defaults)?;
+    let bias = f.bool_or("attention_bias", false)?;
+    let attention = Attention { qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope::read(f, &base)?)) };
+    let mlp = Mlp { gated: false, bias: f.bool_or("mlp_bias", false)?.into(), ..base.mlp(f)? };
+    base.config(f, "nemotron", vec![layer(attention, mlp); base.layers])
+}
+
+/// GPT-NeoX and Pythia: both halves read the layer's input, each by its own norm; joined projections, head by head.
+pub(super) fn gpt_neox(f: &Fields<'_>) -> Result<Config> {
+    let defaults = Defaults {
+        norm_eps: 1e-5,
+        norm_key: "layer_norm_eps",
+        norm: BIASED,
+        theta: f.positive_or("rotary_emb_base", 10_000.0)?,
+        rotary_part: f.positive_or("rotary_pct", 0.25)?,
+        ..Defaults::LLAMA
+    };
+    let base = Base::read(f, &defaults)?;
+    f.magnitude_opt("hidden_dropout")?;
+    f.magnitude_opt("classifier_dropout")?;
+    let bias = f.bool_or("attention_bias", true)?;
+    let attention = Attention {
+        joined: Joined::Heads,
+        qkv_bias: bias.into(),
+        output_bias: bias,
+        ..base.attention(Some(rope::read(f, &base)?))
+    };
+    let mlp = Mlp { gated: false, bias: true.into(), ..base.mlp(f)? };
+    let layer = Layer { parallel: f.bool_or("use_parallel_residual", true)?, ..layer(attention, mlp) };
+    let renames = &[
+        ("embed_out.", "lm_head."),
+        ("gpt_neox.embed_in.", "model.embed_tokens."),
+        ("gpt_neox.final_layer_norm.", "model.norm."),
+        ("gpt_neox.", "model."),
+        (".attention.query_key_value.", ".self_attn.qkv_proj."),
+        (".attention.dense.", ".self_attn.o_proj."),
+        (".mlp.dense_h_to_4h.", ".mlp.up_proj."),
+        (".mlp.dense_4h_to_h.", ".mlp.down_proj."),
+    ];
+    Ok(Config { renames, ..base.config(f, "gpt_neox", vec![layer; base.layers])? })
+}
+
+/// OLMo: layer norms without weights.
+pub(super) fn olmo(f: &Fields<'_>) -> Result<Config> {
+    let base = Base::read(f, &Defaults { norm_eps: 1e-5, norm_key: "", norm: NormKind::LayerPlain, ..Defaults::LLAMA })?;
+    if f.get("clip_qkv").is_some() {
+        return Err(f.error("clip_qkv", "null"));
+    }
+    let bias = f.bool_or("attention_bias", false)?;
+    let attention = Attention { qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope::read(f, &base)?)) };
+    base.config(f, "olmo", vec![layer(attention, base.mlp(f)?); base.layers])
+}
+
+/// Phi 3.5 MoE: biases, experts chosen one after the other, longrope with magnitudes of its own.
+pub(super) fn phimoe(f: &Fields<'_>) -> Result<Config> {
+    let defaults =
+        Defaults { kv_heads: Some(8), positions: 131_072, norm_eps: 1e-5, norm: BIASED, theta: 1_000_000.0, ..Defaults::LLAMA };
+    let base = Base::read(f, &defaults)?;
+    f.magnitude_opt("hidden_dropout")?;
+    f.magnitude_opt("input_jitter_noise")?;
+    f.magnitude_opt("router_aux_loss_coef")?;
+    let bias = f.bool_or("attention_bias", false)?;
+    let attention = Attention {
+        window: window(f, None)?,
+        qkv_bias: bias.into(),
+        output_bias: bias,
+        ..base.attention(Some(rope::read(f, &base)?))
+    };
+    let jitter = f.positive_or("router_jitter_noise", 0.01)?;
+    let chosen = f.size_or("num_experts_per_tok", 2)?;
+    if chosen != 2 {
+        return Err(Error::key("num_experts_per_tok", "2", chosen));
+    }
+    let experts = Experts {
+        count: f.size_or("num_local_experts", 16)?,
+        chosen,
+        width: f.size("intermediate_size")?,
+        activation: base.activation,
+        router: Router { scores: Scores::Sparse { jitter }, ..Router::SOFTMAX },
+        latent: None,
+        shared: None,
+        shared_gate: None,
+        module: "block_sparse_moe",
+        names: MlpNames::NUMBERED,
+        bias: false,
+        gated: true,
+        weighted_input: false,
+        layout: ExpertLayout::Rows,
+    };
+    let config = base.config(f, "phimoe", vec![layer(attention, experts); base.layers])?;
+    Ok(Config { head_bias: f.bool_or("lm_head_bias", false)?, ..config })
+}

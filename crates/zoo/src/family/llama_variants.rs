@@ -1,0 +1,246 @@
+//! Families that differ from Llama in a number, a bias, a window or the names of their tensors.
+
+use super::{
+    common::{Base, Defaults, FULL, SLIDING, by_kind, full_every, layer, window},
+    rope,
+};
+use crate::{
+    Result,
+    fields::Fields,
+    rope::{Rope, Scaling},
+    spec::{Attention, AttentionNames, Config, Layer, LayerNorms, Mlp, MlpNames, QkNorm},
+};
+
+/// Seed-OSS: biases on queries, keys and values, and a separate switch for the output's.
+pub(super) fn seed_oss(f: &Fields<'_>) -> Result<Config> {
+    let defaults = Defaults { kv_heads: Some(8), head_dim: Some(128), positions: 524_288, ..Defaults::LLAMA };
+    let base = Base::read(f, &defaults)?;
+    f.magnitude_opt("residual_dropout")?;
+    let attention = Attention {
+        qkv_bias: f.bool_or("attention_bias", true)?.into(),
+        output_bias: f.bool_or("attention_out_bias", false)?,
+        ..base.attention(Some(rope::read(f, &base)?))
+    };
+    let mlp = Mlp { bias: f.bool_or("mlp_bias", false)?.into(), ..base.mlp(f)? };
+    base.config(f, "seed_oss", vec![layer(attention, mlp); base.layers])
+}
+
+/// CWM: windows, every fourth layer full from the first on.
+pub(super) fn cwm(f: &Fields<'_>) -> Result<Config> {
+    let defaults = Defaults {
+        kv_heads: Some(8),
+        head_dim: Some(128),
+        positions: 131_072,
+        norm_eps: 1e-5,
+        theta: 1_000_000.0,
+        ..Defaults::LLAMA
+    };
+    let base = Base::read(f, &defaults)?;
+    let rope = match rope::description(f)? {
+        Some(_) => rope::read(f, &base)?,
+        None => {
+            let scaling = Scaling::Llama3 { factor: 16.0, low: 1.0, high: 4.0, original: 8192.0 };
+            Rope { scaling, ..rope::read(f, &base)? }
+        }
+    };
+    let kinds = base.layer_types(f, |i| if i.is_multiple_of(4) { FULL } else { SLIDING })?;
+    let attentions = by_kind(f, kinds, window(f, Some(8192))?, &base.attention(None), |_| Some(rope.clone()))?;
+    let mlp = Mlp { bias: f.bool_or("mlp_bias", false)?.into(), ..base.mlp(f)? };
+    base.config(f, "cwm", attentions.into_iter().map(|attention| layer(attention, mlp)).collect())
+}
+
+/// Helium: interleaved rotary embedding.
+pub(super) fn helium(f: &Fields<'_>) -> Result<Config> {
+    let defaults = Defaults { head_dim: Some(128), positions: 4096, norm_eps: 1e-8, theta: 100_000.0, ..Defaults::LLAMA };
+    let base = Base::read(f, &defaults)?;
+    let rope = Rope { interleaved: true, ..rope::read(f, &base)? };
+    let attention = Attention { qkv_bias: f.bool_or("attention_bias", false)?.into(), ..base.attention(Some(rope)) };
+    let mlp = Mlp { bias: f.bool_or("mlp_bias", false)?.into(), ..base.mlp(f)? };
+    base.config(f, "helium", vec![layer(attention, mlp); base.layers])
+}
+
+/// InternLM 3: biases under keys of its own.
+pub(super) fn internlm3(f: &Fields<'_>) -> Result<Config> {
+    let base = Base::read(f, &Defaults { positions: 32_768, ..Defaults::LLAMA })?;
+    let bias = f.bool_or("bias", false)?;
+    let attention = Attention {
+        qkv_bias: f.bool_or("qkv_bias", false)?.into(),
+        output_bias: bias,
+        ..base.attention(Some(rope::read(f, &base)?))
+    };
+    let mlp = Mlp { bias: bias.into(), ..base.mlp(f)? };
+    base.config(f, "internlm3", vec![layer(attention, mlp); base.layers])
+}
+
+/// ERNIE 4.5: interleaved rotary embedding.
+pub(super) fn ernie4_5(f: &Fields<'_>) -> Result<Config> {
+    let base = Base::read(f, &ERNIE)?;
+    ernie_switches(f)?;
+    let bias = f.bool_or("use_bias", false)?;
+    let rope = Rope { interleaved: true, ..rope::read(f, &base)? };
+    let attention = Attention { qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope)) };
+    let mlp = Mlp { bias: bias.into(), ..base.mlp(f)? };
+    base.config(f, "ernie4_5", vec![layer(attention, mlp); base.layers])
+}
+
+pub(super) const ERNIE: Defaults = Defaults {
+    kv_heads: Some(2),
+    head_dim: Some(128),
+    positions: 131_072,
+    norm_eps: 1e-5,
+    theta: 500_000.0,
+    tied: true,
+    ..Defaults::LLAMA
+};
+
+/// Keys of the first configs of ERNIE 4.5 that leave a model as it is.
+pub(super) fn ernie_switches(f: &Fields<'_>) -> Result<()> {
+    f.expect_bool("use_rmsnorm", true)?;
+    f.bool_opt("weight_share_add_bias")?;
+    f.magnitude_opt("attention_probs_dropout_prob")?;
+    f.magnitude_opt("hidden_dropout_prob")?;
+    Ok(())
+}
+
+/// Arcee: a layer without a gate, by the square of the positive part.
+pub(super) fn arcee(f: &Fields<'_>) -> Result<Config> {
+    let base = Base::read(f, &Defaults { positions: 4096, norm_eps: 1e-5, ..Defaults::LLAMA })?;
+    let bias = f.bool_or("attention_bias", false)?;
+    let attention = Attention { qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope::read(f, &base)?)) };
+    let mlp = Mlp { gated: false, bias: f.bool_or("mlp_bias", false)?.into(), ..base.mlp(f)? };
+    base.config(f, "arcee", vec![layer(attention, mlp); base.layers])
+}
+
+/// EXAONE 3: Llama under GPT's names.
+pub(super) fn exaone(f: &Fields<'_>) -> Result<Config> {
+    let defaults = Defaults {
+        layers_key: "num_layers",
+        norm_key: "layer_norm_epsilon",
+        norm_eps: 1e-5,
+        activation_key: "activation_function",
+        ..Defaults::LLAMA
+    };
+    let base = Base::read(f, &defaults)?;
+    let (attention_bias, mlp_bias) = (f.bool_or("attention_bias", false)?, f.bool_or("mlp_bias", false)?);
+    f.magnitude_opt("embed_dropout")?;
+    let attention =
+        Attention { qkv_bias: attention_bias.into(), output_bias: attention_bias, ..base.attention(Some(rope::read(f, &base)?)) };
+    let mlp = Mlp { bias: mlp_bias.into(), ..base.mlp(f)? };
+    let renames = &[
+        ("transformer.wte.", "model.embed_tokens."),
+        ("transformer.ln_f.", "model.norm."),
+        ("transformer.h.", "model.layers."),
+        (".ln_1.", ".input_layernorm."),
+        (".ln_2.", ".post_attention_layernorm."),
+        (".attn.attention.out_proj.", ".self_attn.o_proj."),
+        (".attn.attention.", ".self_attn."),
+        (".mlp.c_fc_0.", ".mlp.gate_proj."),
+        (".mlp.c_fc_1.", ".mlp.up_proj."),
+        (".mlp.c_proj.", ".mlp.down_proj."),
+    ];
+    Ok(Config { renames, ..base.config(f, "exaone", vec![layer(attention, mlp); base.layers])? })
+}
+
+/// EXAONE 4: norms after either half, queries and keys normalized per head; where layers have windows, full ones have no rotary
+/// embedding.
+pub(super) fn exaone4(f: &Fields<'_>) -> Result<Config> {
+    let base = Base::read(f, &Defaults { norm_eps: 1e-5, ..Defaults::LLAMA })?;
+    let attentions = exaone_attentions(f, &base)?;
+    let norms = LayerNorms { mixer_in: None, feed_in: None, ..LayerNorms::SANDWICH };
+    let mlp = base.mlp(f)?;
+    base.config(f, "exaone4", attentions.into_iter().map(|a| Layer { norms, ..layer(a, mlp) }).collect())
+}
+
+/// Attention of EXAONE 4's layers.
+pub(super) fn exaone_attentions(f: &Fields<'_>, base: &Base) -> Result<Vec<Attention>> {
+    let window = window(f, Some(4096))?;
+    let period = match f.get("sliding_window_pattern") {
+        Some(serde_json::Value::String(letters)) => letters.len().max(1),
+        _ => f.size_or("sliding_window_pattern", 4)?,
+    };
+    let kinds = base.layer_types(f, |i| if window.is_some() { full_every(period, i) } else { FULL })?;
+    let rope = rope::read(f, base)?;
+    let attention = Attention { qk_norm: QkNorm::Heads, ..base.attention(None) };
+    by_kind(f, kinds, window, &attention, |kind| (window.is_none() || kind == SLIDING).then(|| rope.clone()))
+}
+
+/// Hunyuan: queries and keys normalized per head after the rotation, whose base a factor raises once.
+pub(super) fn hunyuan(f: &Fields<'_>) -> Result<Config> {
+    let base = Base::read(f, &Defaults { norm_eps: 1e-5, ..Defaults::LLAMA })?;
+    f.expect_bool("use_cla", false)?;
+    f.size_opt("cla_share_factor")?;
+    f.expect_text("norm_type", "rms")?;
+    f.expect_bool("use_rotary_pos_emb", true)?;
+    f.size_opt("attention_head_dim")?;
+    f.get("add_classification_head");
+    f.ints("eod_token_id")?;
+    let bias = f.bool_or("attention_bias", false)?;
+    let names = AttentionNames { q_norm: "query_layernorm", k_norm: "key_layernorm", ..AttentionNames::COMMON };
+    let qk_norm = if f.bool_or("use_qk_norm", true)? { QkNorm::RotatedHeads } else { QkNorm::None };
+    let rope = hunyuan_rope(f, &base)?;
+    let attention = Attention { qk_norm, names, qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope)) };
+    let mlp = Mlp { bias: f.bool_or("mlp_bias", false)?.into(), ..base.mlp(f)? };
+    base.config(f, "hunyuan_v1_dense", vec![layer(attention, mlp); base.layers])
+}
+
+/// A rotary embedding of type dynamic with a factor `alpha` has the base `theta * alpha^(d / (d - 2))` at every length.
+fn hunyuan_rope(f: &Fields<'_>, base: &Base) -> Result<Rope> {
+    let child = rope::description(f)?;
+    let alpha = child.as_ref().map(|c| c.positive_opt("alpha")).transpose()?.flatten();
+    let Some(alpha) = alpha else { return rope::read(f, base) };
+    if let Some(child) = &child {
+        rope::kind(child)?;
+        for key in ["beta_fast", "beta_slow", "factor", "mscale", "mscale_all_dim"] {
+            child.magnitude_opt(key)?;
+        }
+        child.positive_opt("rope_theta")?;
+    }
+    let plain = rope::ruled(f, None, base, (base.defaults.theta, base.head_dim), ("default", 0.0))?;
+    let nested = child.as_ref().map(|c| c.positive_opt("rope_theta")).transpose()?.flatten();
+    let dims = plain.dims as f64;
+    Ok(Rope { theta: nested.unwrap_or(plain.theta) * alpha.powf(dims / (dims - 2.0)), ..plain })
+}
+
+/// Apertus: queries and keys normalized per head, a layer without a gate by learned parabolas.
+pub(super) fn apertus(f: &Fields<'_>) -> Result<Config> {
+    let defaults = Defaults { positions: 65_536, norm_eps: 1e-5, activation_key: "", theta: 12_000_000.0, ..Defaults::LLAMA };
+    let base = Base::read(f, &defaults)?;
+    f.expect_text("hidden_act", "xielu")?;
+    f.expect_bool("post_norm", false)?;
+    f.expect_bool("qk_norm", true)?;
+    f.magnitude_opt("hidden_dropout")?;
+    let rope = match rope::description(f)? {
+        Some(_) => rope::read(f, &base)?,
+        None => Rope { scaling: Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8192.0 }, ..rope::read(f, &base)? },
+    };
+    let bias = f.bool_or("attention_bias", false)?;
+    let attention = Attention { qk_norm: QkNorm::Heads, qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope)) };
+    let mlp = Mlp {
+        gated: false,
+        activation: crate::spec::Activation::Xielu,
+        bias: f.bool_or("mlp_bias", false)?.into(),
+        ..base.mlp(f)?
+    };
+    let norms = LayerNorms {
+        mixer_in: Some("attention_layernorm"),
+        mixer_out: None,
+        feed_in: Some("feedforward_layernorm"),
+        feed_out: None,
+    };
+    base.config(f, "apertus", vec![Layer { norms, ..layer(attention, mlp) }; base.layers])
+}
+
+/// nanochat: norms without weights, one behind the embedding; queries and keys normalized after a rotation the other way.
+pub(super) fn nanochat(f: &Fields<'_>) -> Result<Config> {
+    use crate::spec::NormKind;
+    let base = Base::read(f, &Defaults { norm: NormKind::RmsPlain, ..Defaults::LLAMA })?;
+    let bias = f.bool_or("attention_bias", false)?;
+    let rope = rope::read(f, &base)?;
+    let rope = Rope { reversed: true, ..rope };
+    let attention =
+        Attention { qk_norm: QkNorm::RotatedPlain, qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope)) };
+    let names = MlpNames { gate: "", up: "fc1", down: "fc2" };
+    let mlp = Mlp { gated: false, names, ..base.mlp(f)? };
+    let config = base.config(f, "nanochat", vec![layer(attention, mlp); base.layers])?;
+    Ok(Config { embedding_norm: true, logits_cap: super::gemma2::cap(f, "final_logit_softcapping", Some(15.0))?, ..config })
+}

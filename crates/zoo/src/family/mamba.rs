@@ -1,0 +1,433 @@
+//! Families with state spaces: Mamba 1 and 2, Jamba, Granite 4 H, Nemotron-H and Falcon-H1.
+
+use super::{
+    common::{Base, Defaults, dtype, layer},
+    deepseek, rope,
+};
+use crate::{
+    Result,
+    fields::Fields,
+    limits::MAX_LAYERS,
+    spec::{
+        Activation, Attention, AttentionNames, Config, ExpertLayout, Experts, Feed, Layer, LayerNorms, Mamba, MambaFactors,
+        MambaForm, Mixer, Mlp, MlpNames, Norm, Router, Scores,
+    },
+};
+
+/// Names above the layers of Mamba's own checkpoints.
+const BACKBONE: &[(&str, &str)] =
+    &[("backbone.embeddings.", "model.embed_tokens."), ("backbone.norm_f.", "model.norm."), ("backbone.", "model.")];
+
+/// A mixer alone behind one norm.
+const ALONE: LayerNorms = LayerNorms { mixer_in: Some("norm"), mixer_out: None, feed_in: None, feed_out: None };
+
+/// Mamba 1.
+pub(super) fn first(f: &Fields<'_>) -> Result<Config> {
+    let hidden = f.size("hidden_size")?;
+    let expanded = f.size_or("expand", 2)? * hidden;
+    let channels = f.size_or("intermediate_size", expanded)?;
+    let rank = rank(f, "time_step_rank", hidden)?;
+    let mamba = Mamba {
+        heads: channels,
+        head_dim: 1,
+        state: f.size_or("state_size", 16)?,
+        groups: 1,
+        taps: f.size_or("conv_kernel", 4)?,
+        conv_bias: f.bool_or("use_conv_bias", true)?,
+        proj_bias: f.bool_or("use_bias", false)?,
+        form: MambaForm::Channels { rank, norm: None },
+        module: "mixer",
+        factors: MambaFactors::ONE,
+    };
+    alone(f, "mamba", mamba, true)
+}
+
+/// The width of steps: a sixteenth of the residual stream, rounded up, unless the config states it.
+fn rank(f: &Fields<'_>, key: &str, hidden: usize) -> Result<usize> {
+    match f.get(key) {
+        Some(serde_json::Value::String(auto)) if auto == "auto" => Ok(hidden.div_ceil(16)),
+        _ => f.size_or(key, hidden.div_ceil(16)),
+    }
+}
+
+/// Mamba 2.
+pub(super) fn second(f: &Fields<'_>) -> Result<Config> {
+    f.bool_opt("norm_before_gate")?;
+    f.expect_bool("rms_norm", true)?;
+    f.get("time_step_rank");
+    f.size_opt("expand")?;
+    let eps = f.positive_or("layer_norm_epsilon", 1e-5)?;
+    let mamba = Mamba {
+        heads: f.size_or("num_heads", 128)?,
+        head_dim: f.size_or("head_dim", 64)?,
+        state: f.size_or("state_size", 128)?,
+        groups: f.size_or("n_groups", 8)?,
+        taps: f.size_or("conv_kernel", 4)?,
+        conv_bias: f.bool_or("use_conv_bias", true)?,
+        proj_bias: f.bool_or("use_bias", false)?,
+        form: MambaForm::Heads { limits: limits(f)?, norm: Some(Norm::rms(eps)), gate_last: false },
+        module: "mixer",
+        factors: MambaFactors::ONE,
+    };
+    checked(f, &mamba)?;
+    alone(f, "mamba2", mamba, false)
+}
+
+/// Refuses heads that do not fill the groups.
+fn checked(f: &Fields<'_>, m: &Mamba) -> Result<()> {
+    if m.heads.is_multiple_of(m.groups) { Ok(()) } else { Err(f.error("n_groups", format!("a divisor of the {} heads", m.heads))) }
+}
+
+/// Bounds on steps; keys about the start of training say nothing of them.
+fn limits(f: &Fields<'_>) -> Result<(f64, f64)> {
+    for key in ["time_step_min", "time_step_max", "time_step_floor"] {
+        f.magnitude_opt(key)?;
+    }
+    f.text("time_step_init_scheme")?;
+    f.magnitude_opt("time_step_scale")?;
+    let bound = |v: &serde_json::Value| match v {
+        serde_json::Value::String(text) if text == "inf" => Some(f64::INFINITY),
+        // JSON has no infinity, and files that hold the bare word are read as null.
+        serde_json::Value::Null => Some(f64::INFINITY),
+        other => other.as_f64(),
+    };
+    match f.get("time_step_limit").and_then(serde_json::Value::as_array).map(Vec::as_slice) {
+        None => Ok((0.0, f64::INFINITY)),
+        Some([low, high]) => bound(low).zip(bound(high)).ok_or_else(|| f.error("time_step_limit", "two numbers")),
+        Some(_) => Err(f.error("time_step_limit", "two numbers")),
+    }
+}
+
+/// A decoder of state spaces alone.
+fn alone(f: &Fields<'_>, family: &'static str, mamba: Mamba, tied: bool) -> Result<Config> {
+    let (hidden, layers) = (f.size("hidden_size")?, f.size("num_hidden_layers")?);
+    if layers > MAX_LAYERS {
+        return Err(f.error("num_hidden_layers", format!("at most {MAX_LAYERS}")));
+    }
+    f.expect_text("hidden_act", "silu")?;
+    for key in ["residual_in_fp32", "rescale_prenorm_residual", "use_cache", "use_mambapy"] {
+        f.bool_opt(key)?;
+    }
+    f.size_opt("chunk_size")?;
+    let layer = Layer { norms: ALONE, ..layer(Mixer::Mamba(Box::new(mamba)), Feed::None) };
+    Ok(Config {
+        family,
+        root: "model",
+        state_prefix: "",
+        hidden,
+        vocab: f.size("vocab_size")?,
+        // The state has the same size at any length.
+        positions: f.size_or("max_position_embeddings", 1 << 20)?,
+        embedding_scale: 1.0,
+        per_layer: None,
+        conditioned: None,
+        layers: vec![layer; layers],
+        norm: Norm::rms(f.positive_or("layer_norm_epsilon", 1e-5)?),
+        final_norm: "norm",
+        tied: f.bool_opt("tie_word_embeddings")?.or(tied.then_some(true)),
+        head_bias: false,
+        embedding_norm: false,
+        renames: BACKBONE,
+        logits_divisor: 1.0,
+        logits_cap: None,
+        dtype: dtype(f)?,
+        bos: f.ints("bos_token_id")?.first().copied(),
+        eos: f.ints("eos_token_id")?,
+    })
+}
+
+/// Jamba: Mamba 1 with norms of its own, attention without a rotary embedding in some layers, experts in others.
+pub(super) fn jamba(f: &Fields<'_>) -> Result<Config> {
+    let base = Base::read(f, &Defaults { kv_heads: Some(8), positions: 262_144, ..Defaults::LLAMA })?;
+    for key in ["use_mamba_kernels", "output_router_logits"] {
+        f.bool_opt(key)?;
+    }
+    f.get("num_logits_to_keep");
+    let mamba = Mamba {
+        heads: f.size_or("mamba_expand", 2)? * base.hidden,
+        head_dim: 1,
+        state: f.size_or("mamba_d_state", 16)?,
+        groups: 1,
+        taps: f.size_or("mamba_d_conv", 4)?,
+        conv_bias: f.bool_or("mamba_conv_bias", true)?,
+        proj_bias: f.bool_or("mamba_proj_bias", false)?,
+        form: MambaForm::Channels { rank: rank(f, "mamba_dt_rank", base.hidden)?, norm: Some(base.norm) },
+        module: "mamba",
+        factors: MambaFactors::ONE,
+    };
+    let periodic = |period: &str, offset: &str, defaults: (usize, usize)| -> Result<(usize, usize)> {
+        Ok((f.size_or(period, defaults.0)?, f.count_or(offset, defaults.1)?))
+    };
+    let (attends, sparse) = (
+        periodic("attn_layer_period", "attn_layer_offset", (8, 4))?,
+        periodic("expert_layer_period", "expert_layer_offset", (2, 1))?,
+    );
+    let width = f.size("intermediate_size")?;
+    let count = f.size_or("num_experts", 16)?;
+    let experts = Experts {
+        count,
+        chosen: f.size_or("num_experts_per_tok", 2)?,
+        router: Router { module: "router", ..Router::SOFTMAX },
+        ..experts(&base, width, "feed_forward")
+    };
+    let norms = LayerNorms { feed_in: Some("pre_ff_layernorm"), ..LayerNorms::PRE };
+    let falls_on = |i: usize, (period, offset): (usize, usize)| i % period == offset % period;
+    let layers = (0..base.layers).map(|i| {
+        let mixer = if falls_on(i, attends) { base.attention(None).into() } else { Mixer::Mamba(Box::new(mamba.clone())) };
+        let feed: Feed =
+            if count > 1 && falls_on(i, sparse) { experts.clone().into() } else { base.mlp_of(width, "feed_forward").into() };
+        Layer { norms, ..layer(mixer, feed) }
+    });
+    Ok(Config { final_norm: "final_layernorm", ..base.config(f, "jamba", layers.collect())? })
+}
+
+/// Granite 4: Mamba 2 and attention by turns, experts beside a shared layer.
+pub(super) fn granite(f: &Fields<'_>) -> Result<Config> {
+    let base = Base::read(f, &Defaults::LLAMA)?;
+    f.expect_text("normalization_function", "rmsnorm")?;
+    f.text("init_method")?;
+    f.bool_opt("output_router_logits")?;
+    f.size_opt("mamba_chunk_size")?;
+    let bias = f.bool_or("attention_bias", false)?;
+    let rotated = match f.text("position_embedding_type")? {
+        Some("rope") => true,
+        None | Some("nope") => false,
+        _ => return Err(f.error("position_embedding_type", "rope or nope")),
+    };
+    let rope = rope::read(f, &base)?;
+    let attention = Attention {
+        scale: f.positive_or("attention_multiplier", 1.0)?,
+        qkv_bias: bias.into(),
+        output_bias: bias,
+        ..base.attention(rotated.then_some(rope))
+    };
+    let mamba = shared_keys(f, &base, "mamba")?;
+    let mamba = Mamba { form: MambaForm::Heads { limits: limits(f)?, norm: Some(base.norm), gate_last: false }, ..mamba };
+    let feed = granite_feed(f, &base)?;
+    let kinds = f.texts("layer_types", base.layers)?.ok_or_else(|| f.error("layer_types", "a list of mamba and attention"))?;
+    let residual = f.positive_or("residual_multiplier", 1.0)?;
+    let layers = kinds.into_iter().take(base.layers).map(|kind| {
+        let mixer = match kind {
+            "mamba" | "linear_attention" => Mixer::Mamba(Box::new(mamba.clone())),
+            "attention" | "full_attention" => attention.clone().into(),
+            _ => return Err(f.error("layer_types", format!("mamba and attention, not {kind}"))),
+        };
+        Ok(Layer { residual, ..layer(mixer, feed.clone()) })
+    });
+    let renames = &[
+        (".block_sparse_moe.router.layer.", ".mlp.gate."),
+        (".block_sparse_moe.input_linear.weight", ".mlp.experts.gate_up_proj"),
+        (".block_sparse_moe.output_linear.weight", ".mlp.experts.down_proj"),
+        (".shared_mlp.input_linear.", ".mlp.shared.gate_up_proj."),
+        (".shared_mlp.output_linear.", ".mlp.shared.down_proj."),
+    ];
+    Ok(Config {
+        renames,
+        embedding_scale: f.positive_or("embedding_multiplier", 1.0)?,
+        logits_divisor: f.positive_or("logits_scaling", 1.0)?,
+        ..base.config(f, "granitemoehybrid", layers.collect::<Result<_>>()?)?
+    })
+}
+
+fn granite_feed(f: &Fields<'_>, base: &Base) -> Result<Feed> {
+    let shared = f.size_or("shared_intermediate_size", 1024)?;
+    let (count, chosen) = (f.count_or("num_local_experts", 8)?, f.count_or("num_experts_per_tok", 2)?);
+    let width = f.size_opt("intermediate_size")?;
+    if count == 0 {
+        return Ok(Mlp { joined: true, ..base.mlp_of(shared, "mlp.shared") }.into());
+    }
+    let width = width.ok_or_else(|| f.error("intermediate_size", "an integer"))?;
+    let router = Router { scores: Scores::SoftmaxOfChosen, ..Router::SOFTMAX };
+    let shared = Mlp { joined: true, ..base.mlp_of(shared, "shared") };
+    Ok(Experts { count, chosen, router, shared: Some(shared), ..experts(base, width, "mlp") }.into())
+}
+
+/// A Mamba 2 as configs with the prefix `mamba_` describe it.
+fn shared_keys(f: &Fields<'_>, base: &Base, module: &'static str) -> Result<Mamba> {
+    let expanded = f.size_or("mamba_expand", 2)? * base.hidden;
+    let inner = f.size_opt("mamba_d_ssm")?.unwrap_or(expanded);
+    let heads = f.size_or("mamba_n_heads", 128)?;
+    let head_dim = match f.get("mamba_d_head") {
+        None => inner / heads,
+        Some(serde_json::Value::String(auto)) if auto == "auto" => inner / heads,
+        Some(_) => f.size("mamba_d_head")?,
+    };
+    if heads * head_dim != inner {
+        return Err(f.error("mamba_n_heads", format!("heads of {head_dim} that fill {inner} channels")));
+    }
+    let mamba = Mamba {
+        heads,
+        head_dim,
+        state: f.size_or("mamba_d_state", 256)?,
+        groups: f.size_or("mamba_n_groups", 1)?,
+        taps: f.size_or("mamba_d_conv", 4)?,
+        conv_bias: f.bool_or("mamba_conv_bias", true)?,
+        proj_bias: f.bool_or("mamba_proj_bias", false)?,
+        form: MambaForm::Heads { limits: (0.0, f64::INFINITY), norm: None, gate_last: false },
+        module,
+        factors: MambaFactors::ONE,
+    };
+    checked(f, &mamba)?;
+    Ok(mamba)
+}
+
+/// Nemotron-H: a layer is a state space, attention without a rotary embedding, a layer without a gate, or experts.
+pub(super) fn nemotron_h(f: &Fields<'_>) -> Result<Config> {
+    let kinds = nemotron_kinds(f)?;
+    let defaults = Defaults {
+        kv_heads: Some(8),
+        head_dim: Some(128),
+        positions: 4096,
+        norm_eps: 1e-5,
+        norm_key: "layer_norm_epsilon",
+        activation_key: "mlp_hidden_act",
+        ..Defaults::LLAMA
+    };
+    let base = Base::read(f, &defaults)?;
+    let base = Base { layers: kinds.len(), activation: Activation::Relu2, ..base };
+    f.expect_text("mlp_hidden_act", "relu2")?;
+    f.expect_text("mamba_hidden_act", "silu")?;
+    for key in ["rescale_prenorm_residual", "residual_in_fp32", "use_mamba_kernels", "mamba_proj_bias"] {
+        f.bool_opt(key)?;
+    }
+    for key in ["hidden_dropout", "num_logits_to_keep"] {
+        f.magnitude_opt(key)?;
+    }
+    f.text("mamba_ssm_cache_dtype")?;
+    f.size_opt("chunk_size")?;
+    f.size_opt("expand")?;
+    if f.get("sliding_window").is_some() {
+        return Err(f.error("sliding_window", "null"));
+    }
+    let bias = f.bool_or("attention_bias", false)?;
+    let names = AttentionNames { module: "mixer", ..AttentionNames::COMMON };
+    let attention = Attention { names, qkv_bias: bias.into(), output_bias: bias, ..base.attention(None) };
+    let mamba = Mamba {
+        heads: f.size_or("mamba_num_heads", 128)?,
+        head_dim: f.size_or("mamba_head_dim", 64)?,
+        state: f.size_or("ssm_state_size", 128)?,
+        groups: f.size_or("n_groups", 8)?,
+        taps: f.size_or("conv_kernel", 4)?,
+        conv_bias: f.bool_or("use_conv_bias", true)?,
+        proj_bias: f.bool_or("use_bias", false)?,
+        form: MambaForm::Heads { limits: limits(f)?, norm: Some(base.norm), gate_last: false },
+        module: "mixer",
+        factors: MambaFactors::ONE,
+    };
+    checked(f, &mamba)?;
+    let mlp_bias = f.bool_or("mlp_bias", false)?;
+    let mlp = Mlp { gated: false, bias: mlp_bias.into(), ..base.mlp_of(f.size_or("intermediate_size", 21_504)?, "mixer") };
+    let experts = nemotron_experts(f, &base, kinds.contains(&"moe"))?;
+    let fed = LayerNorms { mixer_in: None, mixer_out: None, feed_in: Some("norm"), feed_out: None };
+    let layers = kinds.iter().map(|kind| match (*kind, &experts) {
+        ("mamba", _) => Ok(Layer { norms: ALONE, ..layer(Mixer::Mamba(Box::new(mamba.clone())), Feed::None) }),
+        ("attention", _) => Ok(Layer { norms: ALONE, ..layer(attention.clone(), Feed::None) }),
+        ("mlp", _) => Ok(Layer { norms: fed, ..layer(Mixer::None, mlp) }),
+        ("moe", Some(experts)) => Ok(Layer { norms: fed, ..layer(Mixer::None, experts.clone()) }),
+        (other, _) => Err(f.error("layers_block_type", format!("mamba, attention, mlp and moe, not {other}"))),
+    });
+    let config = base.config(f, "nemotron_h", layers.collect::<Result<_>>()?)?;
+    Ok(Config { renames: BACKBONE, ..config })
+}
+
+/// The kind of each layer, as a list or as letters.
+fn nemotron_kinds<'a>(f: &Fields<'a>) -> Result<Vec<&'a str>> {
+    const PATTERN: &str = "hybrid_override_pattern";
+    if let Some(kinds) = f.texts("layers_block_type", 1)? {
+        f.text(PATTERN)?;
+        return Ok(kinds);
+    }
+    let letters = f.text(PATTERN)?.ok_or_else(|| f.error(PATTERN, "letters M, *, - and E"))?;
+    let kind = |letter| match letter {
+        'M' => Ok("mamba"),
+        '*' => Ok("attention"),
+        '-' => Ok("mlp"),
+        'E' => Ok("moe"),
+        _ => Err(f.error(PATTERN, "letters M, *, - and E")),
+    };
+    letters.chars().map(kind).collect()
+}
+
+fn nemotron_experts(f: &Fields<'_>, base: &Base, wanted: bool) -> Result<Option<Experts>> {
+    const KEYS: [&str; 4] =
+        ["n_routed_experts", "n_shared_experts", "moe_intermediate_size", "moe_shared_expert_intermediate_size"];
+    if !wanted {
+        KEYS.into_iter().chain(["num_experts_per_tok", "n_group", "topk_group", "norm_topk_prob"]).for_each(|key| {
+            f.get(key);
+        });
+        f.get("routed_scaling_factor");
+        f.get("moe_latent_size");
+        return Ok(None);
+    }
+    let defaults = deepseek::ExpertDefaults { count: 8, width: 7688, groups: (1, 1), scale: 1.0, dense: 0 };
+    let experts = deepseek::experts(f, base, &defaults)?;
+    let shared = f.size_or("moe_shared_expert_intermediate_size", 7688)?;
+    let shared = experts.shared.map(|_| Mlp { gated: false, ..base.mlp_of(shared, "shared_experts") });
+    Ok(Some(Experts { gated: false, latent: f.size_opt("moe_latent_size")?, module: "mixer", shared, ..experts }))
+}
+
+/// Falcon-H1: Mamba 2 and attention read the same norm's result in every layer; factors on most of what is computed.
+pub(super) fn falcon_h1(f: &Fields<'_>) -> Result<Config> {
+    let defaults = Defaults { kv_heads: Some(8), positions: 8192, norm_eps: 1e-5, theta: 100_000.0, ..Defaults::LLAMA };
+    let base = Base::read(f, &defaults)?;
+    f.size_opt("mamba_chunk_size")?;
+    f.magnitude_opt("num_logits_to_keep")?;
+    f.expect_bool("mamba_use_mlp", true)?;
+    let one = |key: &str| f.positive_or(key, 1.0);
+    let bias = f.bool_or("attention_bias", false)?;
+    let input = one("attention_in_multiplier")?;
+    let attention = Attention {
+        // Keys carry their own factor, which only the scores see.
+        scale: (base.head_dim as f64).sqrt().recip() * one("key_multiplier")?,
+        factors: [input, one("attention_out_multiplier")?],
+        qkv_bias: bias.into(),
+        output_bias: bias,
+        ..base.attention(Some(rope::read(f, &base)?))
+    };
+    let mut mamba = shared_keys(f, &base, "mamba")?;
+    let normed = f.bool_or("mamba_rms_norm", false)?;
+    let gate_last = f.bool_or("mamba_norm_before_gate", true)?;
+    mamba.form = MambaForm::Heads { limits: limits(f)?, norm: normed.then_some(base.norm), gate_last };
+    let parts = if f.get("ssm_multipliers").is_some() { f.positives("ssm_multipliers", 5)? } else { vec![1.0; 5] };
+    mamba.factors = MambaFactors {
+        input: one("ssm_in_multiplier")?,
+        output: one("ssm_out_multiplier")?,
+        parts: parts.try_into().unwrap_or([1.0; 5]),
+    };
+    mamba.proj_bias |= f.bool_or("projectors_bias", false)?;
+    let factors = if f.get("mlp_multipliers").is_some() { f.positives("mlp_multipliers", 2)? } else { vec![1.0; 2] };
+    let mlp = Mlp {
+        bias: f.bool_or("mlp_bias", false)?.into(),
+        factors: factors.try_into().unwrap_or([1.0; 2]),
+        module: "feed_forward",
+        ..base.mlp(f)?
+    };
+    let norms = LayerNorms { feed_in: Some("pre_ff_layernorm"), ..LayerNorms::PRE };
+    let layer = Layer { norms, ..layer(Mixer::AttentionAndMamba(Box::new(attention), Box::new(mamba)), mlp) };
+    let config = base.config(f, "falcon_h1", vec![layer; base.layers])?;
+    Ok(Config {
+        final_norm: "final_layernorm",
+        embedding_scale: one("embedding_multiplier")?,
+        logits_divisor: one("lm_head_multiplier")?.recip(),
+        ..config
+    })
+}
+
+fn experts(base: &Base, width: usize, module: &'static str) -> Experts {
+    Experts {
+        count: 0,
+        chosen: 0,
+        width,
+        activation: base.activation,
+        router: Router::SOFTMAX,
+        latent: None,
+        shared: None,
+        shared_gate: None,
+        module,
+        names: MlpNames::COMMON,
+        bias: false,
+        gated: true,
+        weighted_input: false,
+        layout: ExpertLayout::Rows,
+    }
+}

@@ -1,0 +1,363 @@
+//! Families of experts behind a router of their own, on attention that other families have.
+
+use super::{
+    common::{Base, Defaults, FULL, SLIDING, by_kind, full_every, layer, window},
+    deepseek, llama_variants,
+    qwen3::{self, ExpertDefaults},
+    rope,
+};
+use crate::{
+    Result,
+    fields::Fields,
+    rope::Rope,
+    spec::{
+        Attention, Config, ExpertLayout, Experts, Feed, Gate, Layer, LayerNorms, MlpNames, QkNorm, Router, Scores, Temperature,
+    },
+};
+
+/// dots.llm1: queries and keys normalized per head, DeepSeek V3's router.
+pub(super) fn dots1(f: &Fields<'_>) -> Result<Config> {
+    let base = Base::read(f, &Defaults::LLAMA)?;
+    f.count_or("max_window_layers", 62)?;
+    let bias = f.bool_or("attention_bias", false)?;
+    let attention = Attention { qk_norm: QkNorm::Heads, qkv_bias: bias.into(), output_bias: bias, ..base.attention(None) };
+    let rope = rope::read(f, &base)?;
+    let kinds = base.layer_types(f, |_| FULL)?;
+    let attentions = by_kind(f, kinds, window(f, Some(4096))?, &attention, |_| Some(rope.clone()))?;
+    let defaults = deepseek::ExpertDefaults { count: 128, width: 1408, groups: (1, 1), scale: 1.0, dense: 0 };
+    decoder(f, &base, "dots1", attentions, deepseek::feeds(f, &base, &defaults)?)
+}
+
+/// K-EXAONE: EXAONE 4's attention between norms before either half, DeepSeek V3's router.
+pub(super) fn exaone_moe(f: &Fields<'_>) -> Result<Config> {
+    let base = Base::read(f, &Defaults { norm_eps: 1e-5, ..Defaults::LLAMA })?;
+    let attentions = llama_variants::exaone_attentions(f, &base)?;
+    let defaults = deepseek::ExpertDefaults { count: 64, width: 1024, groups: (1, 1), scale: 2.5, dense: 1 };
+    let mut feeds = deepseek::feeds(f, &base, &defaults)?;
+    corrected_by("e_score_correction_bias", &mut feeds);
+    decoder(f, &base, "exaone_moe", attentions, feeds)
+}
+
+/// Names the vector that corrects the choice of experts.
+fn corrected_by(name: &'static str, feeds: &mut [Feed]) {
+    for feed in feeds {
+        if let Feed::Experts(experts) = feed {
+            experts.router.correction = Some(name);
+        }
+    }
+}
+
+/// MiniMax M2: queries and keys normalized as a whole, part of a head rotated, corrected sigmoids in every layer.
+pub(super) fn minimax_m2(f: &Fields<'_>) -> Result<Config> {
+    let defaults = Defaults { kv_heads: Some(8), head_dim: Some(128), positions: 196_608, theta: 5_000_000.0, ..Defaults::LLAMA };
+    let base = Base::read(f, &defaults)?;
+    let rotated = f.size_opt("rotary_dim")?;
+    let part = rotated.map_or(1.0, |dims| dims as f64 / base.head_dim as f64);
+    let base = Base { defaults: Defaults { rotary_part: part, ..base.defaults }, ..base };
+    if f.ints("attn_type_list")?.iter().any(|&kind| kind != 1) {
+        return Err(f.error("attn_type_list", "1 for every layer"));
+    }
+    for key in ["layernorm_full_attention_beta", "layernorm_linear_attention_beta", "layernorm_mlp_beta"] {
+        if f.positive_or(key, 1.0)? != 1.0 {
+            return Err(f.error(key, "1"));
+        }
+    }
+    for key in ["mlp_intermediate_size", "mtp_transformer_layers", "num_mtp_modules"] {
+        f.count_or(key, 0)?;
+    }
+    f.bool_opt("use_mtp")?;
+    f.text("shared_moe_mode")?;
+    f.magnitude_opt("router_jitter_noise")?;
+    f.expect_text("qk_norm_type", "per_layer")?;
+    f.expect_text("scoring_func", "sigmoid")?;
+    if f.count_or("shared_intermediate_size", 0)? != 0 {
+        return Err(f.error("shared_intermediate_size", "0"));
+    }
+    let qk_norm = if f.bool_or("use_qk_norm", true)? { QkNorm::Whole } else { QkNorm::None };
+    let attention = Attention { qk_norm, window: window(f, None)?, ..base.attention(Some(rope::read(f, &base)?)) };
+    let experts = Experts {
+        count: f.size_or("num_local_experts", 256)?,
+        chosen: f.size_or("num_experts_per_tok", 8)?,
+        width: f.size("intermediate_size")?,
+        router: Router {
+            scores: Scores::Sigmoid,
+            correction: f.bool_or("use_routing_bias", true)?.then_some("e_score_correction_bias"),
+            normalized: Some(0.0),
+            wide: true,
+            ..Router::SOFTMAX
+        },
+        module: "block_sparse_moe",
+        names: MlpNames::NUMBERED,
+        ..plain_experts(&base)
+    };
+    let attentions = vec![attention; base.layers];
+    let feeds = vec![experts.into(); base.layers];
+    decoder(f, &base, "minimax_m2", attentions, feeds)
+}
+
+/// Mellum 2: Qwen 3's experts, with windows and a rotary embedding for either kind of layer.
+pub(super) fn mellum(f: &Fields<'_>) -> Result<Config> {
+    let defaults = Defaults { kv_heads: Some(4), head_dim: Some(128), positions: 131_072, ..Defaults::LLAMA };
+    let base = Base::read(f, &defaults)?;
+    let (full, sliding) = rope::by_kind(f, &base, (500_000.0, 10_000.0))?;
+    let attention = qwen3_attention(f, &base)?;
+    let kinds = base.layer_types(f, |_| FULL)?;
+    let rope = |kind: &str| Some(if kind == FULL { full.clone() } else { sliding.clone() });
+    let attentions = by_kind(f, kinds, window(f, Some(1024))?, &attention, rope)?;
+    let defaults = ExpertDefaults { count: 64, chosen: 8, width: 896, normalized: true };
+    let experts = qwen3::experts_of(f, &base, &defaults)?;
+    let kinds = f.texts("mlp_layer_types", base.layers)?;
+    let width = f.size_opt("intermediate_size")?;
+    let feed = |i: usize| match (kinds.as_ref().map(|kinds| kinds[i]), width) {
+        (Some("dense"), Some(width)) => Ok(base.mlp_of(width, "mlp").into()),
+        (Some("dense"), None) => Err(f.error("intermediate_size", "an integer")),
+        _ => Ok(experts.clone().into()),
+    };
+    let feeds = (0..base.layers).map(feed).collect::<Result<_>>()?;
+    for key in ["mtp_layer_types", "mtp_mlp_layer_types"] {
+        f.get(key);
+    }
+    decoder(f, &base, "mellum", attentions, feeds)
+}
+
+fn qwen3_attention(f: &Fields<'_>, base: &Base) -> Result<Attention> {
+    let bias = f.bool_or("attention_bias", false)?;
+    Ok(Attention { qk_norm: QkNorm::Heads, qkv_bias: bias.into(), output_bias: bias, ..base.attention(None) })
+}
+
+/// Trinity: norms around either half, a gate on the results of attention, a rotary embedding in layers with windows only.
+pub(super) fn afmoe(f: &Fields<'_>) -> Result<Config> {
+    let base = Base::read(f, &Defaults { head_dim: Some(128), positions: 16_384, norm_eps: 1e-5, ..Defaults::LLAMA })?;
+    f.magnitude_opt("load_balance_coeff")?;
+    f.bool_opt("use_grouped_mm")?;
+    for key in ["n_group", "topk_group", "num_expert_groups", "num_limited_groups"] {
+        f.expect_size(key, 1)?;
+    }
+    f.expect_text("score_func", "sigmoid")?;
+    let bias = f.bool_or("attention_bias", false)?;
+    let period = f.size_or("global_attn_every_n_layers", 4)?;
+    let kinds = base.layer_types(f, |i| full_every(period, i))?;
+    let rope = rope::read(f, &base)?;
+    let attention = Attention {
+        qk_norm: QkNorm::Heads,
+        gate: Gate::Elements("gate_proj"),
+        qkv_bias: bias.into(),
+        output_bias: bias,
+        ..base.attention(None)
+    };
+    let rotated = |kind: &str| (kind == SLIDING).then(|| rope.clone());
+    let attentions = by_kind(f, kinds, window(f, Some(1024))?, &attention, rotated)?;
+    let (width, shared) = (f.size_or("moe_intermediate_size", 1408)?, f.count_or("num_shared_experts", 2)?);
+    let experts = Experts {
+        count: f.size_or("num_experts", 64)?,
+        chosen: f.size_or("num_experts_per_tok", 6)?,
+        width,
+        router: Router {
+            module: "router.gate",
+            scores: Scores::Sigmoid,
+            correction: Some("expert_bias"),
+            normalized: f.bool_or("route_norm", true)?.then_some(1e-20),
+            scale: f.positive_or("route_scale", 1.0)?,
+            wide: true,
+            ..Router::SOFTMAX
+        },
+        shared: (shared > 0).then(|| base.mlp_of(width * shared, "shared_experts")),
+        ..plain_experts(&base)
+    };
+    let (mlp, dense) = (base.mlp(f)?, f.count_or("num_dense_layers", 1)?);
+    let feeds = (0..base.layers).map(|i| if i < dense { mlp.into() } else { experts.clone().into() }).collect();
+    let config = decoder(f, &base, "afmoe", attentions, feeds)?;
+    let norms = LayerNorms {
+        mixer_in: Some("input_layernorm"),
+        mixer_out: Some("post_attention_layernorm"),
+        feed_in: Some("pre_mlp_layernorm"),
+        feed_out: Some("post_mlp_layernorm"),
+    };
+    let layers = config.layers.into_iter().map(|layer| Layer { norms, ..layer }).collect();
+    let config = Config { layers, ..config };
+    Ok(if f.bool_or("mup_enabled", false)? { super::gemma2::scaled(config) } else { config })
+}
+
+/// Laguna: heads and rotary embedding by layer, a gate a head, corrected sigmoids.
+pub(super) fn laguna(f: &Fields<'_>) -> Result<Config> {
+    let base = Base::read(f, &Defaults { kv_heads: Some(8), head_dim: Some(128), positions: 131_072, ..Defaults::LLAMA })?;
+    let (full, sliding) = laguna_ropes(f, &base)?;
+    let kinds = base.layer_types(f, |_| FULL)?;
+    let gate = laguna_gate(f)?;
+    let bias = f.bool_or("attention_bias", false)?;
+    let attention = Attention { qk_norm: QkNorm::Heads, gate, qkv_bias: bias.into(), output_bias: bias, ..base.attention(None) };
+    let rope = |kind: &str| Some(if kind == FULL { full.clone() } else { sliding.clone() });
+    let mut attentions = by_kind(f, kinds, window(f, Some(512))?, &attention, rope)?;
+    let heads = f.ints("num_attention_heads_per_layer")?;
+    for (attention, heads) in attentions.iter_mut().zip(heads) {
+        let fits = usize::try_from(heads).ok().filter(|heads| *heads > 0 && heads.is_multiple_of(base.kv_heads));
+        let expected = || format!("multiples of the {} heads of keys and values", base.kv_heads);
+        attention.heads = fits.ok_or_else(|| f.error("num_attention_heads_per_layer", expected()))?;
+    }
+    f.expect_bool("moe_apply_router_weight_on_input", false)?;
+    if f.magnitude_opt("moe_router_logit_softcapping")?.is_some_and(|cap| cap > 0.0) {
+        return Err(f.error("moe_router_logit_softcapping", "0"));
+    }
+    let experts = Experts {
+        count: f.size_or("num_experts", 256)?,
+        chosen: f.size_or("num_experts_per_tok", 8)?,
+        width: f.size_or("moe_intermediate_size", 512)?,
+        router: Router {
+            scores: Scores::Sigmoid,
+            correction: Some("experts.e_score_correction_bias"),
+            normalized: Some(0.0),
+            scale: f.positive_or("moe_routed_scaling_factor", 1.0)?,
+            wide: true,
+            ..Router::SOFTMAX
+        },
+        shared: Some(base.mlp_of(f.size_or("shared_expert_intermediate_size", 512)?, "shared_expert")),
+        ..plain_experts(&base)
+    };
+    let (mlp, listed) = (base.mlp(f)?, f.texts("mlp_layer_types", base.layers)?);
+    let is_dense = |i: usize| listed.as_ref().map_or(i == 0, |kinds| kinds[i] == "dense");
+    let feeds = (0..base.layers).map(|i| if is_dense(i) { mlp.into() } else { experts.clone().into() }).collect();
+    decoder(f, &base, "laguna", attentions, feeds)
+}
+
+fn laguna_gate(f: &Fields<'_>) -> Result<Gate> {
+    match f.get("gating") {
+        None | Some(serde_json::Value::Bool(true)) => Ok(Gate::SoftHeads("g_proj")),
+        Some(serde_json::Value::Bool(false)) => Ok(Gate::None),
+        Some(serde_json::Value::String(kind)) if kind == "per-head" => Ok(Gate::SoftHeads("g_proj")),
+        _ => Err(f.error("gating", "true, false or per-head")),
+    }
+}
+
+/// Full layers rotate half of a head, sliding ones all of it.
+fn laguna_ropes(f: &Fields<'_>, base: &Base) -> Result<(Rope, Rope)> {
+    let parameters = f.child("rope_parameters")?;
+    if parameters.as_ref().is_some_and(|p| p.get("full_attention").is_some()) {
+        return rope::by_kind(f, base, (500_000.0, 10_000.0));
+    }
+    let half = Base { defaults: Defaults { rotary_part: 0.5, ..base.defaults }, ..base.clone() };
+    Ok((rope::of(f, None, &half, 500_000.0, base.head_dim)?, rope::of(f, None, base, 10_000.0, base.head_dim)?))
+}
+
+/// ERNIE 4.5 with experts: a softmax whose correction only chooses.
+pub(super) fn ernie4_5_moe(f: &Fields<'_>) -> Result<Config> {
+    let base = Base::read(f, &Defaults { kv_heads: Some(4), head_dim: None, ..llama_variants::ERNIE })?;
+    llama_variants::ernie_switches(f)?;
+    f.expect_text("moe_gate", "topk")?;
+    f.ints("moe_capacity")?;
+    let bias = f.bool_or("use_bias", false)?;
+    let rope = Rope { interleaved: true, ..rope::read(f, &base)? };
+    let attention = Attention { qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope)) };
+    let (width, shared) = (f.size_or("moe_intermediate_size", 1536)?, f.count_or("moe_num_shared_experts", 2)?);
+    let experts = Experts {
+        count: f.size_or("moe_num_experts", 64)?,
+        chosen: f.size_or("moe_k", 6)?,
+        width,
+        router: Router {
+            correction: f.bool_or("moe_use_aux_free", true)?.then_some("moe_statics.e_score_correction_bias"),
+            normalized: Some(f.magnitude_opt("moe_norm_min")?.unwrap_or(1e-12)),
+            wide: true,
+            ..Router::SOFTMAX
+        },
+        shared: (shared > 0).then(|| base.mlp_of(width * shared, "shared_experts")),
+        ..plain_experts(&base)
+    };
+    let (first, last) = (f.count_or("moe_layer_start_index", 1)?, f.count_or("moe_layer_end_index", base.layers)?);
+    let interval = f.size_or("moe_layer_interval", 1)?;
+    let mlp = crate::spec::Mlp { bias: bias.into(), ..base.mlp(f)? };
+    let sparse = |i: usize| (i + 1).is_multiple_of(interval) && i >= first && i <= last;
+    let feeds = (0..base.layers).map(|i| if sparse(i) { experts.clone().into() } else { mlp.into() }).collect();
+    decoder(f, &base, "ernie4_5_moe", vec![attention; base.layers], feeds)
+}
+
+/// Llama 4: chunked attention with normalized queries and keys, every fourth layer full without rotary embedding; the router's
+/// sigmoid multiplies what an expert reads.
+pub(super) fn llama4(f: &Fields<'_>) -> Result<Config> {
+    let defaults = Defaults {
+        kv_heads: Some(8),
+        head_dim: Some(128),
+        positions: 131_072,
+        norm_eps: 1e-5,
+        theta: 500_000.0,
+        ..Defaults::LLAMA
+    };
+    let base = Base::read(f, &defaults)?;
+    f.get("for_llm_compressor");
+    f.magnitude_opt("router_jitter_noise")?;
+    let bias = f.bool_or("attention_bias", false)?;
+    let rope = Rope { interleaved: true, ..rope::read(f, &base)? };
+    let rotated = llama4_rotated(f, &base)?;
+    let qk_norm = if f.bool_or("use_qk_norm", true)? { QkNorm::RotatedPlain } else { QkNorm::None };
+    let chunk = if f.has_null("attention_chunk_size") { None } else { Some(f.size_or("attention_chunk_size", 8192)?) };
+    let (beta, length) = (f.positive_or("attn_scale", 0.1)?, f.positive_or("floor_scale", 8192.0)?);
+    let tuned = f.get("attn_temperature_tuning").is_none_or(|v| v.as_bool().unwrap_or(v.as_i64() != Some(0)));
+    let plain = Attention { qkv_bias: bias.into(), output_bias: bias, ..base.attention(None) };
+    let kinds = f.texts("layer_types", base.layers)?;
+    let attentions = (0..base.layers).map(|i| {
+        let chunked = kinds.as_ref().map_or(rotated[i], |kinds| kinds[i] == "chunked_attention");
+        let chunk = chunk.filter(|_| chunked);
+        if rotated[i] {
+            return Attention { rope: Some(rope.clone()), qk_norm, chunk, ..plain.clone() };
+        }
+        let temperature = tuned.then_some(Temperature { beta, offset: 1, length });
+        Attention { temperature, chunk, ..plain.clone() }
+    });
+    let attentions = attentions.collect();
+    let feeds = llama4_feeds(f, &base)?;
+    decoder(f, &base, "llama4_text", attentions, feeds)
+}
+
+/// Which layers have a rotary embedding: as listed, or all but every `no_rope_layer_interval`-th.
+fn llama4_rotated(f: &Fields<'_>, base: &Base) -> Result<Vec<bool>> {
+    let (listed, interval) = (f.ints("no_rope_layers")?, f.size_or("no_rope_layer_interval", 4)?);
+    if !listed.is_empty() && listed.len() < base.layers {
+        return Err(f.error("no_rope_layers", format!("a list of {} integers", base.layers)));
+    }
+    let by_rule = |i: usize| !(i + 1).is_multiple_of(interval);
+    Ok((0..base.layers).map(|i| listed.get(i).map_or_else(|| by_rule(i), |&rotated| rotated != 0)).collect())
+}
+
+fn llama4_feeds(f: &Fields<'_>, base: &Base) -> Result<Vec<Feed>> {
+    const MODULE: &str = "feed_forward";
+    let width = f.size("intermediate_size")?;
+    let experts = Experts {
+        count: f.size_or("num_local_experts", 16)?,
+        chosen: f.size_or("num_experts_per_tok", 1)?,
+        width,
+        router: Router { module: "router", scores: Scores::Sigmoid, ..Router::SOFTMAX },
+        shared: Some(base.mlp_of(width, "shared_expert")),
+        module: MODULE,
+        weighted_input: true,
+        layout: ExpertLayout::Columns,
+        ..plain_experts(base)
+    };
+    let step = f.size_or("interleave_moe_layer_step", 1)?;
+    let listed = f.ints("moe_layers")?;
+    let sparse = |i: usize| if listed.is_empty() { (i + 1).is_multiple_of(step) } else { listed.contains(&(i as i64)) };
+    let dense = base.mlp_of(f.size_or("intermediate_size_mlp", 16_384)?, MODULE);
+    Ok((0..base.layers).map(|i| if sparse(i) { experts.clone().into() } else { dense.into() }).collect())
+}
+
+/// Experts with Llama's gate and names; counts, widths and the router are for the family to state.
+fn plain_experts(base: &Base) -> Experts {
+    Experts {
+        count: 0,
+        chosen: 0,
+        width: 0,
+        activation: base.activation,
+        router: Router::SOFTMAX,
+        latent: None,
+        shared: None,
+        shared_gate: None,
+        module: "mlp",
+        names: MlpNames::COMMON,
+        bias: false,
+        gated: true,
+        weighted_input: false,
+        layout: ExpertLayout::Rows,
+    }
+}
+
+fn decoder(f: &Fields<'_>, base: &Base, family: &'static str, attentions: Vec<Attention>, feeds: Vec<Feed>) -> Result<Config> {
+    let layers = attentions.into_iter().zip(feeds).map(|(attention, feed)| layer(attention, feed)).collect();
+    base.config(f, family, layers)
+}
