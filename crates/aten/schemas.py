@@ -1,7 +1,8 @@
 """Writes src/pytorch.txt: the function schemas of the ATen operators that Flambeau speaks of, as the installed PyTorch prints them.
 
-The operators are those that Rust sources of the workspace name in quotes (`"aten.add.Tensor"`), with the in-place, out and copying
-variants of each. One schema a line, in the order of their names. A name that PyTorch lacks is reported, unless src/custom.txt has it.
+The operators are those that Rust sources of the workspace name in quotes (`"aten.add.Tensor"`, or `"aten::add"` for all its
+overloads on tensors), with the in-place, out and copying variants of each. One schema a line, in the order of their names. A target
+that PyTorch lacks is reported, unless src/custom.txt has it.
 
     python crates/aten/schemas.py
 """
@@ -15,6 +16,7 @@ import torch
 CRATE = Path(__file__).resolve().parent
 OPTIONS = {"dtype", "layout", "device", "pin_memory"}
 QUOTED = re.compile(r'"aten\.(\w+)\.(\w+)"')
+QUOTED_NAME = re.compile(r'"aten::(\w+)"')
 
 
 def base(name):
@@ -22,6 +24,13 @@ def base(name):
     if match := re.fullmatch(r"__i(\w+)__", name):
         return f"__{match[1]}__"
     return name if name.endswith("__") else name.removesuffix("_")
+
+
+def is_on_tensors(schema):
+    """Whether the operator takes and gives tensors, whose axes have no names."""
+    types = [str(a.type) for a in schema.arguments]
+    return any("Tensor" in t for t in types) and all("Tensor" in str(r.type) for r in schema.returns) and not (
+        "Dimname" in str(schema) or schema.overload_name.startswith("prim_"))
 
 
 def signature(schema):
@@ -45,7 +54,10 @@ def main():
 
     found, missing = set(), []
     for source in CRATE.parent.glob("*/src/**/*.rs"):
-        for name, overload in QUOTED.findall(source.read_text()):
+        text = source.read_text()
+        named = [(name, by_name.get(name, {})) for name in QUOTED_NAME.findall(text)]
+        overloads = [(name, overload) for name, all_of in named for overload, s in all_of.items() if is_on_tensors(s)]
+        for name, overload in QUOTED.findall(text) + overloads:
             overload = "" if overload == "default" else overload
             schema = by_name.get(name, {}).get(overload)
             if schema is None and f"aten::{name}" in custom:

@@ -1,4 +1,4 @@
-//! Fallback calls: those that ExecuTorch's portable kernels run, between delegates.
+//! Fallback calls: those that kernels run between delegates.
 
 use flambeau_aten::{Literal, Type};
 use flambeau_ir::{Slot, Spec, Tid, Vid};
@@ -30,7 +30,7 @@ pub(crate) enum KernelArg {
     Value(EValue),
 }
 
-/// A call that a portable kernel runs.
+/// A call that a kernel runs.
 #[derive(Clone, Debug)]
 pub(crate) struct FallbackCall {
     pub(crate) kernel: Kernel,
@@ -108,7 +108,9 @@ impl FallbackCall {
     /// # Errors
     /// `reason`, if there is no kernel for it or its arguments cannot be passed.
     fn new(lower: &mut Lower, call: &Call, id: u32, first: u32, reason: Refuse) -> Result<FallbackCall, Refuse> {
-        let Some(kernel) = kernel_for(&call.target).filter(|k| k.results() == call.outputs.len()) else { return Err(reason) };
+        let Some(kernel) = kernel_for(&call.target, &dtypes(lower, call)).filter(|k| k.results() == call.outputs.len()) else {
+            return Err(reason);
+        };
         let Some(args) = kernel.params().map(|p| argument(lower, call, p)).collect::<Option<Vec<_>>>() else { return Err(reason) };
         bound_sizes(lower, call, &args);
         let mut results = Vec::new();
@@ -129,6 +131,19 @@ impl FallbackCall {
     pub(crate) fn reads(&self) -> Vec<Slot> {
         self.args.iter().flat_map(KernelArg::slots).collect()
     }
+}
+
+/// Element types of a call's tensors and results.
+fn dtypes(lower: &Lower, call: &Call) -> Vec<DType> {
+    let mut dtypes: Vec<DType> = call.outputs.iter().map(|out| out.dtype).collect();
+    for (_, arg) in &call.args {
+        match arg {
+            Arg::Tensor(t) => dtypes.push(lower.spec(*t).dtype),
+            Arg::Tensors(list) => dtypes.extend(list.iter().flatten().map(|t| lower.spec(*t).dtype)),
+            _ => {}
+        }
+    }
+    dtypes
 }
 
 /// No more elements come out than went in: the bound of sizes that depend on the data, where the program states none.

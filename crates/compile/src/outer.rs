@@ -161,7 +161,7 @@ impl<'f> Outer<'f> {
     }
 
     fn kernel(&mut self, call: &FallbackCall) {
-        let operator = Operator { name: call.kernel.name(), overload: call.kernel.overload().to_owned() };
+        let operator = Operator { name: call.kernel.name(), overload: call.kernel.overload().into_owned() };
         let op = self.operators.iter().position(|o| *o == operator).unwrap_or_else(|| {
             self.operators.push(operator);
             self.operators.len() - 1

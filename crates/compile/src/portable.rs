@@ -1,9 +1,12 @@
-//! The operators that ExecuTorch's portable kernels can run between delegates.
+//! The kernels that can run calls between delegates: ExecuTorch's portable ones, and those of the `host` crate.
 //!
 //! The kernel of a call is the out variant of its operator, or of the operator's copying form if that makes a view. Schemas say which
-//! that is and what it takes; here stands which kernels there are.
+//! that is and what it takes; here stands which portable kernels there are.
+
+use std::borrow::Cow;
 
 use flambeau_aten::{Kind, Literal, Operator, Schema, Type, schema};
+use flambeau_tensor::DType;
 
 /// A kernel that can run a call.
 #[derive(Clone, Copy, Debug)]
@@ -35,13 +38,21 @@ impl Kernel {
         format!("{}::{}", self.schema.namespace, self.schema.name)
     }
 
-    pub(crate) fn overload(&self) -> &'static str {
-        self.schema.overload
+    /// The overload. Operators without an out variant have kernels that are named as if there were one.
+    pub(crate) fn overload(&self) -> Cow<'static, str> {
+        match (self.schema.kind(), self.schema.overload) {
+            (Kind::Functional, "") => Cow::Borrowed("out"),
+            (Kind::Functional, overload) => Cow::Owned(format!("{overload}_out")),
+            (_, overload) => Cow::Borrowed(overload),
+        }
     }
 
-    /// Number of tensors that it writes.
+    /// Number of tensors that it makes or writes.
     pub(crate) fn results(&self) -> usize {
-        self.schema.written().count()
+        match self.schema.kind() {
+            Kind::Functional => self.schema.returns.len(),
+            _ => self.schema.written().count(),
+        }
     }
 
     /// Whether the kernel writes to its first operand and has no results of its own.
@@ -65,15 +76,22 @@ impl Kernel {
     }
 }
 
-/// The kernel that can run calls of a target.
-pub(crate) fn kernel_for(target: &str) -> Option<Kernel> {
+/// The kernel that can run calls of a target, with operands and results of these element types.
+pub(crate) fn kernel_for(target: &str, dtypes: &[DType]) -> Option<Kernel> {
     let substitute = SUBSTITUTES.iter().find(|row| row.target == target);
     let schema = schema(substitute.map_or(target, |row| row.operator))?;
+    let functional = schema.copying().unwrap_or(schema);
     let kernel = match schema.kind() {
         Kind::InPlace => schema,
-        _ => schema.copying().unwrap_or(schema).out_variant()?,
+        _ => functional.out_variant().unwrap_or(functional),
     };
-    KERNELS.binary_search(&kernel.operator).ok()?;
+    let for_types = |d: &DType| !matches!(d, DType::F64 | DType::C64);
+    let is_portable = KERNELS.binary_search(&kernel.operator).is_ok();
+    let runs_here =
+        is_portable && (kernel.kind() == Kind::InPlace || dtypes.iter().all(for_types) || flambeau_host::moves(functional));
+    if !runs_here && flambeau_host::kernel_for(functional, dtypes).is_none() {
+        return None;
+    }
     Some(Kernel { schema: kernel, argument: substitute.and_then(|row| row.argument.as_ref()) })
 }
 
@@ -255,7 +273,11 @@ mod tests {
     fn kernels_are_in_order_and_found_by_the_calls_that_they_run() {
         assert!(KERNELS.is_sorted());
         let check = |target: &str, kernel: Option<&str>| {
-            assert_eq!(kernel_for(target).map(|k| format!("{}.{}", k.name(), k.overload())).as_deref(), kernel, "{target}");
+            assert_eq!(
+                kernel_for(target, &[DType::F32]).map(|k| format!("{}.{}", k.name(), k.overload())).as_deref(),
+                kernel,
+                "{target}"
+            );
         };
         check("aten.add.Tensor", Some("aten::add.out"));
         check("aten.div.Tensor_mode", Some("aten::div.out_mode"));
@@ -265,12 +287,19 @@ mod tests {
         check("aten.copy_.default", Some("aten::copy_."));
         check("aten.linear.default", None);
         check("none.such.default", None);
-        assert!(SUBSTITUTES.iter().all(|row| kernel_for(row.target).is_some()));
+        let check = |target: &str, dtypes: &[DType], found: bool| {
+            assert_eq!(kernel_for(target, dtypes).is_some(), found, "{target} {dtypes:?}");
+        };
+        check("aten.expm1.default", &[DType::F64], true);
+        check("aten.erf.default", &[DType::F64], false);
+        check("aten.cat.default", &[DType::F64], true);
+        check("aten.to.dtype", &[DType::F32, DType::F64], true);
+        assert!(SUBSTITUTES.iter().all(|row| kernel_for(row.target, &[]).is_some()));
     }
 
     #[test]
     fn arguments_have_the_names_of_the_call_and_the_defaults_of_the_kernel() {
-        let params = |target| kernel_for(target).unwrap().params().map(|p| (p.name, p.default)).collect::<Vec<_>>();
+        let params = |target| kernel_for(target, &[]).unwrap().params().map(|p| (p.name, p.default)).collect::<Vec<_>>();
         assert_eq!(params("aten.reshape.default"), [("self", None), ("shape", None)]);
         let half = ("half_to_float", Some(Literal::Bool(false)));
         assert_eq!(params("aten.softmax.int"), [("self", None), ("dim", None), half]);

@@ -177,28 +177,12 @@ pub enum OperatorError {
     Constant(String),
     #[error("its arguments are {0}")]
     Arguments(String),
-    #[error("argument `{0}` is no number")]
-    NotNumber(&'static str),
-    #[error("argument `{0}` is no tensor")]
-    NotTensor(&'static str),
     #[error("axis {axis} of rank {rank}")]
     Axis { axis: i64, rank: usize },
-    #[error("sizes {0} and {1} do not go together")]
-    Sizes(usize, usize),
-    #[error("shape {from:?} does not broadcast to {to:?}")]
-    Broadcast { from: Vec<usize>, to: Vec<usize> },
     #[error("the sizes {0:?} are no shape")]
     NoShape(Vec<i64>),
-    #[error("a count is negative, or they are over {0} together")]
-    Counts(i64),
-    #[error("it has no form for 64-bit floats here")]
-    NoFloat64,
-    #[error("it has no form for complex numbers here")]
-    NoComplex,
-    #[error("a Fourier transform of no points")]
-    NoPoints,
-    #[error("the normalization {0}, expected 0, 1 or 2")]
-    Normalization(f64),
+    #[error(transparent)]
+    Host(#[from] flambeau_host::Error),
     #[error("division by zero")]
     DivisionByZero,
     #[error("the item of a tensor of {0} elements")]

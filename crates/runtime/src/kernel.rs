@@ -3,23 +3,20 @@
 //! The operator's functional form is looked up in the rule table of the compiler; its rule gives a graph of a few nodes, and the
 //! engine of the method runs it. Shapes are those of the actual call, so a graph serves until they change.
 
-mod call;
-mod complex;
-mod data;
-mod float64;
 mod graph;
+mod host;
 
 use std::{collections::HashMap, sync::Arc};
 
 use flambeau_aten::{Schema, schema};
+use flambeau_host::{Kernel as HostKernel, kernel_for, moves};
 use flambeau_ir::engine::{Constants, Engine, LoadOptions, Session, Value as EngineValue};
 use flambeau_lower::{Arg, Refuse, RuleRow, rule_for};
-use flambeau_tensor::{Bytes, DType, Expr, Tensor};
+use flambeau_tensor::{Bytes, DType, Expr, Tensor, cast};
 use flambeau_wire::pte::{EValue, ExecutionPlan};
 
 use crate::{
     InstructionError, OperatorError, Value,
-    kernel::{call::Call, data::Data},
     prim::Prim,
     run::{read, set_tensor},
 };
@@ -39,11 +36,12 @@ enum Action {
     Prim(Prim),
     /// `executorch_prim::et_view`: another shape of the same elements.
     View,
-    Data(Data),
-    /// The rule's operator on 64-bit floats.
-    Float64(Lowering),
-    /// The rule's operator on complex numbers.
-    Complex(Lowering),
+    /// `aten::copy_`: the first operand takes the contents of the second.
+    Copy,
+    /// The same numbers in the element type of the result, whichever that is.
+    Convert,
+    /// What no graph computes.
+    Host(&'static HostKernel, &'static Schema),
     /// The rule, on integers of the same bits as elements that are only moved.
     Bits(Lowering),
     Rule(Lowering),
@@ -121,10 +119,17 @@ fn result_count(plan: &ExecutionPlan, args: &[u32]) -> Option<(usize, usize)> {
     (1..=args.len() / 2).find(twice).map(|k| (k, 2 * k))
 }
 
-/// The rule of an operator's functional form. Custom operators are registered without out variants, and ExecuTorch names theirs `out`.
-fn lowering(name: &str, overload: &str) -> Option<Lowering> {
+/// The schema of an operator in a plan. Operators without out variants, such as custom ones, have names as if they had one.
+fn schema_of(name: &str, overload: &str) -> Option<&'static Schema> {
     let target = |overload: &str| name.replace("::", ".") + "." + if overload.is_empty() { "default" } else { overload };
-    let schema = schema(&target(overload)).or_else(|| schema(&target("")).filter(|_| overload == "out"))?;
+    schema(&target(overload)).or_else(|| {
+        let functional = if overload == "out" { "" } else { overload.strip_suffix("_out")? };
+        schema(&target(functional))
+    })
+}
+
+/// The rule of an operator's functional form.
+fn lowering(schema: &'static Schema) -> Option<Lowering> {
     let functional = match (schema.namespace, schema.name) {
         ("dim_order_ops", "_clone_dim_order") => "aten.clone.default".to_owned(),
         ("dim_order_ops", "_empty_dim_order") => "aten.empty.memory_format".to_owned(),
@@ -133,40 +138,46 @@ fn lowering(name: &str, overload: &str) -> Option<Lowering> {
     rule_for(&functional).map(|row| Lowering { schema, row })
 }
 
+/// What an operator of a schema does with operands and results of these element types.
+fn action(name: &str, schema: Option<&'static Schema>, dtypes: &[DType]) -> Option<Action> {
+    match name {
+        "aten::copy_" => return Some(Action::Copy),
+        "aten::_to_copy.out" | "dim_order_ops::_to_dim_order_copy.out" => return Some(Action::Convert),
+        _ if name.starts_with("executorch_prim::et_view.") => return Some(Action::View),
+        _ => {}
+    }
+    let schema = schema?;
+    let lowering = lowering(schema);
+    if let Some(lowering) = lowering
+        && STOOD_FOR.iter().any(|d| dtypes.contains(d))
+        && moves(lowering.row.operator.schema())
+    {
+        return Some(Action::Bits(lowering));
+    }
+    kernel_for(schema, dtypes).map(|kernel| Action::Host(kernel, schema)).or(lowering.map(Action::Rule))
+}
+
 impl Kernel {
     /// Finds what an operator does, and prepares the call if all its shapes are fixed.
     pub(crate) fn load(plan: &ExecutionPlan, op: u32, args: &[u32], engine: &Arc<dyn Engine>) -> Result<Kernel, InstructionError> {
         let operator = &plan.operators[op as usize];
         let name = operator.full_name();
         let failed = |source| InstructionError::Operator { operator: operator.full_name(), source };
-        let (action, inputs) = if let Some(prim) = Prim::named(&name) {
-            (Action::Prim(prim), prim.arity())
-        } else if let Some(Data::Copy) = Data::named(&name) {
-            (Action::Data(Data::Copy), args.len().saturating_sub(1))
-        } else {
-            let count = result_count(plan, args);
-            let (_, tail) = count.ok_or_else(|| failed(OperatorError::Unrepeated))?;
-            let inputs = args.len() - tail;
-            let rule = || lowering(&operator.name, &operator.overload).map(Action::Rule);
-            let data = Data::named(&name).map(Action::Data);
-            let action = if name.starts_with("executorch_prim::et_view.") { Some(Action::View) } else { data.or_else(rule) };
-            (action.ok_or_else(|| failed(Refuse::NoRule.into()))?, inputs)
+        let dtype = |at: &u32| if let Some(EValue::Tensor(t)) = plan.values.get(*at as usize) { Some(t.dtype) } else { None };
+        let dtypes: Vec<DType> = items(plan, args).iter().filter_map(dtype).collect();
+        let found = match Prim::named(&name) {
+            Some(prim) => Some(Action::Prim(prim)),
+            None => action(&name, schema_of(&operator.name, &operator.overload), &dtypes),
         };
-        let results = args.get(inputs..).unwrap_or_default();
-        let results = match action {
-            Action::Prim(_) | Action::Data(Data::Copy) => results,
-            _ => &results[..result_count(plan, args).map_or(0, |(k, _)| k)],
+        let action = found.ok_or_else(|| failed(Refuse::NoRule.into()))?;
+        // How many values are results, and how many stand at the end for them.
+        let (count, tail) = match &action {
+            Action::Prim(prim) => (args.len().saturating_sub(prim.arity()), args.len().saturating_sub(prim.arity())),
+            Action::Copy => (1, 1),
+            _ => result_count(plan, args).ok_or_else(|| failed(OperatorError::Unrepeated))?,
         };
-        let has = |dtype: DType| {
-            let is = |at: &u32| matches!(plan.values.get(*at as usize), Some(EValue::Tensor(t)) if t.dtype == dtype);
-            items(plan, args).iter().any(is)
-        };
-        let action = match action {
-            Action::Rule(lowering) if STOOD_FOR.into_iter().any(has) && call::moves(lowering.row) => Action::Bits(lowering),
-            Action::Rule(lowering) if has(DType::C64) => Action::Complex(lowering),
-            Action::Rule(lowering) if has(DType::F64) => Action::Float64(lowering),
-            other => other,
-        };
+        let inputs = args.len().saturating_sub(tail);
+        let results = args.get(inputs..inputs + count).unwrap_or_default();
         let mut kernel = Kernel { name, action, inputs, results: items(plan, results), ready: None };
         if let (&Action::Rule(lowering), Some(signature)) = (&kernel.action, kernel.fixed_signature(plan, args))
             && !takes_masks(lowering.row)
@@ -243,30 +254,22 @@ impl Kernel {
         InstructionError::Operator { operator: self.name.clone(), source }
     }
 
-    /// Runs a call that no graph computes.
-    fn run_outside(
-        &self,
-        plan: &ExecutionPlan,
-        lowering: Lowering,
-        eval: fn(&Call<'_>) -> Result<Tensor, OperatorError>,
-        inputs: &[u32],
-        cells: &mut [Option<Value>],
-    ) -> Result<(), InstructionError> {
-        let seen = |at: u32| match read(cells, at)? {
-            Value::Tensor(t) => Ok(Seen::Tensor(t.dtype(), t.shape().to_vec())),
-            other => Ok(Seen::Value(other.clone())),
+    /// The last operand's numbers, in the shape of the first, in the element type of the result.
+    fn convert(&self, plan: &ExecutionPlan, inputs: &[u32], cells: &mut [Option<Value>]) -> Result<(), InstructionError> {
+        let operand = |at: u32| match read(cells, at)? {
+            Value::Tensor(t) => Ok(t),
+            other => Err(InstructionError::Kind { value: at, found: other.describe(), expected: "a tensor" }),
         };
-        let (signature, values) = self.signature(plan, inputs, &seen)?;
-        let mut tensors = Vec::with_capacity(values.len());
-        for at in values {
-            tensors.extend(read(cells, at)?.as_tensor().cloned());
-        }
-        let result = eval(&Call { lowering, args: &signature.args, tensors: &tensors });
-        let result = result.map_err(|source| self.failed(source))?;
-        let [to] = self.results[..] else {
-            return Err(self.failed(OperatorError::ResultCount { found: 1, expected: self.results.len() }));
+        let from = match (&self.action, inputs) {
+            (Action::Copy, [to, from, ..]) => {
+                let (to, from) = (operand(*to)?, operand(*from)?);
+                let from = flambeau_host::broadcast(from, to.shape()).map_err(|source| self.failed(source.into()))?;
+                cast(&from, to.dtype())?
+            }
+            (_, [from, ..]) => operand(*from)?.clone(),
+            _ => return Err(self.failed(OperatorError::Arguments("none".to_owned()))),
         };
-        set_tensor(plan, cells, to, result)
+        self.results.iter().try_for_each(|&at| set_tensor(plan, cells, at, from.clone()))
     }
 
     /// Another shape of the same elements.
@@ -306,13 +309,12 @@ impl Kernel {
                 return Ok(());
             }
             Action::View => return self.view(plan, inputs, cells),
-            Action::Data(data) => {
-                let operands: Vec<&Value> = inputs.iter().map(|&at| read(cells, at)).collect::<Result<_, _>>()?;
-                let tensor = data.eval(&operands).map_err(|source| self.failed(source))?;
-                return self.results.iter().try_for_each(|&at| set_tensor(plan, cells, at, tensor.clone()));
+            Action::Copy | Action::Convert => return self.convert(plan, inputs, cells),
+            Action::Host(kernel, schema) => {
+                let results =
+                    host::run(kernel, schema, plan, inputs, &self.results, cells).map_err(|source| self.failed(source))?;
+                return self.results.iter().zip(results).try_for_each(|(&at, tensor)| set_tensor(plan, cells, at, tensor));
             }
-            Action::Float64(lowering) => return self.run_outside(plan, *lowering, |call| call.eval_float64(), inputs, cells),
-            Action::Complex(lowering) => return self.run_outside(plan, *lowering, |call| call.eval_complex(), inputs, cells),
             Action::Bits(lowering) | Action::Rule(lowering) => *lowering,
         };
         let seen = |at: u32| match read(cells, at)? {
@@ -392,7 +394,7 @@ fn places_for_masks(signature: &mut Signature, tensors: &mut Vec<Tensor>) -> Res
                 places.push(index);
                 continue;
             };
-            for column in data::mask_indices(&mask)? {
+            for column in flambeau_host::mask_indices(&mask)? {
                 places.push(Some(flambeau_ir::Tid(tensors.len() as u32)));
                 signature.tensors.push((column.dtype(), column.shape().to_vec()));
                 tensors.push(column);
@@ -439,7 +441,8 @@ mod tests {
     #[test]
     fn operators_run_by_the_rules_of_their_functional_forms() {
         let check = |name: &str, overload: &str, expected: Option<&str>| {
-            assert_eq!(lowering(name, overload).map(|l| l.row.target), expected, "{name}.{overload}");
+            let found = schema_of(name, overload).and_then(lowering);
+            assert_eq!(found.map(|l| l.row.target), expected, "{name}.{overload}");
         };
         check("aten::gather", "out", Some("aten.gather.default"));
         check("aten::add", "out", Some("aten.add.Tensor"));

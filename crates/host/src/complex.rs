@@ -1,34 +1,29 @@
-//! Kernels on complex numbers, which graphs do not have: what programs that compute features of audio leave outside of delegates.
+//! Kernels on complex numbers, which graphs do not have.
 
 use flambeau_tensor::{DType, Tensor, cast};
 use rustfft::{Fft, FftPlanner, num_complex::Complex32};
 
-use super::call::Call;
-use crate::OperatorError;
+use crate::{Call, Error, For, Kernel};
+
+pub(crate) const KERNELS: &[Kernel] = &[
+    Kernel::new("aten::_fft_r2c", |call| Ok(vec![call.real_fft(call.tensor("self")?)?])),
+    Kernel::new("aten::abs", |call| Ok(vec![magnitudes(call.tensor("self")?)?])).on(For::Complex),
+    Kernel::new("aten::view_as_real", |call| Ok(vec![parts(call.tensor("self")?)?])),
+    Kernel::new("aten::view_as_real_copy", |call| Ok(vec![parts(call.tensor("self")?)?])),
+];
 
 impl Call<'_> {
-    /// The result of an operator that takes or gives complex numbers.
-    pub(super) fn eval_complex(&self) -> Result<Tensor, OperatorError> {
-        let x = self.tensor("self")?;
-        match self.name() {
-            "_fft_r2c" => self.real_fft(x),
-            "abs" => magnitudes(x),
-            "view_as_real" | "view_as_real_copy" => parts(x),
-            _ => Err(OperatorError::NoComplex),
-        }
-    }
-
     /// The Fourier transform of real numbers over `dim`. With `onesided`, the last of these axes keeps the half of its frequencies from
     /// which the others follow.
-    fn real_fft(&self, x: &Tensor) -> Result<Tensor, OperatorError> {
+    fn real_fft(&self, x: &Tensor) -> Result<Tensor, Error> {
         let axes = self.listed_axes(x.rank())?;
         let points: usize = axes.iter().map(|&axis| x.shape()[axis]).product();
-        let Some(&last) = axes.last().filter(|_| points > 0) else { return Err(OperatorError::NoPoints) };
+        let Some(&last) = axes.last().filter(|_| points > 0) else { return Err(Error::NoPoints) };
         let scale = match self.number("normalization")? {
             0.0 => 1.0,
             1.0 => 1.0 / (points as f32).sqrt(),
             2.0 => 1.0 / points as f32,
-            other => return Err(OperatorError::Normalization(other)),
+            other => return Err(Error::Normalization(other)),
         };
         let mut values: Vec<Complex32> = cast(x, DType::F32)?.as_slice()?.iter().map(|&re| Complex32::new(re, 0.0)).collect();
         let mut planner = FftPlanner::new();
@@ -65,15 +60,15 @@ fn transform(values: &mut [Complex32], stride: usize, fft: &dyn Fft<f32>) {
 }
 
 /// Real and imaginary parts along a new last axis of two.
-fn parts(x: &Tensor) -> Result<Tensor, OperatorError> {
+fn parts(x: &Tensor) -> Result<Tensor, Error> {
     if x.dtype() != DType::C64 {
-        return Err(OperatorError::NoComplex);
+        return Err(Error::NotComplex(x.dtype()));
     }
     let shape: Vec<usize> = x.shape().iter().copied().chain([2]).collect();
     Ok(Tensor::new(DType::F32, &shape, x.bytes().clone())?.aligned())
 }
 
-fn magnitudes(x: &Tensor) -> Result<Tensor, OperatorError> {
+fn magnitudes(x: &Tensor) -> Result<Tensor, Error> {
     let parts = parts(x)?;
     let magnitudes: Vec<f32> = parts.as_slice::<f32>()?.chunks_exact(2).map(|z| z[0].hypot(z[1])).collect();
     Ok(Tensor::from_slice(&magnitudes, x.shape())?)
@@ -83,17 +78,14 @@ fn magnitudes(x: &Tensor) -> Result<Tensor, OperatorError> {
 mod tests {
     use std::f64::consts::TAU;
 
-    use flambeau_ir::Tid;
-    use flambeau_lower::Arg;
-    use flambeau_tensor::Expr;
-
     use super::*;
+    use crate::call::{Argument, testing::run};
 
     /// Real and imaginary parts of a transform over `axis` of a matrix.
     fn transformed(x: &Tensor, axis: i64, normalization: i64, onesided: bool) -> Tensor {
-        let int = |v| Arg::Int(Expr::Int(v));
-        let args = [Arg::Tensor(Tid(0)), Arg::Ints(vec![Expr::Int(axis)]), int(normalization), Arg::Bool(onesided)];
-        parts(&Call::of("aten._fft_r2c.default", &args, std::slice::from_ref(x)).eval_complex().unwrap()).unwrap()
+        let (axes, normalization) = (Argument::Ints(vec![axis]), Argument::Int(normalization));
+        let args = [Argument::Tensor(x.clone()), axes, normalization, Argument::Bool(onesided)];
+        parts(&run("aten._fft_r2c.default", &args, &[DType::C64]).unwrap()[0]).unwrap()
     }
 
     #[test]
@@ -121,11 +113,10 @@ mod tests {
     fn magnitudes_are_lengths_and_empty_transforms_errors() {
         let z = Tensor::from_slice(&[3.0f32, -4.0, 0.0, 2.0], &[2, 2]).unwrap();
         let z = Tensor::new(DType::C64, &[2], z.bytes().clone()).unwrap();
-        let of = |target, x: &Tensor| Call::of(target, &[Arg::Tensor(Tid(0))], std::slice::from_ref(x)).eval_complex();
+        let of = |target, x: &Tensor| run(target, &[Argument::Tensor(x.clone())], &[DType::F32]).map(|mut made| made.remove(0));
         assert_eq!(of("aten.abs.default", &z).unwrap().as_slice::<f32>().unwrap(), [5.0, 2.0]);
         assert_eq!(of("aten.view_as_real.default", &z).unwrap().shape(), [2, 2]);
-        assert!(matches!(of("aten.neg.default", &z), Err(OperatorError::NoComplex)));
-        let nothing = Tensor::zeros(DType::F32, &[2, 0]).unwrap();
-        assert!(matches!(of("aten._fft_r2c.default", &nothing), Err(OperatorError::NoPoints)));
+        let nothing = [Argument::Tensor(Tensor::zeros(DType::F32, &[2, 0]).unwrap()), Argument::Ints(vec![1]), Argument::Int(0)];
+        assert!(matches!(run("aten._fft_r2c.default", &nothing, &[DType::C64]), Err(Error::NoPoints)));
     }
 }

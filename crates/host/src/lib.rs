@@ -1,0 +1,154 @@
+//! Kernels of the outer program: what graphs have no nodes for, computed by the host between delegates.
+//!
+//! A family of kernels is a module with a table of rows, and a line in [`FAMILIES`]. A row names an operator of the schema table and
+//! states which element types it is for. The compiler asks the table which calls can be left outside of delegates, the runtime which
+//! kernel runs them.
+//!
+//! ```
+//! let schema = flambeau_aten::schema("aten.nonzero.default").unwrap();
+//! assert!(flambeau_host::kernel_for(schema, &[flambeau_tensor::DType::F32]).is_some());
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod arrays;
+mod call;
+mod complex;
+mod data;
+mod error;
+mod float64;
+
+use flambeau_aten::Schema;
+use flambeau_tensor::{DType, Tensor};
+
+pub use crate::{
+    arrays::broadcast,
+    call::{Argument, Call},
+    data::mask_indices,
+    error::Error,
+};
+
+/// The element types that a kernel is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum For {
+    /// All that its operator takes.
+    Any,
+    /// Calls that read or make complex numbers.
+    Complex,
+    /// Calls that read or make 64-bit floats.
+    Float64,
+}
+
+/// A kernel: computes the results of a call from its operands.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernel {
+    /// Namespace and name of the operator, whose overloads all have this kernel: `aten::nonzero`.
+    name: &'static str,
+    on: For,
+    run: fn(&Call<'_>) -> Result<Vec<Tensor>, Error>,
+}
+
+/// The tables, the more particular first.
+const FAMILIES: [&[Kernel]; 3] = [data::KERNELS, complex::KERNELS, float64::KERNELS];
+
+impl Kernel {
+    const fn new(name: &'static str, run: fn(&Call<'_>) -> Result<Vec<Tensor>, Error>) -> Kernel {
+        Kernel { name, on: For::Any, run }
+    }
+
+    const fn on(self, on: For) -> Kernel {
+        Kernel { on, ..self }
+    }
+
+    /// Namespace and name of the operator.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The results of a call, in order. Their element types may be wider than those that the program declares: the caller converts.
+    ///
+    /// # Errors
+    /// If the operands are none that the operator takes.
+    pub fn run(&self, call: &Call<'_>) -> Result<Vec<Tensor>, Error> {
+        (self.run)(call)
+    }
+}
+
+impl For {
+    fn admits(self, dtypes: &[DType]) -> bool {
+        match self {
+            For::Any => true,
+            For::Complex => dtypes.contains(&DType::C64),
+            For::Float64 => dtypes.contains(&DType::F64),
+        }
+    }
+}
+
+/// The kernel of calls of an operator, or of a variant of it that writes to an operand, with operands and results of these element
+/// types.
+pub fn kernel_for(schema: &Schema, dtypes: &[DType]) -> Option<&'static Kernel> {
+    let is_named = |kernel: &&Kernel| kernel.name.split_once("::") == Some((schema.namespace, schema.name));
+    FAMILIES.into_iter().flatten().filter(is_named).find(|kernel| kernel.on.admits(dtypes))
+}
+
+/// Operators that only move elements: graphs run them on integers of the same bits, whatever the element type.
+const MOVES: [&str; 24] = [
+    "_unsafe_view",
+    "alias_copy",
+    "cat",
+    "clone",
+    "expand_copy",
+    "flip",
+    "gather",
+    "index",
+    "index_select",
+    "permute_copy",
+    "repeat",
+    "roll",
+    "select_copy",
+    "slice_copy",
+    "split_copy",
+    "split_with_sizes_copy",
+    "squeeze_copy",
+    "stack",
+    "t_copy",
+    "transpose_copy",
+    "unbind_copy",
+    "unsqueeze_copy",
+    "view_copy",
+    "where",
+];
+
+/// Whether an operator only moves elements.
+pub fn moves(schema: &Schema) -> bool {
+    MOVES.contains(&schema.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kernel_has_an_operator_with_a_schema_and_is_the_only_one_for_its_types() {
+        let kernels: Vec<&Kernel> = FAMILIES.into_iter().flatten().collect();
+        for (i, kernel) in kernels.iter().enumerate() {
+            let named = |o: flambeau_aten::Operator| Some((o.schema().namespace, o.schema().name)) == kernel.name.split_once("::");
+            assert!(flambeau_aten::all().any(named), "{} has no schema: run crates/aten/schemas.py", kernel.name);
+            let same = |other: &&&Kernel| other.name == kernel.name && other.on == kernel.on;
+            assert_eq!(kernels.iter().position(|k| same(&k)), Some(i), "{} has two kernels for {:?}", kernel.name, kernel.on);
+        }
+    }
+
+    #[test]
+    fn element_types_choose_the_kernel() {
+        let check = |target: &str, dtypes: &[DType], found: bool| {
+            let schema = flambeau_aten::schema(target).unwrap();
+            assert_eq!(kernel_for(schema, dtypes).is_some(), found, "{target} {dtypes:?}");
+        };
+        check("aten.nonzero.out", &[DType::F32, DType::I64], true);
+        check("aten.abs.default", &[DType::F32], false);
+        check("aten.abs.out", &[DType::C64, DType::F32], true);
+        check("aten.sum.dim_IntList", &[DType::F32, DType::F64], true);
+        check("aten.sum.dim_IntList", &[DType::F32], false);
+    }
+}
