@@ -38,7 +38,18 @@ def signature(schema):
     that say of what kind a new tensor is."""
     names = {a.name for a in schema.arguments}
     options = OPTIONS if OPTIONS <= names else set()
-    return tuple((a.name, str(a.type)) for a in schema.arguments if not a.is_out and a.name not in options)
+    return {a.name: str(a.type) for a in schema.arguments if not a.is_out and a.name not in options}
+
+
+def are_variants(one, other):
+    """Whether two operators have the same operands. The one that an in-place variant writes to may have another name there."""
+    a, b = signature(one), signature(other)
+    names, others = sorted(a.keys() - b.keys()), sorted(b.keys() - a.keys())
+    same = all(a[name] == b[name] for name in a.keys() & b.keys())
+    if not same or len(names) != len(others) or len(names) > 1:
+        return False
+    written = {x.name for s in (one, other) for x in s.arguments if x.alias_info is not None and x.alias_info.is_write}
+    return all(a[name] == b[own] and (name in written or own in written) for name, own in zip(names, others))
 
 
 def main():
@@ -69,7 +80,7 @@ def main():
             found.add(str(schema))
             for other in families[base(name)] + [f"{name}_copy"]:
                 variants = by_name.get(other, {}).values()
-                found.update(str(v) for v in variants if signature(v) == signature(schema))
+                found.update(str(v) for v in variants if are_variants(v, schema))
     lines = sorted(found, key=lambda line: line.split("(")[0])
     (CRATE / "src/pytorch.txt").write_text("\n".join(lines) + "\n")
     print(f"{len(lines)} schemas of PyTorch {torch.__version__}")

@@ -12,6 +12,7 @@ import cases
 from modules.attention import attention_masks
 from modules.common import CASES, Fn
 from modules.elements import dtypes, einsums, indexing
+from modules.functions import functions
 from modules.layers import losses_and_activations, pooling_and_conv, resampling
 from modules.models import models, quantized
 from modules.options import options
@@ -19,7 +20,7 @@ from modules.sizes import dynamic_elementwise_and_shape, dynamic_layers
 from modules.state import control_flow, inputs_and_outputs, recurrences, writes
 
 GROUPS = [dynamic_elementwise_and_shape, dynamic_layers, attention_masks, writes, inputs_and_outputs, control_flow, recurrences, resampling, pooling_and_conv,
-          indexing, einsums, losses_and_activations, models, quantized, dtypes, options]
+          indexing, einsums, losses_and_activations, models, quantized, dtypes, options, functions]
 
 
 def shapes(args, dyn):

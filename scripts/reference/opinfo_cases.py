@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Exports PyTorch's own operator samples (its OpInfo database) as case folders.
 
-    opinfo_cases.py OUT [--only NAME ...] [--dtypes f32,i64] [--samples N] [--group N] [--core] [--shard I/N]
+    opinfo_cases.py OUT [--only NAME ...] [--dtypes f32,i64] [--samples N] [--group N] [--core] [--shard I/N] [--seed N]
 
 A case holds up to `--group` samples of one operator and one element type, each with its own inputs; where one of a group cannot
 be exported, each sample gets a case of its own. Random and in-place-only entries are left out.
@@ -112,6 +112,7 @@ def main():
     parser.add_argument("--group", type=int, default=6)
     parser.add_argument("--core", action="store_true")
     parser.add_argument("--shard", default="0/1")
+    parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     from torch.testing._internal.common_methods_invocations import op_db
 
@@ -126,7 +127,7 @@ def main():
             dtype = NAMES[short]
             if dtype not in entry.dtypes:
                 continue
-            torch.manual_seed(0)
+            torch.manual_seed(args.seed)
             try:
                 for n, reason in groups(args, entry, short, dtype):
                     written += n

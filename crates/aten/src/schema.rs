@@ -184,12 +184,18 @@ impl Schema {
         self.variant(&format!("{}_copy", self.name), Kind::Functional)
     }
 
-    /// The operator of that name and kind with the same operands.
+    /// The operator of that name and kind with the same operands, in any order. The one that an in-place variant writes to may have
+    /// another name there.
     fn variant(&self, name: &str, kind: Kind) -> Option<&'static Schema> {
-        let same = |(a, b): (&Param, &Param)| a.name == b.name && a.ty.agrees(&b.ty);
         let fits = |other: &Schema| {
             let (own, others) = (self.common_operands(), other.common_operands());
-            other.kind() == kind && own.len() == others.len() && own.into_iter().zip(others).all(same)
+            let (left, right) = (unmatched(&own, &others), unmatched(&others, &own));
+            let rest_fits = match (&left[..], &right[..]) {
+                ([], []) => true,
+                ([a], [b]) => a.ty.agrees(&b.ty) && (a.is_written() || b.is_written()),
+                _ => false,
+            };
+            other.kind() == kind && rest_fits
         };
         Operator::of_name(self.namespace, name).map(Operator::schema).find(|other| fits(other))
     }
@@ -201,6 +207,12 @@ impl Schema {
         let makes_tensor = OPTIONS.iter().all(|name| self.param(name).is_some());
         self.operands().filter(|param| !(makes_tensor && OPTIONS.contains(&param.name))).collect()
     }
+}
+
+/// The parameters of which the other list has none of that name and type.
+fn unmatched<'a>(params: &[&'a Param], others: &[&Param]) -> Vec<&'a Param> {
+    let is_in_both = |p: &&Param| others.iter().any(|other| other.name == p.name && other.ty.agrees(&p.ty));
+    params.iter().copied().filter(|p| !is_in_both(p)).collect()
 }
 
 /// What an in-place variant is a variant of: `add` for `add_`, `__and__` for `__iand__`.

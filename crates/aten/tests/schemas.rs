@@ -65,6 +65,8 @@ fn variants_belong_to_their_functional_operators() {
     check("aten.fill_.Scalar", Kind::InPlace, Some("aten.fill.Scalar"));
     check("aten.fill_diagonal_.default", Kind::InPlace, Some("aten.fill_diagonal.default"));
     check("aten.transpose_.default", Kind::InPlace, Some("aten.transpose.int"));
+    check("aten.dropout_.default", Kind::InPlace, Some("aten.dropout.default"));
+    check("aten.feature_alpha_dropout_.default", Kind::InPlace, Some("aten.feature_alpha_dropout.default"));
     check("aten.__iand__.Tensor", Kind::InPlace, Some("aten.__and__.Tensor"));
     check("aten.__and__.Tensor", Kind::Functional, Some("aten.__and__.Tensor"));
     check("mlx.kv_cache_update.default", Kind::Mutable, None);

@@ -13,6 +13,8 @@ pub(crate) struct Mutation {
     pub(crate) target: String,
     /// The operand.
     pub(crate) written: &'static str,
+    /// The operand's name in the functional form, where that is another one.
+    pub(crate) renamed: Option<&'static str>,
     /// How many other results there are.
     pub(crate) results: usize,
 }
@@ -24,12 +26,13 @@ pub(crate) fn mutation(schema: &'static Schema) -> Option<Mutation> {
         // What is written is the one result of the functional form.
         Kind::InPlace | Kind::Out if schema.written().count() == 1 => {
             let functional = schema.functional().filter(|f| !f.is_view())?;
-            Some(Mutation { target: functional.target(), written, results: 0 })
+            let renamed = functional.operands().map(|p| p.name).find(|name| schema.param(name).is_none());
+            Some(Mutation { target: functional.target(), written, renamed, results: 0 })
         }
         // The rules of custom operators give what they write behind their results. PyTorch's own write statistics and noise while a
         // model is trained, and nothing otherwise.
         Kind::Mutable if schema.namespace != "aten" => {
-            Some(Mutation { target: schema.target(), written, results: schema.returns.len() })
+            Some(Mutation { target: schema.target(), written, renamed: None, results: schema.returns.len() })
         }
         _ => None,
     }
@@ -92,6 +95,7 @@ mod tests {
             assert_eq!(found.as_ref().map(|m| (m.target.as_str(), m.written, m.results)), want, "{target}");
         };
         check("aten.add_.Tensor", Some(("aten.add.Tensor", "self", 0)));
+        check("aten.dropout_.default", Some(("aten.dropout.default", "self", 0)));
         check("aten.copy_.default", Some(("aten.copy.default", "self", 0)));
         check("aten.fill_.Scalar", Some(("aten.fill.Scalar", "self", 0)));
         check("aten.add.out", Some(("aten.add.Tensor", "out", 0)));

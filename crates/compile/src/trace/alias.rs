@@ -98,6 +98,9 @@ impl<'a> Trace<'a> {
         let before = self.current(name)?;
         let spec = self.lower.spec(before).clone();
         let mut call = self.call_of(graph, node, &mutation.target)?;
+        if let Some(own) = mutation.renamed {
+            call.args.iter_mut().filter(|(name, _)| name == mutation.written).for_each(|(name, _)| *name = own.to_owned());
+        }
         let written = OutMeta { dtype: spec.dtype, dims: spec.dims.to_vec(), used: true };
         call.outputs.truncate(mutation.results);
         call.outputs.push(written);

@@ -69,10 +69,15 @@ impl<'a> Trace<'a> {
             ("aten.repeat_interleave.self_Tensor", Some(Arg::Tensor(t))) if self.lower.graph().constant(*t).is_none() => {
                 Some(self.repeat_by_tensor(call, id))
             }
-            ("aten.nonzero_numpy.default", _) => {
+            ("aten.argwhere.default", _) => {
+                let inner = Call { target: "aten.nonzero.default".to_owned(), ..call.clone() };
+                Some(self.lower_call(&inner, id))
+            }
+            ("aten.nonzero_numpy.default" | "aten.where.default", _) => {
                 let rank = Expr::Int(call.outputs.len() as i64);
                 let outputs = vec![OutMeta { dtype: DType::I64, dims: vec![first.dims.first()?.clone(), rank], used: true }];
-                let inner = Call { target: "aten.nonzero.default".to_owned(), args: call.args.clone(), outputs };
+                let args = call.args.iter().map(|(_, arg)| ("self".to_owned(), arg.clone())).collect();
+                let inner = Call { target: "aten.nonzero.default".to_owned(), args, outputs };
                 Some(self.lower_call(&inner, id).and_then(|items| {
                     let args = vec![("self".to_owned(), tensor_arg(&items)?), ("dim".to_owned(), Arg::Int(Expr::Int(1)))];
                     let call = Call { target: "aten.unbind.int".to_owned(), args, outputs: call.outputs.clone() };

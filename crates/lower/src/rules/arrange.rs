@@ -287,5 +287,6 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.tensor_split.sections", tensor_split),
     row("aten.view.dtype", view_dtype),
     row("aten.view_copy.dtype", view_dtype),
+    row("aten.row_stack.default", vstack),
     row("aten.vstack.default", vstack),
 ];

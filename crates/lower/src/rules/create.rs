@@ -3,7 +3,12 @@
 use flambeau_ir::{ARange, Float, Full, FullLike, In, Int};
 use flambeau_tensor::{DType, Expr};
 
-use super::{RuleRow, one, row, shape::expand_to};
+use super::{
+    RuleRow, one,
+    ops::{self, Emitted},
+    row,
+    shape::expand_to,
+};
 use crate::{Arg, Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
@@ -80,6 +85,17 @@ fn arange(cx: &mut Lower, call: &Call) -> Items {
     one(cx.emit(ARange { out: NEW, start, stop, step, scalar_type: Some(dtype) })?)
 }
 
+/// Points from `start` to `end`, which takes part.
+fn closed_range(cx: &mut Lower, call: &Call) -> Items {
+    let (start, end, step) = (call.float_or("start", 0.0)?, call.float_or("end", 0.0)?, call.float_or("step", 1.0)?);
+    let n = ((end - start) / step).floor() as i64 + 1;
+    if !(0..=1 << 24).contains(&n) {
+        return unsupported(format!("a range of {n} elements"));
+    }
+    let values: Vec<f64> = (0..n).map(|i| start + i as f64 * step).collect();
+    listed(cx, call, &format!("_range_{start}_{end}_{step}"), &values)
+}
+
 /// Known fractional bounds: the elements are a constant.
 fn fractional_range(cx: &mut Lower, call: &Call, dtype: DType) -> Items {
     let (start, stop, step) = (call.float_or("start", 0.0)?, call.float_or("end", 0.0)?, call.float_or("step", 1.0)?);
@@ -148,13 +164,58 @@ fn line(call: &Call) -> Result<Vec<f64>, Refuse> {
     Ok(if steps == 1 { vec![start] } else { (0..steps).map(point).collect() })
 }
 
+/// An end of a line as a number in the type of the line's points, f32.
+fn line_end(cx: &mut Lower, call: &Call, param: &str) -> Emitted {
+    let end = cx.operand(call, param, call.out(0)?.dtype)?;
+    let end = cx.reshape(end, &[])?;
+    cx.cast(end, DType::F32)
+}
+
+/// As [`line`] between ends that are tensors of one element, f32.
+fn line_between(cx: &mut Lower, call: &Call) -> Emitted {
+    let (start, end) = (line_end(cx, call, "start")?, line_end(cx, call, "end")?);
+    let steps = call.int("steps")?;
+    if !(0..=1 << 24).contains(&steps) {
+        return unsupported(format!("a line of {steps} points"));
+    }
+    if steps < 2 {
+        return expand_to(cx, start, &[Expr::Int(steps)]);
+    }
+    let mut counted = |name: &str, value: &dyn Fn(i64) -> i64| {
+        let values: Vec<f32> = (0..steps).map(|i| value(i) as f32).collect();
+        cx.floats(name, &values, &[values.len()])
+    };
+    let up = counted("_line_up", &|i| i)?;
+    let down = counted("_line_down", &|i| steps - 1 - i)?;
+    let nearer = counted("_line_nearer", &|i| i64::from(i < steps / 2))?;
+    let nearer = cx.cast(nearer, DType::Bool)?;
+    let length = ops::sub(cx, end, start)?;
+    let step = ops::div_number(cx, length, (steps - 1) as f64)?;
+    let (up, down) = (ops::mul(cx, up, step)?, ops::mul(cx, down, step)?);
+    let (from, to) = (ops::add(cx, start, up)?, ops::sub(cx, end, down)?);
+    ops::select(cx, nearer, from, to)
+}
+
+/// Whether an end of a line is a tensor.
+fn has_tensor_end(call: &Call) -> bool {
+    ["start", "end"].iter().any(|p| matches!(call.arg(p), Some(Arg::Tensor(_))))
+}
+
 fn linspace(cx: &mut Lower, call: &Call) -> Items {
+    if has_tensor_end(call) {
+        return one(line_between(cx, call)?);
+    }
     let points = line(call)?;
     listed(cx, call, "_linspace", &points)
 }
 
 fn logspace(cx: &mut Lower, call: &Call) -> Items {
     let base = call.float_or("base", 10.0)?;
+    if has_tensor_end(call) {
+        let points = line_between(cx, call)?;
+        let base = ops::number_like(cx, points, base)?;
+        return one(ops::power(cx, base, points)?);
+    }
     let points: Vec<f64> = line(call)?.into_iter().map(|p| base.powf(p)).collect();
     listed(cx, call, "_logspace", &points)
 }
@@ -194,10 +255,18 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.empty_strided.default", empty),
     row("aten.fill.Scalar", fill_all),
     row("aten.fill.Tensor", fill_all),
+    row("aten.linspace.Scalar_Tensor", linspace),
+    row("aten.linspace.Tensor_Scalar", linspace),
+    row("aten.linspace.Tensor_Tensor", linspace),
     row("aten.linspace.default", linspace),
+    row("aten.logspace.Scalar_Tensor", logspace),
+    row("aten.logspace.Tensor_Scalar", logspace),
+    row("aten.logspace.Tensor_Tensor", logspace),
     row("aten.logspace.default", logspace),
     row("aten.new_empty.default", empty),
     row("aten.new_empty_strided.default", empty),
+    row("aten.range.default", closed_range),
+    row("aten.range.step", closed_range),
     row("aten.tril_indices.default", |cx, call| triangle_indices(cx, call, |distance, offset| distance <= offset)),
     row("aten.triu_indices.default", |cx, call| triangle_indices(cx, call, |distance, offset| distance >= offset)),
     row("aten.zero.default", zeros_like),

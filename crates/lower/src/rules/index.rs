@@ -78,7 +78,7 @@ fn select_scatter(cx: &mut Lower, call: &Call) -> Items {
 }
 
 /// `x[.., index, ..]` with one index tensor; several are a gather of single elements.
-fn index(cx: &mut Lower, call: &Call) -> Items {
+pub(super) fn index(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let indices = call.tensors_opt("indices")?;
     let given: Vec<(usize, Tid)> = indices.iter().enumerate().filter_map(|(a, t)| t.map(|t| (a, t))).collect();
@@ -275,6 +275,45 @@ fn uneven_bags(cx: &mut Lower, call: &Call) -> Items {
     Ok(vec![Item::Tensor(bag), Item::None, Item::None, Item::None])
 }
 
+/// The places of the first `size` elements that are not zero, `[size, rank]`, and a number behind the last of them.
+fn nonzero_static(cx: &mut Lower, call: &Call) -> Items {
+    let (x, size) = (call.tensor("self")?, call.size("size")?);
+    let (dims, numel) = (cx.spec(x).dims.to_vec(), cx.spec(x).numel());
+    if dims.is_empty() {
+        return one(ops::full(cx, 0.0, &[size, Expr::Int(0)], DType::I64)?);
+    }
+    let flat = cx.reshape(x, &[numel])?;
+    let zero = ops::number_like(cx, flat, 0.0)?;
+    let is_zero = ops::eq(cx, flat, zero)?;
+    // Sorting keeps equal elements in their order: the places of those that are not zero come first.
+    let keys = cx.cast(is_zero, DType::I32)?;
+    let order = ops::argsort(cx, keys, 0)?;
+    let order = cx.cast(order, DType::I64)?;
+    let padding = [(Expr::Int(0), size.clone())];
+    let order = ops::pad(cx, order, &padding, "constant", 0.0)?;
+    let order = super::shape::slice_axis(cx, order, 0, &Expr::Int(0), &size, 1)?;
+    let found = ops::logical_not(cx, is_zero)?;
+    let found = cx.cast(found, DType::I64)?;
+    let count = ops::sum(cx, found, &[0], false)?;
+    let count = cx.cast(count, DType::I64)?;
+    let ranks = ops::count(cx, &size, DType::I64)?;
+    let exists = ops::lt(cx, ranks, count)?;
+    let exists = cx.unsqueeze(exists, 1)?;
+
+    let mut columns = Vec::with_capacity(dims.len());
+    let mut rest = order;
+    for dim in dims.iter().rev() {
+        let dim = cx.size_tensor(dim)?;
+        let column = ops::remainder(cx, rest, dim)?;
+        columns.push(cx.unsqueeze(column, 1)?);
+        rest = ops::floor_div(cx, rest, dim)?;
+    }
+    columns.reverse();
+    let places = ops::concat(cx, &columns, 1)?;
+    let fill = ops::number_like(cx, places, call.int_or("fill_value", -1)? as f64)?;
+    one(ops::select(cx, exists, places, fill)?)
+}
+
 pub(super) const ROWS: &[RuleRow] = &[
     row("aten.embedding.default", embedding),
     row("aten.gather.default", |cx, call| lifted(cx, call, &["self", "index"], gather)),
@@ -285,6 +324,7 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten._embedding_bag.default", embedding_bag),
     row("aten._embedding_bag_forward_only.default", embedding_bag),
     row("aten._unsafe_index.Tensor", index),
+    row("aten.nonzero_static.default", nonzero_static),
     row("aten.embedding_bag.padding_idx", embedding_bag),
     row("aten.one_hot.default", one_hot),
     row("aten.take.default", take),

@@ -15,7 +15,7 @@ use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
 type Items = Result<Vec<Item>, Refuse>;
 
 /// The mean, the sum, or the elements themselves.
-fn reduced(cx: &mut Lower, call: &Call, elements: Tid) -> Emitted {
+pub(super) fn reduced(cx: &mut Lower, call: &Call, elements: Tid) -> Emitted {
     match call.int_or("reduction", 1)? {
         0 => Ok(elements),
         1 => ops::mean(cx, elements, &[], false),
@@ -184,16 +184,23 @@ fn nll_of(cx: &mut Lower, call: &Call, x: Tid, target: Tid) -> Result<(Tid, Tid)
 fn nll(cx: &mut Lower, call: &Call) -> Items {
     let x = cx.operand(call, "self", call.out(0)?.dtype)?;
     let (elements, weights) = nll_of(cx, call, x, call.tensor("target")?)?;
-    if call.outputs.len() > 1 && call.is_used(1) {
-        return unsupported("the total weight is used");
-    }
     let mut items = vec![Item::Tensor(weighted_mean(cx, call, elements, weights)?)];
-    items.resize(call.outputs.len().max(1), Item::None);
+    if call.outputs.len() > 1 {
+        items.push(Item::Tensor(match call.int_or("reduction", 1)? {
+            0 => ops::number_like(cx, x, 0.0)?,
+            _ => ops::sum(cx, weights, &[], false)?,
+        }));
+    }
     Ok(items)
 }
 
 fn cross_entropy(cx: &mut Lower, call: &Call) -> Items {
     let x = cx.operand(call, "self", call.out(0)?.dtype)?;
+    one(cross_entropy_of(cx, call, x)?)
+}
+
+/// The cross-entropy of logits `x` with the call's targets.
+pub(super) fn cross_entropy_of(cx: &mut Lower, call: &Call, x: Tid) -> Emitted {
     let axis = usize::from(cx.spec(x).rank() > 1);
     let total = cx.emit(LogSumExp { x: In(x), out: NEW, axes: vec![axis as i32], keepdims: true })?;
     let logs = ops::sub(cx, x, total)?;
@@ -204,7 +211,7 @@ fn cross_entropy(cx: &mut Lower, call: &Call) -> Items {
     let (elements, weights) = nll_of(cx, call, logs, target)?;
     let hard = weighted_mean(cx, call, elements, weights)?;
     if smoothing == 0.0 {
-        return one(hard);
+        return Ok(hard);
     }
     let classes = cx.spec(x).dims[axis].clone();
     let Some(n) = classes.as_int() else { return unsupported(format!("label smoothing over {classes} classes")) };
@@ -216,7 +223,7 @@ fn cross_entropy(cx: &mut Lower, call: &Call) -> Items {
     let spread = weighted_mean(cx, call, spread, weights)?;
     let hard = ops::mul_number(cx, hard, 1.0 - smoothing)?;
     let soft = ops::mul_number(cx, spread, smoothing / n as f64)?;
-    one(ops::add(cx, hard, soft)?)
+    ops::add(cx, hard, soft)
 }
 
 fn without_weight(call: &Call) -> Call {
@@ -236,7 +243,7 @@ fn class_costs(cx: &mut Lower, call: &Call, logs: Tid, axis: usize) -> Emitted {
 }
 
 /// Targets that are probabilities of every class; the mean counts entries.
-fn soft_targets(cx: &mut Lower, call: &Call, logs: Tid, target: Tid, axis: usize, smoothing: f64) -> Items {
+fn soft_targets(cx: &mut Lower, call: &Call, logs: Tid, target: Tid, axis: usize, smoothing: f64) -> Emitted {
     let mut target = cx.cast(target, cx.spec(logs).dtype)?;
     if smoothing > 0.0 {
         let classes = cx.spec(logs).dims[axis].clone();
@@ -248,16 +255,27 @@ fn soft_targets(cx: &mut Lower, call: &Call, logs: Tid, target: Tid, axis: usize
     let products = ops::mul(cx, costs, target)?;
     let sums = ops::sum(cx, products, &[axis], false)?;
     let elements = ops::neg(cx, sums)?;
-    one(reduced(cx, call, elements)?)
+    reduced(cx, call, elements)
 }
 
-/// `e^x - target x` or `x - target ln(x + eps)`.
+/// Stirling's approximation of `ln(target!)`, 0 up to 1.
+fn stirling(cx: &mut Lower, target: Tid) -> Emitted {
+    let (zero, unit) = (ops::number_like(cx, target, 0.0)?, ops::number_like(cx, target, 1.0)?);
+    let log = ops::log(cx, target)?;
+    let power = ops::mul(cx, target, log)?;
+    let apart = ops::sub(cx, power, target)?;
+    let scaled = ops::mul_number(cx, target, std::f64::consts::TAU)?;
+    let log = ops::log(cx, scaled)?;
+    let half = ops::mul_number(cx, log, 0.5)?;
+    let term = ops::add(cx, apart, half)?;
+    let counts = ops::gt(cx, target, unit)?;
+    ops::select(cx, counts, term, zero)
+}
+
+/// `e^x - target x` or `x - target ln(x + eps)`, with Stirling's term on demand.
 fn poisson_nll(cx: &mut Lower, call: &Call) -> Items {
     let dtype = call.out(0)?.dtype;
     let (x, target) = (cx.operand(call, "input", dtype)?, cx.operand(call, "target", dtype)?);
-    if call.bool_or("full", false)? {
-        return unsupported("Stirling's term");
-    }
     let (rate, log) = if call.bool_or("log_input", true)? {
         (cx.emit(Exp { x: In(x), out: NEW })?, x)
     } else {
@@ -265,7 +283,11 @@ fn poisson_nll(cx: &mut Lower, call: &Call) -> Items {
         (x, ops::log(cx, shifted)?)
     };
     let cross = ops::mul(cx, target, log)?;
-    let elements = ops::sub(cx, rate, cross)?;
+    let mut elements = ops::sub(cx, rate, cross)?;
+    if call.bool_or("full", false)? {
+        let term = stirling(cx, target)?;
+        elements = ops::add(cx, elements, term)?;
+    }
     one(reduced(cx, call, elements)?)
 }
 

@@ -8,23 +8,32 @@ mod activation;
 mod arithmetic;
 mod arrange;
 mod attention;
+mod bessel;
+mod combine;
 mod conv;
 mod create;
 mod delta;
 mod diagonal;
 mod elementwise;
+mod fractional;
+mod gamma;
 mod geometry;
 mod grid;
+mod histogram;
 mod index;
 mod linalg;
 mod loss;
+mod margin;
 mod moe;
 mod norm;
+mod normal;
 mod ops;
 mod packed;
 mod pad;
 mod pool;
 mod product;
+mod put;
+mod quantile;
 mod quantized;
 mod random;
 mod recurrent;
@@ -35,6 +44,7 @@ mod sample;
 mod scalar;
 mod scan;
 mod scatter;
+mod segment;
 mod shape;
 mod sort;
 mod special;
@@ -70,21 +80,30 @@ const FAMILIES: &[&[RuleRow]] = &[
     arithmetic::ROWS,
     arrange::ROWS,
     attention::ROWS,
+    bessel::ROWS,
+    combine::ROWS,
     conv::ROWS,
     create::ROWS,
     delta::ROWS,
     diagonal::ROWS,
     elementwise::ROWS,
+    fractional::ROWS,
+    gamma::ROWS,
     grid::ROWS,
+    histogram::ROWS,
     index::ROWS,
     linalg::ROWS,
     loss::ROWS,
+    margin::ROWS,
     moe::ROWS,
     norm::ROWS,
+    normal::ROWS,
     packed::ROWS,
     pad::ROWS,
     pool::ROWS,
     product::ROWS,
+    put::ROWS,
+    quantile::ROWS,
     quantized::ROWS,
     random::ROWS,
     recurrent::ROWS,
@@ -95,6 +114,7 @@ const FAMILIES: &[&[RuleRow]] = &[
     scalar::ROWS,
     scan::ROWS,
     scatter::ROWS,
+    segment::ROWS,
     shape::ROWS,
     sort::ROWS,
     special::ROWS,

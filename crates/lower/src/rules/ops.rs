@@ -1,10 +1,11 @@
 //! Shorthand for nodes that rules are made of: operands in, result out.
 
 use flambeau_ir::{
-    ARange, Abs, Add, All, Any, Argmax, Argsort, AsStrided, AsType, Clip, Concatenate, Cos, Cumsum, Divide, Equal, Expm1, Flip,
-    Float, FloorDivide, Full, Greater, GreaterEqual, In, Index, Int, Less, LessEqual, Log, LogAddExp, LogicalAnd, LogicalNot,
-    LogicalOr, Max, Maximum, Mean, Min, Minimum, Multiply, Neg, Node, NotEqual, Pad, Power, Prod, Remainder, Rsqrt, ScatterAdd,
-    Sigmoid, Sign, Sin, Slot, Softmax, Sort, Split, Sqrt, Square, Subtract, Sum, Take, TakeAlongAxis, Tanh, Tid, Trunc, Var, Where,
+    ARange, Abs, Add, All, Any, Argmax, Argsort, AsStrided, AsType, Ceil, Clip, Concatenate, Cos, Cumsum, Divide, Equal, Exp,
+    Expm1, Flip, Float, Floor, FloorDivide, Full, Greater, GreaterEqual, In, Index, Int, Less, LessEqual, Log, Log1p, LogAddExp,
+    LogicalAnd, LogicalNot, LogicalOr, Max, Maximum, Mean, Min, Minimum, Multiply, Neg, Node, NotEqual, Pad, Power, Prod,
+    Reciprocal, Remainder, Rsqrt, ScatterAdd, Sigmoid, Sign, Sin, Slot, Softmax, Sort, Split, Sqrt, Square, Subtract, Sum, Take,
+    TakeAlongAxis, Tanh, Tid, Trunc, Var, Where,
 };
 use flambeau_tensor::{DType, Expr};
 
@@ -21,8 +22,8 @@ macro_rules! unary {
 }
 
 unary! {
-    abs => Abs, cos => Cos, expm1 => Expm1, log => Log, logical_not => LogicalNot, neg => Neg,
-    rsqrt => Rsqrt, sigmoid => Sigmoid, sign => Sign, sin => Sin, sqrt => Sqrt, square => Square,
+    abs => Abs, ceil => Ceil, cos => Cos, exp => Exp, expm1 => Expm1, floor => Floor, log => Log, log1p => Log1p, logical_not => LogicalNot, neg => Neg,
+    reciprocal => Reciprocal,     rsqrt => Rsqrt, sigmoid => Sigmoid, sign => Sign, sin => Sin, sqrt => Sqrt, square => Square,
     tanh => Tanh, trunc => Trunc,
 }
 
@@ -245,6 +246,13 @@ pub(super) fn axis_last(cx: &mut Lower, x: Tid, axis: usize) -> Emitted {
     cx.permute(x, &perm)
 }
 
+/// The axes moved so that `axis` is first.
+pub(super) fn axis_first(cx: &mut Lower, x: Tid, axis: usize) -> Emitted {
+    let rest = (0..cx.spec(x).rank()).filter(|&a| a != axis);
+    let perm: Vec<usize> = std::iter::once(axis).chain(rest).collect();
+    cx.permute(x, &perm)
+}
+
 /// What no element of a type is below.
 pub(super) fn lowest(dtype: DType) -> f64 {
     match dtype {
@@ -274,6 +282,16 @@ pub(super) fn highest(dtype: DType) -> f64 {
 /// The type in which PyTorch computes elements of a type that it stores in 16 bits.
 pub(super) fn wide(dtype: DType) -> DType {
     if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype }
+}
+
+/// Horner's rule, the highest power first.
+pub(super) fn polynomial(cx: &mut Lower, x: Tid, coefficients: &[f64]) -> Emitted {
+    let mut y = number_like(cx, x, coefficients.first().copied().unwrap_or(0.0))?;
+    for &c in coefficients.iter().skip(1) {
+        let product = mul(cx, y, x)?;
+        y = add_number(cx, product, c)?;
+    }
+    Ok(y)
 }
 
 /// Product of sizes.

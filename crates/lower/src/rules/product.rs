@@ -1,7 +1,7 @@
 //! Products that contract axes other than the last of one matrix with the first of the other.
 
 use flambeau_ir::Tid;
-use flambeau_tensor::Expr;
+use flambeau_tensor::{DType, Expr};
 
 use super::{
     RuleRow, lifted,
@@ -315,7 +315,7 @@ fn pdist(cx: &mut Lower, call: &Call) -> Items {
     let Some(n) = n.filter(|&n| n <= 4096) else { return unsupported("distances of an unknown or large number of rows") };
     let pairs: Vec<(i64, i64)> = (0..n).flat_map(|i| (i + 1..n).map(move |j| (i, j))).collect();
     let mut side = |pick: fn(&(i64, i64)) -> i64| {
-        let index = cx.integers("_pairs", &pairs.iter().map(pick).collect::<Vec<_>>(), flambeau_tensor::DType::I32)?;
+        let index = cx.integers("_pairs", &pairs.iter().map(pick).collect::<Vec<_>>(), DType::I32)?;
         ops::take(cx, x, index, 0)
     };
     let (a, b) = (side(|p| p.0)?, side(|p| p.1)?);
@@ -342,9 +342,22 @@ fn pairwise_distance(cx: &mut Lower, call: &Call) -> Items {
     let (a, b) = (cx.operand(call, "x1", dtype)?, cx.operand(call, "x2", dtype)?);
     let apart = ops::sub(cx, a, b)?;
     let apart = cx.cast(apart, call.out(0)?.dtype)?;
-    let apart = ops::add_number(cx, apart, call.float_or("eps", 1e-6)?)?;
+    let (p, eps) = (call.float_or("p", 2.0)?, call.float_or("eps", 1e-6)?);
+    one(length(cx, apart, p, eps, call.bool_or("keepdim", false)?)?)
+}
+
+/// The norm of order `p` of `apart + eps` along the last axis.
+fn length(cx: &mut Lower, apart: Tid, p: f64, eps: f64, keepdims: bool) -> Emitted {
+    let apart = ops::add_number(cx, apart, eps)?;
     let last = cx.spec(apart).rank().saturating_sub(1);
-    one(norm_of(cx, apart, call.float_or("p", 2.0)?, &[last], call.bool_or("keepdim", false)?)?)
+    norm_of(cx, apart, p, &[last], keepdims)
+}
+
+/// The distance of order `p` between the rows of two tensors, to whose differences `eps` is added. Differences of integers wrap around.
+pub(super) fn distance(cx: &mut Lower, [a, b]: [Tid; 2], p: f64, eps: f64) -> Emitted {
+    let apart = ops::sub(cx, a, b)?;
+    let apart = cx.cast(apart, DType::F32)?;
+    length(cx, apart, p, eps, false)
 }
 
 /// `sum(a b) / (max(|a|, eps) max(|b|, eps))`.

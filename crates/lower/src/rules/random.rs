@@ -33,10 +33,13 @@ fn rand(cx: &mut Lower, call: &Call) -> Items {
     one(uniform(cx, &call.out(0)?.dims.clone())?)
 }
 
-/// Box and Muller's transform of two uniform numbers.
 fn randn(cx: &mut Lower, call: &Call) -> Items {
-    let dims = call.out(0)?.dims.clone();
-    let (a, b) = (uniform(cx, &dims)?, uniform(cx, &dims)?);
+    one(standard_normal(cx, &call.out(0)?.dims.clone())?)
+}
+
+/// Box and Muller's transform of two uniform numbers.
+fn standard_normal(cx: &mut Lower, dims: &[Expr]) -> Emitted {
+    let (a, b) = (uniform(cx, dims)?, uniform(cx, dims)?);
     // 1 - u is never 0.
     let a = ops::number_minus(cx, 1.0, a)?;
     let log = ops::log(cx, a)?;
@@ -44,7 +47,39 @@ fn randn(cx: &mut Lower, call: &Call) -> Items {
     let radius = ops::sqrt(cx, log)?;
     let angle = ops::mul_number(cx, b, std::f64::consts::TAU)?;
     let cos = ops::cos(cx, angle)?;
-    one(ops::mul(cx, radius, cos)?)
+    ops::mul(cx, radius, cos)
+}
+
+/// A bound or parameter of a distribution, in f32.
+fn parameter(cx: &mut Lower, call: &Call, name: &str, default: f64) -> Emitted {
+    if call.arg(name).is_some() { cx.operand(call, name, DType::F32) } else { cx.number(default, DType::F32) }
+}
+
+/// Uniform floats from `from` up to `to`.
+fn uniform_between(cx: &mut Lower, call: &Call) -> Items {
+    let (from, to) = (parameter(cx, call, "from", 0.0)?, parameter(cx, call, "to", 1.0)?);
+    let u = uniform(cx, &call.out(0)?.dims.clone())?;
+    let width = ops::sub(cx, to, from)?;
+    let way = ops::mul(cx, u, width)?;
+    one(ops::add(cx, from, way)?)
+}
+
+/// Normal numbers with that mean and deviation.
+fn normal(cx: &mut Lower, call: &Call) -> Items {
+    let (mean, deviation) = (parameter(cx, call, "mean", 0.0)?, parameter(cx, call, "std", 1.0)?);
+    let z = standard_normal(cx, &call.out(0)?.dims.clone())?;
+    let way = ops::mul(cx, z, deviation)?;
+    one(ops::add(cx, mean, way)?)
+}
+
+/// `-ln(1 - u) / lambd`.
+fn exponential(cx: &mut Lower, call: &Call) -> Items {
+    let rate = parameter(cx, call, "lambd", 1.0)?;
+    let u = uniform(cx, &call.out(0)?.dims.clone())?;
+    let rest = ops::number_minus(cx, 1.0, u)?;
+    let log = ops::log(cx, rest)?;
+    let way = ops::neg(cx, log)?;
+    one(ops::div(cx, way, rate)?)
 }
 
 fn bernoulli(cx: &mut Lower, call: &Call) -> Items {
@@ -75,8 +110,15 @@ fn randperm(cx: &mut Lower, call: &Call) -> Items {
 }
 
 pub(super) const ROWS: &[RuleRow] = &[
+    row("aten.bernoulli.Tensor", bernoulli),
     row("aten.bernoulli.default", bernoulli),
     row("aten.bernoulli.p", bernoulli),
+    row("aten.exponential.default", exponential),
+    row("aten.normal.Tensor_Tensor", normal),
+    row("aten.normal.Tensor_float", normal),
+    row("aten.normal.float_Tensor", normal),
+    row("aten.normal.float_float", normal),
+    row("aten.normal_functional.default", normal),
     row("aten.rand.default", rand),
     row("aten.rand_like.default", rand),
     row("aten.randint.default", randint),
@@ -86,4 +128,5 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.randn.default", randn),
     row("aten.randn_like.default", randn),
     row("aten.randperm.default", randperm),
+    row("aten.uniform.default", uniform_between),
 ];

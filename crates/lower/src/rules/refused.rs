@@ -36,6 +36,7 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten._fft_c2c.default", complex),
     row("aten._fft_r2c.default", complex),
     row("aten._unique2.default", data_dependent),
+    row("aten.argwhere.default", data_dependent),
     row("aten.bincount.default", data_dependent),
     row("aten.complex.default", complex),
     row("aten.fft_fft.default", complex),
@@ -60,4 +61,5 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.view_as_complex_copy.default", complex),
     row("aten.view_as_real.default", complex),
     row("aten.view_as_real_copy.default", complex),
+    row("aten.where.default", data_dependent),
 ];

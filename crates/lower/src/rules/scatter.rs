@@ -312,7 +312,7 @@ fn index_fill(cx: &mut Lower, call: &Call) -> Items {
 }
 
 /// `x[indices] = values`. The dims of indices of separate axes lead in `values`, so these axes are moved to the front first.
-fn index_put(cx: &mut Lower, call: &Call) -> Items {
+pub(super) fn index_put(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let dtype = cx.spec(x).dtype;
     let values = cx.operand(call, "values", dtype)?;
@@ -338,7 +338,7 @@ fn index_put(cx: &mut Lower, call: &Call) -> Items {
 }
 
 /// A write by indices of adjacent axes, which are joined into one.
-fn put_at(cx: &mut Lower, x: Tid, given: &[(usize, Tid)], values: Tid, accumulate: bool) -> Emitted {
+pub(super) fn put_at(cx: &mut Lower, x: Tid, given: &[(usize, Tid)], values: Tid, accumulate: bool) -> Emitted {
     let Some(&(first, head)) = given.first() else { return Ok(x) };
     let spec = cx.spec(x).clone();
     let (lead, rest) = (&spec.dims[..first], &spec.dims[first + given.len()..]);

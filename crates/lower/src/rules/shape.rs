@@ -16,12 +16,23 @@ fn same(_: &mut Lower, call: &Call) -> Items {
     one(call.tensor("self")?)
 }
 
-fn same_input(_: &mut Lower, call: &Call) -> Items {
-    if call.bool_or("train", false)? {
-        return unsupported("dropout in training mode");
+/// The operand, of which nothing or everything is dropped. What else training drops is random.
+fn dropout(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("input")?;
+    match call.float_or("p", 0.5)? {
+        _ if !call.bool_or("train", true)? => one(x),
+        0.0 => one(x),
+        1.0 => {
+            let zero = super::ops::number_like(cx, x, 0.0)?;
+            one(super::ops::mul(cx, x, zero)?)
+        }
+        _ => unsupported(TRAINING_DROPOUT),
     }
-    one(call.tensor("input")?)
 }
+
+/// Why dropout in training mode is refused, and what to do instead.
+pub(super) const TRAINING_DROPOUT: &str =
+    "dropout in training mode gives random results; call `model.eval()` before the export, or pass `training=False`";
 
 fn to_dtype(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
@@ -214,9 +225,22 @@ fn slice(cx: &mut Lower, call: &Call) -> Items {
 fn narrow(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let axis = cx.axis(call, "dim", 0, cx.spec(x).rank())?;
+    if let Some(Arg::Tensor(start)) = call.arg("start") {
+        let start = *start;
+        return narrow_from(cx, x, axis, start, &call.size("length")?);
+    }
     let (start, length) = (call.size("start")?, call.size("length")?);
     let stop = start.clone() + length;
     one(slice_axis(cx, x, axis, &start, &stop, 1)?)
+}
+
+/// A part of an axis whose start is a tensor of one element.
+fn narrow_from(cx: &mut Lower, x: Tid, axis: usize, start: Tid, length: &Expr) -> Items {
+    let start = cx.cast(start, flambeau_tensor::DType::I64)?;
+    let start = cx.reshape(start, &[])?;
+    let places = super::ops::count(cx, length, flambeau_tensor::DType::I64)?;
+    let places = super::ops::add(cx, places, start)?;
+    one(super::ops::take(cx, x, places, axis)?)
 }
 
 fn select(cx: &mut Lower, call: &Call) -> Items {
@@ -376,7 +400,7 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.contiguous.default", same),
     row("aten.copy.default", copy),
     row("aten.detach.default", same),
-    row("aten.dropout.default", same_input),
+    row("aten.dropout.default", dropout),
     row("aten.expand.default", expand),
     row("aten.expand_as.default", expand_as),
     row("aten.expand_copy.default", expand),
@@ -386,6 +410,7 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.mT.default", matrix_transpose),
     row("aten.movedim.int", movedim),
     row("aten.movedim.intlist", movedim),
+    row("aten.narrow.Tensor", narrow),
     row("aten.narrow.default", narrow),
     row("aten.numpy_T.default", t),
     row("aten.permute.default", permute),
@@ -447,12 +472,13 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.mH.default", matrix_transpose),
     row("aten.matrix_H.default", matrix_transpose),
     row("aten.reshape_as.default", view_as),
-    row("aten.alpha_dropout.default", same_input),
+    row("aten.alpha_dropout.default", dropout),
     row("aten.concat.default", cat),
     row("aten.concatenate.default", cat),
     row("aten.detach_.default", same),
     row("aten.detach_copy.default", same),
-    row("aten.feature_dropout.default", same_input),
+    row("aten.feature_alpha_dropout.default", dropout),
+    row("aten.feature_dropout.default", dropout),
     row("aten.lift.default", same),
     row("aten.lift_fresh.default", same),
     row("aten.moveaxis.int", movedim),
@@ -462,7 +488,7 @@ pub(super) const ROWS: &[RuleRow] = &[
         if call.is_used(1) {
             return unsupported("the mask of a dropout is used");
         }
-        let mut items = same_input(cx, call)?;
+        let mut items = dropout(cx, call)?;
         items.push(Item::None);
         Ok(items)
     }),

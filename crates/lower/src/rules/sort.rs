@@ -1,4 +1,4 @@
-//! Sorting, selection by rank, and searches in sorted sequences.
+//! Sorting, and selection by rank.
 
 use flambeau_ir::{ArgPartition, In, Int, Partition, Slice, Tid};
 use flambeau_tensor::{DType, Expr};
@@ -10,12 +10,9 @@ use super::{
     ops::{self, Emitted},
     row,
 };
-use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
+use crate::{Call, Item, Lower, Refuse, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
-
-/// Up to this many elements are compared with each other.
-const MAX_COMPARED: i64 = 1024;
 
 /// From this size on, selecting the largest elements beats sorting all.
 const SELECT_FROM: i64 = 2048;
@@ -240,100 +237,34 @@ fn middle_number(cx: &mut Lower, x: Tid, axis: usize) -> Emitted {
     ops::take_along(cx, order, at, axis)
 }
 
-/// The most frequent element, of several the smallest. PyTorch does not say which of its places it gives.
+/// The most frequent element, of several the smallest, and the last of its places.
 fn mode(cx: &mut Lower, call: &Call) -> Items {
-    if call.is_used(1) {
-        return unsupported("the place of the most frequent element, of which there may be several, is used");
-    }
     let x = call.tensor("self")?;
     if cx.spec(x).rank() == 0 {
         return trivial(cx, x);
     }
     let axis = cx.axis(call, "dim", -1, cx.spec(x).rank())?;
-    let n = axis_size(cx, x, axis)?;
-    if n > MAX_COMPARED {
-        return unsupported(format!("the most frequent of {n} elements"));
-    }
-    let sorted = ops::sort(cx, x, axis)?;
-    let (a, b) = (cx.unsqueeze(sorted, axis)?, cx.unsqueeze(sorted, axis + 1)?);
-    let equal = ops::eq(cx, a, b)?;
-    let counts = ops::sum(cx, equal, &[axis + 1], false)?;
+    let order = ops::argsort(cx, x, axis)?;
+    let sorted = ops::take_along(cx, x, order, axis)?;
+    // Equal elements form runs, which are numbered from 0 on.
+    let (n, dims) = (cx.spec(x).dims[axis].clone(), cx.spec(x).dims.to_vec());
+    let last = n.clone() - Expr::Int(1);
+    let before = super::shape::slice_axis(cx, sorted, axis, &Expr::Int(0), &last, 1)?;
+    let after = super::shape::slice_axis(cx, sorted, axis, &Expr::Int(1), &n, 1)?;
+    let begins = ops::ne(cx, before, after)?;
+    let begins = cx.cast(begins, DType::I32)?;
+    let mut widths = vec![(Expr::Int(0), Expr::Int(0)); dims.len()];
+    widths[axis].0 = Expr::Int(1);
+    let begins = ops::pad(cx, begins, &widths, "constant", 0.0)?;
+    let run = ops::cumsum(cx, begins, axis)?;
+    let (zeros, ones) = (ops::full(cx, 0.0, &dims, DType::I32)?, ops::full(cx, 1.0, &dims, DType::I32)?);
+    let counts = ops::scatter_add(cx, zeros, run, ones, axis)?;
     let best = ops::argmax(cx, counts, axis, true)?;
-    let values = ops::take_along(cx, sorted, best, axis)?;
-    let dims = call.out(0)?.dims.clone();
-    Ok(vec![Item::Tensor(cx.reshape(values, &dims)?), Item::None])
-}
-
-/// Values between sorted elements, of which each has its share of the axis below it.
-fn quantile(cx: &mut Lower, call: &Call) -> Items {
-    let x = cx.operand(call, "self", call.out(0)?.dtype)?;
-    let q = call.float_or("q", 0.5)?;
-    let keep = call.bool_or("keepdim", false)?;
-    let (x, axis) = match call.arg("dim") {
-        Some(_) => (x, cx.axis(call, "dim", 0, cx.spec(x).rank())?),
-        None => {
-            let numel = cx.spec(x).numel();
-            (cx.reshape(x, &[numel])?, 0)
-        }
-    };
-    if cx.spec(x).rank() == 0 {
-        return one(x);
-    }
-    let n = axis_size(cx, x, axis)?;
-    let at = q * (n - 1) as f64;
-    let (low, high) = (at.floor(), at.ceil());
-    let part = match call.str_or("interpolation", "linear")? {
-        "linear" => at - low,
-        "lower" => 0.0,
-        "higher" => 1.0,
-        "midpoint" => 0.5,
-        "nearest" => at.round_ties_even() - low,
-        other => return unsupported(format!("interpolation {other:?}")),
-    };
-    let sorted = ops::sort(cx, x, axis)?;
-    let below = raw_slice(cx, sorted, axis, low as i64, low as i64 + 1, 1)?;
-    let above = raw_slice(cx, sorted, axis, high as i64, high as i64 + 1, 1)?;
-    let way = ops::sub(cx, above, below)?;
-    let step = ops::mul_number(cx, way, part)?;
-    let value = if low == high { below } else { ops::add(cx, below, step)? };
-    let is_nan = ops::ne(cx, x, x)?;
-    let any = ops::any(cx, is_nan, &[axis], true)?;
-    let nan = ops::number_like(cx, x, f64::NAN)?;
-    let value = ops::select(cx, any, nan, value)?;
-    let dims = call.out(0)?.dims.clone();
-    if keep && cx.spec(value).rank() != dims.len() && cx.spec(value).numel() != Expr::Int(1) {
-        return unsupported("a quantile over all elements that keeps their axes");
-    }
-    one(cx.reshape(value, &dims)?)
-}
-
-/// For each value, how many elements of the sorted sequence lie before its place; NaN comes after everything.
-fn places(cx: &mut Lower, sequence: Tid, values: Tid, right: bool) -> Emitted {
-    let values = cx.unsqueeze(values, cx.spec(values).rank())?;
-    let n = cx.spec(sequence).rank();
-    let sequence = if n > 1 { cx.unsqueeze(sequence, n - 1)? } else { sequence };
-    let beyond = if right { ops::gt(cx, sequence, values)? } else { ops::ge(cx, sequence, values)? };
-    let before = ops::logical_not(cx, beyond)?;
-    let last = cx.spec(before).rank() - 1;
-    ops::sum(cx, before, &[last], false)
-}
-
-fn search(cx: &mut Lower, call: &Call, sequence: &str, values: &str) -> Items {
-    if call.arg("sorter").is_some() {
-        return unsupported("a sequence that is sorted through indices");
-    }
-    let right = call.bool_or("right", false)? || call.str_or("side", "left")? == "right";
-    let dtype = promoted(cx, call, &[sequence, values])?;
-    let (sequence, values) = (cx.operand(call, sequence, dtype)?, cx.operand(call, values, dtype)?);
-    one(places(cx, sequence, values, right)?)
-}
-
-fn searchsorted(cx: &mut Lower, call: &Call) -> Items {
-    search(cx, call, "sorted_sequence", "self")
-}
-
-fn bucketize(cx: &mut Lower, call: &Call) -> Items {
-    search(cx, call, "boundaries", "self")
+    let ends = ops::cumsum(cx, counts, axis)?;
+    let end = ops::take_along(cx, ends, best, axis)?;
+    let last = ops::add_number(cx, end, -1.0)?;
+    let index = ops::take_along(cx, order, last, axis)?;
+    selected(cx, call, x, axis, index)
 }
 
 /// Whether each element occurs among the others.
@@ -357,8 +288,6 @@ fn isin(cx: &mut Lower, call: &Call) -> Items {
 pub(super) const ROWS: &[RuleRow] = &[
     row("aten.argsort.default", argsort),
     row("aten.argsort.stable", argsort),
-    row("aten.bucketize.Scalar", bucketize),
-    row("aten.bucketize.Tensor", bucketize),
     row("aten.isin.Scalar_Tensor", isin),
     row("aten.isin.Tensor_Scalar", isin),
     row("aten.isin.Tensor_Tensor", isin),
@@ -368,13 +297,10 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.mode.default", mode),
     row("aten.nanmedian.default", nanmedian),
     row("aten.nanmedian.dim", nanmedian_dim),
-    row("aten.quantile.scalar", quantile),
     row("aten.msort.default", |cx, call| {
         let x = call.tensor("self")?;
         one(ops::sort(cx, x, 0)?)
     }),
-    row("aten.searchsorted.Scalar", searchsorted),
-    row("aten.searchsorted.Tensor", searchsorted),
     row("aten.sort.default", sort),
     row("aten.sort.stable", sort),
     row("aten.topk.default", topk),

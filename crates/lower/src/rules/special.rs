@@ -1,6 +1,6 @@
 //! Elementwise functions that models rarely use, integrals by trapezoids, and window functions.
 
-use flambeau_ir::{Erf, In, Tid};
+use flambeau_ir::{In, Tid};
 use flambeau_tensor::{DType, Expr};
 
 use super::{
@@ -8,7 +8,7 @@ use super::{
     activation::input,
     elementwise::promoted,
     one,
-    ops::{self, Emitted},
+    ops::{self, Emitted, polynomial},
     row,
     shape::slice_axis,
 };
@@ -131,15 +131,6 @@ fn isreal(cx: &mut Lower, call: &Call) -> Items {
     one(ops::full(cx, 1.0, &dims, DType::Bool)?)
 }
 
-/// The normal distribution's integral, by the error function of the smaller tail.
-fn ndtr(cx: &mut Lower, call: &Call) -> Items {
-    let x = input(cx, call)?;
-    let scaled = ops::mul_number(cx, x, std::f64::consts::FRAC_1_SQRT_2)?;
-    let erf = cx.emit(Erf { x: In(scaled), out: NEW })?;
-    let grown = ops::add_number(cx, erf, 1.0)?;
-    one(ops::mul_number(cx, grown, 0.5)?)
-}
-
 /// The highest power first, in `w = -ln(1 - x²) - 2.5` for `w < 2.5` and in `w = √(-ln(1 - x²)) - 3` above (Giles, "Approximating the
 /// erfinv function", 2010: 7 units in the last place of f32).
 const ERFINV_CENTER: [f64; 9] = [
@@ -165,14 +156,10 @@ const ERFINV_TAIL: [f64; 9] = [
     2.832_976_82,
 ];
 
-/// Horner's rule, the highest power first.
-fn polynomial(cx: &mut Lower, x: Tid, coefficients: &[f64]) -> Emitted {
-    let mut y = ops::number_like(cx, x, coefficients[0])?;
-    for &c in &coefficients[1..] {
-        let product = ops::mul(cx, y, x)?;
-        y = ops::add_number(cx, product, c)?;
-    }
-    Ok(y)
+/// `erfinv(x) / x` for `w = -ln(1 - x²)` below 5.
+pub(super) fn erfinv_center(cx: &mut Lower, w: Tid) -> Emitted {
+    let shifted = ops::add_number(cx, w, -2.5)?;
+    polynomial(cx, shifted, &ERFINV_CENTER)
 }
 
 /// The inverse of the error function: infinite at 1 and -1, NaN beyond them.
@@ -183,8 +170,7 @@ fn erfinv(cx: &mut Lower, call: &Call) -> Items {
     let product = ops::mul(cx, below, above)?;
     let log = ops::log(cx, product)?;
     let distance = ops::neg(cx, log)?;
-    let shifted = ops::add_number(cx, distance, -2.5)?;
-    let center = polynomial(cx, shifted, &ERFINV_CENTER)?;
+    let center = erfinv_center(cx, distance)?;
     let root = ops::sqrt(cx, distance)?;
     let shifted = ops::add_number(cx, root, -3.0)?;
     let tail = polynomial(cx, shifted, &ERFINV_TAIL)?;
@@ -323,7 +309,6 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.signbit.default", signbit),
     row("aten.special_entr.default", entr),
     row("aten.special_erfinv.default", erfinv),
-    row("aten.special_ndtr.default", ndtr),
     row("aten.trapezoid.dx", trapezoid),
     row("aten.trapezoid.x", trapezoid),
     row("aten.trapz.dx", trapezoid),

@@ -1,0 +1,217 @@
+//! The gamma function's logarithm and its derivative. In f32, within a few units in the last place.
+
+use std::f64::consts::PI;
+
+use flambeau_ir::Tid;
+use flambeau_tensor::DType;
+
+use super::{
+    RuleRow, one,
+    ops::{self, Emitted, polynomial},
+    row,
+};
+use crate::{Call, Item, Lower, Refuse, call::unsupported};
+
+type Items = Result<Vec<Item>, Refuse>;
+
+/// `ln Γ(1 + t) / t` for `t` between -0.5 and 0.5.
+const LGAMMA_1: [f64; 14] = [
+    1.662_927_9e-1,
+    -1.776_828_8e-1,
+    4.527_798e-2,
+    -5.055_401_5e-2,
+    1.070_867_1e-1,
+    -1.187_445_8e-1,
+    1.248_726_4e-1,
+    -1.433_744_7e-1,
+    1.695_843_5e-1,
+    -2.074_143_6e-1,
+    2.705_803_8e-1,
+    -4.006_852e-1,
+    8.224_67e-1,
+    -5.772_157e-1,
+];
+
+/// `ln Γ(2.25 + t) / (0.25 + t)` for `t` between -0.75 and 0.75.
+const LGAMMA_2: [f64; 11] = [
+    -1.799_251_4e-5,
+    4.463_262_3e-5,
+    -8.429_839e-5,
+    2.174_072_9e-4,
+    -5.907_984e-4,
+    1.616_427_4e-3,
+    -4.662_562e-3,
+    1.468_816_7e-2,
+    -5.429_540_6e-2,
+    2.922_384_4e-1,
+    4.994_868_6e-1,
+];
+
+/// `ln Γ(5.5 + t)` for `t` between -2.5 and 2.5.
+const LGAMMA_5: [f64; 12] = [
+    -1.344_614_6e-9,
+    8.339_128e-9,
+    -2.739_059_6e-8,
+    1.827_220_9e-7,
+    -1.440_090_8e-6,
+    1.025_541_2e-5,
+    -7.743_266e-5,
+    6.536_392e-4,
+    -6.601_503_6e-3,
+    9.967_127e-2,
+    1.611_093_2,
+    3.957_814,
+];
+
+/// Stirling's series of `ln Γ(x)` in `1 / x²`, behind its factor `1 / x`.
+const STIRLING: [f64; 4] = [-1.0 / 1680.0, 1.0 / 1260.0, -1.0 / 360.0, 1.0 / 12.0];
+
+/// The series of `ln x - 1 / 2x - ψ(x)` in `1 / x²`, behind its factor `1 / x²`.
+const DIGAMMA: [f64; 4] = [-1.0 / 240.0, 1.0 / 252.0, -1.0 / 120.0, 1.0 / 12.0];
+
+/// `number < limit ? a : b`.
+fn below(cx: &mut Lower, number: Tid, limit: f64, a: Tid, b: Tid) -> Emitted {
+    let limit = ops::number_like(cx, number, limit)?;
+    let is_below = ops::lt(cx, number, limit)?;
+    ops::select(cx, is_below, a, b)
+}
+
+/// `ln Γ(x)` for `x >= 0.5`.
+fn log_gamma_right(cx: &mut Lower, x: Tid) -> Emitted {
+    let (from_1, from_2) = (ops::add_number(cx, x, -1.0)?, ops::add_number(cx, x, -2.0)?);
+    let near_1 = polynomial(cx, from_1, &LGAMMA_1)?;
+    let near_1 = ops::mul(cx, near_1, from_1)?;
+    let at = ops::add_number(cx, x, -2.25)?;
+    let near_2 = polynomial(cx, at, &LGAMMA_2)?;
+    let near_2 = ops::mul(cx, near_2, from_2)?;
+    let at = ops::add_number(cx, x, -5.5)?;
+    let middle = polynomial(cx, at, &LGAMMA_5)?;
+
+    let inverse = ops::reciprocal(cx, x)?;
+    let square = ops::square(cx, inverse)?;
+    let series = polynomial(cx, square, &STIRLING)?;
+    let series = ops::mul(cx, series, inverse)?;
+    let (log, shifted) = (ops::log(cx, x)?, ops::add_number(cx, x, -0.5)?);
+    // Apart from the difference with x, which would lose digits of a product that overflows early.
+    let less = ops::add_number(cx, log, -1.0)?;
+    let power = ops::mul(cx, shifted, less)?;
+    let far = ops::add(cx, power, series)?;
+    let far = ops::add_number(cx, far, 0.5 * (2.0 * PI).ln() - 0.5)?;
+
+    let value = below(cx, x, 8.0, middle, far)?;
+    let value = below(cx, x, 3.0, near_2, value)?;
+    below(cx, x, 1.5, near_1, value)
+}
+
+/// The fraction of `x` above the next lower whole number.
+fn fraction(cx: &mut Lower, x: Tid) -> Emitted {
+    let whole = ops::floor(cx, x)?;
+    ops::sub(cx, x, whole)
+}
+
+/// `ln |Γ(x)|`: infinite at whole numbers up to 0, and at both ends.
+fn log_gamma(cx: &mut Lower, x: Tid) -> Emitted {
+    let (mirrored, next) = (ops::number_minus(cx, 1.0, x)?, ops::add_number(cx, x, 1.0)?);
+    let own = below(cx, x, 0.5, next, x)?;
+    let right = below(cx, x, 0.0, mirrored, own)?;
+    let right = log_gamma_right(cx, right)?;
+    let log = ops::log(cx, x)?;
+    let between = ops::sub(cx, right, log)?;
+
+    // Γ(x) Γ(1 - x) = π / sin(πx)
+    let part = fraction(cx, x)?;
+    let other = ops::number_minus(cx, 1.0, part)?;
+    let part = ops::minimum(cx, part, other)?;
+    let angle = ops::mul_number(cx, part, PI)?;
+    let sine = ops::sin(cx, angle)?;
+    let log = ops::log(cx, sine)?;
+    let rest = ops::number_minus(cx, PI.ln(), log)?;
+    let left = ops::sub(cx, rest, right)?;
+
+    let value = below(cx, x, 0.5, between, right)?;
+    let value = below(cx, x, 0.0, left, value)?;
+    let (magnitude, end) = (ops::abs(cx, x)?, ops::number_like(cx, x, f64::INFINITY)?);
+    let is_end = ops::eq(cx, magnitude, end)?;
+    ops::select(cx, is_end, end, value)
+}
+
+fn lgamma(cx: &mut Lower, call: &Call) -> Items {
+    let x = cx.operand(call, "self", DType::F32)?;
+    one(log_gamma(cx, x)?)
+}
+
+/// `ln Γ` of `p` dimensions: a constant, and `ln Γ(x - j / 2)` for `j` up to `p`.
+fn multivariate(cx: &mut Lower, call: &Call) -> Items {
+    /// More dimensions make more nodes than a model has.
+    const MAX_DIMENSIONS: i64 = 64;
+    let p = call.int("p")?;
+    if !(1..=MAX_DIMENSIONS).contains(&p) {
+        return unsupported(format!("a multivariate gamma function of {p} dimensions"));
+    }
+    let x = cx.operand(call, "self", DType::F32)?;
+    let mut total = log_gamma(cx, x)?;
+    for j in 1..p {
+        let shifted = ops::add_number(cx, x, -0.5 * j as f64)?;
+        let term = log_gamma(cx, shifted)?;
+        total = ops::add(cx, total, term)?;
+    }
+    one(ops::add_number(cx, total, PI.ln() * (p * (p - 1)) as f64 / 4.0)?)
+}
+
+/// The derivative of `ln Γ` for `x >= 0`: by its series from 6 on, below by that of `x + 6`.
+fn digamma_right(cx: &mut Lower, x: Tid) -> Emitted {
+    let mut lost = ops::reciprocal(cx, x)?;
+    for k in 1..6 {
+        let shifted = ops::add_number(cx, x, f64::from(k))?;
+        let inverse = ops::reciprocal(cx, shifted)?;
+        lost = ops::add(cx, lost, inverse)?;
+    }
+    let next = ops::add_number(cx, x, 6.0)?;
+    let zero = ops::number_like(cx, x, 0.0)?;
+    let (lost, at) = (below(cx, x, 6.0, lost, zero)?, below(cx, x, 6.0, next, x)?);
+    let inverse = ops::reciprocal(cx, at)?;
+    let square = ops::square(cx, inverse)?;
+    let series = polynomial(cx, square, &DIGAMMA)?;
+    let series = ops::mul(cx, series, square)?;
+    let half = ops::mul_number(cx, inverse, 0.5)?;
+    let log = ops::log(cx, at)?;
+    let value = ops::sub(cx, log, half)?;
+    let value = ops::sub(cx, value, series)?;
+    ops::sub(cx, value, lost)
+}
+
+/// `ψ(x)`: NaN at negative whole numbers, infinite at 0 with the sign opposite to its own.
+fn digamma(cx: &mut Lower, call: &Call) -> Items {
+    let x = cx.operand(call, "self", DType::F32)?;
+    let mirrored = ops::number_minus(cx, 1.0, x)?;
+    let right = below(cx, x, 0.0, mirrored, x)?;
+    let right = digamma_right(cx, right)?;
+
+    // ψ(1 - x) - ψ(x) = π / tan(πx)
+    let part = fraction(cx, x)?;
+    let angle = ops::mul_number(cx, part, PI)?;
+    let (sine, cosine) = (ops::sin(cx, angle)?, ops::cos(cx, angle)?);
+    let slope = ops::div(cx, cosine, sine)?;
+    let slope = ops::mul_number(cx, slope, PI)?;
+    let left = ops::sub(cx, right, slope)?;
+    let value = below(cx, x, 0.0, left, right)?;
+
+    let (zero, nan) = (ops::number_like(cx, x, 0.0)?, ops::number_like(cx, x, f64::NAN)?);
+    let (is_whole, is_zero) = (ops::eq(cx, part, zero)?, ops::eq(cx, x, zero)?);
+    let negative = ops::lt(cx, x, zero)?;
+    let is_pole = ops::logical_and(cx, is_whole, negative)?;
+    let value = ops::select(cx, is_pole, nan, value)?;
+    let inverse = ops::reciprocal(cx, x)?;
+    let pole = ops::neg(cx, inverse)?;
+    one(ops::select(cx, is_zero, pole, value)?)
+}
+
+pub(super) const ROWS: &[RuleRow] = &[
+    row("aten.digamma.default", digamma),
+    row("aten.lgamma.default", lgamma),
+    row("aten.mvlgamma.default", multivariate),
+    row("aten.special_digamma.default", digamma),
+    row("aten.special_gammaln.default", lgamma),
+    row("aten.special_multigammaln.default", multivariate),
+    row("aten.special_psi.default", digamma),
+];

@@ -1,0 +1,99 @@
+//! Lookups and writes by indices that a mask qualifies, or that count all elements.
+
+use flambeau_ir::Tid;
+use flambeau_tensor::DType;
+
+use super::{
+    RuleRow,
+    index::index,
+    one, ops,
+    reduce::norm_of,
+    row,
+    scatter::{index_put, put_at},
+};
+use crate::{Arg, Call, Item, Lower, Refuse, call::unsupported};
+
+type Items = Result<Vec<Item>, Refuse>;
+
+/// A write by indices into the elements in row-major order.
+fn put(cx: &mut Lower, call: &Call) -> Items {
+    let dtype = call.out(0)?.dtype;
+    let (x, source) = (cx.operand(call, "self", dtype)?, cx.operand(call, "source", dtype)?);
+    let index = call.tensor("index")?;
+    let (dims, numel, n) = (cx.spec(x).dims.to_vec(), cx.spec(x).numel(), cx.spec(index).numel());
+    let flat = cx.reshape(x, &[numel])?;
+    let (index, source) = (cx.reshape(index, std::slice::from_ref(&n))?, cx.reshape(source, &[n])?);
+    let written = put_at(cx, flat, &[(0, index)], source, call.bool_or("accumulate", false)?)?;
+    one(cx.reshape(written, &dims)?)
+}
+
+/// Indices beyond an axis moved to its ends, for calls that mask what lies there.
+fn clamped_indices(cx: &mut Lower, call: &Call, x: Tid) -> Result<Call, Refuse> {
+    let dims = cx.spec(x).dims.to_vec();
+    let mut clamped = call.tensors_opt("indices")?;
+    for (index, size) in clamped.iter_mut().zip(&dims) {
+        let Some(index) = index else { continue };
+        let size = cx.size_tensor(size)?;
+        let wide = cx.cast(*index, DType::I64)?;
+        let (low, high) = (ops::neg(cx, size)?, ops::add_number(cx, size, -1.0)?);
+        let high = ops::maximum(cx, high, low)?;
+        let bounded = ops::maximum(cx, wide, low)?;
+        *index = ops::minimum(cx, bounded, high)?;
+    }
+    let mut call = call.clone();
+    call.args.iter_mut().filter(|(name, _)| name == "indices").for_each(|(_, arg)| *arg = Arg::Tensors(clamped.clone()));
+    Ok(call)
+}
+
+/// Elements by indices, and a number where the mask is false; there, indices may lie outside.
+fn masked_index(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let inner = clamped_indices(cx, call, x)?;
+    let Some(Item::Tensor(found)) = index(cx, &inner)?.first().cloned() else {
+        return unsupported("a lookup without a result");
+    };
+    let mask = cx.operand(call, "mask", DType::Bool)?;
+    let fill = cx.operand(call, "fill", cx.spec(found).dtype)?;
+    one(ops::select(cx, mask, found, fill)?)
+}
+
+/// Adds values by indices where the mask is true; elsewhere, indices may lie outside.
+fn masked_index_add(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let mut inner = clamped_indices(cx, call, x)?;
+    let (mask, values) = (cx.operand(call, "mask", DType::Bool)?, cx.operand(call, "values", cx.spec(x).dtype)?);
+    let zero = ops::number_like(cx, values, 0.0)?;
+    let values = ops::select(cx, mask, values, zero)?;
+    inner.args.retain(|(name, _)| name != "values");
+    inner.args.push(("values".to_owned(), Arg::Tensor(values)));
+    inner.args.push(("accumulate".to_owned(), Arg::Bool(true)));
+    index_put(cx, &inner)
+}
+
+/// Rows that the indices name, shortened to `max_norm` if they are longer.
+fn embedding_renorm(cx: &mut Lower, call: &Call) -> Items {
+    /// What PyTorch adds to a length before it divides by it.
+    const EPS: f64 = 1e-7;
+    let (x, indices) = (call.tensor("self")?, call.tensor("indices")?);
+    let n = cx.spec(indices).numel();
+    let index = cx.reshape(indices, &[n])?;
+    let rows = ops::take(cx, x, index, 0)?;
+    let wide = cx.cast(rows, DType::F32)?;
+    let length = norm_of(cx, wide, call.float_or("norm_type", 2.0)?, &[1], true)?;
+    let most = call.float_or("max_norm", 1.0)?;
+    let (limit, unit) = (ops::number_like(cx, length, most)?, ops::number_like(cx, length, 1.0)?);
+    let grown = ops::add_number(cx, length, EPS)?;
+    let scale = ops::div(cx, limit, grown)?;
+    let longer = ops::gt(cx, length, limit)?;
+    let scale = ops::select(cx, longer, scale, unit)?;
+    let scaled = ops::mul(cx, wide, scale)?;
+    let scaled = cx.cast(scaled, cx.spec(x).dtype)?;
+    one(put_at(cx, x, &[(0, index)], scaled, false)?)
+}
+
+pub(super) const ROWS: &[RuleRow] = &[
+    row("aten._unsafe_masked_index.default", masked_index),
+    row("aten._unsafe_masked_index_put_accumulate.default", masked_index_add),
+    row("aten.embedding_renorm.default", embedding_renorm),
+    row("aten.put.default", put),
+];
