@@ -273,7 +273,8 @@ pub mod compile {
 #[cfg(feature = "zoo")]
 pub mod zoo {
     pub use flambeau_zoo::{
-        Checkpoint, Error, KvCache, Logits, MethodConstant, Model, Options, ScalePrecision, TokenizerSource, build, gguf,
+        Checkpoint, Error, Family, KvCache, Logits, MethodConstant, Model, Options, ScalePrecision, TokenizerSource, build,
+        families, gguf,
     };
 
     use crate::{compile, engine::Engine, wire::pte::EValue};

@@ -35,6 +35,7 @@ pub mod limits;
 
 pub use checkpoint::{Checkpoint, TokenizerSource};
 pub use error::Error;
+pub use family::{Family, families};
 pub use model::{KvCache, Logits, MethodConstant, Model, Options, ScalePrecision, build};
 
 pub(crate) use source::CheckpointTensor;

@@ -172,7 +172,10 @@ fn complaints_name_the_key() {
     check(with("llama", json!({"hidden_size": null})), "key `hidden_size`: expected an integer, found nothing");
     check(with("llama", json!({"hidden_size": -4})), "key `hidden_size`: expected an integer from 1");
     check(with("llama", json!({"num_key_value_heads": 3})), "key `num_key_value_heads`: expected a divisor of the 4");
-    check(with("llama", json!({"hidden_act": "relu"})), "key `hidden_act`: expected silu, gelu, gelu_pytorch_tanh or relu2, found relu");
+    check(
+        with("llama", json!({"hidden_act": "relu"})),
+        "key `hidden_act`: expected silu, gelu, gelu_pytorch_tanh or relu2, found relu",
+    );
     check(with("llama", json!({"rope_scaling": {"rope_type": "ntk"}})), "key `rope_scaling.rope_type`: expected default, linear");
     check(
         with("phi3", json!({"rope_scaling": {"type": "longrope", "short_factor": [1]}})),

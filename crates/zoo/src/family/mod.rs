@@ -65,97 +65,225 @@ const SPEECH_FAMILIES: [(&str, ReadSpeech); 7] = [
     ("whisper", read_whisper),
 ];
 
-/// Names under `model_type`, and what reads such configs.
-const FAMILIES: &[(&str, Read)] = &[
-    ("afmoe", sparse::afmoe),
-    ("apertus", llama_variants::apertus),
-    ("arcee", llama_variants::arcee),
-    ("bailing_hybrid", kimi_linear::bailing),
-    ("cohere", layer_norm::cohere),
-    ("cohere2", layer_norm::cohere2),
-    ("cwm", llama_variants::cwm),
-    ("deepseek_v2", deepseek::v2),
-    ("deepseek_v3", deepseek::config),
-    ("dots1", sparse::dots1),
-    ("ernie4_5", llama_variants::ernie4_5),
-    ("ernie4_5_moe", sparse::ernie4_5_moe),
-    ("exaone", llama_variants::exaone),
-    ("exaone4", llama_variants::exaone4),
-    ("exaone_moe", sparse::exaone_moe),
-    ("falcon_h1", mamba::falcon_h1),
-    ("gemma", gemma2::first),
-    ("gemma2", gemma2::config),
-    ("gemma3", gemma3::config),
-    ("gemma3_text", gemma3::config),
-    ("gemma4", gemma4::config),
-    ("gemma4_text", gemma4::config),
-    ("glm", glm4::glm),
-    ("glm4", glm4::dense),
-    ("glm4_moe", glm4::experts),
-    ("glm4_moe_lite", deepseek::glm4_moe_lite),
-    ("glm4v_moe_text", glm4::vision_experts),
-    ("glm4v_text", glm4::vision),
-    ("gpt_neox", layer_norm::gpt_neox),
-    ("gpt_oss", gpt_oss::config),
-    ("granite", granite::config),
-    ("granite_swa", granite::windowed),
-    ("granitemoehybrid", mamba::granite),
-    ("helium", llama_variants::helium),
-    ("hunyuan_v1_dense", llama_variants::hunyuan),
-    ("hyperclovax", granite::hyperclovax),
-    ("internlm3", llama_variants::internlm3),
-    ("iquestcoder", llama::config),
-    ("joyai_llm_flash", deepseek::config),
-    ("jamba", mamba::jamba),
-    ("kimi_k2", deepseek::config),
-    ("kimi_linear", kimi_linear::config),
-    ("laguna", sparse::laguna),
-    ("lfm2", lfm2::dense),
-    ("lfm2_moe", lfm2::experts),
-    ("lfm3", lfm2::third),
-    ("llama", llama::config),
-    ("llama4_text", sparse::llama4),
-    ("mamba", mamba::first),
-    ("mamba2", mamba::second),
-    ("mellum", sparse::mellum),
-    ("minicpm3", deepseek::minicpm3),
-    ("minimax_m2", sparse::minimax_m2),
-    ("ministral3", llama::ministral3),
-    ("mistral", llama::mistral),
-    ("mixtral", mixtral::config),
-    ("nanochat", llama_variants::nanochat),
-    ("nemotron", layer_norm::nemotron),
-    ("nemotron_h", mamba::nemotron_h),
-    ("olmo", layer_norm::olmo),
-    ("olmo2", olmo2::config),
-    ("olmo3", olmo2::windowed),
-    ("olmoe", olmo2::experts),
-    ("phi", layer_norm::phi),
-    ("phi3", phi3::config),
-    ("phimoe", layer_norm::phimoe),
-    ("qwen2", qwen2::config),
-    ("qwen2_5_vl", qwen2::vision),
-    ("qwen2_5_vl_text", qwen2::vision),
-    ("qwen2_moe", qwen2::experts),
-    ("qwen2_vl", qwen2::vision),
-    ("qwen2_vl_text", qwen2::vision),
-    ("qwen3", qwen3::dense),
-    ("qwen3_5", qwen3_next::dense),
-    ("qwen3_5_moe", qwen3_next::experts),
-    ("qwen3_5_moe_text", qwen3_next::experts),
-    ("qwen3_5_text", qwen3_next::dense),
-    ("qwen3_moe", qwen3::experts),
-    ("qwen3_next", qwen3_next::config),
-    ("qwen3_vl_moe_text", qwen3::vision_experts),
-    ("qwen3_vl_text", qwen3::vision),
-    ("seed_oss", llama_variants::seed_oss),
-    ("smollm3", smollm3::config),
-    ("solar_open", glm4::solar_open),
-    ("stablelm", layer_norm::stablelm),
-    ("starcoder2", layer_norm::starcoder2),
-    ("vaultgemma", gemma2::vault),
-    ("youtu", deepseek::youtu),
-    ("youtu_llm", deepseek::youtu),
+/// A family of language models.
+#[derive(Clone, Copy, Debug)]
+pub struct Family {
+    /// Names under `model_type` of its configs.
+    pub names: &'static [&'static str],
+    /// What sets it apart, as the table of models in the documentation says it.
+    pub what: &'static str,
+    read: Read,
+}
+
+/// Every family of language models that can be exported.
+pub fn families() -> &'static [Family] {
+    FAMILIES
+}
+
+/// Language models, in the order of their names.
+const FAMILIES: &[Family] = &[
+    Family {
+        names: &["afmoe"],
+        read: sparse::afmoe,
+        what: "Trinity: norms around both halves, a gate on attention, rotary embedding in layers with windows only, experts",
+    },
+    Family {
+        names: &["apertus"],
+        read: llama_variants::apertus,
+        what: "queries and keys normalized per head, a layer without a gate by xIELU",
+    },
+    Family {
+        names: &["arcee"],
+        read: llama_variants::arcee,
+        what: "Llama with a layer without a gate, by the square of the positive part",
+    },
+    Family {
+        names: &["bailing_hybrid"],
+        read: kimi_linear::bailing,
+        what: "Ling: a delta rule with a decay per element, latent attention in some layers, groups of experts",
+    },
+    Family {
+        names: &["cohere"],
+        read: layer_norm::cohere,
+        what: "Command R: one layer norm for both halves, interleaved rotary embedding",
+    },
+    Family {
+        names: &["cohere2"],
+        read: layer_norm::cohere2,
+        what: "Command R7B and A: windows, no rotary embedding in full layers",
+    },
+    Family { names: &["cwm"], read: llama_variants::cwm, what: "Llama with windows in three of four layers" },
+    Family {
+        names: &["deepseek_v2"],
+        read: deepseek::v2,
+        what: "latent attention, experts by a softmax whose weights are not normalized",
+    },
+    Family {
+        names: &["deepseek_v3", "joyai_llm_flash", "kimi_k2"],
+        read: deepseek::config,
+        what: "latent attention, experts chosen group by group; also Kimi K2",
+    },
+    Family { names: &["dots1"], read: sparse::dots1, what: "queries and keys normalized per head, the router of DeepSeek V3" },
+    Family { names: &["ernie4_5"], read: llama_variants::ernie4_5, what: "Llama with interleaved rotary embedding" },
+    Family { names: &["ernie4_5_moe"], read: sparse::ernie4_5_moe, what: "ERNIE 4.5 with experts, chosen by a corrected softmax" },
+    Family { names: &["exaone"], read: llama_variants::exaone, what: "EXAONE 3: Llama under the names of GPT" },
+    Family {
+        names: &["exaone4"],
+        read: llama_variants::exaone4,
+        what: "norms after both halves, queries and keys normalized per head, windows without rotary embedding in full layers",
+    },
+    Family { names: &["exaone_moe"], read: sparse::exaone_moe, what: "K-EXAONE: the attention of EXAONE 4 with experts" },
+    Family { names: &["falcon_h1"], read: mamba::falcon_h1, what: "Mamba 2 and attention in every layer, side by side" },
+    Family { names: &["gemma"], read: gemma2::first, what: "weights of norms less 1, a scaled embedding" },
+    Family {
+        names: &["gemma2"],
+        read: gemma2::config,
+        what: "norms around both halves, bounded scores and logits, a window in every other layer",
+    },
+    Family {
+        names: &["gemma3", "gemma3_text"],
+        read: gemma3::config,
+        what: "two rotary embeddings, windows in all layers but every sixth",
+    },
+    Family {
+        names: &["gemma4", "gemma4_text"],
+        read: gemma4::config,
+        what: "wider heads in full layers, keys that serve as values, shared caches, embeddings per layer, experts beside the gated layer",
+    },
+    Family { names: &["glm"], read: glm4::glm, what: "the first GLM-4: interleaved rotary embedding over half of a head" },
+    Family { names: &["glm4"], read: glm4::dense, what: "interleaved rotary embedding, norms around both halves" },
+    Family { names: &["glm4_moe"], read: glm4::experts, what: "GLM-4.5: experts chosen by corrected sigmoids, group by group" },
+    Family {
+        names: &["glm4_moe_lite"],
+        read: deepseek::glm4_moe_lite,
+        what: "GLM-4.7 Flash: latent attention with the experts of GLM-4.5",
+    },
+    Family { names: &["glm4v_text"], read: glm4::vision, what: "the text part of GLM-4.1V" },
+    Family { names: &["glm4v_moe_text"], read: glm4::vision_experts, what: "the text part of GLM-4.5V" },
+    Family {
+        names: &["gpt_neox"],
+        read: layer_norm::gpt_neox,
+        what: "Pythia: both halves read the input of the layer, joined projections head by head",
+    },
+    Family {
+        names: &["gpt_oss"],
+        read: gpt_oss::config,
+        what: "sinks in every softmax, a window in every other layer, experts behind a clamped gate",
+    },
+    Family {
+        names: &["granite"],
+        read: granite::config,
+        what: "factors on the embedding, the scores, what layers add, and the logits",
+    },
+    Family { names: &["granite_swa"], read: granite::windowed, what: "Granite with windows, sinks and a rotary base per layer" },
+    Family {
+        names: &["granitemoehybrid"],
+        read: mamba::granite,
+        what: "Granite 4: Mamba 2 and attention by turns, experts beside a shared layer",
+    },
+    Family { names: &["helium"], read: llama_variants::helium, what: "Llama with interleaved rotary embedding" },
+    Family {
+        names: &["hunyuan_v1_dense"],
+        read: llama_variants::hunyuan,
+        what: "queries and keys normalized per head after the rotation",
+    },
+    Family { names: &["hyperclovax"], read: granite::hyperclovax, what: "Granite with norms after both halves" },
+    Family { names: &["internlm3"], read: llama_variants::internlm3, what: "Llama with biases under keys of its own" },
+    Family {
+        names: &["iquestcoder", "llama"],
+        read: llama::config,
+        what: "biases where the config has them; also SmolLM2, IQuest Coder and all that share the layout",
+    },
+    Family { names: &["jamba"], read: mamba::jamba, what: "Mamba 1 and attention by turns, experts in every other layer" },
+    Family {
+        names: &["kimi_linear"],
+        read: kimi_linear::config,
+        what: "a delta rule with a decay per element, latent attention without rotary embedding in some layers, experts",
+    },
+    Family { names: &["laguna"], read: sparse::laguna, what: "heads and rotary embedding per layer, a gate per head, experts" },
+    Family { names: &["lfm2"], read: lfm2::dense, what: "short convolutions, attention in some layers" },
+    Family { names: &["lfm2_moe"], read: lfm2::experts, what: "LFM2 with experts, chosen by corrected sigmoids" },
+    Family { names: &["lfm3"], read: lfm2::third, what: "LFM2 with windows, norms around both halves and a gate per head" },
+    Family {
+        names: &["llama4_text"],
+        read: sparse::llama4,
+        what: "chunks of attention, queries that grow with their position, experts whose weight multiplies their input",
+    },
+    Family { names: &["mamba"], read: mamba::first, what: "Mamba 1: a state space per channel" },
+    Family { names: &["mamba2"], read: mamba::second, what: "a state space per head" },
+    Family { names: &["mellum"], read: sparse::mellum, what: "the experts of Qwen 3 with windows and two rotary embeddings" },
+    Family {
+        names: &["minicpm3"],
+        read: deepseek::minicpm3,
+        what: "latent attention, factors on the embedding, what layers add, and the logits",
+    },
+    Family {
+        names: &["minimax_m2"],
+        read: sparse::minimax_m2,
+        what: "queries and keys normalized as a whole, partial rotary embedding, experts by corrected sigmoids",
+    },
+    Family { names: &["ministral3"], read: llama::ministral3, what: "Mistral whose queries grow with their position" },
+    Family { names: &["mistral"], read: llama::mistral, what: "a window in every layer" },
+    Family { names: &["mixtral"], read: mixtral::config, what: "experts, softmax over all of them" },
+    Family {
+        names: &["nanochat"],
+        read: llama_variants::nanochat,
+        what: "norms without weights, queries and keys normalized after a rotation the other way",
+    },
+    Family {
+        names: &["nemotron"],
+        read: layer_norm::nemotron,
+        what: "layer norms of weights less 1, a layer without a gate by the square of the positive part",
+    },
+    Family {
+        names: &["nemotron_h"],
+        read: mamba::nemotron_h,
+        what: "a layer is Mamba 2, attention, a layer without a gate, or experts",
+    },
+    Family { names: &["olmo"], read: layer_norm::olmo, what: "layer norms without weights" },
+    Family { names: &["olmo2"], read: olmo2::config, what: "norms after both halves only, queries and keys normalized as a whole" },
+    Family { names: &["olmo3"], read: olmo2::windowed, what: "OLMo 2 with windows, whose rotary embedding is never scaled" },
+    Family { names: &["olmoe"], read: olmo2::experts, what: "the attention of OLMo 2 with experts" },
+    Family {
+        names: &["phi"],
+        read: layer_norm::phi,
+        what: "Phi 1 to 2: one layer norm for both halves, biases, partial rotary embedding",
+    },
+    Family {
+        names: &["phi3"],
+        read: phi3::config,
+        what: "joined projections, partial rotary embedding, longrope: Phi-3 and Phi-4 mini",
+    },
+    Family { names: &["phimoe"], read: layer_norm::phimoe, what: "layer norms, experts chosen one after the other" },
+    Family { names: &["qwen2"], read: qwen2::config, what: "biases on q, k and v; upper layers may have a window" },
+    Family {
+        names: &["qwen2_5_vl", "qwen2_5_vl_text", "qwen2_vl", "qwen2_vl_text"],
+        read: qwen2::vision,
+        what: "the text part of Qwen2-VL and Qwen2.5-VL",
+    },
+    Family { names: &["qwen2_moe"], read: qwen2::experts, what: "Qwen 2 with experts beside a shared one that has a gate" },
+    Family { names: &["qwen3"], read: qwen3::dense, what: "queries and keys normalized per head" },
+    Family { names: &["qwen3_5", "qwen3_5_text"], read: qwen3_next::dense, what: "gated delta nets and gated attention" },
+    Family { names: &["qwen3_5_moe", "qwen3_5_moe_text"], read: qwen3_next::experts, what: "Qwen 3.5 with experts" },
+    Family { names: &["qwen3_moe"], read: qwen3::experts, what: "Qwen 3 with experts, in all layers or some" },
+    Family {
+        names: &["qwen3_next"],
+        read: qwen3_next::config,
+        what: "gated delta nets and gated attention, experts with a gated shared one",
+    },
+    Family { names: &["qwen3_vl_moe_text"], read: qwen3::vision_experts, what: "the text part of Qwen3-VL with experts" },
+    Family { names: &["qwen3_vl_text"], read: qwen3::vision, what: "the text part of Qwen3-VL" },
+    Family { names: &["seed_oss"], read: llama_variants::seed_oss, what: "Llama with biases on q, k and v" },
+    Family { names: &["smollm3"], read: smollm3::config, what: "layers without rotary embedding" },
+    Family { names: &["solar_open"], read: glm4::solar_open, what: "the experts of GLM-4.5 in every layer" },
+    Family {
+        names: &["stablelm"],
+        read: layer_norm::stablelm,
+        what: "layer norms, partial rotary embedding; the largest feeds both halves by one norm",
+    },
+    Family { names: &["starcoder2"], read: layer_norm::starcoder2, what: "layer norms, biases, a layer without a gate" },
+    Family { names: &["vaultgemma"], read: gemma2::vault, what: "Gemma 2 without norms after both halves" },
+    Family { names: &["youtu", "youtu_llm"], read: deepseek::youtu, what: "latent attention, no experts" },
 ];
 
 /// What a Hugging Face checkpoint is a model of.
@@ -232,11 +360,11 @@ pub(crate) fn config(f: &Fields<'_>) -> Result<Config> {
 }
 
 fn read(name: &str, f: &Fields<'_>) -> Result<Config> {
-    let family = FAMILIES.iter().find(|(known, _)| *known == name);
-    let (_, read) = family.ok_or_else(|| {
-        let names = FAMILIES.iter().map(|(name, _)| *name);
+    let family = FAMILIES.iter().find(|family| family.names.contains(&name));
+    let family = family.ok_or_else(|| {
+        let names = FAMILIES.iter().flat_map(|family| family.names.iter().copied());
         let names: Vec<_> = names.chain(SPEECH_FAMILIES.iter().map(|(name, _)| *name)).chain(bert::names()).collect();
         Error::Family { found: name.chars().take(80).collect(), supported: names.join(", ") }
     })?;
-    read(f)
+    (family.read)(f)
 }
