@@ -36,8 +36,9 @@ const fn fill(lines: &mut [&'static str], first: usize, text: &'static str) {
     let (mut rest, mut at, mut i) = (text, first, 0);
     while i < rest.len() {
         if rest.as_bytes()[i] == b'\n' {
-            let (line, tail) = rest.split_at(i);
-            (lines[at], rest) = (line, tail.split_at(1).1);
+            // A checkout may end lines by a carriage return as well.
+            let end = if i > 0 && rest.as_bytes()[i - 1] == b'\r' { i - 1 } else { i };
+            (lines[at], rest) = (rest.split_at(end).0, rest.split_at(i + 1).1);
             (at, i) = (at + 1, 0);
         } else {
             i += 1;

@@ -6,7 +6,7 @@ use std::{
     process::{Command, ExitCode},
 };
 
-use flambeau_testcases::{Outcome, all, checkpoints, committed, per_case, sessions, test};
+use flambeau_testcases::{Outcome, all, checkpoints, committed, families, per_case, reports, sessions, test};
 
 #[path = "../../mlx/tests/support/mod.rs"]
 mod installed;
@@ -29,6 +29,21 @@ fn on_mlx(folder: &Path, from: &str) -> Outcome {
     let (path, met) = (installed::path(), installed::requirement());
     let run = || conformance(folder, from, &["--engine", "mlx", "--device", "cpu", "--mlx-path", &path.to_string_lossy()]).into();
     met.map_or_else(Outcome::Ignored, |()| run())
+}
+
+/// Cases that are refused or differ for a stated reason: the name, then text of the message.
+const EXPECTED: &str = include_str!("expected_failures.txt");
+
+/// A result, turned round for a case that is expected to fail.
+fn as_expected(name: &str, result: Result<(), String>) -> Result<(), String> {
+    let listed = EXPECTED.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(' '));
+    let reason = listed.into_iter().find(|(known, _)| *known == name).map(|(_, reason)| reason.trim());
+    match (reason, result) {
+        (None, result) => result,
+        (Some(reason), Err(text)) if text.contains(reason) => Ok(()),
+        (Some(reason), Err(text)) => Err(format!("expected a failure with `{reason}`, found: {text}")),
+        (Some(_), Ok(())) => Err("it passes: remove it from expected_failures.txt".into()),
+    }
 }
 
 /// The Python that runs PyTorch.
@@ -57,6 +72,8 @@ fn main() -> ExitCode {
     let tests = [
         ("checkpoint", per_case(checkpoints(target), |_, folder| on_cpu(folder, "checkpoint"))),
         ("MLX, checkpoint", per_case(checkpoints(target), |_, folder| on_mlx(folder, "checkpoint"))),
+        ("family", per_case(families(target), |name, folder| as_expected(name, on_cpu(folder, "checkpoint")))),
+        ("report", per_case(reports(target), |name, folder| as_expected(name, on_cpu(folder, "pt2")))),
         ("session", per_case(sessions(target), |_, folder| on_cpu(folder, "pte"))),
         ("MLX, session", per_case(sessions(target), |_, folder| on_mlx(folder, "pte"))),
         ("pte", per_case(everything(), |_, folder| on_cpu(folder, "pte"))),

@@ -11,6 +11,8 @@ const ARCHIVES: [(&str, usize); 2] = [("ops", 712), ("models", 28)];
 const CHECKPOINTS: (&str, usize) = ("checkpoints", 42);
 const SPEECH: (&str, usize) = ("speech", 8);
 const SESSIONS: (&str, usize) = ("sessions", 35);
+const FAMILIES: (&str, usize) = ("families", 67);
+const REPORTS: (&str, usize) = ("reports", 400);
 
 /// What describes a case.
 const DESCRIPTIONS: [&str; 2] = ["case.json", "session.json"];
@@ -54,6 +56,22 @@ pub fn checkpoints(target: &Path) -> Vec<Case> {
 /// As [`archives`].
 pub fn sessions(target: &Path) -> Vec<Case> {
     beside(SESSIONS, target)
+}
+
+/// Checkpoints of further families of models beside the repository.
+///
+/// # Panics
+/// As [`archives`].
+pub fn families(target: &Path) -> Vec<Case> {
+    beside(FAMILIES, target)
+}
+
+/// Programs of public reports and samplers beside the repository.
+///
+/// # Panics
+/// As [`archives`].
+pub fn reports(target: &Path) -> Vec<Case> {
+    beside(REPORTS, target)
 }
 
 fn beside((name, at_least): (&str, usize), target: &Path) -> Vec<Case> {

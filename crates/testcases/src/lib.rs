@@ -20,7 +20,7 @@ use flambeau_tensor::DType;
 pub use libtest_mimic::Trial;
 
 pub use self::{
-    cases::{Case, all, archives, checkpoints, committed, sessions},
+    cases::{Case, all, archives, checkpoints, committed, families, reports, sessions},
     graphs::{history, run_with_buffer, with_buffer},
     harness::{Outcome, Requirement, per_case, run, test},
     method::{add_method, finish_program, word_tokenizer},

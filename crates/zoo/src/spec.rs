@@ -66,7 +66,7 @@ pub(crate) struct Norm {
     pub(crate) kind: NormKind,
 }
 
-/// What a norm computes, and which weights it has.
+/// Formula and weights of a norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NormKind {
     /// Root mean square, times a weight.
@@ -146,7 +146,7 @@ pub(crate) enum Mixer {
 }
 
 impl Mixer {
-    /// Whether it keeps a state that forgets, which cannot be shortened as a cache can.
+    /// Whether it keeps a recurrent state. Unlike a cache, such a state cannot be cut back to an earlier position.
     pub(crate) fn has_state(&self) -> bool {
         match self {
             Mixer::Attention(_) | Mixer::Latent(_) | Mixer::None => false,
@@ -226,7 +226,7 @@ pub(crate) enum Joined {
     Heads,
 }
 
-/// What multiplies the results of attention.
+/// Gate on the results of attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gate {
     None,
@@ -347,13 +347,13 @@ pub(crate) struct Mamba {
     pub(crate) factors: MambaFactors,
 }
 
-/// What the two generations of Mamba do differently.
+/// Differences between Mamba 1 and Mamba 2.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum MambaForm {
-    /// Mamba 1: a head is a channel, which decays each element of its state in its own way; steps come from a projection of
-    /// that rank. `norm` normalizes steps, keys and queries.
+    /// Mamba 1. A head is one channel, with a decay for each element of its state. Steps come from a projection of rank `rank`;
+    /// `norm` applies to steps, keys and queries.
     Channels { rank: usize, norm: Option<Norm> },
-    /// Mamba 2: a head decays as a whole.
+    /// Mamba 2. A head has one decay.
     Heads {
         /// Bounds on steps.
         limits: (f64, f64),
@@ -479,7 +479,7 @@ pub(crate) struct Experts {
     pub(crate) width: usize,
     pub(crate) activation: Activation,
     pub(crate) router: Router,
-    /// Width that experts read and give, where it is not that of the residual stream.
+    /// Input and output width of experts; the width of the residual stream if `None`.
     pub(crate) latent: Option<usize>,
     /// A gated layer for all positions beside them.
     pub(crate) shared: Option<Mlp>,
@@ -492,7 +492,7 @@ pub(crate) struct Experts {
     pub(crate) bias: bool,
     /// Whether a gate multiplies; without one, an expert is `down(act(up(x)))`.
     pub(crate) gated: bool,
-    /// Whether the weights of experts multiply what experts read instead of what they give.
+    /// Whether router weights multiply the inputs of experts instead of their outputs.
     pub(crate) weighted_input: bool,
     pub(crate) layout: ExpertLayout,
 }

@@ -63,7 +63,7 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// A weight that is never packed, of a tensor that is at hand, in the type of the activations.
+    /// An unpacked weight of the given tensor, in the type of the activations.
     pub(crate) fn value_of(&mut self, name: &str, source: &CheckpointTensor) -> Result<Val> {
         match source.read(name, self.dtype, None)? {
             Read::Plain(weight) => Ok(self.b.parameter(name, weight)),

@@ -123,7 +123,7 @@ impl Decoder<'_> {
         Ok(self.w.b.add(&y, &bias))
     }
 
-    /// What multiplies the results, computed from the layer's input: [1, s, H·D] or [1, s, H].
+    /// Factors on the results of heads, from the layer's input: [1, s, H·D] or [1, s, H].
     fn gate(&mut self, x: &Val, a: &Attention, path: &str) -> Result<Option<Val>> {
         let (name, rows) = match a.gate {
             Gate::None | Gate::Queries => return Ok(None),

@@ -93,7 +93,7 @@ impl Decoder<'_> {
         let b = &mut self.w.b;
         let magnitudes = b.abs(logits);
         let mut left = logits.clone();
-        let mut found: Option<[Val; 2]> = None;
+        let (mut weights, mut ids) = (Vec::new(), Vec::new());
         for _ in 0..e.chosen {
             let [best, id] = b.top(&left, 1);
             // The distance of a logit from the best, relative to the larger magnitude of the two.
@@ -104,14 +104,14 @@ impl Decoder<'_> {
             let far = b.not(&near);
             let near = b.masked_fill(&left, &far, f64::NEG_INFINITY);
             let shares = b.softmax(&near);
-            let weight = b.gather_last(&shares, &id);
+            weights.push(b.gather_last(&shares, &id));
             left = b.scatter_last(&left, &id, f64::NEG_INFINITY);
-            found = Some(match found {
-                None => [weight, id],
-                Some([weights, ids]) => [b.concatenate(&weights, &weight, 1), b.concatenate(&ids, &id, 1)],
-            });
+            ids.push(id);
         }
-        found.unwrap_or_else(|| [logits.clone(), logits.clone()])
+        [weights, ids].map(|parts| {
+            let others: Vec<&Val> = parts.iter().skip(1).collect();
+            b.concatenate_all(&parts[0], &others, 1)
+        })
     }
 
     /// Logits of all experts [s, E] in f32.
@@ -273,8 +273,8 @@ impl Decoder<'_> {
         self.column_product(&gated, chosen, e, &format!("{path}.experts.down_proj"), [e.width, hidden])
     }
 
-    /// Rows [s, k or 1, 1, in] times the chosen of the matrices, floats [E, in, out] or packed [E, out, in], plus their biases
-    /// if there are any: [s, k, 1, out]. The program holds them as [E, out, in], as products and quantization take them.
+    /// Products [s, k, 1, out] of rows [s, k or 1, 1, in] and the matrices of the selected experts, plus biases if there are any.
+    /// The checkpoint holds floats [E, in, out] or packed codes [E, out, in], the program [E, out, in].
     fn column_product(&mut self, x: &Val, chosen: &Val, e: &Experts, name: &str, [from, to]: [usize; 2]) -> Result<Val> {
         let count = e.count;
         let weights = match self.w.tensors().get(name) {

@@ -137,7 +137,8 @@ impl Decoder<'_> {
         Ok(self.w.b.cast(&mixed, DType::F32))
     }
 
-    /// `S = g S + v k` and `y = S q` over q and k [1, s, groups, N], v [1, s, H, P], and g [1, s, H] or [1, s, H, N], all f32.
+    /// The recurrence `S = g S + v k`, `y = S q` in f32. q and k are [1, s, groups, N], v is [1, s, H, P], g is [1, s, H] or
+    /// [1, s, H, N].
     fn scan(&mut self, [q, k, v, g]: [&Val; 4], layer: usize, [heads, dim, state]: [usize; 3]) -> Result<Val> {
         let held = self.w.b.buffer(&format!("ssm_state_{layer}"), DType::F32, vec![1, heads, dim, state])?;
         let carried = self.carried(&held);

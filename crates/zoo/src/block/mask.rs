@@ -53,7 +53,7 @@ impl Decoder<'_> {
         mask
     }
 
-    /// Which rows of the caches query `i` sees, [s, n]: those of its own chunk of `chunk` positions, up to its own place.
+    /// Mask [s, n] of cache rows for each query: rows of the same chunk of `chunk` positions, up to the query's position.
     pub(super) fn seen_in_chunk(&mut self, chunk: usize) -> Val {
         let past = self.seen(None);
         let end = self.w.b.add_int(&self.span.pos, &self.span.tokens);

@@ -70,7 +70,7 @@ const SPEECH_FAMILIES: [(&str, ReadSpeech); 7] = [
 pub struct Family {
     /// Names under `model_type` of its configs.
     pub names: &'static [&'static str],
-    /// What sets it apart, as the table of models in the documentation says it.
+    /// Difference from other families, one line of `docs/models.md`.
     pub what: &'static str,
     read: Read,
 }
@@ -345,7 +345,7 @@ pub(crate) fn config(f: &Fields<'_>) -> Result<Config> {
     let name = f.text("model_type")?.ok_or_else(|| f.error("model_type", "the name of a family"))?;
     let Some(text) = f.child("text_config")? else {
         let config = read(name, f)?;
-        // The oldest folders of several parts have the keys of the text part beside those of the others.
+        // Old multimodal folders hold text and vision keys in one object.
         f.finish(&|key| harmless::in_text(key) || harmless::beside_text(key))?;
         return Ok(config);
     };

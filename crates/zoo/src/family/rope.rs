@@ -78,7 +78,7 @@ pub(super) fn by_kind(f: &Fields<'_>, base: &Base, (full_theta, sliding_theta): 
     let scaling = f.child("rope_scaling")?.filter(|child| !child.is_empty());
     let full = of(f, scaling.or(full).as_ref(), base, full_theta, base.head_dim)?;
     let local = f.positive_or("rope_local_base_freq", sliding_theta)?;
-    // The config's own base is that of full layers.
+    // `rope_theta` at the top belongs to full layers.
     let theta = sliding.as_ref().map(|s| s.positive_opt("rope_theta")).transpose()?.flatten().unwrap_or(local);
     let sliding = of(f, sliding.as_ref(), base, local, base.head_dim)?;
     Ok((full, Rope { theta, ..sliding }))

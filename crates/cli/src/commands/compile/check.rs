@@ -48,7 +48,7 @@ pub(super) struct CheckArgs {
     python: PathBuf,
 }
 
-/// What PyTorch read and computed in one run.
+/// Inputs and results of one run of PyTorch.
 struct Run {
     inputs: Vec<Tensor>,
     outputs: Vec<Tensor>,
@@ -140,7 +140,7 @@ fn compare_runs(name: &str, exported: &Exported, runs: &[Run], options: &Options
     Ok(())
 }
 
-/// The first call whose own result differs in the last run, in a program that returns the result of every call.
+/// The first call whose result differs in the last run. A program that returns the results of all calls is compiled for it.
 fn first_difference(name: &str, exported: &Exported, runs: &[Run], options: &Options, engine: &Arc<dyn Engine>) -> Result<String> {
     let last = runs.last().context("there is no run")?;
     let value = |name: &str| last.values.iter().find(|v| v.name.as_deref() == Some(name)).map(|v| &v.tensor);
