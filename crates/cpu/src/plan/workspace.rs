@@ -52,7 +52,7 @@ impl Workspace {
         array: &mut Array,
     ) -> Result<()> {
         let held = match location {
-            Location::Constant => return Ok(()),
+            Location::Constant => None,
             Location::Slot(tid) => m.tensors.get(tid.0 as usize).and_then(Option::as_ref),
             Location::Held(i) => self.held.get(i).and_then(Option::as_ref),
             Location::Scratch(i) => {
@@ -63,7 +63,7 @@ impl Workspace {
         match (held, layout) {
             (Some(held), Layout::Dynamic) => *array = held.clone(),
             (Some(held), _) => array.data = Arc::clone(&held.data),
-            (None, _) if matches!(location, Location::Scratch(_)) => {}
+            (None, _) if matches!(location, Location::Scratch(_) | Location::Constant) => {}
             (None, _) => return Err(unset()),
         }
         if let Layout::Window(number) = layout {
