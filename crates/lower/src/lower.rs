@@ -467,4 +467,13 @@ impl ShapeCx for FlowCx<'_> {
         *self.n_unknown += 1;
         Expr::symbol(Symbol::new(&format!("?{}", self.n_unknown)))
     }
+
+    /// What the program states of its symbols. Each is a 32-bit integer, whatever else is known.
+    fn bounds(&self, size: &Expr) -> (i64, i64) {
+        size.bounds(&|symbol| {
+            let range = self.ssa.ranges.get(symbol).copied().unwrap_or_default();
+            let (least, most) = (i64::from(i32::MIN), i64::from(i32::MAX));
+            (range.min.unwrap_or(least).max(least), range.max.unwrap_or(most).min(most))
+        })
+    }
 }
