@@ -48,6 +48,9 @@ pub enum Item {
 pub enum Refuse {
     #[error("no rule for this operator")]
     NoRule,
+    /// The operator is of a kind that has no rules.
+    #[error("{}; {}", .0.reason, .0.instead)]
+    Kind(&'static crate::Refusal),
     #[error("argument `{0}` is missing")]
     Missing(String),
     #[error("argument `{param}` is {found}, expected {expected}")]

@@ -11,6 +11,7 @@ use flambeau_tensor::{AlignedBytes, DType, Expr, Shape, Symbol, Tensor};
 use crate::{
     Arg, Call, ConstExpr, Constant, Item, Origin, Range, Refuse, TensorInfo,
     call::unsupported,
+    refusal,
     rules::rule_for,
     simplify::simplify,
     ssa::{SsaGraph, SsaNode},
@@ -151,7 +152,7 @@ impl Lower {
     /// # Errors
     /// Why the call cannot be expressed in nodes; the graph is unchanged then.
     pub fn call(&mut self, call: &Call, id: u32) -> Result<Vec<Item>, Refuse> {
-        let row = rule_for(&call.target).ok_or(Refuse::NoRule)?;
+        let row = rule_for(&call.target).ok_or_else(|| refusal(&call.target).map_or(Refuse::NoRule, Refuse::Kind))?;
         // 8-bit floats exist as packed constants only, which their own rules reinterpret.
         let carried = |t: &Tid| {
             let dtype = self.spec(*t).dtype;

@@ -21,9 +21,16 @@ fn every_node_and_call_has_its_line() {
     for row in lower::rule_rows() {
         assert_eq!(lines(&survey::call_column(row.target)), 1, "{}", row.target);
     }
-    let rows =
-        text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| tag") && !line.starts_with("| call")).count();
-    assert_eq!(rows, Node::ALL.len() + lower::rule_rows().count(), "nothing else has a line");
+    for refusal in lower::refusals() {
+        assert_eq!(lines(&survey::refusal_columns(refusal)), 1, "{}", refusal.reason);
+    }
+    let rows = text
+        .lines()
+        .filter(|line| {
+            line.starts_with("| ") && !line.starts_with("| tag") && !line.starts_with("| call") && !line.starts_with("| operators")
+        })
+        .count();
+    assert_eq!(rows, Node::ALL.len() + lower::rule_rows().count() + lower::refusals().len(), "nothing else has a line");
 }
 
 fn the_table_tells_what_the_cases_exercise() -> Outcome {

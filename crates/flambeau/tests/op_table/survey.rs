@@ -133,8 +133,19 @@ impl Survey {
             let kernels = code_list(used.kernels.iter().map(String::as_str));
             let _ = writeln!(text, "{} {nodes} | {kernels} | {} |", call_column(row.target), used.cases);
         }
+        text += "\n## Refused operators\n\nOperators without a rule, by reason. `*` stands for any text.\n\n\
+                 | operators | reason | instead |\n|---|---|---|\n";
+        for refusal in lower::refusals() {
+            let _ = writeln!(text, "{}", refusal_columns(refusal));
+        }
         text
     }
+}
+
+/// The line of a reason for refusing operators.
+pub(crate) fn refusal_columns(refusal: &lower::Refusal) -> String {
+    let operators = code_list(refusal.operators.iter().copied());
+    format!("| {operators} | {} | {} |", refusal.reason, refusal.instead)
 }
 
 /// The part of a node's line that no case changes.
