@@ -3,7 +3,7 @@
 use flambeau_aten::{Schema, Type, schema};
 use flambeau_pt2::{Argument, Graph, Node};
 
-use crate::functionalize::{Mutation, bare, mutation};
+use crate::functionalize::{Mutation, bare, mutation, trained_norm};
 
 /// How to treat a call.
 pub(crate) enum CallKind<'a> {
@@ -51,6 +51,9 @@ pub(crate) fn classify(node: &Node) -> CallKind<'_> {
             return CallKind::Refused("this kind of control flow has no form in a graph".to_owned());
         }
         _ => {}
+    }
+    if let Some(mutation) = trained_norm(node) {
+        return CallKind::Mutation(mutation);
     }
     match schema(target) {
         Some(schema) if schema.returns.is_empty() && schema.written().next().is_none() => CallKind::Assertion,

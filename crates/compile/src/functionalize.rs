@@ -11,8 +11,8 @@ use flambeau_tensor::Expr;
 pub(crate) struct Mutation {
     /// The functional form, which gives the new contents behind its other results.
     pub(crate) target: String,
-    /// The operand.
-    pub(crate) written: &'static str,
+    /// The operands that it writes to.
+    pub(crate) written: Vec<&'static str>,
     /// The operand's name in the functional form, where that is another one.
     pub(crate) renamed: Option<&'static str>,
     /// How many other results there are.
@@ -21,21 +21,35 @@ pub(crate) struct Mutation {
 
 /// What an operator writes, if it writes to an operand.
 pub(crate) fn mutation(schema: &'static Schema) -> Option<Mutation> {
-    let written = schema.written().next()?.name;
+    let written: Vec<&'static str> = schema.written().map(|param| param.name).collect();
     match schema.kind() {
-        // What is written is the one result of the functional form.
-        Kind::InPlace | Kind::Out if schema.written().count() == 1 => {
-            let functional = schema.functional().filter(|f| !f.is_view())?;
+        // The results of the functional form are written, in their order.
+        Kind::InPlace | Kind::Out => {
+            let functional = schema.functional().filter(|f| !f.is_view() && f.returns.len() == written.len())?;
             let renamed = functional.operands().map(|p| p.name).find(|name| schema.param(name).is_none());
             Some(Mutation { target: functional.target(), written, renamed, results: 0 })
         }
         // The rules of custom operators give what they write behind their results. PyTorch's own write statistics and noise while a
         // model is trained, and nothing otherwise.
-        Kind::Mutable if schema.namespace != "aten" => {
+        Kind::Mutable if schema.namespace != "aten" && written.len() == 1 => {
             Some(Mutation { target: schema.target(), written, renamed: None, results: schema.returns.len() })
         }
         _ => None,
     }
+}
+
+/// The running statistics that a normalisation of batches updates in training mode. Its schema does not state the write.
+pub(crate) fn trained_norm(node: &Node) -> Option<Mutation> {
+    let target = bare(&node.target);
+    let results = match target {
+        "aten.batch_norm.default" => 1,
+        "aten.native_batch_norm.default" | "aten._native_batch_norm_legit.default" => 3,
+        _ => return None,
+    };
+    let trains = node.arg("training").and_then(Argument::as_bool) == Some(true);
+    let has_statistics = node.arg("running_mean").and_then(Argument::as_tensor).is_some();
+    let written = vec!["running_mean", "running_var"];
+    (trains && has_statistics).then(|| Mutation { target: target.to_owned(), written, renamed: None, results })
 }
 
 /// Target without the prefix that dispatcher operators have.
@@ -92,14 +106,14 @@ mod tests {
     fn writes_have_functional_forms() {
         let check = |target, want: Option<(&str, &str, usize)>| {
             let found = schema(target).and_then(mutation);
-            assert_eq!(found.as_ref().map(|m| (m.target.as_str(), m.written, m.results)), want, "{target}");
+            assert_eq!(found.as_ref().map(|m| (m.target.as_str(), m.written[0], m.results)), want, "{target}");
         };
         check("aten.add_.Tensor", Some(("aten.add.Tensor", "self", 0)));
         check("aten.dropout_.default", Some(("aten.dropout.default", "self", 0)));
         check("aten.copy_.default", Some(("aten.copy.default", "self", 0)));
         check("aten.fill_.Scalar", Some(("aten.fill.Scalar", "self", 0)));
         check("aten.add.out", Some(("aten.add.Tensor", "out", 0)));
-        check("aten.topk.values", None);
+        check("aten.topk.values", Some(("aten.topk.default", "values", 0)));
         check("aten.__and__.Tensor", None);
         check("aten.add.Tensor", None);
         check("aten.squeeze_.dim", None);

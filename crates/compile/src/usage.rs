@@ -74,10 +74,12 @@ fn mutated_in<'a>(graph: &Graph, stored: &HashMap<&str, &'a View>, mutated: &mut
         let first = node.inputs.first().and_then(|i| i.arg.as_tensor());
         match classify(node) {
             CallKind::Mutation(mutation) => {
-                let root = node.arg(mutation.written).and_then(Argument::as_tensor).and_then(|n| roots.get(n).copied());
-                if let Some(root) = root {
-                    mutated.insert(root);
-                    roots.extend(node.output_names().into_iter().map(|n| (n, root)));
+                for (i, written) in mutation.written.iter().enumerate() {
+                    let root = node.arg(written).and_then(Argument::as_tensor).and_then(|n| roots.get(n).copied());
+                    if let Some(root) = root {
+                        mutated.insert(root);
+                        roots.extend(node.output_names().into_iter().nth(mutation.results + i).map(|n| (n, root)));
+                    }
                 }
             }
             CallKind::Inline(body) => {

@@ -17,6 +17,8 @@ mod complex;
 mod data;
 mod error;
 mod float64;
+mod functions;
+mod unique;
 
 use flambeau_aten::Schema;
 use flambeau_tensor::{DType, Tensor};
@@ -49,7 +51,7 @@ pub struct Kernel {
 }
 
 /// The tables, the more particular first.
-const FAMILIES: [&[Kernel]; 3] = [data::KERNELS, complex::KERNELS, float64::KERNELS];
+const FAMILIES: [&[Kernel]; 5] = [data::KERNELS, complex::KERNELS, float64::KERNELS, functions::KERNELS, unique::KERNELS];
 
 impl Kernel {
     const fn new(name: &'static str, run: fn(&Call<'_>) -> Result<Vec<Tensor>, Error>) -> Kernel {

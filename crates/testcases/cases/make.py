@@ -40,9 +40,9 @@ FAMILIES = {
     "quantized": "quant.linear.4.32.f32 quant.linear.8.0.bf16 quant.embedding.4.32.f16 quant.linear.2.64.f16",
     "options": "options.losses options.resize options.grid options.windows options.layout options.sort options.create options.statistics "
     "options.products options.casts options.put options.attention options.parts",
-    "functions": "functions.normal functions.gamma functions.bessel functions.halves losses.margin statistics.counts statistics.segments",
-    "arrangements": "arrange.chosen arrange.masked_index arrange.fractional arrange.lines",
-    "writes": "write.dropout write.renorm",
+    "functions": "functions.normal functions.gamma functions.bessel functions.halves functions.outside functions.distinct losses.margin statistics.counts statistics.segments",
+    "arrangements": "arrange.chosen arrange.masked_index arrange.fractional arrange.lines arrange.tensor_split",
+    "writes": "write.batch_norm write.dropout write.renorm",
     "models": "rnn.LSTM.1.uni.bias.bt model.decoder.f32 model.moe",
 }
 

@@ -15,6 +15,20 @@ def special_functions():
     case("functions.halves", lambda x: (torch.lgamma(x), torch.digamma(x), torch.erfc(x), s.i0e(x)), x.bfloat16())
 
 
+def host_functions():
+    x, n = torch.tensor([0.3, 1.0, 2.5, 7.75]), torch.tensor([0.0, 3.0, 5.0, 2.0])
+    i, j = torch.tensor([12, -9, 0, 35]), torch.tensor([18, 6, 5, 21])
+    s = torch.special
+    case("functions.outside", lambda x, n, i, j: (
+        s.zeta(x + 1, n + 0.5), torch.polygamma(2, x), torch.igamma(n + 0.5, x), torch.igammac(x, n), s.bessel_j1(x), s.bessel_y0(x), s.modified_bessel_k1(x),
+        s.airy_ai(-x), s.spherical_bessel_j0(x), s.legendre_polynomial_p(x - 1, n), s.hermite_polynomial_he(x, 4), torch.gcd(i, j), torch.lcm(i, j),
+        *torch.frexp(x), torch.nextafter(x, n)), x, n, i, j)
+    values = torch.tensor([[3, 1, 3], [3, 1, 3], [0, 1, 2]])
+    case("functions.distinct", lambda v: (
+        *torch.unique(v, return_inverse=True, return_counts=True), *torch.unique(v, dim=0, return_counts=True), *torch.unique_consecutive(v.flatten(), return_inverse=True),
+        torch.unique_consecutive(v, dim=1), torch.bincount(v.flatten(), minlength=9)), values)
+
+
 def margin_losses():
     x, y, z = randn(3, 5), randn(3, 5), randn(3, 5)
     label, sign, listed = ints(5, 3), torch.tensor([1.0, -1.0, 1.0]), torch.tensor([[3, 0, -1, 1, 2], [4, -1, 0, 0, 0], [1, 2, 3, 4, 0]])
@@ -46,6 +60,7 @@ def arrangements():
     case("arrange.masked_index", lambda x, m, i, j, v: (
         torch._unsafe_masked_index(x, m[:, None], [i], 2.5),
         torch._unsafe_masked_index_put_accumulate(x, m[:, None], [i], v), x.put(j, v[0, :3], accumulate=True)), x, mask, far, index, randn(3, 5))
+    case("arrange.tensor_split", lambda x, at: [part * 2 for part in torch.tensor_split(x, at, 1)], x, torch.tensor([1, 4]))
     image, samples = randn(2, 3, 7, 8), torch.rand(2, 3, 2)
     case("arrange.fractional", lambda x, s: F.fractional_max_pool2d(x, (2, 3), output_size=(3, 4), return_indices=True, _random_samples=s), image, samples)
     case("arrange.lines", lambda a, b, i: (
@@ -65,12 +80,25 @@ def in_place():
         w = w * 1
         return F.embedding(i, w, max_norm=1.0), w
 
+    class Trained(torch.nn.Module):
+        """A batch norm in training mode, with what it writes."""
+
+        def __init__(self):
+            super().__init__()
+            self.norm = torch.nn.BatchNorm2d(3, momentum=0.3).train()
+
+        def forward(self, x):
+            y = self.norm(x)
+            return y, self.norm.running_mean * 1, self.norm.running_var * 1, self.norm.num_batches_tracked * 1
+
+    case("write.batch_norm", Trained(), randn(2, 3, 4, 5))
     case("write.dropout", dropped, randn(2, 3, 4, 5))
     case("write.renorm", renormed, randn(5, 3), torch.tensor([1, 3, 1]))
 
 
 def functions():
     special_functions()
+    host_functions()
     margin_losses()
     counts_and_quantiles()
     arrangements()

@@ -74,17 +74,15 @@ impl<'a> Memory<'a> {
 impl<'a> Trace<'a> {
     /// A call that writes to one of its operands: the functional form, then a new version of what it wrote to.
     pub(super) fn write_call(&mut self, graph: &Graph, node: &Node, mutation: &Mutation) {
-        let Some(name) = node.arg(mutation.written).and_then(Argument::as_tensor).map(|n| self.names.key(n)) else {
+        let written = mutation.written.iter().map(|param| node.arg(param).and_then(Argument::as_tensor).map(|n| self.names.key(n)));
+        let Some(names) = written.collect::<Option<Vec<String>>>() else {
             return self.refuse(node, "it writes to something that is not a tensor".to_owned());
         };
-        match self.try_write(graph, node, mutation, &name) {
+        match self.try_write(graph, node, mutation, &names) {
             Ok(results) => {
-                let results = results.into_iter().map(Some).chain(std::iter::repeat(None));
-                for (out, result) in node.output_names().into_iter().zip(results) {
-                    let value = match result {
-                        Some(tid) => Binding::Tensor(self.memory.new_base(tid)),
-                        None => Binding::Same(name.clone()),
-                    };
+                let own = results.into_iter().map(|tid| Binding::Tensor(self.memory.new_base(tid))).collect::<Vec<_>>();
+                let values = own.into_iter().chain(names.into_iter().map(Binding::Same));
+                for (out, value) in node.output_names().into_iter().zip(values) {
                     self.names.bind(out, value);
                 }
                 self.report(node, crate::Outcome::Absorbed);
@@ -94,22 +92,28 @@ impl<'a> Trace<'a> {
     }
 
     /// The results that the call has besides what it writes.
-    fn try_write(&mut self, graph: &Graph, node: &Node, mutation: &Mutation, name: &str) -> Result<Vec<Tid>, Refuse> {
-        let before = self.current(name)?;
-        let spec = self.lower.spec(before).clone();
+    fn try_write(&mut self, graph: &Graph, node: &Node, mutation: &Mutation, names: &[String]) -> Result<Vec<Tid>, Refuse> {
         let mut call = self.call_of(graph, node, &mutation.target)?;
         if let Some(own) = mutation.renamed {
-            call.args.iter_mut().filter(|(name, _)| name == mutation.written).for_each(|(name, _)| *name = own.to_owned());
+            call.args
+                .iter_mut()
+                .filter(|(name, _)| mutation.written.contains(&name.as_str()))
+                .for_each(|(name, _)| *name = own.to_owned());
         }
-        let written = OutMeta { dtype: spec.dtype, dims: spec.dims.to_vec(), used: true };
         call.outputs.truncate(mutation.results);
-        call.outputs.push(written);
+        for name in names {
+            let before = self.current(name)?;
+            let spec = self.lower.spec(before);
+            call.outputs.push(OutMeta { dtype: spec.dtype, dims: spec.dims.to_vec(), used: true });
+        }
         let id = self.calls.len() as u32;
         let mut items = self.lower_call(&call, id)?;
-        let Some(Item::Tensor(t)) = items.get(mutation.results) else {
-            return Err(Refuse::Unsupported("its functional form has no tensor result".to_owned()));
-        };
-        self.assign(name, *t)?;
+        for (i, name) in names.iter().enumerate() {
+            let Some(Item::Tensor(t)) = items.get(mutation.results + i) else {
+                return Err(Refuse::Unsupported("its functional form has no tensor result".to_owned()));
+            };
+            self.assign(name, *t)?;
+        }
         items.truncate(mutation.results);
         Ok(items.into_iter().filter_map(|i| if let Item::Tensor(t) = i { Some(t) } else { None }).collect())
     }

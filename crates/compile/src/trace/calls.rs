@@ -11,6 +11,7 @@ use crate::{
 };
 
 impl<'a> Trace<'a> {
+    /// A call that cannot be expressed is left out if nothing reads its results.
     pub(super) fn plain_call(&mut self, graph: &'a Graph, node: &'a Node) {
         if let Some(name) = float_item(node) {
             return self.float_item(node, name);
@@ -18,6 +19,10 @@ impl<'a> Trace<'a> {
         match self.lower_node(graph, node) {
             Ok(items) => {
                 self.bind_results(graph, node, items);
+                self.report(node, Outcome::Absorbed);
+            }
+            Err(_) if node.output_names().iter().all(|name| !self.names.used.contains(*name)) => {
+                self.lose(node);
                 self.report(node, Outcome::Absorbed);
             }
             Err(reason) => self.fail(node, &reason),

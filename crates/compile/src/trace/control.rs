@@ -362,7 +362,8 @@ impl<'a> Trace<'a> {
         for input in node.inputs.iter().filter(|i| !i.name.is_empty() && !i.name.starts_with('_')) {
             args.push((input.name.clone(), self.arg(&input.arg)?));
         }
-        let prefix = format!("_{}_", mutation.written);
+        let [written] = mutation.written[..] else { return refuse(format!("{operator} writes to several operands")) };
+        let prefix = format!("_{written}_");
         let own = |i: &&flambeau_pt2::NamedArgument| {
             i.name.starts_with(&prefix) && !matches!(i.name.strip_prefix(&prefix), Some("base_index" | "alias"))
         };
@@ -374,7 +375,7 @@ impl<'a> Trace<'a> {
             return refuse(format!("{operator} writes to {} tensors, expected one", bases.len()));
         };
         let before = self.current(&self.names.key(base))?;
-        args.push((mutation.written.to_owned(), Arg::Tensor(before)));
+        args.push((written.to_owned(), Arg::Tensor(before)));
         let spec = self.lower.spec(before).clone();
         let mut outputs: Vec<OutMeta> = node.outputs.iter().take(mutation.results).flat_map(|o| self.metas(graph, o)).collect();
         outputs.push(OutMeta { dtype: spec.dtype, dims: spec.dims.to_vec(), used: true });

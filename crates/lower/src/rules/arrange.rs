@@ -1,6 +1,6 @@
 //! Compositions of views and joins, and differences of neighbours.
 
-use flambeau_ir::{Flip, In, Tid};
+use flambeau_ir::{Flip, In, Int, ItemInt, Slice, Tid};
 use flambeau_tensor::{DType, Expr};
 
 use super::{
@@ -9,7 +9,11 @@ use super::{
     row,
     shape::{expand_to, slice_axis},
 };
-use crate::{Call, ConstExpr, Item, Lower, Origin, Refuse, call::unsupported, lower::NEW};
+use crate::{
+    Call, ConstExpr, Item, Lower, Origin, Refuse,
+    call::unsupported,
+    lower::{NEW, NEW_VALUE},
+};
 
 type Items = Result<Vec<Item>, Refuse>;
 
@@ -201,6 +205,36 @@ fn tensor_split(cx: &mut Lower, call: &Call) -> Items {
     parts(cx, x, axis, &ends)
 }
 
+/// Parts that a tensor describes: how many there are, or where all but the first begin.
+fn tensor_split_by_tensor(cx: &mut Lower, call: &Call) -> Items {
+    let (x, by) = (call.tensor("self")?, call.tensor("tensor_indices_or_sections")?);
+    let axis = cx.axis(call, "dim", 0, cx.spec(x).rank())?;
+    let size = cx.spec(x).dims[axis].clone();
+    if cx.spec(by).rank() == 0 {
+        let [size] = ops::known("split size", &[size])?[..] else { return unsupported("one size") };
+        return parts(cx, x, axis, &even_ends(call.outputs.len() as i64, size));
+    }
+    let by = cx.cast(by, DType::I64)?;
+    let size = cx.size_tensor(&size)?;
+    let zero = cx.number(0.0, DType::I64)?;
+    let negative = ops::lt(cx, by, zero)?;
+    let from_end = ops::add(cx, by, size)?;
+    let place = ops::select(cx, negative, from_end, by)?;
+    let place = ops::maximum(cx, place, zero)?;
+    let place = ops::minimum(cx, place, size)?;
+    let mut begin = zero;
+    let mut made = Vec::with_capacity(call.outputs.len());
+    for i in 0..call.outputs.len() {
+        let next = if i + 1 < call.outputs.len() { ops::take_one(cx, place, i as i64, 0)? } else { size };
+        let end = ops::maximum(cx, next, begin)?;
+        let mut bound = |t: Tid| cx.emit_value(ItemInt { x: In(t), out: NEW_VALUE }).map(Int::Vid);
+        let (start, stop) = (bound(begin)?, bound(end)?);
+        made.push(cx.emit(Slice { x: In(x), out: NEW, axis: Int::Lit(axis as i64), start, stop, step: 1 })?);
+        begin = next;
+    }
+    Ok(vec![Item::Tensors(made)])
+}
+
 /// The places where parts end that begin at `indices`.
 fn ends_at(indices: &[i64], size: i64) -> Vec<i64> {
     let place = |&i: &i64| if i < 0 { (i + size).max(0) } else { i.min(size) };
@@ -285,6 +319,7 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.rot90.default", rot90),
     row("aten.tensor_split.indices", tensor_split),
     row("aten.tensor_split.sections", tensor_split),
+    row("aten.tensor_split.tensor_indices_or_sections", tensor_split_by_tensor),
     row("aten.view.dtype", view_dtype),
     row("aten.view_copy.dtype", view_dtype),
     row("aten.row_stack.default", vstack),

@@ -35,7 +35,7 @@ fn mask_of(cx: &mut Lower, call: &Call, param: &str, dtype: DType) -> Result<Opt
 
 fn sdpa(cx: &mut Lower, call: &Call) -> Items {
     if call.float_or("dropout_p", 0.0)? != 0.0 {
-        return unsupported(super::shape::TRAINING_DROPOUT);
+        return unsupported(super::random::TRAINING_DROPOUT);
     }
     let dtype = call.out(0)?.dtype;
     let [mut q, mut k, mut v] = ["query", "key", "value"].map(|p| cx.operand(call, p, dtype));
@@ -135,7 +135,7 @@ fn align_causal(cx: &mut Lower, q: Tid, k: Tid, v: Tid) -> Result<(Tid, Tid), Re
 
 fn custom_sdpa(cx: &mut Lower, call: &Call) -> Items {
     if call.float_or("dropout_p", 0.0)? != 0.0 {
-        return unsupported(super::shape::TRAINING_DROPOUT);
+        return unsupported(super::random::TRAINING_DROPOUT);
     }
     let dtype = call.out(0)?.dtype;
     let (q, k, v) = (cx.operand(call, "query", dtype)?, cx.operand(call, "key", dtype)?, cx.operand(call, "value", dtype)?);

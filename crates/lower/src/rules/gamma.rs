@@ -206,12 +206,22 @@ fn digamma(cx: &mut Lower, call: &Call) -> Items {
     one(ops::select(cx, is_zero, pole, value)?)
 }
 
+/// Derivatives of the digamma function: of order 0 it is that itself.
+fn polygamma(cx: &mut Lower, call: &Call) -> Items {
+    match call.int("n")? {
+        0 => digamma(cx, call),
+        n => unsupported(format!("derivative {n} of the digamma function takes more nodes than a model has")),
+    }
+}
+
 pub(super) const ROWS: &[RuleRow] = &[
     row("aten.digamma.default", digamma),
     row("aten.lgamma.default", lgamma),
     row("aten.mvlgamma.default", multivariate),
+    row("aten.polygamma.default", polygamma),
     row("aten.special_digamma.default", digamma),
     row("aten.special_gammaln.default", lgamma),
     row("aten.special_multigammaln.default", multivariate),
+    row("aten.special_polygamma.default", polygamma),
     row("aten.special_psi.default", digamma),
 ];

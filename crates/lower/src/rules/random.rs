@@ -109,11 +109,41 @@ fn randperm(cx: &mut Lower, call: &Call) -> Items {
     one(ops::argsort(cx, u, 0)?)
 }
 
+/// The operand with nothing or everything dropped. Training drops random elements.
+fn dropout(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("input")?;
+    match call.float_or("p", 0.5)? {
+        _ if !call.bool_or("train", true)? => one(x),
+        0.0 => one(x),
+        1.0 => {
+            let zero = ops::number_like(cx, x, 0.0)?;
+            one(ops::mul(cx, x, zero)?)
+        }
+        _ => unsupported(TRAINING_DROPOUT),
+    }
+}
+
+/// Why dropout in training mode is refused, and what to do instead.
+pub(super) const TRAINING_DROPOUT: &str =
+    "dropout in training mode gives random results; call `model.eval()` before the export, or pass `training=False`";
+
 pub(super) const ROWS: &[RuleRow] = &[
+    row("aten.alpha_dropout.default", dropout),
     row("aten.bernoulli.Tensor", bernoulli),
     row("aten.bernoulli.default", bernoulli),
     row("aten.bernoulli.p", bernoulli),
+    row("aten.dropout.default", dropout),
     row("aten.exponential.default", exponential),
+    row("aten.feature_alpha_dropout.default", dropout),
+    row("aten.feature_dropout.default", dropout),
+    row("aten.native_dropout.default", |cx, call| {
+        if call.is_used(1) {
+            return unsupported("the mask of a dropout is used");
+        }
+        let mut items = dropout(cx, call)?;
+        items.push(Item::None);
+        Ok(items)
+    }),
     row("aten.normal.Tensor_Tensor", normal),
     row("aten.normal.Tensor_float", normal),
     row("aten.normal.float_Tensor", normal),

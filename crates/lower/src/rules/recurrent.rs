@@ -163,7 +163,7 @@ fn recurrent(cx: &mut Lower, call: &Call, cell: Cell) -> Items {
     let dtype = call.out(0)?.dtype;
     let mut x = cx.operand(call, "input", dtype)?;
     if call.bool_or("train", false)? && call.float_or("dropout", 0.0)? != 0.0 {
-        return unsupported(super::shape::TRAINING_DROPOUT);
+        return unsupported(super::random::TRAINING_DROPOUT);
     }
     if cx.spec(x).rank() != 3 {
         return unsupported("a sequence without a batch axis");

@@ -57,6 +57,8 @@ pub(super) const ROWS: &[RuleRow] = &[
     }),
     row("aten.stft.default", complex),
     row("aten.unique_consecutive.default", data_dependent),
+    row("aten.unique_dim.default", data_dependent),
+    row("aten.unique_dim_consecutive.default", data_dependent),
     row("aten.view_as_complex.default", complex),
     row("aten.view_as_complex_copy.default", complex),
     row("aten.view_as_real.default", complex),

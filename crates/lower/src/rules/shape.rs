@@ -16,24 +16,6 @@ fn same(_: &mut Lower, call: &Call) -> Items {
     one(call.tensor("self")?)
 }
 
-/// The operand, of which nothing or everything is dropped. What else training drops is random.
-fn dropout(cx: &mut Lower, call: &Call) -> Items {
-    let x = call.tensor("input")?;
-    match call.float_or("p", 0.5)? {
-        _ if !call.bool_or("train", true)? => one(x),
-        0.0 => one(x),
-        1.0 => {
-            let zero = super::ops::number_like(cx, x, 0.0)?;
-            one(super::ops::mul(cx, x, zero)?)
-        }
-        _ => unsupported(TRAINING_DROPOUT),
-    }
-}
-
-/// Why dropout in training mode is refused, and what to do instead.
-pub(super) const TRAINING_DROPOUT: &str =
-    "dropout in training mode gives random results; call `model.eval()` before the export, or pass `training=False`";
-
 fn to_dtype(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     one(cx.cast(x, call.out(0)?.dtype)?)
@@ -400,7 +382,6 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.contiguous.default", same),
     row("aten.copy.default", copy),
     row("aten.detach.default", same),
-    row("aten.dropout.default", dropout),
     row("aten.expand.default", expand),
     row("aten.expand_as.default", expand_as),
     row("aten.expand_copy.default", expand),
@@ -472,26 +453,15 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.mH.default", matrix_transpose),
     row("aten.matrix_H.default", matrix_transpose),
     row("aten.reshape_as.default", view_as),
-    row("aten.alpha_dropout.default", dropout),
     row("aten.concat.default", cat),
     row("aten.concatenate.default", cat),
     row("aten.detach_.default", same),
     row("aten.detach_copy.default", same),
-    row("aten.feature_alpha_dropout.default", dropout),
-    row("aten.feature_dropout.default", dropout),
     row("aten.lift.default", same),
     row("aten.lift_fresh.default", same),
     row("aten.moveaxis.int", movedim),
     row("aten.moveaxis.intlist", movedim),
     row("aten.narrow_copy.default", narrow),
-    row("aten.native_dropout.default", |cx, call| {
-        if call.is_used(1) {
-            return unsupported("the mask of a dropout is used");
-        }
-        let mut items = dropout(cx, call)?;
-        items.push(Item::None);
-        Ok(items)
-    }),
     row("aten.positive.default", same),
     row("aten.ravel.default", flatten),
     row("aten.real.default", same),

@@ -151,14 +151,33 @@ fn batch_norm(cx: &mut Lower, call: &Call) -> Items {
         return one(by_own_statistics(cx, call, x, &axes)?);
     }
     if call.bool_or("training", false)? {
-        return unsupported("batch normalisation in training mode; call `eval()` before the export");
+        let axes = around_channels(cx, x);
+        let y = by_own_statistics(cx, call, x, &axes)?;
+        let [mean, variance] = running_after(cx, call, x, &axes)?;
+        return Ok(vec![Item::Tensor(y), Item::Tensor(mean), Item::Tensor(variance)]);
     }
     one(by_running_statistics(cx, call, x)?)
+}
+
+/// The running statistics after a batch: they go the way to those of the batch, the variance of a sample, by the momentum.
+fn running_after(cx: &mut Lower, call: &Call, x: Tid, axes: &[usize]) -> Result<[Tid; 2], Refuse> {
+    let momentum = call.float_or("momentum", 0.1)?;
+    let own = [ops::mean(cx, x, axes, false)?, ops::variance(cx, x, axes, false, 1)?];
+    let mut after = |param: &str, own: Tid| {
+        let before = cx.operand(call, param, DType::F32)?;
+        let (kept, new) = (ops::mul_number(cx, before, 1.0 - momentum)?, ops::mul_number(cx, own, momentum)?);
+        ops::add(cx, kept, new)
+    };
+    Ok([after("running_mean", own[0])?, after("running_var", own[1])?])
 }
 
 /// As `batch_norm`; the saved statistics are those of the batch in training mode and empty otherwise.
 fn native_batch_norm(cx: &mut Lower, call: &Call) -> Items {
     let mut items = batch_norm(cx, call)?;
+    // New running statistics come behind the saved ones.
+    let after = items.split_off(1);
+    items.resize(3, Item::None);
+    items.extend(after);
     items.resize(call.outputs.len().max(1), Item::None);
     if !call.is_used(1) && !call.is_used(2) {
         return Ok(items);
@@ -263,6 +282,7 @@ fn weight_norm(cx: &mut Lower, call: &Call) -> Items {
 pub(super) const ROWS: &[RuleRow] = &[
     row("aten._native_batch_norm_legit.default", native_batch_norm),
     row("aten._native_batch_norm_legit.no_stats", native_batch_norm),
+    row("aten._native_batch_norm_legit_functional.default", native_batch_norm),
     row("aten._native_batch_norm_legit_no_training.default", native_batch_norm),
     row("aten._weight_norm.default", weight_norm),
     row("aten._weight_norm_interface.default", weight_norm),
