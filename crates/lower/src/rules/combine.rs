@@ -86,7 +86,10 @@ fn powers(cx: &mut Lower, call: &Call, x: Tid, increasing: bool) -> Items {
     /// More columns are not made by one product each.
     const MAX_COLUMNS: i64 = 64;
     let dtype = call.out(0)?.dtype;
-    let x = cx.cast(x, dtype)?;
+    let mut x = cx.cast(x, dtype)?;
+    if cx.spec(x).rank() == 0 {
+        x = cx.unsqueeze(x, 0)?;
+    }
     let axis = cx.spec(x).rank();
     let n = call.size_opt("N")?.or_else(|| cx.spec(x).dims.last().cloned()).unwrap_or(Expr::Int(1));
     let Some(n) = n.as_int().filter(|n| (0..=MAX_COLUMNS).contains(n)) else { return many_powers(cx, x, &n, increasing) };

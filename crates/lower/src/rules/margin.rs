@@ -62,7 +62,8 @@ fn cosine_embedding(cx: &mut Lower, call: &Call) -> Items {
 
 /// `x` where the label is not -1, plus `max(0, margin - x)` where it is not 1.
 fn hinge_embedding(cx: &mut Lower, call: &Call) -> Items {
-    let x = wide_operand(cx, call, "self")?;
+    // PyTorch rounds the elements before it takes their mean.
+    let x = cx.operand(call, "self", call.out(0)?.dtype)?;
     let labels = call.tensor("target")?;
     let short = ops::number_minus(cx, call.float_or("margin", 1.0)?, x)?;
     let short = positive_part(cx, short)?;
