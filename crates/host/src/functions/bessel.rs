@@ -53,7 +53,7 @@ pub(super) fn airy(x: f64) -> f64 {
 
 fn airy_series(x: f64) -> f64 {
     /// The function and its derivative, with the sign changed, at 0.
-    const VALUE: f64 = 0.355_028_053_887_817_24;
+    const VALUE: f64 = 0.355_028_053_887_817_2;
     const SLOPE: f64 = 0.258_819_403_792_806_8;
     let cube = x * x * x;
     let (mut even, mut odd) = (1.0, x);
