@@ -184,7 +184,7 @@ mod tests {
         check("aten.special_zeta.default", &[x(&[2.0, 3.0]), x(&[1.0, 2.0])], &[1.644934066848226, 0.202056903159594]);
         check("aten.polygamma.default", &[Argument::Int(1), x(&[1.0, 0.25])], &[1.644934066848226, 17.19732915450711]);
         check("aten.igamma.default", &[x(&[2.0, 0.5]), x(&[1.0, 4.0])], &[0.264241117657115, 0.995322265018953]);
-        check("aten.igammac.default", &[x(&[2.0, 30.0]), x(&[1.0, 40.0])], &[0.735758882342885, 0.040253288942480]);
+        check("aten.igammac.default", &[x(&[2.0, 30.0]), x(&[1.0, 40.0])], &[0.735758882342885, 0.043228682151736]);
         check("aten.special_modified_bessel_k0.default", &[x(&[1.0, 0.001])], &[0.421024438240708, 7.023688800561831]);
         check(
             "aten.special_airy_ai.default",
