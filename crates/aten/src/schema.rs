@@ -209,7 +209,7 @@ impl Schema {
     }
 }
 
-/// The parameters of which the other list has none of that name and type.
+/// The parameters without a parameter of the same name and type in the other list.
 fn unmatched<'a>(params: &[&'a Param], others: &[&Param]) -> Vec<&'a Param> {
     let is_in_both = |p: &&Param| others.iter().any(|other| other.name == p.name && other.ty.agrees(&p.ty));
     params.iter().copied().filter(|p| !is_in_both(p)).collect()

@@ -102,7 +102,7 @@ fn by_fraction(a: f64, x: f64) -> f64 {
     value * front(a, x)
 }
 
-/// What the regularized incomplete gamma functions are where no series is needed: the lower one.
+/// The lower regularized incomplete gamma function at the edges of its domain.
 fn at_edges(a: f64, x: f64) -> Option<f64> {
     match () {
         () if x.is_nan() || a.is_nan() || x < 0.0 || a < 0.0 => Some(f64::NAN),

@@ -93,7 +93,7 @@ const I0E: Pieces = Pieces { near: &I0E_NEAR, middle: &I0E_MIDDLE, far: &I0E_FAR
 const I1E: Pieces = Pieces { near: &I1E_NEAR, middle: &I1E_MIDDLE, far: &I1E_FAR };
 
 impl Pieces<'_> {
-    /// Of magnitudes, the function where it is beyond 8, and what stands for it before: `(before, beyond)`.
+    /// The values for magnitudes below 8 and from 8 on: `(before, beyond)`.
     fn of(&self, cx: &mut Lower, x: Tid) -> Result<(Tid, Tid), Refuse> {
         let (near, middle) = (ops::add_number(cx, x, -1.5)?, ops::add_number(cx, x, -5.5)?);
         let (near, middle) = (polynomial(cx, near, self.near)?, polynomial(cx, middle, self.middle)?);

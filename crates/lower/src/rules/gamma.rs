@@ -92,7 +92,7 @@ fn log_gamma_right(cx: &mut Lower, x: Tid) -> Emitted {
     let series = polynomial(cx, square, &STIRLING)?;
     let series = ops::mul(cx, series, inverse)?;
     let (log, shifted) = (ops::log(cx, x)?, ops::add_number(cx, x, -0.5)?);
-    // Apart from the difference with x, which would lose digits of a product that overflows early.
+    // (x - 0.5) (ln x - 1) loses fewer digits than (x - 0.5) ln x - x.
     let less = ops::add_number(cx, log, -1.0)?;
     let power = ops::mul(cx, shifted, less)?;
     let far = ops::add(cx, power, series)?;
@@ -158,7 +158,7 @@ fn multivariate(cx: &mut Lower, call: &Call) -> Items {
     one(ops::add_number(cx, total, PI.ln() * (p * (p - 1)) as f64 / 4.0)?)
 }
 
-/// The derivative of `ln Γ` for `x >= 0`: by its series from 6 on, below by that of `x + 6`.
+/// The derivative of `ln Γ` for `x >= 0`: a series from 6 on, and the recurrence from `x + 6` below.
 fn digamma_right(cx: &mut Lower, x: Tid) -> Emitted {
     let mut lost = ops::reciprocal(cx, x)?;
     for k in 1..6 {

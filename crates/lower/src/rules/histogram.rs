@@ -1,4 +1,4 @@
-//! Histograms: how many elements, or how much of their weight, lies between edges.
+//! Histograms: numbers or weights of the elements between edges.
 
 use flambeau_ir::Tid;
 use flambeau_tensor::{DType, Expr};

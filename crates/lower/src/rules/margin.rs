@@ -17,7 +17,7 @@ use crate::{Arg, Call, Item, Lower, Refuse, call::unsupported};
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// What PyTorch adds to squared lengths before it divides by them.
+/// The number that PyTorch adds to squared lengths before a division.
 const COSINE_EPS: f64 = 1e-12;
 
 /// An operand in the type in which PyTorch computes the result.

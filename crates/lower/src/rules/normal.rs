@@ -61,7 +61,7 @@ fn wide_input(cx: &mut Lower, call: &Call) -> Emitted {
     cx.operand(call, "self", DType::F32)
 }
 
-/// `e^(sign x²)` for `x >= 0`. The square is split in two, of which the first is exact.
+/// `e^(sign x²)` for `x >= 0`. The square is the sum of an exact part and a small rest.
 fn exp_square(cx: &mut Lower, x: Tid, sign: f64) -> Emitted {
     let scaled = ops::mul_number(cx, x, 16.0)?;
     let whole = ops::trunc(cx, scaled)?;

@@ -1,4 +1,4 @@
-//! Lookups and writes by indices that a mask qualifies, or that count all elements.
+//! Lookups and writes by indices with a mask, or by places in row-major order.
 
 use flambeau_ir::Tid;
 use flambeau_tensor::DType;
@@ -27,7 +27,7 @@ fn put(cx: &mut Lower, call: &Call) -> Items {
     one(cx.reshape(written, &dims)?)
 }
 
-/// Indices beyond an axis moved to its ends, for calls that mask what lies there.
+/// The call with indices beyond an axis moved to its ends.
 fn clamped_indices(cx: &mut Lower, call: &Call, x: Tid) -> Result<Call, Refuse> {
     let dims = cx.spec(x).dims.to_vec();
     let mut clamped = call.tensors_opt("indices")?;
@@ -72,7 +72,7 @@ fn masked_index_add(cx: &mut Lower, call: &Call) -> Items {
 
 /// Rows that the indices name, shortened to `max_norm` if they are longer.
 fn embedding_renorm(cx: &mut Lower, call: &Call) -> Items {
-    /// What PyTorch adds to a length before it divides by it.
+    /// The number that PyTorch adds to a length before a division.
     const EPS: f64 = 1e-7;
     let (x, indices) = (call.tensor("self")?, call.tensor("indices")?);
     let n = cx.spec(indices).numel();

@@ -57,7 +57,7 @@ fn taken(cx: &mut Lower, sorted: Tid, at: Tid) -> Emitted {
     ops::take_along(cx, sorted, index, axis)
 }
 
-/// Values between sorted elements, of which each has its share of the axis below it.
+/// Values between the sorted elements on both sides of each rank.
 fn quantile_of(cx: &mut Lower, call: &Call, skips_nan: bool) -> Items {
     let x = rows(cx, call)?;
     let dtype = cx.spec(x).dtype;
@@ -93,7 +93,7 @@ fn quantile_of(cx: &mut Lower, call: &Call, skips_nan: bool) -> Items {
     one(cx.reshape(value, &dims)?)
 }
 
-/// The point that lies `part` of the way between two, reckoned from the nearer one.
+/// The point at `part` of the way from `low` to `high`, computed from the nearer one.
 fn between(cx: &mut Lower, low: Tid, high: Tid, part: Tid) -> Emitted {
     let way = ops::sub(cx, high, low)?;
     let rest = ops::number_minus(cx, 1.0, part)?;

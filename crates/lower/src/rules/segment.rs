@@ -42,7 +42,7 @@ fn members(cx: &mut Lower, starts: Tid, ends: Tid, n: &Expr, rest: usize) -> Emi
     Ok(members)
 }
 
-/// What the reduction gives of nothing, without an initial value.
+/// The result for an empty segment without an initial value.
 fn neutral(reduce: &str) -> Result<f64, Refuse> {
     Ok(match reduce {
         "sum" | "mean" => 0.0,
