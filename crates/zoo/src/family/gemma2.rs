@@ -50,12 +50,12 @@ pub(super) fn vault(f: &Fields<'_>) -> Result<Config> {
     Ok(Config { family: "vaultgemma", layers, ..config })
 }
 
-/// Norms of weights less 1; refuses attention in both directions.
+/// Norms of weights less 1; refuses attention in both directions, but between the tokens of an image, of which text has none.
 pub(super) fn read(f: &Fields<'_>, defaults: &Defaults) -> Result<Base> {
     // Older configs carry it beside the key that counts.
     f.get("hidden_act");
-    if f.get("use_bidirectional_attention").is_some_and(|v| v != false) {
-        return Err(f.error("use_bidirectional_attention", "false"));
+    if f.get("use_bidirectional_attention").is_some_and(|v| v != false && v != "vision") {
+        return Err(f.error("use_bidirectional_attention", "false or vision"));
     }
     let base = Base::read(f, defaults)?;
     Ok(Base { norm: Norm { kind: NormKind::RmsPlusOne, ..base.norm }, ..base })

@@ -14,8 +14,26 @@ use crate::{
     },
 };
 
+/// What the two kinds of configs mean where they are silent.
+struct Silent {
+    positions: usize,
+    window: usize,
+    /// Elements of the embeddings that each layer has of its own.
+    per_layer: usize,
+}
+
+/// The family of E2B to 31B.
 pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
-    let base = gemma2::read(f, &Defaults { positions: 131_072, ..gemma2::DEFAULTS })?;
+    read(f, &Silent { positions: 131_072, window: 512, per_layer: 256 })
+}
+
+/// The model without encoders of images and sound, whose text part is of the same layers.
+pub(super) fn unified(f: &Fields<'_>) -> Result<Config> {
+    read(f, &Silent { positions: 262_144, window: 1024, per_layer: 0 })
+}
+
+fn read(f: &Fields<'_>, silent: &Silent) -> Result<Config> {
+    let base = gemma2::read(f, &Defaults { positions: silent.positions, ..gemma2::DEFAULTS })?;
     let base = Base { norm: Norm::rms(base.norm.eps), ..base };
     let mut kinds = base.layer_types(f, |i| if (i + 1).is_multiple_of(6) { "full_attention" } else { "sliding_attention" })?;
     if let Some(last) = kinds.last_mut() {
@@ -26,7 +44,7 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     let own = own.ok_or_else(|| f.error("num_kv_shared_layers", format!("less than the {} layers", base.layers)))?;
     let attentions = kinds.iter().enumerate().map(|(i, kind)| attention(f, &base, i, kind)).collect::<Result<Vec<_>>>()?;
     let (mlp, wide) = (base.mlp(f)?, f.bool_or("use_double_wide_mlp", false)?);
-    let (window, experts) = (window(f, Some(512))?, experts(f, &base)?);
+    let (window, experts) = (window(f, Some(silent.window))?, experts(f, &base)?);
     let layers = kinds.iter().zip(attentions).enumerate().map(|(i, (kind, attention))| {
         let values = if i < own { attention.values } else { Values::Layer(donor(f, &kinds[..own], kind)?) };
         let attention = Attention { window: window_of(kind, window, f)?, values, ..attention };
@@ -39,7 +57,11 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     });
     let layers = layers.collect::<Result<_>>()?;
     let config = gemma2::scaled(base.config(f, "gemma4", layers)?);
-    Ok(Config { logits_cap: gemma2::cap(f, "final_logit_softcapping", None)?, per_layer: per_layer(f, &base)?, ..config })
+    Ok(Config {
+        logits_cap: gemma2::cap(f, "final_logit_softcapping", None)?,
+        per_layer: per_layer(f, &base, silent.per_layer)?,
+        ..config
+    })
 }
 
 /// The last layer of a kind that has a cache.
@@ -56,7 +78,9 @@ fn attention(f: &Fields<'_>, base: &Base, layer: usize, kind: &str) -> Result<At
     let mut sizes = (base.kv_heads, base.head_dim);
     if let Some(layers) = f.child("per_layer_config")? {
         // Newer configs say it layer by layer, and then nothing else does.
-        if let Some(own) = layers.child(&layer.to_string())? {
+        // Some number the layers in as many digits as the last one has.
+        let key = layers.keys().find(|key| key.parse() == Ok(layer));
+        if let Some(own) = key.map(|key| layers.child(key)).transpose()?.flatten() {
             sizes = (own.size_or("num_key_value_heads", sizes.0)?, own.size_or("head_dim", sizes.1)?);
         }
     } else if full {
@@ -111,7 +135,12 @@ fn experts(f: &Fields<'_>, base: &Base) -> Result<Option<Experts>> {
     }))
 }
 
-fn per_layer(f: &Fields<'_>, base: &Base) -> Result<Option<PerLayer>> {
-    let (width, vocab) = (f.count_or("hidden_size_per_layer_input", 256)?, f.size_or("vocab_size_per_layer_input", 262_144)?);
-    Ok((width > 0).then_some(PerLayer { width, vocab, activation: base.activation }))
+fn per_layer(f: &Fields<'_>, base: &Base, default: usize) -> Result<Option<PerLayer>> {
+    const VOCAB: &str = "vocab_size_per_layer_input";
+    let (width, vocab) = (f.count_or("hidden_size_per_layer_input", default)?, f.count_or(VOCAB, 262_144)?);
+    match (width, vocab) {
+        (0, _) => Ok(None),
+        (_, 0) => Err(f.error(VOCAB, "an integer from 1 on, as hidden_size_per_layer_input is above 0")),
+        _ => Ok(Some(PerLayer { width, vocab, activation: base.activation })),
+    }
 }

@@ -36,6 +36,7 @@ const COMMON: &[&str] = &[
     "initializer_range",
     "is_decoder",
     "is_encoder_decoder",
+    "is_llama_config",
     "keys_to_ignore_at_inference",
     "label2id",
     "length_penalty",
@@ -79,6 +80,7 @@ const COMMON: &[&str] = &[
     "top_p",
     "torch_dtype",
     "torchscript",
+    "transformers.js_config",
     "transformers_version",
     "typical_p",
     "unsloth_fixed",
@@ -87,10 +89,14 @@ const COMMON: &[&str] = &[
     "use_cache",
 ];
 
-/// Numbers of multi-token prediction heads and of positions of images, which text does not use.
+/// Heads that predict further tokens, positions of images, the start of a training, and the type of a state that is always f32.
 const TEXT: &[&str] = &[
+    "block_mlp_init_scale",
+    "block_out_init_scale",
+    "block_use_xavier_init",
+    "conv_use_xavier_init",
     "embedding_initializer_range",
-    "is_llama_config",
+    "mamba_ssm_dtype",
     "mrope_interleaved",
     "mrope_section",
     "mtp_num_hidden_layers",

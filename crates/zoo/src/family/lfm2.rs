@@ -32,6 +32,7 @@ const NORMS: LayerNorms =
 
 pub(super) fn dense(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &DEFAULTS)?;
+    repeated(f, &base)?;
     let stated = f.size_opt("intermediate_size")?;
     let width = match f.size_opt("block_ff_dim")? {
         Some(width) => width,
@@ -39,6 +40,21 @@ pub(super) fn dense(f: &Fields<'_>) -> Result<Config> {
     };
     let feeds = vec![mlp(&base, adjusted(f, width)?).into(); base.layers];
     build(f, &base, "lfm2", feeds)
+}
+
+/// Holds keys of the first configs against those that count.
+fn repeated(f: &Fields<'_>, base: &Base) -> Result<()> {
+    for key in ["block_dim", "conv_dim", "conv_dim_out"] {
+        f.expect_size(key, base.hidden)?;
+    }
+    f.expect_size("num_heads", base.heads)?;
+    for key in ["block_use_swiglu", "use_pos_enc"] {
+        f.expect_bool(key, true)?;
+    }
+    match f.positive_opt("block_norm_eps")? {
+        Some(eps) if eps != base.norm.eps => Err(f.error("block_norm_eps", format!("{} as norm_eps", base.norm.eps))),
+        _ => Ok(()),
+    }
 }
 
 pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {

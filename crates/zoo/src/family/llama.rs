@@ -13,6 +13,7 @@ use crate::{
 pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &Defaults::LLAMA)?;
     let bias = f.bool_or("attention_bias", false)?;
+    f.expect_bool("rope_interleaved", false)?;
     let attention = Attention { qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope::read(f, &base)?)) };
     let mlp = Mlp { bias: f.bool_or("mlp_bias", false)?.into(), ..base.mlp(f)? };
     base.config(f, "llama", vec![layer(attention, mlp); base.layers])

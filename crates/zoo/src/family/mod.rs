@@ -150,6 +150,11 @@ const FAMILIES: &[Family] = &[
         read: gemma4::config,
         what: "wider heads in full layers, keys that serve as values, shared caches, embeddings per layer, experts beside the gated layer",
     },
+    Family {
+        names: &["gemma4_unified", "gemma4_unified_text"],
+        read: gemma4::unified,
+        what: "Gemma 4 12B: the same without embeddings per layer, without encoders of images and sound",
+    },
     Family { names: &["glm"], read: glm4::glm, what: "the first GLM-4: interleaved rotary embedding over half of a head" },
     Family { names: &["glm4"], read: glm4::dense, what: "interleaved rotary embedding, norms around both halves" },
     Family { names: &["glm4_moe"], read: glm4::experts, what: "GLM-4.5: experts chosen by corrected sigmoids, group by group" },

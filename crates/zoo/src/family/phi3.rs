@@ -16,6 +16,12 @@ const ORIGINAL: usize = 4096;
 
 pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &Defaults { positions: ORIGINAL, norm_eps: 1e-5, ..Defaults::LLAMA })?;
+    for key in ["attention_bias", "mlp_bias", "lm_head_bias"] {
+        f.expect_bool(key, false)?;
+    }
+    for key in ["full_attn_mod", "interpolate_factor"] {
+        f.expect_size(key, 1)?;
+    }
     let attention = Attention { window: window(f, None)?, joined: Joined::Blocks, ..base.attention(Some(rotary(f, &base)?)) };
     let mlp = Mlp { joined: true, ..base.mlp(f)? };
     base.config(f, "phi3", vec![layer(attention, mlp); base.layers])

@@ -17,6 +17,7 @@ const DEFAULTS: Defaults =
 /// Qwen3-Next, whose delta nets hold the rows of their projections by key head.
 pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     let base = read(f, &DEFAULTS)?;
+    f.expect_bool("use_sliding_window", false)?;
     let experts = shared_experts(f, &base, &ExpertDefaults { count: 512, chosen: 10, width: 512, normalized: true }, 512)?;
     let feeds = feeds(f, &base, &experts)?;
     build(f, &base, "qwen3_next", feeds)
@@ -25,6 +26,7 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
 /// Qwen 3.5 without experts.
 pub(super) fn dense(f: &Fields<'_>) -> Result<Config> {
     let base = read(f, &Defaults { kv_heads: Some(4), ..DEFAULTS })?;
+    no_dense_layers(f)?;
     let mlp = base.mlp(f)?;
     let feeds = vec![mlp.into(); base.layers];
     build(f, &base, "qwen3_5", feeds)
@@ -36,14 +38,23 @@ pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
     // It is always so, and some configs say it.
     f.expect_bool("norm_topk_prob", true)?;
     f.size_opt("intermediate_size")?;
+    no_dense_layers(f)?;
     let experts = shared_experts(f, &base, &ExpertDefaults { count: 256, chosen: 8, width: 512, normalized: true }, 512)?;
     let feeds = vec![experts.into(); base.layers];
     build(f, &base, "qwen3_5_moe", feeds)
 }
 
 fn read(f: &Fields<'_>, defaults: &Defaults) -> Result<Base> {
+    if f.text("output_gate_type")?.is_some_and(|kind| !matches!(kind, "silu" | "swish")) {
+        return Err(f.error("output_gate_type", "silu or swish"));
+    }
     let base = Base::read(f, defaults)?;
     Ok(Base { norm: Norm { kind: NormKind::RmsPlusOne, ..base.norm }, ..base })
+}
+
+/// Layers of Qwen 3.5 are all dense, or all have experts.
+fn no_dense_layers(f: &Fields<'_>) -> Result<()> {
+    if f.ints("mlp_only_layers")?.is_empty() { Ok(()) } else { Err(f.error("mlp_only_layers", "an empty list")) }
 }
 
 /// Experts beside a gated layer that has a gate of its own.

@@ -18,6 +18,8 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     let attention = Attention { qkv_bias: bias.into(), output_bias: bias, ..base.attention(None) };
     let mlp = Mlp { bias: f.bool_or("mlp_bias", false)?.into(), ..base.mlp(f)? };
     let turned = turned(f, &base)?;
+    // The kinds of layers say it.
+    f.count_or("max_window_layers", 0)?;
     let (stated, on) = (window(f, None)?, f.bool_or("use_sliding_window", false)?);
     let window = stated.filter(|_| on);
     let kinds = base.layer_types(f, |i| if window.is_some() && !turned[i] { "sliding_attention" } else { "full_attention" })?;
