@@ -112,7 +112,8 @@ impl Served {
             let message = format!("the prompt has {} bytes, and the model's context holds {context} tokens", text.len());
             return Err(ApiError::too_long(message));
         }
-        self.tokenizer.encode(text, add_special).map_err(|error| ApiError::value(param, error.to_string()))
+        let ids = if add_special { self.tokenizer.encode_prompt(text) } else { self.tokenizer.encode(text, false) };
+        ids.map_err(|error| ApiError::value(param, error.to_string()))
     }
 
     /// What makes answers have a form.

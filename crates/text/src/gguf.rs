@@ -5,7 +5,12 @@ use std::collections::HashMap;
 use serde_json::{Map, Value, json};
 
 use crate::config::SpecialTokens;
+use crate::ends;
 use crate::error::{Error, GgufFault, Result};
+
+use self::pre_tokenizers::{Cut, PRE_TOKENIZERS, PreTokenizer};
+
+mod pre_tokenizers;
 
 /// The `tokenizer.ggml.*` metadata of a GGUF file. Missing keys are empty lists or `None`.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -53,45 +58,6 @@ const MAX_PIECE_CHARS: usize = 1024;
 /// What SentencePiece writes for a space.
 const SPACE_MARK: &str = "\u{2581}";
 
-/// How text is cut before byte-level BPE.
-enum Cut<'a> {
-    /// By GPT-2's own expression.
-    Gpt2,
-    /// Each digit alone, then by GPT-2's expression.
-    DigitsGpt2,
-    /// By this expression.
-    Regex(&'a str),
-    /// By each of these expressions, one after the other.
-    Regexes(&'static [&'static str]),
-}
-
-const LLAMA3: &str =
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const QWEN2: &str =
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const QWEN35: &str =
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const DEEPSEEK3: &[&str] = &[
-    r"\p{N}{1,3}",
-    "[一-龥\u{3040}-ゟ゠-ヿ]+",
-    r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##,
-];
-const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-
-/// Values of `tokenizer.ggml.pre` with what they mean, and whether a whole word in the vocabulary is taken unmerged.
-const PRE_TOKENIZERS: &[(&[&str], Cut<'static>, bool)] = &[
-    (&["default", "gpt-2", "phi-2", "mpt", "olmo", "jais", "roberta-bpe"], Cut::Gpt2, false),
-    (&["smollm", "starcoder", "refact", "command-r", "codeshell"], Cut::DigitsGpt2, false),
-    (&["llama-bpe", "llama3", "llama-v3", "lfm2", "smaug-bpe", "dbrx"], Cut::Regex(LLAMA3), true),
-    (&["chatglm-bpe", "glm4"], Cut::Regex(LLAMA3), false),
-    (&["deepseek-v3"], Cut::Regexes(DEEPSEEK3), false),
-    (&["qwen35"], Cut::Regex(QWEN35), false),
-    (&["qwen2", "deepseek-r1-qwen", "stablelm2", "megrez"], Cut::Regex(QWEN2), false),
-    (&["gpt-4o", "o200k", "llama4"], Cut::Regex(O200K), false),
-    (&["tekken"], Cut::Regex(TEKKEN), true),
-];
-
 impl GgufVocab {
     /// The same tokenizer as a Hugging Face `tokenizer.json`.
     ///
@@ -102,8 +68,8 @@ impl GgufVocab {
         let vocab = self.vocab();
         match self.model.as_str() {
             "gpt2" => {
-                let (cut, whole_words) = self.cut()?;
-                self.finished(self.byte_level(&vocab, cut, whole_words)?)
+                let kind = self.pre_tokenizer()?;
+                self.finished(self.byte_level(&vocab, &kind.cut, kind.whole_words)?)
             }
             "llama" | "gemma4" => self.finished(self.sentence_piece(&vocab)?),
             other => Err(Error::Gguf(GgufFault::Model(other.to_owned()))),
@@ -137,8 +103,21 @@ impl GgufVocab {
             bos_id: self.bos,
             eos_ids: Vec::new(),
         };
-        special.add_eos(self.eos.into_iter().chain(self.other_eos.iter().copied()));
+        special.add_eos(self.end_ids());
         special
+    }
+
+    /// Ids that end generation: those of the file, then the tokens that are known to end a turn.
+    pub fn end_ids(&self) -> Vec<u32> {
+        let stated = self.eos.into_iter().chain(self.other_eos.iter().copied());
+        let vocab = self.vocab();
+        let mut ids: Vec<u32> = Vec::new();
+        for id in stated.chain(ends::of_turns(|text| vocab.get(text).copied())) {
+            if !ids.contains(&id) {
+                ids.push(id);
+            }
+        }
+        ids
     }
 
     fn check_lengths(&self) -> Result<()> {
@@ -180,12 +159,11 @@ impl GgufVocab {
         model
     }
 
-    /// What `pre` means, and whether a whole word in the vocabulary is taken unmerged.
-    fn cut(&self) -> Result<(&'static Cut<'static>, bool)> {
-        let pre = self.pre.as_deref().unwrap_or("default");
-        let found = PRE_TOKENIZERS.iter().find(|(names, ..)| names.contains(&pre));
-        found.map(|(_, cut, whole_words)| (cut, *whole_words)).ok_or_else(|| {
-            let known = PRE_TOKENIZERS.iter().flat_map(|(names, ..)| names.iter().copied()).collect();
+    /// What `pre` means.
+    fn pre_tokenizer(&self) -> Result<&'static PreTokenizer> {
+        let pre = self.pre.as_deref().filter(|pre| !pre.is_empty()).unwrap_or("default");
+        PRE_TOKENIZERS.iter().find(|kind| kind.names.contains(&pre)).ok_or_else(|| {
+            let known = PRE_TOKENIZERS.iter().flat_map(|kind| kind.names.iter().copied()).collect();
             Error::UnknownPreTokenizer { found: pre.to_owned(), known }
         })
     }
@@ -275,7 +253,9 @@ impl GgufVocab {
     /// Control tokens are special; user-defined ones are matched whole in text but are ordinary text themselves.
     fn added_tokens(&self) -> Value {
         let entry = |(id, token): (usize, &String)| {
-            let kind = self.token_types.get(id).copied().unwrap_or(1);
+            let stated = self.token_types.get(id).copied().unwrap_or(1);
+            // Some converters state the end of a turn as ordinary text.
+            let kind = if ends::is_known(token) { CONTROL } else { stated };
             let special = kind == CONTROL || self.unk == Some(id as u32) && kind != 1;
             (!token.is_empty() && (special || kind == USER_DEFINED)).then(|| {
                 json!({
@@ -289,8 +269,8 @@ impl GgufVocab {
 
     /// Puts BOS and EOS around a sequence where the file asks for it.
     fn post_processor(&self) -> Result<Value> {
-        let llama3 = matches!(self.pre.as_deref(), Some("llama-bpe" | "llama3" | "llama-v3"));
-        let add_bos = self.add_bos.unwrap_or(self.model == "llama" || llama3);
+        let implied = self.model == "llama" || self.model == "gpt2" && self.pre_tokenizer().is_ok_and(|kind| kind.begins);
+        let add_bos = self.add_bos.unwrap_or(implied);
         let token = |wanted: bool, id: Option<u32>| id.filter(|_| wanted).and_then(|id| Some((id, self.tokens.get(id as usize)?)));
         let (bos, eos) = (token(add_bos, self.bos), token(self.add_eos.unwrap_or(false), self.eos));
         if bos.is_none() && eos.is_none() {

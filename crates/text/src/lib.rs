@@ -10,6 +10,7 @@
 mod clock;
 mod config;
 mod detokenize;
+mod ends;
 mod error;
 mod gguf;
 mod grammar;

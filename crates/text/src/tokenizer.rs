@@ -10,6 +10,7 @@ use tokenizers::models::ModelWrapper;
 
 use crate::config::{SpecialTokens, TokenizerFiles};
 use crate::detokenize::{self, DecodePlan, DetokenizeStream};
+use crate::ends;
 use crate::error::{Error, GgufFault, LibraryError, Result};
 use crate::gguf::GgufVocab;
 use crate::model_file;
@@ -31,9 +32,8 @@ pub(crate) struct Shared {
     pub(crate) plan: DecodePlan,
 }
 
-/// Texts of end tokens that are looked for when no file says what ends generation.
-const WELL_KNOWN_EOS: [&str; 9] =
-    ["<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>", "</s>", "<eos>", "<end_of_turn>", "<turn|>"];
+/// Texts of tokens that end a text, looked for when no file says what ends generation.
+const ENDS_OF_TEXTS: [&str; 2] = ["</s>", "<eos>"];
 
 /// Runs third-party code that may panic on hostile tokenizer data, and turns a panic into an error.
 fn guarded<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> std::result::Result<T, LibraryError> {
@@ -61,9 +61,9 @@ impl Tokenizer {
         let shared = Shared::new(inner)?;
         let mut special = SpecialTokens::from_files(files, |text| shared.inner.token_to_id(text))?;
         if special.eos_ids.is_empty() {
-            let known = WELL_KNOWN_EOS.iter().filter_map(|text| shared.inner.token_to_id(text));
-            special.add_eos(known.filter(|id| shared.special_ids.contains(id)).collect::<Vec<_>>());
+            special.add_eos(ENDS_OF_TEXTS.iter().filter_map(|text| shared.special_id(text)));
         }
+        special.add_eos(ends::of_turns(|text| shared.special_id(text)));
         Ok(Self { shared: Arc::new(shared), special })
     }
 
@@ -88,8 +88,8 @@ impl Tokenizer {
         let inner = guarded(|| tokenizers::Tokenizer::from_bytes(&json)).map_err(Error::Tokenizer)?;
         let shared = Shared::new(inner)?;
         let mut special = vocab.special_tokens();
-        let known = WELL_KNOWN_EOS.iter().filter_map(|text| shared.inner.token_to_id(text));
-        special.add_eos(known.filter(|id| shared.special_ids.contains(id)).collect::<Vec<_>>());
+        special.add_eos(ENDS_OF_TEXTS.iter().filter_map(|text| shared.special_id(text)));
+        special.add_eos(ends::of_turns(|text| shared.special_id(text)));
         Ok(Self { shared: Arc::new(shared), special })
     }
 
@@ -117,6 +117,22 @@ impl Tokenizer {
     /// The tokenizer cannot represent the text.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
         Self::encode_by(&self.shared.inner, text, add_special)
+    }
+
+    /// Token ids of a text to continue: as [`encode`](Self::encode) with `add_special`, without what some tokenizers put behind a
+    /// text to end it.
+    ///
+    /// # Errors
+    /// The tokenizer cannot represent the text.
+    pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>> {
+        let mut ids = self.encode(text, true)?;
+        if ids.last().is_some_and(|id| self.is_eos(*id)) {
+            let own = self.encode(text, false)?;
+            while !ids.ends_with(&own) && ids.last().is_some_and(|id| self.is_eos(*id)) {
+                ids.pop();
+            }
+        }
+        Ok(ids)
     }
 
     /// Token ids of text that comes from outside: special tokens spelled out in it are encoded as ordinary text.
@@ -228,6 +244,11 @@ impl Shared {
         let vocab_size = inner.get_vocab(true).into_iter().fold(0, |size, (_, id)| size.max(id as usize + 1));
         let plan = DecodePlan::of(inner.get_decoder());
         Ok(Self { inner, plain: OnceLock::new(), special_ids, vocab_size, plan })
+    }
+
+    /// Id of the special token with this text.
+    fn special_id(&self, text: &str) -> Option<u32> {
+        self.inner.token_to_id(text).filter(|id| self.special_ids.contains(id))
     }
 
     /// The token's text for decoding; `None` if the id is unknown or is to be skipped.

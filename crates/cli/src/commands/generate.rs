@@ -121,7 +121,7 @@ fn encode(args: &Args, text: &TextModel) -> Result<Vec<u32>> {
         if !args.raw && !args.quiet {
             eprintln!("the tokenizer has no chat template: continuing the prompt as it is");
         }
-        return Ok(text.tokenizer.encode(&prompt, true)?);
+        return Ok(text.tokenizer.encode_prompt(&prompt)?);
     };
     let mut chat = ChatInput {
         messages: args.system.iter().map(|system| message("system", system)).collect(),

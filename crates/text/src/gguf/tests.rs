@@ -42,7 +42,7 @@ fn byte_level_metadata_gives_the_same_tokenizer() {
         assert_eq!(rebuilt.encode(text, true).unwrap(), ids, "{text:?}");
         assert_eq!(rebuilt.decode(&ids, false).unwrap(), text);
     }
-    assert_eq!((rebuilt.bos_id(), rebuilt.eos_ids(), rebuilt.vocab_size()), (Some(1), [2].as_slice(), original.vocab_size()));
+    assert_eq!((rebuilt.bos_id(), rebuilt.eos_ids(), rebuilt.vocab_size()), (Some(1), [2, 0].as_slice(), original.vocab_size()));
 }
 
 #[test]
@@ -79,8 +79,8 @@ fn user_defined_tokens_are_whole_but_not_skipped() {
 #[test]
 fn every_pre_tokenizer_builds_and_round_trips() {
     let (mut vocab, _) = metadata("gpt2");
-    for (names, ..) in super::PRE_TOKENIZERS {
-        for name in *names {
+    for kind in super::PRE_TOKENIZERS {
+        for name in kind.names {
             vocab.pre = Some((*name).to_owned());
             let tokenizer = Tokenizer::from_gguf(&vocab).unwrap();
             for text in TEXTS {
@@ -103,6 +103,76 @@ fn begin_and_end_tokens_are_added_where_the_file_asks() {
     check(&vocab, true, false);
     vocab.add_eos = Some(true);
     check(&vocab, true, true);
+}
+
+#[test]
+fn tokens_that_end_a_turn_end_answers() {
+    let (mut vocab, _) = metadata("gpt2");
+    vocab.tokens.extend(["<|eot_id|>".to_owned(), "<end_of_turn>".to_owned()]);
+    // Some converters state them as ordinary text.
+    vocab.token_types.extend([3, 1]);
+    vocab.eos = Some(0);
+    let n = vocab.tokens.len() as u32;
+    let tokenizer = Tokenizer::from_gguf(&vocab).unwrap();
+    assert_eq!(tokenizer.eos_ids(), [0, 2, n - 2, n - 1]);
+    assert_eq!(tokenizer.encode("<end_of_turn>", false).unwrap(), [n - 1]);
+    let files = crate::TokenizerFiles {
+        tokenizer: &tokenizer.to_json().unwrap(),
+        generation_config: Some(br#"{"eos_token_id": 0}"#),
+        ..crate::TokenizerFiles::default()
+    };
+    assert_eq!(Tokenizer::from_files(&files).unwrap().eos_ids(), [0, 2, n - 2, n - 1]);
+}
+
+#[test]
+fn names_of_pre_tokenizers_say_what_begins_a_sequence() {
+    let (mut vocab, _) = metadata("gpt2");
+    let mut begins = |pre: Option<&str>, stated: Option<bool>| {
+        vocab.pre = pre.map(str::to_owned);
+        vocab.add_bos = stated;
+        Tokenizer::from_gguf(&vocab).unwrap().encode("x", true).unwrap()[0] == 1
+    };
+    assert!(begins(Some("tekken"), None) && begins(Some("lfm2"), None) && begins(Some("llama-bpe"), None));
+    assert!(!begins(Some("lfm2"), Some(false)) && !begins(Some("qwen2"), None) && !begins(None, None));
+}
+
+#[test]
+fn files_without_a_name_cut_marks_and_digits_off() {
+    let (mut vocab, _) = metadata("gpt2");
+    let mut words = |pre: Option<&str>, text: &str| {
+        vocab.pre = pre.map(str::to_owned);
+        let json: Value = serde_json::from_slice(&vocab.to_tokenizer_json().unwrap()).unwrap();
+        let steps = json["pre_tokenizer"].to_string();
+        let pre: tokenizers::PreTokenizerWrapper = serde_json::from_str(&steps).unwrap();
+        let mut cut = tokenizers::PreTokenizedString::from(text);
+        tokenizers::PreTokenizer::pre_tokenize(&pre, &mut cut).unwrap();
+        let original = (tokenizers::OffsetReferential::Original, tokenizers::OffsetType::Byte);
+        cut.get_splits(original.0, original.1).into_iter().map(|(_, (from, to), _)| text[from..to].to_owned()).collect::<Vec<_>>()
+    };
+    for pre in [None, Some(""), Some("default")] {
+        assert_eq!(words(pre, "I'm 12345 you're"), ["I", "'", "m", " ", "123", "45", " you", "'", "re"]);
+    }
+    assert_eq!(words(Some("gpt-2"), "I'm 12345"), ["I", "'m", " 12345"]);
+    assert_eq!(words(Some("superbpe"), "a 12345"), ["a ", "12", "345"]);
+    assert_eq!(words(Some("afmoe"), "12345 x"), ["12", "345", " x"]);
+    assert_eq!(
+        words(Some("kimi-k2"), "don't 12345 \u{4f60}\u{597d}ab"),
+        ["don't", " ", "123", "45", " ", "\u{4f60}\u{597d}", "ab"]
+    );
+    assert_eq!(words(Some("deepseek-llm"), "Gr\u{fc}n  12"), ["Gr", "\u{fc}", "n", "  ", "12"]);
+    assert_eq!(words(Some("seed-coder"), "it's 12"), ["it", "'s", " ", "1", "2"]);
+}
+
+#[test]
+fn prompts_do_not_end_in_what_ends_a_text() {
+    let (mut vocab, _) = metadata("gpt2");
+    (vocab.add_bos, vocab.add_eos) = (Some(true), Some(true));
+    let tokenizer = Tokenizer::from_gguf(&vocab).unwrap();
+    let whole = tokenizer.encode("Hello", true).unwrap();
+    assert_eq!(tokenizer.encode_prompt("Hello").unwrap(), whole[..whole.len() - 1]);
+    // An end that is spelled out stays.
+    let spelled = tokenizer.encode("Hello<|im_end|>", false).unwrap();
+    assert_eq!(tokenizer.encode_prompt("Hello<|im_end|>").unwrap()[1..], spelled);
 }
 
 #[test]

@@ -81,7 +81,7 @@ fn translated(keys: &Keys<'_>, architecture: &Architecture) -> Result<Map<String
     map.extend(own);
     let special = super::vocab(keys.file)?;
     map.extend(special.bos.map(|id| ("bos_token_id".to_owned(), id.into())));
-    map.insert("eos_token_id".into(), special.eos.into_iter().chain(special.other_eos).collect());
+    map.insert("eos_token_id".into(), special.end_ids().into_iter().collect());
     for other in OTHERS {
         keys.get(other);
     }

@@ -116,7 +116,12 @@ impl Gguf {
 
     /// The boolean under a key.
     pub fn bool(&self, key: &str) -> Result<Option<bool>> {
-        self.typed(key, "a boolean", |v| if let MetadataValue::Bool(v) = v { Some(*v) } else { None })
+        // Some writers store booleans as integers.
+        self.typed(key, "a boolean", |v| match v {
+            MetadataValue::Bool(v) => Some(*v),
+            MetadataValue::Int(v @ (0 | 1)) => Some(*v == 1),
+            _ => None,
+        })
     }
 
     /// The text under a key.

@@ -64,6 +64,12 @@ impl Reader {
         Ok(n)
     }
 
+    /// A text in which bytes that are no UTF-8 become U+FFFD.
+    pub(super) fn lossy_text(&mut self, what: &'static str, limit: u64) -> Result<String> {
+        let n = self.count(what, limit, 1)?;
+        Ok(String::from_utf8_lossy(&self.take(n, what)?).into_owned())
+    }
+
     pub(super) fn text(&mut self, what: &'static str, limit: u64) -> Result<String> {
         let n = self.count(what, limit, 1)?;
         let start = self.at;

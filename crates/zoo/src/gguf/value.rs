@@ -22,6 +22,7 @@ pub enum MetadataValue {
 /// An array value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Array {
+    /// Tokens of some files are parts of characters, whose bytes that are no UTF-8 become U+FFFD.
     Texts(Vec<String>),
     /// Numbers or booleans, as they are stored.
     Numbers(Numbers),
@@ -129,7 +130,7 @@ fn read_array(r: &mut Reader) -> Result<Array> {
         }
         None if kind == TEXT => {
             let n = r.count("array elements", MAX_GGUF_ARRAY, 8)?;
-            (0..n).map(|_| r.text("text value", MAX_GGUF_TEXT_BYTES)).collect::<Result<_>>().map(Array::Texts)
+            (0..n).map(|_| r.lossy_text("text value", MAX_GGUF_TEXT_BYTES)).collect::<Result<_>>().map(Array::Texts)
         }
         None => Err(r.error(format!("expected an array of numbers or texts, found element type {kind}"))),
     }
