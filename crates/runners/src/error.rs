@@ -3,6 +3,7 @@
 use std::any::Any;
 
 use flambeau_runtime::Outcome;
+use flambeau_tensor::DType;
 
 use crate::Result;
 
@@ -37,6 +38,10 @@ pub enum Error {
     /// The model cannot judge tokens that are guessed.
     #[error("method `{method}` {what}, so that guesses cannot be judged")]
     NoGuesses { method: String, what: &'static str },
+
+    /// No logit is a number that can be chosen.
+    #[error("none of the {found} logits can be chosen: each is NaN or minus infinity{}", computed_in(*.dtype))]
+    NoLogits { found: usize, dtype: Option<DType> },
 
     /// The prompt alone is longer than the context.
     #[error("the prompt has {prompt} tokens, and the model's context holds {context}")]
@@ -99,4 +104,13 @@ pub(crate) fn settled<T, E: Into<Error>>(outcome: Outcome<T, E>) -> Result<T> {
 fn message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
+}
+
+/// What the type of activations says about logits that are no numbers.
+fn computed_in(dtype: Option<DType>) -> String {
+    match dtype {
+        Some(DType::F16) => "; the model computes in f16, whose numbers end at 65504, and some models need more".into(),
+        Some(dtype) => format!("; the model computes in {dtype}"),
+        None => String::new(),
+    }
 }

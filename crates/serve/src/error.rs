@@ -102,7 +102,7 @@ impl From<runners::Error> for ApiError {
         match error {
             Error::PromptTooLong { .. } => ApiError::too_long(text),
             // Logits of which none is a number are the model's fault.
-            Error::Text(flambeau::text::Error::NoCandidate { .. }) => ApiError::internal(text),
+            Error::NoLogits { .. } | Error::Text(flambeau::text::Error::NoCandidate { .. }) => ApiError::internal(text),
             Error::EmptyPrompt | Error::Text(_) | Error::Drawing { .. } => ApiError::invalid(text),
             Error::TooManyTokens { .. } => ApiError { param: Some("max_tokens".into()), ..ApiError::invalid(text) },
             Error::Busy { .. } => ApiError::busy(text),

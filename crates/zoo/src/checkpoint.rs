@@ -7,6 +7,8 @@ use indexmap::IndexMap;
 use crate::{
     CheckpointTensor, Result, encoder, folder, ggml,
     gguf::{self, Gguf},
+    limits::MAX_POSITIONS,
+    model::DEFAULT_POSITIONS,
     nemo,
     spec::Config,
     speech::{decoder, moonshine, parakeet, voxtral, voxtral_realtime, whisper},
@@ -61,6 +63,8 @@ pub struct Checkpoint {
     architecture: Architecture,
     tensors: IndexMap<String, CheckpointTensor>,
     tokenizer: TokenizerSource,
+    /// Names of tensors in the program, with those in the file where they differ.
+    stored_names: IndexMap<String, String>,
 }
 
 /// The embedding, which may also serve as head.
@@ -81,7 +85,7 @@ impl Checkpoint {
         if let Some(config) = architecture.text_mut() {
             config.tied = Some(config.tied.unwrap_or(!tensors.contains_key(HEAD)));
         }
-        Checkpoint { architecture, tensors, tokenizer }
+        Checkpoint { architecture, tensors, tokenizer, stored_names: IndexMap::new() }
     }
 
     /// Reads a Hugging Face folder, given as its files: `config.json`, `model.safetensors` or the index with its shards, and
@@ -107,10 +111,50 @@ impl Checkpoint {
     /// [`crate::Error::Gguf`] and [`crate::Error::Limit`] for a damaged file, [`crate::Error::Family`], [`crate::Error::Key`] and
     /// [`crate::Error::Tensor`] for a model that cannot be taken.
     pub fn from_gguf(bytes: Bytes) -> Result<Checkpoint> {
-        let file = Gguf::parse(bytes)?;
+        Checkpoint::from_gguf_parts(vec![bytes])
+    }
+
+    /// Reads a GGUF file that was split, given as all of its parts in order.
+    ///
+    /// # Errors
+    /// As [`from_gguf`](Self::from_gguf); [`crate::Error::Part`] for parts that do not belong together.
+    pub fn from_gguf_parts(parts: Vec<Bytes>) -> Result<Checkpoint> {
+        let file = Gguf::join(parts.into_iter().map(Gguf::parse).collect::<Result<_>>()?)?;
         let config = gguf::config(&file)?;
-        let tensors = gguf::tensors(&file, &config)?;
-        Ok(Checkpoint::new(Architecture::Decoder(config), tensors, TokenizerSource::Gguf(Box::new(gguf::vocab(&file)?))))
+        let (tensors, stored_names) = gguf::tensors(&file, &config)?;
+        let tokenizer = TokenizerSource::Gguf(Box::new(gguf::vocab(&file)?));
+        Ok(Checkpoint { stored_names, ..Checkpoint::new(Architecture::Decoder(config), tensors, tokenizer) })
+    }
+
+    /// A complaint about a tensor, by its name in the file.
+    pub(crate) fn named_as_stored(&self, error: crate::Error) -> crate::Error {
+        let stored = |name: &String| self.stored_names.get(name).unwrap_or(name).clone();
+        match error {
+            crate::Error::MissingTensor(name) => crate::Error::MissingTensor(stored(&name)),
+            crate::Error::Tensor { name, expected, found } => crate::Error::Tensor { name: stored(&name), expected, found },
+            other => other,
+        }
+    }
+
+    /// Positions for which a language model was trained; `None` for other models.
+    pub fn context(&self) -> Option<usize> {
+        if let Architecture::Decoder(config) = &self.architecture { Some(config.positions.min(MAX_POSITIONS)) } else { None }
+    }
+
+    /// The most positions, of those that a language model was trained for, whose caches of keys and values take no more than a number of bytes:
+    /// all, or a power of two from 2048 on. `dtype` is that of the caches, by default [`default_dtype`](Self::default_dtype). `None` for other
+    /// models.
+    pub fn context_within(&self, bytes: u64, dtype: Option<DType>) -> Option<usize> {
+        let Architecture::Decoder(config) = &self.architecture else { return None };
+        let (trained, size) = (config.positions.min(MAX_POSITIONS), dtype.unwrap_or(self.default_dtype()).size());
+        if trained <= DEFAULT_POSITIONS || config.cache_bytes(trained, size) <= bytes {
+            return Some(trained);
+        }
+        let mut fitting = DEFAULT_POSITIONS;
+        while 2 * fitting < trained && config.cache_bytes(2 * fitting, size) <= bytes {
+            fitting *= 2;
+        }
+        Some(fitting)
     }
 
     /// Reads a Parakeet as NeMo publishes it: a tar archive of config, weights and tokenizer. One that is compressed is
@@ -157,12 +201,12 @@ impl Checkpoint {
     }
 
     /// The default type of activations: that of a Hugging Face checkpoint, and of a GGUF file `bf16` if it
-    /// has such tensors, else `f16`. A block's scales are `f16`, and small models need its three more bits: the best two logits
+    /// has such tensors, else `f16`; `bf16` in the place of `f16` where a family's activations pass what `f16` holds, as Gemma's do. A block's scales are `f16`, and small models need its three more bits: the best two logits
     /// are often closer than a step of `bf16`.
     pub fn default_dtype(&self) -> DType {
         if let TokenizerSource::Gguf(_) = self.tokenizer {
             let has_bf16 = self.tensors.values().any(|tensor| tensor.dtype() == DType::BF16);
-            return if has_bf16 { DType::BF16 } else { DType::F16 };
+            return self.in_range(if has_bf16 { DType::BF16 } else { DType::F16 });
         }
         let (stated, weight) = match &self.architecture {
             Architecture::Decoder(config) => (config.dtype, EMBEDDING),
@@ -174,7 +218,15 @@ impl Checkpoint {
             Architecture::VoxtralRealtime(config) => (config.text.dtype, EMBEDDING),
         };
         let stated = stated.or_else(|| self.tensors.get(weight).map(CheckpointTensor::dtype));
-        stated.filter(|d| matches!(d, DType::F32 | DType::F16 | DType::BF16)).unwrap_or(DType::BF16)
+        self.in_range(stated.filter(|d| matches!(d, DType::F32 | DType::F16 | DType::BF16)).unwrap_or(DType::BF16))
+    }
+
+    /// The type, or one of as many bits that holds the family's activations.
+    fn in_range(&self, dtype: DType) -> DType {
+        match &self.architecture {
+            Architecture::Decoder(config) if dtype == DType::F16 && !config.fits_f16 => DType::BF16,
+            _ => dtype,
+        }
     }
 }
 
@@ -188,5 +240,21 @@ mod tests {
         assert_eq!(tiny.default_dtype(), DType::BF16);
         tiny.tensors.retain(|_, tensor| tensor.dtype() != DType::BF16);
         assert_eq!(tiny.default_dtype(), DType::F16);
+        let Architecture::Decoder(config) = &mut tiny.architecture else { panic!() };
+        config.fits_f16 = false;
+        assert_eq!(tiny.default_dtype(), DType::BF16);
+    }
+
+    #[test]
+    fn contexts_are_as_long_as_their_caches_fit() {
+        let mut tiny = Checkpoint::from_gguf(Bytes::from_static(include_bytes!("../tests/data/tiny.gguf"))).unwrap();
+        assert_eq!((tiny.context(), tiny.context_within(0, None)), (Some(128), Some(128)));
+        let Architecture::Decoder(config) = &mut tiny.architecture else { panic!() };
+        config.positions = 40_000;
+        let row = config.cache_bytes(1, 2);
+        assert!(row > 0);
+        let within = |rows: u64, dtype| tiny.context_within(rows * row, dtype);
+        assert_eq!([0, 4095, 4096, 39_999, 40_000].map(|rows| within(rows, None)), [2048, 2048, 4096, 32_768, 40_000].map(Some));
+        assert_eq!(within(40_000, Some(DType::F32)), Some(16_384));
     }
 }

@@ -5,6 +5,9 @@ pub enum Error {
     /// The GGUF file breaks its format at the byte offset.
     #[error("gguf, byte {offset}: {what}")]
     Gguf { offset: usize, what: String },
+    /// Parts of a split GGUF file do not belong together.
+    #[error("part {part} of a split GGUF file: {what}")]
+    Part { part: usize, what: String },
     /// The `.nemo` file breaks its format.
     #[error(".nemo file: {0}")]
     Nemo(String),

@@ -2,6 +2,8 @@
 
 /// Tensors of a GGUF file.
 pub const MAX_GGUF_TENSORS: u64 = 1 << 17;
+/// Files that a GGUF file is split into.
+pub const MAX_GGUF_PARTS: usize = 1 << 12;
 /// Metadata entries of a GGUF file.
 pub const MAX_GGUF_ENTRIES: u64 = 1 << 16;
 /// Elements of a GGUF metadata array.

@@ -17,7 +17,7 @@ use crate::{
 /// Default limit on the tokens of a call.
 const DEFAULT_CHUNK: usize = 512;
 /// Default number of cache rows for models trained on longer contexts.
-const DEFAULT_POSITIONS: usize = 2048;
+pub(crate) const DEFAULT_POSITIONS: usize = 2048;
 
 /// Which positions of a call get logits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -128,6 +128,10 @@ pub struct Model {
 /// [`Error::Option`] for an option out of range, [`Error::MissingTensor`] and [`Error::Tensor`] for a checkpoint that does not
 /// fit its config.
 pub fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model> {
+    model(checkpoint, options).map_err(|error| checkpoint.named_as_stored(error))
+}
+
+fn model(checkpoint: &Checkpoint, options: &Options) -> Result<Model> {
     let config = match checkpoint.architecture() {
         Architecture::Decoder(config) => config,
         Architecture::Encoder(config) => return encoder::model(checkpoint, config, options),

@@ -43,6 +43,8 @@ pub(crate) struct Config {
     pub(crate) logits_cap: Option<f64>,
     /// Element type of the checkpoint, where it says so.
     pub(crate) dtype: Option<DType>,
+    /// Whether activations stay below 65504, the largest number of f16.
+    pub(crate) fits_f16: bool,
     pub(crate) bos: Option<i64>,
     /// All ids that end a text.
     pub(crate) eos: Vec<i64>,
@@ -590,6 +592,17 @@ impl Config {
             Mixer::DeltaNet(_) | Mixer::ShortConv(_) | Mixer::Mamba(_) | Mixer::KeyDecay(_) | Mixer::None => None,
         });
         sizes.unwrap_or((0, 0))
+    }
+
+    /// Bytes of the caches of keys and values for a number of positions, as floats of `size` bytes each; rows behind a window are left out.
+    pub(crate) fn cache_bytes(&self, positions: usize, size: usize) -> u64 {
+        let elements = |layer: &Layer| match &layer.mixer {
+            Mixer::Attention(a) if a.window.is_none() && !matches!(a.values, Values::Layer(_)) => 2 * a.kv_heads * a.head_dim,
+            Mixer::Latent(l) => l.rank + l.rotated_dim,
+            Mixer::Attention(_) | Mixer::DeltaNet(_) | Mixer::ShortConv(_) => 0,
+        };
+        let each: u64 = self.layers.iter().map(|layer| elements(layer) as u64).sum();
+        each.saturating_mul(positions as u64).saturating_mul(size as u64)
     }
 
     /// Every attention.

@@ -140,6 +140,15 @@ impl Generator {
     /// # Errors
     /// The model or the tokenizer fails. The generation is then over, and the sequence in no state to go on.
     pub fn step(&mut self, sequence: &mut Sequence, now: &dyn Fn() -> Duration) -> Result<Step> {
+        self.go_on(sequence, now).map_err(|error| match error {
+            Error::Text(flambeau_text::Error::NoCandidate { found }) if self.request.constraint.is_none() => {
+                Error::NoLogits { found, dtype: sequence.metadata().dtype }
+            }
+            other => other,
+        })
+    }
+
+    fn go_on(&mut self, sequence: &mut Sequence, now: &dyn Fn() -> Duration) -> Result<Step> {
         if self.finish.is_some() {
             return Ok(Step { finish: self.finish, ..Step::default() });
         }

@@ -10,6 +10,8 @@ pub struct Metadata {
     pub context: Option<usize>,
     /// Most tokens that one step may take.
     pub chunk: Option<usize>,
+    /// Type of activations and logits.
+    pub dtype: Option<DType>,
     /// Size of the vocabulary.
     pub vocab: Option<usize>,
     /// Id of the token that begins a sequence.
@@ -36,6 +38,7 @@ impl Metadata {
         Metadata {
             context: first(&["get_max_ctx_len", "get_max_context_len", "get_max_seq_len"]),
             chunk: first(&["get_prefill_chunk_size", "get_max_prefill_chunk"]),
+            dtype: program.constant_int("get_dtype").and_then(|code| DType::from_code(i8::try_from(code).ok()?)),
             vocab: count("get_vocab_size"),
             bos: program.constant_int("get_bos_id").and_then(id),
             eos,

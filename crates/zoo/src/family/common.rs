@@ -154,6 +154,7 @@ impl Base {
             logits_divisor: 1.0,
             logits_cap: None,
             dtype: dtype(f)?,
+            fits_f16: true,
             bos: f.ints("bos_token_id")?.first().copied(),
             eos: f.ints("eos_token_id")?,
         })

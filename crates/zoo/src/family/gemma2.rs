@@ -68,9 +68,9 @@ pub(super) fn attention(f: &Fields<'_>, base: &Base, scale: usize) -> Result<Att
     Ok(Attention { scale, qkv_bias: bias.into(), output_bias: bias, ..base.attention(None) })
 }
 
-/// A decoder whose embedding is scaled by the square root of its width.
+/// A decoder whose embedding is scaled by the square root of its width; sums of its layers pass what f16 holds.
 pub(super) fn scaled(config: Config) -> Config {
-    Config { embedding_scale: (config.hidden as f64).sqrt(), ..config }
+    Config { embedding_scale: (config.hidden as f64).sqrt(), fits_f16: false, ..config }
 }
 
 /// A bound by tanh, of which null says that there is none.

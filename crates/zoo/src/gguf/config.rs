@@ -1,5 +1,6 @@
 //! Model metadata as the config that a Hugging Face folder of the model would have.
 
+use indexmap::IndexMap;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -9,7 +10,7 @@ use super::{
     names,
 };
 use crate::{
-    Error, Result, family,
+    CheckpointTensor, Error, Result, family,
     fields::Fields,
     limits::MAX_SIZE,
     rope::Scaling,
@@ -209,7 +210,10 @@ fn named_as_stored(error: Error, keys: &Keys<'_>, architecture: &Architecture) -
     }
 }
 
-/// The tensors of the file that a program may read, by the names of Hugging Face checkpoints.
-pub(crate) fn tensors(file: &Gguf, config: &Config) -> Result<indexmap::IndexMap<String, crate::CheckpointTensor>> {
+/// Tensors by the names of Hugging Face checkpoints, and the file's names by those.
+type Named = (IndexMap<String, CheckpointTensor>, IndexMap<String, String>);
+
+/// The tensors of the file that a program may read, by the names of Hugging Face checkpoints; and the file's name for each.
+pub(crate) fn tensors(file: &Gguf, config: &Config) -> Result<Named> {
     names::sources(file, config, architecture(file)?)
 }

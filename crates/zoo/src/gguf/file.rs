@@ -6,11 +6,15 @@ use indexmap::IndexMap;
 use super::{Array, MetadataValue, TensorType, reader::Reader};
 use crate::{
     CheckpointTensor, Error, Result,
-    limits::{MAX_GGUF_ALIGNMENT, MAX_GGUF_ENTRIES, MAX_GGUF_NAME_BYTES, MAX_GGUF_RANK, MAX_GGUF_TENSORS},
+    limits::{MAX_GGUF_ALIGNMENT, MAX_GGUF_ENTRIES, MAX_GGUF_NAME_BYTES, MAX_GGUF_PARTS, MAX_GGUF_RANK, MAX_GGUF_TENSORS},
 };
 
 const ALIGNMENT: &str = "general.alignment";
 const DEFAULT_ALIGNMENT: u64 = 32;
+/// In a split file: the number of a part from 0 on, that of all parts, and that of the tensors of all parts.
+const SPLIT_AT: &str = "split.no";
+const SPLIT_OF: &str = "split.count";
+const SPLIT_TENSORS: &str = "split.tensors.count";
 /// Fewest bytes of a metadata entry and of a tensor's description.
 const LEAST_ENTRY: usize = 13;
 const LEAST_TENSOR: usize = 24;
@@ -66,6 +70,48 @@ impl Gguf {
             }
         }
         Ok(Gguf { version, metadata, tensors })
+    }
+
+    /// The file whose parts these are, in order. One part is the file, unless it says that there are more.
+    ///
+    /// # Errors
+    /// [`Error::Part`] for parts that do not belong together.
+    pub fn join(parts: Vec<Gguf>) -> Result<Gguf> {
+        let (n, mut all) = (parts.len(), None::<Gguf>);
+        for (i, part) in parts.into_iter().enumerate() {
+            let fault = |what: String| Error::Part { part: i + 1, what };
+            let (at, of) = (part.int(SPLIT_AT)?.unwrap_or(0), part.int(SPLIT_OF)?.unwrap_or(1).max(1));
+            if at != i as i64 || of != n as i64 {
+                return Err(fault(format!("it says that it is number {} of {of}, expected {} of {n}", at + 1, i + 1)));
+            }
+            let Some(all) = &mut all else {
+                all = Some(part);
+                continue;
+            };
+            for (name, tensor) in part.tensors {
+                if let Some(_first) = all.tensors.insert(name.clone(), tensor) {
+                    return Err(fault(format!("tensor `{name}` is in an earlier part, too")));
+                }
+            }
+        }
+        let all = all.ok_or_else(|| Error::Part { part: 1, what: "it is missing".into() })?;
+        match all.int(SPLIT_TENSORS)? {
+            Some(stated) if stated != all.tensors.len() as i64 => {
+                let what = format!("it says that all parts hold {stated} tensors, and they hold {}", all.tensors.len());
+                Err(Error::Part { part: 1, what })
+            }
+            _ => Ok(all),
+        }
+    }
+
+    /// The names of all parts of a split file, of which one is called `name`, as `model-00001-of-00003.gguf` is; `None` for other names.
+    pub fn part_names(name: &str) -> Option<Vec<String>> {
+        let (start, of) = name.strip_suffix(".gguf")?.rsplit_once("-of-")?;
+        let (stem, at) = start.rsplit_once('-')?;
+        let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<usize>().ok()).flatten();
+        let (n, at, width) = (number(of)?, number(at)?, of.len());
+        let is_known = (1..=n).contains(&at) && n <= MAX_GGUF_PARTS && width >= 5;
+        is_known.then(|| (1..=n).map(|part| format!("{stem}-{part:0width$}-of-{of}.gguf")).collect())
     }
 
     /// The tensor of that name, if the file has it.

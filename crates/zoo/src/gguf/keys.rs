@@ -105,7 +105,8 @@ impl<'a> Keys<'a> {
 
     /// Decoder layers, without those that only foresee further tokens.
     pub(super) fn layers(&self) -> Result<usize> {
-        let (all, foreseeing) = (self.size("block_count")?, self.size_opt("nextn_predict_layers")?.unwrap_or(0));
+        let all = self.size_opt("block_count")?.ok_or_else(|| self.error("block_count", "the number of layers, from 1 on"))?;
+        let foreseeing = self.size_opt("nextn_predict_layers")?.unwrap_or(0);
         let layers = all.checked_sub(foreseeing).filter(|layers| (1..=MAX_LAYERS).contains(layers));
         layers.ok_or_else(|| {
             self.error("block_count", format!("1 to {MAX_LAYERS} layers beside the {foreseeing} of nextn_predict_layers"))

@@ -157,10 +157,16 @@ impl Names {
     }
 }
 
-/// The tensors of the file that a program may read, by the names of Hugging Face checkpoints, with how they are stored.
-pub(super) fn sources(file: &Gguf, config: &Config, a: &Architecture) -> Result<IndexMap<String, CheckpointTensor>> {
-    let mut out = IndexMap::new();
+/// The tensors of the file that a program may read, by the names of Hugging Face checkpoints, with how they are stored; and the file's name
+/// for each of those names.
+pub(super) fn sources(
+    file: &Gguf,
+    config: &Config,
+    a: &Architecture,
+) -> Result<(IndexMap<String, CheckpointTensor>, IndexMap<String, String>)> {
+    let (mut out, mut names) = (IndexMap::new(), IndexMap::new());
     let mut add = |stored: &str, name: String, layer: Option<&Layer>| -> Result<()> {
+        names.insert(name.clone(), stored.to_owned());
         if let Some(source) = file.source(stored)? {
             out.insert(name, as_published(source, stored, layer, a)?);
         }
@@ -175,7 +181,7 @@ pub(super) fn sources(file: &Gguf, config: &Config, a: &Architecture) -> Result<
             add(&format!("blk.{i}.{stored}"), format!("model.layers.{i}.{name}"), Some(layer))?;
         }
     }
-    Ok(out)
+    Ok((out, names))
 }
 
 /// A tensor with what its file changed.
