@@ -2,6 +2,8 @@
 
 use std::{fmt, io, process::ExitCode};
 
+use flambeau::runners;
+
 /// Exit code for wrong usage.
 pub(crate) const USAGE: u8 = 2;
 
@@ -64,6 +66,19 @@ pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe))
 }
 
+/// Which flag helps against a failure of a language model.
+fn advice(error: &runners::Error) -> Option<&'static str> {
+    match error {
+        runners::Error::PromptTooLong { .. } => Some(
+            "-c N gives a checkpoint's program room for N tokens; that of a .pte file was decided when it was exported, by the same flag",
+        ),
+        runners::Error::NoLogits { .. } => {
+            Some("--dtype bf16 or --dtype f32 exports a checkpoint anew, to compute in a type of wider range")
+        }
+        _ => None,
+    }
+}
+
 /// Prints an error to stderr and gives the exit code.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if is_closed_pipe(error) {
@@ -72,6 +87,8 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     eprintln!("error: {}", text(error));
     if let Some(hinted) = error.downcast_ref::<Hinted>() {
         eprintln!("hint: {}", hinted.hint);
+    } else if let Some(advice) = error.chain().find_map(|cause| advice(cause.downcast_ref()?)) {
+        eprintln!("hint: {advice}");
     }
     let usage = error.downcast_ref::<Usage>().is_some();
     ExitCode::from(if usage { USAGE } else { 1 })

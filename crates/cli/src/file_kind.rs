@@ -85,6 +85,7 @@ impl FileKind {
                 Some(found) if found != self => {
                     hint(anyhow::anyhow!("{} is {found}, expected {self}", path.display()), found.advice(path))
                 }
+                None => stand_in(path, &start).unwrap_or(error),
                 _ => error,
             },
             Err(_) => error,
@@ -173,10 +174,41 @@ impl From<LockArgs> for WeightsArgs {
     }
 }
 
+/// What stands in the place of a file that was not downloaded, if that is what the bytes are.
+fn stand_in(path: &Path, bytes: &[u8]) -> Option<anyhow::Error> {
+    const POINTER: &[u8] = b"version https://git-lfs";
+    const PAGES: [&[u8]; 2] = [b"<!doctype html", b"<html"];
+    let start = bytes.trim_ascii_start().get(..32).unwrap_or(bytes.trim_ascii_start()).to_ascii_lowercase();
+    let path = path.display();
+    if start.starts_with(POINTER) {
+        let error = anyhow::anyhow!("{path} is a pointer of Git LFS in the place of the file");
+        return Some(hint(error, "`git lfs pull` in its folder, or `flambeau pull ORG/NAME`, fetches the file itself"));
+    }
+    if PAGES.iter().any(|page| start.starts_with(page)) {
+        let error = anyhow::anyhow!("{path} is a web page in the place of the file");
+        return Some(hint(
+            error,
+            "the address was that of a page about the file; `flambeau pull ORG/NAME` fetches the file itself",
+        ));
+    }
+    None
+}
+
+/// Refuses what stands in the place of a file that was not downloaded.
+///
+/// # Errors
+/// What it is, and how to get the file.
+pub(crate) fn check_is_no_stand_in(path: &Path, bytes: &[u8]) -> Result<()> {
+    stand_in(path, bytes).map_or(Ok(()), Err)
+}
+
 /// Why a file is none that Flambeau knows.
 pub(crate) fn unknown(path: &Path, bytes: &[u8]) -> anyhow::Error {
     if bytes.is_empty() {
         return anyhow::anyhow!("{} is empty", path.display());
+    }
+    if let Some(error) = stand_in(path, bytes) {
+        return error;
     }
     let start: Vec<String> = bytes.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     anyhow::anyhow!("neither a .pte, .ptd, .pt2 nor GGUF file; it begins with the bytes {}", start.join(" "))

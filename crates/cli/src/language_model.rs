@@ -18,7 +18,7 @@ use crate::{
     engine::{EngineArgs, EngineName},
     file_kind::LockArgs,
     memory,
-    model::ModelArgs,
+    model::{Given, ModelArgs},
     tokenizer::{self, TextModel},
 };
 
@@ -47,7 +47,8 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "N", value_parser = positive)]
     prefill_chunk: Option<usize>,
 
-    /// Positions of the KV cache, for programs that keep none themselves
+    /// Tokens that the context holds, prompt and answer together: of checkpoints, as --max-seq-len, and of programs that keep no KV cache
+    /// themselves; by default the model's, as far as memory allows
     #[arg(short = 'c', long, value_name = "N", value_parser = positive, alias = "kv-max-capacity")]
     ctx_size: Option<usize>,
 
@@ -104,7 +105,7 @@ impl LoadArgs {
         logits: zoo::Logits,
         engine: &dyn Fn() -> Result<Arc<dyn Engine>>,
     ) -> Result<Loaded> {
-        let (program, path) = model.open(logits, self.engine.threads)?;
+        let (program, path) = model.beside(self.given()).open(logits, self.engine.threads)?;
         let text = self.tokenizer(&program, &path)?;
         let engine = engine()?;
         Ok(Loaded { model: self.model(&program, &engine)?, text, engine })
@@ -118,6 +119,11 @@ impl LoadArgs {
     /// The tokenizer of a program that lies at `path`.
     pub(crate) fn tokenizer(&self, program: &Program, path: &Path) -> Result<TextModel> {
         tokenizer::find(program, path, self.tokenizer.as_deref())
+    }
+
+    /// What is given in the place of a checkpoint's own.
+    pub(crate) fn given(&self) -> Given {
+        Given { tokenizer: self.tokenizer.is_some(), context: self.ctx_size }
     }
 
     /// Whether a tokenizer was named.

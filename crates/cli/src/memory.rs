@@ -23,6 +23,11 @@ pub(crate) fn available() -> Option<u64> {
     kilobytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")
 }
 
+/// Memory of the machine, in bytes; `None` where the system does not tell.
+pub(crate) fn total() -> Option<u64> {
+    kilobytes(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")
+}
+
 /// Refuses caches that there is no memory for, before anything is computed.
 ///
 /// # Errors
@@ -31,7 +36,7 @@ pub(crate) fn admit_caches(bytes: u64) -> anyhow::Result<()> {
     match available() {
         Some(free) if bytes > free => {
             let error = anyhow::anyhow!("the caches of a conversation take {}, and {} is there", human(bytes), human(free));
-            Err(hint(error, "a checkpoint that is exported with a smaller --max-seq-len, or with --kv-cache int8, takes less"))
+            Err(hint(error, "a checkpoint that is exported with a smaller -c, or with --kv-cache int8, takes less"))
         }
         _ => Ok(()),
     }

@@ -20,9 +20,10 @@ use crate::{
     commands::{compile::QuantizeArgs, export},
     count::positive,
     environment,
-    failure::usage,
+    failure::{hint, usage},
     file_kind::{FileKind, LockArgs, WeightsArgs},
     hub::{Hub, ModelName},
+    tokenizer::{MODEL_FILES, TEXT_FILES},
 };
 
 /// A model by its file, folder or name.
@@ -37,6 +38,19 @@ pub(crate) struct ModelArgs {
 
     #[command(flatten)]
     export: ExportArgs,
+
+    /// What is used beside the model's own.
+    #[arg(skip)]
+    given: Given,
+}
+
+/// What the user gives in the place of what a model has.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Given {
+    /// Whether a tokenizer is given.
+    pub(crate) tokenizer: bool,
+    /// Positions of the caches.
+    pub(crate) context: Option<usize>,
 }
 
 /// How a checkpoint becomes a program.
@@ -61,6 +75,9 @@ pub(crate) struct ExportArgs {
     #[arg(help_heading = "Export", long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
 }
+
+/// What becomes of floats that nobody said anything about.
+const FOUR_BITS: &str = "weights in 4 bits, embeddings in 8 (--qlinear none keeps floats)";
 
 /// What a model does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +127,12 @@ pub(crate) struct Opened {
 
 impl ModelArgs {
     pub(crate) fn new(model: &str, lock: LockArgs, export: &ExportArgs) -> ModelArgs {
-        ModelArgs { model: model.to_owned(), weights: lock.into(), export: export.clone() }
+        ModelArgs { model: model.to_owned(), weights: lock.into(), export: export.clone(), given: Given::default() }
+    }
+
+    /// The same model, exported for what is given beside it.
+    pub(crate) fn beside(&self, given: Given) -> ModelArgs {
+        ModelArgs { given, ..self.clone() }
     }
 
     /// Whether its weights, and those of models beside it, may leave memory.
@@ -219,7 +241,7 @@ impl ModelArgs {
         let (quantize, how) = self.quantization(checkpoint, kind)?;
         let mut options = zoo::Options {
             dtype: self.export.dtype.as_deref().map(export::dtype).transpose()?,
-            max_seq_len: self.export.max_seq_len,
+            max_seq_len: self.export.max_seq_len.or(self.given.context),
             kv_cache: self.export.kv_cache.unwrap_or_default().into(),
             ..zoo::Options::default()
         };
@@ -227,19 +249,27 @@ impl ModelArgs {
             options.logits = logits;
         }
         let folder = self.export.cache_dir.clone().map_or_else(|| environment::cache("models"), Ok)?;
-        let settings = format!("{options:?} {quantize:?}");
+        let tokenizer = if self.given.tokenizer { export::Carried::Nothing } else { export::Carried::Own };
+        let settings = format!("{options:?} {quantize:?} {tokenizer:?}");
         let key = checkpoint::Key::new(checkpoint, &settings)?;
         let target = folder.join(key.file_name());
         if target.is_file() {
+            if how == FOUR_BITS {
+                eprintln!("{}: {how}", checkpoint.display());
+            }
             return Ok(target);
         }
         let start = Instant::now();
         let opened = opened.map_or_else(|| export::open_path(checkpoint), Ok)?;
         self.check_kind(Kind::of_checkpoint(&opened), wanted)?;
+        if kind == Kind::Language && !self.given.tokenizer {
+            check_tokenizer(&opened, checkpoint)?;
+        }
         eprintln!("exporting {} once, {how}, to {}", checkpoint.display(), target.display());
+        let options = if kind == Kind::Language { export::with_context(&opened, options) } else { options };
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
         let engine = flambeau::engines(threads, false).get("cpu")?;
-        export::write(&opened, &options, compile::Options { threads, ..quantize }, &*engine, (&target, start))?;
+        export::write(&opened, &options, compile::Options { threads, ..quantize }, &*engine, (&target, start), tokenizer)?;
         key.remove_superseded(&folder);
         Ok(target)
     }
@@ -256,7 +286,19 @@ impl ModelArgs {
         if checkpoint::is_quantized(checkpoint)? {
             return Ok((compile::Options::default(), "with the bits that it has"));
         }
-        Ok((QuantizeArgs::four_bits().options()?, "weights in 4 bits, embeddings in 8 (--qlinear none keeps floats)"))
+        Ok((QuantizeArgs::four_bits().options()?, FOUR_BITS))
+    }
+}
+
+/// Refuses a folder of a language model without a tokenizer, before it is exported.
+fn check_tokenizer(opened: &zoo::Checkpoint, checkpoint: &Path) -> Result<()> {
+    let names = || TEXT_FILES[..1].iter().chain(&MODEL_FILES);
+    match opened.tokenizer() {
+        zoo::TokenizerSource::Files(list) if !names().any(|name| list.iter().any(|(found, _)| found == name)) => {
+            let missing = format!("{} has no tokenizer.json, tekken.json or tokenizer.model", checkpoint.display());
+            Err(hint(anyhow::anyhow!(missing), "give one with --tokenizer FILE_OR_FOLDER"))
+        }
+        _ => Ok(()),
     }
 }
 

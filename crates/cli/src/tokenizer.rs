@@ -52,6 +52,15 @@ pub(crate) fn at(path: &Path) -> Result<TextModel> {
     from_folder(&tokenizer_file(path)).with_context(|| format!("tokenizer {}", path.display()))
 }
 
+/// The files of the tokenizer at a path, by their names in a model folder.
+pub(crate) fn files_at(path: &Path) -> Result<Vec<(String, Bytes)>> {
+    let file = tokenizer_file(path);
+    let read = |name: &&str| Ok(reader(&file)?(name)?.map(|bytes| ((*name).to_owned(), bytes)));
+    let files: Vec<_> = TEXT_FILES.iter().map(read).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
+    at(path)?;
+    Ok(files)
+}
+
 fn tokenizer_file(path: &Path) -> PathBuf {
     let names = || TEXT_FILES[..1].iter().chain(&MODEL_FILES);
     let found = || names().map(|name| path.join(name)).find(|file| file.is_file());
@@ -60,11 +69,19 @@ fn tokenizer_file(path: &Path) -> PathBuf {
 
 /// Reads a `tokenizer.json`, or another form of it, and what lies beside it.
 fn from_folder(tokenizer: &Path) -> Result<TextModel> {
+    build(&*reader(tokenizer)?)
+}
+
+/// Reads one of the files of a tokenizer by its name.
+type ReadFile<'a> = Box<dyn Fn(&str) -> Result<Option<Bytes>> + 'a>;
+
+/// Reads the files of the folder that holds a tokenizer.
+fn reader(tokenizer: &Path) -> Result<ReadFile<'_>> {
     let folder = tokenizer.parent().unwrap_or(Path::new(""));
-    let read = |path: &Path| std::fs::read(path).map(Bytes::from).with_context(|| format!("cannot read {}", path.display()));
+    let read = move |path: &Path| std::fs::read(path).map(Bytes::from).with_context(|| format!("cannot read {}", path.display()));
     let is_other = tokenizer.extension().is_some_and(|e| e == "model") || tokenizer.ends_with(MODEL_FILES[0]);
     let other = if is_other { Some(Tokenizer::from_model_file(&read(tokenizer)?)?) } else { None };
-    build(&|name| {
+    Ok(Box::new(move |name| {
         let path = folder.join(name);
         match &other {
             Some(other) if name == TEXT_FILES[0] => Ok(Some(other.to_json()?.into())),
@@ -73,7 +90,7 @@ fn from_folder(tokenizer: &Path) -> Result<TextModel> {
             Some(other) if name == TEXT_FILES[1] => Ok(Some(other.special().to_config_json(None).into())),
             _ => Ok(None),
         }
-    })
+    }))
 }
 
 fn build(read: &dyn Fn(&str) -> Result<Option<Bytes>>) -> Result<TextModel> {

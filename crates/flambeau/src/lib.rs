@@ -274,7 +274,7 @@ pub mod compile {
 pub mod zoo {
     pub use flambeau_zoo::{
         Checkpoint, Error, Family, KvCache, Logits, MethodConstant, Model, Options, ScalePrecision, TokenizerSource, build,
-        families, gguf,
+        families, gguf, parse_json,
     };
 
     use crate::{compile, engine::Engine, wire::pte::EValue};

@@ -56,6 +56,8 @@ pub struct GenerationDefaults {
     pub min_p: Option<f32>,
     /// See [`SamplingParams::repetition_penalty`].
     pub repetition_penalty: Option<f32>,
+    /// Ids that are never drawn.
+    pub suppress_tokens: Vec<u32>,
 }
 
 pub(crate) fn parse_object(file: &'static str, bytes: &[u8]) -> Result<Map<String, Value>> {
@@ -92,12 +94,14 @@ impl GenerationDefaults {
             top_p: number("top_p"),
             min_p: number("min_p"),
             repetition_penalty: number("repetition_penalty"),
+            suppress_tokens: map.get("suppress_tokens").and_then(Value::as_array).into_iter().flatten().filter_map(id).collect(),
         })
     }
 
     /// The recommendation as sampling parameters: greedy unless `do_sample` is true, 1 where no temperature is given.
     pub fn sampling(&self, seed: u64) -> SamplingParams {
-        let base = SamplingParams { seed, ..SamplingParams::default() };
+        let logit_bias = self.suppress_tokens.iter().map(|&id| (id, f32::NEG_INFINITY)).collect();
+        let base = SamplingParams { seed, logit_bias, ..SamplingParams::default() };
         let repetition_penalty = self.repetition_penalty.unwrap_or(base.repetition_penalty);
         if self.do_sample != Some(true) {
             return SamplingParams { repetition_penalty, ..base };

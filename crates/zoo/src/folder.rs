@@ -62,7 +62,7 @@ impl Files {
         if bytes.len() > MAX_JSON_BYTES {
             return Err(Error::limit("bytes of a JSON file", bytes.len() as u64, MAX_JSON_BYTES as u64));
         }
-        serde_json::from_slice(bytes).map(Some).map_err(|e| Error::file(name, e))
+        parse_json(bytes).map(Some).map_err(|e| Error::file(name, e))
     }
 
     fn tokenizer(self) -> TokenizerSource {
@@ -110,6 +110,40 @@ impl Files {
         }
         Ok(out)
     }
+}
+
+/// Reads JSON as Python writes it: after a mark of the byte order, which counts for nothing, and with numbers that are not finite. `Infinity` is the
+/// largest finite number, and `NaN` null.
+///
+/// # Errors
+/// It is no JSON.
+pub fn parse_json(bytes: &[u8]) -> serde_json::Result<Value> {
+    let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
+    serde_json::from_slice(bytes).or_else(|error| match std::str::from_utf8(bytes) {
+        Ok(text) => serde_json::from_str(&finite(text)).map_err(|_| error),
+        Err(_) => Err(error),
+    })
+}
+
+/// The text with other words for numbers that are not finite.
+fn finite(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    // Every second piece is within quotes; a quote behind a backslash does not end one.
+    let (mut rest, mut quoted) = (text, false);
+    while let Some(at) = rest.find('"') {
+        let (piece, behind) = rest.split_at(at);
+        out.push_str(&if quoted { piece.to_owned() } else { unquoted(piece) });
+        out.push('"');
+        let escaped = quoted && piece.bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 1;
+        quoted ^= !escaped;
+        rest = &behind[1..];
+    }
+    out.push_str(&if quoted { rest.to_owned() } else { unquoted(rest) });
+    out
+}
+
+fn unquoted(piece: &str) -> String {
+    piece.replace("Infinity", "1.7976931348623157e308").replace("NaN", "null")
 }
 
 /// A tensor of a safetensors file.

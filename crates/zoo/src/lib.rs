@@ -36,6 +36,7 @@ pub mod limits;
 pub use checkpoint::{Checkpoint, TokenizerSource};
 pub use error::Error;
 pub use family::{Family, families};
+pub use folder::parse_json;
 pub use model::{KvCache, Logits, MethodConstant, Model, Options, ScalePrecision, build};
 
 pub(crate) use source::CheckpointTensor;

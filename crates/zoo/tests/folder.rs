@@ -248,6 +248,18 @@ fn keys_that_nobody_knows_are_refused() {
 }
 
 #[test]
+fn configs_that_python_wrote_are_read() {
+    let mut files = folder(&config("llama"), weights(&shapes("llama")));
+    let text = String::from_utf8(files[0].1.to_vec()).unwrap();
+    let odd = text.replacen('{', "\u{feff}{\"initializer_range\": -Infinity, \"prefix\": \"a \\\"NaN\", \"temperature\": NaN, ", 1);
+    files[0].1 = Bytes::from(odd.into_bytes());
+    Checkpoint::from_folder(files).unwrap();
+    let read = flambeau_zoo::parse_json(br#"{"a": [0.0, Infinity], "b": "Infinity \\", "c": NaN}"#).unwrap();
+    assert_eq!(read, json!({"a": [0.0, f64::MAX], "b": "Infinity \\", "c": null}));
+    assert!(flambeau_zoo::parse_json(b"{nothing}").is_err());
+}
+
+#[test]
 fn text_parts_of_larger_models_are_taken_out() {
     let inner = with("llama", json!({"bos_token_id": null, "eos_token_id": 5}));
     let outer = json!({"model_type": "a_model_with_eyes", "text_config": inner, "vision_config": {"depth": 3}, "bos_token_id": 7});

@@ -117,16 +117,96 @@ fn complaints_name_the_place_and_the_remedy() {
     check(replaced(b"GGUF", b"GGML"), "byte 0: expected the magic `GGUF`");
     check(replaced(b"GGUF\x03\0\0\0", b"GGUF\0\0\0\x03"), "big-endian");
     check(replaced(b"GGUF\x03", b"GGUF\x01"), "expected version 2 or 3, found 1");
-    check(replaced(b"llama.block_count", b"llama.block_kount"), "key `llama.block_count`: expected an integer, found nothing");
+    check(
+        replaced(b"llama.block_count", b"llama.block_kount"),
+        "key `llama.block_count`: expected the number of layers, from 1 on, found nothing",
+    );
+    check(
+        replaced(b"llama.block_count\x04\0\0\0\x02", b"llama.block_count\x04\0\0\0\0"),
+        "key `llama.block_count`: expected the number of layers, from 1 on, found 0",
+    );
     check(
         replaced(b"\x05\0\0\0\0\0\0\0llama\x11", b"\x05\0\0\0\0\0\0\0gemma\x11"),
         "`gemma` is not supported: expected one of deepseek2, gemma2",
     );
-    check(replaced(b"blk.1.ffn_up.weight", b"blk.1.ffn_xx.weight"), "tensor `model.layers.1.mlp.up_proj.weight` is missing");
+    check(replaced(b"blk.1.ffn_up.weight", b"blk.1.ffn_xx.weight"), "tensor `blk.1.ffn_up.weight` is missing");
     check(replaced(b"blk.1.ffn_up.weight", b"blk.0.ffn_up.weight"), "tensor `blk.0.ffn_up.weight` occurs twice");
     check(Bytes::from_static(&TINY[..TINY.len() - 1]), "pass the end of the file");
     let huge = [&TINY[..8], &u64::MAX.to_le_bytes(), &TINY[16..]].concat();
     check(huge.into(), "tensors: 18446744073709551615 exceeds the limit");
+}
+
+#[test]
+fn values_of_careless_writers_are_read() {
+    // A boolean as an integer, and a token that is a part of a character.
+    let key = b"tokenizer.ggml.add_bos_token\x07\0\0\0\0";
+    let mut number = *key;
+    (number[28], number[32]) = (0, 1);
+    let with_flag = Checkpoint::from_gguf(replaced(key, &number)).unwrap();
+    let with_token = Checkpoint::from_gguf(replaced(b"\x02\0\0\0\0\0\0\0t7", b"\x02\0\0\0\0\0\0\0\xe27")).unwrap();
+    let vocab = |checkpoint: &Checkpoint| match checkpoint.tokenizer() {
+        TokenizerSource::Gguf(vocab) => (**vocab).clone(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(vocab(&with_flag).add_bos, Some(true));
+    assert!(vocab(&with_token).tokens.contains(&"\u{fffd}7".to_owned()));
+}
+
+/// A GGUF file with 16-bit integers under keys, and tensors of four elements.
+fn part(keys: &[(&str, u16)], tensors: &[&str]) -> Bytes {
+    let text = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
+    let mut out = [&b"GGUF\x03\0\0\0"[..], &(tensors.len() as u64).to_le_bytes(), &(keys.len() as u64).to_le_bytes()].concat();
+    for (key, value) in keys {
+        out.extend([text(key), 2u32.to_le_bytes().to_vec(), value.to_le_bytes().to_vec()].concat());
+    }
+    for (i, name) in tensors.iter().enumerate() {
+        let facts = [1u32.to_le_bytes().to_vec(), 4u64.to_le_bytes().to_vec(), 0u32.to_le_bytes().to_vec()].concat();
+        out.extend([text(name), facts, (32 * i as u64).to_le_bytes().to_vec()].concat());
+    }
+    out.resize(out.len().next_multiple_of(32) + 32 * tensors.len(), 0);
+    out.into()
+}
+
+#[test]
+fn parts_of_a_split_file_are_joined() {
+    let of = |at: u16, count: u16, tensors: &[&str]| {
+        let keys = [("split.no", at), ("split.count", count), ("split.tensors.count", 3)];
+        Gguf::parse(part(&keys, tensors)).unwrap()
+    };
+    let whole = Gguf::join(vec![of(0, 2, &["a", "b"]), of(1, 2, &["c"])]).unwrap();
+    assert_eq!(whole.tensors.keys().collect::<Vec<_>>(), ["a", "b", "c"]);
+    let check = |parts: Vec<Gguf>, want: &str| {
+        let error = Gguf::join(parts).unwrap_err().to_string();
+        assert!(error.contains(want), "{error}");
+    };
+    check(vec![of(0, 2, &["a"])], "part 1 of a split GGUF file: it says that it is number 1 of 2, expected 1 of 1");
+    check(vec![of(1, 2, &["c"]), of(0, 2, &["a", "b"])], "number 2 of 2, expected 1 of 2");
+    check(vec![of(0, 2, &["a", "b"]), of(1, 2, &["b"])], "part 2 of a split GGUF file: tensor `b` is in an earlier part");
+    check(vec![of(0, 2, &["a"]), of(1, 2, &["b"])], "all parts hold 3 tensors, and they hold 2");
+    assert!(Gguf::join(vec![Gguf::parse(part(&[], &["a"])).unwrap()]).is_ok());
+}
+
+#[test]
+fn names_of_parts_follow_from_any_of_them() {
+    let names = Gguf::part_names("a-b-00002-of-00003.gguf").unwrap();
+    assert_eq!(names, ["a-b-00001-of-00003.gguf", "a-b-00002-of-00003.gguf", "a-b-00003-of-00003.gguf"]);
+    for other in [
+        "a.gguf",
+        "a-00004-of-00003.gguf",
+        "a-00000-of-00003.gguf",
+        "a-1-of-2.gguf",
+        "a-0x001-of-00002.gguf",
+        "a-00001-of-00002.bin",
+    ] {
+        assert_eq!(Gguf::part_names(other), None, "{other}");
+    }
+}
+
+#[test]
+fn types_without_an_affine_form_are_named() {
+    use flambeau_zoo::gguf::TensorType;
+    let names = [4, 33, 38, 41, 42, 99].map(|number| TensorType::from_number(number).name());
+    assert_eq!(names, ["Q4_2", "Q4_0_8_8", "IQ4_NL_8_8", "Q1_0", "Q2_0", "type 99"]);
 }
 
 /// Reads, builds and computes whatever can be; errors are welcome, panics are not.

@@ -20,6 +20,7 @@ use self::{
     talk::Talk,
 };
 use crate::{
+    count::or_all,
     draft::DraftArgs,
     failure::{self, INTERRUPTED},
     files, interrupt,
@@ -50,7 +51,7 @@ pub(crate) struct Args {
     think: bool,
 
     /// Most tokens of an answer; by default as many as the context holds
-    #[arg(short = 'n', long, value_name = "N", alias = "max-tokens")]
+    #[arg(short = 'n', long, value_name = "N", alias = "max-tokens", allow_negative_numbers = true, value_parser = or_all)]
     max_new_tokens: Option<usize>,
 
     #[command(flatten)]
@@ -78,8 +79,9 @@ const HELP: &str = "\
 /help, /exit";
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let sampling = args.sampling.params()?;
+    args.sampling.params(None)?;
     let mut loaded = args.model.load(args.draft.logits(), false)?;
+    let sampling = args.sampling.params(loaded.text.defaults.as_ref())?;
     loaded.model =
         args.draft.attach(loaded.model, &loaded.text.tokenizer, &loaded.engine, args.model.threads(), args.model.lock())?;
     let mut talk = Talk::new(args, loaded, sampling)?;

@@ -6,13 +6,13 @@ use std::{
     time::Instant,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use flambeau::{
-    compile::{self, Output},
+    compile,
     engine::Engine,
-    tensor::DType,
+    tensor::{Bytes, DType},
     text::Tokenizer,
-    zoo::{self, Checkpoint, Logits, TokenizerSource},
+    zoo::{self, Checkpoint, Logits, TokenizerSource, gguf::Gguf},
 };
 
 use super::compile::{QuantizeArgs, write_program};
@@ -20,10 +20,11 @@ use crate::{
     count::positive,
     engine::EngineArgs,
     failure::{hint, usage},
-    file_kind::FileKind,
+    file_kind::{self, FileKind},
     files,
     hub::{Hub, ModelName},
-    tokenizer::{MODEL_FILES, TEXT_FILES},
+    memory,
+    tokenizer::{self, MODEL_FILES, TEXT_FILES},
 };
 
 /// The weights of a Whisper in CTranslate2's form.
@@ -49,9 +50,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TYPE")]
     dtype: Option<String>,
 
-    /// Maximum sequence length: positions that the KV caches hold
-    #[arg(long, value_name = "N", value_parser = positive, alias = "max-ctx-len", alias = "max-seq-length")]
+    /// Maximum sequence length: positions that the KV caches hold; by default what the model was trained for, as far as the caches take no more than
+    /// a sixteenth of this machine's memory
+    #[arg(short = 'c', long, value_name = "N", value_parser = positive, alias = "max-ctx-len", alias = "max-seq-length", alias = "ctx-size")]
     max_seq_len: Option<usize>,
+
+    /// tokenizer.json or the folder that holds it, in the place of the checkpoint's own
+    #[arg(long, value_name = "PATH")]
+    tokenizer: Option<PathBuf>,
 
     /// Most prompt tokens that one prefill step takes
     #[arg(long, value_name = "N", value_parser = positive, alias = "prefill-chunk-size")]
@@ -104,9 +110,36 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     files::check_writable(&args.output)?;
     let checkpoint = open(&args.model)?;
+    let options = with_context(&checkpoint, options);
+    let tokenizer = args.tokenizer.as_deref().map_or(Carried::Own, Carried::Given);
     let engine = args.engine.engine(false)?;
-    write(&checkpoint, &options, quantize, &*engine, (&args.output, start))?;
+    write(&checkpoint, &options, quantize, &*engine, (&args.output, start), tokenizer)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Which tokenizer a program carries.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Carried<'a> {
+    /// The checkpoint's.
+    Own,
+    /// That of a file, or of a folder.
+    Given(&'a Path),
+    /// None: it is given whenever the program is used.
+    Nothing,
+}
+
+/// Share of the machine's memory that the caches of one sequence may take where nobody says how long it may be.
+const CACHE_SHARE: u64 = 16;
+
+/// The options with a length of sequences, which is said where it is less than the model's.
+pub(crate) fn with_context(checkpoint: &Checkpoint, options: zoo::Options) -> zoo::Options {
+    let memory = memory::total().map_or(u64::MAX, |bytes| bytes / CACHE_SHARE);
+    let (None, Some(trained)) = (options.max_seq_len, checkpoint.context()) else { return options };
+    let positions = checkpoint.context_within(memory, options.dtype);
+    if let Some(positions) = positions.filter(|&positions| positions < trained) {
+        eprintln!("a context of {positions} of the model's {trained} tokens, for the sake of memory (-c N takes another number)");
+    }
+    zoo::Options { max_seq_len: positions, ..options }
 }
 
 /// Writes the program of a checkpoint, which began at `start`, with its tokenizer.
@@ -116,10 +149,13 @@ pub(crate) fn write(
     quantize: compile::Options,
     engine: &dyn Engine,
     (path, start): (&Path, Instant),
+    tokenizer: Carried<'_>,
 ) -> Result<()> {
+    // Before the weights are read, which takes long.
+    let tokenizer = carried(tokenizer, checkpoint.tokenizer())?;
     let model = zoo::build(checkpoint, options)?;
     let mut output = zoo::compile(&model, quantize, engine)?;
-    attach_tokenizer(&mut output, &model.tokenizer)?;
+    tokenizer.into_iter().for_each(|(name, bytes)| output.attach(&name, bytes));
     write_program(&output, path, start)
 }
 
@@ -151,14 +187,36 @@ pub(crate) fn open(model: &str) -> Result<Checkpoint> {
 pub(crate) fn open_path(path: &Path) -> Result<Checkpoint> {
     let place = || path.display().to_string();
     if path.is_dir() {
-        let read = |(name, path): (String, PathBuf)| Ok((name, files::read(&path)?));
+        let read = |(name, path): (String, PathBuf)| {
+            let bytes = files::read(&path)?;
+            file_kind::check_is_no_stand_in(&path, &bytes)?;
+            Ok((name, bytes))
+        };
         let files = folder_paths(path)?.into_iter().map(read).collect::<Result<_>>()?;
         return Checkpoint::from_folder(files).with_context(place);
     }
     match FileKind::of_file(path) {
         Some(FileKind::Nemo) => Checkpoint::from_nemo(&files::read(path)?).with_context(place),
         Some(FileKind::Ggml) => Checkpoint::from_ggml(&files::read(path)?).with_context(place),
-        _ => FileKind::Gguf.expect(path, || Checkpoint::from_gguf(files::read(path)?).with_context(place)),
+        _ => FileKind::Gguf.expect(path, || {
+            let parts = gguf_paths(path)?.iter().map(|part| files::read(part)).collect::<Result<_>>()?;
+            Checkpoint::from_gguf_parts(parts).with_context(place)
+        }),
+    }
+}
+
+/// The files of a GGUF checkpoint: the file itself, or all parts of a split one, of which it is any.
+///
+/// # Errors
+/// A part is missing.
+pub(crate) fn gguf_paths(path: &Path) -> Result<Vec<PathBuf>> {
+    let Some(names) = path.file_name().and_then(|name| name.to_str()).and_then(Gguf::part_names) else {
+        return Ok(vec![path.to_owned()]);
+    };
+    let paths: Vec<PathBuf> = names.iter().map(|name| path.with_file_name(name)).collect();
+    match paths.iter().position(|path| !path.is_file()) {
+        Some(at) => bail!("{} is missing, which is part {} of the {} of this model", paths[at].display(), at + 1, paths.len()),
+        None => Ok(paths),
     }
 }
 
@@ -184,30 +242,37 @@ pub(crate) fn folder_paths(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
     Ok(list)
 }
 
-/// Stores the tokenizer under the names of the files that it comes from, or would come from.
-fn attach_tokenizer(output: &mut Output<'_>, tokenizer: &TokenizerSource) -> Result<()> {
-    match tokenizer {
-        TokenizerSource::Files(list) => {
-            for (name, bytes) in list.iter().filter(|(name, _)| TEXT_FILES.contains(&name.as_str())) {
-                output.attach(name, bytes.clone());
-            }
-            let file = |name: &str| list.iter().find(|(found, _)| found == name);
-            let other = MODEL_FILES.iter().find_map(|name| file(name)).filter(|_| file(TEXT_FILES[0]).is_none());
-            if let Some((name, bytes)) = other {
-                let tokenizer = Tokenizer::from_model_file(bytes).with_context(|| name.clone());
-                let tokenizer = tokenizer.map_err(|error| hint(error, "without that file, the program carries no tokenizer"))?;
-                output.attach(TEXT_FILES[0], tokenizer.to_json()?.into());
-                if file(TEXT_FILES[1]).is_none() {
-                    output.attach(TEXT_FILES[1], tokenizer.special().to_config_json(None).into());
-                }
-            }
-        }
-        TokenizerSource::Gguf(vocab) | TokenizerSource::Pieces(vocab) => {
-            let tokenizer = Tokenizer::from_gguf(vocab).context("the file's tokenizer")?;
-            output.attach(TEXT_FILES[0], tokenizer.to_json()?.into());
+/// The files of a tokenizer, under the names of those that it comes from, or would come from.
+fn carried(which: Carried<'_>, own: &TokenizerSource) -> Result<Vec<(String, Bytes)>> {
+    match (which, own) {
+        (Carried::Nothing, _) => Ok(Vec::new()),
+        (Carried::Given(path), _) => tokenizer::files_at(path),
+        (Carried::Own, TokenizerSource::Files(list)) => of_folder(list),
+        (Carried::Own, TokenizerSource::Gguf(vocab) | TokenizerSource::Pieces(vocab)) => {
+            let tokenizer = Tokenizer::from_gguf(vocab).context("the file's tokenizer");
+            let tokenizer =
+                tokenizer.map_err(|error| hint(error, "--tokenizer FILE_OR_FOLDER takes the model's tokenizer.json instead"))?;
             let config = tokenizer.special().to_config_json(vocab.chat_template.as_deref());
-            output.attach(TEXT_FILES[1], config.into());
+            Ok(vec![(TEXT_FILES[0].into(), tokenizer.to_json()?.into()), (TEXT_FILES[1].into(), config.into())])
         }
     }
-    Ok(())
+}
+
+/// The files of a folder that are about its tokenizer.
+fn of_folder(list: &[(String, Bytes)]) -> Result<Vec<(String, Bytes)>> {
+    let mut files: Vec<_> = list.iter().filter(|(name, _)| TEXT_FILES.contains(&name.as_str())).cloned().collect();
+    let file = |name: &str| list.iter().find(|(found, _)| found == name);
+    let other = MODEL_FILES.iter().find_map(|name| file(name)).filter(|_| file(TEXT_FILES[0]).is_none());
+    if let Some((name, bytes)) = other {
+        let tokenizer = Tokenizer::from_model_file(bytes).with_context(|| name.clone());
+        let tokenizer = tokenizer.map_err(|error| hint(error, "--tokenizer FILE_OR_FOLDER takes another one"))?;
+        files.push((TEXT_FILES[0].into(), tokenizer.to_json()?.into()));
+        if file(TEXT_FILES[1]).is_none() {
+            files.push((TEXT_FILES[1].into(), tokenizer.special().to_config_json(None).into()));
+        }
+    } else if file(TEXT_FILES[0]).is_none() {
+        let slow = if file("vocab.json").is_some() { ", only vocab.json, which transformers can turn into one" } else { "" };
+        eprintln!("the folder has no tokenizer.json, tekken.json or tokenizer.model{slow}: the program carries no tokenizer");
+    }
+    Ok(files)
 }

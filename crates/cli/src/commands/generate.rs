@@ -15,6 +15,7 @@ use flambeau::{
 use serde_json::json;
 
 use crate::{
+    count::or_all,
     draft::DraftArgs,
     failure::INTERRUPTED,
     files, interrupt,
@@ -48,8 +49,8 @@ pub(crate) struct Args {
     #[arg(long)]
     think: bool,
 
-    /// Most tokens to generate
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 256, alias = "max-tokens")]
+    /// Most tokens to generate; -1 means as many as the context holds
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 256, alias = "max-tokens", allow_negative_numbers = true, value_parser = or_all)]
     max_new_tokens: usize,
 
     #[command(flatten)]
@@ -79,12 +80,13 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let sampling = args.sampling.params()?;
+    args.sampling.params(None)?;
     args.profile.check_writable()?;
     let Loaded { model, text, engine } = args.model.load(args.draft.logits(), args.profile.is_wanted())?;
     let model = args.draft.attach(model, &text.tokenizer, &engine, args.model.threads(), args.model.lock())?;
     let mut sequence = model.sequence()?;
     let prompt = encode(args, &text)?;
+    let sampling = args.sampling.params(text.defaults.as_ref())?;
     let request = Request {
         prompt,
         max_new_tokens: args.max_new_tokens,
@@ -99,6 +101,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let generation = stream(args, &mut sequence, &text, &request, &cancelled)?;
     if args.json {
         files::print_json(&to_json(&generation))?;
+    }
+    if generation.finish == FinishReason::Context {
+        eprintln!("the context is full, and the text ends here (-c N gives a checkpoint's program room for N tokens)");
     }
     if !args.quiet {
         print_stats(&generation.stats);

@@ -208,7 +208,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let engine = args.load.engine.engine(false)?;
     let mut models = Vec::new();
     for (name, model) in names {
-        let model = ModelArgs::new(model, args.lock, &args.export);
+        let model = ModelArgs::new(model, args.lock, &args.export).beside(args.load.given());
         models.push(source(args, &name, &model, &engine).with_context(|| name.clone())?);
     }
     eprintln!("listening on http://{}", server.address());

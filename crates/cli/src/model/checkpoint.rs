@@ -63,7 +63,7 @@ impl Key {
 /// The files of a checkpoint.
 fn paths(checkpoint: &Path) -> Result<Vec<PathBuf>> {
     if !checkpoint.is_dir() {
-        return Ok(vec![checkpoint.to_owned()]);
+        return export::gguf_paths(checkpoint);
     }
     Ok(export::folder_paths(checkpoint)?.into_iter().map(|(_, path)| path).collect())
 }
@@ -86,8 +86,8 @@ pub(super) fn is_quantized(checkpoint: &Path) -> Result<bool> {
         if !config.exists() && checkpoint.join("params.json").exists() {
             return Ok(false);
         }
-        let text = fs::read_to_string(&config).with_context(|| format!("cannot read {}", config.display()))?;
-        let config: Json = serde_json::from_str(&text).with_context(|| format!("{} is no JSON", config.display()))?;
+        let text = fs::read(&config).with_context(|| format!("cannot read {}", config.display()))?;
+        let config = flambeau::zoo::parse_json(&text).with_context(|| format!("{} is no JSON", config.display()))?;
         // Floats of 8 bits become such of 16.
         let has_codes = |q: &Json| q.is_object() && q["quant_method"] != "fp8" && q["format"] != "float-quantized";
         let states = |config: &Json| ["quantization", "quantization_config"].iter().any(|key| has_codes(&config[*key]));
@@ -96,8 +96,13 @@ pub(super) fn is_quantized(checkpoint: &Path) -> Result<bool> {
     if FileKind::of_file(checkpoint) == Some(FileKind::Nemo) {
         return Ok(false);
     }
-    let file = Gguf::parse(files::read(checkpoint)?).with_context(|| checkpoint.display().to_string())?;
-    Ok(file.tensors.values().any(|tensor| !matches!(tensor.kind, TensorType::Plain(_))))
+    for part in export::gguf_paths(checkpoint)? {
+        let file = Gguf::parse(files::read(&part)?).with_context(|| part.display().to_string())?;
+        if file.tensors.values().any(|tensor| !matches!(tensor.kind, TensorType::Plain(_))) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 #[cfg(test)]

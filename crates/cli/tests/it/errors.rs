@@ -48,6 +48,29 @@ fn damaged_and_foreign_programs_are_named() {
 }
 
 #[test]
+fn stand_ins_and_missing_parts_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let pointer = ["version https:", "//git-lfs", ".github", ".com/spec/v1\noid sha256:00\nsize 1\n"].concat();
+    std::fs::write(dir.path().join("pointer.gguf"), &pointer).unwrap();
+    std::fs::write(dir.path().join("page.gguf"), "\n<!DOCTYPE html><html></html>").unwrap();
+    std::fs::write(dir.path().join("m-00001-of-00002.gguf"), "GGUF").unwrap();
+    std::fs::create_dir(dir.path().join("folder")).unwrap();
+    std::fs::write(dir.path().join("folder/config.json"), "{}").unwrap();
+    std::fs::write(dir.path().join("folder/model.safetensors"), &pointer).unwrap();
+    let check = |file: &str, parts: &[&str]| {
+        for command in [&["generate", "-p", "x"][..], &["export", "-o", "x.pte"]] {
+            let done = flambeau(dir.path(), &[command, &[file]].concat());
+            assert_eq!(done.code, 1, "{}", done.stderr);
+            parts.iter().for_each(|part| assert!(done.stderr.contains(part), "`{part}` is not in: {}", done.stderr));
+        }
+    };
+    check("pointer.gguf", &["pointer.gguf is a pointer of Git LFS", "hint: `git lfs pull`"]);
+    check("folder", &["model.safetensors is a pointer of Git LFS"]);
+    check("page.gguf", &["page.gguf is a web page", "hint: "]);
+    check("m-00001-of-00002.gguf", &["m-00002-of-00002.gguf is missing, which is part 2 of the 2"]);
+}
+
+#[test]
 fn files_of_another_kind_are_told_apart_with_what_serves() {
     for command in [&["run", "-i", "x.bin"][..], &["bench"]] {
         let on = |file| [command, &[file]].concat();

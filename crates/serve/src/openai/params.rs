@@ -102,7 +102,7 @@ fn sampling(fields: &mut Fields, model: &Served) -> Result<SamplingParams> {
         frequency_penalty: number(fields.number("frequency_penalty", -2.0..=2.0)?, base.frequency_penalty),
         presence_penalty: number(fields.number("presence_penalty", -2.0..=2.0)?, base.presence_penalty),
         repeat_last_n: fields.count("repeat_last_n", 0..=MAX_TOKENS)?.unwrap_or(base.repeat_last_n),
-        logit_bias: biases(fields, model)?,
+        logit_bias: base.logit_bias.iter().copied().chain(biases(fields, model)?).collect(),
         seed: seed(fields)?,
     };
     // Probabilities of 0 are what is left to refuse.

@@ -90,9 +90,12 @@ fn keep(editor: &mut Editor<Multiline, FileHistory>, path: &PathBuf) {
 fn read_lines(input: &mut dyn BufRead) -> Result<Line> {
     let mut text = String::new();
     loop {
-        if input.read_line(&mut text).context("cannot read stdin")? == 0 {
+        let mut line = Vec::new();
+        if input.read_until(b'\n', &mut line).context("cannot read stdin")? == 0 {
             return Ok(if text.is_empty() { Line::End } else { Line::Text(text) });
         }
+        // Bytes that are no UTF-8 become U+FFFD: one such line must not end the conversation.
+        text.push_str(&String::from_utf8_lossy(&line));
         let entry = text.trim_end_matches(['\r', '\n']);
         if !entry::is_open(entry) {
             return Ok(Line::Text(entry.to_owned()));
@@ -112,5 +115,14 @@ mod tests {
             assert_eq!(text, expected);
         }
         assert!(matches!(read_lines(&mut input).unwrap(), Line::End));
+    }
+
+    #[test]
+    fn lines_that_are_no_text_do_not_end_the_conversation() {
+        let mut input = &b"caf\xe9\nnext\n"[..];
+        for expected in ["caf\u{fffd}", "next"] {
+            let Line::Text(text) = read_lines(&mut input).unwrap() else { panic!("{expected} is missing") };
+            assert_eq!(text, expected);
+        }
     }
 }

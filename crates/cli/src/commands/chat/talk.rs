@@ -18,8 +18,7 @@ use super::{Args, screen::Screen};
 use crate::{commands::generate, failure::hint, language_model::Loaded};
 
 /// What helps when the context is full.
-const MORE_ROOM: &str =
-    "/undo takes back the last exchange, /reset begins anew, and a larger --max-seq-len at export gives more room";
+const MORE_ROOM: &str = "/undo takes back the last exchange, /reset begins anew, and a larger -c N gives a checkpoint more room";
 
 /// A conversation with a loaded model.
 pub(super) struct Talk<'a> {

@@ -31,8 +31,9 @@ pub(crate) struct DefaultsArgs {
 impl DefaultsArgs {
     /// What was asked for, before what the model's makers advise, before OpenAI's defaults.
     pub(crate) fn params(&self, advice: Option<&GenerationDefaults>) -> Result<SamplingParams> {
-        let openai = SamplingParams { temperature: 1.0, ..SamplingParams::default() };
-        let base = advice.filter(|advice| advice.do_sample == Some(true)).map_or(openai, |advice| advice.sampling(0));
+        let advised = advice.map_or_else(SamplingParams::default, |advice| advice.sampling(0));
+        let samples = advice.is_some_and(|advice| advice.do_sample == Some(true));
+        let base = if samples { advised } else { SamplingParams { temperature: 1.0, ..advised } };
         let params = SamplingParams {
             temperature: self.temperature.unwrap_or(base.temperature),
             top_k: self.top_k.unwrap_or(base.top_k),
