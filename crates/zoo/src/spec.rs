@@ -597,9 +597,11 @@ impl Config {
     /// Bytes of the caches of keys and values for a number of positions, as floats of `size` bytes each; rows behind a window are left out.
     pub(crate) fn cache_bytes(&self, positions: usize, size: usize) -> u64 {
         let elements = |layer: &Layer| match &layer.mixer {
-            Mixer::Attention(a) if a.window.is_none() && !matches!(a.values, Values::Layer(_)) => 2 * a.kv_heads * a.head_dim,
+            Mixer::Attention(a) | Mixer::AttentionAndMamba(a, _) if a.window.is_none() && !matches!(a.values, Values::Layer(_)) => {
+                2 * a.kv_heads * a.head_dim
+            }
             Mixer::Latent(l) => l.rank + l.rotated_dim,
-            Mixer::Attention(_) | Mixer::DeltaNet(_) | Mixer::ShortConv(_) => 0,
+            _ => 0,
         };
         let each: u64 = self.layers.iter().map(|layer| elements(layer) as u64).sum();
         each.saturating_mul(positions as u64).saturating_mul(size as u64)

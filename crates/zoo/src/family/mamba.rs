@@ -112,6 +112,7 @@ fn alone(f: &Fields<'_>, family: &'static str, mamba: Mamba, tied: bool) -> Resu
     let layer = Layer { norms: ALONE, ..layer(Mixer::Mamba(Box::new(mamba)), Feed::None) };
     Ok(Config {
         family,
+        fits_f16: true,
         root: "model",
         state_prefix: "",
         hidden,
