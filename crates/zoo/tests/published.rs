@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 /// Published configs and the defaults of transformers' classes, each with its source.
 fn published() -> Vec<(String, Value)> {
-    let rows: Vec<Value> = serde_json::from_str(include_str!("data/published.json")).unwrap();
-    rows.into_iter().map(|row| (row["from"].as_str().unwrap().to_owned(), row["config"].clone())).collect()
+    let rows = flambeau_zoo::parse_json(include_bytes!("data/published.json")).unwrap();
+    rows.as_array().unwrap().iter().map(|row| (row["from"].as_str().unwrap().to_owned(), row["config"].clone())).collect()
 }
 
 /// The folder of a config, whose file of weights is empty.
@@ -34,13 +34,26 @@ fn every_family_has_a_published_config() {
     // Models of speech state more files than a config; their folders are among the cases.
     const SPEECH: [&str; 7] =
         ["moonshine", "parakeet_ctc", "parakeet_rnnt", "parakeet_tdt", "voxtral", "voxtral_realtime", "whisper"];
+    // Names that transformers has no class for, or one without a whole config.
+    const WITHOUT: [&str; 9] = [
+        "bailing_hybrid",
+        "exaone",
+        "glm4v_moe_text",
+        "iquestcoder",
+        "joyai_llm_flash",
+        "kimi_k2",
+        "kimi_linear",
+        "nemotron_h",
+        "youtu_llm",
+    ];
     let rows = published();
     let names: BTreeSet<&str> = rows
         .iter()
         .flat_map(|(_, config)| [&config["model_type"], &config["text_config"]["model_type"]])
         .filter_map(Value::as_str)
         .collect();
-    let missing: Vec<_> = supported.split(", ").filter(|name| !names.contains(name) && !SPEECH.contains(name)).collect();
+    let missing: Vec<_> =
+        supported.split(", ").filter(|name| !names.contains(name) && !SPEECH.contains(name) && !WITHOUT.contains(name)).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
 

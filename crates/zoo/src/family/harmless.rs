@@ -89,7 +89,7 @@ const COMMON: &[&str] = &[
     "use_cache",
 ];
 
-/// Heads that predict further tokens, positions of images, the start of a training, and the type of a state that is always f32.
+/// Heads that predict further tokens, positions of images, the start of a training, how states are computed, and lengths that are stated twice.
 const TEXT: &[&str] = &[
     "block_mlp_init_scale",
     "block_out_init_scale",
@@ -97,6 +97,7 @@ const TEXT: &[&str] = &[
     "conv_use_xavier_init",
     "embedding_initializer_range",
     "mamba_ssm_dtype",
+    "max_position_embeddings",
     "mrope_interleaved",
     "mrope_section",
     "mtp_num_hidden_layers",
@@ -105,6 +106,13 @@ const TEXT: &[&str] = &[
     "perceiver_config",
     "pixel_shuffle_factor",
     "qk_layer_norms",
+    "time_step_floor",
+    "time_step_init_scheme",
+    "time_step_max",
+    "time_step_min",
+    "time_step_scale",
+    "use_associative_scan",
+    "use_mambapy",
     "use_resampler",
 ];
 

@@ -61,6 +61,9 @@ pub(super) fn helium(f: &Fields<'_>) -> Result<Config> {
 
 /// InternLM 3: biases under keys of its own.
 pub(super) fn internlm3(f: &Fields<'_>) -> Result<Config> {
+    for key in ["attention_bias", "mlp_bias"] {
+        f.expect_bool(key, false)?;
+    }
     let base = Base::read(f, &Defaults { positions: 32_768, ..Defaults::LLAMA })?;
     let bias = f.bool_or("bias", false)?;
     let attention = Attention {
