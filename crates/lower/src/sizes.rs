@@ -1,5 +1,7 @@
 //! Sizes computed by nodes: from the axes of tensors, by integer arithmetic.
 
+mod rounded;
+
 use flambeau_ir::{
     AddInt, Float, FloorDivideInt, Full, In, Int, ItemInt, Maximum, Minimum, ModInt, MultiplyInt, SubtractInt, SymSize, Tid, Vid,
 };
@@ -75,6 +77,7 @@ impl Lower {
             }
             Some(Atom::Max(a, b)) => self.extreme(size, a, b, true),
             Some(Atom::Min(a, b)) => self.extreme(size, a, b, false),
+            Some(Atom::Rounded(rounding, x)) => self.rounded(size, *rounding, x),
             Some(Atom::Opaque(_)) => unsupported(format!("the size {size} cannot be computed by graph nodes")),
             None => self.sum(size),
         }

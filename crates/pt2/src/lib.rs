@@ -33,7 +33,7 @@ pub use graph::{Argument, Graph, NamedArgument, Node, Passing, Subgraph, SymArg,
 pub use metadata::{Metadata, SourceLocation};
 pub use pickle::{PickleFault, load_map};
 pub use scalar::{Device, Layout, MemoryFormat, ScalarType};
-pub use symbolic::{Comparison, ExpressionFault, SymBool, SymFloat, parse_bool, parse_int};
+pub use symbolic::{Comparison, ExpressionFault, SymBool, SymFloat, parse_bool, parse_int, parse_real};
 pub use weight::{Attribute, ComputeError, Storage, Subclass, View, Weight};
 
 /// Shorthand of this crate.

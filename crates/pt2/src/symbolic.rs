@@ -1,14 +1,15 @@
 //! Symbolic scalars: sympy's constructor syntax (`Add(Symbol('s77', integer=True), Integer(1))`) and Python's (`s77 + 1`).
 //!
 //! Integers become [`Expr`]. A detour through floats is undone where its result is that of an integer division; any other
-//! becomes an opaque atom with its text, which is still comparable and printable, but not evaluable.
+//! becomes a rounded [`Real`]. What is neither becomes an opaque atom with its text, which is still comparable and printable, but not
+//! evaluable.
 
 mod eval;
 mod syntax;
 
 use std::{fmt, sync::Arc};
 
-use flambeau_tensor::Expr;
+use flambeau_tensor::{Expr, Real};
 
 use crate::{
     Error, Limited, Result,
@@ -140,6 +141,14 @@ pub enum SymFloat {
 pub fn parse_int(text: &str) -> Result<Expr> {
     let value = parse(text)?;
     Ok(value.into_int(text))
+}
+
+/// The real number that `text` writes, if it is one that sizes and arithmetic make.
+///
+/// # Errors
+/// As [`parse_int`].
+pub fn parse_real(text: &str) -> Result<Option<Real>> {
+    Ok(parse(text)?.real())
 }
 
 /// The boolean expression that `text` writes.

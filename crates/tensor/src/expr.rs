@@ -10,6 +10,8 @@ use std::{
     sync::Arc,
 };
 
+use crate::{Real, Rounding};
+
 /// The name of an integer that is known only at run time, such as `s77`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Symbol(Arc<str>);
@@ -42,7 +44,9 @@ pub enum Atom {
     Mod(Expr, Expr),
     Max(Expr, Expr),
     Min(Expr, Expr),
-    /// An expression outside of this algebra (through floats, say), by its text. It cannot be evaluated.
+    /// A real number rounded to an integer.
+    Rounded(Rounding, Real),
+    /// An expression outside of this algebra, by its text. It cannot be evaluated.
     Opaque(Arc<str>),
 }
 
@@ -50,6 +54,7 @@ impl Atom {
     fn weight(&self) -> usize {
         match self {
             Atom::Symbol(_) | Atom::Opaque(_) => 1,
+            Atom::Rounded(_, x) => 1 + x.weight(),
             Atom::FloorDiv(a, b) | Atom::Mod(a, b) | Atom::Max(a, b) | Atom::Min(a, b) => 1 + a.weight() + b.weight(),
         }
     }
@@ -218,6 +223,12 @@ impl Expr {
         Expr::atom(Atom::Mod(self.clone(), divisor.clone()))
     }
 
+    /// A real number rounded to an integer: the integer itself if the number is known and has one.
+    pub fn rounded(rounding: Rounding, x: Real) -> Expr {
+        let known = x.value().and_then(|value| rounding.apply(value));
+        known.map_or_else(|| Expr::atom(Atom::Rounded(rounding, x)), Expr::Int)
+    }
+
     /// The larger of two.
     #[must_use]
     pub fn maximum(&self, other: &Expr) -> Expr {
@@ -270,6 +281,21 @@ impl Expr {
         out
     }
 
+    /// Whether any part of it cannot be evaluated.
+    pub fn has_opaque(&self) -> bool {
+        let Expr::Sum(terms) = self else { return false };
+        terms.iter().flat_map(|t| &t.factors).any(|factor| match factor {
+            Atom::Symbol(_) => false,
+            Atom::FloorDiv(a, b) | Atom::Mod(a, b) | Atom::Max(a, b) | Atom::Min(a, b) => a.has_opaque() || b.has_opaque(),
+            Atom::Rounded(_, x) => {
+                let mut found = false;
+                x.visit_sizes(&mut |size| found |= size.has_opaque());
+                found
+            }
+            Atom::Opaque(_) => true,
+        })
+    }
+
     fn visit_symbols(&self, visit: &mut dyn FnMut(&Symbol)) {
         let Expr::Sum(terms) = self else { return };
         for factor in terms.iter().flat_map(|t| &t.factors) {
@@ -279,6 +305,7 @@ impl Expr {
                     a.visit_symbols(visit);
                     b.visit_symbols(visit);
                 }
+                Atom::Rounded(_, x) => x.visit_sizes(&mut |size| size.visit_symbols(visit)),
                 Atom::Opaque(_) => {}
             }
         }
@@ -319,6 +346,7 @@ fn substitute_atom(atom: &Atom, f: &dyn Fn(&Symbol) -> Option<Expr>) -> Option<E
         }
         Atom::Max(a, b) => a.substitute(f)?.maximum(&b.substitute(f)?),
         Atom::Min(a, b) => a.substitute(f)?.minimum(&b.substitute(f)?),
+        Atom::Rounded(rounding, x) => Expr::rounded(*rounding, x.substitute(f)?),
         Atom::Opaque(_) => return None,
     })
 }
@@ -350,6 +378,10 @@ fn atom_bounds(atom: &Atom, range: &dyn Fn(&Symbol) -> (i64, i64)) -> (i64, i64)
         Atom::Min(a, b) => {
             let (a, b) = (a.bounds(range), b.bounds(range));
             (a.0.min(b.0), a.1.min(b.1))
+        }
+        Atom::Rounded(rounding, x) => {
+            let ends = x.bounds(&|size| size.bounds(range));
+            ends.map_or(all, |(low, high)| (rounding.apply(low).unwrap_or(all.0), rounding.apply(high).unwrap_or(all.1)))
         }
         Atom::Opaque(_) => all,
     }
@@ -409,6 +441,7 @@ impl fmt::Display for Atom {
             Atom::Mod(a, b) => write!(f, "({a})%({b})"),
             Atom::Max(a, b) => write!(f, "max({a}, {b})"),
             Atom::Min(a, b) => write!(f, "min({a}, {b})"),
+            Atom::Rounded(rounding, x) => write!(f, "{rounding}({x})"),
             Atom::Opaque(text) => f.write_str(text),
         }
     }

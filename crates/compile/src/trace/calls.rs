@@ -1,8 +1,9 @@
 //! Plain calls: lowered to nodes, rewritten as several calls, or left to a fallback kernel.
 
-use flambeau_lower::{Arg, Call, Item, OutMeta, Refuse};
-use flambeau_pt2::{Argument, Graph, Node, SymArg};
-use flambeau_tensor::{DType, Expr};
+use flambeau_ir::Tid;
+use flambeau_lower::{Arg, Call, Item, OutMeta, Refuse, rule_for};
+use flambeau_pt2::{Argument, Graph, Node, SymArg, SymFloat, parse_real};
+use flambeau_tensor::{DType, Expr, Real};
 
 use super::{Binding, Trace};
 use crate::{
@@ -16,6 +17,9 @@ impl<'a> Trace<'a> {
         if let Some(name) = float_item(node) {
             return self.float_item(node, name);
         }
+        if self.is_number(graph, node) {
+            return self.number(graph, node);
+        }
         match self.lower_node(graph, node) {
             Ok(items) => {
                 self.bind_results(graph, node, items);
@@ -26,6 +30,49 @@ impl<'a> Trace<'a> {
                 self.report(node, Outcome::Absorbed);
             }
             Err(reason) => self.fail(node, &reason),
+        }
+    }
+
+    /// Whether a call gives numbers that the program states by the sizes they are made of, and no rule computes them.
+    fn is_number(&self, graph: &Graph, node: &Node) -> bool {
+        let names = node.output_names();
+        let stated = |n: &&str| graph.sym_ints.contains_key(*n) || graph.sym_floats.contains_key(*n);
+        let has_float = names.iter().any(|n| graph.sym_floats.contains_key(*n));
+        !names.is_empty() && names.iter().all(stated) && (has_float || rule_for(bare(&node.target)).is_none())
+    }
+
+    /// Numbers made of sizes. One that nodes cannot compute is an error only if something needs it.
+    fn number(&mut self, graph: &'a Graph, node: &'a Node) {
+        for name in node.output_names() {
+            let value = match (graph.sym_ints.get(name), graph.sym_floats.get(name)) {
+                (Some(size), _) => {
+                    let size = self.names.expr(size);
+                    match size.has_opaque() {
+                        true => Binding::absent(format!("the size {size} cannot be computed by graph nodes")),
+                        false => Binding::Int(size),
+                    }
+                }
+                (None, Some(float)) => match self.float_value(float) {
+                    Ok(t) => Binding::Tensor(self.memory.new_base(t)),
+                    Err(reason) => Binding::Absent(reason),
+                },
+                (None, None) => Binding::absent(format!("nothing is said of `{name}`")),
+            };
+            self.names.bind(name, value);
+        }
+        self.report(node, Outcome::Absorbed);
+    }
+
+    /// A float made of sizes as a tensor of rank 0.
+    fn float_value(&mut self, float: &SymFloat) -> Result<Tid, Refuse> {
+        let real = match float {
+            SymFloat::Known(value) => Some(Real::number(*value)),
+            SymFloat::Expr(text) => parse_real(text).ok().flatten(),
+        };
+        let real = real.and_then(|x| x.substitute(&|s| Some(self.names.expr(&Expr::symbol(s.clone())))));
+        match real {
+            Some(real) => self.lower.real_tensor(&real),
+            None => Err(Refuse::Unsupported("a float that is not made of sizes".to_owned())),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Integers that shapes are made of, and calls that exist only to state facts.
 
 use flambeau_ir::{In, ItemInt};
-use flambeau_tensor::Expr;
+use flambeau_tensor::{Expr, Real, Rounding};
 
 use super::{RuleRow, row};
 use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW_VALUE};
@@ -49,9 +49,13 @@ fn neg(_: &mut Lower, call: &Call) -> Items {
     Ok(vec![Item::Int(Expr::Int(-1) * call.size("a")?)])
 }
 
-/// A small known power.
+/// A small known power, or one of a symbolic exponent.
 fn power(_: &mut Lower, call: &Call) -> Items {
-    let (base, exponent) = (call.size("a")?, call.int("b")?);
+    let (base, exponent) = (call.size("a")?, call.size("b")?);
+    let Some(exponent) = exponent.as_int() else {
+        let power = Real::Power([Real::Size(base), Real::Size(exponent)].into());
+        return Ok(vec![Item::Int(Expr::rounded(Rounding::Nearest, power))]);
+    };
     if !(0..=8).contains(&exponent) {
         return unsupported(format!("a size to the power of {exponent}"));
     }

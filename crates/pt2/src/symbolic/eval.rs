@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use flambeau_tensor::{Atom, Expr, Symbol};
+use flambeau_tensor::{Atom, Expr, Real, Rounding, Symbol};
 
 use super::{Comparison, ExpressionFault, SymBool};
 use crate::limits::{MAX_EXPR_DEGREE, MAX_EXPR_TERMS, MAX_EXPR_WEIGHT};
@@ -13,6 +13,10 @@ pub(super) enum SymValue {
     Int(Expr),
     /// An exact quotient that no rounding has touched, such as a true division of integers.
     Ratio(Expr, Expr),
+    /// A number that floats are part of.
+    Real(Real),
+    /// A value that holds under a condition.
+    Case(Box<SymValue>, SymBool),
     Bool(SymBool),
     /// Anything else, by its text.
     Opaque(Arc<str>),
@@ -57,7 +61,7 @@ impl SymValue {
         match self {
             SymValue::Int(e) => e,
             SymValue::Ratio(num, den) => num.exact_div(&den).unwrap_or_else(|| opaque(text)),
-            SymValue::Bool(_) => opaque(text),
+            SymValue::Real(_) | SymValue::Case(..) | SymValue::Bool(_) => opaque(text),
             SymValue::Opaque(text) => opaque(&text),
         }
     }
@@ -66,6 +70,16 @@ impl SymValue {
         match self {
             SymValue::Bool(b) => b,
             _ => SymBool::Opaque(text.trim().into()),
+        }
+    }
+
+    /// The number as one that floats may be part of.
+    pub(super) fn real(&self) -> Option<Real> {
+        match self {
+            SymValue::Int(e) => Some(Real::Size(e.clone())),
+            SymValue::Ratio(num, den) => Some(Real::Quotient(Arc::new([Real::Size(num.clone()), Real::Size(den.clone())]))),
+            SymValue::Real(x) => Some(x.clone()),
+            SymValue::Case(..) | SymValue::Bool(_) | SymValue::Opaque(_) => None,
         }
     }
 
@@ -84,8 +98,11 @@ fn float(value: f64, text: &str) -> SymValue {
     const DENOMINATOR: i64 = 1 << 16;
     const LARGEST: f64 = 1e9;
     let scaled = value * DENOMINATOR as f64;
-    if !(value.abs() < LARGEST && scaled.fract() == 0.0) {
+    if !value.is_finite() {
         return SymValue::opaque(text);
+    }
+    if !(value.abs() < LARGEST && scaled.fract() == 0.0) {
+        return SymValue::Real(Real::number(value));
     }
     let num = scaled as i64;
     let shift = num.trailing_zeros().min(DENOMINATOR.trailing_zeros());
@@ -131,7 +148,17 @@ fn sum(a: &Expr, b: &Expr) -> Option<Expr> {
     (terms(a) + terms(b) <= MAX_EXPR_TERMS).then(|| a.clone() + b.clone())
 }
 
+/// An operation on numbers that are no exact fractions, as Python computes it in floats.
+fn in_floats(a: &SymValue, b: &SymValue, of: fn(Arc<[Real; 2]>) -> Real) -> Option<SymValue> {
+    let x = of(Arc::new([a.real()?, b.real()?]));
+    (x.weight() <= MAX_EXPR_WEIGHT).then_some(SymValue::Real(x))
+}
+
 fn add(a: &SymValue, b: &SymValue) -> Option<SymValue> {
+    exact_sum(a, b).or_else(|| in_floats(a, b, Real::Sum))
+}
+
+fn exact_sum(a: &SymValue, b: &SymValue) -> Option<SymValue> {
     let ((n, d), (m, e)) = (a.ratio()?, b.ratio()?);
     if d == e {
         return Some(quotient(sum(&n, &m)?, d));
@@ -142,16 +169,20 @@ fn add(a: &SymValue, b: &SymValue) -> Option<SymValue> {
 }
 
 fn mul(a: &SymValue, b: &SymValue) -> Option<SymValue> {
-    let ((n, d), (m, e)) = (a.ratio()?, b.ratio()?);
-    Some(quotient(product(&n, &m)?, product(&d, &e)?))
+    let exact = || {
+        let ((n, d), (m, e)) = (a.ratio()?, b.ratio()?);
+        Some(quotient(product(&n, &m)?, product(&d, &e)?))
+    };
+    exact().or_else(|| in_floats(a, b, Real::Product))
 }
 
 fn true_div(a: &SymValue, b: &SymValue) -> Option<SymValue> {
-    let ((n, d), (m, e)) = (a.ratio()?, b.ratio()?);
-    if m.as_int() == Some(0) {
-        return None;
-    }
-    Some(quotient(product(&n, &e)?, product(&d, &m)?))
+    let exact = || {
+        let ((n, d), (m, e)) = (a.ratio()?, b.ratio()?);
+        (m.as_int() != Some(0)).then_some(())?;
+        Some(quotient(product(&n, &e)?, product(&d, &m)?))
+    };
+    exact().or_else(|| in_floats(a, b, Real::Quotient))
 }
 
 fn floor_div(a: &SymValue, b: &SymValue) -> Option<SymValue> {
@@ -159,12 +190,26 @@ fn floor_div(a: &SymValue, b: &SymValue) -> Option<SymValue> {
     floor(&quotient)
 }
 
+/// A number that floats are part of, rounded.
+fn rounded_real(v: &SymValue, rounding: Rounding) -> Option<SymValue> {
+    match v {
+        SymValue::Real(x) => Some(SymValue::Int(Expr::rounded(rounding, x.clone()))),
+        _ => None,
+    }
+}
+
 fn floor(v: &SymValue) -> Option<SymValue> {
+    if let Some(rounded) = rounded_real(v, Rounding::Floor) {
+        return Some(rounded);
+    }
     let (num, den) = v.ratio()?;
     Some(SymValue::Int(num.floor_div(&den)))
 }
 
 fn ceil(v: &SymValue) -> Option<SymValue> {
+    if let Some(rounded) = rounded_real(v, Rounding::Ceil) {
+        return Some(rounded);
+    }
     let (num, den) = v.ratio()?;
     Some(SymValue::Int(match den.as_int() {
         Some(d) if d > 0 => (num + Expr::Int(d - 1)).floor_div(&den),
@@ -174,6 +219,9 @@ fn ceil(v: &SymValue) -> Option<SymValue> {
 
 /// Rounding toward zero, where that is rounding down: neither operand can be negative.
 fn trunc(v: &SymValue) -> Option<SymValue> {
+    if let Some(rounded) = rounded_real(v, Rounding::Trunc) {
+        return Some(rounded);
+    }
     let (num, den) = v.ratio()?;
     if den.as_int() == Some(1) {
         return Some(SymValue::Int(num));
@@ -187,11 +235,35 @@ fn is_size(symbol: &Symbol) -> bool {
     symbol.name().strip_prefix('s').is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
 }
 
+/// Rounding to the nearest integer, of two the even one.
+fn nearest(v: &SymValue) -> Option<SymValue> {
+    let (num, den) = match (rounded_real(v, Rounding::Nearest), v.ratio()) {
+        (Some(rounded), _) => return Some(rounded),
+        (None, ratio) => ratio?,
+    };
+    match den.as_int() {
+        Some(1) => Some(SymValue::Int(num)),
+        _ => Some(SymValue::Int(Expr::rounded(Rounding::Nearest, v.real()?))),
+    }
+}
+
+fn square_root(v: &SymValue) -> Option<SymValue> {
+    Some(SymValue::Real(Real::Sqrt(Arc::new(v.real()?))))
+}
+
 fn power(base: &SymValue, exponent: &SymValue) -> Option<SymValue> {
+    exact_power(base, exponent).or_else(|| {
+        let power = in_floats(base, exponent, Real::Power)?;
+        // A power of integers is an integer, which floats hold exactly as far as sizes go.
+        let are_integers = matches!((base, exponent), (SymValue::Int(_), SymValue::Int(n)) if n.as_int().is_none_or(|n| n >= 0));
+        if are_integers { rounded_real(&power, Rounding::Nearest) } else { Some(power) }
+    })
+}
+
+fn exact_power(base: &SymValue, exponent: &SymValue) -> Option<SymValue> {
     let (SymValue::Int(base), SymValue::Int(Expr::Int(n))) = (base, exponent) else { return None };
-    // A power of an atom holds the atom several times; nested, that would grow without bound.
-    let plain = base.terms().iter().all(|(_, factors)| factors.iter().all(|f| matches!(f, Atom::Symbol(_))));
-    let n = usize::try_from(*n).ok().filter(|&n| n <= MAX_EXPR_DEGREE && (plain || n <= 1))?;
+    // `product` keeps what nested powers hold several times below a limit.
+    let n = usize::try_from(*n).ok().filter(|&n| n <= MAX_EXPR_DEGREE)?;
     (0..n).try_fold(Expr::Int(1), |acc, _| product(&acc, base)).map(SymValue::Int)
 }
 
@@ -274,7 +346,11 @@ fn apply(head: &str, mut values: Vec<SymValue>, text: &str) -> Result<Option<Sym
     }
     Ok(match (head, &values[..]) {
         ("Rational" | "IntTrueDiv" | "FloatTrueDiv", [a, b]) => true_div(a, b),
-        ("Pow" | "PowByNatural", [a, b]) => power(a, b),
+        ("Pow" | "PowByNatural" | "FloatPow", [a, b]) => power(a, b),
+        ("OpaqueUnaryFn_sqrt" | "sqrt" | "math.sqrt", [x]) => square_root(x),
+        ("ExprCondPair", [value, SymValue::Bool(condition)]) => Some(SymValue::Case(Box::new(value.clone()), condition.clone())),
+        ("Where", [SymValue::Bool(condition), then, otherwise]) => choice(condition, then, otherwise),
+        ("Piecewise", cases) => piecewise(cases),
         ("FloorDiv" | "CleanDiv", [a, b]) => floor_div(a, b).or_else(|| Some(SymValue::Int(SymValue::opaque(text).into_int(text)))),
         ("CeilDiv", [a, b]) => true_div(a, b).and_then(|q| ceil(&q)),
         ("Mod" | "PythonMod", [a, b]) => modulo(a, b),
@@ -285,7 +361,7 @@ fn apply(head: &str, mut values: Vec<SymValue>, text: &str) -> Result<Option<Sym
         ("FloorToInt" | "floor" | "math.floor", [x]) => Some(rounded(floor(x), text)),
         ("CeilToInt" | "ceiling" | "math.ceil", [x]) => Some(rounded(ceil(x), text)),
         ("TruncToInt" | "TruncToFloat" | "math.trunc", [x]) => Some(rounded(trunc(x), text)),
-        ("RoundToInt", [x]) => Some(rounded(x.ratio().filter(|r| r.1.as_int() == Some(1)).map(|r| SymValue::Int(r.0)), text)),
+        ("RoundToInt", [x]) => Some(rounded(nearest(x), text)),
         ("Equality" | "Eq", [a, b]) => compare(Comparison::Eq, a, b),
         ("Unequality" | "Ne", [a, b]) => compare(Comparison::Ne, a, b),
         ("GreaterThan" | "Ge", [a, b]) => compare(Comparison::Ge, a, b),
@@ -293,9 +369,54 @@ fn apply(head: &str, mut values: Vec<SymValue>, text: &str) -> Result<Option<Sym
         ("StrictGreaterThan" | "Gt", [a, b]) => compare(Comparison::Gt, a, b),
         ("StrictLessThan" | "Lt", [a, b]) => compare(Comparison::Lt, a, b),
         ("Not", [_]) => values.pop().map(|v| not(v, text)),
-        ("Where" | "Piecewise" | "ExprCondPair" | "FloatPow" | "RoundDecimal" | "Abs", _) => None,
+        ("Abs", [SymValue::Int(x)]) => Some(SymValue::Int(x.maximum(&-x.clone()))),
+        ("Where" | "ExprCondPair" | "RoundDecimal" | "Abs", _) => None,
         _ if head.starts_with("OpaqueUnaryFn_") || head.starts_with("BitwiseFn_") => None,
         _ => return Err(ExpressionFault::Unknown { head: head.to_owned(), operands: values.len() }),
+    })
+}
+
+/// 1 where a condition holds and 0 where it does not.
+fn indicator(condition: &SymBool) -> Option<Expr> {
+    let one = Expr::Int(1);
+    let not_negative = |e: Expr| (e + Expr::Int(1)).maximum(&Expr::Int(0)).minimum(&Expr::Int(1));
+    Some(match condition {
+        SymBool::Known(holds) => Expr::Int(i64::from(*holds)),
+        SymBool::Compare(op, a, b) => {
+            let (apart, back) = (a.clone() - b.clone(), b.clone() - a.clone());
+            match op {
+                Comparison::Ge => not_negative(apart),
+                Comparison::Le => not_negative(back),
+                Comparison::Lt => one - not_negative(apart),
+                Comparison::Gt => one - not_negative(back),
+                Comparison::Eq => not_negative(apart) * not_negative(back),
+                Comparison::Ne => one - not_negative(apart) * not_negative(back),
+            }
+        }
+        SymBool::And(all) => all.iter().try_fold(one, |both, c| product(&both, &indicator(c)?))?,
+        SymBool::Or(any) => {
+            let none = any.iter().try_fold(one.clone(), |none, c| product(&none, &(Expr::Int(1) - indicator(c)?)))?;
+            one - none
+        }
+        SymBool::Not(c) => one - indicator(c)?,
+        SymBool::Opaque(_) => return None,
+    })
+}
+
+/// `condition ? then : otherwise`.
+fn choice(condition: &SymBool, then: &SymValue, otherwise: &SymValue) -> Option<SymValue> {
+    let holds = SymValue::Int(indicator(condition)?);
+    let fails = infix(Infix::Sub, SymValue::Int(Expr::Int(1)), holds.clone(), "");
+    add(&mul(&holds, then)?, &mul(&fails, otherwise)?)
+}
+
+/// The value of the first case whose condition holds.
+fn piecewise(cases: &[SymValue]) -> Option<SymValue> {
+    let (last, rest) = cases.split_last()?;
+    let SymValue::Case(otherwise, SymBool::Known(true)) = last else { return None };
+    rest.iter().rev().try_fold((**otherwise).clone(), |otherwise, case| match case {
+        SymValue::Case(then, condition) => choice(condition, then, &otherwise),
+        _ => None,
     })
 }
 
@@ -313,8 +434,9 @@ fn two_to(v: &SymValue) -> Option<SymValue> {
 
 /// Heads that take any number of operands. `None` for any other head.
 fn apply_nary(head: &str, values: &mut Vec<SymValue>, text: &str) -> Option<Option<SymValue>> {
-    let fold = |zero: i64, f: fn(&SymValue, &SymValue) -> Option<SymValue>| {
-        values.iter().try_fold(SymValue::Int(Expr::Int(zero)), |acc, v| f(&acc, v))
+    let fold = |zero: i64, f: fn(&SymValue, &SymValue) -> Option<SymValue>| match values.split_first() {
+        Some((first, rest)) => rest.iter().try_fold(first.clone(), |acc, v| f(&acc, v)),
+        None => Some(SymValue::Int(Expr::Int(zero))),
     };
     let extreme = |f: fn(&Expr, &Expr) -> Expr| {
         let as_int = |v: &SymValue| match v {

@@ -47,14 +47,22 @@ fn detours_through_floats_are_undone_where_exact() {
     check("FloorToInt(FloatTrueDiv(ToFloat($s), ToFloat(Integer(4))))", "(s77)//(4)");
     check("TruncToInt(Mul(Float('2.0', precision=53), ToFloat($s)))", "2*s77");
     check("FloorToInt(Add(Rational(1, 2), Mul(Rational(1, 2), $s)))", "(s77+1)//(2)");
-    check(
-        "TruncToInt(Mul(Float('0.1', precision=53), $u))",
-        "TruncToInt(Mul(Float('0.1', precision=53), Symbol('u0', integer=True)))",
-    );
-    check(
-        "Add(Integer(1), RoundToInt(IntTrueDiv($s, Integer(3))))",
-        "RoundToInt(IntTrueDiv(Symbol('s77', positive=True, integer=True), Integer(3)))+1",
-    );
+    check("TruncToInt(Mul(Float('0.1', precision=53), $u))", "trunc(0.1 * u0)");
+    check("Add(Integer(1), RoundToInt(IntTrueDiv($s, Integer(3))))", "round(s77 / (3))+1");
+    check("CeilToInt(Mul(Float('1.3', precision=53), ToFloat($s)))", "ceil(1.3 * s77)");
+    check("FloorToInt(OpaqueUnaryFn_sqrt($s))", "floor(sqrt(s77))");
+    check("PowByNatural(Integer(2), $s)", "round((2) ** (s77))");
+}
+
+#[test]
+fn choices_are_sums_of_their_cases() {
+    let text =
+        "Piecewise(ExprCondPair(Mul(Integer(2), $s), StrictGreaterThan($s, Integer(4))), ExprCondPair(Add($s, Integer(1)), true))";
+    let choice = parse_int(&filled(text)).unwrap();
+    assert_eq!([3, 4, 5, 9].map(|n| choice.eval(&|_| Some(n))), [Some(4), Some(5), Some(10), Some(18)]);
+    let text = "Piecewise(ExprCondPair(Integer(7), Or(Eq($s, Integer(2)), Not(Le($s, Integer(5))))), ExprCondPair($s, true))";
+    let choice = parse_int(&filled(text)).unwrap();
+    assert_eq!([2, 3, 5, 6].map(|n| choice.eval(&|_| Some(n))), [Some(7), Some(3), Some(5), Some(7)]);
 }
 
 #[test]
