@@ -62,6 +62,12 @@ pub enum ProgramError {
     /// Fallback calls of which each needs the other's result.
     #[error("calls outside of delegates wait for each other")]
     Cycle,
+    /// Tensors at their upper bounds need more memory than any plan may have.
+    #[error(
+        "tensors at their upper bounds need {arena} bytes or more, even if each size without a bound counts as {bound}; bound dynamic \
+         sizes at export, as by `torch.export.Dim(\"h\", max=1024)`"
+    )]
+    Memory { arena: u64, bound: u32 },
     /// A value that is needed outside of any call cannot be expressed.
     #[error(transparent)]
     Value(#[from] Refuse),

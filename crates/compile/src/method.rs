@@ -19,7 +19,7 @@ use crate::{
     evaluate::{evaluate, identity},
     fallback::FallbackCall,
     fold::fold,
-    outer::{Outer, Step},
+    outer::{Finished, Outer, Step},
     quantize::quantize,
     report::{MethodReport, Outcome},
     slots::{self, Slotted},
@@ -37,6 +37,8 @@ pub(crate) struct Compiled {
     constants: Vec<(String, Arc<Constant>)>,
     /// Values of the plan that are constants.
     outer_constants: Vec<(u32, Arc<Constant>)>,
+    /// What sizes without an upper bound count as, if that is less than usual.
+    bound: Option<u32>,
 }
 
 /// Traces a method without compiling it: what would become of each call.
@@ -75,6 +77,7 @@ pub(crate) fn compile<'a>(
         _ => parts(name, exported, &ssa, &trace, &prefix)?,
     };
     report.nodes = compiled.graphs.iter().map(|g| g.node_count()).sum();
+    report.unbounded = compiled.bound;
     Ok((report, Some((compiled, trace.weights))))
 }
 
@@ -85,7 +88,7 @@ fn reported(name: &str, trace: &Trace<'_>) -> MethodReport {
             report.outcome = Outcome::Fallback(format!("{}.{}", call.kernel.name(), call.kernel.overload()));
         }
     }
-    MethodReport { name: name.to_owned(), calls, nodes: 0 }
+    MethodReport { name: name.to_owned(), calls, nodes: 0, unbounded: None }
 }
 
 /// Quantizes and fuses, and folds constants if there is an engine for it.
@@ -110,9 +113,9 @@ fn whole(name: &str, exported: &Exported, ssa: SsaGraph, trace: &Trace<'_>, pref
     let slotted = slotted(ssa.clone(), prefix, &buffers)?;
     let mut outer = Outer::new(&ssa, &trace.interface.inputs);
     outer.step(&Step::Delegate(&slotted, &results));
-    let (plan, outer_constants) = outer.finish(name, exported, &trace.interface.outputs, true);
+    let Finished { plan, constants: outer_constants, bound } = outer.finish(name, exported, &trace.interface.outputs, true)?;
     let graph = check(slotted.graph).map_err(Error::Check)?;
-    Ok(Compiled { graphs: vec![Arc::new(graph)], plan, constants: slotted.constants, outer_constants })
+    Ok(Compiled { graphs: vec![Arc::new(graph)], plan, constants: slotted.constants, outer_constants, bound })
 }
 
 /// A method of several delegates with kernel calls between them.
@@ -124,8 +127,13 @@ fn parts(name: &str, exported: &Exported, ssa: &SsaGraph, trace: &Trace<'_>, pre
     let mut numbers: Vec<(u32, Slot)> = (first..).zip(kernel_results.into_iter().map(Slot::Tensor)).collect();
     numbers.extend(split.crossing);
     let mut outer = Outer::new(ssa, &trace.interface.inputs);
-    let mut compiled =
-        Compiled { graphs: Vec::new(), plan: ExecutionPlan::default(), constants: Vec::new(), outer_constants: Vec::new() };
+    let mut compiled = Compiled {
+        graphs: Vec::new(),
+        plan: ExecutionPlan::default(),
+        constants: Vec::new(),
+        outer_constants: Vec::new(),
+        bound: None,
+    };
     let mut parts = split.parts.into_iter().peekable();
     for level in 0..=trace.fallback.calls.len() {
         if let Some(part) = parts.next_if(|p| p.level == level) {
@@ -142,7 +150,8 @@ fn parts(name: &str, exported: &Exported, ssa: &SsaGraph, trace: &Trace<'_>, pre
             outer.step(&Step::Kernel(call));
         }
     }
-    (compiled.plan, compiled.outer_constants) = outer.finish(name, exported, &trace.interface.outputs, false);
+    let finished = outer.finish(name, exported, &trace.interface.outputs, false)?;
+    (compiled.plan, compiled.outer_constants, compiled.bound) = (finished.plan, finished.constants, finished.bound);
     Ok(compiled)
 }
 

@@ -11,6 +11,7 @@ use flambeau_pt2::{Argument, Exported};
 use flambeau_wire::pte::{Allocation, Chain, ContainerMeta, Delegate, EValue, ExecutionPlan, Instruction, Operator, TensorValue};
 
 use crate::{
+    error::ProgramError,
     fallback::{FallbackCall, KernelArg, Size},
     plan_memory::{Request, place},
     slots::{self, Slotted},
@@ -20,8 +21,18 @@ use crate::{
 /// Name under which ExecuTorch registers its MLX delegate.
 const BACKEND: &str = "MLXBackend";
 
-/// Stand-in for the upper bound of a size that has none, in a plan's tensors.
+/// Stand-in for the upper bound of a size that has none, in a plan's tensors: the largest one.
 const UNBOUNDED: u32 = 1 << 16;
+
+/// The smallest stand-in.
+const LEAST_UNBOUNDED: u32 = 1 << 4;
+
+/// Memory, in bytes, that tensors of a plan may need together for sizes without an upper bound to count as [`UNBOUNDED`]. Beyond, they
+/// count as less.
+const BUDGET: u64 = 1 << 36;
+
+/// Memory, in bytes, beyond which no plan is written.
+const MOST: u64 = 1 << 47;
 
 /// One instruction.
 pub(crate) enum Step<'s> {
@@ -38,6 +49,8 @@ pub(crate) struct Outer<'f> {
     known: HashMap<Slot, u32>,
     /// Values by the number that delegates know arguments by.
     numbered: HashMap<u32, u32>,
+    /// Tensor values of which some size has no upper bound.
+    open: BTreeMap<u32, TensorMeta>,
     /// When each tensor value with memory of its own is needed.
     lives: BTreeMap<u32, (usize, usize)>,
     /// Values that are constants.
@@ -58,6 +71,7 @@ impl<'f> Outer<'f> {
             values: Vec::new(),
             known: HashMap::new(),
             numbered: HashMap::new(),
+            open: BTreeMap::new(),
             lives: BTreeMap::new(),
             constants: Vec::new(),
             operators: Vec::new(),
@@ -92,8 +106,11 @@ impl<'f> Outer<'f> {
         match slot {
             Slot::Value(_) => self.value(EValue::Int(0)),
             Slot::Tensor(t) => {
-                let tensor = tensor_value(&slots::meta(self.ssa, t));
-                let value = self.value(EValue::Tensor(Box::new(tensor)));
+                let meta = slots::meta(self.ssa, t);
+                let value = self.value(EValue::Tensor(Box::new(tensor_value(&meta, UNBOUNDED))));
+                if meta.shape.iter().any(|d| matches!(d, MetaDim::Dynamic { max: None, .. })) {
+                    self.open.insert(value, meta);
+                }
                 self.lives.insert(value, (self.instructions.len(), self.instructions.len()));
                 value
             }
@@ -211,14 +228,14 @@ impl<'f> Outer<'f> {
         }
     }
 
-    /// The finished plan. A fully delegated method returns its delegate's results, any other the values of its result slots.
+    /// The finished plan, its constants, and what sizes without an upper bound count as if that is less than usual. A fully delegated method returns its delegate's results, any other the values of its result slots.
     pub(crate) fn finish(
         mut self,
         name: &str,
         exported: &Exported,
         outputs: &[MethodOutput],
         whole: bool,
-    ) -> (ExecutionPlan, Vec<(u32, Arc<Constant>)>) {
+    ) -> Result<Finished, ProgramError> {
         let outputs: Vec<u32> = outputs
             .iter()
             .map(|output| match output {
@@ -233,7 +250,7 @@ impl<'f> Outer<'f> {
                 *last = end;
             }
         }
-        let arena = self.plan_memory();
+        let (arena, bound) = self.plan_memory()?;
         let plan = ExecutionPlan {
             name: name.to_owned(),
             container: ContainerMeta { inputs: exported.in_spec.clone(), outputs: exported.out_spec.clone() },
@@ -246,13 +263,29 @@ impl<'f> Outer<'f> {
             devices: Vec::new(),
             values: self.values,
         };
-        (plan, self.constants)
+        Ok(Finished { plan, constants: self.constants, bound: Some(bound).filter(|&bound| bound < UNBOUNDED) })
+    }
+
+    /// Gives every tensor its place. Returns the size of the arena and what sizes without an upper bound count as: so little that the
+    /// arena keeps to the budget.
+    fn plan_memory(&mut self) -> Result<(u64, u32), ProgramError> {
+        let mut bound = UNBOUNDED;
+        let mut arena = self.place_tensors();
+        while arena > BUDGET && bound > LEAST_UNBOUNDED && !self.open.is_empty() {
+            bound /= 2;
+            for (&value, meta) in &self.open {
+                self.values[value as usize] = EValue::Tensor(Box::new(tensor_value(meta, bound)));
+            }
+            arena = self.place_tensors();
+        }
+        if arena > MOST { Err(ProgramError::Memory { arena, bound }) } else { Ok((arena, bound)) }
     }
 
     /// Gives every tensor its place; returns the size of the arena.
-    fn plan_memory(&mut self) -> u64 {
+    fn place_tensors(&mut self) -> u64 {
         let lives: Vec<(u32, (usize, usize))> = self.lives.iter().map(|(v, life)| (*v, *life)).collect();
-        let bytes = |value: &EValue| if let EValue::Tensor(t) = value { t.nbytes().unwrap_or(0).min(1 << 48) } else { 0 };
+        let bytes =
+            |value: &EValue| if let EValue::Tensor(t) = value { t.nbytes().map_or(MOST + 1, |n| n.min(MOST + 1)) } else { 0 };
         let request =
             |&(value, (first, last)): &(u32, (usize, usize))| Request { bytes: bytes(&self.values[value as usize]), first, last };
         let requests: Vec<Request> = lives.iter().map(request).collect();
@@ -266,11 +299,20 @@ impl<'f> Outer<'f> {
     }
 }
 
-/// A tensor at its upper bound.
-fn tensor_value(meta: &TensorMeta) -> TensorValue {
+/// A finished plan.
+pub(crate) struct Finished {
+    pub(crate) plan: ExecutionPlan,
+    /// Values that are constants.
+    pub(crate) constants: Vec<(u32, Arc<Constant>)>,
+    /// What sizes without an upper bound count as, if the memory that they would need made it less than usual.
+    pub(crate) bound: Option<u32>,
+}
+
+/// A tensor at its upper bound; sizes without one count as `unbounded`, or as their lower bound.
+fn tensor_value(meta: &TensorMeta, unbounded: u32) -> TensorValue {
     let bound = |d: &MetaDim| match d {
         MetaDim::Static(n) => *n,
-        MetaDim::Dynamic { max, .. } => max.unwrap_or(UNBOUNDED),
+        MetaDim::Dynamic { min, max } => max.unwrap_or(unbounded.max(*min)),
     };
     let sizes: Vec<u32> = meta.shape.iter().map(bound).collect();
     let mut tensor = TensorValue::new(meta.dtype, &sizes);
@@ -285,5 +327,31 @@ fn constant_value(argument: &Argument) -> EValue {
         Argument::Bool(v) => EValue::Bool(*v),
         Argument::String(s) => EValue::String(s.clone()),
         _ => EValue::None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flambeau_ir::Spec;
+    use flambeau_lower::{Lower, Origin};
+    use flambeau_tensor::{DType, Expr, Symbol};
+
+    use super::*;
+
+    /// The arena of an f32 input with that many sizes without an upper bound and one of `fixed`, and what each counts as.
+    fn planned(unbounded: usize, fixed: i64) -> Result<(u64, u32), ProgramError> {
+        let mut lower = Lower::new();
+        let open = (0..unbounded).map(|i| Expr::symbol(Symbol::new(&format!("s{i}"))));
+        let spec = Spec { dtype: DType::F32, dims: open.chain([Expr::Int(fixed)]).collect() };
+        let inputs = [MethodInput::Tensor(lower.slot(spec, Origin::Input(0)))];
+        Outer::new(&lower.into_graph(), &inputs).plan_memory()
+    }
+
+    #[test]
+    fn sizes_without_a_bound_count_as_much_as_the_budget_allows() {
+        assert_eq!(planned(1, 8), Ok((32 << 16, UNBOUNDED)));
+        assert_eq!(planned(2, 1), Ok((4 << 32, UNBOUNDED)));
+        assert_eq!(planned(3, 3), Ok((12 << 30, 1 << 10)));
+        assert_eq!(planned(4, 1 << 31), Err(ProgramError::Memory { arena: MOST + 16, bound: LEAST_UNBOUNDED }));
     }
 }

@@ -35,6 +35,8 @@ pub struct MethodReport {
     pub calls: Vec<CallReport>,
     /// Number of nodes that the method runs, the init chain included.
     pub nodes: usize,
+    /// The largest size that axes without an upper bound can have, where memory limits it.
+    pub unbounded: Option<u32>,
 }
 
 /// A whole program.
@@ -84,6 +86,11 @@ impl MethodReport {
         }
         let width = rows.keys().map(|(target, _)| target.len()).max().unwrap_or(0);
         let mut text = format!("method {}: {} calls, {} nodes\n", self.name, self.calls.len(), self.nodes);
+        if let Some(bound) = self.unbounded {
+            text.push_str(&format!(
+                "  sizes without an upper bound can be up to {bound}, so that planned memory stays small; bound them at export for more\n"
+            ));
+        }
         for ((target, outcome), count) in rows {
             text.push_str(&format!("  {count:>5}  {target:<width$}  {outcome}\n"));
         }
@@ -104,8 +111,10 @@ impl Report {
             }
             entry
         };
-        let method =
-            |m: &MethodReport| json!({ "name": m.name, "nodes": m.nodes, "calls": m.calls.iter().map(call).collect::<Vec<_>>() });
+        let method = |m: &MethodReport| {
+            let calls = m.calls.iter().map(call).collect::<Vec<_>>();
+            json!({ "name": m.name, "nodes": m.nodes, "unbounded": m.unbounded, "calls": calls })
+        };
         json!({ "methods": self.methods.iter().map(method).collect::<Vec<_>>() })
     }
 }
