@@ -43,7 +43,9 @@ pub(crate) fn into_parent(
             let (Some(Arg::Int(start)), Some(Arg::Int(length))) = (given("start")?, given("length")?) else {
                 return Err(Refuse::Unsupported("a write through a view with unknown bounds".to_owned()));
             };
-            let end = Arg::Int(start.clone() + length);
+            // A window that starts before the end and reaches it has no end to count from the front.
+            let reaches_end = start.as_int().zip(length.as_int()).is_some_and(|(start, length)| start < 0 && start + length == 0);
+            let end = Arg::Int(if reaches_end { Expr::Int(i64::MAX) } else { start.clone() + length });
             ("aten.slice_scatter.default", vec![("dim", dim), ("start", Arg::Int(start)), ("end", end)])
         }
         Inverse::Select => {

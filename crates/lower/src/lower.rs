@@ -23,6 +23,9 @@ pub(crate) const NEW: Out = Out(Tid(u32::MAX));
 /// Placeholder for a new value slot in a node passed to [`Lower::emit_value`].
 pub(crate) const NEW_VALUE: OutVid = OutVid(Vid(u32::MAX));
 
+/// How symbols begin that inference makes up.
+const FRESH: char = '?';
+
 /// Grows an [`SsaGraph`] call by call. Equal nodes are emitted once, and nodes that change nothing not at all.
 #[derive(Debug, Default)]
 pub struct Lower {
@@ -199,7 +202,23 @@ impl Lower {
         if differs && out.used {
             return unsupported(format!("the rule for it gives shape {dims:?} where the program has {:?}", out.dims));
         }
-        if out.used { self.cast(t, out.dtype) } else { Ok(t) }
+        if !out.used {
+            return Ok(t);
+        }
+        let t = self.cast(t, out.dtype)?;
+        self.state_sizes(t, &out.dims);
+        Ok(t)
+    }
+
+    /// What the program records of a result's sizes holds where the rule left them open, as clamps of slices do.
+    fn state_sizes(&mut self, t: Tid, recorded: &[Expr]) {
+        let Some(info) = self.ssa.tensors.get_mut(t.0 as usize).filter(|info| matches!(info.origin, Origin::Node)) else { return };
+        for (size, recorded) in info.spec.dims.iter_mut().zip(recorded) {
+            let is_fresh = size.as_symbol().is_some_and(|s| s.name().starts_with(FRESH));
+            if !is_fresh && size.as_int().is_none() && !recorded.has_opaque() {
+                *size = recorded.clone();
+            }
+        }
     }
 
     fn mark(&self) -> Mark {
@@ -466,7 +485,7 @@ impl ShapeCx for FlowCx<'_> {
 
     fn unknown(&mut self) -> Expr {
         *self.n_unknown += 1;
-        Expr::symbol(Symbol::new(&format!("?{}", self.n_unknown)))
+        Expr::symbol(Symbol::new(&format!("{FRESH}{}", self.n_unknown)))
     }
 
     /// What the program states of its symbols. Each is a 32-bit integer, whatever else is known.

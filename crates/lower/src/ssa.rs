@@ -88,6 +88,26 @@ impl SsaGraph {
         })
     }
 
+    /// The smaller of two sizes, without a `min` where the bounds decide.
+    pub fn smaller(&self, a: &Expr, b: &Expr) -> Expr {
+        let (low, high) = self.bounds(&(a.clone() - b.clone()));
+        match () {
+            () if high <= 0 => a.clone(),
+            () if low >= 0 => b.clone(),
+            () => a.minimum(b),
+        }
+    }
+
+    /// The larger of two sizes, without a `max` where the bounds decide.
+    pub fn larger(&self, a: &Expr, b: &Expr) -> Expr {
+        let (low, high) = self.bounds(&(a.clone() - b.clone()));
+        match () {
+            () if low >= 0 => a.clone(),
+            () if high <= 0 => b.clone(),
+            () => a.maximum(b),
+        }
+    }
+
     /// Number of nodes in all chains.
     pub fn node_count(&self) -> usize {
         self.chains.iter().map(Vec::len).sum()

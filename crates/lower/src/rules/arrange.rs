@@ -7,7 +7,7 @@ use super::{
     RuleRow, one,
     ops::{self, Emitted},
     row,
-    shape::{expand_to, slice_axis},
+    shape::{expand_to, recorded_lengths, sections, slice_axis},
 };
 use crate::{
     Call, ConstExpr, Item, Lower, Origin, Refuse,
@@ -17,10 +17,14 @@ use crate::{
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// Differences of neighbours, `n` times; of booleans, whether they differ.
+/// Differences of neighbours, `n` times; of booleans, whether they differ. For `n` 0, PyTorch joins nothing either.
 fn diff(cx: &mut Lower, call: &Call) -> Items {
     let dtype = call.out(0)?.dtype;
     let x = cx.operand(call, "self", dtype)?;
+    let n = call.int_or("n", 1)?;
+    if n == 0 {
+        return one(x);
+    }
     let axis = cx.axis(call, "dim", -1, cx.spec(x).rank())?;
     let mut parts = vec![x];
     if call.arg("prepend").is_some() {
@@ -30,7 +34,7 @@ fn diff(cx: &mut Lower, call: &Call) -> Items {
         parts.push(cx.operand(call, "append", dtype)?);
     }
     let mut x = ops::concat(cx, &parts, axis)?;
-    for _ in 0..call.int_or("n", 1)? {
+    for _ in 0..n {
         let last = cx.spec(x).dims[axis].clone() - Expr::Int(1);
         let later = slice_axis(cx, x, axis, &Expr::Int(1), &Expr::Int(i64::MAX), 1)?;
         let earlier = slice_axis(cx, x, axis, &Expr::Int(0), &last, 1)?;
@@ -107,11 +111,11 @@ fn shifted(cx: &mut Lower, call: &Call, up: bool) -> Items {
     };
     let Some(axes) = axes else { return unsupported("an axis that the tensor lacks") };
     let sizes: Vec<Expr> = axes.iter().map(|&a| cx.spec(x).dims[a].clone()).collect();
-    let sizes = ops::known("shifted sizes", &sizes)?;
     if axes.is_empty() {
         return one(x);
     }
-    let shift = sizes.iter().map(|&n| flambeau_ir::Int::Lit(if up { n / 2 } else { (n + 1) / 2 })).collect();
+    let half = |n: &Expr| (n.clone() + Expr::Int(i64::from(!up))).floor_div(&Expr::Int(2));
+    let shift = cx.ints(&sizes.iter().map(half).collect::<Vec<_>>())?;
     one(cx.emit(flambeau_ir::Roll { x: In(x), out: NEW, shift, axes: axes.iter().map(|&a| a as i32).collect() })?)
 }
 
@@ -197,12 +201,7 @@ fn hsplit(cx: &mut Lower, call: &Call) -> Items {
 fn tensor_split(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let axis = cx.axis(call, "dim", 0, cx.spec(x).rank())?;
-    let [size] = ops::known("split size", &[cx.spec(x).dims[axis].clone()])?[..] else { return unsupported("one size") };
-    let ends: Vec<i64> = match call.arg("indices") {
-        Some(_) => ends_at(&call.ints("indices")?, size),
-        None => even_ends(call.int("sections")?, size),
-    };
-    parts(cx, x, axis, &ends)
+    split_axis(cx, call, axis)
 }
 
 /// Parts that a tensor describes: how many there are, or where all but the first begin.
@@ -246,10 +245,17 @@ fn even_ends(n: i64, size: i64) -> Vec<i64> {
     (1..=n).map(|i| i * (size / n) + i.min(size % n)).collect()
 }
 
-/// Splits the axis that the operator's name stands for.
+/// Splits an axis; one of symbolic size into parts of the lengths that the program records.
 fn split_axis(cx: &mut Lower, call: &Call, axis: usize) -> Items {
     let x = call.tensor("self")?;
-    let [size] = ops::known("split size", &[cx.spec(x).dims[axis].clone()])?[..] else { return unsupported("one size") };
+    let size = cx.spec(x).dims[axis].clone();
+    let Some(size) = size.as_int() else {
+        let lengths = recorded_lengths(call, axis).filter(|lengths| ops::total_of(lengths) == size);
+        return match lengths {
+            Some(lengths) => sections(cx, x, axis, &lengths),
+            None => unsupported(format!("parts of an axis of {size} elements that do not follow one another")),
+        };
+    };
     let ends = match call.arg("indices") {
         Some(_) => ends_at(&call.ints("indices")?, size),
         None => even_ends(call.int("sections")?, size),

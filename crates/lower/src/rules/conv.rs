@@ -67,7 +67,11 @@ fn transposed_weight_last(cx: &mut Lower, w: Tid, n: usize, groups: i32) -> Emit
     }
     let dims = cx.spec(w).dims.to_vec();
     let g = Expr::Int(i64::from(groups));
-    let Some(per_group) = dims[0].exact_div(&g) else { return unsupported("input channels do not divide into groups") };
+    let per_group = match (dims[0].exact_div(&g), dims[0].as_int()) {
+        (Some(per_group), _) => per_group,
+        (None, None) => dims[0].floor_div(&g),
+        (None, Some(_)) => return unsupported("input channels do not divide into groups"),
+    };
     let split = [&[g.clone(), per_group.clone()], &dims[1..]].concat();
     let split = cx.reshape(w, &split)?;
     let perm: Vec<usize> = [0, 2].into_iter().chain(3..n + 3).chain([1]).collect();

@@ -18,18 +18,44 @@ pub(super) fn diagonal_of(cx: &mut Lower, x: Tid, offset: i64, a: usize, b: usiz
     if a == b || a >= dims.len() || b >= dims.len() {
         return unsupported("a diagonal of one axis");
     }
-    let [rows, columns] = ops::known("diagonal sizes", &[dims[a].clone(), dims[b].clone()])?[..] else {
-        return unsupported("a diagonal of one axis");
-    };
-    let (first_row, first_column) = ((-offset).max(0), offset.max(0));
-    let n = (rows - first_row).min(columns - first_column).max(0);
+    let (rows, columns) = (dims[a].clone(), dims[b].clone());
+    let diagonal = Diagonal::new(cx, &rows, &columns, offset);
     let rest: Vec<usize> = (0..dims.len()).filter(|&i| i != a && i != b).collect();
     let moved = cx.permute(x, &[&rest[..], &[a, b]].concat())?;
     let lead: Vec<Expr> = rest.iter().map(|&i| dims[i].clone()).collect();
-    let flat = cx.reshape(moved, &[&lead[..], &[Expr::Int(rows * columns)]].concat())?;
-    let places: Vec<i64> = (0..n).map(|i| (first_row + i) * columns + first_column + i).collect();
-    let places = cx.integers(&format!("_diagonal_{rows}_{columns}_{offset}"), &places, DType::I32)?;
+    let flat = cx.reshape(moved, &[&lead[..], &[rows.clone() * columns.clone()]].concat())?;
+    let Diagonal { first_row, first_column, n } = diagonal;
+    let places = match (rows.as_int(), columns.as_int(), n.as_int()) {
+        (Some(rows), Some(columns), Some(n)) => {
+            let places: Vec<i64> = (0..n).map(|i| (first_row + i) * columns + first_column + i).collect();
+            cx.integers(&format!("_diagonal_{rows}_{columns}_{offset}"), &places, DType::I32)?
+        }
+        _ => {
+            let step = ops::size_number(cx, &columns, 1.0, 1.0, DType::I64)?;
+            let first = ops::size_number(cx, &columns, first_row as f64, first_column as f64, DType::I64)?;
+            let count = ops::count(cx, &n, DType::I64)?;
+            let along = ops::mul(cx, count, step)?;
+            ops::add(cx, along, first)?
+        }
+    };
     ops::take(cx, flat, places, lead.len())
+}
+
+/// Where a diagonal begins, and how many elements it has.
+struct Diagonal {
+    first_row: i64,
+    first_column: i64,
+    n: Expr,
+}
+
+impl Diagonal {
+    /// The diagonal of elements `(i, i + offset)`.
+    fn new(cx: &Lower, rows: &Expr, columns: &Expr, offset: i64) -> Diagonal {
+        let (first_row, first_column) = ((-offset).max(0), offset.max(0));
+        let (down, right) = (rows.clone() - Expr::Int(first_row), columns.clone() - Expr::Int(first_column));
+        let n = cx.graph().larger(&cx.graph().smaller(&down, &right), &Expr::Int(0));
+        Diagonal { first_row, first_column, n }
+    }
 }
 
 /// A vector on a diagonal of a matrix of zeros, for each vector along the last axis.
@@ -76,18 +102,14 @@ fn diagonal_scatter(cx: &mut Lower, call: &Call) -> Items {
 fn with_diagonal(cx: &mut Lower, x: Tid, src: Tid, offset: i64, a: usize, b: usize) -> Emitted {
     let dims = cx.spec(x).dims.to_vec();
     let (rows, columns) = (dims[a].clone(), dims[b].clone());
-    let [n_rows, n_columns] = ops::known("diagonal sizes", &[rows.clone(), columns.clone()])?[..] else {
-        return unsupported("a diagonal of one axis");
-    };
-    let (first_row, first_column) = ((-offset).max(0), offset.max(0));
-    let n = (n_rows - first_row).min(n_columns - first_column).max(0);
-    if n == 0 {
+    let Diagonal { first_row, n, .. } = Diagonal::new(cx, &rows, &columns, offset);
+    if n == Expr::Int(0) {
         return Ok(x);
     }
     // Row `i` finds its element at place `i` of the diagonal shifted down to its first row.
     let last = cx.spec(src).rank() - 1;
     let mut widths = vec![(Expr::Int(0), Expr::Int(0)); last + 1];
-    widths[last] = (Expr::Int(first_row), Expr::Int(n_rows - first_row - n));
+    widths[last] = (Expr::Int(first_row), rows.clone() - Expr::Int(first_row) - n);
     let column = ops::pad(cx, src, &widths, "constant", 0.0)?;
     let column = cx.unsqueeze(column, last + 1)?;
     let rest: Vec<usize> = (0..dims.len()).filter(|&i| i != a && i != b).collect();

@@ -1,6 +1,6 @@
 //! Sampling of images at places that a grid names.
 
-use flambeau_ir::{In, Round, Tid};
+use flambeau_ir::{Clip, In, Round, Tid};
 use flambeau_tensor::{DType, Expr};
 
 use super::{
@@ -32,7 +32,7 @@ struct Image {
     /// `[N * D1 * D2 .., C]`
     rows: Tid,
     batch: Expr,
-    sizes: Vec<i64>,
+    sizes: Vec<Expr>,
     padding: PaddingMode,
     align_corners: bool,
 }
@@ -51,7 +51,7 @@ impl Image {
     fn new(cx: &mut Lower, call: &Call, x: Tid) -> Result<Image, Refuse> {
         let dims = cx.spec(x).dims.to_vec();
         let rank = dims.len();
-        let sizes = ops::known("image sizes", &dims[2..])?;
+        let sizes = dims[2..].to_vec();
         let padding = match call.int_or("padding_mode", 0)? {
             0 => PaddingMode::Zeros,
             1 => PaddingMode::Border,
@@ -60,27 +60,30 @@ impl Image {
         };
         let perm: Vec<usize> = [0].into_iter().chain(2..rank).chain([1]).collect();
         let last = cx.permute(x, &perm)?;
-        let count = dims[0].clone() * Expr::Int(sizes.iter().product());
+        let count = dims[0].clone() * ops::volume(&sizes);
         let rows = cx.reshape(last, &[count, dims[1].clone()])?;
         Ok(Image { rows, batch: dims[0].clone(), sizes, padding, align_corners: call.bool_or("align_corners", false)? })
     }
 
     /// Grid coordinates from -1 to 1 as places in an axis, by PyTorch's steps: on volumes it multiplies by the size before it halves.
-    fn place(&self, cx: &mut Lower, grid: Tid, size: i64) -> Emitted {
+    fn place(&self, cx: &mut Lower, grid: Tid, size: &Expr) -> Emitted {
         let shifted = ops::add_number(cx, grid, 1.0)?;
-        let reach = (size - i64::from(self.align_corners)) as f64;
+        let dtype = cx.spec(grid).dtype;
+        let reach = size.clone() - Expr::Int(i64::from(self.align_corners));
+        let half = ops::size_number(cx, &reach, 0.5, 0.0, dtype)?;
+        let reach = ops::size_number(cx, &reach, 1.0, 0.0, dtype)?;
         match (self.sizes.len() > 2, self.align_corners) {
-            (false, true) => ops::mul_number(cx, shifted, reach / 2.0),
+            (false, true) => ops::mul(cx, shifted, half),
             (false, false) => {
-                let scaled = ops::mul_number(cx, shifted, reach / 2.0)?;
+                let scaled = ops::mul(cx, shifted, half)?;
                 ops::add_number(cx, scaled, -0.5)
             }
             (true, true) => {
                 let half = ops::mul_number(cx, shifted, 0.5)?;
-                ops::mul_number(cx, half, reach)
+                ops::mul(cx, half, reach)
             }
             (true, false) => {
-                let scaled = ops::mul_number(cx, shifted, reach)?;
+                let scaled = ops::mul(cx, shifted, reach)?;
                 let from_half = ops::add_number(cx, scaled, -1.0)?;
                 ops::mul_number(cx, from_half, 0.5)
             }
@@ -88,34 +91,43 @@ impl Image {
     }
 
     /// Places outside moved to where they are looked up instead.
-    fn folded(&self, cx: &mut Lower, at: Tid, size: i64) -> Emitted {
-        let last = (size - 1) as f64;
+    fn folded(&self, cx: &mut Lower, at: Tid, size: &Expr) -> Emitted {
         match self.padding {
             PaddingMode::Zeros => Ok(at),
-            PaddingMode::Border => ops::clip(cx, at, 0.0, last),
+            PaddingMode::Border => within(cx, at, size),
             PaddingMode::Reflection => {
-                let (low, span) = if self.align_corners { (0.0, last) } else { (-0.5, size as f64) };
-                if span == 0.0 {
+                let (low, less) = if self.align_corners { (0.0, 1) } else { (-0.5, 0) };
+                let span = size.clone() - Expr::Int(less);
+                if span == Expr::Int(0) {
                     return ops::mul_number(cx, at, 0.0);
                 }
+                // A symbolic axis of one element has no span either: any other one leads to its only place.
+                let period = ops::size_number(cx, &span, 2.0, 0.0, cx.spec(at).dtype)?;
+                let period = match span.as_int() {
+                    Some(_) => period,
+                    None => {
+                        let least = ops::number_like(cx, period, 1.0)?;
+                        ops::maximum(cx, period, least)?
+                    }
+                };
                 let shifted = ops::add_number(cx, at, -low)?;
                 let distance = ops::abs(cx, shifted)?;
                 // Within a period of two spans the second one runs backward.
-                let periods = ops::div_number(cx, distance, 2.0 * span)?;
+                let periods = ops::div(cx, distance, period)?;
                 let whole = ops::trunc(cx, periods)?;
-                let whole = ops::mul_number(cx, whole, 2.0 * span)?;
+                let whole = ops::mul(cx, whole, period)?;
                 let along = ops::sub(cx, distance, whole)?;
-                let back = ops::number_minus(cx, 2.0 * span, along)?;
+                let back = ops::sub(cx, period, along)?;
                 let near = ops::minimum(cx, along, back)?;
                 let place = ops::add_number(cx, near, low)?;
-                ops::clip(cx, place, 0.0, last)
+                within(cx, place, size)
             }
         }
     }
 
     /// A whole place as an index.
-    fn tap(&self, cx: &mut Lower, at: Tid, size: i64) -> Result<Place, Refuse> {
-        let within = ops::clip(cx, at, 0.0, (size - 1) as f64)?;
+    fn tap(&self, cx: &mut Lower, at: Tid, size: &Expr) -> Result<Place, Refuse> {
+        let within = within(cx, at, size)?;
         let inside = match self.padding {
             PaddingMode::Zeros => Some(ops::eq(cx, at, within)?),
             _ => None,
@@ -129,8 +141,9 @@ impl Image {
         let entries = ops::count(cx, &self.batch, DType::I64)?;
         let mut flat = ops::along(cx, entries, 0, rank)?;
         let mut inside: Option<Tid> = None;
-        for (place, &size) in places.iter().zip(&self.sizes) {
-            let outer = ops::mul_number(cx, flat, size as f64)?;
+        for (place, size) in places.iter().zip(&self.sizes) {
+            let size = ops::size_number(cx, size, 1.0, 0.0, DType::I64)?;
+            let outer = ops::mul(cx, flat, size)?;
             flat = ops::add(cx, outer, place.index)?;
             inside = match (inside, place.inside) {
                 (Some(a), Some(b)) => Some(ops::logical_and(cx, a, b)?),
@@ -145,7 +158,7 @@ impl Image {
     }
 
     /// Places and weights along one axis of what a sample blends.
-    fn taps(&self, cx: &mut Lower, at: Tid, size: i64, mode: Mode) -> Result<Vec<Tap>, Refuse> {
+    fn taps(&self, cx: &mut Lower, at: Tid, size: &Expr, mode: Mode) -> Result<Vec<Tap>, Refuse> {
         if mode == Mode::Nearest {
             let at = self.folded(cx, at, size)?;
             let whole = cx.emit(Round { x: In(at), out: NEW, decimals: 0 })?;
@@ -201,6 +214,12 @@ impl Image {
     }
 }
 
+/// A place moved to the nearest one in an axis.
+fn within(cx: &mut Lower, at: Tid, size: &Expr) -> Emitted {
+    let (zero, last) = (ops::number_like(cx, at, 0.0)?, ops::size_number(cx, size, 1.0, -1.0, cx.spec(at).dtype)?);
+    cx.emit(Clip { x: In(at), out: NEW, a_min: Some(In(zero)), a_max: Some(In(last)) })
+}
+
 fn no_grid() -> Refuse {
     Refuse::Missing("grid".to_owned())
 }
@@ -218,7 +237,7 @@ fn weighted(cx: &mut Lower, sum: Option<Tid>, found: Tid, weight: Option<Tid>) -
 }
 
 /// Weight of the tap `step` places from the lower neighbour, `part` being the way to the next one.
-fn cubic(cx: &mut Lower, part: Tid, step: i32) -> Emitted {
+pub(super) fn cubic(cx: &mut Lower, part: Tid, step: i32) -> Emitted {
     const A: f64 = -0.75;
     let distance = match step {
         ..=0 => ops::add_number(cx, part, f64::from(-step))?,
@@ -255,8 +274,8 @@ fn grid_sampler(cx: &mut Lower, call: &Call) -> Items {
     let mut taps = Vec::new();
     for axis in 0..n {
         let coordinate = ops::take_one(cx, grid, (n - 1 - axis) as i64, rank - 1)?;
-        let at = image.place(cx, coordinate, image.sizes[axis])?;
-        taps.push(image.taps(cx, at, image.sizes[axis], mode)?);
+        let at = image.place(cx, coordinate, &image.sizes[axis])?;
+        taps.push(image.taps(cx, at, &image.sizes[axis], mode)?);
     }
     let sampled = match (mode, &taps[..]) {
         (Mode::Cubic, [rows, columns]) => image.blend_rows(cx, rows, columns)?,

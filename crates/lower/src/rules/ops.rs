@@ -304,6 +304,17 @@ pub(super) fn total_of(dims: &[Expr]) -> Expr {
     dims.iter().cloned().fold(Expr::Int(0), |n, d| n + d)
 }
 
+/// `size * factor + shift` as a rank-0 tensor: a constant if the size is known.
+pub(super) fn size_number(cx: &mut Lower, size: &Expr, factor: f64, shift: f64, dtype: DType) -> Emitted {
+    if let Some(size) = size.as_int() {
+        return cx.number(size as f64 * factor + shift, dtype);
+    }
+    let size = cx.size_tensor(size)?;
+    let size = cx.cast(size, dtype)?;
+    let scaled = mul_number(cx, size, factor)?;
+    add_number(cx, scaled, shift)
+}
+
 /// Sizes that must be known at compile time.
 pub(super) fn known(what: &str, dims: &[Expr]) -> Result<Vec<i64>, Refuse> {
     let one = |d: &Expr| d.as_int().ok_or_else(|| Refuse::Dynamic { param: what.to_owned(), found: d.to_string() });

@@ -1,12 +1,14 @@
 //! Pooling: windows as a strided view, then one reduction over them.
 
+mod adaptive;
+
 use flambeau_ir::Tid;
 use flambeau_tensor::{DType, Expr};
 
+use self::adaptive::{adaptive_avg_pool, adaptive_max_pool};
 use super::{
     RuleRow, geometry, one,
     ops::{self, Emitted},
-    resize::apply_matrix,
     row,
     shape::slice_axis,
 };
@@ -49,7 +51,8 @@ impl Windows {
         for (windows, size) in geometry::Windows::of_call(call, n)?.into_iter().zip(&cx.spec(x).dims[rank - n..]) {
             let out = match (ceil_mode, size.as_int()) {
                 (true, Some(size)) => Expr::Int(windows.count_up(size)),
-                (true, None) => return unsupported("windows counted upward along a symbolic axis"),
+                // Which windows begin within the axis is what the exporter decided.
+                (true, None) => recorded(call, rank - n + axes.len())?,
                 (false, _) => windows.count(size),
             };
             axes.push(Axis { size: size.clone(), windows, out });
@@ -71,7 +74,8 @@ impl Windows {
     fn view(&self, cx: &mut Lower, fill: f64) -> Result<(Tid, Vec<usize>), Refuse> {
         let lead = self.lead(cx);
         let (n, at) = (self.axes.len(), lead.len());
-        if self.axes.iter().all(|a| a.windows.tile() && a.extra().as_int().is_none_or(|e| e <= 0)) {
+        let inside = |extra: Expr| extra.as_int().map_or(!self.ceil_mode, |e| e <= 0);
+        if self.axes.iter().all(|a| a.windows.tile() && inside(a.extra())) {
             let mut x = self.x;
             let mut dims = lead;
             for (i, axis) in self.axes.iter().enumerate() {
@@ -98,13 +102,20 @@ impl Windows {
         let mut widths = vec![none; cx.spec(self.x).rank() - self.axes.len()];
         let mut sizes = Vec::new();
         for axis in &self.axes {
-            // The stated padding always suffices beyond a symbolic end.
-            let hi = axis.extra().as_int().map_or(axis.windows.walk.padding, |e| e.max(0));
+            // Beyond a symbolic end the stated padding suffices, and less than a stride more where windows are counted upward.
+            let walk = axis.windows.walk;
+            let most = walk.padding + if self.ceil_mode { walk.stride - 1 } else { 0 };
+            let hi = axis.extra().as_int().map_or(most, |e| e.max(0));
             widths.push((Expr::Int(axis.windows.walk.padding), Expr::Int(hi)));
             sizes.push(axis.size.clone() + Expr::Int(axis.windows.walk.padding + hi));
         }
         Ok((ops::pad(cx, self.x, &widths, "constant", fill)?, sizes))
     }
+}
+
+/// The size that the program records of an axis of the first result.
+fn recorded(call: &Call, axis: usize) -> Result<Expr, Refuse> {
+    call.out(0)?.dims.get(axis).cloned().ok_or_else(|| Refuse::Missing(format!("size {axis} of the result")))
 }
 
 fn max_of(cx: &mut Lower, windows: &Windows) -> Emitted {
@@ -127,9 +138,6 @@ fn max_pool(cx: &mut Lower, call: &Call, n: usize) -> Items {
 /// Place of each window's largest element in the unpadded plane.
 fn max_indices(cx: &mut Lower, windows: &Windows) -> Emitted {
     let fill = ops::lowest(cx.spec(windows.x).dtype);
-    let out = ops::known("pooled sizes", &windows.out_dims())?;
-    let sizes: Vec<Expr> = windows.axes.iter().map(|a| a.size.clone()).collect();
-    let sizes = ops::known("pooled sizes", &sizes)?;
     let (view, axes) = windows.view(cx, fill)?;
     let lead = windows.lead(cx);
     let (n, at) = (windows.axes.len(), lead.len());
@@ -139,6 +147,9 @@ fn max_indices(cx: &mut Lower, windows: &Windows) -> Emitted {
     let flat = [&lead[..], &windows.out_dims(), &[Expr::Int(kernel.iter().product())]].concat();
     let flat = cx.reshape(view, &flat)?;
     let best = ops::argmax(cx, flat, at + n, false)?;
+    let sizes: Option<Vec<i64>> = windows.axes.iter().map(|a| a.size.as_int()).collect();
+    let out: Option<Vec<i64>> = windows.axes.iter().map(|a| a.out.as_int()).collect();
+    let (Some(sizes), Some(out)) = (sizes, out) else { return open_indices(cx, windows, best, &kernel) };
     let unit: Vec<i64> = (0..n).map(|i| sizes[i + 1..].iter().product()).collect();
     let place = |counts: &[i64], step: &dyn Fn(usize, i64) -> i64| -> Vec<i64> {
         let total = counts.iter().product::<i64>();
@@ -154,6 +165,52 @@ fn max_indices(cx: &mut Lower, windows: &Windows) -> Emitted {
     ops::add(cx, offset, origin)
 }
 
+/// As [`max_indices`] over axes of symbolic size: `best` `[.., O1, O2, ..]` is a place in the kernel, axes in their order.
+fn open_indices(cx: &mut Lower, windows: &Windows, best: Tid, kernel: &[i64]) -> Emitted {
+    let rank = cx.spec(best).rank();
+    let at = rank - kernel.len();
+    let taps: i64 = kernel.iter().product();
+    let mut plane: Option<Tid> = None;
+    for (i, axis) in windows.axes.iter().enumerate() {
+        let (walk, inner) = (axis.windows.walk, kernel[i + 1..].iter().product::<i64>());
+        let within: Vec<i64> = (0..taps).map(|p| p / inner % kernel[i] * walk.dilation - walk.padding).collect();
+        let within = cx.integers("_pool_offsets", &within, DType::I64)?;
+        let within = ops::take(cx, within, best, 0)?;
+        let origin = ops::count(cx, &axis.out, DType::I64)?;
+        let origin = ops::mul_number(cx, origin, walk.stride as f64)?;
+        let origin = ops::along(cx, origin, at + i, rank)?;
+        let place = ops::add(cx, within, origin)?;
+        plane = Some(match plane {
+            None => place,
+            Some(outer) => {
+                let size = ops::size_number(cx, &axis.size, 1.0, 0.0, DType::I64)?;
+                let outer = ops::mul(cx, outer, size)?;
+                ops::add(cx, outer, place)?
+            }
+        });
+    }
+    plane.map_or_else(|| unsupported("a pooling over no axis"), Ok)
+}
+
+/// How many elements each window of an axis divides by, where sizes are symbolic.
+fn open_counts(cx: &mut Lower, axis: &Axis, include_pad: bool) -> Emitted {
+    let (walk, dtype) = (axis.windows.walk, DType::F32);
+    let windows = ops::count(cx, &axis.out, dtype)?;
+    let start = ops::mul_number(cx, windows, walk.stride as f64)?;
+    let start = ops::add_number(cx, start, -walk.padding as f64)?;
+    let end = ops::add_number(cx, start, axis.windows.kernel as f64)?;
+    let padded = ops::size_number(cx, &axis.size, 1.0, walk.padding as f64, dtype)?;
+    let mut end = ops::minimum(cx, end, padded)?;
+    let mut first = start;
+    if !include_pad {
+        let (size, zero) = (ops::size_number(cx, &axis.size, 1.0, 0.0, dtype)?, cx.number(0.0, dtype)?);
+        (end, first) = (ops::minimum(cx, end, size)?, ops::maximum(cx, start, zero)?);
+    }
+    let count = ops::sub(cx, end, first)?;
+    let unit = cx.number(1.0, dtype)?;
+    ops::maximum(cx, count, unit)
+}
+
 /// How many elements each window of an axis divides by.
 fn window_counts(axis: &Axis, size: i64, out: i64, include_pad: bool) -> Vec<f32> {
     let count = |o: i64| {
@@ -162,6 +219,20 @@ fn window_counts(axis: &Axis, size: i64, out: i64, include_pad: bool) -> Vec<f32
         if include_pad { end - start } else { end.min(size) - start.max(0) }
     };
     (0..out).map(|o| count(o).max(1) as f32).collect()
+}
+
+/// Sums over windows divided by the counts of their elements, axis by axis.
+fn divided(cx: &mut Lower, windows: &Windows, sum: Tid, include_pad: bool) -> Emitted {
+    let rank = cx.spec(sum).rank();
+    let mut total: Option<Tid> = None;
+    for (i, axis) in windows.axes.iter().enumerate() {
+        let own = open_counts(cx, axis, include_pad)?;
+        let own = ops::along(cx, own, rank - windows.axes.len() + i, rank)?;
+        total = Some(total.map_or(Ok(own), |t| ops::mul(cx, t, own))?);
+    }
+    let Some(total) = total else { return Ok(sum) };
+    let total = cx.cast(total, cx.spec(sum).dtype)?;
+    ops::div(cx, sum, total)
 }
 
 fn avg_pool(cx: &mut Lower, call: &Call, n: usize) -> Items {
@@ -179,6 +250,9 @@ fn avg_pool(cx: &mut Lower, call: &Call, n: usize) -> Items {
     if let Some(divisor) = divisor {
         return one(ops::div_number(cx, sum, divisor)?);
     }
+    if windows.axes.iter().any(|a| a.size.as_int().is_none() || a.out.as_int().is_none()) {
+        return one(divided(cx, &windows, sum, include_pad)?);
+    }
     let mut counts = vec![1.0_f32];
     let mut shape = Vec::new();
     for axis in &windows.axes {
@@ -190,149 +264,6 @@ fn avg_pool(cx: &mut Lower, call: &Call, n: usize) -> Items {
     let counts = cx.floats("_pool_counts", &counts, &shape)?;
     let counts = cx.cast(counts, cx.spec(sum).dtype)?;
     one(ops::div(cx, sum, counts)?)
-}
-
-/// First and last-but-one element of bin `i` of `out` over `size` elements.
-fn bin(i: i64, size: i64, out: i64) -> (i64, i64) {
-    (i * size / out, ((i + 1) * size + out - 1) / out)
-}
-
-/// The forms of adaptive pooling.
-enum Adaptive {
-    /// One bin on every axis.
-    Global,
-    /// Equal bins: (kernel = stride) by axis.
-    Even(Vec<i64>),
-    /// Bins of different lengths: (size, bins) by axis.
-    Uneven(Vec<(i64, i64)>),
-}
-
-fn adaptive(cx: &Lower, call: &Call, x: Tid, n: usize) -> Result<Adaptive, Refuse> {
-    let rank = cx.spec(x).rank();
-    if rank < n {
-        return unsupported(format!("pooling {n} axes of a tensor of rank {rank}"));
-    }
-    let out = geometry::per_axis(call, "output_size", n)?.ok_or_else(|| Refuse::Missing("output_size".into()))?;
-    if out.iter().all(|&o| o == 1) {
-        return Ok(Adaptive::Global);
-    }
-    if out.iter().any(|&o| o < 1) {
-        return unsupported("an empty result");
-    }
-    let sizes = ops::known("pooled sizes", &cx.spec(x).dims[rank - n..])?;
-    if sizes.iter().zip(&out).all(|(s, o)| s % o == 0) {
-        return Ok(Adaptive::Even(sizes.iter().zip(&out).map(|(s, o)| s / o).collect()));
-    }
-    Ok(Adaptive::Uneven(sizes.into_iter().zip(out).collect()))
-}
-
-/// Reshapes equal bins into axes of their own.
-fn even_bins(cx: &mut Lower, x: Tid, kernels: &[i64]) -> Result<(Tid, Vec<usize>), Refuse> {
-    let axes = |cx: &Lower| {
-        let dims = &cx.spec(x).dims;
-        let at = dims.len() - kernels.len();
-        let axis = |(i, &kernel): (usize, &i64)| {
-            let size = dims[at + i].clone();
-            let out = size.floor_div(&Expr::Int(kernel));
-            Axis { size, windows: geometry::Windows::tiling(kernel), out }
-        };
-        kernels.iter().enumerate().map(axis).collect()
-    };
-    let windows = Windows { x, axes: axes(cx), ceil_mode: false };
-    windows.view(cx, 0.0)
-}
-
-fn adaptive_avg_pool(cx: &mut Lower, call: &Call, n: usize) -> Items {
-    let mut x = call.tensor("self")?;
-    let rank = cx.spec(x).rank();
-    let pooled: Vec<usize> = (rank.saturating_sub(n)..rank).collect();
-    match adaptive(cx, call, x, n)? {
-        Adaptive::Global => one(ops::mean(cx, x, &pooled, true)?),
-        Adaptive::Even(kernels) => {
-            let (view, axes) = even_bins(cx, x, &kernels)?;
-            one(ops::mean(cx, view, &axes, false)?)
-        }
-        Adaptive::Uneven(axes) => {
-            x = cx.cast(x, DType::F32)?;
-            for (&axis, (size, out)) in pooled.iter().zip(axes) {
-                let mut matrix = vec![0.0; (size * out) as usize];
-                for i in 0..out {
-                    let (start, end) = bin(i, size, out);
-                    for j in start..end {
-                        matrix[(i * size + j) as usize] = 1.0 / (end - start) as f32;
-                    }
-                }
-                x = apply_matrix(cx, x, axis, "_adaptive_mean", &matrix, out as usize)?;
-            }
-            one(x)
-        }
-    }
-}
-
-/// Every bin's elements gathered by a constant index into the plane, bins filled up with their last element.
-fn adaptive_max_places(cx: &mut Lower, call: &Call, n: usize) -> Items {
-    let x = call.tensor("self")?;
-    let dims = cx.spec(x).dims.to_vec();
-    let (lead, plane) = dims.split_at(dims.len() - n);
-    let sizes = ops::known("pooled sizes", plane)?;
-    let out = call.out(0)?.dims[lead.len()..].to_vec();
-    let counts = ops::known("pooled sizes", &out)?;
-    let (mut table, mut cells, mut longest) = (vec![vec![0_i64]], 1_i64, 1_i64);
-    for (&size, &count) in sizes.iter().zip(&counts) {
-        let bins: Vec<(i64, i64)> = (0..count).map(|i| bin(i, size, count)).collect();
-        let length = bins.iter().map(|(s, e)| e - s).max().unwrap_or(1);
-        let place = |outer: i64, &(s, e): &(i64, i64)| (0..length).map(|j| outer * size + (s + j).min(e - 1)).collect::<Vec<_>>();
-        let spread = |cell: &Vec<i64>, b| cell.iter().flat_map(|&outer| place(outer, b)).collect::<Vec<_>>();
-        table = table.iter().flat_map(|cell| bins.iter().map(move |b| spread(cell, b)).collect::<Vec<_>>()).collect();
-        (cells, longest) = (cells * count, longest * length);
-    }
-    let table = cx.integers("_adaptive_places", &table.concat(), DType::I64)?;
-    let index = cx.reshape(table, &[Expr::Int(cells), Expr::Int(longest)])?;
-    let flat = cx.reshape(x, &[lead, &[ops::volume(plane)]].concat())?;
-    let taken = ops::take(cx, flat, index, lead.len())?;
-    let axis = lead.len() + 1;
-    let (largest, best) = (ops::max(cx, taken, &[axis], false)?, ops::argmax(cx, taken, axis, false)?);
-    let best = cx.cast(best, DType::I64)?;
-    let rows: Vec<i64> = (0..cells).map(|c| c * longest).collect();
-    let rows = cx.integers("_adaptive_rows", &rows, DType::I64)?;
-    let at = ops::add(cx, best, rows)?;
-    let places = ops::take(cx, table, at, 0)?;
-    let shape = [lead, &out].concat();
-    Ok(vec![Item::Tensor(cx.reshape(largest, &shape)?), Item::Tensor(cx.reshape(places, &shape)?)])
-}
-
-fn adaptive_max_pool(cx: &mut Lower, call: &Call, n: usize) -> Items {
-    if call.is_used(1) {
-        return adaptive_max_places(cx, call, n);
-    }
-    let mut x = call.tensor("self")?;
-    let rank = cx.spec(x).rank();
-    let pooled: Vec<usize> = (rank.saturating_sub(n)..rank).collect();
-    let values = match adaptive(cx, call, x, n)? {
-        Adaptive::Global => ops::max(cx, x, &pooled, true)?,
-        Adaptive::Even(kernels) => {
-            let (view, axes) = even_bins(cx, x, &kernels)?;
-            ops::max(cx, view, &axes, false)?
-        }
-        Adaptive::Uneven(axes) => {
-            for (&axis, (size, out)) in pooled.iter().zip(axes) {
-                x = max_of_bins(cx, x, axis, size, out)?;
-            }
-            x
-        }
-    };
-    Ok(vec![Item::Tensor(values), Item::None])
-}
-
-/// Bins filled up to equal lengths with their last element, which leaves the largest one alone.
-fn max_of_bins(cx: &mut Lower, x: Tid, axis: usize, size: i64, out: i64) -> Emitted {
-    let bins: Vec<(i64, i64)> = (0..out).map(|i| bin(i, size, out)).collect();
-    let longest = bins.iter().map(|(s, e)| e - s).max().unwrap_or(1);
-    let index: Vec<i64> = bins.iter().flat_map(|&(s, e)| (0..longest).map(move |j| (s + j).min(e - 1))).collect();
-    let index = cx.integers(&format!("_adaptive_bins_{size}_{out}"), &index, DType::I32)?;
-    let index = cx.reshape(index, &[Expr::Int(out), Expr::Int(longest)])?;
-    let taken = ops::take(cx, x, index, axis)?;
-    ops::max(cx, taken, &[axis + 1], false)
 }
 
 macro_rules! pools {

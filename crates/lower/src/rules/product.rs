@@ -308,11 +308,55 @@ fn matrix_power(cx: &mut Lower, call: &Call) -> Items {
     one(total.unwrap_or(square))
 }
 
+/// Both members of each pair of `n` rows, i64, in the order of the first and then the second one.
+fn open_pairs(cx: &mut Lower, n: &Expr) -> Result<(Tid, Tid), Refuse> {
+    let (whole, exact) = (flambeau_tensor::DType::I64, flambeau_tensor::DType::F32);
+    let total = (n.clone() * (n.clone() - Expr::Int(1))).floor_div(&Expr::Int(2));
+    let pairs = ops::count(cx, &total, whole)?;
+    // Row `i` begins at pair `i (2n - 1 - i) / 2`. The root is off by less than one, which comparing with whole numbers mends.
+    let width = ops::size_number(cx, n, 2.0, -1.0, whole)?;
+    let square = ops::mul(cx, width, width)?;
+    let before = ops::mul_number(cx, pairs, 8.0)?;
+    let under = ops::sub(cx, square, before)?;
+    let under = cx.cast(under, exact)?;
+    let root = ops::sqrt(cx, under)?;
+    let wide = cx.cast(width, exact)?;
+    let row = ops::sub(cx, wide, root)?;
+    let row = ops::mul_number(cx, row, 0.5)?;
+    let mut row = cx.cast(row, whole)?;
+    let zero = cx.number(0.0, whole)?;
+    row = ops::maximum(cx, row, zero)?;
+    let start = |cx: &mut Lower, row: Tid| {
+        let rest = ops::sub(cx, width, row)?;
+        let twice = ops::mul(cx, row, rest)?;
+        let two = cx.number(2.0, whole)?;
+        ops::floor_div(cx, twice, two)
+    };
+    let first = start(cx, row)?;
+    let late = ops::gt(cx, first, pairs)?;
+    let late = cx.cast(late, whole)?;
+    row = ops::sub(cx, row, late)?;
+    let following = ops::add_number(cx, row, 1.0)?;
+    let next = start(cx, following)?;
+    let early = ops::le(cx, next, pairs)?;
+    let early = cx.cast(early, whole)?;
+    row = ops::add(cx, row, early)?;
+    let first = start(cx, row)?;
+    let within = ops::sub(cx, pairs, first)?;
+    let second = ops::add(cx, row, within)?;
+    Ok((row, ops::add_number(cx, second, 1.0)?))
+}
+
 /// Distances between all pairs of rows, each pair once.
 fn pdist(cx: &mut Lower, call: &Call) -> Items {
     let x = cx.operand(call, "self", call.out(0)?.dtype)?;
-    let n = cx.spec(x).dims.first().and_then(Expr::as_int);
-    let Some(n) = n.filter(|&n| n <= 4096) else { return unsupported("distances of an unknown or large number of rows") };
+    let Some(rows) = cx.spec(x).dims.first().cloned() else { return unsupported("distances of a number") };
+    let Some(n) = rows.as_int().filter(|&n| n <= 4096) else {
+        let (first, second) = open_pairs(cx, &rows)?;
+        let (a, b) = (ops::take(cx, x, first, 0)?, ops::take(cx, x, second, 0)?);
+        let apart = ops::sub(cx, a, b)?;
+        return one(norm_of(cx, apart, call.float_or("p", 2.0)?, &[1], false)?);
+    };
     let pairs: Vec<(i64, i64)> = (0..n).flat_map(|i| (i + 1..n).map(move |j| (i, j))).collect();
     let mut side = |pick: fn(&(i64, i64)) -> i64| {
         let index = cx.integers("_pairs", &pairs.iter().map(pick).collect::<Vec<_>>(), DType::I32)?;

@@ -72,9 +72,18 @@ fn corrected_var(cx: &mut Lower, call: &Call, correction: f64) -> Result<Tid, Re
     let dims = &cx.spec(x).dims;
     let counted = |a: &usize| axes.is_empty() || axes.contains(&(*a as i32));
     let sizes: Vec<Expr> = (0..dims.len()).filter(counted).map(|a| dims[a].clone()).collect();
-    let n: i64 = ops::known("reduced sizes", &sizes)?.iter().product();
+    let n = ops::volume(&sizes);
     let biased = cx.emit(Var { x: In(x), out: NEW, axes, keepdims, ddof: 0 })?;
-    ops::mul_number(cx, biased, n as f64 / (n as f64 - correction).max(0.0))
+    if let Some(n) = n.as_int() {
+        return ops::mul_number(cx, biased, n as f64 / (n as f64 - correction).max(0.0));
+    }
+    let count = ops::size_number(cx, &n, 1.0, 0.0, DType::F32)?;
+    let less = ops::size_number(cx, &n, 1.0, -correction, DType::F32)?;
+    let zero = cx.number(0.0, DType::F32)?;
+    let less = ops::maximum(cx, less, zero)?;
+    let factor = ops::div(cx, count, less)?;
+    let factor = cx.cast(factor, cx.spec(biased).dtype)?;
+    ops::mul(cx, biased, factor)
 }
 
 fn var(cx: &mut Lower, call: &Call) -> Items {

@@ -1,11 +1,15 @@
 //! Resampling of images and signals: interpolation along each axis in turn.
 
+mod open;
 mod taps;
 
 use flambeau_ir::{In, Int, Repeat, Tid};
 use flambeau_tensor::{DType, Expr, Tensor, cast};
 
-use self::taps::{Axis, Interpolation, Tap};
+use self::{
+    open::resample_symbolic,
+    taps::{Axis, Interpolation, Tap},
+};
 use super::{
     RuleRow, one,
     ops::{self, Emitted},
@@ -36,6 +40,19 @@ pub(super) fn apply_matrix(cx: &mut Lower, x: Tid, axis: usize, name: &str, matr
     let flat = cx.reshape(x, &[lead, &[dims[axis].clone(), ops::volume(rest)]].concat())?;
     let product = super::linalg::product(cx, matrix, flat)?;
     cx.reshape(product, &[lead, &[Expr::Int(rows as i64)], rest].concat())
+}
+
+/// `x` with `axis` replaced by its product with a matrix `[O, S]` that the run computes.
+pub(super) fn apply_tensor(cx: &mut Lower, x: Tid, axis: usize, matrix: Tid) -> Emitted {
+    let (dims, rows) = (cx.spec(x).dims.to_vec(), cx.spec(matrix).dims[0].clone());
+    if axis + 1 == dims.len() {
+        let matrix = cx.permute(matrix, &[1, 0])?;
+        return super::linalg::product(cx, x, matrix);
+    }
+    let (lead, rest) = (&dims[..axis], &dims[axis + 1..]);
+    let flat = cx.reshape(x, &[lead, &[dims[axis].clone(), ops::volume(rest)]].concat())?;
+    let product = super::linalg::product(cx, matrix, flat)?;
+    cx.reshape(product, &[lead, &[rows], rest].concat())
 }
 
 /// Blends as many neighbours as the taps have.
@@ -177,65 +194,6 @@ fn repeat_whole(cx: &mut Lower, x: Tid, at: usize, target: &Expr, factor: Option
             cx.emit(Repeat { x: In(x), out: NEW, repeats: Int::Lit(f as i64), axis: at as i32 })
         }
         _ => resample_symbolic(cx, x, at, target, factor, kind),
-    }
-}
-
-/// Places in the input computed from the sizes that a run has.
-fn resample_symbolic(cx: &mut Lower, x: Tid, at: usize, target: &Expr, factor: Option<f64>, kind: Interpolation) -> Emitted {
-    let size = cx.spec(x).dims[at].clone();
-    let float = |cx: &mut Lower, size: &Expr| {
-        let size = cx.size_tensor(size)?;
-        cx.cast(size, DType::F32)
-    };
-    let last = float(cx, &(size.clone() - Expr::Int(1)))?;
-    let zero = cx.number(0.0, DType::F32)?;
-    let places = ops::count(cx, target, DType::F32)?;
-    let aligned = matches!(kind, Interpolation::Linear { align_corners: true });
-    let scale = match factor.filter(|_| !aligned) {
-        Some(factor) => cx.number(1.0 / factor, DType::F32)?,
-        None => {
-            let shift = i64::from(aligned);
-            let (from, to) = (float(cx, &(size - Expr::Int(shift)))?, float(cx, &(target.clone() - Expr::Int(shift)))?);
-            let unit = cx.number(1.0, DType::F32)?;
-            let to = ops::maximum(cx, to, unit)?;
-            ops::div(cx, from, to)?
-        }
-    };
-    let half = if matches!(kind, Interpolation::NearestExact | Interpolation::Linear { align_corners: false }) { 0.5 } else { 0.0 };
-    let shifted = ops::add_number(cx, places, half)?;
-    let source = ops::mul(cx, shifted, scale)?;
-    let clip =
-        |cx: &mut Lower, t: Tid| cx.emit(flambeau_ir::Clip { x: In(t), out: NEW, a_min: Some(In(zero)), a_max: Some(In(last)) });
-    match kind {
-        Interpolation::Nearest | Interpolation::NearestExact => {
-            let low = cx.emit(flambeau_ir::Floor { x: In(source), out: NEW })?;
-            let low = clip(cx, low)?;
-            let index = cx.cast(low, DType::I32)?;
-            ops::take(cx, x, index, at)
-        }
-        Interpolation::Linear { .. } => {
-            let source = ops::add_number(cx, source, -half)?;
-            let source = ops::maximum(cx, source, zero)?;
-            let low = cx.emit(flambeau_ir::Floor { x: In(source), out: NEW })?;
-            let low = clip(cx, low)?;
-            let part = ops::sub(cx, source, low)?;
-            let part = ops::clip(cx, part, 0.0, 1.0)?;
-            let next = ops::add_number(cx, low, 1.0)?;
-            let next = clip(cx, next)?;
-            let rank = cx.spec(x).rank();
-            let rest = ops::number_minus(cx, 1.0, part)?;
-            let mut side = |index: Tid, weight: Tid| {
-                let index = cx.cast(index, DType::I32)?;
-                let taken = ops::take(cx, x, index, at)?;
-                let weight = ops::along(cx, weight, at, rank)?;
-                ops::mul(cx, taken, weight)
-            };
-            let (near, far) = (side(low, rest)?, side(next, part)?);
-            ops::add(cx, near, far)
-        }
-        Interpolation::Cubic { .. } | Interpolation::Antialiased { .. } => {
-            unsupported("cubic or antialiased resampling of a symbolic axis")
-        }
     }
 }
 

@@ -9,6 +9,7 @@ use super::{
     RuleRow, lifted, one,
     ops::{self, Emitted},
     row,
+    scan::{Step, scan},
     shape::{expand_to, slice_axis},
 };
 use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
@@ -94,6 +95,12 @@ impl Scatter {
         ops::gt(cx, counts, zero)
     }
 
+    /// Whether only a run knows the number of indices or of places.
+    fn is_open(&self, cx: &Lower) -> bool {
+        let size = |t: Tid| cx.spec(t).dims[self.axis].as_int();
+        size(self.index).is_none() || size(self.x).is_none()
+    }
+
     /// `[.., S, P, ..]`: whether index `s` names place `p` of the axis.
     fn pairs(&self, cx: &mut Lower) -> Emitted {
         let (n, places) = (&cx.spec(self.index).dims[self.axis], &cx.spec(self.x).dims[self.axis]);
@@ -147,8 +154,34 @@ fn scatter_src(cx: &mut Lower, call: &Call) -> Items {
     scatter.finish(cx, call, result)
 }
 
+/// A loop over the indices: what each names becomes `combine` of the source's element and what is there.
+fn one_by_one(
+    cx: &mut Lower,
+    scatter: &Scatter,
+    base: Tid,
+    src: Tid,
+    combine: impl Fn(&mut Lower, Tid, Tid) -> Emitted,
+) -> Emitted {
+    let (axis, rank) = (scatter.axis, cx.spec(scatter.x).rank());
+    let places = cx.spec(scatter.x).dims[axis].clone();
+    let index = wrapped(cx, scatter.index, &places)?;
+    let range = ops::count(cx, &places, cx.spec(index).dtype)?;
+    let range = ops::along(cx, range, axis, rank)?;
+    let (carried, _) = scan(cx, &[index, src], axis, &[base], |cx, slices, carried| {
+        let (index, src) = (cx.unsqueeze(slices[0], axis)?, cx.unsqueeze(slices[1], axis)?);
+        let named = ops::eq(cx, index, range)?;
+        let combined = combine(cx, src, carried[0])?;
+        let next = ops::select(cx, named, combined, carried[0])?;
+        Ok(Step { carry: vec![next], collect: Vec::new() })
+    })?;
+    carried.first().copied().ok_or_else(|| Refuse::Missing("self".to_owned()))
+}
+
 fn last_written(cx: &mut Lower, scatter: &Scatter, src: Tid) -> Emitted {
     let (axis, rank) = (scatter.axis, cx.spec(scatter.x).rank());
+    if scatter.is_open(cx) {
+        return one_by_one(cx, scatter, scatter.x, src, |_, src, _| Ok(src));
+    }
     let pairs = scatter.pairs(cx)?;
     let n = cx.spec(scatter.index).dims[axis].clone();
     let positions = ops::count(cx, &n, DType::I32)?;
@@ -243,8 +276,18 @@ fn reduce_pairs(
     reduce: fn(&mut Lower, Tid, &[usize], bool) -> Emitted,
     combine: fn(&mut Lower, Tid, Tid) -> Emitted,
 ) -> Emitted {
-    let pairs = scatter.pairs(cx)?;
     let neutral = ops::number_like(cx, scatter.x, neutral)?;
+    if scatter.is_open(cx) {
+        let base = match own {
+            true => scatter.x,
+            false => {
+                let hits = scatter.hits(cx)?;
+                ops::select(cx, hits, neutral, scatter.x)?
+            }
+        };
+        return one_by_one(cx, scatter, base, src, combine);
+    }
+    let pairs = scatter.pairs(cx)?;
     let spread = cx.unsqueeze(src, scatter.axis + 1)?;
     let candidates = ops::select(cx, pairs, spread, neutral)?;
     let reduced = reduce(cx, candidates, &[scatter.axis], false)?;

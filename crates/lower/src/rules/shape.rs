@@ -211,7 +211,10 @@ fn narrow(cx: &mut Lower, call: &Call) -> Items {
         let start = *start;
         return narrow_from(cx, x, axis, start, &call.size("length")?);
     }
-    let (start, length) = (call.size("start")?, call.size("length")?);
+    let (mut start, length) = (call.size("start")?, call.size("length")?);
+    if cx.graph().bounds(&start).1 < 0 {
+        start = start + cx.spec(x).dims[axis].clone();
+    }
     let stop = start.clone() + length;
     one(slice_axis(cx, x, axis, &start, &stop, 1)?)
 }
@@ -263,7 +266,7 @@ fn stack(cx: &mut Lower, call: &Call) -> Items {
 }
 
 /// Sections of these lengths along an axis.
-fn sections(cx: &mut Lower, x: Tid, axis: usize, lengths: &[Expr]) -> Items {
+pub(super) fn sections(cx: &mut Lower, x: Tid, axis: usize, lengths: &[Expr]) -> Items {
     if lengths.len() == 1 {
         return Ok(vec![Item::Tensors(vec![x])]);
     }
@@ -287,7 +290,7 @@ fn chunk_lengths(total: i64, chunk: i64) -> Vec<Expr> {
 }
 
 /// Lengths of the parts that the program records.
-fn recorded_lengths(call: &Call, axis: usize) -> Option<Vec<Expr>> {
+pub(super) fn recorded_lengths(call: &Call, axis: usize) -> Option<Vec<Expr>> {
     let lengths = call.outputs.iter().map(|o| o.dims.get(axis).cloned()).collect::<Option<Vec<_>>>()?;
     (!lengths.is_empty()).then_some(lengths)
 }
@@ -442,10 +445,11 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten._shape_as_tensor.default", |cx, call| {
         let dims = cx.spec(call.tensor("self")?).dims.to_vec();
         let sizes = dims.iter().map(|d| d.as_int()).collect::<Option<Vec<_>>>();
-        match sizes {
-            Some(sizes) => one(cx.integers("_shape", &sizes, flambeau_tensor::DType::I64)?),
-            None => unsupported("a symbolic shape as a tensor"),
+        if let Some(sizes) = sizes {
+            return one(cx.integers("_shape", &sizes, flambeau_tensor::DType::I64)?);
         }
+        let sizes = dims.iter().map(|d| cx.size_tensor(d)).collect::<Result<Vec<_>, _>>()?;
+        one(cx.emit(Stack { tensors: sizes.into_iter().map(In).collect(), out: NEW, axis: 0 })?)
     }),
     row("aten.adjoint.default", matrix_transpose),
     row("aten.conj.default", same),

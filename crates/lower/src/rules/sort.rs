@@ -158,11 +158,6 @@ fn kthvalue(cx: &mut Lower, call: &Call) -> Items {
     selected(cx, call, x, axis, index)
 }
 
-fn axis_size(cx: &Lower, x: Tid, axis: usize) -> Result<i64, Refuse> {
-    let size = &cx.spec(x).dims[axis];
-    size.as_int().filter(|&n| n > 0).ok_or_else(|| Refuse::Dynamic { param: format!("size {axis}"), found: size.to_string() })
-}
-
 /// The lower of the two middle elements; NaN if there is one.
 fn median_dim(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
@@ -189,17 +184,28 @@ fn median_dim(cx: &mut Lower, call: &Call) -> Items {
     selected(cx, call, x, axis, index)
 }
 
+/// One element of a vector, of rank 0.
+fn element(cx: &mut Lower, x: Tid, place: &Expr) -> Emitted {
+    match place.as_int() {
+        Some(place) => ops::take_one(cx, x, place, 0),
+        None => {
+            let place = cx.size_tensor(place)?;
+            ops::take(cx, x, place, 0)
+        }
+    }
+}
+
 fn median(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let numel = cx.spec(x).numel();
     let x = cx.reshape(x, &[numel])?;
-    let n = axis_size(cx, x, 0)?;
     let sorted = ops::sort(cx, x, 0)?;
-    let middle = ops::take_one(cx, sorted, (n - 1) / 2, 0)?;
+    let last = cx.spec(x).dims[0].clone() - Expr::Int(1);
+    let middle = element(cx, sorted, &last.floor_div(&Expr::Int(2)))?;
     if !cx.spec(x).dtype.is_float() {
         return one(middle);
     }
-    let last = ops::take_one(cx, sorted, n - 1, 0)?;
+    let last = element(cx, sorted, &last)?;
     let is_nan = ops::ne(cx, last, last)?;
     one(ops::select(cx, is_nan, last, middle)?)
 }

@@ -198,12 +198,11 @@ fn native_batch_norm(cx: &mut Lower, call: &Call) -> Items {
 }
 
 /// Statistics over each group of channels of each entry of the batch.
-fn grouped(cx: &mut Lower, call: &Call, x: Tid, groups: i64) -> Emitted {
+fn grouped(cx: &mut Lower, call: &Call, x: Tid, groups: Expr) -> Emitted {
     let dims = cx.spec(x).dims.to_vec();
     if dims.len() < 2 {
         return unsupported("an input without channels");
     }
-    let groups = Expr::Int(groups);
     let Some(per_group) = dims[1].exact_div(&groups) else {
         return unsupported(format!("{} channels in {groups} groups", dims[1]));
     };
@@ -216,12 +215,12 @@ fn grouped(cx: &mut Lower, call: &Call, x: Tid, groups: i64) -> Emitted {
 
 fn group_norm(cx: &mut Lower, call: &Call) -> Items {
     let x = wide_input(cx, call)?;
-    one(grouped(cx, call, x, call.int("num_groups")?)?)
+    one(grouped(cx, call, x, call.size("num_groups")?)?)
 }
 
 fn native_group_norm(cx: &mut Lower, call: &Call) -> Items {
     let x = wide_input(cx, call)?;
-    let groups = call.int("group")?;
+    let groups = call.size("group")?;
     let mut items = vec![Item::Tensor(grouped(cx, call, x, groups)?), Item::None, Item::None];
     if call.is_used(1) || call.is_used(2) {
         let dims = call.out(1)?.dims.clone();
@@ -246,8 +245,7 @@ fn instance_norm(cx: &mut Lower, call: &Call) -> Items {
         let axes: Vec<usize> = (2..cx.spec(x).rank()).collect();
         return one(by_own_statistics(cx, call, x, &axes)?);
     }
-    let channels = &cx.spec(x).dims[1];
-    let Some(channels) = channels.as_int() else { return unsupported(format!("{channels} channels")) };
+    let channels = cx.spec(x).dims[1].clone();
     one(grouped(cx, call, x, channels)?)
 }
 
