@@ -16,10 +16,10 @@ from modules.functions import functions
 from modules.layers import losses_and_activations, pooling_and_conv, resampling
 from modules.models import models, quantized
 from modules.options import options
-from modules.sizes import dynamic_elementwise_and_shape, dynamic_layers
+from modules.sizes import dynamic_elementwise_and_shape, dynamic_layers, open_sizes
 from modules.state import control_flow, inputs_and_outputs, recurrences, writes
 
-GROUPS = [dynamic_elementwise_and_shape, dynamic_layers, attention_masks, writes, inputs_and_outputs, control_flow, recurrences, resampling, pooling_and_conv,
+GROUPS = [dynamic_elementwise_and_shape, dynamic_layers, open_sizes, attention_masks, writes, inputs_and_outputs, control_flow, recurrences, resampling, pooling_and_conv,
           indexing, einsums, losses_and_activations, models, quantized, dtypes, options, functions]
 
 

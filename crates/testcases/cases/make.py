@@ -35,7 +35,8 @@ FAMILIES = {
     "sort": "unary.sort_desc.bf16 unary.topk.f32 searchsorted",
     "scalar": "io.rank0 io.item io.int_div io.big_ints",
     "control flow": "cond.nested cond.shape scan.two scan.dyn map.matrix",
-    "dynamic sizes": "dyn.reshape_mix dyn.pool_size dyn.matmul dyn.symint_input dyn.arange",
+    "dynamic sizes": "dyn.reshape_mix dyn.pool_size dyn.matmul dyn.symint_input dyn.arange open.table open.parts open.pools "
+    "open.resized open.scattered open.computed open.image",
     "state": "write.cache write.index_put write.counter_int write.bool_buffer write.swap",
     "quantized": "quant.linear.4.32.f32 quant.linear.8.0.bf16 quant.embedding.4.32.f16 quant.linear.2.64.f16",
     "options": "options.losses options.resize options.grid options.windows options.layout options.sort options.create options.statistics "

@@ -82,3 +82,64 @@ def dynamic_layers():
     case("dyn.pixel_shuffle", nn.PixelShuffle(2), randn(2, 8, 5, 5), dyn={0: {0: N, 2: T}}, test=((randn(3, 8, 9, 5),), {}))
     case("dyn.reflect_pad", nn.ReflectionPad2d(1), randn(2, 3, 5, 5), dyn={0: {0: N}}, test=((randn(3, 3, 5, 5),), {}))
     case("dyn.conv_transpose", nn.ConvTranspose2d(3, 4, 4, stride=2, padding=1), randn(2, 3, 5, 5), dyn={0: {0: N, 2: T}}, test=((randn(3, 3, 9, 5),), {}))
+
+
+class Table(nn.Module):
+    """Windows over a constant by lengths and places that only a run knows."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("table", randn(16, 6))
+
+    def forward(self, x, n):
+        rows = self.table[: x.shape[0]]
+        length = n.item()
+        torch._check(length >= 1)
+        torch._check(length < 16)
+        return x * rows, self.table[: x.shape[0] - 1] + x[1:], x + self.table.narrow(0, 0, x.shape[0]), self.table[length] * 2, self.table[:length].sum(0)
+
+
+def parts(x):
+    first, rest = x[:1], x[:, 1:]
+    return (x * first, rest.chunk(2, 1)[0], x.narrow(0, -1, 1), x.narrow(1, -2, 2) * 2, x[-1:] + x, x.cummax(0)[0], x.cummin(1)[1], x.kthvalue(1, 0)[0],
+            x.diff(n=2, dim=1), x.diff(n=0), torch.fft.fftshift(x), x.std(1, correction=0.5), x.diagonal(), x.trace(), x.diagonal_scatter(torch.zeros_like(x.diagonal())),
+            x.median(), F.pdist(x), x.hsplit([2])[1])
+
+
+def pools(x):
+    return (F.adaptive_avg_pool2d(x, 3), F.adaptive_avg_pool2d(x, (x.shape[3], 2)), F.adaptive_max_pool2d(x, 3, return_indices=True), F.adaptive_max_pool1d(x[0], 2),
+            F.max_pool2d(x, 2, ceil_mode=True), F.max_pool2d(x, 3, stride=2, padding=1, return_indices=True), F.avg_pool2d(x, 3, stride=2, padding=1, ceil_mode=True),
+            F.avg_pool1d(x[0], 3, stride=2, padding=1, count_include_pad=False), F.instance_norm(x.transpose(1, 2)))
+
+
+def resized(x, grid):
+    def resize(mode, **kwargs):
+        return F.interpolate(x, mode=mode, **kwargs)
+
+    return (resize("bicubic", size=(6, 5)), resize("bicubic", size=(6, 5), align_corners=True), resize("bilinear", size=(4, 9), antialias=True),
+            resize("bicubic", size=(4, 9), antialias=True), resize("bilinear", scale_factor=1.7), resize("bicubic", scale_factor=0.6, recompute_scale_factor=True),
+            F.grid_sample(x, grid, align_corners=False), F.grid_sample(x, grid, mode="bicubic", padding_mode="reflection", align_corners=True))
+
+
+def scattered(x, index, src):
+    return (x.scatter_reduce(0, index, src, "amax"), x.scatter_reduce(0, index, src, "amin", include_self=False), x.scatter_reduce(0, index, src, "prod"),
+            x.index_reduce(0, index[:, 0], src, "amax"))
+
+
+def computed(x):
+    n = torch.sym_ite(x.shape[0] > 4, x.shape[0] * 2, x.shape[0] + 1)
+    return torch.ones(n), x * x.shape[0] ** -0.5, x * (1.0 / x.shape[0]), torch.ones(2 * (x.shape[0] // 2 + 1) ** 2), torch.ones(2 ** x.shape[0])
+
+
+def open_sizes():
+    """Sizes of slices, pools, resampled axes and scatters that the bounds of the program decide, or nodes compute."""
+    any_size = Dim.AUTO
+    case("open.table", Table(), randn(5, 6), torch.tensor(3), dyn={0: {0: Dim.AUTO(min=4, max=15)}, 1: None}, test=((randn(9, 6), torch.tensor(7)), {}))
+    case("open.parts", parts, randn(5, 6), dyn={0: {0: Dim.AUTO(min=4, max=12), 1: Dim.AUTO(min=4, max=12)}}, test=((randn(8, 7), ), {}))
+    case("open.pools", pools, randn(2, 3, 7, 6), dyn={0: {2: Dim.AUTO(min=4), 3: Dim.AUTO(min=4)}}, test=((randn(2, 3, 9, 8), ), {}))
+    case("open.resized", resized, randn(2, 3, 7, 6), torch.rand(2, 4, 3, 2) * 2.4 - 1.2, dyn={0: {2: Dim.AUTO(min=4), 3: Dim.AUTO(min=4)}, 1: {1: any_size}},
+         test=((randn(2, 3, 9, 10), torch.rand(2, 5, 3, 2) * 2.4 - 1.2), {}))
+    case("open.scattered", scattered, randn(5, 3), ints(5, 7, 3), randn(7, 3), dyn={0: {0: any_size}, 1: {0: any_size}, 2: {0: any_size}},
+         test=((randn(6, 3), ints(6, 4, 3), randn(4, 3)), {}))
+    case("open.computed", computed, randn(3, 2), dyn={0: {0: Dim("n", min=2, max=12)}}, test=((randn(7, 2), ), {}))
+    case("open.image", lambda x: F.conv2d(x, torch.ones(2, 3, 3, 3)), randn(2, 3, 5, 6), dyn={0: {0: any_size, 2: any_size, 3: any_size}}, test=((randn(1, 3, 8, 7), ), {}))
