@@ -119,6 +119,11 @@ impl ProgramArgs {
     pub(crate) fn open(&self) -> Result<Program> {
         self.weights.open(&self.program)
     }
+
+    /// The files of program and weights.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+        [&self.program].into_iter().chain(&self.weights.data).map(PathBuf::as_path)
+    }
 }
 
 /// Where the weights of a program on the command line are.

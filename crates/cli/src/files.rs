@@ -57,7 +57,7 @@ pub(crate) fn check_writable(path: &Path) -> Result<()> {
 }
 
 /// Whether something other than a file or a folder is there.
-fn is_special(path: &Path) -> bool {
+pub(crate) fn is_special(path: &Path) -> bool {
     path.metadata().is_ok_and(|facts| !facts.is_file() && !facts.is_dir())
 }
 

@@ -21,6 +21,7 @@ mod mlx;
 mod model;
 mod npy;
 pub mod op_test_runner;
+mod outputs;
 mod profile;
 mod progress;
 mod read_ahead;

@@ -2,7 +2,11 @@
 
 mod roofline;
 
-use std::{collections::HashMap, io::Write, path::PathBuf};
+use std::{
+    collections::HashMap,
+    io::Write,
+    path::{Path, PathBuf},
+};
 
 use anyhow::Result;
 use flambeau::{
@@ -12,7 +16,7 @@ use flambeau::{
 use serde_json::json;
 
 use self::roofline::Roofline;
-use crate::files;
+use crate::{files, outputs};
 
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ProfileArgs {
@@ -41,9 +45,16 @@ impl ProfileArgs {
         self.profile || self.trace.is_some()
     }
 
-    /// Refuses a trace that could not be written.
-    pub(crate) fn check_writable(&self) -> Result<()> {
-        self.trace.as_deref().map_or(Ok(()), files::check_writable)
+    /// Where steps are written as a trace.
+    pub(crate) fn trace(&self) -> Option<&Path> {
+        self.trace.as_deref()
+    }
+
+    /// Refuses a trace that could not be written, or would take the place of a file that is read.
+    pub(crate) fn check_writable<'a>(&self, read: impl IntoIterator<Item = &'a Path>) -> Result<()> {
+        let Some(path) = self.trace() else { return Ok(()) };
+        outputs::check(&[path], read)?;
+        files::check_writable(path)
     }
 
     /// Prints and writes what was asked for, of all steps since the method was loaded.

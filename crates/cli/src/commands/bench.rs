@@ -157,7 +157,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if tests.is_empty() {
         return Err(usage("nothing is left to measure: give -p or -n a number above 0"));
     }
-    args.profile.check_writable()?;
+    args.profile.check_writable(args.program.paths())?;
     let options = ModelOptions { chunk: args.prefill_chunk, ..ModelOptions::default() };
     let engine = args.engine.engine(args.profile.is_wanted())?;
     let model = Model::load(&program, &engine, &options)?;

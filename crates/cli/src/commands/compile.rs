@@ -14,7 +14,7 @@ use flambeau::{
     pt2::{Archive, Exported},
 };
 
-use crate::{engine::EngineArgs, failure::usage, file_kind::FileKind, files, memory, progress, recipe};
+use crate::{engine::EngineArgs, failure::usage, file_kind::FileKind, files, memory, outputs, progress, recipe};
 
 /// Compile .pt2 files of torch.export into a .pte file
 #[derive(Debug, clap::Args)]
@@ -124,11 +124,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut options = args.quantize.options()?;
     options.require_full = args.require_full;
     options.threads = args.engine.threads;
-    for path in [args.output.as_deref().filter(|_| !args.dry_run), args.report.as_deref()].into_iter().flatten() {
-        files::check_writable(path)?;
-    }
+    let files = named_files(args)?;
+    let written: Vec<&Path> =
+        [args.output.as_deref().filter(|_| !args.dry_run), args.report.as_deref()].into_iter().flatten().collect();
+    let recipe = args.quantize.recipe.as_deref().map(Path::new);
+    outputs::check(&written, files.iter().map(|(_, path)| path.as_path()).chain(recipe))?;
+    written.into_iter().try_for_each(files::check_writable)?;
     let engine = args.engine.engine(false)?;
-    let programs: Vec<(String, PathBuf, Exported)> = named_files(args)?
+    let programs: Vec<(String, PathBuf, Exported)> = files
         .into_iter()
         .map(|(name, path)| read(&path).map(|program| (name, path, program)))
         .collect::<Result<_>>()?;
@@ -154,7 +157,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// Writes a program with a progress bar, and tells its size and how long it took.
-pub(crate) fn write_program(output: &Output<'_>, path: &std::path::Path, start: Instant) -> Result<()> {
+pub(crate) fn write_program(output: &Output<'_>, path: &Path, start: Instant) -> Result<()> {
     let writer = output.writer()?;
     let bar = progress::bytes(writer.data_size());
     let size = files::write(path, |out| Ok(writer.write(&mut bar.wrap_write(out)).map_err(compile::Error::from)?))?;
@@ -188,7 +191,7 @@ fn named_files(args: &Args) -> Result<Vec<(String, PathBuf)>> {
     Ok(list)
 }
 
-fn read(path: &std::path::Path) -> Result<Exported> {
+fn read(path: &Path) -> Result<Exported> {
     FileKind::Archive.expect(path, || {
         let archive = Archive::open(files::read(path)?).with_context(|| path.display().to_string())?;
         archive.only_program().with_context(|| path.display().to_string())

@@ -23,7 +23,7 @@ use crate::{
     file_kind::{self, FileKind},
     files,
     hub::{Hub, ModelName},
-    memory,
+    memory, outputs,
     tokenizer::{self, MODEL_FILES, TEXT_FILES},
 };
 
@@ -108,6 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         kv_cache: args.kv_cache.into(),
         ..zoo::Options::default()
     };
+    outputs::check(&[&args.output], [Path::new(&args.model)])?;
     files::check_writable(&args.output)?;
     let checkpoint = open(&args.model)?;
     let options = with_context(&checkpoint, options);

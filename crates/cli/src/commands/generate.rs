@@ -2,6 +2,7 @@
 
 use std::{
     io::{Read, Write},
+    path::Path,
     process::ExitCode,
     sync::atomic::{AtomicBool, Ordering},
     time::{Instant, SystemTime, UNIX_EPOCH},
@@ -81,7 +82,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     args.sampling.params(None)?;
-    args.profile.check_writable()?;
+    args.profile.check_writable([Path::new(args.model.name())])?;
     let Loaded { model, text, engine } = args.model.load(args.draft.logits(), args.profile.is_wanted())?;
     let model = args.draft.attach(model, &text.tokenizer, &engine, args.model.threads(), args.model.lock())?;
     let mut sequence = model.sequence()?;

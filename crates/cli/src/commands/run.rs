@@ -1,7 +1,7 @@
 //! `flambeau run`: one method on tensors from files.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -14,7 +14,9 @@ use flambeau::{
 };
 use serde_json::{Value as Json, json};
 
-use crate::{count::positive, engine::EngineArgs, file_kind::ProgramArgs, files, inputs, kv_cache, profile::ProfileArgs, tensors};
+use crate::{
+    count::positive, engine::EngineArgs, file_kind::ProgramArgs, files, inputs, kv_cache, outputs, profile::ProfileArgs, tensors,
+};
 
 /// Run a method of a .pte file on tensors from files
 #[derive(Debug, clap::Args)]
@@ -58,7 +60,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(path) = &args.output {
         tensors::check_writable(path)?;
     }
-    args.profile.check_writable()?;
+    let written: Vec<&Path> = [args.output.as_deref(), args.profile.trace()].into_iter().flatten().collect();
+    outputs::check(&written, args.program.paths().chain(args.inputs.iter().map(PathBuf::as_path)))?;
+    written.into_iter().try_for_each(files::check_writable)?;
     let program = args.program.open()?;
     let options = LoadOptions { kv_cache: args.kv_cache.clone(), ..LoadOptions::default() };
     let engine = args.engine.engine(args.profile.is_wanted())?;

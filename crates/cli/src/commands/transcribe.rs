@@ -2,6 +2,7 @@
 
 mod format;
 mod live;
+mod output;
 mod source;
 
 use std::{
@@ -30,9 +31,9 @@ use indicatif::ProgressBar;
 use self::{format::Format, live::Live, source::SourceArgs};
 use crate::{
     engine::EngineArgs,
-    failure::{self, INTERRUPTED, usage},
+    failure::{self, INTERRUPTED},
     file_kind::LockArgs,
-    files, interrupt,
+    interrupt,
     model::{ExportArgs, ModelArgs},
     progress, tokenizer,
 };
@@ -174,7 +175,8 @@ fn texts(text: &str) -> Result<usize, String> {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let formats = if args.json { vec![Format::Json] } else { args.format.clone() };
-    check(args, &formats)?;
+    args.source.check()?;
+    output::check(args, &formats)?;
     let (mut model, tokenizer) = load(args)?;
     let cancelled = interrupt::flag()?;
     let mut code = ExitCode::SUCCESS;
@@ -225,24 +227,7 @@ fn load(args: &Args) -> Result<(SpeechModel, Tokenizer)> {
     Ok((SpeechModel::load(&program, &engine)?, tokenizer))
 }
 
-/// Refuses what could not be written in the end.
-fn check(args: &Args, formats: &[Format]) -> Result<()> {
-    args.source.check()?;
-    let outputs = args.source.files().len() * formats.len();
-    if let Some(output) = &args.output {
-        if outputs > 1 {
-            return Err(usage(format!("--output takes one transcript, and there will be {outputs}; use --output-dir")));
-        }
-        files::check_writable(output)?;
-    } else if let Some(folder) = &args.output_dir {
-        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    } else if formats.len() > 1 {
-        return Err(usage("several formats cannot share stdout; use --output-dir"));
-    }
-    Ok(())
-}
-
-/// Transcribes one recording, and writes what is done when it ends, fails or is cancelled.
+/// Transcribes one recording, and writes what is done when it ends, fails or is cancelled, if there is anything.
 fn transcribe(
     args: &Args,
     formats: &[Format],
@@ -284,8 +269,10 @@ fn transcribe(
     }
     let alone = if is_separate { None } else { heard.pop() };
     let transcript = alone.unwrap_or_else(|| Transcript::of_channels(heard));
-    if !as_it_comes {
-        write(args, formats, file, &transcript)?;
+    // What ended early and came to nothing takes the place of no older transcript.
+    let is_whole = result.is_ok() && !stop.load(Ordering::Relaxed);
+    if !as_it_comes && (is_whole || !transcript.segments.is_empty()) {
+        output::write(args, formats, file, &transcript)?;
     }
     if is_cut_short {
         eprintln!("{}: the file ends in the midst of what it announces", file.display());
@@ -378,20 +365,4 @@ fn print(segments: &[Segment]) -> Result<()> {
         writeln!(out, "{}", segment.text.trim())?;
     }
     Ok(out.flush()?)
-}
-
-fn write(args: &Args, formats: &[Format], file: &Path, transcript: &Transcript) -> Result<()> {
-    for format in formats {
-        let text = format.write(transcript);
-        let path = match (&args.output, &args.output_dir) {
-            (Some(output), _) => output.clone(),
-            (None, Some(folder)) => {
-                let stem = if files::is_standard(file) { Some("stdin".as_ref()) } else { file.file_stem() };
-                folder.join(stem.unwrap_or_default()).with_added_extension(format.extension())
-            }
-            (None, None) => PathBuf::from("-"),
-        };
-        files::write(&path, |out| Ok(out.write_all(text.as_bytes())?))?;
-    }
-    Ok(())
 }

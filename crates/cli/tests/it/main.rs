@@ -6,6 +6,7 @@ mod embed;
 mod errors;
 mod eval;
 mod live;
+mod outputs;
 mod program;
 mod pull;
 mod recipes;
