@@ -1,3 +1,5 @@
+use crate::container;
+
 /// Why sound cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -37,6 +39,12 @@ pub enum Error {
     /// A sample of floats is NaN or infinite.
     #[error("the recording has a sample at {seconds:.2} s that is no number")]
     NotFinite { seconds: f64 },
+
+    /// A sample of floats is larger than any number that samples are made of.
+    #[error(
+        "the recording has a sample of {value:e} at {seconds:.2} s, where full scale is 1: it is damaged, or in another form than it says"
+    )]
+    TooLoud { value: f32, seconds: f64 },
 }
 
 /// What the decoding library says, in our words.
@@ -48,7 +56,7 @@ impl From<symphonia::core::errors::Error> for Error {
                 Error::Damaged("it ends too early".into())
             }
             Source::IoError(error) => Error::Io(error),
-            Source::Unsupported(what) => Error::Unsupported(format!("no recording that can be decoded: {what}")),
+            Source::Unsupported(what) => container::unsupported(what.to_owned()),
             other => Error::Damaged(other.to_string()),
         }
     }

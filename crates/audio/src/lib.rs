@@ -8,9 +8,12 @@
 
 mod activity;
 mod bins;
+mod container;
 mod error;
 mod filters;
 mod mel;
+mod mix;
+mod opus;
 mod parakeet_mel;
 mod pcm;
 mod recording;

@@ -19,17 +19,18 @@ use symphonia::{
     default,
 };
 
-use crate::{Error, Pcm, Result, resample::Resampler, wav};
+use crate::{Error, Pcm, Result, container, mix::Mixer, opus::Opus, resample::Resampler, wav};
 
 /// Samples a second that a recording may have.
 pub const RATES: RangeInclusive<u32> = 1_000..=384_000;
 /// Channels that a recording may have.
 pub const MAX_CHANNELS: usize = 64;
 
-const NOT_DECODED: &str = "which is not decoded here; convert it to WAV, FLAC or MP3";
+/// The largest sample that is taken: floats in the scale of 32-bit integers.
+const LARGEST: f32 = (1u64 << 31) as f32;
 
-/// A recording that is decoded as it is read: WAV, AIFF, CAF, FLAC, MP3, Ogg Vorbis, AAC and ALAC in MP4, Vorbis in WebM. Channels
-/// become their mean.
+/// A recording that is decoded as it is read: WAV, AIFF, CAF, FLAC, MP3, AAC and ALAC in MP4, Vorbis and Opus in Ogg and
+/// WebM. Channels become their mean, or the loudest one where they cancel one another out.
 pub struct Recording {
     reader: Box<dyn FormatReader>,
     decoder: Box<dyn AudioDecoder>,
@@ -41,6 +42,7 @@ pub struct Recording {
     /// Whether a packet was decoded that is in no block yet.
     is_ahead: bool,
     rate: u32,
+    mixer: Mixer,
     resampler: Option<Resampler>,
     /// Frames decoded so far, at the recording's own rate.
     frames: u64,
@@ -51,6 +53,7 @@ pub struct Recording {
     /// Whether the file states how long it is.
     has_length: bool,
     is_cut_short: bool,
+    has_surplus: bool,
     is_finished: bool,
 }
 
@@ -96,14 +99,20 @@ impl Recording {
     fn open(mut source: Box<dyn MediaSource>, rate: u32) -> Result<Recording> {
         let mut head = Vec::new();
         source.as_mut().take(12).read_to_end(&mut head)?;
-        let mut has_length = true;
+        let (mut has_length, mut has_surplus) = (true, false);
         if <&[u8; 12]>::try_from(&head[..]).is_ok_and(wav::is_wave) {
             let wave = wav::repaired(source)?;
-            (source, has_length) = (wave.source, wave.has_length);
-        } else if source.is_seekable() {
-            source.rewind()?;
+            (source, has_length, has_surplus) = (wave.source, wave.has_length, wave.has_surplus);
         } else {
-            source = Box::new(ReadOnlySource::new(Cursor::new(head).chain(source)));
+            source.as_mut().take((container::HEAD - 12) as u64).read_to_end(&mut head)?;
+            container::check(&head)?;
+            if source.is_seekable() {
+                source.rewind()?;
+            } else if container::is_mp4(&head) {
+                source = container::mp4(head, source)?;
+            } else {
+                source = Box::new(ReadOnlySource::new(Cursor::new(head).chain(source)));
+            }
         }
         let stream = MediaSourceStream::new(source, Default::default());
         let reader =
@@ -113,14 +122,16 @@ impl Recording {
         let codec = codec.ok_or_else(|| Error::Unsupported("its sound is coded in a way that is not known here".into()))?;
         codec.sample_rate.map(check_rate).transpose()?;
         codec.channels.as_ref().map(|channels| check_channels(channels.count())).transpose()?;
-        let decoder = guarded(|| default::get_codecs().make_audio_decoder(codec, &AudioDecoderOptions::default()))?;
-        let decoder = decoder.map_err(|error| match error {
-            Symphonia::Unsupported(_) if codec.codec == CODEC_ID_OPUS => {
-                Error::Unsupported(format!("it holds Opus, {NOT_DECODED}"))
-            }
-            Symphonia::Unsupported(_) => Error::Unsupported(format!("it holds sound of codec {}, {NOT_DECODED}", codec.codec)),
-            other => other.into(),
-        })?;
+        let decoder =
+            match codec.codec {
+                CODEC_ID_OPUS => Box::new(Opus::new(codec)?),
+                other => guarded(|| default::get_codecs().make_audio_decoder(codec, &AudioDecoderOptions::default()))?.map_err(
+                    |error| match error {
+                        Symphonia::Unsupported(_) => container::unsupported(format!("it holds sound of codec {other}")),
+                        other => other.into(),
+                    },
+                )?,
+            };
         let seconds = track.num_frames.zip(codec.sample_rate).map(|(frames, rate)| frames as f64 / f64::from(rate));
         Ok(Recording {
             track: track.id,
@@ -130,6 +141,7 @@ impl Recording {
             channel: None,
             is_ahead: false,
             rate,
+            mixer: Mixer::default(),
             resampler: None,
             frames: 0,
             seconds,
@@ -138,6 +150,7 @@ impl Recording {
             block: Vec::new(),
             has_length,
             is_cut_short: false,
+            has_surplus,
             is_finished: false,
         })
     }
@@ -150,6 +163,16 @@ impl Recording {
     /// Whether the file ended in the midst of what it announced.
     pub fn is_cut_short(&self) -> bool {
         self.is_cut_short
+    }
+
+    /// Whether the file held more sound than it announced, which is heard too.
+    pub fn has_surplus(&self) -> bool {
+        self.has_surplus
+    }
+
+    /// Whether channels in opposite phase cancelled one another out, so that the loudest one was heard in the place of their mean.
+    pub fn has_cancelled(&self) -> bool {
+        self.mixer.has_cancelled()
     }
 
     /// Channels of the recording.
@@ -246,15 +269,14 @@ impl Recording {
     /// Mixes what was decoded down, and resamples it into `block`.
     fn add_decoded(&mut self) -> Result<()> {
         let Some((rate, channels)) = self.form else { return Ok(()) };
-        let share = (channels as f32).recip();
         self.mono.clear();
-        let frames = self.interleaved.chunks_exact(channels);
         match self.channel {
-            Some(channel) => self.mono.extend(frames.map(|frame| frame[channel])),
-            None => self.mono.extend(frames.map(|frame| frame.iter().sum::<f32>() * share)),
+            Some(channel) => self.mono.extend(self.interleaved.chunks_exact(channels).map(|frame| frame[channel])),
+            None => self.mixer.mix(&self.interleaved, (rate, channels), &mut self.mono),
         }
-        if let Some(at) = self.mono.iter().position(|sample| !sample.is_finite()) {
-            return Err(Error::NotFinite { seconds: (self.frames as f64 + at as f64) / f64::from(rate) });
+        if let Some(at) = self.mono.iter().position(|sample| !sample.is_finite() || sample.abs() > LARGEST) {
+            let (value, seconds) = (self.mono[at], (self.frames as f64 + at as f64) / f64::from(rate));
+            return Err(if value.is_finite() { Error::TooLoud { value, seconds } } else { Error::NotFinite { seconds } });
         }
         self.frames += self.mono.len() as u64;
         if rate == self.rate {

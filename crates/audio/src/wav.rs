@@ -1,7 +1,7 @@
 //! WAV files whose chunks are not as they should be: sizes of zero, of more than there is or of nothing known, odd chunks ahead of
 //! the sound.
 
-use std::io::{self, Cursor, Read};
+use std::io::{self, Cursor, Read, SeekFrom};
 
 use symphonia::core::io::{MediaSource, ReadOnlySource};
 
@@ -18,6 +18,8 @@ pub(crate) struct Wave {
     pub(crate) source: Box<dyn MediaSource>,
     /// Whether the length of the sound was stated.
     pub(crate) has_length: bool,
+    /// Whether there is more sound than stated.
+    pub(crate) has_surplus: bool,
 }
 
 /// Whether a file begins as WAV files do.
@@ -41,7 +43,12 @@ pub(crate) fn repaired(mut source: Box<dyn MediaSource>) -> Result<Wave> {
         at += 8;
         match &head[..4] {
             b"data" if format.is_empty() => return Err(missing()),
-            b"data" => return Ok(canonical(source, &format, size, length.map(|length| length.saturating_sub(at)))),
+            b"data" => {
+                let left = length.map(|length| length.saturating_sub(at));
+                let has_surplus = left.is_some_and(|left| is_short(&mut source, at, size, left));
+                // A size that is wrong says nothing.
+                return Ok(Wave { has_surplus, ..canonical(source, &format, if has_surplus { 0 } else { size }, left) });
+            }
             b"fmt " if size > MAX_FORMAT => return Err(Error::Damaged(format!("a format chunk of {size} bytes"))),
             b"fmt " => {
                 format.resize(size as usize, 0);
@@ -54,6 +61,19 @@ pub(crate) fn repaired(mut source: Box<dyn MediaSource>) -> Result<Wave> {
         }
         at += u64::from(size) + u64::from(size % 2);
     }
+}
+
+/// Whether sound that begins at byte `at` goes on behind the `size` bytes of its chunk, of `left` in the file: no chunk follows them.
+fn is_short(source: &mut Box<dyn MediaSource>, at: u64, size: u32, left: u64) -> bool {
+    let end = u64::from(size) + u64::from(size % 2);
+    if size == 0 || left < end + 8 || !source.is_seekable() {
+        return false;
+    }
+    let mut head = [0; 8];
+    let is_read = source.seek(SeekFrom::Start(at + end)).and_then(|_| source.read_exact(&mut head)).is_ok();
+    let is_back = source.seek(SeekFrom::Start(at)).is_ok();
+    let is_name = head[..4].iter().all(|byte| (b' '..=b'~').contains(byte));
+    is_read && is_back && !is_name && head != [0; 8]
 }
 
 /// Refuses formats that no recording has; the library would multiply their numbers.
@@ -84,5 +104,5 @@ fn canonical(source: Box<dyn MediaSource>, format: &[u8], size: u32, left: Optio
     header.extend_from_slice(b"data");
     header.extend_from_slice(&bytes.to_le_bytes());
     let stream = Cursor::new(header).chain(source.take(bytes.into()));
-    Wave { source: Box::new(ReadOnlySource::new(stream)), has_length: is_known || left.is_some() }
+    Wave { source: Box::new(ReadOnlySource::new(stream)), has_length: is_known || left.is_some(), has_surplus: false }
 }

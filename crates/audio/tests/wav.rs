@@ -159,3 +159,30 @@ fn one_channel_can_be_chosen() {
     assert_is_tone(&channel(1).unwrap(), 1e-4);
     assert!(matches!(channel(2), Err(Error::NoChannel { channel: 2, channels: 2 })));
 }
+
+#[test]
+fn sound_behind_the_end_that_its_chunk_states_is_heard() {
+    let samples = tone(RATE);
+    let whole = wave(1, 16, RATE, &samples, pcm16);
+    let mut short = whole.clone();
+    short[40..44].copy_from_slice(&1000u32.to_le_bytes());
+    let mut recording = Recording::from_bytes(short, RATE).unwrap();
+    assert_is_tone(&recording.read_to_end().unwrap(), 1.0 / 32767.0);
+    assert!(recording.has_surplus());
+    // A chunk behind the sound is none.
+    for tail in [Vec::new(), chunk(b"LIST", &[1; 20]), vec![0; 64]] {
+        let mut recording = Recording::from_bytes([whole.clone(), tail].concat(), RATE).unwrap();
+        assert_eq!(recording.read_to_end().unwrap().len(), samples.len());
+        assert!(!recording.has_surplus());
+    }
+}
+
+#[test]
+fn samples_far_beyond_full_scale_are_refused_with_their_place() {
+    let samples = |value: f32| wave(3, 32, RATE, &tone(RATE), move |_| value.to_le_bytes().to_vec());
+    for value in [1e30, -1e30, 1e38] {
+        let error = read(samples(value)).unwrap_err();
+        assert!(matches!(error, Error::TooLoud { .. }) && error.to_string().contains("full scale"), "{error}");
+    }
+    assert!(read(samples(32768.0)).is_ok(), "floats in the scale of integers");
+}

@@ -40,7 +40,7 @@ use crate::{
 
 /// Transcribe recordings with Whisper, Parakeet, Moonshine or Voxtral
 ///
-/// Reads WAV, AIFF, CAF, FLAC, MP3, Ogg Vorbis, AAC and ALAC, up to 384 kHz and 64 channels. Text comes out as it is
+/// Reads WAV, AIFF, CAF, FLAC, MP3, AAC, ALAC, Vorbis and Opus, up to 384 kHz and 64 channels. Text comes out as it is
 /// recognized; Ctrl-C keeps what is done.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  flambeau transcribe -m ./whisper-tiny.en talk.mp3\n  \
@@ -79,8 +79,8 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "format")]
     json: bool,
 
-    /// Language that is spoken, such as en or fr (Whisper); by default the model tells
-    #[arg(help_heading = "Speech", short, long, value_name = "CODE", default_value = "auto")]
+    /// Language that is spoken, such as en, fr or french (Whisper); by default the model tells
+    #[arg(help_heading = "Speech", short, long, value_name = "LANGUAGE", default_value = "auto")]
     language: String,
 
     /// Write down in English what is said in another language (Whisper)
@@ -242,7 +242,7 @@ fn transcribe(
     // A microphone ends by itself, when it is cancelled: then what was said is still written down.
     let never = Arc::default();
     let stop = if args.source.is_microphone() { &never } else { cancelled };
-    let (mut heard, mut result, mut live, mut is_cut_short) = (Vec::new(), Ok(()), None, false);
+    let (mut heard, mut result, mut live, mut warnings) = (Vec::new(), Ok(()), None, Vec::new());
     let count = if is_separate { first.channels().with_context(|| file.display().to_string())? } else { 1 };
     let mut first = Some(first);
     for channel in 0..count {
@@ -256,7 +256,7 @@ fn transcribe(
         let mut segments = Vec::new();
         result = feed(&mut transcriber, &mut recording, (&mut segments, live.as_mut()), as_it_comes, stop)
             .with_context(|| file.display().to_string());
-        is_cut_short |= recording.is_cut_short();
+        warnings = source::warnings(&recording);
         if !args.word_timestamps {
             // A live transcription times its words all the same.
             segments.iter_mut().for_each(|segment: &mut Segment| segment.words.clear());
@@ -274,9 +274,7 @@ fn transcribe(
     if !as_it_comes && (is_whole || !transcript.segments.is_empty()) {
         output::write(args, formats, file, &transcript)?;
     }
-    if is_cut_short {
-        eprintln!("{}: the file ends in the midst of what it announces", file.display());
-    }
+    warnings.iter().for_each(|warning| eprintln!("{}: {warning}", file.display()));
     if !args.quiet {
         let (seconds, took) = (transcript.seconds, start.elapsed().as_secs_f64());
         let of = transcript.language.map(|code| format!(" of {code}")).unwrap_or_default();

@@ -141,6 +141,16 @@ impl SourceArgs {
     }
 }
 
+/// What is odd about a recording that was heard to its end.
+pub(super) fn warnings(recording: &Recording) -> Vec<&'static str> {
+    let all = [
+        (recording.is_cut_short(), "the file ends in the midst of what it announces"),
+        (recording.has_surplus(), "the file holds more sound than it announces; all of it was heard"),
+        (recording.has_cancelled(), "its channels cancel one another out; where they do, the loudest one was heard"),
+    ];
+    all.into_iter().filter_map(|(is_so, warning)| is_so.then_some(warning)).collect()
+}
+
 fn read_stream(stream: impl Read + Send + Sync + 'static, pcm: Option<Pcm>) -> Result<Recording> {
     let recording = match pcm {
         Some(pcm) => Recording::from_pcm(stream, pcm, SAMPLE_RATE),

@@ -1,0 +1,179 @@
+//! Opus in Ogg, WebM, Matroska, MP4 and CAF.
+
+use opus_decoder::{OpusDecoder, OpusError, OpusMultistreamDecoder};
+use symphonia::core::{
+    audio::{AsGenericAudioBufferRef, AudioBuffer, AudioMut, AudioSpec, Channels, GenericAudioBufferRef, layouts},
+    codecs::{
+        CodecInfo,
+        audio::{AudioCodecParameters, AudioDecoder, FinalizeResult},
+    },
+    errors::{Error as Symphonia, Result as Decoded},
+    packet::PacketRef,
+};
+
+use crate::{Error, Result, recording::check_channels};
+
+/// Opus is always decoded at this rate, at which a packet has at most so many samples a channel.
+const RATE: u32 = 48_000;
+const LONGEST: usize = RATE as usize * 120 / 1000;
+const INFO: CodecInfo = CodecInfo { short_name: "opus", long_name: "Opus", profiles: &[] };
+
+/// A decoder with the interface of the library's own.
+pub(crate) struct Opus {
+    parameters: AudioCodecParameters,
+    head: Head,
+    streams: Streams,
+    /// Samples of a channel at the beginning that are still to be left out.
+    skipped: usize,
+    interleaved: Vec<f32>,
+    buffer: AudioBuffer<f32>,
+}
+
+enum Streams {
+    /// One or two channels.
+    One(Box<OpusDecoder>),
+    Several(OpusMultistreamDecoder),
+}
+
+/// What the identification header says.
+#[derive(Clone, Debug, PartialEq)]
+struct Head {
+    channels: usize,
+    /// Samples of a channel ahead of the first one that is heard.
+    skip: usize,
+    /// Factor of every sample.
+    gain: f32,
+    /// Streams, those of them with two channels, and which decoded channel each channel is; of other mappings than the usual one.
+    mapping: Option<(usize, usize, Vec<u8>)>,
+}
+
+impl Head {
+    /// The header in a container's parameters. Without one, there are one or two channels.
+    fn read(parameters: &AudioCodecParameters) -> Result<Head> {
+        let channels = parameters.channels.as_ref().map_or(1, Channels::count);
+        let plain = Head { channels, skip: 0, gain: 1.0, mapping: None };
+        let extra = parameters.extra_data.as_deref().unwrap_or_default();
+        let Some(body) = extra.strip_prefix(b"OpusHead") else { return Ok(plain) };
+        let Some(&[_, channels, s0, s1, _, _, _, _, g0, g1, family]) = body.first_chunk() else {
+            return Err(Error::Damaged("its Opus header ends too early".into()));
+        };
+        let channels = usize::from(channels);
+        let mapping = match family {
+            0 => None,
+            _ => match body.get(11..13 + channels) {
+                Some([streams, coupled, map @ ..]) => Some(((*streams).into(), (*coupled).into(), map.to_vec())),
+                _ => return Err(Error::Damaged("its Opus header does not say which channel is which".into())),
+            },
+        };
+        let decibels = f32::from(i16::from_le_bytes([g0, g1])) / 256.0;
+        let skip = u16::from_le_bytes([s0, s1]).into();
+        Ok(Head { channels, skip, gain: 10f32.powf(decibels / 20.0), mapping })
+    }
+}
+
+impl Opus {
+    /// A decoder of a track.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] and [`Error::Channels`] for a header that no recording has.
+    pub(crate) fn new(parameters: &AudioCodecParameters) -> Result<Opus> {
+        let head = Head::read(parameters)?;
+        check_channels(head.channels)?;
+        let refused = |error: OpusError| Error::Damaged(format!("its Opus header: {error}"));
+        let streams = match &head.mapping {
+            None => Streams::One(Box::new(OpusDecoder::new(RATE, head.channels).map_err(refused)?)),
+            Some((streams, coupled, map)) => {
+                let decoder = OpusMultistreamDecoder::new(RATE, head.channels, *streams, *coupled, map);
+                Streams::Several(decoder.map_err(refused)?)
+            }
+        };
+        let channels = match head.channels {
+            1 => layouts::CHANNEL_LAYOUT_MONO,
+            2 => layouts::CHANNEL_LAYOUT_STEREO,
+            more => Channels::Discrete(more as u16),
+        };
+        Ok(Opus {
+            parameters: parameters.clone(),
+            skipped: head.skip,
+            interleaved: vec![0.0; LONGEST * head.channels],
+            buffer: AudioBuffer::new(AudioSpec::new(RATE, channels), LONGEST),
+            head,
+            streams,
+        })
+    }
+
+    /// Decodes a packet into `interleaved`; the samples of a channel.
+    fn samples(&mut self, packet: &[u8]) -> Result<usize, OpusError> {
+        match &mut self.streams {
+            Streams::One(decoder) => decoder.decode_float(packet, &mut self.interleaved, false),
+            Streams::Several(decoder) => decoder.decode_float(packet, &mut self.interleaved, false),
+        }
+    }
+}
+
+impl AudioDecoder for Opus {
+    fn reset(&mut self) {
+        match &mut self.streams {
+            Streams::One(decoder) => decoder.reset(),
+            Streams::Several(decoder) => decoder.reset(),
+        }
+    }
+
+    fn codec_info(&self) -> &CodecInfo {
+        &INFO
+    }
+
+    fn codec_params(&self) -> &AudioCodecParameters {
+        &self.parameters
+    }
+
+    fn decode_ref(&mut self, packet: &PacketRef<'_>) -> Decoded<GenericAudioBufferRef<'_>> {
+        self.buffer.clear();
+        let count = self.samples(packet.data).map_err(|_| Symphonia::DecodeError("an Opus packet is damaged"))?;
+        let (first, gain) = (self.skipped.min(count), self.head.gain);
+        self.skipped -= first;
+        let last = count.saturating_sub(usize::try_from(packet.trim_end.get()).unwrap_or(count)).max(first);
+        let heard = &mut self.interleaved[first * self.head.channels..last * self.head.channels];
+        heard.iter_mut().for_each(|sample| *sample *= gain);
+        self.buffer.render_uninit(Some(last - first));
+        self.buffer.copy_from_slice_interleaved(&heard);
+        Ok(self.buffer.as_generic_audio_buffer_ref())
+    }
+
+    fn finalize(&mut self) -> FinalizeResult {
+        FinalizeResult::default()
+    }
+
+    fn last_decoded(&self) -> GenericAudioBufferRef<'_> {
+        self.buffer.as_generic_audio_buffer_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(extra: &[u8]) -> Result<Head> {
+        Head::read(AudioCodecParameters::new().with_extra_data(extra.into()))
+    }
+
+    #[test]
+    fn headers_tell_channels_gain_and_what_to_leave_out() {
+        let plain = b"OpusHead\x01\x02\x38\x01\x80\xbb\x00\x00\x00\xfa\x00";
+        let found = head(plain).unwrap();
+        assert_eq!((found.channels, found.skip, found.mapping), (2, 312, None));
+        assert!((found.gain - 10f32.powf(-6.0 / 20.0)).abs() < 1e-6);
+        let three = b"OpusHead\x01\x03\x00\x00\x80\xbb\x00\x00\x00\x00\x01\x02\x01\x00\x02\x01";
+        assert_eq!(head(three).unwrap().mapping, Some((2, 1, vec![0, 2, 1])));
+        for length in 8..three.len() {
+            assert!(head(&three[..length]).is_err(), "{length} bytes");
+        }
+        assert!(matches!(
+            Opus::new(
+                AudioCodecParameters::new()
+                    .with_extra_data(b"OpusHead\x01\x00\x00\x00\x80\xbb\x00\x00\x00\x00\x00".as_slice().into())
+            ),
+            Err(Error::Channels(0))
+        ));
+    }
+}
