@@ -3,6 +3,7 @@
 mod facts;
 mod gate;
 mod inputs;
+mod languages;
 mod live;
 mod model;
 pub mod moonshine;

@@ -264,3 +264,27 @@ fn a_moonshine_writes_windows_of_a_long_recording() {
     let refused = flambeau(dir.path(), &["transcribe", "-m", &model, &recording, "--word-timestamps"]);
     assert!(refused.code == 1 && refused.stderr.contains("takes no times of words"), "{}", refused.stderr);
 }
+
+#[test]
+fn languages_are_taken_in_any_case_and_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    for called in ["FR", "french", "fr-CA"] {
+        let done = flambeau(dir.path(), &["transcribe", "-m", &model(), &audio(), "--json", "-l", called]);
+        let json: serde_json::Value = serde_json::from_str(&done.stdout).expect(&done.stderr);
+        assert_eq!(json["language"].as_str(), Some("fr"), "{called}");
+    }
+}
+
+#[test]
+fn channels_in_opposite_phase_are_heard_as_one_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let once = fs::read(audio()).unwrap();
+    let samples = once[44..].chunks_exact(2).map(|sample| i16::from_le_bytes([sample[0], sample[1]]));
+    let stereo: Vec<u8> = samples.flat_map(|sample| [sample, sample.saturating_neg()]).flat_map(i16::to_le_bytes).collect();
+    fs::write(dir.path().join("two.raw"), stereo).unwrap();
+    let parakeet = of_case("parakeet-ctc", "checkpoint");
+    let run = |args: &[&str]| flambeau(dir.path(), &[&["transcribe", "-m", &parakeet], args].concat());
+    let (alone, both) = (run(&[&audio()]), run(&["two.raw", "--pcm", "s16le", "--channels", "2"]));
+    assert_eq!((both.code, &both.stdout), (0, &alone.stdout));
+    assert!(both.stderr.contains("cancel one another out") && !alone.stderr.contains("cancel"), "{}", both.stderr);
+}

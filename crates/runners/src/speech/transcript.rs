@@ -45,12 +45,16 @@ impl Transcript {
 
     /// SubRip subtitles.
     pub fn srt(&self) -> String {
-        self.each(String::new(), |out, number, segment| writeln!(out, "{number}\n{}", cue(segment, ',', &speaker(segment))))
+        self.each(String::new(), |out, number, segment| {
+            writeln!(out, "{number}\n{}", cue(segment, ',', &speaker(segment), &plain(segment)))
+        })
     }
 
     /// WebVTT subtitles.
     pub fn vtt(&self) -> String {
-        self.each("WEBVTT\n\n".to_owned(), |out, _, segment| writeln!(out, "{}", cue(segment, '.', &voice(segment))))
+        self.each("WEBVTT\n\n".to_owned(), |out, _, segment| {
+            writeln!(out, "{}", cue(segment, '.', &voice(segment), &escaped(segment)))
+        })
     }
 
     /// A table: start and end in milliseconds and text, between tabs.
@@ -105,9 +109,18 @@ fn voice(segment: &Segment) -> String {
     segment.channel.map(|number| format!("<v channel {number}>")).unwrap_or_default()
 }
 
-/// A subtitle and the blank line behind it. What parts its times must not stand in its text.
-fn cue(segment: &Segment, point: char, speaker: &str) -> String {
-    let text = segment.text.trim().replace("-->", "->");
+/// The text of a segment, without what parts the times of SubRip subtitles.
+fn plain(segment: &Segment) -> String {
+    segment.text.trim().replace("-->", "->")
+}
+
+/// The text of a segment, without what begins tags and characters by name in WebVTT.
+fn escaped(segment: &Segment) -> String {
+    segment.text.trim().replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// A subtitle and the blank line behind it.
+fn cue(segment: &Segment, point: char, speaker: &str, text: &str) -> String {
     format!("{} --> {}\n{speaker}{text}\n", stamp(segment.start, point), stamp(segment.end, point))
 }
 
@@ -169,6 +182,15 @@ mod tests {
         assert_eq!(srt, "1\n00:00:00,000 --> 00:00:02,500\nGo on.\n\n2\n00:59:59,999 --> 01:01:01,000\nA -> B\n\n");
         let vtt = transcript().vtt();
         assert!(vtt.starts_with("WEBVTT\n\n00:00:00.000 --> 00:00:02.500\nGo on.\n\n"), "{vtt}");
+    }
+
+    #[test]
+    fn webvtt_has_no_tags_that_nobody_wrote() {
+        let mut transcript = transcript();
+        transcript.segments[1].text = " R&D <b> A --> B &amp;".into();
+        let vtt = transcript.vtt();
+        assert!(vtt.ends_with("\nR&amp;D &lt;b&gt; A --&gt; B &amp;amp;\n\n"), "{vtt}");
+        assert!(transcript.srt().contains("\nR&D <b> A -> B &amp;\n"));
     }
 
     #[test]
