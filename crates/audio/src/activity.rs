@@ -16,12 +16,15 @@ const AHEAD: usize = 2;
 /// Share of the frames before in the power that noise is taken from, and by how much noise exceeds the softest moment of that power.
 const SMOOTHING: f32 = 0.6;
 const BIAS: f32 = 1.5;
-/// The power of noise 78 dB below full scale in a band. What is softer is silence.
-const LEAST_NOISE: f32 = 1e-7;
+/// The power in a band of four times the noise of samples of 16 bits. What is softer is silence.
+const LEAST_NOISE: f32 = 2e-9;
 /// Frames on either side of a frame whose loudest power stands for it: gaps between syllables are speech too.
 const AROUND: usize = 2;
-/// Decibels by which speech exceeds the noise, in the mean over the bands, and the fewest such frames in a row: a click has 8.
+/// Decibels by which speech exceeds the noise, in the mean over all bands or over those that rise most, and the fewest such frames
+/// in a row: a click has 8. In noise, a voice is heard in few bands.
 const LEAST_RISE: f32 = 5.0;
+const MOST_RISING: usize = 8;
+const LEAST_RISE_OF_THOSE: f32 = 7.0;
 const LEAST_FRAMES: usize = 9;
 
 type Bands = [f32; BANDS];
@@ -124,7 +127,7 @@ impl VoiceActivity {
         let least = |band: usize| self.softest.iter().map(|softest| softest[band]).fold(f32::INFINITY, f32::min);
         let noise: Bands = std::array::from_fn(|band| (least(band) * BIAS).max(LEAST_NOISE));
         for frame in self.judged..self.judged + count {
-            self.rising = if self.rise(frame, &noise) > LEAST_RISE { self.rising + 1 } else { 0 };
+            self.rising = if self.rises(frame, &noise) { self.rising + 1 } else { 0 };
             if self.rising >= LEAST_FRAMES {
                 let first = if self.rising == LEAST_FRAMES { frame + 1 - LEAST_FRAMES } else { frame };
                 let range = (first * HOP) as u64..(frame * HOP + WINDOW) as u64;
@@ -143,15 +146,19 @@ impl VoiceActivity {
         self.first += passed;
     }
 
-    /// Decibels by which the loudest of the frames around one exceed the noise, in the mean over the bands.
-    fn rise(&self, frame: usize, noise: &Bands) -> f32 {
+    /// Whether the loudest of the frames around one exceed the noise as speech does.
+    fn rises(&self, frame: usize, noise: &Bands) -> bool {
         let at = frame - self.first;
         let around = at.saturating_sub(AROUND)..(at + AROUND + 1).min(self.frames.len());
-        let rise = |band: usize| {
+        let mut rise: Bands = std::array::from_fn(|band| {
             let loudest = self.frames.range(around.clone()).map(|powers| powers[band]).fold(0.0, f32::max);
             10.0 * (loudest / noise[band]).max(1.0).log10()
-        };
-        (0..BANDS).map(rise).sum::<f32>() / BANDS as f32
+        });
+        if rise.iter().sum::<f32>() > LEAST_RISE * BANDS as f32 {
+            return true;
+        }
+        rise.sort_unstable_by(|a, b| b.total_cmp(a));
+        rise[..MOST_RISING].iter().sum::<f32>() > LEAST_RISE_OF_THOSE * MOST_RISING as f32
     }
 }
 
@@ -193,7 +200,7 @@ mod tests {
 
     #[test]
     fn silence_and_steady_noise_are_no_speech() {
-        let hum: Vec<f32> = (0..10 * RATE).map(|i| 0.3 * (i as f32 * 0.02).sin()).collect();
+        let hum: Vec<f32> = (0..10 * RATE).map(|i| (0.3 * (i as f64 * 0.02).sin()) as f32).collect();
         for samples in [vec![], vec![0.0; 10 * RATE], vec![f32::NAN; RATE], noise(10 * RATE, 0.3), noise(10 * RATE, 1e-5), hum] {
             assert_eq!(found(&samples, 1000), []);
         }
@@ -223,6 +230,32 @@ mod tests {
             }
             assert_eq!(merged, whole, "blocks of {block}");
         }
+    }
+
+    #[test]
+    fn a_soft_voice_is_found_as_a_loud_one_is() {
+        let mut samples: Vec<f32> = vec![0.0; 12 * RATE];
+        samples[5 * RATE..].iter_mut().zip(voice(2 * RATE)).for_each(|(sample, voice)| *sample = voice);
+        let seconds = |decibels: f32| {
+            let gain = 10f32.powf(decibels / 20.0);
+            let soft: Vec<f32> = samples.iter().map(|sample| (sample * gain * 32768.0).round() / 32768.0).collect();
+            found(&soft, 4000).iter().map(|range| range.end - range.start).sum::<u64>() as f64 / RATE as f64
+        };
+        let loud = seconds(0.0);
+        assert!(loud > 1.8 && seconds(-30.0) > 0.9 * loud && seconds(-45.0) > 0.8 * loud, "{loud}, {}", seconds(-45.0));
+    }
+
+    #[test]
+    fn a_voice_of_few_bands_is_found_in_noise() {
+        // Two tones that come and go: most bands hold the noise alone.
+        let mut samples = noise(12 * RATE, 0.02);
+        let tone = |i: usize, hertz: f32| (i as f32 * hertz * std::f32::consts::TAU / RATE as f32).sin();
+        samples[5 * RATE..7 * RATE].iter_mut().enumerate().for_each(|(i, sample)| {
+            let envelope = (i as f32 / RATE as f32 * 4.0 * std::f32::consts::PI).sin().powi(2);
+            *sample += 0.01 * envelope * [300.0, 500.0, 700.0, 1200.0, 1500.0].iter().map(|&hertz| tone(i, hertz)).sum::<f32>();
+        });
+        let seconds: u64 = found(&samples, 4000).iter().map(|range| range.end - range.start).sum();
+        assert!(seconds as f64 / RATE as f64 > 0.8, "{seconds}");
     }
 
     #[test]
