@@ -10,7 +10,7 @@ use super::{
 };
 
 /// Samples that pass on either side of speech, and the shortest pause that is left out.
-const PAD: u64 = SAMPLE_RATE as u64 * 2 / 5;
+const PAD: u64 = SAMPLE_RATE as u64 / 2;
 const PAUSE: u64 = SAMPLE_RATE as u64 * 2;
 /// Samples by which a model's times may stray into another stretch than the one where something was said.
 const STRAY: u64 = SAMPLE_RATE as u64;
@@ -71,19 +71,20 @@ impl Gate {
 
     /// Puts a word's times back.
     pub(crate) fn restore_word(&self, word: &mut Word) {
-        (word.start, word.end) = self.restored(word.start, word.end);
+        (word.start, word.end) = self.restored(word.start, word.end, 0);
     }
 
     /// Puts a segment's times, seconds of what passed, back to those of the recording.
     pub(crate) fn restore(&self, segment: &mut Segment) {
-        segment.window = self.restored(segment.window, segment.window).0;
-        (segment.start, segment.end) = self.restored(segment.start, segment.end);
+        segment.window = self.restored(segment.window, segment.window, STRAY).0;
+        (segment.start, segment.end) = self.restored(segment.start, segment.end, STRAY);
         segment.words.iter_mut().for_each(|word| self.restore_word(word));
+        segment.hold_words();
     }
 
     /// When something was said that begins and ends at these times of what passed: in the stretch that has most of it, unless it goes
-    /// on far into others.
-    fn restored(&self, start: f64, end: f64) -> (f64, f64) {
+    /// on into others by more than `stray` samples; with a `stray` of 0, in that stretch alone.
+    fn restored(&self, start: f64, end: f64, stray: u64) -> (f64, f64) {
         if self.stretches.is_empty() {
             return (start, end);
         }
@@ -92,9 +93,12 @@ impl Gate {
         let shared = |at: &usize| end.min(self.end(*at)).saturating_sub(start.max(self.stretches[*at].passed));
         let main = (self.stretch(start)..=last).rev().max_by_key(shared).unwrap_or(last);
         let (first, bound) = (self.stretches[main].passed, self.end(main));
-        let start = if start + STRAY < first { self.at(start) } else { self.at(start.max(first)) };
-        let end =
-            if end > bound + STRAY { self.at(end) } else { self.stretches[main].first + end.min(bound).saturating_sub(first) };
+        let start = if stray > 0 && start + stray < first { self.at(start) } else { self.at(start.max(first)) };
+        let end = if stray > 0 && end > bound + stray {
+            self.at(end)
+        } else {
+            self.stretches[main].first + end.min(bound).saturating_sub(first)
+        };
         (seconds(start), seconds(end.max(start)))
     }
 
@@ -194,9 +198,9 @@ mod tests {
         assert_eq!(gate.stretches.len(), 2, "a second's pause passes: {:?}", gate.stretches);
         let around = |seconds: f64, expected: f64| (seconds - expected).abs() < 0.15;
         let [first, second] = [gate.stretches[0], gate.stretches[1]].map(|stretch| super::seconds(stretch.first));
-        assert!(around(first, 4.6) && around(second, 19.6), "{first}, {second}");
+        assert!(around(first, 4.5) && around(second, 19.5), "{first}, {second}");
         let length = to.samples.len() as f64 / SECOND as f64;
-        assert!((length - 5.8 - 2.8).abs() < 0.3, "{length}");
+        assert!((length - 6.0 - 3.0).abs() < 0.3, "{length}");
         assert_eq!(to.pauses, [gate.stretches[1].passed, gate.passed], "behind either stretch");
         // What was said in the first stretch, and in the second, with times that stray.
         let cut = gate.stretches[1].passed as f64 / SECOND as f64;
@@ -208,9 +212,11 @@ mod tests {
             ((cut - 1.5, cut + 2.0), (first + cut - 1.5, second + 2.0)),
             ((cut + 1.0, cut + 1.0), (second + 1.0, second + 1.0)),
         ] {
-            let found = gate.restored(times.0, times.1);
+            let found = gate.restored(times.0, times.1, STRAY);
             assert!(close(found, expected), "{times:?}: {found:?}, expected {expected:?}");
         }
+        let (start, end) = gate.restored(cut - 0.2, cut + 1.5, 0);
+        assert!(close((start, end), (second, second + 1.5)), "a word lies in one stretch: {start}, {end}");
         for block in [77, 480_000] {
             let again = passed(&all, block).1;
             assert_eq!((again.samples, again.pauses), (to.samples.clone(), to.pauses.clone()), "blocks of {block}");
@@ -222,7 +228,7 @@ mod tests {
         for seconds in [0, 1, 100] {
             let (gate, to) = passed(&recording(seconds, &[]), 1600);
             assert!(to.samples.is_empty() && to.pauses.is_empty(), "{seconds} s");
-            assert_eq!(gate.restored(0.5, 1.0), (0.5, 1.0), "a model may write something all the same");
+            assert_eq!(gate.restored(0.5, 1.0, STRAY), (0.5, 1.0), "a model may write something all the same");
         }
     }
 
@@ -231,6 +237,6 @@ mod tests {
         let all = recording(6, std::slice::from_ref(&(0..6)));
         let (gate, to) = passed(&all, 1600);
         assert_eq!((to.samples.len(), gate.stretches.len()), (6 * SECOND, 1));
-        assert_eq!(gate.restored(1.0, 2.0), (1.0, 2.0));
+        assert_eq!(gate.restored(1.0, 2.0, STRAY), (1.0, 2.0));
     }
 }

@@ -50,6 +50,12 @@ impl Segment {
         self.end = self.end.min(seconds);
         self.words.iter_mut().for_each(|word| (word.start, word.end) = (word.start.min(seconds), word.end.min(seconds)));
     }
+
+    /// Begins it no later than its first word, and ends it no earlier than its last one.
+    pub(crate) fn hold_words(&mut self) {
+        self.start = self.words.iter().map(|word| word.start).fold(self.start, f64::min);
+        self.end = self.words.iter().map(|word| word.end).fold(self.end, f64::max);
+    }
 }
 
 /// A word.

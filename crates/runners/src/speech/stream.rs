@@ -66,7 +66,12 @@ impl Stream {
 
     /// The middle of the softest pause that lies in a range of the samples: a place to stop at.
     pub(crate) fn pause(&self, range: Range<usize>) -> usize {
-        let powers = powers(&self.samples[range.clone()]);
+        Stream::softest(&self.samples, range)
+    }
+
+    /// The middle of the softest pause in a range of samples.
+    pub(crate) fn softest(samples: &[f32], range: Range<usize>) -> usize {
+        let powers = powers(&samples[range.clone()]);
         let pauses = powers.windows(PAUSE).map(|pause| pause.iter().sum::<f32>()).enumerate();
         let softest = pauses.min_by(|(_, a), (_, b)| a.total_cmp(b));
         softest.map_or(range.end, |(at, _)| range.start + (at + PAUSE / 2) * BLOCK)

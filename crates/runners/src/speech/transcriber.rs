@@ -4,7 +4,7 @@ use std::fmt;
 
 use flambeau_text::Tokenizer;
 
-use super::{Draft, Segment, SpeechModel, gate::Gate, stream::Stream, whisper::Search};
+use super::{Draft, Segment, SpeechModel, gate::Gate, languages, stream::Stream, whisper::Search};
 use crate::{Error, Result};
 
 /// What to do with what is said.
@@ -20,7 +20,7 @@ pub enum Task {
 /// How to transcribe. What only some families know says so; the others refuse it.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Code of the language that is spoken; without it, the first window tells.
+    /// The language that is spoken, by its code or its English name; without it, the first window tells.
     pub language: Option<String>,
     pub task: Task,
     /// Text that might have come before the recording: names and spellings that the model then prefers.
@@ -44,7 +44,7 @@ pub struct Settings {
     pub condition_on_previous: bool,
     /// How many windows are decoded at a time. Above 1 they end in pauses, not where a sentence did, and know nothing of one another.
     pub batch: usize,
-    /// Whether the model only hears where somebody may be speaking, with 0.4 seconds on either side; pauses of less than 2 seconds are
+    /// Whether the model only hears where somebody may be speaking, with half a second on either side; pauses of less than 2 seconds are
     /// heard too. Times are those of the recording all the same.
     pub voice_activity: bool,
     /// If somebody waits for the text of a stream, how many seconds of sound come between two hypotheses of it, 0.1 to 10: words are
@@ -150,7 +150,8 @@ impl<'a> Transcriber<'a> {
     ///
     /// # Errors
     /// The model does not know the language, cannot translate, or takes no prompt; the prompt cannot be tokenized.
-    pub fn new(model: &'a mut SpeechModel, tokenizer: &'a Tokenizer, settings: Settings) -> Result<Transcriber<'a>> {
+    pub fn new(model: &'a mut SpeechModel, tokenizer: &'a Tokenizer, mut settings: Settings) -> Result<Transcriber<'a>> {
+        settings.language = settings.language.as_deref().map(languages::code);
         let gate = settings.voice_activity.then(Gate::default);
         Ok(Transcriber { stream: Stream::default(), gate, listener: model.listener(tokenizer, settings)? })
     }

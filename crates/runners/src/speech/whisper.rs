@@ -4,6 +4,7 @@ mod align;
 mod batch;
 mod beam;
 mod branches;
+mod coverage;
 mod decode;
 mod listener;
 mod live;

@@ -4,7 +4,7 @@ use flambeau_tensor::Tensor;
 use flambeau_text::Tokenizer;
 
 use super::{Whisper, unfit};
-use crate::Result;
+use crate::{Result, speech::stream::powers};
 
 /// Neighbouring positions whose median replaces a position.
 const MEDIAN: usize = 7;
@@ -141,6 +141,29 @@ fn starts(costs: &[f32], steps: usize) -> Vec<usize> {
     starts
 }
 
+/// Shortens words that are longer than it takes to say them, as where a pause follows, to the loudest part of the samples there.
+pub(super) fn shorten(words: &mut [AlignedWord], samples: &[f32]) {
+    let loudness: Vec<f32> = powers(samples).into_iter().map(f32::sqrt).collect();
+    for word in words {
+        let (start, end, most) = (word.start, word.end.min(loudness.len()), most_steps(&word.text));
+        if end <= start + most {
+            word.end = word.end.min(start + most);
+            continue;
+        }
+        let sum = |first: &usize| loudness[*first..first + most].iter().sum::<f32>();
+        // Of parts that are as loud, the first one.
+        let loudest = (start..=end - most).rev().max_by(|a, b| sum(a).total_cmp(&sum(b))).unwrap_or(start);
+        (word.start, word.end) = (loudest, loudest + most);
+    }
+}
+
+/// The most steps that it takes to say a word: digits stand for whole words.
+fn most_steps(word: &str) -> usize {
+    let digits = word.chars().filter(char::is_ascii_digit).count();
+    let letters = word.chars().filter(|c| c.is_alphanumeric()).count() - digits;
+    30 + 5 * letters + 20 * digits
+}
+
 /// Words with their tokens, punctuation among them.
 pub(super) fn words(tokenizer: &Tokenizer, tokens: &[u32], language: &str) -> Result<Vec<(String, std::ops::Range<usize>)>> {
     let without_spaces = WITHOUT_SPACES.contains(&language);
@@ -169,6 +192,7 @@ pub(super) fn words(tokenizer: &Tokenizer, tokens: &[u32], language: &str) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::speech::stream::BLOCK;
 
     #[test]
     fn the_path_follows_what_costs_least() {
@@ -176,6 +200,21 @@ mod tests {
         let cheap = [[1, 1, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0], [0, 0, 0, 1, 1, 1]];
         let costs: Vec<f32> = cheap.iter().flatten().map(|&v| if v == 1 { -1.0 } else { 1.0 }).collect();
         assert_eq!(starts(&costs, 6), [0, 2, 3]);
+    }
+
+    #[test]
+    fn a_word_is_no_longer_than_it_takes_to_say_it() {
+        let word = |text: &str, start, end| AlignedWord { text: text.into(), tokens: 0..1, start, end };
+        // Sound from step 10 to 30 and from 600 to 640, silence elsewhere.
+        let mut samples = vec![0.0; 700 * BLOCK];
+        samples[10 * BLOCK..30 * BLOCK].fill(0.5);
+        samples[600 * BLOCK..640 * BLOCK].fill(0.5);
+        let mut words = [word(" end.", 8, 560), word(" Now", 560, 640), word(" on", 640, 650), word(" 8500", 0, 110)];
+        shorten(&mut words, &samples);
+        let times = words.map(|word| (word.start, word.end));
+        assert_eq!(times[0], (8, 53));
+        assert!((590..=600).contains(&times[1].0) && times[1].1 >= 640, "{times:?}");
+        assert_eq!(times[2..], [(640, 650), (0, 110)]);
     }
 
     #[test]

@@ -2,7 +2,12 @@
 
 use flambeau_text::Tokenizer;
 
-use super::{Decoding, Language, Request, Span, Vocabulary, Whisper, align, decode, detect_language, spans, text};
+use super::{
+    Decoding, Language, Request, Span, Vocabulary, Whisper, align,
+    align::shorten,
+    coverage::{Coverage, Speech, coverage},
+    decode, detect_language, spans, text,
+};
 use crate::{
     Error, Result,
     speech::{
@@ -15,6 +20,12 @@ use crate::{
 
 /// Whoever speaks says more than this.
 const LEAST_TOKENS_A_SECOND: f64 = 1.0;
+/// Samples that are too short to say anything: models write a word into them all the same.
+pub(super) const SHORTEST: usize = SAMPLE_RATE as usize / 4;
+/// Steps by which words may end behind the timestamp that ends their stretch.
+const LATE: usize = 25;
+/// How often a part of the recording that its text does not cover is cut to be heard again.
+pub(super) const MOST_CUTS: usize = 3;
 
 /// A Whisper that transcribes one recording.
 #[derive(Debug)]
@@ -28,6 +39,9 @@ pub(crate) struct WhisperListener<'a> {
     prompt: usize,
     /// Tokens ahead of those.
     hotwords: Vec<u32>,
+    /// The sample before which the next window ends, and how often it was cut.
+    cut: Option<u64>,
+    cuts: usize,
 }
 
 impl<'a> WhisperListener<'a> {
@@ -50,7 +64,7 @@ impl<'a> WhisperListener<'a> {
             text => tokenizer.encode_plain(&format!(" {text}")),
         };
         let (previous, hotwords) = (tokens(&settings.prompt)?, tokens(&settings.hotwords)?);
-        Ok(WhisperListener { prompt: previous.len(), model, tokenizer, settings, language, previous, hotwords })
+        Ok(WhisperListener { prompt: previous.len(), model, tokenizer, settings, language, previous, hotwords, cut: None, cuts: 0 })
     }
 
     /// What to decode of a window at the first temperature.
@@ -76,20 +90,20 @@ impl<'a> WhisperListener<'a> {
     }
 
     /// Decodes the window at one temperature after the other until its text can be trusted; the likeliest one if none can.
-    pub(super) fn attempts(&mut self, request: Request, steps: usize) -> Result<Attempt> {
-        let first = self.attempt(&request, steps)?;
-        self.better(first, request, steps)
+    pub(super) fn attempts(&mut self, request: Request, heard: &mut Speech<'_>) -> Result<Attempt> {
+        let first = self.attempt(&request, heard)?;
+        self.better(first, request, heard)
     }
 
     /// Decodes the window at the other temperatures until its text can be trusted, if the one at the first cannot.
-    pub(super) fn better(&mut self, mut best: Attempt, mut request: Request, steps: usize) -> Result<Attempt> {
+    pub(super) fn better(&mut self, mut best: Attempt, mut request: Request, heard: &mut Speech<'_>) -> Result<Attempt> {
         let others: Vec<f32> = self.settings.temperatures.iter().skip(1).copied().collect();
         for temperature in others {
             if best.is_trusted {
                 break;
             }
             request = Request { temperature, seed: request.seed.wrapping_add(1), ..request };
-            let attempt = self.attempt(&request, steps)?;
+            let attempt = self.attempt(&request, heard)?;
             if attempt.is_trusted || self.is_better(&attempt, &best) {
                 best = attempt;
             }
@@ -98,17 +112,17 @@ impl<'a> WhisperListener<'a> {
     }
 
     /// Decodes the window once.
-    pub(super) fn attempt(&mut self, request: &Request, steps: usize) -> Result<Attempt> {
+    pub(super) fn attempt(&mut self, request: &Request, heard: &mut Speech<'_>) -> Result<Attempt> {
         let decoding = decode(self.model, request)?;
-        self.judged(decoding, request.temperature, steps)
+        self.judged(decoding, request.temperature, heard)
     }
 
     /// What was decoded, with whether it can be trusted.
-    pub(super) fn judged(&self, decoding: Decoding, temperature: f32, steps: usize) -> Result<Attempt> {
+    pub(super) fn judged(&self, decoding: Decoding, temperature: f32, heard: &mut Speech<'_>) -> Result<Attempt> {
         let text = text(self.tokenizer, self.model.vocabulary(), &decoding.tokens)?;
         let compression_ratio = compression_ratio(text.trim());
         let mut attempt = Attempt { compression_ratio, decoding, temperature, is_trusted: false };
-        attempt.is_trusted = self.is_trusted(&attempt, steps);
+        attempt.is_trusted = self.is_trusted(&attempt, heard);
         Ok(attempt)
     }
 
@@ -129,8 +143,8 @@ impl<'a> WhisperListener<'a> {
         self.settings.least_log_probability.is_some_and(|least| decoding.mean_log_probability < least)
     }
 
-    fn is_trusted(&self, attempt: &Attempt, steps: usize) -> bool {
-        self.is_silent(&attempt.decoding, steps) || !self.repeats(attempt) && !self.is_doubtful(&attempt.decoding)
+    fn is_trusted(&self, attempt: &Attempt, heard: &mut Speech<'_>) -> bool {
+        self.is_silent(&attempt.decoding, heard) || !self.repeats(attempt) && !self.is_doubtful(&attempt.decoding)
     }
 
     fn is_better(&self, a: &Attempt, b: &Attempt) -> bool {
@@ -138,24 +152,78 @@ impl<'a> WhisperListener<'a> {
         key(a) > key(b)
     }
 
-    /// Whether the text of a window of `steps` steps is shorter than that of anybody who speaks.
-    fn says_little(&self, decoding: &Decoding, steps: usize) -> bool {
+    /// Whether a text is shorter than that of anybody who speaks for so many seconds.
+    fn says_little(&self, decoding: &Decoding, seconds: f64) -> bool {
         let said = self.model.vocabulary().text_of(&decoding.tokens).count();
-        let seconds = (steps * self.model.step_samples()) as f64 / f64::from(SAMPLE_RATE);
         (said as f64) < LEAST_TOKENS_A_SECOND * seconds
     }
 
-    /// Whether the model holds the window of `steps` steps for silence, and its text does not speak against that.
-    fn is_silent(&self, decoding: &Decoding, steps: usize) -> bool {
+    /// Whether the model holds the window for silence, and its text does not speak against that.
+    fn is_silent(&self, decoding: &Decoding, heard: &mut Speech<'_>) -> bool {
         let says_so = self.settings.most_no_speech.is_some_and(|most| decoding.no_speech_probability > most);
-        says_so && (self.is_doubtful(decoding) || self.says_little(decoding, steps))
+        says_so && (self.is_doubtful(decoding) || self.says_little(decoding, heard.speech_seconds()))
     }
 
-    /// Whether what was decoded of the window of `steps` steps in the end is no text: a word or two that the model doubts at every
+    /// Whether what was decoded of the window in the end is no text: a word or two that the model doubts at every
     /// temperature are no speech either.
-    pub(super) fn says_nothing(&self, decoding: &Decoding, steps: usize) -> bool {
-        let is_guessed = self.is_doubtful(decoding) && self.says_little(decoding, steps);
-        is_guessed || self.is_silent(decoding, steps)
+    pub(super) fn says_nothing(&self, decoding: &Decoding, heard: &mut Speech<'_>) -> bool {
+        let is_guessed = self.is_doubtful(decoding) && self.says_little(decoding, heard.seconds());
+        is_guessed || self.is_silent(decoding, heard)
+    }
+
+    /// Hears the next `heard` samples; their segments, and how many of the samples need not be heard again.
+    fn hear(&mut self, stream: &Stream, heard: usize) -> Result<(Vec<Segment>, usize)> {
+        let features = self.model.features(&stream.samples[..heard])?;
+        self.model.encode(features)?;
+        if self.language.is_none() && !self.model.vocabulary().languages.is_empty() {
+            self.language = Some(detect_language(self.model)?.0);
+        }
+        let mut speech = Speech::of(&stream.samples[..heard]);
+        let attempt = self.attempts(self.request(), &mut speech)?;
+        let whole = spans(self.model.vocabulary(), &attempt.decoding.tokens, speech.steps());
+        let (spans, Coverage { next, cut, .. }) = self.covered(&attempt, whole, &mut speech, self.cuts < MOST_CUTS);
+        let segments = self.timed(stream, &attempt, spans, heard)?;
+        if !self.settings.condition_on_previous || attempt.temperature > 0.5 {
+            self.previous.truncate(self.prompt);
+        } else {
+            self.previous.extend(segments.iter().flat_map(|segment| &segment.tokens));
+        }
+        let step = self.model.step_samples();
+        self.cuts = if cut.is_some() { self.cuts + 1 } else { 0 };
+        self.cut = cut.map(|cut| stream.position() + (cut * step) as u64).or(self.cut);
+        Ok((segments, if next == 0 && cut.is_none() { heard } else { (next * step).min(heard) }))
+    }
+
+    /// The stretches that stay of a window's text, and what is heard next.
+    pub(super) fn covered(
+        &self,
+        attempt: &Attempt,
+        (mut spans, next): (Vec<Span>, usize),
+        speech: &mut Speech<'_>,
+        may_cut: bool,
+    ) -> (Vec<Span>, Coverage) {
+        let decoding = &attempt.decoding;
+        if self.says_nothing(decoding, speech) {
+            return (Vec::new(), Coverage { kept: 0, next: speech.steps(), cut: None });
+        }
+        // Parts of what the model holds for silence would be heard as words that nobody said.
+        let may_cut = may_cut && !self.settings.most_no_speech.is_some_and(|most| decoding.no_speech_probability > most);
+        let coverage = coverage(self.model.vocabulary(), &decoding.tokens, (&spans, next), speech, may_cut);
+        spans.truncate(coverage.kept);
+        (spans, coverage)
+    }
+
+    /// The segments of a window's stretches, with their words if they are asked for.
+    pub(super) fn timed(&mut self, stream: &Stream, attempt: &Attempt, spans: Vec<Span>, heard: usize) -> Result<Vec<Segment>> {
+        let end = (stream.position() + heard as u64) as f64 / f64::from(SAMPLE_RATE);
+        let steps = heard.div_ceil(self.model.step_samples());
+        let last = spans.last().map_or(0, |span| span.end);
+        let mut segments = self.segments(stream, attempt, spans)?;
+        if self.settings.words {
+            self.add_words(stream, &mut segments, steps.min(last + LATE))?;
+        }
+        segments.iter_mut().for_each(|segment| segment.end_by((end * 1000.0).floor() / 1000.0));
+        Ok(segments)
     }
 
     /// Tells when the words of the window's segments were said.
@@ -165,7 +233,9 @@ impl<'a> WhisperListener<'a> {
         let tokens: Vec<u32> = segments.iter().flat_map(|segment| vocabulary.text_of(&segment.tokens)).collect();
         let head: Vec<u32> = [vocabulary.start].into_iter().chain(self.task_tokens()).collect();
         let language = self.language().unwrap_or("en").to_owned();
-        let aligned = align(self.model, self.tokenizer, (&head, &tokens), &language, steps)?;
+        let mut aligned = align(self.model, self.tokenizer, (&head, &tokens), &language, steps)?;
+        let heard = (steps * self.model.step_samples()).min(stream.samples.len());
+        shorten(&mut aligned, &stream.samples[..heard]);
         let mut aligned = aligned.into_iter().peekable();
         let mut last = 0;
         for (segment, count) in segments.iter_mut().zip(counts) {
@@ -174,6 +244,12 @@ impl<'a> WhisperListener<'a> {
                 let (start, end) = (self.at(stream, word.start), self.at(stream, word.end));
                 segment.words.push(Word { text: word.text, start, end });
             }
+            segment.hold_words();
+        }
+        // A stretch ends where the next one begins, and no word of it is later.
+        for at in 1..segments.len() {
+            let said = segments[at - 1].words.last().map_or(0.0, |word| word.end);
+            segments[at - 1].end = segments[at - 1].end.min(segments[at].start).max(said);
         }
         Ok(())
     }
@@ -214,41 +290,25 @@ impl<'a> WhisperListener<'a> {
 
 impl Listener for WhisperListener<'_> {
     fn step(&mut self, stream: &mut Stream) -> Result<Progress> {
-        let step = self.model.step_samples();
-        // What is shorter than a step of the timestamps says nothing.
-        if stream.is_whole && stream.samples.len() < step {
+        // What is too short says nothing.
+        if stream.is_whole && stream.samples.len() < SHORTEST {
             return Ok(Progress::Finished);
         }
-        if !stream.is_whole && stream.samples.len() < self.model.window() {
+        let position = stream.position();
+        self.cut.take_if(|cut| *cut < position + SHORTEST as u64);
+        let window = self.cut.map_or(self.model.window(), |cut| (cut - position) as usize);
+        if !stream.is_whole && stream.samples.len() < window {
             return Ok(Progress::NeedsSamples);
         }
-        let heard = stream.samples.len().min(self.model.window());
+        let heard = stream.samples.len().min(window);
         if let Some(passed) = stream.silence(heard) {
             stream.pass(passed);
             // What follows a long silence need not go on with what was said before it.
             self.previous.truncate(self.prompt);
             return Ok(Progress::Segments(Vec::new()));
         }
-        let features = self.model.features(&stream.samples[..heard])?;
-        self.model.encode(features)?;
-        if self.language.is_none() && !self.model.vocabulary().languages.is_empty() {
-            self.language = Some(detect_language(self.model)?.0);
-        }
-        let steps = heard.div_ceil(step);
-        let attempt = self.attempts(self.request(), steps)?;
-        let is_silent = self.says_nothing(&attempt.decoding, steps);
-        let whole = || spans(self.model.vocabulary(), &attempt.decoding.tokens, steps);
-        let (spans, next) = if is_silent { (Vec::new(), steps) } else { whole() };
-        let mut segments = self.segments(stream, &attempt, spans)?;
-        if self.settings.words {
-            self.add_words(stream, &mut segments, steps)?;
-        }
-        if !self.settings.condition_on_previous || attempt.temperature > 0.5 {
-            self.previous.truncate(self.prompt);
-        } else {
-            self.previous.extend(segments.iter().flat_map(|segment| &segment.tokens));
-        }
-        stream.pass(if next == 0 { heard } else { (next * step).min(heard) });
+        let (segments, passed) = self.hear(stream, heard)?;
+        stream.pass(passed);
         Ok(Progress::Segments(segments))
     }
 

@@ -4,6 +4,7 @@ use flambeau_text::Tokenizer;
 
 use super::{
     Request, Whisper, WhisperListener, align,
+    coverage::Speech,
     decode::{Decoding, detect_language},
 };
 use crate::{
@@ -51,14 +52,16 @@ impl<'a> LiveWhisper<'a> {
 
     /// Hears the window anew, and settles what its text has in common with the one before; everything if nothing follows.
     fn hear(&mut self, stream: &Stream, heard: usize, ends: bool) -> Result<()> {
-        let steps = heard.div_ceil(self.listener.model.step_samples());
+        let mut speech = Speech::of(&stream.samples[..heard]);
+        let steps = speech.steps();
         let features = self.listener.model.features(&stream.samples[..heard])?;
         self.listener.model.encode(features)?;
         self.detect_language()?;
         let begun: Vec<u32> = self.begun.iter().flat_map(|word| &word.ids).copied().collect();
         let request = Request { begun: begun.clone(), timestamps: false, ..self.listener.request() };
-        let attempt = if ends { self.listener.attempts(request, steps)? } else { self.listener.attempt(&request, steps)? };
-        let says_nothing = self.says_nothing(&attempt.decoding, steps);
+        let attempt =
+            if ends { self.listener.attempts(request, &mut speech)? } else { self.listener.attempt(&request, &mut speech)? };
+        let says_nothing = self.says_nothing(&attempt.decoding, &mut speech);
         let is_heard = !says_nothing && (ends || attempt.is_trusted);
         let words = if is_heard { self.words(&attempt.decoding, begun.len())? } else { Vec::new() };
         let count = if ends { words.len() } else { self.text.agreed(&words) };
@@ -78,12 +81,12 @@ impl<'a> LiveWhisper<'a> {
         Ok(())
     }
 
-    /// Whether nothing is said in a window of `steps` steps. Short windows have few tokens whoever speaks, so that the model's word counts
+    /// Whether nothing is said in a window. Short windows have few tokens whoever speaks, so that the model's word counts
     /// alone where no final words speak against it.
-    fn says_nothing(&self, decoding: &Decoding, steps: usize) -> bool {
+    fn says_nothing(&self, decoding: &Decoding, heard: &mut Speech<'_>) -> bool {
         let listener = &self.listener;
         let is_silent = listener.settings.most_no_speech.is_some_and(|most| decoding.no_speech_probability > most);
-        self.begun.is_empty() && is_silent || listener.says_nothing(decoding, steps)
+        self.begun.is_empty() && is_silent || listener.says_nothing(decoding, heard)
     }
 
     /// The words of a text behind its first tokens, without times.
