@@ -131,10 +131,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     outputs::check(&written, files.iter().map(|(_, path)| path.as_path()).chain(recipe))?;
     written.into_iter().try_for_each(files::check_writable)?;
     let engine = args.engine.engine(false)?;
-    let programs: Vec<(String, PathBuf, Exported)> = files
-        .into_iter()
-        .map(|(name, path)| read(&path).map(|program| (name, path, program)))
-        .collect::<Result<_>>()?;
+    let programs: Vec<(String, PathBuf, Exported)> =
+        files.into_iter().map(|(name, path)| read(&path).map(|program| (name, path, program))).collect::<Result<_>>()?;
     let methods: Vec<(&str, &Exported)> = programs.iter().map(|(name, _, program)| (name.as_str(), program)).collect();
     match compile::compile(&methods, &options, &*engine) {
         Ok(output) => {

@@ -128,10 +128,11 @@ pub(super) fn coverage(
         let count = vocabulary.text_of(&tokens[span.tokens.clone()]).count() as f64;
         let part = span.start..span.end;
         let is_thin = |seconds: f64| seconds > LONG && count < LEAST_TOKENS * seconds;
-        if is_thin(seconds(part.len())) && is_thin(speech.seconds_in(part.clone())) {
-            if let Some(cut) = speech.cut(part) {
-                return Coverage { kept, next: span.start, cut: Some(cut) };
-            }
+        if is_thin(seconds(part.len()))
+            && is_thin(speech.seconds_in(part.clone()))
+            && let Some(cut) = speech.cut(part)
+        {
+            return Coverage { kept, next: span.start, cut: Some(cut) };
         }
         said = span.end;
     }
