@@ -15,4 +15,3 @@ encode speech.ogg 1 -b:a 16k -application voip
 encode music.ogg 2 -b:a 32k -application audio
 encode low.ogg 1 -b:a 8k -application lowdelay -frame_duration 10
 encode music.webm 2 -b:a 32k -application audio
-encode surround.ogg 6 -b:a 96k

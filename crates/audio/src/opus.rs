@@ -1,6 +1,6 @@
 //! Opus in Ogg, WebM, Matroska, MP4 and CAF.
 
-use opus_decoder::{OpusDecoder, OpusError, OpusMultistreamDecoder};
+use opus_decoder::{OpusDecoder, OpusError};
 use symphonia::core::{
     audio::{AsGenericAudioBufferRef, AudioBuffer, AudioMut, AudioSpec, Channels, GenericAudioBufferRef, layouts},
     codecs::{
@@ -22,17 +22,11 @@ const INFO: CodecInfo = CodecInfo { short_name: "opus", long_name: "Opus", profi
 pub(crate) struct Opus {
     parameters: AudioCodecParameters,
     head: Head,
-    streams: Streams,
+    decoder: OpusDecoder,
     /// Samples of a channel at the beginning that are still to be left out.
     skipped: usize,
     interleaved: Vec<f32>,
     buffer: AudioBuffer<f32>,
-}
-
-enum Streams {
-    /// One or two channels.
-    One(Box<OpusDecoder>),
-    Several(OpusMultistreamDecoder),
 }
 
 /// What the identification header says.
@@ -43,31 +37,28 @@ struct Head {
     skip: usize,
     /// Factor of every sample.
     gain: f32,
-    /// Streams, those of them with two channels, and which decoded channel each channel is; of other mappings than the usual one.
-    mapping: Option<(usize, usize, Vec<u8>)>,
 }
 
 impl Head {
     /// The header in a container's parameters. Without one, there are one or two channels.
     fn read(parameters: &AudioCodecParameters) -> Result<Head> {
         let channels = parameters.channels.as_ref().map_or(1, Channels::count);
-        let plain = Head { channels, skip: 0, gain: 1.0, mapping: None };
+        let plain = Head { channels, skip: 0, gain: 1.0 };
         let extra = parameters.extra_data.as_deref().unwrap_or_default();
         let Some(body) = extra.strip_prefix(b"OpusHead") else { return Ok(plain) };
         let Some(&[_, channels, s0, s1, _, _, _, _, g0, g1, family]) = body.first_chunk() else {
             return Err(Error::Damaged("its Opus header ends too early".into()));
         };
         let channels = usize::from(channels);
-        let mapping = match family {
-            0 => None,
-            _ => match body.get(11..13 + channels) {
-                Some([streams, coupled, map @ ..]) => Some(((*streams).into(), (*coupled).into(), map.to_vec())),
-                _ => return Err(Error::Damaged("its Opus header does not say which channel is which".into())),
-            },
-        };
+        let streams = if family == 0 { 1 } else { body.get(11).copied().unwrap_or(0) };
+        if channels > 2 || streams != 1 {
+            return Err(Error::Unsupported(format!(
+                "it holds Opus of {channels} channels, of which at most 2 are decoded; `ffmpeg -i IN -ac 1 OUT.wav` mixes them"
+            )));
+        }
         let decibels = f32::from(i16::from_le_bytes([g0, g1])) / 256.0;
         let skip = u16::from_le_bytes([s0, s1]).into();
-        Ok(Head { channels, skip, gain: 10f32.powf(decibels / 20.0), mapping })
+        Ok(Head { channels, skip, gain: 10f32.powf(decibels / 20.0) })
     }
 }
 
@@ -75,48 +66,27 @@ impl Opus {
     /// A decoder of a track.
     ///
     /// # Errors
-    /// [`Error::Damaged`] and [`Error::Channels`] for a header that no recording has.
+    /// [`Error::Unsupported`] for more than two channels, [`Error::Damaged`] and [`Error::Channels`] for a header that no recording has.
     pub(crate) fn new(parameters: &AudioCodecParameters) -> Result<Opus> {
         let head = Head::read(parameters)?;
         check_channels(head.channels)?;
-        let refused = |error: OpusError| Error::Damaged(format!("its Opus header: {error}"));
-        let streams = match &head.mapping {
-            None => Streams::One(Box::new(OpusDecoder::new(RATE, head.channels).map_err(refused)?)),
-            Some((streams, coupled, map)) => {
-                let decoder = OpusMultistreamDecoder::new(RATE, head.channels, *streams, *coupled, map);
-                Streams::Several(decoder.map_err(refused)?)
-            }
-        };
-        let channels = match head.channels {
-            1 => layouts::CHANNEL_LAYOUT_MONO,
-            2 => layouts::CHANNEL_LAYOUT_STEREO,
-            more => Channels::Discrete(more as u16),
-        };
+        let decoder = OpusDecoder::new(RATE, head.channels);
+        let decoder = decoder.map_err(|error| Error::Damaged(format!("its Opus header: {error}")))?;
+        let channels = if head.channels == 1 { layouts::CHANNEL_LAYOUT_MONO } else { layouts::CHANNEL_LAYOUT_STEREO };
         Ok(Opus {
             parameters: parameters.clone(),
             skipped: head.skip,
             interleaved: vec![0.0; LONGEST * head.channels],
             buffer: AudioBuffer::new(AudioSpec::new(RATE, channels), LONGEST),
             head,
-            streams,
+            decoder,
         })
-    }
-
-    /// Decodes a packet into `interleaved`; the samples of a channel.
-    fn samples(&mut self, packet: &[u8]) -> Result<usize, OpusError> {
-        match &mut self.streams {
-            Streams::One(decoder) => decoder.decode_float(packet, &mut self.interleaved, false),
-            Streams::Several(decoder) => decoder.decode_float(packet, &mut self.interleaved, false),
-        }
     }
 }
 
 impl AudioDecoder for Opus {
     fn reset(&mut self) {
-        match &mut self.streams {
-            Streams::One(decoder) => decoder.reset(),
-            Streams::Several(decoder) => decoder.reset(),
-        }
+        self.decoder.reset();
     }
 
     fn codec_info(&self) -> &CodecInfo {
@@ -129,7 +99,8 @@ impl AudioDecoder for Opus {
 
     fn decode_ref(&mut self, packet: &PacketRef<'_>) -> Decoded<GenericAudioBufferRef<'_>> {
         self.buffer.clear();
-        let count = self.samples(packet.data).map_err(|_| Symphonia::DecodeError("an Opus packet is damaged"))?;
+        let decoded = self.decoder.decode_float(packet.data, &mut self.interleaved, false);
+        let count = decoded.map_err(|_: OpusError| Symphonia::DecodeError("an Opus packet is damaged"))?;
         let (first, gain) = (self.skipped.min(count), self.head.gain);
         self.skipped -= first;
         let last = count.saturating_sub(usize::try_from(packet.trim_end.get()).unwrap_or(count)).max(first);
@@ -161,13 +132,13 @@ mod tests {
     fn headers_tell_channels_gain_and_what_to_leave_out() {
         let plain = b"OpusHead\x01\x02\x38\x01\x80\xbb\x00\x00\x00\xfa\x00";
         let found = head(plain).unwrap();
-        assert_eq!((found.channels, found.skip, found.mapping), (2, 312, None));
+        assert_eq!((found.channels, found.skip), (2, 312));
         assert!((found.gain - 10f32.powf(-6.0 / 20.0)).abs() < 1e-6);
-        let three = b"OpusHead\x01\x03\x00\x00\x80\xbb\x00\x00\x00\x00\x01\x02\x01\x00\x02\x01";
-        assert_eq!(head(three).unwrap().mapping, Some((2, 1, vec![0, 2, 1])));
-        for length in 8..three.len() {
-            assert!(head(&three[..length]).is_err(), "{length} bytes");
+        for length in 8..plain.len() {
+            assert!(head(&plain[..length]).is_err(), "{length} bytes");
         }
+        let six = b"OpusHead\x01\x06\x00\x00\x80\xbb\x00\x00\x00\x00\x01\x04\x02\x00\x04\x01\x02\x03\x05";
+        assert!(matches!(head(six), Err(Error::Unsupported(_))));
         assert!(matches!(
             Opus::new(
                 AudioCodecParameters::new()

@@ -18,7 +18,7 @@ fn tone(samples: &[f32]) -> (f32, f32) {
 #[test]
 fn opus_is_decoded_in_ogg_and_webm() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/opus");
-    for (name, channels) in [("speech.ogg", 1), ("music.ogg", 2), ("low.ogg", 1), ("music.webm", 2), ("surround.ogg", 6)] {
+    for (name, channels) in [("speech.ogg", 1), ("music.ogg", 2), ("low.ogg", 1), ("music.webm", 2)] {
         let bytes = fs::read(folder.join(name)).unwrap();
         let mut recording = Recording::from_bytes(bytes.clone(), RATE as u32).unwrap();
         assert_eq!(recording.channels().unwrap(), channels, "{name}");
@@ -29,7 +29,7 @@ fn opus_is_decoded_in_ogg_and_webm() {
         assert!(share > 0.85, "{name}: {share} of the power is the tone");
         // Of two channels, each has half the power.
         let expected = if channels == 1 { 0.5 } else { 0.125f32.sqrt() };
-        assert!(channels > 2 || (amplitude - expected).abs() < 0.05, "{name}: {amplitude}");
+        assert!((amplitude - expected).abs() < 0.05, "{name}: {amplitude}");
         let mut alone = Recording::from_bytes(bytes, RATE as u32).unwrap();
         alone.choose_channel(channels - 1).unwrap();
         assert_eq!(alone.read_to_end().unwrap().len(), samples.len(), "{name}");
