@@ -49,7 +49,8 @@ impl Clock {
         }
     }
 
-    /// The time by a `strftime` format. Known: `%Y %y %m %d %e %B %b %A %a %j %H %I %M %S %p %F %T %D %%`, and `%-`
+    /// The time by a `strftime` format. Known: `%Y %y %C %m %d %e %B %b %h %A %a %w %u %j %U %W %H %k %I %l %M %S %f %p %P %F %T %R %r %D %c %x %X
+    /// %Z %z %n %t %%`, as in Python for a time without a zone, and `%-`
     /// before a number for no padding; any other directive stays as it is.
     pub fn format(self, format: &str) -> String {
         let fields = self.fields();
@@ -100,6 +101,30 @@ impl Fields {
             'p' => if hour < 12 { "AM" } else { "PM" }.to_owned(),
             'F' => format!("{}-{month:02}-{:02}", self.year, self.day),
             'T' => format!("{hour:02}:{minute:02}:{second:02}"),
+            'k' => format!("{hour:2}"),
+            'l' => format!("{:2}", (hour + 11) % 12 + 1),
+            'P' => if hour < 12 { "am" } else { "pm" }.to_owned(),
+            'R' => format!("{hour:02}:{minute:02}"),
+            'r' => format!("{:02}:{minute:02}:{second:02} {}", (hour + 11) % 12 + 1, if hour < 12 { "AM" } else { "PM" }),
+            'X' => format!("{hour:02}:{minute:02}:{second:02}"),
+            'x' => format!("{month:02}/{:02}/{:02}", self.day, self.year.rem_euclid(100)),
+            'c' => format!(
+                "{} {} {:2} {hour:02}:{minute:02}:{second:02} {}",
+                &WEEKDAYS[self.weekday][..3],
+                &MONTHS[self.month][..3],
+                self.day,
+                self.year
+            ),
+            'C' => number(self.year.div_euclid(100), 2),
+            'w' => self.weekday.to_string(),
+            'u' => ((self.weekday + 6) % 7 + 1).to_string(),
+            'U' => number((self.day_of_year + 6 - self.weekday as i64) / 7, 2),
+            'W' => number((self.day_of_year + 6 - (self.weekday as i64 + 6) % 7) / 7, 2),
+            'f' => "000000".to_owned(),
+            // A time without a zone, as Python's `now` is.
+            'Z' | 'z' => String::new(),
+            'n' => "\n".to_owned(),
+            't' => "\t".to_owned(),
             'D' => format!("{month:02}/{:02}/{:02}", self.day, self.year.rem_euclid(100)),
             '%' => "%".to_owned(),
             _ => return None,
@@ -124,5 +149,11 @@ mod tests {
         check(-86_400, 0, "%B %e", "December 31");
         check(0, 0, "%e %D %% %Q %-Q %", " 1 01/01/70 % %Q %-Q %");
         check(i64::MAX, 0, "%p", "PM");
+        check(
+            1_709_251_199,
+            0,
+            "%c|%x|%X|%R|%r|%w%u|%U %W|%C|%k|%l|%P%Z%z",
+            "Thu Feb 29 23:59:59 2024|02/29/24|23:59:59|23:59|11:59:59 PM|44|08 09|20|23|11|pm",
+        );
     }
 }

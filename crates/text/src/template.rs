@@ -123,7 +123,21 @@ impl ChatTemplate {
             Err(e) if e.kind() == ErrorKind::OutOfFuel => {
                 Err(Error::TemplateLimit { limit: TemplateLimit::Steps(MAX_STEPS), fault: Some(describe(&e)) })
             }
-            Err(e) => Err(Error::TemplateRender(describe(&e))),
+            Err(e) => Err(Error::TemplateRender(self.described(&e))),
+        }
+    }
+
+    /// The error; of a value that is not there also what the template's line says, which names it.
+    fn described(&self, error: &minijinja::Error) -> TemplateFault {
+        const LONGEST: usize = 160;
+        let fault = describe(error);
+        let line = fault.line.and_then(|line| self.source.lines().nth(line.saturating_sub(1)));
+        match line.map(str::trim).filter(|_| error.kind() == ErrorKind::UndefinedError) {
+            Some(line) => {
+                let line: String = line.chars().take(LONGEST).collect();
+                TemplateFault { message: format!("{} in `{line}`", fault.message), ..fault }
+            }
+            None => fault,
         }
     }
 

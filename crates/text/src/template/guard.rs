@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use minijinja::formatting::{FormatStyle, format};
 use minijinja::machinery::{Instruction, Instructions};
 use minijinja::value::{Kwargs, Rest, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, Value};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 
 use super::{json, meter};
 use crate::clock::Clock;
@@ -81,6 +81,9 @@ impl Budget {
             self.charge(text.len())?;
             return Ok(Cow::Borrowed(text));
         }
+        if let Some(number) = json::float(value) {
+            return Ok(Cow::Owned(number));
+        }
         let mut out = Limited::new(self);
         write!(out, "{value}").map_err(|_| refuse("the template makes too much text"))?;
         Ok(Cow::Owned(out.into_text()))
@@ -122,6 +125,8 @@ pub(super) fn install<'s>(main: &mut Instructions<'s>, blocks: &mut BTreeMap<&'s
                 Instruction::Add => "guarded_add",
                 Instruction::Mul => "guarded_mul",
                 Instruction::StringConcat => "guarded_concat",
+                Instruction::Rem => "guarded_rem",
+                Instruction::Pow => "guarded_pow",
                 _ => "",
             };
             if !replacement.is_empty() {
@@ -152,6 +157,10 @@ pub(super) fn environment(env: &mut Environment<'_>, budget: &Arc<Budget>, now: 
             paid.charge(replaced_len(text, from.as_str().unwrap_or_default(), to.as_str().unwrap_or_default()))?;
             minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
         }
+        (Some(text), "title", []) => {
+            paid.charge(text.len().saturating_mul(2))?;
+            Ok(Value::from(titled(text)))
+        }
         (Some(glue), "join", [items]) => join(&paid, items, glue, None),
         (Some(text), "format", args) => formatted(&paid, FormatStyle::StrFormat, text, args),
         _ => {
@@ -160,11 +169,17 @@ pub(super) fn environment(env: &mut Environment<'_>, budget: &Arc<Budget>, now: 
         }
     });
     let paid = Arc::clone(budget);
-    env.set_formatter(move |out, _, value| {
+    env.set_formatter(move |out, state, value| {
         if value.is_undefined() {
             return Ok(());
         }
-        out.write_str(&paid.text(value)?).map_err(Error::from)
+        let text = paid.text(value)?;
+        if matches!(state.auto_escape(), AutoEscape::Html) && !value.is_safe() {
+            let text = escaped(&text);
+            paid.charge(text.len())?;
+            return out.write_str(&text).map_err(Error::from);
+        }
+        out.write_str(&text).map_err(Error::from)
     });
 }
 
@@ -188,8 +203,70 @@ fn operators(env: &mut Environment<'_>, budget: &Arc<Budget>) {
         let items = a.len().or(b.len()).unwrap_or(0);
         pay_for_items(&paid, items.saturating_mul(times), &a, &b)?;
         paid.charge(a.as_str().or(b.as_str()).map_or(0, str::len).saturating_mul(times))?;
-        operate("a * b", a, b)
+        match (a.kind(), b.kind()) {
+            (ValueKind::Seq, ValueKind::Number) => repeated(&a, times),
+            (ValueKind::Number, ValueKind::Seq) => repeated(&b, times),
+            _ => operate("a * b", a, b),
+        }
     });
+    let paid = Arc::clone(budget);
+    env.add_filter("guarded_rem", move |a: Value, b: Value| -> Result<Value, Error> {
+        match a.as_str() {
+            Some(text) => formatted(&paid, FormatStyle::Printf, text, &fields(text, b)?),
+            None => operate("a % b", a, b),
+        }
+    });
+    env.add_filter("guarded_pow", |a: Value, b: Value| -> Result<Value, Error> {
+        let base = f64::try_from(a.clone());
+        match (base, b.as_i64().filter(|power| *power < 0)) {
+            (Ok(base), Some(power)) if base != 0.0 => Ok(Value::from(base.powf(power as f64))),
+            _ => operate("a ** b", a, b),
+        }
+    });
+}
+
+/// The text as Jinja escapes it for HTML.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '\'' => out.push_str("&#39;"),
+            '"' => out.push_str("&#34;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// The list as many times in a row.
+fn repeated(list: &Value, times: usize) -> Result<Value, Error> {
+    let items: Vec<Value> = list.try_iter()?.collect();
+    Ok(Value::from(std::iter::repeat_n(items, times).flatten().collect::<Vec<_>>()))
+}
+
+/// What stands for the fields of a format string: the items of a list where it has as many as there are fields, else the value itself.
+fn fields(text: &str, value: Value) -> Result<Vec<Value>, Error> {
+    let count = text.replace("%%", "").matches('%').count();
+    let is_list = value.kind() == ValueKind::Seq && value.len() == Some(count);
+    if is_list { Ok(value.try_iter()?.collect()) } else { Ok(vec![value]) }
+}
+
+/// Words that begin with capitals, as Python's method has it: a letter behind anything but a letter begins a word.
+fn titled(text: &str) -> String {
+    let mut behind_letter = false;
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if behind_letter {
+            out.extend(c.to_lowercase());
+        } else {
+            out.extend(c.to_uppercase());
+        }
+        behind_letter = c.is_alphabetic();
+    }
+    out
 }
 
 /// Refuses lists that grow too long; strings count by their bytes.

@@ -41,6 +41,20 @@ pub(super) fn size(items: &[Json]) -> u64 {
     items.iter().map(|json| 8 + of(json)).sum()
 }
 
+/// A float as Python writes it: with an exponent from 1e16 on and below 1e-4; `None` for other values.
+pub(super) fn float(value: &Value) -> Option<String> {
+    let number = f64::try_from(value.clone()).ok().filter(|_| value.is_number() && !value.is_integer())?;
+    let size = number.abs();
+    if number.is_nan() || number.is_infinite() || size == 0.0 || (1e-4..1e16).contains(&size) {
+        return None;
+    }
+    let text = format!("{number:e}");
+    let (digits, exponent) = text.split_once('e')?;
+    let exponent: i32 = exponent.parse().ok()?;
+    let sign = if exponent < 0 { '-' } else { '+' };
+    Some(format!("{digits}e{sign}{:02}", exponent.abs()))
+}
+
 /// The layout that the arguments of the `tojson` filter ask for.
 struct Layout {
     indent: Option<usize>,
@@ -84,7 +98,10 @@ impl Layout {
         match value.kind() {
             ValueKind::Undefined | ValueKind::None => out.write_str("null").map_err(too_long),
             ValueKind::Bool => out.write_str(if value.is_true() { "true" } else { "false" }).map_err(too_long),
-            ValueKind::Number => write!(out, "{value}").map_err(too_long),
+            ValueKind::Number => match float(value) {
+                Some(text) => out.write_str(&text).map_err(too_long),
+                None => write!(out, "{value}").map_err(too_long),
+            },
             ValueKind::String => self.string(out, value.as_str().unwrap_or_default()).map_err(too_long),
             ValueKind::Seq | ValueKind::Iterable => {
                 let items = value.try_iter()?.map(|item| (None, item));

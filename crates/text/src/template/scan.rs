@@ -14,6 +14,8 @@ const MAX_CHAIN: usize = 400;
 const MAX_ELIF: usize = 200;
 /// Largest number by which a constant text may be multiplied.
 const MAX_REPEAT: u64 = 1000;
+/// Most items of a constant list that is repeated.
+const MAX_ITEMS: u64 = 100_000;
 
 /// Refuses templates that would exhaust stack or memory while they are compiled. Other mistakes are left to the
 /// compiler.
@@ -69,7 +71,10 @@ fn multiplies_constants(tokens: &[Token<'_>], at: usize) -> bool {
         return false;
     }
     let number = |token: Option<&Token<'_>>| matches!(token, Some(Token::Int(_) | Token::Float(_)));
-    let (left, right) = (before.last(), after.first());
+    let (left, mut right) = (before.last(), after.first());
+    if matches!(right, Some(Token::Minus)) && number(after.get(1)) {
+        right = after.get(1);
+    }
     if number(left) && number(right) {
         return false;
     }
@@ -77,7 +82,11 @@ fn multiplies_constants(tokens: &[Token<'_>], at: usize) -> bool {
     let alone = !again(before.iter().rev().nth(1)) && !again(after.get(1));
     let small = |token: Option<&Token<'_>>| matches!(token, Some(Token::Int(n)) if *n <= MAX_REPEAT);
     let text = |token: Option<&Token<'_>>| matches!(token, Some(Token::Str(_) | Token::String(_)));
-    !(alone && ((small(left) && text(right)) || (text(left) && small(right))))
+    // A list has no more items than the template has tokens.
+    let few = |token: Option<&Token<'_>>| matches!(token, Some(Token::Int(n)) if n.saturating_mul(tokens.len() as _) <= MAX_ITEMS);
+    let list =
+        (matches!(left, Some(Token::BracketClose)) && few(right)) || (few(left) && matches!(right, Some(Token::BracketOpen)));
+    !(alone && (list || (small(left) && text(right)) || (text(left) && small(right))))
 }
 
 /// True if the operand that begins here, walking away from the operator, contains a variable. `enter` and `leave` tell

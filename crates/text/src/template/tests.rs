@@ -29,6 +29,21 @@ fn chatml_puts_every_message_into_its_frame() {
 }
 
 #[test]
+fn operators_work_as_in_python() {
+    let check = |source: &str, want: &str| assert_eq!(render(source).unwrap(), want, "{source}");
+    check("{{ '%s' % 'x' }} {{ '%d of %s' % (1, 'y') }} {{ 'n: %s' % messages[0].role }} {{ 7 % 4 }}", "x 1 of y n: user 3");
+    check("{{ [1] * 3 }} {{ 2 * [1, 2] }} {{ 2 ** -1 }} {{ 2 ** 3 }}", "[1, 1, 1] [1, 2, 1, 2] 0.5 8");
+    check("{{ 1e20 | tojson }} {{ 1.5e-7 | tojson }} {{ [1e20, 0.5] | tojson }} {{ 1e16 }}", "1e+20 1.5e-07 [1e+20, 0.5] 1e+16");
+    check("{{ \"they're bill's\".title() }} {{ 'aB cD'.title() }}", "They'Re Bill'S Ab Cd");
+    check(
+        "{% autoescape false %}{{ '<b>' }}{% endautoescape %}{% autoescape true %}{{ '<b>' }}{% endautoescape %}",
+        "<b>&lt;b&gt;",
+    );
+    let error = render("a\n{{ missing_thing.name }}").unwrap_err().to_string();
+    assert!(error.contains("missing_thing") && error.contains("line 2"), "{error}");
+}
+
+#[test]
 fn templates_run_as_in_python() {
     let check = |source: &str, want: &str| assert_eq!(render(source).unwrap(), want, "{source}");
     check("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}{{ pad_token }}", "<s>Hi</s>");
