@@ -47,3 +47,21 @@ pub fn broadcast(x: &Tensor, shape: &[usize]) -> Result<Tensor, Error> {
     }
     Ok(Tensor::new(x.dtype(), shape, out.into())?.aligned())
 }
+
+/// The tensor with its axes in another order.
+pub(crate) fn permute(x: &Tensor, order: &[usize]) -> Result<Tensor, Error> {
+    let (own, size, bytes) = (x.shape(), x.dtype().size(), x.bytes());
+    let strides = flambeau_tensor::row_major_strides(own);
+    let shape: Vec<usize> = order.iter().map(|&axis| own[axis]).collect();
+    let count: usize = shape.iter().product();
+    let mut out = Vec::with_capacity(count * size);
+    for i in 0..count {
+        let (mut rest, mut from) = (i, 0);
+        for (&n, &axis) in shape.iter().zip(order).rev() {
+            from += rest % n * strides[axis] as usize;
+            rest /= n;
+        }
+        out.extend_from_slice(&bytes[from * size..(from + 1) * size]);
+    }
+    Ok(Tensor::new(x.dtype(), &shape, out.into())?.aligned())
+}

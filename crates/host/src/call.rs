@@ -79,6 +79,16 @@ impl Call<'_> {
         }
     }
 
+    /// Integers; one stands for a list of one, and none for none.
+    pub(crate) fn ints(&self, name: &'static str) -> Result<Vec<i64>, Error> {
+        match self.arg(name) {
+            None => Ok(Vec::new()),
+            Some(Argument::Int(v)) => Ok(vec![*v]),
+            Some(Argument::Ints(list)) => Ok(list.clone()),
+            Some(_) => self.wrong(name, "a list of integers"),
+        }
+    }
+
     /// A boolean; one that is absent is false.
     pub(crate) fn flag(&self, name: &str) -> bool {
         matches!(self.arg(name), Some(Argument::Bool(true)))
@@ -91,11 +101,7 @@ impl Call<'_> {
 
     /// The axes that `dim` names, if it names any.
     pub(crate) fn listed_axes(&self, rank: usize) -> Result<Vec<usize>, Error> {
-        let listed = match self.arg("dim") {
-            Some(Argument::Int(axis)) => vec![*axis],
-            Some(Argument::Ints(list)) => list.clone(),
-            _ => Vec::new(),
-        };
+        let listed = self.ints("dim")?;
         listed.iter().map(|&axis| normalize_axis(axis, rank).ok_or(Error::Axis { axis, rank })).collect()
     }
 

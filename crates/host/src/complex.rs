@@ -1,122 +1,142 @@
-//! Kernels on complex numbers, which graphs do not have.
+//! Complex numbers of tensors, and kernels that take them apart or put them together.
 
-use flambeau_tensor::{DType, Tensor, cast};
-use rustfft::{Fft, FftPlanner, num_complex::Complex32};
+use flambeau_tensor::{AlignedBytes, DType, Tensor, cast};
+use rustfft::num_complex::Complex64;
 
-use crate::{Call, Error, For, Kernel};
+use crate::{Call, Error, For, Kernel, arrays};
 
 pub(crate) const KERNELS: &[Kernel] = &[
-    Kernel::new("aten::_fft_r2c", |call| Ok(vec![call.real_fft(call.tensor("self")?)?])),
-    Kernel::new("aten::abs", |call| Ok(vec![magnitudes(call.tensor("self")?)?])).on(For::Complex),
+    Kernel::new("aten::_conj", |call| call.each_complex(|z| z.conj())),
+    Kernel::new("aten::_conj_physical", |call| call.each_complex(|z| z.conj())),
+    Kernel::new("aten::_to_copy", |call| call.each_complex(|z| z)).on(For::Complex),
+    Kernel::new("aten::abs", |call| Ok(vec![real(call.tensor("self")?, |z| z.norm())?])).on(For::Complex),
+    Kernel::new("aten::add", |call| call.pairs_complex(|a, b, alpha| a + alpha * b)).on(For::Complex),
+    Kernel::new("aten::angle", |call| Ok(vec![real(call.tensor("self")?, |z| z.arg())?])).on(For::Complex),
+    Kernel::new("aten::complex", |call| call.of_two(Complex64::new, ["real", "imag"])),
+    Kernel::new("aten::conj_physical", |call| call.each_complex(|z| z.conj())),
+    Kernel::new("aten::div", |call| call.pairs_complex(|a, b, _| a / b)).on(For::Complex),
+    Kernel::new("aten::exp", |call| call.each_complex(|z| z.exp())).on(For::Complex),
+    Kernel::new("aten::mul", |call| call.pairs_complex(|a, b, _| a * b)).on(For::Complex),
+    Kernel::new("aten::neg", |call| call.each_complex(|z| -z)).on(For::Complex),
+    Kernel::new("aten::polar", |call| call.of_two(Complex64::from_polar, ["abs", "angle"])),
+    Kernel::new("aten::pow", |call| call.pairs_complex(|a, b, _| if b.im == 0.0 { a.powf(b.re) } else { a.powc(b) }))
+        .on(For::Complex),
+    Kernel::new("aten::reciprocal", |call| call.each_complex(|z| z.inv())).on(For::Complex),
+    Kernel::new("aten::sqrt", |call| call.each_complex(|z| z.sqrt())).on(For::Complex),
+    Kernel::new("aten::sub", |call| call.pairs_complex(|a, b, alpha| a - alpha * b)).on(For::Complex),
+    Kernel::new("aten::view_as_complex", whole),
+    Kernel::new("aten::view_as_complex_copy", whole),
     Kernel::new("aten::view_as_real", |call| Ok(vec![parts(call.tensor("self")?)?])),
     Kernel::new("aten::view_as_real_copy", |call| Ok(vec![parts(call.tensor("self")?)?])),
 ];
 
+type Results = Result<Vec<Tensor>, Error>;
+
 impl Call<'_> {
-    /// The Fourier transform of real numbers over `dim`. With `onesided`, the last of these axes keeps the half of its frequencies from
-    /// which the others follow.
-    fn real_fft(&self, x: &Tensor) -> Result<Tensor, Error> {
-        let axes = self.listed_axes(x.rank())?;
-        let points: usize = axes.iter().map(|&axis| x.shape()[axis]).product();
-        let Some(&last) = axes.last().filter(|_| points > 0) else { return Err(Error::NoPoints) };
-        let scale = match self.number("normalization")? {
-            0.0 => 1.0,
-            1.0 => 1.0 / (points as f32).sqrt(),
-            2.0 => 1.0 / points as f32,
-            other => return Err(Error::Normalization(other)),
-        };
-        let mut values: Vec<Complex32> = cast(x, DType::F32)?.as_slice()?.iter().map(|&re| Complex32::new(re, 0.0)).collect();
-        let mut planner = FftPlanner::new();
-        for &axis in &axes {
-            let fft = planner.plan_fft_forward(x.shape()[axis]);
-            transform(&mut values, x.shape()[axis + 1..].iter().product(), &*fft);
+    /// The element type of the first result, which is complex.
+    pub(crate) fn complex_result(&self) -> DType {
+        self.results.first().copied().filter(|d| part(*d).is_some()).unwrap_or(DType::C64)
+    }
+
+    /// A tensor or a number as complex numbers, with its shape.
+    fn complex_operand(&self, name: &'static str) -> Result<Tensor, Error> {
+        match self.tensor(name) {
+            Ok(x) => Ok(x.clone()),
+            Err(_) => Ok(Tensor::from_slice(&[self.number(name)?], &[])?),
         }
-        let mut shape = x.shape().to_vec();
-        if self.flag("onesided") {
-            let (all, inner) = (shape[last], shape[last + 1..].iter().product::<usize>());
-            shape[last] = all / 2 + 1;
-            let kept = shape[last] * inner;
-            values = values.chunks_exact((all * inner).max(1)).flat_map(|block| &block[..kept]).copied().collect();
-        }
-        let parts: Vec<f32> = values.iter().flat_map(|z| [z.re * scale, z.im * scale]).collect();
-        let parts = Tensor::from_slice(&parts, &[values.len(), 2])?;
-        Ok(Tensor::new(DType::C64, &shape, parts.bytes().clone())?)
+    }
+
+    fn each_complex(&self, f: impl Fn(Complex64) -> Complex64) -> Results {
+        let x = self.tensor("self")?;
+        let values: Vec<Complex64> = numbers(x)?.into_iter().map(f).collect();
+        Ok(vec![made(&values, x.shape(), self.complex_result())?])
+    }
+
+    fn pairs_complex(&self, f: impl Fn(Complex64, Complex64, f64) -> Complex64) -> Results {
+        let right = if self.arg("exponent").is_some() { "exponent" } else { "other" };
+        let (a, b) = (self.complex_operand("self")?, self.complex_operand(right)?);
+        let alpha = if self.arg("alpha").is_some() { self.number("alpha")? } else { 1.0 };
+        let shape = arrays::common_shape(a.shape(), b.shape())?;
+        let (a, b) = (numbers(&arrays::broadcast(&a, &shape)?)?, numbers(&arrays::broadcast(&b, &shape)?)?);
+        let values: Vec<Complex64> = a.into_iter().zip(b).map(|(a, b)| f(a, b, alpha)).collect();
+        Ok(vec![made(&values, &shape, self.complex_result())?])
+    }
+
+    /// Complex numbers of two real operands.
+    fn of_two(&self, f: impl Fn(f64, f64) -> Complex64, names: [&'static str; 2]) -> Results {
+        let (a, b) = (self.tensor(names[0])?, self.tensor(names[1])?);
+        let shape = arrays::common_shape(a.shape(), b.shape())?;
+        let wide = |x: &Tensor| -> Result<Tensor, Error> { Ok(cast(&arrays::broadcast(x, &shape)?, DType::F64)?) };
+        let (a, b) = (wide(a)?, wide(b)?);
+        let values: Vec<Complex64> = a.as_slice::<f64>()?.iter().zip(b.as_slice::<f64>()?).map(|(&a, &b)| f(a, b)).collect();
+        Ok(vec![made(&values, &shape, self.complex_result())?])
     }
 }
 
-/// Transforms every line of an axis, whose elements are `stride` apart.
-fn transform(values: &mut [Complex32], stride: usize, fft: &dyn Fft<f32>) {
-    let mut line = vec![Complex32::default(); fft.len()];
-    let mut scratch = vec![Complex32::default(); fft.get_inplace_scratch_len()];
-    for block in values.chunks_exact_mut((fft.len() * stride).max(1)) {
-        for first in 0..stride {
-            let elements = block[first..].iter().step_by(stride);
-            line.iter_mut().zip(elements).for_each(|(to, from)| *to = *from);
-            fft.process_with_scratch(&mut line, &mut scratch);
-            let elements = block[first..].iter_mut().step_by(stride);
-            elements.zip(&line).for_each(|(to, from)| *to = *from);
-        }
+/// The type of the parts of complex numbers of a type.
+pub(crate) fn part(dtype: DType) -> Option<DType> {
+    (dtype == DType::C64).then_some(DType::F32)
+}
+
+/// The elements, real ones with an imaginary part of zero.
+pub(crate) fn numbers(x: &Tensor) -> Result<Vec<Complex64>, Error> {
+    if part(x.dtype()).is_none() {
+        return Ok(cast(x, DType::F64)?.as_slice()?.iter().map(|&re| Complex64::new(re, 0.0)).collect());
     }
+    let parts = cast(&parts(x)?, DType::F64)?;
+    Ok(parts.as_slice::<f64>()?.chunks_exact(2).map(|z| Complex64::new(z[0], z[1])).collect())
+}
+
+/// A tensor of these numbers in a complex element type.
+pub(crate) fn made(values: &[Complex64], shape: &[usize], dtype: DType) -> Result<Tensor, Error> {
+    let part = part(dtype).ok_or(Error::NotComplex(dtype))?;
+    let parts: Vec<f64> = values.iter().flat_map(|z| [z.re, z.im]).collect();
+    let parts = cast(&Tensor::from_slice(&parts, &[parts.len()])?, part)?;
+    Ok(Tensor::new(dtype, shape, parts.bytes().clone())?)
+}
+
+/// A real number of each element.
+fn real(x: &Tensor, f: impl Fn(Complex64) -> f64) -> Result<Tensor, Error> {
+    let values: Vec<f64> = numbers(x)?.into_iter().map(f).collect();
+    Ok(Tensor::from_slice(&values, x.shape())?)
 }
 
 /// Real and imaginary parts along a new last axis of two.
 fn parts(x: &Tensor) -> Result<Tensor, Error> {
-    if x.dtype() != DType::C64 {
-        return Err(Error::NotComplex(x.dtype()));
-    }
+    let part = part(x.dtype()).ok_or(Error::NotComplex(x.dtype()))?;
     let shape: Vec<usize> = x.shape().iter().copied().chain([2]).collect();
-    Ok(Tensor::new(DType::F32, &shape, x.bytes().clone())?.aligned())
+    Ok(Tensor::new(part, &shape, x.bytes().clone())?.aligned())
 }
 
-fn magnitudes(x: &Tensor) -> Result<Tensor, Error> {
-    let parts = parts(x)?;
-    let magnitudes: Vec<f32> = parts.as_slice::<f32>()?.chunks_exact(2).map(|z| z[0].hypot(z[1])).collect();
-    Ok(Tensor::from_slice(&magnitudes, x.shape())?)
+/// Complex numbers from their parts along the last axis.
+fn whole(call: &Call<'_>) -> Results {
+    let (x, dtype) = (call.tensor("self")?, call.complex_result());
+    let (Some(part), [shape @ .., 2]) = (part(dtype), x.shape()) else { return Err(Error::Matrix(x.shape().to_vec())) };
+    let bytes = AlignedBytes::copy_of(cast(x, part)?.bytes()).into_bytes();
+    Ok(vec![Tensor::new(dtype, shape, bytes)?])
 }
 
 #[cfg(test)]
 mod tests {
-    use std::f64::consts::TAU;
-
     use super::*;
-    use crate::call::{Argument, testing::run};
-
-    /// Real and imaginary parts of a transform over `axis` of a matrix.
-    fn transformed(x: &Tensor, axis: i64, normalization: i64, onesided: bool) -> Tensor {
-        let (axes, normalization) = (Argument::Ints(vec![axis]), Argument::Int(normalization));
-        let args = [Argument::Tensor(x.clone()), axes, normalization, Argument::Bool(onesided)];
-        parts(&run("aten._fft_r2c.default", &args, &[DType::C64]).unwrap()[0]).unwrap()
-    }
+    use crate::{Argument, call::testing::run};
 
     #[test]
-    fn transforms_are_those_of_the_definition() {
-        let x = Tensor::from_slice(&[1.0f32, -2.0, 0.5, 4.0, 3.0, 0.0, -1.0, 2.5, -0.75, 1.5], &[2, 5]).unwrap();
-        let at = |row: usize, column: usize| f64::from(x.as_slice::<f32>().unwrap()[5 * row + column]);
-        let check = |found: Tensor, shape: [usize; 3], scale: f64, defined: &dyn Fn(usize, usize) -> [f64; 2]| {
-            assert_eq!(found.shape(), shape);
-            for (i, z) in found.as_slice::<f32>().unwrap().chunks_exact(2).enumerate() {
-                let expected = defined(i / shape[1], i % shape[1]);
-                let off = (0..2).map(|k| (f64::from(z[k]) - scale * expected[k]).abs()).fold(0.0, f64::max);
-                assert!(off < 1e-5, "{i}: {z:?} instead of {expected:?}");
-            }
-        };
-        let wave = |turns: f64| [(TAU * turns).cos(), -(TAU * turns).sin()];
-        let sum = |terms: Vec<(f64, [f64; 2])>| terms.iter().fold([0.0; 2], |s, (x, w)| [s[0] + x * w[0], s[1] + x * w[1]]);
-        let rows = |row, k: usize| sum((0..5).map(|n| (at(row, n), wave((n * k) as f64 / 5.0))).collect());
-        let columns = |k: usize, column| sum((0..2).map(|n| (at(n, column), wave((n * k) as f64 / 2.0))).collect());
-        check(transformed(&x, -1, 0, false), [2, 5, 2], 1.0, &rows);
-        check(transformed(&x, 1, 2, true), [2, 3, 2], 0.2, &rows);
-        check(transformed(&x, 0, 1, true), [2, 5, 2], 0.5f64.sqrt(), &columns);
-    }
-
-    #[test]
-    fn magnitudes_are_lengths_and_empty_transforms_errors() {
+    fn parts_and_numbers_are_the_same_elements() {
         let z = Tensor::from_slice(&[3.0f32, -4.0, 0.0, 2.0], &[2, 2]).unwrap();
-        let z = Tensor::new(DType::C64, &[2], z.bytes().clone()).unwrap();
-        let of = |target, x: &Tensor| run(target, &[Argument::Tensor(x.clone())], &[DType::F32]).map(|mut made| made.remove(0));
-        assert_eq!(of("aten.abs.default", &z).unwrap().as_slice::<f32>().unwrap(), [5.0, 2.0]);
-        assert_eq!(of("aten.view_as_real.default", &z).unwrap().shape(), [2, 2]);
-        let nothing = [Argument::Tensor(Tensor::zeros(DType::F32, &[2, 0]).unwrap()), Argument::Ints(vec![1]), Argument::Int(0)];
-        assert!(matches!(run("aten._fft_r2c.default", &nothing, &[DType::C64]), Err(Error::NoPoints)));
+        let one = |target, x: &Tensor, made| run(target, &[Argument::Tensor(x.clone())], &[made]).unwrap().remove(0);
+        let z = one("aten.view_as_complex.default", &z, DType::C64);
+        assert_eq!((z.dtype(), z.shape()), (DType::C64, &[2][..]));
+        assert_eq!(one("aten.abs.default", &z, DType::F32).as_slice::<f64>().unwrap(), [5.0, 2.0]);
+        let back = one("aten.view_as_real.default", &z, DType::F32);
+        assert_eq!((back.shape(), back.as_slice::<f32>().unwrap()), (&[2, 2][..], &[3.0, -4.0, 0.0, 2.0][..]));
+    }
+
+    #[test]
+    fn products_are_those_of_complex_numbers() {
+        let z = Tensor::new(DType::C64, &[1], Tensor::from_slice(&[1.0f32, 2.0], &[2]).unwrap().bytes().clone()).unwrap();
+        let args = [Argument::Tensor(z.clone()), Argument::Tensor(z)];
+        let square = run("aten.mul.Tensor", &args, &[DType::C64]).unwrap().remove(0);
+        assert_eq!(numbers(&square).unwrap(), [Complex64::new(-3.0, 4.0)]);
     }
 }

@@ -14,6 +14,18 @@ pub enum Error {
     Broadcast { from: Vec<usize>, to: Vec<usize> },
     #[error("a count is negative, or they are over {0} together")]
     Counts(i64),
+    #[error("shape {0:?} is none that it takes")]
+    Matrix(Vec<usize>),
+    #[error("the matrix is singular: pivot {0} is zero")]
+    Singular(i32),
+    #[error("the leading minor of order {0} is not positive")]
+    NotPositive(i32),
+    #[error("the matrix has elements that are not finite")]
+    NotFinite,
+    #[error("{0} is no row that pivots can name")]
+    Pivot(i64),
+    #[error("there is no norm of matrices of order {0}")]
+    Order(f64),
     #[error("a Fourier transform of no points")]
     NoPoints,
     #[error("the normalization {0}, expected 0, 1 or 2")]

@@ -15,9 +15,12 @@ mod arrays;
 mod call;
 mod complex;
 mod data;
+mod detection;
 mod error;
+mod fft;
 mod float64;
 mod functions;
+mod linalg;
 mod unique;
 
 use flambeau_aten::Schema;
@@ -51,7 +54,16 @@ pub struct Kernel {
 }
 
 /// The tables, the more particular first.
-const FAMILIES: [&[Kernel]; 5] = [data::KERNELS, complex::KERNELS, float64::KERNELS, functions::KERNELS, unique::KERNELS];
+const FAMILIES: [&[Kernel]; 8] = [
+    data::KERNELS,
+    complex::KERNELS,
+    fft::KERNELS,
+    linalg::KERNELS,
+    detection::KERNELS,
+    float64::KERNELS,
+    functions::KERNELS,
+    unique::KERNELS,
+];
 
 impl Kernel {
     const fn new(name: &'static str, run: fn(&Call<'_>) -> Result<Vec<Tensor>, Error>) -> Kernel {
