@@ -1,10 +1,10 @@
 //! Reductions.
 
 use flambeau_ir::{All, Any, Argmax, Argmin, In, LogSumExp, Max, Mean, Min, Prod, Std, Sum, Tid, Var};
-use flambeau_tensor::{DType, Expr};
+use flambeau_tensor::{DType, Expr, normalize_axis};
 
 use super::{RuleRow, lifted, one, ops, row};
-use crate::{Call, Item, Lower, Refuse, lower::NEW};
+use crate::{Arg, Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
 
@@ -225,6 +225,46 @@ fn vector_norm(cx: &mut Lower, call: &Call) -> Items {
     one(norm_of(cx, x, p, &axes, call.bool_or("keepdim", false)?)?)
 }
 
+/// Norms of vectors or of matrices, as `dim` names one axis or two, in sums alone: those of singular values have no nodes.
+fn linalg_norm(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let (x, rank) = (cx.cast(x, DType::F32)?, cx.spec(x).rank());
+    let listed = call.ints_opt("dim")?.filter(|list| !list.is_empty());
+    let named = listed.iter().flatten().map(|&axis| normalize_axis(axis, rank)).collect::<Option<Vec<_>>>();
+    let Some(named) = named else { return unsupported("an axis that the tensor does not have") };
+    let axes = if named.is_empty() { (0..rank).collect() } else { named };
+    let made = match (call.arg("ord"), &axes[..]) {
+        (None, _) => norm_of(cx, x, 2.0, &axes, true)?,
+        (Some(Arg::Str(name)), [_, _]) if name == "fro" => norm_of(cx, x, 2.0, &axes, true)?,
+        (Some(Arg::Str(name)), _) => return unsupported(format!("the norm `{name}`, which singular values define")),
+        (Some(_), &[row, column]) => matrix_norm(cx, x, call.float_or("ord", 2.0)?, row, column)?,
+        (Some(_), _) => norm_of(cx, x, call.float_or("ord", 2.0)?, &axes, true)?,
+    };
+    let dims = call.out(0)?.dims.clone();
+    one(cx.reshape(made, &dims)?)
+}
+
+/// The largest or smallest sum of magnitudes of a column or a row, with axes of one element.
+fn matrix_norm(cx: &mut Lower, x: Tid, order: f64, row: usize, column: usize) -> Result<Tid, Refuse> {
+    let (added, compared) = match order.abs() {
+        1.0 => (row, column),
+        f64::INFINITY => (column, row),
+        _ => return unsupported(format!("the norm of order {order} of matrices, which singular values define")),
+    };
+    let magnitude = ops::abs(cx, x)?;
+    let sums = ops::sum(cx, magnitude, &[added], true)?;
+    if order > 0.0 { ops::max(cx, sums, &[compared], true) } else { ops::min(cx, sums, &[compared], true) }
+}
+
+/// The same with the last two axes for matrices, and the Frobenius norm, unless the call says otherwise.
+fn linalg_matrix_norm(cx: &mut Lower, call: &Call) -> Items {
+    let mut call = call.clone();
+    if call.arg("dim").is_none() {
+        call.args.push(("dim".to_owned(), Arg::Ints(vec![Expr::Int(-2), Expr::Int(-1)])));
+    }
+    linalg_norm(cx, &call)
+}
+
 /// Parts along `dim` whose norm is above `maxnorm` are scaled down to it. As in PyTorch, the norms are of f32, the factors of the
 /// operand's type.
 fn renorm(cx: &mut Lower, call: &Call) -> Items {
@@ -316,6 +356,10 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.count_nonzero.default", count_nonzero),
     row("aten.count_nonzero.dim_IntList", count_nonzero),
     row("aten.frobenius_norm.dim", vector_norm),
+    row("aten.linalg_matrix_norm.default", linalg_matrix_norm),
+    row("aten.linalg_matrix_norm.str_ord", linalg_matrix_norm),
+    row("aten.linalg_norm.default", linalg_norm),
+    row("aten.linalg_norm.ord_str", linalg_norm),
     row("aten.linalg_vector_norm.default", vector_norm),
     row("aten.dist.default", dist),
     row("aten.nanmean.default", nanmean),
