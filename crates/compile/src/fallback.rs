@@ -191,6 +191,7 @@ fn argument(lower: &mut Lower, call: &Call, param: Param) -> Option<KernelArg> {
         Arg::Floats(list) => KernelArg::Value(EValue::DoubleList(list.clone())),
         Arg::Str(s) => KernelArg::Value(EValue::String(s.clone())),
         Arg::DType(d) => KernelArg::Value(EValue::Int(d.code().into())),
+        Arg::Complex(..) => return None,
         Arg::None | Arg::Opaque(_) => KernelArg::Value(EValue::None),
     })
 }

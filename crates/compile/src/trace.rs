@@ -7,6 +7,7 @@
 mod alias;
 mod bind;
 mod calls;
+mod complex;
 mod conditions;
 mod control;
 mod names;
@@ -310,6 +311,7 @@ fn scalar_arg(names: &Names<'_>, scope: &str, argument: &Argument) -> Result<Arg
         Argument::Int(v) => Arg::Int(Expr::Int(*v)),
         Argument::Ints(list) => Arg::Ints(list.iter().map(|&v| Expr::Int(v)).collect()),
         Argument::Float(v) => Arg::Float(*v),
+        Argument::Complex(re, im) => Arg::Complex(*re, *im),
         Argument::Floats(list) => Arg::Floats(list.clone()),
         Argument::Bool(v) => Arg::Bool(*v),
         Argument::String(s) => Arg::Str(s.clone()),

@@ -14,6 +14,8 @@ pub enum Arg {
     Int(Expr),
     Ints(Vec<Expr>),
     Float(f64),
+    /// Real and imaginary part.
+    Complex(f64, f64),
     Floats(Vec<f64>),
     Str(String),
     DType(DType),

@@ -28,5 +28,5 @@ pub use fusions::{FUSIONS, Fusion, drop_unread, fuse};
 pub use lower::Lower;
 pub use promotion::{Operand, result_type};
 pub use refusals::{Refusal, refusal, refusals};
-pub use rules::{Loop, Rule, RuleRow, rule_for, rule_rows};
+pub use rules::{Loop, Rule, RuleRow, has_complex_rule, rule_for, rule_rows};
 pub use ssa::{Origin, Range, SsaGraph, SsaNode, TensorInfo};

@@ -12,7 +12,7 @@ use crate::{
     Arg, Call, ConstExpr, Constant, Item, Origin, Range, Refuse, TensorInfo,
     call::unsupported,
     refusal,
-    rules::rule_for,
+    rules::{complex, rule_for},
     simplify::simplify,
     ssa::{SsaGraph, SsaNode},
 };
@@ -42,6 +42,8 @@ pub struct Lower {
     producers: HashMap<Tid, (usize, usize)>,
     /// Integers that are zero exactly if a rank-0 tensor is, so that the tensor need not be read.
     flags: HashMap<Tid, Int>,
+    /// Slots of complex tensors, which nodes do not have: the real and imaginary parts `[.., 2]` of each, where nodes can read them.
+    pairs: HashMap<Tid, Tid>,
     n_unknown: u32,
     call: u32,
 }
@@ -155,6 +157,10 @@ impl Lower {
     /// # Errors
     /// Why the call cannot be expressed in nodes; the graph is unchanged then.
     pub fn call(&mut self, call: &Call, id: u32) -> Result<Vec<Item>, Refuse> {
+        if complex::is_complex(self, call) {
+            self.call = id;
+            return self.attempt(|cx| complex::lower(cx, call).and_then(|items| cx.conform(items, call)));
+        }
         let row = rule_for(&call.target).ok_or_else(|| refusal(&call.target).map_or(Refuse::NoRule, Refuse::Kind))?;
         // 8-bit floats exist as packed constants only, which their own rules reinterpret.
         let carried = |t: &Tid| {
@@ -168,12 +174,45 @@ impl Lower {
             return Err(Refuse::DType(dtype));
         }
         self.call = id;
+        self.attempt(|cx| (row.rule)(cx, call).and_then(|items| cx.conform(items, call)))
+    }
+
+    /// Lowers a call that is a part of another one.
+    pub(crate) fn inner_call(&mut self, call: &Call) -> Result<Vec<Item>, Refuse> {
+        self.call(call, self.call)
+    }
+
+    /// What `emit` does, or nothing if it fails.
+    fn attempt<T>(&mut self, emit: impl FnOnce(&mut Lower) -> Result<T, Refuse>) -> Result<T, Refuse> {
         let mark = self.mark();
-        let result = (row.rule)(self, call).and_then(|items| self.conform(items, call));
+        let result = emit(self);
         if result.is_err() {
             self.rewind(&mark);
         }
         result
+    }
+
+    /// The real and imaginary parts `[.., 2]` of a complex tensor.
+    ///
+    /// # Errors
+    /// If nothing has stated them.
+    pub fn pair(&self, t: Tid) -> Result<Tid, Refuse> {
+        let pair = self.pairs.get(&t).copied();
+        pair.ok_or_else(|| Refuse::Unsupported("real and imaginary parts of a complex tensor that no node can read".to_owned()))
+    }
+
+    /// States the real and imaginary parts of a complex tensor.
+    pub fn set_pair(&mut self, t: Tid, pair: Tid) {
+        self.pairs.insert(t, pair);
+    }
+
+    /// The complex tensor with these real and imaginary parts `[.., 2]`. Its slot is one that no node writes.
+    pub fn complex(&mut self, pair: Tid) -> Tid {
+        let mut dims = self.spec(pair).dims.clone();
+        dims.pop();
+        let t = self.slot(Spec { dtype: DType::C64, dims }, Origin::Node);
+        self.pairs.insert(t, pair);
+        t
     }
 
     /// Casts results to the types that the program records, and refuses results of another shape.
@@ -205,7 +244,7 @@ impl Lower {
         if !out.used {
             return Ok(t);
         }
-        let t = self.cast(t, out.dtype)?;
+        let t = if self.spec(t).dtype == out.dtype { t } else { self.cast(t, out.dtype)? };
         self.state_sizes(t, &out.dims);
         Ok(t)
     }
@@ -245,6 +284,7 @@ impl Lower {
         self.literals.retain(|_, t| (t.0 as usize) < tensors);
         self.producers.retain(|t, _| (t.0 as usize) < tensors);
         self.flags.retain(|t, _| (t.0 as usize) < tensors);
+        self.pairs.retain(|t, pair| (t.0.max(pair.0) as usize) < tensors);
         self.ssa.tensors.truncate(tensors);
         self.ssa.values.truncate(values);
     }

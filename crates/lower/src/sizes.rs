@@ -93,7 +93,9 @@ impl Lower {
     /// The node that reads a size off an axis of an input, or of another tensor that is no constant.
     fn axis_of(&self, size: &Expr, inputs: bool) -> Option<SymSize> {
         self.graph().tensors.iter().enumerate().find_map(|(t, info)| {
-            let fits = matches!(info.origin, Origin::Input(_)) == inputs && !matches!(info.origin, Origin::Constant(_));
+            let fits = matches!(info.origin, Origin::Input(_)) == inputs
+                && !matches!(info.origin, Origin::Constant(_))
+                && info.spec.dtype.is_node_dtype();
             let dim = info.spec.dims.iter().position(|d| d == size).filter(|_| fits)?;
             Some(SymSize { a: In(Tid(t as u32)), dim: dim as i32, out: NEW_VALUE })
         })

@@ -10,7 +10,7 @@ use crate::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ScalarType {
     Known(DType),
-    /// A complex or other type that nothing is compiled for.
+    /// A type that nothing is compiled for.
     Other(&'static str),
 }
 
@@ -26,7 +26,7 @@ const SCALAR_TYPES: [(i64, &str, Option<DType>); 22] = [
     (7, "float32", Some(DType::F32)),
     (8, "float64", Some(DType::F64)),
     (9, "complex32", None),
-    (10, "complex64", None),
+    (10, "complex64", Some(DType::C64)),
     (11, "complex128", None),
     (12, "bool", Some(DType::Bool)),
     (13, "bfloat16", Some(DType::BF16)),

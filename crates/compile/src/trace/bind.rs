@@ -179,7 +179,10 @@ impl<'a> Trace<'a> {
             Argument::Tensor(name) | Argument::OptionalTensor(Some(name)) => match self.names.resolve(name) {
                 // What made it absent has been reported.
                 Some(Binding::Absent(Refuse::Reported)) => return Ok(()),
-                _ => Slot::Tensor(self.current(name).map_err(lost)?),
+                _ => {
+                    let current = self.current(name).map_err(lost)?;
+                    Slot::Tensor(self.whole(current, u32::MAX).map_err(lost)?)
+                }
             },
             Argument::SymInt(SymArg::Name(name)) => match self.names.values.get(name).cloned() {
                 Some(Binding::Int(Expr::Int(v))) => {

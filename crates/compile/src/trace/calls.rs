@@ -191,6 +191,9 @@ impl<'a> Trace<'a> {
 
     /// Lowers a call to nodes, or falls back to a kernel where that is allowed and possible.
     pub(super) fn lower_call(&mut self, call: &Call, id: u32) -> Result<Vec<Item>, Refuse> {
+        if self.is_complex(call) {
+            return self.complex_call(call, id);
+        }
         let reason = match self.fallback.is_forced(&call.target) {
             true => Refuse::Unsupported("it was asked to stay outside of delegates".to_owned()),
             false => match self.lower.call(call, id) {

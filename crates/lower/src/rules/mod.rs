@@ -10,6 +10,7 @@ mod arrange;
 mod attention;
 mod bessel;
 mod combine;
+pub(crate) mod complex;
 mod conv;
 mod create;
 mod delta;
@@ -55,7 +56,7 @@ use std::{collections::HashMap, sync::LazyLock};
 
 use flambeau_aten::Operator;
 
-pub use self::scan::Loop;
+pub use self::{complex::has_complex_rule, scan::Loop};
 use crate::{Call, Item, Lower, Refuse};
 
 /// Emits nodes for a call and returns its results.

@@ -28,23 +28,13 @@ fn repeated(cx: &Lower, call: &Call) -> Result<Option<Vec<i64>>, Refuse> {
     Ok(Some(counts.iter().enumerate().flat_map(one).collect()))
 }
 
-fn complex(_: &mut Lower, _: &Call) -> Items {
-    unsupported("complex numbers have no place in an MLX graph; work on real and imaginary parts")
-}
-
 pub(super) const ROWS: &[RuleRow] = &[
-    row("aten._fft_c2c.default", complex),
-    row("aten._fft_r2c.default", complex),
     row("aten._unique2.default", data_dependent),
     row("aten.argwhere.default", data_dependent),
     row("aten.bincount.default", data_dependent),
-    row("aten.complex.default", complex),
-    row("aten.fft_fft.default", complex),
-    row("aten.fft_rfft.default", complex),
     row("aten.masked_select.default", data_dependent),
     row("aten.nonzero.default", data_dependent),
     row("aten.nonzero_numpy.default", data_dependent),
-    row("aten.polar.default", complex),
     row("aten.repeat_interleave.Tensor", |cx, call| match repeated(cx, call)? {
         Some(index) => one(cx.integers("_repeated", &index, DType::I64)?),
         None => data_dependent(cx, call),
@@ -55,13 +45,8 @@ pub(super) const ROWS: &[RuleRow] = &[
         let index = cx.integers("_repeated", &index, DType::I64)?;
         one(super::ops::take(cx, x, index, axis)?)
     }),
-    row("aten.stft.default", complex),
     row("aten.unique_consecutive.default", data_dependent),
     row("aten.unique_dim.default", data_dependent),
     row("aten.unique_dim_consecutive.default", data_dependent),
-    row("aten.view_as_complex.default", complex),
-    row("aten.view_as_complex_copy.default", complex),
-    row("aten.view_as_real.default", complex),
-    row("aten.view_as_real_copy.default", complex),
     row("aten.where.default", data_dependent),
 ];

@@ -1,0 +1,103 @@
+//! Complex tensors. Delegates read and make pairs of real numbers, kernels and callers whole complex ones: a kernel call between the
+//! two turns one into the other, which copies nothing.
+
+use flambeau_ir::Tid;
+use flambeau_lower::{Arg, Call, ConstExpr, Constant, Item, Origin, OutMeta, Refuse, has_complex_rule};
+use flambeau_tensor::{DType, Expr};
+
+use super::Trace;
+
+impl Trace<'_> {
+    fn is_complex_tensor(&self, t: Tid) -> bool {
+        self.lower.spec(t).dtype == DType::C64
+    }
+
+    /// Whether a call reads or makes complex tensors.
+    pub(super) fn is_complex(&self, call: &Call) -> bool {
+        let reads = call.args.iter().any(|(_, arg)| match arg {
+            Arg::Tensor(t) => self.is_complex_tensor(*t),
+            Arg::Tensors(list) => list.iter().flatten().any(|t| self.is_complex_tensor(*t)),
+            _ => false,
+        });
+        reads || call.outputs.iter().any(|out| out.dtype == DType::C64)
+    }
+
+    /// Lowers such a call to nodes on pairs, or leaves it to a kernel.
+    pub(super) fn complex_call(&mut self, call: &Call, id: u32) -> Result<Vec<Item>, Refuse> {
+        let before = self.fallback.calls.len();
+        let reason = match has_complex_rule(&call.target) && !self.fallback.is_forced(&call.target) {
+            true => match self.on_pairs(call, id) {
+                Err(reason) => reason,
+                items => return items,
+            },
+            false => Refuse::Unsupported("nodes have no form of it for complex numbers".to_owned()),
+        };
+        self.fallback.calls.truncate(before);
+        let mut outside = call.clone();
+        for (_, arg) in &mut outside.args {
+            self.replace(arg, &mut |trace, t| trace.whole(t, id))?;
+        }
+        let n_inputs = self.interface.inputs.len();
+        self.fallback.call(&mut self.lower, &outside, id, n_inputs, reason)
+    }
+
+    fn on_pairs(&mut self, call: &Call, id: u32) -> Result<Vec<Item>, Refuse> {
+        let mut operands = call.clone();
+        for (_, arg) in &mut operands.args {
+            self.replace(arg, &mut |trace, t| trace.paired(t, id))?;
+        }
+        self.lower.call(&operands, id)
+    }
+
+    /// Puts other slots in the place of the complex tensors of an argument.
+    fn replace(&mut self, arg: &mut Arg, with: &mut dyn FnMut(&mut Self, Tid) -> Result<Tid, Refuse>) -> Result<(), Refuse> {
+        let all: Vec<&mut Tid> = match arg {
+            Arg::Tensor(t) => vec![t],
+            Arg::Tensors(list) => list.iter_mut().flatten().collect(),
+            _ => Vec::new(),
+        };
+        all.into_iter().try_for_each(|t| with(self, *t).map(|new| *t = new))
+    }
+
+    /// A slot of the same complex tensor whose pair nodes can read.
+    fn paired(&mut self, t: Tid, id: u32) -> Result<Tid, Refuse> {
+        if !self.is_complex_tensor(t) || self.lower.pair(t).is_ok() {
+            return Ok(t);
+        }
+        if let Some(constant) = self.lower.graph().constant(t).cloned() {
+            let shape = constant.shape.iter().copied().chain([2]).collect();
+            let expr = ConstExpr::Reinterpret(constant.clone());
+            let pair = Constant { name: format!("{}_parts", constant.name), dtype: DType::F32, shape, expr };
+            let pair = self.lower.constant(pair);
+            self.lower.set_pair(t, pair);
+            return Ok(t);
+        }
+        let dims: Vec<Expr> = self.lower.spec(t).dims.iter().cloned().chain([Expr::Int(2)]).collect();
+        let pair = self.kernel_of("aten.view_as_real_copy.default", t, DType::F32, dims, id)?;
+        Ok(self.lower.complex(pair))
+    }
+
+    /// A slot that kernels and callers can read, of a complex tensor of which there may be the pair alone.
+    pub(super) fn whole(&mut self, t: Tid, id: u32) -> Result<Tid, Refuse> {
+        let is_made = matches!(self.lower.graph().tensors[t.0 as usize].origin, Origin::Node);
+        if !self.is_complex_tensor(t) || !is_made {
+            return Ok(t);
+        }
+        let (pair, dims) = (self.lower.pair(t)?, self.lower.spec(t).dims.to_vec());
+        let whole = self.kernel_of("aten.view_as_complex_copy.default", pair, DType::C64, dims, id)?;
+        self.lower.set_pair(whole, pair);
+        Ok(whole)
+    }
+
+    /// The result of a kernel with one operand.
+    fn kernel_of(&mut self, target: &str, t: Tid, dtype: DType, dims: Vec<Expr>, id: u32) -> Result<Tid, Refuse> {
+        let outputs = vec![OutMeta { dtype, dims, used: true }];
+        let call = Call { target: target.to_owned(), args: vec![("self".to_owned(), Arg::Tensor(t))], outputs };
+        let reason = Refuse::Unsupported("complex numbers inside of control flow, or with kernels forbidden".to_owned());
+        let n_inputs = self.interface.inputs.len();
+        match self.fallback.call(&mut self.lower, &call, id, n_inputs, reason)?.first() {
+            Some(Item::Tensor(t)) => Ok(*t),
+            _ => Err(Refuse::Missing("self".to_owned())),
+        }
+    }
+}

@@ -1,0 +1,526 @@
+//! Complex tensors. Nodes have none: each is a real tensor of real and imaginary parts along a last axis of two.
+
+mod moves;
+mod products;
+
+use flambeau_ir::Tid;
+use flambeau_tensor::{DType, Expr};
+
+use self::{
+    moves::{moved, over_axes, padded, permuted, sized_as_result, turned, unflattened},
+    products::{bilinear, einsum, linear},
+};
+use super::{one, ops, shape::expand_to};
+use crate::{Arg, Call, Item, Lower, OutMeta, Refuse, call::unsupported};
+
+type Items = Result<Vec<Item>, Refuse>;
+
+/// A rule for operands of which some are complex.
+type Rule = fn(&mut Lower, &Call) -> Items;
+
+/// The type of the parts of complex numbers of a type.
+pub(crate) fn part(dtype: DType) -> Option<DType> {
+    (dtype == DType::C64).then_some(DType::F32)
+}
+
+/// Rules by the operator's name, for all its overloads.
+const RULES: &[(&str, Rule)] = &[
+    ("_conj", |cx, call| mapped(cx, call, conjugate)),
+    ("_conj_physical", |cx, call| mapped(cx, call, conjugate)),
+    ("_to_copy", converted),
+    ("_unsafe_view", |cx, call| moved(cx, call, Some("size"), &[], 0)),
+    ("abs", |cx, call| to_real(cx, call, "aten.hypot.default", false)),
+    ("add", |cx, call| sum(cx, call, 1.0)),
+    ("alias", |cx, call| mapped(cx, call, |_, x| Ok(x))),
+    ("angle", |cx, call| to_real(cx, call, "aten.atan2.default", true)),
+    ("bmm", |cx, call| bilinear(cx, call, ["self", "mat2"])),
+    ("cat", |cx, call| moved(cx, call, None, &["dim"], 0)),
+    ("chunk", |cx, call| moved(cx, call, None, &["dim"], 0)),
+    ("clone", |cx, call| mapped(cx, call, |_, x| Ok(x))),
+    ("complex", |cx, call| {
+        let dims = call.out(0)?.dims.clone();
+        let (re, im) = (broadcast(cx, call, "real", &dims)?, broadcast(cx, call, "imag", &dims)?);
+        let made = stack(cx, re, im);
+        result(cx, call, made)
+    }),
+    ("conj", |cx, call| mapped(cx, call, conjugate)),
+    ("conj_physical", |cx, call| mapped(cx, call, conjugate)),
+    ("constant_pad_nd", padded),
+    ("contiguous", |cx, call| mapped(cx, call, |_, x| Ok(x))),
+    ("copy", copied),
+    ("cumsum", |cx, call| moved(cx, call, None, &["dim"], 0)),
+    ("detach", |cx, call| mapped(cx, call, |_, x| Ok(x))),
+    ("diagonal", |cx, call| moved(cx, call, None, &["dim1", "dim2"], 0)),
+    ("div", quotient),
+    ("dot", |cx, call| bilinear(cx, call, ["self", "tensor"])),
+    ("einsum", einsum),
+    ("empty", |cx, call| filled(cx, call, 0.0)),
+    ("empty_like", |cx, call| filled(cx, call, 0.0)),
+    ("exp", |cx, call| mapped(cx, call, exponential)),
+    ("expand", |cx, call| moved(cx, call, Some("size"), &[], 0)),
+    ("expand_as", sized_as_result),
+    ("fft_fftshift", |cx, call| over_axes(cx, call, "dim")),
+    ("fft_ifftshift", |cx, call| over_axes(cx, call, "dim")),
+    ("flatten", |cx, call| moved(cx, call, None, &["start_dim", "end_dim"], 0)),
+    ("flip", |cx, call| moved(cx, call, None, &["dims"], 0)),
+    ("full", |cx, call| filled(cx, call, 0.0)),
+    ("full_like", |cx, call| filled(cx, call, 0.0)),
+    ("imag", |cx, call| half(cx, call, 1)),
+    ("index", |cx, call| moved(cx, call, None, &[], 0)),
+    ("index_put", |cx, call| moved(cx, call, None, &[], 0)),
+    ("index_select", |cx, call| moved(cx, call, None, &["dim"], 0)),
+    ("lift_fresh_copy", |cx, call| mapped(cx, call, |_, x| Ok(x))),
+    ("linear", linear),
+    ("log", |cx, call| mapped(cx, call, logarithm)),
+    ("mT", |cx, call| turned(cx, call, false)),
+    ("mH", |cx, call| turned(cx, call, true)),
+    ("masked_fill", |cx, call| chosen(cx, call, "mask", ["value", "self"])),
+    ("matmul", |cx, call| bilinear(cx, call, ["self", "other"])),
+    ("mean", |cx, call| over_axes(cx, call, "dim")),
+    ("mm", |cx, call| bilinear(cx, call, ["self", "mat2"])),
+    ("movedim", |cx, call| moved(cx, call, None, &["source", "destination"], 0)),
+    ("mul", |cx, call| {
+        let (a, b) = (Operand::of(cx, call, "self")?, Operand::of(cx, call, "other")?);
+        let made = product(cx, a, b);
+        result(cx, call, made)
+    }),
+    ("mv", |cx, call| bilinear(cx, call, ["self", "vec"])),
+    ("narrow", |cx, call| moved(cx, call, None, &["dim"], 0)),
+    ("neg", |cx, call| mapped(cx, call, ops::neg)),
+    ("new_empty", |cx, call| filled(cx, call, 0.0)),
+    ("new_full", |cx, call| filled(cx, call, 0.0)),
+    ("new_ones", |cx, call| filled(cx, call, 1.0)),
+    ("new_zeros", |cx, call| filled(cx, call, 0.0)),
+    ("ones", |cx, call| filled(cx, call, 1.0)),
+    ("ones_like", |cx, call| filled(cx, call, 1.0)),
+    ("outer", |cx, call| bilinear(cx, call, ["self", "vec2"])),
+    ("permute", permuted),
+    ("polar", |cx, call| {
+        let dims = call.out(0)?.dims.clone();
+        let (length, angle) = (broadcast(cx, call, "abs", &dims)?, broadcast(cx, call, "angle", &dims)?);
+        let made = turned_by(cx, length, angle);
+        result(cx, call, made)
+    }),
+    ("pow", power),
+    ("real", |cx, call| half(cx, call, 0)),
+    ("reciprocal", |cx, call| {
+        mapped(cx, call, |cx, x| {
+            let one = cx.number(1.0, cx.spec(x).dtype)?;
+            divided(cx, Operand::Real(one), Operand::Complex(x))
+        })
+    }),
+    ("repeat", |cx, call| moved(cx, call, Some("repeats"), &[], 0)),
+    ("reshape", |cx, call| moved(cx, call, Some("shape"), &[], 0)),
+    ("reshape_as", sized_as_result),
+    ("resolve_conj", |cx, call| mapped(cx, call, |_, x| Ok(x))),
+    ("resolve_neg", |cx, call| mapped(cx, call, |_, x| Ok(x))),
+    ("roll", |cx, call| moved(cx, call, None, &["dims"], 0)),
+    ("rsub", |cx, call| {
+        let (a, b) = (Operand::of(cx, call, "self")?, Operand::of(cx, call, "other")?);
+        let made = added(cx, b, a, -call.float_or("alpha", 1.0)?);
+        result(cx, call, made)
+    }),
+    ("select", |cx, call| moved(cx, call, None, &["dim"], 0)),
+    ("select_scatter", |cx, call| moved(cx, call, None, &["dim"], 0)),
+    ("slice", |cx, call| moved(cx, call, None, &["dim"], 0)),
+    ("slice_scatter", |cx, call| moved(cx, call, None, &["dim"], 0)),
+    ("split", |cx, call| moved(cx, call, None, &["dim"], 0)),
+    ("split_with_sizes", |cx, call| moved(cx, call, None, &["dim"], 0)),
+    ("square", |cx, call| mapped(cx, call, |cx, x| product(cx, Operand::Complex(x), Operand::Complex(x)))),
+    ("squeeze", |cx, call| moved(cx, call, None, &["dim"], 0)),
+    ("stack", |cx, call| moved(cx, call, None, &["dim"], 1)),
+    ("sub", |cx, call| sum(cx, call, -1.0)),
+    ("sum", |cx, call| over_axes(cx, call, "dim")),
+    ("swapaxes", |cx, call| moved(cx, call, None, &["axis0", "axis1"], 0)),
+    ("swapdims", |cx, call| moved(cx, call, None, &["dim0", "dim1"], 0)),
+    ("t", |cx, call| turned(cx, call, false)),
+    ("numpy_T", |cx, call| turned(cx, call, false)),
+    ("adjoint", |cx, call| turned(cx, call, true)),
+    ("to", converted),
+    ("transpose", |cx, call| moved(cx, call, None, &["dim0", "dim1"], 0)),
+    ("type_as", converted),
+    ("unbind", |cx, call| moved(cx, call, None, &["dim"], 0)),
+    ("unflatten", unflattened),
+    ("unsafe_split", |cx, call| moved(cx, call, None, &["dim"], 0)),
+    ("unsqueeze", |cx, call| moved(cx, call, None, &["dim"], 1)),
+    ("view", |cx, call| moved(cx, call, Some("size"), &[], 0)),
+    ("view_as", sized_as_result),
+    ("view_as_complex", viewed),
+    ("view_as_complex_copy", viewed),
+    ("view_as_real", |cx, call| one(first(cx, call)?)),
+    ("view_as_real_copy", |cx, call| one(first(cx, call)?)),
+    ("where", |cx, call| chosen(cx, call, "condition", ["self", "other"])),
+    ("zeros", |cx, call| filled(cx, call, 0.0)),
+    ("zeros_like", |cx, call| filled(cx, call, 0.0)),
+];
+
+fn rule_of(target: &str) -> Option<Rule> {
+    let name = target.strip_prefix("aten.")?.split('.').next()?;
+    RULES.iter().find(|(known, _)| *known == name).map(|(_, rule)| *rule)
+}
+
+/// Whether calls of a target can be expressed in nodes where they take or give complex tensors.
+pub fn has_complex_rule(target: &str) -> bool {
+    rule_of(target).is_some()
+}
+
+/// Lowers a call that takes or gives complex tensors.
+pub(crate) fn lower(cx: &mut Lower, call: &Call) -> Items {
+    let Some(rule) = rule_of(&call.target) else {
+        return unsupported("it has no form for complex numbers; work on real and imaginary parts");
+    };
+    for t in call.args.iter().flat_map(|(_, arg)| tensors(arg)).collect::<Vec<_>>() {
+        if part(cx.spec(t).dtype).is_some_and(|p| !p.is_node_dtype()) {
+            return Err(Refuse::DType(cx.spec(t).dtype));
+        }
+    }
+    if let Some(out) = call.outputs.iter().find(|o| part(o.dtype).unwrap_or(o.dtype) == DType::F64) {
+        return Err(Refuse::DType(out.dtype));
+    }
+    rule(cx, call)
+}
+
+fn tensors(arg: &Arg) -> Vec<Tid> {
+    match arg {
+        Arg::Tensor(t) => vec![*t],
+        Arg::Tensors(list) => list.iter().flatten().copied().collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Whether a call takes or gives complex tensors.
+pub(crate) fn is_complex(cx: &Lower, call: &Call) -> bool {
+    let reads = call.args.iter().flat_map(|(_, arg)| tensors(arg)).any(|t| part(cx.spec(t).dtype).is_some());
+    reads || call.outputs.iter().any(|out| part(out.dtype).is_some())
+}
+
+/// The element type of the parts that a call computes in.
+fn part_type(cx: &Lower, call: &Call) -> Result<DType, Refuse> {
+    let out = call.out(0)?.dtype;
+    let reads = || call.args.iter().flat_map(|(_, arg)| tensors(arg)).find_map(|t| part(cx.spec(t).dtype));
+    Ok(part(out).or_else(reads).unwrap_or(DType::F32))
+}
+
+/// An operand with its parts in one type.
+#[derive(Clone, Copy, Debug)]
+enum Operand {
+    /// `[.., 2]`.
+    Complex(Tid),
+    Real(Tid),
+}
+
+impl Operand {
+    fn of(cx: &mut Lower, call: &Call, param: &str) -> Result<Operand, Refuse> {
+        let dtype = part_type(cx, call)?;
+        match call.arg(param) {
+            Some(Arg::Tensor(t)) if part(cx.spec(*t).dtype).is_some() => {
+                let pair = cx.pair(*t)?;
+                Ok(Operand::Complex(cx.cast(pair, dtype)?))
+            }
+            Some(Arg::Complex(re, im)) => {
+                let pair = cx.floats(&format!("_complex_{re}_{im}"), &[*re as f32, *im as f32], &[2])?;
+                Ok(Operand::Complex(cx.cast(pair, dtype)?))
+            }
+            _ => Ok(Operand::Real(cx.operand(call, param, dtype)?)),
+        }
+    }
+
+    /// Real and imaginary parts side by side.
+    fn pair(self, cx: &mut Lower) -> Result<Tid, Refuse> {
+        match self {
+            Operand::Complex(pair) => Ok(pair),
+            Operand::Real(x) => {
+                let (dims, dtype) = (cx.spec(x).dims.to_vec(), cx.spec(x).dtype);
+                let zero = ops::full(cx, 0.0, &dims, dtype)?;
+                stack(cx, x, zero)
+            }
+        }
+    }
+}
+
+/// The pair of a tensor, of a real one with zeros.
+fn pair_of(cx: &mut Lower, t: Tid, dtype: DType) -> Result<Tid, Refuse> {
+    if part(cx.spec(t).dtype).is_some() {
+        let pair = cx.pair(t)?;
+        return cx.cast(pair, dtype);
+    }
+    let t = cx.cast(t, dtype)?;
+    Operand::Real(t).pair(cx)
+}
+
+/// `re` and `im` of one shape along a new last axis.
+fn stack(cx: &mut Lower, re: Tid, im: Tid) -> Result<Tid, Refuse> {
+    let rank = cx.spec(re).rank();
+    let (re, im) = (cx.unsqueeze(re, rank)?, cx.unsqueeze(im, rank)?);
+    ops::concat(cx, &[re, im], rank)
+}
+
+/// Real and imaginary parts apart.
+fn halves(cx: &mut Lower, pair: Tid) -> Result<(Tid, Tid), Refuse> {
+    let axis = cx.spec(pair).rank() - 1;
+    Ok((ops::take_one(cx, pair, 0, axis)?, ops::take_one(cx, pair, 1, axis)?))
+}
+
+fn broadcast(cx: &mut Lower, call: &Call, param: &str, dims: &[Expr]) -> Result<Tid, Refuse> {
+    let dtype = part_type(cx, call)?;
+    let x = cx.operand(call, param, dtype)?;
+    expand_to(cx, x, dims)
+}
+
+/// The complex result of a call, from its pair.
+fn result(cx: &mut Lower, call: &Call, pair: Result<Tid, Refuse>) -> Items {
+    let out = call.out(0)?;
+    let dims: Vec<Expr> = out.dims.iter().cloned().chain([Expr::Int(2)]).collect();
+    let pair = cx.cast(pair?, part(out.dtype).unwrap_or(out.dtype))?;
+    let pair = expand_to(cx, pair, &dims)?;
+    one(cx.complex(pair))
+}
+
+/// The pair of the first operand.
+fn first(cx: &mut Lower, call: &Call) -> Result<Tid, Refuse> {
+    let x = call.tensor("self")?;
+    cx.pair(x)
+}
+
+fn mapped(cx: &mut Lower, call: &Call, f: fn(&mut Lower, Tid) -> Result<Tid, Refuse>) -> Items {
+    let pair = first(cx, call)?;
+    let made = f(cx, pair);
+    result(cx, call, made)
+}
+
+fn conjugate(cx: &mut Lower, pair: Tid) -> Result<Tid, Refuse> {
+    let (re, im) = halves(cx, pair)?;
+    let im = ops::neg(cx, im)?;
+    stack(cx, re, im)
+}
+
+/// `length · (cos angle, sin angle)`.
+fn turned_by(cx: &mut Lower, length: Tid, angle: Tid) -> Result<Tid, Refuse> {
+    let (cos, sin) = (ops::cos(cx, angle)?, ops::sin(cx, angle)?);
+    let (re, im) = (ops::mul(cx, length, cos)?, ops::mul(cx, length, sin)?);
+    stack(cx, re, im)
+}
+
+fn exponential(cx: &mut Lower, pair: Tid) -> Result<Tid, Refuse> {
+    let (re, im) = halves(cx, pair)?;
+    let (dims, dtype) = (cx.spec(re).dims.to_vec(), cx.spec(re).dtype);
+    let length = real_call(cx, "aten.exp.default", &[("self", re)], dims, dtype)?;
+    turned_by(cx, length, im)
+}
+
+fn logarithm(cx: &mut Lower, pair: Tid) -> Result<Tid, Refuse> {
+    let (re, im) = halves(cx, pair)?;
+    let (dims, dtype) = (cx.spec(re).dims.to_vec(), cx.spec(re).dtype);
+    let length = real_call(cx, "aten.hypot.default", &[("self", re), ("other", im)], dims.clone(), dtype)?;
+    let angle = real_call(cx, "aten.atan2.default", &[("self", im), ("other", re)], dims, dtype)?;
+    let length = ops::log(cx, length)?;
+    stack(cx, length, angle)
+}
+
+/// A call on real tensors whose result has that shape and type.
+fn real_call(cx: &mut Lower, target: &str, args: &[(&str, Tid)], dims: Vec<Expr>, dtype: DType) -> Result<Tid, Refuse> {
+    let args = args.iter().map(|(name, t)| ((*name).to_owned(), Arg::Tensor(*t))).collect();
+    let call = Call { target: target.to_owned(), args, outputs: vec![OutMeta { dtype, dims, used: true }] };
+    match cx.inner_call(&call)?.first() {
+        Some(Item::Tensor(t)) => Ok(*t),
+        _ => unsupported("it has no tensor result"),
+    }
+}
+
+/// A function of both parts, the imaginary one first if `swapped`.
+fn to_real(cx: &mut Lower, call: &Call, target: &str, swapped: bool) -> Items {
+    let pair = first(cx, call)?;
+    let (re, im) = halves(cx, pair)?;
+    let (a, b) = if swapped { (im, re) } else { (re, im) };
+    let dtype = cx.spec(re).dtype;
+    one(real_call(cx, target, &[("self", a), ("other", b)], call.out(0)?.dims.clone(), dtype)?)
+}
+
+fn half(cx: &mut Lower, call: &Call, index: i64) -> Items {
+    let pair = first(cx, call)?;
+    let axis = cx.spec(pair).rank() - 1;
+    one(ops::take_one(cx, pair, index, axis)?)
+}
+
+/// Real and imaginary parts as they lie.
+fn viewed(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("self")?;
+    let pair = cx.cast(x, part_type(cx, call)?)?;
+    one(cx.complex(pair))
+}
+
+/// The same numbers in another type; of complex ones as real ones, the real parts.
+fn converted(cx: &mut Lower, call: &Call) -> Items {
+    let (x, out) = (call.tensor("self")?, call.out(0)?.clone());
+    match (part(cx.spec(x).dtype), part(out.dtype)) {
+        (_, Some(part)) => {
+            let pair = pair_of(cx, x, part);
+            result(cx, call, pair)
+        }
+        (Some(_), None) => half(cx, call, 0),
+        (None, None) => unsupported("it has no complex operand"),
+    }
+}
+
+/// `a + weight · b`.
+fn added(cx: &mut Lower, a: Operand, b: Operand, weight: f64) -> Result<Tid, Refuse> {
+    let (a, b) = (a.pair(cx)?, b.pair(cx)?);
+    let b = ops::mul_number(cx, b, weight)?;
+    ops::add(cx, a, b)
+}
+
+fn sum(cx: &mut Lower, call: &Call, sign: f64) -> Items {
+    let (a, b) = (Operand::of(cx, call, "self")?, Operand::of(cx, call, "other")?);
+    let made = match (a, b, sign < 0.0 && call.arg("alpha").is_none()) {
+        (Operand::Complex(a), Operand::Complex(b), true) => ops::sub(cx, a, b),
+        _ => added(cx, a, b, sign * call.float_or("alpha", 1.0)?),
+    };
+    result(cx, call, made)
+}
+
+fn scaled(cx: &mut Lower, pair: Tid, by: Tid, f: fn(&mut Lower, Tid, Tid) -> Result<Tid, Refuse>) -> Result<Tid, Refuse> {
+    let rank = cx.spec(by).rank();
+    let by = cx.unsqueeze(by, rank)?;
+    f(cx, pair, by)
+}
+
+fn product(cx: &mut Lower, a: Operand, b: Operand) -> Result<Tid, Refuse> {
+    match (a, b) {
+        (Operand::Complex(a), Operand::Complex(b)) => {
+            let ((ar, ai), (br, bi)) = (halves(cx, a)?, halves(cx, b)?);
+            let (rr, ii) = (ops::mul(cx, ar, br)?, ops::mul(cx, ai, bi)?);
+            let (ri, ir) = (ops::mul(cx, ar, bi)?, ops::mul(cx, ai, br)?);
+            let (re, im) = (ops::sub(cx, rr, ii)?, ops::add(cx, ri, ir)?);
+            stack(cx, re, im)
+        }
+        (Operand::Complex(z), Operand::Real(x)) | (Operand::Real(x), Operand::Complex(z)) => scaled(cx, z, x, ops::mul),
+        (Operand::Real(a), Operand::Real(b)) => {
+            let product = ops::mul(cx, a, b)?;
+            Operand::Real(product).pair(cx)
+        }
+    }
+}
+
+fn divided(cx: &mut Lower, a: Operand, b: Operand) -> Result<Tid, Refuse> {
+    match b {
+        Operand::Real(b) => {
+            let a = a.pair(cx)?;
+            scaled(cx, a, b, ops::div)
+        }
+        Operand::Complex(b) => {
+            let (re, im) = halves(cx, b)?;
+            let (re, im) = (ops::square(cx, re)?, ops::square(cx, im)?);
+            let length = ops::add(cx, re, im)?;
+            let turned = conjugate(cx, b)?;
+            let above = product(cx, a, Operand::Complex(turned))?;
+            scaled(cx, above, length, ops::div)
+        }
+    }
+}
+
+fn quotient(cx: &mut Lower, call: &Call) -> Items {
+    let (a, b) = (Operand::of(cx, call, "self")?, Operand::of(cx, call, "other")?);
+    let made = divided(cx, a, b);
+    result(cx, call, made)
+}
+
+fn power(cx: &mut Lower, call: &Call) -> Items {
+    if call.float_or("exponent", 0.0).ok() != Some(2.0) {
+        return unsupported("a power of complex numbers other than the second");
+    }
+    mapped(cx, call, |cx, x| product(cx, Operand::Complex(x), Operand::Complex(x)))
+}
+
+fn filled(cx: &mut Lower, call: &Call, usual: f64) -> Items {
+    let (out, dtype) = (call.out(0)?.clone(), part_type(cx, call)?);
+    let (re, im) = match call.arg("fill_value") {
+        Some(Arg::Complex(re, im)) => (*re, *im),
+        _ => (call.float_or("fill_value", usual)?, 0.0),
+    };
+    let (re, im) = (ops::full(cx, re, &out.dims, dtype)?, ops::full(cx, im, &out.dims, dtype)?);
+    let made = stack(cx, re, im);
+    result(cx, call, made)
+}
+
+fn chosen(cx: &mut Lower, call: &Call, condition: &str, [yes, no]: [&str; 2]) -> Items {
+    let condition = call.tensor(condition)?;
+    let (yes, no) = (Operand::of(cx, call, yes)?, Operand::of(cx, call, no)?);
+    let (yes, no) = (yes.pair(cx)?, no.pair(cx)?);
+    let rank = cx.spec(condition).rank();
+    let condition = cx.unsqueeze(condition, rank)?;
+    let made = ops::select(cx, condition, yes, no);
+    result(cx, call, made)
+}
+
+/// The second operand, in the place of the first.
+fn copied(cx: &mut Lower, call: &Call) -> Items {
+    let source = Operand::of(cx, call, "src")?;
+    let made = source.pair(cx);
+    result(cx, call, made)
+}
+
+#[cfg(test)]
+mod tests {
+    use flambeau_ir::Spec;
+
+    use super::*;
+    use crate::Origin;
+
+    fn call(target: &str, args: Vec<(&str, Arg)>, dtype: DType, dims: &[i64]) -> Call {
+        let args = args.into_iter().map(|(name, arg)| (name.to_owned(), arg)).collect();
+        let dims = dims.iter().map(|&d| Expr::Int(d)).collect();
+        Call { target: target.to_owned(), args, outputs: vec![OutMeta { dtype, dims, used: true }] }
+    }
+
+    fn run(cx: &mut Lower, call: &Call) -> Tid {
+        match cx.call(call, 0).unwrap_or_else(|e| panic!("{}: {e}", call.target)).first() {
+            Some(Item::Tensor(t)) => *t,
+            other => panic!("{}: {other:?}", call.target),
+        }
+    }
+
+    fn nodes(cx: &Lower) -> Vec<&'static str> {
+        cx.graph().chains[0].iter().map(|n| n.node.name()).collect()
+    }
+
+    /// A complex tensor `[2, 3]` over the parts of input `n`.
+    fn complex(cx: &mut Lower, n: u32) -> Tid {
+        let x = cx.slot(Spec::fixed(DType::F32, &[2, 3, 2]), Origin::Input(n));
+        run(cx, &call("aten.view_as_complex.default", vec![("self", Arg::Tensor(x))], DType::C64, &[2, 3]))
+    }
+
+    #[test]
+    fn products_between_views_are_real_nodes() {
+        let mut cx = Lower::new();
+        let (a, b) = (complex(&mut cx, 0), complex(&mut cx, 1));
+        let product = call("aten.mul.Tensor", vec![("self", Arg::Tensor(a)), ("other", Arg::Tensor(b))], DType::C64, &[2, 3]);
+        let product = run(&mut cx, &product);
+        let real = run(&mut cx, &call("aten.view_as_real.default", vec![("self", Arg::Tensor(product))], DType::F32, &[2, 3, 2]));
+        assert_eq!(cx.pair(product), Ok(real));
+        let multiplied = nodes(&cx).iter().filter(|n| **n == "Multiply").count();
+        assert_eq!((multiplied, nodes(&cx).last()), (4, Some(&"Concatenate")));
+    }
+
+    #[test]
+    fn axes_count_from_the_front_of_the_complex_tensor() {
+        let mut cx = Lower::new();
+        let z = complex(&mut cx, 0);
+        let int = |v| Arg::Int(Expr::Int(v));
+        let args = vec![("self", Arg::Tensor(z)), ("dim0", int(-1)), ("dim1", int(0))];
+        let turned = run(&mut cx, &call("aten.transpose.int", args, DType::C64, &[3, 2]));
+        assert_eq!(cx.spec(cx.pair(turned).unwrap()), &Spec::fixed(DType::F32, &[3, 2, 2]));
+        let sum = run(&mut cx, &call("aten.sum.default", vec![("self", Arg::Tensor(turned))], DType::C64, &[]));
+        assert_eq!(cx.spec(cx.pair(sum).unwrap()), &Spec::fixed(DType::F32, &[2]));
+    }
+
+    #[test]
+    fn what_has_no_form_on_pairs_is_refused() {
+        let mut cx = Lower::new();
+        let z = complex(&mut cx, 0);
+        let cosh = cx.call(&call("aten.cosh.default", vec![("self", Arg::Tensor(z))], DType::C64, &[2, 3]), 0);
+        assert!(matches!(cosh, Err(Refuse::Unsupported(_))), "{cosh:?}");
+        let outside = cx.slot(Spec::fixed(DType::C64, &[2]), Origin::Input(1));
+        let neg = cx.call(&call("aten.neg.default", vec![("self", Arg::Tensor(outside))], DType::C64, &[2]), 0);
+        assert!(neg.is_err(), "its parts are nowhere");
+    }
+}

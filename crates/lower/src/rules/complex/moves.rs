@@ -1,0 +1,134 @@
+//! Complex tensors whose elements are moved or added up: the same call on pairs.
+
+use flambeau_aten::{Literal, schema};
+use flambeau_tensor::{Expr, normalize_axis};
+
+use super::{Items, conjugate, expand_to, first, pair_of, part, part_type, result, tensors};
+use crate::{Arg, Call, Item, Lower, call::unsupported};
+
+/// A call that moves elements, or adds them up along axes that it names: the same call on pairs. `sizes` names the parameter that
+/// lists the sizes of the result, `axes` those that count axes, of which the result has `more` than the operand.
+pub(super) fn moved(cx: &mut Lower, call: &Call, sizes: Option<&str>, axes: &[&str], more: usize) -> Items {
+    let dtype = part_type(cx, call)?;
+    let of_rank = call.args.iter().flat_map(|(_, arg)| tensors(arg)).find(|t| part(cx.spec(*t).dtype).is_some());
+    let rank = of_rank.map_or(0, |t| cx.spec(t).rank()) + more;
+    let front = |e: &Expr| match e.as_int().and_then(|axis| normalize_axis(axis, rank)) {
+        Some(axis) => Ok(Expr::Int(axis as i64)),
+        None => unsupported("an axis that the tensor does not have"),
+    };
+    let mut inner = call.clone();
+    for name in axes {
+        if call.arg(name).is_none()
+            && let Some(Literal::Int(axis)) = schema(&call.target).and_then(|s| s.param(name)?.default.clone())
+        {
+            inner.args.push(((*name).to_owned(), Arg::Int(Expr::Int(axis))));
+        }
+    }
+    for (name, arg) in &mut inner.args {
+        *arg = match std::mem::replace(arg, Arg::None) {
+            Arg::Tensor(t) if part(cx.spec(t).dtype).is_some() || matches!(&name[..], "self" | "src" | "values") => {
+                Arg::Tensor(pair_of(cx, t, dtype)?)
+            }
+            Arg::Tensors(list) if name == "tensors" => {
+                let pairs = list.into_iter().map(|t| t.map(|t| pair_of(cx, t, dtype)).transpose());
+                Arg::Tensors(pairs.collect::<Result<_, _>>()?)
+            }
+            Arg::Ints(list) if sizes == Some(&name[..]) => Arg::Ints(list.into_iter().chain([two(name)]).collect()),
+            Arg::Int(e) if axes.contains(&&name[..]) => Arg::Int(front(&e)?),
+            Arg::Ints(list) if axes.contains(&&name[..]) => Arg::Ints(list.iter().map(front).collect::<Result<_, _>>()?),
+            other => other,
+        };
+    }
+    pairs(cx, inner)
+}
+
+/// How often, or how large, the last axis is.
+fn two(param: &str) -> Expr {
+    Expr::Int(if param == "repeats" { 1 } else { 2 })
+}
+
+/// Lowers a call on pairs whose results are those of complex tensors.
+fn pairs(cx: &mut Lower, mut call: Call) -> Items {
+    for out in &mut call.outputs {
+        out.dtype = part(out.dtype).unwrap_or(out.dtype);
+        out.dims.push(Expr::Int(2));
+    }
+    let items = cx.inner_call(&call)?;
+    let whole = |cx: &mut Lower, item| match item {
+        Item::Tensor(t) => Item::Tensor(cx.complex(t)),
+        Item::Tensors(list) => Item::Tensors(list.into_iter().map(|t| cx.complex(t)).collect()),
+        other => other,
+    };
+    Ok(items.into_iter().map(|item| whole(cx, item)).collect())
+}
+
+/// The same where no axes stand for all.
+pub(super) fn over_axes(cx: &mut Lower, call: &Call, param: &str) -> Items {
+    let rank = cx.spec(call.tensor("self")?).rank() as i64;
+    let mut inner = call.clone();
+    let lists_none = matches!(call.arg(param), None) || matches!(call.arg(param), Some(Arg::Ints(list)) if list.is_empty());
+    if lists_none {
+        inner.args.retain(|(name, _)| name != param && name != "dtype");
+        inner.args.push((param.to_owned(), Arg::Ints((0..rank).map(Expr::Int).collect())));
+        inner.target = match &call.target[..] {
+            "aten.sum.default" => "aten.sum.dim_IntList".to_owned(),
+            "aten.mean.default" => "aten.mean.dim".to_owned(),
+            other => other.to_owned(),
+        };
+    }
+    inner.args.retain(|(name, _)| name != "dtype");
+    moved(cx, &inner, None, &[param], 0)
+}
+
+pub(super) fn permuted(cx: &mut Lower, call: &Call) -> Items {
+    let rank = cx.spec(call.tensor("self")?).rank();
+    let axes = call.ints("dims")?.into_iter().map(|a| normalize_axis(a, rank)).collect::<Option<Vec<_>>>();
+    let Some(mut axes) = axes else { return unsupported("an axis that the tensor does not have") };
+    axes.push(rank);
+    let pair = first(cx, call)?;
+    let made = cx.permute(pair, &axes);
+    result(cx, call, made)
+}
+
+/// The last two axes exchanged; the conjugate of it if asked.
+pub(super) fn turned(cx: &mut Lower, call: &Call, conjugated: bool) -> Items {
+    let pair = first(cx, call)?;
+    let rank = cx.spec(pair).rank() - 1;
+    let mut axes: Vec<usize> = (0..=rank).collect();
+    if rank >= 2 {
+        axes.swap(rank - 2, rank - 1);
+    }
+    let mut made = cx.permute(pair, &axes)?;
+    if conjugated {
+        made = conjugate(cx, made)?;
+    }
+    result(cx, call, Ok(made))
+}
+
+/// The operand in the shape that the program states.
+pub(super) fn sized_as_result(cx: &mut Lower, call: &Call) -> Items {
+    let pair = first(cx, call)?;
+    let dims: Vec<Expr> = call.out(0)?.dims.iter().cloned().chain([Expr::Int(2)]).collect();
+    let made = if call.target.contains("expand") { expand_to(cx, pair, &dims) } else { cx.reshape(pair, &dims) };
+    result(cx, call, made)
+}
+
+pub(super) fn unflattened(cx: &mut Lower, call: &Call) -> Items {
+    sized_as_result(cx, call)
+}
+
+/// Zeros around; the parts' own axis has none.
+pub(super) fn padded(cx: &mut Lower, call: &Call) -> Items {
+    if call.float_or("value", 0.0)? != 0.0 {
+        return unsupported("complex tensors are padded with zeros alone");
+    }
+    let mut inner = call.clone();
+    inner.args.retain(|(name, _)| name != "value");
+    for (name, arg) in &mut inner.args {
+        match arg {
+            Arg::Ints(list) if name == "pad" => *list = [Expr::Int(0), Expr::Int(0)].into_iter().chain(list.drain(..)).collect(),
+            _ => {}
+        }
+    }
+    moved(cx, &inner, None, &[], 0)
+}
