@@ -11,6 +11,7 @@ import torch
 import cases
 from modules.attention import attention_masks
 from modules.common import CASES, Fn
+from modules.complex import complex_and_linear
 from modules.elements import dtypes, einsums, indexing
 from modules.functions import functions
 from modules.layers import losses_and_activations, pooling_and_conv, resampling
@@ -20,7 +21,7 @@ from modules.sizes import dynamic_elementwise_and_shape, dynamic_layers, open_si
 from modules.state import control_flow, inputs_and_outputs, recurrences, writes
 
 GROUPS = [dynamic_elementwise_and_shape, dynamic_layers, open_sizes, attention_masks, writes, inputs_and_outputs, control_flow, recurrences, resampling, pooling_and_conv,
-          indexing, einsums, losses_and_activations, models, quantized, dtypes, options, functions]
+          indexing, einsums, losses_and_activations, models, quantized, dtypes, options, functions, complex_and_linear]
 
 
 def shapes(args, dyn):

@@ -44,6 +44,7 @@ FAMILIES = {
     "functions": "functions.normal functions.gamma functions.bessel functions.halves functions.outside functions.distinct losses.margin statistics.counts statistics.segments",
     "arrangements": "arrange.chosen arrange.masked_index arrange.fractional arrange.lines arrange.tensor_split",
     "writes": "write.batch_norm write.dropout write.renorm",
+    "complex": "complex.rope complex.spectrum complex.frames linear.factors",
     "models": "rnn.LSTM.1.uni.bias.bt model.decoder.f32 model.moe",
 }
 
