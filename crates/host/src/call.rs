@@ -79,7 +79,7 @@ impl Call<'_> {
         }
     }
 
-    /// Integers; one stands for a list of one, and none for none.
+    /// A list of integers. A single integer is a list of one, an absent operand an empty list.
     pub(crate) fn ints(&self, name: &'static str) -> Result<Vec<i64>, Error> {
         match self.arg(name) {
             None => Ok(Vec::new()),

@@ -23,8 +23,8 @@ fn floats(x: &Tensor) -> Result<Vec<f32>, Error> {
     Ok(cast(x, DType::F32)?.as_slice::<f32>()?.to_vec())
 }
 
-/// `[N, 4]` boxes of two corners and `[N]` scores → numbers of the boxes that no better one overlaps by more than a share, the best
-/// first.
+/// Boxes `[N, 4]` of two corners and scores `[N]` → indices of the boxes that are kept, best first. A box is dropped if its overlap
+/// with a better one is above a share.
 fn nms(call: &Call<'_>) -> Results {
     let (boxes, scores) = (call.tensor("dets")?, floats(call.tensor("scores")?)?);
     let [count, 4] = *boxes.shape() else { return Err(Error::Matrix(boxes.shape().to_vec())) };
@@ -67,7 +67,7 @@ impl Picture<'_> {
         self.values[(channel * self.height + y) * self.width + x]
     }
 
-    /// The value between four neighbours; zero for each of them that lies outside, and for places a whole step outside.
+    /// The bilinear value at a place. Neighbours outside count as zero.
     fn between(&self, channel: usize, y: f32, x: f32) -> f32 {
         if y <= -1.0 || x <= -1.0 || y >= self.height as f32 || x >= self.width as f32 {
             return 0.0;

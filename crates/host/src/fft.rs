@@ -35,7 +35,7 @@ pub(crate) const KERNELS: &[Kernel] = &[
 
 type Results = Result<Vec<Tensor>, Error>;
 
-/// What stands on the two sides of a transform. Of real numbers' frequencies the last axis has the half from which the others follow.
+/// Which sides of a transform are real. The frequencies of real numbers are stored up to the middle of the last axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Complex,
@@ -105,7 +105,7 @@ impl Field {
         }
     }
 
-    /// Completes the frequencies of real numbers, of which an axis has the first half.
+    /// Adds the second half of an axis to the frequencies of real numbers.
     fn complete(&mut self, axis: usize, points: usize) {
         self.resize(axis, points / 2 + 1);
         let (half, inner) = (points / 2 + 1, self.inner(axis));

@@ -182,7 +182,7 @@ impl Lower {
         self.call(call, self.call)
     }
 
-    /// What `emit` does, or nothing if it fails.
+    /// Runs `emit`, and leaves the graph unchanged if it fails.
     fn attempt<T>(&mut self, emit: impl FnOnce(&mut Lower) -> Result<T, Refuse>) -> Result<T, Refuse> {
         let mark = self.mark();
         let result = emit(self);

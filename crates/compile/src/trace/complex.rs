@@ -2,7 +2,7 @@
 //! two turns one into the other, which copies nothing.
 
 use flambeau_ir::Tid;
-use flambeau_lower::{Arg, Call, ConstExpr, Constant, Item, Origin, OutMeta, Refuse, has_complex_rule};
+use flambeau_lower::{Arg, Call, ConstExpr, Constant, Item, Origin, OutMeta, Refuse, has_complex_rule, refusal};
 use flambeau_tensor::{DType, Expr};
 
 use super::Trace;
@@ -25,12 +25,13 @@ impl Trace<'_> {
     /// Lowers such a call to nodes on pairs, or leaves it to a kernel.
     pub(super) fn complex_call(&mut self, call: &Call, id: u32) -> Result<Vec<Item>, Refuse> {
         let before = self.fallback.calls.len();
+        let no_form = || Refuse::Unsupported("nodes have no form of it for complex numbers".to_owned());
         let reason = match has_complex_rule(&call.target) && !self.fallback.is_forced(&call.target) {
             true => match self.on_pairs(call, id) {
                 Err(reason) => reason,
                 items => return items,
             },
-            false => Refuse::Unsupported("nodes have no form of it for complex numbers".to_owned()),
+            false => refusal(&call.target).map_or_else(no_form, Refuse::Kind),
         };
         self.fallback.calls.truncate(before);
         let mut outside = call.clone();
@@ -77,7 +78,7 @@ impl Trace<'_> {
         Ok(self.lower.complex(pair))
     }
 
-    /// A slot that kernels and callers can read, of a complex tensor of which there may be the pair alone.
+    /// A slot of the whole complex tensor, which kernels and callers can read.
     pub(super) fn whole(&mut self, t: Tid, id: u32) -> Result<Tid, Refuse> {
         let is_made = matches!(self.lower.graph().tensors[t.0 as usize].origin, Origin::Node);
         if !self.is_complex_tensor(t) || !is_made {

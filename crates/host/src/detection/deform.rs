@@ -1,4 +1,4 @@
-//! Convolutions whose elements are read at places that the data says.
+//! Deformable convolutions: offsets move each place that the weights read.
 
 use flambeau_tensor::Tensor;
 
@@ -51,7 +51,7 @@ impl Shape {
         })
     }
 
-    /// What the weights meet: `[channels · kernel, out]` of one picture, whose offsets and masks these are.
+    /// The elements of one picture that the weights multiply, `[channels · kernel, out]`, moved by offsets and scaled by masks.
     fn columns(&self, picture: &Picture<'_>, offset: &[f32], mask: Option<&[f32]>) -> Vec<f32> {
         let (taps, places) = (self.kernel[0] * self.kernel[1], self.out[0] * self.out[1]);
         let mut columns = Vec::with_capacity(self.channels * taps * places);

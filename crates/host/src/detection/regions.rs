@@ -139,7 +139,7 @@ fn elements(start: i64, cell: f32, i: usize, size: usize) -> std::ops::Range<usi
     place((i as f32 * cell).floor())..place(((i + 1) as f32 * cell).ceil())
 }
 
-/// The largest element of each cell, and where it stands in its picture.
+/// The largest element of each cell, and its index in the picture.
 pub(super) fn pool(call: &Call<'_>) -> Results {
     let regions = Regions::of(call)?;
     let cell = |picture: &Picture<'_>, corners: [f32; 4], channel, row, col| {

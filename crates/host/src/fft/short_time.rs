@@ -92,7 +92,7 @@ pub(super) fn forward(call: &Call<'_>) -> Results {
     Ok(vec![complex::made(&made, &shape, call.complex_result())?])
 }
 
-/// The signal whose transform it is: frames added up where they overlap, divided by what their windows weigh there.
+/// The signal of a transform: the sum of its overlapping frames, divided by the sum of their squared windows.
 pub(super) fn inverse(call: &Call<'_>) -> Results {
     let x = call.tensor("self")?;
     let frames = Frames::of(call)?;

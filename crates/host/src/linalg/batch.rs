@@ -27,7 +27,7 @@ impl Batch {
         Ok(Batch { batch: batch.to_vec(), rows: *rows, cols: *cols, values: cast(x, DType::F64)? })
     }
 
-    /// The same, of which rows and columns must be as many.
+    /// The square matrices over the last two axes of a tensor.
     pub(crate) fn square(x: &Tensor) -> Result<Batch, Error> {
         let batch = Batch::of(x)?;
         if batch.rows == batch.cols { Ok(batch) } else { Err(Error::Matrix(x.shape().to_vec())) }

@@ -125,7 +125,7 @@ pub(super) fn root(call: &Call<'_>) -> Results {
     Ok(vec![a.map(a.rows, a.cols, one)?])
 }
 
-/// From which singular value on one counts as zero: `atol`, or `rtol` of the largest one.
+/// The bound below which a singular value counts as zero: the larger one of `atol` and `rtol` times the largest value.
 struct Tolerance {
     atol: Vec<f64>,
     rtol: Vec<f64>,

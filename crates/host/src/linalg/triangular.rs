@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{Call, Error};
 
-/// What a triangular matrix is.
+/// The form of a triangular matrix.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Triangle {
     pub(crate) upper: bool,
@@ -81,7 +81,7 @@ pub(super) fn each_pair(
     made.tensor()
 }
 
-/// The lower factor of a symmetric matrix, of which the lower half is read; with the order of the first leading minor that is not
+/// The lower factor of a symmetric matrix, read from its lower half. The number is the order of the first leading minor that is not
 /// positive, or 0.
 fn factor(a: &Matrix) -> (Matrix, i32) {
     let n = a.nrows();

@@ -15,7 +15,7 @@ use crate::{Arg, Call, Item, Lower, OutMeta, Refuse, call::unsupported};
 
 type Items = Result<Vec<Item>, Refuse>;
 
-/// A rule for operands of which some are complex.
+/// A rule for calls with complex operands or results.
 type Rule = fn(&mut Lower, &Call) -> Items;
 
 /// The type of the parts of complex numbers of a type.
@@ -317,7 +317,7 @@ fn logarithm(cx: &mut Lower, pair: Tid) -> Result<Tid, Refuse> {
     stack(cx, length, angle)
 }
 
-/// A call on real tensors whose result has that shape and type.
+/// Lowers a call on real tensors; `dims` and `dtype` describe its result.
 fn real_call(cx: &mut Lower, target: &str, args: &[(&str, Tid)], dims: Vec<Expr>, dtype: DType) -> Result<Tid, Refuse> {
     let args = args.iter().map(|(name, t)| ((*name).to_owned(), Arg::Tensor(*t))).collect();
     let call = Call { target: target.to_owned(), args, outputs: vec![OutMeta { dtype, dims, used: true }] };

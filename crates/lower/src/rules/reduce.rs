@@ -225,7 +225,7 @@ fn vector_norm(cx: &mut Lower, call: &Call) -> Items {
     one(norm_of(cx, x, p, &axes, call.bool_or("keepdim", false)?)?)
 }
 
-/// Norms of vectors or of matrices, as `dim` names one axis or two, in sums alone: those of singular values have no nodes.
+/// Norms of vectors (one axis in `dim`) or matrices (two axes). Norms by singular values are refused.
 fn linalg_norm(cx: &mut Lower, call: &Call) -> Items {
     let x = call.tensor("self")?;
     let (x, rank) = (cx.cast(x, DType::F32)?, cx.spec(x).rank());

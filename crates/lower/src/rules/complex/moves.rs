@@ -6,8 +6,8 @@ use flambeau_tensor::{Expr, normalize_axis};
 use super::{Items, conjugate, expand_to, first, pair_of, part, part_type, result, tensors};
 use crate::{Arg, Call, Item, Lower, call::unsupported};
 
-/// A call that moves elements, or adds them up along axes that it names: the same call on pairs. `sizes` names the parameter that
-/// lists the sizes of the result, `axes` those that count axes, of which the result has `more` than the operand.
+/// Lowers a call that moves elements or adds them up as the same call on pairs. `sizes` names the parameter with the sizes of the
+/// result, `axes` the parameters that are axes. Axes count in the operand's rank plus `more`.
 pub(super) fn moved(cx: &mut Lower, call: &Call, sizes: Option<&str>, axes: &[&str], more: usize) -> Items {
     let dtype = part_type(cx, call)?;
     let of_rank = call.args.iter().flat_map(|(_, arg)| tensors(arg)).find(|t| part(cx.spec(*t).dtype).is_some());
@@ -47,7 +47,7 @@ fn two(param: &str) -> Expr {
     Expr::Int(if param == "repeats" { 1 } else { 2 })
 }
 
-/// Lowers a call on pairs whose results are those of complex tensors.
+/// Lowers a call on pairs; its results are complex.
 fn pairs(cx: &mut Lower, mut call: Call) -> Items {
     for out in &mut call.outputs {
         out.dtype = part(out.dtype).unwrap_or(out.dtype);
