@@ -27,8 +27,8 @@ pub enum Inverse {
     Split,
     /// `select_scatter` for one part of several.
     Unbind,
-    /// Nothing that is known here: several elements may be one, or the call does not say which it shows.
-    Unknown,
+    /// None of these: which elements it shows, some perhaps several times, follows from strides.
+    Places,
 }
 
 /// By name, for all overloads.
@@ -36,20 +36,20 @@ const INVERSES: &[(&str, Inverse)] = &[
     ("_reshape_alias", Inverse::Reshape),
     ("adjoint", Inverse::Involution),
     ("alias", Inverse::Identity),
-    ("as_strided", Inverse::Unknown),
-    ("broadcast_to", Inverse::Unknown),
+    ("as_strided", Inverse::Places),
+    ("broadcast_to", Inverse::Places),
     ("chunk", Inverse::Split),
     ("conj", Inverse::Identity),
     ("contiguous", Inverse::Identity),
     ("detach", Inverse::Identity),
     ("diagonal", Inverse::Diagonal),
-    ("dsplit", Inverse::Unknown),
-    ("expand", Inverse::Unknown),
-    ("expand_as", Inverse::Unknown),
+    ("dsplit", Inverse::Split),
+    ("expand", Inverse::Places),
+    ("expand_as", Inverse::Places),
     ("flatten", Inverse::Reshape),
-    ("hsplit", Inverse::Unknown),
+    ("hsplit", Inverse::Split),
     ("lift_fresh", Inverse::Identity),
-    ("linalg_diagonal", Inverse::Unknown),
+    ("linalg_diagonal", Inverse::Places),
     ("mH", Inverse::Involution),
     ("mT", Inverse::Involution),
     ("matrix_H", Inverse::Involution),
@@ -73,18 +73,18 @@ const INVERSES: &[(&str, Inverse)] = &[
     ("swapaxes", Inverse::Involution),
     ("swapdims", Inverse::Involution),
     ("t", Inverse::Involution),
-    ("tensor_split", Inverse::Unknown),
+    ("tensor_split", Inverse::Split),
     ("to", Inverse::Identity),
     ("transpose", Inverse::Involution),
     ("unbind", Inverse::Unbind),
     ("unflatten", Inverse::Reshape),
-    ("unfold", Inverse::Unknown),
+    ("unfold", Inverse::Places),
     ("unsqueeze", Inverse::Reshape),
     ("view", Inverse::Reshape),
     ("view_as", Inverse::Reshape),
-    ("view_as_complex", Inverse::Unknown),
-    ("view_as_real", Inverse::Unknown),
-    ("vsplit", Inverse::Unknown),
+    ("view_as_complex", Inverse::Places),
+    ("view_as_real", Inverse::Places),
+    ("vsplit", Inverse::Split),
 ];
 
 impl Schema {

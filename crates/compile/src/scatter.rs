@@ -17,11 +17,19 @@ fn all_given(
     present.filter_map(Result::transpose).collect()
 }
 
-/// `whole` with the part that `view` selects replaced by `part`; `at` counts the view's results.
+/// The results of a call that makes views.
+pub(crate) struct Parts<'m> {
+    /// Which of them is meant.
+    pub(crate) at: usize,
+    /// Types and sizes of all results.
+    pub(crate) metas: &'m [OutMeta],
+}
+
+/// `whole` with what `parts` selects of it replaced by `part`.
 pub(crate) fn into_parent(
     lower: &mut Lower,
     view: &Node,
-    at: usize,
+    parts: &Parts<'_>,
     whole: Tid,
     part: Tid,
     id: u32,
@@ -43,9 +51,10 @@ pub(crate) fn into_parent(
             let (Some(Arg::Int(start)), Some(Arg::Int(length))) = (given("start")?, given("length")?) else {
                 return Err(Refuse::Unsupported("a write through a view with unknown bounds".to_owned()));
             };
-            // A window that starts before the end and reaches it has no end to count from the front.
-            let reaches_end = start.as_int().zip(length.as_int()).is_some_and(|(start, length)| start < 0 && start + length == 0);
-            let end = Arg::Int(if reaches_end { Expr::Int(i64::MAX) } else { start.clone() + length });
+            let axis = split_axis(schema.name, &dim, lower.spec(whole).rank()).ok_or_else(unknown)?;
+            let from_end = start.as_int().is_some_and(|s| s < 0);
+            let start = if from_end { start + lower.spec(whole).dims[axis].clone() } else { start };
+            let end = Arg::Int(start.clone() + length);
             ("aten.slice_scatter.default", vec![("dim", dim), ("start", Arg::Int(start)), ("end", end)])
         }
         Inverse::Select => {
@@ -54,10 +63,12 @@ pub(crate) fn into_parent(
         }
         Inverse::Diagonal => ("aten.diagonal_scatter.default", all_given(&mut given, ["offset", "dim1", "dim2"])?),
         Inverse::Split => {
-            let (start, end) = part_bounds(lower, &dim, &mut given, at, whole, part)?;
+            let axis = split_axis(schema.name, &dim, lower.spec(whole).rank()).ok_or_else(unknown)?;
+            let (start, end) = parts.bounds(axis).ok_or_else(unknown)?;
+            let dim = Arg::Int(Expr::Int(axis as i64));
             ("aten.slice_scatter.default", vec![("dim", dim), ("start", Arg::Int(start)), ("end", Arg::Int(end))])
         }
-        Inverse::Unbind => ("aten.select_scatter.default", vec![("dim", dim), ("index", Arg::Int(Expr::Int(at as i64)))]),
+        Inverse::Unbind => ("aten.select_scatter.default", vec![("dim", dim), ("index", Arg::Int(Expr::Int(parts.at as i64)))]),
         Inverse::Reshape => {
             return run(lower, "aten.view.default", vec![("self", Arg::Tensor(part)), ("size", sizes)], whole, id);
         }
@@ -75,43 +86,35 @@ pub(crate) fn into_parent(
             let args = vec![("self", Arg::Tensor(part)), ("source", destination), ("destination", source)];
             return run(lower, &target, args, whole, id);
         }
-        Inverse::Unknown => return Err(unknown()),
+        Inverse::Places => return Err(unknown()),
     };
     let mut args = vec![("self", Arg::Tensor(whole)), ("src", Arg::Tensor(part))];
     args.extend(extra);
     run(lower, target, args, whole, id)
 }
 
-/// Where the `at`-th part of a split begins and ends.
-fn part_bounds(
-    lower: &Lower,
-    dim: &Arg,
-    given: &mut dyn FnMut(&str) -> Result<Option<Arg>, Refuse>,
-    at: usize,
-    whole: Tid,
-    part: Tid,
-) -> Result<(Expr, Expr), Refuse> {
-    let unknown = || Refuse::Unsupported("a write through a part of unknown place".to_owned());
-    let dims = &lower.spec(whole).dims;
-    let axis = match dim {
-        Arg::Int(e) => e.as_int().and_then(|d| flambeau_tensor::normalize_axis(d, dims.len())),
-        _ => None,
-    };
-    let (size, own) = axis.and_then(|a| Some((dims.get(a)?, lower.spec(part).dims.get(a)?))).ok_or_else(unknown)?;
-    let listed = given("split_sizes")?;
-    let start = match (listed, given("split_size")?, given("chunks")?) {
-        (Some(Arg::Ints(sizes)), ..) | (_, Some(Arg::Ints(sizes)), _) => {
-            sizes.iter().take(at).cloned().fold(Expr::Int(0), |n, s| n + s)
-        }
-        (_, Some(Arg::Int(each)), _) => each * Expr::Int(at as i64),
-        (.., Some(Arg::Int(chunks))) => {
-            let (size, chunks) = (size.as_int().ok_or_else(unknown)?, chunks.as_int().filter(|&c| c > 0).ok_or_else(unknown)?);
-            Expr::Int((size + chunks - 1) / chunks * at as i64)
-        }
-        _ => return Err(unknown()),
-    };
-    let end = start.clone() + own.clone();
-    Ok((start, end))
+/// The axis that an operator splits.
+fn split_axis(name: &str, dim: &Arg, rank: usize) -> Option<usize> {
+    match name {
+        "vsplit" => Some(0),
+        "hsplit" => Some(usize::from(rank > 1)),
+        "dsplit" => Some(2),
+        _ => match dim {
+            Arg::Int(e) => e.as_int().and_then(|d| flambeau_tensor::normalize_axis(d, rank)),
+            _ => None,
+        },
+    }
+}
+
+impl Parts<'_> {
+    /// Where the part begins and ends on an axis: the parts lie one behind the other.
+    fn bounds(&self, axis: usize) -> Option<(Expr, Expr)> {
+        let size = |meta: &OutMeta| meta.dims.get(axis).cloned();
+        let before = self.metas.get(..self.at)?.iter().map(size).collect::<Option<Vec<Expr>>>()?;
+        let start = before.into_iter().fold(Expr::Int(0), |n, s| n + s);
+        let end = start.clone() + size(self.metas.get(self.at)?)?;
+        Some((start, end))
+    }
 }
 
 /// The permutation that undoes `dims`.

@@ -106,8 +106,10 @@ impl Levels<'_> {
         for (i, call) in self.fallbacks.iter().enumerate() {
             self.calls[i] = call.reads().into_iter().map(|s| self.level(s)).fold(self.calls[i], usize::max);
             if call.kernel.is_in_place() {
-                // Whatever reads the old contents comes first.
-                let last = self.nodes.iter().chain(&self.buffers).copied().max().unwrap_or(0);
+                // Whatever reads the old contents comes first; of one level, calls run in the
+                // program's order.
+                let earlier = self.calls[..i].iter();
+                let last = self.nodes.iter().chain(&self.buffers).chain(earlier).copied().max().unwrap_or(0);
                 self.changed |= last > self.calls[i];
                 self.calls[i] = self.calls[i].max(last);
             }

@@ -11,6 +11,7 @@ mod complex;
 mod conditions;
 mod control;
 mod names;
+mod places;
 
 use std::collections::HashSet;
 

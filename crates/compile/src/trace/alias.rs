@@ -7,7 +7,7 @@ use flambeau_lower::{Arg, Call, Item, OutMeta, Refuse};
 use flambeau_pt2::{Argument, Graph, Node, Subclass, View};
 use flambeau_tensor::Expr;
 
-use super::{Binding, Trace, scalar_arg};
+use super::{Binding, Trace, places::Places, scalar_arg};
 use crate::{functionalize::Mutation, scatter, subclass};
 
 /// A tensor value.
@@ -91,8 +91,35 @@ impl<'a> Trace<'a> {
         }
     }
 
-    /// The results that the call has besides what it writes.
+    /// Traces a write and returns the call's other results. A view may show one element several
+    /// times; then the functional form is called once for each time.
     fn try_write(&mut self, graph: &Graph, node: &Node, mutation: &Mutation, names: &[String]) -> Result<Vec<Tid>, Refuse> {
+        let places = match names {
+            [name] => self.places(name)?.filter(|places| places.rounds() > 1),
+            _ => None,
+        };
+        let Some(places) = places else {
+            let (written, others) = self.functional(graph, node, mutation, names)?;
+            names.iter().zip(written).try_for_each(|(name, t)| self.assign(name, t))?;
+            return Ok(others);
+        };
+        let mut results = Vec::new();
+        for round in 0..places.rounds() {
+            let (written, others) = self.functional(graph, node, mutation, names)?;
+            written.into_iter().try_for_each(|t| self.assign_places(&places, round, t))?;
+            results = others;
+        }
+        Ok(results)
+    }
+
+    /// New contents of the written operands, and the other results.
+    fn functional(
+        &mut self,
+        graph: &Graph,
+        node: &Node,
+        mutation: &Mutation,
+        names: &[String],
+    ) -> Result<(Vec<Tid>, Vec<Tid>), Refuse> {
         let mut call = self.call_of(graph, node, &mutation.target)?;
         if let Some(own) = mutation.renamed {
             call.args
@@ -107,15 +134,11 @@ impl<'a> Trace<'a> {
             call.outputs.push(OutMeta { dtype: spec.dtype, dims: spec.dims.to_vec(), used: true });
         }
         let id = self.calls.len() as u32;
-        let mut items = self.lower_call(&call, id)?;
-        for (i, name) in names.iter().enumerate() {
-            let Some(Item::Tensor(t)) = items.get(mutation.results + i) else {
-                return Err(Refuse::Unsupported("its functional form has no tensor result".to_owned()));
-            };
-            self.assign(name, *t)?;
-        }
-        items.truncate(mutation.results);
-        Ok(items.into_iter().filter_map(|i| if let Item::Tensor(t) = i { Some(t) } else { None }).collect())
+        let items = self.lower_call(&call, id)?;
+        let tensor = |item: &Item| if let Item::Tensor(t) = item { Some(*t) } else { None };
+        let written: Option<Vec<Tid>> = (0..names.len()).map(|i| items.get(mutation.results + i).and_then(tensor)).collect();
+        let written = written.ok_or_else(|| Refuse::Unsupported("its functional form has no tensor result".to_owned()))?;
+        Ok((written, items.iter().take(mutation.results).filter_map(tensor).collect()))
     }
 
     /// Makes `tid` the contents of a value, and of everything that shares its memory.
@@ -123,21 +146,34 @@ impl<'a> Trace<'a> {
         let (key, value) = self.tensor(key)?;
         let version = match value.view.clone() {
             None => self.memory.write(value.base)?,
-            Some(view) => {
-                let whole = self.current(&view.parent)?;
-                let id = self.calls.len() as u32;
-                let read = |a: &Argument| scalar_arg(&self.names, &view.scope, a);
-                let whole = scatter::into_parent(&mut self.lower, view.node, view.at, whole, tid, id, read)?;
-                self.assign(&view.parent, whole)?;
-                self.memory.versions[value.base]
-            }
+            Some(view) => match self.places(&key)? {
+                Some(places) if places.rounds() == 1 => return self.assign_places(&places, 0, tid),
+                Some(_) => return Err(Refuse::Unsupported("a write to elements that lie in one place".to_owned())),
+                None => {
+                    let whole = self.current(&view.parent)?;
+                    let id = self.calls.len() as u32;
+                    let parts = self.metas(view.graph, view.node.outputs.first().unwrap_or(&Argument::None));
+                    let read = |a: &Argument| scalar_arg(&self.names, &view.scope, a);
+                    let parts = scatter::Parts { at: view.at, metas: &parts };
+                    let whole = scatter::into_parent(&mut self.lower, view.node, &parts, whole, tid, id, read)?;
+                    self.assign(&view.parent, whole)?;
+                    self.memory.versions[value.base]
+                }
+            },
         };
         self.names.values.insert(key, Binding::Tensor(TensorValue { tid, version, ..value }));
         Ok(())
     }
 
+    /// Makes elements of `part` the contents of their places.
+    fn assign_places(&mut self, places: &Places, round: u32, part: Tid) -> Result<(), Refuse> {
+        let whole = self.current(&places.parent)?;
+        let whole = self.put(places, round, whole, part)?;
+        self.assign(&places.parent, whole)
+    }
+
     /// The tensor behind a key, with the key that holds it.
-    fn tensor(&self, key: &str) -> Result<(String, TensorValue<'a>), Refuse> {
+    pub(super) fn tensor(&self, key: &str) -> Result<(String, TensorValue<'a>), Refuse> {
         match self.names.values.get(key) {
             Some(Binding::Tensor(t)) => Ok((key.to_owned(), t.clone())),
             Some(Binding::Same(other)) => self.tensor(other),

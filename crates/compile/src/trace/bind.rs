@@ -1,7 +1,9 @@
 //! What a program's inputs and outputs stand for.
 
+use std::collections::{HashMap, HashSet};
+
 use flambeau_ir::{Slot, Spec, Tid};
-use flambeau_lower::{Arg, Call, ConstExpr, Constant, Origin, OutMeta, Refuse};
+use flambeau_lower::{Arg, Call, ConstExpr, Constant, Item, Origin, OutMeta, Refuse};
 use flambeau_pt2::{Argument, InputSpec, OutputSpec, SymArg, View, Weight};
 use flambeau_tensor::{Expr, Shape};
 
@@ -14,6 +16,13 @@ use crate::{
 
 /// Stored weights with at most this many elements are read while tracing, so that rules can see their values.
 const MAX_LITERAL: usize = 16;
+
+/// New contents of an input of the method.
+struct InputWrite {
+    name: String,
+    given: Tid,
+    new: Tid,
+}
 
 impl<'a> Trace<'a> {
     pub(super) fn bind_input(&mut self, argument: &Argument, spec: &'a InputSpec) -> Result<(), Error> {
@@ -117,12 +126,13 @@ impl<'a> Trace<'a> {
     pub(super) fn bind_outputs(&mut self) -> Result<(), Error> {
         let exported = self.exported;
         let outputs = exported.graph.outputs.iter().zip(&exported.signature.outputs);
+        let mut writes = Vec::new();
         for (argument, spec) in outputs {
             match spec {
                 OutputSpec::UserOutput(_) | OutputSpec::LossOutput { .. } => self.bind_output(argument)?,
                 OutputSpec::BufferMutation { arg, name } => self.bind_mutation(arg, name)?,
                 OutputSpec::Token { .. } => {}
-                OutputSpec::UserInputMutation { arg, name } => self.bind_input_mutation(arg, name),
+                OutputSpec::UserInputMutation { arg, name } => self.bind_input_mutation(arg, name, &mut writes),
                 OutputSpec::ParameterMutation { name, .. } => {
                     self.refuse_output("parameter_mutation", name, "the program writes to this parameter; register it as a buffer")
                 }
@@ -131,40 +141,80 @@ impl<'a> Trace<'a> {
                 }
             }
         }
-        self.write_inputs_back();
+        self.write_inputs_back(writes);
         Ok(())
     }
 
     /// A functional program's statement of what an input holds afterwards.
-    fn bind_input_mutation(&mut self, arg: &str, name: &str) {
+    fn bind_input_mutation(&mut self, arg: &str, name: &str, writes: &mut Vec<InputWrite>) {
         let given = self.interface.input_bases.iter().find(|(n, ..)| n == name).map(|(_, tid, _)| *tid);
-        let done = match (given, self.current(arg)) {
-            (Some(given), Ok(new)) => self.copy_to_input(given, new),
-            (None, _) => Err(Refuse::Unsupported(format!("`{name}` is no tensor input"))),
-            (_, Err(reason)) => Err(reason),
-        };
-        if let Err(reason) = done {
-            self.refuse_output("user_input_mutation", name, &reason.to_string());
+        match (given, self.current(arg)) {
+            (Some(given), Ok(new)) => writes.push(InputWrite { name: name.to_owned(), given, new }),
+            (None, _) => self.refuse_output("user_input_mutation", name, &format!("`{name}` is no tensor input")),
+            (_, Err(reason)) => self.refuse_output("user_input_mutation", name, &reason.to_string()),
         }
     }
 
     /// Copies what the program wrote to its inputs back into them, outside of the delegates, as callers expect.
-    fn write_inputs_back(&mut self) {
+    fn write_inputs_back(&mut self, mut writes: Vec<InputWrite>) {
         for (name, given, base) in self.interface.input_bases.clone() {
             if self.memory.versions.get(base) == Some(&0) {
                 continue;
             }
-            let done = self.current(&name).and_then(|new| self.copy_to_input(given, new));
-            if let Err(reason) = done {
-                self.refuse_output("user_input_mutation", &name, &reason.to_string());
+            match self.current(&name) {
+                Ok(new) => writes.push(InputWrite { name, given, new }),
+                Err(reason) => self.refuse_output("user_input_mutation", &name, &reason.to_string()),
+            }
+        }
+        writes.retain(|write| write.given != write.new);
+        if let Err(reason) = self.save_old_inputs(&mut writes) {
+            return self.refuse_output("user_input_mutation", "inputs", &reason.to_string());
+        }
+        for write in writes {
+            if let Err(reason) = self.copy_to_input(write.given, write.new) {
+                self.refuse_output("user_input_mutation", &write.name, &reason.to_string());
             }
         }
     }
 
-    fn copy_to_input(&mut self, given: Tid, new: Tid) -> Result<(), Refuse> {
-        if given == new {
-            return Ok(());
+    /// Copies old contents of written inputs that the method returns, or leaves in another input,
+    /// before they are overwritten.
+    fn save_old_inputs(&mut self, writes: &mut [InputWrite]) -> Result<(), Refuse> {
+        let written: HashSet<Tid> = writes.iter().map(|write| write.given).collect();
+        let mut saved: HashMap<Tid, Tid> = HashMap::new();
+        let mut results = std::mem::take(&mut self.interface.results);
+        let returned = results.iter_mut().filter_map(|slot| if let Slot::Tensor(t) = slot { Some(t) } else { None });
+        for t in returned.chain(writes.iter_mut().map(|write| &mut write.new)).filter(|t| written.contains(t)) {
+            *t = match saved.get(t) {
+                Some(copy) => *copy,
+                None => *saved.entry(*t).or_insert(self.copy_of(*t)?),
+            };
         }
+        self.interface.results = results;
+        Ok(())
+    }
+
+    /// A slot of its own with the contents of `t`.
+    fn copy_of(&mut self, t: Tid) -> Result<Tid, Refuse> {
+        let spec = self.lower.spec(t).clone();
+        if spec.dtype.is_node_dtype() {
+            let copy = self.lower.slot(spec, Origin::Node);
+            return self.lower.copy(t, copy).map(|()| copy);
+        }
+        let call = Call {
+            target: "aten.clone.default".to_owned(),
+            args: vec![("self".to_owned(), Arg::Tensor(t))],
+            outputs: vec![OutMeta { dtype: spec.dtype, dims: spec.dims.to_vec(), used: true }],
+        };
+        let reason = Refuse::Unsupported(format!("old contents of an input of {} elements cannot be saved", spec.dtype));
+        let n_inputs = self.interface.inputs.len();
+        match self.fallback.call(&mut self.lower, &call, u32::MAX, n_inputs, reason)?.first() {
+            Some(Item::Tensor(copy)) => Ok(*copy),
+            _ => Err(Refuse::Missing("self".to_owned())),
+        }
+    }
+
+    fn copy_to_input(&mut self, given: Tid, new: Tid) -> Result<(), Refuse> {
         let spec = self.lower.spec(given).clone();
         let args = vec![("self".to_owned(), Arg::Tensor(given)), ("src".to_owned(), Arg::Tensor(new))];
         let outputs = vec![OutMeta { dtype: spec.dtype, dims: spec.dims.to_vec(), used: false }];

@@ -97,6 +97,9 @@ impl<'a> Trace<'a> {
     }
 
     pub(super) fn lower_node(&mut self, graph: &Graph, node: &Node) -> Result<Vec<Item>, Refuse> {
+        if let Some(items) = self.strided_view(graph, node) {
+            return items;
+        }
         let call = self.call_of(graph, node, &lowered_target(bare(&node.target)))?;
         let foreign =
             node.output_names().into_iter().find_map(|n| graph.foreign_tensors.get(n).filter(|_| self.names.used.contains(n)));
@@ -128,7 +131,10 @@ impl<'a> Trace<'a> {
             ("aten.nonzero_numpy.default" | "aten.where.default", _) => {
                 let rank = Expr::Int(call.outputs.len() as i64);
                 let outputs = vec![OutMeta { dtype: DType::I64, dims: vec![first.dims.first()?.clone(), rank], used: true }];
-                let args = call.args.iter().map(|(_, arg)| ("self".to_owned(), arg.clone())).collect();
+                let args = match self.rank_one(call, id) {
+                    Ok(x) => vec![("self".to_owned(), x)],
+                    Err(reason) => return Some(Err(reason)),
+                };
                 let inner = Call { target: "aten.nonzero.default".to_owned(), args, outputs };
                 Some(self.lower_call(&inner, id).and_then(|items| {
                     let args = vec![("self".to_owned(), tensor_arg(&items)?), ("dim".to_owned(), Arg::Int(Expr::Int(1)))];
@@ -139,6 +145,19 @@ impl<'a> Trace<'a> {
             (_, _) if first.dtype == DType::F64 && call.arg("dtype").is_some() => self.converted_first(call, id),
             _ => None,
         }
+    }
+
+    /// The operand, a tensor of rank 0 as one of rank 1.
+    fn rank_one(&mut self, call: &Call, id: u32) -> Result<Arg, Refuse> {
+        let Some((_, Arg::Tensor(x))) = call.args.first() else { return Err(Refuse::Missing("self".to_owned())) };
+        let (x, spec) = (*x, self.lower.spec(*x).clone());
+        if spec.rank() > 0 {
+            return Ok(Arg::Tensor(x));
+        }
+        let size = Arg::Ints(vec![Expr::Int(1)]);
+        let args = vec![("self".to_owned(), Arg::Tensor(x)), ("size".to_owned(), size)];
+        let outputs = vec![OutMeta { dtype: spec.dtype, dims: vec![Expr::Int(1)], used: true }];
+        tensor_arg(&self.lower_call(&Call { target: "aten.view.default".to_owned(), args, outputs }, id)?)
     }
 
     /// Kernels compute in the type of their operand: one that the call converts is converted before.
