@@ -417,6 +417,13 @@ impl Lower {
         Ok(self.literal(&format!("_scalar_{value}_{dtype}"), narrow))
     }
 
+    /// A rank-0 integer constant; bits beyond the type are dropped.
+    pub(crate) fn integer(&mut self, value: i64, dtype: DType) -> Result<Tid, Refuse> {
+        let wide = Tensor::from_slice(&[value], &[]).map_err(|e| Refuse::Unsupported(e.to_string()))?;
+        let narrow = flambeau_tensor::cast(&wide, dtype).map_err(|_| Refuse::DType(dtype))?;
+        Ok(self.literal(&format!("_scalar_{value}_{dtype}"), narrow))
+    }
+
     /// A constant with these integers.
     pub(crate) fn integers(&mut self, name: &str, values: &[i64], dtype: DType) -> Result<Tid, Refuse> {
         let wide = Tensor::from_slice(values, &[values.len()]).map_err(|e| Refuse::Unsupported(e.to_string()))?;
@@ -444,6 +451,8 @@ impl Lower {
                 let v = Float::Vid(self.vid(e)?);
                 self.emit(Full { out: NEW, shape: Vec::new(), v, scalar_type: dtype })
             }
+            // Not every integer of 64 bits is a float.
+            Some(Arg::Int(Expr::Int(v))) if !dtype.is_float() => self.integer(*v, dtype),
             Some(_) => {
                 let value = call.float_or(param, 0.0)?;
                 self.number(value, dtype)

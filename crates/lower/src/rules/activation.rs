@@ -4,11 +4,13 @@ use flambeau_ir::{Clip, Gelu, In, Silu, Tid};
 use flambeau_tensor::Expr;
 
 use super::{
-    RuleRow, one,
+    RuleRow,
+    arithmetic::bounded,
+    one,
     ops::{self, Emitted},
     row,
 };
-use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
+use crate::{Arg, Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
 
 type Items = Result<Vec<Item>, Refuse>;
 
@@ -21,8 +23,14 @@ pub(super) fn input(cx: &mut Lower, call: &Call) -> Emitted {
 }
 
 fn hardtanh(cx: &mut Lower, call: &Call) -> Items {
-    let x = input(cx, call)?;
-    one(ops::clip(cx, x, call.float_or("min_val", -1.0)?, call.float_or("max_val", 1.0)?)?)
+    // Absent bounds are the operator's own.
+    let mut call = call.clone();
+    for (param, default) in [("min_val", -1.0), ("max_val", 1.0)] {
+        if call.arg(param).is_none() {
+            call.args.push((param.to_owned(), Arg::Float(default)));
+        }
+    }
+    bounded(cx, &call, ["min_val", "max_val"])
 }
 
 fn relu6(cx: &mut Lower, call: &Call) -> Items {

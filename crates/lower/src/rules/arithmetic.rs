@@ -9,7 +9,7 @@ use super::{
     ops::{self, Emitted},
     row,
 };
-use crate::{Arg, Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
+use crate::{Arg, Call, Item, Lower, Refuse, lower::NEW};
 use flambeau_ir::{Clip, In, Int, Roll, Tid};
 
 type Items = Result<Vec<Item>, Refuse>;
@@ -74,19 +74,6 @@ fn exp2(cx: &mut Lower, call: &Call) -> Items {
     let x = input(cx, call)?;
     let two = ops::number_like(cx, x, 2.0)?;
     one(ops::power(cx, two, x)?)
-}
-
-/// The remainder of the magnitudes, which is exact, with the sign of the dividend.
-fn fmod(cx: &mut Lower, call: &Call) -> Items {
-    let (a, b) = operands(cx, call)?;
-    let abs_a = ops::abs(cx, a)?;
-    let abs_b = match cx.graph().scalar(b) {
-        Some(known) => ops::number_like(cx, b, known.abs())?,
-        None => ops::abs(cx, b)?,
-    };
-    let rest = ops::remainder(cx, abs_a, abs_b)?;
-    let sign = ops::sign(cx, a)?;
-    one(ops::mul(cx, sign, rest)?)
 }
 
 fn frac(cx: &mut Lower, call: &Call) -> Items {
@@ -230,32 +217,6 @@ fn rad2deg(cx: &mut Lower, call: &Call) -> Items {
     one(ops::mul_number(cx, x, 180.0 / std::f64::consts::PI)?)
 }
 
-/// `2^shift` in the type of the result.
-fn power_of_two(cx: &mut Lower, call: &Call) -> Emitted {
-    let dtype = call.out(0)?.dtype;
-    if let Some(Arg::Int(_)) = call.arg("other") {
-        let shift = call.int("other")?;
-        let bits = 8 * dtype.size() as i64 - 1;
-        if !(0..bits).contains(&shift) || shift > 30 {
-            return unsupported(format!("a shift by {shift} bits of {dtype} elements"));
-        }
-        return cx.number((1_i64 << shift) as f64, dtype);
-    }
-    let shift = cx.operand(call, "other", dtype)?;
-    let two = ops::number_like(cx, shift, 2.0)?;
-    ops::power(cx, two, shift)
-}
-
-fn left_shift(cx: &mut Lower, call: &Call) -> Items {
-    let (x, scale) = (input(cx, call)?, power_of_two(cx, call)?);
-    one(ops::mul(cx, x, scale)?)
-}
-
-fn right_shift(cx: &mut Lower, call: &Call) -> Items {
-    let (x, scale) = (input(cx, call)?, power_of_two(cx, call)?);
-    one(ops::floor_div(cx, x, scale)?)
-}
-
 /// Vector product of three-element axes.
 fn cross(cx: &mut Lower, call: &Call) -> Items {
     let (a, b) = operands(cx, call)?;
@@ -273,38 +234,36 @@ fn cross(cx: &mut Lower, call: &Call) -> Items {
     one(ops::sub(cx, left, right)?)
 }
 
-/// Bounds that are tensors or numbers, either absent.
-fn clamp(cx: &mut Lower, call: &Call) -> Items {
+/// The named bounds, which are tensors or numbers. A number that an integer type cannot hold does
+/// not bound it.
+pub(super) fn bounded(cx: &mut Lower, call: &Call, params: [&str; 2]) -> Items {
     let dtype = call.out(0)?.dtype;
     let x = cx.operand(call, "self", dtype)?;
-    // A number that the type cannot hold does not bound it.
-    let bounds = |param: &str, beyond: fn(f64, DType) -> bool| match call.arg(param) {
-        Some(Arg::Int(e)) => e.as_int().is_none_or(|v| !beyond(v as f64, dtype)),
-        found => found.is_some(),
+    let mut bound = |param: &str, beyond: fn(f64, DType) -> bool| {
+        let number = match call.arg(param) {
+            None => return Ok(None),
+            Some(Arg::Int(e)) => e.as_int().map(|v| v as f64),
+            Some(Arg::Float(v)) => Some(*v),
+            Some(_) => None,
+        };
+        let needless = !dtype.is_float() && number.is_some_and(|v| beyond(v, dtype));
+        if needless { Ok(None) } else { cx.operand(call, param, dtype).map(|t| Some(In(t))) }
     };
-    let has_min = bounds("min", |v, dtype| v <= ops::lowest(dtype));
-    let has_max = bounds("max", |v, dtype| v >= ops::highest(dtype));
-    if !has_min && !has_max {
+    let a_min = bound(params[0], |v, dtype| v <= ops::lowest(dtype))?;
+    let a_max = bound(params[1], |v, dtype| v >= ops::highest(dtype))?;
+    if a_min.is_none() && a_max.is_none() {
         return one(x);
     }
-    let a_min = has_min.then(|| cx.operand(call, "min", dtype)).transpose()?.map(In);
-    let a_max = has_max.then(|| cx.operand(call, "max", dtype)).transpose()?.map(In);
     one(cx.emit(Clip { x: In(x), out: NEW, a_min, a_max })?)
 }
 
+fn clamp(cx: &mut Lower, call: &Call) -> Items {
+    bounded(cx, call, ["min", "max"])
+}
+
 pub(super) const ROWS: &[RuleRow] = &[
-    row("aten.__lshift__.Scalar", left_shift),
-    row("aten.__lshift__.Tensor", left_shift),
-    row("aten.__rshift__.Scalar", right_shift),
-    row("aten.__rshift__.Tensor", right_shift),
     row("aten.addcdiv.default", addcdiv),
     row("aten.addcmul.default", addcmul),
-    row("aten.bitwise_left_shift.Scalar_Tensor", left_shift),
-    row("aten.bitwise_left_shift.Tensor", left_shift),
-    row("aten.bitwise_left_shift.Tensor_Scalar", left_shift),
-    row("aten.bitwise_right_shift.Scalar_Tensor", right_shift),
-    row("aten.bitwise_right_shift.Tensor", right_shift),
-    row("aten.bitwise_right_shift.Tensor_Scalar", right_shift),
     row("aten.clamp.Tensor", clamp),
     row("aten.clamp.default", clamp),
     row("aten.clamp_max.Tensor", clamp),
@@ -318,8 +277,6 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.exp2.default", exp2),
     row("aten.fmax.default", fmax),
     row("aten.fmin.default", fmin),
-    row("aten.fmod.Scalar", fmod),
-    row("aten.fmod.Tensor", fmod),
     row("aten.frac.default", frac),
     row("aten.hypot.default", hypot),
     row("aten.isfinite.default", isfinite),

@@ -6,6 +6,7 @@ use flambeau_tensor::{Expr, WindowAxis};
 use super::{
     RuleRow,
     geometry::per_axis_or,
+    integer_conv::IntegerConvolution,
     one,
     ops::{self, Emitted},
     row,
@@ -92,6 +93,10 @@ fn node(cx: &mut Lower, x: Tid, w: Tid, walk: &Walk, groups: i32) -> Emitted {
 
 /// Nodes over three axes have one group: more are as many convolutions of slices.
 fn grouped(cx: &mut Lower, x: Tid, w: Tid, walk: &Walk) -> Emitted {
+    if !cx.spec(x).dtype.is_float() {
+        let (axes, groups, transposed) = (&walk.axes[..], walk.groups.into(), walk.transposed);
+        return IntegerConvolution { x, weight: w, axes, groups, transposed }.emit(cx);
+    }
     let groups = usize::try_from(walk.groups).unwrap_or(0);
     if walk.axes.len() < 3 || groups <= 1 {
         return node(cx, x, w, walk, walk.groups);
@@ -125,7 +130,9 @@ fn pad_same(cx: &mut Lower, x: Tid, w: Tid, walk: &mut Walk) -> Emitted {
 
 /// A convolution over `n` axes with or without a batch axis.
 fn convolve(cx: &mut Lower, call: &Call, n: usize, transposed: bool) -> Items {
-    let dtype = call.out(0)?.dtype;
+    // PyTorch adds the bias of a transposed convolution before it rounds to halves.
+    let is_wide = transposed && call.arg("bias").is_some();
+    let dtype = if is_wide { ops::wide(call.out(0)?.dtype) } else { call.out(0)?.dtype };
     let (mut x, w) = (cx.operand(call, "input", dtype)?, cx.operand(call, "weight", dtype)?);
     let batched = cx.spec(x).rank() == n + 2;
     if !batched {

@@ -1,13 +1,12 @@
 //! Elementwise operators: unary, binary, comparisons, selection, activations.
 
 use flambeau_ir::{
-    self as ir, Abs, Add, BitwiseInvert, Divide, In, LogicalNot, Multiply, Node, NotEqual, Power, Round, Sign, Square, Subtract,
-    Tid, Trunc, Where,
+    self as ir, Add, BitwiseInvert, In, LogicalNot, Multiply, Node, NotEqual, Power, Round, Square, Subtract, Tid, Where,
 };
 use flambeau_tensor::{DType, DTypeClass};
 
 use super::{RuleRow, one, ops, row};
-use crate::{Arg, Call, Item, Lower, Operand, Refuse, call::unsupported, lower::NEW, result_type};
+use crate::{Arg, Call, Item, Lower, Operand, Refuse, lower::NEW, result_type};
 
 type Items = Result<Vec<Item>, Refuse>;
 
@@ -99,39 +98,6 @@ fn rsub(cx: &mut Lower, call: &Call) -> Items {
     let (a, b) = (cx.operand(call, "self", dtype)?, cx.operand(call, "other", dtype)?);
     let a = scaled(cx, call, a, dtype)?;
     one(cx.emit(Subtract { a: In(b), b: In(a), out: NEW })?)
-}
-
-fn floor_divide(cx: &mut Lower, call: &Call) -> Items {
-    let dtype = ops::wide(call.out(0)?.dtype);
-    let (a, b) = (cx.operand(call, "self", dtype)?, cx.operand(call, "other", dtype)?);
-    one(ops::floor_div(cx, a, b)?)
-}
-
-fn div_mode(cx: &mut Lower, call: &Call) -> Items {
-    // PyTorch rounds the quotient of two tensors of halves before it cuts it, and only that one.
-    let number = call.tensor("other").map_or(true, |t| cx.spec(t).rank() == 0);
-    let cuts = call.str_or("rounding_mode", "")? == "trunc";
-    let dtype = if cuts && !number { call.out(0)?.dtype } else { ops::wide(call.out(0)?.dtype) };
-    let (a, b) = (cx.operand(call, "self", dtype)?, cx.operand(call, "other", dtype)?);
-    match call.str_or("rounding_mode", "")? {
-        "" => one(cx.emit(Divide { a: In(a), b: In(b), out: NEW })?),
-        "floor" => one(ops::floor_div(cx, a, b)?),
-        "trunc" if dtype.is_float() => {
-            let quotient = cx.emit(Divide { a: In(a), b: In(b), out: NEW })?;
-            one(cx.emit(Trunc { x: In(quotient), out: NEW })?)
-        }
-        "trunc" => one(trunc_divide_integers(cx, a, b)?),
-        other => unsupported(format!("rounding mode {other:?}")),
-    }
-}
-
-/// `|a| // |b|` with the sign of the true quotient; exact for every integer but the most negative one.
-fn trunc_divide_integers(cx: &mut Lower, a: Tid, b: Tid) -> Result<Tid, Refuse> {
-    let (abs_a, abs_b) = (cx.emit(Abs { x: In(a), out: NEW })?, cx.emit(Abs { x: In(b), out: NEW })?);
-    let magnitude = ops::floor_div(cx, abs_a, abs_b)?;
-    let (sign_a, sign_b) = (cx.emit(Sign { x: In(a), out: NEW })?, cx.emit(Sign { x: In(b), out: NEW })?);
-    let sign = cx.emit(Multiply { a: In(sign_a), b: In(sign_b), out: NEW })?;
-    cx.emit(Multiply { a: In(magnitude), b: In(sign), out: NEW })
 }
 
 fn pow(cx: &mut Lower, call: &Call) -> Items {
@@ -245,17 +211,13 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.cos.default", unary!(Cos)),
     row("aten.cosh.default", unary!(Cosh)),
     row("aten.div.Scalar", binary!(Divide)),
-    row("aten.div.Scalar_mode", div_mode),
     row("aten.div.Tensor", binary!(Divide)),
-    row("aten.div.Tensor_mode", div_mode),
     row("aten.eq.Scalar", comparison!(Equal)),
     row("aten.eq.Tensor", comparison!(Equal)),
     row("aten.erf.default", unary!(Erf)),
     row("aten.exp.default", unary!(Exp)),
     row("aten.expm1.default", unary!(Expm1)),
     row("aten.floor.default", unary!(Floor)),
-    row("aten.floor_divide.default", floor_divide),
-    row("aten.floor_divide.Scalar", floor_divide),
     row("aten.ge.Scalar", comparison!(GreaterEqual)),
     row("aten.ge.Tensor", comparison!(GreaterEqual)),
     row("aten.gt.Scalar", comparison!(Greater)),
@@ -322,9 +284,7 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.arctan2.default", binary!(Atan2)),
     row("aten.arctanh.default", unary!(Arctanh)),
     row("aten.divide.Scalar", binary!(Divide)),
-    row("aten.divide.Scalar_mode", div_mode),
     row("aten.divide.Tensor", binary!(Divide)),
-    row("aten.divide.Tensor_mode", div_mode),
     row("aten.fix.default", unary!(Trunc)),
     row("aten.greater.Scalar", comparison!(Greater)),
     row("aten.greater.Tensor", comparison!(Greater)),

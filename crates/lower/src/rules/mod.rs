@@ -15,6 +15,7 @@ mod conv;
 mod create;
 mod delta;
 mod diagonal;
+mod division;
 mod elementwise;
 mod fractional;
 mod gamma;
@@ -22,6 +23,7 @@ mod geometry;
 mod grid;
 mod histogram;
 mod index;
+mod integer_conv;
 mod linalg;
 mod loss;
 mod margin;
@@ -79,6 +81,7 @@ const fn row(target: &'static str, rule: Rule) -> RuleRow {
 const FAMILIES: &[&[RuleRow]] = &[
     activation::ROWS,
     arithmetic::ROWS,
+    division::ROWS,
     arrange::ROWS,
     attention::ROWS,
     bessel::ROWS,

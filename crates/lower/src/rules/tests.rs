@@ -133,7 +133,8 @@ fn arithmetic() {
     check("aten.isfinite.default", "self=f32 3", &["bool 3"], "Abs Less");
     check("aten.__rshift__.Scalar", "self=i32 3, other=2", &["i32 3"], "FloorDivide AsType");
     check("aten.lerp.Scalar", "self=f32 3, end=f32 3, weight=0.5", &["f32 3"], "Subtract Multiply Add");
-    refuses("aten.__lshift__.Scalar", "self=i32 3, other=40", &["i32 3"], "shift");
+    check("aten.__lshift__.Scalar", "self=i32 3, other=40", &["i32 3"], "Multiply");
+    check("aten.fmod.Scalar", "self=i32 3, other=2", &["i32 3"], "Remainder NotEqual Less LogicalAnd Subtract Where");
 }
 
 #[test]
