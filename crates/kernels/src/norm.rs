@@ -42,8 +42,8 @@ pub fn rms_norm<X: Float, Y: Float>(
     scaled(&mut pool.team(), x, width, [weight, None], (false, eps), out)
 }
 
-/// `out = (x − mean) · (var + eps)^−½ · weight + bias` for each row of `width` elements, in `f32`; rounded to the type of `out` before weight
-/// and bias, too, as MLX's kernels do. The variance is biased.
+/// `out = (x − mean) · (var + eps)^−½ · weight + bias` for each row of `width` elements, in `f32`, rounded once, as PyTorch does. The
+/// variance is biased.
 ///
 /// # Errors
 /// [`Error::Size`] if the lengths do not fit; `weight` and `bias` are `[width]`.

@@ -78,8 +78,14 @@ pub(super) fn layer_norm(b: &mut Build, n: &LayerNorm) -> Result<In> {
     let x = b.f32(n.x)?;
     let mean = b.emit(|out| Mean { x, out, axes: vec![-1], keepdims: true })?;
     let centred = b.sub(x, mean)?;
-    let y = over_rms(b, centred, n.eps)?;
-    let y = b.cast(y, dtype)?;
-    let y = n.weight.map_or(Ok(y), |weight| b.mul(y, weight))?;
-    n.bias.map_or(Ok(y), |bias| b.add(y, bias))
+    let mut y = over_rms(b, centred, n.eps)?;
+    if let Some(weight) = n.weight {
+        let weight = b.f32(weight)?;
+        y = b.mul(y, weight)?;
+    }
+    if let Some(bias) = n.bias {
+        let bias = b.f32(bias)?;
+        y = b.add(y, bias)?;
+    }
+    b.cast(y, dtype)
 }

@@ -89,26 +89,56 @@ fn total<X: Float, I: Isa>(isa: I, row: &[X], fill: f32, f: impl Fn(I::V, I::V) 
     isa.sum(isa.add(isa.add(sums[0], sums[1]), isa.add(sums[2], sums[3])))
 }
 
-/// `out = (x − mean) · (mean((x − mean)²) + eps)^−½ · weight + bias`, with a mean of 0 where it stays; rounded to the type of `out` before
-/// weight and bias, too.
+/// Mean of squares around `mean`. With `corrects` the mean is, too: a sum of many elements is rounded on the way, and what is left of them
+/// around its mean tells by how much.
+#[inline(always)]
+fn around<X: Float, I: Isa>(isa: I, row: &[X], mean: f32, corrects: bool) -> (f32, f32) {
+    let (n, means) = (row.len() as f32, isa.splat(mean));
+    if !corrects {
+        let squares = total(isa, row, mean, |x, sum| {
+            let x = isa.sub(x, means);
+            isa.fma(x, x, sum)
+        });
+        return (mean, squares / n);
+    }
+    let mut sums = [[isa.splat(0.0); 2]; 4];
+    let mut step = |i: usize, x: I::V| {
+        let x = isa.sub(x, means);
+        sums[i] = [isa.fma(x, x, sums[i][0]), isa.add(x, sums[i][1])];
+    };
+    let fours = row.chunks_exact(4 * I::LANES);
+    let rest = fours.remainder();
+    for four in fours {
+        for i in 0..4 {
+            // SAFETY: the chunk is four vectors long.
+            step(i, unsafe { X::load(isa, four.as_ptr().add(i * I::LANES)) });
+        }
+    }
+    rest.chunks(I::LANES).enumerate().for_each(|(i, part)| step(i, lanes(isa, part, mean)));
+    let [squares, left] = [0, 1].map(|k| isa.sum(isa.add(isa.add(sums[0][k], sums[1][k]), isa.add(sums[2][k], sums[3][k]))));
+    let shift = left / n;
+    let variance = squares / n - shift * shift;
+    (mean + shift, if variance < 0.0 { 0.0 } else { variance })
+}
+
+/// `out = (x − mean) · (mean((x − mean)²) + eps)^−½ · weight + bias`. Where the mean stays, it is 0, and what has no weight yet is rounded to
+/// the type of `out`, too.
 #[inline(always)]
 pub(super) fn scale<X: Float, Y: Float, I: Isa>(isa: I, row: &[X], out: &mut [Y], s: &Scale) {
     let n = row.len() as f32;
     let mean = if s.centre { total(isa, row, 0.0, |x, sum| isa.add(x, sum)) / n } else { 0.0 };
+    let (mean, variance) = around(isa, row, mean, s.centre);
     let means = isa.splat(mean);
-    let squares = total(isa, row, mean, |x, sum| {
-        let x = isa.sub(x, means);
-        isa.fma(x, x, sum)
-    });
-    let factors = isa.splat(1.0 / (squares / n + s.eps).sqrt());
+    let factors = isa.splat(1.0 / (variance + s.eps).sqrt());
     for (i, out) in out.chunks_mut(I::LANES).enumerate() {
         let at = i * I::LANES;
         let mut x = isa.mul(isa.sub(lanes(isa, &row[at..], 0.0), means), factors);
         if let Some(weight) = s.weight {
-            x = isa.mul(Y::round_lanes(isa, x), lanes(isa, &weight[at..], 0.0));
+            let unscaled = if s.centre { x } else { Y::round_lanes(isa, x) };
+            x = isa.mul(unscaled, lanes(isa, &weight[at..], 0.0));
         }
         if let Some(bias) = s.bias {
-            x = isa.add(Y::round_lanes(isa, x), lanes(isa, &bias[at..], 0.0));
+            x = isa.add(x, lanes(isa, &bias[at..], 0.0));
         }
         // SAFETY: the chunk is as long as it says.
         unsafe {

@@ -163,27 +163,27 @@ pub fn mean<T: Float + Numeric<Acc = f32>>(pool: &Pool, x: &View<T>, axes: &[usi
     finish(&T::totals(pool, x, axes)?, out, |s| T::from_f32(s / n))
 }
 
-/// Σ (x − mean[out])²
+/// Σ (x − mean[out])² and Σ (x − mean[out])
 struct Deviations(Vec<f32>);
 
 impl<T: Float> Reducer<T> for Deviations {
-    type Acc = f32;
+    type Acc = (f32, f32);
     #[inline(always)]
-    fn empty(&self) -> f32 {
-        0.0
+    fn empty(&self) -> (f32, f32) {
+        (0.0, 0.0)
     }
     #[inline(always)]
-    fn step(&self, acc: f32, x: T, _: usize, out: usize) -> f32 {
+    fn step(&self, acc: (f32, f32), x: T, _: usize, out: usize) -> (f32, f32) {
         let d = x.to_f32() - self.0[out];
-        acc + d * d
+        (acc.0 + d * d, acc.1 + d)
     }
     #[inline(always)]
-    fn join(&self, a: f32, b: f32) -> f32 {
-        a + b
+    fn join(&self, a: (f32, f32), b: (f32, f32)) -> (f32, f32) {
+        (a.0 + b.0, a.1 + b.1)
     }
 }
 
-/// Σ (x − mean)² / max(n − ddof, 0) over `axes`.
+/// Σ (x − mean)² / max(n − ddof, 0) over `axes`. A mean is rounded; what is left around it corrects the squares.
 ///
 /// # Errors
 /// As [`sum`].
@@ -191,7 +191,11 @@ pub fn var<T: Float + Numeric<Acc = f32>>(pool: &Pool, x: &View<T>, axes: &[usiz
     let n = count(x, axes);
     let means = T::totals(pool, x, axes)?.into_iter().map(|s| s / n as f32).collect();
     let divisor = (n as f64 - f64::from(ddof)).max(0.0) as f32;
-    finish(&reduce(pool, x, axes, &Deviations(means))?, out, |s| T::from_f32(s / divisor))
+    finish(&reduce(pool, x, axes, &Deviations(means))?, out, |(squares, rest)| {
+        let squares = squares - rest * (rest / n as f32);
+        // Not below zero, but NaN if it is.
+        T::from_f32(if squares < 0.0 { 0.0 } else { squares } / divisor)
+    })
 }
 
 /// The best element and its number; `MAX` for the largest. NaN beats all, and the first of equals wins.

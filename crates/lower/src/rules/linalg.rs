@@ -89,6 +89,11 @@ fn addmv(cx: &mut Lower, call: &Call) -> Items {
 /// `alpha * product + beta * self`; with a `beta` of zero not even NaN in `self` counts.
 fn weighted_sum(cx: &mut Lower, call: &Call, product: Tid) -> Result<Tid, Refuse> {
     let product = ops::mul_number(cx, product, call.float_or("alpha", 1.0)?)?;
+    plus_scaled_self(cx, call, product)
+}
+
+/// `product + beta * self`.
+fn plus_scaled_self(cx: &mut Lower, call: &Call, product: Tid) -> Result<Tid, Refuse> {
     let beta = call.float_or("beta", 1.0)?;
     if beta == 0.0 {
         return super::shape::expand_to(cx, product, &call.out(0)?.dims);
@@ -101,9 +106,11 @@ fn weighted_sum(cx: &mut Lower, call: &Call, product: Tid) -> Result<Tid, Refuse
 fn addr(cx: &mut Lower, call: &Call) -> Items {
     let dtype = call.out(0)?.dtype;
     let (a, b) = (cx.operand(call, "vec1", dtype)?, cx.operand(call, "vec2", dtype)?);
+    // In this order, each product rounded, as PyTorch computes it.
+    let a = ops::mul_number(cx, a, call.float_or("alpha", 1.0)?)?;
     let a = cx.unsqueeze(a, 1)?;
     let product = ops::mul(cx, a, b)?;
-    one(weighted_sum(cx, call, product)?)
+    one(plus_scaled_self(cx, call, product)?)
 }
 
 /// Up to this many products `addbmm` adds one after the other, each sum rounded as PyTorch rounds it.

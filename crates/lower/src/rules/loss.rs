@@ -1,6 +1,6 @@
 //! Losses, which some models return along with their results.
 
-use flambeau_ir::{Exp, In, Log1p, LogSumExp, Tid};
+use flambeau_ir::{Exp, In, Log1p, Tid};
 use flambeau_tensor::{DType, Expr};
 
 use super::{
@@ -202,8 +202,10 @@ fn cross_entropy(cx: &mut Lower, call: &Call) -> Items {
 /// The cross-entropy of logits `x` with the call's targets.
 pub(super) fn cross_entropy_of(cx: &mut Lower, call: &Call, x: Tid) -> Emitted {
     let axis = usize::from(cx.spec(x).rank() > 1);
-    let total = cx.emit(LogSumExp { x: In(x), out: NEW, axes: vec![axis as i32], keepdims: true })?;
-    let logs = ops::sub(cx, x, total)?;
+    // The difference of halves would lose what makes small logarithms.
+    let (dtype, wide) = (cx.spec(x).dtype, cx.cast(x, ops::wide(cx.spec(x).dtype))?);
+    let logs = ops::log_softmax(cx, wide, axis)?;
+    let logs = cx.cast(logs, dtype)?;
     let (target, smoothing) = (call.tensor("target")?, call.float_or("label_smoothing", 0.0)?);
     if cx.spec(target).dtype.is_float() {
         return soft_targets(cx, call, logs, target, axis, smoothing);

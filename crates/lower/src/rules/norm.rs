@@ -1,6 +1,6 @@
 //! Normalisation layers and softmax.
 
-use flambeau_ir::{In, LayerNorm, LogSumExp, RMSNorm, Softmax, Subtract, Tid};
+use flambeau_ir::{In, LayerNorm, RMSNorm, Softmax, Tid};
 use flambeau_tensor::{DType, Expr};
 
 use super::{RuleRow, lifted, one, ops, row};
@@ -99,8 +99,7 @@ fn log_softmax(cx: &mut Lower, call: &Call) -> Items {
     if cx.spec(x).numel().as_int() == Some(0) {
         return one(x);
     }
-    let total = cx.emit(LogSumExp { x: In(x), out: NEW, axes: vec![axis as i32], keepdims: true })?;
-    one(cx.emit(Subtract { a: In(x), b: In(total), out: NEW })?)
+    one(ops::log_softmax(cx, x, axis)?)
 }
 
 fn fused_rms_norm(cx: &mut Lower, call: &Call) -> Items {

@@ -3,9 +3,9 @@
 use flambeau_ir::{
     ARange, Abs, Add, All, Any, Argmax, Argsort, AsStrided, AsType, Ceil, Clip, Concatenate, Cos, Cumsum, Divide, Equal, Exp,
     Expm1, Flip, Float, Floor, FloorDivide, Full, Greater, GreaterEqual, In, Index, Int, Less, LessEqual, Log, Log1p, LogAddExp,
-    LogicalAnd, LogicalNot, LogicalOr, Max, Maximum, Mean, Min, Minimum, Multiply, Neg, Node, NotEqual, Pad, Power, Prod,
-    Reciprocal, Remainder, Rsqrt, ScatterAdd, Sigmoid, Sign, Sin, Slot, Softmax, Sort, Split, Sqrt, Square, Subtract, Sum, Take,
-    TakeAlongAxis, Tanh, Tid, Trunc, Var, Where,
+    LogSumExp, LogicalAnd, LogicalNot, LogicalOr, Max, Maximum, Mean, Min, Minimum, Multiply, Neg, Node, NotEqual, Pad, Power,
+    Prod, Reciprocal, Remainder, Rsqrt, ScatterAdd, Sigmoid, Sign, Sin, Slot, Softmax, Sort, Split, Sqrt, Square, Subtract, Sum,
+    Take, TakeAlongAxis, Tanh, Tid, Trunc, Var, Where,
 };
 use flambeau_tensor::{DType, Expr};
 
@@ -163,6 +163,16 @@ pub(super) fn flip(cx: &mut Lower, x: Tid, axis: usize) -> Emitted {
 
 pub(super) fn softmax(cx: &mut Lower, x: Tid, axis: usize) -> Emitted {
     cx.emit(Softmax { x: In(x), out: NEW, axis: axis as i32, precise: true })
+}
+
+/// `x - ln Σ eˣ`; NaN beside an infinity, as in PyTorch, which takes the largest element away
+/// first.
+pub(super) fn log_softmax(cx: &mut Lower, x: Tid, axis: usize) -> Emitted {
+    let total = cx.emit(LogSumExp { x: In(x), out: NEW, axes: vec![axis as i32], keepdims: true })?;
+    let (infinity, nan) = (number_like(cx, total, f64::INFINITY)?, number_like(cx, total, f64::NAN)?);
+    let diverges = eq(cx, total, infinity)?;
+    let total = select(cx, diverges, nan, total)?;
+    sub(cx, x, total)
 }
 
 /// The axis replaced by the shape of `index`.

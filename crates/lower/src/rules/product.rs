@@ -364,13 +364,12 @@ fn pdist(cx: &mut Lower, call: &Call) -> Items {
     };
     let (a, b) = (side(|p| p.0)?, side(|p| p.1)?);
     let apart = ops::sub(cx, a, b)?;
-    one(norm_of(cx, apart, call.float_or("p", 2.0)?, &[1], false)?)
+    one(wide_norm(cx, call, apart, 1)?)
 }
 
 /// Distances between all rows of `[.., P, M]` and `[.., R, M]`.
 fn cdist(cx: &mut Lower, call: &Call) -> Items {
     let (a, b) = pair(cx, call, "x1", "x2")?;
-    let p = call.float_or("p", 2.0)?;
     let (n, m) = (cx.spec(a).rank(), cx.spec(b).rank());
     if n < 2 || m < 2 {
         return unsupported("distances of tensors that are no matrices");
@@ -378,7 +377,13 @@ fn cdist(cx: &mut Lower, call: &Call) -> Items {
     let (a, b) = (cx.unsqueeze(a, n - 1)?, cx.unsqueeze(b, m - 2)?);
     let apart = ops::sub(cx, a, b)?;
     let last = cx.spec(apart).rank() - 1;
-    one(norm_of(cx, apart, p, &[last], false)?)
+    one(wide_norm(cx, call, apart, last)?)
+}
+
+/// The norm of order `p` along an axis, of halves in f32, where powers do not overflow.
+fn wide_norm(cx: &mut Lower, call: &Call, x: Tid, axis: usize) -> Emitted {
+    let x = cx.cast(x, ops::wide(cx.spec(x).dtype))?;
+    norm_of(cx, x, call.float_or("p", 2.0)?, &[axis], false)
 }
 
 fn pairwise_distance(cx: &mut Lower, call: &Call) -> Items {
@@ -394,6 +399,8 @@ fn pairwise_distance(cx: &mut Lower, call: &Call) -> Items {
 fn length(cx: &mut Lower, apart: Tid, p: f64, eps: f64, keepdims: bool) -> Emitted {
     let apart = ops::add_number(cx, apart, eps)?;
     let last = cx.spec(apart).rank().saturating_sub(1);
+    // Powers of halves overflow.
+    let apart = cx.cast(apart, ops::wide(cx.spec(apart).dtype))?;
     norm_of(cx, apart, p, &[last], keepdims)
 }
 
@@ -404,7 +411,9 @@ pub(super) fn distance(cx: &mut Lower, [a, b]: [Tid; 2], p: f64, eps: f64) -> Em
     length(cx, apart, p, eps, false)
 }
 
-/// `sum(a b) / (max(|a|, eps) max(|b|, eps))`.
+/// `sum(a b) / (max(|a|, eps) max(|b|, eps))`; of halves `sum((a / max(|a|, eps)) (b / max(|b|,
+/// eps)))`, where nothing overflows, with lengths, quotients and products rounded as PyTorch rounds
+/// them.
 fn cosine_similarity(cx: &mut Lower, call: &Call) -> Items {
     let (mut a, mut b) = pair(cx, call, "x1", "x2")?;
     let rank = cx.spec(a).rank().max(cx.spec(b).rank());
@@ -417,18 +426,27 @@ fn cosine_similarity(cx: &mut Lower, call: &Call) -> Items {
         (a, b) = (super::shape::expand_to(cx, a, &dims)?, super::shape::expand_to(cx, b, &dims)?);
     }
     let eps = cx.number(call.float_or("eps", 1e-8)?, cx.spec(a).dtype)?;
-    let products = ops::mul(cx, a, b)?;
-    let dot = ops::sum(cx, products, &[axis], false)?;
-    let mut length = |t: Tid| {
+    let dtype = cx.spec(a).dtype;
+    let is_half = ops::wide(dtype) != dtype;
+    let length = |cx: &mut Lower, t: Tid| {
         let own = (axis + cx.spec(t).rank()).checked_sub(rank);
+        let wide = cx.cast(t, ops::wide(dtype))?;
         let norm = match own {
-            Some(own) => norm_of(cx, t, 2.0, &[own], false)?,
-            None => ops::abs(cx, t)?,
+            Some(own) => norm_of(cx, wide, 2.0, &[own], is_half)?,
+            None => ops::abs(cx, wide)?,
         };
+        let norm = cx.cast(norm, dtype)?;
         ops::maximum(cx, norm, eps)
     };
-    let (a, b) = (length(a)?, length(b)?);
-    let lengths = ops::mul(cx, a, b)?;
+    let lengths = [length(cx, a)?, length(cx, b)?];
+    if is_half {
+        let (a, b) = (ops::div(cx, a, lengths[0])?, ops::div(cx, b, lengths[1])?);
+        let products = ops::mul(cx, a, b)?;
+        return one(ops::sum(cx, products, &[axis], false)?);
+    }
+    let products = ops::mul(cx, a, b)?;
+    let dot = ops::sum(cx, products, &[axis], false)?;
+    let lengths = ops::mul(cx, lengths[0], lengths[1])?;
     one(ops::div(cx, dot, lengths)?)
 }
 

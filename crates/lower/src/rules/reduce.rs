@@ -73,6 +73,7 @@ fn corrected_var(cx: &mut Lower, call: &Call, correction: f64) -> Result<Tid, Re
     let counted = |a: &usize| axes.is_empty() || axes.contains(&(*a as i32));
     let sizes: Vec<Expr> = (0..dims.len()).filter(counted).map(|a| dims[a].clone()).collect();
     let n = ops::volume(&sizes);
+    let x = cx.cast(x, ops::wide(cx.spec(x).dtype))?;
     let biased = cx.emit(Var { x: In(x), out: NEW, axes, keepdims, ddof: 0 })?;
     if let Some(n) = n.as_int() {
         return ops::mul_number(cx, biased, n as f64 / (n as f64 - correction).max(0.0));
@@ -287,6 +288,7 @@ fn dist(cx: &mut Lower, call: &Call) -> Items {
     let dtype = call.out(0)?.dtype;
     let (a, b) = (cx.operand(call, "self", dtype)?, cx.operand(call, "other", dtype)?);
     let apart = ops::sub(cx, a, b)?;
+    let apart = cx.cast(apart, ops::wide(dtype))?;
     one(norm_of(cx, apart, call.float_or("p", 2.0)?, &[], false)?)
 }
 
