@@ -3,7 +3,10 @@
 use flambeau_aten::{Schema, Type, schema};
 use flambeau_pt2::{Argument, Graph, Node};
 
-use crate::functionalize::{Mutation, bare, mutation, trained_norm};
+use crate::{
+    functionalize::{Mutation, bare, mutation, trained_norm},
+    trace::vmap::Mark,
+};
 
 /// How to treat a call.
 pub(crate) enum CallKind<'a> {
@@ -23,6 +26,8 @@ pub(crate) enum CallKind<'a> {
     Scan,
     /// It runs a sub-graph as long as another one says.
     While,
+    /// It marks a region in which tensors lack an axis.
+    Vmap(Mark),
     /// It names an operator that writes to its operands, and gives what that would write as results.
     AutoFunctionalized,
     /// It writes to an operand.
@@ -33,6 +38,9 @@ pub(crate) enum CallKind<'a> {
 /// How to treat a call.
 pub(crate) fn classify(node: &Node) -> CallKind<'_> {
     let target = bare(&node.target);
+    if let Some(mark) = Mark::of(target) {
+        return CallKind::Vmap(mark);
+    }
     match target {
         "export.access_subclass_inner_tensor.default" => return CallKind::SubclassField,
         "higher_order.wrap_with_set_grad_enabled" => return body(node),

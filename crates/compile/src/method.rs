@@ -72,8 +72,10 @@ pub(crate) fn compile<'a>(
     run_passes(&mut ssa, &trace, options, Some(engine))?;
     attribute(&mut report, &ssa, exported);
     let prefix = format!("{number:04x}");
+    // A delegate cannot return elements of types that graphs lack.
+    let returns_foreign = ssa.results.iter().any(|slot| matches!(slot, Slot::Tensor(t) if !ssa.spec(*t).dtype.is_node_dtype()));
     let compiled = match trace.fallback.calls[..] {
-        [] => whole(name, exported, ssa, &trace, &prefix)?,
+        [] if !returns_foreign => whole(name, exported, ssa, &trace, &prefix)?,
         _ => parts(name, exported, &ssa, &trace, &prefix)?,
     };
     report.nodes = compiled.graphs.iter().map(|g| g.node_count()).sum();
@@ -135,6 +137,12 @@ fn parts(name: &str, exported: &Exported, ssa: &SsaGraph, trace: &Trace<'_>, pre
         bound: None,
     };
     let mut parts = split.parts.into_iter().peekable();
+    let run_kernels = |outer: &mut Outer<'_>, at: Option<usize>| {
+        for (call, _) in trace.fallback.calls.iter().zip(&split.levels).filter(|(_, level)| **level == at) {
+            outer.step(&Step::Kernel(call));
+        }
+    };
+    run_kernels(&mut outer, None);
     for level in 0..=trace.fallback.calls.len() {
         if let Some(part) = parts.next_if(|p| p.level == level) {
             numbers.iter().for_each(|&(number, slot)| outer.number(number, slot));
@@ -146,9 +154,7 @@ fn parts(name: &str, exported: &Exported, ssa: &SsaGraph, trace: &Trace<'_>, pre
             compiled.constants.extend(slotted.constants);
             compiled.graphs.push(Arc::new(check(slotted.graph).map_err(Error::Check)?));
         }
-        for (call, _) in trace.fallback.calls.iter().zip(&split.levels).filter(|(_, l)| **l == level) {
-            outer.step(&Step::Kernel(call));
-        }
+        run_kernels(&mut outer, Some(level));
     }
     let finished = outer.finish(name, exported, &trace.interface.outputs, false)?;
     (compiled.plan, compiled.outer_constants, compiled.bound) = (finished.plan, finished.constants, finished.bound);

@@ -253,6 +253,7 @@ const KERNELS: &[Operator] = &operators([
     "aten.sub.Scalar_out",
     "aten.sub.out",
     "aten.sum.IntList_out",
+    "aten.t_copy.out",
     "aten.tan.out",
     "aten.tanh.out",
     "aten.topk.values",

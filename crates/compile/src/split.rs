@@ -1,8 +1,9 @@
 //! Splits an SSA graph into delegates at its fallback calls.
 //!
 //! Every node has a level: that of the nodes that it reads from, and one more than that of the kernel calls that it reads from.
-//! The nodes of a level become one delegate; between two of them run the kernel calls that wait for the first. A buffer lives in
-//! one delegate, so whatever reads its old contents or makes its new ones has one level.
+//! The nodes of a level become one delegate; between two of them run the kernel calls that wait for the first. Kernel calls that only
+//! read inputs of the method and constants run before all delegates. A buffer lives in one delegate, so whatever reads its old
+//! contents or makes its new ones has one level.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -25,8 +26,8 @@ pub(crate) struct Part {
 #[derive(Debug)]
 pub(crate) struct Split {
     pub(crate) parts: Vec<Part>,
-    /// By kernel call, the level after whose delegate it runs.
-    pub(crate) levels: Vec<usize>,
+    /// By kernel call, the level after whose delegate it runs; `None` before all of them.
+    pub(crate) levels: Vec<Option<usize>>,
     /// Argument numbers of slots that pass from one delegate to another.
     pub(crate) crossing: Vec<(u32, Slot)>,
 }
@@ -66,12 +67,32 @@ fn free_nodes(ssa: &SsaGraph) -> Vec<bool> {
     free
 }
 
+/// By kernel call, whether all that it reads is there before any delegate runs.
+fn early(ssa: &SsaGraph, fallbacks: &[FallbackCall]) -> Vec<bool> {
+    let mut early: Vec<bool> = Vec::with_capacity(fallbacks.len());
+    let made_by: HashMap<Tid, usize> =
+        fallbacks.iter().enumerate().flat_map(|(i, call)| call.results.iter().map(move |t| (*t, i))).collect();
+    for call in fallbacks {
+        let is_there = |slot: &Slot| match slot {
+            Slot::Value(v) => ssa.value_inputs.iter().any(|(_, input)| input == v),
+            Slot::Tensor(t) => match (made_by.get(t), &ssa.tensors[t.0 as usize].origin) {
+                (Some(&by), _) => early.get(by) == Some(&true),
+                (None, origin) => matches!(origin, Origin::Constant(_) | Origin::Input(_)),
+            },
+        };
+        let ready = !call.kernel.is_in_place() && call.reads().iter().all(is_there);
+        early.push(ready);
+    }
+    early
+}
+
 struct Levels<'f> {
     ssa: &'f SsaGraph,
     fallbacks: &'f [FallbackCall],
     slots: HashMap<Slot, usize>,
     nodes: Vec<usize>,
     calls: Vec<usize>,
+    early: Vec<bool>,
     buffers: Vec<usize>,
     changed: bool,
 }
@@ -113,7 +134,7 @@ impl Levels<'_> {
                 self.changed |= last > self.calls[i];
                 self.calls[i] = self.calls[i].max(last);
             }
-            let after = self.calls[i] + 1;
+            let after = if self.early[i] { 0 } else { self.calls[i] + 1 };
             call.results.iter().for_each(|t| self.raise(Slot::Tensor(*t), after));
         }
         for (b, &(before, after)) in ssa.buffers.iter().enumerate() {
@@ -155,6 +176,7 @@ pub(crate) fn split(ssa: &SsaGraph, fallbacks: &[FallbackCall], names: &[String]
         slots: HashMap::new(),
         nodes: vec![0; ssa.chains[0].len()],
         calls: vec![0; fallbacks.len()],
+        early: early(ssa, fallbacks),
         buffers: vec![0; ssa.buffers.len()],
         changed: true,
     };
@@ -202,7 +224,8 @@ pub(crate) fn split(ssa: &SsaGraph, fallbacks: &[FallbackCall], names: &[String]
         }
         parts.push(share.part(ssa, results, &crossing));
     }
-    Ok(Split { parts, levels: levels.calls, crossing })
+    let calls = levels.calls.into_iter().zip(levels.early).map(|(level, early)| (!early).then_some(level)).collect();
+    Ok(Split { parts, levels: calls, crossing })
 }
 
 fn made_by_free(ssa: &SsaGraph, free: &[bool], slot: Slot) -> bool {

@@ -21,6 +21,10 @@ pub(crate) fn dequantization(weight: &Subclass) -> Result<Scalars, Refuse> {
         Some(Attribute::Text(s) | Attribute::DType(s)) => s.clone(),
         _ => String::new(),
     };
+    if let Some(Attribute::Object(how)) = weight.attributes.get("act_quant_kwargs") {
+        let reason = format!("its weight is a {} whose activations are quantized as the program runs ({how})", weight.class);
+        return Err(Refuse::Unsupported(reason));
+    }
     let mut args = vec![("output_dtype", Arg::DType(dtype))];
     let number = |v: i64| Arg::Int(Expr::Int(v));
     let target = match weight.class.as_str() {
@@ -31,6 +35,15 @@ pub(crate) fn dequantization(weight: &Subclass) -> Result<Scalars, Refuse> {
             args.push(("block_size", block_size(weight)));
             args.extend([("quant_min", number(-half)), ("quant_max", number(half - 1))]);
             "torchao.dequantize_affine.default"
+        }
+        "Int8Tensor" | "Float8Tensor" => {
+            args.push(("block_size", block_size(weight)));
+            "torchao.dequantize_affine.default"
+        }
+        "NVFP4Tensor" => {
+            let swizzled = matches!(weight.attributes.get("is_swizzled_scales"), Some(Attribute::Bool(true)));
+            args.extend([("block_size", number(int("block_size", 16))), ("is_swizzled", Arg::Bool(swizzled))]);
+            "torchao.dequantize_nvfp4.default"
         }
         "ExportableInt4Tensor" => {
             args.push(("group_size", number(int("group_size", 32))));

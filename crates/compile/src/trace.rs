@@ -10,8 +10,12 @@ mod calls;
 mod complex;
 mod conditions;
 mod control;
+mod foreign;
 mod names;
 mod places;
+mod repeat;
+pub(crate) mod vmap;
+mod written;
 
 use std::collections::HashSet;
 
@@ -137,13 +141,30 @@ impl<'a> Trace<'a> {
 
     /// Traces the calls of a graph whose inputs are bound.
     pub(crate) fn run_graph(&mut self, graph: &'a Graph) -> Result<(), Error> {
-        for node in &graph.nodes {
+        self.run_nodes(graph, &graph.nodes)
+    }
+
+    fn run_nodes(&mut self, graph: &'a Graph, nodes: &'a [Node]) -> Result<(), Error> {
+        let mut rest = nodes;
+        while let Some((node, after)) = rest.split_first() {
+            rest = after;
             match classify(node) {
                 CallKind::Assertion => self.report(node, Outcome::Absorbed),
                 CallKind::SizePredicate => self.predicate(graph, node),
                 CallKind::SubclassField => self.read_field(node)?,
                 CallKind::Inline(body) => self.inline(node, body)?,
                 CallKind::Cond => self.cond(graph, node)?,
+                CallKind::Vmap(vmap::Mark::Begin) => {
+                    let whole = &nodes[nodes.len() - after.len() - 1..];
+                    match vmap::length(whole) {
+                        Some(length) => {
+                            self.region(graph, &whole[..length])?;
+                            rest = &whole[length..];
+                        }
+                        None => self.refuse(node, "a region of vmap that does not end".to_owned()),
+                    }
+                }
+                CallKind::Vmap(_) => self.report(node, Outcome::Absorbed),
                 CallKind::Scan => self.scan(node)?,
                 CallKind::While => self.while_loop(node)?,
                 CallKind::AutoFunctionalized => self.functionalized(graph, node),

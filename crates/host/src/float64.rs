@@ -98,7 +98,7 @@ struct Line {
 
 impl Call<'_> {
     /// A tensor, or a number as one of rank 0, in 64-bit floats.
-    fn operand(&self, name: &'static str) -> Result<Tensor, Error> {
+    pub(crate) fn operand(&self, name: &'static str) -> Result<Tensor, Error> {
         match self.arg(name) {
             Some(Argument::Tensor(_)) => Ok(cast(self.tensor(name)?, DType::F64)?),
             _ => Ok(Tensor::from_slice(&[self.number(name)?], &[])?),
@@ -106,13 +106,13 @@ impl Call<'_> {
     }
 
     /// A function of each element.
-    fn each(&self, f: impl Fn(f64) -> f64) -> Results {
+    pub(crate) fn each(&self, f: impl Fn(f64) -> f64) -> Results {
         let x = self.operand("self")?;
         made(&floats(&x)?.iter().map(|&v| f(v)).collect::<Vec<_>>(), x.shape())
     }
 
     /// A function of two operands at a time.
-    fn pairs(&self, f: impl Fn(f64, f64) -> f64) -> Results {
+    pub(crate) fn pairs(&self, f: impl Fn(f64, f64) -> f64) -> Results {
         let right = if self.arg("exponent").is_some() { "exponent" } else { "other" };
         let (a, b) = (self.operand("self")?, self.operand(right)?);
         let shape = common_shape(a.shape(), b.shape())?;
@@ -127,7 +127,7 @@ impl Call<'_> {
     }
 
     /// One value for each line over the reduced axes.
-    fn fold(&self, f: impl Fn(&[f64]) -> f64) -> Results {
+    pub(crate) fn fold(&self, f: impl Fn(&[f64]) -> f64) -> Results {
         let x = self.operand("self")?;
         let axes = self.axes(x.rank())?;
         let keep = self.flag("keepdim");
@@ -142,7 +142,7 @@ impl Call<'_> {
     }
 
     /// As many values for each line along an axis.
-    fn along(&self, f: impl Fn(&[f64]) -> Vec<f64>) -> Results {
+    pub(crate) fn along(&self, f: impl Fn(&[f64]) -> Vec<f64>) -> Results {
         let x = self.operand("self")?;
         let axes: Vec<usize> = self.axes(x.rank())?.into_iter().take(1).collect();
         let mut out = vec![0.0; x.numel()];
@@ -189,15 +189,15 @@ fn cumsum(line: &[f64]) -> Vec<f64> {
 }
 
 /// The larger one; NaN before numbers.
-fn larger(a: f64, b: f64) -> f64 {
+pub(crate) fn larger(a: f64, b: f64) -> f64 {
     if a.is_nan() || a > b { a } else { b }
 }
 
-fn floats(x: &Tensor) -> Result<&[f64], Error> {
+pub(crate) fn floats(x: &Tensor) -> Result<&[f64], Error> {
     Ok(x.as_slice::<f64>()?)
 }
 
-fn made(values: &[f64], shape: &[usize]) -> Results {
+pub(crate) fn made(values: &[f64], shape: &[usize]) -> Results {
     Ok(vec![Tensor::from_slice(values, shape)?])
 }
 

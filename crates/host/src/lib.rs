@@ -21,6 +21,7 @@ mod fft;
 mod float64;
 mod functions;
 mod linalg;
+mod made64;
 mod unique;
 
 use flambeau_aten::Schema;
@@ -54,13 +55,14 @@ pub struct Kernel {
 }
 
 /// The tables, the more particular first.
-const FAMILIES: [&[Kernel]; 8] = [
+const FAMILIES: [&[Kernel]; 9] = [
     data::KERNELS,
     complex::KERNELS,
     fft::KERNELS,
     linalg::KERNELS,
     detection::KERNELS,
     float64::KERNELS,
+    made64::KERNELS,
     functions::KERNELS,
     unique::KERNELS,
 ];

@@ -38,6 +38,11 @@ pub enum Formula {
     ShiftedBias { bits: u8 },
     /// `[scale, zero_point]` → `-scale * zero_point`.
     NegatedProduct,
+    /// `[a, b]` → `a * b`, which broadcast to the result.
+    Product,
+    /// `[scales]` of one byte → the bytes `[rows, columns]`, out of tiles of 128 rows and 4 columns in each of which the rows `i`,
+    /// `i + 32`, `i + 64` and `i + 96` lie side by side.
+    Untiled,
     /// `[blocks]` u8 `[N, bytes]` → one part of the packed weight.
     Gguf { block: Block, part: QuantPart },
 }
@@ -51,6 +56,13 @@ impl Formula {
         if let Formula::Gguf { block, part } = self {
             let blocks = operands.first().ok_or(FormulaError::Missing("the weight"))?;
             return Ok(cast(&gguf_part(*block, blocks.bytes(), *part, shape)?, dtype)?);
+        }
+        if let Formula::Untiled = self {
+            let tiles = operands.first().ok_or(FormulaError::Missing("the scales"))?;
+            return Ok(Tensor::new(dtype, shape, untiled(tiles.bytes(), shape)?.into())?);
+        }
+        if let (Formula::Product, [a, b]) = (self, operands) {
+            return Ok(cast(&product(a, b, shape)?, dtype)?);
         }
         let wide = operands.iter().map(floats).collect::<Result<Vec<_>, _>>()?;
         let n = shape.iter().product::<usize>();
@@ -68,10 +80,54 @@ impl Formula {
                 zip(operand(0, "the scale")?, operand(1, "the bias")?, |s, b| b - half * s)?
             }
             Formula::NegatedProduct => zip(operand(0, "the scale")?, operand(1, "the zero point")?, |s, z| -s * z)?,
-            Formula::Gguf { .. } => Vec::new(),
+            Formula::Gguf { .. } | Formula::Untiled | Formula::Product => Vec::new(),
         };
         Ok(cast(&Tensor::from_slice(&values, shape)?, dtype)?)
     }
+}
+
+/// The product of two tensors that broadcast to `shape`.
+fn product(a: &Tensor, b: &Tensor, shape: &[usize]) -> Result<Tensor, FormulaError> {
+    let (x, y) = (floats(a)?, floats(b)?);
+    let strides = |own: &[usize]| {
+        let (mut strides, mut unit) = (vec![0; shape.len()], 1);
+        for (stride, &size) in strides.iter_mut().rev().zip(own.iter().rev()) {
+            *stride = if size == 1 { 0 } else { unit };
+            unit *= size;
+        }
+        strides
+    };
+    let (by_a, by_b) = (strides(a.shape()), strides(b.shape()));
+    let mut values = Vec::with_capacity(shape.iter().product());
+    let (mut index, mut at) = (vec![0; shape.len()], (0, 0));
+    for _ in 0..shape.iter().product::<usize>() {
+        let (Some(a), Some(b)) = (x.get(at.0), y.get(at.1)) else {
+            return Err(FormulaError::Lengths { left: x.len(), right: y.len() });
+        };
+        values.push(a * b);
+        for axis in (0..shape.len()).rev() {
+            index[axis] += 1;
+            at = (at.0 + by_a[axis], at.1 + by_b[axis]);
+            if index[axis] < shape[axis] {
+                break;
+            }
+            index[axis] = 0;
+            at = (at.0 - shape[axis] * by_a[axis], at.1 - shape[axis] * by_b[axis]);
+        }
+    }
+    Ok(Tensor::from_slice(&values, shape)?)
+}
+
+/// Rows of bytes out of tiles.
+fn untiled(tiles: &[u8], shape: &[usize]) -> Result<Vec<u8>, FormulaError> {
+    let [rows, columns] = *shape else { return Err(FormulaError::Missing("an axis of the scales")) };
+    let wide = columns.div_ceil(4);
+    let needed = rows.div_ceil(128) * wide * 512;
+    if tiles.len() != needed {
+        return Err(FormulaError::Lengths { left: tiles.len(), right: needed });
+    }
+    let at = |r: usize, c: usize| (r / 128 * wide + c / 4) * 512 + r % 32 * 16 + r % 128 / 32 * 4 + c % 4;
+    Ok((0..rows).flat_map(|r| (0..columns).map(move |c| tiles[at(r, c)])).collect())
 }
 
 /// Codes as u32 words, or scales or biases as f32, of all blocks in order.

@@ -34,8 +34,8 @@ pub struct Lower {
     open: Vec<usize>,
     /// What each open chain computes already: node without results → results.
     known: Vec<HashMap<String, Vec<Slot>>>,
-    /// Value slots by content, for those that the main chain sets.
-    values: HashMap<Expr, Vid>,
+    /// Value slots by content, for those that each open chain sets.
+    values: Vec<HashMap<Expr, Vid>>,
     /// Constants by type, shape and literal bytes.
     literals: HashMap<(DType, Shape, Vec<u8>), Tid>,
     /// Chain and place of the node that writes a slot.
@@ -60,7 +60,7 @@ impl Lower {
     /// An empty graph with one open chain.
     pub fn new() -> Lower {
         let ssa = SsaGraph { chains: vec![Vec::new()], ..SsaGraph::default() };
-        Lower { ssa, open: vec![0], known: vec![HashMap::new()], ..Lower::default() }
+        Lower { ssa, open: vec![0], known: vec![HashMap::new()], values: vec![HashMap::new()], ..Lower::default() }
     }
 
     /// The graph so far.
@@ -89,7 +89,7 @@ impl Lower {
         let vid = Vid(self.ssa.values.len() as u32);
         self.ssa.values.push(content.clone());
         self.ssa.value_inputs.push((argument, vid));
-        self.values.insert(content, vid);
+        self.values[0].insert(content, vid);
         vid
     }
 
@@ -131,9 +131,9 @@ impl Lower {
         self.flags.insert(t, value);
     }
 
-    /// The value slot that the main chain sets to a size.
+    /// The value slot that an open chain sets to a size.
     pub(crate) fn known_value(&self, size: &Expr) -> Option<Vid> {
-        self.values.get(size).copied()
+        self.values.iter().rev().find_map(|scope| scope.get(size)).copied()
     }
 
     /// States the content of a value slot that only running can tell.
@@ -141,8 +141,8 @@ impl Lower {
         if let Some(slot) = self.ssa.values.get_mut(vid.0 as usize) {
             *slot = content.clone();
         }
-        if self.open.len() == 1 {
-            self.values.insert(content.clone(), vid);
+        if let Some(scope) = self.values.last_mut() {
+            scope.insert(content.clone(), vid);
         }
     }
 
@@ -162,15 +162,10 @@ impl Lower {
             return self.attempt(|cx| complex::lower(cx, call).and_then(|items| cx.conform(items, call)));
         }
         let row = rule_for(&call.target).ok_or_else(|| refusal(&call.target).map_or(Refuse::NoRule, Refuse::Kind))?;
-        // 8-bit floats exist as packed constants only, which their own rules reinterpret.
-        let carried = |t: &Tid| {
-            let dtype = self.spec(*t).dtype;
-            let packed = matches!(dtype, DType::F8E4M3 | DType::F8E5M2 | DType::F8E8M0) && self.ssa.constant(*t).is_some();
-            if packed { None } else { Some(dtype) }
-        };
-        let reads = call.args.iter().filter_map(|(_, a)| if let Arg::Tensor(t) = a { carried(t) } else { None });
-        let writes = call.outputs.iter().filter(|o| o.used).map(|o| o.dtype);
-        if let Some(dtype) = reads.chain(writes).find(|d| !d.is_node_dtype()) {
+        // Types that graphs lack exist as constants: views and casts of them are constants too.
+        let carried = |t: &Tid| Some(self.spec(*t).dtype).filter(|_| self.ssa.constant(*t).is_none());
+        let mut reads = call.args.iter().filter_map(|(_, a)| if let Arg::Tensor(t) = a { carried(t) } else { None });
+        if let Some(dtype) = reads.find(|d| !d.is_node_dtype()) {
             return Err(Refuse::DType(dtype));
         }
         self.call = id;
@@ -280,7 +275,8 @@ impl Lower {
         for scope in &mut self.known {
             scope.retain(|_, slots| slots.iter().all(old));
         }
-        self.values.retain(|_, v| (v.0 as usize) < values);
+        self.values.truncate(self.open.len());
+        self.values.iter_mut().for_each(|scope| scope.retain(|_, v| (v.0 as usize) < values));
         self.literals.retain(|_, t| (t.0 as usize) < tensors);
         self.producers.retain(|t, _| (t.0 as usize) < tensors);
         self.flags.retain(|t, _| (t.0 as usize) < tensors);
@@ -316,14 +312,15 @@ impl Lower {
         if is_pure && let Some(slots) = self.known.iter().find_map(|scope| scope.get(&key)) {
             return Ok(slots.clone());
         }
+        self.refuse_types(&node, Role::Read)?;
         let slots = self.fill_results(&mut node);
         infer_into(&mut self.ssa, &mut self.n_unknown, &node)?;
-        let main = self.open.len() == 1;
+        self.refuse_types(&node, Role::Write)?;
         for slot in &slots {
             if let Slot::Value(v) = slot
-                && main
+                && let Some(scope) = self.values.last_mut()
             {
-                self.values.entry(self.ssa.values[v.0 as usize].clone()).or_insert(*v);
+                scope.entry(self.ssa.values[v.0 as usize].clone()).or_insert(*v);
             }
         }
         let (chain, call) = (self.open[self.open.len() - 1], self.call);
@@ -337,6 +334,20 @@ impl Lower {
             scope.insert(key, slots.clone());
         }
         Ok(slots)
+    }
+
+    /// Refuses a node that reads or writes elements of a type that graphs lack.
+    fn refuse_types(&self, node: &Node, role: Role) -> Result<(), Refuse> {
+        let mut foreign = None;
+        node.walk(&mut |r, slot| {
+            if let (true, Slot::Tensor(t)) = (r == role, slot)
+                && let Some(info) = self.ssa.tensors.get(t.0 as usize)
+                && !info.spec.dtype.is_node_dtype()
+            {
+                foreign = Some(info.spec.dtype);
+            }
+        });
+        foreign.map_or(Ok(()), |dtype| Err(Refuse::DType(dtype)))
     }
 
     fn fill_results(&mut self, node: &mut Node) -> Vec<Slot> {
@@ -373,9 +384,15 @@ impl Lower {
     pub fn open_chain(&mut self) -> u32 {
         let chain = self.ssa.chains.len();
         self.ssa.chains.push(Vec::new());
-        self.open.push(chain);
-        self.known.push(HashMap::new());
+        self.reopen_chain(chain as u32);
         chain as u32
+    }
+
+    /// Continues a chain that was closed, at its end.
+    pub fn reopen_chain(&mut self, chain: u32) {
+        self.open.push(chain as usize);
+        self.known.push(HashMap::new());
+        self.values.push(HashMap::new());
     }
 
     /// Ends the innermost chain.
@@ -383,6 +400,7 @@ impl Lower {
         if self.open.len() > 1 {
             self.open.pop();
             self.known.pop();
+            self.values.pop();
         }
     }
 
@@ -411,10 +429,8 @@ impl Lower {
 
     /// A constant of that shape with every element equal.
     pub(crate) fn filled(&mut self, value: f64, dtype: DType, shape: &[usize]) -> Result<Tid, Refuse> {
-        let n = shape.iter().product();
-        let wide = Tensor::from_slice(&vec![value; n], shape).map_err(|e| Refuse::Unsupported(e.to_string()))?;
-        let narrow = flambeau_tensor::cast(&wide, dtype).map_err(|_| Refuse::DType(dtype))?;
-        Ok(self.literal(&format!("_scalar_{value}_{dtype}"), narrow))
+        let values = vec![value; shape.iter().product()];
+        self.numbers(&format!("_scalar_{value}_{dtype}"), &values, dtype, shape)
     }
 
     /// A rank-0 integer constant; bits beyond the type are dropped.
@@ -435,6 +451,13 @@ impl Lower {
     pub(crate) fn floats(&mut self, name: &str, values: &[f32], shape: &[usize]) -> Result<Tid, Refuse> {
         let tensor = Tensor::from_slice(values, shape).map_err(|e| Refuse::Unsupported(e.to_string()))?;
         Ok(self.literal(name, tensor))
+    }
+
+    /// A constant with these numbers.
+    pub(crate) fn numbers(&mut self, name: &str, values: &[f64], dtype: DType, shape: &[usize]) -> Result<Tid, Refuse> {
+        let wide = Tensor::from_slice(values, shape).map_err(|e| Refuse::Unsupported(e.to_string()))?;
+        let narrow = flambeau_tensor::cast(&wide, dtype).map_err(|_| Refuse::DType(dtype))?;
+        Ok(self.literal(name, narrow))
     }
 
     fn literal(&mut self, name: &str, tensor: Tensor) -> Tid {

@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use flambeau_ir::{AsType, BroadcastTo, ExpandDims, In, Int, Node, Reshape, Slice, Spec, Squeeze, Tid, Transpose};
+use flambeau_ir::{AsType, BroadcastTo, ExpandDims, In, Int, Multiply, Node, Reshape, Slice, Spec, Squeeze, Tid, Transpose};
 use flambeau_tensor::{DType, Expr, Shape, normalize_axis};
 
-use crate::{ConstExpr, Constant, Lower, Origin, Refuse, lower::NEW};
+use crate::{ConstExpr, Constant, Formula, Lower, Origin, Refuse, lower::NEW};
 
 /// A slot that holds what `node` would compute, if there is one without it.
 pub(crate) fn simplify(lower: &mut Lower, node: &Node) -> Result<Option<Tid>, Refuse> {
@@ -23,7 +23,10 @@ pub(crate) fn simplify(lower: &mut Lower, node: &Node) -> Result<Option<Tid>, Re
         Node::Transpose(n) => transpose(lower, n),
         Node::BroadcastTo(n) => Ok(broadcast_to(lower, n)),
         Node::Slice(n) => Ok(slice(lower, n)),
-        Node::Multiply(n) => Ok(neutral(lower, n.a, n.b, 1.0).or_else(|| neutral(lower, n.b, n.a, 1.0))),
+        Node::Multiply(n) => {
+            let same = neutral(lower, n.a, n.b, 1.0).or_else(|| neutral(lower, n.b, n.a, 1.0));
+            Ok(same.or_else(|| scaled_constant(lower, n)))
+        }
         Node::Divide(n) => Ok(neutral(lower, n.a, n.b, 1.0).filter(|t| lower.spec(*t).dtype.is_float())),
         // Adding 0 to an integer changes nothing; for floats it would turn -0 into +0.
         Node::Add(n) => Ok(neutral(lower, n.a, n.b, 0.0).filter(|t| !lower.spec(*t).dtype.is_float())),
@@ -141,6 +144,8 @@ fn transpose(lower: &mut Lower, n: &Transpose) -> Result<Option<Tid>, Refuse> {
                 perm.iter().map(|&p| inner.get(p).and_then(|&q| normalize_axis(i64::from(q), rank))).collect();
             composed.map(|perm| lower.permute(x.0, &perm)).transpose()
         }
+        // No engine permutes elements of types that graphs lack.
+        _ if !lower.spec(n.x.0).dtype.is_node_dtype() => Ok(permuted_constant(lower, n.x.0, &perm, "permuted")),
         _ => Ok(None),
     }
 }
@@ -177,6 +182,24 @@ fn neutral(lower: &Lower, x: In, other: In, number: f64) -> Option<Tid> {
     let (x_spec, other_spec) = (lower.spec(x.0), lower.spec(other.0));
     let fits = other_spec.dtype == x_spec.dtype && other_spec.rank() <= x_spec.rank();
     (fits && lower.graph().scalar(other.0) == Some(number)).then_some(x.0)
+}
+
+/// The product of a stored weight and another constant, which takes no more room than the weight.
+fn scaled_constant(lower: &mut Lower, n: &Multiply) -> Option<Tid> {
+    let (a, b) = (constant(lower, n.a)?, constant(lower, n.b)?);
+    let (weight, other) = if a.shape.len() >= b.shape.len() && a.shape.iter().product::<usize>() >= b.shape.iter().product() {
+        (a, b)
+    } else {
+        (b, a)
+    };
+    let is_literal = |c: &Constant| matches!(c.expr, ConstExpr::Literal(_));
+    let broadcasts = weight.shape.iter().rev().zip(other.shape.iter().rev()).all(|(w, o)| w == o || *o == 1);
+    if !weight.dtype.is_float() || weight.dtype != other.dtype || is_literal(&weight) || !broadcasts {
+        return None;
+    }
+    let (name, dtype, shape) = (format!("{}_scaled", weight.name), weight.dtype, weight.shape.clone());
+    let expr = ConstExpr::Formula(Formula::Product, vec![weight, other]);
+    Some(lower.constant(Constant { name, dtype, shape, expr }))
 }
 
 /// A constant with its axes permuted in its expression, for weights whose layout an operator dictates.

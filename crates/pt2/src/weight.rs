@@ -277,6 +277,8 @@ pub enum Attribute {
     /// PyTorch's name of an element type, without `torch.`: also those below one byte, such as `int4`.
     DType(String),
     List(Vec<Attribute>),
+    /// An object of that class, such as how activations are quantized.
+    Object(String),
 }
 
 /// A quantized tensor: named tensors and scalars of a class that gives them a meaning.

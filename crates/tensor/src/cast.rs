@@ -2,7 +2,7 @@
 
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 
-use crate::{Bool, DType, Element, Error, Tensor, with_dtype};
+use crate::{Bool, DType, Element, Error, Tensor, float8, with_dtype};
 
 /// Conversion through the two widest types: exact for every pair of stored types.
 trait Convert: Element {
@@ -68,7 +68,7 @@ fn widen<S: Element + Into<f32>>(x: &Tensor) -> Result<Tensor, Error> {
 /// is "not zero" (NaN is true). To half types: round to nearest even.
 ///
 /// # Errors
-/// [`Error::Cast`] for the 8-bit float types and complex numbers.
+/// [`Error::Cast`] for complex numbers, and to [`DType::F8E8M0`].
 pub fn cast(x: &Tensor, dtype: DType) -> Result<Tensor, Error> {
     let x = x.aligned();
     if x.dtype() == dtype {
@@ -84,6 +84,15 @@ pub fn cast(x: &Tensor, dtype: DType) -> Result<Tensor, Error> {
             return Tensor::from_slice(&out, x.shape());
         }
         _ => {}
+    }
+    if let Some(decode) = float8::decoder(x.dtype()) {
+        let wide: Vec<f32> = x.bytes().iter().map(|&code| decode(code)).collect();
+        return cast(&Tensor::from_slice(&wide, x.shape())?, dtype);
+    }
+    if let Some(encode) = float8::encoder(dtype) {
+        let wide = cast(&x, DType::F32)?;
+        let codes: Vec<u8> = wide.as_slice::<f32>()?.iter().map(|&value| encode(value)).collect();
+        return Tensor::new(dtype, x.shape(), codes.into());
     }
     let refuse = || Error::Cast { from: x.dtype(), to: dtype };
     with_dtype!(x.dtype(), S in [U8, I8, I16, U16, I32, U32, I64, U64, F16, BF16, F32, F64, Bool] => {
@@ -116,6 +125,16 @@ mod tests {
             }
             assert_eq!(cast(&odd, DType::F32).unwrap().as_slice::<f32>().unwrap(), [1.0, -2.0, 3.0]);
         }
+    }
+
+    #[test]
+    fn eight_bit_floats_go_through_f32() {
+        let x = Tensor::from_slice(&[1.0f32, -0.3, 500.0], &[3]).unwrap();
+        let codes = cast(&x, DType::F8E4M3).unwrap();
+        let back = cast(&codes, DType::BF16).unwrap();
+        assert_eq!(&cast(&back, DType::F32).unwrap().as_slice::<f32>().unwrap()[..2], [1.0, -0.3125]);
+        assert_eq!(cast(&Tensor::scalar(2i64), DType::F8E5M2).unwrap().bytes()[..], [0x40]);
+        assert!(cast(&x, DType::F8E8M0).is_err());
     }
 
     #[test]

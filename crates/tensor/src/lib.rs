@@ -13,6 +13,7 @@ mod codes;
 mod compare;
 mod dtype;
 mod expr;
+mod float8;
 pub mod gguf;
 mod real;
 mod shape;

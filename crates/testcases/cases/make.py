@@ -34,11 +34,13 @@ FAMILIES = {
     "create": "unary.arange.i64 unary.full_like.f16 unary.eye.bool",
     "sort": "unary.sort_desc.bf16 unary.topk.f32 searchsorted",
     "scalar": "io.rank0 io.item io.int_div io.big_ints",
-    "control flow": "cond.nested cond.shape scan.two scan.dyn map.matrix",
+    "control flow": "cond.nested cond.shape cond.writes scan.two scan.dyn map.matrix while.linear vmap.pairs",
     "dynamic sizes": "dyn.reshape_mix dyn.pool_size dyn.matmul dyn.symint_input dyn.arange open.table open.parts open.pools "
     "open.resized open.scattered open.computed open.image",
     "state": "write.cache write.index_put write.counter_int write.bool_buffer write.swap",
-    "quantized": "quant.linear.4.32.f32 quant.linear.8.0.bf16 quant.embedding.4.32.f16 quant.linear.2.64.f16",
+    "quantized": "quant.linear.4.32.f32 quant.linear.8.0.bf16 quant.embedding.4.32.f16 quant.linear.2.64.f16 quant.int8.f32 "
+    "quant.8da4w.bf16 quant.float8.f32 quant.nvfp4.bf16 quant.pt2e.dynamic",
+    "foreign types": "f64.requests f64.dynamic float8.casts",
     "options": "options.losses options.resize options.grid options.windows options.layout options.sort options.create options.statistics "
     "options.products options.casts options.put options.attention options.parts",
     "functions": "functions.normal functions.gamma functions.bessel functions.halves functions.outside functions.distinct losses.margin statistics.counts statistics.segments",

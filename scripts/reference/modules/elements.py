@@ -88,6 +88,21 @@ def einsums():
         case(f"einsum.{n}.bf16", lambda *xs, e=equation: torch.einsum(e, *xs), *(randn(*s, dtype=torch.bfloat16) for s in operands))
 
 
+def foreign():
+    """64-bit and 8-bit floats, which graphs do not have."""
+
+    def requests(x):
+        grid = torch.arange(4, dtype=torch.float64) / torch.linspace(1, 2, 4, dtype=torch.float64)
+        wide = [torch.full_like(x, 0.1, dtype=torch.float64), x.new_zeros(2, dtype=torch.float64), torch.float_power(x, 2), x.log_softmax(-1, dtype=torch.float64)]
+        return tuple(w.float() for w in wide) + (x * grid.float(), (x.double() @ x.double().t()).std(1).float(), x * torch.tensor(0.3, dtype=torch.float64))
+
+    case("f64.requests", requests, randn(3, 4))
+    case("f64.dynamic", lambda x: (torch.zeros_like(x, dtype=torch.float64) + x).clamp(min=0.1).float(), randn(3, 4), dyn={0: {0: N}}, test=((randn(7, 4),), {}))
+    edges = torch.tensor([0.0, -0.0, 1.0625, 1.1875, 464.0, 464.5, -1e5, 2.0**-10, 3 * 2.0**-11, 61440.0, float("inf"), float("nan")])
+    values = torch.cat([edges, randn(52) * 30])
+    case("float8.casts", lambda x: (x.to(torch.float8_e4m3fn).float(), x.to(torch.float8_e5m2).reshape(8, 8).t().to(torch.float16)), values)
+
+
 def dtypes():
     binary = {
         "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "floor_divide": torch.floor_divide, "remainder": torch.remainder, "maximum": torch.maximum,

@@ -169,6 +169,33 @@ def no_grad(x):
         return x * 2 + 1
 
 
+def quantized_activations():
+    """Classes of torchao's tensors beside those of integers, activations that are quantized as the program runs, and PT2E."""
+    import torchao.quantization as q
+    from torchao.prototype.mx_formats.inference_workflow import NVFP4WeightOnlyConfig
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+    from torchao.testing.pt2e._xnnpack_quantizer import XNNPACKQuantizer, get_symmetric_quantization_config
+
+    configs = {
+        "int8": q.Int8DynamicActivationInt8WeightConfig(), "int8_uneven": q.Int8DynamicActivationInt8WeightConfig(act_mapping_type=q.quant_primitives.MappingType.ASYMMETRIC),
+        "8da4w": q.Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int4, weight_granularity=q.PerGroup(32)), "float8": q.Float8WeightOnlyConfig(),
+        "float8_e5m2": q.Float8WeightOnlyConfig(weight_dtype=torch.float8_e5m2), "nvfp4": NVFP4WeightOnlyConfig(),
+    }
+    for (kind, config), (name, dtype) in itertools.product(configs.items(), FLOATS.items()):
+        if (kind, name) == ("nvfp4", "f16"):
+            continue
+        module = nn.Linear(64, 32).to(dtype)
+        q.quantize_(module, config)
+        case(f"quant.{kind}.{name}", module, randn(3, 64, dtype=dtype), atol=0.03, rtol=0.03)
+    for dynamic in (False, True):
+        quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_per_channel=True, is_dynamic=dynamic))
+        layers, x = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 8)).eval(), randn(3, 64)
+        prepared = prepare_pt2e(torch.export.export(layers, (x,)).module(), quantizer)
+        prepared(x)
+        converted = convert_pt2e(prepared)
+        case(f"quant.pt2e.{'dynamic' if dynamic else 'static'}", lambda x, m=converted: m(x), x, atol=0.03, rtol=0.03)
+
+
 def quantized():
     from torchao.quantization import IntxWeightOnlyConfig, PerAxis, PerGroup, quantize_
 

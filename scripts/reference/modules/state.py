@@ -143,6 +143,7 @@ def inputs_and_outputs():
 
 def control_flow():
     from torch._higher_order_ops import scan, while_loop
+    from torch._higher_order_ops.associative_scan import associative_scan
     from torch._higher_order_ops.map import map as hop_map
 
     cond = torch.cond
@@ -161,8 +162,49 @@ def control_flow():
     case("scan.dyn", lambda a: scan(lambda c, v: (c * 0.5 + v, c + v), torch.zeros(4), a), x, dyn={0: {0: N}}, test=((randn(9, 4),), {}))
     case("while.count", lambda a: while_loop(lambda i, a: i < 5, lambda i, a: (i + 1, a * 1.5), (torch.tensor(0), a)), x)
     case("while.data", lambda a: while_loop(lambda a: a.sum() < 100, lambda a: (a * 2 + 1,), (a.abs(),)), x)
+    case("while.linear", Repeated(nn.Linear(4, 4)), x)
+    case("while.collatz", lambda n: while_loop(lambda n, k: n != 1, lambda n, k: (torch.where(n % 2 == 0, n // 2, 3 * n + 1), k + 1), (n, torch.tensor(0))), torch.tensor(27))
+    case("cond.writes", Counting(), x[0].abs())
+    case("vmap.pairs", lambda a, b: associative_scan(lambda x, y: (x[0] * y[0], y[0] * x[1] + y[1]), (a, b), 1, combine_mode="generic"), x, randn(3, 4))
+    case("vmap.reverse", lambda a: associative_scan(torch.maximum, a, 0, reverse=True, combine_mode="generic"), randn(5, 4))
     case("map.rows", lambda a, b: hop_map(lambda r, b: (r * b).sum(), a, b), x, randn(4))
     case("map.matrix", lambda a: hop_map(lambda r: r @ r.t(), a), randn(3, 4, 2))
+
+
+class Counting(nn.Module):
+    """Branches within branches that write to a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("n", torch.zeros(4))
+
+    def forward(self, x):
+        def inner(x):
+            self.n.add_(x)
+            return x + 1
+
+        def outer(x):
+            return torch.cond(x.mean() > 0.1, inner, lambda x: x - 1, (x,))
+
+        def other(x):
+            self.n.mul_(0.5)
+            return x * 2
+
+        y = torch.cond(x.sum() > 0, outer, other, (x,))
+        return y, self.n + 0
+
+
+class Repeated(nn.Module):
+    """A layer that is applied until the result is long enough, or twenty times."""
+
+    def __init__(self, linear):
+        super().__init__()
+        self.linear = linear
+
+    def forward(self, x):
+        from torch._higher_order_ops import while_loop
+
+        return while_loop(lambda i, v: (i < 20) & (v.norm() < 10), lambda i, v: (i + 1, torch.tanh(self.linear(v)) + v), (torch.tensor(0), x))
 
 
 class Weighted(nn.Module):

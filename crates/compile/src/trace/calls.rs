@@ -80,7 +80,10 @@ impl<'a> Trace<'a> {
     fn float_item(&mut self, node: &'a Node, name: &str) {
         let source = node.inputs.first().and_then(|i| i.arg.as_tensor()).map(|n| self.names.key(n));
         let value = source.ok_or_else(|| Refuse::Missing("self".to_owned())).and_then(|key| {
-            let x = self.current(&key)?;
+            let mut x = self.current(&key)?;
+            if self.lower.spec(x).dtype == DType::F64 {
+                x = self.converted(x, DType::F32, self.calls.len() as u32)?;
+            }
             let outputs = vec![OutMeta { dtype: DType::F32, dims: Vec::new(), used: true }];
             let args = vec![("self".to_owned(), Arg::Tensor(x)), ("size".to_owned(), Arg::Ints(Vec::new()))];
             self.lower.call(&Call { target: "aten.view.default".to_owned(), args, outputs }, self.calls.len() as u32)
@@ -100,7 +103,14 @@ impl<'a> Trace<'a> {
         if let Some(items) = self.strided_view(graph, node) {
             return items;
         }
-        let call = self.call_of(graph, node, &lowered_target(bare(&node.target)))?;
+        let mut call = self.call_of(graph, node, &lowered_target(bare(&node.target)))?;
+        if call.target.starts_with("quantized_decomposed.") {
+            // Scales are f32 numbers that such operators hand out in 64 bits.
+            call.outputs.iter_mut().filter(|o| o.dtype == DType::F64).for_each(|o| o.dtype = DType::F32);
+        }
+        if let Some(items) = self.float8(&mut call) {
+            return items;
+        }
         let foreign =
             node.output_names().into_iter().find_map(|n| graph.foreign_tensors.get(n).filter(|_| self.names.used.contains(n)));
         if let Some(dtype) = foreign {
@@ -142,7 +152,6 @@ impl<'a> Trace<'a> {
                     self.lower_call(&call, id)
                 }))
             }
-            (_, _) if first.dtype == DType::F64 && call.arg("dtype").is_some() => self.converted_first(call, id),
             _ => None,
         }
     }
@@ -158,25 +167,6 @@ impl<'a> Trace<'a> {
         let args = vec![("self".to_owned(), Arg::Tensor(x)), ("size".to_owned(), size)];
         let outputs = vec![OutMeta { dtype: spec.dtype, dims: vec![Expr::Int(1)], used: true }];
         tensor_arg(&self.lower_call(&Call { target: "aten.view.default".to_owned(), args, outputs }, id)?)
-    }
-
-    /// Kernels compute in the type of their operand: one that the call converts is converted before.
-    fn converted_first(&mut self, call: &Call, id: u32) -> Option<Result<Vec<Item>, Refuse>> {
-        let x = call.tensor("self").ok().filter(|t| self.lower.spec(*t).dtype != DType::F64)?;
-        if call.target.starts_with("aten.to.") || call.target == "aten._to_copy.default" {
-            return None;
-        }
-        let dims = self.lower.spec(x).dims.to_vec();
-        let args = vec![("self".to_owned(), Arg::Tensor(x)), ("dtype".to_owned(), Arg::DType(DType::F64))];
-        let outputs = vec![OutMeta { dtype: DType::F64, dims, used: true }];
-        let wide = self.lower_call(&Call { target: "aten._to_copy.default".to_owned(), args, outputs }, id);
-        Some(wide.and_then(|items| {
-            let mut inner = call.clone();
-            let x = tensor_arg(&items)?;
-            inner.args.retain(|(name, _)| name != "dtype");
-            inner.args.iter_mut().filter(|(name, _)| name == "self").for_each(|(_, arg)| *arg = x.clone());
-            self.lower_call(&inner, id)
-        }))
     }
 
     fn repeat_by_tensor(&mut self, call: &Call, id: u32) -> Result<Vec<Item>, Refuse> {
@@ -213,6 +203,9 @@ impl<'a> Trace<'a> {
         if self.is_complex(call) {
             return self.complex_call(call, id);
         }
+        if let Some(narrow) = self.narrowed(call, id)? {
+            return self.lower_call(&narrow, id);
+        }
         let reason = match self.fallback.is_forced(&call.target) {
             true => Refuse::Unsupported("it was asked to stay outside of delegates".to_owned()),
             false => match self.lower.call(call, id) {
@@ -220,6 +213,9 @@ impl<'a> Trace<'a> {
                 items => return items,
             },
         };
+        if let Some(items) = self.computed(call) {
+            return Ok(items);
+        }
         let n_inputs = self.interface.inputs.len();
         self.fallback.call(&mut self.lower, call, id, n_inputs, reason)
     }

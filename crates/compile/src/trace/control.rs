@@ -12,6 +12,8 @@ use flambeau_tensor::{DType, Expr};
 use super::{
     Binding, Trace,
     conditions::{ConditionValue, refuse},
+    repeat::Repeat,
+    written::Written,
 };
 use crate::{
     Error, Outcome,
@@ -46,7 +48,7 @@ impl<'a> Trace<'a> {
     }
 
     /// Lowers a sub-graph's calls and returns its outputs. `part` tells the sub-graphs of one call apart.
-    fn run_body(
+    pub(super) fn run_body(
         &mut self,
         node: &Node,
         part: &str,
@@ -117,28 +119,43 @@ impl<'a> Trace<'a> {
         if slots.len() != node.output_names().len() {
             return Ok(refuse("it has results that are not tensors"));
         }
-        let mut chains = Vec::new();
+        let names: Vec<&str> = after_graphs(node).flat_map(Argument::names).collect();
+        let bases = self.bases_of(&names);
+        let (mut chains, mut written) = (Vec::new(), Vec::new());
         let mut reason = None;
         for (part, body) in [(".then", then), (".else", otherwise)] {
             let chain = self.lower.open_chain();
-            let done = self.in_chain(node, |trace| {
-                let operands: Vec<_> = after_graphs(node).flat_map(Argument::names).map(|n| trace.names.operand(n)).collect();
+            let done = self.scoped(|trace| {
+                let before = trace.memory.versions.clone();
+                let operands: Vec<_> = names.iter().map(|n| trace.names.operand(n)).collect();
                 let results = trace.run_body(node, part, body, operands)?;
-                Ok(trace.leave(results, &slots))
+                Ok(trace.leave(results, &slots).and_then(|()| trace.written_in_chain(&bases, &before)))
             });
             self.lower.close_chain();
-            reason = reason.or(done?.err());
+            match done? {
+                Ok(here) => written.push(here),
+                Err(failed) => reason = reason.or(Some(failed)),
+            }
             chains.push(chain);
         }
         if let Some(reason) = reason {
             return Ok(Err(reason));
         }
+        let after = match self.join_writes(&bases, &chains, &written) {
+            Ok(after) => after,
+            Err(reason) => return Ok(Err(reason)),
+        };
         if let Err(reason) = self.lower.branch(condition, chains[0], chains[1]) {
             return Ok(Err(reason));
         }
         for (name, (tid, _)) in node.output_names().into_iter().zip(slots) {
             let value = self.memory.new_base(tid);
             self.names.bind(name, Binding::Tensor(value));
+        }
+        for Written { key, tid, .. } in after {
+            if let Err(reason) = self.assign(&key, tid) {
+                return Ok(Err(reason));
+            }
         }
         self.report(node, Outcome::Absorbed);
         Ok(Ok(()))
@@ -150,24 +167,30 @@ impl<'a> Trace<'a> {
     }
 
     /// Lowers into the open chain. Bindings made there hold only inside of the chain and are dropped afterwards.
-    fn in_chain<T>(
+    pub(super) fn in_chain<T>(
         &mut self,
         node: &Node,
         body: impl FnOnce(&mut Self) -> Result<Result<T, Refuse>, Error>,
     ) -> Result<Result<T, Refuse>, Error> {
-        let (values, unpacked, symbols) = (self.names.values.clone(), self.memory.unpacked.clone(), self.names.symbols.clone());
         let bases = self.memory.versions.clone();
+        let done = self.scoped(body)?;
+        let writes = self.memory.versions.iter().zip(&bases).any(|(now, before)| now != before);
+        if writes && done.is_ok() {
+            return Ok(refuse(format!(
+                "a step of `{}` writes to a tensor that exists outside of it; carry the tensor from step to step",
+                node.name.as_deref().unwrap_or("it")
+            )));
+        }
+        Ok(done)
+    }
+
+    /// Lowers into the open chain, and drops the bindings made there.
+    fn scoped<T>(&mut self, body: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
+        let (values, unpacked, symbols) = (self.names.values.clone(), self.memory.unpacked.clone(), self.names.symbols.clone());
         self.fallback.open_chains += 1;
         let done = body(self)?;
         self.fallback.open_chains -= 1;
         (self.names.values, self.memory.unpacked, self.names.symbols) = (values, unpacked, symbols);
-        let writes = self.memory.versions.iter().zip(&bases).any(|(now, before)| now != before);
-        if writes && done.is_ok() {
-            return Ok(refuse(format!(
-                "a branch of `{}` writes to a tensor that exists outside of it",
-                node.name.as_deref().unwrap_or("it")
-            )));
-        }
         Ok(done)
     }
 
@@ -193,7 +216,7 @@ impl<'a> Trace<'a> {
     }
 
     /// The slot behind a sub-graph's output.
-    fn tensor_of(&mut self, value: Binding<'a>) -> Result<Tid, Refuse> {
+    pub(super) fn tensor_of(&mut self, value: Binding<'a>) -> Result<Tid, Refuse> {
         match value {
             Binding::Same(key) => self.current(&key),
             Binding::Tensor(t) => Ok(t.tid),
@@ -276,25 +299,31 @@ impl<'a> Trace<'a> {
         Ok(())
     }
 
-    /// A loop with a condition. One that counts from a constant to a constant is a scan over that many steps.
+    /// A loop with a condition. One that counts from a constant to a constant is a scan over that many steps; any other one is
+    /// nested scans that stop to do anything.
     pub(super) fn while_loop(&mut self, node: &'a Node) -> Result<(), Error> {
         let lists: Vec<Vec<&str>> = after_graphs(node).map(Argument::names).collect();
         let (&[condition, body], [init, additional @ ..]) = (&bodies(node)[..], &lists[..]) else {
             self.refuse(node, "it is not a condition and a body with what they carry and read".to_owned());
             return Ok(());
         };
-        let begun = self.slots(init).and_then(|init| {
-            let steps = self.counted(condition, body, &init).ok_or_else(|| {
-                let reason = "how often the loop runs depends on the data, which a graph cannot express; use a scan over a fixed number of steps";
-                Refuse::Unsupported(reason.to_owned())
-            })?;
-            let outputs = vec![OutMeta { dtype: DType::I64, dims: vec![Expr::Int(steps)], used: true }];
-            let args = vec![("end".to_owned(), Arg::Int(Expr::Int(steps)))];
-            let call = Call { target: "aten.arange.default".to_owned(), args, outputs };
-            match self.lower.call(&call, self.calls.len() as u32)?.first() {
-                Some(Item::Tensor(counter)) => Loop::begin(&mut self.lower, &[*counter], 0, &init),
-                _ => refuse("a count has no result"),
+        let init = match self.slots(init) {
+            Ok(init) => init,
+            Err(reason) => {
+                self.fail(node, &reason);
+                return Ok(());
             }
+        };
+        let Some(steps) = self.counted(condition, body, &init) else {
+            let additional = additional.iter().flatten().copied().collect();
+            return self.repeat(&Repeat { node, condition, body, additional }, &init);
+        };
+        let outputs = vec![OutMeta { dtype: DType::I64, dims: vec![Expr::Int(steps)], used: true }];
+        let args = vec![("end".to_owned(), Arg::Int(Expr::Int(steps)))];
+        let call = Call { target: "aten.arange.default".to_owned(), args, outputs };
+        let begun = self.lower.call(&call, self.calls.len() as u32).and_then(|items| match items.first() {
+            Some(Item::Tensor(counter)) => Loop::begin(&mut self.lower, &[*counter], 0, &init),
+            _ => refuse("a count has no result"),
         });
         match begun {
             Ok(frame) => {

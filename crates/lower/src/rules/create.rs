@@ -1,6 +1,6 @@
 //! Tensors made from nothing.
 
-use flambeau_ir::{ARange, Float, Full, FullLike, In, Int};
+use flambeau_ir::{ARange, Float, Full, FullLike, In, Int, Tid};
 use flambeau_tensor::{DType, Expr};
 
 use super::{
@@ -21,7 +21,24 @@ fn fill(cx: &mut Lower, call: &Call, param: &str) -> Result<Float, Refuse> {
     }
 }
 
+/// Elements of types that graphs lack are constants, of at most this many elements.
+const MAX_FOREIGN: usize = 1 << 16;
+
+/// A filled tensor of a type that graphs lack, as a constant; `None` if it is another one, or not known.
+fn foreign(cx: &mut Lower, dtype: DType, v: &Float, dims: &[Expr]) -> Result<Option<Tid>, Refuse> {
+    let sizes: Option<Vec<usize>> = dims.iter().map(|d| d.as_int().and_then(|n| usize::try_from(n).ok())).collect();
+    match (v, sizes) {
+        (Float::Lit(value), Some(sizes)) if !dtype.is_node_dtype() && sizes.iter().product::<usize>() <= MAX_FOREIGN => {
+            cx.filled(*value, dtype, &sizes).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
 fn full_of(cx: &mut Lower, call: &Call, v: Float, sizes: &[Expr]) -> Items {
+    if let Some(t) = foreign(cx, call.out(0)?.dtype, &v, sizes)? {
+        return one(t);
+    }
     let shape = cx.ints(sizes)?;
     one(cx.emit(Full { out: NEW, shape, v, scalar_type: call.out(0)?.dtype })?)
 }
@@ -47,6 +64,10 @@ fn scalar_tensor(cx: &mut Lower, call: &Call) -> Items {
 fn like(cx: &mut Lower, call: &Call, v: Float) -> Items {
     let x = In(call.tensor("self")?);
     let dtype = call.out(0)?.dtype;
+    let dims = cx.spec(x.0).dims.to_vec();
+    if let Some(t) = foreign(cx, dtype, &v, &dims)? {
+        return one(t);
+    }
     let scalar_type = (cx.spec(x.0).dtype != dtype).then_some(dtype);
     one(cx.emit(FullLike { x, out: NEW, v, scalar_type })?)
 }
@@ -77,7 +98,7 @@ fn whole(call: &Call, param: &str, default: i64) -> Result<Expr, Refuse> {
 fn arange(cx: &mut Lower, call: &Call) -> Items {
     let dtype = call.out(0)?.dtype;
     let fractional = |p: &str| matches!(call.arg(p), Some(Arg::Float(v)) if v.fract() != 0.0);
-    if ["start", "end", "step"].into_iter().any(fractional) {
+    if !dtype.is_node_dtype() || ["start", "end", "step"].into_iter().any(fractional) {
         return fractional_range(cx, call, dtype);
     }
     let (start, stop, step) = (whole(call, "start", 0)?, whole(call, "end", 0)?, whole(call, "step", 1)?);
@@ -144,9 +165,7 @@ fn fill_all(cx: &mut Lower, call: &Call) -> Items {
 fn listed(cx: &mut Lower, call: &Call, name: &str, values: &[f64]) -> Items {
     let dtype = call.out(0)?.dtype;
     if dtype.is_float() {
-        let narrow: Vec<f32> = values.iter().map(|&v| v as f32).collect();
-        let made = cx.floats(name, &narrow, &[values.len()])?;
-        return one(cx.cast(made, dtype)?);
+        return one(cx.numbers(name, values, dtype, &[values.len()])?);
     }
     let whole: Vec<i64> = values.iter().map(|&v| v as i64).collect();
     one(cx.integers(name, &whole, dtype)?)

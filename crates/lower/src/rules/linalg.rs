@@ -1,6 +1,7 @@
 //! Matrix products.
 
-use flambeau_ir::{Addmm, In, Tid};
+use flambeau_ir::{Addmm, AsType, In, Node, Tid};
+use flambeau_tensor::{DType, Expr};
 
 use super::{RuleRow, one, ops, row};
 use crate::{Call, Item, Lower, Refuse, call::unsupported, lower::NEW};
@@ -31,6 +32,31 @@ fn integer_product(cx: &mut Lower, a: Tid, b: Tid) -> Result<Tid, Refuse> {
     let axis = cx.spec(pairs).rank() - if m >= 2 { 2 } else { 1 };
     let total = ops::sum(cx, pairs, &[axis], false)?;
     cx.cast(total, dtype)
+}
+
+/// Products of integers of 8 bits as 32-bit integers. Floats sum up to 512 of them without rounding.
+fn int_mm(cx: &mut Lower, call: &Call) -> Items {
+    const EXACT: i64 = 512;
+    let (a, b) = (call.tensor("self")?, call.tensor("mat2")?);
+    let inner = cx.spec(a).dims.last().and_then(Expr::as_int);
+    let Some(inner) = inner else { return unsupported("a product of integers over an axis of unknown size") };
+    let mut widened = |t: Tid| {
+        // Weights keep their bytes in the file.
+        ops::first(&cx.emit_all(Node::AsType(AsType { x: In(t), out: NEW, scalar_type: DType::F32 }))?)
+    };
+    let (a, b) = (widened(a)?, widened(b)?);
+    let lengths: Vec<Expr> = (0..inner).step_by(EXACT as usize).map(|at| Expr::Int(EXACT.min(inner - at))).collect();
+    let (rows, columns) = (ops::split(cx, a, &lengths, 1)?, ops::split(cx, b, &lengths, 0)?);
+    let mut total = None;
+    for (a, b) in rows.into_iter().zip(columns) {
+        let part = product(cx, a, b)?;
+        let part = cx.cast(part, DType::I32)?;
+        total = Some(match total {
+            None => part,
+            Some(sum) => ops::add(cx, sum, part)?,
+        });
+    }
+    total.map_or_else(|| unsupported("a product over an axis of no elements"), one)
 }
 
 /// `x @ wᵀ + bias`, w `[N, K]`; the transposition is a view that engines see through.
@@ -153,6 +179,7 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten.addmm.default", addmm),
     row("aten.addmv.default", addmv),
     row("aten.baddbmm.default", baddbmm),
+    row("aten._int_mm.default", int_mm),
     row("aten.bmm.default", matmul),
     row("aten.linear.default", linear),
     row("aten.matmul.default", matmul),

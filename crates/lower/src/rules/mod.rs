@@ -13,10 +13,12 @@ mod combine;
 pub(crate) mod complex;
 mod conv;
 mod create;
+mod decomposed;
 mod delta;
 mod diagonal;
 mod division;
 mod elementwise;
+mod float8;
 mod fractional;
 mod gamma;
 mod geometry;
@@ -36,6 +38,7 @@ mod pad;
 mod pool;
 mod product;
 mod put;
+mod qparams;
 mod quantile;
 mod quantized;
 mod random;
@@ -88,6 +91,7 @@ const FAMILIES: &[&[RuleRow]] = &[
     combine::ROWS,
     conv::ROWS,
     create::ROWS,
+    decomposed::ROWS,
     delta::ROWS,
     diagonal::ROWS,
     elementwise::ROWS,
@@ -107,6 +111,7 @@ const FAMILIES: &[&[RuleRow]] = &[
     pool::ROWS,
     product::ROWS,
     put::ROWS,
+    qparams::ROWS,
     quantile::ROWS,
     quantized::ROWS,
     random::ROWS,

@@ -102,6 +102,7 @@ fn dequantize_nvfp4(cx: &mut Lower, call: &Call) -> Items {
     let dtype = output_dtype(call, DType::F32)?;
     let (codes, scale) = (constant(cx, call, "qdata")?, constant(cx, call, "scale")?);
     let words = reinterpreted(cx, &codes, DType::U32, "nvfp4_packed")?;
+    let scale = if call.bool_or("is_swizzled", false)? { in_rows(&scale, &codes.shape)? } else { scale };
     let scales = reinterpreted(cx, &scale, DType::U8, "nvfp4_u8")?;
     let weight = small_floats(cx, words, scales, QuantMode::Nvfp4, dtype)?;
     if call.arg("per_tensor_scale").is_none() {
@@ -110,6 +111,14 @@ fn dequantize_nvfp4(cx: &mut Lower, call: &Call) -> Items {
     let global = cx.operand(call, "per_tensor_scale", dtype)?;
     let global = cx.reshape(global, &[])?;
     one(ops::mul(cx, weight, global)?)
+}
+
+/// Scales `[N, K / 16]` of codes `[N, K / 2]`, of which the program stores tiles.
+fn in_rows(scale: &Arc<Constant>, codes: &[usize]) -> Result<Arc<Constant>, Refuse> {
+    let [rows, bytes] = *codes else { return unsupported("tiled scales of a weight that is no matrix") };
+    let shape = Shape::from_slice(&[rows, bytes / 8]);
+    let expr = ConstExpr::Formula(Formula::Untiled, vec![scale.clone()]);
+    Ok(Arc::new(Constant { name: format!("{}_rows", scale.name), dtype: DType::U8, shape, expr }))
 }
 
 /// `e4m3(code) * 2^(scale - 127)`, one scale for 32 codes.

@@ -43,7 +43,7 @@ struct Affine {
 }
 
 /// The range of codes, the whole of their type's by default.
-fn code_range(call: &Call, codes: DType) -> Result<(i64, i64), Refuse> {
+pub(super) fn code_range(call: &Call, codes: DType) -> Result<(i64, i64), Refuse> {
     let whole = if codes == DType::U8 { (0, 255) } else { (-128, 127) };
     Ok((call.int_or("quant_min", whole.0)?, call.int_or("quant_max", whole.1)?))
 }
@@ -53,10 +53,13 @@ fn packable(cx: &Lower, call: &Call) -> Result<Option<Affine>, Refuse> {
     let t = call.tensor("input")?;
     let Some(codes) = cx.graph().constant(t).cloned() else { return Ok(None) };
     let (low, high) = code_range(call, codes.dtype)?;
-    let block: Vec<usize> = call.ints("block_size")?.into_iter().map(|b| usize::try_from(b).unwrap_or(0)).collect();
+    let block: Option<Vec<usize>> = call.sizes("block_size")?.iter().map(|b| usize::try_from(b.as_int()?).ok()).collect();
+    let Some(block) = block else { return Ok(None) };
     let params = ["scale", "zero_point"].map(|p| call.tensor_opt(p).map(|t| t.is_none_or(|t| cx.graph().constant(t).is_some())));
     let [scale, zero_point] = params;
-    let Some(bits) = bits_of(low, high).filter(|&b| b != 7) else { return Ok(None) };
+    // Weights leave out the lowest code of 8 bits, so that the range is symmetric.
+    let range = if (low, high) == (-127, 127) { (-128, 127) } else { (low, high) };
+    let Some(bits) = bits_of(range.0, range.1).filter(|&b| b != 7) else { return Ok(None) };
     let fits = codes.dtype == DType::I8 && codes.shape.len() >= 2 && block.len() == codes.shape.len() && scale? && zero_point?;
     Ok(fits.then_some(Affine { codes, block, bits }))
 }
@@ -77,11 +80,12 @@ fn permuted(c: Arc<Constant>, perm: &[usize]) -> Arc<Constant> {
 }
 
 /// `scale * (codes - zero_point)`: packed if the format allows, with the grouped axis last; else by arithmetic.
-fn dequantize_affine(cx: &mut Lower, call: &Call) -> Items {
+pub(super) fn by_blocks(cx: &mut Lower, call: &Call) -> Items {
     let Some(affine) = packable(cx, call)? else { return by_arithmetic(cx, call) };
     let Some(axis) = grouped_axis(&affine.block) else { return by_arithmetic(cx, call) };
     let (size, stored) = (affine.codes.shape[axis], affine.block[axis]);
-    let group = GROUPS.into_iter().find(|g| stored > 0 && stored % g == 0);
+    // MLX joins groups of 16 in pairs.
+    let group = GROUPS.into_iter().find(|g| stored > 0 && stored % g == 0 && size % (*g).max(32) == 0);
     let Some(group) = group.filter(|_| size % stored == 0 && size * usize::from(affine.bits) % 32 == 0) else {
         return by_arithmetic(cx, call);
     };
@@ -118,30 +122,54 @@ pub(super) fn output_dtype(call: &Call, default: DType) -> Result<DType, Refuse>
     Ok(call.dtype_opt("output_dtype")?.unwrap_or(default))
 }
 
-/// Splits each blocked axis in two: the number of blocks and the elements of a block.
+/// How a tensor is cut into blocks that share a scale: each axis in two, the number of blocks and the elements of a block.
+pub(super) struct Blocks {
+    /// Sizes `[n0, b0, n1, b1, ..]`.
+    pub(super) split: Vec<Expr>,
+    /// Sizes of the parameters beside it: `[n0, 1, n1, 1, ..]`.
+    grid: Vec<Expr>,
+}
+
+impl Blocks {
+    /// Blocks of these sizes, one size for each axis of `x`.
+    pub(super) fn new(cx: &Lower, x: Tid, block: Vec<Expr>) -> Result<Blocks, Refuse> {
+        let dims = &cx.spec(x).dims;
+        if block.len() != dims.len() || block.iter().any(|b| b.as_int().is_some_and(|b| b < 1)) {
+            return unsupported(format!("blocks {block:?} of a tensor of rank {}", dims.len()));
+        }
+        let (mut split, mut grid) = (Vec::new(), Vec::new());
+        for (d, b) in dims.iter().zip(block) {
+            let Some(count) = d.exact_div(&b) else { return unsupported(format!("blocks of {b} over {d} elements")) };
+            split.extend([count.clone(), b]);
+            grid.extend([count, Expr::Int(1)]);
+        }
+        Ok(Blocks { split, grid })
+    }
+
+    /// The axes within blocks, of a tensor of sizes `split`.
+    pub(super) fn inner(&self) -> Vec<usize> {
+        (1..self.split.len()).step_by(2).collect()
+    }
+
+    /// A scale or zero point as it broadcasts over a tensor of sizes `split`.
+    pub(super) fn parameter(&self, cx: &mut Lower, call: &Call, param: &str, dtype: DType) -> Result<Tid, Refuse> {
+        let t = cx.operand(call, param, dtype)?;
+        cx.reshape(t, &self.grid)
+    }
+}
+
 fn by_arithmetic(cx: &mut Lower, call: &Call) -> Items {
     let dtype = output_dtype(call, DType::F32)?;
     let x = call.tensor("input")?;
     let dims = cx.spec(x).dims.to_vec();
-    let block = call.ints("block_size")?;
-    if block.len() != dims.len() || block.iter().any(|&b| b < 1) {
-        return unsupported(format!("blocks {block:?} of a tensor of rank {}", dims.len()));
-    }
-    let (mut split, mut grid) = (Vec::new(), Vec::new());
-    for (d, &b) in dims.iter().zip(&block) {
-        let Some(count) = d.exact_div(&Expr::Int(b)) else { return unsupported(format!("blocks of {b} over {d} elements")) };
-        split.extend([count.clone(), Expr::Int(b)]);
-        grid.extend([count, Expr::Int(1)]);
-    }
+    let blocks = Blocks::new(cx, x, call.sizes("block_size")?)?;
     let codes = cx.cast(x, DType::F32)?;
-    let mut y = cx.reshape(codes, &split)?;
+    let mut y = cx.reshape(codes, &blocks.split)?;
     if call.arg("zero_point").is_some() {
-        let zero_point = cx.operand(call, "zero_point", DType::F32)?;
-        let zero_point = cx.reshape(zero_point, &grid)?;
+        let zero_point = blocks.parameter(cx, call, "zero_point", DType::F32)?;
         y = ops::sub(cx, y, zero_point)?;
     }
-    let scale = cx.operand(call, "scale", DType::F32)?;
-    let scale = cx.reshape(scale, &grid)?;
+    let scale = blocks.parameter(cx, call, "scale", DType::F32)?;
     let y = ops::mul(cx, y, scale)?;
     let y = cx.reshape(y, &dims)?;
     one(cx.cast(y, dtype)?)
@@ -201,4 +229,4 @@ fn dequantize_packed(cx: &mut Lower, call: &Call) -> Items {
 }
 
 pub(super) const ROWS: &[RuleRow] =
-    &[row("flambeau.dequantize_packed.default", dequantize_packed), row("torchao.dequantize_affine.default", dequantize_affine)];
+    &[row("flambeau.dequantize_packed.default", dequantize_packed), row("torchao.dequantize_affine.default", by_blocks)];

@@ -26,13 +26,15 @@ pub(super) trait Host: Sized {
     type Object;
 
     /// The constructor or constant of that name, if it is allowed.
-    fn global(&self, module: &str, name: &str) -> Option<Self::Global>;
+    fn global(&mut self, module: &str, name: &str) -> Option<Self::Global>;
     /// `global(*args)`.
     fn reduce(
         machine: &mut Machine<Self>,
         global: Self::Global,
         args: &[StackValue<Self::Global>],
     ) -> Result<StackValue<Self::Global>, PickleFault>;
+    /// Whether an object has a state of its own that a pickle sets after it was made.
+    fn has_state(object: &Self::Object) -> bool;
     /// The object behind a persistent id.
     fn persistent(machine: &mut Machine<Self>, id: StackValue<Self::Global>) -> Result<StackValue<Self::Global>, PickleFault>;
 }
@@ -177,16 +179,20 @@ impl<H: Host> Machine<H> {
                 let items = self.pop_to_mark()?;
                 return self.set_items(&items);
             }
-            b'R' => {
+            // A call, and an object made of its class.
+            b'R' | 0x81 => {
                 let (args, callee) = (self.pop()?, self.pop()?);
                 let StackValue::Global(global) = callee else { return Err(PickleFault::NotCallable(self.kind(callee))) };
                 let args = self.tuple(args).ok_or_else(|| self.expected("a tuple of arguments", args))?.to_vec();
                 H::reduce(self, global, &args)?
             }
-            // The state of an ordered dict is its `_metadata`, which says nothing about tensors.
+            // The state of an ordered dict is its `_metadata`, which says nothing about tensors; that of other objects is not read.
             b'b' => {
                 self.pop()?;
-                return self.top_dict().map(drop);
+                return match self.top()? {
+                    StackValue::Object(at) if self.objects.get(at).is_some_and(H::has_state) => Ok(()),
+                    _ => self.top_dict().map(drop),
+                };
             }
             b'Q' => {
                 let id = self.pop()?;

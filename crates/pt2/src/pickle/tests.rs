@@ -8,11 +8,14 @@ impl machine::Host for Nothing {
     type Global = u8;
     type Object = ();
 
-    fn global(&self, module: &str, name: &str) -> Option<u8> {
+    fn global(&mut self, module: &str, name: &str) -> Option<u8> {
         (module == "m" && name == "f").then_some(1)
     }
     fn reduce(_: &mut Machine<Nothing>, _: u8, args: &[machine::StackValue<u8>]) -> Result<machine::StackValue<u8>, PickleFault> {
         args.first().copied().ok_or(PickleFault::EmptyStack)
+    }
+    fn has_state((): &()) -> bool {
+        true
     }
     fn persistent(_: &mut Machine<Nothing>, id: machine::StackValue<u8>) -> Result<machine::StackValue<u8>, PickleFault> {
         Ok(id)
@@ -38,6 +41,7 @@ fn machine_runs_the_instructions_of_protocol_2() {
     check(b"]q\x00(K\x01K\x02e.", "a list");
     check(b"}(X\x01\x00\x00\x00aK\x01u.", "a dict");
     check(b"cm\nf\nK\x05\x85R.", "5");
+    check(b"cm\nf\nK\x05\x85\x81.", "5");
     check(b"cos\nsystem\n.", "0: `os system` is not among the constructors that tensors need");
     check(b"\x80\x04N.", "0: expected protocol 2 or less");
     check(b"K\x01R.", "2: the stack is empty");

@@ -18,11 +18,13 @@ use super::{
 pub(super) struct Loader {
     container: Container,
     id: String,
+    /// Names of classes that [`Global::Class`] counts.
+    classes: Vec<String>,
 }
 
 impl Loader {
     pub(super) fn new(container: Container, id: &str) -> Loader {
-        Loader { container, id: id.into() }
+        Loader { container, id: id.into(), classes: Vec::new() }
     }
 }
 
@@ -44,7 +46,8 @@ pub(super) enum Global {
     DType(&'static str),
     /// The class of ordinary tensors.
     PlainTensor,
-    SubclassType(&'static str),
+    /// A class of a library that quantizes: of tensors, or of settings that they keep.
+    Class(usize),
 }
 
 const CONSTRUCTORS: [(&str, &str, Global); 23] = [
@@ -73,24 +76,26 @@ const CONSTRUCTORS: [(&str, &str, Global); 23] = [
     ("torch.nn.parameter", "Buffer", Global::PlainTensor),
 ];
 
-const SUBCLASSES: [(&str, &str); 6] = [
-    ("torchao.quantization", "IntxUnpackedToInt8Tensor"),
-    ("torchao.quantization", "Int8Tensor"),
-    ("executorch.extension.llm.export.int4", "ExportableInt4Tensor"),
-    ("executorch.extension.llm.export.nvfp4", "ExportableNVFP4Tensor"),
-    ("executorch.extension.llm.export.mx", "ExportableMXTensor"),
-    ("executorch.extension.llm.export.gguf", "ExportableGGUFTensor"),
-];
+/// Packages whose classes are read: fields and names, never code.
+const QUANTIZERS: [&str; 2] = ["torchao.", "executorch."];
 
 /// Element types below one byte, which occur as attributes only.
 const SMALL_TYPES: [&str; 14] =
     ["int1", "int2", "int3", "int4", "int5", "int6", "int7", "uint1", "uint2", "uint3", "uint4", "uint5", "uint6", "uint7"];
 
 pub(super) enum Object {
-    Storage { storage: Storage, dtype: Option<DType> },
+    Storage {
+        storage: Storage,
+        dtype: Option<DType>,
+    },
     Tensor(View),
-    Foreign { dtype: ScalarType, shape: Vec<usize> },
+    Foreign {
+        dtype: ScalarType,
+        shape: Vec<usize>,
+    },
     Subclass(Box<Subclass>),
+    /// A setting: an object of that class, of which nothing else is read.
+    Setting(usize),
 }
 
 type Val = StackValue<Global>;
@@ -99,12 +104,16 @@ impl Host for Loader {
     type Global = Global;
     type Object = Object;
 
-    fn global(&self, module: &str, name: &str) -> Option<Global> {
+    fn global(&mut self, module: &str, name: &str) -> Option<Global> {
         if let Some(row) = CONSTRUCTORS.iter().find(|row| row.0 == module && row.1 == name) {
             return Some(row.2);
         }
-        if let Some(row) = SUBCLASSES.iter().find(|row| row.0 == module && row.1 == name) {
-            return Some(Global::SubclassType(row.1));
+        if QUANTIZERS.iter().any(|package| module.starts_with(package)) {
+            let known = self.classes.iter().position(|class| class == name);
+            return Some(Global::Class(known.unwrap_or_else(|| {
+                self.classes.push(name.to_owned());
+                self.classes.len() - 1
+            })));
         }
         if module != "torch" {
             return None;
@@ -123,8 +132,13 @@ impl Host for Loader {
                 m.rebuild(*storage, *offset, *size, *stride, Some(m.scalar_type(*dtype)?))
             }
             (Global::RebuildFromType, [func, class, args, state]) => m.rebuild_from_type(*func, *class, *args, *state),
+            (Global::Class(class), _) => Ok(m.new_object(Object::Setting(class))),
             _ => Err(PickleFault::Arguments { callee: format!("{global:?}"), arguments: args.len() }),
         }
+    }
+
+    fn has_state(object: &Object) -> bool {
+        matches!(object, Object::Setting(_))
     }
 
     fn persistent(m: &mut Machine<Loader>, id: Val) -> Result<Val, PickleFault> {
@@ -196,11 +210,12 @@ impl Machine<Loader> {
     fn rebuild_from_type(&mut self, func: Val, class: Val, args: Val, state: Val) -> Result<Val, PickleFault> {
         let args = self.tuple(args).ok_or_else(|| self.expected("a tuple of arguments", args))?.to_vec();
         match (func, class) {
-            (StackValue::Global(Global::RebuildWrapperSubclass), StackValue::Global(Global::SubclassType(class))) => {
+            (StackValue::Global(Global::RebuildWrapperSubclass), StackValue::Global(Global::Class(class))) => {
+                let class = self.host.classes[class].clone();
                 let [_, dtype, size, ..] = args[..] else {
-                    return Err(PickleFault::Arguments { callee: class.to_owned(), arguments: args.len() });
+                    return Err(PickleFault::Arguments { callee: class, arguments: args.len() });
                 };
-                let subclass = self.subclass(class, dtype, size, state).map_err(|fault| fault.at(class))?;
+                let subclass = self.subclass(&class, dtype, size, state).map_err(|fault| fault.at(&class))?;
                 Ok(self.new_object(Object::Subclass(Box::new(subclass))))
             }
             (
@@ -223,6 +238,9 @@ impl Machine<Loader> {
             match value {
                 StackValue::Object(at) => match self.objects.get(at) {
                     Some(Object::Tensor(view)) => drop(tensors.insert(key.to_owned(), view.clone())),
+                    Some(Object::Setting(class)) => {
+                        attributes.insert(key.to_owned(), Attribute::Object(self.host.classes[*class].clone()));
+                    }
                     _ => return Err(self.expected("a plain tensor or a scalar", value).at(format!("field `{key}`"))),
                 },
                 other => {
@@ -262,7 +280,7 @@ impl Machine<Loader> {
             Some(Object::Tensor(view)) => Ok(Weight::Strided(view.clone())),
             Some(Object::Subclass(subclass)) => Ok(Weight::Subclass(subclass.clone())),
             Some(Object::Foreign { dtype, shape }) => Ok(Weight::Foreign { dtype: *dtype, shape: shape.clone() }),
-            Some(Object::Storage { .. }) | None => Err(self.expected("a tensor", value)),
+            Some(Object::Storage { .. } | Object::Setting(_)) | None => Err(self.expected("a tensor", value)),
         }
     }
 }
