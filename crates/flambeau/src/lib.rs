@@ -172,6 +172,7 @@ assert_eq!(outputs[0].describe(), "f32[2, 2]");
 pub mod runtime {
     pub use flambeau_runtime::{
         DimSpec, Engines, Error, MLX_BACKEND, Method, Program, TensorSpec, Value, ValueKind, ValueSpec, map_file, map_file_locked,
+        operator_names,
     };
 }
 

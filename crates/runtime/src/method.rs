@@ -33,11 +33,11 @@ pub struct Method {
     pub(crate) delegates: Vec<Delegate>,
     pub(crate) kernels: HashMap<Place, Kernel>,
     /// What each value holds when a run begins.
-    initial: Vec<Option<Value>>,
+    pub(crate) initial: Vec<Option<Value>>,
     /// Values that runs hand on to later runs, and what they hold after loading.
     state: Vec<(usize, Option<Value>)>,
     /// Where those of them that are shared lie between runs.
-    shared: SharedValues,
+    pub(crate) shared: SharedValues,
     /// Inputs that instructions write to, by number and value.
     overwritten: Vec<(usize, usize)>,
     written: Vec<(usize, Value)>,

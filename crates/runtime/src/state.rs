@@ -2,8 +2,9 @@
 
 use flambeau_ir::{Checked, Graph, Int, MetaDim, Node, TensorMeta, Tid};
 use flambeau_tensor::numel;
+use flambeau_wire::pte::EValue;
 
-use crate::Method;
+use crate::{Method, Value};
 
 impl Method {
     /// Positions that the method's caches hold: the smallest axis of a mutable buffer along which runs write at positions that
@@ -15,6 +16,23 @@ impl Method {
     /// Bytes of the mutable buffers of the method's delegates, of those whose sizes are fixed.
     pub fn state_bytes(&self) -> usize {
         self.delegates.iter().map(|d| state_bytes(&d.graph)).sum()
+    }
+
+    /// Whether runs hand nothing on to later ones.
+    pub fn is_stateless(&self) -> bool {
+        self.carries_nothing() && self.delegates.iter().all(|d| d.graph.buffers.is_empty())
+    }
+
+    /// What the value that the file calls by this name holds after the last run, or after loading: a buffer outside of delegates, or a
+    /// constant.
+    pub fn attribute(&mut self, name: &str) -> Option<Value> {
+        let is_it = |value: &EValue| {
+            let EValue::Tensor(tensor) = value else { return false };
+            tensor.extra.as_ref().is_some_and(|extra| extra.fully_qualified_name.as_deref() == Some(name))
+        };
+        let at = self.program.file().plans[self.plan].values.iter().position(is_it)?;
+        let shared = self.shared.clone();
+        shared.with(self, |method| &mut method.initial, |method| method.initial.get(at).cloned().flatten())
     }
 
     /// Whether all that runs hand on are rows of mutable buffers, at least `count` in each, written at positions that the runs
