@@ -61,6 +61,13 @@ pub(crate) fn text(error: &anyhow::Error) -> String {
     text
 }
 
+/// [`text`], and advice in a line of its own where there is some.
+pub(crate) fn with_hint(error: &anyhow::Error) -> String {
+    let hinted = error.downcast_ref::<Hinted>().map(|hinted| hinted.hint.clone());
+    let hint = hinted.or_else(|| error.chain().find_map(|cause| advice(cause.downcast_ref()?)).map(|advice| advice.to_string()));
+    text(error) + &hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default()
+}
+
 /// Whether the reader of stdout has gone, which is no failure.
 pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe))
@@ -84,12 +91,7 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if is_closed_pipe(error) {
         return ExitCode::SUCCESS;
     }
-    eprintln!("error: {}", text(error));
-    if let Some(hinted) = error.downcast_ref::<Hinted>() {
-        eprintln!("hint: {}", hinted.hint);
-    } else if let Some(advice) = error.chain().find_map(|cause| advice(cause.downcast_ref()?)) {
-        eprintln!("hint: {advice}");
-    }
+    eprintln!("error: {}", with_hint(error));
     let usage = error.downcast_ref::<Usage>().is_some();
     ExitCode::from(if usage { USAGE } else { 1 })
 }

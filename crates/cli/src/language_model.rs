@@ -82,7 +82,16 @@ impl LanguageModelArgs {
     /// Loads the model; a checkpoint is exported first unless the cache has its program, which computes `logits`. With `profile` the
     /// engine measures.
     pub(crate) fn load(&self, logits: zoo::Logits, profile: bool) -> Result<Loaded> {
-        let loaded = self.how.load(&self.model, logits, &|| self.how.engine.engine(profile))?;
+        self.load_with(logits, &|| self.how.engine.engine(profile))
+    }
+
+    /// As [`load`](Self::load), on an engine that is there already.
+    pub(crate) fn load_on(&self, logits: zoo::Logits, engine: &Arc<dyn Engine>) -> Result<Loaded> {
+        self.load_with(logits, &|| Ok(Arc::clone(engine)))
+    }
+
+    fn load_with(&self, logits: zoo::Logits, engine: &dyn Fn() -> Result<Arc<dyn Engine>>) -> Result<Loaded> {
+        let loaded = self.how.load(&self.model, logits, engine)?;
         // An MLX device may have memory of its own, and knows its limit itself.
         if self.how.engine.engine == EngineName::Cpu {
             memory::admit_caches(loaded.model.sequence_bytes() as u64)?;

@@ -15,6 +15,7 @@ mod inputs;
 mod interrupt;
 mod kv_cache;
 mod language_model;
+pub mod library;
 mod memory;
 mod microphone;
 mod mlx;

@@ -1,9 +1,13 @@
 //! `flambeau embed`: texts to vectors.
 
-use std::{io, path::PathBuf, process::ExitCode};
+use std::{io, path::PathBuf, process::ExitCode, sync::Arc};
 
 use anyhow::{Context, Result};
-use flambeau::runners::embed::{Embedder, truncate};
+use flambeau::{
+    engine::Engine,
+    runners::embed::{Embedder, truncate},
+    text::Tokenizer,
+};
 use flambeau_serve::EmbeddingList;
 
 use crate::{
@@ -26,29 +30,41 @@ use crate::{
 )]
 pub(crate) struct Args {
     #[command(flatten)]
-    model: ModelArgs,
+    flags: ModelFlags,
 
     /// Texts; `-` takes a text from each line of stdin
     #[arg(value_name = "TEXT", required = true)]
     texts: Vec<String>,
 
-    /// tokenizer.json or the folder that holds it; by default the program's own, or the one beside it
-    #[arg(long, value_name = "PATH", alias = "tokenizer-path")]
-    tokenizer: Option<PathBuf>,
-
     /// Leave out the end of texts that are too long for the model, in place of an error
     #[arg(long)]
     truncate: bool,
+}
+
+/// A text encoder and how it is loaded.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ModelFlags {
+    #[command(flatten)]
+    model: ModelArgs,
+
+    /// tokenizer.json or the folder that holds it; by default the program's own, or the one beside it
+    #[arg(long, value_name = "PATH", alias = "tokenizer-path")]
+    tokenizer: Option<PathBuf>,
 
     #[command(flatten)]
     engine: EngineArgs,
 }
 
+/// Loads a text encoder on an engine.
+pub(crate) fn load(flags: &ModelFlags, engine: &Arc<dyn Engine>) -> Result<(Embedder, Tokenizer)> {
+    let (program, path) = flags.model.open_encoder(flags.engine.threads)?;
+    let tokenizer = tokenizer::find(&program, &path, flags.tokenizer.as_deref())?.tokenizer;
+    Ok((Embedder::load(&program, engine)?, tokenizer))
+}
+
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let texts = texts(&args.texts)?;
-    let (program, path) = args.model.open_encoder(args.engine.threads)?;
-    let tokenizer = tokenizer::find(&program, &path, args.tokenizer.as_deref())?.tokenizer;
-    let mut embedder = Embedder::load(&program, &args.engine.engine(false)?)?;
+    let (mut embedder, tokenizer) = load(&args.flags, &args.flags.engine.engine(false)?)?;
     let mut list = Vec::with_capacity(texts.len());
     for (number, text) in texts.iter().enumerate() {
         let mut ids = tokenizer.encode(text, true)?;
@@ -61,7 +77,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let vectors = embedder.embed(&list.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
     let tokens: usize = list.iter().map(Vec::len).sum();
-    files::print_line(serde_json::to_string(&EmbeddingList::of_floats(args.model.name(), &vectors, tokens))?)?;
+    files::print_line(serde_json::to_string(&EmbeddingList::of_floats(args.flags.model.name(), &vectors, tokens))?)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -20,6 +20,7 @@ use std::{
 use anyhow::{Context, Result};
 use flambeau::{
     audio::Recording,
+    engine::Engine,
     runners::speech::{
         Progress, SAMPLE_RATE, Segment, Settings, SpeechModel, Task, Transcriber, Transcript,
         whisper::{Search, Whisper},
@@ -51,13 +52,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     source: SourceArgs,
 
-    /// Model: a program (.pte), a folder (of weights, or of ExecuTorch's three programs of Whisper), .nemo file or whisper.cpp's ggml file, or ORG/NAME on the Hugging Face hub; what is no program is exported once, into the cache
-    #[arg(short, long, value_name = "MODEL")]
-    model: String,
-
-    /// tokenizer.json, tekken.json or tokenizer.model, or the folder that holds it; by default the program's own, or the one beside it
-    #[arg(long, value_name = "PATH", alias = "tokenizer-path")]
-    tokenizer: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelFlags,
 
     /// Write down what is said while somebody says it, with a hypothesis every so many seconds; words are final when two agree (Whisper, Parakeet, Voxtral Realtime)
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = seconds)]
@@ -79,6 +75,38 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "format")]
     json: bool,
 
+    #[command(flatten)]
+    speech: SpeechArgs,
+
+    /// Print no statistics
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// A model of speech and how it is loaded.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ModelFlags {
+    /// Model: a program (.pte), a folder (of weights, or of ExecuTorch's three programs of Whisper), .nemo file or whisper.cpp's ggml file, or ORG/NAME on the Hugging Face hub; what is no program is exported once, into the cache
+    #[arg(short, long, value_name = "MODEL")]
+    model: String,
+
+    /// tokenizer.json, tekken.json or tokenizer.model, or the folder that holds it; by default the program's own, or the one beside it
+    #[arg(long, value_name = "PATH", alias = "tokenizer-path")]
+    tokenizer: Option<PathBuf>,
+
+    #[command(flatten)]
+    lock: LockArgs,
+
+    #[command(flatten)]
+    export: ExportArgs,
+
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+/// How to transcribe.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct SpeechArgs {
     /// Language that is spoken, such as en, fr or french (Whisper); by default the model tells
     #[arg(help_heading = "Speech", short, long, value_name = "LANGUAGE", default_value = "auto")]
     language: String,
@@ -137,19 +165,6 @@ pub(crate) struct Args {
     /// Let the model hear everything, which is the default
     #[arg(help_heading = "Speech", long, overrides_with = "vad")]
     no_vad: bool,
-
-    #[command(flatten)]
-    lock: LockArgs,
-
-    #[command(flatten)]
-    export: ExportArgs,
-
-    #[command(flatten)]
-    engine: EngineArgs,
-
-    /// Print no statistics
-    #[arg(short, long)]
-    quiet: bool,
 }
 
 /// The files of a Whisper that ExecuTorch's exporter wrote.
@@ -177,7 +192,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let formats = if args.json { vec![Format::Json] } else { args.format.clone() };
     args.source.check()?;
     output::check(args, &formats)?;
-    let (mut model, tokenizer) = load(args)?;
+    let (mut model, tokenizer) = load(&args.model, &args.model.engine.engine(false)?)?;
     let cancelled = interrupt::flag()?;
     let mut code = ExitCode::SUCCESS;
     let files = args.source.files();
@@ -202,11 +217,11 @@ impl Args {
     }
 }
 
-fn load(args: &Args) -> Result<(SpeechModel, Tokenizer)> {
+/// Loads a model of speech on an engine.
+pub(crate) fn load(args: &ModelFlags, engine: &Arc<dyn Engine>) -> Result<(SpeechModel, Tokenizer)> {
     let model = ModelArgs::new(&args.model, args.lock, &args.export);
     let given = args.tokenizer.as_deref();
     let folder = Path::new(&args.model);
-    let engine = args.engine.engine(false)?;
     if APART.iter().any(|name| folder.join(name).is_file()) {
         model.check_unused()?;
         let open = |name: &str| args.lock.open(&folder.join(name));
@@ -214,7 +229,7 @@ fn load(args: &Args) -> Result<(SpeechModel, Tokenizer)> {
         let programs = [&encoder?, &cross_kv?, &decoder?];
         let processor = Some(folder.join("processor")).filter(|folder| folder.is_dir());
         let tokenizer = tokenizer::at(given.or(processor.as_deref()).unwrap_or(folder))?.tokenizer;
-        let mut whisper = Whisper::load_apart(programs, &tokenizer, &engine)?;
+        let mut whisper = Whisper::load_apart(programs, &tokenizer, engine)?;
         let lists = [Some(folder), processor.as_deref()].into_iter().flatten().map(|folder| folder.join("generation_config.json"));
         if let Some(path) = lists.into_iter().find(|path| path.is_file()) {
             let config = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -224,7 +239,7 @@ fn load(args: &Args) -> Result<(SpeechModel, Tokenizer)> {
     }
     let (program, path) = model.open_speech(args.engine.threads)?;
     let tokenizer = tokenizer::find(&program, &path, given)?.tokenizer;
-    Ok((SpeechModel::load(&program, &engine)?, tokenizer))
+    Ok((SpeechModel::load(&program, engine)?, tokenizer))
 }
 
 /// Transcribes one recording, and writes what is done when it ends, fails or is cancelled, if there is anything.
@@ -252,17 +267,17 @@ fn transcribe(
             recording.choose_channel(channel).with_context(|| file.display().to_string())?;
         }
         live = args.live().map(|_| Live::new(as_it_comes));
-        let mut transcriber = Transcriber::new(model, tokenizer, settings(args))?;
+        let mut transcriber = Transcriber::new(model, tokenizer, Settings { live: args.live(), ..args.speech.settings() })?;
         let mut segments = Vec::new();
         result = feed(&mut transcriber, &mut recording, (&mut segments, live.as_mut()), as_it_comes, stop)
             .with_context(|| file.display().to_string());
         warnings = source::warnings(&recording);
-        if !args.word_timestamps {
+        if !args.speech.word_timestamps {
             // A live transcription times its words all the same.
             segments.iter_mut().for_each(|segment: &mut Segment| segment.words.clear());
         }
         let language = transcriber.language().map(str::to_owned);
-        heard.push(Transcript { language, task: task(args), seconds: transcriber.seconds(), segments });
+        heard.push(Transcript { language, task: args.speech.task(), seconds: transcriber.seconds(), segments });
         if result.is_err() || cancelled.load(Ordering::Relaxed) {
             break;
         }
@@ -287,28 +302,29 @@ fn transcribe(
     result
 }
 
-fn task(args: &Args) -> Task {
-    if args.translate { Task::Translate } else { Task::Transcribe }
-}
+impl SpeechArgs {
+    fn task(&self) -> Task {
+        if self.translate { Task::Translate } else { Task::Transcribe }
+    }
 
-fn settings(args: &Args) -> Settings {
-    Settings {
-        language: Some(args.language.clone()).filter(|code| code != "auto"),
-        task: task(args),
-        prompt: args.prompt.clone(),
-        hotwords: args.hotwords.clone(),
-        words: args.word_timestamps,
-        condition_on_previous: args.previous_text,
-        batch: args.batch_size,
-        search: Search {
-            beam_size: args.beam_size,
-            patience: args.patience,
-            length_penalty: args.length_penalty,
-            best_of: args.best_of,
-        },
-        voice_activity: args.vad,
-        live: args.live(),
-        ..Settings::default()
+    pub(crate) fn settings(&self) -> Settings {
+        Settings {
+            language: Some(self.language.clone()).filter(|code| code != "auto"),
+            task: self.task(),
+            prompt: self.prompt.clone(),
+            hotwords: self.hotwords.clone(),
+            words: self.word_timestamps,
+            condition_on_previous: self.previous_text,
+            batch: self.batch_size,
+            search: Search {
+                beam_size: self.beam_size,
+                patience: self.patience,
+                length_penalty: self.length_penalty,
+                best_of: self.best_of,
+            },
+            voice_activity: self.vad,
+            ..Settings::default()
+        }
     }
 }
 

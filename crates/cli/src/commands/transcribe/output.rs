@@ -33,9 +33,9 @@ pub(super) fn check(args: &Args, formats: &[Format]) -> Result<()> {
             path.display()
         )));
     }
-    let model = Path::new(&args.model);
+    let model = Path::new(&args.model.model);
     let programs: Vec<PathBuf> = APART.iter().map(|name| model.join(name)).collect();
-    let read = [Some(model), args.tokenizer.as_deref()].into_iter().flatten().chain(programs.iter().map(PathBuf::as_path));
+    let read = [Some(model), args.model.tokenizer.as_deref()].into_iter().flatten().chain(programs.iter().map(PathBuf::as_path));
     outputs::check(&paths, read.chain(recordings.iter().map(PathBuf::as_path)))?;
     if let Some(folder) = &args.output_dir {
         fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
