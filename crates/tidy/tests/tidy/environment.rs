@@ -6,7 +6,7 @@ use crate::{Exception, hold};
 
 /// The rim, and code that no program contains.
 fn is_free(path: &str) -> bool {
-    let folders = ["crates/cli/", "crates/serve/", "crates/tidy/", "crates/testcases/"];
+    let folders = ["crates/cli/", "crates/python/", "crates/serve/", "crates/tidy/", "crates/testcases/"];
     folders.iter().any(|folder| path.starts_with(folder))
         || path.ends_with("/tests.rs")
         || path.split('/').any(|part| ["tests", "examples", "benches", "fuzz"].contains(&part))

@@ -1,0 +1,78 @@
+//! Captured programs to programs that run.
+
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use flambeau::{
+    compile::{Options, compile},
+    pt2::{Archive, Exported},
+    runtime::{Program, map_file},
+};
+use pyo3::{prelude::*, types::PyBytes};
+
+use crate::{
+    engines,
+    errors::{self, CompileError, LoadError},
+    program::PyProgram,
+};
+
+/// Compiles archives of `torch.export`, each given by the name of its method and a path or bytes, and says what became of each call, as JSON.
+#[pyfunction(name = "compile")]
+#[pyo3(signature = (methods, *, quantize=vec![], require_full=false, undelegated=vec![], engine=vec![]))]
+pub(crate) fn compile_methods(
+    py: Python<'_>,
+    methods: Vec<(String, Bound<'_, PyAny>)>,
+    quantize: Vec<String>,
+    require_full: bool,
+    undelegated: Vec<String>,
+    engine: Vec<String>,
+) -> PyResult<(PyProgram, String)> {
+    let quantize = flambeau_cli::library::compile_options(&quantize).map_err(|error| errors::load(&error))?;
+    let options = Options { require_full, undelegated, ..quantize };
+    let archives = read_all(methods)?;
+    let on = engines::engine(py, &engine)?;
+    let (file, report) = py.detach(|| -> PyResult<(Vec<u8>, String)> {
+        let programs = open(archives)?;
+        let methods: Vec<(&str, &Exported)> = programs.iter().map(|(name, exported)| (name.as_str(), exported)).collect();
+        let output = compile(&methods, &options, &*on).map_err(refused)?;
+        let mut file = Vec::new();
+        output.write(&mut file).map_err(refused)?;
+        Ok((file, output.report.to_json().to_string()))
+    })?;
+    let program = Program::from_bytes(file).map_err(|error| errors::of_runtime(&error))?;
+    Ok((PyProgram::of(py, program, &engine)?, report))
+}
+
+/// What would become of each call of archives, as JSON; no weight is read.
+#[pyfunction]
+pub(crate) fn dry_run(py: Python<'_>, methods: Vec<(String, Bound<'_, PyAny>)>) -> PyResult<String> {
+    let archives = read_all(methods)?;
+    py.detach(|| {
+        let programs = open(archives)?;
+        let methods: Vec<(&str, &Exported)> = programs.iter().map(|(name, exported)| (name.as_str(), exported)).collect();
+        Ok(flambeau::compile::dry_run(&methods, &Options::default()).map_err(refused)?.to_json().to_string())
+    })
+}
+
+fn refused(error: impl std::fmt::Display) -> PyErr {
+    CompileError::new_err(error.to_string())
+}
+
+fn read_all(methods: Vec<(String, Bound<'_, PyAny>)>) -> PyResult<Vec<(String, Bytes)>> {
+    methods.into_iter().map(|(name, source)| Ok((name, read(&source)?))).collect()
+}
+
+fn open(archives: Vec<(String, Bytes)>) -> PyResult<Vec<(String, Exported)>> {
+    let open = |(name, bytes): (String, Bytes)| {
+        let exported = Archive::open(bytes).and_then(|archive| archive.only_program());
+        exported.map(|exported| (name, exported)).map_err(refused)
+    };
+    archives.into_iter().map(open).collect()
+}
+
+fn read(source: &Bound<'_, PyAny>) -> PyResult<Bytes> {
+    if let Ok(bytes) = source.cast::<PyBytes>() {
+        return Ok(Bytes::copy_from_slice(bytes.as_bytes()));
+    }
+    map_file(source.extract::<PathBuf>()?).map_err(|error| LoadError::new_err(error.to_string()))
+}

@@ -1,0 +1,55 @@
+//! The native module of Flambeau's Python package: what needs speed or the engines. The package around it is in `python/flambeau`.
+
+#![deny(unsafe_code)]
+
+mod compile;
+mod convert;
+#[allow(unsafe_code, reason = "tensors of other libraries are pointers")]
+mod dlpack;
+mod elements;
+mod engines;
+mod errors;
+mod language;
+mod program;
+mod speech;
+mod tensor;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+mod _native {
+    use std::{io::Write, process::ExitCode};
+
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use crate::{
+        compile::{compile_methods, dry_run},
+        errors::{CompileError, Error, ExecutionError, InputError, LoadError},
+        language::{Answer, LanguageModel},
+        program::{PyMethod, PyProgram},
+        speech::{Encoder, PySpeechModel},
+        tensor::PyTensor,
+    };
+
+    #[pymodule_export]
+    #[expect(non_upper_case_globals, reason = "Python's name")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+
+    /// Names of the operators that run outside of delegates.
+    #[pyfunction]
+    fn operator_names() -> Vec<String> {
+        flambeau::runtime::operator_names().into_iter().collect()
+    }
+
+    /// Runs the `flambeau` command and gives its exit code; the first argument is the program's name.
+    #[pyfunction]
+    fn command(py: Python<'_>, args: Vec<String>) -> u8 {
+        py.detach(|| {
+            let code = flambeau_cli::run(args.into_iter().map(Into::into));
+            // Python does not know of what Rust holds back. A closed pipe has no reader.
+            let _ = std::io::stdout().flush();
+            (0..=u8::MAX).find(|&number| ExitCode::from(number) == code).unwrap_or(1)
+        })
+    }
+}

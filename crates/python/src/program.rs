@@ -1,0 +1,231 @@
+//! Programs and their methods.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use bytes::Bytes;
+use flambeau::{
+    engine::{Engine, LoadOptions},
+    runtime::{Method, Program, Value, ValueSpec},
+    tensor::{AlignedBytes, Tensor},
+    wire::pte::{EValue, ExecutionPlan, TensorValue},
+};
+use pyo3::{
+    exceptions::PyIndexError,
+    prelude::*,
+    types::{PyByteArray, PyBytes},
+};
+
+use crate::{
+    convert,
+    engines::{self, Home},
+    errors::{self, InputError, LoadError},
+};
+
+/// A program on an engine.
+#[pyclass(frozen, name = "Program", module = "flambeau._native")]
+pub(crate) struct PyProgram {
+    program: Program,
+    engine: Arc<dyn Engine>,
+    home: Home,
+}
+
+/// What a file says of a tensor: sizes, number of the element type, whether its memory is planned, and bytes.
+type Info = (Vec<u32>, i8, bool, u64);
+
+#[pymethods]
+impl PyProgram {
+    /// Opens a program: a path is mapped, bytes are copied once.
+    #[new]
+    #[pyo3(signature = (source, *, data=None, engine=vec![]))]
+    fn new(py: Python<'_>, source: &Bound<'_, PyAny>, data: Option<&Bound<'_, PyAny>>, engine: Vec<String>) -> PyResult<PyProgram> {
+        let program = match bytes_of(source) {
+            Some(bytes) => py.detach(|| Program::from_bytes(bytes)),
+            None => {
+                let path: PathBuf = source.extract()?;
+                py.detach(|| Program::open(path))
+            }
+        };
+        let mut program = program.map_err(|error| errors::of_runtime(&error))?;
+        if let Some(data) = data {
+            program = match bytes_of(data) {
+                Some(bytes) => {
+                    let data =
+                        flambeau::wire::ptd::read_data_file(&bytes).map_err(|error| LoadError::new_err(error.to_string()))?;
+                    program.with_data_file(data)
+                }
+                None => program.with_data(data.extract::<PathBuf>()?).map_err(|error| errors::of_runtime(&error))?,
+            };
+        }
+        Ok(PyProgram { program, engine: engines::engine(py, &engine)?, home: Home::here() })
+    }
+
+    /// Names of all methods, in the file's order.
+    fn method_names(&self) -> Vec<String> {
+        self.program.method_names().map(str::to_owned).collect()
+    }
+
+    /// Loads a method; each call gives one with state of its own.
+    fn load(&self, py: Python<'_>, name: &str) -> PyResult<PyMethod> {
+        self.home.check("the program")?;
+        let method = py.detach(|| self.program.method(name, &self.engine, &LoadOptions::default()));
+        let method = method.map_err(|error| errors::of_runtime(&error))?;
+        Ok(PyMethod {
+            name: name.to_owned(),
+            inputs: method.inputs().to_vec(),
+            outputs: method.outputs().to_vec(),
+            keeps_nothing: method.is_stateless(),
+            method: Mutex::new(method),
+            home: self.home,
+        })
+    }
+
+    /// What the file says of the inputs of a method; `None` stands for what is no tensor.
+    fn input_info(&self, method: &str) -> PyResult<Vec<Option<Info>>> {
+        let plan = self.plan(method)?;
+        Ok(plan.inputs.iter().map(|&at| info(plan, at)).collect())
+    }
+
+    /// What the file says of the outputs of a method.
+    fn output_info(&self, method: &str) -> PyResult<Vec<Option<Info>>> {
+        let plan = self.plan(method)?;
+        Ok(plan.outputs.iter().map(|&at| info(plan, at)).collect())
+    }
+
+    /// What the file says of the tensors of a method that have names, such as buffers.
+    fn attribute_info(&self, method: &str) -> PyResult<Vec<Option<Info>>> {
+        let plan = self.plan(method)?;
+        let named = |value: &EValue| matches!(value, EValue::Tensor(tensor) if name_of(tensor).is_some());
+        let places = plan.values.iter().enumerate().filter(|(_, value)| named(value));
+        Ok(places.map(|(at, _)| info(plan, at as u32)).collect())
+    }
+
+    /// Writes the program's file.
+    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        let written = py.detach(|| std::fs::write(&path, self.file()));
+        written.map_err(|error| LoadError::new_err(format!("cannot write {}: {error}", path.display())))
+    }
+
+    /// The program's file.
+    fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, self.file())
+    }
+
+    /// What MLX's delegates run, in the order of their calls: the payload of each.
+    fn payloads<'py>(&self, py: Python<'py>, method: &str) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let file = self.program.file();
+        Ok(self.plan(method)?.delegates.iter().map(|delegate| PyBytes::new(py, &file.delegate_payload(delegate))).collect())
+    }
+
+    /// Weights by name.
+    fn named_data<'py>(&self, py: Python<'py>) -> Vec<(String, Bound<'py, PyBytes>)> {
+        let keys = self.program.file().named_data.keys();
+        keys.filter_map(|key| Some((key.clone(), PyBytes::new(py, &self.program.named(key)?)))).collect()
+    }
+
+    /// Names of the delegates that a method calls.
+    fn backends(&self, method: &str) -> PyResult<Vec<String>> {
+        Ok(self.plan(method)?.delegates.iter().map(|delegate| delegate.id.clone()).collect())
+    }
+}
+
+impl PyProgram {
+    pub(crate) fn of(py: Python<'_>, program: Program, engine: &[String]) -> PyResult<PyProgram> {
+        Ok(PyProgram { program, engine: engines::engine(py, engine)?, home: Home::here() })
+    }
+
+    fn file(&self) -> &[u8] {
+        self.program.contents().next().unwrap_or_default()
+    }
+
+    fn plan(&self, name: &str) -> PyResult<&ExecutionPlan> {
+        let known = || self.program.method_names().collect::<Vec<_>>().join(", ");
+        self.program.file().plan(name).ok_or_else(|| LoadError::new_err(format!("no method `{name}`; the program has {}", known())))
+    }
+}
+
+/// The bytes of a `bytes` or `bytearray`, copied to where tensors in it are aligned.
+fn bytes_of(object: &Bound<'_, PyAny>) -> Option<Bytes> {
+    if let Ok(bytes) = object.cast::<PyBytes>() {
+        return Some(AlignedBytes::copy_of(bytes.as_bytes()).into_bytes());
+    }
+    object.cast::<PyByteArray>().ok().map(|bytes| AlignedBytes::copy_of(&bytes.to_vec()).into_bytes())
+}
+
+fn name_of(tensor: &TensorValue) -> Option<&str> {
+    tensor.extra.as_ref()?.fully_qualified_name.as_deref()
+}
+
+fn info(plan: &ExecutionPlan, at: u32) -> Option<Info> {
+    let Some(EValue::Tensor(tensor)) = plan.values.get(at as usize) else { return None };
+    let count: u64 = tensor.sizes.iter().map(|&size| u64::from(size)).product();
+    let bytes = count * tensor.dtype.size() as u64;
+    Some((tensor.sizes.clone(), tensor.dtype.code(), tensor.allocation.is_some(), bytes))
+}
+
+/// A method that is ready to run. Threads take turns.
+#[pyclass(frozen, name = "Method", module = "flambeau._native")]
+pub(crate) struct PyMethod {
+    #[pyo3(get)]
+    name: String,
+    inputs: Vec<ValueSpec>,
+    outputs: Vec<ValueSpec>,
+    /// Whether no run hands anything on to later ones, so that inputs may be read where they lie.
+    keeps_nothing: bool,
+    method: Mutex<Method>,
+    home: Home,
+}
+
+#[pymethods]
+impl PyMethod {
+    /// Runs the method on a list of inputs, or on one. The interpreter is free for other threads while it computes.
+    fn execute(&self, py: Python<'_>, inputs: &Bound<'_, PyAny>) -> PyResult<Vec<Py<PyAny>>> {
+        self.home.check("the method")?;
+        let mut inputs = convert::arguments(inputs, &self.inputs, &self.name)?;
+        if !self.keeps_nothing {
+            inputs = inputs.into_iter().map(copied).collect::<PyResult<_>>()?;
+        }
+        let ranges = convert::ranges(&inputs);
+        let outputs = py.detach(|| self.method.lock().unwrap_or_else(PoisonError::into_inner).run(&inputs));
+        drop(inputs);
+        convert::results(py, outputs.map_err(|error| errors::of_runtime(&error))?, &ranges)
+    }
+
+    /// Sets all state back to what loading left.
+    fn reset(&self, py: Python<'_>) -> PyResult<()> {
+        self.home.check("the method")?;
+        py.detach(|| self.method.lock().unwrap_or_else(PoisonError::into_inner).reset());
+        Ok(())
+    }
+
+    /// What the method takes: name and type of each input.
+    fn inputs(&self) -> Vec<(Option<String>, String)> {
+        described(&self.inputs)
+    }
+
+    /// What the method gives.
+    fn outputs(&self) -> Vec<(Option<String>, String)> {
+        described(&self.outputs)
+    }
+
+    /// A copy of the tensor that the file calls by that name, such as a buffer, as it is now.
+    fn attribute(&self, py: Python<'_>, name: &str) -> PyResult<Py<PyAny>> {
+        self.home.check("the method")?;
+        let value = py.detach(|| self.method.lock().unwrap_or_else(PoisonError::into_inner).attribute(name));
+        let value = value.ok_or_else(|| PyIndexError::new_err(format!("no attribute is called {name}")))?;
+        let tensors = convert::results(py, vec![copied(value)?], &[])?;
+        tensors.into_iter().next().ok_or_else(|| InputError::new_err("no tensor"))
+    }
+}
+
+fn described(specs: &[ValueSpec]) -> Vec<(Option<String>, String)> {
+    specs.iter().map(|spec| (spec.name.clone(), spec.to_string())).collect()
+}
+
+fn copied(value: Value) -> PyResult<Value> {
+    let Value::Tensor(tensor) = value else { return Ok(value) };
+    let bytes = AlignedBytes::copy_of(tensor.bytes()).into_bytes();
+    Tensor::new(tensor.dtype(), tensor.shape(), bytes).map(Value::Tensor).map_err(|error| InputError::new_err(error.to_string()))
+}

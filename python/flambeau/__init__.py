@@ -1,0 +1,43 @@
+"""Flambeau: ExecuTorch's MLX delegate in Rust, for Python.
+
+===========================  =====================================================
+to                           use
+===========================  =====================================================
+run ``.pte`` programs        :mod:`flambeau.runtime`, as ``executorch.runtime``
+generate text, chat          :class:`flambeau.LLM`
+transcribe recordings        :class:`flambeau.Transcriber`
+compile PyTorch programs     :func:`flambeau.compile`
+run a model by PyTorch       ``torch.compile(model, backend="flambeau")``
+serve models over HTTP       :func:`flambeau.serve`
+===========================  =====================================================
+
+Neither PyTorch nor NumPy is imported here. Results are tensors of PyTorch's where the program has imported it, else arrays of
+NumPy's where that is installed, else :class:`flambeau.Tensor`.
+"""
+
+from ._compile import Program, compile
+from ._language import LLM, Text, TextStream
+from ._native import CompileError, Error, ExecutionError, InputError, LoadError, Tensor, __version__
+from ._serve import Server, serve
+from ._speech import Segment, Transcriber, Transcript, Word
+
+__all__ = [
+    "LLM",
+    "CompileError",
+    "Error",
+    "ExecutionError",
+    "InputError",
+    "LoadError",
+    "Program",
+    "Segment",
+    "Server",
+    "Tensor",
+    "Text",
+    "TextStream",
+    "Transcriber",
+    "Transcript",
+    "Word",
+    "__version__",
+    "compile",
+    "serve",
+]

@@ -1,0 +1,31 @@
+"""Options of functions as flags of the command, which checks them and writes the errors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Union
+
+Value = Union[None, bool, int, float, str, "os.PathLike[str]", Sequence[str]]
+
+
+def flags(options: Mapping[str, Value]) -> list[str]:
+    """Flags of options: ``None`` and ``False`` are left out, ``True`` is a flag alone, lists repeat theirs."""
+    result: list[str] = []
+    for name, value in options.items():
+        flag = "--" + name.replace("_", "-")
+        if value is None or value is False:
+            continue
+        if value is True:
+            result.append(flag)
+        elif isinstance(value, (list, tuple)):
+            for item in value:
+                result.append(f"{flag}={item}")
+        else:
+            result.append(f"{flag}={os.fspath(value) if isinstance(value, os.PathLike) else value}")
+    return result
+
+
+def engine_flags(engine: str, threads: int | None, device: str | None = None) -> list[str]:
+    """The flags of an engine. Equal flags name the same engine within a process."""
+    return flags({"engine": engine, "threads": threads, "device": device})

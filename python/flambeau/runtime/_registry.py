@@ -1,0 +1,27 @@
+"""What programs may ask for."""
+
+from __future__ import annotations
+
+from .. import _native
+
+
+class BackendRegistry:
+    """The backends that delegates run on."""
+
+    @property
+    def registered_backend_names(self) -> list[str]:
+        """Names of all backends."""
+        return ["MLXBackend"]
+
+    def is_available(self, backend_name: str) -> bool:
+        """Whether there is a backend of that name."""
+        return backend_name in self.registered_backend_names
+
+
+class OperatorRegistry:
+    """The operators that run outside of delegates."""
+
+    @property
+    def operator_names(self) -> set[str]:
+        """Names of all operators, such as ``aten::add.out``."""
+        return set(_native.operator_names())

@@ -1,0 +1,60 @@
+"""The runtime, which loads programs."""
+
+from __future__ import annotations
+
+import enum
+import functools
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from .. import _native
+from .._flags import engine_flags
+from ._program import Program
+from ._registry import BackendRegistry, OperatorRegistry
+
+
+class Verification(enum.Enum):
+    """How much of a file ExecuTorch checks. Here all of it is checked in both cases."""
+
+    Minimal = 0
+    InternalConsistency = 1
+
+
+class Runtime:
+    """Loads programs. ``Runtime.get()`` gives the one that computes on the CPU; ``Runtime(engine="mlx")`` one for MLX."""
+
+    def __init__(self, *, engine: str = "cpu", threads: int | None = None, device: str | None = None) -> None:
+        self.backend_registry = BackendRegistry()
+        self.operator_registry = OperatorRegistry()
+        self._engine = engine_flags(engine, threads, device)
+
+    @staticmethod
+    @functools.lru_cache(maxsize=1)
+    def get() -> Runtime:
+        """The runtime that all callers share."""
+        return Runtime()
+
+    def load_program(
+        self,
+        data: bytes | bytearray | BinaryIO | Path | str,
+        *,
+        verification: Verification = Verification.InternalConsistency,
+        enable_etdump: bool = False,
+        debug_buffer_size: int = 0,
+        data_path: Path | str | None = None,
+    ) -> Program:
+        """Loads a program from a file, which is mapped, or from bytes.
+
+        ``data_path`` names a ``.ptd`` file with weights. ``verification``, ``enable_etdump`` and ``debug_buffer_size`` are ExecuTorch's,
+        and change nothing.
+        """
+        source: Any = data
+        if not isinstance(data, (bytes, bytearray, str, Path)):
+            if not hasattr(data, "read"):
+                kind = type(data).__name__
+                raise TypeError(f"expected bytes, bytearray, a path to a .pte file, or an object with read(), found {kind}")
+            source = data.read()
+        return Program(_native.Program(source, data=data_path, engine=self._engine))
+
+    def __repr__(self) -> str:
+        return f"<Runtime {' '.join(self._engine)}>"
