@@ -1,0 +1,141 @@
+"""Graphs of ATen calls as archives of ``torch.export``."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.export.graph_signature import (
+    ConstantArgument,
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    SymIntArgument,
+    TensorArgument,
+)
+from torch.utils._pytree import tree_flatten
+
+#: For each output of a graph ``None`` if the program computes it, else the value in a tuple.
+Outputs = list["tuple[Any] | None"]
+
+
+def archive(
+    graph: torch.fx.GraphModule, args: Sequence[Any], weights: Mapping[int, torch.Tensor], room: tuple[int, int]
+) -> tuple[bytes, list[int], Outputs]:
+    """The archive of a graph, whose inputs in ``weights`` become parameters, and which of the inputs it takes: those that are used.
+
+    Sizes that are open are bounded by a multiple of those in ``args``, and by a least bound: both stand in ``room``.
+    """
+    root = copy.deepcopy(graph)
+    inputs, state, taken = _inputs(root, weights)
+    outputs, constants = _outputs(root)
+    for node in root.graph.nodes:
+        node.meta = {key: value for key, value in node.meta.items() if key in ("val", "stack_trace")}
+    root.graph.lint()
+    root.recompile()
+    program = torch.export.ExportedProgram(
+        root=root,
+        graph=root.graph,
+        graph_signature=ExportGraphSignature(inputs, outputs),
+        state_dict=state,
+        range_constraints=_ranges(graph, args, room),
+        module_call_graph=_calls(len(inputs) - len(state), len(outputs)),
+        constants={},
+    )
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    return file.getvalue(), taken, constants
+
+
+def _inputs(root: torch.fx.GraphModule, weights: Mapping[int, torch.Tensor]) -> tuple[list[InputSpec], dict[str, Any], list[int]]:
+    specs: list[InputSpec] = []
+    state: dict[str, Any] = {}
+    placeholders = dict(enumerate(node for node in root.graph.nodes if node.op == "placeholder"))
+    # Sizes that only shapes speak of are among the unused ones.
+    for i in [i for i, node in placeholders.items() if not node.users]:
+        root.graph.erase_node(placeholders.pop(i))
+    # Parameters come first in an exported program.
+    order = sorted(placeholders, key=lambda i: i not in weights)
+    _reorder(root.graph, [placeholders[i] for i in order])
+    for i in order:
+        node = placeholders[i]
+        value = node.meta.get("val")
+        if i in weights:
+            name = f"weight_{i}"
+            state[name] = torch.nn.Parameter(weights[i].detach(), requires_grad=False)
+            specs.append(InputSpec(InputKind.PARAMETER, TensorArgument(node.name), name))
+        elif isinstance(value, torch.Tensor):
+            specs.append(InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None))
+        elif isinstance(value, torch.SymInt):
+            specs.append(InputSpec(InputKind.USER_INPUT, SymIntArgument(node.name), None))
+        else:
+            specs.append(InputSpec(InputKind.USER_INPUT, ConstantArgument(node.name, value), None))
+    return specs, state, [i for i in order if i not in weights]
+
+
+def _reorder(graph: torch.fx.Graph, placeholders: Sequence[torch.fx.Node]) -> None:
+    """Puts placeholders in an order, ahead of everything else."""
+    start = next(iter(graph.nodes))
+    for node in placeholders:
+        if node is not start:
+            start.prepend(node)
+        else:
+            start = node.next
+
+
+def _outputs(root: torch.fx.GraphModule) -> tuple[list[OutputSpec], Outputs]:
+    node = next(node for node in root.graph.nodes if node.op == "output")
+    specs: list[OutputSpec] = []
+    kept: list[torch.fx.Node] = []
+    constants: Outputs = []
+    for value in node.args[0]:
+        if not isinstance(value, torch.fx.Node):
+            constants.append((value,))
+            continue
+        constants.append(None)
+        kept.append(value)
+        is_size = isinstance(value.meta.get("val"), torch.SymInt)
+        argument = SymIntArgument(value.name) if is_size else TensorArgument(value.name)
+        specs.append(OutputSpec(OutputKind.USER_OUTPUT, argument, None))
+    node.args = (tuple(kept),)
+    return specs, constants
+
+
+def _ranges(graph: torch.fx.GraphModule, args: Sequence[Any], room: tuple[int, int]) -> dict[Any, Any]:
+    """Bounds of the symbols in a graph: a plan for sizes without end would be as large."""
+    from torch.utils._sympy.value_ranges import ValueRanges
+
+    times, least = room
+    sizes: dict[Any, int] = {}
+    environment = None
+    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    for node, arg in zip(placeholders, args):
+        value = node.meta.get("val")
+        dims = zip(value.shape, arg.shape) if isinstance(value, torch.Tensor) else [(value, arg)]
+        for dim, size in dims:
+            if isinstance(dim, torch.SymInt):
+                environment = dim.node.shape_env
+                sizes[dim.node.expr] = max(sizes.get(dim.node.expr, 0), int(size))
+    if environment is None:
+        return {}
+    ranges = {}
+    for symbol, bounds in environment.var_to_range.items():
+        # Numbers of other kinds are fixed in the graph.
+        if symbol.is_integer:
+            least_size = int(bounds.lower) if bounds.lower.is_Integer else 0
+            most = max(times * sizes.get(symbol, 0), least)
+            ranges[symbol] = ValueRanges(least_size, min(int(bounds.upper), most) if bounds.upper.is_Integer else most)
+    return ranges
+
+
+def _calls(inputs: int, outputs: int) -> list[Any]:
+    from torch.export import ModuleCallEntry, ModuleCallSignature
+
+    taken = tree_flatten((tuple(range(inputs)), {}))[1]
+    given = tree_flatten(tuple(range(outputs)))[1]
+    return [ModuleCallEntry("", ModuleCallSignature([], [], taken, given))]

@@ -1,0 +1,159 @@
+"""`torch.compile(model, backend="flambeau")`."""
+
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("torch._dynamo")
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(16)
+        self.up = torch.nn.Linear(16, 32)
+        self.down = torch.nn.Linear(32, 16)
+
+    def forward(self, x):
+        return x + self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
+
+
+def close(a, b):
+    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def counted(monkeypatch):
+    """How many programs are compiled."""
+    from flambeau import _dynamo
+
+    programs = []
+    known = _dynamo._native.compile
+
+    def compile(*args, **options):
+        programs.append(args)
+        return known(*args, **options)
+
+    monkeypatch.setattr(_dynamo._native, "compile", compile)
+    return programs
+
+
+def test_the_backend_is_known_by_its_name():
+    assert "flambeau" in torch._dynamo.list_backends(exclude_tags=())
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_inference_gives_eagers_outputs(monkeypatch, dynamic):
+    programs = counted(monkeypatch)
+    model = Block().eval()
+    fast = torch.compile(model, backend="flambeau", dynamic=dynamic)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for rows in (3, 3, 5, 8):
+            x = torch.randn(rows, 16)
+            close(fast(x), model(x))
+    assert len(programs) == (1 if dynamic else 2), "a size that changed once stays open"
+
+
+def test_a_size_beyond_the_plan_is_planned_anew(monkeypatch):
+    programs = counted(monkeypatch)
+    model = Block().eval()
+    fast = torch.compile(model, backend="flambeau", dynamic=True)
+    with torch.no_grad():
+        for rows in (3, 5000, 4000):
+            x = torch.randn(rows, 16)
+            close(fast(x), model(x))
+    assert len(programs) == 2
+
+
+def test_changed_weights_count():
+    model = Block().eval()
+    fast = torch.compile(model, backend="flambeau")
+    x = torch.randn(3, 16)
+    with torch.no_grad():
+        for _ in range(5):
+            close(fast(x), model(x))
+            model.up.weight.mul_(1.5)
+
+
+def test_gradients_are_pytorchs():
+    model, x = Block(), torch.randn(3, 16)
+    model(x).sum().backward()
+    expected = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    torch.compile(model, backend="flambeau")(x).sum().backward()
+    for name, p in model.named_parameters():
+        close(p.grad, expected[name])
+
+
+def test_graphs_break():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block = Block()
+
+        def forward(self, x):
+            y = self.block(x)
+            if y.sum() > 0:
+                return self.block(y)
+            return y - 1
+
+    model = Model().eval()
+    fast = torch.compile(model, backend="flambeau")
+    with torch.no_grad():
+        for seed in range(4):
+            x = torch.randn(3, 16, generator=torch.Generator().manual_seed(seed)) + seed - 1.5
+            close(fast(x), model(x))
+
+
+def test_buffers_are_written():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, x):
+            self.count.add_(1)
+            return x * self.count
+
+    model = Model()
+    fast = torch.compile(model, backend="flambeau")
+    with torch.no_grad():
+        for i in range(1, 4):
+            close(fast(torch.ones(2)), torch.full((2,), float(i)))
+    assert model.count == 3
+
+
+def test_what_cannot_be_compiled_runs_in_pytorch_with_a_warning():
+    def function(x):
+        return torch.linalg.eigvals(x).real.sort().values
+
+    x = torch.tensor([[2.0, 0.0], [1.0, 3.0]])
+    with pytest.warns(UserWarning, match="linalg_eig"), torch.no_grad():
+        close(torch.compile(function, backend="flambeau")(x), function(x))
+
+
+def test_options_are_those_of_compile():
+    model = torch.nn.Linear(64, 32).eval()
+    x = torch.randn(2, 64)
+    fast = torch.compile(model, backend="flambeau", options={"qlinear": "8w", "group_size": 32, "threads": 1})
+    with torch.no_grad():
+        y = fast(x)
+        torch.testing.assert_close(y, model(x), rtol=0.1, atol=0.05)
+        assert not torch.equal(y, model(x))
+
+
+def test_views_in_and_out():
+    def function(x):
+        return x.T, x.reshape(-1)[2:], x + 1, 3, None
+
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        for ours, theirs in zip(torch.compile(function, backend="flambeau")(x), function(x)):
+            assert ours == theirs if not isinstance(ours, torch.Tensor) else torch.equal(ours, theirs)
