@@ -30,7 +30,7 @@ impl Shape {
         let pair = |a, b| Ok::<_, Error>([call.number(a)? as i64, call.number(b)? as i64]);
         let count = |name| call.number(name).map(|n| (n as usize).max(1));
         let (groups, offset_groups) = (count("groups")?, count("offset_groups")?);
-        if per_group * groups != channels || out_channels % groups != 0 || channels % offset_groups != 0 {
+        if per_group * groups != channels || !out_channels.is_multiple_of(groups) || !channels.is_multiple_of(offset_groups) {
             return Err(Error::Sizes(per_group * groups, channels));
         }
         if offsets != 2 * offset_groups * k0 * k1 {

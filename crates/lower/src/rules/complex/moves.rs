@@ -66,7 +66,7 @@ fn pairs(cx: &mut Lower, mut call: Call) -> Items {
 pub(super) fn over_axes(cx: &mut Lower, call: &Call, param: &str) -> Items {
     let rank = cx.spec(call.tensor("self")?).rank() as i64;
     let mut inner = call.clone();
-    let lists_none = matches!(call.arg(param), None) || matches!(call.arg(param), Some(Arg::Ints(list)) if list.is_empty());
+    let lists_none = call.arg(param).is_none() || matches!(call.arg(param), Some(Arg::Ints(list)) if list.is_empty());
     if lists_none {
         inner.args.retain(|(name, _)| name != param && name != "dtype");
         inner.args.push((param.to_owned(), Arg::Ints((0..rank).map(Expr::Int).collect())));
