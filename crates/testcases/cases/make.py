@@ -37,7 +37,8 @@ FAMILIES = {
     "control flow": "cond.nested cond.shape cond.writes scan.two scan.dyn map.matrix while.linear vmap.pairs",
     "dynamic sizes": "dyn.reshape_mix dyn.pool_size dyn.matmul dyn.symint_input dyn.arange open.table open.parts open.pools "
     "open.resized open.scattered open.computed open.image",
-    "state": "write.cache write.index_put write.counter_int write.bool_buffer write.swap",
+    "state": "write.cache write.index_put write.counter_int write.bool_buffer write.swap "
+    "write.old_inputs write.views",
     "quantized": "quant.linear.4.32.f32 quant.linear.8.0.bf16 quant.embedding.4.32.f16 quant.linear.2.64.f16 quant.int8.f32 "
     "quant.8da4w.bf16 quant.float8.f32 quant.nvfp4.bf16 quant.pt2e.dynamic",
     "foreign types": "f64.requests f64.dynamic float8.casts",
@@ -46,6 +47,7 @@ FAMILIES = {
     "functions": "functions.normal functions.gamma functions.bessel functions.halves functions.outside functions.distinct losses.margin statistics.counts statistics.segments",
     "arrangements": "arrange.chosen arrange.masked_index arrange.fractional arrange.lines arrange.tensor_split",
     "writes": "write.batch_norm write.dropout write.renorm",
+    "ends of types": "ends.division ends.shifts ends.bounds ends.integer_conv ends.halves ends.nonzero_rank0",
     "complex": "complex.rope complex.spectrum complex.frames linear.factors",
     "models": "rnn.LSTM.1.uni.bias.bt model.decoder.f32 model.moe",
 }

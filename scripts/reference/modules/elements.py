@@ -161,3 +161,29 @@ def dtypes():
     case("renorm.f16", lambda x: torch.renorm(x, 2, 1, 1.5), randn(4, 3, 5, dtype=torch.float16))
     case("renorm.inf", lambda x: torch.renorm(x, float("inf"), -2, 1.5), randn(4, 3, 5))
     case("erfinv.bf16", torch.special.erfinv, torch.linspace(-1, 1, 41, dtype=torch.bfloat16))
+
+
+def ends_of_types():
+    """Quotients, remainders, shifts and bounds at the ends of types; sums and norms that halves cannot hold."""
+    inf = float("inf")
+    modes = (None, "trunc", "floor")
+    divided = lambda a, b: tuple(torch.div(a, b, rounding_mode=m) for m in modes[1:]) + (a // b, torch.fmod(a, b), torch.remainder(a, b))
+    floats = torch.tensor([3.0, -3.0, 0.3, 7.5, -0.0, inf, -inf, 1.0, -1.0, 5.0, 1e-30])
+    by = torch.tensor([0.1, 0.1, 0.1, -2.5, 3.0, 2.0, 2.0, inf, inf, 0.0, 3.0])
+    lowest = torch.tensor([-2**31, 2**31 - 1, -7, 7, 0, -1], dtype=torch.int32)
+    longest = torch.tensor([-2**63, 2**63 - 1, -7, 7, 0, -1])
+    case("ends.division", lambda a, b, i, j, k: divided(a, b) + (a // 0.1,) + divided(i, k) + divided(i, 3) + (i // -1,) + divided(j, -3),
+         floats, by, lowest, longest, torch.tensor([3, -3, 2, -2, 5, -1], dtype=torch.int32))
+    case("ends.shifts", lambda a, s, b, i: (a << s, a >> s, a << 33, a >> 70, a >> 63, b << 7, b >> 7, b << 9, b >> 8, i << 31, i >> 31, torch.bitwise_and(5, i), torch.bitwise_or(5, i), a + (2**53 + 1)),
+         torch.tensor([1, -1, 2**40, -2**62]), torch.tensor([0, 63, 64, -1]), torch.tensor([255, 1, 128], dtype=torch.uint8), lowest)
+    case("ends.bounds", lambda b, i: (F.hardtanh(b, -1.0, 1.0), b.clamp(-5, 300), b.clamp(-1, 2), F.hardtanh(i, -2.5, 1e12), b.clamp(min=3)),
+         torch.tensor([0, 1, 2, 3, 200, 255], dtype=torch.uint8), lowest)
+    case("ends.integer_conv", lambda x, w, y, v: (F.conv2d(x, w, padding=1, stride=2), F.conv2d(x, w[:, :1], groups=2, dilation=2), F.conv1d(x[0, :, :, 0], w[:, :, 0], padding="same"),
+         F.conv_transpose2d(y, v, stride=2, padding=1, output_padding=1, dilation=2), F.conv_transpose1d(y[0, :, :, 0], v[:, :, 0], groups=2, stride=3)),
+         ints(9, 1, 2, 6, 5, lo=-9), ints(9, 4, 2, 3, 3, lo=-9), ints(9, 1, 4, 3, 4, lo=-9), ints(9, 4, 2, 2, 3, lo=-9))
+    rows = torch.tensor([[1.0, 3.0, inf, 5.0], [inf, 2.0, 3.0, inf], [-inf, 1.0, 2.0, 0.0]])
+    case("ends.halves", lambda x, y, w, b, r, v: (F.cosine_similarity(x, y), torch.dist(x, y, 3), F.pairwise_distance(x, y, 3.0), F.layer_norm(x, (64,), w, b),
+         torch.addr(x, v, w, beta=0.7, alpha=0.3), F.log_softmax(r, 1), torch.logsumexp(r, 1), F.cross_entropy(x / 50, torch.tensor([3, 60, 0, 7]), reduction="none")),
+         *(t.half() for t in (randn(4, 64) * 100, randn(4, 64) * 100, randn(64), randn(64), rows, randn(4))))
+    case("ends.large_mean", lambda x: (x.std(1), x.var(1), x.std(), x.var(0, correction=0)), randn(4, 64) * 0.01 + 10000)
+    case("ends.nonzero_rank0", lambda x, z: (x.nonzero(as_tuple=True)[0], z.nonzero(as_tuple=True)[0]), torch.tensor(3), torch.tensor(0))

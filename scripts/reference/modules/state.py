@@ -71,6 +71,26 @@ def writes():
         m.c[0] = x[0]
         return m.c + 0
 
+    def old_inputs(x, y):
+        same, copied, row, new = x * 1, y.clone(), x[1], x + y
+        old = x.clone()
+        x.copy_(y)
+        y.copy_(old)
+        x[2:].mul_(2)
+        return same, copied, row * 1, new, x.view(-1), y
+
+    def through_views(m, x, y):
+        x.vsplit([1])[1].mul_(2)
+        x.hsplit(3)[1].fill_(7)
+        y.dsplit(2)[0].add_(1)
+        y.tensor_split(2, 1)[1].neg_()
+        x.unfold(1, 2, 2)[:, 0].sub_(3)
+        y.unfold(0, 2, 1).mul_(2)
+        m.c.as_strided((2, 3), (7, 2), 1).copy_(x[:2, :3])
+        m.c.t().narrow(0, -2, 1).add_(5)
+        x.movedim(0, 1).diagonal().zero_()
+        return m.c.clone(), x * 1, y * 1
+
     c = lambda: torch.arange(24.0).reshape(4, 6)
     case("write.add", Buffered(add_one, c=c()), randn(4, 6))
     case("write.row", Buffered(row, c=c()), randn(6))
@@ -106,6 +126,8 @@ def writes():
     case("write.diagonal", lambda x: (lambda y: (y.diagonal().add_(1), y)[1])(x * 1), randn(4, 4))
     case("write.input", lambda x, y: (x.add_(y), x * 2)[1], randn(3), randn(3))
     case("write.input_only", lambda x, y: (x.copy_(y), y + 1)[1], randn(3), randn(3))
+    case("write.old_inputs", old_inputs, randn(4, 6), randn(4, 6))
+    case("write.views", Buffered(through_views, c=c()), randn(4, 6), randn(3, 4, 2))
     case("write.random_like_uninit", lambda x: torch.empty(3).copy_(x) + 1, randn(3))
 
 

@@ -5,3 +5,4 @@ mod numbers;
 mod report;
 mod sharing;
 mod support;
+mod views;

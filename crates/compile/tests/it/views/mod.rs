@@ -1,0 +1,70 @@
+//! Random programs of views and writes, compiled and run, against a memory of strides that knows
+//! nothing of the compiler.
+//!
+//! A program follows from its seed. A failure prints the seed and the program; `FIRST` and
+//! `PROGRAMS` say which seeds a run takes.
+
+mod draw;
+mod memory;
+
+use flambeau_compile::{Options, compile};
+use flambeau_runtime::Value;
+use flambeau_tensor::Tensor;
+
+use self::{draw::Program, memory::Memory};
+use crate::support::{engine, method, written};
+
+const FIRST: u64 = 0;
+const PROGRAMS: u64 = 1000;
+
+/// Runs of a program: its buffer goes from one to the next.
+const RUNS: u64 = 2;
+
+fn contents(result: &Value) -> (Vec<usize>, Vec<f32>) {
+    match result {
+        Value::Tensor(t) => (t.shape().to_vec(), t.as_slice::<f32>().unwrap().to_vec()),
+        _ => panic!("a result is no tensor"),
+    }
+}
+
+/// Why the compiled program differs from its definition, if it does.
+fn difference(program: &Program) -> Option<String> {
+    let exported = program.exported();
+    let output = match compile(&[("forward", &exported)], &Options::default(), &*engine()) {
+        Ok(output) => output,
+        Err(error) => return Some(format!("it does not compile: {error}")),
+    };
+    let mut compiled = method(written(&output), "forward");
+    let mut memory = Memory::new(program);
+    for run in 0..RUNS {
+        let inputs = program.inputs(run);
+        let expected = memory.run(program, &inputs);
+        let tensors = inputs.iter().zip(&program.input_shapes).map(|(x, shape)| Tensor::from_slice(x, shape).unwrap());
+        let found = match compiled.run(&tensors.map(Value::Tensor).collect::<Vec<_>>()) {
+            Ok(found) => found,
+            Err(error) => return Some(format!("run {run} fails: {error}")),
+        };
+        for (i, (found, expected)) in found.iter().map(contents).zip(expected).enumerate() {
+            if found != expected {
+                return Some(format!("run {run}, result {i}: expected {expected:?}, found {found:?}"));
+            }
+        }
+    }
+    None
+}
+
+#[test]
+fn random_views_and_writes_match_their_definition() {
+    let failures: Vec<String> = (FIRST..FIRST + PROGRAMS)
+        .filter_map(|seed| {
+            let program = Program::draw(seed);
+            difference(&program).map(|why| format!("seed {seed}: {why}\n{program}"))
+        })
+        .collect();
+    assert!(
+        failures.is_empty(),
+        "{} of {PROGRAMS} programs fail\n{}",
+        failures.len(),
+        failures[..failures.len().min(5)].join("\n")
+    );
+}
