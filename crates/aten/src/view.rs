@@ -33,13 +33,14 @@ pub enum Inverse {
 
 /// By name, for all overloads.
 const INVERSES: &[(&str, Inverse)] = &[
+    ("_conj", Inverse::Involution),
     ("_reshape_alias", Inverse::Reshape),
     ("adjoint", Inverse::Involution),
     ("alias", Inverse::Identity),
     ("as_strided", Inverse::Places),
     ("broadcast_to", Inverse::Places),
     ("chunk", Inverse::Split),
-    ("conj", Inverse::Identity),
+    ("conj", Inverse::Involution),
     ("contiguous", Inverse::Identity),
     ("detach", Inverse::Identity),
     ("diagonal", Inverse::Diagonal),

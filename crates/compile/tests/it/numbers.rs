@@ -25,6 +25,7 @@ fn scans_swap_what_they_carry() {
 #[test]
 fn counted_loops_and_maps_are_scans() {
     check("loop");
+    check("loop_by_data");
     check("map");
 }
 

@@ -83,7 +83,11 @@ impl Regions {
     /// How many channels a region's cells have if each cell has its own.
     fn own_channels(&self) -> Result<usize, Error> {
         let cells = self.rows * self.cols;
-        if cells == 0 || !self.channels.is_multiple_of(cells) { Err(Error::Sizes(self.channels, cells)) } else { Ok(self.channels / cells) }
+        if cells == 0 || !self.channels.is_multiple_of(cells) {
+            Err(Error::Sizes(self.channels, cells))
+        } else {
+            Ok(self.channels / cells)
+        }
     }
 
     /// Which channel of the feature map a cell reads.
