@@ -66,7 +66,15 @@ fn may_be_view(node: &Node) -> bool {
 }
 
 /// Cases with sizes that are integers of the call, or that read as much of a cache as its contents say.
-const SIZED_BY_VALUES: [&str; 3] = ["ops/ring_buffer_kv_cache", "ops/turboquant_kv_cache_sdpa", "small/dyn.symint_input"];
+const SIZED_BY_VALUES: [&str; 7] = [
+    "ops/ring_buffer_kv_cache",
+    "ops/turboquant_kv_cache_sdpa",
+    "small/arrange.tensor_split",
+    "small/dyn.symint_input",
+    "small/open.computed",
+    "small/open.parts",
+    "small/open.table",
+];
 
 /// Reasons that follow from the program's form, whatever its data.
 const OF_CHAINS: [&str; 2] = ["it runs other chains", "a node runs its chain"];

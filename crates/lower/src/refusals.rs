@@ -91,7 +91,6 @@ const REFUSALS: &[Refusal] = &[
             "_weight_int8pack_mm",
             "_convert_weight_to_int4pack*",
             "_dyn_quant_*",
-            "_int_mm",
             "_scaled_mm*",
             "_scaled_grouped_mm*",
             "_scaled_addmm*",

@@ -24,7 +24,7 @@ pub use self::{
     graphs::{history, run_with_buffer, with_buffer},
     harness::{Outcome, Requirement, per_case, run, test},
     method::{add_method, finish_program, word_tokenizer},
-    mutate::mutate,
+    mutate::{may_not_end, mutate},
     run::{LoadedCase, run_case},
     script::script,
 };

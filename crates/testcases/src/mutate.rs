@@ -4,6 +4,11 @@ use fastrand::Rng;
 use flambeau_ir::{Graph, Node};
 use serde_json::Value;
 
+/// Whether changed programs of a case may run for minutes: its loop ends by a condition that a change can break.
+pub fn may_not_end(case: &str) -> bool {
+    case.ends_with("/while.linear")
+}
+
 /// Another value of the same kind: small integers, other slots, shorter or longer lists.
 fn changed(value: &Value, rng: &mut Rng, slots: usize) -> Value {
     match value {

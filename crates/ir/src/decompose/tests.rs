@@ -53,7 +53,7 @@ fn activations_and_norms() {
     check_kinds(
         &["bf16[2,8]", "bf16[8]", "bf16[8]"],
         "LayerNorm x=t0 weight=t1 bias=t2 out=t3 eps=0.1",
-        "AsType Mean Subtract Square Mean Full Add Rsqrt Multiply AsType Multiply Add",
+        "AsType Mean Subtract Square Mean Full Add Rsqrt Multiply AsType Multiply AsType Add AsType",
     );
 }
 
