@@ -9,8 +9,8 @@ use crate::{
     limits::{MAX_HEAD_DIM, MAX_LAYERS},
     rope::Rope,
     spec::{
-        Activation, Attention, AttentionNames, Config, Feed, Gate, Joined, Layer, LayerNorms, Mixer, Mlp, MlpBias, MlpNames, Norm,
-        NormKind, QkNorm, QkvBias, Values,
+        Activation, Attention, AttentionNames, Config, ExpertLayout, Experts, Feed, Gate, Joined, Layer, LayerNorms, Mixer, Mlp,
+        MlpBias, MlpNames, Norm, NormKind, QkNorm, QkvBias, Router, Values,
     },
 };
 
@@ -132,6 +132,31 @@ impl Base {
         }
     }
 
+    /// Experts with Llama's gate and names, chosen by a softmax.
+    pub(super) fn experts(&self, count: usize, chosen: usize, width: usize) -> Experts {
+        Experts {
+            count,
+            chosen,
+            width,
+            activation: self.activation,
+            router: Router::SOFTMAX,
+            latent: None,
+            shared: None,
+            shared_gate: None,
+            module: "mlp",
+            names: MlpNames::COMMON,
+            bias: false,
+            gated: true,
+            weighted_input: false,
+            layout: ExpertLayout::Rows,
+        }
+    }
+
+    /// One layer that joins `count` shared experts of `width` each.
+    pub(super) fn shared_experts(&self, width: usize, count: usize) -> Option<Mlp> {
+        (count > 0).then(|| self.mlp_of(width * count, "shared_experts"))
+    }
+
     /// A decoder of these layers, its embedding and head as Llama has them.
     pub(super) fn config(&self, f: &Fields<'_>, family: &'static str, layers: Vec<Layer>) -> Result<Config> {
         Ok(Config {
@@ -189,8 +214,8 @@ impl From<Mlp> for Feed {
     }
 }
 
-impl From<crate::spec::Experts> for Feed {
-    fn from(experts: crate::spec::Experts) -> Feed {
+impl From<Experts> for Feed {
+    fn from(experts: Experts) -> Feed {
         Feed::Experts(Box::new(experts))
     }
 }

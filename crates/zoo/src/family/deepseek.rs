@@ -8,7 +8,7 @@ use crate::{
     Result,
     fields::Fields,
     rope::{Rope, yarn_amplitude},
-    spec::{Config, ExpertLayout, Experts, Feed, Latent, Mixer, MlpNames, Norm, Router, Scores},
+    spec::{Config, Experts, Feed, Latent, Mixer, Norm, Router, Scores},
 };
 
 pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
@@ -53,7 +53,7 @@ pub(super) fn v2(f: &Fields<'_>) -> Result<Config> {
         ..Router::SOFTMAX
     };
     let chosen = f.size_or("num_experts_per_tok", 6)?;
-    let experts = Experts { count, chosen, ..experts_of(&base, width, shared, router) };
+    let experts = Experts { router, shared: base.shared_experts(width, shared), ..base.experts(count, chosen, width) };
     let feeds = dense_below(f, &base, 0, experts)?;
     decoder(f, &base, "deepseek_v2", &latent, feeds)
 }
@@ -201,25 +201,5 @@ pub(super) fn experts(f: &Fields<'_>, base: &Base, defaults: &ExpertDefaults) ->
     };
     let other = f.size_opt("num_experts_per_token")?;
     let chosen = other.unwrap_or(f.size_or("num_experts_per_tok", 8)?);
-    Ok(Experts { count, chosen, ..experts_of(base, width, shared, router) })
-}
-
-/// Experts beside `shared` more that are one layer.
-fn experts_of(base: &Base, width: usize, shared: usize, router: Router) -> Experts {
-    Experts {
-        count: 0,
-        chosen: 0,
-        width,
-        activation: base.activation,
-        router,
-        latent: None,
-        shared: (shared > 0).then(|| base.mlp_of(width * shared, "shared_experts")),
-        shared_gate: None,
-        module: "mlp",
-        names: MlpNames::COMMON,
-        bias: false,
-        gated: true,
-        weighted_input: false,
-        layout: ExpertLayout::Rows,
-    }
+    Ok(Experts { router, shared: base.shared_experts(width, shared), ..base.experts(count, chosen, width) })
 }

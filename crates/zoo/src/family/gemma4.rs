@@ -9,9 +9,7 @@ use crate::{
     Error, Result,
     fields::Fields,
     rope::{Rope, Scaling},
-    spec::{
-        Attention, Config, ExpertLayout, Experts, Feed, Layer, LayerNorms, Mlp, MlpNames, Norm, PerLayer, QkNorm, Router, Values,
-    },
+    spec::{Attention, Config, Experts, Feed, Layer, LayerNorms, Mlp, Norm, PerLayer, QkNorm, Router, Values},
 };
 
 /// What the two kinds of configs mean where they are silent.
@@ -118,20 +116,9 @@ fn experts(f: &Fields<'_>, base: &Base) -> Result<Option<Experts>> {
         return Err(Error::key("enable_moe_block", "num_experts, top_k_experts and moe_intermediate_size beside it", "true"));
     };
     Ok(Some(Experts {
-        count,
-        chosen,
-        width,
-        activation: base.activation,
         router: Router { module: "router.proj", normalized: Some(0.0), own_norm: true, ..Router::SOFTMAX },
-        latent: None,
-        shared: None,
-        shared_gate: None,
         module: "",
-        names: MlpNames::COMMON,
-        bias: false,
-        gated: true,
-        weighted_input: false,
-        layout: ExpertLayout::Rows,
+        ..base.experts(count, chosen, width)
     }))
 }
 

@@ -8,7 +8,7 @@ use crate::{
     Result,
     fields::Fields,
     rope::{Rope, Scaling, yarn_amplitude},
-    spec::{Activation, Attention, Config, ExpertLayout, Experts, MlpNames, Router, Scores},
+    spec::{Activation, Attention, Config, ExpertLayout, Experts, Router, Scores},
 };
 
 const DEFAULTS: Defaults =
@@ -19,7 +19,7 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     let bias = f.bool_or("attention_bias", true)?;
     let rope = if rope::description(f)?.is_some() { rope::read(f, &base)? } else { default_rope(f, &base)? };
     let attention = Attention { sinks: true, qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope)) };
-    let (window, experts) = (window(f, Some(128))?, experts(f)?);
+    let (window, experts) = (window(f, Some(128))?, experts(f, &base)?);
     // What the window was at first, and how many experts a token had by another name.
     f.get("initial_context_length");
     f.get("experts_per_token");
@@ -40,25 +40,20 @@ fn default_rope(f: &Fields<'_>, base: &Base) -> Result<Rope> {
     Ok(Rope { scaling, ..rope })
 }
 
-fn experts(f: &Fields<'_>) -> Result<Experts> {
+fn experts(f: &Fields<'_>, base: &Base) -> Result<Experts> {
     let other = f.size_opt("num_experts")?;
     Ok(Experts {
-        count: f.size_opt("num_local_experts")?.or(other).unwrap_or(128),
-        chosen: f.size_or("num_experts_per_tok", 4)?,
-        width: f.size("intermediate_size")?,
         activation: Activation::ClampedSwish {
             alpha: f.positive_or("swiglu_alpha", 1.702)?,
             limit: f.positive_or("swiglu_limit", 7.0)?,
         },
         router: Router { module: "router", bias: true, scores: Scores::SoftmaxOfChosen, ..Router::SOFTMAX },
-        latent: None,
-        shared: None,
-        shared_gate: None,
-        module: "mlp",
-        names: MlpNames::COMMON,
         bias: true,
-        gated: true,
-        weighted_input: false,
         layout: ExpertLayout::Alternating,
+        ..base.experts(
+            f.size_opt("num_local_experts")?.or(other).unwrap_or(128),
+            f.size_or("num_experts_per_tok", 4)?,
+            f.size("intermediate_size")?,
+        )
     })
 }

@@ -10,8 +10,7 @@ use crate::{
     fields::Fields,
     rope::Rope,
     spec::{
-        Attention, AttentionNames, Config, ExpertLayout, Experts, Joined, Layer, LayerNorms, Mlp, MlpNames, NormKind, QkNorm,
-        Router, Scores,
+        Attention, AttentionNames, Config, Experts, Joined, Layer, LayerNorms, Mlp, MlpNames, NormKind, QkNorm, Router, Scores,
     },
 };
 
@@ -232,20 +231,10 @@ pub(super) fn phimoe(f: &Fields<'_>) -> Result<Config> {
         return Err(Error::key("num_experts_per_tok", "2", chosen));
     }
     let experts = Experts {
-        count: f.size_or("num_local_experts", 16)?,
-        chosen,
-        width: f.size("intermediate_size")?,
-        activation: base.activation,
         router: Router { scores: Scores::Sparse { jitter }, ..Router::SOFTMAX },
-        latent: None,
-        shared: None,
-        shared_gate: None,
         module: "block_sparse_moe",
         names: MlpNames::NUMBERED,
-        bias: false,
-        gated: true,
-        weighted_input: false,
-        layout: ExpertLayout::Rows,
+        ..base.experts(f.size_or("num_local_experts", 16)?, chosen, f.size("intermediate_size")?)
     };
     let config = base.config(f, "phimoe", vec![layer(attention, experts); base.layers])?;
     Ok(Config { head_bias: f.bool_or("lm_head_bias", false)?, ..config })

@@ -9,8 +9,8 @@ use crate::{
     fields::Fields,
     rope::{Rope, Scaling},
     spec::{
-        Attention, AttentionNames, Config, ExpertLayout, Experts, Feed, Gate, Layer, LayerNorms, Mixer, Mlp, MlpNames, QkNorm,
-        Router, Scores, ShortConv,
+        Attention, AttentionNames, Config, Experts, Feed, Gate, Layer, LayerNorms, Mixer, Mlp, MlpNames, QkNorm, Router, Scores,
+        ShortConv,
     },
 };
 
@@ -61,10 +61,6 @@ pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
     let base = Base::read(f, &DEFAULTS)?;
     let (mlp, dense) = (mlp(&base, f.size("intermediate_size")?), f.count_or("num_dense_layers", 2)?);
     let experts = Experts {
-        count: f.size_or("num_experts", 32)?,
-        chosen: f.size_or("num_experts_per_tok", 4)?,
-        width: f.size_or("moe_intermediate_size", 1792)?,
-        activation: base.activation,
         router: Router {
             scores: Scores::Sigmoid,
             correction: f.bool_or("use_expert_bias", true)?.then_some("expert_bias"),
@@ -72,15 +68,13 @@ pub(super) fn experts(f: &Fields<'_>) -> Result<Config> {
             scale: f.positive_or("routed_scaling_factor", 1.0)?,
             ..Router::SOFTMAX
         },
-        latent: None,
-        shared: None,
-        shared_gate: None,
         module: "feed_forward",
         names: MlpNames::NUMBERED,
-        bias: false,
-        gated: true,
-        weighted_input: false,
-        layout: ExpertLayout::Rows,
+        ..base.experts(
+            f.size_or("num_experts", 32)?,
+            f.size_or("num_experts_per_tok", 4)?,
+            f.size_or("moe_intermediate_size", 1792)?,
+        )
     };
     let feeds = (0..base.layers).map(|i| if i < dense { mlp.into() } else { experts.clone().into() });
     build(f, &base, "lfm2_moe", feeds.collect())

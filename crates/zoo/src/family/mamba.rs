@@ -9,8 +9,8 @@ use crate::{
     fields::Fields,
     limits::MAX_LAYERS,
     spec::{
-        Activation, Attention, AttentionNames, Config, ExpertLayout, Experts, Feed, Layer, LayerNorms, Mamba, MambaFactors,
-        MambaForm, Mixer, Mlp, MlpNames, Norm, Router, Scores,
+        Activation, Attention, AttentionNames, Config, Experts, Feed, Layer, LayerNorms, Mamba, MambaFactors, MambaForm, Mixer,
+        Mlp, Norm, Router, Scores,
     },
 };
 
@@ -166,10 +166,9 @@ pub(super) fn jamba(f: &Fields<'_>) -> Result<Config> {
     let width = f.size("intermediate_size")?;
     let count = f.size_or("num_experts", 16)?;
     let experts = Experts {
-        count,
-        chosen: f.size_or("num_experts_per_tok", 2)?,
         router: Router { module: "router", ..Router::SOFTMAX },
-        ..experts(&base, width, "feed_forward")
+        module: "feed_forward",
+        ..base.experts(count, f.size_or("num_experts_per_tok", 2)?, width)
     };
     let norms = LayerNorms { feed_in: Some("pre_ff_layernorm"), ..LayerNorms::PRE };
     let falls_on = |i: usize, (period, offset): (usize, usize)| i % period == offset % period;
@@ -240,7 +239,7 @@ fn granite_feed(f: &Fields<'_>, base: &Base) -> Result<Feed> {
     let width = width.ok_or_else(|| f.error("intermediate_size", "an integer"))?;
     let router = Router { scores: Scores::SoftmaxOfChosen, ..Router::SOFTMAX };
     let shared = Mlp { joined: true, ..base.mlp_of(shared, "shared") };
-    Ok(Experts { count, chosen, router, shared: Some(shared), ..experts(base, width, "mlp") }.into())
+    Ok(Experts { router, shared: Some(shared), ..base.experts(count, chosen, width) }.into())
 }
 
 /// A Mamba 2 as configs with the prefix `mamba_` describe it.
@@ -412,23 +411,4 @@ pub(super) fn falcon_h1(f: &Fields<'_>) -> Result<Config> {
         logits_divisor: one("lm_head_multiplier")?.recip(),
         ..config
     })
-}
-
-fn experts(base: &Base, width: usize, module: &'static str) -> Experts {
-    Experts {
-        count: 0,
-        chosen: 0,
-        width,
-        activation: base.activation,
-        router: Router::SOFTMAX,
-        latent: None,
-        shared: None,
-        shared_gate: None,
-        module,
-        names: MlpNames::COMMON,
-        bias: false,
-        gated: true,
-        weighted_input: false,
-        layout: ExpertLayout::Rows,
-    }
 }

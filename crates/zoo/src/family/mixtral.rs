@@ -7,7 +7,7 @@ use super::{
 use crate::{
     Result,
     fields::Fields,
-    spec::{Attention, Config, ExpertLayout, Experts, MlpNames, Router},
+    spec::{Attention, Config, Experts, MlpNames, Router},
 };
 
 pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
@@ -16,20 +16,14 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     let attention = Attention { window: window(f, None)?, ..base.attention(Some(rope::read(f, &base)?)) };
     let other = f.size_opt("num_experts")?;
     let experts = Experts {
-        count: f.size_opt("num_local_experts")?.or(other).unwrap_or(8),
-        chosen: f.size_or("num_experts_per_tok", 2)?,
-        width: f.size("intermediate_size")?,
-        activation: base.activation,
         router: Router { normalized: Some(0.0), ..Router::SOFTMAX },
-        latent: None,
-        shared: None,
-        shared_gate: None,
         module: "block_sparse_moe",
         names: MlpNames::NUMBERED,
-        bias: false,
-        gated: true,
-        weighted_input: false,
-        layout: ExpertLayout::Rows,
+        ..base.experts(
+            f.size_opt("num_local_experts")?.or(other).unwrap_or(8),
+            f.size_or("num_experts_per_tok", 2)?,
+            f.size("intermediate_size")?,
+        )
     };
     base.config(f, "mixtral", vec![layer(attention, experts); base.layers])
 }

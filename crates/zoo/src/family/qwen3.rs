@@ -7,7 +7,7 @@ use super::{
 use crate::{
     Result,
     fields::Fields,
-    spec::{Attention, Config, ExpertLayout, Experts, Feed, MlpNames, QkNorm, Router},
+    spec::{Attention, Config, ExpertLayout, Experts, Feed, QkNorm, Router},
 };
 
 const DENSE: Defaults = Defaults { head_dim: Some(128), ..qwen2::DEFAULTS };
@@ -66,20 +66,12 @@ pub(super) fn experts_of(f: &Fields<'_>, base: &Base, defaults: &ExpertDefaults)
     let other = f.size_opt("num_local_experts")?;
     let normalized = f.bool_or("norm_topk_prob", defaults.normalized)?;
     Ok(Experts {
-        count: f.size_opt("num_experts")?.or(other).unwrap_or(defaults.count),
-        chosen: f.size_or("num_experts_per_tok", defaults.chosen)?,
-        width: f.size_or("moe_intermediate_size", defaults.width)?,
-        activation: base.activation,
         router: Router { normalized: normalized.then_some(0.0), ..Router::SOFTMAX },
-        latent: None,
-        shared: None,
-        shared_gate: None,
-        module: "mlp",
-        names: MlpNames::COMMON,
-        bias: false,
-        gated: true,
-        weighted_input: false,
-        layout: ExpertLayout::Rows,
+        ..base.experts(
+            f.size_opt("num_experts")?.or(other).unwrap_or(defaults.count),
+            f.size_or("num_experts_per_tok", defaults.chosen)?,
+            f.size_or("moe_intermediate_size", defaults.width)?,
+        )
     })
 }
 

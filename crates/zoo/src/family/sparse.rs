@@ -76,9 +76,6 @@ pub(super) fn minimax_m2(f: &Fields<'_>) -> Result<Config> {
     let qk_norm = if f.bool_or("use_qk_norm", true)? { QkNorm::Whole } else { QkNorm::None };
     let attention = Attention { qk_norm, window: window(f, None)?, ..base.attention(Some(rope::read(f, &base)?)) };
     let experts = Experts {
-        count: f.size_or("num_local_experts", 256)?,
-        chosen: f.size_or("num_experts_per_tok", 8)?,
-        width: f.size("intermediate_size")?,
         router: Router {
             scores: Scores::Sigmoid,
             correction: f.bool_or("use_routing_bias", true)?.then_some("e_score_correction_bias"),
@@ -88,7 +85,7 @@ pub(super) fn minimax_m2(f: &Fields<'_>) -> Result<Config> {
         },
         module: "block_sparse_moe",
         names: MlpNames::NUMBERED,
-        ..plain_experts(&base)
+        ..base.experts(f.size_or("num_local_experts", 256)?, f.size_or("num_experts_per_tok", 8)?, f.size("intermediate_size")?)
     };
     let attentions = vec![attention; base.layers];
     let feeds = vec![experts.into(); base.layers];
@@ -149,9 +146,6 @@ pub(super) fn afmoe(f: &Fields<'_>) -> Result<Config> {
     let attentions = by_kind(f, kinds, window(f, Some(1024))?, &attention, rotated)?;
     let (width, shared) = (f.size_or("moe_intermediate_size", 1408)?, f.count_or("num_shared_experts", 2)?);
     let experts = Experts {
-        count: f.size_or("num_experts", 64)?,
-        chosen: f.size_or("num_experts_per_tok", 6)?,
-        width,
         router: Router {
             module: "router.gate",
             scores: Scores::Sigmoid,
@@ -161,8 +155,8 @@ pub(super) fn afmoe(f: &Fields<'_>) -> Result<Config> {
             wide: true,
             ..Router::SOFTMAX
         },
-        shared: (shared > 0).then(|| base.mlp_of(width * shared, "shared_experts")),
-        ..plain_experts(&base)
+        shared: base.shared_experts(width, shared),
+        ..base.experts(f.size_or("num_experts", 64)?, f.size_or("num_experts_per_tok", 6)?, width)
     };
     let (mlp, dense) = (base.mlp(f)?, f.count_or("num_dense_layers", 1)?);
     let feeds = (0..base.layers).map(|i| if i < dense { mlp.into() } else { experts.clone().into() }).collect();
@@ -199,9 +193,6 @@ pub(super) fn laguna(f: &Fields<'_>) -> Result<Config> {
         return Err(f.error("moe_router_logit_softcapping", "0"));
     }
     let experts = Experts {
-        count: f.size_or("num_experts", 256)?,
-        chosen: f.size_or("num_experts_per_tok", 8)?,
-        width: f.size_or("moe_intermediate_size", 512)?,
         router: Router {
             scores: Scores::Sigmoid,
             correction: Some("experts.e_score_correction_bias"),
@@ -211,7 +202,11 @@ pub(super) fn laguna(f: &Fields<'_>) -> Result<Config> {
             ..Router::SOFTMAX
         },
         shared: Some(base.mlp_of(f.size_or("shared_expert_intermediate_size", 512)?, "shared_expert")),
-        ..plain_experts(&base)
+        ..base.experts(
+            f.size_or("num_experts", 256)?,
+            f.size_or("num_experts_per_tok", 8)?,
+            f.size_or("moe_intermediate_size", 512)?,
+        )
     };
     let (mlp, listed) = (base.mlp(f)?, f.texts("mlp_layer_types", base.layers)?);
     let is_dense = |i: usize| listed.as_ref().map_or(i == 0, |kinds| kinds[i] == "dense");
@@ -249,17 +244,14 @@ pub(super) fn ernie4_5_moe(f: &Fields<'_>) -> Result<Config> {
     let attention = Attention { qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope)) };
     let (width, shared) = (f.size_or("moe_intermediate_size", 1536)?, f.count_or("moe_num_shared_experts", 2)?);
     let experts = Experts {
-        count: f.size_or("moe_num_experts", 64)?,
-        chosen: f.size_or("moe_k", 6)?,
-        width,
         router: Router {
             correction: f.bool_or("moe_use_aux_free", true)?.then_some("moe_statics.e_score_correction_bias"),
             normalized: Some(f.magnitude_opt("moe_norm_min")?.unwrap_or(1e-12)),
             wide: true,
             ..Router::SOFTMAX
         },
-        shared: (shared > 0).then(|| base.mlp_of(width * shared, "shared_experts")),
-        ..plain_experts(&base)
+        shared: base.shared_experts(width, shared),
+        ..base.experts(f.size_or("moe_num_experts", 64)?, f.size_or("moe_k", 6)?, width)
     };
     let (first, last) = (f.count_or("moe_layer_start_index", 1)?, f.count_or("moe_layer_end_index", base.layers)?);
     let interval = f.size_or("moe_layer_interval", 1)?;
@@ -320,41 +312,18 @@ fn llama4_feeds(f: &Fields<'_>, base: &Base) -> Result<Vec<Feed>> {
     const MODULE: &str = "feed_forward";
     let width = f.size("intermediate_size")?;
     let experts = Experts {
-        count: f.size_or("num_local_experts", 16)?,
-        chosen: f.size_or("num_experts_per_tok", 1)?,
-        width,
         router: Router { module: "router", scores: Scores::Sigmoid, ..Router::SOFTMAX },
         shared: Some(base.mlp_of(width, "shared_expert")),
         module: MODULE,
         weighted_input: true,
         layout: ExpertLayout::Columns,
-        ..plain_experts(base)
+        ..base.experts(f.size_or("num_local_experts", 16)?, f.size_or("num_experts_per_tok", 1)?, width)
     };
     let step = f.size_or("interleave_moe_layer_step", 1)?;
     let listed = f.ints("moe_layers")?;
     let sparse = |i: usize| if listed.is_empty() { (i + 1).is_multiple_of(step) } else { listed.contains(&(i as i64)) };
     let dense = base.mlp_of(f.size_or("intermediate_size_mlp", 16_384)?, MODULE);
     Ok((0..base.layers).map(|i| if sparse(i) { experts.clone().into() } else { dense.into() }).collect())
-}
-
-/// Experts with Llama's gate and names; counts, widths and the router are for the family to state.
-fn plain_experts(base: &Base) -> Experts {
-    Experts {
-        count: 0,
-        chosen: 0,
-        width: 0,
-        activation: base.activation,
-        router: Router::SOFTMAX,
-        latent: None,
-        shared: None,
-        shared_gate: None,
-        module: "mlp",
-        names: MlpNames::COMMON,
-        bias: false,
-        gated: true,
-        weighted_input: false,
-        layout: ExpertLayout::Rows,
-    }
 }
 
 fn decoder(f: &Fields<'_>, base: &Base, family: &'static str, attentions: Vec<Attention>, feeds: Vec<Feed>) -> Result<Config> {
