@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Speed of large shapes on the machine's GPU: `flambeau bench --engine mlx` beside mlx-lm.
 
-    gpu_shapes.py make FOLDER [--shape qwen3.5-35b-a3b] [--layers 40] [--tiny]
+    gpu_shapes.py make FOLDER [--shape qwen3.5-35b-a3b] [--layers 40] [--tiny] [--float-gates]
     gpu_shapes.py measure FOLDER [--prompts 512,2048] [--generated 128] [--batches 32]
 
 `make` writes a folder in the shape of Qwen3.5-35B-A3B (gated delta nets and a mixture of experts), Qwen3 8B, Gemma 4 31B or Gemma 4 E2B with
 random weights, in MLX's own 4 bits (affine, groups of 64), without a tokenizer: `flambeau export` keeps its codes, and mlx-lm reads the same
 file. All layers take 20, 5, 17 and 3 GB. Needs numpy. `--tiny` writes a model of few small layers of the same kinds instead, for comparing
-engines. `measure` runs mlx-lm on the folder, prints a row as JSON, and needs mlx with a GPU backend and mlx-lm.
+engines. `--float-gates` keeps bf16 in routers and gates, as exports of float checkpoints have it. `measure` runs mlx-lm on the folder, prints a row as JSON, and needs mlx with a GPU backend and mlx-lm.
 """
 
 import argparse
@@ -205,7 +205,12 @@ def gemma_vectors(c: dict, layers: int):
         yield f"{at}layer_scalar", (1,), (0.5, 0.6)
 
 
-def make(folder: pathlib.Path, sizes: dict, layers: int) -> None:
+def is_gate(name: str) -> bool:
+    """Whether a matrix weighs what others compute, or chooses it."""
+    return name.endswith((".mlp.gate", ".shared_expert_gate", ".in_proj_a", ".in_proj_b"))
+
+
+def make(folder: pathlib.Path, sizes: dict, layers: int, float_gates: bool = False) -> None:
     import numpy as np
 
     rng = np.random.default_rng(0)
@@ -254,6 +259,10 @@ def make(folder: pathlib.Path, sizes: dict, layers: int) -> None:
         *lead, columns = shape
         n = int(np.prod(shape))
         deviation = columns**-0.5 if "embed_tokens" not in name else 1.0
+        if float_gates and is_gate(name):
+            data = bf16(rng.normal(0.0, deviation, shape))
+            add(f"{name}.weight", "BF16", shape, len(data), lambda file, _, data=data: file.write(data))
+            continue
         state = rng.bit_generator.state
         add(f"{name}.weight", "U32", (*lead, columns * BITS // 32), n * BITS // 8, codes)
         add(f"{name}.scales", "BF16", (*lead, columns // GROUP), n // GROUP * 2, scales(deviation, 1.0))
@@ -337,13 +346,17 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, default="qwen3.5-35b-a3b")
     parser.add_argument("--layers", type=int)
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--float-gates", action="store_true")
     parser.add_argument("--prompts", default="512,2048")
     parser.add_argument("--generated", type=int, default=128)
     parser.add_argument("--batches", default="")
     args = parser.parse_args()
     if args.action == "make":
         sizes = SHAPES[args.shape][args.tiny]
-        make(args.folder, sizes, args.layers or sizes["num_hidden_layers"])
+        if args.tiny and args.float_gates:
+            # As many rows of each gate as a tile of tensor cores takes.
+            sizes = dict(sizes, linear_num_value_heads=16, linear_num_key_heads=8)
+        make(args.folder, sizes, args.layers or sizes["num_hidden_layers"], args.float_gates)
     else:
         prompts, batches = ([int(n) for n in text.split(",") if n] for text in (args.prompts, args.batches))
         print(json.dumps(measure(args.folder, prompts, args.generated, batches)))

@@ -280,16 +280,23 @@ pub mod zoo {
 
     use crate::{compile, engine::Engine, wire::pte::EValue};
 
-    /// Compiles a model as a whole, with the constant methods that state its facts.
+    /// Compiles a model as a whole, with the constant methods that state its facts. [Routers and gates](Model::floats) keep their floats unless
+    /// one of the options' rules says otherwise.
     ///
     /// # Errors
     /// As [`compile`](compile::compile); what no delegate takes is one.
     pub fn compile<'m>(
         model: &'m Model,
-        options: compile::Options,
+        mut options: compile::Options,
         engine: &dyn Engine,
     ) -> Result<compile::Output<'m>, compile::Error> {
-        let options = compile::Options { require_full: true, ..options };
+        options.require_full = true;
+        options.rules.extend(model.floats.iter().map(|name| compile::WeightRule {
+            pattern: name.clone(),
+            layers: compile::Layers::All,
+            scheme: None,
+            is_optional: true,
+        }));
         let mut output = compile::compile(&model.programs(), &options, engine)?;
         for (name, value) in &model.metadata {
             let values = match value {

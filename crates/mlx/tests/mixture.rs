@@ -1,8 +1,8 @@
-//! Language models, one with gated delta nets and a mixture of experts, one with windows and heads of several widths, one whose last layers share
+//! Language models, two with gated delta nets and a mixture of experts, of which one keeps floats in routers and gates, one with windows and heads of several widths, one whose last layers share
 //! caches and which has inputs for each layer: prompts and single tokens, on every device of MLX that there is, beside the CPU engine. On a GPU
 //! kernels of our own compute their single tokens.
 //!
-//! `mixture/layers.txt`, `mixture/windows.txt` and `mixture/shared.txt` are what `flambeau inspect --nodes` prints of the exports (`--max-seq-len 256`) of folders that
+//! `mixture/layers.txt`, `mixture/floats.txt` (`--float-gates`), `mixture/windows.txt` and `mixture/shared.txt` are what `flambeau inspect --nodes` prints of the exports (`--max-seq-len 256`) of folders that
 //! `scripts/bench/gpu_shapes.py make --tiny` wrote, without the text of kernels; shape `gemma4-31b` is the second, `gemma4-e2b` the third. Constants get values here.
 
 use std::{collections::HashMap, process::ExitCode, sync::Arc};
@@ -23,6 +23,7 @@ mod installed;
 use installed::alone;
 
 const LAYERS: &str = include_str!("mixture/layers.txt");
+const FLOATS: &str = include_str!("mixture/floats.txt");
 const WINDOWS: &str = include_str!("mixture/windows.txt");
 const SHARED: &str = include_str!("mixture/shared.txt");
 const VOCABULARY: f64 = 512.0;
@@ -46,6 +47,7 @@ fn constant(name: &str, dtype: DType, shape: &[usize], rng: &mut Rng) -> Bytes {
     }
     let scale = 1.0 / (DEVIATION * ((shape.last().copied().unwrap_or(1) * GROUP) as f64).sqrt());
     let scalar = name.strip_prefix("_scalar_").and_then(|rest| rest.split('_').next()?.parse::<f64>().ok());
+    let bound = (3.0 / shape.last().copied().unwrap_or(1) as f64).sqrt();
     let (low, high) = match (scalar, name) {
         (Some(value), _) => (value, value),
         (_, name) if name.ends_with(".scales") => (0.7 * scale, 1.3 * scale),
@@ -53,6 +55,7 @@ fn constant(name: &str, dtype: DType, shape: &[usize], rng: &mut Rng) -> Bytes {
         (_, name) if name.ends_with("A_log") => (-2.0, -0.1),
         (_, name) if name.ends_with("dt_bias") => (-1.0, 1.0),
         (_, name) if name.contains("conv1d") => (-0.5, 0.5),
+        _ if shape.len() == 2 => (-bound, bound),
         _ => (0.8, 1.2),
     };
     let values: Vec<f32> = (0..count).map(|_| (low + (high - low) * rng.next_unit()) as f32).collect();
@@ -193,7 +196,8 @@ fn main() -> ExitCode {
     };
     let devices = [Device::Cpu, Device::Gpu(0)];
     let mixture = devices.map(|device| case("a_mixture_behind_delta_nets", device, LAYERS));
+    let floats = devices.map(|device| case("a_mixture_with_a_router_of_floats", device, FLOATS));
     let windows = devices.map(|device| case("attention_in_windows", device, WINDOWS));
     let shared = devices.map(|device| case("attention_over_shared_caches", device, SHARED));
-    flambeau_testcases::run(mixture.into_iter().chain(windows).chain(shared).collect())
+    flambeau_testcases::run(mixture.into_iter().chain(floats).chain(windows).chain(shared).collect())
 }

@@ -71,6 +71,8 @@ pub(crate) struct Builder {
     constants: IndexMap<String, Weight>,
     /// Path of the module being written.
     module: String,
+    /// Names of weights that keep their floats.
+    floats: Vec<String>,
 }
 
 const PARAMETERS: usize = 0;
@@ -106,6 +108,18 @@ impl Builder {
         let value = self.held_value(arg, &weight);
         self.weights.insert(name.to_owned(), weight);
         value
+    }
+
+    /// States that a weight keeps its floats, whatever others are quantized to.
+    pub(crate) fn keep_floats(&mut self, name: &str) {
+        if !self.floats.iter().any(|known| known == name) {
+            self.floats.push(name.to_owned());
+        }
+    }
+
+    /// The weights that keep their floats.
+    pub(crate) fn take_floats(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.floats)
     }
 
     /// State of the program that starts as zeros.

@@ -127,7 +127,7 @@ pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> R
     let tokens = model::ranged("max_seq_len", options.max_seq_len.unwrap_or(default), c.room())?;
     let parts = Parts { w: Writer::new(checkpoint, dtype, scales), c, dtype, tokens, sizes: [0.into(), 0.into()] };
     let methods = IndexMap::from([("forward", parts.forward()?)]);
-    Ok(Model { methods, metadata: metadata(c, dtype, tokens), tokenizer: checkpoint.tokenizer().clone() })
+    Ok(Model { methods, floats: Vec::new(), metadata: metadata(c, dtype, tokens), tokenizer: checkpoint.tokenizer().clone() })
 }
 
 struct Parts<'a> {

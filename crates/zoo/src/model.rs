@@ -116,6 +116,8 @@ pub struct Model {
     /// first takes `mel_chunk` f32 [1, mels, 8·t] and `enc_input_pos` i64 [4·t] → [1, t, hidden], which are added to the embeddings of tokens; it
     /// keeps what its convolutions and windows still need.
     pub methods: IndexMap<&'static str, Exported>,
+    /// Names of weights to be kept as floats when others are quantized: routers, and gates of a number or one for each head.
+    pub floats: Vec<String>,
     /// Constant methods by name.
     pub metadata: Vec<(String, MethodConstant)>,
     pub tokenizer: TokenizerSource,
@@ -142,8 +144,9 @@ fn model(checkpoint: &Checkpoint, options: &Options) -> Result<Model> {
         Architecture::VoxtralRealtime(config) => return voxtral_realtime::model(checkpoint, config, options),
     };
     let settings = settings(checkpoint, config, options)?;
-    let methods = IndexMap::from([("forward", block::program(checkpoint, config, settings)?)]);
-    Ok(Model { methods, metadata: metadata(config, settings), tokenizer: checkpoint.tokenizer().clone() })
+    let (program, floats) = block::program(checkpoint, config, settings)?;
+    let (methods, tokenizer) = (IndexMap::from([("forward", program)]), checkpoint.tokenizer().clone());
+    Ok(Model { methods, floats, metadata: metadata(config, settings), tokenizer })
 }
 
 impl Model {

@@ -184,6 +184,20 @@ impl<'a> Writer<'a> {
         self.project(x, path, &name, &source, bias)
     }
 
+    /// As [`linear`](Self::linear), for numbers that weigh or choose what others compute: a router's logits, or a gate of each head. An error in
+    /// one changes all that it weighs, and the weight is small, so that it keeps the floats of a checkpoint.
+    pub(crate) fn gate(&mut self, x: &Val, path: &str, rows: usize, bias: bool) -> Result<Val> {
+        let name = format!("{path}.weight");
+        let source = self.source(&name, &[rows, x.dim(x.dims.len() - 1)])?;
+        self.project_gate(x, path, &name, &source, bias)
+    }
+
+    /// As [`project`](Self::project), for a [`gate`](Self::gate).
+    pub(crate) fn project_gate(&mut self, x: &Val, path: &str, name: &str, source: &CheckpointTensor, bias: bool) -> Result<Val> {
+        self.b.keep_floats(name);
+        self.project(x, path, name, source, bias)
+    }
+
     pub(crate) fn project(&mut self, x: &Val, path: &str, name: &str, source: &CheckpointTensor, bias: bool) -> Result<Val> {
         self.b.enter(path);
         let weight = self.matrix(name, source)?;

@@ -1,4 +1,4 @@
-// Few rows times matrices of affine 4-bit codes, bound by memory: a code is read once for all rows.
+// Few rows times matrices of affine 4-bit codes or of 16-bit floats, bound by memory: a weight is read once for all rows.
 //
 // `arrange_rows` normalises rows, if they are to be, and puts them in the order in which `RowProducts` hands them to tensor cores. There the
 // blocks share out tiles of 16 rows of the matrices; a block's warps share the depth out and add up their sums in one order. Codes are unpacked
@@ -57,6 +57,8 @@ __device__ void arrange_rows(const T* x, const N* norm, float eps, int k, int co
 // y[n, row] = [residual +] x[n] W for the rows of all matrices and `count` rows x, which are arranged. With GATE there are two matrices, and
 // act(A x) * (B x) is the one result; a tile of the one then stands beside the same tile of the other. Rows of each matrix are whole tiles.
 //
+// Matrices are of codes in groups of GROUP, or of floats if that is 0.
+//
 // SIDES warps stand beside each other, each with up to TILES tiles, so that what they read of x comes once to their multiprocessor; DEEP such
 // groups share the depth. Dynamic shared memory: BUFFERS times 8 EIGHTS columns of 16 TILES SIDES + 4 sums for each of these groups. With two
 // buffers, warps go on while others still add up.
@@ -70,8 +72,13 @@ struct RowProducts {
   // Each column of sums lies in other banks than the one before.
   static constexpr unsigned kPitch = SIDES * TILES * 16 + 4;
 
+  static constexpr bool kCoded = GROUP != 0;
+  // Pieces of 16 bytes that a lane reads of a row in a step: 32 columns.
+  static constexpr unsigned kPieces = kCoded ? 1 : 4;
+  static constexpr unsigned kColumnsOfPiece = 32 / kPieces;
+
   struct Step {
-    uint4 w[TILES][2];
+    uint4 w[TILES][2][kPieces];
     T scale[TILES][2];
     T bias[TILES][2];
   };
@@ -122,35 +129,60 @@ struct RowProducts {
         from = all[COUNT - 1];
       }
       row += lane / 4;
-      unsigned piece = row * (k / 32) + c * 4 + lane % 4;
-      unsigned group = row * (k / GROUP) + (c * kStep + lane % 4 * 32) / GROUP;
+      unsigned pieces = k / kColumnsOfPiece;
+      unsigned piece = row * pieces + (c * 4 + lane % 4) * kPieces;
 #pragma unroll
       for (unsigned h = 0; h < 2; ++h) {
-        s.w[i][h] = load_once(static_cast<const uint4*>(from.w) + piece + h * 8 * (k / 32));
-        s.scale[i][h] = from.scales[group + h * 8 * (k / GROUP)];
-        s.bias[i][h] = from.biases[group + h * 8 * (k / GROUP)];
+#pragma unroll
+        for (unsigned w = 0; w < kPieces; ++w) {
+          s.w[i][h][w] = load_once(static_cast<const uint4*>(from.w) + piece + h * 8 * pieces + w);
+        }
+        if constexpr (kCoded) {
+          unsigned group = (row + h * 8) * (k / GROUP) + (c * kStep + lane % 4 * 32) / GROUP;
+          s.scale[i][h] = from.scales[group];
+          s.bias[i][h] = from.biases[group];
+        }
       }
     }
   }
 
-  // Codes, each group's scale and bias in one word.
-  struct Codes {
-    uint4 w[TILES][2];
+  // Codes, each group's scale and bias in one word; or floats.
+  struct Weights {
+    uint4 w[TILES][2][kPieces];
     unsigned affine[TILES][2];
 
-    __device__ explicit Codes(const Step& s) {
+    __device__ explicit Weights(const Step& s) {
 #pragma unroll
       for (unsigned i = 0; i < TILES; ++i) {
 #pragma unroll
         for (unsigned h = 0; h < 2; ++h) {
-          w[i][h] = s.w[i][h];
-          affine[i][h] = __byte_perm(twice(s.scale[i][h]), twice(s.bias[i][h]), 0x5410);
+#pragma unroll
+          for (unsigned p = 0; p < kPieces; ++p) {
+            w[i][h][p] = s.w[i][h][p];
+          }
+          if constexpr (kCoded) {
+            affine[i][h] = __byte_perm(twice(s.scale[i][h]), twice(s.bias[i][h]), 0x5410);
+          }
         }
+      }
+    }
+
+    // Columns 8 p and on of the lane's as pairs (0, 4), (1, 5), (2, 6), (3, 7).
+    __device__ void pairs(unsigned i, unsigned h, unsigned p, unsigned (&pair)[4]) const {
+      if constexpr (kCoded) {
+        unsigned both = affine[i][h];
+        unpack_pairs<T>(word(w[i][h][0], p), __byte_perm(both, 0, 0x1010), __byte_perm(both, 0, 0x3232), pair);
+      } else {
+        const uint4& v = w[i][h][p % kPieces];
+        pair[0] = __byte_perm(v.x, v.z, 0x5410);
+        pair[1] = __byte_perm(v.x, v.z, 0x7632);
+        pair[2] = __byte_perm(v.y, v.w, 0x5410);
+        pair[3] = __byte_perm(v.y, v.w, 0x7632);
       }
     }
   };
 
-  __device__ void multiply(const Codes& s, const uint4* x, unsigned count, unsigned c, float (&sums)[TILES][EIGHTS][4]) const {
+  __device__ void multiply(const Weights& s, const uint4* x, unsigned count, unsigned c, float (&sums)[TILES][EIGHTS][4]) const {
 #pragma unroll
     for (unsigned w = 0; w < 4; ++w) {
       uint4 v[EIGHTS];
@@ -166,8 +198,7 @@ struct RowProducts {
         unsigned pair[2][4];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          unsigned affine = s.affine[i][h];
-          unpack_pairs<T>(word(s.w[i][h], w), __byte_perm(affine, 0, 0x1010), __byte_perm(affine, 0, 0x3232), pair[h]);
+          s.pairs(i, h, w, pair[h]);
         }
         unsigned low[4] = {pair[0][0], pair[1][0], pair[0][1], pair[1][1]};
         unsigned high[4] = {pair[0][2], pair[1][2], pair[0][3], pair[1][3]};
@@ -256,10 +287,16 @@ struct RowProducts {
       float sums[TILES][EIGHTS][4] = {};
 #pragma unroll 1
       for (unsigned c = deep; c < steps && own.count > 0; c += DEEP) {
-        Codes s(now);
+        Weights s(now);
         bool goes_on = c + DEEP < steps;
+        // Floats leave no registers for what is ahead.
+        if constexpr (!kCoded) {
+          multiply(s, x, own.count, c, sums);
+        }
         load(now, goes_on ? own : units(unit + kRound, end), goes_on ? c + DEEP : deep);
-        multiply(s, x, own.count, c, sums);
+        if constexpr (kCoded) {
+          multiply(s, x, own.count, c, sums);
+        }
       }
       float* buffer = parts;
       parts = parts == base ? base + (BUFFERS - 1) * DEEP * kColumns * kPitch : base;

@@ -1,7 +1,7 @@
 //! The experts that a router chooses for one row: their gated layers, weighted and summed, in two parts; with the row's norm, the router, an
 //! expert for every row and the sum with the row itself in three.
 
-use flambeau_ir::{GatherQmm, Int, Node, QuantMode, Tid};
+use flambeau_ir::{GatherQmm, In, Int, Node, QuantMode, Tid};
 use flambeau_tensor::{DType, Shape};
 
 use super::{
@@ -207,23 +207,45 @@ fn find_all(scope: &Scope<'_>, at: usize) -> Option<(Chosen, usize)> {
     let residual = r.beside(add.a, add.b, sum)?;
     let out = add.out.0;
     r.leaves_only(&[out])?;
-    let one_format = weights.windows(2).all(|w| w[0].format == w[1].format);
-    let same = one_format && own.is_none_or(|own| own.group == experts.group);
+    let same = own.is_none_or(|own| own.group == experts.group);
     let given = residual == (x, None) && r.kept.is_empty();
     let weight = norm.weight.filter(|w| scope.is_constant(w.0))?.0;
     let norm = Some((weight, norm.eps));
     let router = Linear { norm, narrows, ..Linear::plain(x, weights, Vec::new()) };
+    let fits = same && given && router.has_known_formats();
     let chosen = Chosen { logits: logits.0, x, around: Some(Around { router, own }), experts, chosen, out };
-    (same && given).then_some((chosen, r.at))
+    fits.then_some((chosen, r.at))
 }
 
 /// The router's product.
 fn router(r: &mut Reader<'_, '_>, x: Content) -> Option<(Content, Weights)> {
-    let n = node!(r, QuantizedMatmul);
-    r.reads(n.x, x)?;
-    let slots = [n.w.0, n.scales.0, n.biases?.0];
-    let weights = weights(r, slots, n.mode, n.bits, n.group_size)?;
-    n.transpose.then_some((r.wrote(n.out.0), weights))
+    match r.next()? {
+        Node::QuantizedMatmul(n) => {
+            r.reads(n.x, x)?;
+            let slots = [n.w.0, n.scales.0, n.biases?.0];
+            let weights = weights(r, slots, n.mode, n.bits, n.group_size)?;
+            n.transpose.then_some((r.wrote(n.out.0), weights))
+        }
+        Node::Transpose(n) if n.perm[..] == [1, 0] => {
+            let weights = floats(r, n.x)?;
+            let columns = r.wrote(n.out.0);
+            Some((column_product(r, x, columns)?, weights))
+        }
+        _ => None,
+    }
+}
+
+/// A constant matrix of floats.
+fn floats(r: &Reader<'_, '_>, slot: In) -> Option<Weights> {
+    r.scope.is_constant(slot.0).then(|| Weights { format: Format::Float, slots: vec![slot.0] })
+}
+
+/// What comes of a row and a matrix that stands as columns.
+fn column_product(r: &mut Reader<'_, '_>, row: Content, columns: Content) -> Option<Content> {
+    let mm = node!(r, Addmm);
+    r.reads(mm.mat1, row)?;
+    r.reads(mm.mat2, columns)?;
+    (mm.bias.is_none() && mm.alpha == 1.0).then_some(r.wrote(mm.out.0))
 }
 
 fn weights(r: &Reader<'_, '_>, slots: Matrices, mode: QuantMode, bits: i32, group: i32) -> Option<Weights> {
@@ -236,16 +258,18 @@ fn weights(r: &Reader<'_, '_>, slots: Matrices, mode: QuantMode, bits: i32, grou
 /// The expert that every row takes, by a share of its own: it and what gives the share; `sum` becomes that of all experts.
 fn own_expert(r: &mut Reader<'_, '_>, row: Content, sum: &mut Content) -> Option<(Expert, Weights)> {
     let (own, result) = expert(r, row, None)?;
-    let unpack = node!(r, Dequantize);
-    let slots = [unpack.w.0, unpack.scales.0, unpack.biases?.0];
-    let gate = weights(r, slots, unpack.mode, unpack.bits, unpack.group_size)?;
-    let unpacked = r.wrote(unpack.out.0);
-    let column = applied!(r, Reshape, unpacked);
-    let mm = node!(r, Addmm);
-    let plain = mm.bias.is_none() && mm.alpha == 1.0;
-    r.reads(mm.mat1, row)?;
-    r.reads(mm.mat2, column)?;
-    let share = r.wrote(mm.out.0);
+    let (gate, column) = if let Some(Node::Addmm(mm)) = r.scope.nodes.get(r.at) {
+        // One row of floats stands as a column already.
+        let shape = r.scope.graph.meta.get(mm.mat2.0.0 as usize)?.static_shape()?;
+        (matches!(shape[..], [_, 1]).then(|| floats(r, mm.mat2))??, (mm.mat2.0, None))
+    } else {
+        let unpack = node!(r, Dequantize);
+        let slots = [unpack.w.0, unpack.scales.0, unpack.biases?.0];
+        let gate = weights(r, slots, unpack.mode, unpack.bits, unpack.group_size)?;
+        let unpacked = r.wrote(unpack.out.0);
+        (gate, applied!(r, Reshape, unpacked))
+    };
+    let share = column_product(r, row, column)?;
     let share = applied!(r, Sigmoid, share);
     let mul = node!(r, Multiply);
     r.reads_both(mul.a, mul.b, result, share)?;
@@ -253,7 +277,7 @@ fn own_expert(r: &mut Reader<'_, '_>, row: Content, sum: &mut Content) -> Option
     let add = node!(r, Add);
     r.reads_both(add.a, add.b, *sum, shared)?;
     *sum = r.wrote(add.out.0);
-    plain.then_some((own, gate))
+    Some((own, gate))
 }
 
 /// What the first part leaves to the others: the logits; what the share of the expert for all comes from, and its gate and up.
@@ -295,7 +319,7 @@ impl Chosen {
             router.outs = known.rows.iter().map(|&rows| b.inner(sizes.dtype, rows)).collect();
             text.finish(&router.outs, &call);
             around.router.end(b, &known, text.0);
-            router.stages_row = b.is_resident() && around.router.weights[0].format == self.format();
+            router.stages_row = b.is_resident() && around.router.formats().last() == Some(&self.format());
         }
         let left = self.build_inner(m, b, &sizes, &router)?;
         self.build_out(m, b, &sizes, &left, &router)?;

@@ -1,6 +1,6 @@
 //! Linear layers of one row: `[residual +] act(norm(x) W)` for some matrices.
 
-use std::fmt::Write as _;
+use std::{cmp::Reverse, fmt::Write as _};
 
 use flambeau_ir::{Int, Node, QuantMode, Slice, Tid};
 use flambeau_tensor::{DType, Shape};
@@ -17,8 +17,9 @@ const MANY_ROWS: usize = 16384;
 
 /// Elements of a row that the threads of a block hold in registers.
 const MAX_JOINED: usize = 8192;
-/// Matrices of one step at most.
+/// Matrices of one step at most, and formats of these.
 const MOST: usize = 4;
+const MOST_FORMATS: usize = 2;
 
 /// How a matrix is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,8 +156,7 @@ pub(super) fn find(scope: &Scope<'_>, at: usize) -> Option<Step> {
         }
     };
     let dead = spent.iter().all(|&t| linear.outs.contains(&t) || scope.is_dead(t, end));
-    let one_format = linear.weights.windows(2).all(|w| w[0].format == w[1].format);
-    (dead && one_format).then(|| Step { end, kind: Kind::Linear(Box::new(linear)) })
+    (dead && linear.has_known_formats()).then(|| Step { end, kind: Kind::Linear(Box::new(linear)) })
 }
 
 /// A norm of a product, the sum that it enters, and a number that this is multiplied with, from a node on: the product, what is joined to it,
@@ -310,8 +310,13 @@ impl Linear {
 
     /// Ends the part.
     pub(super) fn end(&self, b: &mut Builder, sizes: &Sizes, text: String) {
-        let results = self.tile(sizes, b.all_warps()) / if self.gated { 2 } else { 1 };
-        let blocks = self.results(sizes).iter().sum::<usize>().div_ceil(results * b.warps());
+        let blocks = self.formats().into_iter().map(|format| {
+            let rows = self.rows_in(sizes, format);
+            let results = self.tile(&rows, b.all_warps()) / if self.gated { 2 } else { 1 };
+            let count = if self.gated { rows[0] } else { rows.iter().sum() };
+            count.div_ceil(results * b.warps())
+        });
+        let blocks = blocks.max().unwrap_or(0);
         b.part(text, self.shared_memory(sizes), blocks);
     }
 
@@ -331,30 +336,42 @@ impl Linear {
             let _ = write!(text, "Join<{ty},{norm_type}> join{{{row},{norm},{eps:e}f,{scale},@sum}};");
             join = "&join".to_owned();
         }
-        let _ = write!(text, "Matrix<{ty}> all[]={{");
-        for (i, (weights, rows)) in self.weights.iter().zip(&sizes.rows).enumerate() {
-            let names = weights.slots.iter().map(|&t| b.slot(m, t)).collect::<Result<Vec<_>>>()?;
-            let scales = if let [_, s, b] = &names[..] { format!("{s},{b}") } else { "nullptr,nullptr".to_owned() };
-            let _ = write!(text, "{{{},{scales},@{i},{rows}}},", names[0]);
+        let formats = self.formats();
+        for (number, format) in formats.iter().enumerate() {
+            let _ = write!(text, "Matrix<{ty}> all{number}[]={{");
+            for (i, (weights, rows)) in self.weights.iter().zip(&sizes.rows).enumerate().filter(|(_, (w, _))| w.format == *format) {
+                let names = weights.slots.iter().map(|&t| b.slot(m, t)).collect::<Result<Vec<_>>>()?;
+                let scales = if let [_, s, b] = &names[..] { format!("{s},{b}") } else { "nullptr,nullptr".to_owned() };
+                let _ = write!(text, "{{{},{scales},@{i},{rows}}},", names[0]);
+            }
+            text.push_str("};");
         }
-        text.push_str("};");
         // Only now, since its slot may have held what the step reads.
         if let Some(part) = &self.beside {
             b.keep(m, &Node::Slice(part.clone()))?;
             other = b.slot(m, part.out.0)?;
         }
-        let ((bits, group), tile) = (self.bits_and_group(), self.tile(sizes, b.all_warps()));
         let eps = self.norm.map_or(0.0, |n| n.1);
         let gate = match (self.gated || self.beside.is_some(), self.activation) {
             (false, _) => "kNone",
             (true, Activation::Silu) => "kSilu",
             (true, Activation::Gelu) => "kGelu",
         };
-        let call = format!(
-            "factor=linear<{ty},{bits},{group},{tile},kW,Gate::{gate},{norm_type}>(shared,{x},{join},{norm},{eps:e}f,{other},{},all,wait);",
-            sizes.k
-        );
-        Ok((Matrices(text), call))
+        let mut calls = String::new();
+        for (number, &format) in formats.iter().enumerate() {
+            let ((bits, group), rows) = (format.bits_and_group(), self.rows_in(sizes, format));
+            let (tile, k) = (self.tile(&rows, b.all_warps()), sizes.k);
+            let call = format!(
+                "factor=linear<{ty},{bits},{group},{tile},kW,Gate::{gate},{norm_type}>\
+                 (shared,{x},{join},{norm},{eps:e}f,{other},{k},all{number},wait);"
+            );
+            // Blocks without a row of a few leave the row to be staged for the others.
+            let _ = match number + 1 == formats.len() {
+                true => write!(calls, "{call}"),
+                false => write!(calls, "if(blockIdx.x*{tile}<{}){{{call}__syncthreads();}}", rows.iter().sum::<usize>()),
+            };
+        }
+        Ok((Matrices(text), calls))
     }
 
     /// The sizes, if the slots hold one row and matrices that the kernel takes.
@@ -386,17 +403,35 @@ impl Linear {
         (fits && same).then_some(sizes)
     }
 
-    /// Rows of each result.
-    fn results<'a>(&self, sizes: &'a Sizes) -> &'a [usize] {
-        if self.gated { &sizes.rows[..1] } else { &sizes.rows }
+    /// The formats of the matrices, those of most bits first: the row stays in shared memory as the last one reads it.
+    pub(super) fn formats(&self) -> Vec<Format> {
+        let mut formats: Vec<Format> = Vec::new();
+        for weights in &self.weights {
+            if !formats.contains(&weights.format) {
+                formats.push(weights.format);
+            }
+        }
+        formats.sort_by_key(|format| Reverse(format.bits_and_group()));
+        formats
     }
 
-    /// Rows that a warp reads together, of `warps` that there are: those that take the least time, in which several rows of a round share what
-    /// reading the vector takes.
-    fn tile(&self, sizes: &Sizes, warps: Option<usize>) -> usize {
-        let total = sizes.rows.iter().sum::<usize>();
+    /// Whether a kernel takes matrices of these formats together: a gate and what it multiplies are of one.
+    pub(super) fn has_known_formats(&self) -> bool {
+        self.formats().len() <= if self.gated { 1 } else { MOST_FORMATS }
+    }
+
+    /// Rows of the matrices of a format.
+    pub(super) fn rows_in(&self, sizes: &Sizes, format: Format) -> Vec<usize> {
+        let of_all = self.weights.iter().zip(&sizes.rows);
+        of_all.filter(|(weights, _)| weights.format == format).map(|(_, &rows)| rows).collect()
+    }
+
+    /// Rows that a warp reads together of matrices of such numbers of rows, of `warps` that there are: those that take the least time, in which
+    /// several rows of a round share what reading the vector takes.
+    fn tile(&self, rows: &[usize], warps: Option<usize>) -> usize {
+        let total = rows.iter().sum::<usize>();
         let results = |tile: usize| if self.gated { tile / 2 } else { tile };
-        let fits = |&tile: &usize| results(tile) > 0 && sizes.rows.iter().all(|rows| rows.is_multiple_of(results(tile)));
+        let fits = |&tile: &usize| results(tile) > 0 && rows.iter().all(|rows| rows.is_multiple_of(results(tile)));
         let usual = if self.gated || total >= MANY_ROWS { 4 } else { 2 };
         let cost = |&tile: &usize| match warps {
             Some(warps) => (total.div_ceil(tile).div_ceil(warps) * tile * [6, 4, 3][tile.ilog2() as usize], tile),
@@ -405,13 +440,10 @@ impl Linear {
         [4, 2, 1].into_iter().filter(fits).min_by_key(cost).unwrap_or(1)
     }
 
-    fn bits_and_group(&self) -> (usize, usize) {
-        self.weights.first().map_or(Format::Float, |w| w.format).bits_and_group()
-    }
-
     /// Bytes that the row takes in shared memory, as the kernel lays it out.
     fn shared_memory(&self, sizes: &Sizes) -> usize {
-        staged_bytes(self.bits_and_group().0, sizes.k)
+        let bytes = self.formats().into_iter().map(|format| staged_bytes(format.bits_and_group().0, sizes.k));
+        bytes.max().unwrap_or(0)
     }
 }
 
@@ -448,13 +480,15 @@ pub(super) fn staged_bytes(bits: usize, k: usize) -> usize {
     passes * 32 * codes * 4 + if bits == 16 { 0 } else { passes * 32 * 8 }
 }
 
-/// Rows of a matrix with `k` columns; `None` if its slots hold another.
+/// Rows of a matrix with `k` columns, one of which may stand as a column of `k` rows; `None` if its slots hold another.
 pub(super) fn rows_of(m: &Machine, weights: &Weights, dtype: DType, k: usize) -> Option<usize> {
     let slot = |i: usize| m.env.tensors.get(weights.slots.get(i)?.0 as usize)?.as_ref();
     let w = slot(0)?;
     let &[rows, columns] = &w.shape[..] else { return None };
     match weights.format {
-        Format::Float => (w.dtype == dtype && columns == k).then_some(rows),
+        Format::Float if w.dtype != dtype => None,
+        Format::Float if (rows, columns) == (k, 1) => Some(1),
+        Format::Float => (columns == k).then_some(rows),
         Format::Coded { bits, group } => {
             let holds = |s: &Slot| s.dtype == dtype && s.shape[..] == [rows, k / group];
             let fits = w.dtype == DType::U32 && columns * 32 == k * bits && k.is_multiple_of(group);

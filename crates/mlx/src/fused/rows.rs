@@ -22,8 +22,9 @@ pub(crate) const MAX_ROWS: usize = 32;
 /// Rows of a matrix that a tile of tensor cores takes, and columns of a step of a warp.
 const TILE: usize = 16;
 const STEP: usize = 128;
-/// Tiles that a warp computes together.
+/// Tiles that a warp computes together, of codes and of floats, which take more registers.
 const TILES: usize = 2;
+const FLOAT_TILES: usize = 1;
 
 /// What the launches of one run share.
 #[derive(Debug, Default)]
@@ -172,7 +173,6 @@ impl<'a> RowSteps<'a> {
 struct Shapes {
     dtype: DType,
     norm: DType,
-    group: usize,
     k: usize,
     rows: Vec<usize>,
     /// Columns of sums, in eights.
@@ -202,14 +202,15 @@ impl Linear {
     fn build_rows(&self, m: &mut Machine, run: &mut RowSteps<'_>) -> Result<bool> {
         let Some(shapes) = self.shapes(m) else { return Ok(false) };
         let arranged = self.arrange(m, run, &shapes)?;
-        let &Shapes { dtype, group, k, eights, ref rows, .. } = &shapes;
+        let &Shapes { dtype, k, eights, ref rows, .. } = &shapes;
         let (ty, count) = (cuda::type_name(dtype).unwrap_or_default(), run.count()?);
         let b = &mut run.builder;
         let arranged = b.earlier(&arranged);
         let residual = self.residual.map_or(Ok("nullptr".to_owned()), |tid| b.slot(m, tid))?;
         let mut names = Vec::with_capacity(self.weights.len());
         for weights in &self.weights {
-            let slots = weights.slots.iter().map(|&tid| b.slot(m, tid)).collect::<Result<Vec<_>>>()?;
+            let mut slots = weights.slots.iter().map(|&tid| b.slot(m, tid)).collect::<Result<Vec<_>>>()?;
+            slots.resize(3, "nullptr".to_owned());
             names.push(slots.join(","));
         }
         let lead: Shape = m.slot(self.x)?.shape.split_last().map(|(_, lead)| lead.into()).unwrap_or_default();
@@ -217,35 +218,46 @@ impl Linear {
         let results = if self.gated { &rows[..1] } else { &rows[..] };
         let outs = self.outs.iter().zip(results).map(|(&tid, &rows)| b.result(m, tid, dtype, shape_of(rows)));
         let outs = outs.collect::<Result<Vec<_>>>()?;
-        let matrix = |(i, (names, rows)): (usize, (&String, &usize))| {
-            format!("{{{names},{},{rows}}}", outs.get(i).map_or("nullptr", String::as_str))
-        };
-        let all: Vec<String> = names.iter().zip(rows).enumerate().map(matrix).collect();
         let gate = match (self.gated, self.activation) {
             (false, _) => "kNone",
             (true, Activation::Silu) => "kSilu",
             (true, Activation::Gelu) => "kGelu",
         };
-        let tiles = results.iter().sum::<usize>() / TILE;
-        let Shares { sides, deep, buffers, memory, blocks } = self.share_out(b, tiles, eights);
-        let text = format!(
-            "Matrix<{ty}> all[]={{{}}};RowProducts<{ty},{group},{TILES},{eights},Gate::{gate},kW,{sides},{deep},{buffers},{}>{{all,{k}}}\
-             .run(reinterpret_cast<char*>(dynamic),reinterpret_cast<const uint4*>({arranged}),{residual},{count},wait);",
-            all.join(","),
-            all.len(),
-        );
+        let (mut text, mut memory, mut blocks) = (String::new(), 0, 0);
+        for format in self.formats() {
+            let own = |i: &usize| self.weights[*i].format == format;
+            let matrix = |i: usize| format!("{{{},{},{}}}", names[i], outs.get(i).map_or("nullptr", String::as_str), rows[i]);
+            let all: Vec<String> = (0..rows.len()).filter(own).map(matrix).collect();
+            let tiles = (0..results.len()).filter(own).map(|i| rows[i]).sum::<usize>() / TILE;
+            let (group, most) = match format {
+                Format::Float => (0, FLOAT_TILES),
+                Format::Coded { group, .. } => (group, TILES),
+            };
+            let shares = self.share_out(b, tiles, most, eights);
+            let Shares { sides, deep, buffers, .. } = shares;
+            // What one format leaves in shared memory is read before another writes there. Writing to a string cannot fail.
+            let _ = write!(
+                text,
+                "{}{{Matrix<{ty}> all[]={{{}}};RowProducts<{ty},{group},{most},{eights},Gate::{gate},kW,{sides},{deep},{buffers},{}>{{all,{k}}}\
+                 .run(reinterpret_cast<char*>(dynamic),reinterpret_cast<const uint4*>({arranged}),{residual},{count},wait);}}",
+                if text.is_empty() { "" } else { "__syncthreads();" },
+                all.join(","),
+                all.len(),
+            );
+            (memory, blocks) = (shares.memory.max(memory), shares.blocks.max(blocks));
+        }
         b.part(text, memory, blocks);
         Ok(true)
     }
 
-    /// How a block's warps share out tiles of the results: as many beside each other as the block has work for, since those read the same
-    /// columns of the rows.
-    fn share_out(&self, b: &Builder, tiles: usize, eights: usize) -> Shares {
-        let of_warp = if self.gated { TILES / 2 } else { TILES };
+    /// How a block's warps share out tiles of the results, each up to `most` at once: as many beside each other as the block has work for, since
+    /// those read the same columns of the rows.
+    fn share_out(&self, b: &Builder, tiles: usize, most: usize, eights: usize) -> Shares {
+        let of_warp = if self.gated { most / 2 } else { most };
         let of_block = b.all_warps().map_or(1, |all| tiles.div_ceil(all / b.warps()));
         let sides = of_block.div_ceil(of_warp).min(b.warps() / 2).max(1);
         let deep = b.warps() / sides;
-        let buffer = deep * eights * 8 * (sides * TILES * TILE + 4) * 4;
+        let buffer = deep * eights * 8 * (sides * most * TILE + 4) * 4;
         let buffers = if of_block > sides * of_warp && 2 * buffer <= b.max_shared() { 2 } else { 1 };
         Shares { sides, deep, buffers, memory: buffers * buffer, blocks: tiles.div_ceil(of_warp) }
     }
@@ -279,7 +291,11 @@ impl Linear {
         cuda::type_name(dtype)?;
         let is_one_each = x.shape.len() > 1 && x.shape.iter().product::<usize>() == count * k;
         (is_one_each && (2..=MAX_ROWS).contains(&count)).then_some(())?;
-        let Format::Coded { bits: 4, group: group @ (32 | 64 | 128) } = weights.first()?.format else { return None };
+        let formats = self.formats();
+        let is_known = |format: &Format| matches!(format, Format::Float | Format::Coded { bits: 4, group: 32 | 64 | 128 });
+        // Floats alone are left to MLX, whose products of many rows they are made for.
+        let has_codes = formats.iter().any(|format| *format != Format::Float);
+        (has_codes && formats.iter().all(is_known)).then_some(())?;
         let norm = norm.map_or(Some(dtype), |(weight, _)| norm_type(m, weight, dtype, narrows, k))?;
         let rows = weights.iter().map(|w| rows_of(m, w, dtype, k)).collect::<Option<Vec<_>>>()?;
         let same = !gated || rows.windows(2).all(|w| w[0] == w[1]);
@@ -289,6 +305,6 @@ impl Linear {
             let is_like = residual.dtype == dtype && rows.len() == 1 && residual.shape.iter().product::<usize>() == count * rows[0];
             is_like.then_some(())?;
         }
-        fits.then_some(Shapes { dtype, norm, group, k, rows, eights: eights(count) })
+        fits.then_some(Shapes { dtype, norm, k, rows, eights: eights(count) })
     }
 }

@@ -155,6 +155,34 @@ fn a_mixture_behind_delta_nets_is_a_launch_a_layer() {
 }
 
 #[test]
+fn routers_and_gates_of_floats_are_parts_of_the_same_launches() {
+    let graph = include_str!("../../tests/mixture/floats.txt").parse().expect("the text parses");
+    let plan = Plan::of(&flambeau_ir::check(graph).expect("the graph is valid"), true);
+    assert_eq!(plan.groups.len(), 4);
+    let formats = |step: &Step| match &step.kind {
+        Kind::Linear(linear) => Some((linear.weights.len(), linear.formats().len())),
+        Kind::Chosen(chosen) => chosen.is_whole().then_some((0, 0)),
+        Kind::Delta(_) | Kind::Attention(_) => None,
+    };
+    let found: Vec<_> = plan.steps.values().filter_map(formats).collect();
+    let layer = |projections| [projections, (1, 1), (0, 0)];
+    let expected = [layer((4, 2)), layer((4, 2)), layer((4, 2)), layer((3, 1))].concat();
+    assert_eq!(found[..expected.len()], expected, "projections, output, mixture");
+}
+
+#[test]
+fn a_gate_and_its_operand_of_two_formats_are_no_step() {
+    let codes = |slot: u32| {
+        let slots = (slot..slot + 3).map(Tid).collect();
+        linear::Weights { format: linear::Format::Coded { bits: 4, group: 64 }, slots }
+    };
+    let floats = linear::Weights { format: linear::Format::Float, slots: vec![Tid(3)] };
+    let linear = |gated, weights| Linear { gated, ..Linear::plain(Tid(9), weights, vec![Tid(10)]) };
+    assert!(linear(false, vec![codes(0), floats.clone()]).has_known_formats());
+    assert!(!linear(true, vec![codes(0), floats]).has_known_formats());
+}
+
+#[test]
 fn windows_and_wide_heads_are_a_launch_a_layer() {
     let graph = include_str!("../../tests/mixture/windows.txt").parse().expect("the text parses");
     let plan = Plan::of(&flambeau_ir::check(graph).expect("the graph is valid"), true);

@@ -125,12 +125,11 @@ impl Decoder<'_> {
 
     /// Factors on the results of heads, from the layer's input: [1, s, H·D] or [1, s, H].
     fn gate(&mut self, x: &Val, a: &Attention, path: &str) -> Result<Option<Val>> {
-        let (name, rows) = match a.gate {
+        let gate = match a.gate {
             Gate::None | Gate::Queries => return Ok(None),
-            Gate::Elements(name) => (name, a.heads * a.head_dim),
-            Gate::Heads(name) | Gate::SoftHeads(name) => (name, a.heads),
+            Gate::Elements(name) => self.w.linear(x, &format!("{path}.{name}"), a.heads * a.head_dim, false)?,
+            Gate::Heads(name) | Gate::SoftHeads(name) => self.w.gate(x, &format!("{path}.{name}"), a.heads, false)?,
         };
-        let gate = self.w.linear(x, &format!("{path}.{name}"), rows, false)?;
         Ok(Some(if matches!(a.gate, Gate::SoftHeads(_)) { self.w.b.softplus(&gate) } else { self.w.b.sigmoid(&gate) }))
     }
 

@@ -46,16 +46,14 @@ impl Decoder<'_> {
 
     pub(super) fn delta_net(&mut self, x: &Val, layer: usize, d: &DeltaNet, path: &str) -> Result<Val> {
         let (keys, values) = (d.key_heads * d.key_dim, d.value_heads * d.value_dim);
-        let mut projected = Vec::with_capacity(4);
-        for (name, source) in self.delta_projections(d, path)? {
-            projected.push(self.w.project(x, path, &name, &source, false)?);
-        }
-        let [mixed, z, b, a] = &projected[..] else {
-            return Err(crate::Error::MissingTensor(format!("{path}.in_proj_qkv.weight")));
-        };
+        let [qkv, z, b, a] = self.delta_projections(d, path)?;
+        let mut wide = |(name, source): (String, CheckpointTensor)| self.w.project(x, path, &name, &source, false);
+        let [mixed, z] = [wide(qkv)?, wide(z)?];
+        let mut gate = |(name, source): (String, CheckpointTensor)| self.w.project_gate(x, path, &name, &source, false);
+        let [b, a] = [gate(b)?, gate(a)?];
         self.w.b.enter(path);
         let weight = self.w.plain(&format!("{path}.conv1d.weight"), &[2 * keys + values, 1, d.taps])?;
-        let mixed = self.causal_conv(mixed, layer, d.taps, &weight, None)?;
+        let mixed = self.causal_conv(&mixed, layer, d.taps, &weight, None)?;
         let mixed = self.w.b.silu(&mixed);
         let mixed = self.w.b.cast(&mixed, DType::F32);
         let [q, k, v] = self.w.b.split(&mixed, [keys, keys, values]);
@@ -65,7 +63,7 @@ impl Decoder<'_> {
         let k = self.unit_heads(&k, d.key_heads, d.key_dim, dk.sqrt().recip());
         let v = self.split_heads(&v, d.value_heads, d.value_dim);
         let [q, k] = [q, k].map(|heads| self.tiled(&heads, d));
-        let (g, beta) = self.delta_gates(a, b, d, path)?;
+        let (g, beta) = self.delta_gates(&a, &b, d, path)?;
         let shape = vec![1, d.value_heads, d.value_dim, d.key_dim];
         let held = self.w.b.buffer(&format!("recurrent_state_{layer}"), DType::F32, shape)?;
         let state = self.carried(&held);
@@ -74,7 +72,7 @@ impl Decoder<'_> {
         let y = self.w.b.cast(&y, self.settings.dtype);
         let y = self.w.norm(&y, &format!("{path}.norm"), d.norm)?;
         self.w.b.enter(path);
-        let gate = self.split_heads(z, d.value_heads, d.value_dim);
+        let gate = self.split_heads(&z, d.value_heads, d.value_dim);
         let gate = self.w.b.silu(&gate);
         let y = self.w.b.mul(&y, &gate);
         let y = self.joined_heads(&y, values);

@@ -23,9 +23,8 @@ impl Decoder<'_> {
         };
         self.w.b.enter(format!("{path}.experts"));
         let mut rows = self.w.b.reshape(&narrow, &[s.clone(), 1.into(), 1.into(), width.into()]);
-        let weights = self.w.b.unsqueeze(&weights, 2);
         if e.weighted_input {
-            let weights = self.w.b.unsqueeze(&weights, 3);
+            let weights = self.w.b.reshape(&weights, &[s.clone(), e.chosen.into(), 1.into(), 1.into()]);
             rows = self.w.b.mul(&rows, &weights);
         }
         let in_columns = e.layout != ExpertLayout::Rows && self.w.has(&format!("{path}.{JOINED}"));
@@ -33,7 +32,12 @@ impl Decoder<'_> {
             if in_columns { self.column_experts(&rows, &chosen, e, &path)? } else { self.row_experts(&rows, &chosen, e, &path)? };
         self.w.b.enter(format!("{path}.experts"));
         let made = self.w.b.reshape(&made, &[s.clone(), e.chosen.into(), width.into()]);
-        let weighted = if e.weighted_input { made } else { self.w.b.mul(&made, &weights) };
+        let weighted = if e.weighted_input {
+            made
+        } else {
+            let weights = self.w.b.unsqueeze(&weights, 2);
+            self.w.b.mul(&made, &weights)
+        };
         let sum = self.w.b.sum_over(&weighted, 1);
         let mut sum = self.w.b.reshape(&sum, &[1.into(), s, width.into()]);
         if e.latent.is_some() {
@@ -42,7 +46,7 @@ impl Decoder<'_> {
         let Some(shared) = &e.shared else { return Ok(sum) };
         let mut own = self.mlp(x, shared, &format!("{path}.{}", shared.module))?;
         if let Some(gate) = e.shared_gate {
-            let gate = self.w.linear(x, &format!("{path}.{gate}"), 1, false)?;
+            let gate = self.w.gate(x, &format!("{path}.{gate}"), 1, false)?;
             let gate = self.w.b.sigmoid(&gate);
             own = self.w.b.mul(&own, &gate);
         }
@@ -131,10 +135,11 @@ impl Decoder<'_> {
         let wide = if r.wide { Some(source.read(&name, DType::F32, None)?) } else { None };
         let logits = match wide {
             Some(Read::Plain(weight)) => {
+                self.w.b.keep_floats(&name);
                 let (x, weight) = (self.w.b.cast(&x, DType::F32), self.w.b.parameter(&name, weight));
                 self.w.b.linear(&x, &weight, None)
             }
-            _ => self.w.project(&x, &module, &name, &source, r.bias)?,
+            _ => self.w.project_gate(&x, &module, &name, &source, r.bias)?,
         };
         Ok(self.w.b.cast(&logits, DType::F32))
     }

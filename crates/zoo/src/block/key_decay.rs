@@ -14,7 +14,7 @@ impl Decoder<'_> {
         let key = self.unit_heads(&key, k.heads, k.head_dim, dim.sqrt().recip());
         let value = self.split_heads(&value, k.heads, k.head_dim);
         let decay = self.key_decays(x, k, path)?;
-        let beta = self.w.linear(x, &format!("{path}.b_proj"), k.heads, false)?;
+        let beta = self.w.gate(x, &format!("{path}.b_proj"), k.heads, false)?;
         self.w.b.enter(path);
         let beta = self.w.b.cast(&beta, DType::F32);
         let beta = self.w.b.sigmoid(&beta);

@@ -15,7 +15,7 @@ impl Decoder<'_> {
         let turn = l.rope.as_ref().map(|rope| self.turn(rope, l.rotated_dim)).transpose()?;
         let gate = match l.gate {
             Some(name) => {
-                let gate = self.w.linear(x, &format!("{path}.{name}"), l.heads, false)?;
+                let gate = self.w.gate(x, &format!("{path}.{name}"), l.heads, false)?;
                 let gate = self.w.b.sigmoid(&gate);
                 Some(self.w.b.unsqueeze(&gate, 3))
             }

@@ -69,8 +69,11 @@ pub(crate) struct Decoder<'a> {
     caches: Vec<Option<Cache>>,
 }
 
+/// A program, and the names of its weights that keep their floats.
+pub(crate) type Written = (Exported, Vec<String>);
+
 /// Writes the program from token ids [1, s] to logits.
-pub(crate) fn program(checkpoint: &Checkpoint, config: &Config, settings: Settings) -> Result<Exported> {
+pub(crate) fn program(checkpoint: &Checkpoint, config: &Config, settings: Settings) -> Result<Written> {
     let mut w = Writer::new(checkpoint, settings.dtype, settings.scales);
     let s = w.b.symbol("s0", 1, settings.chunk);
     let ids = w.b.input("input_ids", DType::I64, vec![Expr::Int(1), s.clone()]);
@@ -82,7 +85,7 @@ pub(crate) fn program(checkpoint: &Checkpoint, config: &Config, settings: Settin
 }
 
 /// Writes the program from rows of the embedding, or what stands in their place, [1, s, hidden] to logits.
-pub(crate) fn program_of_embeddings(checkpoint: &Checkpoint, config: &Config, settings: Settings) -> Result<Exported> {
+pub(crate) fn program_of_embeddings(checkpoint: &Checkpoint, config: &Config, settings: Settings) -> Result<Written> {
     let mut w = Writer::new(checkpoint, settings.dtype, settings.scales);
     let s = w.b.symbol("s0", 1, settings.chunk);
     let x = w.b.input("inputs_embeds", settings.dtype, vec![Expr::Int(1), s.clone(), Expr::Int(config.hidden as i64)]);
@@ -124,7 +127,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// Ends the program with the logits of what comes out of the layers.
-    fn logits(mut self, x: Val, per_layer: Option<Val>) -> Result<Exported> {
+    fn logits(mut self, x: Val, per_layer: Option<Val>) -> Result<Written> {
         let c = self.config;
         let x = self.layers(x, per_layer)?;
         self.w.b.enter("lm_head");
@@ -136,7 +139,8 @@ impl<'a> Decoder<'a> {
         if let Some(cap) = c.logits_cap {
             logits = self.w.b.soft_cap(&logits, cap);
         }
-        self.w.b.finish(&[&logits])
+        let floats = self.w.b.take_floats();
+        Ok((self.w.b.finish(&[&logits])?, floats))
     }
 
     /// All layers and the norm after them, for the positions that matter.

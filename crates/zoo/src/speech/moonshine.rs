@@ -51,7 +51,7 @@ pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> R
     let form = Form::new(checkpoint, options, "Moonshine", c.positions)?;
     let parts = || form.parts(checkpoint, c);
     let methods = IndexMap::from([("encoder", parts().encoder()?), ("decoder", parts().decoder()?)]);
-    Ok(Model { methods, metadata: metadata(c, form), tokenizer: checkpoint.tokenizer().clone() })
+    Ok(Model { methods, floats: Vec::new(), metadata: metadata(c, form), tokenizer: checkpoint.tokenizer().clone() })
 }
 
 /// Fewest samples that make a position.

@@ -62,7 +62,7 @@ pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> R
         methods.insert("decoder_step", parts().decoder_step(t)?);
         methods.insert("joint", parts().joint(t)?);
     }
-    Ok(Model { methods, metadata: metadata(c, dtype), tokenizer: checkpoint.tokenizer().clone() })
+    Ok(Model { methods, floats: Vec::new(), metadata: metadata(c, dtype), tokenizer: checkpoint.tokenizer().clone() })
 }
 
 /// What every method is written with.

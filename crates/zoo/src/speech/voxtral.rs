@@ -29,15 +29,16 @@ pub(crate) struct Config {
 pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> Result<Model> {
     let settings = model::settings(checkpoint, &c.text, options)?;
     let w = Writer::new(checkpoint, settings.dtype, settings.scales);
+    let (text_decoder, floats) = block::program_of_embeddings(checkpoint, &c.text, settings)?;
     let methods = IndexMap::from([
         ("audio_encoder", c.audio_encoder(w, settings.dtype)?),
         ("token_embedding", block::embedding_program(checkpoint, &c.text, settings)?),
-        ("text_decoder", block::program_of_embeddings(checkpoint, &c.text, settings)?),
+        ("text_decoder", text_decoder),
     ]);
     let mut metadata = model::metadata(&c.text, settings);
     metadata.extend(spectrogram_facts(c.mels));
     metadata.push(("get_audio_positions".into(), MethodConstant::Int(c.positions as i64)));
-    Ok(Model { methods, metadata, tokenizer: checkpoint.tokenizer().clone() })
+    Ok(Model { methods, floats, metadata, tokenizer: checkpoint.tokenizer().clone() })
 }
 
 impl Config {

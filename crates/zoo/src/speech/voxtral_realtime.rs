@@ -50,10 +50,11 @@ pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> R
     let options = Options { max_seq_len: Some(positions), prefill_chunk: Some(chunk), ..*options };
     let settings = model::settings(checkpoint, &c.text, &options)?;
     let listening = Settings { positions: MAX_POSITIONS, chunk: MOST_EMBEDDINGS * c.joined, logits: Logits::All, ..settings };
+    let (text_decoder, floats) = block::program_of_embeddings(checkpoint, &c.text, settings)?;
     let methods = IndexMap::from([
         ("encode_audio_chunk", c.encode_audio_chunk(checkpoint, listening)?),
         ("token_embedding", block::embedding_program(checkpoint, &c.text, settings)?),
-        ("text_decoder", block::program_of_embeddings(checkpoint, &c.text, settings)?),
+        ("text_decoder", text_decoder),
     ]);
     let size = |name: &str, value: usize| (name.to_owned(), MethodConstant::Int(value as i64));
     let mut metadata = model::metadata(&c.text, settings);
@@ -65,7 +66,7 @@ pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> R
         size("delay_tokens", c.delay),
         size("left_pad_tokens", c.left_pad),
     ]);
-    Ok(Model { methods, metadata, tokenizer: checkpoint.tokenizer().clone() })
+    Ok(Model { methods, floats, metadata, tokenizer: checkpoint.tokenizer().clone() })
 }
 
 impl Config {

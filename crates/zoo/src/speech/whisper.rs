@@ -65,7 +65,7 @@ pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> R
     if !c.alignment_heads.is_empty() {
         methods.insert("alignment", parts().decoder(Wanted::Alignment)?);
     }
-    Ok(Model { methods, metadata: metadata(c, form), tokenizer: checkpoint.tokenizer().clone() })
+    Ok(Model { methods, floats: Vec::new(), metadata: metadata(c, form), tokenizer: checkpoint.tokenizer().clone() })
 }
 
 /// Texts that a cache of branches has room for at least, each as long as a window's text may be.
