@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use clap::{Args, FromArgMatches};
 use flambeau::{
     compile,
@@ -48,7 +48,8 @@ pub fn engine(flags: &[String]) -> Result<Arc<dyn Engine>> {
 pub fn language_model(flags: &[String], engine: &Arc<dyn Engine>) -> Result<LanguageModel> {
     let args = parse::<LanguageModelArgs>(flags)?;
     let Loaded { model, text, .. } = args.load_on(zoo::Logits::default(), engine)?;
-    Ok(LanguageModel { model, tokenizer: text.tokenizer, template: text.template })
+    let template = text.template.context("the chat template")?;
+    Ok(LanguageModel { model, tokenizer: text.tokenizer, template })
 }
 
 /// Loads a text encoder by the flags of `flambeau embed` that concern models.

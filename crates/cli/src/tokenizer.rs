@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use flambeau::{
     runtime::Program,
     tensor::Bytes,
-    text::{ChatTemplate, GenerationDefaults, Tokenizer, TokenizerFiles},
+    text::{ChatTemplate, Error, GenerationDefaults, Tokenizer, TokenizerFiles},
 };
 
 use crate::failure::hint;
@@ -21,7 +21,8 @@ pub(crate) const MODEL_FILES: [&str; 2] = ["tekken.json", "tokenizer.model"];
 /// A tokenizer with its chat template, if there is one.
 pub(crate) struct TextModel {
     pub(crate) tokenizer: Tokenizer,
-    pub(crate) template: Option<ChatTemplate>,
+    /// The template, or why it cannot be used: only conversations need one.
+    pub(crate) template: Result<Option<ChatTemplate>, Error>,
     /// How the model's makers draw tokens.
     pub(crate) defaults: Option<GenerationDefaults>,
 }
@@ -105,7 +106,7 @@ fn build(read: &dyn Fn(&str) -> Result<Option<Bytes>>) -> Result<TextModel> {
         chat_template: template.as_deref().map(std::str::from_utf8).transpose().context("chat_template.jinja")?,
     };
     let tokenizer = Tokenizer::from_files(&files)?;
-    let template = ChatTemplate::from_files(&files, tokenizer.special(), None)?;
+    let template = ChatTemplate::from_files(&files, tokenizer.special(), None);
     let defaults = files.generation_config.map(GenerationDefaults::from_json).transpose()?;
     Ok(TextModel { tokenizer, template, defaults })
 }

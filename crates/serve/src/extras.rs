@@ -83,7 +83,7 @@ pub(crate) async fn props(State(app): Shared, Query(words): Words) -> Result<Res
                 "repeat_penalty": sampling.repetition_penalty,
             },
         },
-        "chat_template": model.template.as_ref().map(|template| template.source()),
+        "chat_template": model.template_source(),
         "bos_token": model.tokenizer.special().bos,
         "eos_token": model.tokenizer.special().eos,
         "modalities": { "vision": false, "audio": false },

@@ -27,8 +27,9 @@ pub struct NewModel {
     pub aliases: Vec<String>,
     pub model: Model,
     pub tokenizer: Tokenizer,
-    /// How conversations become prompts; without it, only text is continued.
-    pub template: Option<ChatTemplate>,
+    /// How conversations become prompts; without it, only text is continued. Or why the model's template cannot be used, which requests with
+    /// conversations are then told.
+    pub template: Result<Option<ChatTemplate>, String>,
     /// How tokens are drawn where a request does not say.
     pub sampling: SamplingParams,
     pub limits: Limits,
@@ -43,7 +44,7 @@ pub struct NewModel {
 pub(crate) struct Served {
     pub(crate) name: String,
     pub(crate) tokenizer: Tokenizer,
-    pub(crate) template: Option<ChatTemplate>,
+    template: Result<Option<ChatTemplate>, String>,
     pub(crate) tool_form: Option<Form>,
     pub(crate) sampling: SamplingParams,
     pub(crate) thinks: bool,
@@ -74,7 +75,8 @@ impl Served {
             disk.iter().fold(scheduler, Scheduler::with_disk)
         };
         let worker = Worker::start(&name, scheduler, metrics)?;
-        let tool_form = template.as_ref().and_then(|template| Form::of(template.source()));
+        let source = template.as_ref().ok().and_then(Option::as_ref).map(ChatTemplate::source);
+        let tool_form = source.and_then(Form::of);
         let grammars = OnceLock::new();
         Ok(Served {
             name,
@@ -95,11 +97,19 @@ impl Served {
     /// The template.
     ///
     /// # Errors
-    /// The model has none.
+    /// The model has none, or one that cannot be used.
     pub(crate) fn template(&self) -> Result<&ChatTemplate> {
-        let missing =
-            || ApiError::invalid(format!("the model {:?} has no chat template; /v1/completions continues text", self.name));
-        self.template.as_ref().ok_or_else(missing)
+        let refused = match &self.template {
+            Ok(Some(template)) => return Ok(template),
+            Ok(None) => format!("the model {:?} has no chat template", self.name),
+            Err(error) => format!("the chat template of {:?} cannot be used: {error}", self.name),
+        };
+        Err(ApiError::invalid(format!("{refused}; /v1/completions continues text")))
+    }
+
+    /// The text of the template, if it can be used.
+    pub(crate) fn template_source(&self) -> Option<&str> {
+        self.template.as_ref().ok()?.as_ref().map(ChatTemplate::source)
     }
 
     /// The tokens of a prompt, which the field `param` holds.
@@ -135,7 +145,7 @@ impl Served {
     pub(crate) fn facts(&self) -> Json {
         json!({
             "capabilities": {
-                "chat": self.template.is_some(),
+                "chat": self.template_source().is_some(),
                 "completion": true,
                 "tools": self.tool_form.is_some(),
             },

@@ -18,7 +18,7 @@ use serde_json::json;
 use crate::{
     count::or_all,
     draft::DraftArgs,
-    failure::INTERRUPTED,
+    failure::{INTERRUPTED, hint},
     files, interrupt,
     language_model::{LanguageModelArgs, Loaded},
     memory,
@@ -122,7 +122,13 @@ fn encode(args: &Args, text: &TextModel) -> Result<Vec<u32>> {
     } else {
         args.prompt.clone()
     };
-    let template = text.template.as_ref().filter(|_| !args.raw);
+    let template = match &text.template {
+        _ if args.raw => None,
+        Ok(template) => template.as_ref(),
+        Err(error) => {
+            return Err(hint(anyhow::anyhow!("the chat template: {error}"), "--raw continues the prompt as it is"));
+        }
+    };
     let Some(template) = template else {
         if !args.raw && !args.quiet {
             eprintln!("the tokenizer has no chat template: continuing the prompt as it is");

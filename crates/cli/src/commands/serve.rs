@@ -319,6 +319,10 @@ fn load_language(args: &Args, name: &str, opened: &Opened, engine: &Arc<dyn Engi
         how.default_chunk(CPU_CHUNK);
     }
     let text = how.tokenizer(&opened.program, &opened.path)?;
+    let template = text.template.map_err(|error| error.to_string());
+    if let Err(error) = &template {
+        eprintln!("{name}: conversations are refused, since the chat template cannot be used: {error}");
+    }
     let model = how.model(&opened.program, engine)?;
     let model = args.draft.attach(model, &text.tokenizer, engine, how.engine.threads, args.lock)?;
     Ok(NewModel {
@@ -326,7 +330,7 @@ fn load_language(args: &Args, name: &str, opened: &Opened, engine: &Arc<dyn Engi
         aliases: args.alias.clone(),
         sampling: args.defaults.params(text.defaults.as_ref())?,
         tokenizer: text.tokenizer,
-        template: text.template,
+        template,
         limits: limits(args, &model)?,
         thinks: args.think,
         prompt_lookup: args.draft.looks_up(),

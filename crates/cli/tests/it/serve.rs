@@ -77,6 +77,36 @@ fn a_served_model_says_what_the_command_line_says() {
     }
 }
 
+/// A copy of the tiny model whose template has no end.
+fn with_bad_template(folder: &Path) -> String {
+    let copy = folder.join("bad");
+    std::fs::create_dir(&copy).unwrap();
+    for file in std::fs::read_dir(TINY).unwrap().map(Result::unwrap) {
+        std::fs::copy(file.path(), copy.join(file.file_name())).unwrap();
+    }
+    std::fs::write(copy.join("chat_template.jinja"), "{% for m in messages %}{{ m.content }}").unwrap();
+    copy.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_model_with_a_bad_template_does_not_keep_others_from_being_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let bad = with_bad_template(folder.path());
+    let serving = serve(folder.path(), &[&bad, "--threads", "1"]);
+    let body = |model: &str| {
+        let messages = json!([{ "role": "user", "content": "the cat sat" }]);
+        json!({ "model": model, "messages": messages, "temperature": 0, "max_tokens": 8 }).to_string()
+    };
+    let (status, reply) = ask(&serving.address, "POST", "/v1/chat/completions", "", &body("bad"));
+    assert!(status == 400 && reply.contains("template"), "{reply}");
+    let (status, _) = ask(&serving.address, "POST", "/v1/chat/completions", "", &body("tiny-llama"));
+    assert_eq!(status, 200);
+    let raw = flambeau(folder.path(), &["generate", &bad, "-p", "the cat sat", "-n", "2", "-q", "--raw"]);
+    assert_eq!(raw.code, 0, "{}", raw.stderr);
+    let refused = flambeau(folder.path(), &["generate", &bad, "-p", "the cat sat", "-n", "2", "-q"]);
+    assert!(refused.code != 0 && refused.stderr.contains("--raw"), "{}", refused.stderr);
+}
+
 /// Sends a signal to the server.
 fn signal(serving: &Serving, name: &str) {
     assert!(Command::new("kill").args([name, &serving.child.id().to_string()]).status().unwrap().success());

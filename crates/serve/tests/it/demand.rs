@@ -114,3 +114,15 @@ pub(crate) fn a_model_that_cannot_be_loaded_costs_its_own_requests() {
     assert_eq!(ask(&server, "worse").status, 500);
     assert_eq!((ask(&server, "tiny").status, ask(&server, "broken").status), (200, 503));
 }
+
+pub(crate) fn a_template_that_cannot_be_used_costs_its_own_conversations() {
+    let bad = NewModel { name: "bad".into(), template: Err("unexpected end of input".into()), ..tiny() };
+    let server = Running::new(vec![bad, tiny()], config());
+    let refused = ask(&server, "bad");
+    assert_eq!(refused.status, 400, "{}", refused.body);
+    let message = refused.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("\"bad\"") && message.contains("unexpected end of input"), "{message}");
+    let continued = json!({ "model": "bad", "prompt": "where is the cat ?", "temperature": 0, "max_tokens": 8 });
+    assert_eq!(post(server.address, "/v1/completions", &continued).status, 200);
+    assert_eq!(ask(&server, "tiny").status, 200);
+}

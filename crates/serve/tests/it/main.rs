@@ -61,6 +61,7 @@ fn main() -> ExitCode {
         demand::the_model_that_was_not_used_for_longest_makes_room,
         demand::models_in_use_are_not_let_go,
         demand::a_model_that_cannot_be_loaded_costs_its_own_requests,
+        demand::a_template_that_cannot_be_used_costs_its_own_conversations,
         restart::texts_survive_a_restart,
         restart::models_that_come_back_find_their_texts,
         restart::texts_of_others_are_not_used,

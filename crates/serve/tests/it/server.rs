@@ -187,7 +187,7 @@ fn new_model(name: &str, model: Model, tokenizer: Tokenizer, template: Option<Ch
         aliases: Vec::new(),
         model,
         tokenizer,
-        template,
+        template: Ok(template),
         sampling: SamplingParams::default(),
         limits: LIMITS,
         thinks: false,

@@ -35,7 +35,7 @@ pub(super) struct Talk<'a> {
 
 impl<'a> Talk<'a> {
     pub(super) fn new(args: &'a Args, loaded: Loaded, sampling: SamplingParams) -> Result<Talk<'a>> {
-        let template = loaded.text.template.context("the tokenizer has no chat template");
+        let template = loaded.text.template.context("the chat template")?.context("the tokenizer has no chat template");
         let template = template.map_err(|e| hint(e, "`flambeau generate --raw` continues text with a model without one"))?;
         Ok(Talk {
             args,
