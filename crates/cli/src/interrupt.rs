@@ -1,6 +1,9 @@
 //! What Ctrl-C does.
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use anyhow::{Context, Result};
 use signal_hook::{consts::SIGINT, flag};
@@ -16,6 +19,27 @@ pub(crate) fn flag() -> Result<Arc<AtomicBool>> {
         .and_then(|_| flag::register(SIGINT, Arc::clone(&set)))
         .context("cannot watch for Ctrl-C")?;
     Ok(set)
+}
+
+/// Whether Ctrl-C was pressed, where that may be taken back.
+#[derive(Clone, Default)]
+pub(crate) struct Interrupts {
+    pub(crate) flag: Arc<AtomicBool>,
+    /// Whether one more ends the process, where the [flag](flag()) does not do so itself.
+    pub(crate) is_last: Arc<AtomicBool>,
+}
+
+impl Interrupts {
+    /// With what [`flag`](flag()) does.
+    pub(crate) fn watched() -> Result<Interrupts> {
+        Ok(Interrupts { flag: flag()?, ..Interrupts::default() })
+    }
+
+    /// Takes back what was pressed.
+    pub(crate) fn clear(&self) {
+        self.flag.store(false, Ordering::Relaxed);
+        self.is_last.store(false, Ordering::Relaxed);
+    }
 }
 
 #[cfg(test)]

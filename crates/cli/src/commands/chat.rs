@@ -4,6 +4,9 @@ mod entry;
 mod input;
 mod screen;
 mod talk;
+#[cfg(unix)]
+mod terminal;
+mod wrap;
 
 use std::{
     path::Path,
@@ -23,7 +26,7 @@ use crate::{
     count::or_all,
     draft::DraftArgs,
     failure::{self, INTERRUPTED},
-    files, interrupt,
+    files,
     language_model::LanguageModelArgs,
     sampling::SamplingArgs,
 };
@@ -32,7 +35,7 @@ use crate::{
 ///
 /// A line is a message. A line that ends in a backslash goes on in the next one, and text between """ and """ may have any number of
 /// lines. `/help` lists commands. Ctrl-C stops an answer, which is kept as far as it got; at the prompt it clears the line, and a
-/// second time it leaves, as Ctrl-D does. Without a terminal, messages come from stdin and answers go to stdout.
+/// second time it leaves, as Ctrl-D does. What is typed during an answer waits for the next prompt, and Tab completes commands. Without a terminal, messages come from stdin and answers go to stdout.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  flambeau chat HuggingFaceTB/SmolLM2-135M-Instruct\n  flambeau chat model-Q4_1.gguf --system 'Be brief.'\n  \
@@ -80,17 +83,19 @@ const HELP: &str = "\
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     args.sampling.params(None)?;
+    // First of all, so that what is typed while the model is loaded is the first message.
+    let mut input = Input::new()?;
+    let interrupts = input.interrupts()?;
+    let cancelled = &interrupts.flag;
     let mut loaded = args.model.load(args.draft.logits(), false)?;
     let sampling = args.sampling.params(loaded.text.defaults.as_ref())?;
     loaded.model =
         args.draft.attach(loaded.model, &loaded.text.tokenizer, &loaded.engine, args.model.threads(), args.model.lock())?;
     let mut talk = Talk::new(args, loaded, sampling)?;
-    let cancelled = interrupt::flag()?;
-    let mut input = Input::new()?;
     if input.is_terminal() {
         eprintln!("{}: {}. /help lists commands, Ctrl-D leaves.", args.model.name(), talk.describe_context());
     }
-    let (mut failed, mut interrupts) = (false, 0);
+    let (mut failed, mut leaving) = (false, false);
     loop {
         let line = input.read()?;
         if !input.is_terminal() && cancelled.load(Ordering::Relaxed) {
@@ -98,16 +103,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
         let text = match line {
             Line::End => break,
-            Line::Interrupted if interrupts > 0 => break,
+            Line::Interrupted if leaving => break,
             Line::Interrupted => {
-                interrupts += 1;
+                leaving = true;
                 eprintln!("(Ctrl-C once more or Ctrl-D leaves)");
                 continue;
             }
             Line::Text(text) => text,
         };
-        interrupts = 0;
-        match respond(&mut talk, &text, &cancelled) {
+        leaving = false;
+        match respond(&mut talk, &text, cancelled) {
             Ok(Next::Leave) => break,
             Ok(Next::Listen) => {}
             Err(error) if failure::is_closed_pipe(&error) => return Err(error),
@@ -119,7 +124,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         if !input.is_terminal() && cancelled.load(Ordering::Relaxed) {
             return Ok(ExitCode::from(INTERRUPTED));
         }
-        cancelled.store(false, Ordering::Relaxed);
+        interrupts.clear();
     }
     Ok(ExitCode::from(u8::from(failed && !input.is_terminal())))
 }

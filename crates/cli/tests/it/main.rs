@@ -13,6 +13,8 @@ mod recipes;
 mod results;
 mod serve;
 mod sessions;
+#[cfg(target_os = "linux")]
+mod terminal;
 mod transcribe;
 mod whisper;
 mod windows;

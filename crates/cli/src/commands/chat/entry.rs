@@ -28,6 +28,14 @@ pub(super) enum Command {
     Exit,
 }
 
+/// Commands by their first names.
+pub(super) const COMMANDS: [&str; 8] = ["/help", "/reset", "/undo", "/retry", "/system", "/save", "/load", "/exit"];
+
+/// Whether a command takes a file.
+pub(super) fn takes_file(name: &str) -> bool {
+    matches!(name, "/save" | "/load")
+}
+
 /// Whether more lines belong to what was typed so far.
 pub(super) fn is_open(text: &str) -> bool {
     match text.trim().strip_prefix(BLOCK) {
@@ -63,7 +71,10 @@ pub(super) fn parse(text: &str) -> Result<Entry> {
         "/save" => Command::Save(file()?),
         "/load" => Command::Load(file()?),
         "/exit" | "/quit" | "/bye" => Command::Exit,
-        _ => bail!("there is no command {name}; there are /help, /reset, /undo, /retry, /system, /save, /load and /exit"),
+        _ => {
+            let [others @ .., last] = &COMMANDS;
+            bail!("there is no command {name}; there are {} and {last}", others.join(", "))
+        }
     }))
 }
 

@@ -7,14 +7,17 @@ use std::{
 
 use anyhow::{Context, Result};
 use rustyline::{
-    Completer, Config, Editor, Helper, Highlighter, Hinter,
+    CompletionType, Config, Context as Place, Editor, Helper, Highlighter, Hinter,
+    completion::{Completer, Pair},
     error::ReadlineError,
     history::FileHistory,
     validate::{ValidationContext, ValidationResult, Validator},
 };
 
 use super::entry;
-use crate::environment;
+#[cfg(unix)]
+use super::terminal::Quiet;
+use crate::{environment, interrupt::Interrupts};
 
 /// What the user did.
 pub(super) enum Line {
@@ -24,15 +27,59 @@ pub(super) enum Line {
 }
 
 pub(super) enum Input {
-    Terminal { editor: Box<Editor<Multiline, FileHistory>>, history: Option<PathBuf> },
+    Terminal {
+        editor: Box<Editor<Entries, FileHistory>>,
+        history: Option<PathBuf>,
+        /// Unless the terminal cannot be set so.
+        #[cfg(unix)]
+        quiet: Option<Quiet>,
+    },
     Lines,
 }
 
-/// Lets an entry go on over several lines.
-#[derive(Completer, Helper, Highlighter, Hinter)]
-pub(super) struct Multiline;
+/// Lets an entry go on over several lines, and completes commands.
+#[derive(Helper, Highlighter, Hinter)]
+pub(super) struct Entries;
 
-impl Validator for Multiline {
+impl Completer for Entries {
+    type Candidate = Pair;
+
+    fn complete(&self, line: &str, at: usize, _: &Place<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
+        Ok(completions(&line[..at]))
+    }
+}
+
+/// Where the last word of a line begins, and what it may become: the name of a command, or of a file behind one that takes it.
+fn completions(line: &str) -> (usize, Vec<Pair>) {
+    let pair = |text: String, shown: String| Pair { display: shown, replacement: text };
+    let Some((name, file)) = line.split_once(' ') else {
+        let known = entry::COMMANDS.iter().filter(|name| line.starts_with('/') && name.starts_with(line));
+        return (0, known.map(|name| pair(format!("{name} "), (*name).to_owned())).collect());
+    };
+    if !entry::takes_file(name) {
+        return (line.len(), Vec::new());
+    }
+    let start = file.rfind('/').map_or(0, |slash| slash + 1);
+    let (folder, begun) = file.split_at(start);
+    let there = std::fs::read_dir(if folder.is_empty() { "." } else { folder });
+    let mut found: Vec<Pair> = there
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let mut name = entry.file_name().into_string().ok()?;
+            let fits = name.starts_with(begun) && (!name.starts_with('.') || begun.starts_with('.'));
+            if entry.path().is_dir() {
+                name.push('/');
+            }
+            fits.then(|| pair(name.clone(), name))
+        })
+        .collect();
+    found.sort_by(|a, b| a.display.cmp(&b.display));
+    (line.len() - begun.len(), found)
+}
+
+impl Validator for Entries {
     fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
         Ok(if entry::is_open(context.input()) { ValidationResult::Incomplete } else { ValidationResult::Valid(None) })
     }
@@ -44,16 +91,33 @@ impl Input {
         if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
             return Ok(Input::Lines);
         }
-        let config = Config::builder().auto_add_history(true).build();
+        let config = Config::builder().auto_add_history(true).completion_type(CompletionType::List).build();
         let past = FileHistory::with_config(&config);
         let mut editor = Editor::with_history(config, past).context("cannot use the terminal")?;
-        editor.set_helper(Some(Multiline));
+        editor.set_helper(Some(Entries));
         let history = environment::state("chat-history");
         if let Some(path) = &history {
             // The first session has none.
             let _ = editor.load_history(path);
         }
-        Ok(Input::Terminal { editor: Box::new(editor), history })
+        Ok(Input::Terminal {
+            editor: Box::new(editor),
+            history,
+            #[cfg(unix)]
+            quiet: Quiet::new().ok(),
+        })
+    }
+
+    /// What Ctrl-C does between entries.
+    ///
+    /// # Errors
+    /// It cannot be watched.
+    pub(super) fn interrupts(&self) -> Result<Interrupts> {
+        #[cfg(unix)]
+        if let Input::Terminal { quiet: Some(quiet), .. } = self {
+            return quiet.interrupts();
+        }
+        Interrupts::watched()
     }
 
     pub(super) fn is_terminal(&self) -> bool {
@@ -63,7 +127,7 @@ impl Input {
     /// Reads one entry, which may have several lines.
     pub(super) fn read(&mut self) -> Result<Line> {
         match self {
-            Input::Terminal { editor, history } => match editor.readline("> ") {
+            Input::Terminal { editor, history, .. } => match editor.readline("> ") {
                 Ok(text) => {
                     if let Some(path) = history {
                         keep(editor, path);
@@ -80,7 +144,7 @@ impl Input {
 }
 
 /// Writes the history. Without it the next session lacks what was typed, which is no reason to end this one.
-fn keep(editor: &mut Editor<Multiline, FileHistory>, path: &PathBuf) {
+fn keep(editor: &mut Editor<Entries, FileHistory>, path: &PathBuf) {
     let folder = path.parent().map(std::fs::create_dir_all);
     if folder.is_some_and(|made| made.is_ok()) {
         let _ = editor.append_history(path);
@@ -115,6 +179,27 @@ mod tests {
             assert_eq!(text, expected);
         }
         assert!(matches!(read_lines(&mut input).unwrap(), Line::End));
+    }
+
+    #[test]
+    fn commands_and_their_files_are_completed() {
+        let offered = |line: &str| {
+            let (start, pairs) = completions(line);
+            pairs.into_iter().map(|pair| format!("{}{}", &line[..start], pair.replacement)).collect::<Vec<_>>()
+        };
+        assert_eq!(offered("/re"), ["/reset ", "/retry "]);
+        assert_eq!(offered("/s"), ["/system ", "/save "]);
+        assert_eq!(offered("/"), entry::COMMANDS.map(|name| format!("{name} ")));
+        assert_eq!((offered("re"), offered("/system be"), offered("")), (Vec::new(), Vec::new(), Vec::new()));
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["one talk.json", "one.txt", "two", ".hidden"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        std::fs::create_dir(folder.path().join("once")).unwrap();
+        let at = folder.path().to_str().unwrap();
+        let expected = ["once/", "one talk.json", "one.txt"].map(|name| format!("/load {at}/{name}"));
+        assert_eq!(offered(&format!("/load {at}/on")), expected);
+        assert_eq!(offered(&format!("/save {at}/one t")), [format!("/save {at}/one talk.json")]);
     }
 
     #[test]

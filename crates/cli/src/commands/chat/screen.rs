@@ -1,26 +1,53 @@
 //! How an answer is shown while it comes.
 
 use std::{
+    borrow::Cow,
     env,
     io::{self, IsTerminal, Write},
 };
 
+use console::Term;
 use flambeau::runners::llm::{Answer, Part};
+use indicatif::ProgressBar;
+
+use super::wrap::Wrap;
+use crate::progress;
 
 /// An answer as far as it came. Thoughts are dim on a terminal; elsewhere they go to stderr, so that stdout has answers alone.
 pub(super) struct Screen {
     answer: Answer,
     /// What stands before and after thoughts; `None` if they go to stderr.
     around: Option<(&'static str, &'static str)>,
+    /// Where the text stands, if that is a terminal.
+    wrap: Option<Wrap>,
+    /// What is shown until the answer begins.
+    waiting: Option<Waiting>,
     last: Option<Part>,
     failed: Option<io::Error>,
+}
+
+/// A line that goes with its value.
+struct Waiting(ProgressBar);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
 }
 
 impl Screen {
     pub(super) fn new() -> Screen {
         let has_colour = env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         let around = if has_colour { ("\x1b[2m", "\x1b[0m") } else { ("[thinking]\n", "\n[answer]") };
-        Screen { answer: Answer::default(), around: io::stdout().is_terminal().then_some(around), last: None, failed: None }
+        let is_terminal = io::stdout().is_terminal();
+        Screen {
+            answer: Answer::default(),
+            around: is_terminal.then_some(around),
+            wrap: is_terminal.then(Wrap::default),
+            waiting: is_terminal.then(|| Waiting(progress::spinner("reading the prompt"))),
+            last: None,
+            failed: None,
+        }
     }
 
     /// Shows a stretch of text; false once stdout takes no more.
@@ -36,7 +63,9 @@ impl Screen {
     }
 
     fn write(&mut self, part: Part, text: &str) -> io::Result<()> {
+        self.waiting = None;
         let changed = self.last.replace(part) != Some(part);
+        let text = &*self.wrapped(text, changed);
         let mut out = io::stdout().lock();
         match (part, self.around) {
             (Part::Thinking, None) => eprint!("{text}"),
@@ -47,8 +76,19 @@ impl Screen {
         out.flush()
     }
 
+    /// The text as it fits the terminal; each part begins a line.
+    fn wrapped<'t>(&mut self, text: &'t str, begins: bool) -> Cow<'t, str> {
+        let Some(wrap) = &mut self.wrap else { return Cow::Borrowed(text) };
+        if begins {
+            *wrap = Wrap::default();
+        }
+        let columns = Term::stdout().size_checked().map_or(usize::MAX, |(_, columns)| usize::from(columns));
+        Cow::Owned(wrap.put(text, columns))
+    }
+
     /// Ends the last line and gives the answer.
     pub(super) fn end(mut self) -> io::Result<Answer> {
+        self.waiting = None;
         if let Some(error) = self.failed {
             return Err(error);
         }

@@ -1,0 +1,62 @@
+//! A terminal that shows what the program writes, and what the user types only where it is asked for.
+
+use std::{
+    io,
+    sync::{Arc, atomic::Ordering},
+    thread,
+};
+
+use anyhow::{Context, Result};
+use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr};
+use signal_hook::{consts::SIGINT, flag, iterator::Signals, low_level};
+
+use crate::{failure::INTERRUPTED, interrupt::Interrupts};
+
+/// Keeps stdin's terminal from echoing, from its making to its end. What is typed meanwhile waits for who reads next.
+pub(super) struct Quiet {
+    before: Termios,
+}
+
+impl Quiet {
+    /// # Errors
+    /// The terminal cannot be set.
+    pub(super) fn new() -> io::Result<Quiet> {
+        let before = tcgetattr(io::stdin())?;
+        let mut modes = before.clone();
+        // Without lines, too: text without an end of line would otherwise wait for one.
+        modes.local_modes.remove(LocalModes::ECHO | LocalModes::ICANON);
+        modes.special_codes[SpecialCodeIndex::VMIN] = 1;
+        modes.special_codes[SpecialCodeIndex::VTIME] = 0;
+        tcsetattr(io::stdin(), OptionalActions::Now, &modes)?;
+        Ok(Quiet { before })
+    }
+
+    /// Flags that Ctrl-C sets. A second Ctrl-C before they are taken back ends the process at once, as that of
+    /// [`interrupt::flag`](crate::interrupt::flag) does, with the terminal as it was.
+    ///
+    /// # Errors
+    /// Ctrl-C cannot be watched.
+    pub(super) fn interrupts(&self) -> Result<Interrupts> {
+        let interrupts = Interrupts::default();
+        flag::register(SIGINT, Arc::clone(&interrupts.flag)).context("cannot watch for Ctrl-C")?;
+        let mut signals = Signals::new([SIGINT]).context("cannot watch for Ctrl-C")?;
+        let (is_last, before) = (Arc::clone(&interrupts.is_last), self.before.clone());
+        thread::spawn(move || {
+            for _ in &mut signals {
+                if is_last.swap(true, Ordering::Relaxed) {
+                    // There is nothing to be done about a terminal that cannot be set.
+                    let _ = tcsetattr(io::stdin(), OptionalActions::Now, &before);
+                    low_level::exit(i32::from(INTERRUPTED));
+                }
+            }
+        });
+        Ok(interrupts)
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        // As above.
+        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
+    }
+}
