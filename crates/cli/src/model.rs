@@ -257,6 +257,10 @@ impl ModelArgs {
             if how == FOUR_BITS {
                 eprintln!("{}: {how}", checkpoint.display());
             }
+            // What a GGUF file has beside text lies in another file.
+            if kind == Kind::Language && checkpoint.is_dir() {
+                export::note_unused(&opened.map_or_else(|| export::open_path(checkpoint), Ok)?);
+            }
             return Ok(target);
         }
         let start = Instant::now();
@@ -265,6 +269,7 @@ impl ModelArgs {
         if kind == Kind::Language && !self.given.tokenizer {
             check_tokenizer(&opened, checkpoint)?;
         }
+        export::note_unused(&opened);
         eprintln!("exporting {} once, {how}, to {}", checkpoint.display(), target.display());
         let options = if kind == Kind::Language { export::with_context(&opened, options) } else { options };
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;

@@ -180,6 +180,11 @@ impl Checkpoint {
         &self.architecture
     }
 
+    /// Inputs beside text that a language model's folder is for, and that its program does not take: images, sound.
+    pub fn unused_inputs(&self) -> &[&'static str] {
+        if let Architecture::Decoder(config) = &self.architecture { &config.unused } else { &[] }
+    }
+
     /// Whether it is a model of speech, whose program has other methods than a language model's.
     pub fn is_speech(&self) -> bool {
         self.architecture.listens()

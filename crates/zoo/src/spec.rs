@@ -48,6 +48,8 @@ pub(crate) struct Config {
     pub(crate) bos: Option<i64>,
     /// All ids that end a text.
     pub(crate) eos: Vec<i64>,
+    /// Inputs beside text that the model has and the program has not.
+    pub(crate) unused: Vec<&'static str>,
 }
 
 impl Config {

@@ -267,6 +267,7 @@ fn text_parts_of_larger_models_are_taken_out() {
         shapes("llama").into_iter().map(|(name, shape)| (format!("language_model.{name}"), shape)).collect();
     tensors.insert("vision_tower.patches.weight".into(), vec![4, HIDDEN]);
     let checkpoint = Checkpoint::from_folder(folder(&outer, weights(&tensors))).unwrap();
+    assert_eq!(checkpoint.unused_inputs(), ["images"]);
     let model = build(&checkpoint, &Options::default()).unwrap();
     assert!(model.methods["forward"].weights.keys().all(|name| name.starts_with("model.")));
     let bos = model.metadata.iter().find(|(name, _)| name == "get_bos_id").map(|(_, v)| v.clone());

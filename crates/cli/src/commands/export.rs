@@ -111,6 +111,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     outputs::check(&[&args.output], [Path::new(&args.model)])?;
     files::check_writable(&args.output)?;
     let checkpoint = open(&args.model)?;
+    note_unused(&checkpoint);
     let options = with_context(&checkpoint, options);
     let tokenizer = args.tokenizer.as_deref().map_or(Carried::Own, Carried::Given);
     let engine = args.engine.engine(false)?;
@@ -141,6 +142,13 @@ pub(crate) fn with_context(checkpoint: &Checkpoint, options: zoo::Options) -> zo
         eprintln!("a context of {positions} of the model's {trained} tokens, for the sake of memory (-c N takes another number)");
     }
     zoo::Options { max_seq_len: positions, ..options }
+}
+
+/// Says which inputs of a multimodal model its program does not take.
+pub(crate) fn note_unused(checkpoint: &Checkpoint) {
+    if let unused @ [_, ..] = checkpoint.unused_inputs() {
+        eprintln!("the model's text part alone: {} cannot be given to it", unused.join(" and "));
+    }
 }
 
 /// Writes the program of a checkpoint, which began at `start`, with its tokenizer.

@@ -85,6 +85,27 @@ fn a_folder_without_a_tokenizer_is_refused_before_it_is_exported() {
 }
 
 #[test]
+fn a_multimodal_folder_says_what_is_not_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("eyes");
+    std::fs::create_dir(&folder).unwrap();
+    for file in std::fs::read_dir(TINY).unwrap().map(Result::unwrap) {
+        std::fs::copy(file.path(), folder.join(file.file_name())).unwrap();
+    }
+    let text: Json = serde_json::from_slice(&std::fs::read(folder.join("config.json")).unwrap()).unwrap();
+    let config = json!({ "model_type": "a_model_with_eyes", "text_config": text, "vision_config": { "depth": 3 } });
+    std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    // Also where the program is in the cache already.
+    for _ in 0..2 {
+        let done = flambeau(dir.path(), &["generate", "eyes", "-p", "the cat", "-n", "2"]);
+        assert!(done.code == 0 && done.stderr.contains("images cannot be given to it"), "{}", done.stderr);
+    }
+    let exported = flambeau(dir.path(), &["export", "eyes", "-o", "eyes.pte"]);
+    assert!(exported.stderr.contains("images cannot be given to it"), "{}", exported.stderr);
+    assert!(!flambeau(dir.path(), &["export", TINY, "-o", "plain.pte"]).stderr.contains("cannot be given"));
+}
+
+#[test]
 fn generation_follows_what_the_makers_advise() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("model")).unwrap();

@@ -182,6 +182,7 @@ impl Base {
             fits_f16: true,
             bos: f.ints("bos_token_id")?.first().copied(),
             eos: f.ints("eos_token_id")?,
+            unused: Vec::new(),
         })
     }
 

@@ -134,6 +134,7 @@ fn alone(f: &Fields<'_>, family: &'static str, mamba: Mamba, tied: bool) -> Resu
         dtype: dtype(f)?,
         bos: f.ints("bos_token_id")?.first().copied(),
         eos: f.ints("eos_token_id")?,
+        unused: Vec::new(),
     })
 }
 

@@ -342,11 +342,19 @@ fn read_whisper(configs: &Configs<'_>) -> Result<Architecture> {
     Ok(Architecture::Whisper(whisper::config(&configs.model, configs.generation.as_ref())?))
 }
 
+/// Inputs beside text, by keys of the configs of their encoders.
+const OTHER_INPUTS: [(&str, &str); 2] = [("vision_config", "images"), ("audio_config", "sound")];
+
 /// The config of a language model: its own, or that of its text part where it has several.
 ///
 /// # Errors
 /// [`Error::Family`] for another family, [`Error::Key`] for a key that does not fit or that nobody knows.
 pub(crate) fn config(f: &Fields<'_>) -> Result<Config> {
+    let unused = OTHER_INPUTS.iter().filter(|(key, _)| f.get(key).is_some()).map(|(_, input)| *input).collect();
+    Ok(Config { unused, ..text_config(f)? })
+}
+
+fn text_config(f: &Fields<'_>) -> Result<Config> {
     let name = f.text("model_type")?.ok_or_else(|| f.error("model_type", "the name of a family"))?;
     let Some(text) = f.child("text_config")? else {
         let config = read(name, f)?;
