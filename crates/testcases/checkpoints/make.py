@@ -38,9 +38,15 @@ LESS_ONE = dict(norms_less_one=True)
 
 # Architecture, family as transformers spells it, config, and what `write` takes besides.
 ARCHITECTURES = [
+    ("arcee", "Arcee", {}),
+    ("cohere2", "Cohere2", dict(num_hidden_layers=4, sliding_window=4, logit_scale=0.25, rotary_pct=1.0)),
+    ("command-r", "Cohere", dict(logit_scale=0.25)),
     ("deepseek2", "DeepseekV3", GROUPED | dict(
         q_lora_rank=8, kv_lora_rank=8, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=6, n_group=2, topk_group=1, num_key_value_heads=2)
      | rope("yarn", 1e4, factor=4.0, original_max_position_embeddings=16, mscale=0.8, mscale_all_dim=0.8)),
+    ("ernie4_5", "Ernie4_5", dict(head_dim=8, rope_theta=1e4)),
+    ("exaone4", "Exaone4", dict(num_hidden_layers=4, sliding_window=4, sliding_window_pattern=4)),
+    ("gemma", "Gemma", dict(head_dim=8), LESS_ONE),
     ("gemma2", "Gemma2", dict(head_dim=8, query_pre_attn_scalar=8, sliding_window=4), LESS_ONE),
     ("gemma3", "Gemma3", dict(num_hidden_layers=6, head_dim=8, query_pre_attn_scalar=8, sliding_window=4, rope_parameters={
         FULL: dict(rope_type="linear", factor=8.0, rope_theta=1e6), SLIDING: dict(rope_type="default", rope_theta=1e4)}), LESS_ONE),
@@ -58,15 +64,24 @@ ARCHITECTURES = [
     ("llama-biases", "Llama", dict(attention_bias=True, mlp_bias=True) | rope("llama3", 5e3, factor=6.0, original_max_position_embeddings=24,
                                                                             low_freq_factor=1.0, high_freq_factor=4.0)),
     ("llama-experts", "Mixtral", dict(num_local_experts=3, num_experts_per_tok=2)),
+    ("nemotron", "Nemotron", dict(mlp_bias=True), LESS_ONE),
+    ("olmo", "Olmo", {}),
     ("olmo2", "Olmo2", dict(num_key_value_heads=2)),
+    ("olmo3", "Olmo3", dict(sliding_window=4, layer_types=KINDS)),
+    ("olmoe", "Olmoe", EXPERTS | dict(norm_topk_prob=False)),
+    ("phi2", "Phi", dict(intermediate_size=64, num_key_value_heads=2)),
     ("phi3", "Phi3", dict(original_max_position_embeddings=8, sliding_window=6, partial_rotary_factor=0.5)
      | rope("longrope", 1e4, short_factor=[1.0, 1.1], long_factor=[1.0, 4.0]), dict(prompt=10)),
     ("qwen2", "Qwen2", dict(tie_word_embeddings=True)),
+    ("qwen2moe", "Qwen2Moe", EXPERTS | dict(shared_expert_intermediate_size=12, norm_topk_prob=False)),
     ("qwen3", "Qwen3", dict(head_dim=8)),
     ("qwen35", "Qwen3_5", DELTA | SECTIONS, LESS_ONE),
     ("qwen35moe", "Qwen3_5Moe", SHARED | SECTIONS, LESS_ONE),
     ("qwen3moe", "Qwen3Moe", EXPERTS | dict(head_dim=8)),
     ("qwen3next", "Qwen3Next", SHARED, LESS_ONE),
+    ("seed_oss", "SeedOss", dict(head_dim=8)),
+    ("stablelm", "StableLm", dict(use_qkv_bias=True)),
+    ("starcoder2", "Starcoder2", dict(sliding_window=None)),
     ("smollm3", "SmolLM3", dict(num_hidden_layers=4, tie_word_embeddings=True)),
 ]
 

@@ -126,8 +126,8 @@ fn complaints_name_the_place_and_the_remedy() {
         "key `llama.block_count`: expected the number of layers, from 1 on, found 0",
     );
     check(
-        replaced(b"\x05\0\0\0\0\0\0\0llama\x11", b"\x05\0\0\0\0\0\0\0gemma\x11"),
-        "`gemma` is not supported: expected one of deepseek2, gemma2",
+        replaced(b"\x05\0\0\0\0\0\0\0llama\x11", b"\x05\0\0\0\0\0\0\0gamma\x11"),
+        "`gamma` is not supported: expected one of arcee, cohere2",
     );
     check(replaced(b"blk.1.ffn_up.weight", b"blk.1.ffn_xx.weight"), "tensor `blk.1.ffn_up.weight` is missing");
     check(replaced(b"blk.1.ffn_up.weight", b"blk.0.ffn_up.weight"), "tensor `blk.0.ffn_up.weight` occurs twice");

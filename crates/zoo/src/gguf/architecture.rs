@@ -2,7 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Gguf, keys::Keys};
+use super::{
+    Gguf,
+    keys::Keys,
+    variants::{self, VARIANTS},
+};
 use crate::{Error, Result};
 
 /// (GGUF's key under the architecture's prefix, the key of a config)
@@ -24,7 +28,7 @@ pub(super) struct Architecture {
     pub(super) norms_plus_one: bool,
 }
 
-const PLAIN: Architecture = Architecture {
+pub(super) const PLAIN: Architecture = Architecture {
     name: "",
     model_type: "",
     keys: &[],
@@ -34,13 +38,13 @@ const PLAIN: Architecture = Architecture {
     norms_plus_one: false,
 };
 
-const EXPERTS: KeyNames = &[
+pub(super) const EXPERTS: KeyNames = &[
     ("expert_count", "num_experts"),
     ("expert_used_count", "num_experts_per_tok"),
     ("expert_feed_forward_length", "moe_intermediate_size"),
     ("expert_weights_norm", "norm_topk_prob"),
 ];
-const SHARED_EXPERT: KeyNames = &[("expert_shared_feed_forward_length", "shared_expert_intermediate_size")];
+pub(super) const SHARED_EXPERT: KeyNames = &[("expert_shared_feed_forward_length", "shared_expert_intermediate_size")];
 /// Experts behind a sigmoid, chosen group by group.
 const GROUPED_EXPERTS: KeyNames = &[
     ("expert_count", "n_routed_experts"),
@@ -146,7 +150,7 @@ const ARCHITECTURES: [Architecture; 20] = [
         ..PLAIN
     },
     Architecture { name: "llama", model_type: "llama", stated: llama, interleaved: true, ..PLAIN },
-    Architecture { name: "olmo2", model_type: "olmo2", ..PLAIN },
+    Architecture { name: "olmo2", model_type: "olmo2", stated: variants::olmo2, ..PLAIN },
     Architecture { name: "phi3", model_type: "phi3", stated: longrope, ..PLAIN },
     Architecture { name: "qwen2", model_type: "qwen2", stated: windowed, ..PLAIN },
     Architecture { name: "qwen3", model_type: "qwen3", stated: windowed, ..PLAIN },
@@ -192,14 +196,16 @@ const ARCHITECTURES: [Architecture; 20] = [
 pub(super) fn architecture(file: &Gguf) -> Result<&'static Architecture> {
     const KEY: &str = "general.architecture";
     let name = file.text(KEY)?.ok_or_else(|| Error::key(KEY, "the name of a family", "nothing"))?;
-    ARCHITECTURES.iter().find(|a| a.name == name).ok_or_else(|| {
-        let names: Vec<_> = ARCHITECTURES.iter().map(|a| a.name).collect();
+    let known = || ARCHITECTURES.iter().chain(&VARIANTS);
+    known().find(|a| a.name == name).ok_or_else(|| {
+        let mut names: Vec<_> = known().map(|a| a.name).collect();
+        names.sort_unstable();
         Error::Family { found: name.chars().take(80).collect(), supported: names.join(", ") }
     })
 }
 
 /// The keys of both objects.
-fn with(mut object: Value, more: Value) -> Value {
+pub(super) fn with(mut object: Value, more: Value) -> Value {
     if let (Value::Object(map), Value::Object(more)) = (&mut object, more) {
         map.extend(more);
     }
@@ -219,7 +225,7 @@ fn llama(keys: &Keys<'_>) -> Result<Value> {
 }
 
 /// A window that is stated counts in every layer.
-fn windowed(keys: &Keys<'_>) -> Result<Value> {
+pub(super) fn windowed(keys: &Keys<'_>) -> Result<Value> {
     let windowed = keys.get("attention.sliding_window").is_some();
     Ok(if windowed { json!({"use_sliding_window": true, "max_window_layers": 0}) } else { json!({}) })
 }
@@ -240,9 +246,9 @@ fn sigmoid(keys: &Keys<'_>, implied: bool) -> Result<()> {
     }
 }
 
-/// Attention over latent vectors, whose heads have sizes of their own. DeepSeek V2, with its other router, goes by the same name.
+/// Attention over latent vectors, whose heads have sizes of their own.
 fn latent(keys: &Keys<'_>) -> Result<Value> {
-    sigmoid(keys, keys.file.has_in_blocks("exp_probs_b.bias"))?;
+    let family = latent_family(keys)?;
     let rotated = keys.size("rope.dimension_count")?;
     // Files of before attention over the latent vector itself have these sizes under the common names.
     let size = |name: &str| Ok::<_, Error>(keys.size_opt(&format!("{name}_mla"))?.or(keys.size_opt(name)?));
@@ -253,12 +259,36 @@ fn latent(keys: &Keys<'_>) -> Result<Value> {
     let plain = plain.ok_or_else(|| keys.error("attention.key_length_mla", format!("more than the {rotated} rotated elements")))?;
     // Heads that share the latent vector.
     keys.get("attention.head_count_kv");
-    Ok(json!({
-        "head_dim": null, "num_key_value_heads": null,
-        "qk_rope_head_dim": rotated, "qk_nope_head_dim": plain, "v_head_dim": values,
-        // Null is a projection at once; nothing would be the default.
-        "q_lora_rank": keys.size_opt("attention.q_lora_rank")?,
-    }))
+    Ok(with(
+        family,
+        json!({
+            "head_dim": null, "num_key_value_heads": null,
+            "qk_rope_head_dim": rotated, "qk_nope_head_dim": plain, "v_head_dim": values,
+            // Null is a projection at once; nothing would be the default.
+            "q_lora_rank": keys.size_opt("attention.q_lora_rank")?,
+        }),
+    ))
+}
+
+/// What tells DeepSeek V3 from V2, whose router is a softmax, and from models without experts.
+fn latent_family(keys: &Keys<'_>) -> Result<Value> {
+    const SOFTMAX: i64 = 1;
+    if keys.size_opt("expert_count")?.is_none() {
+        let unused = GROUPED_EXPERTS.iter().map(|(stored, key)| {
+            keys.get(stored);
+            ((*key).to_owned(), Value::Null)
+        });
+        return Ok(with(Value::Object(unused.collect()), json!({"model_type": "youtu"})));
+    }
+    // Old files say nothing, and only sigmoids have a correction.
+    let silent = if keys.file.has_in_blocks("exp_probs_b.bias") { None } else { Some(SOFTMAX) };
+    if keys.int("expert_gating_func")?.or(silent) == Some(SOFTMAX) {
+        let groups = keys.size_opt("expert_group_count")?.unwrap_or(1);
+        let method = if groups > 1 { "group_limited_greedy" } else { "greedy" };
+        return Ok(json!({"model_type": "deepseek_v2", "topk_method": method}));
+    }
+    sigmoid(keys, true)?;
+    Ok(json!({}))
 }
 
 /// Which layers have gated delta nets, and how wide their values are.
@@ -270,8 +300,6 @@ fn delta_nets(keys: &Keys<'_>) -> Result<Value> {
     let kinds = keys.bools("attention.recurrent_layers")?;
     let kind = |&recurrent: &bool| if recurrent { "linear_attention" } else { "full_attention" };
     let kinds: Option<Vec<_>> = kinds.map(|kinds| kinds.iter().map(kind).collect());
-    // Positions of images come in sections, which are one for text.
-    keys.get("rope.dimension_sections");
     Ok(json!({"linear_value_head_dim": inner / heads, "layer_types": kinds}))
 }
 

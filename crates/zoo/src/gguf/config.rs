@@ -34,8 +34,16 @@ const KEYS: KeyNames = &[
 ];
 
 /// Keys that say nothing about the numbers, or nothing that is not said elsewhere.
-const OTHERS: [&str; 5] =
-    ["rope.scaling.original_context_length", "rope.scaling.finetuned", "tensor_data_layout", "nextn_predict_layers", "vocab_size"];
+const OTHERS: [&str; 7] = [
+    "rope.scaling.original_context_length",
+    "rope.scaling.finetuned",
+    "tensor_data_layout",
+    "nextn_predict_layers",
+    "vocab_size",
+    // Positions of images come in sections, which are one for text, and what layers add of images is nothing for it.
+    "rope.dimension_sections",
+    "n_deepstack_layers",
+];
 
 /// The config that the metadata states.
 ///
@@ -145,9 +153,11 @@ fn yarn(keys: &Keys<'_>, architecture: &Architecture, factor: f64) -> Result<Val
         "rope_type": "yarn", "factor": factor, "beta_fast": number("yarn_beta_fast")?, "beta_slow": number("yarn_beta_slow")?,
         "original_max_position_embeddings": keys.size_opt("rope.scaling.original_context_length")?,
     });
-    for (name, neutral) in [("yarn_ext_factor", 1.0), ("yarn_attn_factor", 1.0)] {
-        if number(name)?.is_some_and(|found| found != neutral) {
-            return Err(keys.error(&format!("rope.scaling.{name}"), neutral.to_string()));
+    // The amplitude that follows from the factor may be stated.
+    let amplitude = crate::rope::yarn_amplitude(factor, 1.0);
+    for (name, implied) in [("yarn_ext_factor", 1.0), ("yarn_attn_factor", amplitude)] {
+        if number(name)?.is_some_and(|found| found != 1.0 && (found - implied).abs() > 1e-6) {
+            return Err(keys.error(&format!("rope.scaling.{name}"), "1"));
         }
     }
     let own = number("attn_factor")?;
@@ -157,7 +167,7 @@ fn yarn(keys: &Keys<'_>, architecture: &Architecture, factor: f64) -> Result<Val
             scaling["mscale"] = (10.0 * multiplier).into();
             scaling["mscale_all_dim"] = (10.0 * multiplier).into();
         }
-        None => scaling["attention_factor"] = (own.unwrap_or(1.0) * crate::rope::yarn_amplitude(factor, 1.0)).into(),
+        None => scaling["attention_factor"] = (own.unwrap_or(1.0) * amplitude).into(),
     }
     if architecture.name == "gpt-oss" {
         scaling["truncate"] = false.into();

@@ -9,6 +9,7 @@ mod names;
 mod reader;
 mod tensor_type;
 mod value;
+mod variants;
 mod vocab;
 
 pub use file::{Gguf, TensorInfo};

@@ -8,9 +8,8 @@ use crate::{
     spec::{Attention, Config, Experts, Feed, Layer, Mixer, Mlp},
 };
 
-const OUTER: [(&str, &str); 6] = [
+const OUTER: [(&str, &str); 5] = [
     ("token_embd", "embed_tokens"),
-    ("output_norm", "norm"),
     ("token_embd_norm", "embedding_norm"),
     ("per_layer_token_embd", "embed_tokens_per_layer"),
     ("per_layer_model_proj", "per_layer_model_projection"),
@@ -173,8 +172,11 @@ pub(super) fn sources(
         Ok(())
     };
     add("output.weight", "lm_head.weight".into(), None)?;
-    for (stored, name) in OUTER {
-        add(&format!("{stored}.weight"), format!("model.{name}.weight"), None)?;
+    add("output.bias", "lm_head.bias".into(), None)?;
+    for (stored, name) in OUTER.into_iter().chain([("output_norm", config.final_norm)]) {
+        for part in ["weight", "bias"] {
+            add(&format!("{stored}.{part}"), format!("model.{name}.{part}"), None)?;
+        }
     }
     for (i, layer) in config.layers.iter().enumerate() {
         for (stored, name) in Names::of(layer).0 {

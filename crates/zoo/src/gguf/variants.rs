@@ -1,0 +1,147 @@
+//! Architectures of families that say little beyond the keys that all have: norms, windows, halves of a layer and experts.
+
+use serde_json::{Value, json};
+
+use super::{
+    architecture::{Architecture, EXPERTS, KeyNames, PLAIN, SHARED_EXPERT, windowed, with},
+    keys::Keys,
+};
+use crate::Result;
+
+const LAYER_NORM: KeyNames = &[("attention.layer_norm_epsilon", "layer_norm_eps")];
+const LOGIT_SCALE: KeyNames = &[("logit_scale", "logit_scale")];
+
+pub(super) const VARIANTS: [Architecture; 18] = [
+    Architecture {
+        name: "arcee",
+        model_type: "arcee",
+        implied: || json!({"rms_norm_eps": 1e-5, "hidden_act": "relu2"}),
+        interleaved: true,
+        ..PLAIN
+    },
+    Architecture {
+        name: "cohere2",
+        model_type: "cohere2",
+        keys: &[LAYER_NORM, LOGIT_SCALE],
+        implied: || json!({}),
+        stated: |keys| kinds(keys),
+        ..PLAIN
+    },
+    Architecture {
+        name: "command-r",
+        model_type: "cohere",
+        keys: &[LAYER_NORM, LOGIT_SCALE],
+        implied: || json!({}),
+        stated: |keys| Ok(json!({"use_qk_norm": keys.file.has_in_blocks("attn_q_norm.weight")})),
+        ..PLAIN
+    },
+    Architecture { name: "ernie4_5", model_type: "ernie4_5", ..PLAIN },
+    Architecture {
+        name: "ernie4_5-moe",
+        model_type: "ernie4_5_moe",
+        keys: &[&[
+            ("expert_count", "moe_num_experts"),
+            ("expert_used_count", "moe_k"),
+            ("expert_feed_forward_length", "moe_intermediate_size"),
+            ("expert_shared_count", "moe_num_shared_experts"),
+            ("interleave_moe_layer_step", "moe_layer_interval"),
+            ("leading_dense_block_count", "moe_layer_start_index"),
+        ]],
+        stated: |keys| {
+            keys.get("expert_shared_feed_forward_length");
+            Ok(json!({"moe_use_aux_free": keys.file.has_in_blocks("exp_probs_b.bias")}))
+        },
+        ..PLAIN
+    },
+    Architecture {
+        name: "exaone4",
+        model_type: "exaone4",
+        stated: |keys| match keys.size_opt("attention.sliding_window")? {
+            Some(_) => kinds(keys),
+            None => Ok(json!({"sliding_window": null})),
+        },
+        ..PLAIN
+    },
+    Architecture { name: "gemma", model_type: "gemma", implied: || json!({}), norms_plus_one: true, ..PLAIN },
+    Architecture {
+        name: "nemotron",
+        model_type: "nemotron",
+        keys: &[&[("attention.layer_norm_epsilon", "norm_eps")]],
+        implied: || json!({"hidden_act": "relu2"}),
+        stated: |keys| {
+            // The same number under two names.
+            keys.get("attention.layer_norm_rms_epsilon");
+            Ok(json!({"rms_norm_eps": null}))
+        },
+        norms_plus_one: true,
+        ..PLAIN
+    },
+    Architecture {
+        name: "olmo",
+        model_type: "olmo",
+        implied: || json!({}),
+        stated: |keys| {
+            keys.get("attention.layer_norm_epsilon");
+            Ok(json!({"clip_qkv": keys.positive_opt("attention.clamp_kqv")?}))
+        },
+        interleaved: true,
+        ..PLAIN
+    },
+    Architecture { name: "olmoe", model_type: "olmoe", keys: &[EXPERTS], ..PLAIN },
+    Architecture {
+        name: "phi2",
+        model_type: "phi",
+        keys: &[LAYER_NORM],
+        implied: || json!({"hidden_act": "gelu_new"}),
+        stated: |keys| {
+            // Files say four times the width, whatever the matrices are.
+            keys.get("feed_forward_length");
+            let rows = keys.file.tensors.get("blk.0.ffn_up.weight").and_then(|tensor| tensor.shape.first().copied());
+            Ok(json!({"intermediate_size": rows}))
+        },
+        ..PLAIN
+    },
+    Architecture { name: "qwen2moe", model_type: "qwen2_moe", keys: &[EXPERTS, SHARED_EXPERT], stated: windowed, ..PLAIN },
+    Architecture { name: "qwen2vl", model_type: "qwen2", stated: windowed, ..PLAIN },
+    Architecture { name: "qwen3vl", model_type: "qwen3", stated: windowed, ..PLAIN },
+    Architecture {
+        name: "qwen3vlmoe",
+        model_type: "qwen3_moe",
+        keys: &[EXPERTS],
+        implied: || json!({"rms_norm_eps": 1e-5, "norm_topk_prob": true}),
+        stated: windowed,
+        ..PLAIN
+    },
+    Architecture { name: "seed_oss", model_type: "seed_oss", ..PLAIN },
+    Architecture {
+        name: "stablelm",
+        model_type: "stablelm",
+        keys: &[LAYER_NORM, &[("use_parallel_residual", "use_parallel_residual")]],
+        implied: || json!({}),
+        stated: |keys| Ok(json!({"qk_layernorm": keys.file.has_in_blocks("attn_q_norm.weight")})),
+        ..PLAIN
+    },
+    Architecture {
+        name: "starcoder2",
+        model_type: "starcoder2",
+        keys: &[&[("attention.layer_norm_epsilon", "norm_epsilon")]],
+        implied: || json!({"hidden_act": "gelu_pytorch_tanh"}),
+        ..PLAIN
+    },
+];
+
+/// Which layers have a window, where a file says so of each.
+fn kinds(keys: &Keys<'_>) -> Result<Value> {
+    let listed = keys.bools("attention.sliding_window_pattern")?;
+    let kind = |&local: &bool| if local { "sliding_attention" } else { "full_attention" };
+    let kinds = listed.map(|kinds| kinds.iter().map(kind).collect::<Vec<_>>());
+    Ok(kinds.map_or(json!({}), |kinds| json!({"layer_types": kinds})))
+}
+
+/// The keys of OLMo 2 and, where layers have windows, of OLMo 3.
+pub(super) fn olmo2(keys: &Keys<'_>) -> Result<Value> {
+    match keys.size_opt("attention.sliding_window")? {
+        Some(_) => Ok(with(json!({"model_type": "olmo3"}), kinds(keys)?)),
+        None => Ok(json!({})),
+    }
+}
