@@ -28,6 +28,7 @@ SMALL = dict(vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_lay
 KINDS = [SLIDING, FULL]
 EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8, norm_topk_prob=True)
 GROUPED = dict(n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=8, n_shared_experts=1, first_k_dense_replace=1)
+STATES = dict(mamba_d_state=8, mamba_n_heads=4, mamba_n_groups=1, mamba_d_conv=4)
 DELTA = dict(num_hidden_layers=2, head_dim=8, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=4,
              layer_types=["linear_attention", FULL])
 SHARED = DELTA | EXPERTS | dict(shared_expert_intermediate_size=12)
@@ -39,6 +40,7 @@ LESS_ONE = dict(norms_less_one=True)
 # Architecture, family as transformers spells it, config, and what `write` takes besides.
 ARCHITECTURES = [
     ("arcee", "Arcee", {}),
+    ("chatglm", "Glm", dict(head_dim=8, attention_bias=True)),
     ("cohere2", "Cohere2", dict(num_hidden_layers=4, sliding_window=4, logit_scale=0.25, rotary_pct=1.0)),
     ("command-r", "Cohere", dict(logit_scale=0.25)),
     ("deepseek2", "DeepseekV3", GROUPED | dict(
@@ -46,6 +48,8 @@ ARCHITECTURES = [
      | rope("yarn", 1e4, factor=4.0, original_max_position_embeddings=16, mscale=0.8, mscale_all_dim=0.8)),
     ("ernie4_5", "Ernie4_5", dict(head_dim=8, rope_theta=1e4)),
     ("exaone4", "Exaone4", dict(num_hidden_layers=4, sliding_window=4, sliding_window_pattern=4)),
+    ("falcon-h1", "FalconH1", STATES | dict(head_dim=8, mamba_d_ssm=24, mamba_rms_norm=False, mamba_norm_before_gate=False, key_multiplier=0.5,
+                                            embedding_multiplier=2.0, lm_head_multiplier=0.5, ssm_in_multiplier=0.5, attention_out_multiplier=2.0)),
     ("gemma", "Gemma", dict(head_dim=8), LESS_ONE),
     ("gemma2", "Gemma2", dict(head_dim=8, query_pre_attn_scalar=8, sliding_window=4), LESS_ONE),
     ("gemma3", "Gemma3", dict(num_hidden_layers=6, head_dim=8, query_pre_attn_scalar=8, sliding_window=4, rope_parameters={
@@ -59,11 +63,18 @@ ARCHITECTURES = [
     ("gpt-oss", "GptOss", dict(head_dim=8, num_local_experts=4, num_experts_per_tok=2, sliding_window=4)
      | rope("yarn", 1e4, factor=4.0, original_max_position_embeddings=16, truncate=False)),
     ("granite", "Granite", dict(embedding_multiplier=12.0, logits_scaling=0.5, residual_multiplier=0.22, attention_multiplier=0.0625)),
+    ("granitehybrid", "GraniteMoeHybrid", STATES | dict(
+        mamba_expand=2, mamba_d_head=8, num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=12, layer_types=["mamba", "attention"],
+        embedding_multiplier=12.0, logits_scaling=0.5, residual_multiplier=0.22, attention_multiplier=0.0625, position_embedding_type="nope")),
     ("lfm2", "Lfm2", CONVS),
     ("lfm2moe", "Lfm2Moe", EXPERTS | dict(layer_types=["conv", FULL], num_dense_layers=1)),
     ("llama-biases", "Llama", dict(attention_bias=True, mlp_bias=True) | rope("llama3", 5e3, factor=6.0, original_max_position_embeddings=24,
                                                                             low_freq_factor=1.0, high_freq_factor=4.0)),
     ("llama-experts", "Mixtral", dict(num_local_experts=3, num_experts_per_tok=2)),
+    ("llama4", "Llama4", dict(head_dim=8, num_hidden_layers=4, num_local_experts=3, num_experts_per_tok=1, intermediate_size=12,
+                              intermediate_size_mlp=24, interleave_moe_layer_step=2)),
+    ("mamba", "Mamba", dict(state_size=4, time_step_rank=3, intermediate_size=32)),
+    ("mamba2", "Mamba2", dict(intermediate_size=32, state_size=8, num_heads=4, head_dim=8, n_groups=1, expand=2)),
     ("nemotron", "Nemotron", dict(mlp_bias=True), LESS_ONE),
     ("olmo", "Olmo", {}),
     ("olmo2", "Olmo2", dict(num_key_value_heads=2)),

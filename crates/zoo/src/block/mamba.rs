@@ -106,7 +106,8 @@ impl Decoder<'_> {
         let step = self.w.b.cast(&step, DType::F32);
         let step = self.w.b.softplus(&step);
         let name = format!("{path}.A_log");
-        let rates = self.w.mapped(&name, &[channels, m.state], |log| -log.exp())?;
+        let to_rate = self.w.source(&name, &[channels, m.state])?.to_negated_exponential();
+        let rates = self.w.mapped(&name, &[channels, m.state], to_rate)?;
         let steps = self.w.b.unsqueeze(&step, 3);
         let decay = self.w.b.mul(&steps, &rates);
         let decay = self.w.b.exp(&decay);

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Gguf,
+    hybrids::HYBRIDS,
     keys::Keys,
     variants::{self, VARIANTS},
 };
@@ -196,7 +197,7 @@ const ARCHITECTURES: [Architecture; 20] = [
 pub(super) fn architecture(file: &Gguf) -> Result<&'static Architecture> {
     const KEY: &str = "general.architecture";
     let name = file.text(KEY)?.ok_or_else(|| Error::key(KEY, "the name of a family", "nothing"))?;
-    let known = || ARCHITECTURES.iter().chain(&VARIANTS);
+    let known = || ARCHITECTURES.iter().chain(&VARIANTS).chain(&HYBRIDS);
     known().find(|a| a.name == name).ok_or_else(|| {
         let mut names: Vec<_> = known().map(|a| a.name).collect();
         names.sort_unstable();
@@ -237,7 +238,7 @@ fn gemma_scale(keys: &Keys<'_>, largest: usize) -> Result<Value> {
 }
 
 /// Refuses a router whose scores are no sigmoids; `implied` where a file need not say so.
-fn sigmoid(keys: &Keys<'_>, implied: bool) -> Result<()> {
+pub(super) fn sigmoid(keys: &Keys<'_>, implied: bool) -> Result<()> {
     const SIGMOID: i64 = 2;
     match keys.int("expert_gating_func")? {
         Some(SIGMOID) => Ok(()),

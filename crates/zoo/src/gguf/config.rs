@@ -196,14 +196,30 @@ fn as_stored(file: &Gguf, config: &mut Config) {
     for (i, layer) in config.layers.iter_mut().enumerate() {
         let has = |name: &str| file.tensors.contains_key(&format!("blk.{i}.{name}.bias"));
         match &mut layer.mixer {
-            Mixer::Attention(a) => (a.qkv_bias, a.output_bias) = (has("attn_q").into(), has("attn_output")),
+            Mixer::AttentionAndMamba(_, m) | Mixer::Mamba(m) => (m.conv_bias, m.proj_bias) = (has("ssm_conv1d"), has("ssm_in")),
+            _ => {}
+        }
+        match &mut layer.mixer {
+            Mixer::Attention(a) | Mixer::AttentionAndMamba(a, _) => {
+                (a.qkv_bias, a.output_bias) = (has("attn_q").into(), has("attn_output"));
+            }
             Mixer::Latent(l) => l.bias = has("attn_kv_a_mqa"),
             // Files of Qwen 3.5 have the value heads of one key head far apart.
             Mixer::DeltaNet(d) => d.tiled = config.family != "qwen3_next",
-            Mixer::ShortConv(_) | Mixer::Mamba(_) | Mixer::KeyDecay(_) | Mixer::AttentionAndMamba(..) | Mixer::None => {}
+            Mixer::ShortConv(_) | Mixer::Mamba(_) | Mixer::KeyDecay(_) | Mixer::None => {}
         }
-        if let Feed::Mlp(mlp) = &mut layer.feed {
-            mlp.bias = has("ffn_down").into();
+        let is_apart = |name: &str| file.tensors.contains_key(&format!("blk.{i}.{name}.weight"));
+        match &mut layer.feed {
+            Feed::Mlp(mlp) => {
+                mlp.bias = has("ffn_down").into();
+                mlp.joined &= !is_apart("ffn_gate");
+            }
+            Feed::Experts(experts) => {
+                if let Some(shared) = &mut experts.shared {
+                    shared.joined &= !is_apart("ffn_gate_shexp");
+                }
+            }
+            Feed::Both(..) | Feed::None => {}
         }
     }
 }

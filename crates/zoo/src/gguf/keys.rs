@@ -74,6 +74,14 @@ impl<'a> Keys<'a> {
         }
     }
 
+    pub(super) fn bool(&self, name: &str) -> Result<Option<bool>> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(MetadataValue::Bool(value)) => Ok(Some(*value)),
+            Some(_) => Err(self.error(name, "a boolean")),
+        }
+    }
+
     /// A list of booleans, one for each layer.
     pub(super) fn bools(&self, name: &str) -> Result<Option<Vec<bool>>> {
         if self.get(name).is_none() {

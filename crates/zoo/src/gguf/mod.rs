@@ -4,6 +4,7 @@ mod architecture;
 mod config;
 mod file;
 mod gemma4;
+mod hybrids;
 mod keys;
 mod names;
 mod reader;

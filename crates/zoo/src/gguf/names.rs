@@ -5,7 +5,7 @@ use indexmap::IndexMap;
 use super::{Gguf, architecture::Architecture};
 use crate::{
     CheckpointTensor, Error, Result,
-    spec::{Attention, Config, Experts, Feed, Layer, Mixer, Mlp},
+    spec::{Attention, Config, Experts, Feed, Layer, Mamba, MambaForm, Mixer, Mlp},
 };
 
 const OUTER: [(&str, &str); 5] = [
@@ -53,6 +53,17 @@ const DELTA_NET: [(&str, &str); 11] = [
     ("ssm_a", "A_log"),
 ];
 
+const MAMBA: [(&str, &str); 8] = [
+    ("ssm_in", "in_proj"),
+    ("ssm_conv1d", "conv1d"),
+    ("ssm_x", "x_proj"),
+    ("ssm_norm", "norm"),
+    ("ssm_dt_norm", "dt_layernorm"),
+    ("ssm_b_norm", "b_layernorm"),
+    ("ssm_c_norm", "c_layernorm"),
+    ("ssm_out", "out_proj"),
+];
+
 /// Names in a block or a layer, by GGUF's and by the program's.
 #[derive(Default)]
 struct Names(Vec<(String, String)>);
@@ -78,6 +89,10 @@ impl Names {
         for (stored, name) in norms.into_iter().chain([("post_ffw_norm", layer.norms.feed_out)]) {
             name.into_iter().for_each(|name| names.module(stored, name));
         }
+        // Files of Falcon-H1 leave the part out.
+        if let (Mixer::AttentionAndMamba(..), Some(name)) = (&layer.mixer, layer.norms.feed_in) {
+            names.add("ffn_norm", format!("{name}.weight"));
+        }
         for (stored, name) in BESIDE {
             names.add(stored, name);
         }
@@ -88,8 +103,13 @@ impl Names {
                 LATENT.iter().for_each(|(stored, name)| names.module(stored, &format!("self_attn.{name}")));
             }
             Mixer::DeltaNet(_) => DELTA_NET.iter().for_each(|(stored, name)| names.add(stored, format!("linear_attn.{name}"))),
+            Mixer::Mamba(m) => names.mamba(m),
+            Mixer::AttentionAndMamba(a, m) => {
+                names.attention(a);
+                names.mamba(m);
+            }
             // No architecture of a GGUF file that is read has these.
-            Mixer::Mamba(_) | Mixer::KeyDecay(_) | Mixer::AttentionAndMamba(..) | Mixer::None => {}
+            Mixer::KeyDecay(_) | Mixer::None => {}
             Mixer::ShortConv(_) => {
                 ["in_proj", "out_proj", "conv"]
                     .iter()
@@ -122,6 +142,19 @@ impl Names {
             self.module(stored, &own(name));
         }
         self.add("attn_sinks.weight", own("sinks"));
+    }
+
+    fn mamba(&mut self, m: &Mamba) {
+        let own = |name: &str| format!("{}.{name}", m.module);
+        for (stored, name) in MAMBA {
+            self.module(stored, &own(name));
+        }
+        self.add("ssm_a", own("A_log"));
+        self.add("ssm_d", own("D"));
+        match m.form {
+            MambaForm::Channels { .. } => self.module("ssm_dt", &own("dt_proj")),
+            MambaForm::Heads { .. } => self.add("ssm_dt.bias", own("dt_bias")),
+        }
     }
 
     fn mlp(&mut self, mlp: &Mlp) {
@@ -197,9 +230,23 @@ fn as_published(source: CheckpointTensor, stored: &str, layer: Option<&Layer>, a
         // Convolutions lack the axis of their one input channel, a single gate may lack that of its one output.
         ("ssm_conv1d.weight" | "shortconv.conv.weight", _) => reshaped(source, stored, |shape| vec![shape[0], 1, shape[1]]),
         ("ffn_gate_inp_shexp.weight", _) if source.shape().len() == 1 => reshaped(source, stored, |shape| vec![1, shape[0]]),
-        ("ssm_a", _) => Ok(source.negated_exponential()),
+        ("ssm_a", _) => Ok(with_length(source, layer).negated_exponential()),
+        ("ssm_norm.weight", _) if source.shape().len() == 2 => {
+            let length = source.shape().iter().product();
+            Ok(source.with_shape(vec![length]))
+        }
         _ if a.norms_plus_one && stored.ends_with("norm.weight") => Ok(source.plus_one()),
         _ => Ok(source),
+    }
+}
+
+/// Rates of heads, which some files have as a column.
+fn with_length(source: CheckpointTensor, layer: Option<&Layer>) -> CheckpointTensor {
+    match (layer.map(|layer| &layer.mixer), source.shape()) {
+        (Some(Mixer::Mamba(m) | Mixer::AttentionAndMamba(_, m)), &[heads, 1]) if heads == m.heads && m.state > 1 => {
+            source.with_shape(vec![heads])
+        }
+        _ => source,
     }
 }
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    architecture::{Architecture, EXPERTS, KeyNames, PLAIN, SHARED_EXPERT, windowed, with},
+    architecture::{Architecture, EXPERTS, KeyNames, PLAIN, SHARED_EXPERT, sigmoid, windowed, with},
     keys::Keys,
 };
 use crate::Result;
@@ -11,7 +11,7 @@ use crate::Result;
 const LAYER_NORM: KeyNames = &[("attention.layer_norm_epsilon", "layer_norm_eps")];
 const LOGIT_SCALE: KeyNames = &[("logit_scale", "logit_scale")];
 
-pub(super) const VARIANTS: [Architecture; 18] = [
+pub(super) const VARIANTS: [Architecture; 22] = [
     Architecture {
         name: "arcee",
         model_type: "arcee",
@@ -19,6 +19,7 @@ pub(super) const VARIANTS: [Architecture; 18] = [
         interleaved: true,
         ..PLAIN
     },
+    Architecture { name: "chatglm", model_type: "glm", implied: || json!({"rms_norm_eps": 1.5625e-7}), ..PLAIN },
     Architecture {
         name: "cohere2",
         model_type: "cohere2",
@@ -54,6 +55,14 @@ pub(super) const VARIANTS: [Architecture; 18] = [
         ..PLAIN
     },
     Architecture {
+        name: "exaone",
+        model_type: "exaone",
+        keys: &[&[("attention.layer_norm_epsilon", "layer_norm_epsilon"), ("block_count", "num_layers")]],
+        implied: || json!({"activation_function": "silu"}),
+        stated: |_| Ok(json!({"rms_norm_eps": null, "num_hidden_layers": null})),
+        ..PLAIN
+    },
+    Architecture {
         name: "exaone4",
         model_type: "exaone4",
         stated: |keys| match keys.size_opt("attention.sliding_window")? {
@@ -63,6 +72,35 @@ pub(super) const VARIANTS: [Architecture; 18] = [
         ..PLAIN
     },
     Architecture { name: "gemma", model_type: "gemma", implied: || json!({}), norms_plus_one: true, ..PLAIN },
+    Architecture {
+        name: "llama4",
+        model_type: "llama4_text",
+        keys: &[&[
+            ("expert_count", "num_local_experts"),
+            ("expert_used_count", "num_experts_per_tok"),
+            ("interleave_moe_layer_step", "interleave_moe_layer_step"),
+        ]],
+        // The model of 128 experts is the one without norms of queries and keys.
+        stated: |keys| {
+            Ok(json!({
+                "use_qk_norm": keys.size_opt("expert_count")? != Some(128),
+                "intermediate_size": keys.size_opt("expert_feed_forward_length")?,
+                "intermediate_size_mlp": keys.size_opt("feed_forward_length")?,
+            }))
+        },
+        ..PLAIN
+    },
+    Architecture {
+        name: "minimax-m2",
+        model_type: "minimax_m2",
+        keys: &[&[("expert_count", "num_local_experts"), ("expert_used_count", "num_experts_per_tok")]],
+        stated: |keys| {
+            sigmoid(keys, true)?;
+            let width = keys.size_opt("expert_feed_forward_length")?.or(keys.size_opt("feed_forward_length")?);
+            Ok(json!({"intermediate_size": width}))
+        },
+        ..PLAIN
+    },
     Architecture {
         name: "nemotron",
         model_type: "nemotron",

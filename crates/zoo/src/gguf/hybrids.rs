@@ -1,0 +1,108 @@
+//! Architectures with state spaces, alone or beside attention.
+
+use serde_json::{Value, json};
+
+use super::{
+    architecture::{Architecture, KeyNames, PLAIN, with},
+    keys::Keys,
+};
+use crate::Result;
+
+const STATE: KeyNames = &[
+    ("ssm.conv_kernel", "conv_kernel"),
+    ("ssm.state_size", "state_size"),
+    ("attention.layer_norm_rms_epsilon", "layer_norm_epsilon"),
+];
+/// A Mamba 2 under the keys of hybrid models.
+const SHARED_STATE: KeyNames = &[
+    ("ssm.conv_kernel", "mamba_d_conv"),
+    ("ssm.state_size", "mamba_d_state"),
+    ("ssm.group_count", "mamba_n_groups"),
+    ("ssm.inner_size", "mamba_d_ssm"),
+    ("ssm.time_step_rank", "mamba_n_heads"),
+];
+
+pub(super) const HYBRIDS: [Architecture; 4] = [
+    Architecture {
+        name: "falcon-h1",
+        model_type: "falcon_h1",
+        keys: &[SHARED_STATE],
+        // Files hold weights with their factors.
+        stated: |keys| {
+            let normed = keys.file.has_in_blocks("ssm_norm.weight");
+            Ok(json!({"mamba_rms_norm": normed, "mamba_norm_before_gate": false}))
+        },
+        ..PLAIN
+    },
+    Architecture {
+        name: "granitehybrid",
+        model_type: "granitemoehybrid",
+        keys: &[
+            SHARED_STATE,
+            &[
+                ("attention.scale", "attention_multiplier"),
+                ("embedding_scale", "embedding_multiplier"),
+                ("residual_scale", "residual_multiplier"),
+                ("logit_scale", "logits_scaling"),
+                ("expert_used_count", "num_experts_per_tok"),
+            ],
+        ],
+        stated: granite,
+        interleaved: true,
+        ..PLAIN
+    },
+    Architecture {
+        name: "mamba",
+        model_type: "mamba",
+        keys: &[STATE, &[("ssm.time_step_rank", "time_step_rank")]],
+        implied: || json!({}),
+        stated: |keys| {
+            if keys.bool("ssm.dt_b_c_rms")? == Some(true) {
+                return Err(keys.error("ssm.dt_b_c_rms", "false"));
+            }
+            Ok(with(alone(keys), json!({"intermediate_size": keys.size("ssm.inner_size")?})))
+        },
+        ..PLAIN
+    },
+    Architecture {
+        name: "mamba2",
+        model_type: "mamba2",
+        keys: &[STATE, &[("ssm.group_count", "n_groups"), ("ssm.time_step_rank", "num_heads")]],
+        implied: || json!({}),
+        stated: |keys| {
+            let (inner, heads) = (keys.size("ssm.inner_size")?, keys.size("ssm.time_step_rank")?);
+            if !inner.is_multiple_of(heads) {
+                return Err(keys.error("ssm.inner_size", format!("a multiple of the {heads} heads")));
+            }
+            Ok(with(alone(keys), json!({"head_dim": inner / heads, "intermediate_size": null})))
+        },
+        ..PLAIN
+    },
+];
+
+/// What models of state spaces alone have none of.
+fn alone(keys: &Keys<'_>) -> Value {
+    for name in ["feed_forward_length", "attention.head_count", "attention.head_count_kv"] {
+        keys.get(name);
+    }
+    json!({"num_attention_heads": null, "num_key_value_heads": null, "rms_norm_eps": null})
+}
+
+/// Layers without keys have a state space.
+fn granite(keys: &Keys<'_>) -> Result<Value> {
+    let heads = keys.counts("attention.head_count_kv")?;
+    let kind = |&heads: &usize| if heads == 0 { "mamba" } else { "attention" };
+    let kinds: Vec<_> = heads.iter().map(kind).collect();
+    let most = heads.iter().copied().max();
+    if heads.iter().any(|&n| n > 0 && Some(n) != most) {
+        return Err(keys.error("attention.head_count_kv", "one number for all layers with attention"));
+    }
+    let (width, count) = (keys.size_opt("feed_forward_length")?, keys.size_opt("expert_count")?);
+    let shared = keys.size_opt("expert_shared_feed_forward_length")?.or(width.filter(|_| count.is_none()));
+    let rotated = keys.bool("rope.scaling.finetuned")? == Some(true);
+    Ok(json!({
+        "num_key_value_heads": most.filter(|&n| n > 0), "layer_types": kinds, "num_local_experts": count.unwrap_or(0),
+        "intermediate_size": width, "shared_intermediate_size": shared,
+        "position_embedding_type": if rotated { "rope" } else { "nope" },
+    }))
+}
