@@ -162,12 +162,16 @@ fn yarn(keys: &Keys<'_>, architecture: &Architecture, factor: f64) -> Result<Val
     }
     let own = number("attn_factor")?;
     match number("yarn_log_multiplier")? {
-        // A tenth of the magnitude, which counts for the scores alone.
+        // A tenth of the magnitude, which counts for the scores alone; of Mistral the magnitude.
         Some(multiplier) => {
-            scaling["mscale"] = (10.0 * multiplier).into();
-            scaling["mscale_all_dim"] = (10.0 * multiplier).into();
+            let magnitude = if architecture.name == "mistral3" { multiplier } else { 10.0 * multiplier };
+            scaling["mscale"] = magnitude.into();
+            scaling["mscale_all_dim"] = magnitude.into();
         }
         None => scaling["attention_factor"] = (own.unwrap_or(1.0) * amplitude).into(),
+    }
+    if architecture.name == "mistral3" {
+        scaling["llama_4_scaling_beta"] = keys.positive_opt("attention.temperature_scale")?.into();
     }
     if architecture.name == "gpt-oss" {
         scaling["truncate"] = false.into();

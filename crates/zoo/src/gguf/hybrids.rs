@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    architecture::{Architecture, KeyNames, PLAIN, with},
+    architecture::{Architecture, KeyNames, PLAIN, sigmoid, with},
     keys::Keys,
 };
 use crate::Result;
@@ -22,7 +22,7 @@ const SHARED_STATE: KeyNames = &[
     ("ssm.time_step_rank", "mamba_n_heads"),
 ];
 
-pub(super) const HYBRIDS: [Architecture; 4] = [
+pub(super) const HYBRIDS: [Architecture; 6] = [
     Architecture {
         name: "falcon-h1",
         model_type: "falcon_h1",
@@ -78,7 +78,70 @@ pub(super) const HYBRIDS: [Architecture; 4] = [
         },
         ..PLAIN
     },
+    Architecture {
+        name: "nemotron_h",
+        model_type: "nemotron_h",
+        keys: &[NEMOTRON_STATE],
+        implied: || json!({}),
+        stated: |keys| nemotron(keys, "mlp"),
+        ..PLAIN
+    },
+    Architecture {
+        name: "nemotron_h_moe",
+        model_type: "nemotron_h",
+        keys: &[NEMOTRON_STATE, NEMOTRON_EXPERTS],
+        implied: || json!({}),
+        stated: |keys| {
+            sigmoid(keys, true)?;
+            nemotron(keys, "moe")
+        },
+        ..PLAIN
+    },
 ];
+
+const NEMOTRON_STATE: KeyNames = &[
+    ("ssm.conv_kernel", "conv_kernel"),
+    ("ssm.state_size", "ssm_state_size"),
+    ("ssm.group_count", "n_groups"),
+    ("ssm.time_step_rank", "mamba_num_heads"),
+    ("attention.layer_norm_epsilon", "layer_norm_epsilon"),
+];
+const NEMOTRON_EXPERTS: KeyNames = &[
+    ("expert_count", "n_routed_experts"),
+    ("expert_used_count", "num_experts_per_tok"),
+    ("expert_group_count", "n_group"),
+    ("expert_group_used_count", "topk_group"),
+    ("expert_weights_norm", "norm_topk_prob"),
+    ("expert_weights_scale", "routed_scaling_factor"),
+    ("expert_feed_forward_length", "moe_intermediate_size"),
+    ("expert_shared_feed_forward_length", "moe_shared_expert_intermediate_size"),
+    ("expert_shared_count", "n_shared_experts"),
+    ("moe_latent_size", "moe_latent_size"),
+];
+
+/// A layer is a state space, attention or what `feed` names, by which of its sizes are above 0.
+fn nemotron(keys: &Keys<'_>, feed: &str) -> Result<Value> {
+    let (heads, widths) = (keys.counts("attention.head_count_kv")?, keys.counts("feed_forward_length")?);
+    let kinds = heads.iter().zip(&widths).map(|(&heads, &width)| match (heads, width) {
+        (1.., _) => "attention",
+        (0, 1..) => feed,
+        (0, 0) => "mamba",
+    });
+    let kinds: Vec<&str> = kinds.collect();
+    let (inner, state_heads) = (keys.size("ssm.inner_size")?, keys.size("ssm.time_step_rank")?);
+    if !inner.is_multiple_of(state_heads) {
+        return Err(keys.error("ssm.inner_size", format!("a multiple of the {state_heads} heads")));
+    }
+    // Its attention has no rotary embedding.
+    for name in ["rope.dimension_count", "attention.value_length"] {
+        keys.get(name);
+    }
+    let most = |list: &[usize]| list.iter().copied().max().filter(|&n| n > 0);
+    Ok(json!({
+        "layers_block_type": kinds, "num_key_value_heads": most(&heads), "intermediate_size": most(&widths), "head_dim": keys.head_dim()?,
+        "mamba_head_dim": inner / state_heads, "mlp_hidden_act": "relu2", "rms_norm_eps": null,
+    }))
+}
 
 /// What models of state spaces alone have none of.
 fn alone(keys: &Keys<'_>) -> Value {

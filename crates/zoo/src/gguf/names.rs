@@ -89,6 +89,10 @@ impl Names {
         for (stored, name) in norms.into_iter().chain([("post_ffw_norm", layer.norms.feed_out)]) {
             name.into_iter().for_each(|name| names.module(stored, name));
         }
+        // A layer that is one half has its norm under one name.
+        if let (Mixer::None, Some(name)) = (&layer.mixer, layer.norms.feed_in) {
+            names.module("attn_norm", name);
+        }
         // Files of Falcon-H1 leave the part out.
         if let (Mixer::AttentionAndMamba(..), Some(name)) = (&layer.mixer, layer.norms.feed_in) {
             names.add("ffn_norm", format!("{name}.weight"));
@@ -172,6 +176,8 @@ impl Names {
         for (stored, name) in [("ffn_gate_exps", "gate_proj"), ("ffn_up_exps", "up_proj"), ("ffn_down_exps", "down_proj")] {
             self.module(stored, &own(&format!("switch_mlp.{name}")));
         }
+        self.module("ffn_latent_down", &own("fc1_latent_proj"));
+        self.module("ffn_latent_up", &own("fc2_latent_proj"));
         self.add("ffn_gate_up_exps.weight", own("experts.gate_up_proj"));
         self.add("ffn_gate_inp.scale", own("router.scale"));
         self.add("ffn_down_exps.scale", own("router.per_expert_scale"));

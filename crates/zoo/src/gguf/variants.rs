@@ -11,7 +11,7 @@ use crate::Result;
 const LAYER_NORM: KeyNames = &[("attention.layer_norm_epsilon", "layer_norm_eps")];
 const LOGIT_SCALE: KeyNames = &[("logit_scale", "logit_scale")];
 
-pub(super) const VARIANTS: [Architecture; 22] = [
+pub(super) const VARIANTS: [Architecture; 23] = [
     Architecture {
         name: "arcee",
         model_type: "arcee",
@@ -99,6 +99,19 @@ pub(super) const VARIANTS: [Architecture; 22] = [
             let width = keys.size_opt("expert_feed_forward_length")?.or(keys.size_opt("feed_forward_length")?);
             Ok(json!({"intermediate_size": width}))
         },
+        ..PLAIN
+    },
+    Architecture {
+        name: "mistral3",
+        model_type: "mistral",
+        // The number is read with the rotary embedding.
+        stated: |keys| {
+            let grows = keys.get("attention.temperature_scale").is_some();
+            Ok(
+                json!({"model_type": if grows { "ministral3" } else { "mistral" }, "sliding_window": keys.size_opt("attention.sliding_window")?}),
+            )
+        },
+        interleaved: true,
         ..PLAIN
     },
     Architecture {
