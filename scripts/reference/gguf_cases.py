@@ -65,7 +65,11 @@ def convert(folder, file, kind):
         tokenizer.write_text(json.dumps({"model": {"vocab": {f"t{i}": i for i in range(size)}}, "added_tokens": []}))
     # Layers that foresee tokens come with real models alone.
     family.no_mtp = True
-    family(folder, getattr(gguf.LlamaFileType, kind), file).write()
+    model = family(folder, getattr(gguf.LlamaFileType, kind), file)
+    # Where transformers has put the key that the converter of GPT-NeoX asks for.
+    rotary = model.hparams.get("rope_parameters") or {}
+    model.hparams.setdefault("rotary_pct", rotary.get("partial_rotary_factor", 0.25))
+    model.write()
 
 
 def main():

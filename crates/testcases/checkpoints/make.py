@@ -62,10 +62,12 @@ ARCHITECTURES = [
     ("glm4moe", "Glm4Moe", GROUPED | dict(head_dim=8, use_qk_norm=True, attention_bias=True, routed_scaling_factor=1.5)),
     ("gpt-oss", "GptOss", dict(head_dim=8, num_local_experts=4, num_experts_per_tok=2, sliding_window=4)
      | rope("yarn", 1e4, factor=4.0, original_max_position_embeddings=16, truncate=False)),
+    ("gptneox", "GPTNeoX", dict(num_key_value_heads=2)),
     ("granite", "Granite", dict(embedding_multiplier=12.0, logits_scaling=0.5, residual_multiplier=0.22, attention_multiplier=0.0625)),
     ("granitehybrid", "GraniteMoeHybrid", STATES | dict(
         mamba_expand=2, mamba_d_head=8, num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=12, layer_types=["mamba", "attention"],
         embedding_multiplier=12.0, logits_scaling=0.5, residual_multiplier=0.22, attention_multiplier=0.0625, position_embedding_type="nope")),
+    ("hunyuan-dense", "HunYuanDenseV1", dict(head_dim=8)),
     ("lfm2", "Lfm2", CONVS),
     ("lfm2moe", "Lfm2Moe", EXPERTS | dict(layer_types=["conv", FULL], num_dense_layers=1)),
     ("llama-biases", "Llama", dict(attention_bias=True, mlp_bias=True) | rope("llama3", 5e3, factor=6.0, original_max_position_embeddings=24,

@@ -83,7 +83,8 @@ impl Decoder<'_> {
                 let joined = format!("{path}.qkv_proj");
                 let mut one = |part: &str, from, n| {
                     let source = self.w.part(&format!("{joined}.weight"), [q + 2 * kv, self.config.hidden], from, n)?;
-                    self.w.project(x, &joined, &format!("{joined}.{part}.weight"), &source, false)
+                    let y = self.w.project(x, &joined, &format!("{joined}.{part}.weight"), &source, false)?;
+                    self.with_bias_of(&y, a, &joined, part, q + 2 * kv, (from..from + n).collect())
                 };
                 return Ok((one("q", 0, q)?, Some([one("k", q, kv)?, one("v", q + kv, kv)?])));
             }
@@ -112,15 +113,21 @@ impl Decoder<'_> {
     fn part_of_each_head(&mut self, x: &Val, a: &Attention, path: &str, part: usize) -> Result<Val> {
         let (dim, module) = (a.head_dim, format!("{path}.qkv_proj"));
         let rows: Vec<usize> = (0..a.heads * dim).map(|row| (row / dim * 3 + part) * dim + row % dim).collect();
-        let (weight, bias) = (format!("{module}.weight"), format!("{module}.bias"));
+        let weight = format!("{module}.weight");
         let source = self.w.source(&weight, &[3 * rows.len(), self.config.hidden])?.rows(&weight, rows.clone())?;
         let y = self.w.project(x, &module, &format!("{module}.{part}.weight"), &source, false)?;
+        self.with_bias_of(&y, a, &module, &part.to_string(), 3 * rows.len(), rows)
+    }
+
+    /// A part's results plus its elements of the bias of `total` rows, if the joined projections have one.
+    fn with_bias_of(&mut self, y: &Val, a: &Attention, module: &str, part: &str, total: usize, rows: Vec<usize>) -> Result<Val> {
         if a.qkv_bias == QkvBias::None {
-            return Ok(y);
+            return Ok(y.clone());
         }
-        let source = self.w.source(&bias, &[3 * rows.len()])?.rows(&bias, rows)?;
+        let name = format!("{module}.bias");
+        let source = self.w.source(&name, &[total])?.rows(&name, rows)?;
         let bias = self.w.value_of(&format!("{module}.{part}.bias"), &source)?;
-        Ok(self.w.b.add(&y, &bias))
+        Ok(self.w.b.add(y, &bias))
     }
 
     /// Factors on the results of heads, from the layer's input: [1, s, H·D] or [1, s, H].

@@ -47,7 +47,7 @@ pub(super) const EXPERTS: KeyNames = &[
 ];
 pub(super) const SHARED_EXPERT: KeyNames = &[("expert_shared_feed_forward_length", "shared_expert_intermediate_size")];
 /// Experts behind a sigmoid, chosen group by group.
-const GROUPED_EXPERTS: KeyNames = &[
+pub(super) const GROUPED_EXPERTS: KeyNames = &[
     ("expert_count", "n_routed_experts"),
     ("expert_used_count", "num_experts_per_tok"),
     ("expert_feed_forward_length", "moe_intermediate_size"),

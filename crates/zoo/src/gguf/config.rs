@@ -14,7 +14,7 @@ use crate::{
     fields::Fields,
     limits::MAX_SIZE,
     rope::Scaling,
-    spec::{Config, Feed, Mixer},
+    spec::{Config, Feed, Joined, Mixer},
 };
 
 /// Divisors of rotary frequencies, where a file has them.
@@ -205,7 +205,11 @@ fn as_stored(file: &Gguf, config: &mut Config) {
         }
         match &mut layer.mixer {
             Mixer::Attention(a) | Mixer::AttentionAndMamba(a, _) => {
-                (a.qkv_bias, a.output_bias) = (has("attn_q").into(), has("attn_output"));
+                (a.qkv_bias, a.output_bias) = ((has("attn_q") || has("attn_qkv")).into(), has("attn_output"));
+                // Converters put what is joined head by head into blocks.
+                if a.joined == Joined::Heads {
+                    a.joined = Joined::Blocks;
+                }
             }
             Mixer::Latent(l) => l.bias = has("attn_kv_a_mqa"),
             // Files of Qwen 3.5 have the value heads of one key head far apart.

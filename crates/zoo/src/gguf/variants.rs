@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    architecture::{Architecture, EXPERTS, KeyNames, PLAIN, SHARED_EXPERT, sigmoid, windowed, with},
+    architecture::{Architecture, EXPERTS, GROUPED_EXPERTS, KeyNames, PLAIN, SHARED_EXPERT, sigmoid, windowed, with},
     keys::Keys,
 };
 use crate::Result;
@@ -11,7 +11,7 @@ use crate::Result;
 const LAYER_NORM: KeyNames = &[("attention.layer_norm_epsilon", "layer_norm_eps")];
 const LOGIT_SCALE: KeyNames = &[("logit_scale", "logit_scale")];
 
-pub(super) const VARIANTS: [Architecture; 23] = [
+pub(super) const VARIANTS: [Architecture; 27] = [
     Architecture {
         name: "arcee",
         model_type: "arcee",
@@ -71,7 +71,31 @@ pub(super) const VARIANTS: [Architecture; 23] = [
         },
         ..PLAIN
     },
+    Architecture {
+        name: "exaone-moe",
+        model_type: "exaone_moe",
+        keys: &[GROUPED_EXPERTS],
+        stated: |keys| {
+            sigmoid(keys, true)?;
+            keys.get("expert_shared_feed_forward_length");
+            kinds(keys)
+        },
+        ..PLAIN
+    },
     Architecture { name: "gemma", model_type: "gemma", implied: || json!({}), norms_plus_one: true, ..PLAIN },
+    Architecture {
+        name: "gptneox",
+        model_type: "gpt_neox",
+        keys: &[LAYER_NORM, &[("use_parallel_residual", "use_parallel_residual")]],
+        implied: || json!({"hidden_act": "gelu"}),
+        ..PLAIN
+    },
+    Architecture {
+        name: "hunyuan-dense",
+        model_type: "hunyuan_v1_dense",
+        stated: |keys| Ok(json!({"use_qk_norm": keys.file.has_in_blocks("attn_q_norm.weight")})),
+        ..PLAIN
+    },
     Architecture {
         name: "llama4",
         model_type: "llama4_text",
@@ -88,6 +112,14 @@ pub(super) const VARIANTS: [Architecture; 23] = [
                 "intermediate_size_mlp": keys.size_opt("feed_forward_length")?,
             }))
         },
+        ..PLAIN
+    },
+    Architecture {
+        name: "mellum",
+        model_type: "mellum",
+        keys: &[EXPERTS],
+        implied: || json!({"rms_norm_eps": 1e-6, "norm_topk_prob": true}),
+        stated: kinds,
         ..PLAIN
     },
     Architecture {
