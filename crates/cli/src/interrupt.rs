@@ -30,7 +30,7 @@ pub(crate) struct Interrupts {
 }
 
 impl Interrupts {
-    /// With what [`flag`](flag()) does.
+    /// Flags that behave as [`flag`](flag()) does.
     pub(crate) fn watched() -> Result<Interrupts> {
         Ok(Interrupts { flag: flag()?, ..Interrupts::default() })
     }

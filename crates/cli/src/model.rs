@@ -257,7 +257,7 @@ impl ModelArgs {
             if how == FOUR_BITS {
                 eprintln!("{}: {how}", checkpoint.display());
             }
-            // What a GGUF file has beside text lies in another file.
+            // The encoder of a GGUF model is another file.
             if kind == Kind::Language && checkpoint.is_dir() {
                 export::note_unused(&opened.map_or_else(|| export::open_path(checkpoint), Ok)?);
             }

@@ -96,7 +96,7 @@ fn model() -> Model {
     zoo::build(&checkpoint, &zoo::Options { max_seq_len: Some(64), prefill_chunk: Some(16), ..zoo::Options::default() }).unwrap()
 }
 
-/// What a graph of the model consists of, its linear layers in four bits but for what rules say.
+/// Reads the graph of the model, whose linear layers have four bits unless a rule says otherwise.
 fn compiled<T>(model: &Model, rules: Vec<WeightRule>, read: impl Fn(&Checked) -> T) -> T {
     let linear = Some(Scheme::from_name("4w", None).unwrap());
     let output = zoo::compile(model, Options { linear, rules, ..Options::default() }, &CpuEngine::new(Some(1))).unwrap();

@@ -35,7 +35,7 @@ use crate::{
 ///
 /// A line is a message. A line that ends in a backslash goes on in the next one, and text between """ and """ may have any number of
 /// lines. `/help` lists commands. Ctrl-C stops an answer, which is kept as far as it got; at the prompt it clears the line, and a
-/// second time it leaves, as Ctrl-D does. What is typed during an answer waits for the next prompt, and Tab completes commands. Without a terminal, messages come from stdin and answers go to stdout.
+/// second time it leaves, as Ctrl-D does. Text typed during an answer waits for the next prompt, and Tab completes commands. Without a terminal, messages come from stdin and answers go to stdout.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  flambeau chat HuggingFaceTB/SmolLM2-135M-Instruct\n  flambeau chat model-Q4_1.gguf --system 'Be brief.'\n  \
@@ -83,7 +83,7 @@ const HELP: &str = "\
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     args.sampling.params(None)?;
-    // First of all, so that what is typed while the model is loaded is the first message.
+    // Before the model is loaded, so that text typed meanwhile is the first message.
     let mut input = Input::new()?;
     let interrupts = input.interrupts()?;
     let cancelled = &interrupts.flag;

@@ -240,7 +240,7 @@ fn floats(r: &Reader<'_, '_>, slot: In) -> Option<Weights> {
     r.scope.is_constant(slot.0).then(|| Weights { format: Format::Float, slots: vec![slot.0] })
 }
 
-/// What comes of a row and a matrix that stands as columns.
+/// The product of a row and a matrix that stands as columns.
 fn column_product(r: &mut Reader<'_, '_>, row: Content, columns: Content) -> Option<Content> {
     let mm = node!(r, Addmm);
     r.reads(mm.mat1, row)?;

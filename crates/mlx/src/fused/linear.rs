@@ -403,7 +403,7 @@ impl Linear {
         (fits && same).then_some(sizes)
     }
 
-    /// The formats of the matrices, those of most bits first: the row stays in shared memory as the last one reads it.
+    /// The formats of the matrices, most bits first: the row stays in shared memory as the last one reads it.
     pub(super) fn formats(&self) -> Vec<Format> {
         let mut formats: Vec<Format> = Vec::new();
         for weights in &self.weights {
@@ -480,7 +480,7 @@ pub(super) fn staged_bytes(bits: usize, k: usize) -> usize {
     passes * 32 * codes * 4 + if bits == 16 { 0 } else { passes * 32 * 8 }
 }
 
-/// Rows of a matrix with `k` columns, one of which may stand as a column of `k` rows; `None` if its slots hold another.
+/// Rows of a matrix with `k` columns, where one row may stand as a column; `None` if its slots hold another.
 pub(super) fn rows_of(m: &Machine, weights: &Weights, dtype: DType, k: usize) -> Option<usize> {
     let slot = |i: usize| m.env.tensors.get(weights.slots.get(i)?.0 as usize)?.as_ref();
     let w = slot(0)?;

@@ -235,7 +235,7 @@ impl Linear {
             };
             let shares = self.share_out(b, tiles, most, eights);
             let Shares { sides, deep, buffers, .. } = shares;
-            // What one format leaves in shared memory is read before another writes there. Writing to a string cannot fail.
+            // All warps have read the sums of one format before another format writes there. Writing to a string cannot fail.
             let _ = write!(
                 text,
                 "{}{{Matrix<{ty}> all[]={{{}}};RowProducts<{ty},{group},{most},{eights},Gate::{gate},kW,{sides},{deep},{buffers},{}>{{all,{k}}}\

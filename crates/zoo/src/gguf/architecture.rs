@@ -271,7 +271,7 @@ fn latent(keys: &Keys<'_>) -> Result<Value> {
     ))
 }
 
-/// What tells DeepSeek V3 from V2, whose router is a softmax, and from models without experts.
+/// The family: DeepSeek V3, V2 with a softmax as router, or a model without experts.
 fn latent_family(keys: &Keys<'_>) -> Result<Value> {
     const SOFTMAX: i64 = 1;
     if keys.size_opt("expert_count")?.is_none() {

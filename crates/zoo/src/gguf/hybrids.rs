@@ -119,7 +119,7 @@ const NEMOTRON_EXPERTS: KeyNames = &[
     ("moe_latent_size", "moe_latent_size"),
 ];
 
-/// A layer is a state space, attention or what `feed` names, by which of its sizes are above 0.
+/// A layer with keys is attention, one with a width is `feed`, and others are state spaces.
 fn nemotron(keys: &Keys<'_>, feed: &str) -> Result<Value> {
     let (heads, widths) = (keys.counts("attention.head_count_kv")?, keys.counts("feed_forward_length")?);
     let kinds = heads.iter().zip(&widths).map(|(&heads, &width)| match (heads, width) {
@@ -143,7 +143,7 @@ fn nemotron(keys: &Keys<'_>, feed: &str) -> Result<Value> {
     }))
 }
 
-/// What models of state spaces alone have none of.
+/// Hides the keys of attention and layers, which models of state spaces alone lack.
 fn alone(keys: &Keys<'_>) -> Value {
     for name in ["feed_forward_length", "attention.head_count", "attention.head_count_kv"] {
         keys.get(name);

@@ -5,7 +5,7 @@ use indexmap::IndexMap;
 use super::{Gguf, architecture::Architecture};
 use crate::{
     CheckpointTensor, Error, Result,
-    spec::{Attention, Config, Experts, Feed, Layer, Mamba, MambaForm, Mixer, Mlp},
+    spec::{Attention, Config, Experts, Feed, Gate, Layer, Mamba, MambaForm, Mixer, Mlp},
 };
 
 const OUTER: [(&str, &str); 5] = [
@@ -144,6 +144,9 @@ impl Names {
             ("attn_k_norm", a.names.k_norm),
         ] {
             self.module(stored, &own(name));
+        }
+        if let Gate::Elements(name) | Gate::Heads(name) | Gate::SoftHeads(name) = a.gate {
+            self.module("attn_gate", &own(name));
         }
         self.add("attn_sinks.weight", own("sinks"));
     }

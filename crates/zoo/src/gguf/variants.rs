@@ -11,7 +11,29 @@ use crate::Result;
 const LAYER_NORM: KeyNames = &[("attention.layer_norm_epsilon", "layer_norm_eps")];
 const LOGIT_SCALE: KeyNames = &[("logit_scale", "logit_scale")];
 
-pub(super) const VARIANTS: [Architecture; 27] = [
+pub(super) const VARIANTS: [Architecture; 28] = [
+    Architecture {
+        name: "afmoe",
+        model_type: "afmoe",
+        keys: &[&[
+            ("expert_count", "num_experts"),
+            ("expert_used_count", "num_experts_per_tok"),
+            ("expert_feed_forward_length", "moe_intermediate_size"),
+            ("expert_shared_count", "num_shared_experts"),
+            ("expert_group_count", "n_group"),
+            ("expert_group_used_count", "topk_group"),
+            ("expert_weights_norm", "route_norm"),
+            ("expert_weights_scale", "route_scale"),
+            ("leading_dense_block_count", "num_dense_layers"),
+        ]],
+        // No file says that the embedding is scaled.
+        implied: || json!({"mup_enabled": true}),
+        stated: |keys| {
+            sigmoid(keys, true)?;
+            kinds(keys)
+        },
+        ..PLAIN
+    },
     Architecture {
         name: "arcee",
         model_type: "arcee",

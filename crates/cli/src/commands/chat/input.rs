@@ -108,7 +108,7 @@ impl Input {
         })
     }
 
-    /// What Ctrl-C does between entries.
+    /// The flags that Ctrl-C sets between entries.
     ///
     /// # Errors
     /// It cannot be watched.

@@ -20,7 +20,7 @@ pub(super) struct Screen {
     around: Option<(&'static str, &'static str)>,
     /// Where the text stands, if that is a terminal.
     wrap: Option<Wrap>,
-    /// What is shown until the answer begins.
+    /// A line until the answer begins.
     waiting: Option<Waiting>,
     last: Option<Part>,
     failed: Option<io::Error>,

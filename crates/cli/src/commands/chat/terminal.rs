@@ -12,7 +12,7 @@ use signal_hook::{consts::SIGINT, flag, iterator::Signals, low_level};
 
 use crate::{failure::INTERRUPTED, interrupt::Interrupts};
 
-/// Keeps stdin's terminal from echoing, from its making to its end. What is typed meanwhile waits for who reads next.
+/// Keeps stdin's terminal from echoing, from its making to its end. Text that is typed meanwhile waits for the next reader.
 pub(super) struct Quiet {
     before: Termios,
 }
@@ -31,8 +31,8 @@ impl Quiet {
         Ok(Quiet { before })
     }
 
-    /// Flags that Ctrl-C sets. A second Ctrl-C before they are taken back ends the process at once, as that of
-    /// [`interrupt::flag`](crate::interrupt::flag) does, with the terminal as it was.
+    /// Flags that Ctrl-C sets. A second Ctrl-C before they are cleared ends the process at once, as with
+    /// [`interrupt::flag`](crate::interrupt::flag), and leaves the terminal as it was.
     ///
     /// # Errors
     /// Ctrl-C cannot be watched.

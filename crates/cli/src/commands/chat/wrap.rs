@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use console::measure_text_width;
 
-/// What opens and closes a block of code, whose lines are left as they are, so that they can be copied.
+/// The mark around a block of code. Its lines are left as they are, so that they can be copied.
 const FENCE: &str = "```";
 const TAB: usize = 8;
 
@@ -22,7 +22,7 @@ pub(super) struct Wrap {
 }
 
 impl Wrap {
-    /// What to write for a stretch of text on a terminal of so many columns.
+    /// The characters to write for a stretch of text on a terminal of so many columns.
     pub(super) fn put(&mut self, text: &str, width: usize) -> String {
         let mut out = String::with_capacity(text.len());
         for c in text.chars() {
@@ -103,7 +103,7 @@ impl Wrap {
 mod tests {
     use super::*;
 
-    /// What a terminal shows of what was written.
+    /// The lines that a terminal shows.
     fn shown(written: &str) -> Vec<String> {
         let mut lines = vec![String::new()];
         let mut rest = written;
