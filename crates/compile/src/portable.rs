@@ -85,7 +85,7 @@ pub(crate) fn kernel_for(target: &str, dtypes: &[DType]) -> Option<Kernel> {
         Kind::InPlace => schema,
         _ => functional.out_variant().unwrap_or(functional),
     };
-    let for_types = |d: &DType| !matches!(d, DType::F64 | DType::C64);
+    let for_types = |d: &DType| !matches!(d, DType::F64 | DType::C32 | DType::C64);
     let is_portable = KERNELS.binary_search(&kernel.operator).is_ok();
     let runs_here =
         is_portable && (kernel.kind() == Kind::InPlace || dtypes.iter().all(for_types) || flambeau_host::moves(functional));

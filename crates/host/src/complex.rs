@@ -35,7 +35,7 @@ type Results = Result<Vec<Tensor>, Error>;
 impl Call<'_> {
     /// The element type of the first result, which is complex.
     pub(crate) fn complex_result(&self) -> DType {
-        self.results.first().copied().filter(|d| part(*d).is_some()).unwrap_or(DType::C64)
+        self.results.first().copied().filter(|d| d.part().is_some()).unwrap_or(DType::C64)
     }
 
     /// A tensor or a number as complex numbers, with its shape.
@@ -73,14 +73,9 @@ impl Call<'_> {
     }
 }
 
-/// The type of the parts of complex numbers of a type.
-pub(crate) fn part(dtype: DType) -> Option<DType> {
-    (dtype == DType::C64).then_some(DType::F32)
-}
-
 /// The elements, real ones with an imaginary part of zero.
 pub(crate) fn numbers(x: &Tensor) -> Result<Vec<Complex64>, Error> {
-    if part(x.dtype()).is_none() {
+    if x.dtype().part().is_none() {
         return Ok(cast(x, DType::F64)?.as_slice()?.iter().map(|&re| Complex64::new(re, 0.0)).collect());
     }
     let parts = cast(&parts(x)?, DType::F64)?;
@@ -89,7 +84,7 @@ pub(crate) fn numbers(x: &Tensor) -> Result<Vec<Complex64>, Error> {
 
 /// A tensor of these numbers in a complex element type.
 pub(crate) fn made(values: &[Complex64], shape: &[usize], dtype: DType) -> Result<Tensor, Error> {
-    let part = part(dtype).ok_or(Error::NotComplex(dtype))?;
+    let part = dtype.part().ok_or(Error::NotComplex(dtype))?;
     let parts: Vec<f64> = values.iter().flat_map(|z| [z.re, z.im]).collect();
     let parts = cast(&Tensor::from_slice(&parts, &[parts.len()])?, part)?;
     Ok(Tensor::new(dtype, shape, parts.bytes().clone())?)
@@ -103,7 +98,7 @@ fn real(x: &Tensor, f: impl Fn(Complex64) -> f64) -> Result<Tensor, Error> {
 
 /// Real and imaginary parts along a new last axis of two.
 fn parts(x: &Tensor) -> Result<Tensor, Error> {
-    let part = part(x.dtype()).ok_or(Error::NotComplex(x.dtype()))?;
+    let part = x.dtype().part().ok_or(Error::NotComplex(x.dtype()))?;
     let shape: Vec<usize> = x.shape().iter().copied().chain([2]).collect();
     Ok(Tensor::new(part, &shape, x.bytes().clone())?.aligned())
 }
@@ -111,7 +106,7 @@ fn parts(x: &Tensor) -> Result<Tensor, Error> {
 /// Complex numbers from their parts along the last axis.
 fn whole(call: &Call<'_>) -> Results {
     let (x, dtype) = (call.tensor("self")?, call.complex_result());
-    let (Some(part), [shape @ .., 2]) = (part(dtype), x.shape()) else { return Err(Error::Matrix(x.shape().to_vec())) };
+    let (Some(part), [shape @ .., 2]) = (dtype.part(), x.shape()) else { return Err(Error::Matrix(x.shape().to_vec())) };
     let bytes = AlignedBytes::copy_of(cast(x, part)?.bytes()).into_bytes();
     Ok(vec![Tensor::new(dtype, shape, bytes)?])
 }

@@ -94,7 +94,7 @@ impl For {
     fn admits(self, dtypes: &[DType]) -> bool {
         match self {
             For::Any => true,
-            For::Complex => dtypes.contains(&DType::C64),
+            For::Complex => dtypes.iter().any(|d| d.part().is_some()),
             For::Float64 => dtypes.contains(&DType::F64),
         }
     }

@@ -205,7 +205,8 @@ impl Lower {
     pub fn complex(&mut self, pair: Tid) -> Tid {
         let mut dims = self.spec(pair).dims.clone();
         dims.pop();
-        let t = self.slot(Spec { dtype: DType::C64, dims }, Origin::Node);
+        let dtype = if self.spec(pair).dtype == DType::F16 { DType::C32 } else { DType::C64 };
+        let t = self.slot(Spec { dtype, dims }, Origin::Node);
         self.pairs.insert(t, pair);
         t
     }

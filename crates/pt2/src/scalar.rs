@@ -25,7 +25,7 @@ const SCALAR_TYPES: [(i64, &str, Option<DType>); 22] = [
     (6, "float16", Some(DType::F16)),
     (7, "float32", Some(DType::F32)),
     (8, "float64", Some(DType::F64)),
-    (9, "complex32", None),
+    (9, "complex32", Some(DType::C32)),
     (10, "complex64", Some(DType::C64)),
     (11, "complex128", None),
     (12, "bool", Some(DType::Bool)),

@@ -28,6 +28,7 @@ const TYPES: [(DType, u8, u8); 17] = [
     (DType::F32, 2, 32),
     (DType::F64, 2, 64),
     (DType::BF16, 4, 16),
+    (DType::C32, 5, 32),
     (DType::C64, 5, 64),
     (DType::Bool, 6, 8),
     (DType::F8E4M3, 10, 8),

@@ -34,6 +34,7 @@ const NAMES: [(DType, &str); 17] = [
     (DType::F8E4M3, "float8_e4m3fn"),
     (DType::F8E5M2, "float8_e5m2"),
     (DType::F8E8M0, "float8_e8m0fnu"),
+    (DType::C32, "complex32"),
     (DType::C64, "complex64"),
 ];
 
@@ -71,7 +72,7 @@ pub(crate) fn from_nested(values: &Bound<'_, PyAny>, dtype: DType) -> PyResult<T
         DType::BF16 => of_floats(&flat, &shape, bf16::from_f64),
         DType::F32 => of_floats(&flat, &shape, |v| v as f32),
         DType::F64 => of_floats(&flat, &shape, |v| v),
-        DType::F8E4M3 | DType::F8E5M2 | DType::F8E8M0 | DType::C64 => {
+        DType::F8E4M3 | DType::F8E5M2 | DType::F8E8M0 | DType::C32 | DType::C64 => {
             Err(InputError::new_err(format!("is a list, which cannot become {} here; pass an array", name(dtype))))
         }
         DType::Bool => of_numbers(&flat, &shape, dtype, |v| v.is_truthy().map(Bool::from)),
@@ -142,9 +143,10 @@ pub(crate) fn scalars(tensor: &Tensor) -> Vec<Scalar> {
         DType::F8E4M3 | DType::F8E5M2 | DType::F8E8M0 => {
             cast(tensor, DType::F32).map_or_else(|_| Vec::new(), |floats| each::<f32>(&floats, |v| Scalar::Float(v.into())))
         }
-        DType::C64 => {
+        DType::C32 | DType::C64 => {
             let (shape, bytes) = ([tensor.numel() * 2], AlignedBytes::copy_of(tensor.bytes()).into_bytes());
-            let parts = Tensor::new(DType::F32, &shape, bytes);
+            let part = tensor.dtype().part().unwrap_or(DType::F32);
+            let parts = Tensor::new(part, &shape, bytes).and_then(|parts| cast(&parts, DType::F32));
             let parts = parts.as_ref().map_or(&[][..], |parts| parts.as_slice::<f32>().unwrap_or_default());
             parts.chunks_exact(2).map(|p| Scalar::Complex(p[0].into(), p[1].into())).collect()
         }

@@ -149,7 +149,7 @@ fn action(name: &str, schema: Option<&'static Schema>, dtypes: &[DType]) -> Opti
     let schema = schema?;
     let lowering = lowering(schema);
     if let Some(lowering) = lowering
-        && STOOD_FOR.iter().any(|d| dtypes.contains(d))
+        && dtypes.iter().any(|&d| stand_in_for(d).is_some())
         && moves(lowering.row.operator.schema())
     {
         return Some(Action::Bits(lowering));
@@ -355,16 +355,22 @@ impl Kernel {
     }
 }
 
-/// Types that graphs do not have, and whose bits 64-bit integers can stand for.
-const STOOD_FOR: [DType; 2] = [DType::F64, DType::C64];
+/// The integers whose bits can stand for those of types that graphs do not have.
+fn stand_in_for(dtype: DType) -> Option<DType> {
+    match dtype {
+        DType::F64 | DType::C64 => Some(DType::I64),
+        DType::C32 => Some(DType::I32),
+        _ => None,
+    }
+}
 
 /// Integers of the same bits in the place of elements that they can stand for.
 fn stand_in(signature: &mut Signature, tensors: &mut [Tensor]) -> Result<(), flambeau_tensor::Error> {
     signature.stands_in = true;
     for (tensor, (dtype, _)) in tensors.iter_mut().zip(&mut signature.tensors) {
-        if STOOD_FOR.contains(dtype) {
-            *tensor = Tensor::new(DType::I64, tensor.shape(), tensor.bytes().clone())?;
-            *dtype = DType::I64;
+        if let Some(integers) = stand_in_for(*dtype) {
+            *tensor = Tensor::new(integers, tensor.shape(), tensor.bytes().clone())?;
+            *dtype = integers;
         }
     }
     Ok(())
@@ -373,7 +379,7 @@ fn stand_in(signature: &mut Signature, tensors: &mut [Tensor]) -> Result<(), fla
 /// A result of a call on such integers, in the type that the plan declares.
 fn as_declared(plan: &ExecutionPlan, at: u32, tensor: Tensor) -> Result<Tensor, flambeau_tensor::Error> {
     match plan.values.get(at as usize) {
-        Some(EValue::Tensor(t)) if STOOD_FOR.contains(&t.dtype) => Tensor::new(t.dtype, tensor.shape(), tensor.bytes().clone()),
+        Some(EValue::Tensor(t)) if stand_in_for(t.dtype).is_some() => Tensor::new(t.dtype, tensor.shape(), tensor.bytes().clone()),
         _ => Ok(tensor),
     }
 }

@@ -25,6 +25,8 @@ pub enum DType {
     F8E5M2,
     F8E4M3,
     F8E8M0,
+    /// A complex number: real and imaginary part in f16.
+    C32,
     /// A complex number: real and imaginary part in f32.
     C64,
 }
@@ -39,7 +41,7 @@ pub enum DTypeClass {
 }
 
 /// (type, ExecuTorch `ScalarType` number, size in bytes, name). The only list of these facts.
-const TABLE: [(DType, i8, usize, &str); 17] = [
+const TABLE: [(DType, i8, usize, &str); 18] = [
     (DType::U8, 0, 1, "u8"),
     (DType::I8, 1, 1, "i8"),
     (DType::I16, 2, 2, "i16"),
@@ -56,6 +58,7 @@ const TABLE: [(DType, i8, usize, &str); 17] = [
     (DType::F8E5M2, 23, 1, "f8e5m2"),
     (DType::F8E4M3, 24, 1, "f8e4m3"),
     (DType::F8E8M0, 44, 1, "f8e8m0"),
+    (DType::C32, 8, 4, "c32"),
     (DType::C64, 9, 8, "c64"),
 ];
 
@@ -102,7 +105,16 @@ impl DType {
             Bool => DTypeClass::Bool,
             U8 | I8 | I16 | U16 | I32 | U32 | I64 | U64 => DTypeClass::Integer,
             F16 | BF16 | F32 | F64 | F8E5M2 | F8E4M3 | F8E8M0 => DTypeClass::Float,
-            C64 => DTypeClass::Complex,
+            C32 | C64 => DTypeClass::Complex,
+        }
+    }
+
+    /// The type of the real and imaginary parts of complex numbers.
+    pub fn part(self) -> Option<DType> {
+        match self {
+            DType::C32 => Some(DType::F16),
+            DType::C64 => Some(DType::F32),
+            _ => None,
         }
     }
 

@@ -9,7 +9,7 @@ use super::Trace;
 
 impl Trace<'_> {
     fn is_complex_tensor(&self, t: Tid) -> bool {
-        self.lower.spec(t).dtype == DType::C64
+        self.lower.spec(t).dtype.part().is_some()
     }
 
     /// Whether a call reads or makes complex tensors.
@@ -19,7 +19,7 @@ impl Trace<'_> {
             Arg::Tensors(list) => list.iter().flatten().any(|t| self.is_complex_tensor(*t)),
             _ => false,
         });
-        reads || call.outputs.iter().any(|out| out.dtype == DType::C64)
+        reads || call.outputs.iter().any(|out| out.dtype.part().is_some())
     }
 
     /// Lowers such a call to nodes on pairs, or leaves it to a kernel.
@@ -62,19 +62,17 @@ impl Trace<'_> {
 
     /// A slot of the same complex tensor whose pair nodes can read.
     fn paired(&mut self, t: Tid, id: u32) -> Result<Tid, Refuse> {
-        if !self.is_complex_tensor(t) || self.lower.pair(t).is_ok() {
-            return Ok(t);
-        }
+        let Some(part) = self.lower.spec(t).dtype.part().filter(|_| self.lower.pair(t).is_err()) else { return Ok(t) };
         if let Some(constant) = self.lower.graph().constant(t).cloned() {
             let shape = constant.shape.iter().copied().chain([2]).collect();
             let expr = ConstExpr::Reinterpret(constant.clone());
-            let pair = Constant { name: format!("{}_parts", constant.name), dtype: DType::F32, shape, expr };
+            let pair = Constant { name: format!("{}_parts", constant.name), dtype: part, shape, expr };
             let pair = self.lower.constant(pair);
             self.lower.set_pair(t, pair);
             return Ok(t);
         }
         let dims: Vec<Expr> = self.lower.spec(t).dims.iter().cloned().chain([Expr::Int(2)]).collect();
-        let pair = self.kernel_of("aten.view_as_real_copy.default", t, DType::F32, dims, id)?;
+        let pair = self.kernel_of("aten.view_as_real_copy.default", t, part, dims, id)?;
         Ok(self.lower.complex(pair))
     }
 
@@ -84,8 +82,8 @@ impl Trace<'_> {
         if !self.is_complex_tensor(t) || !is_made {
             return Ok(t);
         }
-        let (pair, dims) = (self.lower.pair(t)?, self.lower.spec(t).dims.to_vec());
-        let whole = self.kernel_of("aten.view_as_complex_copy.default", pair, DType::C64, dims, id)?;
+        let (pair, dtype, dims) = (self.lower.pair(t)?, self.lower.spec(t).dtype, self.lower.spec(t).dims.to_vec());
+        let whole = self.kernel_of("aten.view_as_complex_copy.default", pair, dtype, dims, id)?;
         self.lower.set_pair(whole, pair);
         Ok(whole)
     }

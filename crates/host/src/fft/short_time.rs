@@ -61,7 +61,7 @@ pub(super) fn forward(call: &Call<'_>) -> Results {
         [batch, length] => (batch, length),
         _ => return Err(Error::Matrix(x.shape().to_vec())),
     };
-    let is_complex = complex::part(x.dtype()).is_some();
+    let is_complex = x.dtype().part().is_some();
     let onesided = if call.arg("onesided").is_some() { call.flag("onesided") } else { !is_complex };
     let values = Field::of(x)?.values;
     let kept = if onesided { frames.n_fft / 2 + 1 } else { frames.n_fft };
@@ -85,7 +85,7 @@ pub(super) fn forward(call: &Call<'_>) -> Results {
     }
     let lead = if x.rank() == 1 { &[][..] } else { &[batch][..] };
     let shape = [lead, &[kept, count]].concat();
-    if call.results.first().is_some_and(|d| complex::part(*d).is_none()) {
+    if call.results.first().is_some_and(|d| d.part().is_none()) {
         let parts: Vec<f64> = made.iter().flat_map(|z| [z.re, z.im]).collect();
         return Ok(vec![Tensor::from_slice(&parts, &[&shape[..], &[2]].concat())?]);
     }
@@ -130,7 +130,7 @@ pub(super) fn inverse(call: &Call<'_>) -> Results {
         made.extend((start..end.max(start)).map(point));
     }
     let shape: Vec<usize> = lead.into_iter().chain([end.saturating_sub(start)]).collect();
-    if call.results.first().is_some_and(|d| complex::part(*d).is_some()) {
+    if call.results.first().is_some_and(|d| d.part().is_some()) {
         return Ok(vec![complex::made(&made, &shape, call.complex_result())?]);
     }
     let values: Vec<f64> = made.iter().map(|z| z.re).collect();

@@ -18,11 +18,6 @@ type Items = Result<Vec<Item>, Refuse>;
 /// A rule for calls with complex operands or results.
 type Rule = fn(&mut Lower, &Call) -> Items;
 
-/// The type of the parts of complex numbers of a type.
-pub(crate) fn part(dtype: DType) -> Option<DType> {
-    (dtype == DType::C64).then_some(DType::F32)
-}
-
 /// Rules by the operator's name, for all its overloads.
 const RULES: &[(&str, Rule)] = &[
     ("_conj", |cx, call| mapped(cx, call, conjugate)),
@@ -35,6 +30,7 @@ const RULES: &[(&str, Rule)] = &[
     ("angle", |cx, call| to_real(cx, call, "aten.atan2.default", true)),
     ("bmm", |cx, call| bilinear(cx, call, ["self", "mat2"])),
     ("cat", |cx, call| moved(cx, call, None, &["dim"], 0)),
+    ("chalf", converted),
     ("chunk", |cx, call| moved(cx, call, None, &["dim"], 0)),
     ("clone", |cx, call| mapped(cx, call, |_, x| Ok(x))),
     ("complex", |cx, call| {
@@ -170,11 +166,11 @@ pub(crate) fn lower(cx: &mut Lower, call: &Call) -> Items {
         return unsupported("it has no form for complex numbers; work on real and imaginary parts");
     };
     for t in call.args.iter().flat_map(|(_, arg)| tensors(arg)).collect::<Vec<_>>() {
-        if part(cx.spec(t).dtype).is_some_and(|p| !p.is_node_dtype()) {
+        if cx.spec(t).dtype.part().is_some_and(|p| !p.is_node_dtype()) {
             return Err(Refuse::DType(cx.spec(t).dtype));
         }
     }
-    if let Some(out) = call.outputs.iter().find(|o| part(o.dtype).unwrap_or(o.dtype) == DType::F64) {
+    if let Some(out) = call.outputs.iter().find(|o| o.dtype.part().unwrap_or(o.dtype) == DType::F64) {
         return Err(Refuse::DType(out.dtype));
     }
     rule(cx, call)
@@ -190,15 +186,16 @@ fn tensors(arg: &Arg) -> Vec<Tid> {
 
 /// Whether a call takes or gives complex tensors.
 pub(crate) fn is_complex(cx: &Lower, call: &Call) -> bool {
-    let reads = call.args.iter().flat_map(|(_, arg)| tensors(arg)).any(|t| part(cx.spec(t).dtype).is_some());
-    reads || call.outputs.iter().any(|out| part(out.dtype).is_some())
+    let reads = call.args.iter().flat_map(|(_, arg)| tensors(arg)).any(|t| cx.spec(t).dtype.part().is_some());
+    reads || call.outputs.iter().any(|out| out.dtype.part().is_some())
 }
 
 /// The element type of the parts that a call computes in.
 fn part_type(cx: &Lower, call: &Call) -> Result<DType, Refuse> {
     let out = call.out(0)?.dtype;
-    let reads = || call.args.iter().flat_map(|(_, arg)| tensors(arg)).find_map(|t| part(cx.spec(t).dtype));
-    Ok(part(out).or_else(reads).unwrap_or(DType::F32))
+    let reads = || call.args.iter().flat_map(|(_, arg)| tensors(arg)).find_map(|t| cx.spec(t).dtype.part());
+    // PyTorch computes with halves in f32.
+    Ok(ops::wide(out.part().or_else(reads).unwrap_or(DType::F32)))
 }
 
 /// An operand with its parts in one type.
@@ -213,7 +210,7 @@ impl Operand {
     fn of(cx: &mut Lower, call: &Call, param: &str) -> Result<Operand, Refuse> {
         let dtype = part_type(cx, call)?;
         match call.arg(param) {
-            Some(Arg::Tensor(t)) if part(cx.spec(*t).dtype).is_some() => {
+            Some(Arg::Tensor(t)) if cx.spec(*t).dtype.part().is_some() => {
                 let pair = cx.pair(*t)?;
                 Ok(Operand::Complex(cx.cast(pair, dtype)?))
             }
@@ -240,7 +237,7 @@ impl Operand {
 
 /// The pair of a tensor, of a real one with zeros.
 fn pair_of(cx: &mut Lower, t: Tid, dtype: DType) -> Result<Tid, Refuse> {
-    if part(cx.spec(t).dtype).is_some() {
+    if cx.spec(t).dtype.part().is_some() {
         let pair = cx.pair(t)?;
         return cx.cast(pair, dtype);
     }
@@ -271,7 +268,7 @@ fn broadcast(cx: &mut Lower, call: &Call, param: &str, dims: &[Expr]) -> Result<
 fn result(cx: &mut Lower, call: &Call, pair: Result<Tid, Refuse>) -> Items {
     let out = call.out(0)?;
     let dims: Vec<Expr> = out.dims.iter().cloned().chain([Expr::Int(2)]).collect();
-    let pair = cx.cast(pair?, part(out.dtype).unwrap_or(out.dtype))?;
+    let pair = cx.cast(pair?, out.dtype.part().unwrap_or(out.dtype))?;
     let pair = expand_to(cx, pair, &dims)?;
     one(cx.complex(pair))
 }
@@ -352,7 +349,7 @@ fn viewed(cx: &mut Lower, call: &Call) -> Items {
 /// The same numbers in another type; of complex ones as real ones, the real parts.
 fn converted(cx: &mut Lower, call: &Call) -> Items {
     let (x, out) = (call.tensor("self")?, call.out(0)?.clone());
-    match (part(cx.spec(x).dtype), part(out.dtype)) {
+    match (cx.spec(x).dtype.part(), out.dtype.part()) {
         (_, Some(part)) => {
             let pair = pair_of(cx, x, part);
             result(cx, call, pair)

@@ -8,7 +8,7 @@ use flambeau_lower::{Arg, Call, ConstExpr, Item, Lower, Origin, OutMeta, SsaGrap
 use flambeau_tensor::{Bytes, DType, Expr, Symbol};
 use flambeau_wire::pte::{EValue, ExecutionPlan};
 
-use super::{Lowering, STOOD_FOR, Signature};
+use super::{Lowering, Signature, stand_in_for};
 use crate::OperatorError;
 
 /// The checked graph of a call, and the bytes of its constants by name.
@@ -41,9 +41,9 @@ pub(super) fn build(
 fn call(plan: &ExecutionPlan, lowering: Lowering, signature: &Signature, results: &[u32]) -> Call {
     let named = lowering.schema.operands().zip(&signature.args);
     let args = named.map(|(param, arg)| (param.name.to_owned(), typed(&param.ty, arg)));
-    let stored = |meta: OutMeta| match meta.dtype {
-        dtype if signature.stands_in && STOOD_FOR.contains(&dtype) => OutMeta { dtype: DType::I64, ..meta },
-        _ => meta,
+    let stored = |meta: OutMeta| match stand_in_for(meta.dtype).filter(|_| signature.stands_in) {
+        Some(dtype) => OutMeta { dtype, ..meta },
+        None => meta,
     };
     let outputs = results.iter().map(|&at| stored(out_meta(plan, at))).collect();
     Call { target: lowering.row.target.to_owned(), args: args.collect(), outputs }

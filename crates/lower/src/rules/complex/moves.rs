@@ -3,14 +3,14 @@
 use flambeau_aten::{Literal, schema};
 use flambeau_tensor::{Expr, normalize_axis};
 
-use super::{Items, conjugate, expand_to, first, pair_of, part, part_type, result, tensors};
+use super::{Items, conjugate, expand_to, first, pair_of, part_type, result, tensors};
 use crate::{Arg, Call, Item, Lower, call::unsupported};
 
 /// Lowers a call that moves elements or adds them up as the same call on pairs. `sizes` names the parameter with the sizes of the
 /// result, `axes` the parameters that are axes. Axes count in the operand's rank plus `more`.
 pub(super) fn moved(cx: &mut Lower, call: &Call, sizes: Option<&str>, axes: &[&str], more: usize) -> Items {
     let dtype = part_type(cx, call)?;
-    let of_rank = call.args.iter().flat_map(|(_, arg)| tensors(arg)).find(|t| part(cx.spec(*t).dtype).is_some());
+    let of_rank = call.args.iter().flat_map(|(_, arg)| tensors(arg)).find(|t| cx.spec(*t).dtype.part().is_some());
     let rank = of_rank.map_or(0, |t| cx.spec(t).rank()) + more;
     let front = |e: &Expr| match e.as_int().and_then(|axis| normalize_axis(axis, rank)) {
         Some(axis) => Ok(Expr::Int(axis as i64)),
@@ -26,7 +26,7 @@ pub(super) fn moved(cx: &mut Lower, call: &Call, sizes: Option<&str>, axes: &[&s
     }
     for (name, arg) in &mut inner.args {
         *arg = match std::mem::replace(arg, Arg::None) {
-            Arg::Tensor(t) if part(cx.spec(t).dtype).is_some() || matches!(&name[..], "self" | "src" | "values") => {
+            Arg::Tensor(t) if cx.spec(t).dtype.part().is_some() || matches!(&name[..], "self" | "src" | "values") => {
                 Arg::Tensor(pair_of(cx, t, dtype)?)
             }
             Arg::Tensors(list) if name == "tensors" => {
@@ -50,7 +50,7 @@ fn two(param: &str) -> Expr {
 /// Lowers a call on pairs; its results are complex.
 fn pairs(cx: &mut Lower, mut call: Call) -> Items {
     for out in &mut call.outputs {
-        out.dtype = part(out.dtype).unwrap_or(out.dtype);
+        out.dtype = out.dtype.part().unwrap_or(out.dtype);
         out.dims.push(Expr::Int(2));
     }
     let items = cx.inner_call(&call)?;

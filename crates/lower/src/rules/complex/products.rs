@@ -2,7 +2,7 @@
 
 use flambeau_ir::Tid;
 
-use super::{Items, Operand, halves, ops, pair_of, part, part_type, result, stack};
+use super::{Items, Operand, halves, ops, pair_of, part_type, result, stack};
 use crate::{Arg, Call, Item, Lower, Refuse, call::unsupported};
 
 /// The call with these real tensors in the place of two operands.
@@ -10,7 +10,7 @@ fn of_parts(cx: &mut Lower, call: &Call, set: &dyn Fn(&mut Call, Tid, Tid), a: T
     let mut inner = call.clone();
     set(&mut inner, a, b);
     for out in &mut inner.outputs {
-        out.dtype = part(out.dtype).unwrap_or(out.dtype);
+        out.dtype = out.dtype.part().unwrap_or(out.dtype);
     }
     match cx.inner_call(&inner)?.first() {
         Some(Item::Tensor(t)) => Ok(*t),
@@ -71,7 +71,7 @@ pub(super) fn linear(cx: &mut Lower, call: &Call) -> Items {
 pub(super) fn einsum(cx: &mut Lower, call: &Call) -> Items {
     let dtype = part_type(cx, call)?;
     let list = call.tensors("tensors")?;
-    let operand = |cx: &mut Lower, t: Tid| match part(cx.spec(t).dtype) {
+    let operand = |cx: &mut Lower, t: Tid| match cx.spec(t).dtype.part() {
         Some(_) => pair_of(cx, t, dtype).map(Operand::Complex),
         None => cx.cast(t, dtype).map(Operand::Real),
     };
