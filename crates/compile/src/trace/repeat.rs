@@ -11,9 +11,9 @@ use flambeau_tensor::{DType, Expr};
 use super::{Binding, Trace, conditions::refuse};
 use crate::{Error, report::Outcome};
 
-/// Levels of loops, and steps of each: a loop may run 2^24 times, more than ExecuTorch runs instructions.
-const LEVELS: usize = 4;
-const STEPS: i64 = 64;
+/// Levels of loops, and steps of each. A loop ends after 2^36 steps, which take hours, whatever its condition says.
+const LEVELS: usize = 9;
+const STEPS: i64 = 16;
 
 /// A loop with a condition.
 pub(super) struct Repeat<'a> {
