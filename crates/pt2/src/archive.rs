@@ -182,7 +182,7 @@ fn read_program(
     let signature = converter.signature(module.signature, &graph)?;
     let call = module.module_call_graph.into_iter().find(|entry| entry.fqn.is_empty()).and_then(|entry| entry.signature);
     let call = call.unwrap_or_default();
-    let (ranges, expression_ranges) = convert::ranges(program.range_constraints);
+    let (ranges, expression_ranges) = converter.ranges(program.range_constraints);
     Ok(Exported {
         graph,
         signature,

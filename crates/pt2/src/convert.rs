@@ -23,6 +23,8 @@ pub(crate) enum Meta {
 pub(crate) struct Converter<'a> {
     json: &'a Bytes,
     expressions: HashMap<String, Expr>,
+    /// The largest size that the program records for each symbol.
+    recorded: HashMap<Symbol, i64>,
     nodes: usize,
     depth: usize,
 }
@@ -30,7 +32,7 @@ pub(crate) struct Converter<'a> {
 impl<'a> Converter<'a> {
     /// `json` is the text from which the schema values were read.
     pub(crate) fn new(json: &'a Bytes) -> Converter<'a> {
-        Converter { json, expressions: HashMap::new(), nodes: 0, depth: 0 }
+        Converter { json, expressions: HashMap::new(), recorded: HashMap::new(), nodes: 0, depth: 0 }
     }
 
     fn expr(&mut self, text: String) -> Result<Expr> {
@@ -42,10 +44,40 @@ impl<'a> Converter<'a> {
         Ok(expr)
     }
 
+    /// Ranges of symbols, and of expressions. A key that cannot be parsed constrains nothing that can be evaluated.
+    /// A symbol whose recorded size is above its range may be that large: the exporter ran the program so.
+    pub(crate) fn ranges(
+        &self,
+        constraints: IndexMap<String, schema::RangeConstraint>,
+    ) -> (IndexMap<Symbol, Range>, Vec<(Expr, Range)>) {
+        let (mut symbols, mut expressions) = (IndexMap::new(), Vec::new());
+        for (key, constraint) in constraints {
+            let mut range = (constraint.min_val, constraint.max_val);
+            match symbolic::parse_int(&key) {
+                Ok(expr) => match expr.as_symbol() {
+                    Some(symbol) => {
+                        range.1 = range.1.max(self.recorded.get(symbol).copied().filter(|_| range.1.is_some()));
+                        symbols.insert(symbol.clone(), range);
+                    }
+                    None => expressions.push((expr, range)),
+                },
+                Err(_) => continue,
+            }
+        }
+        (symbols, expressions)
+    }
+
     fn sym_int(&mut self, value: schema::SymInt) -> Result<Expr> {
         match value {
             schema::SymInt::AsInt(v) => Ok(Expr::Int(v)),
-            schema::SymInt::AsExpr(e) => self.expr(e.expr_str),
+            schema::SymInt::AsExpr(e) => {
+                let (expr, size) = (self.expr(e.expr_str)?, e.hint.and_then(|hint| hint.as_int));
+                if let (Some(symbol), Some(size)) = (expr.as_symbol(), size) {
+                    let recorded = self.recorded.entry(symbol.clone()).or_insert(size);
+                    *recorded = size.max(*recorded);
+                }
+                Ok(expr)
+            }
         }
     }
 
@@ -205,22 +237,6 @@ impl<'a> Converter<'a> {
             S::Token { arg } => OutputSpec::Token { arg: arg.name },
         })
     }
-}
-
-/// Ranges of symbols, and of expressions. A key that cannot be parsed constrains nothing that can be evaluated.
-pub(crate) fn ranges(constraints: IndexMap<String, schema::RangeConstraint>) -> (IndexMap<Symbol, Range>, Vec<(Expr, Range)>) {
-    let (mut symbols, mut expressions) = (IndexMap::new(), Vec::new());
-    for (key, constraint) in constraints {
-        let range = (constraint.min_val, constraint.max_val);
-        match symbolic::parse_int(&key) {
-            Ok(expr) => match expr.as_symbol() {
-                Some(symbol) => drop(symbols.insert(symbol.clone(), range)),
-                None => expressions.push((expr, range)),
-            },
-            Err(_) => continue,
-        }
-    }
-    (symbols, expressions)
 }
 
 /// The dialect that the verifiers name; archives that name none come from exporters of functional graphs.

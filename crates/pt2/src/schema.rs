@@ -200,6 +200,15 @@ pub(crate) enum Argument<'a> {
 #[derive(Deserialize)]
 pub(crate) struct SymExpr {
     pub(crate) expr_str: String,
+    /// Its value in the run that was captured.
+    #[serde(default)]
+    pub(crate) hint: Option<Hint>,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Hint {
+    #[serde(default)]
+    pub(crate) as_int: Option<i64>,
 }
 
 #[derive(Deserialize)]

@@ -95,6 +95,16 @@ fn sizes_are_symbolic() {
 }
 
 #[test]
+fn recorded_sizes_widen_the_range_of_their_symbol() {
+    let graph = r#"{"tensor_values":{"x":{"dtype":7,"sizes":[{"as_expr":{"expr_str":"s0","hint":{"as_int":150}}}],"device":{"type":"cpu"},"strides":[{"as_int":1}],"storage_offset":{"as_int":0},"layout":7}}}"#;
+    let json = format!(
+        r#"{{"graph_module":{{"graph":{graph}}},"range_constraints":{{"s0":{{"min_val":2,"max_val":64}}}},"schema_version":{{"major":8,"minor":20}}}}"#
+    );
+    let p = Archive::open(folder(&[("models/m.json", &json)])).unwrap().only_program().unwrap();
+    assert_eq!(p.ranges.values().collect::<Vec<_>>(), [&(Some(2), Some(150))]);
+}
+
+#[test]
 fn writes_are_calls_or_outputs_by_dialect() {
     let (training, aten) = (program("cache_training.pt2"), program("cache_aten.pt2"));
     assert_eq!((training.dialect, aten.dialect), (Dialect::Training, Dialect::Aten));
