@@ -38,23 +38,21 @@ fn sdpa(cx: &mut Lower, call: &Call) -> Items {
         return unsupported(super::random::TRAINING_DROPOUT);
     }
     let dtype = call.out(0)?.dtype;
-    let [mut q, mut k, mut v] = ["query", "key", "value"].map(|p| cx.operand(call, p, dtype));
-    let rank = cx.spec(*q.as_ref().map_err(Clone::clone)?).rank();
-    if rank < 2 {
+    let tensors = [cx.operand(call, "query", dtype)?, cx.operand(call, "key", dtype)?, cx.operand(call, "value", dtype)?];
+    let ranks = tensors.map(|t| cx.spec(t).rank());
+    if let Some(rank) = ranks.into_iter().find(|&rank| rank < 2) {
         return unsupported(format!("attention over tensors of rank {rank}"));
     }
-    if rank > 4 {
-        return folded_sdpa(cx, call, [q?, k?, v?]);
+    let rank = ranks.into_iter().fold(2, usize::max);
+    let mut mask = mask_of(cx, call, "attn_mask", dtype)?;
+    let tensors = with_batches(cx, tensors, mask, call.bool_or("enable_gqa", false)?)?;
+    let [q, mut k, mut v] = folded(cx, tensors)?;
+    if let Some(own) = mask.filter(|&m| rank > 4 && cx.spec(m).rank() > 3) {
+        let lead = cx.spec(tensors[0]).dims[..rank - 3].to_vec();
+        mask = Some(folded_mask(cx, own, &lead)?);
     }
-    for t in [&mut q, &mut k, &mut v] {
-        for _ in rank..4 {
-            *t = Ok(cx.unsqueeze(t.clone()?, 0)?);
-        }
-    }
-    let [q, mut k, mut v] = equal_batches(cx, [q?, k?, v?])?;
     let scale = scale_of(cx, call, q)?;
     let mut causal = call.bool_or("is_causal", false)?;
-    let mut mask = mask_of(cx, call, "attn_mask", dtype)?;
     if causal && more_queries(cx, q, k) {
         (causal, mask) = (false, Some(lower_triangle(cx, q, k)?));
     }
@@ -62,47 +60,61 @@ fn sdpa(cx: &mut Lower, call: &Call) -> Items {
         (k, v) = align_causal(cx, q, k, v)?;
     }
     let out = cx.emit(Sdpa { q: In(q), k: In(k), v: In(v), out: NEW, scale, mask: mask.map(In), causal })?;
-    if rank == 4 {
-        return one(out);
-    }
-    one(cx.emit(Squeeze { x: In(out), out: NEW, dims: (0..4 - rank as i32).collect() })?)
+    one(match rank {
+        4 => out,
+        5.. => cx.reshape(out, &call.out(0)?.dims)?,
+        _ => cx.emit(Squeeze { x: In(out), out: NEW, dims: (0..4 - rank as i32).collect() })?,
+    })
 }
 
-/// The leading axes of more than four joined into the batch; the mask must not tell them apart.
-fn folded_sdpa(cx: &mut Lower, call: &Call, tensors: [Tid; 3]) -> Items {
-    if call.tensor_opt("attn_mask")?.is_some_and(|m| cx.spec(m).rank() > 2) {
-        return unsupported("attention over tensors of more than four axes with a mask of more than two");
-    }
-    let dims = cx.spec(tensors[0]).dims.to_vec();
-    let lead = dims.len() - 3;
-    let mut inner = call.clone();
-    for (param, t) in ["query", "key", "value"].into_iter().zip(tensors) {
-        let own = cx.spec(t).dims.to_vec();
-        if own.len() != dims.len() || own[..lead] != dims[..lead] {
-            return unsupported("attention over tensors whose leading axes differ");
+/// Queries, keys and values with at least four axes, whose batch axes agree: one of a single entry serves every entry of the others, and
+/// of the mask. So does a single head, unless heads are shared by groups.
+fn with_batches(cx: &mut Lower, mut tensors: [Tid; 3], mask: Option<Tid>, grouped: bool) -> Result<[Tid; 3], Refuse> {
+    let rank = tensors.iter().map(|&t| cx.spec(t).rank()).fold(4, usize::max);
+    for t in &mut tensors {
+        while cx.spec(*t).rank() < rank {
+            *t = cx.unsqueeze(*t, 0)?;
         }
-        let folded = cx.reshape(t, &[&[super::ops::volume(&own[..lead])], &own[lead..]].concat())?;
-        inner.args.iter_mut().filter(|(name, _)| name == param).for_each(|(_, arg)| *arg = crate::Arg::Tensor(folded));
     }
-    let items = sdpa(cx, &inner)?;
-    let Some(Item::Tensor(out)) = items.first() else { return Ok(items) };
-    one(cx.reshape(*out, &call.out(0)?.dims)?)
-}
-
-/// A batch of one entry serves every entry of the others.
-fn equal_batches(cx: &mut Lower, mut tensors: [Tid; 3]) -> Result<[Tid; 3], Refuse> {
-    let unit = |d: &Expr| d.as_int() == Some(1);
-    let batches = tensors.map(|t| cx.spec(t).dims[0].clone());
-    if let Some(batch) = batches.iter().find(|d| !unit(d)).cloned() {
-        for (t, own) in tensors.iter_mut().zip(&batches) {
-            if unit(own) {
-                let mut dims = cx.spec(*t).dims.to_vec();
-                dims[0] = batch.clone();
-                *t = super::shape::expand_to(cx, *t, &dims)?;
-            }
+    let (unit, mut wanted) = (|d: &Expr| d.as_int() == Some(1), tensors.map(|t| cx.spec(t).dims.to_vec()));
+    let heads = rank - 3;
+    for axis in 0..=heads {
+        if axis == heads && grouped {
+            continue;
+        }
+        let of_mask =
+            mask.map(|m| cx.spec(m).dims.to_vec()).and_then(|dims| Some(dims[(dims.len() + axis).checked_sub(rank)?].clone()));
+        let size = wanted.iter().map(|dims| &dims[axis]).chain(&of_mask).find(|d| !unit(d)).cloned();
+        // One head of keys and values serves all queries as it is.
+        let stays = axis == heads && wanted[1..].iter().all(|dims| unit(&dims[axis]));
+        for dims in wanted.iter_mut().take(if stays { 1 } else { 3 }).filter(|dims| unit(&dims[axis])) {
+            dims[axis] = size.clone().unwrap_or(Expr::Int(1));
+        }
+    }
+    for (t, dims) in tensors.iter_mut().zip(&wanted) {
+        if cx.spec(*t).dims[..] != dims[..] {
+            *t = super::shape::expand_to(cx, *t, dims)?;
         }
     }
     Ok(tensors)
+}
+
+/// The leading axes of more than four joined into one batch.
+fn folded(cx: &mut Lower, tensors: [Tid; 3]) -> Result<[Tid; 3], Refuse> {
+    let mut fold = |t: Tid| {
+        let dims = cx.spec(t).dims.to_vec();
+        let lead = dims.len() - 3;
+        if lead == 1 { Ok(t) } else { cx.reshape(t, &[&[super::ops::volume(&dims[..lead])], &dims[lead..]].concat()) }
+    };
+    Ok([fold(tensors[0])?, fold(tensors[1])?, fold(tensors[2])?])
+}
+
+/// A mask for batch axes `lead` that are joined into one.
+fn folded_mask(cx: &mut Lower, mask: Tid, lead: &[Expr]) -> Result<Tid, Refuse> {
+    let own = cx.spec(mask).dims.to_vec();
+    let kept = &own[own.len() - 3..];
+    let whole = super::shape::expand_to(cx, mask, &[lead, kept].concat())?;
+    cx.reshape(whole, &[&[super::ops::volume(lead)], kept].concat())
 }
 
 /// Whether there are known to be more queries than keys.
