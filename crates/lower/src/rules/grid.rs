@@ -257,19 +257,20 @@ pub(super) fn cubic(cx: &mut Lower, part: Tid, step: i32) -> Emitted {
 
 /// `input` `[N, C, ..]` at the places of `grid` `[N, .., axes]`, whose last axis counts from the innermost one.
 fn grid_sampler(cx: &mut Lower, call: &Call) -> Items {
-    // PyTorch computes in the type of the operands, halves included: places round as they do there.
-    let dtype = call.out(0)?.dtype;
-    let (x, grid) = (cx.operand(call, "input", dtype)?, cx.operand(call, "grid", dtype)?);
-    let (n, rank) = (cx.spec(x).rank().saturating_sub(2), cx.spec(grid).rank());
-    if n == 0 || rank != n + 2 {
-        return unsupported("a grid that does not fit the image");
-    }
     let mode = match call.int_or("interpolation_mode", 0)? {
         0 => Mode::Linear,
         1 => Mode::Nearest,
         2 => Mode::Cubic,
         other => return unsupported(format!("interpolation mode {other}")),
     };
+    let (n, rank) = (cx.spec(call.tensor("input")?).rank().saturating_sub(2), cx.spec(call.tensor("grid")?).rank());
+    if n == 0 || rank != n + 2 {
+        return unsupported("a grid that does not fit the image");
+    }
+    // PyTorch computes in the type of the operands, halves included: places round as they do there. Cubes of samples are in f32.
+    let dtype = call.out(0)?.dtype;
+    let dtype = if mode == Mode::Cubic && n > 2 { ops::wide(dtype) } else { dtype };
+    let (x, grid) = (cx.operand(call, "input", dtype)?, cx.operand(call, "grid", dtype)?);
     let image = Image::new(cx, call, x)?;
     let mut taps = Vec::new();
     for axis in 0..n {
@@ -279,8 +280,7 @@ fn grid_sampler(cx: &mut Lower, call: &Call) -> Items {
     }
     let sampled = match (mode, &taps[..]) {
         (Mode::Cubic, [rows, columns]) => image.blend_rows(cx, rows, columns)?,
-        (Mode::Cubic, _) => return unsupported("cubic sampling of other than two axes"),
-        (Mode::Linear | Mode::Nearest, taps) => image.blend(cx, taps)?,
+        (_, taps) => image.blend(cx, taps)?,
     };
     let perm: Vec<usize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
     one(cx.permute(sampled, &perm)?)
