@@ -44,9 +44,10 @@ pub(crate) fn trained_norm(node: &Node) -> Option<Mutation> {
     let results = match target {
         "aten.batch_norm.default" => 1,
         "aten.native_batch_norm.default" | "aten._native_batch_norm_legit.default" => 3,
+        "aten._batch_norm_with_update.default" => 4,
         _ => return None,
     };
-    let trains = node.arg("training").and_then(Argument::as_bool) == Some(true);
+    let trains = results == 4 || node.arg("training").and_then(Argument::as_bool) == Some(true);
     let has_statistics = node.arg("running_mean").and_then(Argument::as_tensor).is_some();
     let written = vec!["running_mean", "running_var"];
     (trains && has_statistics).then(|| Mutation { target: target.to_owned(), written, renamed: None, results })

@@ -199,6 +199,8 @@ fn embedding_bag(cx: &mut Lower, call: &Call) -> Items {
     let indices = cx.reshape(indices, &[bags.clone(), Expr::Int(length)])?;
     let mut rows = ops::take(cx, weight, indices, 0)?;
     if call.arg("per_sample_weights").is_some() {
+        // Products of halves are added up before they are rounded.
+        rows = cx.cast(rows, ops::wide(cx.spec(rows).dtype))?;
         let weights = cx.operand(call, "per_sample_weights", cx.spec(rows).dtype)?;
         let weights = cx.reshape(weights, &[bags, Expr::Int(length), Expr::Int(1)])?;
         rows = ops::mul(cx, rows, weights)?;

@@ -27,6 +27,21 @@ fn put(cx: &mut Lower, call: &Call) -> Items {
     one(cx.reshape(written, &dims)?)
 }
 
+/// A write into the elements that strides describe, each of which is a place in row-major order.
+fn as_strided_scatter(cx: &mut Lower, call: &Call) -> Items {
+    let (size, stride) = (ops::known("size", &call.sizes("size")?)?, ops::known("stride", &call.sizes("stride")?)?);
+    let mut places = vec![call.int_or("storage_offset", 0)?];
+    for (&size, &stride) in size.iter().zip(&stride) {
+        places = places.iter().flat_map(|place| (0..size).map(move |i| place + i * stride)).collect();
+    }
+    let index = cx.integers("_places", &places, DType::I64)?;
+    let mut inner = call.clone();
+    inner.args.retain(|(name, _)| matches!(&name[..], "self" | "src"));
+    inner.args.iter_mut().filter(|(name, _)| name == "src").for_each(|(name, _)| *name = "source".to_owned());
+    inner.args.push(("index".to_owned(), Arg::Tensor(index)));
+    put(cx, &inner)
+}
+
 /// The call with indices beyond an axis moved to its ends.
 fn clamped_indices(cx: &mut Lower, call: &Call, x: Tid) -> Result<Call, Refuse> {
     let dims = cx.spec(x).dims.to_vec();
@@ -95,5 +110,6 @@ pub(super) const ROWS: &[RuleRow] = &[
     row("aten._unsafe_masked_index.default", masked_index),
     row("aten._unsafe_masked_index_put_accumulate.default", masked_index_add),
     row("aten.embedding_renorm.default", embedding_renorm),
+    row("aten.as_strided_scatter.default", as_strided_scatter),
     row("aten.put.default", put),
 ];

@@ -49,6 +49,10 @@ fn logsumexp(cx: &mut Lower, call: &Call) -> Items {
         // An empty list reduces nothing in the graph, and everything in PyTorch.
         axes = (0..cx.spec(x).rank() as i32).collect();
     }
+    if axes.iter().any(|&a| cx.spec(x).dims[a as usize] == Expr::Int(0)) {
+        let (dims, dtype) = (call.out(0)?.dims.clone(), call.out(0)?.dtype);
+        return one(ops::full(cx, f64::NEG_INFINITY, &dims, dtype)?);
+    }
     one(cx.emit(LogSumExp { x: In(x), out: NEW, axes, keepdims: call.bool_or("keepdim", false)? })?)
 }
 

@@ -145,6 +145,14 @@ fn batch_input(cx: &mut Lower, call: &Call) -> Emitted {
 }
 
 fn batch_norm(cx: &mut Lower, call: &Call) -> Items {
+    let x = call.tensor("input")?;
+    if cx.spec(x).dims[..] == [Expr::Int(0)] {
+        // A batch of no elements leaves running statistics as they are.
+        let kept = ["running_mean", "running_var"].map(|param| call.tensor_opt(param));
+        let kept = kept.into_iter().filter_map(Result::transpose).map(|t| t.map(Item::Tensor));
+        let is_training = call.bool_or("training", false)?;
+        return std::iter::once(Ok(Item::Tensor(x))).chain(kept.filter(|_| is_training)).collect();
+    }
     let x = batch_input(cx, call)?;
     if call.arg("running_mean").is_none() {
         let axes = around_channels(cx, x);
@@ -194,6 +202,17 @@ fn native_batch_norm(cx: &mut Lower, call: &Call) -> Items {
     for (item, t) in items[1..].iter_mut().zip(saved) {
         *item = Item::Tensor(cx.reshape(t, &channels)?);
     }
+    Ok(items)
+}
+
+/// As `native_batch_norm` in training mode, with bytes that only a backward pass reads behind the saved statistics.
+fn batch_norm_with_update(cx: &mut Lower, call: &Call) -> Items {
+    let reserved = ops::full(cx, 0.0, &call.out(3)?.dims.clone(), call.out(3)?.dtype)?;
+    let mut inner = call.clone();
+    inner.args.push(("training".to_owned(), crate::Arg::Bool(true)));
+    inner.outputs.remove(3);
+    let mut items = native_batch_norm(cx, &inner)?;
+    items.insert(3, Item::Tensor(reserved));
     Ok(items)
 }
 
@@ -278,6 +297,7 @@ fn weight_norm(cx: &mut Lower, call: &Call) -> Items {
 }
 
 pub(super) const ROWS: &[RuleRow] = &[
+    row("aten._batch_norm_with_update.default", batch_norm_with_update),
     row("aten._native_batch_norm_legit.default", native_batch_norm),
     row("aten._native_batch_norm_legit.no_stats", native_batch_norm),
     row("aten._native_batch_norm_legit_functional.default", native_batch_norm),
