@@ -1,0 +1,56 @@
+"""Operators as PyTorch's own samples use them: halves, empty axes, tensors of other ranks, strides, complex halves."""
+import torch
+import torch.nn.functional as F
+
+from modules.common import case, ints, randn
+
+
+def attention_ranks():
+    sdpa, mask = F.scaled_dot_product_attention, randn(2, 1, 1, 4, 3)
+    case("samples.attention", lambda q, k, v, m: (
+        sdpa(q[0, 0], k, v), sdpa(q, k, v, attn_mask=m), sdpa(q[:, :, :1], k, v), sdpa(q[0, 0, 0], k[0, 0], v[0, 0], is_causal=True), sdpa(q[:1], k, v, attn_mask=m > 0)),
+        randn(2, 3, 2, 4, 8), randn(2, 3, 2, 3, 8), randn(2, 3, 2, 3, 8), mask)
+
+
+def complex_halves():
+    def halves(x, y, length, angle):
+        a, b = torch.view_as_complex(x), torch.view_as_complex(y)
+        return torch.view_as_real(a * b), torch.view_as_real(torch.polar(length, angle)), a.real, torch.view_as_real(x[:, 0].chalf())
+
+    case("samples.complex", halves, *(t.half() for t in (randn(5, 2), randn(5, 2), randn(3, 4).abs(), randn(3, 4))))
+
+
+def empty_axes():
+    case("samples.empty", lambda x, m, v: (
+        torch.logsumexp(x, 0), torch.logsumexp(x.reshape(0, 3), 0, keepdim=True), F.batch_norm(x, m, v, training=True), F.batch_norm(x, m, v)),
+        randn(0), randn(0), randn(0))
+
+
+def strides_and_cubes():
+    case("samples.strides", lambda x, y: torch.as_strided_scatter(x, y, (2, 2), (1, 3), 1), randn(3, 4), randn(2, 2))
+    case("samples.grid", lambda x, g: (
+        F.grid_sample(x, g, mode="bicubic", align_corners=False), F.grid_sample(x.half(), g.half(), mode="bicubic", padding_mode="border", align_corners=True)),
+        randn(1, 2, 3, 4, 3), torch.rand(1, 2, 3, 2, 3) * 2.2 - 1.1)
+
+
+def sums_of_halves():
+    weight, shares = (randn(10, 5) * 4).bfloat16(), (randn(5, 5) * 4).bfloat16()
+    case("samples.bags", lambda i, w, s: F.embedding_bag(i, w, mode="sum", per_sample_weights=s), ints(10, 5, 5), weight, shares)
+
+
+def updated_statistics():
+    def updated(x, w, b, m, v):
+        m, v = m * 1, v * 1
+        y, mean, scale, _ = torch.ops.aten._batch_norm_with_update(x, w, b, m, v, 0.3, 1e-5)
+        return y, mean, scale, m, v
+
+    case("samples.batch_norm", updated, randn(4, 3, 5), randn(3), randn(3), randn(3), randn(3).abs())
+
+
+def samples():
+    attention_ranks()
+    complex_halves()
+    empty_axes()
+    strides_and_cubes()
+    sums_of_halves()
+    updated_statistics()
