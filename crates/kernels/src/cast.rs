@@ -5,8 +5,8 @@ use half::{bf16, f16};
 
 use crate::{Error, Float, Pool, View, ViewMut, elementwise};
 
-/// Conversion of one element: floats truncate toward zero (out of range: the low bits of the saturated 64-bit integer; NaN: 0),
-/// integers wrap, halves round to nearest even, and anything non-zero (NaN too) is true.
+/// Conversion of one element: floats truncate toward zero, through 64 bits for u32 and i64 and 32 bits for other integers (NaN and what is
+/// out of range there: its smallest integer, as x86 has it), integers wrap, halves round to nearest even, and anything non-zero (NaN too) is true.
 pub trait CastTo<D>: Element {
     /// The converted value.
     fn cast_to(self) -> D;
@@ -19,8 +19,22 @@ macro_rules! int_to_int {
     })* };
 }
 
+/// Converts a float toward zero.
+macro_rules! toward_zero {
+    ($name:ident -> $t:ty) => {
+        #[inline(always)]
+        fn $name(x: f32) -> $t {
+            // The smallest integer is a float, the one above the largest its negative.
+            let low = <$t>::MIN as f32;
+            if x >= low && x < -low { x as $t } else { <$t>::MIN }
+        }
+    };
+}
+toward_zero!(to_i32 -> i32);
+toward_zero!(to_i64 -> i64);
+
 macro_rules! ints {
-    ($($t:ty),*) => { $(
+    ($($t:ty: $through:ident),*) => { $(
         int_to_int!($t => u8, i8, i16, u16, i32, u32, i64, f32);
         impl CastTo<f16> for $t {
             #[inline(always)]
@@ -40,19 +54,19 @@ macro_rules! ints {
         }
         impl CastTo<$t> for f32 {
             #[inline(always)]
-            fn cast_to(self) -> $t { self as i64 as $t }
+            fn cast_to(self) -> $t { $through(self) as $t }
         }
         impl CastTo<$t> for f16 {
             #[inline(always)]
-            fn cast_to(self) -> $t { Float::to_f32(self) as i64 as $t }
+            fn cast_to(self) -> $t { $through(Float::to_f32(self)) as $t }
         }
         impl CastTo<$t> for bf16 {
             #[inline(always)]
-            fn cast_to(self) -> $t { Float::to_f32(self) as i64 as $t }
+            fn cast_to(self) -> $t { $through(Float::to_f32(self)) as $t }
         }
     )* };
 }
-ints!(u8, i8, i16, u16, i32, u32, i64);
+ints!(u8: to_i32, i8: to_i32, i16: to_i32, u16: to_i32, i32: to_i32, u32: to_i64, i64: to_i64);
 
 macro_rules! float_to_float {
     ($from:ty => $($to:ty),*) => { $(impl CastTo<$to> for $from {
@@ -118,6 +132,9 @@ mod tests {
     fn conversions_follow_mlx() {
         check(&[-1.5f32, f32::NAN, 300.7, -1.0], &[255u8, 0, 44, 255]);
         check(&[-1.5f32, 3e9, 2.9], &[-1i64, 3_000_000_000, 2]);
+        check(&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 70000.9, 3e9], &[0i16, 0, 0, 4464, 0]);
+        check(&[f32::NAN, f32::INFINITY, -3e9, -2147483648.0], &[i32::MIN; 4]);
+        check(&[f16::INFINITY, f16::NAN], &[i64::MIN; 2]);
         check(&[f32::NAN, -0.0, 1e-40], &[Bool(1), Bool(0), Bool(1)]);
         check(&[300i64, -1], &[44i8, -1]);
         check(&[1.0 + 1.0 / 512.0, 70000.0f32], &[f16::from_f32(1.0 + 1.0 / 512.0), f16::INFINITY]);
