@@ -8,7 +8,7 @@ use super::{
     ops::{self, Emitted},
     row,
 };
-use crate::{Call, Item, Lower, Origin, Refuse, lower::NEW};
+use crate::{Call, Item, Lower, Origin, Refuse};
 
 type Items = Result<Vec<Item>, Refuse>;
 
@@ -177,7 +177,7 @@ fn logcumsumexp(cx: &mut Lower, call: &Call) -> Items {
 }
 
 /// Running extreme with the index of its last occurrence; NaN beats every number.
-fn running_extreme(cx: &mut Lower, call: &Call, at_least: fn(&mut Lower, Tid, Tid) -> Emitted) -> Items {
+fn running_extreme(cx: &mut Lower, call: &Call, at_least: fn(&mut Lower, Tid, Tid) -> Emitted, from: fn(DType) -> f64) -> Items {
     let (x, axis) = operand(cx, call)?;
     let rank = cx.spec(x).rank();
     if rank == 0 {
@@ -186,10 +186,11 @@ fn running_extreme(cx: &mut Lower, call: &Call, at_least: fn(&mut Lower, Tid, Ti
     let n = cx.spec(x).dims[axis].clone();
     let positions = ops::count(cx, &n, DType::I64)?;
     let positions = ops::along(cx, positions, axis, rank)?;
-    let best = super::shape::slice_axis(cx, x, axis, &Expr::Int(0), &Expr::Int(1), 1)?;
-    let best = cx.emit(flambeau_ir::Squeeze { x: In(best), out: NEW, dims: vec![axis as i32] })?;
     let mut dims = cx.spec(x).dims.clone();
     dims.remove(axis);
+    // Nodes fill from f32, which has no largest integer of 64 bits.
+    let best = cx.number(from(cx.spec(x).dtype), cx.spec(x).dtype)?;
+    let best = super::shape::expand_to(cx, best, &dims)?;
     let at = ops::full(cx, 0.0, &dims, DType::I64)?;
     let (_, out) = scan(cx, &[x, positions], axis, &[best, at], |cx, slices, carried| {
         let (now, position, best, at) = (slices[0], slices[1], carried[0], carried[1]);
@@ -202,11 +203,11 @@ fn running_extreme(cx: &mut Lower, call: &Call, at_least: fn(&mut Lower, Tid, Ti
 }
 
 fn cummax(cx: &mut Lower, call: &Call) -> Items {
-    running_extreme(cx, call, ops::ge)
+    running_extreme(cx, call, ops::ge, ops::lowest)
 }
 
 fn cummin(cx: &mut Lower, call: &Call) -> Items {
-    running_extreme(cx, call, ops::le)
+    running_extreme(cx, call, ops::le, ops::highest)
 }
 
 pub(super) const ROWS: &[RuleRow] = &[
