@@ -114,8 +114,11 @@ def main():
     parser.add_argument("--shard", default="0/1")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    from torch.testing._internal import common_utils
     from torch.testing._internal.common_methods_invocations import op_db
 
+    # Samples are drawn with this seed, whatever the state of the generator.
+    common_utils.SEED = args.seed or common_utils.SEED
     shard, shards = map(int, args.shard.split("/"))
     written = 0
     for i, entry in enumerate(op_db):
