@@ -1,6 +1,7 @@
 """Operators as PyTorch's own samples use them: halves, empty axes, tensors of other ranks, strides, complex halves."""
 import torch
 import torch.nn.functional as F
+from torch.export import Dim
 
 from modules.common import case, ints, randn
 
@@ -10,6 +11,16 @@ def attention_ranks():
     case("samples.attention", lambda q, k, v, m: (
         sdpa(q[0, 0], k, v), sdpa(q, k, v, attn_mask=m), sdpa(q[:, :, :1], k, v), sdpa(q[0, 0, 0], k[0, 0], v[0, 0], is_causal=True), sdpa(q[:1], k, v, attn_mask=m > 0)),
         randn(2, 3, 2, 4, 8), randn(2, 3, 2, 3, 8), randn(2, 3, 2, 3, 8), mask)
+
+
+def casts():
+    x = torch.tensor([float("nan"), float("inf"), -float("inf"), 3e9, -3e9, 1e19, 300.7, -300.7, 70000.0])
+    case("samples.casts", lambda x, h: tuple(t.to(d) for t in (x, h) for d in (torch.uint8, torch.int32, torch.int64)) + (x.to(torch.int16).int(), h.char().int()),
+         x, x.half())
+
+
+def running_extremes():
+    case("samples.running", lambda x: (*x.chunk(3)[2].cummax(0), *x.chunk(3)[2].cummin(0), *(x > 0).cummax(1), *x.long().cummin(0)), randn(13, 4), dyn={0: {0: Dim.AUTO}})
 
 
 def complex_halves():
@@ -49,6 +60,8 @@ def updated_statistics():
 
 def samples():
     attention_ranks()
+    casts()
+    running_extremes()
     complex_halves()
     empty_axes()
     strides_and_cubes()
