@@ -89,8 +89,8 @@ fn total<X: Float, I: Isa>(isa: I, row: &[X], fill: f32, f: impl Fn(I::V, I::V) 
     isa.sum(isa.add(isa.add(sums[0], sums[1]), isa.add(sums[2], sums[3])))
 }
 
-/// Mean of squares around `mean`. With `corrects` the mean is, too: a sum of many elements is rounded on the way, and what is left of them
-/// around its mean tells by how much.
+/// What `mean` lacks of the true mean, and the variance. With `corrects` the first is found: a sum of many elements is rounded on the way,
+/// and what is left of them around its mean tells by how much.
 #[inline(always)]
 fn around<X: Float, I: Isa>(isa: I, row: &[X], mean: f32, corrects: bool) -> (f32, f32) {
     let (n, means) = (row.len() as f32, isa.splat(mean));
@@ -99,7 +99,7 @@ fn around<X: Float, I: Isa>(isa: I, row: &[X], mean: f32, corrects: bool) -> (f3
             let x = isa.sub(x, means);
             isa.fma(x, x, sum)
         });
-        return (mean, squares / n);
+        return (0.0, squares / n);
     }
     let mut sums = [[isa.splat(0.0); 2]; 4];
     let mut step = |i: usize, x: I::V| {
@@ -118,7 +118,7 @@ fn around<X: Float, I: Isa>(isa: I, row: &[X], mean: f32, corrects: bool) -> (f3
     let [squares, left] = [0, 1].map(|k| isa.sum(isa.add(isa.add(sums[0][k], sums[1][k]), isa.add(sums[2][k], sums[3][k]))));
     let shift = left / n;
     let variance = squares / n - shift * shift;
-    (mean + shift, if variance < 0.0 { 0.0 } else { variance })
+    (shift, if variance < 0.0 { 0.0 } else { variance })
 }
 
 /// `out = (x − mean) · (mean((x − mean)²) + eps)^−½ · weight + bias`. Where the mean stays, it is 0, and what has no weight yet is rounded to
@@ -127,12 +127,14 @@ fn around<X: Float, I: Isa>(isa: I, row: &[X], mean: f32, corrects: bool) -> (f3
 pub(super) fn scale<X: Float, Y: Float, I: Isa>(isa: I, row: &[X], out: &mut [Y], s: &Scale) {
     let n = row.len() as f32;
     let mean = if s.centre { total(isa, row, 0.0, |x, sum| isa.add(x, sum)) / n } else { 0.0 };
-    let (mean, variance) = around(isa, row, mean, s.centre);
-    let means = isa.splat(mean);
+    let (shift, variance) = around(isa, row, mean, s.centre);
+    // Their sum would be rounded as the mean was.
+    let (means, shifts) = (isa.splat(mean), isa.splat(shift));
     let factors = isa.splat(1.0 / (variance + s.eps).sqrt());
     for (i, out) in out.chunks_mut(I::LANES).enumerate() {
         let at = i * I::LANES;
-        let mut x = isa.mul(isa.sub(lanes(isa, &row[at..], 0.0), means), factors);
+        let centred = isa.sub(lanes(isa, &row[at..], 0.0), means);
+        let mut x = isa.mul(if s.centre { isa.sub(centred, shifts) } else { centred }, factors);
         if let Some(weight) = s.weight {
             let unscaled = if s.centre { x } else { Y::round_lanes(isa, x) };
             x = isa.mul(unscaled, lanes(isa, &weight[at..], 0.0));

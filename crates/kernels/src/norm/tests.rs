@@ -76,6 +76,19 @@ fn norms_round_as_pytorch_does() {
 }
 
 #[test]
+fn means_are_not_rounded_to_the_step_of_large_numbers() {
+    for pool in isas() {
+        let x: Vec<f32> = (0..64).map(|i| 10_000.0 + (i * i % 29) as f32 / 1024.0).collect();
+        let (xs, mut out) = (f64s(&x), vec![0.0f32; 64]);
+        let mean = xs.iter().sum::<f64>() / 64.0;
+        let variance = xs.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / 64.0;
+        let expected: Vec<f64> = xs.iter().map(|v| (v - mean) / (variance + 1e-5).sqrt()).collect();
+        layer_norm(&pool, &x, 64, (None, None), 1e-5, &mut out).unwrap();
+        assert_close(&format!("large mean {:?}", pool.isa()), &out, &expected, 4e-6);
+    }
+}
+
+#[test]
 fn softmax_handles_infinities() {
     let inf = f32::INFINITY;
     let mut out = [0f32; 3];
