@@ -130,8 +130,10 @@ fn pad_same(cx: &mut Lower, x: Tid, w: Tid, walk: &mut Walk) -> Emitted {
 
 /// A convolution over `n` axes with or without a batch axis.
 fn convolve(cx: &mut Lower, call: &Call, n: usize, transposed: bool) -> Items {
-    // PyTorch adds the bias of a transposed convolution before it rounds to halves.
-    let is_wide = transposed && call.arg("bias").is_some();
+    // PyTorch adds the bias before it rounds to halves. Constant weights of other than transposed convolutions stay halves, which files and
+    // GPUs are made for: there the bias comes after, as in MLX's own layers.
+    let is_constant = cx.graph().constant(call.tensor("weight")?).is_some();
+    let is_wide = call.arg("bias").is_some() && (transposed || !is_constant);
     let dtype = if is_wide { ops::wide(call.out(0)?.dtype) } else { call.out(0)?.dtype };
     let (mut x, w) = (cx.operand(call, "input", dtype)?, cx.operand(call, "weight", dtype)?);
     let batched = cx.spec(x).rank() == n + 2;
