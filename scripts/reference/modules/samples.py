@@ -47,6 +47,10 @@ def strides_and_cubes():
 def sums_of_halves():
     weight, shares = (randn(10, 5) * 4).bfloat16(), (randn(5, 5) * 4).bfloat16()
     case("samples.bags", lambda i, w, s: F.embedding_bag(i, w, mode="sum", per_sample_weights=s), ints(10, 5, 5), weight, shares)
+    image, kernel = (randn(1, 8, 9, 9) * 4).bfloat16(), (randn(8, 8, 3, 3) * 4).bfloat16()
+    # The bias takes away most of the sums, so that their rounding shows.
+    bias = -F.conv2d(image.float(), kernel.float()).mean((0, 2, 3)).bfloat16()
+    case("samples.conv", lambda x, w, b: (F.conv2d(x, w, b), F.conv1d(x[:, :, 0], w[:, :, 0], b)), image, kernel, bias)
 
 
 def updated_statistics():
