@@ -34,10 +34,29 @@ fn on_mlx(folder: &Path, from: &str) -> Outcome {
 /// Cases that are refused or differ for a stated reason: the name, then text of the message.
 const EXPECTED: &str = include_str!("expected_failures.txt");
 
+/// Why a case is expected to fail on an engine.
+fn reason(engine: &str, name: &str) -> Option<&'static str> {
+    let listed = EXPECTED.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(' '));
+    let is_case = |known: &str| known == name || known.strip_prefix(engine).and_then(|rest| rest.strip_prefix('/')) == Some(name);
+    listed.into_iter().find(|(known, _)| is_case(known)).map(|(_, reason)| reason.trim())
+}
+
 /// A result, turned round for a case that is expected to fail.
 fn as_expected(name: &str, result: Result<(), String>) -> Result<(), String> {
-    let listed = EXPECTED.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(' '));
-    let reason = listed.into_iter().find(|(known, _)| *known == name).map(|(_, reason)| reason.trim());
+    expected_for(reason("cpu", name), result)
+}
+
+/// As [`as_expected`], on MLX.
+fn as_expected_on_mlx(name: &str, outcome: Outcome) -> Outcome {
+    let result = match outcome {
+        Outcome::Passed => Ok(()),
+        Outcome::Failed(text) => Err(text),
+        ignored => return ignored,
+    };
+    expected_for(reason("mlx", name), result).into()
+}
+
+fn expected_for(reason: Option<&str>, result: Result<(), String>) -> Result<(), String> {
     match (reason, result) {
         (None, result) => result,
         (Some(reason), Err(text)) if text.contains(reason) => Ok(()),
@@ -78,6 +97,7 @@ fn main() -> ExitCode {
         ("MLX, session", per_case(sessions(target), |_, folder| on_mlx(folder, "pte"))),
         ("pte", per_case(everything(), |_, folder| on_cpu(folder, "pte"))),
         ("pt2", per_case(everything(), |_, folder| on_cpu(folder, "pt2"))),
+        ("MLX, report", per_case(reports(target), |name, folder| as_expected_on_mlx(name, on_mlx(folder, "pt2")))),
         ("MLX, pte", per_case(committed(), |_, folder| on_mlx(folder, "pte"))),
         ("MLX, pt2", per_case(committed(), |_, folder| on_mlx(folder, "pt2"))),
         ("PyTorch", vec![test("compile_check_agrees", has_pytorch, compile_check_agrees_with_pytorch)]),
