@@ -101,6 +101,9 @@ fn grouped(cx: &mut Lower, x: Tid, w: Tid, walk: &Walk) -> Emitted {
     if walk.axes.len() < 3 || groups <= 1 {
         return node(cx, x, w, walk, walk.groups);
     }
+    if let Some(taps) = cx.spec(w).dims[1].as_int().filter(|&taps| !walk.transposed && taps < groups as i64) {
+        return by_planes(cx, x, w, walk, taps);
+    }
     if groups > MAX_GROUP_NODES {
         return unsupported(format!("a 3-D convolution in {groups} groups"));
     }
@@ -108,6 +111,35 @@ fn grouped(cx: &mut Lower, x: Tid, w: Tid, walk: &Walk) -> Emitted {
     let (xs, ws) = (ops::split_evenly(cx, x, groups, last)?, ops::split_evenly(cx, w, groups, 0)?);
     let parts = xs.into_iter().zip(ws).map(|(x, w)| node(cx, x, w, walk, 1)).collect::<Result<Vec<_>, _>>()?;
     ops::concat(cx, &parts, last)
+}
+
+/// A grouped convolution over three axes as the sum of one over planes for each of the `taps` along the first, planes being entries of
+/// the batch.
+fn by_planes(cx: &mut Lower, x: Tid, w: Tid, walk: &Walk, taps: i64) -> Emitted {
+    let dtype = cx.spec(x).dtype;
+    let (mut x, w) = (cx.cast(x, ops::wide(dtype))?, cx.cast(w, ops::wide(dtype))?);
+    let [depth, inner @ ..] = &walk.axes[..] else { return unsupported("a convolution without axes") };
+    let planes = depth.windows(&cx.spec(x).dims[1].clone(), &Expr::Int(taps));
+    if depth.padding != 0 {
+        let (none, width) = ((Expr::Int(0), Expr::Int(0)), (Expr::Int(depth.padding), Expr::Int(depth.padding)));
+        x = ops::pad(cx, x, &[none.clone(), width, none.clone(), none.clone(), none], "constant", 0.0)?;
+    }
+    let inner = Walk { axes: inner.to_vec(), ..*walk };
+    let mut total = None;
+    for tap in 0..taps {
+        let start = Expr::Int(tap * depth.dilation);
+        let stop = (planes.clone() - Expr::Int(1)) * Expr::Int(depth.stride) + start.clone() + Expr::Int(1);
+        let seen = super::shape::slice_axis(cx, x, 1, &start, &stop, depth.stride as i32)?;
+        let [n, _, sizes @ ..] = &cx.spec(seen).dims.to_vec()[..] else { return unsupported("a convolution without axes") };
+        let flat = cx.reshape(seen, &[&[n.clone() * planes.clone()], sizes].concat())?;
+        let kernel = ops::take_one(cx, w, tap, 1)?;
+        let part = node(cx, flat, kernel, &inner, walk.groups)?;
+        let dims = [&[n.clone(), planes.clone()], &cx.spec(part).dims.to_vec()[1..]].concat();
+        let part = cx.reshape(part, &dims)?;
+        total = Some(total.map_or(Ok(part), |sum| ops::add(cx, sum, part))?);
+    }
+    let total = total.ok_or_else(|| Refuse::Missing("weight".to_owned()))?;
+    cx.cast(total, dtype)
 }
 
 /// Zeros that keep the sizes under stride 1: the larger half comes last.
