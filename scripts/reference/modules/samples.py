@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch.export import Dim
 
-from modules.common import case, ints, randn
+from modules.common import N, case, ints, randn
 
 
 def attention_ranks():
@@ -44,6 +44,12 @@ def strides_and_cubes():
         randn(1, 2, 3, 4, 3), torch.rand(1, 2, 3, 2, 3) * 2.2 - 1.1)
 
 
+def many_groups():
+    case("samples.conv3d", lambda x, w, v: (
+        F.conv3d(x, w, padding=1, stride=(2, 1, 1), groups=72), F.conv3d(x, v, dilation=(2, 1, 1), groups=36)),
+        randn(2, 72, 7, 4, 5), randn(72, 1, 3, 3, 3), randn(36, 2, 2, 3, 3), dyn={0: {0: N}})
+
+
 def sums_of_halves():
     weight, shares = (randn(10, 5) * 4).bfloat16(), (randn(5, 5) * 4).bfloat16()
     case("samples.bags", lambda i, w, s: F.embedding_bag(i, w, mode="sum", per_sample_weights=s), ints(10, 5, 5), weight, shares)
@@ -69,5 +75,6 @@ def samples():
     complex_halves()
     empty_axes()
     strides_and_cubes()
+    many_groups()
     sums_of_halves()
     updated_statistics()
