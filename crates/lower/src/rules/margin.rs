@@ -31,6 +31,12 @@ fn positive_part(cx: &mut Lower, x: Tid) -> Emitted {
     ops::maximum(cx, x, zero)
 }
 
+/// Labels of a type that has -1.
+fn labels_of(cx: &mut Lower, call: &Call) -> Emitted {
+    let labels = call.tensor("target")?;
+    if cx.spec(labels).dtype == DType::Bool { cx.cast(labels, DType::I32) } else { Ok(labels) }
+}
+
 /// `x` where `labels` are `label`, 0 elsewhere.
 fn where_label(cx: &mut Lower, labels: Tid, label: f64, x: Tid) -> Emitted {
     let (label, zero) = (ops::number_like(cx, labels, label)?, ops::number_like(cx, x, 0.0)?);
@@ -41,7 +47,7 @@ fn where_label(cx: &mut Lower, labels: Tid, label: f64, x: Tid) -> Emitted {
 /// `1 - cos` of pairs labelled 1, `max(0, cos - margin)` of pairs labelled -1.
 fn cosine_embedding(cx: &mut Lower, call: &Call) -> Items {
     let (a, b) = (wide_operand(cx, call, "input1")?, wide_operand(cx, call, "input2")?);
-    let labels = call.tensor("target")?;
+    let labels = labels_of(cx, call)?;
     let axis = [usize::from(cx.spec(labels).rank() > 0)];
     let mut sum_of = |a: Tid, b: Tid, eps: f64| {
         let product = ops::mul(cx, a, b)?;
@@ -64,7 +70,7 @@ fn cosine_embedding(cx: &mut Lower, call: &Call) -> Items {
 fn hinge_embedding(cx: &mut Lower, call: &Call) -> Items {
     // PyTorch rounds the elements before it takes their mean.
     let x = cx.operand(call, "self", call.out(0)?.dtype)?;
-    let labels = call.tensor("target")?;
+    let labels = labels_of(cx, call)?;
     let short = ops::number_minus(cx, call.float_or("margin", 1.0)?, x)?;
     let short = positive_part(cx, short)?;
     let mut unless = |label: f64, value: Tid| {
