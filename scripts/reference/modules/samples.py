@@ -44,6 +44,11 @@ def strides_and_cubes():
         randn(1, 2, 3, 4, 3), torch.rand(1, 2, 3, 2, 3) * 2.2 - 1.1)
 
 
+def truth_as_labels():
+    case("samples.labels", lambda x, y, t: (F.cosine_embedding_loss(x, y, t, 0.3, reduction="none"), F.hinge_embedding_loss(x[:, 0], t, reduction="none")),
+         randn(4, 5), randn(4, 5), torch.tensor([True, False, False, True]))
+
+
 def many_groups():
     case("samples.conv3d", lambda x, w, v: (
         F.conv3d(x, w, padding=1, stride=(2, 1, 1), groups=72), F.conv3d(x, v, dilation=(2, 1, 1), groups=36)),
@@ -75,6 +80,7 @@ def samples():
     complex_halves()
     empty_axes()
     strides_and_cubes()
+    truth_as_labels()
     many_groups()
     sums_of_halves()
     updated_statistics()
