@@ -15,7 +15,7 @@ use crate::errors::InputError;
 const HOST: [i32; 3] = [1, 3, 11];
 
 /// (type, DLPack's code, bits).
-const TYPES: [(DType, u8, u8); 17] = [
+const TYPES: [(DType, u8, u8); 18] = [
     (DType::I8, 0, 8),
     (DType::I16, 0, 16),
     (DType::I32, 0, 32),

@@ -17,7 +17,7 @@ pub(crate) enum Scalar {
 }
 
 /// Names of element types, as PyTorch and NumPy call them.
-const NAMES: [(DType, &str); 17] = [
+const NAMES: [(DType, &str); 18] = [
     (DType::Bool, "bool"),
     (DType::U8, "uint8"),
     (DType::I8, "int8"),
