@@ -39,7 +39,7 @@ fn packed<const N: usize>(parts: [&str; N]) -> String {
     text
 }
 
-/// What a step of one row is computed by.
+/// Source text of the kernels for a step of one row.
 pub(crate) fn steps() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| packed([COMMON, GEMV, ATTEND, CHOSEN, DELTA_TOKEN, BARRIER]))
@@ -69,7 +69,7 @@ pub(crate) fn experts() -> &'static str {
     TEXT.get_or_init(|| packed([COMMON, TILES, EXPERTS]))
 }
 
-/// What a step of a row of each of several sequences is computed by.
+/// Source text of the kernels for a step of several sequences, one row each.
 pub(crate) fn rows() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| packed([COMMON, TILES, ATTEND, ROWS, BARRIER]))
@@ -81,7 +81,7 @@ pub(crate) fn resident_rows() -> &'static str {
     TEXT.get_or_init(|| format!("{}{BOUND}", rows()))
 }
 
-/// Launches the kernel of that text, which the session keeps under its name and body.
+/// Launches the kernel with this text. The session caches kernels by name and body.
 ///
 /// # Errors
 /// If MLX refuses the kernel or the launch.

@@ -1,4 +1,4 @@
-//! What a node sees while it runs.
+//! The execution context of a node.
 
 use std::{cell::OnceCell, sync::Arc};
 
@@ -22,17 +22,18 @@ use crate::{
     trace::{Origin, Origins, Padded, Trace},
 };
 
-/// What a tensor slot holds.
+/// The contents of a tensor slot.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) array: Array,
     pub(crate) dtype: DType,
     pub(crate) shape: Shape,
-    /// The elements, where the host has them and they are few: what reads integers need not wait for the device.
+    /// A host copy of the elements if they are few. Nodes read integers from it without waiting for
+    /// the device.
     pub(crate) host: Option<Tensor>,
     /// Where the only element comes from, in a trace that leaves it open.
     pub(crate) origin: Option<Origin>,
-    /// What a trace leaves open of the length.
+    /// The part of the length that a trace leaves open.
     pub(crate) padded: Option<Padded>,
 }
 
@@ -55,7 +56,8 @@ impl Slot {
         Ok(Slot { host, ..Slot::new(array, tensor.dtype(), Shape::from_slice(tensor.shape())) })
     }
 
-    /// An input that lies on the device, in the type and shape of what it replaces.
+    /// An input that is already on the device, with the type and shape of the host tensor it
+    /// replaces.
     pub(crate) fn feedback(feedback: &Feedback, replaced: &Tensor) -> Result<Slot> {
         Ok(Slot::new(feedback.array.share()?, replaced.dtype(), Shape::from_slice(replaced.shape())))
     }
@@ -98,11 +100,11 @@ pub(crate) struct Machine {
     limit: u64,
     /// Runs of nodes that have kernels of their own; on CUDA only.
     pub(crate) fused: Option<Plan>,
-    /// What the device holds at a time, once measured.
+    /// The measured residency of the device; empty before the measurement.
     residency: OnceCell<Residency>,
     /// Present if the session measures.
     pub(crate) profile: Option<Profile>,
-    /// Stands for the arrays that buffers are; none until somebody asks for it.
+    /// Identifies the current arrays of the buffers; created on first use.
     stamp: Option<Arc<()>>,
     /// Inferred results of the running node.
     inferred: Inferred,
@@ -141,17 +143,19 @@ impl Machine {
         }
     }
 
-    /// What no other machine has, nor this one once a buffer becomes another array, while the caller keeps it.
+    /// A token for the current buffer arrays. While the caller keeps it, no other machine has the
+    /// same one, and this machine gets a new one when a buffer's array is replaced.
     pub(crate) fn stamp(&mut self) -> Arc<()> {
         Arc::clone(self.stamp.get_or_insert_default())
     }
 
-    /// Notes that a buffer becomes another array.
+    /// Records that a buffer's array is replaced.
     pub(crate) fn renew_stamp(&mut self) {
         self.stamp = None;
     }
 
-    /// What the device holds at a time; `None` in a trace that comes before the first measurement, since nothing is computed then.
+    /// The device's residency, measured on first use. `None` in a trace before the first
+    /// measurement, because a trace computes nothing.
     ///
     /// # Errors
     /// If MLX fails.
@@ -166,7 +170,7 @@ impl Machine {
         }
     }
 
-    /// Runs a node's rule on the actual sizes and keeps what it says of the results.
+    /// Runs a node's inference rule on the actual sizes and keeps the inferred results.
     pub(crate) fn infer(&mut self, node: &Node) -> Result<()> {
         Ok(self.inferred.run(node, &self.env)?)
     }
@@ -176,7 +180,7 @@ impl Machine {
         self.inferred.tensor(Out(tid)).map(|spec| spec.shape)
     }
 
-    /// What a slot holds.
+    /// The contents of a slot.
     ///
     /// # Errors
     /// If it holds nothing.
@@ -227,17 +231,17 @@ impl Cx<'_> {
         !self.is_cpu() && !cfg!(target_os = "macos")
     }
 
-    /// What an operand holds, shared.
+    /// A shared handle to an operand's contents.
     pub(crate) fn get(&self, slot: In) -> Result<Slot> {
         self.get_slot(slot.0)
     }
 
-    /// What a slot holds, shared.
+    /// A shared handle to a slot's contents.
     pub(crate) fn get_slot(&self, tid: Tid) -> Result<Slot> {
         self.peek(tid)?.share()
     }
 
-    /// What a slot holds.
+    /// The contents of a slot.
     pub(crate) fn peek(&self, tid: Tid) -> Result<&Slot> {
         self.m.slot(tid)
     }
@@ -283,7 +287,8 @@ impl Cx<'_> {
         Ok(())
     }
 
-    /// Binds a result whose elements the host knows, or whose only element a trace leaves open.
+    /// Binds a result with its host copy, or with the origin of its only element if a trace leaves
+    /// it open.
     pub(crate) fn put_host(&mut self, slot: Out, array: Array, host: Option<Tensor>, origin: Option<Origin>) -> Result<()> {
         self.put(slot, array)?;
         if let Some(bound) = self.m.env.tensors.get_mut(slot.0.0 as usize).and_then(Option::as_mut) {

@@ -44,8 +44,8 @@ pub struct Options {
     pub cache_limit: Option<u64>,
     /// Bytes that stay resident on Metal; `None` leaves MLX's own limit.
     pub wired_limit: Option<u64>,
-    /// Bytes that arrays may take together; `None` leaves MLX's own limit. A run that needs more ends with an error, save for what
-    /// kernels of MLX's CPU backend take for themselves.
+    /// Bytes that arrays may take together; `None` leaves MLX's own limit. A run that needs more
+    /// ends with an error. Scratch memory of MLX's CPU kernels does not count.
     pub memory_limit: Option<u64>,
 }
 
@@ -151,7 +151,7 @@ impl MlxEngine {
         self.device
     }
 
-    /// The devices that the loaded libmlx offers, each with what MLX says of it, `key=value` by line.
+    /// The devices of the loaded libmlx, each with MLX's description: one `key=value` per line.
     pub fn devices(&self) -> Vec<(Device, String)> {
         let gpus = self.api.device_count(true).unwrap_or(0);
         let all = std::iter::once(Device::Cpu).chain((0..gpus as u32).map(Device::Gpu));
@@ -165,7 +165,7 @@ impl MlxEngine {
         self.api.live_arrays()
     }
 
-    /// What MLX holds now, and held at most since the last [`MlxEngine::reset_peak`].
+    /// MLX's current memory use, and its peak since the last [`MlxEngine::reset_peak`].
     pub fn memory(&self) -> MemoryUse {
         let _ = self.owner.queue.call(|| ());
         let read = |what| self.api.memory(what, 0).unwrap_or(0);

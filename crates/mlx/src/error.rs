@@ -1,4 +1,4 @@
-//! What goes wrong between Flambeau and MLX.
+//! Errors between Flambeau and MLX.
 
 use std::path::PathBuf;
 

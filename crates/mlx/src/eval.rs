@@ -10,7 +10,8 @@ use crate::{
 
 /// How the engine runs a kind of node.
 pub(crate) trait Eval {
-    /// Whether the rule runs on the actual sizes first. Nodes that only move what slots hold or run chains do without.
+    /// Whether the rule runs on the actual sizes first. Nodes that only move slot contents or run
+    /// chains need no rule.
     const HAS_RULE: bool = true;
 
     /// Whether the engine can run this node.
@@ -30,7 +31,7 @@ pub(crate) trait Eval {
     fn eval(&self, cx: &mut Cx<'_>) -> Result<()>;
 }
 
-/// What support of a node may depend on.
+/// The properties that decide whether a node is supported.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Support {
     /// Whether Metal source can run.

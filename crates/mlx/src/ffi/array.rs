@@ -16,8 +16,9 @@ pub(crate) struct Array {
     raw: NonNull<c_void>,
 }
 
-// SAFETY: a handle owns a C++ object of its own. What several objects share, MLX counts atomically, so that a handle may be dropped on
-// any thread; anything else fails with a message on a thread that has chosen no device.
+// SAFETY: a handle owns its C++ object. MLX counts references to shared data atomically, so any
+// thread may drop a handle. Every other call fails with a message on a thread that has chosen no
+// device.
 unsafe impl Send for Array {}
 
 impl Drop for Array {
@@ -66,7 +67,8 @@ impl Array {
         self.api.make(|out| call!(self.api, fl_array_clone(self.raw(), out)))
     }
 
-    /// An array over the tensor's bytes, which MLX uses where they lie if its allocator can, and which it never writes.
+    /// An array over the tensor's bytes. MLX uses them in place if its allocator can, and never
+    /// writes them.
     ///
     /// # Errors
     /// For element types that MLX lacks, and if the device has no memory for a copy.
@@ -108,8 +110,9 @@ impl Array {
         if data.is_null() || len == 0 {
             return Ok(f(&[]));
         }
-        // SAFETY: the array is computed and row-major, so that many bytes lie there; the handle keeps them alive, and MLX writes
-        // an array's storage only when no handle is left.
+        // SAFETY: the array is computed and row-major, so `data` points to `len` readable bytes.
+        // The handle keeps them alive, and MLX writes an array's storage only when no handle is
+        // left.
         Ok(f(unsafe { std::slice::from_raw_parts(data.cast(), len) }))
     }
 

@@ -12,7 +12,7 @@ use super::{Api, Array, Failure, Raw, Result, call};
 /// A function over arrays.
 type Body = Box<dyn Fn(Vec<Array>) -> Result<Vec<Array>> + Send>;
 
-/// A function that MLX compiles anew for each signature of shapes and types that it meets.
+/// A function that MLX compiles once per signature of shapes and types.
 #[derive(Debug)]
 pub(crate) struct Closure {
     api: Api,
@@ -20,7 +20,7 @@ pub(crate) struct Closure {
     results: usize,
 }
 
-// SAFETY: the handle owns a C++ function object that no other handle refers to, and the body that it calls is `Send`.
+// SAFETY: no other handle refers to the handle's C++ function object, and its body is `Send`.
 unsafe impl Send for Closure {}
 
 struct Context {
@@ -39,8 +39,8 @@ unsafe extern "C" fn release(context: *mut c_void) {
 /// # Safety
 /// `context` must point to a [`Context`], and the lists must have the stated lengths.
 unsafe extern "C" fn run(context: *mut c_void, inputs: *const Raw, n_inputs: usize, out: *mut Raw, n_out: usize) -> c_int {
-    // SAFETY: the shim passes the `Context` that `Closure::compile` boxed, and releases it only after the last copy of the C++ function
-    // that is running here.
+    // SAFETY: `context` points to the `Context` boxed by `Closure::compile`. The shim releases it
+    // only after the last copy of the C++ function, and a copy is running here.
     let context = unsafe { &*context.cast::<Context>() };
     let inputs: &[Raw] = match n_inputs {
         0 => &[],
@@ -67,7 +67,7 @@ unsafe extern "C" fn run(context: *mut c_void, inputs: *const Raw, n_inputs: usi
         Err(payload) => panic_text(&*payload),
     };
     let message = CString::new(message.replace('\0', " ")).unwrap_or_default();
-    // SAFETY: `message` is a terminated string that lives beyond the call, which copies it.
+    // SAFETY: `message` is a NUL-terminated string that outlives the call; the callee copies it.
     unsafe { (context.api.0.fl_fail)(message.as_ptr()) }
 }
 

@@ -116,10 +116,10 @@ codes! {
 
     Order { Sort, Argsort }
 
-    /// What a kernel's template argument is.
+    /// The kind of a kernel's template argument.
     TemplateKind { Int, Bool, DType }
 
-    /// What to read or change about memory.
+    /// A memory figure to read or change.
     Memory {
         /// Bytes in use.
         Active,

@@ -41,7 +41,7 @@ pub(crate) struct Launch<'a> {
     /// Threads of a block, by axis.
     pub(crate) threads: [i32; 3],
     pub(crate) templates: &'a [(String, Template)],
-    /// What results hold before the launch; anything if absent.
+    /// Initial value of the results before the launch; uninitialised if absent.
     pub(crate) init: Option<f32>,
 }
 

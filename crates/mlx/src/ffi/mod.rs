@@ -5,9 +5,10 @@
 //!   something evaluates it.
 //! - [`Kernel`] and [`Closure`]: custom kernels and compiled functions.
 //!
-//! MLX binds its streams to threads. Operations work on a thread that has chosen a device with [`Api::use_device`], and arrays of
-//! one device belong to one such thread; elsewhere operations fail with a message. Handles may be dropped on any thread, since
-//! that touches nothing but reference counts and MLX's allocator, which has a lock.
+//! MLX binds its streams to threads. Operations work only on a thread that has chosen a device with
+//! [`Api::use_device`]; elsewhere they fail with a message. Arrays of one device belong to one such
+//! thread. Handles may be dropped on any thread: dropping touches only reference counts and MLX's
+//! allocator, and the allocator has a lock.
 
 #![allow(unsafe_code, reason = "calls through C pointers; nothing outside of this module is unsafe")]
 
@@ -41,7 +42,8 @@ pub(crate) fn written_sources() -> [(&'static str, String); 2] {
     [("codes.h", codes::header()), ("operations.cpp", operations::definitions())]
 }
 
-/// Whether the message is that an allocator of MLX's, CUDA's or C++'s has failed, or the shim's that there is no room for a step.
+/// Whether the message reports a failed allocation by MLX, CUDA or C++, or the shim's refusal of a
+/// step for lack of memory.
 fn is_of_memory(message: &str) -> bool {
     ["malloc] ", "cudaMalloc", "bad_alloc", "out of memory", " more bytes"].iter().any(|part| message.contains(part))
 }
@@ -68,8 +70,9 @@ impl fmt::Debug for Api {
 macro_rules! call {
     ($api:expr, $($entry:ident).+($($arg:expr),* $(,)?)) => {{
         let api: $crate::ffi::Api = $api;
-        // SAFETY: the table holds the entry's own signature. Lists and strings are borrowed until the statement ends, handles belong to
-        // values that are borrowed as long, and the entry writes only through the `*mut` arguments, which point to locals of the caller.
+        // SAFETY: the table holds the entry's own signature. Lists, strings and the owners of
+        // handles are borrowed until the statement ends. The entry writes only through the `*mut`
+        // arguments, and these point to locals of the caller.
         let status = unsafe { (api.0.$($entry).+)($($arg),*) };
         api.status(status)
     }};
@@ -83,8 +86,9 @@ impl Api {
     /// [`Error::Load`] if the system's loader refuses it or an entry is missing.
     pub(crate) fn load(path: &Path) -> std::result::Result<Api, Error> {
         let refuse = |e: libloading::Error| Error::Load { path: path.to_owned(), what: e.to_string() };
-        // SAFETY: the file is the shim that this crate compiled from its own source (`shim.rs` names it by the source's hash);
-        // its initialisers and those of libmlx need nothing from us.
+        // SAFETY: the file is the shim that this crate compiled from its own source (`shim.rs`
+        // names it by the source's hash). The initialisers of the shim and of libmlx have no
+        // preconditions.
         let library = unsafe { libloading::Library::new(path) }.map_err(refuse)?;
         // SAFETY: as above, so its entries have the signatures of the header in `shim/`, which the table mirrors line by line.
         let table = unsafe { Table::new(library) }.map_err(refuse)?;
@@ -128,7 +132,7 @@ impl Api {
         Ok(usize::try_from(count).unwrap_or(0))
     }
 
-    /// What MLX says of a device, `key=value` by line.
+    /// MLX's description of a device: one `key=value` per line.
     pub(crate) fn device_info(self, device: Device) -> Result<String> {
         let mut buffer = [0 as c_char; 4096];
         let (is_gpu, index) = device.parts();
@@ -189,9 +193,10 @@ impl Api {
 /// The text behind a pointer.
 ///
 /// # Safety
-/// The pointer must be that of a terminated string, which nothing changes during the call.
+/// `pointer` must point to a NUL-terminated string that does not change during the call.
 unsafe fn text(pointer: *const c_char) -> String {
-    // SAFETY: every caller passes a string that the shim has terminated and that only this thread can change.
+    // SAFETY: every caller passes a NUL-terminated string of the shim. Only this thread can change
+    // it.
     unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
 }
 

@@ -123,9 +123,11 @@ operations! {
         take_along_axis(indices: Operand, axis: Int) = "mx::take_along_axis";
         scatter_add(indices: Operand, updates: Operand, axis: Int) = "mx::scatter_add_axis";
         gather(indices: Operands, axes: Axes, sizes: Bounds) = "mx::gather";
-        /// `updates` has the indices' shape followed by that of the slices, which have size 1 on `axes`.
+        /// `updates` has the shape of the indices, then the shape of the slices; slices have size 1
+        /// on `axes`.
         scatter(indices: Operands, updates: Operand, axes: Axes) = "mx::scatter";
-        /// The region of `sizes` whose place on `axes` is `start`, an array that need not be known yet.
+        /// The region of size `sizes` that begins at `start` on `axes`. `start` is an array and
+        /// need not be computed yet.
         slice_at(start: Operand, axes: Axes, sizes: Shape) = "mx::slice";
         /// With the region at `start` on `axes` replaced by `update`.
         slice_update_at(update: Operand, start: Operand, axes: Axes) = "mx::slice_update";

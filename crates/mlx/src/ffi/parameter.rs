@@ -13,11 +13,12 @@ use super::{
 pub(crate) trait Parameter {
     /// As Rust states it.
     type Value<'a>;
-    /// What has to live until the call is over.
+    /// The value to keep alive until the call returns.
     type Held<'a>;
     /// As it crosses.
     type Raw: Copy;
-    /// The type that crosses, in C++, and the function that reads it there; none if it is taken as it is.
+    /// The C++ type at the boundary, and the C++ function that converts it; empty if no conversion
+    /// is needed.
     const CPP: Cpp;
 
     fn hold(value: Self::Value<'_>) -> Result<Self::Held<'_>>;

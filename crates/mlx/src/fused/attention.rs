@@ -1,7 +1,8 @@
 //! Attention of one position over a cache: norms and rotary embedding of query and key, the cache's new row, and the softmax.
 //!
-//! The kernel writes the new row where the cache lies. Nothing else sees that memory: a buffer's array has one handle, and its
-//! next reader runs in a later step of the same stream, or behind this attention's result.
+//! The kernel writes the new row into the cache in place. No other reader can observe the write: a
+//! buffer's array has one handle, and its next reader runs later in the same stream or depends on
+//! this attention's result.
 
 mod reader;
 mod rows;
@@ -26,14 +27,14 @@ use crate::{
     trace::Origin,
 };
 
-/// Ranges of positions that blocks share out, at most.
+/// Maximum number of position ranges distributed over blocks.
 pub(super) const SPLITS: usize = 16;
-/// Positions from which there are two ranges: to merge ranges costs more than to read so few.
+/// Minimum number of positions for two ranges. Below it, merging costs more than reading.
 pub(super) const SPLIT_ROWS: usize = 128;
-/// The same where heads are wide: a warp then reads one position at a time.
+/// The same limits for wide heads, where a warp reads one position at a time.
 const WIDE_SPLITS: usize = 32;
 const WIDE_SPLIT_ROWS: usize = 32;
-/// Key heads that there are counters for.
+/// Number of key heads with counters.
 pub(super) const MAX_HEADS: usize = 64;
 
 /// Elements of the query heads that a block reads together, at most.
@@ -85,19 +86,21 @@ pub(crate) struct Attention {
     /// The step's position, and how many positions attention sees.
     start: Vid,
     visible: Vid,
-    /// Whether the sigmoid of what lies behind a query head gates its result.
+    /// Whether the values behind each query head gate its result through a sigmoid.
     gated: bool,
     /// Nodes among the others that compute integers.
     pub(crate) kept: Vec<Node>,
-    /// Later nodes that read what the step's nodes cut out of the caches. The step leaves no such cuts.
+    /// Later nodes that read cache slices taken by the step's nodes. The step does not produce
+    /// these slices.
     pub(super) readers: Vec<usize>,
     pub(crate) out: Tid,
 }
 
-/// What a mask of two bounds tells: constants, and where its position comes from, which is the last one there.
+/// A mask with two bounds: its constants, and the source of its position, the last visible one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Window {
-    /// Positions ahead that are not seen: zero, and those behind from which on none is.
+    /// Exclusive bounds on the distance back: zero (future positions are hidden), and the window's
+    /// width.
     bounds: [Tid; 2],
     positions: Tid,
     visible: Vid,
@@ -121,11 +124,11 @@ struct Operands<'a> {
     scratch: [&'a str; 2],
     out: &'a str,
     position: &'a str,
-    /// How the block waits, and the item that it begins with if it is not that of its number.
+    /// Code with which the block waits, and its first item if that differs from the block's index.
     wait: &'a str,
 }
 
-/// Where a step's token stands.
+/// The position of a step's token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Position {
     value: i32,
@@ -160,7 +163,8 @@ impl Attention {
         self.out
     }
 
-    /// What the kernels for like layers know: whole heads that turn as a whole, weights of norms in the model's type.
+    /// Whether the kernels for uniform layers support it: no window, no gate, no norm of the value,
+    /// no conversion after a norm, and rotation over the whole head of at most 128 elements.
     pub(super) fn is_plain(&self) -> bool {
         let turns = self.q.rope.is_some_and(|r| r.dims == self.q.dim);
         let plain_value = self.fresh.as_ref().is_some_and(|fresh| fresh.v.norm.is_none());
@@ -258,7 +262,7 @@ impl Attention {
         )
     }
 
-    /// Ranges of positions at most, and positions from which there are two.
+    /// Maximum number of position ranges, and minimum number of positions for two ranges.
     fn splits(&self) -> (usize, usize) {
         if self.q.dim > 128 { (WIDE_SPLITS, WIDE_SPLIT_ROWS) } else { (SPLITS, SPLIT_ROWS) }
     }
@@ -286,7 +290,7 @@ impl Attention {
         of(&self.q).filter(|&own| self.fresh.as_ref().is_none_or(|fresh| of(&fresh.k) == Some(own)))
     }
 
-    /// What the step reads: query, then key and value.
+    /// The step's inputs: query, then key and value.
     fn sources(&self) -> impl Iterator<Item = &Heads> {
         std::iter::once(&self.q).chain(self.fresh.iter().flat_map(|fresh| [&fresh.k, &fresh.v]))
     }
@@ -379,7 +383,7 @@ impl Attention {
         }
         let host = Tensor::from_slice(&[position.value], &[1]).map_err(|e| OpError::value(e.to_string()))?;
         let array = Array::from_tensor(m.api, &host)?;
-        // What a trace makes does not outlast it.
+        // Arrays made in a trace do not outlive it.
         if m.trace.is_none() {
             shared.position = Some((position.value, array.share()?));
         }

@@ -30,10 +30,12 @@ struct Expert {
     group: usize,
 }
 
-/// What stands around the experts: the norm of the row and the router, the expert that every row takes, and the sum with the row.
+/// The layer around the routed experts: the row's norm, the router, the shared expert and the
+/// residual sum.
 #[derive(Debug)]
 struct Around {
-    /// Norm and router; and what the share of the expert for all is the sigmoid of, its gate and its up.
+    /// Norm and router; for a shared expert also the product whose sigmoid weights it, its gate and
+    /// its up projection.
     router: Linear,
     own: Option<Expert>,
 }
@@ -50,14 +52,14 @@ pub(crate) struct Chosen {
     out: Tid,
 }
 
-/// What the kernels are compiled for.
+/// Compile-time parameters of the kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sizes {
     dtype: DType,
     experts: usize,
     hidden: usize,
     width: usize,
-    /// Of the norm's weights.
+    /// The type of the norm's weights.
     norm: DType,
 }
 
@@ -90,7 +92,7 @@ fn names(r: &Reader<'_, '_>, n: &GatherQmm, x: Content, numbers: Option<Content>
     (n.lhs_indices.is_none() && n.rhs_indices.and_then(|rhs| r.read(rhs)) == numbers).then_some(())
 }
 
-/// An expert's gated layers, or those of all that are chosen: what they consist of, and the result.
+/// The gated layers of one expert or of all chosen experts: their matrices and their result.
 fn expert(r: &mut Reader<'_, '_>, x: Content, numbers: Option<Content>) -> Option<(Expert, Content)> {
     let (gate, group, low) = product(r, x, numbers)?;
     let (up, group_of_up, high) = product(r, x, numbers)?;
@@ -136,8 +138,8 @@ fn route(r: &mut Reader<'_, '_>) -> Option<(Content, usize, [Content; 2])> {
     Some((logits, chosen, [r.wrote(narrow.out.0), numbers]))
 }
 
-/// The weighted sum of what the experts that the router chooses make of a row: logits, how many are chosen, the experts, the row, the
-/// result.
+/// The weighted sum of the chosen experts' outputs for a row: logits, number of chosen experts, the
+/// experts, the row, the result.
 fn mixture(r: &mut Reader<'_, '_>) -> Option<(Content, usize, Expert, Content, Content)> {
     let (logits, chosen, [shares, numbers]) = route(r)?;
     let rows = node!(r, Reshape);
@@ -255,7 +257,7 @@ fn weights(r: &Reader<'_, '_>, slots: Matrices, mode: QuantMode, bits: i32, grou
     fits.then_some(Weights { format: Format::Coded { bits, group }, slots: slots.to_vec() })
 }
 
-/// The expert that every row takes, by a share of its own: it and what gives the share; `sum` becomes that of all experts.
+/// The shared expert and the weights of its own gate. Updates `sum` to the sum over all experts.
 fn own_expert(r: &mut Reader<'_, '_>, row: Content, sum: &mut Content) -> Option<(Expert, Weights)> {
     let (own, result) = expert(r, row, None)?;
     let (gate, column) = if let Some(Node::Addmm(mm)) = r.scope.nodes.get(r.at) {
@@ -280,11 +282,12 @@ fn own_expert(r: &mut Reader<'_, '_>, row: Content, sum: &mut Content) -> Option
     Some((own, gate))
 }
 
-/// What the first part leaves to the others: the logits; what the share of the expert for all comes from, and its gate and up.
+/// Results of the first part for the later parts: the logits, then the shared expert's weight, gate
+/// and up projections.
 #[derive(Default)]
 struct Router {
     outs: Vec<String>,
-    /// Whether the row stands in shared memory as the next part reads it.
+    /// Whether the row is already in shared memory in the layout of the next part.
     stages_row: bool,
 }
 

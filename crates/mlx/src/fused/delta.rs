@@ -38,7 +38,7 @@ impl Sizes {
 /// A fused step of a gated delta net.
 #[derive(Debug)]
 pub(crate) struct Delta {
-    /// Projections: queries, keys and values; what gates the result, what is written and what is kept.
+    /// Projections: queries, keys and values; the output gate; the write gate; the decay gate.
     qkv: Tid,
     z: Tid,
     b: Tid,
@@ -47,12 +47,12 @@ pub(crate) struct Delta {
     begins: Tid,
     zeros: [Tid; 3],
     taps: Tid,
-    /// The tokens before and the state: what the step reads, and what it leaves.
+    /// The previous tokens and the state: before and after the step.
     windows: [Tid; 2],
     states: [Tid; 2],
     bias: Tid,
     decay: Tid,
-    /// Of query and key: what is added to the mean of squares, and what the normalised row is multiplied with.
+    /// For query and key: epsilon of the norm, and the factor of the normalised row.
     scales: [(f32, Tid); 2],
     norm: (Tid, f32),
     /// Where the window of the next step begins and ends among all tokens.
@@ -74,7 +74,7 @@ fn widened(r: &mut Reader<'_, '_>) -> Option<(Tid, Content)> {
     (wide.scalar_type == DType::F32).then_some((given(r, wide.x)?, r.wrote(wide.out.0)))
 }
 
-/// The state where a sequence goes on, zeros where it begins: condition, zero, buffer, result.
+/// The carried state, or zeros at the start of a sequence: condition, zero, buffer, result.
 fn carried(r: &mut Reader<'_, '_>) -> Option<([Tid; 3], Content)> {
     let choose = node!(r, Where);
     let [condition, zero, buffer] = [choose.condition, choose.x, choose.y].map(|slot| given(r, slot));
@@ -149,7 +149,7 @@ fn convolution(r: &mut Reader<'_, '_>) -> Option<Convolution> {
     Some(Convolution { qkv, begins, zero, windows: [window, next], kept_range: [start, stop], taps, groups, result })
 }
 
-/// What is kept of the state, before its exponential: the projection, constants to add and to multiply with, a zero.
+/// The logarithm of the state's decay: the projection, the added constant, the factor, a zero.
 fn decay(r: &mut Reader<'_, '_>) -> Option<([Tid; 4], Content)> {
     let (a, wide) = widened(r)?;
     let add = node!(r, Add);

@@ -1,4 +1,4 @@
-//! What recognising runs of nodes needs to know of the chain around them.
+//! Pattern matching over the nodes of a chain.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ impl<'a> Scope<'a> {
         self.graph.slots.class(tid) == Some(SlotClass::Buffer)
     }
 
-    /// Whether nobody reads what the slot holds before node `end`, from there on.
+    /// Whether no node from `end` on reads the slot's contents from before `end`.
     pub(super) fn is_dead(&self, tid: Tid, end: usize) -> bool {
         if self.graph.slots.class(tid) != Some(SlotClass::Temp) {
             return false;
@@ -46,18 +46,18 @@ impl<'a> Scope<'a> {
 /// A slot's content: the slot, and the node of the run that wrote it, if one did.
 pub(super) type Content = (Tid, Option<usize>);
 
-/// Reads nodes in order, and knows which of them wrote what a slot holds.
+/// Reads nodes in order and tracks the last writer of each slot.
 pub(super) struct Reader<'s, 'a> {
     pub(super) scope: &'s Scope<'a>,
     pub(super) at: usize,
     pub(super) writers: BTreeMap<Tid, usize>,
-    /// What the node in hand reads, and who wrote it before.
+    /// The current node's operands, with their writers.
     reads: Vec<Content>,
-    /// Nodes of other matters that stand between.
+    /// Unrelated interleaved nodes.
     pub(super) kept: Vec<Node>,
 }
 
-/// The next node of a reader, if it is of a kind.
+/// The next node of a reader, if it is of the given kind.
 macro_rules! node {
     ($reader:expr, $kind:ident) => {
         match $reader.next()? {
@@ -68,7 +68,8 @@ macro_rules! node {
 }
 pub(super) use node;
 
-/// What the next node of a reader leaves, if it is of a kind with one operand, and that is the given content.
+/// The result of the next node, if it is of the given one-operand kind and its operand is the given
+/// content.
 macro_rules! applied {
     ($reader:expr, $kind:ident, $x:expr) => {{
         let node = node!($reader, $kind);
@@ -83,7 +84,7 @@ impl<'s, 'a> Reader<'s, 'a> {
         Reader { scope, at, writers: BTreeMap::new(), reads: Vec::new(), kept: Vec::new() }
     }
 
-    /// The next node, behind those that compute sizes.
+    /// The next node that does not compute sizes.
     pub(super) fn next(&mut self) -> Option<&'a Node> {
         let mut node = self.scope.nodes.get(self.at)?;
         while matches!(node, Node::SymSize(_) | Node::AddInt(_) | Node::ItemInt(_) | Node::Full(_)) {
@@ -103,7 +104,7 @@ impl<'s, 'a> Reader<'s, 'a> {
         Some(node)
     }
 
-    /// A node of another matter: it has no part in what the others compute.
+    /// Keeps an unrelated node, which must not read the results of the matched nodes.
     fn keep(&mut self, node: &Node) -> Option<()> {
         let mut free = true;
         node.walk(&mut |_, slot| free &= !matches!(slot, GraphSlot::Tensor(tid) if self.writers.contains_key(&tid)));
@@ -111,28 +112,28 @@ impl<'s, 'a> Reader<'s, 'a> {
         free.then_some(())
     }
 
-    /// What the node in hand reads from a slot.
+    /// The current node's content for a slot that it reads.
     pub(super) fn read(&self, slot: In) -> Option<Content> {
         self.reads.iter().find(|(tid, _)| *tid == slot.0).copied()
     }
 
-    /// Whether the node in hand reads a content from a slot.
+    /// Whether the current node reads the given content from a slot.
     pub(super) fn reads(&self, slot: In, content: Content) -> Option<()> {
         (self.read(slot) == Some(content)).then_some(())
     }
 
-    /// What the node in hand wrote.
+    /// The content that the current node wrote.
     pub(super) fn wrote(&self, tid: Tid) -> Content {
         (tid, Some(self.at - 1))
     }
 
-    /// Whether the node in hand reads two contents, in either order.
+    /// Whether the current node reads two contents, in either order.
     pub(super) fn reads_both(&self, a: In, b: In, one: Content, other: Content) -> Option<()> {
         let found = (self.read(a), self.read(b));
         (found == (Some(one), Some(other)) || found == (Some(other), Some(one))).then_some(())
     }
 
-    /// The other operand of two, one of which is a content.
+    /// The operand beside the given content.
     pub(super) fn beside(&self, a: In, b: In, one: Content) -> Option<Content> {
         match (self.read(a)?, self.read(b)?) {
             (found, other) if found == one => Some(other),
@@ -141,12 +142,12 @@ impl<'s, 'a> Reader<'s, 'a> {
         }
     }
 
-    /// The constant among two operands of which the other is a content.
+    /// The constant operand beside the given content.
     pub(super) fn constant_beside(&self, a: In, b: In, one: Content) -> Option<Tid> {
         self.beside(a, b, one).map(|(tid, _)| tid).filter(|&tid| self.scope.is_constant(tid))
     }
 
-    /// Whether nobody reads what the nodes left, but for some slots.
+    /// Whether all results except `outs` are dead.
     pub(super) fn leaves_only(&self, outs: &[Tid]) -> Option<()> {
         let kept = |tid: Tid| self.kept.iter().any(|node| super::uses(node, tid).1);
         self.writers.keys().all(|&t| outs.contains(&t) || kept(t) || self.scope.is_dead(t, self.at)).then_some(())

@@ -1,7 +1,7 @@
-//! Steps that one launch computes: those of a decoder layer, with barriers of the whole grid between them.
+//! The steps of a decoder layer in one launch, separated by grid-wide barriers.
 //!
-//! Layers may differ, as where some attend and others keep a recurrent state. Those that follow one another as alike as can be are taken
-//! by [`Layers`](super::layers::Layers) instead.
+//! Layers may differ: some attend, others keep a recurrent state. Consecutive uniform layers run
+//! through [`Layers`](super::layers::Layers) instead.
 
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
@@ -16,23 +16,23 @@ pub(crate) struct Group {
     pub(super) end: usize,
     /// The slot of its result.
     pub(super) out: Tid,
-    /// Slots that the nodes write, and those of them that later nodes read.
+    /// Slots written by the nodes, and the subset that later nodes read.
     written: Vec<Tid>,
     pub(super) live: Vec<Tid>,
 }
 
-/// What follows another in a layer.
+/// A stage of a layer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// A norm and products.
     Projections,
-    /// What connects tokens.
+    /// Attention or a recurrence: it mixes tokens.
     Mixer,
-    /// A product and the sum with the row, or what the next step joins to the row.
+    /// A product and the residual sum, or a product that the next step adds to the row.
     Sum,
     /// A norm and gated products.
     Gated,
-    /// A product that gates what a layer has beside its row.
+    /// A product that gates a layer's extra input.
     Beside,
     /// All of a mixture of experts.
     Mixture,
@@ -51,7 +51,7 @@ fn stage(step: &Step) -> Option<Stage> {
     }
 }
 
-/// Whether a node may stand between steps: it computes a size or a position.
+/// Whether a node may occur between steps: it computes a size or a position.
 fn may_stand_between(node: &Node) -> bool {
     matches!(
         node,
@@ -98,7 +98,7 @@ fn layer(scope: &Scope<'_>, steps: &BTreeMap<usize, Step>, first: usize) -> Opti
     }
 }
 
-/// Whether what the nodes of a range read comes from what a slot holds before the node `from`.
+/// Whether nodes of `range` depend on the slot's contents before node `from`.
 fn depends(scope: &Scope<'_>, from: usize, tid: Tid, range: Range<usize>) -> bool {
     let mut derived = vec![tid];
     for (i, node) in scope.nodes.iter().enumerate().take(range.end).skip(from) {
@@ -117,8 +117,8 @@ fn depends(scope: &Scope<'_>, from: usize, tid: Tid, range: Range<usize>) -> boo
     false
 }
 
-/// The longest row of layers, each of which reads what comes of the one before: two launches that run at the same time would each keep
-/// the other from being resident as a whole.
+/// The longest chain of layers in which each reads the result of the previous one. Independent
+/// launches could run concurrently, and then neither grid would be fully resident.
 pub(super) fn find(scope: &Scope<'_>, steps: &BTreeMap<usize, Step>) -> BTreeMap<usize, Group> {
     let mut rows: Vec<BTreeMap<usize, Group>> = Vec::new();
     let (mut last, mut done) = (None, 0);
@@ -155,13 +155,14 @@ fn group(scope: &Scope<'_>, steps: &BTreeMap<usize, Step>, at: usize, (end, out)
 }
 
 impl Group {
-    /// Adds the launch to MLX's graph; `false` if the steps are none of the kernels', with every slot as it was.
+    /// Adds the launch to MLX's graph. Returns `false` and leaves every slot unchanged if the
+    /// kernels do not support the steps.
     ///
     /// # Errors
     /// If MLX fails.
     pub(super) fn run(&self, m: &mut Machine, shared: &mut Shared, steps: &BTreeMap<usize, Step>, at: usize) -> Result<bool> {
         let Some(device) = m.residency()? else { return Ok(false) };
-        // A trace cannot compute what it shares with later runs.
+        // A trace computes nothing, so it cannot create the counters that later runs share.
         if device.shared_memory == 0 || m.trace.is_some() && shared.counters.is_none() {
             return Ok(false);
         }

@@ -1,5 +1,5 @@
-//! Launches that consist of parts, each behind those before it: every part a launch of its own, or all of them one that fills the device,
-//! with barriers of the grid between them.
+//! Launches made of ordered parts. Either every part is its own launch, or all parts form one
+//! launch that fills the device, with grid-wide barriers between them.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -17,14 +17,15 @@ use crate::{
     residency::Residency,
 };
 
-/// Warps of a block: of a launch for each part, and of one that fills the device.
+/// Warps per block: in a launch per part, and in a launch that fills the device.
 pub(super) const WARPS: usize = 8;
 const RESIDENT_WARPS: usize = 16;
-/// Blocks of a launch at most; each then computes several tiles and puts the row into shared memory once.
+/// Maximum number of blocks per launch. Each then computes several tiles and stages the row in
+/// shared memory once.
 const MAX_BLOCKS: usize = 1056;
-/// Shared memory that a block may have on every device with 16-bit floats.
+/// Shared memory in bytes that every device with 16-bit floats offers a block.
 const MAX_SHARED: usize = 96 << 10;
-/// Bytes that a part's results begin at a multiple of.
+/// Alignment of a part's results in bytes.
 const ALIGNMENT: usize = 256;
 
 /// A result of a part.
@@ -45,15 +46,16 @@ impl Value {
     }
 }
 
-/// What a part reads or writes.
+/// An operand of a part.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Name {
     Input(usize),
     Value(usize),
 }
 
-/// A piece of a kernel's text. It names the warps of a block `kW`, its memory `shared`, what the norm of the last row there owes `factor`, and
-/// calls `wait` before it reads what other parts wrote.
+/// A piece of a kernel's text. It uses these names: `kW` is the number of warps per block, `shared`
+/// the block's memory, `factor` the pending norm factor of the staged row. It calls `wait` before
+/// it reads results of other parts.
 struct Part {
     text: String,
     shared: usize,
@@ -62,16 +64,17 @@ struct Part {
     writes: Vec<usize>,
 }
 
-/// Collects parts. Slots that they write hold what stands for the result until the launch.
+/// Collects parts. Until the launch, the slots they write hold placeholders.
 pub(super) struct Builder {
     resident: Option<Residency>,
-    /// What parts call, for launches of one part and for one that fills a device.
+    /// Source text of the functions that parts call: for one launch per part, and for a launch that
+    /// fills the device.
     headers: [&'static str; 2],
-    /// Rows that there is room for in slots, whose number then is not in the text.
+    /// Row capacity of the slots. With it, the kernel text does not depend on the number of rows.
     rows: Option<usize>,
     inputs: Vec<Array>,
     values: Vec<Value>,
-    /// What slots hold instead of results, by type.
+    /// Placeholder arrays for results, by type.
     stand_ins: Vec<(DType, Array)>,
     /// The values that slots hold.
     bound: BTreeMap<Tid, usize>,
@@ -114,7 +117,7 @@ impl Builder {
         self.resident.is_some()
     }
 
-    /// How often a part leaves what every block needs for itself: once for each block of a launch that goes on, else once.
+    /// Number of copies of a per-block value: one per block in a resident launch, else one.
     pub(super) fn copies(&self) -> usize {
         self.resident.map_or(1, |device| device.blocks)
     }
@@ -124,12 +127,12 @@ impl Builder {
         self.resident.map_or(MAX_SHARED, |device| device.shared_memory)
     }
 
-    /// Whether an earlier part leaves what a slot holds.
+    /// Whether an earlier part computes a slot's contents.
     pub(super) fn computes(&self, tid: Tid) -> bool {
         self.bound.contains_key(&tid)
     }
 
-    /// The name of what a slot holds.
+    /// The name of a slot's contents.
     pub(super) fn slot(&mut self, m: &Machine, tid: Tid) -> Result<String> {
         if let Some(&value) = self.bound.get(&tid) {
             return Ok(self.named(value));
@@ -164,7 +167,7 @@ impl Builder {
         name.to_owned()
     }
 
-    /// The name of what the part leaves in a slot, once it has read what it needs of the slot.
+    /// The name of the part's result in a slot. Call it after the part has read the slot.
     pub(super) fn result(&mut self, m: &mut Machine, tid: Tid, dtype: DType, shape: Shape) -> Result<String> {
         let stand_in = match self.stand_ins.iter().find(|(of, _)| *of == dtype) {
             Some((_, array)) => array.share()?,
@@ -180,7 +183,7 @@ impl Builder {
         Ok(name)
     }
 
-    /// The name of what the part leaves to later ones.
+    /// The name of an intermediate value for later parts.
     pub(super) fn inner(&mut self, dtype: DType, count: usize) -> String {
         self.value(Value { tid: None, dtype, shape: Shape::from_slice(&[count]) })
     }
@@ -192,7 +195,7 @@ impl Builder {
         format!("v{name}")
     }
 
-    /// Ends a part, which has work for so many blocks.
+    /// Ends a part. It has work for `blocks` blocks.
     pub(super) fn part(&mut self, text: String, shared: usize, blocks: usize) {
         let (reads, writes) = (std::mem::take(&mut self.reads), std::mem::take(&mut self.writes));
         self.parts.push(Part { text, shared, blocks, reads, writes });
@@ -211,7 +214,7 @@ impl Builder {
         });
         if free {
             match eval::eval(node, &mut Cx { m: &mut *m }) {
-                // Where a trace cannot compute something, what reads it ends the trace.
+                // A trace cannot compute this value; a later reader ends the trace.
                 Err(_) if m.trace.is_some() => written.iter().for_each(|&tid| m.empty(tid)),
                 result => result?,
             }
@@ -220,7 +223,8 @@ impl Builder {
         Ok(free)
     }
 
-    /// Adds a launch for each part to MLX's graph, and binds the slots; the number of launches.
+    /// Adds a launch for each part to MLX's graph and binds the slots. Returns the number of
+    /// launches.
     pub(super) fn launch_each(self, m: &mut Machine) -> Result<usize> {
         let mut made: BTreeMap<usize, Array> = BTreeMap::new();
         for part in &self.parts {
@@ -248,7 +252,7 @@ impl Builder {
         Ok(self.parts.len())
     }
 
-    /// Adds one launch to MLX's graph and binds those of the slots that are read later; others are empty then.
+    /// Adds one launch to MLX's graph, binds the slots in `live` and empties the others.
     pub(super) fn launch_together(self, m: &mut Machine, shared: &mut Shared, live: &[Tid]) -> Result<()> {
         let Some(device) = self.resident else { return Ok(()) };
         let counters = shared.counters(m.api)?;
@@ -300,14 +304,14 @@ pub(super) struct Text {
 }
 
 impl Text {
-    /// A text that begins so, behind the names that parts know.
+    /// A kernel text: the declarations that parts use, then `begin`.
     pub(super) fn new(begin: String) -> Text {
         let memory = "extern __shared__ float4 dynamic[];float* shared=reinterpret_cast<float*>(dynamic);float factor=1.0f;";
         let body = format!("{memory}{begin}");
         Text { body, inputs: Vec::new(), arrays: Vec::new(), outputs: Vec::new() }
     }
 
-    /// An operand of that name, unless there is one.
+    /// Adds an operand unless its name is taken.
     fn input(&mut self, name: String, array: &Array) -> Result<()> {
         if !self.inputs.contains(&name) {
             self.new_input(name, array.share()?);
@@ -315,18 +319,18 @@ impl Text {
         Ok(())
     }
 
-    /// An operand of a name that no other has.
+    /// Adds an operand with a unique name.
     pub(super) fn new_input(&mut self, name: impl Into<String>, array: Array) {
         self.arrays.push(array);
         self.inputs.push(name.into());
     }
 
-    /// A result of that name.
+    /// Adds a result.
     pub(super) fn output(&mut self, name: String, dtype: DType, shape: Shape) {
         self.outputs.push((name, dtype, shape));
     }
 
-    /// Adds a launch of `blocks`, by axis, to MLX's graph; its results.
+    /// Adds a launch of `blocks` blocks, by axis, to MLX's graph and returns its results.
     ///
     /// # Errors
     /// If MLX refuses the kernel.
@@ -343,7 +347,8 @@ impl Text {
         let names: Vec<String> = self.outputs.iter().map(|(name, ..)| name.clone()).collect();
         let text = KernelText {
             is_cuda: true,
-            // MLX sets a kernel's shared memory when it first sees its name and text, so both tell all sizes.
+            // MLX sets a kernel's shared memory when it first sees its name and text, so both
+            // include all sizes.
             name: &format!("flambeau_{name}_{shared}_{warps}"),
             source: &self.body,
             header,

@@ -9,18 +9,18 @@ use super::{
     Attention, Fresh, Heads, MAX_HEADS, Rotation, Window,
 };
 
-/// What a slot holds inside the run of nodes.
+/// The meaning of a slot within the run of nodes.
 #[derive(Clone, Debug, PartialEq)]
 enum Term {
     Heads(Heads),
     Cache(Tid),
     Attended,
-    /// What lies between query heads, in one row, and its sigmoid.
+    /// The gate interleaved with the query heads in one row, and its sigmoid.
     Gate(Heads),
     Open(Heads),
 }
 
-/// What is known while nodes are read.
+/// The state of the pattern match over the nodes.
 struct Reader<'s, 'a> {
     scope: &'s Scope<'a>,
     terms: BTreeMap<Tid, Term>,
@@ -30,7 +30,7 @@ struct Reader<'s, 'a> {
     attended: Option<(Heads, [Tid; 2], f32, Option<Window>)>,
     gate: Option<Heads>,
     kept: Vec<Node>,
-    /// Slots that nodes of the run wrote, and those that kept nodes wrote.
+    /// Slots written by nodes of the run, and slots written by kept nodes.
     made: Vec<Tid>,
     foreign: Vec<Tid>,
 }
@@ -153,7 +153,7 @@ impl Reader<'_, '_> {
         Some(None)
     }
 
-    /// The same heads in another order of axes, or what lies between heads in one row.
+    /// The same heads with permuted axes, or the gate interleaved with the heads in one row.
     fn read_reshape(&mut self, n: &Reshape) -> Option<()> {
         let heads = self.heads(n.x.0)?;
         let width = n.shape.last().copied().and_then(literal)?;
@@ -186,7 +186,7 @@ impl Reader<'_, '_> {
         Some(())
     }
 
-    /// What attention sees of a cache.
+    /// The slice of a cache that attention sees.
     fn read_slice(&mut self, n: &Slice) -> Option<()> {
         let stop = variable(n.stop)?;
         let same = self.visible.is_none_or(|s| s == stop) && literal(n.start) == Some(0);
@@ -196,7 +196,7 @@ impl Reader<'_, '_> {
         Some(())
     }
 
-    /// Attention over the caches' slices, or over those of an earlier step.
+    /// Attention over this step's slices of the caches, or over an earlier step's slices.
     fn read_attention(&mut self, n: &Sdpa, at: usize) -> Option<()> {
         let caches = match [n.k, n.v].map(|slot| self.terms.get(&slot.0)) {
             [Some(Term::Cache(k)), Some(Term::Cache(v))] => [*k, *v],
@@ -286,8 +286,9 @@ impl Heads {
         self.norm.is_none_or(|(weight, _)| weight.is_some())
     }
 
-    /// Whether a norm, of the heads or of what they come from before node `at`, leaves them in the type of a cache, as far as the program tells.
-    /// Where one of those that share a cache does not run fused, none may, and that has to be known before the first.
+    /// Whether a norm of the heads, or of their source before node `at`, yields the cache's type,
+    /// according to the program. If one step over a shared cache cannot run fused, no step over it
+    /// may. So this is decided before the first step runs.
     fn suits(&self, scope: &Scope<'_>, at: usize, cache: Tid) -> bool {
         let of = |t: Tid| scope.graph.meta.get(t.0 as usize).map(|meta| meta.dtype);
         let before = match writer(scope, self.source, at) {
@@ -317,7 +318,7 @@ impl Fresh {
     }
 }
 
-/// The last node before `at` that writes a slot, and where it stands.
+/// The last node before `at` that writes a slot, with its index.
 fn writer<'a>(scope: &Scope<'a>, tid: Tid, at: usize) -> Option<(usize, &'a Node)> {
     scope.nodes[..at].iter().rposition(|node| uses(node, tid).1).map(|i| (i, &scope.nodes[i]))
 }
@@ -329,7 +330,8 @@ fn writes_integer(node: &Node, vid: Vid) -> bool {
     writes
 }
 
-/// The cache whose slice from the first position on a slot holds at a node, as the cache is there, and how long the slice is.
+/// The cache that a slot slices from its first position, and the slice's length. The cache must be
+/// unchanged at that node.
 fn shared_cache(scope: &Scope<'_>, tid: Tid, at: usize) -> Option<(Tid, Vid)> {
     let (cut, Node::Slice(n)) = writer(scope, tid, at)? else { return None };
     let visible = variable(n.stop)?;
@@ -338,7 +340,7 @@ fn shared_cache(scope: &Scope<'_>, tid: Tid, at: usize) -> Option<(Tid, Vid)> {
     (plain && as_cut).then_some((n.x.0, visible))
 }
 
-/// The position that query heads turn by, if it is the last that is visible.
+/// The position of the query heads' rotation, if it is the last visible position.
 fn before_end(scope: &Scope<'_>, q: &Heads, visible: Vid) -> Option<Vid> {
     let VidOrTid::Vid(start) = q.rope?.offset else { return None };
     let at = scope.nodes.iter().rposition(|node| writes_integer(node, start))?;
@@ -347,7 +349,7 @@ fn before_end(scope: &Scope<'_>, q: &Heads, visible: Vid) -> Option<Vid> {
     (only && minus.a == Int::Vid(visible) && minus.b == Int::Lit(1)).then_some(start)
 }
 
-/// The nodes from `from` on that read what a slot holds there, if all of them are attention over it.
+/// The readers of a slot's contents from node `from` on, if all of them are attention over it.
 fn attentions_of(scope: &Scope<'_>, tid: Tid, from: usize) -> Option<Vec<usize>> {
     let mut found = Vec::new();
     for (i, node) in scope.nodes.iter().enumerate().skip(from) {
@@ -363,7 +365,8 @@ fn attentions_of(scope: &Scope<'_>, tid: Tid, from: usize) -> Option<Vec<usize>>
     scope.nodes.iter().all(|node| node.chains().is_empty()).then_some(found)
 }
 
-/// The bounds of a mask that a node before `at` has left: `0 <= position - j < width` for all `j` that are visible.
+/// The bounds of a mask computed before node `at`: a visible `j` satisfies `0 <= position - j <
+/// width`.
 fn window(scope: &Scope<'_>, mask: Tid, at: usize) -> Option<Window> {
     let (i, Node::LogicalAnd(both)) = writer(scope, mask, at)? else { return None };
     let (low_at, Node::GreaterEqual(low)) = writer(scope, both.a.0, i)? else { return None };

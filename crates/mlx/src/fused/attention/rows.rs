@@ -14,13 +14,15 @@ use crate::{
     },
 };
 
-/// Ranges of positions at most, and positions from which there are two: several sequences fill a device with longer ranges than one does.
+/// Maximum number of position ranges, and minimum number of positions for two ranges. Several
+/// sequences fill a device with longer ranges than one sequence does.
 const SPLITS: (usize, usize) = (16, 512);
 /// The same where heads are wide.
 const WIDE_SPLITS: (usize, usize) = (32, 128);
 
 impl Attention {
-    /// Query, key and value of a step for which there are rows: one that writes a position of its own, and whose cuts nobody reads.
+    /// Query, key and value of a step that can take rows: it writes its own position, and no later
+    /// node reads its cache slices.
     pub(crate) fn heads(&self) -> Option<[&Heads; 3]> {
         let fresh = self.fresh.as_ref().filter(|_| self.readers.is_empty())?;
         Some([&self.q, &fresh.k, &fresh.v])
@@ -56,7 +58,7 @@ impl RowSteps<'_> {
     /// Adds attention of [named](RowSteps::name_heads) rows of that type, once the step's other nodes have run.
     ///
     /// # Errors
-    /// If a sequence's position lies outside of its cache, or MLX fails.
+    /// If a sequence's position is outside its cache, or MLX fails.
     pub(crate) fn attention(
         &mut self,
         machines: &mut [&mut Machine],
@@ -72,7 +74,7 @@ impl RowSteps<'_> {
 }
 
 impl Attention {
-    /// Adds the part. A block's items are those of all sequences in turn.
+    /// Adds the part. Blocks iterate over the items of all sequences.
     fn build_rows(
         &self,
         machines: &mut [&mut Machine],
