@@ -14,7 +14,7 @@ use crate::{
 /// Keys and values of every layer of one sequence.
 pub(crate) type KvCache = kv::KvCache<Array>;
 
-/// What a query of one step attends to.
+/// The keys and values that a query of one step attends to.
 pub(crate) struct CacheView {
     /// `[1, heads, count, head_dim]`, oldest first.
     pub(crate) keys: Array,

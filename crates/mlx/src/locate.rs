@@ -22,7 +22,7 @@ pub struct Search {
 /// An MLX with headers and library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Install {
-    /// What the place is: `--mlx-path`, the interpreter that told of it, or `prefix`.
+    /// The source of the path: `--mlx-path`, the Python interpreter that reported it, or `prefix`.
     pub found_by: String,
     /// Folder to compile against.
     pub include: PathBuf,
@@ -55,7 +55,7 @@ impl Search {
         Err(Error::Missing(looked))
     }
 
-    /// Every place that is looked at, with what is there.
+    /// Every searched place, with its installation or the error.
     pub fn survey(&self) -> Vec<(PathBuf, Result<Install, Error>)> {
         let stated = self.path.iter().map(|path| ("--mlx-path".to_owned(), path.clone()));
         let places: Vec<_> = stated.chain(self.places()).collect();
@@ -90,7 +90,8 @@ impl Install {
     /// The MLX at a path of any of the accepted kinds.
     ///
     /// # Errors
-    /// [`Error::Incomplete`] says what is missing, [`Error::Version`] refuses versions that the shim was not made for.
+    /// [`Error::Incomplete`] if files are missing, [`Error::Version`] if the shim does not support
+    /// the version.
     pub fn at(found_by: &str, path: &Path) -> Result<Install, Error> {
         let refuse = |what: &str| Error::Incomplete { path: path.to_owned(), what: what.to_owned() };
         let roots = roots(path);
@@ -158,7 +159,7 @@ mod tests {
         assert_eq!(version_of("no version"), None);
     }
 
-    /// Builds a folder that looks like an installation and checks what is said of it.
+    /// Builds a folder like an installation and checks the reported result.
     fn check(files: &[(&str, &str)], expected: &str) {
         let folder = tempfile::tempdir().expect("a folder");
         for (name, text) in files {

@@ -30,17 +30,18 @@ fn owned() -> MutexGuard<'static, Vec<Device>> {
     OWNED.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// The way to a device's thread. What lies on the device holds this and never the owner, which would wait for itself.
+/// A sender to a device's thread. Objects on the device hold a queue and never the owner: dropping
+/// the owner on its own thread would wait for itself.
 #[derive(Clone, Debug)]
 pub(crate) struct Queue {
-    /// Nothing stands for the end.
+    /// `None` ends the thread.
     jobs: Sender<Option<Job>>,
     spin: Duration,
     thread: ThreadId,
 }
 
 impl Drop for Owner {
-    /// Waits for what is queued: a process that ends takes MLX apart, which nothing may use then.
+    /// Waits for the queued jobs: at process exit MLX is torn down and must be idle.
     fn drop(&mut self) {
         // A thread that has ended takes no message.
         let _ = self.queue.jobs.send(None);
@@ -54,13 +55,13 @@ impl Drop for Owner {
     }
 }
 
-/// How long a thread looks for an answer before it sleeps. Where a GPU computes, waking costs as much as many of its launches; on a
-/// CPU, MLX needs the core itself.
+/// How long a thread polls for an answer before it sleeps. With a GPU, waking up costs as much as
+/// many launches. On a CPU, MLX needs the core itself.
 fn spin_of(device: Device) -> Duration {
     if device == Device::Cpu { Duration::ZERO } else { Duration::from_micros(200) }
 }
 
-/// The next message, looked for before it is slept for.
+/// The next message: polls first, then sleeps.
 fn receive<T>(from: &Receiver<T>, spin: Duration) -> Result<T, RecvError> {
     let start = Instant::now();
     while start.elapsed() < spin {
@@ -90,13 +91,14 @@ impl Owner {
         let work = move || {
             let chosen = api.use_device(device);
             let works = chosen.is_ok();
-            // Who started the thread may have gone, and then nobody sends jobs either.
+            // Fails only if the starting thread is gone; then no jobs arrive either.
             let _ = ready.send(chosen);
             while works && let Ok(Some(job)) = receive(&queue, spin) {
-                // A job that panics drops its channel, which tells who waits for it.
+                // A job that panics drops its channel, and this wakes the waiting caller.
                 let _ = catch_unwind(AssertUnwindSafe(job));
             }
-            // Runs that nobody waited for compute on threads of MLX's own. What failed in them has no reader any more.
+            // Runs without a waiting caller may still compute on MLX's threads. Their errors have
+            // no reader any more.
             let _ = api.synchronize();
         };
         let started = thread::Builder::new().name(format!("mlx {device}")).spawn(work).map_err(|e| refuse(e.to_string()))?;
@@ -120,14 +122,14 @@ impl Owner {
 }
 
 impl Queue {
-    /// Runs `job` on the thread and waits for what it returns.
+    /// Runs `job` on the thread and waits for its result.
     ///
     /// # Errors
     /// [`Lost`] if the job panics.
     pub(crate) fn call<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Result<T, Lost> {
         let (reply, answer) = sync_channel(1);
         self.post(move || {
-            // Nobody waits if the caller was torn down, and then the value is dropped here.
+            // Fails only if the caller is gone; then the value is dropped here.
             let _ = reply.send(job());
         });
         receive(&answer, self.spin).map_err(|_| Lost)
@@ -142,7 +144,7 @@ impl Queue {
 
     /// Queues `job` without waiting.
     pub(crate) fn post(&self, job: impl FnOnce() + Send + 'static) {
-        // If the thread is gone, what the job holds is dropped here.
+        // If the thread is gone, the job is dropped here.
         let _ = self.jobs.send(Some(Box::new(job)));
     }
 }

@@ -19,14 +19,14 @@ use crate::{
     session::{Built, Feedback, MlxSession, Pending, State, bytes_of, last_entry, on},
 };
 
-/// Bytes of the state that runs carry on, from which on it is not kept for steps that may be taken back.
+/// Maximum size in bytes of carried state that is kept so that steps can be taken back.
 const MAX_CARRIED_BYTES: u64 = 1 << 28;
 
 /// A step that is not yet received.
 #[derive(Debug)]
 pub(crate) struct Submitted {
     pub(crate) token: Result<Token, EngineError>,
-    /// What runs carry on, as it was before the step.
+    /// The carried state before the step.
     pub(crate) before: Vec<(Tid, Slot)>,
 }
 
@@ -35,16 +35,16 @@ pub(crate) struct Submitted {
 pub(crate) enum Token {
     /// `[1]`.
     Own(Array),
-    /// One of those that several sessions drew together.
+    /// An element of the tokens drawn for several sessions together.
     Row(Arc<Mutex<Tokens>>, usize),
 }
 
-/// Tokens that several sessions drew together.
+/// Tokens drawn for several sessions together.
 #[derive(Debug)]
 pub(crate) struct Tokens {
     /// `[sessions]`.
     pub(crate) all: Array,
-    /// Once one of them was read.
+    /// Present once one of them was read.
     pub(crate) host: Option<Vec<i64>>,
 }
 
@@ -60,7 +60,7 @@ impl Token {
         }
     }
 
-    /// Waits for it.
+    /// Waits for the token.
     fn read(&self) -> Result<i64> {
         let first = |all: Vec<i64>| all.first().copied().unwrap_or(NONE as i64);
         match self {
@@ -108,7 +108,7 @@ impl PipelinedDecoding for MlxSession {
     fn cancel(&mut self) {
         self.post(|together, state| {
             together.rounds().forget(state);
-            // A session that has lost its state says so to who waits next.
+            // A session without state reports this to its next waiting caller.
             on(state, State::take_back).unwrap_or_default();
         });
     }
@@ -122,7 +122,7 @@ impl State {
         !m.graph.draws_without_seed() && self.carried.iter().copied().map(bytes).sum::<u64>() <= MAX_CARRIED_BYTES
     }
 
-    /// Handles to what runs carry on.
+    /// Handles to the carried state.
     pub(crate) fn carried(&self) -> Result<Vec<(Tid, Slot)>> {
         let m = &self.machine;
         let slot = |&tid: &Tid| m.env.tensors.get(tid.0 as usize).and_then(Option::as_ref).map(|slot| Ok((tid, slot.share()?)));
@@ -192,7 +192,7 @@ impl State {
         let token = self.in_flight.steps.pop_front().ok_or_else(none)?.token?;
         let read = token.read();
         if read.is_err() {
-            // What later steps would be taken back to comes from the one that failed.
+            // The states kept for later steps derive from the failed step.
             self.in_flight.steps.iter_mut().for_each(|step| step.before.clear());
             self.settle();
         }

@@ -1,4 +1,4 @@
-//! What a loaded MLX can do, found out by small computations whose results are known.
+//! Probes a loaded MLX with small computations of known results.
 
 use flambeau_tensor::{DType, Tensor};
 
@@ -7,7 +7,7 @@ use crate::ffi::{Api, Array, Binary, Failure, QuantLayout, QuantizedMatrix, Resu
 /// Whether MLX computes at all.
 ///
 /// # Errors
-/// What it says, or what came out instead.
+/// MLX's message, or the wrong result.
 pub(crate) fn computes(api: Api) -> Result<(), String> {
     let run = || {
         let x = array(api, &[1.5f32, -2.0], &[2])?;

@@ -1,4 +1,5 @@
-//! What measured sessions tell of a step: every result is computed and waited for before the next step begins.
+//! Measurements of steps. A measured session computes every result and waits for it before the next
+//! step.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,7 +10,7 @@ use crate::{
     error::Result,
 };
 
-/// Computes what the nodes of a step have bound, and counts the step, which began at `start`.
+/// Computes the results of a step's nodes and records the step, which began at `start`.
 ///
 /// # Errors
 /// If MLX cannot compute it.
@@ -49,16 +50,17 @@ fn tensors(nodes: &[Node], wanted: impl Fn(Role) -> bool) -> Vec<Tid> {
     found
 }
 
-/// What a step moves and computes.
+/// Bytes moved and operations of a step.
 fn cost(m: &Machine, nodes: &[Node]) -> [u64; 2] {
     if let [node] = nodes {
         return [node.bytes(&m.env), node.cost().flops(&m.env)];
     }
-    // One kernel computes them for a single token and keeps what lies between its nodes to itself.
+    // One kernel computes the nodes for a single token. Their intermediate results never reach
+    // memory.
     let flops = nodes.iter().map(|node| node.cost().flops_of_one_row(&m.env)).sum();
     let written = tensors(nodes, |role| role == Role::Write);
     let outer: Vec<Tid> = tensors(nodes, |role| role != Role::Write).into_iter().filter(|t| !written.contains(t)).collect();
-    // Of a cache it reads a part.
+    // It reads only a part of a cache.
     let reads_part = outer.iter().any(|tid| m.graph.buffers.contains(tid));
     let last = written.last().map_or(&[][..], std::slice::from_ref);
     [if reads_part { 0 } else { bytes_of(&m.env, &outer) + bytes_of(&m.env, last) }, flops]

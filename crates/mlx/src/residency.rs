@@ -1,4 +1,4 @@
-//! How many blocks a CUDA device computes at the same time, and how much shared memory each may have.
+//! The number of concurrently resident blocks of a CUDA device, and the shared memory of each.
 
 use flambeau_tensor::{DType, Shape};
 
@@ -7,7 +7,7 @@ use crate::{
     ffi::{Api, Kernel, KernelText, Launch},
 };
 
-/// What a device holds at a time.
+/// Resources of a device for one resident grid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Residency {
     /// Multiprocessors: as many blocks are resident, one on each.
@@ -16,7 +16,7 @@ pub(crate) struct Residency {
     pub(crate) shared_memory: usize,
 }
 
-/// Multiprocessors that are told apart.
+/// Maximum number of multiprocessors that the measurement distinguishes.
 const MOST: usize = 1023;
 
 /// Blocks of the measurement: several for every multiprocessor of any device.
@@ -34,7 +34,7 @@ fn shared_memory(capability: u32) -> usize {
     (kib - 1) << 10
 }
 
-/// Measures the current device. Fewer multiprocessors than there are may be found, never more.
+/// Measures the current device. It may find fewer multiprocessors than exist, never more.
 ///
 /// # Errors
 /// If MLX fails.

@@ -1,8 +1,9 @@
 //! Which nodes treat the rows of several sequences as they treat the one row of each.
 //!
-//! A node may run once for several sequences if its results are apart: entry `i` of their first axis is what the node makes of entry `i` of
-//! the operands' first axis. A kind of node says so in [`Eval::rows`](crate::eval::Eval::rows), beside its implementation; one that says
-//! nothing runs for each sequence by itself.
+//! A node may run once for several sequences if it treats rows independently: entry `i` of the
+//! results' first axis depends only on entry `i` of the operands' first axis. A kind of node
+//! declares this in [`Eval::rows`](crate::eval::Eval::rows), beside its implementation. Other kinds
+//! run once per sequence.
 
 use flambeau_ir::{In, Tid, infer::run::Contents};
 use smallvec::SmallVec;
@@ -15,12 +16,13 @@ pub(crate) struct Rows {
     pub(crate) how: How,
 }
 
-/// What runs.
+/// The operation to run on the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum How {
     /// The node.
     Node,
-    /// The node; operands are aligned at their last axes, so that rows stand on the result's first axis only in those of its rank.
+    /// The node. Operands broadcast from their last axes, so only operands of the result's rank
+    /// have rows on its first axis.
     Aligned,
     /// Nothing: the results are the operand's elements, in their order.
     View,
@@ -33,7 +35,7 @@ impl Rows {
         Rows { operands: operands.into_iter().map(|slot| slot.0).collect(), how }
     }
 
-    /// The node itself, over operands whose first axis it takes apart.
+    /// The node itself, over operands whose first axis it treats row by row.
     pub(crate) fn of(operands: impl IntoIterator<Item = In>) -> Option<Rows> {
         Some(Rows::new(operands, How::Node))
     }

@@ -46,7 +46,7 @@ impl MlxSession {
         MlxSession { owner, together, state: Arc::new(Mutex::new(Some(state))), can_pipeline }
     }
 
-    /// The state, if it lies on that owner's device.
+    /// The state, if it is on the owner's device.
     pub(crate) fn state_on(&self, owner: &Arc<Owner>) -> Option<together::Shared> {
         Arc::ptr_eq(&self.owner, owner).then(|| Arc::clone(&self.state))
     }
@@ -102,7 +102,7 @@ impl Session for MlxSession {
     }
 
     fn reset(&mut self) {
-        // A session that has lost its state says so when it runs.
+        // A session without state reports this when it runs.
         let _ = self.call(|together, state| {
             together.rounds().forget(state);
             on(state, State::reset)
@@ -129,7 +129,7 @@ impl Drop for MlxSession {
     }
 }
 
-/// What the caller reads of the results.
+/// The part of the results that the caller reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     All,
@@ -145,7 +145,7 @@ pub(crate) enum Pending {
 }
 
 impl Pending {
-    /// What MLX is to compute.
+    /// The array that MLX has to compute.
     pub(crate) fn array(&self) -> Option<&Array> {
         match self {
             Pending::Array(array) => Some(array),
@@ -166,32 +166,33 @@ impl Pending {
 #[derive(Debug)]
 pub(crate) struct Built {
     pub(crate) results: Vec<Pending>,
-    /// Handles to what callers own: MLX may write the memory of a lone handle, and decides so when it is told to compute.
+    /// Handles to the callers' inputs. When MLX evaluates, it may overwrite the memory of an array
+    /// with a single handle.
     _inputs: Vec<Array>,
 }
 
-/// An input that lies on the device already.
+/// An input that is already on the device.
 #[derive(Debug)]
 pub(crate) struct Feedback {
     pub(crate) input: usize,
     pub(crate) array: Array,
 }
 
-/// What a session keeps from run to run.
+/// The state of a session between runs.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) machine: Machine,
-    /// What the init chain left in buffers; empty where it is zero.
+    /// Buffer contents after the init chain; empty for zeros.
     initial: Vec<(Tid, Option<Slot>)>,
     traces: Traces,
-    /// Present if runs of a signature that comes again are compiled: their count.
+    /// Number of compiled runs; present if repeated signatures are compiled.
     compiles: Option<Arc<AtomicU64>>,
     pub(crate) in_flight: InFlight,
     /// The buffers that runs carry on and write as a whole.
     pub(crate) carried: Vec<Tid>,
-    /// Whether launches may be on their way that use buffers without MLX's knowing.
+    /// Whether in-flight kernels may hold buffer addresses that MLX does not track.
     pub(crate) is_used_unseen: bool,
-    /// Present if buffers are shared; they lie there between runs.
+    /// Holds the shared buffers between runs; present if buffers are shared.
     shared: Option<Shared>,
     /// Keeps the constants shared.
     uploads: Vec<Arc<Upload>>,
@@ -285,17 +286,17 @@ impl State {
         }))
     }
 
-    /// Puts buffers and cache where others that are loaded with the same state find theirs.
+    /// Shares buffers and cache with the other sessions loaded with the same state.
     ///
     /// # Errors
-    /// If something else lies there.
+    /// If the shared state does not fit the session's buffers.
     pub(crate) fn share(&mut self, state: SharedState, queue: Queue) -> Result<(), EngineError> {
         let (graph, keeper) = (Arc::clone(&self.machine.graph), OnDevice { queue, device: self.machine.device });
         self.shared = Some(Shared::join(&graph, &mut self.machine, state, keeper)?);
         Ok(())
     }
 
-    /// Whether a session's constants are those of another, which brought them to the device.
+    /// Whether both sessions use the same uploaded constants.
     pub(crate) fn has_constants_of(&self, other: &State) -> bool {
         let pairs = self.uploads.iter().zip(&other.uploads);
         self.uploads.len() == other.uploads.len() && pairs.into_iter().all(|(a, b)| Arc::ptr_eq(a, b))
@@ -306,7 +307,7 @@ impl State {
         matches!((&self.shared, &other.shared), (Some(a), Some(b)) if a.is_one_with(b))
     }
 
-    /// What the session shares with others, to be [put back](State::put_shared).
+    /// Takes the state shared with other sessions; [`State::put_shared`] puts it back.
     pub(crate) fn take_shared(&mut self) -> Option<Shared> {
         self.shared.take()
     }
@@ -345,7 +346,8 @@ impl State {
         let held = self.bind(inputs, feedback)?;
         let main = ChainId(self.machine.graph.main);
         let results = run_chain(&mut self.machine, main).and_then(|()| self.results()).map_err(EngineError::from);
-        // Only then do intermediate arrays have no handle but MLX's own, so that MLX may reuse their storage.
+        // Once slots are cleared, only MLX holds the intermediate arrays, so MLX may reuse their
+        // storage.
         clear(&mut self.machine);
         Ok(Built { results: results?, _inputs: held })
     }
@@ -372,7 +374,7 @@ impl State {
         results.into_iter().map(Pending::read).collect()
     }
 
-    /// Binds the inputs of a run, of which the host has copies where they are few; handles to their arrays.
+    /// Binds the inputs of a run, with host copies of small ones. Returns handles to their arrays.
     ///
     /// # Errors
     /// If MLX refuses one.
@@ -418,7 +420,7 @@ impl State {
         graph.outputs.iter().map(result).collect()
     }
 
-    /// Handles to everything that lasts.
+    /// Handles to everything that lasts from run to run.
     pub(crate) fn buffers(&self) -> Result<Vec<Array>> {
         let mut arrays: Vec<Array> =
             self.initial.iter().filter_map(|(tid, _)| handle(&self.machine, *tid).transpose()).collect::<Result<_>>()?;
@@ -428,8 +430,8 @@ impl State {
         Ok(arrays)
     }
 
-    /// After a failure: buffers that cannot be computed are as loading left them, and memory that the run had taken goes back to the
-    /// system, which may be short of it.
+    /// Recovers after a failure. Resets buffers that cannot be computed to their initial contents,
+    /// and returns the run's cached memory to the system.
     pub(crate) fn settle(&mut self) {
         let tids: Vec<Tid> = self.initial.iter().map(|(tid, _)| *tid).collect();
         for (i, tid) in tids.into_iter().enumerate() {
@@ -441,7 +443,7 @@ impl State {
         if let Some(kv) = &mut self.machine.kv {
             kv::settle(kv, self.machine.api);
         }
-        // The run's failure is what counts.
+        // The caller reports the run's own failure.
         let _ = self.machine.api.memory(Memory::ClearCache, 0);
     }
 
@@ -456,10 +458,11 @@ impl State {
         }
     }
 
-    /// Waits for launches that use buffers without MLX's knowing, which would otherwise give their memory to others.
+    /// Waits for in-flight kernels. They hold buffer addresses that MLX does not track, and MLX
+    /// would reuse that memory.
     pub(crate) fn wait_for_launches(&mut self) {
         if std::mem::take(&mut self.is_used_unseen) {
-            // What failed in them, who receives their results is told.
+            // The receivers of the launches' results get the errors.
             let _ = self.machine.api.synchronize();
         }
     }
@@ -468,7 +471,8 @@ impl State {
         self.wait_for_launches();
         self.in_flight = InFlight::default();
         (0..self.initial.len()).for_each(|i| self.restore(i));
-        // The cache needs nothing: a step reads only positions before its own end, which the new sequence writes again.
+        // The cache needs no reset: a step reads only positions before its own end, and the new
+        // sequence rewrites these.
     }
 }
 
@@ -490,13 +494,13 @@ pub(crate) fn clear(m: &mut Machine) {
     m.env.origins.fill(None);
 }
 
-/// A handle to what a slot holds, if it holds something.
+/// A handle to a slot's array, if the slot is set.
 fn handle(m: &Machine, tid: Tid) -> Result<Option<Array>> {
     let slot = m.env.tensors.get(tid.0 as usize).and_then(Option::as_ref);
     Ok(slot.map(|s| s.array.share()).transpose()?)
 }
 
-/// What a slot holds, computed.
+/// A slot's contents, computed; empty if the slot is unset.
 fn computed(m: &Machine, tid: Tid) -> Result<Option<Slot>> {
     let slot = m.env.tensors.get(tid.0 as usize).and_then(Option::as_ref).map(Slot::share).transpose()?;
     if let Some(slot) = &slot {

@@ -21,13 +21,14 @@ const SOURCES: [(&str, &str); 7] = [
     ("shim.cpp", include_str!("../shim/shim.cpp")),
 ];
 
-/// Names and texts of the shim's files, those included that are written from Rust's tables. `shim.cpp` is what to compile.
+/// Names and texts of the shim's files, including the files generated from Rust's tables.
+/// `shim.cpp` is the file to compile.
 pub fn shim_sources() -> Vec<(&'static str, String)> {
     let committed = SOURCES.iter().map(|&(name, text)| (name, text.to_owned()));
     committed.chain(ffi::written_sources()).collect()
 }
 
-/// What the compiler is told besides paths. A code that the shim leaves out is an error.
+/// Compiler flags besides paths. An unhandled enum code in the shim is an error.
 const FLAGS: [&str; 6] = ["-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Werror=switch"];
 
 /// Compilers to try if none is stated.

@@ -1,12 +1,14 @@
 //! Runs of several sessions at once.
 //!
-//! Sessions of one graph whose inputs have the same sizes go through its nodes side by side, in one run of the device. A node that takes
-//! rows [apart](crate::rows) runs once, on the rows of all of them, so that it reads a weight once; all others, such as attention over a
-//! session's cache, run for each. What such a run does not take, runs alone: sessions with other inputs, programs with state outside of
-//! slots, and sessions that share buffers with each other.
+//! Sessions of one graph with inputs of the same sizes share one run of the device. A node that
+//! treats [rows independently](crate::rows) runs once on the rows of all sessions, so it reads a
+//! weight once. Other nodes, such as attention over a session's cache, run once per session. These
+//! sessions run alone: sessions with other input sizes, with state outside of slots, or with
+//! buffers shared among each other.
 //!
-//! Nothing is computed before the whole run is built. If that fails, as for a session whose cache is full, everything is as it was, and each
-//! runs alone, so that one that fails leaves the others alone.
+//! Nothing is computed before the whole run is built. If building fails, for instance because a
+//! session's cache is full, all state is restored and each session runs alone. A failing session
+//! then does not affect the others.
 
 mod fused;
 mod lanes;
@@ -39,12 +41,12 @@ pub(crate) use rounds::Rounds;
 /// A session's state, on the way to the device's thread.
 pub(crate) type Shared = Arc<Mutex<Option<Box<State>>>>;
 
-/// What an engine's sessions do together.
+/// The joint runs of an engine's sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Together {
-    /// Runs that were one for several.
+    /// Number of joint runs.
     pub(crate) joined_runs: AtomicU64,
-    /// Steps of pipelined decoding. Only the device's thread looks at them.
+    /// Steps of pipelined decoding. Only the device's thread uses them.
     rounds: Mutex<Rounds>,
 }
 
@@ -54,7 +56,7 @@ impl Together {
     }
 }
 
-/// What a session of a run brings to the device's thread.
+/// A session's state and inputs for a joint run.
 struct Member {
     state: Shared,
     inputs: Vec<Value>,
@@ -82,14 +84,14 @@ pub(crate) fn run_last_of_each(owner: &Arc<Owner>, together: &Arc<Together>, run
     runs.iter_mut().zip(outcomes).map(|(run, outcome)| outcome.unwrap_or_else(|| run.alone())).collect()
 }
 
-/// A member whose state is held, and which of them it is.
+/// A member with its locked state and its index.
 struct Held<'a> {
     at: usize,
     member: &'a Member,
     state: MutexGuard<'a, Option<Box<State>>>,
 }
 
-/// Those that stand beside each other; the rest is left out.
+/// Groups of members that can run jointly; the other members are left out.
 fn groups(members: &[Member]) -> Vec<Vec<Held<'_>>> {
     let mut groups: Vec<Vec<Held<'_>>> = Vec::new();
     for (at, member) in members.iter().enumerate() {
@@ -112,14 +114,15 @@ fn groups(members: &[Member]) -> Vec<Vec<Held<'_>>> {
     groups
 }
 
-/// Sequences from which on one run of several is taken for faster than as many runs. Where a step of one is few launches, it takes about as long as
-/// the host needs to build one of several.
+/// Minimum number of sequences for which a joint run is expected to be faster than separate runs.
+/// If a single step is few launches, it takes about as long as building a joint step takes the
+/// host.
 fn least(group: &[Held<'_>]) -> usize {
     let plan = group.first().and_then(|held| held.state.as_ref()?.machine.fused.as_ref());
     if plan.is_some_and(Plan::takes_layers) { 4 } else { 2 }
 }
 
-/// Runs the members that stand beside others, each with its number.
+/// Runs the groups of members. Returns each result with the member's index.
 fn run_groups(members: &[Member], joined_runs: &AtomicU64) -> Vec<(usize, Result<Vec<Value>, EngineError>)> {
     let mut ended = Vec::new();
     for mut group in groups(members) {
@@ -139,13 +142,14 @@ fn run_groups(members: &[Member], joined_runs: &AtomicU64) -> Vec<(usize, Result
     ended
 }
 
-/// What MLX could not compute, with every buffer in order again.
+/// Recovers every session's buffers and returns the error.
 fn settled<E>(states: &mut [&mut State], error: E) -> E {
     states.iter_mut().for_each(|state| state.settle());
     error
 }
 
-/// The run of several sessions as arrays that MLX has not computed yet; `None`, with every session as it was, if each is to run alone.
+/// The joint run as arrays that MLX has not computed yet. Returns `None` and leaves every session
+/// unchanged if each has to run alone.
 fn build(states: &mut [&mut State], inputs: &[&[Value]], fed: Option<lanes::Fed>) -> Option<Built> {
     let mut lanes = Lanes::new(states);
     match catch_unwind(AssertUnwindSafe(|| lanes.build(inputs, fed))) {

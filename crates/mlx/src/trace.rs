@@ -1,10 +1,13 @@
-//! One run of the main chain as a function that MLX compiles, so that later runs of the same signature build nothing.
+//! Tracing: MLX compiles one run of the main chain as a function. Later runs of the same signature
+//! build no arrays.
 //!
-//! A program's sizes depend on the call: a language model writes its cache at the position it is given and reads the cache up to
-//! there. A trace keeps such integers open. An integer tensor of one element among the inputs has an [`Origin`], and so has what
-//! nodes compute from it; the few nodes that may read an open integer use it as an array. A slice that ends at an open integer is
-//! [`Padded`]: its array is longer than it, by less than [`BUCKET`], and attention masks the rest. Every other node that reads
-//! something open ends the trace, and the signature runs node by node as before.
+//! A program's sizes depend on the call: a language model writes its cache at the position it is
+//! given and reads the cache up to there. A trace keeps such integers open. An input that is an
+//! integer tensor of one element has an [`Origin`], and so have integers computed from it. The few
+//! nodes that may read an open integer use it as an array. A slice that ends at an open integer is
+//! [`Padded`]: its array is longer than the slice, by less than [`BUCKET`], and attention masks the
+//! rest. Every other node that reads an open value ends the trace, and the signature runs node by
+//! node.
 
 use std::sync::{Arc, Mutex};
 
@@ -18,16 +21,17 @@ use crate::{
     session::{Feedback, run_chain},
 };
 
-/// Step in which padded slices grow: a sequence needs a new trace so often.
+/// Growth step of padded slices in positions. A sequence needs a new trace every `BUCKET`
+/// positions.
 pub(crate) const BUCKET: usize = 256;
 
 /// Traces of one signature; a longer sequence replaces the oldest.
 const MAX_TRACES: usize = 8;
 
-/// Signatures that are kept apart.
+/// Maximum number of signatures with their own traces.
 const MAX_SIGNATURES: usize = 32;
 
-/// An integer that a run decides: that of an input, plus a constant.
+/// An integer known only at run time: an input's value plus a constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) input: usize,
@@ -41,7 +45,7 @@ pub(crate) struct Padded {
     pub(crate) length: Origin,
 }
 
-/// What must hold of an open integer for a trace to be valid.
+/// The range of an open integer in which a trace is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Guard {
     origin: Origin,
@@ -58,7 +62,7 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
-    /// The value in the run that is traced.
+    /// The value in the traced run.
     pub(crate) fn value(&self, origin: Origin) -> Result<i64> {
         let open = self.open.get(origin.input).and_then(Option::as_ref);
         open.map(|(_, value)| value + origin.offset).ok_or_else(|| OpError::value("an open integer is unknown"))
@@ -72,7 +76,7 @@ impl Trace {
         Ok(scalar.binary(Binary::Add, &Array::full(api, &[], origin.offset as f64, DType::I32)?)?)
     }
 
-    /// Makes the trace valid only where the integer lies in the range, both ends included.
+    /// Restricts the trace's validity to integers in `low..=high`.
     pub(crate) fn guard(&mut self, origin: Origin, low: i64, high: i64) {
         let guard = Guard { origin, low, high };
         if !self.guards.contains(&guard) {
@@ -81,7 +85,7 @@ impl Trace {
     }
 }
 
-/// Refuses a node that would fix something open.
+/// Refuses a node that would fix an open value.
 pub(crate) fn admit(node: &Node, cx: &Cx<'_>) -> Result<()> {
     let takes_values =
         matches!(node, Node::AddInt(_) | Node::SubtractInt(_) | Node::Slice(_) | Node::SliceUpdate(_) | Node::Rope(_));
@@ -109,7 +113,7 @@ struct Compiled {
     guards: Vec<Guard>,
 }
 
-/// What is known of a signature.
+/// The history and the traces of a signature.
 #[derive(Debug, Default)]
 struct Known {
     runs: u32,
@@ -135,7 +139,8 @@ pub(crate) struct Traces {
     written: Vec<Tid>,
 }
 
-/// The integers that a trace leaves open, by input. The host does not know one that lies on the device.
+/// The integers that a trace leaves open, by input. An integer on the device is unknown to the
+/// host.
 fn open_integers(inputs: &[Value], feedback: Option<&Feedback>) -> Vec<Option<i64>> {
     let open = |(i, input): (usize, &Value)| match input {
         _ if feedback.is_some_and(|feedback| feedback.input == i) => None,
@@ -277,7 +282,7 @@ fn compile(
     Ok((Compiled { closure, guards }, results))
 }
 
-/// What a trace needs besides the machine.
+/// State lent to a trace besides the machine.
 struct Lent {
     inputs: Vec<Value>,
     open: Vec<Option<i64>>,

@@ -1,7 +1,8 @@
-//! Decoder layers that one launch computes: five steps each, with barriers of the whole grid between them.
+//! Decoder layers in one launch: five steps each, separated by grid-wide barriers.
 //!
-//! A step of one token reads every weight once, and on a fast device the launches, and what the host does for each, take longer
-//! than that. Layers are taken together where they follow one another and are alike in everything but their weights.
+//! A step of one token reads every weight once. On a fast device the launches and their host
+//! overhead take longer than these reads. Consecutive layers share a launch if they differ only in
+//! their weights.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +34,7 @@ pub(crate) struct Layers {
     pub(super) at: usize,
     pub(super) end: usize,
     starts: Vec<Starts>,
-    /// What the launch does not leave behind, the last result but one included.
+    /// Slots whose contents the launch does not produce, including the second-to-last result.
     inner: Vec<Tid>,
     /// Slots that the integer nodes between the steps write.
     kept_writes: Vec<Tid>,
@@ -92,7 +93,7 @@ impl<'a> Layer<'a> {
         self.linears().iter().flat_map(|l| &l.weights).all(|w| w.format == self.format())
     }
 
-    /// What the first norm adds to the mean of squares.
+    /// Epsilon of the first norm.
     fn eps(&self) -> f32 {
         self.qkv.norm.map_or(0.0, |n| n.1)
     }
@@ -101,7 +102,8 @@ impl<'a> Layer<'a> {
         self.gate_up.norm.is_some_and(|n| n.1 == self.eps())
     }
 
-    /// Whether another layer is the same in all that a launch is made for, as far as the program tells.
+    /// Whether another layer agrees in every property that the kernel is compiled for, according to
+    /// the program.
     fn is_like(&self, other: &Layer<'_>) -> bool {
         self.format() == other.format() && self.eps() == other.eps() && self.attention.is_like(other.attention)
     }
@@ -178,8 +180,8 @@ fn row(scope: &Scope<'_>, steps: &BTreeMap<usize, Step>, at: usize) -> Option<La
     (all.len() > 1 && is_dead).then_some(Layers { at, end, starts: all, inner, kept_writes, made: None })
 }
 
-/// Slots that steps write, and those that the integer nodes between them do. `None` if such a node reads what a step computes, other
-/// than the sizes of the row of `x`.
+/// Slots written by the steps, and slots written by the integer nodes between them. `None` if an
+/// integer node reads a step's result other than the sizes of the row `x`.
 fn inner_slots(steps: &BTreeMap<usize, Step>, all: &[Starts]) -> Option<(Vec<Tid>, Vec<Tid>)> {
     let (mut inner, mut kept_writes) = (Vec::new(), Vec::new());
     let (mut computed, mut rows): (Vec<Tid>, Vec<Tid>) = (Vec::new(), Vec::new());
@@ -209,7 +211,7 @@ fn inner_slots(steps: &BTreeMap<usize, Step>, all: &[Starts]) -> Option<(Vec<Tid
     Some((inner, kept_writes))
 }
 
-/// What integer nodes may change, as it was before.
+/// A snapshot of the state that integer nodes may change.
 pub(super) struct Before {
     values: Vec<Option<i32>>,
     origins: Origins,
@@ -310,7 +312,8 @@ fn positions(m: &mut Machine, layers: &[Layer<'_>], x: &Slot) -> Result<Option<P
             return Ok(None);
         }
         found = position;
-        // The next layer's integer nodes may ask for the sizes of its row, which are those of every row.
+        // The next layer's integer nodes may read the sizes of its row; all rows have the same
+        // sizes.
         m.set(layer.down.outs[0], x.share()?);
     }
     Ok(found)

@@ -1,4 +1,4 @@
-//! The text of the kernel that computes decoder layers, and how it shares out rows and shared memory.
+//! The source text of the decoder-layer kernel, and its partition of rows and shared memory.
 
 use std::fmt::Write as _;
 
@@ -20,17 +20,19 @@ use crate::{
 const WARPS: usize = 16;
 /// Threads of a block.
 pub(super) const THREADS: usize = WARPS * 32;
-/// Counters behind those of the key heads: arrivals at barriers, and blocks that have left.
+/// Number of counters after the key heads' counters: arrivals at barriers, and finished blocks.
 pub(super) const COUNTERS: usize = 2;
-/// Bytes of a matrix's row that a warp takes at a time, and rows that it takes together.
+/// Bytes of a matrix row per step of a warp, and rows per step.
 const CHUNK: usize = 512;
 const ROWS: usize = 4;
-/// Steps whose weights are on their way while a warp computes. With more, all that waits for something else does so behind them.
+/// Steps whose weights are prefetched while a warp computes. With more, other loads would queue
+/// behind them.
 const SLOTS: usize = 1;
 /// Pointers that a launch may have as arguments: CUDA takes 32,764 bytes of them.
 const MAX_PLACES: usize = 4000;
 
-/// A product of a layer: columns, tiles of rows, those of the first and the first two matrices, and how they are shared out.
+/// A product of a layer: columns, tiles of rows, the tile counts up to the end of the first and the
+/// second matrix, and the partition over warps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Product {
     k: usize,
@@ -45,7 +47,7 @@ struct Product {
     partial: usize,
 }
 
-/// What the kernel is compiled for.
+/// Compile-time parameters of the kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Sizes {
     device: Residency,
@@ -168,8 +170,8 @@ impl Sizes {
         Product { k, tiles, ends, chunks, ways, each, place, gated, partial: (of_block << ways) * ROWS }
     }
 
-    /// The products of a layer, whose places begin with those of the first norm, and the other places: the second norm, norms of
-    /// query and key, the caches.
+    /// The products of a layer, and the other places: the second norm, the norms of query and key,
+    /// the caches. A layer's places begin with the first norm.
     fn products(&self) -> ([Product; 4], [usize; 3]) {
         let (heads, keys, matrix) = (self.heads * self.dim, self.key_heads * self.dim, self.matrix_places());
         let head_norms = 1 + 3 * matrix;

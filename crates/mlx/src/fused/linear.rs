@@ -12,7 +12,7 @@ use crate::{
     error::Result,
 };
 
-/// Rows of all matrices from which a warp takes four rows at a time instead of two.
+/// Minimum total number of matrix rows for which a warp takes four rows at a time instead of two.
 const MANY_ROWS: usize = 16384;
 
 /// Elements of a row that the threads of a block hold in registers.
@@ -62,7 +62,7 @@ pub(super) enum Activation {
     Gelu,
 }
 
-/// A sum with what a norm makes of a product, times a number if there is one, which the step leaves beside its results.
+/// The sum `(row + norm(product)) * scale`, an additional result of the step. `scale` is optional.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Joined {
     row: Tid,
@@ -81,25 +81,25 @@ pub(crate) struct Linear {
     pub(crate) residual: Option<Tid>,
     pub(super) gated: bool,
     pub(super) activation: Activation,
-    /// What the one product, activated, is multiplied with: a part of a row.
+    /// The part of a row that multiplies the activated product, for a step with one product.
     pub(super) beside: Option<Slice>,
-    /// What `x` is joined to before the norm.
+    /// The sum that `x` enters before the norm.
     pub(super) joined: Option<Joined>,
     pub(super) weights: Vec<Weights>,
     pub(crate) outs: Vec<Tid>,
 }
 
-/// What a kernel is compiled for.
+/// Compile-time parameters of a kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Sizes {
     pub(super) dtype: DType,
     pub(super) k: usize,
     pub(super) rows: Vec<usize>,
-    /// Of the norm's weights.
+    /// The type of the norm's weights.
     norm: DType,
 }
 
-/// Reads a product at a node; where the next node stands.
+/// Matches a product at a node. Returns it with the index of the next node.
 fn product(scope: &Scope<'_>, at: usize) -> Option<(Product, usize)> {
     match scope.nodes.get(at)? {
         Node::QuantizedMatmul(q) if q.transpose && q.mode == QuantMode::Affine => {
@@ -159,8 +159,8 @@ pub(super) fn find(scope: &Scope<'_>, at: usize) -> Option<Step> {
     (dead && linear.has_known_formats()).then(|| Step { end, kind: Kind::Linear(Box::new(linear)) })
 }
 
-/// A norm of a product, the sum that it enters, and a number that this is multiplied with, from a node on: the product, what is joined to it,
-/// and the next node.
+/// Matches `(row + norm(product)) * scale` from a node on. Returns the product, the sum and the
+/// index of the next node.
 fn joined(scope: &Scope<'_>, at: usize) -> Option<(Tid, Joined, usize)> {
     let Node::RMSNorm(norm) = scope.nodes.get(at)? else { return None };
     let weight = norm.weight.filter(|w| scope.is_constant(w.0))?.0;
@@ -181,7 +181,8 @@ fn joined(scope: &Scope<'_>, at: usize) -> Option<(Tid, Joined, usize)> {
     (dead && row != norm.out.0).then_some((norm.x.0, Joined { row, norm: (weight, norm.eps), scale, out }, next))
 }
 
-/// The slot that holds a normalised row, converted if a node does so, the type that it is converted to, and the next node.
+/// The slot of a normalised row after an optional conversion, the converted type, and the index of
+/// the next node.
 pub(super) fn narrowed(scope: &Scope<'_>, at: usize, norm: Tid) -> (Tid, Option<DType>, usize) {
     match scope.nodes.get(at) {
         Some(Node::AsType(cast)) if cast.x.0 == norm => (cast.out.0, Some(cast.scalar_type), at + 1),
@@ -189,7 +190,8 @@ pub(super) fn narrowed(scope: &Scope<'_>, at: usize, norm: Tid) -> (Tid, Option<
     }
 }
 
-/// The products of `x` from a node on, and a gate between two of them; with where they end and what they leave unread.
+/// The products of `x` from a node on, with an optional gate between two of them. Also returns the
+/// end index and the slots that must be dead afterwards.
 fn products(scope: &Scope<'_>, at: usize, x: Tid) -> Option<(Linear, usize, Vec<Tid>)> {
     let (first, mut end) = product(scope, at).filter(|(p, _)| p.x == x)?;
     let mut gate = activated(scope, end, first.out);
@@ -229,7 +231,8 @@ fn products(scope: &Scope<'_>, at: usize, x: Tid) -> Option<(Linear, usize, Vec<
     Some((Linear { gated: true, activation, outs: vec![mul.out.0], ..linear }, end + 1, spent))
 }
 
-/// A part of a row from a node on, which a gate is multiplied with next, and the slot of the result.
+/// Matches a slice of a row from a node on and its product with a gate. Returns the slice and the
+/// slot of the result.
 fn beside(scope: &Scope<'_>, at: usize, gate: Tid) -> Option<(Slice, Tid)> {
     let (Node::Slice(part), Node::Multiply(mul)) = (scope.nodes.get(at)?, scope.nodes.get(at + 1)?) else { return None };
     let factors = [mul.a.0, mul.b.0];
@@ -426,8 +429,8 @@ impl Linear {
         of_all.filter(|(weights, _)| weights.format == format).map(|(_, &rows)| rows).collect()
     }
 
-    /// Rows that a warp reads together of matrices of such numbers of rows, of `warps` that there are: those that take the least time, in which
-    /// several rows of a round share what reading the vector takes.
+    /// Rows that each of `warps` warps reads together, chosen for the least estimated time. Rows of
+    /// one round share the cost of reading the vector.
     fn tile(&self, rows: &[usize], warps: Option<usize>) -> usize {
         let total = rows.iter().sum::<usize>();
         let results = |tile: usize| if self.gated { tile / 2 } else { tile };

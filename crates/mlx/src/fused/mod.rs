@@ -1,8 +1,8 @@
-//! Runs of nodes that a CUDA device computes in few launches when a step has one token: linear layers, attention, gated delta nets, the
-//! experts that a router chooses, and whole decoder layers of those.
+//! Fusion for steps of one token on CUDA devices: runs of nodes become few launches. Fused are
+//! linear layers, attention, gated delta nets, routed experts, and whole decoder layers of these.
 //!
-//! A program's nodes stay what it consists of: a plan only says where a run of them begins that one kernel replaces. If a step
-//! does not fit the kernel (more tokens, other types), its nodes run one by one.
+//! A plan does not change the program's nodes; it marks runs of nodes that a kernel can replace. If
+//! a step does not fit the kernel (more tokens, other types), its nodes run one by one.
 
 mod attention;
 mod chosen;
@@ -35,7 +35,7 @@ use crate::{
     ffi::{Api, Array},
 };
 
-/// A kernel for the nodes from where it stands up to `end`.
+/// A kernel for the nodes from its own index up to `end`.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) end: usize,
@@ -62,7 +62,7 @@ impl Step {
         }
     }
 
-    /// Adds what computes the step; `false` if there is nothing for its sizes.
+    /// Adds the step's parts; `false` if no kernel supports its sizes.
     fn build(&self, m: &mut Machine, shared: &mut Shared, builder: &mut Builder) -> Result<bool> {
         match &self.kind {
             Kind::Linear(linear) => linear.build(m, builder),
@@ -73,7 +73,7 @@ impl Step {
     }
 }
 
-/// What a step computes.
+/// The kind of a step.
 #[derive(Debug)]
 pub(crate) enum Kind {
     Linear(Box<Linear>),
@@ -86,28 +86,29 @@ pub(crate) enum Kind {
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     steps: BTreeMap<usize, Step>,
-    /// Steps that one launch takes together: like layers all of them, others a layer each.
+    /// Steps that share a launch: all uniform layers in one, other layers one each.
     layers: Option<Layers>,
     groups: BTreeMap<usize, Group>,
     shared: Shared,
     /// Launches of this run.
     launches: usize,
-    /// Whether the device has work while the host builds this run: it then need not begin before the run is whole.
+    /// Whether the device has other work while the host builds this run. If so, nothing is
+    /// submitted before the run is complete.
     pub(crate) is_pipelined: bool,
 }
 
-/// Launches after which the device begins to work, while the host goes on with the rest of the run.
+/// Number of launches after which they are submitted while the host builds the rest of the run.
 const LAUNCHES_TO_SUBMIT: usize = 16;
 
-/// What the steps of a session share.
+/// State shared by the steps of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     /// The position of the step's token, on the device.
     position: Option<(i32, Array)>,
-    /// Counters that every launch leaves at zero: one for each key head, then what barriers of the grid need, then those of the key heads of
-    /// each of several sequences.
+    /// Counters that every launch resets to zero. In order: one per key head, the grid barriers'
+    /// counters, one per key head of each of several sequences.
     counters: Option<Array>,
-    /// Where the caches of several sequences lie.
+    /// Addresses of the caches of several sequences.
     caches: rows::Caches,
 }
 
@@ -142,7 +143,7 @@ impl Plan {
             steps.extend(step.map(|step| (at, step)));
             at = next;
         }
-        // Where an attention leaves no slices of the caches, those who would read them have to be steps too.
+        // If an attention step produces no cache slices, all their readers have to be steps too.
         let attends = |steps: &BTreeMap<usize, Step>, node: usize| {
             let step = steps.range(..=node).next_back();
             step.is_some_and(|(_, step)| node < step.end && matches!(step.kind, Kind::Attention(_)))
@@ -159,7 +160,7 @@ impl Plan {
         Plan { steps, layers, groups, ..Plan::default() }
     }
 
-    /// Whether a step of one sequence is few launches, each of which takes whole layers.
+    /// Whether a step of one sequence runs as few launches of whole layers.
     pub(crate) fn takes_layers(&self) -> bool {
         self.layers.is_some() || !self.groups.is_empty()
     }
@@ -169,7 +170,8 @@ impl Plan {
         (&self.steps, &mut self.shared)
     }
 
-    /// Runs the step that begins at a node; where the next node stands, or `None` if the nodes have to run one by one.
+    /// Runs the step that begins at a node. Returns the index of the next node, or `None` if the
+    /// nodes have to run one by one.
     ///
     /// # Errors
     /// If MLX refuses the kernel.

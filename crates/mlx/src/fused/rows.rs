@@ -1,4 +1,5 @@
-//! Steps on a row of each of several sequences: linear layers, and what all steps of such a run share.
+//! Steps on several sequences, one row each: linear layers, and the state shared by the steps of a
+//! run.
 
 use std::{collections::BTreeMap, fmt::Write as _, sync::Arc};
 
@@ -17,21 +18,21 @@ use crate::{
     ffi::Array,
 };
 
-/// Sequences that a launch serves at most.
+/// Maximum number of sequences per launch.
 pub(crate) const MAX_ROWS: usize = 32;
-/// Rows of a matrix that a tile of tensor cores takes, and columns of a step of a warp.
+/// Matrix rows per tensor-core tile, and columns per step of a warp.
 const TILE: usize = 16;
 const STEP: usize = 128;
 /// Tiles that a warp computes together, of codes and of floats, which take more registers.
 const TILES: usize = 2;
 const FLOAT_TILES: usize = 1;
 
-/// What the launches of one run share.
+/// State shared by the launches of one run.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     positions: Option<(Vec<i32>, Array)>,
-    /// A result of the last launch that fills the device. The next one waits for it: two that run at the same time would each keep the other
-    /// from being resident as a whole.
+    /// A result of the last launch that fills the device. The next launch depends on it: if two ran
+    /// concurrently, neither grid would be fully resident.
     last: Option<Array>,
 }
 
@@ -50,9 +51,10 @@ impl Scratch {
     }
 }
 
-/// Where the caches of several sequences lie on the device: naming each of them to each launch would take the host longer than the launch takes
-/// the device. MLX does not know that launches use what the tables point to, so that who lets go of a buffer
-/// [waits](crate::session::State::wait_for_launches) for them.
+/// Device addresses of the caches of several sequences. Passing each cache to each launch would
+/// take the host longer than the launch takes the device. MLX does not track these addresses, so
+/// code that releases a buffer first [waits](crate::session::State::wait_for_launches) for the
+/// launches.
 #[derive(Debug, Default)]
 pub(super) struct Caches {
     /// The sequences' stamps when the tables were made.
@@ -97,7 +99,8 @@ pub(crate) struct RowSteps<'a> {
     pub(super) builder: Builder,
     pub(super) shared: &'a mut Shared,
     scratch: &'a mut Scratch,
-    /// `[sequences]`: its shape tells kernels their number, which their texts do not. The positions, once they are known.
+    /// `[sequences]`. Kernels read the number of sequences from its shape, so their texts do not
+    /// depend on it. The positions, once they are known.
     positions: Array,
     /// Its name, if all parts are one launch.
     name: Option<String>,
@@ -123,7 +126,7 @@ impl<'a> RowSteps<'a> {
         self.builder.is_empty()
     }
 
-    /// Adds a linear layer; `false` if it is none of the kernel's.
+    /// Adds a linear layer; `false` if the kernel does not support it.
     ///
     /// # Errors
     /// If MLX fails.
@@ -160,7 +163,8 @@ impl<'a> RowSteps<'a> {
         let (true, Some(&out)) = (self.builder.is_resident(), outs.last()) else {
             return self.builder.launch_each(m).map(drop);
         };
-        // The first launch takes what stands for its own result, so that its text is that of the others.
+        // The first launch takes its own result's placeholder, so it has the same text as later
+        // launches.
         let last = self.scratch.last.take().map_or_else(|| m.slot(out)?.array.share().map_err(OpError::from), Ok)?;
         self.builder.array(last);
         self.builder.launch_together(m, self.shared, outs)?;
@@ -169,7 +173,7 @@ impl<'a> RowSteps<'a> {
     }
 }
 
-/// What the kernels are made for.
+/// Compile-time parameters of the kernels.
 struct Shapes {
     dtype: DType,
     norm: DType,
@@ -192,7 +196,8 @@ struct Shares {
     blocks: usize,
 }
 
-/// Columns of sums in eights: few or all that there are, so that a change of the number of sequences rarely needs another kernel.
+/// Columns of sums, in units of eight: either one unit or the maximum. A changed number of
+/// sequences then rarely needs another kernel.
 pub(super) fn eights(count: usize) -> usize {
     if count <= 8 { 1 } else { MAX_ROWS / 8 }
 }
@@ -262,7 +267,8 @@ impl Linear {
         Shares { sides, deep, buffers, memory: buffers * buffer, blocks: tiles.div_ceil(of_warp) }
     }
 
-    /// Adds a part that leaves the rows, normalised if they are to be, in the order in which the products take them; their name.
+    /// Adds a part that normalises the rows if required and stores them in the products' operand
+    /// order. Returns the name of the stored rows.
     fn arrange(&self, m: &Machine, run: &mut RowSteps<'_>, shapes: &Shapes) -> Result<String> {
         let &Shapes { dtype, norm, k, eights, .. } = shapes;
         let (ty, norm_type) = (cuda::type_name(dtype).unwrap_or_default(), cuda::value_type(norm).unwrap_or_default());

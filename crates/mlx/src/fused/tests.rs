@@ -208,7 +208,8 @@ fn layers_that_share_caches_and_read_inputs_of_their_own_are_a_launch_each() {
 
 #[test]
 fn a_cache_that_something_else_reads_is_no_attention_of_its_own() {
-    // Where one of those that share the caches is no step, the one that owns them leaves what its nodes would.
+    // If one reader of the shared caches is no step, the owner of the caches produces the slices as
+    // its nodes would.
     let text = include_str!("../../tests/mixture/shared.txt")
         .replace("Sdpa q=t356 k=t357 v=t360 out=t356", "Sdpa q=t356 k=t357 v=t357 out=t356");
     let plan = Plan::of(&flambeau_ir::check(text.parse().expect("the text parses")).expect("the graph is valid"), true);

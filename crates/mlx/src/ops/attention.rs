@@ -13,7 +13,7 @@ use crate::{
     ops::linalg::product_type,
 };
 
-/// What a query sees.
+/// The keys visible to a query.
 enum Visible<'a> {
     All,
     /// Keys up to its own position, the last query being aligned with the last key.
@@ -101,7 +101,8 @@ fn open_mask(cx: &mut Cx<'_>, node: &ir::Sdpa) -> Result<Option<Array>> {
     Ok(Some(column.binary(Binary::Less, &end)?))
 }
 
-/// `[T, S]`: whether key `j` lies in the window of query `i`, the last query being aligned with the last key.
+/// `[T, S]`: whether key `j` is in the window of query `i`. The last query aligns with the last
+/// key.
 fn band(cx: &Cx<'_>, queries: usize, keys: usize, window: usize) -> Result<Slot> {
     let (before, shape) = (keys as i32 - queries as i32, [queries, keys]);
     let ones = Array::full(cx.api(), &shape, 1.0, DType::Bool)?;

@@ -50,7 +50,7 @@ impl Eval for ir::Scan {
     }
 }
 
-/// What a slot held after each step, along a new axis.
+/// A slot's contents after each step, stacked along a new axis.
 fn stacked(cx: &Cx<'_>, parts: Vec<Slot>, output: ir::InOut, axis: i32) -> Result<Slot> {
     let first = parts.first().ok_or_else(|| OpError::value("there is nothing to stack"))?;
     let (dtype, mut shape, steps) = (first.dtype, first.shape.clone(), parts.len());

@@ -11,8 +11,8 @@ use crate::{
     ffi::{Array, ConvAxis},
 };
 
-/// An axis as MLX's general convolution takes it, for a kernel of `taps`; `input` and `output` are the sizes of the axis. Padding that
-/// is negative stands for results to leave out.
+/// An axis as MLX's general convolution takes it, for a kernel of `taps`; `input` and `output` are
+/// the sizes of the axis. Negative padding means leading or trailing results to drop.
 fn general(axis: WindowAxis, taps: usize, (input, output): (usize, usize), transposed: bool) -> ConvAxis {
     let WindowAxis { stride, padding, dilation, .. } = axis;
     if !transposed {

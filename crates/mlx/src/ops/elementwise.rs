@@ -33,7 +33,8 @@ macro_rules! float_function {
 }
 ir::for_each_float_function!(float_function);
 
-/// The type to compute an activation in: on MLX's CPU that of the result, in whose steps a program defines it; on GPUs f32, as PyTorch does.
+/// The type to compute an activation in. On MLX's CPU it is the result's type, because the program
+/// defines each step in that type. On GPUs it is f32, as in PyTorch.
 fn activation_type(cx: &Cx<'_>, out: ir::Out) -> Result<DType> {
     Ok(if cx.is_cpu() { cx.out(out)?.dtype } else { DType::F32 })
 }
@@ -274,7 +275,7 @@ impl Eval for ir::Power {
     }
 }
 
-/// What integer division needs.
+/// Intermediate arrays of an integer division.
 struct Division {
     quotient: Array,
     remainder: Array,

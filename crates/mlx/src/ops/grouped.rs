@@ -1,4 +1,5 @@
-//! Products of many rows with matrices that indices name, on CUDA: rows that name the same matrix are multiplied together.
+//! Products of many rows with indexed matrices on CUDA. Rows with the same matrix index are
+//! multiplied together.
 //!
 //! MLX takes such rows one by one, so that it reads and unpacks a matrix as often as it is named.
 
@@ -12,19 +13,20 @@ use crate::{
     ffi::{Array, KernelText, Launch, QuantizedMatrix},
 };
 
-/// Results from which rows are grouped.
+/// Minimum number of results for which rows are grouped.
 const ROWS_TO_GROUP: usize = 256;
 /// Rows and columns of results in a tile, and columns of a step, as the kernel has them.
 const TILE_ROWS: usize = 64;
 const TILE_COLUMNS: usize = 128;
 const TILE_DEPTH: usize = 64;
-/// Threads of a block, and of the one that sorts, which also takes no more matrices.
+/// Threads per block, and threads of the sorting block. The sorting block's threads also bound the
+/// number of matrices.
 const THREADS: usize = 128;
 const SORT_THREADS: usize = 1024;
 /// Bytes of shared memory: three buffers for rows, two for unpacked weights.
 const SHARED: usize = TILE_DEPTH * 2 * (3 * TILE_ROWS + 2 * TILE_COLUMNS);
 
-/// What the kernels are made for.
+/// Compile-time parameters of the kernels.
 pub(super) struct Grouped {
     dtype: DType,
     group: usize,
@@ -32,7 +34,7 @@ pub(super) struct Grouped {
     /// Columns and rows of a matrix.
     k: usize,
     n: usize,
-    /// Results, and how many of them a row stands for.
+    /// Number of results, and number of results per row.
     count: usize,
     each: usize,
 }
@@ -119,7 +121,7 @@ impl Grouped {
     }
 }
 
-/// How many results one row stands for, if rows `lead` become results of the shape of `chosen`.
+/// Number of results per row if rows of shape `lead` broadcast to results of shape `chosen`.
 fn rows_each(lead: &[usize], chosen: &[usize]) -> Option<usize> {
     match (lead, chosen) {
         _ if lead == chosen => Some(1),

@@ -81,7 +81,7 @@ fn safe_starts(cx: &Cx<'_>, indices: &Slot, n: usize, last: usize) -> Result<Arr
 impl Eval for ir::Take {
     fn rows(&self, one: One<'_>) -> Option<Rows> {
         match self.index {
-            // Rows of a table: the axis is replaced by those of the indices.
+            // Rows of a table: the axes of the indices replace the axis.
             ir::Index::Tid(tid) if !one.is_inner(self.axis.into(), self.x) => Rows::of([ir::In(tid)]),
             ir::Index::Tid(_) => None,
             _ => Rows::of([self.x]).filter(|_| one.is_inner(self.axis.into(), self.x)),

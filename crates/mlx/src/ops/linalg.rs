@@ -87,7 +87,8 @@ impl Eval for ir::GatherMm {
         let lhs = matrix_indices(cx, self.lhs_indices, &batch_of(cx.peek(self.a.0)?))?;
         let rhs = matrix_indices(cx, self.rhs_indices, &batch_of(cx.peek(self.b.0)?))?;
         let sorted = is_sorted(cx, self.sorted_indices, self.sorted_indices_flag, self.rhs_indices)?;
-        // MLX's CUDA kernel takes a row that stands for several, with a stride of zero, for several rows in memory.
+        // MLX's CUDA kernel ignores a broadcast row's stride of zero and reads several rows from
+        // memory.
         let y = a.unary(Unary::Contiguous)?.gather_mm(&b, lhs.as_ref(), rhs.as_ref(), sorted)?;
         cx.put(self.out, y)
     }

@@ -16,7 +16,8 @@ use crate::{
 /// The nvfp4 global scale counts in units of the largest product of a code and a scale.
 const NVFP4_RANGE: f64 = 448.0 * 6.0;
 
-/// Rows of a product from which MLX's CUDA backend multiplies unpacked weights faster than packed ones.
+/// Minimum number of rows for which MLX's CUDA backend multiplies unpacked weights faster than
+/// packed ones.
 const ROWS_TO_UNPACK: usize = 32;
 
 /// Packed weights and what unpacks them.

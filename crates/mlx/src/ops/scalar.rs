@@ -19,7 +19,7 @@ macro_rules! inferred_nodes {
 }
 inferred_nodes! { MultiplyInt FloorDivideInt ModInt }
 
-/// What is open of `a + sign * b`.
+/// The open integer of `a + sign * b`, if there is one.
 ///
 /// # Errors
 /// If it is more than one integer and a constant.

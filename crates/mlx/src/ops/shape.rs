@@ -206,12 +206,12 @@ impl Eval for ir::Slice {
 pub(super) enum Open {
     /// From the beginning to an open end.
     Prefix(Origin),
-    /// Of a size that is known, from an open start.
+    /// A slice of known size from an open start.
     At(Origin),
 }
 
 impl Open {
-    /// What is open of a slice; `None` if nothing is.
+    /// The open bound of a slice; `None` if both bounds are known.
     ///
     /// # Errors
     /// If a trace cannot leave it open.

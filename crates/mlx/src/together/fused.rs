@@ -1,4 +1,4 @@
-//! Steps that kernels of our own compute for all sessions.
+//! Fused steps for all sessions at once.
 
 use flambeau_ir::{Node, Role, Slot as GraphSlot, Tid};
 
@@ -9,7 +9,8 @@ use crate::{
     fused::{Attention, Kind, Linear, Plan, RowSteps, Step},
 };
 
-/// What the slots of the first session hold while the steps of a launch find their rows there.
+/// The first session's own slot contents, saved while its slots hold the rows of all sessions for a
+/// launch.
 #[derive(Default)]
 struct Borrowed {
     own: Vec<(Tid, Option<Slot>)>,
@@ -39,8 +40,9 @@ impl Borrowed {
 }
 
 impl Lanes<'_, '_> {
-    /// Runs the steps from a node on for all sessions, as one launch where that may fill the device; where the next node stands, or `None`, with
-    /// every slot as it was, if no kernel takes the first of them.
+    /// Runs the steps from a node on for all sessions, as one launch if it may fill the device.
+    /// Returns the index of the next node. Returns `None` and leaves every slot unchanged if no
+    /// kernel supports the first step.
     ///
     /// # Errors
     /// If a session cannot take a step, or MLX fails.
@@ -134,7 +136,8 @@ impl Lanes<'_, '_> {
         Ok(true)
     }
 
-    /// A handle to the rows of all sessions, or to what stands for them until the launch; `None` if the slot has none.
+    /// A handle to the rows of all sessions, or to their placeholder before the launch; `None` if
+    /// the slot has no rows.
     fn rows_for(&mut self, tid: Tid, borrowed: &Borrowed) -> Result<Option<Slot>> {
         if borrowed.holds(tid) {
             return Ok(Some(self.machine(0).slot(tid)?.share()?));

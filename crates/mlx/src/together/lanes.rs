@@ -22,13 +22,13 @@ use crate::{
     session::{Feedback, Pending, State, clear},
 };
 
-/// Bytes of a session's value up to which it is copied to stand beside those of the others.
+/// Maximum size in bytes of a session's value that is copied to join the other sessions' values.
 const MAX_JOINED_BYTES: u64 = 1 << 16;
 
-/// What a tensor slot holds.
+/// The contents of a tensor slot.
 #[derive(Debug)]
 enum Content {
-    /// Nothing, or what no node reads.
+    /// Nothing, or a value that no node reads.
     Unset,
     /// One value for all, which the first session holds.
     Same,
@@ -48,7 +48,7 @@ struct Joined {
     is_parted: bool,
 }
 
-/// What a node names.
+/// The slots that a node uses.
 #[derive(Debug, Default)]
 struct Uses {
     reads: SmallVec<[Tid; 4]>,
@@ -156,7 +156,8 @@ impl<'m, 's> Lanes<'m, 's> {
         Ok(Built { results, written, _inputs: held })
     }
 
-    /// Binds tokens `[sessions]` that lie on the device in the place of an input, which each session holds for itself already.
+    /// Binds tokens `[sessions]` on the device in place of an input. Each session already holds its
+    /// own token.
     fn feed(&mut self, input: usize, tokens: &Array) -> Result<()> {
         let Some(&GraphSlot::Tensor(tid)) = self.graph.inputs.get(input) else { return Ok(()) };
         let (one, dtype) = {
@@ -192,7 +193,7 @@ impl<'m, 's> Lanes<'m, 's> {
         Ok(())
     }
 
-    /// Makes every slot that lasts what it was before the run.
+    /// Restores every lasting slot to its contents before the run.
     pub(super) fn take_back(&mut self) {
         for (session, tid, slot) in self.before.drain(..).rev() {
             self.states[session].machine.set(tid, slot);
@@ -284,7 +285,7 @@ impl<'m, 's> Lanes<'m, 's> {
         Ok(())
     }
 
-    /// Runs a node that runs chains, which may name any slot.
+    /// Runs a node that runs chains. Its chains may use any slot.
     fn run_chains(&mut self, node: &Node) -> Result<()> {
         let all = (0..self.contents.len() as u32).map(Tid);
         let temporary: Vec<Tid> = all.filter(|&tid| self.class(tid) != Some(SlotClass::Constant)).collect();
@@ -443,7 +444,7 @@ impl<'m, 's> Lanes<'m, 's> {
         Ok(Slot::new(if y.spec()?.0 == dtype { y } else { y.cast(dtype)? }, dtype, shape))
     }
 
-    /// What a node makes of rows; `None` if it does not make rows of the expected shapes.
+    /// A node's results for the joined rows; `None` if they do not have the expected shapes.
     fn run_over(&mut self, node: &Node, joined: &[Tid], uses: &Uses, ones: &[Shape]) -> Result<Option<Vec<Slot>>> {
         let count = self.states.len();
         let mut own = Vec::with_capacity(joined.len());
@@ -471,7 +472,8 @@ impl<'m, 's> Lanes<'m, 's> {
         self.promise_rows(tid, rows);
     }
 
-    /// Says what rows a launch that is not yet built will bind; the first session's slot stays as it is.
+    /// Records the rows that a launch under construction will bind. The first session's slot stays
+    /// unchanged.
     pub(super) fn promise_rows(&mut self, tid: Tid, rows: Slot) {
         if !matches!(self.content(tid), Content::Joined(joined) if !joined.is_parted) {
             self.states[1..].iter_mut().for_each(|state| state.machine.empty(tid));

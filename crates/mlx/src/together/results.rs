@@ -1,4 +1,4 @@
-//! What a run of several sessions gives each of them.
+//! The results of a joint run, for each session.
 
 use flambeau_ir::{Tid, engine::Value};
 use flambeau_tensor::{Shape, Tensor};
@@ -14,7 +14,7 @@ use crate::{
 pub(super) enum Made {
     /// A value in each session.
     Each(Vec<Pending>),
-    /// `rows` `[sessions, ..]`, of which each session has one in the shape `one`.
+    /// `rows` `[sessions, ..]`. Each session's result is its row, in the shape `one`.
     Joined { rows: Array, one: Shape },
 }
 
@@ -24,12 +24,13 @@ pub(super) struct Built {
     pub(super) results: Vec<Made>,
     /// The buffers that it writes, by session.
     pub(super) written: Vec<(usize, Tid)>,
-    /// Handles to what callers own.
+    /// Handles to the callers' inputs.
     pub(super) _inputs: Vec<Array>,
 }
 
 impl Built {
-    /// Enqueues the tokens that `draw` makes of the last rows of logits `[sessions, V]`, with the buffers; the tokens `[sessions]`.
+    /// Enqueues the buffers and the tokens that `draw` computes from the last rows of logits
+    /// `[sessions, V]`. Returns the tokens `[sessions]`.
     ///
     /// # Errors
     /// If a result holds no logits of one row, or MLX fails.
@@ -50,7 +51,8 @@ impl Built {
         Ok(tokens)
     }
 
-    /// Computes results, of which only the last entry along the second-to-last axis counts, and buffers; the results by session.
+    /// Computes the buffers, and the last entry of each result along its second-to-last axis.
+    /// Returns the results by session.
     ///
     /// # Errors
     /// If MLX fails.
@@ -90,7 +92,7 @@ fn last(made: Made) -> Result<Made> {
     };
     Ok(match made {
         Made::Each(each) => Made::Each(each.into_iter().map(entry).collect::<Result<_>>()?),
-        // Of a matrix, that axis has the sessions' rows, one each.
+        // In a matrix, that axis holds the sessions' rows, one each.
         Made::Joined { rows, mut one } if one.len() > 2 => {
             let axis = one.len() - 2;
             one[axis] = 1;

@@ -1,8 +1,9 @@
 //! Pipelined decoding of several sessions: steps that are submitted close together are one run.
 //!
-//! A step of the only session that decodes is built at once. Where several do, a step waits until all of them have submitted one, or until
-//! somebody is to receive its token; then the oldest waiting step of each is built. A step may wait for the token of the one before it all the
-//! while, so that nobody waits longer than he would for the device.
+//! If one session decodes, its steps are built at once. If several decode, a step waits until each
+//! session has submitted one, or until a caller asks for its token. Then the oldest waiting step of
+//! each session is built. The device meanwhile computes the previous steps, so this wait does not
+//! delay tokens.
 
 use std::{
     collections::VecDeque,
@@ -22,7 +23,7 @@ use crate::{
     session::{State, on},
 };
 
-/// Sessions that decode, in the order in which they began, each with the steps that wait.
+/// The decoding sessions in the order of their start, each with its waiting steps.
 #[derive(Debug, Default)]
 pub(crate) struct Rounds {
     decoding: Vec<(Shared, VecDeque<DecodeStep>)>,
@@ -33,7 +34,7 @@ impl Rounds {
         self.decoding.iter().position(|(other, _)| Arc::ptr_eq(other, state))
     }
 
-    /// Takes a step of a session on.
+    /// Queues a step of a session.
     pub(crate) fn submit(&mut self, state: &Shared, step: DecodeStep, joined_runs: &AtomicU64) {
         let at = self.position(state).unwrap_or_else(|| {
             self.decoding.push((Arc::clone(state), VecDeque::new()));
@@ -103,7 +104,7 @@ impl Rounds {
             }
         }
         for ((member, step), _) in members.iter().zip(&steps).zip(is_built).filter(|(_, is_built)| !is_built) {
-            // A session that has lost its state says so to who waits next.
+            // A session without state reports this to its next waiting caller.
             on(&member.state, |state| state.enqueue(step)).unwrap_or_default();
         }
     }
@@ -123,7 +124,7 @@ fn build_group(group: &mut [Held<'_>], steps: &[&DecodeStep]) -> bool {
     })
 }
 
-/// What runs carried on before, and the tokens.
+/// The carried states before the step, by session, and the tokens.
 type Enqueued = (Vec<Vec<(flambeau_ir::Tid, crate::cx::Slot)>>, Result<Arc<Mutex<Tokens>>>);
 
 fn submit(states: &mut [&mut State], inputs: &[&[Value]], steps: &[&DecodeStep]) -> Option<Enqueued> {

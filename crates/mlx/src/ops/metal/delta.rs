@@ -14,7 +14,7 @@ use crate::{
     ops::shape::Window,
 };
 
-/// Steps from which chunks take fewer launches than the steps one by one.
+/// Minimum number of steps for which chunks take fewer launches than single steps.
 const MANY_STEPS: usize = 8;
 
 /// Operands in f32.

@@ -151,7 +151,8 @@ pub(super) fn embedding(node: &ir::MetalKernel, cx: &mut Cx<'_>, block: GgufBloc
     let zero_outside = block == GgufBlock::Q4K;
     let wide = indices.array.cast(DType::I64)?.reshape(&[count, 1])?;
     if zero_outside {
-        // What is outside is a row of zeros, not an error: it is clamped on the device and blanked below.
+        // An index out of range gives a row of zeros, not an error: the device clamps it here and
+        // zeroes the row below.
         indices.host = None;
         let (zero, last) = (cx.scalar(0.0, DType::I64)?, cx.scalar(rows as f64 - 1.0, DType::I64)?);
         indices.array = indices.array.cast(DType::I64)?.binary(Binary::Maximum, &zero)?.binary(Binary::Minimum, &last)?;

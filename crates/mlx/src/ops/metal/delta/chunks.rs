@@ -1,10 +1,11 @@
 //! The gated delta rule in chunks of steps, as matrix products.
 //!
-//! Within a chunk that begins with the state `S₀`, let `Γₜ` be the product of the gates up to step `t`, and `D` be the lower triangle of
-//! their products from one step to another, `Dₜₛ = Γₜ / Γₛ`. What step `t` adds to the state is `uₜ kₜᵀ` with
-//! `uₜ = βₜ (vₜ − Γₜ S₀ kₜ − Σₛ﹤ₜ Dₜₛ (kₛ·kₜ) uₛ)`. With the strict triangle `Lₜₛ = βₜ Dₜₛ (kₛ·kₜ)` all of them are
-//! `U = (I + L)⁻¹ (βV − βΓK S₀ᵀ)`, the results `Y = ΓQ S₀ᵀ + (D ∘ QKᵀ) U`, and the next state `Γ S₀ + Uᵀ (K ∘ D's last row)`
-//! (Yang et al., "Gated Delta Networks", 2024). All that does not contain `S₀` is computed for all chunks at once.
+//! A chunk begins with the state `S₀`. Let `Γₜ` be the product of the gates up to step `t`, and `D`
+//! the lower triangle `Dₜₛ = Γₜ / Γₛ`. Step `t` adds `uₜ kₜᵀ` to the state, with `uₜ = βₜ (vₜ − Γₜ
+//! S₀ kₜ − Σₛ﹤ₜ Dₜₛ (kₛ·kₜ) uₛ)`. With the strict triangle `Lₜₛ = βₜ Dₜₛ (kₛ·kₜ)` all of them are
+//! `U = (I + L)⁻¹ (βV − βΓK S₀ᵀ)`, the results `Y = ΓQ S₀ᵀ + (D ∘ QKᵀ) U`, and the next state `Γ S₀
+//! + Uᵀ (K ∘ D's last row)` (Yang et al., "Gated Delta Networks", 2024). All that does not contain
+//! `S₀` is computed for all chunks at once.
 //!
 //! Products of gates are computed as such and not as differences of logarithms, so that a gate may be zero or negative.
 
@@ -69,7 +70,7 @@ impl Cut {
     }
 }
 
-/// What of each chunk does not depend on the state before it: `[N, B, H, ..]`.
+/// The terms of each chunk that do not depend on the state before it: `[N, B, H, ..]`.
 struct Chunks {
     /// `(I + L)⁻¹ βV` `[.., C, Dv]`
     additions: Array,
