@@ -1,4 +1,4 @@
-// What the parts of the shim share.
+// Common declarations of the shim's parts.
 #pragma once
 
 #include <exception>

@@ -171,7 +171,8 @@ int fl_use_device(int is_gpu, int index) {
     if (!mx::is_available(device)) {
       throw std::runtime_error("this build of MLX offers no such device");
     }
-    // MLX multiplies f32 matrices with 10 bits of mantissa unless it is told otherwise before its first product; PyTorch does not.
+    // By default MLX multiplies f32 matrices with 10 bits of mantissa (TF32), unlike PyTorch. The
+    // setting must precede the first product.
     setenv("MLX_ENABLE_TF32", "0", /* overwrite */ 0);
     current = mx::new_stream(device);
     // MLX keeps compiled functions apart by the thread's default stream. One that appeared later would make it trace them again.
@@ -257,8 +258,9 @@ int fl_array_data(fl_array a, const void** data, size_t* bytes) {
   });
 }
 
-// Threads of several devices compile in turn: before 0.32.2, MLX has nothing that guards its cache of compiled functions, and before
-// 0.32.1 nothing that guards its stack of traces. A trace may free other compiled functions.
+// Threads of several devices compile in turn. MLX before 0.32.2 does not lock its cache of compiled
+// functions, and MLX before 0.32.1 does not lock its stack of traces. The mutex is recursive
+// because a trace may free other compiled functions.
 static std::recursive_mutex& compiling() {
   static std::recursive_mutex mutex;
   return mutex;

@@ -18,14 +18,14 @@ bool is_one_of(const mx::array& a, const Names& names) {
   return names.count(a.primitive().name()) > 0;
 }
 
-// Whether the result lies in its input's storage.
+// Whether the result shares its input's storage.
 bool is_view(const mx::array& a) {
   static const Names views{"AsStrided", "Broadcast", "BroadcastAxes", "Copy",  "CustomTransforms", "Depends",   "ExpandDims",
                            "Slice",     "Split",     "Squeeze",       "StopGradient",              "Transpose", "View"};
   return is_one_of(a, views);
 }
 
-// Whether the result lies in its input's storage if that is row-major.
+// Whether the result shares its input's storage if the input is row-major.
 bool is_reshaped(const mx::array& a) {
   static const Names reshapes{"Contiguous", "Flatten", "Reshape", "Unflatten"};
   return is_one_of(a, reshapes);
@@ -48,7 +48,7 @@ size_t bytes_of(const mx::array& step) {
   return bytes;
 }
 
-// Bytes that a step takes whose inputs are computed.
+// Bytes that a step allocates once its inputs are computed.
 size_t taken_by(const mx::array& step) {
   const auto& inputs = step.inputs();
   if (is_view(step) || (is_reshaped(step) && inputs[0].flags().row_contiguous)) {
@@ -59,7 +59,7 @@ size_t taken_by(const mx::array& step) {
   return may_reuse(step) && std::any_of(inputs.begin(), inputs.end(), is_free) ? 0 : bytes;
 }
 
-// What is to be computed, one array a step, inputs before what needs them.
+// The arrays to compute, one per step, in topological order.
 std::vector<mx::array> steps_to(const std::vector<mx::array>& wanted) {
   std::vector<mx::array> steps;
   std::unordered_set<std::uintptr_t> seen;

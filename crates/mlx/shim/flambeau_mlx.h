@@ -1,9 +1,10 @@
-// The C interface that Flambeau loads at run time. Operations that make one array stand in operations.cpp, which Flambeau writes
-// from its table of them; here is the rest.
+// The C interface that Flambeau loads at run time. Operations with one result array are in
+// operations.cpp, generated from Flambeau's table of operations. This header declares the rest.
 //
-// Every function returns 0, or 1 with a message in fl_error() of the same thread; no exception leaves. Array handles are owned
-// by the caller and freed with fl_array_free. Element types are ExecuTorch's ScalarType numbers. The enums, and which element types
-// there are, stand in codes.h, which Flambeau writes from its own.
+// Every function returns 0, or 1 with a message in fl_error() of the same thread; no exception
+// leaves. Array handles are owned by the caller and freed with fl_array_free. Element types are
+// ExecuTorch's ScalarType numbers. The enums and the supported element types are in codes.h,
+// generated from Flambeau's enums.
 #pragma once
 
 #include <cstddef>

@@ -93,8 +93,9 @@ impl MlxEngine {
     /// Loads the compiled shim at `path` (see [`Shim`](crate::Shim)) with the libmlx that it links to.
     ///
     /// # Errors
-    /// [`Error::Load`] if it does not load, [`Error::Version`] if libmlx is not the one whose headers the shim saw,
-    /// [`Error::Device`] if the device is not there, [`Error::Probe`] if a first computation fails.
+    /// [`Error::Load`] if the library does not load, [`Error::Version`] if libmlx differs from the
+    /// headers the shim was compiled with. [`Error::Device`] if the device does not exist,
+    /// [`Error::Probe`] if a first computation fails.
     pub fn load(path: &Path, options: &Options) -> Result<MlxEngine, Error> {
         let api = Api::load(path)?;
         let version = api.version(false);

@@ -1,11 +1,12 @@
 //! The MLX engine: checked graphs on libmlx, which is found and loaded at run time.
 //!
-//! Nothing of MLX is needed to build this crate. [`Search`] finds an installed MLX; [`Shim`] compiles the C interface that this
-//! crate carries (`shim/`) against its headers, once for each version, and keeps the result in a cache; [`MlxEngine`] loads it.
+//! Building this crate does not need MLX. [`Search`] finds an installed MLX. [`Shim`] compiles this
+//! crate's C interface (`shim/`) against its headers, once per version, and caches the result.
+//! [`MlxEngine`] loads it.
 //!
 //! - `ffi`: the loaded shim behind safe types; the only unsafe code.
-//! - `owner`: one thread for each device owns its arrays and works through a queue, so that any number of sessions and threads
-//!   take turns without locks.
+//! - `owner`: one thread per device owns its arrays and works through a queue. Any number of
+//!   sessions and threads take turns without locks.
 //! - `cx`, `eval`, `ops`: the nodes, by family. A node without an `Eval` does not build. Nodes extend MLX's lazy
 //!   graph; a run computes its outputs and buffers together at the end.
 //! - `trace`: a run as a compiled function, for signatures that come again.

@@ -19,7 +19,7 @@ use crate::{
     session::{Built, Feedback, MlxSession, Pending, State, bytes_of, last_entry, on},
 };
 
-/// Maximum size in bytes of carried state that is kept so that steps can be taken back.
+/// Maximum size in bytes of carried state kept for taking steps back.
 const MAX_CARRIED_BYTES: u64 = 1 << 28;
 
 /// A step that is not yet received.

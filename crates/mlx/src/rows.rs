@@ -1,7 +1,7 @@
 //! Which nodes treat the rows of several sequences as they treat the one row of each.
 //!
-//! A node may run once for several sequences if it treats rows independently: entry `i` of the
-//! results' first axis depends only on entry `i` of the operands' first axis. A kind of node
+//! A node may run once for several sequences if it treats rows independently. Entry `i` of the
+//! results' first axis then depends only on entry `i` of the operands' first axis. A kind of node
 //! declares this in [`Eval::rows`](crate::eval::Eval::rows), beside its implementation. Other kinds
 //! run once per sequence.
 

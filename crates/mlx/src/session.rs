@@ -458,8 +458,8 @@ impl State {
         }
     }
 
-    /// Waits for in-flight kernels. They hold buffer addresses that MLX does not track, and MLX
-    /// would reuse that memory.
+    /// Waits for in-flight kernels. They use buffer addresses without MLX's tracking, and MLX could
+    /// otherwise reuse that memory.
     pub(crate) fn wait_for_launches(&mut self) {
         if std::mem::take(&mut self.is_used_unseen) {
             // The receivers of the launches' results get the errors.

@@ -1,13 +1,12 @@
 //! Tracing: MLX compiles one run of the main chain as a function. Later runs of the same signature
 //! build no arrays.
 //!
-//! A program's sizes depend on the call: a language model writes its cache at the position it is
-//! given and reads the cache up to there. A trace keeps such integers open. An input that is an
-//! integer tensor of one element has an [`Origin`], and so have integers computed from it. The few
-//! nodes that may read an open integer use it as an array. A slice that ends at an open integer is
-//! [`Padded`]: its array is longer than the slice, by less than [`BUCKET`], and attention masks the
-//! rest. Every other node that reads an open value ends the trace, and the signature runs node by
-//! node.
+//! A program's sizes depend on the call: a language model writes its cache at a given position and
+//! reads it up to there. A trace keeps such integers open. An input that is an integer tensor of
+//! one element has an [`Origin`], and so have integers computed from it. The few nodes that may
+//! read an open integer use it as an array. A slice that ends at an open integer is [`Padded`]: its
+//! array is longer than the slice, by less than [`BUCKET`], and attention masks the rest. Every
+//! other node that reads an open value ends the trace, and the signature runs node by node.
 
 use std::sync::{Arc, Mutex};
 
@@ -165,8 +164,8 @@ impl Traces {
         Traces { known: Vec::new(), written: graph.buffers_written_by(ChainId(graph.main)) }
     }
 
-    /// Runs the main chain compiled: the outputs, in order, with handles to the inputs, and the written buffers bound. `None` if the
-    /// run must go node by node.
+    /// Runs the compiled main chain and binds the written buffers. Returns the outputs in order and
+    /// handles to the inputs, or `None` if the chain must run node by node.
     ///
     /// # Errors
     /// If MLX fails; the buffers are then as before.

@@ -1,5 +1,5 @@
-//! Decoder layers of one token, step by step, on every device of MLX that there is, beside the CPU engine: on a GPU they are what
-//! kernels of our own compute.
+//! Decoder layers of one token, step by step, on every available MLX device, compared with the CPU
+//! engine. On a GPU the fused kernels compute them.
 
 use std::{fmt::Write as _, process::ExitCode, sync::Arc};
 
@@ -26,7 +26,7 @@ const KEY_HEADS: usize = 2;
 const CAPACITY: usize = 400;
 const GROUP: usize = 64;
 
-/// What differs between models.
+/// Properties that vary between models.
 #[derive(Clone, Copy, Debug)]
 struct Model {
     /// Bits of a weight; 16 are the model's own type.
@@ -189,13 +189,14 @@ fn run(session: &mut Box<dyn Session>, x: &Tensor, position: i64) -> Vec<f32> {
     floats(&session.run(&[Value::Tensor(x.clone()), at(position)]).expect("the step runs"))
 }
 
-/// Norm of the difference by that of the expected row.
+/// Norm of the difference, relative to the norm of the expected row.
 fn difference(found: &[f32], expected: &[f32]) -> f32 {
     let norm = |values: &mut dyn Iterator<Item = f32>| values.map(|v| v * v).sum::<f32>().sqrt();
     norm(&mut found.iter().zip(expected).map(|(a, b)| a - b)) / norm(&mut expected.iter().copied())
 }
 
-/// What rows may differ by: twice what MLX's own operations do, which round where the CPU engine does not.
+/// Tolerance of a row: twice the difference of MLX's own operations. MLX rounds where the CPU
+/// engine does not.
 fn bound(model: Model) -> f32 {
     if model.dtype == "f16" { 8e-3 } else { 5e-2 }
 }
@@ -220,7 +221,8 @@ fn check_model(mlx: &MlxEngine, model: Model) {
     }
 }
 
-/// Where sequences stand that step together: at ends and beginnings of what kernels share out, behind zeros.
+/// Positions of the sequences in a joint step: starts and ends of the kernels' position ranges.
+/// Zeros precede them in the caches.
 const PLACES: [i64; 8] = [0, 127, 3, 254, 63, 300, 126, CAPACITY as i64 - 4];
 
 /// Sequences step together as each does alone, and no row's bits depend on the number of rows beside it.

@@ -1,4 +1,5 @@
-//! Engines that go while MLX has work to do. What goes wrong then shows when the process ends, so that processes are started.
+//! Dropping engines while MLX has work. Failures show only at process exit, so the tests start
+//! processes.
 
 use std::{
     env,

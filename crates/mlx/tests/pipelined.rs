@@ -64,7 +64,7 @@ fn receive(session: &mut Box<dyn Session>) -> Result<u32, String> {
     session.pipelined().expect("the session pipelines").receive().map_err(|e| e.to_string())
 }
 
-/// What the table says, one token after the other.
+/// The tokens of the table, one after the other.
 fn expected(first: usize, count: usize) -> Vec<u32> {
     let (table, mut sums, mut token) = (Table::new().0, [0.0f32; VOCAB], first);
     let next = |_| {
@@ -86,7 +86,7 @@ fn tokens_feed_the_runs_behind_them() {
             let mut tokens = Vec::new();
             submit(&mut session, step(7, 0), None);
             for position in 1..8 {
-                // The token that is named here is not the one that is taken.
+                // The step takes the previous token instead of the one named here.
                 submit(&mut session, step(0, position), Some(0));
                 tokens.push(receive(&mut session).unwrap());
             }
@@ -125,7 +125,7 @@ fn sessions_that_go_with_runs_in_flight_leave_nothing() {
         }
         drop(session);
         assert_eq!(engine.live_arrays(), 0);
-        // What MLX's own thread computes holds its memory until it is done.
+        // MLX's own thread holds the memory of its arrays until it finishes.
         let is_free = || {
             engine.memory().active == 0 || {
                 thread::sleep(Duration::from_millis(1));
@@ -189,7 +189,8 @@ fn sessions_come_and_go_beside_others() {
         submit(session, step(token.into(), 1), None);
         submit(session, step(0, 2), Some(0));
     }
-    // One takes its steps back and goes on otherwise, one goes while a step of its own waits, one asks for what no program takes.
+    // One session takes its steps back and continues differently, one ends while its step waits,
+    // one submits an invalid step.
     sessions[1].pipelined().expect("the session pipelines").cancel();
     submit(&mut sessions[1], step(firsts[1].into(), 1), None);
     drop(sessions.remove(3));
@@ -260,7 +261,7 @@ fn tokens_are_drawn_as_the_sampler_draws_them() {
     }
 }
 
-/// As the table says, with a sum of what came before that every run carries on.
+/// The table's program with a running sum of the previous rows as carried state.
 fn carrying() -> String {
     history(VOCAB).replace("IndexCopy dst=t4 update=t6 indices=t2 out=t4 axis=0", "Add a=t4 b=t6 out=t4")
 }

@@ -118,7 +118,7 @@ fn delta_rules_in_chunks_agree_with_single_steps() {
         let mut inputs: Vec<Value> = Vec::new();
         for (i, shape) in delta_shapes(steps).iter().enumerate() {
             let count = shape.iter().product();
-            // Keys repeat, as those of a text's tokens do, and some gates are zero.
+            // Keys repeat, like the keys of a text's tokens, and some gates are zero.
             let value = |j: usize| match i {
                 0 | 1 => (((j / 64) % 5 + j % 32) as f32 * 0.7).sin() / 4.0,
                 3 if j % 29 == 3 => 0.0,

@@ -1,4 +1,4 @@
-//! What sessions on an installed MLX promise beyond the numbers of single nodes.
+//! Guarantees of sessions on an installed MLX beyond the numbers of single nodes.
 
 use std::{process::ExitCode, sync::Arc, thread, time::Instant};
 
@@ -164,7 +164,7 @@ fn aliases_keep_what_they_were_made_of() {
     let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[4]).unwrap();
     for _ in 0..2 {
         s.run(&[Value::Tensor(x.clone()), Value::Int(0)]).unwrap();
-        // What the caller gave is never written, although the buffer took it over.
+        // The caller's input is never written, although the buffer took over its storage.
         assert_eq!(x.as_slice::<f32>().unwrap(), [1.0, 2.0, 3.0, 4.0]);
     }
     assert_eq!(run(&mut *s, [1.0, 2.0, 3.0, 4.0], 0).unwrap(), [1.0, 2.0, 3.0, 4.0]);
@@ -180,7 +180,8 @@ fn results_outlive_the_buffers_they_alias() {
     assert_eq!(held.as_slice::<f32>().unwrap(), [0.0, 0.0, 7.0, 0.0]);
 }
 
-/// A graph whose buffer is `[rows, 1024]`, of which a run replaces row 0 by the input and returns it.
+/// A graph with a buffer `[rows, 1024]`. A run replaces the buffer's row 0 by the input and returns
+/// the buffer.
 fn cache_graph(rows: u32) -> Arc<Checked> {
     let slots = SlotCounts { constants: 0, inputs: 1, outputs: 1, buffers: 1, temps: 0 };
     let row = TensorMeta::fixed(DType::F32, &[1, 1024]);
@@ -363,7 +364,8 @@ fn runs_that_fit_only_in_part_are_refused_and_runs_that_fit_in_turn_are_not() {
     assert_eq!(last(&mut joined).expect("there is room"), 7.0);
 }
 
-/// Attends to a cache whose values are the last of three sums of v0 times 4 MiB, two of which are joined.
+/// Attends to a cache. Its values are the last of three sums of v0 times 4 MiB; two of the sums are
+/// joined.
 const CACHED: &str = "slots constants=0 inputs=2 outputs=1 buffers=0 temps=6 values=1
 main 0
 input t0

@@ -7,7 +7,7 @@
 template <typename T, typename N = T>
 struct Attend {
   const T* q;
-  // Of the position; none where the caches hold them already.
+  // The position's key and value; null if the caches already hold them.
   const T* k;
   const T* v;
   const N* q_norm;
@@ -424,8 +424,8 @@ struct Attention {
     s.out[head * HEADS * D + i] = static_cast<T>(value);
   }
 
-  // Merges the ranges. What each weighs is read first, by as many threads as there are ranges of heads: the sums then arrive
-  // together instead of one behind the other.
+  // Merges the ranges. One thread per head and range reads a range's weight first. The loads of the
+  // sums then overlap instead of running one after the other.
   __device__ void merge(int head) {
     const float* parts = s.parts + static_cast<size_t>(head * HEADS) * s.splits * kPart;
     float2* weights = reinterpret_cast<float2*>(sums);

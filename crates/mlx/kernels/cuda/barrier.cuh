@@ -1,11 +1,11 @@
-// A barrier of the whole grid, which must be resident: at most one block for each multiprocessor. `state` is zero before and after a
-// launch: it counts arrivals at barriers, and blocks that have left.
+// A grid-wide barrier. The grid must be resident: at most one block per multiprocessor. `state`
+// counts arrivals at barriers and finished blocks; it is zero before and after a launch.
 
 struct Barrier {
   unsigned* state;
   unsigned expected;
 
-  // What the block has written is seen by those who wait.
+  // Makes the block's writes visible to the waiting blocks.
   __device__ void arrive() {
     __syncthreads();
     if (threadIdx.x == 0) {

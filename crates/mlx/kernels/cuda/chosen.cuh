@@ -1,9 +1,10 @@
-// One row times the matrices of the experts that a router chooses, and of one that every row takes if there is such a one: their inner
-// rows, then the weighted sum of their outputs. Matrices are of affine 4-bit codes. A warp computes whole rows, with all that it reads
-// of one under way at once.
-// With RESIDENT both are parts of one launch: a block then knows its weights of the second before what they are multiplied with is there.
+// One row times the matrices of the chosen experts and of an optional shared expert: first their
+// inner rows, then the weighted sum of their outputs. Matrices hold affine 4-bit codes. A warp
+// computes whole rows and issues all loads of a row at once. With RESIDENT both parts are one
+// launch: a block loads its weights of the second part before their operand is computed.
 //
-// `S` names the sizes: kExperts, kChosen, kHidden, kWidth (inner rows of an expert), kGroup, and kShared: 1 if there is an expert for all.
+// `S` names the sizes: kExperts, kChosen, kHidden, kWidth (inner rows of an expert), kGroup, and
+// kShared (1 with a shared expert).
 
 template <typename T, typename S, int WARPS, bool RESIDENT>
 struct Chosen {
@@ -12,14 +13,14 @@ struct Chosen {
   static constexpr int kThreads = WARPS * 32;
   static constexpr int kAll = S::kChosen + S::kShared;
 
-  // Matrices of all experts, or of the one for all: codes, scales, biases.
+  // Matrices of all experts, or of the shared expert: codes, scales, biases.
   struct Matrices {
     const unsigned* w;
     const T* scales;
     const T* biases;
   };
 
-  // One of two, without a place in memory.
+  // Selects one of two without a copy in local memory.
   __device__ static Matrices either(bool first, const Matrices& a, const Matrices& b) {
     return {first ? a.w : b.w, first ? a.scales : b.scales, first ? a.biases : b.biases};
   }
@@ -39,7 +40,7 @@ struct Chosen {
     return {load_once(reinterpret_cast<const uint4*>(m.w) + row * kChunks + c), m.scales[group], m.biases[group]};
   }
 
-  // What a warp reads of R rows of K columns.
+  // A warp's registers for R rows of K columns.
   template <int K, int R>
   struct Pieces {
     static constexpr int kPasses = (K / kCodes + 31) / 32;
@@ -57,7 +58,7 @@ struct Chosen {
       }
     }
 
-    // The rows' sums with the vector that stands in shared memory.
+    // The rows' dot products with the vector in shared memory.
     __device__ void multiply(const G& g, float (&y)[R]) const {
       int lane = threadIdx.x % 32;
 #pragma unroll
@@ -92,13 +93,14 @@ struct Chosen {
     }
   };
 
-  // Numbers and shares of the best experts. Of equal ones the last counts first, as when a stable order is read from its end.
+  // Numbers and shares of the best experts. Among equal logits the last expert comes first, as at
+  // the end of a stable ascending sort.
   __device__ static void route(const T* from, int* numbers, float* shares) {
-    // Ordered as logits are, then by number; not a number comes last.
+    // Keys sort like logits, then by number; NaN sorts last.
     __shared__ __align__(16) unsigned keys[S::kExperts];
     __shared__ float best[S::kChosen];
     __shared__ int ahead[S::kExperts];
-    // Several threads for each expert, where there are so many.
+    // Several threads per expert if there are enough threads.
     constexpr int kParts = kThreads / S::kExperts > 1 && S::kExperts % (kThreads / S::kExperts * 4) == 0 ? kThreads / S::kExperts : 1;
     constexpr int kEach = S::kExperts / kParts;
     int thread = threadIdx.x;
@@ -143,9 +145,10 @@ struct Chosen {
     __syncthreads();
   }
 
-  // A warp computes one inner value at a time of those of all chosen experts, one behind the other. Each block leaves the choice, numbers and
-  // shares, for the block in its place of `out` if those may differ in number, else the first for all. The row is normalised if there is
-  // `norm`; `staged` is its factor where it stands in shared memory already.
+  // A warp computes one inner value at a time; the values of all chosen experts are concatenated.
+  // Each block stores the choice (numbers and shares) for the block of the same index in `out`. If
+  // the launches may differ in block count, the first block stores it for all. The row is
+  // normalised if there is `norm`. `staged` is its factor if the row is already in shared memory.
   template <bool STAGED, typename N, typename Wait>
   __device__ static void inner(
       float* shared, const T* logits, const T* x, const N* norm, float eps, float staged, Matrices gate, Matrices up, T* to,
@@ -189,8 +192,9 @@ struct Chosen {
     }
   }
 
-  // A warp computes one result at a time: the columns of all chosen experts, one behind the other, are one product. What the expert for all
-  // gives counts by the sigmoid of `own_share`; its inner row is silu(own_gate) * own_up.
+  // A warp computes one result at a time, as one product over the concatenated columns of all
+  // chosen experts. The sigmoid of `own_share` weights the shared expert's output; its inner row is
+  // silu(own_gate) * own_up.
   template <typename Wait>
   __device__ static void out(
       float* shared, const T* inner, const int* choice, const float* shares, Matrices down, Matrices own_down, const T* own_gate,

@@ -1,4 +1,5 @@
-// What the kernels of this folder share: 16-bit floats as f32, loads that do not stay in the first cache.
+// Helpers of the kernels in this folder: conversions of 16-bit floats to f32, and loads that bypass
+// the L1 cache.
 
 __device__ inline uint4 load_once(const uint4* p) {
   uint4 v;
@@ -8,7 +9,7 @@ __device__ inline uint4 load_once(const uint4* p) {
   return v;
 }
 
-// What another block of the launch may have written.
+// Loads a value that another block of the launch may have written.
 __device__ inline uint4 load_new(const void* p) {
   uint4 v;
   asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");

@@ -1,9 +1,10 @@
-// The gated delta rule: for each step, with a state S of Dv rows and Dk columns a head,
-// S' = g S + β (v − g S k) kᵀ and y = S' q.
+// The gated delta rule. Each head has a state S of Dv rows and Dk columns. For each step, S' = g S
+// + β (v − g S k) kᵀ and y = S' q.
 //
-// A row of the state depends on no other row. Eight lanes hold one, in registers, for all steps, so that neither steps nor rows wait
-// for memory; a block holds 32 rows of one head. S k and S q are summed together, since S' q = g S q + β (v − g S k) (k·q). Keys,
-// queries, values and gates come to shared memory some steps at a time, while the steps before are computed.
+// A row of the state depends on no other row. Eight lanes keep one row in registers for all steps,
+// so that no step waits for memory. A block holds 32 rows of one head. S k and S q are summed
+// together, since S' q = g S q + β (v − g S k) (k·q). Keys, queries, values and gates are copied to
+// shared memory several steps at a time, while earlier steps are computed.
 
 constexpr int kDeltaThreads = 256;
 constexpr int kDeltaRows = 32;

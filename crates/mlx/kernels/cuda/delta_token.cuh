@@ -1,12 +1,13 @@
-// One token of a gated delta net behind its projections: the convolution over the last tokens, normalised queries and keys, gates, the
-// rule on the state, and the gated norm.
+// One token of a gated delta net after its projections. The steps are: convolution over the last
+// tokens, norms of queries and keys, gates, the delta rule on the state, and the gated norm.
 //
 // `S` names the sizes: kKeys and kValues (elements of a head), kKeyHeads, kHeads, kTaps. A block takes a head at a time; kLanes threads hold a
 // row of its state, which they read before `wait` returns.
 
 template <typename T>
 struct DeltaToken {
-  // Projections of the token: queries, keys and values; what gates the result, what is written and what is kept.
+  // Projections of the token: queries, keys and values; the output gate; the write gate; the decay
+  // gate.
   const T* qkv;
   const T* z;
   const T* b;
@@ -158,7 +159,7 @@ struct DeltaHead {
     }
   }
 
-  // What query and key are multiplied with, and the product of both before.
+  // The factors of query and key, and the dot product of both before scaling.
   __device__ void factors(float& q_factor, float& k_factor, float& product) const {
     float q_squares = 0.0f;
     float k_squares = 0.0f;

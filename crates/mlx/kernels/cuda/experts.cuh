@@ -1,9 +1,10 @@
-// Rows times matrices of affine 4-bit codes, each row by the matrix that its index names: as tiles of rows that share one.
+// Rows times indexed matrices of affine 4-bit codes, in tiles of rows with the same matrix.
 //
-// `expert_tiles` sorts the rows by their matrices and cuts each matrix's rows into tiles. `expert_products` computes a tile of 64 rows
-// by 128 of a matrix's rows: a step of 64 columns is unpacked once, to the rows' own type in shared memory, and multiplied by
-// tensor cores. Rows are read from where they lie, and results go to where they belong. Within a row, everything is summed in an
-// order that depends on nothing else.
+// `expert_tiles` sorts the rows by their matrices and cuts each matrix's rows into tiles.
+// `expert_products` computes a tile of 64 rows by 128 matrix rows. Each step of 64 columns is
+// unpacked once to shared memory, in the rows' type, and multiplied by tensor cores. Rows are
+// gathered from and results scattered to their original places. The summation order within a row is
+// fixed.
 
 constexpr int kTileRows = 64;
 constexpr int kTileColumns = 128;
@@ -14,8 +15,9 @@ constexpr int kSortThreads = 1024;
 constexpr int kRowBuffers = 3;
 constexpr int kWeightBuffers = 2;
 
-// One block. `order` gets the rows' numbers; a tile is a matrix, the place of its first row in `order`, and how many rows it has, none
-// past the last tile; there is room for as many as the rows can make. At most `kSortThreads` matrices.
+// Runs as one block, for at most `kSortThreads` matrices. `order` receives the sorted rows'
+// numbers. A tile is three integers: matrix, position of its first row in `order`, and number of
+// rows (zero past the last tile). `tiles` has room for the maximum number of tiles.
 __device__ inline void expert_tiles(const unsigned* chosen, int count, int experts, int* order, int* tiles) {
   __shared__ int sums[2][kSortThreads];
   __shared__ int cursor[kSortThreads];
@@ -63,8 +65,8 @@ __device__ inline void read_tiles(unsigned (&v)[4], unsigned at) {
                : "r"(at));
 }
 
-// Lines of 128 bytes lie in shared memory with their eight pieces of 16 bytes in an order of their own, so that the same piece of
-// eight lines fills all banks.
+// Swizzle of shared memory. Each line of 128 bytes permutes its eight pieces of 16 bytes, so that
+// the same piece of eight lines covers all banks.
 __device__ inline unsigned piece_at(unsigned base, int line, int piece) {
   return base + line * 128 + ((piece ^ (line & 7)) << 4);
 }
@@ -78,7 +80,7 @@ struct ExpertProducts {
   const int* order;
   const int* tiles;
   T* y;
-  // Columns and rows of a matrix; results that one row of `x` stands for.
+  // Columns and rows of a matrix; number of results per row of `x`.
   int k;
   int n;
   int each;

@@ -1,12 +1,14 @@
 // One row times up to three matrices of affine codes or of 16-bit floats, bound by memory.
 //
-// A warp computes R rows of a matrix at once; its lanes read 16 bytes of each row per step, and read the next step's while they
-// multiply. The vector stands in shared memory as f32, in the order in which lanes read it. A code becomes a float without a
-// conversion: its bits are put into the mantissa of 2^23, at bit 15 or above, and the vector is scaled by the inverse power of
-// two. The 2^23 that every product then carries leaves with one subtraction a group. Lanes past the end of a row read its last
-// bytes again and multiply them by the zeros that stand there in shared memory.
+// A warp computes R rows of a matrix at once. Its lanes read 16 bytes of each row per step and
+// prefetch the next step while they multiply. The vector is in shared memory as f32, in the lanes'
+// read order. A code becomes a float without a conversion: its bits go into the mantissa of 2^23,
+// at bit 15 or above, and the vector is scaled by the inverse power of two. One subtraction per
+// group removes the resulting offset of 2^23 from the sums. Lanes past the end of a row read its
+// last bytes again and multiply them by zeros in shared memory.
 
-// What a product of the step before is joined to before it is multiplied: `out` = (`row` + norm(x)) times `scale` if there is one.
+// The sum with the previous step's product x: `out` = (`row` + norm(x)) * `scale`, without `scale`
+// if there is none.
 template <typename T, typename N>
 struct Join {
   const T* row;
@@ -58,8 +60,8 @@ struct Gemv {
     return BITS == 16 ? 1.0f : 1.0f / static_cast<float>(1 << (15 + j % per_byte * (BITS % 16)));
   }
 
-  // Element `j` of eight as lanes multiply it, times that of `norm` if there is one; adds to what is owed for the whole vector and for
-  // the element's group.
+  // Element `j` of eight in the lanes' scaled form, times `norm`'s element if there is one.
+  // Accumulates the squares of the vector, and the sum and the offset of the element's group.
   __device__ static float scale(
       const uint4& v, const uint4& norm, bool has_norm, int j, float& squares, float& sum, float& offset) {
     float value = wide_at<T>(v, j);
@@ -108,7 +110,8 @@ struct Gemv {
     }
   }
 
-  // Puts a row into shared memory, times `norm` if there is one; returns the factor that RMS normalisation owes.
+  // Puts a row into shared memory, times `norm` if there is one. Returns the factor of the RMS
+  // normalisation, which is applied later.
   template <typename N>
   __device__ float put_row(const T* x, const N* norm, float eps) const {
     float squares = 0.0f;
@@ -132,7 +135,8 @@ struct Gemv {
     return rsqrtf(block_sum<WARPS>(squares) / k + eps);
   }
 
-  // Puts a row into shared memory as `put_row` does, once `x` is joined to it: normalised, added, and scaled. The first block leaves the sum.
+  // Normalises, adds and scales `x` as `Join` states, then puts the sum into shared memory like
+  // `put_row`. The first block stores the sum.
   template <typename N>
   __device__ float put_joined(const T* x, const Join<T, N>& join, const N* norm, float eps) const {
     // Rows of up to 8192 elements.
@@ -197,7 +201,7 @@ struct Gemv {
     return norm == nullptr ? 1.0f : rsqrtf(sum / k + eps);
   }
 
-  // Reads pass `p` of the rows that begin at `row`; rows from `split` on stand in `second`.
+  // Reads pass `p` of the rows that begin at `row`; rows from `split` on are in `second`.
   __device__ void load(Step& s, const Matrix<T>& first, const Matrix<T>& second, int row, int split, int p) const {
     int c = min(p * 32 + static_cast<int>(threadIdx.x) % 32, chunks - 1);
 #pragma unroll
@@ -249,10 +253,12 @@ struct Gemv {
   }
 };
 
-// y = [other +] norm(x) W for the rows of all matrices. With GATE there are two, and act(A x) * (B x) is the one result, or one, and
-// act(A x) * other is. Rows of each matrix are a multiple of what a tile takes of it. `wait` returns when the row is there; first weights are
-// read before. Returns the factor that the norm owes. Dynamic shared memory, in which the row stays: k rounded up to 32 steps of 16 bytes of codes, 4 bytes each, and for codes
-// 8 bytes a group of each lane's step.
+// y = [other +] norm(x) W for the rows of all matrices. With GATE the one result is act(A x) * (B
+// x) for two matrices, or act(A x) * other for one. The number of rows of each matrix is a multiple
+// of its share of a tile. The first weights are read before `wait`; `wait` returns when the row is
+// available. Returns the norm's factor. The row stays in dynamic shared memory: 4 bytes per element
+// of k, rounded up to 32 steps of 16 bytes of codes. For codes, add 8 bytes per group of each
+// lane's step.
 template <typename T, int BITS, int GROUP, int R, int WARPS, Gate GATE, typename N, int COUNT, typename Wait>
 __device__ inline float linear(
     float* shared, const T* x, const Join<T, N>* join, const N* norm, float eps, const T* other, int k,
@@ -317,7 +323,7 @@ __device__ inline float linear(
     }
   };
 
-  // As many steps are under way as registers hold.
+  // Number of steps in flight, limited by registers.
   constexpr int kAhead = R > 2 ? 2 : 4;
   typename G::Step steps[kAhead];
   int sent_row = row;

@@ -1,8 +1,8 @@
 // Decoder layers in one launch: products and attention one after the other, with a barrier of the grid between them.
 //
-// Weights do not depend on what a barrier waits for. A warp knows all that it will read of them, in all layers, and its copies
-// to shared memory run kSlots steps ahead of its sums, past barriers and attention, so that the memory rests as little as
-// possible. A step is four rows of 512 bytes, with their scales and biases.
+// Weights do not depend on barriers, so a warp can prefetch them in all layers. Its copies to
+// shared memory run SLOTS steps ahead of its sums, past barriers and attention, to keep DRAM busy.
+// A step is four rows of 512 bytes, with their scales and biases.
 //
 // The grid must be resident as a whole.
 
@@ -10,8 +10,8 @@ constexpr int kWarps = 16;
 constexpr int kChunk = 512;
 constexpr int kRows = 4;
 
-// One of a layer's products. Tiles are of four rows, if it is gated of two rows of both matrices; a tile's columns are shared
-// out to 2^ways warps, `each` chunks to a warp.
+// One of a layer's products. A tile has four rows; in a gated product, two rows of each matrix. A
+// tile's columns are divided among 2^ways warps, `each` chunks per warp.
 struct Product {
   int k;
   int tiles;
@@ -24,7 +24,7 @@ struct Product {
   int gated;
 };
 
-// Copies of a thread to shared memory that it waits for later; no bytes are read where nothing is wanted, and zeros stand there.
+// Asynchronous copies to shared memory. If not `wanted`, the copy reads nothing and writes zeros.
 __device__ inline void copy_16(unsigned to, const void* from, bool wanted) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(wanted ? 16 : 0) : "memory");
 }
@@ -67,7 +67,7 @@ struct Ring {
     chunk = end = 0;
   }
 
-  // Aims at the warp's next unit; false after the last of all layers.
+  // Advances to the warp's next unit; false after the last unit of all layers.
   __device__ bool aim() {
     while (unit >= units) {
       if (++product == PRODUCTS) {
@@ -181,7 +181,7 @@ struct Ring {
   }
 };
 
-// Sums of four values over a warp; every lane gets that of row `lane / 8`.
+// Sums four values over a warp; every lane gets the sum of row `lane / 8`.
 __device__ inline float sum_of_rows(const float (&y)[kRows]) {
   int lane = threadIdx.x % 32;
   bool high = lane & 16;
@@ -199,7 +199,7 @@ __device__ inline float sum_of_rows(const float (&y)[kRows]) {
   return sum;
 }
 
-// What a launch computes on; rows lie in scratch memory.
+// Operands of a launch; rows are in scratch memory.
 template <typename T>
 struct Layers {
   const T* input;
@@ -271,7 +271,8 @@ struct Decoder {
     barrier.leave();
   }
 
-  // Puts the vector into shared memory as `Gemv` reads it; returns the factor that RMS normalisation owes.
+  // Puts the vector into shared memory in `Gemv`'s order. Returns the factor of the RMS
+  // normalisation, which is applied later.
   __device__ float put(const G& g, const T* x, const T* norm, uint4 n) {
     float squares = 0.0f;
 #pragma unroll 1
@@ -312,7 +313,8 @@ struct Decoder {
     int first = ring.first_tile(p, blockIdx.x);
     int tiles = ring.first_tile(p, blockIdx.x + 1) - first;
     int results = p.gated ? kRows / 2 : kRows;
-    // Weights of the norm, and the residual of the result that this thread writes if it writes one, are ready before the vector.
+    // Load the norm's weights, and the residual of this thread's result, before the vector is
+    // available.
     uint4 n = make_uint4(0, 0, 0, 0);
     if (norm != nullptr && threadIdx.x * 8 < p.k) {
       n = load_once(reinterpret_cast<const uint4*>(norm + threadIdx.x * 8));

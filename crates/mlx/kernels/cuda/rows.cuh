@@ -1,22 +1,24 @@
 // Few rows times matrices of affine 4-bit codes or of 16-bit floats, bound by memory: a weight is read once for all rows.
 //
-// `arrange_rows` normalises rows, if they are to be, and puts them in the order in which `RowProducts` hands them to tensor cores. There the
-// blocks share out tiles of 16 rows of the matrices; a block's warps share the depth out and add up their sums in one order. Codes are unpacked
-// in registers. A row's sums do not depend on the rows beside it, nor on how many there are.
+// `arrange_rows` normalises rows if required and stores them in the tensor-core operand order of
+// `RowProducts`. `RowProducts` divides tiles of 16 matrix rows among blocks, and the depth among a
+// block's warps. The warps' sums are added in a fixed order. Codes are unpacked in registers. A
+// row's sums do not depend on the other rows or on their number.
 //
 // Both are parts of launches: they call `wait` before they read what other blocks may have written.
 
-// Columns of a step of one warp: 32 for each of four lanes that share a row.
+// Columns per step of a warp: 32 for each of the four lanes of a row.
 constexpr int kStep = 128;
 
-// Where piece `i` of 8 elements of a row goes. Piece ((c * 4 + w) * columns + n) * 4 + t holds elements 128 c + 32 t + 8 w and on of row n as
-// pairs (0, 4), (1, 5), (2, 6), (3, 7).
+// Stores piece `i` (8 elements) of a row. Piece ((c * 4 + w) * columns + n) * 4 + t holds 8
+// elements of row n, from element 128 c + 32 t + 8 w. Their order is pairs (0, 4), (1, 5), (2, 6),
+// (3, 7).
 __device__ inline void put_piece(uint4* to, int columns, int row, int i, uint4 v) {
   to[((i / 16 * 4 + i % 4) * columns + row) * 4 + i / 4 % 4] = make_uint4(
       __byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632), __byte_perm(v.y, v.w, 0x5410), __byte_perm(v.y, v.w, 0x7632));
 }
 
-// What stands in `columns` rows from `count` on is anything: sums of these are not used.
+// Rows from `count` to `columns` stay undefined; their sums are not used.
 template <int WARPS, typename T, typename N, typename Wait>
 __device__ void arrange_rows(const T* x, const N* norm, float eps, int k, int count, int columns, uint4* to, Wait wait) {
   int pieces = k / 8;
@@ -54,8 +56,9 @@ __device__ void arrange_rows(const T* x, const N* norm, float eps, int k, int co
   }
 }
 
-// y[n, row] = [residual +] x[n] W for the rows of all matrices and `count` rows x, which are arranged. With GATE there are two matrices, and
-// act(A x) * (B x) is the one result; a tile of the one then stands beside the same tile of the other. Rows of each matrix are whole tiles.
+// y[n, row] = [residual +] x[n] W for the rows of all matrices and `count` arranged rows x. With
+// GATE there are two matrices, and the one result is act(A x) * (B x). The same tile of both
+// matrices is then computed together. The rows of each matrix are whole tiles.
 //
 // Matrices are of codes in groups of GROUP, or of floats if that is 0.
 //
@@ -65,11 +68,11 @@ __device__ void arrange_rows(const T* x, const N* norm, float eps, int k, int co
 template <typename T, int GROUP, int TILES, int EIGHTS, Gate GATE, int WARPS, int SIDES, int DEEP, int BUFFERS, int COUNT>
 struct RowProducts {
   static constexpr bool kGated = GATE != Gate::kNone;
-  // Tiles of a result that a warp computes together, and those of a block.
+  // Result tiles per round of a warp, and of a block.
   static constexpr unsigned kUnits = kGated ? TILES / 2 : TILES;
   static constexpr unsigned kRound = kUnits * SIDES;
   static constexpr unsigned kColumns = EIGHTS * 8;
-  // Each column of sums lies in other banks than the one before.
+  // The padding puts consecutive columns of sums into different banks.
   static constexpr unsigned kPitch = SIDES * TILES * 16 + 4;
 
   static constexpr bool kCoded = GROUP != 0;
@@ -106,7 +109,7 @@ struct RowProducts {
     return at;
   }
 
-  // Those of the warp's side in the round from `unit` on.
+  // The tiles of the warp's side in the round from `unit` on.
   __device__ Units units(unsigned unit, unsigned end) const {
     unsigned side = threadIdx.x / 32 / DEEP;
     unsigned tiles = unit < end ? min(kRound, end - unit) : 0;
@@ -211,7 +214,7 @@ struct RowProducts {
     }
   }
 
-  // What a warp has summed, [column][row].
+  // Stores a warp's sums, [column][row].
   __device__ void put(float* parts, const float (&sums)[TILES][EIGHTS][4]) const {
     unsigned lane = threadIdx.x % 32;
     unsigned warp = threadIdx.x / 32;
@@ -228,7 +231,7 @@ struct RowProducts {
     }
   }
 
-  // The results of `tiles` tiles from `unit` on, of what all warps have summed.
+  // Adds the sums of all warps and stores the results of `tiles` tiles from `unit` on.
   __device__ void leave(const float* parts, const T* residual, unsigned count, unsigned unit, unsigned tiles) const {
     auto total = [&](unsigned at) {
       float sum = 0.0f;
@@ -238,7 +241,7 @@ struct RowProducts {
       }
       return sum;
     };
-    // Threads side by side leave results side by side.
+    // Adjacent threads store adjacent results.
     for (unsigned i = threadIdx.x; i < kRound * 16 * count; i += WARPS * 32) {
       unsigned column = i / (kRound * 16);
       unsigned line = i % (kRound * 16);

@@ -1,4 +1,5 @@
-// What kernels on tensor cores share: pairs of 16-bit floats, and one product of tiles of 16 by 16 and 16 by 8.
+// Helpers of the tensor-core kernels: pairs of 16-bit floats, and the product of a 16x16 and a 16x8
+// tile.
 
 __device__ inline unsigned without(unsigned a, unsigned b, __nv_bfloat16) {
   __nv_bfloat162 x = *reinterpret_cast<__nv_bfloat162*>(&a);
@@ -37,7 +38,7 @@ __device__ inline void multiply_tile(float (&c)[4], const unsigned (&a)[4], unsi
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Two powers of two in whose mantissas a code of 4 bits stands as it is.
+// A pair of powers of two whose lowest mantissa bits take a 4-bit code unchanged.
 __device__ inline unsigned power_of_codes(__nv_bfloat16) {
   return 0x43004300u;
 }

@@ -114,8 +114,9 @@ macro_rules! table {
             /// The library must be the shim, built from the header that this table mirrors.
             pub(super) unsafe fn new(library: Library) -> Result<Table, libloading::Error> {
                 Ok(Table {
-                    // SAFETY: the library is the shim, as `Api::load` has it, and each entry has the type that the header
-                    // declares for it; `_library` keeps the code loaded as long as the pointers.
+                    // SAFETY: the library is the shim, as `Api::load` requires, and each entry has
+                    // the type that the header declares. `_library` keeps the code loaded as long
+                    // as the pointers exist.
                     $($name: *unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) }?,)*
                     // SAFETY: the caller's library is the shim, which is built from the operations' definitions too.
                     operations: unsafe { Operations::new(&library) }?,

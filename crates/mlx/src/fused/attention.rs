@@ -1,6 +1,6 @@
 //! Attention of one position over a cache: norms and rotary embedding of query and key, the cache's new row, and the softmax.
 //!
-//! The kernel writes the new row into the cache in place. No other reader can observe the write: a
+//! The kernel writes the new row into the cache in place. No other reader can observe the write. A
 //! buffer's array has one handle, and its next reader runs later in the same stream or depends on
 //! this attention's result.
 
@@ -124,7 +124,7 @@ struct Operands<'a> {
     scratch: [&'a str; 2],
     out: &'a str,
     position: &'a str,
-    /// Code with which the block waits, and its first item if that differs from the block's index.
+    /// The block's wait code. It also sets the first item if that differs from the block's index.
     wait: &'a str,
 }
 
@@ -163,8 +163,8 @@ impl Attention {
         self.out
     }
 
-    /// Whether the kernels for uniform layers support it: no window, no gate, no norm of the value,
-    /// no conversion after a norm, and rotation over the whole head of at most 128 elements.
+    /// Whether the kernels for uniform layers support it. They need rotation over the whole head of
+    /// at most 128 elements, and no window, gate, norm of the value or conversion after a norm.
     pub(super) fn is_plain(&self) -> bool {
         let turns = self.q.rope.is_some_and(|r| r.dims == self.q.dim);
         let plain_value = self.fresh.as_ref().is_some_and(|fresh| fresh.v.norm.is_none());

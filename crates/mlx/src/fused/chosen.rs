@@ -1,5 +1,5 @@
-//! The experts that a router chooses for one row: their gated layers, weighted and summed, in two parts; with the row's norm, the router, an
-//! expert for every row and the sum with the row itself in three.
+//! Routed experts for one row: the weighted sum of their gated layers, in two parts. With the row's
+//! norm, the router, a shared expert and the residual sum, in three parts.
 
 use flambeau_ir::{GatherQmm, In, Int, Node, QuantMode, Tid};
 use flambeau_tensor::{DType, Shape};

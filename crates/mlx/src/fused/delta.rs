@@ -1,5 +1,6 @@
-//! One token of a gated delta net, from its projections to the gated result: a convolution over the last tokens, normalised queries and
-//! keys, gates, the rule on the state, and the norm.
+//! One token of a gated delta net, from its projections to the gated result. The steps are:
+//! convolution over the last tokens, norms of queries and keys, gates, the delta rule on the state,
+//! and the norm.
 
 use flambeau_ir::{In, Int, KnownKernel, MetalKernel, Node, Tid, Vid};
 use flambeau_tensor::{DType, Shape};

@@ -67,8 +67,7 @@ struct Part {
 /// Collects parts. Until the launch, the slots they write hold placeholders.
 pub(super) struct Builder {
     resident: Option<Residency>,
-    /// Source text of the functions that parts call: for one launch per part, and for a launch that
-    /// fills the device.
+    /// Source text of the parts' functions: for one launch per part, and for one resident launch.
     headers: [&'static str; 2],
     /// Row capacity of the slots. With it, the kernel text does not depend on the number of rows.
     rows: Option<usize>,

@@ -181,7 +181,7 @@ fn row(scope: &Scope<'_>, steps: &BTreeMap<usize, Step>, at: usize) -> Option<La
 }
 
 /// Slots written by the steps, and slots written by the integer nodes between them. `None` if an
-/// integer node reads a step's result other than the sizes of the row `x`.
+/// integer node reads a step's result; only the sizes of the row `x` are allowed.
 fn inner_slots(steps: &BTreeMap<usize, Step>, all: &[Starts]) -> Option<(Vec<Tid>, Vec<Tid>)> {
     let (mut inner, mut kept_writes) = (Vec::new(), Vec::new());
     let (mut computed, mut rows): (Vec<Tid>, Vec<Tid>) = (Vec::new(), Vec::new());

@@ -31,8 +31,8 @@ const SLOTS: usize = 1;
 /// Pointers that a launch may have as arguments: CUDA takes 32,764 bytes of them.
 const MAX_PLACES: usize = 4000;
 
-/// A product of a layer: columns, tiles of rows, the tile counts up to the end of the first and the
-/// second matrix, and the partition over warps.
+/// A product of a layer: columns, tiles of rows, and the partition over warps. `ends` are the tile
+/// counts up to the end of the first and the second matrix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Product {
     k: usize,
@@ -202,8 +202,8 @@ impl Sizes {
     }
 }
 
-/// How many warps (as a logarithm) share the columns of each of a block's tiles, and chunks for each: what takes the fewest rounds of
-/// all warps, a sum counting as a little more than half a chunk.
+/// The number of warps per tile (as a logarithm) and the chunks per warp. The choice minimises the
+/// rounds of all warps; a sum costs a little more than half a chunk.
 fn share_out(tiles: usize, chunks: usize) -> (u32, usize) {
     let cost = |&(ways, each): &(u32, usize)| (tiles << ways).div_ceil(WARPS) * (5 * each + 3);
     let choices = (0..5).filter(|&ways| ways == 0 || 1 << ways <= chunks).map(|ways| (ways, chunks.div_ceil(1 << ways)));

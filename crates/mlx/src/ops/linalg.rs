@@ -56,8 +56,8 @@ pub(super) fn batch_of(x: &Slot) -> Shape {
     Shape::from_slice(&x.shape[..x.rank().saturating_sub(2)])
 }
 
-/// Whether MLX may rely on sorted indices. Only a hint: MLX gives wrong results for a wrong one, so a flag of the program is
-/// believed only where the host can prove it.
+/// Whether MLX may rely on sorted indices. MLX gives wrong results for a wrong hint, so a flag of
+/// the program counts only if the host can prove it.
 pub(super) fn is_sorted(cx: &Cx<'_>, stated: bool, flag: Option<ir::Int>, indices: Option<ir::In>) -> Result<bool> {
     let stated = flag.map_or(Ok(stated), |f| Ok::<_, crate::error::OpError>(cx.int(f)? != 0))?;
     let known = indices.map(|i| cx.peek(i.0)).transpose()?.and_then(|slot| slot.host.as_ref());

@@ -19,7 +19,7 @@ use traces::{cases_run_compiled, positions_stay_open_in_compiled_runs};
 
 const TARGET: &str = env!("CARGO_TARGET_TMPDIR");
 
-/// A test of each case that uses engines in common, which the first test loads.
+/// One test per case. All tests share the engines; the first test loads them.
 fn on_mlx<E, O>(engines: fn() -> E, check: fn(&E, &str, &Path) -> O) -> Vec<Trial>
 where
     E: Send + Sync + 'static,

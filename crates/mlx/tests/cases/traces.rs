@@ -12,7 +12,7 @@ use flambeau_testcases::LoadedCase;
 
 use crate::{committed_folders, installed};
 
-/// An engine that compiles, and one that does not.
+/// One engine with compilation and one without.
 pub(crate) fn engines() -> [MlxEngine; 2] {
     [true, false].map(installed::engine_that)
 }
@@ -115,7 +115,7 @@ pub(crate) fn positions_stay_open_in_compiled_runs() {
         assert_eq!(same, Ok(()), "position {position}");
     }
     assert!(compiling.compiled_runs() >= 700, "{} compiled runs", compiling.compiled_runs());
-    // Beyond the cache nothing is written, which no trace covers; those that there are stay.
+    // No trace covers positions beyond the cache, where nothing is written. Existing traces stay.
     let before = compiling.compiled_runs();
     for position in [700, 5] {
         let same = agree(&step(&mut a, position).expect("a step"), &step(&mut b, position).expect("a step"));
