@@ -1,5 +1,6 @@
-//! Storage of dead arrays, kept by size for the results to come, so that a steady loop allocates nothing. What some runs in a
-//! row had no use for goes back to the system, so that a long prompt does not hold its memory through the answer.
+//! Reuses the storage of dead arrays, by size, so that a steady loop allocates nothing. Storage
+//! unused for several runs returns to the system, so a long prompt does not hold its memory through
+//! the answer.
 
 use std::sync::Arc;
 
@@ -53,14 +54,14 @@ impl Arena {
         Ok(Array::row_major(dtype, shape, self.storage(bytes)))
     }
 
-    /// At least `bytes` bytes with arbitrary contents, which nobody else sees.
+    /// Unshared storage of at least `bytes` bytes with arbitrary contents.
     pub(crate) fn storage(&mut self, bytes: usize) -> Arc<Storage> {
         let (class, size) = class_of(bytes);
         let recycled = self.free.get_mut(class).and_then(Vec::pop);
         recycled.map_or_else(|| Arc::new(Storage::Owned(AlignedBytes::zeroed(size))), |(_, data)| data)
     }
 
-    /// Takes back what nobody else sees.
+    /// Reclaims the array's storage if it is unshared.
     pub(crate) fn free(&mut self, array: Array) {
         self.free_storage(array.data);
     }
@@ -80,13 +81,15 @@ impl Arena {
 
     /// Remembers storage that only a caller holds besides `data`, to take it back when the caller is done.
     pub(crate) fn lend(&mut self, data: Arc<Storage>) {
-        // What a buffer holds as well stays out: a count kept here would make every write to the buffer a copy.
+        // Storage shared with a buffer is not kept: a reference held here would turn every write to
+        // the buffer into a copy.
         if matches!(*data, Storage::Owned(_)) && Arc::strong_count(&data) == 2 {
             self.lent.push(data);
         }
     }
 
-    /// Begins a run: takes back what callers have let go of, and gives up what the last runs did not use.
+    /// Begins a run: reclaims storage released by callers, and frees storage that the last runs did
+    /// not use.
     pub(crate) fn collect(&mut self) {
         self.run += 1;
         let mut i = 0;

@@ -1,4 +1,4 @@
-//! What a tensor slot holds at run time: a strided view of shared storage.
+//! The contents of a tensor slot at run time: a strided view of shared storage.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ pub(crate) struct Array {
     pub(crate) shape: Shape,
     /// In elements; may be zero or negative.
     pub(crate) strides: Strides,
-    /// Of the element at index 0, in elements.
+    /// Offset of the element at index 0, in elements.
     pub(crate) offset: usize,
     pub(crate) data: Arc<Storage>,
 }
@@ -55,7 +55,7 @@ impl Array {
         Array::from_tensor_in(tensor, None)
     }
 
-    /// As [`from_tensor`](Self::from_tensor), with a handle that is used again if nobody else holds it.
+    /// Like [`from_tensor`](Self::from_tensor), but reuses `handle` if it is unshared.
     pub(crate) fn from_tensor_in(tensor: &Tensor, handle: Option<Arc<Storage>>) -> Array {
         let tensor = tensor.aligned();
         let contents = Storage::Shared(tensor.bytes().clone());
@@ -152,7 +152,8 @@ impl Array {
         Ok(ViewMut::new(self.elements_mut()?, &shape, &strides, offset)?)
     }
 
-    /// The writable elements in row-major order; an error unless they lie so and nobody else sees them.
+    /// The writable elements in row-major order; an error unless the array is row-major and its
+    /// storage unshared.
     pub(crate) fn slice_mut<T: Element>(&mut self) -> Result<&mut [T]> {
         let n = self.numel();
         let start = if n == 0 { 0 } else { self.offset };
@@ -205,7 +206,7 @@ impl Array {
         out
     }
 
-    /// The view without `axis`, which has size 1 or of which index 0 is meant.
+    /// The view at index 0 of `axis`, without that axis.
     pub(crate) fn drop_axis(&self, axis: usize) -> Array {
         let mut out = self.clone();
         out.shape.remove(axis);

@@ -1,4 +1,4 @@
-//! What goes wrong while a node runs.
+//! Errors of a running node.
 
 pub(crate) use flambeau_ir::engine::OpError;
 

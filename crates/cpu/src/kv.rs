@@ -16,7 +16,7 @@ use crate::{
 /// Keys and values of every layer of one sequence.
 pub(crate) type KvCache = kv::KvCache<Array>;
 
-/// What a query of one step attends to.
+/// The keys and values that a query of one step attends to.
 pub(crate) struct CacheView {
     /// Slots that hold the keys.
     pub(crate) runs: Runs,
@@ -73,8 +73,8 @@ mod tests {
         empty(&KvCacheConfig { capacity: 2000, layers, dtype: DType::F32, max_write }).unwrap()
     }
 
-    /// Writes steps of the given lengths, each key being its position, and checks that each step reads the positions expected
-    /// of a layer that keeps everything its window shows.
+    /// Writes steps of the given lengths, with each key equal to its position. Checks that each
+    /// step reads the positions in its window.
     fn check(window: Option<usize>, max_write: Option<usize>, steps: &[usize]) {
         let (pool, mut cache, mut position) = (Pool::new(1), cache(window, max_write), 0);
         for &count in steps {

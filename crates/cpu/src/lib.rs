@@ -1,7 +1,8 @@
 //! The CPU engine: a checked graph becomes a plan once, and each run walks the plan over recycled buffers.
 //!
-//! - `array`: what a tensor slot holds at run time, a strided view of shared storage. Transposes, slices and broadcasts make
-//!   views; a write goes to storage that nobody else sees, or to a copy.
+//! - `array`: the contents of a tensor slot at run time, a strided view of shared storage.
+//!   Transposes, slices and broadcasts make views; a write needs unshared storage and otherwise
+//!   copies.
 //! - `arena`: storage of dead slots, by size, for the results to come.
 //! - `liveness`: when each slot dies.
 //! - `machine`: what lasts from node to node: slots, storage, threads, the session's state.

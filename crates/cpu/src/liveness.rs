@@ -6,16 +6,17 @@ use smallvec::SmallVec;
 /// A few slots.
 pub(crate) type Slots = SmallVec<[Tid; 3]>;
 
-/// What happens to slots around one instruction.
+/// The slots that die around one instruction.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Deaths {
-    /// Operands whose values nobody reads after this node and that it names once: it may take them and write in their place.
+    /// Operands without a later reader that the node names once. The node may take them and
+    /// overwrite their storage.
     pub(crate) dying: Slots,
     /// Slots to empty after the node.
     pub(crate) drops: Slots,
 }
 
-/// What dies at each instruction of every chain, parallel to the graph's chains.
+/// The slots that die at each instruction, by chain and instruction.
 #[derive(Debug)]
 pub(crate) struct Liveness {
     pub(crate) chains: Vec<Vec<Deaths>>,
@@ -33,9 +34,10 @@ enum Owner {
 impl Liveness {
     /// Works out every chain in one pass over its instructions.
     ///
-    /// A slot that only one chain mentions is exact: it lives from a write to the last read before the next write. A slot that
-    /// several chains mention also lives up to each instruction that runs another chain, and past the end of its own, unless
-    /// no chain runs that one. Constants, and buffers past the end, always live.
+    /// The result is exact for a slot used by one chain: it lives from a write to the last read
+    /// before the next write. A slot used by several chains also lives up to each instruction that
+    /// runs another chain. It also lives past the end of its own chain, unless no chain runs that
+    /// one. Constants always live, and buffers live past the end.
     pub(crate) fn new(graph: &Graph) -> Liveness {
         let slots = graph.slots.total() as usize;
         let mut is_called = vec![false; graph.chains.len()];
@@ -87,7 +89,7 @@ struct Walk<'a> {
     clock: u64,
     /// Clock at the end of the chain; events before it belong to other chains.
     base: u64,
-    /// Of the last instruction met that runs another chain.
+    /// Clock of the last visited instruction that runs another chain.
     call: u64,
     /// Whether another chain runs this one, so that more than outputs and buffers survives its end.
     is_called: bool,
@@ -131,8 +133,9 @@ impl Walk<'_> {
         });
         let calls = node.effect() == Effect::RunsChains;
         let step = if calls { Deaths::default() } else { self.deaths(&reads, &writes) };
-        // Events of one instruction: it kills what it writes, then (walking backwards) needs what it reads. An instruction that
-        // runs other chains may leave slots as they were, so it kills nothing.
+        // Events of one instruction, walking backwards: it kills the slots it writes, then needs
+        // the slots it reads. An instruction that runs other chains may leave slots unwritten, so
+        // it kills nothing.
         self.clock += 2;
         if calls {
             self.call = self.clock;
@@ -143,7 +146,7 @@ impl Walk<'_> {
         step
     }
 
-    /// What dies at an instruction that reads and writes these slots.
+    /// The slots that die at an instruction with these reads and writes.
     fn deaths(&self, reads: &Slots, writes: &Slots) -> Deaths {
         let mut step = Deaths::default();
         for &tid in writes {

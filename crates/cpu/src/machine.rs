@@ -1,4 +1,4 @@
-//! What lasts from node to node: slots, storage, threads, and the session's state.
+//! The state that lasts from node to node: slots, storage, threads, and the session's state.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -23,7 +23,7 @@ use crate::{
 /// More elements than this no view may have: work on a view grows with its elements, not with its storage.
 const MAX_ELEMENTS: usize = 1 << 34;
 
-/// What a call may use besides its operands.
+/// The resources of a call besides its operands.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) pool: Arc<Pool>,
@@ -40,7 +40,7 @@ impl Context {
         self.arena.alloc(dtype, shape)
     }
 
-    /// Gives storage back early, if nobody else sees it.
+    /// Reclaims unshared storage early.
     pub(crate) fn free(&mut self, array: Array) {
         self.arena.free(array);
     }
@@ -68,7 +68,7 @@ impl Context {
     }
 }
 
-/// What the slots hold, as rules read it.
+/// The slots' contents, as read by inference rules.
 pub(crate) struct Bound<'a> {
     tensors: &'a [Option<Array>],
     values: &'a [Option<i32>],
@@ -96,7 +96,8 @@ pub(crate) struct Machine {
     /// Present if the session measures.
     pub(crate) profile: Option<Profile>,
     pub(crate) counts: Counts,
-    /// What scales and biases, which are constants, with codes of so many bits were found to be: plans of all sizes ask again.
+    /// The symmetric format of constant scales and biases, by their slots and the bits of a code.
+    /// Cached because every plan asks again.
     pub(crate) symmetric: BTreeMap<([Tid; 2], u32), Option<Format>>,
     /// Inferred results of the running node.
     inferred: Inferred,
@@ -150,7 +151,7 @@ impl Machine {
         }
     }
 
-    /// What the slots hold, as rules read it.
+    /// The slots' contents, as read by inference rules.
     pub(crate) fn bound(&self) -> Bound<'_> {
         Bound { tensors: &self.tensors, values: &self.cx.values }
     }
@@ -170,13 +171,13 @@ impl Machine {
         Ok(self.inferred.value(slot)?)
     }
 
-    /// What a slot holds, shared.
+    /// A shared handle to a slot's contents.
     pub(crate) fn get(&self, tid: Tid) -> Result<Array> {
         let array = self.tensors.get(tid.0 as usize).and_then(Option::as_ref);
         array.cloned().ok_or_else(|| InferError::Unset(tid).into())
     }
 
-    /// What a slot holds, out of it.
+    /// Takes a slot's contents and leaves the slot empty.
     pub(crate) fn take(&mut self, tid: Tid) -> Result<Array> {
         let array = self.tensors.get_mut(tid.0 as usize).and_then(Option::take);
         array.ok_or_else(|| InferError::Unset(tid).into())

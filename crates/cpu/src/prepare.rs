@@ -9,8 +9,9 @@ use crate::{
 
 /// How the engine runs a kind of node.
 ///
-/// There is one such implementation a node. Ahead of a run it is prepared for what is known then, and its calls become steps of
-/// a plan; where only the run tells, it is prepared when its turn comes, and its calls run at once.
+/// Each kind of node has one implementation. Usually a node is prepared ahead of a run, and its
+/// calls become steps of a plan. If its work depends on the run, it is prepared at run time, and
+/// its calls run at once.
 pub(crate) trait Prepare {
     /// Whether the engine can run this node.
     fn is_supported(&self) -> bool {
@@ -20,8 +21,8 @@ pub(crate) trait Prepare {
     /// Says what is to be done with the operands, and binds the results. The node's rule has accepted types and sizes.
     ///
     /// # Errors
-    /// [`Obstacle::Dynamic`] if that depends on what is not known yet: before the first call, so that none is made in vain.
-    /// [`Obstacle::Failed`] if the operands break the node's contract.
+    /// [`Obstacle::Dynamic`] if the work depends on unknown values; returned before the first call,
+    /// so that no call is wasted. [`Obstacle::Failed`] if the operands break the node's contract.
     fn prepare(&self, p: &mut Planner<'_>) -> Prepared;
 }
 

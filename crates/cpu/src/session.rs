@@ -23,7 +23,7 @@ use crate::{
 /// Arrays that use less than this part of their storage are copied out of it where they last.
 pub(crate) const LEND_SHARE: usize = 2;
 
-/// Plans that a session keeps, one for each set of input shapes that it met last.
+/// Maximum number of cached plans, one for each of the latest sets of input shapes.
 const MAX_PLANS: usize = 4;
 
 /// How runs of a session go.
@@ -44,7 +44,7 @@ impl PlanCache {
     /// The plan for the bound inputs, laid out now if there is none.
     ///
     /// # Errors
-    /// The first node that cannot work on them. Nothing is kept of it.
+    /// The first node that cannot work on them. The failed plan is not kept.
     fn plan(&mut self, m: &mut Machine, rows: OutputRows) -> Result<(&mut RunPlan, &mut Workspace)> {
         match self.plans.iter().position(|plan| plan.fits(m, rows)) {
             Some(i) => self.plans[..=i].rotate_right(1),
@@ -58,7 +58,7 @@ impl PlanCache {
     }
 }
 
-/// What takes the steps of a run that has [begun](CpuSession::begin).
+/// The parts that execute the steps of a run after [`CpuSession::begin`].
 pub(crate) type Ongoing<'a> = (&'a mut RunPlan, &'a mut Machine, &'a mut Workspace);
 
 /// A session of the CPU engine.
@@ -66,24 +66,24 @@ pub(crate) type Ongoing<'a> = (&'a mut RunPlan, &'a mut Machine, &'a mut Workspa
 pub(crate) struct CpuSession {
     pub(crate) machine: Machine,
     pub(crate) plans: PlanCache,
-    /// What the init chain left in buffers; empty where it is zero.
+    /// Buffer contents after the init chain; empty for zeros.
     pub(crate) initial: Vec<(Tid, Option<Array>)>,
-    /// Present if buffers are shared; they lie there between runs.
+    /// Holds the shared buffers between runs; present if buffers are shared.
     pub(crate) shared: Option<Shared>,
-    /// Where they lie.
+    /// The map that owns the shared buffers.
     pub(crate) state: Option<Arc<StateMap>>,
     pub(crate) spare: Spare,
-    /// A pool without workers, for what runs on one thread beside other sessions.
+    /// A pool without workers, for running on one thread beside other sessions.
     pub(crate) solo: Option<Arc<Pool>>,
     /// Whether the nodes of the main chain run one by one, to be compared with its plan.
     #[cfg(test)]
     pub(crate) node_by_node: bool,
 }
 
-/// What runs need again and again, kept from one to the next.
+/// Allocations reused from run to run.
 #[derive(Debug, Default)]
 pub(crate) struct Spare {
-    /// Handles of inputs that nobody holds, without contents.
+    /// Unshared, empty handles for inputs.
     inputs: Vec<Arc<Storage>>,
     /// An empty list of results' storage.
     lent: Vec<Arc<Storage>>,
@@ -184,7 +184,7 @@ impl CpuSession {
         result
     }
 
-    /// Sets buffers back to what loading left.
+    /// Resets buffers to their contents after loading.
     fn restore(&mut self) {
         let m = &mut self.machine;
         for (tid, initial) in &self.initial {
@@ -197,7 +197,8 @@ impl CpuSession {
                 }
             }
         }
-        // The cache needs nothing: a step reads only positions before its own end, which the new sequence writes again.
+        // The cache needs no reset: a step reads only positions before its own end, and the new
+        // sequence rewrites these.
     }
 
     fn run_for(&mut self, inputs: &[Value], rows: OutputRows) -> Result<Vec<Value>, EngineError> {
@@ -211,7 +212,7 @@ impl CpuSession {
         !matches!((&self.state, &other.state), (Some(a), Some(b)) if Arc::ptr_eq(a, b))
     }
 
-    /// Whether a run of the session is that of a plan, which can be taken step by step.
+    /// Whether the session runs from a plan and so can run step by step.
     pub(crate) fn is_planned(&self) -> bool {
         #[cfg(test)]
         if self.node_by_node {
@@ -240,7 +241,7 @@ impl CpuSession {
         self.plans.plans.first()
     }
 
-    /// Ends a run that was taken step by step; its results, if all of it went well.
+    /// Ends a run executed step by step. Returns its results if every step succeeded.
     pub(crate) fn end(&mut self, ran: Result<(), EngineError>) -> Result<Vec<Value>, EngineError> {
         let ran = ran.and_then(|()| match self.ongoing() {
             Some((plan, m, workspace)) => plan.put_results(m, workspace).map_err(EngineError::from),
@@ -250,7 +251,7 @@ impl CpuSession {
         self.finish(ran)
     }
 
-    /// The results of a run that went well; in any case, what it needed is free again.
+    /// The results of a successful run. Frees the run's memory in any case.
     fn finish(&mut self, ran: Result<(), EngineError>) -> Result<Vec<Value>, EngineError> {
         let mut lent = std::mem::take(&mut self.spare.lent);
         let result = ran.and_then(|()| self.results(&mut lent).map_err(EngineError::from));
@@ -276,7 +277,7 @@ impl CpuSession {
         let (first, slots) = (m.graph.slots.constants, m.graph.slots);
         let inputs = m.tensors.iter_mut().skip(first as usize).take(slots.inputs as usize);
         for mut data in inputs.filter_map(|slot| Some(slot.take()?.data)) {
-            // What is still seen elsewhere stays as it is.
+            // Storage with other handles stays unchanged.
             if let Some(contents @ Storage::Shared(_)) = Arc::get_mut(&mut data) {
                 *contents = Storage::Shared(Bytes::new());
                 self.spare.inputs.push(data);

@@ -50,7 +50,7 @@ fn write_into(m: &mut Machine, buffer: &mut Array, part: StatePart, copy: &Tenso
         )));
     }
     let Array { shape, strides, offset, data, .. } = view;
-    // Nobody else may see the storage that the buffer writes.
+    // The buffer writes this storage, so it must be unshared.
     drop(data);
     (buffer.shape, buffer.strides, buffer.offset) = (shape, strides, offset);
     let copied = copy_into(&m.cx.pool, &Array::from_tensor(copy), buffer);

@@ -1,15 +1,18 @@
 //! Runs of several sessions at once.
 //!
-//! Sessions of one graph whose inputs have the same sizes take the same steps. Where a step multiplies by weights, they meet: the rows of
-//! all of them are multiplied together, and a weight is read once. In between each goes its own way, on one thread, so that all threads
-//! are busy and nobody waits for anybody else's small steps; a step that is much work is left to all threads, one session after the
-//! other, where there are fewer sessions than threads. Each has the bits that it has by itself: products of few rows are computed
-//! row by row ([`layers_of_each`](flambeau_kernels::linear::layers_of_each)), and nothing depends on the number of threads.
+//! Sessions of one graph with inputs of the same sizes run the same steps. At a step that
+//! multiplies by weights (a meeting), the rows of all sessions are multiplied together, and a
+//! weight is read once. Between meetings each session runs on one thread, so all threads are busy
+//! and no session waits for another's small steps. With fewer sessions than threads, all threads
+//! share each long step, one session after the other. Results are bit-identical to separate runs:
+//! products of few rows are computed row by row
+//! ([`layers_of_each`](flambeau_kernels::linear::layers_of_each)), and nothing depends on the
+//! number of threads.
 //!
-//! Sessions that share buffers with other sessions hold them all the while, so that those wait. Two that share them with each other do not
-//! run together.
+//! Sessions lock their shared buffers for the whole run, so other sessions that share these buffers
+//! wait. Two sessions that share buffers with each other do not run together.
 //!
-//! A session that fails, or panics, leaves; the others go on.
+//! A session that fails or panics drops out; the others continue.
 
 use std::{
     any::Any,
@@ -28,7 +31,7 @@ use crate::{
     session::{CpuSession, Ongoing},
 };
 
-/// How the run of a session goes.
+/// The state of a session's run.
 enum Going {
     On,
     Ended(Outcome),
@@ -36,7 +39,7 @@ enum Going {
 
 /// A session among others.
 struct Member<'a> {
-    /// Which of the runs it is.
+    /// Index of the run.
     number: usize,
     session: &'a mut CpuSession,
     inputs: &'a [Value],
@@ -65,7 +68,7 @@ pub(crate) fn run_last_of_each(pool: &Pool, runs: &mut [Run<'_>]) -> Vec<Outcome
         let session = session.downcast_mut::<CpuSession>();
         members.extend(session.map(|session| Member { number, session, inputs, group: number, going: Going::On }));
     }
-    // Whoever holds several states takes them in one order, so that nobody waits for somebody who waits for him.
+    // Locks are taken in one order, so they cannot deadlock.
     members.sort_by_key(Member::order);
     Holding { members: &mut members, at: 0 }.run(pool);
     for Member { number, going, .. } in members {
@@ -86,7 +89,7 @@ struct Holding<'m, 'a> {
 }
 
 impl Holding<'_, '_> {
-    /// Runs the members when all of them hold what they share.
+    /// Runs the members once all of them have locked their shared buffers.
     fn run(&mut self, pool: &Pool) {
         let at = self.at;
         let Some(member) = self.members.get_mut(at) else { return run(pool, self.members) };
@@ -116,7 +119,7 @@ fn run(pool: &Pool, members: &mut [Member<'_>]) {
 }
 
 impl Member<'_> {
-    /// Where the session's shared buffers lie, and which of the runs it is.
+    /// The order of locking: address of the session's shared buffers, then index of the run.
     fn order(&self) -> (Option<*const StateMap>, usize) {
         (self.session.state.as_ref().map(Arc::as_ptr), self.number)
     }
@@ -132,7 +135,7 @@ impl Member<'_> {
         self.goes_on() && other.goes_on() && Arc::ptr_eq(a, b) && are_plans_alike
     }
 
-    /// Goes on, unless it has failed.
+    /// Runs `step` unless the session has ended.
     fn go(&mut self, step: impl FnOnce(&mut CpuSession) -> Result<(), EngineError>) {
         if self.goes_on() {
             let result = guarded(|| step(self.session));
@@ -140,7 +143,7 @@ impl Member<'_> {
         }
     }
 
-    /// Takes steps of its plan.
+    /// Runs steps of the session's plan.
     fn take(&mut self, step: impl FnOnce(Ongoing<'_>) -> Result<()>) {
         self.go(|session| session.ongoing().map_or(Ok(()), step).map_err(EngineError::from));
     }
@@ -149,7 +152,7 @@ impl Member<'_> {
         self.going = match result {
             Ok(Ok(())) => Going::On,
             Ok(Err(error)) => Going::Ended(guarded(|| self.session.end(Err(error)))),
-            // What a panic left behind is not looked at again.
+            // After a panic the session's state is not used again.
             Err(payload) => Going::Ended(Err(payload)),
         };
     }
@@ -161,7 +164,7 @@ impl Member<'_> {
     }
 }
 
-/// Lets each member go on by itself, on one thread; with all of them if there is no other member.
+/// Runs `step` for each member on one thread, or on all threads if there is only one member.
 fn each(pool: &Pool, members: &mut [Member<'_>], step: impl Fn(&mut CpuSession, &[Value]) -> Result<(), EngineError> + Sync) {
     if let [member] = members {
         let inputs = member.inputs;
@@ -175,11 +178,11 @@ fn each(pool: &Pool, members: &mut [Member<'_>], step: impl Fn(&mut CpuSession, 
     });
 }
 
-/// Takes all steps of members whose plans are alike.
+/// Runs all steps of members with alike plans.
 fn walk(pool: &Pool, members: &mut [Member<'_>]) {
     let Some(plan) = members.first().and_then(|member| member.session.plan()) else { return };
     let (meetings, len) = (plan.meetings().to_vec(), plan.len());
-    // The first step that is not taken, and whether the one before has layers that still have their storage.
+    // The first pending step, and whether the step before it has layers with bound storage.
     let (mut from, mut is_bound) = (0, false);
     for (at, meeting) in meetings {
         let is_long = |member: &Member<'_>| member.session.plan().is_some_and(|plan| plan.is_long(at));
@@ -196,8 +199,8 @@ fn walk(pool: &Pool, members: &mut [Member<'_>]) {
     go_to(pool, members, (from, is_bound), (len, false));
 }
 
-/// Lets each member go on from one meeting to the next. Layers of a meeting are bound before it, and unbound after it, where each has a
-/// thread.
+/// Runs each member from one meeting to the next. Each member's thread also binds a meeting's
+/// layers before it and unbinds them after it.
 fn go_to(pool: &Pool, members: &mut [Member<'_>], (from, was_bound): (usize, bool), (to, binds): (usize, bool)) {
     let go = |session: &mut CpuSession| {
         let Some((plan, m, w)) = session.ongoing() else { return Ok(()) };
@@ -227,7 +230,7 @@ fn layers(pool: &Pool, members: &mut [Member<'_>], at: usize) {
     let went_well = matches!(guarded(|| LayersCall::run_each(pool, &mut calls)), Ok(Ok(())));
     drop(calls);
     if !went_well {
-        // Whose fault it was shows when each is computed by itself.
+        // Separate computation shows which member failed.
         members.iter_mut().for_each(|member| member.take(|(plan, m, w)| plan.run_layers(at, m, w)));
     }
     if let Some((plan, m, _)) = members.iter_mut().find(|member| member.goes_on()).and_then(|member| member.session.ongoing()) {

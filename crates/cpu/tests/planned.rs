@@ -1,4 +1,4 @@
-//! Every case runs from a plan that was laid out ahead, but for nodes that only the run can prepare.
+//! Every case runs from a plan made ahead, except for nodes that depend on the run.
 
 use std::{
     path::Path,
@@ -65,7 +65,7 @@ fn may_be_view(node: &Node) -> bool {
     node.cost().viewed().is_some() || matches!(node, Node::Contiguous(_) | Node::Flip(_) | Node::Take(_))
 }
 
-/// Cases with sizes that are integers of the call, or that read as much of a cache as its contents say.
+/// Cases with sizes given by the call's integers or by a cache's contents.
 const SIZED_BY_VALUES: [&str; 7] = [
     "ops/ring_buffer_kv_cache",
     "ops/turboquant_kv_cache_sdpa",

@@ -1,4 +1,4 @@
-//! What sessions promise beyond the numbers of single nodes.
+//! Guarantees of sessions beyond the numbers of single nodes.
 
 use std::{
     sync::{

@@ -18,7 +18,8 @@ use crate::{
     prepare::{Prepare, Prepared},
 };
 
-/// Attention of `q` over `k` and `v` of one type, which may differ from that of `q`, in the type of `q`.
+/// Attention of `q` over `k` and `v`, computed in the type of `q`. `k` and `v` share a type and may
+/// differ from `q`.
 fn attend(pool: &Pool, [q, k, v]: [&Array; 3], scale: f32, mask: &Mask<'_>, y: &mut Array) -> Result<()> {
     float_dtype!(q.dtype, T => float_dtype!(k.dtype, S => {
         Ok(attention::<T, S>(pool, &q.view()?, (&k.view()?, &v.view()?), &mut y.view_mut()?, scale, mask)?)
@@ -35,8 +36,9 @@ fn mask_of(mask: Option<&Array>, causal: bool) -> Result<Mask<'_>> {
     })
 }
 
-/// Attention of `q` over keys and values that are codes: as they lie where that suits a kernel, else over what they decode to. The
-/// operands are queries, codes of keys and of values, and the scales of either.
+/// Attention of `q` over keys and values in codes. It reads the codes directly if a kernel supports
+/// their layout, else it decodes them first. The operands are queries, codes of keys and of values,
+/// and the scales of both.
 fn attend_codes(cx: &mut Context, ins: &[Array], scale: f32, mask: &Mask<'_>, y: &mut Array) -> Result<()> {
     let [q, k, v, k_scales, v_scales, ..] = ins else { return Err(OpError::value("an operand is missing")) };
     let (scales_of_k, scales_of_v) = (spread(k_scales, k)?, spread(v_scales, v)?);
@@ -72,7 +74,7 @@ fn decoded(cx: &mut Context, (coded, codes): (&Coded<'_>, &Array), dtype: DType)
     Ok(out)
 }
 
-/// An operand in an element type; one that has it may have sizes that only the run tells.
+/// An operand in an element type. Without a conversion, its sizes may be known only at run time.
 fn in_type(p: &mut Planner<'_>, slot: ir::In, dtype: DType) -> Prepared<MemRef> {
     if p.dtype(slot)? == dtype {
         return Ok(p.get(slot)?);
@@ -132,7 +134,8 @@ fn cached(cx: &mut Context, pool: &Array, [first, second]: [(usize, usize); 2]) 
     Ok(whole)
 }
 
-/// `[T, S]`: whether key `j` lies in the window of query `i`, the last query being aligned with the last key.
+/// `[T, S]`: whether key `j` is in the window of query `i`. The last query aligns with the last
+/// key.
 fn band(cx: &mut Context, queries: usize, keys: usize, window: usize) -> Result<Array> {
     let mut mask = cx.alloc(DType::Bool, &[queries, keys])?;
     let before = keys.saturating_sub(queries);

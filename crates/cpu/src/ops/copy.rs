@@ -55,7 +55,8 @@ pub(crate) fn contiguous(cx: &mut Context, x: Array) -> Result<Array> {
     if x.is_contiguous() { Ok(x) } else { duplicate(cx, &x) }
 }
 
-/// `x` in `dtype`: itself if it has that type, else converted. Axes along which `x` repeats one element stay that way.
+/// `x` in `dtype`: itself if it has that type, else converted. Broadcast axes of `x` stay
+/// broadcast.
 pub(crate) fn cast(cx: &mut Context, x: &Array, dtype: DType) -> Result<Array> {
     if x.dtype == dtype {
         return Ok(x.clone());

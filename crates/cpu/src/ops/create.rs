@@ -98,7 +98,7 @@ impl Prepare for ir::Tri {
     }
 }
 
-/// Clears what lies beyond the diagonal in every matrix `[.., height, width]`.
+/// Clears the elements beyond the diagonal in every matrix `[.., height, width]`.
 fn clear_triangle(y: &mut Array, [height, width]: [usize; 2], k: i32, lower: bool) -> Result<()> {
     as_bits(y, |y| {
         bits_dtype!(y.dtype, T => {

@@ -29,7 +29,7 @@ use crate::{
 /// The element type in which a node reads its operands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reads {
-    /// That of its result.
+    /// The result's type.
     AsResult,
     /// The common type of all operands, numbers in any case.
     Common,
@@ -41,14 +41,14 @@ type Run = fn(&Pool, &[Array], &mut Array) -> Result<()>;
 
 /// How the elements are computed.
 enum Loop {
-    /// Of a floating result in a pass that other nodes may join.
+    /// A floating-point result, in a pass that other nodes may join.
     Fused(Fusible),
     /// As `Fused` for a floating result, in a loop of its own for others.
     FusedFloats(Fusible, Run),
     Alone(Run),
 }
 
-/// What a node computes at each place: its operands, how it reads them, and the loop over the places.
+/// An element-by-element computation: its operands, their types, and the loop over the elements.
 struct Pointwise {
     ins: SmallVec<[ir::In; 3]>,
     out: ir::Out,
@@ -138,7 +138,7 @@ impl Prepare for ir::Gelu {
     }
 }
 
-/// A function that keeps the element type, of elements that are no floats.
+/// A function on integer and boolean elements that keeps the element type.
 trait KeepExact: Copy + Sync {
     fn int<T: Int>(self, x: T) -> T;
     /// Bools pass through unless the function says otherwise.

@@ -215,7 +215,7 @@ impl Prepare for ir::ScatterAdd {
         let axis = axis_of(self.axis, x.array.rank())?;
         let (dtype, mut shape) = (x.array.dtype, x.array.shape.clone());
         shape[axis] = indices.array.shape[axis];
-        // What is not read any more may be written where it lies.
+        // Without this handle, a dead operand can be updated in place.
         drop(x);
         let updates = p.in_type(updates, dtype)?;
         let updates = broadcast(&updates, &shape)?;

@@ -38,8 +38,8 @@ macro_rules! int_dtype {
     };
 }
 
-/// The element type that stands for `dtype` where each type of its own would cost more code than it saves time: itself if it is a
-/// float, else `i64`, which holds every integer and boolean.
+/// The element type for code that is not specialised for every type. A float type stays itself; all
+/// others become `i64`, which represents every integer and boolean.
 pub(crate) fn wide(dtype: DType) -> DType {
     if dtype.is_float() { dtype } else { DType::I64 }
 }

@@ -1,4 +1,4 @@
-//! Nodes that replace part of a tensor: in place where nobody else sees it, on a copy elsewhere.
+//! Nodes that replace part of a tensor: in place if its storage is unshared, else on a copy.
 
 use flambeau_ir::{self as ir, infer::axis_of};
 use flambeau_kernels::Pool;

@@ -1,4 +1,5 @@
-//! Caches of codes that attention reads as they lie: the nodes that would decode keys and values for it alone are left out.
+//! Attention directly over caches of codes. Nodes that only decode keys and values for it are left
+//! out.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +12,8 @@ use crate::{
     prepare::{Dynamic, Obstacle, Prepared},
 };
 
-/// Keys or values that nodes of the main chain decode: where their codes become floats, where these are scaled, and where groups are
-/// joined to rows.
+/// The three nodes of the main chain that decode keys or values. The first casts codes to floats,
+/// the second scales them, the third joins groups to rows.
 #[derive(Clone, Copy, Debug)]
 struct Site {
     cast: usize,
@@ -20,10 +21,10 @@ struct Site {
     joining: usize,
 }
 
-/// A node that is left out, by its number in the main chain, and the operand that is kept of it.
+/// A left-out node, by its index in the main chain, and its kept operand.
 type LeftOut = (usize, Option<In>);
 
-/// What keys or values are decoded from.
+/// The encoded form of keys or values.
 #[derive(Clone, Debug)]
 pub(crate) struct Codes {
     /// i8 [B, Hk, T, G, D/G]
@@ -32,10 +33,10 @@ pub(crate) struct Codes {
     pub(crate) scales: MemRef,
 }
 
-/// Nodes that are left out, by their numbers in the main chain, and what is kept of them meanwhile.
+/// Left-out nodes, by their index in the main chain, and the operands kept for attention.
 #[derive(Debug, Default)]
 pub(super) struct Undecoded {
-    /// Nodes that are left out, with the operand that is kept.
+    /// Left-out nodes with their kept operand.
     nodes: BTreeMap<usize, Option<In>>,
     /// Keys and values of attentions.
     attentions: BTreeMap<usize, [Site; 2]>,
@@ -47,8 +48,8 @@ pub(super) struct Undecoded {
 }
 
 impl Undecoded {
-    /// Every attention of the main chain whose keys and values are decoded for nobody else: codes become floats, are multiplied by
-    /// scales, and groups are joined to rows.
+    /// Finds every attention of the main chain that is the only reader of its decoded keys and
+    /// values. Decoding is a cast to floats, a product with scales, and a join of groups to rows.
     pub(super) fn of(graph: &Graph, liveness: &Liveness) -> Undecoded {
         let mut found = Undecoded::default();
         let main = graph.main as usize;
@@ -89,7 +90,7 @@ impl Made<'_> {
             return None;
         }
         for (i, node) in self.chain[..at].iter().enumerate().rev() {
-            // What other chains do with the slot is not looked at.
+            // Uses of the slot by other chains are not analysed.
             if !node.chains().is_empty() {
                 return None;
             }
@@ -103,7 +104,7 @@ impl Made<'_> {
         None
     }
 
-    /// What decodes an operand of the attention `at`, and the nodes that do nothing else.
+    /// The decoding of an operand of the attention `at`, and its three nodes.
     fn site(&self, at: usize, operand: In) -> Option<(Site, [LeftOut; 3])> {
         let (joining, Node::Reshape(join)) = self.maker(at, operand)? else { return None };
         let (scaling, Node::Multiply(product)) = self.maker(joining, join.x)? else { return None };
@@ -134,7 +135,7 @@ fn writes(node: &Node, tid: Tid) -> bool {
 }
 
 impl Planner<'_> {
-    /// Keeps what a node that is left out would have read, or the sizes of the rows that it would have joined.
+    /// Keeps the operand of a left-out node, or the sizes of the rows it would have joined.
     pub(super) fn keep_codes(&mut self, at: usize, node: &Node) -> Prepared {
         let operand = self.recorder().and_then(|recorder| recorder.undecoded.nodes.get(&at).copied().flatten());
         let kept = operand.map(|operand| self.get(operand)).transpose()?;
@@ -144,16 +145,16 @@ impl Planner<'_> {
                 let rows = recorder.env.get(join.out.0).map(|spec| spec.dims.to_vec());
                 recorder.undecoded.rows.extend(rows.map(|dims| (at, dims)));
             }
-            // Its result is read by nobody, and its slot shows nothing any more.
+            // Its result has no reader, so its slot becomes empty.
             recorder.clear_results();
         }
         Ok(())
     }
 
-    /// What the keys and values of the attention that is being prepared are decoded from, if it is to read that.
+    /// The codes of the keys and values of the current attention, if it reads codes directly.
     ///
     /// # Errors
-    /// [`Obstacle::Dynamic`] if it is nothing that attention can read.
+    /// [`Obstacle::Dynamic`] if attention cannot read the kept operands.
     pub(crate) fn codes_of_attention(&mut self) -> Prepared<Option<[Codes; 2]>> {
         let Some(recorder) = self.recorder() else { return Ok(None) };
         let Some(&sites) = recorder.undecoded.attentions.get(&recorder.at) else { return Ok(None) };

@@ -13,7 +13,7 @@ use flambeau_ir::{
 use super::{Action, DynamicNode, NodeResult, Planner};
 use crate::{error::Result, prepare::Dynamic};
 
-/// Slots that a node and the chains that it runs name.
+/// Slots used by a node and its chains.
 #[derive(Debug, Default)]
 struct Named {
     reads: Vec<Tid>,
@@ -50,7 +50,8 @@ impl Named {
     }
 }
 
-/// Runs a node's rule on what is known ahead of a run. `Some` if that leaves open what the node does.
+/// Runs a node's inference rule on the sizes known ahead of a run. `Some` if the node's work
+/// depends on the run.
 ///
 /// # Errors
 /// If the node cannot work on what it reads, whatever else it may turn out to be.
@@ -116,7 +117,7 @@ fn chain(env: &mut Env, graph: &Graph, ChainId(chain): ChainId) -> Result<(), In
     graph.chains.get(chain as usize).into_iter().flatten().try_for_each(|node| follow(env, graph, node))
 }
 
-/// Keeps of what one branch leaves what the other leaves as well.
+/// Keeps the knowledge on which both branches agree.
 fn merge(env: &mut Env, other: &Env, named: &Named) {
     for &tid in &named.writes {
         if env.get(tid) != other.get(tid) {
@@ -152,7 +153,7 @@ fn open(env: &mut Env, slice: &flambeau_ir::Slice) -> Result<(), InferError> {
 }
 
 impl Planner<'_> {
-    /// A step that prepares the node when its turn comes, over operands bound to the slots that it names.
+    /// Records a step that prepares the node at run time, over operands bound to its slots.
     pub(super) fn record_dynamic(&mut self, node: &Node, why: Dynamic) -> Result<()> {
         let graph = Arc::clone(&self.m.graph);
         let named = Named::by(node, &graph.chains);
@@ -160,7 +161,7 @@ impl Planner<'_> {
         let mut ins = Vec::new();
         for &tid in named.reads.iter().chain(&named.writes) {
             let is_held = self.recorder().is_some_and(|recorder| recorder.holds(tid));
-            // What the node's chains write before they read it may be unset here.
+            // A slot that the node's chains write before reading may be unset here.
             if !is_held && (named.writes.contains(&tid) || why == Dynamic::Chains) {
                 continue;
             }

@@ -119,7 +119,8 @@ impl RunPlan {
         }
     }
 
-    /// Counts a step that this run took for several at once, and tells idle threads what comes next.
+    /// Records a step that this run executed for several runs, and announces the next step to idle
+    /// threads.
     pub(crate) fn took_for(&self, runs: usize, at: usize, start: Option<Duration>, m: &mut Machine) {
         let Step { node, name, action } = &self.steps[at];
         if let (Some(start), Action::Call(call), Some(profile)) = (start, action, &mut m.profile) {
@@ -215,7 +216,7 @@ fn update(m: &mut Machine, w: &Workspace, parts: &Parts<'_>, buffer: Tid, call: 
 
 fn run_node(m: &mut Machine, w: &mut Workspace, windows: &[Array], at: usize, dynamic: &DynamicNode) -> Result<()> {
     let (graph, liveness) = (Arc::clone(&m.graph), Arc::clone(&m.liveness));
-    // A branch that was not taken may have left a slot unset, which matters to those only who read it.
+    // A branch that was not taken may leave a slot unset; only a reader of the slot fails.
     for (tid, operand) in dynamic.ins.iter().filter(|(_, operand)| w.is_set(operand)) {
         let array = w.array(m, windows, operand)?;
         m.set(*tid, array);
@@ -236,7 +237,7 @@ fn keep(m: &mut Machine, w: &mut Workspace, result: &NodeResult) -> Result<()> {
     let found = m.tensors.get_mut(result.tid.0 as usize).and_then(Option::take);
     let array = match (found, &result.expected) {
         (Some(array), None) => array,
-        // A branch that is not taken leaves its results unset; who reads them says so.
+        // A branch that is not taken leaves its results unset; a reader reports this.
         (None, _) => return Ok(()),
         (Some(array), Some((dtype, shape))) if array.dtype != *dtype || array.shape != *shape => {
             let (found, sizes) = (array.dtype, &array.shape);
@@ -261,7 +262,7 @@ pub(crate) fn settle_in_slot(m: &mut Machine, buffer: Tid) -> Result<()> {
     Ok(())
 }
 
-/// An array fit for a buffer: row-major in storage of the engine, of which it does not use a small part.
+/// An array fit for a buffer: row-major, in the engine's storage, and using most of that storage.
 fn owned(m: &mut Machine, array: Array) -> Result<Array> {
     let bytes = array.data.bytes().len();
     let is_plain = array.offset == 0 && array.is_contiguous() && matches!(*array.data, Storage::Owned(_));

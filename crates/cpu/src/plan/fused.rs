@@ -1,5 +1,5 @@
-//! Element-by-element float nodes, deferred until somebody else reads the result: those that only feed one another run as one
-//! pass, with the bits of the nodes one by one.
+//! Element-by-element float nodes, deferred until another kind of node reads the result. Nodes that
+//! only feed each other run as one pass, bit-identical to separate nodes.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::{
     prepare::Prepared,
 };
 
-/// What a node computes of floats at each place, in the type of its result.
+/// The operation of a float node on each element, in the result's type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fusible {
     Function(Unary),
@@ -69,7 +69,8 @@ pub(super) struct Fused {
 }
 
 impl Planner<'_> {
-    /// Computes floats element by element, together with what made the operands and what reads the result where that is known.
+    /// Computes floats element by element, fused with the producers of its operands and the readers
+    /// of its result where possible.
     pub(crate) fn fuse(&mut self, op: Fusible, ins: &[In], out: Out) -> Prepared {
         let OutSpec { dtype, shape } = self.spec(out)?;
         if let Some(layer) = linear::followed_by(self, op, ins, out)? {
@@ -118,10 +119,10 @@ impl Fused {
         self.steps.len() - 1
     }
 
-    /// Makes an operand part of the pass, with its own steps if only this node reads it and there is room for them, `more` operands
-    /// being to come; the number of its last step.
+    /// Adds an operand to the pass. Includes the operand's own steps if this node is its only
+    /// reader and there is room; `more` operands follow. Returns the index of its last step.
     fn read(&mut self, p: &mut Planner<'_>, slot: In, more: usize) -> Prepared<usize> {
-        // What the operands after this one need at least, their casts, and the node itself.
+        // Reserve for the later operands, their casts, and the node itself.
         let spare = 2 * more + 2;
         if let Some(recorder) = p.recorder()
             && recorder.is_dying(slot.0)

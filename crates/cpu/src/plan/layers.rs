@@ -24,7 +24,7 @@ pub(super) enum WeightStorage {
     Codes(Format, bool),
 }
 
-/// Where a product's operands stand among those of a call.
+/// Positions of a product's operands among the call's operands.
 #[derive(Debug)]
 pub(super) struct ProductArgs {
     pub(super) storage: WeightStorage,
@@ -32,7 +32,7 @@ pub(super) struct ProductArgs {
     pub(super) bias: Option<usize>,
 }
 
-/// Where a layer's operands stand among those of a call, and what it does with them.
+/// Positions of a layer's operands among the call's operands, and the layer's operations.
 #[derive(Debug)]
 pub(super) struct LayerArgs {
     pub(super) product: ProductArgs,
@@ -57,7 +57,7 @@ impl ProductArgs {
         })
     }
 
-    /// Whether the weight lies in the same memory among the operands of two calls.
+    /// Whether two calls use the same memory for the weight.
     fn is_same(&self, ins: &[Array], others: &[Array]) -> bool {
         let count = match self.storage {
             WeightStorage::Float => 1,
@@ -75,8 +75,8 @@ impl LayerArgs {
         self.with_weights(self.product.weight(ins)?, gate, ins, out)
     }
 
-    /// As [`bound`](Self::bound), with the weights of the same layer of another call where they are the same memory: to look is faster
-    /// than to check them anew.
+    /// Like [`bound`](Self::bound), but reuses the checked weights of another call's layer if they
+    /// are the same memory. Comparing is faster than checking again.
     fn bound_like<'a, Y: Float + Element>(
         &self,
         (other, others): (&Layer<'a, Y>, &[Array]),
@@ -125,7 +125,7 @@ impl Layers {
     }
 }
 
-/// Layers of a run with their operands and results, which have their storage.
+/// Layers of a run with their operands and their allocated results.
 #[derive(Debug)]
 pub(crate) struct LayersCall<'a> {
     pub(super) layers: &'a Layers,
@@ -134,7 +134,7 @@ pub(crate) struct LayersCall<'a> {
 }
 
 impl LayersCall<'_> {
-    /// Computes them by themselves.
+    /// Computes the layers of this run alone.
     ///
     /// # Errors
     /// If an operand does not fit.
@@ -142,7 +142,7 @@ impl LayersCall<'_> {
         self.layers.run(pool, self.ins, self.outs)
     }
 
-    /// Computes the layers of several runs of one graph, each with the bits that it has by itself.
+    /// Computes the layers of several runs of one graph, bit-identical to separate runs.
     ///
     /// # Errors
     /// If an operand of any does not fit; then none has its results.

@@ -1,6 +1,7 @@
-//! Linear layers, deferred until it is known what follows them: an activation, a gate or a residual that nobody else reads is
-//! done while the product is at hand, and layers of one input run as one call. Results have the bits of the nodes one by one, but for
-//! packed weights whose `f32` products a cast narrows at once: there a kernel may round the weights as it does for results of 16 bits.
+//! Linear layers, deferred until their readers are known. An activation, a gate or a residual
+//! without other readers is fused into the product. Layers of one input run as one call. Results
+//! are bit-identical to separate nodes, with one exception. If a cast directly narrows an `f32`
+//! product of packed weights, a kernel may round the weights as for 16-bit results.
 
 use std::sync::Arc;
 
@@ -38,7 +39,7 @@ pub(super) struct Linear {
     gate: Option<(Product, Unary)>,
     residual: Option<MemRef>,
     pub(super) dtype: DType,
-    /// Of the result, `[.., N]`.
+    /// Shape of the result, `[.., N]`.
     shape: Shape,
 }
 
@@ -54,7 +55,7 @@ impl Linear {
         2 * (m * n * k) as u64 * (1 + u64::from(self.gate.is_some()))
     }
 
-    /// The nodes that it stands for.
+    /// The names of the fused nodes.
     fn name(&self) -> String {
         let product = |product: &Product| match product.storage {
             WeightStorage::Float => "Addmm".to_owned(),
@@ -104,7 +105,7 @@ impl Linear {
     }
 }
 
-/// The layer in which a node goes that only a deferred layer feeds, if there is one.
+/// The deferred layer that absorbs this node, if there is one.
 pub(super) fn followed_by(p: &mut Planner<'_>, op: Fusible, ins: &[In], out: Out) -> Prepared<Option<Linear>> {
     if p.recorder().is_none() {
         return Ok(None);
@@ -123,11 +124,11 @@ pub(super) fn followed_by(p: &mut Planner<'_>, op: Fusible, ins: &[In], out: Out
 }
 
 impl Planner<'_> {
-    /// Defers `x · wᵀ` with packed weights; `false` if it is no layer, the weights being no constants.
+    /// Defers `x · wᵀ` with packed weights; `false` if the weights are not constants.
     pub(crate) fn packed_layer(&mut self, x: &MemRef, weight: &[MemRef], format: Format, out: Out) -> Prepared<bool> {
         let OutSpec { dtype, shape } = self.spec(out)?;
         let is_constant = |w: &MemRef| w.is_constant() && w.array.is_contiguous();
-        // Wider scales make a product of f32, which widens `x`; the kernels do that as they read it.
+        // Wider scales give an f32 product and so widen `x`; the kernels widen it while reading.
         let is_typed = x.array.dtype == dtype || x.array.dtype.is_float() && dtype == DType::F32;
         if !weight.iter().all(is_constant) || weight[0].array.rank() != 2 || !is_typed {
             return Ok(false);
@@ -136,7 +137,7 @@ impl Planner<'_> {
         self.layer(x, product, (dtype, shape), out)
     }
 
-    /// Defers `x · w + bias`; `false` if it is no layer: one has a constant weight.
+    /// Defers `x · w + bias`; `false` if the weight is not constant.
     pub(crate) fn dense_layer(&mut self, x: &MemRef, w: &MemRef, bias: Option<&MemRef>, out: Out) -> Prepared<bool> {
         let OutSpec { dtype, shape } = self.spec(out)?;
         let is_plain = w.is_constant() && w.array.rank() == 2 && w.array.dtype.is_float();
@@ -222,7 +223,7 @@ fn residual(p: &mut Planner<'_>, added: In, product: In, (dtype, shape): (DType,
     if !x.is_fixed() || x.array.dtype != dtype || !p.stays(&x) {
         return Ok(None);
     }
-    // What was added may have been computed with the layer.
+    // Reading the residual may have computed the deferred layer.
     let (Some(x), Some(layer)) = (as_rows(&x, shape), taken(p, product)) else { return Ok(None) };
     Ok(Some(Linear { residual: Some(x), ..layer }))
 }
@@ -267,7 +268,7 @@ pub(super) fn emit(p: &mut Planner<'_>, linears: &[Linear]) -> Prepared<SmallVec
     Ok(results)
 }
 
-/// Computes the layer deferred in `slot`, and with it those of the same input that nothing has gone into yet.
+/// Computes the layer deferred in `slot` together with the unfused layers of the same input.
 pub(super) fn emit_with_siblings(p: &mut Planner<'_>, slot: In) -> Result<()> {
     let Some(recorder) = p.recorder() else { return Ok(()) };
     let Some(asked) = recorder.linear(slot).cloned() else { return Ok(()) };

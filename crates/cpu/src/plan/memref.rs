@@ -7,7 +7,8 @@ use flambeau_ir::Tid;
 use super::{Layout, Location, Operand};
 use crate::array::Array;
 
-/// Where an array lies. Numbers are free for other arrays when the last handle on them is dropped.
+/// The location of an array. A number becomes free for other arrays when its last handle is
+/// dropped.
 #[derive(Clone, Debug)]
 pub(super) enum Place {
     /// In the reference itself, for this run.
@@ -19,7 +20,7 @@ pub(super) enum Place {
     Held(Rc<usize>),
 }
 
-/// A view of an array, and the place where the array lies.
+/// A view of an array, and the array's place.
 #[derive(Clone, Debug)]
 pub(crate) struct MemRef {
     pub(super) place: Place,
@@ -58,7 +59,7 @@ impl MemRef {
         matches!(self.place, Place::Constant)
     }
 
-    /// Whether it lies in the slot of a buffer or input.
+    /// Whether it is in the slot of a buffer or input.
     pub(super) fn is_in(&self, tid: Tid) -> bool {
         matches!(self.place, Place::Slot(slot) if slot == tid)
     }

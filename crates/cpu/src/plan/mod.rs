@@ -1,12 +1,13 @@
 //! A run laid out ahead, for one set of input shapes: kernel calls whose operands have their places, shapes and strides.
 //!
-//! The first run with given input shapes prepares every node of the main chain on what is known of each slot, and records the
-//! calls that this takes. From then on views cost nothing, results lie in scratch storage whose reuse is decided, and constants
-//! are bound. Every later run with these shapes executes the plan.
+//! The first run with given input shapes prepares every node of the main chain from the known slots
+//! and records the calls. In the plan, views cost nothing, results have fixed places in scratch
+//! storage, and constants are bound. Every later run with these shapes executes the plan.
 //!
-//! Data may decide what shapes do not. Integers stay open until the run: slices that depend on them are windows whose bounds each
-//! run fills in, and calls read them from their slots. A node whose sizes depend on data, or that runs other chains, is a step of
-//! its own: it is prepared when its turn comes, by the same code, and its calls run at once.
+//! Some work depends on data, not only on shapes. Integers stay open until the run. Slices that
+//! depend on them are windows with bounds set by each run, and calls read integers from their
+//! slots. A node with sizes that depend on data, or with chains of its own, is a dynamic step. The
+//! same code prepares it at run time, and its calls run at once.
 
 mod codes;
 mod dynamic;
@@ -44,7 +45,7 @@ use crate::{
     prepare::Dynamic,
 };
 
-/// What the caller reads of the results.
+/// The part of the results that the caller reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OutputRows {
     All,
@@ -52,7 +53,7 @@ pub(crate) enum OutputRows {
     Last,
 }
 
-/// Where an operand lies when a plan runs.
+/// The location of an operand while a plan runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Location {
     /// In the operand itself, since the plan was built.
@@ -84,7 +85,7 @@ struct Operand {
     array: Array,
 }
 
-/// What a call does with its operands; results are row-major and alone see their storage.
+/// The work of a call. Results are row-major in unshared storage.
 enum Work {
     /// Linear layers, which several runs may compute at once.
     Layers(Layers),
@@ -154,7 +155,7 @@ impl std::fmt::Debug for Call {
     }
 }
 
-/// A slice whose bounds depend on integers that only running tells.
+/// A slice with bounds known only at run time.
 #[derive(Clone, Debug)]
 struct Window {
     number: usize,
@@ -166,7 +167,7 @@ struct Window {
     step: usize,
 }
 
-/// A node that is prepared when its turn comes, over operands bound to the slots that it names.
+/// A node prepared at run time, over operands bound to its slots.
 #[derive(Debug)]
 struct DynamicNode {
     why: Dynamic,
@@ -174,21 +175,21 @@ struct DynamicNode {
     outs: Vec<NodeResult>,
 }
 
-/// What becomes of a result of a node that is prepared when its turn comes.
+/// The destination of a dynamic node's result.
 #[derive(Clone, Debug)]
 struct NodeResult {
     tid: Tid,
     /// The number to hold it under; a buffer's new contents stay in their slot.
     held: Option<usize>,
-    /// What later steps count on: element type and sizes, row-major from the start of the storage.
+    /// Element type and sizes that later steps require, row-major from the start of the storage.
     expected: Option<(DType, Shape)>,
 }
 
-/// What a step does.
+/// The action of a step.
 #[derive(Debug)]
 enum Action {
     Call(Call),
-    /// A call that writes part of a buffer where it lies.
+    /// A call that writes part of a buffer in place.
     Update(Tid, Call),
     Dynamic(DynamicNode),
     /// An integer that the shapes decide.
@@ -204,7 +205,7 @@ enum Action {
     Assign(Tid, Operand),
 }
 
-/// A step, and the node that it belongs to: the last of those that `name` lists.
+/// A step and its node: the last one listed in `name`.
 #[derive(Debug)]
 struct Step {
     node: usize,
@@ -236,7 +237,8 @@ pub(crate) enum Meeting {
     Work,
 }
 
-/// Floating-point operations of a step from which on all threads share it, some tens of microseconds of one.
+/// Minimum number of floating-point operations for which all threads share a step: some tens of
+/// microseconds of one thread.
 const SHARED_FLOPS: u64 = 1 << 20;
 
 /// A run of the main chain for one set of input shapes.
@@ -255,7 +257,7 @@ pub(crate) struct RunPlan {
     scratch: Vec<usize>,
     /// Number of arrays that outlast their step.
     held: usize,
-    /// What each window was last, by number.
+    /// The latest array of each window, by number.
     windows: Vec<Array>,
     results: Vec<(Tid, Operand)>,
 }
@@ -268,7 +270,7 @@ fn input_shapes(m: &Machine) -> impl Iterator<Item = Option<&Array>> {
     })
 }
 
-/// Which step multiplies by weights after each that does.
+/// For each step, the next step that multiplies by weights.
 fn next_weights(steps: &[Step]) -> Vec<Option<usize>> {
     let products: Vec<usize> = (0..steps.len()).filter(|&i| steps[i].weights().next().is_some()).collect();
     let mut next = vec![None; steps.len()];
@@ -315,7 +317,7 @@ impl RunPlan {
     }
 }
 
-/// Refuses contents that are not of the element type and shape that a buffer declares.
+/// Refuses contents that differ from a buffer's declared element type and shape.
 fn check_buffer(meta: &TensorMeta, tid: Tid, dtype: DType, shape: &[usize]) -> Result<()> {
     let is_size = |(dim, &n): (&MetaDim, &usize)| matches!(dim, MetaDim::Static(d) if *d as usize == n);
     if dtype == meta.dtype && meta.shape.len() == shape.len() && meta.shape.iter().zip(shape).all(is_size) {

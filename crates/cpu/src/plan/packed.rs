@@ -1,4 +1,5 @@
-//! Packed weights that a node unpacks, deferred until it is known what reads them: a linear layer takes them as they are.
+//! Packed weights that a node unpacks. Unpacking is deferred until a reader is known: a linear
+//! layer takes the packed form.
 
 use flambeau_ir::{In, Out, infer::run::OutSpec};
 use flambeau_kernels::quant::Format;
@@ -27,8 +28,9 @@ pub(super) struct PackedMatrix {
 }
 
 impl Planner<'_> {
-    /// The symmetric format of the same values, if the weight's parts (words, scales, biases), read from `slots`, are constants whose
-    /// biases follow from the scales. Those are then not read again, a twentieth to an eighth of a weight's bytes.
+    /// The equivalent symmetric format, if the weight's parts (words, scales, biases) in `slots`
+    /// are constants and the biases follow from the scales. Kernels then skip the biases, a
+    /// twentieth to an eighth of a weight's bytes.
     pub(crate) fn symmetric(&mut self, format: Format, slots: &[In], weight: &[MemRef]) -> Prepared<Option<Format>> {
         let (&[_, scale_slot, bias_slot], [words, scales, biases]) = (slots, weight) else { return Ok(None) };
         let constants = self.m.graph.slots.constants;

@@ -1,4 +1,4 @@
-//! What nodes use to prepare themselves: operands, sizes, calls.
+//! The planner through which nodes prepare themselves: operands, sizes, calls.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(crate) struct Planner<'a> {
     pub(super) mode: Mode<'a>,
 }
 
-/// What becomes of calls.
+/// The mode of a planner: run calls at once, or record them.
 pub(super) enum Mode<'a> {
     /// They run at once, on what the slots hold. The node may take the listed operands.
     Now(&'a [Tid]),
@@ -31,18 +31,18 @@ pub(super) enum Mode<'a> {
     Ahead(&'a mut Recorder),
 }
 
-/// What a call costs beside its bytes, for those who measure.
+/// The cost of a call besides its bytes, for profiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cost {
-    /// Of its first operand it reads as much as it writes.
+    /// It reads as many bytes of its first operand as it writes.
     Lookup,
     /// Floating-point operations of products.
     Flops(u64),
-    /// Those of attention over the sizes that the operands have when it runs.
+    /// The operations of attention over its operands' sizes at run time.
     Attention,
 }
 
-/// What is computed together with what comes after it.
+/// A computation deferred to be fused with its readers.
 #[derive(Clone, Debug)]
 pub(super) enum Deferred {
     Linear(Box<Linear>),
@@ -81,7 +81,7 @@ impl Planner<'_> {
         }
     }
 
-    /// What an operand holds, of any layout.
+    /// An operand's contents in any layout.
     ///
     /// # Errors
     /// If nothing has been written to it.
@@ -92,7 +92,7 @@ impl Planner<'_> {
         }
     }
 
-    /// What an operand holds.
+    /// An operand's contents.
     ///
     /// # Errors
     /// If its sizes and strides are not known yet.
@@ -242,8 +242,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Replaces part of `dst`: in place where nobody else sees it, on a copy elsewhere. `work` finds the old contents in its
-    /// result, and after an error leaves what was there or part of what is new.
+    /// Replaces part of `dst`: in place if its storage is unshared, else on a copy. `work` gets the
+    /// old contents in its result. After an error, the result is unchanged or partly updated.
     pub(crate) fn update(
         &mut self,
         dst: In,
@@ -279,7 +279,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Binds a result that is computed with what reads it, if that is known; else it is computed now.
+    /// Binds a result deferred to its reader when recording; else computes it now.
     pub(super) fn defer(&mut self, slot: Out, what: Deferred) -> Prepared {
         if let Mode::Ahead(recorder) = &mut self.mode {
             recorder.defer(slot.0, what);
@@ -294,7 +294,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Whether a step may read the array later than its node stands.
+    /// Whether a step may read the array after its node's position.
     pub(super) fn stays(&self, x: &MemRef) -> bool {
         match x.place {
             Place::Slot(tid) => self.m.graph.slots.class(tid) != Some(SlotClass::Buffer),
@@ -311,7 +311,7 @@ impl Planner<'_> {
         self.call(&[&x], (dtype, &shape), |cx, ins, y| copy_into(&cx.pool, &ins[0], y))
     }
 
-    /// The array in an element type: itself, or converted. Axes along which it repeats one element stay that way.
+    /// The array in an element type, converted if needed. Broadcast axes stay broadcast.
     pub(crate) fn in_type(&mut self, x: MemRef, dtype: DType) -> Prepared<MemRef> {
         if x.array.dtype == dtype {
             return Ok(x);

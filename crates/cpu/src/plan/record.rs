@@ -23,15 +23,15 @@ use crate::{
     prepare::{Dynamic, Obstacle, Prepared},
 };
 
-/// What a slot holds.
+/// The state of a slot.
 #[derive(Clone, Debug)]
 enum SlotState {
     Ready(MemRef),
-    /// What no step computes before somebody reads it.
+    /// A value that no step computes before its first reader.
     Deferred(Deferred),
 }
 
-/// What is known while the main chain is followed, and the steps so far.
+/// The known slots while the main chain is recorded, and the steps so far.
 pub(super) struct Recorder {
     pub(super) graph: Arc<Checked>,
     pub(super) liveness: Arc<Liveness>,
@@ -139,7 +139,7 @@ impl Recorder {
         self.slots[tid.0 as usize] = Some(SlotState::Ready(x));
     }
 
-    /// Binds a result that is computed when somebody reads it.
+    /// Binds a result that its first reader computes.
     pub(super) fn defer(&mut self, tid: Tid, what: Deferred) {
         self.slots[tid.0 as usize] = Some(SlotState::Deferred(what));
     }
@@ -162,7 +162,7 @@ impl Recorder {
         matches!(self.slots.get(tid.0 as usize), Some(Some(_)))
     }
 
-    /// What is deferred in a slot.
+    /// The deferred computation in a slot.
     pub(super) fn deferred(&self, slot: In) -> Option<&Deferred> {
         match self.slots.get(slot.0.0 as usize) {
             Some(Some(SlotState::Deferred(deferred))) => Some(deferred),
@@ -170,7 +170,7 @@ impl Recorder {
         }
     }
 
-    /// Element type of what a slot holds, which the node being prepared may be about to replace.
+    /// Element type of a slot's contents; the current node may be about to replace them.
     pub(super) fn dtype(&self, slot: In) -> Option<DType> {
         match self.slots.get(slot.0.0 as usize)?.as_ref()? {
             SlotState::Ready(x) => Some(x.array.dtype),
@@ -193,7 +193,7 @@ impl Recorder {
         self.liveness.chains[self.graph.main as usize][self.at].dying.contains(&tid)
     }
 
-    /// Whether nobody reads the slot's value after the node being prepared.
+    /// Whether the slot's value has no reader after the current node.
     fn dies(&self, tid: Tid) -> bool {
         self.liveness.chains[self.graph.main as usize][self.at].drops.contains(&tid)
     }
@@ -242,7 +242,7 @@ impl Recorder {
         })
     }
 
-    /// Binds a slot to what a dynamic node leaves there; the number under which it is held.
+    /// Binds a slot to a dynamic node's result. Returns the number of the held result.
     pub(super) fn put_held(&mut self, tid: Tid, expected: Option<&(DType, Shape)>) -> usize {
         let (layout, array) = match expected {
             Some((dtype, shape)) => (Layout::Fixed, self.row_major(*dtype, shape)),
@@ -254,7 +254,7 @@ impl Recorder {
         held
     }
 
-    /// Binds a buffer to what lies in its slot.
+    /// Binds a buffer to its slot's contents.
     pub(super) fn put_in_slot(&mut self, buffer: Tid) {
         let meta = &self.graph.meta[buffer.0 as usize];
         let array = self.row_major(meta.dtype, &meta.static_shape().unwrap_or_default());
@@ -285,7 +285,7 @@ impl Recorder {
             || self.undecoded.kept.values().any(|x| x.is_in(buffer))
     }
 
-    /// Whether the reference shows all of a buffer as it lies.
+    /// Whether the reference is a whole buffer in its own layout.
     fn is_whole(&self, x: &MemRef, buffer: Tid) -> bool {
         let is_plain = x.is_fixed() && x.array.offset == 0 && x.array.is_contiguous();
         x.is_in(buffer)
@@ -314,7 +314,7 @@ impl Recorder {
         false
     }
 
-    /// Lets slots that show part of a buffer keep what they show beyond the buffer's next write.
+    /// Preserves the contents of slots that view a buffer across the buffer's next write.
     pub(super) fn hold_views_of(&mut self, buffer: Tid) {
         if !self.is_seen(buffer, &[buffer]) {
             return;
@@ -408,7 +408,7 @@ impl Planner<'_> {
         }
     }
 
-    /// What a slot holds; computed now, if it was deferred.
+    /// A slot's contents; computes them now if they are deferred.
     pub(super) fn recorded(&mut self, tid: Tid) -> Result<MemRef> {
         let slot = In(tid);
         match self.recorder().and_then(|recorder| recorder.deferred(slot).cloned()) {
@@ -429,8 +429,8 @@ impl Planner<'_> {
         }
     }
 
-    /// The buffer whose slot holds the whole of `dst`, if the update may happen there: nothing else shows it, and the result
-    /// takes the buffer's place at once or before anybody looks at the buffer again.
+    /// The buffer that holds all of `dst`, if an update in place is valid. No other slot may view
+    /// it. The result must replace the buffer at once or before the buffer's next reader.
     pub(super) fn updated_in_place(&mut self, dst: In, out: flambeau_ir::Out, ins: &[&MemRef]) -> Prepared<Option<Tid>> {
         let old = self.get(dst)?;
         let Place::Slot(buffer) = old.place else { return Ok(None) };
@@ -454,7 +454,7 @@ impl Planner<'_> {
         }
     }
 
-    /// The part of `x` along `axis` that integers name which only the run tells.
+    /// A slice of `x` along `axis` with bounds known only at run time.
     pub(crate) fn window(&mut self, x: &MemRef, axis: usize, (start, stop): (Int, Int), step: usize) -> Prepared<MemRef> {
         let Some(recorder) = self.recorder() else { return Err(Obstacle::Dynamic(Dynamic::Integer)) };
         let mut array = x.array.clone();

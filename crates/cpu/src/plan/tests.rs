@@ -11,7 +11,7 @@ use flambeau_tensor::{Bytes, DType, Tensor, Tolerance, cast, compare};
 
 use crate::{CpuEngine, session::CpuSession};
 
-/// Constants that differ from element to element, by the number that their name ends in.
+/// Constants with varying elements, seeded by the number at the end of their name.
 struct Noise<'a>(&'a Graph);
 
 impl Constants for Noise<'_> {
@@ -173,7 +173,7 @@ fn the_last_row_alone_is_what_it_is_among_all() {
             let size = row.bytes().len();
             let expected = whole.bytes().slice(whole.bytes().len() - size..);
             let expected = Tensor::new(row.dtype(), row.shape(), expected).expect("the size is that of the row");
-            // Products of one row add up in another order than those of several.
+            // Products of one row and of several rows use different summation orders.
             let tolerance = Tolerance { relative: if dtype == "f32" { 1e-5 } else { 1e-2 }, absolute: 1e-3 };
             compare(&row, &expected, tolerance).expect("the row is the same");
         }
@@ -185,13 +185,14 @@ fn a_decoder_runs_in_few_steps() {
     let graph = graph(DECODER, "bf16");
     let mut session = session(&graph, false);
     session.run(&tokens(0, 1)).expect("the step runs");
-    // Lookup, three norms, q with k and v, two rotations, attention, its residual layer, the gated layer, its residual layer, the
-    // logits: 12 kernels; two updates, two windows, three integers, and the position's view as a node.
+    // 12 kernels: lookup, three norms, q with k and v, two rotations, attention, its residual
+    // layer, the gated layer, its residual layer, the logits. Further steps: two updates, two
+    // windows, three integers, and the position's view as a node.
     assert!(session.plans.steps() <= 20, "{} steps", session.plans.steps());
 }
 
-/// Layers with packed weights whose scales are wider than the activations: one product in f32 that is narrowed, and one whose weight
-/// is unpacked first, in groups of 16.
+/// Layers with packed weights and scales wider than the activations. One f32 product is narrowed;
+/// the other's weight is unpacked first, in groups of 16.
 const WIDE_SCALES: &str = "\
 slots constants=6 inputs=1 outputs=1 buffers=0 temps=2 values=0
 main 0
@@ -281,7 +282,7 @@ fn a_step_allocates_nothing_but_its_result() {
             let inputs = tokens(position, 1);
             drop(std::mem::take(&mut result));
             let counted = allocation_counter::measure(|| result = session.run_last(&inputs).expect("the step runs"));
-            // The list of results, and the handle by which the caller keeps the storage of the only one.
+            // The list of results, and the caller's handle to the storage of the only result.
             let expected = 2;
             assert!(position < 3 || counted.count_total == expected, "{dtype}, step {position}: {counted:?}");
         }
@@ -334,7 +335,8 @@ fn branches_may_replace_what_others_still_see() {
     assert!(steps.planned >= 12, "{}", steps.planned);
 }
 
-/// Two buffers `[4]` exchange what they hold; the result is what the first one held, and input 1 goes into it.
+/// Two buffers `[4]` swap their contents. The result is the first one's old contents, and input 1
+/// is written into it.
 const EXCHANGE: &str = "\
 slots constants=1 inputs=1 outputs=1 buffers=2 temps=2 values=0
 main 0

@@ -1,4 +1,4 @@
-//! What lies outside of slots while a plan runs: scratch storage, and arrays that outlast their step.
+//! The memory of a running plan besides slots: scratch storage, and arrays that outlive their step.
 
 use std::sync::Arc;
 
@@ -94,10 +94,10 @@ impl Workspace {
         Ok(array)
     }
 
-    /// Scratch storage that nobody else sees.
+    /// Unshared scratch storage.
     pub(super) fn claim(&mut self, m: &mut Machine, number: usize, bytes: usize) -> Arc<Storage> {
         let found = self.scratch.get_mut(number).and_then(Option::take);
-        // What a buffer or a caller has taken a share of stays theirs.
+        // Storage shared by a buffer or a caller is left to them.
         found.filter(|data| Arc::strong_count(data) == 1).unwrap_or_else(|| m.cx.arena.storage(bytes))
     }
 

@@ -1,5 +1,5 @@
-//! Random graphs: single nodes against their definitions, and planned graphs against the same graphs with their fused nodes spelled
-//! out, which one engine computes on both sides.
+//! Random graphs. Single nodes are compared with their definitions, and planned graphs with the
+//! same graphs without fused nodes. One engine computes both sides.
 
 mod reference;
 

@@ -17,7 +17,7 @@ impl Array {
         Array { dtype: tensor.dtype(), shape: tensor.shape().to_vec(), values: wide.as_slice().expect("f64 elements").to_vec() }
     }
 
-    /// The element that an index of a shape leads to, to which this one is broadcast.
+    /// The element at an index of the shape to which this tensor is broadcast.
     fn at(&self, index: &[usize]) -> f64 {
         let index = &index[index.len() - self.shape.len()..];
         let position = index.iter().zip(&self.shape).fold(0, |at, (&i, &size)| at * size + if size == 1 { 0 } else { i });

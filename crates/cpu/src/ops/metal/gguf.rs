@@ -176,7 +176,8 @@ mod tests {
         check::<Q4K>(&q4, &[(32 + 7, 0.5 * 3.0 * 10.0 - 0.5), (160 + 9, 0.5 * 33.0 * 5.0 - 0.25 * 19.0), (0, 0.0)]);
         let q5 = [&head[..], &scales, &[(48 + 7, 0xa0), (16 + 7, 0b10)]].concat();
         check::<Q5K>(&q5, &[(32 + 7, 0.5 * 3.0 * 26.0 - 0.5)]);
-        // Half 1, group 3, element 20: low nibble byte 64 + 32 + 20, high bits byte 128 + 32 + 20, scale 8 + 6 + 1.
+        // Half 1, group 3, element 20. Low nibble byte 64 + 32 + 20, high bits byte 128 + 32 + 20,
+        // scale 8 + 6 + 1.
         let q6 = [(208, d[0]), (209, d[1]), (116, 0x70), (180, 0xc0), (192 + 15, (-2i8) as u8)];
         check::<Q6K>(&q6, &[(128 + 96 + 20, 0.5 * -2.0 * (7.0 + 48.0 - 32.0)), (0, 0.0)]);
     }

@@ -56,7 +56,7 @@ fn input(node: &ir::MetalKernel, p: &mut Planner<'_>, index: usize) -> Prepared<
     p.operand(slot)
 }
 
-/// All operands, none of which may wait for the run.
+/// All operands; their contents must be known when the plan is made.
 fn inputs<const N: usize>(node: &ir::MetalKernel, p: &mut Planner<'_>) -> Prepared<[MemRef; N]> {
     let inputs = (0..N).map(|i| input(node, p, i)).collect::<Prepared<SmallVec<[MemRef; N]>>>()?;
     inputs.into_inner().map_err(|_| OpError::value("an operand is missing").into())

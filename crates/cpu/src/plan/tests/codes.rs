@@ -5,8 +5,8 @@ use flambeau_tensor::{DType, Tensor, Tolerance, cast, compare};
 
 use super::{graph, only, session};
 
-/// Two heads of keys, then two of values, in codes with a scale for every 32 of 64 elements, behind caches of 16 positions; four heads
-/// of queries.
+/// Two heads of keys, then two of values, in codes with a scale for every 32 of 64 elements. The
+/// caches have 16 positions. There are four heads of queries.
 const CODES: &str = "\
 slots constants=0 inputs=4 outputs=1 buffers=2 temps=6 values=4
 main 0

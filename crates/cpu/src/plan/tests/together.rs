@@ -6,7 +6,7 @@ use flambeau_ir::engine::{Engine, EngineError, LoadOptions, Outcome, Run, Shared
 
 use super::*;
 
-/// Constants that all sessions share, as those of one program do.
+/// Constants shared by all sessions, like the constants of one program.
 struct Kept<'a> {
     noise: Noise<'a>,
     known: RefCell<BTreeMap<String, Bytes>>,
@@ -81,7 +81,7 @@ fn steps_of_other_sizes_go_their_own_way() {
 
 #[test]
 fn nodes_that_wait_for_their_turn_wait_for_nobody_else() {
-    // As many threads as sessions, which then go on by themselves, and more, which then share the long steps.
+    // One thread per session runs the sessions independently; more threads share the long steps.
     for threads in [2, 5] {
         let (engine, graph) = (CpuEngine::new(Some(threads)), graph(BRANCHES, "f32"));
         let mut all = sessions(&engine, &graph, 4);
@@ -122,7 +122,7 @@ fn a_session_that_fails_leaves_the_others() {
         let mut all = sessions(&engine, &graph, 5);
         let good = tokens(0, 1);
         let id = |id: i64| vec![Value::Tensor(Tensor::from_slice(&[id], &[1, 1]).expect("one token")), good[1].clone()];
-        // One token that the table lacks, one place that the caches lack, and one input too few.
+        // A token outside the table, a position outside the caches, and a missing input.
         let inputs = vec![good.clone(), id(96), tokens(16, 1), good[..1].to_vec(), good.clone()];
         for _ in 0..2 {
             let outcomes = together(&engine, &mut all, &inputs);
@@ -133,7 +133,7 @@ fn a_session_that_fails_leaves_the_others() {
             let [first, last] = [first, last].map(|o| only(o.expect("no panic").expect("it goes well")).bytes().to_vec());
             assert_eq!(first, last);
         }
-        // Those that failed can be used again.
+        // Failed sessions can be used again.
         let again: Vec<_> = together(&engine, &mut all, &vec![good.clone(); 5]).into_iter().map(bytes).collect();
         assert!(again.iter().all(|found| *found == again[0]), "{threads} threads");
     }
@@ -162,8 +162,8 @@ fn weights_are_read_once_for_all() {
     }
     let products = |session: &mut CpuSession| session.take_spans().iter().filter(|span| span.flops > 0).count();
     let counts: Vec<usize> = all.iter_mut().map(products).collect();
-    // The first counts what was done for all: q with k and v, two residual layers, the gated layer, and the logits. Attention is
-    // everybody's own.
+    // The first session counts the joint layers: q with k and v, two residual layers, the gated
+    // layer, and the logits. Attention runs per session.
     assert_eq!(counts, [6, 1, 1, 1]);
 }
 
