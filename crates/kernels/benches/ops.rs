@@ -1,5 +1,6 @@
-//! Time of one call of each family of kernels: lines of `family <tab> case <tab> microseconds`, the best of many runs.
-//! `scripts/bench/ops.py` times PyTorch on cases of the same names. Arguments: threads, and parts of names to choose by.
+//! Best time of one call per kernel family, as lines of `family <tab> case <tab> microseconds`.
+//! `scripts/bench/ops.py` times PyTorch on cases of the same names. Arguments: number of threads,
+//! then name filters.
 
 use std::{hint::black_box, time::Instant};
 

@@ -1,5 +1,6 @@
-//! What sharing a pool costs and gives: the time of an empty fork-join, and the products a second that one and two sessions get
-//! of one pool, each session on a thread of its own, at once. Argument: threads.
+//! Cost and gain of sharing a pool: the time of an empty fork-join, and the products per second of
+//! one and of two concurrent sessions on one pool. Each session runs on its own thread. Argument:
+//! number of threads.
 
 use std::{
     hint::black_box,

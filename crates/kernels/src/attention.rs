@@ -31,7 +31,7 @@ pub enum Mask<'a> {
     Causal,
     /// As [`Mask::Causal`], and only the last so many of these.
     Window(usize),
-    /// Those that are true; broadcasts to `[B, Hq, Tq, Tk]`.
+    /// Keys with `true` are visible; broadcasts to `[B, Hq, Tq, Tk]`.
     Bool(View<'a, Bool>),
     /// All, with a number added to the score; broadcasts to `[B, Hq, Tq, Tk]`.
     Add(FloatView<'a>),
@@ -62,7 +62,7 @@ pub fn attention<T: Float, S: Float>(
     attend(pool, &float_view(q), (float_view(k), float_view(v)), target, scale, mask)
 }
 
-/// [`attention`], compiled once and here for all types; those of keys and values are the same.
+/// [`attention`], compiled once, in this crate, for all types. Keys and values have the same type.
 fn attend(
     pool: &Pool,
     q: &FloatView,
@@ -97,9 +97,9 @@ impl Target {
 
 /// How keys and values lie, `[B, Hkv, Tk, D]`.
 trait Stored: Sync + Sized {
-    /// The type to which weights are rounded before they meet values.
+    /// The type to which weights are rounded before the product with values.
     type Weight: Float;
-    /// What single queries read.
+    /// The row access for single queries.
     type Lines: Lines;
     /// # Errors
     /// If there are not four of them.
@@ -108,7 +108,7 @@ trait Stored: Sync + Sized {
     fn has_lines(&self) -> bool;
     /// Floats of scratch that the lines of so many keys need.
     fn line_floats(&self, keys: usize) -> usize;
-    /// The rows of a head, of which `keys` can be read as long as `scratch` is left alone.
+    /// The rows of a head. Rows `keys` are readable while `scratch` stays unmodified.
     fn lines(&self, cpu: Cpu, at: [usize; 2], keys: Range<usize>, scratch: &mut [f32]) -> Self::Lines;
     /// Computes a tile of any number of queries; `pairs` of bf16 are multiplied at once.
     fn compute(tile: Tile<Self>, pairs: bool);

@@ -10,7 +10,7 @@ use flambeau_tensor::{Expr, WindowAxis};
 
 use crate::{Error, Float, Pool, error::same};
 
-/// The input position that tap `tap` of output `o` reads, if that is one of the `input` positions.
+/// The input position read by tap `tap` of output `o`, if it is inside the `input` positions.
 fn source(axis: WindowAxis, o: usize, tap: usize, input: usize, transposed: bool) -> Option<usize> {
     let (o, tap) = (o as i64, tap as i64);
     let position = if transposed {
@@ -46,7 +46,7 @@ struct Geometry {
     in_channels: usize,
     out_channels: usize,
     groups: usize,
-    /// Of a transposed convolution; 1 otherwise.
+    /// Strides of a transposed convolution; 1 otherwise.
     strides: [usize; 3],
     /// `[axis][output position][tap]`: input position, or `usize::MAX`.
     sources: [Vec<usize>; 3],

@@ -1,4 +1,5 @@
-//! Float operands whose type is a value, so that kernels are compiled once and here, not once per combination and user.
+//! Float operands with a run-time type. Kernels are then compiled once, in this crate, instead of
+//! once per combination of types and user.
 
 use half::{bf16, f16};
 
@@ -8,7 +9,8 @@ use crate::{
 };
 use flambeau_tensor::DType;
 
-/// A pointer to floats of one of the three types. Whoever uses one vouches for the memory behind it.
+/// A pointer to floats of one of the three types. Users must ensure that the accessed memory is
+/// valid.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FloatPtr {
     F32(*mut f32),
@@ -16,7 +18,7 @@ pub(crate) enum FloatPtr {
     BF16(*mut bf16),
 }
 
-// SAFETY: it is only dereferenced in unsafe functions, whose callers vouch for exclusive or read-only use.
+// SAFETY: only unsafe functions dereference it. Their callers ensure exclusive or read-only use.
 unsafe impl Sync for FloatPtr {}
 // SAFETY: as above.
 unsafe impl Send for FloatPtr {}
@@ -83,7 +85,7 @@ impl FloatPtr {
     /// # Safety
     /// They are readable.
     pub(crate) unsafe fn read(self, cpu: Cpu, step: isize, to: &mut [f32]) {
-        // SAFETY: the caller makes the elements readable, which is all that `Read` asks for.
+        // SAFETY: the caller makes the elements readable; `Read` has no other requirement.
         with_float!(self, p => cpu.dispatch(Read(p.cast_const(), step, to)));
     }
 
@@ -92,7 +94,8 @@ impl FloatPtr {
     /// # Safety
     /// The elements are writable, and no other thread touches them.
     pub(crate) unsafe fn write(self, cpu: Cpu, step: isize, from: &[f32]) {
-        // SAFETY: the caller makes the elements writable and its own, which is all that `Write` asks for.
+        // SAFETY: the caller makes the elements writable and exclusive; `Write` has no other
+        // requirement.
         with_float!(self, p => cpu.dispatch(Write(p, step, from)));
     }
 }
@@ -115,7 +118,7 @@ impl<T: Float> Kernel for Read<'_, T> {
         let Read(p, step, to) = self;
         if step != 1 {
             for (i, slot) in to.iter_mut().enumerate() {
-                // SAFETY: `FloatPtr::read`'s caller vouches for the elements.
+                // SAFETY: `FloatPtr::read` requires readable elements at this step.
                 *slot = unsafe { (*p.offset(i as isize * step)).to_f32() };
             }
             return;
@@ -172,7 +175,7 @@ impl<T: Float> Kernel for Write<'_, T> {
         let Write(p, step, from) = self;
         if step != 1 {
             for (i, &x) in from.iter().enumerate() {
-                // SAFETY: `FloatPtr::write`'s caller vouches for the elements.
+                // SAFETY: `FloatPtr::write` requires writable, exclusive elements at this step.
                 unsafe { *p.offset(i as isize * step) = T::from_f32(x) };
             }
             return;

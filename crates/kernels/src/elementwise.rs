@@ -25,7 +25,8 @@ const BLOCK: usize = 64;
 /// Lanes of the widest vector.
 const MOST_LANES: usize = 16;
 
-/// What happens to one innermost run: operand `i` starts `at[i]` elements from its origin and steps by `step[i]`.
+/// Processes one innermost run: operand `i` starts `at[i]` elements from its origin and steps by
+/// `step[i]`.
 pub(crate) trait Runs<const N: usize>: Sync {
     /// # Safety
     /// The `n` elements of each operand are valid, and no other thread touches those that are written.
@@ -52,7 +53,8 @@ impl<const N: usize, R: Runs<N>> Kernel for Task<'_, N, R> {
 /// Runs `runs` over the whole walk, in parallel.
 ///
 /// # Safety
-/// The operands that `runs` holds have the shape and strides that `walk` was made from; the written one is injective.
+/// `walk` was made from the shape and strides of the operands in `runs`; the written operand is
+/// injective.
 pub(crate) unsafe fn execute<const N: usize, R: Runs<N>>(pool: &Pool, walk: &Walk<N>, runs: &R) {
     pool.run_ranges(walk.len(), GRAIN, |r| pool.dispatch(Task { walk, start: r.start, end: r.end, runs }));
 }
@@ -70,7 +72,8 @@ struct Map<A, C, F>(PtrMut<C>, Ptr<A>, F);
 impl<A: Element, C: Element, F: Fn(A) -> C + Sync> Runs<2> for Map<A, C, F> {
     #[inline(always)]
     unsafe fn run<I: Isa>(&self, _: I, at: [isize; 2], step: [isize; 2], n: usize) {
-        // SAFETY: the caller keeps the `n` elements of both operands valid, and nobody else writes them, here and below.
+        // SAFETY: the caller keeps the `n` elements of both operands valid for this function,
+        // without concurrent writes.
         let (c, a) = unsafe { (self.0.0.offset(at[0]), self.1.0.offset(at[1])) };
         match step {
             // SAFETY: as above.
@@ -92,7 +95,8 @@ struct Zip<A, B, C, F>(PtrMut<C>, Ptr<A>, Ptr<B>, F);
 impl<A: Element, B: Element, C: Element, F: Fn(A, B) -> C + Sync> Runs<3> for Zip<A, B, C, F> {
     #[inline(always)]
     unsafe fn run<I: Isa>(&self, _: I, at: [isize; 3], step: [isize; 3], n: usize) {
-        // SAFETY: the caller keeps the `n` elements of all operands valid, and nobody else writes them, here and below.
+        // SAFETY: the caller keeps the `n` elements of all operands valid for this function,
+        // without concurrent writes.
         let (c, a, b) = unsafe { (self.0.0.offset(at[0]), self.1.0.offset(at[1]), self.2.0.offset(at[2])) };
         match step {
             // SAFETY: as above.
@@ -120,7 +124,8 @@ struct Zip3<A, B, D, C, F>(PtrMut<C>, Ptr<A>, Ptr<B>, Ptr<D>, F);
 impl<A: Element, B: Element, D: Element, C: Element, F: Fn(A, B, D) -> C + Sync> Runs<4> for Zip3<A, B, D, C, F> {
     #[inline(always)]
     unsafe fn run<I: Isa>(&self, _: I, at: [isize; 4], step: [isize; 4], n: usize) {
-        // SAFETY: the caller keeps the `n` elements of all operands valid, and nobody else writes them, here and below.
+        // SAFETY: the caller keeps the `n` elements of all operands valid for this function,
+        // without concurrent writes.
         let (c, a) = unsafe { (self.0.0.offset(at[0]), self.1.0.offset(at[1])) };
         // SAFETY: as above.
         let (b, d) = unsafe { (self.2.0.offset(at[2]), self.3.0.offset(at[3])) };
@@ -144,7 +149,7 @@ impl<A: Element, B: Element, D: Element, C: Element, F: Fn(A, B, D) -> C + Sync>
 unsafe fn widen<T: Float, I: Isa>(isa: I, p: *const T, step: isize, n: usize, to: &mut [f32; BLOCK]) {
     if step != 1 {
         for (i, slot) in to.iter_mut().enumerate().take(n) {
-            // SAFETY: the caller vouches for `n` elements at this step.
+            // SAFETY: the caller ensures `n` valid elements at this step.
             *slot = unsafe { (*p.offset(i as isize * step)).to_f32() };
         }
         return;
@@ -170,7 +175,7 @@ unsafe fn widen<T: Float, I: Isa>(isa: I, p: *const T, step: isize, n: usize, to
 unsafe fn narrow<T: Float, I: Isa>(isa: I, p: *mut T, step: isize, n: usize, from: &[f32; BLOCK]) {
     if step != 1 {
         for (i, &x) in from.iter().enumerate().take(n) {
-            // SAFETY: the caller vouches for `n` elements at this step.
+            // SAFETY: the caller ensures `n` valid elements at this step.
             unsafe { *p.offset(i as isize * step) = T::from_f32(x) };
         }
         return;

@@ -1,4 +1,4 @@
-//! What a kernel refuses.
+//! Errors of kernels: refused operands and parameters.
 
 /// Why a kernel did not run. Nothing has been written when one is returned.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,9 +23,9 @@ pub enum Error {
     Size {
         /// Operand and quantity.
         what: &'static str,
-        /// What the other operands ask for.
+        /// The size required by the other operands.
         expected: usize,
-        /// What was given.
+        /// The given size.
         found: usize,
     },
     /// A shape does not broadcast to another.

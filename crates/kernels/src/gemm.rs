@@ -1,27 +1,34 @@
 //! Matrix products over dense and packed operands, with `f32` accumulation.
 //!
 //! # How a product is cut
-//! A *product* multiplies rows by columns that are K elements deep. An *operand* is one of its matrices: *dense*, floats at any two
-//! strides, or *codes* of a quantized weight ([`quant`](crate::quant)). Products of one input run together as *jobs*: each names the
-//! operand that gives its rows, perhaps a *gate* of the same size, and the *epilogue* that takes its sums. A job is *transposed* if
-//! rows of its product are columns of its output, as the weights `[N, K]` of a linear layer are.
+//! A *product* multiplies rows by columns of K elements. An *operand* is one of its matrices:
+//! *dense* (floats with any two strides), or *codes* of a quantized weight
+//! ([`quant`](crate::quant)). Products of one input run together as *jobs*. A job names the operand
+//! of its rows, an optional *gate* of the same size, and the *epilogue* for its sums. A job is
+//! *transposed* if rows of its product are columns of its output. This is the case for the weights
+//! `[N, K]` of a linear layer.
 //!
-//! The unit of reading is the *word* of 32 bits: one `f32`, or a *pair* of bf16 that follow each other along K, where all operands
-//! fit bf16, or may be rounded to it ([`quantized`]), and the CPU multiplies pairs. A product goes one of two ways, which its sizes and strides decide:
+//! The unit of reading is the *word* of 32 bits: one `f32`, or a *pair* of consecutive bf16 along
+//! K. Pairs need a CPU that multiplies them, and operands that fit bf16 or may be rounded to it
+//! ([`quantized`]). Sizes and strides select one of two paths:
 //!
-//! - *Skinny* (`skinny`): up to eight rows, or columns, of activations, of one input or of several. They are widened, and laid out once
-//!   for each kind of weight; nothing is packed. A task owns some 16 KB of weights and reads them once, in the order they lie: dense
-//!   rows by dot products (`gemv`), codes straight into registers (`quant/gemv`). A dense matrix that lies the other way round, N
-//!   contiguous, is added up row by row (`gemv::by_columns`).
-//! - *Blocked* (`block`): everything else. *Who packs:* columns are packed by tasks of their own, a *panel* each, about a thousand
-//!   columns (a *chunk*) at a time. A panel is as wide as the register tile and holds, step by step along K, one word of each of its
-//!   columns. Of a linear layer's two sides the shorter is packed, so that the longer is read but once. *Who multiplies:* each task
-//!   then owns a *block* of one job's output, 48 rows by a *group* of panels that fits the second-level cache. It reads rows where
-//!   they lie as words, or makes their words first (of codes, or of other types), and runs the register *tile* (`tile`) over all of
-//!   K. The sums of a transposed job are turned before they are finished.
+//! - *Skinny* (`skinny`): up to eight rows, or columns, of activations, of one input or of several.
+//!   Activations are widened and laid out once for each kind of weight; nothing is packed. A task
+//!   owns some 16 KB of weights and reads them once, in memory order: dense rows by dot products
+//!   (`gemv`), codes straight into registers (`quant/gemv`). A dense matrix with contiguous N is
+//!   accumulated row by row (`gemv::by_columns`).
+//! - *Blocked* (`block`): everything else. *Packing:* separate tasks pack the columns, one *panel*
+//!   each, about a thousand columns (a *chunk*) at a time. A panel is as wide as the register tile
+//!   and holds, step by step along K, one word of each of its columns. In a linear layer the
+//!   shorter side is packed, so that the longer side is read only once. *Multiplying:* each task
+//!   then owns a *block* of one job's output: 48 rows by a *group* of panels that fits the L2
+//!   cache. It reads the rows' words in place, or first makes them from codes or other types. Then
+//!   it runs the register *tile* (`tile`) over all of K. The sums of a transposed job are
+//!   transposed before the epilogue.
 //!
-//! *Who finishes:* whoever holds the sums of a block (`epilogue`). It gets *lines* of raw sums, still in the first-level cache, scales
-//! them, adds the bias, applies the activation and the gate, adds the residual, and stores them in the output's type.
+//! *Finishing:* the task with a block's sums runs the `epilogue` on *lines* of raw sums in the L1
+//! cache. It scales them, adds the bias, applies the activation and the gate, adds the residual,
+//! and stores them in the output's type.
 //!
 //! Convolutions and attention use the tile, the panels and the operands as well. Nothing in [`quant`](crate::quant) calls back: it
 //! reads codes and multiplies skinny rows by them, and whole products with codes stand in [`quantized`].
@@ -102,7 +109,7 @@ impl<'a> FloatView<'a> {
     }
 }
 
-/// What happens to a product before it is stored: `alpha · (a·b) + beta · bias`.
+/// Parameters of `alpha · (a·b) + beta · bias`.
 #[derive(Clone, Debug)]
 pub struct Addmm<'a> {
     /// Factor of the product.
@@ -161,7 +168,8 @@ pub fn matmul<A: Float, B: Float, C: Float>(
     let count = if rows_fold { 1 } else { batch.len() };
     let one = |i: usize| {
         batch.runs(i, i + 1, |at, _| {
-            // SAFETY: `at` lies on the leading axes of the views, so each origin is inside its data.
+            // SAFETY: `at` is an index on the views' leading axes, so each origin is inside its
+            // data.
             unsafe { products.run(pool, at, epilogue, bias.as_ref()) };
         });
     };
@@ -177,7 +185,7 @@ pub fn matmul<A: Float, B: Float, C: Float>(
 /// Multiplications of a product that one thread does.
 const SMALL: usize = 1 << 22;
 
-/// What the products of a batch share.
+/// Parameters shared by the products of a batch.
 struct Products {
     /// m, n, k
     size: [usize; 3],
@@ -191,7 +199,7 @@ impl Products {
     /// The product whose matrices start at these offsets of `a`, `b`, output and bias.
     ///
     /// # Safety
-    /// They are inside their data, which is that of the product's sizes.
+    /// The offsets `at` are inside the operands' data, and the data fits the product's sizes.
     unsafe fn run(&self, pool: &Pool, at: [isize; 4], epilogue: RawEpilogue, bias: Option<&FloatView>) {
         // SAFETY: the caller's offsets lead to matrices of the product's sizes inside their data.
         unsafe {
@@ -210,7 +218,7 @@ impl Products {
 /// The operands have these sizes.
 unsafe fn product(team: &mut Team, [m, n, k]: [usize; 3], a: &Dense, b: &Dense, epilogue: RawEpilogue) {
     let transposed = Job { rows: n, operand: Operand::Dense(b.transposed()), gate: None, epilogue, transposed: true };
-    // SAFETY: the operands have the sizes that the caller states, which each arm passes on.
+    // SAFETY: the caller states the operands' sizes, and each arm passes them on.
     unsafe {
         if b.step[0] == 1 || k == 1 {
             linear(team, [m, k], a, &[transposed]);
@@ -241,7 +249,8 @@ pub(crate) unsafe fn linear(team: &mut Team, [m, k]: [usize; 2], x: &Dense, jobs
         if is_skinny(m, jobs) {
             skinny::multiply(team, k, &[Input { m, x: *x, jobs }]);
         } else if jobs.iter().all(|j| j.gate.is_none() && j.rows < m) {
-            // The shorter side is packed; the longer one is read where it lies, and nothing is transposed on its way out.
+            // The shorter side is packed, the longer side is read in place, and no output is
+            // transposed.
             for job in jobs {
                 let own = Job { rows: m, operand: Operand::Dense(*x), transposed: false, ..*job };
                 blocks(team, [job.rows, k], Columns::Rows(job.operand), &[own]);

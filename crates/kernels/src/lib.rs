@@ -1,9 +1,10 @@
 //! CPU kernels over plain slices and strided views.
 //!
-//! Kernels know shapes, strides and element types, and nothing of graphs. They take a [`Pool`], which carries the threads and
-//! the instruction set, check the sizes of their operands, and write all of their output or nothing. Storage may be `f16` or
-//! `bf16`; sums run in `f32`. Work is cut by shape alone, so a result is the same, bit for bit, for every number of threads; it
-//! may differ in the last bits between instruction sets.
+//! Kernels work on shapes, strides and element types, independently of graphs. They take a [`Pool`]
+//! with the threads and the instruction set. They check the sizes of their operands, and write all
+//! of their output or nothing. Storage may be `f16` or `bf16`; sums run in `f32`. Work is divided
+//! by shape alone, so results are bit-identical for every number of threads. They may differ in the
+//! last bits between instruction sets.
 
 pub mod attention;
 pub mod cast;

@@ -1,4 +1,5 @@
-//! Linear layers: several weights over one input, each with an epilogue that runs while its product is still in cache.//! Linear layers: several weights over one input, and what follows each product done while it is at hand.
+//! Linear layers: several weights over one input, each with an epilogue that runs while its product
+//! is still in cache.
 
 use smallvec::SmallVec;
 
@@ -37,8 +38,8 @@ impl Weight<'_> {
 /// The second product of a gated layer.
 #[derive(Clone, Debug)]
 pub struct Gate<'a> {
-    /// `[N, K]`, as the layer's own. With activations in f16 one is best packed if the other is: many rows of a layer with both kinds
-    /// are multiplied in `f32`, those of packed weights alone in bf16.
+    /// `[N, K]`, like the layer's own weight. With f16 activations, pack both or neither: many rows
+    /// are multiplied in bf16 if both are packed, but in `f32` if only one is.
     pub weight: Weight<'a>,
     /// Added to the gate's product; broadcasts to `[M, N]`.
     pub bias: Option<FloatView<'a>>,
@@ -46,14 +47,14 @@ pub struct Gate<'a> {
     pub activation: Unary,
 }
 
-/// What is added at the end.
+/// The residual, added last.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum Residual<'a> {
     /// Nothing.
     #[default]
     None,
-    /// What the output held before.
+    /// The output's previous contents.
     Out,
     /// Broadcasts to `[M, N]`.
     View(FloatView<'a>),
@@ -61,8 +62,8 @@ pub enum Residual<'a> {
 
 /// The steps after a product, in this order: `residual + gate · activation(product + bias)`, each optional.
 ///
-/// Each step is rounded to the type of the output, so that a layer has the bits of its steps done one by one; product and bias
-/// are one step.
+/// Each step rounds to the type of the output, so a layer is bit-identical to its separate steps.
+/// Product and bias are one step.
 #[derive(Clone, Debug, Default)]
 pub struct Epilogue<'a> {
     /// Added to the product in `f32`; broadcasts to `[M, N]`.
@@ -80,7 +81,7 @@ pub struct Epilogue<'a> {
 pub struct Layer<'a, Y> {
     /// `[N, K]`
     pub weight: Weight<'a>,
-    /// What is done to `x · weightᵀ` before it is stored.
+    /// Operations on `x · weightᵀ` before it is stored.
     pub epilogue: Epilogue<'a>,
     /// `[M, N]`, any strides.
     pub out: ViewMut<'a, Y>,
@@ -101,8 +102,9 @@ pub fn layers<X: Float, Y: Float>(pool: &Pool, x: &View<X>, layers: &mut [Layer<
     Ok(())
 }
 
-/// As [`layers`] for each of several inputs: those of the first come first, and each has as many. Every input has the bits that it has
-/// alone. Where inputs of few rows have layers with the same weights, a weight is read once for up to eight rows.
+/// [`layers`] for each of several inputs. `layers` lists the first input's layers first, and each
+/// input has the same number. Results are bit-identical to separate calls. If inputs of few rows
+/// share weights, a weight is read once for up to eight rows.
 ///
 /// # Errors
 /// As [`layers`], and if the layers are no multiple of the inputs; then no output of any input is written.
@@ -199,7 +201,7 @@ impl<'a, Y: Float> Layer<'a, Y> {
 fn broadcast(view: Option<&FloatView>, shape: [usize; 2]) -> Result<Option<Dense>, Error> {
     let Some(view) = view else { return Ok(None) };
     let view = view.broadcast_to(&shape)?;
-    // SAFETY: offset 0 is inside any view that has elements, and nothing is read of one that has none.
+    // SAFETY: offset 0 is inside any non-empty view, and an empty view is never read.
     Ok(Some(unsafe { Dense::of(&view, 0) }))
 }
 

@@ -11,8 +11,8 @@ pub(crate) use functions::{activate, exp};
 
 macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident: $how:ident($function:path), |$x:pat_param| $bound:expr;)*) => {
-        /// A float function of one operand, computed within [`Unary::bound`]. Those marked "libm" are computed one by one by the
-        /// platform's library.
+        /// A float function of one operand, computed within [`Unary::bound`]. For functions marked
+        /// "libm", the platform's library computes one element at a time.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[non_exhaustive]
         pub enum Unary { $($(#[$doc])* $name,)* }
@@ -24,8 +24,8 @@ macro_rules! functions {
             /// The largest error at `x`: units in the last place of the `f32` result, and an absolute error that may come on top.
             /// Half a unit is correct rounding.
             ///
-            /// Bounds hold for all finite `f16` and `bf16` inputs, with the hardware's fused multiply-add; without one, all but
-            /// correctly rounded functions may be one unit worse.
+            /// Bounds hold for all finite `f16` and `bf16` inputs with hardware fused multiply-add.
+            /// Without it, all but the correctly rounded functions may be one unit worse.
             pub fn bound(self, x: f64) -> (f64, f64) {
                 match self { $(Unary::$name => { let $x = x; $bound })* }
             }

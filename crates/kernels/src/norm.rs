@@ -18,7 +18,7 @@ use crate::{
 /// Elements of a task.
 const GRAIN: usize = 1 << 13;
 
-/// What is done to each row.
+/// The operation on each row.
 #[derive(Clone, Copy)]
 enum Row<'a> {
     Scale(Scale<'a>),
@@ -120,7 +120,8 @@ fn all_rows(team: &mut Team, x: FloatPtr, out: FloatPtr, [count, width]: [usize;
     });
 }
 
-/// Some rows. What becomes of one, or of both where their types differ, lies in `values`, whose lines are multiples of 16.
+/// Some rows. `values` holds the intermediate `f32` lines of a row, or of both rows if their types
+/// differ; a line is a multiple of 16 elements.
 struct Rows<'a> {
     x: FloatPtr,
     out: FloatPtr,
@@ -168,10 +169,11 @@ impl Kernel for Rows<'_> {
 /// [`scale`] of a row of the output's type.
 ///
 /// # Safety
-/// Both rows have `width` elements, and no other thread touches those of `out`.
+/// Both rows have `width` elements, and no other thread accesses the row of `out`.
 #[inline(always)]
 unsafe fn scale_at<T: Float, I: Isa>(isa: I, x: *const T, out: *mut T, width: usize, s: &Scale) {
-    // SAFETY: the caller vouches for the elements of both.
+    // SAFETY: the caller ensures `width` valid elements in both rows, and exclusive access to
+    // `out`.
     unsafe { scale(isa, std::slice::from_raw_parts(x, width), std::slice::from_raw_parts_mut(out, width), s) }
 }
 

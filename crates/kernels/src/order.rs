@@ -52,7 +52,7 @@ impl<'a, T: Element> Lines<'a, T> {
         });
     }
 
-    /// Whether each line lies in one piece, and so does its output.
+    /// Whether each line and its output are contiguous.
     fn are_rows(&self) -> bool {
         self.axis + 1 == self.x.rank() && self.x.strides()[self.axis] == 1
     }
@@ -156,7 +156,8 @@ pub fn cumsum<T: Numeric>(
 /// Lines that are summed at the same time, since each addition waits for the one before it in its line.
 const TOGETHER: usize = 4;
 
-/// Elements of each line that are at hand: lines that lie a power of two apart would push each other out of the cache.
+/// Elements of each line per block. Lines a power of two apart would evict each other from the
+/// cache.
 const STRETCH: usize = 64;
 
 /// Running sums of `N` rows of one length, which is not 0; `out` holds theirs one after the other.

@@ -1,17 +1,19 @@
 //! One explicit thread pool with cheap fork-join.
 //!
-//! Work is cut into numbered tasks by the shape of the problem, never by the number of workers, and every task writes its own
-//! part of the output; so a result depends neither on the number of threads nor on who else uses the pool. Each thread begins with
-//! a run of neighbouring tasks, whose operands follow one another in memory, and then helps the others with theirs. After a job,
-//! workers prefetch what they are told that the next ones read, spin for a moment, in case one follows at once, and then sleep. A
-//! worker that is not there in time (asleep, off the CPU, or in another job) is not waited for: only workers that have entered a
-//! job hold up its end.
+//! The shape of the problem alone divides work into numbered tasks, and every task writes its own
+//! part of the output. So results depend neither on the number of threads nor on other users of the
+//! pool. Each thread begins with a run of neighbouring tasks with consecutive operands in memory,
+//! and then takes tasks from the others. After a job, workers prefetch the announced operands of
+//! the next jobs, spin for a moment in case a job follows at once, and then sleep. A job does not
+//! wait for a late worker (asleep, off the CPU, or in another job): only workers that have entered
+//! a job delay its end.
 //!
 //! # Sharing
-//! Threads that use one pool at the same time, as sessions of one engine do, share its workers. Up to [`JOBS`] calls own a job each.
-//! The calling thread always works on its own job; a worker that looks for one joins the open job with the fewest workers inside,
-//! and stays until all of its tasks are taken. Workers thus spread evenly over the callers from job to job, and a caller that is
-//! alone gets all of them. A call beyond [`JOBS`], or from inside a task, runs its tasks on its own thread: no call ever waits for
+//! Concurrent callers of one pool, like the sessions of one engine, share its workers. Up to
+//! [`JOBS`] calls own a job each. The calling thread always works on its own job. An idle worker
+//! joins the open job with the fewest workers inside and stays until all of its tasks are taken.
+//! Workers thus spread evenly over the callers, and a single caller gets all of them. A call beyond
+//! [`JOBS`], or from inside a task, runs its tasks on its own thread. No call ever waits for
 //! another, so none can block another.
 
 use std::{
@@ -96,7 +98,7 @@ impl Pool {
         self.cpu.kind()
     }
 
-    /// What the CPU is proven to have.
+    /// The proven features of the CPU.
     pub(crate) fn cpu(&self) -> Cpu {
         self.cpu
     }

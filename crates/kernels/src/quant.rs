@@ -1,5 +1,5 @@
-//! Matrices of packed codes: formats, dequantization, and products of few rows that read codes straight into registers. What
-//! multiplies them is [`gemm`](crate::gemm).
+//! Matrices of packed codes: formats, dequantization, and products of few rows that read codes
+//! straight into registers. [`gemm`](crate::gemm) multiplies them.
 
 mod code;
 mod dequant;
@@ -147,8 +147,8 @@ impl<'a> QMatrix<'a> {
     /// `words` is `[rows, cols · bits / 32]`, `scales` and (affine only) `biases` are `[rows, cols / group]`.
     ///
     /// # Errors
-    /// [`Error::Parameter`] for a format outside the table, a missing or unwanted bias, or scales of the wrong kind;
-    /// [`Error::Size`] if a length is not as above.
+    /// [`Error::Parameter`] for a format outside the table, a missing or unwanted bias, or scales
+    /// of the wrong kind. [`Error::Size`] if a length differs from the stated sizes.
     pub fn new(
         format: Format,
         words: &'a [u32],
@@ -176,7 +176,7 @@ impl<'a> QMatrix<'a> {
         Ok(QMatrix { format, words, scales, biases, rows, cols })
     }
 
-    /// The symmetric format with the same values, if every bias is what that one's would be.
+    /// The equivalent symmetric format, if every bias equals the implied bias of that format.
     pub fn symmetric(&self, pool: &Pool) -> Option<Format> {
         let (Format::Affine { bits, group }, Some(biases)) = (self.format, self.biases) else { return None };
         let format = Format::Symmetric { bits, group };

@@ -59,8 +59,8 @@ impl Plan {
         Ok(Plan { kept: Walk::new(&kept.0, [&kept.1]), reduced: Walk::new(&reduced.0, [&reduced.1]), size })
     }
 
-    /// The result for each output, row-major. `task` reduces a range of elements for a range of outputs, of which it is handed the
-    /// results; `columns` outputs are best reduced side by side.
+    /// The result for each output, row-major. `task` reduces a range of elements for a range of
+    /// outputs into the passed results. Reducing `columns` outputs together is fastest.
     fn run<A: Copy + Send + Sync>(
         &self,
         pool: &Pool,

@@ -33,8 +33,9 @@ pub struct Rope<'a> {
 
 /// Rotates each head of `x` `[B, H, T, D]` by its position `(t + offset) · scale`; `offsets` has one entry, or one a batch.
 ///
-/// Angles are `f32`. Sines and cosines, and each product, are rounded to the element type: PyTorch model code and MLX's own CPU
-/// path round there, so half-precision results agree with theirs bit by bit where the sines do.
+/// Angles are `f32`. Sines, cosines and each product are rounded to the element type, as in PyTorch
+/// model code and MLX's CPU path. So half-precision results are bit-identical to theirs where the
+/// sines are.
 ///
 /// # Errors
 /// [`Error::Size`] if the ranks, `dims`, `offsets` or `periods` do not fit, [`Error::Parameter`] for odd `dims`.
@@ -120,7 +121,7 @@ impl Table<'_> {
     }
 }
 
-/// What the numbers of a table are made of.
+/// The inputs of a table of sines and cosines.
 struct Angles<'a> {
     offsets: &'a [i32],
     steps: usize,

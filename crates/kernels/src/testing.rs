@@ -1,4 +1,4 @@
-//! What the tests of several kernels share.
+//! Helpers for the tests of several kernels.
 
 use half::{bf16, f16};
 
@@ -52,7 +52,8 @@ impl Precision for bf16 {
     const ULP: f64 = 1.0 / 256.0;
 }
 
-/// Asserts that each value is within `absolute` plus one rounding of its type of what is expected.
+/// Asserts that each value differs from the expected one by at most `absolute` plus one rounding of
+/// its type.
 pub(crate) fn assert_close<T: Precision>(what: &str, found: &[T], expected: &[f64], absolute: f64) {
     assert_eq!(found.len(), expected.len(), "{what}");
     for (i, (&f, &e)) in found.iter().zip(expected).enumerate() {

@@ -10,7 +10,7 @@ use crate::Error;
 /// Element strides, outermost axis first; may be zero or negative.
 pub type Strides = SmallVec<[isize; 6]>;
 
-/// A read-only strided view. Every index inside `shape` lies inside the data.
+/// A read-only strided view. Every index inside `shape` is inside the data.
 pub struct View<'a, T> {
     origin: *const T,
     shape: Shape,
@@ -18,7 +18,8 @@ pub struct View<'a, T> {
     life: PhantomData<&'a [T]>,
 }
 
-/// A writable strided view. Every index inside `shape` lies inside the data, and no two name one element.
+/// A writable strided view. Every index inside `shape` is inside the data, and no two indices name
+/// one element.
 pub struct ViewMut<'a, T> {
     origin: *mut T,
     shape: Shape,
@@ -35,7 +36,7 @@ unsafe impl<T: Send> Send for ViewMut<'_, T> {}
 // SAFETY: through a shared reference a writable view only hands out its pointer, whose use is unsafe.
 unsafe impl<T: Sync> Sync for ViewMut<'_, T> {}
 
-/// The lowest and highest element that the view reaches, or `None` if that overflows. `Some(None)`: the view is empty.
+/// The view's lowest and highest element, or `None` on overflow. `Some(None)`: the view is empty.
 fn reach(shape: &[usize], strides: &[isize], offset: usize) -> Option<Option<(usize, usize)>> {
     numel(shape)?;
     if shape.contains(&0) {
@@ -88,7 +89,7 @@ impl<'a, T> View<'a, T> {
     /// Elements `data[offset + Σ index·stride]` for all indices inside `shape`.
     ///
     /// # Errors
-    /// [`Error::View`] if one lies outside `data`, or the ranks differ.
+    /// [`Error::View`] if an index is outside `data`, or the ranks differ.
     pub fn new(data: &'a [T], shape: &[usize], strides: &[isize], offset: usize) -> Result<View<'a, T>, Error> {
         check(shape, strides, offset, data.len())?;
         let offset = if shape.contains(&0) { 0 } else { offset };
@@ -209,7 +210,8 @@ impl<'a, T> ViewMut<'a, T> {
     /// Elements `data[offset + Σ index·stride]` for all indices inside `shape`.
     ///
     /// # Errors
-    /// [`Error::View`] if one lies outside `data`, [`Error::Overlap`] if two indices may name one element.
+    /// [`Error::View`] if an index is outside `data`, [`Error::Overlap`] if two indices may name
+    /// one element.
     pub fn new(data: &'a mut [T], shape: &[usize], strides: &[isize], offset: usize) -> Result<ViewMut<'a, T>, Error> {
         check(shape, strides, offset, data.len())?;
         if !is_injective(shape, strides) {
@@ -334,8 +336,8 @@ impl<const N: usize> Walk<N> {
         }
     }
 
-    /// What [`Walk::runs`] calls its function with. A loop's body keeps the instruction set of the function around it, which a
-    /// closure does not when it is too long to be inlined.
+    /// The runs of [`Walk::runs`] as an iterator. A loop's body keeps the enabled instruction set
+    /// of its function; a closure too long to inline would lose it.
     #[inline(always)]
     pub(crate) fn each_run(&self, start: usize, end: usize) -> impl Iterator<Item = ([isize; N], usize)> {
         let last = self.shape.len() - 1;

@@ -50,8 +50,9 @@ impl<'a> Coded<'a> {
         self.codes.shape()[4]
     }
 
-    /// Whether [`attention_over_codes`] takes these as keys or values of `heads` query heads with `queries` each: a single one, few
-    /// heads a key head, and rows without gaps whose groups no vector crosses.
+    /// Whether [`attention_over_codes`] supports these keys or values for `heads` query heads with
+    /// `queries` queries each. It needs a single query, few query heads per key head, and dense
+    /// rows. No vector may cross a group.
     pub fn suits(&self, heads: usize, queries: usize) -> bool {
         let kv_heads = self.codes.shape()[1].max(1);
         queries == 1 && heads / kv_heads <= MOST_HEADS && self.has_lines()
@@ -96,8 +97,8 @@ impl<'a> Coded<'a> {
     }
 }
 
-/// [`attention`](super::attention()) of a single query of every head over codes that [suit](Coded::suits) it. Weights and values meet
-/// in `f32`.
+/// [`attention`](super::attention()) of a single query of every head over codes that
+/// [suit](Coded::suits) it. Weights are multiplied by values in `f32`.
 ///
 /// # Errors
 /// As [`attention`](super::attention()); [`Error::Parameter`] for keys or values that do not suit it.
@@ -187,7 +188,7 @@ impl CodedRows {
     /// The key may be read.
     #[inline(always)]
     unsafe fn row(self, key: usize) -> Row {
-        // SAFETY: the caller keeps to keys whose codes are inside the view and whose scales were read.
+        // SAFETY: the caller passes a key inside the view with loaded scales.
         unsafe { (self.codes.offset(key as isize * self.step), self.scales.add((key - self.first) * self.groups)) }
     }
 
@@ -197,14 +198,16 @@ impl CodedRows {
     /// The row has as many elements from there on.
     #[inline(always)]
     unsafe fn elements<I: Isa>(self, isa: I, (codes, scales): Row, column: usize, count: usize) -> I::V {
-        // SAFETY: the caller vouches for the elements, which have one group, and thus for its scale.
+        // SAFETY: `count` readable codes of one group start at `column`, so the group's scale is
+        // readable too.
         unsafe {
             let codes = if count < I::LANES { load_codes(isa, codes.add(column), count) } else { isa.load_i8(codes.add(column)) };
             isa.mul(codes, isa.splat(*scales.add(column >> self.shift)))
         }
     }
 
-    /// Adds the products of `count` elements of four rows, or of a whole vector, with those of queries that lie `padded` words apart.
+    /// Adds the products of `count` elements of four rows, or of a whole vector, with the same
+    /// elements of the queries. Queries are `padded` words apart.
     ///
     /// # Safety
     /// Rows and queries have as many elements, and queries a whole vector of words.
@@ -324,7 +327,8 @@ impl<T: Float> Kernel for DecodeRow<'_, T> {
             let from = unsafe { codes.origin().offset(row + g as isize * s[3]) };
             let whole = if s[4] == 1 { group / I::LANES * I::LANES } else { 0 };
             for i in (0..whole).step_by(I::LANES) {
-                // SAFETY: a vector lies inside the group, and inside `to`, which is as long.
+                // SAFETY: `i + LANES` does not exceed the length of the group, and `to` has the
+                // same length.
                 unsafe { T::store(isa, to.as_mut_ptr().add(i), isa.mul(isa.load_i8(from.add(i)), isa.splat(scale))) };
             }
             for (i, to) in to.iter_mut().enumerate().skip(whole) {

@@ -1,5 +1,5 @@
-//! A single query of every head, as in generation: keys run through the lanes of the scores, columns through those of the values,
-//! and the heads of a group share what is read.
+//! Attention of a single query per head, as in generation. Lanes hold keys for the scores and
+//! columns for the values. The heads of a group share each load.
 
 use std::ops::Range;
 
@@ -53,7 +53,8 @@ impl Shape {
     }
 }
 
-/// Scratch for `heads` heads of a group and at most `keys` keys, beside that of the lines of keys and values.
+/// Scratch words for `heads` heads of a group and at most `keys` keys, without the scratch for the
+/// lines of keys and values.
 pub(super) fn scratch_words([heads, depth, width, keys]: [usize; 4], lines: [usize; 2]) -> usize {
     let s = Shape { heads, depth, width, keys };
     s.query_words() + heads * (2 * s.line() + s.result()) + lines[0] + lines[1]
@@ -75,7 +76,7 @@ pub(super) trait Lines: Copy {
     unsafe fn load_first<I: Isa>(self, isa: I, key: usize, column: usize, count: usize) -> I::V;
 }
 
-/// A tile whose rows are the heads of a group, for one query whose operands have lines.
+/// A tile for one query with the heads of a group as rows. Its operands have lines.
 pub(super) struct One<'a, K> {
     pub(super) tile: Tile<'a, K>,
     /// Most keys that any task sees.
@@ -229,8 +230,8 @@ fn columns<I: Isa, L: Lines, const H: usize, const C: usize>(
         let whole = s.width - column >= C * I::LANES;
         let rest = (s.width - column).min(I::LANES);
         let mut sums = [[isa.splat(0.0); C]; H];
-        // SAFETY: keys and columns are inside the values; lines by the assertion, of which a vector fits from any column on that
-        // is a multiple of LANES.
+        // SAFETY: keys and columns are inside the values. By the assertion, a vector fits into a
+        // line at any column that is a multiple of LANES.
         unsafe {
             for (i, key) in keys.clone().enumerate() {
                 let mut values = [isa.splat(0.0); C];
@@ -266,7 +267,7 @@ pub(super) struct RowsInPlace<S> {
 }
 
 impl<S: Float> RowsInPlace<S> {
-    /// Those of a head of `view`.
+    /// The rows of a head of `view`.
     pub(super) fn of(view: &View<S>, batch: usize, head: usize) -> RowsInPlace<S> {
         let s = view.strides();
         // SAFETY: batch and head are inside the view.

@@ -1,11 +1,12 @@
-//! What is known of the keys seen so far, and how what two ranges of keys gave is joined.
+//! The running softmax state over keys, and the merge of the states of two ranges of keys.
 
 use crate::{
     math::exp,
     simd::{Isa, Kernel},
 };
 
-/// What a tile has gathered: `[value column][row]`, then a row of maxima and one of sums of exponentials.
+/// Layout of a tile's state: weighted values `[value column][row]`, then a row of maxima and a row
+/// of sums of exponentials.
 pub(super) struct State;
 
 impl State {
@@ -15,7 +16,7 @@ impl State {
     }
 }
 
-/// Adds the keys that `part` has seen to those of `whole`.
+/// Merges the state `part` into `whole`.
 pub(super) struct Join<'a> {
     pub(super) whole: &'a mut [f32],
     pub(super) part: &'a [f32],

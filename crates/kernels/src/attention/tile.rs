@@ -202,7 +202,7 @@ impl<K: Stored> Tile<'_, K> {
         }
     }
 
-    /// Notes what each row can see; returns the keys that any can.
+    /// Records each row's visible keys; returns the range of keys visible to any row.
     fn bounds(&self, s: Shape, b: &mut Buffers) -> Range<usize> {
         let p = self.problem;
         let mut seen = (usize::MAX, 0);
@@ -215,7 +215,7 @@ impl<K: Stored> Tile<'_, K> {
         seen.0.clamp(self.keys.start, self.keys.end)..seen.1.clamp(self.keys.start, self.keys.end)
     }
 
-    /// What is added to the scores of `row`.
+    /// The mask values added to the scores of `row`.
     pub(super) fn mask_line(&self, row: usize, keys: Range<usize>, to: &mut [f32]) {
         let (query, head) = self.place(row);
         let base =
@@ -326,7 +326,7 @@ impl<S: Float> Tile<'_, View<'_, S>> {
         let (width, rows, count) = (s.width, s.rows, keys.len());
         let bounds = |i: usize| b.bounds[i * rows + r..][..I::LANES].iter().copied();
         let cut = bounds(0).any(|x| x > keys.start as f32) || bounds(1).any(|x| x < keys.end as f32);
-        // SAFETY: all buffers have `rows` elements a line, of which a vector starts at `r`.
+        // SAFETY: each line of the buffers has `rows` elements, and a whole vector starts at `r`.
         unsafe {
             let (scores, weights) = (b.scores.as_mut_ptr().add(r), b.weights.as_mut_ptr().add(r));
             let (first, end) = (isa.load(b.bounds.as_ptr().add(r)), isa.load(b.bounds.as_ptr().add(rows + r)));
@@ -400,7 +400,8 @@ impl<S: Float> Tile<'_, View<'_, S>> {
                 let panel = b.weights[r..].as_ptr();
                 let x = Inputs { rows: &rows, runs: 1, row_step, steps, panel, panel_step: s.rows };
                 let vectors = vectors.min((s.rows - r) / I::LANES);
-                // SAFETY: the state has these columns; a tile that has more goes to the scores, which are not needed any more.
+                // SAFETY: columns inside the state go to the state; a wider tile writes its other
+                // columns to the scores, which are dead.
                 unsafe {
                     let to = b.state.as_mut_ptr().add(column * s.rows + r);
                     if whole {

@@ -116,7 +116,7 @@ impl<T: Float> Depthwise<'_, T> {
         }
     }
 
-    /// `N` outputs from number `i` on, the first of which reads `shift` elements behind `taps`.
+    /// `N` outputs from index `i` on. The first one reads `shift` elements after `taps`.
     #[inline(always)]
     fn outputs<I: Isa, const N: usize>(&mut self, isa: I, taps: &[(usize, usize)], shift: usize, i: usize) {
         let channels = self.g.groups;

@@ -46,7 +46,7 @@ impl Phase {
             .collect()
     }
 
-    /// What output `i` reads, by tap.
+    /// The input indices of output `i`, by tap.
     #[inline(always)]
     fn reads(&self, i: usize) -> &[usize] {
         &self.sources[i * self.taps.len()..][..self.taps.len()]
@@ -59,15 +59,16 @@ impl Phase {
         reads.first().is_some_and(|&first| first != usize::MAX && reads.last() == Some(&(first + reads.len() - 1)))
     }
 
-    /// The inputs between what one of these outputs reads on this, the last, axis and what the next reads, where they lie in one
-    /// line and read something through every tap.
+    /// The input step between consecutive outputs on the last axis. `Some` only if the outputs are
+    /// in one line and read an input through every tap.
     #[inline(always)]
     fn step_of(&self, places: &[Place]) -> Option<usize> {
         let (first, last) = (places.first()?, places.last()?);
         let [from, to] = [first, last].map(|p| self.reads(p.o[2]));
         let in_line = first.image == last.image && first.o[..2] == last.o[..2];
         let reads_all = !from.contains(&usize::MAX) && !to.contains(&usize::MAX);
-        // Sources are linear in the output's number, so that what holds at both ends holds between them.
+        // Sources are linear in the output's index, so both ends determine all outputs between
+        // them.
         (in_line && reads_all && !from.is_empty()).then(|| (to[0] - from[0]) / (places.len() - 1).max(1))
     }
 }

@@ -27,17 +27,18 @@ pub fn copy<T: Element>(pool: &Pool, x: &View<T>, out: &mut ViewMut<T>) -> Resul
 /// Rows and columns of a block of a transposed copy.
 const TILE: usize = 32;
 
-/// Copies matrices whose rows are columns of the source, in blocks that both sides find in the cache.
+/// Copies matrices with transposition, in blocks that fit the cache on both sides.
 ///
 /// # Safety
-/// The walk's shape and strides are those of `to` and `from`, of which the first is injective.
+/// The walk was made from the shape and strides of `to` and `from`, and `to` is injective.
 unsafe fn copy_transposed<T: Element>(pool: &Pool, transposed: &Transposed<2>, to: PtrMut<T>, from: Ptr<T>) {
     let down = transposed.size[0].div_ceil(TILE);
     let (to, from) = (&to, &from);
     pool.run_ranges(transposed.lead.len() * down, (GRAIN / (TILE * transposed.size[1])).max(1), |tasks| {
         for task in tasks {
             transposed.lead.runs(task / down, task / down + 1, |at, _| {
-                // SAFETY: both origins are those of views that the walk was made from; tasks write disjoint rows.
+                // SAFETY: the walk was made from the views with these origins; tasks write disjoint
+                // rows.
                 unsafe {
                     let band = Band { to: to.0.offset(at[0]), from: from.0.offset(at[1]), transposed, first: task % down * TILE };
                     pool.dispatch(band);
@@ -63,7 +64,8 @@ impl<T: Element> Kernel for Band<'_, T> {
         let end = rows.min(self.first + TILE);
         for column in (0..columns).step_by(TILE) {
             let stop = columns.min(column + TILE);
-            // SAFETY: rows and columns are inside both operands; those of the source are one element apart along rows.
+            // SAFETY: rows and columns are inside both operands; rows of the source are one element
+            // apart.
             unsafe {
                 let from = self.from.add(self.first).offset(column as isize * from_column);
                 let to = self.to.offset(self.first as isize * to_row + column as isize * to_column);

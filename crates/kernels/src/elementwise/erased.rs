@@ -65,11 +65,12 @@ macro_rules! types {
             }
         })*
 
-        /// Element 0 of a view. Whoever uses it vouches for the memory behind it.
+        /// Element 0 of a view. Users must ensure that the accessed memory is valid.
         #[derive(Clone, Copy)]
         enum Ptr { $($name(*mut $t)),* }
 
-        // SAFETY: it is only dereferenced in unsafe functions, whose callers vouch for exclusive or read-only use.
+        // SAFETY: only unsafe functions dereference it. Their callers ensure exclusive or read-only
+        // use.
         unsafe impl Sync for Ptr {}
         // SAFETY: as above.
         unsafe impl Send for Ptr {}
@@ -122,7 +123,7 @@ macro_rules! types {
 }
 types!(U8: u8, I8: i8, I16: i16, I32: i32, I64: i64, U32: u32, Bool: Bool, F32: f32, F16: f16, BF16: bf16);
 
-/// What happens to a block. Elements behind the last of a run are arbitrary.
+/// The work on a block. Elements after the end of a run are arbitrary.
 enum Work<'a> {
     Ints(&'a (dyn Fn(&mut Ints) + Sync)),
     IntPairs(&'a (dyn Fn(&mut Ints, &Ints) + Sync)),

@@ -22,7 +22,7 @@ pub const MAX_STEPS: usize = 16;
 /// Elements that take a step together.
 const BLOCK: usize = 128;
 
-/// What a step computes in `f32`; operands are named by the number of the step that made them.
+/// The operation of a step, in `f32`. Operands are indices of earlier steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Op {
@@ -74,19 +74,20 @@ impl Op {
     }
 }
 
-/// A step, and the float type to which its result is rounded.
+/// A step, and the float type of its rounded result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     pub op: Op,
     pub dtype: DType,
 }
 
-/// `out[i]` is what the last step makes of the operands' elements at `i`, each step rounded to its type as a pass of its own would
-/// leave it.
+/// Sets `out[i]` to the last step's result for the operands' elements at `i`. Each step rounds to
+/// its type, so the result is bit-identical to separate passes.
 ///
 /// # Errors
-/// [`Error::Broadcast`] if an operand does not broadcast to `out`, [`Error::Size`] if there are too many operands or steps or none,
-/// [`Error::Parameter`] if a step reads what is not there yet, or the last one is not rounded to the type of `out`.
+/// [`Error::Broadcast`] if an operand does not broadcast to `out`. [`Error::Size`] if there are too
+/// many operands or steps, or none. [`Error::Parameter`] if a step reads a later step, or the last
+/// step's type differs from `out`.
 pub fn fused<T: Float>(pool: &Pool, steps: &[Step], inputs: &[FloatView], out: &mut ViewMut<T>) -> Result<(), Error> {
     check(steps, inputs.len(), T::DTYPE)?;
     let inputs = inputs.iter().map(|x| x.broadcast_to(out.shape())).collect::<Result<smallvec::SmallVec<[FloatView; 4]>, _>>()?;
@@ -171,7 +172,7 @@ impl Fused<'_> {
     }
 }
 
-/// One step on `len` elements; whole vectors may touch what lies behind them.
+/// One step on `len` elements; whole vectors may extend past them.
 struct Compute<'a> {
     op: Op,
     before: &'a [[f32; BLOCK]],

@@ -1,7 +1,8 @@
 //! The blocked product of rows, read where they lie, and columns, packed into panels.
 //!
-//! Columns are packed once for all jobs that share them, some panels at a time; then each task owns a block of one job's output
-//! and runs the register tile over all of K. Blocks follow from the sizes alone.
+//! Columns are packed once for all jobs that share them, some panels at a time. Then each task owns
+//! a block of one job's output and runs the register tile over all of K. Blocks depend only on the
+//! sizes.
 
 use std::ops::Range;
 
@@ -41,7 +42,7 @@ const CHUNK: usize = 4 * COLUMNS;
 pub(crate) struct Job<'a> {
     pub(crate) rows: usize,
     pub(crate) operand: Operand<'a>,
-    /// Of the same size.
+    /// A gate operand of the same size.
     pub(crate) gate: Option<Operand<'a>>,
     pub(crate) epilogue: RawEpilogue,
     /// Whether rows of the product are columns of the output.
@@ -49,8 +50,9 @@ pub(crate) struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Whether its product with `columns` may be one of pairs of bf16: they hold dense bf16 as it is, and stand for packed weights,
-    /// with f16 activations too, where the results are of 16 bits themselves.
+    /// Whether the product with `columns` may use pairs of bf16. Dense bf16 operands fit exactly.
+    /// Packed weights may be rounded to bf16, also with f16 activations, if the results have 16
+    /// bits.
     fn fits_pairs(&self, columns: &Operand) -> bool {
         let rounds = self.epilogue.out.origin.size() == 2;
         std::iter::once(&self.operand).chain(&self.gate).all(|rows| match (rows, columns) {
@@ -67,7 +69,7 @@ impl Job<'_> {
 /// The operands have these sizes.
 pub(crate) unsafe fn multiply(team: &mut Team, [n, k]: [usize; 2], columns: Columns, jobs: &[Job]) {
     let fits = |job: &Job| team.cpu().has_dot() && job.fits_pairs(columns.operand());
-    // A job has the bits that it has alone.
+    // Partitioning keeps each job bit-identical to running alone.
     let (paired, others): (SmallVec<[Job; 4]>, SmallVec<[Job; 4]>) = jobs.iter().copied().partition(fits);
     for (jobs, pairs) in [(paired, true), (others, false)] {
         if !jobs.is_empty() {
@@ -126,8 +128,9 @@ unsafe fn multiply_alike(team: &mut Team, n: usize, columns: Columns, jobs: &[Jo
     team.give_back(packed);
 }
 
-/// Rows whose words are at hand together, in tiles of `tile`: one where they lie ready, otherwise as many as stay near the core, so
-/// that they are made once for all columns of the task.
+/// Rows with prepared words at a time, in tiles of `tile`. One tile if the words are read in place.
+/// Otherwise as many rows as fit the cache, so that their words are made once for all columns of
+/// the task.
 fn held_rows(row_words: usize, tile: usize) -> usize {
     HELD_WORDS.checked_div(row_words).map_or(tile, |rows| (rows / tile * tile).clamp(tile, ROWS))
 }
@@ -192,7 +195,7 @@ struct Block<'a> {
     panels: Panels,
     packed: &'a [u32],
     rows: Range<usize>,
-    /// Of the chunk.
+    /// Columns of the chunk.
     columns: Range<usize>,
     /// First column of the chunk.
     start: usize,
@@ -240,7 +243,8 @@ impl Block<'_> {
             let mut tiles = SmallVec::<[_; ROWS / 4]>::new();
             for (i, first) in rows.clone().step_by(mr).enumerate() {
                 let buffer = &mut buffer[i * mr * row_words..];
-                // SAFETY: the rows are inside the operand; `buffer` holds those of all tiles.
+                // SAFETY: the rows are inside the operand; `buffer` has room for the rows of all
+                // tiles.
                 tiles.push(unsafe { operand.rows(self.cpu, first..rows.end, (k, pairs), mr, buffer) });
             }
             for column in self.columns.clone().step_by(self.panels.width) {

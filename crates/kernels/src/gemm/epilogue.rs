@@ -1,4 +1,4 @@
-//! What happens to the elements of a product before they are stored.
+//! The operations on a product's elements before they are stored.
 
 use super::operand::Dense;
 use crate::{
@@ -8,8 +8,9 @@ use crate::{
     simd::{Cpu, Isa, Kernel, load_partial, store_partial},
 };
 
-/// The steps after a product, and where it goes: `residual + gate · activation(alpha · product + beta · bias)`, each step rounded
-/// to the type of `out`. Whoever holds one keeps the operands borrowed that it was made from.
+/// The steps after a product and its destination: `residual + gate · activation(alpha · product +
+/// beta · bias)`, each step rounded to the type of `out`. Its owner must keep the underlying
+/// operands borrowed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RawEpilogue {
     pub(crate) out: Dense,
@@ -26,7 +27,7 @@ pub(crate) struct RawEpilogue {
 #[derive(Clone, Copy)]
 pub(crate) struct Lines<'a> {
     pub(crate) data: &'a [f32],
-    /// Of the gate, laid out alike.
+    /// The gate's sums in the same layout.
     pub(crate) gate: Option<&'a [f32]>,
     /// Elements between lines.
     pub(crate) stride: usize,
@@ -79,7 +80,7 @@ impl<Y: Float> Kernel for Store<'_, Y> {
                 let n = I::LANES.min(len - at);
                 let (i, j) = (self.i + line, self.j + at);
                 let from = line * self.lines.stride + at;
-                // SAFETY: the caller of `RawEpilogue::store` vouches for the elements.
+                // SAFETY: `RawEpilogue::store` requires these elements to be valid and writable.
                 unsafe {
                     let v = read(isa, &self.lines.data[from..], n);
                     let gate = self.lines.gate.map(|g| read(isa, &g[from..], n));

@@ -1,4 +1,5 @@
-//! Products of few rows of dense operands: each element of the larger one is read once, in the order it lies.
+//! Products of few rows of dense operands: each element of the larger operand is read once, in
+//! memory order.
 
 use std::ops::Range;
 
@@ -36,7 +37,7 @@ pub(crate) struct SkinnyRows {
 /// `to[m][row] = x[m] · w[row]` for rows of `w`, whose elements are contiguous.
 ///
 /// # Safety
-/// The rows are inside `w` and have `k` elements, as those of `x`.
+/// The rows are inside `w` and have `k` elements, like the rows of `x`.
 pub(crate) unsafe fn dots(cpu: Cpu, x: SkinnyRows, w: &Dense, rows: Range<usize>, to: &mut [f32]) {
     let (step, count) = (w.step[0], rows.len());
     // SAFETY: the caller vouches that row `rows.start` is inside `w`.
@@ -141,7 +142,7 @@ impl<W: Float> Dots<'_, W> {
 /// They are readable.
 #[inline(always)]
 unsafe fn load<I: Isa, W: Float, const PAIRS: bool>(isa: I, p: *const W) -> I::U {
-    // SAFETY: the caller vouches for a vector of words at `p`.
+    // SAFETY: `p` points to a readable vector of words.
     unsafe { if PAIRS { isa.load_u(p.cast()) } else { isa.bits(W::load(isa, p)) } }
 }
 
@@ -151,7 +152,8 @@ unsafe fn load<I: Isa, W: Float, const PAIRS: bool>(isa: I, p: *const W) -> I::U
 /// They are readable, and fewer than a vector of words holds.
 #[inline(always)]
 unsafe fn load_rest<I: Isa, W: Float, const PAIRS: bool>(isa: I, p: *const W, n: usize) -> I::U {
-    // SAFETY: the caller vouches for `n` elements; 32 halves are 16 words, and LANES is at most 16.
+    // SAFETY: the caller provides `n` readable elements; 32 halves are 16 words, and LANES is at
+    // most 16.
     unsafe {
         if PAIRS {
             let mut halves = [0u16; 32];

@@ -12,8 +12,8 @@ use crate::{
     simd::{Cpu, Isa, Kernel, load_partial},
 };
 
-/// A matrix by its origin and the strides of its two axes. Whoever makes one vouches that its elements are readable, or writable
-/// where it is an output, for as long as it is used.
+/// A matrix by its origin and the strides of its two axes. Its creator ensures that the elements
+/// stay readable while it is used, and writable for an output.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dense {
     pub(crate) origin: FloatPtr,
@@ -30,7 +30,7 @@ impl Dense {
     /// The last two axes of `view`, from the element at `offset` on.
     ///
     /// # Safety
-    /// That element is inside the view, whose rank is at least 2.
+    /// The element at `offset` is inside the view, and the view's rank is at least 2.
     pub(crate) unsafe fn of(view: &FloatView, offset: isize) -> Dense {
         let s = view.strides();
         // SAFETY: the caller vouches that the element at `offset` is inside the view.
@@ -42,7 +42,8 @@ impl Dense {
     /// # Safety
     /// The element is inside the matrix.
     pub(crate) unsafe fn at(&self, i: usize, j: usize) -> FloatPtr {
-        // SAFETY: the caller keeps `(i, j)` inside the matrix, and whoever made it vouched for its elements.
+        // SAFETY: the caller keeps `(i, j)` inside the matrix, and the matrix's elements are valid
+        // by its invariant.
         unsafe { self.origin.offset(i as isize * self.step[0] + j as isize * self.step[1]) }
     }
 
@@ -57,7 +58,8 @@ impl Dense {
     /// They are inside the matrix, and `n` is at most `LANES`.
     #[inline(always)]
     pub(super) unsafe fn load<I: Isa>(&self, isa: I, i: usize, j: usize, n: usize) -> I::V {
-        // SAFETY: the caller vouches that these elements are inside the matrix; `lanes` holds the most that a vector has.
+        // SAFETY: the caller keeps these elements inside the matrix; `lanes` has room for the
+        // widest vector.
         unsafe {
             with_float!(self.at(i, j), p => match self.step[1] {
                 1 if n == I::LANES => Float::load(isa, p.cast_const()),
@@ -158,7 +160,7 @@ impl Operand<'_> {
         let mut values = [0.0; STRETCH];
         for start in (0..k).step_by(STRETCH) {
             let part = start..k.min(start + STRETCH);
-            // SAFETY: row `i` has `k` elements, of which these are some.
+            // SAFETY: `part` is inside the `k` elements of row `i`.
             unsafe { self.read(cpu, i, part.clone(), &mut values) };
             values[part.len()..].fill(0.0);
             let to = &mut to[words(start, pairs)..];
@@ -221,7 +223,8 @@ impl Columns<'_> {
     /// The columns are inside the operand and have `k` elements.
     pub(crate) unsafe fn pack(&self, cpu: Cpu, (k, pairs): (usize, bool), n: Range<usize>, width: usize, panel: &mut [u32]) {
         let n = n.start..n.end.min(n.start + width);
-        // SAFETY: the caller vouches that the operand has these columns, all `k` elements deep, and that the panel has room.
+        // SAFETY: the caller ensures that the operand has these columns of `k` elements and that
+        // the panel has room.
         unsafe {
             match self {
                 Columns::Rows(o) => pack_rows(cpu, o, (k, pairs), n, width, panel),

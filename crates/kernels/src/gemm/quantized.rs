@@ -1,9 +1,11 @@
 //! Products with matrices of packed codes.
 //!
-//! They are exact in the sense of W4A16: codes meet the activations as they are, and sums run in `f32`. Where many rows of 16 bits are
-//! multiplied, to results of 16 bits, on a CPU that multiplies pairs of bf16, weights are dequantized to bf16 first, and f16
-//! activations rounded to it, for almost twice the speed. Products of few rows stay exact, and with them the logits after a prompt; only
-//! where AVX2 has to multiply integers, activations of 16 bits lose a sixteenth at most of what f16 lost of the largest of their neighbours.
+//! Products are exact in the sense of W4A16: codes are multiplied by unrounded activations, and
+//! sums run in `f32`. There is one exception: many rows of 16 bits, with results of 16 bits, on a
+//! CPU that multiplies pairs of bf16. Weights are then dequantized to bf16 and f16 activations
+//! rounded to bf16, for almost twice the speed. Products of few rows stay exact, and so do the
+//! logits after a prompt. If AVX2 has to multiply integers, 16-bit activations lose at most a
+//! sixteenth of the f16 rounding error of their largest neighbour.
 
 use smallvec::SmallVec;
 
@@ -28,7 +30,7 @@ fn row_major<X: Float>(x: &[X], cols: usize) -> Dense {
     unsafe { Dense::new(FloatPtr::reading(x.as_ptr()), [cols as isize, 1]) }
 }
 
-/// A product by `wᵀ` that goes to row-major `out`.
+/// A product by `wᵀ` into row-major `out`.
 fn job<'a, Y: Float>(w: QMatrix<'a>, out: &mut [Y], columns: usize) -> Job<'a> {
     let epilogue = RawEpilogue::plain(FloatPtr::of(out.as_mut_ptr()), [columns as isize, 1]);
     Job { rows: w.rows(), operand: Operand::Codes(w), gate: None, epilogue, transposed: true }

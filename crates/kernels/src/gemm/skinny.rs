@@ -17,7 +17,7 @@ use crate::{
     simd::Cpu,
 };
 
-/// Rows of activations up to which they are not packed.
+/// Maximum number of activation rows for the unpacked path.
 pub(crate) const ROWS: usize = 8;
 
 /// Bytes of weights a task reads.
@@ -34,11 +34,11 @@ pub(crate) struct Input<'a> {
     pub(crate) jobs: &'a [Job<'a>],
 }
 
-/// What an operand's rows are multiplied with.
+/// The prepared activations for an operand.
 enum Ready {
-    /// The activations as they lie.
+    /// The activations in their own order.
     Dense(SkinnyRows),
-    /// Which preparation.
+    /// Index of the preparation.
     Codes(usize),
 }
 
@@ -75,9 +75,10 @@ pub(super) fn readable(operand: &Operand) -> bool {
     }
 }
 
-/// Computes every job's `x · rowsᵀ` for each input; inputs are `[m, k]` of one element type, up to [`ROWS`] rows together, their jobs have
-/// the same operands, and every operand is [`readable`]. Rows of the jobs are columns of their outputs. A row has the same bits
-/// whatever rows are beside it.
+/// Computes every job's `x · rowsᵀ` for each input. Inputs are `[m, k]` of one element type, with
+/// up to [`ROWS`] rows in total. All inputs' jobs have the same operands, and every operand is
+/// [`readable`]. Rows of the jobs are columns of their outputs. A row's bits do not depend on the
+/// other rows.
 ///
 /// # Safety
 /// The operands have these sizes.

@@ -3,7 +3,7 @@ use half::{bf16, f16};
 use super::*;
 use crate::testing::{Precision, Rng, assert_close, assert_threads_agree, isas};
 
-/// How an operand lies in memory.
+/// The memory layout of an operand.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Layout {
     Rows,

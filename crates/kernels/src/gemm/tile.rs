@@ -18,7 +18,7 @@ pub(crate) const fn tile(kind: IsaKind) -> (usize, usize) {
     }
 }
 
-/// What a tile multiplies.
+/// The operands of a tile.
 #[derive(Clone, Copy)]
 pub(crate) struct Inputs<'a> {
     /// First word of each row of each run; as many a run as the tile has rows.
@@ -37,10 +37,11 @@ pub(crate) struct Inputs<'a> {
 /// `stride` apart.
 ///
 /// # Safety
-/// Rows hold `steps` words and the panel those of all runs, and the tile is writable.
+/// Each row holds `steps` words, the panel holds the words of all runs, and the tile is writable.
 #[inline(always)]
 pub(crate) unsafe fn accumulate<I: Isa>(isa: I, x: &Inputs, vectors: usize, c: *mut f32, stride: usize, add: bool) {
-    // SAFETY: the caller vouches for rows, panel and `c`; each arm takes the rows and vectors that `tile` names for its set.
+    // SAFETY: the caller ensures valid rows, panel and `c`; each arm uses the tile size that `tile`
+    // returns for its instruction set.
     unsafe {
         match (I::KIND, vectors) {
             (IsaKind::Avx512, 1) => step::<I, 8, 1>(isa, x, c, stride, add),
@@ -57,8 +58,8 @@ pub(crate) unsafe fn accumulate<I: Isa>(isa: I, x: &Inputs, vectors: usize, c: *
 
 #[inline(always)]
 unsafe fn step<I: Isa, const MR: usize, const NV: usize>(isa: I, x: &Inputs, c: *mut f32, stride: usize, add: bool) {
-    // SAFETY: the caller vouches for rows and panel. The arms differ in what the compiler knows about the distance of a row's
-    // steps.
+    // SAFETY: the caller ensures valid rows and panel. The arms differ only in a constant distance
+    // between a row's steps.
     let sums = unsafe {
         match x.row_step {
             1 => products::<I, MR, NV>(isa, x, 1),
@@ -82,7 +83,8 @@ unsafe fn products<I: Isa, const MR: usize, const NV: usize>(isa: I, x: &Inputs,
     for run in 0..x.runs {
         let rows: [*const u32; MR] = std::array::from_fn(|i| x.rows[run * MR + i]);
         for p in 0..x.steps {
-            // SAFETY: each row holds `steps` words and the panel those of all runs, as `accumulate` requires.
+            // SAFETY: `accumulate` requires that each row holds `steps` words and the panel the
+            // words of all runs.
             unsafe {
                 let panel = x.panel.add((run * x.steps + p) * x.panel_step);
                 let columns: [I::U; NV] = std::array::from_fn(|v| isa.load_u(panel.add(v * I::LANES)));

@@ -192,7 +192,7 @@ impl<T: Precision> Case<T>
 where
     for<'a> FloatView<'a>: From<View<'a, T>>,
 {
-    /// Two layers of this input and other weights, of which the first is gated.
+    /// Two layers of this input with other weights; the first is gated.
     fn layers<'a>(&'a self, weights: &'a Case<T>, outs: &'a mut [Vec<T>; 2]) -> Vec<Layer<'a, T>> {
         let [m, n, k] = self.size;
         let gate = Gate { weight: weights.weight(false), bias: Some(weights.bias()), activation: Unary::Silu };

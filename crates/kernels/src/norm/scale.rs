@@ -1,4 +1,4 @@
-//! Rows that are shifted and scaled: read for their sums, and once more to write them.
+//! Shifted and scaled rows: one pass for the sums, and a second pass for the results.
 
 use crate::{
     Error, Float, FloatView,
@@ -7,10 +7,10 @@ use crate::{
     simd::{Isa, store_partial},
 };
 
-/// What is done to a row.
+/// The operations on a row.
 #[derive(Clone, Copy)]
 pub(super) struct Scale<'a> {
-    /// Whether the mean is taken away first.
+    /// Whether the mean is subtracted first.
     pub(super) centre: bool,
     pub(super) eps: f32,
     /// As long as a row.
@@ -21,9 +21,9 @@ pub(super) struct Scale<'a> {
 
 /// A norm's weight or bias.
 pub(super) enum Line<'a> {
-    /// As it lies.
+    /// In place.
     There(&'a [f32]),
-    /// Widened; the rest of the scratch is anything.
+    /// Widened; the rest of the scratch is arbitrary.
     Read(Scratch),
 }
 

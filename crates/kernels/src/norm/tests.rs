@@ -21,7 +21,7 @@ fn check<T: Precision>(pool: &Pool, rows: usize, width: usize) {
     let what = format!("{:?} width {width}", pool.isa());
     let mut out = vec![T::from_f32(0.0); x.len()];
 
-    // What earlier roundings may come to in results that are seldom above 8.
+    // Bound on the earlier rounding errors; results rarely exceed 8.
     let rounding = 8.0 * T::ULP;
 
     rms_norm(pool, &x, width, Some(&wv), 1e-5, &mut out).unwrap();
@@ -66,10 +66,12 @@ fn norms_round_as_pytorch_does() {
         let mut out = numbers(&[0.0; 2]);
         let (w, b) = (numbers(&[1.46875, 1.0]), numbers(&[0.0078125, 0.0]));
         let [w, b] = [&w, &b].map(|v| FloatView::from(View::contiguous(v, &[2]).unwrap()));
-        // 3/√12.5 is 0.8485 and becomes 0.84765625; times the weight that is 1.24500, and not 1.24628, which would give 1.25.
+        // 3/√12.5 is 0.8485 and rounds to 0.84765625. Times the weight it is 1.24500; the unrounded
+        // 1.24628 would give 1.25.
         rms_norm(&pool, &numbers(&[3.0, 4.0]), 2, Some(&w), 0.0, &mut out).unwrap();
         check(&out, [1.2421875, 1.1328125]);
-        // 1/√1.5 is 0.8165; times the weight and with the bias that is 1.2070, which becomes 1.2109375, and not 1.203125.
+        // 1/√1.5 is 0.8165. With weight and bias it is 1.2070 and rounds to 1.2109375, not to
+        // 1.203125.
         layer_norm(&pool, &numbers(&[1.0, -1.0]), 2, (Some(&w), Some(&b)), 0.5, &mut out).unwrap();
         check(&out, [1.2109375, -0.81640625]);
     }

@@ -1,4 +1,4 @@
-//! Jobs that are open at the same time, and the workers that do their tasks.
+//! Concurrently open jobs, and the workers for their tasks.
 
 use std::{
     any::Any,
@@ -27,7 +27,7 @@ const OPEN: u64 = 1 << 16;
 const INSIDE: u64 = OPEN - 1;
 const TICKET: u64 = OPEN << 1;
 
-/// What a task panicked with.
+/// The payload of a task's panic.
 pub(super) type Panic = Box<dyn Any + Send>;
 
 /// A borrowed `Fn(task, worker)` without its lifetime.
@@ -40,7 +40,8 @@ pub(super) struct Call {
 impl Call {
     pub(super) fn of<F: Fn(usize, usize) + Sync>(f: &F) -> Call {
         unsafe fn call<F: Fn(usize, usize)>(data: *const (), task: usize, worker: usize) {
-            // SAFETY: `data` is the `&F` that `of` was given, which `Jobs::fork_join`'s caller keeps alive.
+            // SAFETY: `data` is the `&F` passed to `of`, and `Jobs::fork_join`'s caller keeps it
+            // alive.
             unsafe { (*data.cast::<F>())(task, worker) }
         }
         Call { call: call::<F>, data: std::ptr::from_ref(f).cast() }
@@ -51,7 +52,7 @@ impl Call {
 #[derive(Default)]
 #[repr(align(128))]
 struct Share {
-    /// The next one, for whoever comes.
+    /// The next task to take.
     next: AtomicUsize,
     end: AtomicUsize,
 }
@@ -62,16 +63,16 @@ struct Job {
     /// One a thread.
     shares: Box<[Share]>,
     panic: Mutex<Option<Panic>>,
-    /// Whether the job's owner sleeps until nobody is inside.
+    /// Whether the job's owner sleeps until no worker is inside.
     joining: AtomicBool,
     left: Condvar,
 }
 
-/// One a job. They share a cache line, so that idle workers watch all of them for the price of one.
+/// One gate per job. Gates share a cache line, so an idle worker polls all of them with one load.
 #[repr(align(128))]
 struct Gates([AtomicU64; JOBS]);
 
-/// What the threads of a pool share.
+/// State shared by the threads of a pool.
 pub(super) struct Jobs {
     gates: Gates,
     jobs: [Job; JOBS],
@@ -82,13 +83,15 @@ pub(super) struct Jobs {
     pub(super) prefetch: List,
 }
 
-// SAFETY: a job's `call` is written only by the one thread that owns the job, while its gate is closed and nobody is inside, and
-// read only by workers that entered through the open gate; the gate's atomics order the two.
+// SAFETY: only the thread that owns a job writes its `call`, while the gate is closed and no worker
+// is inside. Only workers that entered through the open gate read it. The gate's atomics order
+// both.
 unsafe impl Sync for Jobs {}
-// SAFETY: the pointers in `call` are dereferenced only until `fork_join` returns, whose caller keeps their target alive until then.
+// SAFETY: the pointers in `call` are dereferenced only until `fork_join` returns, and its caller
+// keeps their target alive until then.
 unsafe impl Send for Jobs {}
 
-/// Takes a poisoned mutex as well: no panic leaves what the pool's mutexes guard half done.
+/// Ignores poisoning: no panic leaves the data of the pool's mutexes inconsistent.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -104,7 +107,8 @@ impl Job {
         }
     }
 
-    /// Gives each of the first `threads` threads its tasks; for the job's owner, while nobody is inside.
+    /// Assigns tasks to the first `threads` threads. The job's owner calls this while no worker is
+    /// inside.
     fn deal(&self, tasks: usize, threads: usize) {
         for (i, share) in self.shares.iter().enumerate() {
             let start = |i: usize| tasks * i.min(threads) / threads;
@@ -113,7 +117,7 @@ impl Job {
         }
     }
 
-    /// Does the tasks of a thread's own share, then what is left of the others'.
+    /// Runs the tasks of the thread's own share, then the remaining tasks of the others.
     ///
     /// # Safety
     /// The closure behind `call` is alive until this returns.
@@ -132,7 +136,7 @@ impl Job {
             }
         }));
         if let Err(payload) = result {
-            // Nobody begins another one.
+            // No thread begins another task.
             self.shares.iter().for_each(|share| share.next.store(share.end.load(Relaxed), Relaxed));
             lock(&self.panic).get_or_insert(payload);
         }
@@ -163,7 +167,8 @@ impl Jobs {
             // SAFETY: the caller keeps the closure alive.
             unsafe { job.take_tasks(call, 0) };
         } else {
-            // SAFETY: this thread owns the job; its gate is closed and nobody is inside, since `join` has seen that after the last.
+            // SAFETY: this thread owns the job. Its gate is closed and no worker is inside, because
+            // the previous `join` waited for that.
             unsafe { *job.call.get() = call };
             let before = gate.load(Relaxed);
             gate.store((before & !(OPEN | INSIDE)).wrapping_add(TICKET) | OPEN, SeqCst);
@@ -176,7 +181,7 @@ impl Jobs {
         lock(&job.panic).take()
     }
 
-    /// Waits until nobody is inside the job, whose gate is closed.
+    /// Waits until no worker is inside the job. The gate is already closed.
     fn join(&self, gate: &AtomicU64, job: &Job) {
         for _ in 0..SPINS {
             if gate.load(Acquire) & INSIDE == 0 {
@@ -184,10 +189,10 @@ impl Jobs {
             }
             std::hint::spin_loop();
         }
-        // A worker that takes that long is off the CPU: spinning would only use up this thread's share of its own.
+        // A worker this late is off the CPU; more spinning would only waste this thread's CPU time.
         let mut guard = lock(&self.lock);
-        // A leaving worker counts itself out before it looks for this flag, and this thread sets it before it looks for workers:
-        // one of the two sees the other.
+        // A leaving worker decrements the count before it reads this flag. This thread sets the
+        // flag before it reads the count. So at least one sees the other.
         job.joining.store(true, SeqCst);
         while gate.load(SeqCst) & INSIDE != 0 {
             guard = job.left.wait(guard).unwrap_or_else(PoisonError::into_inner);
@@ -212,7 +217,7 @@ impl Jobs {
         (0..wanted).for_each(|_| self.wake.notify_one());
     }
 
-    /// What a worker does until the pool ends.
+    /// The loop of a worker until the pool ends.
     pub(super) fn work(&self, worker: usize) {
         let mut seen = [0; JOBS];
         let mut prefetcher = Prefetcher::new(worker, self.jobs[0].shares.len());
@@ -223,7 +228,7 @@ impl Jobs {
         }
     }
 
-    /// Of the jobs that are open, and that were not `seen` before, the one with the fewest workers inside, and its gate.
+    /// The open job with the fewest workers inside, and its gate. Skips jobs already `seen`.
     fn open(&self, seen: &[u64; JOBS], order: Ordering) -> Option<(usize, u64)> {
         let gates = self.gates.0.iter().map(|gate| gate.load(order)).enumerate();
         let open = gates.filter(|&(job, gate)| gate & OPEN != 0 && gate / TICKET != seen[job]);
@@ -260,8 +265,8 @@ impl Jobs {
     fn sleep(&self, seen: &[u64; JOBS]) {
         let guard = lock(&self.lock);
         self.sleepers.fetch_add(1, SeqCst);
-        // A caller publishes a job before it looks for sleepers, and this worker counts itself before it looks for a job: one of
-        // the two sees the other.
+        // A caller publishes a job before it reads the count of sleepers. This worker increments
+        // the count before it looks for a job. So at least one sees the other.
         if self.open(seen, SeqCst).is_none() && !self.stop.load(SeqCst) {
             drop(self.wake.wait(guard));
         }

@@ -1,4 +1,4 @@
-//! Memory that kernels need for the length of a call, kept by the pool, so that a steady loop allocates nothing.
+//! Scratch memory for kernel calls. The pool reuses it, so a steady loop allocates nothing.
 
 use std::{cell::UnsafeCell, ops::Range, panic::resume_unwind};
 
@@ -41,7 +41,8 @@ impl Scratch {
 /// Results that are remembered.
 const KEPT: usize = 2;
 
-/// Scratch of a job's owner: what calls have given back, what they left for those after them, and one piece for each thread.
+/// Scratch of a job's owner: returned memory, cached results for later calls, and one piece per
+/// thread.
 #[derive(Default)]
 pub(super) struct Arena {
     free: Vec<Scratch>,
@@ -49,10 +50,10 @@ pub(super) struct Arena {
     locals: Vec<Local>,
 }
 
-/// What a call has computed.
+/// A cached result of a call.
 #[derive(Default)]
 struct Kept {
-    /// All that it depends on.
+    /// All inputs that the result depends on.
     key: Vec<u32>,
     words: Scratch,
 }
@@ -92,8 +93,8 @@ impl Team<'_> {
         self.arena().free.push(scratch);
     }
 
-    /// What `make` fills `words` words with, or what it filled them with for the same key not long ago; [`keep`](Self::keep) it. The
-    /// key tells everything that the words depend on.
+    /// `words` words filled by `make`, or the cached words of the same key. Pass them to
+    /// [`keep`](Self::keep) afterwards. The key must contain everything that the words depend on.
     pub(crate) fn recall(&mut self, key: &[u32], words: usize, make: impl FnOnce(&mut Self, &mut [u32])) -> Scratch {
         let kept = &mut self.arena().kept;
         let known = kept.iter().position(|kept| kept.key == key);
@@ -148,7 +149,7 @@ impl Team<'_> {
     fn run_prepared<F: Fn(usize, &mut [u32]) + Sync>(&self, tasks: usize, f: &F) -> Option<Panic> {
         let arena = self.lease.as_ref().map_or(&self.own, |lease| &*lease.arena);
         let locals = &arena.locals;
-        // SAFETY: this thread is the worker whose number it passes, so nobody else has this piece.
+        // SAFETY: each thread passes its own worker number, so no other thread uses this piece.
         let call = |task: usize, worker: usize| f(task, unsafe { (*locals[worker].0.get()).words() });
         if let Some(lease) = &self.lease {
             return self.pool.fork_join(lease, tasks, &call);

@@ -20,13 +20,14 @@ pub(super) trait Code: Copy + Send + Sync + 'static {
     /// Values of codes of up to five bits in bf16, which is exact, as often as 32 entries hold them.
     const VALUES: Option<[u16; 32]>;
 
-    /// What [`Code::integers`] has to be multiplied by, where the values are multiples of a power of two that fit 12 bits and a sign.
+    /// The scale of [`Code::integers`]. `Some` if all values are multiples of one power of two and
+    /// fit 12 bits and a sign.
     const UNIT: Option<f32>;
 
     /// Halves that are the values of code `j` of the halves of each word, as `i16` in [`Code::UNIT`]s. For whole codes.
     fn integers<I: Isa>(isa: I, packed: I::U, j: usize) -> I::U;
 
-    /// What bytes of [`Code::bytes`] are, where [`Code::UNIT`] is something.
+    /// The meaning of the bytes of [`Code::bytes`], if [`Code::UNIT`] is `Some`.
     const BYTE: Byte = Byte { unit: 1.0, zero: 0.0, activations: if Self::BITS < 8 { 15 } else { 14 } };
 
     /// A vector of words that [`Code::bytes`] takes codes from: whole ones of the stream, or ones of four codes each.
@@ -39,7 +40,7 @@ pub(super) trait Code: Copy + Send + Sync + 'static {
         unsafe { isa.load_u(stream.cast()) }
     }
 
-    /// Bytes that are code `j` of those of each byte, as [`Code::BYTE`] says.
+    /// Code `j` of each byte's codes, as bytes with the meaning of [`Code::BYTE`].
     fn bytes<I: Isa>(isa: I, packed: I::U, j: usize) -> I::U;
 
     /// The value of the low `BITS` bits of each lane; the bits above are noise.
@@ -354,7 +355,7 @@ pub(super) fn widen<T: Float, I: Isa>(isa: I, from: &[T], to: &mut [f32]) {
     let n = from.len().min(to.len());
     let mut i = 0;
     while i + I::LANES <= n {
-        // SAFETY: the vector lies inside both slices.
+        // SAFETY: `i + LANES` does not exceed the length of either slice.
         unsafe { isa.store(to.as_mut_ptr().add(i), T::load(isa, from.as_ptr().add(i))) };
         i += I::LANES;
     }

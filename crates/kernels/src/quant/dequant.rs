@@ -26,7 +26,7 @@ pub fn dequantize<Y: Float>(pool: &Pool, w: &QMatrix, out: &mut [Y]) -> Result<(
     Ok(())
 }
 
-/// Writes the rows of `w` that `rows` names, in that order: `out` is `[rows.len(), cols]`.
+/// Dequantizes the rows of `w` listed in `rows`, in that order. `out` is `[rows.len(), cols]`.
 ///
 /// # Errors
 /// [`Error::Size`] if `out` is not as above, [`Error::Parameter`] for a row outside `w`.

@@ -1,13 +1,15 @@
 //! Products of few rows: packed words are read once and go straight into registers.
 //!
-//! Where a word holds whole codes, a vector of words holds `LANES · CODES` consecutive ones, lane by lane; code `j` of all lanes
-//! comes out with one shift, and the activations are laid out to match once per call, so that no code moves between lanes.
-//! Other codes are spread over the lanes in their order. Products are summed without scale over a block, in which a lane stays
-//! within one group, and then scaled; biases meet the sums of the groups' activations.
+//! If a word holds whole codes, a vector of words holds `LANES · CODES` consecutive codes, lane by
+//! lane. One shift extracts code `j` of all lanes. The activations are laid out to match once per
+//! call, so no code moves between lanes. Other codes are spread over the lanes in their order.
+//! Products are summed without scale over a block, where each lane stays within one group, and then
+//! scaled. Biases are multiplied by the sums of the groups' activations.
 //!
-//! Activations of 16 bits become integers, in units of their lane's own ([`activations`]), and codes are integers anyway: bytes, which
-//! meet the two bytes of an activation, where there is a dot product of bytes and a way to unpack them, and else pairs of `i16`. Sums of
-//! bytes come to the unit of their row by a shift, which the ports that multiply do not take part in.
+//! 16-bit activations become integers in units of their lane ([`activations`]), and codes are
+//! integers already. If the CPU has a dot product of bytes and a way to unpack them, code bytes are
+//! multiplied by the two bytes of an activation. Otherwise both are pairs of `i16`. A shift brings
+//! sums of bytes to the unit of their row; shifts do not occupy the multiplier ports.
 
 mod activations;
 mod products;
@@ -58,7 +60,7 @@ struct Task<'a, C> {
     w: &'a QMatrix<'a>,
     x: &'a Prepared,
     rows: Range<usize>,
-    /// Of the rows at hand, followed by a vector of anything.
+    /// Scales of the current rows, followed by an arbitrary vector.
     scales: &'a mut [f32],
     biases: &'a mut [f32],
     /// `[m][row]`
@@ -81,7 +83,7 @@ impl<C: Code> Kernel for Task<'_, C> {
             let (scales, biases) = (&mut self.scales[..count * groups], &mut self.biases[..count * groups]);
             read_numbers(isa, self.w, first * groups, zero, scales, biases);
             let rows = first..first + count;
-            // Conditions that the compiler knows keep it from compiling what no instruction set runs.
+            // Constant conditions avoid compiling combinations that no instruction set runs.
             if const { Self::are_bytes::<I>() } {
                 self.all::<I, Bytes>(isa, rows);
             } else if const { I::DOT_I16 && C::UNIT.is_some() } && self.x.kind.words == Words::Halves {
@@ -104,10 +106,10 @@ impl<C: Code> Kernel for Task<'_, C> {
     }
 }
 
-/// Copies the `left` bytes of a block, with zeros after them, to where more may be read.
+/// Copies the `left` bytes of a block into a zero-padded buffer, so that whole blocks are readable.
 ///
 /// # Safety
-/// They are readable, and no more than the room.
+/// `left` bytes at `block` are readable, and `left` is at most [`BLOCK_BYTES`].
 #[cold]
 #[inline(never)]
 unsafe fn copy_block(block: *const u8, left: usize, to: &mut MaybeUninit<[u8; BLOCK_BYTES]>) -> *const u8 {
@@ -117,7 +119,7 @@ unsafe fn copy_block(block: *const u8, left: usize, to: &mut MaybeUninit<[u8; BL
     to.as_ptr()
 }
 
-/// What the rows of a task share.
+/// Values shared by the rows of a task.
 #[derive(Clone, Copy)]
 struct Common<I: Isa> {
     isa: I,
@@ -170,7 +172,7 @@ impl<C: Code> Task<'_, C> {
         C::UNIT.is_some() && I::DOT_BYTES
     }
 
-    /// What the products have added to every code.
+    /// The offset of every code in the products.
     fn zero<I: Isa>(&self) -> f32 {
         self.w.format.zero() + if const { Self::are_bytes::<I>() } { C::BYTE.zero } else { 0.0 }
     }
@@ -209,10 +211,10 @@ impl<C: Code> Task<'_, C> {
     /// One activation row with four weight rows from `row` on.
     ///
     /// # Safety
-    /// They exist, and their numbers are at hand.
+    /// Rows `row..row + 4` exist and their scales are loaded.
     #[inline(always)]
     unsafe fn four<I: Isa, P: Products<C>>(&mut self, common: &Common<I>, row: usize) -> usize {
-        // SAFETY: the caller says that these four rows exist and that their numbers are at hand.
+        // SAFETY: the caller ensures that rows `row..row + 4` exist and their scales are loaded.
         let [[a], [b], [c], [d]] = unsafe {
             if const { P::FOUR_ROWS } && 4 * common.row_bytes <= AHEAD / 2 {
                 self.tile::<I, P, 1, 4>(common, 0, row)
@@ -230,12 +232,13 @@ impl<C: Code> Task<'_, C> {
     /// All activation rows with `R` weight rows from `row` on; returns `R`.
     ///
     /// # Safety
-    /// They exist, and their numbers are at hand.
+    /// Rows `row..row + R` exist and their scales are loaded.
     #[inline(always)]
     unsafe fn with_all<I: Isa, P: Products<C>, const R: usize>(&mut self, common: &Common<I>, row: usize) -> usize {
         let mut m = 0;
         while m < self.x.m {
-            // SAFETY: the caller says that the rows exist and that their numbers are at hand; `m` stays below the activations' rows.
+            // SAFETY: the caller ensures that rows `row..row + R` exist and their scales are
+            // loaded; `m` stays below the number of activation rows.
             m += unsafe {
                 match self.x.m - m {
                     4.. if const { I::TILES } => self.part::<I, P, 4, R>(common, m, row),
@@ -250,7 +253,7 @@ impl<C: Code> Task<'_, C> {
     /// `MR` activation rows from `m` on with `R` weight rows from `row` on; returns `MR`.
     ///
     /// # Safety
-    /// They exist, and the numbers are at hand.
+    /// The `R` weight rows and `MR` activation rows exist, and the weight rows' scales are loaded.
     #[inline(always)]
     unsafe fn part<I: Isa, P: Products<C>, const MR: usize, const R: usize>(
         &mut self,
@@ -258,7 +261,8 @@ impl<C: Code> Task<'_, C> {
         m: usize,
         row: usize,
     ) -> usize {
-        // SAFETY: the caller says that the rows exist and that the numbers are at hand.
+        // SAFETY: the caller ensures that the `R` weight rows and `MR` activation rows exist and
+        // the scales are loaded.
         let totals = unsafe { self.tile::<I, P, MR, R>(common, m, row) };
         let (width, isa) = (self.rows.len(), common.isa);
         for (r, totals) in totals.iter().enumerate() {
@@ -276,7 +280,7 @@ impl<C: Code> Task<'_, C> {
     /// `R` weight rows from `row` on with `MR` activation rows from `m` on.
     ///
     /// # Safety
-    /// They exist, and the numbers are at hand.
+    /// The `R` weight rows and `MR` activation rows exist, and the weight rows' scales are loaded.
     #[inline(always)]
     unsafe fn tile<I: Isa, P: Products<C>, const MR: usize, const R: usize>(
         &self,
@@ -289,13 +293,14 @@ impl<C: Code> Task<'_, C> {
         let block = P::block::<I>(w.format.group());
         let block_bytes = block * C::BITS as usize / 8;
         let (blocks, whole) = (w.cols.div_ceil(block), w.cols / block);
-        // Blocks of the last row that may be read as they lie, with what reading them touches: codes of the next row do no harm,
-        // since they meet zeros, but there may be no next row.
+        // Blocks of the last row that can be read in place. Reading past a row's end is harmless
+        // inside the matrix, because codes of the next row are multiplied by zeros. But the last
+        // row may have no next row.
         let room = size_of_val(w.words) - (row + R - 1) * row_bytes;
         let safe = room.saturating_sub(P::BEYOND) / block_bytes;
         let mut total = [[isa.splat(0.0); MR]; R];
-        // SAFETY: every pointer stays inside the rows that the caller vouches for, the padded activations, or the numbers with
-        // the vector after them; any address may be asked for ahead.
+        // SAFETY: every pointer stays inside the existing rows, the padded activations, or the
+        // scales with the vector after them. Prefetching is valid for any address.
         unsafe {
             let tile = Tile {
                 stream: w.words.as_ptr().cast::<u8>().add(row * row_bytes),

@@ -112,8 +112,8 @@ impl<C: Code> ReadPairs<'_, C> {
         }
     }
 
-    /// Calls `f` with a pointer and the bit, counted from there, that bit `bit` of the row is at. [`REACH`] bytes are readable from
-    /// the pointer on.
+    /// Calls `f` with a pointer, and the offset in bits from it to bit `bit` of the row. [`REACH`]
+    /// bytes are readable from the pointer on.
     #[inline(always)]
     fn from<T>(&self, bit: usize, f: impl FnOnce(*const u8, usize) -> T) -> T {
         let words = &self.w.words[self.row * self.w.row_words() + bit / 32..];

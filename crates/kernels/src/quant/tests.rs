@@ -98,7 +98,8 @@ fn unit(format: Format) -> usize {
     if format.group() == 16 && !(format.bits() * 16).is_multiple_of(32) { 32 } else { format.group() }
 }
 
-/// `x · wᵀ` (or `x · w`) in `f64`, the sum of magnitudes that bounds rounding, and that of the terms.
+/// `x · wᵀ` (or `x · w`) in `f64`, the sum of magnitudes for the rounding bound, and the sum of the
+/// terms' magnitudes.
 fn product<X: Float, S: Scale>(x: &[X], w: &Owned<S>, m: usize, transpose: bool) -> (Vec<f64>, f64, f64) {
     let [rows, cols] = w.size;
     let (n, k) = if transpose { (rows, cols) } else { (cols, rows) };
@@ -107,7 +108,8 @@ fn product<X: Float, S: Scale>(x: &[X], w: &Owned<S>, m: usize, transpose: bool)
         .map(|i| {
             let terms = (0..k).map(|p| {
                 let v = if transpose { w.value(i % n, p) } else { w.value(p, i % n) };
-                // Codes and biases are summed apart: their magnitudes bound the error, not that of their sum.
+                // Codes and biases are summed separately, so the error bound uses their separate
+                // magnitudes.
                 (f64::from(x[i / n * k + p].to_f32()) * v, f64::from(x[i / n * k + p].to_f32()).abs() * 300.0)
             });
             let (sum, size, terms) = terms.fold((0.0, 0.0, 0f64), |(a, b, c), (t, s)| (a + t, b + s, c + f64::abs(t)));
@@ -135,7 +137,7 @@ fn check<X: Precision, S: Scale>(pool: &Pool, format: Format, [m, n, k]: [usize;
     assert_close(&what, &out, &expected, size * 2f64.powi(-22) + if rounded { terms / 256.0 } else { 0.0 });
 }
 
-/// Rows of f16 whose products stay `f32`, as those that a cast follows elsewhere: nothing is rounded.
+/// Rows of f16 with `f32` results, as for products with a later cast: nothing is rounded.
 fn wide_results_are_exact(pool: &Pool, format: Format, [m, n, k]: [usize; 3]) {
     let mut rng = Rng::new((m + n + k) as u64);
     let (w, x) = (Owned::<f32>::new(&mut rng, format, [n, k]), rng.floats::<f16>(m * k));
@@ -185,8 +187,8 @@ fn activations_that_are_no_numbers_reach_every_result() {
     }
 }
 
-/// Beside an activation a thousand times as large, small ones lose less than that one lost when it was rounded, and than a millionth of it where other
-/// weights meet them.
+/// Beside an activation a thousand times larger, small activations lose less than the large one's
+/// rounding error. With other weights they lose less than a millionth of the large one.
 #[test]
 fn an_outlier_costs_its_neighbours_less_than_its_own_rounding() {
     for pool in isas() {

@@ -6,7 +6,8 @@ use half::{bf16, f16};
 use super::{Fold, Reducer, fold, reduce};
 use crate::{Error, Float, Pool, View, convert::float_view, error::same};
 
-/// Types that add and multiply: floats in `f32`, and integers, which wrap. Narrower integers are widened before.
+/// Types with sums and products: floats in `f32`, and wrapping integers. Narrower integers are
+/// widened first.
 pub trait Numeric: Element {
     /// Type of a running total.
     type Acc: Copy + Send + Sync;

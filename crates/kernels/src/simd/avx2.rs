@@ -33,7 +33,8 @@ impl Avx2 {
     }
 }
 
-/// Where sixteen codes lie in a stream: the two bytes that each is in, and the factor that moves it to the top of 16 bits.
+/// Positions of sixteen codes in a stream: the two bytes of each code, and the factor that shifts
+/// it to the top of 16 bits.
 struct Halves {
     bytes: [u8; 32],
     factors: [u16; 16],
@@ -119,7 +120,7 @@ impl Isa for Avx2 {
     unsafe fn spread<const BITS: u32>(self, p: *const u8) -> __m256i {
         let lane = |i: u32| (i * BITS / 8) as i32 | ((i * BITS / 8 + 1) as i32) << 8 | 0x8080_0000_u32 as i32;
         let shift = |i: u32| (i * BITS % 8) as i32;
-        // SAFETY: `self` proves the instructions; the caller vouches for 16 bytes.
+        // SAFETY: `self` proves the instructions; `p` points to 16 readable bytes.
         unsafe {
             let stream = _mm256_broadcastsi128_si256(_mm_loadu_si128(p.cast()));
             let bytes = _mm256_setr_epi32(lane(0), lane(1), lane(2), lane(3), lane(4), lane(5), lane(6), lane(7));
@@ -137,7 +138,8 @@ impl Isa for Avx2 {
     #[inline(always)]
     unsafe fn unpack_halves<const BITS: u32>(self, p: *const u8) -> __m256i {
         let table = const { &Halves::new(BITS as usize) };
-        // SAFETY: `self` proves the instructions; the caller vouches for 32 bytes, of which sixteen codes need no more than 16.
+        // SAFETY: `self` proves the instructions; `p` points to 32 readable bytes, and sixteen
+        // codes need at most 16.
         unsafe {
             let stream = _mm256_broadcastsi128_si256(_mm_loadu_si128(p.cast()));
             let near = _mm256_shuffle_epi8(stream, _mm256_loadu_si256(table.bytes.as_ptr().cast()));
@@ -149,7 +151,7 @@ impl Isa for Avx2 {
 
     #[inline(always)]
     unsafe fn transpose(self, from: *const u32, from_step: usize, to: *mut u32, to_step: usize) {
-        // SAFETY: the caller vouches for the memory; `self` proves the instructions.
+        // SAFETY: the caller ensures valid memory for every access; `self` proves the instructions.
         unsafe {
             let (mut top, mut bottom) = ([_mm256_setzero_si256(); 4], [_mm256_setzero_si256(); 4]);
             for i in 0..4 {

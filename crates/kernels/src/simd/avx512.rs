@@ -11,11 +11,12 @@ const BF16: u8 = 1;
 /// VNNI and VBMI.
 const BYTES: u8 = 2;
 
-/// Proof that the CPU has AVX-512 F, BW, DQ and VL (and AVX2, FMA, F16C), and what `EXTENSION` names.
+/// Proof that the CPU has AVX-512 F, BW, DQ and VL (and AVX2, FMA, F16C), plus the features of
+/// `EXTENSION`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Avx512<const EXTENSION: u8>(());
 
-/// What a CPU with AVX-512 has beyond it.
+/// Extensions of a CPU with AVX-512.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extensions {
     pub(super) bf16: Option<Avx512<BF16>>,
@@ -190,7 +191,7 @@ impl<const EXTENSION: u8> Isa for Avx512<EXTENSION> {
     unsafe fn spread<const BITS: u32>(self, p: *const u8) -> __m512i {
         const { assert!(BITS <= 8) };
         let table = const { &Spread::new(BITS as usize) };
-        // SAFETY: `self` proves the instructions; the caller vouches for 16 bytes.
+        // SAFETY: `self` proves the instructions; `p` points to 16 readable bytes.
         unsafe {
             let stream = _mm512_broadcast_i32x4(_mm_loadu_si128(p.cast()));
             let near = _mm512_shuffle_epi8(stream, _mm512_loadu_si512(table.bytes.as_ptr().cast()));
@@ -202,7 +203,7 @@ impl<const EXTENSION: u8> Isa for Avx512<EXTENSION> {
     unsafe fn spread_halves<const BITS: u32>(self, p: *const u8) -> __m512i {
         const { assert!(BITS <= 8) };
         let table = const { &Spread::new(BITS as usize) };
-        // SAFETY: `self` proves the instructions; the caller vouches for 32 bytes.
+        // SAFETY: `self` proves the instructions; `p` points to 32 readable bytes.
         unsafe {
             let stream = _mm512_castsi256_si512(_mm256_loadu_si256(p.cast()));
             let quarters = _mm512_permutexvar_epi32(_mm512_loadu_si512(table.quarters.as_ptr().cast()), stream);
@@ -225,7 +226,7 @@ impl<const EXTENSION: u8> Isa for Avx512<EXTENSION> {
     unsafe fn unpack_bytes<const BITS: u32>(self, p: *const u8) -> __m512i {
         const { assert!(BITS <= 8) };
         let table = const { &Eights::new(BITS as usize) };
-        // SAFETY: `self` proves the instructions; the caller vouches for 64 bytes.
+        // SAFETY: `self` proves the instructions; `p` points to 64 readable bytes.
         unsafe {
             if !Self::DOT_BYTES {
                 return words::unpack_bytes::<Self, BITS>(self, p);
@@ -238,7 +239,8 @@ impl<const EXTENSION: u8> Isa for Avx512<EXTENSION> {
 
     #[inline(always)]
     unsafe fn store_bf16(self, p: *mut u16, v: __m512) {
-        // SAFETY: the caller vouches for the memory; `self` proves the instructions, BF16 where they are.
+        // SAFETY: the caller ensures valid memory for every access; `self` proves the instructions,
+        // including BF16 where used.
         unsafe {
             if Self::DOT {
                 let rounded = std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(v));
@@ -251,7 +253,7 @@ impl<const EXTENSION: u8> Isa for Avx512<EXTENSION> {
 
     #[inline(always)]
     unsafe fn transpose(self, from: *const u32, from_step: usize, to: *mut u32, to_step: usize) {
-        // SAFETY: the caller vouches for the memory; `self` proves the instructions.
+        // SAFETY: the caller ensures valid memory for every access; `self` proves the instructions.
         unsafe {
             let mut fours = [[_mm512_setzero_si512(); 4]; 4];
             for (f, four) in fours.iter_mut().enumerate() {

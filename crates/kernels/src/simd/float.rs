@@ -52,12 +52,12 @@ impl Float for f32 {
     }
     #[inline(always)]
     unsafe fn load<I: Isa>(isa: I, p: *const f32) -> I::V {
-        // SAFETY: the caller vouches for LANES elements at `p`.
+        // SAFETY: `p` points to at least LANES valid elements.
         unsafe { isa.load(p) }
     }
     #[inline(always)]
     unsafe fn store<I: Isa>(isa: I, p: *mut f32, v: I::V) {
-        // SAFETY: the caller vouches for LANES elements at `p`.
+        // SAFETY: `p` points to at least LANES valid elements.
         unsafe { isa.store(p, v) }
     }
 }
@@ -79,12 +79,12 @@ impl Float for bf16 {
     }
     #[inline(always)]
     unsafe fn load<I: Isa>(isa: I, p: *const bf16) -> I::V {
-        // SAFETY: the caller vouches for LANES elements at `p`; bf16 is a transparent u16.
+        // SAFETY: `p` points to at least LANES valid elements; bf16 is a transparent u16.
         unsafe { isa.load_bf16(p.cast()) }
     }
     #[inline(always)]
     unsafe fn store<I: Isa>(isa: I, p: *mut bf16, v: I::V) {
-        // SAFETY: the caller vouches for LANES elements at `p`; bf16 is a transparent u16.
+        // SAFETY: `p` points to at least LANES valid elements; bf16 is a transparent u16.
         unsafe { isa.store_bf16(p.cast(), v) }
     }
 }
@@ -100,12 +100,12 @@ impl Float for f16 {
     }
     #[inline(always)]
     unsafe fn load<I: Isa>(isa: I, p: *const f16) -> I::V {
-        // SAFETY: the caller vouches for LANES elements at `p`; f16 is a transparent u16.
+        // SAFETY: `p` points to at least LANES valid elements; f16 is a transparent u16.
         unsafe { isa.load_f16(p.cast()) }
     }
     #[inline(always)]
     unsafe fn store<I: Isa>(isa: I, p: *mut f16, v: I::V) {
-        // SAFETY: the caller vouches for LANES elements at `p`; f16 is a transparent u16.
+        // SAFETY: `p` points to at least LANES valid elements; f16 is a transparent u16.
         unsafe { isa.store_f16(p.cast(), v) }
     }
 }

@@ -1,6 +1,6 @@
 //! Shorthand for the methods of an instruction set that is proven by `self`.
 
-/// Methods whose body needs the instruction set that `self` proves.
+/// Methods that need the instruction set proven by `self`.
 macro_rules! methods {
     ($($(#[$attr:meta])* fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)? = $body:expr;)*) => { $(
         $(#[$attr])*
@@ -12,12 +12,13 @@ macro_rules! methods {
     )* };
 }
 
-/// Methods that also rely on what their callers say about memory.
+/// Methods that also need valid memory from their callers.
 macro_rules! memory_methods {
     ($(fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)? = $body:expr;)*) => { $(
         #[inline(always)]
         unsafe fn $name(self, $($arg: $ty),*) $(-> $ret)? {
-            // SAFETY: `self` proves that the CPU has the instructions; the caller vouches for the memory.
+            // SAFETY: `self` proves that the CPU has the instructions; the caller ensures valid
+            // memory.
             unsafe { $body }
         }
     )* };

@@ -1,8 +1,9 @@
 //! Vectors of `f32` lanes over several instruction sets, from one source per kernel.
 //!
-//! A value of an [`Isa`] type proves that the CPU has that instruction set: only `Cpu::detect` and `Cpu::of` make one. A
-//! kernel is a [`Kernel`] whose `run` is generic over the `Isa` and `#[inline(always)]`, as is all that it calls in a hot loop;
-//! `Cpu::dispatch` compiles it once per instruction set inside a function that enables it.
+//! A value of an [`Isa`] type proves that the CPU has that instruction set: only `Cpu::detect` and
+//! `Cpu::of` make one. A kernel implements [`Kernel`]. Its `run` is generic over the `Isa`, and
+//! `#[inline(always)]` like everything it calls in a hot loop. `Cpu::dispatch` compiles it once per
+//! instruction set inside a function that enables the set.
 
 #[macro_use]
 mod methods;
@@ -138,7 +139,7 @@ pub trait Isa: Copy + Send + Sync + 'static {
     unsafe fn load_u(self, p: *const u32) -> Self::U;
     /// Lane `i` is `p[i * stride]`.
     /// # Safety
-    /// Those elements are readable; `LANES * stride` is below 2^31.
+    /// The elements `p[i * stride]` are readable; `LANES * stride` is below 2^31.
     unsafe fn load_u_strided(self, p: *const u32, stride: usize) -> Self::U;
     /// `a & b`
     fn and(self, a: Self::U, b: Self::U) -> Self::U;
@@ -204,7 +205,7 @@ pub trait Isa: Copy + Send + Sync + 'static {
         // SAFETY: as the caller says.
         unsafe { words::unpack_bytes::<Self, BITS>(self, p) }
     }
-    /// Entry `b & 15` of the table for each byte `b`, none of which has its highest bit set.
+    /// Entry `b & 15` of the table for each byte `b`. No byte has its highest bit set.
     #[inline(always)]
     fn lookup_bytes(self, a: Self::U, table: &[u8; 16]) -> Self::U {
         words::map(self, a, |w| u32::from_le_bytes(w.to_le_bytes().map(|b| table[b as usize & 15])))
@@ -233,8 +234,8 @@ pub trait Isa: Copy + Send + Sync + 'static {
         let mut halves = [0u16; 32];
         for (i, half) in halves.iter_mut().enumerate().take(2 * Self::LANES) {
             let bit = i * BITS as usize;
-            // SAFETY: the caller makes 32 bytes readable: the last half begins in byte 31 or before, and its second byte is only
-            // read where it counts.
+            // SAFETY: the caller makes 32 bytes readable. The last half begins at byte 31 or
+            // earlier, and its second byte is read only if the code extends into it.
             unsafe {
                 let low = u32::from(*p.add(bit / 8));
                 let high = if bit % 8 + BITS as usize > 8 { u32::from(*p.add(bit / 8 + 1)) } else { 0 };
@@ -325,7 +326,7 @@ pub trait Isa: Copy + Send + Sync + 'static {
 
 /// A computation that is compiled once per instruction set.
 pub trait Kernel {
-    /// What it returns.
+    /// The kernel's result.
     type Out;
     /// The computation; mark it `#[inline(always)]`.
     fn run<I: Isa>(self, isa: I) -> Self::Out;
@@ -405,12 +406,13 @@ impl Cpu {
         }
     }
 
-    /// The one whose products of 16-bit integers are faster than those of floats, if one is.
+    /// The instruction set with products of 16-bit integers faster than float products, if there is
+    /// one.
     pub(crate) fn with_dot_i16(self) -> Option<Cpu> {
         match self {
             #[cfg(target_arch = "x86_64")]
             Cpu::Avx2(_) => Some(self),
-            // Half as wide, which the memory that codes come from does not notice.
+            // Vectors are half as wide, but memory bandwidth bounds products of codes.
             #[cfg(target_arch = "x86_64")]
             Cpu::Avx512(isa, _) => Some(Cpu::Avx2(isa.avx2())),
             _ => None,

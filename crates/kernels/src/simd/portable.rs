@@ -11,8 +11,8 @@ pub(crate) struct Portable;
 
 const N: usize = 4;
 
-/// One expression a lane. Written out rather than looped over: kernels are made of thousands of these, and a loop for each would
-/// cost the compiler more time than all other instruction sets together.
+/// One expression per lane, unrolled. Kernels contain thousands of these, and loops would cost more
+/// compile time than all other instruction sets together.
 macro_rules! lanes {
     (|$i:ident| $lane:expr) => {
         [
@@ -58,40 +58,40 @@ impl Isa for Portable {
     }
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> [f32; N] {
-        // SAFETY: the caller vouches for LANES elements at `p`.
+        // SAFETY: `p` points to at least LANES valid elements.
         unsafe { p.cast::<[f32; N]>().read_unaligned() }
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32, v: [f32; N]) {
-        // SAFETY: the caller vouches for LANES elements at `p`.
+        // SAFETY: `p` points to at least LANES valid elements.
         unsafe { p.cast::<[f32; N]>().write_unaligned(v) }
     }
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const u16) -> [f32; N] {
-        // SAFETY: the caller vouches for LANES elements at `p`.
+        // SAFETY: `p` points to at least LANES valid elements.
         let bits = unsafe { p.cast::<[u16; N]>().read_unaligned() };
         lanes!(|i| f32::from_bits(u32::from(bits[i]) << 16))
     }
     #[inline(always)]
     unsafe fn load_i8(self, p: *const i8) -> [f32; N] {
-        // SAFETY: the caller vouches for LANES elements at `p`.
+        // SAFETY: `p` points to at least LANES valid elements.
         let codes = unsafe { p.cast::<[i8; N]>().read_unaligned() };
         lanes!(|i| f32::from(codes[i]))
     }
     #[inline(always)]
     unsafe fn store_u16(self, p: *mut u16, v: [u32; N]) {
-        // SAFETY: the caller vouches for LANES elements at `p`.
+        // SAFETY: `p` points to at least LANES valid elements.
         unsafe { p.cast::<[u16; N]>().write_unaligned(lanes!(|i| v[i] as u16)) }
     }
     #[inline(never)]
     unsafe fn load_f16(self, p: *const u16) -> [f32; N] {
-        // SAFETY: the caller vouches for LANES elements at `p`.
+        // SAFETY: `p` points to at least LANES valid elements.
         let bits = unsafe { p.cast::<[u16; N]>().read_unaligned() };
         lanes!(|i| f16::from_bits(bits[i]).to_f32_const())
     }
     #[inline(never)]
     unsafe fn store_f16(self, p: *mut u16, v: [f32; N]) {
-        // SAFETY: the caller vouches for LANES elements at `p`.
+        // SAFETY: `p` points to at least LANES valid elements.
         unsafe { p.cast::<[u16; N]>().write_unaligned(lanes!(|i| <f16 as Float>::from_f32(v[i]).to_bits())) }
     }
 
@@ -156,12 +156,12 @@ impl Isa for Portable {
     }
     #[inline(always)]
     unsafe fn load_u(self, p: *const u32) -> [u32; N] {
-        // SAFETY: the caller vouches for LANES elements at `p`.
+        // SAFETY: `p` points to at least LANES valid elements.
         unsafe { p.cast::<[u32; N]>().read_unaligned() }
     }
     #[inline(always)]
     unsafe fn load_u_strided(self, p: *const u32, stride: usize) -> [u32; N] {
-        // SAFETY: the caller vouches for LANES elements, `stride` apart.
+        // SAFETY: `p` points to LANES readable elements, `stride` apart.
         lanes!(|i| unsafe { p.add(i * stride).read_unaligned() })
     }
     #[inline(always)]

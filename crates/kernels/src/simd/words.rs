@@ -23,7 +23,7 @@ pub(super) fn map<I: Isa>(isa: I, a: I::U, f: impl Fn(u32) -> u32) -> I::U {
     loaded(isa, stored(isa, a).map(f))
 }
 
-/// Each lane of `sum` plus what `products` makes of those of `a` and `b`, wrapping.
+/// Adds `products` of the lanes of `a` and `b` to each lane of `sum`, wrapping.
 #[inline(always)]
 fn plus<I: Isa>(isa: I, [sum, a, b]: [I::U; 3], products: impl Fn(u32, u32) -> i32) -> I::U {
     let (sum, a, b) = (stored(isa, sum), stored(isa, a), stored(isa, b));
@@ -54,7 +54,8 @@ pub(super) unsafe fn unpack_bytes<I: Isa, const BITS: u32>(isa: I, p: *const u8)
     let mut bytes = [0u8; 64];
     for (i, byte) in bytes.iter_mut().enumerate().take(4 * I::LANES) {
         let bit = i * BITS as usize;
-        // SAFETY: the caller makes 64 bytes readable, of which 64 codes need no more; a second byte is only read where it counts.
+        // SAFETY: the caller makes 64 bytes readable, and 64 codes need at most 64. A second byte
+        // is read only if the code extends into it.
         unsafe {
             let low = u32::from(*p.add(bit / 8));
             let high = if bit % 8 + BITS as usize > 8 { u32::from(*p.add(bit / 8 + 1)) } else { 0 };

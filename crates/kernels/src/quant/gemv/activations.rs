@@ -11,23 +11,26 @@ use crate::{
     simd::{Cpu, Isa, Kernel},
 };
 
-/// What the words of activations are.
+/// The format of the activations' words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Words {
     /// `f32`.
     Floats,
-    /// Pairs of `i16`. Behind those of each block lies a vector of `f32`, the value of 1 in each lane.
+    /// Pairs of `i16`. After each block's pairs there is a vector of `f32`: the value of 1 in each
+    /// lane.
     Halves,
-    /// Integers of this many bits and a sign, in two bytes: for every four of a lane a word of their upper bytes, in a vector, and one of
-    /// the lower, in the next. Lower bytes are signed where there are 14 bits. Behind those of each block lies a vector of how far each
-    /// lane's sums have to move to the left, up to [`FARTHEST`] bits, to be in the row's [unit](Prepared::units).
+    /// Integers of this many bits and a sign, in two bytes. For every four integers of a lane, one
+    /// vector holds a word of their upper bytes, and the next vector a word of their lower bytes.
+    /// Lower bytes are signed if there are 14 bits. After each block's words there is a vector of
+    /// left shifts, up to [`FARTHEST`] bits. Each brings a lane's sums to the row's
+    /// [unit](Prepared::units).
     Bytes { bits: u32 },
 }
 
 /// How activations are laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
-    /// Codes of a lane; 1: activations are in their order.
+    /// Codes per lane; 1 if activations keep their order.
     codes: usize,
     pub(super) words: Words,
     group: usize,
@@ -86,7 +89,7 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// Of `x`, `[m, k]` with rows `x_stride` apart and zeros from `k` on.
+    /// Prepares `x`, `[m, k]` with rows `x_stride` apart and zeros from `k` on.
     pub(crate) fn new(team: &mut Team, kind: Kind, x: &[f32], x_stride: usize, [m, k]: [usize; 2]) -> Prepared {
         let cpu = kind.cpu(team.cpu());
         let lanes = cpu.lanes();
@@ -156,19 +159,21 @@ impl Kernel for LayOut<'_> {
     }
 }
 
-/// How many bits finer than that of its largest activation a lane's unit is at most, for bytes: sums of 24 bits, which they have with the widest
-/// codes, stay inside of words.
+/// Maximum left shift in bits of a lane's sums to the row's unit, for bytes. Sums have up to 24
+/// bits with the widest codes, so shifted sums still fit words.
 const FARTHEST: u32 = 7;
 
-/// Rounds the activations of each lane and block to integers of 15 bits and a sign, or 14 for codes of 8 bits in bytes, in units of a
-/// power of two, `WIDTH` to a word. That changes none by more than a sixteenth of what the largest of them may have lost when it was rounded to f16, or a
-/// 128th for bf16; 14 bits by twice as much. For bytes the lanes' units are multiples of one for the row, which is returned: activations smaller than a
-/// 128th of the row's largest change as if they were as large as that.
+/// Rounds the activations of each lane and block to integers of 15 bits and a sign (14 for codes of
+/// 8 bits in bytes), `WIDTH` per word. The unit is a power of two. The change is at most a
+/// sixteenth of the largest one's rounding error to f16, or a 128th for bf16; twice as much with 14
+/// bits. For bytes, the lanes' units are multiples of the row's unit, and the row's unit is
+/// returned. Activations below a 128th of the row's largest are then rounded like one of that size.
 ///
 /// An activation that is no finite number makes its lane's unit, or the row's, no number.
 #[inline(always)]
 fn lay_integers_out<I: Isa, const WIDTH: usize>(isa: I, x: &[f32], (kind, bits): (Kind, u32), to: &mut [u32]) -> f32 {
-    // Exponents, where they stand in an `f32`. What is smaller than the smallest unit rounds to zero.
+    // Exponents in their bit position of an `f32`. Values smaller than the smallest unit round to
+    // zero.
     let least = if WIDTH == 4 { least_exponent(isa, x) } else { LEAST };
     let (one, precision) = (isa.splat_u(127 << 23), isa.splat_u((bits - 1) << 23));
     let (lane, zero) = (kind.lane(I::LANES), isa.splat(0.0));
@@ -180,7 +185,7 @@ fn lay_integers_out<I: Isa, const WIDTH: usize>(isa: I, x: &[f32], (kind, bits):
     for (x, to) in x.chunks_exact(I::LANES * lane).zip(to.chunks_exact_mut(I::LANES * (lane / 2 + 1))) {
         let (mut largest, mut wrong) = (isa.with_bits(isa.splat_u(least)), zero);
         for (i, v) in values.iter_mut().enumerate() {
-            // SAFETY: the block's elements are those of all words.
+            // SAFETY: the words of a block together read exactly the block's elements.
             *v = isa.with_bits(unsafe { isa.load_u_strided(x.as_ptr().add(i / WIDTH * apart + i % WIDTH * other).cast(), step) });
             largest = isa.max(isa.abs(*v), largest);
             wrong = isa.fma(*v, zero, wrong);

@@ -2,7 +2,8 @@
 
 use crate::{quant::code::Code, simd::Isa};
 
-/// How the codes of a block meet their activations. What is given here holds for blocks of one word a lane.
+/// The products of a block's codes with their activations. The default methods are for blocks of
+/// one word per lane.
 pub(super) trait Products<C: Code> {
     /// Codes of a block.
     fn block<I: Isa>(_group: usize) -> usize {
@@ -68,7 +69,7 @@ impl<C: Code> Products<C> for Bytes {
     ) -> [[I::V; MR]; R] {
         let mut packed = [isa.splat_u(0); R];
         for r in 0..R {
-            // SAFETY: the caller vouches for a block, and what lies BEYOND, in each stream.
+            // SAFETY: each stream has a readable block and BEYOND further readable bytes.
             packed[r] = unsafe { C::byte_words(isa, streams[r]) };
         }
         let mut sums = [[isa.splat_u(0); MR]; R];
@@ -76,7 +77,8 @@ impl<C: Code> Products<C> for Bytes {
             for r in 0..R {
                 let q = C::bytes(isa, packed[r], j);
                 for i in 0..MR {
-                    // SAFETY: the caller vouches for a block of activations in each row, here and below.
+                    // SAFETY: each row has a readable block of activations; both loads stay inside
+                    // it.
                     let upper = unsafe { isa.load_u(x.add(i * x_stride + 2 * j * I::LANES)) };
                     sums[r][i] = isa.dot_bytes(sums[r][i], q, upper);
                 }
@@ -100,7 +102,7 @@ impl<C: Code> Products<C> for Bytes {
         }
         let mut floats = [[isa.splat(0.0); MR]; R];
         for i in 0..MR {
-            // SAFETY: a vector lies behind each row's block.
+            // SAFETY: a readable vector of shifts follows each row's block.
             let shifts = unsafe { isa.load_u(x.add(i * x_stride + Bytes::lane::<C>() / 2 * I::LANES)) };
             for r in 0..R {
                 floats[r][i] = isa.int_to_float(isa.shl_each(sums[r][i], shifts));
@@ -122,8 +124,8 @@ impl<C: Code> Products<C> for LaneIntegers {
         _: usize,
     ) -> [[I::V; MR]; R] {
         let mut sums = [[isa.splat_u(0); MR]; R];
-        // SAFETY: the caller vouches for a vector of words in each stream, and for a block of activations in each row, here and
-        // below.
+        // SAFETY: each stream has a readable vector of words, and each row a readable block of
+        // activations for the loads of the loop.
         let packed: [I::U; R] = streams.map(|stream| unsafe { isa.load_u(stream.cast()) });
         for j in 0..C::CODES / 2 {
             // SAFETY: as above.
@@ -135,7 +137,7 @@ impl<C: Code> Products<C> for LaneIntegers {
                 }
             }
         }
-        // SAFETY: a vector of units lies behind each row's block.
+        // SAFETY: a readable vector of units follows each row's block.
         unsafe { in_units(isa, C::UNIT.unwrap_or(1.0), sums, x.add(C::CODES / 2 * I::LANES), x_stride) }
     }
 }
@@ -162,8 +164,8 @@ impl<C: Code, const VECTORS: usize> Products<C> for OrderIntegers<VECTORS> {
         let block = if VECTORS > 0 { VECTORS * 2 * I::LANES } else { block };
         let mut sums = [[isa.splat_u(0); MR]; R];
         for at in (0..block).step_by(2 * I::LANES) {
-            // SAFETY: the caller vouches for the blocks and what lies BEYOND, and for a block of activations in each row, here and
-            // below.
+            // SAFETY: each row has a readable block of activations, and each stream a readable
+            // block with BEYOND further bytes for the loads of the loop.
             let x: [I::U; MR] = std::array::from_fn(|i| unsafe { isa.load_u(x.add(i * x_stride + at / 2)) });
             for (sums, &stream) in sums.iter_mut().zip(&streams) {
                 // SAFETY: as above.
@@ -173,7 +175,7 @@ impl<C: Code, const VECTORS: usize> Products<C> for OrderIntegers<VECTORS> {
                 }
             }
         }
-        // SAFETY: a vector of units lies behind each row's block.
+        // SAFETY: a readable vector of units follows each row's block.
         unsafe { in_units(isa, C::UNIT.unwrap_or(1.0), sums, x.add(block / 2), x_stride) }
     }
 }
@@ -214,8 +216,8 @@ impl<C: Code> Products<C> for Lanes {
         _: usize,
     ) -> [[I::V; MR]; R] {
         let mut sums = [[isa.splat(0.0); MR]; R];
-        // SAFETY: the caller vouches for a vector of words in each stream, and for a block of activations in each row, here and
-        // below.
+        // SAFETY: each stream has a readable vector of words, and each row a readable block of
+        // activations for the loads of the loop.
         let packed: [I::U; R] = streams.map(|stream| unsafe { isa.load_u(stream.cast()) });
         for j in 0..C::CODES {
             // SAFETY: as above.
@@ -251,8 +253,8 @@ impl<C: Code> Products<C> for Order {
     ) -> [[I::V; MR]; R] {
         let mut sums = [[isa.splat(0.0); MR]; R];
         for at in (0..block).step_by(I::LANES) {
-            // SAFETY: the caller vouches for the blocks and what lies BEYOND, and for a block of activations in each row, here and
-            // below.
+            // SAFETY: each row has a readable block of activations, and each stream a readable
+            // block with BEYOND further bytes for the loads of the loop.
             let x: [I::V; MR] = std::array::from_fn(|i| unsafe { isa.load(x.add(i * x_stride + at).cast()) });
             for (sums, &stream) in sums.iter_mut().zip(&streams) {
                 // SAFETY: as above.
