@@ -49,9 +49,10 @@ impl Clock {
         }
     }
 
-    /// The time by a `strftime` format. Known: `%Y %y %C %m %d %e %B %b %h %A %a %w %u %j %U %W %H %k %I %l %M %S %f %p %P %F %T %R %r %D %c %x %X
-    /// %Z %z %n %t %%`, as in Python for a time without a zone, and `%-`
-    /// before a number for no padding; any other directive stays as it is.
+    /// The time in a `strftime` format. Supported directives, as in Python for a time without a
+    /// zone: `%Y %y %C %m %d %e %B %b %h %A %a %w %u %j %U %W %H %k %I %l %M %S %f %p %P %F %T %R
+    /// %r %D %c %x %X %Z %z %n %t %%`. `%-` before a number drops the padding. Any other directive
+    /// stays unchanged.
     pub fn format(self, format: &str) -> String {
         let fields = self.fields();
         let mut out = String::new();

@@ -37,7 +37,7 @@ pub struct SpecialTokens {
     pub eos_ids: Vec<u32>,
 }
 
-/// What `generation_config.json` recommends. A field that the file does not set is `None`.
+/// The recommendations of `generation_config.json`. A field that the file does not set is `None`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GenerationDefaults {
     /// Id of the token that begins a sequence.
@@ -148,7 +148,7 @@ impl SpecialTokens {
         Ok(found)
     }
 
-    /// Adds ids that end generation and that are not yet known.
+    /// Adds new ids to the ids that end generation.
     pub(crate) fn add_eos(&mut self, ids: impl IntoIterator<Item = u32>) {
         for id in ids {
             if !self.eos_ids.contains(&id) {

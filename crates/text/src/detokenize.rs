@@ -68,9 +68,10 @@ fn kind(decoder: &Value) -> &str {
 
 /// Decodes a sequence of token ids that arrives one by one.
 ///
-/// The texts returned, joined, are what [`Tokenizer::decode`](crate::Tokenizer::decode) gives for the whole sequence,
-/// for every tokenizer whose decoder works token by token (byte-level BPE and SentencePiece-like ones). A character
-/// whose bytes are spread over several tokens is held back until it is complete.
+/// The returned texts, joined, equal [`Tokenizer::decode`](crate::Tokenizer::decode) of the whole
+/// sequence. This holds for every tokenizer with a token-by-token decoder (byte-level BPE and
+/// SentencePiece-like ones). A character whose bytes are spread over several tokens is held back
+/// until it is complete.
 pub struct DetokenizeStream {
     shared: Arc<Shared>,
     skip_special: bool,
@@ -159,7 +160,8 @@ impl std::fmt::Debug for DetokenizeStream {
     }
 }
 
-/// The bytes that a token adds in the middle of a text; `None` if they depend on what stands around it.
+/// The bytes that a token adds in the middle of a text; `None` if they depend on the surrounding
+/// tokens.
 pub(crate) fn token_bytes(shared: &Shared, id: u32) -> Option<Vec<u8>> {
     let piece = shared.piece(id, false).unwrap_or_default();
     match &shared.plan {
@@ -187,14 +189,14 @@ fn replaced(mut piece: String, replace: &[(String, String)]) -> String {
     piece
 }
 
-/// The byte that a token such as `<0x0A>` stands for.
+/// The byte of a token such as `<0x0A>`.
 fn byte_token(piece: &str) -> Option<u8> {
     let digits = piece.strip_prefix("<0x")?.strip_suffix('>')?;
     if digits.len() == 2 { u8::from_str_radix(digits, 16).ok() } else { None }
 }
 
-/// The byte that a character of the GPT-2 alphabet stands for: printable Latin-1 stands for itself, and the other
-/// bytes in ascending order are the characters from U+0100 on.
+/// The byte of a character of the GPT-2 alphabet. Printable Latin-1 characters are their own bytes.
+/// The other bytes, in ascending order, are the characters from U+0100 on.
 fn alphabet_byte(c: char) -> Option<u8> {
     match u32::from(c) {
         code @ (0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF) => u8::try_from(code).ok(),
@@ -290,7 +292,7 @@ impl Window {
         Ok(delta)
     }
 
-    /// What follows the prefix that `text` shares with the text already shown, as whole characters.
+    /// The rest of `text` after the common prefix with the text already shown, in whole characters.
     fn beyond_shown(&self, text: &str) -> String {
         let mut common = text.bytes().zip(self.shown.bytes()).take_while(|(a, b)| a == b).count();
         while !text.is_char_boundary(common) {

@@ -1,6 +1,6 @@
 //! Tokens that are known to end a turn or an answer, whatever a file says of its own.
 
-/// What follows one of them is another turn.
+/// Texts of tokens that end a turn: the text after one of them belongs to another turn.
 const ENDS_OF_TURNS: [&str; 21] = [
     "<|im_end|>",
     "<|eot_id|>",
@@ -28,12 +28,12 @@ const ENDS_OF_TURNS: [&str; 21] = [
 /// In models that have all of these, the first ends a part of an answer, and the others end the answer.
 const PART: (&str, [&str; 2]) = ("<|end|>", ["<|return|>", "<|call|>"]);
 
-/// Whether a token of that text ends a turn in some model.
+/// Whether a token with this text ends a turn in some model.
 pub(crate) fn is_known(text: &str) -> bool {
     ENDS_OF_TURNS.contains(&text)
 }
 
-/// The ids of the tokens that end a turn in a vocabulary, of which `id` tells those of texts.
+/// The ids of the tokens that end a turn in a vocabulary. `id` maps a token's text to its id.
 pub(crate) fn of_turns(id: impl Fn(&str) -> Option<u32>) -> Vec<u32> {
     let parts = PART.1.iter().all(|text| id(text).is_some());
     ENDS_OF_TURNS.iter().filter(|text| !(parts && **text == PART.0)).filter_map(|text| id(text)).collect()

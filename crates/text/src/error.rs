@@ -1,8 +1,8 @@
-//! What can go wrong with text.
+//! Errors of text processing.
 
 use std::fmt;
 
-/// What the tokenizer library says.
+/// An error of the tokenizer library.
 pub type LibraryError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Everything that this crate refuses, with the place and the reason.
@@ -56,7 +56,7 @@ pub enum Error {
     #[error("chat template exceeds the limit of {limit}{}", .fault.as_ref().map(|fault| format!(": {fault}")).unwrap_or_default())]
     TemplateLimit {
         limit: TemplateLimit,
-        /// What the template did then; `None` where it was refused before it ran.
+        /// The template's failure at run time; `None` if it was refused before it ran.
         fault: Option<TemplateFault>,
     },
     /// The model has no template of the requested name.
@@ -152,12 +152,12 @@ pub enum ModelFileFault {
     Form { expected: &'static str, found: String },
     #[error(transparent)]
     Json(#[from] serde_json::Error),
-    /// What the file lists does not fit together.
+    /// The file's lists are inconsistent.
     #[error(transparent)]
     Vocabulary(Box<Error>),
 }
 
-/// What the template engine says, and where.
+/// The template engine's message and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TemplateFault {
     pub message: String,

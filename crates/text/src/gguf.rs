@@ -55,7 +55,7 @@ const USER_DEFINED: i32 = 4;
 /// Longest piece, in characters, for which merges are derived: each has as many splits as characters.
 const MAX_PIECE_CHARS: usize = 1024;
 
-/// What SentencePiece writes for a space.
+/// SentencePiece's mark for a space.
 const SPACE_MARK: &str = "\u{2581}";
 
 impl GgufVocab {
@@ -107,7 +107,7 @@ impl GgufVocab {
         special
     }
 
-    /// Ids that end generation: those of the file, then the tokens that are known to end a turn.
+    /// Ids that end generation: first the file's own ids, then the known end-of-turn tokens.
     pub fn end_ids(&self) -> Vec<u32> {
         let stated = self.eos.into_iter().chain(self.other_eos.iter().copied());
         let vocab = self.vocab();
@@ -159,7 +159,7 @@ impl GgufVocab {
         model
     }
 
-    /// What `pre` means.
+    /// The pre-tokenizer named by `pre`.
     fn pre_tokenizer(&self) -> Result<&'static PreTokenizer> {
         let pre = self.pre.as_deref().filter(|pre| !pre.is_empty()).unwrap_or("default");
         PRE_TOKENIZERS.iter().find(|kind| kind.names.contains(&pre)).ok_or_else(|| {

@@ -1,4 +1,5 @@
-//! Texts of a given form: which tokens may follow, so that a text becomes JSON of a schema or a sentence of a grammar.
+//! Constrained generation: the tokens allowed next, so that the text becomes JSON of a schema or a
+//! sentence of a grammar.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -48,7 +49,7 @@ impl GrammarCompiler {
         for id in 0..size as u32 {
             let bytes =
                 tokenizer.token_bytes(id).ok_or_else(|| Error::Grammar("the bytes of the model's tokens are not known".into()))?;
-            // Special tokens are no text; this is how the library is told.
+            // Special tokens are not text; the library expects this marker for them.
             let is_special = tokenizer.is_special(id) || eos.contains(&id);
             words.push(if is_special { [&[TokTrie::SPECIAL_TOKEN_MARKER], &bytes[..]].concat() } else { bytes });
         }
@@ -91,7 +92,7 @@ impl GrammarCompiler {
     }
 }
 
-/// A schema whose texts have one way to be spaced: models that may add blanks do not always stop.
+/// A schema with fixed spacing: models that may add blanks do not always stop.
 pub fn spaced(mut schema: Json) -> Json {
     if let Some(map) = schema.as_object_mut() {
         let how = json!({ "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": " });
@@ -132,7 +133,7 @@ impl Constraint {
         Ok(())
     }
 
-    /// Takes the token that was chosen, which is none that ends the text.
+    /// Advances by the chosen token. It must not be a token that ends the text.
     ///
     /// # Errors
     /// It must not follow.
@@ -163,7 +164,7 @@ mod tests {
         Tokenizer::from_json(json.to_string().as_bytes()).unwrap()
     }
 
-    /// What comes out if the longest token that may follow always does, as far as 200 tokens.
+    /// The text if the longest allowed token is always chosen, up to 200 tokens.
     fn text(constraint: &mut Constraint, tokenizer: &Tokenizer, prefers: &str) -> String {
         let mut ids = Vec::new();
         while ids.len() < 200 {
@@ -229,7 +230,7 @@ mod tests {
             assert!(matches!(error, Error::Grammar(_)) && error.to_string().len() < 500, "{schema}: {error}");
         }
         assert!(compiler.lark("start: [".into()).is_err());
-        // What would take too much work is an error, or is done without it.
+        // A constraint that takes too much work is an error or is compiled in a cheaper way.
         let many: Vec<String> = (0..5_000).map(|i| format!("word number {i}")).collect();
         let mut deep = json!({ "type": "integer" });
         for _ in 0..60 {

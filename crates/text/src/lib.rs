@@ -1,7 +1,8 @@
 //! Text in and text out: tokenizers, incremental detokenising, chat templates, sampling, grammars, stop strings.
 //!
-//! Nothing here knows a model or a program: token ids, logits and text are all that goes in and comes out. Files are
-//! passed as bytes, the clock and the seed as values; nothing reads the environment.
+//! This crate does not depend on models or programs: its inputs and outputs are token ids, logits
+//! and text. Files are passed as bytes, the clock and the seed as values; nothing reads the
+//! environment.
 //!
 //! Every input may be hostile. Third-party tokenizer code runs behind a barrier that turns its panics into errors, and
 //! chat templates run under limits on steps and bytes.

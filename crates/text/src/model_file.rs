@@ -40,7 +40,8 @@ impl GgufVocab {
         sentence_piece::pieces(bytes).map_err(|fault| Error::ModelFile { format: "SentencePiece", fault })
     }
 
-    /// Byte-level BPE of text that GPT-2's expression cuts, whose tokens stand in order of rank; special tokens follow them.
+    /// Byte-level BPE with GPT-2's splitting expression. `tokens` are in order of rank; special
+    /// tokens follow them.
     ///
     /// # Errors
     /// [`Error::ModelFile`].
@@ -57,7 +58,7 @@ impl GgufVocab {
     }
 }
 
-/// The bytes that base64 with padding stands for; `None` if it is none.
+/// Decodes base64 with padding; `None` if it is invalid.
 fn from_base64(text: &[u8]) -> Option<Vec<u8>> {
     STANDARD.decode(text).ok()
 }

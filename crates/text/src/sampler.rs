@@ -8,18 +8,20 @@ use crate::rng::Rng;
 
 /// How the next token is chosen. The default is greedy.
 ///
-/// The steps run in this order, each on what the one before has left. `z` are the logits, `c(t)` counts how often token
-/// `t` occurs in the history (its last [`repeat_last_n`](Self::repeat_last_n) tokens).
+/// The steps run in this order, each on the result of the previous one. `z` are the logits, `c(t)`
+/// counts how often token `t` occurs in the history (its last
+/// [`repeat_last_n`](Self::repeat_last_n) tokens).
 /// 1. logit bias: `z[t] += bias[t]`;
 /// 2. penalties, for `c(t) > 0`: `z[t] = z[t] / r` if positive, else `z[t] · r` (`r` the repetition penalty), then
 ///    `z[t] -= frequency · c(t) + presence`;
 /// 3. temperature 0: the largest `z` wins, the lowest id on a tie. Otherwise `z / temperature`;
 /// 4. top-k: the `k` largest stay, lower ids first on a tie;
-/// 5. `p = softmax(z)` over what is left;
+/// 5. `p = softmax(z)` over the remaining tokens;
 /// 6. top-p: the fewest tokens of largest `p` whose sum reaches `top_p` stay;
 /// 7. min-p: tokens with `p < min_p · max p` go;
-/// 8. one token is drawn with probability proportional to its `p`: the first one, by descending `p` if top-k or top-p removed some
-///    and by id otherwise, at which the running sum of `p` passes a random share of the whole.
+/// 8. one token is drawn with probability proportional to its `p`. It is the first token at which
+///    the running sum of `p` passes a random share of the total. Tokens are ordered by descending
+///    `p` if top-k or top-p removed some, else by id.
 ///
 /// NaN counts as −∞: such a token is never chosen. If a logit is +∞, only tokens with +∞ can be chosen.
 #[derive(Debug, Clone, PartialEq)]
@@ -131,8 +133,8 @@ impl Sampler {
         &self.params
     }
 
-    /// The random number in [0, 1) that decides the next choice, for a caller that samples elsewhere with the same parameters; `None` if the
-    /// choice depends on the history or on the logit bias.
+    /// The random number in [0, 1) for the next choice, for a caller that samples elsewhere with
+    /// the same parameters. `None` if the choice depends on the history or on the logit bias.
     pub fn draw_elsewhere(&mut self) -> Option<f32> {
         if self.params.adjusts_logits() {
             return None;

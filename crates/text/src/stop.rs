@@ -9,9 +9,10 @@ pub const MAX_STOP_BYTES: usize = 4096;
 
 /// Watches streamed text for stop strings.
 ///
-/// Text that may be the beginning of a stop string is held back until it is decided; everything else is passed on at
-/// once. The stop string that is complete first ends the text; of several that end at the same character the longest
-/// wins. So the outcome does not depend on how the text was cut into pieces.
+/// Text that may be the beginning of a stop string is held back until it is decided; everything
+/// else is passed on at once. The first complete stop string ends the text. If several end at the
+/// same character, the longest wins. So the outcome does not depend on the division of the text
+/// into pieces.
 #[derive(Debug, Clone)]
 pub struct StopMatcher {
     stops: Vec<Pattern>,
@@ -19,7 +20,7 @@ pub struct StopMatcher {
     stopped: Option<usize>,
 }
 
-/// What became of a piece of text.
+/// The result of a piece of text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StopStep {
     /// Text that may be shown now; never a part of the stop string.

@@ -47,7 +47,7 @@ pub struct ChatInput {
     pub add_generation_prompt: bool,
     /// Further variables, such as `enable_thinking`.
     pub extra: Map<String, Json>,
-    /// What `strftime_now` prints; without it the template gets no such function.
+    /// The time for `strftime_now`; without it the template has no such function.
     pub now: Option<Clock>,
 }
 
@@ -127,7 +127,7 @@ impl ChatTemplate {
         }
     }
 
-    /// The error; of a value that is not there also what the template's line says, which names it.
+    /// The error. For an undefined value, also the template's line, because it names the value.
     fn described(&self, error: &minijinja::Error) -> TemplateFault {
         const LONGEST: usize = 160;
         let fault = describe(error);

@@ -22,7 +22,7 @@ pub struct Tokenizer {
     special: SpecialTokens,
 }
 
-/// What all clones and streams of a tokenizer read.
+/// Data shared by all clones and streams of a tokenizer.
 pub(crate) struct Shared {
     inner: tokenizers::Tokenizer,
     /// The same tokenizer, blind to special tokens in text; made when it is first needed.
@@ -32,7 +32,7 @@ pub(crate) struct Shared {
     pub(crate) plan: DecodePlan,
 }
 
-/// Texts of tokens that end a text, looked for when no file says what ends generation.
+/// Texts of end-of-text tokens, used if no file states the tokens that end generation.
 const ENDS_OF_TEXTS: [&str; 2] = ["</s>", "<eos>"];
 
 /// Runs third-party code that may panic on hostile tokenizer data, and turns a panic into an error.
@@ -41,9 +41,9 @@ fn guarded<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> std::result::Resu
 }
 
 impl Tokenizer {
-    /// Reads the bytes of a `tokenizer.json`. Roles of special tokens are not in that file: there is no BOS, and what
-    /// ends generation is guessed from well-known token texts. Truncation, padding and dropout settings are ignored,
-    /// as they are for training.
+    /// Reads the bytes of a `tokenizer.json`. The file does not state the roles of special tokens.
+    /// So there is no BOS, and the tokens that end generation are guessed from well-known texts.
+    /// Truncation, padding and dropout settings are ignored, because they serve training.
     ///
     /// # Errors
     /// The bytes are not a tokenizer.
@@ -77,8 +77,9 @@ impl Tokenizer {
         Ok(Self { shared: Arc::new(Shared::new(inner)?), special: vocab.special_tokens() })
     }
 
-    /// Builds the tokenizer of a `tokenizer.model`, SentencePiece's or Llama 3's, or of a `tekken.json`. Which of them the bytes are
-    /// is seen in them. What ends generation beside the end of a text is guessed from well-known token texts.
+    /// Builds the tokenizer of a `tokenizer.model`, SentencePiece's or Llama 3's, or of a
+    /// `tekken.json`. The format is recognised from the bytes. Besides the end-of-text token, the
+    /// tokens that end generation are guessed from well-known texts.
     ///
     /// # Errors
     /// [`Error::ModelFile`] with the format and the place.
@@ -185,8 +186,8 @@ impl Tokenizer {
         self.shared.inner.id_to_token(id)
     }
 
-    /// The bytes that a token adds in the middle of a text, which may be a part of a character; `None` if the tokenizer's decoder does not
-    /// work token by token.
+    /// The bytes that a token adds in the middle of a text, possibly part of a character. `None` if
+    /// the tokenizer does not decode token by token.
     pub fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
         detokenize::token_bytes(&self.shared, id)
     }

@@ -86,7 +86,7 @@ fn complaints_name_form_and_place() {
     let whole = file("plain.model");
     check(&whole[..whole.len() - 1], "SentencePiece tokenizer: byte");
     check(b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "the field passes the end");
-    // A piece alone: settings that are left out are those of unigrams.
+    // A piece alone: the default settings mean unigrams.
     check(b"\x0a\x03\x0a\x01a", "SentencePiece tokenizer: expected BPE");
 }
 

@@ -21,7 +21,7 @@ fn pieces(tokenizer: &Tokenizer, ids: &[u32]) -> Vec<String> {
     out
 }
 
-/// What the tokenizer library itself says, from a second reading of the same file.
+/// The tokenizer library's own result for the same file.
 fn library(tokenizer: &Tokenizer, ids: &[u32]) -> String {
     let inner = tokenizers::Tokenizer::from_bytes(tokenizer.to_json().unwrap()).unwrap();
     inner.decode(ids, false).unwrap()

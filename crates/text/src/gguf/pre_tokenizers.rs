@@ -12,7 +12,7 @@ pub(super) enum Cut<'a> {
     Regexes(&'static [&'static str]),
 }
 
-/// What a name under `tokenizer.ggml.pre` means.
+/// The meaning of a name under `tokenizer.ggml.pre`.
 pub(super) struct PreTokenizer {
     pub(super) names: &'static [&'static str],
     pub(super) cut: Cut<'static>,

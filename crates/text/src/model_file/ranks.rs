@@ -5,13 +5,15 @@ use std::collections::{HashMap, hash_map::Entry};
 use super::{MAX_TOKEN_BYTES, MAX_TOKENS};
 use crate::error::ModelFileFault;
 
-/// Tokens in order of rank, in GPT-2's alphabet of bytes, and the merges that make those of several bytes.
+/// Tokens in order of rank, in GPT-2's alphabet of bytes, and the merges that build tokens of
+/// several bytes.
 pub(super) struct Ranked {
     pub(super) tokens: Vec<String>,
     pub(super) merges: Vec<String>,
 }
 
-/// The character that stands for a byte: itself if it can be shown, else one of the first characters beyond all bytes.
+/// The character of a byte: the same code point if it is printable, else one of the first
+/// characters from U+0100 on.
 fn letter(byte: u8) -> char {
     let shown = |b: u8| matches!(b, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     if shown(byte) {
@@ -54,8 +56,8 @@ pub(super) fn ranked(list: &[Vec<u8>]) -> Result<Ranked, ModelFileFault> {
     Ok(Ranked { tokens: list.iter().map(|token| text(token)).collect(), merges })
 }
 
-/// The two tokens that remain when those of lower rank have merged all they can; `None` where more remain, as of tokens that are
-/// only taken whole.
+/// The two tokens that remain after all merges of lower rank; `None` if more remain, as for tokens
+/// that only match as a whole.
 fn halves<'a>(token: &'a [u8], ranks: &HashMap<&[u8], usize>) -> Option<[&'a [u8]; 2]> {
     let mut ends: Vec<usize> = (0..=token.len()).collect();
     while ends.len() > 3 {

@@ -11,7 +11,7 @@ pub(super) const PIECE: u8 = 0x0a;
 const TRAINER: u64 = 2;
 const NORMALIZER: u64 = 3;
 
-/// What a field holds.
+/// The value of a field.
 enum Field<'a> {
     Number(u64),
     Float(f32),
@@ -78,7 +78,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// What the trainer and the normalizer say.
+/// The settings of the trainer and the normalizer.
 struct Settings {
     model_type: u64,
     special: [Option<u32>; 4],
@@ -100,7 +100,8 @@ pub(super) fn pieces(bytes: &[u8]) -> Result<GgufVocab, ModelFileFault> {
 
 fn vocab(bytes: &[u8]) -> Result<(GgufVocab, Settings), ModelFileFault> {
     let mut vocab = GgufVocab { model: "llama".into(), ..GgufVocab::default() };
-    // What a file leaves out: unigrams; ids 0 to 2 and none for padding; a space ahead, single spaces.
+    // Defaults for omitted fields: unigrams; ids 0 to 2 and none for padding; a leading space,
+    // single spaces.
     let mut settings = Settings {
         model_type: 1,
         special: [Some(0), Some(1), Some(2), None],
@@ -172,7 +173,8 @@ impl Settings {
         Ok(())
     }
 
-    /// Refuses what language models do not have, and what would read other ids out of a text.
+    /// Refuses settings unknown in language models, and settings that would change the ids of a
+    /// text.
     fn check(&self) -> Result<(), ModelFileFault> {
         const BPE: u64 = 2;
         let refuse = |expected, found: &str| Err(ModelFileFault::Form { expected, found: found.to_owned() });

@@ -6,7 +6,8 @@ use crate::gguf::{CONTROL, GgufVocab, NORMAL};
 
 /// Special tokens that follow the ranks.
 const SPECIAL: usize = 256;
-/// Those with names of their own, by their place; the others are reserved, counted in order.
+/// Special tokens with their own names, by position. The others are reserved tokens, numbered in
+/// order.
 const NAMED: [(usize, &str); 8] = [
     (0, "<|begin_of_text|>"),
     (1, "<|end_of_text|>"),

@@ -1,8 +1,9 @@
 //! Limits for templates that mean harm.
 //!
-//! The template engine counts steps, but one step can double a string. So every operation that makes text longer than
-//! its operands is replaced by one that first pays for the result out of a budget: the operators `+`, `~` and `*` in
-//! the compiled instructions, the filters and methods that repeat their arguments, and printing itself.
+//! The template engine counts steps, but one step can double a string. So every operation with a
+//! result longer than its operands first pays for the result out of a budget. These are the
+//! operators `+`, `~` and `*` in the compiled instructions, the filters and methods that repeat
+//! their arguments, and printing itself.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -30,7 +31,7 @@ const MAX_ITEMS: usize = 100_000;
 /// Largest width or precision in a format string.
 const MAX_FORMAT_NUMBER: u32 = 4096;
 
-/// What a rendering may still spend on making text.
+/// The remaining budget of a rendering for making text.
 #[derive(Debug)]
 pub(super) struct Budget {
     total: u64,
@@ -64,7 +65,8 @@ impl Budget {
         if bytes > MAX_VALUE_BYTES || used > self.total { Err(self.refuse("the template makes too much text")) } else { Ok(()) }
     }
 
-    /// Most items of a value, with those of its items: as many as the conversation may have, and some.
+    /// Maximum number of items of a value, nested items included: a constant plus a share for the
+    /// conversation's size.
     pub(super) fn max_items(&self) -> usize {
         MAX_ITEMS + usize::try_from((self.total - BASE_BYTES) / BYTES_PER_INPUT_BYTE).unwrap_or(usize::MAX - MAX_ITEMS)
     }
@@ -247,7 +249,8 @@ fn repeated(list: &Value, times: usize) -> Result<Value, Error> {
     Ok(Value::from(std::iter::repeat_n(items, times).flatten().collect::<Vec<_>>()))
 }
 
-/// What stands for the fields of a format string: the items of a list where it has as many as there are fields, else the value itself.
+/// The values for the fields of a format string: the items of a list with one item per field, else
+/// the value itself.
 fn fields(text: &str, value: Value) -> Result<Vec<Value>, Error> {
     let count = text.replace("%%", "").matches('%').count();
     let is_list = value.kind() == ValueKind::Seq && value.len() == Some(count);

@@ -1,8 +1,9 @@
-//! Payment for what operations read and nest, and for literal text.
+//! Payment for the reads and the nesting of operations, and for literal text.
 //!
-//! One step can sort a list of any length, and a list that holds another one twice, again and again, stands for more items than there
-//! is memory. So operands are paid for before an operation, and nested values when they are made. Where such an operation stood, the
-//! code jumps to a copy at its end, with payments around it, and back.
+//! One step can sort a list of any length. A list that repeatedly nests another list twice
+//! represents more items than fit in memory. So operands are paid for before an operation, and
+//! nested values when they are made. Each such instruction is replaced by a jump to a copy at the
+//! end of the code. The copy has payments around it and jumps back.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use minijinja::{Environment, Error, State, Value, tests};
 
 use super::guard::Budget;
 
-/// What an item of a list costs, about as much as it takes, and what it costs to look at a value inside of another.
+/// Cost of a list item, about its size in bytes, and cost of visiting a nested value.
 const ITEM_BYTES: usize = 16;
 const LOOK_BYTES: usize = 8;
 /// Deepest nesting of values.
@@ -97,7 +98,7 @@ fn metered<'s>(operation: &Instruction<'s>) -> Vec<Instruction<'s>> {
 /// Puts payments around the operations of a template.
 pub(super) fn install(code: &mut Instructions<'_>) {
     let end = (0..).find(|&at| code.get(at).is_none()).unwrap_or(0);
-    // What is appended is reached by jumps alone.
+    // The return separates the appended code; only jumps reach it.
     code.add(Instruction::Return);
     for at in 0..end {
         let metered = code.get(at).map(metered).unwrap_or_default();

@@ -12,7 +12,7 @@ use crate::error::{Error, Result, TemplateLimit};
 const MAX_CHAIN: usize = 400;
 /// Most `elif` branches in a template.
 const MAX_ELIF: usize = 200;
-/// Largest number by which a constant text may be multiplied.
+/// Maximum factor of a constant text.
 const MAX_REPEAT: u64 = 1000;
 /// Most items of a constant list that is repeated.
 const MAX_ITEMS: u64 = 100_000;
@@ -82,15 +82,15 @@ fn multiplies_constants(tokens: &[Token<'_>], at: usize) -> bool {
     let alone = !again(before.iter().rev().nth(1)) && !again(after.get(1));
     let small = |token: Option<&Token<'_>>| matches!(token, Some(Token::Int(n)) if *n <= MAX_REPEAT);
     let text = |token: Option<&Token<'_>>| matches!(token, Some(Token::Str(_) | Token::String(_)));
-    // A list has no more items than the template has tokens.
+    // A list literal has at most as many items as the template has tokens.
     let few = |token: Option<&Token<'_>>| matches!(token, Some(Token::Int(n)) if n.saturating_mul(tokens.len() as _) <= MAX_ITEMS);
     let list =
         (matches!(left, Some(Token::BracketClose)) && few(right)) || (few(left) && matches!(right, Some(Token::BracketOpen)));
     !(alone && (list || (small(left) && text(right)) || (text(left) && small(right))))
 }
 
-/// True if the operand that begins here, walking away from the operator, contains a variable. `enter` and `leave` tell
-/// the brackets as they are met on the way.
+/// Whether the operand from here on, walking away from the operator, contains a variable. `enter`
+/// and `leave` recognise the brackets in the direction of the walk.
 fn varies<'t, 's: 't>(
     walk: &mut dyn Iterator<Item = &'t Token<'s>>,
     enter: fn(&Token<'_>) -> bool,
@@ -104,7 +104,7 @@ fn varies<'t, 's: 't>(
         if enter(token) {
             depth += 1;
         } else if leave(token) {
-            // What stands beyond a closed group may be what it indexes.
+            // The tokens beyond a closed group may be the value it indexes.
             match depth {
                 0 => return false,
                 _ => depth -= 1,
