@@ -1,4 +1,4 @@
-//! Where somebody may be speaking, told without a model.
+//! Voice activity detection without a model.
 
 use std::{collections::VecDeque, ops::Range};
 
@@ -13,15 +13,18 @@ const BANDS: usize = 20;
 const BLOCK: usize = 25;
 const BEHIND: usize = 12;
 const AHEAD: usize = 2;
-/// Share of the frames before in the power that noise is taken from, and by how much noise exceeds the softest moment of that power.
+/// Share of the previous frames in the smoothed power for the noise estimate, and ratio of the
+/// noise to that power's minimum.
 const SMOOTHING: f32 = 0.6;
 const BIAS: f32 = 1.5;
-/// The power in a band of four times the noise of samples of 16 bits. What is softer is silence.
+/// Power in a band of four times the quantization noise of 16-bit samples. Softer sound is silence.
 const LEAST_NOISE: f32 = 2e-9;
-/// Frames on either side of a frame whose loudest power stands for it: gaps between syllables are speech too.
+/// Frames on either side in the envelope of a frame (the loudest power): gaps between syllables are
+/// speech too.
 const AROUND: usize = 2;
-/// Decibels by which speech exceeds the noise, in the mean over all bands or over those that rise most, and the fewest such frames
-/// in a row: a click has 8. In noise, a voice is heard in few bands.
+/// Minimum rise of speech over the noise in decibels, as a mean over all bands or over the
+/// `MOST_RISING` bands that rise most: in noise, a voice rises in few bands. Then the minimum
+/// number of such frames in a row: a click has 8.
 const LEAST_RISE: f32 = 5.0;
 const MOST_RISING: usize = 8;
 const LEAST_RISE_OF_THOSE: f32 = 7.0;
@@ -29,9 +32,11 @@ const LEAST_FRAMES: usize = 9;
 
 type Bands = [f32; BANDS];
 
-/// Tells speech from noise, as samples come: speech changes. Its envelope over a few frames is held against the noise of each band,
-/// the softest moment of the 3 seconds before and the half second after (the long-term spectral divergence of Ramírez et al. 2004,
-/// with noise by minimum statistics, Martin 2001). It finds whatever rises above steady noise: music and animals as well.
+/// Distinguishes speech from steady noise in streamed samples. It compares the envelope over a few
+/// frames with the noise of each band. The noise is the softest moment of the 3 seconds before and
+/// the half second after. This is the long-term spectral divergence of Ramírez et al. 2004, with
+/// noise by minimum statistics (Martin 2001). It also finds other sounds above steady noise, such
+/// as music and animals.
 #[derive(Debug)]
 pub struct VoiceActivity {
     filters: MelFilters,
@@ -70,8 +75,9 @@ impl Default for VoiceActivity {
 }
 
 impl VoiceActivity {
-    /// Takes the next samples at 16 kHz, and appends where among all samples somebody speaks, in their order; neighbours may overlap.
-    /// Returns the sample before which all is judged, at most a second behind.
+    /// Takes the next samples at 16 kHz and appends the ranges of speech, as indices over all
+    /// samples in ascending order. Neighbouring ranges may overlap. Returns the index of the first
+    /// undecided sample, at most a second behind.
     pub fn push(&mut self, samples: &[f32], speech: &mut Vec<Range<u64>>) -> u64 {
         self.pending.extend_from_slice(samples);
         let mut at = 0;
@@ -103,7 +109,7 @@ impl VoiceActivity {
         self.first + self.frames.len()
     }
 
-    /// Appends the frame that begins with that sample of those that wait.
+    /// Appends the frame that begins at index `at` of the pending samples.
     fn listen(&mut self, at: usize) {
         self.spectrum.of(&self.pending[at..at + WINDOW], &mut self.power);
         let mut frame = [0.0; BANDS];
@@ -146,7 +152,7 @@ impl VoiceActivity {
         self.first += passed;
     }
 
-    /// Whether the loudest of the frames around one exceed the noise as speech does.
+    /// Whether the envelope around a frame exceeds the noise enough for speech.
     fn rises(&self, frame: usize, noise: &Bands) -> bool {
         let at = frame - self.first;
         let around = at.saturating_sub(AROUND)..(at + AROUND + 1).min(self.frames.len());

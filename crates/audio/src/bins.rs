@@ -10,14 +10,14 @@ use crate::{filters::MelFilters, spectrum::PowerSpectrum};
 /// Frames that a thread takes at a time: less would not be worth one.
 const BLOCK: usize = 128;
 
-/// What makes a row of bins of each frame.
+/// Computes a row of bins for each frame.
 #[derive(Debug)]
 pub(crate) struct MelBins {
     filters: MelFilters,
     scratch: Scratch,
 }
 
-/// What a thread needs of its own.
+/// Scratch memory of a thread.
 #[derive(Clone, Debug)]
 struct Scratch {
     spectrum: PowerSpectrum,
@@ -38,7 +38,8 @@ impl MelBins {
         self.filters.len()
     }
 
-    /// The rows of the whole frames, `hop` samples apart, that lie in samples which wait; those that no later frame sees are taken off.
+    /// The rows of the complete frames, `hop` samples apart, in the pending samples. Removes the
+    /// samples that no later frame needs.
     pub(crate) fn drain(&mut self, waiting: &mut Vec<f32>, hop: usize, log: impl Fn(f32) -> f32 + Sync) -> Vec<f32> {
         let length = self.scratch.frame.len();
         let frames = waiting.len().checked_sub(length).map_or(0, |rest| rest / hop + 1);
@@ -47,7 +48,8 @@ impl MelBins {
         rows
     }
 
-    /// The rows [frames, bins] of that many frames, whose samples `gather` writes, and the power of whose bins `log` takes.
+    /// The rows [frames, bins] of `frames` frames. `gather` writes a frame's samples, and `log`
+    /// maps the power of a bin.
     pub(crate) fn rows(
         &mut self,
         frames: usize,

@@ -1,4 +1,5 @@
-//! Kinds of files by their first bytes: those that need something ahead of the library, and those that it would mistake.
+//! File formats by their first bytes: formats to preprocess before the library reads them, and
+//! formats it would misdetect.
 
 use std::io::{Cursor, Read};
 
@@ -6,7 +7,7 @@ use symphonia::core::io::{MediaSource, ReadOnlySource};
 
 use crate::{Error, Result};
 
-/// What is decoded, for messages.
+/// The supported formats, for messages.
 pub(crate) const SUPPORTED: &str = "WAV, AIFF, CAF, FLAC, MP3, Ogg (Vorbis, Opus), MP4 (AAC, ALAC) and WebM (Vorbis, Opus)";
 
 /// Bytes of a file's beginning that tell its kind.
@@ -15,7 +16,7 @@ pub(crate) const HEAD: usize = 189;
 /// Most bytes of an MP4 stream that are kept because its index follows its sound.
 const MOST: u64 = 4 << 30;
 
-/// What is not decoded, by its first bytes.
+/// Unsupported formats by their first bytes.
 const OTHERS: [(&[u8], &str); 10] = [
     (b".snd", "Sun audio (.au)"),
     (b"riff\x2e\x91\xcf\x11", "Wave64 (.w64)"),
@@ -31,7 +32,7 @@ const OTHERS: [(&[u8], &str); 10] = [
 
 /// Refuses files of a kind that is known and not decoded.
 pub(crate) fn check(head: &[u8]) -> Result<()> {
-    // Packets of 188 bytes, each of which begins with one mark.
+    // MPEG transport stream: packets of 188 bytes, each with the sync byte first.
     let is_stream = head.len() >= HEAD && head[0] == 0x47 && head[188] == 0x47;
     let other = OTHERS.iter().find(|(mark, _)| head.starts_with(mark)).map(|(_, name)| *name);
     match other.or(is_stream.then_some("an MPEG transport stream (.ts)")) {
@@ -55,7 +56,7 @@ pub(crate) fn is_mp4(head: &[u8]) -> bool {
 /// An MP4 file from a stream that begins with `head`. If its index follows its sound, all of it is read first.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for one that is too long for that; the stream cannot be read.
+/// [`Error::Unsupported`] if the stream is too long for that, or an error if it cannot be read.
 pub(crate) fn mp4(head: Vec<u8>, stream: Box<dyn MediaSource>) -> Result<Box<dyn MediaSource>> {
     let mut source = Cursor::new(head).chain(stream);
     let (mut read, mut needs_all) = (Vec::new(), false);
@@ -71,7 +72,7 @@ pub(crate) fn mp4(head: Vec<u8>, stream: Box<dyn MediaSource>) -> Result<Box<dyn
                 needs_all = true;
                 break;
             }
-            // What comes ahead of either is short, unless it is damaged.
+            // Boxes before both are short, unless the file is damaged.
             _ if (8..1 << 24).contains(&size) => {
                 source.by_ref().take(size - 8).read_to_end(&mut read)?;
             }

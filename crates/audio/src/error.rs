@@ -47,7 +47,7 @@ pub enum Error {
     TooLoud { value: f32, seconds: f64 },
 }
 
-/// What the decoding library says, in our words.
+/// Translates the decoding library's errors.
 impl From<symphonia::core::errors::Error> for Error {
     fn from(error: symphonia::core::errors::Error) -> Error {
         use symphonia::core::errors::Error as Source;

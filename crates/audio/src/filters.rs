@@ -35,7 +35,7 @@ impl MelFilters {
         self.0.len()
     }
 
-    /// What passes each filter of a power spectrum.
+    /// The power that passes each filter.
     pub(crate) fn of<'a>(&'a self, power: &'a [f32]) -> impl Iterator<Item = f32> + 'a {
         self.0.iter().map(|filter| filter.weights.iter().zip(&power[filter.first..]).map(|(weight, power)| weight * power).sum())
     }

@@ -1,8 +1,8 @@
 //! Recordings to samples, and samples to what speech models listen to.
 //!
-//! A [`Recording`] decodes a file or a stream block by block, mixes its channels down and resamples it, so that memory does not
-//! grow with its length. [`LogMel`] computes the log-mel spectrograms of Whisper's windows, [`ParakeetMel`] Parakeet's; [`VoiceActivity`]
-//! finds where somebody speaks.
+//! A [`Recording`] decodes a file or a stream block by block, mixes its channels down and resamples
+//! it. So memory does not grow with its length. [`LogMel`] computes Whisper's log-mel spectrograms,
+//! [`ParakeetMel`] Parakeet's. [`VoiceActivity`] finds speech.
 
 #![forbid(unsafe_code)]
 

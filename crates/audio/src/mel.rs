@@ -2,15 +2,16 @@
 
 use crate::{bins::MelBins, spectrum::PowerSpectrum};
 
-/// What Whisper's features and those of its relatives have in common: samples of a frame, and from frame to frame.
+/// Parameters of Whisper and its relatives: samples per frame, and samples from frame to frame.
 const WINDOW: usize = 400;
 const HOP: usize = 160;
 /// The logarithm of the least power, and how far below the loudest bin of a spectrogram the others may lie, in powers of ten.
 const LEAST_POWER: f32 = 1e-10;
 const RANGE: f32 = 8.0;
 
-/// Whisper's log-mel spectrogram: frames of 400 samples under a Hann window, 160 samples apart; Slaney's filters from 0 to 8 kHz;
-/// the logarithm to base 10, no further than 8 below the maximum of the window, plus 4, divided by 4.
+/// Whisper's log-mel spectrogram. Frames have 400 samples under a Hann window and are 160 samples
+/// apart. The filters are Slaney's, from 0 to 8 kHz. Values are base-10 logarithms, at least the
+/// maximum of the window minus 8, plus 4, divided by 4.
 #[derive(Debug)]
 pub struct LogMel(MelBins);
 
@@ -25,8 +26,8 @@ impl LogMel {
         HOP
     }
 
-    /// The spectrogram [mels, frames] of a window of `frames` frames that begins with `samples` at 16 kHz and goes on with
-    /// silence; further samples are ignored. Beyond either end, the window is taken to be mirrored.
+    /// The spectrogram [mels, frames] of a window of `frames` frames: `samples` at 16 kHz, then
+    /// silence. Further samples are ignored. The window is mirrored beyond either end.
     pub fn window(&mut self, samples: &[f32], frames: usize) -> Vec<f32> {
         let end = frames * HOP;
         let samples = &samples[..samples.len().min(end)];
@@ -76,7 +77,7 @@ pub struct LogMelStream {
 }
 
 impl LogMelStream {
-    /// A spectrogram of `mels` bins whose loudest power has that logarithm.
+    /// A stream of `mels` bins. `loudest` is the assumed base-10 logarithm of the maximum power.
     pub fn new(mels: usize, loudest: f32) -> LogMelStream {
         LogMelStream { mel: LogMel::new(mels), loudest, pending: vec![0.0; WINDOW / 2] }
     }

@@ -1,6 +1,7 @@
 //! Several channels to one.
 
-/// Share of the power that channels without anything in common have in their mean, below which they cancel one another out.
+/// Channels cancel out if the power of their mean is below this share of its value for uncorrelated
+/// channels.
 const LEAST: f64 = 0.1;
 /// Share of the power so far that is kept after a second.
 const KEPT: f64 = 0.3;

@@ -29,7 +29,7 @@ pub(crate) struct Opus {
     buffer: AudioBuffer<f32>,
 }
 
-/// What the identification header says.
+/// The fields of the identification header.
 #[derive(Clone, Debug, PartialEq)]
 struct Head {
     channels: usize,

@@ -8,15 +8,17 @@ const HOP: usize = 160;
 const TRANSFORM: usize = 512;
 /// How much of each sample the next one loses.
 const EMPHASIS: f32 = 0.97;
-/// What is added to each power, 2^-24, and to each deviation.
+/// Constants added to each power (2^-24) and to each deviation.
 const LEAST_POWER: f32 = 5.960_464_5e-8;
 const LEAST_DEVIATION: f32 = 1e-5;
 
-/// Parakeet's log-mel spectrogram at 16 kHz: samples less 0.97 times the one before; frames of 400 samples under a symmetric Hann
-/// window, 160 samples apart, around the first sample and on, with silence beyond either end; Slaney's filters from 0 to 8 kHz; the
-/// natural logarithm; each bin less its mean over time, over its deviation.
+/// Parakeet's log-mel spectrogram at 16 kHz. Pre-emphasis subtracts 0.97 times the previous sample.
+/// Frames have 400 samples under a symmetric Hann window and are 160 samples apart. The first frame
+/// is centred on the first sample; beyond either end there is silence. The filters are Slaney's,
+/// from 0 to 8 kHz, with the natural logarithm. Each bin is normalised: minus its mean over time,
+/// divided by its deviation.
 ///
-/// Samples are pushed in blocks of any size. No more than a frame's samples are kept.
+/// Samples are pushed in blocks of any size. At most one frame of samples is kept.
 #[derive(Debug)]
 pub struct ParakeetMel {
     bins: MelBins,
@@ -24,7 +26,7 @@ pub struct ParakeetMel {
     pending: Vec<f32>,
     /// The sample that was pushed last.
     last: Option<f32>,
-    /// Samples that were pushed, and frames that were made of them.
+    /// Number of pushed samples, and number of frames made from them.
     samples: usize,
     frames: usize,
 }
@@ -56,7 +58,8 @@ impl ParakeetMel {
         self.complete(rows);
     }
 
-    /// Appends the frames that the end cuts, so that there is one for every 160 samples, and begins anew.
+    /// Appends the frames that extend past the end, up to one per 160 samples, and resets the
+    /// stream.
     pub fn finish(&mut self, rows: &mut Vec<f32>) {
         let missing = self.samples / HOP - self.frames;
         self.pending.resize(if missing == 0 { 0 } else { WINDOW + (missing - 1) * HOP }, 0.0);

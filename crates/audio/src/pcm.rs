@@ -3,7 +3,7 @@
 /// How a sample is written, little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sample {
-    /// 8 bits, of which 128 is silence.
+    /// Unsigned 8 bits; 128 is silence.
     U8,
     S16,
     S24,

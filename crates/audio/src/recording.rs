@@ -29,8 +29,9 @@ pub const MAX_CHANNELS: usize = 64;
 /// The largest sample that is taken: floats in the scale of 32-bit integers.
 const LARGEST: f32 = (1u64 << 31) as f32;
 
-/// A recording that is decoded as it is read: WAV, AIFF, CAF, FLAC, MP3, AAC and ALAC in MP4, Vorbis and Opus in Ogg and
-/// WebM. Channels become their mean, or the loudest one where they cancel one another out.
+/// A recording, decoded while it is read. Formats: WAV, AIFF, CAF, FLAC, MP3, AAC and ALAC in MP4,
+/// Vorbis and Opus in Ogg and WebM. The result is the mean of the channels, or the loudest channel
+/// where they cancel out.
 pub struct Recording {
     reader: Box<dyn FormatReader>,
     decoder: Box<dyn AudioDecoder>,
@@ -67,7 +68,8 @@ impl Recording {
     /// A file, decoded to `rate` samples a second.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for what is no known recording, [`Error::Damaged`] for one that breaks its format.
+    /// [`Error::Unsupported`] for an unknown format, [`Error::Damaged`] for a recording that breaks
+    /// its format.
     pub fn from_file(file: File, rate: u32) -> Result<Recording> {
         Recording::open(Box::new(file), rate)
     }
@@ -293,7 +295,7 @@ impl Recording {
     }
 }
 
-/// What the library makes of a file that it did not foresee is an error like others.
+/// Turns a panic of the library on an unforeseen file into an error.
 fn guarded<T>(run: impl FnOnce() -> T) -> Result<T> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|_| Error::Damaged("it breaks its format in a way that stops the decoder".into()))
 }

@@ -60,7 +60,7 @@ impl Resampler {
         self.pending.drain(..done);
     }
 
-    /// Appends what is left, up to the length of what went in.
+    /// Appends the remaining samples, up to the length of the input.
     pub(crate) fn finish(&mut self, out: &mut Vec<f32>) {
         let [from, to] = self.rates;
         let whole = (self.taken * to + from / 2) / from;

@@ -57,7 +57,7 @@ impl PowerSpectrum {
     }
 }
 
-/// A Hann window of that many samples that comes back to its beginning after `period` samples.
+/// A Hann window of `samples` samples with period `period`.
 fn hann(samples: usize, period: usize) -> Vec<f32> {
     (0..samples).map(|i| (0.5 - 0.5 * (2.0 * PI * i as f64 / period as f64).cos()) as f32).collect()
 }

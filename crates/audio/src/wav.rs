@@ -1,5 +1,5 @@
-//! WAV files whose chunks are not as they should be: sizes of zero, of more than there is or of nothing known, odd chunks ahead of
-//! the sound.
+//! Repairs WAV files with irregular chunks: sizes that are zero, too large or unknown, and odd
+//! chunks before the sound.
 
 use std::io::{self, Cursor, Read, SeekFrom};
 
@@ -13,7 +13,7 @@ use crate::{
 /// Bytes of a format chunk, which is far shorter.
 const MAX_FORMAT: u32 = 4096;
 
-/// A stream with a header that says what is there.
+/// A stream with a corrected header.
 pub(crate) struct Wave {
     pub(crate) source: Box<dyn MediaSource>,
     /// Whether the length of the sound was stated.
@@ -63,7 +63,8 @@ pub(crate) fn repaired(mut source: Box<dyn MediaSource>) -> Result<Wave> {
     }
 }
 
-/// Whether sound that begins at byte `at` goes on behind the `size` bytes of its chunk, of `left` in the file: no chunk follows them.
+/// Whether the sound from byte `at` continues past its chunk: no chunk header follows its `size`
+/// bytes. `left` is the number of bytes left in the file.
 fn is_short(source: &mut Box<dyn MediaSource>, at: u64, size: u32, left: u64) -> bool {
     let end = u64::from(size) + u64::from(size % 2);
     if size == 0 || left < end + 8 || !source.is_seekable() {
@@ -76,7 +77,7 @@ fn is_short(source: &mut Box<dyn MediaSource>, at: u64, size: u32, left: u64) ->
     is_read && is_back && !is_name && head != [0; 8]
 }
 
-/// Refuses formats that no recording has; the library would multiply their numbers.
+/// Refuses impossible formats; the library would multiply their numbers unchecked.
 fn check(format: &[u8]) -> Result<()> {
     let Some(&[_, _, c0, c1, r0, r1, r2, r3]) = format.first_chunk::<8>() else {
         return Err(Error::Damaged(format!("a format chunk of {} bytes", format.len())));

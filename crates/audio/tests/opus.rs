@@ -1,4 +1,5 @@
-//! Opus in the containers that browsers and messengers write, which `scripts/reference/opus_files.sh` made.
+//! Opus in the containers of browsers and messengers. `scripts/reference/opus_files.sh` made the
+//! files.
 
 use std::{f32::consts::TAU, fs, path::Path};
 
@@ -23,11 +24,11 @@ fn opus_is_decoded_in_ogg_and_webm() {
         let mut recording = Recording::from_bytes(bytes.clone(), RATE as u32).unwrap();
         assert_eq!(recording.channels().unwrap(), channels, "{name}");
         let samples = recording.read_to_end().unwrap();
-        // Half a second; what WebM has at its end beyond that is silent.
+        // Half a second; WebM has additional silence at its end.
         assert!((8000..8400).contains(&samples.len()), "{name}: {} samples", samples.len());
         let (share, amplitude) = tone(&samples[800..7200]);
         assert!(share > 0.85, "{name}: {share} of the power is the tone");
-        // Of two channels, each has half the power.
+        // Each of two channels has half the power.
         let expected = if channels == 1 { 0.5 } else { 0.125f32.sqrt() };
         assert!((amplitude - expected).abs() < 0.05, "{name}: {amplitude}");
         let mut alone = Recording::from_bytes(bytes, RATE as u32).unwrap();

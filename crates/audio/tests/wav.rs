@@ -90,7 +90,7 @@ fn odd_chunks_and_sizes_that_say_nothing_are_passed() {
         file[at - 4..at].copy_from_slice(&size.to_le_bytes());
         file[4..8].copy_from_slice(&size.to_le_bytes());
         assert_is_tone(&read(file.clone()).unwrap(), 1e-4);
-        // As a pipe, whose length nobody knows.
+        // As a pipe of unknown length.
         let mut piped = Recording::from_stream(std::io::Cursor::new(file), RATE).unwrap();
         assert_is_tone(&piped.read_to_end().unwrap(), 1e-4);
         assert!(!piped.is_cut_short());
