@@ -1,7 +1,7 @@
-//! Codes of quantized values: as bit streams, and what those of 8 bits stand for.
+//! Codes of quantized values: bit streams, and the values of 8-bit codes.
 
-/// The number that an E4M3 code stands for, of 4 bits of exponent (bias 7) and 3 of mantissa. The format has no infinities; its two NaN
-/// codes read as ±480, as in MLX.
+/// The value of an E4M3 code, with 4 bits of exponent (bias 7) and 3 of mantissa. The format has no
+/// infinities; its two NaN codes read as ±480, as in MLX.
 #[inline]
 pub fn e4m3(code: u8) -> f32 {
     let bits = u32::from(code & 0x7f) << 20 | u32::from(code & 0x80) << 24;

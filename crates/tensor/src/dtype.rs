@@ -63,7 +63,7 @@ const TABLE: [(DType, i8, usize, &str); 18] = [
 ];
 
 impl DType {
-    /// The type whose ExecuTorch `ScalarType` number is `code`, if it is one that can be stored here.
+    /// The type with ExecuTorch's `ScalarType` number `code`, if tensors can store it.
     pub fn from_code(code: i8) -> Option<DType> {
         TABLE.iter().find(|row| row.1 == code).map(|row| row.0)
     }

@@ -13,8 +13,8 @@ pub(crate) fn decoder(dtype: DType) -> Option<fn(u8) -> f32> {
     }
 }
 
-/// The nearest code, ties to the even one. What is too large becomes the largest number in E4M3 and infinite in E5M2, as in
-/// PyTorch.
+/// The nearest code, ties to the even one. Values that are too large become the largest number in
+/// E4M3 and infinity in E5M2, as in PyTorch.
 pub(crate) fn encoder(dtype: DType) -> Option<fn(f32) -> u8> {
     match dtype {
         DType::F8E4M3 => Some(|v| encode(if v.is_nan() { v } else { v.clamp(-448.0, 448.0) }, 0x7f, 480.0, crate::e4m3)),
@@ -26,7 +26,8 @@ pub(crate) fn encoder(dtype: DType) -> Option<fn(f32) -> u8> {
     }
 }
 
-/// `last` is the code of what is too large, which counts as `beyond`. Codes without sign are in the order of their numbers.
+/// `last` is the code for values that are too large; it counts as `beyond`. Codes without sign have
+/// the order of their values.
 fn encode(value: f32, last: u8, beyond: f32, decode: fn(u8) -> f32) -> u8 {
     let sign = if value.is_sign_negative() { 0x80 } else { 0 };
     let number = |code: u8| if code >= last { beyond } else { decode(code) };

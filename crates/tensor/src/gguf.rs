@@ -45,7 +45,8 @@ const TABLE: [(Block, usize, usize, usize, usize, DType); 12] = [
     (Block::IQ4_XS, 256, 136, 8, 32, DType::F32),
 ];
 
-/// What the four-bit codes of IQ4_NL and IQ4_XS stand for, plus 128. Their steps differ, so that only eight bits are affine.
+/// The values of the four-bit codes of IQ4_NL and IQ4_XS, plus 128. Their steps are uneven, so only
+/// eight bits are affine.
 const UNEVEN: [u8; 16] = [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241];
 
 /// Little-endian half-precision number at byte `at`.

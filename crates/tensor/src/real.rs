@@ -62,7 +62,7 @@ impl Real {
         self.eval(&Expr::as_int)
     }
 
-    /// The value, given those of its sizes.
+    /// The value, given the values of its sizes.
     pub fn eval(&self, value_of: &dyn Fn(&Expr) -> Option<i64>) -> Option<f64> {
         let both = |ab: &[Real; 2], op: fn(f64, f64) -> f64| Some(op(ab[0].eval(value_of)?, ab[1].eval(value_of)?));
         match self {
@@ -76,7 +76,8 @@ impl Real {
         }
     }
 
-    /// An interval that holds the value, given those of its sizes; `None` where no simple rule tells it.
+    /// An interval that contains the value, given intervals of its sizes; `None` if no simple rule
+    /// applies.
     pub fn bounds(&self, range: &dyn Fn(&Expr) -> (i64, i64)) -> Option<(f64, f64)> {
         let both = |ab: &[Real; 2]| Some((ab[0].bounds(range)?, ab[1].bounds(range)?));
         let is_increasing = |a: (f64, f64), b: (f64, f64)| a.0 >= 0.0 && b.0 >= 0.0;

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::{AlignedBytes, DType, Element, Shape, numel};
 
-/// What is wrong with a tensor or an access to it.
+/// Errors of a tensor or of an access to it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -37,7 +37,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// A tensor over `data`, whose length must be exactly that of the shape.
+    /// A tensor over `data`. The length of `data` must match the shape exactly.
     ///
     /// # Errors
     /// [`Error::TooLarge`], [`Error::Length`].

@@ -32,7 +32,7 @@ impl WindowAxis {
         N::from(self.dilation) * (taps - N::from(1)) + N::from(1)
     }
 
-    /// Number of windows of `taps` taps that fit an axis of that size: below 1 if none does.
+    /// Number of windows of `taps` taps on an axis of size `size`; below 1 if none fits.
     pub fn windows(&self, size: &Expr, taps: &Expr) -> Expr {
         let room = size.clone() + Expr::Int(self.padding.saturating_mul(2)) - self.span(taps.clone());
         room.floor_div(&Expr::Int(self.stride)) + Expr::Int(1)

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::{Block, TABLE};
 
-/// What the codes of the uneven formats stand for.
+/// The values of the codes of the uneven formats.
 const STEPS: [f32; 16] = [-127., -104., -83., -65., -49., -35., -22., -10., 1., 13., 25., 38., 53., 69., 89., 113.];
 
 /// Value of element `i` by the format's own formula, written out apart from the tables under test.
