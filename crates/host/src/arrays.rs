@@ -4,7 +4,7 @@ use flambeau_tensor::Tensor;
 
 use crate::Error;
 
-/// The shape to which both broadcast.
+/// The common broadcast shape.
 pub(crate) fn common_shape(a: &[usize], b: &[usize]) -> Result<Vec<usize>, Error> {
     let rank = a.len().max(b.len());
     let size = |s: &[usize], i: usize| (i + s.len()).checked_sub(rank).map_or(1, |i| s[i]);

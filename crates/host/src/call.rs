@@ -10,7 +10,7 @@ use crate::Error;
 pub enum Argument {
     None,
     Tensor(Tensor),
-    /// A list of tensors, some of which may be None.
+    /// A list of tensors; elements may be None.
     Tensors(Vec<Option<Tensor>>),
     Bool(bool),
     Bools(Vec<bool>),
@@ -116,7 +116,7 @@ impl Call<'_> {
 pub(crate) mod testing {
     use super::*;
 
-    /// What the kernel of an operator makes of these operands.
+    /// The results of an operator's kernel for these operands.
     pub(crate) fn run(target: &str, args: &[Argument], results: &[DType]) -> Result<Vec<Tensor>, Error> {
         let schema = flambeau_aten::schema(target).expect("the operator has a schema");
         let of_tensor = |a: &Argument| if let Argument::Tensor(t) = a { Some(t.dtype()) } else { None };

@@ -1,6 +1,6 @@
 //! Why a kernel cannot run.
 
-/// What is wrong with a call's operands.
+/// Errors in a call's operands.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -1,4 +1,5 @@
-//! Kernels on 64-bit floats, which graphs do not have: plain loops, for the few calls that models leave outside of delegates.
+//! Kernels on 64-bit floats, which graphs do not support. They are plain loops for the few calls
+//! outside of delegates.
 
 use std::f64::consts::{LN_2, LN_10};
 

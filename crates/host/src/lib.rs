@@ -1,8 +1,9 @@
 //! Kernels of the outer program: what graphs have no nodes for, computed by the host between delegates.
 //!
-//! A family of kernels is a module with a table of rows, and a line in `FAMILIES`. A row names an operator of the schema table and
-//! states which element types it is for. The compiler asks the table which calls can be left outside of delegates, the runtime which
-//! kernel runs them.
+//! A family of kernels is a module with a table of rows, and a line in `FAMILIES`. A row names an
+//! operator of the schema table and states which element types it is for. The compiler uses the
+//! table to find calls that can stay outside of delegates; the runtime uses it to find their
+//! kernels.
 //!
 //! ```
 //! let schema = flambeau_aten::schema("aten.nonzero.default").unwrap();
@@ -100,8 +101,8 @@ impl For {
     }
 }
 
-/// The kernel of calls of an operator, or of a variant of it that writes to an operand, with operands and results of these element
-/// types.
+/// The kernel of an operator, or of its variant that writes to an operand, for these element types
+/// of operands and results.
 pub fn kernel_for(schema: &Schema, dtypes: &[DType]) -> Option<&'static Kernel> {
     let is_named = |kernel: &&Kernel| kernel.name.split_once("::") == Some((schema.namespace, schema.name));
     FAMILIES.into_iter().flatten().filter(is_named).find(|kernel| kernel.on.admits(dtypes))

@@ -1,4 +1,5 @@
-//! 64-bit floats that are made from numbers or from narrower tensors, and what joins them: ranges, fills, products, choices, order.
+//! 64-bit floats made from numbers or narrower tensors, and operations on them: ranges, fills,
+//! products, choices, order.
 
 use flambeau_tensor::Tensor;
 
@@ -68,7 +69,7 @@ fn smaller(a: f64, b: f64) -> f64 {
     -larger(-a, -b)
 }
 
-/// The sizes of a new tensor: those that the call names, else those of its operand.
+/// The sizes of a new tensor: the call's sizes, else its operand's sizes.
 fn sizes(call: &Call<'_>) -> Result<Vec<usize>, Error> {
     match call.arg("size") {
         Some(Argument::Ints(list)) => Ok(list.iter().map(|&n| usize::try_from(n).unwrap_or(0)).collect()),

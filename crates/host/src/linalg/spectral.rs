@@ -316,7 +316,8 @@ fn larger(a: f64, b: f64) -> f64 {
     if a.is_nan() || a > b { a } else { b }
 }
 
-/// Norms of the matrices over two axes; by default the last two, of which `linalg_norm` has no others.
+/// Norms of the matrices over two axes, by default the last two. A `linalg_norm` without axes has
+/// only these two.
 pub(super) fn norm(call: &Call<'_>, order: Option<&'static str>) -> Results {
     let x = call.tensor("self")?;
     let order = order.map_or(Ok(Order::Nuclear), |name| Order::of(call, name))?;
