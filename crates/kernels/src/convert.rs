@@ -20,7 +20,7 @@ pub(crate) enum FloatPtr {
 
 // SAFETY: only unsafe functions dereference it. Their callers ensure exclusive or read-only use.
 unsafe impl Sync for FloatPtr {}
-// SAFETY: as above.
+// SAFETY: only unsafe functions dereference it. Their callers ensure exclusive or read-only use.
 unsafe impl Send for FloatPtr {}
 
 /// Runs `$body` with `$p` bound to the typed pointer.
@@ -123,7 +123,7 @@ impl<T: Float> Kernel for Read<'_, T> {
             }
             return;
         }
-        // SAFETY: as above.
+        // SAFETY: `FloatPtr::read` requires as many readable elements as `to` has.
         unsafe { read_line(isa, p, to) };
     }
 }
@@ -180,7 +180,7 @@ impl<T: Float> Kernel for Write<'_, T> {
             }
             return;
         }
-        // SAFETY: as above.
+        // SAFETY: `FloatPtr::write` requires as many writable, exclusive elements as `from` has.
         unsafe { write_line(isa, p, from) };
     }
 }

@@ -72,19 +72,19 @@ struct Map<A, C, F>(PtrMut<C>, Ptr<A>, F);
 impl<A: Element, C: Element, F: Fn(A) -> C + Sync> Runs<2> for Map<A, C, F> {
     #[inline(always)]
     unsafe fn run<I: Isa>(&self, _: I, at: [isize; 2], step: [isize; 2], n: usize) {
-        // SAFETY: the caller keeps the `n` elements of both operands valid for this function,
-        // without concurrent writes.
+        // SAFETY: the caller keeps the elements from `at` on inside both operands, without
+        // concurrent writes.
         let (c, a) = unsafe { (self.0.0.offset(at[0]), self.1.0.offset(at[1])) };
         match step {
-            // SAFETY: as above.
+            // SAFETY: the caller keeps the `n` elements of both operands valid at these steps.
             [1, 1] => (0..n).for_each(|i| unsafe { *c.add(i) = self.2(*a.add(i)) }),
             [1, 0] => {
-                // SAFETY: as above.
+                // SAFETY: the caller keeps `a` readable.
                 let value = unsafe { self.2(*a) };
-                // SAFETY: as above.
+                // SAFETY: the caller keeps the `n` elements of `c` writable.
                 (0..n).for_each(|i| unsafe { *c.add(i) = value });
             }
-            // SAFETY: as above.
+            // SAFETY: the caller keeps the `n` elements of both operands valid at these steps.
             [t, s] => (0..n as isize).for_each(|i| unsafe { *c.offset(i * t) = self.2(*a.offset(i * s)) }),
         }
     }
@@ -95,25 +95,25 @@ struct Zip<A, B, C, F>(PtrMut<C>, Ptr<A>, Ptr<B>, F);
 impl<A: Element, B: Element, C: Element, F: Fn(A, B) -> C + Sync> Runs<3> for Zip<A, B, C, F> {
     #[inline(always)]
     unsafe fn run<I: Isa>(&self, _: I, at: [isize; 3], step: [isize; 3], n: usize) {
-        // SAFETY: the caller keeps the `n` elements of all operands valid for this function,
-        // without concurrent writes.
+        // SAFETY: the caller keeps the elements from `at` on inside all operands, without
+        // concurrent writes.
         let (c, a, b) = unsafe { (self.0.0.offset(at[0]), self.1.0.offset(at[1]), self.2.0.offset(at[2])) };
         match step {
-            // SAFETY: as above.
+            // SAFETY: the caller keeps the `n` elements of all operands valid at these steps.
             [1, 1, 1] => (0..n).for_each(|i| unsafe { *c.add(i) = self.3(*a.add(i), *b.add(i)) }),
             [1, 1, 0] => {
-                // SAFETY: as above.
+                // SAFETY: the caller keeps `b` readable.
                 let b = unsafe { *b };
-                // SAFETY: as above.
+                // SAFETY: the caller keeps the `n` elements of `c` and `a` valid at these steps.
                 (0..n).for_each(|i| unsafe { *c.add(i) = self.3(*a.add(i), b) });
             }
             [1, 0, 1] => {
-                // SAFETY: as above.
+                // SAFETY: the caller keeps `a` readable.
                 let a = unsafe { *a };
-                // SAFETY: as above.
+                // SAFETY: the caller keeps the `n` elements of `c` and `b` valid at these steps.
                 (0..n).for_each(|i| unsafe { *c.add(i) = self.3(a, *b.add(i)) });
             }
-            // SAFETY: as above.
+            // SAFETY: the caller keeps the `n` elements of all operands valid at these steps.
             [t, s, r] => (0..n as isize).for_each(|i| unsafe { *c.offset(i * t) = self.3(*a.offset(i * s), *b.offset(i * r)) }),
         }
     }
@@ -124,18 +124,18 @@ struct Zip3<A, B, D, C, F>(PtrMut<C>, Ptr<A>, Ptr<B>, Ptr<D>, F);
 impl<A: Element, B: Element, D: Element, C: Element, F: Fn(A, B, D) -> C + Sync> Runs<4> for Zip3<A, B, D, C, F> {
     #[inline(always)]
     unsafe fn run<I: Isa>(&self, _: I, at: [isize; 4], step: [isize; 4], n: usize) {
-        // SAFETY: the caller keeps the `n` elements of all operands valid for this function,
-        // without concurrent writes.
+        // SAFETY: the caller keeps the elements from `at` on inside all operands, without
+        // concurrent writes.
         let (c, a) = unsafe { (self.0.0.offset(at[0]), self.1.0.offset(at[1])) };
-        // SAFETY: as above.
+        // SAFETY: `at` is inside the operands by the caller's contract.
         let (b, d) = unsafe { (self.2.0.offset(at[2]), self.3.0.offset(at[3])) };
         if step == [1; 4] {
-            // SAFETY: as above.
+            // SAFETY: the caller keeps the `n` elements of all operands valid at these steps.
             return (0..n).for_each(|i| unsafe { *c.add(i) = self.4(*a.add(i), *b.add(i), *d.add(i)) });
         }
         let [t, s, r, q] = step;
         for i in 0..n as isize {
-            // SAFETY: as above.
+            // SAFETY: the caller keeps the `n` elements of all operands valid at these steps.
             unsafe { *c.offset(i * t) = self.4(*a.offset(i * s), *b.offset(i * r), *d.offset(i * q)) };
         }
     }

@@ -244,7 +244,7 @@ pub(crate) unsafe fn linear(team: &mut Team, [m, k]: [usize; 2], x: &Dense, jobs
     if m == 0 {
         return;
     }
-    // SAFETY: as above: each arm passes on the sizes that the caller states.
+    // SAFETY: the caller states the operands' sizes, and each arm passes them on.
     unsafe {
         if is_skinny(m, jobs) {
             skinny::multiply(team, k, &[Input { m, x: *x, jobs }]);

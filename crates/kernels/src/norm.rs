@@ -140,7 +140,8 @@ impl Kernel for Rows<'_> {
             // SAFETY: row `i` is inside both operands, and belongs to one task.
             let (x, out) = unsafe { (x.offset((i * width) as isize), out.offset((i * width) as isize)) };
             if let Row::Scale(s) = &row {
-                // SAFETY: as above.
+                // SAFETY: both rows have `width` elements, and the row of `out` belongs to one
+                // task.
                 unsafe {
                     match (x, out) {
                         (FloatPtr::F32(x), FloatPtr::F32(out)) => scale_at(isa, x, out, width, s),
@@ -157,10 +158,10 @@ impl Kernel for Rows<'_> {
                 continue;
             }
             values[width..].fill(0.0);
-            // SAFETY: as above.
+            // SAFETY: row `i` of `x` has `width` elements.
             unsafe { with_float!(x, p => read_line(isa, p.cast_const(), &mut values[..width])) };
             soft(isa, values, width, matches!(row, Row::LogSoftmax));
-            // SAFETY: as above.
+            // SAFETY: row `i` of `out` has `width` elements and belongs to one task.
             unsafe { with_float!(out, p => write_line(isa, p, &values[..width])) };
         }
     }

@@ -174,12 +174,13 @@ impl<T: Element, R: Reducer<T>> Task<'_, T, R> {
             let whole = if step == 1 { n / LANES * LANES } else { 0 };
             for i in (0..whole).step_by(LANES) {
                 for (lane, acc) in lanes.iter_mut().enumerate() {
-                    // SAFETY: as above.
+                    // SAFETY: the run's `n` elements are inside the view, and `i + lane` is below
+                    // `n`.
                     *acc = r.step(*acc, unsafe { *p.add(i + lane) }, number + i + lane, out);
                 }
             }
             for i in whole..n {
-                // SAFETY: as above.
+                // SAFETY: the run's `n` elements are inside the view, and `i` is below `n`.
                 lanes[i % LANES] = r.step(lanes[i % LANES], unsafe { *p.offset(i as isize * step) }, number + i, out);
             }
             number += n;

@@ -208,7 +208,8 @@ impl<T: Float> Rotate<'_, T> {
     ) {
         let half = self.table.half;
         let mut i = 0;
-        // SAFETY: the caller keeps `2 · half` elements of both rows valid at their steps, here and below.
+        // SAFETY: the caller keeps `2 · half` elements of both rows valid at their steps; both
+        // loops stay below `half`.
         unsafe {
             while !self.traditional && step == 1 && out_step == 1 && i + I::LANES <= half {
                 let (a, b) = (T::load(isa, x.add(i)), T::load(isa, x.add(half + i)));

@@ -218,7 +218,7 @@ impl<'a, T> ViewMut<'a, T> {
             return Err(Error::Overlap { shape: shape.to_vec() });
         }
         let offset = if shape.contains(&0) { 0 } else { offset };
-        // SAFETY: as in `View::new`.
+        // SAFETY: `check` keeps the offset inside `data`; for an empty view it is 0.
         let origin = unsafe { data.as_mut_ptr().add(offset) };
         Ok(ViewMut { origin, shape: Shape::from_slice(shape), strides: Strides::from_slice(strides), life: PhantomData })
     }
@@ -244,7 +244,8 @@ impl<'a, T> ViewMut<'a, T> {
     /// The elements in row-major order, where they lie so.
     pub fn as_mut_slice(&mut self) -> Option<&mut [T]> {
         let len = self.shape.iter().product();
-        // SAFETY: as in `View::as_slice`; the borrow of `self` is exclusive.
+        // SAFETY: a row-major view covers `len` consecutive elements; the borrow of `self` is
+        // exclusive.
         is_row_major(&self.shape, &self.strides).then(|| unsafe { std::slice::from_raw_parts_mut(self.origin, len) })
     }
 

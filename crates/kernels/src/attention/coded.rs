@@ -220,7 +220,8 @@ impl CodedRows {
         padded: usize,
         sums: &mut [[I::V; 4]; H],
     ) {
-        // SAFETY: as the caller vouches.
+        // SAFETY: rows and queries have `count` elements at `column`, and queries a whole vector of
+        // words.
         unsafe {
             let mut elements = [isa.splat(0.0); 4];
             for (to, row) in elements.iter_mut().zip(rows) {

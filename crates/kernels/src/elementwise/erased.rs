@@ -72,7 +72,8 @@ macro_rules! types {
         // SAFETY: only unsafe functions dereference it. Their callers ensure exclusive or read-only
         // use.
         unsafe impl Sync for Ptr {}
-        // SAFETY: as above.
+        // SAFETY: only unsafe functions dereference it. Their callers ensure exclusive or read-only
+        // use.
         unsafe impl Send for Ptr {}
 
         impl AnyView<'_> {

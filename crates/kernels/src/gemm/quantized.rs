@@ -15,7 +15,7 @@ use crate::{Error, Float, Pool, convert::FloatPtr, error::same, quant::QMatrix};
 /// `out[M, N] = x[M, K] · wᵀ`, with `w` being `[N, K]`.
 ///
 /// # Errors
-/// [`Error::Size`] if `x` or `out` is not as above.
+/// [`Error::Size`] if the length of `x` or `out` does not fit these sizes.
 pub fn linear<X: Float, Y: Float>(pool: &Pool, x: &[X], w: &QMatrix, out: &mut [Y]) -> Result<(), Error> {
     let m = rows_of(x.len(), w.cols(), "activations")?;
     same("outputs", m * w.rows(), out.len())?;
@@ -39,7 +39,7 @@ fn job<'a, Y: Float>(w: QMatrix<'a>, out: &mut [Y], columns: usize) -> Job<'a> {
 /// `out[M, N] = x[M, K] · w`, with `w` being `[K, N]` and its groups running along N.
 ///
 /// # Errors
-/// [`Error::Size`] if `x` or `out` is not as above.
+/// [`Error::Size`] if the length of `x` or `out` does not fit these sizes.
 pub fn matmul<X: Float, Y: Float>(pool: &Pool, x: &[X], w: &QMatrix, out: &mut [Y]) -> Result<(), Error> {
     let m = rows_of(x.len(), w.rows(), "activations")?;
     same("outputs", m * w.cols(), out.len())?;

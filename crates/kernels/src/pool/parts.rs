@@ -12,7 +12,8 @@ pub(crate) struct Parts<'a, T> {
 
 // SAFETY: `slice` makes its callers promise disjoint ranges, so elements move between threads as with `&mut T`.
 unsafe impl<T: Send> Sync for Parts<'_, T> {}
-// SAFETY: as above.
+// SAFETY: it owns the exclusive borrow of a slice of `T: Send`, so it may move between threads like
+// `&mut [T]`.
 unsafe impl<T: Send> Send for Parts<'_, T> {}
 
 impl<'a, T> Parts<'a, T> {

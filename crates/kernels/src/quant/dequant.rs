@@ -19,7 +19,7 @@ const SEGMENT: usize = 256;
 /// Writes every row of `w` as floats: `out` is `[rows, cols]`.
 ///
 /// # Errors
-/// [`Error::Size`] if `out` is not as above.
+/// [`Error::Size`] if `out` has another length.
 pub fn dequantize<Y: Float>(pool: &Pool, w: &QMatrix, out: &mut [Y]) -> Result<(), Error> {
     same("dequantized values", w.rows * w.cols, out.len())?;
     write_rows(pool, w, out, |i| i);
@@ -29,7 +29,7 @@ pub fn dequantize<Y: Float>(pool: &Pool, w: &QMatrix, out: &mut [Y]) -> Result<(
 /// Dequantizes the rows of `w` listed in `rows`, in that order. `out` is `[rows.len(), cols]`.
 ///
 /// # Errors
-/// [`Error::Size`] if `out` is not as above, [`Error::Parameter`] for a row outside `w`.
+/// [`Error::Size`] if `out` has another length, [`Error::Parameter`] for a row outside `w`.
 pub fn dequantize_rows<Y: Float>(pool: &Pool, w: &QMatrix, rows: &[u32], out: &mut [Y]) -> Result<(), Error> {
     same("dequantized values", rows.len() * w.cols, out.len())?;
     if let Some(&row) = rows.iter().find(|&&r| r as usize >= w.rows) {

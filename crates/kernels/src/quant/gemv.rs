@@ -354,7 +354,8 @@ impl<C: Code> Task<'_, C> {
     ) {
         let isa = common.isa;
         let first_group = (b * tile.block) >> tile.shift;
-        // SAFETY: as the caller says.
+        // SAFETY: the caller makes the block, its BEYOND bytes, and the tile's activations and
+        // scales readable.
         unsafe {
             let x = tile.x.add(b * tile.block_words);
             let sums = P::sums::<I, MR, R>(isa, streams, x, self.x.stride, tile.block);

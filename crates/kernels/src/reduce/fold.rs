@@ -161,12 +161,13 @@ impl<F: Float> Folding<'_, F> {
         let ([step], fold) = (self.reduced.inner(), self.fold);
         let mut lanes = [self.empty(isa); 4];
         for ([at], n) in self.reduced.each_run(self.elements.start, self.elements.end) {
-            // SAFETY: the walks stay inside the view, here and below.
+            // SAFETY: the walks stay inside the view.
             let p = unsafe { self.origin.offset(base + at) };
             let fours = if step == 1 { n / (4 * I::LANES) * (4 * I::LANES) } else { 0 };
             for i in (0..fours).step_by(4 * I::LANES) {
                 for (v, lanes) in lanes.iter_mut().enumerate() {
-                    // SAFETY: as above.
+                    // SAFETY: the run's `n` elements are inside the view, and the vector ends
+                    // before `fours`.
                     *lanes = fold.step(isa, *lanes, unsafe { F::load(isa, p.add(i + v * I::LANES)) });
                 }
             }
@@ -174,7 +175,8 @@ impl<F: Float> Folding<'_, F> {
             for first in (fours..n).step_by(I::LANES) {
                 let count = I::LANES.min(n - first);
                 for (i, x) in rest[..I::LANES].iter_mut().enumerate() {
-                    // SAFETY: as above.
+                    // SAFETY: the run's `n` elements are inside the view, and `first + i` is below
+                    // `n`.
                     *x = if i < count { unsafe { (*p.offset((first + i) as isize * step)).to_f32() } } else { fold.empty() };
                 }
                 // SAFETY: LANES is at most 16.
@@ -194,7 +196,8 @@ impl<F: Float> Folding<'_, F> {
                 // SAFETY: the walks stay inside the view, where these outputs' elements are neighbours.
                 let line = unsafe { self.origin.offset(base + at + i * step) };
                 for (v, lanes) in lanes.iter_mut().enumerate() {
-                    // SAFETY: as above.
+                    // SAFETY: the walks stay inside the view, where `V` vectors of neighbouring
+                    // outputs start at `line`.
                     *lanes = fold.step(isa, *lanes, unsafe { F::load(isa, line.add(v * I::LANES)) });
                 }
             }

@@ -131,7 +131,7 @@ impl Isa for Avx2 {
 
     #[inline(always)]
     unsafe fn spread_halves<const BITS: u32>(self, p: *const u8) -> __m256i {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller makes the bytes at `p` readable.
         unsafe { self.unpack_halves::<BITS>(p) }
     }
 

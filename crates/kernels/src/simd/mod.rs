@@ -202,7 +202,7 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// 64 bytes are readable at `p`; `BITS` is 1 to 8.
     #[inline(always)]
     unsafe fn unpack_bytes<const BITS: u32>(self, p: *const u8) -> Self::U {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller makes 64 bytes readable at `p`, and `BITS` is 1 to 8.
         unsafe { words::unpack_bytes::<Self, BITS>(self, p) }
     }
     /// Entry `b & 15` of the table for each byte `b`. No byte has its highest bit set.

@@ -90,7 +90,8 @@ impl Api {
         // names it by the source's hash). The initialisers of the shim and of libmlx have no
         // preconditions.
         let library = unsafe { libloading::Library::new(path) }.map_err(refuse)?;
-        // SAFETY: as above, so its entries have the signatures of the header in `shim/`, which the table mirrors line by line.
+        // SAFETY: the library is this crate's own shim. Its entries have the signatures of the
+        // header in `shim/`, and the table mirrors them line by line.
         let table = unsafe { Table::new(library) }.map_err(refuse)?;
         Ok(Api(Box::leak(Box::new(table))))
     }

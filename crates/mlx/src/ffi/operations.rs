@@ -43,7 +43,8 @@ macro_rules! operations {
                     // SAFETY: the library is the shim, whose entries are written from the same rows as these types; it outlives the
                     // pointers, since `Table` holds both.
                     $($method: *unsafe { library.get(concat!("fl_", stringify!($method), "\0").as_bytes()) }?,)*
-                    // SAFETY: as above.
+                    // SAFETY: the shim's entry has this type, and `Table` keeps the library as long
+                    // as the pointer.
                     $($free: *unsafe { library.get(concat!("fl_", stringify!($free), "\0").as_bytes()) }?,)*
                 })
             }

@@ -77,7 +77,7 @@ impl<C: Code> Products<C> for Bytes {
             for r in 0..R {
                 let q = C::bytes(isa, packed[r], j);
                 for i in 0..MR {
-                    // SAFETY: each row has a readable block of activations; both loads stay inside
+                    // SAFETY: each row has a readable block of activations; this load stays inside
                     // it.
                     let upper = unsafe { isa.load_u(x.add(i * x_stride + 2 * j * I::LANES)) };
                     sums[r][i] = isa.dot_bytes(sums[r][i], q, upper);
@@ -93,7 +93,8 @@ impl<C: Code> Products<C> for Bytes {
             for r in 0..R {
                 let q = C::bytes(isa, packed[r], j);
                 for i in 0..MR {
-                    // SAFETY: as above.
+                    // SAFETY: the second vector of each pair is also inside the row's readable
+                    // block of activations.
                     let lower = unsafe { isa.load_u(x.add(i * x_stride + (2 * j + 1) * I::LANES)) };
                     let (unsigned, signed) = if C::BYTE.activations == 15 { (lower, q) } else { (q, lower) };
                     sums[r][i] = isa.dot_bytes(sums[r][i], unsigned, signed);
@@ -128,7 +129,7 @@ impl<C: Code> Products<C> for LaneIntegers {
         // activations for the loads of the loop.
         let packed: [I::U; R] = streams.map(|stream| unsafe { isa.load_u(stream.cast()) });
         for j in 0..C::CODES / 2 {
-            // SAFETY: as above.
+            // SAFETY: each row has a readable block of activations, with `C::CODES / 2` vectors.
             let x: [I::U; MR] = std::array::from_fn(|i| unsafe { isa.load_u(x.add(i * x_stride + j * I::LANES)) });
             for (sums, &packed) in sums.iter_mut().zip(&packed) {
                 let q = C::integers(isa, packed, j);
@@ -168,7 +169,8 @@ impl<C: Code, const VECTORS: usize> Products<C> for OrderIntegers<VECTORS> {
             // block with BEYOND further bytes for the loads of the loop.
             let x: [I::U; MR] = std::array::from_fn(|i| unsafe { isa.load_u(x.add(i * x_stride + at / 2)) });
             for (sums, &stream) in sums.iter_mut().zip(&streams) {
-                // SAFETY: as above.
+                // SAFETY: the stream has a readable block and BEYOND further bytes; `at` is inside
+                // the block.
                 let q = unsafe { C::exact_halves_at(isa, stream.add(at * C::BITS as usize / 8)) };
                 for i in 0..MR {
                     sums[i] = isa.dot_i16(sums[i], x[i], q);
@@ -220,7 +222,7 @@ impl<C: Code> Products<C> for Lanes {
         // activations for the loads of the loop.
         let packed: [I::U; R] = streams.map(|stream| unsafe { isa.load_u(stream.cast()) });
         for j in 0..C::CODES {
-            // SAFETY: as above.
+            // SAFETY: each row has a readable block of activations, with `C::CODES` vectors.
             let x: [I::V; MR] = std::array::from_fn(|i| unsafe { isa.load(x.add(i * x_stride + j * I::LANES).cast()) });
             for (sums, &packed) in sums.iter_mut().zip(&packed) {
                 let low = if j == 0 { packed } else { isa.shr(packed, j as u32 * C::BITS) };
@@ -257,7 +259,8 @@ impl<C: Code> Products<C> for Order {
             // block with BEYOND further bytes for the loads of the loop.
             let x: [I::V; MR] = std::array::from_fn(|i| unsafe { isa.load(x.add(i * x_stride + at).cast()) });
             for (sums, &stream) in sums.iter_mut().zip(&streams) {
-                // SAFETY: as above.
+                // SAFETY: the stream has a readable block and BEYOND further bytes; `at` is inside
+                // the block.
                 let q = C::value(isa, unsafe { C::at(isa, stream, at * C::BITS as usize) });
                 for i in 0..MR {
                     sums[i] = isa.fma(x[i], q, sums[i]);
