@@ -9,7 +9,7 @@ const WINDOW: usize = 512;
 const HOP: usize = 160;
 /// Bands on the mel scale.
 const BANDS: usize = 20;
-/// Frames of a block, and how many blocks behind and ahead of a frame tell the noise around it.
+/// Frames per block, and number of blocks before and after a frame in its noise estimate.
 const BLOCK: usize = 25;
 const BEHIND: usize = 12;
 const AHEAD: usize = 2;
@@ -48,7 +48,7 @@ pub struct VoiceActivity {
     frames: VecDeque<Bands>,
     first: usize,
     smoothed: Bands,
-    /// The least smoothed power in each of the blocks that tell the noise.
+    /// The minimum smoothed power of each block in the noise estimate.
     softest: VecDeque<Bands>,
     /// Frames that are judged, and how many of the last ones rise above the noise.
     judged: usize,

@@ -10,7 +10,7 @@ use crate::{Error, Result};
 /// The supported formats, for messages.
 pub(crate) const SUPPORTED: &str = "WAV, AIFF, CAF, FLAC, MP3, Ogg (Vorbis, Opus), MP4 (AAC, ALAC) and WebM (Vorbis, Opus)";
 
-/// Bytes of a file's beginning that tell its kind.
+/// Number of leading bytes needed to recognise a file format.
 pub(crate) const HEAD: usize = 189;
 
 /// Most bytes of an MP4 stream that are kept because its index follows its sound.

@@ -1,4 +1,4 @@
-//! Recordings to samples, and samples to what speech models listen to.
+//! Decodes recordings to samples, and computes the input features of speech models.
 //!
 //! A [`Recording`] decodes a file or a stream block by block, mixes its channels down and resamples
 //! it. So memory does not grow with its length. [`LogMel`] computes Whisper's log-mel spectrograms,

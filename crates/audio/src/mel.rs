@@ -5,7 +5,8 @@ use crate::{bins::MelBins, spectrum::PowerSpectrum};
 /// Parameters of Whisper and its relatives: samples per frame, and samples from frame to frame.
 const WINDOW: usize = 400;
 const HOP: usize = 160;
-/// The logarithm of the least power, and how far below the loudest bin of a spectrogram the others may lie, in powers of ten.
+/// The logarithm of the least power, and the range of a spectrogram below its loudest bin, in
+/// powers of ten.
 const LEAST_POWER: f32 = 1e-10;
 const RANGE: f32 = 8.0;
 
@@ -92,7 +93,7 @@ impl LogMelStream {
         WINDOW / 2 - HOP
     }
 
-    /// Begins anew.
+    /// Resets the stream.
     pub fn restart(&mut self) {
         self.pending.clear();
         self.pending.resize(WINDOW / 2, 0.0);
@@ -140,7 +141,7 @@ mod tests {
             let mut rows = Vec::new();
             samples.chunks(size).for_each(|block| stream.push(block, &mut rows));
             assert_eq!(rows.len() / mels, 1 + (16_000 - 200) / 160, "blocks of {size}");
-            // The window mirrors what goes ahead, the stream begins with silence.
+            // The window mirrors its start, the stream begins with silence.
             for (at, bin) in (2..frames).flat_map(|at| (0..mels).map(move |bin| (at, bin))) {
                 let (found, expected) = (rows[at * mels + bin], whole[bin * 100 + at]);
                 assert!((found - expected).abs() < 1e-6, "frame {at}, bin {bin}: {found} instead of {expected}");

@@ -13,7 +13,7 @@ use symphonia::core::{
 
 use crate::{Error, Result, recording::check_channels};
 
-/// Opus is always decoded at this rate, at which a packet has at most so many samples a channel.
+/// Opus is always decoded at this rate; a packet then has at most this many samples per channel.
 const RATE: u32 = 48_000;
 const LONGEST: usize = RATE as usize * 120 / 1000;
 const INFO: CodecInfo = CodecInfo { short_name: "opus", long_name: "Opus", profiles: &[] };

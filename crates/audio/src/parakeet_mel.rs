@@ -91,7 +91,7 @@ impl ParakeetMel {
         }
     }
 
-    /// Makes the frames that lie in the pending samples.
+    /// Computes the complete frames of the pending samples.
     fn complete(&mut self, rows: &mut Vec<f32>) {
         let waiting = self.pending.len();
         rows.extend(self.bins.drain(&mut self.pending, HOP, |power| (power + LEAST_POWER).ln()));

@@ -93,7 +93,8 @@ impl Recording {
     /// A stream of samples without a container.
     ///
     /// # Errors
-    /// [`Error::Rate`] and [`Error::Channels`] for what no recording has; the stream cannot be read.
+    /// [`Error::Rate`] and [`Error::Channels`] for impossible values, or an error if the stream
+    /// cannot be read.
     pub fn from_pcm(stream: impl Read + Send + Sync + 'static, pcm: Pcm, rate: u32) -> Result<Recording> {
         Recording::from_stream(Cursor::new(pcm.wav_header()).chain(stream), rate)
     }
@@ -162,7 +163,7 @@ impl Recording {
         self.seconds
     }
 
-    /// Whether the file ended in the midst of what it announced.
+    /// Whether the file ended before its announced length.
     pub fn is_cut_short(&self) -> bool {
         self.is_cut_short
     }
@@ -268,7 +269,7 @@ impl Recording {
         }
     }
 
-    /// Mixes what was decoded down, and resamples it into `block`.
+    /// Mixes the decoded samples down and resamples them into `block`.
     fn add_decoded(&mut self) -> Result<()> {
         let Some((rate, channels)) = self.form else { return Ok(()) };
         self.mono.clear();

@@ -49,7 +49,7 @@ impl Resampler {
         Some(Resampler { inner, pending, made, rates: [from.into(), to.into()], taken: 0, given: 0, delay })
     }
 
-    /// Appends to `out` what `samples` complete.
+    /// Appends the results completed by `samples` to `out`.
     pub(crate) fn push(&mut self, samples: &[f32], out: &mut Vec<f32>) {
         self.taken += samples.len() as u64;
         self.pending.extend_from_slice(samples);
@@ -73,7 +73,8 @@ impl Resampler {
         }
     }
 
-    /// Computes one chunk of what is pending from `first` on, or of its last `part` frames and silence; returns how many went in.
+    /// Computes one chunk of the pending samples from `first` on, or of the last `part` frames and
+    /// silence. Returns the number of consumed frames.
     fn chunk(&mut self, first: usize, part: Option<usize>, out: &mut Vec<f32>) -> usize {
         let frames = self.inner.input_frames_next();
         if part.is_some() {

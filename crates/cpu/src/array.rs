@@ -86,7 +86,7 @@ impl Array {
         self.shape.iter().product()
     }
 
-    /// Whether the elements lie in row-major order without gaps.
+    /// Whether the elements are in row-major order without gaps.
     pub(crate) fn is_contiguous(&self) -> bool {
         let mut next = 1isize;
         self.shape.contains(&0)
@@ -125,7 +125,7 @@ impl Array {
         crate::ops::any_dtype!(self.dtype, T => Ok(self.view_mut::<T>()?.into()))
     }
 
-    /// The elements in row-major order; an error unless they lie so.
+    /// The elements in row-major order; an error for another layout.
     pub(crate) fn slice<T: Element>(&self) -> Result<&[T]> {
         let n = self.numel();
         let start = if n == 0 { 0 } else { self.offset };

@@ -5,7 +5,8 @@
 //!   copies.
 //! - `arena`: storage of dead slots, by size, for the results to come.
 //! - `liveness`: when each slot dies.
-//! - `machine`: what lasts from node to node: slots, storage, threads, the session's state.
+//! - `machine`: the state that lasts from node to node: slots, storage, threads, the session's
+//!   state.
 //! - `prepare`: how each node becomes calls. A node without a `Prepare` does not build; one that is listed as
 //!   lacking makes loading refuse the graph.
 //! - `ops`: the nodes, by family.

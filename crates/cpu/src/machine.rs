@@ -156,7 +156,7 @@ impl Machine {
         Bound { tensors: &self.tensors, values: &self.cx.values }
     }
 
-    /// Runs a node's rule on the actual sizes and keeps what it says of the results.
+    /// Runs a node's inference rule on the actual sizes and keeps the inferred results.
     pub(crate) fn infer(&mut self, node: &Node) -> Result<()> {
         Ok(self.inferred.run(node, &Bound { tensors: &self.tensors, values: &self.cx.values })?)
     }

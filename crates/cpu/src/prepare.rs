@@ -18,7 +18,8 @@ pub(crate) trait Prepare {
         true
     }
 
-    /// Says what is to be done with the operands, and binds the results. The node's rule has accepted types and sizes.
+    /// Plans the operations on the operands and binds the results. The node's rule has accepted
+    /// types and sizes.
     ///
     /// # Errors
     /// [`Obstacle::Dynamic`] if the work depends on unknown values; returned before the first call,

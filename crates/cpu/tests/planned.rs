@@ -16,7 +16,7 @@ use flambeau_ir::{
 };
 use flambeau_testcases::{Outcome, all, per_case, run_case};
 
-/// The CPU engine, and what its sessions say of their steps.
+/// The CPU engine, and the profiles of its sessions.
 struct Counting {
     engine: CpuEngine,
     steps: Arc<Mutex<Steps>>,
@@ -79,7 +79,7 @@ const SIZED_BY_VALUES: [&str; 7] = [
 /// Reasons that follow from the program's form, whatever its data.
 const OF_CHAINS: [&str; 2] = ["it runs other chains", "a node runs its chain"];
 
-/// Runs a case; all its nodes must be planned ahead, but those for which only the run can tell.
+/// Runs a case. All its nodes must be planned ahead, except nodes that depend on the run.
 fn check(name: &str, folder: &Path) -> Outcome {
     let engine = Counting { engine: CpuEngine::new(Some(2)), steps: Arc::default(), computes: AtomicBool::new(false) };
     let outcome = run_case(&engine, folder);

@@ -19,7 +19,7 @@ fn truths(x: &Tensor) -> Result<Vec<bool>, Error> {
     Ok(mask.as_slice::<Bool>()?.iter().map(|b| b.get()).collect())
 }
 
-/// Where the elements that are not zero stand.
+/// Positions of the nonzero elements.
 fn nonzero(x: &Tensor) -> Result<Tensor, Error> {
     let (places, rank) = (true_places(x)?, x.rank());
     let flat: Vec<i64> = places.concat();

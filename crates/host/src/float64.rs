@@ -90,7 +90,7 @@ const fn float64(name: &'static str, run: fn(&Call<'_>) -> Results) -> Kernel {
     Kernel::new(name, run).on(For::Float64)
 }
 
-/// The elements that a reduction sees at once, and where they stand.
+/// The elements of one reduction, and their positions.
 #[derive(Clone, Debug, Default)]
 struct Line {
     values: Vec<f64>,

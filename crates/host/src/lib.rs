@@ -1,4 +1,5 @@
-//! Kernels of the outer program: what graphs have no nodes for, computed by the host between delegates.
+//! Kernels of the outer program: operators without graph nodes, computed by the host between
+//! delegates.
 //!
 //! A family of kernels is a module with a table of rows, and a line in `FAMILIES`. A row names an
 //! operator of the schema table and states which element types it is for. The compiler uses the

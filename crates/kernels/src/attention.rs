@@ -29,7 +29,7 @@ pub enum Mask<'a> {
     None,
     /// Key `j` for query `i` where `j ≤ i + (Tk − Tq)`.
     Causal,
-    /// As [`Mask::Causal`], and only the last so many of these.
+    /// As [`Mask::Causal`], but only the last keys up to this number.
     Window(usize),
     /// Keys with `true` are visible; broadcasts to `[B, Hq, Tq, Tk]`.
     Bool(View<'a, Bool>),
@@ -95,7 +95,7 @@ impl Target {
     }
 }
 
-/// How keys and values lie, `[B, Hkv, Tk, D]`.
+/// Storage of keys and values, `[B, Hkv, Tk, D]`.
 trait Stored: Sync + Sized {
     /// The type to which weights are rounded before the product with values.
     type Weight: Float;
@@ -106,7 +106,7 @@ trait Stored: Sync + Sized {
     fn sizes(&self) -> Result<[usize; 4], Error>;
     /// Whether single queries can read the rows.
     fn has_lines(&self) -> bool;
-    /// Floats of scratch that the lines of so many keys need.
+    /// Number of scratch floats for the lines of `keys` keys.
     fn line_floats(&self, keys: usize) -> usize;
     /// The rows of a head. Rows `keys` are readable while `scratch` stays unmodified.
     fn lines(&self, cpu: Cpu, at: [usize; 2], keys: Range<usize>, scratch: &mut [f32]) -> Self::Lines;
@@ -220,12 +220,13 @@ impl<'a, K: Stored> Problem<'a, K> {
         team.give_back(states);
     }
 
-    /// Whether each head has one query, with few heads a group, and keys and values lie as [`One`] reads them.
+    /// Whether [`One`] supports it: one query per head, few heads per group, and a readable layout
+    /// of keys and values.
     fn is_alone(&self) -> bool {
         self.queries == 1 && self.group <= one::MOST_HEADS && self.k.has_lines() && self.v.has_lines()
     }
 
-    /// Whether the mask says of each key what is added to its score.
+    /// Whether the mask gives an added score for each key.
     fn is_masked(&self) -> bool {
         matches!(self.mask, Mask::Bool(_) | Mask::Add(_))
     }

@@ -1,7 +1,7 @@
 //! Convolutions over one to three spatial axes, channels last.
 //!
-//! Both directions gather: a table says which input position each tap of each output position reads, if any. Inputs are
-//! multiplied where they lie; no patches are laid out.
+//! Both directions gather: a table says which input position each tap of each output position
+//! reads, if any. Inputs are read in place, without copying patches.
 
 mod depthwise;
 mod product;

@@ -135,7 +135,7 @@ impl<T: Float> Kernel for Read<'_, T> {
 #[inline(always)]
 pub(crate) unsafe fn read_line<T: Float, I: Isa>(isa: I, p: *const T, to: &mut [f32]) {
     let whole = to.len() / I::LANES * I::LANES;
-    // SAFETY: the caller makes as many elements readable at `p`; vectors lie inside `to`.
+    // SAFETY: the caller makes as many elements readable at `p`; vectors stay inside `to`.
     unsafe {
         for i in (0..whole).step_by(I::LANES) {
             isa.store(to.as_mut_ptr().add(i), T::load(isa, p.add(i)));
@@ -154,7 +154,7 @@ pub(crate) unsafe fn read_line<T: Float, I: Isa>(isa: I, p: *const T, to: &mut [
 #[inline(always)]
 pub(crate) unsafe fn write_line<T: Float, I: Isa>(isa: I, p: *mut T, from: &[f32]) {
     let whole = from.len() / I::LANES * I::LANES;
-    // SAFETY: the caller makes as many elements writable at `p`; vectors lie inside `from`.
+    // SAFETY: the caller makes as many elements writable at `p`; vectors stay inside `from`.
     unsafe {
         for i in (0..whole).step_by(I::LANES) {
             T::store(isa, p.add(i), isa.load(from.as_ptr().add(i)));

@@ -183,7 +183,7 @@ unsafe fn narrow<T: Float, I: Isa>(isa: I, p: *mut T, step: isize, n: usize, fro
     let mut i = 0;
     while i < n {
         let left = n - i;
-        // SAFETY: as in `widen`.
+        // SAFETY: the caller ensures `n` valid elements at this step.
         unsafe {
             let v = isa.load(from.as_ptr().add(i));
             if left >= I::LANES { T::store(isa, p.add(i), v) } else { store_partial(isa, p.add(i), v, left) }

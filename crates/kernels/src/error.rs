@@ -4,7 +4,7 @@
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Some index of a view would lie outside its data.
+    /// Some index of a view would be outside its data.
     #[error("a view of shape {shape:?} reaches outside its {len} elements")]
     View {
         /// The view's sizes.
@@ -18,7 +18,7 @@ pub enum Error {
         /// The view's sizes.
         shape: Vec<usize>,
     },
-    /// A size differs from what the other operands ask for.
+    /// A size differs from the size required by the other operands.
     #[error("{what}: expected {expected}, found {found}")]
     Size {
         /// Operand and quantity.

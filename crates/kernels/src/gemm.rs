@@ -30,8 +30,9 @@
 //! cache. It scales them, adds the bias, applies the activation and the gate, adds the residual,
 //! and stores them in the output's type.
 //!
-//! Convolutions and attention use the tile, the panels and the operands as well. Nothing in [`quant`](crate::quant) calls back: it
-//! reads codes and multiplies skinny rows by them, and whole products with codes stand in [`quantized`].
+//! Convolutions and attention use the tile, the panels and the operands as well. Nothing in
+//! [`quant`](crate::quant) calls back: it reads codes and multiplies skinny rows by them, and whole
+//! products with codes are in [`quantized`].
 
 mod block;
 mod epilogue;

@@ -109,7 +109,7 @@ fn all_rows(team: &mut Team, x: FloatPtr, out: FloatPtr, [count, width]: [usize;
     let is_one_type = std::mem::discriminant(&x) == std::mem::discriminant(&out);
     let padded = match row {
         Row::Scale(_) if is_one_type => 0,
-        // A widened row, and what becomes of it.
+        // The row widened to `f32`, computed in place.
         Row::Scale(_) => 2 * line,
         Row::Softmax | Row::LogSoftmax => line,
     };

@@ -131,7 +131,7 @@ impl<'a, T> View<'a, T> {
         self.shape.contains(&0)
     }
 
-    /// The elements in row-major order, where they lie so.
+    /// The elements as a slice, if the view is row-major.
     pub fn as_slice(&self) -> Option<&'a [T]> {
         // SAFETY: `len` consecutive elements from the origin are all inside the data by the check at construction.
         is_row_major(&self.shape, &self.strides).then(|| unsafe { std::slice::from_raw_parts(self.origin, self.len()) })
@@ -190,7 +190,7 @@ impl<'a, T> View<'a, T> {
         View { origin: self.origin.cast(), shape: self.shape.clone(), strides: self.strides.clone(), life: PhantomData }
     }
 
-    /// Element 0; all others lie at `strides` from here.
+    /// Element 0; `strides` lead from here to all others.
     pub(crate) fn origin(&self) -> *const T {
         self.origin
     }
@@ -241,7 +241,7 @@ impl<'a, T> ViewMut<'a, T> {
         &self.strides
     }
 
-    /// The elements in row-major order, where they lie so.
+    /// The elements as a slice, if the view is row-major.
     pub fn as_mut_slice(&mut self) -> Option<&mut [T]> {
         let len = self.shape.iter().product();
         // SAFETY: a row-major view covers `len` consecutive elements; the borrow of `self` is
@@ -249,7 +249,7 @@ impl<'a, T> ViewMut<'a, T> {
         is_row_major(&self.shape, &self.strides).then(|| unsafe { std::slice::from_raw_parts_mut(self.origin, len) })
     }
 
-    /// Element 0; all others lie at `strides` from here.
+    /// Element 0; `strides` lead from here to all others.
     pub(crate) fn origin(&mut self) -> *mut T {
         self.origin
     }

@@ -32,7 +32,7 @@ mx::Stream stream();
 // Keeps the message for fl_error().
 int keep_error(const char* message);
 
-// Runs an entry: what it throws becomes its status and message.
+// Runs an entry and turns its exceptions into a status and a message.
 template <typename F>
 int guard(F&& body) {
   try {

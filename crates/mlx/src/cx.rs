@@ -41,7 +41,7 @@ pub(crate) struct Slot {
 pub(crate) const MAX_HOST_BYTES: usize = 1 << 12;
 
 impl Slot {
-    /// An array with what is known of it.
+    /// An array with its type and shape.
     pub(crate) fn new(array: Array, dtype: DType, shape: Shape) -> Slot {
         Slot { array, dtype, shape, host: None, origin: None, padded: None }
     }

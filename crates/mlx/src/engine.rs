@@ -38,7 +38,7 @@ pub struct Options {
     /// Whether runs of a signature that comes again are compiled; `None`: on GPUs. On MLX's CPU backend a compiled run is only kept,
     /// not fused, in the whole process.
     pub compile: Option<bool>,
-    /// Whether Metal kernels that Flambeau does not know may run their source text.
+    /// Whether unknown Metal kernels may run their source text.
     pub allow_custom_kernels: bool,
     /// Bytes of freed memory that MLX may keep for reuse; `None` leaves MLX's own limit.
     pub cache_limit: Option<u64>,
@@ -82,7 +82,7 @@ pub(crate) type Uploads = Arc<Mutex<HashMap<Key, Weak<Upload>>>>;
 /// Address, type and shape of a constant's bytes.
 pub(crate) type Key = (usize, DType, Shape);
 
-/// A constant on the device. It keeps the bytes, so that nothing else can lie at their address.
+/// A constant on the device. It keeps the bytes, so that their address is not reused.
 #[derive(Debug)]
 pub(crate) struct Upload {
     array: Mutex<Array>,
@@ -161,7 +161,7 @@ impl MlxEngine {
 
     /// Array handles that are alive in the process: none once every session is dropped and its work is done.
     pub fn live_arrays(&self) -> i64 {
-        // After what is queued.
+        // Waits for the queued jobs first.
         let _ = self.owner.queue.call(|| ());
         self.api.live_arrays()
     }
@@ -214,7 +214,7 @@ impl Engine for MlxEngine {
         let compiles = (self.compiles && profile.is_none()).then(|| Arc::clone(&self.compiled_runs));
         let (options, queue) = (options.clone(), self.owner.queue.clone());
         let load = move || {
-            // Metal reads constants where they lie.
+            // Metal reads constants in place.
             let weights = if support.has_metal { 0 } else { new_bytes(&uploaded, &tensors) };
             require_room(api, weights.saturating_add(state_bytes(&graph, &options)))?;
             let uploads = upload(api, &uploaded, tensors)?;

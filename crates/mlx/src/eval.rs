@@ -38,7 +38,7 @@ pub(crate) struct Support {
     pub(crate) has_metal: bool,
     /// Whether products with weights in nvfp4, mxfp4 and mxfp8 come out right.
     pub(crate) multiplies_float_codes: bool,
-    /// Whether source text that the engine does not know may run.
+    /// Whether source text of unknown kernels may run.
     pub(crate) allows_custom: bool,
     /// Whether a launch may fill the device and wait for itself: no other thread of the process has launches there.
     pub(crate) fills_device: bool,

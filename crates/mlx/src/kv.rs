@@ -49,7 +49,8 @@ pub(crate) fn settle(cache: &mut KvCache, api: Api) {
     }
 }
 
-/// Writes `k` and `v` `[1, heads, T, head_dim]` from `position` on, and returns what the step reads.
+/// Writes `k` and `v` `[1, heads, T, head_dim]` from `position` on, and returns the step's view of
+/// the cache.
 ///
 /// # Errors
 /// If they do not fit the layer, or the step reaches beyond the capacity.

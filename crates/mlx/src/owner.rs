@@ -23,7 +23,8 @@ pub(crate) struct Owner {
     first_on: Option<Device>,
 }
 
-/// Devices that have an owner. A second one has a stream of its own, whose launches may run at the same time.
+/// Devices that have an owner. A second owner of a device has its own stream, and launches of both
+/// streams may run concurrently.
 static OWNED: Mutex<Vec<Device>> = Mutex::new(Vec::new());
 
 fn owned() -> MutexGuard<'static, Vec<Device>> {

@@ -26,7 +26,7 @@ pub(crate) enum How {
     Aligned,
     /// Nothing: the results are the operand's elements, in their order.
     View,
-    /// A rotation of each row by a position of its own, which the node reads from a value slot.
+    /// A rotation of each row by its sequence's position, read from a value slot.
     Turned,
 }
 

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{Error, Install, ffi};
 
-/// The shim's files that lie in this crate; the last one includes the others.
+/// The shim's files in this crate; the last one includes the others.
 const SOURCES: [(&str, &str); 7] = [
     ("flambeau_mlx.h", include_str!("../shim/flambeau_mlx.h")),
     ("common.h", include_str!("../shim/common.h")),
@@ -68,7 +68,8 @@ impl Shim {
     /// The compiled shim; compiles it first if the cache lacks it.
     ///
     /// # Errors
-    /// [`Error::Compile`] with what the compiler said, [`Error::Io`] if the cache cannot be written.
+    /// [`Error::Compile`] with the compiler's message, [`Error::Io`] if the cache cannot be
+    /// written.
     pub fn build(&self) -> Result<PathBuf, Error> {
         let path = self.path();
         if path.is_file() {

@@ -174,7 +174,7 @@ fn share(one: &Held<'_>, other: &Held<'_>) -> bool {
     matches!((&*one.state, &*other.state), (Some(a), Some(b)) if a.shares_with(b))
 }
 
-/// Whether two runs differ in nothing but what their slots hold.
+/// Whether two runs differ only in their slots' contents.
 fn are_alike(one: &Held<'_>, other: &Held<'_>) -> bool {
     let (Some(a), Some(b)) = (&*one.state, &*other.state) else { return false };
     let is_like = |pair: (&Value, &Value)| match pair {
@@ -203,7 +203,7 @@ struct Holding<'a> {
 }
 
 impl<'a> Holding<'a> {
-    /// Calls `f` when all of them hold what they share.
+    /// Calls `f` once all members have locked their shared buffers.
     fn run<T>(&mut self, f: impl FnOnce(&mut [&'a mut State]) -> T) -> T {
         let mut f = Some(f);
         let mut result = None;

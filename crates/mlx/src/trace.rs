@@ -55,7 +55,7 @@ struct Guard {
 /// The trace being made.
 #[derive(Debug)]
 pub(crate) struct Trace {
-    /// The open integers by input: MLX's stand-in, and the value of the run that is traced.
+    /// The open integers by input: MLX's placeholder, and the value in the traced run.
     open: Vec<Option<(Array, i64)>>,
     guards: Vec<Guard>,
 }
@@ -261,7 +261,7 @@ fn compile(
     let inside = Arc::clone(&cell);
     let body = move |traced: Vec<Array>| {
         let mut cell = inside.lock().unwrap_or_else(|e| e.into_inner());
-        // MLX keeps what it traced; a second call would be for another signature.
+        // MLX keeps the trace; it would call again only for another signature.
         let (machine, lent) = cell.as_mut().ok_or_else(|| Failure("a compiled run met another signature".into()))?;
         lent.trace(machine, traced).map_err(|e| Failure(e.to_string()))
     };
@@ -290,7 +290,7 @@ struct Lent {
 }
 
 impl Lent {
-    /// Runs the main chain on MLX's stand-ins.
+    /// Runs the main chain on MLX's placeholders.
     fn trace(&mut self, m: &mut Machine, traced: Vec<Array>) -> Result<Vec<Array>> {
         let graph = Arc::clone(&m.graph);
         let mut traced = traced.into_iter();

@@ -240,7 +240,7 @@ fn check_together(mlx: &MlxEngine, model: Model) {
     let steps: Vec<Vec<Vec<Value>>> =
         (0..3_i64).map(|step| (0..32).map(|i| vec![row(), at(PLACES[i % PLACES.len()] + step)]).collect()).collect();
     let mut first: Option<Vec<Vec<f32>>> = None;
-    // On a CPU, every session computes alone what is compared.
+    // On a CPU, the compared results come from sessions that run alone.
     let counts: &[usize] = if mlx.device() == Device::Cpu { &[2, 5] } else { &[5, 8, 9, 32] };
     for &count in counts {
         let mut sessions: Vec<_> = (0..count).map(|_| load()).collect();

@@ -39,7 +39,7 @@ fn meta(text: &str) -> (DType, Vec<usize>) {
     (dtype, sizes.split(',').filter(|s| !s.is_empty()).map(|s| s.parse().expect("a size")).collect())
 }
 
-/// A constant's value, drawn by what its name says of it.
+/// A constant's random value, in a range that depends on its name.
 fn constant(name: &str, dtype: DType, shape: &[usize], rng: &mut Rng) -> Bytes {
     let count = shape.iter().product::<usize>();
     if dtype == DType::U32 {

@@ -114,7 +114,8 @@ impl Expr {
         }
     }
 
-    /// Number of terms and factors at all depths: what arithmetic on the expression costs. A known integer weighs one.
+    /// Number of terms and factors at all depths: the cost of arithmetic on the expression. A known
+    /// integer weighs one.
     pub fn weight(&self) -> usize {
         match self {
             Expr::Int(_) => 1,

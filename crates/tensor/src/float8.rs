@@ -1,4 +1,4 @@
-//! Floats of 8 bits, as bytes: what codes stand for, and the code nearest to a number.
+//! Floats of 8 bits, as bytes: the values of codes, and the code nearest to a number.
 
 use crate::DType;
 

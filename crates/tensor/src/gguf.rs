@@ -1,4 +1,4 @@
-//! GGUF's block formats: where codes, scales and minima lie in a block.
+//! GGUF's block formats: positions of codes, scales and minima in a block.
 //!
 //! Every format here has an affine form: value = scale · code + bias, with unsigned codes and one (scale, bias) pair a group.
 
@@ -217,7 +217,7 @@ fn nibbles(bytes: &[u8], out: &mut [u8]) {
     }
 }
 
-/// 16 bytes of nibbles for 32 elements, as the codes that they stand for.
+/// 16 bytes of nibbles for 32 elements, decoded to their codes.
 fn uneven(bytes: &[u8], out: &mut [u8]) {
     for (out, bytes) in out.chunks_exact_mut(32).zip(bytes.chunks_exact(16)) {
         nibbles(bytes, out);

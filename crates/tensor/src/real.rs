@@ -29,7 +29,7 @@ pub enum Rounding {
 }
 
 impl Rounding {
-    /// The integer; `None` for NaN and what does not fit.
+    /// The integer; `None` for NaN and values that do not fit.
     pub fn apply(self, value: f64) -> Option<i64> {
         let rounded = match self {
             Rounding::Floor => value.floor(),

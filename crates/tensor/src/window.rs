@@ -1,4 +1,4 @@
-//! How windows walk over an axis: what convolutions, pooling and patches share.
+//! Windows on an axis, for convolutions, pooling and patches.
 
 use std::ops::{Add, Mul, Sub};
 

@@ -13,7 +13,7 @@ use crate::tokenizer::Shared;
 pub(crate) enum DecodePlan {
     /// Tokens are bytes written in the GPT-2 alphabet; the text is the lossy UTF-8 reading of all of them.
     ByteLevel,
-    /// Each token is text, after replacements; tokens like `<0x0A>` may stand for bytes.
+    /// Each token is text, after replacements; tokens like `<0x0A>` may represent bytes.
     Pieces {
         /// Text to be replaced in each token, with its replacement.
         replace: Vec<(String, String)>,
@@ -112,7 +112,7 @@ impl DetokenizeStream {
         Ok(out)
     }
 
-    /// Ends the sequence: what was held back comes out, incomplete characters as U+FFFD.
+    /// Ends the sequence and returns the held-back text, with incomplete characters as U+FFFD.
     ///
     /// # Errors
     /// The tokenizer's decoder fails.
@@ -220,7 +220,7 @@ fn push_byte_level(piece: &str, bytes: &mut Vec<u8>) {
     }
 }
 
-/// How many U+FFFD stand for bytes that are not UTF-8.
+/// Number of U+FFFD for bytes that are not UTF-8.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Damage {
     /// One for each maximal beginning of a character, as `String::from_utf8_lossy` does.
@@ -253,11 +253,12 @@ fn take_all(bytes: &mut Vec<u8>, damage: Damage, out: &mut String) {
     bytes.clear();
 }
 
-/// Decoding by repetition: the text of the last tokens, with and without the new one, tells what the new one adds.
+/// Decoding by repetition: the new token's text is the difference between decoding the last tokens
+/// with and without it.
 #[derive(Default)]
 struct Window {
     ids: Vec<u32>,
-    /// Text of the first `shown_ids` of `ids`: what has been passed on.
+    /// Text of the first `shown_ids` of `ids`, already returned.
     shown: String,
     shown_ids: usize,
 }

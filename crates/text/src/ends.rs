@@ -1,4 +1,4 @@
-//! Tokens that are known to end a turn or an answer, whatever a file says of its own.
+//! Well-known tokens that end a turn or an answer, in addition to a file's own.
 
 /// Texts of tokens that end a turn: the text after one of them belongs to another turn.
 const ENDS_OF_TURNS: [&str; 21] = [

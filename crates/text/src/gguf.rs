@@ -224,7 +224,8 @@ impl GgufVocab {
         self.merges.iter().enumerate().map(parse).collect()
     }
 
-    /// Merges in the order of the scores of what they make; every way to make a piece from two others is one.
+    /// Merges in the order of their results' scores. Every split of a piece into two others is a
+    /// merge.
     fn derived_merges(&self, vocab: &HashMap<&str, u32>) -> Result<Vec<Value>> {
         if self.scores.is_empty() {
             return Err(Error::Gguf(GgufFault::Unranked));

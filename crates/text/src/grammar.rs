@@ -67,7 +67,7 @@ impl GrammarCompiler {
     /// Texts that are JSON of a schema, written with a blank after commas and colons, and properties in the schema's order.
     ///
     /// # Errors
-    /// The schema is none, uses what is not supported, or is too large.
+    /// The schema is invalid, uses unsupported features, or is too large.
     pub fn json_schema(&self, schema: Json) -> Result<Constraint> {
         self.compile(|| TopLevelGrammar::from_json_schema(spaced(schema)))
     }

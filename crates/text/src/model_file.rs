@@ -24,7 +24,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<(Vec<u8>, GgufVocab)> {
     let first = bytes.iter().find(|b| !b.is_ascii_whitespace());
     let (format, read) = match first {
         Some(b'{') => ("tekken", tekken::read(bytes)),
-        // The tag of the first piece, which has fields of its own.
+        // The tag of the first piece, a nested message.
         Some(_) if bytes.first() == Some(&sentence_piece::PIECE) => ("SentencePiece", sentence_piece::read(bytes)),
         _ => ("tiktoken", tiktoken::read(bytes)),
     };

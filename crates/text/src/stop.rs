@@ -102,7 +102,7 @@ impl StopMatcher {
         StopStep { text: std::mem::replace(&mut self.held, rest), stopped: None }
     }
 
-    /// Ends the text: what was held back is no stop string after all and is returned.
+    /// Ends the text and returns the held-back part, which is not a stop string.
     pub fn finish(&mut self) -> String {
         self.stops.iter_mut().for_each(|stop| stop.matched = 0);
         std::mem::take(&mut self.held)

@@ -33,7 +33,7 @@ pub struct ChatTemplate {
     pad: Option<String>,
 }
 
-/// A conversation to render, and what the template may want to know about it.
+/// A conversation to render, and the template's further variables.
 #[derive(Debug, Clone, Default)]
 pub struct ChatInput {
     /// Messages, each an object with `role` and `content`; see [`message`]. Further keys (`tool_calls`,
@@ -51,7 +51,7 @@ pub struct ChatInput {
     pub now: Option<Clock>,
 }
 
-/// A message that is nothing but text.
+/// A message that consists of text only.
 pub fn message(role: &str, content: &str) -> Json {
     serde_json::json!({"role": role, "content": content})
 }

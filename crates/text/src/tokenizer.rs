@@ -103,7 +103,7 @@ impl Tokenizer {
         guarded(|| self.shared.inner.to_string(false)).map(String::into_bytes).map_err(Error::Tokenizer)
     }
 
-    /// Replaces what ends generation, where a program says it better than the files.
+    /// Replaces the ids that end generation, if a program knows better than the files.
     #[must_use]
     pub fn with_eos_ids(mut self, ids: impl IntoIterator<Item = u32>) -> Self {
         self.special.eos_ids.clear();
@@ -120,8 +120,8 @@ impl Tokenizer {
         Self::encode_by(&self.shared.inner, text, add_special)
     }
 
-    /// Token ids of a text to continue: as [`encode`](Self::encode) with `add_special`, without what some tokenizers put behind a
-    /// text to end it.
+    /// Token ids of a text to continue: as [`encode`](Self::encode) with `add_special`, without the
+    /// tokens that some tokenizers append to end a text.
     ///
     /// # Errors
     /// The tokenizer cannot represent the text.
@@ -154,7 +154,7 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// Text of `ids`; ids that the tokenizer does not know give no text. Bytes that are no UTF-8 become U+FFFD.
+    /// Text of `ids`; unknown ids give no text. Bytes that are no UTF-8 become U+FFFD.
     ///
     /// # Errors
     /// The tokenizer's decoder fails.

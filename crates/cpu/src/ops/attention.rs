@@ -83,7 +83,7 @@ fn in_type(p: &mut Planner<'_>, slot: ir::In, dtype: DType) -> Prepared<MemRef> 
     p.in_type(x, dtype)
 }
 
-/// Keys, values and mask may have sizes that only the run tells, if they need no conversion.
+/// Keys, values and mask may have sizes known only at run time, if they need no conversion.
 impl Prepare for ir::Sdpa {
     fn prepare(&self, p: &mut Planner<'_>) -> Prepared {
         let (q, spec) = (p.operand(self.q)?, p.spec(self.out)?);
@@ -146,7 +146,7 @@ fn band(cx: &mut Context, queries: usize, keys: usize, window: usize) -> Result<
     Ok(mask)
 }
 
-/// Appends keys and values to the session's cache and attends over what it then shows.
+/// Appends keys and values to the session's cache and attends over the updated cache.
 fn update_and_attend(cx: &mut Context, ins: &[Array], (layer, scale): (i32, f32), y: &mut Array) -> Result<()> {
     let [q, k, v, position] = ins else { return Err(OpError::value("an operand is missing")) };
     let position = *listed(position)?.first().ok_or_else(|| OpError::value("the position is empty"))?;

@@ -48,7 +48,7 @@ impl Prepare for ir::Scan {
     }
 }
 
-/// Writes what a slot holds after step `t` into its stack along a new axis.
+/// Writes a slot's contents after step `t` into its stack along a new axis.
 fn collect(m: &mut Machine, stack: &mut Option<Array>, (output, axis): (ir::InOut, i32), t: usize, steps: usize) -> Result<()> {
     let mut value = m.get(output.0)?;
     let axis = axis_of(axis, value.rank() + 1)?;

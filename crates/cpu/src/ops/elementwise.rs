@@ -43,7 +43,7 @@ type Run = fn(&Pool, &[Array], &mut Array) -> Result<()>;
 enum Loop {
     /// A floating-point result, in a pass that other nodes may join.
     Fused(Fusible),
-    /// As `Fused` for a floating result, in a loop of its own for others.
+    /// Like `Fused` for a floating-point result; a separate loop for others.
     FusedFloats(Fusible, Run),
     Alone(Run),
 }
@@ -93,7 +93,7 @@ impl Pointwise {
     }
 }
 
-/// A node that is nothing but a [`Pointwise`].
+/// A node that consists of one [`Pointwise`].
 trait Simple {
     fn parts(&self) -> Pointwise;
 }

@@ -33,7 +33,7 @@ fn format_of(mode: ir::QuantMode, group: i32, bits: i32) -> Format {
     }
 }
 
-/// Packed weights and what unpacks them, row-major, as one matrix.
+/// Packed weights with scales and biases, row-major, as one matrix.
 pub(crate) fn matrix<'a>(format: Format, [w, scale]: [&'a Array; 2], biases: Option<&'a Array>) -> Result<QMatrix<'a>> {
     let cols = scale.shape.last().map_or(0, |groups| groups * format.group());
     let rows = w.shape[..w.rank() - 1].iter().product();
@@ -64,8 +64,8 @@ fn scales(x: &Array) -> Result<Scales<'_>> {
     })
 }
 
-/// Packed weights and what unpacks them, row-major: words, scales and, where the format has them, biases. The format is the node's, or
-/// one with the same values that needs no biases.
+/// Packed weights, row-major: words, scales and, if the format has them, biases. The format is the
+/// node's, or one with the same values that needs no biases.
 fn packed(
     p: &mut Planner<'_>,
     format: Format,

@@ -127,7 +127,7 @@ impl Prepare for ir::Slice {
                 x.seen(x.array.narrow(axis, start, count, self.step as isize))
             }
             (_, _, Ok(step)) => p.window(&x, axis, (self.start, self.stop), step)?,
-            // Backwards from where only the run tells.
+            // Backwards from a position known only at run time.
             _ => return Err(Obstacle::Dynamic(Dynamic::Integer)),
         };
         p.put(self.out, y);

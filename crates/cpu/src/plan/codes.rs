@@ -43,7 +43,7 @@ pub(super) struct Undecoded {
     pub(super) kept: BTreeMap<usize, MemRef>,
     /// Sizes of the rows that nodes would have joined; an attention may put its result into their slot.
     rows: BTreeMap<usize, Vec<Expr>>,
-    /// Whether an attention cannot read what was kept for it.
+    /// Whether an attention cannot read its kept operands.
     pub(super) is_refused: bool,
 }
 
@@ -76,7 +76,7 @@ impl Undecoded {
     }
 }
 
-/// The main chain, and what dies in it.
+/// The main chain, and its dying slots.
 struct Made<'a> {
     chain: &'a Chain,
     deaths: &'a [Deaths],

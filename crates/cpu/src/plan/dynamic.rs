@@ -54,7 +54,7 @@ impl Named {
 /// depends on the run.
 ///
 /// # Errors
-/// If the node cannot work on what it reads, whatever else it may turn out to be.
+/// If no possible run could execute the node on its known operands.
 pub(super) fn infer(env: &mut Env, graph: &Graph, node: &Node) -> Result<Option<Dynamic>> {
     let runs_chains = !node.chains().is_empty();
     if !runs_chains && !is_open(env, node) {
@@ -132,7 +132,7 @@ fn merge(env: &mut Env, other: &Env, named: &Named) {
     }
 }
 
-/// A slice with bounds that only running tells may be shorter than its rule assumes.
+/// A slice with bounds known only at run time may be shorter than its rule assumes.
 fn open(env: &mut Env, slice: &flambeau_ir::Slice) -> Result<(), InferError> {
     let known = |int: Int| match int {
         Int::Lit(v) => Some(v),
@@ -179,7 +179,7 @@ impl Planner<'_> {
         }
         let outs = named.writes.iter().map(|&tid| self.record_result(tid)).collect();
         if let Some(recorder) = self.recorder() {
-            // The step runs before its results are read, and after what it reads was computed.
+            // The step runs after its operands are computed and before its results are read.
             recorder.push(Action::Dynamic(DynamicNode { why, ins, outs }));
         }
         Ok(())

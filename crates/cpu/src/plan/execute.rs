@@ -250,7 +250,8 @@ fn keep(m: &mut Machine, w: &mut Workspace, result: &NodeResult) -> Result<()> {
     Ok(())
 }
 
-/// Proves that a buffer has its declared form, and lets it lie as plans count on: row-major in storage of its own.
+/// Proves that a buffer has its declared form, and gives it the layout that plans require:
+/// row-major in its own storage.
 ///
 /// # Errors
 /// If it has another element type or shape.

@@ -21,7 +21,7 @@ use crate::{
     prepare::{Obstacle, Prepared},
 };
 
-/// A weight and what is added to its product.
+/// A weight and its bias.
 #[derive(Clone, Debug)]
 struct Product {
     storage: WeightStorage,
@@ -205,7 +205,8 @@ fn activated(p: &mut Planner<'_>, op: Unary, x: In, dtype: DType) -> Option<Line
 fn gated(p: &mut Planner<'_>, [a, b]: [In; 2], (dtype, shape): (DType, &[usize])) -> Option<Linear> {
     let (first, second) = (taken(p, a)?, taken(p, b)?);
     let fits = |l: &Linear| l.dtype == dtype && l.shape[..] == *shape && l.gate.is_none() && l.residual.is_none();
-    // Many rows of f16 are multiplied in bf16 by packed weights alone, and in f32 where dense ones stand beside them.
+    // Many rows of f16 are multiplied in bf16 if all weights are packed, and in f32 if some are
+    // dense.
     let are_alike = dtype != DType::F16 || first.product.is_packed() == second.product.is_packed();
     if a == b || !are_alike || !fits(&first) || !fits(&second) || !first.x.is_same(&second.x) {
         return None;

@@ -125,7 +125,7 @@ impl Call {
         let flops = match (self.cost, &self.ins[..]) {
             (Cost::Flops(flops), _) => flops,
             (Cost::Attention, [q, k, v, ..]) => {
-                // Rows of codes have their groups on an axis of their own.
+                // Rows of codes have a separate axis for groups.
                 let width = |array: &Array| array.shape.iter().skip(3).product::<usize>();
                 let queries = q.numel() / width(q).max(1);
                 let keys = k.shape.get(2).copied().unwrap_or(0);
@@ -159,7 +159,7 @@ impl std::fmt::Debug for Call {
 #[derive(Clone, Debug)]
 struct Window {
     number: usize,
-    /// Sizes and strides of what is sliced.
+    /// Sizes and strides of the sliced array.
     of: Array,
     axis: usize,
     start: Int,
@@ -199,7 +199,7 @@ enum Action {
     /// An integer that an operand holds.
     Read(OutVid, Operand, fn(&Array) -> Result<i32>),
     Window(Window),
-    /// Holds what a slot shows beyond its next write.
+    /// Preserves a slot's contents across its next write.
     Hold(Tid, usize),
     /// Gives a buffer new contents.
     Assign(Tid, Operand),
@@ -228,7 +228,7 @@ impl Step {
     }
 }
 
-/// Why runs beside each other meet at a step.
+/// The reason why joint runs meet at a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Meeting {
     /// Its weights are read once for all of them.
@@ -249,7 +249,7 @@ pub(crate) struct RunPlan {
     steps: Vec<Step>,
     /// How many of the steps are calls prepared ahead.
     prepared: u64,
-    /// Steps at which runs beside each other may meet.
+    /// Steps at which joint runs may meet.
     meetings: Vec<(usize, Meeting)>,
     /// For each step that multiplies by weights, the next one, in this run or another.
     next: Vec<Option<usize>>,
@@ -286,7 +286,7 @@ impl RunPlan {
         self.steps.len()
     }
 
-    /// Steps at which runs beside each other may meet, in order.
+    /// Steps at which joint runs may meet, in order.
     pub(crate) fn meetings(&self) -> &[(usize, Meeting)] {
         &self.meetings
     }

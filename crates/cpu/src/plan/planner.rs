@@ -25,7 +25,7 @@ pub(crate) struct Planner<'a> {
 
 /// The mode of a planner: run calls at once, or record them.
 pub(super) enum Mode<'a> {
-    /// They run at once, on what the slots hold. The node may take the listed operands.
+    /// They run at once on the slots' contents. The node may take the listed operands.
     Now(&'a [Tid]),
     /// They become steps of a plan.
     Ahead(&'a mut Recorder),
@@ -179,7 +179,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Binds an integer result to what `read` finds in an operand.
+    /// Binds an integer result that `read` extracts from an operand.
     pub(crate) fn read_value(&mut self, slot: OutVid, x: &MemRef, read: fn(&Array) -> Result<i32>) -> Prepared {
         match &mut self.mode {
             Mode::Now(_) => {
@@ -191,7 +191,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// A call with one row-major result of its own.
+    /// A call with one new row-major result.
     pub(crate) fn call(
         &mut self,
         ins: &[&MemRef],
@@ -201,7 +201,7 @@ impl Planner<'_> {
         self.call_of(Cost::Flops(0), ins, (dtype, shape), work)
     }
 
-    /// As [`call`](Self::call), with what it costs.
+    /// Like [`call`](Self::call), with its cost.
     pub(crate) fn call_of(
         &mut self,
         cost: Cost,
@@ -214,7 +214,7 @@ impl Planner<'_> {
         outs.pop().ok_or_else(|| OpError::value("a call has no result").into())
     }
 
-    /// A call with any number of results, under a name of its own or the node's.
+    /// A call with any number of results, under its own name or the node's.
     pub(crate) fn call_many(
         &mut self,
         (name, cost): (Option<Arc<str>>, Cost),

@@ -1,4 +1,5 @@
-//! Laying out a run: every node is prepared once, and what each slot holds is followed as a place and a view of it.
+//! Records a plan: prepares every node once and tracks each slot's contents as a place and a view
+//! of it.
 
 use std::{rc::Rc, sync::Arc};
 
@@ -62,7 +63,7 @@ pub(crate) fn build(m: &mut Machine, workspace: &Workspace, rows: OutputRows) ->
     }
 }
 
-/// The plan, unless an attention cannot read what nodes are left out for.
+/// The plan; `None` if an attention cannot read the operands of its left-out nodes.
 fn lay_out(m: &mut Machine, workspace: &Workspace, rows: OutputRows, undecoded: Undecoded) -> Result<Option<RunPlan>> {
     let (graph, liveness) = (Arc::clone(&m.graph), Arc::clone(&m.liveness));
     let mut recorder = Recorder::new(m, workspace, undecoded);
@@ -81,7 +82,7 @@ fn lay_out(m: &mut Machine, workspace: &Workspace, rows: OutputRows, undecoded: 
 }
 
 impl Recorder {
-    /// Before the first node: constants, inputs and buffers hold what they hold.
+    /// The state before the first node: constants, inputs and buffers are set.
     fn new(m: &Machine, workspace: &Workspace, undecoded: Undecoded) -> Recorder {
         let mut recorder = Recorder {
             graph: Arc::clone(&m.graph),
@@ -206,7 +207,7 @@ impl Recorder {
         }
     }
 
-    /// Element type and shape of what a slot holds, if they are known.
+    /// Element type and shape of a slot's contents, if known.
     pub(super) fn spec(&self, tid: Tid) -> Option<infer::run::OutSpec> {
         let spec = self.env.get(tid)?;
         Some(infer::run::OutSpec { dtype: spec.dtype, shape: spec.shape()? })
@@ -261,7 +262,7 @@ impl Recorder {
         self.put(buffer, MemRef { place: Place::Slot(buffer), layout: Layout::Fixed, array });
     }
 
-    /// A call whose results lie in scratch storage.
+    /// A call with results in scratch storage.
     pub(super) fn call(
         &mut self,
         (name, cost): (Option<Arc<str>>, Cost),
@@ -466,7 +467,7 @@ impl Planner<'_> {
         Ok(MemRef { place: x.place.clone(), layout: Layout::Window(number), array })
     }
 
-    /// Lets a buffer's slot hold what the buffer holds.
+    /// Moves a buffer's contents into the buffer's own slot.
     pub(super) fn settle(&mut self, buffer: Tid) -> Result<()> {
         let x = self.recorded(buffer)?;
         let Some(recorder) = self.recorder() else { return Ok(()) };
@@ -482,7 +483,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Computes what is still deferred, and lets buffers hold their new contents.
+    /// Computes the remaining deferred values and stores the buffers' new contents.
     fn finish(&mut self, rows: OutputRows) -> Result<()> {
         let graph = Arc::clone(&self.m.graph);
         for slot in &graph.outputs {

@@ -27,7 +27,7 @@ impl Default for Workspace {
 }
 
 impl Workspace {
-    /// Takes scratch storage of these sizes from the arena, and makes room for so many arrays.
+    /// Takes scratch storage of these sizes from the arena, and reserves places for the arrays.
     pub(super) fn reserve(&mut self, m: &mut Machine, scratch: &[usize], held: usize) {
         self.scratch.clear();
         for &bytes in scratch {

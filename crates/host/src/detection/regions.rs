@@ -172,7 +172,7 @@ fn round(v: f32) -> i64 {
     v.round() as i64
 }
 
-/// The mean of each cell, which has a channel of its own.
+/// The mean of each cell; each cell has its own channel.
 pub(super) fn position_sensitive_pool(call: &Call<'_>) -> Results {
     let regions = Regions::of(call)?;
     let channels = regions.own_channels()?;

@@ -1,4 +1,5 @@
-//! Factors of square and other matrices by elimination, and what follows from them: solutions, inverses, determinants.
+//! Factors of square and other matrices by elimination, and their uses: solutions, inverses,
+//! determinants.
 
 use flambeau_tensor::{DType, Tensor, cast};
 
@@ -128,7 +129,7 @@ impl Factored {
         self.info.push(lu.info);
     }
 
-    /// Factors, numbers of the exchanged rows counted from 1, and what is wrong with each.
+    /// Factors, numbers of the exchanged rows counted from 1, and the status of each matrix.
     fn tensors(self) -> Result<[Tensor; 3], Error> {
         let shape: Vec<usize> = self.batch.iter().copied().chain([self.rank]).collect();
         let pivots = Tensor::from_slice(&self.pivots, &shape)?;

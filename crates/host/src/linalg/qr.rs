@@ -9,8 +9,8 @@ use super::{
 };
 use crate::{Call, Error};
 
-/// Reflections I − τ·v·vᵀ that turn a matrix into an upper triangle. Below the triangle stand the vectors, without their leading
-/// ones.
+/// Reflections I − τ·v·vᵀ that turn a matrix into an upper triangle. The vectors are below the
+/// triangle, without their leading ones.
 #[derive(Clone, Debug)]
 pub(super) struct Reflections {
     packed: Matrix,

@@ -1,4 +1,4 @@
-//! Singular values and eigenvalues, and what they say of a matrix.
+//! Singular values and eigenvalues, and derived properties of a matrix.
 
 use flambeau_tensor::{DType, Tensor, cast};
 use nalgebra::{SVD, SymmetricEigen};

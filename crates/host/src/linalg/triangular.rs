@@ -101,7 +101,7 @@ fn factor(a: &Matrix) -> (Matrix, i32) {
     (l, 0)
 }
 
-/// The factors, and what was wrong with each matrix.
+/// The factors, and the status of each matrix.
 fn factors(call: &Call<'_>) -> Result<(Tensor, Vec<i32>, Vec<usize>), Error> {
     let (a, upper) = (Batch::square(call.tensor("self")?)?, call.flag("upper"));
     let mut made = Stack::new(&a.batch, &[a.rows, a.cols]);

@@ -1,4 +1,4 @@
-//! Keys and values as codes of 8 bits, which a single query of every head reads as they lie.
+//! Attention of a single query per head directly over keys and values in 8-bit codes.
 
 use std::ops::Range;
 
@@ -242,8 +242,8 @@ impl CodedRows {
         let padded = s.depth.next_multiple_of(PAD);
         assert!(queries.len() >= H * padded, "queries are as many as heads");
         for first in keys.clone().step_by(4) {
-            // Beyond the last key it is taken again, and what comes of it is not looked at.
-            // SAFETY: these keys may be read.
+            // Past the end, the last key is read again and its results are ignored. SAFETY: these
+            // keys may be read.
             let rows: [Row; 4] = std::array::from_fn(|i| unsafe { self.row((first + i).min(keys.end - 1)) });
             let mut sums = [[isa.splat(0.0); 4]; H];
             let whole = s.depth / I::LANES * I::LANES;

@@ -259,7 +259,7 @@ fn columns<I: Isa, L: Lines, const H: usize, const C: usize>(
     }
 }
 
-/// Rows of floats without gaps, where they lie.
+/// Dense rows of floats, read in place.
 #[derive(Clone, Copy)]
 pub(super) struct RowsInPlace<S> {
     origin: *const S,
@@ -287,8 +287,8 @@ impl<S: Float> RowsInPlace<S> {
     fn products<I: Isa, const PAIRS: bool>(self, isa: I, s: Shape, queries: &[u32], keys: Range<usize>, to: &mut [f32]) {
         let padded = s.depth.next_multiple_of(PAD);
         for first in keys.clone().step_by(4) {
-            // Beyond the last key it is taken again, and what comes of it is not looked at.
-            // SAFETY: keys of the tile are inside the view.
+            // Past the end, the last key is read again and its results are ignored. SAFETY: keys of
+            // the tile are inside the view.
             let rows: [*const S; 4] = std::array::from_fn(|i| unsafe { self.row((first + i).min(keys.end - 1)) });
             for head in 0..s.heads {
                 let query = queries[head * padded..][..padded].as_ptr();

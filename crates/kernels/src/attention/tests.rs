@@ -166,7 +166,7 @@ fn sizes_are_checked() {
     assert!(!run(&[1, 4, 2, 8], &[1, 0, 3, 8], &[1, 0, 3, 8]));
 }
 
-/// Codes of 8 bits in groups, keys and values alike, and what they stand for.
+/// Codes of 8 bits in groups, for keys and values, with their decoded numbers.
 struct Packed {
     codes: Vec<i8>,
     scales: Vec<bf16>,

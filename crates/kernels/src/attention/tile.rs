@@ -77,7 +77,7 @@ pub(super) fn scratch_words(cpu: Cpu, rows: usize, depth: usize, width: usize) -
 struct Buffers<'a> {
     /// `[step][row]`
     queries: &'a mut [u32],
-    /// Rows of keys that do not lie ready.
+    /// Rows of keys that must be copied first.
     keys: &'a mut [u32],
     /// `[key][row]`
     scores: &'a mut [f32],

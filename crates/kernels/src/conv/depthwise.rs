@@ -30,7 +30,7 @@ pub(super) fn depthwise<T: Float>(pool: &Pool, x: &[T], w: &[T], g: &Geometry, o
 /// Outputs of the last axis which read something through every tap.
 struct Inside {
     outputs: std::ops::Range<usize>,
-    /// Inputs between what two neighbours read.
+    /// Input step between two neighbouring outputs.
     step: usize,
 }
 

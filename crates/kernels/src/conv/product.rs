@@ -1,4 +1,4 @@
-//! Convolutions as products of filters with inputs where they lie.
+//! Convolutions as products of filters with inputs, read in place.
 //!
 //! Filters are packed into panels; each tile of outputs has a list of pointers that say where its taps read. A tap that reads
 //! nothing points to zeros. Taps whose inputs follow each other make one run.
@@ -222,7 +222,8 @@ struct Task<'a> {
     panel_numbers: std::ops::Range<usize>,
 }
 
-/// Where the rows of a tile lie: `runs` stretches of `steps` words, whose pointers start at `at` of a list.
+/// Location of a tile's rows: `runs` stretches of `steps` words, whose pointers start at `at` of a
+/// list.
 struct Tile<'a> {
     at: usize,
     runs: usize,

@@ -1,4 +1,4 @@
-//! Several steps on each element in one pass: what one step leaves stays in the first cache until the last has read it.
+//! Several steps on each element in one pass: intermediate results stay in the L1 cache.
 
 use flambeau_tensor::DType;
 use half::{bf16, f16};

@@ -1,4 +1,4 @@
-//! The blocked product of rows, read where they lie, and columns, packed into panels.
+//! The blocked product of rows, read in place, and columns, packed into panels.
 //!
 //! Columns are packed once for all jobs that share them, some panels at a time. Then each task owns
 //! a block of one job's output and runs the register tile over all of K. Blocks depend only on the

@@ -40,7 +40,7 @@ pub(crate) struct SkinnyRows {
 /// The rows are inside `w` and have `k` elements, like the rows of `x`.
 pub(crate) unsafe fn dots(cpu: Cpu, x: SkinnyRows, w: &Dense, rows: Range<usize>, to: &mut [f32]) {
     let (step, count) = (w.step[0], rows.len());
-    // SAFETY: the caller vouches that row `rows.start` is inside `w`.
+    // SAFETY: the caller keeps row `rows.start` inside `w`.
     let first = unsafe { w.at(rows.start, 0) };
     match first {
         FloatPtr::BF16(p) if x.pairs => cpu.dispatch_dot(Dots { x, w: p.cast_const(), step, count, out: to }),
@@ -62,11 +62,12 @@ impl<W: Float> Kernel for Dots<'_, W> {
     type Out = ();
     #[inline(always)]
     fn run<I: Isa>(mut self, isa: I) {
-        // One row of weights after the other, in the order they lie: several at a time halve the speed of memory.
+        // One row of weights after the other, in memory order: reading several at a time halves the
+        // memory bandwidth.
         for row in 0..self.count {
             let mut i = 0;
             while i < self.x.m {
-                // SAFETY: rows and columns lie inside the operands.
+                // SAFETY: rows and columns are inside the operands.
                 i += unsafe {
                     // Only pairs of bf16 come here with the instruction for them.
                     match (self.x.m - i, I::DOT) {

@@ -33,7 +33,7 @@ impl Dense {
     /// The element at `offset` is inside the view, and the view's rank is at least 2.
     pub(crate) unsafe fn of(view: &FloatView, offset: isize) -> Dense {
         let s = view.strides();
-        // SAFETY: the caller vouches that the element at `offset` is inside the view.
+        // SAFETY: the caller keeps the element at `offset` inside the view.
         Dense { origin: unsafe { view.origin().offset(offset) }, step: [s[s.len() - 2], s[s.len() - 1]] }
     }
 
@@ -109,7 +109,7 @@ impl Operand<'_> {
         }
     }
 
-    /// The words of a row where they lie ready.
+    /// The words of a row, if they can be read in place.
     fn words_in_place(&self, k: usize, pairs: bool) -> Option<Dense> {
         match self {
             Operand::Dense(d) if d.step[1] == 1 || k == 1 => match d.origin {
@@ -249,8 +249,8 @@ unsafe fn pack_rows(cpu: Cpu, o: &Operand, (k, pairs): (usize, bool), n: Range<u
                     continue;
                 }
                 if let Some(d) = ready {
-                    // SAFETY: the column is inside the operand and `start + len` at most `k`; words lie ready, of whatever
-                    // alignment.
+                    // SAFETY: the column is inside the operand and `start + len` at most `k`; words
+                    // are readable in place with any alignment.
                     unsafe {
                         std::ptr::copy_nonoverlapping(d.at(column, start).words().cast::<u8>(), line.as_mut_ptr().cast(), 4 * count)
                     };

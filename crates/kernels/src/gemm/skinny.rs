@@ -26,7 +26,7 @@ const TASK_BYTES: usize = 16 << 10;
 /// Rows of activations as `f32`, zeros to a multiple of this many.
 const PAD: usize = 256;
 
-/// Activations `[m, k]`, and what their products become.
+/// Activations `[m, k]`, and the jobs for their products.
 #[derive(Clone, Copy)]
 pub(crate) struct Input<'a> {
     pub(crate) m: usize,
@@ -167,7 +167,7 @@ fn number_words(operand: &Operand) -> usize {
     }
 }
 
-/// Whether pairs of bf16 of `x` meet pairs of `w`.
+/// Whether the products use pairs of bf16 of `x` and `w`.
 fn are_pairs(cpu: Cpu, x: &Dense, w: &Dense) -> bool {
     cpu.has_dot() && matches!((x.origin, w.origin), (FloatPtr::BF16(_), FloatPtr::BF16(_))) && x.step[1] == 1
 }

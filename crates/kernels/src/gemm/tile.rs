@@ -1,7 +1,8 @@
 //! The innermost kernel: a tile of the product held in registers.
 //!
-//! Rows are broadcast from where they lie; columns run through the lanes of packed panels. A word is one `f32`, or two bf16 that
-//! follow each other along K where the instruction set multiplies such pairs.
+//! Rows are broadcast from their place in memory; lanes hold the columns of packed panels. A word
+//! is one `f32`, or two bf16 that follow each other along K where the instruction set multiplies
+//! such pairs.
 
 use crate::simd::{Isa, IsaKind};
 

@@ -110,7 +110,8 @@ where
         same("residual in place", &case.run(pool, Epilogue { residual: Residual::Out, ..none() }, codes), &sum);
         let view = || case.matrix(&case.residual).into();
         same("residual beside", &case.run(pool, Epilogue { residual: Residual::View(view()), ..none() }, codes), &sum);
-        // Many rows of f16 meet packed weights in bf16: there a gate has the words of its layer if it is stored alike.
+        // Many rows of f16 are multiplied by packed weights in bf16. A gate then uses the words of
+        // its layer if both have the same storage.
         let gate_codes = if T::DTYPE == flambeau_tensor::DType::F16 && size[0] > 8 { codes } else { !codes };
         let other = case.run(pool, none(), gate_codes);
         let gate = case.activated(pool, Unary::GeluTanh, &other);
@@ -236,7 +237,8 @@ where
 fn rows_have_the_bits_that_they_have_alone() {
     for pool in isas() {
         for counts in [&[1, 1][..], &[1; 8], &[1; 9], &[1; 19], &[1, 2, 1, 3, 1, 1], &[3, 9, 1, 1], &[8, 1]] {
-            // A task reads some of the rows of the weights, and pairs of an odd depth lie at odd addresses.
+            // A task reads some of the rows of the weights, and pairs of an odd depth are at
+            // unaligned addresses.
             for size in [[70, 64], [37, 160], [5, 33], [260, 576]] {
                 check_together::<f32>(&pool, counts, size);
                 check_together::<bf16>(&pool, counts, size);
@@ -258,7 +260,7 @@ fn inputs_with_other_weights_are_computed_by_themselves() {
     }
     let mut xs: Vec<_> = cases.iter().map(Case::x).collect();
     layers_of_each(&pool, &xs, &mut all).unwrap();
-    // One that does not fit, or has no layer, leaves all outputs as they were.
+    // A call that does not fit, or has no layer, leaves all outputs unchanged.
     xs[1] = View::contiguous(&cases[1].x, &[2, 48]).unwrap();
     assert!(layers_of_each(&pool, &xs, &mut all).is_err() && layers_of_each(&pool, &xs[..2], &mut all).is_err());
     assert!(layers_of_each(&pool, &xs[..0], &mut all).is_err() && layers_of_each::<f32, f32>(&pool, &[], &mut []).is_ok());

@@ -1,7 +1,7 @@
 //! Memory that the next jobs will read, for idle workers to prefetch.
 //!
-//! Between two products over weights come steps too small to share out, during which memory would rest. Workers use that time to
-//! prefetch the beginning of the next weights.
+//! Between two products over weights there are steps too small to parallelise, and DRAM would be
+//! idle. Workers use that time to prefetch the beginning of the next weights.
 
 use std::sync::atomic::{AtomicUsize, Ordering::*};
 

@@ -61,7 +61,8 @@ struct Kept {
 #[derive(Default)]
 struct Local(UnsafeCell<Scratch>);
 
-// SAFETY: a worker only touches the piece of its own number, and each number is one thread's for the length of a job.
+// SAFETY: a worker only touches the piece of its own number, and during a job each number belongs
+// to one thread.
 unsafe impl Sync for Local {}
 
 /// A pool in the hands of one kernel call. Where the pool has no job left for it, everything runs on the calling thread.
@@ -115,7 +116,7 @@ impl Team<'_> {
         found
     }
 
-    /// Keeps what [`recall`](Self::recall) gave for the next call.
+    /// Caches the result of [`recall`](Self::recall) for the next call.
     pub(crate) fn keep(&mut self, key: &[u32], words: Scratch) {
         if let Some(kept) = self.arena().kept.iter_mut().find(|kept| kept.key == key) {
             kept.words = words;

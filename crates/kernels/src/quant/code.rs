@@ -69,7 +69,8 @@ pub(super) trait Code: Copy + Send + Sync + 'static {
 pub(super) struct Byte {
     pub(super) unit: f32,
     pub(super) zero: f32,
-    /// Bits beside the sign of what is multiplied with it. With 15 their lower byte is unsigned, for which codes are below 128.
+    /// Bits, besides the sign, of the integer activations. With 15 their lower byte is unsigned,
+    /// for which codes are below 128.
     pub(super) activations: u32,
 }
 
@@ -394,7 +395,7 @@ pub(super) fn read_row<C: Code, I: Isa>(isa: I, w: &QMatrix, row: usize, start: 
                 }
             };
             let value = isa.fma(C::value(isa, codes), scale, bias);
-            // SAFETY: what is stored ends at `end`, inside `to`.
+            // SAFETY: the store ends at `end`, inside `to`.
             unsafe {
                 let to = to.as_mut_ptr().add(at);
                 if end - at >= I::LANES { isa.store(to, value) } else { store_partial(isa, to, value, end - at) }

@@ -35,7 +35,7 @@ fn rows_at_hand(groups: usize) -> usize {
 /// Bytes from where words are read to where they are asked for ahead.
 const AHEAD: usize = 8192;
 
-/// The most bytes of a block, with what reading it may touch beyond.
+/// Maximum bytes read for a block, including the bytes beyond it.
 const BLOCK_BYTES: usize = 128 + 32;
 
 /// Words of scratch that [`rows_times`] needs.
@@ -130,13 +130,14 @@ struct Common<I: Isa> {
     row_bytes: usize,
     /// Each lane's group.
     lanes: I::U,
-    /// Lanes of a row's last block that lie inside the row.
+    /// Lanes of a row's last block inside the row.
     inside: I::M,
     /// Lanes of the last vector of groups that are groups.
     last: I::M,
 }
 
-/// Where the operands of some rows begin, and how they go on: to divide for each block would cost as much as the block.
+/// Start and strides of the operands of some rows, computed once: a division per block would cost
+/// as much as the block.
 struct Tile {
     stream: *const u8,
     scales: *const f32,
@@ -196,7 +197,7 @@ impl<C: Code> Task<'_, C> {
         };
         let mut row = rows.start;
         while row < rows.end {
-            // SAFETY: the rows lie inside the operands; `scales` and `biases` hold them.
+            // SAFETY: the rows are inside the operands; `scales` and `biases` hold them.
             row += unsafe {
                 match (self.x.m, rows.end - row) {
                     (1, 4..) if const { I::TILES } => self.four::<I, P>(&common, row),
@@ -219,7 +220,8 @@ impl<C: Code> Task<'_, C> {
             if const { P::FOUR_ROWS } && 4 * common.row_bytes <= AHEAD / 2 {
                 self.tile::<I, P, 1, 4>(common, 0, row)
             } else {
-                // There may be too few registers, and what is asked for ahead has to arrive before the rows after these are read.
+                // Four rows may need too many registers, and prefetched data must arrive before the
+                // following rows are read.
                 let ([a, b], [c, d]) = (self.tile::<I, P, 1, 2>(common, 0, row), self.tile::<I, P, 1, 2>(common, 0, row + 2));
                 [a, b, c, d]
             }
@@ -342,7 +344,8 @@ impl<C: Code> Task<'_, C> {
     /// Adds the scaled products of block `b`, which begins at `streams`.
     ///
     /// # Safety
-    /// The block, with [`Products::BEYOND`] bytes, and what meets it in the tile are readable.
+    /// The block, its [`Products::BEYOND`] further bytes, and the tile's activations and scales for
+    /// it are readable.
     #[inline(always)]
     unsafe fn add_block<I: Isa, P: Products<C>, const MR: usize, const R: usize>(
         &self,

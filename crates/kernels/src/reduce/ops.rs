@@ -184,7 +184,8 @@ impl<T: Float> Reducer<T> for Deviations {
     }
 }
 
-/// Σ (x − mean)² / max(n − ddof, 0) over `axes`. A mean is rounded; what is left around it corrects the squares.
+/// Σ (x − mean)² / max(n − ddof, 0) over `axes`. A mean is rounded; the residual sum around it
+/// corrects the squares.
 ///
 /// # Errors
 /// As [`sum`].

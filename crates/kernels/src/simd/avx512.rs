@@ -75,7 +75,7 @@ enter!(PLAIN, "avx512f");
 enter!(BF16, "avx512bf16");
 enter!(BYTES, "avx512vnni,avx512vbmi");
 
-/// Where 64 codes lie in a stream: the bytes of eight codes for each eight bytes, and how far to shift them.
+/// Positions of 64 codes in a stream: the source bytes for each eight codes, and their shifts.
 struct Eights {
     bytes: [u8; 64],
     shifts: [u8; 64],

@@ -268,7 +268,7 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// `y · 2ⁿ` for integral `n` of magnitude up to 252.
     #[inline(always)]
     fn scale_by_power(self, y: Self::V, n: Self::V) -> Self::V {
-        // Two factors, since 2ⁿ itself may lie outside the normal range.
+        // Two factors, since 2ⁿ itself may be outside the normal range.
         let half = self.round(self.mul(n, self.splat(0.5)));
         let first = self.shl(self.add_u(self.float_to_int(half), self.splat_u(127)), 23);
         let second = self.shl(self.add_u(self.float_to_int(self.sub(n, half)), self.splat_u(127)), 23);

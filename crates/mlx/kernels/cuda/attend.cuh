@@ -26,7 +26,8 @@ struct Attend {
   float scale;
   float log2_base;
   float eps;
-  // Elements from one query head to the next, and what the result is multiplied with the sigmoid of, in the same steps; or none.
+  // Elements from one query head to the next, and the optional gate with the same step: its sigmoid
+  // multiplies the result.
   int q_step;
   const T* gate;
   int share;

@@ -29,7 +29,7 @@ struct Barrier {
     __syncthreads();
   }
 
-  // Leaves the state as it was found.
+  // Resets the state to zero.
   __device__ void leave() {
     if (threadIdx.x == 0) {
       unsigned before;

@@ -1,6 +1,7 @@
 //! The only unsafe room of the crate: the loaded shim behind safe types.
 //!
-//! - [`Api`]: the loaded shim, which stays loaded until the process ends, for MLX keeps threads of its own.
+//! - [`Api`]: the loaded shim, which stays loaded until the process ends, because MLX keeps its own
+//!   threads.
 //! - [`Array`]: a handle to an array of MLX, freed when it is dropped. Operations are lazy: they extend MLX's graph until
 //!   something evaluates it.
 //! - [`Kernel`] and [`Closure`]: custom kernels and compiled functions.
@@ -80,7 +81,7 @@ macro_rules! call {
 use call;
 
 impl Api {
-    /// Loads the shim and what it links to.
+    /// Loads the shim and its dependencies.
     ///
     /// # Errors
     /// [`Error::Load`] if the system's loader refuses it or an entry is missing.
@@ -105,7 +106,7 @@ impl Api {
         Err(Failure(if is_of_memory(&what) { self.with_memory(&what) } else { what }))
     }
 
-    /// The message of a failed allocation with what MLX holds.
+    /// The message of a failed allocation with MLX's memory use.
     fn with_memory(self, what: &str) -> String {
         // Without the wrappers, whose failure would come here again.
         let read = |which: Memory| {
@@ -142,7 +143,7 @@ impl Api {
         Ok(unsafe { text(buffer.as_ptr()) })
     }
 
-    /// Makes the calling thread one that works on the device, on a stream of its own.
+    /// Selects the device, with a new stream, for the calling thread.
     pub(crate) fn use_device(self, device: Device) -> Result<()> {
         let (is_gpu, index) = device.parts();
         call!(self, fl_use_device(is_gpu, index))

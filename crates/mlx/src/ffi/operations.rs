@@ -1,4 +1,4 @@
-//! Operations on arrays. They only extend MLX's graph; what they refuse, they refuse at once.
+//! Operations on arrays. They only extend MLX's graph; invalid operands fail at once.
 
 use std::{ffi::c_int, fmt::Write};
 

@@ -136,7 +136,7 @@ pub(crate) mod kind {
         Offset: u64 as u64, "uint64_t";
     }
 
-    /// Lists of integers, by what C++ makes of them.
+    /// Lists of integers, by their C++ type.
     macro_rules! lists {
         ($($kind:ident: $read:literal;)*) => { $(
             pub(crate) struct $kind;

@@ -106,7 +106,7 @@ struct Window {
     visible: Vid,
 }
 
-/// Names of what an attention reads at every position, and its numbers.
+/// Names of an attention's position-independent operands, and its numbers.
 struct Constants {
     norms: String,
     norm_type: &'static str,
@@ -136,7 +136,7 @@ pub(super) struct Position {
     open: Option<Origin>,
 }
 
-/// The only element of what the host has of a slot.
+/// The only element of a slot's host copy.
 fn only(slot: &Slot) -> Option<i64> {
     match integers(slot.host.as_ref()?).ok()?[..] {
         [only] => Some(only),
@@ -144,7 +144,7 @@ fn only(slot: &Slot) -> Option<i64> {
     }
 }
 
-/// The last element of what the host has of a slot.
+/// The last element of a slot's host copy.
 fn last(slot: &Slot) -> Option<i64> {
     integers(slot.host.as_ref()?).ok()?.last().copied()
 }
@@ -171,7 +171,8 @@ impl Attention {
         plain_value && self.window.is_none() && !self.gated && turns && self.q.dim <= 128 && self.q.narrows.is_none()
     }
 
-    /// Adds the step's part; `false` if it is none of the kernel's, with every slot as it was.
+    /// Adds the step's part; returns `false` and leaves every slot unchanged if the kernel does not
+    /// support it.
     ///
     /// # Errors
     /// If MLX fails.
@@ -185,7 +186,7 @@ impl Attention {
             free = free && b.keep(m, node)?;
         }
         let position = self.position(m).filter(|_| free);
-        // A trace cannot compute what it shares with later runs.
+        // A trace computes nothing, so it cannot create state that later runs share.
         let Some(position) = position.filter(|_| m.trace.is_none() || shared.counters.is_some()) else {
             before.restore(m);
             return Ok(false);
@@ -228,7 +229,7 @@ impl Attention {
         Ok(())
     }
 
-    /// The names of what is the same for every position.
+    /// The names of the position-independent operands.
     fn constants(&self, m: &Machine, dtype: DType, name: &mut dyn FnMut(Tid) -> Result<String>) -> Result<Constants> {
         let ty = cuda::type_name(dtype).unwrap_or_default();
         let none = || "nullptr".to_owned();
@@ -312,7 +313,7 @@ impl Attention {
         self.holds_constants(m, dtype).map(|()| dtype)
     }
 
-    /// Whether constants and caches are of the type, and of the sizes that the program tells.
+    /// Whether constants and caches have the type and the program's sizes.
     pub(super) fn holds_constants(&self, m: &Machine, dtype: DType) -> Option<()> {
         if self.q.norm.is_some() {
             self.norm_type(m, dtype)?;

@@ -291,7 +291,7 @@ struct Router {
     stages_row: bool,
 }
 
-/// Names of what the second part leaves to the last one.
+/// Names of the second part's results for the last part.
 struct Left {
     inner: String,
     numbers: String,
@@ -309,7 +309,7 @@ impl Chosen {
         self.around.is_some()
     }
 
-    /// Adds the step's parts; `false` if its sizes are none of the kernels'.
+    /// Adds the step's parts; `false` if the kernels do not support its sizes.
     ///
     /// # Errors
     /// If MLX fails.
@@ -434,7 +434,7 @@ impl Chosen {
     }
 }
 
-/// The names of matrices as the kernels take them; none of an expert that there is not.
+/// The names of matrices as the kernels' arguments; null pointers for an absent expert.
 fn names_of(m: &Machine, b: &mut Builder, matrices: Option<Matrices>) -> Result<String> {
     let Some(matrices) = matrices else { return Ok("{nullptr,nullptr,nullptr}".to_owned()) };
     let names = matrices.iter().map(|&t| b.slot(m, t)).collect::<Result<Vec<_>>>()?;

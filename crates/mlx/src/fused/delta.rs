@@ -69,7 +69,7 @@ fn given(r: &Reader<'_, '_>, slot: In) -> Option<Tid> {
     r.read(slot).filter(|(_, writer)| writer.is_none()).map(|(tid, _)| tid)
 }
 
-/// A conversion of what a projection gave, to f32.
+/// A conversion of a projection to f32.
 fn widened(r: &mut Reader<'_, '_>) -> Option<(Tid, Content)> {
     let wide = node!(r, AsType);
     (wide.scalar_type == DType::F32).then_some((given(r, wide.x)?, r.wrote(wide.out.0)))
@@ -249,7 +249,7 @@ impl Delta {
         [self.out, self.windows[1], self.states[1]]
     }
 
-    /// Adds the step's part; `false` if its sizes are none of the kernel's.
+    /// Adds the step's part; `false` if the kernel does not support its sizes.
     ///
     /// # Errors
     /// If MLX fails.

@@ -36,7 +36,7 @@ struct Value {
 }
 
 impl Value {
-    /// The bytes that it takes, if it is a slot's with room for so many rows.
+    /// Size in bytes; a slot's value has room for `rows` rows.
     fn bytes(&self, rows: Option<usize>) -> usize {
         let count = match (rows.filter(|_| self.tid.is_some()), self.shape.split_first()) {
             (Some(rows), Some((_, each))) => rows * each.iter().product::<usize>(),
@@ -91,7 +91,7 @@ impl Builder {
         Builder { resident, headers, rows: None, inputs, values, stand_ins, bound, parts, reads, writes }
     }
 
-    /// The same for parts that compute up to so many rows, one of each of several sequences.
+    /// The same for parts that compute up to `rows` rows, one per sequence.
     pub(super) fn of_rows(resident: Option<Residency>, rows: usize) -> Builder {
         Builder { headers: [cuda::rows(), cuda::resident_rows()], rows: Some(rows), ..Builder::new(resident) }
     }
@@ -200,7 +200,7 @@ impl Builder {
         self.parts.push(Part { text, shared, blocks, reads, writes });
     }
 
-    /// Runs a node between parts; `false` if it reads what they compute.
+    /// Runs a node between parts; `false` if it reads their results.
     pub(super) fn keep(&mut self, m: &mut Machine, node: &Node) -> Result<bool> {
         let may_read = matches!(node, Node::SymSize(_));
         let (mut free, mut written) = (true, Vec::new());

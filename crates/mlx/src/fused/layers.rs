@@ -237,11 +237,12 @@ impl Before {
 }
 
 impl Layers {
-    /// Adds the launch to MLX's graph; `false` if the layers are none of the kernel's, with every slot as it was.
+    /// Adds the launch to MLX's graph; returns `false` and leaves every slot unchanged if the
+    /// kernel does not support the layers.
     pub(super) fn run(&mut self, m: &mut Machine, shared: &mut Shared, steps: &BTreeMap<usize, Step>) -> Result<bool> {
         let Some(layers) = self.starts.iter().map(|s| Layer::of(steps, s)).collect::<Option<Vec<_>>>() else { return Ok(false) };
         let Some((sizes, x)) = self.sizes(m, &layers)? else { return Ok(false) };
-        // A trace cannot compute what it shares with later runs.
+        // A trace computes nothing, so it cannot create state that later runs share.
         if m.trace.is_some() && shared.counters.is_none() {
             return Ok(false);
         }

@@ -140,7 +140,7 @@ impl Sizes {
         4 + 7 * self.matrix_places() + if self.has_norms { 2 } else { 0 }
     }
 
-    /// Ranges of positions that blocks share out, at most.
+    /// Maximum number of position ranges distributed over blocks.
     fn splits(&self) -> usize {
         SPLITS.min(self.device.blocks / self.key_heads).max(1)
     }
@@ -222,7 +222,8 @@ pub(super) fn kernel(m: &Machine, sizes: &Sizes, attention: &Attention, eps: f32
     let memory = sizes.memory().total();
     let kernel = KernelText {
         is_cuda: true,
-        // MLX sets a kernel's shared memory when it first sees its name and text, so both tell all sizes.
+        // MLX sets a kernel's shared memory when it first sees its name and text, so both include
+        // all sizes.
         name: &format!("flambeau_layers_{}_{}_{memory}", sizes.bits, sizes.layers),
         source: &source(sizes, attention, eps),
         header: cuda::layers(),

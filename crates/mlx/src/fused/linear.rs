@@ -288,7 +288,7 @@ impl Linear {
         self.outs[0]
     }
 
-    /// Adds the step's part; `false` if its sizes are none of the kernel's.
+    /// Adds the step's part; `false` if the kernel does not support its sizes.
     ///
     /// # Errors
     /// If MLX fails.
@@ -463,8 +463,8 @@ impl Matrices {
     }
 }
 
-/// The type of a norm's weights; `None` if they are none of such a row. Weights in f32 make a row in f32, which has to become the model's
-/// type.
+/// The type of a norm's weights; `None` if they do not fit such a row. Weights in f32 make a row in
+/// f32, which has to become the model's type.
 pub(super) fn norm_type(m: &Machine, norm: Tid, dtype: DType, narrows: Option<DType>, count: usize) -> Option<DType> {
     let own = m.env.tensors.get(norm.0 as usize)?.as_ref()?.dtype;
     content(m, norm, own, count)?;

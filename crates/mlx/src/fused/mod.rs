@@ -165,7 +165,7 @@ impl Plan {
         self.layers.is_some() || !self.groups.is_empty()
     }
 
-    /// The steps by their first nodes, and what they share.
+    /// The steps by their first nodes, and their shared state.
     pub(crate) fn parts(&mut self) -> (&BTreeMap<usize, Step>, &mut Shared) {
         (&self.steps, &mut self.shared)
     }

@@ -107,7 +107,7 @@ pub(crate) struct RowSteps<'a> {
 }
 
 impl<'a> RowSteps<'a> {
-    /// No steps yet, of so many sequences.
+    /// An empty list of steps for `count` sequences.
     ///
     /// # Errors
     /// If MLX fails.
@@ -143,7 +143,7 @@ impl<'a> RowSteps<'a> {
         Ok(self.name.insert(name).clone())
     }
 
-    /// The text that tells the number of sequences to a part.
+    /// The expression for the number of sequences in a part's text.
     pub(super) fn count(&mut self) -> Result<String> {
         Ok(format!("static_cast<int>({}_shape[0])", self.of_each()?))
     }
@@ -183,7 +183,7 @@ struct Shapes {
     eights: usize,
 }
 
-/// How a block's warps share out a product.
+/// The partition of a product over a block's warps.
 struct Shares {
     /// Warps beside each other.
     sides: usize,
@@ -203,7 +203,8 @@ pub(super) fn eights(count: usize) -> usize {
 }
 
 impl Linear {
-    /// Adds `[residual +] act(norm(x) W)` of rows `[sequences, .., k]`; `false` if the step is none of the kernel's.
+    /// Adds `[residual +] act(norm(x) W)` of rows `[sequences, .., k]`; `false` if the kernel does
+    /// not support the step.
     fn build_rows(&self, m: &mut Machine, run: &mut RowSteps<'_>) -> Result<bool> {
         let Some(shapes) = self.shapes(m) else { return Ok(false) };
         let arranged = self.arrange(m, run, &shapes)?;

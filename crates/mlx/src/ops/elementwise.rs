@@ -294,7 +294,8 @@ fn divide(cx: &Cx<'_>, a: &Array, b: &Array, dtype: DType) -> Result<Division> {
     };
     let b = unsafe_divisor.choose(&one, b)?;
     let mut quotient = a.binary(Binary::FloorDivide, &b)?;
-    // Versions of MLX round integer quotients toward zero or down: the remainder tells which.
+    // Versions of MLX round integer quotients toward zero or down: the remainder shows the
+    // direction.
     let mut remainder = a.binary(Binary::Subtract, &quotient.binary(Binary::Multiply, &b)?)?;
     if let Some(by_minus_one) = by_minus_one {
         let signs = remainder.binary(Binary::Less, &zero)?.binary(Binary::NotEqual, &b.binary(Binary::Less, &zero)?)?;

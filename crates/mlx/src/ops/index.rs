@@ -1,4 +1,5 @@
-//! Nodes that read elements at given indices. MLX checks no index: those that the host knows are proved, all others clamped.
+//! Nodes that read elements at given indices. MLX checks no index. Indices known to the host are
+//! checked; all others are clamped.
 
 use flambeau_ir::{
     self as ir,
@@ -52,7 +53,7 @@ pub(super) fn host_cast(host: &Tensor, dtype: DType) -> Option<Tensor> {
 /// Indices into an axis of `n` elements that are safe to use, as i32.
 ///
 /// # Errors
-/// If the host knows them and one is out of range.
+/// If an index known to the host is out of range.
 pub(super) fn safe_indices(cx: &Cx<'_>, indices: &Slot, n: usize) -> Result<Array> {
     safe_starts(cx, indices, n, n.saturating_sub(1))
 }
@@ -118,7 +119,7 @@ fn take_rows(cx: &Cx<'_>, out: ir::Out, x: &Slot, indices: &Array, axis: usize) 
     Ok(x.array.take(indices, axis as i32)?)
 }
 
-/// One entry of the first axis of what the host knows.
+/// One entry of the first axis of the host copy.
 fn host_row(host: &Tensor, at: usize) -> Option<Tensor> {
     let (_, rest) = host.shape().split_first()?;
     let size = rest.iter().product::<usize>() * host.dtype().size();

@@ -20,7 +20,7 @@ const NVFP4_RANGE: f64 = 448.0 * 6.0;
 /// packed ones.
 const ROWS_TO_UNPACK: usize = 32;
 
-/// Packed weights and what unpacks them.
+/// Packed weights with scales and biases.
 struct Packed {
     layout: QuantLayout,
     w: Array,
@@ -34,7 +34,7 @@ struct Packed {
 const SHORTEST_GROUP: i32 = 32;
 
 impl Packed {
-    /// Scales and biases that are numbers of their own come in `dtype`.
+    /// Scales and biases stored as plain numbers are converted to `dtype`.
     fn new(
         cx: &Cx<'_>,
         [w, scales]: [ir::In; 2],

@@ -125,7 +125,7 @@ impl Eval for ir::AsStrided {
     }
 }
 
-/// Start, stop and step of every axis, as MLX takes them: whole but for those that are changed.
+/// Start, stop and step of every axis, as MLX takes them: the whole axis unless changed.
 pub(crate) struct Window {
     pub(super) start: Axes,
     pub(super) stop: Axes,
@@ -169,7 +169,7 @@ fn slice_start(start: i64, n: usize, step: i32) -> usize {
     start.clamp(0, if step > 0 { n } else { (n - 1).max(0) }) as usize
 }
 
-/// `count` entries of the last axis of integers that the host knows.
+/// `count` entries of the last axis of integers known to the host.
 fn host_slice(host: &Tensor, start: usize, count: usize) -> Option<Tensor> {
     let size = host.dtype().size();
     (host.rank() == 1)
@@ -398,7 +398,7 @@ impl Eval for ir::Pad {
     }
 }
 
-/// `x` in row-major storage of its own.
+/// A row-major copy of `x`.
 pub(super) fn dense(x: &Array) -> Result<Array> {
     Ok(x.unary(Unary::Contiguous)?)
 }

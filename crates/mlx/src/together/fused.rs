@@ -24,7 +24,8 @@ impl Borrowed {
         self.outs.contains(&tid) || self.own.iter().any(|(own, _)| *own == tid)
     }
 
-    /// Whether a node cannot run before the launch: it writes such a slot, or reads what the launch gives.
+    /// Whether a node cannot run before the launch: it writes such a slot, or reads a result of the
+    /// launch.
     fn is_touched_by(&self, node: &Node) -> bool {
         let reads = !matches!(node, Node::SymSize(_));
         let mut is_touched = false;
@@ -149,7 +150,7 @@ impl Lanes<'_, '_> {
         Ok(Some(self.rows_of(tid)?.share()?))
     }
 
-    /// Takes the results of a launch, and gives the first session what is its own.
+    /// Takes the results of a launch and restores the first session's own slot contents.
     fn give_back(&mut self, borrowed: Borrowed) {
         for (tid, slot) in borrowed.own {
             if !borrowed.outs.contains(&tid) {

@@ -97,13 +97,13 @@ impl Contents for View<'_> {
     }
 }
 
-/// Tokens that lie on the device in the place of an input.
+/// Tokens on the device that replace an input.
 #[derive(Debug)]
 pub(super) struct Fed {
     pub(super) input: usize,
-    /// By session; absent where the host knows the token.
+    /// By session; absent if the host knows the token.
     pub(super) each: Vec<Option<Feedback>>,
-    /// All of them `[sessions]`, if they lie in one array.
+    /// All tokens `[sessions]`, if they are in one array.
     pub(super) rows: Option<Array>,
 }
 
@@ -112,7 +112,7 @@ pub(super) struct Lanes<'m, 's> {
     pub(super) states: &'m mut [&'s mut State],
     graph: Arc<Checked>,
     contents: Vec<Content>,
-    /// Buffers that the run has written, by session, as they were.
+    /// The previous contents of the buffers that the run has written, by session.
     before: Vec<(usize, Tid, Slot)>,
     pub(super) scratch: Scratch,
 }
@@ -173,7 +173,7 @@ impl<'m, 's> Lanes<'m, 's> {
         Ok(())
     }
 
-    /// Runs the main chain; what a plan has kernels for, at once.
+    /// Runs the main chain, with fused kernels for the steps of a plan.
     fn run_nodes(&mut self, graph: &Checked, mut plan: Option<&mut Plan>) -> Result<()> {
         let nodes = graph.chains.get(graph.main as usize).map_or(&[][..], |chain| &chain[..]);
         let mut at = 0;
@@ -249,7 +249,7 @@ impl<'m, 's> Lanes<'m, 's> {
         first.is_some() && self.states.iter().all(|state| integer(state) == first)
     }
 
-    /// Runs a node on what is the same for all.
+    /// Runs a node on values shared by all sessions.
     fn run_once(&mut self, node: &Node, uses: &Uses) -> Result<()> {
         eval::eval(node, &mut Cx { m: self.machine(0) })?;
         for &tid in &uses.writes {
@@ -341,7 +341,7 @@ impl<'m, 's> Lanes<'m, 's> {
         Ok(())
     }
 
-    /// Whether a slot holds the sessions' rows, or values that may be copied to stand beside each other.
+    /// Whether a slot holds the sessions' rows, or values small enough to be joined by a copy.
     pub(super) fn has_rows(&self, tid: Tid) -> bool {
         let env = |state: &'_ &mut State| state.machine.env.tensor(tid).map(|(dtype, shape)| (dtype, Shape::from_slice(shape)));
         match self.content(tid) {
@@ -382,7 +382,8 @@ impl<'m, 's> Lanes<'m, 's> {
         Ok(())
     }
 
-    /// Runs a node once on the rows of all sessions; `false`, with every slot as it was, if what they hold does not allow it.
+    /// Runs a node once on the rows of all sessions; returns `false` and leaves every slot
+    /// unchanged if their contents do not allow it.
     fn run_joined(&mut self, node: &Node, uses: &Uses, rows: &Rows) -> Result<bool> {
         let is_same = |&tid: &Tid| matches!(self.content(tid), Content::Same);
         let is_free = |tid: &Tid| is_same(tid) || (rows.operands.contains(tid) && self.has_rows(*tid));

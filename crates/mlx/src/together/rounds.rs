@@ -110,7 +110,8 @@ impl Rounds {
     }
 }
 
-/// Enqueues a step of each session of a group as one run; `false`, with every session as it was, if each is to run alone.
+/// Enqueues a step of each session of a group as one run; returns `false` and leaves every session
+/// unchanged if each has to run alone.
 fn build_group(group: &mut [Held<'_>], steps: &[&DecodeStep]) -> bool {
     with_states(group, |states, inputs| {
         let Some((before, tokens)) = submit(states, inputs, steps) else { return false };

@@ -1,4 +1,4 @@
-//! Every case on an installed MLX, and what else holds of all cases there.
+//! Every case on an installed MLX, and further properties of all cases.
 
 mod changed;
 #[path = "../support/mod.rs"]

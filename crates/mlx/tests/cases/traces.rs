@@ -1,4 +1,4 @@
-//! Compiled runs give what runs node by node give.
+//! Compiled runs give the results of runs node by node.
 
 use std::{path::Path, sync::Arc};
 
@@ -17,7 +17,7 @@ pub(crate) fn engines() -> [MlxEngine; 2] {
     [true, false].map(installed::engine_that)
 }
 
-/// Whether two runs gave the same, but for the order in which MLX adds.
+/// Whether two runs gave the same results up to MLX's order of summation.
 fn agree(a: &[Value], b: &[Value]) -> Result<(), String> {
     let tolerance = Tolerance { relative: 1e-3, absolute: 1e-4 };
     for (a, b) in a.iter().zip(b) {

@@ -50,7 +50,7 @@ impl<'a> Fields<'a> {
         Err(self.fault("a number of more than ten bytes"))
     }
 
-    /// The next field: its number and what it holds.
+    /// The next field: its number and its value.
     fn next(&mut self) -> Result<Option<(u64, Field<'a>, usize)>, ModelFileFault> {
         if self.bytes.is_empty() {
             return Ok(None);

@@ -137,7 +137,7 @@ pub(super) fn environment(env: &mut Environment<'_>, budget: &Arc<Budget>) {
     env.add_filter(KEEP, |value: Value, namespace: Value| Value::from(vec![namespace.clone(), value, namespace]));
 }
 
-/// Pays for a text or the items of a value, not for what is in them.
+/// Pays for a text or the items of a value, without nested values.
 fn pay_flat(budget: &Budget, value: &Value) -> Result<(), Error> {
     budget.charge(match value.as_str() {
         Some(text) => text.len(),

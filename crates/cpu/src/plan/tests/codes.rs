@@ -70,7 +70,7 @@ fn check_steps(text: &str, dtype: DType, steps: &[usize], scales: usize) -> usiz
     for &count in steps {
         let inputs = inputs(dtype, (position, count), scales);
         let [a, b] = [&mut planned, &mut plain].map(|s| cast(&only(s.run(&inputs).expect("the step runs")), DType::F32));
-        // Nodes round what they decode, and the kernel does not.
+        // Decoding nodes round their results; the kernel does not.
         let relative = if dtype == DType::F32 { 1e-5 } else { 2e-2 };
         let tolerance = Tolerance { relative, absolute: relative };
         compare(&a.expect("floats"), &b.expect("floats"), tolerance)

@@ -54,7 +54,7 @@ fn sessions_have_the_bits_that_they_have_alone() {
         for count in 1..=10 {
             let mut all = sessions(&engine, &graph, 2 * count);
             let (alone, beside) = all.split_at_mut(count);
-            // Prompts of other lengths, so that each is at a place of its own.
+            // Prompts of different lengths, so that sessions are at different positions.
             for (i, session) in alone.iter_mut().chain(&mut *beside).enumerate() {
                 session.run(&tokens(0, 1 + i % count)).expect("the prompt is read");
             }

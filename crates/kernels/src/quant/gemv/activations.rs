@@ -1,4 +1,4 @@
-//! Activations laid out to meet the codes of a weight.
+//! Activations in the order of a weight's codes.
 
 use flambeau_tensor::DType;
 
@@ -56,18 +56,18 @@ impl Kind {
         if self.words == Words::Halves { cpu.with_dot_i16().unwrap_or(cpu) } else { cpu }
     }
 
-    /// `k` activations and the zeros behind them, for vectors of so many lanes.
+    /// Number of activations after zero padding, for vectors of `lanes` lanes.
     fn padded(self, k: usize, lanes: usize) -> usize {
         k.next_multiple_of((lanes * self.codes).max(32))
     }
 
-    /// Words of `k` activations, a whole number of blocks, for vectors of so many lanes.
+    /// Words of `k` activations (whole blocks), for vectors of `lanes` lanes.
     #[inline(always)]
     pub(super) fn words(self, k: usize, lanes: usize) -> usize {
         if self.words == Words::Floats { k } else { k / 2 + k / self.lane(lanes) }
     }
 
-    /// Integers of one of `lanes` lanes in a block; no two lie in different groups.
+    /// Integers of one of `lanes` lanes in a block; all of them are in one group.
     #[inline(always)]
     fn lane(self, lanes: usize) -> usize {
         if self.codes > 1 { self.codes } else { (self.group / lanes).max(2) }

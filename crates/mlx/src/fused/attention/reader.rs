@@ -1,4 +1,4 @@
-//! Recognises attention in a chain: what nodes make of query, key and value, piece by piece.
+//! Recognises attention in a chain by following query, key and value through its nodes.
 
 use std::collections::BTreeMap;
 
@@ -223,7 +223,7 @@ impl Reader<'_, '_> {
         self.made.push(tid);
     }
 
-    /// A node of another matter: it must not read what the others make.
+    /// Keeps an unrelated node, which must not read the results of the matched nodes.
     fn keep(&mut self, node: &Node) -> Option<()> {
         let free = self.terms.keys().all(|&t| !uses(node, t).0);
         node.walk(&mut |role, slot| match slot {
@@ -308,7 +308,8 @@ impl Heads {
 }
 
 impl Fresh {
-    /// Whether key and value are rows of such a cache, normalised and turned as the query is.
+    /// Whether key and value are rows for such a cache, with the same norm and rotation as the
+    /// query.
     fn suits(&self, scope: &Scope<'_>, q: &Heads, [count, dim]: [usize; 2]) -> bool {
         let Fresh { k, v } = self;
         let alike = [k, v].iter().all(|h| (h.count, h.dim) == (count, dim) && h.is_whole());

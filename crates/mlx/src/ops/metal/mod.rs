@@ -1,4 +1,4 @@
-//! Custom kernels: as their own source on Metal, elsewhere as what they compute.
+//! Custom kernels. Metal runs their source text; other devices run equivalent operations.
 
 mod delta;
 mod gguf;
