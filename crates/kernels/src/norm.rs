@@ -109,7 +109,7 @@ fn all_rows(team: &mut Team, x: FloatPtr, out: FloatPtr, [count, width]: [usize;
     let is_one_type = std::mem::discriminant(&x) == std::mem::discriminant(&out);
     let padded = match row {
         Row::Scale(_) if is_one_type => 0,
-        // The row widened to `f32`, computed in place.
+        // One line for the widened row, one for its result.
         Row::Scale(_) => 2 * line,
         Row::Softmax | Row::LogSoftmax => line,
     };
@@ -120,8 +120,8 @@ fn all_rows(team: &mut Team, x: FloatPtr, out: FloatPtr, [count, width]: [usize;
     });
 }
 
-/// Some rows. `values` holds the intermediate `f32` lines of a row, or of both rows if their types
-/// differ; a line is a multiple of 16 elements.
+/// Some rows. `values` is scratch for `f32` lines: one line for softmax, or two (operand and
+/// result) for a scaled row of differing types. A line is a multiple of 16 elements.
 struct Rows<'a> {
     x: FloatPtr,
     out: FloatPtr,
