@@ -34,7 +34,7 @@ impl DraftArgs {
         self.draft.as_deref() == Some(NGRAM)
     }
 
-    /// What a program has to compute.
+    /// Logits that the program must compute.
     pub(crate) fn logits(&self) -> zoo::Logits {
         if self.draft.is_some() { zoo::Logits::All } else { zoo::Logits::Last }
     }

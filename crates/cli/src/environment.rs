@@ -1,5 +1,4 @@
-//! What the user's environment says: variables, of which empty ones count as absent, and folders that this program writes to without
-//! being asked where.
+//! The user's environment: variables, where empty ones count as absent, and default output folders.
 
 use std::{env, path::PathBuf};
 

@@ -1,4 +1,4 @@
-//! What a file is, by its first bytes, and what to do with one that a command does not take.
+//! Detects a file's kind by its first bytes, and advises which command takes it.
 
 use std::{
     fmt, fs,
@@ -59,7 +59,7 @@ impl FileKind {
         FileKind::of(&begins(path).ok()?).or(is_named.then_some(FileKind::Nemo))
     }
 
-    /// What to do with such a file.
+    /// Advice for a file of this kind.
     pub(crate) fn advice(self, path: &Path) -> String {
         let path = path.display();
         match self {
@@ -77,7 +77,7 @@ impl FileKind {
     /// Reads a file as one of this kind. A failure on one of another kind says which it is and what serves.
     ///
     /// # Errors
-    /// What `read` fails with.
+    /// Runs `read`; its error names the kind of file that was found.
     pub(crate) fn expect<T>(self, path: &Path, read: impl FnOnce() -> Result<T>) -> Result<T> {
         read().map_err(|error| match begins(path) {
             Ok(start) if start.is_empty() => anyhow::anyhow!("{} is empty, expected {self}", path.display()),
@@ -179,7 +179,7 @@ impl From<LockArgs> for WeightsArgs {
     }
 }
 
-/// What stands in the place of a file that was not downloaded, if that is what the bytes are.
+/// The error for a Git LFS pointer or a web page in place of a downloaded file.
 fn stand_in(path: &Path, bytes: &[u8]) -> Option<anyhow::Error> {
     const POINTER: &[u8] = b"version https://git-lfs";
     const PAGES: [&[u8]; 2] = [b"<!doctype html", b"<html"];
@@ -199,10 +199,10 @@ fn stand_in(path: &Path, bytes: &[u8]) -> Option<anyhow::Error> {
     None
 }
 
-/// Refuses what stands in the place of a file that was not downloaded.
+/// Refuses a Git LFS pointer or a web page in place of a downloaded file.
 ///
 /// # Errors
-/// What it is, and how to get the file.
+/// Refuses a Git LFS pointer or a web page, and explains how to get the file.
 pub(crate) fn check_is_no_stand_in(path: &Path, bytes: &[u8]) -> Result<()> {
     stand_in(path, bytes).map_or(Ok(()), Err)
 }

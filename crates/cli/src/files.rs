@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use flambeau::tensor::Bytes;
 use tempfile::NamedTempFile;
 
-/// The path that stands for stdin or stdout.
+/// The path for stdin or stdout.
 pub(crate) fn is_standard(path: &Path) -> bool {
     path.as_os_str() == "-"
 }

@@ -1,4 +1,4 @@
-//! What Ctrl-C does.
+//! Handling of Ctrl-C.
 
 use std::sync::{
     Arc,

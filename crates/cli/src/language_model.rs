@@ -125,12 +125,12 @@ impl LoadArgs {
         Ok(Model::load(program, engine, &self.options())?)
     }
 
-    /// The tokenizer of a program that lies at `path`.
+    /// The tokenizer of a program at `path`.
     pub(crate) fn tokenizer(&self, program: &Program, path: &Path) -> Result<TextModel> {
         tokenizer::find(program, path, self.tokenizer.as_deref())
     }
 
-    /// What is given in the place of a checkpoint's own.
+    /// Settings that replace those in the checkpoint.
     pub(crate) fn given(&self) -> Given {
         Given { tokenizer: self.tokenizer.is_some(), context: self.ctx_size }
     }
@@ -140,7 +140,7 @@ impl LoadArgs {
         self.tokenizer.is_some()
     }
 
-    /// Bounds steps where nobody else did.
+    /// Bounds the steps where no flag does.
     pub(crate) fn default_chunk(&mut self, tokens: usize) {
         self.prefill_chunk.get_or_insert(tokens);
     }

@@ -1,5 +1,4 @@
-//! What the Python package takes of the commands: engines and models that are found, exported and loaded as the commands do, by the
-//! same flags.
+//! Entry points for the Python package. They find, export and load engines and models by the commands' flags.
 
 use std::sync::Arc;
 

@@ -72,7 +72,7 @@ mod recording {
         Ok((ReadAhead::of(blocks), pcm))
     }
 
-    /// Begins to record; `done` hears when it is cancelled, or nobody reads any more.
+    /// Starts recording; `done` hears when it is cancelled, or nobody reads any more.
     fn record(name: Option<&str>, blocks: Blocks, (cancelled, done): (Arc<AtomicBool>, SyncSender<()>)) -> Result<(Stream, Pcm)> {
         let device = find(name)?;
         let config = device.default_input_config().context("the microphone tells no form of its samples")?;

@@ -39,12 +39,12 @@ pub(crate) struct ModelArgs {
     #[command(flatten)]
     export: ExportArgs,
 
-    /// What is used beside the model's own.
+    /// Settings that replace those of the model.
     #[arg(skip)]
     given: Given,
 }
 
-/// What the user gives in the place of what a model has.
+/// User settings that replace those of a model.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Given {
     /// Whether a tokenizer is given.
@@ -64,7 +64,7 @@ pub(crate) struct ExportArgs {
     #[arg(help_heading = "Export", long, value_name = "N", value_parser = positive, alias = "max-ctx-len", alias = "max-seq-length")]
     max_seq_len: Option<usize>,
 
-    /// What keys and values of an exported checkpoint are cached as
+    /// Element type of an exported checkpoint's key-value cache
     #[arg(help_heading = "Export", long, value_name = "KIND")]
     kv_cache: Option<export::KvCache>,
 
@@ -76,10 +76,10 @@ pub(crate) struct ExportArgs {
     cache_dir: Option<PathBuf>,
 }
 
-/// What becomes of floats that nobody said anything about.
+/// Description of the default quantization of floats.
 const FOUR_BITS: &str = "weights in 4 bits, embeddings in 8 (--qlinear none keeps floats)";
 
-/// What a model does.
+/// Kind of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// It generates text.
@@ -107,7 +107,7 @@ impl Kind {
         }
     }
 
-    /// What it is, and what takes it.
+    /// Description of the kind, and the commands that take it.
     fn advice(self) -> &'static str {
         match self {
             Kind::Language => "a language model: use it with `flambeau generate`, `chat` or `serve`",
@@ -120,7 +120,7 @@ impl Kind {
 /// A program that was opened.
 pub(crate) struct Opened {
     pub(crate) program: Program,
-    /// Where it lies.
+    /// Path of the program.
     pub(crate) path: PathBuf,
     pub(crate) kind: Kind,
 }
@@ -145,7 +145,7 @@ impl ModelArgs {
         &self.model
     }
 
-    /// Opens the program of a language model with its weights, and says where it lies. What is exported computes `logits`.
+    /// Opens the program of a language model with its weights, and returns its path. An exported program computes `logits`.
     pub(crate) fn open(&self, logits: zoo::Logits, threads: Option<usize>) -> Result<(Program, PathBuf)> {
         self.open_as(Kind::Language, logits, threads)
     }

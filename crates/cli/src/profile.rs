@@ -1,4 +1,4 @@
-//! What the steps of a run took: a table with rates beside what the machine reaches, and a trace.
+//! Times of a run's steps: a table with rates beside the machine's limits, and a trace.
 
 mod roofline;
 

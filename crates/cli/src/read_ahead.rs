@@ -1,4 +1,4 @@
-//! Reading ahead of whoever computes, so that what writes to a pipe need not wait.
+//! Reads ahead of the computation, so that the writer of a pipe does not block.
 
 use std::{
     io::{self, Cursor, ErrorKind, Read},
@@ -16,13 +16,13 @@ const WAITING: usize = 1024;
 /// The bytes of another reader, which a thread takes from it as they come.
 #[derive(Debug)]
 pub(crate) struct ReadAhead {
-    // A lock nobody waits for: decoders ask for readers that threads could share.
+    // An uncontended lock: decoders need a reader that threads could share.
     blocks: Mutex<Receiver<io::Result<Vec<u8>>>>,
     block: Cursor<Vec<u8>>,
 }
 
 impl ReadAhead {
-    /// Begins to read; the thread ends with its source, or at the first byte that nobody waits for any more.
+    /// Starts reading. The thread ends with its source, or once the receiver is dropped.
     ///
     /// # Errors
     /// There is no thread to be had.
@@ -32,7 +32,7 @@ impl ReadAhead {
         Ok(ReadAhead::of(blocks))
     }
 
-    /// The bytes of blocks that somebody sends, up to the end of the channel.
+    /// The bytes of received blocks, up to the end of the channel.
     pub(crate) fn of(blocks: Receiver<io::Result<Vec<u8>>>) -> ReadAhead {
         ReadAhead { blocks: Mutex::new(blocks), block: Cursor::default() }
     }

@@ -25,7 +25,7 @@ struct Recipe {
     weights: Vec<Rule>,
 }
 
-/// What a recipe says of weights by name.
+/// Rules of a recipe for weights by name.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Rule {
@@ -95,8 +95,7 @@ impl Recipe {
         })
     }
 
-    /// A scheme by its name; `none` keeps floats. What is not said of it is what the recipe says of all, whose group size is for
-    /// schemes that have a choice.
+    /// A scheme by its name; `none` keeps floats. Missing settings come from the recipe's defaults; the default group size applies to schemes with a choice.
     fn scheme(&self, name: &str, group_size: Option<u32>, fit: Option<FitName>) -> Result<Option<Scheme>> {
         if name == "none" {
             return Ok(None);

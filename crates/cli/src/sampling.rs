@@ -46,7 +46,7 @@ fn seed(text: &str) -> Result<Seed, String> {
 }
 
 impl SamplingArgs {
-    /// What was asked for, before what the model's makers advise.
+    /// Parameters from the flags, then from the model's `generation_config.json`.
     pub(crate) fn params(&self, advice: Option<&GenerationDefaults>) -> Result<SamplingParams> {
         let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
         let base = advice.map_or_else(SamplingParams::default, |advice| advice.sampling(0));

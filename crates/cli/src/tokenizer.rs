@@ -68,7 +68,7 @@ fn tokenizer_file(path: &Path) -> PathBuf {
     if path.is_dir() { found().unwrap_or_else(|| path.join(TEXT_FILES[0])) } else { path.to_owned() }
 }
 
-/// Reads a `tokenizer.json`, or another form of it, and what lies beside it.
+/// Reads a `tokenizer.json` or another tokenizer format, with its neighbouring files.
 fn from_folder(tokenizer: &Path) -> Result<TextModel> {
     build(&*reader(tokenizer)?)
 }

@@ -90,7 +90,7 @@ enum Format {
     Json,
 }
 
-/// What is measured: tokens fed at once, or generated one by one behind others.
+/// A test: tokens of a prompt, or tokens generated after a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Test {
     Prompt(usize),

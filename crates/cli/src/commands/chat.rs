@@ -129,7 +129,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(failed && !input.is_terminal())))
 }
 
-/// What comes after an entry.
+/// The next action after an entry.
 enum Next {
     Listen,
     Leave,

@@ -185,7 +185,7 @@ fn run_one(folder: &Path, from: case::ProgramFormat, engine: &std::sync::Arc<dyn
     }
 }
 
-/// What becomes of a case; an error or a panic is a failure.
+/// Runs a case; an error or a panic is a failure.
 fn outcome(run: impl FnOnce() -> Result<Outcome>) -> Outcome {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(outcome)) => outcome,

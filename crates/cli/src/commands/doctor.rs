@@ -26,7 +26,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What became of the search for MLX.
+/// Result of the search for MLX.
 struct Found {
     install: Option<Install>,
     /// Places that were looked at, with why they were not taken.

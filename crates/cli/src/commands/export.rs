@@ -63,7 +63,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = positive, alias = "prefill-chunk-size")]
     prefill_chunk: Option<usize>,
 
-    /// What keys and values are cached as
+    /// Element type of the key-value cache
     #[arg(long, value_name = "KIND", default_value = "float")]
     kv_cache: KvCache,
 
@@ -78,7 +78,7 @@ pub(crate) struct Args {
     engine: EngineArgs,
 }
 
-/// What keys and values are cached as.
+/// Element type of the key-value cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum KvCache {
     /// Floats of the activations' type
@@ -124,13 +124,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 pub(crate) enum Carried<'a> {
     /// The checkpoint's.
     Own,
-    /// That of a file, or of a folder.
+    /// The tokenizer of this file or folder.
     Given(&'a Path),
     /// None: it is given whenever the program is used.
     Nothing,
 }
 
-/// Share of the machine's memory that the caches of one sequence may take where nobody says how long it may be.
+/// Default share of the machine's memory for the caches of one sequence.
 const CACHE_SHARE: u64 = 16;
 
 /// The options with a length of sequences, which is said where it is less than the model's.

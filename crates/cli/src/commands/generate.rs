@@ -146,7 +146,7 @@ fn encode(args: &Args, text: &TextModel) -> Result<Vec<u32>> {
     Ok(text.tokenizer.encode(&template.render(&chat)?, false)?)
 }
 
-/// What templates that print the date are told.
+/// The clock for templates that print the date.
 pub(crate) fn now() -> Clock {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
     Clock { unix_seconds: seconds, utc_offset: 0 }

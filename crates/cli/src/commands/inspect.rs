@@ -33,7 +33,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What a file holds: as lines for people, and as JSON.
+/// Contents of a file, as text lines and as JSON.
 pub(crate) struct Description {
     lines: Vec<String>,
     json: Json,

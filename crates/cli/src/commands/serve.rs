@@ -55,7 +55,7 @@ pub(crate) struct Args {
     #[arg(value_name = "MODEL", required = true)]
     models: Vec<String>,
 
-    /// Another name by which clients may call the model, if there is only one
+    /// Alias of the model in requests; for a single model
     #[arg(short, long, value_name = "NAME", alias = "model-id")]
     alias: Vec<String>,
 
@@ -67,18 +67,18 @@ pub(crate) struct Args {
     #[arg(help_heading = "Server", long, value_name = "N", default_value_t = 8080)]
     port: u16,
 
-    /// Load models when somebody asks for them, and let those go that were not used for longest so that no more than these are loaded at a time
+    /// Load models on request, and unload the least recently used one above this number
     #[arg(help_heading = "Server", long, value_name = "N", value_parser = positive)]
     models_max: Option<usize>,
 
-    /// Load models when somebody asks for them, and let them go when nobody has used them for so long
+    /// Load models on request, and unload them after this idle time
     #[arg(help_heading = "Server", long, value_name = "SECONDS", value_parser = positive)]
     sleep_idle_seconds: Option<usize>,
 
     #[command(flatten)]
     keys: KeyArgs,
 
-    /// Name by which clients call this server, as in a reverse proxy; repeat it for more
+    /// Host name under which clients reach this server, as behind a reverse proxy; repeatable
     #[arg(help_heading = "Server", long, value_name = "NAME")]
     allowed_host: Vec<String>,
 
@@ -114,11 +114,11 @@ pub(crate) struct Args {
     #[arg(help_heading = "Server", long, value_name = "N", default_value_t = Config::default().upload_bytes / MIB, value_parser = positive)]
     max_upload: usize,
 
-    /// What to log to stderr: error, warn, info (a line for each request) or debug
+    /// Log level on stderr: error, warn, info (a line for each request) or debug
     #[arg(help_heading = "Server", long, value_name = "LEVEL", default_value = "info")]
     log_level: tracing_subscriber::filter::LevelFilter,
 
-    /// Most requests of a model that are computed at the same time; of a model of speech, no more than two recordings
+    /// Maximum number of running requests of a model; at most two recordings for a speech model
     #[arg(help_heading = "Scheduling", long, value_name = "N", default_value_t = 4, value_parser = positive, alias = "np", alias = "max-seqs")]
     parallel: usize,
 
@@ -180,7 +180,7 @@ const RECORDINGS: usize = 2;
 
 const MIB: usize = 1 << 20;
 
-/// Bytes of copies of texts that nobody asked for more of.
+/// Bytes of copies of idle texts.
 const MOST_KEPT: u64 = 8 << 30;
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -224,7 +224,7 @@ fn host(text: &str) -> Result<IpAddr, String> {
     }
 }
 
-/// What clients call each model, and what it is.
+/// The public name of each model, and its source.
 fn names(args: &Args) -> Result<Vec<(String, &str)>> {
     if args.models.len() > 1 && !args.alias.is_empty() {
         return Err(usage("--alias is for a single model; NAME=MODEL names one of several"));
@@ -361,7 +361,7 @@ fn load_speech(args: &Args, name: &str, opened: &Opened, engine: &Arc<dyn Engine
     })
 }
 
-/// As much as was asked for, as far as there is memory for it.
+/// Limits from the flags, reduced to the available memory.
 fn limits(args: &Args, model: &Model) -> Result<Limits> {
     let models = args.models.len().min(args.models_max.unwrap_or(usize::MAX)) as u64;
     let share = memory::available().map(|free| free / 2 / models);

@@ -55,7 +55,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     model: ModelFlags,
 
-    /// Write down what is said while somebody says it, with a hypothesis every so many seconds; words are final when two agree (Whisper, Parakeet, Voxtral Realtime)
+    /// Transcribe live, with a hypothesis every N seconds; a word is final once two hypotheses agree (Whisper, Parakeet, Voxtral Realtime)
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = seconds)]
     live: Option<f64>,
 
@@ -142,7 +142,7 @@ pub(crate) struct SpeechArgs {
     #[arg(help_heading = "Speech", long, value_name = "N", default_value_t = 1, value_parser = windows)]
     batch_size: usize,
 
-    /// Texts of a window that are tried at a time, of which the likeliest is taken; 1 to 8 (Whisper)
+    /// Number of candidate texts of a window, 1 to 8; the likeliest is returned (Whisper)
     #[arg(help_heading = "Speech", long, value_name = "N", default_value_t = 1, value_parser = texts)]
     beam_size: usize,
 
@@ -158,7 +158,7 @@ pub(crate) struct SpeechArgs {
     #[arg(help_heading = "Speech", long, value_name = "N", default_value_t = 1, value_parser = texts)]
     best_of: usize,
 
-    /// Let the model hear only where somebody may be speaking, not silence and steady noise
+    /// Skip silence and steady noise; only possible speech reaches the model
     #[arg(help_heading = "Speech", long, alias = "vad-filter", overrides_with = "no_vad")]
     vad: bool,
 
@@ -211,7 +211,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 impl Args {
-    /// Seconds from hypothesis to hypothesis, if somebody waits for them.
+    /// Seconds between hypotheses in live transcription.
     fn live(&self) -> Option<f64> {
         self.live.or(self.source.is_microphone().then_some(1.0))
     }
@@ -284,7 +284,7 @@ fn transcribe(
     }
     let alone = if is_separate { None } else { heard.pop() };
     let transcript = alone.unwrap_or_else(|| Transcript::of_channels(heard));
-    // What ended early and came to nothing takes the place of no older transcript.
+    // An empty transcript of an interrupted run replaces no older file.
     let is_whole = result.is_ok() && !stop.load(Ordering::Relaxed);
     if !as_it_comes && (is_whole || !transcript.segments.is_empty()) {
         output::write(args, formats, file, &transcript)?;
@@ -353,7 +353,7 @@ fn feed(
                 } else if as_it_comes {
                     bar.0.suspend(|| print(&new))?;
                 }
-                // What is printed need not be kept: a stream may have no end.
+                // Printed segments are dropped, because a stream may have no end.
                 segments.extend(new.into_iter().filter(|_| !as_it_comes));
                 bar.0.set_position(transcriber.seconds() as u64);
             }
@@ -363,7 +363,7 @@ fn feed(
     Ok(())
 }
 
-/// A progress bar that goes when what it shows ends, well or not.
+/// A progress bar that is removed when dropped.
 struct Bar(ProgressBar);
 
 impl Drop for Bar {

@@ -21,7 +21,7 @@ const MAX_LISTING: u64 = 64 << 20;
 struct Remote {
     name: String,
     size: Option<u64>,
-    /// Of large files only.
+    /// Checksum; only large files have one.
     sha256: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What tells one checkpoint from another, and whether its weights are quantized.
+//! Identity of a checkpoint, and whether its weights are quantized.
 
 use std::{
     env, fs,
@@ -18,7 +18,7 @@ const DIGITS: usize = 16;
 
 /// The name of a checkpoint's program in the cache.
 pub(super) struct Key {
-    /// The checkpoint's name, where it lies and how it is exported.
+    /// The checkpoint's name, path and export options.
     place: String,
     /// Its files' sizes and times, and the build of this program.
     state: String,

@@ -1,4 +1,4 @@
-//! What an engine reaches on this machine: measured with two products, one that waits for memory and one that computes.
+//! The machine's limits for an engine, measured with a memory-bound and a compute-bound product.
 
 use std::{ops::RangeInclusive, sync::Arc, time::Instant};
 
@@ -50,7 +50,7 @@ impl Roofline {
     }
 }
 
-/// What `measure` reaches a second, from the amount and the time that it states for a size: the first, doubled until it takes long.
+/// Rate of `measure`, which returns the amount and the seconds of a size. The size doubles until a run is long enough.
 fn rate(sizes: RangeInclusive<u32>, measure: impl Fn(u32) -> Result<(f64, f64)>) -> Result<f64> {
     let mut size = *sizes.start();
     loop {

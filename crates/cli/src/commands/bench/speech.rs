@@ -18,13 +18,13 @@ use crate::{failure::usage, files, progress, tokenizer};
 const TOKENS: usize = 32;
 const TOKEN: u32 = 1;
 
-/// What takes time.
+/// A measured stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// Samples to what the encoder takes.
     Features,
     Encoder,
-    /// A prompt, where what was heard stands among tokens.
+    /// A prompt with audio rows among tokens.
     Prompt,
     /// One token, or all of a window in families that write as they hear.
     Decoder,

@@ -1,13 +1,13 @@
-//! What a user types: messages and commands.
+//! User input: messages and commands.
 
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 
-/// What stands around a message of several lines.
+/// Delimiter of a message of several lines.
 const BLOCK: &str = "\"\"\"";
 
-/// What was typed.
+/// A parsed entry.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     Nothing,

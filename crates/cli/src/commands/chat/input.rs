@@ -19,7 +19,7 @@ use super::entry;
 use super::terminal::Quiet;
 use crate::{environment, interrupt::Interrupts};
 
-/// What the user did.
+/// An input event.
 pub(super) enum Line {
     Text(String),
     Interrupted,

@@ -16,9 +16,9 @@ use crate::progress;
 /// An answer as far as it came. Thoughts are dim on a terminal; elsewhere they go to stderr, so that stdout has answers alone.
 pub(super) struct Screen {
     answer: Answer,
-    /// What stands before and after thoughts; `None` if they go to stderr.
+    /// Text before and after thoughts; `None` if thoughts go to stderr.
     around: Option<(&'static str, &'static str)>,
-    /// Where the text stands, if that is a terminal.
+    /// Cursor position, if stdout is a terminal.
     wrap: Option<Wrap>,
     /// A line until the answer begins.
     waiting: Option<Waiting>,
@@ -26,7 +26,7 @@ pub(super) struct Screen {
     failed: Option<io::Error>,
 }
 
-/// A line that goes with its value.
+/// A line that is erased when dropped.
 struct Waiting(ProgressBar);
 
 impl Drop for Waiting {
@@ -50,7 +50,7 @@ impl Screen {
         }
     }
 
-    /// Shows a stretch of text; false once stdout takes no more.
+    /// Prints text; false once stdout is closed.
     pub(super) fn show(&mut self, part: Part, text: &str) -> bool {
         match part {
             Part::Thinking => self.answer.thinking.push_str(text),

@@ -17,7 +17,7 @@ use flambeau::{
 use super::{Args, screen::Screen};
 use crate::{commands::generate, failure::hint, language_model::Loaded};
 
-/// What helps when the context is full.
+/// Advice for a full context.
 const MORE_ROOM: &str = "/undo takes back the last exchange, /reset begins anew, and a larger -c N gives a checkpoint more room";
 
 /// A conversation with a loaded model.

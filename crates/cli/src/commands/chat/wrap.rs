@@ -8,7 +8,7 @@ use console::measure_text_width;
 const FENCE: &str = "```";
 const TAB: usize = 8;
 
-/// Where a text stands on the terminal.
+/// Cursor position of a text on the terminal.
 #[derive(Debug, Default)]
 pub(super) struct Wrap {
     column: usize,
@@ -81,7 +81,7 @@ impl Wrap {
         }
     }
 
-    /// Goes to the next line with the word so far, unless it fills a line by itself.
+    /// Moves the current word to the next line, unless it fills a line.
     fn move_word(&mut self, width: usize, more: usize, out: &mut String) {
         let moved = measure_text_width(&self.word);
         if moved >= self.column || moved + more > width {

@@ -22,13 +22,13 @@ use serde_json::Value as Json;
 use super::{checkpoint::CheckpointCase, embedding::EmbeddingCase, speech::SpeechCase};
 use crate::{files, inputs, kv_cache, tensors::NamedTensor};
 
-/// What became of a case.
+/// Outcome of a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// With remarks about the program's form.
     Passed(Vec<String>),
     Failed(String),
-    /// What is wrong with calls of a session.
+    /// Errors in calls of a session.
     FailedCalls(Vec<FailedCall>),
     Skipped(String),
 }
@@ -220,7 +220,7 @@ impl Graphs {
         Graphs::of_methods(program, &program.file().plans)
     }
 
-    /// Those of some methods.
+    /// Graphs of the delegates of these methods.
     pub(super) fn of_methods(program: &Program, plans: &[ExecutionPlan]) -> Result<Graphs> {
         let delegates = plans.iter().flat_map(|plan| plan.delegates.iter().enumerate().map(move |(i, d)| (plan, i, d)));
         Ok(Graphs(delegates.map(|(plan, i, delegate)| program.graph(plan, i, delegate)).collect::<Result<_, _>>()?))

@@ -32,7 +32,7 @@ impl fmt::Display for Chunk {
     }
 }
 
-/// What `case.json` says of a checkpoint.
+/// `case.json` of a checkpoint.
 pub(super) struct CheckpointCase {
     tolerance: Tolerance,
     chunks: Vec<Chunk>,

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::tokenizer;
 
-/// What `case.json` says of a text encoder.
+/// `case.json` of a text encoder.
 pub(super) struct EmbeddingCase {
     tolerance: Tolerance,
     texts: Vec<String>,

@@ -27,7 +27,7 @@ use crate::failure;
 /// Temperature, number of candidates, share of the probability that they hold, and seed: the last inputs of programs that draw tokens.
 const DRAWN: [DType; 4] = [DType::F32, DType::I64, DType::F32, DType::I64];
 
-/// What describes a session.
+/// File that describes a session.
 pub(super) const FILE: &str = "session.json";
 
 /// A folder with a program and the calls of a session.
@@ -44,7 +44,7 @@ impl SessionCase {
         Ok(SessionCase { folder: folder.to_owned(), session })
     }
 
-    /// What the text report sums up by.
+    /// Group of the case in the text report.
     pub(super) fn family(&self) -> &str {
         &self.session.flow
     }

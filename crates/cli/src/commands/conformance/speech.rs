@@ -24,20 +24,20 @@ use super::{
     checkpoint::{one, program_with},
 };
 
-/// What `case.json` says of a speech model.
+/// `case.json` of a speech model.
 pub(super) struct SpeechCase {
     tolerance: Tolerance,
     expected: Expected,
 }
 
-/// What a family makes of the recording.
+/// Results of a family for the recording.
 enum Expected {
     Moonshine(moonshine::Expected),
     Parakeet(parakeet::Expected),
     Voxtral(voxtral::Expected),
     VoxtralRealtime(voxtral_realtime::Expected),
     Whisper(whisper::Expected),
-    /// Of a family that cannot be exported.
+    /// Model type of a family without an exporter.
     Unknown(String),
 }
 
@@ -93,7 +93,7 @@ impl Setting<'_> {
         self.folder.join(name).is_file().then(|| one(self.folder, name)).transpose()
     }
 
-    /// Holds a tensor against that of a file.
+    /// Compares a tensor with a file's.
     fn compare(&self, name: &str, found: &Tensor) -> Result<()> {
         match self.expected(name)? {
             Some(expected) => compare(found, &expected, self.tolerance).with_context(|| name.to_owned()),

@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 use super::{Description, histogram, histogram_json};
 use crate::memory::human;
 
-/// What is in an archive; with `calls`, every call of its programs.
+/// Describes an archive; with `calls`, every call of its programs.
 pub(crate) fn describe(bytes: Bytes, calls: bool) -> Result<Description> {
     let size = bytes.len();
     let archive = Archive::open(bytes)?;

@@ -15,7 +15,7 @@ fn dims(sizes: impl IntoIterator<Item = impl ToString>) -> String {
     sizes.into_iter().map(|d| d.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// What is in a data file.
+/// Describes a data file.
 pub(crate) fn describe_data(bytes: &Bytes) -> Result<Description> {
     let file = ptd::read_data_file(bytes)?;
     let mut lines = vec![format!("ExecuTorch data file, {}, {} keys", human(bytes.len() as u64), file.entries.len())];
@@ -29,7 +29,7 @@ pub(crate) fn describe_data(bytes: &Bytes) -> Result<Description> {
     Ok(Description { lines, json: json!({ "kind": "ptd", "bytes": bytes.len(), "entries": entries }) })
 }
 
-/// What is in a GGUF file.
+/// Describes a GGUF file.
 pub(crate) fn describe_gguf(bytes: Bytes) -> Result<Description> {
     let size = bytes.len();
     let file = Gguf::parse(bytes)?;

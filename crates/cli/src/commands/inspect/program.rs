@@ -12,7 +12,7 @@ use serde_json::{Value as Json, json};
 use super::{Description, histogram, histogram_json};
 use crate::memory::human;
 
-/// What is in a program; with `nodes`, every node of its delegates.
+/// Describes a program; with `nodes`, every node of its delegates.
 pub(crate) fn describe(bytes: Bytes, nodes: bool) -> Result<Description> {
     let size = bytes.len();
     let program = Program::from_bytes(bytes)?;

@@ -1,4 +1,4 @@
-//! Text that is printed while somebody speaks.
+//! Prints live text.
 
 use std::io::{self, Write};
 

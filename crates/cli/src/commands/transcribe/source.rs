@@ -26,7 +26,7 @@ pub(super) struct SourceArgs {
     #[arg(value_name = "FILE", required_unless_present = "mic")]
     files: Vec<PathBuf>,
 
-    /// Write down what is said into the microphone, the default one or the one of that name, until Ctrl-C; implies --live
+    /// Transcribe the default microphone, or the one named NAME, until Ctrl-C; implies --live
     #[arg(long, value_name = "DEVICE", num_args = 0..=1, require_equals = true, default_missing_value = "", conflicts_with_all = ["files", "pcm", "channels"])]
     mic: Option<String>,
 
@@ -43,7 +43,7 @@ pub(super) struct SourceArgs {
     channels: Vec<Channels>,
 }
 
-/// What is asked of the channels of recordings.
+/// Requested handling of channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Channels {
     Separate,
@@ -82,12 +82,12 @@ impl PcmForm {
 }
 
 impl SourceArgs {
-    /// What is transcribed, one after the other.
+    /// The inputs, in order.
     pub(super) fn files(&self) -> Vec<PathBuf> {
         if self.is_microphone() { vec!["microphone".into()] } else { self.files.clone() }
     }
 
-    /// Whether somebody speaks until they have said enough.
+    /// Whether the microphone is the source.
     pub(super) fn is_microphone(&self) -> bool {
         self.mic.is_some()
     }
@@ -141,7 +141,7 @@ impl SourceArgs {
     }
 }
 
-/// What is odd about a recording that was heard to its end.
+/// Warnings about a recording that was read to its end.
 pub(super) fn warnings(recording: &Recording) -> Vec<&'static str> {
     let all = [
         (recording.is_cut_short(), "the file ends in the midst of what it announces"),

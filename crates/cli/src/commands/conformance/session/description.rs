@@ -59,7 +59,7 @@ pub(super) struct Session {
     remarks: Remarks,
 }
 
-/// What a method is made of.
+/// Expected counts of a method.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct MethodFacts {
@@ -89,7 +89,7 @@ pub(super) struct Call {
     remarks: Remarks,
 }
 
-/// What of an output counts.
+/// The compared part of an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Compare {

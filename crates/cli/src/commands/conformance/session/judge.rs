@@ -10,7 +10,7 @@ use super::description::{Compare, Output};
 pub(super) struct Bounds {
     pub(super) relative: f64,
     pub(super) absolute: f64,
-    /// Of the root mean square of all differences.
+    /// Bound on the root mean square of all differences.
     pub(super) rms: f64,
 }
 
@@ -79,7 +79,7 @@ fn rms(actual: &[f64], expected: &[f64]) -> f64 {
     (actual.iter().zip(expected).map(squared).sum::<f64>() / actual.len().max(1) as f64).sqrt()
 }
 
-/// Where the largest entry of the last `row` ones stands.
+/// Index of the largest entry of the last `row` ones stands.
 fn best_of_last_row(x: &[f64], row: usize) -> Option<usize> {
     let last = &x[x.len() - row.min(x.len())..];
     last.iter().enumerate().max_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(i, _)| i)

@@ -1,4 +1,4 @@
-//! What a Moonshine makes of a recording.
+//! Conformance of Moonshine's results for a recording.
 
 use anyhow::{Context, Result, bail};
 use flambeau::{runners::speech::moonshine::Moonshine, tensor::Tensor, text::argmax};
@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use super::{Setting, ids};
 
-/// What `case.json` says of a Moonshine.
+/// `case.json` of a Moonshine.
 pub(super) struct Expected {
     /// Ids ahead of the text.
     prompt: Vec<u32>,

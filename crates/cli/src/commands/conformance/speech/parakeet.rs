@@ -1,4 +1,4 @@
-//! What a Parakeet makes of a recording.
+//! Conformance of Parakeet's results for a recording.
 
 use anyhow::{Result, bail};
 use flambeau::{
@@ -9,10 +9,10 @@ use serde_json::Value as Json;
 
 use super::{Setting, ids};
 
-/// What `case.json` says of a Parakeet.
+/// `case.json` of a Parakeet.
 pub(super) struct Expected {
     tokens: Vec<u32>,
-    /// Of each token, where the case says so.
+    /// Position of each token, if the case has them.
     frames: Vec<u32>,
     durations: Vec<u32>,
     /// Position of each row of logits; all one after the other in models of CTC.

@@ -1,4 +1,4 @@
-//! What a Voxtral makes of a recording.
+//! Conformance of Voxtral's results for a recording.
 
 use anyhow::{Context, Result, bail};
 use flambeau::{runners::speech::voxtral::Voxtral, text::argmax};
@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use super::{Setting, ids};
 
-/// What `case.json` says of a Voxtral.
+/// `case.json` of a Voxtral.
 pub(super) struct Expected {
     /// Ids ahead of the rows that stand for the recording, and behind them.
     head: Vec<u32>,

@@ -1,4 +1,4 @@
-//! What a Voxtral Realtime makes of a recording, whatever the size of the blocks that it comes in.
+//! Conformance of Voxtral Realtime's results for a recording, with several block sizes.
 
 use anyhow::{Context, Result, bail};
 use flambeau::runners::speech::voxtral_realtime::VoxtralRealtime;
@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use super::{Setting, ids};
 
-/// What `case.json` says of a Voxtral Realtime.
+/// `case.json` of a Voxtral Realtime.
 pub(super) struct Expected {
     /// Ids ahead of the first one that is chosen.
     prompt: Vec<u32>,

@@ -1,4 +1,4 @@
-//! What a Whisper makes of a recording.
+//! Conformance of Whisper's results for a recording.
 
 use anyhow::{Context, Result, bail};
 use flambeau::{
@@ -13,7 +13,7 @@ use super::{Setting, ids};
 /// By how much a token's probability may differ between two methods.
 const LEAST_DIFFERENCE: f32 = 1e-3;
 
-/// What `case.json` says of a Whisper.
+/// `case.json` of a Whisper.
 pub(super) struct Expected {
     /// Ids ahead of the text.
     prompt: Vec<u32>,
@@ -56,7 +56,7 @@ impl Expected {
         Ok(())
     }
 
-    /// Holds the probabilities of a text that was found beside others against those of the decoder, which reads that text alone.
+    /// Compares the probabilities of a text from beam search with those of the decoder on that text alone.
     fn compare_search(&self, model: &mut Whisper, temperature: f32, search: Search) -> Result<()> {
         let vocabulary = model.vocabulary().clone();
         let task = self.prompt.iter().copied().filter(|id| ![vocabulary.start, vocabulary.no_timestamps].contains(id)).collect();
