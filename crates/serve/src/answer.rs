@@ -116,7 +116,7 @@ pub(crate) struct Choice {
     pub(crate) cached: usize,
     pub(crate) tokens: usize,
     pub(crate) thinking_tokens: usize,
-    /// Of tokens that no one was told of yet.
+    /// Log probabilities of tokens not yet sent.
     pub(crate) logprobs: Vec<TokenLogprobs>,
     pub(crate) finish: Option<Finish>,
     /// Which of the request's stop texts ended it, if one did.

@@ -49,7 +49,7 @@ pub(crate) struct MessageAnswer {
     stops: Vec<String>,
     prompt_tokens: usize,
     has_begun: bool,
-    /// The blocks so far, of which the last one may be open.
+    /// The blocks so far; the last one may be open.
     blocks: Vec<Block>,
     is_open: bool,
 }

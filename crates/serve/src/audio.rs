@@ -22,7 +22,7 @@ use crate::{
 /// A model of speech to serve.
 #[derive(Clone)]
 pub struct NewSpeechModel {
-    /// What clients call it.
+    /// The model's public name.
     pub name: String,
     /// Other names for it.
     pub aliases: Vec<String>,

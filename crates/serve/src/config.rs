@@ -1,4 +1,4 @@
-//! What a server allows.
+//! Settings and limits of a server.
 
 use std::time::Duration;
 
@@ -7,10 +7,9 @@ use crate::keys::Keys;
 /// Bounds of a server and who may talk to it. All have defaults.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Keys of which a request has to bring one; without any, everybody is served.
+    /// Accepted API keys. Without any, requests need no key.
     pub keys: Keys,
-    /// Names by which clients may call the server, besides those of this machine; without any, every name is taken if the server
-    /// listens on an address that others reach.
+    /// Additional host names that requests may use. If there are none and the server listens on a public address, every name is accepted.
     pub hosts: Vec<String>,
     /// Origins of web pages that may use the server, besides its own; `*` stands for all.
     pub origins: Vec<String>,
@@ -36,9 +35,9 @@ pub struct Config {
     pub request_time: Duration,
     /// Most models that are loaded at the same time, of those that are loaded on demand.
     pub loaded_models: usize,
-    /// How long nobody uses a model that is loaded on demand until it is let go; without it, it stays until another one needs its place.
+    /// Idle time after which an on-demand model is unloaded. `None`: only when another model needs its place.
     pub idle_time: Option<Duration>,
-    /// How long requests may go on after the server was told to stop.
+    /// Grace period for running requests at shutdown.
     pub grace: Duration,
 }
 

@@ -25,7 +25,7 @@ use crate::{
 /// A text encoder to serve.
 #[derive(Clone)]
 pub struct NewEncoder {
-    /// What clients call it.
+    /// The model's public name.
     pub name: String,
     /// Other names for it.
     pub aliases: Vec<String>,
@@ -64,7 +64,7 @@ impl ServedEncoder {
         Ok(ServedEncoder { name, tokenizer, worker, places })
     }
 
-    /// What `/v1/models` says of it.
+    /// Its entry in `/v1/models`.
     pub(crate) fn facts(&self) -> Json {
         json!({
             "capabilities": { "embedding": true },

@@ -1,4 +1,4 @@
-//! What clients are told when a request cannot be answered, in OpenAI's form.
+//! Errors of requests, in OpenAI's format.
 
 use axum::{
     body::Body,
@@ -62,7 +62,7 @@ impl ApiError {
         ApiError::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", Some("timeout"), message)
     }
 
-    /// Nobody has this model.
+    /// There is no such model.
     pub(crate) fn no_model(name: &str) -> ApiError {
         let message = format!("the model {name:?} does not exist; GET /v1/models lists those that do");
         let error = ApiError::new(StatusCode::NOT_FOUND, "invalid_request_error", Some("model_not_found"), message);
@@ -101,7 +101,7 @@ impl From<runners::Error> for ApiError {
         let text = error.to_string();
         match error {
             Error::PromptTooLong { .. } => ApiError::too_long(text),
-            // Logits of which none is a number are the model's fault.
+            // Logits without any number are the model's fault.
             Error::NoLogits { .. } | Error::Text(flambeau::text::Error::NoCandidate { .. }) => ApiError::internal(text),
             Error::EmptyPrompt | Error::Text(_) | Error::Drawing { .. } => ApiError::invalid(text),
             Error::TooManyTokens { .. } => ApiError { param: Some("max_tokens".into()), ..ApiError::invalid(text) },

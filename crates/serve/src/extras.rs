@@ -1,4 +1,4 @@
-//! What tools of llama.cpp's server ask for: tokens, prompts, and what the server is.
+//! Endpoints of llama.cpp's server: tokens, prompts and properties.
 
 use std::{collections::BTreeMap, sync::Arc};
 

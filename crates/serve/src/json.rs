@@ -76,7 +76,7 @@ impl<'de> Visitor<'de> for StrictVisitor {
     }
 }
 
-/// The fields of an object, each of which is taken once. A field that is `null` is not there.
+/// The fields of an object; each is read once. A field that is `null` is not there.
 #[derive(Debug)]
 pub(crate) struct Fields {
     map: Map<String, Json>,

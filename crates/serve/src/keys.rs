@@ -10,7 +10,7 @@ use subtle::{Choice, ConstantTimeEq};
 /// Where keys are read again; the error says why they cannot.
 type Source = dyn Fn() -> Result<Vec<String>, String> + Send + Sync;
 
-/// Keys of which a request has to bring one; without any, everybody is served. A clone is the same set.
+/// Accepted API keys. Without any, requests need no key. A clone is the same set.
 #[derive(Clone, Default)]
 pub struct Keys {
     list: Arc<RwLock<Vec<String>>>,
@@ -19,7 +19,7 @@ pub struct Keys {
 
 impl fmt::Debug for Keys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What they are is nobody's business.
+        // Keys are secret: only their number is shown.
         f.debug_struct("Keys").field("count", &self.read().len()).finish_non_exhaustive()
     }
 }
@@ -46,7 +46,7 @@ impl Keys {
         list.is_empty() || bool::from(list.iter().fold(Choice::from(0), |any, key| any | key.as_bytes().ct_eq(given.as_bytes())))
     }
 
-    /// Reads the keys again. Those that cannot be read, or are none where there were some, leave the old ones in place.
+    /// Reads the keys again. An unreadable source, or one without keys, leaves the old keys in place.
     pub(crate) fn reload(&self) {
         let Some(source) = &self.source else { return };
         match source() {

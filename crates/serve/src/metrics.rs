@@ -1,4 +1,4 @@
-//! What the server counts, and how Prometheus reads it.
+//! Counters of the server, in Prometheus's format.
 
 use std::{
     fmt::Write,

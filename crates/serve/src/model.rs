@@ -21,7 +21,7 @@ use crate::{
 /// A model to serve.
 #[derive(Debug)]
 pub struct NewModel {
-    /// What clients call it.
+    /// The model's public name.
     pub name: String,
     /// Other names for it.
     pub aliases: Vec<String>,
@@ -57,7 +57,7 @@ pub(crate) struct Served {
     grammars: OnceLock<Result<GrammarCompiler, String>>,
 }
 
-/// More bytes than a token of any known vocabulary stands for; the longest are runs of blanks.
+/// Bound above the bytes of any token in known vocabularies; the longest are runs of blanks.
 const MAX_TOKEN_BYTES: usize = 256;
 
 impl Served {
@@ -126,7 +126,7 @@ impl Served {
         ids.map_err(|error| ApiError::value(param, error.to_string()))
     }
 
-    /// What makes answers have a form.
+    /// Builds the constraints of answers.
     ///
     /// # Errors
     /// The model's tokens do not allow that; `param` asked for it.
@@ -141,7 +141,7 @@ impl Served {
             .map_err(|error| ApiError::unsupported(param, format!("`{param}` is not supported by {:?}: {error}", self.name)))
     }
 
-    /// What `/v1/models` says of it.
+    /// Its entry in `/v1/models`.
     pub(crate) fn facts(&self) -> Json {
         json!({
             "capabilities": {

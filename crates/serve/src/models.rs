@@ -70,14 +70,14 @@ impl From<NewSpeechModel> for AnyModel {
     }
 }
 
-/// What a model does, which is known before it is loaded.
+/// Kind of a model, known before it is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelKind {
     /// It continues texts and answers in conversations.
     Language,
     /// It makes vectors of texts.
     Encoder,
-    /// It transcribes recordings, of which it has or lets wait so many.
+    /// It transcribes recordings, with these numbers running and waiting.
     Speech {
         /// Recordings that are transcribed or wait.
         recordings: usize,
@@ -85,7 +85,7 @@ pub enum ModelKind {
 }
 
 impl ModelKind {
-    /// What is said to somebody who asks such a model for something else.
+    /// Hint for a request of the wrong kind.
     fn advice(self) -> &'static str {
         match self {
             ModelKind::Language => "answers conversations, at /v1/chat/completions",
@@ -94,7 +94,7 @@ impl ModelKind {
         }
     }
 
-    /// What `/v1/models` says of one that was never loaded.
+    /// Entry in `/v1/models` of a model that was never loaded.
     fn capabilities(self) -> Json {
         match self {
             ModelKind::Language => json!({ "completion": true }),
@@ -107,9 +107,9 @@ impl ModelKind {
 /// Loads a model, again and again, and says why it cannot.
 pub type Loader = Box<dyn Fn() -> Result<AnyModel, String> + Send + Sync>;
 
-/// A model to serve that is loaded when somebody asks for it, and may be let go when nobody uses it.
+/// An on-demand model: loaded at its first request, unloaded while idle.
 pub struct ModelOnDemand {
-    /// What clients call it.
+    /// The model's public name.
     pub name: String,
     /// Other names for it.
     pub aliases: Vec<String>,
@@ -160,7 +160,7 @@ impl Running {
         })
     }
 
-    /// What `/v1/models` says that it can do, and how much.
+    /// Capabilities and limits in `/v1/models`.
     fn facts(&self) -> Json {
         match self {
             Running::Language(model) => model.facts(),
@@ -188,7 +188,7 @@ struct Entry {
     created: u64,
     kind: ModelKind,
     metrics: Arc<Metrics>,
-    /// Of one that comes and goes.
+    /// Loader of an on-demand model.
     load: Option<Loader>,
     state: Mutex<State>,
 }
@@ -196,7 +196,7 @@ struct Entry {
 struct State {
     running: Option<Running>,
     used: Instant,
-    /// What is known of it, also when it is not loaded.
+    /// Facts that are known even when it is not loaded.
     facts: Json,
 }
 
@@ -231,7 +231,7 @@ impl Entry {
         state.running.clone()
     }
 
-    /// Since when nobody uses it; `None` if somebody does, or if it is not loaded or stays.
+    /// Start of the idle period; `None` while in use, unloaded or pinned.
     fn idle_since(&self) -> Option<Instant> {
         let mut state = self.state();
         let running = state.running.as_ref().filter(|_| self.load.is_some())?;
@@ -243,11 +243,11 @@ impl Entry {
         Some(state.used)
     }
 
-    /// Lets the model go, unless somebody has begun to use it.
+    /// Unloads the model unless it is in use.
     fn let_go(&self, since: Instant) {
         let mut state = self.state();
         if state.used == since && state.running.as_ref().is_some_and(|running| running.holders() == 0) {
-            // Its threads end, and what they hold goes with them.
+            // Its threads end and drop their state.
             state.running = None;
             tracing::info!("{} is let go", self.name);
         }
@@ -275,7 +275,7 @@ impl Entry {
 #[derive(Clone)]
 pub(crate) struct Models {
     entries: Arc<Vec<Entry>>,
-    /// Most of those that come and go that are loaded at the same time.
+    /// Maximum number of loaded on-demand models.
     most: usize,
     disk: Option<DiskCache>,
     /// Held while one is loaded.
@@ -305,7 +305,7 @@ impl Models {
         self.entries.iter().map(of).fold(0, usize::saturating_add)
     }
 
-    /// Lets models go that nobody has used for so long.
+    /// Unloads models after this idle time.
     pub(crate) async fn rest(self, after: Duration) {
         let step = (after / 4).clamp(Duration::from_millis(50), Duration::from_secs(5));
         loop {
@@ -326,13 +326,13 @@ impl Models {
     /// The entry of one model.
     ///
     /// # Errors
-    /// Nobody is called so.
+    /// There is no model of this name.
     pub(crate) fn describe_one(&self, name: &str) -> Result<Json> {
         let entry = self.entries.iter().find(|entry| entry.is_called(name));
         entry.map(Entry::describe).ok_or_else(|| ApiError::no_model(name))
     }
 
-    /// What each model counts.
+    /// Metrics of each model.
     pub(crate) fn metrics(&self) -> Vec<(&str, &Metrics)> {
         self.entries.iter().map(|entry| (entry.name.as_str(), &*entry.metrics)).collect()
     }
@@ -354,7 +354,7 @@ impl Models {
     /// The language model of that name, which is loaded if it is not; without a name, the only one.
     ///
     /// # Errors
-    /// Nobody is called so, or there are several; the model is of another kind, or cannot be loaded.
+    /// No or several models match; the model is of another kind or cannot be loaded.
     pub(crate) async fn find(&self, name: Option<&str>) -> Result<Handle> {
         match self.get(name, |kind| kind == ModelKind::Language).await? {
             Running::Language(model) => Ok(model),
@@ -392,7 +392,7 @@ impl Models {
         let turn = Arc::clone(&self.loading).lock_owned().await;
         let models = self.clone();
         let work = move || {
-            // Whoever asks may go away meanwhile; the next one waits for its turn all the same.
+            // The turn is held until the load ends, even if the client disconnects.
             let _turn = turn;
             models.load(at)
         };
@@ -413,7 +413,7 @@ impl Models {
         if is_wanted(kind) { Ok(at) } else { Err(ApiError::value("model", format!("the model {name:?} {}", kind.advice()))) }
     }
 
-    /// Loads a model, after another one was let go if there are too many.
+    /// Loads a model, after unloading another one if there are too many.
     fn load(&self, at: usize) -> Result<Running> {
         let entry = &self.entries[at];
         if let Some(running) = entry.running() {
@@ -448,7 +448,7 @@ impl Models {
     }
 }
 
-/// A model is no more what it was found to be.
+/// The model changed kind since lookup.
 fn changed() -> ApiError {
     ApiError::internal("the model is another one than it was")
 }

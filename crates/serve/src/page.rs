@@ -15,7 +15,7 @@ const FILES: [(&str, &str, &str); 4] = [
     ("/style.css", "text/css; charset=utf-8", include_str!("../page/style.css")),
 ];
 
-/// The page runs what this server sends and talks to this server, and to nobody else.
+/// The page runs only this server's scripts and connects only to this server.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// Whether a path is the page's.

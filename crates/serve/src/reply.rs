@@ -20,7 +20,7 @@ use crate::error::{ApiError, Result};
 /// A stream is not silent for longer than this, so that proxies leave it open.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// What comes of a request, until its time is over or the server stops.
+/// Updates of a request, until its timeout or shutdown.
 pub(crate) struct Progress<U> {
     pub(crate) updates: mpsc::Receiver<U>,
     pub(crate) deadline: Instant,
@@ -32,7 +32,7 @@ impl<U> Progress<U> {
     /// The next update.
     ///
     /// # Errors
-    /// There is no time left, or nobody computes any more.
+    /// The request timed out, or the worker has stopped.
     pub(crate) async fn next(&mut self) -> Result<U> {
         let lost = || ApiError::internal("the work on the request ended without an answer");
         tokio::select! {
@@ -91,10 +91,10 @@ pub(crate) trait Events: Send + 'static {
     /// How it answers without a stream.
     type Whole: Whole<Update = Self::Update>;
 
-    /// The answer without a stream, of which nothing was written yet.
+    /// An empty answer without a stream.
     fn whole(self) -> Self::Whole;
 
-    /// What comes before everything else.
+    /// Writes the first events.
     fn begin(&mut self, frames: &mut Frames);
 
     /// Writes what an update says; true if nothing more is to come.
@@ -155,7 +155,7 @@ impl<E: Events> Running<E> {
 /// The response to a request: a stream of events, or one that comes when all is done.
 ///
 /// # Errors
-/// Of a whole response: the work failed or took too long, or the server stops.
+/// For a response without a stream: the work failed, timed out, or was stopped by shutdown.
 pub(crate) async fn respond<E: Events>(progress: Progress<E::Update>, answer: E, streams: bool) -> Result<Response> {
     if streams { Ok(stream(progress, answer)) } else { whole(progress, answer.whole()).await }
 }

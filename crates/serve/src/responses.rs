@@ -25,7 +25,7 @@ pub(crate) struct ResponseAnswer {
     echo: Echo,
     choice: Choice,
     prompt_tokens: usize,
-    /// The items so far, of which the last one may be open.
+    /// The items so far; the last one may be open.
     items: Vec<Item>,
     is_open: bool,
     /// Number of the next event.

@@ -1,4 +1,4 @@
-//! What answers which path.
+//! Routes and their handlers.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ use crate::{
     worker::JobUpdate,
 };
 
-/// What all requests share.
+/// State shared by all requests.
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) config: Config,
@@ -181,7 +181,7 @@ impl App {
         Ok(self.progress(model.worker.submit(jobs).await?))
     }
 
-    /// What comes of a request, in the time that it has.
+    /// Result of a request within its timeout.
     pub(crate) fn progress<U>(&self, updates: mpsc::Receiver<U>) -> Progress<U> {
         Progress { updates, deadline: Instant::now() + self.config.longest_request(), stop: self.stop.clone() }
     }

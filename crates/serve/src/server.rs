@@ -87,7 +87,7 @@ impl Server {
             listener::serve(listener, router(Arc::new(app)), &self.config, stop, shutdown).await;
             io::Result::Ok(())
         })?;
-        // Requests whose time is over let go of their models, and models without requests save what they hold.
+        // Timed-out requests release their models, and idle models save their texts.
         drop(runtime);
         writer.into_iter().for_each(DiskWriter::join);
         Ok(())

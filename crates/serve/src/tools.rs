@@ -94,7 +94,7 @@ impl Tools {
     }
 }
 
-/// What a stretch of an answer's text is.
+/// Kind of a part of an answer's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
     Text(String),
@@ -126,13 +126,13 @@ enum Place {
     After,
 }
 
-/// Tells calls from text as an answer comes. What is no call of a known tool is text, as it was written.
+/// Tells calls from text as an answer comes. Anything but a call of a known tool stays text.
 #[derive(Clone, Debug)]
 pub(crate) struct Parser {
     form: Form,
     tools: Tools,
     place: Place,
-    /// What is not decided yet.
+    /// Text that may still become a call.
     held: String,
     /// The tag of the call that is being read, and the blank space before it.
     tag: String,
@@ -311,7 +311,7 @@ impl Parser {
         true
     }
 
-    /// Behind a call: its closing tag, or what stands between bare calls.
+    /// After a call: its closing tag, or the separator of bare calls.
     fn leave_call(&mut self) -> bool {
         if self.form == Form::Bare {
             let rest = self.held.trim_start_matches(|c: char| c.is_whitespace() || c == ';' || c == ',').to_owned();

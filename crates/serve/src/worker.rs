@@ -25,7 +25,7 @@ use crate::{
 /// Most events that wait for a client that reads slowly: a quarter of a megabyte. One that falls behind further is dropped.
 const MAX_UNREAD: usize = 2048;
 
-/// What a request hears of one of its jobs, which are numbered from 0.
+/// Update of one job of a request; jobs are numbered from 0.
 #[derive(Debug)]
 pub(crate) enum Update {
     Started { cached: usize },
@@ -34,7 +34,7 @@ pub(crate) enum Update {
     Failed(ApiError),
 }
 
-/// What a request hears of its jobs, each by its number.
+/// Updates of a request's jobs, with job numbers.
 pub(crate) type JobUpdate = (usize, Update);
 
 struct Submission {
@@ -104,7 +104,7 @@ impl<'a> Desk<'a> {
         Desk { scheduler, clients: BTreeMap::new(), metrics }
     }
 
-    /// Works until nobody can submit any more, and saves what outlives it.
+    /// Works until all senders are dropped, then saves persistent state.
     fn work(mut self, submissions: &Receiver<Submission>) {
         let began = Instant::now();
         loop {

@@ -30,7 +30,7 @@ pub(crate) struct TranscriptAnswer {
 }
 
 impl TranscriptAnswer {
-    /// A transcript of which nothing was heard yet; its verbose form lists words or segments where they are asked for.
+    /// An empty transcript. Its verbose form lists words or segments on request.
     pub(crate) fn new(form: Form, task: Task, words: bool, segments: bool) -> TranscriptAnswer {
         let transcript = Transcript { language: None, task, seconds: 0.0, segments: Vec::new() };
         TranscriptAnswer { form, transcript, words, segments }

@@ -1,4 +1,4 @@
-//! What a request says of its recording.
+//! A transcription request.
 
 use flambeau::runners::speech::{Settings, Task};
 use serde_json::Value as Json;

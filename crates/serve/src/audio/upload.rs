@@ -1,4 +1,4 @@
-//! Forms with a recording in them, which goes to a file on its way in.
+//! Multipart forms with a recording, which is spooled to a file.
 
 use std::{
     fs::File,

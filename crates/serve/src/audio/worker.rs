@@ -29,7 +29,7 @@ use crate::{
 /// Most windows' segments that wait for a client that reads slowly: half a day of speech. One that falls behind further is dropped.
 const MAX_UNREAD: usize = 2048;
 
-/// What a request hears of its recording.
+/// Updates that a request receives.
 #[derive(Debug)]
 pub(crate) enum Heard {
     /// The recording can be read and the settings can be met; the first segments follow.
@@ -79,7 +79,7 @@ impl SpeechWorker {
     /// Submits a recording, which keeps its place until it is done.
     ///
     /// # Errors
-    /// Nobody works any more.
+    /// The worker has stopped.
     pub(crate) fn submit(&self, recording: File, settings: Settings, place: impl Any + Send) -> Result<mpsc::Receiver<Heard>> {
         let (heard, received) = mpsc::channel(MAX_UNREAD);
         add(&self.metrics.requests, 1);
@@ -98,7 +98,7 @@ struct Desk {
 }
 
 impl Desk {
-    /// Works until nobody can submit any more.
+    /// Works until all senders are dropped.
     fn work(&self, mut model: SpeechModel, submissions: &Mutex<Receiver<Submission>>) {
         let next = || submissions.lock().unwrap_or_else(PoisonError::into_inner).recv();
         while let Ok(submission) = next() {
@@ -116,7 +116,7 @@ impl Desk {
             let is_ours = error.status.is_server_error();
             // Who asked may have gone.
             let _ = heard.try_send(Heard::Failed(error));
-            // What an error of ours left behind is not looked at again.
+            // State after an internal error is not reused.
             if is_ours {
                 match SpeechModel::load(&self.program, &self.engine) {
                     Ok(fresh) => model = fresh,

@@ -1,4 +1,4 @@
-//! What a request says of its texts.
+//! An embedding request.
 
 use flambeau::runners::embed::truncate;
 use flambeau::text::Tokenizer;
@@ -90,7 +90,7 @@ impl Reader<'_> {
         }
         let most = self.facts.max_tokens.saturating_mul(MAX_BYTES_A_TOKEN);
         let text = match text.len() > most {
-            // What is left out anyway need not be cut into tokens.
+            // Text beyond the limit is not tokenized.
             true if self.truncates => &text[..text.floor_char_boundary(most)],
             true => return Err(self.too_long(&format!("{} bytes", text.len()))),
             false => text,

@@ -22,7 +22,7 @@ use crate::{
 /// Tokens of a turn, after which requests that came in between take part: some tens of milliseconds for a small model.
 const TURN: usize = 4096;
 
-/// What comes of a request.
+/// Result of a request.
 pub(crate) type Vectors = Result<Vec<Vec<f32>>>;
 
 struct Submission {
@@ -33,7 +33,7 @@ struct Submission {
     _place: Box<dyn Any + Send>,
 }
 
-/// What a model takes and gives.
+/// Limits and sizes of a model.
 #[derive(Debug)]
 pub(crate) struct Facts {
     pub(crate) max_tokens: usize,
@@ -71,7 +71,7 @@ impl EncoderWorker {
     /// Submits texts that the model takes; they keep their place until they are done.
     ///
     /// # Errors
-    /// Nobody works any more.
+    /// The worker has stopped.
     pub(crate) fn submit(&self, texts: Vec<Vec<u32>>, place: impl Any + Send) -> Result<mpsc::Receiver<Vectors>> {
         let (done, received) = mpsc::channel(1);
         add(&self.metrics.requests, 1);
@@ -91,7 +91,7 @@ struct Desk {
 }
 
 impl Desk {
-    /// Works until nobody can submit any more.
+    /// Works until all senders are dropped.
     fn work(mut self, mut embedder: Embedder, submissions: &Receiver<Submission>) {
         loop {
             if self.waiting.is_empty() {
@@ -118,7 +118,7 @@ impl Desk {
                 Err(error) => {
                     tracing::error!("vectors cannot be computed: {error}");
                     self.fail(&turn, &ApiError::internal("an internal error ended the request"));
-                    // What the error left behind is not looked at again.
+                    // State after the error is not reused.
                     match Embedder::load(&self.program, &self.engine) {
                         Ok(fresh) => embedder = fresh,
                         Err(error) => return tracing::error!("the model cannot be loaded again: {error}"),

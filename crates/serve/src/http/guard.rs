@@ -13,7 +13,7 @@ use axum::{
     http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header},
 };
 
-/// What a request may do.
+/// Checks on a request: key, host name and origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     Granted,

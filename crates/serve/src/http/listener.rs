@@ -57,13 +57,13 @@ pub(crate) async fn serve(
     let ended = graceful.shutdown();
     tokio::pin!(ended);
     if timeout(config.grace, &mut ended).await.is_err() {
-        // Nobody may be listening any more.
+        // The receiver may be gone.
         let _ = stop.send(true);
         let _ = timeout(FAREWELL, ended).await;
     }
 }
 
-/// A connection that broke on the way is nobody's fault; without files for more, the next try waits.
+/// A connection aborted by its client is ignored. Without free file descriptors, the next try waits.
 async fn pause(error: &io::Error) {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     if ![ConnectionAborted, ConnectionRefused, ConnectionReset].contains(&error.kind()) {

@@ -1,4 +1,4 @@
-//! What chat completions and completions of texts have in common.
+//! Shared parts of chat completions and text completions.
 
 use serde_json::{Value as Json, json};
 
@@ -19,7 +19,7 @@ pub(crate) struct Answers {
     created: u64,
     pub(crate) model: Handle,
     pub(crate) choices: Vec<Choice>,
-    /// Of all prompts.
+    /// Tokens of all prompts.
     pub(crate) prompt_tokens: usize,
     /// Whether a stream ends with what it took.
     pub(crate) include_usage: bool,

@@ -97,7 +97,7 @@ impl Conversation {
     }
 }
 
-/// What a request says of calls.
+/// Tool settings of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ToolChoice {
     None,
@@ -125,7 +125,7 @@ fn tool_choice(fields: &mut Fields, has_tools: bool) -> Result<ToolChoice> {
     Ok(choice)
 }
 
-/// What the template is told beside messages and tools.
+/// Further variables for the template.
 fn variables(fields: &mut Fields, model: &Served) -> Result<Map<String, Json>> {
     let mut variables = Map::new();
     variables.insert("enable_thinking".into(), model.thinks.into());
@@ -243,7 +243,7 @@ pub(crate) fn stream_usage(fields: &mut Fields) -> Result<bool> {
 #[derive(Debug)]
 pub(crate) struct ChatAnswer(Answers);
 
-/// What an object of a stream is called.
+/// Object name in a stream.
 const CHUNK: &str = "chat.completion.chunk";
 
 /// The parts of a message that is put together.
@@ -351,7 +351,7 @@ impl Events for ChatAnswer {
         self.0.choices[number].take(update, &mut deltas)?;
         let finish = self.0.choices[number].finish;
         for delta in deltas.iter().map(delta_json) {
-            // Tokens whose text was held back are told of with the next text.
+            // Tokens with held-back text are reported with the next text.
             let logprobs = self.logprobs(&self.0.choices[number]);
             self.0.choices[number].logprobs.clear();
             frames.data(&self.chunk(number, &delta, logprobs, None));

@@ -114,13 +114,13 @@ fn prompts(value: Option<Json>, vocabulary: usize) -> Result<Vec<Prompt>> {
 #[derive(Debug)]
 pub(crate) struct CompletionAnswer {
     answers: Answers,
-    /// What each answer begins with.
+    /// Text at the start of each answer.
     begun: Vec<String>,
     /// Where in each answer the next token begins, in characters.
     offsets: Vec<usize>,
 }
 
-/// What the response, and an object of a stream, is called.
+/// Object name of the response and of stream events.
 const KIND: &str = "text_completion";
 
 impl CompletionAnswer {

@@ -5,7 +5,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::answer::TokenLogprobs;
 
-/// What a token adds in the middle of a text. One that is a part of a character has no text, which is written as U+FFFD.
+/// Text of a token inside a longer text. One that is a part of a character has no text, which is written as U+FFFD.
 fn text(tokenizer: &Tokenizer, token: u32) -> String {
     match tokenizer.token_bytes(token) {
         Some(bytes) => String::from_utf8_lossy(&bytes).into_owned(),

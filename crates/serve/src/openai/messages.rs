@@ -76,7 +76,7 @@ fn calls(param: &str, message: &mut Map<String, Json>) -> Result<bool> {
         }
         let arguments = function.entry("arguments").or_insert_with(|| json!({}));
         if let Json::String(text) = arguments {
-            // What is no JSON stays a text, as the model wrote it.
+            // Invalid JSON stays text, as the model wrote it.
             let parsed = if text.trim().is_empty() { Ok(json!({})) } else { serde_json::from_str(text) };
             *arguments = parsed.unwrap_or_else(|_| Json::String(std::mem::take(text)));
         }

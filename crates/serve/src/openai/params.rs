@@ -1,4 +1,4 @@
-//! What all requests for text have in common: how tokens are drawn, and where the text ends.
+//! Shared parameters of text requests: sampling, and the end of the text.
 
 use flambeau::{
     runners::llm::{Job, Request},

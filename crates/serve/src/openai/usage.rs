@@ -8,7 +8,7 @@ use crate::answer::Choice;
 pub(crate) fn usage<'a>(prompt: usize, choices: impl IntoIterator<Item = &'a Choice>) -> Json {
     let (mut cached, mut completion, mut thinking) = (0, 0, 0);
     for choice in choices {
-        // Of several answers to one prompt, each may find more of it.
+        // Several answers to one prompt may reuse different lengths.
         cached = cached.max(choice.cached);
         completion += choice.tokens;
         thinking += choice.thinking_tokens;

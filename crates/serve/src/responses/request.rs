@@ -23,7 +23,7 @@ const HARMLESS: [&str; 8] = [
     "user",
 ];
 
-/// What a response repeats of its request.
+/// Fields of the request that the response repeats.
 #[derive(Clone, Debug)]
 pub(crate) struct Echo {
     pub(super) instructions: Json,
@@ -122,7 +122,7 @@ fn reasoning(fields: &mut Fields, map: &mut Map<String, Json>) -> Result<()> {
     Ok(())
 }
 
-/// The conversation: what stands above it, and a text or a list of items.
+/// The conversation: instructions, and a text or a list of items.
 fn messages(instructions: Option<&str>, input: Option<Json>) -> Result<Vec<Json>> {
     let mut messages: Vec<Json> = instructions.iter().map(|text| json!({ "role": "system", "content": text })).collect();
     match input {

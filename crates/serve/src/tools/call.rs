@@ -96,7 +96,7 @@ impl CallReader {
     }
 }
 
-/// What stands ahead of a call's arguments.
+/// Text ahead of a call's arguments.
 struct Head {
     name: String,
     /// Where the arguments' value begins.
