@@ -1,4 +1,4 @@
-//! What can go wrong while a model generates.
+//! Errors of generation.
 
 use std::any::Any;
 
@@ -96,7 +96,7 @@ pub enum Error {
     Vocabularies { model: usize, reference: usize },
 }
 
-/// What a run came to, whose panic is its error.
+/// Runs a closure; a panic becomes its error.
 pub(crate) fn settled<T, E: Into<Error>>(outcome: Outcome<T, E>) -> Result<T> {
     outcome.map_err(|payload| Error::Panicked { what: message(&*payload) })?.map_err(Into::into)
 }
@@ -106,7 +106,7 @@ fn message(payload: &(dyn Any + Send)) -> String {
     text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
 }
 
-/// What the type of activations says about logits that are no numbers.
+/// Explains logits that are no numbers by the type of activations.
 fn computed_in(dtype: Option<DType>) -> String {
     match dtype {
         Some(DType::F16) => "; the model computes in f16, whose numbers end at 65504, and some models need more".into(),

@@ -18,9 +18,9 @@ pub enum ConversationError {
 /// The model's part of a turn.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
-    /// What it says.
+    /// Text of the message.
     pub content: String,
-    /// What it thought before, without the markers around it.
+    /// Thoughts ahead of the text, without their markers.
     pub thinking: String,
     /// Whether somebody stopped it before its end.
     pub interrupted: bool,
@@ -46,7 +46,7 @@ impl Conversation {
         &self.messages
     }
 
-    /// Replaces the system message; `None` removes it. What was said stays.
+    /// Replaces the system message; `None` removes it. The conversation stays.
     pub fn set_system(&mut self, text: Option<&str>) {
         self.messages.retain(|message| role(message) != "system");
         self.messages.splice(0..0, text.map(|text| message("system", text)));

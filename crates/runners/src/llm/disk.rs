@@ -34,8 +34,7 @@ const QUEUE: usize = 4;
 
 /// A folder of texts with copies of what a model's caches hold after them, which [schedulers](super::Scheduler::with_disk) continue and write.
 ///
-/// One process at a time uses a folder. Files of all models share its bound, and the one that was not used for longest goes first. Whoever can read the
-/// files can read the texts: on Unix, only their owner can. A file that is damaged or of another version is left alone, until its
+/// One process at a time uses a folder. Files of all models share its bound, and the one that was not used for longest goes first. The files hold the texts in the clear. On Unix, only their owner can read them. A file that is damaged or of another version is left alone, until its
 /// turn to go comes. A clone is the same folder.
 #[derive(Clone)]
 pub struct DiskCache {
@@ -200,7 +199,7 @@ impl Folder {
 
     fn remove(&self, names: Vec<Name>) {
         for name in names {
-            // What somebody else removed is gone as well.
+            // A file that another process removed counts as removed.
             let _ = fs::remove_file(self.path.join(name.to_string()));
         }
     }

@@ -38,7 +38,7 @@ impl DraftModel {
     }
 
     fn continue_text(&mut self, text: &[u32], most: usize) -> Result<Vec<u32>> {
-        // What it guessed wrongly goes; the logits after the last token are wanted.
+        // Wrong guesses are removed; the logits after the last token are needed.
         let kept = self.sequence.truncate(common(&self.ids, text).min(text.len() - 1));
         self.ids.truncate(kept);
         let chunk = self.sequence.chunk();

@@ -1,4 +1,4 @@
-//! What programs that draw tokens themselves are told.
+//! Inputs of programs that sample tokens themselves.
 
 use flambeau_runtime::{Value, ValueSpec};
 use flambeau_tensor::{DType, Tensor};

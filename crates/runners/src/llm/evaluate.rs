@@ -91,7 +91,7 @@ impl AddAssign<f64> for Mean {
     }
 }
 
-/// What a model makes of text.
+/// A model's predictions for a text.
 #[derive(Clone, Debug, Default)]
 pub struct Evaluation {
     /// Negative log-likelihood of the tokens that followed, in nats.

@@ -1,4 +1,4 @@
-//! What is asked of a generation and what comes of it, and the loop for a caller that waits for its end.
+//! Request and result of a generation, and the loop for a caller that waits for its end.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::Result;
 
-/// What to generate.
+/// A request for text.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Token ids of the prompt.

@@ -39,7 +39,7 @@ pub struct Generator {
     first: Duration,
 }
 
-/// What a step did.
+/// Result of a step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
     /// Text that is certain now.
@@ -52,12 +52,12 @@ pub struct Step {
     pub finish: Option<FinishReason>,
 }
 
-/// What the model thinks of a token, as natural logarithms of probabilities before bias, penalties and temperature.
+/// Natural log probabilities of a token, before bias, penalties and temperature.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Logprobs {
-    /// That of the token that was chosen.
+    /// Log probability of the chosen token.
     pub chosen: f32,
-    /// Those of the likeliest tokens, best first.
+    /// Log probabilities of the likeliest tokens, best first.
     pub top: Vec<(u32, f32)>,
 }
 
@@ -205,7 +205,7 @@ impl Generator {
         }
     }
 
-    /// Sums up. What the sequence holds beyond the end of the text is taken back.
+    /// Sums up. Tokens beyond the end of the text are removed from the sequence.
     pub fn end(mut self, sequence: &mut Sequence, now: &dyn Fn() -> Duration) -> Generation {
         sequence.truncate(self.before + self.request.prompt.len() + self.ids.len());
         match self.stats.first_token {
@@ -218,8 +218,7 @@ impl Generator {
         Generation { text: self.text, ids: self.ids, finish, stop: self.stops.stopped(), stats: self.stats }
     }
 
-    /// Feeds a chunk of the prompt; returns the token that the program draws after it, if it does. What a program draws ahead of the
-    /// prompt's end is dropped.
+    /// Feeds a chunk of the prompt; returns the token that the program draws after it, if it does. Tokens drawn before the prompt's end are dropped.
     fn read(&mut self, sequence: &mut Sequence) -> Result<Option<u32>> {
         let end = self.request.prompt.len().min(self.fed + sequence.model().chunk());
         let is_last = end == self.request.prompt.len();

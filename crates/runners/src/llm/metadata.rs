@@ -1,9 +1,9 @@
-//! What exporters write about a model into constant methods.
+//! Metadata that exporters write into constant methods.
 
 use flambeau_runtime::{KvCacheConfig, KvLayer, Program, Value};
 use flambeau_tensor::{DType, cast};
 
-/// Metadata of a language model. What the program does not state is `None` or empty.
+/// Metadata of a language model. Missing entries are `None` or empty.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metadata {
     /// Positions that the model's caches hold.

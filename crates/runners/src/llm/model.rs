@@ -141,7 +141,7 @@ impl Model {
         Err(Error::NoGuesses { method: draft.shared.name.clone(), what })
     }
 
-    /// What the program says of the model.
+    /// Metadata of the program.
     pub fn metadata(&self) -> &Metadata {
         &self.shared.metadata
     }
@@ -156,7 +156,7 @@ impl Model {
         self.shared.metadata.context
     }
 
-    /// Bytes of the caches and states of one sequence. What an engine keeps besides, for results in between, is not counted.
+    /// Bytes of the caches and states of one sequence. An engine's memory for intermediate results is not counted.
     pub fn sequence_bytes(&self) -> usize {
         let guesser = self.guesser.as_ref().map_or(0, |guesser| guesser.sequence_bytes());
         self.shared.sequence_bytes.saturating_add(guesser)

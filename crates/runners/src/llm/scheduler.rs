@@ -49,7 +49,7 @@ pub struct Job {
     pub reuses: bool,
 }
 
-/// What becomes of a job. Each ends with [`Event::Finished`] or [`Event::Failed`], unless it is cancelled.
+/// Event of a job. Each ends with [`Event::Finished`] or [`Event::Failed`], unless it is cancelled.
 #[derive(Debug)]
 pub enum Event {
     /// It has a sequence, which holds this many tokens of its prompt already.
@@ -165,7 +165,7 @@ impl Scheduler {
         Ok(id)
     }
 
-    /// Drops a job. What its sequence holds of the prompt is kept.
+    /// Drops a job. The sequence keeps its part of the prompt.
     pub fn cancel(&mut self, id: JobId) {
         self.waiting.retain(|waiting| waiting.id != id);
         if let Some(at) = self.running.iter().position(|running| running.id == id) {
@@ -175,7 +175,7 @@ impl Scheduler {
         }
     }
 
-    /// What it is at.
+    /// Current load.
     pub fn load(&self) -> Load {
         Load {
             running: self.running.len(),
@@ -288,7 +288,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes the sequence of a generation that failed back. What a panic left behind is not looked at again.
+    /// Takes the sequence of a generation that failed back. State after a panic is not reused.
     fn take_back(&mut self, session: Session, error: &Error) {
         if matches!(error, Error::Panicked { .. }) {
             self.pool.lost();
@@ -318,7 +318,7 @@ impl Scheduler {
         }
         let done = Session::step_each(&mut steps, now);
         let reader = self.running.iter().find(|running| running.read == self.steps).map(|running| running.id);
-        // Those that end leave the list, which moves the others.
+        // Finished jobs leave the list, which moves the others.
         for (id, step) in ids.into_iter().zip(done) {
             let step = settled(step);
             if step.is_ok() && reader == Some(id) && !self.model.can_truncate() && self.model.can_snapshot() {

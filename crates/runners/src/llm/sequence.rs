@@ -56,7 +56,7 @@ impl Sequence {
     pub fn model(&self) -> &Model {
         &self.model
     }
-    /// What the program says of the model.
+    /// Metadata of the program.
     pub fn metadata(&self) -> &Metadata {
         self.model.metadata()
     }

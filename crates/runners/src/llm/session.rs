@@ -37,7 +37,7 @@ impl Session {
         &self.sequence
     }
 
-    /// What the caches hold.
+    /// Tokens in the caches.
     pub fn cached(&self) -> &CachedTokens {
         &self.cached
     }

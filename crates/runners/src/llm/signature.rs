@@ -12,7 +12,7 @@ pub(super) enum Positions {
     None,
     /// One per token, in a tensor of this rank.
     Each { rank: usize },
-    /// That of the step's first token, in a tensor of this rank.
+    /// Position of the step's first token, in a tensor of this rank.
     First { rank: usize },
 }
 

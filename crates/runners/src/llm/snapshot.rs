@@ -1,4 +1,4 @@
-//! What a sequence holds, as a copy.
+//! A copy of a sequence's contents.
 
 use flambeau_tensor::Tensor;
 

@@ -1,6 +1,6 @@
 //! Text that a model writes for itself before it answers.
 
-/// What stands around thoughts, by family of models.
+/// Markers of thoughts, by model family.
 const MARKERS: [(&str, &str); 3] = [("<think>", "</think>"), ("<seed:think>", "</seed:think>"), ("[THINK]", "[/THINK]")];
 
 /// A stretch of streamed text.
@@ -31,7 +31,7 @@ impl ThinkingSplitter {
         ThinkingSplitter { markers: begun.unwrap_or(MARKERS[0]), part, held: String::new(), trims: begun.is_some() }
     }
 
-    /// What the text is at this place.
+    /// Kind of the text at this position.
     pub fn part(&self) -> Part {
         self.part
     }

@@ -1,4 +1,4 @@
-//! What a program states of its model, as constant methods.
+//! Metadata of a speech program, from its constant methods.
 
 use flambeau_runtime::{Program, Value};
 

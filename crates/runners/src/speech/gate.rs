@@ -15,7 +15,7 @@ const PAUSE: u64 = SAMPLE_RATE as u64 * 2;
 /// Samples by which a model's times may stray into another stretch than the one where something was said.
 const STRAY: u64 = SAMPLE_RATE as u64;
 
-/// Leaves out of a recording where nobody speaks. What it holds back is at most a pause long; every pause that it left out stays known.
+/// Leaves out of a recording where nobody speaks. It buffers at most one pause and remembers every skipped pause.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     activity: VoiceActivity,
@@ -202,7 +202,7 @@ mod tests {
         let length = to.samples.len() as f64 / SECOND as f64;
         assert!((length - 6.0 - 3.0).abs() < 0.3, "{length}");
         assert_eq!(to.pauses, [gate.stretches[1].passed, gate.passed], "behind either stretch");
-        // What was said in the first stretch, and in the second, with times that stray.
+        // Words of the first and second stretch, with times outside of them.
         let cut = gate.stretches[1].passed as f64 / SECOND as f64;
         let close = |(a, b): (f64, f64), (c, d): (f64, f64)| (a - c).abs() < 0.002 && (b - d).abs() < 0.002;
         for (times, expected) in [

@@ -7,12 +7,12 @@ use super::{
     words::{TimedWord, segment, timed, whole_segments},
 };
 
-/// What a live transcription has heard and not yet put into a segment.
+/// Live words that belong to no segment yet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Draft {
     /// Final words: the next segments begin with them.
     pub settled: Vec<Word>,
-    /// What the model makes so far of the sound behind those words. It may change.
+    /// Current hypothesis for the sound after those words. It may change.
     pub open: String,
 }
 
@@ -68,7 +68,7 @@ impl LiveText {
         whole.iter().map(|words| segment(words, length, window, true)).collect()
     }
 
-    /// What belongs to no segment yet.
+    /// Words without a segment.
     pub(crate) fn draft(&self) -> Draft {
         let settled = self.settled.iter().map(|word| timed(word, u64::MAX)).collect();
         Draft { settled, open: self.open.iter().map(|word| word.text.as_str()).collect() }
@@ -84,7 +84,7 @@ pub(crate) struct Beats {
     is_over: bool,
 }
 
-/// What to hear of a stream.
+/// The part of a stream to decode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Beat {
     /// Samples that wait, from the first one on.

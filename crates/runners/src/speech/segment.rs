@@ -1,4 +1,4 @@
-//! What was said, and when.
+//! Text with its times.
 
 use std::ops::Range;
 
@@ -68,7 +68,7 @@ pub struct Word {
     pub end: f64,
 }
 
-/// What ends a sentence.
+/// Characters that end a sentence.
 const ENDS: [char; 6] = ['.', '?', '!', '。', '？', '！'];
 
 /// Whether a text ends with the end of a sentence.

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, ops::Range};
 
 use super::SAMPLE_RATE;
 
-/// What is softer than this is silence: 78 dB below full scale.
+/// Threshold of silence: 78 dB below full scale.
 const QUIET: f32 = 1.25e-4;
 /// Samples of silence that are worth leaving out, and how many stay ahead of the first sound.
 const LONG_SILENCE: usize = 2 * SAMPLE_RATE as usize;

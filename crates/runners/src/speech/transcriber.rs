@@ -7,7 +7,7 @@ use flambeau_text::Tokenizer;
 use super::{Draft, Segment, SpeechModel, gate::Gate, languages, stream::Stream, whisper::Search};
 use crate::{Error, Result};
 
-/// What to do with what is said.
+/// Task of a transcription.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Task {
     /// Write it down in its own language.
@@ -76,7 +76,7 @@ impl Default for Settings {
     }
 }
 
-/// What a family takes of the settings that not all do.
+/// Optional settings that a family supports.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Takes {
     pub(crate) language: bool,
@@ -129,7 +129,7 @@ pub(crate) trait Listener: fmt::Debug {
     /// The language that is spoken, as far as it is known.
     fn language(&self) -> Option<&str>;
 
-    /// What was heard of a live stream and belongs to no segment yet.
+    /// Live words that belong to no segment yet.
     fn draft(&self) -> Draft {
         Draft::default()
     }
@@ -217,7 +217,7 @@ impl<'a> Transcriber<'a> {
             segments.iter_mut().for_each(|segment| gate.restore(segment));
         }
         if progress == Progress::Finished {
-            // What is left is too short to say anything.
+            // The rest is too short for text.
             self.stream.pass(self.stream.samples.len());
         }
         Ok(progress)

@@ -1,4 +1,4 @@
-//! What was said in a recording, in the forms that people keep it in.
+//! Transcripts and their output formats.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 
 use super::{SAMPLE_RATE, Segment, Task, Word};
 
-/// What was recognized in one recording.
+/// Transcript of one recording.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transcript {
     /// Code of the language that is spoken, as far as it is known.

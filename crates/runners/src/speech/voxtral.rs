@@ -8,7 +8,7 @@ pub use model::Voxtral;
 
 use crate::Error;
 
-/// What the family is called.
+/// Name of the family.
 pub(super) const FAMILY: &str = "Voxtral";
 
 fn unfit(what: &str) -> Error {

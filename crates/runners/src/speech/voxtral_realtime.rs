@@ -6,5 +6,5 @@ mod model;
 pub(crate) use listener::RealtimeListener;
 pub use model::VoxtralRealtime;
 
-/// What the family is called.
+/// Name of the family.
 pub(super) const FAMILY: &str = "Voxtral Realtime";

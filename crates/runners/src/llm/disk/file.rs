@@ -19,7 +19,7 @@ const MAGIC: [u8; 8] = *b"FLMBTXT\x01";
 /// Bytes before the head.
 const START: usize = 24;
 
-/// That of a tensor's own storage.
+/// Layout of a tensor's own storage.
 const ALIGNMENT: usize = 64;
 
 /// Why a file cannot be used.
@@ -82,7 +82,7 @@ impl<'a> Encoded<'a> {
     }
 }
 
-/// What a file says of itself.
+/// Header of a file.
 #[derive(Debug)]
 struct Head {
     ids: Vec<u32>,
@@ -144,7 +144,7 @@ fn read_head(file: &[u8], model: &Fingerprint) -> Result<Head, FileError> {
     Ok(Head { ids, tensors, data, end: START + length })
 }
 
-/// What is left of some bytes.
+/// The unread rest of some bytes.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {

@@ -7,7 +7,7 @@ use super::{
     file::Fingerprint,
 };
 
-/// What a file is called: its model, and when it was used last. Names order files by their last use without a clock, also after a restart.
+/// A file's name: its model and its last use. Names order files by their last use without a clock, also after a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Name {
     model: u64,
@@ -17,7 +17,7 @@ pub(super) struct Name {
 const ENDING: &str = ".text";
 
 impl Name {
-    /// What stands for a model in names.
+    /// A model's part of file names.
     pub(super) fn model(fingerprint: &Fingerprint) -> u64 {
         fingerprint.first_chunk().map_or(0, |first| u64::from_be_bytes(*first))
     }
@@ -37,7 +37,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// What a file holds.
+/// Contents of a file.
 #[derive(Debug)]
 pub(super) enum Contents {
     /// Nobody has asked yet.
@@ -69,7 +69,7 @@ impl Entry {
 pub(super) struct Index {
     /// The one that was used last comes last.
     entries: Vec<Entry>,
-    /// Of the next name.
+    /// Number of the next name.
     turn: u64,
 }
 

@@ -23,13 +23,13 @@ pub(super) struct Pool {
     loaded: usize,
     /// The one that was used last comes last.
     idle: Vec<Session>,
-    /// What sequences held before they were given to another text.
+    /// Copies of earlier contents of sequences.
     kept: Kept,
-    /// What outlives the process.
+    /// Copies on disk.
     disk: Option<DiskTexts>,
 }
 
-/// What a prompt can make of an idle sequence.
+/// How a prompt can use an idle sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Fit {
     at: usize,

@@ -5,7 +5,7 @@ use flambeau_text::{argmax, log_probabilities};
 use super::{Moonshine, unfit};
 use crate::Result;
 
-/// What was decoded.
+/// Decoded text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decoding {
     /// The text, without the tokens around it.

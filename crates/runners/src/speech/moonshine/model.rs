@@ -73,7 +73,7 @@ impl Moonshine {
     }
 
     /// Listens to a window, and forgets what was decoded of the one before; returns the encoder's last hidden state
-    /// [1, positions, width]. What is too short is followed by silence; samples beyond [`window`](Self::window) are ignored.
+    /// [1, positions, width]. Short input is padded with silence; samples beyond [`window`](Self::window) are ignored.
     ///
     /// # Errors
     /// The method fails.

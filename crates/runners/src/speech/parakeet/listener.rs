@@ -119,7 +119,7 @@ impl<'a> ParakeetListener<'a> {
 impl Listener for ParakeetListener<'_> {
     fn step(&mut self, stream: &mut Stream) -> Result<Progress> {
         let step = self.model.step_samples();
-        // What is shorter than a position says nothing.
+        // Sound shorter than a position gives no text.
         if stream.is_whole && stream.samples.len() < step {
             let rest = self.segments(stream, true);
             return Ok(if rest.is_empty() { Progress::Finished } else { Progress::Segments(rest) });

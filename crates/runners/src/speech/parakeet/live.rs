@@ -90,7 +90,7 @@ impl Listener for LiveParakeet<'_> {
             self.listener.pass(stream, passed);
             heard -= passed;
         }
-        // What the window has no room for is cut, and what is shorter than a position says nothing.
+        // Sound beyond the window is cut. Sound shorter than a position gives no text.
         let ends = ends || heard + self.hop > self.window;
         if heard >= self.listener.model.step_samples() {
             self.hear(stream, heard, ends)?;

@@ -49,10 +49,10 @@ pub(super) struct Transducer {
     zeros: Tensor,
 }
 
-/// What a transducer has heard of the tokens so far.
+/// State of a transducer after the tokens so far.
 #[derive(Clone, Debug)]
 pub(super) struct Heard {
-    /// What the joint network takes of it.
+    /// Input of the joint network.
     g: Value,
     /// States of the layers.
     h: Value,

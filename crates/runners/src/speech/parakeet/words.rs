@@ -10,7 +10,7 @@ use crate::{
     speech::{segment::has_words, words::TimedWord},
 };
 
-/// What SentencePiece writes for the space ahead of a word.
+/// SentencePiece's mark for the space ahead of a word.
 const SPACE: char = '▁';
 
 /// The words of tokens, timed by positions.

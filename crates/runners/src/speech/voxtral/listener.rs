@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// Whoever speaks says no more tokens than this: a model that goes on repeats itself.
+/// Maximum tokens of speech; a longer text repeats itself.
 const MOST_TOKENS_A_SECOND: f64 = 12.0;
 /// Tokens that the caches keep free for the text of a window.
 const TOKENS_A_WINDOW: usize = 200;
@@ -33,7 +33,7 @@ pub(crate) struct VoxtralListener<'a> {
     logits: Vec<f32>,
 }
 
-/// What is being done with the samples at the front of the stream.
+/// Stage of the samples at the front of the stream.
 #[derive(Debug)]
 enum State {
     /// Nothing yet.

@@ -148,7 +148,7 @@ impl<'a> RealtimeListener<'a> {
 }
 
 impl RealtimeListener<'_> {
-    /// What the model writes about all that it has heard.
+    /// The model's text so far.
     fn written(&mut self) -> Result<Vec<Segment>> {
         self.model.listen()?;
         let mut segments = Vec::new();

@@ -151,7 +151,7 @@ pub(super) fn shorten(words: &mut [AlignedWord], samples: &[f32]) {
             continue;
         }
         let sum = |first: &usize| loudness[*first..first + most].iter().sum::<f32>();
-        // Of parts that are as loud, the first one.
+        // The first of equally loud parts.
         let loudest = (start..=end - most).rev().max_by(|a, b| sum(a).total_cmp(&sum(b))).unwrap_or(start);
         (word.start, word.end) = (loudest, loudest + most);
     }

@@ -22,7 +22,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct WhisperBatch<'a> {
     listener: WhisperListener<'a>,
-    /// What listens to all windows but the first.
+    /// Models for all windows but the first.
     others: Vec<Whisper>,
     /// Parts of the windows so far that are heard again, in the order of time.
     left: VecDeque<Window>,
@@ -109,7 +109,7 @@ impl<'a> WhisperBatch<'a> {
         }
     }
 
-    /// The segments of a window, which the listener's model hears. What its text does not cover is left to be heard again.
+    /// The segments of a window, which the listener's model hears. Sound that its text does not cover is decoded again.
     fn segments(&mut self, mut window: Window, decoding: Decoding, request: &Request) -> Result<Vec<Segment>> {
         let listener = &mut self.listener;
         let (stream, step) = (&mut window.stream, listener.model.step_samples());

@@ -35,7 +35,7 @@ impl Search {
         if temperature > 0.0 { self.best_of } else { self.beam_size }
     }
 
-    /// What texts are ranked by.
+    /// Score that ranks texts.
     fn score(&self, candidate: &Candidate) -> f32 {
         let length = candidate.tokens.len().max(1) as f32;
         candidate.sum / self.length_penalty.map_or(length, |penalty| ((5.0 + length) / 6.0).powf(penalty))
@@ -112,7 +112,7 @@ struct Texts<'a> {
     search: Search,
     /// One for each text, at temperatures above 0.
     samplers: Vec<Sampler>,
-    /// Those that go on, the likeliest first unless they are drawn.
+    /// Texts that continue, the likeliest first unless they are sampled.
     going_on: Vec<Candidate>,
     ended: Vec<Candidate>,
     /// How many are to end.

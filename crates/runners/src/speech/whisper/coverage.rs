@@ -10,7 +10,7 @@ use crate::speech::{
     stream::{BLOCK, Stream},
 };
 
-/// Whoever speaks says more than so many tokens a second, which shows in speech of more than so many seconds.
+/// Minimum tokens a second of speech, and the shortest speech, in seconds, to which it applies.
 const LEAST_TOKENS: f64 = 1.8;
 const LONG: f64 = 4.0;
 /// Seconds of speech that tell how much there is to say.
@@ -25,7 +25,7 @@ const PAUSE: f64 = 0.3;
 const AHEAD: f64 = 1.0;
 const TAIL: f64 = 0.5;
 
-/// What a window's text is good for.
+/// Use of a window's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Coverage {
     /// How many of its stretches stay.

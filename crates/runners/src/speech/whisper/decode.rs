@@ -5,7 +5,7 @@ use flambeau_text::{Sampler, SamplingParams, Tokenizer, log_probabilities};
 use super::{Language, Rules, Search, Vocabulary, Whisper, beam, unfit};
 use crate::Result;
 
-/// What to decode of a window.
+/// A decoding request for a window.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     /// Ids before `<|startoftranscript|>`: what was said before, without its own special token.
@@ -32,10 +32,10 @@ impl Request {
     }
 }
 
-/// What the decoder reads ahead of a text.
+/// Tokens ahead of a text.
 #[derive(Debug)]
 pub(super) struct Prompt {
-    /// What was said before, and the token that begins a window's text.
+    /// Previous text, and the token that begins a window's text.
     pub(super) head: Vec<u32>,
     /// Language and task, whether there are timestamps, and what the text begins with.
     pub(super) task: Vec<u32>,
@@ -62,7 +62,7 @@ impl Prompt {
     }
 }
 
-/// What was decoded.
+/// Decoded text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decoding {
     /// Text and timestamps, from those on that the text begins with, without the token that ends them.

@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// Whoever speaks says more than this.
+/// Minimum tokens a second of speech.
 const LEAST_TOKENS_A_SECOND: f64 = 1.0;
 /// Samples that are too short to say anything: models write a word into them all the same.
 pub(super) const SHORTEST: usize = SAMPLE_RATE as usize / 4;
@@ -67,7 +67,7 @@ impl<'a> WhisperListener<'a> {
         Ok(WhisperListener { prompt: previous.len(), model, tokenizer, settings, language, previous, hotwords, cut: None, cuts: 0 })
     }
 
-    /// What to decode of a window at the first temperature.
+    /// Decoding request of a window at the first temperature.
     pub(super) fn request(&self) -> Request {
         Request {
             previous: self.in_mind(),
@@ -117,7 +117,7 @@ impl<'a> WhisperListener<'a> {
         self.judged(decoding, request.temperature, heard)
     }
 
-    /// What was decoded, with whether it can be trusted.
+    /// Decoded text, and whether it can be trusted.
     pub(super) fn judged(&self, decoding: Decoding, temperature: f32, heard: &mut Speech<'_>) -> Result<Attempt> {
         let text = text(self.tokenizer, self.model.vocabulary(), &decoding.tokens)?;
         let compression_ratio = compression_ratio(text.trim());
@@ -290,7 +290,7 @@ impl<'a> WhisperListener<'a> {
 
 impl Listener for WhisperListener<'_> {
     fn step(&mut self, stream: &mut Stream) -> Result<Progress> {
-        // What is too short says nothing.
+        // Too little sound gives no text.
         if stream.is_whole && stream.samples.len() < SHORTEST {
             return Ok(Progress::Finished);
         }
@@ -303,7 +303,7 @@ impl Listener for WhisperListener<'_> {
         let heard = stream.samples.len().min(window);
         if let Some(passed) = stream.silence(heard) {
             stream.pass(passed);
-            // What follows a long silence need not go on with what was said before it.
+            // After a long silence, the text need not continue the previous text.
             self.previous.truncate(self.prompt);
             return Ok(Progress::Segments(Vec::new()));
         }

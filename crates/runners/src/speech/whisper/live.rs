@@ -186,7 +186,7 @@ impl Listener for LiveWhisper<'_> {
             stream.pass(passed);
             heard -= passed;
         }
-        // What is too long for a window is cut, and what is shorter than a step of times says nothing.
+        // Sound beyond the window is cut. Sound shorter than a time step gives no text.
         let ends = ends || heard + self.hop > self.listener.model.window();
         if heard >= self.listener.model.step_samples() {
             self.hear(stream, heard, ends)?;

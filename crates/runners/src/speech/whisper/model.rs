@@ -22,12 +22,12 @@ const BRANCHES: &str = "branches";
 #[derive(Debug)]
 pub struct Whisper {
     encoder: Method,
-    /// What makes keys and values of cross-attention, if the decoder takes them.
+    /// Method for keys and values of cross-attention, if the decoder takes them.
     apart: Option<Apart>,
     decoder: Method,
     alignment: Option<Method>,
     branches: Option<Branches>,
-    /// What methods are loaded with.
+    /// Load options of methods.
     options: LoadOptions,
     vocabulary: Vocabulary,
     features: LogMel,
