@@ -1,4 +1,4 @@
-//! What the six convolution nodes have in common.
+//! Shared parts of the six convolution nodes.
 
 use flambeau_tensor::WindowAxis;
 use smallvec::SmallVec;

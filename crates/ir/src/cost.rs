@@ -1,4 +1,4 @@
-//! What a node's row of the table states besides its fields: its effect, and what a run of it moves and computes.
+//! Effects and costs in the node table: the bytes that a node moves and the operations that it computes.
 
 use flambeau_tensor::numel;
 
@@ -8,7 +8,7 @@ use crate::{
     infer::run::Contents,
 };
 
-/// What running a node depends on and changes besides the slots that it names.
+/// Side effects and hidden inputs of a node, besides its named slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing: equal operands give equal results, so the node may run at compile time, once for several, or not at all.
@@ -21,7 +21,7 @@ pub enum Effect {
     RunsChains,
 }
 
-/// What a node moves and computes, by family.
+/// Costs of a node, by family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cost {
     /// Integers and sizes on the host.

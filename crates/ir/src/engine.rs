@@ -2,7 +2,7 @@
 //!
 //! Four object-safe traits cross it: an [`Engine`] loads a checked graph and its [`Constants`] into a [`Session`], and [may
 //! run](Engine::run_last_of_each) several sessions as one; a session that samples tokens on its device also offers
-//! [`PipelinedDecoding`]. What they take and give is plain data: values, options, shared state, measurements. What engines do alike
+//! [`PipelinedDecoding`]. Their interface is plain data: values, options, shared state, measurements. What engines do alike
 //! stands here once: [binding inputs](bind_inputs), [errors of nodes](OpError), [shared buffers](SharedBuffers), [profiles](Profile).
 
 mod binding;
@@ -48,7 +48,7 @@ pub trait Constants {
     fn get(&self, key: &str) -> Option<Bytes>;
 }
 
-/// What an engine may be told when it loads a program.
+/// Options for loading a program.
 #[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
     /// Cache of `UpdateAndAttend` nodes; absent if the program has none.

@@ -94,7 +94,7 @@ impl QuantMode {
     }
 }
 
-/// What a node does with a slot that a field names.
+/// Use of a slot in a field: read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     Read,
@@ -135,7 +135,7 @@ impl SlotRef<'_> {
     }
 }
 
-/// What every field type can do.
+/// Common operations of field types.
 pub trait Field: Clone {
     /// Type name in the generated documentation.
     const TYPE: &'static str;

@@ -8,7 +8,7 @@ use crate::{
     node::Node,
 };
 
-/// What a tensor slot is. The classes occupy consecutive ranges of slot numbers in this order.
+/// Role of a tensor slot. The classes occupy consecutive ranges of slot numbers in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SlotClass {
     /// Bound to named data when the program is loaded; only the init chain may replace it.

@@ -42,7 +42,7 @@ impl KvCacheConfig {
 /// Physical runs of slots, oldest position first: start and length, the second possibly empty.
 pub type Runs = [(usize, usize); 2];
 
-/// What one step does to a layer.
+/// Effect of one step on a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvStep {
     /// Slots of the step's own positions.
@@ -171,7 +171,7 @@ impl<P> KvCache<P> {
         }
     }
 
-    /// What the step does to the layer of that index, and the slots that its pools must have.
+    /// Effect of the step on layer `index`, and the required slots of its pools.
     fn place(&self, index: usize, position: i64, [k, v]: [&[usize]; 2]) -> Result<(KvStep, usize), InferError> {
         let KvLayer { window, n_kv_heads, head_dim } = self.config.layers[index];
         let (count, capacity) = (k.get(2).copied().unwrap_or(0), self.config.capacity);

@@ -44,6 +44,5 @@ pub const VISITS_PER_ENTRY: u64 = 8;
 /// Visits that a pass over any graph may make.
 pub const FREE_VISITS: u64 = 1 << 14;
 
-/// [Weight](flambeau_tensor::Expr::weight) of a symbolic size. What would be heavier is a fresh symbol instead, so that no chain
-/// of nodes can make sizes grow without bound.
+/// [Weight](flambeau_tensor::Expr::weight) of a symbolic size. A larger expression becomes a fresh symbol, so chains of nodes cannot grow sizes without bound.
 pub const MAX_SIZE_WEIGHT: usize = 128;

@@ -20,7 +20,7 @@ pub struct FieldInfo {
     pub default: Option<&'static str>,
 }
 
-/// What is known of a kind of node without an instance.
+/// Facts of a kind of node, without an instance.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeInfo {
     pub kind: NodeKind,
@@ -28,7 +28,7 @@ pub struct NodeInfo {
     pub tag: u8,
     /// Name, without the schema's `Node` suffix.
     pub name: &'static str,
-    /// What it computes.
+    /// Its family of computation.
     pub doc: &'static str,
     /// Fields in wire order.
     pub fields: &'static [FieldInfo],
@@ -117,12 +117,12 @@ macro_rules! define_nodes {
                 match self { $(Node::$name(_) => stringify!($name)),* }
             }
 
-            /// What running the node depends on and changes besides its slots.
+            /// Side effects and hidden inputs of the node, besides its slots.
             pub fn effect(&self) -> Effect {
                 match self { $(Node::$name(_node) => Effect::$effect $((_node.$seed))?),* }
             }
 
-            /// What running the node moves and computes.
+            /// Bytes moved and operations computed by the node.
             pub fn cost(&self) -> Cost {
                 match self { $(Node::$name(_node) => Cost::$cost $(($(_node.$operand),*))?),* }
             }

@@ -14,7 +14,7 @@ use crate::{
     speech::{decoder, moonshine, parakeet, voxtral, voxtral_realtime, whisper},
 };
 
-/// What a tokenizer can be built from.
+/// Source of a tokenizer.
 #[derive(Clone, Debug)]
 pub enum TokenizerSource {
     /// Files of a Hugging Face folder by name: `tokenizer.json`, `tokenizer_config.json`, …, those that exist.
@@ -25,7 +25,7 @@ pub enum TokenizerSource {
     Pieces(Box<GgufVocab>),
 }
 
-/// What a checkpoint is a model of.
+/// Kind of a checkpoint's model.
 #[derive(Clone, Debug)]
 pub(crate) enum Architecture {
     /// Tokens to logits.
@@ -200,7 +200,7 @@ impl Checkpoint {
         &self.tensors
     }
 
-    /// What the tokenizer can be built from.
+    /// Source of the tokenizer.
     pub fn tokenizer(&self) -> &TokenizerSource {
         &self.tokenizer
     }

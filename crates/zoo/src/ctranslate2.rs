@@ -130,7 +130,7 @@ struct Renamed<'a> {
     out: Tensors,
 }
 
-/// What linear layers and norms consist of, in either naming.
+/// Tensors of linear layers and norms, in both naming schemes.
 const LINEAR: [&str; 2] = ["weight", "bias"];
 const NORM: [&str; 2] = ["gamma", "beta"];
 
@@ -145,7 +145,7 @@ impl Renamed<'_> {
         parts.iter().zip(LINEAR).try_for_each(|(part, name)| self.one(&format!("{from}/{part}"), format!("{to}.{name}")))
     }
 
-    /// Projections whose rows are joined. That of keys has no bias: zeros stand in its place.
+    /// Projections whose rows are joined. The key projection has no bias: zeros replace it.
     fn projections(&mut self, from: &str, to: &str, names: &[&str]) -> Result<()> {
         for part in LINEAR {
             let from = format!("{from}/{part}");

@@ -58,7 +58,7 @@ pub(crate) struct Sentence {
 }
 
 impl Default for Sentence {
-    /// What sentence-transformers takes a folder without a word on it for.
+    /// Default of sentence-transformers for a folder without this setting.
     fn default() -> Sentence {
         Sentence { pooling: Pooling::Mean, normalizes: false, max_tokens: None }
     }
@@ -85,10 +85,10 @@ impl Pooling {
     }
 }
 
-/// What a family calls its modules.
+/// Module names of a family.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Names {
-    /// What stands in front of the layer's number.
+    /// Prefix of the layer's number.
     pub(crate) layer: &'static str,
     /// Projections of queries, keys, values, and of what attention gives.
     pub(crate) attention: [&'static str; 4],

@@ -58,7 +58,7 @@ fn alignment_heads([layers, heads]: [usize; 2]) -> Vec<[usize; 2]> {
     (layers / 2..layers).flat_map(|layer| (0..heads).map(move |head| [layer, head])).collect()
 }
 
-/// What a file begins with.
+/// Magic number of a file.
 struct Sizes {
     vocab: usize,
     audio_positions: usize,
@@ -150,7 +150,7 @@ const MODULES: [(&str, &str); 13] = [
     ("mlp_ln", "final_layer_norm"),
 ];
 
-/// What a tensor is called in Hugging Face's checkpoints.
+/// A tensor's name in Hugging Face's checkpoints.
 fn published(name: &str) -> Option<String> {
     let (side, rest) = name.split_once('.').filter(|(side, _)| ["encoder", "decoder"].contains(side))?;
     match rest {

@@ -2,8 +2,7 @@
 //!
 //! A [`Checkpoint`] is a config, named tensors and a tokenizer, out of a Hugging Face folder, a GGUF file or one of NeMo's. [`build`] writes the
 //! family's forward pass as the graph that PyTorch's capture of it would be, and names what a runner must know as constant
-//! methods. Nothing is read from disk here: callers hand in bytes, mapped or not, and tensors stay slices of them. What must be
-//! cast, reordered or repacked is made when a consumer asks for its bytes and dropped after it.
+//! methods. Nothing is read from disk here: callers hand in bytes, mapped or not, and tensors stay slices of them. Cast, reordered or repacked tensors are computed on request and dropped after use.
 //!
 //! Quantized GGUF blocks keep their codes: each supported kind has an exact affine form (`scale * code + bias` a group), which
 //! enters the program as `flambeau.dequantize_packed`.

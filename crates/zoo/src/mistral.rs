@@ -14,7 +14,7 @@ use self::names::Part;
 
 /// The file that tells such folders from others.
 pub(crate) const PARAMS: &str = "params.json";
-/// What the names of its weights begin with.
+/// Prefix of its weights' names.
 pub(crate) const WEIGHTS: &str = "consolidated";
 
 type Object = Map<String, Value>;
@@ -35,7 +35,7 @@ const HARMLESS: [&str; 6] =
 /// Tokens that begin and end every text of Mistral's.
 const BOS: i64 = 1;
 const EOS: i64 = 2;
-/// What the log of a spectrogram is measured from where sound comes bit by bit.
+/// Fixed maximum of the log spectrogram for streamed sound.
 const LOG_MEL_MAX: f64 = 1.5;
 /// Base of the wavelengths of Whisper's table of positions.
 const POSITION_BASE: f64 = 10_000.0;
@@ -106,7 +106,7 @@ fn sizes(f: &Fields<'_>) -> Object {
     SIZES.iter().filter_map(|(from, to)| Some(((*to).to_owned(), f.get(from)?.clone()))).collect()
 }
 
-/// What is said of layers with rotary positions. A window that is not stated is none.
+/// Settings of layers with rotary positions. A window that is not stated is none.
 fn rotary(f: &Fields<'_>) -> Result<Object> {
     let mut out = sizes(f);
     if let Some(eps) = f.positive_opt("norm_eps")? {

@@ -42,7 +42,7 @@ pub enum ScalePrecision {
     F32,
 }
 
-/// What keys and values are cached as.
+/// Element type of the key-value cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KvCache {
     /// Floats in the type of the activations.
@@ -53,7 +53,7 @@ pub enum KvCache {
     Int8,
 }
 
-/// What to build. The defaults suit generation.
+/// Build options. The defaults suit generation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// Type of activations and caches: `f32`, `f16` or `bf16`; by default [`Checkpoint::default_dtype`].
@@ -81,7 +81,7 @@ pub enum MethodConstant {
 /// A program with what a runner must know.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// Methods by name. Those of one model share their buffers.
+    /// Methods by name. Methods of one model share their buffers.
     ///
     /// A language model has one, `forward`: `input_ids` i64 `[1, s]`, `cache_position` i64 `[s]` (consecutive) → logits in the type of the activations. s is 1 to the
     /// prefill chunk. State: `key_cache_i` and `value_cache_i` [1, Hk, n, D] of attention, where n is `max_seq_len` or, behind a window, no more than
@@ -221,7 +221,7 @@ pub(crate) fn metadata(c: &Config, settings: Settings) -> Vec<(String, MethodCon
         ("use_sdpa_with_kv_cache", MethodConstant::Bool(false)),
         ("enable_dynamic_shape", MethodConstant::Bool(true)),
     ];
-    // Such state cannot go back to an earlier position.
+    // This state cannot go back to an earlier position.
     if c.layers.iter().any(|layer| layer.mixer.has_state()) {
         out.push(("use_recurrent_state", MethodConstant::Bool(true)));
     }

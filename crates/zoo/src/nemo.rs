@@ -23,7 +23,7 @@ const CONFIG: &str = "model_config.yaml";
 const WEIGHTS: &str = "model_weights.ckpt";
 /// How the name of a tokenizer ends, behind a digest.
 const TOKENIZER: &str = "tokenizer.model";
-/// What compressed files begin with.
+/// Magic number of compressed files.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// The checkpoint in a file. Its weights stay slices of the file, or of what a compressed one comes to.
@@ -48,7 +48,7 @@ pub(crate) fn checkpoint(bytes: &Bytes) -> Result<Checkpoint> {
     Ok(Checkpoint::new(Architecture::Parakeet(config), tensors, tokenizer))
 }
 
-/// What a compressed file holds, in memory.
+/// Contents of a compressed file, in memory.
 fn inflated(bytes: &Bytes) -> Result<Bytes> {
     let most = (bytes.len() as u64).saturating_mul(MAX_NEMO_INFLATION).saturating_add(MAX_NEMO_PADDING);
     let mut out = Vec::new();

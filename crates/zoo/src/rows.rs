@@ -8,13 +8,13 @@ use crate::source::{Codes, Mode, RowOrder};
 
 /// A matrix of codes in a file's own layout.
 pub(crate) trait CodedRows: fmt::Debug + Send + Sync {
-    /// What the codes mean.
+    /// Format of the codes.
     fn codes(&self) -> Codes;
 
     /// The narrowest type that holds every scale and bias of ordinary size exactly.
     fn exact_scales(&self) -> DType;
 
-    /// What it is, for messages.
+    /// Name of the layout, for messages.
     fn kind(&self) -> String;
 
     /// Writes the codes of a row, one byte each.
@@ -26,7 +26,7 @@ pub(crate) trait CodedRows: fmt::Debug + Send + Sync {
 
 /// A matrix of floats in a file's own layout.
 pub(crate) trait FloatRows: fmt::Debug + Send + Sync {
-    /// What it is, for messages.
+    /// Name of the layout, for messages.
     fn kind(&self) -> String;
 
     /// Writes the values of a row.

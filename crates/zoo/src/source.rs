@@ -56,7 +56,7 @@ pub(crate) enum Data {
     Packed { words: Bytes, scales: Bytes, biases: Option<Bytes>, dtype: DType, codes: Codes },
 }
 
-/// What packed codes mean.
+/// Format of packed codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Codes {
     pub(crate) mode: Mode,
@@ -123,7 +123,7 @@ pub(crate) struct CheckpointTensor {
     form: Form,
 }
 
-/// What a file holds in place of the values themselves.
+/// Stored form of values in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Values,
@@ -132,7 +132,7 @@ enum Form {
     NegatedExponentials,
 }
 
-/// What a program reads for a tensor.
+/// Form of a tensor in the program.
 #[derive(Clone, Debug)]
 pub(crate) enum Read {
     Plain(Weight),
@@ -330,7 +330,7 @@ impl CheckpointTensor {
         }
     }
 
-    /// What the elements are, for messages.
+    /// Name of the element type, for messages.
     pub(crate) fn kind(&self) -> String {
         match &self.data {
             Data::Plain { dtype, .. } => dtype.to_string(),
@@ -415,7 +415,7 @@ impl CheckpointTensor {
         if self.form == Form::PlusOne { 0.0 } else { 1.0 }
     }
 
-    /// What makes minus the exponential of a value out of the stored element.
+    /// Conversion of the stored element to minus the exponential of a value.
     pub(crate) fn to_negated_exponential(&self) -> fn(f32) -> f32 {
         if self.form == Form::NegatedExponentials { |stored| stored } else { |value| -value.exp() }
     }

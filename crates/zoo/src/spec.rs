@@ -1,4 +1,4 @@
-//! What a decoder is made of, independent of file formats: plain data that families fill in and blocks write programs of.
+//! Description of a decoder, independent of file formats. Families fill it in, and blocks write programs from it.
 //!
 //! Names of modules are data: each block holds those of its parts, below the name of the layer.
 
@@ -9,11 +9,11 @@ use crate::rope::Rope;
 /// A decoder.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Config {
-    /// What the family calls itself.
+    /// Name of the family.
     pub(crate) family: &'static str,
     /// The module above the layers.
     pub(crate) root: &'static str,
-    /// What the names of caches begin with: methods of one program share state by name.
+    /// Prefix of cache names; methods of one program share state by name.
     pub(crate) state_prefix: &'static str,
     /// Width of the residual stream.
     pub(crate) hidden: usize,
@@ -134,7 +134,7 @@ impl LayerNorms {
     };
 }
 
-/// What mixes positions.
+/// The half of a layer that mixes positions.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Mixer {
     Attention(Box<Attention>),
@@ -268,7 +268,7 @@ pub(crate) enum Values {
 pub(crate) enum QkvBias {
     None,
     All,
-    /// Those to queries and values.
+    /// Projections to queries and values.
     AllButKeys,
 }
 
@@ -402,7 +402,7 @@ pub(crate) struct ShortConv {
     pub(crate) bias: bool,
 }
 
-/// What works on each position.
+/// The half of a layer that works on each position.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Feed {
     Mlp(Mlp),
@@ -489,7 +489,7 @@ pub(crate) struct Experts {
     pub(crate) shared: Option<Mlp>,
     /// A projection to the logit of the shared layer's gate.
     pub(crate) shared_gate: Option<&'static str>,
-    /// What holds the router, the experts and the shared layer; empty for the layer itself.
+    /// Module with the router, the experts and the shared layer; empty for the layer itself.
     pub(crate) module: &'static str,
     pub(crate) names: MlpNames,
     /// Whether the matrices have biases.
@@ -512,7 +512,7 @@ pub(crate) enum ExpertLayout {
     Alternating,
 }
 
-/// What chooses experts.
+/// Selection of experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Router {
     pub(crate) module: &'static str,

@@ -34,7 +34,7 @@ pub(crate) fn check(graph: &Graph, observe: &mut Observer<'_>) -> Result<Vec<Con
     graph.outputs.iter().enumerate().map(|(index, &slot)| flow.result(index, slot)).collect()
 }
 
-/// What a slot held before a write.
+/// Contents of a slot before a write.
 struct Before(Slot, Option<Content>);
 
 struct Flow<'g, 'o> {
@@ -143,7 +143,7 @@ impl Flow<'_, '_> {
         self.env = env;
     }
 
-    /// What an output slot holds at the end.
+    /// Contents of an output slot at the end.
     fn result(&self, index: usize, slot: Slot) -> Result<Content> {
         match self.get(slot) {
             Some(content) => Ok(content),
@@ -227,7 +227,7 @@ impl Flow<'_, '_> {
         Ok(())
     }
 
-    /// What is known of a slot that holds one or the other.
+    /// Merged facts of a slot that holds one of two values.
     fn merge(&mut self, a: Option<Content>, b: Option<Content>) -> Option<Content> {
         match (a?, b?) {
             (a, b) if a == b => Some(a),

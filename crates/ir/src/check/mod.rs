@@ -54,7 +54,7 @@ impl Checked {
         self.graph
     }
 
-    /// What each entry of the output map holds after a run, in order. Sizes that depend on the call are symbolic. Element types
+    /// Contents of each entry of the output map after a run, in order. Sizes that depend on the call are symbolic. Element types
     /// are those that nodes produce; a caller may ask for others (see [`Session::run`](crate::engine::Session::run)).
     pub fn results(&self) -> &[Content] {
         &self.results
@@ -74,7 +74,7 @@ impl std::ops::Deref for Checked {
     }
 }
 
-/// What a slot holds.
+/// Contents of a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     Tensor(Spec),
@@ -126,7 +126,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// What a refused graph does wrong.
+/// Error of a refused graph.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {

@@ -1,4 +1,4 @@
-//! What can be checked without knowing what slots hold.
+//! Checks that need no contents of slots.
 
 use std::collections::HashSet;
 
@@ -158,7 +158,7 @@ fn meta_fault(meta: &TensorMeta) -> Option<String> {
     })
 }
 
-/// What is wrong with the metadata of a slot that has storage of its own.
+/// Checks the metadata of a slot with its own storage.
 fn storage_fault(meta: &TensorMeta, max_bytes: i64) -> Option<String> {
     let Some(shape) = meta.static_shape() else { return Some("the shape is dynamic".to_owned()) };
     let bytes = shape.iter().fold(meta.dtype.size() as i64, |n, &d| n.saturating_mul(d as i64));
@@ -190,7 +190,7 @@ fn check_slots(graph: &Graph, node: &Node, init_only: bool) -> Result<(), (Optio
     wrong.map_or(Ok(()), Err)
 }
 
-/// What the call graph says of every chain.
+/// Facts of every chain from the call graph.
 struct Calls {
     /// Reached from the init chain and not from the main chain.
     init_only: Vec<bool>,

@@ -44,7 +44,7 @@ impl Build {
         (self.nodes, self.temps, self.values)
     }
 
-    /// What a slot holds.
+    /// Contents of a slot.
     pub(super) fn spec(&self, x: In) -> Result<Spec> {
         self.env.spec(x.0)
     }

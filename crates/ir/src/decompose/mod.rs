@@ -58,7 +58,7 @@ pub fn decompose(graph: &Checked, wanted: &dyn Fn(&Node) -> bool) -> Result<Chec
     check(out)
 }
 
-/// What stands for a node.
+/// Replacement of a node.
 #[derive(Clone, PartialEq)]
 struct Replacement {
     nodes: Vec<Node>,
@@ -107,7 +107,7 @@ fused_nodes! {
     GatherQmm: quantized::gather;
 }
 
-/// What the slots hold that the node reads.
+/// Contents of the slots that the node reads.
 fn operands(node: &Node, env: &Env) -> Option<Env> {
     let mut own = env.beside();
     let mut complete = true;

@@ -1,4 +1,4 @@
-//! What a graph's slots are bound to, found and checked alike by all engines.
+//! Bindings of a graph's slots, with the same checks for all engines.
 
 use flambeau_tensor::Tensor;
 

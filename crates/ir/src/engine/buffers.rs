@@ -7,12 +7,12 @@ use crate::{Graph, Slot, SlotClass, Tid, kv::KvCache};
 
 /// How an engine holds mutable state while a run uses it, and between runs.
 pub trait Keeper {
-    /// What holds buffers and the cache while a run uses them.
+    /// Holder of buffers and the cache during a run.
     type Machine;
     type Buffer: Send + 'static;
     /// Keys or values of a layer of the cache.
     type Pool: Send + 'static;
-    /// What holds a value between runs.
+    /// Holder of a value between runs.
     type Kept<T: Send + 'static>: Any + Send;
 
     fn keep<T: Send + 'static>(&self, value: Option<T>) -> Self::Kept<T>;
@@ -42,8 +42,7 @@ pub struct SharedBuffers<K> {
 }
 
 impl<K: Keeper> SharedBuffers<K> {
-    /// Moves the graph's buffers, and the cache if there is one, into `state`. What lies there already under their names replaces
-    /// them.
+    /// Moves the graph's buffers, and the cache if there is one, into `state`. Existing values of the same names replace them.
     ///
     /// # Errors
     /// If something of another kind lies there.

@@ -1,4 +1,4 @@
-//! What goes wrong in an engine.
+//! Errors of engines.
 
 use std::{error::Error, fmt, sync::Arc};
 

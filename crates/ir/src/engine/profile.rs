@@ -1,10 +1,10 @@
-//! What steps took, for engines that measure.
+//! Measured times of steps.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::Node;
 
-/// What one step of a measured run took.
+/// Measurement of one step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Span {
     /// The nodes that the step ran.

@@ -1,4 +1,4 @@
-//! What became of a session's nodes: planned ahead of runs, or prepared one by one.
+//! Counts of a session's nodes: planned ahead of runs, or prepared one by one.
 
 /// How a session's runs went so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,7 +29,7 @@ impl Steps {
         }
     }
 
-    /// What was counted since the same sessions stated `before`.
+    /// Counts since the same sessions reported `before`.
     #[must_use]
     pub fn since(&self, before: &Steps) -> Steps {
         let counted = |new: &NodeByNode| {

@@ -7,7 +7,7 @@ use flambeau_tensor::{Expr, Symbol};
 use super::{InferError, Result, ShapeCx, Spec};
 use crate::field::{Tid, Vid};
 
-/// What every slot holds, with sizes that may be symbolic; unknown integers are fresh symbols `?0`, `?1`, ….
+/// Contents of every slot, with possibly symbolic sizes; unknown integers are fresh symbols `?0`, `?1`, ….
 ///
 /// Memory follows the slots that are set, not their numbers.
 #[derive(Clone, Debug, Default)]
@@ -51,12 +51,12 @@ impl Env {
         self.ranges.get(symbol).copied().unwrap_or((i64::from(i32::MIN), i64::from(i32::MAX)))
     }
 
-    /// What a tensor slot holds, if anything was written to it.
+    /// Contents of a tensor slot, if it was written.
     pub fn get(&self, tid: Tid) -> Option<&Spec> {
         self.specs.get(&tid)
     }
 
-    /// What a value slot holds, if anything was written to it.
+    /// Contents of a value slot, if it was written.
     pub fn get_value(&self, vid: Vid) -> Option<&Expr> {
         self.values.get(&vid)
     }

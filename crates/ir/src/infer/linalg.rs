@@ -53,7 +53,7 @@ struct Packed {
     mode: QuantMode,
 }
 
-/// What packed weights hold once unpacked.
+/// Metadata of unpacked weights.
 struct Unpacked {
     /// Shape of the unpacked matrix.
     dims: Dims,

@@ -4,7 +4,7 @@
 //! and an engine on the sizes of the actual call. A size that nobody knows yet is a fresh symbol, so rules never ask "is it
 //! known" unless their result depends on it.
 //!
-//! What a rule proves depends on what is known. Two known sizes that must agree and do not are an error. As soon as one is
+//! A rule proves more if more is known. Two known sizes that must agree and do not are an error. As soon as one is
 //! symbolic the rule takes the more definite of the two and leaves the proof to the run, where the same rule sees integers. So a
 //! rule that accepts known sizes has proved everything about shapes that an engine relies on.
 //!
@@ -82,15 +82,15 @@ impl fmt::Display for Spec {
     }
 }
 
-/// What is known of slots while rules run: the caller's half of inference.
+/// Known facts of slots while rules run; callers implement it.
 pub trait ShapeCx {
-    /// What a tensor slot holds.
+    /// Contents of a tensor slot.
     ///
     /// # Errors
     /// If nothing has been written to it.
     fn spec(&self, tid: Tid) -> Result<Spec, InferError>;
 
-    /// What a value slot holds.
+    /// Contents of a value slot.
     ///
     /// # Errors
     /// If nothing has been written to it.
@@ -159,7 +159,7 @@ macro_rules! dispatch_infer {
 for_each_node!(dispatch_infer);
 
 impl dyn ShapeCx + '_ {
-    /// What an operand holds.
+    /// Contents of an operand.
     ///
     /// # Errors
     /// If nothing has been written to it.
@@ -167,7 +167,7 @@ impl dyn ShapeCx + '_ {
         self.spec(slot.0)
     }
 
-    /// What an operand holds that may be left out.
+    /// Contents of an optional operand.
     ///
     /// # Errors
     /// If nothing has been written to it.
@@ -175,7 +175,7 @@ impl dyn ShapeCx + '_ {
         slot.map(|s| self.spec(s.0)).transpose()
     }
 
-    /// What several operands hold.
+    /// Contents of several operands.
     ///
     /// # Errors
     /// If nothing has been written to one of them.

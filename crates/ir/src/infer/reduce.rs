@@ -49,14 +49,14 @@ fn need_elements(x: &Spec, mask: u64) -> Result<()> {
     }
 }
 
-/// What an empty list of axes means.
+/// Meaning of an empty list of axes.
 #[derive(PartialEq)]
 enum NoAxes {
     All,
     None,
 }
 
-/// What a reduction of no elements is.
+/// Result of a reduction of no elements.
 #[derive(PartialEq)]
 enum Empty {
     Fine,

@@ -10,7 +10,7 @@ use crate::{
     node::{If, Scan},
 };
 
-/// What the slots of a running graph hold.
+/// Contents of the slots of a running graph.
 pub trait Contents {
     /// Element type and shape in a tensor slot; `None` if nothing has been written to it.
     fn tensor(&self, tid: Tid) -> Option<(DType, &[usize])>;

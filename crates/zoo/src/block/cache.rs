@@ -15,7 +15,7 @@ const GROUP: usize = 32;
 /// Codes are -127 to 127.
 const TOP_CODE: f64 = 127.0;
 
-/// What a layer keeps of its keys and values.
+/// A layer's cache of keys and values.
 #[derive(Clone, Debug)]
 pub(super) enum Cache {
     /// Keys and values [1, Hk, n, D].

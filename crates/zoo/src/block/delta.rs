@@ -9,7 +9,7 @@ use crate::{
     spec::{DeltaNet, ShortConv},
 };
 
-/// What is added to squares before queries and keys are brought to length 1.
+/// Epsilon for normalizing queries and keys to length 1.
 const LENGTH_EPS: f64 = 1e-6;
 
 impl Decoder<'_> {

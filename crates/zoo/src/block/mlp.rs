@@ -39,7 +39,7 @@ impl Decoder<'_> {
         Ok(self.w.b.scale(&y, mlp.factors[1]))
     }
 
-    /// What a gate lets through.
+    /// Applies a gate.
     pub(super) fn gated(&mut self, gate: &Val, up: &Val, activation: Activation) -> Val {
         if let Activation::ClampedSwish { alpha, limit } = activation {
             let gate = self.w.b.clamp(gate, f64::NEG_INFINITY, limit);

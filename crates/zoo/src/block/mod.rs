@@ -26,7 +26,7 @@ use crate::{
 
 use self::{cache::Cache, mask::Masks};
 
-/// What a build asks for, all of it decided.
+/// All decided settings of a build.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     pub(crate) dtype: DType,

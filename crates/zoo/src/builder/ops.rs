@@ -35,7 +35,7 @@ pub(super) fn dtype(name: &str, value: DType) -> NamedArgument {
     arg(name, Argument::ScalarType(value.into()))
 }
 
-/// What two shapes broadcast to.
+/// Broadcast shape of two shapes.
 pub(super) fn broadcast(a: &[Expr], b: &[Expr]) -> Vec<Expr> {
     let (long, short) = if a.len() >= b.len() { (a, b) } else { (b, a) };
     let lead = long.len() - short.len();

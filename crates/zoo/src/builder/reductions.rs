@@ -1,4 +1,4 @@
-//! What reduces or normalizes an axis.
+//! Reductions and normalizations.
 
 use flambeau_pt2::Argument;
 use flambeau_tensor::{DType, Expr};

@@ -1,4 +1,4 @@
-//! What the configs of most families say alike.
+//! Keys shared by the configs of most families.
 
 use flambeau_pt2::ScalarType;
 use flambeau_tensor::DType;
@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// What a family means where its config is silent.
+/// Defaults of a family for missing keys.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Defaults {
     /// Heads of keys and values; `None` is as many as of queries.

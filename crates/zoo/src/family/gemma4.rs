@@ -12,7 +12,7 @@ use crate::{
     spec::{Attention, Config, Experts, Feed, Layer, LayerNorms, Mlp, Norm, PerLayer, QkNorm, Router, Values},
 };
 
-/// What the two kinds of configs mean where they are silent.
+/// Defaults of the two kinds of configs.
 struct Silent {
     positions: usize,
     window: usize,

@@ -20,7 +20,7 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     let rope = if rope::description(f)?.is_some() { rope::read(f, &base)? } else { default_rope(f, &base)? };
     let attention = Attention { sinks: true, qkv_bias: bias.into(), output_bias: bias, ..base.attention(Some(rope)) };
     let (window, experts) = (window(f, Some(128))?, experts(f, &base)?);
-    // What the window was at first, and how many experts a token had by another name.
+    // The initial window, and another name for experts per token.
     f.get("initial_context_length");
     f.get("experts_per_token");
     let kinds = base.layer_types(f, |i| if i.is_multiple_of(2) { "sliding_attention" } else { "full_attention" })?;

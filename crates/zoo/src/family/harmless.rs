@@ -1,6 +1,6 @@
 //! Keys of configs that leave the numbers of a text model as they are: training, sampling, bookkeeping, other modalities.
 
-/// What training, generation, saving and loading read.
+/// Keys for training, generation, saving and loading.
 const COMMON: &[&str] = &[
     "_attn_implementation",
     "_attn_implementation_autoset",
@@ -171,7 +171,7 @@ const OTHERS: &[&str] = &[
     "vision_token_id",
 ];
 
-/// What training, pooling, alignment and other tasks of speech models read.
+/// Keys for training, pooling, alignment and other tasks of speech models.
 const SPEECH: &[&str] = &[
     "activation_dropout",
     "apply_spec_augment",
@@ -196,7 +196,7 @@ const SPEECH: &[&str] = &[
     "num_hidden_layers",
 ];
 
-/// What training and other tasks of text encoders read.
+/// Keys for training and other tasks of text encoders.
 const ENCODERS: &[&str] = &[
     "attention_probs_dropout_prob",
     "classifier_dropout",

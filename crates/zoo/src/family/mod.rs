@@ -34,7 +34,7 @@ pub(crate) use whisper::alignment_heads;
 
 use crate::{Error, Result, checkpoint::Architecture, encoder::Sentence, fields::Fields, spec::Config};
 
-/// What a config means.
+/// Description read from a config.
 type Read = fn(&Fields<'_>) -> Result<Config>;
 
 /// Files of a Hugging Face folder that say what its model is.
@@ -51,7 +51,7 @@ pub(crate) struct Configs<'a> {
     pub(crate) sentence: &'a dyn Fn() -> Result<Sentence>,
 }
 
-/// What a model of speech is.
+/// Description of a speech model.
 type ReadSpeech = fn(&Configs<'_>) -> Result<Architecture>;
 
 /// Names of models of speech under `model_type`, and what reads such configs.
@@ -291,7 +291,7 @@ const FAMILIES: &[Family] = &[
     Family { names: &["youtu", "youtu_llm"], read: deepseek::youtu, what: "latent attention, no experts" },
 ];
 
-/// What a Hugging Face checkpoint is a model of.
+/// Kind of a Hugging Face checkpoint's model.
 ///
 /// # Errors
 /// As [`config`].

@@ -27,7 +27,7 @@ pub(super) fn config(f: &Fields<'_>) -> Result<Config> {
     base.config(f, "phi3", vec![layer(attention, mlp); base.layers])
 }
 
-/// What is called yarn here is longrope; the length of the first training stands beside it alone.
+/// `yarn` means longrope here; the original length is a separate key.
 fn rotary(f: &Fields<'_>, base: &Base) -> Result<Rope> {
     let child = rope::description(f)?;
     if let Some(child) = &child {

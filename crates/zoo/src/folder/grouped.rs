@@ -117,7 +117,7 @@ impl CodedRows for Regrouped {
         Codes { mode: Mode::Affine, bits: self.stored.bits, group: self.group }
     }
 
-    /// That of the scales where every zero point is a power of two; products with others need more bits.
+    /// The scales' type if every zero point is a power of two; other products need more bits.
     fn exact_scales(&self) -> DType {
         if matches!(self.stored.zeros, Zeros::Middle) { self.stored.scales.dtype } else { DType::F32 }
     }

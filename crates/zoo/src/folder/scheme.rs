@@ -47,11 +47,11 @@ pub(super) enum Scheme<'a> {
     Bundle,
 }
 
-/// What ends the names of codes in a bundle.
+/// Suffix of the names of codes in a bundle.
 pub(super) const BUNDLED: &str = "._weight_qdata";
 
 impl<'a> Scheme<'a> {
-    /// What the config says.
+    /// The config's quantization entry.
     ///
     /// # Errors
     /// [`Error::Key`] for a method or a form of it that is not read.

@@ -1,4 +1,4 @@
-//! What sentence-transformers lays beside a model: how the vectors of tokens become one of the text.
+//! sentence-transformers' files: pooling of token vectors into a text's vector.
 
 use serde_json::{Map, Value};
 
@@ -25,7 +25,7 @@ pub(crate) fn module_config(path: &str) -> Option<&str> {
     (number.parse::<u8>().is_ok() && !name.is_empty() && is_plain).then(|| &path[start.len() - folder.len()..])
 }
 
-/// What the folder says of vectors of texts.
+/// The folder's settings for text vectors.
 ///
 /// # Errors
 /// [`Error::File`] and [`Error::Key`] for modules that are not computed here.

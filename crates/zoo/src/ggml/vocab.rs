@@ -12,7 +12,7 @@ const MULTILINGUAL: usize = 51_865;
 /// Steps of 0.02 seconds, from 0 to 30.
 const TIMESTAMPS: usize = 1_501;
 const BEGIN: [&str; 2] = ["<|endoftext|>", "<|startoftranscript|>"];
-/// What follows the languages.
+/// Tokens after the languages.
 const TASKS: [&str; 6] =
     ["<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>"];
 /// The last timestamp that a text may begin with: one second.
@@ -23,7 +23,7 @@ const LANGUAGES: &str = "en zh de es ru ko fr ja pt tr pl ca nl ar sv it id hi f
     fa lv bn sr az sl kn et mk br eu is hy ne mn bs kk sq sw gl mr pa si km sn yo so af oc ka be tg sd gu am yi lo uz fo ht ps tk nn mt sa lb my bo tl mg \
     as tt haw ln ha ba jw su yue";
 
-/// What is drawn or sung rather than said, as lists of symbols that transcripts leave out.
+/// Symbols that transcripts suppress, such as music notes.
 const NOT_SAID: &str = "\" # ( ) * + / : ; < = > @ [ \\ ] ^ _ ` { | } ~ 「 」 『 』 << >> <<< >>> -- --- -( -[ (' (\" (( )) ((( ))) [[ ]] {{ }} ♪♪ ♪♪♪";
 /// Symbols of which no token may even be the beginning.
 const MUSIC: &str = "♩ ♪ ♫ ♬ ♭ ♮ ♯";

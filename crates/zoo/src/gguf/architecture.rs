@@ -19,9 +19,9 @@ pub(super) struct Architecture {
     pub(super) model_type: &'static str,
     /// Keys beside those that all architectures share.
     pub(super) keys: &'static [KeyNames],
-    /// What the architecture implies where a file is silent.
+    /// Defaults of the architecture for missing keys.
     pub(super) implied: fn() -> Value,
-    /// What a file states in other ways; null hides a key that the family does not have.
+    /// Keys with another form in the file; null hides a key that the family lacks.
     pub(super) stated: fn(&Keys<'_>) -> Result<Value>,
     /// Whether rows of q and k stand interleaved.
     pub(super) interleaved: bool,

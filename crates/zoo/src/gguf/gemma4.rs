@@ -1,4 +1,4 @@
-//! What GGUF files say of Gemma 4, layer by layer.
+//! Gemma 4's settings per layer in GGUF files.
 
 use serde_json::{Map, Value, json};
 

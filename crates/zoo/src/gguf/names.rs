@@ -16,7 +16,7 @@ const OUTER: [(&str, &str); 5] = [
     ("per_layer_proj_norm", "per_layer_projection_norm"),
 ];
 
-/// What a layer has beside its two halves.
+/// Tensors of a layer outside its two halves.
 const BESIDE: [(&str, &str); 7] = [
     ("inp_gate.weight", "per_layer_input_gate.weight"),
     ("proj.weight", "per_layer_projection.weight"),

@@ -109,7 +109,7 @@ impl MetadataValue {
         }
     }
 
-    /// What it is, for messages.
+    /// Name of the type, for messages.
     pub fn describe(&self) -> String {
         match self {
             MetadataValue::Int(v) => v.to_string(),

@@ -1,4 +1,4 @@
-//! What NeMo's config says of a Parakeet. It also tells how the model was trained, which is passed over.
+//! NeMo's config of a Parakeet. It also tells how the model was trained, which is passed over.
 
 use indexmap::IndexMap;
 

@@ -43,7 +43,7 @@ impl Form {
         self.precision.dtype
     }
 
-    /// What a method is written with.
+    /// Settings of a method.
     pub(super) fn parts<'a, C>(self, checkpoint: &'a Checkpoint, c: &'a C) -> Parts<'a, C> {
         let Precision { dtype, scales } = self.precision;
         Parts { w: Writer::new(checkpoint, dtype, scales), c, dtype, positions: self.positions }
@@ -57,7 +57,7 @@ pub(super) struct Cache {
     pub(super) rows: usize,
 }
 
-/// What every method is written with.
+/// Settings of every method.
 pub(super) struct Parts<'a, C> {
     pub(super) w: Writer<'a>,
     pub(super) c: &'a C,

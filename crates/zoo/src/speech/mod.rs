@@ -20,7 +20,7 @@ const SAMPLE_RATE: i64 = 16_000;
 const WINDOW_SIZE: i64 = 400;
 const HOP_LENGTH: i64 = 160;
 
-/// Of what spectrograms a program takes, as constant methods.
+/// Constant methods that describe a program's spectrograms.
 fn spectrogram_facts(mels: usize) -> [(String, MethodConstant); 4] {
     let facts =
         [("sample_rate", SAMPLE_RATE), ("window_size", WINDOW_SIZE), ("hop_length", HOP_LENGTH), ("num_mel_bins", mels as i64)];

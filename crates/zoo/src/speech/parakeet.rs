@@ -65,7 +65,7 @@ pub(crate) fn model(checkpoint: &Checkpoint, c: &Config, options: &Options) -> R
     Ok(Model { methods, floats: Vec::new(), metadata: metadata(c, dtype), tokenizer: checkpoint.tokenizer().clone() })
 }
 
-/// What every method is written with.
+/// Settings of every method.
 struct Parts<'a> {
     w: Writer<'a>,
     c: &'a Config,

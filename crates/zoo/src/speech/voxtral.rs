@@ -60,7 +60,7 @@ impl Config {
 
 pub(super) const PROJECTOR: &str = "multi_modal_projector";
 
-/// What an encoder gave, as rows of the language model's embedding.
+/// Projects an encoder's results to rows of the language model's embedding.
 pub(super) fn projected(w: &mut Writer<'_>, x: &Val, hidden: usize) -> Result<Val> {
     let x = w.linear(x, &format!("{PROJECTOR}.linear_1"), hidden, false)?;
     let x = w.b.gelu(&x, false);

@@ -81,10 +81,10 @@ struct Place {
     seen: Option<Val>,
 }
 
-/// What a run of the decoder is for.
+/// Purpose of a run of the decoder.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wanted {
-    /// Those of the last token [1, 1, vocab].
+    /// Logits of the last token [1, 1, vocab].
     Logits,
     /// Shares of the audio's positions in the alignment heads, f32 [1, heads, s, positions].
     Alignment,
