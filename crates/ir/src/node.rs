@@ -28,7 +28,7 @@ pub struct NodeInfo {
     pub tag: u8,
     /// Name, without the schema's `Node` suffix.
     pub name: &'static str,
-    /// Its family of computation.
+    /// Documentation of the node.
     pub doc: &'static str,
     /// Fields in wire order.
     pub fields: &'static [FieldInfo],
